@@ -1,0 +1,38 @@
+"""cascades: speculative cascades and speculative decoding with Gemma.
+
+The names below are imported when they are first used, so that importing
+`cascades` for its reports alone costs no JAX.
+"""
+
+import importlib
+
+_HOME = {
+  'Sampler': 'sampler',
+  'Answer': 'sampler',
+  'load_model': 'checkpoints',
+  'METHODS': 'methods',
+  'Method': 'methods',
+  'Distributions': 'methods',
+  'register': 'methods',
+  'from_target': 'methods',
+  'from_rule': 'methods',
+  'get_acceptance_residual_fns': 'methods',
+}
+_MODULES = (
+  'checkpoints decoding drafters methods metrics models records report'
+  ' sampler sampling stats tasks testing tokenizers verification'
+).split()
+
+__all__ = sorted([*_HOME, *_MODULES])
+
+
+def __getattr__(name: str):
+  if name in _HOME:
+    return getattr(importlib.import_module(f'cascades.{_HOME[name]}'), name)
+  if name in _MODULES:
+    return importlib.import_module(f'cascades.{name}')
+  raise AttributeError(f'module cascades has no attribute {name!r}')
+
+
+def __dir__():
+  return __all__

@@ -1,0 +1,285 @@
+"""Loading and saving checkpoints: `load_model(name or folder)`.
+
+Three kinds of names are understood:
+
+- the bundled pair, `tiny-drafter` and `tiny-verifier`;
+- a folder in Hugging Face layout (config.json, *.safetensors and a tokenizer)
+  of Gemma 2 or Gemma 3, read without torch, one tensor at a time;
+- the names of gemma's own checkpoints (`gemma2-2b-it`, ...), which gemma
+  downloads.
+
+The tables below pair every leaf of gemma's parameter tree with the tensors
+that Hugging Face keeps it in.
+"""
+
+import difflib
+import json
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from etils import epath
+
+from cascades import models, tokenizers
+
+ASSETS = pathlib.Path(__file__).parent / 'assets'
+BUNDLED = ('tiny-drafter', 'tiny-verifier')
+
+
+class Checkpoint(NamedTuple):
+  """A model ready to run: unpacks to (model, params, tokenizer)."""
+
+  model: models.LanguageModel
+  params: models.Params
+  tokenizer: tokenizers.Tokenizer
+
+
+class Leaf(NamedTuple):
+  """One leaf of gemma's tree and the Hugging Face tensors it comes from.
+
+  Attributes:
+    path: Keys into gemma's tree.
+    names: Hugging Face tensors, in order.
+    pack: Tensors to leaf.
+    unpack: Leaf to tensors.
+  """
+
+  path: tuple[str, ...]
+  names: tuple[str, ...]
+  pack: Callable[[list[Any]], Any]
+  unpack: Callable[[Any], list[Any]]
+
+
+def _same(path, name) -> Leaf:
+  return Leaf(path, (name,), lambda ts: ts[0], lambda x: [x])
+
+
+def _heads(path, names, heads, head_dim) -> Leaf:
+  """[heads * head_dim, width] tensors as [..., heads, width, head_dim]."""
+  stacked = len(names) > 1
+
+  def pack(ts):
+    parts = [
+      t.reshape(heads, head_dim, -1).transpose(0, 2, 1) for t in ts
+    ]
+    return jnp.stack(parts) if stacked else parts[0]
+
+  def unpack(x):
+    parts = x if stacked else [x]
+    return [p.transpose(0, 2, 1).reshape(heads * head_dim, -1) for p in parts]
+
+  return Leaf(path, tuple(names), pack, unpack)
+
+
+def leaves(config: Mapping[str, Any]) -> Iterator[Leaf]:
+  """Every leaf of the model that `models.from_config(config)` builds."""
+  heads, kv_heads = (
+    config['num_attention_heads'],
+    config['num_key_value_heads'],
+  )
+  dim = config['head_dim']
+  yield _same(('embedder', 'input_embedding'), 'model.embed_tokens.weight')
+  yield _same(('final_norm', 'scale'), 'model.norm.weight')
+  for i in range(config['num_hidden_layers']):
+    ours, theirs = f'layer_{i}', f'model.layers.{i}'
+    for norm, name in (
+      ('pre_attention_norm', 'input_layernorm'),
+      ('post_attention_norm', 'post_attention_layernorm'),
+      ('pre_ffw_norm', 'pre_feedforward_layernorm'),
+      ('post_ffw_norm', 'post_feedforward_layernorm'),
+    ):
+      yield _same((ours, norm, 'scale'), f'{theirs}.{name}.weight')
+    attn = f'{theirs}.self_attn'
+    q, k, v = (f'{attn}.{x}_proj.weight' for x in 'qkv')
+    if heads == kv_heads:
+      path = (ours, 'attn', 'qkv_einsum', 'w')
+      yield _heads(path, (q, k, v), heads, dim)
+    else:
+      yield _heads((ours, 'attn', 'q_einsum', 'w'), (q,), heads, dim)
+      yield _heads((ours, 'attn', 'kv_einsum', 'w'), (k, v), kv_heads, dim)
+    yield Leaf(
+      (ours, 'attn', 'attn_vec_einsum', 'w'),
+      (f'{attn}.o_proj.weight',),
+      lambda ts: ts[0].T.reshape(heads, dim, -1),
+      lambda x: [x.reshape(heads * dim, -1).T],
+    )
+    if config['model_type'] == 'gemma3_text':
+      for ours_norm, name in (('_query_norm', 'q'), ('_key_norm', 'k')):
+        path = (ours, 'attn', ours_norm, 'scale')
+        yield _same(path, f'{attn}.{name}_norm.weight')
+    mlp = f'{theirs}.mlp'
+    yield Leaf(
+      (ours, 'mlp', 'gating_einsum'),
+      (f'{mlp}.gate_proj.weight', f'{mlp}.up_proj.weight'),
+      jnp.stack,
+      list,
+    )
+    yield Leaf(
+      (ours, 'mlp', 'linear'),
+      (f'{mlp}.down_proj.weight',),
+      lambda ts: ts[0].T,
+      lambda x: [x.T],
+    )
+
+
+def _get(tree, path):
+  for key in path:
+    tree = tree[key]
+  return tree
+
+
+def _set(tree, path, value):
+  for key in path[:-1]:
+    tree = tree.setdefault(key, {})
+  tree[path[-1]] = value
+
+
+def save_model(
+  folder: str | pathlib.Path,
+  config: Mapping[str, Any],
+  params: models.Params,
+  tokenizer: tokenizers.Tokenizer,
+) -> None:
+  """Writes a checkpoint in Hugging Face layout.
+
+  Args:
+    folder: Made if it is not there.
+    config: Fields of config.json, as `models.from_config` reads them.
+    params: gemma's tree.
+    tokenizer: Written as tokenizer.model.
+  """
+  from safetensors.numpy import save_file
+
+  folder = pathlib.Path(folder)
+  folder.mkdir(parents=True, exist_ok=True)
+  tensors = {}
+  for leaf in leaves(config):
+    parts = leaf.unpack(_get(params, leaf.path))
+    for name, part in zip(leaf.names, parts, strict=True):
+      tensors[name] = np.ascontiguousarray(part)
+  save_file(tensors, folder / 'model.safetensors', metadata={'format': 'pt'})
+  text = json.dumps(dict(config), indent=2, sort_keys=True)
+  (folder / 'config.json').write_text(text + '\n')
+  (folder / 'tokenizer.model').write_bytes(tokenizer.proto)
+
+
+def load_model(name: str | pathlib.Path) -> Checkpoint:
+  """Loads a model with its parameters and tokenizer.
+
+  Args:
+    name: `tiny-drafter` or `tiny-verifier`; a folder in Hugging Face layout;
+      or one of gemma's own checkpoints, such as `gemma2-2b-it`.
+
+  Returns:
+    (model, params, tokenizer).
+
+  Raises:
+    ValueError: There is no such model, or its folder is damaged; one sentence
+      says what to do.
+  """
+  if name in BUNDLED:
+    return load_folder(ASSETS / name)
+  if pathlib.Path(name).is_dir():
+    return load_folder(name)
+  return _load_gemma(str(name))
+
+
+def load_folder(folder: str | pathlib.Path) -> Checkpoint:
+  """Loads a Gemma 2 or 3 folder in Hugging Face layout.
+
+  Raises:
+    ValueError: As in `load_model`.
+  """
+  folder = pathlib.Path(folder)
+  try:
+    config = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
+  except OSError:
+    raise ValueError(
+      f'model: {folder} has no config.json; give a folder in Hugging Face'
+      ' layout (config.json, *.safetensors, tokenizer.model).'
+    ) from None
+  except ValueError:
+    raise ValueError(f'model: {folder}/config.json is damaged.') from None
+  model = models.from_config(config)
+  tokenizer = tokenizers.Tokenizer.from_file(folder / 'tokenizer.model')
+  text = config.get('text_config', config)
+  return Checkpoint(model, _read_params(folder, text, model), tokenizer)
+
+
+def _read_params(folder, config, model) -> models.Params:
+  """gemma's tree from the safetensors files, one tensor at a time."""
+  from safetensors import SafetensorError, safe_open
+
+  files = sorted(folder.glob('*.safetensors'))
+  if not files:
+    raise ValueError(
+      f'model: {folder} has no *.safetensors file; weights in other formats'
+      ' cannot be read.'
+    )
+  config = {'model_type': 'gemma3_text', **config}
+  handles, where = [], {}
+  try:
+    for file in files:
+      handle = safe_open(file, framework='flax')
+      handles.append(handle)
+      for name in handle.keys():  # noqa: SIM118 (a handle is no dict)
+        # Multimodal checkpoints put the text model under another root.
+        short = name.removeprefix('language_model.')
+        short = short.replace('model.language_model.', 'model.')
+        where[short] = (handle, name)
+
+    def read(name):
+      if name not in where:
+        raise ValueError(
+          f'model: {folder} lacks the tensor {name}; the download may be'
+          ' incomplete.'
+        )
+      handle, stored = where[name]
+      return handle.get_tensor(stored)
+
+    shapes = model.param_shapes()
+    params = {}
+    for leaf in leaves(config):
+      wanted = _get(shapes, leaf.path)
+      try:
+        value = leaf.pack([read(name) for name in leaf.names])
+      except TypeError:
+        value = None
+      if value is None or value.shape != wanted.shape:
+        raise ValueError(
+          f'model: in {folder} the tensor {leaf.names[0]} does not have the'
+          ' shape that config.json asks for.'
+        )
+      _set(params, leaf.path, value)
+  except SafetensorError:
+    raise ValueError(
+      f'model: a safetensors file in {folder} is damaged; fetch it again.'
+    ) from None
+  return params
+
+
+def _load_gemma(name: str) -> Checkpoint:
+  """One of gemma's own checkpoints, which gemma fetches."""
+  gm = models.import_gemma()
+  known = models.gemma_checkpoints()
+  if name not in known:
+    names = [*BUNDLED, *known]
+    near = difflib.get_close_matches(name, names, 1, 0.0)
+    raise ValueError(
+      f'model: {name!r} is no folder and no known name; did you mean'
+      f' {near[0]!r}? There are {", ".join(names)}.'
+    )
+  model, path = models.from_gemma(name)
+  try:
+    tokenizer = tokenizers.Tokenizer(epath.Path(path).read_bytes())
+    params = gm.ckpts.load_params(known[name], text_only=True)
+  # Whatever a cloud client may raise, the user's way out is the same.
+  except Exception as e:
+    said = (str(e).splitlines() or [type(e).__name__])[0]
+    raise ValueError(
+      f'model: {name} could not be fetched from {known[name].value} ({said});'
+      ' check the connection, or give a folder that holds the model.'
+    ) from e
+  return Checkpoint(model, params, tokenizer)

@@ -1,0 +1,279 @@
+"""Language models for one sequence: the only module that imports gemma.
+
+A `LanguageModel` is a Gemma transformer seen as a pure function of one
+sequence: tokens, positions, mask and cache in, logits and cache out. Batches
+come from `jax.vmap`. That is not only simpler: Gemma 2 and 3 write a whole
+batch's cache at the first row's `end_index`, so a native batch whose rows have
+different lengths is silently wrong, while one sequence under `vmap` is exact.
+
+Parameters are an argument everywhere, never captured, so that jitted code can
+be reused across checkpoints of one shape.
+
+Sources: Gemma 2 (arXiv 2408.00118), Gemma 3 (arXiv 2503.19786) and the public
+`gemma` library.
+"""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+Cache = PyTree
+Params = PyTree
+
+
+def import_gemma():
+  """Imports and returns `gemma.gm` without TensorFlow's log lines.
+
+  gemma pulls in TensorFlow, which takes seconds and talks on stderr. Hence
+  this function, called where gemma is needed, and not an import above.
+  """
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  os.environ.setdefault('GRPC_VERBOSITY', 'NONE')
+  # Set or not, no computation of ours depends on it; unset, it logs a line.
+  os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
+  from gemma import gm
+
+  return gm
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageModel:
+  """A Gemma transformer as a function of one sequence.
+
+  Hashable, so that it can be a static argument of `jax.jit`: two models of
+  equal configuration share one compilation.
+
+  Attributes:
+    module: gemma's flax module.
+    vocab_size: Number of logits.
+  """
+
+  module: Any
+  vocab_size: int
+
+  def init_cache(self, params: Params, cache_length: int) -> Cache:
+    """An empty cache of `cache_length` slots, for one sequence."""
+    return self.module.config.init_cache(
+      batch_size=1,
+      dtype=params['embedder']['input_embedding'].dtype,
+      cache_length=cache_length,
+    )
+
+  def param_shapes(self) -> PyTree:
+    """Shapes and dtypes of the parameters, without making any."""
+    init = self.module.init
+    tokens = jnp.zeros((1, 1), jnp.int32)
+    return jax.eval_shape(
+      lambda: init(jax.random.key(0), tokens)['params']
+    )
+
+  def cache_length(self, cache: Cache) -> int:
+    """Slots of a cache."""
+    return next(iter(cache.values()))['k'].shape[-3]
+
+  def init_params(self, key: jax.Array) -> Params:
+    """Random parameters, scaled for training from scratch.
+
+    Embeddings have variance 1 / width (Gemma multiplies them by its square
+    root), matrices variance 1 / fan-in, norms start as the identity.
+    """
+    shapes = self.param_shapes()
+    leaves, treedef = jax.tree_util.tree_flatten_with_path(shapes)
+
+    def draw(k, path, leaf):
+      name = jax.tree_util.keystr(path)
+      if leaf.ndim == 1:
+        return jnp.zeros(leaf.shape, leaf.dtype)
+      fan_in = leaf.shape[-2]
+      if 'input_embedding' in name:
+        fan_in = leaf.shape[-1]
+      elif 'attn_vec' in name:
+        fan_in = leaf.shape[0] * leaf.shape[1]
+      elif 'gating' in name and self.module.config.transpose_gating_einsum:
+        fan_in = leaf.shape[-1]
+      return jax.random.normal(k, leaf.shape, leaf.dtype) * fan_in**-0.5
+
+    keys = jax.random.split(key, len(leaves))
+    drawn = [draw(k, p, x) for k, (p, x) in zip(keys, leaves, strict=True)]
+    return jax.tree.unflatten(treedef, drawn)
+
+  def __call__(
+    self,
+    params: Params,
+    tokens: Int[Array, 'L'],
+    positions: Int[Array, 'L'],
+    mask: Bool[Array, 'L S'],
+    cache: Cache | None = None,
+  ) -> tuple[Float[Array, 'L V'], Cache | None]:
+    """Logits after each token; the cache with these tokens appended.
+
+    Args:
+      params: The checkpoint.
+      tokens: Token ids.
+      positions: Absolute position of each token, from 0.
+      mask: Which of the S cache slots (or of the L tokens, without a cache)
+        each token may attend to. Sliding windows are applied on top of it.
+      cache: From `init_cache` or a previous call; None to do without.
+
+    Returns:
+      Logits in the parameters' dtype, and the new cache.
+    """
+    out = self.module.apply(
+      {'params': params},
+      tokens[None],
+      positions=positions[None],
+      attention_mask=mask[None],
+      cache=cache,
+    )
+    return out.logits[0], out.cache
+
+  def rewind(self, cache: Cache, length: Int[Array, '']) -> Cache:
+    """The cache as it was when it held `length` tokens.
+
+    Only integers change: slots past `length` stay as they are and are masked
+    until they are written again.
+    """
+    return {
+      name: layer | {'end_index': jnp.full_like(layer['end_index'], length)}
+      for name, layer in cache.items()
+    }
+
+
+def gemma_checkpoints() -> dict[str, Any]:
+  """gemma's own checkpoints by name: 'gemma2-2b-it' to its enum member."""
+  gm = import_gemma()
+  return {
+    path.name.lower().replace('_', '-'): path
+    for path in gm.ckpts.CheckpointPath
+  }
+
+
+def from_gemma(name: str) -> tuple[LanguageModel, str]:
+  """The model of one of gemma's own checkpoints, and where its tokenizer is.
+
+  Args:
+    name: A key of `gemma_checkpoints`.
+  """
+  gm = import_gemma()
+  # GEMMA3N_E2B_IT is a checkpoint of the class Gemma3n_E2B.
+  family, *size, _ = name.split('-')
+  class_name = f'{family.capitalize()}_{"_".join(size).upper()}'
+  kind = getattr(gm.nn, class_name)
+  fields = {f.name for f in dataclasses.fields(kind)}
+  module = kind(**({'text_only': True} if 'text_only' in fields else {}))
+  tokenizer = gm.text.Tokenizer.from_version(kind.INFO.tokenizer_version)
+  size = module.config.num_embed
+  return LanguageModel(module=module, vocab_size=size), str(tokenizer.path)
+
+
+def from_config(config: Mapping[str, Any], dtype=jnp.float32) -> LanguageModel:
+  """A model from the fields of a Hugging Face `config.json`.
+
+  Args:
+    config: Of model type `gemma2`, `gemma3_text` or `gemma3` (whose text part
+      is taken).
+    dtype: Of the parameters.
+
+  Raises:
+    ValueError: The family, or a value in it, is not supported.
+  """
+  family = config.get('model_type')
+  if family == 'gemma3' and 'text_config' in config:
+    config, family = config['text_config'], 'gemma3_text'
+  if family not in ('gemma2', 'gemma3_text'):
+    raise ValueError(
+      f'config.json: model_type {family!r} cannot be read; Gemma 2 (gemma2) and'
+      ' Gemma 3 (gemma3_text, gemma3) can.'
+    )
+  try:
+    return _from_config(config, family, dtype)
+  except KeyError as e:
+    raise ValueError(f'config.json: the field {e} is missing.') from None
+
+
+def _from_config(config, family, dtype) -> LanguageModel:
+  gm = import_gemma()
+  from gemma.gm.nn import _config, _modules, _transformer
+
+  layers = config['num_hidden_layers']
+  every = 2 if family == 'gemma2' else config.get('sliding_window_pattern', 6)
+  default_types = [
+    'full_attention' if (i + 1) % every == 0 else 'sliding_attention'
+    for i in range(layers)
+  ]
+  kinds = {
+    'full_attention': gm.nn.AttentionType.GLOBAL,
+    'sliding_attention': gm.nn.AttentionType.LOCAL_SLIDING,
+  }
+  heads, head_dim = config['num_attention_heads'], config['head_dim']
+  scaling = _config.QueryPreAttentionNormalisation
+  scalar = config.get('query_pre_attn_scalar', 256)
+  if scalar == head_dim:
+    norm = scaling.BY_ONE_OVER_SQRT_HEAD_DIM
+  elif scalar == config['hidden_size'] // heads:
+    norm = scaling.BY_ONE_OVER_SQRT_EMBED_DIM_DIV_NUM_HEADS
+  else:
+    raise ValueError(
+      f'config.json: query_pre_attn_scalar {scalar} is neither head_dim nor'
+      ' hidden_size / num_attention_heads, which is all that gemma offers.'
+    )
+  local, whole = _rope(config, family)
+  return LanguageModel(
+    module=_transformer.Transformer(
+      dtype=dtype,
+      tokens='tokens',
+      config=_config.TransformerConfig(
+        num_embed=config['vocab_size'],
+        embed_dim=config['hidden_size'],
+        hidden_dim=config['intermediate_size'],
+        num_heads=heads,
+        head_dim=head_dim,
+        num_kv_heads=config['num_key_value_heads'],
+        final_logit_softcap=config.get('final_logit_softcapping'),
+        attn_logits_soft_cap=config.get('attn_logit_softcapping'),
+        use_post_attn_norm=True,
+        use_post_ffw_norm=True,
+        attention_types=tuple(
+          kinds[kind] for kind in config.get('layer_types') or default_types
+        ),
+        query_pre_attn_norm=norm,
+        sliding_window_size=config['sliding_window'],
+        # In Hugging Face's own order the gate can be read without a copy.
+        transpose_gating_einsum=True,
+        use_qk_norm=family == 'gemma3_text',
+        local_base_frequency=local[0],
+        local_scale_factor=local[1],
+        global_base_frequency=whole[0],
+        global_scale_factor=whole[1],
+        vision_encoder=None,
+      ),
+    ),
+    vocab_size=config['vocab_size'],
+  )
+
+
+def _rope(config, family):
+  """(base frequency, scale factor) of local and of global layers."""
+  # transformers 5 keeps these in `rope_parameters`, 4 in flat fields.
+  nested = config.get('rope_parameters') or {}
+  by_kind = nested if 'full_attention' in nested else {}
+  theta = config.get('rope_theta', nested.get('rope_theta', 10_000))
+  scaling = config.get('rope_scaling') or {}
+  local_theta = theta
+  if family == 'gemma3_text':
+    theta = config.get('rope_theta', 1_000_000)
+    local_theta = config.get('rope_local_base_freq', 10_000)
+  sliding = by_kind.get('sliding_attention', {})
+  full = by_kind.get('full_attention', {})
+  return (
+    (sliding.get('rope_theta', local_theta), sliding.get('factor', 1.0)),
+    (
+      full.get('rope_theta', theta),
+      full.get('factor', scaling.get('factor', 1.0)),
+    ),
+  )

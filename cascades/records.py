@@ -1,0 +1,160 @@
+"""The one schema of a result line, shared by runs and reports.
+
+A record is one example decoded at one point (task, method, lenience, gamma,
+temperature). Records lie in `records/*.jsonl` of a workdir, one JSON object a
+line; a file is written under another name and renamed when it is whole, so
+what is there can be trusted. Numbers that JSON cannot hold (an infinite
+lenience) are written as strings and read back by `float`.
+
+Counts follow one rule: tokens after an end-of-sequence token, and the prompt,
+are counted nowhere.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import tempfile
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+# Where an emitted token came from.
+SOURCES = ('prompt', 'draft', 'residual', 'bonus')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Record:
+  """One example decoded at one point.
+
+  Attributes:
+    task: Key of `TASKS`.
+    method: Key of `METHODS`.
+    lenience: As given; nan where the method has none.
+    gamma: Tokens drafted per block; 0 is plain decoding.
+    temperature: Of both models.
+    id: The example's.
+    prompt: Text given to the model.
+    text: Text it answered.
+    reference: Text it should have answered.
+    tokens: Ids of the emitted tokens, end-of-sequence included.
+    pieces: The text of each of them.
+    sources: Index into `SOURCES` for each of them.
+    quality: The task's own metric.
+    scores: All of its metrics, by name.
+    drafted: Tokens that the drafter proposed.
+    examined: Of these, those that verification reached.
+    accepted: Of these, those that were kept.
+    deferred: Of the examined, those where the rule defers to the verifier;
+      None where the method has no deferral rule.
+    residual: Emitted tokens sampled after a rejection.
+    bonus: Emitted tokens sampled after a block kept whole.
+    verifier_calls: Forward passes of the verifier, prefill excluded.
+    drafter_calls: Forward passes of the drafter, prefill excluded.
+    wall_s: Seconds of the call that decoded it, shared equally by the rows of
+      that call; prefill included, compilation excluded.
+  """
+
+  task: str
+  method: str
+  lenience: float
+  gamma: int
+  temperature: float
+  id: str
+  prompt: str
+  text: str
+  reference: str
+  tokens: list[int]
+  pieces: list[str]
+  sources: list[int]
+  quality: float
+  scores: dict[str, float]
+  drafted: int
+  examined: int
+  accepted: int
+  deferred: int | None
+  residual: int
+  bonus: int
+  verifier_calls: int
+  drafter_calls: int
+  wall_s: float
+
+  @property
+  def point(self) -> tuple:
+    """What records of one row of the summary share."""
+    # nan is not equal to itself; None is.
+    lenience = None if math.isnan(self.lenience) else self.lenience
+    return self.task, self.method, lenience, self.gamma, self.temperature
+
+  def to_json(self) -> str:
+    """One line."""
+    fields = dataclasses.asdict(self)
+    for name, value in fields.items():
+      if isinstance(value, float) and not math.isfinite(value):
+        fields[name] = str(value)
+    return json.dumps(fields, allow_nan=False)
+
+  @classmethod
+  def from_json(cls, line: str) -> 'Record':
+    """Reads a line.
+
+    Raises:
+      ValueError: A field is missing or unknown.
+    """
+    fields: Mapping[str, Any] = json.loads(line)
+    names = {f.name for f in dataclasses.fields(cls)}
+    if set(fields) != names:
+      odd = ', '.join(sorted(set(fields) ^ names))
+      raise ValueError(f'record: missing or unknown fields: {odd}.')
+    return cls(**fields | {'lenience': float(fields['lenience'])})
+
+
+def write_text(path: str | pathlib.Path, text: str) -> None:
+  """Writes a file whole or not at all."""
+  path = pathlib.Path(path)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  handle, name = tempfile.mkstemp(dir=path.parent, prefix='.', suffix='.part')
+  try:
+    with os.fdopen(handle, 'w', encoding='utf-8') as f:
+      f.write(text)
+    os.chmod(name, 0o644)
+    os.replace(name, path)
+  except BaseException:
+    pathlib.Path(name).unlink(missing_ok=True)
+    raise
+
+
+def write(path: str | pathlib.Path, records: Iterable[Record]) -> None:
+  """Writes a file of records whole or not at all."""
+  write_text(path, ''.join(r.to_json() + '\n' for r in records))
+
+
+def read(path: str | pathlib.Path) -> list[Record]:
+  """Reads a file of records.
+
+  Raises:
+    ValueError: A line is damaged; names file and line.
+  """
+  records = []
+  with open(path, encoding='utf-8') as f:
+    for number, line in enumerate(f, 1):
+      try:
+        records.append(Record.from_json(line))
+      except (ValueError, TypeError) as e:
+        raise ValueError(f'{path}:{number}: damaged record ({e})') from None
+  return records
+
+
+def read_all(workdir: str | pathlib.Path) -> list[Record]:
+  """All records of a workdir, files in name order.
+
+  Raises:
+    ValueError: There are none, or one is damaged.
+  """
+  paths = sorted(pathlib.Path(workdir).glob('records/*.jsonl'))
+  records = [record for path in paths for record in read(path)]
+  if not records:
+    raise ValueError(
+      f'workdir: no records in {workdir}/records; run experiments.sweep first.'
+    )
+  return records

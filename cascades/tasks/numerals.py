@@ -1,0 +1,117 @@
+"""Numbers and dates written out in English, and back: a small translation.
+
+Four kinds: a number below a million to words, words to the number, an ISO date
+to words, words to the ISO date. A value, not a prompt, decides the split, so
+that the way back of a training number is never a held-out problem.
+"""
+
+import random
+from collections.abc import Iterator
+
+from cascades.tasks.task import Example, Task, generate
+
+_ONES = (
+  'zero one two three four five six seven eight nine ten eleven twelve'
+  ' thirteen fourteen fifteen sixteen seventeen eighteen nineteen'
+).split()
+_TENS = ' . twenty thirty forty fifty sixty seventy eighty ninety'.split()
+_MONTHS = (
+  'January February March April May June July August September October'
+  ' November December'
+).split()
+_ORDINALS = {
+  'one': 'first',
+  'two': 'second',
+  'three': 'third',
+  'five': 'fifth',
+  'eight': 'eighth',
+  'nine': 'ninth',
+  'twelve': 'twelfth',
+}
+
+
+def number_in_words(n: int) -> str:
+  """English words of 0 <= n < 1,000,000, without 'and'."""
+  if n < 20:
+    return _ONES[n]
+  if n < 100:
+    tens = _TENS[n // 10 - 1]
+    return tens + (f'-{_ONES[n % 10]}' if n % 10 else '')
+  unit, name = (1000, 'thousand') if n >= 1000 else (100, 'hundred')
+  rest = f' {number_in_words(n % unit)}' if n % unit else ''
+  return f'{number_in_words(n // unit)} {name}{rest}'
+
+
+def ordinal_in_words(n: int) -> str:
+  """English ordinal of 1 <= n < 100: 'twenty-first'."""
+  *head, last = number_in_words(n).split('-')
+  if last in _ORDINALS:
+    last = _ORDINALS[last]
+  else:
+    last = (last[:-1] + 'ie' if last.endswith('y') else last) + 'th'
+  return '-'.join([*head, last])
+
+
+def date_in_words(year: int, month: int, day: int) -> str:
+  """'the fourth of July, seventeen seventy-six'; years 1100 to 2099."""
+  century, rest = divmod(year, 100)
+  if century == 20 and rest < 10:
+    spoken = number_in_words(year)
+  elif rest == 0:
+    spoken = f'{number_in_words(century)} hundred'
+  elif rest < 10:
+    spoken = f'{number_in_words(century)} oh {number_in_words(rest)}'
+  else:
+    spoken = f'{number_in_words(century)} {number_in_words(rest)}'
+  return f'the {ordinal_in_words(day)} of {_MONTHS[month - 1]}, {spoken}'
+
+
+def _problem(rng: random.Random) -> tuple[str, str, str]:
+  """(key, prompt, reference): the value in figures is the key."""
+  if rng.random() < 0.6:
+    value = rng.randrange(10 ** rng.randint(2, 6))
+    figures, words, kind = str(value), number_in_words(value), 'number'
+  else:
+    date = rng.randint(1100, 2099), rng.randint(1, 12), rng.randint(1, 28)
+    figures = '{:04d}-{:02d}-{:02d}'.format(*date)
+    words, kind = date_in_words(*date), 'date'
+  if rng.random() < 0.5:
+    return figures, f'The {kind} {figures} in words:', f' {words}'
+  return figures, f'In figures, the {kind} {words}:', f' {figures}'
+
+
+def problems(seed: int | str) -> Iterator[tuple[str, str, str]]:
+  """Endless (key, prompt, reference) of all splits, from a seed."""
+  rng = random.Random(f'numerals/{seed}')
+  while True:
+    yield _problem(rng)
+
+
+def load(
+  split: str = 'test', seed: int = 0, num_examples: int | None = 500
+) -> Iterator[Example]:
+  """Yields examples; see `cascades.tasks.task.generate` for the arguments."""
+  return generate(
+    'numerals', problems(f'{split}/{seed}'), split, seed, num_examples
+  )
+
+
+def score(answer: str, reference: str) -> dict[str, float]:
+  """Exact match, and chrF in 0..100 (Popovic 2015, by sacrebleu)."""
+  from sacrebleu.metrics import CHRF
+
+  answer, reference = answer.strip(), reference.strip()
+  return {
+    'exact_match': float(answer == reference),
+    'chrf': CHRF().sentence_score(answer, [reference]).score,
+  }
+
+
+TASK = Task(
+  name='numerals',
+  load=load,
+  problems=problems,
+  score=score,
+  metric='exact_match',
+  max_new_tokens=32,
+)

@@ -1,0 +1,110 @@
+"""SentencePiece tokenizers with Gemma's special ids."""
+
+import io
+import pathlib
+from collections.abc import Iterable, Sequence
+
+import sentencepiece
+
+PAD, EOS, BOS, UNK = 0, 1, 2, 3
+
+
+class Tokenizer:
+  """A SentencePiece model; equal when its bytes are equal.
+
+  Attributes:
+    proto: The serialised model, as in `tokenizer.model`.
+    vocab_size: Number of pieces.
+  """
+
+  def __init__(self, proto: bytes):
+    self.proto = proto
+    self._model = sentencepiece.SentencePieceProcessor(model_proto=proto)
+    self.vocab_size = self._model.vocab_size()
+
+  @classmethod
+  def from_file(cls, path: str | pathlib.Path) -> 'Tokenizer':
+    """Reads a `tokenizer.model`.
+
+    Raises:
+      ValueError: The file is missing or is no SentencePiece model.
+    """
+    try:
+      return cls(pathlib.Path(path).read_bytes())
+    except OSError:
+      raise ValueError(f'tokenizer: {path} cannot be read.') from None
+    except RuntimeError:
+      raise ValueError(
+        f'tokenizer: {path} is damaged or is not a SentencePiece model.'
+      ) from None
+
+  def encode(self, text: str, add_bos: bool = False) -> list[int]:
+    """Token ids of a text."""
+    return self._model.encode(text, add_bos=add_bos)
+
+  def decode(self, ids: Sequence[int]) -> str:
+    """The text of token ids; special tokens have none."""
+    # A leading space belongs to the text: SentencePiece would strip it.
+    return ''.join(self.pieces(ids))
+
+  def pieces(self, ids: Sequence[int]) -> list[str]:
+    """The text that each token adds; bytes of one character come together.
+
+    A character spelled in several byte tokens is given to the last of them.
+    """
+    texts, pending = [], b''
+    for i in map(int, ids):
+      if self._model.is_byte(i):
+        pending += bytes([int(self._model.id_to_piece(i)[3:-1], 16)])
+        try:
+          texts.append(pending.decode())
+          pending = b''
+        except UnicodeDecodeError:
+          texts.append('')
+        continue
+      lost = pending.decode(errors='replace')
+      pending = b''
+      special = self._model.is_control(i) or self._model.is_unknown(i)
+      piece = '' if special else self._model.id_to_piece(i)
+      texts.append(lost + piece.replace('\u2581', ' '))
+    if pending:
+      texts[-1] += pending.decode(errors='replace')
+    return texts
+
+  def __eq__(self, other) -> bool:
+    return isinstance(other, Tokenizer) and self.proto == other.proto
+
+  def __hash__(self) -> int:
+    return hash(self.proto)
+
+
+def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+  """A byte-pair tokenizer of these texts, with Gemma's conventions.
+
+  Digits are single tokens, unknown characters fall back to bytes, spaces are
+  kept as they are, and there is no dummy prefix.
+
+  Args:
+    texts: What to learn the pieces from.
+    vocab_size: Pieces in all; 256 of them are bytes.
+  """
+  out = io.BytesIO()
+  sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=iter(texts),
+    model_writer=out,
+    vocab_size=vocab_size,
+    model_type='bpe',
+    byte_fallback=True,
+    split_digits=True,
+    pad_id=PAD,
+    eos_id=EOS,
+    bos_id=BOS,
+    unk_id=UNK,
+    normalization_rule_name='identity',
+    add_dummy_prefix=False,
+    remove_extra_whitespaces=False,
+    user_defined_symbols=['\n'],
+    num_threads=1,
+    minloglevel=2,
+  )
+  return Tokenizer(out.getvalue())

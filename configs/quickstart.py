@@ -1,0 +1,47 @@
+"""All nine methods from strict to drafter-only, on both bundled tasks.
+
+Command: python -m experiments.sweep --config=configs/quickstart.py
+Shows: in a few minutes on a laptop, a table of 51 points a task, and
+runs/quickstart/report/index.html: token-wise rules hold the verifier's quality
+at the lowest latency, and every curve ends at the drafter's.
+"""
+
+import ml_collections
+
+_INF = float('inf')
+
+
+def get_config() -> ml_collections.ConfigDict:
+  c = ml_collections.ConfigDict()
+  # Bundled models, Hugging Face folders, or gemma's checkpoint names.
+  c.verifier = 'tiny-verifier'
+  c.drafter = 'tiny-drafter'
+  # What to decode: keys of cascades.tasks.TASKS.
+  c.tasks = ('word_problems', 'numerals')
+  # Held-out examples per task.
+  c.num_examples = 100
+  # One method and its leniences; sweep() below goes through all of them.
+  c.method = 'token_v3'
+  c.lenience = (0.3,)
+  # Tokens drafted per block.
+  c.gamma = 4
+  # Of both models; 0 is greedy.
+  c.temperature = 1.0
+  # Prompts decoded at a time, each at all leniences of its curve.
+  c.batch_size = 50
+  # Of the examples and of the sampling.
+  c.seed = 0
+  return c
+
+
+def sweep(add):
+  """Curves, each from strict to drafter-only; baselines have no lenience."""
+  add(method='verifier_only', lenience=())
+  add(method='drafter_only', lenience=())
+  add(method='speed', lenience=(0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0))
+  add(method='chow', lenience=(-1.0, 0.001, 0.01, 0.05, 0.2, 0.5, 1.0))
+  add(method='diff', lenience=(-1.0, 0.0, 0.01, 0.05, 0.2, 0.5, 1.0))
+  add(method='opt', lenience=(-_INF, -1.0, 0.0, 0.3, 0.6, 1.0, _INF))
+  add(method='token_v1', lenience=(-1.0, 0.0, 0.1, 0.3, 0.6, 0.9, 1.0))
+  add(method='token_v2', lenience=(-1.0, 0.0, 0.1, 0.3, 0.6, 0.9, 1.0))
+  add(method='token_v3', lenience=(-1.0, 0.0, 0.3, 0.6, 0.9, 0.99, 1.0))
