@@ -18,6 +18,7 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from etils import epath
@@ -61,9 +62,7 @@ def _heads(path, names, heads, head_dim) -> Leaf:
   stacked = len(names) > 1
 
   def pack(ts):
-    parts = [
-      t.reshape(heads, head_dim, -1).transpose(0, 2, 1) for t in ts
-    ]
+    parts = [t.reshape(heads, head_dim, -1).transpose(0, 2, 1) for t in ts]
     return jnp.stack(parts) if stacked else parts[0]
 
   def unpack(x):
@@ -75,6 +74,7 @@ def _heads(path, names, heads, head_dim) -> Leaf:
 
 def leaves(config: Mapping[str, Any]) -> Iterator[Leaf]:
   """Every leaf of the model that `models.from_config(config)` builds."""
+  config = models.text_config(config)
   heads, kv_heads = (
     config['num_attention_heads'],
     config['num_key_value_heads'],
@@ -162,6 +162,9 @@ def save_model(
   save_file(tensors, folder / 'model.safetensors', metadata={'format': 'pt'})
   text = json.dumps(dict(config), indent=2, sort_keys=True)
   (folder / 'config.json').write_text(text + '\n')
+  # safetensors lets nobody but the owner read what it writes.
+  mode = (folder / 'config.json').stat().st_mode
+  (folder / 'model.safetensors').chmod(mode)
   (folder / 'tokenizer.model').write_bytes(tokenizer.proto)
 
 
@@ -201,11 +204,30 @@ def load_folder(folder: str | pathlib.Path) -> Checkpoint:
       ' layout (config.json, *.safetensors, tokenizer.model).'
     ) from None
   except ValueError:
-    raise ValueError(f'model: {folder}/config.json is damaged.') from None
-  model = models.from_config(config)
-  tokenizer = tokenizers.Tokenizer.from_file(folder / 'tokenizer.model')
-  text = config.get('text_config', config)
-  return Checkpoint(model, _read_params(folder, text, model), tokenizer)
+    config = None
+  if not isinstance(config, dict):
+    raise ValueError(f'model: {folder}/config.json is damaged; fetch it again.')
+  try:
+    model = models.from_config(config)
+  except ValueError as e:
+    raise ValueError(f'model: {folder}/{e}') from None
+  try:
+    tokenizer = tokenizers.Tokenizer.from_file(folder / 'tokenizer.model')
+  except ValueError:
+    tokenizer = None
+  # An empty file makes a tokenizer without pieces.
+  if tokenizer is None or not tokenizer.vocab_size:
+    raise ValueError(
+      f'model: {folder}/tokenizer.model is missing, damaged or not a'
+      ' SentencePiece model; fetch it again.'
+    )
+  if tokenizer.vocab_size > model.vocab_size:
+    raise ValueError(
+      f'model: {folder}/tokenizer.model has {tokenizer.vocab_size} pieces, more'
+      f' than the {model.vocab_size} of config.json; fetch the tokenizer that'
+      ' belongs to the model.'
+    )
+  return Checkpoint(model, _read_params(folder, config, model), tokenizer)
 
 
 def _read_params(folder, config, model) -> models.Params:
@@ -215,48 +237,43 @@ def _read_params(folder, config, model) -> models.Params:
   files = sorted(folder.glob('*.safetensors'))
   if not files:
     raise ValueError(
-      f'model: {folder} has no *.safetensors file; weights in other formats'
-      ' cannot be read.'
+      f'model: {folder} has no *.safetensors file; fetch the weights in that'
+      ' format, as others cannot be read.'
     )
-  config = {'model_type': 'gemma3_text', **config}
-  handles, where = [], {}
-  try:
-    for file in files:
+  where = {}
+  for file in files:
+    try:
       handle = safe_open(file, framework='flax')
-      handles.append(handle)
-      for name in handle.keys():  # noqa: SIM118 (a handle is no dict)
-        # Multimodal checkpoints put the text model under another root.
-        short = name.removeprefix('language_model.')
-        short = short.replace('model.language_model.', 'model.')
-        where[short] = (handle, name)
+    except SafetensorError:
+      raise ValueError(f'model: {file} is damaged; fetch it again.') from None
+    for name in handle.keys():  # noqa: SIM118 (a handle is no dict)
+      # Multimodal checkpoints put the text model under another root.
+      short = name.removeprefix('language_model.')
+      short = short.replace('model.language_model.', 'model.')
+      where[short] = (handle, name)
 
-    def read(name):
-      if name not in where:
-        raise ValueError(
-          f'model: {folder} lacks the tensor {name}; the download may be'
-          ' incomplete.'
-        )
-      handle, stored = where[name]
-      return handle.get_tensor(stored)
+  def read(name, wanted):
+    if name not in where:
+      raise ValueError(
+        f'model: {folder} lacks the tensor {name}; the download may be'
+        ' incomplete, fetch it again.'
+      )
+    handle, stored = where[name]
+    tensor = handle.get_tensor(stored)
+    if tensor.shape != wanted.shape:
+      raise ValueError(
+        f'model: in {folder} the tensor {name} has the shape {tensor.shape}'
+        f' where config.json asks for {wanted.shape}; fetch both from one'
+        ' place.'
+      )
+    return tensor
 
-    shapes = model.param_shapes()
-    params = {}
-    for leaf in leaves(config):
-      wanted = _get(shapes, leaf.path)
-      try:
-        value = leaf.pack([read(name) for name in leaf.names])
-      except TypeError:
-        value = None
-      if value is None or value.shape != wanted.shape:
-        raise ValueError(
-          f'model: in {folder} the tensor {leaf.names[0]} does not have the'
-          ' shape that config.json asks for.'
-        )
-      _set(params, leaf.path, value)
-  except SafetensorError:
-    raise ValueError(
-      f'model: a safetensors file in {folder} is damaged; fetch it again.'
-    ) from None
+  shapes = model.param_shapes()
+  params = {}
+  for leaf in leaves(config):
+    # Of the stored tensors: a transposed one can be packed, but wrongly.
+    wanted = jax.eval_shape(leaf.unpack, _get(shapes, leaf.path))
+    _set(params, leaf.path, leaf.pack(list(map(read, leaf.names, wanted))))
   return params
 
 

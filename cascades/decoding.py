@@ -295,12 +295,15 @@ def decode(
     stop_tokens: Ids that end a row; they are emitted.
     verifier: As for `prefill`.
     drafter: As for `prefill`.
-    method: Verifies.
+    method: Verifies; with gamma 0, whatever it is, the verifier decodes alone.
     gamma: As for `prefill`.
 
   Returns:
-    The final states, [B, C, ...], without caches.
+    The final states, [B, C, ...], without caches and keys.
   """
+  if gamma == 0:
+    # Without drafts there is nothing to be lenient about.
+    method = methods.METHODS['verifier_only']
   copies = leniences.shape[1]
   rows = jax.tree.map(lambda x: jnp.repeat(x, copies, axis=0), rows)
   rows = rows.replace(lenience=leniences.reshape(-1).astype(jnp.float32))
@@ -315,7 +318,7 @@ def decode(
     lambda s: one_block(s, verifier_params, drafter_params, how, stop_tokens),
     rows,
   )
-  rows = rows.replace(verifier_cache=None, drafter_state=None)
+  rows = rows.replace(verifier_cache=None, drafter_state=None, key=None)
   return jax.tree.map(
     lambda x: x.reshape(leniences.shape + x.shape[1:]), rows
   )

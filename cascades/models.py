@@ -68,9 +68,7 @@ class LanguageModel:
     """Shapes and dtypes of the parameters, without making any."""
     init = self.module.init
     tokens = jnp.zeros((1, 1), jnp.int32)
-    return jax.eval_shape(
-      lambda: init(jax.random.key(0), tokens)['params']
-    )
+    return jax.eval_shape(lambda: init(jax.random.key(0), tokens)['params'])
 
   def cache_length(self, cache: Cache) -> int:
     """Slots of a cache."""
@@ -171,6 +169,89 @@ def from_gemma(name: str) -> tuple[LanguageModel, str]:
   return LanguageModel(module=module, vocab_size=size), str(tokenizer.path)
 
 
+# What transformers takes where config.json is silent, which Gemma 3's often is.
+_DEFAULTS = dict(
+  hidden_size=2304,
+  intermediate_size=9216,
+  num_hidden_layers=26,
+  num_attention_heads=8,
+  num_key_value_heads=4,
+  head_dim=256,
+  query_pre_attn_scalar=256,
+  sliding_window=4096,
+)
+_FAMILIES = {
+  'gemma2': dict(
+    vocab_size=256_000,
+    final_logit_softcapping=30.0,
+    attn_logit_softcapping=50.0,
+  ),
+  'gemma3_text': dict(
+    vocab_size=262_208,
+    final_logit_softcapping=None,
+    attn_logit_softcapping=None,
+  ),
+}
+# What gemma's code leaves no choice about; anything else would be read as this.
+_FIXED = dict(
+  hidden_activation='gelu_pytorch_tanh',
+  rms_norm_eps=1e-6,
+  attention_bias=False,
+  tie_word_embeddings=True,
+  use_bidirectional_attention=False,
+)
+_ATTENTION = ('full_attention', 'sliding_attention')
+
+
+def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
+  """The text model's fields of a `config.json`, with every field spelled out.
+
+  Args:
+    config: As in `from_config`.
+
+  Returns:
+    Its fields, with transformers' defaults for those that are absent and with
+    `layer_types` for every layer.
+
+  Raises:
+    ValueError: The family, or a value in it, is not supported.
+  """
+  family, outer = config.get('model_type'), config
+  if family == 'gemma3':
+    config, family = config.get('text_config') or {}, 'gemma3_text'
+  if family not in _FAMILIES:
+    raise ValueError(
+      f'config.json: model_type {family!r} cannot be read; give a Gemma 2'
+      ' (gemma2) or a Gemma 3 (gemma3_text, gemma3).'
+    )
+  tied = outer.get('tie_word_embeddings', True)
+  config = {
+    **_DEFAULTS,
+    **_FAMILIES[family],
+    **_FIXED,
+    'tie_word_embeddings': tied,
+    **config,
+    'model_type': family,
+  }
+  for field, value in _FIXED.items():
+    if (config[field] or False) != value:
+      raise ValueError(
+        f'config.json: {field} is {config[field]!r}, but gemma has no other'
+        f' than {value!r}; give another model.'
+      )
+  layers = config['num_hidden_layers']
+  every = 2 if family == 'gemma2' else config.get('sliding_window_pattern', 6)
+  kinds = config.get('layer_types') or [
+    _ATTENTION[(i + 1) % every > 0] for i in range(layers)
+  ]
+  if len(kinds) != layers or not set(kinds) <= set(_ATTENTION):
+    raise ValueError(
+      f'config.json: layer_types must say {" or ".join(_ATTENTION)} for each'
+      f' of the {layers} layers, not {kinds}.'
+    )
+  return config | {'layer_types': list(kinds)}
+
+
 def from_config(config: Mapping[str, Any], dtype=jnp.float32) -> LanguageModel:
   """A model from the fields of a Hugging Face `config.json`.
 
@@ -182,37 +263,17 @@ def from_config(config: Mapping[str, Any], dtype=jnp.float32) -> LanguageModel:
   Raises:
     ValueError: The family, or a value in it, is not supported.
   """
-  family = config.get('model_type')
-  if family == 'gemma3' and 'text_config' in config:
-    config, family = config['text_config'], 'gemma3_text'
-  if family not in ('gemma2', 'gemma3_text'):
-    raise ValueError(
-      f'config.json: model_type {family!r} cannot be read; Gemma 2 (gemma2) and'
-      ' Gemma 3 (gemma3_text, gemma3) can.'
-    )
-  try:
-    return _from_config(config, family, dtype)
-  except KeyError as e:
-    raise ValueError(f'config.json: the field {e} is missing.') from None
-
-
-def _from_config(config, family, dtype) -> LanguageModel:
+  config = text_config(config)
   gm = import_gemma()
-  from gemma.gm.nn import _config, _modules, _transformer
+  from gemma.gm.nn import _config, _transformer
 
-  layers = config['num_hidden_layers']
-  every = 2 if family == 'gemma2' else config.get('sliding_window_pattern', 6)
-  default_types = [
-    'full_attention' if (i + 1) % every == 0 else 'sliding_attention'
-    for i in range(layers)
-  ]
   kinds = {
     'full_attention': gm.nn.AttentionType.GLOBAL,
     'sliding_attention': gm.nn.AttentionType.LOCAL_SLIDING,
   }
   heads, head_dim = config['num_attention_heads'], config['head_dim']
   scaling = _config.QueryPreAttentionNormalisation
-  scalar = config.get('query_pre_attn_scalar', 256)
+  scalar = config['query_pre_attn_scalar']
   if scalar == head_dim:
     norm = scaling.BY_ONE_OVER_SQRT_HEAD_DIM
   elif scalar == config['hidden_size'] // heads:
@@ -222,7 +283,7 @@ def _from_config(config, family, dtype) -> LanguageModel:
       f'config.json: query_pre_attn_scalar {scalar} is neither head_dim nor'
       ' hidden_size / num_attention_heads, which is all that gemma offers.'
     )
-  local, whole = _rope(config, family)
+  local, whole = _rope(config)
   return LanguageModel(
     module=_transformer.Transformer(
       dtype=dtype,
@@ -234,18 +295,16 @@ def _from_config(config, family, dtype) -> LanguageModel:
         num_heads=heads,
         head_dim=head_dim,
         num_kv_heads=config['num_key_value_heads'],
-        final_logit_softcap=config.get('final_logit_softcapping'),
-        attn_logits_soft_cap=config.get('attn_logit_softcapping'),
+        final_logit_softcap=config['final_logit_softcapping'],
+        attn_logits_soft_cap=config['attn_logit_softcapping'],
         use_post_attn_norm=True,
         use_post_ffw_norm=True,
-        attention_types=tuple(
-          kinds[kind] for kind in config.get('layer_types') or default_types
-        ),
+        attention_types=tuple(kinds[kind] for kind in config['layer_types']),
         query_pre_attn_norm=norm,
         sliding_window_size=config['sliding_window'],
         # In Hugging Face's own order the gate can be read without a copy.
         transpose_gating_einsum=True,
-        use_qk_norm=family == 'gemma3_text',
+        use_qk_norm=config['model_type'] == 'gemma3_text',
         local_base_frequency=local[0],
         local_scale_factor=local[1],
         global_base_frequency=whole[0],
@@ -257,23 +316,28 @@ def _from_config(config, family, dtype) -> LanguageModel:
   )
 
 
-def _rope(config, family):
+def _rope(config):
   """(base frequency, scale factor) of local and of global layers."""
   # transformers 5 keeps these in `rope_parameters`, 4 in flat fields.
-  nested = config.get('rope_parameters') or {}
-  by_kind = nested if 'full_attention' in nested else {}
-  theta = config.get('rope_theta', nested.get('rope_theta', 10_000))
+  given = config.get('rope_parameters') or {}
   scaling = config.get('rope_scaling') or {}
-  local_theta = theta
-  if family == 'gemma3_text':
-    theta = config.get('rope_theta', 1_000_000)
-    local_theta = config.get('rope_local_base_freq', 10_000)
-  sliding = by_kind.get('sliding_attention', {})
-  full = by_kind.get('full_attention', {})
+
+  def frequency(rope, theta):
+    kind = rope.get('rope_type', rope.get('type', 'default'))
+    if kind != 'default' and (kind != 'linear' or 'factor' not in rope):
+      raise ValueError(
+        f'config.json: the rope parameters {rope} cannot be read; gemma has'
+        ' rope_type default, and linear with a factor.'
+      )
+    factor = rope['factor'] if kind == 'linear' else 1.0
+    return rope.get('rope_theta', theta), factor
+
+  if config['model_type'] == 'gemma2':
+    both = frequency(scaling or given, config.get('rope_theta', 10_000))
+    return both, both
+  local = given.get('sliding_attention') or {}
+  whole = (given.get('full_attention') or {}) | scaling
   return (
-    (sliding.get('rope_theta', local_theta), sliding.get('factor', 1.0)),
-    (
-      full.get('rope_theta', theta),
-      full.get('factor', scaling.get('factor', 1.0)),
-    ),
+    frequency(local, config.get('rope_local_base_freq', 10_000)),
+    frequency(whole, config.get('rope_theta', 1_000_000)),
   )

@@ -38,7 +38,7 @@ class Record:
     text: Text it answered.
     reference: Text it should have answered.
     tokens: Ids of the emitted tokens, end-of-sequence included.
-    pieces: The text of each of them.
+    pieces: The text of each of them; a stop token has none.
     sources: Index into `SOURCES` for each of them.
     quality: The task's own metric.
     scores: All of its metrics, by name.
@@ -106,7 +106,8 @@ class Record:
     if set(fields) != names:
       odd = ', '.join(sorted(set(fields) ^ names))
       raise ValueError(f'record: missing or unknown fields: {odd}.')
-    return cls(**fields | {'lenience': float(fields['lenience'])})
+    numbers = [f.name for f in dataclasses.fields(cls) if f.type is float]
+    return cls(**fields | {name: float(fields[name]) for name in numbers})
 
 
 def write_text(path: str | pathlib.Path, text: str) -> None:

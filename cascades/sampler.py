@@ -5,6 +5,7 @@ import dataclasses
 import math
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -82,6 +83,32 @@ def _whole(name: str, value, low: int) -> int:
   return int(value)
 
 
+def check_options(
+  *,
+  method: str | methods.Method,
+  lenience: float,
+  gamma: int,
+  temperature: float,
+  top_k: int | None = None,
+  top_p: float | None = None,
+  cache_length: int = 4096,
+) -> dict[str, Any]:
+  """A `Sampler`'s options as it uses them, without its models.
+
+  Raises:
+    ValueError: One is out of its range; one sentence says which.
+  """
+  return dict(
+    method=methods.get_method(method),
+    lenience=_number('lenience', lenience, -math.inf, math.inf),
+    gamma=_whole('gamma', gamma, 0),
+    temperature=_number('temperature', temperature, 0, 1e6),
+    top_k=None if top_k is None else _whole('top_k', top_k, 1),
+    top_p=None if top_p is None else _number('top_p', top_p, 0, 1),
+    cache_length=_whole('cache_length', cache_length, 1),
+  )
+
+
 class Sampler:
   """Decodes prompts with a verifier, a drafter and a method.
 
@@ -118,13 +145,22 @@ class Sampler:
     top_p: float | None = None,
     cache_length: int = 4096,
   ):
-    self.method = methods.get_method(method)
-    self.lenience = _number('lenience', lenience, -math.inf, math.inf)
-    self.gamma = _whole('gamma', gamma, 0)
-    self.temperature = _number('temperature', temperature, 0, 1e6)
-    self.top_k = None if top_k is None else _whole('top_k', top_k, 1)
-    self.top_p = None if top_p is None else _number('top_p', top_p, 0, 1)
-    self.cache_length = _whole('cache_length', cache_length, 1)
+    options = check_options(
+      method=method,
+      lenience=lenience,
+      gamma=gamma,
+      temperature=temperature,
+      top_k=top_k,
+      top_p=top_p,
+      cache_length=cache_length,
+    )
+    self.method: methods.Method = options['method']
+    self.lenience: float = options['lenience']
+    self.gamma: int = options['gamma']
+    self.temperature: float = options['temperature']
+    self.top_k: int | None = options['top_k']
+    self.top_p: float | None = options['top_p']
+    self.cache_length: int = options['cache_length']
     if isinstance(verifier, str):
       verifier = checkpoints.load_model(verifier)
     if isinstance(drafter, str):
@@ -280,8 +316,7 @@ class Sampler:
       ),
       # A fixed number of slots, so that a stop token more compiles nothing.
       np.pad(np.array(stops, np.int32), (0, -len(stops) % 8), 'edge'),
-      # Without drafts there is nothing to be lenient about.
-      method=self.method if self.gamma else methods.METHODS['verifier_only'],
+      method=self.method,
       **models,
     )
     states = jax.device_get(states)

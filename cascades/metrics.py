@@ -1,0 +1,255 @@
+"""What a run reports: functions of the records of one point.
+
+Rates are ratios of totals: counts are summed over the point's records before
+they are divided, so a long answer weighs more than a short one, as it does on
+the clock. A ratio whose denominator is zero is nan.
+
+To add a metric, write a function of a list of records and add it to METRICS;
+`summarise` then has a column of that name.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import pandas as pd
+
+from cascades.records import Record
+from cascades.stats import bootstrap_mean_interval
+
+Metric = Callable[[Sequence[Record]], float]
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+  return numerator / denominator if denominator else math.nan
+
+
+def _total(records: Sequence[Record], field: str) -> float:
+  return sum(getattr(r, field) for r in records)
+
+
+def _emitted(records: Sequence[Record]) -> int:
+  return sum(len(r.tokens) for r in records)
+
+
+def quality(records: Sequence[Record]) -> float:
+  """Mean of the task's own metric over examples."""
+  return _ratio(_total(records, 'quality'), len(records))
+
+
+def acceptance_rate(records: Sequence[Record]) -> float:
+  """Drafted tokens kept, of those that verification examined."""
+  return _ratio(_total(records, 'accepted'), _total(records, 'examined'))
+
+
+def rejection_rate(records: Sequence[Record]) -> float:
+  """Drafted tokens turned down, of those that verification examined."""
+  examined = _total(records, 'examined')
+  return _ratio(examined - _total(records, 'accepted'), examined)
+
+
+def deferral_rate(records: Sequence[Record]) -> float:
+  """Examined positions where the rule defers; nan if there is no rule."""
+  if any(r.deferred is None for r in records):
+    return math.nan
+  return _ratio(_total(records, 'deferred'), _total(records, 'examined'))
+
+
+def block_efficiency(records: Sequence[Record]) -> float:
+  """Emitted tokens per verifier call, 1 to gamma + 1."""
+  return _ratio(_emitted(records), _total(records, 'verifier_calls'))
+
+
+def verifier_calls_per_token(records: Sequence[Record]) -> float:
+  """Forward passes of the verifier per emitted token."""
+  return _ratio(_total(records, 'verifier_calls'), _emitted(records))
+
+
+def drafter_calls_per_token(records: Sequence[Record]) -> float:
+  """Forward passes of the drafter per emitted token."""
+  return _ratio(_total(records, 'drafter_calls'), _emitted(records))
+
+
+def mean_output_tokens(records: Sequence[Record]) -> float:
+  """Emitted tokens per example, end-of-sequence included."""
+  return _ratio(_emitted(records), len(records))
+
+
+METRICS: dict[str, Metric] = {
+  'quality': quality,
+  'acceptance_rate': acceptance_rate,
+  'rejection_rate': rejection_rate,
+  'deferral_rate': deferral_rate,
+  'block_efficiency': block_efficiency,
+  'verifier_calls_per_token': verifier_calls_per_token,
+  'drafter_calls_per_token': drafter_calls_per_token,
+  'mean_output_tokens': mean_output_tokens,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Costs:
+  """Measured unit costs, in seconds for one sequence.
+
+  Attributes:
+    verifier_token_s: One verifier call reading one token.
+    drafter_token_s: One drafter call reading one token.
+    verify_s: By gamma, one verifier call reading gamma + 1 tokens.
+  """
+
+  verifier_token_s: float
+  drafter_token_s: float
+  verify_s: dict[int, float]
+
+  def verify(self, gamma: int) -> float:
+    """Seconds for one verifier call of a block of gamma drafted tokens.
+
+    Raises:
+      ValueError: That gamma was not measured.
+    """
+    if gamma == 0:
+      return self.verifier_token_s
+    if gamma not in self.verify_s:
+      raise ValueError(f'costs: no verify_s for gamma {gamma}; measure it.')
+    return self.verify_s[gamma]
+
+  def to_json(self) -> str:
+    """The text of a `costs.json`."""
+    return json.dumps(dataclasses.asdict(self), indent=2) + '\n'
+
+  @classmethod
+  def from_json(cls, text: str) -> 'Costs':
+    """Reads the text of a `costs.json`.
+
+    Raises:
+      ValueError: A field is missing, unknown or not a positive number.
+    """
+    try:
+      fields = json.loads(text)
+      # JSON has only strings for keys.
+      by_gamma = {int(k): float(v) for k, v in fields['verify_s'].items()}
+      costs = cls(**fields | {'verify_s': by_gamma})
+      seconds = costs.verifier_token_s, costs.drafter_token_s
+      valid = all(0 < s < math.inf for s in (*seconds, *by_gamma.values()))
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
+      raise ValueError(f'costs: cannot be read ({e}).') from None
+    if not valid:
+      raise ValueError('costs: every cost must be a positive number.')
+    return costs
+
+
+def relative_latency(records: Sequence[Record], costs: Costs) -> float:
+  """Modelled time per emitted token, the verifier alone being 1.
+
+  Counted calls times measured unit costs:
+
+    (verifier_calls * verify_s + drafter_calls * drafter_token_s)
+      / emitted / verifier_token_s
+
+  The drafter alone is a point with no verifier calls. Prefill is left out on
+  both sides; so is everything but the models' forward passes.
+
+  Raises:
+    ValueError: `costs` has no entry for a record's gamma.
+  """
+  seconds = sum(
+    r.verifier_calls * costs.verify(r.gamma)
+    + r.drafter_calls * costs.drafter_token_s
+    for r in records
+  )
+  return _ratio(seconds / costs.verifier_token_s, _emitted(records))
+
+
+def summarise(
+  records: Iterable[Record],
+  costs: Costs,
+  wall_s: Mapping[tuple, float] | None = None,
+) -> pd.DataFrame:
+  """A row per point, in order of first appearance.
+
+  Args:
+    records: Of any number of points, in any order.
+    costs: Measured unit costs.
+    wall_s: Seconds on the clock by `Record.point`, reported beside the
+      modelled latency and never merged with it; a missing point gives nan. By
+      default the sum over the point's records.
+
+  Returns:
+    Columns: task, method, lenience, gamma, temperature, n, quality,
+    quality_low, quality_high (95 % bootstrap over examples), then METRICS,
+    relative_latency before mean_output_tokens, and wall_s.
+  """
+  points: dict[tuple, list[Record]] = {}
+  for record in records:
+    points.setdefault(record.point, []).append(record)
+  rows = []
+  for point, group in points.items():
+    first = group[0]
+    if wall_s is None:
+      seconds = _total(group, 'wall_s')
+    else:
+      seconds = wall_s.get(point, math.nan)
+    low, high = bootstrap_mean_interval([r.quality for r in group])
+    rows.append(
+      {
+        'task': first.task,
+        'method': first.method,
+        'lenience': first.lenience,
+        'gamma': first.gamma,
+        'temperature': first.temperature,
+        'n': len(group),
+        'quality': quality(group),
+        'quality_low': low,
+        'quality_high': high,
+      }
+      | {name: metric(group) for name, metric in METRICS.items()}
+      | {
+        'relative_latency': relative_latency(group, costs),
+        'wall_s': seconds,
+      }
+    )
+  return pd.DataFrame(rows, columns=columns())
+
+
+def columns() -> list[str]:
+  """Columns of the summary, in order."""
+  head = ['task', 'method', 'lenience', 'gamma', 'temperature', 'n']
+  names = [*METRICS, 'wall_s']
+  after = names.index('quality') + 1
+  names[after:after] = ['quality_low', 'quality_high']
+  names.insert(names.index('mean_output_tokens'), 'relative_latency')
+  return head + names
+
+
+def check_counts(record: Record) -> None:
+  """Checks what must hold between a record's counts, whatever the method.
+
+  Raises:
+    ValueError: Names the record and the first rule that is broken.
+  """
+  r, emitted = record, len(record.tokens)
+  rules = {
+    'drafted >= examined >= accepted >= 0': (
+      r.drafted >= r.examined >= r.accepted >= 0
+    ),
+    '0 <= deferred <= examined': (
+      r.deferred is None or 0 <= r.deferred <= r.examined
+    ),
+    'a piece and a source for each token': (
+      len(r.pieces) == len(r.sources) == emitted
+    ),
+  }
+  # At gamma 0 there are no blocks, and one model writes every token.
+  if r.gamma > 0:
+    rules |= {
+      'accepted + residual + bonus == emitted': (
+        r.accepted + r.residual + r.bonus == emitted
+      ),
+      'emitted <= (gamma + 1) * verifier_calls': (
+        emitted <= (r.gamma + 1) * r.verifier_calls
+      ),
+    }
+  for rule, holds in rules.items():
+    if not holds:
+      raise ValueError(f'record: {r.point} id {r.id!r} breaks {rule}.')

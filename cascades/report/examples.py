@@ -1,0 +1,113 @@
+"""Example answers, each token coloured by where it came from."""
+
+import html
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+from cascades import records as records_lib
+from cascades.records import Record
+from cascades.report import plots, styles
+
+# Source -> (what the legend calls it, what it means).
+SOURCES = {
+  'draft': ('drafted and kept', 'the drafter wrote it, verification kept it'),
+  'residual': ("verifier's residual", 'sampled after a draft was turned down'),
+  'bonus': ('bonus', 'sampled after a whole block was kept'),
+}
+# What is shown for characters that cannot be seen.
+_VISIBLE = {'\n': '↵\n', '\t': '⇥\t', '\r': '␍'}
+
+
+def choose(records: Sequence[Record], count: int = 5) -> list[Record]:
+  """Examples of a middling lenience, in turn from each task.
+
+  TokenV3 if the run has it, else the first method that drafts. Of each task
+  the first examples are taken, whatever came of them. Fewer than `count` if
+  there are no more.
+  """
+  drafted = [r for r in records if r.gamma > 0]
+  if not drafted:
+    return []
+  methods = [r.method for r in drafted]
+  method = 'token_v3' if 'token_v3' in methods else methods[0]
+  by_task: dict[str, dict[tuple, list[Record]]] = {}
+  for record in drafted:
+    if record.method == method:
+      points = by_task.setdefault(record.task, {})
+      points.setdefault(record.point, []).append(record)
+  chosen = []
+  for points in by_task.values():
+    ordered = sorted(points, key=lambda p: -math.inf if p[2] is None else p[2])
+    chosen.append(points[ordered[len(ordered) // 2]])
+  turns = itertools.chain.from_iterable(itertools.zip_longest(*chosen))
+  return [r for r in turns if r is not None][:count]
+
+
+def _token(record: Record, index: int) -> str:
+  source = records_lib.SOURCES[record.sources[index]]
+  name = SOURCES.get(source, (source, ''))[0]
+  piece = record.pieces[index]
+  # The end of a sequence has no text of its own.
+  last = index == len(record.tokens) - 1
+  text = html.escape(piece or ('[end]' if last else '∅'))
+  for character, visible in _VISIBLE.items():
+    text = text.replace(character, visible)
+  title = html.escape(f'{name}, token {record.tokens[index]}')
+  return f'<span class="t {source}" title="{title}">{text}</span>'
+
+
+def legend() -> str:
+  """What the colours mean."""
+  entries = ''.join(
+    f'<span title="{html.escape(meaning)}">'
+    f'<span class="t {source}">{html.escape(name)}</span></span>'
+    for source, (name, meaning) in SOURCES.items()
+  )
+  return f'<p class="sources">{entries}</p>'
+
+
+def _verdict(quality: float) -> str:
+  # Tasks score in [0, 1] or in [0, 100].
+  if quality in (1, 100):
+    return '<span class="right">✓ right</span>'
+  if quality == 0:
+    return '<span class="wrong">✗ wrong</span>'
+  return f'<span>quality {styles.number(quality)}</span>'
+
+
+def _example(record: Record, style: styles.Style) -> str:
+  tokens = ''.join(_token(record, i) for i in range(len(record.tokens)))
+  # Some tasks name themselves in their ids.
+  own = record.id.startswith(record.task)
+  name = record.id if own else f'{record.task} {record.id}'
+  per_block = len(record.tokens) / max(1, record.verifier_calls)
+  return f"""<article class="example">
+<header>{_verdict(record.quality)}
+<span>{html.escape(name)}</span>
+<span>{plots.marker(style)} {html.escape(style.label)},
+lenience {styles.lenience(record.lenience)}</span>
+<span>{len(record.tokens)} tokens in {record.verifier_calls} verifier calls
+({styles.number(per_block, 1)} per call)</span></header>
+<dl><dt>Prompt</dt><dd class="text">{html.escape(record.prompt)}</dd>
+<dt>Answer</dt><dd class="text tokens">{tokens}</dd>
+<dt>Reference</dt><dd class="text">{html.escape(record.reference)}</dd></dl>
+</article>"""
+
+
+def section(
+  records: Sequence[Record], table: Mapping[str, styles.Style]
+) -> str:
+  """Five examples with their legend; empty if nothing was drafted."""
+  chosen = choose(records)
+  if not chosen:
+    return ''
+  shown = '\n'.join(_example(r, table[r.method]) for r in chosen)
+  return f"""<section>
+<h2>Who wrote what</h2>
+<p class="guide">Long runs of drafted tokens are where time is saved; each
+residual token is a place where the verifier, or the rule that speaks for it,
+disagreed. These are the first examples of each task, not picked.</p>
+{legend()}
+{shown}
+</section>"""

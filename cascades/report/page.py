@@ -1,0 +1,386 @@
+"""The page itself: one HTML file that needs nothing else, not even a network.
+
+Plots are inline SVG and take their colours from the style sheet, which has a
+light and a dark set; the only script sorts tables and lifts out the method
+that the pointer rests on, and nothing is hidden without it.
+"""
+
+import html
+import importlib.metadata
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+
+import pandas as pd
+
+from cascades.metrics import Costs
+from cascades.records import Record
+from cascades.report import examples, plots, styles, tables
+
+_GUIDES = {
+  'relative_latency': (
+    'Up and to the left is better: each line is one method as its lenience'
+    ' grows, and left of 1 is faster than the verifier alone.'
+  ),
+  'rejection_rate': (
+    'The same points by the share of examined drafts turned down: of two'
+    ' lines, the higher keeps more quality for the same rejections.'
+  ),
+  'panels': (
+    'Each method alone, the others pale behind it; dashed are the two models'
+    ' alone, and bands are 95 % bootstrap intervals over examples.'
+  ),
+  'relative_length': (
+    'Above 1, answers are longer than the verifier would have written, which'
+    ' eats into the time saved per token.'
+  ),
+}
+
+_CSS = """
+:root { color-scheme: light dark;
+  --page: #f6f7f9; --card: #ffffff; --ink: #1d2430; --soft: #5d6878;
+  --faint: #e3e7ec; --accent: #0b4f8a;
+  --draft: #d9ebfa; --residual: #ffd9b3; --bonus: #cdeedd;
+  --residual-line: #b85400; --bonus-line: #00704f; --right: #00704f;
+  --wrong: #b3261e; $light }
+@media (prefers-color-scheme: dark) { :root {
+  --page: #12161c; --card: #1a2028; --ink: #e6eaf0; --soft: #9aa6b5;
+  --faint: #323b47; --accent: #7cc8f5;
+  --draft: #1c3c5a; --residual: #63390f; --bonus: #17493a;
+  --residual-line: #ff9d52; --bonus-line: #43d3a4; --right: #43d3a4;
+  --wrong: #ff8a80; $dark } }
+* { box-sizing: border-box }
+body { margin: 0; background: var(--page); color: var(--ink);
+  font: 16px/1.5 system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif }
+main, body > header, body > footer { max-width: 1280px; margin: 0 auto;
+  padding: 0 1.5rem }
+body > header { padding-top: 2.5rem }
+h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .4rem;
+  letter-spacing: -.01em }
+h2 { font-size: 1.35rem; margin: 2.6rem 0 .8rem }
+h3 { font-size: 1rem; margin: 0 0 .2rem }
+.lead { color: var(--soft); margin: 0; max-width: 75ch }
+.tiles { display: grid; gap: 1rem; margin: 0 0 1rem;
+  grid-template-columns: repeat(auto-fit, minmax(14rem, 1fr)) }
+.tile, figure, .example, .scroll { background: var(--card);
+  border: 1px solid var(--faint); border-radius: 10px }
+.tile { padding: .8rem 1rem }
+.tile b { display: block; font-size: 1.6rem; line-height: 1.25;
+  font-weight: 600; font-variant-numeric: tabular-nums }
+.tile span, .tile small { color: var(--soft); font-size: .875rem }
+.tile span { display: block }
+.legend { display: flex; flex-wrap: wrap; gap: .3rem 1.1rem; margin: 0 0 .8rem;
+  padding: .4rem 0; list-style: none; font-size: .92rem; position: sticky;
+  top: 0; background: var(--page); z-index: 2 }
+.legend li { cursor: default; white-space: nowrap }
+.marker { width: .95em; height: .95em; vertical-align: -.1em }
+.pair { display: grid; gap: 1rem; margin-bottom: 1rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(30rem, 100%), 1fr)) }
+.panels { display: grid; gap: 1rem; margin-bottom: 1rem;
+  grid-template-columns: 2fr 1fr }
+@media (max-width: 60rem) { .panels { grid-template-columns: 100% }
+  .panels figure:first-child { overflow-x: auto }
+  .panels figure:first-child svg { min-width: 44rem } }
+figure { margin: 0; padding: 1rem 1rem .8rem }
+figure svg { display: block; width: 100%; height: auto }
+figure svg * { stroke-linejoin: round; stroke-linecap: butt }
+figcaption, .guide { color: var(--soft); font-size: .92rem }
+figcaption { margin-top: .5rem }
+.guide { max-width: 75ch; margin: 0 0 .6rem }
+[data-method] { transition: opacity .12s }
+.pair [data-method][data-band] { opacity: .45 }
+.focus [data-method]:not(.on, [data-method$=_only]) { opacity: .1 }
+.pair .focus .on[data-method] { opacity: 1 }
+.scroll { overflow: auto; max-height: 35.2rem }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums }
+.summary { width: 100%; font-size: .875rem }
+.summary th, .summary td { padding: .32rem .7rem; text-align: right;
+  white-space: nowrap; border-bottom: 1px solid var(--faint) }
+.summary th:first-child { text-align: left; font-weight: 500;
+  position: sticky; left: 0; background: var(--card) }
+.summary thead th { position: sticky; top: 0; background: var(--card);
+  vertical-align: bottom; z-index: 1 }
+.summary thead th:first-child { z-index: 2 }
+.summary button { all: unset; cursor: pointer; font-weight: 600;
+  white-space: normal }
+.summary button:focus-visible { outline: 2px solid var(--accent) }
+[aria-sort=ascending] button::after { content: ' ↑' }
+[aria-sort=descending] button::after { content: ' ↓' }
+.summary tbody tr:hover { background: var(--page) }
+.interval { color: var(--soft); margin-left: .4em }
+details { margin: 1rem 0 }
+summary { cursor: pointer; color: var(--accent) }
+.example { margin: 0 0 1rem; padding: .9rem 1.1rem }
+.example header { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem;
+  color: var(--soft); font-size: .9rem; margin-bottom: .5rem }
+.right { color: var(--right); font-weight: 600 }
+.wrong { color: var(--wrong); font-weight: 600 }
+dl { display: grid; grid-template-columns: 6rem 1fr; gap: .5rem 1rem;
+  margin: 0 }
+dt { color: var(--soft); font-size: .875rem }
+dd { margin: 0; min-width: 0 }
+.text { white-space: pre-wrap; overflow-wrap: anywhere; font: .875rem/1.75
+  ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace }
+.t { border-radius: 3px; padding: .1em 0; margin-right: 1px;
+  box-decoration-break: clone; -webkit-box-decoration-break: clone }
+.draft { background: var(--draft) }
+.residual { background: var(--residual);
+  border-bottom: 2px solid var(--residual-line) }
+.bonus { background: var(--bonus);
+  border-bottom: 2px dotted var(--bonus-line) }
+.sources { display: flex; flex-wrap: wrap; gap: .4rem 1.2rem;
+  font-size: .92rem }
+.sources .t { padding: .15em .5em }
+.settings { font-size: .875rem }
+.settings th, .settings td { text-align: left; vertical-align: top;
+  padding: .15rem 1rem .15rem 0; font-weight: 400; overflow-wrap: anywhere }
+.settings th { color: var(--soft) }
+body > footer { color: var(--soft); font-size: .875rem; margin-top: 2.5rem;
+  padding-bottom: 3rem }
+@media (max-width: 40rem) {
+  main, body > header, body > footer { padding-inline: .8rem }
+  .legend { position: static }
+  dl { grid-template-columns: 1fr; gap: .1rem }
+  dd { margin-bottom: .6rem } }
+@media print { .scroll { max-height: none; overflow: visible }
+  .legend { position: static } }
+"""
+
+_JS = """
+for (const table of document.querySelectorAll('table.summary')) {
+  const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
+  heads.forEach((head, i) => head.querySelector('button').onclick = () => {
+    const up = head.getAttribute('aria-sort') !== 'ascending';
+    heads.forEach(h => h.removeAttribute('aria-sort'));
+    head.setAttribute('aria-sort', up ? 'ascending' : 'descending');
+    const key = row => row.cells[i].dataset.key;
+    const order = (a, b) => {
+      if (i === 0) return (up ? 1 : -1) * key(a).localeCompare(key(b));
+      const x = Number(key(a)), y = Number(key(b));
+      if (isNaN(x) || isNaN(y)) return isNaN(x) - isNaN(y);
+      return x === y ? 0 : (up ? 1 : -1) * (x < y ? -1 : 1);
+    };
+    body.append(...[...body.rows].sort(order));
+  });
+}
+for (const entry of document.querySelectorAll('.legend [data-key]')) {
+  const plots = entry.closest('section').querySelectorAll('figure');
+  const focus = on => plots.forEach(plot => {
+    plot.classList.toggle('focus', on);
+    plot.querySelectorAll('[data-method]').forEach(e => e.classList.toggle(
+      'on', on && e.dataset.method === entry.dataset.key));
+  });
+  entry.onmouseenter = () => focus(true);
+  entry.onmouseleave = () => focus(false);
+}
+"""
+
+
+def _css(table: Mapping[str, styles.Style]) -> str:
+  def colours(of: str) -> str:
+    return ' '.join(f'{s.variable}: {getattr(s, of)};' for s in table.values())
+
+  text = _CSS.replace('$light', colours('light'))
+  return text.replace('$dark', colours('dark'))
+
+
+def _figure(svg: str, guide: str) -> str:
+  return f'<figure>{svg}<figcaption>{html.escape(guide)}</figcaption></figure>'
+
+
+def _tile(what: str, value: str, note: str) -> str:
+  return (
+    f'<div class="tile"><span>{html.escape(what)}</span>'
+    f'<b>{html.escape(value)}</b><small>{html.escape(note)}</small></div>'
+  )
+
+
+def _tiles(frame: pd.DataFrame, table: Mapping[str, styles.Style]) -> str:
+  """The two models alone, and the fastest point as good as the verifier."""
+  tiles = []
+  for baseline in styles.BASELINES:
+    rows = frame[frame.method == baseline]
+    if len(rows):
+      row = rows.iloc[0]
+      tiles.append(
+        _tile(
+          table[baseline].label,
+          styles.number(row.quality, 3),
+          f'quality, at latency {styles.number(row.relative_latency)}',
+        )
+      )
+  rows = frame[frame.method == styles.VERIFIER]
+  if len(rows):
+    others = frame[~frame.method.isin(styles.BASELINES)]
+    fit = others[others.quality >= rows.iloc[0].quality]
+    what = "Fastest at the verifier's quality"
+    if len(fit.relative_latency.dropna()):
+      best = fit.loc[fit.relative_latency.idxmin()]
+      speed = styles.number(1 / best.relative_latency)
+      tiles.append(
+        _tile(
+          what,
+          f'{speed} times as fast',
+          f'{table[best.method].label}, lenience'
+          f' {styles.lenience(best.lenience)}; chosen on these same examples',
+        )
+      )
+    else:
+      tiles.append(_tile(what, 'none', 'no point reaches it'))
+  return f'<div class="tiles">{"".join(tiles)}</div>'
+
+
+def _legend(methods: Sequence[str], table: Mapping[str, styles.Style]) -> str:
+  entries = ''.join(
+    f'<li data-key="{html.escape(m)}">{plots.marker(table[m])}'
+    f' {html.escape(table[m].label)}</li>'
+    for m in methods
+  )
+  return f'<ul class="legend">{entries}</ul>'
+
+
+def _cuts(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+  """A part per task, temperature and gamma, with the models alone in each."""
+  alone = frame.method.isin(styles.BASELINES)
+  several = [
+    c for c in ('temperature', 'gamma') if frame[~alone][c].nunique() > 1
+  ]
+  for (task, temperature), part in frame.groupby(
+    ['task', 'temperature'], sort=False
+  ):
+    baselines = part.method.isin(styles.BASELINES)
+    gammas = part[~baselines].gamma.unique()
+    for gamma in gammas if len(gammas) else [0]:
+      values = {'temperature': temperature, 'gamma': gamma}
+      notes = [f'{name} {values[name]:g}' for name in several]
+      title = ', '.join([styles.words(task), *notes])
+      yield title, part[baselines | (part.gamma == gamma)]
+
+
+def _part(
+  title: str,
+  frame: pd.DataFrame,
+  table: Mapping[str, styles.Style],
+  name: str,
+) -> str:
+  """Everything about one task at one gamma and temperature."""
+  frame = frame.assign(relative_length=plots.relative_length(frame))
+
+  def against(x: str, y: str, **size) -> str:
+    svg = plots.curves(frame, table, x=x, y=y, name=f'{name}-{x}-{y}', **size)
+    return _figure(svg, _GUIDES[x if y == 'quality' else y])
+
+  first = against('relative_latency', 'quality')
+  second = against('rejection_rate', 'quality')
+  third = ''
+  if not frame.method.isin(styles.BASELINES).all():
+    svg = plots.panels(
+      frame, table, x='relative_latency', y='quality', name=f'{name}-panels'
+    )
+    third = _figure(svg, _GUIDES['panels'])
+    if frame.relative_length.notna().any():
+      third += against('relative_latency', 'relative_length', size=(5.2, 5.3))
+    third = f'<div class="panels">{third}</div>'
+  methods = [m for m in table if (frame.method == m).any()]
+  return f"""<section>
+<h2>{html.escape(title)}</h2>
+{_tiles(frame, table)}
+{_legend(methods, table)}
+<div class="pair">{first}{second}</div>
+{third}
+{tables.summary(frame, table)}
+</section>"""
+
+
+def _lead(config: Mapping, frame: pd.DataFrame) -> str:
+  """One line of what was run."""
+
+  def values(column: str, rows: pd.DataFrame) -> str:
+    return ', '.join(f'{v:g}' for v in sorted(rows[column].unique()))
+
+  parts = []
+  if config.get('pair'):
+    parts.append(f'pair {config["pair"]}')
+  elif config.get('drafter') and config.get('verifier'):
+    parts.append(f'{config["drafter"]} drafts for {config["verifier"]}')
+  parts.append(f'{values("n", frame)} examples a task')
+  drafted = frame[frame.gamma > 0]
+  if len(drafted):
+    parts.append(f'gamma {values("gamma", drafted)}')
+  parts.append(f'temperature {values("temperature", frame)}')
+  return ' · '.join(parts)
+
+
+def _footer(config: Mapping, costs: Costs) -> str:
+  versions = {'python': platform.python_version()} | {
+    name: importlib.metadata.version(name)
+    for name in ('numpy', 'scipy', 'pandas', 'matplotlib')
+  }
+  # What the run itself used, if it says so, not what writes the page.
+  versions |= config.get('versions') or {}
+  line = ', '.join(f'{name} {v}' for name, v in versions.items())
+  blocks = '; '.join(
+    f'verifier call on a block of {gamma} drafts {styles.milliseconds(seconds)}'
+    for gamma, seconds in sorted(costs.verify_s.items())
+  )
+  details = ''
+  if config:
+    details = (
+      '<details><summary>Settings of the run</summary>'
+      f'{tables.settings(config)}</details>'
+    )
+  return f"""<footer>
+<p>Latency is modelled: counted calls times measured unit costs, per emitted
+token, over the verifier's cost of one token. Unit costs: verifier token
+{styles.milliseconds(costs.verifier_token_s)}; drafter token
+{styles.milliseconds(costs.drafter_token_s)}; {blocks}. Prefill is not in it.
+Time on the clock stands beside it in the tables and is never merged with
+it.</p>
+{details}
+<p>{html.escape(line)}</p>
+</footer>"""
+
+
+def render(
+  frame: pd.DataFrame,
+  records: Sequence[Record],
+  costs: Costs,
+  config: Mapping[str, object],
+) -> str:
+  """The page.
+
+  Args:
+    frame: The summary.
+    records: From which the examples are chosen.
+    costs: Measured unit costs.
+    config: The run's settings; may be empty.
+  """
+  table = styles.styles(
+    [*styles.BASELINES, *frame.method, *(r.method for r in records)]
+  )
+  name = str(config.get('name') or 'Speculative cascades')
+  parts = '\n'.join(
+    _part(title, part, table, f'p{i}')
+    for i, (title, part) in enumerate(_cuts(frame))
+  )
+  return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{html.escape(name)}: quality and latency</title>
+<style>{_css(table)}</style>
+</head>
+<body>
+<header>
+<h1>{html.escape(name)}</h1>
+<p class="lead">{html.escape(_lead(config, frame))}</p>
+</header>
+<main>
+{parts}
+{examples.section(records, table)}
+</main>
+{_footer(config, costs)}
+<script>{_JS}</script>
+</body>
+</html>
+"""

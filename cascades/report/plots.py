@@ -1,0 +1,342 @@
+"""Plots as inline SVG that takes its colours and font from the page.
+
+Each function takes a frame of the summary's columns, already cut to one task,
+gamma and temperature, and returns an `<svg>` element.
+"""
+
+import io
+import math
+import re
+from collections.abc import Mapping
+from xml.etree import ElementTree
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.markers import MarkerStyle
+from matplotlib.path import Path
+
+from cascades.report.styles import (
+  BASELINES,
+  DRAFTER,
+  VERIFIER,
+  Style,
+  lenience,
+  number,
+  words,
+)
+
+# Placeholder colours and the CSS variables they turn into.
+_INK, _SOFT, _FAINT = '#0a0b01', '#0a0b02', '#0a0b03'
+_PAGE = '#0a0b04'
+_VARIABLES = {
+  _INK: '--ink',
+  _SOFT: '--soft',
+  _FAINT: '--faint',
+  _PAGE: '--card',
+}
+_DASHED = {'color': _SOFT, 'linestyle': (0, (4, 3)), 'linewidth': 1.1}
+_RC = {
+  # A dollar in a method's name is a dollar.
+  'text.parse_math': False,
+  # Text stays text: it can be selected, and scales with the page.
+  'svg.fonttype': 'none',
+  # Ids inside the file would differ from run to run otherwise.
+  'svg.hashsalt': 'cascades',
+  'font.size': 11.0,
+  'axes.edgecolor': _SOFT,
+  'axes.labelcolor': _INK,
+  'axes.spines.top': False,
+  'axes.spines.right': False,
+  'axes.grid': True,
+  'grid.color': _FAINT,
+  'grid.linewidth': 0.8,
+  'axes.axisbelow': True,
+  'xtick.color': _SOFT,
+  'ytick.color': _SOFT,
+  'text.color': _INK,
+  'lines.linewidth': 1.9,
+  'lines.markersize': 7.5,
+  'lines.markeredgewidth': 0.6,
+}
+LABELS = {
+  'quality': 'quality',
+  'relative_latency': 'modelled latency per token (verifier alone = 1)',
+  'rejection_rate': 'rejection rate of examined drafts',
+  'relative_length': 'output length (verifier alone = 1)',
+}
+
+
+def _figure(width: float, height: float) -> Figure:
+  figure = Figure(figsize=(width, height), layout='constrained')
+  # A canvas of its own: no pyplot, so no global state and no display.
+  FigureCanvasSVG(figure)
+  return figure
+
+
+def _svg(
+  figure: Figure,
+  name: str,
+  description: str,
+  styles: Mapping[str, Style],
+  titles: Mapping[str, list[str]],
+) -> str:
+  """The figure as an element to be put into a page.
+
+  Args:
+    figure: To be written.
+    name: Unique in the page; prefixes the ids that survive.
+    description: For those who cannot see it.
+    styles: Whose placeholders become CSS variables.
+    titles: By artist id, what to show when the pointer rests on each marker.
+  """
+  buffer = io.StringIO()
+  nothing = dict.fromkeys(('Date', 'Creator', 'Format', 'Type'))
+  figure.savefig(buffer, format='svg', metadata=nothing, transparent=True)
+  text = buffer.getvalue()
+  for style in styles.values():
+    text = text.replace(style.placeholder, f'var({style.variable})')
+  for placeholder, variable in _VARIABLES.items():
+    text = text.replace(placeholder, f'var({variable})')
+  # The font comes from the page; only its size is the plot's.
+  text = re.sub(r'font: ([\d.]+px) [^;\"]*', r'font-size: \1', text)
+  # Ids are shared by all plots of the page.
+  text = re.sub(r'(?<=\bid=")(?=[mp][0-9a-f]{8,})', f'{name}-', text)
+  text = re.sub(r'(?<=#)(?=[mp][0-9a-f]{8,})', f'{name}-', text)
+  root = ElementTree.fromstring(text)
+  used = set(re.findall(r'#([\w-]+)[")]', text))
+  parents = {child: parent for parent in root.iter() for child in parent}
+  for element in list(root.iter()):
+    element.tag = element.tag.rpartition('}')[2]
+    for key in [k for k in element.attrib if '}' in k]:
+      element.set(key.rpartition('}')[2], element.attrib.pop(key))
+    identifier = element.get('id')
+    if identifier in titles:
+      uses = (e for e in element.iter() if e.tag.endswith('use'))
+      for use, title in zip(uses, titles[identifier], strict=True):
+        ElementTree.SubElement(use, 'title').text = title
+    kind, _, method = (identifier or '').partition(':')
+    if kind in ('method', 'band'):
+      element.set('data-method', method)
+      if kind == 'band':
+        element.set('data-band', '')
+    if identifier and identifier not in used:
+      del element.attrib['id']
+    # It would style the whole page.
+    if element.tag == 'style':
+      parents[element].remove(element)
+  for key in ('width', 'height', 'version'):
+    root.attrib.pop(key, None)
+  root.set('role', 'img')
+  root.set('aria-label', description)
+  return ElementTree.tostring(root, encoding='unicode')
+
+
+def marker(style: Style) -> str:
+  """The marker of a method for legends and tables."""
+  shape = MarkerStyle(style.marker)
+  path = shape.get_path().transformed(shape.get_transform())
+  letters = {
+    Path.MOVETO: 'M',
+    Path.LINETO: 'L',
+    Path.CURVE3: 'Q',
+    Path.CURVE4: 'C',
+  }
+  parts = []
+  for points, code in path.iter_segments(simplify=False):
+    # Closing a path repeats a point that SVG does not want.
+    if code == Path.CLOSEPOLY:
+      parts.append('Z')
+    else:
+      numbers = ' '.join(f'{v:.3g}' for v in points)
+      parts.append(letters[code] + numbers)
+  # Matplotlib's y axis points up, SVG's down.
+  return (
+    '<svg class="marker" viewBox="-.6 -.6 1.2 1.2" aria-hidden="true">'
+    f'<path transform="scale(1 -1)" d="{"".join(parts)}"'
+    f' fill="var({style.variable})"/></svg>'
+  )
+
+
+def _curve(frame: pd.DataFrame, method: str) -> pd.DataFrame:
+  """Points of one method along its lenience."""
+  return frame[frame.method == method].sort_values('lenience', kind='stable')
+
+
+def _titles(curve: pd.DataFrame, style: Style, x: str, y: str) -> list[str]:
+  return [
+    f'{style.label}, lenience {lenience(row["lenience"])}\n'
+    f'{words(y)} {number(row[y], 3)}\n{words(x)} {number(row[x], 3)}'
+    for row in curve.to_dict('records')
+    if math.isfinite(row[x]) and math.isfinite(row[y])
+  ]
+
+
+def _draw(axes, curve, method: str, style: Style, x: str, y: str) -> None:
+  """A line with its markers, and its interval where there is one."""
+  if f'{y}_low' in curve:
+    axes.fill_between(
+      curve[x],
+      curve[f'{y}_low'],
+      curve[f'{y}_high'],
+      color=style.placeholder,
+      alpha=0.13,
+      linewidth=0,
+      gid=f'band:{method}',
+    )
+  axes.plot(
+    curve[x],
+    curve[y],
+    color=style.placeholder,
+    marker=style.marker,
+    markeredgecolor=_PAGE,
+    gid=f'method:{method}',
+  )
+
+
+def _baselines(axes, frame, styles, x: str, y: str, titles) -> None:
+  """Big marks, dashed reference lines and labels for the models alone."""
+  levels = {m: _first(frame, m, y) for m in BASELINES}
+  levels = {m: v for m, v in levels.items() if math.isfinite(v)}
+  for method, level in levels.items():
+    style = styles[method]
+    axes.axhline(level, **_DASHED)
+    place = _first(frame, method, x)
+    beside = math.isnan(place)
+    if not beside:
+      axes.axvline(place, **_DASHED)
+    # A model alone rejects nothing and keeps nothing: where it has no place
+    # on the horizontal axis, its mark stands beside the plot.
+    axes.plot(
+      [1 if beside else place],
+      [level],
+      transform=axes.get_yaxis_transform() if beside else axes.transData,
+      color=style.placeholder,
+      marker=style.marker,
+      markersize=16 if method == VERIFIER else 12,
+      markeredgecolor=_PAGE,
+      clip_on=False,
+      zorder=5,
+      gid=f'method:{method}',
+    )
+    # Away from the other model's label, should the two be close.
+    upper = level == max(levels.values())
+    right = beside or method == DRAFTER
+    axes.annotate(
+      style.label.lower().replace(' ', '\n' if beside else ' '),
+      (1 if beside else place, level),
+      xycoords=('axes fraction' if beside else 'data', 'data'),
+      xytext=(9 if right else -9, 3 if upper else -4),
+      textcoords='offset points',
+      ha='left' if right else 'right',
+      va='bottom' if upper else 'top',
+      fontsize=10.5,
+    )
+    where = '' if beside else f'\n{words(x)} {number(place, 3)}'
+    titles[f'method:{method}'] = [
+      f'{style.label}\n{words(y)} {number(level, 3)}{where}'
+    ]
+
+
+def _first(frame: pd.DataFrame, method: str, column: str) -> float:
+  rows = frame[frame.method == method]
+  return float(rows.iloc[0][column]) if len(rows) else math.nan
+
+
+def curves(
+  frame: pd.DataFrame,
+  styles: Mapping[str, Style],
+  *,
+  x: str,
+  y: str,
+  name: str,
+  size: tuple[float, float] = (7.4, 5.2),
+) -> str:
+  """One line per method, a marker per lenience, and the models alone.
+
+  Args:
+    frame: Summary rows of one task, gamma and temperature.
+    styles: By method.
+    x: Column of the horizontal axis.
+    y: Column of the vertical axis; `y`_low and `y`_high give bands.
+    name: Unique in the page.
+    size: Width and height in inches; the page scales it.
+  """
+  titles: dict[str, list[str]] = {}
+  with mpl.rc_context(_RC):
+    figure = _figure(*size)
+    axes = figure.subplots()
+    for method, style in styles.items():
+      curve = _curve(frame, method)
+      if method in BASELINES or curve.empty:
+        continue
+      _draw(axes, curve, method, style, x, y)
+      titles[f'method:{method}'] = _titles(curve, style, x, y)
+    _baselines(axes, frame, styles, x, y, titles)
+    axes.set_xlabel(LABELS.get(x, x))
+    axes.set_ylabel(LABELS.get(y, y))
+    axes.margins(0.06)
+    description = f'{LABELS.get(y, y)} against {LABELS.get(x, x)}'
+    return _svg(figure, name, description, styles, titles)
+
+
+def panels(
+  frame: pd.DataFrame,
+  styles: Mapping[str, Style],
+  *,
+  x: str,
+  y: str,
+  name: str,
+) -> str:
+  """The same curves, a panel per method, the others pale behind it."""
+  curves_of = {
+    m: _curve(frame, m)
+    for m in styles
+    if m not in BASELINES and (frame.method == m).any()
+  }
+  columns = min(4, len(curves_of))
+  rows = math.ceil(len(curves_of) / columns)
+  titles: dict[str, list[str]] = {}
+  with mpl.rc_context(_RC | {'font.size': 10.0}):
+    figure = _figure(2.6 * columns, 2.5 * rows + 0.3)
+    grid = list(
+      figure.subplots(
+        rows, columns, sharex=True, sharey=True, squeeze=False
+      ).flat
+    )
+    for axes, (method, curve) in zip(grid, curves_of.items(), strict=False):
+      style = styles[method]
+      for other in curves_of.values():
+        axes.plot(other[x], other[y], color=_SOFT, alpha=0.25, linewidth=1)
+      for baseline in BASELINES:
+        level = _first(frame, baseline, y)
+        if math.isfinite(level):
+          axes.axhline(level, **_DASHED)
+      _draw(axes, curve, method, style, x, y)
+      titles[f'method:{method}'] = _titles(curve, style, x, y)
+      for row in curve.to_dict('records'):
+        if math.isfinite(row[x]) and math.isfinite(row[y]):
+          axes.annotate(
+            lenience(row['lenience']),
+            (row[x], row[y]),
+            xytext=(3, -4),
+            textcoords='offset points',
+            va='top',
+            fontsize=8,
+            color=_SOFT,
+          )
+      axes.set_title(style.label, loc='left', color=_INK, fontsize=11)
+    for axes in grid[len(curves_of) :]:
+      axes.set_visible(False)
+    figure.supxlabel(LABELS.get(x, x), fontsize=10)
+    figure.supylabel(LABELS.get(y, y), fontsize=10)
+    description = f'{LABELS.get(y, y)} of each method in a panel of its own'
+    return _svg(figure, name, description, styles, titles)
+
+
+def relative_length(frame: pd.DataFrame) -> pd.Series:
+  """Mean output length over the verifier's own; nan without that point."""
+  return frame.mean_output_tokens / _first(
+    frame, VERIFIER, 'mean_output_tokens'
+  )

@@ -1,0 +1,88 @@
+"""What every launcher shares: one sentence for a mistake, and exit code 2."""
+
+import importlib.metadata
+import importlib.util
+import pathlib
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import tqdm
+from absl import app, flags, logging
+
+_DEBUG = flags.DEFINE_bool(
+  'debug', False, 'Show the traceback of a user mistake.'
+)
+
+# The errors whose message is written for the user. Anything else is a bug
+# and keeps its traceback.
+_MISTAKES = (ValueError, OSError, flags.Error, app.UsageError)
+# ml_collections answers a field that a config does not have with these.
+_FLAG_MISTAKES = (*_MISTAKES, AttributeError, KeyError, TypeError)
+
+
+def _sentence(error: Exception) -> str:
+  """The message of an error on one line."""
+  if isinstance(error, OSError) and error.filename and error.strerror:
+    return f'{error.filename}: {error.strerror}.'
+  if isinstance(error, AttributeError):
+    return 'config: no field ' + ' '.join(str(error).replace('\\n', ' ').split())
+  return ' '.join(str(error).split()) or type(error).__name__
+
+
+def _quietly(
+  fn: Callable[[list[str]], Any],
+  argv: list[str],
+  mistakes: tuple[type[Exception], ...] = _MISTAKES,
+) -> Any:
+  # absl would show the information logs of every library.
+  logging.set_verbosity(logging.ERROR)
+  try:
+    return fn(argv)
+  except mistakes as e:
+    # Flags may not be parsed yet, which plain attribute access insists on.
+    if flags.FLAGS['debug'].value:
+      raise
+    print(f'error: {_sentence(e)}', file=sys.stderr)
+    sys.exit(2)
+  except KeyboardInterrupt:
+    sys.exit(130)
+
+
+def run(
+  main: Callable[[list[str]], Any],
+  flags_parser: Callable[[list[str]], list[str]] | None = None,
+) -> None:
+  """Runs `main(argv)` under absl and exits.
+
+  Args:
+    main: Gets the arguments that are not flags, program name first. A
+      ValueError or OSError it raises is a user mistake.
+    flags_parser: Like absl's; FLAGS itself by default.
+  """
+  parse = flags_parser or flags.FLAGS
+  app.run(
+    lambda argv: _quietly(main, argv),
+    flags_parser=lambda argv: _quietly(parse, argv, _FLAG_MISTAKES),
+  )
+
+
+def load_config_module(path: str | pathlib.Path) -> types.ModuleType:
+  """The module of a config file, for its `sweep(add)`."""
+  spec = importlib.util.spec_from_file_location('_config', path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+def progress(total: int, description: str) -> tqdm.tqdm:
+  """A progress bar on stderr; a few plain lines where that is no terminal."""
+  quiet = {} if sys.stderr.isatty() else {'mininterval': 20, 'ncols': 78}
+  return tqdm.tqdm(total=total, desc=description, **quiet)
+
+
+def versions() -> dict[str, str]:
+  """Versions of what a result depends on."""
+  names = ('cascades', 'gemma', 'jax', 'jaxlib', 'flax', 'numpy')
+  return {name: importlib.metadata.version(name) for name in names}

@@ -1,0 +1,103 @@
+"""Answers one prompt, and shows where every token came from.
+
+Command: python -m experiments.sample --method=token_v3 --lenience=0.3 \\
+  --prompt='The number 4302 in words:'
+Shows: the text, its tokens coloured by source, and the counts.
+"""
+
+import os
+import sys
+
+from absl import app, flags
+
+from experiments import cli
+
+_PROMPT = flags.DEFINE_string('prompt', None, 'The text to go on from.')
+_METHOD = flags.DEFINE_string('method', 'token_v3', 'Key of METHODS.')
+_LENIENCE = flags.DEFINE_float('lenience', 0.5, "The method's lenience.")
+_GAMMA = flags.DEFINE_integer('gamma', 4, 'Tokens drafted per block.')
+_TEMPERATURE = flags.DEFINE_float('temperature', 1.0, '0 is greedy.')
+_TOP_K = flags.DEFINE_integer('top_k', None, 'Keep this many tokens.')
+_TOP_P = flags.DEFINE_float('top_p', None, 'Keep tokens that hold this mass.')
+_DRAFTER = flags.DEFINE_string('drafter', 'tiny-drafter', 'Name or folder.')
+_VERIFIER = flags.DEFINE_string('verifier', 'tiny-verifier', 'Name or folder.')
+_SEED = flags.DEFINE_integer('seed', 0, 'Of the sampling.')
+_MAX_NEW_TOKENS = flags.DEFINE_integer(
+  'max_new_tokens', 128, 'Most tokens of the answer.'
+)
+_COLOUR = flags.DEFINE_enum(
+  'colour', 'auto', ['auto', 'always', 'never'], 'Whether to use colours.'
+)
+
+# By index into records.SOURCES: name, ANSI colour, and the marks that stand in
+# for a colour where there is none.
+_STYLES = (
+  ('prompt', '2', ('', '')),
+  ('drafted and kept', '32', ('', '')),
+  ("verifier's residual", '1;31', ('[', ']')),
+  ('bonus', '1;34', ('{', '}')),
+)
+
+
+def paint(pieces: list[str], sources: list[int], colour: bool) -> str:
+  """The text with its tokens coloured, or marked, by source."""
+  out = []
+  for piece, source in zip(pieces, sources, strict=True):
+    _, code, (left, right) = _STYLES[source]
+    if not piece:
+      continue
+    out.append(
+      f'\x1b[{code}m{piece}\x1b[0m' if colour else f'{left}{piece}{right}'
+    )
+  return ''.join(out)
+
+
+def legend(colour: bool) -> str:
+  """What the colours, or marks, mean."""
+  names = [name for name, _, _ in _STYLES]
+  return '  '.join(
+    paint([name], [source], colour) for source, name in enumerate(names)
+  )
+
+
+def main(argv: list[str]) -> None:
+  if len(argv) > 1:
+    raise app.UsageError(f'{argv[1]!r} is not a flag; see --help.')
+  if not _PROMPT.value:
+    raise app.UsageError("--prompt: give a text, such as --prompt='Hello'.")
+  from cascades import methods, sampler
+
+  settings = dict(
+    method=methods.get_method(_METHOD.value),
+    lenience=_LENIENCE.value,
+    gamma=_GAMMA.value,
+    temperature=_TEMPERATURE.value,
+    top_k=_TOP_K.value,
+    top_p=_TOP_P.value,
+  )
+  decoder = sampler.Sampler(_VERIFIER.value, _DRAFTER.value, **settings)
+  answer = decoder.sample(
+    _PROMPT.value,
+    max_new_tokens=_MAX_NEW_TOKENS.value,
+    seed=_SEED.value,
+    echo=True,
+  )
+  colour = _COLOUR.value == 'always' or (
+    _COLOUR.value == 'auto'
+    and sys.stdout.isatty()
+    and 'NO_COLOR' not in os.environ
+  )
+  print(paint(answer.pieces, answer.sources, colour))
+  print(f'\n{legend(colour)}')
+  counts = ', '.join(f'{k} {v}' for k, v in answer.counts.items())
+  print(f'{counts}.')
+  print(
+    f'{decoder.method.name}, lenience {decoder.lenience:g}, gamma'
+    f' {decoder.gamma}, temperature {decoder.temperature:g}: acceptance rate'
+    f' {answer.acceptance_rate:.3f}, {answer.block_efficiency:.2f} tokens per'
+    ' verifier call.'
+  )
+
+
+if __name__ == '__main__':
+  cli.run(main)

@@ -1,0 +1,270 @@
+"""The loop, on table models whose laws are known."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cascades import decoding, drafters, methods, sampling, testing
+
+_V, _NEW = 5, 3
+_MODEL = testing.TableModel(_V)
+_VERIFIER = _MODEL.init_params(jax.random.key(1))
+_DRAFTER = _MODEL.init_params(jax.random.key(2))
+_PROMPT = (1, 2, 3)
+
+
+def _generate(
+  method='token_v3',
+  leniences=(0.3,),
+  gamma=3,
+  rows=1,
+  new=_NEW,
+  temperature=1.0,
+  prompts=None,
+  keys=None,
+  stops=(-1,),
+  seed=0,
+  return_logits=False,
+  **how,
+):
+  """Final states of `rows` rows, numpy."""
+  if prompts is None:
+    prompts = [_PROMPT] * rows
+  lengths = np.array([len(p) for p in prompts], np.int32)
+  padded = np.zeros((len(prompts), 8), np.int32)
+  for row, prompt in zip(padded, prompts, strict=True):
+    row[: len(prompt)] = prompt
+  drafter = drafters.ModelDrafter(_MODEL) if gamma else drafters.NoDrafter(_V)
+  shared = dict(verifier=_MODEL, drafter=drafter, gamma=gamma)
+  if keys is None:
+    keys = jax.random.split(jax.random.key(seed), len(prompts))
+  state = decoding.prefill(
+    _VERIFIER,
+    _DRAFTER,
+    padded,
+    lengths,
+    keys,
+    lengths + new,
+    max_new_tokens=new,
+    return_logits=return_logits,
+    **shared,
+  )
+  state = decoding.decode(
+    state,
+    _VERIFIER,
+    _DRAFTER,
+    np.tile(np.array(leniences, np.float32), (len(prompts), 1)),
+    sampling.Processing(temperature=np.float32(temperature), **how),
+    np.array(stops, np.int32),
+    method=methods.get_method(method),
+    **shared,
+  )
+  return jax.tree.map(np.asarray, state)
+
+
+def _emitted(state, row=0, copy=0):
+  row = jax.tree.map(lambda x: x[row, copy], state)
+  return row.tokens[row.prompt_length : row.length].tolist()
+
+
+def _z_scores(tokens, law):
+  """z of each outcome; rare ones, where no normal holds, are taken together.
+
+  Args:
+    tokens: [N, n].
+    law: [V] * n.
+  """
+  n = len(tokens)
+  counts = np.zeros(law.shape)
+  np.add.at(counts, tuple(tokens.T), 1)
+  assert counts[law == 0].sum() == 0
+  counts, law = counts.ravel(), law.ravel()
+  rare = n * law < 10
+  counts = np.append(counts[~rare], counts[rare].sum())
+  law = np.append(law[~rare], law[rare].sum())
+  sd = np.sqrt(n * law * (1 - law))
+  return (counts - n * law) / np.maximum(sd, 1e-3)
+
+
+def _check_law(method, lenience, gamma, temperature, rows=20_000, **how):
+  state = _generate(
+    method, (lenience,), gamma, rows, temperature=temperature, **how
+  )
+  first = len(_PROMPT)
+  tokens = state.tokens[:, 0, first : first + _NEW]
+  law = testing.exact_law(
+    methods.get_method(method) if gamma else methods.METHODS['verifier_only'],
+    lenience,
+    _MODEL,
+    _VERIFIER,
+    _DRAFTER,
+    list(_PROMPT),
+    _NEW,
+    sampling.Processing(temperature=temperature, **how),
+  )
+  assert law.sum() == pytest.approx(1, abs=1e-5)
+  assert np.abs(_z_scores(tokens, law)).max() < 5
+
+
+@pytest.mark.parametrize('temperature', [0.0, 1.0])
+@pytest.mark.parametrize('gamma', [1, 3])
+@pytest.mark.parametrize('method', list(methods.METHODS))
+def test_the_emitted_law_is_the_declared_law(method, gamma, temperature):
+  _check_law(method, 0.3, gamma, temperature)
+
+
+@pytest.mark.parametrize('method', ['speed', 'opt', 'token_v2'])
+def test_the_law_holds_under_truncation_and_forbidden_tokens(method):
+  _check_law(method, 0.2, 2, 0.8, top_k=np.int32(3))
+  _check_law(
+    method,
+    0.2,
+    2,
+    1.3,
+    top_p=np.float32(0.8),
+    forbidden=np.array([False, True, False, False, False]),
+  )
+
+
+def test_plain_decoding_is_the_verifier():
+  _check_law('verifier_only', 0.0, 0, 1.0)
+
+
+def test_the_law_test_can_fail():
+  # The law of one method does not pass for another's.
+  state = _generate('token_v3', (0.3,), 3, 20_000)
+  law = testing.exact_law(
+    methods.METHODS['token_v3'],
+    0.8,
+    _MODEL,
+    _VERIFIER,
+    _DRAFTER,
+    list(_PROMPT),
+    _NEW,
+    sampling.Processing(),
+  )
+  first = len(_PROMPT)
+  tokens = state.tokens[:, 0, first : first + _NEW]
+  assert np.abs(_z_scores(tokens, law)).max() > 20
+
+
+@pytest.mark.parametrize('gamma', [1, 4])
+def test_greedy_strict_is_the_verifier_alone(gamma):
+  prompts = [(1,), (2, 4), (3, 3, 3), (0, 1, 2, 3, 4)]
+  alone = _generate('speed', (0.0,), 0, new=12, temperature=0, prompts=prompts)
+  for method in ('speed', 'chow', 'diff', 'token_v1', 'token_v3'):
+    strict = methods.METHODS[method].strict
+    together = _generate(
+      method, (strict,), gamma, new=12, temperature=0, prompts=prompts
+    )
+    for row in range(len(prompts)):
+      assert _emitted(together, row) == _emitted(alone, row)
+
+
+def test_rows_do_not_depend_on_their_batch():
+  prompts = [(1,), (2, 4, 4), (3, 3, 3, 1, 0, 2), (0, 1), (4, 4)]
+  keys = jax.random.split(jax.random.key(3), len(prompts))
+  run = functools.partial(_generate, gamma=3, new=9)
+  together = run(prompts=prompts, keys=keys)
+  for row, prompt in enumerate(prompts):
+    single = run(prompts=[prompt], keys=keys[row : row + 1])
+    assert _emitted(single) == _emitted(together, row)
+    for name in ('blocks', 'examined', 'accepted', 'residual', 'bonus'):
+      assert getattr(single, name)[0] == getattr(together, name)[row]
+  order = [3, 0, 4, 2, 1]
+  permuted = run(prompts=[prompts[i] for i in order], keys=keys[jnp.array(order)])
+  for row, i in enumerate(order):
+    assert _emitted(permuted, row) == _emitted(together, i)
+
+
+def test_a_curve_is_its_points():
+  leniences = (-1.0, 0.2, 0.6, 1.0)
+  curve = _generate(leniences=leniences, rows=4, new=9)
+  for copy, lenience in enumerate(leniences):
+    point = _generate(leniences=(lenience,), rows=4, new=9)
+    for row in range(4):
+      assert _emitted(point, row) == _emitted(curve, row, copy)
+
+
+def test_nothing_is_traced_again_when_a_number_changes():
+  _generate(rows=3, new=7, top_k=np.int32(3))
+  sizes = decoding.prefill._cache_size(), decoding.decode._cache_size()
+  _generate(
+    rows=3,
+    new=7,
+    leniences=(0.9,),
+    seed=5,
+    temperature=0.3,
+    prompts=[(4,), (1, 1), (2, 0, 2)],
+    stops=(2,),
+    top_k=np.int32(2),
+  )
+  assert sizes == (
+    decoding.prefill._cache_size(),
+    decoding.decode._cache_size(),
+  )
+
+
+@pytest.mark.parametrize('gamma', [0, 1, 4])
+def test_nothing_comes_after_a_stop_token(gamma):
+  free = _generate('diff', (0.3,), gamma, 200, new=12)
+  stopped = _generate('diff', (0.3,), gamma, 200, new=12, stops=(2, 4))
+  ends = 0
+  for row in range(200):
+    whole, cut = _emitted(free, row), _emitted(stopped, row)
+    places = [i for i, token in enumerate(whole) if token in (2, 4)]
+    assert cut == whole[: places[0] + 1 if places else None]
+    ends += bool(places) and len(cut) % (gamma + 1) != 0
+  assert ends or not gamma  # Some of them ended inside a block.
+
+
+@pytest.mark.parametrize('gamma', [0, 1, 4])
+@pytest.mark.parametrize('stops', [(-1,), (2,)])
+def test_counts_add_up(gamma, stops):
+  state = _generate('token_v1', (0.3,), gamma, 200, new=11, stops=stops)
+  state = jax.tree.map(lambda x: x[:, 0], state)
+  emitted = state.length - state.prompt_length
+  assert (emitted <= 11).all()
+  np.testing.assert_array_equal(
+    state.accepted + state.residual + state.bonus, emitted
+  )
+  assert (state.accepted <= state.examined).all()
+  assert (state.examined <= state.blocks * gamma).all()
+  assert (state.deferred <= state.examined).all()
+  np.testing.assert_array_equal(
+    np.minimum(state.examined - state.accepted, state.residual),
+    state.residual,
+  )
+  for row in range(200):
+    source = state.source[row][state.prompt_length[row] : state.length[row]]
+    counts = np.bincount(source, minlength=4)
+    want = 0, state.accepted[row], state.residual[row], state.bonus[row]
+    np.testing.assert_array_equal(counts, want)
+
+
+def test_limits_are_kept_row_by_row():
+  prompts = [(1, 2), (3,)]
+  state = _generate(gamma=4, new=6, prompts=prompts, leniences=(1.0,))
+  assert [len(_emitted(state, row)) for row in (0, 1)] == [6, 6]
+
+
+@pytest.mark.parametrize('gamma', [0, 2])
+def test_logits_are_the_verifiers_for_emitted_tokens(gamma):
+  state = _generate(gamma=gamma, rows=5, new=9, return_logits=True)
+  for row in range(5):
+    tokens = state.tokens[row, 0]
+    for i in range(9):
+      length = len(_PROMPT) + i
+      np.testing.assert_array_equal(
+        state.logits[row, 0, i], _MODEL.logits(_VERIFIER, tokens[:length])
+      )
+
+
+def test_always_accepting_takes_one_call_per_block():
+  state = _generate('drafter_only', gamma=4, rows=3, new=10)
+  np.testing.assert_array_equal(state.blocks, 2)
+  np.testing.assert_array_equal(state.accepted, 8)
+  np.testing.assert_array_equal(state.bonus, 2)

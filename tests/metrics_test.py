@@ -1,0 +1,196 @@
+"""Tests of the metrics, on counts small enough to do by hand."""
+
+import dataclasses
+import math
+
+import pytest
+
+from cascades import metrics
+from cascades.records import SOURCES, Record
+
+COSTS = metrics.Costs(
+  verifier_token_s=0.010, drafter_token_s=0.001, verify_s={2: 0.012}
+)
+
+
+def make_record(sources='drb', **changes):
+  """A record whose tokens come from draft (d), residual (r) or bonus (b).
+
+  Counts are those of blocks of gamma = 2: `ddb`, `dr` and `r` are a block.
+  """
+  index = {'d': 'draft', 'r': 'residual', 'b': 'bonus'}
+  blocks = sources.count('r') + sources.count('b')
+  fields = dict(
+    task='sums',
+    method='token_v3',
+    lenience=0.5,
+    gamma=2,
+    temperature=1.0,
+    id='0',
+    prompt='1+1=',
+    text='2',
+    reference='2',
+    tokens=list(range(len(sources))),
+    pieces=list(sources),
+    sources=[SOURCES.index(index[s]) for s in sources],
+    quality=1.0,
+    scores={'exact': 1.0},
+    drafted=2 * blocks,
+    examined=sources.count('d') + sources.count('r'),
+    accepted=sources.count('d'),
+    deferred=sources.count('r'),
+    residual=sources.count('r'),
+    bonus=sources.count('b'),
+    verifier_calls=blocks,
+    drafter_calls=3 * blocks,
+    wall_s=0.25,
+  )
+  return Record(**fields | changes)
+
+
+# Blocks: [ddb][dr] and [r]: 6 tokens, 3 verifier calls, 5 examined, 3 kept.
+RECORDS = [
+  make_record('ddbdr'),
+  make_record('r', id='1', quality=0.0, deferred=0),
+]
+
+
+@pytest.mark.parametrize(
+  ('name', 'value'),
+  [
+    ('quality', 1 / 2),
+    ('acceptance_rate', 3 / 5),
+    ('rejection_rate', 2 / 5),
+    ('deferral_rate', 1 / 5),
+    ('block_efficiency', 6 / 3),
+    ('verifier_calls_per_token', 3 / 6),
+    ('drafter_calls_per_token', 9 / 6),
+    ('mean_output_tokens', 6 / 2),
+  ],
+)
+def test_metrics_are_ratios_of_totals(name, value):
+  assert metrics.METRICS[name](RECORDS) == pytest.approx(value)
+
+
+@pytest.mark.parametrize('metric', metrics.METRICS.values())
+def test_no_records_give_nan(metric):
+  assert math.isnan(metric([]))
+
+
+def test_deferral_rate_needs_a_rule():
+  assert math.isnan(metrics.deferral_rate([make_record(deferred=None)]))
+
+
+def test_relative_latency_counts_calls_times_costs():
+  seconds = 3 * 0.012 + 9 * 0.001
+  assert metrics.relative_latency(RECORDS, COSTS) == pytest.approx(
+    seconds / 6 / 0.010
+  )
+
+
+def test_models_alone_need_no_special_case():
+  plain = dict(gamma=0, drafted=0, examined=0, accepted=0, residual=0)
+  verifier = make_record('bbb', drafter_calls=0, **plain)
+  drafter = make_record(
+    'ddd', method='drafter_only', verifier_calls=0, drafter_calls=3, **plain
+  )
+  assert metrics.relative_latency([verifier], COSTS) == pytest.approx(1)
+  assert metrics.relative_latency([drafter], COSTS) == pytest.approx(0.1)
+  assert metrics.block_efficiency([verifier]) == 1
+  assert math.isnan(metrics.block_efficiency([drafter]))
+  metrics.check_counts(verifier)
+  metrics.check_counts(drafter)
+
+
+def test_a_gamma_that_was_not_measured_is_named():
+  with pytest.raises(ValueError, match='gamma 7'):
+    metrics.relative_latency([make_record(gamma=7)], COSTS)
+
+
+def test_costs_survive_a_file():
+  assert metrics.Costs.from_json(COSTS.to_json()) == COSTS
+
+
+@pytest.mark.parametrize(
+  'text',
+  [
+    'not json',
+    '[]',
+    '{"verifier_token_s": 1, "drafter_token_s": 1}',
+    '{"verifier_token_s": 1, "drafter_token_s": 1, "verify_s": {"a": 1}}',
+    '{"verifier_token_s": 0, "drafter_token_s": 1, "verify_s": {}}',
+    '{"verifier_token_s": "1", "drafter_token_s": 1, "verify_s": {}}',
+    '{"verifier_token_s": 1, "drafter_token_s": 1, "verify_s": {}, "x": 1}',
+  ],
+)
+def test_damaged_costs_are_refused(text):
+  with pytest.raises(ValueError, match=r'^costs: '):
+    metrics.Costs.from_json(text)
+
+
+def test_summary_has_a_row_per_point_in_order_of_appearance():
+  nan = make_record('ddb', lenience=math.nan, method='speed')
+  records = [nan, *RECORDS, dataclasses.replace(nan, id='1')]
+  frame = metrics.summarise(records, COSTS, {RECORDS[0].point: 9.0})
+  assert list(frame.columns) == [
+    'task',
+    'method',
+    'lenience',
+    'gamma',
+    'temperature',
+    'n',
+    'quality',
+    'quality_low',
+    'quality_high',
+    'acceptance_rate',
+    'rejection_rate',
+    'deferral_rate',
+    'block_efficiency',
+    'verifier_calls_per_token',
+    'drafter_calls_per_token',
+    'relative_latency',
+    'mean_output_tokens',
+    'wall_s',
+  ]
+  assert list(frame.method) == ['speed', 'token_v3']
+  assert list(frame.n) == [2, 2]
+  assert math.isnan(frame.lenience[0])
+  assert (frame.quality_low[0], frame.quality_high[0]) == (1.0, 1.0)
+  assert (frame.quality_low[1], frame.quality_high[1]) == (0.0, 1.0)
+  assert math.isnan(frame.wall_s[0])
+  assert frame.wall_s[1] == 9.0
+
+
+def test_summary_adds_up_the_records_seconds_by_default():
+  assert metrics.summarise(RECORDS, COSTS).wall_s[0] == pytest.approx(0.5)
+
+
+def test_no_records_still_have_columns():
+  frame = metrics.summarise([], COSTS)
+  assert frame.empty
+  assert list(frame.columns) == metrics.columns()
+
+
+def test_a_new_metric_is_a_new_column(monkeypatch):
+  monkeypatch.setitem(metrics.METRICS, 'examples', len)
+  frame = metrics.summarise(RECORDS, COSTS)
+  assert frame.examples[0] == 2
+  assert list(frame.columns)[-2:] == ['examples', 'wall_s']
+
+
+@pytest.mark.parametrize(
+  ('changes', 'rule'),
+  [
+    ({'drafted': 2}, 'drafted >= examined'),
+    ({'accepted': 5}, 'examined >= accepted'),
+    ({'deferred': 9}, 'deferred <= examined'),
+    ({'residual': 2}, 'accepted . residual . bonus == emitted'),
+    ({'verifier_calls': 1}, 'emitted <= '),
+    ({'sources': [1]}, 'a source for each token'),
+  ],
+)
+def test_counts_that_cannot_be_are_refused(changes, rule):
+  record = make_record('ddbdr')
+  metrics.check_counts(record)
+  with pytest.raises(ValueError, match=rule):
+    metrics.check_counts(dataclasses.replace(record, **changes))

@@ -1,0 +1,117 @@
+"""Tests of the schema of a result line and of its files."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+
+from cascades import records
+
+RECORD = records.Record(
+  task='sums',
+  method='opt',
+  lenience=0.5,
+  gamma=4,
+  temperature=1.0,
+  id='0',
+  prompt='Zwei und\nzwei? ☃',
+  text=' vier',
+  reference='vier',
+  tokens=[7, 1],
+  pieces=[' vier', ''],
+  sources=[1, 3],
+  quality=1.0,
+  scores={'exact': 1.0},
+  drafted=4,
+  examined=1,
+  accepted=1,
+  deferred=None,
+  residual=0,
+  bonus=1,
+  verifier_calls=1,
+  drafter_calls=5,
+  wall_s=0.125,
+)
+
+
+def at(lenience):
+  return dataclasses.replace(RECORD, lenience=lenience)
+
+
+@pytest.mark.parametrize('lenience', [0.5, 1, math.inf, -math.inf])
+def test_a_line_holds_a_record(lenience):
+  line = at(lenience).to_json()
+  assert '\n' not in line
+  assert records.Record.from_json(line) == at(lenience)
+
+
+def test_a_line_is_strict_json():
+  def refuse(constant):
+    raise AssertionError(f'{constant} is not JSON')
+
+  for lenience in (math.nan, math.inf, -math.inf):
+    json.loads(at(lenience).to_json(), parse_constant=refuse)
+
+
+def test_no_lenience_survives_a_line():
+  back = records.Record.from_json(at(math.nan).to_json())
+  assert math.isnan(back.lenience)
+
+
+def test_points_without_lenience_are_one_point():
+  line = at(math.nan).to_json()
+  one, two = (records.Record.from_json(line) for _ in range(2))
+  assert one.point == two.point
+  assert len({one.point, two.point}) == 1
+  assert one.point != at(0.0).point
+
+
+@pytest.mark.parametrize(
+  'field', ['task', 'method', 'lenience', 'gamma', 'temperature']
+)
+def test_each_coordinate_makes_another_point(field):
+  value = {'task': 'x', 'method': 'chow'}.get(field, 9)
+  assert dataclasses.replace(RECORD, **{field: value}).point != RECORD.point
+
+
+@pytest.mark.parametrize('change', ['missing', 'unknown'])
+def test_other_fields_are_refused_by_name(change):
+  fields = json.loads(RECORD.to_json())
+  if change == 'missing':
+    del fields['accepted']
+  else:
+    fields['rejected'] = 3
+  with pytest.raises(ValueError, match=r'fields: (accepted|rejected)\.'):
+    records.Record.from_json(json.dumps(fields))
+
+
+def test_files_are_read_in_name_order(tmp_path):
+  records.write(tmp_path / 'records' / 'b.jsonl', [at(2.0)])
+  records.write(tmp_path / 'records' / 'a.jsonl', [at(1.0), at(0.0)])
+  # A file that is still being written does not count.
+  (tmp_path / 'records' / '.c.jsonl.part').write_text('{"task":')
+  leniences = [r.lenience for r in records.read_all(tmp_path)]
+  assert leniences == [1.0, 0.0, 2.0]
+
+
+@pytest.mark.parametrize('damage', ['{"task": "su', '[]', '3', 'null', ''])
+def test_a_damaged_line_is_named(tmp_path, damage):
+  path = tmp_path / 'a.jsonl'
+  path.write_text(f'{RECORD.to_json()}\n{damage}\n')
+  with pytest.raises(ValueError, match=r'a\.jsonl:2: damaged record'):
+    records.read(path)
+
+
+def test_no_records_say_what_to_do(tmp_path):
+  with pytest.raises(ValueError, match=r'run experiments\.sweep first'):
+    records.read_all(tmp_path)
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path):
+  path = tmp_path / 'a.jsonl'
+  records.write(path, [RECORD])
+  with pytest.raises(UnicodeEncodeError):
+    records.write_text(path, 'half a file \ud800')
+  assert records.read(path) == [RECORD]
+  assert [p.name for p in tmp_path.iterdir()] == ['a.jsonl']

@@ -1,0 +1,344 @@
+"""Tests of the page of a run and of the launcher that rebuilds it."""
+
+import html.parser
+import json
+import math
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from cascades import metrics, records
+from cascades.report import examples, plots, styles, write_report
+
+ROOT = pathlib.Path(__file__).parents[1]
+COSTS = metrics.Costs(
+  verifier_token_s=0.010,
+  drafter_token_s=0.001,
+  verify_s={2: 0.012, 4: 0.013},
+)
+LENIENCES = {
+  'verifier_only': [math.nan],
+  'drafter_only': [math.nan],
+  'opt': [-math.inf, 0.0, math.inf],
+  'token_v3': [-1.0, 0.25, 1.0],
+}
+MINUS = '\N{MINUS SIGN}'
+HOSTILE = '<script>alert("&")</script>'
+
+
+def make_record(task, method, lenience, example, gamma=2, **changes):
+  """An answer of three tokens: a draft, then the other model's, then the end.
+
+  Quality falls and acceptance grows with the lenience.
+  """
+  alone = method in styles.BASELINES
+  fields = dict(
+    task=task,
+    method=method,
+    lenience=lenience,
+    gamma=0 if alone else gamma,
+    temperature=1.0,
+    id=str(example),
+    prompt=f'{HOSTILE} and {example}',
+    text='a\n b',
+    reference=HOSTILE,
+    tokens=[5, 6, 1],
+    pieces=['<a>\n', ' b', ''],
+    sources=[1, 2, 3],
+    quality=float(example % 4 > (0 if alone else lenience)),
+    scores={'exact': 1.0},
+    drafted=0 if alone else 4,
+    examined=0 if alone else 2,
+    accepted=0 if alone else 1,
+    deferred=None if alone else 1,
+    residual=0 if alone else 1,
+    bonus=0 if alone else 1,
+    verifier_calls={'drafter_only': 0, 'verifier_only': 3}.get(method, 2),
+    drafter_calls={'drafter_only': 3, 'verifier_only': 0}.get(method, 6),
+    wall_s=0.5,
+  )
+  return records.Record(**fields | changes)
+
+
+def make_records(tasks=('sums', 'words'), methods=tuple(LENIENCES), **changes):
+  return [
+    make_record(task, method, lenience, example, **changes)
+    for task in tasks
+    for method in methods
+    for lenience in LENIENCES.get(method, [0.5])
+    for example in range(8)
+  ]
+
+
+def make_workdir(path, lines=None, config=None):
+  lines = make_records() if lines is None else lines
+  records.write(path / 'records' / 'all.jsonl', lines)
+  frame = metrics.summarise(lines, COSTS)
+  frame.to_csv(path / 'summary.csv', index=False)
+  (path / 'costs.json').write_text(COSTS.to_json())
+  if config is not None:
+    (path / 'config.json').write_text(json.dumps(config))
+  return path
+
+
+def read_page(workdir):
+  return write_report(workdir).read_text(encoding='utf-8')
+
+
+class Page(html.parser.HTMLParser):
+  """Tags, attributes and text of a page; insists that tags match."""
+
+  def __init__(self, text):
+    super().__init__()
+    self.tags, self.attributes, self.texts, self._open = [], [], [], []
+    self.feed(text)
+    self.close()
+    assert not self._open
+
+  def handle_starttag(self, tag, attrs):
+    self.handle_startendtag(tag, attrs)
+    if tag != 'meta':
+      self._open.append(tag)
+
+  def handle_startendtag(self, tag, attrs):
+    self.tags.append(tag)
+    self.attributes.extend(attrs)
+
+  def handle_endtag(self, tag):
+    assert self._open.pop() == tag
+
+  def handle_data(self, data):
+    self.texts.append(data)
+
+  def values(self, name):
+    return [value for key, value in self.attributes if key == name]
+
+
+@pytest.fixture(scope='module')
+def workdir(tmp_path_factory):
+  config = {
+    'name': 'three <methods>',
+    'drafter': 'small',
+    'verifier': 'large',
+    'methods': list(LENIENCES),
+    'versions': {'jax': '9.9.9'},
+  }
+  return make_workdir(tmp_path_factory.mktemp('run'), config=config)
+
+
+@pytest.fixture(scope='module')
+def page(workdir):
+  return read_page(workdir)
+
+
+def test_page_needs_nothing_else(page):
+  parsed = Page(page)
+  assert 'http:' not in page
+  assert 'https:' not in page
+  assert '@import' not in page
+  assert not {'link', 'img', 'iframe', 'object'} & set(parsed.tags)
+  assert not parsed.values('src')
+  # References inside the page, each to something that is there, once.
+  ids = parsed.values('id')
+  assert len(ids) == len(set(ids))
+  inner = parsed.values('href') + re.findall(r'url\((#[^)]*)\)', page)
+  assert inner
+  assert {h[1:] for h in inner} <= set(ids)
+
+
+def test_texts_are_escaped(page):
+  parsed = Page(page)
+  assert HOSTILE not in page
+  assert parsed.tags.count('script') == 1
+  assert any(HOSTILE in text for text in parsed.texts)
+  assert 'three <methods>' in parsed.texts
+
+
+def test_every_colour_of_a_plot_is_the_pages(page):
+  assert '#0a0b' not in page
+  assert '#0a0c' not in page
+  used = set(re.findall(r'var\((--[\w-]+)\)', page))
+  light, dark = (
+    set(re.findall(r'(--[\w-]+):', part))
+    for part in page.split('prefers-color-scheme: dark', 1)
+  )
+  assert used <= light
+  assert used <= dark
+
+
+def test_page_has_plots_and_a_row_for_each_point(page):
+  assert page.count('role="img"') == 4 * 2
+  rows = re.findall(r'<tr><th scope="row" data-key', page)
+  assert len(rows) == 2 * sum(map(len, LENIENCES.values()))
+  assert f'<td data-key="-Infinity">{MINUS}∞</td>' in page
+  assert '<td data-key="Infinity">∞</td>' in page
+  for method in LENIENCES:
+    assert page.count(f'data-method="{method}"') >= 2 * 2
+
+
+def test_markers_say_what_they_are(page):
+  assert f'<title>OPT, lenience {MINUS}∞\n' in page
+  assert '<title>Verifier alone\n' in page
+
+
+def test_page_says_what_was_run_and_how_latency_is_modelled(page):
+  assert (
+    'small drafts for large · 8 examples a task · gamma 2 · temperature 1'
+  ) in page
+  assert 'verifier token\n10 ms; drafter token\n1 ms' in page
+  assert 'block of 2 drafts 12 ms' in page
+  assert 'jax 9.9.9' in page
+
+
+def test_tokens_keep_whitespace_and_source(page):
+  title = 'title="drafted and kept, token 5"'
+  assert f'<span class="t draft" {title}>&lt;a&gt;↵\n</span>' in page
+  assert re.search(r'<span class="t residual" title="[^"]+"> b</span>', page)
+  assert re.search(r'<span class="t bonus" title="[^"]+">\[end\]</span>', page)
+
+
+def test_examples_are_of_a_middling_lenience_and_of_every_task():
+  chosen = examples.choose(make_records())
+  assert [r.task for r in chosen] == ['sums', 'words', 'sums', 'words', 'sums']
+  assert {(r.method, r.lenience) for r in chosen} == {('token_v3', 0.25)}
+  other = examples.choose(make_records(methods=['verifier_only', 'opt']))
+  assert {(r.method, r.lenience) for r in other} == {('opt', 0.0)}
+  assert examples.choose(make_records(methods=['verifier_only'])) == []
+
+
+def test_the_same_files_give_the_same_page(workdir, page):
+  assert read_page(workdir) == page
+
+
+def test_each_gamma_is_a_part_of_its_own(tmp_path):
+  lines = make_records(['sums']) + make_records(
+    ['sums'], ['opt', 'token_v3'], gamma=4
+  )
+  text = read_page(make_workdir(tmp_path, lines))
+  assert re.findall('<h2>(.*?)</h2>', text)[:2] == [
+    'sums, gamma 2',
+    'sums, gamma 4',
+  ]
+  assert text.count('>Verifier alone</span>') == 2
+
+
+@pytest.mark.parametrize(
+  'methods',
+  [['verifier_only'], ['drafter_only'], ['opt'], ['my $_$ <rule>', 'a:"b"']],
+)
+def test_any_set_of_methods_makes_a_page(tmp_path, methods):
+  lines = make_records(['sums'], methods)
+  Page(read_page(make_workdir(tmp_path, lines)))
+
+
+def test_looks_are_told_apart():
+  names = [*LENIENCES, 'speed', 'chow', 'diff', 'token_v1', 'token_v2']
+  names += ['mine', 'yours', 'theirs', 'ours']
+  table = styles.styles([*names, *names])
+  assert list(table) == names
+  for looks in ('marker', 'variable', 'placeholder'):
+    assert len({getattr(s, looks) for s in table.values()}) == len(names)
+  drafting = [s for m, s in table.items() if m not in styles.BASELINES]
+  assert len({s.light for s in drafting}) == len(drafting)
+  assert len({s.dark for s in drafting}) == len(drafting)
+  assert len({plots.marker(s) for s in table.values()}) == len(names)
+
+
+@pytest.mark.parametrize(
+  ('value', 'text'),
+  [
+    (math.nan, '\N{EN DASH}'),
+    (math.inf, '∞'),
+    (-math.inf, MINUS + '∞'),
+    (-0.25, MINUS + '0.25'),
+    (1.0, '1'),
+  ],
+)
+def test_leniences_are_readable(value, text):
+  assert styles.lenience(value) == text
+
+
+@pytest.mark.parametrize('name', ['records', 'summary.csv', 'costs.json'])
+def test_missing_pieces_say_what_to_do(tmp_path, name):
+  make_workdir(tmp_path, make_records(['sums'], ['opt']))
+  (tmp_path / name).rename(tmp_path / 'elsewhere')
+  with pytest.raises(ValueError, match=rf'{name}.*; run experiments\.sweep'):
+    write_report(tmp_path)
+  assert not (tmp_path / 'report').exists()
+
+
+@pytest.mark.parametrize(
+  ('name', 'text'),
+  [
+    ('summary.csv', ''),
+    ('summary.csv', 'task,method\n'),
+    ('costs.json', '{}'),
+    ('config.json', '{'),
+    ('config.json', '[]'),
+  ],
+)
+def test_damaged_pieces_are_refused(tmp_path, name, text):
+  make_workdir(tmp_path, make_records(['sums'], ['opt']))
+  (tmp_path / name).write_text(text)
+  with pytest.raises(ValueError, match=name.split('.')[0]):
+    write_report(tmp_path)
+
+
+def run_python(*args):
+  env = os.environ | {'PYTHONPATH': str(ROOT)}
+  return subprocess.run(
+    [sys.executable, *args], capture_output=True, text=True, cwd=ROOT, env=env
+  )
+
+
+def run_report(*flags):
+  return run_python('-m', 'experiments.report', *flags)
+
+
+def test_reports_need_no_accelerator_library():
+  code = (
+    'import sys, cascades.report, experiments.report;'
+    'heavy = {"jax", "jaxlib", "flax", "gemma", "kauldron", "tensorflow"};'
+    'print(sorted(heavy & {m.partition(".")[0] for m in sys.modules}))'
+  )
+  done = run_python('-c', code)
+  assert done.stdout == '[]\n', done.stderr
+
+
+def test_launcher_rebuilds_the_page(workdir, page):
+  path = workdir / 'report' / 'index.html'
+  path.unlink(missing_ok=True)
+  done = run_report(f'--workdir={workdir}')
+  assert (done.returncode, done.stderr) == (0, '')
+  assert done.stdout == f'{path}\n'
+  assert path.read_text(encoding='utf-8') == page
+
+
+@pytest.mark.parametrize(
+  ('flag', 'sentence'),
+  [
+    ('--workdir={}', 'no records in'),
+    ('--workdir={}/none', 'there is no folder'),
+    ('--wrkdir={}', "Unknown command line flag 'wrkdir'"),
+    ('--nodebug', '--workdir: name the folder'),
+    ('workdir', "'workdir' is not a flag"),
+  ],
+)
+def test_mistakes_take_one_sentence(tmp_path, flag, sentence):
+  done = run_report(flag.format(tmp_path))
+  assert done.returncode == 2
+  assert done.stdout == ''
+  assert done.stderr.startswith('error: ')
+  assert sentence in done.stderr
+  assert done.stderr.count('\n') == 1
+
+
+def test_debug_shows_the_traceback(tmp_path):
+  done = run_report(f'--workdir={tmp_path}', '--debug')
+  assert done.returncode not in (0, 2)
+  assert 'Traceback' in done.stderr
+  assert 'no records in' in done.stderr
