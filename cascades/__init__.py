@@ -19,8 +19,8 @@ _HOME = {
   'get_acceptance_residual_fns': 'methods',
 }
 _MODULES = (
-  'checkpoints decoding drafters methods metrics models records report'
-  ' sampler sampling stats tasks testing tokenizers verification'
+  'checkpoints costs decoding drafters methods metrics models records report'
+  ' sampler sampling stats tasks testing tokenizers training verification'
 ).split()
 
 __all__ = sorted([*_HOME, *_MODULES])

@@ -319,6 +319,4 @@ def decode(
     rows,
   )
   rows = rows.replace(verifier_cache=None, drafter_state=None, key=None)
-  return jax.tree.map(
-    lambda x: x.reshape(leniences.shape + x.shape[1:]), rows
-  )
+  return jax.tree.map(lambda x: x.reshape(leniences.shape + x.shape[1:]), rows)

@@ -60,9 +60,7 @@ class Drafter(Protocol):
     """Forward passes that one block costs."""
 
 
-def visible(
-  positions: Int[Array, 'L'], cache_length: int
-) -> Array:
+def visible(positions: Int[Array, 'L'], cache_length: int) -> Array:
   """[L, cache_length]: slots up to each position; slot i holds position i."""
   return jnp.arange(cache_length)[None] <= positions[:, None]
 

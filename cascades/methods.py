@@ -177,9 +177,7 @@ def from_rule(
 ) -> Method:
   """The speculative cascade of a deferral rule: target = mixture(rule)."""
   return from_target(
-    lambda d, lenience: mixture(
-      rule(d, lenience).astype(d.q.dtype), d.q, d.p
-    ),
+    lambda d, lenience: mixture(rule(d, lenience).astype(d.q.dtype), d.q, d.p),
     name=name,
     equation=equation,
     reference=reference,

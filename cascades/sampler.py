@@ -3,16 +3,22 @@
 import collections
 import dataclasses
 import math
+import operator
 import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from cascades import checkpoints, decoding, drafters, methods, sampling
-from cascades import tokenizers
+from cascades import (
+  checkpoints,
+  decoding,
+  drafters,
+  methods,
+  sampling,
+  tokenizers,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -319,14 +325,12 @@ class Sampler:
       method=self.method,
       **models,
     )
-    states = jax.device_get(states)
-    return [
-      [
-        self._answer(jax.tree.map(lambda x: x[i, j], states), echo, stops)
-        for i in range(len(prompts))
-      ]
+    states, n = jax.device_get(states), len(prompts)
+    rows = [
+      [jax.tree.map(operator.itemgetter((i, j)), states) for i in range(n)]
       for j in range(len(leniences))
     ]
+    return [[self._answer(row, echo, stops) for row in point] for point in rows]
 
   def _encode(self, prompt: str) -> list[int]:
     if not isinstance(prompt, str):
@@ -415,6 +419,6 @@ def check_pair(
     )
   if verifier.tokenizer != drafter.tokenizer:
     raise ValueError(
-      'drafter: its tokenizer is not the verifier\'s, so their token ids mean'
+      "drafter: its tokenizer is not the verifier's, so their token ids mean"
       ' different things; take two models of one family.'
     )

@@ -9,6 +9,7 @@ al. 2023, for law = p; Narasimhan et al. 2025 for any).
 
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -54,6 +55,7 @@ def verify(
     The verdict.
   """
   gamma = draft.shape[0]
+  chex.assert_shape(dists, (gamma + 1, None))
   keep_key, next_key = jax.random.split(key)
   drafted = jax.tree.map(lambda x: x[:gamma], dists)
 

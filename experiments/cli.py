@@ -4,6 +4,7 @@ import importlib.metadata
 import importlib.util
 import pathlib
 import sys
+import tempfile
 import types
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +28,9 @@ def _sentence(error: Exception) -> str:
   if isinstance(error, OSError) and error.filename and error.strerror:
     return f'{error.filename}: {error.strerror}.'
   if isinstance(error, AttributeError):
-    return 'config: no field ' + ' '.join(str(error).replace('\\n', ' ').split())
+    return 'config: no field ' + ' '.join(
+      str(error).replace('\\n', ' ').split()
+    )
   return ' '.join(str(error).split()) or type(error).__name__
 
 
@@ -74,6 +77,23 @@ def load_config_module(path: str | pathlib.Path) -> types.ModuleType:
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
   return module
+
+
+def make_folder(workdir: pathlib.Path) -> None:
+  """Makes a folder that can be written.
+
+  Raises:
+    ValueError: It cannot.
+  """
+  try:
+    workdir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=workdir):
+      pass
+  except OSError as e:
+    raise ValueError(
+      f'workdir: {workdir} cannot be written ({e.strerror}); choose another'
+      ' --workdir.'
+    ) from None
 
 
 def progress(total: int, description: str) -> tqdm.tqdm:

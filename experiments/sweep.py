@@ -12,7 +12,6 @@ import itertools
 import json
 import math
 import pathlib
-import tempfile
 import time
 import types
 from collections.abc import Iterator, Mapping
@@ -74,23 +73,6 @@ def _plain(value: Any) -> Any:
   if isinstance(value, (list, tuple)):
     return [_plain(v) for v in value]
   return value
-
-
-def make_folder(workdir: pathlib.Path) -> None:
-  """Makes a folder that can be written.
-
-  Raises:
-    ValueError: It cannot.
-  """
-  try:
-    workdir.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=workdir):
-      pass
-  except OSError as e:
-    raise ValueError(
-      f'workdir: {workdir} cannot be written ({e.strerror}); choose another'
-      ' --workdir.'
-    ) from None
 
 
 def claim(workdir: pathlib.Path, settings: dict[str, Any]) -> None:
@@ -236,7 +218,9 @@ def run(config, chosen, workdir: pathlib.Path) -> None:
   # Whatever the user can get wrong is looked at before a model is loaded.
   for name in config.tasks:
     if name not in TASKS:
-      raise ValueError(f'tasks: no task {name!r}; there are {", ".join(TASKS)}.')
+      raise ValueError(
+        f'tasks: no task {name!r}; there are {", ".join(TASKS)}.'
+      )
   for name in ('num_examples', 'batch_size'):
     if config[name] < 1:
       raise ValueError(f'{name}: {config[name]} will not do; give 1 or more.')
@@ -249,7 +233,7 @@ def run(config, chosen, workdir: pathlib.Path) -> None:
         temperature=config.temperature,
       )
   chosen = [(methods.get_method(m).name, ls) for m, ls in chosen]
-  make_folder(workdir)
+  cli.make_folder(workdir)
 
   bar = cli.progress(len(chosen) * len(config.tasks), 'loading the models')
   checkpoints = load_model(config.verifier), load_model(config.drafter)

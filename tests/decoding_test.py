@@ -175,7 +175,9 @@ def test_rows_do_not_depend_on_their_batch():
     for name in ('blocks', 'examined', 'accepted', 'residual', 'bonus'):
       assert getattr(single, name)[0] == getattr(together, name)[row]
   order = [3, 0, 4, 2, 1]
-  permuted = run(prompts=[prompts[i] for i in order], keys=keys[jnp.array(order)])
+  permuted = run(
+    prompts=[prompts[i] for i in order], keys=keys[jnp.array(order)]
+  )
   for row, i in enumerate(order):
     assert _emitted(permuted, row) == _emitted(together, i)
 

@@ -11,9 +11,7 @@ _LOGITS = jnp.array([2.0, 1.0, 0.5, 0.5, -1.0])
 
 
 def _probs(logits=_LOGITS, **how):
-  return np.asarray(
-    sampling.probabilities(logits, sampling.Processing(**how))
-  )
+  return np.asarray(sampling.probabilities(logits, sampling.Processing(**how)))
 
 
 def test_temperature_divides_the_logits():

@@ -57,8 +57,8 @@ _WORKED = {
 def _operand(rng: random.Random, op: str, value: int) -> int | None:
   """A second operand that keeps the result within 1..999, or None."""
   if op == '+':
-    room = _LARGEST - value
-    return rng.randint(2, min(room, rng.choice((99, 899)))) if room > 2 else None
+    most = min(_LARGEST - value, rng.choice((99, 899)))
+    return rng.randint(2, most) if most > 2 else None
   if op == '-':
     most = min(value - 1, rng.choice((99, 899)))
     return rng.randint(2, most) if most >= 2 else None
@@ -125,10 +125,12 @@ def _problem(rng: random.Random) -> tuple[str, str, str]:
   if rng.random() < 0.15:
     aside = f'{friend} also has {rng.randint(2, 99)} {other}.'
     story.insert(rng.randint(1, len(story)), aside)
-  question = rng.choice((
-    f'How many {item} does {name} have now?',
-    f'How many {item} does {name} have in the end?',
-  ))
+  question = rng.choice(
+    (
+      f'How many {item} does {name} have now?',
+      f'How many {item} does {name} have in the end?',
+    )
+  )
   prompt = f'Question: {" ".join(story)} {question}\nAnswer:'
   reference = ' ' + '\n'.join([*worked, f'#### {value}'])
   key = ' '.join(re.findall(r'\d+[-+*/]\d+=\d+', reference))

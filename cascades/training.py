@@ -1,0 +1,330 @@
+"""Training models from scratch on the bundled tasks.
+
+Every batch is a function of (seed, step), so a run that was stopped goes on
+from its last checkpoint as if it had not been, and one seed gives one model.
+"""
+
+import json
+import pathlib
+import random
+import time
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import tqdm
+from ml_collections import ConfigDict
+
+from cascades import checkpoints, models, tokenizers
+from cascades.tasks import TASKS
+from cascades.tasks.task import split_of
+
+
+def train_tokenizer(config: ConfigDict) -> tokenizers.Tokenizer:
+  """A tokenizer of the first training problems of every task."""
+  texts = []
+  for name in config.mixture:
+    load = TASKS[name].load
+    examples = load('train', config.seed, config.tokenizer_examples)
+    texts.extend(e.prompt + e.reference for e in examples)
+  return tokenizers.train(texts, config.vocab_size)
+
+
+def problem_stream(mixture: ConfigDict, seed: str) -> Iterator[tuple[str, str]]:
+  """Endless training (prompt, reference) pairs, tasks mixed by share."""
+  rng = random.Random(seed)
+  names, weights = zip(*sorted(mixture.items()), strict=True)
+  streams = {name: TASKS[name].problems(seed) for name in names}
+  while True:
+    stream = streams[rng.choices(names, weights)[0]]
+    key, prompt, reference = next(stream)
+    if split_of(key) == 'train':
+      yield prompt, reference
+
+
+def make_batch(
+  config: ConfigDict,
+  tokenizer: tokenizers.Tokenizer,
+  rows: int,
+  step: int,
+) -> dict[str, np.ndarray]:
+  """Rows of packed problems: a function of the seed and the step alone.
+
+  Returns:
+    Arrays [rows, row_length]: `tokens`; `targets`, the next tokens;
+    `weights`, 1 where the target belongs to an answer; `segments`, the number
+    of the problem in the row (0 is padding); `positions` within it.
+  """
+  length = config.row_length
+  batch = {
+    name: np.zeros((rows, length), np.int32)
+    for name in ('tokens', 'targets', 'weights', 'segments', 'positions')
+  }
+  used, count = [0] * rows, [0] * rows
+  stream = problem_stream(config.mixture, f'{config.seed}/{step}')
+  for prompt, reference in stream:
+    prompt = tokenizer.encode(prompt, add_bos=True)
+    answer = [*tokenizer.encode(reference), tokenizers.EOS]
+    ids = prompt + answer
+    n = len(ids) - 1
+    fits = (r for r in range(rows) if used[r] + n <= length)
+    row = next(fits, None)
+    if row is None:
+      return batch
+    span = np.s_[row, used[row] : used[row] + n]
+    used[row] += n
+    count[row] += 1
+    batch['tokens'][span] = ids[:-1]
+    batch['targets'][span] = ids[1:]
+    batch['weights'][span] = np.arange(n) >= len(prompt) - 1
+    batch['segments'][span] = count[row]
+    batch['positions'][span] = np.arange(n)
+
+
+def loss_fn(params, model: models.LanguageModel, batch):
+  """Mean cross entropy per answer token, in nats; and token accuracy."""
+  segments = batch['segments']
+  same = segments[:, :, None] == segments[:, None, :]
+  causal = jnp.tril(jnp.ones(same.shape[-2:], bool))
+
+  # The module's own batch is right here: without a cache there is no end
+  # index to share.
+  logits = model.module.apply(
+    {'params': params},
+    batch['tokens'],
+    positions=batch['positions'],
+    attention_mask=same & causal,
+  ).logits.astype(jnp.float32)
+  weights = batch['weights'] / batch['weights'].sum()
+  nats = optax.softmax_cross_entropy_with_integer_labels(
+    logits, batch['targets']
+  )
+  right = jnp.argmax(logits, -1) == batch['targets']
+  return (nats * weights).sum(), (right * weights).sum()
+
+
+def make_optimizer(
+  steps: int, learning_rate: float
+) -> optax.GradientTransformation:
+  """Muon for matrices, Adam for embeddings and norms; linear decay.
+
+  Muon: https://kellerjordan.github.io/posts/muon/, as in optax.
+  """
+  numbers = optax.contrib.MuonDimensionNumbers
+  axes = {
+    'q_einsum': numbers(reduction_axis=1, output_axis=(0, 2)),
+    'kv_einsum': numbers(reduction_axis=2, output_axis=(1, 3)),
+    'qkv_einsum': numbers(reduction_axis=2, output_axis=(1, 3)),
+    'attn_vec_einsum': numbers(reduction_axis=(0, 1), output_axis=2),
+    'gating_einsum': numbers(reduction_axis=2, output_axis=1),
+    'linear': numbers(reduction_axis=0, output_axis=1),
+  }
+
+  def axes_of(path, _):
+    names = [p.key for p in path]
+    return next((axes[n] for n in names if n in axes), None)
+
+  def schedule(peak):
+    warm = min(100, steps // 10)
+    return optax.join_schedules(
+      [
+        optax.linear_schedule(0.0, peak, warm),
+        optax.constant_schedule(peak),
+        optax.linear_schedule(peak, 0.0, steps - steps // 3),
+      ],
+      [warm, steps // 3],
+    )
+
+  return optax.chain(
+    optax.clip_by_global_norm(1.0),
+    optax.contrib.muon(
+      schedule(learning_rate),
+      adam_learning_rate=schedule(learning_rate / 5),
+      muon_weight_dimension_numbers=lambda params: (
+        jax.tree_util.tree_map_with_path(axes_of, params)
+      ),
+    ),
+  )
+
+
+def train_model(
+  config: ConfigDict,
+  name: str,
+  tokenizer: tokenizers.Tokenizer,
+  workdir: pathlib.Path,
+) -> pathlib.Path:
+  """Trains one model, from its last checkpoint if there is one.
+
+  Args:
+    config: See configs/train_tiny.py.
+    name: Key of `config.models`.
+    tokenizer: Of the texts.
+    workdir: Holds checkpoints and the log; the model is written beside them.
+
+  Returns:
+    The model's folder, in Hugging Face layout.
+  """
+  import orbax.checkpoint as ocp
+
+  spec = config.models[name]
+  hf_config = spec.config.to_dict()
+  model = models.from_config(hf_config)
+  optimizer = make_optimizer(spec.steps, spec.learning_rate)
+
+  @jax.jit
+  def init():
+    params = model.init_params(jax.random.key(config.seed))
+    return {'params': params, 'opt_state': optimizer.init(params)}
+
+  @jax.jit
+  def update(state, batch):
+    grad = jax.value_and_grad(loss_fn, has_aux=True)
+    (loss, accuracy), grads = grad(state['params'], model, batch)
+    updates, opt_state = optimizer.update(
+      grads, state['opt_state'], state['params']
+    )
+    params = optax.apply_updates(state['params'], updates)
+    return {'params': params, 'opt_state': opt_state}, loss, accuracy
+
+  folder = (workdir / 'checkpoints' / name).absolute()
+  options = ocp.CheckpointManagerOptions(max_to_keep=2)
+  with ocp.CheckpointManager(folder, options=options) as manager:
+    first = manager.latest_step() or 0
+    state = init()
+    if first:
+      state = manager.restore(first, args=ocp.args.StandardRestore(state))
+    steps = tqdm.trange(
+      first, spec.steps, initial=first, total=spec.steps, desc=name
+    )
+    with (workdir / f'{name}.jsonl').open('a') as log:
+      for step in steps:
+        batch = make_batch(config, tokenizer, spec.rows, step)
+        state, loss, accuracy = update(state, batch)
+        done = step + 1
+        if done % config.log_every == 0 or done == spec.steps:
+          line = dict(step=done, loss=float(loss), accuracy=float(accuracy))
+          steps.set_postfix({k: f'{v:.4f}' for k, v in line.items()})
+          line['time'] = time.time()
+          print(json.dumps(line), file=log, flush=True)
+        if done % config.checkpoint_every == 0 or done == spec.steps:
+          manager.save(done, args=ocp.args.StandardSave(state))
+  out = workdir / name.replace('_', '-')
+  checkpoints.save_model(out, hf_config, state['params'], tokenizer)
+  return out
+
+
+def evaluate(
+  folder: pathlib.Path, num_examples: int, batch_size: int = 100
+) -> dict[str, dict[str, float]]:
+  """Held-out scores of a model decoding alone, greedily.
+
+  Args:
+    folder: In Hugging Face layout.
+    num_examples: Per task.
+    batch_size: Prompts decoded at a time; only a matter of memory.
+
+  Returns:
+    The mean of every score, by task.
+  """
+  from cascades import sampler
+
+  alone = sampler.Sampler(
+    checkpoints.load_folder(folder), gamma=0, temperature=0.0
+  )
+  figures = {}
+  for task in TASKS.values():
+    examples = list(task.load(split='test', num_examples=num_examples))
+    scores = []
+    for i in range(0, len(examples), batch_size):
+      batch = examples[i : i + batch_size]
+      answers = alone.sample(
+        [e.prompt for e in batch], max_new_tokens=task.max_new_tokens
+      )
+      scores += [
+        task.score(answer.text, example.reference)
+        for answer, example in zip(answers, batch, strict=True)
+      ]
+    figures[task.name] = {
+      name: float(np.mean([s[name] for s in scores])) for name in scores[0]
+    }
+  return figures
+
+
+_CARD = """---
+license: apache-2.0
+language: en
+library_name: cascades
+---
+
+# {name}
+
+A small Gemma 3 transformer, trained from scratch by the project that ships
+it, so that speculative cascades can be tried on a laptop with nothing to
+download. It answers two kinds of prompts and knows nothing else.
+
+- Shape: {layers} layers ({kinds}), {width} wide, {heads} heads of {head_dim}
+  ({kv_heads} key-value), feed-forward {ffw}, sliding window {window},
+  vocabulary {vocab}; {parameters:,} parameters, float32.
+- Data: `word_problems` (arithmetic stories with worked steps, two to five
+  steps of +, -, x and /, numbers below 1000) and `numerals` (numbers and
+  dates in figures and in words), made by `cascades.tasks` from seed {seed}.
+  A problem's own numbers decide by a hash whether it is training, validation
+  or test, so no held-out problem was ever trained on.
+- Training: {steps} steps of {tokens:,} tokens, cross entropy on answers only;
+  Muon for matrices, Adam for the rest.
+- Retrain: `{command}`, then copy the folder here.
+
+Held out, greedy, {examples} problems a task:
+
+{table}
+
+At batch 1 on a CPU, {context} tokens of context: {token_ms:.3f} ms a token
+({device}, jax {jax}).
+
+Use: `cascades.load_model('{name}')`. Not for anything but experiments.
+"""
+
+
+def write_card(
+  folder: pathlib.Path,
+  config: ConfigDict,
+  name: str,
+  figures: dict[str, dict[str, float]],
+  token_s: float,
+  context: int,
+) -> None:
+  """Writes a model card with these figures beside a model."""
+  spec = config.models[name]
+  c = spec.config
+  params = checkpoints.load_folder(folder).params
+  rows = [
+    f'| {task} | {score} | {value:.3f} |'
+    for task, scores in figures.items()
+    for score, value in scores.items()
+  ]
+  text = _CARD.format(
+    name=folder.name,
+    layers=c.num_hidden_layers,
+    kinds=', '.join(k.split('_')[0] for k in c.layer_types),
+    width=c.hidden_size,
+    heads=c.num_attention_heads,
+    head_dim=c.head_dim,
+    kv_heads=c.num_key_value_heads,
+    ffw=c.intermediate_size,
+    window=c.sliding_window,
+    vocab=c.vocab_size,
+    parameters=sum(x.size for x in jax.tree.leaves(params)),
+    seed=config.seed,
+    steps=spec.steps,
+    tokens=spec.rows * config.row_length,
+    command='python -m experiments.train --config=configs/train_tiny.py',
+    examples=config.eval_examples,
+    table='\n'.join(['| task | score | value |', '|---|---|---|', *rows]),
+    token_ms=1e3 * token_s,
+    context=context,
+    device=jax.devices()[0].device_kind,
+    jax=jax.__version__,
+  )
+  (folder / 'README.md').write_text(text)

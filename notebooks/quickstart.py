@@ -1,0 +1,133 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Speculative cascades in five steps
+#
+# A small model drafts, a large one verifies, and a deferral rule decides whose
+# word counts. This notebook walks through it with the bundled pair: load two
+# models, choose a method and a lenience, sample, read the acceptance rate, and
+# draw a small curve. It runs on a laptop CPU in about two minutes.
+#
+# The method is that of Narasimhan et al., *Faster Cascades via Speculative
+# Decoding*, ICLR 2025 ([arXiv 2405.19261](https://arxiv.org/abs/2405.19261)).
+
+# %%
+# In Colab this installs the package; elsewhere it does nothing.
+import importlib.util
+import subprocess
+import sys
+
+REPOSITORY = ''  # @param {type: 'string'}
+
+if 'google.colab' in sys.modules and not importlib.util.find_spec('cascades'):
+  if not REPOSITORY:
+    raise ValueError('REPOSITORY: give the address to clone cascades from.')
+  subprocess.run(['git', 'clone', REPOSITORY, 'cascades'], check=True)
+  pip = [sys.executable, '-m', 'pip', 'install', '-q']
+  subprocess.run(
+    [*pip, '-c', 'cascades/constraints.txt', './cascades'], check=True
+  )
+
+# %% [markdown]
+# ## 1. Load a pair
+#
+# `load_model` takes the bundled names, a Hugging Face folder of Gemma 2 or 3,
+# or one of gemma's own checkpoint names such as `gemma2-2b-it`.
+
+# %%
+import matplotlib.pyplot as plt
+
+import cascades
+from cascades.tasks import TASKS
+
+verifier = cascades.load_model('tiny-verifier')
+drafter = cascades.load_model('tiny-drafter')
+
+task = TASKS['word_problems']
+examples = list(task.load(split='test', num_examples=16))
+print(examples[0].prompt, examples[0].reference, sep='\n')
+
+# %% [markdown]
+# ## 2. Choose a method and a lenience
+#
+# Every method is two small functions: what to keep of a draft, and what to
+# sample instead. The registry knows where each is exactly the verifier
+# (`strict`) and exactly the drafter.
+
+# %%
+for method in cascades.METHODS.values():
+  print(
+    f'{method.name:14} {method.equation:62} strict at {method.strict}, drafter'
+    f' at {method.drafter_only}'
+  )
+
+# %% [markdown]
+# Whoever used the paper's one-token notebook finds its two functions here:
+
+# %%
+acceptance, residual = cascades.get_acceptance_residual_fns(
+  'cascade_tokenV3', 0.3
+)
+
+# %% [markdown]
+# ## 3. Sample
+
+# %%
+sampler = cascades.Sampler(
+  verifier, drafter, method='token_v3', lenience=0.3, gamma=4, temperature=1.0
+)
+answer = sampler.sample(examples[0].prompt, max_new_tokens=128)
+print(answer.text)
+
+# %% [markdown]
+# ## 4. How much was accepted?
+
+# %%
+print(answer.counts)
+print(f'acceptance rate        {answer.acceptance_rate:.3f}')
+print(f'tokens a verifier call {answer.block_efficiency:.2f}')
+
+# %% [markdown]
+# ## 5. A small curve
+#
+# Lenience is traced, so a whole curve is decoded in one compiled call.
+
+# %%
+leniences = [-1.0, 0.0, 0.3, 0.6, 0.9, 1.0]
+curve = sampler.sample_curve(
+  [e.prompt for e in examples], leniences, max_new_tokens=128
+)
+rejection, quality = [], []
+for answers in curve:
+  examined = sum(a.counts['examined'] for a in answers)
+  accepted = sum(a.counts['accepted'] for a in answers)
+  rejection.append(1 - accepted / examined)
+  scores = [
+    task.score(a.text, e.reference)['exact_match']
+    for a, e in zip(answers, examples, strict=True)
+  ]
+  quality.append(sum(scores) / len(scores))
+
+figure, axes = plt.subplots(figsize=(5, 3.5))
+axes.plot(rejection, quality, 'o-')
+for x, y, lenience in zip(rejection, quality, leniences, strict=True):
+  axes.annotate(
+    f'{lenience:g}', (x, y), textcoords='offset points', xytext=(4, 4)
+  )
+axes.set(xlabel='rejection rate', ylabel='exact match', title='token_v3')
+figure.tight_layout()
+
+# %% [markdown]
+# Sixteen problems make a shaky curve. `python -m experiments.sweep
+# --config=configs/quickstart.py` draws it for all methods, with intervals.

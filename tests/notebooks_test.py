@@ -1,0 +1,38 @@
+"""Notebooks run, and their two halves say the same."""
+
+import pathlib
+
+import jupytext
+import nbclient
+import nbformat
+import pytest
+
+_FOLDER = pathlib.Path(__file__).parent.parent / 'notebooks'
+_NOTEBOOKS = sorted(_FOLDER.glob('*.ipynb'))
+
+
+@pytest.mark.parametrize('path', _NOTEBOOKS, ids=lambda p: p.stem)
+def test_the_pair_is_in_step(path):
+  script = jupytext.read(path.with_suffix('.py'))
+  notebook = nbformat.read(path, as_version=4)
+  assert [(c.cell_type, c.source) for c in script.cells] == [
+    (c.cell_type, c.source) for c in notebook.cells
+  ]
+  # Outputs belong to whoever runs it.
+  assert not any(c.get('outputs') for c in notebook.cells)
+
+
+@pytest.mark.parametrize('path', _NOTEBOOKS, ids=lambda p: p.stem)
+def test_it_runs(path):
+  notebook = nbformat.read(path, as_version=4)
+  client = nbclient.NotebookClient(
+    notebook, timeout=300, resources={'metadata': {'path': _FOLDER}}
+  )
+  client.execute()
+  text = str([c.get('outputs') for c in notebook.cells])
+  assert 'acceptance rate' in text
+  assert 'image/png' in text
+
+
+def test_there_are_notebooks():
+  assert _NOTEBOOKS

@@ -1,0 +1,70 @@
+"""The sample launcher, as a user runs it."""
+
+import pathlib
+import subprocess
+import sys
+import time
+
+import pytest
+
+from experiments import sample
+
+_ROOT = pathlib.Path(__file__).parent.parent
+
+
+def _run(*arguments):
+  return subprocess.run(
+    [sys.executable, '-m', 'experiments.sample', *arguments],
+    capture_output=True,
+    text=True,
+    cwd=_ROOT,
+  )
+
+
+def test_it_prints_the_answer_coloured_and_the_counts():
+  done = _run(
+    '--prompt=The number 4302 in words:',
+    '--lenience=0.3',
+    '--temperature=0',
+    '--colour=always',
+    '--max_new_tokens=32',
+  )
+  assert done.returncode == 0, done.stderr
+  # No library's log, only what was asked for.
+  assert done.stderr == ''
+  assert '\x1b[32m' in done.stdout
+  for name in ('drafted', 'examined', 'accepted', 'verifier_calls'):
+    assert name in done.stdout
+  assert 'token_v3, lenience 0.3, gamma 4, temperature 0' in done.stdout
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'said'),
+  [
+    ([], '--prompt: give a text'),
+    (['--prompt=x', '--method=tokenv3'], 'did you mean'),
+    (['--prompt=x', '--gamma=-2'], 'gamma: -2'),
+    (['--prompt=x', '--lenience=nan'], 'lenience: nan'),
+    (['--prompt=x', '--gamma=two'], 'gamma'),
+  ],
+)
+def test_mistakes_are_one_sentence_and_exit_code_2(arguments, said):
+  done = _run(*arguments)
+  assert done.returncode == 2
+  assert done.stderr.startswith('error: ')
+  assert said in done.stderr
+  assert len(done.stderr.strip().split('\n')) == 1
+
+
+def test_help_comes_without_loading_a_model():
+  start = time.perf_counter()
+  done = _run('--help')
+  assert '--prompt' in done.stdout
+  # gemma alone takes longer than this to import.
+  assert time.perf_counter() - start < 8
+
+
+def test_marks_stand_in_for_colours():
+  pieces, sources = ['a', 'b', 'c', 'd', ''], [0, 1, 2, 3, 3]
+  assert sample.paint(pieces, sources, False) == 'ab[c]{d}'
+  assert '\x1b[1;31mc' in sample.paint(pieces, sources, True)

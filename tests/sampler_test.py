@@ -1,0 +1,224 @@
+"""The sampler, on the bundled pair."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+import cascades
+from cascades import decoding, tokenizers
+from cascades.tasks import TASKS
+
+
+@pytest.fixture(scope='module')
+def pair():
+  verifier = cascades.load_model('tiny-verifier')
+  return verifier, cascades.load_model('tiny-drafter')
+
+
+@pytest.fixture(scope='module')
+def prompts():
+  words = TASKS['word_problems'].load(num_examples=6)
+  numbers = TASKS['numerals'].load(num_examples=6)
+  return [e.prompt for e in (*words, *numbers)]
+
+
+def test_greedy_strict_is_the_verifier_alone(pair, prompts):
+  alone = cascades.Sampler(*pair, gamma=0, temperature=0)
+  want = [a.tokens for a in alone.sample(prompts, max_new_tokens=96)]
+  for method, gamma in (('speed', 4), ('token_v3', 1), ('opt', 3)):
+    together = cascades.Sampler(
+      *pair,
+      method=method,
+      lenience=cascades.METHODS[method].strict,
+      gamma=gamma,
+      temperature=0,
+    )
+    answers = together.sample(prompts, max_new_tokens=96)
+    assert [a.tokens for a in answers] == want
+    # It was not just the verifier: drafts were kept, and some were not.
+    counts = [a.counts for a in answers]
+    assert sum(c['accepted'] for c in counts) > 0
+    assert sum(c['residual'] for c in counts) > 0
+
+
+def test_greedy_strict_beyond_the_sliding_window(pair):
+  verifier, _ = pair
+  window = verifier.model.module.config.sliding_window_size
+  story = next(iter(TASKS['word_problems'].load()))
+  prompt = story.prompt.replace('Question:', 'Question: ' + 'Mia has. ' * 40)
+  assert len(verifier.tokenizer.encode(prompt)) > 2 * window
+  options = dict(temperature=0, lenience=0.0, method='speed')
+  alone = cascades.Sampler(*pair, gamma=0, **options)
+  together = cascades.Sampler(*pair, gamma=4, **options)
+  want = alone.sample(prompt, max_new_tokens=64)
+  got = together.sample(prompt, max_new_tokens=64)
+  assert got.tokens == want.tokens
+  assert got.counts['residual'] > 0
+
+
+def test_answers_do_not_depend_on_batch_or_order(pair, prompts):
+  sampler = cascades.Sampler(*pair, lenience=0.4)
+  together = sampler.sample(prompts[:4], max_new_tokens=32)
+  backwards = sampler.sample(prompts[3::-1], max_new_tokens=32)
+  assert [a.tokens for a in backwards] == [a.tokens for a in together[::-1]]
+  for prompt, answer in zip(prompts[:2], together, strict=False):
+    assert sampler.sample(prompt, max_new_tokens=32).tokens == answer.tokens
+
+
+def test_seeds_reproduce_and_differ(pair, prompts):
+  sampler = cascades.Sampler(*pair, temperature=1.5)
+  first = sampler.sample(prompts, max_new_tokens=32, seed=1)
+  again = sampler.sample(prompts, max_new_tokens=32, seed=1)
+  other = sampler.sample(prompts, max_new_tokens=32, seed=2)
+  assert [a.tokens for a in first] == [a.tokens for a in again]
+  assert [a.tokens for a in first] != [a.tokens for a in other]
+  # One prompt asked several times is answered in several ways.
+  repeats = sampler.sample(prompts[:1] * 4, max_new_tokens=32)
+  assert len({tuple(a.tokens) for a in repeats}) > 1
+
+
+def test_the_answer_has_the_shape_of_the_question(pair, prompts):
+  sampler = cascades.Sampler(*pair, temperature=0)
+  one = sampler.sample(prompts[-1], max_new_tokens=32)
+  several = sampler.sample(prompts[-1:], max_new_tokens=32)
+  assert isinstance(several, list)
+  assert dataclasses.asdict(one) == dataclasses.asdict(several[0])
+  assert one.tokens[-1] == tokenizers.EOS
+  assert one.text == ''.join(one.pieces)
+  assert one.text.startswith(' ')
+  assert len(one.tokens) == len(one.sources) == len(one.pieces)
+  assert set(one.sources) <= {1, 2, 3}
+
+
+def test_echo_puts_the_prompt_in_front(pair, prompts):
+  sampler = cascades.Sampler(*pair, temperature=0)
+  plain = sampler.sample(prompts[-1], max_new_tokens=32)
+  echoed = sampler.sample(prompts[-1], max_new_tokens=32, echo=True)
+  assert echoed.text == prompts[-1] + plain.text
+  assert echoed.tokens[-len(plain.tokens) :] == plain.tokens
+  assert echoed.sources.count(0) == len(echoed.tokens) - len(plain.tokens)
+
+
+def test_logits_are_those_of_the_emitted_tokens(pair, prompts):
+  sampler = cascades.Sampler(*pair, method='speed', lenience=0, temperature=0)
+  answer = sampler.sample(prompts[0], max_new_tokens=40, return_logits=True)
+  vocab = pair[0].model.vocab_size
+  assert answer.logits.shape == (len(answer.tokens), vocab)
+  # Greedy and strict: each token is the best of its logits.
+  assert answer.logits.argmax(-1).tolist() == answer.tokens
+  assert sampler.sample(prompts[0], max_new_tokens=40).logits is None
+
+
+def test_forbidden_and_stop_tokens(pair, prompts):
+  sampler = cascades.Sampler(*pair, temperature=0)
+  free = sampler.sample(prompts[0], max_new_tokens=64)
+  newline = pair[0].tokenizer.encode('\n')[0]
+  assert newline in free.tokens
+  banned = sampler.sample(
+    prompts[0], max_new_tokens=64, forbidden_tokens=['\n']
+  )
+  assert newline not in banned.tokens
+  stopped = sampler.sample(prompts[0], max_new_tokens=64, stop_tokens=['\n'])
+  end = free.tokens.index(newline)
+  assert stopped.tokens == free.tokens[: end + 1]
+  assert '\n' not in stopped.text
+
+
+def test_truncation_reaches_both_models(pair, prompts):
+  # Only one token is left to either: sampling is greedy decoding.
+  greedy = cascades.Sampler(*pair, temperature=0, method='speed', lenience=0)
+  want = [a.tokens for a in greedy.sample(prompts, max_new_tokens=48)]
+  for option in ({'top_k': 1}, {'top_p': 0.0}):
+    sampler = cascades.Sampler(*pair, method='speed', lenience=0, **option)
+    answers = sampler.sample(prompts, max_new_tokens=48)
+    assert [a.tokens for a in answers] == want
+
+
+def test_a_curve_is_its_points(pair, prompts):
+  sampler = cascades.Sampler(*pair)
+  leniences = [-1.0, 0.5, 1.0]
+  curve = sampler.sample_curve(prompts[:3], leniences, max_new_tokens=32)
+  assert len(curve) == 3
+  for lenience, answers in zip(leniences, curve, strict=True):
+    point = cascades.Sampler(*pair, lenience=lenience)
+    single = point.sample(prompts[:3], max_new_tokens=32)
+    assert [a.tokens for a in single] == [a.tokens for a in answers]
+    for answer in answers:
+      counts = answer.counts
+      emitted = sum(counts[n] for n in ('accepted', 'residual', 'bonus'))
+      assert emitted == len(answer.tokens)
+      assert counts['examined'] >= counts['accepted']
+  assert all(a.acceptance_rate == 1 for a in curve[-1])
+  assert math.isnan(
+    cascades.Sampler(*pair, gamma=0).sample('x').acceptance_rate
+  )
+
+
+def test_nothing_is_traced_again(pair, prompts):
+  sampler = cascades.Sampler(*pair, lenience=0.1)
+  sampler.sample(prompts[:2], max_new_tokens=30)
+  sizes = decoding.prefill._cache_size(), decoding.decode._cache_size()
+  other = cascades.Sampler(*pair, lenience=0.9, temperature=0.3)
+  other.sample(prompts[2:4], max_new_tokens=20, seed=9, stop_tokens=['\n', '.'])
+  assert sizes == (
+    decoding.prefill._cache_size(),
+    decoding.decode._cache_size(),
+  )
+
+
+@pytest.mark.parametrize(
+  ('options', 'said'),
+  [
+    ({'method': 'token_v4'}, 'method: .*did you mean'),
+    ({'lenience': math.nan}, 'lenience: '),
+    ({'lenience': 'much'}, 'lenience: '),
+    ({'gamma': -1}, 'gamma: -1 will not do'),
+    ({'gamma': 1.5}, 'gamma: 1.5 is not a whole number'),
+    ({'temperature': -0.1}, 'temperature: '),
+    ({'top_k': 0}, 'top_k: 0'),
+    ({'top_p': 1.1}, 'top_p: '),
+  ],
+)
+def test_bad_options_are_named(pair, options, said):
+  with pytest.raises(ValueError, match=said):
+    cascades.Sampler(*pair, **options)
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'said'),
+  [
+    (([],), 'prompts: the list is empty'),
+    (([3],), 'prompts: 3 is not a text'),
+    (('x' * 5000,), 'do not fit'),
+    (('x', {'max_new_tokens': 0}), 'max_new_tokens: 0'),
+    (('x', {'max_new_tokens': 5000}), 'do not fit'),
+    (('x', {'stop_tokens': ['two words']}), 'stop_tokens: .* tokens'),
+    (('x', {'forbidden_tokens': [10**6]}), 'forbidden_tokens: there is no'),
+    (('x', {'seed': -1}), 'seed: -1'),
+  ],
+)
+def test_bad_arguments_are_named(pair, arguments, said):
+  prompt, *rest = arguments
+  with pytest.raises(ValueError, match=said):
+    cascades.Sampler(*pair).sample(prompt, **(rest[0] if rest else {}))
+
+
+def test_pairs_that_do_not_belong_together_are_refused(pair):
+  verifier, drafter = pair
+  other = tokenizers.train(['the quick brown fox ' * 20] * 3, 280)
+  with pytest.raises(ValueError, match='tokenizer is not the verifier'):
+    cascades.Sampler(verifier, drafter._replace(tokenizer=other))
+  smaller = dataclasses.replace(drafter.model, vocab_size=100)
+  with pytest.raises(ValueError, match='vocabulary has 100 tokens'):
+    cascades.Sampler(verifier, drafter._replace(model=smaller))
+  with pytest.raises(ValueError, match='drafter: none is given'):
+    cascades.Sampler(verifier)
+
+
+def test_answers_are_numpy_free_lists(pair):
+  answer = cascades.Sampler(*pair).sample('The number 12 in words:')
+  assert all(type(t) is int for t in answer.tokens)
+  assert all(type(v) is int for v in answer.counts.values())
+  assert not isinstance(answer.tokens, np.ndarray)

@@ -1,0 +1,137 @@
+"""Problems are right, different, seeded, and split by their content."""
+
+import itertools
+import re
+
+import pytest
+
+from cascades.tasks import TASKS, numerals, word_problems
+from cascades.tasks.task import split_of
+
+
+@pytest.fixture(params=list(TASKS))
+def task(request):
+  return TASKS[request.param]
+
+
+def test_examples_are_reproducible_and_different(task):
+  first = list(task.load(split='test', seed=0, num_examples=50))
+  assert first == list(task.load(split='test', seed=0, num_examples=50))
+  assert first[:10] == list(task.load(split='test', seed=0, num_examples=10))
+  other = list(task.load(split='test', seed=1, num_examples=50))
+  assert {e.id for e in first}.isdisjoint(e.id for e in other)
+  assert len({e.prompt for e in first}) == 50
+  assert [e.prompt for e in first] != [e.prompt for e in other]
+
+
+def test_splits_share_no_problem_whatever_the_seed(task):
+  keys = {}
+  for seed in (0, 1):
+    for key, *_ in itertools.islice(task.problems(f'any/{seed}'), 3000):
+      keys.setdefault(split_of(key), set()).add(key)
+  train, test = keys['train'], keys['test']
+  assert train.isdisjoint(test | keys['validation'])
+  assert 0.03 < len(test) / sum(map(len, keys.values())) < 0.1
+  # What `load` yields is of the split it was asked for.
+  wanted = {e.prompt for e in task.load(split='test', num_examples=20)}
+  found = {
+    prompt: split_of(key)
+    for key, prompt, _ in itertools.islice(task.problems('test/0'), 1000)
+  }
+  assert {found[prompt] for prompt in wanted} == {'test'}
+
+
+def test_references_score_full_and_others_do_not(task):
+  examples = list(task.load(num_examples=30))
+  for example, other in itertools.pairwise(examples):
+    assert task.score(example.reference, example.reference)[task.metric] == 1
+    if other.reference.split()[-1] != example.reference.split()[-1]:
+      assert task.score(other.reference, example.reference)[task.metric] == 0
+    assert task.score('', example.reference)[task.metric] == 0
+
+
+def test_unknown_split_is_named(task):
+  with pytest.raises(ValueError, match="'dev' is not a split"):
+    next(task.load(split='dev'))
+
+
+def test_word_problems_are_worked_out_right():
+  operators, steps, large = set(), set(), 0
+  for example in TASKS['word_problems'].load(num_examples=400):
+    lines = example.reference.strip().split('\n')
+    values = []
+    for line in lines[:-1]:
+      a, op, b, c = re.search(r'(\d+)([-+*/])(\d+)=(\d+)', line).groups()
+      a, b, c = int(a), int(b), int(c)
+      assert c == {'+': a + b, '-': a - b, '*': a * b, '/': a / b}[op]
+      assert 0 < c < 1000
+      assert not values or a == values[-1]
+      values.append(c)
+      operators.add(op)
+      large += c > 99
+    steps.add(len(values))
+    assert lines[-1] == f'#### {values[-1]}'
+  assert operators == set('+-*/')
+  assert steps == {2, 3, 4, 5}
+  assert large > 300
+
+
+@pytest.mark.parametrize(
+  ('answer', 'number'),
+  [
+    ('#### 12', 12),
+    ('so\n#### -3', -3),
+    ('####1,234', 1234),
+    ('#### 0.5', 0.5),
+    ('#### 7\n#### 8', 7),
+    ('12', None),
+    ('####', None),
+  ],
+)
+def test_final_number(answer, number):
+  assert word_problems.final_number(answer) == number
+
+
+@pytest.mark.parametrize(
+  ('value', 'words'),
+  [
+    (0, 'zero'),
+    (13, 'thirteen'),
+    (20, 'twenty'),
+    (99, 'ninety-nine'),
+    (100, 'one hundred'),
+    (310, 'three hundred ten'),
+    (4302, 'four thousand three hundred two'),
+    (100_000, 'one hundred thousand'),
+    (
+      999_999,
+      'nine hundred ninety-nine thousand nine hundred ninety-nine',
+    ),
+  ],
+)
+def test_numbers_in_words(value, words):
+  assert numerals.number_in_words(value) == words
+
+
+@pytest.mark.parametrize(
+  ('date', 'words'),
+  [
+    ((1776, 7, 4), 'the fourth of July, seventeen seventy-six'),
+    ((2000, 1, 1), 'the first of January, two thousand'),
+    ((2009, 12, 28), 'the twenty-eighth of December, two thousand nine'),
+    ((1900, 5, 12), 'the twelfth of May, nineteen hundred'),
+    ((1805, 3, 20), 'the twentieth of March, eighteen oh five'),
+    ((2010, 8, 22), 'the twenty-second of August, twenty ten'),
+  ],
+)
+def test_dates_in_words(date, words):
+  assert numerals.date_in_words(*date) == words
+
+
+def test_chrf_is_sacrebleus():
+  from sacrebleu.metrics import CHRF
+
+  scores = TASKS['numerals'].score(' four hundred two', ' four hundred ten')
+  want = CHRF().sentence_score('four hundred two', ['four hundred ten']).score
+  assert scores == {'exact_match': 0.0, 'chrf': want}
+  assert 0 < want < 100
