@@ -60,15 +60,15 @@ def get_config() -> ml_collections.ConfigDict:
     ),
   )
   c.models.tiny_drafter = dict(
-    steps=3000,
+    steps=6000,
     rows=24,
     learning_rate=0.02,
     config=dict(
       hidden_size=64,
-      intermediate_size=256,
+      intermediate_size=512,
       num_hidden_layers=2,
       layer_types=['sliding_attention', 'full_attention'],
-      num_attention_heads=2,
+      num_attention_heads=4,
       num_key_value_heads=1,
       head_dim=32,
       query_pre_attn_scalar=32,

@@ -57,8 +57,9 @@ _WORKED = {
 def _operand(rng: random.Random, op: str, value: int) -> int | None:
   """A second operand that keeps the result within 1..999, or None."""
   if op == '+':
-    most = min(_LARGEST - value, rng.choice((99, 899)))
-    return rng.randint(2, most) if most > 2 else None
+    room = _LARGEST - value
+    most = min(room, rng.choice((99, 899))) if room > 2 else 0
+    return rng.randint(2, most) if most else None
   if op == '-':
     most = min(value - 1, rng.choice((99, 899)))
     return rng.randint(2, most) if most >= 2 else None

@@ -1,0 +1,799 @@
+"""Tests of reading and writing checkpoints.
+
+The fixtures were made by transformers itself (see make_hf_fixtures.py there),
+so that its weights, names, config.json and logits are the reference here.
+"""
+
+import dataclasses
+import functools
+import itertools
+import json
+import pathlib
+import re
+import shutil
+import socket
+import sys
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from cascades import checkpoints, models, tokenizers
+
+FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
+FOLDERS = ('hf_gemma2', 'hf_gemma3')
+FULL, SLIDING = 'full_attention', 'sliding_attention'
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch):
+  def refuse(*args):
+    raise AssertionError('a test reached for the network')
+
+  monkeypatch.setattr(socket.socket, 'connect', refuse)
+  monkeypatch.setattr(socket, 'getaddrinfo', refuse)
+
+
+@functools.cache
+def load(folder: str) -> checkpoints.Checkpoint:
+  return checkpoints.load_model(FIXTURES / folder)
+
+
+def read_config(folder: str) -> dict:
+  return json.loads((FIXTURES / folder / 'config.json').read_text())
+
+
+def expected(folder: str) -> tuple[np.ndarray, np.ndarray]:
+  """Token ids, and transformers' logits after each."""
+  with np.load(FIXTURES / folder / 'expected.npz', allow_pickle=False) as file:
+    return file['tokens'], file['logits']
+
+
+def uncached(model, params, tokens):
+  positions = jnp.arange(len(tokens))
+  mask = positions[None] <= positions[:, None]
+  return model(params, jnp.asarray(tokens), positions, mask)[0]
+
+
+def stored(folder: pathlib.Path) -> dict[str, np.ndarray]:
+  """Every tensor of a folder."""
+  tensors = {}
+  for file in folder.glob('*.safetensors'):
+    with safe_open(file, framework='numpy') as handle:
+      tensors |= {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
+  return tensors
+
+
+def paths(tree) -> dict[tuple[str, ...], tuple[int, ...]]:
+  """Leaf path to shape."""
+  flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+  return {tuple(k.key for k in path): leaf.shape for path, leaf in flat}
+
+
+# --- Reading what transformers wrote ---
+
+
+@pytest.mark.parametrize('folder', FOLDERS)
+def test_logits_equal_those_of_transformers(folder):
+  model, params, tokenizer = load(folder)
+  tokens, logits = expected(folder)
+  window = model.module.config.sliding_window_size
+  assert len(tokens) > 3 * window
+  assert tokenizer.vocab_size <= model.vocab_size == logits.shape[-1]
+  ours = uncached(model, params, tokens)
+  assert ours.dtype == jnp.float32
+  np.testing.assert_allclose(ours, logits, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize('folder', FOLDERS)
+@pytest.mark.parametrize('block', [1, 5])
+def test_logits_through_the_cache_equal_those_of_transformers(folder, block):
+  model, params, _ = load(folder)
+  tokens, logits = expected(folder)
+  slots = len(tokens) + 3
+  step = jax.jit(model)
+  cache = model.init_cache(params, slots)
+  ours = []
+  for start in range(0, len(tokens), block):
+    positions = start + jnp.arange(block)
+    mask = jnp.arange(slots)[None] <= positions[:, None]
+    chunk = jnp.asarray(tokens[start : start + block])
+    out, cache = step(params, chunk, positions, mask, cache)
+    ours.append(out)
+  np.testing.assert_allclose(np.concatenate(ours), logits, rtol=0, atol=1e-4)
+
+
+def _rope_4(**fields):
+  """In the flat fields of transformers 4, which reach the model as well."""
+  return {'rope_parameters': None, **fields}
+
+
+@pytest.mark.parametrize(
+  ('folder', 'changes'),
+  [
+    ('hf_gemma2', {'attn_logit_softcapping': None}),
+    ('hf_gemma2', {'final_logit_softcapping': None}),
+    ('hf_gemma2', {'sliding_window': 5}),
+    ('hf_gemma2', {'query_pre_attn_scalar': 8}),
+    ('hf_gemma2', {'layer_types': [FULL, FULL, SLIDING]}),
+    ('hf_gemma2', _rope_4(rope_theta=1000.0)),
+    ('hf_gemma3', {'sliding_window': 5}),
+    ('hf_gemma3', {'query_pre_attn_scalar': 8}),
+    ('hf_gemma3', _rope_4(rope_theta=1000.0, rope_local_base_freq=100.0)),
+    (
+      'hf_gemma3',
+      _rope_4(
+        rope_theta=1000.0,
+        rope_local_base_freq=1000.0,
+        rope_scaling={'rope_type': 'linear', 'factor': 8.0},
+      ),
+    ),
+  ],
+)
+def test_the_reference_notices_a_misread_field(folder, changes):
+  # Without this, equality above could hold because nothing matters.
+  model = models.from_config(read_config(folder) | changes)
+  tokens, logits = expected(folder)
+  off = np.abs(uncached(model, load(folder).params, tokens) - logits).max()
+  assert off > 1e-2
+
+
+@pytest.mark.parametrize('folder', FOLDERS)
+def test_a_key_value_head_for_every_query_head(folder, tmp_path):
+  # Heads that are shared, spelled out: the same model in gemma's other layout.
+  config, tensors = read_config(folder), stored(FIXTURES / folder)
+  heads, dim = config['num_attention_heads'], config['head_dim']
+  shared = heads // config['num_key_value_heads']
+  for name, tensor in tensors.items():
+    if 'k_proj' in name or 'v_proj' in name:
+      by_head = tensor.reshape(-1, dim, tensor.shape[-1])
+      tensors[name] = by_head.repeat(shared, 0).reshape(heads * dim, -1)
+  save_file(tensors, tmp_path / 'model.safetensors')
+  shutil.copy(FIXTURES / folder / 'tokenizer.model', tmp_path)
+  config |= {'num_key_value_heads': heads}
+  (tmp_path / 'config.json').write_text(json.dumps(config))
+  model, params, _ = checkpoints.load_model(tmp_path)
+  assert 'qkv_einsum' in params['layer_0']['attn']
+  tokens, logits = expected(folder)
+  ours = uncached(model, params, tokens)
+  np.testing.assert_allclose(ours, logits, rtol=0, atol=1e-4)
+
+
+def test_reading_needs_no_torch(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'torch', None)
+  params = checkpoints.load_model(FIXTURES / 'hf_gemma3').params
+  assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(params))
+
+
+@pytest.mark.parametrize(
+  'root', ['model.language_model.', 'language_model.model.']
+)
+def test_the_text_part_of_a_multimodal_checkpoint(tmp_path, root):
+  source = FIXTURES / 'hf_gemma3'
+  tensors = {
+    name.replace('model.', root, 1): tensor
+    for name, tensor in stored(source).items()
+  }
+  vision = root.replace('language_model', 'vision_tower')
+  tensors[vision + 'embeddings.weight'] = np.ones((3, 3), np.float32)
+  save_file(tensors, tmp_path / 'model.safetensors')
+  shutil.copy(source / 'tokenizer.model', tmp_path)
+  whole = {'model_type': 'gemma3', 'text_config': read_config('hf_gemma3')}
+  (tmp_path / 'config.json').write_text(json.dumps(whole))
+  read = checkpoints.load_model(str(tmp_path))
+  assert read.model == load('hf_gemma3').model
+  jax.tree.map(
+    np.testing.assert_array_equal, read.params, load('hf_gemma3').params
+  )
+
+
+# --- Writing ---
+
+
+@pytest.mark.parametrize('folder', FOLDERS)
+def test_written_tensors_are_those_that_transformers_wrote(folder, tmp_path):
+  _, params, tokenizer = load(folder)
+  checkpoints.save_model(tmp_path, read_config(folder), params, tokenizer)
+  theirs, ours = stored(FIXTURES / folder), stored(tmp_path)
+  assert ours.keys() == theirs.keys()
+  for name, tensor in theirs.items():
+    assert ours[name].dtype == tensor.dtype
+    np.testing.assert_array_equal(ours[name], tensor, err_msg=name)
+  assert json.loads((tmp_path / 'config.json').read_text()) == read_config(
+    folder
+  )
+  modes = {file.stat().st_mode for file in tmp_path.iterdir()}
+  assert len(modes) == 1, 'one file is more private than the others'
+
+
+@pytest.mark.parametrize('family', ['gemma2', 'gemma3_text'])
+@pytest.mark.parametrize(
+  ('heads', 'kv_heads'), [(4, 1), (4, 2), (2, 2)], ids=['mqa', 'gqa', 'mha']
+)
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_round_trip_is_exact(family, heads, kv_heads, dtype, tmp_path):
+  config = dict(
+    model_type=family,
+    vocab_size=70,
+    hidden_size=16,
+    intermediate_size=24,
+    num_hidden_layers=2,
+    num_attention_heads=heads,
+    num_key_value_heads=kv_heads,
+    head_dim=6,
+    query_pre_attn_scalar=6,
+    sliding_window=4,
+  )
+  model = models.from_config(config)
+  shapes = model.param_shapes()
+  random = np.random.default_rng(0)
+  params = jax.tree.map(
+    lambda x: jnp.asarray(random.normal(size=x.shape), dtype), shapes
+  )
+  tokenizer = load('hf_gemma2').tokenizer
+  folder = tmp_path / 'not' / 'there yet'
+  checkpoints.save_model(folder, config, params, tokenizer)
+  read = checkpoints.load_model(folder)
+  assert read.model == model
+  assert read.tokenizer == tokenizer
+  assert jax.tree.structure(read.params) == jax.tree.structure(shapes)
+  for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+    got = functools.reduce(lambda tree, key: tree[key.key], path, read.params)
+    assert got.dtype == leaf.dtype
+    np.testing.assert_array_equal(got, leaf, err_msg=str(path))
+  attn = read.params['layer_0']['attn']
+  assert ('qkv_einsum' in attn) == (heads == kv_heads)
+
+
+# --- Folders that cannot be read ---
+
+
+def _cut(file: pathlib.Path, keep: int) -> None:
+  file.write_bytes(file.read_bytes()[:keep])
+
+
+def _configure(**changes):
+  def change(folder):
+    file = folder / 'config.json'
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+  return change
+
+
+def _retensor(name, change):
+  """Replaces a tensor by change(tensor); drops it where that is None."""
+
+  def apply(folder):
+    tensors = stored(folder)
+    tensor = tensors.pop(name)
+    if (new := change(tensor)) is not None:
+      tensors[name] = np.ascontiguousarray(new)
+    for file in folder.glob('*.safetensors'):
+      file.unlink()
+    save_file(tensors, folder / 'model.safetensors')
+
+  return apply
+
+
+def _each(pattern, do):
+  return lambda folder: [do(file) for file in folder.glob(pattern)]
+
+
+LAYER = 'model.layers.1'
+SHARD = 'model-00002-of-00004.safetensors'
+DAMAGE = {
+  'no config': (_each('config.json', pathlib.Path.unlink), 'no config.json'),
+  'cut config': (
+    _each('config.json', lambda f: _cut(f, 100)),
+    'config.json is damaged',
+  ),
+  'binary config': (
+    _each('config.json', lambda f: f.write_bytes(b'\xff\xfe\x00')),
+    'config.json is damaged',
+  ),
+  'list config': (
+    _each('config.json', lambda f: f.write_text('[]')),
+    'config.json is damaged',
+  ),
+  'other family': (_configure(model_type='llama'), "model_type 'llama'"),
+  'no family': (_configure(model_type=None), 'model_type None'),
+  'untied': (_configure(tie_word_embeddings=False), 'tie_word_embeddings'),
+  'smaller vocabulary': (_configure(vocab_size=60), 'tokenizer.model has 64'),
+  'wrong width': (
+    _configure(hidden_size=36, query_pre_attn_scalar=12),
+    'model.embed_tokens.weight has the shape (64, 32)',
+  ),
+  'no weights': (
+    _each('*.safetensors', pathlib.Path.unlink),
+    'no *.safetensors file',
+  ),
+  'no shard': (
+    _each(SHARD, pathlib.Path.unlink),
+    'lacks the tensor model.layers.0.',
+  ),
+  'empty shard': (_each(SHARD, lambda f: _cut(f, 0)), SHARD),
+  'cut header': (_each(SHARD, lambda f: _cut(f, 50)), SHARD),
+  'cut data': (_each(SHARD, lambda f: _cut(f, 30_000)), SHARD),
+  'missing norm': (
+    _retensor(f'{LAYER}.input_layernorm.weight', lambda t: None),
+    f'lacks the tensor {LAYER}.input_layernorm.weight',
+  ),
+  'missing value': (
+    _retensor(f'{LAYER}.self_attn.v_proj.weight', lambda t: None),
+    f'lacks the tensor {LAYER}.self_attn.v_proj.weight',
+  ),
+  'long norm': (
+    _retensor('model.norm.weight', lambda t: np.tile(t, 2)),
+    'model.norm.weight has the shape (64,)',
+  ),
+  'short value': (
+    _retensor(f'{LAYER}.self_attn.v_proj.weight', lambda t: t[:12]),
+    f'{LAYER}.self_attn.v_proj.weight has the shape (12, 32)',
+  ),
+  'ragged query': (
+    _retensor(f'{LAYER}.self_attn.q_proj.weight', lambda t: t[:47]),
+    f'{LAYER}.self_attn.q_proj.weight has the shape (47, 32)',
+  ),
+  # As many numbers as asked for, in the wrong order.
+  'transposed query': (
+    _retensor(f'{LAYER}.self_attn.q_proj.weight', lambda t: t.T),
+    f'{LAYER}.self_attn.q_proj.weight has the shape (32, 48)',
+  ),
+  'transposed output': (
+    _retensor(f'{LAYER}.self_attn.o_proj.weight', lambda t: t.T),
+    f'{LAYER}.self_attn.o_proj.weight has the shape (48, 32)',
+  ),
+  'short up': (
+    _retensor(f'{LAYER}.mlp.up_proj.weight', lambda t: t[:40]),
+    f'{LAYER}.mlp.up_proj.weight has the shape (40, 32)',
+  ),
+  'no tokenizer': (
+    _each('tokenizer.model', pathlib.Path.unlink),
+    'tokenizer.model is missing',
+  ),
+  'cut tokenizer': (
+    _each('tokenizer.model', lambda f: _cut(f, 300)),
+    'tokenizer.model is missing, damaged',
+  ),
+  'empty tokenizer': (
+    _each('tokenizer.model', lambda f: _cut(f, 0)),
+    'tokenizer.model is missing, damaged',
+  ),
+}
+
+
+def check_message(message: str, folder=None) -> None:
+  """One sentence, on one line, that says what to do."""
+  message = message.replace(str(folder), 'FOLDER')
+  assert '\n' not in message
+  assert message.endswith('.')
+  assert '. ' not in message
+  assert re.search(r'\b(fetch|give|check)\b', message), message
+
+
+@pytest.mark.parametrize(('damage', 'named'), DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_folder_is_refused_in_one_sentence(damage, named, tmp_path):
+  folder = tmp_path / 'model'
+  shutil.copytree(FIXTURES / 'hf_gemma2', folder)
+  damage(folder)
+  with pytest.raises(ValueError, match=r'^model: ') as error:
+    checkpoints.load_model(folder)
+  message = str(error.value)
+  assert named in message
+  assert str(folder) in message
+  check_message(message, folder)
+
+
+# --- config.json ---
+
+
+def built(config):
+  """gemma's configuration for a config.json."""
+  return models.from_config(config).module.config
+
+
+@pytest.mark.parametrize('family', ['gemma2', 'gemma3_text'])
+def test_absent_fields_take_the_defaults_of_transformers(family):
+  defaults = json.loads((FIXTURES / 'hf_defaults.json').read_text())[family]
+  silent = built({'model_type': family})
+  assert silent == built(defaults)
+  assert silent.num_layers == len(defaults['layer_types'])
+  for name in ('hidden_size', 'head_dim', 'num_key_value_heads', 'vocab_size'):
+    without = {k: v for k, v in defaults.items() if k != name}
+    assert built(without) == silent, name
+
+
+@pytest.mark.parametrize('text', [{}, {'model_type': 'gemma3_text'}, None])
+def test_a_multimodal_config_may_say_little_of_its_text_part(text):
+  whole = {'model_type': 'gemma3', 'text_config': text, 'vision_config': {}}
+  assert built(whole) == built({'model_type': 'gemma3_text'})
+  # The mapping has to know the same defaults.
+  assert len(list(checkpoints.leaves(whole))) == 2 + 26 * 11
+
+
+def test_rope_fields_of_transformers_4_and_5_mean_the_same():
+  five = read_config('hf_gemma3')
+  four = {k: v for k, v in five.items() if k != 'rope_parameters'}
+  four |= {
+    'rope_theta': 1000.0,
+    'rope_local_base_freq': 100.0,
+    'rope_scaling': {'rope_type': 'linear', 'factor': 8.0},
+  }
+  assert built(four) == built(five)
+  config = built(five)
+  assert config.local_base_frequency == 100.0
+  assert config.local_scale_factor == 1.0
+  assert config.global_base_frequency == 1000.0
+  assert config.global_scale_factor == 8.0
+
+
+def test_gemma_3_rope_defaults_per_layer_type():
+  def frequencies(**fields):
+    config = built({'model_type': 'gemma3_text', **fields})
+    return (
+      config.local_base_frequency,
+      config.local_scale_factor,
+      config.global_base_frequency,
+      config.global_scale_factor,
+    )
+
+  assert frequencies() == (10_000, 1, 1_000_000, 1)
+  assert frequencies(rope_scaling=None) == (10_000, 1, 1_000_000, 1)
+  # Older configs say `type`; and 4 scales no local layer.
+  scaling = {'type': 'linear', 'factor': 4.0}
+  assert frequencies(rope_scaling=scaling) == (10_000, 1, 1_000_000, 4)
+  nested = {SLIDING: {'rope_theta': 500.0}}
+  assert frequencies(rope_parameters=nested) == (500, 1, 1_000_000, 1)
+  nested = {FULL: {'rope_type': 'default', 'factor': 8.0}}
+  assert frequencies(rope_parameters=nested) == (10_000, 1, 1_000_000, 1)
+
+
+@pytest.mark.parametrize(
+  'fields',
+  [
+    {
+      'rope_theta': 500.0,
+      'rope_scaling': {'rope_type': 'linear', 'factor': 2.0},
+    },
+    {
+      'rope_parameters': {
+        'rope_type': 'linear',
+        'factor': 2.0,
+        'rope_theta': 500.0,
+      }
+    },
+  ],
+)
+def test_gemma_2_turns_all_layers_alike(fields):
+  config = built({'model_type': 'gemma2', **fields})
+  assert config.local_base_frequency == config.global_base_frequency == 500
+  assert config.local_scale_factor == config.global_scale_factor == 2
+  config = built({'model_type': 'gemma2', 'rope_theta': 10_000.0})
+  assert config.local_base_frequency == config.global_base_frequency == 10_000
+  assert config.local_scale_factor == config.global_scale_factor == 1
+
+
+def test_layer_types_from_a_pattern_or_spelled_out():
+  def layers(**fields):
+    types = built({'num_hidden_layers': 7, **fields}).attention_types
+    return ''.join(kind.name[0] for kind in types)
+
+  assert layers(model_type='gemma2') == 'LGLGLGL'
+  assert layers(model_type='gemma3_text') == 'LLLLLGL'
+  three = {'model_type': 'gemma3_text', 'sliding_window_pattern': 3}
+  assert layers(**three) == 'LLGLLGL'
+  spelled = [FULL] * 6 + [SLIDING]
+  assert layers(**three, layer_types=spelled) == 'GGGGGGL'
+  assert layers(model_type='gemma2', layer_types=spelled) == 'GGGGGGL'
+
+
+@pytest.mark.parametrize(
+  ('field', 'value'),
+  [
+    ('model_type', 'gemma3n_text'),
+    ('tie_word_embeddings', False),
+    ('hidden_activation', 'silu'),
+    ('rms_norm_eps', 1e-5),
+    ('attention_bias', True),
+    ('use_bidirectional_attention', True),
+    ('query_pre_attn_scalar', 100),
+    ('layer_types', [FULL]),
+    ('layer_types', ['chunked_attention'] * 26),
+    ('rope_scaling', {'rope_type': 'yarn', 'factor': 4.0}),
+    ('rope_scaling', {'rope_type': 'linear'}),
+  ],
+)
+@pytest.mark.parametrize('family', ['gemma2', 'gemma3_text'])
+def test_a_value_that_gemma_cannot_have_is_refused(family, field, value):
+  config = {'model_type': family, field: value}
+  word = 'rope' if field == 'rope_scaling' else field
+  with pytest.raises(ValueError, match=rf'^config\.json: .*{word}') as error:
+    models.from_config(config)
+  assert str(error.value).endswith('.')
+
+
+# --- gemma's own checkpoints ---
+
+
+def _hub(family, layers, width, hidden, heads, kv_heads, vocab, **fields):
+  """As in the config.json of a published model."""
+  return dict(
+    model_type=family,
+    num_hidden_layers=layers,
+    hidden_size=width,
+    intermediate_size=hidden,
+    num_attention_heads=heads,
+    num_key_value_heads=kv_heads,
+    vocab_size=vocab,
+    **fields,
+  )
+
+
+_TWO = dict(
+  attn_logit_softcapping=50.0,
+  final_logit_softcapping=30.0,
+  hidden_act='gelu_pytorch_tanh',
+  hidden_activation='gelu_pytorch_tanh',
+  rms_norm_eps=1e-6,
+  rope_theta=10000.0,
+  sliding_window=4096,
+)
+_SMALL = dict(
+  head_dim=256,
+  query_pre_attn_scalar=256,
+  rope_local_base_freq=10000,
+  rope_scaling=None,
+  rope_theta=1000000,
+  sliding_window=512,
+  sliding_window_pattern=6,
+)
+_LARGE = dict(
+  rope_scaling={'factor': 8.0, 'rope_type': 'linear'},
+  sliding_window=1024,
+)
+_FOUR = _hub('gemma3_text', 34, 2560, 10240, 8, 4, 262208, **_LARGE)
+HUB = {
+  'gemma2-2b': _hub(
+    'gemma2', 26, 2304, 9216, 8, 4, 256000, head_dim=256, **_TWO
+  ),
+  'gemma2-9b': _hub(
+    'gemma2', 42, 3584, 14336, 16, 8, 256000, head_dim=256, **_TWO
+  ),
+  'gemma2-27b': _hub(
+    'gemma2',
+    46,
+    4608,
+    36864,
+    32,
+    16,
+    256000,
+    head_dim=128,
+    query_pre_attn_scalar=144,
+    **_TWO,
+  ),
+  'gemma3-270m': _hub('gemma3_text', 18, 640, 2048, 4, 1, 262144, **_SMALL),
+  'gemma3-1b': _hub('gemma3_text', 26, 1152, 6912, 4, 1, 262144, **_SMALL),
+  # The published file leaves out what equals the defaults.
+  'gemma3-4b': {
+    'model_type': 'gemma3',
+    'text_config': {
+      k: v
+      for k, v in _FOUR.items()
+      if k not in ('num_attention_heads', 'num_key_value_heads', 'vocab_size')
+    },
+    'vision_config': {'hidden_size': 1152},
+  },
+  'gemma3-12b': {
+    'model_type': 'gemma3',
+    'text_config': _hub(
+      'gemma3_text', 48, 3840, 15360, 16, 8, 262208, **_LARGE
+    ),
+  },
+  'gemma3-27b': {
+    'model_type': 'gemma3',
+    'text_config': _hub(
+      'gemma3_text',
+      62,
+      5376,
+      21504,
+      32,
+      16,
+      262208,
+      head_dim=128,
+      query_pre_attn_scalar=168,
+      **_LARGE,
+    ),
+  },
+}
+VARIANTS = [f'{size}-{kind}' for size in HUB for kind in ('pt', 'it')]
+# Of gemma's own checkpoints: layers, width, vocabulary.
+OWN = {
+  'gemma2-2b': (26, 2304, 256128),
+  'gemma2-9b': (42, 3584, 256128),
+  'gemma2-27b': (46, 4608, 256128),
+  'gemma3-270m': (18, 640, 262144),
+  'gemma3-1b': (26, 1152, 262144),
+  'gemma3-4b': (34, 2560, 262144),
+  'gemma3-12b': (48, 3840, 262144),
+  'gemma3-27b': (62, 5376, 262144),
+}
+
+
+def test_the_names_of_gemmas_checkpoints():
+  names = models.gemma_checkpoints()
+  ours = [n for n in names if re.match('gemma[23]-', n)]
+  assert sorted(ours) == sorted(VARIANTS)
+  assert names['gemma2-2b-it'].value.endswith('/gemma2-2b-it')
+
+
+@functools.cache
+def own_model(size: str):
+  return models.from_gemma(f'{size}-it')
+
+
+@functools.cache
+def own_shapes(size: str):
+  return own_model(size)[0].param_shapes()
+
+
+@pytest.mark.parametrize('size', HUB)
+def test_a_name_builds_its_architecture(size):
+  model, tokenizer = own_model(size)
+  shapes = own_shapes(size)
+  layers, width, vocab = OWN[size]
+  assert shapes['embedder']['input_embedding'].shape == (vocab, width)
+  assert model.vocab_size == vocab
+  assert sum(name.startswith('layer_') for name in shapes) == layers
+  # Images are of no use here, and their encoder is large.
+  assert 'vision_encoder' not in shapes
+  assert 'mm_input_projection' not in shapes['embedder']
+  assert re.search(rf'gemma{size[5]}.*\.model$', tokenizer)
+  assert models.from_gemma(f'{size}-pt') == (model, tokenizer)
+
+
+def _hub_shapes(text) -> dict[str, tuple[int, ...]]:
+  """Tensors of a published checkpoint, from its sizes."""
+  width, hidden = text['hidden_size'], text['intermediate_size']
+  dim = text.get('head_dim', 256)
+  queries = text.get('num_attention_heads', 8) * dim
+  keys = text.get('num_key_value_heads', 4) * dim
+  layer = {
+    'self_attn.q_proj': (queries, width),
+    'self_attn.k_proj': (keys, width),
+    'self_attn.v_proj': (keys, width),
+    'self_attn.o_proj': (width, queries),
+    'mlp.gate_proj': (hidden, width),
+    'mlp.up_proj': (hidden, width),
+    'mlp.down_proj': (width, hidden),
+    'input_layernorm': (width,),
+    'post_attention_layernorm': (width,),
+    'pre_feedforward_layernorm': (width,),
+    'post_feedforward_layernorm': (width,),
+  }
+  if text['model_type'] == 'gemma3_text':
+    layer |= {'self_attn.q_norm': (dim,), 'self_attn.k_norm': (dim,)}
+  tensors = {
+    'model.embed_tokens.weight': (text.get('vocab_size', 262208), width),
+    'model.norm.weight': (width,),
+  }
+  for i, (name, shape) in itertools.product(
+    range(text['num_hidden_layers']), layer.items()
+  ):
+    tensors[f'model.layers.{i}.{name}.weight'] = shape
+  return tensors
+
+
+@pytest.mark.parametrize('size', HUB)
+def test_a_published_config_is_the_architecture_that_gemma_has(size):
+  ours, theirs = built(HUB[size]), own_model(size)[0].module.config
+  for field in dataclasses.fields(theirs):
+    # Published vocabularies are padded differently, and the gate is a choice.
+    if field.name in ('num_embed', 'transpose_gating_einsum'):
+      continue
+    a, b = getattr(ours, field.name), getattr(theirs, field.name)
+    assert a == b, field.name
+
+
+@pytest.mark.parametrize('size', HUB)
+def test_every_leaf_of_a_published_size_has_its_tensors(size):
+  # All layers have the same leaves; seven hold one of every kind.
+  text = HUB[size].get('text_config', HUB[size]) | {'num_hidden_layers': 7}
+  tensors = _hub_shapes(text)
+  wanted = paths(models.from_config(text).param_shapes())
+  leaves = list(checkpoints.leaves(text))
+  assert sorted(leaf.path for leaf in leaves) == sorted(wanted)
+  names = [name for leaf in leaves for name in leaf.names]
+  assert sorted(names) == sorted(tensors)
+  for leaf in leaves:
+    parts = [
+      jax.ShapeDtypeStruct(tensors[name], jnp.float32) for name in leaf.names
+    ]
+    packed = jax.eval_shape(leaf.pack, parts)
+    assert packed.shape == wanted[leaf.path], leaf.path
+    again = jax.eval_shape(leaf.unpack, packed)
+    assert [x.shape for x in again] == [x.shape for x in parts], leaf.path
+  # gemma's own tree has the same leaves, up to the vocabulary and the gate.
+  own = paths(own_shapes(size))
+  assert wanted.keys() <= own.keys()
+  layers = OWN[size][0]
+  assert len(own) - 2 == (len(wanted) - 2) / 7 * layers
+  for path, shape in wanted.items():
+    if path[-1] == 'gating_einsum':
+      assert sorted(shape) == sorted(own[path])
+    elif path[-1] != 'input_embedding':
+      assert shape == own[path], path
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_and_the_list():
+  with pytest.raises(ValueError, match='did you mean') as error:
+    checkpoints.load_model('gemma2_2b_it')
+  message = str(error.value)
+  assert "'gemma2_2b_it'" in message
+  assert "did you mean 'gemma2-2b-it'?" in message
+  for name in [*checkpoints.BUNDLED, *VARIANTS]:
+    assert name in message.split('?')[1]
+  with pytest.raises(ValueError, match="did you mean 'tiny-drafter'"):
+    checkpoints.load_model('tinydrafter')
+
+
+def test_a_missing_folder_is_no_known_name(tmp_path):
+  folder = tmp_path / 'nowhere'
+  with pytest.raises(ValueError, match='is no folder and no known name') as e:
+    checkpoints.load_model(folder)
+  assert str(folder) in str(e.value)
+
+
+@pytest.fixture
+def local_tokenizer(monkeypatch):
+  """Lets gemma's tokenizers be read from a fixture."""
+  proto = (FIXTURES / 'hf_gemma2' / 'tokenizer.model').read_bytes()
+  asked = []
+
+  def path(name):
+    asked.append(name)
+    return types.SimpleNamespace(read_bytes=lambda: proto)
+
+  monkeypatch.setattr(checkpoints.epath, 'Path', path)
+  return asked
+
+
+def test_a_name_is_fetched_by_gemma(monkeypatch, local_tokenizer):
+  calls = []
+
+  def load_params(path, **kwargs):
+    calls.append((path.value, kwargs))
+    return {'the': 'parameters'}
+
+  ckpts = models.import_gemma().ckpts
+  monkeypatch.setattr(ckpts, 'load_params', load_params)
+  model, params, tokenizer = checkpoints.load_model('gemma2-2b-it')
+  (path, kwargs), *rest = calls
+  assert not rest
+  assert path.endswith('/gemma2-2b-it')
+  assert kwargs == {'text_only': True}
+  assert model == own_model('gemma2-2b')[0]
+  assert params == {'the': 'parameters'}
+  assert isinstance(tokenizer, tokenizers.Tokenizer)
+  assert local_tokenizer == [own_model('gemma2-2b')[1]]
+
+
+def _refuse(*args, **kwargs):
+  raise OSError('no route to host\nand a long trace')
+
+
+@pytest.mark.parametrize('part', ['parameters', 'tokenizer'])
+def test_a_failed_fetch_says_what_to_do(monkeypatch, local_tokenizer, part):
+  ckpts = models.import_gemma().ckpts
+  monkeypatch.setattr(ckpts, 'load_params', _refuse)
+  if part == 'tokenizer':
+    monkeypatch.setattr(checkpoints.epath, 'Path', _refuse)
+  with pytest.raises(ValueError, match=r'^model: gemma3-1b-it ') as error:
+    checkpoints.load_model('gemma3-1b-it')
+  message = str(error.value)
+  assert 'no route to host' in message
+  assert 'check the connection' in message
+  check_message(message)

@@ -1,0 +1,308 @@
+"""Tests of gemma as a function of one sequence."""
+
+import functools
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cascades import models
+
+WINDOW, LENGTH, SLOTS, VOCAB = 5, 24, 32, 50
+KINDS = {
+  'gemma2-gqa': dict(
+    model_type='gemma2',
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    attn_logit_softcapping=2.0,
+    final_logit_softcapping=3.0,
+  ),
+  'gemma3-mqa': dict(
+    model_type='gemma3_text',
+    num_attention_heads=3,
+    num_key_value_heads=1,
+    rope_theta=1000.0,
+    rope_local_base_freq=100.0,
+    rope_scaling={'rope_type': 'linear', 'factor': 8.0},
+  ),
+  'gemma3-mha': dict(
+    model_type='gemma3_text',
+    num_attention_heads=2,
+    num_key_value_heads=2,
+  ),
+}
+every_kind = pytest.mark.parametrize('kind', KINDS)
+
+
+def config_of(kind: str) -> dict:
+  return dict(
+    vocab_size=VOCAB,
+    hidden_size=24,
+    intermediate_size=40,
+    num_hidden_layers=2,
+    layer_types=['sliding_attention', 'full_attention'],
+    head_dim=8,
+    query_pre_attn_scalar=8,
+    sliding_window=WINDOW,
+    **KINDS[kind],
+  )
+
+
+@functools.cache
+def make(kind: str):
+  """A model and parameters none of which is at its default."""
+  model = models.from_config(config_of(kind))
+  random = np.random.default_rng(0)
+  params = jax.tree.map(
+    lambda x: jnp.asarray(random.normal(scale=0.3, size=x.shape), jnp.float32),
+    model.param_shapes(),
+  )
+  return model, params
+
+
+@functools.cache
+def _jitted(model):
+  return jax.jit(model.__call__)
+
+
+@functools.cache
+def _vmapped(model):
+  return jax.jit(jax.vmap(model.__call__, in_axes=(None, 0, 0, 0, 0)))
+
+
+def _place(start, count):
+  """Positions and mask of `count` tokens written from slot `start`."""
+  positions = start + jnp.arange(count)
+  return positions, jnp.arange(SLOTS)[None] <= positions[:, None]
+
+
+def feed(model, params, cache, start, tokens, block):
+  """Reads tokens in blocks; the logits after each, and the cache."""
+  logits = []
+  for i in range(0, len(tokens), block):
+    part = jnp.asarray(tokens[i : i + block])
+    at = _place(start + i, len(part))
+    out, cache = _jitted(model)(params, part, *at, cache)
+    logits.append(out)
+  return np.concatenate(logits), cache
+
+
+def text(seed: int, length: int) -> np.ndarray:
+  # From 1: gemma's own default mask hides padding, which is 0.
+  return np.random.default_rng(seed).integers(1, VOCAB, length)
+
+
+@every_kind
+@pytest.mark.parametrize('block', [1, 3, LENGTH])
+def test_cached_equals_gemmas_own_uncached_forward(kind, block):
+  model, params = make(kind)
+  tokens = text(1, LENGTH)
+  assert len(tokens) > 4 * WINDOW
+  own = model.module.apply({'params': params}, jnp.asarray(tokens)[None])
+  cache = model.init_cache(params, SLOTS)
+  assert model.cache_length(cache) == SLOTS
+  logits, cache = feed(model, params, cache, 0, tokens, block)
+  assert logits.shape == (LENGTH, VOCAB)
+  assert model.vocab_size == VOCAB
+  np.testing.assert_allclose(logits, own.logits[0], rtol=0, atol=1e-5)
+  assert all(layer['end_index'] == LENGTH for layer in cache.values())
+
+
+@every_kind
+def test_without_a_cache(kind):
+  model, params = make(kind)
+  tokens = jnp.asarray(text(1, LENGTH))
+  own = model.module.apply({'params': params}, tokens[None]).logits[0]
+  positions = jnp.arange(LENGTH)
+  mask = positions[None] <= positions[:, None]
+  logits, cache = model(params, tokens, positions, mask)
+  assert cache is None
+  np.testing.assert_allclose(logits, own, rtol=0, atol=1e-5)
+
+
+@every_kind
+def test_the_window_and_the_past_matter(kind):
+  # A model blind to either would pass the comparisons here for nothing.
+  model, params = make(kind)
+  tokens = text(1, LENGTH)
+  other = np.concatenate([[tokens[0] % (VOCAB - 1) + 1], tokens[1:]])
+  wider = models.from_config(config_of(kind) | {'sliding_window': WINDOW + 1})
+
+  def read(model, tokens):
+    cache = model.init_cache(params, SLOTS)
+    return feed(model, params, cache, 0, tokens, LENGTH)[0]
+
+  logits = read(model, tokens)
+  assert np.abs(logits - read(model, other))[-1].max() > 1e-4
+  changed = np.abs(logits - read(wider, tokens)).max(-1) > 1e-4
+  assert not changed[:WINDOW].any()
+  assert changed[WINDOW:].all()
+
+
+@every_kind
+@pytest.mark.parametrize(
+  ('kept', 'wrong'), [(1, 5), (4, 1), (7, 5), (16, 5), (20, 10), (0, 10)]
+)
+def test_rewinding_forgets_wrong_tokens(kind, kept, wrong):
+  model, params = make(kind)
+  prefix, right = text(1, kept), text(2, 9)
+  clean = model.init_cache(params, SLOTS)
+  if kept:
+    _, clean = feed(model, params, clean, 0, prefix, 1)
+  expected, _ = feed(model, params, clean, kept, right, 3)
+
+  _, dirty = feed(model, params, clean, kept, text(3, wrong), 5)
+  rewound = model.rewind(dirty, jnp.asarray(kept))
+  logits, _ = feed(model, params, rewound, kept, right, 3)
+  np.testing.assert_array_equal(logits, expected)
+
+  # Not rewound, the wrong tokens do show.
+  logits, _ = feed(model, params, dirty, kept + wrong, right[:3], 3)
+  assert not np.allclose(logits, expected[:3])
+
+
+@every_kind
+def test_rewinding_changes_integers_only(kind):
+  model, params = make(kind)
+  cache = model.init_cache(params, SLOTS)
+  _, cache = feed(model, params, cache, 0, text(1, 9), 3)
+  rewound = model.rewind(cache, jnp.asarray(4))
+  for name, layer in cache.items():
+    assert rewound[name].keys() == layer.keys()
+    for part, value in layer.items():
+      if part == 'end_index':
+        assert rewound[name][part].dtype == value.dtype
+        assert rewound[name][part].shape == value.shape
+        assert (rewound[name][part] == 4).all()
+      else:
+        assert rewound[name][part] is value
+
+
+@every_kind
+def test_rows_of_different_lengths_equal_single_ones(kind):
+  model, params = make(kind)
+  lengths = [2, 8, 15, 20]
+  blocks = [text(10 + n, 3) for n in lengths]
+  caches, single = [], []
+  for n, block in zip(lengths, blocks, strict=True):
+    cache = model.init_cache(params, SLOTS)
+    # One row has been rewound, as decoding does all the time.
+    read = text(n, n + 3 * (n == 8))
+    _, cache = feed(model, params, cache, 0, read, 1)
+    cache = model.rewind(cache, jnp.asarray(n))
+    caches.append(cache)
+    single.append(feed(model, params, cache, n, block, 3))
+  stack = functools.partial(jax.tree.map, lambda *xs: jnp.stack(xs))
+  places = [_place(n, 3) for n in lengths]
+  logits, together = _vmapped(model)(
+    params,
+    jnp.asarray(np.stack(blocks)),
+    jnp.stack([positions for positions, _ in places]),
+    jnp.stack([mask for _, mask in places]),
+    stack(*caches),
+  )
+  alone = stack(*[cache for _, cache in single])
+  expected = np.stack([row for row, _ in single])
+  np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5)
+  # What they leave behind in the cache is the same too.
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5),
+    together,
+    alone,
+  )
+
+
+@pytest.mark.parametrize('kind', ['gemma2-gqa', 'gemma3-mha'])
+def test_random_parameters_are_scaled_by_fan_in(kind):
+  big = dict(hidden_size=96, intermediate_size=160, head_dim=32)
+  big |= dict(query_pre_attn_scalar=32, vocab_size=400)
+  big |= dict(num_hidden_layers=1, layer_types=None)
+  model = models.from_config(config_of(kind) | big)
+  params = model.init_params(jax.random.key(1))
+  shapes = model.param_shapes()
+  assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, shapes)
+  heads = KINDS[kind]['num_attention_heads']
+  fan_in = {
+    'input_embedding': 96,
+    'attn_vec_einsum': 32 * heads,
+    'linear': 160,
+  }
+  for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+    name = jax.tree_util.keystr(path)
+    if leaf.ndim == 1:
+      assert not leaf.any(), name
+      continue
+    known = [n for key, n in fan_in.items() if key in name]
+    wanted = (known[0] if known else 96) ** -0.5
+    np.testing.assert_allclose(leaf.std(), wanted, rtol=0.05, err_msg=name)
+
+
+def test_models_of_equal_configuration_are_one_static_argument():
+  one, two, other = (
+    models.from_config(config_of(kind))
+    for kind in ('gemma3-mqa', 'gemma3-mqa', 'gemma3-mha')
+  )
+  assert one == two
+  assert hash(one) == hash(two)
+  assert one != other
+  traces = []
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def f(model, x):
+    traces.append(model)
+    return x + model.vocab_size
+
+  f(one, 1)
+  f(two, 1)
+  assert len(traces) == 1
+  f(other, 1)
+  assert len(traces) == 2
+
+
+# --- Importing ---
+
+
+@pytest.fixture(scope='module')
+def fresh_process() -> subprocess.CompletedProcess:
+  """A process that imports the module first, and then gemma."""
+  quiet = ('TF_', 'GRPC_', 'ABSL_', 'GLOG_')
+  env = {k: v for k, v in os.environ.items() if not k.startswith(quiet)}
+  return subprocess.run(
+    [
+      sys.executable,
+      '-c',
+      'import sys\n'
+      'from cascades import models\n'
+      'heavy = {"gemma", "tensorflow", "kauldron"}\n'
+      'print("early", sorted(heavy & set(sys.modules)))\n'
+      'gm = models.import_gemma()\n'
+      'print("late", gm.__name__, "gemma" in sys.modules)\n'
+      'gm.nn.Gemma2_2B, gm.text.Gemma2Tokenizer, gm.ckpts.load_params\n'
+      'print("tensorflow", "tensorflow" in sys.modules)\n',
+    ],
+    cwd=pathlib.Path(__file__).parents[1],
+    env=env,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+
+
+def test_importing_the_module_does_not_import_gemma(fresh_process):
+  assert fresh_process.returncode == 0, fresh_process.stderr
+  lines = fresh_process.stdout.splitlines()
+  assert 'early []' in lines
+  assert 'late gemma.gm True' in lines
+
+
+def test_importing_gemma_leaves_no_log_lines(fresh_process):
+  # One of absl's, as TensorFlow writes them: a letter, digits, a time.
+  logged = re.compile(r'^[IWEF]?\d{4}|^20\d\d-|tensorflow|onednn|absl::', re.I)
+  stderr = fresh_process.stderr.splitlines()
+  assert not [line for line in stderr if logged.search(line)]

@@ -1,0 +1,120 @@
+"""Tests of the SentencePiece tokenizers."""
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from cascades import tokenizers
+
+TEXTS = (
+  'There are 12 apples and 7 pears.\nHow many pieces of fruit are there?',
+  'Add 12 and 7, which makes 19.\n',
+) * 20
+
+
+@pytest.fixture(scope='module')
+def tokenizer() -> tokenizers.Tokenizer:
+  return tokenizers.train(TEXTS, vocab_size=300)
+
+
+def test_special_ids_are_gemmas(tokenizer):
+  assert tokenizer.vocab_size == 300
+  names = [tokenizer._model.id_to_piece(i) for i in range(4)]
+  assert names == ['<pad>', '</s>', '<s>', '<unk>']
+  assert tokenizer.encode('12')[0] != tokenizers.BOS
+  assert tokenizer.encode('12', add_bos=True) == [
+    tokenizers.BOS,
+    *tokenizer.encode('12'),
+  ]
+
+
+@pytest.mark.parametrize(
+  'text',
+  [
+    '',
+    'There are 7 pears.',
+    ' leading',
+    '   several   spaces   ',
+    'one\ntwo\n\n three\n',
+    '\n',
+    'tab\tand\rreturn',
+    'Grüße, šípek, 東京, Ωmega',
+    'emoji 🙂 and a family 👩‍👩‍👧 of several code points',
+    'e\u0301 stays decomposed, \u00e9 composed; \ufb01 a ligature',
+    'special words: <s> </s> <pad> <unk> <0x41>',
+    ''.join(map(chr, range(1, 128))),
+  ],
+)
+def test_text_survives_encoding(tokenizer, text):
+  ids = tokenizer.encode(text)
+  assert tokenizers.UNK not in ids
+  assert all(i > tokenizers.UNK for i in ids)
+  assert tokenizer.decode(ids) == text
+  pieces = tokenizer.pieces(ids)
+  assert len(pieces) == len(ids)
+  assert ''.join(pieces) == text
+
+
+def test_digits_are_single_tokens(tokenizer):
+  assert len(tokenizer.encode('1219')) == 4
+
+
+def test_text_was_learned_in_pieces(tokenizer):
+  text = 'There are 12 apples'
+  assert len(tokenizer.encode(text)) < len(text)
+
+
+def test_special_tokens_have_no_text(tokenizer):
+  ids = tokenizer.encode('7 pears')
+  pad, eos, bos = tokenizers.PAD, tokenizers.EOS, tokenizers.BOS
+  assert tokenizer.decode([bos, *ids, eos, pad, pad]) == '7 pears'
+  assert tokenizer.pieces([bos, eos]) == ['', '']
+
+
+def test_a_character_in_bytes_belongs_to_its_last_token(tokenizer):
+  ids = tokenizer.encode('🙂')
+  assert len(ids) == 4
+  assert tokenizer.pieces(ids) == ['', '', '', '🙂']
+
+
+def test_a_cut_character_is_marked_and_nothing_is_lost(tokenizer):
+  smile = tokenizer.encode('🙂')
+  # At the end, and before more text, as when sampling stops in the middle.
+  assert tokenizer.decode(smile[:2]) == '\ufffd'
+  cut = [*smile[:2], *tokenizer.encode(' pears')]
+  assert tokenizer.decode(cut) == '\ufffd pears'
+  assert len(tokenizer.pieces(cut)) == len(cut)
+
+
+def test_ids_of_any_integer_type(tokenizer):
+  ids = tokenizer.encode('7 pears')
+  assert tokenizer.decode(np.array(ids, np.int32)) == '7 pears'
+
+
+def test_equal_when_the_bytes_are(tokenizer, tmp_path):
+  path = tmp_path / 'tokenizer.model'
+  path.write_bytes(tokenizer.proto)
+  read = tokenizers.Tokenizer.from_file(path)
+  assert read == tokenizer
+  assert hash(read) == hash(tokenizer)
+  assert len({read, tokenizer}) == 1
+  other = tokenizers.train(TEXTS, vocab_size=310)
+  assert other != tokenizer
+  assert tokenizer != tokenizer.proto
+
+
+def test_training_is_deterministic(tokenizer):
+  assert tokenizers.train(TEXTS, vocab_size=300) == tokenizer
+
+
+@pytest.mark.parametrize('content', [None, b'not a model', 'half'])
+def test_an_unreadable_file_is_named(tokenizer, tmp_path, content):
+  path: pathlib.Path = tmp_path / 'tokenizer.model'
+  if content == 'half':
+    content = tokenizer.proto[: len(tokenizer.proto) // 2]
+  if content is not None:
+    path.write_bytes(content)
+  with pytest.raises(ValueError, match='tokenizer: ') as error:
+    tokenizers.Tokenizer.from_file(path)
+  assert str(path) in str(error.value)
