@@ -32,7 +32,9 @@ class Tokenizer:
     try:
       return cls(pathlib.Path(path).read_bytes())
     except OSError:
-      raise ValueError(f'tokenizer: {path} cannot be read.') from None
+      raise ValueError(
+        f'tokenizer: {path} cannot be read; give a SentencePiece model.'
+      ) from None
     except RuntimeError:
       raise ValueError(
         f'tokenizer: {path} is damaged or is not a SentencePiece model.'

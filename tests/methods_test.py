@@ -198,8 +198,12 @@ def test_names():
 
 
 def test_registering_makes_a_method_known():
+  def blend(d, lenience):
+    share = jnp.clip(lenience, 0, 1)
+    return share * d.q + (1 - share) * d.p
+
   method = methods.from_target(
-    lambda d, lenience: lenience * d.q + (1 - lenience) * d.p,
+    blend,
     name='test_blend',
     equation='lam q + (1 - lam) p',
     reference='this test',

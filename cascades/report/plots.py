@@ -295,7 +295,8 @@ def panels(
     for m in styles
     if m not in BASELINES and (frame.method == m).any()
   }
-  columns = min(4, len(curves_of))
+  # Never fewer than three, or one panel would fill the page.
+  columns = min(4, max(3, len(curves_of)))
   rows = math.ceil(len(curves_of) / columns)
   titles: dict[str, list[str]] = {}
   with mpl.rc_context(_RC | {'font.size': 10.0}):
