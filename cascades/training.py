@@ -52,6 +52,9 @@ def make_batch(
 ) -> dict[str, np.ndarray]:
   """Rows of packed problems: a function of the seed and the step alone.
 
+  Each problem goes to the first row with room for it; the batch is closed by
+  the first one that fits nowhere.
+
   Returns:
     Arrays [rows, row_length]: `tokens`; `targets`, the next tokens;
     `weights`, 1 where the target belongs to an answer; `segments`, the number
@@ -72,6 +75,10 @@ def make_batch(
     fits = (r for r in range(rows) if used[r] + n <= length)
     row = next(fits, None)
     if row is None:
+      if not any(used):
+        raise ValueError(
+          f'row_length: {length} is too short for a problem of {n} tokens.'
+        )
       return batch
     span = np.s_[row, used[row] : used[row] + n]
     used[row] += n
@@ -204,9 +211,9 @@ def train_model(
         state, loss, accuracy = update(state, batch)
         done = step + 1
         if done % config.log_every == 0 or done == spec.steps:
-          line = dict(step=done, loss=float(loss), accuracy=float(accuracy))
-          steps.set_postfix({k: f'{v:.4f}' for k, v in line.items()})
-          line['time'] = time.time()
+          figures = dict(loss=float(loss), accuracy=float(accuracy))
+          steps.set_postfix({k: f'{v:.4f}' for k, v in figures.items()})
+          line = dict(step=done, time=time.time(), **figures)
           print(json.dumps(line), file=log, flush=True)
         if done % config.checkpoint_every == 0 or done == spec.steps:
           manager.save(done, args=ocp.args.StandardSave(state))

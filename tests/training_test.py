@@ -18,12 +18,12 @@ _ROOT = pathlib.Path(__file__).parent.parent
 def config():
   config = cli.load_config_module(_ROOT / 'configs/train_tiny.py').get_config()
   config.tokenizer_examples = 200
-  config.vocab_size = 320
+  config.vocab_size, config.row_length = 400, 400
   config.checkpoint_every, config.log_every = 2, 2
   spec = config.models.tiny_drafter
   spec.rows, spec.steps = 2, 4
   spec.config.update(
-    hidden_size=16, intermediate_size=16, vocab_size=320, head_dim=16
+    hidden_size=16, intermediate_size=16, vocab_size=400, head_dim=16
   )
   spec.config.query_pre_attn_scalar = 16
   return config
@@ -56,6 +56,14 @@ def test_a_batch_is_packed_answers_weighted_and_reproducible(config, tokenizer):
       assert targets[-1] == 1
       assert weights[-1] == 1
       assert (np.diff(weights) >= 0).all()
+
+
+def test_a_row_too_short_for_a_problem_is_named(config, tokenizer):
+  with config.unlocked():
+    short = config.copy_and_resolve_references()
+  short.row_length = 8
+  with pytest.raises(ValueError, match='row_length: 8 is too short'):
+    training.make_batch(short, tokenizer, 4, step=7)
 
 
 def test_held_out_problems_are_never_trained_on(config):
