@@ -6,9 +6,8 @@ that the way back of a training number is never a held-out problem.
 """
 
 import random
-from collections.abc import Iterator
 
-from cascades.tasks.task import Example, Task, generate
+from cascades.tasks.task import generated
 
 _ONES = (
   'zero one two three four five six seven eight nine ten eleven twelve'
@@ -80,22 +79,6 @@ def _problem(rng: random.Random) -> tuple[str, str, str]:
   return figures, f'In figures, the {kind} {words}:', f' {figures}'
 
 
-def problems(seed: int | str) -> Iterator[tuple[str, str, str]]:
-  """Endless (key, prompt, reference) of all splits, from a seed."""
-  rng = random.Random(f'numerals/{seed}')
-  while True:
-    yield _problem(rng)
-
-
-def load(
-  split: str = 'test', seed: int = 0, num_examples: int | None = 500
-) -> Iterator[Example]:
-  """Yields examples; see `cascades.tasks.task.generate` for the arguments."""
-  return generate(
-    'numerals', problems(f'{split}/{seed}'), split, seed, num_examples
-  )
-
-
 def score(answer: str, reference: str) -> dict[str, float]:
   """Exact match, and chrF in 0..100 (Popovic 2015, by sacrebleu)."""
   from sacrebleu.metrics import CHRF
@@ -107,10 +90,9 @@ def score(answer: str, reference: str) -> dict[str, float]:
   }
 
 
-TASK = Task(
-  name='numerals',
-  load=load,
-  problems=problems,
+TASK = generated(
+  'numerals',
+  _problem,
   score=score,
   metric='exact_match',
   max_new_tokens=32,

@@ -8,6 +8,7 @@ and no tokenizer: it turns a split and a seed into `Example`s, and a pair
 import dataclasses
 import hashlib
 import itertools
+import random
 from collections.abc import Callable, Iterator, Mapping
 
 SPLITS = ('train', 'validation', 'test')
@@ -67,43 +68,45 @@ def split_of(key: str) -> str:
   return {0: 'test', 1: 'validation'}.get(bucket, 'train')
 
 
-def generate(
+def generated(
   name: str,
-  problems: Iterator[tuple[str, str, str]],
-  split: str,
-  seed: int,
-  num_examples: int | None,
-) -> Iterator[Example]:
-  """Keeps the problems of one split, without repeats, and numbers them.
+  problem: Callable[[random.Random], tuple[str, str, str]],
+  **fields,
+) -> Task:
+  """A task whose problems are made up, without repeats and without end.
 
   Args:
-    name: The task's name, for the ids.
-    problems: Endless stream of (key, prompt, reference), seeded by the caller.
-    split: One of `SPLITS`.
-    seed: Only named in the ids.
-    num_examples: How many to yield; None never ends.
+    name: The task's.
+    problem: Draws one (key, prompt, reference).
+    **fields: The task's other fields.
 
-  Yields:
-    Examples, all different.
-
-  Raises:
-    ValueError: The split's name is unknown.
+  Returns:
+    The task. Its `load` raises ValueError for an unknown split, and never
+    ends where `num_examples` is None.
   """
-  if split not in SPLITS:
-    raise ValueError(
-      f'split: {split!r} is not a split of {name}; choose one of'
-      f' {", ".join(SPLITS)}.'
-    )
-  seen: set[str] = set()
 
-  def fresh():
-    for key, prompt, reference in problems:
+  def problems(seed):
+    rng = random.Random(f'{name}/{seed}')
+    while True:
+      yield problem(rng)
+
+  def load(split='test', seed=0, num_examples=500):
+    if split not in SPLITS:
+      raise ValueError(
+        f'split: {split!r} is not a split of {name}; choose one of'
+        f' {", ".join(SPLITS)}.'
+      )
+    seen: set[str] = set()
+    number = itertools.count()
+    for key, prompt, reference in problems(f'{split}/{seed}'):
+      if len(seen) == num_examples:
+        return
       if prompt not in seen and split_of(key) == split:
         seen.add(prompt)
-        yield prompt, reference
+        yield Example(
+          id=f'{name}/{split}/{seed}/{next(number)}',
+          prompt=prompt,
+          reference=reference,
+        )
 
-  numbered = enumerate(itertools.islice(fresh(), num_examples))
-  for i, (prompt, reference) in numbered:
-    yield Example(
-      id=f'{name}/{split}/{seed}/{i}', prompt=prompt, reference=reference
-    )
+  return Task(name=name, load=load, problems=problems, **fields)

@@ -9,9 +9,8 @@ story and in the worked steps; the numbers do not depend on it.
 
 import random
 import re
-from collections.abc import Iterator
 
-from cascades.tasks.task import Example, Task, generate
+from cascades.tasks.task import generated
 
 _NAMES = (
   'Ana Ben Cleo Dan Ella Finn Gita Hugo Iris Jon Kira Leo Mia Noah Olga Paul'
@@ -138,22 +137,6 @@ def _problem(rng: random.Random) -> tuple[str, str, str]:
   return key, prompt, reference
 
 
-def problems(seed: int | str) -> Iterator[tuple[str, str, str]]:
-  """Endless (key, prompt, reference) of all splits, from a seed."""
-  rng = random.Random(f'word_problems/{seed}')
-  while True:
-    yield _problem(rng)
-
-
-def load(
-  split: str = 'test', seed: int = 0, num_examples: int | None = 500
-) -> Iterator[Example]:
-  """Yields examples; see `cascades.tasks.task.generate` for the arguments."""
-  return generate(
-    'word_problems', problems(f'{split}/{seed}'), split, seed, num_examples
-  )
-
-
 _MARKED = re.compile(r'####\s*(-?[\d,]*\.?\d+)')
 
 
@@ -170,10 +153,9 @@ def score(answer: str, reference: str) -> dict[str, float]:
   return {'exact_match': float(right)}
 
 
-TASK = Task(
-  name='word_problems',
-  load=load,
-  problems=problems,
+TASK = generated(
+  'word_problems',
+  _problem,
   score=score,
   metric='exact_match',
   max_new_tokens=128,
