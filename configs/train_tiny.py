@@ -60,7 +60,7 @@ def get_config() -> ml_collections.ConfigDict:
     ),
   )
   c.models.tiny_drafter = dict(
-    steps=6000,
+    steps=1800,
     rows=24,
     learning_rate=0.02,
     config=dict(
