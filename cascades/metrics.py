@@ -212,6 +212,27 @@ def summarise(
   return pd.DataFrame(rows, columns=columns())
 
 
+def best_points(frame: pd.DataFrame) -> pd.DataFrame:
+  """One row per task and method: its best point, judged on these examples.
+
+  Args:
+    frame: From `summarise`.
+
+  Returns:
+    The rows of the fastest points at the quality of the verifier alone, or,
+    where a method does not reach it (or the verifier was not run), of its best
+    quality.
+  """
+  rows = []
+  for _, of_task in frame.groupby('task', sort=False):
+    alone = of_task[of_task.method == 'verifier_only'].quality
+    level = alone.iloc[0] if len(alone) else math.inf
+    for _, points in of_task.groupby('method', sort=False):
+      good = points[points.quality >= min(level, points.quality.max())]
+      rows.append(good.sort_values('relative_latency').iloc[:1])
+  return pd.concat(rows)
+
+
 def columns() -> list[str]:
   """Columns of the summary, in order."""
   head = ['task', 'method', 'lenience', 'gamma', 'temperature', 'n']

@@ -60,18 +60,18 @@ def get_config() -> ml_collections.ConfigDict:
     ),
   )
   c.models.tiny_drafter = dict(
-    steps=1800,
+    steps=3000,
     rows=24,
     learning_rate=0.02,
     config=dict(
       hidden_size=64,
-      intermediate_size=512,
+      intermediate_size=256,
       num_hidden_layers=2,
       layer_types=['sliding_attention', 'full_attention'],
       num_attention_heads=4,
       num_key_value_heads=1,
-      head_dim=32,
-      query_pre_attn_scalar=32,
+      head_dim=16,
+      query_pre_attn_scalar=16,
       **shared,
     ),
   )

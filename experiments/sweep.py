@@ -277,12 +277,22 @@ def run(config, chosen, workdir: pathlib.Path) -> None:
   )
   records.write_text(workdir / 'summary.csv', frame.to_csv(index=False))
   page = report.write_report(workdir)
-  shown = frame[
+  shown = metrics.best_points(frame)[
     'task method lenience quality rejection_rate block_efficiency'
     ' relative_latency'.split()
   ]
-  print(shown.to_string(index=False, float_format='{:.3f}'.format))
-  print(f'Summary: {workdir / "summary.csv"}\nReport:  {page}')
+  print(
+    "\nEach method's fastest point at the verifier's quality, else its best:"
+  )
+  print(
+    shown.to_string(
+      index=False,
+      na_rep='-',
+      float_format='{:.3f}'.format,
+      formatters={'lenience': '{:g}'.format},
+    )
+  )
+  print(f'All points: {workdir / "summary.csv"}\nReport:     {page}')
 
 
 if __name__ == '__main__':

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import pandas as pd
 import pytest
 
 from cascades import metrics
@@ -194,3 +195,20 @@ def test_counts_that_cannot_be_are_refused(changes, rule):
   metrics.check_counts(record)
   with pytest.raises(ValueError, match=rule):
     metrics.check_counts(dataclasses.replace(record, **changes))
+
+
+def test_best_points_are_fastest_at_the_verifiers_quality():
+  rows = [
+    ('t', 'verifier_only', math.nan, 0.9, 1.0),
+    ('t', 'a', 0.0, 0.9, 0.7),
+    ('t', 'a', 0.5, 0.95, 0.6),
+    ('t', 'a', 1.0, 0.5, 0.3),
+    ('t', 'b', 0.0, 0.8, 0.7),
+    ('t', 'b', 1.0, 0.7, 0.2),
+    ('u', 'a', 0.0, 0.4, 0.7),
+    ('u', 'a', 1.0, 0.3, 0.1),
+  ]
+  names = ['task', 'method', 'lenience', 'quality', 'relative_latency']
+  best = metrics.best_points(pd.DataFrame(rows, columns=names))
+  assert best.relative_latency.tolist() == [1.0, 0.6, 0.7, 0.7]
+  assert best.method.tolist() == ['verifier_only', 'a', 'b', 'a']

@@ -195,23 +195,46 @@ def _draw(axes, curve, method: str, style: Style, x: str, y: str) -> None:
   )
 
 
+def _zoom(axes, frame, x: str) -> None:
+  """Fits the horizontal axis to the curves, if the two models dwarf them."""
+  low, high = axes.dataLim.intervalx
+  places = [_first(frame, m, x) for m in BASELINES]
+  span = high - low
+  far = [p for p in places if p < low - 2 * span or p > high + 2 * span]
+  if far and span > 0:
+    axes.set_xlim(low - 0.3 * span, high + 0.4 * span)
+
+
 def _baselines(axes, frame, styles, x: str, y: str, titles) -> None:
   """Big marks, dashed reference lines and labels for the models alone."""
   levels = {m: _first(frame, m, y) for m in BASELINES}
   levels = {m: v for m, v in levels.items() if math.isfinite(v)}
+  low, high = axes.get_xlim()
+  zoomed = not axes.get_autoscalex_on()
   for method, level in levels.items():
     style = styles[method]
+    label = style.label.lower()
     axes.axhline(level, **_DASHED)
     place = _first(frame, method, x)
-    beside = math.isnan(place)
-    if not beside:
-      axes.axvline(place, **_DASHED)
+    where = '' if math.isnan(place) else f'\n{words(x)} {number(place, 3)}'
     # A model alone rejects nothing and keeps nothing: where it has no place
-    # on the horizontal axis, its mark stands beside the plot.
+    # on the horizontal axis, its mark stands beside the plot. Where its place
+    # is far off, the mark stands at the edge and the label says how far.
+    beside = math.isnan(place)
+    off = zoomed and not beside and not low <= place <= high
+    if off:
+      at = f'at {number(place, 2)}'
+      label = f'{label}\n← {at}' if place < low else f'{label}\n{at} →'
+      place = float(place > high)
+    elif beside:
+      label, place = label.replace(' ', '\n'), 1.0
+    else:
+      axes.axvline(place, **_DASHED)
+    edge = beside or off
     axes.plot(
-      [1 if beside else place],
+      [place],
       [level],
-      transform=axes.get_yaxis_transform() if beside else axes.transData,
+      transform=axes.get_yaxis_transform() if edge else axes.transData,
       color=style.placeholder,
       marker=style.marker,
       markersize=16 if method == VERIFIER else 12,
@@ -222,18 +245,17 @@ def _baselines(axes, frame, styles, x: str, y: str, titles) -> None:
     )
     # Away from the other model's label, should the two be close.
     upper = level == max(levels.values())
-    right = beside or method == DRAFTER
+    right = beside or (place == 0.0 if off else method == DRAFTER)
     axes.annotate(
-      style.label.lower().replace(' ', '\n' if beside else ' '),
-      (1 if beside else place, level),
-      xycoords=('axes fraction' if beside else 'data', 'data'),
-      xytext=(9 if right else -9, 3 if upper else -4),
+      label,
+      (place, level),
+      xycoords=('axes fraction' if edge else 'data', 'data'),
+      xytext=(11 if right else -11, 4 if upper else -5),
       textcoords='offset points',
       ha='left' if right else 'right',
       va='bottom' if upper else 'top',
       fontsize=10.5,
     )
-    where = '' if beside else f'\n{words(x)} {number(place, 3)}'
     titles[f'method:{method}'] = [
       f'{style.label}\n{words(y)} {number(level, 3)}{where}'
     ]
@@ -273,10 +295,11 @@ def curves(
         continue
       _draw(axes, curve, method, style, x, y)
       titles[f'method:{method}'] = _titles(curve, style, x, y)
+    axes.margins(0.06)
+    _zoom(axes, frame, x)
     _baselines(axes, frame, styles, x, y, titles)
     axes.set_xlabel(LABELS.get(x, x))
     axes.set_ylabel(LABELS.get(y, y))
-    axes.margins(0.06)
     description = f'{LABELS.get(y, y)} against {LABELS.get(x, x)}'
     return _svg(figure, name, description, styles, titles)
 
