@@ -8,6 +8,7 @@ traced, so changing one compiles nothing; what is None costs nothing.
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax.scipy import special
 from jaxtyping import Array, Bool, Float, Int
 
 
@@ -38,39 +39,71 @@ def gate_probabilities(logits: Float[Array, 'V']) -> Float[Array, 'V']:
   return jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
 
 
+def truncate(
+  probs: Float[Array, 'V'],
+  *,
+  top_k: Int[Array, ''] | int | None = None,
+  top_p: Float[Array, ''] | float | None = None,
+  min_p: Float[Array, ''] | float | None = None,
+  eta: Float[Array, ''] | float | None = None,
+) -> Float[Array, 'V']:
+  """Drops unlikely tokens, in this order, and normalises what is left.
+
+  The likeliest always stays. Ties at a top-k or top-p border are kept
+  together, so that the result does not depend on the order of the vocabulary.
+
+  Args:
+    probs: A distribution.
+    top_k: How many of the most probable tokens to keep.
+    top_p: Keep the fewest most probable tokens that hold this mass.
+    min_p: Keep tokens with at least this share of the largest probability.
+    eta: Keep tokens with at least min(eta, sqrt(eta) * exp(-H)), H the entropy
+      in nats (Hewitt et al. 2022).
+
+  Returns:
+    A distribution of the same dtype.
+  """
+  # Not normalised in between: the borders found in one array must be found in
+  # the other to the last bit.
+  if top_k is not None or top_p is not None:
+    ordered = jnp.sort(probs, axis=-1, descending=True)
+    if top_k is not None:
+      last = jnp.clip(top_k, 1, probs.shape[-1]) - 1
+      least = jnp.take(ordered, last, axis=-1)
+      ordered = jnp.where(ordered >= least, ordered, 0)
+      probs = jnp.where(probs >= least, probs, 0)
+    if top_p is not None:
+      before = jnp.cumsum(ordered, axis=-1) - ordered
+      # At 1 nothing is dropped, whatever rounding makes of the sum.
+      inside = (before < top_p * ordered.sum(-1)) | (top_p >= 1)
+      inside = (inside & (ordered > 0)).at[..., 0].set(True)
+      least = jnp.where(inside, ordered, jnp.inf).min(-1)
+      probs = jnp.where(probs >= least, probs, 0)
+  if min_p is not None:
+    probs = jnp.where(probs >= min_p * probs.max(-1), probs, 0)
+  if eta is not None:
+    probs = probs / probs.sum(-1)
+    spread = jnp.exp(-special.entr(probs).sum(-1))
+    least = jnp.minimum(jnp.minimum(eta, jnp.sqrt(eta) * spread), probs.max(-1))
+    probs = jnp.where(probs >= least, probs, 0)
+  return probs / probs.sum(-1)
+
+
 def probabilities(
   logits: Float[Array, 'V'], how: Processing
 ) -> Float[Array, 'V']:
-  """The distribution that tokens are drawn from, in float32.
-
-  Ties at a top-k or top-p border are kept together, so that the result does
-  not depend on the order of the vocabulary.
-  """
+  """The distribution that tokens are drawn from, in float32."""
   logits = logits.astype(jnp.float32)
   if how.forbidden is not None:
     logits = jnp.where(how.forbidden, -jnp.inf, logits)
   greedy = how.temperature == 0
   scaled = logits / jnp.where(greedy, 1.0, how.temperature)
-  probs = jax.nn.softmax(scaled, axis=-1)
-  if how.top_k is not None or how.top_p is not None:
-    ordered = jnp.sort(probs, axis=-1, descending=True)
-    least = jnp.zeros((), probs.dtype)
-    if how.top_k is not None:
-      last = jnp.clip(how.top_k, 1, probs.shape[-1]) - 1
-      least = jnp.take(ordered, last, axis=-1)
-      ordered = jnp.where(ordered >= least, ordered, 0)
-      ordered = ordered / ordered.sum(-1)
-      probs = jnp.where(probs >= least, probs, 0)
-      probs = probs / probs.sum(-1)
-    if how.top_p is not None:
-      before = jnp.cumsum(ordered, axis=-1) - ordered
-      inside = (before < how.top_p) & (ordered > 0)
-      inside = inside.at[..., 0].set(True)
-      least = jnp.where(inside, ordered, jnp.inf).min(-1)
-      probs = jnp.where(probs >= least, probs, 0)
-  if how.min_p is not None:
-    probs = jnp.where(probs >= how.min_p * probs.max(-1), probs, 0)
-  probs = probs / probs.sum(-1)
+  probs = truncate(
+    jax.nn.softmax(scaled, axis=-1),
+    top_k=how.top_k,
+    top_p=how.top_p,
+    min_p=how.min_p,
+  )
   one_hot = jax.nn.one_hot(jnp.argmax(logits, -1), logits.shape[-1])
   return jnp.where(greedy, one_hot, probs)
 

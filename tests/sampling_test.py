@@ -80,3 +80,22 @@ def test_sampling_never_draws_a_zero_and_follows_the_rest():
   assert counts[[0, 2, 5]].sum() == 0
   z = (counts - 20_000 * probs) / np.sqrt(20_000 * probs * (1 - probs) + 1e-9)
   assert np.abs(z).max() < 5
+
+
+def test_borders_do_not_hang_on_rounding():
+  # The least of the kept tokens used to be lost where both were set: the sorted
+  # and the unsorted probabilities were normalised in different orders.
+  logits = 2 * jax.random.normal(jax.random.key(0), (2000, 5))
+  how = sampling.Processing(top_k=5, top_p=1.0)
+  probs = jax.vmap(sampling.probabilities, (0, None))(logits, how)
+  assert (probs > 0).all()
+
+
+def test_eta_keeps_what_is_likely_for_the_entropy():
+  probs = jnp.array([0.5, 0.3, 0.15, 0.04, 0.01])
+  entropy = -(probs * jnp.log(probs)).sum()
+  for eta in (0.0, 0.003, 0.02, 0.2, 5.0):
+    least = min(eta, np.sqrt(eta) * np.exp(-entropy), 0.5)
+    want = jnp.where(probs >= least, probs, 0)
+    got = sampling.truncate(probs, eta=eta)
+    np.testing.assert_allclose(got, want / want.sum(), rtol=1e-6)

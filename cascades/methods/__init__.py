@@ -1,0 +1,43 @@
+"""Every method as a pair: what to keep of a draft, what to sample instead.
+
+`method.py` says what a method is; `cascade.py` holds the paper's deferral
+rules, `relaxed.py` other relaxations, `baselines.py` what to compare with.
+To add a method, write one small function and one entry in the module it
+belongs to, or call `register` from a notebook.
+"""
+
+from cascades.methods.method import (
+  Distributions,
+  Method,
+  from_rule,
+  from_target,
+  law_of,
+  mixture,
+  normalised,
+  ratio,
+  total_variation,
+)
+from cascades.methods.registry import (
+  ALIASES,
+  METHODS,
+  get_acceptance_residual_fns,
+  get_method,
+  register,
+)
+
+__all__ = [
+  'ALIASES',
+  'METHODS',
+  'Distributions',
+  'Method',
+  'from_rule',
+  'from_target',
+  'get_acceptance_residual_fns',
+  'get_method',
+  'law_of',
+  'mixture',
+  'normalised',
+  'ratio',
+  'register',
+  'total_variation',
+]

@@ -1,0 +1,357 @@
+"""Other relaxations of speculative decoding, each under its formula.
+
+What a docstring calls unverified was rebuilt from a description and not
+compared with its authors' code. The law that is declared is exact all the
+same: only whether it is the one its authors mean is open.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.scipy import special
+from jaxtyping import Array, Float
+
+from cascades.methods.method import (
+  Distributions,
+  Lenience,
+  Method,
+  Probs,
+  from_rule,
+  from_target,
+  law_of,
+  normalised,
+  ratio,
+  total_variation,
+)
+
+_INF = float('inf')
+
+
+def entropy(p: Probs) -> Float[Array, '']:
+  """H(p) = -sum p log p, in nats."""
+  return special.entr(p).sum(-1)
+
+
+def kl(p: Probs, q: Probs) -> Float[Array, '']:
+  """KL(p || q) = sum p log(p / q), in nats; inf where q lacks a token of p."""
+  return special.rel_entr(p, q).sum(-1)
+
+
+# --- Lenient speculative decoding (Leviathan et al. 2023, appendix A.5).
+
+
+def speed_acceptance(d: Distributions, lenience: Lenience) -> Probs:
+  """min(1, p / ((1 - lam) * q))."""
+  return ratio(d.p, (1 - lenience) * d.q)
+
+
+def speed_residual(d: Distributions, lenience: Lenience) -> Probs:
+  """norm(max(0, p - q)), whatever the lenience."""
+  del lenience
+  return normalised(jnp.maximum(0, d.p - d.q), d.p)
+
+
+# --- The largest acceptance near p (Tran-Thien 2023).
+
+
+def _clipped(q: Probs, p: Probs, keep: Float[Array, '']) -> Probs:
+  """max(min(q, p / keep), s * p), with the s that makes it sum to 1.
+
+  s is the root of an increasing, convex, piecewise linear function. Newton's
+  steps from s = 1, where it is at least 1, fall to the root and stop there.
+  """
+  tiny = jnp.finfo(q.dtype).tiny
+  kept = jnp.where(p >= keep * q, q, p / jnp.maximum(keep, tiny))
+
+  def root(s):
+    raised = s * p > kept
+    mass = jnp.where(raised, p, 0).sum(-1)
+    rest = q.sum(-1) - jnp.where(raised, 0, kept).sum(-1)
+    return jnp.where(mass > 0, rest / jnp.where(mass > 0, mass, 1), s)
+
+  one = jnp.ones((), q.dtype)
+  _, s = jax.lax.while_loop(
+    lambda pair: pair[1] < pair[0],
+    lambda pair: (pair[1], jnp.minimum(root(pair[1]), pair[1])),
+    (one, jnp.clip(root(one), 0, 1)),
+  )
+  pi = jnp.maximum(kept, s * p)
+  return pi / pi.sum(-1)
+
+
+def lossy(d: Distributions, lenience: Lenience) -> Probs:
+  """max(min(q, p / (1 - lam)), p / b), b >= 1 - lam making it sum to 1.
+
+  The two-parameter baseline in the appendix of the cascades paper
+  (unverified); b follows from lam.
+  """
+  pi = _clipped(d.q, d.p, 1 - jnp.clip(lenience, 0, 1))
+  return _between(d, lenience, pi, 1)
+
+
+def _between(d, lenience, pi, drafter_only) -> Probs:
+  """pi; to the last bit p up to lenience 0, and q from `drafter_only` on."""
+  pi = jnp.where(lenience < drafter_only, pi, d.q)
+  return jnp.where(lenience > 0, pi, d.p)
+
+
+def mentored(d: Distributions, lenience: Lenience) -> Probs:
+  """Of all pi with KL(pi || p) <= lam, the one that keeps most of the drafts.
+
+  It has the form of `lossy`; its a is found by bisection, on log(1 - a).
+  """
+  q, p = d.q, d.p
+  dtype = q.dtype
+
+  def halve(_, ends):
+    low, high = ends
+    middle = (low + high) / 2
+    fits = kl(_clipped(q, p, jnp.exp(-middle)), p) <= lenience
+    return jnp.where(fits, middle, low), jnp.where(fits, high, middle)
+
+  # 1 - a from 1 down to exp(-80), nearly the least that float32 can hold.
+  ends = jnp.zeros((), dtype), jnp.full((), 80, dtype)
+  low, _ = jax.lax.fori_loop(0, 40, halve, ends)
+  pi = _clipped(q, p, jnp.exp(-low))
+  return _between(d, lenience, pi, kl(q, p))
+
+
+# --- Gates on the two distributions as a whole.
+
+
+def bild(d: Distributions, lenience: Lenience):
+  """Defer where the verifier doubts the drafter's favourite.
+
+  -log p(argmax q) > lam: BiLD*, the fixed-window form of Kim et al. 2023 that
+  the cascades paper compares with.
+  """
+  favourite = jnp.argmax(d.q_gate, axis=-1)
+  return -jnp.log(jnp.take(d.p_gate, favourite, axis=-1)) > lenience
+
+
+def fuzzy_tv(d: Distributions, lenience: Lenience):
+  """Defer where TV(p, q) > lam."""
+  # Rounding could make two disjoint distributions further apart than 1.
+  return jnp.minimum(total_variation(d.p_gate, d.q_gate), 1) > lenience
+
+
+def fuzzy_kl(d: Distributions, lenience: Lenience):
+  """Defer where KL(p || q) > lam (the order of the two: unverified)."""
+  return kl(d.p_gate, d.q_gate) > lenience
+
+
+def fuzzy_js(d: Distributions, lenience: Lenience):
+  """Defer where JS(p, q) > lam, at most log 2."""
+  middle = (d.p_gate + d.q_gate) / 2
+  return (kl(d.p_gate, middle) + kl(d.q_gate, middle)) / 2 > lenience
+
+
+# --- Typical acceptance (Medusa, Cai et al. 2024).
+
+
+def typical(d: Distributions, lenience: Lenience):
+  """Defer tokens with p(v) <= min(eps, sqrt(eps) * exp(-H(p))), eps = 1 - lam.
+
+  Medusa's eps of 0.09 is lam = 0.91. The law is that of a token rule; the
+  published acceptance is yes or no, which rejects more than it must.
+  """
+  eps = 1 - lenience
+  scale = jnp.sqrt(jnp.maximum(eps, 0)) * jnp.exp(-entropy(d.p_gate))
+  return d.p_gate <= jnp.minimum(eps, scale)
+
+
+def typical_acceptance(d: Distributions, lenience: Lenience) -> Probs:
+  """1 where `typical` does not defer."""
+  return (~typical(d, lenience)).astype(d.q.dtype)
+
+
+def typical_residual(d: Distributions, lenience: Lenience) -> Probs:
+  """p, whatever was rejected."""
+  del lenience
+  return d.p
+
+
+# --- Blends.
+
+
+def ensemble(d: Distributions, lenience: Lenience) -> Probs:
+  """lam * q + (1 - lam) * p."""
+  share = jnp.clip(lenience, 0, 1)
+  return share * d.q + (1 - share) * d.p
+
+
+# The share of mp below which contrastive decoding drops a token.
+_PLAUSIBLE = 0.1
+
+
+def contrastive(d: Distributions, lenience: Lenience) -> Probs:
+  """norm(p ** (1 + lam) / q ** lam) on {v: p(v) >= mp / 10}.
+
+  In logits z and at temperature T: softmax(((1 + b) zp - b zq) / T) where zp
+  >= max zp + T log a, with b = lam and a = 0.1 (Li et al. 2022, in the form of
+  O'Brien and Lewis 2023). A token that truncation took from q counts as the
+  least likely that is left.
+  """
+  least = jnp.where(d.q > 0, d.q, jnp.inf).min(-1)
+  log_q = jnp.log(jnp.maximum(d.q, least))
+  plausible = d.p >= _PLAUSIBLE * d.p.max(-1)
+  log_p = jnp.log(jnp.where(plausible, d.p, 1))
+  # Far beyond any use; keeps infinity from turning into nan.
+  weight = jnp.clip(lenience, -1e3, 1e3)
+  scores = log_p + weight * (log_p - log_q)
+  return jax.nn.softmax(jnp.where(plausible, scores, -jnp.inf), axis=-1)
+
+
+# --- Cactus (arXiv 2604.04987).
+
+
+def _raised(d: Distributions, lenience: Lenience) -> Probs:
+  """h(x) = min(1, p(x) + sqrt(2 * lam * p(x) * (1 - p(x))))."""
+  spread = d.p * (1 - d.p)
+  # Infinity times nothing is nothing.
+  step = jnp.where(spread > 0, 2 * jnp.maximum(lenience, 0) * spread, 0)
+  return jnp.minimum(1, d.p + jnp.sqrt(step))
+
+
+def cactus_acceptance(d: Distributions, lenience: Lenience) -> Probs:
+  """min(1, h(x) / q(x)): for each x a target of its own, raised at x."""
+  return ratio(_raised(d, lenience), d.q)
+
+
+def cactus_residual(d: Distributions, lenience: Lenience) -> Probs:
+  """The mean, over the rejected x, of norm(max(0, h_x - q)).
+
+  h_x(x) = h(x) and h_x(v) = c_x * p(v) elsewhere, c_x = (1 - h(x)) / (1 - p(x))
+  (unverified). The rejected token is forgotten, so drawing from the mean is
+  drawing from the residual of the one that was rejected. At x itself max(0,
+  h_x - q) is 0, so that x matters through c_x alone, and with
+
+    w_x = q(x) (1 - acceptance(x)),  Z(c) = sum_v max(0, c p(v) - q(v))
+
+  the sum over x of w_x max(0, c_x p(v) - q(v)) / Z(c_x) needs two sorted
+  lists, of c_x and of q(v) / p(v), instead of every pair.
+  """
+  q, p = d.q, d.p
+  tiny = jnp.finfo(q.dtype).tiny
+  h = _raised(d, lenience)
+  rejected = q * (1 - ratio(h, q))
+  c = jnp.where(p < 1, (1 - h) / jnp.where(p < 1, 1 - p, 1), 0)
+  r = jnp.where(p > 0, q / jnp.maximum(p, tiny), jnp.inf)
+
+  def sums(*sorted_weights):
+    zero = jnp.zeros((1,), q.dtype)
+    return [jnp.append(zero, jnp.cumsum(x)) for x in sorted_weights]
+
+  # Z(c): sums of p and q over the tokens with q / p < c.
+  sorted_r, *weights = jax.lax.sort((r, p, q), num_keys=1)
+  below = jnp.searchsorted(sorted_r, c)
+  sums_p, sums_q = (x[below] for x in sums(*weights))
+  # Z is never less than w; rounding must not make it so.
+  mass = jnp.maximum(c * sums_p - sums_q, rejected)
+  share = jnp.where(mass > 0, rejected / jnp.where(mass > 0, mass, 1), 0)
+
+  # For each v, sums over the x with c_x > q(v) / p(v).
+  sorted_c, *weights = jax.lax.sort((-c, share * c, share), num_keys=1)
+  above = jnp.searchsorted(sorted_c, -r)
+  sums_c, sums_1 = (x[above] for x in sums(*weights))
+  return normalised(jnp.maximum(p * sums_c - q * sums_1, 0), p)
+
+
+METHODS = (
+  Method(
+    name='speed',
+    equation='a = min(1, p / ((1 - lam) q)), residual norm(max(0, p - q))',
+    reference='Leviathan et al. 2023, arXiv 2211.17192, appendix A.5',
+    acceptance=speed_acceptance,
+    residual=speed_residual,
+    law=law_of(speed_acceptance, speed_residual),
+    strict=0.0,
+    drafter_only=1.0,
+  ),
+  from_target(
+    lossy,
+    name='lossy',
+    equation='pi = max(min(q, p / (1 - lam)), p / b), b normalising',
+    reference='Narasimhan et al. 2025, appendix (unverified)',
+    strict=0.0,
+    drafter_only=1.0,
+  ),
+  from_target(
+    mentored,
+    name='mentored',
+    equation='as lossy, with the largest a for which KL(pi || p) <= lam',
+    reference='Tran-Thien 2023, mentored decoding',
+    strict=0.0,
+    drafter_only=_INF,
+  ),
+  from_rule(
+    bild,
+    name='bild',
+    equation='defer if -log p(argmax q) > lam',
+    reference='Kim et al. 2023, arXiv 2302.07863, as BiLD* in 2405.19261',
+    strict=-1.0,
+    drafter_only=_INF,
+  ),
+  from_rule(
+    fuzzy_tv,
+    name='fuzzy_tv',
+    equation='defer if TV(p, q) > lam',
+    reference='Holsman et al. 2025, arXiv 2502.20704',
+    strict=-1.0,
+    drafter_only=1.0,
+  ),
+  from_rule(
+    fuzzy_kl,
+    name='fuzzy_kl',
+    equation='defer if KL(p || q) > lam',
+    reference='Holsman et al. 2025, arXiv 2502.20704 (order unverified)',
+    strict=-1.0,
+    drafter_only=_INF,
+  ),
+  from_rule(
+    fuzzy_js,
+    name='fuzzy_js',
+    equation='defer if JS(p, q) > lam',
+    reference='Holsman et al. 2025, arXiv 2502.20704',
+    strict=-1.0,
+    drafter_only=1.0,
+  ),
+  Method(
+    name='typical',
+    equation='defer v if p(v) <= min(eps, sqrt(eps) exp(-H(p))), eps = 1 - lam',
+    reference='Cai et al. 2024 (Medusa), arXiv 2401.10774',
+    acceptance=typical_acceptance,
+    residual=typical_residual,
+    law=law_of(typical_acceptance, typical_residual),
+    # exp(-H(p)) can be far below max p, so no finite lenience will do.
+    strict=-_INF,
+    drafter_only=2.0,
+    rule=typical,
+  ),
+  from_target(
+    ensemble,
+    name='ensemble',
+    equation='pi = lam q + (1 - lam) p',
+    reference='static ensemble, baseline of arXiv 2604.07622',
+    strict=0.0,
+    drafter_only=1.0,
+  ),
+  from_target(
+    contrastive,
+    name='contrastive',
+    equation='pi = norm(p^(1 + lam) / q^lam where p >= mp / 10)',
+    reference='Li et al. 2022, arXiv 2210.15097',
+    strict=None,
+    drafter_only=None,
+  ),
+  Method(
+    name='cactus',
+    equation='a = min(1, h / q), h = min(1, p + sqrt(2 lam p (1 - p)))',
+    reference='arXiv 2604.04987 (residual unverified)',
+    acceptance=cactus_acceptance,
+    residual=cactus_residual,
+    law=law_of(cactus_acceptance, cactus_residual),
+    strict=0.0,
+    drafter_only=None,
+    single_target=False,
+  ),
+)
