@@ -24,8 +24,6 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from cascades import drafters, methods, sampling, verification
 
-PROMPT, DRAFT, RESIDUAL, BONUS = range(4)
-
 
 @struct.dataclass
 class SamplingState:
@@ -48,8 +46,10 @@ class SamplingState:
   lenience: Float[Array, '']
   prompt_length: Int[Array, '']
   limit: Int[Array, '']
-  # Per token: where it came from, and (if asked for) what the verifier said.
+  # Per token: where it came from, how likely the verifier at temperature 1
+  # thought it, and (if asked for) all that the verifier said.
   source: Int[Array, 'T']
+  logprob: Float[Array, 'T']
   logits: Float[Array, 'R V'] | None
   # Counters, as field standards define them; see `records.Record`.
   blocks: Int[Array, '']
@@ -79,6 +79,7 @@ def step(
   drafter: drafters.Drafter,
   method: methods.Method,
   gamma: int,
+  scheme: verification.Scheme,
 ) -> SamplingState:
   """One block of one sequence, in the order of the paper."""
   draft_key, verify_key = jax.random.split(
@@ -110,7 +111,7 @@ def step(
 
   # 3. How many drafts stay, and the token after them.
   verdict = verification.verify(
-    method, state.lenience, verify_key, draft.tokens, dists
+    method, state.lenience, verify_key, draft.tokens, dists, scheme
   )
   n = verdict.num_accepted
   index = jnp.arange(gamma + 1)
@@ -119,9 +120,7 @@ def step(
     verdict.next_token,
     jnp.concatenate([draft.tokens, verdict.next_token[None]]),
   )
-  sources = jnp.where(
-    index < n, DRAFT, jnp.where(verdict.rejected, RESIDUAL, BONUS)
-  )
+  sources = jnp.where(index < n, verification.DRAFT, verdict.next_source)
 
   # 4. End at the first stop token or at the limit, also inside a block.
   is_stop = (block[:, None] == stop_tokens).any(-1) & (index <= n)
@@ -129,11 +128,13 @@ def step(
   emitted = jnp.where(stopped, jnp.argmax(is_stop), n) + 1
   emitted = jnp.minimum(emitted, state.limit - state.length)
   emitted = jnp.where(state.done, 0, emitted)
-  accepted = jnp.minimum(n, emitted)
   ended_by_next = emitted > n
-  examined = jnp.where(
-    ended_by_next, n + verdict.rejected.astype(jnp.int32), emitted
-  )
+
+  def next_is(source):
+    return (ended_by_next & (verdict.next_source == source)).astype(jnp.int32)
+
+  # The bonus token stands where no draft was examined.
+  examined = emitted - next_is(verification.BONUS)
 
   # 5. Commit by moving `length`; roll both caches back to length - 1.
   length = state.length + emitted
@@ -150,14 +151,18 @@ def step(
     verifier_cache=verifier.rewind(verifier_cache, length - 1),
     drafter_state=drafter.rewind(drafter_state, length - 1),
     source=_write(state.source, state.length, sources),
+    logprob=_write(
+      state.logprob, state.length, jnp.log(dists.p_gate[index, block])
+    ),
     logits=kept_logits,
     blocks=state.blocks + ~state.done,
     examined=state.examined + examined,
-    accepted=state.accepted + accepted,
-    deferred=state.deferred
-    + (verdict.deferred & (jnp.arange(gamma) < examined)).sum(),
-    residual=state.residual + (ended_by_next & verdict.rejected),
-    bonus=state.bonus + (ended_by_next & ~verdict.rejected),
+    accepted=state.accepted
+    + jnp.minimum(n, emitted)
+    + next_is(verification.DRAFT),
+    deferred=state.deferred + (verdict.deferred & (index < examined)).sum(),
+    residual=state.residual + next_is(verification.RESIDUAL),
+    bonus=state.bonus + next_is(verification.BONUS),
   )
 
 
@@ -197,6 +202,7 @@ def init(
     prompt_length=prompt_length,
     limit=limit,
     source=jnp.zeros((total,), jnp.int8),
+    logprob=jnp.zeros((total,), jnp.float32),
     logits=logits,
     blocks=zero,
     examined=zero,
@@ -265,7 +271,8 @@ def prefill(
 
 
 @functools.partial(
-  jax.jit, static_argnames=('verifier', 'drafter', 'method', 'gamma')
+  jax.jit,
+  static_argnames=('verifier', 'drafter', 'method', 'gamma', 'scheme'),
 )
 def decode(
   rows: SamplingState,
@@ -279,6 +286,7 @@ def decode(
   drafter: drafters.Drafter,
   method: methods.Method,
   gamma: int,
+  scheme: verification.Scheme = verification.STANDARD,
 ) -> SamplingState:
   """Decodes every row at every one of its leniences, to the end.
 
@@ -297,19 +305,29 @@ def decode(
     drafter: As for `prefill`.
     method: Verifies; with gamma 0, whatever it is, the verifier decodes alone.
     gamma: As for `prefill`.
+    scheme: How blocks are verified.
 
   Returns:
     The final states, [B, C, ...], without caches and keys.
+
+  Raises:
+    ValueError: The method cannot be verified by the scheme.
   """
   if gamma == 0:
     # Without drafts there is nothing to be lenient about.
-    method = methods.METHODS['verifier_only']
+    method, scheme = methods.METHODS['verifier_only'], verification.STANDARD
+  scheme.check(method)
   copies = leniences.shape[1]
   rows = jax.tree.map(lambda x: jnp.repeat(x, copies, axis=0), rows)
   rows = rows.replace(lenience=leniences.reshape(-1).astype(jnp.float32))
   one_block = jax.vmap(
     functools.partial(
-      step, verifier=verifier, drafter=drafter, method=method, gamma=gamma
+      step,
+      verifier=verifier,
+      drafter=drafter,
+      method=method,
+      gamma=gamma,
+      scheme=scheme,
     ),
     (0, None, None, None, None),
   )

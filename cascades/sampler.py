@@ -19,6 +19,7 @@ from cascades import (
   sampling,
   tokenizers,
 )
+from cascades.verification import RESIDUAL, Scheme
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,8 @@ class Answer:
     pieces: The text of each token.
     sources: For each token, where it came from: an index into
       `records.SOURCES` (prompt, draft, residual, bonus).
+    logprobs: The verifier's log-probability of each emitted token, at
+      temperature 1 and before truncation, whatever was sampled from.
     logits: [emitted tokens, V], the verifier's, float32; None unless asked
       for.
     counts: Token and call counts, named as the fields of `records.Record`.
@@ -41,6 +44,7 @@ class Answer:
   tokens: list[int]
   pieces: list[str]
   sources: list[int]
+  logprobs: list[float]
   logits: np.ndarray | None
   counts: dict[str, int]
 
@@ -56,8 +60,7 @@ class Answer:
     """Emitted tokens per verifier call; nan if there was none."""
     if not self.counts['verifier_calls']:
       return math.nan
-    emitted = sum(self.counts[n] for n in ('accepted', 'residual', 'bonus'))
-    return emitted / self.counts['verifier_calls']
+    return len(self.logprobs) / self.counts['verifier_calls']
 
 
 def _bucket(n: int) -> int:
@@ -98,14 +101,21 @@ def check_options(
   top_k: int | None = None,
   top_p: float | None = None,
   cache_length: int = 4096,
+  verification: str = 'token',
+  gate: str = 'raw',
+  bonus: str = 'target',
 ) -> dict[str, Any]:
   """A `Sampler`'s options as it uses them, without its models.
 
   Raises:
     ValueError: One is out of its range; one sentence says which.
   """
+  method = methods.get_method(method)
+  scheme = Scheme(verification=verification, gate=gate, bonus=bonus)
+  scheme.check(method)
   return dict(
-    method=methods.get_method(method),
+    method=method,
+    scheme=scheme,
     lenience=_number('lenience', lenience, -math.inf, math.inf),
     gamma=_whole('gamma', gamma, 0),
     temperature=_number('temperature', temperature, 0, 1e6),
@@ -131,6 +141,11 @@ class Sampler:
     top_k: Keep the k most probable tokens of both models.
     top_p: Keep the most probable tokens that hold this mass, of both models.
     cache_length: Most tokens a sequence may have, prompt included.
+    verification: 'token', 'block' or 'sequential'; see `verification.Scheme`,
+      also for the next two.
+    gate: Whether deferral rules see 'raw' or 'processed' probabilities.
+    bonus: Whether the token after a whole block is drawn from the 'target' or
+      from the 'verifier'.
 
   Raises:
     ValueError: A value is out of its range, or the models do not share a
@@ -150,6 +165,9 @@ class Sampler:
     top_k: int | None = None,
     top_p: float | None = None,
     cache_length: int = 4096,
+    verification: str = 'token',
+    gate: str = 'raw',
+    bonus: str = 'target',
   ):
     options = check_options(
       method=method,
@@ -159,8 +177,12 @@ class Sampler:
       top_k=top_k,
       top_p=top_p,
       cache_length=cache_length,
+      verification=verification,
+      gate=gate,
+      bonus=bonus,
     )
     self.method: methods.Method = options['method']
+    self.scheme: Scheme = options['scheme']
     self.lenience: float = options['lenience']
     self.gamma: int = options['gamma']
     self.temperature: float = options['temperature']
@@ -323,6 +345,7 @@ class Sampler:
       # A fixed number of slots, so that a stop token more compiles nothing.
       np.pad(np.array(stops, np.int32), (0, -len(stops) % 8), 'edge'),
       method=self.method,
+      scheme=self.scheme,
       **models,
     )
     states, n = jax.device_get(states), len(prompts)
@@ -365,25 +388,44 @@ class Sampler:
     pieces = self.tokenizer.pieces(tokens)
     if tokens and length > prompt_length and tokens[-1] in stops:
       pieces[-1] = ''
-    blocks = int(state.blocks)
     logits = state.logits
+    new = slice(prompt_length, length)
     return Answer(
       text=''.join(pieces),
       tokens=tokens,
       pieces=pieces,
       sources=state.source[first:length].tolist(),
+      logprobs=state.logprob[new].tolist(),
       logits=None if logits is None else logits[: length - prompt_length],
-      counts=dict(
-        drafted=blocks * self.gamma,
-        examined=int(state.examined),
-        accepted=int(state.accepted),
-        deferred=int(state.deferred),
-        residual=int(state.residual),
-        bonus=int(state.bonus),
-        verifier_calls=blocks,
-        drafter_calls=blocks * self._drafter.calls(self.gamma),
-      ),
+      counts=self._counts(state, state.source[new]),
     )
+
+  def _counts(
+    self, state: decoding.SamplingState, sources: np.ndarray
+  ) -> dict[str, int]:
+    blocks = int(state.blocks)
+    counts = dict(
+      drafted=blocks * self.gamma,
+      examined=int(state.examined),
+      accepted=int(state.accepted),
+      deferred=int(state.deferred),
+      residual=int(state.residual),
+      bonus=int(state.bonus),
+      verifier_calls=blocks,
+      verifier_tokens=blocks * (self.gamma + 1),
+      drafter_calls=blocks * self._drafter.calls(self.gamma),
+    )
+    if self.gamma and self.scheme.verification == 'sequential':
+      # What a cascade of tokens would call: the drafter once a token, and the
+      # verifier where it takes over, to read what was written up to there.
+      written = np.flatnonzero(sources == RESIDUAL)
+      counts |= dict(
+        drafted=len(sources),
+        verifier_calls=len(written),
+        verifier_tokens=int(written[-1]) + 1 if len(written) else 0,
+        drafter_calls=len(sources),
+      )
+    return counts
 
 
 def _keys(seed: int, prompts: list[list[int]]) -> jax.Array:

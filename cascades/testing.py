@@ -6,13 +6,15 @@ position that is off by one changes the hash, so it changes the law.
 """
 
 import dataclasses
+import functools
 import itertools
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cascades import methods, sampling
+from cascades import methods, sampling, verification
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,52 +74,322 @@ class TableModel:
     return params[self.context(tokens, jnp.arange(len(tokens)))]
 
 
-def exact_law(
-  method: methods.Method,
-  lenience: float,
-  model: TableModel,
-  verifier_table,
-  drafter_table,
-  prompt: list[int],
-  length: int,
-  how: sampling.Processing,
-) -> np.ndarray:
-  """The declared law of the next `length` tokens, by enumeration.
+KINDS = ('random', 'equal', 'disjoint', 'one_hot', 'near_equal')
+
+
+def rows(
+  kind: str, count: int = 64, size: int = 9, seed: int = 0
+) -> methods.Distributions:
+  """Distributions to try a method on, float64, numpy.
 
   Args:
-    method: Whose `law` is declared.
-    lenience: Its lenience.
-    model: Of both tables.
-    verifier_table: [contexts, V].
-    drafter_table: [contexts, V].
-    prompt: Token ids.
-    length: How many tokens to look ahead.
-    how: From logits to probabilities.
+    kind: 'random'; or p and q 'equal', 'disjoint', both 'one_hot', or
+      'near_equal', which float32 can hardly tell apart.
+    count: How many.
+    size: V.
+    seed: Of the rows.
 
   Returns:
-    [V] * length, the probability of every continuation.
+    Each field [count, size]; the gates are independent of p and q.
+  """
+  rng = np.random.default_rng(seed)
+  q = rng.dirichlet(np.full(size, 0.5), count)
+  p = rng.dirichlet(np.full(size, 0.5), count)
+  if kind == 'equal':
+    p = q
+  elif kind == 'disjoint':
+    q[:, ::2], p[:, 1::2] = 0, 0
+    q, p = q / q.sum(1, keepdims=True), p / p.sum(1, keepdims=True)
+  elif kind == 'one_hot':
+    q = np.eye(size)[rng.integers(size, size=count)]
+    p = np.eye(size)[rng.integers(size, size=count)]
+  elif kind == 'near_equal':
+    p = q * (1 + 1e-7 * rng.standard_normal(q.shape))
+    p = p / p.sum(1, keepdims=True)
+  gates = rng.dirichlet(np.ones(size), (2, count))
+  return methods.Distributions(q, p, *gates)
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """What methods say of every context, numpy; M methods at a time.
+
+  Attributes:
+    q: [contexts, V], likewise p.
+    p: The verifier.
+    acceptance: [M, contexts, V], likewise the rest.
+    residual: What a rejected draft is replaced from.
+    law: The declared law.
+    deferred: Where the rule defers; 0 where there is none.
   """
 
-  @jax.jit
-  def laws(contexts):
-    def one(c):
-      small, large = drafter_table[c], verifier_table[c]
-      d = methods.Distributions(
-        q=sampling.probabilities(small, how),
-        p=sampling.probabilities(large, how),
-        q_gate=sampling.gate_probabilities(small),
-        p_gate=sampling.gate_probabilities(large),
-      )
-      return method.law(d, jnp.asarray(lenience))
+  q: np.ndarray
+  p: np.ndarray
+  acceptance: np.ndarray
+  residual: np.ndarray
+  law: np.ndarray
+  deferred: np.ndarray
 
-    return jax.vmap(one)(contexts)
+  @classmethod
+  def of(
+    cls,
+    pairs: Sequence[tuple[methods.Method, float]],
+    d: methods.Distributions,
+  ) -> 'Table':
+    """Tabulates methods at a lenience each, for d [contexts, V]."""
 
-  v = model.vocab_size
-  total = np.ones(())
+    d = jax.tree.map(jnp.asarray, d)
+    columns = [
+      np.asarray(_tabulate(d, jnp.asarray(lenience, d.q.dtype), method=method))
+      for method, lenience in pairs
+    ]
+    columns = np.stack(columns, axis=1).astype(np.float64)
+    return cls(np.asarray(d.q), np.asarray(d.p), *columns)
+
+
+@functools.partial(jax.jit, static_argnames='method')
+def _tabulate(d, lenience, *, method):
+  """Acceptance, residual, law and deferrals, [4, contexts, V]."""
+  rule = method.rule or (lambda d, lenience: jnp.zeros(()))
+
+  def one(row):
+    said = (
+      method.acceptance(row, lenience),
+      method.residual(row, lenience),
+      method.law(row, lenience),
+      jnp.broadcast_to(rule(row, lenience), row.q.shape),
+    )
+    return jnp.stack([x.astype(row.q.dtype) for x in said])
+
+  return jax.vmap(one, out_axes=1)(d)
+
+
+def table_distributions(
+  verifier_table, drafter_table, how: sampling.Processing, gate: str = 'raw'
+) -> methods.Distributions:
+  """What the loop sees in each context of two `TableModel`s."""
+  probs = jax.vmap(sampling.probabilities, (0, None))
+  q, p = probs(drafter_table, how), probs(verifier_table, how)
+  if gate == 'processed':
+    return methods.Distributions(q, p, q, p)
+  return methods.Distributions(
+    q,
+    p,
+    sampling.gate_probabilities(drafter_table),
+    sampling.gate_probabilities(verifier_table),
+  )
+
+
+def one_of(
+  pairs: Sequence[tuple[methods.Method, float]], with_rules: bool = False
+) -> methods.Method:
+  """A method whose lenience i is the i-th method at its own lenience.
+
+  So that one compiled loop serves them all, one after the other: every row
+  must have the same i, and only that method's branch is run.
+
+  Args:
+    pairs: Methods, each at a lenience.
+    with_rules: Whether it has their deferral rules; all must have one.
+  """
+
+  def pick(field):
+    def branch(method, lenience):
+      def run(d):
+        said = getattr(method, field)(d, jnp.asarray(lenience, d.q.dtype))
+        return jnp.broadcast_to(said, d.q.shape)
+
+      return run
+
+    run = _switch([branch(*pair) for pair in pairs])
+    return lambda d, i: run(i.astype(jnp.int32), d)
+
+  return methods.Method(
+    name='one_of',
+    equation='by lenience',
+    reference='tests',
+    strict=None,
+    drafter_only=None,
+    single_target=all(m.single_target for m, _ in pairs),
+    rule=pick('rule') if with_rules else None,
+    **{name: pick(name) for name in ('acceptance', 'residual', 'law')},
+  )
+
+
+def _switch(branches):
+  """`lax.switch` that stays a switch under `vmap`, of one index for all."""
+
+  @jax.custom_batching.custom_vmap
+  def run(i, d):
+    return jax.lax.switch(i, branches, d)
+
+  @run.def_vmap
+  def rule(axis_size, in_batched, i, d):
+    i_batched, d_batched = in_batched
+    d = jax.tree.map(
+      lambda x, b: x if b else jnp.broadcast_to(x, (axis_size, *x.shape)),
+      d,
+      d_batched,
+    )
+    over = [jax.vmap(branch) for branch in branches]
+    if i_batched:
+      return jax.lax.switch(i[0], over, d), True
+    return _switch(over)(i, d), True
+
+  return run
+
+
+def declared_law(
+  table: Table, model: TableModel, prompt: Sequence[int], length: int
+) -> np.ndarray:
+  """The declared law of the next `length` tokens: a product of laws.
+
+  Returns:
+    [M] + [V] * length, the probability of every continuation.
+  """
+  count, _, v = table.law.shape
+  total = np.ones((count,))
   for i in range(length):
     prefixes = list(itertools.product(range(v), repeat=i))
     tokens = np.array([[*prompt, *prefix] for prefix in prefixes])
     context = model.context(tokens, np.arange(tokens.shape[1]))
-    rows = np.asarray(laws(context), np.float64)
-    total = total[..., None] * rows.reshape([v] * (i + 1))
+    laws = table.law[:, context].reshape([count] + [v] * (i + 1))
+    total = total[..., None] * laws
   return total
+
+
+def emitted_law(
+  table: Table,
+  scheme: verification.Scheme,
+  model: TableModel,
+  prompt: Sequence[int],
+  length: int,
+  gamma: int,
+) -> np.ndarray:
+  """What verification emits, by going through every block it can make.
+
+  Written without the library's own verification, to be compared with it.
+
+  Returns:
+    As `declared_law`, for the next `length` tokens.
+  """
+  count, _, v = table.law.shape
+  total = np.zeros([count] + [v] * length)
+  # Chances of what was emitted so far, the shortest first.
+  waiting = [{} for _ in range(length)]
+  waiting[0][()] = np.ones(count)
+  for prefixes in waiting:
+    for done, chance in prefixes.items():
+      for block, share in blocks(table, scheme, model, [*prompt, *done], gamma):
+        longer = (*done, *block)[:length]
+        if len(longer) == length:
+          total[(slice(None), *longer)] += chance * share
+        else:
+          of_length = waiting[len(longer)]
+          of_length[longer] = of_length.get(longer, 0) + chance * share
+  return total
+
+
+def z_scores(tokens: np.ndarray, law: np.ndarray) -> np.ndarray:
+  """How far the counts of outcomes are from a law, in standard deviations.
+
+  Outcomes so rare that no normal holds (fewer than 10 expected) are taken
+  together; one that cannot be is infinitely far off.
+
+  Args:
+    tokens: [N, n], N independent outcomes of n tokens each.
+    law: [V] * n.
+  """
+  n = len(tokens)
+  counts = np.zeros(law.shape)
+  np.add.at(counts, tuple(tokens.T), 1)
+  if counts[law == 0].any():
+    return np.array([np.inf])
+  law = law / law.sum()
+  counts, law = counts.ravel(), law.ravel()
+  rare = n * law < 10
+  counts = np.append(counts[~rare], counts[rare].sum())
+  law = np.append(law[~rare], law[rare].sum())
+  sd = np.sqrt(n * law * (1 - law))
+  return (counts - n * law) / np.maximum(sd, 1e-3)
+
+
+def blocks(
+  table: Table, scheme: verification.Scheme, model, prefix, gamma: int
+) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
+  """Every block that can follow, and its probability [M]."""
+  v = table.q.shape[-1]
+
+  def context(done):
+    tokens = np.array([*prefix, *done])
+    return int(model.context(tokens, np.arange(len(tokens))))
+
+  def then(done, chance, weights):
+    """The last token of a block, drawn from weights [M, V]."""
+    for y in range(v):
+      yield (*done, y), chance * weights[:, y]
+
+  bonus = table.law if scheme.bonus == 'target' else table.p[None]
+
+  def by_token(done, chance):
+    c = context(done)
+    if len(done) == gamma:
+      yield from then(done, chance, bonus[:, c])
+      return
+    kept = table.q[c] * table.acceptance[:, c]
+    missed = (table.q[c] - kept).sum(-1)
+    yield from then(done, chance * missed, table.residual[:, c])
+    for x in range(v):
+      yield from by_token((*done, x), chance * kept[:, x])
+
+  def sequential(done, chance):
+    c = context(done)
+    kept = table.q[c] * (1 - table.deferred[:, c])
+    missed = (table.q[c] - kept).sum(-1)
+    yield from then(done, chance * missed, table.p[c][None])
+    if len(done) == gamma:
+      yield from then(done, chance, kept)
+      return
+    for x in range(v):
+      yield from sequential((*done, x), chance * kept[:, x])
+
+  def by_block():
+    for draft in itertools.product(range(v), repeat=gamma):
+      rows = [context(draft[:i]) for i in range(gamma + 1)]
+      drawn = np.prod(
+        [table.q[c][x] for c, x in zip(rows, draft, strict=False)]
+      )
+      if not drawn:
+        continue
+      weight = np.ones(table.law.shape[0])
+      stays, instead = (
+        [],
+        [np.maximum(table.law[:, rows[0]] - table.q[rows[0]], 0)],
+      )
+      for i, x in enumerate(draft):
+        weight = weight * table.law[:, rows[i], x] / table.q[rows[i]][x]
+        weight = np.minimum(weight, 1)
+        after = (
+          weight[:, None] * table.law[:, rows[i + 1]] - table.q[rows[i + 1]]
+        )
+        instead.append(np.maximum(after, 0))
+        mass = instead[-1].sum(-1)
+        ratio = mass / np.where(weight < 1, mass + (1 - weight), 1)
+        ratio = np.where(weight < 1, ratio, 1)
+        stays.append(weight if i == gamma - 1 else ratio)
+      beyond = np.full_like(weight, drawn)
+      yield from then(draft, beyond * stays[-1], bonus[:, rows[-1]])
+      beyond = beyond * (1 - stays[-1])
+      for n in range(gamma - 1, -1, -1):
+        stay = stays[n - 1] if n else 1.0
+        mass = instead[n].sum(-1, keepdims=True)
+        weights = instead[n] / np.where(mass > 0, mass, 1)
+        yield from then(draft[:n], beyond * stay, weights)
+        beyond = beyond * (1 - stay)
+
+  if scheme.verification == 'token':
+    yield from by_token((), np.ones(table.law.shape[0]))
+  elif scheme.verification == 'sequential':
+    yield from sequential((), np.ones(table.law.shape[0]))
+  else:
+    yield from by_block()

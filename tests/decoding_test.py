@@ -1,13 +1,22 @@
 """The loop, on table models whose laws are known."""
 
+import dataclasses
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cascades import decoding, drafters, methods, sampling, testing
+from cascades import (
+  decoding,
+  drafters,
+  methods,
+  sampling,
+  testing,
+  verification,
+)
 
 _V, _NEW = 5, 3
 _MODEL = testing.TableModel(_V)
@@ -28,6 +37,7 @@ def _generate(
   stops=(-1,),
   seed=0,
   return_logits=False,
+  scheme=verification.STANDARD,
   **how,
 ):
   """Final states of `rows` rows, numpy."""
@@ -60,6 +70,7 @@ def _generate(
     sampling.Processing(temperature=np.float32(temperature), **how),
     np.array(stops, np.int32),
     method=methods.get_method(method),
+    scheme=scheme,
     **shared,
   )
   return jax.tree.map(np.asarray, state)
@@ -89,63 +100,102 @@ def _z_scores(tokens, law):
   return (counts - n * law) / np.maximum(sd, 1e-3)
 
 
-def _check_law(method, lenience, gamma, temperature, rows=20_000, **how):
-  state = _generate(
-    method, (lenience,), gamma, rows, temperature=temperature, **how
-  )
+# What every method is run at: neither of its limits.
+_PAIRS = tuple(
+  (method, 2.0 if method.name == 'top_k' else 0.3)
+  for method in methods.METHODS.values()
+)
+
+
+@functools.cache
+def _together(scheme):
+  """The methods that a scheme takes, as one; and which they are."""
+  pairs = []
+  for method, lenience in _PAIRS:
+    try:
+      scheme.check(method)
+    except ValueError:
+      continue
+    pairs.append((method, lenience))
+  sequential = scheme.verification == 'sequential'
+  return testing.one_of(pairs, with_rules=sequential), tuple(pairs)
+
+
+def _law(pairs, scheme, gamma, how):
+  """What the loop should emit, [pairs] + [V] * _NEW, by enumeration."""
+  d = testing.table_distributions(_VERIFIER, _DRAFTER, how, scheme.gate)
+  table = testing.Table.of(pairs, d)
+  if scheme.bonus == 'target':
+    return testing.declared_law(table, _MODEL, _PROMPT, _NEW)
+  return testing.emitted_law(table, scheme, _MODEL, _PROMPT, _NEW, gamma)
+
+
+def check_laws(scheme, gamma, rows=20_000, **how):
+  """Samples every method through the loop, which is compiled once."""
+  how = dict(top_k=np.int32(_V), top_p=np.float32(1)) | how
+  method, pairs = _together(scheme)
+  law = _law(pairs, scheme, gamma, sampling.Processing(**how))
   first = len(_PROMPT)
-  tokens = state.tokens[:, 0, first : first + _NEW]
-  law = testing.exact_law(
-    methods.get_method(method) if gamma else methods.METHODS['verifier_only'],
-    lenience,
-    _MODEL,
-    _VERIFIER,
-    _DRAFTER,
-    list(_PROMPT),
-    _NEW,
-    sampling.Processing(temperature=temperature, **how),
-  )
-  assert law.sum() == pytest.approx(1, abs=1e-5)
-  assert np.abs(_z_scores(tokens, law)).max() < 5
+  for i, (one, _) in enumerate(pairs):
+    state = _generate(method, (i,), gamma, rows, scheme=scheme, **how)
+    tokens = state.tokens[:, 0, first : first + _NEW]
+    assert law[i].sum() == pytest.approx(1, abs=1e-5)
+    z = np.abs(_z_scores(tokens, law[i] / law[i].sum())).max()
+    assert z < 5, (one.name, z)
 
 
-@pytest.mark.parametrize('temperature', [0.0, 1.0])
+def _schemes():
+  for kind, gate, bonus in itertools.product(
+    verification.VERIFICATIONS, verification.GATES, verification.BONUSES
+  ):
+    # A sequential cascade has no bonus.
+    if kind != 'sequential' or bonus == 'target':
+      yield verification.Scheme(kind, gate, bonus)
+
+
 @pytest.mark.parametrize('gamma', [1, 3])
-@pytest.mark.parametrize('method', list(methods.METHODS))
-def test_the_emitted_law_is_the_declared_law(method, gamma, temperature):
-  _check_law(method, 0.3, gamma, temperature)
+@pytest.mark.parametrize(
+  'scheme', _schemes(), ids=lambda x: '-'.join(dataclasses.astuple(x))
+)
+def test_the_emitted_law_is_the_declared_law(scheme, gamma):
+  # Fewer rows where only an option differs.
+  standard = scheme == verification.Scheme(scheme.verification)
+  rows = 20_000 if standard else 6_000
+  check_laws(scheme, gamma, rows, temperature=1.0)
+  truncated = dict(top_k=np.int32(3), top_p=np.float32(0.9))
+  check_laws(scheme, gamma, rows, temperature=0.8, **truncated)
+  check_laws(scheme, gamma, rows, temperature=0.0)
 
 
 @pytest.mark.parametrize('method', ['speed', 'opt', 'token_v2'])
-def test_the_law_holds_under_truncation_and_forbidden_tokens(method):
-  _check_law(method, 0.2, 2, 0.8, top_k=np.int32(3))
-  _check_law(
-    method,
-    0.2,
-    2,
-    1.3,
-    top_p=np.float32(0.8),
-    forbidden=np.array([False, True, False, False, False]),
+def test_forbidden_tokens_are_never_emitted(method):
+  how = dict(
+    temperature=1.3, forbidden=np.array([False, True, False, False, False])
   )
+  state = _generate(method, (0.3,), 2, 20_000, **how)
+  pairs = [(methods.METHODS[method], 0.3)]
+  how = sampling.Processing(**how)
+  law = _law(pairs, verification.STANDARD, 2, how)[0]
+  first = len(_PROMPT)
+  tokens = state.tokens[:, 0, first : first + _NEW]
+  assert np.abs(_z_scores(tokens, law / law.sum())).max() < 5
+  assert (tokens != 1).all()
 
 
 def test_plain_decoding_is_the_verifier():
-  _check_law('verifier_only', 0.0, 0, 1.0)
+  state = _generate('token_v3', (0.9,), 0, 20_000)
+  pairs = [(methods.METHODS['verifier_only'], 0.0)]
+  law = _law(pairs, verification.STANDARD, 0, sampling.Processing())
+  first = len(_PROMPT)
+  tokens = state.tokens[:, 0, first : first + _NEW]
+  assert np.abs(_z_scores(tokens, law[0] / law[0].sum())).max() < 5
 
 
 def test_the_law_test_can_fail():
   # The law of one method does not pass for another's.
   state = _generate('token_v3', (0.3,), 3, 20_000)
-  law = testing.exact_law(
-    methods.METHODS['token_v3'],
-    0.8,
-    _MODEL,
-    _VERIFIER,
-    _DRAFTER,
-    list(_PROMPT),
-    _NEW,
-    sampling.Processing(),
-  )
+  pairs = [(methods.METHODS['token_v3'], 0.8)]
+  law = _law(pairs, verification.STANDARD, 3, sampling.Processing())[0]
   first = len(_PROMPT)
   tokens = state.tokens[:, 0, first : first + _NEW]
   assert np.abs(_z_scores(tokens, law)).max() > 20

@@ -43,6 +43,53 @@ def test_greedy_strict_is_the_verifier_alone(pair, prompts):
     assert sum(c['residual'] for c in counts) > 0
 
 
+@pytest.mark.parametrize('verification', ['block', 'sequential'])
+def test_greedy_strict_is_the_verifier_however_it_is_verified(
+  pair, prompts, verification
+):
+  alone = cascades.Sampler(*pair, gamma=0, temperature=0)
+  want = [a.tokens for a in alone.sample(prompts, max_new_tokens=96)]
+  together = cascades.Sampler(
+    *pair, lenience=-1, temperature=0, verification=verification
+  )
+  answers = together.sample(prompts, max_new_tokens=96)
+  assert [a.tokens for a in answers] == want
+  for answer in answers:
+    counts, emitted = answer.counts, len(answer.tokens)
+    if verification == 'block':
+      assert counts['verifier_tokens'] == 5 * counts['verifier_calls']
+    else:
+      # All is deferred: the verifier is called, and reads, a token at a time.
+      assert counts['verifier_calls'] == counts['verifier_tokens'] == emitted
+      assert counts['drafter_calls'] == counts['drafted'] == emitted
+      assert counts['deferred'] == counts['residual'] == emitted
+
+
+def test_a_sequential_cascade_counts_what_it_would_call(pair, prompts):
+  sampler = cascades.Sampler(
+    *pair, method='chow', lenience=0.05, verification='sequential'
+  )
+  answers = sampler.sample(prompts, max_new_tokens=64)
+  assert sum(a.counts['residual'] for a in answers) > 0
+  for answer in answers:
+    counts, emitted = answer.counts, len(answer.tokens)
+    takeovers = [i for i, s in enumerate(answer.sources) if s == 2]
+    assert set(answer.sources) <= {1, 2}
+    assert counts['bonus'] == 0
+    assert counts['accepted'] + counts['residual'] == emitted
+    assert counts['drafter_calls'] == counts['examined'] == emitted
+    assert counts['verifier_calls'] == counts['deferred'] == len(takeovers)
+    # Up to the last take-over, each token was read by the verifier once.
+    read = takeovers[-1] + 1 if takeovers else 0
+    assert counts['verifier_tokens'] == read
+  alone = cascades.Sampler(
+    *pair, method='chow', lenience=1, verification='sequential'
+  )
+  answer = alone.sample(prompts[0], max_new_tokens=16)
+  assert answer.counts['verifier_calls'] == 0
+  assert math.isnan(answer.block_efficiency)
+
+
 def test_greedy_strict_beyond_the_sliding_window(pair):
   verifier, _ = pair
   window = verifier.model.module.config.sliding_window_size
@@ -108,6 +155,11 @@ def test_logits_are_those_of_the_emitted_tokens(pair, prompts):
   assert answer.logits.shape == (len(answer.tokens), vocab)
   # Greedy and strict: each token is the best of its logits.
   assert answer.logits.argmax(-1).tolist() == answer.tokens
+  # Their log-probabilities are those of temperature 1.
+  probs = np.exp(answer.logits - answer.logits.max(-1, keepdims=True))
+  probs /= probs.sum(-1, keepdims=True)
+  at = np.arange(len(answer.tokens)), answer.tokens
+  np.testing.assert_allclose(answer.logprobs, np.log(probs[at]), atol=1e-5)
   assert sampler.sample(prompts[0], max_new_tokens=40).logits is None
 
 
@@ -181,6 +233,11 @@ def test_nothing_is_traced_again(pair, prompts):
     ({'temperature': -0.1}, 'temperature: '),
     ({'top_k': 0}, 'top_k: 0'),
     ({'top_p': 1.1}, 'top_p: '),
+    ({'verification': 'all'}, 'verification: .* there are token, block'),
+    ({'gate': 'cooked'}, "gate: 'cooked' is not known"),
+    ({'bonus': 'none'}, "bonus: 'none' is not known"),
+    ({'method': 'cactus', 'verification': 'block'}, 'cactus verifies each'),
+    ({'method': 'speed', 'verification': 'sequential'}, 'speed has none'),
   ],
 )
 def test_bad_options_are_named(pair, options, said):

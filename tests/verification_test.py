@@ -1,0 +1,133 @@
+"""Verification by enumeration: every block that it can emit, exactly."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cascades import methods, testing, verification
+
+_ALL = list(methods.METHODS)
+_MODEL = testing.TableModel(3, contexts=7)
+_PROMPT = (1, 2)
+
+
+def _pairs(scheme):
+  """Every method that the scheme takes, at leniences that matter."""
+  pairs = []
+  for method in methods.METHODS.values():
+    try:
+      scheme.check(method)
+    except ValueError:
+      continue
+    ends = [x for x in (method.strict, method.drafter_only) if x is not None]
+    pairs += [(method, x) for x in dict.fromkeys([*ends, 0.1, 0.3, 0.8])]
+  return pairs
+
+
+def _table(pairs, kind='random'):
+  with jax.enable_x64(True):
+    d = testing.rows(kind, count=7, size=3, seed=3)
+    return testing.Table.of(pairs, d)
+
+
+@pytest.mark.parametrize('kind', ['random', 'near_equal', 'disjoint'])
+@pytest.mark.parametrize('gamma', [1, 2, 3])
+@pytest.mark.parametrize('verification_', verification.VERIFICATIONS)
+def test_blocks_follow_the_declared_law(verification_, gamma, kind):
+  # The law of the first gamma + 1 tokens, whatever blocks they come in.
+  scheme = verification.Scheme(verification_)
+  pairs = _pairs(scheme)
+  table = _table(pairs, kind)
+  emitted = testing.emitted_law(
+    table, scheme, _MODEL, _PROMPT, gamma + 1, gamma
+  )
+  declared = testing.declared_law(table, _MODEL, _PROMPT, gamma + 1)
+  np.testing.assert_allclose(emitted, declared, atol=1e-9)
+
+
+@pytest.mark.parametrize('gamma', [1, 2, 3])
+def test_block_verification_keeps_at_least_as_many(gamma):
+  scheme = verification.Scheme('block')
+  table = _table(_pairs(scheme))
+
+  def kept(verification_):
+    blocks = testing.blocks(
+      table, verification.Scheme(verification_), _MODEL, _PROMPT, gamma
+    )
+    return sum((len(block) - 1) * chance for block, chance in blocks)
+
+  by_token, by_block = kept('token'), kept('block')
+  assert (by_block >= by_token - 1e-12).all()
+  if gamma > 1:
+    assert (by_block > by_token + 1e-3).any()
+
+
+def test_the_verifiers_bonus_is_not_the_target():
+  scheme = verification.Scheme(bonus='verifier')
+  pairs = _pairs(scheme)
+  table = _table(pairs)
+  emitted = testing.emitted_law(table, scheme, _MODEL, _PROMPT, 2, 1)
+  declared = testing.declared_law(table, _MODEL, _PROMPT, 2)
+  off = np.abs(emitted - declared).max((1, 2))
+  for (method, lenience), difference in zip(pairs, off, strict=True):
+    if lenience == method.strict or method.name == 'verifier_only':
+      assert difference < 1e-12
+  at = pairs.index((methods.METHODS['drafter_only'], 0.0))
+  assert off[at] > 0.05
+
+
+@pytest.mark.parametrize('bonus', verification.BONUSES)
+@pytest.mark.parametrize('verification_', verification.VERIFICATIONS)
+def test_verify_emits_what_the_enumeration_says(verification_, bonus):
+  # The library's own verification, on every draft of two tokens: the mean over
+  # many keys against the enumerated blocks, for one method after the other.
+  scheme = verification.Scheme(verification_, bonus=bonus)
+  gamma, n = 2, 20_000
+  d = testing.rows('random', count=7, size=3, seed=3)
+  method, lenience = methods.METHODS['token_v1'], 0.3
+  table = testing.Table.of([(method, lenience)], d)
+  d = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), d)
+
+  def context(done):
+    tokens = np.array([*_PROMPT, *done])
+    return int(_MODEL.context(tokens, np.arange(len(tokens))))
+
+  @jax.jit
+  @jax.vmap
+  def verdicts(key, draft, rows):
+    dists = jax.tree.map(lambda x: x[rows], d)
+    return verification.verify(
+      method, jnp.asarray(lenience), key, draft, dists, scheme
+    )
+
+  blocks = {}
+  for draft in itertools.product(range(3), repeat=gamma):
+    rows = [context(draft[:i]) for i in range(gamma + 1)]
+    chance = np.prod([d.q[c][x] for c, x in zip(rows, draft, strict=False)])
+    keys = jax.random.split(jax.random.key(sum(draft)), n)
+    tiled = (jnp.tile(jnp.array(x), (n, 1)) for x in (draft, rows))
+    said = jax.device_get(verdicts(keys, *tiled))
+    for count, token in zip(said.num_accepted, said.next_token, strict=True):
+      block = (*draft[:count], int(token))
+      blocks[block] = blocks.get(block, 0) + float(chance) / n
+  want = {}
+  for block, chance in testing.blocks(table, scheme, _MODEL, _PROMPT, gamma):
+    want[block] = want.get(block, 0) + float(chance[0])
+  assert sum(want.values()) == pytest.approx(1)
+  for block in want | blocks:
+    got, chance = blocks.get(block, 0), want.get(block, 0)
+    # Five standard deviations of a share of 9 n, at the most.
+    assert abs(got - chance) < 5 * np.sqrt(max(chance, 1e-4) / n) / 1.5
+
+
+def test_what_does_not_fit_is_refused_by_name():
+  with pytest.raises(ValueError, match='cactus verifies each token against'):
+    verification.Scheme('block').check(methods.METHODS['cactus'])
+  with pytest.raises(ValueError, match='and speed has none'):
+    verification.Scheme('sequential').check(methods.METHODS['speed'])
+  for field in ('verification', 'gate', 'bonus'):
+    with pytest.raises(ValueError, match=f"{field}: 'odd' is not known"):
+      verification.Scheme(**{field: 'odd'})
