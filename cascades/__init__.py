@@ -16,11 +16,14 @@ _HOME = {
   'register': 'methods',
   'from_target': 'methods',
   'from_rule': 'methods',
+  'audit': 'auditing',
+  'Audit': 'auditing',
   'get_acceptance_residual_fns': 'methods',
 }
 _MODULES = (
-  'checkpoints costs decoding drafters methods metrics models records report'
-  ' sampler sampling stats tasks testing tokenizers training verification'
+  'auditing checkpoints costs decoding drafters methods metrics models records'
+  ' report sampler sampling sequence stats tasks testing tokenizers training'
+  ' verification'
 ).split()
 
 __all__ = sorted([*_HOME, *_MODULES])

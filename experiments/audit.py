@@ -1,0 +1,85 @@
+"""Proves, or disproves, that a method emits the law it declares.
+
+Command: python -m experiments.audit --method=token_v3
+Shows: every check with its largest error, how many tokens a block gives, and
+a picture of the target; exit code 1 and the row that shows it if one fails.
+
+A rule of your own: put `cascades.register(...)` into a file and give it with
+--rules=my_rules.py. --method=all goes through every registered method.
+"""
+
+import json
+import pathlib
+import sys
+
+from absl import app, flags
+
+from experiments import cli
+
+_METHOD = flags.DEFINE_string('method', None, "Key of METHODS, or 'all'.")
+_LENIENCE = flags.DEFINE_list(
+  'lenience', None, 'Leniences to look at; by default from strict to lenient.'
+)
+_RULES = flags.DEFINE_string(
+  'rules', None, 'A Python file that registers methods of your own.'
+)
+_SAMPLES = flags.DEFINE_integer(
+  'samples', 20_000, 'Sequences drawn at each sampled lenience.', lower_bound=1
+)
+_SEED = flags.DEFINE_integer('seed', 0, 'Of rows and samples.', lower_bound=0)
+_WORKDIR = flags.DEFINE_string('workdir', 'runs/audit', 'Where results go.')
+
+
+def _leniences() -> list[float] | None:
+  if _LENIENCE.value is None:
+    return None
+  try:
+    return sorted({float(x) for x in _LENIENCE.value})
+  except ValueError as e:
+    raise ValueError(f'lenience: {e}; give numbers such as 0,0.5.') from None
+
+
+def main(argv: list[str]) -> None:
+  if len(argv) > 1:
+    raise app.UsageError(f'{argv[1]!r} is not a flag; see --help.')
+  if _METHOD.value is None:
+    raise app.UsageError("--method: name a method, or 'all'.")
+  leniences = _leniences()
+  if _RULES.value is not None and not pathlib.Path(_RULES.value).is_file():
+    raise ValueError(f'rules: there is no file {_RULES.value}.')
+  from cascades import auditing, methods, records
+  from cascades.report import targets
+
+  if _RULES.value is not None:
+    cli.load_config_module(_RULES.value)
+  if _METHOD.value == 'all':
+    chosen = list(methods.METHODS)
+  else:
+    chosen = [methods.get_method(_METHOD.value).name]
+  workdir = pathlib.Path(_WORKDIR.value)
+  cli.make_folder(workdir)
+  bar = cli.progress(len(chosen), 'auditing')
+  failed = []
+  for name in chosen:
+    bar.set_description(name, refresh=False)
+    found = auditing.audit(
+      name, leniences, samples=_SAMPLES.value, seed=_SEED.value
+    )
+    bar.write(str(found) + '\n')
+    text = json.dumps(found.to_dict(), indent=2, allow_nan=False) + '\n'
+    records.write_text(workdir / f'{name}.json', text)
+    if found.examples is not None:
+      path = workdir / f'{name}.png'
+      targets.draw(path, name, found.leniences, found.examples)
+    if not found.passed:
+      failed.append(name)
+    bar.update()
+  bar.close()
+  print(f'{len(chosen) - len(failed)} of {len(chosen)} passed; see {workdir}.')
+  if failed:
+    print(f'FAILED: {", ".join(failed)}', file=sys.stderr)
+    sys.exit(1)
+
+
+if __name__ == '__main__':
+  cli.run(main)
