@@ -15,10 +15,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pandas as pd
 
-from cascades.records import Record
+from cascades.records import Record, variant
 from cascades.stats import bootstrap_mean_interval
 
 Metric = Callable[[Sequence[Record]], float]
+
+# What tells the curves of a task apart.
+_CURVE = ['method', 'verification', 'gate', 'bonus_from']
 
 
 def _ratio(numerator: float, denominator: float) -> float:
@@ -57,7 +60,11 @@ def deferral_rate(records: Sequence[Record]) -> float:
 
 
 def block_efficiency(records: Sequence[Record]) -> float:
-  """Emitted tokens per verifier call, 1 to gamma + 1."""
+  """Emitted tokens per verifier call, 1 to gamma + 1.
+
+  More where the drafter needs no verifier to go on, as in the cascades that
+  speculative ones are compared with.
+  """
   return _ratio(_emitted(records), _total(records, 'verifier_calls'))
 
 
@@ -114,6 +121,25 @@ class Costs:
       raise ValueError(f'costs: no verify_s for gamma {gamma}; measure it.')
     return self.verify_s[gamma]
 
+  def verifier_s(self, calls: int, tokens: int, gamma: int) -> float:
+    """Seconds for some verifier calls that read some tokens in all.
+
+      calls * verifier_token_s
+        + (tokens - calls) * (verify(gamma) - verifier_token_s) / gamma
+
+    Each call costs what reading one token does, and each token more its share
+    of what a block costs more: calls * verify(gamma) where, as in speculative
+    decoding, each call reads gamma + 1 tokens. At gamma 0 a call reads one.
+
+    Raises:
+      ValueError: That gamma was not measured.
+    """
+    seconds = calls * self.verifier_token_s
+    if gamma:
+      more = self.verify(gamma) - self.verifier_token_s
+      seconds += (tokens - calls) * more / gamma
+    return seconds
+
   def to_json(self) -> str:
     """The text of a `costs.json`."""
     return json.dumps(dataclasses.asdict(self), indent=2) + '\n'
@@ -144,7 +170,7 @@ def relative_latency(records: Sequence[Record], costs: Costs) -> float:
 
   Counted calls times measured unit costs:
 
-    (verifier_calls * verify_s + drafter_calls * drafter_token_s)
+    (Costs.verifier_s + drafter_calls * drafter_token_s)
       / emitted / verifier_token_s
 
   The drafter alone is a point with no verifier calls. Prefill is left out on
@@ -154,7 +180,7 @@ def relative_latency(records: Sequence[Record], costs: Costs) -> float:
     ValueError: `costs` has no entry for a record's gamma.
   """
   seconds = sum(
-    r.verifier_calls * costs.verify(r.gamma)
+    costs.verifier_s(r.verifier_calls, r.verifier_tokens, r.gamma)
     + r.drafter_calls * costs.drafter_token_s
     for r in records
   )
@@ -176,9 +202,10 @@ def summarise(
       default the sum over the point's records.
 
   Returns:
-    Columns: task, method, lenience, gamma, temperature, n, quality,
-    quality_low, quality_high (95 % bootstrap over examples), then METRICS,
-    relative_latency before mean_output_tokens, and wall_s.
+    Columns: task, method, lenience, gamma, verification, gate, bonus_from,
+    temperature, n, quality, quality_low, quality_high (95 % bootstrap over
+    examples), then METRICS, relative_latency before mean_output_tokens, and
+    wall_s.
   """
   points: dict[tuple, list[Record]] = {}
   for record in records:
@@ -197,6 +224,9 @@ def summarise(
         'method': first.method,
         'lenience': first.lenience,
         'gamma': first.gamma,
+        'verification': first.verification,
+        'gate': first.gate,
+        'bonus_from': first.bonus_from,
         'temperature': first.temperature,
         'n': len(group),
         'quality': quality(group),
@@ -212,22 +242,51 @@ def summarise(
   return pd.DataFrame(rows, columns=columns())
 
 
-def best_points(frame: pd.DataFrame) -> pd.DataFrame:
-  """One row per task and method: its best point, judged on these examples.
+def variants(frame: pd.DataFrame) -> pd.Series:
+  """`Record.variant` of each row of a summary."""
+  names = [variant(*row) for row in frame[_CURVE].itertuples(index=False)]
+  return pd.Series(names, frame.index, dtype=object)
+
+
+def tuned(frame: pd.DataFrame) -> pd.DataFrame:
+  """Each point at the gamma that makes it fastest, judged on these examples.
+
+  What is emitted has the same law at any gamma, so that only the latency is
+  chosen; quality differs by the noise of the sampling. Bonus tokens from the
+  verifier make it another law at each gamma: there every gamma is a point.
 
   Args:
     frame: From `summarise`.
 
   Returns:
-    The rows of the fastest points at the quality of the verifier alone, or,
-    where a method does not reach it (or the verifier was not run), of its best
-    quality.
+    A row per task, temperature, method, options and lenience, in the order of
+    the frame. Gamma 0 is not a choice, for it is the verifier alone, whatever
+    the method: such rows stay only where there is no other.
+  """
+  keys = ['task', 'temperature', *_CURVE, 'lenience']
+  most = frame.groupby(keys, dropna=False).gamma.transform('max')
+  rows = frame[(frame.gamma > 0) | (most == 0)]
+  rows = rows.assign(law=rows.gamma.where(rows.bonus_from == 'verifier', 0))
+  rows = rows.sort_values('relative_latency', kind='stable')
+  return frame.loc[rows.drop_duplicates([*keys, 'law']).index.sort_values()]
+
+
+def best_points(frame: pd.DataFrame) -> pd.DataFrame:
+  """One row per task and variant: its best point, judged on these examples.
+
+  Args:
+    frame: From `summarise`.
+
+  Returns:
+    The rows of the fastest points, whatever their gamma and lenience, at the
+    quality of the verifier alone, or, where a variant does not reach it (or
+    the verifier was not run), of its best quality.
   """
   rows = []
   for _, of_task in frame.groupby('task', sort=False):
     alone = of_task[of_task.method == 'verifier_only'].quality
     level = alone.iloc[0] if len(alone) else math.inf
-    for _, points in of_task.groupby('method', sort=False):
+    for _, points in of_task.groupby(_CURVE, sort=False):
       good = points[points.quality >= min(level, points.quality.max())]
       rows.append(good.sort_values('relative_latency').iloc[:1])
   return pd.concat(rows)
@@ -235,7 +294,8 @@ def best_points(frame: pd.DataFrame) -> pd.DataFrame:
 
 def columns() -> list[str]:
   """Columns of the summary, in order."""
-  head = ['task', 'method', 'lenience', 'gamma', 'temperature', 'n']
+  options = ['verification', 'gate', 'bonus_from']
+  head = ['task', 'method', 'lenience', 'gamma', *options, 'temperature', 'n']
   names = [*METRICS, 'wall_s']
   after = names.index('quality') + 1
   names[after:after] = ['quality_low', 'quality_high']
@@ -260,6 +320,9 @@ def check_counts(record: Record) -> None:
     'a piece and a source for each token': (
       len(r.pieces) == len(r.sources) == emitted
     ),
+    'verifier_tokens >= verifier_calls >= 0': (
+      r.verifier_tokens >= r.verifier_calls >= 0
+    ),
   }
   # At gamma 0 there are no blocks, and one model writes every token.
   if r.gamma > 0:
@@ -267,10 +330,16 @@ def check_counts(record: Record) -> None:
       'accepted + residual + bonus == emitted': (
         r.accepted + r.residual + r.bonus == emitted
       ),
+      # The drafter of a sequential cascade goes on until the rule defers.
       'emitted <= (gamma + 1) * verifier_calls': (
-        emitted <= (r.gamma + 1) * r.verifier_calls
+        r.verification == 'sequential'
+        or emitted <= (r.gamma + 1) * r.verifier_calls
       ),
     }
+  else:
+    rules['verifier_tokens == verifier_calls at gamma 0'] = (
+      r.verifier_tokens == r.verifier_calls
+    )
   for rule, holds in rules.items():
     if not holds:
       raise ValueError(f'record: {r.point} id {r.id!r} breaks {rule}.')

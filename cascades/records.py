@@ -1,10 +1,10 @@
 """The one schema of a result line, shared by runs and reports.
 
 A record is one example decoded at one point (task, method, lenience, gamma,
-temperature). Records lie in `records/*.jsonl` of a workdir, one JSON object a
-line; a file is written under another name and renamed when it is whole, so
-what is there can be trusted. Numbers that JSON cannot hold (an infinite
-lenience) are written as strings and read back by `float`.
+options, temperature). Records lie in `records/*.jsonl` of a workdir, one JSON
+object a line; a file is written under another name and renamed when it is
+whole, so what is there can be trusted. Numbers that JSON cannot hold (an
+infinite lenience) are written as strings and read back by `float`.
 
 Counts follow one rule: tokens after an end-of-sequence token, and the prompt,
 are counted nowhere.
@@ -22,6 +22,25 @@ from typing import Any
 # Where an emitted token came from.
 SOURCES = ('prompt', 'draft', 'residual', 'bonus')
 
+# How blocks are verified unless a run says otherwise; `verification.Scheme`
+# says what the options mean.
+STANDARD = {'verification': 'token', 'gate': 'raw', 'bonus': 'target'}
+
+
+def variant(method: str, verification: str, gate: str, bonus: str) -> str:
+  """A method's name, and its options where they are not the standard ones.
+
+  'token_v3', 'token_v3 block', 'diff gate processed', 'speed bonus verifier'.
+  """
+  words = [method]
+  if verification != STANDARD['verification']:
+    words.append(verification)
+  if gate != STANDARD['gate']:
+    words += ['gate', gate]
+  if bonus != STANDARD['bonus']:
+    words += ['bonus', bonus]
+  return ' '.join(words)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Record:
@@ -29,9 +48,13 @@ class Record:
 
   Attributes:
     task: Key of `TASKS`.
-    method: Key of `METHODS`.
+    method: Key of `METHODS`, or of `sequence.CONFIDENCES`.
     lenience: As given; nan where the method has none.
-    gamma: Tokens drafted per block; 0 is plain decoding.
+    gamma: Tokens drafted per block; 0 is plain decoding. A sequential cascade
+      has no blocks: there it is that of the loop that simulated it.
+    verification: How blocks were verified: 'token', 'block' or 'sequential'.
+    gate: What the deferral rule saw: 'raw' or 'processed'.
+    bonus_from: What bonus tokens were drawn from: 'target' or 'verifier'.
     temperature: Of both models.
     id: The example's.
     prompt: Text given to the model.
@@ -50,15 +73,20 @@ class Record:
     residual: Emitted tokens sampled after a rejection.
     bonus: Emitted tokens sampled after a block kept whole.
     verifier_calls: Forward passes of the verifier, prefill excluded.
+    verifier_tokens: Tokens that it read in them.
     drafter_calls: Forward passes of the drafter, prefill excluded.
     wall_s: Seconds of the call that decoded it, shared equally by the rows of
-      that call; prefill included, compilation excluded.
+      that call; prefill included, compilation excluded. nan for a sequential
+      cascade, of which only the counts are its own.
   """
 
   task: str
   method: str
   lenience: float
   gamma: int
+  verification: str
+  gate: str
+  bonus_from: str
   temperature: float
   id: str
   prompt: str
@@ -76,15 +104,29 @@ class Record:
   residual: int
   bonus: int
   verifier_calls: int
+  verifier_tokens: int
   drafter_calls: int
   wall_s: float
+
+  @property
+  def variant(self) -> str:
+    """The method's name, with its options where they are not standard."""
+    return variant(self.method, self.verification, self.gate, self.bonus_from)
 
   @property
   def point(self) -> tuple:
     """What records of one row of the summary share."""
     # nan is not equal to itself; None is.
     lenience = None if math.isnan(self.lenience) else self.lenience
-    return self.task, self.method, lenience, self.gamma, self.temperature
+    options = self.verification, self.gate, self.bonus_from
+    return (
+      self.task,
+      self.method,
+      lenience,
+      self.gamma,
+      *options,
+      self.temperature,
+    )
 
   def to_json(self) -> str:
     """One line."""

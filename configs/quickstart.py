@@ -1,4 +1,4 @@
-"""All nine methods from strict to drafter-only, on both bundled tasks.
+"""The paper's methods from strict to drafter-only, on both bundled tasks.
 
 Command: python -m experiments.sweep --config=configs/quickstart.py
 Shows: in a few minutes on a laptop, 51 points a task: every curve starts at the
@@ -25,6 +25,13 @@ def get_config() -> ml_collections.ConfigDict:
   c.lenience = (0.3,)
   # Tokens drafted per block.
   c.gamma = 4
+  # Which drafts stay: by 'token', by 'block', or as in a 'sequential' cascade.
+  c.verification = 'token'
+  # What deferral rules see: 'raw' probabilities, or 'processed' ones, that is
+  # with the temperature applied.
+  c.gate = 'raw'
+  # What the token after a whole block is drawn from: 'target' or 'verifier'.
+  c.bonus = 'target'
   # Of both models; 0 is greedy.
   c.temperature = 1.0
   # Prompts decoded at a time, each at all leniences of its curve.

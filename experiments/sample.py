@@ -19,6 +19,21 @@ _GAMMA = flags.DEFINE_integer('gamma', 4, 'Tokens drafted per block.')
 _TEMPERATURE = flags.DEFINE_float('temperature', 1.0, '0 is greedy.')
 _TOP_K = flags.DEFINE_integer('top_k', None, 'Keep this many tokens.')
 _TOP_P = flags.DEFINE_float('top_p', None, 'Keep tokens that hold this mass.')
+_VERIFICATION = flags.DEFINE_enum(
+  'verification',
+  'token',
+  ['token', 'block', 'sequential'],
+  'Which drafted tokens stay.',
+)
+_GATE = flags.DEFINE_enum(
+  'gate', 'raw', ['raw', 'processed'], 'What deferral rules see.'
+)
+_BONUS = flags.DEFINE_enum(
+  'bonus',
+  'target',
+  ['target', 'verifier'],
+  'What the token after a whole block is drawn from.',
+)
 _DRAFTER = flags.DEFINE_string('drafter', 'tiny-drafter', 'Name or folder.')
 _VERIFIER = flags.DEFINE_string('verifier', 'tiny-verifier', 'Name or folder.')
 _SEED = flags.DEFINE_integer('seed', 0, 'Of the sampling.')
@@ -65,7 +80,7 @@ def main(argv: list[str]) -> None:
     raise app.UsageError(f'{argv[1]!r} is not a flag; see --help.')
   if not _PROMPT.value:
     raise app.UsageError("--prompt: give a text, such as --prompt='Hello'.")
-  from cascades import methods, sampler
+  from cascades import methods, records, sampler
 
   settings = dict(
     method=methods.get_method(_METHOD.value),
@@ -74,6 +89,9 @@ def main(argv: list[str]) -> None:
     temperature=_TEMPERATURE.value,
     top_k=_TOP_K.value,
     top_p=_TOP_P.value,
+    verification=_VERIFICATION.value,
+    gate=_GATE.value,
+    bonus=_BONUS.value,
   )
   decoder = sampler.Sampler(_VERIFIER.value, _DRAFTER.value, **settings)
   answer = decoder.sample(
@@ -91,8 +109,11 @@ def main(argv: list[str]) -> None:
   print(f'\n{legend(colour)}')
   counts = ', '.join(f'{k} {v}' for k, v in answer.counts.items())
   print(f'{counts}.')
+  variant = records.variant(
+    decoder.method.name, _VERIFICATION.value, _GATE.value, _BONUS.value
+  )
   print(
-    f'{decoder.method.name}, lenience {decoder.lenience:g}, gamma'
+    f'{variant}, lenience {decoder.lenience:g}, gamma'
     f' {decoder.gamma}, temperature {decoder.temperature:g}: acceptance rate'
     f' {answer.acceptance_rate:.3f}, {answer.block_efficiency:.2f} tokens per'
     ' verifier call.'

@@ -3,18 +3,20 @@
 Command: python -m experiments.sweep --config=configs/quickstart.py
 Shows: a progress bar, a table, and where the report lies.
 
-A point is (task, method, lenience). The leniences of a method are decoded in
-one compiled call per batch of prompts. A method's records are written when
-they are whole, so a run that was stopped goes on where it was.
+A point is (task, method, lenience, gamma, options). A curve, which is a method
+with a gamma and options, has its leniences decoded in one compiled call per
+batch of prompts. A curve's records are written when they are whole, so a run
+that was stopped goes on where it was.
 """
 
+import dataclasses
 import itertools
 import json
 import math
 import pathlib
 import time
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from absl import app, flags
@@ -28,42 +30,167 @@ _CONFIG = config_flags.DEFINE_config_file(
 _WORKDIR = flags.DEFINE_string(
   'workdir', None, 'Where results go; by default runs/<name of the config>.'
 )
+# The two models alone: no gamma, no options and no lenience.
+_ALONE = ('verifier_only', 'drafter_only')
+# Methods whose lenience means nothing, so that they are a single point.
+_NO_LENIENCE = (*_ALONE, 'always_accept')
+# Added to the seed of the drafter alone. A sequence-level cascade takes either
+# model's own answer: were they drawn with the same random numbers, the
+# verifier would answer just where its draws are as unlucky as the drafter's.
+_DRAFTER_SEED = 1_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+  """What is decoded in one go, at several leniences.
+
+  Attributes:
+    method: Key of `METHODS`, or of `sequence.CONFIDENCES`.
+    leniences: Its points; none where the method has no lenience.
+    gamma: Tokens drafted per block.
+    verification: As for `Sampler`, and so the rest.
+    gate: As for `Sampler`.
+    bonus: As for `Sampler`.
+  """
+
+  method: str
+  leniences: tuple[float, ...]
+  gamma: int = 0
+  verification: str = 'token'
+  gate: str = 'raw'
+  bonus: str = 'target'
+
+  @property
+  def name(self) -> str:
+    """Tells it from the other curves of a sweep."""
+    from cascades import records
+
+    name = records.variant(
+      self.method, self.verification, self.gate, self.bonus
+    )
+    return f'{name} gamma {self.gamma}' if self.gamma else name
+
+
+_OPTIONS = ('gamma', 'verification', 'gate', 'bonus')
+
+
+def _method(name: str) -> str:
+  """A method's own name.
+
+  Raises:
+    ValueError: A sweep knows no such method.
+  """
+  from cascades import methods, sequence
+
+  if name in sequence.CONFIDENCES:
+    return name
+  try:
+    return methods.get_method(name).name
+  except ValueError as e:
+    known = ' and '.join(sequence.CONFIDENCES)
+    raise ValueError(f'{str(e)[:-1]}; a sweep also takes {known}.') from None
 
 
 def curves(
   config: Mapping[str, Any],
   module: types.ModuleType | None,
   overrides: Mapping[str, Any],
-) -> list[tuple[str, tuple[float, ...]]]:
-  """The (method, leniences) pairs of a sweep.
+) -> list[Curve]:
+  """The curves of a sweep.
 
   Args:
-    config: Fields; `method` and `lenience` are the only curve where there is
-      no `sweep` function.
-    module: The config's module, whose `sweep(add)` adds curves.
+    config: Fields; they are the only curve where there is no `sweep` function.
+      `verification`, `gate` and `bonus` may be missing.
+    module: The config's module, whose `sweep(add)` adds curves: `add(method,
+      lenience, gamma, verification, gate, bonus)`, where what is not given is
+      the config's. Several gammas are a curve each.
     overrides: Fields set on the command line: they win, so that a method
-      named there is the only one, and leniences given there are everyone's.
+      named there is the only one, and leniences, gamma and options given there
+      are everyone's. Curves that they make equal become one.
   """
+  from cascades import records, sequence
+
+  fields = records.STANDARD | {
+    name: config[name] for name in _OPTIONS if name in config
+  }
   chosen = []
 
-  def add(method, lenience):
-    chosen.append((method, tuple(lenience)))
+  def add(
+    method, lenience, gamma=None, verification=None, gate=None, bonus=None
+  ):
+    given = dict(gamma=gamma, verification=verification, gate=gate, bonus=bonus)
+    given = {
+      name: fields[name] if value is None or name in overrides else value
+      for name, value in given.items()
+    }
+    method, leniences = _method(method), tuple(lenience)
+    if 'lenience' in overrides and leniences:
+      leniences = tuple(config['lenience'])
+    gammas = given.pop('gamma')
+    if method in _ALONE or method in sequence.CONFIDENCES:
+      gammas, given = 0, {}
+    if method in _NO_LENIENCE:
+      leniences = ()
+    for each in gammas if isinstance(gammas, (tuple, list)) else (gammas,):
+      chosen.append(Curve(method, leniences, each, **given))
 
   if hasattr(module, 'sweep'):
     module.sweep(add)
   else:
     add(config['method'], config['lenience'])
-  if 'lenience' in overrides:
-    given = tuple(config['lenience'])
-    chosen = [(m, given if old else ()) for m, old in chosen]
   if 'method' in overrides:
-    from cascades import methods
-
-    name = methods.get_method(config['method']).name
-    chosen = [(m, ls) for m, ls in chosen if m == name]
+    name = _method(config['method'])
+    chosen[:] = [curve for curve in chosen if curve.method == name]
     if not chosen:
-      chosen = [(name, tuple(config['lenience']))]
-  return chosen
+      add(name, config['lenience'])
+  if not {'method', 'lenience', *_OPTIONS} & set(overrides):
+    return chosen
+  merged: dict[str, Curve] = {}
+  for curve in chosen:
+    old = merged.setdefault(curve.name, curve)
+    union = dict.fromkeys((*old.leniences, *curve.leniences))
+    merged[curve.name] = dataclasses.replace(old, leniences=tuple(union))
+  return list(merged.values())
+
+
+def check(curves: Sequence[Curve], temperature: float) -> None:
+  """Looks at every curve before anything is loaded.
+
+  Raises:
+    ValueError: An option is out of its range, cannot be combined with its
+      method, or a curve or lenience is there twice.
+  """
+  from cascades import sampler, sequence
+
+  for curve in curves:
+    of_answers = curve.method in sequence.CONFIDENCES
+    if not curve.leniences and curve.method not in _NO_LENIENCE:
+      raise ValueError(f'lenience: {curve.method} needs at least one.')
+    for lenience in curve.leniences or (0.0,):
+      sampler.check_options(
+        # A cascade of answers decodes nothing but the two models alone.
+        method='drafter_only' if of_answers else curve.method,
+        lenience=lenience,
+        gamma=curve.gamma,
+        temperature=temperature,
+        verification=curve.verification,
+        gate=curve.gate,
+        bonus=curve.bonus,
+      )
+    twice = _twice(curve.leniences)
+    if twice:
+      raise ValueError(f'lenience: {curve.name} has {twice[0]:g} twice.')
+  twice = _twice(curve.name for curve in curves)
+  if twice:
+    raise ValueError(
+      f'sweep: {twice[0]} is added twice; give all its leniences at once.'
+    )
+
+
+def _twice(values: Iterable) -> list:
+  """What is there more than once."""
+  values = list(values)
+  return [v for i, v in enumerate(values) if v in values[:i]]
 
 
 def _plain(value: Any) -> Any:
@@ -117,70 +244,143 @@ class CompileClock:
     jax.monitoring.register_event_duration_secs_listener(count)
 
 
-def decode_curve(
-  config, checkpoints, task, examples, method, leniences, clock
-) -> Iterator[list]:
-  """Records of one method on one task; a list for every batch of prompts."""
-  from cascades import records, sampler
+class Decoder:
+  """Decodes curves on one task; each of the two models alone at most once.
 
-  verifier, drafter = checkpoints
-  plain = {'verifier_only': verifier, 'drafter_only': drafter}.get(method)
-  if plain:
-    # The two baselines are what they are measured against: plain decoding.
-    verifier, drafter = plain, None
-  decoder = sampler.Sampler(
-    verifier,
-    drafter,
-    method=method,
-    gamma=0 if plain else config.gamma,
-    temperature=config.temperature,
-  )
-  size = min(config.batch_size, len(examples))
-  for batch in itertools.batched(examples, size):
-    # The last batch is filled up, so that it compiles nothing of its own.
-    full = [*batch, *[batch[0]] * (size - len(batch))]
-    start, compiled = time.perf_counter(), clock.seconds
-    curve = decoder.sample_curve(
-      [e.prompt for e in full],
-      leniences or (0.0,),
-      max_new_tokens=task.max_new_tokens,
-      seed=config.seed,
+  Attributes:
+    task: Whose examples are decoded.
+  """
+
+  def __init__(self, config, checkpoints, task, clock, folder: pathlib.Path):
+    self.task = task
+    self._config, self._clock, self._folder = config, clock, folder
+    self._checkpoints = dict(zip(_ALONE, checkpoints, strict=True))
+    self._examples = list(
+      task.load(
+        split='test', seed=config.seed, num_examples=config.num_examples
+      )
     )
-    wall = time.perf_counter() - start - (clock.seconds - compiled)
-    share = wall / (len(batch) * len(curve))
-    done = []
-    for lenience, answers in zip(leniences or (math.nan,), curve, strict=True):
-      for example, answer in zip(batch, answers, strict=False):
-        scores = dict(task.score(answer.text, example.reference))
-        counts = dict(answer.counts)
-        if method == 'drafter_only':
-          counts |= {
-            'verifier_calls': 0,
-            'drafter_calls': counts['verifier_calls'],
-          }
-        if decoder.method.rule is None:
-          counts['deferred'] = None
-        done.append(
-          records.Record(
-            task=task.name,
-            method=method,
-            lenience=lenience,
-            gamma=decoder.gamma,
-            temperature=decoder.temperature,
-            id=example.id,
-            prompt=example.prompt,
-            text=answer.text,
-            reference=example.reference,
-            tokens=answer.tokens,
-            pieces=answer.pieces,
-            sources=answer.sources,
-            quality=scores[task.metric],
-            scores=scores,
-            wall_s=share,
-            **counts,
-          )
+    self._alone: dict[str, list[tuple]] = {}
+
+  def path(self, curve: Curve) -> pathlib.Path:
+    """Where the records of a curve go."""
+    name = f'{self.task.name} {curve.name}'.replace(' ', '-')
+    return self._folder / f'{name}.jsonl'
+
+  def records(self, curve: Curve) -> list:
+    """The records of a curve, a point's together, in the examples' order."""
+    from cascades import sequence
+
+    if curve.method in _ALONE:
+      return [record for record, _ in self._of(curve.method)]
+    if curve.method in sequence.CONFIDENCES:
+      drafts, answers = self._of('drafter_only'), self._of('verifier_only')
+      return [
+        sequence.cascade(
+          drafter, verifier, logprobs, method=curve.method, lenience=lenience
         )
-    yield done
+        for lenience in curve.leniences
+        for (drafter, logprobs), (verifier, _) in zip(
+          drafts, answers, strict=True
+        )
+      ]
+    return [record for record, _ in self._decode(curve)]
+
+  def _of(self, method: str) -> list[tuple]:
+    """What `_decode` gives for a model alone."""
+    from cascades import records
+
+    if method not in self._alone:
+      curve = Curve(method, ())
+      path = self.path(curve)
+      # The log-probabilities, which the drafter is asked for, lie nowhere.
+      if method == 'verifier_only' and path.exists():
+        self._alone[method] = [(record, None) for record in records.read(path)]
+      else:
+        self._alone[method] = self._decode(curve)
+    return self._alone[method]
+
+  def _decode(self, curve: Curve) -> list[tuple]:
+    """Records of a curve, each with the log-probabilities of its tokens."""
+    from cascades import sampler
+
+    config = self._config
+    verifier, drafter = self._checkpoints.values()
+    seed = config.seed
+    if curve.method in _ALONE:
+      # The two baselines are what they are measured against: plain decoding.
+      verifier, drafter = self._checkpoints[curve.method], None
+    if curve.method == 'drafter_only':
+      seed += _DRAFTER_SEED
+    decoder = sampler.Sampler(
+      verifier,
+      drafter,
+      method=curve.method,
+      gamma=curve.gamma,
+      temperature=config.temperature,
+      verification=curve.verification,
+      gate=curve.gate,
+      bonus=curve.bonus,
+    )
+    leniences = curve.leniences or (math.nan,)
+    points = {lenience: [] for lenience in leniences}
+    size = min(config.batch_size, len(self._examples))
+    for batch in itertools.batched(self._examples, size):
+      # The last batch is filled up, so that it compiles nothing of its own.
+      full = [*batch, *[batch[0]] * (size - len(batch))]
+      start, compiled = time.perf_counter(), self._clock.seconds
+      answers = decoder.sample_curve(
+        [e.prompt for e in full],
+        curve.leniences or (0.0,),
+        max_new_tokens=self.task.max_new_tokens,
+        seed=seed,
+      )
+      wall = time.perf_counter() - start
+      wall -= self._clock.seconds - compiled
+      share = wall / (len(batch) * len(answers))
+      if curve.verification == 'sequential':
+        # What ran was the speculative loop, not the cascade.
+        share = math.nan
+      for lenience, row in zip(leniences, answers, strict=True):
+        for example, answer in zip(batch, row, strict=False):
+          record = self._record(curve, lenience, example, answer, share)
+          points[lenience].append((record, answer.logprobs))
+    return list(itertools.chain.from_iterable(points.values()))
+
+  def _record(self, curve: Curve, lenience, example, answer, wall_s):
+    from cascades import methods, records
+
+    scores = dict(self.task.score(answer.text, example.reference))
+    counts = dict(answer.counts)
+    if curve.method == 'drafter_only':
+      counts |= {
+        'verifier_calls': 0,
+        'verifier_tokens': 0,
+        'drafter_calls': counts['verifier_calls'],
+      }
+    if methods.get_method(curve.method).rule is None:
+      counts['deferred'] = None
+    return records.Record(
+      task=self.task.name,
+      method=curve.method,
+      lenience=lenience,
+      gamma=curve.gamma,
+      verification=curve.verification,
+      gate=curve.gate,
+      bonus_from=curve.bonus,
+      temperature=self._config.temperature,
+      id=example.id,
+      prompt=example.prompt,
+      text=answer.text,
+      reference=example.reference,
+      tokens=answer.tokens,
+      pieces=answer.pieces,
+      sources=answer.sources,
+      quality=scores[self.task.metric],
+      scores=scores,
+      wall_s=wall_s,
+      **counts,
+    )
 
 
 def main(argv: list[str]) -> None:
@@ -200,19 +400,11 @@ def main(argv: list[str]) -> None:
   run(config, chosen, workdir)
 
 
-def run(config, chosen, workdir: pathlib.Path) -> None:
+def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
   """Runs a sweep in a workdir, or what of it is missing there."""
   import jax
 
-  from cascades import (
-    costs,
-    load_model,
-    methods,
-    metrics,
-    records,
-    report,
-    sampler,
-  )
+  from cascades import costs, load_model, metrics, records, report, sampler
   from cascades.tasks import TASKS
 
   # Whatever the user can get wrong is looked at before a model is loaded.
@@ -224,24 +416,24 @@ def run(config, chosen, workdir: pathlib.Path) -> None:
   for name in ('num_examples', 'batch_size'):
     if config[name] < 1:
       raise ValueError(f'{name}: {config[name]} will not do; give 1 or more.')
-  for method, leniences in chosen:
-    for lenience in leniences or (0.0,):
-      sampler.check_options(
-        method=method,
-        lenience=lenience,
-        gamma=config.gamma,
-        temperature=config.temperature,
-      )
-  chosen = [(methods.get_method(m).name, ls) for m, ls in chosen]
+  check(chosen, config.temperature)
   cli.make_folder(workdir)
 
   bar = cli.progress(len(chosen) * len(config.tasks), 'loading the models')
   checkpoints = load_model(config.verifier), load_model(config.drafter)
   sampler.check_pair(*checkpoints)
-  fields = {name: _plain(value) for name, value in config.items()}
+  of_curves = ('method', 'lenience', *_OPTIONS)
+  fields = {
+    name: _plain(value)
+    for name, value in config.items()
+    if name not in of_curves
+  }
   fields |= {
-    'method': [method for method, _ in chosen],
-    'lenience': [_plain(leniences) for _, leniences in chosen],
+    # What became of the fields that make curves.
+    'curves': [
+      {name: _plain(value) for name, value in dataclasses.asdict(curve).items()}
+      for curve in chosen
+    ],
     'device': jax.devices()[0].device_kind,
     'versions': cli.versions(),
   }
@@ -249,26 +441,17 @@ def run(config, chosen, workdir: pathlib.Path) -> None:
   costs_path = workdir / 'costs.json'
   if not costs_path.exists():
     bar.set_description('measuring unit costs')
-    measured = costs.measure(*checkpoints, gammas=[config.gamma])
+    gammas = sorted({curve.gamma for curve in chosen})
+    measured = costs.measure(*checkpoints, gammas=gammas)
     records.write_text(costs_path, measured.to_json())
   clock, paths = CompileClock(), []
   for task in (TASKS[name] for name in config.tasks):
-    examples = list(
-      task.load(
-        split='test', seed=config.seed, num_examples=config.num_examples
-      )
-    )
-    for method, leniences in chosen:
-      bar.set_description(f'{task.name} {method}')
-      paths.append(workdir / 'records' / f'{task.name}-{method}.jsonl')
+    decoder = Decoder(config, checkpoints, task, clock, workdir / 'records')
+    for curve in chosen:
+      bar.set_description(f'{task.name} {curve.name}')
+      paths.append(decoder.path(curve))
       if not paths[-1].exists():
-        batches = decode_curve(
-          config, checkpoints, task, examples, method, leniences, clock
-        )
-        done = [record for batch in batches for record in batch]
-        # A point's examples together, in their own order.
-        done.sort(key=lambda r: (leniences or (r.lenience,)).index(r.lenience))
-        records.write(paths[-1], done)
+        records.write(paths[-1], decoder.records(curve))
       bar.update()
   bar.close()
   frame = metrics.summarise(
@@ -277,8 +460,8 @@ def run(config, chosen, workdir: pathlib.Path) -> None:
   )
   records.write_text(workdir / 'summary.csv', frame.to_csv(index=False))
   page = report.write_report(workdir)
-  shown = metrics.best_points(frame)[
-    'task method lenience quality rejection_rate block_efficiency'
+  shown = metrics.best_points(frame.assign(variant=metrics.variants(frame)))[
+    'task variant gamma lenience quality rejection_rate block_efficiency'
     ' relative_latency'.split()
   ]
   print(

@@ -11,10 +11,11 @@ _ROOT = pathlib.Path(__file__).parent.parent
 
 # For each module, which modules of cascades it may import.
 _MAY_IMPORT = {
-  'methods': set(),
+  'methods': {'methods', 'sampling'},
   'sampling': set(),
   'stats': set(),
   'records': set(),
+  'sequence': {'records'},
   'tokenizers': set(),
   'models': set(),
   'tasks': {'tasks'},
@@ -23,7 +24,15 @@ _MAY_IMPORT = {
   'verification': {'methods', 'sampling'},
   'drafters': {'sampling'},
   'decoding': {'drafters', 'methods', 'sampling', 'verification'},
-  'testing': {'methods', 'sampling'},
+  'auditing': {
+    'decoding',
+    'drafters',
+    'methods',
+    'sampling',
+    'testing',
+    'verification',
+  },
+  'testing': {'methods', 'sampling', 'verification'},
   'checkpoints': {'models', 'tokenizers'},
   'costs': {'checkpoints', 'drafters', 'metrics'},
   'sampler': {
@@ -33,6 +42,7 @@ _MAY_IMPORT = {
     'methods',
     'sampling',
     'tokenizers',
+    'verification',
   },
   'training': {'checkpoints', 'models', 'sampler', 'tasks', 'tokenizers'},
 }

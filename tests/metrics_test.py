@@ -10,7 +10,9 @@ from cascades import metrics
 from cascades.records import SOURCES, Record
 
 COSTS = metrics.Costs(
-  verifier_token_s=0.010, drafter_token_s=0.001, verify_s={2: 0.012}
+  verifier_token_s=0.010,
+  drafter_token_s=0.001,
+  verify_s={2: 0.012, 4: 0.013},
 )
 
 
@@ -26,6 +28,9 @@ def make_record(sources='drb', **changes):
     method='token_v3',
     lenience=0.5,
     gamma=2,
+    verification='token',
+    gate='raw',
+    bonus_from='target',
     temperature=1.0,
     id='0',
     prompt='1+1=',
@@ -43,6 +48,7 @@ def make_record(sources='drb', **changes):
     residual=sources.count('r'),
     bonus=sources.count('b'),
     verifier_calls=blocks,
+    verifier_tokens=3 * blocks,
     drafter_calls=3 * blocks,
     wall_s=0.25,
   )
@@ -89,11 +95,64 @@ def test_relative_latency_counts_calls_times_costs():
   )
 
 
+@pytest.mark.parametrize('gamma', [2, 4])
+def test_blocks_cost_what_was_measured(gamma):
+  seconds = COSTS.verifier_s(7, 7 * (gamma + 1), gamma)
+  assert seconds == pytest.approx(7 * COSTS.verify(gamma))
+
+
+def test_other_reads_cost_by_the_token():
+  # A token more costs (0.012 - 0.010) / 2.
+  assert COSTS.verifier_s(3, 11, 2) == pytest.approx(3 * 0.010 + 8 * 0.001)
+  assert COSTS.verifier_s(3, 3, 2) == pytest.approx(3 * 0.010)
+  assert COSTS.verifier_s(0, 0, 2) == 0
+  assert COSTS.verifier_s(3, 3, 0) == pytest.approx(3 * 0.010)
+  with pytest.raises(ValueError, match='gamma 7'):
+    COSTS.verifier_s(3, 11, 7)
+
+
+def make_sequential(**changes):
+  """`ddddrdd`: one call, which read the five tokens up to the residual."""
+  fields = dict(
+    verification='sequential',
+    drafted=7,
+    examined=7,
+    verifier_calls=1,
+    verifier_tokens=5,
+    drafter_calls=7,
+    wall_s=math.nan,
+  )
+  return make_record('ddddrdd', **fields | changes)
+
+
+def test_a_sequential_cascade_pays_for_what_it_calls():
+  record = make_sequential()
+  metrics.check_counts(record)
+  seconds = (0.010 + 4 * 0.001) + 7 * 0.001
+  assert metrics.relative_latency([record], COSTS) == pytest.approx(
+    seconds / 7 / 0.010
+  )
+  assert metrics.block_efficiency([record]) == 7
+
+
+def test_a_clock_that_says_nothing_breaks_nothing():
+  frame = metrics.summarise([make_sequential(), make_record('ddb')], COSTS)
+  assert list(metrics.variants(frame)) == ['token_v3 sequential', 'token_v3']
+  assert math.isnan(frame.wall_s[0])
+  assert frame.relative_latency.notna().all()
+  assert len(metrics.best_points(frame)) == len(metrics.tuned(frame)) == 2
+
+
 def test_models_alone_need_no_special_case():
   plain = dict(gamma=0, drafted=0, examined=0, accepted=0, residual=0)
-  verifier = make_record('bbb', drafter_calls=0, **plain)
+  verifier = make_record('bbb', drafter_calls=0, verifier_tokens=3, **plain)
   drafter = make_record(
-    'ddd', method='drafter_only', verifier_calls=0, drafter_calls=3, **plain
+    'ddd',
+    method='drafter_only',
+    verifier_calls=0,
+    verifier_tokens=0,
+    drafter_calls=3,
+    **plain,
   )
   assert metrics.relative_latency([verifier], COSTS) == pytest.approx(1)
   assert metrics.relative_latency([drafter], COSTS) == pytest.approx(0.1)
@@ -101,6 +160,8 @@ def test_models_alone_need_no_special_case():
   assert math.isnan(metrics.block_efficiency([drafter]))
   metrics.check_counts(verifier)
   metrics.check_counts(drafter)
+  with pytest.raises(ValueError, match='at gamma 0'):
+    metrics.check_counts(dataclasses.replace(drafter, verifier_tokens=3))
 
 
 def test_a_gamma_that_was_not_measured_is_named():
@@ -138,6 +199,9 @@ def test_summary_has_a_row_per_point_in_order_of_appearance():
     'method',
     'lenience',
     'gamma',
+    'verification',
+    'gate',
+    'bonus_from',
     'temperature',
     'n',
     'quality',
@@ -187,6 +251,7 @@ def test_a_new_metric_is_a_new_column(monkeypatch):
     ({'deferred': 9}, 'deferred <= examined'),
     ({'residual': 2}, 'accepted . residual . bonus == emitted'),
     ({'verifier_calls': 1}, 'emitted <= '),
+    ({'verifier_tokens': 1}, 'verifier_tokens >= verifier_calls'),
     ({'sources': [1]}, 'a source for each token'),
   ],
 )
@@ -195,6 +260,15 @@ def test_counts_that_cannot_be_are_refused(changes, rule):
   metrics.check_counts(record)
   with pytest.raises(ValueError, match=rule):
     metrics.check_counts(dataclasses.replace(record, **changes))
+
+
+OPTIONS = {'verification': 'token', 'gate': 'raw', 'bonus_from': 'target'}
+
+
+def make_frame(rows, names):
+  """A summary of few columns; options are the standard ones by default."""
+  frame = pd.DataFrame(rows, columns=names.split())
+  return frame.assign(**{k: v for k, v in OPTIONS.items() if k not in frame})
 
 
 def test_best_points_are_fastest_at_the_verifiers_quality():
@@ -208,7 +282,58 @@ def test_best_points_are_fastest_at_the_verifiers_quality():
     ('u', 'a', 0.0, 0.4, 0.7),
     ('u', 'a', 1.0, 0.3, 0.1),
   ]
-  names = ['task', 'method', 'lenience', 'quality', 'relative_latency']
-  best = metrics.best_points(pd.DataFrame(rows, columns=names))
+  names = 'task method lenience quality relative_latency'
+  best = metrics.best_points(make_frame(rows, names))
   assert best.relative_latency.tolist() == [1.0, 0.6, 0.7, 0.7]
   assert best.method.tolist() == ['verifier_only', 'a', 'b', 'a']
+
+
+def test_best_points_are_of_each_variant_over_all_gammas():
+  rows = [
+    ('t', 'verifier_only', 'token', math.nan, 0, 0.9, 1.0),
+    ('t', 'a', 'token', 0.0, 2, 0.9, 0.7),
+    ('t', 'a', 'token', 0.0, 4, 0.9, 0.5),
+    ('t', 'a', 'block', 0.0, 2, 0.9, 0.4),
+    ('t', 'a', 'block', 0.0, 4, 0.8, 0.3),
+  ]
+  names = 'task method verification lenience gamma quality relative_latency'
+  best = metrics.best_points(make_frame(rows, names))
+  assert metrics.variants(best).tolist() == ['verifier_only', 'a', 'a block']
+  assert best.gamma.tolist() == [0, 4, 2]
+
+
+def test_tuned_keeps_the_fastest_gamma_of_each_point():
+  rows = [
+    ('t', 1.0, 'verifier_only', 'token', math.nan, 0, 1.0),
+    ('t', 1.0, 'sequence_mean', 'token', 0.5, 0, 0.9),
+    ('t', 1.0, 'a', 'token', 0.0, 2, 0.5),
+    ('t', 1.0, 'a', 'token', 0.5, 2, 0.5),
+    ('t', 1.0, 'a', 'token', 0.0, 4, 0.6),
+    ('t', 1.0, 'a', 'token', 0.5, 4, 0.4),
+    # Another curve each, with one gamma only.
+    ('t', 1.0, 'a', 'block', 0.5, 4, 0.7),
+    ('t', 0.0, 'a', 'token', 0.5, 4, 0.8),
+    ('u', 1.0, 'a', 'token', 0.5, 4, 0.9),
+    # No lenience is a point too; a latency that is not known never wins.
+    ('t', 1.0, 'b', 'token', math.nan, 2, math.nan),
+    ('t', 1.0, 'b', 'token', math.nan, 4, 0.6),
+    # Gamma 0 is the verifier alone.
+    ('t', 1.0, 'c', 'token', 0.5, 0, 0.1),
+    ('t', 1.0, 'c', 'token', 0.5, 2, 0.6),
+  ]
+  names = 'task temperature method verification lenience gamma relative_latency'
+  frame = make_frame(rows, names)
+  assert metrics.tuned(frame).index.tolist() == [0, 1, 2, 5, 6, 7, 8, 10, 12]
+  assert metrics.tuned(metrics.tuned(frame)).equals(metrics.tuned(frame))
+  assert metrics.tuned(metrics.summarise([], COSTS)).empty
+
+
+def test_tuned_leaves_what_gamma_changes():
+  rows = [
+    ('t', 1.0, 'a', bonus, math.nan, gamma, 1 / gamma)
+    for bonus in ('target', 'verifier')
+    for gamma in (2, 4)
+  ]
+  names = 'task temperature method bonus_from lenience gamma relative_latency'
+  kept = metrics.tuned(make_frame(rows, names))
+  assert kept.gamma.tolist() == [4, 2, 4]

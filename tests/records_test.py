@@ -6,13 +6,16 @@ import math
 
 import pytest
 
-from cascades import records
+from cascades import records, verification
 
 RECORD = records.Record(
   task='sums',
   method='opt',
   lenience=0.5,
   gamma=4,
+  verification='token',
+  gate='raw',
+  bonus_from='target',
   temperature=1.0,
   id='0',
   prompt='Zwei und\nzwei? ☃',
@@ -30,6 +33,7 @@ RECORD = records.Record(
   residual=0,
   bonus=1,
   verifier_calls=1,
+  verifier_tokens=5,
   drafter_calls=5,
   wall_s=0.125,
 )
@@ -68,11 +72,52 @@ def test_points_without_lenience_are_one_point():
 
 
 @pytest.mark.parametrize(
-  'field', ['task', 'method', 'lenience', 'gamma', 'temperature']
+  ('field', 'value'),
+  [
+    ('task', 'x'),
+    ('method', 'chow'),
+    ('lenience', 9),
+    ('gamma', 9),
+    ('verification', 'block'),
+    ('gate', 'processed'),
+    ('bonus_from', 'verifier'),
+    ('temperature', 9),
+  ],
 )
-def test_each_coordinate_makes_another_point(field):
-  value = {'task': 'x', 'method': 'chow'}.get(field, 9)
+def test_each_coordinate_makes_another_point(field, value):
   assert dataclasses.replace(RECORD, **{field: value}).point != RECORD.point
+
+
+@pytest.mark.parametrize(
+  ('changes', 'name'),
+  [
+    ({}, 'opt'),
+    ({'verification': 'block'}, 'opt block'),
+    ({'verification': 'sequential'}, 'opt sequential'),
+    ({'gate': 'processed'}, 'opt gate processed'),
+    ({'bonus_from': 'verifier'}, 'opt bonus verifier'),
+    (
+      {
+        'verification': 'block',
+        'gate': 'processed',
+        'bonus_from': 'verifier',
+      },
+      'opt block gate processed bonus verifier',
+    ),
+  ],
+)
+def test_a_variant_names_what_is_not_standard(changes, name):
+  assert dataclasses.replace(RECORD, **changes).variant == name
+
+
+def test_standard_options_are_the_verifications():
+  options = dataclasses.asdict(verification.STANDARD)
+  assert options == records.STANDARD
+
+
+def test_a_clock_that_says_nothing_survives_a_line():
+  line = dataclasses.replace(RECORD, wall_s=math.nan).to_json()
+  assert math.isnan(records.Record.from_json(line).wall_s)
 
 
 @pytest.mark.parametrize('change', ['missing', 'unknown'])

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from cascades import metrics, records
+from cascades import methods, metrics, records, sequence
 from cascades.report import examples, plots, styles, write_report
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -41,6 +41,9 @@ def make_record(task, method, lenience, example, gamma=2, **changes):
     method=method,
     lenience=lenience,
     gamma=0 if alone else gamma,
+    verification='token',
+    gate='raw',
+    bonus_from='target',
     temperature=1.0,
     id=str(example),
     prompt=f'{HOSTILE} and {example}',
@@ -58,6 +61,9 @@ def make_record(task, method, lenience, example, gamma=2, **changes):
     residual=0 if alone else 1,
     bonus=0 if alone else 1,
     verifier_calls={'drafter_only': 0, 'verifier_only': 3}.get(method, 2),
+    verifier_tokens={'drafter_only': 0, 'verifier_only': 3}.get(
+      method, 2 * (gamma + 1)
+    ),
     drafter_calls={'drafter_only': 3, 'verifier_only': 0}.get(method, 6),
     wall_s=0.5,
   )
@@ -214,16 +220,166 @@ def test_the_same_files_give_the_same_page(workdir, page):
   assert read_page(workdir) == page
 
 
-def test_each_gamma_is_a_part_of_its_own(tmp_path):
-  lines = make_records(['sums']) + make_records(
-    ['sums'], ['opt', 'token_v3'], gamma=4
+@pytest.fixture(scope='module')
+def two_gammas(tmp_path_factory):
+  # Opt is faster at gamma 4, token_v3 at gamma 2; others have one.
+  lines = make_records(['sums'])
+  lines += make_records(['sums'], ['opt'], gamma=4, drafter_calls=0)
+  lines += make_records(['sums'], ['token_v3'], gamma=4, drafter_calls=30)
+  lines += make_records(['sums'], ['sequence_mean'], gamma=0, quality=0.0)
+  lines += make_records(
+    ['sums'], ['chow'], gamma=2, verification='sequential', wall_s=math.nan
   )
-  text = read_page(make_workdir(tmp_path, lines))
-  assert re.findall('<h2>(.*?)</h2>', text)[:2] == [
+  return read_page(make_workdir(tmp_path_factory.mktemp('two'), lines))
+
+
+def parts_of(page):
+  """The sections by their title."""
+  parts = re.findall('<section>.*?</section>', page, re.DOTALL)
+  return {re.search('<h2>(.*?)</h2>', part)[1]: part for part in parts}
+
+
+def cells_of(part, heading):
+  """(method, text) of each row of a part's table."""
+  head = re.findall('<th scope="col".*?<button type="button">(.*?)<', part)
+  rows = re.findall(
+    r'<tr><th scope="row" data-key="(.*?)">.*?</th>(.*?)</tr>', part
+  )
+  place = head.index(heading) - 1
+  return [
+    (name, re.findall('<td data-key=".*?">(.*?)</td>', cells)[place])
+    for name, cells in rows
+  ]
+
+
+def test_several_gammas_are_tuned_first_and_alone_below(two_gammas):
+  Page(two_gammas)
+  assert list(parts_of(two_gammas))[:3] == [
+    'sums, gamma tuned',
     'sums, gamma 2',
     'sums, gamma 4',
   ]
-  assert text.count('>Verifier alone</span>') == 2
+  # What is below is folded away, and no part of the section above it.
+  tuned, below = two_gammas.split('<details>', 1)
+  assert '<h2>sums, gamma tuned</h2>' in tuned
+  assert tuned.rstrip().endswith('</section>')
+  assert '<h2>sums, gamma 4</h2>' in below.split('</details>')[0]
+  for part in parts_of(two_gammas).values():
+    if 'sums, gamma' in part:
+      assert '>Verifier alone</span>' in part
+      assert 'Sequence mean' in part
+
+
+def test_the_tuned_table_has_the_gamma_of_each_point(two_gammas):
+  parts = parts_of(two_gammas)
+  cells = cells_of(parts['sums, gamma tuned'], 'Gamma')
+  dash = '\N{EN DASH}'
+  assert cells == [
+    ('Verifier alone', dash),
+    ('Drafter alone', dash),
+    *[('OPT', '4')] * 3,
+    *[('TokenV3', '2')] * 3,
+    ('Sequence mean', dash),
+    ('Chow (sequential)', dash),
+  ]
+  assert '>Gamma</button>' not in parts['sums, gamma 2']
+  assert dict(cells_of(parts['sums, gamma 4'], 'Wall\u00a0s'))['OPT'] == '4.0'
+
+
+def test_the_best_point_names_its_gamma_and_how_it_was_chosen(two_gammas):
+  parts = parts_of(two_gammas)
+  best = f'OPT, lenience {MINUS}∞, gamma 4; chosen on these same examples'
+  assert best in parts['sums, gamma tuned']
+  assert 'made it fastest on these same\n' not in parts['sums, gamma 2']
+  assert f'OPT, lenience {MINUS}∞; chosen' in parts['sums, gamma 4']
+
+
+def test_one_gamma_is_not_spoken_of(page):
+  parts = parts_of(page)
+  assert list(parts)[:2] == ['sums', 'words']
+  assert '<details>' not in page.split('<footer>')[0]
+  assert '>Gamma</button>' not in page
+  assert ', gamma' not in page
+
+
+def test_variants_are_curves_of_their_own(tmp_path):
+  changes = [
+    {},
+    {'verification': 'block'},
+    {'verification': 'sequential', 'wall_s': math.nan},
+    {'gate': 'processed'},
+    {'bonus_from': 'verifier'},
+  ]
+  lines = make_records(['sums'], ['verifier_only', 'drafter_only'])
+  for change in changes:
+    lines += make_records(['sums'], ['token_v3'], **change)
+  text = read_page(make_workdir(tmp_path, lines))
+  Page(text)
+  legend = re.search('<ul class="legend">.*?</ul>', text)[0]
+  assert re.findall('</svg> (.*?)</li>', legend) == [
+    'Verifier alone',
+    'Drafter alone',
+    'TokenV3',
+    'TokenV3 (block)',
+    'TokenV3 (sequential oracle)',
+    'TokenV3 (gate processed)',
+    'TokenV3 (bonus verifier)',
+  ]
+  keys = re.findall('<li data-key="(.*?)">', legend)
+  assert keys[2:4] == ['token_v3', 'token_v3 block']
+  drawn = set(re.findall('data-method="(.*?)"', text))
+  assert drawn == set(keys)
+  # What is lifted out is never one of the models alone.
+  assert ':not(.on, [data-method=verifier_only],' in text
+  # A clock that says nothing is a dash, in the oracle's rows only.
+  walls = dict(cells_of(text, 'Wall\u00a0s'))
+  dash = '\N{EN DASH}'
+  assert [k for k, v in walls.items() if v == dash] == [
+    'TokenV3 (sequential oracle)'
+  ]
+
+
+def test_an_oracle_is_no_best_point(tmp_path):
+  lines = make_records(['sums'], ['verifier_only', 'token_v3'])
+  lines += make_records(
+    ['sums'], ['opt'], verification='sequential', verifier_tokens=2
+  )
+  text = read_page(make_workdir(tmp_path, lines))
+  assert f'>TokenV3, lenience {MINUS}1; chosen' in text
+  assert 'a bound, not a method' in text
+
+
+def test_every_method_has_a_label_of_its_own():
+  known = [*methods.METHODS, *sequence.CONFIDENCES]
+  table = styles.styles({name: name for name in known})
+  assert not set(known) - set(styles._KNOWN)
+  assert len({s.label for s in table.values()}) == len(known)
+  assert len({s.light for s in table.values()}) == len(known) - 1
+  assert len({s.dark for s in table.values()}) == len(known) - 1
+  assert len({plots.marker(s) for s in table.values()}) == len(known)
+
+
+def test_variants_look_like_their_method_but_hollow():
+  table = styles.styles(
+    {
+      'chow': 'chow',
+      'chow block': 'chow',
+      'mine': 'mine',
+      'chow sequential': 'chow',
+      'mine block': 'mine',
+      'yours': 'yours',
+    }
+  )
+  one, block, mine, sequential, my_block, yours = table.values()
+  assert one.light == block.light == sequential.light
+  assert one.marker == block.marker == sequential.marker
+  assert mine.light == my_block.light != yours.light
+  assert not one.dashes
+  assert block.dashes != sequential.dashes
+  assert block.dashes == my_block.dashes
+  assert 'fill="var(--card)"' in plots.marker(block)
+  assert 'fill="var(--card)"' not in plots.marker(one)
+  assert len({s.variable for s in table.values()}) == len(table)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +394,7 @@ def test_any_set_of_methods_makes_a_page(tmp_path, methods):
 def test_looks_are_told_apart():
   names = [*LENIENCES, 'speed', 'chow', 'diff', 'token_v1', 'token_v2']
   names += ['mine', 'yours', 'theirs', 'ours']
-  table = styles.styles([*names, *names])
+  table = styles.styles({name: name for name in names})
   assert list(table) == names
   for looks in ('marker', 'variable', 'placeholder'):
     assert len({getattr(s, looks) for s in table.values()}) == len(names)

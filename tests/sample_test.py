@@ -5,7 +5,9 @@ import subprocess
 import sys
 
 import pytest
+from absl import flags
 
+from cascades import verification
 from experiments import sample
 
 _ROOT = pathlib.Path(__file__).parent.parent
@@ -37,6 +39,32 @@ def test_it_prints_the_answer_coloured_and_the_counts():
   assert 'token_v3, lenience 0.3, gamma 4, temperature 0' in done.stdout
 
 
+def test_options_are_flags_and_are_named():
+  done = _run(
+    '--prompt=The number 4302 in words:',
+    '--method=chow',
+    '--lenience=0.1',
+    '--verification=block',
+    '--gate=processed',
+    '--bonus=verifier',
+    '--max_new_tokens=8',
+  )
+  assert done.returncode == 0, done.stderr
+  assert 'verifier_tokens' in done.stdout
+  name = 'chow block gate processed bonus verifier'
+  assert f'{name}, lenience 0.1, gamma 4, temperature 1' in done.stdout
+
+
+def test_flags_offer_what_there_is():
+  for flag, values in (
+    ('verification', verification.VERIFICATIONS),
+    ('gate', verification.GATES),
+    ('bonus', verification.BONUSES),
+  ):
+    assert flags.FLAGS[flag].parser.enum_values == list(values)
+    assert flags.FLAGS[flag].default == getattr(verification.STANDARD, flag)
+
+
 @pytest.mark.parametrize(
   ('arguments', 'said'),
   [
@@ -45,6 +73,11 @@ def test_it_prints_the_answer_coloured_and_the_counts():
     (['--prompt=x', '--gamma=-2'], 'gamma: -2'),
     (['--prompt=x', '--lenience=nan'], 'lenience: nan'),
     (['--prompt=x', '--gamma=two'], 'gamma'),
+    (['--prompt=x', '--verification=blok'], 'verification'),
+    (
+      ['--prompt=x', '--method=cactus', '--verification=block'],
+      'cactus verifies each token',
+    ),
   ],
 )
 def test_mistakes_are_one_sentence_and_exit_code_2(arguments, said):

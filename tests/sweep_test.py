@@ -1,8 +1,10 @@
 """A sweep from config to report: small, whole, resumed and refused."""
 
+import dataclasses
 import json
 import math
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -10,15 +12,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cascades import metrics, records
+from cascades import checkpoints, metrics, records
 from experiments import cli, sweep
+from experiments.sweep import Curve
 
 _ROOT = pathlib.Path(__file__).parent.parent
 _CURVES = [
-  ('verifier_only', ()),
-  ('drafter_only', ()),
-  ('speed', (0.0, 1.0)),
-  ('token_v3', (-1.0, 0.5, 1.0)),
+  Curve('verifier_only', ()),
+  Curve('drafter_only', ()),
+  Curve('speed', (0.0, 1.0), 4),
+  Curve('token_v3', (-1.0, 0.5, 1.0), 4),
+  Curve('speed', (0.5,), 2, verification='block'),
+  Curve('chow', (-1.0, 0.1, 1.0), 4, verification='sequential'),
+  Curve('sequence_mean', (-1.0, 0.05, 1.0)),
+  Curve('sequence_least', (-1.0, 1.0)),
 ]
 
 
@@ -45,6 +52,9 @@ def test_a_row_for_every_point(workdir):
     'method',
     'lenience',
     'gamma',
+    'verification',
+    'gate',
+    'bonus_from',
     'temperature',
     'n',
     'quality',
@@ -60,10 +70,16 @@ def test_a_row_for_every_point(workdir):
     'mean_output_tokens',
     'wall_s',
   ]
-  assert len(frame) == 7
+  assert len(frame) == 1 + 1 + 2 + 3 + 1 + 3 + 3 + 2
   assert (frame.n == 5).all()
-  assert (frame.wall_s > 0).all()
-  by_point = frame.set_index(['method', frame.lenience.fillna(9)])
+  # A sequential cascade is simulated, so that its clock says nothing.
+  sequential = frame.verification == 'sequential'
+  assert sequential.sum() == 3
+  assert frame.wall_s[sequential].isna().all()
+  assert (frame.wall_s[~sequential] > 0).all()
+  by_point = frame.set_index(
+    [metrics.variants(frame), frame.lenience.fillna(9)]
+  )
   # The verifier alone is the unit of cost.
   assert by_point.loc[('verifier_only', 9), 'relative_latency'] == 1
   costs = metrics.Costs.from_json((workdir / 'costs.json').read_text())
@@ -75,9 +91,106 @@ def test_a_row_for_every_point(workdir):
     assert by_point.loc[(method, 1.0), 'acceptance_rate'] == 1
 
 
+def test_a_sequential_cascade_costs_what_it_would_call(workdir):
+  costs = metrics.Costs.from_json((workdir / 'costs.json').read_text())
+  verifier, drafter = costs.verifier_token_s, costs.drafter_token_s
+  frame = pd.read_csv(workdir / 'summary.csv')
+  frame = frame[frame.verification == 'sequential'].set_index('lenience')
+  latency = frame.relative_latency
+  # Always deferred: both models at every token; never: the drafter alone.
+  assert latency[-1.0] == pytest.approx((verifier + drafter) / verifier)
+  assert latency[1.0] == pytest.approx(drafter / verifier)
+  for record in records.read_all(workdir):
+    if record.verification == 'sequential':
+      assert record.drafter_calls == len(record.tokens)
+      assert record.verifier_calls == record.residual
+      assert record.verifier_tokens <= len(record.tokens)
+
+
+def test_cascades_of_answers_take_the_two_models_own(workdir):
+  found = {}
+  for record in records.read_all(workdir):
+    key = record.method, record.lenience, record.id
+    if math.isnan(record.lenience):
+      key = record.method, None, record.id
+    found[key] = record
+  ids = [example for method, _, example in found if method == 'verifier_only']
+  assert len(ids) == 5
+  for example in ids:
+    drafter = found['drafter_only', None, example]
+    verifier = found['verifier_only', None, example]
+    for method in ('sequence_mean', 'sequence_least'):
+      strict = found[method, -1.0, example]
+      assert (strict.tokens, strict.text) == (verifier.tokens, verifier.text)
+      assert strict.drafter_calls == drafter.drafter_calls
+      assert strict.verifier_calls == verifier.verifier_calls
+      assert strict.verifier_tokens == verifier.verifier_calls
+      assert strict.wall_s == pytest.approx(drafter.wall_s + verifier.wall_s)
+      alone = found[method, 1.0, example]
+      assert (alone.tokens, alone.text) == (drafter.tokens, drafter.text)
+      assert alone.drafter_calls == drafter.drafter_calls
+      assert alone.verifier_calls == alone.verifier_tokens == 0
+      assert alone.wall_s == drafter.wall_s
+    # Between the ends it is one or the other.
+    middle = found['sequence_mean', 0.05, example]
+    assert middle.tokens in (drafter.tokens, verifier.tokens)
+
+
+@pytest.fixture
+def measured(workdir, tmp_path):
+  """A workdir whose unit costs are already there."""
+  shutil.copy(workdir / 'costs.json', tmp_path)
+  return tmp_path
+
+
+def _count_decoded(config, curves, workdir):
+  """Runs a sweep and names the curves that were decoded."""
+  decoded, real = [], sweep.Decoder._decode
+
+  def decode(self, curve):
+    decoded.append(curve.name)
+    return real(self, curve)
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(sweep.Decoder, '_decode', decode)
+    sweep.run(config, curves, workdir)
+  return decoded
+
+
+@pytest.mark.parametrize('alone', ['first', 'last', 'never'])
+def test_nothing_is_decoded_twice(measured, alone):
+  plain = [Curve('verifier_only', ()), Curve('drafter_only', ())]
+  answers = [
+    Curve('sequence_mean', (-1.0, 1.0)),
+    Curve('sequence_least', (0.5,)),
+  ]
+  curves = {
+    'first': plain + answers,
+    'last': answers + plain,
+    'never': answers,
+  }[alone]
+  decoded = _count_decoded(_config(num_examples=3), curves, measured)
+  assert sorted(decoded) == ['drafter_only', 'verifier_only']
+  # Going on, only the drafter is asked again, for what no record holds.
+  (measured / 'records/numerals-sequence_least.jsonl').unlink()
+  decoded = _count_decoded(_config(num_examples=3), curves, measured)
+  again = ['drafter_only', 'verifier_only'] if alone == 'never' else []
+  assert sorted(decoded) == (again or ['drafter_only'])
+
+
+def test_the_two_models_alone_draw_independently(measured):
+  # Else one model's answers would be unlucky where the other's are.
+  config = _config(verifier='tiny-drafter', temperature=2.0)
+  sweep.run(config, _CURVES[:2], measured)
+  texts = {'verifier_only': [], 'drafter_only': []}
+  for record in records.read_all(measured):
+    texts[record.method].append(record.text)
+  assert texts['verifier_only'] != texts['drafter_only']
+
+
 def test_records_are_whole_and_their_counts_add_up(workdir):
   found = records.read_all(workdir)
-  assert len(found) == 5 * 7
+  assert len(found) == 5 * 16
   for record in found:
     metrics.check_counts(record)
     assert record.quality == record.scores['exact_match']
@@ -86,13 +199,39 @@ def test_records_are_whole_and_their_counts_add_up(workdir):
   rule = {r.method: r.deferred is not None for r in found}
   assert rule['token_v3']
   assert not rule['speed']
+  assert not rule['sequence_mean']
+  names = {p.name for p in (workdir / 'records').iterdir()}
+  assert names == {
+    'numerals-verifier_only.jsonl',
+    'numerals-drafter_only.jsonl',
+    'numerals-speed-gamma-4.jsonl',
+    'numerals-token_v3-gamma-4.jsonl',
+    'numerals-speed-block-gamma-2.jsonl',
+    'numerals-chow-sequential-gamma-4.jsonl',
+    'numerals-sequence_mean.jsonl',
+    'numerals-sequence_least.jsonl',
+  }
 
 
 def test_the_report_stands_beside_the_records(workdir):
   assert (workdir / 'report/index.html').stat().st_size > 10_000
   config = json.loads((workdir / 'config.json').read_text())
   assert config['verifier'] == 'tiny-verifier'
-  assert config['method'] == [method for method, _ in _CURVES]
+  assert [curve['method'] for curve in config['curves']] == [
+    curve.method for curve in _CURVES
+  ]
+  assert config['curves'][4] == {
+    'method': 'speed',
+    'leniences': [0.5],
+    'gamma': 2,
+    'verification': 'block',
+    'gate': 'raw',
+    'bonus': 'target',
+  }
+  # The fields that the curves were made of would say something else.
+  assert not {'method', 'lenience', 'gamma', 'gate'} & set(config)
+  costs = json.loads((workdir / 'costs.json').read_text())
+  assert set(costs['verify_s']) == {'2', '4'}
   assert config['versions']['jax']
 
 
@@ -125,13 +264,53 @@ def test_a_stopped_sweep_goes_on_and_ends_the_same(workdir, tmp_path):
 
 
 def test_another_runs_workdir_is_refused_by_field(workdir):
-  with pytest.raises(ValueError, match='another gamma;'):
-    sweep.run(_config(gamma=2), _CURVES, workdir)
+  with pytest.raises(ValueError, match='another batch_size, seed;'):
+    sweep.run(_config(seed=1, batch_size=2), _CURVES, workdir)
 
 
-def test_batches_do_not_change_answers(workdir, tmp_path):
-  sweep.run(_config(batch_size=5), _CURVES[2:], tmp_path / 'whole')
-  whole, parts = _answers(tmp_path / 'whole'), _answers(workdir)
+@pytest.mark.parametrize(
+  'change', [{'gamma': 2}, {'gate': 'processed'}, {'leniences': (0.0, 0.9)}]
+)
+def test_another_runs_curves_are_refused(workdir, change):
+  curves = [*_CURVES]
+  curves[2] = dataclasses.replace(curves[2], **change)
+  with pytest.raises(ValueError, match='another curves;'):
+    sweep.run(_config(), curves, workdir)
+
+
+@pytest.mark.parametrize(
+  ('curve', 'said'),
+  [
+    (Curve('cactus', (0.5,), 4, 'block'), "verification: cactus .* 'token'"),
+    (Curve('speed', (0.5,), 4, 'sequential'), 'speed has none'),
+    (Curve('chow', (0.5,), 4, 'blok'), "verification: 'blok' is not known"),
+    (Curve('chow', (0.5,), 4, gate='cooked'), "gate: 'cooked'"),
+    (Curve('chow', (0.5,), 4, bonus='none'), "bonus: 'none'"),
+    (Curve('chow', (0.5,), -1), 'gamma: -1'),
+    (Curve('chow', (0.5, math.nan), 4), 'lenience: nan'),
+    (Curve('sequence_mean', (math.nan,)), 'lenience: nan'),
+    (Curve('chow', (0.5, 0.1, 0.5), 4), 'chow gamma 4 has 0.5 twice'),
+    (Curve('chow', (), 4), 'chow needs at least one'),
+    (Curve('sequence_mean', ()), 'sequence_mean needs at least one'),
+    (Curve('token_v3', (0.7,), 4), 'token_v3 gamma 4 is added twice'),
+  ],
+)
+def test_what_cannot_be_run_is_refused_before_a_model_is_loaded(
+  tmp_path, monkeypatch, curve, said
+):
+  def load(name):
+    raise AssertionError(name)
+
+  monkeypatch.setattr(checkpoints, 'load_model', load)
+  with pytest.raises(ValueError, match=said) as caught:
+    sweep.run(_config(), [*_CURVES, curve], tmp_path / 'w')
+  assert str(caught.value).endswith('.')
+  assert not (tmp_path / 'w').exists()
+
+
+def test_batches_do_not_change_answers(workdir, measured):
+  sweep.run(_config(batch_size=5), _CURVES[3:4], measured)
+  whole, parts = _answers(measured), _answers(workdir)
   assert all(parts[key] == value for key, value in whole.items())
 
 
@@ -151,6 +330,12 @@ def test_an_interrupted_write_leaves_nothing(tmp_path):
     (['--config.gamma=-1'], 'gamma: -1'),
     (['--config.gamma=x'], 'config.gamma'),
     (['--config.method=token_v33'], "did you mean 'token_v3'"),
+    (['--config.method=sequence_men'], 'also takes sequence_mean and'),
+    (['--config.verification=blok'], "'blok' is not known"),
+    (
+      ['--config.method=cactus', '--config.verification=block'],
+      'cactus verifies each token',
+    ),
     (['--config.lenience=("nan",)'], 'lenience'),
     (['--config.tasks=("gsm9k",)'], "no task 'gsm9k'"),
     (['--config.num_examples=0'], 'num_examples: 0'),

@@ -26,11 +26,14 @@ def _read(path: pathlib.Path) -> str:
 
 def _summary(path: pathlib.Path) -> pd.DataFrame:
   text = io.StringIO(_read(path))
-  names = {'task': str, 'method': str}
+  texts = ['task', 'method', 'verification', 'gate', 'bonus_from']
   try:
     # Only an empty cell is nan: a task may well be called 'None'.
     frame = pd.read_csv(
-      text, dtype=names, keep_default_na=False, na_values=['', 'nan']
+      text,
+      dtype=dict.fromkeys(texts, str),
+      keep_default_na=False,
+      na_values=['', 'nan'],
     )
   except ValueError as e:
     raise ValueError(f'workdir: {path} is damaged ({e}); {_REMEDY}') from None

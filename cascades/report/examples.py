@@ -22,18 +22,18 @@ _VISIBLE = {'\n': '↵\n', '\t': '⇥\t', '\r': '␍'}
 def choose(records: Sequence[Record], count: int = 5) -> list[Record]:
   """Examples of a middling lenience, in turn from each task.
 
-  TokenV3 if the run has it, else the first method that drafts. Of each task
-  the first examples are taken, whatever came of them. Fewer than `count` if
+  TokenV3 if the run has it, else the first curve that drafts. Of each task the
+  first examples are taken, whatever came of them. Fewer than `count` if
   there are no more.
   """
   drafted = [r for r in records if r.gamma > 0]
   if not drafted:
     return []
-  methods = [r.method for r in drafted]
-  method = 'token_v3' if 'token_v3' in methods else methods[0]
+  variants = [r.variant for r in drafted]
+  variant = 'token_v3' if 'token_v3' in variants else variants[0]
   by_task: dict[str, dict[tuple, list[Record]]] = {}
   for record in drafted:
-    if record.method == method:
+    if record.variant == variant:
       points = by_task.setdefault(record.task, {})
       points.setdefault(record.point, []).append(record)
   chosen = []
@@ -76,17 +76,18 @@ def _verdict(quality: float) -> str:
   return f'<span>quality {styles.number(quality)}</span>'
 
 
-def _example(record: Record, style: styles.Style) -> str:
+def _example(record: Record, style: styles.Style, gamma: bool) -> str:
   tokens = ''.join(_token(record, i) for i in range(len(record.tokens)))
   # Some tasks name themselves in their ids.
   own = record.id.startswith(record.task)
   name = record.id if own else f'{record.task} {record.id}'
+  place = styles.place(record.lenience, record.gamma if gamma else 0)
   per_block = len(record.tokens) / max(1, record.verifier_calls)
   return f"""<article class="example">
 <header>{_verdict(record.quality)}
 <span>{html.escape(name)}</span>
 <span>{plots.marker(style)} {html.escape(style.label)},
-lenience {styles.lenience(record.lenience)}</span>
+{place}</span>
 <span>{len(record.tokens)} tokens in {record.verifier_calls} verifier calls
 ({styles.number(per_block, 1)} per call)</span></header>
 <dl><dt>Prompt</dt><dd class="text">{html.escape(record.prompt)}</dd>
@@ -98,11 +99,17 @@ lenience {styles.lenience(record.lenience)}</span>
 def section(
   records: Sequence[Record], table: Mapping[str, styles.Style]
 ) -> str:
-  """Five examples with their legend; empty if nothing was drafted."""
+  """Five examples with their legend; empty if nothing was drafted.
+
+  Args:
+    records: From which they are chosen.
+    table: Styles by variant.
+  """
   chosen = choose(records)
   if not chosen:
     return ''
-  shown = '\n'.join(_example(r, table[r.method]) for r in chosen)
+  several = len({r.gamma for r in records if r.gamma}) > 1
+  shown = '\n'.join(_example(r, table[r.variant], several) for r in chosen)
   return f"""<section>
 <h2>Who wrote what</h2>
 <p class="guide">Long runs of drafted tokens are where time is saved; each

@@ -1,10 +1,11 @@
 """The page itself: one HTML file that needs nothing else, not even a network.
 
 Plots are inline SVG and take their colours from the style sheet, which has a
-light and a dark set; the only script sorts tables and lifts out the method
+light and a dark set; the only script sorts tables and lifts out the curve
 that the pointer rests on, and nothing is hidden without it.
 """
 
+import dataclasses
 import html
 import importlib.metadata
 import platform
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
+from cascades import metrics
 from cascades.metrics import Costs
 from cascades.records import Record
 from cascades.report import examples, plots, styles, tables
@@ -24,6 +26,23 @@ _GUIDES = {
   'rejection_rate': (
     'The same points by the share of examined drafts turned down: of two'
     ' lines, the higher keeps more quality for the same rejections.'
+  ),
+  'tuned': (
+    'Each point is shown at the gamma that made it fastest on these same'
+    ' examples; what is emitted has the same law at any gamma, so that quality'
+    ' differs by noise alone.'
+  ),
+  'bonus': (
+    "Where the bonus is the verifier's own, gamma does change the law, and"
+    ' every gamma is a point.'
+  ),
+  'variants': (
+    'Hollow marks on dashed lines are a method with options other than the'
+    ' standard ones; the legend names them.'
+  ),
+  'oracle': (
+    'An oracle looks at the verifier at every token to decide, and pays only'
+    ' where it defers: a bound, not a method that could be run.'
   ),
   'panels': (
     'Each method alone, the others pale behind it; dashed are the two models'
@@ -73,6 +92,7 @@ h3 { font-size: 1rem; margin: 0 0 .2rem }
   top: 0; background: var(--page); z-index: 2 }
 .legend li { cursor: default; white-space: nowrap }
 .marker { width: .95em; height: .95em; vertical-align: -.1em }
+.marker.line { width: 2.4em; height: 1.28em; vertical-align: -.28em }
 .pair { display: grid; gap: 1rem; margin-bottom: 1rem;
   grid-template-columns: repeat(auto-fit, minmax(min(30rem, 100%), 1fr)) }
 .panels { display: grid; gap: 1rem; margin-bottom: 1rem;
@@ -88,7 +108,8 @@ figcaption { margin-top: .5rem }
 .guide { max-width: 75ch; margin: 0 0 .6rem }
 [data-method] { transition: opacity .12s }
 .pair [data-method][data-band] { opacity: .45 }
-.focus [data-method]:not(.on, [data-method$=_only]) { opacity: .1 }
+.focus [data-method]:not(.on, [data-method=verifier_only],
+  [data-method=drafter_only]) { opacity: .1 }
 .pair .focus .on[data-method] { opacity: 1 }
 .scroll { overflow: auto; max-height: 35.2rem }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums }
@@ -210,7 +231,9 @@ def _tiles(frame: pd.DataFrame, table: Mapping[str, styles.Style]) -> str:
       )
   rows = frame[frame.method == styles.VERIFIER]
   if len(rows):
+    oracle = list(map(styles.is_oracle, frame.method, frame.verification))
     others = frame[~frame.method.isin(styles.BASELINES)]
+    others = others[~pd.Series(oracle, frame.index)[others.index]]
     fit = others[others.quality >= rows.iloc[0].quality]
     what = "Fastest at the verifier's quality"
     if len(fit.relative_latency.dropna()):
@@ -220,8 +243,8 @@ def _tiles(frame: pd.DataFrame, table: Mapping[str, styles.Style]) -> str:
         _tile(
           what,
           f'{speed} times as fast',
-          f'{table[best.method].label}, lenience'
-          f' {styles.lenience(best.lenience)}; chosen on these same examples',
+          f'{table[best.variant].label}, {best.place};'
+          ' chosen on these same examples',
         )
       )
     else:
@@ -229,41 +252,74 @@ def _tiles(frame: pd.DataFrame, table: Mapping[str, styles.Style]) -> str:
   return f'<div class="tiles">{"".join(tiles)}</div>'
 
 
-def _legend(methods: Sequence[str], table: Mapping[str, styles.Style]) -> str:
+def _legend(variants: Sequence[str], table: Mapping[str, styles.Style]) -> str:
   entries = ''.join(
-    f'<li data-key="{html.escape(m)}">{plots.marker(table[m])}'
-    f' {html.escape(table[m].label)}</li>'
-    for m in methods
+    f'<li data-key="{html.escape(v)}">{plots.marker(table[v])}'
+    f' {html.escape(table[v].label)}</li>'
+    for v in variants
   )
   return f'<ul class="legend">{entries}</ul>'
 
 
-def _cuts(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-  """A part per task, temperature and gamma, with the models alone in each."""
-  alone = frame.method.isin(styles.BASELINES)
+@dataclasses.dataclass(frozen=True)
+class _Cut:
+  """Rows that are shown together.
+
+  Attributes:
+    title: Of the section.
+    frame: Of one task and temperature; with the curves that have no gamma.
+    tuned: Whether each point has a gamma of its own.
+    under: Cuts that are folded away below it.
+  """
+
+  title: str
+  frame: pd.DataFrame
+  tuned: bool = False
+  under: tuple['_Cut', ...] = ()
+
+
+def _cuts(frame: pd.DataFrame) -> Iterator[_Cut]:
+  """A cut per task and temperature; where gamma was varied, tuned first."""
+  # The models alone, and cascades of whole answers, have no gamma.
+  plain = frame.groupby('variant').gamma.transform('max') == 0
   several = [
-    c for c in ('temperature', 'gamma') if frame[~alone][c].nunique() > 1
+    c for c in ('temperature', 'gamma') if frame[~plain][c].nunique() > 1
   ]
   for (task, temperature), part in frame.groupby(
     ['task', 'temperature'], sort=False
   ):
-    baselines = part.method.isin(styles.BASELINES)
-    gammas = part[~baselines].gamma.unique()
-    for gamma in gammas if len(gammas) else [0]:
-      values = {'temperature': temperature, 'gamma': gamma}
-      notes = [f'{name} {values[name]:g}' for name in several]
-      title = ', '.join([styles.words(task), *notes])
-      yield title, part[baselines | (part.gamma == gamma)]
+    base = styles.words(task)
+    if 'temperature' in several:
+      base = f'{base}, temperature {temperature:g}'
+    without = plain[part.index]
+    gammas = part[~without].gamma.unique()
+    single = []
+    for gamma in gammas:
+      title = f'{base}, gamma {gamma}' if 'gamma' in several else base
+      single.append(_Cut(title, part[without | (part.gamma == gamma)]))
+    if len(single) > 1:
+      # Curves in order of appearance, each along its lenience.
+      appears = {v: i for i, v in enumerate(part.variant.unique())}
+      best = metrics.tuned(part)
+      best = best.assign(rank=best.variant.map(appears)).sort_values(
+        ['rank', 'lenience'], kind='stable'
+      )
+      yield _Cut(f'{base}, gamma tuned', best, True, tuple(single))
+    else:
+      yield from single or [_Cut(base, part)]
 
 
-def _part(
-  title: str,
-  frame: pd.DataFrame,
-  table: Mapping[str, styles.Style],
-  name: str,
-) -> str:
-  """Everything about one task at one gamma and temperature."""
-  frame = frame.assign(relative_length=plots.relative_length(frame))
+def _part(cut: _Cut, table: Mapping[str, styles.Style], name: str) -> str:
+  """Everything about one cut, and what is folded away below it."""
+  frame = cut.frame
+  # A sequential cascade has no blocks, whatever simulated it.
+  gammas = frame.gamma.where(frame.verification != 'sequential', 0)
+  shown = gammas if cut.tuned else 0 * gammas
+  frame = frame.assign(
+    relative_length=plots.relative_length(frame),
+    gamma=gammas,
+    place=list(map(styles.place, frame.lenience, shown)),
+  )
 
   def against(x: str, y: str, **size) -> str:
     svg = plots.curves(frame, table, x=x, y=y, name=f'{name}-{x}-{y}', **size)
@@ -280,15 +336,31 @@ def _part(
     if frame.relative_length.notna().any():
       third += against('relative_latency', 'relative_length', size=(5.2, 5.3))
     third = f'<div class="panels">{third}</div>'
-  methods = [m for m in table if (frame.method == m).any()]
+  variants = [v for v in table if (frame.variant == v).any()]
+  notes = ['tuned'] if cut.tuned else []
+  if cut.tuned and (frame.bonus_from == 'verifier').any():
+    notes.append('bonus')
+  notes += ['variants'] if any(table[v].dashes for v in variants) else []
+  if any(map(styles.is_oracle, frame.method, frame.verification)):
+    notes.append('oracle')
+  guide = ' '.join(_GUIDES[note] for note in notes)
+  guide = f'<p class="guide">{html.escape(guide)}</p>\n' if guide else ''
+  under = '\n'.join(
+    _part(below, table, f'{name}-{i}') for i, below in enumerate(cut.under)
+  )
+  if under:
+    under = (
+      f'\n<details><summary>{html.escape(styles.words(cut.frame.task.iloc[0]))}'
+      f', each gamma by itself</summary>\n{under}\n</details>'
+    )
   return f"""<section>
-<h2>{html.escape(title)}</h2>
-{_tiles(frame, table)}
-{_legend(methods, table)}
+<h2>{html.escape(cut.title)}</h2>
+{guide}{_tiles(frame, table)}
+{_legend(variants, table)}
 <div class="pair">{first}{second}</div>
 {third}
-{tables.summary(frame, table)}
-</section>"""
+{tables.summary(frame, table, cut.tuned)}
+</section>{under}"""
 
 
 def _lead(config: Mapping, frame: pd.DataFrame) -> str:
@@ -354,13 +426,15 @@ def render(
     costs: Measured unit costs.
     config: The run's settings; may be empty.
   """
+  frame = frame.assign(variant=metrics.variants(frame))
   table = styles.styles(
-    [*styles.BASELINES, *frame.method, *(r.method for r in records)]
+    dict(zip(styles.BASELINES, styles.BASELINES, strict=True))
+    | dict(zip(frame.variant, frame.method, strict=True))
+    | {r.variant: r.method for r in records}
   )
   name = str(config.get('name') or 'Speculative cascades')
   parts = '\n'.join(
-    _part(title, part, table, f'p{i}')
-    for i, (title, part) in enumerate(_cuts(frame))
+    _part(cut, table, f'p{i}') for i, cut in enumerate(_cuts(frame))
   )
   return f"""<!DOCTYPE html>
 <html lang="en">

@@ -1,7 +1,9 @@
 """Plots as inline SVG that takes its colours and font from the page.
 
-Each function takes a frame of the summary's columns, already cut to one task,
-gamma and temperature, and returns an `<svg>` element.
+Each function takes a frame that is cut to one task, temperature and gamma (or
+to a gamma for each point), and returns an `<svg>` element. Beside the columns
+of the summary it has `variant`, which curve a row is of, and `place`, what
+people are told of where on it.
 """
 
 import io
@@ -16,6 +18,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.markers import MarkerStyle
 from matplotlib.path import Path
+from matplotlib.transforms import Affine2D
 
 from cascades.report.styles import (
   BASELINES,
@@ -133,9 +136,16 @@ def _svg(
   return ElementTree.tostring(root, encoding='unicode')
 
 
+def _shape(style: Style) -> MarkerStyle:
+  """The marker; Matplotlib makes its own polygons and stars too small."""
+  if isinstance(style.marker, tuple):
+    return MarkerStyle(style.marker, transform=Affine2D().scale(1.3))
+  return MarkerStyle(style.marker)
+
+
 def marker(style: Style) -> str:
-  """The marker of a method for legends and tables."""
-  shape = MarkerStyle(style.marker)
+  """The marker of a curve for legends and tables."""
+  shape = _shape(style)
   path = shape.get_path().transformed(shape.get_transform())
   letters = {
     Path.MOVETO: 'M',
@@ -151,29 +161,49 @@ def marker(style: Style) -> str:
     else:
       numbers = ' '.join(f'{v:.3g}' for v in points)
       parts.append(letters[code] + numbers)
+  colour = f'var({style.variable})'
+  name, box, line = 'marker', '-.6 -.6 1.2 1.2', ''
+  fill = f'fill="{colour}"'
+  if style.dashes:
+    # Hollow, on a piece of its line.
+    name, box = 'marker line', '-1.5 -.8 3 1.6'
+    dashes = ' '.join(f'{v * 0.15:g}' for v in style.dashes)
+    line = (
+      f'<path d="M-1.5 0H1.5" stroke="{colour}" stroke-width=".15"'
+      f' stroke-dasharray="{dashes}"/>'
+    )
+    fill = f'fill="var(--card)" stroke="{colour}" stroke-width=".14"'
   # Matplotlib's y axis points up, SVG's down.
   return (
-    '<svg class="marker" viewBox="-.6 -.6 1.2 1.2" aria-hidden="true">'
-    f'<path transform="scale(1 -1)" d="{"".join(parts)}"'
-    f' fill="var({style.variable})"/></svg>'
+    f'<svg class="{name}" viewBox="{box}" aria-hidden="true">{line}'
+    f'<path transform="scale(1 -1)" d="{"".join(parts)}" {fill}/></svg>'
   )
 
 
-def _curve(frame: pd.DataFrame, method: str) -> pd.DataFrame:
-  """Points of one method along its lenience."""
-  return frame[frame.method == method].sort_values('lenience', kind='stable')
+def _curve(frame: pd.DataFrame, variant: str) -> pd.DataFrame:
+  """Points of one curve along its lenience, or its gamma if it has none."""
+  return frame[frame.variant == variant].sort_values(
+    ['lenience', 'gamma'], kind='stable'
+  )
+
+
+def _mark(row: Mapping) -> str:
+  """What stands beside a point in a panel of its own."""
+  if math.isnan(row['lenience']) and row['gamma']:
+    return f'gamma {row["gamma"]}'
+  return lenience(row['lenience'])
 
 
 def _titles(curve: pd.DataFrame, style: Style, x: str, y: str) -> list[str]:
   return [
-    f'{style.label}, lenience {lenience(row["lenience"])}\n'
+    f'{style.label}, {row["place"]}\n'
     f'{words(y)} {number(row[y], 3)}\n{words(x)} {number(row[x], 3)}'
     for row in curve.to_dict('records')
     if math.isfinite(row[x]) and math.isfinite(row[y])
   ]
 
 
-def _draw(axes, curve, method: str, style: Style, x: str, y: str) -> None:
+def _draw(axes, curve, variant: str, style: Style, x: str, y: str) -> None:
   """A line with its markers, and its interval where there is one."""
   if f'{y}_low' in curve:
     axes.fill_between(
@@ -183,15 +213,23 @@ def _draw(axes, curve, method: str, style: Style, x: str, y: str) -> None:
       color=style.placeholder,
       alpha=0.13,
       linewidth=0,
-      gid=f'band:{method}',
+      gid=f'band:{variant}',
+    )
+  looks = dict(markeredgecolor=_PAGE)
+  if style.dashes:
+    looks = dict(
+      linestyle=(0, style.dashes),
+      markerfacecolor=_PAGE,
+      markeredgecolor=style.placeholder,
+      markeredgewidth=1.3,
     )
   axes.plot(
     curve[x],
     curve[y],
     color=style.placeholder,
-    marker=style.marker,
-    markeredgecolor=_PAGE,
-    gid=f'method:{method}',
+    marker=_shape(style),
+    gid=f'method:{variant}',
+    **looks,
   )
 
 
@@ -262,7 +300,7 @@ def _baselines(axes, frame, styles, x: str, y: str, titles) -> None:
 
 
 def _first(frame: pd.DataFrame, method: str, column: str) -> float:
-  rows = frame[frame.method == method]
+  rows = frame[frame.variant == method]
   return float(rows.iloc[0][column]) if len(rows) else math.nan
 
 
@@ -278,8 +316,8 @@ def curves(
   """One line per method, a marker per lenience, and the models alone.
 
   Args:
-    frame: Summary rows of one task, gamma and temperature.
-    styles: By method.
+    frame: Summary rows of one task.
+    styles: By variant.
     x: Column of the horizontal axis.
     y: Column of the vertical axis; `y`_low and `y`_high give bands.
     name: Unique in the page.
@@ -289,12 +327,12 @@ def curves(
   with mpl.rc_context(_RC):
     figure = _figure(*size)
     axes = figure.subplots()
-    for method, style in styles.items():
-      curve = _curve(frame, method)
-      if method in BASELINES or curve.empty:
+    for variant, style in styles.items():
+      curve = _curve(frame, variant)
+      if variant in BASELINES or curve.empty:
         continue
-      _draw(axes, curve, method, style, x, y)
-      titles[f'method:{method}'] = _titles(curve, style, x, y)
+      _draw(axes, curve, variant, style, x, y)
+      titles[f'method:{variant}'] = _titles(curve, style, x, y)
     axes.margins(0.06)
     _zoom(axes, frame, x)
     _baselines(axes, frame, styles, x, y, titles)
@@ -312,11 +350,11 @@ def panels(
   y: str,
   name: str,
 ) -> str:
-  """The same curves, a panel per method, the others pale behind it."""
+  """The same curves, a panel for each, the others pale behind it."""
   curves_of = {
-    m: _curve(frame, m)
-    for m in styles
-    if m not in BASELINES and (frame.method == m).any()
+    v: _curve(frame, v)
+    for v in styles
+    if v not in BASELINES and (frame.variant == v).any()
   }
   # Never fewer than three, or one panel would fill the page.
   columns = min(4, max(3, len(curves_of)))
@@ -329,20 +367,20 @@ def panels(
         rows, columns, sharex=True, sharey=True, squeeze=False
       ).flat
     )
-    for axes, (method, curve) in zip(grid, curves_of.items(), strict=False):
-      style = styles[method]
+    for axes, (variant, curve) in zip(grid, curves_of.items(), strict=False):
+      style = styles[variant]
       for other in curves_of.values():
         axes.plot(other[x], other[y], color=_SOFT, alpha=0.25, linewidth=1)
       for baseline in BASELINES:
         level = _first(frame, baseline, y)
         if math.isfinite(level):
           axes.axhline(level, **_DASHED)
-      _draw(axes, curve, method, style, x, y)
-      titles[f'method:{method}'] = _titles(curve, style, x, y)
+      _draw(axes, curve, variant, style, x, y)
+      titles[f'method:{variant}'] = _titles(curve, style, x, y)
       for row in curve.to_dict('records'):
         if math.isfinite(row[x]) and math.isfinite(row[y]):
           axes.annotate(
-            lenience(row['lenience']),
+            _mark(row),
             (row[x], row[y]),
             xytext=(3, -4),
             textcoords='offset points',

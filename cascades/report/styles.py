@@ -1,19 +1,28 @@
-"""How methods and numbers look, the same in every plot and table.
+"""How curves and numbers look, the same in every plot and table.
+
+A curve is a variant of a method: its name, and its options where they are not
+standard (`Record.variant`). Variants have the method's colour and shape, but
+are hollow and dashed.
 
 Plots and page share colours by name: an SVG is written with a placeholder
 colour that becomes a CSS variable, so one plot serves light and dark pages.
 """
 
+import collections
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
 
 MINUS = '\N{MINUS SIGN}'
 VERIFIER, DRAFTER = 'verifier_only', 'drafter_only'
 BASELINES = (VERIFIER, DRAFTER)
 
-# Okabe and Ito's colour-blind-safe palette, darkened where it is too pale for
-# lines on white. Whole-distribution rules are cool, token rules warm or green.
+# The paper's methods have Okabe and Ito's colour-blind-safe palette, darkened
+# where it is too pale for lines on white: whole-distribution rules are cool,
+# token rules warm or green. The others have shades between; there are more of
+# them than colours anyone can tell apart, so that shapes differ too. A shape
+# is Matplotlib's code, or (corners, 0 for a polygon or 1 for a star, degrees).
 # name: (label, marker, colour on a light page, colour on a dark page)
 _KNOWN = {
   VERIFIER: ('Verifier alone', '*', '#1d2430', '#f3f5f8'),
@@ -25,6 +34,23 @@ _KNOWN = {
   'token_v1': ('TokenV1', 'P', '#e08a00', '#f5a623'),
   'token_v2': ('TokenV2', 'X', '#00845f', '#2fc496'),
   'token_v3': ('TokenV3', 'o', '#cf4a00', '#ff7a3d'),
+  'always_accept': ('Always accept', 'H', '#5d6878', '#aab4c2'),
+  'lossy': ('Lossy SD', (4, 1, 0), '#a89a2e', '#d6cb6a'),
+  'mentored': ('Mentored', (4, 1, 45), '#5f6f00', '#b4c832'),
+  'cactus': ('Cactus', (6, 1, 0), '#3f7d1f', '#8bcf62'),
+  'bild': ('BiLD*', (3, 1, 0), '#0f6f7c', '#58c3d0'),
+  'fuzzy_tv': ('Fuzzy, TV', '8', '#4a5fc1', '#8fa2ff'),
+  'fuzzy_kl': ('Fuzzy, KL', (3, 1, 180), '#6a4fb3', '#ad96f5'),
+  'fuzzy_js': ('Fuzzy, JS', (5, 0, 180), '#8e4fb8', '#cd97f0'),
+  'typical': ('Typical', (8, 1, 0), '#d1335b', '#ff7f9f'),
+  'ensemble': ('Ensemble', (7, 0, 0), '#a0522d', '#dd9870'),
+  'contrastive': ('Contrastive', (5, 1, 180), '#8c2f39', '#e58f97'),
+  'min_p': ('Min-p', '<', '#7b5b00', '#d6b25a'),
+  'top_p': ('Top-p', '>', '#52603a', '#a9b98c'),
+  'top_k': ('Top-k', (3, 0, 225), '#6f5a4e', '#c4ab9d'),
+  'eta': ('Eta', (3, 0, 315), '#9a6a8a', '#d3a6c3'),
+  'sequence_mean': ('Sequence mean', 'p', '#0a7a5a', '#5fd3ae'),
+  'sequence_least': ('Sequence least', 'd', '#33627f', '#93bfd8'),
 }
 # For methods registered elsewhere, in order of appearance.
 _OTHERS = (
@@ -33,11 +59,15 @@ _OTHERS = (
   ('p', '#6a4b2a', '#c79a6b'),
   ('d', '#00727a', '#4cc3cc'),
 )
+# Rules that look at the drafter alone, and can be followed without a verifier.
+_OF_DRAFTER = ('chow',)
+# Dashes of a method's variants, in order of appearance.
+_DASHES = ((5, 2), (1.2, 1.6), (7, 2, 1.2, 2), (2.5, 1.5), (9, 3))
 
 
 @dataclasses.dataclass(frozen=True)
 class Style:
-  """The looks of one method.
+  """The looks of one curve.
 
   Attributes:
     label: For people.
@@ -46,26 +76,51 @@ class Style:
     dark: Colour on a dark page.
     variable: Name of the CSS variable that holds one or the other.
     placeholder: The colour that stands for the variable while plotting.
+    dashes: Of the line, in line widths; none for a solid one. A dashed curve's
+      markers are hollow.
   """
 
   label: str
-  marker: str
+  marker: Any
   light: str
   dark: str
   variable: str
   placeholder: str
+  dashes: tuple[float, ...] = ()
 
 
-def styles(methods: Iterable[str]) -> dict[str, Style]:
-  """A style for each method, in the order given, doubles dropped."""
-  table, others = {}, 0
-  for i, method in enumerate(dict.fromkeys(methods)):
-    if method in _KNOWN:
-      looks = _KNOWN[method]
-    else:
-      looks = (method, *_OTHERS[others % len(_OTHERS)])
-      others += 1
-    table[method] = Style(*looks, f'--method-{i}', f'#0a0c{i:02x}')
+def is_oracle(method: str, verification: str) -> bool:
+  """Whether its rule needs the verifier where its cost is not counted.
+
+  A sequential cascade calls the verifier where it takes over; a rule that
+  looks at the verifier elsewhere shows what it could do if that were free.
+  """
+  return verification == 'sequential' and method not in _OF_DRAFTER
+
+
+def styles(methods: Mapping[str, str]) -> dict[str, Style]:
+  """A style for each curve.
+
+  Args:
+    methods: By variant, in order, the method that it is a variant of.
+  """
+  table, looks, hollow = {}, {}, collections.Counter()
+  for i, (variant, method) in enumerate(methods.items()):
+    if method not in looks:
+      others = sum(m not in _KNOWN for m in looks)
+      unknown = (method, *_OTHERS[others % len(_OTHERS)])
+      looks[method] = _KNOWN.get(method, unknown)
+    label, *rest = looks[method]
+    options, dashes = variant.removeprefix(method).strip(), ()
+    if is_oracle(method, options.partition(' ')[0]):
+      options = options.replace('sequential', 'sequential oracle')
+    if options:
+      label = f'{label} ({options})'
+      dashes = _DASHES[hollow[method] % len(_DASHES)]
+      hollow[method] += 1
+    table[variant] = Style(
+      label, *rest, f'--method-{i}', f'#0a0c{i:02x}', dashes
+    )
   return table
 
 
@@ -83,6 +138,14 @@ def lenience(value: float) -> str:
   if not math.isfinite(value):
     return number(value)
   return f'{value:g}'.replace('-', MINUS)
+
+
+def place(value: float, gamma: int = 0) -> str:
+  """Where on its curve a point is; gamma 0 is not worth a word."""
+  parts = [f'lenience {lenience(value)}', f'gamma {gamma:g}']
+  if not gamma:
+    return parts[0]
+  return parts[1] if math.isnan(value) else ', '.join(parts)
 
 
 def milliseconds(seconds: float) -> str:

@@ -3,7 +3,7 @@
 import dataclasses
 import html
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 
@@ -31,6 +31,12 @@ def _digits(n: int) -> Callable[[float], str]:
   return lambda value: styles.number(value, n)
 
 
+GAMMA = Column(
+  'gamma',
+  'Gamma',
+  lambda value: str(int(value)) if value else styles.number(math.nan),
+  'tokens drafted per block',
+)
 COLUMNS = (
   Column(
     'lenience', 'Lenience', styles.lenience, 'how readily drafts are kept'
@@ -78,13 +84,18 @@ def _cell(value: float, text: str) -> str:
   return f'<td data-key="{key.replace("inf", "Infinity")}">{text}</td>'
 
 
-def _row(row: Mapping, table: Mapping[str, styles.Style]) -> str:
-  style = table[row['method']]
+_ENDS = ('low', 'high')
+
+
+def _row(
+  row: Mapping, table: Mapping[str, styles.Style], columns: Sequence[Column]
+) -> str:
+  style = table[row['variant']]
   cells = [
     f'<th scope="row" data-key="{html.escape(style.label)}">'
     f'{plots.marker(style)} {html.escape(style.label)}</th>'
   ]
-  for column in COLUMNS:
+  for column in columns:
     value = float(row[column.field])
     text = column.show(value)
     if column.field == 'quality':
@@ -94,22 +105,28 @@ def _row(row: Mapping, table: Mapping[str, styles.Style]) -> str:
   return f'<tr>{"".join(cells)}</tr>'
 
 
-_ENDS = ('low', 'high')
-
-
-def summary(frame: pd.DataFrame, table: Mapping[str, styles.Style]) -> str:
+def summary(
+  frame: pd.DataFrame,
+  table: Mapping[str, styles.Style],
+  gamma: bool = False,
+) -> str:
   """The rows of a frame, in its order.
 
   Args:
-    frame: Summary rows of one task, gamma and temperature.
-    table: Styles by method.
+    frame: Summary rows of one task, with their `variant`.
+    table: Styles by variant.
+    gamma: Whether rows differ in gamma, so that it needs a column.
   """
+  columns = [c for c in (COLUMNS[0], GAMMA) if gamma or c is not GAMMA]
+  columns += COLUMNS[1:]
   heads = ''.join(
     f'<th scope="col" title="{html.escape(c.meaning)}">'
     f'<button type="button">{html.escape(c.heading)}</button></th>'
-    for c in COLUMNS
+    for c in columns
   )
-  rows = '\n'.join(_row(row, table) for row in frame.to_dict('records'))
+  rows = '\n'.join(
+    _row(row, table, columns) for row in frame.to_dict('records')
+  )
   return (
     '<div class="scroll" tabindex="0"><table class="summary"><thead><tr>'
     f'<th scope="col"><button type="button">Method</button></th>{heads}'

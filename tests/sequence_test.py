@@ -1,0 +1,136 @@
+"""Tests of sequence-level cascades, on answers that are made up."""
+
+import dataclasses
+import math
+
+import pytest
+
+from cascades import metrics, records, sequence
+
+COSTS = metrics.Costs(
+  verifier_token_s=0.010, drafter_token_s=0.001, verify_s={}
+)
+
+
+def make_alone(method, tokens, **changes):
+  """A model's own answer of some tokens."""
+  drafts = method == 'drafter_only'
+  fields = dict(
+    task='sums',
+    method=method,
+    lenience=math.nan,
+    gamma=0,
+    verification='token',
+    gate='raw',
+    bonus_from='target',
+    temperature=1.0,
+    id='0',
+    prompt='1+1=',
+    text=f'{method} says',
+    reference='2',
+    tokens=tokens,
+    pieces=list(map(str, tokens)),
+    sources=[3] * len(tokens),
+    quality=0.0 if drafts else 1.0,
+    scores={'exact': 0.0 if drafts else 1.0},
+    drafted=0,
+    examined=0,
+    accepted=0,
+    deferred=None,
+    residual=0,
+    bonus=len(tokens),
+    verifier_calls=0 if drafts else len(tokens),
+    verifier_tokens=0 if drafts else len(tokens),
+    drafter_calls=len(tokens) if drafts else 0,
+    wall_s=0.1 if drafts else 1.0,
+  )
+  return records.Record(**fields | changes)
+
+
+DRAFTER = make_alone('drafter_only', [5, 6, 1])
+VERIFIER = make_alone('verifier_only', [7, 8, 9, 9, 1])
+# Probabilities 0.9, 0.4 and 0.6: geometric mean 0.6, least 0.4.
+LOGPROBS = [math.log(p) for p in (0.9, 0.4, 0.6)]
+
+
+def cascade(method='sequence_mean', lenience=0.5, logprobs=LOGPROBS):
+  return sequence.cascade(
+    DRAFTER, VERIFIER, logprobs, method=method, lenience=lenience
+  )
+
+
+def test_confidences_are_means_and_minima():
+  mean, least = sequence.sequence_mean, sequence.sequence_least
+  assert mean(LOGPROBS) == pytest.approx((0.9 * 0.4 * 0.6) ** (1 / 3))
+  assert least(LOGPROBS) == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize('confidence', sequence.CONFIDENCES.values())
+@pytest.mark.parametrize(
+  'logprobs', [[], [0.0], [1e-6], [-math.inf], [-math.inf, 0.0], [-200.0]]
+)
+def test_confidences_lie_between_0_and_1(confidence, logprobs):
+  assert 0 <= confidence(logprobs) <= 1
+  assert isinstance(confidence(logprobs), float)
+
+
+@pytest.mark.parametrize('method', sequence.CONFIDENCES)
+@pytest.mark.parametrize('logprobs', [[0.0], [1e-6], [-math.inf], LOGPROBS])
+def test_the_extremes_are_the_two_models(method, logprobs):
+  strict = cascade(method, -1.0, logprobs)
+  assert strict.text == VERIFIER.text
+  assert (strict.tokens, strict.pieces) == (VERIFIER.tokens, VERIFIER.pieces)
+  assert strict.quality == VERIFIER.quality
+  # Both answers are paid for.
+  assert strict.drafter_calls == DRAFTER.drafter_calls == 3
+  assert strict.verifier_calls == strict.verifier_tokens == 5
+  assert strict.wall_s == pytest.approx(1.1)
+  seconds = 3 * 0.001 + 5 * 0.010
+  assert metrics.relative_latency([strict], COSTS) == pytest.approx(
+    seconds / 5 / 0.010
+  )
+
+  alone = cascade(method, 1.0, logprobs)
+  assert alone.text == DRAFTER.text
+  assert (alone.tokens, alone.pieces) == (DRAFTER.tokens, DRAFTER.pieces)
+  assert alone.quality == DRAFTER.quality
+  assert alone.drafter_calls == 3
+  assert alone.verifier_calls == alone.verifier_tokens == 0
+  assert alone.wall_s == pytest.approx(0.1)
+  assert metrics.relative_latency([alone], COSTS) == metrics.relative_latency(
+    [DRAFTER], COSTS
+  )
+
+
+def test_any_negative_lenience_is_strict():
+  assert sequence.defers('sequence_mean', -1e-9, [0.0])
+  assert not sequence.defers('sequence_mean', 0.0, [0.0])
+
+
+def test_it_defers_below_one_minus_lenience():
+  # Confidences 0.6 and 0.4.
+  assert not cascade('sequence_mean', 0.45).verifier_calls
+  assert cascade('sequence_mean', 0.35).verifier_calls
+  assert not cascade('sequence_least', 0.65).verifier_calls
+  assert cascade('sequence_least', 0.55).verifier_calls
+
+
+@pytest.mark.parametrize('lenience', [-1.0, 1.0])
+def test_counts_add_up_and_say_who_wrote(lenience):
+  record = cascade(lenience=lenience)
+  metrics.check_counts(record)
+  assert record.accepted + record.residual == len(record.tokens)
+  assert record.drafted == record.examined == 3
+  assert (record.method, record.lenience) == ('sequence_mean', lenience)
+  assert (record.gamma, record.deferred) == (0, None)
+  (source,) = set(record.sources)
+  assert records.SOURCES[source] == ('residual' if lenience < 0 else 'draft')
+  assert metrics.rejection_rate([record]) == (1 if lenience < 0 else 0)
+
+
+def test_answers_of_two_examples_are_refused():
+  other = dataclasses.replace(VERIFIER, id='1')
+  with pytest.raises(ValueError, match='two examples'):
+    sequence.cascade(
+      DRAFTER, other, LOGPROBS, method='sequence_mean', lenience=0.5
+    )
