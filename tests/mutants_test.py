@@ -1,0 +1,661 @@
+"""The tests are tested: a small fault in the library turns one of them red.
+
+A mutant replaces a piece of a function's own source, runs a test that is named
+beside it, and wants it to fail by an assertion. The same test passes on the
+library as it is. `pytest tests/mutants_test.py` ends with a table of them all.
+
+Most of the tests are other files'. Some faults had none, or none that is
+cheap: theirs come first.
+"""
+
+import functools
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import decoding_test
+import jax
+import jax.numpy as jnp
+import methods_test
+import numpy as np
+import pytest
+import sampling_test
+import theory_test
+import verification_test
+
+from cascades import (
+  decoding,
+  drafters,
+  methods,
+  sampling,
+  testing,
+  verification,
+)
+from cascades.methods import baselines, cascade, method, relaxed
+
+_RULES = baselines, cascade, relaxed
+
+
+# --- Tests for the faults that no cheap test of another file sees.
+
+
+def _by_hand(drafter, prompt, lenience, gamma, limit, stops):
+  """token_v1 at temperature 0, without a cache, block after block."""
+  model, tables = decoding_test._MODEL, (drafter, decoding_test._VERIFIER)
+  tokens, sources, logprobs = list(prompt), [], []
+  names = 'blocks', 'examined', 'accepted', 'deferred', 'residual', 'bonus'
+  counts = dict.fromkeys(names, 0)
+  ended = False
+  while not ended:
+    counts['blocks'] += 1
+    for i in range(gamma + 1):
+      logits = (model.logits(table, tokens) for table in tables)
+      q, p = (np.asarray(jax.nn.softmax(x)) for x in logits)
+      draft = int(q.argmax())
+      deferred = bool(q[draft] < p.max() - lenience)
+      token = int(p.argmax()) if deferred else draft
+      if i == gamma:
+        source = 'bonus'
+      else:
+        source = 'accepted' if token == draft else 'residual'
+        counts['examined'] += 1
+        counts['deferred'] += deferred
+      counts[source] += 1
+      tokens.append(token)
+      sources.append(['accepted', 'residual', 'bonus'].index(source) + 1)
+      logprobs.append(np.log(p[token]))
+      ended = token in stops or len(tokens) == limit
+      if ended or source == 'residual':
+        break
+  return tokens, sources, logprobs, counts
+
+
+def test_a_greedy_run_is_what_a_loop_without_caches_writes():
+  prompts = [(1,), (2, 4), (3, 3, 3), (0, 1, 2, 3, 4), (4,), (2,), (0, 2)]
+  gamma, new, lenience, stops = 2, 9, 0.1, (4,)
+  # The two tables have no favourite in common; a draft of this one can stay.
+  drafter = decoding_test._DRAFTER + 0.5 * decoding_test._VERIFIER
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(decoding_test, '_DRAFTER', drafter)
+    state = decoding_test._generate(
+      'token_v1', (lenience,), gamma, 0, new, 0.0, prompts, stops=stops
+    )
+  total = dict.fromkeys(('accepted', 'deferred', 'residual', 'bonus'), 0)
+  for i, prompt in enumerate(prompts):
+    tokens, sources, logprobs, counts = _by_hand(
+      drafter, prompt, lenience, gamma, len(prompt) + new, stops
+    )
+    row = jax.tree.map(lambda x, i=i: x[i, 0], state)
+    emitted = slice(len(prompt), int(row.length))
+    assert row.tokens[: row.length].tolist() == tokens
+    assert row.source[emitted].tolist() == sources
+    np.testing.assert_allclose(row.logprob[emitted], logprobs, atol=1e-6)
+    assert {name: int(getattr(row, name)) for name in counts} == counts
+    total = {name: total[name] + counts[name] for name in total}
+  # All that can happen did: also a draft that was deferred and kept.
+  assert min(total.values()) > 0
+  assert total['deferred'] > total['residual']
+
+
+def test_the_gate_is_what_the_scheme_says():
+  d = jax.tree.map(
+    lambda x: jnp.asarray(x, jnp.float32).reshape(200, 3, -1),
+    testing.rows('random', 3 * 200),
+  )
+  draft = jax.random.categorical(jax.random.key(1), jnp.log(d.q))[:, :2]
+  keys = jax.random.split(jax.random.key(0), 200)
+
+  @functools.partial(jax.jit, static_argnames='gate')
+  def verdicts(gate, d):
+    verify = functools.partial(
+      verification.verify,
+      methods.METHODS['token_v1'],
+      jnp.asarray(0.3),
+      scheme=verification.Scheme(gate=gate),
+    )
+    return jax.vmap(verify)(keys, draft, d)
+
+  raw, processed = verdicts('raw', d), verdicts('processed', d)
+  by_hand = verdicts('raw', d._replace(q_gate=d.q, p_gate=d.p))
+  for got, want in zip(processed, by_hand, strict=True):
+    np.testing.assert_array_equal(got, want)
+  assert (raw.num_accepted != processed.num_accepted).mean() > 0.1
+
+
+def test_the_residual_after_half_a_block_has_its_weight():
+  # w = 1/2 after the first draft, and max(0, w p - q) is only token 3; without
+  # the weight it were token 1 too. The second draft has p = 0: it goes.
+  q = [[0.9, 0.1, 0, 0], [0.3, 0.3, 0.4, 0], [0.25] * 4]
+  p = [[0.45, 0.55, 0, 0], [0.1, 0.5, 0, 0.4], [0.25] * 4]
+  d = methods.Distributions(*(jnp.array(x) for x in (q, p, q, p)))
+  n = 4000
+
+  def one(key):
+    return verification.verify(
+      methods.METHODS['speed'],
+      jnp.zeros(()),
+      key,
+      jnp.array([0, 2]),
+      d,
+      verification.Scheme('block'),
+    )
+
+  keys = jax.random.split(jax.random.key(0), n)
+  said = jax.device_get(jax.jit(jax.vmap(one))(keys))
+  kept = said.num_accepted == 1
+  assert (said.next_token[kept] == 3).all()
+  assert (said.next_token[~kept] == 1).all()
+  assert (said.num_accepted < 2).all()
+  # S = 0.2, so h = S / (S + 1 - w) = 2/7.
+  assert abs(kept.mean() - 2 / 7) < 5 * np.sqrt(2 / 7 * 5 / 7 / n)
+
+
+def test_a_residual_without_mass_is_the_law():
+  p = jnp.array([0.1, 0.2, 0.7])
+  np.testing.assert_array_equal(methods.normalised(0 * p, p), p)
+  for name in ('speed', 'chow', 'diff', 'opt', 'lossy'):
+    one = methods.METHODS[name]
+    said = one.residual(methods.Distributions(p, p, p, p), jnp.asarray(0.0))
+    np.testing.assert_allclose(said, p, atol=1e-6)
+
+
+# --- The mutants.
+
+
+class Mutant(NamedTuple):
+  """A fault, and the test that must see it.
+
+  Attributes:
+    name: Of the mutant.
+    broken: What is wrong with it.
+    where: A function of the library, or a module of methods.
+    old: A piece of its source, which occurs once.
+    new: What stands there instead.
+    victim: A test.
+    arguments: Of the test.
+  """
+
+  name: str
+  broken: str
+  where: Any
+  old: str
+  new: str
+  victim: Callable[..., None]
+  arguments: tuple = ()
+
+  @property
+  def test(self) -> str:
+    """The victim, about as pytest calls it."""
+    said = ', '.join(map(str, self.arguments))
+    file = self.victim.__module__.removesuffix('_test')
+    return f'{file}: {self.victim.__name__}' + f'[{said}]' * bool(said)
+
+
+_law = methods_test.test_law_is_what_acceptance_and_residual_emit
+_limits = methods_test.test_limits_are_exactly_the_verifier_and_the_drafter
+_verify = verification_test.test_verify_emits_what_the_enumeration_says
+_loop = decoding_test.test_forbidden_tokens_are_never_emitted
+_greedy = test_a_greedy_run_is_what_a_loop_without_caches_writes
+_formula = theory_test.test_rules_are_their_formulas
+_rows = decoding_test.test_rows_do_not_depend_on_their_batch
+
+_MUTANTS = (
+  # Methods.
+  Mutant(
+    'residual_is_pi',
+    'the residual is pi, not norm(max(0, pi - q))',
+    method.from_target,
+    'normalised(jnp.maximum(0, pi - d.q), pi)',
+    'pi',
+    _law,
+    ('token_v3', True),
+  ),
+  Mutant(
+    'mixture_without_eta',
+    'pi = q (1 - r) + r p, which is no distribution',
+    method.mixture,
+    'deferred * p',
+    'r * p',
+    _law,
+    ('token_v2', True),
+  ),
+  Mutant(
+    'no_fallback',
+    'a residual without mass is 0: sampling takes token 0',
+    method.normalised,
+    ', otherwise)',
+    ', 0)',
+    _law,
+    ('diff', True),
+  ),
+  Mutant(
+    'fallback_is_token_0',
+    'a residual without mass is one-hot at token 0',
+    method.normalised,
+    ', otherwise)',
+    ', jnp.eye(weights.shape[-1])[0])',
+    test_a_residual_without_mass_is_the_law,
+  ),
+  Mutant(
+    'gate_sign',
+    'Chow defers where the drafter is sure',
+    cascade.chow,
+    'max(-1) < 1',
+    'max(-1) > 1',
+    _limits,
+    ('chow', True),
+  ),
+  Mutant(
+    'opt_plus',
+    'OPT makes a deferral cheaper where p and q differ',
+    cascade.opt,
+    '- price',
+    '+ price',
+    _limits,
+    ('opt', True),
+  ),
+  Mutant(
+    'strict_sign',
+    'the strict lenience of Diff is 1, not -1',
+    cascade,
+    "'defer if mq < mp - lam',\n    strict=-1.0",
+    "'defer if mq < mp - lam',\n    strict=1.0",
+    _limits,
+    ('diff', True),
+  ),
+  Mutant(
+    'zero_is_strict',
+    'TokenV3 calls lenience 0 strict',
+    cascade,
+    "'defer v if p(v) < (1 - lam) mp',\n"
+    '    # Any negative lenience; at 0'
+    " the verifier's favourite is still kept.\n"
+    '    strict=-1.0',
+    "'defer v if p(v) < (1 - lam) mp',\n    strict=0.0",
+    _limits,
+    ('token_v3', True),
+  ),
+  Mutant(
+    'stricter_than_strict',
+    'lenient decoding divides by 1 + lam',
+    relaxed.speed_acceptance,
+    '1 - lenience',
+    '1 + lenience',
+    _limits,
+    ('speed', True),
+  ),
+  Mutant(
+    'both_sides_of_tv',
+    'TV is sum |p - q|, without its half',
+    method.total_variation,
+    'jnp.maximum(0, p - q)',
+    'jnp.abs(p - q)',
+    _formula,
+    ('opt',),
+  ),
+  Mutant(
+    'opt_prices_the_gates',
+    'OPT takes TV of what the gate sees, not of what is sampled',
+    cascade.opt,
+    'total_variation(d.p, d.q)',
+    'total_variation(d.p_gate, d.q_gate)',
+    _formula,
+    ('opt',),
+  ),
+  Mutant(
+    'bild_favourite',
+    "BiLD looks at the verifier's favourite",
+    relaxed.bild,
+    'argmax(d.q_gate',
+    'argmax(d.p_gate',
+    _formula,
+    ('bild',),
+  ),
+  Mutant(
+    'kl_reversed',
+    'KL(q || p) instead of KL(p || q)',
+    relaxed.fuzzy_kl,
+    'd.p_gate, d.q_gate',
+    'd.q_gate, d.p_gate',
+    _formula,
+    ('fuzzy_kl',),
+  ),
+  Mutant(
+    'typical_entropy_sign',
+    'typical acceptance with exp(H)',
+    relaxed.typical,
+    'jnp.exp(-entropy',
+    'jnp.exp(entropy',
+    _formula,
+    ('typical',),
+  ),
+  # Sampling.
+  Mutant(
+    'zeros_are_drawn',
+    'a token of probability 0 is drawn now and then',
+    sampling.sample,
+    'jnp.log(probs)',
+    'jnp.log(probs + 1e-3)',
+    sampling_test.test_sampling_never_draws_a_zero_and_follows_the_rest,
+  ),
+  Mutant(
+    'top_k_drops_equals',
+    'top-k drops the token at its border',
+    sampling.truncate,
+    'probs = jnp.where(probs >= least, probs, 0)\n    if top_p',
+    'probs = jnp.where(probs > least, probs, 0)\n    if top_p',
+    sampling_test.test_top_k_keeps_k_and_renormalises,
+  ),
+  # Verification.
+  Mutant(
+    'target_row_late',
+    'a draft is judged by the row of the next one',
+    verification._of_drafts,
+    'x[: draft.shape[0]]',
+    'x[1 : draft.shape[0] + 1]',
+    _verify,
+    ('token', 'target'),
+  ),
+  Mutant(
+    'bonus_row_early',
+    "the bonus comes from the last draft's row",
+    verification.verify,
+    'x[num_accepted]',
+    'x[jnp.minimum(num_accepted, draft.shape[0] - 1)]',
+    _verify,
+    ('token', 'target'),
+  ),
+  Mutant(
+    'bonus_option_ignored',
+    "the bonus is the target's, whatever was asked for",
+    verification.verify,
+    "law if scheme.bonus == 'target' else row.p",
+    'law',
+    _verify,
+    ('token', 'verifier'),
+  ),
+  Mutant(
+    'gate_option_ignored',
+    'the gate is raw, whatever was asked for',
+    verification.verify,
+    "scheme.gate == 'processed'",
+    'False',
+    test_the_gate_is_what_the_scheme_says,
+  ),
+  Mutant(
+    'block_keeps_by_weight',
+    'block verification with h = w at every draft',
+    verification._count_by_block,
+    'h = jnp.append(h, w[-1])',
+    'h = w',
+    _verify,
+    ('block', 'target'),
+  ),
+  Mutant(
+    'block_residual_unweighted',
+    'the residual of a block is without its weight',
+    verification.verify,
+    'weight * law - row.q',
+    'law - row.q',
+    test_the_residual_after_half_a_block_has_its_weight,
+  ),
+  Mutant(
+    'sequential_residual',
+    'a sequential cascade samples the residual, not p',
+    verification._sequential,
+    'dists.p[num_accepted]',
+    'method.residual(jax.tree.map(lambda x: x[num_accepted], dists), lenience)',
+    _verify,
+    ('sequential', 'target'),
+  ),
+  # The loop.
+  Mutant(
+    'one_key',
+    'drafting and verifying share a key',
+    decoding.step,
+    'state.lenience, verify_key',
+    'state.lenience, draft_key',
+    _loop,
+    ('speed',),
+  ),
+  Mutant(
+    'raw_q',
+    'q is raw, the draft is not',
+    drafters.ModelDrafter.propose,
+    'tokens[:gamma], q, q_gate',
+    'tokens[:gamma], q_gate, q_gate',
+    _loop,
+    ('speed',),
+  ),
+  Mutant(
+    'argmax_draft',
+    'the draft is the argmax of a q that is soft',
+    drafters.ModelDrafter.propose,
+    'sampling.sample(step_key, q)',
+    'jnp.argmax(q).astype(jnp.int32)',
+    _loop,
+    ('speed',),
+  ),
+  Mutant(
+    'verifier_row_early',
+    'the verifier reads one token less than it is asked about',
+    decoding.step,
+    '(logits, how),\n    q_gate=',
+    '(jnp.roll(logits, 1, 0), how),\n    q_gate=',
+    _greedy,
+  ),
+  Mutant(
+    'drafter_behind',
+    'after a whole block the drafter lacks the last draft',
+    decoding.step,
+    'drafter.rewind(drafter_state, length - 1)',
+    'drafter.rewind(drafter_state, jnp.minimum(length - 1, at + gamma))',
+    _greedy,
+  ),
+  Mutant(
+    'verifier_ahead',
+    'a rejected draft stays in the verifier',
+    decoding.step,
+    'verifier.rewind(verifier_cache, length - 1)',
+    'verifier.rewind(verifier_cache, at + gamma + 1)',
+    _greedy,
+  ),
+  Mutant(
+    'deferrals_of_all_drafts',
+    'deferrals are counted past the last examined draft',
+    decoding.step,
+    'verdict.deferred & (index < examined)',
+    'verdict.deferred & ~state.done',
+    _greedy,
+  ),
+  Mutant(
+    'logprob_of_next_row',
+    'logprobs are of the row after the token',
+    decoding.step,
+    'dists.p_gate[index, block]',
+    'dists.p_gate[jnp.minimum(index + 1, gamma), block]',
+    _greedy,
+  ),
+  Mutant(
+    'after_the_stop',
+    'what follows a stop token in its block is emitted',
+    decoding.step,
+    'jnp.where(stopped, jnp.argmax(is_stop), n) + 1',
+    'n + 1',
+    decoding_test.test_nothing_comes_after_a_stop_token,
+    (1,),
+  ),
+  Mutant(
+    'after_the_limit',
+    'a block goes on past the limit of its row',
+    decoding.step,
+    'jnp.minimum(emitted, state.limit - state.length)',
+    'emitted',
+    decoding_test.test_limits_are_kept_row_by_row,
+  ),
+  Mutant(
+    'finished_rows_go_on',
+    'a row that has ended emits until the others have',
+    decoding.step,
+    'jnp.where(state.done, 0, emitted)',
+    'emitted',
+    _greedy,
+  ),
+  Mutant(
+    'bonus_examined',
+    'the bonus counts as examined',
+    decoding.step,
+    'emitted - next_is(verification.BONUS)',
+    'emitted',
+    decoding_test.test_counts_add_up,
+    (1, (-1,)),
+  ),
+  Mutant(
+    'finished_rows_count',
+    'a finished row goes on counting blocks',
+    decoding.step,
+    'state.blocks + ~state.done',
+    'state.blocks + 1',
+    _rows,
+  ),
+  Mutant(
+    'key_of_the_place',
+    'the key of a row depends on where in the batch it stands',
+    decoding.prefill,
+    'prompt_lengths, keys, limits, verifier_params',
+    'prompt_lengths,\n'
+    '    jax.vmap(jax.random.fold_in)(keys, jnp.arange(len(keys))),\n'
+    '    limits, verifier_params',
+    _rows,
+  ),
+  Mutant(
+    'copies_mixed_up',
+    "a curve's leniences go to the wrong copies",
+    decoding.decode,
+    'leniences.reshape(-1)',
+    'leniences.T.reshape(-1)',
+    decoding_test.test_a_curve_is_its_points,
+  ),
+)
+
+
+def _forget() -> None:
+  """Empties whatever remembers what the library's functions did."""
+  tests = {sys.modules[mutant.victim.__module__] for mutant in _MUTANTS}
+  for module in {*_library(), *tests}:
+    for value in list(vars(module).values()):
+      for name in ('clear_cache', 'cache_clear'):
+        if callable(getattr(type(value), name, None)):
+          getattr(value, name)()
+
+
+def _library() -> list[ModuleType]:
+  loaded = list(sys.modules.items())
+  return [module for name, module in loaded if name.startswith('cascades')]
+
+
+def _apply(patch: pytest.MonkeyPatch, mutant: Mutant) -> None:
+  """Puts the fault wherever the library looks for what it replaces."""
+  where = mutant.where
+  source = inspect.getsource(where)
+  if source.count(mutant.old) != 1:
+    pytest.fail(
+      f'{mutant.name}: {mutant.old!r} does not occur once in'
+      f' {where.__name__}, which has changed; write the mutant anew.'
+    )
+  changed = source.replace(mutant.old, mutant.new)
+  module = inspect.getmodule(where)
+  if module not in _RULES:
+    name, owner, made = where.__name__, module, {}
+    exec(textwrap.dedent(changed), vars(module), made)
+    for part in where.__qualname__.split('.')[:-1]:
+      owner = getattr(owner, part)
+    patch.setattr(owner, name, made[name])
+    # It may have been imported by name.
+    for other in _library():
+      if vars(other).get(name) is where:
+        patch.setattr(other, name, made[name])
+  if module in (*_RULES, method):
+    # Methods hold on to their functions: they are made again.
+    for rules in _RULES:
+      made = {'__name__': rules.__name__}
+      exec(inspect.getsource(rules).replace(source, changed), made)
+      for one in (*made['METHODS'], *made.get('TRUNCATIONS', ())):
+        patch.setitem(methods.METHODS, one.name, one)
+
+
+@functools.cache
+def _passes(victim: Callable[..., None], arguments: tuple) -> bool:
+  """Runs a test on the library as it is."""
+  victim(*arguments)
+  return True
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _quickly():
+  """Compiles in half the time what then runs for a moment."""
+  option = 'jax_disable_most_optimizations'
+  before = jax.config.read(option)
+  jax.config.update(option, True)
+  _forget()
+  yield
+  jax.config.update(option, before)
+  _forget()
+
+
+@pytest.fixture(scope='module')
+def table(request):
+  """Rows, printed when the module is done, whether output is shown or not."""
+  rows = [('mutant', 'what is broken', 'test that turns red', 'how it shows')]
+  yield rows
+  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+  capture = request.config.pluginmanager.getplugin('capturemanager')
+  with capture.global_and_fixture_disabled():
+    print()
+    for row in rows:
+      cells = [x.ljust(n) for x, n in zip(row, widths, strict=True)]
+      print(' | '.join(cells).rstrip())
+
+
+def _said(caught: pytest.ExceptionInfo) -> str:
+  """A failed assertion in a few words."""
+  text = ' '.join(str(caught.value).split())
+  for pattern, words in (
+    (r'Max absolute difference[^:]*: (\S+)', 'off by {}'),
+    (r'(Mismatched .*?\))', '{}'),
+    (r'At index (\d+ diff: \S+ != \S+)', 'at index {}'),
+  ):
+    if found := re.search(pattern, text):
+      text = words.format(found[1])
+      break
+  text = re.sub(r'np\.\w+?\(([^()]*)\)', r'\1', text.split(' + where')[0])
+  if text.endswith(('False', 'False_')):
+    text = ' '.join(str(caught.traceback[-1].statement).split())
+  text = re.sub(
+    r'\d+\.\d{3,}(e-?\d+)?', lambda number: f'{float(number[0]):.3g}', text
+  )
+  return text if len(text) <= 60 else text[:57] + '...'
+
+
+@pytest.mark.parametrize('mutant', _MUTANTS, ids=lambda m: m.name)
+def test_a_fault_turns_a_test_red(mutant, table):
+  assert _passes(mutant.victim, mutant.arguments)
+  _forget()
+  try:
+    with pytest.MonkeyPatch.context() as patch:
+      _apply(patch, mutant)
+      try:
+        mutant.victim(*mutant.arguments)
+      except AssertionError:
+        said = _said(pytest.ExceptionInfo.from_current())
+      else:
+        said = None
+  finally:
+    _forget()
+  table.append((mutant.name, mutant.broken, mutant.test, said or 'IT PASSES'))
+  if said is None:
+    pytest.fail(f'{mutant.name}: {mutant.test} passes, though {mutant.broken}.')

@@ -1,0 +1,402 @@
+"""What the papers prove, measured; formulas as they print them, in numpy.
+
+Leviathan et al. 2023 (arXiv 2211.17192) for the tokens of a block and the
+speed-up; Narasimhan et al. 2025 (arXiv 2405.19261) for the rest.
+"""
+
+import functools
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cascades import (
+  decoding,
+  drafters,
+  methods,
+  metrics,
+  sampling,
+  testing,
+  verification,
+)
+
+
+def _decode(model, tables, method, lenience, gamma, prompts, new, **how):
+  """Final states of prompts of one token, numpy, [rows]."""
+  drafter = drafters.ModelDrafter(model)
+  shared = dict(verifier=model, drafter=drafter, gamma=gamma)
+  count = len(prompts)
+  state = decoding.prefill(
+    *tables,
+    np.asarray(prompts, np.int32)[:, None],
+    np.ones(count, np.int32),
+    jax.random.split(jax.random.key(0), count),
+    np.full(count, 1 + new, np.int32),
+    max_new_tokens=new,
+    **shared,
+  )
+  state = decoding.decode(
+    state,
+    *tables,
+    np.full((count, 1), lenience, np.float32),
+    sampling.Processing(**how),
+    np.array([-1], np.int32),
+    method=method,
+    **shared,
+  )
+  return jax.tree.map(lambda x: np.asarray(x)[:, 0], state)
+
+
+# --- Tokens per block.
+
+_BLOCKS = 150_000
+_CASES = [
+  (name, lenience, gamma)
+  for name, lenience in (('speed', 0.0), ('token_v3', 0.6))
+  for gamma in (1, 4)
+]
+
+
+@functools.cache
+def _first_blocks(name, lenience, gamma):
+  """Tokens of many first blocks, and the b = sum min(pi, q) of each draft."""
+  # Without a context every draft of a block is like the first.
+  model = testing.TableModel(4, contexts=1)
+  tables = [model.init_params(jax.random.key(i), scale=0.6) for i in (5, 6)]
+  method = methods.METHODS[name]
+  d = testing.table_distributions(*tables, sampling.Processing())
+  table = testing.Table.of([(method, lenience)], d)
+  b = float(np.minimum(table.law[0, 0], table.q[0]).sum())
+  # Only the first block of a row is sure not to be cut short by its limit.
+  prompts = np.zeros(_BLOCKS)
+  state = _decode(model, tables, method, lenience, gamma, prompts, gamma + 1)
+  ends = state.source[:, 1 : gamma + 2] >= verification.RESIDUAL
+  assert ends.any(-1).all()
+  return ends.argmax(-1) + 1, b
+
+
+def _expected(b, gamma):
+  return (1 - b ** (gamma + 1)) / (1 - b)
+
+
+@pytest.mark.parametrize(('name', 'lenience', 'gamma'), _CASES)
+def test_tokens_per_block(name, lenience, gamma):
+  # E = (1 - b^(gamma + 1)) / (1 - b).
+  tokens, b = _first_blocks(name, lenience, gamma)
+  assert b == pytest.approx(0.65 if name == 'speed' else 0.84, abs=0.01)
+  error = tokens.std() / np.sqrt(len(tokens)) / tokens.mean()
+  assert error < 0.002
+  assert tokens.mean() == pytest.approx(_expected(b, gamma), rel=0.01)
+
+
+@pytest.mark.parametrize(('name', 'lenience', 'gamma'), _CASES)
+def test_speed_up(name, lenience, gamma):
+  # E / (gamma c + 1) in the paper; here the drafter is called once more, for
+  # the q of the bonus token.
+  tokens, b = _first_blocks(name, lenience, gamma)
+  c = 0.1
+  calls = drafters.ModelDrafter(None).calls(gamma)
+  assert calls == gamma + 1
+  blocks = types.SimpleNamespace(
+    gamma=gamma,
+    verifier_calls=len(tokens),
+    verifier_tokens=len(tokens) * (gamma + 1),
+    drafter_calls=len(tokens) * calls,
+    tokens=range(tokens.sum()),
+  )
+  costs = metrics.Costs(
+    verifier_token_s=0.01, drafter_token_s=0.01 * c, verify_s={gamma: 0.01}
+  )
+  want = _expected(b, gamma) / (calls * c + 1)
+  got = 1 / metrics.relative_latency([blocks], costs)
+  assert got == pytest.approx(want, rel=0.01)
+
+
+# --- Lemma 3: what is rejected.
+
+# Rules about the whole distribution, each where it defers in some contexts.
+_WHOLE = {
+  'chow': 0.65,
+  'diff': 0.1,
+  'opt': 0.3,
+  'bild': 1.6,
+  'fuzzy_tv': 0.5,
+  'fuzzy_kl': 0.6,
+  'fuzzy_js': 0.15,
+}
+_TOKENS = {'token_v1': 0.2, 'token_v2': 0.2, 'token_v3': 0.5}
+
+
+def test_rejection_rates_are_those_of_lemma_3():
+  # r * TV(p, q) where r is about the whole distribution; a token rule rejects
+  # max(0, q(v) - eta p(v)) of each v that it defers, eta = sum r q.
+  model = testing.TableModel(5, contexts=5)
+  tables = [model.init_params(jax.random.key(i), scale=1.0) for i in (1, 2)]
+  # Not 1: the gates see other distributions than are sampled.
+  how = dict(temperature=0.7)
+  d = testing.table_distributions(*tables, sampling.Processing(**how))
+  cases = _WHOLE | _TOKENS
+  pairs = [(methods.METHODS[name], cases[name]) for name in cases]
+  table = testing.Table.of(pairs, d)
+  assert (table.deferred.min((1, 2)) == 0).all()
+  assert (table.deferred.max((1, 2)) == 1).all()
+  prompts = np.arange(50_000) % 5
+  # A context of its own for each prompt.
+  contexts = model.context(np.arange(5)[:, None], np.zeros(1, int))
+  assert sorted(contexts) == [0, 1, 2, 3, 4]
+  together = testing.one_of(pairs, with_rules=True)
+  for i, (method, _) in enumerate(pairs):
+    # One new token is one block of which one draft is examined.
+    state = _decode(model, tables, together, i, 1, prompts, 1, **how)
+    assert (state.examined == 1).all()
+    for prompt, c in enumerate(contexts):
+      q, p, r = table.q[c], table.p[c], table.deferred[i, c]
+      if method.name in _WHOLE:
+        want = r[0] * np.maximum(0, p - q).sum()
+      else:
+        want = (r * np.maximum(0, q - (r * q).sum() * p)).sum()
+      of = prompts == prompt
+      sd = np.sqrt(max(want * (1 - want), 1e-9) / of.sum())
+      rejected = 1 - state.accepted[of].mean()
+      assert abs(rejected - want) < 5 * sd, (method.name, prompt)
+      share = (r * q).sum()
+      sd = np.sqrt(max(share * (1 - share), 1e-9) / of.sum())
+      assert abs(state.deferred[of].mean() - share) < 5 * sd + 1e-6
+
+
+# --- Lemma 4: whom to defer to.
+
+
+def _tables(count=400, size=7, seed=0):
+  """q and p of many contexts, float64."""
+  rng = np.random.default_rng(seed)
+  return rng.dirichlet(np.full(size, 0.6), (2, count))
+
+
+def _tv(q, p):
+  return np.maximum(0, p - q).sum(-1)
+
+
+def _curve(loss_q, loss_p, q, p):
+  """Budgets and losses of the optimal rule, from strict lam to lam = 0.
+
+  It defers where loss(q) > loss(p) + lam TV(p, q); its budget is the mean of r
+  TV(p, q), the rejection rate.
+  """
+  price = _tv(q, p)
+  gain = loss_q - loss_p
+  ratios = np.unique(gain[gain > 0] / price[gain > 0])
+  # Between two ratios, never at one: there rounding would choose. Joining the
+  # points is what randomising at a tie does.
+  lams = [np.inf, *((ratios[1:] + ratios[:-1]) / 2)[::-1], 0.0]
+  points = []
+  for lam in lams:
+    r = gain > lam * price
+    points.append(((r * price).mean(), np.where(r, loss_p, loss_q).mean()))
+  budgets, losses = np.array(points).T
+  assert (np.diff(budgets) >= 0).all()
+  assert (np.diff(losses) <= 1e-15).all()
+  return budgets, losses
+
+
+def _points(r, loss_q, loss_p, q, p):
+  """Budget and loss of other rules, r [rules, contexts] in [0, 1]."""
+  loss = (1 - r) * loss_q + r * loss_p
+  return (r * _tv(q, p)).mean(-1), loss.mean(-1)
+
+
+def _registered(name, leniences, q, p):
+  """Where a rule of the registry defers, [leniences, contexts]."""
+  rule = methods.METHODS[name].rule
+  with jax.enable_x64(True):
+    d = methods.Distributions(*(jnp.asarray(x) for x in (q, p, q, p)))
+    over = jax.vmap(jax.vmap(rule, (0, None)), (None, 0))
+    return np.asarray(over(d, jnp.asarray(leniences)), float)
+
+
+def _zero_one(labels, x):
+  """Expected loss of x's favourite."""
+  return 1 - np.take_along_axis(labels, x.argmax(-1)[:, None], -1)[:, 0]
+
+
+def _log_loss(labels, x):
+  return -(labels * np.log(x)).sum(-1)
+
+
+def _labels(kind, q, p):
+  if kind == 'verifier':
+    return p
+  if kind == 'between':
+    return (q + p) / 2
+  return _tables(seed=1)[0]
+
+
+@pytest.mark.parametrize('loss', [_zero_one, _log_loss])
+@pytest.mark.parametrize('kind', ['verifier', 'between', 'neither'])
+def test_no_rule_beats_the_optimal_one(kind, loss):
+  q, p = _tables()
+  labels = _labels(kind, q, p)
+  losses = loss(labels, q), loss(labels, p)
+  budgets, lowest = _curve(*losses, q, p)
+  rng = np.random.default_rng(0)
+  shares = np.linspace(0, 1, 101)[:, None]
+  others = {
+    name: _registered(name, np.linspace(-1, 1, 401), q, p)
+    for name in ('chow', 'diff')
+  }
+  others['opt'] = _registered('opt', np.linspace(-20, 20, 401), q, p)
+  others['coins'] = (rng.random((101, len(q))) < shares).astype(float)
+  others['mixed'] = np.broadcast_to(shares, (101, len(q)))
+  for name, r in others.items():
+    spent, got = _points(r, *losses, q, p)
+    # From lam = 0 on, more budget is of no use.
+    above = got - np.interp(spent, budgets, lowest)
+    assert (above >= -1e-12).all(), name
+    # Not because all curves are one.
+    assert above.max() > 1e-3, name
+
+
+def test_opt_is_optimal_for_what_the_models_believe():
+  # With 1 - max q and 1 - max p in the place of the losses, the lemma's rule is
+  # OPT, and its points lie on the curve. Diff is the same at lenience 0.
+  q, p = _tables()
+  losses = 1 - q.max(-1), 1 - p.max(-1)
+  budgets, lowest = _curve(*losses, q, p)
+  leniences = np.linspace(0, 5, 201)
+  for name, most in (('opt', 1e-12), ('diff', np.inf)):
+    spent, got = _points(_registered(name, leniences, q, p), *losses, q, p)
+    above = got - np.interp(spent, budgets, lowest)
+    assert (above >= -1e-12).all()
+    assert above.max() <= most
+    assert abs(above[0]) < 1e-12
+    assert len(np.unique(spent)) > 20
+  assert above.max() > 1e-3
+
+
+# --- Lenient speculative decoding is exact sampling from a target.
+
+
+@pytest.mark.parametrize('lenience', [0.0, 0.1, 0.5, 0.9, 0.999])
+def test_lenient_decoding_has_a_target(lenience):
+  q, p = _tables(64)
+  kept = np.minimum(q, p / (1 - lenience))
+  strict = np.maximum(0, p - q)
+  residual = strict / strict.sum(-1, keepdims=True)
+  pi = kept + (1 - kept.sum(-1, keepdims=True)) * residual
+  with jax.enable_x64(True):
+    d = methods.Distributions(*(jnp.asarray(x) for x in (q, p, q, p)))
+    speed = methods.METHODS['speed']
+    from_pi = methods.from_target(
+      lambda d, lenience: speed.law(d, lenience),
+      name='pi',
+      equation='',
+      reference='this test',
+      strict=0.0,
+      drafter_only=1.0,
+    )
+
+    def said(method, field):
+      fn = jax.vmap(getattr(method, field), (0, None))
+      return np.asarray(fn(d, jnp.asarray(lenience)))
+
+    np.testing.assert_allclose(said(speed, 'law'), pi, atol=1e-13)
+    np.testing.assert_allclose(pi.sum(-1), 1, atol=1e-13)
+    # Speculative sampling from pi keeps the same drafts, and takes the same
+    # tokens instead of the others.
+    for method in (speed, from_pi):
+      accepted = said(method, 'acceptance')
+      np.testing.assert_allclose(q * accepted, kept, atol=1e-13)
+      rejects = (1 - kept.sum(-1)) > 1e-6
+      np.testing.assert_allclose(
+        said(method, 'residual')[rejects], residual[rejects], atol=1e-9
+      )
+
+
+# --- The formulas, as they are printed.
+
+
+def _kl(x, y):
+  return (x * np.log(x / y)).sum(-1)
+
+
+def _bild(q, p, qg, pg, lam):
+  favourite = np.take_along_axis(pg, qg.argmax(-1)[:, None], -1)[:, 0]
+  return -np.log(favourite) > lam
+
+
+def _js(q, p, qg, pg, lam):
+  middle = (qg + pg) / 2
+  return _kl(pg, middle) / 2 + _kl(qg, middle) / 2 > lam
+
+
+def _typical(q, p, qg, pg, lam):
+  eps = 1 - lam
+  entropy = -(pg * np.log(pg)).sum(-1, keepdims=True)
+  return pg <= np.minimum(eps, np.sqrt(max(eps, 0)) * np.exp(-entropy))
+
+
+_FORMULAS = {
+  'chow': lambda q, p, qg, pg, lam: qg.max(-1) < 1 - lam,
+  'diff': lambda q, p, qg, pg, lam: qg.max(-1) < pg.max(-1) - lam,
+  'opt': lambda q, p, qg, pg, lam: (
+    qg.max(-1) < pg.max(-1) - lam * np.abs(p - q).sum(-1) / 2
+  ),
+  'token_v1': lambda q, p, qg, pg, lam: qg < pg.max(-1, keepdims=True) - lam,
+  'token_v2': lambda q, p, qg, pg, lam: pg < pg.max(-1, keepdims=True) - lam,
+  'token_v3': lambda q, p, qg, pg, lam: (
+    pg < (1 - lam) * pg.max(-1, keepdims=True)
+  ),
+  'bild': _bild,
+  'fuzzy_tv': lambda q, p, qg, pg, lam: np.abs(pg - qg).sum(-1) / 2 > lam,
+  'fuzzy_kl': lambda q, p, qg, pg, lam: _kl(pg, qg) > lam,
+  'fuzzy_js': _js,
+  'typical': _typical,
+}
+
+
+def test_every_rule_has_its_formula_here():
+  rules = {n for n, m in methods.METHODS.items() if m.rule is not None}
+  assert rules == set(_FORMULAS)
+
+
+@pytest.mark.parametrize('name', _FORMULAS)
+def test_rules_are_their_formulas(name):
+  # The gates are not what is sampled from: which of them is seen shows.
+  d = testing.rows('random', count=200)
+  leniences = np.random.default_rng(0).uniform(-0.5, 2, 60)
+  rule = methods.METHODS[name].rule
+  with jax.enable_x64(True):
+    over = jax.vmap(jax.vmap(rule, (0, None)), (None, 0))
+    got = np.asarray(over(jax.tree.map(jnp.asarray, d), jnp.asarray(leniences)))
+  want = np.array([_FORMULAS[name](*d, lam) for lam in leniences])
+  np.testing.assert_array_equal(got, want)
+  assert 0.02 < want.mean() < 0.98
+
+
+def _lossy(q, p, lam):
+  """max(min(q, p / (1 - lam)), p / b), b by bisection for each row."""
+  kept = np.minimum(q, p / (1 - lam))
+  low, high = np.zeros((len(q), 1)), np.full((len(q), 1), 1 / (1 - lam))
+  for _ in range(100):
+    middle = (low + high) / 2
+    more = np.maximum(kept, middle * p).sum(-1, keepdims=True) > 1
+    low, high = np.where(more, low, middle), np.where(more, middle, high)
+  return np.maximum(kept, low * p)
+
+
+@pytest.mark.parametrize(
+  ('name', 'formula'),
+  [
+    ('lossy', _lossy),
+    ('ensemble', lambda q, p, lam: lam * q + (1 - lam) * p),
+  ],
+)
+def test_targets_are_their_formulas(name, formula):
+  q, p = _tables(100)
+  with jax.enable_x64(True):
+    d = methods.Distributions(*(jnp.asarray(x) for x in (q, p, q, p)))
+    for lam in (0.05, 0.3, 0.7, 0.95):
+      law = jax.vmap(methods.METHODS[name].law, (0, None))(d, jnp.asarray(lam))
+      np.testing.assert_allclose(law, formula(q, p, lam), atol=1e-12)
