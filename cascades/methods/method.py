@@ -40,7 +40,8 @@ class Distributions(NamedTuple):
       forbidden tokens applied.
     p: What the verifier would sample from, likewise.
     q_gate: What the deferral rule sees of the drafter: its raw logits at
-      temperature 1. At temperature 0 q is one-hot and tells a rule nothing.
+      temperature 1, for at temperature 0 q is one-hot and tells a rule
+      nothing; or q itself, if `verification.Scheme.gate` says so.
     p_gate: What the deferral rule sees of the verifier.
   """
 
