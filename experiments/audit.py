@@ -39,9 +39,7 @@ def _leniences() -> list[float] | None:
     raise ValueError(f'lenience: {e}; give numbers such as 0,0.5.') from None
 
 
-def main(argv: list[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f'{argv[1]!r} is not a flag; see --help.')
+def main() -> None:
   if _METHOD.value is None:
     raise app.UsageError("--method: name a method, or 'all'.")
   leniences = _leniences()

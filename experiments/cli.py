@@ -54,19 +54,24 @@ def _quietly(
 
 
 def run(
-  main: Callable[[list[str]], Any],
+  main: Callable[[], Any],
   flags_parser: Callable[[list[str]], list[str]] | None = None,
 ) -> None:
-  """Runs `main(argv)` under absl and exits.
+  """Runs `main()` under absl and exits; there are no arguments but flags.
 
   Args:
-    main: Gets the arguments that are not flags, program name first. A
-      ValueError or OSError it raises is a user mistake.
+    main: A ValueError or OSError it raises is a user mistake.
     flags_parser: Like absl's; FLAGS itself by default.
   """
   parse = flags_parser or flags.FLAGS
+
+  def without_arguments(argv):
+    if len(argv) > 1:
+      raise app.UsageError(f'{argv[1]!r} is not a flag; see --help.')
+    main()
+
   app.run(
-    lambda argv: _quietly(main, argv),
+    lambda argv: _quietly(without_arguments, argv),
     flags_parser=lambda argv: _quietly(parse, argv, _FLAG_MISTAKES),
   )
 

@@ -9,8 +9,6 @@ A part stands between `<!-- name -->` and `<!-- /name -->`.
 import pathlib
 import re
 
-from absl import app
-
 from experiments import cli
 
 _PATH = pathlib.Path(__file__).parent.parent / 'README.md'
@@ -56,9 +54,7 @@ def render(text: str) -> str:
   return text
 
 
-def main(argv: list[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f'{argv[1]!r} is not a flag; see --help.')
+def main() -> None:
   text = _PATH.read_text(encoding='utf-8')
   _PATH.write_text(render(text), encoding='utf-8')
 

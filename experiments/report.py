@@ -12,9 +12,7 @@ from experiments import cli
 _WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of a finished run.')
 
 
-def main(argv: list[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f'{argv[1]!r} is not a flag; see --help.')
+def main() -> None:
   if _WORKDIR.value is None:
     raise app.UsageError('--workdir: name the folder of a finished run.')
   # After the flags, so that a mistyped one is reported at once.

@@ -75,9 +75,7 @@ def legend(colour: bool) -> str:
   )
 
 
-def main(argv: list[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f'{argv[1]!r} is not a flag; see --help.')
+def main() -> None:
   if not _PROMPT.value:
     raise app.UsageError("--prompt: give a text, such as --prompt='Hello'.")
   from cascades import methods, records, sampler

@@ -383,9 +383,7 @@ class Decoder:
     )
 
 
-def main(argv: list[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f'{argv[1]!r} is not a flag; see --help.')
+def main() -> None:
   if _CONFIG.value is None:
     raise app.UsageError(
       '--config: name a config, such as --config=configs/quickstart.py.'

@@ -25,9 +25,7 @@ _ONLY = flags.DEFINE_string('only', None, 'Train just this model.')
 _CONTEXT = 128
 
 
-def main(argv: list[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f'{argv[1]!r} is not a flag; see --help.')
+def main() -> None:
   if _CONFIG.value is None:
     raise app.UsageError(
       '--config: name a config, such as --config=configs/train_tiny.py.'
