@@ -79,11 +79,17 @@ def test_a_greedy_run_is_what_a_loop_without_caches_writes():
   gamma, new, lenience, stops = 2, 9, 0.1, (4,)
   # The two tables have no favourite in common; a draft of this one can stay.
   drafter = decoding_test._DRAFTER + 0.5 * decoding_test._VERIFIER
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(decoding_test, '_DRAFTER', drafter)
-    state = decoding_test._generate(
-      'token_v1', (lenience,), gamma, 0, new, 0.0, prompts, stops=stops
-    )
+  state = decoding_test._generate(
+    'token_v1',
+    (lenience,),
+    gamma,
+    0,
+    new,
+    0.0,
+    prompts,
+    stops=stops,
+    drafter_table=drafter,
+  )
   total = dict.fromkeys(('accepted', 'deferred', 'residual', 'bonus'), 0)
   for i, prompt in enumerate(prompts):
     tokens, sources, logprobs, counts = _by_hand(
