@@ -19,6 +19,7 @@ from cascades import (
   decoding,
   drafters,
   methods,
+  records,
   sampling,
   testing,
   verification,
@@ -101,17 +102,7 @@ class Audit:
     """As JSON can hold it, without the examples."""
     fields = dataclasses.asdict(self)
     del fields['examples']
-    return {'passed': self.passed} | _plain(fields)
-
-
-def _plain(value: Any) -> Any:
-  if isinstance(value, dict):
-    return {name: _plain(v) for name, v in value.items()}
-  if isinstance(value, (list, tuple)):
-    return [_plain(v) for v in value]
-  if isinstance(value, float) and not math.isfinite(value):
-    return str(value)
-  return value
+    return {'passed': self.passed} | records.plain(fields)
 
 
 def leniences(
@@ -152,8 +143,8 @@ def audit(
 
   Args:
     method: A registered name, or any `Method`.
-    shown: Leniences to tabulate, and to sample at as well; by default a few
-      from strict to drafter-only.
+    shown: Leniences to tabulate; by default a few from strict to drafter-only.
+      At up to two that are no limits the loop is sampled.
     samples: Sequences drawn through the loop at each sampled lenience; fewer
       than 20,000 can miss a random key that is used twice.
     seed: Of rows, leniences and samples.
@@ -162,10 +153,12 @@ def audit(
     The findings; `passed` says whether all is well, `str()` shows them.
 
   Raises:
-    ValueError: No such method, or a lenience that is not a number.
+    ValueError: No such method, no leniences, or one that is not a number.
   """
   method = methods.get_method(method)
   shown = tuple(shown_leniences(method) if shown is None else shown)
+  if not shown:
+    raise ValueError('lenience: the list is empty; give at least one.')
   if any(math.isnan(x) for x in shown):
     raise ValueError('lenience: nan is no lenience; give numbers.')
   checks: list[Check] = []
@@ -202,7 +195,7 @@ def audit(
 
 
 def _shapes(method: methods.Method) -> Check:
-  """Each function must give [V], of floats; a rule [] or [V]."""
+  """Each function must give [V]; a rule [] or [V]."""
   name = 'functions give [V]'
   row = methods.Distributions(*(jax.ShapeDtypeStruct((9,), jnp.float32),) * 4)
   lenience = jax.ShapeDtypeStruct((), jnp.float32)
@@ -258,18 +251,25 @@ def _enumerate(found, tried, tolerance: float, x64: bool) -> Iterator[Check]:
   for name, shown, errors in tests:
     if errors is _off_law and not sound:
       return
-    worst, where = 0.0, None
-    for kind, values in found.items():
-      error = errors(values, shown[0])
-      at = np.unravel_index(error.argmax(), error.shape)
-      if error[at] > worst:
-        worst, where = float(error[at]), (kind, *map(int, at))
+    worst, where = _worst(
+      {kind: errors(values, shown[0]) for kind, values in found.items()}
+    )
     passed = worst <= tolerance
     sound &= passed
     detail = '' if passed else _show(found, tried, where, shown)
     yield Check(
       name=f'{name} ({bits})', passed=passed, value=worst, detail=detail
     )
+
+
+def _worst(errors: dict[str, np.ndarray]) -> tuple[float, tuple | None]:
+  """The largest of errors [L, N, V] by kind, and its (kind, l, n, v)."""
+  worst, where = 0.0, None
+  for kind, error in errors.items():
+    at = np.unravel_index(error.argmax(), error.shape)
+    if error[at] > worst:
+      worst, where = float(error[at]), (kind, *map(int, at))
+  return worst, where
 
 
 def _off_unit(f, field) -> np.ndarray:
@@ -319,12 +319,12 @@ def _limits(method, found, tried) -> Iterator[Check]:
     limit = getattr(method, field)
     if limit is None:
       continue
-    i, worst, where = tried.index(limit), 0.0, None
-    for kind, f in found.items():
-      error = np.abs(f['law'][i] - f[side])
-      at = np.unravel_index(error.argmax(), error.shape)
-      if error[at] > worst:
-        worst, where = float(error[at]), (kind, i, *map(int, at))
+    i = tried.index(limit)
+    worst, where = _worst(
+      {kind: np.abs(f['law'][[i]] - f[side]) for kind, f in found.items()}
+    )
+    # The errors are of one lenience.
+    where = where and (where[0], i, *where[2:])
     passed = worst <= _EXACT
     yield Check(
       name=f'at {field} lenience {limit:g} the law is {side}',
@@ -355,8 +355,7 @@ def _examples(method, shown, seed: int) -> dict[str, np.ndarray]:
   At temperature 1 and untruncated: the gates are what is sampled from.
   """
   d = testing.rows('random', seed=seed)
-  distance = np.maximum(0, d.p - d.q).sum(-1)
-  order = np.argsort(distance)
+  order = np.argsort(methods.total_variation(d.p, d.q))
   rows = order[[len(order) // 8, len(order) // 2, -len(order) // 8]]
   d = methods.Distributions(*(x[rows] for x in (d.q, d.p, d.q, d.p)))
   over = jax.jit(jax.vmap(jax.vmap(method.law, (0, None)), (None, 0)))

@@ -152,7 +152,9 @@ def step(
     drafter_state=drafter.rewind(drafter_state, length - 1),
     source=_write(state.source, state.length, sources),
     logprob=_write(
-      state.logprob, state.length, jnp.log(dists.p_gate[index, block])
+      state.logprob,
+      state.length,
+      jax.vmap(sampling.log_probability)(logits, block),
     ),
     logits=kept_logits,
     blocks=state.blocks + ~state.done,

@@ -42,6 +42,17 @@ def variant(method: str, verification: str, gate: str, bonus: str) -> str:
   return ' '.join(words)
 
 
+def plain(value: Any) -> Any:
+  """A value as JSON can hold it: numbers that are not finite as text."""
+  if isinstance(value, Mapping):
+    return {name: plain(v) for name, v in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [plain(v) for v in value]
+  if isinstance(value, float) and not math.isfinite(value):
+    return str(value)
+  return value
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Record:
   """One example decoded at one point.
@@ -130,11 +141,7 @@ class Record:
 
   def to_json(self) -> str:
     """One line."""
-    fields = dataclasses.asdict(self)
-    for name, value in fields.items():
-      if isinstance(value, float) and not math.isfinite(value):
-        fields[name] = str(value)
-    return json.dumps(fields, allow_nan=False)
+    return json.dumps(plain(dataclasses.asdict(self)), allow_nan=False)
 
   @classmethod
   def from_json(cls, line: str) -> 'Record':

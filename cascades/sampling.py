@@ -39,6 +39,14 @@ def gate_probabilities(logits: Float[Array, 'V']) -> Float[Array, 'V']:
   return jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
 
 
+def log_probability(
+  logits: Float[Array, 'V'], token: Int[Array, '']
+) -> Float[Array, '']:
+  """log softmax of the raw logits at temperature 1, at one token."""
+  logits = logits.astype(jnp.float32)
+  return logits[token] - jax.nn.logsumexp(logits)
+
+
 def truncate(
   probs: Float[Array, 'V'],
   *,

@@ -50,7 +50,7 @@ def interleave(
   return seconds
 
 
-def time_methods(config, bar_of) -> list[dict[str, Any]]:
+def time_methods(config) -> list[dict[str, Any]]:
   """Each method's acceptance and residual, and its verification of a block.
 
   The unit is two softmaxes of the same size: what makes q and p of logits.
@@ -96,7 +96,7 @@ def time_methods(config, bar_of) -> list[dict[str, Any]]:
     method = methods.get_method(name)
     todo[f'{name}: acceptance and residual'] = functions(method)
     todo[f'{name}: verification'] = verify(method)
-  bar = bar_of(len(todo) * (config.repeats + 2), 'compiling')
+  bar = cli.progress(len(todo) * (config.repeats + 2), 'compiling')
   arms, compiled = {}, {}
   for name, (fn, args) in todo.items():
     start = time.perf_counter()
@@ -156,7 +156,7 @@ def run(config, workdir: pathlib.Path) -> None:
 
   from cascades import records
 
-  figures = SUITES[config.suite](config, cli.progress)
+  figures = SUITES[config.suite](config)
   found = {
     'suite': config.suite,
     'date': datetime.date.today().isoformat(),

@@ -193,15 +193,6 @@ def _twice(values: Iterable) -> list:
   return [v for i, v in enumerate(values) if v in values[:i]]
 
 
-def _plain(value: Any) -> Any:
-  """A config value as JSON can hold it."""
-  if isinstance(value, float) and not math.isfinite(value):
-    return str(value)
-  if isinstance(value, (list, tuple)):
-    return [_plain(v) for v in value]
-  return value
-
-
 def claim(workdir: pathlib.Path, settings: dict[str, Any]) -> None:
   """Makes a workdir this run's, or goes on with one of the same settings.
 
@@ -422,14 +413,17 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
   sampler.check_pair(*checkpoints)
   of_curves = ('method', 'lenience', *_OPTIONS)
   fields = {
-    name: _plain(value)
+    name: records.plain(value)
     for name, value in config.items()
     if name not in of_curves
   }
   fields |= {
     # What became of the fields that make curves.
     'curves': [
-      {name: _plain(value) for name, value in dataclasses.asdict(curve).items()}
+      {
+        name: records.plain(value)
+        for name, value in dataclasses.asdict(curve).items()
+      }
       for curve in chosen
     ],
     'device': jax.devices()[0].device_kind,

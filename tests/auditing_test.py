@@ -140,6 +140,8 @@ def test_what_is_asked_for_is_checked():
     cascades.audit('token_v33')
   with pytest.raises(ValueError, match='nan is no lenience'):
     cascades.audit('chow', [math.nan])
+  with pytest.raises(ValueError, match='lenience: the list is empty'):
+    cascades.audit('chow', [])
 
 
 def _run(*flags):

@@ -28,6 +28,7 @@ _MAY_IMPORT = {
     'decoding',
     'drafters',
     'methods',
+    'records',
     'sampling',
     'testing',
     'verification',

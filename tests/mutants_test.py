@@ -482,8 +482,8 @@ _MUTANTS = (
     'logprob_of_next_row',
     'logprobs are of the row after the token',
     decoding.step,
-    'dists.p_gate[index, block]',
-    'dists.p_gate[jnp.minimum(index + 1, gamma), block]',
+    'sampling.log_probability)(logits, block)',
+    'sampling.log_probability)(jnp.roll(logits, -1, 0), block)',
     _greedy,
   ),
   Mutant(

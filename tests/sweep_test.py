@@ -361,6 +361,6 @@ def test_mistakes_are_one_sentence_and_exit_code_2(arguments, said, tmp_path):
 
 
 def test_plain_settings_survive_json():
-  value = sweep._plain((-math.inf, 0.5))
+  value = records.plain((-math.inf, 0.5))
   assert json.loads(json.dumps(value)) == ['-inf', 0.5]
   assert np.isinf(float(value[0]))
