@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from cascades import (
-  decoding,
   drafters,
   methods,
   records,
@@ -414,30 +413,17 @@ def _draw(
   model, tables, method, inner, scheme, gamma, prompt, new, samples, key
 ) -> np.ndarray:
   """[samples, leniences, new] tokens from the loop."""
-  verifier_table, drafter_table = tables
-  lengths = np.full((samples,), len(prompt), np.int32)
-  shared = dict(
-    verifier=model, drafter=drafters.ModelDrafter(model), gamma=gamma
-  )
-  rows = decoding.prefill(
-    verifier_table,
-    drafter_table,
-    np.tile(np.array(prompt, np.int32), (samples, 1)),
-    lengths,
+  state = testing.decode_curve(
+    tables,
+    [prompt] * samples,
     jax.random.split(key, samples),
-    lengths + new,
-    max_new_tokens=new,
-    **shared,
-  )
-  state = decoding.decode(
-    rows,
-    verifier_table,
-    drafter_table,
-    np.tile(np.array(inner, np.float32), (samples, 1)),
+    inner,
+    new,
     sampling.Processing(temperature=np.float32(1)),
-    np.array([-1], np.int32),
+    verifier=model,
+    drafter=drafters.ModelDrafter(model),
     method=method,
+    gamma=gamma,
     scheme=scheme,
-    **shared,
   )
-  return np.asarray(state.tokens)[:, :, len(prompt) : len(prompt) + new]
+  return state.tokens[:, :, len(prompt) : len(prompt) + new]

@@ -1,8 +1,13 @@
 """The loop: draft gamma tokens, verify them in one call, keep what stays.
 
 `step` is written for one sequence; `decode` runs `while_loop(vmap(step))`,
-so every row of a batch advances on its own. Rolling a cache back is setting
-one integer:
+so every row of a batch advances on its own. Around it are the few things that
+whoever keeps a batch busy has to do between two loops: `prefill` prompts,
+`place` them in rows that are free, `extend` a row by another turn, `resize`
+the caches. Each is compiled once per shapes and static arguments, and takes
+the memory of the states that it is given.
+
+Rolling a cache back is setting one integer:
 
   slot          0 ............... length-1 | length ........ length+gamma
   tokens        final ............... last | x_1 ........... next
@@ -32,7 +37,8 @@ class SamplingState:
   Invariant between steps: tokens[:length] is final, and both caches hold
   exactly tokens[:length - 1].
 
-  T = prompt bucket + new tokens + slack; R = new tokens + slack.
+  T is the room of the caches; a step writes up to length + gamma. R is the
+  room for logits, or there are none.
   """
 
   # Evolving.
@@ -94,24 +100,32 @@ def step(
   )
 
   # 2. Read [last, x_1 .. x_gamma] with the verifier, in one call.
-  positions = at + jnp.arange(gamma + 1)
-  logits, verifier_cache = verifier(
+  logits, verifier_cache = drafters.read(
+    verifier,
     verifier_params,
-    jnp.concatenate([last[None], draft.tokens]),
-    positions,
-    drafters.visible(positions, verifier.cache_length(state.verifier_cache)),
     state.verifier_cache,
-  )
-  dists = methods.Distributions(
-    q=draft.q,
-    p=jax.vmap(sampling.probabilities, (0, None))(logits, how),
-    q_gate=draft.q_gate,
-    p_gate=sampling.gate_probabilities(logits),
+    jnp.concatenate([last[None], draft.tokens]),
+    at,
   )
 
   # 3. How many drafts stay, and the token after them.
+  def distributions(row):
+    zq, zp = row
+    return methods.Distributions(
+      q=sampling.probabilities(zq, how),
+      p=sampling.probabilities(zp, how),
+      q_gate=sampling.gate_probabilities(zq),
+      p_gate=sampling.gate_probabilities(zp),
+    )
+
   verdict = verification.verify(
-    method, state.lenience, verify_key, draft.tokens, dists, scheme
+    method,
+    state.lenience,
+    verify_key,
+    draft.tokens,
+    (draft.logits, logits),
+    scheme,
+    distributions,
   )
   n = verdict.num_accepted
   index = jnp.arange(gamma + 1)
@@ -168,43 +182,76 @@ def step(
   )
 
 
-def init(
+def _extend(
+  state: SamplingState,
   prompt: Int[Array, 'P'],
   prompt_length: Int[Array, ''],
-  key: jax.Array,
   limit: Int[Array, ''],
   verifier_params: PyTree,
   drafter_params: PyTree,
   *,
   verifier: Any,
   drafter: drafters.Drafter,
-  gamma: int,
-  max_new_tokens: int,
-  return_logits: bool,
 ) -> SamplingState:
-  """The state of one sequence after reading its prompt, in one pass."""
-  room = max_new_tokens + gamma + 1
-  total = prompt.shape[0] + room
-  at = prompt_length - 1
+  """One sequence and its next prompt, which both models read in one pass.
+
+  They read [last, prompt]. Padding on the right is read too; rewinding the
+  caches to the sequence's length hides it.
+  """
+  at = state.length - 1
+  block = jnp.concatenate([state.tokens[at][None], prompt])
+  _, cache = drafters.read(
+    verifier, verifier_params, state.verifier_cache, block, at
+  )
+  drafter_state = drafter.read(drafter_params, state.drafter_state, block, at)
+  length = state.length + prompt_length
   zero = jnp.zeros((), jnp.int32)
+  return state.replace(
+    tokens=_write(state.tokens, state.length, prompt),
+    source=_write(state.source, state.length, jnp.zeros_like(prompt)),
+    length=length,
+    prompt_length=length,
+    limit=limit,
+    done=length >= limit,
+    verifier_cache=verifier.rewind(cache, length - 1),
+    drafter_state=drafter.rewind(drafter_state, length - 1),
+    blocks=zero,
+    examined=zero,
+    accepted=zero,
+    deferred=zero,
+    residual=zero,
+    bonus=zero,
+  )
+
+
+def _start(
+  token: Int[Array, ''],
+  key: jax.Array,
+  verifier_params: PyTree,
+  drafter_params: PyTree,
+  *,
+  verifier: Any,
+  drafter: drafters.Drafter,
+  cache_length: int,
+  logits_length: int,
+) -> SamplingState:
+  """A sequence of one token, which no model has read."""
+  zero, one = jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32)
   logits = None
-  if return_logits:
-    logits = jnp.zeros((room, verifier.vocab_size), jnp.float32)
-  cache = drafters.prefill(verifier, verifier_params, prompt, total)
+  if logits_length:
+    logits = jnp.zeros((logits_length, verifier.vocab_size), jnp.float32)
   return SamplingState(
-    tokens=jnp.pad(prompt, (0, room)),
-    length=prompt_length,
-    done=prompt_length >= limit,
-    verifier_cache=verifier.rewind(cache, at),
-    drafter_state=drafter.rewind(
-      drafter.init(drafter_params, prompt, total), at
-    ),
+    tokens=jnp.zeros((cache_length,), jnp.int32).at[0].set(token),
+    length=one,
+    done=jnp.ones((), bool),
+    verifier_cache=verifier.init_cache(verifier_params, cache_length),
+    drafter_state=drafter.init(drafter_params, cache_length),
     key=key,
     lenience=jnp.zeros(()),
-    prompt_length=prompt_length,
-    limit=limit,
-    source=jnp.zeros((total,), jnp.int8),
-    logprob=jnp.zeros((total,), jnp.float32),
+    prompt_length=one,
+    limit=one,
+    source=jnp.zeros((cache_length,), jnp.int8),
+    logprob=jnp.zeros((cache_length,), jnp.float32),
     logits=logits,
     blocks=zero,
     examined=zero,
@@ -217,13 +264,7 @@ def init(
 
 @functools.partial(
   jax.jit,
-  static_argnames=(
-    'verifier',
-    'drafter',
-    'gamma',
-    'max_new_tokens',
-    'return_logits',
-  ),
+  static_argnames=('verifier', 'drafter', 'cache_length', 'logits_length'),
 )
 def prefill(
   verifier_params: PyTree,
@@ -235,13 +276,12 @@ def prefill(
   *,
   verifier: Any,
   drafter: drafters.Drafter,
-  gamma: int,
-  max_new_tokens: int,
-  return_logits: bool = False,
+  cache_length: int,
+  logits_length: int = 0,
 ) -> SamplingState:
   """Both models read every prompt, once, in one pass each.
 
-  Compiled once per shapes and static arguments, whatever the method.
+  Compiled once per shapes and static arguments, whatever the method and gamma.
 
   Args:
     verifier_params: The verifier's checkpoint.
@@ -252,65 +292,178 @@ def prefill(
     limits: Length, prompt included, at which a row ends.
     verifier: `models.LanguageModel` or alike.
     drafter: Proposes; `drafters.NoDrafter` with gamma = 0.
-    gamma: Tokens drafted per block, >= 0.
-    max_new_tokens: Room for new tokens; no limit may ask for more.
-    return_logits: Whether to keep the verifier's logits, float32.
+    cache_length: Room of a row, at least P. A row stands still once its next
+      block would not fit: `resize` it, or make room for its limit + gamma + 1.
+    logits_length: Room for the verifier's logits of new tokens, which are
+      kept in float32: for the most of them + gamma + 1, or 0 to keep none.
 
   Returns:
-    The states, [B, ...], ready for `decode`.
+    The states, [B, ...], ready for `decode` at lenience 0.
   """
-  start = functools.partial(
-    init,
-    verifier=verifier,
-    drafter=drafter,
-    gamma=gamma,
-    max_new_tokens=max_new_tokens,
-    return_logits=return_logits,
-  )
+
+  def start(prompt, prompt_length, key, limit, verifier_params, drafter_params):
+    models = dict(verifier=verifier, drafter=drafter)
+    params = verifier_params, drafter_params
+    state = _start(
+      prompt[0],
+      key,
+      *params,
+      cache_length=cache_length,
+      logits_length=logits_length,
+      **models,
+    )
+    return _extend(
+      state, prompt[1:], prompt_length - 1, limit, *params, **models
+    )
+
   return jax.vmap(start, (0, 0, 0, 0, None, None))(
     prompts, prompt_lengths, keys, limits, verifier_params, drafter_params
   )
 
 
 @functools.partial(
+  jax.jit, static_argnames=('verifier', 'drafter'), donate_argnames='rows'
+)
+def extend(
+  rows: SamplingState,
+  verifier_params: PyTree,
+  drafter_params: PyTree,
+  prompts: Int[Array, 'B P'],
+  prompt_lengths: Int[Array, 'B'],
+  limits: Int[Array, 'B'],
+  *,
+  verifier: Any,
+  drafter: drafters.Drafter,
+) -> SamplingState:
+  """Every row goes on with another prompt; what it has read stays read.
+
+  Args:
+    rows: [B, ...], their memory is taken; with room for P more tokens.
+    verifier_params: As for `prefill`, and so the rest.
+    drafter_params: As for `prefill`.
+    prompts: Token ids, padded on the right.
+    prompt_lengths: In 0..P.
+    limits: Length, all that came before included, at which a row ends.
+    verifier: As for `prefill`.
+    drafter: As for `prefill`.
+
+  Returns:
+    The states, with counters at 0.
+  """
+  one = functools.partial(_extend, verifier=verifier, drafter=drafter)
+  return jax.vmap(one, (0, 0, 0, 0, None, None))(
+    rows, prompts, prompt_lengths, limits, verifier_params, drafter_params
+  )
+
+
+@jax.jit
+def take(rows: SamplingState, indices: Int[Array, 'N']) -> SamplingState:
+  """The rows at some indices; one may be taken several times."""
+  return jax.tree.map(lambda x: jnp.take(x, indices, axis=0), rows)
+
+
+@functools.partial(jax.jit, donate_argnames='rows')
+def place(
+  rows: SamplingState,
+  prompts: SamplingState,
+  slots: Int[Array, 'B'],
+  sources: Int[Array, 'B'],
+  leniences: Float[Array, 'B'],
+  count: Int[Array, ''],
+) -> SamplingState:
+  """Puts prompts that were read into rows that are free.
+
+  Args:
+    rows: [B, ...], their memory is taken.
+    prompts: From `prefill`, with the same room.
+    slots: Which rows to fill.
+    sources: Which prompt each takes.
+    leniences: And at which lenience it is decoded.
+    count: How many of the slots there are; the rest are not looked at.
+  """
+
+  def put(i, rows):
+    one = jax.tree.map(lambda x: x[sources[i]], prompts)
+    one = one.replace(lenience=leniences[i])
+    return jax.tree.map(lambda x, y: x.at[slots[i]].set(y), rows, one)
+
+  return jax.lax.fori_loop(0, count, put, rows)
+
+
+@functools.partial(
+  jax.jit, static_argnames=('verifier', 'drafter', 'cache_length')
+)
+def resize(
+  rows: SamplingState,
+  verifier_params: PyTree,
+  drafter_params: PyTree,
+  *,
+  verifier: Any,
+  drafter: drafters.Drafter,
+  cache_length: int,
+) -> SamplingState:
+  """The same rows with more room."""
+
+  def one(state, verifier_params, drafter_params):
+    more = cache_length - state.tokens.shape[0]
+    return state.replace(
+      **{
+        name: jnp.pad(getattr(state, name), (0, more))
+        for name in ('tokens', 'source', 'logprob')
+      },
+      verifier_cache=verifier.resize(
+        verifier_params, state.verifier_cache, cache_length
+      ),
+      drafter_state=drafter.resize(
+        drafter_params, state.drafter_state, cache_length
+      ),
+    )
+
+  return jax.vmap(one, (0, None, None))(rows, verifier_params, drafter_params)
+
+
+@functools.partial(
   jax.jit,
   static_argnames=('verifier', 'drafter', 'method', 'gamma', 'scheme'),
+  donate_argnames='rows',
 )
 def decode(
   rows: SamplingState,
   verifier_params: PyTree,
   drafter_params: PyTree,
-  leniences: Float[Array, 'B C'],
   how: sampling.Processing,
   stop_tokens: Int[Array, 'K'],
+  live: Int[Array, ''] | int = 0,
+  max_blocks: Int[Array, ''] | int = 2**30,
   *,
   verifier: Any,
   drafter: drafters.Drafter,
   method: methods.Method,
   gamma: int,
   scheme: verification.Scheme = verification.STANDARD,
-) -> SamplingState:
-  """Decodes every row at every one of its leniences, to the end.
+) -> tuple[SamplingState, Int[Array, '']]:
+  """Decodes rows, each at its lenience, until there is something else to do.
 
-  Compiled once per shapes and static arguments: prompts, keys, leniences,
-  temperature and limits are traced. The C copies of a row share its prompt's
-  caches and its key, so that points of a curve are paired.
+  That is when so few rows are left, after so many blocks, or when a row needs
+  more room. Compiled once per shapes and static arguments: prompts, keys,
+  leniences, temperature and limits are traced.
 
   Args:
-    rows: From `prefill`, [B, ...].
+    rows: [B, ...], their memory is taken.
     verifier_params: As for `prefill`.
     drafter_params: As for `prefill`.
-    leniences: C of them for each row.
     how: From logits to probabilities, for both models.
     stop_tokens: Ids that end a row; they are emitted.
+    live: Stop when no more than so many rows go on.
+    max_blocks: Stop after so many blocks.
     verifier: As for `prefill`.
     drafter: As for `prefill`.
     method: Verifies; with gamma 0, whatever it is, the verifier decodes alone.
-    gamma: As for `prefill`.
+    gamma: Tokens drafted per block, >= 0.
     scheme: How blocks are verified.
 
   Returns:
-    The final states, [B, C, ...], without caches and keys.
+    The states, and the number of blocks that the loop made.
 
   Raises:
     ValueError: The method cannot be verified by the scheme.
@@ -319,9 +472,6 @@ def decode(
     # Without drafts there is nothing to be lenient about.
     method, scheme = methods.METHODS['verifier_only'], verification.STANDARD
   scheme.check(method)
-  copies = leniences.shape[1]
-  rows = jax.tree.map(lambda x: jnp.repeat(x, copies, axis=0), rows)
-  rows = rows.replace(lenience=leniences.reshape(-1).astype(jnp.float32))
   one_block = jax.vmap(
     functools.partial(
       step,
@@ -333,10 +483,17 @@ def decode(
     ),
     (0, None, None, None, None),
   )
-  rows = jax.lax.while_loop(
-    lambda s: ~s.done.all(),
-    lambda s: one_block(s, verifier_params, drafter_params, how, stop_tokens),
-    rows,
-  )
-  rows = rows.replace(verifier_cache=None, drafter_state=None, key=None)
-  return jax.tree.map(lambda x: x.reshape(leniences.shape + x.shape[1:]), rows)
+  room = rows.tokens.shape[-1]
+
+  def goes_on(carry):
+    rows, blocks = carry
+    # A finished row is still written to, past its end.
+    fits = rows.length + gamma + 1 <= room
+    return ((~rows.done).sum() > live) & fits.all() & (blocks < max_blocks)
+
+  def body(carry):
+    rows, blocks = carry
+    rows = one_block(rows, verifier_params, drafter_params, how, stop_tokens)
+    return rows, blocks + 1
+
+  return jax.lax.while_loop(goes_on, body, (rows, jnp.zeros((), jnp.int32)))

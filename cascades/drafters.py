@@ -1,10 +1,10 @@
-"""What can draft: anything with `init`, `propose` and `rewind`.
+"""What can draft: anything with the five methods of `Drafter`.
 
 A drafter is written for one sequence and `vmap`ped over the batch. It proposes
-gamma tokens and, with each, the distribution it was drawn from; plus one more
-distribution for the position after them, since the bonus token's law may look
-at the drafter too. Drafting gamma + 1 times also leaves its cache level with
-the verifier's, so that "all accepted" is no special case.
+gamma tokens and, with each, the logits of the distribution it was drawn from;
+plus those of one more position, since the bonus token's law may look at the
+drafter too. Drafting gamma + 1 times also leaves its cache level with the
+verifier's, so that "all accepted" is no special case.
 """
 
 import dataclasses
@@ -24,22 +24,29 @@ class Draft(NamedTuple):
 
   Attributes:
     tokens: [gamma].
-    q: [gamma + 1, V], what each token was drawn from, and the next would be.
-    q_gate: [gamma + 1, V], the same before processing, at temperature 1.
+    logits: [gamma + 1, V]. Each token was drawn from `sampling.probabilities`
+      of its row, and the next would be from the last row. One-hot (0 and -inf)
+      where a token was not drawn but chosen.
   """
 
   tokens: Int[Array, 'gamma']
-  q: Float[Array, 'gamma_1 V']
-  q_gate: Float[Array, 'gamma_1 V']
+  logits: Float[Array, 'gamma_1 V']
 
 
 class Drafter(Protocol):
   """Proposes tokens for one sequence. Hashable: it is a static argument."""
 
-  def init(
-    self, params: PyTree, prompt: Int[Array, 'P'], cache_length: int
+  def init(self, params: PyTree, cache_length: int) -> State:
+    """The state before anything is read, with room for `cache_length`."""
+
+  def read(
+    self,
+    params: PyTree,
+    state: State,
+    tokens: Int[Array, 'L'],
+    position: Int[Array, ''],
   ) -> State:
-    """The state after reading a prompt (padding on the right included)."""
+    """The state after `tokens`, the first of which stands at `position`."""
 
   def propose(
     self,
@@ -56,6 +63,9 @@ class Drafter(Protocol):
   def rewind(self, state: State, length: Int[Array, '']) -> State:
     """The state as it was when it had read `length` tokens."""
 
+  def resize(self, params: PyTree, state: State, cache_length: int) -> State:
+    """The same state with another room."""
+
   def calls(self, gamma: int) -> int:
     """Forward passes that one block costs."""
 
@@ -65,21 +75,17 @@ def visible(positions: Int[Array, 'L'], cache_length: int) -> Array:
   return jnp.arange(cache_length)[None] <= positions[:, None]
 
 
-def prefill(model: Any, params: PyTree, prompt, cache_length: int) -> State:
-  """A model's cache after reading a prompt in one pass.
-
-  Padding on the right is read too: whoever rewinds the cache to the prompt's
-  length hides it.
-  """
-  positions = jnp.arange(prompt.shape[0])
-  _, cache = model(
-    params,
-    prompt,
-    positions,
-    visible(positions, cache_length),
-    model.init_cache(params, cache_length),
-  )
-  return cache
+def read(
+  model: Any,
+  params: PyTree,
+  cache: State,
+  tokens: Int[Array, 'L'],
+  position: Int[Array, ''],
+) -> tuple[Float[Array, 'L V'], State]:
+  """A model's logits and cache after reading tokens in one pass."""
+  positions = position + jnp.arange(tokens.shape[0])
+  mask = visible(positions, model.cache_length(cache))
+  return model(params, tokens, positions, mask, cache)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,29 +94,30 @@ class ModelDrafter:
 
   model: Any
 
-  def init(self, params, prompt, cache_length):
-    return prefill(self.model, params, prompt, cache_length)
+  def init(self, params, cache_length):
+    return self.model.init_cache(params, cache_length)
+
+  def read(self, params, state, tokens, position):
+    # Nobody looks at the logits, so that none are computed.
+    return read(self.model, params, state, tokens, position)[1]
 
   def propose(self, params, state, last, position, key, gamma, how):
-    cache_length = self.model.cache_length(state)
-
     def one(carry, inputs):
       cache, token = carry
       i, step_key = inputs
-      at = (position + i)[None]
-      logits, cache = self.model(
-        params, token[None], at, visible(at, cache_length), cache
-      )
-      q = sampling.probabilities(logits[0], how)
-      token = sampling.sample(step_key, q)
-      return (cache, token), (token, q, sampling.gate_probabilities(logits[0]))
+      logits, cache = read(self.model, params, cache, token[None], position + i)
+      token = sampling.sample(step_key, sampling.probabilities(logits[0], how))
+      return (cache, token), (token, logits[0])
 
     steps = jnp.arange(gamma + 1), jax.random.split(key, gamma + 1)
-    (state, _), (tokens, q, q_gate) = jax.lax.scan(one, (state, last), steps)
-    return Draft(tokens[:gamma], q, q_gate), state
+    (state, _), (tokens, logits) = jax.lax.scan(one, (state, last), steps)
+    return Draft(tokens[:gamma], logits), state
 
   def rewind(self, state, length):
     return self.model.rewind(state, length)
+
+  def resize(self, params, state, cache_length):
+    return self.model.resize(params, state, cache_length)
 
   def calls(self, gamma):
     return gamma + 1
@@ -122,14 +129,20 @@ class NoDrafter:
 
   vocab_size: int
 
-  def init(self, params, prompt, cache_length):
+  def init(self, params, cache_length):
     return ()
+
+  def read(self, params, state, tokens, position):
+    return state
 
   def propose(self, params, state, last, position, key, gamma, how):
     nothing = jnp.zeros((1, self.vocab_size))
-    return Draft(jnp.zeros((0,), jnp.int32), nothing, nothing), state
+    return Draft(jnp.zeros((0,), jnp.int32), nothing), state
 
   def rewind(self, state, length):
+    return state
+
+  def resize(self, params, state, cache_length):
     return state
 
   def calls(self, gamma):

@@ -141,6 +141,17 @@ class LanguageModel:
       for name, layer in cache.items()
     }
 
+  def resize(self, params: Params, cache: Cache, cache_length: int) -> Cache:
+    """The same cache with more slots."""
+    empty = jax.eval_shape(lambda: self.init_cache(params, cache_length))
+    return jax.tree.map(
+      lambda x, y: jnp.pad(
+        x, [(0, n - m) for m, n in zip(x.shape, y.shape, strict=True)]
+      ),
+      cache,
+      empty,
+    )
+
 
 def gemma_checkpoints() -> dict[str, Any]:
   """gemma's own checkpoints by name: 'gemma2-2b-it' to its enum member."""

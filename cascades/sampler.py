@@ -3,15 +3,15 @@
 import collections
 import dataclasses
 import math
-import operator
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from cascades import (
+  batching,
   checkpoints,
   decoding,
   drafters,
@@ -38,6 +38,8 @@ class Answer:
     logits: [emitted tokens, V], the verifier's, float32; None unless asked
       for.
     counts: Token and call counts, named as the fields of `records.Record`.
+    state: What `Sampler.sample` takes as `last_state` to go on from here; None
+      unless asked for.
   """
 
   text: str
@@ -47,6 +49,7 @@ class Answer:
   logprobs: list[float]
   logits: np.ndarray | None
   counts: dict[str, int]
+  state: 'State | None' = dataclasses.field(default=None, repr=False)
 
   @property
   def acceptance_rate(self) -> float:
@@ -63,12 +66,17 @@ class Answer:
     return len(self.logprobs) / self.counts['verifier_calls']
 
 
-def _bucket(n: int) -> int:
-  """The shape that n tokens are padded to: few shapes, little padding."""
-  size = 16
-  while size < n:
-    size += 16 if size < 128 else size // 2
-  return size
+@dataclasses.dataclass(frozen=True)
+class State:
+  """Where a conversation stands: all that both models have read of it.
+
+  Attributes:
+    row: One row, with both caches.
+    models: The verifier and the drafter that read it.
+  """
+
+  row: decoding.SamplingState
+  models: tuple[Any, Any]
 
 
 def _number(name: str, value, low: float, high: float) -> float:
@@ -101,6 +109,7 @@ def check_options(
   top_k: int | None = None,
   top_p: float | None = None,
   cache_length: int = 4096,
+  batch_size: int = 64,
   verification: str = 'token',
   gate: str = 'raw',
   bonus: str = 'target',
@@ -122,6 +131,7 @@ def check_options(
     top_k=None if top_k is None else _whole('top_k', top_k, 1),
     top_p=None if top_p is None else _number('top_p', top_p, 0, 1),
     cache_length=_whole('cache_length', cache_length, 1),
+    batch_size=_whole('batch_size', batch_size, 1),
   )
 
 
@@ -140,7 +150,10 @@ class Sampler:
     temperature: Of both models; 0 is greedy.
     top_k: Keep the k most probable tokens of both models.
     top_p: Keep the most probable tokens that hold this mass, of both models.
-    cache_length: Most tokens a sequence may have, prompt included.
+    cache_length: Most tokens a sequence may have, prompt included. Caches are
+      only as long as the answers need.
+    batch_size: Most rows decoded at a time; a row is a prompt at a lenience.
+      The row of a finished answer takes the next prompt.
     verification: 'token', 'block' or 'sequential'; see `verification.Scheme`,
       also for the next two.
     gate: Whether deferral rules see 'raw' or 'processed' probabilities.
@@ -150,6 +163,9 @@ class Sampler:
   Raises:
     ValueError: A value is out of its range, or the models do not share a
       tokenizer; one sentence says which and what to do.
+
+  Attributes:
+    usage: What the last call took; see `batching.Usage`.
   """
 
   def __init__(
@@ -165,6 +181,7 @@ class Sampler:
     top_k: int | None = None,
     top_p: float | None = None,
     cache_length: int = 4096,
+    batch_size: int = 64,
     verification: str = 'token',
     gate: str = 'raw',
     bonus: str = 'target',
@@ -177,10 +194,12 @@ class Sampler:
       top_k=top_k,
       top_p=top_p,
       cache_length=cache_length,
+      batch_size=batch_size,
       verification=verification,
       gate=gate,
       bonus=bonus,
     )
+    self.usage = batching.Usage()
     self.method: methods.Method = options['method']
     self.scheme: Scheme = options['scheme']
     self.lenience: float = options['lenience']
@@ -189,6 +208,7 @@ class Sampler:
     self.top_k: int | None = options['top_k']
     self.top_p: float | None = options['top_p']
     self.cache_length: int = options['cache_length']
+    self.batch_size: int = options['batch_size']
     if isinstance(verifier, str):
       verifier = checkpoints.load_model(verifier)
     if isinstance(drafter, str):
@@ -216,6 +236,8 @@ class Sampler:
     seed: int = 0,
     echo: bool = False,
     return_logits: bool = False,
+    return_state: bool = False,
+    last_state: State | None = None,
     forbidden_tokens: Sequence[int | str] | None = None,
     stop_tokens: Sequence[int | str] | None = None,
   ) -> Answer | list[Answer]:
@@ -232,6 +254,10 @@ class Sampler:
       echo: Whether texts and tokens start with the prompt.
       return_logits: Whether to return the verifier's logits of the emitted
         tokens.
+      return_state: Whether the answer to a single prompt holds a state.
+      last_state: The state of an earlier answer: the prompt, a single one, is
+        appended to all that was read and written until then, which is not read
+        again. It stays as it is, and may be gone on from several times.
       forbidden_tokens: Ids, or texts that are one token, never to be emitted.
       stop_tokens: Ids, or texts that are one token, that end an answer beside
         end-of-sequence.
@@ -240,20 +266,78 @@ class Sampler:
       An answer for a single prompt, else a list in the prompts' order.
 
     Raises:
-      ValueError: No prompts, one that does not fit, or a bad token.
+      ValueError: No prompts, one that does not fit, a bad token, or a state of
+        other models.
     """
+    options = dict(
+      max_new_tokens=max_new_tokens,
+      seed=seed,
+      forbidden_tokens=forbidden_tokens,
+      stop_tokens=stop_tokens,
+    )
+    if return_state or last_state is not None:
+      if not isinstance(prompts, str):
+        raise ValueError('prompts: a conversation goes on with a single text.')
+      *_, answer = self._turn(
+        prompts, last_state, None, echo, return_logits, **options
+      )
+      return answer
     single = isinstance(prompts, str)
     answers = self.sample_curve(
       [prompts] if single else prompts,
       [self.lenience],
-      max_new_tokens=max_new_tokens,
-      seed=seed,
       echo=echo,
       return_logits=return_logits,
-      forbidden_tokens=forbidden_tokens,
-      stop_tokens=stop_tokens,
+      **options,
     )[0]
     return answers[0] if single else answers
+
+  def stream(
+    self,
+    prompt: str,
+    *,
+    max_new_tokens: int = 64,
+    seed: int = 0,
+    last_state: State | None = None,
+    forbidden_tokens: Sequence[int | str] | None = None,
+    stop_tokens: Sequence[int | str] | None = None,
+  ) -> Iterator[str]:
+    """Answers a prompt block by block.
+
+    Args:
+      prompt: One text.
+      max_new_tokens: As in `sample`, and so the rest.
+      seed: See `sample`.
+      last_state: See `sample`.
+      forbidden_tokens: See `sample`.
+      stop_tokens: See `sample`.
+
+    Yields:
+      The text that each block adds, as soon as it is there; together they are
+      the text that `sample` gives.
+
+    Raises:
+      ValueError: As in `sample`.
+    """
+    said = ''
+    for answer in self._turn(
+      prompt,
+      last_state,
+      1,
+      False,
+      False,
+      max_new_tokens=max_new_tokens,
+      seed=seed,
+      forbidden_tokens=forbidden_tokens,
+      stop_tokens=stop_tokens,
+    ):
+      text = answer.text
+      if answer.state is None:
+        # What may still be the beginning of a character waits for its end.
+        text = text.rstrip('\ufffd')
+      if len(text) > len(said):
+        yield text[len(said) :]
+        said = text
 
   def sample_curve(
     self,
@@ -267,7 +351,7 @@ class Sampler:
     forbidden_tokens: Sequence[int | str] | None = None,
     stop_tokens: Sequence[int | str] | None = None,
   ) -> list[list[Answer]]:
-    """Answers every prompt at every lenience, in one compiled call.
+    """Answers every prompt at every lenience, in one compiled loop.
 
     Args:
       prompts: Texts.
@@ -295,18 +379,79 @@ class Sampler:
       _number('lenience', value, -math.inf, math.inf)
     max_new_tokens = _whole('max_new_tokens', max_new_tokens, 1)
     ids = [self._encode(prompt) for prompt in prompts]
-    room = self.cache_length - max_new_tokens - self.gamma - 1
     for number, prompt in enumerate(ids):
-      if len(prompt) > room:
+      self._check_room(f'prompt {number}', len(prompt), max_new_tokens)
+    engine, stops = self._engine(forbidden_tokens, stop_tokens)
+    self.usage = batching.Usage()
+    answers = [[None] * len(prompts) for _ in leniences]
+    for job, row in batching.run(
+      engine,
+      ids,
+      _keys(seed, ids),
+      leniences,
+      max_new_tokens,
+      self.batch_size,
+      self.usage,
+      return_logits=return_logits,
+    ):
+      answers[job.lenience][job.prompt] = self._answer(row, echo, stops)
+    return answers
+
+  def _turn(
+    self,
+    prompt: str,
+    last_state: State | None,
+    max_blocks: int | None,
+    echo: bool,
+    return_logits: bool,
+    *,
+    max_new_tokens: int,
+    seed: int,
+    forbidden_tokens: Sequence[int | str] | None,
+    stop_tokens: Sequence[int | str] | None,
+  ) -> Iterator[Answer]:
+    """One turn of a conversation, so many blocks at a time.
+
+    Yields:
+      The answer so far; only the last has a state.
+    """
+    max_new_tokens = _whole('max_new_tokens', max_new_tokens, 1)
+    engine, stops = self._engine(forbidden_tokens, stop_tokens)
+    models, before = (engine.verifier, engine.drafter), None
+    ids = self._encode(prompt, add_bos=last_state is None)
+    read = []
+    if last_state is not None:
+      if last_state.models != models:
         raise ValueError(
-          f'prompt {number}: its {len(prompt)} tokens and {max_new_tokens} new'
-          f' ones do not fit into cache_length {self.cache_length}; shorten it'
-          ' or raise cache_length.'
+          'last_state: other models have read it; go on with the sampler that'
+          ' made it.'
         )
-    lengths = np.array([len(prompt) for prompt in ids], np.int32)
-    padded = np.zeros((len(ids), _bucket(lengths.max())), np.int32)
-    for row, prompt in zip(padded, ids, strict=True):
-      row[: len(prompt)] = prompt
+      before = last_state.row
+      read = before.tokens[0, : int(before.length[0])].tolist()
+    self._check_room('prompt', len(read) + len(ids), max_new_tokens)
+    self.usage = batching.Usage()
+    for small, row in batching.turn(
+      engine,
+      before,
+      np.array(ids, np.int32),
+      _keys(seed, [read + ids]),
+      self.lenience,
+      max_new_tokens,
+      max_blocks,
+      self.usage,
+      return_logits=return_logits,
+    ):
+      answer = self._answer(small, echo, stops)
+      if row is not None:
+        answer = dataclasses.replace(answer, state=State(row, models))
+      yield answer
+
+  def _engine(
+    self,
+    forbidden_tokens: Sequence[int | str] | None,
+    stop_tokens: Sequence[int | str] | None,
+  ) -> tuple[batching.Engine, list[int]]:
+    """What decodes, and the ids that end an answer."""
     forbidden = None
     if forbidden_tokens is not None:
       banned = self._token_ids('forbidden_tokens', forbidden_tokens)
@@ -316,49 +461,38 @@ class Sampler:
         raise ValueError('forbidden_tokens: no token is left to emit.')
     stops = [tokenizers.EOS]
     stops += self._token_ids('stop_tokens', stop_tokens or ())
-    drafter_params = self.drafter.params if self.gamma else ()
-    models = dict(
-      verifier=self.verifier.model, drafter=self._drafter, gamma=self.gamma
-    )
-    rows = decoding.prefill(
-      self.verifier.params,
-      drafter_params,
-      padded,
-      lengths,
-      _keys(seed, ids),
-      lengths + max_new_tokens,
-      max_new_tokens=_bucket(max_new_tokens),
-      return_logits=return_logits,
-      **models,
-    )
-    states = decoding.decode(
-      rows,
-      self.verifier.params,
-      drafter_params,
-      np.tile(np.array(leniences, np.float32), (len(ids), 1)),
-      sampling.Processing(
+    engine = batching.Engine(
+      verifier=self.verifier.model,
+      drafter=self._drafter,
+      verifier_params=self.verifier.params,
+      drafter_params=self.drafter.params if self.gamma else (),
+      method=self.method,
+      gamma=self.gamma,
+      scheme=self.scheme,
+      how=sampling.Processing(
         temperature=np.float32(self.temperature),
         top_k=None if self.top_k is None else np.int32(self.top_k),
         top_p=None if self.top_p is None else np.float32(self.top_p),
         forbidden=forbidden,
       ),
       # A fixed number of slots, so that a stop token more compiles nothing.
-      np.pad(np.array(stops, np.int32), (0, -len(stops) % 8), 'edge'),
-      method=self.method,
-      scheme=self.scheme,
-      **models,
+      stop_tokens=np.pad(
+        np.array(stops, np.int32), (0, -len(stops) % 8), 'edge'
+      ),
     )
-    states, n = jax.device_get(states), len(prompts)
-    rows = [
-      [jax.tree.map(operator.itemgetter((i, j)), states) for i in range(n)]
-      for j in range(len(leniences))
-    ]
-    return [[self._answer(row, echo, stops) for row in point] for point in rows]
+    return engine, stops
 
-  def _encode(self, prompt: str) -> list[int]:
+  def _check_room(self, name: str, length: int, new: int) -> None:
+    if length + new + self.gamma + 1 > self.cache_length:
+      raise ValueError(
+        f'{name}: its {length} tokens and {new} new ones do not fit into'
+        f' cache_length {self.cache_length}; shorten it or raise cache_length.'
+      )
+
+  def _encode(self, prompt: str, add_bos: bool = True) -> list[int]:
     if not isinstance(prompt, str):
       raise ValueError(f'prompts: {prompt!r} is not a text.')
-    return self.tokenizer.encode(prompt, add_bos=True)
+    return self.tokenizer.encode(prompt, add_bos=add_bos)
 
   def _token_ids(self, name: str, tokens: Sequence[int | str]) -> list[int]:
     ids = []
@@ -388,7 +522,6 @@ class Sampler:
     pieces = self.tokenizer.pieces(tokens)
     if tokens and length > prompt_length and tokens[-1] in stops:
       pieces[-1] = ''
-    logits = state.logits
     new = slice(prompt_length, length)
     return Answer(
       text=''.join(pieces),
@@ -396,7 +529,7 @@ class Sampler:
       pieces=pieces,
       sources=state.source[first:length].tolist(),
       logprobs=state.logprob[new].tolist(),
-      logits=None if logits is None else logits[: length - prompt_length],
+      logits=state.logits,
       counts=self._counts(state, state.source[new]),
     )
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cascades import methods, sampling, verification
+from cascades import decoding, drafters, methods, sampling, verification
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +67,13 @@ class TableModel:
   def rewind(self, cache, length):
     length = jnp.asarray(length, jnp.int32)
     return cache | {'end_index': jnp.broadcast_to(length, ())}
+
+  def resize(self, params, cache, cache_length):
+    del params
+    more = cache_length - self.cache_length(cache)
+    return cache | {
+      name: jnp.pad(cache[name], (0, more)) for name in ('tokens', 'positions')
+    }
 
   def logits(self, params, tokens) -> jax.Array:
     """The logits after a whole sequence, without a cache; [V]."""
@@ -288,6 +295,78 @@ def emitted_law(
           of_length = waiting[len(longer)]
           of_length[longer] = of_length.get(longer, 0) + chance * share
   return total
+
+
+def decode_curve(
+  params,
+  prompts: Sequence[Sequence[int]],
+  keys: jax.Array,
+  leniences: Sequence[float],
+  new: int,
+  how: sampling.Processing,
+  stops: Sequence[int] = (-1,),
+  *,
+  verifier,
+  drafter: drafters.Drafter,
+  method: methods.Method,
+  gamma: int,
+  scheme: verification.Scheme = verification.STANDARD,
+  return_logits: bool = False,
+) -> decoding.SamplingState:
+  """Every prompt at every lenience through the compiled loop, at once.
+
+  Args:
+    params: The verifier's and the drafter's.
+    prompts: Token ids.
+    keys: One per prompt; its leniences share it.
+    leniences: Points of a curve.
+    new: Most new tokens.
+    how: From logits to probabilities.
+    stops: Ids that end a row.
+    verifier: As for `decoding.decode`, and so the rest.
+    drafter: As for `decoding.decode`.
+    method: As for `decoding.decode`.
+    gamma: As for `decoding.decode`.
+    scheme: As for `decoding.decode`.
+    return_logits: Whether the states hold the verifier's logits.
+
+  Returns:
+    Final states, numpy, [prompts, leniences, ...], without caches and keys.
+  """
+  lengths = np.array([len(prompt) for prompt in prompts], np.int32)
+  # Multiples of 8, so that prompts of many lengths compile once.
+  padded = np.zeros((len(prompts), -(-lengths.max() // 8) * 8), np.int32)
+  for row, prompt in zip(padded, prompts, strict=True):
+    row[: len(prompt)] = prompt
+  shape = len(prompts), len(leniences)
+  models = dict(verifier=verifier, drafter=drafter)
+  rows = decoding.prefill(
+    *params,
+    padded,
+    lengths,
+    keys,
+    lengths + new,
+    cache_length=padded.shape[1] + new + gamma + 1,
+    logits_length=new + gamma + 1 if return_logits else 0,
+    **models,
+  )
+  rows = decoding.take(rows, np.repeat(np.arange(shape[0]), shape[1]))
+  rows = rows.replace(
+    lenience=np.tile(np.asarray(leniences, np.float32), shape[0])
+  )
+  rows, _ = decoding.decode(
+    rows,
+    *params,
+    how,
+    np.asarray(stops, np.int32),
+    method=method,
+    gamma=gamma,
+    scheme=scheme,
+    **models,
+  )
+  rows = rows.replace(verifier_cache=None, drafter_state=None, key=None)
+  rows = jax.tree.map(lambda x: x.reshape(shape + x.shape[1:]), rows)
+  return jax.device_get(rows)
 
 
 def z_scores(tokens: np.ndarray, law: np.ndarray) -> np.ndarray:

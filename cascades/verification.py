@@ -12,10 +12,15 @@ Three ways, one for every method:
 
 If all drafts stay, one more token, the bonus, is sampled from the method's law,
 or from the verifier if `Scheme.bonus` says so.
+
+Distributions are made of logits where they are looked at, and only as many at
+a time as fit into `_AT_ONCE` numbers: at Gemma's vocabulary no array of the
+block's size is made but the two models' logits.
 """
 
 import dataclasses
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -30,6 +35,10 @@ PROMPT, DRAFT, RESIDUAL, BONUS = range(4)
 VERIFICATIONS = ('token', 'block', 'sequential')
 GATES = ('raw', 'processed')
 BONUSES = ('target', 'verifier')
+
+# Probabilities of one sequence that are made at a time, at least one row.
+# Small rows go together, since on a CPU a loop costs more than they do.
+_AT_ONCE = 2**15
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,8 +116,9 @@ def verify(
   lenience: Float[Array, ''],
   key: jax.Array,
   draft: Int[Array, 'gamma'],
-  dists: methods.Distributions,
+  rows: Any,
   scheme: Scheme = STANDARD,
+  of: Callable[[Any], methods.Distributions] = lambda row: row,
 ) -> Verdict:
   """Verifies a block.
 
@@ -117,52 +127,54 @@ def verify(
     lenience: Of the method.
     key: Used for this block only.
     draft: x_1..x_gamma, gamma >= 0.
-    dists: Of positions 1..gamma + 1, each [gamma + 1, V]; `q` is what the
+    rows: A pytree of [gamma + 1, V] arrays, of positions 1..gamma + 1:
+      `Distributions`, or whatever `of` makes them of. Their `q` is what the
       draft was drawn from.
     scheme: How.
+    of: A row's distributions.
 
   Returns:
     The verdict.
   """
-  chex.assert_shape(dists, (draft.shape[0] + 1, None))
-  if scheme.gate == 'processed':
-    dists = dists._replace(q_gate=dists.q, p_gate=dists.p)
+  gamma = draft.shape[0]
+  chex.assert_tree_shape_prefix(rows, (gamma + 1,))
+
+  def gated(row):
+    d = of(row)
+    if scheme.gate == 'processed':
+      d = d._replace(q_gate=d.q, p_gate=d.p)
+    return d
+
   keep_key, next_key = jax.random.split(key)
-  if scheme.verification == 'sequential':
-    return _sequential(method, lenience, keep_key, next_key, draft, dists)
-  count = {'token': _count_by_token, 'block': _count_by_block}
-  num_accepted, weight = count[scheme.verification](
-    method, lenience, keep_key, draft, dists
-  )
-  rejected = num_accepted < draft.shape[0]
-  # Only the one row that is sampled is made.
-  row = jax.tree.map(lambda x: x[num_accepted], dists)
-  law = method.law(row, lenience)
-  if scheme.verification == 'token':
-    instead = method.residual(row, lenience)
-  else:
-    instead = methods.normalised(jnp.maximum(0, weight * law - row.q), law)
-  bonus = law if scheme.bonus == 'target' else row.p
-  deferred = jnp.zeros((draft.shape[0] + 1,), bool)
-  if method.rule is not None:
-    of_drafts = _of_drafts(method.rule, lenience, draft, dists)
-    deferred = deferred.at[:-1].set(of_drafts)
-  return Verdict(
-    num_accepted=num_accepted,
-    next_token=sampling.sample(next_key, jnp.where(rejected, instead, bonus)),
-    next_source=jnp.where(rejected, RESIDUAL, BONUS),
-    deferred=deferred,
+  decide = {'token': _token, 'block': _block, 'sequential': _sequential}
+  return decide[scheme.verification](
+    method, lenience, keep_key, next_key, draft, rows, gated, scheme.bonus
   )
 
 
-def _of_drafts(fn, lenience, draft, dists) -> Array:
-  """fn's value for each drafted token; [len(draft)]."""
+def _of_drafts(fns, lenience, draft, rows, of) -> list[Array]:
+  """What each function says of the drafted tokens; [len(draft)] each.
 
-  def one(d, x):
-    return jnp.broadcast_to(fn(d, lenience), d.q.shape)[x]
+  None says 0 of everything.
+  """
+  gamma = draft.shape[0]
+  if not gamma:
+    return [jnp.zeros((0,)) for _ in fns]
 
-  rows = jax.tree.map(lambda x: x[: draft.shape[0]], dists)
-  return jax.vmap(one)(rows, draft)
+  def one(inputs):
+    row, x = inputs
+    d = of(row)
+    return [
+      jnp.zeros((), d.q.dtype)
+      if fn is None
+      else jnp.broadcast_to(fn(d, lenience), d.q.shape)[x]
+      for fn in fns
+    ]
+
+  rows = jax.tree.map(lambda x: x[:gamma], rows)
+  size = jax.tree.leaves(rows)[0].shape[-1]
+  at_once = min(gamma, max(1, _AT_ONCE // size))
+  return jax.lax.map(one, (rows, draft), batch_size=at_once)
 
 
 def _leading(kept: Bool[Array, 'n']) -> Int[Array, '']:
@@ -170,16 +182,28 @@ def _leading(kept: Bool[Array, 'n']) -> Int[Array, '']:
   return jnp.cumprod(kept.astype(jnp.int32)).sum().astype(jnp.int32)
 
 
-def _count_by_token(method, lenience, key, draft, dists):
-  """How many drafts stay; [] and a weight that is not used."""
+def _row(rows, i: Int[Array, '']) -> Any:
+  """The row at index i."""
+  return jax.tree.map(lambda x: x[i], rows)
+
+
+def _token(method, lenience, keep_key, next_key, draft, rows, of, bonus):
+  """From the left, each draft by itself."""
+  gamma = draft.shape[0]
+  acceptance, deferred = _of_drafts(
+    (method.acceptance, method.rule), lenience, draft, rows, of
+  )
   # u < 1 always: what is accepted with probability 1 never fails.
-  uniform = jax.random.uniform(key, draft.shape)
-  kept = uniform < _of_drafts(method.acceptance, lenience, draft, dists)
-  return _leading(kept), jnp.ones(())
+  kept = _leading(jax.random.uniform(keep_key, (gamma,)) < acceptance)
+  # Only the one row that is sampled is made.
+  d = of(_row(rows, kept))
+  instead = method.residual(d, lenience)
+  beyond = method.law(d, lenience) if bonus == 'target' else d.p
+  return _verdict(kept, kept < gamma, instead, beyond, next_key, deferred)
 
 
-def _count_by_block(method, lenience, key, draft, dists):
-  """How many drafts stay, and the weight w_i of the target after them.
+def _block(method, lenience, keep_key, next_key, draft, rows, of, bonus):
+  """The longest part of the block that stays.
 
   With w_0 = 1 and pi_i, q_i the rows of draft x_i,
 
@@ -192,47 +216,64 @@ def _count_by_block(method, lenience, key, draft, dists):
   that it keeps the law is proven by enumeration.
   """
   gamma = draft.shape[0]
-  one = jnp.ones((1,))
-  if not gamma:
-    return jnp.zeros((), jnp.int32), one[0]
-  pi = jax.vmap(method.law, (0, None))(dists, lenience)
 
   def weigh(w, inputs):
-    pi_x, q_x = inputs
+    row, x = inputs
+    d = of(row)
+    pi = method.law(d, lenience)
+    mass = jnp.maximum(0, w * pi - d.q).sum()
     # A draft has q(x) > 0, unless it stands past a row's end.
-    w = jnp.where(w * pi_x >= q_x, 1.0, w * pi_x / jnp.where(q_x > 0, q_x, 1))
-    return w, w
+    after = w * pi[x] / jnp.where(d.q[x] > 0, d.q[x], 1)
+    after = jnp.where(w * pi[x] >= d.q[x], 1.0, after)
+    return after.astype(w.dtype), (w, mass)
 
-  at = jnp.arange(gamma), draft
-  _, w = jax.lax.scan(weigh, one[0], (pi[at], dists.q[at]))
-  inner = w[:-1, None] * pi[1:gamma] - dists.q[1:gamma]
-  mass = jnp.maximum(0, inner).sum(-1)
+  drafted = jax.tree.map(lambda x: x[:gamma], rows)
+  one = jnp.ones((), jax.eval_shape(of, _row(rows, 0)).q.dtype)
+  last, (w, mass) = jax.lax.scan(weigh, one, (drafted, draft))
   # In this order no rounding makes the divisor smaller than the mass. At w = 1
   # and no mass the next draft is kept for certain: any h will do.
-  lost = jnp.where(w[:-1] < 1, 1 - w[:-1], 1)
-  h = jnp.where(w[:-1] < 1, mass / (mass + lost), 1)
-  h = jnp.append(h, w[-1])
-  kept = jax.random.uniform(key, (gamma,)) < h
-  num_accepted = jnp.where(kept, jnp.arange(1, gamma + 1), 0).max()
-  num_accepted = num_accepted.astype(jnp.int32)
-  return num_accepted, jnp.concatenate([one, w])[num_accepted]
+  h = jnp.where(w < 1, mass / (mass + jnp.where(w < 1, 1 - w, 1)), 1)
+  # Of i = 1..gamma; nothing is asked of i = 0.
+  h = jnp.append(h[1:], last)[:gamma]
+  w = jnp.append(w, last)
+  stays = jax.random.uniform(keep_key, (gamma,)) < h
+  kept = jnp.where(stays, jnp.arange(1, gamma + 1), 0).max(initial=0)
+  kept = kept.astype(jnp.int32)
+  d = of(_row(rows, kept))
+  law = method.law(d, lenience)
+  instead = methods.normalised(jnp.maximum(0, w[kept] * law - d.q), law)
+  beyond = law if bonus == 'target' else d.p
+  (deferred,) = _of_drafts((method.rule,), lenience, draft, rows, of)
+  return _verdict(kept, kept < gamma, instead, beyond, next_key, deferred)
 
 
-def _sequential(method, lenience, keep_key, next_key, draft, dists) -> Verdict:
+def _verdict(kept, rejected, instead, beyond, key, deferred) -> Verdict:
+  """The token after what was kept: a residual, or the bonus beyond it all."""
+  return Verdict(
+    num_accepted=kept,
+    next_token=sampling.sample(key, jnp.where(rejected, instead, beyond)),
+    next_source=jnp.where(rejected, RESIDUAL, BONUS),
+    deferred=jnp.append(deferred > 0, False),
+  )
+
+
+def _sequential(method, lenience, keep_key, next_key, draft, rows, of, bonus):
   """A cascade of tokens: the drafter writes until its rule defers.
 
-  It drafts gamma + 1 tokens here, for it needs no verifier to go on.
+  It drafts gamma + 1 tokens here, for it needs no verifier to go on; there is
+  no bonus.
   """
+  del bonus
   gamma = draft.shape[0]
-  last = sampling.sample(keep_key, dists.q[gamma])
+  last = sampling.sample(keep_key, of(_row(rows, gamma)).q)
   draft = jnp.append(draft, last)
-  deferred = _of_drafts(method.rule, lenience, draft, dists)
-  kept = _leading(~deferred)
+  (deferred,) = _of_drafts((method.rule,), lenience, draft, rows, of)
+  kept = _leading(deferred == 0)
   num_accepted = jnp.minimum(kept, gamma)
-  written = sampling.sample(next_key, dists.p[num_accepted])
+  written = sampling.sample(next_key, of(_row(rows, num_accepted)).p)
   return Verdict(
     num_accepted=num_accepted,
     next_token=jnp.where(kept > gamma, last, written),
     next_source=jnp.where(kept > gamma, DRAFT, RESIDUAL),
-    deferred=deferred,
+    deferred=deferred > 0,
   )

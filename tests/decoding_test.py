@@ -44,37 +44,23 @@ def _generate(
   """Final states of `rows` rows, numpy."""
   if prompts is None:
     prompts = [_PROMPT] * rows
-  lengths = np.array([len(p) for p in prompts], np.int32)
-  padded = np.zeros((len(prompts), 8), np.int32)
-  for row, prompt in zip(padded, prompts, strict=True):
-    row[: len(prompt)] = prompt
-  drafter = drafters.ModelDrafter(_MODEL) if gamma else drafters.NoDrafter(_V)
-  shared = dict(verifier=_MODEL, drafter=drafter, gamma=gamma)
   if keys is None:
     keys = jax.random.split(jax.random.key(seed), len(prompts))
-  state = decoding.prefill(
-    _VERIFIER,
-    drafter_table,
-    padded,
-    lengths,
+  return testing.decode_curve(
+    (_VERIFIER, drafter_table),
+    prompts,
     keys,
-    lengths + new,
-    max_new_tokens=new,
-    return_logits=return_logits,
-    **shared,
-  )
-  state = decoding.decode(
-    state,
-    _VERIFIER,
-    drafter_table,
-    np.tile(np.array(leniences, np.float32), (len(prompts), 1)),
+    leniences,
+    new,
     sampling.Processing(temperature=np.float32(temperature), **how),
-    np.array(stops, np.int32),
+    stops,
+    verifier=_MODEL,
+    drafter=drafters.ModelDrafter(_MODEL) if gamma else drafters.NoDrafter(_V),
     method=methods.get_method(method),
+    gamma=gamma,
     scheme=scheme,
-    **shared,
+    return_logits=return_logits,
   )
-  return jax.tree.map(np.asarray, state)
 
 
 def _emitted(state, row=0, copy=0):

@@ -24,8 +24,14 @@ _MAY_IMPORT = {
   'verification': {'methods', 'sampling'},
   'drafters': {'sampling'},
   'decoding': {'drafters', 'methods', 'sampling', 'verification'},
-  'auditing': {
+  'batching': {
     'decoding',
+    'drafters',
+    'methods',
+    'sampling',
+    'verification',
+  },
+  'auditing': {
     'drafters',
     'methods',
     'records',
@@ -33,10 +39,11 @@ _MAY_IMPORT = {
     'testing',
     'verification',
   },
-  'testing': {'methods', 'sampling', 'verification'},
+  'testing': {'decoding', 'drafters', 'methods', 'sampling', 'verification'},
   'checkpoints': {'models', 'tokenizers'},
   'costs': {'checkpoints', 'drafters', 'metrics'},
   'sampler': {
+    'batching',
     'checkpoints',
     'decoding',
     'drafters',

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from cascades import (
-  decoding,
   drafters,
   methods,
   metrics,
@@ -25,28 +24,19 @@ from cascades import (
 
 def _decode(model, tables, method, lenience, gamma, prompts, new, **how):
   """Final states of prompts of one token, numpy, [rows]."""
-  drafter = drafters.ModelDrafter(model)
-  shared = dict(verifier=model, drafter=drafter, gamma=gamma)
-  count = len(prompts)
-  state = decoding.prefill(
-    *tables,
+  state = testing.decode_curve(
+    tables,
     np.asarray(prompts, np.int32)[:, None],
-    np.ones(count, np.int32),
-    jax.random.split(jax.random.key(0), count),
-    np.full(count, 1 + new, np.int32),
-    max_new_tokens=new,
-    **shared,
-  )
-  state = decoding.decode(
-    state,
-    *tables,
-    np.full((count, 1), lenience, np.float32),
+    jax.random.split(jax.random.key(0), len(prompts)),
+    [lenience],
+    new,
     sampling.Processing(**how),
-    np.array([-1], np.int32),
+    verifier=model,
+    drafter=drafters.ModelDrafter(model),
     method=method,
-    **shared,
+    gamma=gamma,
   )
-  return jax.tree.map(lambda x: np.asarray(x)[:, 0], state)
+  return jax.tree.map(lambda x: x[:, 0], state)
 
 
 # --- Tokens per block.
