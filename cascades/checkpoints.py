@@ -12,6 +12,7 @@ The tables below pair every leaf of gemma's parameter tree with the tensors
 that Hugging Face keeps it in.
 """
 
+import dataclasses
 import difflib
 import json
 import pathlib
@@ -35,6 +36,22 @@ class Checkpoint(NamedTuple):
   model: models.LanguageModel
   params: models.Params
   tokenizer: tokenizers.Tokenizer
+
+  def packed(self) -> 'Checkpoint':
+    """The same model as a CPU reads it best; see `LanguageModel.pack`."""
+    if self.model.packed:
+      return self
+    return self._replace(
+      model=dataclasses.replace(self.model, packed=True),
+      params=self.model.pack(self.params),
+    )
+
+  def unpacked(self) -> 'Checkpoint':
+    """The same model with its parameters as gemma's own code takes them."""
+    return self._replace(
+      model=dataclasses.replace(self.model, packed=False),
+      params=self.model.unpack(self.params),
+    )
 
 
 class Leaf(NamedTuple):
@@ -176,17 +193,27 @@ def load_model(name: str | pathlib.Path) -> Checkpoint:
       or one of gemma's own checkpoints, such as `gemma2-2b-it`.
 
   Returns:
-    (model, params, tokenizer).
+    (model, params, tokenizer); on a CPU with packed parameters, which
+    `Checkpoint.unpacked` brings into gemma's order.
 
   Raises:
     ValueError: There is no such model, or its folder is damaged; one sentence
       says what to do.
   """
   if name in BUNDLED:
-    return load_folder(ASSETS / name)
-  if pathlib.Path(name).is_dir():
-    return load_folder(name)
-  return _load_gemma(str(name))
+    checkpoint = load_folder(ASSETS / name)
+  elif pathlib.Path(name).is_dir():
+    checkpoint = load_folder(name)
+  else:
+    checkpoint = _load_gemma(str(name))
+  if jax.default_backend() == 'cpu':
+    # Layer by layer, so that the model is not held twice.
+    model, params, _ = checkpoint
+    for layer in params:
+      params[layer] = model.pack({layer: params[layer]})[layer]
+    model = dataclasses.replace(model, packed=True)
+    checkpoint = checkpoint._replace(model=model)
+  return checkpoint
 
 
 def load_folder(folder: str | pathlib.Path) -> Checkpoint:

@@ -20,6 +20,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 Cache = PyTree
@@ -41,6 +42,19 @@ def import_gemma():
   return gm
 
 
+# By name, the order of a leaf's axes in which no matrix product has to copy it
+# first: what is summed over stands before what comes out, or the other way
+# round where gemma's einsum takes the weights from the left.
+_COLUMNS = {
+  'input_embedding': (1, 0),
+  'qkv_einsum': (2, 0, 1, 3),
+  'q_einsum': (1, 0, 2),
+  'kv_einsum': (0, 1, 3, 2),
+  'attn_vec_einsum': (1, 0, 2),
+  'gating_einsum': (1, 0, 2),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class LanguageModel:
   """A Gemma transformer as a function of one sequence.
@@ -51,10 +65,42 @@ class LanguageModel:
   Attributes:
     module: gemma's flax module.
     vocab_size: Number of logits.
+    packed: Whether the parameters are those that `pack` gives.
   """
 
   module: Any
   vocab_size: int
+  packed: bool = False
+
+  def pack(self, params: Params) -> Params:
+    """Parameters for the same model with `packed` set.
+
+    Their matrices lie in memory as a CPU's matrix product reads them. In
+    gemma's order XLA copies most of them, in every pass: for one token that
+    takes longer than the pass itself. The logits are the same to the last bit.
+    """
+    return self._permuted(params, lambda order: order)
+
+  def unpack(self, params: Params) -> Params:
+    """Parameters in gemma's order, of a packed model; the same otherwise."""
+    if not self.packed:
+      return params
+    return self._permuted(params, np.argsort)
+
+  def _permuted(self, params, axes):
+    def permute(path, x):
+      order = _COLUMNS.get(next((k for k in _keys(path) if k in _COLUMNS), ''))
+      if 'gating_einsum' in _keys(path) and self._gate_by_rows:
+        order = 2, 0, 1
+      if order is None or len(order) != x.ndim:
+        return x
+      return x.transpose(axes(order))
+
+    return jax.tree_util.tree_map_with_path(permute, params)
+
+  @property
+  def _gate_by_rows(self) -> bool:
+    return getattr(self.module.config, 'transpose_gating_einsum', False)
 
   def init_cache(self, params: Params, cache_length: int) -> Cache:
     """An empty cache of `cache_length` slots, for one sequence."""
@@ -92,7 +138,7 @@ class LanguageModel:
         fan_in = leaf.shape[-1]
       elif 'attn_vec' in name:
         fan_in = leaf.shape[0] * leaf.shape[1]
-      elif 'gating' in name and self.module.config.transpose_gating_einsum:
+      elif 'gating' in name and self._gate_by_rows:
         fan_in = leaf.shape[-1]
       return jax.random.normal(k, leaf.shape, leaf.dtype) * fan_in**-0.5
 
@@ -122,7 +168,8 @@ class LanguageModel:
       Logits in the parameters' dtype, and the new cache.
     """
     out = self.module.apply(
-      {'params': params},
+      # Compiled, this is no transposition: the products' own undo it.
+      {'params': self.unpack(params)},
       tokens[None],
       positions=positions[None],
       attention_mask=mask[None],
@@ -151,6 +198,11 @@ class LanguageModel:
       cache,
       empty,
     )
+
+
+def _keys(path) -> list[str]:
+  """The names on the way to a leaf."""
+  return [str(getattr(entry, 'key', entry)) for entry in path]
 
 
 def gemma_checkpoints() -> dict[str, Any]:
@@ -313,7 +365,7 @@ def from_config(config: Mapping[str, Any], dtype=jnp.float32) -> LanguageModel:
         attention_types=tuple(kinds[kind] for kind in config['layer_types']),
         query_pre_attn_norm=norm,
         sliding_window_size=config['sliding_window'],
-        # In Hugging Face's own order the gate can be read without a copy.
+        # Hugging Face's own order.
         transpose_gating_einsum=True,
         use_qk_norm=config['model_type'] == 'gemma3_text',
         local_base_frequency=local[0],
