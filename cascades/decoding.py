@@ -88,8 +88,8 @@ def step(
   scheme: verification.Scheme,
 ) -> SamplingState:
   """One block of one sequence, in the order of the paper."""
-  draft_key, verify_key = jax.random.split(
-    jax.random.fold_in(state.key, state.blocks)
+  draft_key, verify_key = jax.vmap(jax.random.fold_in, (None, 0))(
+    state.key, 2 * state.blocks + jnp.arange(2)
   )
   at = state.length - 1
   last = state.tokens[at]

@@ -104,12 +104,13 @@ class ModelDrafter:
   def propose(self, params, state, last, position, key, gamma, how):
     def one(carry, inputs):
       cache, token = carry
-      i, step_key = inputs
+      i, uniforms = inputs
       logits, cache = read(self.model, params, cache, token[None], position + i)
-      token = sampling.sample(step_key, sampling.probabilities(logits[0], how))
+      token = sampling.draw(uniforms, sampling.probabilities(logits[0], how))
       return (cache, token), (token, logits[0])
 
-    steps = jnp.arange(gamma + 1), jax.random.split(key, gamma + 1)
+    size = sampling.draw_size(self.model.vocab_size)
+    steps = jnp.arange(gamma + 1), sampling.uniform(key, gamma + 1, size)
     (state, _), (tokens, logits) = jax.lax.scan(one, (state, last), steps)
     return Draft(tokens[:gamma], logits), state
 

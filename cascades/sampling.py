@@ -121,20 +121,47 @@ def probabilities(
 
 
 def sample(key: jax.Array, probs: Float[Array, 'V']) -> Int[Array, '']:
-  """One token; never one of probability 0, whatever the rounding.
+  """One token; never one of probability 0, whatever the rounding."""
+  return draw(uniform(key, draw_size(probs.shape[-1])), probs)
+
+
+def draw_size(vocab_size: int) -> int:
+  """How many random numbers `draw` takes, about 2 sqrt(V)."""
+  width = _run_length(vocab_size)
+  return width - (-vocab_size // width)
+
+
+def uniform(key: jax.Array, *shape: int) -> Float[Array, '...']:
+  """Random numbers above 0 and below 1.
+
+  A call for all that a block needs costs a small model on a CPU far less than
+  a call for each of its tokens.
+  """
+  tiny = jnp.finfo(jnp.float32).tiny
+  return jax.random.uniform(key, shape, jnp.float32, minval=tiny)
+
+
+def draw(
+  uniforms: Float[Array, 'n'], probs: Float[Array, 'V']
+) -> Int[Array, '']:
+  """As `sample`, with `draw_size(V)` numbers from `uniform`.
 
   First one of about sqrt(V) runs of tokens, then a token of that run, each by
-  Gumbel's trick, argmax(log weight + noise): so the noise takes 2 sqrt(V)
-  random numbers, where it costs more than a small model if it takes V.
+  Gumbel's trick, argmax(log weight + noise): noise for every token would cost
+  more than a small model.
+
+  Args:
+    uniforms: The random numbers.
+    probs: Need not be normalised.
   """
   size = probs.shape[-1]
-  width = math.isqrt(size - 1) + 1
+  width = _run_length(size)
   runs = jnp.pad(probs, (0, -size % width)).reshape(-1, width)
-  run_key, token_key = jax.random.split(key)
-  run = _gumbel_argmax(run_key, runs.sum(-1))
-  return run * width + _gumbel_argmax(token_key, runs[run])
+  noise = -jnp.log(-jnp.log(uniforms))
+  run = jnp.argmax(jnp.log(runs.sum(-1)) + noise[width:])
+  token = jnp.argmax(jnp.log(runs[run]) + noise[:width])
+  return (run * width + token).astype(jnp.int32)
 
 
-def _gumbel_argmax(key: jax.Array, weights: Float[Array, 'n']) -> Array:
-  noise = jax.random.gumbel(key, weights.shape)
-  return jnp.argmax(jnp.log(weights) + noise).astype(jnp.int32)
+def _run_length(vocab_size: int) -> int:
+  return math.isqrt(vocab_size - 1) + 1

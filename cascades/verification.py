@@ -145,10 +145,14 @@ def verify(
       d = d._replace(q_gate=d.q, p_gate=d.p)
     return d
 
-  keep_key, next_key = jax.random.split(key)
+  # For each draft, for the next token, and for a last draft.
+  size = sampling.draw_size(jax.tree.leaves(rows)[0].shape[-1])
+  uniforms = jnp.split(
+    sampling.uniform(key, gamma + 2 * size), (gamma, gamma + size)
+  )
   decide = {'token': _token, 'block': _block, 'sequential': _sequential}
   return decide[scheme.verification](
-    method, lenience, keep_key, next_key, draft, rows, gated, scheme.bonus
+    method, lenience, uniforms, draft, rows, gated, scheme.bonus
   )
 
 
@@ -187,22 +191,22 @@ def _row(rows, i: Int[Array, '']) -> Any:
   return jax.tree.map(lambda x: x[i], rows)
 
 
-def _token(method, lenience, keep_key, next_key, draft, rows, of, bonus):
+def _token(method, lenience, uniforms, draft, rows, of, bonus):
   """From the left, each draft by itself."""
   gamma = draft.shape[0]
   acceptance, deferred = _of_drafts(
     (method.acceptance, method.rule), lenience, draft, rows, of
   )
   # u < 1 always: what is accepted with probability 1 never fails.
-  kept = _leading(jax.random.uniform(keep_key, (gamma,)) < acceptance)
+  kept = _leading(uniforms[0] < acceptance)
   # Only the one row that is sampled is made.
   d = of(_row(rows, kept))
   instead = method.residual(d, lenience)
   beyond = method.law(d, lenience) if bonus == 'target' else d.p
-  return _verdict(kept, kept < gamma, instead, beyond, next_key, deferred)
+  return _verdict(kept, kept < gamma, instead, beyond, uniforms[1], deferred)
 
 
-def _block(method, lenience, keep_key, next_key, draft, rows, of, bonus):
+def _block(method, lenience, uniforms, draft, rows, of, bonus):
   """The longest part of the block that stays.
 
   With w_0 = 1 and pi_i, q_i the rows of draft x_i,
@@ -236,7 +240,7 @@ def _block(method, lenience, keep_key, next_key, draft, rows, of, bonus):
   # Of i = 1..gamma; nothing is asked of i = 0.
   h = jnp.append(h[1:], last)[:gamma]
   w = jnp.append(w, last)
-  stays = jax.random.uniform(keep_key, (gamma,)) < h
+  stays = uniforms[0] < h
   kept = jnp.where(stays, jnp.arange(1, gamma + 1), 0).max(initial=0)
   kept = kept.astype(jnp.int32)
   d = of(_row(rows, kept))
@@ -244,20 +248,20 @@ def _block(method, lenience, keep_key, next_key, draft, rows, of, bonus):
   instead = methods.normalised(jnp.maximum(0, w[kept] * law - d.q), law)
   beyond = law if bonus == 'target' else d.p
   (deferred,) = _of_drafts((method.rule,), lenience, draft, rows, of)
-  return _verdict(kept, kept < gamma, instead, beyond, next_key, deferred)
+  return _verdict(kept, kept < gamma, instead, beyond, uniforms[1], deferred)
 
 
-def _verdict(kept, rejected, instead, beyond, key, deferred) -> Verdict:
+def _verdict(kept, rejected, instead, beyond, uniforms, deferred) -> Verdict:
   """The token after what was kept: a residual, or the bonus beyond it all."""
   return Verdict(
     num_accepted=kept,
-    next_token=sampling.sample(key, jnp.where(rejected, instead, beyond)),
+    next_token=sampling.draw(uniforms, jnp.where(rejected, instead, beyond)),
     next_source=jnp.where(rejected, RESIDUAL, BONUS),
     deferred=jnp.append(deferred > 0, False),
   )
 
 
-def _sequential(method, lenience, keep_key, next_key, draft, rows, of, bonus):
+def _sequential(method, lenience, uniforms, draft, rows, of, bonus):
   """A cascade of tokens: the drafter writes until its rule defers.
 
   It drafts gamma + 1 tokens here, for it needs no verifier to go on; there is
@@ -265,12 +269,12 @@ def _sequential(method, lenience, keep_key, next_key, draft, rows, of, bonus):
   """
   del bonus
   gamma = draft.shape[0]
-  last = sampling.sample(keep_key, of(_row(rows, gamma)).q)
+  last = sampling.draw(uniforms[2], of(_row(rows, gamma)).q)
   draft = jnp.append(draft, last)
   (deferred,) = _of_drafts((method.rule,), lenience, draft, rows, of)
   kept = _leading(deferred == 0)
   num_accepted = jnp.minimum(kept, gamma)
-  written = sampling.sample(next_key, of(_row(rows, num_accepted)).p)
+  written = sampling.draw(uniforms[1], of(_row(rows, num_accepted)).p)
   return Verdict(
     num_accepted=num_accepted,
     next_token=jnp.where(kept > gamma, last, written),
