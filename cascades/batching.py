@@ -398,7 +398,10 @@ def turn(
     size = max_new_tokens + engine.gamma + 1
     logits = jnp.zeros((1, size, engine.verifier.vocab_size), jnp.float32)
   row = row.replace(
-    key=key, lenience=np.array([lenience], np.float32), logits=logits
+    # The loop takes the memory of all that it is given.
+    key=jax.random.clone(key),
+    lenience=np.array([lenience], np.float32),
+    logits=logits,
   )
   jax.block_until_ready(row)
   usage.prefill_s += time.perf_counter() - clock
@@ -410,11 +413,10 @@ def turn(
     usage.live_rows += int(blocks)
     done = bool(small.done[0])
     usage.decode_s += time.perf_counter() - clock
-    # What is given out may be gone on from, so it has no logits.
-    yield (
-      _finished(small, row, 0),
-      row.replace(logits=None) if done else None,
-    )
+    if done or max_blocks:
+      # What is given out may be gone on from, so it has no logits.
+      later = row.replace(logits=None) if done else None
+      yield _finished(small, row, 0), later
     if done:
       return
     wider = engine.widened(room, int(small.length[0]), most)

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import batching_test
 import decoding_test
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,7 @@ import theory_test
 import verification_test
 
 from cascades import (
+  batching,
   decoding,
   drafters,
   methods,
@@ -208,6 +210,7 @@ _loop = decoding_test.test_forbidden_tokens_are_never_emitted
 _greedy = test_a_greedy_run_is_what_a_loop_without_caches_writes
 _formula = theory_test.test_rules_are_their_formulas
 _rows = decoding_test.test_rows_do_not_depend_on_their_batch
+_alone = batching_test.test_answers_are_what_they_are_alone
 
 _MUTANTS = (
   # Methods.
@@ -343,9 +346,9 @@ _MUTANTS = (
   Mutant(
     'zeros_are_drawn',
     'a token of probability 0 is drawn now and then',
-    sampling.sample,
-    'jnp.log(probs)',
-    'jnp.log(probs + 1e-3)',
+    sampling.draw,
+    'jnp.log(runs[run])',
+    'jnp.log(runs[run] + 1e-3)',
     sampling_test.test_sampling_never_draws_a_zero_and_follows_the_rest,
   ),
   Mutant(
@@ -361,26 +364,26 @@ _MUTANTS = (
     'target_row_late',
     'a draft is judged by the row of the next one',
     verification._of_drafts,
-    'x[: draft.shape[0]]',
-    'x[1 : draft.shape[0] + 1]',
+    'x[:gamma]',
+    'x[1 : gamma + 1]',
     _verify,
     ('token', 'target'),
   ),
   Mutant(
     'bonus_row_early',
     "the bonus comes from the last draft's row",
-    verification.verify,
-    'x[num_accepted]',
-    'x[jnp.minimum(num_accepted, draft.shape[0] - 1)]',
+    verification._token,
+    '_row(rows, kept)',
+    '_row(rows, jnp.minimum(kept, gamma - 1))',
     _verify,
     ('token', 'target'),
   ),
   Mutant(
     'bonus_option_ignored',
     "the bonus is the target's, whatever was asked for",
-    verification.verify,
-    "law if scheme.bonus == 'target' else row.p",
-    'law',
+    verification._token,
+    "method.law(d, lenience) if bonus == 'target' else d.p",
+    'method.law(d, lenience)',
     _verify,
     ('token', 'verifier'),
   ),
@@ -395,26 +398,26 @@ _MUTANTS = (
   Mutant(
     'block_keeps_by_weight',
     'block verification with h = w at every draft',
-    verification._count_by_block,
-    'h = jnp.append(h, w[-1])',
-    'h = w',
+    verification._block,
+    'jnp.append(h[1:], last)',
+    'jnp.append(w[1:], last)',
     _verify,
     ('block', 'target'),
   ),
   Mutant(
     'block_residual_unweighted',
     'the residual of a block is without its weight',
-    verification.verify,
-    'weight * law - row.q',
-    'law - row.q',
+    verification._block,
+    'w[kept] * law - d.q',
+    'law - d.q',
     test_the_residual_after_half_a_block_has_its_weight,
   ),
   Mutant(
     'sequential_residual',
     'a sequential cascade samples the residual, not p',
     verification._sequential,
-    'dists.p[num_accepted]',
-    'method.residual(jax.tree.map(lambda x: x[num_accepted], dists), lenience)',
+    'of(_row(rows, num_accepted)).p',
+    'method.residual(of(_row(rows, num_accepted)), lenience)',
     _verify,
     ('sequential', 'target'),
   ),
@@ -423,17 +426,17 @@ _MUTANTS = (
     'one_key',
     'drafting and verifying share a key',
     decoding.step,
-    'state.lenience, verify_key',
-    'state.lenience, draft_key',
+    'verify_key,\n    draft.tokens',
+    'draft_key,\n    draft.tokens',
     _loop,
     ('speed',),
   ),
   Mutant(
     'raw_q',
     'q is raw, the draft is not',
-    drafters.ModelDrafter.propose,
-    'tokens[:gamma], q, q_gate',
-    'tokens[:gamma], q_gate, q_gate',
+    decoding.step,
+    'q=sampling.probabilities(zq, how)',
+    'q=sampling.gate_probabilities(zq)',
     _loop,
     ('speed',),
   ),
@@ -441,8 +444,8 @@ _MUTANTS = (
     'argmax_draft',
     'the draft is the argmax of a q that is soft',
     drafters.ModelDrafter.propose,
-    'sampling.sample(step_key, q)',
-    'jnp.argmax(q).astype(jnp.int32)',
+    'sampling.draw(uniforms, sampling.probabilities(logits[0], how))',
+    'jnp.argmax(logits[0]).astype(jnp.int32)',
     _loop,
     ('speed',),
   ),
@@ -450,8 +453,8 @@ _MUTANTS = (
     'verifier_row_early',
     'the verifier reads one token less than it is asked about',
     decoding.step,
-    '(logits, how),\n    q_gate=',
-    '(jnp.roll(logits, 1, 0), how),\n    q_gate=',
+    '(draft.logits, logits)',
+    '(draft.logits, jnp.roll(logits, 1, 0))',
     _greedy,
   ),
   Mutant(
@@ -532,19 +535,56 @@ _MUTANTS = (
     'key_of_the_place',
     'the key of a row depends on where in the batch it stands',
     decoding.prefill,
-    'prompt_lengths, keys, limits, verifier_params',
-    'prompt_lengths,\n'
+    'prompts, prompt_lengths, keys, limits',
+    'prompts, prompt_lengths,\n'
     '    jax.vmap(jax.random.fold_in)(keys, jnp.arange(len(keys))),\n'
-    '    limits, verifier_params',
+    '    limits',
     _rows,
   ),
+  # Keeping a batch busy.
   Mutant(
-    'copies_mixed_up',
-    "a curve's leniences go to the wrong copies",
+    'leniences_mixed_up',
+    "a row takes its neighbour's lenience",
+    decoding.place,
+    'leniences[i]',
+    'leniences[i - 1]',
+    _alone,
+    (16,),
+  ),
+  Mutant(
+    'prompts_mixed_up',
+    'a row takes the prompt that was read before its own',
+    decoding.place,
+    'x[sources[i]]',
+    'x[sources[i] - 1]',
+    _alone,
+    (16,),
+  ),
+  Mutant(
+    'not_wide_enough',
+    'a row goes on where its cache has ended',
     decoding.decode,
-    'leniences.reshape(-1)',
-    'leniences.T.reshape(-1)',
-    decoding_test.test_a_curve_is_its_points,
+    'rows.length + gamma + 1 <= room',
+    'rows.length <= room',
+    batching_test.test_caches_grow_with_their_rows,
+    (8,),
+  ),
+  Mutant(
+    'wrong_rows_dropped',
+    'a batch that is narrowed keeps its first rows',
+    batching.run,
+    'decoding.take(rows, _padded(going, slots))',
+    'decoding.take(rows, np.arange(slots))',
+    batching_test.test_a_batch_is_narrowed_when_few_rows_are_left,
+  ),
+  Mutant(
+    'turn_read_late',
+    'another turn is read one place too far',
+    decoding._extend,
+    'verifier, verifier_params, state.verifier_cache, block, at',
+    'verifier, verifier_params, state.verifier_cache, block, at + 1',
+    batching_test.test_a_turn_goes_on_where_the_last_one_ended,
+    (3,),
   ),
 )
 

@@ -1,0 +1,243 @@
+"""A busy batch gives what each answer is by itself."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from cascades import (
+  batching,
+  decoding,
+  drafters,
+  methods,
+  sampling,
+  testing,
+  verification,
+)
+
+_V = 5
+_MODEL = testing.TableModel(_V)
+_PARAMS = [_MODEL.init_params(jax.random.key(i)) for i in (1, 2)]
+_LENIENCES = (-1.0, 0.3, 0.7)
+_STOPS = (4,)
+_COUNTS = ('blocks', 'examined', 'accepted', 'deferred', 'residual', 'bonus')
+
+
+def _engine(gamma=3, stops=_STOPS):
+  drafter = drafters.ModelDrafter(_MODEL) if gamma else drafters.NoDrafter(_V)
+  return batching.Engine(
+    verifier=_MODEL,
+    drafter=drafter,
+    verifier_params=_PARAMS[0],
+    drafter_params=_PARAMS[1],
+    method=methods.METHODS['token_v1'],
+    gamma=gamma,
+    scheme=verification.STANDARD,
+    how=sampling.Processing(temperature=np.float32(1)),
+    stop_tokens=np.array(stops, np.int32),
+  )
+
+
+def _prompts(count):
+  """Prompts of 1 to 9 tokens, and their keys."""
+  rng = np.random.default_rng(0)
+  prompts = [rng.integers(4, size=n) for n in rng.integers(1, 10, count)]
+  return prompts, jax.random.split(jax.random.key(3), count)
+
+
+def _said(row):
+  """Tokens and counts of a final row."""
+  tokens = row.tokens[row.prompt_length : row.length].tolist()
+  return tokens, [int(getattr(row, name)) for name in _COUNTS]
+
+
+@functools.cache
+def _alone(count, new):
+  """Every answer, from one loop that all rows run through to the end."""
+  prompts, keys = _prompts(count)
+  engine = _engine()
+  states = testing.decode_curve(
+    _PARAMS,
+    prompts,
+    keys,
+    _LENIENCES,
+    new,
+    engine.how,
+    _STOPS,
+    verifier=engine.verifier,
+    drafter=engine.drafter,
+    method=engine.method,
+    gamma=engine.gamma,
+  )
+  return {
+    batching.Job(i, j): _said(jax.tree.map(lambda x: x[i, j], states))  # noqa: B023
+    for i in range(count)
+    for j in range(len(_LENIENCES))
+  }
+
+
+def _run(count, new, batch_size, **options):
+  prompts, keys = _prompts(count)
+  usage = batching.Usage()
+  found = batching.run(
+    _engine(), prompts, keys, _LENIENCES, new, batch_size, usage, **options
+  )
+  return dict(found), usage
+
+
+@pytest.mark.parametrize('batch_size', [1, 16, 64, 1000])
+def test_answers_are_what_they_are_alone(batch_size):
+  rows, usage = _run(20, 30, batch_size)
+  want = _alone(20, 30)
+  assert {job: _said(row) for job, row in rows.items()} == want
+  # Not all of them ran to their limit together.
+  assert len({len(tokens) for tokens, _ in want.values()}) > 5
+  assert usage.live_rows == sum(counts[0] for _, counts in want.values())
+  assert usage.live_rows <= usage.rows
+
+
+def test_rows_are_kept_busy():
+  # 60 answers of about 2 blocks each: what is lost is at the end.
+  _, usage = _run(20, 30, 4)
+  assert usage.utilisation > 0.9
+  _, usage = _run(20, 30, 1)
+  assert usage.utilisation == 1
+
+
+@pytest.mark.parametrize('first', [8, 40])
+def test_caches_grow_with_their_rows(first):
+  def run():
+    prompts, keys = _prompts(3)
+    found = batching.run(
+      _engine(stops=(-1,)),
+      prompts,
+      keys,
+      _LENIENCES,
+      150,
+      4,
+      batching.Usage(),
+    )
+    rows = dict(found)
+    return (
+      {job: _said(row) for job, row in rows.items()},
+      {len(row.tokens) for row in rows.values()},
+    )
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(batching, '_FIRST', first)
+    patch.setattr(batching, 'bucket', lambda n, least=0: n)
+    grown, _ = run()
+  whole, rooms = run()
+  assert grown == whole
+  assert rooms == {batching.bucket(9 + 150 + 4)}
+
+
+def test_a_batch_is_narrowed_when_few_rows_are_left():
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(batching, '_TAIL', 1)
+    rows, usage = _run(20, 30, 64)
+  assert {job: _said(row) for job, row in rows.items()} == _alone(20, 30)
+  assert usage.rows < _run(20, 30, 64)[1].rows
+
+
+def test_logits_come_with_their_rows():
+  rows, _ = _run(6, 10, 4, return_logits=True)
+  for row in rows.values():
+    tokens = row.tokens[: row.length]
+    assert len(row.logits) == row.length - row.prompt_length
+    for i, logits in enumerate(row.logits):
+      before = tokens[: row.prompt_length + i]
+      np.testing.assert_array_equal(logits, _MODEL.logits(_PARAMS[0], before))
+
+
+def test_nothing_is_traced_again_for_other_prompts():
+  functions = decoding.prefill, decoding.decode, decoding.place
+  _run(20, 30, 16)
+  sizes = [fn._cache_size() for fn in functions]
+  prompts, keys = _prompts(33)
+  usage = batching.Usage()
+  list(batching.run(_engine(), prompts, keys, (0.1, 0.2, 0.9), 25, 16, usage))
+  assert sizes == [fn._cache_size() for fn in functions]
+
+
+def test_shapes_are_few():
+  assert [batching.bucket(n) for n in (1, 64, 65, 97, 129, 1000)] == [
+    64,
+    64,
+    96,
+    128,
+    192,
+    1024,
+  ]
+  assert [batching.width(n, 64) for n in (1, 2, 3, 33, 65, 700)] == [
+    1,
+    2,
+    4,
+    64,
+    64,
+    64,
+  ]
+
+
+def _turn(engine, row, prompt, key, new=12, max_blocks=None, **options):
+  return list(
+    batching.turn(
+      engine,
+      row,
+      np.array(prompt, np.int32),
+      key,
+      0.3,
+      new,
+      max_blocks,
+      batching.Usage(),
+      **options,
+    )
+  )
+
+
+@pytest.mark.parametrize('gamma', [0, 3])
+def test_a_turn_goes_on_where_the_last_one_ended(gamma):
+  engine = _engine(gamma)
+  keys = jax.random.split(jax.random.key(8), 2)
+  ((first, state),) = _turn(engine, None, [1, 2, 3], keys[:1])
+  so_far = first.tokens[: first.length].tolist()
+  second = [2, 0, 1, 1]
+  # Twice, for a state may be gone on from as often as one likes.
+  for _ in range(2):
+    ((row, _),) = _turn(engine, state, second, keys[1:], return_logits=True)
+    ((want, _),) = _turn(engine, None, so_far + second, keys[1:])
+    assert _said(row) == _said(want)
+    assert row.source[: row.length].tolist() == [
+      *first.source[: first.length],
+      *want.source[first.length : want.length],
+    ]
+    for i, logits in enumerate(row.logits):
+      before = row.tokens[: row.prompt_length + i]
+      np.testing.assert_array_equal(logits, _MODEL.logits(_PARAMS[0], before))
+
+
+def test_a_turn_may_need_more_room_than_the_last_one_had(monkeypatch):
+  monkeypatch.setattr(batching, '_FIRST', 8)
+  engine = _engine(stops=(-1,))
+  key = jax.random.split(jax.random.key(8), 1)
+  ((first, state),) = _turn(engine, None, [1, 2], key, new=60)
+  ((row, last),) = _turn(engine, state, [3] * 70, key, new=90)
+  whole = first.tokens[: first.length].tolist() + [3] * 70
+  assert last.tokens.shape[1] > state.tokens.shape[1]
+  monkeypatch.undo()
+  ((want, _),) = _turn(engine, None, whole, key, new=90)
+  assert _said(row) == _said(want)
+
+
+def test_blocks_come_one_at_a_time():
+  engine = _engine()
+  key = jax.random.split(jax.random.key(5), 1)
+  whole = _turn(engine, None, [1, 2, 3], key, 30)[-1][0]
+  *before, (last, state) = _turn(engine, None, [1, 2, 3], key, 30, 1)
+  assert _said(last) == _said(whole)
+  assert [int(row.blocks) for row, _ in before] == list(
+    range(1, int(whole.blocks))
+  )
+  assert all(later is None for _, later in before)
+  assert state is not None
