@@ -11,6 +11,8 @@ in any order, and gives answers as they are done:
            that go on may do so for long enough to pay for a compilation.
   widen    Caches start at what short answers need, and double when a row asks
            for more.
+  halve    Where the device's memory does not suffice, what is not done yet is
+           decoded again in a batch of half the rows.
 """
 
 import dataclasses
@@ -57,12 +59,15 @@ class Usage:
     decode_s: Seconds of everything else.
     live_rows: Blocks of rows that were not finished.
     rows: Blocks of all rows, finished ones included.
+    batch_size: Most rows at a time, once it had to be made smaller because the
+      memory did not suffice; None if it did.
   """
 
   prefill_s: float = 0.0
   decode_s: float = 0.0
   live_rows: int = 0
   rows: int = 0
+  batch_size: int | None = None
 
   @property
   def utilisation(self) -> float:
@@ -71,9 +76,11 @@ class Usage:
 
   def add(self, other: 'Usage') -> None:
     """Adds what another call took."""
-    for field in dataclasses.fields(self):
-      total = getattr(self, field.name) + getattr(other, field.name)
-      setattr(self, field.name, total)
+    self.prefill_s += other.prefill_s
+    self.decode_s += other.decode_s
+    self.live_rows += other.live_rows
+    self.rows += other.rows
+    self.batch_size = other.batch_size or self.batch_size
 
 
 class Job(NamedTuple):
@@ -262,13 +269,54 @@ def run(
   Yields:
     An answer's place and its final row, without caches; in no order.
   """
+  done: set[Job] = set()
+  while True:
+    try:
+      for job, row in _run(
+        engine,
+        prompts,
+        keys,
+        leniences,
+        max_new_tokens,
+        batch_size,
+        usage,
+        return_logits,
+        done,
+      ):
+        done.add(job)
+        yield job, row
+      return
+    except jax.errors.JaxRuntimeError as e:
+      slots = width(len(prompts) * len(leniences), batch_size)
+      if 'RESOURCE_EXHAUSTED' not in str(e) or slots == 1:
+        raise
+      usage.batch_size = batch_size = slots // 2
+
+
+def _run(
+  engine,
+  prompts,
+  keys,
+  leniences,
+  max_new_tokens,
+  batch_size,
+  usage,
+  return_logits,
+  done,
+):
+  """As `run`, for the answers that are not done, in batches of one size."""
   lengths = np.array([len(prompt) for prompt in prompts])
   # The longest first, so that groups are of one length, and so that caches
   # need not grow for a prompt.
   order = np.argsort(-lengths, kind='stable')
   copies = len(leniences)
+  left = {
+    int(i): [job for j in range(copies) if (job := Job(int(i), j)) not in done]
+    for i in order
+  }
+  order = [i for i, jobs in left.items() if jobs]
   leniences = np.asarray(leniences, np.float32)
-  slots = width(len(prompts) * copies, batch_size)
+  slots = width(max(1, sum(map(len, left.values()))), batch_size)
   # Few at a time: prompts that were read wait in memory for free rows.
   group = min(len(prompts), max(1, slots // (2 * copies)))
   most = engine.room(int(lengths.max()), max_new_tokens)
@@ -303,7 +351,7 @@ def run(
         usage.prefill_s += time.perf_counter() - start
         start = time.perf_counter()
         read = {prompt: place for place, prompt in enumerate(chosen)}
-        waiting = [Job(i, j) for i in chosen for j in range(copies)]
+        waiting = [job for i in chosen for job in left[i]]
         if rows is None:
           rows = decoding.take(ready, np.zeros(slots, np.int32))
           rows = rows.replace(done=jnp.ones_like(rows.done))
@@ -327,8 +375,8 @@ def run(
     elif len(going) > slots // 4:
       live = slots // 4
     else:
-      live, left = 0, (small.limit - small.length)[going].max()
-      if left >= _TAIL and len(going) < slots:
+      live, longest = 0, (small.limit - small.length)[going].max()
+      if longest >= _TAIL and len(going) < slots:
         slots = width(len(going), slots)
         rows = decoding.take(rows, _padded(going, slots))
         rows = rows.replace(done=rows.done | (np.arange(slots) >= len(going)))

@@ -23,11 +23,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from etils import epath
+from jaxtyping import PyTree
 
 from cascades import models, tokenizers
 
 ASSETS = pathlib.Path(__file__).parent / 'assets'
 BUNDLED = ('tiny-drafter', 'tiny-verifier')
+# As safetensors names them.
+_DTYPES = {'BF16': jnp.bfloat16, 'F16': jnp.float16}
 
 
 class Checkpoint(NamedTuple):
@@ -200,12 +203,8 @@ def load_model(name: str | pathlib.Path) -> Checkpoint:
     ValueError: There is no such model, or its folder is damaged; one sentence
       says what to do.
   """
-  if name in BUNDLED:
-    checkpoint = load_folder(ASSETS / name)
-  elif pathlib.Path(name).is_dir():
-    checkpoint = load_folder(name)
-  else:
-    checkpoint = _load_gemma(str(name))
+  folder = _folder(name)
+  checkpoint = load_folder(folder) if folder else _load_gemma(str(name))
   if jax.default_backend() == 'cpu':
     # Layer by layer, so that the model is not held twice.
     model, params, _ = checkpoint
@@ -216,13 +215,48 @@ def load_model(name: str | pathlib.Path) -> Checkpoint:
   return checkpoint
 
 
-def load_folder(folder: str | pathlib.Path) -> Checkpoint:
-  """Loads a Gemma 2 or 3 folder in Hugging Face layout.
+def describe(
+  name: str | pathlib.Path,
+) -> tuple[models.LanguageModel, PyTree]:
+  """The model that `load_model` gives, and the shapes of its parameters.
+
+  Of a folder, only config.json and the headers of the tensors are read; of
+  gemma's own checkpoints, nothing is fetched.
+
+  Args:
+    name: As for `load_model`.
+
+  Returns:
+    (model, shapes and dtypes of its params).
 
   Raises:
-    ValueError: As in `load_model`.
+    ValueError: As in `load_model`, except for what only loading shows.
   """
-  folder = pathlib.Path(folder)
+  folder = _folder(name)
+  if folder:
+    config, model = _read_config(folder)
+    shapes = {}
+    for leaf, _, tensors in _find_params(folder, config, model):
+      _set(shapes, leaf.path, jax.eval_shape(leaf.pack, tensors))
+  else:
+    _check_known(str(name))
+    model, _ = models.from_gemma(str(name))
+    shapes = model.param_shapes()
+  if jax.default_backend() == 'cpu':
+    shapes = jax.eval_shape(model.pack, shapes)
+    model = dataclasses.replace(model, packed=True)
+  return model, shapes
+
+
+def _folder(name: str | pathlib.Path) -> pathlib.Path | None:
+  """Where a model lies; None if gemma has to fetch it."""
+  if name in BUNDLED:
+    return ASSETS / name
+  return pathlib.Path(name) if pathlib.Path(name).is_dir() else None
+
+
+def _read_config(folder: pathlib.Path) -> tuple[Any, models.LanguageModel]:
+  """The fields of a folder's config.json, and their model."""
   try:
     config = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
   except OSError:
@@ -235,9 +269,19 @@ def load_folder(folder: str | pathlib.Path) -> Checkpoint:
   if not isinstance(config, dict):
     raise ValueError(f'model: {folder}/config.json is damaged; fetch it again.')
   try:
-    model = models.from_config(config)
+    return config, models.from_config(config)
   except ValueError as e:
     raise ValueError(f'model: {folder}/{e}') from None
+
+
+def load_folder(folder: str | pathlib.Path) -> Checkpoint:
+  """Loads a Gemma 2 or 3 folder in Hugging Face layout.
+
+  Raises:
+    ValueError: As in `load_model`.
+  """
+  folder = pathlib.Path(folder)
+  config, model = _read_config(folder)
   try:
     tokenizer = tokenizers.Tokenizer.from_file(folder / 'tokenizer.model')
   except ValueError:
@@ -254,11 +298,15 @@ def load_folder(folder: str | pathlib.Path) -> Checkpoint:
       f' than the {model.vocab_size} of config.json; fetch the tokenizer that'
       ' belongs to the model.'
     )
-  return Checkpoint(model, _read_params(folder, config, model), tokenizer)
+  params = {}
+  for leaf, places, _ in _find_params(folder, config, model):
+    # Never kept longer: a leaf may be a fifth of the model.
+    _set(params, leaf.path, leaf.pack([h.get_tensor(n) for h, n in places]))
+  return Checkpoint(model, params, tokenizer)
 
 
-def _read_params(folder, config, model) -> models.Params:
-  """gemma's tree from the safetensors files, one tensor at a time."""
+def _find_params(folder, config, model) -> Iterator[tuple[Leaf, list, list]]:
+  """Every leaf, where its tensors are stored, and their shapes and dtypes."""
   from safetensors import SafetensorError, safe_open
 
   files = sorted(folder.glob('*.safetensors'))
@@ -279,42 +327,37 @@ def _read_params(folder, config, model) -> models.Params:
       short = short.replace('model.language_model.', 'model.')
       where[short] = (handle, name)
 
-  def read(name, wanted):
+  def find(name, wanted):
     if name not in where:
       raise ValueError(
         f'model: {folder} lacks the tensor {name}; the download may be'
         ' incomplete, fetch it again.'
       )
     handle, stored = where[name]
-    tensor = handle.get_tensor(stored)
-    if tensor.shape != wanted.shape:
+    header = handle.get_slice(stored)
+    shape = tuple(header.get_shape())
+    if shape != wanted.shape:
       raise ValueError(
-        f'model: in {folder} the tensor {name} has the shape {tensor.shape}'
+        f'model: in {folder} the tensor {name} has the shape {shape}'
         f' where config.json asks for {wanted.shape}; fetch both from one'
         ' place.'
       )
-    return tensor
+    # JAX reads float64 as float32 too.
+    dtype = _DTYPES.get(header.get_dtype(), jnp.float32)
+    return where[name], jax.ShapeDtypeStruct(shape, dtype)
 
   shapes = model.param_shapes()
-  params = {}
   for leaf in leaves(config):
     # Of the stored tensors: a transposed one can be packed, but wrongly.
     wanted = jax.eval_shape(leaf.unpack, _get(shapes, leaf.path))
-    _set(params, leaf.path, leaf.pack(list(map(read, leaf.names, wanted))))
-  return params
+    places, tensors = zip(*map(find, leaf.names, wanted), strict=True)
+    yield leaf, list(places), list(tensors)
 
 
 def _load_gemma(name: str) -> Checkpoint:
   """One of gemma's own checkpoints, which gemma fetches."""
   gm = models.import_gemma()
-  known = models.gemma_checkpoints()
-  if name not in known:
-    names = [*BUNDLED, *known]
-    near = difflib.get_close_matches(name, names, 1, 0.0)
-    raise ValueError(
-      f'model: {name!r} is no folder and no known name; did you mean'
-      f' {near[0]!r}? There are {", ".join(names)}.'
-    )
+  known = _check_known(name)
   model, path = models.from_gemma(name)
   try:
     tokenizer = tokenizers.Tokenizer(epath.Path(path).read_bytes())
@@ -327,3 +370,16 @@ def _load_gemma(name: str) -> Checkpoint:
       ' check the connection, or give a folder that holds the model.'
     ) from e
   return Checkpoint(model, params, tokenizer)
+
+
+def _check_known(name: str) -> dict[str, Any]:
+  """gemma's own checkpoints, which must have this name."""
+  known = models.gemma_checkpoints()
+  if name not in known:
+    names = [*BUNDLED, *known]
+    near = difflib.get_close_matches(name, names, 1, 0.0)
+    raise ValueError(
+      f'model: {name!r} is no folder and no known name; did you mean'
+      f' {near[0]!r}? There are {", ".join(names)}.'
+    )
+  return known

@@ -34,8 +34,8 @@ def get_config() -> ml_collections.ConfigDict:
   c.bonus = 'target'
   # Of both models; 0 is greedy.
   c.temperature = 1.0
-  # Prompts decoded at a time, each at all leniences of its curve.
-  c.batch_size = 50
+  # Rows decoded at a time, a row being a prompt at a lenience.
+  c.batch_size = 64
   # Of the examples and of the sampling.
   c.seed = 0
   return c

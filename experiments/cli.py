@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import importlib.util
+import os
 import pathlib
 import sys
 import tempfile
@@ -14,6 +15,12 @@ from absl import app, flags, logging
 
 _DEBUG = flags.DEFINE_bool(
   'debug', False, 'Show the traceback of a user mistake.'
+)
+
+_CACHE = flags.DEFINE_bool(
+  'compilation_cache',
+  True,
+  "Keep compiled programs in the user's cache folder, for the next process.",
 )
 
 # The errors whose message is written for the user. Anything else is a bug
@@ -53,6 +60,23 @@ def _quietly(
     sys.exit(130)
 
 
+def cache_folder() -> pathlib.Path:
+  """Where compiled programs are kept."""
+  home = os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'
+  return pathlib.Path(home) / 'cascades' / 'compiled'
+
+
+def _keep_compiled() -> None:
+  """Has JAX keep what takes it long to compile; before it is imported."""
+  settings = {
+    'JAX_COMPILATION_CACHE_DIR': str(cache_folder()),
+    'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0.5',
+  }
+  for name, value in settings.items():
+    # Whoever has set them knows better.
+    os.environ.setdefault(name, value)
+
+
 def run(
   main: Callable[[], Any],
   flags_parser: Callable[[list[str]], list[str]] | None = None,
@@ -68,6 +92,8 @@ def run(
   def without_arguments(argv):
     if len(argv) > 1:
       raise app.UsageError(f'{argv[1]!r} is not a flag; see --help.')
+    if _CACHE.value:
+      _keep_compiled()
     main()
 
   app.run(

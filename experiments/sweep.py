@@ -4,9 +4,10 @@ Command: python -m experiments.sweep --config=configs/quickstart.py
 Shows: a progress bar, a table, and where the report lies.
 
 A point is (task, method, lenience, gamma, options). A curve, which is a method
-with a gamma and options, has its leniences decoded in one compiled call per
-batch of prompts. A curve's records are written when they are whole, so a run
-that was stopped goes on where it was.
+with a gamma and options, has its leniences decoded together: the row of a
+finished answer takes the next prompt, at whatever lenience. A curve's records
+are written when they are whole, so a run that was stopped goes on where it
+was.
 """
 
 import dataclasses
@@ -14,6 +15,7 @@ import itertools
 import json
 import math
 import pathlib
+import sys
 import time
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -240,10 +242,14 @@ class Decoder:
 
   Attributes:
     task: Whose examples are decoded.
+    batch_size: Most rows at a time.
+    usage: What each curve took, by its name.
   """
 
   def __init__(self, config, checkpoints, task, clock, folder: pathlib.Path):
     self.task = task
+    self.batch_size = config.batch_size
+    self.usage = {}
     self._config, self._clock, self._folder = config, clock, folder
     self._checkpoints = dict(zip(_ALONE, checkpoints, strict=True))
     self._examples = list(
@@ -309,34 +315,38 @@ class Decoder:
       method=curve.method,
       gamma=curve.gamma,
       temperature=config.temperature,
+      batch_size=self.batch_size,
       verification=curve.verification,
       gate=curve.gate,
       bonus=curve.bonus,
     )
-    leniences = curve.leniences or (math.nan,)
-    points = {lenience: [] for lenience in leniences}
-    size = min(config.batch_size, len(self._examples))
-    for batch in itertools.batched(self._examples, size):
-      # The last batch is filled up, so that it compiles nothing of its own.
-      full = [*batch, *[batch[0]] * (size - len(batch))]
-      start, compiled = time.perf_counter(), self._clock.seconds
-      answers = decoder.sample_curve(
-        [e.prompt for e in full],
-        curve.leniences or (0.0,),
-        max_new_tokens=self.task.max_new_tokens,
-        seed=seed,
-      )
-      wall = time.perf_counter() - start
-      wall -= self._clock.seconds - compiled
-      share = wall / (len(batch) * len(answers))
-      if curve.verification == 'sequential':
-        # What ran was the speculative loop, not the cascade.
-        share = math.nan
-      for lenience, row in zip(leniences, answers, strict=True):
-        for example, answer in zip(batch, row, strict=False):
-          record = self._record(curve, lenience, example, answer, share)
-          points[lenience].append((record, answer.logprobs))
-    return list(itertools.chain.from_iterable(points.values()))
+    start, compiled = time.perf_counter(), self._clock.seconds
+    points = decoder.sample_curve(
+      [e.prompt for e in self._examples],
+      curve.leniences or (0.0,),
+      max_new_tokens=self.task.max_new_tokens,
+      seed=seed,
+    )
+    wall = time.perf_counter() - start
+    wall -= self._clock.seconds - compiled
+    self.usage[curve.name] = usage = decoder.usage
+    if usage.batch_size:
+      # What did not fit once will not fit again.
+      self.batch_size = usage.batch_size
+    blocks = sum(a.counts['verifier_calls'] for row in points for a in row)
+    found = []
+    for lenience, answers in zip(
+      curve.leniences or (math.nan,), points, strict=True
+    ):
+      for example, answer in zip(self._examples, answers, strict=True):
+        # Rows are decoded together: each has its share of the batch's blocks.
+        share = wall * answer.counts['verifier_calls'] / blocks
+        if curve.verification == 'sequential':
+          # What ran was the speculative loop, not the cascade.
+          share = math.nan
+        record = self._record(curve, lenience, example, answer, share)
+        found.append((record, answer.logprobs))
+    return found
 
   def _record(self, curve: Curve, lenience, example, answer, wall_s):
     from cascades import methods, records
@@ -393,7 +403,15 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
   """Runs a sweep in a workdir, or what of it is missing there."""
   import jax
 
-  from cascades import costs, load_model, metrics, records, report, sampler
+  from cascades import (
+    batching,
+    costs,
+    load_model,
+    metrics,
+    records,
+    report,
+    sampler,
+  )
   from cascades.tasks import TASKS
 
   # Whatever the user can get wrong is looked at before a model is loaded.
@@ -436,15 +454,24 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
     gammas = sorted({curve.gamma for curve in chosen})
     measured = costs.measure(*checkpoints, gammas=gammas)
     records.write_text(costs_path, measured.to_json())
-  clock, paths = CompileClock(), []
+  clock, paths, usage = CompileClock(), [], batching.Usage()
   for task in (TASKS[name] for name in config.tasks):
     decoder = Decoder(config, checkpoints, task, clock, workdir / 'records')
     for curve in chosen:
       bar.set_description(f'{task.name} {curve.name}')
       paths.append(decoder.path(curve))
       if not paths[-1].exists():
+        before = decoder.batch_size
         records.write(paths[-1], decoder.records(curve))
+        if decoder.batch_size < before:
+          bar.write(
+            f'memory: {before} rows at a time were too many for'
+            f' {curve.name}; going on with {decoder.batch_size}.',
+            file=sys.stderr,
+          )
       bar.update()
+    for used in decoder.usage.values():
+      usage.add(used)
   bar.close()
   frame = metrics.summarise(
     itertools.chain.from_iterable(map(records.read, paths)),
@@ -467,6 +494,11 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
       formatters={'lenience': '{:g}'.format},
     )
   )
+  if usage.rows:
+    print(
+      f'Rows kept busy: {usage.utilisation:.1%} of {usage.rows}; reading'
+      f' prompts {usage.prefill_s:.0f} s, decoding {usage.decode_s:.0f} s.'
+    )
   print(f'All points: {workdir / "summary.csv"}\nReport:     {page}')
 
 

@@ -141,6 +141,42 @@ def test_a_batch_is_narrowed_when_few_rows_are_left():
   assert usage.rows < _run(20, 30, 64)[1].rows
 
 
+def test_a_batch_that_does_not_fit_is_halved(monkeypatch):
+  decode, sizes, want = decoding.decode, [], _alone(20, 30)
+
+  def scarce(rows, *args, **options):
+    sizes.append(len(rows.length))
+    # Not at once: answers that are done by then are not decoded again.
+    if sizes[-1] > 8 and len(sizes) > 3:
+      raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory.')
+    return decode(rows, *args, **options)
+
+  monkeypatch.setattr(decoding, 'decode', scarce)
+  rows, usage = _run(20, 30, 32)
+  assert {job: _said(row) for job, row in rows.items()} == want
+  assert usage.batch_size == 8
+  assert sizes[:5] == [32, 32, 32, 32, 16]
+  assert set(sizes[5:]) == {8}
+
+
+def test_other_faults_are_not_swallowed(monkeypatch):
+  def broken(*args, **options):
+    raise jax.errors.JaxRuntimeError('INTERNAL: a fault')
+
+  monkeypatch.setattr(decoding, 'decode', broken)
+  with pytest.raises(jax.errors.JaxRuntimeError, match='a fault'):
+    _run(20, 30, 32)
+
+
+def test_one_row_that_does_not_fit_is_an_error(monkeypatch):
+  def scarce(*args, **options):
+    raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory.')
+
+  monkeypatch.setattr(decoding, 'decode', scarce)
+  with pytest.raises(jax.errors.JaxRuntimeError, match='EXHAUSTED'):
+    _run(20, 30, 4)
+
+
 def test_logits_come_with_their_rows():
   rows, _ = _run(6, 10, 4, return_logits=True)
   for row in rows.values():

@@ -1,13 +1,14 @@
 """The sampler, on the bundled pair."""
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
 import pytest
 
 import cascades
-from cascades import decoding, tokenizers
+from cascades import batching, decoding, tokenizers
 from cascades.tasks import TASKS
 
 
@@ -281,3 +282,85 @@ def test_answers_are_numpy_free_lists(pair):
   assert all(type(t) is int for t in answer.tokens)
   assert all(type(v) is int for v in answer.counts.values())
   assert not isinstance(answer.tokens, np.ndarray)
+
+
+@pytest.mark.parametrize('gamma', [0, 4])
+def test_a_stream_is_the_whole_answer_in_parts(pair, prompts, gamma):
+  sampler = cascades.Sampler(*pair, gamma=gamma)
+  whole = sampler.sample(prompts[0], max_new_tokens=40, seed=3)
+  parts = list(sampler.stream(prompts[0], max_new_tokens=40, seed=3))
+  assert ''.join(parts) == whole.text
+  assert len(parts) > 3
+  assert all(parts)
+
+
+def test_a_stream_never_shows_half_a_character(pair, monkeypatch):
+  # This model has no piece for it: it is spelled in three bytes.
+  tokens = pair[0].tokenizer.encode('2\u20ac')
+  assert len(tokens) == 4
+  sampler = cascades.Sampler(*pair)
+  whole = sampler.sample('x', max_new_tokens=1, return_state=True)
+
+  def turn(*args, **options):
+    for n in range(1, 5):
+      text = pair[0].tokenizer.decode(tokens[:n])
+      yield dataclasses.replace(
+        whole, text=text, state=whole.state if n == 4 else None
+      )
+
+  monkeypatch.setattr(sampler, '_turn', turn)
+  assert list(sampler.stream('x')) == ['2', '\u20ac']
+
+
+@pytest.mark.parametrize('gamma', [0, 4])
+def test_a_conversation_reads_nothing_twice(pair, prompts, gamma, monkeypatch):
+  sampler = cascades.Sampler(*pair, gamma=gamma, temperature=0)
+  first = sampler.sample(prompts[0], max_new_tokens=20, return_state=True)
+  assert first.state is not None
+  read = []
+  monkeypatch.setattr(
+    batching, 'bucket', lambda n, least=64: read.append(n) or max(n, least)
+  )
+  second = sampler.sample(
+    ' And then', last_state=first.state, max_new_tokens=20
+  )
+  # Not its prompt, only what is new; the rest are sizes of the cache.
+  assert min(read) == len(pair[0].tokenizer.encode(' And then'))
+  monkeypatch.undo()
+  # The same tokens, read all at once.
+  whole = prompts[0] + first.text + ' And then'
+  encode = functools.partial(pair[0].tokenizer.encode, add_bos=True)
+  so_far = encode(prompts[0]) + first.tokens
+  assert encode(whole)[: len(so_far)] == so_far
+  assert second.tokens == sampler.sample(whole, max_new_tokens=20).tokens
+  streamed = sampler.stream(
+    ' And then', last_state=first.state, max_new_tokens=20
+  )
+  assert ''.join(streamed) == second.text
+
+
+def test_a_state_of_other_models_is_refused(pair, prompts):
+  state = (
+    cascades.Sampler(*pair)
+    .sample(prompts[0], max_new_tokens=5, return_state=True)
+    .state
+  )
+  with pytest.raises(ValueError, match='last_state: other models'):
+    cascades.Sampler(*pair, gamma=0).sample('x', last_state=state)
+  with pytest.raises(ValueError, match='prompts: a conversation'):
+    cascades.Sampler(*pair).sample(['x', 'y'], last_state=state)
+  with pytest.raises(ValueError, match='do not fit into cache_length'):
+    cascades.Sampler(*pair, cache_length=100).sample(
+      'x', last_state=state, max_new_tokens=90
+    )
+
+
+def test_usage_is_that_of_the_last_call(pair, prompts):
+  sampler = cascades.Sampler(*pair, batch_size=2)
+  sampler.sample(prompts, max_new_tokens=10)
+  usage = sampler.usage
+  assert 0 < usage.live_rows <= usage.rows
+  assert usage.prefill_s > 0
+  assert usage.decode_s > 0
+  sampler.sample(prompts[0], max_new_tokens=10)
+  assert sampler.usage.rows < usage.rows

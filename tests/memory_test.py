@@ -1,0 +1,408 @@
+"""Tests of what a pair of models needs of a device's memory."""
+
+import pathlib
+import re
+import shutil
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from cascades import batching, checkpoints, drafters, memory, models
+
+FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
+PAIR = ('tiny-verifier', 'tiny-drafter')
+OPTIONS = dict(batch_size=64, cache_length=1024, gamma=4)
+NINE_B = dict(
+  model_type='gemma2',
+  hidden_size=3584,
+  intermediate_size=14336,
+  num_hidden_layers=42,
+  num_attention_heads=16,
+  num_key_value_heads=8,
+  head_dim=256,
+  vocab_size=256_000,
+  query_pre_attn_scalar=256,
+)
+
+
+@pytest.fixture(scope='module')
+def pair():
+  return [checkpoints.describe(name) for name in PAIR]
+
+
+@pytest.fixture(scope='module')
+def nine_b():
+  model = models.from_config(NINE_B)
+  return model, model.param_shapes()
+
+
+def nbytes(tree) -> int:
+  return sum(x.nbytes for x in jax.tree.leaves(tree))
+
+
+def check(pair, limit, allocated=False, **changes):
+  memory.check(*pair, allocated=allocated, limit=limit, **OPTIONS | changes)
+
+
+def refusal(pair, limit, allocated=False, **changes) -> str:
+  with pytest.raises(ValueError, match=r'^memory: ') as error:
+    check(pair, limit, allocated, **changes)
+  message = str(error.value)
+  assert message.endswith('.')
+  assert '\n' not in message
+  return message
+
+
+def ways(message: str) -> list[str]:
+  return message[:-1].split('; give ')[1].split(' or ')
+
+
+def option(message: str, name: str) -> int:
+  """What a refusal proposes for an option."""
+  (way,) = [way for way in ways(message) if way.startswith(name)]
+  return int(way.split()[1])
+
+
+def total(pair, **changes) -> int:
+  return memory.need(*pair, **OPTIONS | changes).total
+
+
+# --- The arithmetic ---
+
+
+def test_weights_and_caches_are_what_arrays_take():
+  loaded = [checkpoints.load_model(name) for name in PAIR]
+  need = memory.need(*loaded, batch_size=4, cache_length=96, gamma=2)
+  assert need.params == sum(nbytes(c.params) for c in loaded)
+  caches = [drafters.ModelDrafter(c.model).init(c.params, 96) for c in loaded]
+  # Two prompts wait for the four rows.
+  assert need.caches == 6 * nbytes(caches)
+  vocab = loaded[0].model.vocab_size
+  block = [jnp.zeros((4, 3, vocab)) for _ in loaded]
+  assert need.logits == nbytes(block) + 4 * nbytes(jnp.zeros((4, vocab)))
+  assert need.other == 6 * 96 * 9
+  parts = need.params, need.caches, need.logits, need.other
+  assert need.total == sum(parts)
+  # Shapes say as much as arrays.
+  described = map(checkpoints.describe, PAIR)
+  assert need == memory.need(*described, batch_size=4, cache_length=96, gamma=2)
+
+
+def test_without_drafts_a_drafter_has_only_weights(pair):
+  options = OPTIONS | dict(gamma=0)
+  alone = memory.need(pair[0], None, **options)
+  both = memory.need(*pair, **options)
+  assert both.params > alone.params
+  assert (both.caches, both.logits) == (alone.caches, alone.logits)
+
+
+def test_a_single_row_has_a_prompt_waiting(pair):
+  one, two = (memory.need(*pair, **OPTIONS | {'batch_size': n}) for n in (1, 2))
+  assert one.caches * 3 == two.caches * 2
+
+
+def test_weights_and_caches_are_divided_among_devices(pair):
+  one, four = (memory.need(*pair, **OPTIONS, devices=n) for n in (1, 4))
+  assert 0 <= 4 * four.params - one.params < 4
+  assert 0 <= 4 * four.caches - one.caches < 4
+  assert four.logits == one.logits
+
+
+# --- What is refused, and what is proposed ---
+
+
+def test_what_just_fits_is_accepted(pair):
+  size = total(pair)
+  check(pair, size)
+  refusal(pair, size - 1)
+
+
+def test_weights_in_memory_are_not_needed_again(pair):
+  need = memory.need(*pair, **OPTIONS)
+  check(pair, need.total - need.params, allocated=True)
+  message = refusal(pair, need.total - need.params - 1, allocated=True)
+  assert 'caches' in message
+  assert 'weights' not in message
+
+
+def test_the_verifier_alone_is_checked(pair):
+  alone = pair[0], None
+  size = total(alone, gamma=0)
+  check(alone, size, gamma=0)
+  refusal(alone, size - 1, gamma=0)
+
+
+@pytest.mark.parametrize('batch_size', [64, 48])
+def test_the_largest_batch_that_fits(pair, batch_size):
+  limit = total(pair, batch_size=8) + 1000
+  message = refusal(pair, limit, batch_size=batch_size)
+  rows = option(message, 'batch_size')
+  assert rows == 8
+  check(pair, limit, batch_size=rows)
+  refusal(pair, limit, batch_size=2 * rows)
+
+
+def test_a_batch_of_no_power_of_two_may_shrink_to_the_next(pair):
+  limit = total(pair, batch_size=32)
+  assert option(refusal(pair, limit, batch_size=48), 'batch_size') == 32
+
+
+def test_the_longest_cache_that_fits(pair):
+  limit = total(pair, cache_length=384)
+  message = refusal(pair, limit)
+  length = option(message, 'cache_length')
+  assert length == 384
+  check(pair, limit, cache_length=length)
+  refusal(pair, limit, cache_length=length + 1)
+
+
+def test_caches_are_as_long_as_they_are_padded_to(pair):
+  assert batching.bucket(1030) == 1536
+  check(pair, total(pair, cache_length=1536), cache_length=1030)
+  refusal(pair, total(pair, cache_length=1536) - 1, cache_length=1030)
+
+
+def halved(pair):
+  return [
+    (
+      model,
+      jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, jnp.bfloat16), shapes
+      ),
+    )
+    for model, shapes in pair
+  ]
+
+
+@pytest.mark.parametrize('allocated', [False, True])
+def test_bfloat16_where_it_would_do(pair, allocated):
+  small = halved(pair)
+  # Weights that are there make room when they are replaced.
+  held = memory.need(*pair, **OPTIONS).params if allocated else 0
+  limit = total(small)
+  assert 'models in bfloat16' in ways(refusal(pair, limit - held, allocated))
+  check(small, limit)
+  assert 'bfloat16' not in refusal(pair, limit - held - 1, allocated)
+  assert 'bfloat16' not in refusal(small, limit - 1)
+
+
+def test_as_many_devices_as_would_do(pair):
+  limit = total(pair, devices=4)
+  message = refusal(pair, limit)
+  assert '4 devices of this size' in ways(message)
+  check(pair, limit, devices=4)
+  assert '8 devices' in refusal(pair, limit - 1, devices=2)
+
+
+def test_smaller_models_where_nothing_else_helps(pair):
+  message = refusal(pair, 1000)
+  assert message.endswith('so give smaller models.')
+  assert '; give' not in message
+
+
+def test_what_is_short_does_not_read_as_enough(pair):
+  size = total(pair, batch_size=512)
+  message = refusal(pair, size - 1, batch_size=512)
+  needs, free = map(float, re.findall(r'(\d+\.\d) GB', message))
+  assert needs * 1e9 >= size > free * 1e9
+
+
+def test_nothing_is_refused_where_memory_is_unknown(pair, monkeypatch):
+  monkeypatch.setattr(memory, 'available', lambda: None)
+  check(pair, None, batch_size=2**40)
+
+
+def test_what_is_free_is_the_limit(pair, monkeypatch):
+  monkeypatch.setattr(memory, 'available', lambda: 1000)
+  refusal(pair, None)
+
+
+def test_a_pair_of_9b_is_refused_without_being_made(nine_b):
+  # 9.2e9 parameters of four bytes, twice.
+  message = refusal(
+    (nine_b, nine_b), int(80e9), batch_size=8, cache_length=1024
+  )
+  assert message == (
+    'memory: batch_size 8 with cache_length 1024 needs 82.8 GB (weights 73.9,'
+    ' caches 8.5, logits 0.2) where 80.0 GB are free; give batch_size 4 or'
+    ' cache_length 512 or models in bfloat16 or 2 devices of this size.'
+  )
+  # Loaded or not, there is as little room for the caches.
+  params = memory.need(nine_b, nine_b, **OPTIONS).params
+  other = refusal(
+    (nine_b, nine_b),
+    int(80e9) - params,
+    allocated=True,
+    batch_size=8,
+    cache_length=1024,
+  )
+  assert ways(other) == ways(message)
+
+
+# --- Names, before they are loaded ---
+
+
+def same(described, loaded):
+  model, shapes = described
+  assert model == loaded.model
+  assert jax.tree.structure(shapes) == jax.tree.structure(loaded.params)
+  for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
+    assert isinstance(leaf, jax.ShapeDtypeStruct), path
+  jax.tree.map(
+    lambda x, y: (
+      (x.shape, x.dtype) == (y.shape, y.dtype) or pytest.fail(str(x))
+    ),
+    shapes,
+    loaded.params,
+  )
+
+
+@pytest.mark.parametrize(
+  'name', [*PAIR, FIXTURES / 'hf_gemma2', str(FIXTURES / 'hf_gemma3')]
+)
+def test_a_description_is_what_loading_gives(name):
+  same(checkpoints.describe(name), checkpoints.load_model(name))
+
+
+@pytest.mark.parametrize('dtype', [jnp.bfloat16, jnp.float16])
+def test_a_description_has_the_dtypes_that_are_stored(tmp_path, dtype):
+  verifier = checkpoints.load_model('tiny-verifier')
+  source = checkpoints.ASSETS / 'tiny-verifier/config.json'
+  config = checkpoints.json.loads(source.read_text())
+  params = verifier.unpacked().params
+  # Training may leave some in float32.
+  params = {
+    name: jax.tree.map(lambda x: x.astype(dtype), layer)
+    if name != 'final_norm'
+    else layer
+    for name, layer in params.items()
+  }
+  checkpoints.save_model(tmp_path, config, params, verifier.tokenizer)
+  described = checkpoints.describe(tmp_path)
+  same(described, checkpoints.load_model(tmp_path))
+  dtypes = {str(x.dtype) for x in jax.tree.leaves(described[1])}
+  assert dtypes == {'float32', str(jnp.dtype(dtype))}
+
+
+def test_a_description_needs_no_network_and_no_tensors(monkeypatch):
+  def refuse(*args, **kwargs):
+    raise AssertionError('it was fetched')
+
+  ckpts = models.import_gemma().ckpts
+  monkeypatch.setattr(ckpts, 'load_params', refuse)
+  monkeypatch.setattr(checkpoints.epath, 'Path', refuse)
+  _, shapes = checkpoints.describe('gemma3-270m-it')
+  leaves = jax.tree.leaves(shapes)
+  assert {str(x.dtype) for x in leaves} == {'bfloat16'}
+  assert 2.6e8 < sum(x.size for x in leaves) < 2.8e8
+
+
+def test_what_cannot_be_loaded_cannot_be_described(tmp_path):
+  source = FIXTURES / 'hf_gemma2'
+  cases = ['gemma2_2b_it', tmp_path / 'nowhere', tmp_path]
+  for name, files in (('cut', '*.json'), ('bare', '*.safetensors')):
+    shutil.copytree(source, tmp_path / name)
+    for file in (tmp_path / name).glob(files):
+      file.unlink()
+    cases.append(tmp_path / name)
+  for case in cases:
+    with pytest.raises(ValueError, match=r'^model: ') as loading:
+      checkpoints.load_model(case)
+    with pytest.raises(ValueError, match=r'^model: ') as describing:
+      checkpoints.describe(case)
+    assert str(loading.value) == str(describing.value)
+
+
+# --- What is free ---
+
+
+def test_this_machine_has_memory():
+  free = memory.available()
+  assert isinstance(free, int)
+  assert free > 0
+
+
+class Device:
+  """A device that says what it holds."""
+
+  def __init__(self, platform, stats):
+    self.platform, self._stats = platform, stats
+
+  def memory_stats(self):
+    return self._stats
+
+
+def test_an_accelerator_says_what_is_free(monkeypatch):
+  def device(*args):
+    monkeypatch.setattr(jax, 'local_devices', lambda: [Device(*args)])
+    return memory.available()
+
+  assert device('gpu', {'bytes_limit': 100, 'bytes_in_use': 30}) == 70
+  assert device('gpu', None) is None
+  assert device('gpu', {'bytes_in_use': 30}) is None
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+  """Writes files of a machine of 100 kB; nothing else of it is looked at."""
+
+  def write(files):
+    for name, text in files.items():
+      path = tmp_path / name
+      path.parent.mkdir(parents=True, exist_ok=True)
+      path.write_text(text)
+
+  monkeypatch.setattr(memory, '_PROC', tmp_path / 'proc')
+  monkeypatch.setattr(memory, '_CGROUP', tmp_path / 'cgroup')
+  monkeypatch.setattr(jax, 'local_devices', lambda: [Device('cpu', None)])
+  return write
+
+
+MEMINFO = {'proc/meminfo': 'MemTotal: 900 kB\nMemAvailable:  100 kB\n'}
+
+
+def test_another_system_does_not_say(machine):
+  assert memory.available() is None
+
+
+def test_a_machine_without_groups(machine):
+  machine(MEMINFO)
+  assert memory.available() == 102_400
+
+
+@pytest.mark.parametrize(
+  ('line', 'files'),
+  [
+    (
+      '0::/a/b\n',
+      {
+        'cgroup/memory.max': 'max\n',
+        'cgroup/a/memory.max': '5000\n',
+        'cgroup/a/memory.current': '4500\n',
+        'cgroup/a/memory.stat': 'anon 1\ninactive_file 200\n',
+        'cgroup/a/b/memory.max': 'max\n',
+        'cgroup/a/b/memory.current': '4500\n',
+      },
+    ),
+    # A container may see its own group at the root, whatever it is called.
+    (
+      '3:cpu:/x\n2:memory:/x\n',
+      {
+        'cgroup/memory/memory.limit_in_bytes': '5000\n',
+        'cgroup/memory/memory.usage_in_bytes': '4300\n',
+        'cgroup/x/memory.limit_in_bytes': '1\n',
+      },
+    ),
+  ],
+  ids=['v2', 'v1'],
+)
+def test_a_group_may_have_less_than_its_machine(machine, line, files):
+  machine(MEMINFO | files | {'proc/self/cgroup': line})
+  assert memory.available() == 700
+
+
+def test_a_group_may_have_nothing_left(machine):
+  group = {'cgroup/memory.max': '5', 'cgroup/memory.current': '9'}
+  machine(MEMINFO | group | {'proc/self/cgroup': '0::/\n'})
+  assert memory.available() == 0
