@@ -26,7 +26,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PyTree
 
-from cascades import decoding, drafters, methods, sampling, verification
+from cascades import (
+  decoding,
+  drafters,
+  methods,
+  sampling,
+  sharding,
+  verification,
+)
 
 # New tokens that a cache has room for at first; more come with a compilation.
 _FIRST = 256
@@ -109,6 +116,8 @@ class Engine:
     scheme: How blocks are verified.
     how: From logits to probabilities.
     stop_tokens: Ids that end a row.
+    mesh: Devices that the rows lie on; None for one. Parameters lie there
+      already.
   """
 
   verifier: Any
@@ -120,6 +129,11 @@ class Engine:
   scheme: verification.Scheme
   how: sampling.Processing
   stop_tokens: Int[Array, 'K']
+  mesh: jax.sharding.Mesh | None = None
+
+  def laid(self, rows: PyTree) -> PyTree:
+    """Rows, or their inputs, where the mesh wants them; no copy if there."""
+    return rows if self.mesh is None else sharding.shard_rows(rows, self.mesh)
 
   @property
   def _models(self):
@@ -138,17 +152,16 @@ class Engine:
     logits_length: int = 0,
   ) -> decoding.SamplingState:
     """Reads prompts of about one length; see `decoding.prefill`."""
-    padded, lengths = pad(prompts, cache_length)
-    return decoding.prefill(
+    inputs = *pad(prompts, cache_length), keys, np.asarray(limits, np.int32)
+    rows = decoding.prefill(
       *self._params,
-      padded,
-      lengths,
-      keys,
-      np.asarray(limits, np.int32),
+      # Split as well, or every device would read every prompt.
+      *self.laid(inputs),
       cache_length=cache_length,
       logits_length=logits_length,
       **self._models,
     )
+    return self.laid(rows)
 
   def extend(
     self,
@@ -185,7 +198,8 @@ class Engine:
   ) -> tuple[decoding.SamplingState, Int[Array, '']]:
     """Decodes rows for a while; see `decoding.decode`."""
     return decoding.decode(
-      rows,
+      # Of one layout, so that nothing is compiled for another.
+      self.laid(rows),
       *self._params,
       self.how,
       self.stop_tokens,
@@ -230,7 +244,7 @@ def fetch(rows: decoding.SamplingState) -> decoding.SamplingState:
   rows = rows.replace(
     verifier_cache=None, drafter_state=None, key=None, logits=None
   )
-  return jax.device_get(rows)
+  return sharding.fetch(rows)
 
 
 def _finished(
@@ -241,7 +255,7 @@ def _finished(
   if rows.logits is None:
     return one
   new = int(one.length - one.prompt_length)
-  return one.replace(logits=np.asarray(rows.logits[slot, :new]))
+  return one.replace(logits=sharding.fetch(rows.logits[slot, :new]))
 
 
 def run(

@@ -15,8 +15,10 @@ from cascades import (
   checkpoints,
   decoding,
   drafters,
+  memory,
   methods,
   sampling,
+  sharding,
   tokenizers,
 )
 from cascades.verification import RESIDUAL, Scheme
@@ -159,6 +161,8 @@ class Sampler:
     gate: Whether deferral rules see 'raw' or 'processed' probabilities.
     bonus: Whether the token after a whole block is drawn from the 'target' or
       from the 'verifier'.
+    mesh: (data, model): devices to split the rows and the parameters over;
+      see `sharding`.
 
   Raises:
     ValueError: A value is out of its range, or the models do not share a
@@ -185,6 +189,7 @@ class Sampler:
     verification: str = 'token',
     gate: str = 'raw',
     bonus: str = 'target',
+    mesh: tuple[int, int] = (1, 1),
   ):
     options = check_options(
       method=method,
@@ -223,6 +228,13 @@ class Sampler:
         )
     else:
       check_pair(verifier, drafter)
+    self._mesh = None
+    if tuple(mesh) != (1, 1):
+      self._mesh = sharding.make_mesh(*mesh)
+      self.verifier, self.drafter = (
+        c and c._replace(params=sharding.shard_params(*c[:2], self._mesh))
+        for c in (verifier, drafter)
+      )
     if self.gamma:
       self._drafter = drafters.ModelDrafter(drafter.model)
     else:
@@ -266,8 +278,8 @@ class Sampler:
       An answer for a single prompt, else a list in the prompts' order.
 
     Raises:
-      ValueError: No prompts, one that does not fit, a bad token, or a state of
-        other models.
+      ValueError: No prompts, one that does not fit, a bad token, a state of
+        other models, or more than the device's memory holds.
     """
     options = dict(
       max_new_tokens=max_new_tokens,
@@ -382,6 +394,15 @@ class Sampler:
     for number, prompt in enumerate(ids):
       self._check_room(f'prompt {number}', len(prompt), max_new_tokens)
     engine, stops = self._engine(forbidden_tokens, stop_tokens)
+    memory.check(
+      self.verifier,
+      self.drafter,
+      batch_size=batching.width(len(ids) * len(leniences), self.batch_size),
+      cache_length=max(map(len, ids)) + max_new_tokens + self.gamma + 1,
+      gamma=self.gamma,
+      allocated=True,
+      devices=1 if self._mesh is None else self._mesh.size,
+    )
     self.usage = batching.Usage()
     answers = [[None] * len(prompts) for _ in leniences]
     for job, row in batching.run(
@@ -479,6 +500,7 @@ class Sampler:
       stop_tokens=np.pad(
         np.array(stops, np.int32), (0, -len(stops) % 8), 'edge'
       ),
+      mesh=self._mesh,
     )
     return engine, stops
 

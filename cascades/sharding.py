@@ -17,7 +17,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
@@ -148,15 +147,27 @@ def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
 def fetch(tree: PyTree) -> PyTree:
   """A tree's leaves as numpy arrays, whole, on every host.
 
-  On several hosts, all of them have to call it. Keys cannot be fetched.
+  On several hosts, all of them have to call it, and what other hosts have is
+  to lie on one mesh. Keys cannot be fetched.
   """
+  leaves, treedef = jax.tree.flatten(tree)
+  far = [
+    i
+    for i, x in enumerate(leaves)
+    if not getattr(x, 'is_fully_addressable', True)
+  ]
+  if far:
+    whole = NamedSharding(leaves[far[0]].sharding.mesh, PartitionSpec())
+    # All at once: hosts wait for each other once, and not for every leaf.
+    gather = jax.jit(_identity, out_shardings=whole)
+    for i, x in zip(far, gather([leaves[i] for i in far]), strict=True):
+      leaves[i] = x
+  return jax.device_get(jax.tree.unflatten(treedef, leaves))
 
-  def whole(x):
-    if getattr(x, 'is_fully_addressable', True):
-      return x
-    return multihost_utils.process_allgather(x, tiled=True)
 
-  return jax.device_get(jax.tree.map(whole, tree))
+def _identity(x):
+  # Has a name, so that `jax.jit` knows it again.
+  return x
 
 
 def _names(path) -> list[str]:
@@ -169,10 +180,13 @@ def _names(path) -> list[str]:
 def _sharding(x, names, mesh: Mesh) -> NamedSharding:
   """Splits each axis by the mesh axis it names, where that divides it."""
   spec = [
-    name if name and size % mesh.shape[name] == 0 else None
+    name
+    if name and mesh.shape[name] > 1 and size % mesh.shape[name] == 0
+    else None
     for name, size in zip(names, np.shape(x), strict=False)
   ]
-  # As JAX itself writes specs: one spelling, one compilation.
+  # As JAX itself writes specs, with nothing that says nothing: arrays that a
+  # compiled function gave out are neither moved nor compiled for once more.
   while spec and spec[-1] is None:
     spec.pop()
   return NamedSharding(mesh, PartitionSpec(*spec))

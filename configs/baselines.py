@@ -39,6 +39,8 @@ def get_config() -> ml_collections.ConfigDict:
   c.temperature = 1.0
   # Rows decoded at a time, a row being a prompt at a lenience.
   c.batch_size = 64
+  # Devices that split the rows, and that split the parameters.
+  c.mesh = (1, 1)
   # Of the examples and of the sampling.
   c.seed = 0
   return c

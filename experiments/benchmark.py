@@ -36,10 +36,6 @@ def main() -> None:
       '--config: name a config, such as --config=configs/benchmark.py.'
     )
   config = _CONFIG.value
-  if config.suite not in SUITES:
-    raise ValueError(
-      f'suite: no suite {config.suite!r}; there are {", ".join(SUITES)}.'
-    )
   path = config_flags.get_config_filename(flags.FLAGS['config'])
   workdir = pathlib.Path(
     _WORKDIR.value or pathlib.Path('runs') / pathlib.Path(path).stem
@@ -56,6 +52,10 @@ def run(config, workdir: pathlib.Path) -> None:
 
   from cascades import records
 
+  if config.suite not in SUITES:
+    raise ValueError(
+      f'suite: no suite {config.suite!r}; there are {", ".join(SUITES)}.'
+    )
   # Compile times are figures here.
   jax.config.update('jax_enable_compilation_cache', False)
   suite = importlib.import_module(f'experiments.suites.{config.suite}')

@@ -23,6 +23,13 @@ _CACHE = flags.DEFINE_bool(
   "Keep compiled programs in the user's cache folder, for the next process.",
 )
 
+_DISTRIBUTED = flags.DEFINE_string(
+  'distributed',
+  None,
+  'On several hosts, the same command on each: auto on clusters that JAX knows,'
+  ' else COORDINATOR_HOST:PORT,HOSTS,INDEX_OF_THIS_HOST.',
+)
+
 # The errors whose message is written for the user. Anything else is a bug
 # and keeps its traceback.
 _MISTAKES = (ValueError, OSError, flags.Error, app.UsageError)
@@ -77,6 +84,23 @@ def _keep_compiled() -> None:
     os.environ.setdefault(name, value)
 
 
+def _join_hosts(said: str) -> None:
+  """Joins the processes of all hosts, as the flag says."""
+  from cascades import sharding
+
+  if said == 'auto':
+    sharding.initialize()
+    return
+  try:
+    coordinator, hosts, index = said.split(',')
+    hosts, index = int(hosts), int(index)
+  except ValueError:
+    raise ValueError(
+      f'distributed: {said!r} will not do; give auto, or HOST:PORT,HOSTS,INDEX.'
+    ) from None
+  sharding.initialize(coordinator, hosts, index)
+
+
 def run(
   main: Callable[[], Any],
   flags_parser: Callable[[list[str]], list[str]] | None = None,
@@ -94,6 +118,8 @@ def run(
       raise app.UsageError(f'{argv[1]!r} is not a flag; see --help.')
     if _CACHE.value:
       _keep_compiled()
+    if _DISTRIBUTED.value:
+      _join_hosts(_DISTRIBUTED.value)
     main()
 
   app.run(

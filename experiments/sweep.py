@@ -316,6 +316,7 @@ class Decoder:
       gamma=curve.gamma,
       temperature=config.temperature,
       batch_size=self.batch_size,
+      mesh=config.mesh,
       verification=curve.verification,
       gate=curve.gate,
       bonus=curve.bonus,
@@ -405,12 +406,15 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
 
   from cascades import (
     batching,
+    checkpoints,
     costs,
     load_model,
+    memory,
     metrics,
     records,
     report,
     sampler,
+    sharding,
   )
   from cascades.tasks import TASKS
 
@@ -424,11 +428,26 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
     if config[name] < 1:
       raise ValueError(f'{name}: {config[name]} will not do; give 1 or more.')
   check(chosen, config.temperature)
+  if math.prod(config.mesh) > 1:
+    sharding.make_mesh(*config.mesh)
+  if jax.process_index():
+    # Every host decodes the same; the first one's results are the results.
+    workdir = workdir / f'host-{jax.process_index()}'
   cli.make_folder(workdir)
 
   bar = cli.progress(len(chosen) * len(config.tasks), 'loading the models')
-  checkpoints = load_model(config.verifier), load_model(config.drafter)
-  sampler.check_pair(*checkpoints)
+  memory.check(
+    checkpoints.describe(config.verifier),
+    checkpoints.describe(config.drafter),
+    batch_size=config.batch_size,
+    # Prompts are not known yet; what they take is looked at once more.
+    cache_length=max(TASKS[name].max_new_tokens for name in config.tasks),
+    gamma=max(curve.gamma for curve in chosen),
+    allocated=False,
+    devices=math.prod(config.mesh),
+  )
+  pair = load_model(config.verifier), load_model(config.drafter)
+  sampler.check_pair(*pair)
   of_curves = ('method', 'lenience', *_OPTIONS)
   fields = {
     name: records.plain(value)
@@ -452,11 +471,11 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
   if not costs_path.exists():
     bar.set_description('measuring unit costs')
     gammas = sorted({curve.gamma for curve in chosen})
-    measured = costs.measure(*checkpoints, gammas=gammas)
+    measured = costs.measure(*pair, gammas=gammas)
     records.write_text(costs_path, measured.to_json())
   clock, paths, usage = CompileClock(), [], batching.Usage()
   for task in (TASKS[name] for name in config.tasks):
-    decoder = Decoder(config, checkpoints, task, clock, workdir / 'records')
+    decoder = Decoder(config, pair, task, clock, workdir / 'records')
     for curve in chosen:
       bar.set_description(f'{task.name} {curve.name}')
       paths.append(decoder.path(curve))

@@ -40,7 +40,7 @@ def _no_network(monkeypatch):
 
 @functools.cache
 def load(folder: str) -> checkpoints.Checkpoint:
-  return checkpoints.load_model(FIXTURES / folder)
+  return checkpoints.load_model(FIXTURES / folder).unpacked()
 
 
 def read_config(folder: str) -> dict:
@@ -184,10 +184,52 @@ def test_the_text_part_of_a_multimodal_checkpoint(tmp_path, root):
   shutil.copy(source / 'tokenizer.model', tmp_path)
   whole = {'model_type': 'gemma3', 'text_config': read_config('hf_gemma3')}
   (tmp_path / 'config.json').write_text(json.dumps(whole))
-  read = checkpoints.load_model(str(tmp_path))
+  read = checkpoints.load_model(str(tmp_path)).unpacked()
   assert read.model == load('hf_gemma3').model
   jax.tree.map(
     np.testing.assert_array_equal, read.params, load('hf_gemma3').params
+  )
+
+
+@pytest.mark.parametrize('folder', ['hf_gemma2', 'hf_gemma3', 'shared'])
+def test_packed_parameters_are_the_same_model(folder):
+  if folder == 'shared':
+    # As many heads for keys as for queries, and the gate by columns.
+    model = own_model('gemma2-2b')[0]
+    config = dataclasses.replace(
+      model.module.config,
+      num_embed=64,
+      embed_dim=32,
+      hidden_dim=48,
+      num_heads=2,
+      num_kv_heads=2,
+      head_dim=16,
+      attention_types=model.module.config.attention_types[:2],
+      transpose_gating_einsum=False,
+    )
+    module = dataclasses.replace(model.module, config=config, dtype=jnp.float32)
+    model = models.LanguageModel(module, 64)
+    plain = checkpoints.Checkpoint(
+      model, model.init_params(jax.random.key(0)), None
+    )
+  else:
+    plain = load(folder)
+  packed = plain.packed()
+  assert packed.packed() is packed
+  moved = [
+    a.shape != b.shape
+    for a, b in zip(
+      *map(jax.tree.leaves, (plain.params, packed.params)), strict=True
+    )
+  ]
+  assert sum(moved) > 4
+  jax.tree.map(
+    np.testing.assert_array_equal, packed.unpacked().params, plain.params
+  )
+  tokens = jnp.arange(12)
+  np.testing.assert_array_equal(
+    uncached(packed.model, packed.params, tokens),
+    uncached(plain.model, plain.params, tokens),
   )
 
 
@@ -237,7 +279,7 @@ def test_round_trip_is_exact(family, heads, kv_heads, dtype, tmp_path):
   tokenizer = load('hf_gemma2').tokenizer
   folder = tmp_path / 'not' / 'there yet'
   checkpoints.save_model(folder, config, params, tokenizer)
-  read = checkpoints.load_model(folder)
+  read = checkpoints.load_model(folder).unpacked()
   assert read.model == model
   assert read.tokenizer == tokenizer
   assert jax.tree.structure(read.params) == jax.tree.structure(shapes)
@@ -766,17 +808,17 @@ def test_a_name_is_fetched_by_gemma(monkeypatch, local_tokenizer):
 
   def load_params(path, **kwargs):
     calls.append((path.value, kwargs))
-    return {'the': 'parameters'}
+    return {'the': {'parameters': jnp.ones(3)}}
 
   ckpts = models.import_gemma().ckpts
   monkeypatch.setattr(ckpts, 'load_params', load_params)
-  model, params, tokenizer = checkpoints.load_model('gemma2-2b-it')
+  model, params, tokenizer = checkpoints.load_model('gemma2-2b-it').unpacked()
   (path, kwargs), *rest = calls
   assert not rest
   assert path.endswith('/gemma2-2b-it')
   assert kwargs == {'text_only': True}
   assert model == own_model('gemma2-2b')[0]
-  assert params == {'the': 'parameters'}
+  np.testing.assert_array_equal(params['the']['parameters'], 1)
   assert isinstance(tokenizer, tokenizers.Tokenizer)
   assert local_tokenizer == [own_model('gemma2-2b')[1]]
 

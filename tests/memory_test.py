@@ -219,14 +219,15 @@ def test_what_is_free_is_the_limit(pair, monkeypatch):
 
 
 def test_a_pair_of_9b_is_refused_without_being_made(nine_b):
-  # 9.2e9 parameters of four bytes, twice.
+  # 9.2e9 parameters of four bytes, twice; a row of a cache has 42 layers of
+  # 2 x 1024 x 8 x 256 floats, and there are 12 for each model.
   message = refusal(
     (nine_b, nine_b), int(80e9), batch_size=8, cache_length=1024
   )
   assert message == (
-    'memory: batch_size 8 with cache_length 1024 needs 82.8 GB (weights 73.9,'
-    ' caches 8.5, logits 0.2) where 80.0 GB are free; give batch_size 4 or'
-    ' cache_length 512 or models in bfloat16 or 2 devices of this size.'
+    'memory: batch_size 8 with cache_length 1024 needs 91.0 GB (weights 73.9,'
+    ' caches 16.9, logits 0.1) where 80.0 GB are free; give batch_size 2 or'
+    ' cache_length 256 or models in bfloat16 or 2 devices of this size.'
   )
   # Loaded or not, there is as little room for the caches.
   params = memory.need(nine_b, nine_b, **OPTIONS).params

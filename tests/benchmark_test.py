@@ -1,0 +1,136 @@
+"""The benchmark of the loop, on models of no size, and its arithmetic."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cascades import methods, testing
+from experiments import benchmark, cli
+from experiments.suites import decoding
+
+
+def _shape(width):
+  return dict(
+    model_type='gemma2',
+    vocab_size=512,
+    hidden_size=width,
+    intermediate_size=32,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=8,
+    query_pre_attn_scalar=8,
+  )
+
+
+@pytest.fixture(scope='module')
+def found(tmp_path_factory):
+  workdir = tmp_path_factory.mktemp('benchmark')
+  config = cli.load_config_module('configs/benchmark.py').get_config()
+  config.pairs = {'small': {'verifier': _shape(32), 'drafter': _shape(16)}}
+  config.compiles = False
+  config.batch_sizes, config.gammas, config.gamma = (1,), (1, 2), 2
+  config.acceptances, config.repeats, config.new_tokens = (0.5, 0.9), 2, 12
+  before = jax.config.jax_enable_compilation_cache
+  benchmark.run(config, workdir)
+  jax.config.update('jax_enable_compilation_cache', before)
+  return json.loads((workdir / 'benchmark.json').read_text())
+
+
+def test_every_arm_is_timed(found):
+  timed = [row for row in found['figures'] if 'decode_s' in row]
+  arms = [row['arm'] for row in timed]
+  assert {arm: arms.count(arm) for arm in arms} == {
+    'gemma': 1,
+    'alone': 1,
+    'lock-step': 1,
+    'strict': 3,
+    'token_v3': 2,
+    'floor': 3,
+    'reading': 2,
+    'drafting': 1,
+  }
+  for row in timed:
+    assert len(row['decode_s']) == len(row['prefill_s']) == 2
+    assert min(row['decode_s']) > 0
+    if 'tokens' in row:
+      assert row['tokens'] == 12 * row['batch']
+    if row['arm'] in ('gemma', 'alone', 'lock-step'):
+      assert row['same_tokens']
+
+
+def test_all_that_follows_is_there(found):
+  rows = decoding.rows(found['figures'])
+  strict = [r for r in rows if r['arm'] == 'strict' and r['batch'] == 1]
+  assert all(row['over_formula'] > 0 for row in strict)
+  assert sum('over_floor' in row for row in strict) == 2
+  names = [name for name, *_ in decoding.targets(found['figures'])]
+  assert len(set(names)) == len(names) > 5
+  table = decoding.table(found['figures'])
+  for word in ('small', 'lock-step', 'x floor', 'target', 'formula'):
+    assert word in table
+
+
+def test_a_forced_method_keeps_as_many_as_it_is_told():
+  d = jax.tree.map(jnp.asarray, testing.rows('random', 8))
+  for name in ('speed', 'token_v3'):
+    method = decoding.forced(methods.METHODS[name])
+    kept = jax.vmap(method.acceptance, (0, None))(d, jnp.float32(0.7))
+    np.testing.assert_allclose(kept, 0.7, rtol=1e-6)
+
+
+def _row(arm, gamma, decode_s, blocks, **more):
+  return {
+    'pair': 'x',
+    'batch': 1,
+    'arm': arm,
+    'gamma': gamma,
+    'prefill_s': [1.0],
+    'decode_s': [decode_s],
+    'blocks': blocks,
+    'tokens': 40,
+    'weight_bytes': 8,
+  } | more
+
+
+def test_targets_are_the_formulas():
+  figures = [
+    _row('gemma', 0, 80.0, 40),
+    _row('alone', 0, 40.0, 40),
+    _row('lock-step', 1, 60.0, 40),
+    _row('floor', 0, 40.0, 40),
+    _row('drafting', 0, 4.0, 40),
+    _row('strict', 3, 16.0, 10, acceptance=1.0, lenience=0.0),
+    _row('floor', 3, 15.0, 10),
+    _row('reading', 3, 10.0, 10),
+  ]
+  (row,) = [r for r in decoding.rows(figures) if r['arm'] == 'strict']
+  assert row['over_gemma'] == pytest.approx(5)
+  assert row['over_lock_step'] == pytest.approx(3.75)
+  assert row['over_floor'] == pytest.approx(16 / 15)
+  # 4 tokens for 3 drafts of 0.1 and a reading of 1, in passes of 1.
+  assert row['formula'] == pytest.approx(4 / (3 * 0.1 + 1))
+  assert row['over_formula'] == pytest.approx(2.5 / (4 / 1.3))
+  met = {name: met for name, _, _, met in decoding.targets(figures)}
+  assert met['x, batch 1: loop time by its floor, worst gamma']
+  assert not met['x, batch 1: speed-up by the formula, worst gamma 3']
+
+
+@pytest.mark.parametrize(
+  ('field', 'value', 'said'),
+  [
+    ('repeats', 0, 'repeats: 0'),
+    ('gammas', (), 'gammas: it is empty'),
+    ('acceptances', (1.5,), 'acceptances: 1.5 is no probability'),
+    ('suite', 'odd', 'suite: no suite'),
+  ],
+)
+def test_bad_fields_are_named(field, value, said, tmp_path):
+  config = cli.load_config_module('configs/benchmark.py').get_config()
+  with config.unlocked():
+    config[field] = value
+  with pytest.raises(ValueError, match=said):
+    benchmark.run(config, tmp_path)

@@ -1,0 +1,337 @@
+"""Tests of meshes; this file is also the program of their child processes.
+
+How many devices a CPU counts as is fixed once JAX has started, so everything
+that needs several of them is done by children: see `main`.
+"""
+
+import dataclasses
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from cascades import (
+  decoding,
+  drafters,
+  methods,
+  models,
+  sampling,
+  sharding,
+  testing,
+)
+
+_ROOT = pathlib.Path(__file__).parents[1]
+_LENGTHS = np.array([8, 7, 6, 5, 4, 3, 8, 8], np.int32)
+_NEW, _GAMMA = 16, 2
+
+
+def start(devices: int, *args) -> subprocess.Popen:
+  """This file as a process that counts so many CPU devices."""
+  flags = [
+    f'--xla_force_host_platform_device_count={devices}',
+    # Most of the time goes into compiling.
+    '--xla_backend_optimization_level=0',
+    '--xla_llvm_disable_expensive_passes=true',
+  ]
+  env = dict(
+    os.environ,
+    XLA_FLAGS=' '.join(flags),
+    JAX_PLATFORMS='cpu',
+    PYTHONPATH=str(_ROOT),
+  )
+  return subprocess.Popen(
+    [sys.executable, __file__, *map(str, args)],
+    env=env,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+  )
+
+
+def finish(*processes: subprocess.Popen, timeout: int = 240) -> None:
+  """Waits for processes, which must end well; none outlives this."""
+  try:
+    said = [process.communicate(timeout=timeout)[0] for process in processes]
+  finally:
+    for process in processes:
+      process.kill()
+      process.wait()
+  for process, text in zip(processes, said, strict=True):
+    assert process.returncode == 0, text
+    assert text.endswith('fine\n'), text
+
+
+# --- What the children do ---
+
+
+def gemma(width: int = 64, heads: int = 8, kv_heads: int = 4):
+  return models.from_config(
+    dict(
+      model_type='gemma3_text',
+      vocab_size=256,
+      hidden_size=width,
+      intermediate_size=2 * width,
+      num_hidden_layers=1,
+      layer_types=['sliding_attention'],
+      num_attention_heads=heads,
+      num_key_value_heads=kv_heads,
+      head_dim=8,
+      query_pre_attn_scalar=8,
+      sliding_window=12,
+    )
+  )
+
+
+def decode(pair, params, mesh=None):
+  """Greedy answers and drawn ones, of 8 rows, on a mesh or on one device."""
+  keys = jax.random.split(jax.random.key(2), len(_LENGTHS))
+  prompts = np.random.default_rng(0).integers(1, 256, (len(_LENGTHS), 8))
+  inputs = prompts.astype(np.int32), _LENGTHS, keys, _LENGTHS + _NEW
+  if mesh:
+    params = [
+      sharding.shard_params(m, p, mesh)
+      for m, p in zip(pair, params, strict=True)
+    ]
+    inputs = sharding.shard_rows(inputs, mesh)
+  pair = dict(verifier=pair[0], drafter=drafters.ModelDrafter(pair[1]))
+  for temperature in 0.0, 1.0:
+    rows = decoding.prefill(
+      *params, *inputs, cache_length=8 + _NEW + _GAMMA + 1, **pair
+    )
+    # Two loops, so that the first one's rows go into the second.
+    for max_blocks in 3, 2**30:
+      if mesh:
+        rows = sharding.shard_rows(rows, mesh)
+      rows, _ = decoding.decode(
+        rows,
+        *params,
+        sampling.Processing(temperature=np.float32(temperature)),
+        np.array([-1], np.int32),
+        np.int32(0),
+        np.int32(max_blocks),
+        method=methods.METHODS['token_v3'],
+        gamma=_GAMMA,
+        **pair,
+      )
+    if mesh:
+      # The loop leaves caches where they lie, and so does `shard_rows`.
+      again = sharding.shard_rows(rows, mesh)
+      for field in 'tokens', 'verifier_cache', 'drafter_state':
+        x, y = getattr(rows, field), getattr(again, field)
+        same = jax.tree.map(lambda x, y: x is y, x, y)
+        assert jax.tree.all(same), same
+    yield sharding.fetch(
+      rows.replace(verifier_cache=None, drafter_state=None, key=None)
+    )
+
+
+def check_equal(got, want):
+  """The same answers; logarithms may be rounded in another way."""
+  for a, b in zip(got, want, strict=True):
+    np.testing.assert_array_equal(a.length, _LENGTHS + _NEW)
+    np.testing.assert_allclose(a.logprob, b.logprob, rtol=1e-4, atol=1e-4)
+    for field in dataclasses.fields(a):
+      x, y = getattr(a, field.name), getattr(b, field.name)
+      if field.name != 'logprob' and x is not None:
+        assert isinstance(x, np.ndarray)
+        # What lies past a row's end is not part of it.
+        if x.ndim == 2:
+          seen = np.arange(x.shape[1]) < a.length[:, None]
+          x, y = np.where(seen, x, 0), np.where(seen, y, 0)
+        np.testing.assert_array_equal(x, y, err_msg=field.name)
+
+
+def shard_shapes(params, mesh, model):
+  """By the names of a leaf, what one device has of it."""
+  split = sharding.shard_params(model, params, mesh)
+  return {
+    '/'.join(entry.key for entry in path): x.addressable_shards[0].data.shape
+    for path, x in jax.tree_util.tree_leaves_with_path(split)
+  }
+
+
+def check_layouts():
+  """Every matrix is split where it should be, in all orders of its axes."""
+
+  def zeros(model):
+    return jax.tree.map(
+      lambda x: np.zeros(x.shape, x.dtype), model.param_shapes()
+    )
+
+  def check(model, mesh, want):
+    params = zeros(model)
+    got = shard_shapes(params, mesh, model)
+    for name, shape in want.items():
+      whole = [key for key in got if name in key.split('/')]
+      assert whole, name
+      assert {got[key] for key in whole} == {shape}, (name, got)
+    # Norms and alike.
+    assert all(got[key] == (64,) for key in got if 'ffw_norm' in key)
+    packed = dataclasses.replace(model, packed=True)
+    shards = model.pack(
+      jax.tree.map(
+        lambda x: np.zeros(x.addressable_shards[0].data.shape),
+        sharding.shard_params(model, params, mesh),
+      )
+    )
+    names = shard_shapes(model.pack(params), mesh, packed)
+    assert list(names.values()) == [x.shape for x in jax.tree.leaves(shards)]
+
+  four, eight = sharding.make_mesh(2, 4), sharding.make_mesh(1, 8)
+  grouped, by_head = gemma(), gemma(kv_heads=8)
+  want = {
+    'input_embedding': (64, 64),
+    'q_einsum': (2, 64, 8),
+    'kv_einsum': (2, 1, 64, 8),
+    'attn_vec_einsum': (2, 8, 64),
+    'gating_einsum': (2, 32, 64),
+    'linear': (32, 64),
+  }
+  check(grouped, four, want)
+  check(by_head, four, {'qkv_einsum': (3, 2, 64, 8)})
+  # 4 heads cannot be split in 8, so that all devices have all of them.
+  check(grouped, eight, {'q_einsum': (1, 64, 8), 'kv_einsum': (2, 4, 64, 8)})
+  config = dataclasses.replace(
+    grouped.module.config, transpose_gating_einsum=False
+  )
+  by_columns = dataclasses.replace(
+    grouped, module=grouped.module.clone(config=config)
+  )
+  check(by_columns, four, want | {'gating_einsum': (2, 64, 32)})
+
+
+def check_rows():
+  """Rows are split along `data`, and caches by their heads."""
+  mesh = sharding.make_mesh(2, 4)
+  cache = dict(k=np.zeros((4, 1, 9, 4, 8)), v=np.zeros((4, 1, 9, 3, 8)))
+  tree = dict(
+    cache=cache,
+    tokens=np.zeros((4, 9), np.int32),
+    odd=np.zeros(3),
+    key=jax.random.split(jax.random.key(0), 4),
+  )
+  rows = sharding.shard_rows(tree, mesh)
+  shapes = jax.tree.map(lambda x: x.sharding.shard_shape(x.shape), rows)
+  assert shapes == dict(
+    cache=dict(k=(2, 1, 9, 1, 8), v=(2, 1, 9, 3, 8)),
+    tokens=(2, 9),
+    odd=(3,),
+    key=(2,),
+  )
+  again = sharding.shard_rows(rows, mesh)
+  assert jax.tree.all(jax.tree.map(lambda x, y: x is y, rows, again))
+
+
+def check_parameters_on_hosts():
+  """What is split among hosts is put together again."""
+  model = gemma()
+  random = np.random.default_rng(0)
+  params = jax.tree.map(
+    lambda x: random.normal(size=x.shape).astype(x.dtype), model.param_shapes()
+  )
+  mesh = sharding.make_mesh(1, 8)
+  # From an array that is tied to a device, too.
+  params['final_norm']['scale'] = jax.device_put(
+    params['final_norm']['scale'], jax.local_devices()[1]
+  )
+  split = sharding.shard_params(model, params, mesh)
+  embedding = split['embedder']['input_embedding']
+  assert not embedding.is_fully_addressable
+  assert embedding.addressable_shards[0].data.shape == (32, 64)
+  whole = sharding.fetch({'params': split, 'here': np.arange(3)})
+  jax.tree.map(np.testing.assert_array_equal, whole['params'], params)
+  np.testing.assert_array_equal(whole['here'], np.arange(3))
+
+
+def main(job: str, *args: str) -> None:
+  """A child process: `meshes`, or `join PORT ID`."""
+  if job == 'join':
+    port, process = args
+    sharding.initialize(f'localhost:{port}', 2, int(process))
+    with pytest.raises(ValueError, match=r'^coordinator: .*once') as error:
+      sharding.initialize(f'localhost:{port}', 2, int(process))
+    assert '\n' not in str(error.value)
+    assert len(jax.devices()) == 8
+    assert len(jax.local_devices()) == 4
+    check_parameters_on_hosts()
+    # Between processes a CPU is slow, so that these have little to exchange.
+    pair = testing.TableModel(256), testing.TableModel(256)
+    shapes = [((4, 2), False)]
+  else:
+    check_layouts()
+    check_rows()
+    pair = gemma(), gemma(32, 4, 4)
+    shapes = [
+      ((8, 1), False),
+      ((4, 2), True),
+      ((2, 4), False),
+      ((1, 8), True),
+    ]
+  params = [
+    model.init_params(jax.random.key(i)) for i, model in enumerate(pair)
+  ]
+  alone = list(decode(pair, params))
+  assert sum(rows.accepted.sum() for rows in alone) > 0
+  for shape, packed in shapes:
+    models_, params_ = pair, params
+    if packed:
+      models_ = [dataclasses.replace(model, packed=True) for model in pair]
+      params_ = [model.pack(p) for model, p in zip(pair, params, strict=True)]
+    check_equal(decode(models_, params_, sharding.make_mesh(*shape)), alone)
+  print('fine')
+
+
+# --- Tests ---
+
+
+def test_answers_are_those_of_one_device_on_every_mesh():
+  finish(start(8, 'meshes'))
+
+
+def test_two_processes_share_one_mesh_and_both_get_every_row():
+  with socket.socket() as free:
+    free.bind(('localhost', 0))
+    port = free.getsockname()[1]
+  finish(*[start(4, 'join', port, process) for process in range(2)])
+
+
+@pytest.mark.parametrize(
+  ('data', 'model', 'text'),
+  [
+    (0, 1, 'mesh: 0 x 1 has no devices; give numbers of at least 1.'),
+    (2, -1, 'mesh: 2 x -1 has no devices; give numbers of at least 1.'),
+    (
+      4000,
+      2,
+      # Not counted here: children must not start JAX as they import this.
+      'mesh: 4000 x 2 needs 8000 devices, but there are {count};'
+      ' give numbers whose product is at most that.',
+    ),
+  ],
+)
+def test_a_mesh_needs_its_devices(data, model, text):
+  with pytest.raises(ValueError) as error:  # noqa: PT011 (all of it is below)
+    sharding.make_mesh(data, model)
+  assert str(error.value) == text.format(count=jax.device_count())
+
+
+def test_one_device_is_a_mesh_too_and_tables_are_copied():
+  mesh = sharding.make_mesh(1, 1)
+  table = testing.TableModel(5)
+  params = table.init_params(jax.random.key(0))
+  placed = sharding.shard_params(table, params, mesh)
+  assert placed.sharding.is_fully_replicated
+  np.testing.assert_array_equal(sharding.fetch(placed), params)
+  tree = {'a': np.arange(3), 'b': None}
+  again = sharding.fetch(sharding.replicate(tree, mesh))
+  np.testing.assert_array_equal(again['a'], tree['a'])
+  assert again['b'] is None
+
+
+if __name__ == '__main__':
+  main(*sys.argv[1:])
