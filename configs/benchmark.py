@@ -25,8 +25,10 @@ def _shape(width, hidden, layers, heads, kv_heads, head_dim, vocab_size):
   )
 
 
-def _pair(verifier, drafter):
-  return ml_collections.ConfigDict(dict(verifier=verifier, drafter=drafter))
+def _pair(verifier, drafter, name=''):
+  return ml_collections.ConfigDict(
+    dict(name=name, verifier=verifier, drafter=drafter)
+  )
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -36,14 +38,18 @@ def get_config() -> ml_collections.ConfigDict:
   # Of the random weights; the bundled ones are float32.
   c.dtype = 'float32'
   # Bundled names, or fields of a config.json for random weights.
-  c.pairs = ml_collections.ConfigDict()
-  c.pairs['bundled'] = _pair('tiny-verifier', 'tiny-drafter')
-  c.pairs['32M'] = _pair(
-    _shape(512, 2048, 7, 8, 4, 64, 8192), _shape(48, 128, 2, 2, 1, 32, 8192)
-  )
-  c.pairs['120M'] = _pair(
-    _shape(768, 3072, 12, 12, 4, 64, 16384),
-    _shape(128, 512, 6, 4, 2, 64, 16384),
+  c.pairs = (
+    _pair('tiny-verifier', 'tiny-drafter', 'bundled'),
+    _pair(
+      _shape(512, 2048, 7, 8, 4, 64, 8192),
+      _shape(48, 128, 2, 2, 1, 32, 8192),
+      '32M',
+    ),
+    _pair(
+      _shape(768, 3072, 12, 12, 4, 64, 16384),
+      _shape(128, 512, 6, 4, 2, 64, 16384),
+      '120M',
+    ),
   )
   # Rows of a batch.
   c.batch_sizes = (1, 4, 16)

@@ -51,14 +51,21 @@ def get_config() -> ml_collections.ConfigDict:
   # Of the random weights.
   c.dtype = 'bfloat16'
   # Fields of a config.json each.
-  c.pairs = ml_collections.ConfigDict()
-  c.pairs['gemma2 2B to 9B'] = dict(
-    verifier=_gemma2(3584, 14336, 42, 16, 8),
-    drafter=_gemma2(2304, 9216, 26, 8, 4),
-  )
-  c.pairs['gemma3 270M to 4B'] = dict(
-    verifier=_gemma3(2560, 10240, 34, 8, 4, 1024),
-    drafter=_gemma3(640, 2048, 18, 4, 1, 512),
+  c.pairs = (
+    ml_collections.ConfigDict(
+      dict(
+        name='gemma2 2B to 9B',
+        verifier=_gemma2(3584, 14336, 42, 16, 8),
+        drafter=_gemma2(2304, 9216, 26, 8, 4),
+      )
+    ),
+    ml_collections.ConfigDict(
+      dict(
+        name='gemma3 270M to 4B',
+        verifier=_gemma3(2560, 10240, 34, 8, 4, 1024),
+        drafter=_gemma3(640, 2048, 18, 4, 1, 512),
+      )
+    ),
   )
   # Rows of a batch.
   c.batch_sizes = (1, 16)

@@ -73,6 +73,11 @@ class Curve:
     return f'{name} gamma {self.gamma}' if self.gamma else name
 
 
+def _mesh(config) -> tuple[int, int]:
+  """Devices for the rows and for the parameters; a config may be silent."""
+  return tuple(config.get('mesh', (1, 1)))
+
+
 _OPTIONS = ('gamma', 'verification', 'gate', 'bonus')
 
 
@@ -316,7 +321,7 @@ class Decoder:
       gamma=curve.gamma,
       temperature=config.temperature,
       batch_size=self.batch_size,
-      mesh=config.mesh,
+      mesh=_mesh(config),
       verification=curve.verification,
       gate=curve.gate,
       bonus=curve.bonus,
@@ -428,8 +433,8 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
     if config[name] < 1:
       raise ValueError(f'{name}: {config[name]} will not do; give 1 or more.')
   check(chosen, config.temperature)
-  if math.prod(config.mesh) > 1:
-    sharding.make_mesh(*config.mesh)
+  if math.prod(_mesh(config)) > 1:
+    sharding.make_mesh(*_mesh(config))
   if jax.process_index():
     # Every host decodes the same; the first one's results are the results.
     workdir = workdir / f'host-{jax.process_index()}'
@@ -444,7 +449,7 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
     cache_length=max(TASKS[name].max_new_tokens for name in config.tasks),
     gamma=max(curve.gamma for curve in chosen),
     allocated=False,
-    devices=math.prod(config.mesh),
+    devices=math.prod(_mesh(config)),
   )
   pair = load_model(config.verifier), load_model(config.drafter)
   sampler.check_pair(*pair)

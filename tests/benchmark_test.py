@@ -4,11 +4,12 @@ import json
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 import numpy as np
 import pytest
 
 from cascades import methods, testing
-from experiments import benchmark, cli
+from experiments import cli, suites
 from experiments.suites import decoding
 
 
@@ -30,12 +31,23 @@ def _shape(width):
 def found(tmp_path_factory):
   workdir = tmp_path_factory.mktemp('benchmark')
   config = cli.load_config_module('configs/benchmark.py').get_config()
-  config.pairs = {'small': {'verifier': _shape(32), 'drafter': _shape(16)}}
+  config.pairs = (
+    ml_collections.ConfigDict(
+      {'name': 'small', 'verifier': _shape(32), 'drafter': _shape(16)}
+    ),
+  )
   config.compiles = False
   config.batch_sizes, config.gammas, config.gamma = (1,), (1, 2), 2
   config.acceptances, config.repeats, config.new_tokens = (0.5, 0.9), 2, 12
   before = jax.config.jax_enable_compilation_cache
-  benchmark.run(config, workdir)
+  suites.run(config, workdir)
+  # Nothing is left to be done, and nothing is done twice.
+  figures = (workdir / 'benchmark.json').read_text()
+  suites.run(config, workdir)
+  assert (workdir / 'benchmark.json').read_text() == figures
+  config.repeats = 3
+  with pytest.raises(ValueError, match='figures of another config;'):
+    suites.run(config, workdir)
   jax.config.update('jax_enable_compilation_cache', before)
   return json.loads((workdir / 'benchmark.json').read_text())
 
@@ -68,7 +80,7 @@ def test_all_that_follows_is_there(found):
   assert all(row['over_formula'] > 0 for row in strict)
   assert sum('over_floor' in row for row in strict) == 2
   names = [name for name, *_ in decoding.targets(found['figures'])]
-  assert len(set(names)) == len(names) > 5
+  assert len(set(names)) == len(names) == 5
   table = decoding.table(found['figures'])
   for word in ('small', 'lock-step', 'x floor', 'target', 'formula'):
     assert word in table
@@ -133,4 +145,4 @@ def test_bad_fields_are_named(field, value, said, tmp_path):
   with config.unlocked():
     config[field] = value
   with pytest.raises(ValueError, match=said):
-    benchmark.run(config, tmp_path)
+    suites.run(config, tmp_path)

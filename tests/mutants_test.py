@@ -572,7 +572,7 @@ _MUTANTS = (
   Mutant(
     'wrong_rows_dropped',
     'a batch that is narrowed keeps its first rows',
-    batching.run,
+    batching._run,
     'decoding.take(rows, _padded(going, slots))',
     'decoding.take(rows, np.arange(slots))',
     batching_test.test_a_batch_is_narrowed_when_few_rows_are_left,

@@ -1,5 +1,6 @@
 """The sample launcher, as a user runs it."""
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -13,12 +14,13 @@ from experiments import sample
 _ROOT = pathlib.Path(__file__).parent.parent
 
 
-def _run(*arguments):
+def _run(*arguments, **environment):
   return subprocess.run(
     [sys.executable, '-m', 'experiments.sample', *arguments],
     capture_output=True,
     text=True,
     cwd=_ROOT,
+    env=os.environ | environment,
   )
 
 
@@ -74,6 +76,7 @@ def test_flags_offer_what_there_is():
     (['--prompt=x', '--lenience=nan'], 'lenience: nan'),
     (['--prompt=x', '--gamma=two'], 'gamma'),
     (['--prompt=x', '--verification=blok'], 'verification'),
+    (['--prompt=x', '--distributed=here'], "distributed: 'here' will not do"),
     (
       ['--prompt=x', '--method=cactus', '--verification=block'],
       'cactus verifies each token',
@@ -105,3 +108,15 @@ def test_marks_stand_in_for_colours():
   pieces, sources = ['a', 'b', 'c', 'd', ''], [0, 1, 2, 3, 3]
   assert sample.paint(pieces, sources, False) == 'ab[c]{d}'
   assert '\x1b[1;31mc' in sample.paint(pieces, sources, True)
+
+
+def test_what_was_compiled_is_kept_for_the_next_process(tmp_path):
+  arguments = '--prompt=x', '--max_new_tokens=2', '--gamma=1'
+  kept = tmp_path / 'cascades' / 'compiled'
+  done = _run(*arguments, XDG_CACHE_HOME=str(tmp_path))
+  assert done.returncode == 0, done.stderr
+  files = {path: path.stat().st_mtime_ns for path in kept.glob('*-cache')}
+  assert files
+  again = _run(*arguments, XDG_CACHE_HOME=str(tmp_path))
+  assert (again.stdout, again.stderr) == (done.stdout, done.stderr)
+  assert {p: p.stat().st_mtime_ns for p in kept.glob('*-cache')} == files

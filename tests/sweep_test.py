@@ -4,15 +4,17 @@ import dataclasses
 import json
 import math
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
 
-from cascades import checkpoints, metrics, records
+from cascades import checkpoints, decoding, memory, metrics, records
 from experiments import cli, sweep
 from experiments.sweep import Curve
 
@@ -364,3 +366,38 @@ def test_plain_settings_survive_json():
   value = records.plain((-math.inf, 0.5))
   assert json.loads(json.dumps(value)) == ['-inf', 0.5]
   assert np.isinf(float(value[0]))
+
+
+def test_a_batch_that_does_not_fit_is_said(tmp_path, capsys, monkeypatch):
+  decode = decoding.decode
+
+  def scarce(rows, *args, **options):
+    if len(rows.length) > 2:
+      raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory.')
+    return decode(rows, *args, **options)
+
+  monkeypatch.setattr(decoding, 'decode', scarce)
+  sweep.run(_config(batch_size=4), _CURVES[:1], tmp_path / 'w')
+  said = capsys.readouterr()
+  assert 'memory: 4 rows at a time were too many for' in said.err
+  assert 'going on with 2.' in said.err
+  assert re.search(r'Rows kept busy: \d', said.out)
+  frame = pd.read_csv(tmp_path / 'w' / 'summary.csv')
+  assert (frame.n == 5).all()
+
+
+def test_a_pair_that_does_not_fit_is_refused_before_it_is_loaded(
+  tmp_path, monkeypatch
+):
+  def load(name):
+    raise AssertionError(name)
+
+  monkeypatch.setattr(checkpoints, 'load_model', load)
+  monkeypatch.setattr(memory, 'available', lambda: 10**6)
+  with pytest.raises(ValueError, match=r'memory: .* needs .* where 0\.0 GB'):
+    sweep.run(_config(), _CURVES[:1], tmp_path / 'w')
+
+
+def test_a_mesh_that_there_is_not_is_refused(tmp_path):
+  with pytest.raises(ValueError, match='mesh: 2 x 64 needs 128 devices'):
+    sweep.run(_config(mesh=(2, 64)), _CURVES[:1], tmp_path / 'w')

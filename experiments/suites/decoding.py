@@ -113,9 +113,9 @@ class Pair:
   compiled: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
 
-def load_pair(config, name: str) -> Pair:
+def load_pair(config, spec) -> Pair:
   """A pair of a config: bundled names, or shapes with random weights."""
-  spec = config.pairs[name]
+  name = spec.name
   rows = max(config.batch_sizes)
   if isinstance(spec.verifier, str):
     pair = load_model(spec.verifier), load_model(spec.drafter)
@@ -707,26 +707,40 @@ def _cache() -> dict[str, Any]:
   }
 
 
-def measure(config) -> Iterator[dict[str, Any]]:
-  """All figures, as they are known."""
+def measure(config, done: Sequence[dict[str, Any]] = ()) -> Iterator[dict]:
+  """All figures, as they are known.
+
+  Args:
+    config: What to time.
+    done: Figures of an earlier run, which are not measured again.
+  """
+  groups = {(row.get('pair'), row.get('batch', row['arm'])) for row in done}
   bar = cli.progress(0, 'measuring the machine')
-  yield _copy_bandwidth()
+  singles = [('copy', _copy_bandwidth)]
   if config.compiles:
-    bar.set_description('compiling a large pair')
-    yield _compile(config)
-    yield _memory(config)
-    yield _cache()
-  for name in config.pairs:
-    bar.set_description(f'{name}: loading')
-    pair = load_pair(config, name)
-    for batch in config.batch_sizes:
-      bar.set_description(f'{name}, batch {batch}: compiling')
+    singles += [
+      ('compile', lambda: _compile(config)),
+      ('memory', lambda: _memory(config)),
+      ('compilation cache', _cache),
+    ]
+  for arm, single in singles:
+    if all(row['arm'] != arm for row in done):
+      bar.set_description(arm)
+      yield single()
+  for spec in config.pairs:
+    todo = [b for b in config.batch_sizes if (spec.name, b) not in groups]
+    if not todo and (spec.name, 'curve') in groups:
+      continue
+    bar.set_description(f'{spec.name}: loading')
+    pair = load_pair(config, spec)
+    for batch in todo:
+      bar.set_description(f'{pair.name}, batch {batch}: compiling')
       arms = list(_arms(config, pair, batch))
-      bar.set_description(f'{name}, batch {batch}')
+      bar.set_description(f'{pair.name}, batch {batch}')
       bar.total += len(arms) * (config.repeats + 1)
       yield from _time(config, pair, batch, arms, bar)
       pair.compiled.clear()
-    if not pair.random:
+    if not pair.random and (pair.name, 'curve') not in groups:
       yield _curve(config, pair)
   bar.close()
 

@@ -24,11 +24,13 @@ def check(config) -> None:
       raise ValueError(f'{name}: {config[name]} will not do; give 1 or more.')
 
 
-def measure(config) -> Iterator[dict[str, Any]]:
-  """Figures of every arm.
+def measure(config, done: Sequence[dict[str, Any]] = ()) -> Iterator[dict]:
+  """Figures of every arm, which take turns: all of them, or none.
 
   The unit is two softmaxes of the same size: what makes q and p of logits.
   """
+  if done:
+    return
   batch, gamma, size = config.batch, config.gamma, config.vocab_size
   names = list(config.methods) or list(methods.METHODS)
   shape = (batch, gamma + 1, size)
