@@ -165,9 +165,9 @@ def _of_drafts(fns, lenience, draft, rows, of) -> list[Array]:
   if not gamma:
     return [jnp.zeros((0,)) for _ in fns]
 
-  def one(inputs):
-    row, x = inputs
-    d = of(row)
+  def one(i):
+    # Looked up in place: a slice of the rows would be a copy of them.
+    d, x = of(_row(rows, i)), draft[i]
     return [
       jnp.zeros((), d.q.dtype)
       if fn is None
@@ -175,10 +175,9 @@ def _of_drafts(fns, lenience, draft, rows, of) -> list[Array]:
       for fn in fns
     ]
 
-  rows = jax.tree.map(lambda x: x[:gamma], rows)
   size = jax.tree.leaves(rows)[0].shape[-1]
   at_once = min(gamma, max(1, _AT_ONCE // size))
-  return jax.lax.map(one, (rows, draft), batch_size=at_once)
+  return jax.lax.map(one, jnp.arange(gamma), batch_size=at_once)
 
 
 def _leading(kept: Bool[Array, 'n']) -> Int[Array, '']:
