@@ -283,62 +283,41 @@ def run(
   Yields:
     An answer's place and its final row, without caches; in no order.
   """
-  done: set[Job] = set()
-  while True:
+  asked = prompts, keys, np.asarray(leniences, np.float32), max_new_tokens
+  todo = {Job(i, j) for i in range(len(prompts)) for j in range(len(leniences))}
+  while todo:
+    slots = width(len(todo), batch_size)
     try:
-      for job, row in _run(
-        engine,
-        prompts,
-        keys,
-        leniences,
-        max_new_tokens,
-        batch_size,
-        usage,
-        return_logits,
-        done,
-      ):
-        done.add(job)
+      for job, row in _run(engine, *asked, return_logits, todo, slots, usage):
+        todo.remove(job)
         yield job, row
-      return
     except jax.errors.JaxRuntimeError as e:
-      slots = width(len(prompts) * len(leniences), batch_size)
       if 'RESOURCE_EXHAUSTED' not in str(e) or slots == 1:
         raise
       usage.batch_size = batch_size = slots // 2
 
 
 def _run(
-  engine,
-  prompts,
-  keys,
-  leniences,
-  max_new_tokens,
-  batch_size,
-  usage,
-  return_logits,
-  done,
+  engine, prompts, keys, leniences, max_new_tokens, logits, todo, slots, usage
 ):
-  """As `run`, for the answers that are not done, in batches of one size."""
+  """As `run`, for some of its jobs, in a batch of so many rows at first."""
   lengths = np.array([len(prompt) for prompt in prompts])
   # The longest first, so that groups are of one length, and so that caches
   # need not grow for a prompt.
   order = np.argsort(-lengths, kind='stable')
   copies = len(leniences)
   left = {
-    int(i): [job for j in range(copies) if (job := Job(int(i), j)) not in done]
-    for i in order
+    i: [job for j in range(copies) if (job := Job(i, j)) in todo]
+    for i in order.tolist()
   }
-  order = [i for i, jobs in left.items() if jobs]
-  leniences = np.asarray(leniences, np.float32)
-  slots = width(max(1, sum(map(len, left.values()))), batch_size)
   # Few at a time: prompts that were read wait in memory for free rows.
   group = min(len(prompts), max(1, slots // (2 * copies)))
   most = engine.room(int(lengths.max()), max_new_tokens)
   room = engine.room(int(lengths.max()), min(max_new_tokens, _FIRST))
-  logits_length = max_new_tokens + engine.gamma + 1 if return_logits else 0
+  logits_length = max_new_tokens + engine.gamma + 1 if logits else 0
 
   held: list[Job | None] = [None] * slots
-  groups = itertools.batched(order, group)
+  groups = itertools.batched((i for i, jobs in left.items() if jobs), group)
   rows = ready = small = None
   waiting: list[Job] = []
   filled = False
@@ -390,7 +369,7 @@ def _run(
       live = slots // 4
     else:
       live, longest = 0, (small.limit - small.length)[going].max()
-      if longest >= _TAIL and len(going) < slots:
+      if longest >= _TAIL:
         slots = width(len(going), slots)
         rows = decoding.take(rows, _padded(going, slots))
         rows = rows.replace(done=rows.done | (np.arange(slots) >= len(going)))

@@ -64,9 +64,7 @@ def _loop(model, width: int, context: int):
   def run(params):
     def body(i, carry):
       cache, tokens = carry
-      positions = i * width + jnp.arange(width)
-      mask = drafters.visible(positions, context)
-      logits, cache = model(params, tokens, positions, mask, cache)
+      logits, cache = drafters.read(model, params, cache, tokens, i * width)
       # The next tokens depend on the logits, so that no pass is left out.
       return cache, jnp.argmax(logits, -1).astype(jnp.int32)
 

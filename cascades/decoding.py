@@ -4,8 +4,8 @@
 so every row of a batch advances on its own. Around it are the few things that
 whoever keeps a batch busy has to do between two loops: `prefill` prompts,
 `place` them in rows that are free, `extend` a row by another turn, `resize`
-the caches. Each is compiled once per shapes and static arguments, and takes
-the memory of the states that it is given.
+the caches. Each is compiled once per shapes and static arguments; those that
+change rows where they lie take their memory.
 
 Rolling a cache back is setting one integer:
 
@@ -66,11 +66,28 @@ class SamplingState:
   bonus: Int[Array, '']
 
 
+_COUNTERS = ('blocks', 'examined', 'accepted', 'deferred', 'residual', 'bonus')
+
+
 def _write(buffer: Array, at: Int[Array, ''], values: Array) -> Array:
   """buffer with `values` from row `at` on; they must fit."""
   start = (at,) + (0,) * (buffer.ndim - 1)
   return jax.lax.dynamic_update_slice(
     buffer, values.astype(buffer.dtype), start
+  )
+
+
+def distributions(
+  drafter_logits: Float[Array, 'V'],
+  verifier_logits: Float[Array, 'V'],
+  how: sampling.Processing,
+) -> methods.Distributions:
+  """What methods look at, of both models' logits at one position."""
+  return methods.Distributions(
+    q=sampling.probabilities(drafter_logits, how),
+    p=sampling.probabilities(verifier_logits, how),
+    q_gate=sampling.gate_probabilities(drafter_logits),
+    p_gate=sampling.gate_probabilities(verifier_logits),
   )
 
 
@@ -109,15 +126,6 @@ def step(
   )
 
   # 3. How many drafts stay, and the token after them.
-  def distributions(row):
-    zq, zp = row
-    return methods.Distributions(
-      q=sampling.probabilities(zq, how),
-      p=sampling.probabilities(zp, how),
-      q_gate=sampling.gate_probabilities(zq),
-      p_gate=sampling.gate_probabilities(zp),
-    )
-
   verdict = verification.verify(
     method,
     state.lenience,
@@ -125,7 +133,7 @@ def step(
     draft.tokens,
     (draft.logits, logits),
     scheme,
-    distributions,
+    lambda row: distributions(*row, how),
   )
   n = verdict.num_accepted
   index = jnp.arange(gamma + 1)
@@ -205,7 +213,6 @@ def _extend(
   )
   drafter_state = drafter.read(drafter_params, state.drafter_state, block, at)
   length = state.length + prompt_length
-  zero = jnp.zeros((), jnp.int32)
   return state.replace(
     tokens=_write(state.tokens, state.length, prompt),
     source=_write(state.source, state.length, jnp.zeros_like(prompt)),
@@ -215,12 +222,7 @@ def _extend(
     done=length >= limit,
     verifier_cache=verifier.rewind(cache, length - 1),
     drafter_state=drafter.rewind(drafter_state, length - 1),
-    blocks=zero,
-    examined=zero,
-    accepted=zero,
-    deferred=zero,
-    residual=zero,
-    bonus=zero,
+    **dict.fromkeys(_COUNTERS, jnp.zeros((), jnp.int32)),
   )
 
 
@@ -236,7 +238,7 @@ def _start(
   logits_length: int,
 ) -> SamplingState:
   """A sequence of one token, which no model has read."""
-  zero, one = jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32)
+  one = jnp.ones((), jnp.int32)
   logits = None
   if logits_length:
     logits = jnp.zeros((logits_length, verifier.vocab_size), jnp.float32)
@@ -253,12 +255,7 @@ def _start(
     source=jnp.zeros((cache_length,), jnp.int8),
     logprob=jnp.zeros((cache_length,), jnp.float32),
     logits=logits,
-    blocks=zero,
-    examined=zero,
-    accepted=zero,
-    deferred=zero,
-    residual=zero,
-    bonus=zero,
+    **dict.fromkeys(_COUNTERS, jnp.zeros((), jnp.int32)),
   )
 
 

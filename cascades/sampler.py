@@ -394,14 +394,8 @@ class Sampler:
     for number, prompt in enumerate(ids):
       self._check_room(f'prompt {number}', len(prompt), max_new_tokens)
     engine, stops = self._engine(forbidden_tokens, stop_tokens)
-    memory.check(
-      self.verifier,
-      self.drafter,
-      batch_size=batching.width(len(ids) * len(leniences), self.batch_size),
-      cache_length=max(map(len, ids)) + max_new_tokens + self.gamma + 1,
-      gamma=self.gamma,
-      allocated=True,
-      devices=1 if self._mesh is None else self._mesh.size,
+    self._check_memory(
+      len(ids) * len(leniences), max(map(len, ids)), max_new_tokens
     )
     self.usage = batching.Usage()
     answers = [[None] * len(prompts) for _ in leniences]
@@ -450,6 +444,7 @@ class Sampler:
       before = last_state.row
       read = before.tokens[0, : int(before.length[0])].tolist()
     self._check_room('prompt', len(read) + len(ids), max_new_tokens)
+    self._check_memory(1, len(read) + len(ids), max_new_tokens)
     self.usage = batching.Usage()
     for small, row in batching.turn(
       engine,
@@ -510,6 +505,17 @@ class Sampler:
         f'{name}: its {length} tokens and {new} new ones do not fit into'
         f' cache_length {self.cache_length}; shorten it or raise cache_length.'
       )
+
+  def _check_memory(self, rows: int, length: int, new: int) -> None:
+    memory.check(
+      self.verifier,
+      self.drafter,
+      batch_size=batching.width(rows, self.batch_size),
+      cache_length=length + new + self.gamma + 1,
+      gamma=self.gamma,
+      allocated=True,
+      devices=1 if self._mesh is None else self._mesh.size,
+    )
 
   def _encode(self, prompt: str, add_bos: bool = True) -> list[int]:
     if not isinstance(prompt, str):

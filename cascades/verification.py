@@ -156,11 +156,15 @@ def verify(
   )
 
 
-def _of_drafts(fns, lenience, draft, rows, of) -> list[Array]:
-  """What each function says of the drafted tokens; [len(draft)] each.
+def _of_token(fn, d, lenience, x) -> Array:
+  """What a function says of one token; None says 0 of everything."""
+  if fn is None:
+    return jnp.zeros((), d.q.dtype)
+  return jnp.broadcast_to(fn(d, lenience), d.q.shape)[x]
 
-  None says 0 of everything.
-  """
+
+def _of_drafts(fns, lenience, draft, rows, of) -> list[Array]:
+  """What each function says of the drafted tokens; [len(draft)] each."""
   gamma = draft.shape[0]
   if not gamma:
     return [jnp.zeros((0,)) for _ in fns]
@@ -168,12 +172,7 @@ def _of_drafts(fns, lenience, draft, rows, of) -> list[Array]:
   def one(i):
     # Looked up in place: a slice of the rows would be a copy of them.
     d, x = of(_row(rows, i)), draft[i]
-    return [
-      jnp.zeros((), d.q.dtype)
-      if fn is None
-      else jnp.broadcast_to(fn(d, lenience), d.q.shape)[x]
-      for fn in fns
-    ]
+    return [_of_token(fn, d, lenience, x) for fn in fns]
 
   size = jax.tree.leaves(rows)[0].shape[-1]
   at_once = min(gamma, max(1, _AT_ONCE // size))
@@ -220,19 +219,18 @@ def _block(method, lenience, uniforms, draft, rows, of, bonus):
   """
   gamma = draft.shape[0]
 
-  def weigh(w, inputs):
-    row, x = inputs
-    d = of(row)
+  def weigh(w, i):
+    d, x = of(_row(rows, i)), draft[i]
     pi = method.law(d, lenience)
     mass = jnp.maximum(0, w * pi - d.q).sum()
     # A draft has q(x) > 0, unless it stands past a row's end.
     after = w * pi[x] / jnp.where(d.q[x] > 0, d.q[x], 1)
     after = jnp.where(w * pi[x] >= d.q[x], 1.0, after)
-    return after.astype(w.dtype), (w, mass)
+    deferred = _of_token(method.rule, d, lenience, x)
+    return after.astype(w.dtype), (w, mass, deferred)
 
-  drafted = jax.tree.map(lambda x: x[:gamma], rows)
   one = jnp.ones((), jax.eval_shape(of, _row(rows, 0)).q.dtype)
-  last, (w, mass) = jax.lax.scan(weigh, one, (drafted, draft))
+  last, (w, mass, deferred) = jax.lax.scan(weigh, one, jnp.arange(gamma))
   # In this order no rounding makes the divisor smaller than the mass. At w = 1
   # and no mass the next draft is kept for certain: any h will do.
   h = jnp.where(w < 1, mass / (mass + jnp.where(w < 1, 1 - w, 1)), 1)
@@ -246,7 +244,6 @@ def _block(method, lenience, uniforms, draft, rows, of, bonus):
   law = method.law(d, lenience)
   instead = methods.normalised(jnp.maximum(0, w[kept] * law - d.q), law)
   beyond = law if bonus == 'target' else d.p
-  (deferred,) = _of_drafts((method.rule,), lenience, draft, rows, of)
   return _verdict(kept, kept < gamma, instead, beyond, uniforms[1], deferred)
 
 

@@ -11,10 +11,10 @@ import ml_collections
 _VOCABULARY = 262_144
 
 
-def _gemma2(width, hidden, layers, heads, kv_heads):
+def _shape(family, width, hidden, layers, heads, kv_heads, **more):
   return ml_collections.ConfigDict(
     dict(
-      model_type='gemma2',
+      model_type=family,
       vocab_size=_VOCABULARY,
       hidden_size=width,
       intermediate_size=hidden,
@@ -23,23 +23,7 @@ def _gemma2(width, hidden, layers, heads, kv_heads):
       num_key_value_heads=kv_heads,
       head_dim=256,
       query_pre_attn_scalar=256,
-    )
-  )
-
-
-def _gemma3(width, hidden, layers, heads, kv_heads, sliding_window):
-  return ml_collections.ConfigDict(
-    dict(
-      model_type='gemma3_text',
-      vocab_size=_VOCABULARY,
-      hidden_size=width,
-      intermediate_size=hidden,
-      num_hidden_layers=layers,
-      num_attention_heads=heads,
-      num_key_value_heads=kv_heads,
-      head_dim=256,
-      query_pre_attn_scalar=256,
-      sliding_window=sliding_window,
+      **more,
     )
   )
 
@@ -55,15 +39,17 @@ def get_config() -> ml_collections.ConfigDict:
     ml_collections.ConfigDict(
       dict(
         name='gemma2 2B to 9B',
-        verifier=_gemma2(3584, 14336, 42, 16, 8),
-        drafter=_gemma2(2304, 9216, 26, 8, 4),
+        verifier=_shape('gemma2', 3584, 14336, 42, 16, 8),
+        drafter=_shape('gemma2', 2304, 9216, 26, 8, 4),
       )
     ),
     ml_collections.ConfigDict(
       dict(
         name='gemma3 270M to 4B',
-        verifier=_gemma3(2560, 10240, 34, 8, 4, 1024),
-        drafter=_gemma3(640, 2048, 18, 4, 1, 512),
+        verifier=_shape(
+          'gemma3_text', 2560, 10240, 34, 8, 4, sliding_window=1024
+        ),
+        drafter=_shape('gemma3_text', 640, 2048, 18, 4, 1, sliding_window=512),
       )
     ),
   )

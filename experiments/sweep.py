@@ -248,13 +248,15 @@ class Decoder:
   Attributes:
     task: Whose examples are decoded.
     batch_size: Most rows at a time.
-    usage: What each curve took, by its name.
+    usage: What its curves took together.
   """
 
   def __init__(self, config, checkpoints, task, clock, folder: pathlib.Path):
+    from cascades import batching
+
     self.task = task
     self.batch_size = config.batch_size
-    self.usage = {}
+    self.usage = batching.Usage()
     self._config, self._clock, self._folder = config, clock, folder
     self._checkpoints = dict(zip(_ALONE, checkpoints, strict=True))
     self._examples = list(
@@ -335,10 +337,9 @@ class Decoder:
     )
     wall = time.perf_counter() - start
     wall -= self._clock.seconds - compiled
-    self.usage[curve.name] = usage = decoder.usage
-    if usage.batch_size:
-      # What did not fit once will not fit again.
-      self.batch_size = usage.batch_size
+    self.usage.add(decoder.usage)
+    # What did not fit once will not fit again.
+    self.batch_size = self.usage.batch_size or self.batch_size
     blocks = sum(a.counts['verifier_calls'] for row in points for a in row)
     found = []
     for lenience, answers in zip(
@@ -494,8 +495,7 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
             file=sys.stderr,
           )
       bar.update()
-    for used in decoder.usage.values():
-      usage.add(used)
+    usage.add(decoder.usage)
   bar.close()
   frame = metrics.summarise(
     itertools.chain.from_iterable(map(records.read, paths)),

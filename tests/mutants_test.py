@@ -434,9 +434,9 @@ _MUTANTS = (
   Mutant(
     'raw_q',
     'q is raw, the draft is not',
-    decoding.step,
-    'q=sampling.probabilities(zq, how)',
-    'q=sampling.gate_probabilities(zq)',
+    decoding.distributions,
+    'q=sampling.probabilities(drafter_logits, how)',
+    'q=sampling.gate_probabilities(drafter_logits)',
     _loop,
     ('speed',),
   ),

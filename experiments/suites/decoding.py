@@ -42,6 +42,8 @@ from cascades import (
   models,
   sampling,
   tasks,
+  tokenizers,
+  verification,
 )
 from experiments import cli
 
@@ -58,7 +60,7 @@ def check(config) -> None:
   for name in ('gammas', 'batch_sizes', 'acceptances', 'leniences'):
     if not config[name]:
       raise ValueError(f'{name}: it is empty; give at least one.')
-    if name.endswith('s') and min(config[name]) <= 0:
+    if name != 'leniences' and min(config[name]) <= 0:
       raise ValueError(f'{name}: give numbers above 0.')
   for rate in config.acceptances:
     if rate > 1:
@@ -149,14 +151,14 @@ def _prompts(verifier, rows: int, new_tokens: int) -> list[np.ndarray]:
     np.array(verifier.tokenizer.encode(e.prompt, add_bos=True), np.int32)
     for e in examples
   ]
-  engine = _engine(verifier, None, 'verifier_only', 0, stops=(1,))
+  engine = _engine(verifier, None, 'verifier_only', 0, stops=(tokenizers.EOS,))
   keys = jax.random.split(jax.random.key(0), len(ids))
   usage = batching.Usage()
   long = [
     job.prompt
     for job, row in batching.run(engine, ids, keys, [0], new_tokens, 64, usage)
     if row.length - row.prompt_length == new_tokens
-    and row.tokens[row.length - 1] != 1
+    and row.tokens[row.length - 1] != tokenizers.EOS
   ]
   if len(long) < rows:
     raise ValueError(
@@ -178,7 +180,7 @@ def _engine(verifier, drafter, method, gamma: int, stops=(-1,)):
     drafter_params=drafter.params if gamma else (),
     method=methods.get_method(method),
     gamma=gamma,
-    scheme=decoding.verification.STANDARD,
+    scheme=verification.STANDARD,
     how=sampling.Processing(temperature=np.float32(0)),
     stop_tokens=np.array(stops, np.int32),
   )
@@ -358,12 +360,7 @@ def lock_step(pair: Pair, batch: int) -> Arm:
     zp, verifier_cache = drafters.read(
       verifier.model, verifier_params, state.verifier_cache, last, at
     )
-    d = methods.Distributions(
-      sampling.probabilities(zq[0], how),
-      sampling.probabilities(zp[0], how),
-      sampling.gate_probabilities(zq[0]),
-      sampling.gate_probabilities(zp[0]),
-    )
+    d = decoding.distributions(zq[0], zp[0], how)
     keys = jax.random.split(jax.random.fold_in(state.key, state.blocks), 3)
     draft = sampling.sample(keys[0], d.q)
     accepted = jax.random.uniform(keys[1]) < method.acceptance(d, 0.0)[draft]

@@ -1,7 +1,7 @@
 """Each method's acceptance and residual, and its verification of a block."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,7 +10,6 @@ import numpy as np
 
 from cascades import methods, verification
 from experiments import cli
-from experiments.suites import timing
 
 
 def check(config) -> None:
@@ -22,6 +21,27 @@ def check(config) -> None:
   for name in ('batch', 'vocab_size', 'repeats'):
     if config[name] < 1:
       raise ValueError(f'{name}: {config[name]} will not do; give 1 or more.')
+
+
+def interleave(
+  arms: Mapping[str, Callable[[], Any]], repeats: int, bar
+) -> dict[str, list[float]]:
+  """Seconds of every arm, the arms taking turns; the first turn is left out.
+
+  Args:
+    arms: Functions of nothing that return arrays.
+    repeats: Turns that count.
+    bar: Moved on by one for each turn of an arm.
+  """
+  seconds: dict[str, list[float]] = {name: [] for name in arms}
+  for turn in range(repeats + 1):
+    for name, run in arms.items():
+      start = time.perf_counter()
+      jax.block_until_ready(run())
+      if turn:
+        seconds[name].append(time.perf_counter() - start)
+      bar.update()
+  return seconds
 
 
 def measure(config, done: Sequence[dict[str, Any]] = ()) -> Iterator[dict]:
@@ -78,7 +98,7 @@ def measure(config, done: Sequence[dict[str, Any]] = ()) -> Iterator[dict]:
     arms[name] = lambda exe=exe, args=args: exe(*args)
     bar.update()
   bar.set_description('timing')
-  seconds = timing.interleave(arms, config.repeats, bar)
+  seconds = interleave(arms, config.repeats, bar)
   bar.close()
   unit = float(np.median(seconds['two softmaxes']))
   for name, times in seconds.items():
