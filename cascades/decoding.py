@@ -124,6 +124,8 @@ def step(
     jnp.concatenate([last[None], draft.tokens]),
     at,
   )
+  # Made once: fused into each of its readers, it would be made for each.
+  logits = jax.lax.optimization_barrier(logits)
 
   # 3. How many drafts stay, and the token after them.
   verdict = verification.verify(

@@ -9,10 +9,12 @@ experiments/results/benchmark.
 import ml_collections
 
 
-def _shape(width, hidden, layers, heads, kv_heads, head_dim, vocab_size):
+def _shape(
+  width, hidden, layers, heads, kv_heads, head_dim, vocab_size, family='gemma2'
+):
   return ml_collections.ConfigDict(
     dict(
-      model_type='gemma2',
+      model_type=family,
       vocab_size=vocab_size,
       hidden_size=width,
       intermediate_size=hidden,
@@ -74,9 +76,11 @@ def get_config() -> ml_collections.ConfigDict:
     _shape(2304, 9216, 26, 8, 4, 256, 256_000),
     _shape(2304, 9216, 26, 8, 4, 256, 256_000),
   )
-  # Small models with Gemma 3's vocabulary, whose temporaries are counted.
+  # Small models with Gemma 3's vocabulary, whose temporaries are counted; at
+  # gamma, and at twice as much.
   c.memory = _pair(
-    _shape(64, 128, 2, 2, 1, 32, 262_144), _shape(32, 64, 1, 1, 1, 32, 262_144)
+    _shape(64, 128, 2, 2, 1, 32, 262_144, 'gemma3_text'),
+    _shape(32, 64, 1, 1, 1, 32, 262_144, 'gemma3_text'),
   )
   c.memory.batch = 8
   c.memory.gamma = 4
