@@ -21,9 +21,9 @@ _HOME = {
   'get_acceptance_residual_fns': 'methods',
 }
 _MODULES = (
-  'auditing batching checkpoints costs decoding drafters memory methods metrics'
-  ' models records report sampler sampling sequence sharding stats tasks'
-  ' testing tokenizers training verification'
+  'auditing batching chain checkpoints costs decoding drafters heads memory'
+  ' methods metrics models pairing records report sampler sampling sequence'
+  ' sharding stats tasks testing tokenizers training verification'
 ).split()
 
 __all__ = sorted([*_HOME, *_MODULES])

@@ -53,8 +53,12 @@ def bucket(n: int, least: int = 64) -> int:
 
 
 def width(rows: int, batch_size: int) -> int:
-  """The rows of a batch: a power of two, as few as hold them all."""
-  return min(batch_size, 1 << (rows - 1).bit_length())
+  """The rows of a batch, as few of these as hold them all.
+
+  1, 2, 4, 8, and from there on every power of two and one between: what a few
+  devices can divide among them, and no more than a third of it for nothing.
+  """
+  return min(batch_size, bucket(rows, 1 << min(3, (rows - 1).bit_length())))
 
 
 @dataclasses.dataclass
@@ -118,6 +122,7 @@ class Engine:
     stop_tokens: Ids that end a row.
     mesh: Devices that the rows lie on; None for one. Parameters lie there
       already.
+    drafts: How many are drafted per block.
   """
 
   verifier: Any
@@ -130,6 +135,7 @@ class Engine:
   how: sampling.Processing
   stop_tokens: Int[Array, 'K']
   mesh: jax.sharding.Mesh | None = None
+  drafts: int = 1
 
   def laid(self, rows: PyTree) -> PyTree:
     """Rows, or their inputs, where the mesh wants them; no copy if there."""
@@ -209,12 +215,18 @@ class Engine:
       method=self.method,
       gamma=self.gamma,
       scheme=self.scheme,
+      drafts=self.drafts,
       **self._models,
     )
 
+  @property
+  def slack(self) -> int:
+    """Slots beyond a sequence that a block may write."""
+    return decoding.slack(self.drafter, self.gamma, self.drafts)
+
   def room(self, length: int, new: int) -> int:
     """Cache slots for so many tokens and so many new ones."""
-    return bucket(length + new + self.gamma + 1)
+    return bucket(length + new + self.slack)
 
   def widened(self, room: int, longest: int, most: int) -> int:
     """The room that a batch goes on with.
@@ -224,7 +236,7 @@ class Engine:
       longest: Tokens of its longest row.
       most: What is never too small.
     """
-    fits = longest + self.gamma + 1 <= room
+    fits = longest + self.slack <= room
     return room if fits else min(2 * room, most)
 
 
@@ -242,7 +254,7 @@ def pad(
 def fetch(rows: decoding.SamplingState) -> decoding.SamplingState:
   """Everything small of some rows, as numpy arrays: no caches, no logits."""
   rows = rows.replace(
-    verifier_cache=None, drafter_state=None, key=None, logits=None
+    verifier_cache=None, drafter_state=None, hidden=None, key=None, logits=None
   )
   return sharding.fetch(rows)
 

@@ -47,6 +47,8 @@ class SamplingState:
   done: Bool[Array, '']
   verifier_cache: PyTree
   drafter_state: PyTree
+  # Where the verifier said the last token; only for drafters that look at it.
+  hidden: Float[Array, 'D'] | None
   # Fixed for a row.
   key: jax.Array
   lenience: Float[Array, '']
@@ -59,6 +61,8 @@ class SamplingState:
   logits: Float[Array, 'R V'] | None
   # Counters, as field standards define them; see `records.Record`.
   blocks: Int[Array, '']
+  drafted: Int[Array, '']
+  drafter_calls: Int[Array, '']
   examined: Int[Array, '']
   accepted: Int[Array, '']
   deferred: Int[Array, '']
@@ -66,7 +70,16 @@ class SamplingState:
   bonus: Int[Array, '']
 
 
-_COUNTERS = ('blocks', 'examined', 'accepted', 'deferred', 'residual', 'bonus')
+COUNTERS = (
+  'blocks',
+  'drafted',
+  'drafter_calls',
+  'examined',
+  'accepted',
+  'deferred',
+  'residual',
+  'bonus',
+)
 
 
 def _write(buffer: Array, at: Int[Array, ''], values: Array) -> Array:
@@ -77,14 +90,42 @@ def _write(buffer: Array, at: Int[Array, ''], values: Array) -> Array:
   )
 
 
+def check_drafter(
+  drafter: drafters.Drafter, scheme: verification.Scheme, drafts: int
+) -> None:
+  """Refuses what a drafter cannot do.
+
+  Raises:
+    ValueError: It has not so many drafts, or they are not independent and the
+      scheme wants them to be.
+  """
+  name = type(drafter).__name__
+  if drafter.most is not None and drafts > drafter.most:
+    raise ValueError(
+      f'drafts: {drafts} will not do; {name} has {drafter.most} to offer.'
+    )
+  if drafts > 1 and not drafter.independent and scheme.verification != 'match':
+    raise ValueError(
+      f'verification: the drafts of {name} are not independent draws, as'
+      f" {scheme.verification!r} wants them; take 'match'."
+    )
+
+
+def slack(drafter: drafters.Drafter, gamma: int, drafts: int = 1) -> int:
+  """Slots that a block may write beyond a sequence."""
+  return (gamma + 1) * drafts + drafter.slack
+
+
 def distributions(
   drafter_logits: Float[Array, 'V'],
   verifier_logits: Float[Array, 'V'],
   how: sampling.Processing,
+  drafter: drafters.Drafter | None = None,
 ) -> methods.Distributions:
   """What methods look at, of both models' logits at one position."""
+  q = (drafter or sampling).probabilities
   return methods.Distributions(
-    q=sampling.probabilities(drafter_logits, how),
+    q=q(drafter_logits, how),
     p=sampling.probabilities(verifier_logits, how),
     q_gate=sampling.gate_probabilities(drafter_logits),
     p_gate=sampling.gate_probabilities(verifier_logits),
@@ -103,29 +144,48 @@ def step(
   method: methods.Method,
   gamma: int,
   scheme: verification.Scheme,
-) -> SamplingState:
-  """One block of one sequence, in the order of the paper."""
+  drafts: int = 1,
+  return_laws: bool = False,
+) -> SamplingState | tuple[SamplingState, Float[Array, 'gamma_1 V']]:
+  """One block of one sequence, in the order of the paper.
+
+  With `return_laws`, also the law of each of its tokens, given those before.
+  """
   draft_key, verify_key = jax.vmap(jax.random.fold_in, (None, 0))(
     state.key, 2 * state.blocks + jnp.arange(2)
   )
   at = state.length - 1
-  last = state.tokens[at]
+  sizes = dict(gamma=gamma, drafts=drafts)
 
-  # 1. Draft gamma tokens; gamma + 1 distributions.
-  draft, drafter_state = drafter.propose(
-    drafter_params, state.drafter_state, last, at, draft_key, gamma, how
+  # 1. Draft gamma tokens, so many times; and what each was drawn from.
+  seen = drafters.Seen(
+    state.tokens, state.length, state.hidden, state.verifier_cache
+  )
+  draft, drafter_state, verifier_cache = drafter.propose(
+    drafter_params, state.drafter_state, seen, draft_key, how, **sizes
   )
 
-  # 2. Read [last, x_1 .. x_gamma] with the verifier, in one call.
-  logits, verifier_cache = drafters.read(
+  # 2. Read the last token and all drafts with the verifier, in one call.
+  logits, hidden, verifier_cache = drafters.read_hidden(
     verifier,
     verifier_params,
-    state.verifier_cache,
-    jnp.concatenate([last[None], draft.tokens]),
+    verifier_cache,
+    jnp.append(state.tokens[at], draft.tokens.T),
     at,
+    paths=drafts,
   )
   # Made once: fused into each of its readers, it would be made for each.
   logits = jax.lax.optimization_barrier(logits)
+
+  def place(i, path):
+    """Where the i-th token of a draft stands; at 0, the last token."""
+    if drafts == 1:
+      return i
+    return jnp.where(i > 0, 1 + (i - 1) * drafts + path, 0)
+
+  def row(i, path):
+    of_verifier = logits[place(i, path)]
+    return distributions(draft.logits[i, path], of_verifier, how, drafter)
 
   # 3. How many drafts stay, and the token after them.
   verdict = verification.verify(
@@ -133,16 +193,17 @@ def step(
     state.lenience,
     verify_key,
     draft.tokens,
-    (draft.logits, logits),
+    row,
     scheme,
-    lambda row: distributions(*row, how),
+    draft.count,
+    draft.known,
   )
-  n = verdict.num_accepted
+  n, path = verdict.num_accepted, verdict.path
   index = jnp.arange(gamma + 1)
   block = jnp.where(
     index == n,
     verdict.next_token,
-    jnp.concatenate([draft.tokens, verdict.next_token[None]]),
+    jnp.append(draft.tokens[path], verdict.next_token),
   )
   sources = jnp.where(index < n, verification.DRAFT, verdict.next_source)
 
@@ -160,20 +221,30 @@ def step(
   # The bonus token stands where no draft was examined.
   examined = emitted - next_is(verification.BONUS)
 
-  # 5. Commit by moving `length`; roll both caches back to length - 1.
+  # 5. Commit by moving `length`; roll both caches back to length - 1. Of
+  # several drafts, the slots of the one that stays come to the front first.
   length = state.length + emitted
   ended = (is_stop & (index < emitted)).any() | (length >= state.limit)
-  kept_logits = state.logits
+  if drafts > 1:
+    verifier_cache = verifier.move(verifier_cache, at, at + place(index, path))
+  kept_hidden, kept_logits = state.hidden, state.logits
+  if kept_hidden is not None:
+    kept_hidden = jnp.where(
+      state.done, kept_hidden, hidden[place(jnp.maximum(emitted - 1, 0), path)]
+    )
+  if drafts > 1:
+    logits = logits[place(index, path)]
   if kept_logits is not None:
     kept_logits = _write(
       kept_logits, state.length - state.prompt_length, logits
     )
-  return state.replace(
+  committed = state.replace(
     tokens=_write(state.tokens, state.length, block),
     length=length,
     done=state.done | ended,
     verifier_cache=verifier.rewind(verifier_cache, length - 1),
-    drafter_state=drafter.rewind(drafter_state, length - 1),
+    drafter_state=drafter.keep(drafter_state, at, path, length - 1, **sizes),
+    hidden=kept_hidden,
     source=_write(state.source, state.length, sources),
     logprob=_write(
       state.logprob,
@@ -182,6 +253,8 @@ def step(
     ),
     logits=kept_logits,
     blocks=state.blocks + ~state.done,
+    drafted=state.drafted + jnp.where(state.done, 0, draft.count.sum()),
+    drafter_calls=state.drafter_calls + jnp.where(state.done, 0, draft.calls),
     examined=state.examined + examined,
     accepted=state.accepted
     + jnp.minimum(n, emitted)
@@ -190,6 +263,10 @@ def step(
     residual=state.residual + next_is(verification.RESIDUAL),
     bonus=state.bonus + next_is(verification.BONUS),
   )
+  if not return_laws:
+    return committed
+  laws = jax.vmap(lambda i: method.law(row(i, path), state.lenience))(index)
+  return committed, laws
 
 
 def _extend(
@@ -210,11 +287,15 @@ def _extend(
   """
   at = state.length - 1
   block = jnp.concatenate([state.tokens[at][None], prompt])
-  _, cache = drafters.read(
+  _, hidden, cache = drafters.read_hidden(
     verifier, verifier_params, state.verifier_cache, block, at
   )
   drafter_state = drafter.read(drafter_params, state.drafter_state, block, at)
   length = state.length + prompt_length
+  kept_hidden = state.hidden
+  if kept_hidden is not None:
+    # A sequence of one token has no state where that was said: its own.
+    kept_hidden = hidden[jnp.maximum(prompt_length - 1, 0)]
   return state.replace(
     tokens=_write(state.tokens, state.length, prompt),
     source=_write(state.source, state.length, jnp.zeros_like(prompt)),
@@ -223,8 +304,11 @@ def _extend(
     limit=limit,
     done=length >= limit,
     verifier_cache=verifier.rewind(cache, length - 1),
-    drafter_state=drafter.rewind(drafter_state, length - 1),
-    **dict.fromkeys(_COUNTERS, jnp.zeros((), jnp.int32)),
+    drafter_state=drafter.keep(
+      drafter_state, at, jnp.zeros((), jnp.int32), length - 1, gamma=0, drafts=1
+    ),
+    hidden=kept_hidden,
+    **dict.fromkeys(COUNTERS, jnp.zeros((), jnp.int32)),
   )
 
 
@@ -241,15 +325,20 @@ def _start(
 ) -> SamplingState:
   """A sequence of one token, which no model has read."""
   one = jnp.ones((), jnp.int32)
-  logits = None
+  logits = hidden = None
   if logits_length:
     logits = jnp.zeros((logits_length, verifier.vocab_size), jnp.float32)
+  if drafter.needs_hidden:
+    hidden = jnp.zeros(
+      verifier.hidden_size(verifier_params), verifier.dtype(verifier_params)
+    )
   return SamplingState(
     tokens=jnp.zeros((cache_length,), jnp.int32).at[0].set(token),
     length=one,
     done=jnp.ones((), bool),
     verifier_cache=verifier.init_cache(verifier_params, cache_length),
     drafter_state=drafter.init(drafter_params, cache_length),
+    hidden=hidden,
     key=key,
     lenience=jnp.zeros(()),
     prompt_length=one,
@@ -257,7 +346,7 @@ def _start(
     source=jnp.zeros((cache_length,), jnp.int8),
     logprob=jnp.zeros((cache_length,), jnp.float32),
     logits=logits,
-    **dict.fromkeys(_COUNTERS, jnp.zeros((), jnp.int32)),
+    **dict.fromkeys(COUNTERS, jnp.zeros((), jnp.int32)),
   )
 
 
@@ -292,7 +381,7 @@ def prefill(
     verifier: `models.LanguageModel` or alike.
     drafter: Proposes; `drafters.NoDrafter` with gamma = 0.
     cache_length: Room of a row, at least P. A row stands still once its next
-      block would not fit: `resize` it, or make room for its limit + gamma + 1.
+      block would not fit: `resize` it, or make room for its limit + `slack`.
     logits_length: Room for the verifier's logits of new tokens, which are
       kept in float32: for the most of them + gamma + 1, or 0 to keep none.
 
@@ -423,7 +512,14 @@ def resize(
 
 @functools.partial(
   jax.jit,
-  static_argnames=('verifier', 'drafter', 'method', 'gamma', 'scheme'),
+  static_argnames=(
+    'verifier',
+    'drafter',
+    'method',
+    'gamma',
+    'scheme',
+    'drafts',
+  ),
   donate_argnames='rows',
 )
 def decode(
@@ -440,6 +536,7 @@ def decode(
   method: methods.Method,
   gamma: int,
   scheme: verification.Scheme = verification.STANDARD,
+  drafts: int = 1,
 ) -> tuple[SamplingState, Int[Array, '']]:
   """Decodes rows, each at its lenience, until there is something else to do.
 
@@ -460,17 +557,21 @@ def decode(
     method: Verifies; with gamma 0, whatever it is, the verifier decodes alone.
     gamma: Tokens drafted per block, >= 0.
     scheme: How blocks are verified.
+    drafts: How many are drafted per block.
 
   Returns:
     The states, and the number of blocks that the loop made.
 
   Raises:
-    ValueError: The method cannot be verified by the scheme.
+    ValueError: The method cannot be verified by the scheme, or the drafter
+      cannot draft so often.
   """
   if gamma == 0:
     # Without drafts there is nothing to be lenient about.
     method, scheme = methods.METHODS['verifier_only'], verification.STANDARD
-  scheme.check(method)
+    drafts = 1
+  scheme.check(method, drafts)
+  check_drafter(drafter, scheme, drafts)
   one_block = jax.vmap(
     functools.partial(
       step,
@@ -479,15 +580,17 @@ def decode(
       method=method,
       gamma=gamma,
       scheme=scheme,
+      drafts=drafts,
     ),
     (0, None, None, None, None),
+    axis_name=drafters.ROWS,
   )
   room = rows.tokens.shape[-1]
 
   def goes_on(carry):
     rows, blocks = carry
     # A finished row is still written to, past its end.
-    fits = rows.length + gamma + 1 <= room
+    fits = rows.length + slack(drafter, gamma, drafts) <= room
     return ((~rows.done).sum() > live) & fits.all() & (blocks < max_blocks)
 
   def body(carry):

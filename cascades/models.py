@@ -167,6 +167,18 @@ class LanguageModel:
     Returns:
       Logits in the parameters' dtype, and the new cache.
     """
+    logits, _, cache = self.with_hidden(params, tokens, positions, mask, cache)
+    return logits, cache
+
+  def with_hidden(
+    self,
+    params: Params,
+    tokens: Int[Array, 'L'],
+    positions: Int[Array, 'L'],
+    mask: Bool[Array, 'L S'],
+    cache: Cache | None = None,
+  ) -> tuple[Float[Array, 'L V'], Float[Array, 'L D'], Cache | None]:
+    """As a call, with the normalised states that the logits are made of."""
     out = self.module.apply(
       # Compiled, this is no transposition: the products' own undo it.
       {'params': self.unpack(params)},
@@ -174,8 +186,58 @@ class LanguageModel:
       positions=positions[None],
       attention_mask=mask[None],
       cache=cache,
+      return_hidden_states=True,
     )
-    return out.logits[0], out.cache
+    return out.logits[0], out.hidden_states[0], out.cache
+
+  def hidden_size(self, params: Params) -> int:
+    """Numbers of a hidden state."""
+    del params
+    return self.module.config.embed_dim
+
+  def dtype(self, params: Params) -> Any:
+    """Of logits and hidden states."""
+    return params['embedder']['input_embedding'].dtype
+
+  def embed(self, params: Params, token: Int[Array, '']) -> Float[Array, 'D']:
+    """A token's row of the embedding table, as it is stored."""
+    return self.unpack(params)['embedder']['input_embedding'][token]
+
+  def decode(
+    self, params: Params, hidden: Float[Array, 'D']
+  ) -> Float[Array, 'V']:
+    """Logits of a hidden state, by the same table."""
+    table = self.unpack(params)['embedder']['input_embedding']
+    logits = jnp.dot(hidden, table.T)
+    cap = self.module.config.final_logit_softcap
+    return logits if cap is None else jnp.tanh(logits / cap) * cap
+
+  def first(self, layers: int) -> 'LanguageModel':
+    """The model of the first layers only; the same parameters will do.
+
+    Raises:
+      ValueError: There are no such layers.
+    """
+    config = self.module.config
+    if not 1 <= layers < config.num_layers:
+      raise ValueError(
+        f'layers: {layers} will not do; the verifier has {config.num_layers},'
+        f' give 1 to {config.num_layers - 1}.'
+      )
+    config = dataclasses.replace(
+      config,
+      attention_types=tuple(config.attention_types)[:layers],
+    )
+    return dataclasses.replace(
+      self, module=dataclasses.replace(self.module, config=config)
+    )
+
+  def of_first(self, cache: Cache) -> Cache:
+    """What a cache of more layers holds of this model's."""
+    return {
+      f'layer_{i}': cache[f'layer_{i}']
+      for i in range(self.module.config.num_layers)
+    }
 
   def rewind(self, cache: Cache, length: Int[Array, '']) -> Cache:
     """The cache as it was when it held `length` tokens.
@@ -187,6 +249,22 @@ class LanguageModel:
       name: layer | {'end_index': jnp.full_like(layer['end_index'], length)}
       for name, layer in cache.items()
     }
+
+  def move(
+    self, cache: Cache, at: Int[Array, ''], slots: Int[Array, 'N']
+  ) -> Cache:
+    """The cache with what some slots hold written to `at` and after it."""
+
+    def moved(path, x):
+      # By name, how many axes stand after that of the slots.
+      after = {'k': 2, 'v': 2, 'positions': 0}.get(_keys(path)[-1])
+      if after is None:
+        return x
+      axis = x.ndim - 1 - after
+      chosen = jnp.take(x, slots, axis=axis)
+      return jax.lax.dynamic_update_slice_in_dim(x, chosen, at, axis)
+
+    return jax.tree_util.tree_map_with_path(moved, cache)
 
   def resize(self, params: Params, cache: Cache, cache_length: int) -> Cache:
     """The same cache with more slots."""

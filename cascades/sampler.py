@@ -17,6 +17,7 @@ from cascades import (
   drafters,
   memory,
   methods,
+  pairing,
   sampling,
   sharding,
   tokenizers,
@@ -115,6 +116,7 @@ def check_options(
   verification: str = 'token',
   gate: str = 'raw',
   bonus: str = 'target',
+  drafts: int = 1,
 ) -> dict[str, Any]:
   """A `Sampler`'s options as it uses them, without its models.
 
@@ -123,10 +125,12 @@ def check_options(
   """
   method = methods.get_method(method)
   scheme = Scheme(verification=verification, gate=gate, bonus=bonus)
-  scheme.check(method)
+  drafts = _whole('drafts', drafts, 1)
+  scheme.check(method, drafts)
   return dict(
     method=method,
     scheme=scheme,
+    drafts=drafts,
     lenience=_number('lenience', lenience, -math.inf, math.inf),
     gamma=_whole('gamma', gamma, 0),
     temperature=_number('temperature', temperature, 0, 1e6),
@@ -142,7 +146,9 @@ class Sampler:
 
   Args:
     verifier: A `Checkpoint` from `load_model`, or a name for it.
-    drafter: Likewise; None only with gamma = 0, plain decoding with the
+    drafter: Likewise; or anything else that `pairing.equip` understands: a
+      text look-up 'ngram', the verifier's first layers 'self:3', a recurrent
+      head 'tiny-recurrent'. None only with gamma = 0, plain decoding with the
       verifier.
     tokenizer: Of both models; None takes the verifier's.
     method: A name in `METHODS`, an alias of the paper's notebook, or a
@@ -156,11 +162,17 @@ class Sampler:
       only as long as the answers need.
     batch_size: Most rows decoded at a time; a row is a prompt at a lenience.
       The row of a finished answer takes the next prompt.
-    verification: 'token', 'block' or 'sequential'; see `verification.Scheme`,
-      also for the next two.
+    verification: 'token', 'block' or 'sequential' for one draft per block,
+      'multi_round', 'k_seq' or 'match' for any number; see
+      `verification`, also for the next two.
     gate: Whether deferral rules see 'raw' or 'processed' probabilities.
     bonus: Whether the token after a whole block is drawn from the 'target' or
       from the 'verifier'.
+    drafts: How many are drafted per block, side by side.
+    stop_below: The drafter stops where its most probable token is less
+      probable than this; None: never.
+    beam: Whether several drafts of a recurrent head are those of a beam
+      search; for 'match'.
     mesh: (data, model): devices to split the rows and the parameters over;
       see `sharding`.
 
@@ -175,7 +187,7 @@ class Sampler:
   def __init__(
     self,
     verifier: checkpoints.Checkpoint | str,
-    drafter: checkpoints.Checkpoint | str | None = None,
+    drafter: Any = None,
     tokenizer: tokenizers.Tokenizer | None = None,
     *,
     method: str | methods.Method = 'token_v3',
@@ -189,6 +201,9 @@ class Sampler:
     verification: str = 'token',
     gate: str = 'raw',
     bonus: str = 'target',
+    drafts: int = 1,
+    stop_below: float | None = None,
+    beam: bool = False,
     mesh: tuple[int, int] = (1, 1),
   ):
     options = check_options(
@@ -203,12 +218,16 @@ class Sampler:
       verification=verification,
       gate=gate,
       bonus=bonus,
+      drafts=drafts,
     )
+    if stop_below is not None:
+      stop_below = _number('stop_below', stop_below, 0, 1)
     self.usage = batching.Usage()
     self.method: methods.Method = options['method']
     self.scheme: Scheme = options['scheme']
     self.lenience: float = options['lenience']
     self.gamma: int = options['gamma']
+    self.drafts: int = options['drafts']
     self.temperature: float = options['temperature']
     self.top_k: int | None = options['top_k']
     self.top_p: float | None = options['top_p']
@@ -217,7 +236,7 @@ class Sampler:
     if isinstance(verifier, str):
       verifier = checkpoints.load_model(verifier)
     if isinstance(drafter, str):
-      drafter = checkpoints.load_model(drafter)
+      drafter = pairing.load_drafter(drafter)
     self.verifier, self.drafter = verifier, drafter
     self.tokenizer = tokenizer or verifier.tokenizer
     if drafter is None:
@@ -226,19 +245,25 @@ class Sampler:
           f'drafter: none is given, but gamma is {self.gamma}; give a drafter,'
           ' or gamma 0 to decode with the verifier alone.'
         )
-    else:
-      check_pair(verifier, drafter)
+    elif isinstance(drafter, checkpoints.Checkpoint):
+      pairing.check_pair(verifier, drafter)
     self._mesh = None
     if tuple(mesh) != (1, 1):
       self._mesh = sharding.make_mesh(*mesh)
       self.verifier, self.drafter = (
-        c and c._replace(params=sharding.shard_params(*c[:2], self._mesh))
+        c._replace(params=sharding.shard_params(*c[:2], self._mesh))
+        if isinstance(c, checkpoints.Checkpoint)
+        else c
         for c in (verifier, drafter)
       )
+    self._drafter = drafters.Equipped(
+      drafters.NoDrafter(verifier.model.vocab_size), ()
+    )
     if self.gamma:
-      self._drafter = drafters.ModelDrafter(drafter.model)
-    else:
-      self._drafter = drafters.NoDrafter(verifier.model.vocab_size)
+      self._drafter = pairing.equip(
+        self.verifier, self.drafter, stop_below=stop_below, beam=beam
+      )
+      decoding.check_drafter(self._drafter.drafter, self.scheme, self.drafts)
 
   def sample(
     self,
@@ -479,9 +504,9 @@ class Sampler:
     stops += self._token_ids('stop_tokens', stop_tokens or ())
     engine = batching.Engine(
       verifier=self.verifier.model,
-      drafter=self._drafter,
+      drafter=self._drafter.drafter,
       verifier_params=self.verifier.params,
-      drafter_params=self.drafter.params if self.gamma else (),
+      drafter_params=self._drafter.params,
       method=self.method,
       gamma=self.gamma,
       scheme=self.scheme,
@@ -496,23 +521,32 @@ class Sampler:
         np.array(stops, np.int32), (0, -len(stops) % 8), 'edge'
       ),
       mesh=self._mesh,
+      drafts=self.drafts if self.gamma else 1,
     )
     return engine, stops
 
+  @property
+  def _slack(self) -> int:
+    """Slots beyond a sequence that a block may write."""
+    drafts = self.drafts if self.gamma else 1
+    return decoding.slack(self._drafter.drafter, self.gamma, drafts)
+
   def _check_room(self, name: str, length: int, new: int) -> None:
-    if length + new + self.gamma + 1 > self.cache_length:
+    if length + new + self._slack > self.cache_length:
       raise ValueError(
         f'{name}: its {length} tokens and {new} new ones do not fit into'
         f' cache_length {self.cache_length}; shorten it or raise cache_length.'
       )
 
   def _check_memory(self, rows: int, length: int, new: int) -> None:
+    # What drafts and is no model of its own has no weights worth counting.
+    model = isinstance(self.drafter, checkpoints.Checkpoint)
     memory.check(
       self.verifier,
-      self.drafter,
+      self.drafter if model else None,
       batch_size=batching.width(rows, self.batch_size),
-      cache_length=length + new + self.gamma + 1,
-      gamma=self.gamma,
+      cache_length=length + new + self._slack,
+      gamma=self.gamma * self.drafts,
       allocated=True,
       devices=1 if self._mesh is None else self._mesh.size,
     )
@@ -566,15 +600,15 @@ class Sampler:
   ) -> dict[str, int]:
     blocks = int(state.blocks)
     counts = dict(
-      drafted=blocks * self.gamma,
+      drafted=int(state.drafted),
       examined=int(state.examined),
       accepted=int(state.accepted),
       deferred=int(state.deferred),
       residual=int(state.residual),
       bonus=int(state.bonus),
       verifier_calls=blocks,
-      verifier_tokens=blocks * (self.gamma + 1),
-      drafter_calls=blocks * self._drafter.calls(self.gamma),
+      verifier_tokens=blocks * (self.gamma * self.drafts + 1),
+      drafter_calls=int(state.drafter_calls),
     )
     if self.gamma and self.scheme.verification == 'sequential':
       # What a cascade of tokens would call: the drafter once a token, and the
@@ -604,24 +638,3 @@ def _keys(seed: int, prompts: list[list[int]]) -> jax.Array:
   root = jax.random.key(_whole('seed', seed, 0))
   fold = jax.vmap(jax.random.fold_in, (None, 0))
   return jax.vmap(jax.random.fold_in)(fold(root, numbers[:, 0]), numbers[:, 1])
-
-
-def check_pair(
-  verifier: checkpoints.Checkpoint, drafter: checkpoints.Checkpoint
-) -> None:
-  """Refuses two models that do not speak of the same tokens.
-
-  Raises:
-    ValueError: Vocabularies or tokenizers differ.
-  """
-  sizes = verifier.model.vocab_size, drafter.model.vocab_size
-  if sizes[0] != sizes[1]:
-    raise ValueError(
-      f'drafter: its vocabulary has {sizes[1]} tokens, the verifier has'
-      f' {sizes[0]}; take two models of one family.'
-    )
-  if verifier.tokenizer != drafter.tokenizer:
-    raise ValueError(
-      "drafter: its tokenizer is not the verifier's, so their token ids mean"
-      ' different things; take two models of one family.'
-    )

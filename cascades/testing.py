@@ -64,6 +64,33 @@ class TableModel:
       'end_index': end_index,
     }
 
+  def with_hidden(self, params, tokens, positions, mask, cache):
+    """Its hidden states are its logits."""
+    logits, cache = self(params, tokens, positions, mask, cache)
+    return logits, logits, cache
+
+  def hidden_size(self, params) -> int:
+    del params
+    return self.vocab_size
+
+  def dtype(self, params):
+    return params.dtype
+
+  def embed(self, params, token):
+    del params
+    return jax.nn.one_hot(token, self.vocab_size)
+
+  def decode(self, params, hidden):
+    del params
+    return hidden
+
+  def move(self, cache, at, slots):
+    return cache | {
+      name: jax.lax.dynamic_update_slice(x, x[slots], (at,))
+      for name, x in cache.items()
+      if x.ndim
+    }
+
   def rewind(self, cache, length):
     length = jnp.asarray(length, jnp.int32)
     return cache | {'end_index': jnp.broadcast_to(length, ())}
@@ -272,6 +299,7 @@ def emitted_law(
   prompt: Sequence[int],
   length: int,
   gamma: int,
+  drafts: int = 1,
 ) -> np.ndarray:
   """What verification emits, by going through every block it can make.
 
@@ -287,7 +315,9 @@ def emitted_law(
   waiting[0][()] = np.ones(count)
   for prefixes in waiting:
     for done, chance in prefixes.items():
-      for block, share in blocks(table, scheme, model, [*prompt, *done], gamma):
+      for block, share in blocks(
+        table, scheme, model, [*prompt, *done], gamma, drafts
+      ):
         longer = (*done, *block)[:length]
         if len(longer) == length:
           total[(slice(None), *longer)] += chance * share
@@ -311,6 +341,7 @@ def decode_curve(
   method: methods.Method,
   gamma: int,
   scheme: verification.Scheme = verification.STANDARD,
+  drafts: int = 1,
   return_logits: bool = False,
 ) -> decoding.SamplingState:
   """Every prompt at every lenience through the compiled loop, at once.
@@ -328,6 +359,7 @@ def decode_curve(
     method: As for `decoding.decode`.
     gamma: As for `decoding.decode`.
     scheme: As for `decoding.decode`.
+    drafts: As for `decoding.decode`.
     return_logits: Whether the states hold the verifier's logits.
 
   Returns:
@@ -346,7 +378,7 @@ def decode_curve(
     lengths,
     keys,
     lengths + new,
-    cache_length=padded.shape[1] + new + gamma + 1,
+    cache_length=padded.shape[1] + new + decoding.slack(drafter, gamma, drafts),
     logits_length=new + gamma + 1 if return_logits else 0,
     **models,
   )
@@ -362,9 +394,12 @@ def decode_curve(
     method=method,
     gamma=gamma,
     scheme=scheme,
+    drafts=drafts,
     **models,
   )
-  rows = rows.replace(verifier_cache=None, drafter_state=None, key=None)
+  rows = rows.replace(
+    verifier_cache=None, drafter_state=None, hidden=None, key=None
+  )
   rows = jax.tree.map(lambda x: x.reshape(shape + x.shape[1:]), rows)
   return jax.device_get(rows)
 
@@ -393,8 +428,68 @@ def z_scores(tokens: np.ndarray, law: np.ndarray) -> np.ndarray:
   return (counts - n * law) / np.maximum(sd, 1e-3)
 
 
+def _candidates(
+  kind: str, law: np.ndarray, q: np.ndarray, tokens: Sequence[int]
+) -> tuple[dict[int, np.ndarray], np.ndarray]:
+  """One step of a verification of several drafts, from one prefix.
+
+  Args:
+    kind: Of `verification.SEVERAL`.
+    law: [M, V].
+    q: [V], what the candidates were drawn from.
+    tokens: The candidates.
+
+  Returns:
+    The chance [M] that each token is accepted, and that each is emitted
+    instead, [M, V].
+  """
+  accepted = {x: np.zeros(len(law)) for x in tokens}
+  alive = np.ones(len(law))
+  if kind == 'match':
+    accepted = {x: law[:, x] for x in tokens}
+    others = [y not in accepted for y in range(law.shape[1])]
+    return accepted, law * others
+  if kind == 'multi_round':
+    rho = law
+    for x in tokens:
+      yes = np.minimum(1, rho[:, x] / q[x])
+      accepted[x] = accepted[x] + alive * yes
+      alive = alive * (1 - yes)
+      left = np.maximum(rho - q, 0)
+      mass = left.sum(-1, keepdims=True)
+      rho = np.where(mass > 0, left / np.where(mass > 0, mass, 1), rho)
+    return accepted, alive[:, None] * rho
+  m = len(tokens)
+
+  def accepts(c):
+    b = np.minimum(q, law / c[:, None]).sum(-1)
+    return b, 1 - (1 - b) ** m
+
+  low, high = np.ones(len(law)), np.full(len(law), float(m))
+  for _ in range(60):
+    middle = (low + high) / 2
+    b, a = accepts(middle)
+    enough = middle * b >= a
+    low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+  b, a = accepts(high)
+  for x in tokens:
+    yes = np.minimum(1, law[:, x] / high / q[x])
+    accepted[x] = accepted[x] + alive * yes
+    alive = alive * (1 - yes)
+  share = np.minimum(q, law / high[:, None])
+  left = np.maximum(law - share * (a / np.where(b > 0, b, 1))[:, None], 0)
+  mass = left.sum(-1, keepdims=True)
+  left = np.where(mass > 0, left / np.where(mass > 0, mass, 1), law)
+  return accepted, alive[:, None] * left
+
+
 def blocks(
-  table: Table, scheme: verification.Scheme, model, prefix, gamma: int
+  table: Table,
+  scheme: verification.Scheme,
+  model,
+  prefix,
+  gamma: int,
+  drafts: int = 1,
 ) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
   """Every block that can follow, and its probability [M]."""
   v = table.q.shape[-1]
@@ -466,7 +561,43 @@ def blocks(
         yield from then(draft[:n], beyond * stay, weights)
         beyond = beyond * (1 - stay)
 
-  if scheme.verification == 'token':
+  def of_several():
+    every = list(itertools.product(range(v), repeat=gamma))
+    # A prefix of one draft is one of another's: their rows are looked up once.
+    rows = {
+      done: context(done)
+      for i in range(gamma + 1)
+      for done in itertools.product(range(v), repeat=i)
+    }
+    drawn = {
+      draft: np.prod([table.q[rows[draft[:i]]][x] for i, x in enumerate(draft)])
+      for draft in every
+    }
+
+    def down(done, active, chance):
+      c = rows[done]
+      if len(done) == gamma:
+        yield from then(done, chance, bonus[:, c])
+        return
+      accepted, instead = _candidates(
+        scheme.verification,
+        table.law[:, c],
+        table.q[c],
+        [draft[len(done)] for draft in active],
+      )
+      yield from then(done, chance, instead)
+      for x, share in accepted.items():
+        agree = [draft for draft in active if draft[len(done)] == x]
+        yield from down((*done, x), agree, chance * share)
+
+    for paths in itertools.product(every, repeat=drafts):
+      chance = np.prod([drawn[draft] for draft in paths])
+      if chance:
+        yield from down((), paths, np.full(table.law.shape[0], chance))
+
+  if scheme.verification in verification.SEVERAL:
+    yield from of_several()
+  elif scheme.verification == 'token':
     yield from by_token((), np.ones(table.law.shape[0]))
   elif scheme.verification == 'sequential':
     yield from sequential((), np.ones(table.law.shape[0]))

@@ -417,9 +417,9 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
     load_model,
     memory,
     metrics,
+    pairing,
     records,
     report,
-    sampler,
     sharding,
   )
   from cascades.tasks import TASKS
@@ -453,7 +453,7 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
     devices=math.prod(_mesh(config)),
   )
   pair = load_model(config.verifier), load_model(config.drafter)
-  sampler.check_pair(*pair)
+  pairing.check_pair(*pair)
   of_curves = ('method', 'lenience', *_OPTIONS)
   fields = {
     name: records.plain(value)

@@ -206,11 +206,12 @@ def test_shapes_are_few():
     192,
     1024,
   ]
-  assert [batching.width(n, 64) for n in (1, 2, 3, 33, 65, 700)] == [
+  assert [batching.width(n, 64) for n in (1, 2, 3, 11, 33, 65, 700)] == [
     1,
     2,
     4,
-    64,
+    12,
+    48,
     64,
     64,
   ]

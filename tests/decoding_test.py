@@ -39,6 +39,8 @@ def _generate(
   return_logits=False,
   scheme=verification.STANDARD,
   drafter_table=_DRAFTER,
+  drafts=1,
+  drafter=None,
   **how,
 ):
   """Final states of `rows` rows, numpy."""
@@ -55,10 +57,12 @@ def _generate(
     sampling.Processing(temperature=np.float32(temperature), **how),
     stops,
     verifier=_MODEL,
-    drafter=drafters.ModelDrafter(_MODEL) if gamma else drafters.NoDrafter(_V),
+    drafter=drafter
+    or (drafters.ModelDrafter(_MODEL) if gamma else drafters.NoDrafter(_V)),
     method=methods.get_method(method),
     gamma=gamma,
     scheme=scheme,
+    drafts=drafts,
     return_logits=return_logits,
   )
 
@@ -98,14 +102,31 @@ def _law(pairs, scheme, gamma, how):
   return testing.emitted_law(table, scheme, _MODEL, _PROMPT, _NEW, gamma)
 
 
-def check_laws(scheme, gamma, rows=20_000, **how):
-  """Samples every method through the loop, which is compiled once."""
+def check_laws(
+  scheme, gamma, rows=20_000, *, drafts=1, equipped=None, law=_law, **how
+):
+  """Samples every method through the loop, which is compiled once.
+
+  Args:
+    scheme: How.
+    gamma: Tokens per block.
+    rows: Samples.
+    drafts: Per block.
+    equipped: What drafts; None for the usual model.
+    law: Of (pairs, scheme, gamma, how), what should come out.
+    **how: As for `sampling.Processing`.
+  """
   how = dict(top_k=np.int32(_V), top_p=np.float32(1)) | how
   method, pairs = _together(scheme)
-  law = _law(pairs, scheme, gamma, sampling.Processing(**how))
+  law = law(pairs, scheme, gamma, sampling.Processing(**how))
+  given = {}
+  if equipped:
+    given = dict(drafter=equipped.drafter, drafter_table=equipped.params)
   first = len(_PROMPT)
   for i, (one, _) in enumerate(pairs):
-    state = _generate(method, (i,), gamma, rows, scheme=scheme, **how)
+    state = _generate(
+      method, (i,), gamma, rows, scheme=scheme, drafts=drafts, **given, **how
+    )
     tokens = state.tokens[:, 0, first : first + _NEW]
     assert law[i].sum() == pytest.approx(1, abs=1e-5)
     z = np.abs(testing.z_scores(tokens, law[i])).max()
@@ -114,7 +135,7 @@ def check_laws(scheme, gamma, rows=20_000, **how):
 
 def _schemes():
   for kind, gate, bonus in itertools.product(
-    verification.VERIFICATIONS, verification.GATES, verification.BONUSES
+    verification.SINGLE, verification.GATES, verification.BONUSES
   ):
     # A sequential cascade has no bonus.
     if kind != 'sequential' or bonus == 'target':

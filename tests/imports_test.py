@@ -21,8 +21,8 @@ _MAY_IMPORT = {
   'tasks': {'tasks'},
   'metrics': {'records', 'stats'},
   'report': {'report', 'metrics', 'records'},
-  'verification': {'methods', 'sampling'},
-  'drafters': {'sampling'},
+  'verification': {'methods', 'sampling', 'verification'},
+  'drafters': {'drafters', 'sampling'},
   'decoding': {'drafters', 'methods', 'sampling', 'verification'},
   'batching': {
     'decoding',
@@ -32,6 +32,9 @@ _MAY_IMPORT = {
     'sharding',
     'verification',
   },
+  'chain': {'decoding', 'drafters', 'methods', 'verification'},
+  'heads': {'checkpoints', 'drafters'},
+  'pairing': {'checkpoints', 'drafters', 'heads'},
   'sharding': set(),
   'memory': {'batching'},
   'auditing': {
@@ -52,6 +55,7 @@ _MAY_IMPORT = {
     'drafters',
     'memory',
     'methods',
+    'pairing',
     'sampling',
     'sharding',
     'tokenizers',

@@ -31,13 +31,15 @@ import verification_test
 from cascades import (
   batching,
   decoding,
-  drafters,
   methods,
   sampling,
   testing,
   verification,
 )
+from cascades.drafters import model
 from cascades.methods import baselines, cascade, method, relaxed
+from cascades.verification import single
+from cascades.verification.verify import verify
 
 _RULES = baselines, cascade, relaxed
 
@@ -119,12 +121,16 @@ def test_the_gate_is_what_the_scheme_says():
 
   @functools.partial(jax.jit, static_argnames='gate')
   def verdicts(gate, d):
-    verify = functools.partial(
-      verification.verify,
-      methods.METHODS['token_v1'],
-      jnp.asarray(0.3),
-      scheme=verification.Scheme(gate=gate),
-    )
+    def verify(key, draft, d):
+      return verification.verify(
+        methods.METHODS['token_v1'],
+        jnp.asarray(0.3),
+        key,
+        draft[None],
+        lambda i, j: jax.tree.map(lambda x: x[i], d),
+        verification.Scheme(gate=gate),
+      )
+
     return jax.vmap(verify)(keys, draft, d)
 
   raw, processed = verdicts('raw', d), verdicts('processed', d)
@@ -147,8 +153,8 @@ def test_the_residual_after_half_a_block_has_its_weight():
       methods.METHODS['speed'],
       jnp.zeros(()),
       key,
-      jnp.array([0, 2]),
-      d,
+      jnp.array([[0, 2]]),
+      lambda i, j: jax.tree.map(lambda x: x[i], d),
       verification.Scheme('block'),
     )
 
@@ -363,34 +369,34 @@ _MUTANTS = (
   Mutant(
     'target_row_late',
     'a draft is judged by the row of the next one',
-    verification._of_drafts,
-    '_row(rows, i)',
-    '_row(rows, i + 1)',
+    single._of_drafts,
+    'ask.row(i, 0)',
+    'ask.row(i + 1, 0)',
     _verify,
     ('token', 'target'),
   ),
   Mutant(
     'bonus_row_early',
     "the bonus comes from the last draft's row",
-    verification._token,
-    '_row(rows, kept)',
-    '_row(rows, jnp.minimum(kept, gamma - 1))',
+    single.token,
+    'ask.row(kept, 0)',
+    'ask.row(jnp.minimum(kept, ask.gamma - 1), 0)',
     _verify,
     ('token', 'target'),
   ),
   Mutant(
     'bonus_option_ignored',
     "the bonus is the target's, whatever was asked for",
-    verification._token,
-    "method.law(d, lenience) if bonus == 'target' else d.p",
-    'method.law(d, lenience)',
+    single.Question.beyond,
+    'jnp.where(known, law, d.p) if self.from_target else d.p',
+    'jnp.where(known, law, d.p)',
     _verify,
     ('token', 'verifier'),
   ),
   Mutant(
     'gate_option_ignored',
     'the gate is raw, whatever was asked for',
-    verification.verify,
+    verify,
     "scheme.gate == 'processed'",
     'False',
     test_the_gate_is_what_the_scheme_says,
@@ -398,16 +404,16 @@ _MUTANTS = (
   Mutant(
     'block_keeps_by_weight',
     'block verification with h = w at every draft',
-    verification._block,
-    'jnp.append(h[1:], last)',
-    'jnp.append(w[1:], last)',
+    single.block,
+    'jnp.append(h[1:], 0.0)[:gamma]',
+    'jnp.append(w[1:-1], 0.0)[:gamma]',
     _verify,
     ('block', 'target'),
   ),
   Mutant(
     'block_residual_unweighted',
     'the residual of a block is without its weight',
-    verification._block,
+    single.block,
     'w[kept] * law - d.q',
     'law - d.q',
     test_the_residual_after_half_a_block_has_its_weight,
@@ -415,9 +421,9 @@ _MUTANTS = (
   Mutant(
     'sequential_residual',
     'a sequential cascade samples the residual, not p',
-    verification._sequential,
-    'of(_row(rows, num_accepted)).p',
-    'method.residual(of(_row(rows, num_accepted)), lenience)',
+    single.sequential,
+    'ask.row(num_accepted, 0).p',
+    'ask.method.residual(ask.row(num_accepted, 0), ask.lenience)',
     _verify,
     ('sequential', 'target'),
   ),
@@ -435,7 +441,7 @@ _MUTANTS = (
     'raw_q',
     'q is raw, the draft is not',
     decoding.distributions,
-    'q=sampling.probabilities(drafter_logits, how)',
+    'q=q(drafter_logits, how)',
     'q=sampling.gate_probabilities(drafter_logits)',
     _loop,
     ('speed',),
@@ -443,9 +449,9 @@ _MUTANTS = (
   Mutant(
     'argmax_draft',
     'the draft is the argmax of a q that is soft',
-    drafters.ModelDrafter.propose,
-    'sampling.draw(uniforms, sampling.probabilities(logits[0], how))',
-    'jnp.argmax(logits[0]).astype(jnp.int32)',
+    model._draft,
+    'sampling.draw(u, sampling.probabilities(z, how))',
+    'jnp.argmax(z).astype(jnp.int32)',
     _loop,
     ('speed',),
   ),
@@ -453,16 +459,22 @@ _MUTANTS = (
     'verifier_row_early',
     'the verifier reads one token less than it is asked about',
     decoding.step,
-    '(draft.logits, logits)',
-    '(draft.logits, jnp.roll(logits, 1, 0))',
+    'of_verifier = logits[place(i, path)]',
+    'of_verifier = jnp.roll(logits, 1, 0)[place(i, path)]',
     _greedy,
   ),
   Mutant(
     'drafter_behind',
     'after a whole block the drafter lacks the last draft',
     decoding.step,
-    'drafter.rewind(drafter_state, length - 1)',
-    'drafter.rewind(drafter_state, jnp.minimum(length - 1, at + gamma))',
+    'drafter.keep(drafter_state, at, path, length - 1, **sizes)',
+    'drafter.keep(\n'
+    '      drafter_state,\n'
+    '      at,\n'
+    '      path,\n'
+    '      jnp.minimum(length - 1, at + gamma),\n'
+    '      **sizes,\n'
+    '    )',
     _greedy,
   ),
   Mutant(
@@ -564,7 +576,7 @@ _MUTANTS = (
     'not_wide_enough',
     'a row goes on where its cache has ended',
     decoding.decode,
-    'rows.length + gamma + 1 <= room',
+    'rows.length + slack(drafter, gamma, drafts) <= room',
     'rows.length <= room',
     batching_test.test_caches_grow_with_their_rows,
     (8,),

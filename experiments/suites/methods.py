@@ -77,7 +77,13 @@ def measure(config, done: Sequence[dict[str, Any]] = ()) -> Iterator[dict]:
 
   def verify(method):
     def one(key, draft, d, lenience):
-      return verification.verify(method, lenience, key, draft, d)
+      return verification.verify(
+        method,
+        lenience,
+        key,
+        draft[None],
+        lambda i, j: jax.tree.map(lambda x: x[i], d),
+      )
 
     return jax.vmap(one, (0, 0, 0, None)), (keys, draft, dists, lenience)
 

@@ -1,0 +1,171 @@
+"""Language models that draft token by token."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from cascades import sampling
+from cascades.drafters.drafter import Draft, Plain, read
+
+# The axis of a batch, by which a drafter knows when all its rows have stopped.
+ROWS = 'rows'
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelDrafter(Plain):
+  """A language model that drafts token by token.
+
+  Several drafts are drafted side by side, each level of them in one pass.
+  Drafting gamma + 1 times leaves its cache level with the verifier's, so that
+  "all accepted" is no special case.
+
+  Attributes:
+    model: Drafts.
+    adaptive: Whether it stops where its most probable token, at temperature 1
+      and before truncation, is less probable than a threshold (BiLD's
+      fallback, Kim et al. 2023, arXiv 2302.07863). Its parameters then are the
+      model's and the threshold. Whether to go on is known before a token is
+      drawn, so the law is kept.
+  """
+
+  model: Any
+  adaptive: bool = False
+
+  def _split(self, params):
+    return params if self.adaptive else (params, None)
+
+  def init(self, params, cache_length):
+    """An empty cache."""
+    return self.model.init_cache(self._split(params)[0], cache_length)
+
+  def read(self, params, state, tokens, position):
+    """The cache after some tokens."""
+    # Nobody looks at the logits, so that none are computed.
+    return read(self.model, self._split(params)[0], state, tokens, position)[1]
+
+  def propose(self, params, state, seen, key, how, *, gamma, drafts):
+    """Drafts level by level, until all have gamma tokens or none goes on."""
+    params, threshold = self._split(params)
+    draft, state = _draft(
+      self.model, params, threshold, state, seen, key, how, gamma, drafts
+    )
+    return draft, state, seen.cache
+
+  def keep(self, state, position, path, length, *, gamma, drafts):
+    """The winner's slots, moved to the front, as far as they are kept."""
+    if drafts > 1 and gamma:
+      slots = position + jnp.arange(gamma + 1) * drafts + path
+      state = self.model.move(state, position, slots)
+    return self.model.rewind(state, length)
+
+  def resize(self, params, state, cache_length):
+    """The same cache with another room."""
+    return self.model.resize(self._split(params)[0], state, cache_length)
+
+
+@dataclasses.dataclass(frozen=True)
+class SelfDrafter(Plain):
+  """The verifier's own first layers, with its parameters and its cache.
+
+  What they write of the drafts is what the verifier itself will write there.
+
+  Attributes:
+    model: The first layers: `LanguageModel.first`.
+  """
+
+  model: Any
+
+  def propose(self, params, state, seen, key, how, *, gamma, drafts):
+    """As `ModelDrafter`, in the verifier's cache."""
+    cache = self.model.of_first(seen.cache)
+    draft, cache = _draft(
+      self.model, params, None, cache, seen, key, how, gamma, drafts
+    )
+    cache = self.model.rewind(cache, seen.length - 1)
+    return draft, state, seen.cache | cache
+
+
+def _draft(model, params, threshold, cache, seen, key, how, gamma, drafts):
+  """Level by level; every draft begins with a copy of the last token."""
+  at = seen.length - 1
+  size = sampling.draw_size(model.vocab_size)
+  uniforms = sampling.uniform(key, gamma + 1, drafts, size)
+  start = dict(
+    level=jnp.zeros((), jnp.int32),
+    cache=cache,
+    last=jnp.broadcast_to(seen.tokens[at], (drafts,)),
+    tokens=jnp.zeros((gamma + 1, drafts), jnp.int32),
+    logits=jnp.zeros(
+      (gamma + 1, drafts, model.vocab_size), model.dtype(params)
+    ),
+    going=jnp.ones((drafts,), bool),
+    count=jnp.zeros((drafts,), jnp.int32),
+    calls=jnp.zeros((), jnp.int32),
+    anyone=jnp.ones((), bool),
+  )
+
+  def body(c):
+    i = c['level']
+    logits, cache = read(
+      model,
+      params,
+      c['cache'],
+      c['last'],
+      at,
+      first=i * drafts,
+      paths=drafts,
+      shared=False,
+    )
+    last = jax.vmap(
+      lambda u, z: sampling.draw(u, sampling.probabilities(z, how))
+    )(uniforms[i], logits)
+    going, anyone, calls = c['going'], c['anyone'], c['calls'] + 1
+    if threshold is not None:
+      calls = c['calls'] + going.any()
+      most = jax.vmap(sampling.gate_probabilities)(logits).max(-1)
+      going = going & (most >= threshold)
+      # One loop for the batch: it ends when its last row does.
+      anyone = jax.lax.pmax(going.any(), ROWS)
+    return dict(
+      level=i + 1,
+      cache=cache,
+      last=last,
+      tokens=c['tokens'].at[i].set(last),
+      logits=c['logits'].at[i].set(logits),
+      going=going,
+      count=c['count'] + (going & (i < gamma)),
+      calls=calls,
+      anyone=anyone,
+    )
+
+  end = jax.lax.while_loop(
+    lambda c: (c['level'] <= gamma) & c['anyone'], body, start
+  )
+  draft = Draft(
+    tokens=end['tokens'][:gamma].T,
+    logits=end['logits'],
+    count=end['count'],
+    known=jnp.ones((drafts,), bool),
+    calls=end['calls'],
+  )
+  return draft, end['cache']
+
+
+@dataclasses.dataclass(frozen=True)
+class NoDrafter(Plain):
+  """Drafts nothing: with gamma = 0, plain decoding with the verifier."""
+
+  vocab_size: int
+
+  def propose(self, params, state, seen, key, how, *, gamma, drafts):
+    """No token."""
+    draft = Draft(
+      tokens=jnp.zeros((drafts, 0), jnp.int32),
+      logits=jnp.zeros((1, drafts, self.vocab_size)),
+      count=jnp.zeros((drafts,), jnp.int32),
+      known=jnp.ones((drafts,), bool),
+      calls=jnp.zeros((), jnp.int32),
+    )
+    return draft, state, seen.cache

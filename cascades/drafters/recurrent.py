@@ -1,0 +1,185 @@
+"""The recurrent drafter: a small head on the verifier's last hidden state.
+
+Cheng, Zhang et al. 2024, arXiv 2403.09919. With h the verifier's hidden state
+where it said the last token, e_t the embedding of a token and s_0 = h,
+
+  s_t = silu(U s_{t-1} + W e_t + b)
+  f_t = P [h; s_t],   f_t <- f_t + silu(M f_t)  for each layer
+  logits_t = (the verifier's embedding table) f_t.
+
+`draft_one` is written for one sequence and one draft. Several drafts of a
+sequence are `vmap` of it over random numbers, the hidden state shared; a batch
+is `vmap` of that over sequences. A beam search scores what `vmap` over its
+beams gives.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PyTree
+
+from cascades import sampling
+from cascades.drafters.drafter import Plain, whole
+
+Head = dict[str, Array]
+
+
+def init_head(key: jax.Array, size: int, layers: int = 2) -> Head:
+  """A random head for hidden states of `size` numbers."""
+  keys = iter(jax.random.split(key, 4))
+
+  def matrix(*shape):
+    return jax.random.normal(next(keys), shape) * shape[-2] ** -0.5
+
+  return {
+    'state': matrix(size, size),
+    'input': matrix(size, size),
+    'bias': jnp.zeros(size),
+    'join': matrix(2 * size, size),
+    'mix': 0.1 * matrix(layers, size, size),
+  }
+
+
+def step(
+  model: Any,
+  params: PyTree,
+  head: Head,
+  hidden: Float[Array, 'D'],
+  state: Float[Array, 'D'],
+  token: Int[Array, ''],
+) -> tuple[Float[Array, 'D'], Float[Array, 'V']]:
+  """One token read: the next state, and the logits of the token after it."""
+  embedded = model.embed(params, token).astype(hidden.dtype)
+  # Rows of Gemma's table have about unit length; states, unit variance.
+  embedded = embedded * hidden.shape[-1] ** 0.5
+  state = jax.nn.silu(
+    state @ head['state'] + embedded @ head['input'] + head['bias']
+  )
+  features = jnp.concatenate([hidden, state]) @ head['join']
+  for layer in head['mix']:
+    features = features + jax.nn.silu(features @ layer)
+  return state, model.decode(params, features)
+
+
+def draft_one(
+  model: Any,
+  params: PyTree,
+  head: Head,
+  hidden: Float[Array, 'D'],
+  token: Int[Array, ''],
+  pick: Callable[[Array, Float[Array, 'V']], Int[Array, '']],
+  randoms: Float[Array, 'length_1 R'],
+) -> tuple[Int[Array, 'length_1'], Float[Array, 'length_1 V']]:
+  """One draft for one sequence.
+
+  Args:
+    model: The verifier, whose embedding table is used.
+    params: Its parameters.
+    head: From `init_head`, trained.
+    hidden: The verifier's hidden state where it said `token`.
+    token: The verifier's, which the draft begins with.
+    pick: A token, given random numbers and logits.
+    randoms: Of each step; one step more than tokens are drafted.
+
+  Returns:
+    Tokens [length + 1], the verifier's first; logits [length + 1, V], those
+    after each of them.
+  """
+
+  def one(carry, numbers):
+    state, token = carry
+    state, logits = step(model, params, head, hidden, state, token)
+    return (state, pick(numbers, logits)), (token, logits)
+
+  _, (tokens, logits) = jax.lax.scan(one, (hidden, token), randoms)
+  return tokens, logits
+
+
+def draft_beams(
+  model: Any,
+  params: PyTree,
+  head: Head,
+  hidden: Float[Array, 'D'],
+  token: Int[Array, ''],
+  length: int,
+  beams: int,
+) -> tuple[Int[Array, 'K length_1'], Float[Array, 'length_1 K V']]:
+  """The drafts of the highest scores, for one sequence; the best first.
+
+  A score is a sum of log-probabilities at temperature 1.
+
+  Returns:
+    Tokens [beams, length + 1]; logits [length + 1, beams, V].
+  """
+  read = jax.vmap(step, (None, None, None, None, 0, 0))
+
+  def one(carry, _):
+    states, tokens, scores = carry
+    states, logits = read(model, params, head, hidden, states, tokens)
+    total = scores[:, None] + jax.nn.log_softmax(logits.astype(jnp.float32))
+    scores, best = jax.lax.top_k(total.reshape(-1), beams)
+    parents, chosen = jnp.divmod(best, logits.shape[-1])
+    return (states[parents], chosen, scores), (tokens, logits, parents)
+
+  def back(beam, inputs):
+    tokens, logits, parents = inputs
+    # `beam` stands after this step; its parent wrote what this step read.
+    beam = parents[beam]
+    return beam, (tokens[beam], logits[beam])
+
+  start = (
+    jnp.broadcast_to(hidden, (beams, *hidden.shape)),
+    jnp.broadcast_to(token, (beams,)),
+    # One beam at first, not as many that are the same.
+    jnp.where(jnp.arange(beams) == 0, 0.0, -jnp.inf),
+  )
+  steps = jax.lax.scan(one, start, None, length + 1)[1]
+  tokens, logits, parents = steps
+  # The last step is for its logits: its beams are the ones that it read.
+  parents = parents.at[-1].set(jnp.arange(beams))
+  _, (tokens, logits) = jax.lax.scan(
+    back, jnp.arange(beams), (tokens, logits, parents), reverse=True
+  )
+  return tokens.T, logits
+
+
+@dataclasses.dataclass(frozen=True)
+class RecurrentDrafter(Plain):
+  """Drafts with a head of the verifier's; parameters are (head, verifier's).
+
+  Attributes:
+    model: The verifier.
+    beam: Whether several drafts are those of the highest scores, instead of
+      independent draws.
+  """
+
+  model: Any
+  beam: bool = False
+  needs_hidden = True
+
+  @property
+  def independent(self) -> bool:
+    """Beams know of each other."""
+    return not self.beam
+
+  def propose(self, params, state, seen, key, how, *, gamma, drafts):
+    """Drafts that do not read what was written before the last token."""
+    head, params = params
+    given = self.model, params, head, seen.hidden
+    token = seen.tokens[seen.length - 1]
+    if self.beam:
+      tokens, logits = draft_beams(*given, token, gamma, drafts)
+    else:
+      size = sampling.draw_size(self.model.vocab_size)
+      randoms = sampling.uniform(key, drafts, gamma + 1, size)
+
+      def pick(numbers, logits):
+        return sampling.draw(numbers, sampling.probabilities(logits, how))
+
+      tokens, logits = jax.vmap(
+        lambda numbers: draft_one(*given, token, pick, numbers), out_axes=(0, 1)
+      )(randoms)
+    return whole(tokens[:, 1:], logits, gamma + 1), state, seen.cache

@@ -1,0 +1,110 @@
+"""A verifier, and what drafts for it: by name, by checkpoint, or made here.
+
+`equip` understands
+
+  a `Checkpoint`, or its name     a language model of the same family
+  'ngram'                         the text itself
+  'self:3'                        the verifier's own first 3 layers
+  'tiny-recurrent', or a folder   a recurrent head that was trained for it
+  an `Equipped`                   anything that was put together before
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from cascades import checkpoints, drafters, heads
+
+
+def check_pair(
+  verifier: checkpoints.Checkpoint, drafter: checkpoints.Checkpoint
+) -> None:
+  """Refuses two models that do not speak of the same tokens.
+
+  Raises:
+    ValueError: Vocabularies or tokenizers differ.
+  """
+  sizes = verifier.model.vocab_size, drafter.model.vocab_size
+  if sizes[0] != sizes[1]:
+    raise ValueError(
+      f'drafter: its vocabulary has {sizes[1]} tokens, the verifier has'
+      f' {sizes[0]}; take two models of one family.'
+    )
+  if verifier.tokenizer != drafter.tokenizer:
+    raise ValueError(
+      "drafter: its tokenizer is not the verifier's, so their token ids mean"
+      ' different things; take two models of one family.'
+    )
+
+
+def load_drafter(name: str) -> checkpoints.Checkpoint | heads.Loaded | str:
+  """What a name stands for, as far as no verifier is needed for it.
+
+  Raises:
+    ValueError: There is nothing of that name.
+  """
+  if name == 'ngram' or name.startswith('self:'):
+    return name
+  folder = heads.folder_of(name)
+  return checkpoints.load_model(name) if folder is None else heads.load(folder)
+
+
+def equip(
+  verifier: checkpoints.Checkpoint,
+  drafter: Any,
+  *,
+  stop_below: float | None = None,
+  beam: bool = False,
+) -> drafters.Equipped:
+  """What drafts for a verifier.
+
+  Args:
+    verifier: The verifier.
+    drafter: See the module.
+    stop_below: A drafting model stops where its most probable token is less
+      probable than this; None: never.
+    beam: Whether a recurrent head's drafts are those of a beam search.
+
+  Raises:
+    ValueError: They do not go together, or an option is not this drafter's.
+  """
+  if isinstance(drafter, str):
+    drafter = load_drafter(drafter)
+  if stop_below is not None and not isinstance(drafter, checkpoints.Checkpoint):
+    raise ValueError('stop_below: only a model that drafts can stop early.')
+  if beam and not isinstance(drafter, heads.Loaded):
+    raise ValueError('beam: only a recurrent head has beams.')
+  if isinstance(drafter, checkpoints.Checkpoint):
+    check_pair(verifier, drafter)
+    if stop_below is None:
+      return drafters.Equipped(
+        drafters.ModelDrafter(drafter.model), drafter.params
+      )
+    return drafters.Equipped(
+      drafters.ModelDrafter(drafter.model, adaptive=True),
+      (drafter.params, jnp.float32(stop_below)),
+    )
+  if isinstance(drafter, heads.Loaded):
+    drafter.check(verifier)
+    return drafters.Equipped(
+      drafters.RecurrentDrafter(verifier.model, beam=beam),
+      (drafter.head, verifier.params),
+    )
+  if isinstance(drafter, drafters.Equipped):
+    size = getattr(drafter.drafter, 'vocab_size', None)
+    model = getattr(drafter.drafter, 'model', None)
+    size = getattr(model, 'vocab_size', size)
+    if size not in (None, verifier.model.vocab_size):
+      raise ValueError(
+        f'drafter: its vocabulary has {size} tokens, the verifier has'
+        f' {verifier.model.vocab_size}; take two of one family.'
+      )
+    return drafter
+  if drafter == 'ngram':
+    size = verifier.model.vocab_size
+    return drafters.Equipped(drafters.NgramDrafter(size), ())
+  layers = drafter.removeprefix('self:')
+  if not layers.isdigit():
+    raise ValueError(f"drafter: {drafter!r} names no layers; write 'self:3'.")
+  first = verifier.model.first(int(layers))
+  return drafters.Equipped(drafters.SelfDrafter(first), verifier.params)

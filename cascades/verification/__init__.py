@@ -1,0 +1,64 @@
+"""Which drafted tokens stay, and the token after them.
+
+Of one draft per block (`single`):
+
+  token       From the left, keep a draft with the method's acceptance; at the
+              first that is not kept, sample the residual (Leviathan et al.
+              2023, Chen et al. 2023; Narasimhan et al. 2025 for any target).
+  block       Look at the block as a whole: the same law, at least as many
+              drafts kept (Sun et al., ICLR 2025, arXiv 2403.10444).
+  sequential  The cascade that a speculative one is compared with: at the first
+              draft that the rule defers, the verifier writes one token.
+
+Of one draft or several (`several`), each with the same law:
+
+  multi_round One candidate after the other, each against what the last
+              rejection left of the target (SpecInfer, arXiv 2305.09781).
+  k_seq       All candidates against the target divided by one number
+              (SpecTr, NeurIPS 2023, arXiv 2310.15141).
+  match       Draw from the target, and go on along the drafts that have the
+              token. At temperature 0 the longest accepted draft stays; the
+              drafts may come from anywhere, a beam search included.
+
+If all drafts stay, one more token, the bonus, is sampled from the method's law,
+or from the verifier if `Scheme.bonus` says so.
+
+Distributions are made of logits where they are looked at, and only as many at
+a time as fit into `single.AT_ONCE` numbers: at Gemma's vocabulary no array of
+the block's size is made but the two models' logits.
+"""
+
+from cascades.verification import several, single
+from cascades.verification.scheme import (
+  BONUS,
+  BONUSES,
+  DRAFT,
+  GATES,
+  PROMPT,
+  RESIDUAL,
+  SEVERAL,
+  SINGLE,
+  STANDARD,
+  VERIFICATIONS,
+  Scheme,
+  Verdict,
+)
+from cascades.verification.verify import verify
+
+__all__ = [
+  'BONUS',
+  'BONUSES',
+  'DRAFT',
+  'GATES',
+  'PROMPT',
+  'RESIDUAL',
+  'SEVERAL',
+  'SINGLE',
+  'STANDARD',
+  'VERIFICATIONS',
+  'Scheme',
+  'Verdict',
+  'several',
+  'single',
+  'verify',
+]

@@ -1,0 +1,187 @@
+"""One draft per block: token by token, as a block, and as a cascade of tokens.
+
+Each function takes a `Question` and a key, and gives a `Verdict`.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from cascades import methods, sampling
+from cascades.verification.scheme import BONUS, DRAFT, RESIDUAL, Verdict
+
+# Probabilities of one sequence that are made at a time, at least one row.
+# Small rows go together, since on a CPU a loop costs more than they do.
+AT_ONCE = 2**15
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+  """What is asked about a block; see `verification.verify`.
+
+  Attributes:
+    method: What to keep and what to sample instead.
+    lenience: Of the method.
+    tokens: [K, gamma].
+    count: [K], tokens of each draft that are there.
+    known: [K], whether the row after them has a `q`.
+    row: Distributions after i tokens of draft j.
+    size: V.
+    from_target: Whether the bonus is drawn from the law, else from p.
+  """
+
+  method: methods.Method
+  lenience: Float[Array, '']
+  tokens: Int[Array, 'K gamma']
+  count: Int[Array, 'K']
+  known: Bool[Array, 'K']
+  row: Callable[..., methods.Distributions]
+  size: int
+  from_target: bool
+
+  @property
+  def gamma(self) -> int:
+    """Tokens of a draft, at the most."""
+    return self.tokens.shape[1]
+
+  def beyond(self, d: methods.Distributions, law: Array, known: Array) -> Array:
+    """What the token after a whole draft is drawn from."""
+    return jnp.where(known, law, d.p) if self.from_target else d.p
+
+
+def of_token(fn, d, lenience, x) -> Array:
+  """What a function says of one token; None says 0 of everything."""
+  if fn is None:
+    return jnp.zeros((), d.q.dtype)
+  return jnp.broadcast_to(fn(d, lenience), d.q.shape)[x]
+
+
+def _of_drafts(ask: Question, fns, draft) -> list[Array]:
+  """What each function says of the drafted tokens; [len(draft)] each."""
+  length = draft.shape[0]
+  if not length:
+    return [jnp.zeros((0,)) for _ in fns]
+
+  def one(i):
+    # Looked up in place: a slice of the rows would be a copy of them.
+    d, x = ask.row(i, 0), draft[i]
+    return [of_token(fn, d, ask.lenience, x) for fn in fns]
+
+  at_once = min(length, max(1, AT_ONCE // ask.size))
+  return jax.lax.map(one, jnp.arange(length), batch_size=at_once)
+
+
+def _leading(kept: Bool[Array, 'n']) -> Int[Array, '']:
+  """How many are True before the first that is not."""
+  return jnp.cumprod(kept.astype(jnp.int32)).sum().astype(jnp.int32)
+
+
+def _random(ask: Question, key: jax.Array, *sizes: int) -> list[Array]:
+  """Uniform numbers in parts of so many; one draw of them for a block."""
+  ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+  return jnp.split(sampling.uniform(key, ends[-1]), ends[:-1])
+
+
+def token(ask: Question, key: jax.Array) -> Verdict:
+  """From the left, each draft by itself."""
+  size = sampling.draw_size(ask.size)
+  chances, last = _random(ask, key, ask.gamma, size)
+  method, lenience, count = ask.method, ask.lenience, ask.count[0]
+  acceptance, deferred = _of_drafts(
+    ask, (method.acceptance, method.rule), ask.tokens[0]
+  )
+  # u < 1 always: what is accepted with probability 1 never fails.
+  there = jnp.arange(ask.gamma) < count
+  kept = _leading((chances < acceptance) & there)
+  # Only the one row that is sampled is made.
+  d = ask.row(kept, 0)
+  instead = method.residual(d, lenience)
+  beyond = ask.beyond(d, method.law(d, lenience), ask.known[0])
+  return _verdict(kept, kept < count, instead, beyond, last, deferred)
+
+
+def block(ask: Question, key: jax.Array) -> Verdict:
+  """The longest part of the block that stays.
+
+  With w_0 = 1 and pi_i, q_i the rows of draft x_i,
+
+    w_i = min(1, w_{i-1} pi_i(x_i) / q_i(x_i))
+    S_i = sum max(0, w_i pi_{i+1} - q_{i+1})
+    h_i = S_i / (S_i + 1 - w_i) for i < gamma,   h_gamma = w_gamma,
+
+  the longest i with u_i < h_i stays, and the residual after it is
+  norm(max(0, w_i pi_{i+1} - q_{i+1})). A draft that was ended early is one of a
+  smaller gamma. Unverified against its authors' code; that it keeps the law is
+  proven by enumeration.
+  """
+  gamma, count = ask.gamma, ask.count[0]
+  size = sampling.draw_size(ask.size)
+  chances, last = _random(ask, key, gamma, size)
+  method, lenience = ask.method, ask.lenience
+
+  def weigh(w, i):
+    d, x = ask.row(i, 0), ask.tokens[0, i]
+    pi = method.law(d, lenience)
+    mass = jnp.maximum(0, w * pi - d.q).sum()
+    # A draft has q(x) > 0, unless it stands past a row's end.
+    after = w * pi[x] / jnp.where(d.q[x] > 0, d.q[x], 1)
+    after = jnp.where(w * pi[x] >= d.q[x], 1.0, after)
+    deferred = of_token(method.rule, d, lenience, x)
+    return after.astype(w.dtype), (w, mass, deferred)
+
+  zero = jnp.zeros((), jnp.int32)
+  one = jnp.ones((), jax.eval_shape(ask.row, zero, zero).q.dtype)
+  end, (w, mass, deferred) = jax.lax.scan(weigh, one, jnp.arange(gamma))
+  # In this order no rounding makes the divisor smaller than the mass. At w = 1
+  # and no mass the next draft is kept for certain: any h will do.
+  h = jnp.where(w < 1, mass / (mass + jnp.where(w < 1, 1 - w, 1)), 1)
+  w = jnp.append(w, end)
+  # Of i = 1..gamma; nothing is asked of i = 0.
+  index = jnp.arange(1, gamma + 1)
+  h = jnp.where(index == count, w[1:], jnp.append(h[1:], 0.0)[:gamma])
+  stays = (chances < h) & (index <= count)
+  kept = jnp.where(stays, index, 0).max(initial=0).astype(jnp.int32)
+  d = ask.row(kept, 0)
+  law = method.law(d, lenience)
+  instead = methods.normalised(jnp.maximum(0, w[kept] * law - d.q), law)
+  beyond = ask.beyond(d, law, ask.known[0])
+  return _verdict(kept, kept < count, instead, beyond, last, deferred)
+
+
+def _verdict(kept, rejected, instead, beyond, uniforms, deferred) -> Verdict:
+  """The token after what was kept: a residual, or the bonus beyond it all."""
+  return Verdict(
+    num_accepted=kept,
+    next_token=sampling.draw(uniforms, jnp.where(rejected, instead, beyond)),
+    next_source=jnp.where(rejected, RESIDUAL, BONUS),
+    deferred=jnp.append(deferred > 0, False),
+    path=jnp.zeros((), jnp.int32),
+  )
+
+
+def sequential(ask: Question, key: jax.Array) -> Verdict:
+  """A cascade of tokens: the drafter writes until its rule defers.
+
+  It drafts one token more here, for it needs no verifier to go on; there is no
+  bonus. Where the drafter has nothing to say, the verifier writes.
+  """
+  size = sampling.draw_size(ask.size)
+  last, more = _random(ask, key, size, size)
+  count, known = ask.count[0], ask.known[0]
+  extra = sampling.draw(more, ask.row(count, 0).q)
+  draft = jnp.append(ask.tokens[0], 0).at[count].set(extra)
+  (deferred,) = _of_drafts(ask, (ask.method.rule,), draft)
+  there = jnp.arange(ask.gamma + 1) < count + known
+  kept = _leading((deferred == 0) & there)
+  num_accepted = jnp.minimum(kept, count)
+  written = sampling.draw(last, ask.row(num_accepted, 0).p)
+  return Verdict(
+    num_accepted=num_accepted,
+    next_token=jnp.where(kept > count, extra, written),
+    next_source=jnp.where(kept > count, DRAFT, RESIDUAL),
+    deferred=deferred > 0,
+    path=jnp.zeros((), jnp.int32),
+  )

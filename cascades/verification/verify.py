@@ -1,0 +1,73 @@
+"""The one entrance to every kind of verification."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from cascades import methods
+from cascades.verification import several, single
+from cascades.verification.scheme import STANDARD, Scheme, Verdict
+
+
+def verify(
+  method: methods.Method,
+  lenience: Float[Array, ''],
+  key: jax.Array,
+  tokens: Int[Array, 'K gamma'],
+  row: Callable[[Array, Array], methods.Distributions],
+  scheme: Scheme = STANDARD,
+  count: Int[Array, 'K'] | None = None,
+  known: Bool[Array, 'K'] | None = None,
+) -> Verdict:
+  """Verifies a block.
+
+  Args:
+    method: What to keep and what to sample instead.
+    lenience: Of the method.
+    key: Used for this block only.
+    tokens: K drafts of gamma >= 0 tokens.
+    row: The distributions after i tokens of draft j, 0 <= i <= gamma; their
+      `q` is what the next token of the draft was drawn from.
+    scheme: How.
+    count: Tokens of each draft that are there; None for all of them.
+    known: Whether the row after the last of them has a `q`. If not, the token
+      that follows it is the verifier's. None for yes.
+
+  Returns:
+    The verdict.
+  """
+  paths, gamma = tokens.shape
+  if count is None:
+    count = jnp.full(paths, gamma)
+  if known is None:
+    known = jnp.ones(paths, bool)
+
+  def gated(i, j):
+    d = row(i, j)
+    if scheme.gate == 'processed':
+      d = d._replace(q_gate=d.q, p_gate=d.p)
+    return d
+
+  zero = jnp.zeros((), jnp.int32)
+  size = jax.eval_shape(gated, zero, zero).q.shape[-1]
+  ask = single.Question(
+    method=method,
+    lenience=lenience,
+    tokens=tokens,
+    count=count,
+    known=known,
+    row=gated,
+    size=size,
+    from_target=scheme.bonus == 'target',
+  )
+  decide = {
+    'token': single.token,
+    'block': single.block,
+    'sequential': single.sequential,
+    'multi_round': several.multi_round,
+    'k_seq': several.k_seq,
+    'match': several.match,
+  }[scheme.verification]
+  return decide(ask, key)

@@ -1,0 +1,409 @@
+"""Every drafter: the law is kept, the states are level, the drafts its own."""
+
+import functools
+import itertools
+
+import decoding_test
+import jax
+import jax.numpy as jnp
+import models_test
+import numpy as np
+import pytest
+
+from cascades import (
+  chain,
+  drafters,
+  methods,
+  sampling,
+  testing,
+  verification,
+)
+from cascades.drafters import recurrent
+
+_V, _MODEL = decoding_test._V, decoding_test._MODEL
+_VERIFIER, _DRAFTER = decoding_test._VERIFIER, decoding_test._DRAFTER
+_SMALL = _MODEL.init_params(jax.random.key(3))
+# Its favourites are the verifier's now and then.
+_NEAR = _DRAFTER + 0.7 * _VERIFIER
+_HEAD = recurrent.init_head(jax.random.key(4), _V)
+_INNER = methods.METHODS['token_v3'], 0.4
+
+_ADAPTIVE = drafters.Equipped(
+  drafters.ModelDrafter(_MODEL, adaptive=True), (_NEAR, jnp.float32(0.55))
+)
+_NGRAM = drafters.Equipped(drafters.NgramDrafter(_V), ())
+_RECURRENT = drafters.Equipped(
+  drafters.RecurrentDrafter(_MODEL), (_HEAD, _VERIFIER)
+)
+_BEAM = drafters.Equipped(
+  drafters.RecurrentDrafter(_MODEL, beam=True), (_HEAD, _VERIFIER)
+)
+_CHAIN = chain.chain(
+  _MODEL,
+  _NEAR,
+  drafters.Equipped(drafters.ModelDrafter(_MODEL), _SMALL),
+  *_INNER,
+  gamma=2,
+)
+
+
+def _run(equipped, method='speed', gamma=3, **options):
+  return decoding_test._generate(
+    method,
+    gamma=gamma,
+    drafter=equipped.drafter,
+    drafter_table=equipped.params,
+    **options,
+  )
+
+
+def _declared(pairs, d):
+  return testing.declared_law(
+    testing.Table.of(pairs, d),
+    _MODEL,
+    decoding_test._PROMPT,
+    decoding_test._NEW,
+  )
+
+
+def _of_near(pairs, scheme, gamma, how):
+  """The declared law of `_NEAR` and the verifier."""
+  d = testing.table_distributions(_VERIFIER, _NEAR, how, scheme.gate)
+  return _declared(pairs, d)
+
+
+def _of_chain(pairs, scheme, gamma, how):
+  """The declared law where q is the law of the inner pair."""
+  inner = testing.table_distributions(_NEAR, _SMALL, how)
+  q = testing.Table.of([_INNER], inner).law[0].astype(np.float32)
+  d = testing.table_distributions(_VERIFIER, _NEAR, how, scheme.gate)
+  return _declared(pairs, d._replace(q=q, q_gate=q))
+
+
+@pytest.mark.parametrize('kind', verification.SINGLE)
+def test_a_drafter_that_stops_early_keeps_the_law(kind):
+  check = functools.partial(
+    decoding_test.check_laws,
+    verification.Scheme(kind),
+    3,
+    equipped=_ADAPTIVE,
+    law=_of_near,
+  )
+  check(rows=10_000, temperature=1.0)
+  check(rows=1_000, temperature=0.0)
+
+
+def test_several_drafts_that_stop_early_keep_the_law():
+  scheme = verification.Scheme('multi_round')
+  decoding_test.check_laws(
+    scheme,
+    2,
+    10_000,
+    drafts=2,
+    equipped=_ADAPTIVE,
+    law=_of_near,
+    temperature=1.0,
+  )
+
+
+def test_a_threshold_decides_how_much_is_drafted():
+  def run(threshold):
+    equipped = _ADAPTIVE._replace(params=(_NEAR, jnp.float32(threshold)))
+    return _run(equipped, 'speed', leniences=(0.0,), rows=64, new=8)
+
+  never, some, always = run(0.0), run(0.55), run(1.1)
+  assert (never.drafted == 3 * never.blocks).all()
+  assert (never.drafter_calls == 4 * never.blocks).all()
+  assert (always.drafted == 0).all()
+  assert (always.drafter_calls == always.blocks).all()
+  assert 0 < some.drafted.sum() < 3 * some.blocks.sum()
+  # What is drafted where the drafter is sure is kept more often.
+  rate = [float(s.accepted.sum() / s.examined.sum()) for s in (never, some)]
+  assert rate[1] > rate[0]
+
+
+@pytest.mark.parametrize('kind', ['token', 'block'])
+def test_a_chain_keeps_the_law(kind):
+  check = functools.partial(
+    decoding_test.check_laws,
+    verification.Scheme(kind),
+    3,
+    equipped=_CHAIN,
+    law=_of_chain,
+  )
+  check(rows=6_000, temperature=0.7, top_k=np.int32(4))
+
+
+@pytest.mark.parametrize(
+  ('equipped', 'drafts', 'kind'),
+  [
+    (_NGRAM, 1, 'token'),
+    (_NGRAM, 1, 'block'),
+    (_RECURRENT, 1, 'token'),
+    (_RECURRENT, 1, 'block'),
+    (_RECURRENT, 3, 'multi_round'),
+    (_RECURRENT, 3, 'k_seq'),
+    (_RECURRENT, 3, 'match'),
+    (_BEAM, 3, 'match'),
+  ],
+)
+def test_strict_is_the_verifier_whatever_is_drafted(equipped, drafts, kind):
+  # Their q hangs on where a block began, so that only p is a law of the text.
+  how = sampling.Processing(temperature=np.float32(1))
+  strict = [(methods.METHODS['speed'], 0.0)]
+  prompt = (1, 2, 3, 1, 2)
+  law = testing.declared_law(
+    testing.Table.of(
+      strict, testing.table_distributions(_VERIFIER, _DRAFTER, how)
+    ),
+    _MODEL,
+    prompt,
+    3,
+  )[0]
+  state = _run(
+    equipped,
+    leniences=(0.0,),
+    prompts=[prompt] * 20_000,
+    scheme=verification.Scheme(kind),
+    drafts=drafts,
+  )
+  tokens = state.tokens[:, 0, 5:8]
+  assert np.abs(testing.z_scores(tokens, law)).max() < 5
+  assert state.accepted.sum() > 0
+
+
+@pytest.mark.parametrize(('drafts', 'kind'), [(1, 'token'), (3, 'multi_round')])
+def test_the_first_token_of_a_cascade_with_a_head_follows_its_law(drafts, kind):
+  # Within a block q is declared; here for the first token after a prompt.
+  method, lenience = methods.METHODS['token_v3'], 0.5
+  prompt = decoding_test._PROMPT
+  hidden = _MODEL.logits(_VERIFIER, prompt[:-1])
+  _, logits = recurrent.step(
+    _MODEL, _VERIFIER, _HEAD, hidden, hidden, jnp.int32(prompt[-1])
+  )
+  p = _MODEL.logits(_VERIFIER, prompt)
+  q, p = jax.nn.softmax(logits), jax.nn.softmax(p)
+  law = method.law(methods.Distributions(q, p, q, p), lenience)
+  assert np.abs(law - p).max() > 0.02
+  state = _run(
+    _RECURRENT,
+    'token_v3',
+    leniences=(lenience,),
+    rows=20_000,
+    new=1,
+    scheme=verification.Scheme(kind),
+    drafts=drafts,
+  )
+  tokens = state.tokens[:, 0, len(prompt) : len(prompt) + 1]
+  assert np.abs(testing.z_scores(tokens, np.asarray(law))).max() < 5
+
+
+@pytest.mark.parametrize(
+  ('equipped', 'drafts'),
+  [(_ADAPTIVE, 1), (_NGRAM, 1), (_CHAIN, 1), (_RECURRENT, 2), (_BEAM, 4)],
+)
+def test_greedy_and_strict_is_the_verifier_alone(equipped, drafts):
+  prompts = [(1,), (2, 4), (3, 3, 3), (0, 1, 2, 3, 4), (1, 2, 1, 2, 1)]
+  run = functools.partial(
+    _run, leniences=(0.0,), temperature=0.0, prompts=prompts, new=14
+  )
+  scheme = verification.Scheme('match' if drafts > 1 else 'token')
+  state = run(equipped, drafts=drafts, scheme=scheme)
+  none = drafters.Equipped(drafters.NoDrafter(_V), ())
+  alone = run(none, gamma=0)
+  assert (state.length == alone.length).all()
+  for i, length in enumerate(state.length[:, 0]):
+    got, want = state.tokens[i, 0, :length], alone.tokens[i, 0, :length]
+    np.testing.assert_array_equal(got, want)
+  assert state.accepted.sum() > 0
+
+
+# --- n-grams
+
+
+def _look_up(tokens, gamma, longest, shortest):
+  """In plain words: the longest match, and of equals the latest."""
+  n = len(tokens)
+  for size in range(longest, shortest - 1, -1):
+    for start in range(n - 1, size - 1, -1):
+      if size < n and tokens[start - size : start] == tokens[n - size :]:
+        return tokens[start : start + gamma]
+  return []
+
+
+@pytest.mark.parametrize(('longest', 'shortest'), [(3, 1), (3, 2), (2, 2)])
+def test_ngrams_are_what_followed_the_last_time(longest, shortest):
+  drafter = drafters.NgramDrafter(9, longest, shortest)
+  rng = np.random.default_rng(0)
+  propose = jax.jit(
+    lambda tokens, length: drafter.propose(
+      (),
+      (),
+      drafters.Seen(tokens, length, None, None),
+      None,
+      None,
+      gamma=4,
+      drafts=1,
+    )[0]
+  )
+  found = 0
+  for _ in range(200):
+    tokens = rng.integers(0, 4, rng.integers(1, 14)).tolist()
+    rest = rng.integers(0, 4, 20 - len(tokens)).tolist()
+    draft = propose(jnp.array(tokens + rest), jnp.int32(len(tokens)))
+    want = _look_up(tokens, 4, longest, shortest)
+    assert draft.tokens[0, : draft.count[0]].tolist() == want
+    drawn = jnp.argmax(draft.logits[: len(want), 0], -1).tolist()
+    assert drawn == want
+    found += bool(want)
+  assert 50 < found < 200
+
+
+# --- The recurrent head
+
+
+def _single(hidden, token, randoms, length=4):
+  """One call for one draft."""
+
+  def pick(numbers, logits):
+    return sampling.draw(numbers, jax.nn.softmax(logits))
+
+  assert randoms.shape[0] == length + 1
+  return recurrent.draft_one(
+    _MODEL, _VERIFIER, _HEAD, hidden, token, pick, randoms
+  )
+
+
+def test_beams_and_batches_are_single_calls():
+  batch, beams, length = 3, 2, 4
+  keys = jax.random.split(jax.random.key(0), 2)
+  hidden = jax.random.normal(keys[0], (batch, _V))
+  tokens = jnp.array([1, 4, 0])
+  size = sampling.draw_size(_V)
+  randoms = jax.random.uniform(keys[1], (batch, beams, length + 1, size))
+  over_beams = jax.vmap(_single, (None, None, 0))
+  over_batch = jax.vmap(over_beams)
+  drafted, logits = jax.jit(over_batch)(hidden, tokens, randoms)
+  assert drafted.shape == (batch, beams, length + 1)
+  assert logits.shape == (batch, beams, length + 1, _V)
+  np.testing.assert_array_equal(drafted[..., 0], np.tile(tokens[:, None], 2))
+  for i, j in itertools.product(range(batch), range(beams)):
+    one, rows = _single(hidden[i], tokens[i], randoms[i, j])
+    np.testing.assert_array_equal(drafted[i, j], one)
+    np.testing.assert_allclose(logits[i, j], rows, atol=1e-5)
+  assert len({tuple(x) for x in drafted.reshape(-1, length + 1).tolist()}) > 3
+
+
+def test_the_beams_are_the_likeliest_drafts():
+  # As many beams as prefixes, so that the search misses nothing.
+  length, beams = 3, _V**2
+  hidden, token = jax.random.normal(jax.random.key(5), (_V,)), jnp.int32(2)
+  tokens, logits = recurrent.draft_beams(
+    _MODEL, _VERIFIER, _HEAD, hidden, token, length, beams
+  )
+  assert tokens.shape == (beams, length + 1)
+  scores = {}
+  for draft in itertools.product(range(_V), repeat=length):
+    state, last, score = hidden, token, 0.0
+    for x in draft:
+      state, row = recurrent.step(_MODEL, _VERIFIER, _HEAD, hidden, state, last)
+      score += float(jax.nn.log_softmax(row)[x])
+      last = jnp.int32(x)
+    scores[draft] = score
+  best = sorted(scores, key=scores.get, reverse=True)[:beams]
+  assert tokens[:, 0].tolist() == [2] * beams
+  assert [tuple(x) for x in tokens[:, 1:].tolist()] == best
+  # Each row is what the head says along that very draft.
+  for j in (0, 7, beams - 1):
+    state = hidden
+    for i in range(length + 1):
+      state, row = recurrent.step(
+        _MODEL, _VERIFIER, _HEAD, hidden, state, tokens[j, i]
+      )
+      np.testing.assert_allclose(logits[i, j], row, atol=1e-5)
+
+
+# --- Real transformers: trees, and a verifier's own first layers
+
+
+@models_test.every_kind
+def test_a_tree_is_read_as_each_of_its_drafts(kind):
+  # Beyond the sliding window, with a draft that was rejected before.
+  model, params = models_test.make(kind)
+  paths, gamma = 3, 3
+  prefix = models_test.text(1, models_test.WINDOW + 3)
+  drafts = models_test.text(2, paths * gamma).reshape(paths, gamma)
+  drafts[1, 0] = drafts[0, 0]
+  slots = models_test.SLOTS + paths * (gamma + 1)
+  cache = model.init_cache(params, slots)
+  at = jnp.int32(len(prefix) - 1)
+  read = jax.jit(
+    drafters.read, static_argnames=('model', 'paths'), static_argnums=0
+  )
+  _, cache = read(model, params, cache, jnp.array(prefix), jnp.int32(0))
+  wrong = jnp.array(models_test.text(3, 4))
+  _, cache = read(model, params, cache, wrong, at + 1)
+  cache = model.rewind(cache, at)
+  tree = jnp.array([prefix[-1], *drafts.T.ravel()])
+  logits, cache = read(model, params, cache, tree, at, paths=paths)
+
+  def alone(tokens):
+    positions = jnp.arange(len(tokens))
+    mask = positions[None] <= positions[:, None]
+    return model(params, jnp.array(tokens), positions, mask)[0]
+
+  for j in range(paths):
+    want = alone([*prefix, *drafts[j]])[len(prefix) - 1 :]
+    nodes = [0, *(1 + i * paths + j for i in range(gamma))]
+    np.testing.assert_allclose(logits[np.array(nodes)], want, atol=2e-5)
+  # The second draft stays, without its last token; another follows it.
+  place = np.array([0, *(1 + i * paths + 1 for i in range(gamma))])
+  kept = model.rewind(model.move(cache, at, at + place), at + gamma)
+  then, _ = read(model, params, kept, jnp.array([5]), at + gamma)
+  want = alone([*prefix, *drafts[1, : gamma - 1], 5])[-1]
+  np.testing.assert_allclose(then[0], want, atol=2e-5)
+
+
+@models_test.every_kind
+def test_own_first_layers_draft_as_a_model_of_their_own(kind):
+  # In the verifier's cache, and the answers are the same to the last token.
+  model, params = models_test.make(kind)
+  first = model.first(1)
+  run = functools.partial(
+    testing.decode_curve,
+    (params, params),
+    [(3, 4, 5), (6, 7)],
+    jax.random.split(jax.random.key(0), 2),
+    [0.5],
+    models_test.WINDOW + 6,
+    sampling.Processing(temperature=np.float32(1)),
+    verifier=model,
+    method=methods.METHODS['token_v3'],
+  )
+  for drafts, kind_ in ((1, 'token'), (2, 'multi_round')):
+    options = dict(gamma=3, drafts=drafts, scheme=verification.Scheme(kind_))
+    shared = run(drafter=drafters.SelfDrafter(first), **options)
+    own = run(drafter=drafters.ModelDrafter(first), **options)
+    np.testing.assert_array_equal(shared.length, own.length)
+    for i, length in enumerate(own.length[:, 0]):
+      np.testing.assert_array_equal(
+        shared.tokens[i, 0, :length], own.tokens[i, 0, :length]
+      )
+    assert own.accepted.sum() > 0
+  with pytest.raises(ValueError, match='layers: 2 will not do; the verifier'):
+    model.first(2)
+
+
+# --- Refusals
+
+
+def test_what_does_not_go_together_is_refused():
+  run = functools.partial(_run, leniences=(0.0,))
+  with pytest.raises(ValueError, match='drafts: 2 will not do; NgramDrafter'):
+    run(_NGRAM, drafts=2, scheme=verification.Scheme('match'))
+  with pytest.raises(ValueError, match="not independent draws, as 'k_seq'"):
+    run(_BEAM, drafts=2, scheme=verification.Scheme('k_seq'))
+  with pytest.raises(ValueError, match='nothing is told of hidden states'):
+    chain.chain(_MODEL, _DRAFTER, _RECURRENT, *_INNER, gamma=2)
+  with pytest.raises(ValueError, match='gamma: 0 will not do'):
+    chain.chain(_MODEL, _DRAFTER, _NGRAM, *_INNER, gamma=0)

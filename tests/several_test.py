@@ -1,0 +1,161 @@
+"""Several drafts per block: the law is the declared one, whatever they are."""
+
+import functools
+import itertools
+
+import decoding_test
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cascades import methods, testing, verification
+
+_MODEL = testing.TableModel(3)
+_PROMPT = (0, 2)
+_SCHEMES = [verification.Scheme(kind) for kind in verification.SEVERAL]
+
+
+@functools.cache
+def _table(kind='random'):
+  pairs = []
+  for method in methods.METHODS.values():
+    if method.single_target:
+      ends = [x for x in (method.strict, method.drafter_only) if x is not None]
+      pairs += [(method, x) for x in dict.fromkeys([*ends, 0.1, 0.3, 0.8])]
+  with jax.enable_x64(True):
+    d = testing.rows(kind, count=7, size=3, seed=3)
+    return testing.Table.of(pairs, d)
+
+
+@pytest.mark.parametrize('kind', ['random', 'near_equal', 'disjoint'])
+@pytest.mark.parametrize(('drafts', 'gamma'), [(1, 2), (2, 1), (2, 2), (3, 1)])
+@pytest.mark.parametrize('scheme', _SCHEMES, ids=lambda x: x.verification)
+def test_blocks_follow_the_declared_law(scheme, drafts, gamma, kind):
+  length = gamma + 1
+  given = _table(kind), scheme, _MODEL, _PROMPT, length, gamma, drafts
+  emitted = testing.emitted_law(*given)
+  declared = testing.declared_law(given[0], _MODEL, _PROMPT, length)
+  np.testing.assert_allclose(emitted, declared, atol=1e-9)
+
+
+@pytest.mark.parametrize('scheme', _SCHEMES, ids=lambda x: x.verification)
+def test_three_drafts_of_two_tokens_follow_the_declared_law(scheme):
+  # Their first block and the token after it; 3^6 trees.
+  table = _table()
+  emitted = testing.emitted_law(table, scheme, _MODEL, _PROMPT, 2, 2, 3)
+  declared = testing.declared_law(table, _MODEL, _PROMPT, 2)
+  np.testing.assert_allclose(emitted, declared, atol=1e-9)
+
+
+@pytest.mark.parametrize('scheme', _SCHEMES, ids=lambda x: x.verification)
+def test_more_drafts_keep_more(scheme):
+  table = _table()
+
+  def kept(drafts):
+    blocks = testing.blocks(table, scheme, _MODEL, _PROMPT, 1, drafts)
+    return sum((len(block) - 1) * chance for block, chance in blocks)
+
+  one, two, three = kept(1), kept(2), kept(3)
+  assert (two >= one - 1e-12).all()
+  assert (three >= two - 1e-12).all()
+  assert (three > one + 1e-3).any()
+
+
+@pytest.mark.parametrize('drafts', [2, 3])
+@pytest.mark.parametrize('kind', verification.SEVERAL)
+def test_verify_emits_what_the_enumeration_says(kind, drafts):
+  # The library's own verification on every tree of drafts of one token, or,
+  # of two drafts, of two: the mean over many keys against the enumeration.
+  scheme = verification.Scheme(kind)
+  gamma, n = 4 - drafts, 3_000
+  method, lenience = methods.METHODS['token_v1'], 0.3
+  d = testing.rows('random', count=7, size=3, seed=3)
+  table = testing.Table.of([(method, lenience)], d)
+  d = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), d)
+
+  def context(done):
+    tokens = np.array([*_PROMPT, *done])
+    return int(_MODEL.context(tokens, np.arange(len(tokens))))
+
+  @jax.jit
+  @functools.partial(jax.vmap, in_axes=(0, None, None))
+  def verdicts(key, paths, rows):
+    return verification.verify(
+      method,
+      jnp.asarray(lenience),
+      key,
+      paths,
+      lambda i, j: jax.tree.map(lambda x: x[rows[i, j]], d),
+      scheme,
+    )
+
+  got = {}
+  every = list(itertools.product(range(3), repeat=gamma))
+  for number, paths in enumerate(itertools.product(every, repeat=drafts)):
+    rows = np.array(
+      [[context(path[:i]) for path in paths] for i in range(gamma + 1)]
+    )
+    chance = np.prod(
+      [d.q[rows[i, j]][x] for j, p in enumerate(paths) for i, x in enumerate(p)]
+    )
+    keys = jax.random.split(jax.random.key(number), n)
+    said = jax.device_get(verdicts(keys, jnp.array(paths), jnp.array(rows)))
+    for path, count, token in zip(
+      said.path, said.num_accepted, said.next_token, strict=True
+    ):
+      block = (*paths[path][:count], int(token))
+      got[block] = got.get(block, 0) + float(chance) / n
+  want = {}
+  found = testing.blocks(table, scheme, _MODEL, _PROMPT, gamma, drafts)
+  for block, chance in found:
+    want[block] = want.get(block, 0) + float(chance[0])
+  assert sum(want.values()) == pytest.approx(1)
+  for block in want | got:
+    off = abs(got.get(block, 0) - want.get(block, 0))
+    assert off < 5 * np.sqrt(max(want.get(block, 0), 1e-4) / n) / 3
+
+
+@pytest.mark.parametrize('kind', verification.SEVERAL)
+def test_the_loop_emits_the_declared_law(kind):
+  scheme = verification.Scheme(kind)
+  check = functools.partial(decoding_test.check_laws, scheme, 2, drafts=3)
+  check(rows=20_000, temperature=1.0)
+  truncated = dict(top_k=np.int32(3), top_p=np.float32(0.9))
+  check(rows=6_000, temperature=0.8, **truncated)
+  check(rows=1_000, temperature=0.0)
+
+
+def test_a_tree_of_drafts_is_read_as_each_draft_alone():
+  # Greedy, strict, from a drafter that knows the verifier's favourite among
+  # others: the answer is the verifier's own, whichever draft is kept.
+  prompts = [(1,), (2, 4), (3, 3, 3), (0, 1, 2, 3, 4)]
+  near = decoding_test._DRAFTER + 1.5 * decoding_test._VERIFIER
+  run = functools.partial(
+    decoding_test._generate,
+    'speed',
+    (0.0,),
+    prompts=prompts,
+    new=12,
+    temperature=1.0,
+    drafter_table=near,
+  )
+  for kind in verification.SEVERAL:
+    state = run(gamma=3, drafts=4, scheme=verification.Scheme(kind))
+    assert state.accepted.sum() > state.blocks.sum()
+    for i in range(len(prompts)):
+      row = jax.tree.map(lambda x, i=i: x[i, 0], state)
+      tokens = row.tokens[: row.length]
+      for at in range(int(row.prompt_length), int(row.length)):
+        logits = decoding_test._MODEL.logits(
+          decoding_test._VERIFIER, tokens[:at]
+        )
+        want = jax.nn.log_softmax(logits)[tokens[at]]
+        assert abs(row.logprob[at] - want) < 1e-5
+
+
+def test_what_does_not_go_together_is_refused():
+  with pytest.raises(ValueError, match="'token' looks at one draft, and there"):
+    verification.Scheme('token').check(methods.METHODS['speed'], 2)
+  with pytest.raises(ValueError, match="'k_seq' needs a single one"):
+    verification.Scheme('k_seq').check(methods.METHODS['cactus'], 2)
