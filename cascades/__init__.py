@@ -16,14 +16,16 @@ _HOME = {
   'register': 'methods',
   'from_target': 'methods',
   'from_rule': 'methods',
+  'agreement': 'checking',
   'audit': 'auditing',
   'Audit': 'auditing',
   'get_acceptance_residual_fns': 'methods',
 }
 _MODULES = (
-  'auditing batching chain checkpoints costs decoding drafters heads memory'
-  ' methods metrics models pairing records report sampler sampling sequence'
-  ' sharding stats tasks testing tokenizers training verification'
+  'auditing batching chain checking checkpoints costs decoding distillation'
+  ' drafters heads memory methods metrics models pairing records report'
+  ' sampler sampling sequence sharding stats tasks testing tokenizers training'
+  ' verification'
 ).split()
 
 __all__ = sorted([*_HOME, *_MODULES])

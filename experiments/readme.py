@@ -6,6 +6,7 @@ Shows: nothing; a test fails while README.md is not what this would write.
 A part stands between `<!-- name -->` and `<!-- /name -->`.
 """
 
+import json
 import pathlib
 import re
 
@@ -35,7 +36,51 @@ def methods_table() -> str:
   return '\n'.join(lines)
 
 
-PARTS = {'methods': methods_table}
+def performance() -> str:
+  """What configs/benchmark.py gave, from its committed figures."""
+  from experiments.suites import decoding
+
+  path = _PATH.parent / 'experiments/results/benchmark/benchmark.json'
+  found = json.loads(path.read_text(encoding='utf-8'))
+  figures, versions = found['figures'], found['versions']
+  timed = decoding.rows(figures)
+  lines = [
+    f'Measured {found["date"]} on {found["cores"]} CPU cores, jax'
+    f' {versions["jax"]}, gemma {versions["gemma"]}, float32, greedy,'
+    f' {found["config"]["new_tokens"]} new tokens and medians of'
+    f' {found["config"]["repeats"]} turns (120M: 32 and 3). Tokens per second'
+    ' of decoding, all rows together; *x floor* is the time of the best strict'
+    ' arm by that of the same bare forward passes.',
+    '',
+    "| pair | batch | gemma's sampler | ours, verifier alone | lock-step |"
+    ' ours, strict | at gamma | drafts kept | x gemma | x floor |',
+    '|---|---|---|---|---|---|---|---|---|---|',
+  ]
+  groups = dict.fromkeys((row['pair'], row['batch']) for row in timed)
+  for pair, batch in groups:
+    mine = [r for r in timed if (r['pair'], r['batch']) == (pair, batch)]
+    arms = {
+      row['arm']: row['tokens_per_s'] for row in mine if row.get('tokens_per_s')
+    }
+    best = max(
+      (row for row in mine if row['arm'] == 'strict' and 'over_floor' in row),
+      key=lambda row: row['tokens_per_s'],
+    )
+    lines.append(
+      f'| {pair} | {batch} | {arms["gemma"]:.0f} | {arms["alone"]:.0f} |'
+      f' {arms["lock-step"]:.0f} | {best["tokens_per_s"]:.0f} |'
+      f' {best["gamma"]} | {best["acceptance"]:.2f} |'
+      f' {best["over_gemma"]:.2f} | {best["over_floor"]:.2f} |'
+    )
+  lines += ['', '| target | bound | found | met |', '|---|---|---|---|']
+  lines += [
+    f'| {name} | {bound} | {value} | {"yes" if met else "**no**"} |'
+    for name, bound, value, met in decoding.targets(figures)
+  ]
+  return '\n'.join(lines)
+
+
+PARTS = {'methods': methods_table, 'performance': performance}
 
 
 def render(text: str) -> str:

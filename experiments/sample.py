@@ -22,7 +22,7 @@ _TOP_P = flags.DEFINE_float('top_p', None, 'Keep tokens that hold this mass.')
 _VERIFICATION = flags.DEFINE_enum(
   'verification',
   'token',
-  ['token', 'block', 'sequential'],
+  ['token', 'block', 'sequential', 'multi_round', 'k_seq', 'match'],
   'Which drafted tokens stay.',
 )
 _GATE = flags.DEFINE_enum(
@@ -34,7 +34,18 @@ _BONUS = flags.DEFINE_enum(
   ['target', 'verifier'],
   'What the token after a whole block is drawn from.',
 )
-_DRAFTER = flags.DEFINE_string('drafter', 'tiny-drafter', 'Name or folder.')
+_DRAFTER = flags.DEFINE_string(
+  'drafter',
+  'tiny-drafter',
+  "Name or folder; 'ngram'; 'self:3', the verifier's first 3 layers.",
+)
+_DRAFTS = flags.DEFINE_integer('drafts', 1, 'Drafts per block, side by side.')
+_STOP_BELOW = flags.DEFINE_float(
+  'stop_below', None, 'Drafting stops where its best token is less probable.'
+)
+_BEAM = flags.DEFINE_bool(
+  'beam', False, "Whether a recurrent head's drafts are those of a beam search."
+)
 _VERIFIER = flags.DEFINE_string('verifier', 'tiny-verifier', 'Name or folder.')
 _SEED = flags.DEFINE_integer('seed', 0, 'Of the sampling.')
 _MAX_NEW_TOKENS = flags.DEFINE_integer(
@@ -90,6 +101,9 @@ def main() -> None:
     verification=_VERIFICATION.value,
     gate=_GATE.value,
     bonus=_BONUS.value,
+    drafts=_DRAFTS.value,
+    stop_below=_STOP_BELOW.value,
+    beam=_BEAM.value,
   )
   decoder = sampler.Sampler(_VERIFIER.value, _DRAFTER.value, **settings)
   answer = decoder.sample(

@@ -31,14 +31,19 @@ def main() -> None:
       '--config: name a config, such as --config=configs/train_tiny.py.'
     )
   config = _CONFIG.value
-  if _ONLY.value not in (None, *config.models):
+  names = list(config.get('models', {config.get('name'): None}))
+  if _ONLY.value not in (None, *names):
     raise app.UsageError(
-      f'--only: no model {_ONLY.value!r}; there are {", ".join(config.models)}.'
+      f'--only: no model {_ONLY.value!r}; there are {", ".join(names)}.'
     )
   path = config_flags.get_config_filename(flags.FLAGS['config'])
   default = pathlib.Path('runs') / pathlib.Path(path).stem
   workdir = pathlib.Path(_WORKDIR.value or default)
   cli.make_folder(workdir)
+
+  if 'models' not in config:
+    _train_head(config, workdir)
+    return
 
   from cascades import checkpoints, costs, training
 
@@ -52,6 +57,16 @@ def main() -> None:
       folder, config, name, figures, unit.verifier_token_s, _CONTEXT
     )
     print(f'{folder}: {json.dumps(figures)}')
+
+
+def _train_head(config, workdir: pathlib.Path) -> None:
+  """A recurrent head for a verifier that is there already."""
+  from cascades import distillation
+
+  folder, verifier = distillation.train_head(config, workdir)
+  figures = distillation.evaluate(folder, verifier, config)
+  distillation.write_card(folder, config, figures)
+  print(f'{folder}: {json.dumps(figures)}')
 
 
 if __name__ == '__main__':

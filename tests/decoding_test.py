@@ -80,10 +80,12 @@ _PAIRS = tuple(
 
 
 @functools.cache
-def _together(scheme):
+def _together(scheme, only=()):
   """The methods that a scheme takes, as one; and which they are."""
   pairs = []
   for method, lenience in _PAIRS:
+    if only and method.name not in only:
+      continue
     try:
       scheme.check(method)
     except ValueError:
@@ -103,7 +105,15 @@ def _law(pairs, scheme, gamma, how):
 
 
 def check_laws(
-  scheme, gamma, rows=20_000, *, drafts=1, equipped=None, law=_law, **how
+  scheme,
+  gamma,
+  rows=20_000,
+  *,
+  drafts=1,
+  equipped=None,
+  law=_law,
+  only=(),
+  **how,
 ):
   """Samples every method through the loop, which is compiled once.
 
@@ -114,10 +124,11 @@ def check_laws(
     drafts: Per block.
     equipped: What drafts; None for the usual model.
     law: Of (pairs, scheme, gamma, how), what should come out.
+    only: Names of methods; none for all.
     **how: As for `sampling.Processing`.
   """
   how = dict(top_k=np.int32(_V), top_p=np.float32(1)) | how
-  method, pairs = _together(scheme)
+  method, pairs = _together(scheme, only)
   law = law(pairs, scheme, gamma, sampling.Processing(**how))
   given = {}
   if equipped:

@@ -14,6 +14,7 @@ from cascades import (
   chain,
   drafters,
   methods,
+  models,
   sampling,
   testing,
   verification,
@@ -26,6 +27,8 @@ _SMALL = _MODEL.init_params(jax.random.key(3))
 # Its favourites are the verifier's now and then.
 _NEAR = _DRAFTER + 0.7 * _VERIFIER
 _HEAD = recurrent.init_head(jax.random.key(4), _V)
+# One of each kind; all of them are sampled in decoding_test.
+_SOME = 'diff', 'token_v3', 'lossy', 'bild', 'speed'
 _INNER = methods.METHODS['token_v3'], 0.4
 
 _ADAPTIVE = drafters.Equipped(
@@ -88,6 +91,7 @@ def test_a_drafter_that_stops_early_keeps_the_law(kind):
     3,
     equipped=_ADAPTIVE,
     law=_of_near,
+    only=_SOME,
   )
   check(rows=10_000, temperature=1.0)
   check(rows=1_000, temperature=0.0)
@@ -102,6 +106,7 @@ def test_several_drafts_that_stop_early_keep_the_law():
     drafts=2,
     equipped=_ADAPTIVE,
     law=_of_near,
+    only=_SOME,
     temperature=1.0,
   )
 
@@ -130,6 +135,7 @@ def test_a_chain_keeps_the_law(kind):
     3,
     equipped=_CHAIN,
     law=_of_chain,
+    only=_SOME,
   )
   check(rows=6_000, temperature=0.7, top_k=np.int32(4))
 
@@ -326,10 +332,48 @@ def test_the_beams_are_the_likeliest_drafts():
 # --- Real transformers: trees, and a verifier's own first layers
 
 
-@models_test.every_kind
+@functools.cache
+def _gemma4():
+  """A small Gemma 4: a global layer of its own, shared caches, layer inputs."""
+  models.import_gemma()
+  from gemma.gm.nn.gemma4 import _config, _modules, _transformer
+
+  local, whole = (
+    _modules.AttentionType.LOCAL_SLIDING,
+    _modules.AttentionType.GLOBAL,
+  )
+  config = _config.TransformerConfig(
+    num_embed=models_test.VOCAB,
+    embed_dim=24,
+    hidden_dim=40,
+    num_heads=2,
+    head_dim=8,
+    num_kv_heads=1,
+    global_key_size=16,
+    final_logit_softcap=30.0,
+    use_post_attn_norm=True,
+    use_post_ffw_norm=True,
+    attention_types=(local, whole, local, whole),
+    sliding_window_size=models_test.WINDOW,
+    per_layer_input_dim=4,
+    kv_cache_sharing_config=_config.KVCacheSharingConfig(
+      frac_shared_layers=0.5, share_global=True, share_local=True
+    ),
+  )
+  module = _transformer.Transformer(dtype=jnp.float32, config=config)
+  model = models.LanguageModel(module=module, vocab_size=models_test.VOCAB)
+  random = np.random.default_rng(0)
+  params = jax.tree.map(
+    lambda x: jnp.asarray(random.normal(scale=0.3, size=x.shape), jnp.float32),
+    model.param_shapes(),
+  )
+  return model, params
+
+
+@pytest.mark.parametrize('kind', [*models_test.KINDS, 'gemma4'])
 def test_a_tree_is_read_as_each_of_its_drafts(kind):
   # Beyond the sliding window, with a draft that was rejected before.
-  model, params = models_test.make(kind)
+  model, params = _gemma4() if kind == 'gemma4' else models_test.make(kind)
   paths, gamma = 3, 3
   prefix = models_test.text(1, models_test.WINDOW + 3)
   drafts = models_test.text(2, paths * gamma).reshape(paths, gamma)

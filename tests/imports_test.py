@@ -35,6 +35,13 @@ _MAY_IMPORT = {
   'chain': {'decoding', 'drafters', 'methods', 'verification'},
   'heads': {'checkpoints', 'drafters'},
   'pairing': {'checkpoints', 'drafters', 'heads'},
+  'checking': {
+    'batching',
+    'checkpoints',
+    'pairing',
+    'sampler',
+    'tokenizers',
+  },
   'sharding': set(),
   'memory': {'batching'},
   'auditing': {
@@ -60,6 +67,14 @@ _MAY_IMPORT = {
     'sharding',
     'tokenizers',
     'verification',
+  },
+  'distillation': {
+    'checkpoints',
+    'drafters',
+    'heads',
+    'sampler',
+    'tasks',
+    'training',
   },
   'training': {'checkpoints', 'models', 'sampler', 'tasks', 'tokenizers'},
 }

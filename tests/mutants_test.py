@@ -25,6 +25,7 @@ import methods_test
 import numpy as np
 import pytest
 import sampling_test
+import several_test
 import theory_test
 import verification_test
 
@@ -36,9 +37,9 @@ from cascades import (
   testing,
   verification,
 )
-from cascades.drafters import model
+from cascades.drafters import drafter, model
 from cascades.methods import baselines, cascade, method, relaxed
-from cascades.verification import single
+from cascades.verification import several, single
 from cascades.verification.verify import verify
 
 _RULES = baselines, cascade, relaxed
@@ -427,7 +428,50 @@ _MUTANTS = (
     _verify,
     ('sequential', 'target'),
   ),
+  Mutant(
+    'one_rejection',
+    'a second candidate is tried against what the first was',
+    several._rounds,
+    'jnp.maximum(0, rho - d.q)',
+    'jnp.maximum(0, pi - d.q)',
+    several_test.test_verify_emits_what_the_enumeration_says,
+    ('multi_round', 3),
+  ),
+  Mutant(
+    'undivided',
+    'k-SEQ accepts against the target as it is',
+    several._divided,
+    'jnp.where(b >= a, one, c)',
+    'one',
+    several_test.test_verify_emits_what_the_enumeration_says,
+    ('k_seq', 2),
+  ),
+  Mutant(
+    'other_drafts_stay',
+    'a draft that began otherwise stays a candidate',
+    several._walk,
+    'jnp.where(accepted, agree, active)',
+    'active',
+    several_test.test_verify_emits_what_the_enumeration_says,
+    ('multi_round', 2),
+  ),
   # The loop.
+  Mutant(
+    'drafts_see_each_other',
+    'a draft sees the tokens of those beside it',
+    drafter.visible,
+    'own = (slots - tokens[:, None]) % paths == 0',
+    'own = jnp.ones_like(seen)',
+    several_test.test_a_tree_of_drafts_is_read_as_each_draft_alone,
+  ),
+  Mutant(
+    'another_draft_kept',
+    "the first draft's slots are kept, whichever stays",
+    decoding.step,
+    'at + place(index, path))',
+    'at + place(index, 0))',
+    several_test.test_a_tree_of_drafts_is_read_as_each_draft_alone,
+  ),
   Mutant(
     'one_key',
     'drafting and verifying share a key',

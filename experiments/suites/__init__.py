@@ -12,7 +12,7 @@ import pathlib
 from experiments import cli
 
 # Modules of this package, imported when asked for: they import JAX.
-SUITES = ('methods', 'decoding')
+SUITES = ('methods', 'decoding', 'drafters')
 
 
 def run(config, workdir: pathlib.Path) -> None:

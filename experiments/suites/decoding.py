@@ -102,6 +102,7 @@ class Pair:
     drafter: Likewise.
     prompts: Token ids, one per row of the largest batch.
     new_tokens: Of every arm.
+    repeats: Turns of every arm that are timed.
     random: Whether the weights are random.
     compiled: Functions, and how long they took, for arms that share them.
   """
@@ -111,6 +112,7 @@ class Pair:
   drafter: checkpoints.Checkpoint
   prompts: list[np.ndarray]
   new_tokens: int
+  repeats: int
   random: bool
   compiled: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
@@ -118,11 +120,14 @@ class Pair:
 def load_pair(config, spec) -> Pair:
   """A pair of a config: bundled names, or shapes with random weights."""
   name = spec.name
+  # Large ones may have numbers of their own.
+  new_tokens = spec.get('new_tokens', config.new_tokens)
+  sizes = new_tokens, spec.get('repeats', config.repeats)
   rows = max(config.batch_sizes)
   if isinstance(spec.verifier, str):
     pair = load_model(spec.verifier), load_model(spec.drafter)
-    prompts = _prompts(pair[0], rows, config.new_tokens)
-    return Pair(name, *pair, prompts, config.new_tokens, False)
+    prompts = _prompts(pair[0], rows, new_tokens)
+    return Pair(name, *pair, prompts, *sizes, False)
   dtype = jnp.dtype(config.dtype)
   pair = [
     _random(dict(shape), dtype, config.seed + i)
@@ -132,7 +137,7 @@ def load_pair(config, spec) -> Pair:
   size = rows, config.prompt_tokens
   # Past the ids of tokens that gemma's sampler forbids or stops at.
   prompts = list(rng.integers(300, pair[0].model.vocab_size, size))
-  return Pair(name, *pair, prompts, config.new_tokens, True)
+  return Pair(name, *pair, prompts, *sizes, True)
 
 
 def _random(shape, dtype, seed: int) -> checkpoints.Checkpoint:
@@ -216,20 +221,23 @@ def _compiled(pair: Pair, key, jitted, *args, **static):
   return pair.compiled[key]
 
 
-def ours(pair: Pair, batch: int, method, gamma: int, lenience, fields) -> Arm:
+def ours(
+  pair: Pair, batch: int, method, gamma: int, lenience, fields, drafts: int = 1
+) -> Arm:
   """Our loop."""
   engine = _engine(pair.verifier, pair.drafter, method, gamma)
+  scheme = verification.Scheme('multi_round') if drafts > 1 else engine.scheme
   prompts = pair.prompts[:batch]
   longest = max(map(len, prompts))
   padded, lengths = batching.pad(prompts, longest)
   keys = jax.random.split(jax.random.key(0), batch)
-  room = _room(pair)
+  room = _room(pair, drafts)
   both = dict(verifier=engine.verifier, drafter=engine.drafter)
   params = engine.verifier_params, engine.drafter_params
   inputs = *params, padded, lengths, keys, lengths + pair.new_tokens
   read, read_s = _compiled(
     pair,
-    ('prefill', batch, gamma > 0),
+    ('prefill', batch, gamma > 0, room),
     decoding.prefill,
     *inputs,
     cache_length=room,
@@ -243,12 +251,14 @@ def ours(pair: Pair, batch: int, method, gamma: int, lenience, fields) -> Arm:
   then = *params, engine.how, engine.stop_tokens, np.int32(0), np.int32(2**30)
   loop, loop_s = _compiled(
     pair,
-    ('decode', batch, gamma, engine.method.name),
+    ('decode', batch, gamma, drafts, engine.method.name),
     decoding.decode,
     prefill(),
     *then,
     method=engine.method,
     gamma=gamma,
+    scheme=scheme,
+    drafts=drafts,
     **both,
   )
 
@@ -273,9 +283,10 @@ def ours(pair: Pair, batch: int, method, gamma: int, lenience, fields) -> Arm:
   )
 
 
-def _room(pair: Pair) -> int:
+def _room(pair: Pair, drafts: int = 1) -> int:
   """Cache slots of every arm, gemma's own included."""
-  return batching.bucket(max(map(len, pair.prompts)) + pair.new_tokens + 16)
+  longest = max(map(len, pair.prompts))
+  return batching.bucket(longest + pair.new_tokens + 16 * drafts)
 
 
 def gemma(pair: Pair, batch: int) -> Arm:
@@ -397,7 +408,9 @@ def lock_step(pair: Pair, batch: int) -> Arm:
   )
 
 
-def passes(pair: Pair, batch: int, arm: str, gamma: int, blocks: int) -> Arm:
+def passes(
+  pair: Pair, batch: int, arm: str, gamma: int, blocks: int, paths: int = 1
+) -> Arm:
   """Bare forward passes, block after block, without any rule.
 
   Args:
@@ -407,16 +420,18 @@ def passes(pair: Pair, batch: int, arm: str, gamma: int, blocks: int) -> Arm:
       'reading': that one; 'drafting': one of the drafter.
     gamma: Of the block.
     blocks: How many.
+    paths: Drafts side by side.
   """
   verifier, drafter = pair.verifier, pair.drafter
-  room = _room(pair)
+  room = _room(pair, paths)
   drafts = {'floor': gamma + 1 if gamma else 0, 'reading': 0, 'drafting': 1}[
     arm
   ]
 
   def step(i, state, params):
     caches, token = state
-    at = i % (room // (gamma + 1)) * (gamma + 1)
+    size = (gamma + 1) * paths
+    at = i % (room // size) * size
     verifier_cache, drafter_cache = (
       c.model.rewind(cache, at)
       for c, cache in zip((verifier, drafter), caches, strict=True)
@@ -425,10 +440,17 @@ def passes(pair: Pair, batch: int, arm: str, gamma: int, blocks: int) -> Arm:
     def draft(carry, j):
       cache, token = carry
       logits, cache = drafters.read(
-        drafter.model, params[1], cache, token[None], at + j
+        drafter.model,
+        params[1],
+        cache,
+        jnp.broadcast_to(token, (paths,)),
+        at,
+        first=j * paths,
+        paths=paths,
+        shared=False,
       )
       # What is read next hangs on what was said, so that no pass is left out.
-      token = jnp.argmax(logits[0]).astype(jnp.int32)
+      token = jnp.argmax(logits.sum(0)).astype(jnp.int32)
       return (cache, token), token
 
     drafted = token + jnp.arange(gamma + 1)
@@ -437,8 +459,9 @@ def passes(pair: Pair, batch: int, arm: str, gamma: int, blocks: int) -> Arm:
         draft, (drafter_cache, token), jnp.arange(drafts)
       )
     if arm != 'drafting':
+      tree = jnp.append(drafted[0], jnp.repeat(drafted[1:], paths))
       logits, verifier_cache = drafters.read(
-        verifier.model, params[0], verifier_cache, drafted, at
+        verifier.model, params[0], verifier_cache, tree, at, paths=paths
       )
       token = jnp.argmax(logits.sum(0)).astype(jnp.int32)
     return (verifier_cache, drafter_cache), token
@@ -455,7 +478,7 @@ def passes(pair: Pair, batch: int, arm: str, gamma: int, blocks: int) -> Arm:
 
   params = verifier.params, drafter.params
   loop, seconds = _compiled(
-    pair, (arm, batch, gamma, blocks), decode, prefill(), *params
+    pair, (arm, batch, gamma, blocks, paths), decode, prefill(), *params
   )
   return Arm(
     {'arm': arm, 'gamma': gamma, 'blocks': blocks},
@@ -498,11 +521,11 @@ def _arms(config, pair: Pair, batch: int) -> Iterator[Arm]:
     yield ours(pair, batch, token_v3, config.gamma, lenience, fields)
 
 
-def _time(config, pair: Pair, batch: int, arms: list[Arm], bar) -> Iterator:
+def _time(pair: Pair, batch: int, arms: list[Arm], bar) -> Iterator:
   """Figures of arms that take turns."""
   seconds = [{'prefill': [], 'decode': []} for _ in arms]
   facts = [{} for _ in arms]
-  for turn in range(config.repeats + 1):
+  for turn in range(pair.repeats + 1):
     for i, arm in enumerate(arms):
       start = time.perf_counter()
       state = jax.block_until_ready(arm.prefill())
@@ -740,8 +763,8 @@ def measure(config, done: Sequence[dict[str, Any]] = ()) -> Iterator[dict]:
       bar.set_description(f'{pair.name}, batch {batch}: compiling')
       arms = list(_arms(config, pair, batch))
       bar.set_description(f'{pair.name}, batch {batch}')
-      bar.total += len(arms) * (config.repeats + 1)
-      yield from _time(config, pair, batch, arms, bar)
+      bar.total += len(arms) * (pair.repeats + 1)
+      yield from _time(pair, batch, arms, bar)
       pair.compiled.clear()
     if not pair.random and (pair.name, 'curve') not in groups:
       yield _curve(config, pair)

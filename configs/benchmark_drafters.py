@@ -1,0 +1,69 @@
+"""Drafters beyond a second model, and several drafts per block, on a CPU.
+
+Command: python -m experiments.benchmark --config=configs/benchmark_drafters.py
+Shows: in about ten minutes on 2 cores, tokens per call of the verifier and per
+second for every drafter; n-grams on prompts that repeat themselves; and what
+the bookkeeping of several drafts costs. What it gave once is in
+experiments/results/benchmark_drafters.
+"""
+
+import ml_collections
+
+from configs import benchmark
+
+
+def _arm(name, drafter=None, **options):
+  return ml_collections.ConfigDict(dict(name=name, drafter=drafter, **options))
+
+
+def get_config() -> ml_collections.ConfigDict:
+  c = ml_collections.ConfigDict()
+  # What to time; one of experiments.benchmark.SUITES.
+  c.suite = 'drafters'
+  # Of the pair with random weights.
+  c.dtype = 'float32'
+  c.verifier = 'tiny-verifier'
+  # Strict arms at temperature 1; the first is the verifier alone.
+  several = dict(verification='multi_round')
+  c.problems = (
+    _arm('none'),
+    _arm('model', 'tiny-drafter'),
+    _arm('model, 2', 'tiny-drafter', drafts=2, **several),
+    _arm('model, 4', 'tiny-drafter', drafts=4, **several),
+    _arm('model, 8', 'tiny-drafter', drafts=8, **several),
+    _arm('model, 4, k-seq', 'tiny-drafter', drafts=4, verification='k_seq'),
+    _arm('model, stops', 'tiny-drafter', stop_below=0.5),
+    _arm('recurrent', 'tiny-recurrent'),
+    _arm('recurrent, 4', 'tiny-recurrent', drafts=4, **several),
+    _arm('own layers', 'self:2'),
+  )
+  # Greedy arms on prompts that repeat themselves.
+  c.copies = (
+    _arm('none'),
+    _arm('n-gram', 'ngram'),
+    _arm('model', 'tiny-drafter'),
+    _arm(
+      'recurrent, 4 beams',
+      'tiny-recurrent',
+      drafts=4,
+      verification='match',
+      beam=True,
+    ),
+  )
+  # Prompts of each part, and most tokens of an answer.
+  c.num_examples = 24
+  c.max_new_tokens = 96
+  # Tokens drafted per block.
+  c.gamma = 4
+  # The pair whose bookkeeping is timed, at so many drafts.
+  c.tree = benchmark.get_config().pairs[1]
+  c.tree_drafts = (1, 4)
+  # Of its prompts and answers.
+  c.batch_sizes = (1,)
+  c.prompt_tokens = 32
+  c.new_tokens = 64
+  # Turns of each arm, after one that is not counted.
+  c.repeats = 5
+  # Of weights and prompts.
+  c.seed = 0
+  return c

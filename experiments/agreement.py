@@ -1,0 +1,100 @@
+"""How far the drafter's greedy continuation is the verifier's, token by token.
+
+Command: python -m experiments.agreement --prompt='The number 4302 in words:'
+Shows: the continuation with its tokens coloured by whether the verifier wanted
+them, the first difference with what each wanted, and how many passes of the
+verifier greedy speculative decoding needs for the answer.
+"""
+
+import os
+import sys
+
+from absl import app, flags
+
+from experiments import cli
+
+_PROMPT = flags.DEFINE_string('prompt', None, 'The text to go on from.')
+_DRAFTER = flags.DEFINE_string('drafter', 'tiny-drafter', 'Name or folder.')
+_VERIFIER = flags.DEFINE_string('verifier', 'tiny-verifier', 'Name or folder.')
+_GAMMA = flags.DEFINE_integer('gamma', 4, 'Tokens drafted per block.')
+_MAX_NEW_TOKENS = flags.DEFINE_integer(
+  'max_new_tokens', 64, 'Most tokens of the continuation.'
+)
+_COLOUR = flags.DEFINE_enum(
+  'colour', 'auto', ['auto', 'always', 'never'], 'Whether to use colours.'
+)
+
+
+def _painted(found, colour: bool) -> str:
+  """The continuation: what agrees, the first difference, and what is beyond."""
+  out = []
+  for i, (place, piece) in enumerate(
+    zip(found.places, found.pieces, strict=True)
+  ):
+    piece = piece or '<end>'
+    if i < found.matched:
+      out.append(f'\x1b[32m{piece}\x1b[0m' if colour else piece)
+    elif place.agree:
+      out.append(f'\x1b[2m{piece}\x1b[0m' if colour else piece)
+    else:
+      out.append(f'\x1b[1;31m{piece}\x1b[0m' if colour else f'[{piece}]')
+  return ''.join(out)
+
+
+def main() -> None:
+  if not _PROMPT.value:
+    raise app.UsageError("--prompt: give a text, such as --prompt='Hello'.")
+  from cascades import checking, load_model, sampler, tokenizers
+
+  drafter, verifier = load_model(_DRAFTER.value), load_model(_VERIFIER.value)
+  found = checking.agreement(
+    (verifier, drafter), _PROMPT.value, _MAX_NEW_TOKENS.value
+  )
+  colour = _COLOUR.value == 'always' or (
+    _COLOUR.value == 'auto'
+    and sys.stdout.isatty()
+    and 'NO_COLOR' not in os.environ
+  )
+  print(f'{_PROMPT.value}{_painted(found, colour)}\n')
+
+  def text(token: int) -> str:
+    if token == tokenizers.EOS:
+      return 'end'
+    return repr(verifier.tokenizer.pieces([token])[0])
+
+  print(f'{"":>4}  {"drafter":<16}{"q":>6}{"p":>7}   {"verifier":<16}{"p":>6}')
+  for i, place in enumerate(found.places):
+    line = (
+      f'{i:>4}  {text(place.drafted):<16}{place.drafter_of_drafted:>6.3f}'
+      f'{place.verifier_of_drafted:>7.3f}   '
+    )
+    if not place.agree:
+      line += f'{text(place.wanted):<16}{place.verifier_of_wanted:>6.3f}'
+    print(line.rstrip())
+  total = len(found.places)
+  said = f"\nThe first {found.matched} of {total} tokens are the verifier's."
+  if found.difference is not None:
+    place = found.difference
+    said += (
+      f' Then the drafter wants {text(place.drafted)}'
+      f' ({place.drafter_of_drafted:.3f}), the verifier {text(place.wanted)}'
+      f' ({place.verifier_of_wanted:.3f}).'
+    )
+  print(said)
+  greedy = sampler.Sampler(
+    verifier,
+    drafter,
+    method='speed',
+    lenience=0.0,
+    gamma=_GAMMA.value,
+    temperature=0.0,
+  ).sample(_PROMPT.value, max_new_tokens=_MAX_NEW_TOKENS.value)
+  print(
+    f'Greedy speculative decoding, gamma {_GAMMA.value}:'
+    f' {greedy.counts["verifier_calls"]} passes of the verifier for'
+    f' {len(greedy.logprobs)} tokens.'
+  )
+
+
+if __name__ == '__main__':
+  cli.run(main)

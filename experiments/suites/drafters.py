@@ -1,0 +1,339 @@
+"""Drafters beyond a second model, and several drafts per block.
+
+Three parts:
+
+  problems   Every drafter at temperature 1, strict: tokens per call of the
+             verifier, tokens per second, and the modelled latency, which is
+             made of the bare cost of proposing and of reading such blocks.
+  copies     Prompts whose answers stand in them already: n-grams, greedy.
+  tree       What bookkeeping of several drafts costs, with random weights: the
+             loop by bare forward passes of the same shapes.
+"""
+
+import functools
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cascades import (
+  drafters,
+  load_model,
+  pairing,
+  sampler,
+  sampling,
+  tasks,
+)
+from experiments import cli
+from experiments.suites import decoding
+from experiments.suites.methods import interleave
+
+# Tokens in the cache when bare costs are measured, at the most.
+_CONTEXT = 192
+
+
+def check(config) -> None:
+  """Looks at a config before anything is timed.
+
+  Raises:
+    ValueError: A number is out of its range.
+  """
+  for name in ('num_examples', 'gamma', 'repeats', 'max_new_tokens'):
+    if config[name] < 1:
+      raise ValueError(f'{name}: {config[name]} will not do; give 1 or more.')
+  for arm in (*config.problems, *config.copies):
+    sampler.check_options(
+      method='speed',
+      lenience=0.0,
+      gamma=config.gamma,
+      temperature=1.0,
+      verification=arm.get('verification', 'token'),
+      drafts=arm.get('drafts', 1),
+    )
+
+
+def copies(verifier, count: int, max_new_tokens: int) -> list[str]:
+  """Prompts that repeat themselves: a problem, its answer, the problem again.
+
+  As in a summary, or an edit of a program, much of the answer is there to be
+  copied.
+  """
+  alone = sampler.Sampler(verifier, gamma=0, temperature=0.0)
+  task = tasks.TASKS['word_problems']
+  examples = list(task.load(split='test', seed=1, num_examples=count))
+  prompts = [example.prompt for example in examples]
+  answers = alone.sample(prompts, max_new_tokens=max_new_tokens)
+  return [
+    f'{prompt}{answer.text}\n{prompt}'
+    for prompt, answer in zip(prompts, answers, strict=True)
+  ]
+
+
+def _sampler(config, verifier, arm, temperature: float):
+  options = {
+    name: arm[name]
+    for name in ('drafts', 'verification', 'stop_below', 'beam')
+    if name in arm
+  }
+  return sampler.Sampler(
+    verifier,
+    arm.get('drafter'),
+    method='speed',
+    lenience=0.0,
+    gamma=config.gamma if arm.get('drafter') else 0,
+    temperature=temperature,
+    batch_size=1,
+    **options,
+  )
+
+
+def _decode(config, part, verifier, arms, prompts, temperature, bar):
+  """Every arm decodes the prompts, one after the other, taking turns."""
+  samplers = [_sampler(config, verifier, arm, temperature) for arm in arms]
+  seconds = [[] for _ in arms]
+  said = [None] * len(arms)
+  for turn in range(config.repeats + 1):
+    for i, one in enumerate(samplers):
+      said[i] = one.sample(prompts, max_new_tokens=config.max_new_tokens)
+      if turn:
+        seconds[i].append(one.usage.decode_s)
+      bar.update()
+  for arm, answers, times in zip(arms, said, seconds, strict=True):
+    counts = {
+      name: sum(answer.counts[name] for answer in answers)
+      for name in answers[0].counts
+    }
+    yield {
+      'part': part,
+      'arm': arm.name,
+      'drafts': arm.get('drafts', 1),
+      'gamma': config.gamma if arm.get('drafter') else 0,
+      'tokens': sum(len(answer.logprobs) for answer in answers),
+      'decode_s': times,
+      **counts,
+    }
+
+
+def _proposing(verifier, equipped, gamma: int, drafts: int):
+  """A compiled loop of proposals, and how many it makes."""
+  blocks = _CONTEXT // (drafts * (gamma + 1)) - 1
+  room = _CONTEXT + 16 + equipped.drafter.slack
+
+  def one(params, verifier_params, token):
+    hidden = jnp.zeros(verifier.model.hidden_size(verifier_params), jnp.float32)
+    if not equipped.drafter.needs_hidden:
+      hidden = None
+    tokens = jnp.arange(room) % 97 + 300
+
+    def body(i, carry):
+      state, cache, token = carry
+      length = i * (gamma + 1) + 1
+      seen = drafters.Seen(
+        tokens.at[length - 1].set(token), length, hidden, cache
+      )
+      draft, state, cache = equipped.drafter.propose(
+        params,
+        state,
+        seen,
+        jax.random.key(0),
+        sampling.Processing(temperature=np.float32(1)),
+        gamma=gamma,
+        drafts=drafts,
+      )
+      state = equipped.drafter.keep(
+        state,
+        length - 1,
+        jnp.zeros((), jnp.int32),
+        length + gamma,
+        gamma=gamma,
+        drafts=drafts,
+      )
+      cache = verifier.model.rewind(cache, length + gamma)
+      # No proposal is left out.
+      return state, cache, 300 + draft.tokens.sum() % 97
+
+    start = (
+      equipped.drafter.init(params, room),
+      verifier.model.init_cache(verifier_params, room),
+      token,
+    )
+    return jax.lax.fori_loop(0, blocks, body, start)[2]
+
+  over = jax.vmap(one, (None, None, 0), axis_name=drafters.ROWS)
+  given = equipped.params, verifier.params, jnp.array([300])
+  return jax.jit(over), given, blocks
+
+
+def _reading(verifier, gamma: int, drafts: int):
+  """A compiled loop of the verifier's passes, and how many it makes."""
+  size = 1 + gamma * drafts
+  blocks = _CONTEXT // size
+
+  def run(params):
+    def body(i, carry):
+      cache, token = carry
+      cache = verifier.model.rewind(cache, i * (gamma + 1))
+      logits, cache = drafters.read(
+        verifier.model,
+        params,
+        cache,
+        jnp.broadcast_to(token, (size,)),
+        i * (gamma + 1),
+        paths=drafts,
+      )
+      return cache, jnp.argmax(logits.sum(0)).astype(jnp.int32)
+
+    cache = verifier.model.init_cache(params, _CONTEXT + size)
+    return jax.lax.fori_loop(0, blocks, body, (cache, jnp.int32(5)))[1]
+
+  return jax.jit(run), (verifier.params,), blocks
+
+
+def _costs(config, verifier, arms) -> Iterator[dict[str, Any]]:
+  """Bare seconds per block: of the proposal, and of reading it."""
+  loops, counts = {}, {}
+  for arm in arms:
+    drafts = arm.get('drafts', 1)
+    gamma = config.gamma if arm.get('drafter') else 0
+    run, given, blocks = _reading(verifier, gamma, drafts)
+    loops[f'{arm.name}: reading'] = functools.partial(run, *given)
+    counts[f'{arm.name}: reading'] = blocks
+    if gamma:
+      options = {x: arm[x] for x in ('stop_below', 'beam') if x in arm}
+      equipped = pairing.equip(verifier, arm.drafter, **options)
+      run, given, blocks = _proposing(verifier, equipped, gamma, drafts)
+      loops[f'{arm.name}: proposing'] = functools.partial(run, *given)
+      counts[f'{arm.name}: proposing'] = blocks
+  bar = cli.progress(len(loops) * (config.repeats + 2), 'bare costs')
+  seconds = interleave(loops, config.repeats, bar)
+  for name, times in seconds.items():
+    arm, what = name.split(': ')
+    yield {
+      'part': 'costs',
+      'arm': arm,
+      'what': what,
+      'block_s': [s / counts[name] for s in times],
+    }
+
+
+def _tree(config) -> Iterator[dict[str, Any]]:
+  """The loop with several drafts, by its bare forward passes."""
+  pair = decoding.load_pair(config, config.tree)
+  for drafts in config.tree_drafts:
+    arm = decoding.ours(
+      pair, 1, 'speed', config.gamma, 0.0, {'arm': 'strict'}, drafts
+    )
+    said = arm.facts(jax.block_until_ready(arm.decode(arm.prefill())))
+    blocks = said['blocks']
+    floor = decoding.passes(pair, 1, 'floor', config.gamma, blocks, drafts)
+    times = {'loop': [], 'floor': []}
+    for turn in range(config.repeats + 1):
+      for name, one in (('loop', arm), ('floor', floor)):
+        state = jax.block_until_ready(one.prefill())
+        start = time.perf_counter()
+        jax.block_until_ready(one.decode(state))
+        if turn:
+          times[name].append((time.perf_counter() - start) / blocks)
+    yield {
+      'part': 'tree',
+      'arm': config.tree.name,
+      'drafts': drafts,
+      'blocks': blocks,
+      'block_s': times['loop'],
+      'floor_s': times['floor'],
+    }
+
+
+def measure(config, done: Sequence[dict[str, Any]] = ()) -> Iterator[dict]:
+  """All figures, as they are known; see `suites`."""
+  parts = {row['part'] for row in done}
+  verifier = load_model(config.verifier)
+  bar = cli.progress(0, 'decoding')
+  if 'problems' not in parts:
+    task = tasks.TASKS['word_problems']
+    examples = task.load(split='test', num_examples=config.num_examples)
+    prompts = [example.prompt for example in examples]
+    bar.total += len(config.problems) * (config.repeats + 1)
+    arms = config.problems
+    yield from _decode(config, 'problems', verifier, arms, prompts, 1.0, bar)
+  if 'costs' not in parts:
+    yield from _costs(config, verifier, config.problems)
+  if 'copies' not in parts:
+    prompts = copies(verifier, config.num_examples, config.max_new_tokens)
+    bar.total += len(config.copies) * (config.repeats + 1)
+    arms = config.copies
+    yield from _decode(config, 'copies', verifier, arms, prompts, 0.0, bar)
+  if 'tree' not in parts:
+    bar.set_description('tree')
+    yield from _tree(config)
+  bar.close()
+
+
+def rows(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+  """The arms of problems and copies, with what follows from their figures."""
+  costs = {
+    (row['arm'], row['what']): float(np.median(row['block_s']))
+    for row in figures
+    if row['part'] == 'costs'
+  }
+  found = []
+  for row in figures:
+    if row['part'] not in ('problems', 'copies'):
+      continue
+    alone = next(
+      r for r in figures if r['part'] == row['part'] and not r['gamma']
+    )
+    speed, of_alone = (
+      r['tokens'] / float(np.median(r['decode_s'])) for r in (row, alone)
+    )
+    out = {name: row[name] for name in ('part', 'arm', 'drafts', 'gamma')}
+    out |= {
+      'tokens_per_call': row['tokens'] / row['verifier_calls'],
+      'acceptance': (
+        row['accepted'] / row['examined'] if row['examined'] else None
+      ),
+      'tokens_per_s': speed,
+      'over_alone': speed / of_alone,
+    }
+    reading = costs.get((row['arm'], 'reading'))
+    if row['part'] == 'problems' and reading is not None:
+      block = reading + costs.get((row['arm'], 'proposing'), 0.0)
+      modelled = block / out['tokens_per_call']
+      out['latency'] = modelled / costs[alone['arm'], 'reading']
+    found.append(out)
+  return found
+
+
+def table(figures: Sequence[dict[str, Any]]) -> str:
+  """A line per arm, then the trees."""
+
+  def cell(value, width, digits):
+    return f'{"-" if value is None else f"{value:.{digits}f}":>{width}}'
+
+  lines = [
+    f'{"prompts":<10}{"drafter":<24}{"drafts":>7}{"kept":>7}'
+    f'{"tokens/call":>12}{"tokens/s":>10}{"x alone":>9}{"latency":>9}'
+  ]
+  lines += [
+    f'{row["part"]:<10}{row["arm"]:<24}{row["drafts"]:>7}'
+    + cell(row['acceptance'], 7, 3)
+    + cell(row['tokens_per_call'], 12, 2)
+    + cell(row['tokens_per_s'], 10, 0)
+    + cell(row['over_alone'], 9, 2)
+    + cell(row.get('latency'), 9, 3)
+    for row in rows(figures)
+  ]
+  lines += ['', f'{"pair":<10}{"drafts":>7}{"ms/block":>10}{"bare":>8}{"x":>6}']
+  for row in figures:
+    if row['part'] == 'tree':
+      loop, floor = (
+        float(np.median(row[name])) for name in ('block_s', 'floor_s')
+      )
+      lines.append(
+        f'{row["arm"]:<10}{row["drafts"]:>7}{1e3 * loop:>10.2f}'
+        f'{1e3 * floor:>8.2f}{loop / floor:>6.2f}'
+      )
+  return '\n'.join(lines)

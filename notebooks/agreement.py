@@ -1,0 +1,121 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Do two models agree?
+#
+# Before anything is sampled, look: let the drafter go on greedily, let the
+# verifier read what it wrote in one pass, and see where they first differ.
+# Speculative decoding is this, over and over; a cascade is this with a say in
+# what counts as a difference.
+
+# %%
+# In Colab this installs the package; elsewhere it does nothing.
+import importlib.util
+import subprocess
+import sys
+
+REPOSITORY = ''  # @param {type: 'string'}
+
+if 'google.colab' in sys.modules and not importlib.util.find_spec('cascades'):
+  if not REPOSITORY:
+    raise ValueError('REPOSITORY: give the address to clone cascades from.')
+  subprocess.run(['git', 'clone', REPOSITORY, 'cascades'], check=True)
+  pip = [sys.executable, '-m', 'pip', 'install', '-q']
+  subprocess.run(
+    [*pip, '-c', 'cascades/constraints.txt', './cascades'], check=True
+  )
+
+# %% [markdown]
+# ## 1. Draft greedily, check in one pass
+
+# %%
+import cascades
+from cascades.tasks import TASKS
+
+verifier = cascades.load_model('tiny-verifier')
+drafter = cascades.load_model('tiny-drafter')
+examples = list(TASKS['word_problems'].load(split='test', num_examples=40))
+prompts = [example.prompt for example in examples]
+
+found = cascades.agreement((verifier, drafter), prompts, max_new_tokens=96)
+whole = sum(one.whole for one in found)
+print(f"{whole} of {len(found)} continuations are the verifier's own.")
+
+# %% [markdown]
+# ## 2. Where do they part?
+#
+# Of the first that is not: the text up to there, what each wanted next, and how
+# sure each was.
+
+# %%
+one = next(one for one in found if not one.whole)
+print(one.prompt + ''.join(one.pieces[: one.matched]))
+place = one.difference
+for name, token, q, p in (
+  (
+    'drafter',
+    place.drafted,
+    place.drafter_of_drafted,
+    place.verifier_of_drafted,
+  ),
+  ('verifier', place.wanted, place.drafter_of_wanted, place.verifier_of_wanted),
+):
+  text = verifier.tokenizer.pieces([token])[0]
+  print(f'the {name} wants {text!r}: q = {q:.3f}, p = {p:.3f}')
+
+# %% [markdown]
+# How many tokens stand before the first difference?
+
+# %%
+import matplotlib.pyplot as plt
+
+figure, axes = plt.subplots(figsize=(5, 3))
+axes.hist([one.matched for one in found], bins=15)
+axes.set(xlabel='tokens before the first difference', ylabel='continuations')
+figure.tight_layout()
+
+# %% [markdown]
+# ## 3. Check as you go: greedy speculative decoding
+#
+# Instead of starting over at a difference, take the verifier's token and draft
+# again. The answer is the verifier's, in fewer of its passes than tokens.
+
+# %%
+greedy = cascades.Sampler(
+  verifier, drafter, method='speed', lenience=0.0, gamma=4, temperature=0.0
+)
+answers = greedy.sample(prompts, max_new_tokens=96)
+alone = cascades.Sampler(verifier, gamma=0, temperature=0.0)
+assert [a.tokens for a in answers] == [
+  a.tokens for a in alone.sample(prompts, max_new_tokens=96)
+]
+calls = sum(a.counts['verifier_calls'] for a in answers)
+tokens = sum(len(a.tokens) for a in answers)
+print(f'{calls} passes of the verifier for {tokens} tokens')
+
+# %% [markdown]
+# ## 4. And sampled
+#
+# At temperature 1 a draft is kept with probability min(1, p / q), and what
+# takes its place makes up for it: every token is an exact draw from the
+# verifier. A lenient method keeps more, and says which law it draws from.
+
+# %%
+for lenience in (-1.0, 0.5, 0.9):
+  sampled = cascades.Sampler(
+    verifier, drafter, method='token_v3', lenience=lenience, gamma=4
+  ).sample(prompts, max_new_tokens=96)
+  accepted = sum(a.counts['accepted'] for a in sampled)
+  examined = sum(a.counts['examined'] for a in sampled)
+  print(f'lenience {lenience:4}: acceptance rate {accepted / examined:.3f}')

@@ -1,0 +1,95 @@
+"""Agreement: one pass of the verifier says what two greedy answers would."""
+
+import functools
+import subprocess
+import sys
+
+import pytest
+
+import cascades
+from cascades import checking, load_model, sampler, tasks, tokenizers
+
+_NEW = 24
+
+
+@functools.cache
+def _models():
+  return load_model('tiny-verifier'), load_model('tiny-drafter')
+
+
+@functools.cache
+def _prompts():
+  problems = tasks.TASKS['word_problems'].load(split='test', num_examples=13)
+  numbers = tasks.TASKS['numerals'].load(split='test', num_examples=4)
+  return [example.prompt for example in [*problems, *numbers]]
+
+
+def _alone(model):
+  alone = sampler.Sampler(model, gamma=0, temperature=0.0)
+  return alone.sample(_prompts(), max_new_tokens=_NEW)
+
+
+def test_it_is_the_common_beginning_of_two_greedy_answers():
+  verifier, drafter = _models()
+  found = cascades.agreement((verifier, drafter), _prompts(), _NEW)
+  answers = zip(_alone(verifier), _alone(drafter), strict=True)
+  differ = ended = 0
+  for one, (wanted, drafted) in zip(found, answers, strict=True):
+    assert [place.drafted for place in one.places] == drafted.tokens
+    common = 0
+    for a, b in zip(wanted.tokens, drafted.tokens, strict=False):
+      if a != b:
+        break
+      common += 1
+    assert one.matched == common
+    assert one.whole == (drafted.tokens == wanted.tokens[: len(drafted.tokens)])
+    assert one.ended == (drafted.tokens[-1] == tokenizers.EOS)
+    ended += one.ended
+    if one.difference is not None:
+      differ += 1
+      place = one.difference
+      assert place.wanted == wanted.tokens[common]
+      assert place.verifier_of_wanted > place.verifier_of_drafted
+      assert place.drafter_of_drafted > place.drafter_of_wanted
+  # Both kinds are among them: some that end early, some that differ.
+  assert 3 < differ < len(found)
+  assert ended > 3
+
+
+def test_a_model_agrees_with_itself_to_the_end():
+  verifier, _ = _models()
+  one = checking.agreement((verifier, verifier), _prompts()[-1], 64)
+  assert one.whole
+  assert one.ended
+  assert one.share == 1
+  assert one.difference is None
+  assert ''.join(one.pieces).strip()
+  # Cut before its end, it has none.
+  cut = checking.agreement((verifier, verifier), _prompts()[-1], 2)
+  assert not cut.ended
+  assert cut.places == one.places[:2]
+
+
+def test_the_command_prints_the_first_difference():
+  run = subprocess.run(
+    [
+      sys.executable,
+      '-m',
+      'experiments.agreement',
+      f'--prompt={_prompts()[0]}',
+      '--max_new_tokens=24',
+    ],
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  assert "tokens are the verifier's" in run.stdout
+  assert 'Greedy speculative decoding, gamma 4' in run.stdout
+  assert not run.stderr
+
+
+def test_models_of_two_tokenizers_are_refused():
+  verifier, drafter = _models()
+  other = drafter._replace(tokenizer=None)
+  with pytest.raises(ValueError, match='drafter: its tokenizer is not the ver'):
+    checking.agreement((verifier, other), 'a')

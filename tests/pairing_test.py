@@ -1,0 +1,199 @@
+"""What drafts for a verifier: by name, through the sampler, and refusals."""
+
+import functools
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from cascades import (
+  drafters,
+  heads,
+  load_model,
+  methods,
+  pairing,
+  sampler,
+  tasks,
+)
+from cascades.chain import chain
+from cascades.drafters import recurrent
+
+_NEW = 40
+
+
+@functools.cache
+def _models():
+  return load_model('tiny-verifier'), load_model('tiny-drafter')
+
+
+@functools.cache
+def _prompts():
+  problems = tasks.TASKS['word_problems'].load(split='test', num_examples=4)
+  return [example.prompt for example in problems]
+
+
+@functools.cache
+def _alone():
+  alone = sampler.Sampler(_models()[0], gamma=0, temperature=0.0)
+  return alone.sample(_prompts(), max_new_tokens=_NEW)
+
+
+def _chain():
+  verifier, drafter = _models()
+  middle = verifier.model.first(4)
+  inner = drafters.Equipped(
+    drafters.ModelDrafter(drafter.model), drafter.params
+  )
+  method = methods.METHODS['token_v3']
+  return chain(middle, verifier.params, inner, method, 0.3, gamma=2)
+
+
+@pytest.mark.parametrize(
+  ('drafter', 'options'),
+  [
+    ('ngram', {}),
+    ('self:2', {}),
+    ('self:4', dict(drafts=2, verification='match')),
+    ('tiny-drafter', dict(drafts=3, verification='multi_round')),
+    ('tiny-drafter', dict(stop_below=0.8)),
+    ('tiny-recurrent', {}),
+    ('tiny-recurrent', dict(drafts=4, verification='k_seq')),
+    ('tiny-recurrent', dict(drafts=4, verification='match', beam=True)),
+    (_chain, {}),
+  ],
+  ids=str,
+)
+def test_greedy_and_strict_is_the_verifier_alone(drafter, options):
+  one = sampler.Sampler(
+    _models()[0],
+    drafter() if callable(drafter) else drafter,
+    method='speed',
+    lenience=0.0,
+    gamma=3,
+    temperature=0.0,
+    **options,
+  )
+  answers = one.sample(_prompts(), max_new_tokens=_NEW)
+  assert [a.tokens for a in answers] == [a.tokens for a in _alone()]
+  for answer in answers:
+    counts = answer.counts
+    size = 1 + 3 * options.get('drafts', 1)
+    assert counts['verifier_tokens'] == size * counts['verifier_calls']
+    assert counts['drafted'] >= counts['examined'] >= counts['accepted']
+    if drafter == 'ngram':
+      assert counts['drafter_calls'] == 0
+  if drafter != 'ngram':
+    calls = sum(a.counts['verifier_calls'] for a in answers)
+    assert calls < sum(len(a.tokens) for a in answers)
+
+
+def test_a_conversation_goes_on_with_any_drafter():
+  # The hidden state, and the caches of both, go on as well.
+  for drafter in ('tiny-recurrent', 'self:3', 'ngram'):
+    options = dict(method='speed', lenience=0.0, gamma=3, temperature=0.0)
+    one = sampler.Sampler(_models()[0], drafter, **options)
+    alone = sampler.Sampler(_models()[0], gamma=0, temperature=0.0)
+    said = []
+    for which in (one, alone):
+      first = which.sample(_prompts()[0], max_new_tokens=8, return_state=True)
+      then = which.sample(
+        _prompts()[1], max_new_tokens=24, last_state=first.state
+      )
+      said.append((first.tokens, then.tokens))
+    assert said[0] == said[1]
+
+
+def test_more_drafts_give_more_tokens_per_call():
+  prompts = [
+    example.prompt
+    for example in tasks.TASKS['word_problems'].load(
+      split='test', num_examples=24
+    )
+  ]
+
+  def efficiency(drafts):
+    answers = sampler.Sampler(
+      _models()[0],
+      'tiny-recurrent',
+      method='speed',
+      lenience=0.0,
+      gamma=4,
+      drafts=drafts,
+      verification='multi_round',
+    ).sample(prompts, max_new_tokens=64)
+    tokens = sum(len(a.logprobs) for a in answers)
+    return tokens / sum(a.counts['verifier_calls'] for a in answers)
+
+  assert efficiency(4) > 1.05 * efficiency(1)
+
+
+def test_a_head_is_kept_and_knows_its_verifier(tmp_path):
+  verifier, drafter = _models()
+  head = recurrent.init_head(jax.random.key(0), 192)
+  heads.save(tmp_path / 'head', head, verifier)
+  loaded = heads.load(tmp_path / 'head')
+  for name, x in head.items():
+    np.testing.assert_array_equal(loaded.head[name], x)
+  loaded.check(verifier)
+  # In whatever order its weights lie.
+  assert heads.fingerprint(verifier.unpacked()) == loaded.fingerprint
+  with pytest.raises(ValueError, match='head was trained for a verifier with'):
+    sampler.Sampler(drafter, str(tmp_path / 'head'))
+
+
+def test_a_broken_head_is_refused(tmp_path):
+  verifier, _ = _models()
+  head = recurrent.init_head(jax.random.key(0), 192)
+  heads.save(tmp_path, head, verifier)
+  (tmp_path / 'head.json').write_text(json.dumps({'kind': 'other'}))
+  with pytest.raises(ValueError, match='cannot be read as a recurrent head'):
+    heads.load(tmp_path)
+  heads.save(tmp_path, head | {'bias': np.zeros(3, np.float32)}, verifier)
+  with pytest.raises(ValueError, match='it is no recurrent head'):
+    heads.load(tmp_path)
+  (tmp_path / 'head.safetensors').write_bytes(b'x')
+  with pytest.raises(ValueError, match='cannot be read as a recurrent head'):
+    heads.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+  ('drafter', 'options', 'said'),
+  [
+    ('self:6', {}, 'layers: 6 will not do; the verifier has 6'),
+    ('self:x', {}, "drafter: 'self:x' names no layers"),
+    ('ngram', dict(stop_below=0.5), 'stop_below: only a model that drafts'),
+    ('ngram', dict(drafts=2, verification='match'), 'drafts: 2 will not do'),
+    ('tiny-drafter', dict(beam=True), 'beam: only a recurrent head'),
+    ('tiny-drafter', dict(drafts=2), "'token' looks at one draft"),
+    ('tiny-drafter', dict(drafts=0), 'drafts: 0 will not do'),
+    ('tiny-drafter', dict(stop_below=2), 'stop_below: 2 will not do'),
+    (
+      'tiny-recurrent',
+      dict(drafts=2, verification='k_seq', beam=True),
+      'not independent draws',
+    ),
+    (
+      'tiny-drafter',
+      dict(drafts=2, verification='k_seq', method='cactus'),
+      "'k_seq' needs a single one",
+    ),
+  ],
+)
+def test_what_does_not_go_together_is_refused(drafter, options, said):
+  with pytest.raises(ValueError, match=said):
+    sampler.Sampler(_models()[0], drafter, **options)
+
+
+def test_a_tree_that_does_not_fit_is_refused():
+  one = sampler.Sampler(
+    *_models(), drafts=8, verification='match', gamma=8, cache_length=100
+  )
+  with pytest.raises(ValueError, match='do not fit into cache_length 100'):
+    one.sample('a', max_new_tokens=40)
+
+
+def test_another_vocabulary_is_refused():
+  other = drafters.Equipped(drafters.NgramDrafter(9), ())
+  with pytest.raises(ValueError, match='its vocabulary has 9 tokens'):
+    pairing.equip(_models()[0], other)
