@@ -20,6 +20,7 @@ Only integers are selected; buffers and caches never are. What lies past
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -120,10 +121,16 @@ def distributions(
   drafter_logits: Float[Array, 'V'],
   verifier_logits: Float[Array, 'V'],
   how: sampling.Processing,
-  drafter: drafters.Drafter | None = None,
+  q: Callable[..., Float[Array, 'V']] = sampling.probabilities,
 ) -> methods.Distributions:
-  """What methods look at, of both models' logits at one position."""
-  q = (drafter or sampling).probabilities
+  """What methods look at, of both models' logits at one position.
+
+  Args:
+    drafter_logits: A row of `drafters.Draft.logits`.
+    verifier_logits: The verifier's.
+    how: From logits to probabilities.
+    q: What a drafter's token was drawn from: `Drafter.probabilities`.
+  """
   return methods.Distributions(
     q=q(drafter_logits, how),
     p=sampling.probabilities(verifier_logits, how),
@@ -185,7 +192,9 @@ def step(
 
   def row(i, path):
     of_verifier = logits[place(i, path)]
-    return distributions(draft.logits[i, path], of_verifier, how, drafter)
+    return distributions(
+      draft.logits[i, path], of_verifier, how, drafter.probabilities
+    )
 
   # 3. How many drafts stay, and the token after them.
   verdict = verification.verify(

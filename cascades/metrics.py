@@ -21,7 +21,7 @@ from cascades.stats import bootstrap_mean_interval
 Metric = Callable[[Sequence[Record]], float]
 
 # What tells the curves of a task apart.
-_CURVE = ['method', 'verification', 'gate', 'bonus_from']
+_CURVE = ['method', 'verification', 'gate', 'bonus_from', 'drafts']
 
 
 def _ratio(numerator: float, denominator: float) -> float:
@@ -102,7 +102,8 @@ class Costs:
   Attributes:
     verifier_token_s: One verifier call reading one token.
     drafter_token_s: One drafter call reading one token.
-    verify_s: By gamma, one verifier call reading gamma + 1 tokens.
+    verify_s: By gamma, one verifier call reading gamma + 1 tokens; of several
+      drafts, by all of their tokens.
   """
 
   verifier_token_s: float
@@ -180,7 +181,7 @@ def relative_latency(records: Sequence[Record], costs: Costs) -> float:
     ValueError: `costs` has no entry for a record's gamma.
   """
   seconds = sum(
-    costs.verifier_s(r.verifier_calls, r.verifier_tokens, r.gamma)
+    costs.verifier_s(r.verifier_calls, r.verifier_tokens, r.gamma * r.drafts)
     + r.drafter_calls * costs.drafter_token_s
     for r in records
   )
@@ -203,9 +204,9 @@ def summarise(
 
   Returns:
     Columns: task, method, lenience, gamma, verification, gate, bonus_from,
-    temperature, n, quality, quality_low, quality_high (95 % bootstrap over
-    examples), then METRICS, relative_latency before mean_output_tokens, and
-    wall_s.
+    drafts, temperature, n, quality, quality_low, quality_high (95 % bootstrap
+    over examples), then METRICS, relative_latency before mean_output_tokens,
+    and wall_s.
   """
   points: dict[tuple, list[Record]] = {}
   for record in records:
@@ -227,6 +228,7 @@ def summarise(
         'verification': first.verification,
         'gate': first.gate,
         'bonus_from': first.bonus_from,
+        'drafts': first.drafts,
         'temperature': first.temperature,
         'n': len(group),
         'quality': quality(group),
@@ -294,7 +296,7 @@ def best_points(frame: pd.DataFrame) -> pd.DataFrame:
 
 def columns() -> list[str]:
   """Columns of the summary, in order."""
-  options = ['verification', 'gate', 'bonus_from']
+  options = _CURVE[1:]
   head = ['task', 'method', 'lenience', 'gamma', *options, 'temperature', 'n']
   names = [*METRICS, 'wall_s']
   after = names.index('quality') + 1

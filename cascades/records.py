@@ -24,13 +24,21 @@ SOURCES = ('prompt', 'draft', 'residual', 'bonus')
 
 # How blocks are verified unless a run says otherwise; `verification.Scheme`
 # says what the options mean.
-STANDARD = {'verification': 'token', 'gate': 'raw', 'bonus': 'target'}
+STANDARD = {
+  'verification': 'token',
+  'gate': 'raw',
+  'bonus': 'target',
+  'drafts': 1,
+}
 
 
-def variant(method: str, verification: str, gate: str, bonus: str) -> str:
+def variant(
+  method: str, verification: str, gate: str, bonus: str, drafts: int = 1
+) -> str:
   """A method's name, and its options where they are not the standard ones.
 
-  'token_v3', 'token_v3 block', 'diff gate processed', 'speed bonus verifier'.
+  'token_v3', 'token_v3 block', 'diff gate processed', 'speed bonus verifier',
+  'opt k_seq 4 drafts'.
   """
   words = [method]
   if verification != STANDARD['verification']:
@@ -39,6 +47,8 @@ def variant(method: str, verification: str, gate: str, bonus: str) -> str:
     words += ['gate', gate]
   if bonus != STANDARD['bonus']:
     words += ['bonus', bonus]
+  if drafts != STANDARD['drafts']:
+    words.append(f'{drafts} drafts')
   return ' '.join(words)
 
 
@@ -63,9 +73,10 @@ class Record:
     lenience: As given; nan where the method has none.
     gamma: Tokens drafted per block; 0 is plain decoding. A sequential cascade
       has no blocks: there it is that of the loop that simulated it.
-    verification: How blocks were verified: 'token', 'block' or 'sequential'.
+    verification: How blocks were verified; see `verification.VERIFICATIONS`.
     gate: What the deferral rule saw: 'raw' or 'processed'.
     bonus_from: What bonus tokens were drawn from: 'target' or 'verifier'.
+    drafts: Drafts per block.
     temperature: Of both models.
     id: The example's.
     prompt: Text given to the model.
@@ -98,6 +109,7 @@ class Record:
   verification: str
   gate: str
   bonus_from: str
+  drafts: int
   temperature: float
   id: str
   prompt: str
@@ -122,14 +134,15 @@ class Record:
   @property
   def variant(self) -> str:
     """The method's name, with its options where they are not standard."""
-    return variant(self.method, self.verification, self.gate, self.bonus_from)
+    options = self.verification, self.gate, self.bonus_from, self.drafts
+    return variant(self.method, *options)
 
   @property
   def point(self) -> tuple:
     """What records of one row of the summary share."""
     # nan is not equal to itself; None is.
     lenience = None if math.isnan(self.lenience) else self.lenience
-    options = self.verification, self.gate, self.bonus_from
+    options = self.verification, self.gate, self.bonus_from, self.drafts
     return (
       self.task,
       self.method,

@@ -28,13 +28,15 @@ def get_config() -> ml_collections.ConfigDict:
   c.lenience = (0.9,)
   # Tokens drafted per block, where sweep() does not say.
   c.gamma = 4
-  # Which drafts stay: by 'token', by 'block', or as in a 'sequential' cascade.
+  # Which drafts stay; one of verification.VERIFICATIONS.
   c.verification = 'token'
   # What deferral rules see: 'raw' probabilities, or 'processed' ones, that is
   # with the temperature applied.
   c.gate = 'raw'
   # What the token after a whole block is drawn from: 'target' or 'verifier'.
   c.bonus = 'target'
+  # Drafts per block; several want verification 'multi_round' or 'k_seq'.
+  c.drafts = 1
   # Of both models; 0 is greedy.
   c.temperature = 1.0
   # Rows decoded at a time, a row being a prompt at a lenience.

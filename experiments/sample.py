@@ -122,7 +122,11 @@ def main() -> None:
   counts = ', '.join(f'{k} {v}' for k, v in answer.counts.items())
   print(f'{counts}.')
   variant = records.variant(
-    decoder.method.name, _VERIFICATION.value, _GATE.value, _BONUS.value
+    decoder.method.name,
+    _VERIFICATION.value,
+    _GATE.value,
+    _BONUS.value,
+    decoder.drafts,
   )
   print(
     f'{variant}, lenience {decoder.lenience:g}, gamma'

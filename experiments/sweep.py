@@ -53,6 +53,7 @@ class Curve:
     verification: As for `Sampler`, and so the rest.
     gate: As for `Sampler`.
     bonus: As for `Sampler`.
+    drafts: As for `Sampler`.
   """
 
   method: str
@@ -61,6 +62,7 @@ class Curve:
   verification: str = 'token'
   gate: str = 'raw'
   bonus: str = 'target'
+  drafts: int = 1
 
   @property
   def name(self) -> str:
@@ -68,7 +70,7 @@ class Curve:
     from cascades import records
 
     name = records.variant(
-      self.method, self.verification, self.gate, self.bonus
+      self.method, self.verification, self.gate, self.bonus, self.drafts
     )
     return f'{name} gamma {self.gamma}' if self.gamma else name
 
@@ -78,7 +80,7 @@ def _mesh(config) -> tuple[int, int]:
   return tuple(config.get('mesh', (1, 1)))
 
 
-_OPTIONS = ('gamma', 'verification', 'gate', 'bonus')
+_OPTIONS = ('gamma', 'verification', 'gate', 'bonus', 'drafts')
 
 
 def _method(name: str) -> str:
@@ -107,10 +109,10 @@ def curves(
 
   Args:
     config: Fields; they are the only curve where there is no `sweep` function.
-      `verification`, `gate` and `bonus` may be missing.
+      `verification`, `gate`, `bonus` and `drafts` may be missing.
     module: The config's module, whose `sweep(add)` adds curves: `add(method,
-      lenience, gamma, verification, gate, bonus)`, where what is not given is
-      the config's. Several gammas are a curve each.
+      lenience, gamma, verification, gate, bonus, drafts)`, where what is not
+      given is the config's. Several gammas are a curve each.
     overrides: Fields set on the command line: they win, so that a method
       named there is the only one, and leniences, gamma and options given there
       are everyone's. Curves that they make equal become one.
@@ -123,9 +125,21 @@ def curves(
   chosen = []
 
   def add(
-    method, lenience, gamma=None, verification=None, gate=None, bonus=None
+    method,
+    lenience,
+    gamma=None,
+    verification=None,
+    gate=None,
+    bonus=None,
+    drafts=None,
   ):
-    given = dict(gamma=gamma, verification=verification, gate=gate, bonus=bonus)
+    given = dict(
+      gamma=gamma,
+      verification=verification,
+      gate=gate,
+      bonus=bonus,
+      drafts=drafts,
+    )
     given = {
       name: fields[name] if value is None or name in overrides else value
       for name, value in given.items()
@@ -183,6 +197,7 @@ def check(curves: Sequence[Curve], temperature: float) -> None:
         verification=curve.verification,
         gate=curve.gate,
         bonus=curve.bonus,
+        drafts=curve.drafts,
       )
     twice = _twice(curve.leniences)
     if twice:
@@ -327,6 +342,7 @@ class Decoder:
       verification=curve.verification,
       gate=curve.gate,
       bonus=curve.bonus,
+      drafts=curve.drafts,
     )
     start, compiled = time.perf_counter(), self._clock.seconds
     points = decoder.sample_curve(
@@ -376,6 +392,7 @@ class Decoder:
       verification=curve.verification,
       gate=curve.gate,
       bonus_from=curve.bonus,
+      drafts=curve.drafts,
       temperature=self._config.temperature,
       id=example.id,
       prompt=example.prompt,
@@ -448,7 +465,7 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
     batch_size=config.batch_size,
     # Prompts are not known yet; what they take is looked at once more.
     cache_length=max(TASKS[name].max_new_tokens for name in config.tasks),
-    gamma=max(curve.gamma for curve in chosen),
+    gamma=max(curve.gamma * curve.drafts for curve in chosen),
     allocated=False,
     devices=math.prod(_mesh(config)),
   )
@@ -476,7 +493,7 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
   costs_path = workdir / 'costs.json'
   if not costs_path.exists():
     bar.set_description('measuring unit costs')
-    gammas = sorted({curve.gamma for curve in chosen})
+    gammas = sorted({curve.gamma * curve.drafts for curve in chosen})
     measured = costs.measure(*pair, gammas=gammas)
     records.write_text(costs_path, measured.to_json())
   clock, paths, usage = CompileClock(), [], batching.Usage()

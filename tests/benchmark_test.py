@@ -11,6 +11,7 @@ import pytest
 from cascades import methods, testing
 from experiments import cli, suites
 from experiments.suites import decoding
+from experiments.suites import drafters as drafters_suite
 
 
 def _shape(width):
@@ -129,6 +130,39 @@ def test_targets_are_the_formulas():
   met = {name: met for name, _, _, met in decoding.targets(figures)}
   assert met['x, batch 1: loop time by its floor, worst gamma']
   assert not met['x, batch 1: speed-up by the formula, worst gamma 3']
+
+
+def test_drafters_are_timed(tmp_path):
+  config = cli.load_config_module('configs/benchmark_drafters.py').get_config()
+  config.problems = tuple(
+    arm
+    for arm in config.problems
+    if arm.name in ('none', 'model, 2', 'model, stops', 'recurrent')
+  )
+  config.copies = config.copies[:2]
+  with config.unlocked():
+    config.tree = ml_collections.ConfigDict(
+      {'name': 'small', 'verifier': _shape(32), 'drafter': _shape(16)}
+    )
+  config.num_examples, config.max_new_tokens, config.repeats = 3, 40, 1
+  config.new_tokens, config.tree_drafts, config.gamma = 12, (1, 2), 2
+  before = jax.config.jax_enable_compilation_cache
+  suites.run(config, tmp_path)
+  jax.config.update('jax_enable_compilation_cache', before)
+  figures = json.loads((tmp_path / 'benchmark.json').read_text())['figures']
+  rows = {(r['part'], r['arm']): r for r in drafters_suite.rows(figures)}
+  assert len(rows) == 6
+  assert rows['problems', 'none']['tokens_per_call'] == 1
+  assert rows['problems', 'none']['latency'] == 1
+  assert rows['problems', 'model, 2']['tokens_per_call'] > 1.5
+  assert all(row['tokens_per_s'] > 0 for row in rows.values())
+  # What stands in the prompt already is found there.
+  assert rows['copies', 'n-gram']['tokens_per_call'] > 1
+  trees = [row for row in figures if row['part'] == 'tree']
+  assert [row['drafts'] for row in trees] == [1, 2]
+  table = drafters_suite.table(figures)
+  for word in ('model, stops', 'x alone', 'ms/block'):
+    assert word in table
 
 
 @pytest.mark.parametrize(

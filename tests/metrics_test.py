@@ -31,6 +31,7 @@ def make_record(sources='drb', **changes):
     verification='token',
     gate='raw',
     bonus_from='target',
+    drafts=1,
     temperature=1.0,
     id='0',
     prompt='1+1=',
@@ -202,6 +203,7 @@ def test_summary_has_a_row_per_point_in_order_of_appearance():
     'verification',
     'gate',
     'bonus_from',
+    'drafts',
     'temperature',
     'n',
     'quality',
@@ -262,7 +264,12 @@ def test_counts_that_cannot_be_are_refused(changes, rule):
     metrics.check_counts(dataclasses.replace(record, **changes))
 
 
-OPTIONS = {'verification': 'token', 'gate': 'raw', 'bonus_from': 'target'}
+OPTIONS = {
+  'verification': 'token',
+  'gate': 'raw',
+  'bonus_from': 'target',
+  'drafts': 1,
+}
 
 
 def make_frame(rows, names):

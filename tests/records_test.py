@@ -16,6 +16,7 @@ RECORD = records.Record(
   verification='token',
   gate='raw',
   bonus_from='target',
+  drafts=1,
   temperature=1.0,
   id='0',
   prompt='Zwei und\nzwei? ☃',
@@ -81,6 +82,7 @@ def test_points_without_lenience_are_one_point():
     ('verification', 'block'),
     ('gate', 'processed'),
     ('bonus_from', 'verifier'),
+    ('drafts', 2),
     ('temperature', 9),
   ],
 )
@@ -96,6 +98,7 @@ def test_each_coordinate_makes_another_point(field, value):
     ({'verification': 'sequential'}, 'opt sequential'),
     ({'gate': 'processed'}, 'opt gate processed'),
     ({'bonus_from': 'verifier'}, 'opt bonus verifier'),
+    ({'verification': 'k_seq', 'drafts': 4}, 'opt k_seq 4 drafts'),
     (
       {
         'verification': 'block',

@@ -44,6 +44,7 @@ def make_record(task, method, lenience, example, gamma=2, **changes):
     verification='token',
     gate='raw',
     bonus_from='target',
+    drafts=1,
     temperature=1.0,
     id=str(example),
     prompt=f'{HOSTILE} and {example}',

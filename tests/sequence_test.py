@@ -23,6 +23,7 @@ def make_alone(method, tokens, **changes):
     verification='token',
     gate='raw',
     bonus_from='target',
+    drafts=1,
     temperature=1.0,
     id='0',
     prompt='1+1=',
