@@ -1,64 +1,83 @@
 """What one call of each model costs: the units of the modelled latency."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cascades import checkpoints, drafters
+from cascades import checkpoints, drafters, sampling
 from cascades.metrics import Costs
 
 
 def measure(
   verifier: checkpoints.Checkpoint,
-  drafter: checkpoints.Checkpoint,
-  gammas: Iterable[int],
+  drafter: checkpoints.Checkpoint | drafters.Equipped,
+  blocks: Iterable[tuple[int, int]],
   context: int = 128,
   repeats: int = 7,
 ) -> Costs:
   """Times bare forward passes of both models, one sequence, in compiled loops.
 
   Args:
-    verifier: Read one token at a time, and gamma + 1 at a time.
-    drafter: Read one token at a time.
-    gammas: Block lengths to time the verifier at.
+    verifier: Read one token at a time, and a block at a time.
+    drafter: Read one token of each draft at a time. Where it is no model, its
+      unit is a share of a whole proposal, drawing included.
+    blocks: (gamma, drafts per block) to time both at.
     context: Tokens in the cache at the end of a loop.
     repeats: Loops, the arms taking turns; medians are returned.
 
   Returns:
     Seconds per call.
   """
-  arms = {
-    'verifier': (verifier, 1),
-    'drafter': (drafter, 1),
-    **{gamma: (verifier, gamma + 1) for gamma in gammas if gamma},
+  blocks = [(gamma, drafts) for gamma, drafts in blocks if gamma]
+  longest = max((gamma for gamma, _ in blocks), default=1)
+  loops: dict[Any, tuple[Callable, tuple, int]] = {
+    'verifier': reading(verifier, 1, context)
   }
-  loops = {
-    name: _loop(checkpoint.model, width, context)
-    for name, (checkpoint, width) in arms.items()
-  }
-  for name, loop in loops.items():
-    jax.block_until_ready(loop(arms[name][0].params))
-  seconds: dict[Any, list[float]] = {name: [] for name in arms}
+  for drafts in {1, *(drafts for _, drafts in blocks)}:
+    name = 'drafter', drafts
+    if isinstance(drafter, checkpoints.Checkpoint):
+      loops[name] = reading(drafter, drafts, context)
+    elif drafter.drafter.most is None or drafts <= drafter.drafter.most:
+      run, given, count = proposing(verifier, drafter, longest, drafts, context)
+      loops[name] = run, given, count * (longest + 1)
+  for size in {gamma * drafts for gamma, drafts in blocks}:
+    loops[size] = reading(verifier, size + 1, max(context, size + 1))
+  for run, given, _ in loops.values():
+    jax.block_until_ready(run(*given))
+  seconds: dict[Any, list[float]] = {name: [] for name in loops}
   for _ in range(repeats):
-    for name, loop in loops.items():
+    for name, (run, given, calls) in loops.items():
       start = time.perf_counter()
-      jax.block_until_ready(loop(arms[name][0].params))
-      calls = context // arms[name][1]
+      jax.block_until_ready(run(*given))
       seconds[name].append((time.perf_counter() - start) / calls)
   median = {name: float(np.median(values)) for name, values in seconds.items()}
   return Costs(
     verifier_token_s=median.pop('verifier'),
-    drafter_token_s=median.pop('drafter'),
-    verify_s=median,
+    drafter_token_s=median.pop(('drafter', 1)),
+    verify_s={
+      size: value for size, value in median.items() if isinstance(size, int)
+    },
+    drafts_s={
+      name[1]: value
+      for name, value in median.items()
+      if isinstance(name, tuple)
+    },
   )
 
 
-def _loop(model, width: int, context: int):
-  """A compiled loop of forward passes that read `width` tokens each."""
+def reading(
+  checkpoint: checkpoints.Checkpoint, width: int, context: int
+) -> tuple[Callable, tuple, int]:
+  """A compiled loop of forward passes that read `width` tokens each.
+
+  Returns:
+    The loop, its arguments, and how many passes it makes.
+  """
+  model, calls = checkpoint.model, context // width
 
   @jax.jit
   def run(params):
@@ -70,6 +89,58 @@ def _loop(model, width: int, context: int):
 
     tokens = jnp.full((width,), 5, jnp.int32)
     cache = model.init_cache(params, context)
-    return jax.lax.fori_loop(0, context // width, body, (cache, tokens))
+    return jax.lax.fori_loop(0, calls, body, (cache, tokens))
 
-  return run
+  return run, (checkpoint.params,), calls
+
+
+def proposing(
+  verifier: checkpoints.Checkpoint,
+  equipped: drafters.Equipped,
+  gamma: int,
+  drafts: int,
+  context: int,
+) -> tuple[Callable, tuple, int]:
+  """A compiled loop of proposals at temperature 1.
+
+  Returns:
+    The loop, its arguments, and how many proposals it makes.
+  """
+  model, drafter = verifier.model, equipped.drafter
+  count = max(1, context // (gamma + 1) - 1)
+  room = count * (gamma + 1) + (gamma + 1) * drafts + 1 + drafter.slack
+  sizes = dict(gamma=gamma, drafts=drafts)
+
+  def one(params, verifier_params, token):
+    hidden = None
+    if drafter.needs_hidden:
+      hidden = jnp.zeros(
+        model.hidden_size(verifier_params), model.dtype(verifier_params)
+      )
+    text = jnp.arange(room) % 97
+
+    def body(i, carry):
+      state, cache, token = carry
+      at = i * (gamma + 1)
+      seen = drafters.Seen(text.at[at].set(token), at + 1, hidden, cache)
+      how = sampling.Processing(temperature=np.float32(1))
+      key = jax.random.fold_in(jax.random.key(0), i)
+      draft, state, cache = drafter.propose(
+        params, state, seen, key, how, **sizes
+      )
+      # As if all had been kept.
+      path, length = jnp.zeros((), jnp.int32), at + gamma + 1
+      state = drafter.keep(state, at, path, length, **sizes)
+      # The next token hangs on the drafts, so that none is left out.
+      return state, model.rewind(cache, length), draft.tokens.sum() % 97
+
+    start = (
+      drafter.init(params, room),
+      model.init_cache(verifier_params, room),
+      token,
+    )
+    return jax.lax.fori_loop(0, count, body, start)[2]
+
+  over = jax.vmap(one, (None, None, 0), axis_name=drafters.ROWS)
+  given = equipped.params, verifier.params, jnp.array([5])
+  return jax.jit(over), given, count

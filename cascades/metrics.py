@@ -104,11 +104,26 @@ class Costs:
     drafter_token_s: One drafter call reading one token.
     verify_s: By gamma, one verifier call reading gamma + 1 tokens; of several
       drafts, by all of their tokens.
+    drafts_s: By drafts per block, where they are several, one drafter call
+      reading a token of each.
   """
 
   verifier_token_s: float
   drafter_token_s: float
   verify_s: dict[int, float]
+  drafts_s: dict[int, float] = dataclasses.field(default_factory=dict)
+
+  def drafter(self, drafts: int) -> float:
+    """Seconds for one drafter call reading a token of each draft.
+
+    Raises:
+      ValueError: So many drafts were not measured.
+    """
+    if drafts == 1:
+      return self.drafter_token_s
+    if drafts not in self.drafts_s:
+      raise ValueError(f'costs: no drafts_s for {drafts} drafts; measure it.')
+    return self.drafts_s[drafts]
 
   def verify(self, gamma: int) -> float:
     """Seconds for one verifier call of a block of gamma drafted tokens.
@@ -155,10 +170,15 @@ class Costs:
     try:
       fields = json.loads(text)
       # JSON has only strings for keys.
-      by_gamma = {int(k): float(v) for k, v in fields['verify_s'].items()}
-      costs = cls(**fields | {'verify_s': by_gamma})
-      seconds = costs.verifier_token_s, costs.drafter_token_s
-      valid = all(0 < s < math.inf for s in (*seconds, *by_gamma.values()))
+      tables = {
+        name: {int(k): float(v) for k, v in values.items()}
+        for name, values in fields.items()
+        if name in ('verify_s', 'drafts_s')
+      }
+      costs = cls(**fields | tables)
+      seconds = [costs.verifier_token_s, costs.drafter_token_s]
+      seconds += [s for table in tables.values() for s in table.values()]
+      valid = all(0 < s < math.inf for s in seconds)
     except (AttributeError, KeyError, TypeError, ValueError) as e:
       raise ValueError(f'costs: cannot be read ({e}).') from None
     if not valid:
@@ -171,7 +191,7 @@ def relative_latency(records: Sequence[Record], costs: Costs) -> float:
 
   Counted calls times measured unit costs:
 
-    (Costs.verifier_s + drafter_calls * drafter_token_s)
+    (Costs.verifier_s + drafter_calls * Costs.drafter)
       / emitted / verifier_token_s
 
   The drafter alone is a point with no verifier calls. Prefill is left out on
@@ -182,7 +202,7 @@ def relative_latency(records: Sequence[Record], costs: Costs) -> float:
   """
   seconds = sum(
     costs.verifier_s(r.verifier_calls, r.verifier_tokens, r.gamma * r.drafts)
-    + r.drafter_calls * costs.drafter_token_s
+    + r.drafter_calls * costs.drafter(r.drafts)
     for r in records
   )
   return _ratio(seconds / costs.verifier_token_s, _emitted(records))

@@ -493,8 +493,8 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
   costs_path = workdir / 'costs.json'
   if not costs_path.exists():
     bar.set_description('measuring unit costs')
-    gammas = sorted({curve.gamma * curve.drafts for curve in chosen})
-    measured = costs.measure(*pair, gammas=gammas)
+    blocks = {(curve.gamma, curve.drafts) for curve in chosen}
+    measured = costs.measure(*pair, sorted(blocks))
     records.write_text(costs_path, measured.to_json())
   clock, paths, usage = CompileClock(), [], batching.Usage()
   for task in (TASKS[name] for name in config.tasks):

@@ -54,7 +54,7 @@ _MAY_IMPORT = {
   },
   'testing': {'decoding', 'drafters', 'methods', 'sampling', 'verification'},
   'checkpoints': {'models', 'tokenizers'},
-  'costs': {'checkpoints', 'drafters', 'metrics'},
+  'costs': {'checkpoints', 'drafters', 'metrics', 'sampling'},
   'sampler': {
     'batching',
     'checkpoints',

@@ -74,7 +74,7 @@ def test_a_row_for_every_point(workdir):
     'mean_output_tokens',
     'wall_s',
   ]
-  assert len(frame) == 1 + 1 + 2 + 3 + 1 + 3 + 3 + 2
+  assert len(frame) == 1 + 1 + 2 + 3 + 1 + 1 + 3 + 3 + 2
   assert (frame.n == 5).all()
   # A sequential cascade is simulated, so that its clock says nothing.
   sequential = frame.verification == 'sequential'
@@ -194,7 +194,7 @@ def test_the_two_models_alone_draw_independently(measured):
 
 def test_records_are_whole_and_their_counts_add_up(workdir):
   found = records.read_all(workdir)
-  assert len(found) == 5 * 16
+  assert len(found) == 5 * 17
   for record in found:
     metrics.check_counts(record)
     assert record.quality == record.scores['exact_match']
@@ -211,6 +211,7 @@ def test_records_are_whole_and_their_counts_add_up(workdir):
     'numerals-speed-gamma-4.jsonl',
     'numerals-token_v3-gamma-4.jsonl',
     'numerals-speed-block-gamma-2.jsonl',
+    'numerals-speed-multi_round-2-drafts-gamma-2.jsonl',
     'numerals-chow-sequential-gamma-4.jsonl',
     'numerals-sequence_mean.jsonl',
     'numerals-sequence_least.jsonl',
@@ -231,6 +232,7 @@ def test_the_report_stands_beside_the_records(workdir):
     'verification': 'block',
     'gate': 'raw',
     'bonus': 'target',
+    'drafts': 1,
   }
   # The fields that the curves were made of would say something else.
   assert not {'method', 'lenience', 'gamma', 'gate'} & set(config)

@@ -766,6 +766,9 @@ def measure(config, done: Sequence[dict[str, Any]] = ()) -> Iterator[dict]:
       bar.total += len(arms) * (pair.repeats + 1)
       yield from _time(pair, batch, arms, bar)
       pair.compiled.clear()
+      del arms
+      # A process can map only so much memory, and each loop takes a lot of it.
+      jax.clear_caches()
     if not pair.random and (pair.name, 'curve') not in groups:
       yield _curve(config, pair)
   bar.close()

@@ -16,17 +16,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from cascades import (
-  drafters,
-  load_model,
-  pairing,
-  sampler,
-  sampling,
-  tasks,
-)
+from cascades import costs, load_model, pairing, sampler, tasks
 from experiments import cli
 from experiments.suites import decoding
 from experiments.suites.methods import interleave
@@ -117,94 +109,21 @@ def _decode(config, part, verifier, arms, prompts, temperature, bar):
     }
 
 
-def _proposing(verifier, equipped, gamma: int, drafts: int):
-  """A compiled loop of proposals, and how many it makes."""
-  blocks = _CONTEXT // (drafts * (gamma + 1)) - 1
-  room = _CONTEXT + 16 + equipped.drafter.slack
-
-  def one(params, verifier_params, token):
-    hidden = jnp.zeros(verifier.model.hidden_size(verifier_params), jnp.float32)
-    if not equipped.drafter.needs_hidden:
-      hidden = None
-    tokens = jnp.arange(room) % 97 + 300
-
-    def body(i, carry):
-      state, cache, token = carry
-      length = i * (gamma + 1) + 1
-      seen = drafters.Seen(
-        tokens.at[length - 1].set(token), length, hidden, cache
-      )
-      draft, state, cache = equipped.drafter.propose(
-        params,
-        state,
-        seen,
-        jax.random.key(0),
-        sampling.Processing(temperature=np.float32(1)),
-        gamma=gamma,
-        drafts=drafts,
-      )
-      state = equipped.drafter.keep(
-        state,
-        length - 1,
-        jnp.zeros((), jnp.int32),
-        length + gamma,
-        gamma=gamma,
-        drafts=drafts,
-      )
-      cache = verifier.model.rewind(cache, length + gamma)
-      # No proposal is left out.
-      return state, cache, 300 + draft.tokens.sum() % 97
-
-    start = (
-      equipped.drafter.init(params, room),
-      verifier.model.init_cache(verifier_params, room),
-      token,
-    )
-    return jax.lax.fori_loop(0, blocks, body, start)[2]
-
-  over = jax.vmap(one, (None, None, 0), axis_name=drafters.ROWS)
-  given = equipped.params, verifier.params, jnp.array([300])
-  return jax.jit(over), given, blocks
-
-
-def _reading(verifier, gamma: int, drafts: int):
-  """A compiled loop of the verifier's passes, and how many it makes."""
-  size = 1 + gamma * drafts
-  blocks = _CONTEXT // size
-
-  def run(params):
-    def body(i, carry):
-      cache, token = carry
-      cache = verifier.model.rewind(cache, i * (gamma + 1))
-      logits, cache = drafters.read(
-        verifier.model,
-        params,
-        cache,
-        jnp.broadcast_to(token, (size,)),
-        i * (gamma + 1),
-        paths=drafts,
-      )
-      return cache, jnp.argmax(logits.sum(0)).astype(jnp.int32)
-
-    cache = verifier.model.init_cache(params, _CONTEXT + size)
-    return jax.lax.fori_loop(0, blocks, body, (cache, jnp.int32(5)))[1]
-
-  return jax.jit(run), (verifier.params,), blocks
-
-
 def _costs(config, verifier, arms) -> Iterator[dict[str, Any]]:
   """Bare seconds per block: of the proposal, and of reading it."""
   loops, counts = {}, {}
   for arm in arms:
     drafts = arm.get('drafts', 1)
     gamma = config.gamma if arm.get('drafter') else 0
-    run, given, blocks = _reading(verifier, gamma, drafts)
+    run, given, blocks = costs.reading(verifier, 1 + gamma * drafts, _CONTEXT)
     loops[f'{arm.name}: reading'] = functools.partial(run, *given)
     counts[f'{arm.name}: reading'] = blocks
     if gamma:
       options = {x: arm[x] for x in ('stop_below', 'beam') if x in arm}
       equipped = pairing.equip(verifier, arm.drafter, **options)
-      run, given, blocks = _proposing(verifier, equipped, gamma, drafts)
+      run, given, blocks = costs.proposing(
+        verifier, equipped, gamma, drafts, _CONTEXT
+      )
       loops[f'{arm.name}: proposing'] = functools.partial(run, *given)
       counts[f'{arm.name}: proposing'] = blocks
   bar = cli.progress(len(loops) * (config.repeats + 2), 'bare costs')
@@ -274,7 +193,7 @@ def measure(config, done: Sequence[dict[str, Any]] = ()) -> Iterator[dict]:
 
 def rows(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
   """The arms of problems and copies, with what follows from their figures."""
-  costs = {
+  bare = {
     (row['arm'], row['what']): float(np.median(row['block_s']))
     for row in figures
     if row['part'] == 'costs'
@@ -298,11 +217,11 @@ def rows(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
       'tokens_per_s': speed,
       'over_alone': speed / of_alone,
     }
-    reading = costs.get((row['arm'], 'reading'))
+    reading = bare.get((row['arm'], 'reading'))
     if row['part'] == 'problems' and reading is not None:
-      block = reading + costs.get((row['arm'], 'proposing'), 0.0)
+      block = reading + bare.get((row['arm'], 'proposing'), 0.0)
       modelled = block / out['tokens_per_call']
-      out['latency'] = modelled / costs[alone['arm'], 'reading']
+      out['latency'] = modelled / bare[alone['arm'], 'reading']
     found.append(out)
   return found
 
