@@ -80,6 +80,8 @@ def save(
   folder.mkdir(parents=True, exist_ok=True)
   tensors = {name: np.asarray(x) for name, x in head.items()}
   save_file(tensors, folder / 'head.safetensors')
+  # safetensors lets nobody but the owner read what it writes.
+  (folder / 'head.safetensors').chmod(0o644)
   said = {'kind': 'recurrent', 'verifier': fingerprint(verifier)}
   (folder / _FILE).write_text(json.dumps(said, indent=2) + '\n')
 

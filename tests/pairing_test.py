@@ -135,6 +135,8 @@ def test_a_head_is_kept_and_knows_its_verifier(tmp_path):
   loaded = heads.load(tmp_path / 'head')
   for name, x in head.items():
     np.testing.assert_array_equal(loaded.head[name], x)
+  mode = (tmp_path / 'head/head.safetensors').stat().st_mode
+  assert mode & 0o444 == 0o444
   loaded.check(verifier)
   # In whatever order its weights lie.
   assert heads.fingerprint(verifier.unpacked()) == loaded.fingerprint

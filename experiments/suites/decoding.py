@@ -755,7 +755,8 @@ def measure(config, done: Sequence[dict[str, Any]] = ()) -> Iterator[dict]:
       yield single()
   for spec in config.pairs:
     todo = [b for b in config.batch_sizes if (spec.name, b) not in groups]
-    if not todo and (spec.name, 'curve') in groups:
+    trained = isinstance(spec.verifier, str)
+    if not todo and (not trained or (spec.name, 'curve') in groups):
       continue
     bar.set_description(f'{spec.name}: loading')
     pair = load_pair(config, spec)
