@@ -103,6 +103,16 @@ def loss_fn(
   return nats.sum() / count.sum(), kept / count
 
 
+def _axes(head: recurrent.Head) -> dict[str, Any]:
+  """Which axes of the head's matrices Muon makes orthogonal."""
+  numbers = optax.contrib.MuonDimensionNumbers
+  return {
+    # The bias is Adam's.
+    name: None if x.ndim == 1 else numbers(x.ndim - 2, x.ndim - 1)
+    for name, x in head.items()
+  }
+
+
 def train_head(
   config: ConfigDict, workdir: pathlib.Path
 ) -> tuple[pathlib.Path, checkpoints.Checkpoint]:
@@ -125,7 +135,12 @@ def train_head(
     0.0, config.learning_rate, config.steps // 20, config.steps
   )
   optimizer = optax.chain(
-    optax.clip_by_global_norm(1.0), optax.adamw(schedule, weight_decay=0.01)
+    optax.clip_by_global_norm(1.0),
+    optax.contrib.muon(
+      schedule,
+      adam_learning_rate=0.1 * config.learning_rate,
+      muon_weight_dimension_numbers=_axes,
+    ),
   )
 
   @jax.jit
@@ -228,7 +243,7 @@ It drafts for that verifier only, which it knows by a fingerprint.
 - Data: {texts} answers of the verifier itself, at temperature 1, to training
   problems of `cascades.tasks`; no held-out problem was seen.
 - Training: {steps} steps of {rows} texts, {depth} tokens drafted from every
-  position; cross entropy with the verifier's distribution; AdamW.
+  position; cross entropy with the verifier's distribution; Muon.
 - Retrain: `python -m experiments.train --config=configs/train_recurrent.py`,
   then copy the folder here.
 

@@ -37,16 +37,22 @@ def check_pair(
     )
 
 
+def is_model(name: str) -> bool:
+  """Whether a name is that of a language model, which can answer alone."""
+  own = name == 'ngram' or name.startswith('self:')
+  return not own and heads.folder_of(name) is None
+
+
 def load_drafter(name: str) -> checkpoints.Checkpoint | heads.Loaded | str:
   """What a name stands for, as far as no verifier is needed for it.
 
   Raises:
     ValueError: There is nothing of that name.
   """
-  if name == 'ngram' or name.startswith('self:'):
-    return name
+  if is_model(name):
+    return checkpoints.load_model(name)
   folder = heads.folder_of(name)
-  return checkpoints.load_model(name) if folder is None else heads.load(folder)
+  return name if folder is None else heads.load(folder)
 
 
 def equip(

@@ -13,7 +13,8 @@ _INF = float('inf')
 
 def get_config() -> ml_collections.ConfigDict:
   c = ml_collections.ConfigDict()
-  # Bundled models, Hugging Face folders, or gemma's checkpoint names.
+  # Bundled models, Hugging Face folders, or gemma's checkpoint names; a drafter
+  # may also be 'ngram', 'self:3' (the verifier's first 3 layers) or a head.
   c.verifier = 'tiny-verifier'
   c.drafter = 'tiny-drafter'
   # What to decode: keys of cascades.tasks.TASKS.

@@ -27,9 +27,9 @@ def get_config() -> ml_collections.ConfigDict:
   # Tokens drafted from each position.
   c.depth = 5
   # Of the training, and texts in each step.
-  c.steps = 2400
+  c.steps = 1500
   c.rows = 16
-  c.learning_rate = 3e-3
+  c.learning_rate = 0.02
   # Steps between checkpoints, and between lines of the log.
   c.checkpoint_every = 300
   c.log_every = 25

@@ -81,6 +81,8 @@ def _mesh(config) -> tuple[int, int]:
 
 
 _OPTIONS = ('gamma', 'verification', 'gate', 'bonus', 'drafts')
+# Of what drafts, for all curves; as for `Sampler`.
+_DRAFTING = ('stop_below', 'beam')
 
 
 def _method(name: str) -> str:
@@ -331,6 +333,10 @@ class Decoder:
       verifier, drafter = self._checkpoints[curve.method], None
     if curve.method == 'drafter_only':
       seed += _DRAFTER_SEED
+    own = {}
+    if curve.gamma:
+      # A config may be silent about them.
+      own = {name: config.get(name) for name in _DRAFTING if config.get(name)}
     decoder = sampler.Sampler(
       verifier,
       drafter,
@@ -343,6 +349,7 @@ class Decoder:
       gate=curve.gate,
       bonus=curve.bonus,
       drafts=curve.drafts,
+      **own,
     )
     start, compiled = time.perf_counter(), self._clock.seconds
     points = decoder.sample_curve(
@@ -437,6 +444,7 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
     pairing,
     records,
     report,
+    sequence,
     sharding,
   )
   from cascades.tasks import TASKS
@@ -458,10 +466,22 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
     workdir = workdir / f'host-{jax.process_index()}'
   cli.make_folder(workdir)
 
+  model = pairing.is_model(config.drafter)
+  if not model:
+    # Neither do cascades of whole answers without it.
+    alone = 'drafter_only', *sequence.CONFIDENCES
+    left = [curve.name for curve in chosen if curve.method in alone]
+    chosen = [curve for curve in chosen if curve.method not in alone]
+    if left:
+      print(
+        f'drafter: {config.drafter} cannot answer alone; left out'
+        f' {", ".join(left)}.',
+        file=sys.stderr,
+      )
   bar = cli.progress(len(chosen) * len(config.tasks), 'loading the models')
   memory.check(
     checkpoints.describe(config.verifier),
-    checkpoints.describe(config.drafter),
+    checkpoints.describe(config.drafter) if model else None,
     batch_size=config.batch_size,
     # Prompts are not known yet; what they take is looked at once more.
     cache_length=max(TASKS[name].max_new_tokens for name in config.tasks),
@@ -469,8 +489,10 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
     allocated=False,
     devices=math.prod(_mesh(config)),
   )
-  pair = load_model(config.verifier), load_model(config.drafter)
-  pairing.check_pair(*pair)
+  pair = load_model(config.verifier), pairing.load_drafter(config.drafter)
+  own = {name: config.get(name) for name in _DRAFTING if config.get(name)}
+  # Whatever does not go together is refused here.
+  equipped = pairing.equip(*pair, **own)
   of_curves = ('method', 'lenience', *_OPTIONS)
   fields = {
     name: records.plain(value)
@@ -494,7 +516,8 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
   if not costs_path.exists():
     bar.set_description('measuring unit costs')
     blocks = {(curve.gamma, curve.drafts) for curve in chosen}
-    measured = costs.measure(*pair, sorted(blocks))
+    drafter = pair[1] if model else equipped
+    measured = costs.measure(pair[0], drafter, sorted(blocks))
     records.write_text(costs_path, measured.to_json())
   clock, paths, usage = CompileClock(), [], batching.Usage()
   for task in (TASKS[name] for name in config.tasks):

@@ -218,6 +218,28 @@ def test_records_are_whole_and_their_counts_add_up(workdir):
   }
 
 
+def test_any_drafter_can_be_swept(tmp_path, capsys):
+  curves = [
+    Curve('verifier_only', ()),
+    Curve('drafter_only', ()),
+    Curve('sequence_mean', (0.5,)),
+    Curve('speed', (0.0,), 2),
+    Curve('speed', (0.0,), 2, verification='match', drafts=3),
+  ]
+  config = _config(drafter='self:2', num_examples=3)
+  sweep.run(config, curves, tmp_path / 'own')
+  said = capsys.readouterr().err
+  assert 'self:2 cannot answer alone; left out drafter_only, sequ' in said
+  frame = pd.read_csv(tmp_path / 'own/summary.csv')
+  assert frame.drafts.tolist() == [1, 1, 3]
+  assert (frame.relative_latency > 0).all()
+  costs = metrics.Costs.from_json((tmp_path / 'own/costs.json').read_text())
+  assert set(costs.verify_s) == {2, 6}
+  assert set(costs.drafts_s) == {3}
+  for record in records.read_all(tmp_path / 'own'):
+    metrics.check_counts(record)
+
+
 def test_the_report_stands_beside_the_records(workdir):
   assert (workdir / 'report/index.html').stat().st_size > 10_000
   config = json.loads((workdir / 'config.json').read_text())
