@@ -5,7 +5,7 @@ Shows: on one bundled task, gamma tuned for each point, token_v3, chow and diff
 beside chow without speculation (sequential), diff as an oracle that looks at
 the verifier at no cost (likewise), cascades of whole answers, always accepting,
 true truncation of the verifier, lenient speculative decoding, and two of them
-with block verification. It takes some six minutes on two CPU cores, and half
+with block verification. It takes some four minutes on two CPU cores, and half
 of that is compiling.
 """
 
