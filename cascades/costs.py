@@ -63,9 +63,7 @@ def measure(
       size: value for size, value in least.items() if isinstance(size, int)
     },
     drafts_s={
-      name[1]: value
-      for name, value in least.items()
-      if isinstance(name, tuple)
+      name[1]: value for name, value in least.items() if isinstance(name, tuple)
     },
   )
 

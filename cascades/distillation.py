@@ -103,14 +103,14 @@ def loss_fn(
   return nats.sum() / count.sum(), kept / count
 
 
-def _axes(head: recurrent.Head) -> dict[str, Any]:
+def _axes(head: recurrent.Head) -> Any:
   """Which axes of the head's matrices Muon makes orthogonal."""
   numbers = optax.contrib.MuonDimensionNumbers
-  return {
+  return jax.tree.map(
     # The bias is Adam's.
-    name: None if x.ndim == 1 else numbers(x.ndim - 2, x.ndim - 1)
-    for name, x in head.items()
-  }
+    lambda x: None if x.ndim == 1 else numbers(x.ndim - 2, x.ndim - 1),
+    head,
+  )
 
 
 def train_head(

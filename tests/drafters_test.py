@@ -350,6 +350,8 @@ def _gemma4():
     head_dim=8,
     num_kv_heads=1,
     global_key_size=16,
+    global_rope_proportion=0.25,
+    local_rope_proportion=1.0,
     final_logit_softcap=30.0,
     use_post_attn_norm=True,
     use_post_ffw_norm=True,

@@ -430,10 +430,10 @@ _MUTANTS = (
   ),
   Mutant(
     'one_rejection',
-    'a second candidate is tried against what the first was',
+    'a candidate is tried against what the last one was',
     several._rounds,
-    'jnp.maximum(0, rho - d.q)',
-    'jnp.maximum(0, pi - d.q)',
+    'jnp.where(tried & ~yes, less, rho)',
+    'rho',
     several_test.test_verify_emits_what_the_enumeration_says,
     ('multi_round', 3),
   ),

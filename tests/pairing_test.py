@@ -62,7 +62,7 @@ def _chain():
     ('tiny-recurrent', dict(drafts=4, verification='match', beam=True)),
     (_chain, {}),
   ],
-  ids=str,
+  ids=lambda x: 'chain' if callable(x) else str(x),
 )
 def test_greedy_and_strict_is_the_verifier_alone(drafter, options):
   one = sampler.Sampler(

@@ -783,7 +783,8 @@ def rows(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
   """The timed arms, with what follows from them.
 
   Returns:
-    For each arm its fields, `tokens_per_s` of decoding, `ms_per_block`,
+    For each arm its fields, `whole_s` of prefill and decoding, `tokens_per_s`
+    of decoding, `ms_per_block`,
     `over_gemma` and `over_lock_step` (times as fast), `over_floor` (times as
     slow, for arms that have a floor), `formula` (times as fast as ours alone
     by the formula, batch 1) and `over_formula` (measured by predicted), and
@@ -808,6 +809,7 @@ def rows(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     out |= {
       'prefill_s': _median(row['prefill_s']),
       'decode_s': decode,
+      'whole_s': _median(np.add(row['prefill_s'], row['decode_s']).tolist()),
       'compile_s': sum(
         row.get(f'{part}_compile_s', 0) for part in ('prefill', 'decode')
       ),
@@ -862,7 +864,8 @@ def table(figures: Sequence[dict[str, Any]]) -> str:
   """A line per arm; then the targets."""
   lines = [
     f'{"pair":<9}{"batch":>5}  {"arm":<10}{"gamma":>5}{"lenience":>9}'
-    f'{"accepted":>9}{"compile s":>10}{"prefill ms":>11}{"ms/block":>9}'
+    f'{"accepted":>9}{"compile s":>10}{"prefill ms":>11}{"whole ms":>9}'
+    f'{"ms/block":>9}'
     f'{"tokens/s":>9}{"x gemma":>8}{"x floor":>8}{"GB/s":>6}'
   ]
 
@@ -876,6 +879,7 @@ def table(figures: Sequence[dict[str, Any]]) -> str:
       + cell(row['acceptance'], 9, 3)
       + cell(row['compile_s'], 10, 1)
       + cell(1e3 * row['prefill_s'], 11, 1)
+      + cell(1e3 * row['whole_s'], 9, 1)
       + cell(row['ms_per_block'], 9, 2)
       + cell(row.get('tokens_per_s'), 9, 0)
       + cell(row.get('over_gemma'), 8, 2)
