@@ -92,6 +92,7 @@ def test_speed_up(name, lenience, gamma):
     verifier_calls=len(tokens),
     verifier_tokens=len(tokens) * (gamma + 1),
     drafter_calls=len(tokens) * (gamma + 1),
+    drafts=1,
     tokens=range(tokens.sum()),
   )
   costs = metrics.Costs(
