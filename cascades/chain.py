@@ -123,9 +123,8 @@ class ChainDrafter(Plain):
       lambda carry: carry[2], body, (inner, rows, jnp.ones((), bool))
     )
     drafted = jax.lax.dynamic_slice(inner.tokens, (seen.length,), (gamma,))
-    draft = drafters.whole(drafted[None], rows[: gamma + 1, None], 0)
-    # In passes of the middle model, which cost the most.
-    draft = draft._replace(calls=inner.blocks)
+    # Calls are those of the middle model, which cost the most.
+    draft = drafters.whole(drafted[None], rows[: gamma + 1, None], inner.blocks)
     return draft, (inner.verifier_cache, inner.drafter_state), seen.cache
 
   def keep(self, state, position, path, length, *, gamma, drafts):

@@ -89,22 +89,18 @@ class Agreement:
 
 
 @functools.partial(jax.jit, static_argnames='model')
-def _say(
-  model, params, tokens: Int[Array, 'B L'], following: Int[Array, 'B L']
-):
-  """In one pass: the likeliest next tokens, [B, L], and what is thought of
-  those that follow: their log-probabilities, [B, L]."""
+def _say(model, params, tokens: Int[Array, 'B L'], asked: Int[Array, 'B N L']):
+  """In one pass: the likeliest next tokens, [B, L], and their probabilities;
+  then those of the tokens asked about, [B, N, L]."""
 
-  def one(tokens, following):
+  def one(tokens, asked):
     positions = jnp.arange(tokens.shape[0])
     mask = positions[None] <= positions[:, None]
     logits, _ = model(params, tokens, positions, mask)
-    logprobs = jax.nn.log_softmax(logits.astype(jnp.float32))
-    best = jnp.argmax(logprobs, -1)
-    each = jnp.arange(tokens.shape[0])
-    return best, logprobs[each, following]
+    probs = jax.nn.softmax(logits.astype(jnp.float32))
+    return jnp.argmax(probs, -1), probs.max(-1), probs[positions, asked]
 
-  return jax.vmap(one)(tokens, following)
+  return jax.vmap(one)(tokens, asked)
 
 
 def agreement(
@@ -141,6 +137,14 @@ def agreement(
   return found[0] if single else found
 
 
+def _by_question(checkpoint, tokens, *asked):
+  """What `_say` says, numpy, the tokens asked about one after the other."""
+  best, of_best, of_asked = jax.device_get(
+    _say(*checkpoint[:2], tokens, np.stack(asked, 1))
+  )
+  return best, of_best, of_asked.swapaxes(0, 1)
+
+
 def _check(drafter, verifier, texts, answers) -> list[Agreement]:
   """Both models read prompts and continuations, once."""
   longest = max(len(answer.tokens) for answer in answers)
@@ -148,14 +152,9 @@ def _check(drafter, verifier, texts, answers) -> list[Agreement]:
   for row, answer in zip(tokens, answers, strict=False):
     row[: len(answer.tokens)] = answer.tokens
   drafted = np.roll(tokens, -1, axis=1)
-  wanted, _ = _say(*verifier[:2], tokens, drafted)
-  both = []
-  for model in (drafter, verifier):
-    both += [
-      np.exp(_say(*model[:2], tokens, following)[1])
-      for following in (drafted, wanted)
-    ]
-  wanted = np.asarray(wanted)
+  wanted, of_wanted, (of_drafted,) = _by_question(verifier, tokens, drafted)
+  _, _, of_drafter = _by_question(drafter, tokens, drafted, wanted)
+  both = *of_drafter, of_drafted, of_wanted
   found = []
   for j, (text, answer) in enumerate(zip(texts, answers, strict=True)):
     first = len(answer.tokens) - len(answer.logprobs)

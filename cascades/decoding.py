@@ -38,7 +38,7 @@ class SamplingState:
   Invariant between steps: tokens[:length] is final, and both caches hold
   exactly tokens[:length - 1].
 
-  T is the room of the caches; a step writes up to length + gamma. R is the
+  T is the room of the caches; a step writes up to length + `slack`. R is the
   room for logits, or there are none.
   """
 
@@ -235,14 +235,13 @@ def step(
   length = state.length + emitted
   ended = (is_stop & (index < emitted)).any() | (length >= state.limit)
   if drafts > 1:
-    verifier_cache = verifier.move(verifier_cache, at, at + place(index, path))
+    kept = place(index, path)
+    verifier_cache = verifier.move(verifier_cache, at, at + kept)
+    logits, hidden = logits[kept], hidden[kept]
   kept_hidden, kept_logits = state.hidden, state.logits
   if kept_hidden is not None:
-    kept_hidden = jnp.where(
-      state.done, kept_hidden, hidden[place(jnp.maximum(emitted - 1, 0), path)]
-    )
-  if drafts > 1:
-    logits = logits[place(index, path)]
+    last_said = hidden[jnp.maximum(emitted - 1, 0)]
+    kept_hidden = jnp.where(state.done, kept_hidden, last_said)
   if kept_logits is not None:
     kept_logits = _write(
       kept_logits, state.length - state.prompt_length, logits
@@ -274,8 +273,14 @@ def step(
   )
   if not return_laws:
     return committed
-  laws = jax.vmap(lambda i: method.law(row(i, path), state.lenience))(index)
-  return committed, laws
+
+  def law(i):
+    d = row(i, path)
+    # As in verification: the verifier writes where nothing is known of q.
+    unknown = (i == draft.count[path]) & ~draft.known[path]
+    return jnp.where(unknown, d.p, method.law(d, state.lenience))
+
+  return committed, jax.vmap(law)(index)
 
 
 def _extend(

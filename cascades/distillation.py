@@ -6,23 +6,25 @@ the hidden state that it would be given there. The loss is the cross entropy of
 the two, which is least where the head says what the verifier says.
 """
 
-import json
 import pathlib
-import time
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import tqdm
 from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
 from cascades import checkpoints, heads, sampler
 from cascades.drafters import recurrent
 from cascades.tasks import TASKS
-from cascades.training import problem_stream
+from cascades.training import (
+  make_optimizer,
+  problem_stream,
+  run_steps,
+  table,
+)
 
 
 def write_texts(
@@ -103,14 +105,13 @@ def loss_fn(
   return nats.sum() / count.sum(), kept / count
 
 
-def _axes(head: recurrent.Head) -> Any:
-  """Which axes of the head's matrices Muon makes orthogonal."""
-  numbers = optax.contrib.MuonDimensionNumbers
-  return jax.tree.map(
-    # The bias is Adam's.
-    lambda x: None if x.ndim == 1 else numbers(x.ndim - 2, x.ndim - 1),
-    head,
-  )
+# Of the head's matrices; see `training.make_optimizer`.
+_AXES = {
+  'state': (0, 1),
+  'input': (0, 1),
+  'join': (0, 1),
+  'mix': (1, 2),
+}
 
 
 def train_head(
@@ -125,23 +126,11 @@ def train_head(
   Returns:
     The head's folder, and the verifier.
   """
-  import orbax.checkpoint as ocp
-
   verifier = checkpoints.load_model(config.verifier)
   # In gemma's order, for long rows.
   model, params, _ = verifier.unpacked()
   tokens, lengths = write_texts(config, verifier)
-  schedule = optax.warmup_cosine_decay_schedule(
-    0.0, config.learning_rate, config.steps // 20, config.steps
-  )
-  optimizer = optax.chain(
-    optax.clip_by_global_norm(1.0),
-    optax.contrib.muon(
-      schedule,
-      adam_learning_rate=0.1 * config.learning_rate,
-      muon_weight_dimension_numbers=_axes,
-    ),
-  )
+  optimizer = make_optimizer(config.steps, config.learning_rate, _AXES)
 
   @jax.jit
   def init():
@@ -161,31 +150,13 @@ def train_head(
     head = optax.apply_updates(state['head'], updates)
     return {'head': head, 'opt_state': opt_state}, loss, kept
 
-  folder = (workdir / 'checkpoints' / config.name).absolute()
-  options = ocp.CheckpointManagerOptions(max_to_keep=2)
-  with ocp.CheckpointManager(folder, options=options) as manager:
-    first = manager.latest_step() or 0
-    state = init()
-    if first:
-      state = manager.restore(first, args=ocp.args.StandardRestore(state))
-    steps = tqdm.trange(
-      first, config.steps, initial=first, total=config.steps, desc=config.name
-    )
-    with (workdir / f'{config.name}.jsonl').open('a') as log:
-      for step in steps:
-        rng = np.random.default_rng((config.seed, step))
-        chosen = rng.choice(len(tokens), config.rows, replace=False)
-        state, loss, kept = update(
-          state, params, tokens[chosen], lengths[chosen]
-        )
-        done = step + 1
-        if done % config.log_every == 0 or done == config.steps:
-          figures = dict(loss=float(loss), kept=np.asarray(kept).tolist())
-          steps.set_postfix(loss=f'{loss:.3f}', kept=f'{kept[0]:.3f}')
-          line = dict(step=done, time=time.time(), **figures)
-          print(json.dumps(line), file=log, flush=True)
-        if done % config.checkpoint_every == 0 or done == config.steps:
-          manager.save(done, args=ocp.args.StandardSave(state))
+  def one(state, step):
+    rng = np.random.default_rng((config.seed, step))
+    chosen = rng.choice(len(tokens), config.rows, replace=False)
+    state, loss, kept = update(state, params, tokens[chosen], lengths[chosen])
+    return state, dict(loss=loss, kept=kept)
+
+  state = run_steps(config, config.name, config.steps, workdir, init(), one)
   out = workdir / config.name
   heads.save(out, state['head'], verifier)
   return out, verifier
@@ -263,11 +234,6 @@ def write_card(
 ) -> None:
   """Writes a card with these figures beside a head."""
   head = heads.load(folder).head
-  rows = [
-    f'| {task} | {name} | {value:.3f} |'
-    for task, of_task in figures.items()
-    for name, value in of_task.items()
-  ]
   text = _CARD.format(
     name=config.name,
     verifier=config.verifier,
@@ -280,6 +246,6 @@ def write_card(
     depth=config.depth,
     gamma=config.eval_gamma,
     examples=config.eval_examples,
-    table='\n'.join(['| task | figure | value |', '|---|---|---|', *rows]),
+    table=table(figures),
   )
   (folder / 'README.md').write_text(text)

@@ -97,9 +97,9 @@ def equip(
       (drafter.head, verifier.params),
     )
   if isinstance(drafter, drafters.Equipped):
-    size = getattr(drafter.drafter, 'vocab_size', None)
-    model = getattr(drafter.drafter, 'model', None)
-    size = getattr(model, 'vocab_size', size)
+    # Of the model that drafts, or of what drafts without one.
+    owner = getattr(drafter.drafter, 'model', drafter.drafter)
+    size = getattr(owner, 'vocab_size', None)
     if size not in (None, verifier.model.vocab_size):
       raise ValueError(
         f'drafter: its vocabulary has {size} tokens, the verifier has'

@@ -227,7 +227,8 @@ class Sampler:
     self.scheme: Scheme = options['scheme']
     self.lenience: float = options['lenience']
     self.gamma: int = options['gamma']
-    self.drafts: int = options['drafts']
+    # Without drafts, there is nothing to have several of.
+    self.drafts: int = options['drafts'] if self.gamma else 1
     self.temperature: float = options['temperature']
     self.top_k: int | None = options['top_k']
     self.top_p: float | None = options['top_p']
@@ -521,15 +522,14 @@ class Sampler:
         np.array(stops, np.int32), (0, -len(stops) % 8), 'edge'
       ),
       mesh=self._mesh,
-      drafts=self.drafts if self.gamma else 1,
+      drafts=self.drafts,
     )
     return engine, stops
 
   @property
   def _slack(self) -> int:
     """Slots beyond a sequence that a block may write."""
-    drafts = self.drafts if self.gamma else 1
-    return decoding.slack(self._drafter.drafter, self.gamma, drafts)
+    return decoding.slack(self._drafter.drafter, self.gamma, self.drafts)
 
   def _check_room(self, name: str, length: int, new: int) -> None:
     if length + new + self._slack > self.cache_length:

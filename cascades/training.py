@@ -8,7 +8,8 @@ import json
 import pathlib
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -112,26 +113,34 @@ def loss_fn(params, model: models.LanguageModel, batch):
   return (nats * weights).sum(), (right * weights).sum()
 
 
+# By name, which axes of Gemma's matrices are summed over, and which come out.
+_AXES = {
+  'q_einsum': (1, (0, 2)),
+  'kv_einsum': (2, (1, 3)),
+  'qkv_einsum': (2, (1, 3)),
+  'attn_vec_einsum': ((0, 1), 2),
+  'gating_einsum': (2, 1),
+  'linear': (0, 1),
+}
+
+
 def make_optimizer(
-  steps: int, learning_rate: float
+  steps: int, learning_rate: float, axes: Mapping[str, tuple] = _AXES
 ) -> optax.GradientTransformation:
-  """Muon for matrices, Adam for embeddings and norms; linear decay.
+  """Muon for matrices, Adam for all that has no axes; linear decay.
 
   Muon: https://kellerjordan.github.io/posts/muon/, as in optax.
+
+  Args:
+    steps: Of the training.
+    learning_rate: Muon's; Adam has a fifth of it.
+    axes: By name, a matrix's axes that are summed over, and those that come
+      out.
   """
-  numbers = optax.contrib.MuonDimensionNumbers
-  axes = {
-    'q_einsum': numbers(reduction_axis=1, output_axis=(0, 2)),
-    'kv_einsum': numbers(reduction_axis=2, output_axis=(1, 3)),
-    'qkv_einsum': numbers(reduction_axis=2, output_axis=(1, 3)),
-    'attn_vec_einsum': numbers(reduction_axis=(0, 1), output_axis=2),
-    'gating_einsum': numbers(reduction_axis=2, output_axis=1),
-    'linear': numbers(reduction_axis=0, output_axis=1),
-  }
 
   def axes_of(path, _):
-    names = [p.key for p in path]
-    return next((axes[n] for n in names if n in axes), None)
+    found = next((axes[p.key] for p in path if p.key in axes), None)
+    return found and optax.contrib.MuonDimensionNumbers(*found)
 
   def schedule(peak):
     warm = min(100, steps // 10)
@@ -156,6 +165,52 @@ def make_optimizer(
   )
 
 
+def run_steps(
+  config: ConfigDict,
+  name: str,
+  steps: int,
+  workdir: pathlib.Path,
+  state: Any,
+  update: Callable[[Any, int], tuple[Any, dict[str, Any]]],
+) -> Any:
+  """A training, from its last checkpoint if there is one.
+
+  Args:
+    config: With `log_every` and `checkpoint_every`.
+    name: Of what is trained.
+    steps: Of the whole training.
+    workdir: Holds checkpoints and the log.
+    state: What it begins with.
+    update: Of a state and a step's number: the next state, and figures.
+
+  Returns:
+    The state after the last step.
+  """
+  import orbax.checkpoint as ocp
+
+  folder = (workdir / 'checkpoints' / name).absolute()
+  options = ocp.CheckpointManagerOptions(max_to_keep=2)
+  with ocp.CheckpointManager(folder, options=options) as manager:
+    first = manager.latest_step() or 0
+    if first:
+      state = manager.restore(first, args=ocp.args.StandardRestore(state))
+    bar = tqdm.trange(first, steps, initial=first, total=steps, desc=name)
+    with (workdir / f'{name}.jsonl').open('a') as log:
+      for step in bar:
+        state, figures = update(state, step)
+        done = step + 1
+        if done % config.log_every == 0 or done == steps:
+          figures = {k: np.asarray(v).tolist() for k, v in figures.items()}
+          bar.set_postfix(
+            {k: f'{np.ravel(v)[0]:.4f}' for k, v in figures.items()}
+          )
+          line = dict(step=done, time=time.time(), **figures)
+          print(json.dumps(line), file=log, flush=True)
+        if done % config.checkpoint_every == 0 or done == steps:
+          manager.save(done, args=ocp.args.StandardSave(state))
+  return state
+
+
 def train_model(
   config: ConfigDict,
   name: str,
@@ -173,8 +228,6 @@ def train_model(
   Returns:
     The model's folder, in Hugging Face layout.
   """
-  import orbax.checkpoint as ocp
-
   spec = config.models[name]
   hf_config = spec.config.to_dict()
   model = models.from_config(hf_config)
@@ -195,28 +248,12 @@ def train_model(
     params = optax.apply_updates(state['params'], updates)
     return {'params': params, 'opt_state': opt_state}, loss, accuracy
 
-  folder = (workdir / 'checkpoints' / name).absolute()
-  options = ocp.CheckpointManagerOptions(max_to_keep=2)
-  with ocp.CheckpointManager(folder, options=options) as manager:
-    first = manager.latest_step() or 0
-    state = init()
-    if first:
-      state = manager.restore(first, args=ocp.args.StandardRestore(state))
-    steps = tqdm.trange(
-      first, spec.steps, initial=first, total=spec.steps, desc=name
-    )
-    with (workdir / f'{name}.jsonl').open('a') as log:
-      for step in steps:
-        batch = make_batch(config, tokenizer, spec.rows, step)
-        state, loss, accuracy = update(state, batch)
-        done = step + 1
-        if done % config.log_every == 0 or done == spec.steps:
-          figures = dict(loss=float(loss), accuracy=float(accuracy))
-          steps.set_postfix({k: f'{v:.4f}' for k, v in figures.items()})
-          line = dict(step=done, time=time.time(), **figures)
-          print(json.dumps(line), file=log, flush=True)
-        if done % config.checkpoint_every == 0 or done == spec.steps:
-          manager.save(done, args=ocp.args.StandardSave(state))
+  def one(state, step):
+    batch = make_batch(config, tokenizer, spec.rows, step)
+    state, loss, accuracy = update(state, batch)
+    return state, dict(loss=loss, accuracy=accuracy)
+
+  state = run_steps(config, name, spec.steps, workdir, init(), one)
   out = workdir / name.replace('_', '-')
   checkpoints.save_model(out, hf_config, state['params'], tokenizer)
   return out
@@ -257,6 +294,16 @@ def evaluate(
       name: float(np.mean([s[name] for s in scores])) for name in scores[0]
     }
   return figures
+
+
+def table(figures: dict[str, dict[str, float]]) -> str:
+  """Figures of tasks, as a card shows them."""
+  rows = [
+    f'| {task} | {name} | {value:.3f} |'
+    for task, of_task in figures.items()
+    for name, value in of_task.items()
+  ]
+  return '\n'.join(['| task | score | value |', '|---|---|---|', *rows])
 
 
 _CARD = """---
@@ -306,11 +353,6 @@ def write_card(
   spec = config.models[name]
   c = spec.config
   params = checkpoints.load_folder(folder).params
-  rows = [
-    f'| {task} | {score} | {value:.3f} |'
-    for task, scores in figures.items()
-    for score, value in scores.items()
-  ]
   text = _CARD.format(
     name=folder.name,
     layers=c.num_hidden_layers,
@@ -328,7 +370,7 @@ def write_card(
     tokens=spec.rows * config.row_length,
     command='python -m experiments.train --config=configs/train_tiny.py',
     examples=config.eval_examples,
-    table='\n'.join(['| task | score | value |', '|---|---|---|', *rows]),
+    table=table(figures),
     token_ms=1e3 * token_s,
     context=context,
     device=jax.devices()[0].device_kind,

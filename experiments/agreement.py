@@ -6,9 +6,6 @@ them, the first difference with what each wanted, and how many passes of the
 verifier greedy speculative decoding needs for the answer.
 """
 
-import os
-import sys
-
 from absl import app, flags
 
 from experiments import cli
@@ -20,9 +17,7 @@ _GAMMA = flags.DEFINE_integer('gamma', 4, 'Tokens drafted per block.')
 _MAX_NEW_TOKENS = flags.DEFINE_integer(
   'max_new_tokens', 64, 'Most tokens of the continuation.'
 )
-_COLOUR = flags.DEFINE_enum(
-  'colour', 'auto', ['auto', 'always', 'never'], 'Whether to use colours.'
-)
+cli.define_colour()
 
 
 def _painted(found, colour: bool) -> str:
@@ -50,11 +45,7 @@ def main() -> None:
   found = checking.agreement(
     (verifier, drafter), _PROMPT.value, _MAX_NEW_TOKENS.value
   )
-  colour = _COLOUR.value == 'always' or (
-    _COLOUR.value == 'auto'
-    and sys.stdout.isatty()
-    and 'NO_COLOR' not in os.environ
-  )
+  colour = cli.colours()
   print(f'{_PROMPT.value}{_painted(found, colour)}\n')
 
   def text(token: int) -> str:

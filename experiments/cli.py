@@ -30,6 +30,21 @@ _DISTRIBUTED = flags.DEFINE_string(
   ' else COORDINATOR_HOST:PORT,HOSTS,INDEX_OF_THIS_HOST.',
 )
 
+
+def define_colour() -> None:
+  """Defines the flag of launchers that print in colours."""
+  flags.DEFINE_enum(
+    'colour', 'auto', ['auto', 'always', 'never'], 'Whether to use colours.'
+  )
+
+
+def colours() -> bool:
+  """Whether to use them: as the flag says, else on a terminal."""
+  wanted = flags.FLAGS.colour
+  terminal = sys.stdout.isatty() and 'NO_COLOR' not in os.environ
+  return wanted == 'always' or (wanted == 'auto' and terminal)
+
+
 # The errors whose message is written for the user. Anything else is a bug
 # and keeps its traceback.
 _MISTAKES = (ValueError, OSError, flags.Error, app.UsageError)

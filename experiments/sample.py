@@ -5,9 +5,6 @@ Command: python -m experiments.sample --method=token_v3 --lenience=0.3 \\
 Shows: the text, its tokens coloured by source, and the counts.
 """
 
-import os
-import sys
-
 from absl import app, flags
 
 from experiments import cli
@@ -51,9 +48,7 @@ _SEED = flags.DEFINE_integer('seed', 0, 'Of the sampling.')
 _MAX_NEW_TOKENS = flags.DEFINE_integer(
   'max_new_tokens', 128, 'Most tokens of the answer.'
 )
-_COLOUR = flags.DEFINE_enum(
-  'colour', 'auto', ['auto', 'always', 'never'], 'Whether to use colours.'
-)
+cli.define_colour()
 
 # By index into records.SOURCES: name, ANSI colour, and the marks that stand in
 # for a colour where there is none.
@@ -112,11 +107,7 @@ def main() -> None:
     seed=_SEED.value,
     echo=True,
   )
-  colour = _COLOUR.value == 'always' or (
-    _COLOUR.value == 'auto'
-    and sys.stdout.isatty()
-    and 'NO_COLOR' not in os.environ
-  )
+  colour = cli.colours()
   print(paint(answer.pieces, answer.sources, colour))
   print(f'\n{legend(colour)}')
   counts = ', '.join(f'{k} {v}' for k, v in answer.counts.items())

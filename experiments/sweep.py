@@ -85,6 +85,11 @@ _OPTIONS = ('gamma', 'verification', 'gate', 'bonus', 'drafts')
 _DRAFTING = ('stop_below', 'beam')
 
 
+def _drafting(config) -> dict[str, Any]:
+  """What a config, which may be silent, says of its drafter."""
+  return {name: config[name] for name in _DRAFTING if config.get(name)}
+
+
 def _method(name: str) -> str:
   """A method's own name.
 
@@ -333,10 +338,6 @@ class Decoder:
       verifier, drafter = self._checkpoints[curve.method], None
     if curve.method == 'drafter_only':
       seed += _DRAFTER_SEED
-    own = {}
-    if curve.gamma:
-      # A config may be silent about them.
-      own = {name: config.get(name) for name in _DRAFTING if config.get(name)}
     decoder = sampler.Sampler(
       verifier,
       drafter,
@@ -349,7 +350,7 @@ class Decoder:
       gate=curve.gate,
       bonus=curve.bonus,
       drafts=curve.drafts,
-      **own,
+      **(_drafting(config) if curve.gamma else {}),
     )
     start, compiled = time.perf_counter(), self._clock.seconds
     points = decoder.sample_curve(
@@ -478,6 +479,11 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
         f' {", ".join(left)}.',
         file=sys.stderr,
       )
+    if not chosen:
+      raise ValueError(
+        f'drafter: {config.drafter} cannot answer alone, and no other curve is'
+        ' left; add one that it drafts for.'
+      )
   bar = cli.progress(len(chosen) * len(config.tasks), 'loading the models')
   memory.check(
     checkpoints.describe(config.verifier),
@@ -490,9 +496,8 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
     devices=math.prod(_mesh(config)),
   )
   pair = load_model(config.verifier), pairing.load_drafter(config.drafter)
-  own = {name: config.get(name) for name in _DRAFTING if config.get(name)}
   # Whatever does not go together is refused here.
-  equipped = pairing.equip(*pair, **own)
+  equipped = pairing.equip(*pair, **_drafting(config))
   of_curves = ('method', 'lenience', *_OPTIONS)
   fields = {
     name: records.plain(value)

@@ -31,7 +31,7 @@ def main() -> None:
       '--config: name a config, such as --config=configs/train_tiny.py.'
     )
   config = _CONFIG.value
-  names = list(config.get('models', {config.get('name'): None}))
+  names = list(config.models) if 'models' in config else [config.name]
   if _ONLY.value not in (None, *names):
     raise app.UsageError(
       f'--only: no model {_ONLY.value!r}; there are {", ".join(names)}.'

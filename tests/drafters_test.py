@@ -140,9 +140,14 @@ def test_a_chain_keeps_the_law(kind):
   check(rows=6_000, temperature=0.7, top_k=np.int32(4))
 
 
+# Where its n-grams have nothing to say, the middle model writes.
+_CHAIN_OF_NGRAMS = chain.chain(_MODEL, _NEAR, _NGRAM, *_INNER, gamma=2)
+
+
 @pytest.mark.parametrize(
   ('equipped', 'drafts', 'kind'),
   [
+    (_CHAIN_OF_NGRAMS, 1, 'token'),
     (_NGRAM, 1, 'token'),
     (_NGRAM, 1, 'block'),
     (_RECURRENT, 1, 'token'),

@@ -468,8 +468,8 @@ _MUTANTS = (
     'another_draft_kept',
     "the first draft's slots are kept, whichever stays",
     decoding.step,
-    'at + place(index, path))',
-    'at + place(index, 0))',
+    'at, at + kept)',
+    'at, at + place(index, 0))',
     several_test.test_a_tree_of_drafts_is_read_as_each_draft_alone,
   ),
   Mutant(

@@ -73,7 +73,11 @@ class Equipped(NamedTuple):
   params: PyTree
 
 
-def whole(tokens, logits, calls: int) -> Draft:
+def whole(
+  tokens: Int[Array, 'K gamma'],
+  logits: Float[Array, 'gamma_1 K V'],
+  calls: Int[Array, ''] | int,
+) -> Draft:
   """Drafts that all have their length, and a row after it."""
   paths, gamma = tokens.shape
   return Draft(
@@ -210,15 +214,12 @@ def _inputs(model, cache, tokens, position, first, paths, shared):
   """Positions and mask of some tokens of a block."""
   index = first + jnp.arange(tokens.shape[0])
   length = model.cache_length(cache)
-  if paths == 1:
-    return position + index, visible(index, length, position, 1)
-  if not shared:
-    mask = visible(index, length, position, paths)
-    return position + index // paths, mask
-  # As if paths - 1 slots that nobody sees stood before the one that all see.
   mask = visible(index, length, position, paths)
-  mask |= jnp.arange(length) == position
-  return position + (index + paths - 1) // paths, mask
+  before = paths - 1 if shared else 0
+  if before:
+    # As if so many slots that nobody sees stood before the one that all see.
+    mask |= jnp.arange(length) == position
+  return position + jax.lax.div(index + before, paths), mask
 
 
 def read_hidden(
@@ -232,23 +233,7 @@ def read_hidden(
   paths: int = 1,
   shared: bool = True,
 ) -> tuple[Float[Array, 'L V'], Float[Array, 'L D'], State]:
-  """As `read`, with the hidden states that the logits are made of."""
-  inputs = _inputs(model, cache, tokens, position, first, paths, shared)
-  return model.with_hidden(params, tokens, *inputs, cache)
-
-
-def read(
-  model: Any,
-  params: PyTree,
-  cache: State,
-  tokens: Int[Array, 'L'],
-  position: Int[Array, ''],
-  *,
-  first: Int[Array, ''] | int = 0,
-  paths: int = 1,
-  shared: bool = True,
-) -> tuple[Float[Array, 'L V'], State]:
-  """A model's logits and cache after reading tokens in one pass.
+  """A model's logits, hidden states and cache after reading tokens at once.
 
   Args:
     model: Reads.
@@ -262,4 +247,12 @@ def read(
       one of its own.
   """
   inputs = _inputs(model, cache, tokens, position, first, paths, shared)
-  return model(params, tokens, *inputs, cache)
+  return model.with_hidden(params, tokens, *inputs, cache)
+
+
+def read(
+  model: Any, params: PyTree, cache: State, *args, **kwargs
+) -> tuple[Float[Array, 'L V'], State]:
+  """As `read_hidden`, without the hidden states."""
+  logits, _, cache = read_hidden(model, params, cache, *args, **kwargs)
+  return logits, cache

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from cascades import sampling
-from cascades.drafters.drafter import Draft, Plain, read
+from cascades.drafters.drafter import Draft, Plain, read, whole
 
 # The axis of a batch, by which a drafter knows when all its rows have stopped.
 ROWS = 'rows'
@@ -121,9 +121,9 @@ def _draft(model, params, threshold, cache, seen, key, how, gamma, drafts):
     last = jax.vmap(
       lambda u, z: sampling.draw(u, sampling.probabilities(z, how))
     )(uniforms[i], logits)
-    going, anyone, calls = c['going'], c['anyone'], c['calls'] + 1
+    going, anyone = c['going'], c['anyone']
+    calls = c['calls'] + going.any()
     if threshold is not None:
-      calls = c['calls'] + going.any()
       most = jax.vmap(sampling.gate_probabilities)(logits).max(-1)
       going = going & (most >= threshold)
       # One loop for the batch: it ends when its last row does.
@@ -161,11 +161,6 @@ class NoDrafter(Plain):
 
   def propose(self, params, state, seen, key, how, *, gamma, drafts):
     """No token."""
-    draft = Draft(
-      tokens=jnp.zeros((drafts, 0), jnp.int32),
-      logits=jnp.zeros((1, drafts, self.vocab_size)),
-      count=jnp.zeros((drafts,), jnp.int32),
-      known=jnp.ones((drafts,), bool),
-      calls=jnp.zeros((), jnp.int32),
-    )
-    return draft, state, seen.cache
+    tokens = jnp.zeros((drafts, 0), jnp.int32)
+    logits = jnp.zeros((1, drafts, self.vocab_size))
+    return whole(tokens, logits, 0), state, seen.cache

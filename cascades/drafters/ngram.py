@@ -55,7 +55,7 @@ class NgramDrafter(Plain):
   ) -> tuple[Int[Array, ''], Bool[Array, '']]:
     """Where the continuation begins, and whether there is one."""
     at = jnp.arange(tokens.shape[0])
-    # equal[i] says how many of the last tokens stand before i.
+    # How many of the last tokens stand before each place.
     matches = jnp.zeros_like(at)
     run = (at >= 1) & (at < length)
     for back in range(1, self.longest + 1):

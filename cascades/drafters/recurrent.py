@@ -136,8 +136,7 @@ def draft_beams(
     # One beam at first, not as many that are the same.
     jnp.where(jnp.arange(beams) == 0, 0.0, -jnp.inf),
   )
-  steps = jax.lax.scan(one, start, None, length + 1)[1]
-  tokens, logits, parents = steps
+  _, (tokens, logits, parents) = jax.lax.scan(one, start, None, length + 1)
   # The last step is for its logits: its beams are the ones that it read.
   parents = parents.at[-1].set(jnp.arange(beams))
   _, (tokens, logits) = jax.lax.scan(
