@@ -63,8 +63,12 @@ def get_config() -> ml_collections.ConfigDict:
   # The pair whose bookkeeping is timed, at so many drafts.
   c.tree = benchmark.get_config().pairs[1]
   c.tree_drafts = (1, 4)
+  # Its prompts, of which the most are made; one is decoded at a time.
+  c.batch_sizes = (8,)
+  # Tokens that it writes before n-grams go on, and their drafted tokens.
+  c.loop_tokens = 128
+  c.loop_gammas = (2, 4, 8)
   # Of its prompts and answers.
-  c.batch_sizes = (1,)
   c.prompt_tokens = 32
   c.new_tokens = 64
   # Turns of each arm, after one that is not counted.

@@ -10,6 +10,8 @@ import json
 import pathlib
 import re
 
+import numpy as np
+
 from experiments import cli
 
 _PATH = pathlib.Path(__file__).parent.parent / 'README.md'
@@ -80,7 +82,51 @@ def performance() -> str:
   return '\n'.join(lines)
 
 
-PARTS = {'methods': methods_table, 'performance': performance}
+def drafters() -> str:
+  """What configs/benchmark_drafters.py gave, from its committed figures."""
+  from experiments.suites import drafters as suite
+
+  path = _PATH.parent / 'experiments/results/benchmark_drafters/benchmark.json'
+  found = json.loads(path.read_text(encoding='utf-8'))
+  config, figures = found['config'], found['figures']
+  lines = [
+    f'Measured {found["date"]} on {found["cores"]} CPU cores, strict, one'
+    f' prompt at a time, {config["num_examples"]} of each kind, medians of'
+    f' {config["repeats"]} turns. *Problems* are sampled at temperature 1;'
+    ' *copies* are greedy answers to a problem that stands in the prompt with'
+    ' its answer; *loops* are what the 32M verifier goes on writing, whose'
+    ' random weights repeat themselves. *Latency* is modelled from calls and'
+    ' their bare costs, the verifier alone being 1; *x alone* is wall clock.',
+    '',
+    '| prompts | drafter | gamma | drafts | drafts kept | tokens per call |'
+    ' latency | x alone |',
+    '|---|---|---|---|---|---|---|---|',
+  ]
+  for row in suite.rows(figures):
+    kept, latency = (
+      '-' if row.get(name) is None else f'{row[name]:.2f}'
+      for name in ('acceptance', 'latency')
+    )
+    lines.append(
+      f'| {row["part"]} | {row["arm"]} | {row["gamma"]} | {row["drafts"]}'
+      f' | {kept} |'
+      f' {row["tokens_per_call"]:.2f} | {latency} | {row["over_alone"]:.2f} |'
+    )
+  trees = '; '.join(
+    f'{row["drafts"]} draft{"s" * (row["drafts"] > 1)}:'
+    f' {np.median(row["block_s"]) / np.median(row["floor_s"]):.2f}'
+    for row in figures
+    if row['part'] == 'tree'
+  )
+  lines += ['', f'The loop by its bare forward passes, 32M pair: {trees}.']
+  return '\n'.join(lines)
+
+
+PARTS = {
+  'methods': methods_table,
+  'performance': performance,
+  'drafters': drafters,
+}
 
 
 def render(text: str) -> str:

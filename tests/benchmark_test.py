@@ -146,18 +146,21 @@ def test_drafters_are_timed(tmp_path):
     )
   config.num_examples, config.max_new_tokens, config.repeats = 3, 40, 1
   config.new_tokens, config.tree_drafts, config.gamma = 12, (1, 2), 2
+  config.batch_sizes, config.loop_tokens, config.loop_gammas = (1,), 40, (4,)
   before = jax.config.jax_enable_compilation_cache
   suites.run(config, tmp_path)
   jax.config.update('jax_enable_compilation_cache', before)
   figures = json.loads((tmp_path / 'benchmark.json').read_text())['figures']
   rows = {(r['part'], r['arm']): r for r in drafters_suite.rows(figures)}
-  assert len(rows) == 6
+  assert len(rows) == 8
   assert rows['problems', 'none']['tokens_per_call'] == 1
   assert rows['problems', 'none']['latency'] == 1
   assert rows['problems', 'model, 2']['tokens_per_call'] > 1.5
   assert all(row['tokens_per_s'] > 0 for row in rows.values())
   # What stands in the prompt already is found there.
   assert rows['copies', 'n-gram']['tokens_per_call'] > 1
+  # Greedy texts of random weights come to repeat a token.
+  assert rows['loops', 'n-gram']['tokens_per_call'] > 2
   trees = [row for row in figures if row['part'] == 'tree']
   assert [row['drafts'] for row in trees] == [1, 2]
   table = drafters_suite.table(figures)

@@ -233,12 +233,12 @@ def test_greedy_and_strict_is_the_verifier_alone(equipped, drafts):
 
 
 def _look_up(tokens, gamma, longest, shortest):
-  """In plain words: the longest match, and of equals the latest."""
+  """In plain words: the longest match, of equals the latest, going round."""
   n = len(tokens)
   for size in range(longest, shortest - 1, -1):
     for start in range(n - 1, size - 1, -1):
       if size < n and tokens[start - size : start] == tokens[n - size :]:
-        return tokens[start : start + gamma]
+        return (gamma * tokens[start:])[:gamma]
   return []
 
 

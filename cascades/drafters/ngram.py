@@ -17,7 +17,8 @@ class NgramDrafter(Plain):
   """Drafts what followed the last tokens when they stood there before.
 
   Its tokens are chosen, not drawn: their q is one-hot. Where nothing matches
-  it has nothing to say, and the verifier writes.
+  it has nothing to say, and the verifier writes. Of several matches the longest
+  counts, and of equals the latest.
 
   Attributes:
     vocab_size: V.
@@ -35,9 +36,11 @@ class NgramDrafter(Plain):
     """The continuation of the longest match, of equals the latest."""
     length = seen.length
     start, found = self._match(seen.tokens, length)
-    index = start + jnp.arange(gamma)
-    tokens = seen.tokens[jnp.minimum(index, seen.tokens.shape[0] - 1)]
-    count = jnp.where(found, jnp.clip(length - start, 0, gamma), 0)
+    # What ends too soon is taken to go round: a text that repeats a word, or a
+    # line, has its last match just before its end.
+    period = jnp.maximum(1, length - start)
+    tokens = seen.tokens[start + jnp.arange(gamma) % period]
+    count = jnp.where(found, gamma, 0)
     chosen = jnp.arange(self.vocab_size) == tokens[:, None]
     logits = jnp.where(chosen, 0.0, -jnp.inf)
     draft = Draft(

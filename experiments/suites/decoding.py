@@ -156,7 +156,9 @@ def _prompts(verifier, rows: int, new_tokens: int) -> list[np.ndarray]:
     np.array(verifier.tokenizer.encode(e.prompt, add_bos=True), np.int32)
     for e in examples
   ]
-  engine = _engine(verifier, None, 'verifier_only', 0, stops=(tokenizers.EOS,))
+  engine = greedy_engine(
+    verifier, None, 'verifier_only', 0, stops=(tokenizers.EOS,)
+  )
   keys = jax.random.split(jax.random.key(0), len(ids))
   usage = batching.Usage()
   long = [
@@ -173,16 +175,21 @@ def _prompts(verifier, rows: int, new_tokens: int) -> list[np.ndarray]:
   return [ids[i] for i in sorted(long)[:rows]]
 
 
-def _engine(verifier, drafter, method, gamma: int, stops=(-1,)):
-  """Greedy decoding by ours."""
-  vocab_size = verifier.model.vocab_size
+def greedy_engine(verifier, drafter, method, gamma: int, stops=(-1,)):
+  """Greedy decoding by ours; a drafter may be equipped already."""
+  if not gamma:
+    drafter = drafters.Equipped(
+      drafters.NoDrafter(verifier.model.vocab_size), ()
+    )
+  elif isinstance(drafter, checkpoints.Checkpoint):
+    drafter = drafters.Equipped(
+      drafters.ModelDrafter(drafter.model), drafter.params
+    )
   return batching.Engine(
     verifier=verifier.model,
-    drafter=drafters.ModelDrafter(drafter.model)
-    if gamma
-    else drafters.NoDrafter(vocab_size),
+    drafter=drafter.drafter,
     verifier_params=verifier.params,
-    drafter_params=drafter.params if gamma else (),
+    drafter_params=drafter.params,
     method=methods.get_method(method),
     gamma=gamma,
     scheme=verification.STANDARD,
@@ -225,7 +232,7 @@ def ours(
   pair: Pair, batch: int, method, gamma: int, lenience, fields, drafts: int = 1
 ) -> Arm:
   """Our loop."""
-  engine = _engine(pair.verifier, pair.drafter, method, gamma)
+  engine = greedy_engine(pair.verifier, pair.drafter, method, gamma)
   scheme = verification.Scheme('multi_round') if drafts > 1 else engine.scheme
   prompts = pair.prompts[:batch]
   longest = max(map(len, prompts))
@@ -372,7 +379,7 @@ def lock_step(pair: Pair, batch: int) -> Arm:
       verifier.model, verifier_params, state.verifier_cache, last, at
     )
     d = decoding.distributions(zq[0], zp[0], how)
-    keys = jax.random.split(jax.random.fold_in(state.key, state.blocks), 3)
+    keys = jax.random.split(jax.random.fold_in(state.key, state.length), 3)
     draft = sampling.sample(keys[0], d.q)
     accepted = jax.random.uniform(keys[1]) < method.acceptance(d, 0.0)[draft]
     instead = sampling.sample(keys[2], method.residual(d, 0.0))
@@ -380,10 +387,11 @@ def lock_step(pair: Pair, batch: int) -> Arm:
       tokens=state.tokens.at[state.length].set(
         jnp.where(accepted, draft, instead)
       ),
+      source=state.source.at[state.length].set(
+        jnp.where(accepted, verification.DRAFT, verification.RESIDUAL)
+      ),
+      taken=state.taken.at[state.length].set(state.taken[at] + 1),
       length=state.length + 1,
-      blocks=state.blocks + 1,
-      examined=state.examined + 1,
-      accepted=state.accepted + accepted,
       verifier_cache=verifier_cache,
       drafter_state=drafter_state,
     )
@@ -597,7 +605,7 @@ def _copy_bandwidth() -> dict[str, Any]:
 
 def _curve(config, pair: Pair) -> dict[str, Any]:
   """A curve in one call, and point by point."""
-  engine = _engine(pair.verifier, pair.drafter, 'token_v3', config.gamma)
+  engine = greedy_engine(pair.verifier, pair.drafter, 'token_v3', config.gamma)
   prompt = pair.prompts[:1]
   key = jax.random.split(jax.random.key(0), 1)
   points = np.linspace(0, 1, config.curve_points)

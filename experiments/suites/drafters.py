@@ -1,11 +1,13 @@
 """Drafters beyond a second model, and several drafts per block.
 
-Three parts:
+Four parts:
 
   problems   Every drafter at temperature 1, strict: tokens per call of the
              verifier, tokens per second, and the modelled latency, which is
              made of the bare cost of proposing and of reading such blocks.
   copies     Prompts whose answers stand in them already: n-grams, greedy.
+  loops      Texts that random weights write greedily, which repeat themselves,
+             gone on with: what n-grams can gain with a larger verifier.
   tree       What bookkeeping of several drafts costs, with random weights: the
              loop by bare forward passes of the same shapes.
 """
@@ -18,7 +20,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from cascades import costs, load_model, pairing, sampler, tasks
+from cascades import (
+  batching,
+  costs,
+  drafters,
+  load_model,
+  pairing,
+  sampler,
+  tasks,
+)
 from cascades import decoding as decode
 from experiments import cli
 from experiments.suites import decoding
@@ -111,6 +121,51 @@ def _decode(config, part, verifier, arms, prompts, temperature, bar):
     }
 
 
+def _loops(config, bar) -> Iterator[dict[str, Any]]:
+  """Texts of random weights go on, with and without n-grams."""
+  pair = decoding.load_pair(config, config.tree)
+  verifier = pair.verifier
+  prompts = pair.prompts
+
+  def write(drafter, gamma, new_tokens):
+    engine = decoding.greedy_engine(verifier, drafter, 'speed', gamma)
+    keys = jax.random.split(jax.random.key(config.seed), len(prompts))
+    usage = batching.Usage()
+    rows = dict(
+      batching.run(engine, prompts, keys, [0.0], new_tokens, 1, usage)
+    )
+    rows = [rows[batching.Job(i, 0)] for i in range(len(prompts))]
+    bar.update()
+    return rows, usage.decode_s
+
+  rows, _ = write(None, 0, config.loop_tokens)
+  prompts = [row.tokens[: row.length] for row in rows]
+  look_up = drafters.Equipped(
+    drafters.NgramDrafter(verifier.model.vocab_size), ()
+  )
+  arms = [('none', None, 0)]
+  arms += [('n-gram', look_up, gamma) for gamma in config.loop_gammas]
+  seconds = [[] for _ in arms]
+  said = [None] * len(arms)
+  for turn in range(config.repeats + 1):
+    for i, (_, *arm) in enumerate(arms):
+      said[i], taken = write(*arm, config.new_tokens)
+      if turn:
+        seconds[i].append(taken)
+  for (name, _, gamma), rows, times in zip(arms, said, seconds, strict=True):
+    yield {
+      'part': 'loops',
+      'arm': name,
+      'drafts': 1,
+      'gamma': gamma,
+      'tokens': len(rows) * config.new_tokens,
+      'decode_s': times,
+      'verifier_calls': sum(int(row.blocks) for row in rows),
+      'accepted': sum(int(row.accepted) for row in rows),
+      'examined': sum(int(row.examined) for row in rows),
+    }
+
+
 def _costs(config, verifier, arms) -> Iterator[dict[str, Any]]:
   """Bare seconds per block: of the proposal, and of reading it."""
   loops, counts = {}, {}
@@ -188,6 +243,9 @@ def measure(config, done: Sequence[dict[str, Any]] = ()) -> Iterator[dict]:
     bar.total += len(config.copies) * (config.repeats + 1)
     arms = config.copies
     yield from _decode(config, 'copies', verifier, arms, prompts, 0.0, bar)
+  if 'loops' not in parts:
+    bar.total += (1 + len(config.loop_gammas)) * (config.repeats + 1) + 1
+    yield from _loops(config, bar)
   if 'tree' not in parts:
     bar.set_description('tree')
     yield from _tree(config)
@@ -195,7 +253,7 @@ def measure(config, done: Sequence[dict[str, Any]] = ()) -> Iterator[dict]:
 
 
 def rows(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-  """The arms of problems and copies, with what follows from their figures."""
+  """The arms that decode, with what follows from their figures."""
   bare = {
     (row['arm'], row['what']): float(np.median(row['block_s']))
     for row in figures
@@ -203,7 +261,7 @@ def rows(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
   }
   found = []
   for row in figures:
-    if row['part'] not in ('problems', 'copies'):
+    if row['part'] not in ('problems', 'copies', 'loops'):
       continue
     alone = next(
       r for r in figures if r['part'] == row['part'] and not r['gamma']
@@ -236,11 +294,11 @@ def table(figures: Sequence[dict[str, Any]]) -> str:
     return f'{"-" if value is None else f"{value:.{digits}f}":>{width}}'
 
   lines = [
-    f'{"prompts":<10}{"drafter":<32}{"drafts":>7}{"kept":>7}'
+    f'{"prompts":<10}{"drafter":<32}{"gamma":>6}{"drafts":>7}{"kept":>7}'
     f'{"tokens/call":>12}{"tokens/s":>10}{"x alone":>9}{"latency":>9}'
   ]
   lines += [
-    f'{row["part"]:<10}{row["arm"]:<32}{row["drafts"]:>7}'
+    f'{row["part"]:<10}{row["arm"]:<32}{row["gamma"]:>6}{row["drafts"]:>7}'
     + cell(row['acceptance'], 7, 3)
     + cell(row['tokens_per_call'], 12, 2)
     + cell(row['tokens_per_s'], 10, 0)
