@@ -18,7 +18,7 @@ in any order, and gives answers as they are done:
 import dataclasses
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -39,6 +39,11 @@ from cascades import (
 _FIRST = 256
 # Tokens that a row may still write for which narrower loops are compiled.
 _TAIL = 256
+# Blocks from one look at the rows to the next, where their texts may end them.
+_LOOK = 8
+
+# Of a row without caches, as numpy arrays: the length that its text ends it at.
+Ends = Callable[[decoding.SamplingState], int | None]
 
 
 def bucket(n: int, least: int = 64) -> int:
@@ -262,6 +267,18 @@ def fetch(rows: decoding.SamplingState) -> decoding.SamplingState:
   return sharding.fetch(rows)
 
 
+def _cut(
+  small: decoding.SamplingState, slots: Sequence[int], ends: Ends
+) -> decoding.SamplingState:
+  """Rows that were fetched, ended where their texts end them."""
+  length, done = small.length.copy(), small.done.copy()
+  for slot in slots:
+    end = ends(jax.tree.map(lambda x, i=slot: x[i], small))
+    if end is not None:
+      length[slot], done[slot] = end, True
+  return small.replace(length=length, done=done)
+
+
 def _finished(
   small: decoding.SamplingState, rows: decoding.SamplingState, slot: int
 ) -> decoding.SamplingState:
@@ -282,6 +299,7 @@ def run(
   batch_size: int,
   usage: Usage,
   return_logits: bool = False,
+  ends: Ends | None = None,
 ) -> Iterator[tuple[Job, decoding.SamplingState]]:
   """Decodes every prompt at every lenience.
 
@@ -294,6 +312,7 @@ def run(
     batch_size: Most rows at a time.
     usage: What this takes is added to it.
     return_logits: Whether rows hold the verifier's logits.
+    ends: Where an answer ends, beside stop tokens and its limit.
 
   Yields:
     An answer's place and its final row, without caches; in no order.
@@ -303,7 +322,9 @@ def run(
   while todo:
     slots = width(len(todo), batch_size)
     try:
-      for job, row in _run(engine, *asked, return_logits, todo, slots, usage):
+      for job, row in _run(
+        engine, *asked, return_logits, ends, todo, slots, usage
+      ):
         todo.remove(job)
         yield job, row
     except jax.errors.JaxRuntimeError as e:
@@ -313,7 +334,16 @@ def run(
 
 
 def _run(
-  engine, prompts, keys, leniences, max_new_tokens, logits, todo, slots, usage
+  engine,
+  prompts,
+  keys,
+  leniences,
+  max_new_tokens,
+  logits,
+  ends,
+  todo,
+  slots,
+  usage,
 ):
   """As `run`, for some of its jobs, in a batch of so many rows at first."""
   lengths = np.array([len(prompt) for prompt in prompts])
@@ -390,17 +420,21 @@ def _run(
         rows = rows.replace(done=rows.done | (np.arange(slots) >= len(going)))
         held = [held[slot] for slot in going]
         held += [None] * (slots - len(held))
-    rows, blocks = engine.decode(rows, live)
+    rows, blocks = engine.decode(rows, live, _LOOK if ends else 2**30)
     small = fetch(rows)
+    worked, longest = small.blocks, int(small.length.max())
+    if ends:
+      small = _cut(small, going, ends)
+      rows = rows.replace(done=rows.done | small.done)
     usage.rows += int(blocks) * slots
     usage.decode_s += time.perf_counter() - start
     for slot, job in enumerate(held):
       if job is not None and small.done[slot]:
-        usage.live_rows += int(small.blocks[slot])
+        usage.live_rows += int(worked[slot])
         held[slot] = None
         yield job, _finished(small, rows, slot)
     start = time.perf_counter()
-    wider = engine.widened(room, int(small.length.max()), most)
+    wider = engine.widened(room, longest, most)
     if wider != room:
       room, rows = wider, engine.resize(rows, wider)
       if waiting:
@@ -418,6 +452,7 @@ def turn(
   max_blocks: int | None,
   usage: Usage,
   return_logits: bool = False,
+  ends: Ends | None = None,
 ) -> Iterator[tuple[decoding.SamplingState, decoding.SamplingState | None]]:
   """Decodes one answer, which may go on from an earlier one.
 
@@ -431,10 +466,11 @@ def turn(
     max_blocks: Blocks from one look at it to the next; None until its end.
     usage: What this takes is added to it.
     return_logits: Whether the row holds the verifier's logits.
+    ends: Where the answer ends, beside stop tokens and its limit.
 
   Yields:
     The row so far, without caches, as numpy arrays; and the row itself, once
-    it is finished.
+    it is finished, unless its text ended it.
   """
   clock = time.perf_counter()
   length = 0 if row is None else int(row.length[0])
@@ -461,21 +497,25 @@ def turn(
   )
   jax.block_until_ready(row)
   usage.prefill_s += time.perf_counter() - clock
+  blocks_at_a_time = max_blocks or (_LOOK if ends else 2**30)
   while True:
     clock = time.perf_counter()
-    row, blocks = engine.decode(row, max_blocks=max_blocks or 2**30)
+    row, blocks = engine.decode(row, max_blocks=blocks_at_a_time)
     small = fetch(row)
+    longest = int(small.length[0])
+    if ends:
+      small = _cut(small, [0], ends)
     usage.rows += int(blocks)
     usage.live_rows += int(blocks)
     done = bool(small.done[0])
     usage.decode_s += time.perf_counter() - clock
     if done or max_blocks:
       # What is given out may be gone on from, so it has no logits.
-      later = row.replace(logits=None) if done else None
+      later = row.replace(logits=None) if row.done[0] else None
       yield _finished(small, row, 0), later
     if done:
       return
-    wider = engine.widened(room, int(small.length[0]), most)
+    wider = engine.widened(room, longest, most)
     if wider != room:
       room, row = wider, engine.resize(row, wider)
 

@@ -77,7 +77,6 @@ class ChainDrafter(Plain):
     middle, small, lenience = params
     room = seen.tokens.shape[0]
     size = gamma + 1 + self.gamma + 1
-    zero = jnp.zeros((), jnp.int32)
     rows = jnp.zeros((size, self.model.vocab_size), jnp.float32)
     end = seen.length + gamma + 1
     inner = decoding.SamplingState(
@@ -91,10 +90,8 @@ class ChainDrafter(Plain):
       lenience=lenience,
       prompt_length=seen.length,
       limit=end,
-      source=jnp.zeros((room,), jnp.int8),
-      logprob=jnp.zeros((room,), jnp.float32),
       logits=None,
-      **dict.fromkeys(decoding.COUNTERS, zero),
+      **decoding.per_token(room),
     )
 
     def body(carry):
@@ -123,8 +120,9 @@ class ChainDrafter(Plain):
       lambda carry: carry[2], body, (inner, rows, jnp.ones((), bool))
     )
     drafted = jax.lax.dynamic_slice(inner.tokens, (seen.length,), (gamma,))
-    # Calls are those of the middle model, which cost the most.
-    draft = drafters.whole(drafted[None], rows[: gamma + 1, None], inner.blocks)
+    # Calls are those of the middle model, one a block, which cost the most.
+    calls = inner.taken[inner.length - 1, 0]
+    draft = drafters.whole(drafted[None], rows[: gamma + 1, None], calls)
     return draft, (inner.verifier_cache, inner.drafter_state), seen.cache
 
   def keep(self, state, position, path, length, *, gamma, drafts):

@@ -25,6 +25,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
@@ -55,35 +56,74 @@ class SamplingState:
   lenience: Float[Array, '']
   prompt_length: Int[Array, '']
   limit: Int[Array, '']
-  # Per token: where it came from, how likely the verifier at temperature 1
-  # thought it, and (if asked for) all that the verifier said.
+  # Per token: where it came from; whether the rule defers the draft that was
+  # examined there; blocks, drafted tokens and calls of the drafter up to the
+  # end of its block; how likely the verifier at temperature 1 thought it; and
+  # (if asked for) all that the verifier said.
   source: Int[Array, 'T']
+  deferral: Bool[Array, 'T']
+  taken: Int[Array, 'T 3']
   logprob: Float[Array, 'T']
   logits: Float[Array, 'R V'] | None
-  # Counters, as field standards define them; see `records.Record`.
-  blocks: Int[Array, '']
-  drafted: Int[Array, '']
-  drafter_calls: Int[Array, '']
-  examined: Int[Array, '']
-  accepted: Int[Array, '']
-  deferred: Int[Array, '']
-  residual: Int[Array, '']
-  bonus: Int[Array, '']
+
+  # Counters, as field standards define them; see `records.Record`. Of states
+  # outside of compiled code, batched or not: those of an answer that is cut are
+  # those of the same state with another `length`.
+
+  @property
+  def blocks(self) -> np.ndarray:
+    """Blocks since the prompt."""
+    return self._last_taken[..., 0]
+
+  @property
+  def drafted(self) -> np.ndarray:
+    """Tokens that the drafter proposed."""
+    return self._last_taken[..., 1]
+
+  @property
+  def drafter_calls(self) -> np.ndarray:
+    """Forward passes of the drafter."""
+    return self._last_taken[..., 2]
+
+  @property
+  def examined(self) -> np.ndarray:
+    """Drafted tokens that verification reached."""
+    return self.accepted + self.residual
+
+  @property
+  def accepted(self) -> np.ndarray:
+    """Drafted tokens that were kept."""
+    return self._count(np.asarray(self.source) == verification.DRAFT)
+
+  @property
+  def deferred(self) -> np.ndarray:
+    """Examined tokens where the rule defers."""
+    return self._count(np.asarray(self.deferral))
+
+  @property
+  def residual(self) -> np.ndarray:
+    """Tokens sampled after a rejection."""
+    return self._count(np.asarray(self.source) == verification.RESIDUAL)
+
+  @property
+  def bonus(self) -> np.ndarray:
+    """Tokens sampled after a block kept whole."""
+    return self._count(np.asarray(self.source) == verification.BONUS)
+
+  @property
+  def _last_taken(self) -> np.ndarray:
+    last = np.asarray(self.length)[..., None, None] - 1
+    return np.take_along_axis(np.asarray(self.taken), last, -2)[..., 0, :]
+
+  def _count(self, which: np.ndarray) -> np.ndarray:
+    first, end = (
+      np.asarray(x)[..., None] for x in (self.prompt_length, self.length)
+    )
+    index = np.arange(which.shape[-1])
+    return (which & (index >= first) & (index < end)).sum(-1)
 
 
-COUNTERS = (
-  'blocks',
-  'drafted',
-  'drafter_calls',
-  'examined',
-  'accepted',
-  'deferred',
-  'residual',
-  'bonus',
-)
-
-
-def _write(buffer: Array, at: Int[Array, ''], values: Array) -> Array:
+def _write(buffer: Array, at: Int[Array, ''] | int, values: Array) -> Array:
   """buffer with `values` from row `at` on; they must fit."""
   start = (at,) + (0,) * (buffer.ndim - 1)
   return jax.lax.dynamic_update_slice(
@@ -164,10 +204,10 @@ def step(
 
   With `return_laws`, also the law of each of its tokens, given those before.
   """
-  draft_key, verify_key = jax.vmap(jax.random.fold_in, (None, 0))(
-    state.key, 2 * state.blocks + jnp.arange(2)
-  )
   at = state.length - 1
+  draft_key, verify_key = jax.vmap(jax.random.fold_in, (None, 0))(
+    state.key, 2 * state.taken[at, 0] + jnp.arange(2)
+  )
   sizes = dict(gamma=gamma, drafts=drafts)
 
   # 1. Draft gamma tokens, so many times; and what each was drawn from.
@@ -180,7 +220,7 @@ def step(
 
   # 2. Read the last token and all drafts with the verifier, in one call.
   size = tree_tokens(gamma, drafts, tree_size)
-  drafted = draft.count.sum()
+  taken = state.taken[at] + jnp.stack([1, draft.count.sum(), draft.calls])
   tokens, branches, places, draft = drafters.tree(state.tokens[at], draft, size)
   logits, hidden, verifier_cache = drafters.read_hidden(
     verifier,
@@ -225,13 +265,6 @@ def step(
   emitted = jnp.where(stopped, jnp.argmax(is_stop), n) + 1
   emitted = jnp.minimum(emitted, state.limit - state.length)
   emitted = jnp.where(state.done, 0, emitted)
-  ended_by_next = emitted > n
-
-  def next_is(source):
-    return (ended_by_next & (verdict.next_source == source)).astype(jnp.int32)
-
-  # The bonus token stands where no draft was examined.
-  examined = emitted - next_is(verification.BONUS)
 
   # 5. Commit by moving `length`; roll both caches back to length - 1. Of
   # several drafts, the slots of the one that stays come to the front first.
@@ -257,22 +290,21 @@ def step(
     drafter_state=drafter.keep(drafter_state, at, path, length - 1, **sizes),
     hidden=kept_hidden,
     source=_write(state.source, state.length, sources),
+    # The bonus token stands where no draft was examined.
+    deferral=_write(
+      state.deferral,
+      state.length,
+      verdict.deferred & (sources != verification.BONUS),
+    ),
+    taken=_write(
+      state.taken, state.length, jnp.broadcast_to(taken, (gamma + 1, 3))
+    ),
     logprob=_write(
       state.logprob,
       state.length,
       jax.vmap(sampling.log_probability)(logits, block),
     ),
     logits=kept_logits,
-    blocks=state.blocks + ~state.done,
-    drafted=state.drafted + jnp.where(state.done, 0, drafted),
-    drafter_calls=state.drafter_calls + jnp.where(state.done, 0, draft.calls),
-    examined=state.examined + examined,
-    accepted=state.accepted
-    + jnp.minimum(n, emitted)
-    + next_is(verification.DRAFT),
-    deferred=state.deferred + (verdict.deferred & (index < examined)).sum(),
-    residual=state.residual + next_is(verification.RESIDUAL),
-    bonus=state.bonus + next_is(verification.BONUS),
   )
   if not return_laws:
     return committed
@@ -325,7 +357,17 @@ def _extend(
       drafter_state, at, jnp.zeros((), jnp.int32), length - 1, gamma=0, drafts=1
     ),
     hidden=kept_hidden,
-    **dict.fromkeys(COUNTERS, jnp.zeros((), jnp.int32)),
+    taken=state.taken.at[length - 1].set(0),
+  )
+
+
+def per_token(room: int) -> dict[str, Array]:
+  """What a state keeps of each token beside the token, all of it 0."""
+  return dict(
+    source=jnp.zeros((room,), jnp.int8),
+    deferral=jnp.zeros((room,), bool),
+    taken=jnp.zeros((room, 3), jnp.int32),
+    logprob=jnp.zeros((room,), jnp.float32),
   )
 
 
@@ -360,10 +402,8 @@ def _start(
     lenience=jnp.zeros(()),
     prompt_length=one,
     limit=one,
-    source=jnp.zeros((cache_length,), jnp.int8),
-    logprob=jnp.zeros((cache_length,), jnp.float32),
     logits=logits,
-    **dict.fromkeys(COUNTERS, jnp.zeros((), jnp.int32)),
+    **per_token(cache_length),
   )
 
 
@@ -453,7 +493,7 @@ def extend(
     drafter: As for `prefill`.
 
   Returns:
-    The states, with counters at 0.
+    The states; nothing is taken yet.
   """
   one = functools.partial(_extend, verifier=verifier, drafter=drafter)
   return jax.vmap(one, (0, 0, 0, 0, None, None))(
@@ -510,11 +550,11 @@ def resize(
   """The same rows with more room."""
 
   def one(state, verifier_params, drafter_params):
-    more = cache_length - state.tokens.shape[0]
+    kept = {name: getattr(state, name) for name in ('tokens', *per_token(0))}
     return state.replace(
       **{
-        name: jnp.pad(getattr(state, name), (0, more))
-        for name in ('tokens', 'source', 'logprob')
+        name: _write(jnp.zeros((cache_length, *x.shape[1:]), x.dtype), 0, x)
+        for name, x in kept.items()
       },
       verifier_cache=verifier.resize(
         verifier_params, state.verifier_cache, cache_length

@@ -292,6 +292,7 @@ class Sampler:
     last_state: State | None = None,
     forbidden_tokens: Sequence[int | str] | None = None,
     stop_tokens: Sequence[int | str] | None = None,
+    stop_strings: Sequence[str] = (),
   ) -> Answer | list[Answer]:
     """Answers one prompt or a list of them.
 
@@ -313,6 +314,9 @@ class Sampler:
       forbidden_tokens: Ids, or texts that are one token, never to be emitted.
       stop_tokens: Ids, or texts that are one token, that end an answer beside
         end-of-sequence.
+      stop_strings: Texts that end an answer. They are no part of its text; its
+        tokens, and all counts, end with the token that completes the first of
+        them. With them, an answer has no state to go on from.
 
     Returns:
       An answer for a single prompt, else a list in the prompts' order.
@@ -326,11 +330,17 @@ class Sampler:
       seed=seed,
       forbidden_tokens=forbidden_tokens,
       stop_tokens=stop_tokens,
+      stop_strings=stop_strings,
     )
+    if return_state and stop_strings:
+      raise ValueError(
+        'stop_strings: an answer that they may cut has no state; leave'
+        ' return_state out, or take stop_tokens.'
+      )
     if return_state or last_state is not None:
       if not isinstance(prompts, str):
         raise ValueError('prompts: a conversation goes on with a single text.')
-      *_, answer = self._turn(
+      *_, (answer, _) = self._turn(
         prompts, last_state, None, echo, return_logits, **options
       )
       return answer
@@ -353,6 +363,7 @@ class Sampler:
     last_state: State | None = None,
     forbidden_tokens: Sequence[int | str] | None = None,
     stop_tokens: Sequence[int | str] | None = None,
+    stop_strings: Sequence[str] = (),
   ) -> Iterator[str]:
     """Answers a prompt block by block.
 
@@ -363,6 +374,7 @@ class Sampler:
       last_state: See `sample`.
       forbidden_tokens: See `sample`.
       stop_tokens: See `sample`.
+      stop_strings: See `sample`.
 
     Yields:
       The text that each block adds, as soon as it is there; together they are
@@ -372,7 +384,7 @@ class Sampler:
       ValueError: As in `sample`.
     """
     said = ''
-    for answer in self._turn(
+    for _, text in self._turn(
       prompt,
       last_state,
       1,
@@ -382,11 +394,8 @@ class Sampler:
       seed=seed,
       forbidden_tokens=forbidden_tokens,
       stop_tokens=stop_tokens,
+      stop_strings=stop_strings,
     ):
-      text = answer.text
-      if answer.state is None:
-        # What may still be the beginning of a character waits for its end.
-        text = text.rstrip('\ufffd')
       if len(text) > len(said):
         yield text[len(said) :]
         said = text
@@ -402,6 +411,7 @@ class Sampler:
     return_logits: bool = False,
     forbidden_tokens: Sequence[int | str] | None = None,
     stop_tokens: Sequence[int | str] | None = None,
+    stop_strings: Sequence[str] = (),
   ) -> list[list[Answer]]:
     """Answers every prompt at every lenience, in one compiled loop.
 
@@ -415,6 +425,7 @@ class Sampler:
       return_logits: See `sample`.
       forbidden_tokens: See `sample`.
       stop_tokens: See `sample`.
+      stop_strings: See `sample`.
 
     Returns:
       For each lenience, an answer for each prompt.
@@ -433,7 +444,7 @@ class Sampler:
     ids = [self._encode(prompt) for prompt in prompts]
     for number, prompt in enumerate(ids):
       self._check_room(f'prompt {number}', len(prompt), max_new_tokens)
-    engine, stops = self._engine(forbidden_tokens, stop_tokens)
+    engine, ending = self._engine(forbidden_tokens, stop_tokens, stop_strings)
     self._check_memory(
       len(ids) * len(leniences), max(map(len, ids)), max_new_tokens
     )
@@ -448,8 +459,9 @@ class Sampler:
       self.batch_size,
       self.usage,
       return_logits=return_logits,
+      ends=ending.ends,
     ):
-      answers[job.lenience][job.prompt] = self._answer(row, echo, stops)
+      answers[job.lenience][job.prompt] = self._answer(row, echo, ending)
     return answers
 
   def _turn(
@@ -464,14 +476,16 @@ class Sampler:
     seed: int,
     forbidden_tokens: Sequence[int | str] | None,
     stop_tokens: Sequence[int | str] | None,
-  ) -> Iterator[Answer]:
+    stop_strings: Sequence[str],
+  ) -> Iterator[tuple[Answer, str]]:
     """One turn of a conversation, so many blocks at a time.
 
     Yields:
-      The answer so far; only the last has a state.
+      The answer so far, and what is sure to be of its text. Only the last has a
+      state.
     """
     max_new_tokens = _whole('max_new_tokens', max_new_tokens, 1)
-    engine, stops = self._engine(forbidden_tokens, stop_tokens)
+    engine, ending = self._engine(forbidden_tokens, stop_tokens, stop_strings)
     models, before = (engine.verifier, engine.drafter), None
     ids = self._encode(prompt, add_bos=last_state is None)
     read = []
@@ -496,18 +510,21 @@ class Sampler:
       max_blocks,
       self.usage,
       return_logits=return_logits,
+      ends=ending.ends,
     ):
-      answer = self._answer(small, echo, stops)
+      answer = self._answer(small, echo, ending)
       if row is not None:
         answer = dataclasses.replace(answer, state=State(row, models))
-      yield answer
+      text = answer.text
+      yield answer, text if small.done else ending.settled(text)
 
   def _engine(
     self,
     forbidden_tokens: Sequence[int | str] | None,
     stop_tokens: Sequence[int | str] | None,
-  ) -> tuple[batching.Engine, list[int]]:
-    """What decodes, and the ids that end an answer."""
+    stop_strings: Sequence[str],
+  ) -> tuple[batching.Engine, '_Ending']:
+    """What decodes, and what ends an answer."""
     forbidden = None
     if forbidden_tokens is not None:
       banned = self._token_ids('forbidden_tokens', forbidden_tokens)
@@ -517,6 +534,10 @@ class Sampler:
         raise ValueError('forbidden_tokens: no token is left to emit.')
     stops = [tokenizers.EOS]
     stops += self._token_ids('stop_tokens', stop_tokens or ())
+    if isinstance(stop_strings, str) or '' in stop_strings:
+      raise ValueError(
+        'stop_strings: give a list of texts, none of which is empty.'
+      )
     engine = batching.Engine(
       verifier=self.verifier.model,
       drafter=self._drafter.drafter,
@@ -539,7 +560,7 @@ class Sampler:
       drafts=self.drafts,
       tree_size=self.tree_size,
     )
-    return engine, stops
+    return engine, _Ending(self.tokenizer, stops, tuple(stop_strings))
 
   @property
   def _slack(self) -> int:
@@ -595,14 +616,12 @@ class Sampler:
     return ids
 
   def _answer(
-    self, state: decoding.SamplingState, echo: bool, stops: list[int]
+    self, state: decoding.SamplingState, echo: bool, ending: '_Ending'
   ) -> Answer:
     prompt_length, length = int(state.prompt_length), int(state.length)
     first = 0 if echo else prompt_length
     tokens = state.tokens[first:length].tolist()
-    pieces = self.tokenizer.pieces(tokens)
-    if tokens and length > prompt_length and tokens[-1] in stops:
-      pieces[-1] = ''
+    pieces = ending.pieces(tokens, prompt_length - first)
     new = slice(prompt_length, length)
     return Answer(
       text=''.join(pieces),
@@ -640,6 +659,76 @@ class Sampler:
         drafter_calls=len(sources),
       )
     return counts
+
+
+@dataclasses.dataclass(frozen=True)
+class _Ending:
+  """What ends an answer beside its limit.
+
+  Attributes:
+    tokenizer: Of the models.
+    tokens: Ids that end it.
+    texts: Texts that end it.
+  """
+
+  tokenizer: tokenizers.Tokenizer
+  tokens: list[int]
+  texts: tuple[str, ...]
+
+  def pieces(self, tokens: list[int], first: int = 0) -> list[str]:
+    """The texts of some tokens, without what ends an answer.
+
+    Args:
+      tokens: Of a prompt and its answer.
+      first: Where the answer begins.
+    """
+    pieces = self.tokenizer.pieces(tokens)
+    if len(tokens) > first and tokens[-1] in self.tokens:
+      pieces[-1] = ''
+    start, _ = self._first(''.join(pieces[first:]))
+    left = math.inf if start is None else start
+    for i in range(first, len(pieces)):
+      pieces[i] = pieces[i][: min(left, len(pieces[i]))]
+      left -= len(pieces[i])
+    return pieces
+
+  @property
+  def ends(self) -> batching.Ends | None:
+    """Where a row's text ends it; None if no text can."""
+    return self._end if self.texts else None
+
+  def _end(self, state: decoding.SamplingState) -> int | None:
+    first, length = int(state.prompt_length), int(state.length)
+    pieces = self.tokenizer.pieces(state.tokens[first:length].tolist())
+    start, end = self._first(''.join(pieces))
+    if start is None:
+      return None
+    ends = np.cumsum([len(piece) for piece in pieces])
+    return first + int(np.searchsorted(ends, end)) + 1
+
+  def _first(self, text: str) -> tuple[int | None, int]:
+    """The first of its texts in another: where it begins, and ends."""
+    found = [
+      (text.index(each) + len(each), -len(each))
+      for each in self.texts
+      if each in text
+    ]
+    if not found:
+      return None, 0
+    end, size = min(found)
+    return end + size, end
+
+  def settled(self, text: str) -> str:
+    """As much of an answer so far as is sure to be of its text."""
+    # What may still be the beginning of a character waits for its end.
+    text = text.rstrip('\ufffd')
+    waiting = (
+      n
+      for each in self.texts
+      for n in range(len(each) - 1, 0, -1)
+      if text.endswith(each[:n])
+    )
+    return text[: len(text) - max(waiting, default=0)]
 
 
 def _keys(seed: int, prompts: list[list[int]]) -> jax.Array:

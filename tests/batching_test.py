@@ -97,6 +97,32 @@ def test_answers_are_what_they_are_alone(batch_size):
   assert usage.live_rows <= usage.rows
 
 
+@pytest.mark.parametrize('batch_size', [1, 16])
+def test_answers_that_their_texts_end_are_what_they_are_alone(batch_size):
+  # At the first token 2, wherever in a block, and whenever it is looked for.
+  def ends(row):
+    new = row.tokens[row.prompt_length : row.length] == 2
+    return int(row.prompt_length + new.argmax() + 1) if new.any() else None
+
+  rows, usage = _run(20, 30, batch_size, ends=ends)
+  free = _alone(20, 30)
+  ended = 0
+  for job, row in rows.items():
+    tokens, counts = _said(row)
+    whole, of_whole = free[job]
+    end = whole.index(2) + 1 if 2 in whole else len(whole)
+    assert tokens == whole[:end]
+    named = dict(zip(_COUNTS, counts, strict=True))
+    assert sum(named[x] for x in ('accepted', 'residual', 'bonus')) == end
+    # Blocks as in a run whose limit is there.
+    assert named['blocks'] <= of_whole[0]
+    assert row.drafted == named['blocks'] * _engine().gamma
+    ended += end < len(whole)
+  assert ended > 10
+  # What was decoded for nothing is no part of an answer, but of its cost.
+  assert usage.live_rows >= sum(_said(row)[1][0] for row in rows.values())
+
+
 def test_rows_are_kept_busy():
   # 60 answers of about 2 blocks each: what is lost is at the end.
   _, usage = _run(20, 30, 4)

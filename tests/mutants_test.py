@@ -512,8 +512,8 @@ _MUTANTS = (
     'verifier_row_early',
     'the verifier reads one token less than it is asked about',
     decoding.step,
-    'of_verifier = logits[place(i, path)]',
-    'of_verifier = jnp.roll(logits, 1, 0)[place(i, path)]',
+    'logits[i if drafts == 1 else places[path, i]]',
+    'jnp.roll(logits, 1, 0)[i if drafts == 1 else places[path, i]]',
     _greedy,
   ),
   Mutant(
@@ -541,9 +541,9 @@ _MUTANTS = (
   Mutant(
     'deferrals_of_all_drafts',
     'deferrals are counted past the last examined draft',
-    decoding.step,
-    'verdict.deferred & (index < examined)',
-    'verdict.deferred & ~state.done',
+    decoding.SamplingState._count,
+    '(index < end)',
+    '(index <= end)',
     _greedy,
   ),
   Mutant(
@@ -582,9 +582,9 @@ _MUTANTS = (
   Mutant(
     'bonus_examined',
     'the bonus counts as examined',
-    decoding.step,
-    'emitted - next_is(verification.BONUS)',
-    'emitted',
+    decoding.SamplingState.examined.fget,
+    'self.accepted + self.residual',
+    'self.accepted + self.residual + self.bonus',
     decoding_test.test_counts_add_up,
     (1, (-1,)),
   ),
@@ -592,8 +592,8 @@ _MUTANTS = (
     'finished_rows_count',
     'a finished row goes on counting blocks',
     decoding.step,
-    'state.blocks + ~state.done',
-    'state.blocks + 1',
+    'state.taken, state.length,',
+    'state.taken, at,',
     _rows,
   ),
   Mutant(

@@ -179,6 +179,42 @@ def test_forbidden_and_stop_tokens(pair, prompts):
   assert '\n' not in stopped.text
 
 
+def test_texts_end_an_answer(pair, prompts):
+  sampler = cascades.Sampler(*pair, temperature=0)
+  free = sampler.sample(prompts, max_new_tokens=64)
+  # In the midst of a token, of several tokens, and never.
+  strings = [free[0].text[7:10], free[1].text[9:20], 'nobody says so']
+  cut = sampler.sample(prompts, max_new_tokens=64, stop_strings=strings)
+  assert cut[0].text == free[0].text[:7]
+  for one, whole in zip(cut, free, strict=True):
+    found = [whole.text.find(each) for each in strings]
+    ends = [x + len(s) for x, s in zip(found, strings, strict=True) if x >= 0]
+    size = len(one.tokens)
+    assert one.tokens == whole.tokens[:size]
+    assert one.logprobs == whole.logprobs[:size]
+    assert one.text == ''.join(one.pieces)
+    if not ends:
+      assert one == whole
+      continue
+    # The token that completes the first of them is the last.
+    assert len(''.join(whole.pieces[: size - 1])) < min(ends)
+    assert len(''.join(whole.pieces[:size])) >= min(ends)
+    # Counts are those of an answer of that many tokens.
+    limited = sampler.sample(prompts[free.index(whole)], max_new_tokens=size)
+    assert one.counts == limited.counts
+  streamed = sampler.stream(prompts[0], max_new_tokens=64, stop_strings=strings)
+  assert ''.join(streamed) == cut[0].text
+
+
+def test_what_may_end_an_answer_is_not_streamed(pair):
+  ending = cascades.sampler._Ending(pair[0].tokenizer, [1], ('\n\nQ:', 'end'))
+  assert ending.settled('so') == 'so'
+  assert ending.settled('so\n') == 'so'
+  assert ending.settled('so\n\nQ') == 'so'
+  assert ending.settled('so\n\nThe e') == 'so\n\nThe '
+  assert ending.settled('so\ufffd') == 'so'
+
+
 def test_truncation_reaches_both_models(pair, prompts):
   # Only one token is left to either: sampling is greedy decoding.
   greedy = cascades.Sampler(*pair, temperature=0, method='speed', lenience=0)
@@ -255,6 +291,12 @@ def test_bad_options_are_named(pair, options, said):
     (('x', {'max_new_tokens': 0}), 'max_new_tokens: 0'),
     (('x', {'max_new_tokens': 5000}), 'do not fit'),
     (('x', {'stop_tokens': ['two words']}), 'stop_tokens: .* tokens'),
+    (('x', {'stop_strings': 'one'}), 'stop_strings: give a list of texts'),
+    (('x', {'stop_strings': ['']}), 'stop_strings: give a list of texts'),
+    (
+      ('x', {'stop_strings': ['.'], 'return_state': True}),
+      'stop_strings: .* has no state',
+    ),
     (('x', {'forbidden_tokens': [10**6]}), 'forbidden_tokens: there is no'),
     (('x', {'seed': -1}), 'seed: -1'),
   ],
@@ -300,13 +342,15 @@ def test_a_stream_never_shows_half_a_character(pair, monkeypatch):
   assert len(tokens) == 4
   sampler = cascades.Sampler(*pair)
   whole = sampler.sample('x', max_new_tokens=1, return_state=True)
+  ending = cascades.sampler._Ending(pair[0].tokenizer, [1], ())
 
   def turn(*args, **options):
     for n in range(1, 5):
       text = pair[0].tokenizer.decode(tokens[:n])
-      yield dataclasses.replace(
+      answer = dataclasses.replace(
         whole, text=text, state=whole.state if n == 4 else None
       )
+      yield answer, text if n == 4 else ending.settled(text)
 
   monkeypatch.setattr(sampler, '_turn', turn)
   assert list(sampler.stream('x')) == ['2', '\u20ac']
