@@ -41,7 +41,7 @@ COLUMNS = (
   Column(
     'lenience', 'Lenience', styles.lenience, 'how readily drafts are kept'
   ),
-  Column('quality', 'Quality', _digits(3), "mean of the task's own metric"),
+  Column('quality', 'Quality', _digits(3), "the task's own metric"),
   Column(
     'relative_latency',
     'Latency',

@@ -11,7 +11,7 @@ score of its own, `marked`.
 import re
 from decimal import Decimal
 
-from cascades.tasks.sources import Source, take_text
+from cascades.tasks.sources import DamagedError, Source, take_text
 from cascades.tasks.task import benchmark
 
 MARK = '####'
@@ -72,7 +72,7 @@ def _ask(question: str) -> str:
 def _problem(row, number):
   question, answer = take_text(row, 'question'), take_text(row, 'answer')
   if marked_number(answer) is None:
-    raise ValueError(f"has an 'answer' without a number after {MARK}")
+    raise DamagedError(f"has an 'answer' without a number after {MARK}")
   return str(number), _ask(question), answer
 
 

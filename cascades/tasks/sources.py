@@ -5,6 +5,7 @@ shape of the hub's, so that a task has one way from a row to a problem. A row
 comes with its place, which is what an error names.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -16,22 +17,31 @@ from typing import Any
 Row = tuple[str, Mapping[str, Any]]
 
 
+class DamagedError(ValueError):
+  """What is wrong with a set, in words that follow where it is wrong."""
+
+
+@contextlib.contextmanager
+def at(place: str) -> Iterator[None]:
+  """Puts a place before what is found to be damaged there."""
+  try:
+    yield
+  except DamagedError as e:
+    raise DamagedError(f'{place} {e}') from None
+
+
 def read_lines(path: pathlib.Path) -> list[str]:
   """Lines of a text file, without their ends.
 
   Raises:
-    ValueError: It cannot be read, or is no text.
+    DamagedError: It cannot be read, or is no text.
   """
   try:
     text = path.read_text(encoding='utf-8-sig')
   except OSError as e:
-    raise ValueError(
-      f'path: {path} cannot be read ({e.strerror}); give the path of a file.'
-    ) from None
+    raise DamagedError(f'{path} cannot be read ({e.strerror})') from None
   except UnicodeDecodeError as e:
-    raise ValueError(
-      f'path: {path} is no UTF-8 text (byte {e.start}); download it again.'
-    ) from None
+    raise DamagedError(f'{path} is no UTF-8 text (byte {e.start})') from None
   # Not splitlines: a line may hold other separators that Unicode knows.
   lines = text.replace('\r\n', '\n').split('\n')
   return lines[:-1] if lines[-1] == '' else lines
@@ -41,26 +51,37 @@ def _parse(text: str, path: pathlib.Path, line: int | None = None) -> Any:
   try:
     return json.loads(text)
   except json.JSONDecodeError as e:
-    raise ValueError(
-      f'path: {path}, line {line or e.lineno}, is not JSON ({e.msg}); download'
-      ' it again.'
-    ) from None
+    line = line or e.lineno
+    raise DamagedError(f'{path}, line {line}, is not JSON ({e.msg})') from None
 
 
 def read_json(path: pathlib.Path) -> Any:
   """The value that a JSON file holds.
 
   Raises:
-    ValueError: It cannot be read, or is not JSON; names file and line.
+    DamagedError: It cannot be read, or is not JSON; names file and line.
   """
   return _parse('\n'.join(read_lines(path)), path)
+
+
+def read_list(path: pathlib.Path) -> Iterator[Row]:
+  """Rows of a JSON file that is a list.
+
+  Raises:
+    DamagedError: It cannot be read, or is no list.
+  """
+  rows = read_json(path)
+  if not isinstance(rows, list):
+    raise DamagedError(f'{path} is not a JSON list')
+  for number, row in enumerate(rows):
+    yield f'{path}, [{number}],', row
 
 
 def read_table(path: pathlib.Path) -> Iterator[Row]:
   """Rows of a table: `.csv`, `.parquet`, or else a JSON object a line.
 
   Raises:
-    ValueError: It cannot be read; names file and, where it has some, line.
+    DamagedError: It cannot be read; names file and, where it has some, line.
   """
   if path.suffix in ('.csv', '.parquet'):
     import pandas as pd
@@ -71,9 +92,7 @@ def read_table(path: pathlib.Path) -> Iterator[Row]:
       else:
         frame = pd.read_parquet(path)
     except (OSError, ValueError) as e:
-      raise ValueError(
-        f'path: {path} cannot be read ({e}); download it again.'
-      ) from None
+      raise DamagedError(f'{path} cannot be read ({e})') from None
     for number, row in enumerate(frame.to_dict('records'), 1):
       yield f'{path}, row {number},', row
     return
@@ -86,20 +105,25 @@ def take(row: Any, name: str, kind: type = str) -> Any:
   """A field of a row.
 
   Raises:
-    ValueError: It is missing, or of another kind; in the words of
-      `task.benchmark`, which adds whose it is.
+    DamagedError: It is missing, or of another kind.
   """
   if not isinstance(row, Mapping):
-    raise ValueError('is not an object with fields')
+    raise DamagedError('is not an object with fields')
   if name not in row:
-    raise ValueError(f'has no {name!r}')
+    raise DamagedError(f'has no {name!r}')
   value = row[name]
   if kind is list and hasattr(value, 'tolist'):
     # Parquet's lists come as arrays.
     value = value.tolist()
   if not isinstance(value, kind):
-    words = {str: 'text', list: 'a list', dict: 'an object', int: 'a number'}
-    raise ValueError(f'has a {name!r} that is not {words[kind]}')
+    words = {
+      str: 'text',
+      list: 'a list',
+      dict: 'an object',
+      bool: 'a truth value',
+      int: 'a number',
+    }
+    raise DamagedError(f'has a {name!r} that is not {words[kind]}')
   return value
 
 
@@ -107,11 +131,11 @@ def take_text(row: Any, name: str) -> str:
   """A field that must say something, without white space around it.
 
   Raises:
-    ValueError: It is missing, no text, or empty.
+    DamagedError: It is missing, no text, or empty.
   """
   value = take(row, name).strip()
   if not value:
-    raise ValueError(f'has an empty {name!r}')
+    raise DamagedError(f'has an empty {name!r}')
   return value
 
 
@@ -119,11 +143,11 @@ def take_texts(row: Any, name: str) -> tuple[str, ...]:
   """A field that lists texts, without the empty ones and repeats.
 
   Raises:
-    ValueError: It is missing, no list, or holds something else.
+    DamagedError: It is missing, no list, or holds something else.
   """
   values = take(row, name, list)
   if not all(isinstance(value, str) for value in values):
-    raise ValueError(f'has a {name!r} that is not a list of texts')
+    raise DamagedError(f'has a {name!r} that is not a list of texts')
   values = [value.strip() for value in values]
   return tuple(dict.fromkeys(value for value in values if value))
 
@@ -157,14 +181,15 @@ class Source:
     """The rows of a file, or of a split on the hub.
 
     Raises:
-      ValueError: There is no such file, nothing in it, or no hub to be had.
+      DamagedError: There is no such file, it is damaged, or nothing is in it.
+      ValueError: There is no hub to be had.
     """
     empty = True
     for row in self.read(pathlib.Path(path)) if path else self._of_hub(split):
       empty = False
       yield row
     if empty:
-      raise ValueError(f'path: {path} has no rows; give {self.get}.')
+      raise DamagedError(f'{path or self.hub} has no rows')
 
   def _of_hub(self, split: str) -> Iterator[Row]:
     try:
@@ -188,8 +213,8 @@ class Source:
     for number, row in enumerate(rows):
       yield f'{self.hub}, {split} row {number},', row
 
-  def provenance(self, path: str | None) -> dict[str, str]:
-    """What says which rows were read: SHA-256 by file, or the hub's name.
+  def provenance(self, path: str | None) -> dict[str, Any]:
+    """What says which rows were read: files and their SHA-256, or the hub's.
 
     Raises:
       ValueError: A file cannot be read.
@@ -205,4 +230,4 @@ class Source:
         raise ValueError(
           f'path: {file} cannot be read ({e.strerror}); give {self.get}.'
         ) from None
-    return found
+    return {'files': found}

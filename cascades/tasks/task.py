@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from cascades.tasks.sources import Source
+from cascades.tasks.sources import DamagedError, Source, at
 
 SPLITS = ('train', 'validation', 'test')
 
@@ -168,8 +168,8 @@ def benchmark(
     name: The task's.
     source: Where the set comes from.
     problem: `problem(row, number)` turns a row of the set into (key, question,
-      reference); the key is unique in the set. It raises ValueError, without a
-      name, for a row that is damaged.
+      reference); the key is unique in the set. It raises
+      `sources.DamagedError` for a row that is.
     score: As a task's, for an answer that ends where it should.
     worked: (question, answer) pairs to be shown; written for this project, so
       that a prompt is the same wherever the set comes from.
@@ -187,15 +187,16 @@ def benchmark(
 
   def problems(path, split):
     keys = set()
-    for number, (place, row) in enumerate(source.rows(path, split)):
-      try:
-        key, question, reference = problem(row, number)
-        if key in keys:
-          raise ValueError(f'has the id {key!r} a second time')
-      except ValueError as e:
-        raise ValueError(f'path: {place} {e}; give {source.get}.') from None
-      keys.add(key)
-      yield key, question, reference
+    try:
+      for number, (place, row) in enumerate(source.rows(path, split)):
+        with at(place):
+          key, question, reference = problem(row, number)
+          if key in keys:
+            raise DamagedError(f'has the id {key!r} a second time')
+        keys.add(key)
+        yield key, question, reference
+    except DamagedError as e:
+      raise ValueError(f'path: {e}; give {source.get}.') from None
 
   def load(split='test', seed=0, num_examples=500, path=None, shots=None):
     _check_split(name, split, source.splits)
