@@ -77,7 +77,7 @@ def _problem(row, number):
 
 
 # Written for this project.
-_WORKED = (
+WORKED = (
   (
     'A bakery fills 6 trays with 12 rolls each. By noon it has sold 45 rolls.'
     ' How many rolls are left?',
@@ -140,7 +140,7 @@ TASK = benchmark(
   _problem,
   score=score,
   metric='exact_match',
-  worked=tuple((_ask(question), answer) for question, answer in _WORKED),
+  worked=tuple((_ask(question), answer) for question, answer in WORKED),
   shots=8,
   # Not a blank line, for some of the set's own answers hold one.
   stops=('\nQuestion:',),

@@ -53,8 +53,9 @@ def _read_web_questions(path):
 
 def _read_trivia_qa(path):
   """Rows as the hub has them: `QuestionId` is `question_id` there."""
+  whole = read_json(path)
   with at(str(path)):
-    rows = take(read_json(path), 'Data', list)
+    rows = take(whole, 'Data', list)
   for number, row in enumerate(rows):
     yield f'{path}, Data[{number}],', _as_on_hub(row)
 

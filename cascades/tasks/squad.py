@@ -26,8 +26,9 @@ UNANSWERABLE = 'unanswerable'
 
 def _read(path):
   """Rows as the hub has them, of articles that hold paragraphs."""
+  whole = read_json(path)
   with at(str(path)):
-    articles = take(read_json(path), 'data', list)
+    articles = take(whole, 'data', list)
   for i, article in enumerate(articles):
     with at(f'{path}, data[{i}],'):
       paragraphs = take(article, 'paragraphs', list)
