@@ -509,6 +509,7 @@ def test_a_task_without_quality_is_shown_by_its_speed(tmp_path):
   assert 'about speed alone' in text
   assert 'right</span>' not in text
   assert 'Fastest at the verifier' not in text
+  assert 'class="interval"' not in text
   assert 'modelled latency per token (verifier alone = 1) against' in text
   assert 'quality against' not in text
 
