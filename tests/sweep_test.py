@@ -384,19 +384,19 @@ def test_a_config_says_which_examples_of_a_set():
   assert sweep.load_examples(_config(), TASKS['numerals'])[1] == {}
 
 
-def test_a_task_without_a_metric_has_no_quality(tmp_path):
-  config = _config(tasks=('spec_bench',), temperature=0.0)
+def test_a_task_without_a_metric_has_no_quality(measured):
+  config = _config(tasks=('spec_bench',))
   config.task = ml_collections.ConfigDict(
     dict(path=str(_SETS / 'spec_bench.jsonl'), max_new_tokens=8)
   )
-  sweep.run(config, _CURVES[:2], tmp_path)
-  frame = pd.read_csv(tmp_path / 'summary.csv')
+  sweep.run(config, _CURVES[:1], measured)
+  frame = pd.read_csv(measured / 'summary.csv')
   assert frame.quality.isna().all()
   assert (frame.n == 4).all()
   assert (frame.mean_output_tokens <= 8).all()
-  (data,) = json.loads((tmp_path / 'config.json').read_text())['data'].values()
+  (data,) = json.loads((measured / 'config.json').read_text())['data'].values()
   assert list(data['files']) == ['spec_bench.jsonl']
-  assert (tmp_path / 'report/index.html').exists()
+  assert (measured / 'report/index.html').exists()
 
 
 def test_batches_do_not_change_answers(workdir, measured):

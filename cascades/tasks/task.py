@@ -52,8 +52,8 @@ class Task:
     score: `score(answer, reference)` maps metric names to floats.
     metric: The score that `quality` reports; None where there is nothing to
       score, and only speed counts.
-    max_new_tokens: Enough for the longest reference: in bundled tokens where
-      problems are made up, else in Gemma's.
+    max_new_tokens: Where problems are made up, enough for the longest
+      reference, in bundled tokens; else a usual limit, in Gemma's.
     problems: `problems(seed)`, the endless (key, prompt, reference) stream of
       all splits that `load` picks from; None unless problems are made up.
     source: Where the set comes from; None where problems are made up.
