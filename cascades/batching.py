@@ -123,6 +123,7 @@ class Engine:
     mesh: Devices that the rows lie on; None for one. Parameters lie there
       already.
     drafts: How many are drafted per block.
+    tree_size: As for `decoding.decode`.
   """
 
   verifier: Any
@@ -136,6 +137,7 @@ class Engine:
   stop_tokens: Int[Array, 'K']
   mesh: jax.sharding.Mesh | None = None
   drafts: int = 1
+  tree_size: int | None = None
 
   def laid(self, rows: PyTree) -> PyTree:
     """Rows, or their inputs, where the mesh wants them; no copy if there."""
@@ -216,6 +218,7 @@ class Engine:
       gamma=self.gamma,
       scheme=self.scheme,
       drafts=self.drafts,
+      tree_size=self.tree_size,
       **self._models,
     )
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cascades import checkpoints, drafters, sampling
+from cascades import checkpoints, decoding, drafters, sampling
 from cascades.metrics import Costs
 
 
@@ -18,6 +18,7 @@ def measure(
   blocks: Iterable[tuple[int, int]],
   context: int = 128,
   repeats: int = 15,
+  tree_size: int | None = None,
 ) -> Costs:
   """Times bare forward passes of both models, one sequence, in compiled loops.
 
@@ -28,6 +29,7 @@ def measure(
     blocks: (gamma, drafts per block) to time both at.
     context: Tokens in the cache at the end of a loop.
     repeats: Loops, the arms taking turns.
+    tree_size: As for `decoding.decode`.
 
   Returns:
     Seconds per call, of each the least: what else the machine does only adds
@@ -45,7 +47,7 @@ def measure(
     elif drafter.drafter.most is None or drafts <= drafter.drafter.most:
       run, given, count = proposing(verifier, drafter, longest, drafts, context)
       loops[name] = run, given, count * (longest + 1)
-  for size in {gamma * drafts for gamma, drafts in blocks}:
+  for size in {decoding.tree_tokens(*block, tree_size) for block in blocks}:
     loops[size] = reading(verifier, size + 1, max(context, size + 1))
   for run, given, _ in loops.values():
     jax.block_until_ready(run(*given))

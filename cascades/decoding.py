@@ -117,6 +117,11 @@ def slack(drafter: drafters.Drafter, gamma: int, drafts: int = 1) -> int:
   return (gamma + 1) * drafts + drafter.slack
 
 
+def tree_tokens(gamma: int, drafts: int, tree_size: int | None = None) -> int:
+  """Drafted tokens that the verifier reads in a block."""
+  return min(gamma * drafts, tree_size or gamma * drafts)
+
+
 def distributions(
   drafter_logits: Float[Array, 'V'],
   verifier_logits: Float[Array, 'V'],
@@ -152,6 +157,7 @@ def step(
   gamma: int,
   scheme: verification.Scheme,
   drafts: int = 1,
+  tree_size: int | None = None,
   return_laws: bool = False,
 ) -> SamplingState | tuple[SamplingState, Float[Array, 'gamma_1 V']]:
   """One block of one sequence, in the order of the paper.
@@ -173,25 +179,22 @@ def step(
   )
 
   # 2. Read the last token and all drafts with the verifier, in one call.
+  size = tree_tokens(gamma, drafts, tree_size)
+  drafted = draft.count.sum()
+  tokens, branches, places, draft = drafters.tree(state.tokens[at], draft, size)
   logits, hidden, verifier_cache = drafters.read_hidden(
     verifier,
     verifier_params,
     verifier_cache,
-    jnp.append(state.tokens[at], draft.tokens.T),
+    tokens,
     at,
-    paths=drafts,
+    branches,
   )
   # Made once: fused into each of its readers, it would be made for each.
   logits = jax.lax.optimization_barrier(logits)
 
-  def place(i, path):
-    """Where the i-th token of a draft stands; at 0, the last token."""
-    if drafts == 1:
-      return i
-    return jnp.where(i > 0, 1 + (i - 1) * drafts + path, 0)
-
   def row(i, path):
-    of_verifier = logits[place(i, path)]
+    of_verifier = logits[i if drafts == 1 else places[path, i]]
     return distributions(
       draft.logits[i, path], of_verifier, how, drafter.probabilities
     )
@@ -235,7 +238,7 @@ def step(
   length = state.length + emitted
   ended = (is_stop & (index < emitted)).any() | (length >= state.limit)
   if drafts > 1:
-    kept = place(index, path)
+    kept = places[path]
     verifier_cache = verifier.move(verifier_cache, at, at + kept)
     logits, hidden = logits[kept], hidden[kept]
   kept_hidden, kept_logits = state.hidden, state.logits
@@ -261,7 +264,7 @@ def step(
     ),
     logits=kept_logits,
     blocks=state.blocks + ~state.done,
-    drafted=state.drafted + jnp.where(state.done, 0, draft.count.sum()),
+    drafted=state.drafted + jnp.where(state.done, 0, drafted),
     drafter_calls=state.drafter_calls + jnp.where(state.done, 0, draft.calls),
     examined=state.examined + examined,
     accepted=state.accepted
@@ -533,6 +536,7 @@ def resize(
     'gamma',
     'scheme',
     'drafts',
+    'tree_size',
   ),
   donate_argnames='rows',
 )
@@ -551,6 +555,7 @@ def decode(
   gamma: int,
   scheme: verification.Scheme = verification.STANDARD,
   drafts: int = 1,
+  tree_size: int | None = None,
 ) -> tuple[SamplingState, Int[Array, '']]:
   """Decodes rows, each at its lenience, until there is something else to do.
 
@@ -572,6 +577,9 @@ def decode(
     gamma: Tokens drafted per block, >= 0.
     scheme: How blocks are verified.
     drafts: How many are drafted per block.
+    tree_size: Most drafted tokens that the verifier reads in a block, at least
+      `drafts`; None for all. Drafts that begin alike share what they begin
+      with, and end before a level of the tree that might not fit.
 
   Returns:
     The states, and the number of blocks that the loop made.
@@ -583,7 +591,7 @@ def decode(
   if gamma == 0:
     # Without drafts there is nothing to be lenient about.
     method, scheme = methods.METHODS['verifier_only'], verification.STANDARD
-    drafts = 1
+    drafts, tree_size = 1, None
   scheme.check(method, drafts)
   check_drafter(drafter, scheme, drafts)
   one_block = jax.vmap(
@@ -595,6 +603,7 @@ def decode(
       gamma=gamma,
       scheme=scheme,
       drafts=drafts,
+      tree_size=tree_size,
     ),
     (0, None, None, None, None),
     axis_name=drafters.ROWS,

@@ -236,11 +236,18 @@ def relative_latency(records: Sequence[Record], costs: Costs) -> float:
     ValueError: `costs` has no entry for a record's gamma.
   """
   seconds = sum(
-    costs.verifier_s(r.verifier_calls, r.verifier_tokens, r.gamma * r.drafts)
+    costs.verifier_s(r.verifier_calls, r.verifier_tokens, _drafted_per_call(r))
     + r.drafter_calls * costs.drafter(r.drafts)
     for r in records
   )
   return _ratio(seconds / costs.verifier_token_s, _emitted(records))
+
+
+def _drafted_per_call(r: Record) -> int:
+  """Drafted tokens that a call of the verifier reads."""
+  if r.verification == 'sequential' or not r.verifier_calls:
+    return r.gamma
+  return r.verifier_tokens // r.verifier_calls - 1
 
 
 def summarise(

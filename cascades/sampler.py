@@ -117,6 +117,7 @@ def check_options(
   gate: str = 'raw',
   bonus: str = 'target',
   drafts: int = 1,
+  tree_size: int | None = None,
 ) -> dict[str, Any]:
   """A `Sampler`'s options as it uses them, without its models.
 
@@ -127,10 +128,18 @@ def check_options(
   scheme = Scheme(verification=verification, gate=gate, bonus=bonus)
   drafts = _whole('drafts', drafts, 1)
   scheme.check(method, drafts)
+  if tree_size is not None:
+    tree_size = _whole('tree_size', tree_size, drafts)
+    if drafts == 1:
+      raise ValueError(
+        'tree_size: a single draft is no tree; give more drafts, or leave'
+        ' tree_size out.'
+      )
   return dict(
     method=method,
     scheme=scheme,
     drafts=drafts,
+    tree_size=tree_size,
     lenience=_number('lenience', lenience, -math.inf, math.inf),
     gamma=_whole('gamma', gamma, 0),
     temperature=_number('temperature', temperature, 0, 1e6),
@@ -169,6 +178,8 @@ class Sampler:
     bonus: Whether the token after a whole block is drawn from the 'target' or
       from the 'verifier'.
     drafts: How many are drafted per block, side by side.
+    tree_size: Most drafted tokens that the verifier reads per block, where they
+      are several drafts; None for all. See `decoding.decode`.
     stop_below: The drafter stops where its most probable token is less
       probable than this; None: never.
     beam: Whether several drafts of a recurrent head are those of a beam
@@ -202,6 +213,7 @@ class Sampler:
     gate: str = 'raw',
     bonus: str = 'target',
     drafts: int = 1,
+    tree_size: int | None = None,
     stop_below: float | None = None,
     beam: bool = False,
     mesh: tuple[int, int] = (1, 1),
@@ -219,6 +231,7 @@ class Sampler:
       gate=gate,
       bonus=bonus,
       drafts=drafts,
+      tree_size=tree_size,
     )
     if stop_below is not None:
       stop_below = _number('stop_below', stop_below, 0, 1)
@@ -229,6 +242,7 @@ class Sampler:
     self.gamma: int = options['gamma']
     # Without drafts, there is nothing to have several of.
     self.drafts: int = options['drafts'] if self.gamma else 1
+    self.tree_size: int | None = options['tree_size'] if self.gamma else None
     self.temperature: float = options['temperature']
     self.top_k: int | None = options['top_k']
     self.top_p: float | None = options['top_p']
@@ -523,6 +537,7 @@ class Sampler:
       ),
       mesh=self._mesh,
       drafts=self.drafts,
+      tree_size=self.tree_size,
     )
     return engine, stops
 
@@ -530,6 +545,10 @@ class Sampler:
   def _slack(self) -> int:
     """Slots beyond a sequence that a block may write."""
     return decoding.slack(self._drafter.drafter, self.gamma, self.drafts)
+
+  @property
+  def _tree_tokens(self) -> int:
+    return decoding.tree_tokens(self.gamma, self.drafts, self.tree_size)
 
   def _check_room(self, name: str, length: int, new: int) -> None:
     if length + new + self._slack > self.cache_length:
@@ -546,7 +565,7 @@ class Sampler:
       self.drafter if model else None,
       batch_size=batching.width(rows, self.batch_size),
       cache_length=length + new + self._slack,
-      gamma=self.gamma * self.drafts,
+      gamma=self._tree_tokens,
       allocated=True,
       devices=1 if self._mesh is None else self._mesh.size,
     )
@@ -607,7 +626,7 @@ class Sampler:
       residual=int(state.residual),
       bonus=int(state.bonus),
       verifier_calls=blocks,
-      verifier_tokens=blocks * (self.gamma * self.drafts + 1),
+      verifier_tokens=blocks * (self._tree_tokens + 1),
       drafter_calls=int(state.drafter_calls),
     )
     if self.gamma and self.scheme.verification == 'sequential':

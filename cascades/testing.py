@@ -300,6 +300,7 @@ def emitted_law(
   length: int,
   gamma: int,
   drafts: int = 1,
+  tree_size: int | None = None,
 ) -> np.ndarray:
   """What verification emits, by going through every block it can make.
 
@@ -316,7 +317,7 @@ def emitted_law(
   for prefixes in waiting:
     for done, chance in prefixes.items():
       for block, share in blocks(
-        table, scheme, model, [*prompt, *done], gamma, drafts
+        table, scheme, model, [*prompt, *done], gamma, drafts, tree_size
       ):
         longer = (*done, *block)[:length]
         if len(longer) == length:
@@ -342,6 +343,7 @@ def decode_curve(
   gamma: int,
   scheme: verification.Scheme = verification.STANDARD,
   drafts: int = 1,
+  tree_size: int | None = None,
   return_logits: bool = False,
 ) -> decoding.SamplingState:
   """Every prompt at every lenience through the compiled loop, at once.
@@ -360,6 +362,7 @@ def decode_curve(
     gamma: As for `decoding.decode`.
     scheme: As for `decoding.decode`.
     drafts: As for `decoding.decode`.
+    tree_size: As for `decoding.decode`.
     return_logits: Whether the states hold the verifier's logits.
 
   Returns:
@@ -395,6 +398,7 @@ def decode_curve(
     gamma=gamma,
     scheme=scheme,
     drafts=drafts,
+    tree_size=tree_size,
     **models,
   )
   rows = rows.replace(
@@ -490,6 +494,7 @@ def blocks(
   prefix,
   gamma: int,
   drafts: int = 1,
+  tree_size: int | None = None,
 ) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
   """Every block that can follow, and its probability [M]."""
   v = table.q.shape[-1]
@@ -574,9 +579,19 @@ def blocks(
       for draft in every
     }
 
-    def down(done, active, chance):
+    def depth(paths):
+      """Levels of the tree that the verifier reads."""
+      size = tree_size or gamma * drafts
+      nodes = 0
+      for level in range(gamma):
+        if nodes + drafts > size:
+          return level
+        nodes += len({draft[: level + 1] for draft in paths})
+      return gamma
+
+    def down(done, active, chance, levels):
       c = rows[done]
-      if len(done) == gamma:
+      if len(done) == levels:
         yield from then(done, chance, bonus[:, c])
         return
       accepted, instead = _candidates(
@@ -588,12 +603,13 @@ def blocks(
       yield from then(done, chance, instead)
       for x, share in accepted.items():
         agree = [draft for draft in active if draft[len(done)] == x]
-        yield from down((*done, x), agree, chance * share)
+        yield from down((*done, x), agree, chance * share, levels)
 
     for paths in itertools.product(every, repeat=drafts):
       chance = np.prod([drawn[draft] for draft in paths])
       if chance:
-        yield from down((), paths, np.full(table.law.shape[0], chance))
+        every_row = np.full(table.law.shape[0], chance)
+        yield from down((), paths, every_row, depth(paths))
 
   if scheme.verification in verification.SEVERAL:
     yield from of_several()

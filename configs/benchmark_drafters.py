@@ -31,6 +31,9 @@ def get_config() -> ml_collections.ConfigDict:
     _arm('model, 2', 'tiny-drafter', drafts=2, **several),
     _arm('model, 4', 'tiny-drafter', drafts=4, **several),
     _arm('model, 8', 'tiny-drafter', drafts=8, **several),
+    _arm(
+      'model, 8, tree of 12', 'tiny-drafter', tree_size=12, drafts=8, **several
+    ),
     _arm('model, 4, k-seq', 'tiny-drafter', drafts=4, verification='k_seq'),
     _arm('model, stops', 'tiny-drafter', stop_below=0.5),
     _arm('recurrent', 'tiny-recurrent'),
@@ -38,16 +41,18 @@ def get_config() -> ml_collections.ConfigDict:
     _arm('own layers', 'self:2'),
   )
   # Greedy arms on prompts that repeat themselves.
+  beams = dict(verification='match', beam=True)
   c.copies = (
     _arm('none'),
     _arm('n-gram', 'ngram'),
     _arm('model', 'tiny-drafter'),
+    _arm('recurrent, 4 beams', 'tiny-recurrent', drafts=4, **beams),
     _arm(
-      'recurrent, 4 beams',
+      'recurrent, 4 beams, tree of 10',
       'tiny-recurrent',
       drafts=4,
-      verification='match',
-      beam=True,
+      tree_size=10,
+      **beams,
     ),
   )
   # Prompts of each part, and most tokens of an answer.

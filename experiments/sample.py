@@ -37,6 +37,9 @@ _DRAFTER = flags.DEFINE_string(
   "Name or folder; 'ngram'; 'self:3', the verifier's first 3 layers.",
 )
 _DRAFTS = flags.DEFINE_integer('drafts', 1, 'Drafts per block, side by side.')
+_TREE_SIZE = flags.DEFINE_integer(
+  'tree_size', None, 'Most drafted tokens that the verifier reads per block.'
+)
 _STOP_BELOW = flags.DEFINE_float(
   'stop_below', None, 'Drafting stops where its best token is less probable.'
 )
@@ -97,6 +100,7 @@ def main() -> None:
     gate=_GATE.value,
     bonus=_BONUS.value,
     drafts=_DRAFTS.value,
+    tree_size=_TREE_SIZE.value,
     stop_below=_STOP_BELOW.value,
     beam=_BEAM.value,
   )

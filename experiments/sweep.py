@@ -244,7 +244,9 @@ def curves(
   return list(merged.values())
 
 
-def check(curves: Sequence[Curve], temperature: float) -> None:
+def check(
+  curves: Sequence[Curve], temperature: float, tree_size: int | None = None
+) -> None:
   """Looks at every curve before anything is loaded.
 
   Raises:
@@ -268,6 +270,7 @@ def check(curves: Sequence[Curve], temperature: float) -> None:
         gate=curve.gate,
         bonus=curve.bonus,
         drafts=curve.drafts,
+        tree_size=tree_size if curve.drafts > 1 else None,
       )
     twice = _twice(curve.leniences)
     if twice:
@@ -411,6 +414,7 @@ class Decoder:
       gate=curve.gate,
       bonus=curve.bonus,
       drafts=curve.drafts,
+      tree_size=config.get('tree_size') if curve.drafts > 1 else None,
       **(_drafting(config) if curve.gamma else {}),
     )
     start, compiled = time.perf_counter(), self._clock.seconds
@@ -500,6 +504,7 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
     batching,
     checkpoints,
     costs,
+    decoding,
     load_model,
     memory,
     metrics,
@@ -515,7 +520,7 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
   for name in ('num_examples', 'batch_size'):
     if config[name] < 1:
       raise ValueError(f'{name}: {config[name]} will not do; give 1 or more.')
-  check(chosen, config.temperature)
+  check(chosen, config.temperature, config.get('tree_size'))
   if math.prod(_mesh(config)) > 1:
     sharding.make_mesh(*_mesh(config))
   loaded = {name: load_examples(config, task) for name, task in tasks.items()}
@@ -548,7 +553,10 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
     batch_size=config.batch_size,
     # Prompts are not known yet; what they take is looked at once more.
     cache_length=max(task.max_new_tokens for task in tasks.values()),
-    gamma=max(curve.gamma * curve.drafts for curve in chosen),
+    gamma=max(
+      decoding.tree_tokens(curve.gamma, curve.drafts, config.get('tree_size'))
+      for curve in chosen
+    ),
     allocated=False,
     devices=math.prod(_mesh(config)),
   )
@@ -582,7 +590,9 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
     bar.set_description('measuring unit costs')
     blocks = {(curve.gamma, curve.drafts) for curve in chosen}
     drafter = pair[1] if model else equipped
-    measured = costs.measure(pair[0], drafter, sorted(blocks))
+    measured = costs.measure(
+      pair[0], drafter, sorted(blocks), tree_size=config.get('tree_size')
+    )
     records.write_text(costs_path, measured.to_json())
   clock, paths, usage = CompileClock(), [], batching.Usage()
   for name, task in tasks.items():

@@ -40,6 +40,7 @@ def _generate(
   scheme=verification.STANDARD,
   drafter_table=_DRAFTER,
   drafts=1,
+  tree_size=None,
   drafter=None,
   **how,
 ):
@@ -63,6 +64,7 @@ def _generate(
     gamma=gamma,
     scheme=scheme,
     drafts=drafts,
+    tree_size=tree_size,
     return_logits=return_logits,
   )
 
@@ -110,6 +112,7 @@ def check_laws(
   rows=20_000,
   *,
   drafts=1,
+  tree_size=None,
   equipped=None,
   law=_law,
   only=(),
@@ -122,6 +125,7 @@ def check_laws(
     gamma: Tokens per block.
     rows: Samples.
     drafts: Per block.
+    tree_size: As for `decoding.decode`.
     equipped: What drafts; None for the usual model.
     law: Of (pairs, scheme, gamma, how), what should come out.
     only: Names of methods; none for all.
@@ -130,14 +134,12 @@ def check_laws(
   how = dict(top_k=np.int32(_V), top_p=np.float32(1)) | how
   method, pairs = _together(scheme, only)
   law = law(pairs, scheme, gamma, sampling.Processing(**how))
-  given = {}
+  given = dict(scheme=scheme, drafts=drafts, tree_size=tree_size)
   if equipped:
-    given = dict(drafter=equipped.drafter, drafter_table=equipped.params)
+    given |= dict(drafter=equipped.drafter, drafter_table=equipped.params)
   first = len(_PROMPT)
   for i, (one, _) in enumerate(pairs):
-    state = _generate(
-      method, (i,), gamma, rows, scheme=scheme, drafts=drafts, **given, **how
-    )
+    state = _generate(method, (i,), gamma, rows, **given, **how)
     tokens = state.tokens[:, 0, first : first + _NEW]
     assert law[i].sum() == pytest.approx(1, abs=1e-5)
     z = np.abs(testing.z_scores(tokens, law[i])).max()

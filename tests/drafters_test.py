@@ -388,15 +388,15 @@ def test_a_tree_is_read_as_each_of_its_drafts(kind):
   slots = models_test.SLOTS + paths * (gamma + 1)
   cache = model.init_cache(params, slots)
   at = jnp.int32(len(prefix) - 1)
-  read = jax.jit(
-    drafters.read, static_argnames=('model', 'paths'), static_argnums=0
-  )
+  read = jax.jit(drafters.read, static_argnums=0)
   _, cache = read(model, params, cache, jnp.array(prefix), jnp.int32(0))
   wrong = jnp.array(models_test.text(3, 4))
   _, cache = read(model, params, cache, wrong, at + 1)
   cache = model.rewind(cache, at)
-  tree = jnp.array([prefix[-1], *drafts.T.ravel()])
-  logits, cache = read(model, params, cache, tree, at, paths=paths)
+  logits = jnp.zeros((gamma + 1, paths, 1))
+  draft = drafters.whole(jnp.array(drafts), logits, 0)
+  tree = drafters.tree(jnp.int32(prefix[-1]), draft, paths * gamma)
+  logits, cache = read(model, params, cache, tree.tokens, at, tree.branches)
 
   def alone(tokens):
     positions = jnp.arange(len(tokens))
@@ -405,11 +405,10 @@ def test_a_tree_is_read_as_each_of_its_drafts(kind):
 
   for j in range(paths):
     want = alone([*prefix, *drafts[j]])[len(prefix) - 1 :]
-    nodes = [0, *(1 + i * paths + j for i in range(gamma))]
-    np.testing.assert_allclose(logits[np.array(nodes)], want, atol=2e-5)
+    np.testing.assert_allclose(logits[tree.places[j]], want, atol=2e-5)
   # The second draft stays, without its last token; another follows it.
-  place = np.array([0, *(1 + i * paths + 1 for i in range(gamma))])
-  kept = model.rewind(model.move(cache, at, at + place), at + gamma)
+  kept = model.move(cache, at, at + tree.places[1])
+  kept = model.rewind(kept, at + gamma)
   then, _ = read(model, params, kept, jnp.array([5]), at + gamma)
   want = alone([*prefix, *drafts[1, : gamma - 1], 5])[-1]
   np.testing.assert_allclose(then[0], want, atol=2e-5)

@@ -54,7 +54,7 @@ _MAY_IMPORT = {
   },
   'testing': {'decoding', 'drafters', 'methods', 'sampling', 'verification'},
   'checkpoints': {'models', 'tokenizers'},
-  'costs': {'checkpoints', 'drafters', 'metrics', 'sampling'},
+  'costs': {'checkpoints', 'decoding', 'drafters', 'metrics', 'sampling'},
   'sampler': {
     'batching',
     'checkpoints',

@@ -168,7 +168,8 @@ def test_models_alone_need_no_special_case():
 
 def test_a_gamma_that_was_not_measured_is_named():
   with pytest.raises(ValueError, match='gamma 7'):
-    metrics.relative_latency([make_record(gamma=7)], COSTS)
+    record = make_record('dr', gamma=7, verifier_tokens=8)
+    metrics.relative_latency([record], COSTS)
 
 
 def test_costs_survive_a_file():

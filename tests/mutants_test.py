@@ -37,7 +37,7 @@ from cascades import (
   testing,
   verification,
 )
-from cascades.drafters import drafter, model
+from cascades.drafters import model, reading
 from cascades.methods import baselines, cascade, method, relaxed
 from cascades.verification import several, single
 from cascades.verification.verify import verify
@@ -459,9 +459,9 @@ _MUTANTS = (
   Mutant(
     'drafts_see_each_other',
     'a draft sees the tokens of those beside it',
-    drafter.visible,
-    'own = (slots - tokens[:, None]) % paths == 0',
-    'own = jnp.ones_like(seen)',
+    reading.read_hidden,
+    'mask = jax.lax.dynamic_update_slice(mask, branches.sees, (0, position))',
+    'mask = slots <= positions[:, None]',
     several_test.test_a_tree_of_drafts_is_read_as_each_draft_alone,
   ),
   Mutant(
@@ -469,8 +469,17 @@ _MUTANTS = (
     "the first draft's slots are kept, whichever stays",
     decoding.step,
     'at, at + kept)',
-    'at, at + place(index, 0))',
+    'at, at + places[0])',
     several_test.test_a_tree_of_drafts_is_read_as_each_draft_alone,
+  ),
+  Mutant(
+    'a_draft_ends_by_its_next_token',
+    'a tree ends where the tokens of the next level do not fit',
+    reading.tree,
+    'before + there.sum(0) <= size',
+    'before + own.sum(0) <= size',
+    several_test.test_the_loop_emits_the_declared_law_of_trees_that_are_cut,
+    ('multi_round',),
   ),
   Mutant(
     'one_key',

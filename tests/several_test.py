@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cascades import methods, testing, verification
+from cascades import drafters, methods, sampler, testing, verification
 
 _MODEL = testing.TableModel(3)
 _PROMPT = (0, 2)
@@ -44,6 +44,21 @@ def test_three_drafts_of_two_tokens_follow_the_declared_law(scheme):
   # Their first block and the token after it; 3^6 trees.
   table = _table()
   emitted = testing.emitted_law(table, scheme, _MODEL, _PROMPT, 2, 2, 3)
+  declared = testing.declared_law(table, _MODEL, _PROMPT, 2)
+  np.testing.assert_allclose(emitted, declared, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+  ('drafts', 'gamma', 'tree_size'), [(2, 2, 3), (2, 3, 3), (3, 2, 4)]
+)
+@pytest.mark.parametrize('scheme', _SCHEMES, ids=lambda x: x.verification)
+def test_trees_that_are_cut_follow_the_declared_law(
+  scheme, drafts, gamma, tree_size
+):
+  # The next level is read where drafts so far have enough in common.
+  table = _table()
+  given = table, scheme, _MODEL, _PROMPT, 2, gamma, drafts
+  emitted = testing.emitted_law(*given, tree_size)
   declared = testing.declared_law(table, _MODEL, _PROMPT, 2)
   np.testing.assert_allclose(emitted, declared, atol=1e-9)
 
@@ -129,6 +144,67 @@ def test_the_loop_emits_the_declared_law(kind):
   check(rows=1_000, temperature=0.0)
 
 
+@pytest.mark.parametrize('kind', verification.SEVERAL)
+def test_the_loop_emits_the_declared_law_of_trees_that_are_cut(kind):
+  some = 'diff', 'token_v3', 'speed'
+  scheme = verification.Scheme(kind)
+  decoding_test.check_laws(
+    scheme, 3, drafts=3, tree_size=4, only=some, temperature=1.0
+  )
+
+
+def test_drafts_share_what_they_begin_with():
+  # a c, a d, b e and a c f: the first and the last have two tokens in common.
+  a, b, c, d, e, f = range(1, 7)
+  tokens = jnp.array([[a, c, 0], [a, d, 0], [b, e, 0], [a, c, f]])
+  draft = drafters.whole(tokens, jnp.zeros((4, 4, 7)), 0)._replace(
+    count=jnp.array([2, 2, 2, 3])
+  )
+  found = drafters.tree(jnp.int32(9), draft, 12)
+  assert found.tokens.tolist()[:7] == [9, a, b, c, d, e, f]
+  assert found.branches.levels.tolist()[:7] == [0, 1, 1, 2, 2, 2, 3]
+  np.testing.assert_array_equal(
+    found.branches.sees[:7, :7],
+    [
+      [1, 0, 0, 0, 0, 0, 0],
+      [1, 1, 0, 0, 0, 0, 0],
+      [1, 0, 1, 0, 0, 0, 0],
+      [1, 1, 0, 1, 0, 0, 0],
+      [1, 1, 0, 0, 1, 0, 0],
+      [1, 0, 1, 0, 0, 1, 0],
+      [1, 1, 0, 1, 0, 0, 1],
+    ],
+  )
+  np.testing.assert_array_equal(
+    found.places[:, :3], [[0, 1, 3], [0, 1, 4], [0, 2, 5], [0, 1, 3]]
+  )
+  assert found.places[3, 3] == 6
+  assert found.draft.count.tolist() == [2, 2, 2, 3]
+  # Level 2 may have 4 tokens beside the 2 above it, level 3 one more.
+  for size, count in ((6, [2, 2, 2, 3]), (5, [1, 1, 1, 1])):
+    cut = drafters.tree(jnp.int32(9), draft, size)
+    assert cut.draft.count.tolist() == count
+    assert cut.tokens.shape == (size + 1,)
+
+
+def test_a_tree_that_is_cut_keeps_more_of_more_drafts():
+  # Eight drafts in the room of four keep more than those four.
+  run = functools.partial(
+    decoding_test._generate,
+    'speed',
+    (0.0,),
+    gamma=3,
+    rows=2_000,
+    new=12,
+    drafter_table=decoding_test._DRAFTER + decoding_test._VERIFIER,
+    scheme=verification.Scheme('multi_round'),
+  )
+  kept = [
+    int(run(drafts=drafts, tree_size=12).blocks.sum()) for drafts in (4, 8)
+  ]
+  assert kept[1] < kept[0]
+
+
 def test_a_tree_of_drafts_is_read_as_each_draft_alone():
   # Greedy, strict, from a drafter that knows the verifier's favourite among
   # others: the answer is the verifier's own, whichever draft is kept.
@@ -143,8 +219,9 @@ def test_a_tree_of_drafts_is_read_as_each_draft_alone():
     temperature=1.0,
     drafter_table=near,
   )
-  for kind in verification.SEVERAL:
-    state = run(gamma=3, drafts=4, scheme=verification.Scheme(kind))
+  for kind, size in itertools.product(verification.SEVERAL, (None, 9)):
+    scheme = verification.Scheme(kind)
+    state = run(gamma=3, drafts=4, tree_size=size, scheme=scheme)
     assert state.accepted.sum() > state.blocks.sum()
     for i in range(len(prompts)):
       row = jax.tree.map(lambda x, i=i: x[i, 0], state)
@@ -162,3 +239,10 @@ def test_what_does_not_go_together_is_refused():
     verification.Scheme('token').check(methods.METHODS['speed'], 2)
   with pytest.raises(ValueError, match="'k_seq' needs a single one"):
     verification.Scheme('k_seq').check(methods.METHODS['cactus'], 2)
+  options = dict(method='speed', lenience=0.0, gamma=4, temperature=1.0)
+  with pytest.raises(ValueError, match='tree_size: 3 will not do; give 4'):
+    sampler.check_options(
+      **options, drafts=4, tree_size=3, verification='match'
+    )
+  with pytest.raises(ValueError, match='a single draft is no tree'):
+    sampler.check_options(**options, tree_size=3)

@@ -14,17 +14,23 @@ from cascades.drafters.drafter import (
   Drafter,
   Equipped,
   Seen,
-  read,
-  read_hidden,
-  visible,
   whole,
 )
 from cascades.drafters.model import ROWS, ModelDrafter, NoDrafter, SelfDrafter
 from cascades.drafters.ngram import NgramDrafter
+from cascades.drafters.reading import (
+  Branches,
+  Tree,
+  read,
+  read_hidden,
+  side_by_side,
+  tree,
+)
 from cascades.drafters.recurrent import RecurrentDrafter
 
 __all__ = [
   'ROWS',
+  'Branches',
   'Draft',
   'Drafter',
   'Equipped',
@@ -34,8 +40,10 @@ __all__ = [
   'RecurrentDrafter',
   'Seen',
   'SelfDrafter',
+  'Tree',
   'read',
   'read_hidden',
-  'visible',
+  'side_by_side',
+  'tree',
   'whole',
 ]

@@ -1,23 +1,12 @@
-"""The protocol of drafters, and how a model reads a block of drafts.
+"""The protocol of drafters.
 
 A drafter is written for one sequence and `vmap`ped over the batch. It proposes
 K drafts of gamma tokens and, with each token, the logits of the distribution
 it was drawn from; plus, if it can, those of one more position, since the bonus
 token's law may look at the drafter too.
-
-Several drafts are read in one pass, as a tree. Its tokens lie level by level,
-and each sees its own draft only (K = 2, gamma = 2):
-
-  slot        at      at+1    at+2    at+3    at+4
-  token       last    a_1     b_1     a_2     b_2
-  position    at      at+1    at+1    at+2    at+2
-  a_2 sees     x       x               x
-
-Afterwards the slots of the draft that stays are moved to the front, where a
-sequence without drafts would have them.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -189,70 +178,3 @@ class Plain:
   def probabilities(self, logits, how):
     """Of both models alike."""
     return sampling.probabilities(logits, how)
-
-
-def visible(
-  tokens: Int[Array, 'L'], cache_length: int, at: Int[Array, ''], paths: int
-) -> Bool[Array, 'L S']:
-  """Which slots the tokens of a block see.
-
-  Args:
-    tokens: Where each stands in the block, from 0.
-    cache_length: S.
-    at: The slot that the block begins at.
-    paths: Drafts side by side, token i being of draft i modulo paths.
-  """
-  slots = jnp.arange(cache_length)[None] - at
-  seen = slots <= tokens[:, None]
-  if paths > 1:
-    own = (slots - tokens[:, None]) % paths == 0
-    seen &= (slots < 0) | own
-  return seen
-
-
-def _inputs(model, cache, tokens, position, first, paths, shared):
-  """Positions and mask of some tokens of a block."""
-  index = first + jnp.arange(tokens.shape[0])
-  length = model.cache_length(cache)
-  mask = visible(index, length, position, paths)
-  before = paths - 1 if shared else 0
-  if before:
-    # As if so many slots that nobody sees stood before the one that all see.
-    mask |= jnp.arange(length) == position
-  return position + jax.lax.div(index + before, paths), mask
-
-
-def read_hidden(
-  model: Any,
-  params: PyTree,
-  cache: State,
-  tokens: Int[Array, 'L'],
-  position: Int[Array, ''],
-  *,
-  first: Int[Array, ''] | int = 0,
-  paths: int = 1,
-  shared: bool = True,
-) -> tuple[Float[Array, 'L V'], Float[Array, 'L D'], State]:
-  """A model's logits, hidden states and cache after reading tokens at once.
-
-  Args:
-    model: Reads.
-    params: Its parameters.
-    cache: What it has read so far: up to the first of these tokens.
-    tokens: A sequence, or some of a tree of drafts, level by level.
-    position: Of the block's first token.
-    first: Where in the block these tokens begin.
-    paths: Drafts side by side.
-    shared: Whether all of them begin after the same first token, or each after
-      one of its own.
-  """
-  inputs = _inputs(model, cache, tokens, position, first, paths, shared)
-  return model.with_hidden(params, tokens, *inputs, cache)
-
-
-def read(
-  model: Any, params: PyTree, cache: State, *args, **kwargs
-) -> tuple[Float[Array, 'L V'], State]:
-  """As `read_hidden`, without the hidden states."""
-  logits, _, cache = read_hidden(model, params, cache, *args, **kwargs)
-  return logits, cache

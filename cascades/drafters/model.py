@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from cascades import sampling
-from cascades.drafters.drafter import Draft, Plain, read, whole
+from cascades.drafters.drafter import Draft, Plain, whole
+from cascades.drafters.reading import read, side_by_side
 
 # The axis of a batch, by which a drafter knows when all its rows have stopped.
 ROWS = 'rows'
@@ -108,16 +109,8 @@ def _draft(model, params, threshold, cache, seen, key, how, gamma, drafts):
 
   def body(c):
     i = c['level']
-    logits, cache = read(
-      model,
-      params,
-      c['cache'],
-      c['last'],
-      at,
-      first=i * drafts,
-      paths=drafts,
-      shared=False,
-    )
+    place = (at + i,) if drafts == 1 else (at, side_by_side(i, drafts, gamma))
+    logits, cache = read(model, params, c['cache'], c['last'], *place)
     last = jax.vmap(
       lambda u, z: sampling.draw(u, sampling.probabilities(z, how))
     )(uniforms[i], logits)

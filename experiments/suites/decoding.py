@@ -428,6 +428,13 @@ def passes(
     arm
   ]
 
+  # Drafts that have nothing in common.
+  other = jnp.arange(gamma * paths).reshape(paths, gamma)
+  logits = jnp.zeros((gamma + 1, paths, 1))
+  branches = drafters.tree(
+    jnp.int32(0), drafters.whole(other, logits, 0), gamma * paths
+  ).branches
+
   def step(i, state, params):
     caches, token = state
     size = (gamma + 1) * paths
@@ -439,15 +446,13 @@ def passes(
 
     def draft(carry, j):
       cache, token = carry
+      beside = drafters.side_by_side(j, paths, gamma)
       logits, cache = drafters.read(
         drafter.model,
         params[1],
         cache,
         jnp.broadcast_to(token, (paths,)),
-        at,
-        first=j * paths,
-        paths=paths,
-        shared=False,
+        *((at + j,) if paths == 1 else (at, beside)),
       )
       # What is read next hangs on what was said, so that no pass is left out.
       token = jnp.argmax(logits.sum(0)).astype(jnp.int32)
@@ -461,7 +466,7 @@ def passes(
     if arm != 'drafting':
       tree = jnp.append(drafted[0], jnp.repeat(drafted[1:], paths))
       logits, verifier_cache = drafters.read(
-        verifier.model, params[0], verifier_cache, tree, at, paths=paths
+        verifier.model, params[0], verifier_cache, tree, at, branches
       )
       token = jnp.argmax(logits.sum(0)).astype(jnp.int32)
     return (verifier_cache, drafter_cache), token

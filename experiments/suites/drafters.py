@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from cascades import costs, load_model, pairing, sampler, tasks
+from cascades import decoding as decode
 from experiments import cli
 from experiments.suites import decoding
 from experiments.suites.methods import interleave
@@ -44,6 +45,7 @@ def check(config) -> None:
       temperature=1.0,
       verification=arm.get('verification', 'token'),
       drafts=arm.get('drafts', 1),
+      tree_size=arm.get('tree_size'),
     )
 
 
@@ -67,7 +69,7 @@ def copies(verifier, count: int, max_new_tokens: int) -> list[str]:
 def _sampler(config, verifier, arm, temperature: float):
   options = {
     name: arm[name]
-    for name in ('drafts', 'verification', 'stop_below', 'beam')
+    for name in ('drafts', 'tree_size', 'verification', 'stop_below', 'beam')
     if name in arm
   }
   return sampler.Sampler(
@@ -115,7 +117,8 @@ def _costs(config, verifier, arms) -> Iterator[dict[str, Any]]:
   for arm in arms:
     drafts = arm.get('drafts', 1)
     gamma = config.gamma if arm.get('drafter') else 0
-    run, given, blocks = costs.reading(verifier, 1 + gamma * drafts, _CONTEXT)
+    width = decode.tree_tokens(gamma, drafts, arm.get('tree_size')) + 1
+    run, given, blocks = costs.reading(verifier, width, _CONTEXT)
     loops[f'{arm.name}: reading'] = functools.partial(run, *given)
     counts[f'{arm.name}: reading'] = blocks
     if gamma:
@@ -233,11 +236,11 @@ def table(figures: Sequence[dict[str, Any]]) -> str:
     return f'{"-" if value is None else f"{value:.{digits}f}":>{width}}'
 
   lines = [
-    f'{"prompts":<10}{"drafter":<24}{"drafts":>7}{"kept":>7}'
+    f'{"prompts":<10}{"drafter":<32}{"drafts":>7}{"kept":>7}'
     f'{"tokens/call":>12}{"tokens/s":>10}{"x alone":>9}{"latency":>9}'
   ]
   lines += [
-    f'{row["part"]:<10}{row["arm"]:<24}{row["drafts"]:>7}'
+    f'{row["part"]:<10}{row["arm"]:<32}{row["drafts"]:>7}'
     + cell(row['acceptance'], 7, 3)
     + cell(row['tokens_per_call'], 12, 2)
     + cell(row['tokens_per_s'], 10, 0)
