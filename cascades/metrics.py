@@ -13,10 +13,12 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 
 from cascades.records import Record, variant
-from cascades.stats import bootstrap_mean_interval
+from cascades.stats import bootstrap_mean_interval, bootstrap_sums_interval
+from cascades.tasks import TASKS
 
 Metric = Callable[[Sequence[Record]], float]
 
@@ -37,8 +39,41 @@ def _emitted(records: Sequence[Record]) -> int:
 
 
 def quality(records: Sequence[Record]) -> float:
-  """Mean of the task's own metric over examples."""
+  """Mean of the task's own metric over examples.
+
+  A task whose quality is one of all answers together, such as BLEU, says how
+  it is made of the sums of their scores: there it is no mean.
+  """
+  corpus = _corpus(records)
+  if corpus:
+    return corpus(_addends(records).sum(0))
   return _ratio(_total(records, 'quality'), len(records))
+
+
+def quality_interval(records: Sequence[Record]) -> tuple[float, float]:
+  """95 % bootstrap interval of `quality`, over examples."""
+  corpus = _corpus(records)
+  if corpus:
+    return bootstrap_sums_interval(_addends(records), corpus)
+  return bootstrap_mean_interval([r.quality for r in records])
+
+
+def _corpus(
+  records: Sequence[Record],
+) -> Callable[[Sequence[float]], float] | None:
+  """Quality from the sums of `_addends`; None where it is a mean."""
+  # A task of somebody's own need not be registered.
+  task = TASKS.get(records[0].task) if records else None
+  if task is None or task.corpus is None:
+    return None
+  names = list(records[0].scores)
+  return lambda sums: task.corpus(dict(zip(names, sums, strict=True)))
+
+
+def _addends(records: Sequence[Record]) -> np.ndarray:
+  """Scores of each record, [n, scores]."""
+  names = records[0].scores
+  return np.array([[r.scores[name] for name in names] for r in records])
 
 
 def acceptance_rate(records: Sequence[Record]) -> float:
@@ -245,7 +280,7 @@ def summarise(
       seconds = _total(group, 'wall_s')
     else:
       seconds = wall_s.get(point, math.nan)
-    low, high = bootstrap_mean_interval([r.quality for r in group])
+    low, high = quality_interval(group)
     rows.append(
       {
         'task': first.task,
@@ -309,14 +344,16 @@ def best_points(frame: pd.DataFrame) -> pd.DataFrame:
   Returns:
     The rows of the fastest points, whatever their gamma and lenience, at the
     quality of the verifier alone, or, where a variant does not reach it (or
-    the verifier was not run), of its best quality.
+    the verifier was not run), of its best quality. Where quality is unknown
+    the fastest.
   """
   rows = []
   for _, of_task in frame.groupby('task', sort=False):
     alone = of_task[of_task.method == 'verifier_only'].quality
     level = alone.iloc[0] if len(alone) else math.inf
     for _, points in of_task.groupby(_CURVE, sort=False):
-      good = points[points.quality >= min(level, points.quality.max())]
+      # Of an unknown quality nothing is less.
+      good = points[~(points.quality < min(level, points.quality.max()))]
       rows.append(good.sort_values('relative_latency').iloc[:1])
   return pd.concat(rows)
 

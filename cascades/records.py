@@ -81,11 +81,11 @@ class Record:
     id: The example's.
     prompt: Text given to the model.
     text: Text it answered.
-    reference: Text it should have answered.
+    reference: Text it should have answered; several where any would do.
     tokens: Ids of the emitted tokens, end-of-sequence included.
     pieces: The text of each of them; a stop token has none.
     sources: Index into `SOURCES` for each of them.
-    quality: The task's own metric.
+    quality: The task's own metric; nan where it has none.
     scores: All of its metrics, by name.
     drafted: Tokens that the drafter proposed.
     examined: Of these, those that verification reached.
@@ -114,7 +114,7 @@ class Record:
   id: str
   prompt: str
   text: str
-  reference: str
+  reference: str | tuple[str, ...]
   tokens: list[int]
   pieces: list[str]
   sources: list[int]
@@ -169,7 +169,10 @@ class Record:
       odd = ', '.join(sorted(set(fields) ^ names))
       raise ValueError(f'record: missing or unknown fields: {odd}.')
     numbers = [f.name for f in dataclasses.fields(cls) if f.type is float]
-    return cls(**fields | {name: float(fields[name]) for name in numbers})
+    fields |= {name: float(fields[name]) for name in numbers}
+    if isinstance(fields['reference'], list):
+      fields['reference'] = tuple(fields['reference'])
+    return cls(**fields)
 
 
 def write_text(path: str | pathlib.Path, text: str) -> None:

@@ -19,7 +19,7 @@ import tqdm
 from ml_collections import ConfigDict
 
 from cascades import checkpoints, models, tokenizers
-from cascades.tasks import TASKS
+from cascades.tasks import GENERATED, TASKS
 from cascades.tasks.task import split_of
 
 
@@ -278,7 +278,7 @@ def evaluate(
     checkpoints.load_folder(folder), gamma=0, temperature=0.0
   )
   figures = {}
-  for task in TASKS.values():
+  for task in map(TASKS.get, GENERATED):
     examples = list(task.load(split='test', num_examples=num_examples))
     scores = []
     for i in range(0, len(examples), batch_size):

@@ -80,6 +80,69 @@ def _mesh(config) -> tuple[int, int]:
   return tuple(config.get('mesh', (1, 1)))
 
 
+def tasks_of(config) -> dict[str, Any]:
+  """The tasks of a sweep by name, with what the config says of them.
+
+  Raises:
+    ValueError: There is no such task, or a file is given for several.
+  """
+  from cascades.tasks import TASKS
+
+  for name in config.tasks:
+    if name not in TASKS:
+      raise ValueError(
+        f'tasks: no task {name!r}; there are {", ".join(TASKS)}.'
+      )
+  said = _of_task(config)
+  if said.get('path') and len(config.tasks) > 1:
+    raise ValueError(
+      f'task.path: {said["path"]} cannot hold {len(config.tasks)} tasks; name'
+      ' one of them with --config.tasks.'
+    )
+  tokens = said.get('max_new_tokens')
+  changes = {'max_new_tokens': tokens} if tokens else {}
+  return {
+    name: dataclasses.replace(TASKS[name], **changes) for name in config.tasks
+  }
+
+
+def _of_task(config) -> dict[str, Any]:
+  """What a config, which may be silent, says of its tasks."""
+  return dict(config.get('task') or {})
+
+
+def load_examples(config, task) -> tuple[list, dict[str, Any]]:
+  """The examples of a task, and what says which they are.
+
+  Returns:
+    Held-out examples; and, of a published set, how many worked examples stand
+    before a question, the hashes of the files, and what computes its scores.
+
+  Raises:
+    ValueError: The set is absent or damaged.
+  """
+  said = _of_task(config)
+  shots, path = said.get('shots'), said.get('path') or None
+  examples = list(
+    task.load(
+      split='test',
+      seed=config.seed,
+      num_examples=config.num_examples,
+      path=path,
+      shots=shots,
+    )
+  )
+  if task.source is None:
+    return examples, {}
+  data = {
+    'shots': task.shots if shots is None else shots,
+    **task.source.provenance(path),
+  }
+  if task.scorer is not None:
+    data['scorer'] = task.scorer()
+  return examples, data
+
+
 _OPTIONS = ('gamma', 'verification', 'gate', 'bonus', 'drafts')
 # Of what drafts, for all curves; as for `Sampler`.
 _DRAFTING = ('stop_below', 'beam')
@@ -271,12 +334,14 @@ class Decoder:
   """Decodes curves on one task; each of the two models alone at most once.
 
   Attributes:
-    task: Whose examples are decoded.
+    task: What scores the answers.
     batch_size: Most rows at a time.
     usage: What its curves took together.
   """
 
-  def __init__(self, config, checkpoints, task, clock, folder: pathlib.Path):
+  def __init__(
+    self, config, checkpoints, task, examples, clock, folder: pathlib.Path
+  ):
     from cascades import batching
 
     self.task = task
@@ -284,11 +349,7 @@ class Decoder:
     self.usage = batching.Usage()
     self._config, self._clock, self._folder = config, clock, folder
     self._checkpoints = dict(zip(_ALONE, checkpoints, strict=True))
-    self._examples = list(
-      task.load(
-        split='test', seed=config.seed, num_examples=config.num_examples
-      )
-    )
+    self._examples = examples
     self._alone: dict[str, list[tuple]] = {}
 
   def path(self, curve: Curve) -> pathlib.Path:
@@ -413,7 +474,7 @@ class Decoder:
       tokens=answer.tokens,
       pieces=answer.pieces,
       sources=answer.sources,
-      quality=scores[self.task.metric],
+      quality=scores[self.task.metric] if self.task.metric else math.nan,
       scores=scores,
       wall_s=wall_s,
       **counts,
@@ -453,20 +514,16 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
     sequence,
     sharding,
   )
-  from cascades.tasks import TASKS
 
   # Whatever the user can get wrong is looked at before a model is loaded.
-  for name in config.tasks:
-    if name not in TASKS:
-      raise ValueError(
-        f'tasks: no task {name!r}; there are {", ".join(TASKS)}.'
-      )
+  tasks = tasks_of(config)
   for name in ('num_examples', 'batch_size'):
     if config[name] < 1:
       raise ValueError(f'{name}: {config[name]} will not do; give 1 or more.')
   check(chosen, config.temperature, config.get('tree_size'))
   if math.prod(_mesh(config)) > 1:
     sharding.make_mesh(*_mesh(config))
+  loaded = {name: load_examples(config, task) for name, task in tasks.items()}
   if jax.process_index():
     # Every host decodes the same; the first one's results are the results.
     workdir = workdir / f'host-{jax.process_index()}'
@@ -489,13 +546,13 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
         f'drafter: {config.drafter} cannot answer alone, and no other curve is'
         ' left; add one that it drafts for.'
       )
-  bar = cli.progress(len(chosen) * len(config.tasks), 'loading the models')
+  bar = cli.progress(len(chosen) * len(tasks), 'loading the models')
   memory.check(
     checkpoints.describe(config.verifier),
     checkpoints.describe(config.drafter) if model else None,
     batch_size=config.batch_size,
     # Prompts are not known yet; what they take is looked at once more.
-    cache_length=max(TASKS[name].max_new_tokens for name in config.tasks),
+    cache_length=max(task.max_new_tokens for task in tasks.values()),
     gamma=max(
       decoding.tree_tokens(curve.gamma, curve.drafts, config.get('tree_size'))
       for curve in chosen
@@ -509,9 +566,12 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
   of_curves = ('method', 'lenience', *_OPTIONS)
   fields = {
     name: records.plain(value)
-    for name, value in config.items()
+    for name, value in config.to_dict().items()
     if name not in of_curves
   }
+  data = {name: data for name, (_, data) in loaded.items() if data}
+  # Bundled tasks are told by their name and the seed.
+  fields |= {'data': data} if data else {}
   fields |= {
     # What became of the fields that make curves.
     'curves': [
@@ -535,8 +595,9 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
     )
     records.write_text(costs_path, measured.to_json())
   clock, paths, usage = CompileClock(), [], batching.Usage()
-  for task in (TASKS[name] for name in config.tasks):
-    decoder = Decoder(config, pair, task, clock, workdir / 'records')
+  for name, task in tasks.items():
+    examples, _ = loaded[name]
+    decoder = Decoder(config, pair, task, examples, clock, workdir / 'records')
     for curve in chosen:
       bar.set_description(f'{task.name} {curve.name}')
       paths.append(decoder.path(curve))

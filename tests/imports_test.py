@@ -19,7 +19,7 @@ _MAY_IMPORT = {
   'tokenizers': set(),
   'models': set(),
   'tasks': {'tasks'},
-  'metrics': {'records', 'stats'},
+  'metrics': {'records', 'stats', 'tasks'},
   'report': {'report', 'metrics', 'records'},
   'verification': {'methods', 'sampling', 'verification'},
   'drafters': {'drafters', 'sampling'},

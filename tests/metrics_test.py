@@ -8,6 +8,7 @@ import pytest
 
 from cascades import metrics
 from cascades.records import SOURCES, Record
+from cascades.tasks import translation
 
 COSTS = metrics.Costs(
   verifier_token_s=0.010,
@@ -345,3 +346,57 @@ def test_tuned_leaves_what_gamma_changes():
   names = 'task temperature method bonus_from lenience gamma relative_latency'
   kept = metrics.tuned(make_frame(rows, names))
   assert kept.gamma.tolist() == [4, 2, 4]
+
+
+_GERMAN = [
+  ('Der Zug fährt um sieben.', 'Der Zug fährt um sieben Uhr ab.'),
+  ('Wir sahen das Meer zum ersten Mal.', 'Wir sahen zum ersten Mal das Meer.'),
+  ('', 'Er sagte: „Das weiß ich nicht.“'),
+  ('Ja.', 'Ja.'),
+]
+
+
+def _translations(*numbers):
+  return [
+    make_record(
+      task='wmt14_en_de',
+      id=str(i),
+      text=answer,
+      reference=reference,
+      scores=translation.score(answer, reference),
+      quality=translation.score(answer, reference)['sentence_bleu'],
+    )
+    for i, (answer, reference) in enumerate(_GERMAN)
+    if not numbers or i in numbers
+  ]
+
+
+@pytest.mark.parametrize('numbers', [(), (0,), (0, 1), (2,), (3,)])
+def test_quality_of_translations_is_sacrebleus_corpus_score(numbers):
+  from sacrebleu.metrics import BLEU
+
+  lines = _translations(*numbers)
+  want = BLEU().corpus_score(
+    [r.text for r in lines], [[r.reference for r in lines]]
+  )
+  assert metrics.quality(lines) == pytest.approx(want.score)
+
+
+def test_sentence_bleu_is_not_averaged():
+  lines = _translations()
+  mean = sum(r.quality for r in lines) / len(lines)
+  assert abs(metrics.quality(lines) - mean) > 1
+  row = metrics.summarise(lines, COSTS).iloc[0]
+  assert row.quality == metrics.quality(lines)
+  assert row.quality_low < row.quality < row.quality_high
+
+
+def test_without_quality_the_fastest_point_is_the_best():
+  unknown = dict(task='spec_bench', quality=math.nan, scores={})
+  lines = [
+    make_record('r', lenience=0.1, **unknown),
+    make_record('ddb', lenience=0.2, **unknown),
+  ]
+  frame = metrics.summarise(lines, COSTS)
+  assert frame[['quality', 'quality_low', 'quality_high']].isna().all(None)
+  assert list(metrics.best_points(frame).lenience) == [0.2]

@@ -123,6 +123,18 @@ def test_a_clock_that_says_nothing_survives_a_line():
   assert math.isnan(records.Record.from_json(line).wall_s)
 
 
+def test_several_references_and_no_quality_survive_a_line():
+  record = dataclasses.replace(
+    RECORD, reference=('vier', '4'), quality=math.nan, scores={}
+  )
+  back = records.Record.from_json(record.to_json())
+  assert back.reference == ('vier', '4')
+  assert math.isnan(back.quality)
+  assert back.scores == {}
+  none = dataclasses.replace(RECORD, reference=())
+  assert records.Record.from_json(none.to_json()) == none
+
+
 @pytest.mark.parametrize('change', ['missing', 'unknown'])
 def test_other_fields_are_refused_by_name(change):
   fields = json.loads(RECORD.to_json())

@@ -499,3 +499,21 @@ def test_debug_shows_the_traceback(tmp_path):
   assert done.returncode not in (0, 2)
   assert 'Traceback' in done.stderr
   assert 'no records in' in done.stderr
+
+
+def test_a_task_without_quality_is_shown_by_its_speed(tmp_path):
+  lines = make_records(
+    tasks=('speed',), quality=math.nan, scores={}, reference=()
+  )
+  text = read_page(make_workdir(tmp_path, lines))
+  assert 'about speed alone' in text
+  assert 'right</span>' not in text
+  assert 'Fastest at the verifier' not in text
+  assert 'class="interval"' not in text
+  assert 'modelled latency per token (verifier alone = 1) against' in text
+  assert 'quality against' not in text
+
+
+def test_several_references_are_shown_a_line_each(tmp_path):
+  lines = make_records(tasks=('sums',), reference=('<one>', 'two'))
+  assert '&lt;one&gt;\ntwo</dd>' in read_page(make_workdir(tmp_path, lines))

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from cascades.stats import bootstrap_mean_interval
+from cascades.stats import bootstrap_mean_interval, bootstrap_sums_interval
 
 
 def test_interval_of_a_binary_mean_is_near_the_normal_one():
@@ -53,7 +53,23 @@ def test_nothing_known_gives_nan(values):
   assert all(map(math.isnan, bootstrap_mean_interval(values)))
 
 
+def test_a_mean_made_of_sums_has_the_interval_of_a_mean():
+  rows = [[float(i % 3 == 0), 1.0] for i in range(60)]
+  want = bootstrap_mean_interval([row[0] for row in rows])
+  got = bootstrap_sums_interval(rows, lambda sums: sums[0] / sums[1])
+  assert got == pytest.approx(want, abs=0.02)
+
+
+def test_sums_of_one_row_or_none_have_no_spread():
+  assert bootstrap_sums_interval([[1.0, 2.0]] * 3, max) == (6.0, 6.0)
+  assert all(map(math.isnan, bootstrap_sums_interval([], max)))
+
+
 @pytest.mark.parametrize('wrong', [{'level': 1.0}, {'resamples': 0}])
 def test_impossible_settings_are_refused(wrong):
-  with pytest.raises(ValueError, match=next(iter(wrong))):
-    bootstrap_mean_interval([0.0, 1.0], **wrong)
+  for interval in (
+    bootstrap_mean_interval,
+    lambda values, **wrong: bootstrap_sums_interval([values], max, **wrong),
+  ):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+      interval([0.0, 1.0], **wrong)

@@ -10,11 +10,13 @@ import subprocess
 import sys
 
 import jax
+import ml_collections
 import numpy as np
 import pandas as pd
 import pytest
 
 from cascades import checkpoints, decoding, memory, metrics, records
+from cascades.tasks import TASKS
 from experiments import cli, sweep
 from experiments.sweep import Curve
 
@@ -335,6 +337,67 @@ def test_what_cannot_be_run_is_refused_before_a_model_is_loaded(
     sweep.run(_config(), [*_CURVES, curve], tmp_path / 'w')
   assert str(caught.value).endswith('.')
   assert not (tmp_path / 'w').exists()
+
+
+_SETS = pathlib.Path(__file__).parent / 'data/tasks'
+
+
+@pytest.mark.parametrize(
+  ('tasks', 'said', 'message'),
+  [
+    (('gsm8k', 'xsum'), {'path': 'a.jsonl'}, r'task\.path: a\.jsonl cannot'),
+    (('gsm8k',), {'path': 'a.jsonl'}, r'path: a\.jsonl cannot be read'),
+    (('gsm8k',), {'path': str(_SETS / 'gsm8k.jsonl'), 'shots': 9}, 'shots: 9'),
+    (('numerals',), {'shots': 1}, 'task: numerals makes its problems up'),
+  ],
+  ids=['several', 'absent', 'shots', 'made-up'],
+)
+def test_a_set_is_looked_at_before_a_model_is_loaded(
+  tmp_path, monkeypatch, tasks, said, message
+):
+  def load(name):
+    raise AssertionError(name)
+
+  monkeypatch.setattr(checkpoints, 'load_model', load)
+  with pytest.raises(ValueError, match=message):
+    sweep.run(_config(tasks=tasks, task=said), _CURVES[:1], tmp_path / 'w')
+  assert not (tmp_path / 'w').exists()
+
+
+def test_a_config_says_which_examples_of_a_set():
+  path = str(_SETS / 'cnn_dailymail.jsonl')
+  config = _config(tasks=('cnn_dailymail',), num_examples=1)
+  config.task = ml_collections.ConfigDict(
+    dict(path=path, shots=0, max_new_tokens=7)
+  )
+  (task,) = sweep.tasks_of(config).values()
+  assert task.max_new_tokens == 7
+  examples, data = sweep.load_examples(config, task)
+  assert examples == list(task.load(num_examples=1, path=path, shots=0))
+  assert data['shots'] == 0
+  assert set(data['files']) == {'cnn_dailymail.jsonl'}
+  assert data['scorer'].startswith('rouge-score:')
+  # A config may be silent.
+  config.task = ml_collections.ConfigDict(dict(path=path))
+  (task,) = sweep.tasks_of(config).values()
+  assert task.max_new_tokens == TASKS['cnn_dailymail'].max_new_tokens
+  assert sweep.load_examples(config, task)[1]['shots'] == 1
+  assert sweep.load_examples(_config(), TASKS['numerals'])[1] == {}
+
+
+def test_a_task_without_a_metric_has_no_quality(measured):
+  config = _config(tasks=('spec_bench',))
+  config.task = ml_collections.ConfigDict(
+    dict(path=str(_SETS / 'spec_bench.jsonl'), max_new_tokens=8)
+  )
+  sweep.run(config, _CURVES[:1], measured)
+  frame = pd.read_csv(measured / 'summary.csv')
+  assert frame.quality.isna().all()
+  assert (frame.n == 4).all()
+  assert (frame.mean_output_tokens <= 8).all()
+  (data,) = json.loads((measured / 'config.json').read_text())['data'].values()
+  assert list(data['files']) == ['spec_bench.jsonl']
+  assert (measured / 'report/index.html').exists()
 
 
 def test_batches_do_not_change_answers(workdir, measured):

@@ -1,15 +1,16 @@
 """Problems are right, different, seeded, and split by their content."""
 
+import decimal
 import itertools
 import re
 
 import pytest
 
-from cascades.tasks import TASKS, numerals, word_problems
+from cascades.tasks import GENERATED, TASKS, gsm8k, numerals
 from cascades.tasks.task import split_of
 
 
-@pytest.fixture(params=list(TASKS))
+@pytest.fixture(params=GENERATED)
 def task(request):
   return TASKS[request.param]
 
@@ -88,8 +89,11 @@ def test_word_problems_are_worked_out_right():
     ('####', None),
   ],
 )
-def test_final_number(answer, number):
-  assert word_problems.final_number(answer) == number
+def test_only_a_marked_number_counts(answer, number):
+  want = None if number is None else decimal.Decimal(str(number))
+  assert gsm8k.marked_number(answer) == want
+  scored = TASKS['word_problems'].score(answer, '#### 12')
+  assert scored == {'exact_match': float(number == 12)}
 
 
 @pytest.mark.parametrize(

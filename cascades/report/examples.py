@@ -68,6 +68,8 @@ def legend() -> str:
 
 
 def _verdict(quality: float) -> str:
+  if math.isnan(quality):
+    return ''
   # Tasks score in [0, 1] or in [0, 100].
   if quality in (1, 100):
     return '<span class="right">✓ right</span>'
@@ -82,6 +84,9 @@ def _example(record: Record, style: styles.Style, gamma: bool) -> str:
   own = record.id.startswith(record.task)
   name = record.id if own else f'{record.task} {record.id}'
   place = styles.place(record.lenience, record.gamma if gamma else 0)
+  reference = record.reference
+  if not isinstance(reference, str):
+    reference = '\n'.join(reference)
   per_block = len(record.tokens) / max(1, record.verifier_calls)
   return f"""<article class="example">
 <header>{_verdict(record.quality)}
@@ -92,7 +97,7 @@ def _example(record: Record, style: styles.Style, gamma: bool) -> str:
 ({styles.number(per_block, 1)} per call)</span></header>
 <dl><dt>Prompt</dt><dd class="text">{html.escape(record.prompt)}</dd>
 <dt>Answer</dt><dd class="text tokens">{tokens}</dd>
-<dt>Reference</dt><dd class="text">{html.escape(record.reference)}</dd></dl>
+<dt>Reference</dt><dd class="text">{html.escape(reference)}</dd></dl>
 </article>"""
 
 

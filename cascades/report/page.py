@@ -48,6 +48,14 @@ _GUIDES = {
     'Each method alone, the others pale behind it; dashed are the two models'
     ' alone, and bands are 95 % bootstrap intervals over examples.'
   ),
+  'speed': (
+    'This task is about speed alone: nothing says how good an answer is, so'
+    ' that only strict decoding keeps what the verifier would have said.'
+  ),
+  'by_rejections': (
+    'Down is faster, and below 1 faster than the verifier alone; to the left'
+    ' fewer examined drafts are turned down.'
+  ),
   'relative_length': (
     'Above 1, answers are longer than the verifier would have written, which'
     ' eats into the time saved per token.'
@@ -217,6 +225,7 @@ def _tile(what: str, value: str, note: str) -> str:
 
 def _tiles(frame: pd.DataFrame, table: Mapping[str, styles.Style]) -> str:
   """The two models alone, and the fastest point as good as the verifier."""
+  known = frame.quality.notna().any()
   tiles = []
   for baseline in styles.BASELINES:
     rows = frame[frame.method == baseline]
@@ -228,9 +237,15 @@ def _tiles(frame: pd.DataFrame, table: Mapping[str, styles.Style]) -> str:
           styles.number(row.quality, 3),
           f'quality, at latency {styles.number(row.relative_latency)}',
         )
+        if known
+        else _tile(
+          table[baseline].label,
+          styles.number(row.relative_latency),
+          'latency per token',
+        )
       )
   rows = frame[frame.method == styles.VERIFIER]
-  if len(rows):
+  if len(rows) and known:
     oracle = list(map(styles.is_oracle, frame.method, frame.verification))
     others = frame[~frame.method.isin(styles.BASELINES)]
     others = others[~pd.Series(oracle, frame.index)[others.index]]
@@ -323,21 +338,28 @@ def _part(cut: _Cut, table: Mapping[str, styles.Style], name: str) -> str:
 
   def against(x: str, y: str, **size) -> str:
     svg = plots.curves(frame, table, x=x, y=y, name=f'{name}-{x}-{y}', **size)
-    return _figure(svg, _GUIDES[x if y == 'quality' else y])
+    guide = {'quality': x, 'relative_latency': 'by_rejections'}.get(y, y)
+    return _figure(svg, _GUIDES[guide])
 
-  first = against('relative_latency', 'quality')
-  second = against('rejection_rate', 'quality')
+  known = frame.quality.notna().any()
+  if known:
+    pair = against('relative_latency', 'quality')
+    pair += against('rejection_rate', 'quality')
+  else:
+    pair = against('rejection_rate', 'relative_latency')
   third = ''
   if not frame.method.isin(styles.BASELINES).all():
-    svg = plots.panels(
-      frame, table, x='relative_latency', y='quality', name=f'{name}-panels'
-    )
-    third = _figure(svg, _GUIDES['panels'])
+    if known:
+      svg = plots.panels(
+        frame, table, x='relative_latency', y='quality', name=f'{name}-panels'
+      )
+      third = _figure(svg, _GUIDES['panels'])
     if frame.relative_length.notna().any():
       third += against('relative_latency', 'relative_length', size=(5.2, 5.3))
     third = f'<div class="panels">{third}</div>'
   variants = [v for v in table if (frame.variant == v).any()]
-  notes = ['tuned'] if cut.tuned else []
+  notes = [] if known else ['speed']
+  notes += ['tuned'] if cut.tuned else []
   if cut.tuned and (frame.bonus_from == 'verifier').any():
     notes.append('bonus')
   notes += ['variants'] if any(table[v].dashes for v in variants) else []
@@ -357,7 +379,7 @@ def _part(cut: _Cut, table: Mapping[str, styles.Style], name: str) -> str:
 <h2>{html.escape(cut.title)}</h2>
 {guide}{_tiles(frame, table)}
 {_legend(variants, table)}
-<div class="pair">{first}{second}</div>
+<div class="pair">{pair}</div>
 {third}
 {tables.summary(frame, table, cut.tuned)}
 </section>{under}"""

@@ -41,7 +41,7 @@ COLUMNS = (
   Column(
     'lenience', 'Lenience', styles.lenience, 'how readily drafts are kept'
   ),
-  Column('quality', 'Quality', _digits(3), "mean of the task's own metric"),
+  Column('quality', 'Quality', _digits(3), "the task's own metric"),
   Column(
     'relative_latency',
     'Latency',
@@ -98,7 +98,7 @@ def _row(
   for column in columns:
     value = float(row[column.field])
     text = column.show(value)
-    if column.field == 'quality':
+    if column.field == 'quality' and not math.isnan(value):
       low, high = (styles.number(row[f'quality_{e}'], 3) for e in _ENDS)
       text += f' <span class="interval">{low} to {high}</span>'
     cells.append(_cell(value, text))

@@ -1,10 +1,31 @@
 """Tasks by name: `TASKS['word_problems'].load(split='test', seed=0)`."""
 
-from cascades.tasks import numerals, word_problems
-from cascades.tasks.task import Example, Task
+from cascades.tasks import (
+  gsm8k,
+  numerals,
+  questions,
+  spec_bench,
+  squad,
+  summaries,
+  translation,
+  word_problems,
+)
+from cascades.tasks.task import Example, Reference, Task
 
 TASKS: dict[str, Task] = {
-  task.name: task for task in (word_problems.TASK, numerals.TASK)
+  task.name: task
+  for task in (
+    word_problems.TASK,
+    numerals.TASK,
+    gsm8k.TASK,
+    squad.TASK,
+    *questions.TASKS,
+    *summaries.TASKS,
+    translation.TASK,
+    spec_bench.TASK,
+  )
 }
+# Those whose problems the project makes up; its own models learn from them.
+GENERATED = tuple(name for name, task in TASKS.items() if task.problems)
 
-__all__ = ['TASKS', 'Example', 'Task']
+__all__ = ['GENERATED', 'TASKS', 'Example', 'Reference', 'Task']

@@ -1,17 +1,25 @@
 """What a task is: examples to load, and a score for an answer.
 
-A task is one module of this package that ends in a `TASK`. It holds no model
-and no tokenizer: it turns a split and a seed into `Example`s, and a pair
-(answer, reference) into named scores in [0, 1] or [0, 100].
+A task is one module of this package that ends in a `TASK`, or in `TASKS` where
+several share it. It holds no model and no tokenizer: it turns a split and a
+seed into `Example`s, and a pair (answer, reference) into named scores in [0, 1]
+or [0, 100]. Its problems are made up (`generated`), or those of a published
+set (`benchmark`), which is read from where `sources` says.
 """
 
 import dataclasses
 import hashlib
 import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from cascades.tasks.sources import DamagedError, Source, at
 
 SPLITS = ('train', 'validation', 'test')
+
+# One accepted answer, or several.
+Reference = str | tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,12 +29,13 @@ class Example:
   Attributes:
     id: Unique within the task; names split, seed and number.
     prompt: Text given to the model, exactly as it is.
-    reference: Text a perfect model would answer.
+    reference: Text a perfect model would answer; several where any of them
+      will do, and none of them where the set knows none.
   """
 
   id: str
   prompt: str
-  reference: str
+  reference: Reference
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,21 +44,38 @@ class Task:
 
   Attributes:
     name: Key in `TASKS`.
-    load: `load(split='test', seed=0, num_examples=500)` yields `Example`s;
-      the same arguments always yield the same examples.
-    problems: `problems(seed)`, the endless (key, prompt, reference) stream of
-      all splits that `load` picks from.
+    load: `load(split='test', seed=0, num_examples=500, path=None, shots=None)`
+      yields `Example`s; the same arguments always yield the same examples, and
+      fewer of them the first of more. `path` is a file of the set as its
+      authors give it out, else it comes from the Hugging Face hub; `shots` is
+      the number of worked examples before the question, by default the task's.
     score: `score(answer, reference)` maps metric names to floats.
-    metric: The score that `quality` reports.
-    max_new_tokens: Enough for the longest reference, in bundled tokens.
+    metric: The score that `quality` reports; None where there is nothing to
+      score, and only speed counts.
+    max_new_tokens: Where problems are made up, enough for the longest
+      reference, in bundled tokens; else a usual limit, in Gemma's.
+    problems: `problems(seed)`, the endless (key, prompt, reference) stream of
+      all splits that `load` picks from; None unless problems are made up.
+    source: Where the set comes from; None where problems are made up.
+    shots: Worked examples before the question.
+    stops: Texts at which an answer ends, for a model that would go on with the
+      next question. `score` looks at what comes before the first of them.
+    corpus: Quality of all answers together, from the sum of each score over
+      them, where that is not the mean of `metric`.
+    scorer: Tells what computed the scores, with its version.
   """
 
   name: str
   load: Callable[..., Iterator[Example]]
-  problems: Callable[..., Iterator[tuple[str, str, str]]]
-  score: Callable[[str, str], Mapping[str, float]]
-  metric: str
+  score: Callable[[str, Reference], Mapping[str, float]]
+  metric: str | None
   max_new_tokens: int
+  problems: Callable[..., Iterator[tuple[str, str, str]]] | None = None
+  source: Source | None = None
+  shots: int = 0
+  stops: tuple[str, ...] = ()
+  corpus: Callable[[Mapping[str, float]], float] | None = None
+  scorer: Callable[[], str] | None = None
 
 
 def split_of(key: str) -> str:
@@ -90,11 +116,12 @@ def generated(
     while True:
       yield problem(rng)
 
-  def load(split='test', seed=0, num_examples=500):
-    if split not in SPLITS:
+  def load(split='test', seed=0, num_examples=500, path=None, shots=None):
+    _check_split(name, split, SPLITS)
+    if path or shots:
       raise ValueError(
-        f'split: {split!r} is not a split of {name}; choose one of'
-        f' {", ".join(SPLITS)}.'
+        f'task: {name} makes its problems up, and takes neither a path nor'
+        ' shots; leave them out.'
       )
     seen: set[str] = set()
     number = itertools.count()
@@ -110,3 +137,98 @@ def generated(
         )
 
   return Task(name=name, load=load, problems=problems, **fields)
+
+
+def cut(answer: str, stops: Sequence[str]) -> str:
+  """An answer up to the first of the texts at which it ends."""
+  for stop in stops:
+    answer = answer.partition(stop)[0]
+  return answer
+
+
+def benchmark(
+  name: str,
+  source: Source,
+  problem: Callable[[Mapping[str, Any], int], tuple[str, str, Reference]],
+  *,
+  score: Callable[[str, Reference], Mapping[str, float]],
+  worked: Sequence[tuple[str, str]] = (),
+  shots: int = 0,
+  stops: Sequence[str] = (),
+  **fields,
+) -> Task:
+  """A task whose problems are those of a published set.
+
+  A prompt is some worked examples, then the question, and ends where the
+  answer begins:
+
+    <question> <answer>\\n\\n<question> <answer>\\n\\n<question>
+
+  Args:
+    name: The task's.
+    source: Where the set comes from.
+    problem: `problem(row, number)` turns a row of the set into (key, question,
+      reference); the key is unique in the set. It raises
+      `sources.DamagedError` for a row that is.
+    score: As a task's, for an answer that ends where it should.
+    worked: (question, answer) pairs to be shown; written for this project, so
+      that a prompt is the same wherever the set comes from.
+    shots: How many of them are shown by default.
+    stops: As a task's.
+    **fields: The task's other fields.
+
+  Returns:
+    The task. Its `load` takes `num_examples` in an order that the seed
+    shuffles, for sets are sorted by subject. It raises ValueError for an
+    unknown split, for more shots than there are, and for a set that is absent
+    or damaged.
+  """
+  default = shots
+
+  def problems(path, split):
+    keys = set()
+    try:
+      for number, (place, row) in enumerate(source.rows(path, split)):
+        with at(place):
+          key, question, reference = problem(row, number)
+          if key in keys:
+            raise DamagedError(f'has the id {key!r} a second time')
+        keys.add(key)
+        yield key, question, reference
+    except DamagedError as e:
+      raise ValueError(f'path: {e}; give {source.get}.') from None
+
+  def load(split='test', seed=0, num_examples=500, path=None, shots=None):
+    _check_split(name, split, source.splits)
+    shots = default if shots is None else shots
+    if not 0 <= shots <= len(worked):
+      raise ValueError(
+        f'shots: {shots} will not do for {name}; give 0 to {len(worked)}.'
+      )
+    head = ''.join(f'{asked} {said}\n\n' for asked, said in worked[:shots])
+    found = list(problems(path, split))
+    random.Random(f'{name}/{split}/{seed}').shuffle(found)
+    for key, question, reference in found[:num_examples]:
+      yield Example(
+        id=f'{name}/{split}/{key}',
+        prompt=head + question,
+        reference=reference,
+      )
+
+  return Task(
+    name=name,
+    load=load,
+    score=lambda answer, reference: score(cut(answer, stops), reference),
+    source=source,
+    shots=shots,
+    stops=tuple(stops),
+    **fields,
+  )
+
+
+def _check_split(name: str, split: str, splits: Sequence[str]) -> None:
+  if split not in splits:
+    raise ValueError(
+      f'split: {split!r} is not a split of {name}; choose one of'
+      f' {", ".join(splits)}.'
+    )

@@ -10,6 +10,7 @@ story and in the worked steps; the numbers do not depend on it.
 import random
 import re
 
+from cascades.tasks.gsm8k import marked_number
 from cascades.tasks.task import generated
 
 _NAMES = (
@@ -137,19 +138,10 @@ def _problem(rng: random.Random) -> tuple[str, str, str]:
   return key, prompt, reference
 
 
-_MARKED = re.compile(r'####\s*(-?[\d,]*\.?\d+)')
-
-
-def final_number(text: str) -> float | None:
-  """The number after the first `####`, or None; commas are read through."""
-  match = _MARKED.search(text)
-  return float(match[1].replace(',', '')) if match else None
-
-
 def score(answer: str, reference: str) -> dict[str, float]:
-  """Exact match of the number after `####`."""
-  found = final_number(answer)
-  right = found is not None and found == final_number(reference)
+  """Exact match of the number after `####`, and of no other."""
+  found = marked_number(answer)
+  right = found is not None and found == marked_number(reference)
   return {'exact_match': float(right)}
 
 

@@ -1,0 +1,131 @@
+"""News articles and their summaries: CNN/DailyMail and XSum, by ROUGE.
+
+- `cnn_dailymail` 3.0.0, not anonymised (Hermann et al. 2015, arXiv 1506.03340;
+  See et al. 2017, arXiv 1704.04368): a few highlights, a line each. The code
+  that makes it is Apache-2.0, the articles belong to the papers.
+- `xsum` (Narayan et al. 2018, arXiv 1808.08745): one sentence. Its code is MIT,
+  the articles belong to the BBC.
+
+Their authors give out a file per article; what is used is the table on the
+hub. So a file is that: `.parquet` as it is there, or the same columns as `.csv`
+or as a JSON object a line (`article`, `highlights` and `id`; `document`,
+`summary` and `id`).
+
+Scores are ROUGE F-measures in [0, 1] (Lin 2004) by Google's rouge-score, with
+stemming.
+"""
+
+import functools
+import importlib.metadata
+
+from cascades.tasks.sources import Source, take_text
+from cascades.tasks.task import Task, benchmark
+
+
+@functools.cache
+def _rouge():
+  from rouge_score import rouge_scorer
+
+  return rouge_scorer.RougeScorer(['rouge2', 'rougeL'], use_stemmer=True)
+
+
+def score(answer: str, reference: str) -> dict[str, float]:
+  """F-measures of ROUGE-2 and ROUGE-L."""
+  found = _rouge().score(reference, answer)
+  return {name: float(value.fmeasure) for name, value in found.items()}
+
+
+def scorer() -> str:
+  """rouge-score, its version and its options."""
+  return f'rouge-score:{importlib.metadata.version("rouge-score")}|stem:yes'
+
+
+def _ask(article: str) -> str:
+  return f'Article: {article}\nSummary:'
+
+
+def _task(name, source, article, summary, worked, **fields) -> Task:
+  """A task of articles with a summary, in columns of these names."""
+
+  def problem(row, number):
+    question = _ask(take_text(row, article))
+    return take_text(row, 'id'), question, take_text(row, summary)
+
+  return benchmark(
+    name,
+    source,
+    problem,
+    score=score,
+    scorer=scorer,
+    metric='rouge2',
+    worked=tuple((_ask(text), said) for text, said in worked),
+    shots=1,
+    **fields,
+  )
+
+
+# Written for this project, and about nothing that happened.
+_FERRY = (
+  'The night ferry between Aldvik and Sorn will sail again from May, its owner'
+  ' said on Tuesday, two years after a fire in the engine room put an end to'
+  ' it. The ship has been given electric engines and will take forty minutes'
+  ' longer than before. "We lose a little time and all of the noise," captain'
+  ' Ingrid Hauge told reporters on board. A ticket will cost 35 crowns, five'
+  ' more than it used to. People on Sorn had collected 8,000 signatures for the'
+  ' ferry, which is the only way to reach the island in winter, when its'
+  ' airfield is closed.'
+)
+_LIBRARY = (
+  'For three weeks, a wall between the reading room and the cellar kept the'
+  ' builders of Harlow Bridge guessing: it was four feet thicker on the plans'
+  ' than it had any reason to be. On Friday they opened it.\nBehind the bricks'
+  ' stood a shelf with 212 books, the youngest of them printed in 1911.'
+  ' Librarian Tom Achebe believes that they were walled in to save them from a'
+  ' flood, and were then forgotten. None has been damaged. The library means to'
+  ' show them from next month on.'
+)
+
+TASKS = (
+  _task(
+    'cnn_dailymail',
+    Source(
+      get=(
+        'the test table (3.0.0) of huggingface.co/datasets/abisee/cnn_dailymail'
+      ),
+      hub='abisee/cnn_dailymail',
+      config='3.0.0',
+    ),
+    'article',
+    'highlights',
+    (
+      (
+        _FERRY,
+        'Ferry between Aldvik and Sorn sails again from May after a fire two'
+        ' years ago .\nIt now has electric engines and takes 40 minutes longer'
+        ' .\nIslanders had collected 8,000 signatures .',
+      ),
+    ),
+    stops=('\n\n', '\nArticle:'),
+    max_new_tokens=160,
+  ),
+  _task(
+    'xsum',
+    Source(
+      get='the test table of huggingface.co/datasets/EdinburghNLP/xsum',
+      hub='EdinburghNLP/xsum',
+      # Where the hub keeps a table of what a script would have to make.
+      revision='refs/convert/parquet',
+    ),
+    'document',
+    'summary',
+    (
+      (
+        _LIBRARY,
+        'Builders at a library have found more than 200 books that had been'
+        ' walled in for over a century.',
+      ),
+    ),
+    stops=('\n',),
+    max_new_tokens=96,
+  ),
+)

@@ -1,0 +1,149 @@
+"""Scores of answers, by hand and against the libraries that define them."""
+
+from decimal import Decimal
+
+import pytest
+
+from cascades.tasks import TASKS, gsm8k, scoring, summaries, task, translation
+
+
+@pytest.mark.parametrize(
+  ('text', 'numbers'),
+  [
+    ('1,234,567.50 and .5', '1234567.50 .5'),
+    ('1, 2, 3', '1 2 3'),
+    ('-$1,200 or $-7 or \N{MINUS SIGN}3', '-1200 -7 -3'),
+    ('5-3=2, (5)-3', '5 3 2 5 3'),
+    ('10 - 3', '10 3'),
+    ('£4.20, 7% of 90 €, **12**', '4.20 7 90 12'),
+    ('48/2 clips, 3/4', '24 0.75'),
+    ('4/0 is none', ''),
+    ('The end is 12.', '12'),
+    ('1,23', '1 23'),
+    ('none', ''),
+  ],
+)
+def test_numbers_in_a_text(text, numbers):
+  assert gsm8k.numbers(text) == [Decimal(n) for n in numbers.split()]
+
+
+@pytest.mark.parametrize(
+  ('answer', 'right', 'marked'),
+  [
+    (' so 2 * 600 = 1200\n#### 1200', 1, 1),
+    ('#### $1,200.00', 1, 1),
+    ('####1200 dollars', 1, 1),
+    ('#### 1200\nQuestion: A?\nAnswer: 3\n#### 3', 1, 1),
+    ('#### 1200\n\nHe has 7.', 1, 1),
+    ('#### 1200.01', 0, 1),
+    ('#### -1200', 0, 1),
+    ('#### 12,00', 0, 1),
+    ('#### 1200/2', 0, 1),
+    ('She pays 1200', 1, 0),
+    ('She pays 1200 for 2', 0, 0),
+    ('#### none, or 1200', 1, 1),
+    ('1200 it is\n####', 1, 0),
+    ('twelve hundred', 0, 0),
+    ('', 0, 0),
+  ],
+)
+def test_gsm8k_compares_final_numbers(answer, right, marked):
+  scores = TASKS['gsm8k'].score(answer, 'So 2*600=1200\n#### 1,200')
+  assert scores == {'exact_match': right, 'marked': marked}
+
+
+def test_numbers_are_compared_to_the_last_digit():
+  score = TASKS['gsm8k'].score
+  reference = '#### 10000000000000000.1'
+  assert score(reference, reference)['exact_match'] == 1
+  # The same float.
+  assert score('#### 10000000000000000.2', reference)['exact_match'] == 0
+
+
+def test_gsm8ks_worked_examples_are_right():
+  seen = set()
+  for _, answer in gsm8k.WORKED:
+    number, marked = gsm8k.final_number(answer)
+    assert marked
+    seen.add(number)
+    steps = [s for s in answer.split('\n')[:-1] if '=' in s]
+    assert steps
+    for step in steps:
+      left, _, right = step.partition(' = ')
+      expression = left.rstrip('0123456789+-*/. ')
+      value = eval(left[len(expression) :], {})
+      assert gsm8k.numbers(right)[0] == value
+    assert gsm8k.numbers(steps[-1].partition('=')[2])[0] == number
+  assert len(gsm8k.WORKED) == 8
+
+
+@pytest.mark.parametrize(
+  ('text', 'normalised'),
+  [
+    ('The  U.S.A.', 'usa'),
+    ('an A-side, a "theme"', 'aside theme'),
+    ('THE', ''),
+    ("Émile  Zola's", 'émile zolas'),
+  ],
+)
+def test_squads_normalisation(text, normalised):
+  assert scoring.normalise(text) == normalised
+
+
+@pytest.mark.parametrize(
+  ('answer', 'reference', 'f1', 'exact'),
+  [
+    ('in the old mill', ('old mill', 'mill'), 2 * 2 / 5, 0),
+    ('Mill mill', 'mill', 2 / 3, 0),
+    ('A', ('A',), 1, 1),
+    ('B', ('A',), 0, 0),
+    ('the Mill.', ('barn', 'mill'), 1, 1),
+    ('mill', (), 0, 0),
+  ],
+)
+def test_f1_counts_words_in_common(answer, reference, f1, exact):
+  assert scoring.f1(answer, reference) == pytest.approx(f1)
+  assert scoring.exact_match(answer, reference) == exact
+
+
+@pytest.mark.parametrize(
+  ('answer', 'score'),
+  [
+    (' unanswerable', 1),
+    ('Unanswerable.\nQuestion: and?', 1),
+    ('unanswerable here', 0),
+    ('', 0),
+    ('1931', 0),
+  ],
+)
+def test_an_unanswerable_question_wants_that_word(answer, score):
+  scores = TASKS['squad_v2'].score(answer, 'unanswerable')
+  assert scores == {'f1': score, 'exact_match': score}
+
+
+def test_an_answerable_question_does_not_want_it():
+  scores = TASKS['squad_v2'].score('unanswerable', ('1931',))
+  assert scores == {'f1': 0, 'exact_match': 0}
+
+
+def test_rouge_counts_pairs_and_the_longest_common_sequence():
+  # Pairs: (goat, elected) of 3 and of 2; sequence: goat elected mayor.
+  scores = summaries.score('goat was elected mayor', 'A goat elected mayor')
+  assert scores['rouge2'] == pytest.approx(2 * (1 / 3) * (1 / 3) / (2 / 3))
+  assert scores['rougeL'] == pytest.approx(3 / 4)
+  # Words are compared by their stems.
+  assert summaries.score('goats elect', 'goat elected')['rouge2'] == 1
+  version, options = summaries.scorer().split('|')
+  assert version.startswith('rouge-score:')
+  assert options == 'stem:yes'
+
+
+def test_an_answer_ends_at_the_first_stop():
+  assert task.cut('a\nb\n\nc', ('\n\n', '\n')) == 'a'
+  assert task.cut('a\nb', ()) == 'a\nb'
+  assert task.cut('\nb', ('\n',)) == ''
+
+
+def test_a_signature_tells_bleu():
+  said = translation.scorer()
+  assert said.startswith('BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|')

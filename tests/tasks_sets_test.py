@@ -1,0 +1,440 @@
+"""Published sets: from their files and from the hub, whole and damaged."""
+
+import collections
+import hashlib
+import json
+import os
+import pathlib
+import sys
+import types
+
+import pandas as pd
+import pytest
+
+from cascades.tasks import GENERATED, TASKS, spec_bench
+
+_FOLDER = pathlib.Path(__file__).parent / 'data/tasks'
+_NAMES = [name for name, task in TASKS.items() if task.source]
+# Examples of the set's own files; a folder with gsm8k/ and spec_bench/.
+_REAL = os.environ.get('CASCADES_DATA')
+
+
+def fixture_of(name):
+  """The file of a set; of a pair of files the first."""
+  return str(min(_FOLDER.glob(f'{name}.*')))
+
+
+def load(name, **options):
+  options = {'path': fixture_of(name)} | options
+  return list(TASKS[name].load(**options))
+
+
+def by_key(name, **options):
+  """References by what is left of an id."""
+  start = f'{name}/test/'
+  return {e.id.removeprefix(start): e.reference for e in load(name, **options)}
+
+
+@pytest.mark.parametrize(
+  ('name', 'references'),
+  [
+    (
+      'squad_v2',
+      {
+        'm1': ('the brothers Karl and Jörg Haas', 'Karl and Jörg Haas'),
+        'm2': 'unanswerable',
+        'm3': ('1931',),
+        'l1': ('Aleph',),
+      },
+    ),
+    (
+      'web_questions',
+      {
+        '0': ('North Macedonia', 'Albania'),
+        '1': ('Dwayne "The Rock" (actor) Johnson',),
+        '2': (),
+      },
+    ),
+    (
+      'natural_questions',
+      {
+        '0': ('Michelangelo', 'Michelangelo Buonarroti'),
+        '1': ('Switzerland',),
+        '2': (),
+      },
+    ),
+    (
+      # Aliases that normalise to the same are there once.
+      'trivia_qa',
+      {'t_1': ('Vltava', 'Moldau', 'Vltava (river)'), 't_2': ('Émile Zola',)},
+    ),
+    (
+      'cnn_dailymail',
+      {
+        'c1': 'Goat is elected mayor of Lund .\nIt has 61 of 90 votes .',
+        'c2': 'Café “Zum Bären” closes after 120 years .',
+      },
+    ),
+    (
+      'xsum',
+      {
+        '101': 'A storm has damaged houses in Aldvik.',
+        '102': 'NaN trains run.',
+      },
+    ),
+    (
+      'wmt14_en_de',
+      {
+        '0': 'Der Zug fährt um sieben Uhr ab.',
+        '1': 'Wir sahen zum ersten Mal das Meer.',
+        '2': 'Er sagte: „Das weiß ich nicht.“',
+      },
+    ),
+    (
+      'spec_bench',
+      {
+        'mt_bench/81': (),
+        'translation/161': (),
+        'math_reasoning/401': (),
+        'rag/481': (),
+      },
+    ),
+  ],
+)
+def test_a_file_holds_these_references(name, references):
+  assert by_key(name) == references
+
+
+@pytest.mark.parametrize('name', _NAMES)
+def test_references_score_full_and_other_answers_do_not(name):
+  task = TASKS[name]
+  if task.metric is None:
+    assert task.score('anything', ()) == {}
+    return
+  full = 100 if task.metric == 'sentence_bleu' else 1
+  for example in load(name):
+    texts = example.reference
+    for text in [texts] if isinstance(texts, str) else texts:
+      said = f' {text}{task.stops[0]} more'
+      scores = task.score(said, example.reference)
+      assert scores[task.metric] == pytest.approx(full)
+    for wrong in ('', '\n', 'Something else entirely'):
+      assert task.score(wrong, example.reference)[task.metric] == 0
+
+
+@pytest.mark.parametrize('name', _NAMES)
+def test_a_prompt_is_worked_examples_then_the_question(name):
+  task = TASKS[name]
+  bare = {e.id: e.prompt for e in load(name, shots=0)}
+  heads = set()
+  for example in load(name):
+    question = bare[example.id]
+    assert example.prompt.endswith(question)
+    assert question.endswith(':')
+    heads.add(example.prompt.removesuffix(question))
+  (head,) = heads
+  # One more shot is one more answer, and the same before it.
+  assert head.endswith('\n\n') == bool(task.shots)
+  last = question.rpartition('\n')[2]
+  assert head.count(f'\n{last} ') == task.shots
+  if task.shots:
+    (fewer, *_) = load(name, shots=task.shots - 1)
+    assert head.startswith(fewer.prompt.removesuffix(bare[fewer.id]))
+  # Nothing that ends an answer is in a worked one.
+  worked = [part.partition(f'\n{last} ')[2] for part in head.split('\n\n')]
+  for answer in worked[:-1]:
+    assert answer
+    assert not [stop for stop in task.stops if stop in answer]
+
+
+@pytest.mark.parametrize('name', _NAMES)
+def test_more_shots_than_there_are_are_refused(name):
+  for shots in (-1, 99):
+    with pytest.raises(ValueError, match=f'shots: {shots} will not do for'):
+      load(name, shots=shots)
+
+
+@pytest.mark.parametrize('name', _NAMES)
+def test_a_seed_decides_the_order_and_nothing_else(name):
+  orders = [[e.id for e in load(name, seed=seed)] for seed in range(6)]
+  assert load(name, seed=3) == load(name, seed=3)
+  assert len({tuple(order) for order in orders}) > 1
+  assert len({frozenset(order) for order in orders}) == 1
+  assert [e.id for e in load(name, seed=5, num_examples=1)] == orders[5][:1]
+
+
+def test_a_conversation_is_its_first_turn():
+  prompts = {e.id: e.prompt for e in load('spec_bench')}
+  assert prompts['spec_bench/test/mt_bench/81'] == (
+    'Question: Write a letter to a lighthouse.\nAnswer:'
+  )
+
+
+def test_one_pair_of_files_has_three_names():
+  stem = _FOLDER / 'wmt14_en_de'
+  for path in (f'{stem}.de', f'{stem}'):
+    assert load('wmt14_en_de', path=path) == load('wmt14_en_de')
+
+
+def test_a_table_may_be_csv_parquet_or_lines(tmp_path):
+  frame = pd.read_csv(_FOLDER / 'xsum.csv', dtype=str, keep_default_na=False)
+  frame.to_parquet(tmp_path / 'test.parquet')
+  (tmp_path / 'test.jsonl').write_text(
+    '\n\n'.join(json.dumps(row) for row in frame.to_dict('records')),
+    encoding='utf-8-sig',
+  )
+  want = load('xsum')
+  for end in ('parquet', 'jsonl'):
+    assert load('xsum', path=str(tmp_path / f'test.{end}')) == want
+
+
+def test_lists_of_a_parquet_table_are_lists(tmp_path):
+  path = tmp_path / 'test.parquet'
+  rows = [{'question': 'who', 'answer': ['She', 'Her']}]
+  pd.DataFrame(rows).to_parquet(path)
+  (example,) = load('natural_questions', path=str(path))
+  assert example.reference == ('She', 'Her')
+
+
+def _hub_rows(name):
+  """The rows of a file in the shape of the hub's."""
+  text = pathlib.Path(fixture_of(name)).read_text(encoding='utf-8')
+  if name == 'squad_v2':
+    return [
+      {
+        'id': qa['id'],
+        'question': qa['question'],
+        'context': paragraph['context'],
+        'answers': {'text': [a['text'] for a in qa['answers']]},
+      }
+      for article in json.loads(text)['data']
+      for paragraph in article['paragraphs']
+      for qa in paragraph['qas']
+    ]
+  if name == 'web_questions':
+    questions = [row['utterance'] for row in json.loads(text)]
+    answers = [
+      ['North Macedonia', 'Albania'],
+      ['Dwayne "The Rock" (actor) Johnson'],
+      [],
+    ]
+    return [
+      {'url': '', 'question': q, 'answers': a}
+      for q, a in zip(questions, answers, strict=True)
+    ]
+  if name == 'trivia_qa':
+    return [
+      {
+        'question_id': row['QuestionId'],
+        'question': row['Question'],
+        'answer': {
+          'value': row['Answer']['Value'],
+          'aliases': row['Answer']['Aliases'],
+          'normalized_aliases': row['Answer']['NormalizedAliases'],
+        },
+      }
+      for row in json.loads(text)['Data']
+    ]
+  if name == 'wmt14_en_de':
+    german = (_FOLDER / 'wmt14_en_de.de').read_text(encoding='utf-8')
+    english = (_FOLDER / 'wmt14_en_de.en').read_text(encoding='utf-8')
+    pairs = zip(english.splitlines(), german.splitlines(), strict=True)
+    return [{'translation': {'en': en, 'de': de}} for en, de in pairs]
+  if name == 'xsum':
+    frame = pd.read_csv(_FOLDER / 'xsum.csv', dtype=str, keep_default_na=False)
+    return frame.to_dict('records')
+  return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize('name', [n for n in _NAMES if n != 'spec_bench'])
+def test_the_hub_gives_the_same_examples(name, monkeypatch):
+  asked = []
+
+  def load_dataset(*names, **options):
+    asked.append((*names, options['split'], options['revision']))
+    return _hub_rows(name)
+
+  hub = types.SimpleNamespace(load_dataset=load_dataset)
+  monkeypatch.setitem(sys.modules, 'datasets', hub)
+  assert load(name, path=None) == load(name)
+  source = TASKS[name].source
+  assert asked == [
+    (source.hub, source.config, source.splits['test'], source.revision)
+  ]
+  (said,) = source.provenance(None).values()
+  assert said.startswith(source.hub)
+
+
+@pytest.mark.parametrize('name', _NAMES)
+def test_without_a_hub_a_sentence_says_what_to_download(name, monkeypatch):
+  def load_dataset(*names, **options):
+    raise ConnectionError('no\nnetwork.')
+
+  hub = types.SimpleNamespace(load_dataset=load_dataset)
+  monkeypatch.setitem(sys.modules, 'datasets', hub)
+  with pytest.raises(ValueError, match='cannot be had') as e:
+    load(name, path=None)
+  text = str(e.value)
+  assert '\n' not in text
+  assert TASKS[name].source.get in text
+  assert '--config.task.path=' in text
+  assert ('no network)' in text) == (TASKS[name].source.hub is not None)
+
+
+_SQUAD = '{"data": [{"paragraphs": [{"context": "C", "qas": [%s]}]}]}'
+_ASKED = '"id": "1", "question": "Q"'
+_DAMAGED = {
+  'no-file': ('gsm8k', None, r'cannot be read \(No such file'),
+  'empty': ('gsm8k', '', 'has no rows'),
+  'not-json': (
+    'gsm8k',
+    '{"question": "Q", "answer": "#### 1"}\n{"question": ',
+    r'file, line 2, is not JSON \(Expecting value\)',
+  ),
+  'not-an-object': ('gsm8k', '3', 'line 1, is not an object'),
+  'no-field': ('gsm8k', '\n{"question": "Q"}', "line 2, has no 'answer'"),
+  'no-text': (
+    'gsm8k',
+    '{"question": 3, "answer": ""}',
+    "line 1, has a 'question' that is not text",
+  ),
+  'no-question': (
+    'gsm8k',
+    '{"question": " ", "answer": "#### 1"}',
+    "line 1, has an empty 'question'",
+  ),
+  'no-number': (
+    'gsm8k',
+    '{"question": "Q", "answer": "4\\n#### none"}',
+    "line 1, has an 'answer' without a number after ####",
+  ),
+  'no-list': (
+    'natural_questions',
+    '{"question": "Q", "answer": "A"}',
+    "line 1, has a 'answer' that is not a list",
+  ),
+  'no-texts': (
+    'natural_questions',
+    '{"question": "Q", "answer": [1]}',
+    "line 1, has a 'answer' that is not a list of texts",
+  ),
+  'squad-1': (
+    'squad_v2',
+    _SQUAD % f'{{{_ASKED}, "answers": []}}',
+    r"file, data\[0\]\.paragraphs\[0\]\.qas\[0\], has no 'is_impossible'",
+  ),
+  'squad-contradicts': (
+    'squad_v2',
+    _SQUAD % f'{{{_ASKED}, "answers": [], "is_impossible": false}}',
+    "has 'answers' that contradict 'is_impossible'",
+  ),
+  'squad-twice': (
+    'squad_v2',
+    _SQUAD
+    % ', '.join([f'{{{_ASKED}, "answers": [], "is_impossible": true}}'] * 2),
+    r"qas\[1\], has the id '1' a second time",
+  ),
+  'squad-lines': ('squad_v2', '[]', 'is not an object'),
+  'squad-broken': (
+    'squad_v2',
+    '{\n"data":\n',
+    r'file, line 2, is not JSON \(Expecting value\)',
+  ),
+  'web-object': ('web_questions', '{}', 'is not a JSON list'),
+  'web-target': (
+    'web_questions',
+    '[{"utterance": "Q", "targetValue": "Bob"}]',
+    r"\[0\], has a 'targetValue' that is not '\(list \.\.\.\)'",
+  ),
+  'trivia-secret': (
+    'trivia_qa',
+    '{"Data": [{"QuestionId": "1", "Question": "Q"}]}',
+    r"Data\[0\], has no 'answer'",
+  ),
+  'no-turns': (
+    'spec_bench',
+    '{"question_id": 1, "category": "qa", "turns": []}',
+    "line 1, has no text in 'turns'",
+  ),
+}
+
+
+@pytest.mark.parametrize('case', _DAMAGED)
+def test_a_damaged_file_is_named(case, tmp_path):
+  name, text, message = _DAMAGED[case]
+  path = tmp_path / 'file'
+  if text is not None:
+    path.write_text(text)
+  with pytest.raises(ValueError, match=message) as e:
+    load(name, path=str(path))
+  assert str(e.value).startswith(f'path: {path}')
+  assert str(e.value).count(str(path)) == 1
+  assert str(e.value).endswith(f'; give {TASKS[name].source.get}.')
+
+
+def test_tables_and_pairs_that_are_damaged_are_named(tmp_path):
+  path = tmp_path / 'test.csv'
+  path.write_text('document,summary,id\na,b,1\nc,d,2,3\n')
+  with pytest.raises(ValueError, match=r'test\.csv cannot be read .*line 3'):
+    load('xsum', path=str(path))
+  path.write_text('document,summary,id\na,b,1\nc,,2\n')
+  with pytest.raises(ValueError, match=r"test\.csv, row 2, has an empty 'summ"):
+    load('xsum', path=str(path))
+  path = tmp_path / 'test.parquet'
+  path.write_text('no table')
+  with pytest.raises(ValueError, match=r'test\.parquet cannot be read'):
+    load('xsum', path=str(path))
+  (tmp_path / 'pair.en').write_text('One.\nTwo.\n')
+  (tmp_path / 'pair.de').write_text('Eins.\n')
+  with pytest.raises(ValueError, match=r'pair\.en has 2 lines and .*\.de 1;'):
+    load('wmt14_en_de', path=str(tmp_path / 'pair'))
+  (tmp_path / 'pair.de').write_bytes(b'Eins.\nZw\xf6lf.\n')
+  with pytest.raises(ValueError, match=r'pair\.de is no UTF-8 text \(byte 8'):
+    load('wmt14_en_de', path=str(tmp_path / 'pair'))
+
+
+@pytest.mark.parametrize('name', _NAMES)
+def test_a_file_is_known_by_its_hash(name):
+  source = TASKS[name].source
+  found = source.provenance(fixture_of(name))['files']
+  assert set(found) == {p.name for p in _FOLDER.glob(f'{name}.*')}
+  for file, said in found.items():
+    want = hashlib.sha256((_FOLDER / file).read_bytes()).hexdigest()
+    assert said == want
+  with pytest.raises(ValueError, match='cannot be read'):
+    source.provenance('/nowhere/at/all')
+
+
+@pytest.mark.parametrize('name', _NAMES)
+def test_unknown_splits_are_named(name):
+  with pytest.raises(ValueError, match="'dev' is not a split"):
+    load(name, split='dev')
+
+
+@pytest.mark.parametrize('name', GENERATED)
+def test_made_up_tasks_take_no_file_and_no_shots(name):
+  for options in ({'path': 'a.jsonl'}, {'shots': 2}):
+    with pytest.raises(ValueError, match=f'task: {name} makes its problems'):
+      next(TASKS[name].load(**options))
+  assert next(TASKS[name].load(path=None, shots=0))
+
+
+@pytest.mark.skipif(not _REAL, reason='CASCADES_DATA names no folder')
+def test_every_official_answer_of_gsm8k_is_right():
+  task = TASKS['gsm8k']
+  path = f'{_REAL}/gsm8k/test.jsonl'
+  examples = list(task.load(path=path, num_examples=None))
+  assert len(examples) == len({e.id for e in examples}) == 1319
+  for example in examples:
+    right = task.score(f' {example.reference}\n\n', example.reference)
+    assert right == {'exact_match': 1.0, 'marked': 1.0}
+    wrong = example.reference + '1'
+    assert task.score(wrong, example.reference)['exact_match'] == 0
+
+
+@pytest.mark.skipif(not _REAL, reason='CASCADES_DATA names no folder')
+def test_spec_bench_has_eighty_prompts_of_each_category():
+  path = f'{_REAL}/spec_bench/question.jsonl'
+  examples = TASKS['spec_bench'].load(path=path, num_examples=None)
+  found = collections.Counter(e.id.split('/')[2] for e in examples)
+  assert found == dict.fromkeys(('mt_bench', *spec_bench.CATEGORIES), 80)
