@@ -214,7 +214,7 @@ def benchmark(
         keys.add(key)
         yield key, question, reference
       if not keys:
-        raise DamagedError(f'{path} has no {split} rows')
+        raise DamagedError(f'{path or source.hub} has no {split} rows')
     except DamagedError as e:
       raise ValueError(f'path: {e}; give {source.get}.') from None
 
