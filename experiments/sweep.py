@@ -21,6 +21,7 @@ import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import ml_collections
 from absl import app, flags
 from ml_collections import config_flags
 
@@ -32,6 +33,7 @@ _CONFIG = config_flags.DEFINE_config_file(
 _WORKDIR = flags.DEFINE_string(
   'workdir', None, 'Where results go; by default runs/<name of the config>.'
 )
+_CONFIGS = pathlib.Path(__file__).resolve().parent.parent / 'configs'
 # The two models alone: no gamma, no options and no lenience.
 _ALONE = ('verifier_only', 'drafter_only')
 # Methods whose lenience means nothing, so that they are a single point.
@@ -73,6 +75,40 @@ class Curve:
       self.method, self.verification, self.gate, self.bonus, self.drafts
     )
     return f'{name} gamma {self.gamma}' if self.gamma else name
+
+
+# What `tiny` makes of a config, and of what it says of its task.
+_TINY = {
+  'verifier': 'tiny-verifier',
+  'drafter': 'tiny-drafter',
+  'num_examples': 4,
+  'batch_size': 8,
+  'mesh': (1, 1),
+}
+_TINY_TASK = {'shots': 0, 'max_new_tokens': 32}
+
+
+def _shrunk(config):
+  """A config as it is run: where it says `tiny`, a rehearsal of it."""
+  if not config.get('tiny'):
+    return config
+  config = ml_collections.ConfigDict(config.to_dict())
+  config.update(_TINY)
+  if 'task' in config:
+    config.task.update(_TINY_TASK)
+  return config
+
+
+def default_workdir(path: pathlib.Path, tiny: bool = False) -> pathlib.Path:
+  """Where the results of a config file go.
+
+  `runs/quickstart`, and `runs/gemma2_2b_9b/gsm8k` of a file in a folder of
+  configs; what a rehearsal leaves lies apart, in `runs/tiny/...`.
+  """
+  name = path.with_suffix('').resolve()
+  known = name.is_relative_to(_CONFIGS)
+  parts = name.relative_to(_CONFIGS).parts if known else (name.name,)
+  return pathlib.Path('runs', *(['tiny'] if tiny else []), *parts)
 
 
 def _mesh(config) -> tuple[int, int]:
@@ -119,7 +155,7 @@ def load_examples(config, task) -> tuple[list, dict[str, Any]]:
     before a question, the hashes of the files, and what computes its scores.
 
   Raises:
-    ValueError: The set is absent or damaged.
+    ValueError: The set is absent or damaged, or code may not be run.
   """
   said = _of_task(config)
   shots, path = said.get('shots'), said.get('path') or None
@@ -130,6 +166,7 @@ def load_examples(config, task) -> tuple[list, dict[str, Any]]:
       num_examples=config.num_examples,
       path=path,
       shots=shots,
+      allow_code_execution=bool(said.get('allow_code_execution')),
     )
   )
   if task.source is None:
@@ -409,6 +446,7 @@ class Decoder:
       gamma=curve.gamma,
       temperature=config.temperature,
       batch_size=self.batch_size,
+      cache_length=config.get('cache_length', 4096),
       mesh=_mesh(config),
       verification=curve.verification,
       gate=curve.gate,
@@ -492,7 +530,9 @@ def main() -> None:
   chosen = curves(
     config, cli.load_config_module(path), config_flags.get_override_values(flag)
   )
-  workdir = pathlib.Path(_WORKDIR.value or pathlib.Path('runs') / path.stem)
+  workdir = pathlib.Path(
+    _WORKDIR.value or default_workdir(path, bool(config.get('tiny')))
+  )
   run(config, chosen, workdir)
 
 
@@ -515,6 +555,7 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
     sharding,
   )
 
+  config = _shrunk(config)
   # Whatever the user can get wrong is looked at before a model is loaded.
   tasks = tasks_of(config)
   for name in ('num_examples', 'batch_size'):

@@ -2,6 +2,7 @@
 
 from cascades.tasks import (
   gsm8k,
+  mbpp,
   numerals,
   questions,
   spec_bench,
@@ -18,6 +19,7 @@ TASKS: dict[str, Task] = {
     word_problems.TASK,
     numerals.TASK,
     gsm8k.TASK,
+    mbpp.TASK,
     squad.TASK,
     *questions.TASKS,
     *summaries.TASKS,

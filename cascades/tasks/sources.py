@@ -163,6 +163,8 @@ class Source:
     config: Which of the hub's variants.
     splits: The hub's split for each of ours. Where the answers of a test split
       are secret, 'test' is the split on which results are published.
+    of_split: `of_split(row, split)` says whether a row is one of the split's,
+      where a file holds several.
     revision: Of the hub's files.
     files: The files that a path stands for.
   """
@@ -174,6 +176,7 @@ class Source:
   splits: Mapping[str, str] = dataclasses.field(
     default_factory=lambda: {'train': 'train', 'test': 'test'}
   )
+  of_split: Callable[[Mapping[str, Any], str], bool] | None = None
   revision: str | None = None
   files: Callable[[pathlib.Path], Sequence[pathlib.Path]] = lambda path: [path]
 

@@ -14,6 +14,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from cascades.tasks import sandbox
 from cascades.tasks.sources import DamagedError, Source, at
 
 SPLITS = ('train', 'validation', 'test')
@@ -44,11 +45,12 @@ class Task:
 
   Attributes:
     name: Key in `TASKS`.
-    load: `load(split='test', seed=0, num_examples=500, path=None, shots=None)`
-      yields `Example`s; the same arguments always yield the same examples, and
-      fewer of them the first of more. `path` is a file of the set as its
-      authors give it out, else it comes from the Hugging Face hub; `shots` is
-      the number of worked examples before the question, by default the task's.
+    load: `load(split='test', seed=0, num_examples=500, path=None, shots=None,
+      allow_code_execution=False)` yields `Example`s; the same arguments always
+      yield the same examples, and fewer of them the first of more. `path` is a
+      file of the set as its authors give it out, else it comes from the Hugging
+      Face hub; `shots` is the number of worked examples before the question, by
+      default the task's. The last must be given where the task `runs_code`.
     score: `score(answer, reference)` maps metric names to floats.
     metric: The score that `quality` reports; None where there is nothing to
       score, and only speed counts.
@@ -63,6 +65,7 @@ class Task:
     corpus: Quality of all answers together, from the sum of each score over
       them, where that is not the mean of `metric`.
     scorer: Tells what computed the scores, with its version.
+    runs_code: Whether `score` runs what models write, in `sandbox`.
   """
 
   name: str
@@ -76,6 +79,7 @@ class Task:
   stops: tuple[str, ...] = ()
   corpus: Callable[[Mapping[str, float]], float] | None = None
   scorer: Callable[[], str] | None = None
+  runs_code: bool = False
 
 
 def split_of(key: str) -> str:
@@ -116,7 +120,15 @@ def generated(
     while True:
       yield problem(rng)
 
-  def load(split='test', seed=0, num_examples=500, path=None, shots=None):
+  def load(
+    split='test',
+    seed=0,
+    num_examples=500,
+    path=None,
+    shots=None,
+    allow_code_execution=False,
+  ):
+    del allow_code_execution  # There is no code to run.
     _check_split(name, split, SPLITS)
     if path or shots:
       raise ValueError(
@@ -153,8 +165,10 @@ def benchmark(
   *,
   score: Callable[[str, Reference], Mapping[str, float]],
   worked: Sequence[tuple[str, str]] = (),
+  joint: str = ' ',
   shots: int = 0,
   stops: Sequence[str] = (),
+  runs_code: bool = False,
   **fields,
 ) -> Task:
   """A task whose problems are those of a published set.
@@ -173,15 +187,17 @@ def benchmark(
     score: As a task's, for an answer that ends where it should.
     worked: (question, answer) pairs to be shown; written for this project, so
       that a prompt is the same wherever the set comes from.
+    joint: Stands between question and answer.
     shots: How many of them are shown by default.
     stops: As a task's.
+    runs_code: As a task's.
     **fields: The task's other fields.
 
   Returns:
     The task. Its `load` takes `num_examples` in an order that the seed
     shuffles, for sets are sorted by subject. It raises ValueError for an
-    unknown split, for more shots than there are, and for a set that is absent
-    or damaged.
+    unknown split, for more shots than there are, for a set that is absent or
+    damaged, and for code that may not, or cannot safely, be run.
   """
   default = shots
 
@@ -190,22 +206,35 @@ def benchmark(
     try:
       for number, (place, row) in enumerate(source.rows(path, split)):
         with at(place):
+          if source.of_split and not source.of_split(row, split):
+            continue
           key, question, reference = problem(row, number)
           if key in keys:
             raise DamagedError(f'has the id {key!r} a second time')
         keys.add(key)
         yield key, question, reference
+      if not keys:
+        raise DamagedError(f'{path or source.hub} has no {split} rows')
     except DamagedError as e:
       raise ValueError(f'path: {e}; give {source.get}.') from None
 
-  def load(split='test', seed=0, num_examples=500, path=None, shots=None):
+  def load(
+    split='test',
+    seed=0,
+    num_examples=500,
+    path=None,
+    shots=None,
+    allow_code_execution=False,
+  ):
+    if runs_code:
+      _check_allowed(name, allow_code_execution)
     _check_split(name, split, source.splits)
     shots = default if shots is None else shots
     if not 0 <= shots <= len(worked):
       raise ValueError(
         f'shots: {shots} will not do for {name}; give 0 to {len(worked)}.'
       )
-    head = ''.join(f'{asked} {said}\n\n' for asked, said in worked[:shots])
+    head = ''.join(f'{q}{joint}{a}\n\n' for q, a in worked[:shots])
     found = list(problems(path, split))
     random.Random(f'{name}/{split}/{seed}').shuffle(found)
     for key, question, reference in found[:num_examples]:
@@ -222,8 +251,20 @@ def benchmark(
     source=source,
     shots=shots,
     stops=tuple(stops),
+    runs_code=runs_code,
     **fields,
   )
+
+
+def _check_allowed(name: str, allowed: bool) -> None:
+  """Refuses to run what models write unless that is wanted, and safe."""
+  if not allowed:
+    raise ValueError(
+      f'task: {name} runs the programs that models write, confined as'
+      ' cascades/tasks/sandbox.py says; allow it with'
+      ' --config.task.allow_code_execution=True.'
+    )
+  sandbox.check()
 
 
 def _check_split(name: str, split: str, splits: Sequence[str]) -> None:

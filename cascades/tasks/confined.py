@@ -1,0 +1,287 @@
+"""A process that confines itself, runs a program and its tests, and proves it.
+
+It is started by `sandbox.run` as a file of its own, so it may import nothing
+but the standard library. It reads one JSON object from its standard input:
+
+  program     Python text that nobody has looked at.
+  tests       Python text that is run after it, in the same module.
+  token       Secret of this run.
+  readable    Folders and files that may be read.
+  cpu_s, memory_bytes, open_files
+              Limits.
+
+and writes to the descriptor that its argument names: `ready` once it is
+confined, or `refused` and the reason; then the token, if every test has passed.
+Both lines before the program runs are its own; what comes later may be the
+program's, which does not know the token.
+
+The kernel enforces what is forbidden, not Python, and root is bound too:
+
+- Landlock: no file is read but the standard library and what it needs, so
+  neither /proc nor anything of the user's; none is written, made or removed.
+- seccomp: whatever is not in `_CALLS` fails with EPERM. There is no socket, no
+  new process or thread, no other program, no signal to anybody, and no way
+  around Landlock (`truncate`, `chmod`, io_uring, ...).
+- Limits on processor time, memory and open files.
+
+References: landlock(7), seccomp(2), seccomp_rule_add(3), setrlimit(2).
+"""
+
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import resource
+import signal
+import sys
+import termios
+import traceback
+import types
+
+# The module that the program believes to be: not __main__, so that a program's
+# own demonstration does not run.
+_NAME = 'answer'
+
+# Of <linux/prctl.h>.
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NO_NEW_PRIVS = 38
+
+# System calls of Landlock, the same on every architecture that Python knows.
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_RULESET_VERSION = 1
+_RULE_PATH_BENEATH = 1
+_READ_FILE, _READ_FOLDER = 1 << 2, 1 << 3
+# How many kinds of access to files each version of Landlock can forbid.
+_KINDS = {1: 13, 2: 14, 3: 15, 4: 15}
+_KINDS_NOW = 16
+
+# Of <seccomp.h>.
+_ALLOW = 0x7FFF0000
+_FAIL = 0x00050000
+_EQUAL, _MASKED = 4, 7
+
+# What Python needs to compute, to import and to print.
+_CALLS = """
+access brk clock_getres clock_gettime clock_nanosleep close dup dup2 dup3
+exit exit_group faccessat faccessat2 fstat fstatfs futex get_robust_list getcwd
+getdents64 getegid geteuid getgid getpgid getpid getppid getrandom getresgid
+getresuid getrusage gettid gettimeofday getuid lseek lstat madvise mmap mprotect
+mremap munmap nanosleep newfstatat pread64 read readlink readlinkat readv
+restart_syscall rseq rt_sigaction rt_sigprocmask rt_sigreturn sched_getaffinity
+sched_yield set_robust_list sigaltstack stat statx sysinfo time times uname
+write writev
+""".split()
+# Bits of `open` that write, make or shorten a file.
+_WRITES = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC
+# (call, argument, comparison, value or mask, masked value): these are allowed
+# for some arguments alone. By `fcntl` and `ioctl`, a file could be made to send
+# signals to its owner, which may be any process.
+_CALLS_IF = [
+  ('open', 1, _MASKED, _WRITES, 0),
+  ('openat', 2, _MASKED, _WRITES, 0),
+  # Limits may be read, not set: those of other processes neither.
+  ('prlimit64', 2, _EQUAL, 0, 0),
+  *(
+    ('fcntl', 1, _EQUAL, command, 0)
+    for command in (
+      fcntl.F_DUPFD,
+      fcntl.F_DUPFD_CLOEXEC,
+      fcntl.F_GETFD,
+      fcntl.F_SETFD,
+      fcntl.F_GETFL,
+    )
+  ),
+  *(
+    ('ioctl', 1, _EQUAL, request, 0)
+    for request in (termios.TCGETS, termios.FIOCLEX, termios.FIONCLEX)
+  ),
+]
+
+
+class _Comparison(ctypes.Structure):
+  """scmp_arg_cmp of <seccomp.h>."""
+
+  _fields_ = [
+    ('arg', ctypes.c_uint),
+    ('op', ctypes.c_int),
+    ('a', ctypes.c_uint64),
+    ('b', ctypes.c_uint64),
+  ]
+
+
+class _PathBeneath(ctypes.Structure):
+  """landlock_path_beneath_attr of <linux/landlock.h>."""
+
+  _pack_ = 1
+  _fields_ = [('access', ctypes.c_uint64), ('folder', ctypes.c_int32)]
+
+
+class Refused(Exception):  # noqa: N818 (it is an answer, not an error)
+  """This machine cannot confine the process."""
+
+
+def _limit(cpu_s: int, memory_bytes: int, open_files: int) -> None:
+  """What the process may take of the machine."""
+  for kind, soft, hard in (
+    # At the first a signal that can be caught, at the second the end.
+    (resource.RLIMIT_CPU, cpu_s, cpu_s + 1),
+    (resource.RLIMIT_AS, memory_bytes, memory_bytes),
+    (resource.RLIMIT_NOFILE, open_files, open_files),
+    (resource.RLIMIT_FSIZE, 0, 0),
+    (resource.RLIMIT_CORE, 0, 0),
+  ):
+    try:
+      resource.setrlimit(kind, (soft, hard))
+    except (OSError, ValueError) as e:
+      raise Refused(f'limits cannot be set: {e}') from None
+
+
+def _forbid_files(libc: ctypes.CDLL, readable: list[str]) -> None:
+  """Leaves nothing of the file system but reading some of it."""
+  version = libc.syscall(_CREATE_RULESET, None, 0, _RULESET_VERSION)
+  if version < 1:
+    raise Refused('its kernel has no Landlock')
+  kinds = ctypes.c_uint64((1 << _KINDS.get(version, _KINDS_NOW)) - 1)
+  rules = libc.syscall(_CREATE_RULESET, ctypes.byref(kinds), 8, 0)
+  if rules < 0:
+    raise Refused('Landlock takes no rules')
+  for path in readable:
+    try:
+      place = os.open(path, os.O_PATH)
+    except OSError:
+      # Not every system has every one of them.
+      continue
+    access = _READ_FILE | (_READ_FOLDER if os.path.isdir(path) else 0)
+    rule = ctypes.byref(_PathBeneath(access, place))
+    if libc.syscall(_ADD_RULE, rules, _RULE_PATH_BENEATH, rule, 0):
+      raise Refused(f'Landlock takes no rule for {path}')
+    os.close(place)
+  if libc.syscall(_RESTRICT_SELF, rules, 0):
+    raise Refused('Landlock cannot be applied')
+  os.close(rules)
+
+
+def _forbid_calls() -> None:
+  """Leaves the system calls of `_CALLS` and `_CALLS_IF`."""
+  try:
+    seccomp = ctypes.CDLL('libseccomp.so.2')
+  except OSError:
+    raise Refused('it has no libseccomp.so.2') from None
+  seccomp.seccomp_init.restype = ctypes.c_void_p
+  seccomp.seccomp_init.argtypes = [ctypes.c_uint32]
+  seccomp.seccomp_load.argtypes = [ctypes.c_void_p]
+  seccomp.seccomp_rule_add_array.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_uint32,
+    ctypes.c_int,
+    ctypes.c_uint,
+    ctypes.POINTER(_Comparison),
+  ]
+  # Calls of another architecture than the native one end the process.
+  rules = seccomp.seccomp_init(_FAIL | errno.EPERM)
+
+  def allow(name, *comparisons):
+    number = seccomp.seccomp_syscall_resolve_name(name.encode())
+    # Not every architecture has every call.
+    if number < 0:
+      return
+    given = (_Comparison * len(comparisons))(*comparisons)
+    if seccomp.seccomp_rule_add_array(
+      rules, _ALLOW, number, len(comparisons), given
+    ):
+      raise Refused(f'seccomp takes no rule for {name}')
+
+  for name in _CALLS:
+    allow(name)
+  for name, *comparison in _CALLS_IF:
+    allow(name, _Comparison(*comparison))
+  if seccomp.seccomp_load(rules):
+    raise Refused('its kernel takes no seccomp filter')
+
+
+def _look(libc: ctypes.CDLL) -> None:
+  """Tries what must fail, for a kernel may promise more than it keeps."""
+
+  def fork():
+    if not os.fork():
+      os._exit(0)
+
+  def connect():
+    if libc.socket(1, 1, 0) < 0:
+      raise PermissionError
+
+  for name, attempt in {
+    'files can be read': lambda: os.open('/', os.O_RDONLY),
+    'files can be written': lambda: os.open('file', os.O_WRONLY | os.O_CREAT),
+    'processes can be made': fork,
+    'sockets can be made': connect,
+    'signals can be sent': lambda: os.kill(os.getppid(), 0),
+  }.items():
+    try:
+      attempt()
+    except PermissionError:
+      continue
+    except OSError as e:
+      raise Refused(f'{name}, or fail in another way: {e}') from None
+    raise Refused(f'{name} all the same')
+
+
+def confine(limits: dict[str, int], readable: list[str]) -> None:
+  """Takes from this process what a program must not have, for good.
+
+  Args:
+    limits: `cpu_s`, `memory_bytes` and `open_files`.
+    readable: Folders and files that may be read.
+
+  Raises:
+    Refused: Something cannot be taken here.
+  """
+  libc = ctypes.CDLL(None)
+  # It must not outlive the one who waits for it.
+  libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+  if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+    raise Refused('privileges cannot be given up')
+  _limit(**limits)
+  _forbid_files(libc, readable)
+  _forbid_calls()
+  _look(libc)
+
+
+def main() -> None:
+  """Confines itself, runs the program, then its tests, then proves it."""
+  # Bound now: the program may put other things in their places.
+  leave, write, run, proof = os._exit, os.write, exec, int(sys.argv[1])
+  given = json.load(sys.stdin)
+  token = given['token'].encode()
+  nothing = os.open(os.devnull, os.O_RDONLY)
+  os.dup2(nothing, 0)
+  os.close(nothing)
+  limits = {
+    name: given[name] for name in ('cpu_s', 'memory_bytes', 'open_files')
+  }
+  try:
+    confine(limits, given['readable'])
+  except Refused as e:
+    write(proof, f'refused {e}\n'.encode())
+    leave(1)
+  write(proof, b'ready\n')
+  module = types.ModuleType(_NAME)
+  sys.modules[_NAME] = module
+  try:
+    # Asserts stay, whatever flags Python was started with.
+    tests = compile(given['tests'], '<tests>', 'exec', optimize=0)
+    program = compile(given['program'], '<program>', 'exec', optimize=0)
+    run(program, module.__dict__)
+    run(tests, module.__dict__)
+    write(proof, token)
+  except BaseException:
+    # SystemExit too: a program that ends before its tests has not passed them.
+    traceback.print_exc()
+    leave(1)
+  # Nothing of the program's runs at exit.
+  leave(0)
+
+
+if __name__ == '__main__':
+  main()

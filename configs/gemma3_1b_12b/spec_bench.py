@@ -1,0 +1,16 @@
+"""Spec-Bench with Gemma 3, 1B drafting for 12B.
+
+Command: python -m experiments.sweep
+  --config=configs/gemma3_1b_12b/spec_bench.py
+Shows: tokens per verifier call, and latency, for the paper's rules, by
+lenience.
+Setting: Spec-Bench is not among the paper's tasks: its prompts as they are,
+first turns, and no quality. The pair is newer than the paper. configs/paper.py
+says what else departs from it.
+Needs: 25.5 GB of weights, 41.1 GB in all at batch_size 8: one H100 (80 GB), for
+about 9 h by estimate (86 points).
+"""
+
+from configs import paper
+
+get_config, sweep = paper.setting('gemma3_1b_12b', 'spec_bench')
