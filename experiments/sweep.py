@@ -461,6 +461,7 @@ class Decoder:
       curve.leniences or (0.0,),
       max_new_tokens=self.task.max_new_tokens,
       seed=seed,
+      stop_strings=self.task.stops,
     )
     wall = time.perf_counter() - start
     wall -= self._clock.seconds - compiled
