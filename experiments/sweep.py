@@ -82,7 +82,6 @@ _TINY = {
   'verifier': 'tiny-verifier',
   'drafter': 'tiny-drafter',
   'num_examples': 4,
-  'batch_size': 8,
   'mesh': (1, 1),
 }
 _TINY_TASK = {'shots': 0, 'max_new_tokens': 32}

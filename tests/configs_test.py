@@ -1,29 +1,40 @@
 """Every config loads, documents itself, and asks for what exists."""
 
+import functools
+import json
 import pathlib
+import sys
 
 import ml_collections
+import pandas as pd
 import pytest
 
-from cascades import methods
+from cascades import batching, checkpoints, methods, metrics, models, records
 from cascades.tasks import GENERATED, TASKS
+from configs import paper
 from experiments import cli, sweep
 
-_CONFIGS = sorted(
-  (pathlib.Path(__file__).parent.parent / 'configs').glob('*.py')
-)
-
-
-@pytest.mark.parametrize('path', _CONFIGS, ids=lambda p: p.stem)
-def test_a_config_is_documented(path):
-  module = cli.load_config_module(path)
-  assert isinstance(module.get_config(), ml_collections.ConfigDict)
-  assert f'--config=configs/{path.name}' in module.__doc__
-  assert 'Shows:' in module.__doc__
+_ROOT = pathlib.Path(__file__).parent.parent / 'configs'
+# By name, such as 'quickstart' and 'gemma2_2b_9b/gsm8k'; what the latter share
+# is none.
+_CONFIGS = {
+  path.relative_to(_ROOT).with_suffix('').as_posix(): path
+  for path in sorted(_ROOT.rglob('*.py'))
+  if path.name != 'paper.py'
+}
+_OF_PAIRS = [f'{pair}/{task}' for pair in paper.PAIRS for task in paper.TASKS]
 
 
 def _module(name):
-  return cli.load_config_module(next(p for p in _CONFIGS if p.stem == name))
+  return cli.load_config_module(_CONFIGS[name])
+
+
+@pytest.mark.parametrize('name', _CONFIGS)
+def test_a_config_is_documented(name):
+  module = _module(name)
+  assert isinstance(module.get_config(), ml_collections.ConfigDict)
+  assert f'--config=configs/{name}.py' in module.__doc__
+  assert 'Shows:' in module.__doc__
 
 
 def _quickstart():
@@ -37,13 +48,16 @@ def _by_name(curves):
   return found
 
 
-@pytest.mark.parametrize('name', ['quickstart', 'baselines'])
+@pytest.mark.parametrize(
+  'name',
+  ['quickstart', 'baselines', 'tiny_gsm8k', 'tiny_spec_bench', *_OF_PAIRS],
+)
 def test_a_sweep_asks_for_what_can_be_run(name):
   module = _module(name)
   config = module.get_config()
   chosen = sweep.curves(config, module, {})
   sweep.check(chosen, config.temperature)
-  assert set(config.tasks) <= set(TASKS)
+  assert list(sweep.tasks_of(config)) == list(config.tasks)
   for curve in chosen:
     assert list(curve.leniences) == sorted(curve.leniences)
 
@@ -185,3 +199,114 @@ def test_curves_that_are_there_twice_are_refused_unless_overridden():
     sweep.check(chosen, 1.0)
   chosen = sweep.curves(config, module, {'gamma': 4})
   assert chosen == [sweep.Curve('diff', (0.1, 0.5), 4)]
+
+
+def test_every_pair_has_a_config_for_every_task():
+  assert {name for name in _CONFIGS if '/' in name} == set(_OF_PAIRS)
+  assert set(paper.TASKS) == set(TASKS) - set(GENERATED)
+
+
+@pytest.mark.parametrize('name', _OF_PAIRS)
+def test_a_config_of_a_pair_is_the_papers_setting(name):
+  module = _module(name)
+  config = module.get_config()
+  pair, task = name.split('/')
+  assert config.tasks == (task,)
+  assert config.task.shots == TASKS[task].shots
+  # 'gemma2_2b_9b' names the drafter, then the verifier.
+  family, *sizes = pair.split('_')
+  assert [config.drafter, config.verifier] == [
+    f'{family}-{size}-pt' for size in sizes
+  ]
+  assert (config.gamma, config.temperature) == (1, 1.0)
+  chosen = sweep.curves(config, module, {})
+  for curve in chosen:
+    method = methods.METHODS.get(curve.method)
+    if method is None or method.rule is None or 'seq' in curve.verification:
+      continue
+    assert curve.leniences[0] == method.strict
+    assert curve.leniences[-1] == method.drafter_only
+  # Nothing runs what models write unless its user says so.
+  assert config.task.allow_code_execution is False
+  assert ('--config.task.allow_code_execution=True' in module.__doc__) == TASKS[
+    task
+  ].runs_code
+
+
+def test_configs_of_pairs_say_what_they_need(monkeypatch):
+  describe = functools.cache(checkpoints.describe)
+  monkeypatch.setattr(checkpoints, 'describe', describe)
+  known = models.gemma_checkpoints()
+  for name in _OF_PAIRS:
+    module = _module(name)
+    config = module.get_config()
+    assert {config.verifier, config.drafter} <= set(known)
+    said = ' '.join(module.__doc__.partition('Needs: ')[2].split())
+    assert said == paper.needs(config, sweep.curves(config, module, {})), name
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='mbpp needs its sandbox')
+def test_a_rehearsal_runs_every_task_from_end_to_end(tmp_path, monkeypatch):
+  # Prompts of a length, one at a time, so that all share what is compiled.
+  bucket = batching.bucket
+  monkeypatch.setattr(
+    batching,
+    'bucket',
+    lambda n, least=64: bucket(n, 512 if least == 64 else least),
+  )
+  files = sorted((pathlib.Path(__file__).parent / 'data/tasks').iterdir())
+  files = {path.stem: path for path in files}
+  costs = metrics.Costs(
+    verifier_token_s=1.0, drafter_token_s=0.1, verify_s={1: 1.2}
+  ).to_json()
+  for task in paper.TASKS:
+    module = _module(f'gemma2_2b_9b/{task}')
+    config = module.get_config()
+    config.update(tiny=True, batch_size=1, lenience=(0.5,))
+    config.task.update(path=str(files[task]), allow_code_execution=True)
+    workdir = tmp_path / task
+    records.write_text(workdir / 'costs.json', costs)
+    given = dict.fromkeys(('method', 'lenience'))
+    chosen = sweep.curves(config, module, given)
+    assert chosen == [sweep.Curve('token_v3', (0.5,), 1)]
+    sweep.run(config, chosen, workdir)
+    (row,) = pd.read_csv(workdir / 'summary.csv').to_dict('records')
+    found = records.read_all(workdir)
+    assert (row['task'], row['n']) == (task, len(found)), task
+    assert len(found) == min(4, len(list(_load(task, files[task])))), task
+    for record in found:
+      assert TASKS[task].metric in (None, *record.scores), task
+      assert 0 < len(record.tokens) <= 32, task
+    ran = json.loads((workdir / 'config.json').read_text())
+    assert (ran['verifier'], ran['drafter']) == (
+      'tiny-verifier',
+      'tiny-drafter',
+    )
+    assert ran['data'][task]['shots'] == 0
+    assert (workdir / 'report/index.html').exists()
+
+
+def _load(task, path):
+  return TASKS[task].load(path=path, shots=0, allow_code_execution=True)
+
+
+def test_code_is_not_run_unless_the_config_says_so(tmp_path):
+  module = _module('gemma2_2b_9b/mbpp')
+  config = module.get_config()
+  config.tiny = True
+  with pytest.raises(ValueError, match='allow_code_execution=True'):
+    sweep.run(config, sweep.curves(config, module, {}), tmp_path / 'w')
+  assert not (tmp_path / 'w').exists()
+
+
+def test_results_of_equally_named_configs_lie_apart(tmp_path):
+  found = [
+    *(sweep.default_workdir(path) for path in _CONFIGS.values()),
+    *(sweep.default_workdir(path, tiny=True) for path in _CONFIGS.values()),
+  ]
+  assert len(set(found)) == 2 * len(_CONFIGS)
+  names = [str(path) for path in found]
+  assert 'runs/quickstart' in names
+  assert 'runs/gemma2_2b_9b/gsm8k' in names
+  assert 'runs/tiny/gemma2_2b_9b/gsm8k' in names
+  assert str(sweep.default_workdir(tmp_path / 'mine.py')) == 'runs/mine'
