@@ -24,8 +24,8 @@ _HOME = {
 _MODULES = (
   'auditing batching chain checking checkpoints costs decoding distillation'
   ' drafters heads memory methods metrics models pairing records report'
-  ' sampler sampling sequence sharding stats tasks testing tokenizers training'
-  ' verification'
+  ' sampler sampling scoring sequence sharding stats tasks testing tokenizers'
+  ' training verification'
 ).split()
 
 __all__ = sorted([*_HOME, *_MODULES])

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import math
+import numbers
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -96,7 +97,9 @@ def _number(name: str, value, low: float, high: float) -> float:
 
 
 def _whole(name: str, value, low: int) -> int:
-  if isinstance(value, bool) or value != value or int(value) != value:
+  number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+  # What is left of nan and of infinity is nan, which is not 0.
+  if not number or value % 1 != 0:
     raise ValueError(f'{name}: {value!r} is not a whole number.')
   if value < low:
     raise ValueError(f'{name}: {value!r} will not do; give {low} or more.')
@@ -235,6 +238,12 @@ class Sampler:
     )
     if stop_below is not None:
       stop_below = _number('stop_below', stop_below, 0, 1)
+    if not isinstance(beam, bool):
+      raise ValueError(f'beam: {beam!r} will not do; give True or False.')
+    if not isinstance(mesh, tuple | list) or len(mesh) != 2:
+      raise ValueError(
+        f'mesh: {mesh!r} will not do; give two numbers, such as (4, 2).'
+      )
     self.usage = batching.Usage()
     self.method: methods.Method = options['method']
     self.scheme: Scheme = options['scheme']
@@ -264,7 +273,7 @@ class Sampler:
       pairing.check_pair(verifier, drafter)
     self._mesh = None
     if tuple(mesh) != (1, 1):
-      self._mesh = sharding.make_mesh(*mesh)
+      self._mesh = sharding.make_mesh(*(_whole('mesh', n, 1) for n in mesh))
       self.verifier, self.drafter = (
         c._replace(params=sharding.shard_params(*c[:2], self._mesh))
         if isinstance(c, checkpoints.Checkpoint)

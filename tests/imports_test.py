@@ -68,6 +68,17 @@ _MAY_IMPORT = {
     'tokenizers',
     'verification',
   },
+  'scoring': {
+    'batching',
+    'decoding',
+    'drafters',
+    'methods',
+    'pairing',
+    'sampler',
+    'sampling',
+    'verification',
+  },
+  'lm_eval': {'sampler', 'scoring', 'tokenizers'},
   'distillation': {
     'checkpoints',
     'drafters',

@@ -1,0 +1,320 @@
+"""The model type `cascades` of lm-evaluation-harness.
+
+  python -m cascades.lm_eval --model cascades --tasks gsm8k --batch_size 16 \\
+    --model_args verifier=tiny-verifier,drafter=tiny-drafter,lenience=0.3
+
+is `lm_eval` with one model more. The harness (0.4.13) has no hook for models
+of other packages: it knows those of a fixed table, and `--include_path` is for
+tasks. So this module registers the type and hands over to the harness's own
+command line; in Python, importing it is enough for `simple_evaluate`.
+
+The harness imports torch in two places, both only where it is installed: to
+seed it (`lm_eval.utils.set_torch_seed`) and to report its version.
+
+`--model_args` are the arguments of `Sampler`, and `seed`. What a task asks for
+is decoded by that sampler, greedily unless the task or `--gen_kwargs` say
+`do_sample` or a temperature; log-likelihoods are those of the sampler's target
+(see `scoring`), at its own temperature, 1 by default.
+"""
+
+import collections
+import dataclasses
+import inspect
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cascades import sampler, scoring, tokenizers
+
+try:
+  from lm_eval import utils
+  from lm_eval.__main__ import cli_evaluate
+  from lm_eval.api.instance import Instance
+  from lm_eval.api.model import TemplateLM
+  from lm_eval.api.registry import register_model
+  from lm_eval.models.utils import normalize_gen_kwargs
+except ModuleNotFoundError as error:
+  raise ModuleNotFoundError(
+    "lm_eval: the harness is not installed; pip install 'cascades[eval]'."
+  ) from error
+
+# A child of the harness's logger, since that is what it shows.
+_LOG = logging.getLogger('lm_eval.cascades')
+
+_OPTIONS = tuple(inspect.signature(sampler.Sampler).parameters)
+# What a task may ask for, as `normalize_gen_kwargs` names it.
+_GENERATION = (
+  'until',
+  'max_gen_toks',
+  'do_sample',
+  'temperature',
+  'top_k',
+  'top_p',
+)
+
+
+def _known(name: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+  for key in given:
+    if key not in known:
+      raise ValueError(
+        f'{name}: {key!r} is not known; there are {", ".join(known)}.'
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class Generation:
+  """What a task asks for; requests that ask for the same are decoded together.
+
+  Attributes:
+    max_new_tokens: Most tokens of an answer.
+    until: Texts that end an answer and are no part of it.
+    processing: Arguments of `Sampler` that differ from its own: temperature,
+      and top_k and top_p if asked for.
+  """
+
+  max_new_tokens: int
+  until: tuple[str, ...]
+  processing: tuple[tuple[str, Any], ...]
+
+  @classmethod
+  def of(cls, asked: Mapping[str, Any]) -> 'Generation':
+    """Reads a task's `generation_kwargs`.
+
+    Raises:
+      ValueError: One of them is not known.
+    """
+    asked = normalize_gen_kwargs(dict(asked))
+    _known('generation_kwargs', asked, _GENERATION)
+    names = ('temperature', 'top_k', 'top_p')
+    processing = {name: asked[name] for name in names if name in asked}
+    if not asked['do_sample']:
+      processing['temperature'] = 0
+    return cls(
+      max_new_tokens=asked['max_gen_toks'],
+      until=tuple(text for text in asked['until'] if text),
+      processing=tuple(processing.items()),
+    )
+
+  def cut(self, text: str) -> str:
+    """The text up to the first place where it should have ended."""
+    ends = [text.find(stop) for stop in self.until]
+    return text[: min([end for end in ends if end >= 0], default=len(text))]
+
+
+@register_model('cascades')
+class CascadesLM(TemplateLM):
+  """A `Sampler` as the harness sees a model.
+
+  Args:
+    seed: Of the sampling. An answer depends on it and on its prompt, not on the
+      requests around it.
+    batch_size: The harness's flag; 'auto' takes `max_batch_size`, or what
+      `Sampler` takes.
+    max_batch_size: Likewise.
+    device: Likewise; not looked at, for JAX chooses its own (JAX_PLATFORMS).
+    **options: Arguments of `Sampler`; models by name, the tokenizer by the path
+      of its `tokenizer.model`.
+
+  Raises:
+    ValueError: There is no such option, or a value is out of its range.
+
+  Attributes:
+    sampler: Decodes and scores.
+    seed: Of the sampling.
+  """
+
+  def __init__(
+    self,
+    *,
+    seed: int = 0,
+    batch_size: int | str | None = None,
+    max_batch_size: int | None = None,
+    device: str | None = None,
+    **options: Any,
+  ):
+    super().__init__()
+    del device
+    _known('model_args', options, (*_OPTIONS, 'seed'))
+    if options.get('verifier') is None:
+      raise ValueError(
+        'verifier: none is given; add verifier=... to model_args.'
+      )
+    for name in ('verifier', 'drafter'):
+      # The harness makes a number of a folder that is called so.
+      if isinstance(options.get(name), int | float):
+        options[name] = str(options[name])
+    if isinstance(options.get('tokenizer'), str):
+      path = options['tokenizer']
+      options['tokenizer'] = tokenizers.Tokenizer.from_file(path)
+    if str(batch_size).startswith('auto'):
+      batch_size = max_batch_size
+    if batch_size is not None:
+      text = str(batch_size)
+      options['batch_size'] = int(text) if text.isdigit() else batch_size
+    self.sampler = sampler.Sampler(**options)
+    self.seed = seed
+    self._options = options
+    self._counts = collections.Counter()
+
+  @property
+  def eot_token_id(self) -> int:
+    """End-of-sequence."""
+    return tokenizers.EOS
+
+  @property
+  def prefix_token_id(self) -> int:
+    """What a text without a context begins with."""
+    return tokenizers.BOS
+
+  @property
+  def max_length(self) -> int:
+    """Most tokens of a sequence."""
+    return self.sampler.cache_length
+
+  def tok_encode(
+    self, string: str, add_special_tokens: bool | None = None, **kwargs
+  ) -> list[int]:
+    """Token ids of a text, with a beginning of sequence unless told not to."""
+    return self.sampler.tokenizer.encode(
+      string, add_bos=add_special_tokens is not False
+    )
+
+  def generate_until(
+    self, requests: list[Instance], disable_tqdm: bool = False
+  ) -> list[str]:
+    """Answers prompts, each as its task asks for it.
+
+    Args:
+      requests: Their `args` are a prompt and its `generation_kwargs`.
+      disable_tqdm: Not looked at.
+
+    Returns:
+      Texts, in the order of the requests.
+
+    Raises:
+      ValueError: A task asks for what there is not, or a prompt does not fit.
+    """
+    alike = collections.defaultdict(list)
+    for i, request in enumerate(requests):
+      alike[Generation.of(request.args[1])].append(i)
+    texts = [''] * len(requests)
+    for how, indices in alike.items():
+      decoder = self._like(dict(how.processing))
+      answers = decoder.sample(
+        [requests[i].args[0] for i in indices],
+        max_new_tokens=how.max_new_tokens,
+        seed=self.seed,
+      )
+      for i, answer in zip(indices, answers, strict=True):
+        texts[i] = how.cut(answer.text)
+        self._counts.update(answer.counts, answers=1, tokens=len(answer.tokens))
+        self.cache_hook.add_partial(
+          'generate_until', requests[i].args, texts[i]
+        )
+    said = ', '.join(f'{k} {round(v, 3)}' for k, v in self.counts.items())
+    _LOG.info('%s: %s', self.sampler.method.name, said)
+    return texts
+
+  def _like(self, changes: dict[str, Any]) -> sampler.Sampler:
+    """The same sampler with other options."""
+    loaded = dict(verifier=self.sampler.verifier, drafter=self.sampler.drafter)
+    return sampler.Sampler(**self._options | loaded | changes)
+
+  def _loglikelihood_tokens(
+    self,
+    requests: list[tuple[tuple[str, str], list[int], list[int]]],
+    disable_tqdm: bool = False,
+  ) -> list[tuple[float, bool]]:
+    """How likely continuations are, and whether they are the likeliest.
+
+    Args:
+      requests: The texts of a context and a continuation, and their token ids.
+      disable_tqdm: Not looked at.
+    """
+    scores = scoring.score(self.sampler, [ids for _, *ids in requests])
+    for (texts, *_), score in zip(requests, scores, strict=True):
+      self.cache_hook.add_partial('loglikelihood', texts, tuple(score))
+    return [tuple(score) for score in scores]
+
+  def loglikelihood_rolling(
+    self, requests: list[Instance], disable_tqdm: bool = False
+  ) -> list[float]:
+    """How likely whole texts are, in windows of `max_length` where need be.
+
+    Args:
+      requests: Their `args` are a text.
+      disable_tqdm: Not looked at.
+    """
+    windows, owners = [], []
+    for i, request in enumerate(requests):
+      ids = self.tok_encode(request.args[0], add_special_tokens=False)
+      # A window is read but for its last token.
+      for window in utils.get_rolling_token_windows(
+        ids, self.prefix_token_id, self.max_length - 1, context_len=1
+      ):
+        windows.append(utils.make_disjoint_window(window))
+        owners.append(i)
+    totals = [0.0] * len(requests)
+    scores = scoring.score(self.sampler, windows)
+    for i, score in zip(owners, scores, strict=True):
+      totals[i] += score.logprob
+    for request, total in zip(requests, totals, strict=True):
+      self.cache_hook.add_partial('loglikelihood_rolling', request.args, total)
+    return totals
+
+  @property
+  def counts(self) -> dict[str, float]:
+    """Calls and tokens of all answers so far, as `Answer` has them, summed.
+
+    With their rates, of which those that are not defined are left out.
+    """
+    counts = dict(self._counts)
+    if counts.get('examined'):
+      counts['acceptance_rate'] = counts['accepted'] / counts['examined']
+    if counts.get('verifier_calls'):
+      counts['block_efficiency'] = counts['tokens'] / counts['verifier_calls']
+    return counts
+
+  def get_model_info(self) -> dict[str, Any]:
+    """What the harness writes into the `config` of its results."""
+    decoder = self.sampler
+    return dict(
+      cascades=dict(
+        method=decoder.method.name,
+        lenience=decoder.lenience,
+        gamma=decoder.gamma,
+        drafts=decoder.drafts,
+        temperature=decoder.temperature,
+        top_k=decoder.top_k,
+        top_p=decoder.top_p,
+        **dataclasses.asdict(decoder.scheme),
+        seed=self.seed,
+        counts=self.counts,
+      )
+    )
+
+  def chat_template(self, chat_template: bool | str = False) -> str | None:
+    """None; it is asked for only where one is to be applied.
+
+    Raises:
+      ValueError: One is.
+    """
+    if chat_template:
+      raise ValueError(
+        'apply_chat_template: this model has no chat template; leave'
+        ' --apply_chat_template out.'
+      )
+    return None
+
+  @property
+  def tokenizer_name(self) -> str:
+    """A name for the harness's cache of prompts with chat templates: refused.
+
+    Raises:
+      ValueError: Always.
+    """
+    return self.chat_template(True)
+
+
+if __name__ == '__main__':
+  cli_evaluate()

@@ -1,0 +1,253 @@
+"""The harness's model type, by itself and through its command line."""
+
+import functools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+_REASON = 'lm-evaluation-harness is not installed'
+pytest.importorskip('lm_eval', reason=_REASON)
+
+from lm_eval.api.instance import Instance  # noqa: E402
+from lm_eval.api.registry import get_model  # noqa: E402
+
+from cascades import sampler, scoring  # noqa: E402
+from cascades.lm_eval import CascadesLM, Generation  # noqa: E402
+
+_ROOT = pathlib.Path(__file__).parent.parent
+_DATA = 'tests/data/lm_eval'
+_PROMPTS = [f'The number {n} in words:' for n in (4302, 77, 918, 60, 365)]
+# The smaller of the bundled pair and no drafter: it compiles soonest.
+_SMALL = dict(verifier='tiny-drafter', gamma=0, batch_size=4)
+
+
+@functools.cache
+def _lm():
+  return CascadesLM(**_SMALL)
+
+
+def _requests(kind, *arguments):
+  return [Instance(kind, {}, args, i) for i, args in enumerate(arguments)]
+
+
+def _generate(lm, *arguments):
+  return lm.generate_until(_requests('generate_until', *arguments))
+
+
+def test_the_harness_knows_it_by_name():
+  assert get_model('cascades') is CascadesLM
+
+
+@pytest.mark.parametrize(
+  ('asked', 'processing'),
+  [
+    ({}, dict(temperature=0)),
+    (dict(do_sample=False, temperature=0.7), dict(temperature=0)),
+    (dict(temperature=0.0), dict(temperature=0)),
+    (dict(temperature=0.7), dict(temperature=0.7)),
+    # At the sampler's own.
+    (dict(do_sample=True), {}),
+    (
+      dict(do_sample=True, temperature=1, top_k=5, top_p=0.9),
+      dict(temperature=1, top_k=5, top_p=0.9),
+    ),
+  ],
+)
+def test_a_task_is_decoded_greedily_unless_it_says_otherwise(asked, processing):
+  how = Generation.of(asked)
+  assert dict(how.processing) == processing
+  assert how.max_new_tokens == 256
+  assert how.until == ()
+
+
+def test_answers_are_cut_where_the_first_stop_begins():
+  how = Generation.of(dict(until=['\n\n', 'Q:', ''], max_gen_toks=7))
+  assert how.max_new_tokens == 7
+  assert how.cut('a\nb Q: c\n\nd') == 'a\nb '
+  assert how.cut('Q:') == ''
+  assert how.cut('a\nb') == 'a\nb'
+  assert Generation.of(dict(until='.')).cut('a.b') == 'a'
+
+
+def test_greedy_answers_are_the_samplers_up_to_the_stop():
+  lm = _lm()
+  until = dict(until=[' hundred'], max_gen_toks=12)
+  texts = _generate(lm, *[(prompt, until) for prompt in _PROMPTS])
+  alone = sampler.Sampler(
+    lm.sampler.verifier, gamma=0, temperature=0, batch_size=4
+  )
+  answers = alone.sample(_PROMPTS, max_new_tokens=12)
+  assert texts == [a.text.partition(' hundred')[0] for a in answers]
+  assert any(' hundred' in answer.text for answer in answers)
+
+
+def test_an_answer_depends_on_its_prompt_and_the_seed_alone():
+  # Hot enough for the seed to matter; two ways of asking, so two groups.
+  hot = dict(temperature=3.0, max_gen_toks=12, until=[])
+  cold = hot | dict(temperature=2.0)
+  asked = [(p, kw) for p in _PROMPTS for kw in (hot, cold)]
+  texts = _generate(_lm(), *asked)
+  assert len(set(texts)) > len(_PROMPTS)
+  assert _generate(_lm(), *asked[::-1]) == texts[::-1]
+  other = CascadesLM(**_SMALL, seed=1)
+  assert _generate(other, *asked) != texts
+  # A task that repeats a prompt wants different answers.
+  assert len(set(_generate(_lm(), *[asked[0]] * 5))) > 1
+
+
+def test_counts_are_of_all_answers():
+  lm = CascadesLM(**_SMALL)
+  assert lm.get_model_info()['cascades']['counts'] == {}
+  asked = [(prompt, dict(max_gen_toks=12)) for prompt in _PROMPTS]
+  _generate(lm, *asked)
+  once = lm.counts
+  assert once['answers'] == len(_PROMPTS)
+  assert once['tokens'] == once['verifier_calls'] == once['bonus'] > 0
+  assert once['block_efficiency'] == 1
+  # Nothing was examined, so that there is no rate of what was accepted.
+  assert 'acceptance_rate' not in once
+  _generate(lm, *asked)
+  twice = lm.get_model_info()['cascades']['counts']
+  assert twice == {k: 2 * v for k, v in once.items()} | {'block_efficiency': 1}
+
+
+def test_what_it_did_is_said_once(caplog):
+  with caplog.at_level('INFO', logger='lm_eval'):
+    _generate(_lm(), *[(p, dict(max_gen_toks=12)) for p in _PROMPTS])
+  (record,) = [r for r in caplog.records if r.name == 'lm_eval.cascades']
+  assert 'verifier_calls' in record.getMessage()
+
+
+def test_likelihoods_are_those_of_the_target():
+  lm = _lm()
+  pairs = [
+    ('The number 60 in words:', ' sixty'),
+    ('The number 60 in words:', ' sixteen'),
+    ('', 'The number'),
+  ]
+  said = lm.loglikelihood(_requests('loglikelihood', *pairs), True)
+  encode = lm.sampler.tokenizer.encode
+  requests = []
+  for context, continuation in pairs:
+    # The space at the border belongs to the continuation's token.
+    before = encode(context, add_bos=True)
+    whole = encode(context + continuation, add_bos=True)
+    requests.append((before, whole[len(before) :]))
+  want = scoring.score(lm.sampler, requests)
+  for one, score in zip(said, want, strict=True):
+    assert one == (pytest.approx(score.logprob, abs=1e-5), score.greedy)
+  assert said[0][1]
+  assert said[0][0] > said[1][0]
+  assert not said[1][1]
+
+
+def test_rolling_likelihoods_go_on_window_by_window():
+  text = 'The number 4302 in words: four thousand three hundred two'
+  asked = _requests('loglikelihood_rolling', (text,), ('',))
+  whole, nothing = _lm().loglikelihood_rolling(asked)
+  pair = _requests('loglikelihood', ('', text))
+  ((want, _),) = _lm().loglikelihood(pair, True)
+  assert whole == pytest.approx(want, abs=1e-4)
+  assert nothing == 0
+  # Every token once, so many at a time; the last window is as long as others.
+  room = 6
+  short = CascadesLM(**_SMALL | dict(cache_length=room))
+  ids = short.tok_encode(text)
+  assert len(ids) > 2 * room
+  windows = []
+  for first in range(1, len(ids), room - 1):
+    end = min(first + room - 1, len(ids))
+    windows.append((ids[max(0, end - room) : first], ids[first:end]))
+  want = sum(score.logprob for score in scoring.score(short.sampler, windows))
+  windowed, _ = short.loglikelihood_rolling(asked)
+  assert windowed == pytest.approx(want, abs=1e-4)
+  assert windowed != pytest.approx(whole, abs=1e-2)
+
+
+@pytest.mark.parametrize(
+  ('options', 'said'),
+  [
+    (dict(verifier=None), 'verifier: none is given'),
+    (dict(verifeir='x'), "model_args: 'verifeir' is not known; there are veri"),
+    (dict(pretrained='x'), "model_args: 'pretrained' is not known"),
+    (dict(verifier=7), "'7'"),
+    (dict(gamma='four'), "gamma: 'four' is not a whole number"),
+    (dict(lenience='half'), "lenience: 'half' will not do"),
+    (dict(beam='no'), "beam: 'no' will not do; give True or False"),
+    (dict(mesh=2), 'mesh: 2 will not do; give two numbers'),
+    (dict(batch_size='many'), "batch_size: 'many' is not a whole number"),
+    (dict(method='tokenv3'), 'did you mean'),
+    (dict(tokenizer='nowhere'), 'tokenizer: nowhere cannot be read'),
+  ],
+)
+def test_model_args_are_checked_by_name(options, said):
+  with pytest.raises(ValueError, match=said):
+    CascadesLM(**_SMALL | options)
+
+
+def test_the_harness_says_how_large_a_batch_may_be():
+  assert _lm().sampler.batch_size == 4
+  auto = _SMALL | dict(batch_size='auto')
+  assert CascadesLM(**auto).sampler.batch_size == 64
+  assert CascadesLM(**auto, max_batch_size=9).sampler.batch_size == 9
+  # As the command line gives it; its device is none of JAX's.
+  lm = CascadesLM(**_SMALL | dict(batch_size='2'), device='cuda:0')
+  assert lm.sampler.batch_size == 2
+
+
+def test_what_a_task_may_not_ask_for_is_refused_by_name():
+  with pytest.raises(ValueError, match="generation_kwargs: 'num_beams' is not"):
+    _generate(_lm(), ('a', dict(num_beams=4)))
+  for refused in (
+    lambda: _lm().tokenizer_name,
+    lambda: _lm().chat_template(True),
+  ):
+    with pytest.raises(ValueError, match='apply_chat_template: this model has'):
+      refused()
+  lm = CascadesLM(verifier='tiny-drafter', drafter='ngram')
+  with pytest.raises(ValueError, match='NgramDrafter is no language model'):
+    lm.loglikelihood(_requests('loglikelihood', ('a', ' b')), True)
+
+
+def test_tasks_run_through_the_command_line(tmp_path):
+  arguments = 'verifier=tiny-verifier,drafter=tiny-drafter,lenience=0.3,gamma=4'
+  done = subprocess.run(
+    [
+      *(sys.executable, '-m', 'cascades.lm_eval'),
+      *('--model', 'cascades', '--model_args', arguments),
+      *('--tasks', 'numerals_written,numerals_chosen'),
+      *('--include_path', _DATA, '--batch_size', '18'),
+      *('--output_path', str(tmp_path / 'out')),
+    ],
+    capture_output=True,
+    text=True,
+    cwd=_ROOT,
+    # Nothing may be downloaded, and nothing left behind.
+    env=os.environ | dict(HF_HOME=str(tmp_path / 'hf'), HF_HUB_OFFLINE='1'),
+  )
+  assert done.returncode == 0, done.stderr
+  (path,) = (tmp_path / 'out').rglob('results_*.json')
+  found = json.loads(path.read_text())
+  assert found['results']['numerals_written']['exact_match,none'] == 1
+  assert found['results']['numerals_chosen']['acc,none'] == 1
+  info = found['config']['cascades']
+  assert (info['method'], info['lenience'], info['gamma']) == (
+    'token_v3',
+    0.3,
+    4,
+  )
+  counts = info['counts']
+  assert counts['answers'] == 6
+  emitted = counts['accepted'] + counts['residual'] + counts['bonus']
+  assert counts['tokens'] == emitted
+  rates = counts['acceptance_rate'], counts['block_efficiency']
+  assert rates == (
+    counts['accepted'] / counts['examined'],
+    emitted / counts['verifier_calls'],
+  )
+  assert rates[1] > 2
+  assert done.stderr.count('verifier_calls') == 1

@@ -1,0 +1,186 @@
+"""Scores of given texts, against every text that there is."""
+
+import functools
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from cascades import (
+  checkpoints,
+  load_model,
+  methods,
+  sampler,
+  sampling,
+  scoring,
+  testing,
+)
+
+_MODEL = testing.TableModel(4)
+_PROMPT = (1, 2)
+_EVERY = list(itertools.product(range(4), repeat=2))
+
+
+@functools.cache
+def _pair():
+  return tuple(
+    checkpoints.Checkpoint(_MODEL, _MODEL.init_params(jax.random.key(i)), None)
+    for i in range(2)
+  )
+
+
+def _scores(decoder, texts=_EVERY):
+  return scoring.score(decoder, [(_PROMPT, text) for text in texts])
+
+
+def _laws(decoder):
+  """Of every two tokens, [4, 4]."""
+  logprobs = [score.logprob for score in _scores(decoder)]
+  return np.exp(logprobs).reshape(4, 4)
+
+
+@pytest.mark.parametrize(
+  ('gate', 'names'),
+  [
+    ('raw', ('opt', 'token_v1', 'speed', 'cactus', 'ensemble', 'min_p')),
+    ('processed', ('opt', 'token_v1')),
+  ],
+  ids=['raw', 'processed'],
+)
+def test_every_text_has_the_probability_that_its_method_declares(gate, names):
+  pairs = [(methods.METHODS[name], 0.3) for name in names]
+  verifier, drafter = _pair()
+  how = sampling.Processing(temperature=0.7, top_p=0.9)
+  d = testing.table_distributions(verifier.params, drafter.params, how, gate)
+  table = testing.Table.of(pairs, d)
+  declared = testing.declared_law(table, _MODEL, _PROMPT, 2)
+  # One compilation for them all.
+  method = testing.one_of(pairs)
+  for i, law in enumerate(declared):
+    decoder = sampler.Sampler(
+      *_pair(),
+      method=method,
+      lenience=i,
+      temperature=0.7,
+      top_p=0.9,
+      gate=gate,
+    )
+    scored = _laws(decoder)
+    np.testing.assert_allclose(scored, law, atol=1e-6)
+    assert scored.sum() == pytest.approx(1, abs=1e-5)
+
+
+def test_the_likeliest_text_of_each_place_is_the_greedy_one():
+  decoder = sampler.Sampler(*_pair(), method='ensemble', lenience=0.5)
+  law = _laws(decoder)
+  first = law.sum(1).argmax()
+  best = first, law[first].argmax()
+  for text, score in zip(_EVERY, _scores(decoder), strict=True):
+    assert score.greedy == (text == best)
+
+
+def test_at_its_ends_a_method_scores_as_one_model_alone():
+  verifier, drafter = _pair()
+  alone = _laws(sampler.Sampler(verifier, gamma=0))
+  assert np.abs(alone - _laws(sampler.Sampler(drafter, gamma=0))).max() > 0.05
+  # By name, and (stricter than strict) by what the law says.
+  for lenience in (-1, -2):
+    strict = sampler.Sampler(*_pair(), method='chow', lenience=lenience)
+    np.testing.assert_allclose(_laws(strict), alone, atol=1e-6)
+  # Nothing need be known of what drafts where the law does not look at it.
+  for method, lenience in (('verifier_only', 0), ('speed', 0), ('min_p', 0)):
+    ngram = sampler.Sampler(verifier, 'ngram', method=method, lenience=lenience)
+    np.testing.assert_allclose(_laws(ngram), alone, atol=1e-6)
+  drafted = sampler.Sampler(*_pair(), method='drafter_only')
+  want = _laws(sampler.Sampler(drafter, gamma=0))
+  np.testing.assert_allclose(_laws(drafted), want, atol=1e-6)
+
+
+def test_how_blocks_are_verified_changes_no_score():
+  options = dict(method='chow', lenience=0.4)
+  want = _laws(sampler.Sampler(*_pair(), **options))
+  for changes in (
+    dict(gamma=1),
+    dict(verification='block'),
+    dict(verification='sequential', bonus='verifier'),
+    dict(verification='k_seq', drafts=3),
+    dict(stop_below=0.5),
+  ):
+    decoder = sampler.Sampler(*_pair(), **options | changes)
+    np.testing.assert_array_equal(_laws(decoder), want)
+
+
+def test_scores_do_not_depend_on_what_is_scored_beside_them():
+  decoder = sampler.Sampler(*_pair(), lenience=0.3, batch_size=4)
+  rng = np.random.default_rng(0)
+  requests = [
+    (rng.integers(4, size=n).tolist(), rng.integers(4, size=m).tolist())
+    for n, m in [(1, 1), (3, 8), (3, 9), (60, 4), (70, 2), (2, 0), (9, 60)]
+  ]
+  together = scoring.score(decoder, requests)
+  assert together[-2] == (0, True)
+  for request, one in zip(requests, together, strict=True):
+    (single,) = scoring.score(decoder, [request])
+    assert one.logprob == pytest.approx(single.logprob, abs=1e-5)
+    assert one.greedy == single.greedy
+  assert scoring.score(decoder, requests[::-1]) == together[::-1]
+
+
+def test_lengths_and_leniences_of_one_size_are_compiled_once():
+  def run(lengths, lenience):
+    # No other test has compiled this method.
+    options = dict(method='diff', lenience=lenience, batch_size=2)
+    decoder = sampler.Sampler(*_pair(), **options)
+    scoring.score(decoder, [([1] * n, [2] * (n % 8)) for n in lengths])
+
+  run((5, 6, 7), 0.1)
+  before = scoring._read._cache_size()
+  run((7, 9, 40, 22, 31, 50), 0.2)
+  run((55, 3), 0.7)
+  assert scoring._read._cache_size() == before
+  run((64, 65), 0.7)
+  assert scoring._read._cache_size() == before + 1
+
+
+def test_a_language_model_scores_what_it_wrote_as_when_it_wrote_it():
+  whole = load_model('tiny-drafter')
+  first = whole._replace(model=whole.model.first(1))
+  # One is longer than the model's window, of 48 tokens.
+  prompts = ['The number 4302 in words:', 'It was cold. ' * 7]
+  answers = sampler.Sampler(first, gamma=0).sample(prompts, max_new_tokens=12)
+  decoder = sampler.Sampler(whole, 'self:1', method='drafter_only')
+  ids = [whole.tokenizer.encode(prompt, True) for prompt in prompts]
+  assert len(ids[1]) > 48
+  written = [answer.tokens for answer in answers]
+  scores = scoring.score(decoder, list(zip(ids, written, strict=True)))
+  for score, answer in zip(scores, answers, strict=True):
+    want = sum(answer.logprobs)
+    assert score.logprob == pytest.approx(want, rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+  ('drafter', 'options', 'said'),
+  [
+    (1, dict(temperature=0), 'temperature: at 0 the target is one token'),
+    (1, dict(bonus='verifier'), "bonus: 'verifier' gives the token after"),
+    ('ngram', {}, 'drafter: NgramDrafter is no language model'),
+    (
+      1,
+      dict(cache_length=3),
+      'request 0: its 4 tokens do not fit into cache_l',
+    ),
+  ],
+)
+def test_what_has_no_score_is_refused(drafter, options, said):
+  verifier, model = _pair()
+  drafter = model if drafter == 1 else drafter
+  decoder = sampler.Sampler(verifier, drafter, lenience=0.3, **options)
+  with pytest.raises(ValueError, match=said):
+    _scores(decoder)
+
+
+def test_a_text_needs_something_to_begin_after():
+  decoder = sampler.Sampler(*_pair())
+  with pytest.raises(ValueError, match='request 1: its context is empty'):
+    scoring.score(decoder, [([1], [2]), ([], [2])])
