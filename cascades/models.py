@@ -125,6 +125,11 @@ class LanguageModel:
     module = self.module.bind({})
     return getattr(module, 'kv_cache_sharing_patterns', layers)
 
+  def _own(self, cache: Cache) -> Cache:
+    """A cache of every layer, without those that attend to another's."""
+    sources = enumerate(self._sources)
+    return _layers(cache, [i for i, source in sources if i == source])
+
   def init_cache(self, params: Params, cache_length: int) -> Cache:
     """An empty cache of `cache_length` slots, for one sequence."""
     cache = self.module.config.init_cache(
@@ -132,7 +137,7 @@ class LanguageModel:
       dtype=self.dtype(params),
       cache_length=cache_length,
     )
-    return _layers(cache, sorted(set(self._sources)))
+    return self._own(cache)
 
   def param_shapes(self) -> PyTree:
     """Shapes and dtypes of the parameters, without making any."""
@@ -204,10 +209,12 @@ class LanguageModel:
     cache: Cache | None = None,
   ) -> tuple[Float[Array, 'L V'], Float[Array, 'L D'], Cache | None]:
     """As a call, with the normalised states that the logits are made of."""
-    sources = self._sources
     if cache is not None:
       # A layer without one is shown its source's: it only looks at positions.
-      cache = {f'layer_{i}': cache[f'layer_{s}'] for i, s in enumerate(sources)}
+      cache = {
+        f'layer_{i}': cache[f'layer_{source}']
+        for i, source in enumerate(self._sources)
+      }
 
     def batch(params, tokens, positions, mask, cache):
       out = self.module.apply(
@@ -226,9 +233,7 @@ class LanguageModel:
     logits, hidden, cache = batch(
       self.unpack(params), tokens[None], positions[None], mask[None], cache
     )
-    if cache is not None:
-      cache = _layers(cache, sorted(set(sources)))
-    return logits[0], hidden[0], cache
+    return logits[0], hidden[0], cache and self._own(cache)
 
   def hidden_size(self, params: Params) -> int:
     """Numbers of a hidden state."""

@@ -87,6 +87,7 @@ FAMILIES = {
     moe_dense_hidden_dim=20,
   ),
 }
+SHARING = [kind for kind, small in FAMILIES.items() if 'shared' in small]
 every_kind = pytest.mark.parametrize('kind', [*KINDS, *FAMILIES])
 
 
