@@ -75,7 +75,7 @@ def test_a_model_has_the_parameters_that_were_published(name):
   count = sum(math.prod(x.shape) for x in counted)
   assert count / 1e9 == pytest.approx(billions, rel=0.015)
   everything = jax.tree.leaves(shapes)
-  assert {x.dtype for x in everything} == {jnp.bfloat16}
+  assert all(x.dtype == jnp.bfloat16 for x in everything)
   need = memory.need(
     (model, shapes), None, batch_size=1, cache_length=8, gamma=0
   )
@@ -132,7 +132,7 @@ def _said(model):
 
 
 @every_family
-@pytest.mark.parametrize(('gamma', 'drafts'), [(1, 1), (4, 1), (2, 2)])
+@pytest.mark.parametrize(('gamma', 'drafts'), [(4, 1), (1, 2)])
 def test_strict_decoding_says_what_the_verifier_says(kind, gamma, drafts):
   # Rows of several lengths, which go on beyond the sliding window; drafts are
   # kept and rejected.
