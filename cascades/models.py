@@ -5,6 +5,11 @@ sequence: tokens, positions, mask and cache in, logits and cache out. Batches
 come from `jax.vmap`. That is not only simpler: Gemma 2 and 3 write a whole
 batch's cache at the first row's `end_index`, so a native batch whose rows have
 different lengths is silently wrong, while one sequence under `vmap` is exact.
+Gemma 4 writes row by row; its mixture of experts cannot be `vmap`ped, so there
+a `vmap` becomes a native batch (`_as_one_batch`).
+
+Layers of Gemma 3n and 4 that attend to what an earlier layer has cached have
+no cache of their own here; gemma's code would fill one for each.
 
 Parameters are an argument everywhere, never captured, so that jitted code can
 be reused across checkpoints of one shape.
@@ -15,7 +20,7 @@ Sources: Gemma 2 (arXiv 2408.00118), Gemma 3 (arXiv 2503.19786) and the public
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -49,6 +54,7 @@ _COLUMNS = {
   'input_embedding': (1, 0),
   'qkv_einsum': (2, 0, 1, 3),
   'q_einsum': (1, 0, 2),
+  'k_einsum': (1, 0, 2),
   'kv_einsum': (0, 1, 3, 2),
   'attn_vec_einsum': (1, 0, 2),
   'gating_einsum': (1, 0, 2),
@@ -100,15 +106,38 @@ class LanguageModel:
 
   @property
   def _gate_by_rows(self) -> bool:
-    return getattr(self.module.config, 'transpose_gating_einsum', False)
+    # Gemma 4 leaves no choice.
+    return getattr(self.module.config, 'transpose_gating_einsum', True)
+
+  @property
+  def _plain_scales(self) -> bool:
+    """Whether norms multiply by their parameters, and not by 1 more."""
+    config = self.module.config
+    if hasattr(config, 'transpose_gating_einsum'):
+      return not getattr(config, 'scale_plus_one', True)
+    # Gemma 4, again without a choice.
+    return True
+
+  @property
+  def _sources(self) -> list[int]:
+    """For each layer, the one whose cache it attends to."""
+    layers = list(range(self.module.config.num_layers))
+    module = self.module.bind({})
+    return getattr(module, 'kv_cache_sharing_patterns', layers)
+
+  def _own(self, cache: Cache) -> Cache:
+    """A cache of every layer, without those that attend to another's."""
+    sources = enumerate(self._sources)
+    return _layers(cache, [i for i, source in sources if i == source])
 
   def init_cache(self, params: Params, cache_length: int) -> Cache:
     """An empty cache of `cache_length` slots, for one sequence."""
-    return self.module.config.init_cache(
+    cache = self.module.config.init_cache(
       batch_size=1,
-      dtype=params['embedder']['input_embedding'].dtype,
+      dtype=self.dtype(params),
       cache_length=cache_length,
     )
+    return self._own(cache)
 
   def param_shapes(self) -> PyTree:
     """Shapes and dtypes of the parameters, without making any."""
@@ -126,15 +155,16 @@ class LanguageModel:
     Embeddings have variance 1 / width (Gemma multiplies them by its square
     root), matrices variance 1 / fan-in, norms start as the identity.
     """
+    scale = jnp.ones if self._plain_scales else jnp.zeros
     shapes = self.param_shapes()
     leaves, treedef = jax.tree_util.tree_flatten_with_path(shapes)
 
     def draw(k, path, leaf):
       name = jax.tree_util.keystr(path)
       if leaf.ndim == 1:
-        return jnp.zeros(leaf.shape, leaf.dtype)
+        return scale(leaf.shape, leaf.dtype)
       fan_in = leaf.shape[-2]
-      if 'input_embedding' in name:
+      if 'embedding' in name:
         fan_in = leaf.shape[-1]
       elif 'attn_vec' in name:
         fan_in = leaf.shape[0] * leaf.shape[1]
@@ -179,16 +209,31 @@ class LanguageModel:
     cache: Cache | None = None,
   ) -> tuple[Float[Array, 'L V'], Float[Array, 'L D'], Cache | None]:
     """As a call, with the normalised states that the logits are made of."""
-    out = self.module.apply(
-      # Compiled, this is no transposition: the products' own undo it.
-      {'params': self.unpack(params)},
-      tokens[None],
-      positions=positions[None],
-      attention_mask=mask[None],
-      cache=cache,
-      return_hidden_states=True,
+    if cache is not None:
+      # A layer without one is shown its source's: it only looks at positions.
+      cache = {
+        f'layer_{i}': cache[f'layer_{source}']
+        for i, source in enumerate(self._sources)
+      }
+
+    def batch(params, tokens, positions, mask, cache):
+      out = self.module.apply(
+        {'params': params},
+        tokens,
+        positions=positions,
+        attention_mask=mask,
+        cache=cache,
+        return_hidden_states=True,
+      )
+      return out.logits, out.hidden_states, out.cache
+
+    if getattr(self.module.config, 'enable_moe', False):
+      batch = _as_one_batch(batch)
+    # Compiled, unpacking is no transposition: the products' own undo it.
+    logits, hidden, cache = batch(
+      self.unpack(params), tokens[None], positions[None], mask[None], cache
     )
-    return out.logits[0], out.hidden_states[0], out.cache
+    return logits[0], hidden[0], cache and self._own(cache)
 
   def hidden_size(self, params: Params) -> int:
     """Numbers of a hidden state."""
@@ -216,9 +261,18 @@ class LanguageModel:
     """The model of the first layers only; the same parameters will do.
 
     Raises:
-      ValueError: There are no such layers.
+      ValueError: There are no such layers, or they are no model.
     """
     config = self.module.config
+    # A part of the one table with what each layer adds for a token would have
+    # to be copied in every pass.
+    shared = len(set(self._sources)) < config.num_layers
+    if shared or getattr(config, 'per_layer_input_dim', 0):
+      raise ValueError(
+        f'layers: the first {layers} of {type(self.module).__name__} are no'
+        ' model of their own, for its layers share caches or embeddings; give'
+        ' another drafter.'
+      )
     if not 1 <= layers < config.num_layers:
       raise ValueError(
         f'layers: {layers} will not do; the verifier has {config.num_layers},'
@@ -234,10 +288,7 @@ class LanguageModel:
 
   def of_first(self, cache: Cache) -> Cache:
     """What a cache of more layers holds of this model's."""
-    return {
-      f'layer_{i}': cache[f'layer_{i}']
-      for i in range(self.module.config.num_layers)
-    }
+    return _layers(cache, range(self.module.config.num_layers))
 
   def rewind(self, cache: Cache, length: Int[Array, '']) -> Cache:
     """The cache as it was when it held `length` tokens.
@@ -283,6 +334,47 @@ def _keys(path) -> list[str]:
   return [str(getattr(entry, 'key', entry)) for entry in path]
 
 
+def _layers(cache: Cache, layers: Iterable[int]) -> Cache:
+  """Some layers' part of a cache."""
+  return {f'layer_{i}': cache[f'layer_{i}'] for i in layers}
+
+
+def _as_one_batch(batch: Callable[..., PyTree]) -> Callable[..., PyTree]:
+  """A function of parameters and a batch, under `vmap` one of a larger batch.
+
+  JAX has no `vmap` of `ragged_dot`, by which a mixture of experts sends each
+  token to its own. A token's way does not hang on the others', so that rows
+  may be read together as long as each keeps its own `end_index`.
+
+  Args:
+    batch: Takes parameters, which all rows share, and arrays of [B, ...].
+  """
+
+  @jax.custom_batching.custom_vmap
+  def run(params, *rows):
+    return batch(params, *rows)
+
+  @run.def_vmap
+  def rule(size, batched, params, *rows):
+    of_params, *of_rows = batched
+    if any(jax.tree.leaves(of_params)):
+      raise ValueError(
+        'params: a mixture of experts cannot be read with several sets of'
+        ' parameters at once; give one after the other.'
+      )
+
+    def merge(x, is_batched):
+      if not is_batched:
+        x = jnp.broadcast_to(x, (size, *x.shape))
+      return x.reshape(-1, *x.shape[2:])
+
+    out = run(params, *jax.tree.map(merge, tuple(rows), tuple(of_rows)))
+    out = jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), out)
+    return out, jax.tree.map(lambda x: True, out)
+
+  return run
+
+
 def gemma_checkpoints() -> dict[str, Any]:
   """gemma's own checkpoints by name: 'gemma2-2b-it' to its enum member."""
   gm = import_gemma()
@@ -297,12 +389,20 @@ def from_gemma(name: str) -> tuple[LanguageModel, str]:
 
   Args:
     name: A key of `gemma_checkpoints`.
+
+  Raises:
+    ValueError: It is not the name of a text model.
   """
   gm = import_gemma()
   # GEMMA3N_E2B_IT is a checkpoint of the class Gemma3n_E2B.
-  family, *size, _ = name.split('-')
-  class_name = f'{family.capitalize()}_{"_".join(size).upper()}'
-  kind = getattr(gm.nn, class_name)
+  family, *size = name.split('-')[:-1] or [name]
+  class_name = '_'.join([family.capitalize(), *map(str.upper, size)])
+  kind = getattr(gm.nn, class_name, None)
+  if kind is None:
+    raise ValueError(
+      f'model: gemma has no text model for {name!r}; give a Gemma 2, 3, 3n or'
+      " 4, such as 'gemma2-2b-it'."
+    )
   fields = {f.name for f in dataclasses.fields(kind)}
   module = kind(**({'text_only': True} if 'text_only' in fields else {}))
   tokenizer = gm.text.Tokenizer.from_version(kind.INFO.tokenizer_version)

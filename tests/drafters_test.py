@@ -14,7 +14,6 @@ from cascades import (
   chain,
   drafters,
   methods,
-  models,
   sampling,
   testing,
   verification,
@@ -337,50 +336,10 @@ def test_the_beams_are_the_likeliest_drafts():
 # --- Real transformers: trees, and a verifier's own first layers
 
 
-@functools.cache
-def _gemma4():
-  """A small Gemma 4: a global layer of its own, shared caches, layer inputs."""
-  models.import_gemma()
-  from gemma.gm.nn.gemma4 import _config, _modules, _transformer
-
-  local, whole = (
-    _modules.AttentionType.LOCAL_SLIDING,
-    _modules.AttentionType.GLOBAL,
-  )
-  config = _config.TransformerConfig(
-    num_embed=models_test.VOCAB,
-    embed_dim=24,
-    hidden_dim=40,
-    num_heads=2,
-    head_dim=8,
-    num_kv_heads=1,
-    global_key_size=16,
-    global_rope_proportion=0.25,
-    local_rope_proportion=1.0,
-    final_logit_softcap=30.0,
-    use_post_attn_norm=True,
-    use_post_ffw_norm=True,
-    attention_types=(local, whole, local, whole),
-    sliding_window_size=models_test.WINDOW,
-    per_layer_input_dim=4,
-    kv_cache_sharing_config=_config.KVCacheSharingConfig(
-      frac_shared_layers=0.5, share_global=True, share_local=True
-    ),
-  )
-  module = _transformer.Transformer(dtype=jnp.float32, config=config)
-  model = models.LanguageModel(module=module, vocab_size=models_test.VOCAB)
-  random = np.random.default_rng(0)
-  params = jax.tree.map(
-    lambda x: jnp.asarray(random.normal(scale=0.3, size=x.shape), jnp.float32),
-    model.param_shapes(),
-  )
-  return model, params
-
-
-@pytest.mark.parametrize('kind', [*models_test.KINDS, 'gemma4'])
+@models_test.every_kind
 def test_a_tree_is_read_as_each_of_its_drafts(kind):
   # Beyond the sliding window, with a draft that was rejected before.
-  model, params = _gemma4() if kind == 'gemma4' else models_test.make(kind)
+  model, params = models_test.make(kind)
   paths, gamma = 3, 3
   prefix = models_test.text(1, models_test.WINDOW + 3)
   drafts = models_test.text(2, paths * gamma).reshape(paths, gamma)
@@ -414,7 +373,7 @@ def test_a_tree_is_read_as_each_of_its_drafts(kind):
   np.testing.assert_allclose(then[0], want, atol=2e-5)
 
 
-@models_test.every_kind
+@pytest.mark.parametrize('kind', [*models_test.KINDS, 'gemma4-26b-a4b'])
 def test_own_first_layers_draft_as_a_model_of_their_own(kind):
   # In the verifier's cache, and the answers are the same to the last token.
   model, params = models_test.make(kind)

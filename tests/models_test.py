@@ -1,5 +1,6 @@
 """Tests of gemma as a function of one sequence."""
 
+import dataclasses
 import functools
 import os
 import pathlib
@@ -37,7 +38,86 @@ KINDS = {
     num_key_value_heads=2,
   ),
 }
-every_kind = pytest.mark.parametrize('kind', KINDS)
+# Of gemma's own checkpoints, one for each set of features, made small: all that
+# is not named here is as published.
+SMALL = dict(num_embed=VOCAB, embed_dim=24, hidden_dim=40, head_dim=8)
+FAMILIES = {
+  # Soft-caps; gates by columns.
+  'gemma2-2b': dict(num_heads=4, num_kv_heads=2, layers='LG'),
+  # Queries scaled by the width; positions that are stretched.
+  'gemma3-27b': dict(num_heads=4, num_kv_heads=2, layers='LG'),
+  # Caches and embeddings that layers share, AltUp, LAuReL, sparse gates.
+  'gemma3n-e2b': dict(
+    num_heads=4,
+    num_kv_heads=2,
+    layers='LGLG',
+    shared=2,
+    per_layer_input_dim=4,
+    activation_sparsity_pattern=(0.95, 0.0, 0.95, 0.0),
+    laurel_rank=3,
+  ),
+  # Likewise; heads of another size in global layers, wider shared layers.
+  'gemma4-e2b': dict(
+    num_heads=4,
+    num_kv_heads=1,
+    layers='LGLG',
+    shared=2,
+    global_key_size=16,
+    per_layer_input_dim=4,
+    override_kv_shared_ffw_hidden=80,
+  ),
+  # Values that are keys.
+  'gemma4-31b': dict(
+    num_heads=4,
+    num_kv_heads=2,
+    num_global_kv_heads=1,
+    layers='LG',
+    global_key_size=16,
+  ),
+  # And a mixture of experts.
+  'gemma4-26b-a4b': dict(
+    num_heads=4,
+    num_kv_heads=2,
+    num_global_kv_heads=1,
+    layers='LG',
+    global_key_size=16,
+    num_experts=6,
+    expert_dim=12,
+    top_k_experts=2,
+    moe_dense_hidden_dim=20,
+  ),
+}
+SHARING = [kind for kind, small in FAMILIES.items() if 'shared' in small]
+every_kind = pytest.mark.parametrize('kind', [*KINDS, *FAMILIES])
+
+
+def _small(name: str, window: int, layers: str, shared: int = 0, **changes):
+  """One of gemma's own models with few layers: L for local, G for global."""
+  model, _ = models.from_gemma(f'{name}-it')
+  config = model.module.config
+  kinds = {kind.name[0]: kind for kind in config.attention_types}
+  sharing = getattr(config, 'kv_cache_sharing_config', None)
+  assert bool(sharing) == bool(shared)
+  if shared:
+    fraction = shared / len(layers)
+    changes['kv_cache_sharing_config'] = dataclasses.replace(
+      sharing, frac_shared_layers=fraction
+    )
+  config = dataclasses.replace(
+    config,
+    attention_types=tuple(kinds[kind] for kind in layers),
+    sliding_window_size=window,
+    **SMALL | changes,
+  )
+  module = dataclasses.replace(model.module, config=config, dtype=jnp.float32)
+  return dataclasses.replace(model, module=module, vocab_size=VOCAB)
+
+
+def model_of(kind: str, window: int = WINDOW):
+  """A small model of a kind."""
+  if kind in KINDS:
+    return models.from_config(config_of(kind) | {'sliding_window': window})
+  return _small(kind, window, **FAMILIES[kind])
 
 
 def config_of(kind: str) -> dict:
@@ -57,7 +137,7 @@ def config_of(kind: str) -> dict:
 @functools.cache
 def make(kind: str):
   """A model and parameters none of which is at its default."""
-  model = models.from_config(config_of(kind))
+  model = model_of(kind)
   random = np.random.default_rng(0)
   params = jax.tree.map(
     lambda x: jnp.asarray(random.normal(scale=0.3, size=x.shape), jnp.float32),
@@ -68,12 +148,13 @@ def make(kind: str):
 
 @functools.cache
 def _jitted(model):
-  return jax.jit(model.__call__)
+  return jax.jit(model.with_hidden)
 
 
 @functools.cache
 def _vmapped(model):
-  return jax.jit(jax.vmap(model.__call__, in_axes=(None, 0, 0, 0, 0)))
+  axes = None, 0, 0, 0, 0
+  return jax.jit(jax.vmap(jax.vmap(model.__call__, axes), axes))
 
 
 def _place(start, count):
@@ -88,7 +169,7 @@ def feed(model, params, cache, start, tokens, block):
   for i in range(0, len(tokens), block):
     part = jnp.asarray(tokens[i : i + block])
     at = _place(start + i, len(part))
-    out, cache = _jitted(model)(params, part, *at, cache)
+    out, _, cache = _jitted(model)(params, part, *at, cache)
     logits.append(out)
   return np.concatenate(logits), cache
 
@@ -132,7 +213,7 @@ def test_the_window_and_the_past_matter(kind):
   model, params = make(kind)
   tokens = text(1, LENGTH)
   other = np.concatenate([[tokens[0] % (VOCAB - 1) + 1], tokens[1:]])
-  wider = models.from_config(config_of(kind) | {'sliding_window': WINDOW + 1})
+  wider = model_of(kind, WINDOW + 1)
 
   def read(model, tokens):
     cache = model.init_cache(params, SLOTS)
@@ -147,7 +228,7 @@ def test_the_window_and_the_past_matter(kind):
 
 @every_kind
 @pytest.mark.parametrize(
-  ('kept', 'wrong'), [(1, 5), (4, 1), (7, 5), (16, 5), (20, 10), (0, 10)]
+  ('kept', 'wrong'), [(1, 6), (4, 1), (7, 6), (16, 6), (20, 9), (0, 9)]
 )
 def test_rewinding_forgets_wrong_tokens(kind, kept, wrong):
   model, params = make(kind)
@@ -157,7 +238,7 @@ def test_rewinding_forgets_wrong_tokens(kind, kept, wrong):
     _, clean = feed(model, params, clean, 0, prefix, 1)
   expected, _ = feed(model, params, clean, kept, right, 3)
 
-  _, dirty = feed(model, params, clean, kept, text(3, wrong), 5)
+  _, dirty = feed(model, params, clean, kept, text(3, wrong), 3)
   rewound = model.rewind(dirty, jnp.asarray(kept))
   logits, _ = feed(model, params, rewound, kept, right, 3)
   np.testing.assert_array_equal(logits, expected)
@@ -198,17 +279,19 @@ def test_rows_of_different_lengths_equal_single_ones(kind):
     cache = model.rewind(cache, jnp.asarray(n))
     caches.append(cache)
     single.append(feed(model, params, cache, n, block, 3))
-  stack = functools.partial(jax.tree.map, lambda *xs: jnp.stack(xs))
+
+  def stack(rows):
+    """As rows of rows, for `vmap` in `vmap`."""
+    return jax.tree.map(
+      lambda *xs: jnp.stack(xs).reshape(2, 2, *np.shape(xs[0])), *rows
+    )
+
   places = [_place(n, 3) for n in lengths]
-  logits, together = _vmapped(model)(
-    params,
-    jnp.asarray(np.stack(blocks)),
-    jnp.stack([positions for positions, _ in places]),
-    jnp.stack([mask for _, mask in places]),
-    stack(*caches),
+  given = stack(
+    list(zip(blocks, *zip(*places, strict=True), caches, strict=True))
   )
-  alone = stack(*[cache for _, cache in single])
-  expected = np.stack([row for row, _ in single])
+  logits, together = _vmapped(model)(params, *given)
+  expected, alone = stack(single)
   np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5)
   # What they leave behind in the cache is the same too.
   jax.tree.map(
@@ -216,6 +299,114 @@ def test_rows_of_different_lengths_equal_single_ones(kind):
     together,
     alone,
   )
+
+
+@every_kind
+def test_hidden_states_and_the_table_make_the_logits(kind):
+  model, params = make(kind)
+  tokens = jnp.asarray(text(1, 3))
+  cache = model.init_cache(params, SLOTS)
+  logits, hidden, _ = _jitted(model)(params, tokens, *_place(0, 3), cache)
+  assert hidden.shape == (3, model.hidden_size(params))
+  assert hidden.dtype == model.dtype(params) == jnp.float32
+  again = jax.vmap(model.decode, (None, 0))(params, hidden)
+  np.testing.assert_allclose(again, logits, rtol=0, atol=1e-5)
+  table = params['embedder']['input_embedding']
+  np.testing.assert_array_equal(
+    model.embed(params, tokens[1]), table[tokens[1]]
+  )
+
+
+@every_kind
+def test_packed_parameters_give_the_same_logits(kind):
+  model, params = make(kind)
+  packed, theirs = dataclasses.replace(model, packed=True), model.pack(params)
+  jax.tree.map(np.testing.assert_array_equal, packed.unpack(theirs), params)
+  assert model.unpack(params) is params
+  moved = jax.tree.map(lambda x, y: x.shape != y.shape, params, theirs)
+  assert moved['embedder']['input_embedding']
+  assert moved['layer_0']['attn']['attn_vec_einsum']['w']
+  tokens = jnp.asarray(text(1, 3))
+  cache = model.init_cache(params, SLOTS)
+  logits, *_ = _jitted(model)(params, tokens, *_place(0, 3), cache)
+  again, hidden, _ = _jitted(packed)(theirs, tokens, *_place(0, 3), cache)
+  np.testing.assert_allclose(again, logits, rtol=0, atol=1e-6)
+  decode = packed.decode(theirs, hidden[0])
+  np.testing.assert_allclose(decode, logits[0], rtol=0, atol=1e-5)
+  np.testing.assert_array_equal(
+    packed.embed(theirs, tokens[0]), model.embed(params, tokens[0])
+  )
+
+
+@every_kind
+def test_a_larger_cache_holds_the_same(kind):
+  model, params = make(kind)
+  cache = model.init_cache(params, SLOTS)
+  _, cache = feed(model, params, cache, 0, text(1, 9), 3)
+  larger = model.resize(params, cache, SLOTS + 8)
+  empty = model.init_cache(params, SLOTS + 8)
+  assert model.cache_length(larger) == SLOTS + 8
+
+  def same(x, y, zeros):
+    assert y.shape == zeros.shape
+    there = y[tuple(slice(size) for size in x.shape)]
+    np.testing.assert_array_equal(there, x)
+    assert np.count_nonzero(y) == np.count_nonzero(x)
+
+  jax.tree.map(same, cache, larger, empty)
+
+
+@every_kind
+def test_slots_that_are_moved_hold_what_the_others_held(kind):
+  model, params = make(kind)
+  cache = model.init_cache(params, SLOTS)
+  _, cache = feed(model, params, cache, 0, text(1, 9), 3)
+  moved = model.move(cache, jnp.int32(2), jnp.array([5, 7]))
+  for name, layer in cache.items():
+    for part, old in layer.items():
+      new = moved[name][part]
+      if part == 'end_index':
+        np.testing.assert_array_equal(new, old)
+        continue
+      assert not np.array_equal(new, old)
+      np.testing.assert_array_equal(new[:, [2, 3]], old[:, [5, 7]])
+      rest = np.delete(np.arange(SLOTS), [2, 3])
+      np.testing.assert_array_equal(new[:, rest], old[:, rest])
+
+
+def test_layers_without_a_cache_of_their_own_have_none():
+  for kind in FAMILIES:
+    model, params = make(kind)
+    cached = list(model.init_cache(params, SLOTS))
+    layers = FAMILIES[kind]['layers']
+    shared = FAMILIES[kind].get('shared', 0)
+    assert cached == [f'layer_{i}' for i in range(len(layers) - shared)]
+    assert params[f'layer_{len(layers) - 1}']
+
+
+def test_experts_are_read_with_one_set_of_parameters():
+  model, params = make('gemma4-26b-a4b')
+  several = jax.tree.map(lambda x: jnp.stack([x, x]), params)
+  tokens, positions = jnp.ones(2, jnp.int32), jnp.arange(2)
+  mask = jnp.ones((2, 2), bool)
+  read = jax.vmap(model.__call__, (0, None, None, None))
+  with pytest.raises(ValueError, match='params: a mixture of experts cannot'):
+    read(several, tokens, positions, mask)
+
+
+@every_kind
+def test_random_parameters_make_a_model_that_looks_at_its_tokens(kind):
+  model, _ = make(kind)
+  params = jax.jit(model.init_params)(jax.random.key(1))
+  cache = model.init_cache(params, SLOTS)
+
+  def read(*tokens):
+    tokens = jnp.array(tokens)
+    return _jitted(model)(params, tokens, *_place(0, 3), cache)[0]
+
+  one, other = read(1, 2, 3), read(4, 2, 3)
+  assert 0.1 < one.std() < 10
+  assert np.abs(one - other)[-1].max() > 1e-3
 
 
 @pytest.mark.parametrize('kind', ['gemma2-gqa', 'gemma3-mha'])

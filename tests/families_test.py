@@ -1,0 +1,178 @@
+"""Every Gemma family: by name as published, and made small through the loop."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import models_test
+import numpy as np
+import pytest
+
+from cascades import (
+  checkpoints,
+  drafters,
+  memory,
+  methods,
+  models,
+  sampling,
+  testing,
+  verification,
+)
+
+# --- As published
+
+# Billions of parameters, and which tables are among them: all, none, or that
+# of tokens. Gemma 2: arXiv 2408.00118, table 2; Gemma 3: arXiv 2503.19786,
+# table 1; of the others, effective parameters or all of the text model, from
+# the models' cards. Gemma 3n's count projections that no layer looks at.
+_PUBLISHED = {
+  'gemma2-2b': (2.024, 'none'),
+  'gemma2-9b': (8.324, 'none'),
+  'gemma2-27b': (26.047, 'none'),
+  'gemma3-270m': (0.1, 'none'),
+  'gemma3-1b': (0.698, 'none'),
+  'gemma3-4b': (3.209, 'none'),
+  'gemma3-12b': (10.759, 'none'),
+  'gemma3-27b': (25.6, 'none'),
+  'gemma3n-e2b': (1.91, 'none'),
+  'gemma3n-e4b': (3.98, 'none'),
+  'gemma4-e2b': (2.3, 'tokens'),
+  'gemma4-e4b': (7.5, 'all'),
+  'gemma4-26b-a4b': (25.2, 'all'),
+  'gemma4-31b': (30.7, 'all'),
+}
+_TABLES = {
+  'none': (),
+  'tokens': ('input_embedding',),
+  'all': (
+    'input_embedding',
+    'per_layer_input_embedding',
+    'per_layer_embeddings',
+  ),
+}
+
+
+def test_every_checkpoint_of_gemma_is_known_here():
+  # A new one wants a line above, and a small one in models_test.
+  names = {f'{name}-{kind}' for name in _PUBLISHED for kind in ('pt', 'it')}
+  assert set(models.gemma_checkpoints()) == names
+
+
+@pytest.mark.parametrize('name', _PUBLISHED)
+def test_a_model_has_the_parameters_that_were_published(name):
+  model, shapes = checkpoints.describe(f'{name}-it')
+  assert models.from_gemma(f'{name}-pt') == models.from_gemma(f'{name}-it')
+  billions, tables = _PUBLISHED[name]
+  # Without what sees and hears.
+  assert all(
+    x == 'embedder' or 'layer' in x or 'norm' in x or 'altup' in x
+    for x in shapes
+  )
+  left_out = set(_TABLES['all']) - set(_TABLES[tables])
+  embedder = {k: x for k, x in shapes['embedder'].items() if k not in left_out}
+  counted = jax.tree.leaves(shapes | {'embedder': embedder})
+  count = sum(math.prod(x.shape) for x in counted)
+  assert count / 1e9 == pytest.approx(billions, rel=0.015)
+  everything = jax.tree.leaves(shapes)
+  assert all(x.dtype == jnp.bfloat16 for x in everything)
+  need = memory.need(
+    (model, shapes), None, batch_size=1, cache_length=8, gamma=0
+  )
+  assert need.params == 2 * sum(math.prod(x.shape) for x in everything)
+
+
+def test_memory_counts_no_cache_of_layers_without_one():
+  described = checkpoints.describe('gemma4-e2b-it')
+  need = memory.need(described, None, batch_size=1, cache_length=64, gamma=0)
+  # Of 35 layers the first 15, of which every fifth is global; keys and values
+  # in bfloat16, positions, and where a cache ends.
+  slot = 2 * 2 * (12 * 256 + 3 * 512) + 4 * 15
+  # One row is decoded, another waits.
+  assert need.caches == 2 * (64 * slot + 4 * 15)
+
+
+@pytest.mark.parametrize(
+  'name', ['dolphingemma-400m-pt', 'gemma-2b-it', 'siglip', 'gemma3-4b']
+)
+def test_names_of_no_text_model_are_refused(name):
+  with pytest.raises(ValueError, match=f'model: gemma has no .* for {name!r};'):
+    models.from_gemma(name)
+
+
+# --- Through the loop
+
+every_family = pytest.mark.parametrize('kind', models_test.FAMILIES)
+_NEW = 14
+
+
+@functools.cache
+def _pair(kind):
+  """A small model, its parameters, and those of a drafter that is alike."""
+  model, params = models_test.make(kind)
+  random = np.random.default_rng(1)
+  near = jax.tree.map(
+    lambda x: x + 0.05 * random.normal(size=x.shape).astype(np.float32), params
+  )
+  return model, params, near
+
+
+@functools.cache
+def _said(model):
+  """A model's log-probabilities after every token, in one pass."""
+
+  @jax.jit
+  def say(params, tokens):
+    positions = jnp.arange(tokens.shape[0])
+    mask = positions <= positions[:, None]
+    logits, _ = model(params, tokens, positions, mask)
+    return jax.nn.log_softmax(logits)
+
+  return say
+
+
+@every_family
+@pytest.mark.parametrize(('gamma', 'drafts'), [(4, 1), (1, 2)])
+def test_strict_decoding_says_what_the_verifier_says(kind, gamma, drafts):
+  # Rows of several lengths, which go on beyond the sliding window; drafts are
+  # kept and rejected.
+  model, params, near = _pair(kind)
+  run = functools.partial(
+    testing.decode_curve,
+    (params, near),
+    [models_test.text(n, n) for n in (2, 4, 8)],
+    jax.random.split(jax.random.key(0), 3),
+    [0.0],
+    _NEW,
+    verifier=model,
+    drafter=drafters.ModelDrafter(model),
+    method=methods.METHODS['speed'],
+    gamma=gamma,
+    drafts=drafts,
+    scheme=verification.Scheme('token' if drafts == 1 else 'multi_round'),
+  )
+  for temperature in (0.0, 1.0):
+    state = run(sampling.Processing(temperature=np.float32(temperature)))
+    accepted, examined = state.accepted.sum(), state.examined.sum()
+    assert 0 < accepted < examined
+    for row in range(3):
+      start, end = state.prompt_length[row, 0], state.length[row, 0]
+      assert end == start + _NEW
+      tokens = state.tokens[row, 0, :22]
+      said = np.asarray(_said(model)(params, tokens))[start - 1 : end - 1]
+      new = tokens[start:end]
+      if not temperature:
+        np.testing.assert_array_equal(new, said.argmax(-1))
+      np.testing.assert_allclose(
+        state.logprob[row, 0, start:end],
+        said[np.arange(_NEW), new],
+        rtol=0,
+        atol=1e-5,
+      )
+
+
+@pytest.mark.parametrize('kind', models_test.SHARING)
+def test_layers_that_share_are_no_models_of_their_own(kind):
+  model, _ = models_test.make(kind)
+  with pytest.raises(ValueError, match='layers: the first 1 of Gemma'):
+    model.first(1)
