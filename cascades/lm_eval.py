@@ -95,11 +95,6 @@ class Generation:
       processing=tuple(processing.items()),
     )
 
-  def cut(self, text: str) -> str:
-    """The text up to the first place where it should have ended."""
-    ends = [text.find(stop) for stop in self.until]
-    return text[: min([end for end in ends if end >= 0], default=len(text))]
-
 
 @register_model('cascades')
 class CascadesLM(TemplateLM):
@@ -204,9 +199,10 @@ class CascadesLM(TemplateLM):
         [requests[i].args[0] for i in indices],
         max_new_tokens=how.max_new_tokens,
         seed=self.seed,
+        stop_strings=how.until,
       )
       for i, answer in zip(indices, answers, strict=True):
-        texts[i] = how.cut(answer.text)
+        texts[i] = answer.text
         self._counts.update(answer.counts, answers=1, tokens=len(answer.tokens))
         self.cache_hook.add_partial(
           'generate_until', requests[i].args, texts[i]

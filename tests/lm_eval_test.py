@@ -64,13 +64,12 @@ def test_a_task_is_decoded_greedily_unless_it_says_otherwise(asked, processing):
   assert how.until == ()
 
 
-def test_answers_are_cut_where_the_first_stop_begins():
+def test_a_task_says_what_ends_an_answer():
   how = Generation.of(dict(until=['\n\n', 'Q:', ''], max_gen_toks=7))
   assert how.max_new_tokens == 7
-  assert how.cut('a\nb Q: c\n\nd') == 'a\nb '
-  assert how.cut('Q:') == ''
-  assert how.cut('a\nb') == 'a\nb'
-  assert Generation.of(dict(until='.')).cut('a.b') == 'a'
+  # An empty one would end every answer at once.
+  assert how.until == ('\n\n', 'Q:')
+  assert Generation.of(dict(until='.')).until == ('.',)
 
 
 def test_greedy_answers_are_the_samplers_up_to_the_stop():
