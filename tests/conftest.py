@@ -1,5 +1,18 @@
 """What every test file needs."""
 
+import atexit
+import os
+import shutil
+import tempfile
+
+# One folder for all processes of a run, and those that they start: what one has
+# compiled, the next one loads.
+if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
+  _FOLDER = tempfile.mkdtemp(prefix='cascades-tests-')
+  atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
+  os.environ['JAX_COMPILATION_CACHE_DIR'] = _FOLDER
+  os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0.3'
+
 import jax
 import pytest
 
