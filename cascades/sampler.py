@@ -21,6 +21,7 @@ from cascades import (
   sampling,
   sharding,
   tokenizers,
+  turns,
 )
 from cascades.verification import RESIDUAL, Scheme
 
@@ -175,6 +176,7 @@ class Sampler:
       search; for 'match'.
     mesh: (data, model): devices to split the rows and the parameters over;
       see `sharding`.
+    dtype: Of models that are given by name; as for `load_model`.
 
   Raises:
     ValueError: A value is out of its range, or the models do not share a
@@ -205,6 +207,7 @@ class Sampler:
     stop_below: float | None = None,
     beam: bool = False,
     mesh: tuple[int, int] = (1, 1),
+    dtype: str | None = None,
   ):
     options = check_options(
       method=method,
@@ -234,10 +237,12 @@ class Sampler:
     self.top_p: float | None = options['top_p']
     self.cache_length: int = options['cache_length']
     self.batch_size: int = options['batch_size']
+    alone = tuple(mesh) == (1, 1)
+    self._mesh = None if alone else sharding.make_mesh(*mesh)
     if isinstance(verifier, str):
-      verifier = checkpoints.load_model(verifier)
+      verifier = checkpoints.load_model(verifier, dtype, self._mesh)
     if isinstance(drafter, str):
-      drafter = pairing.load_drafter(drafter)
+      drafter = pairing.load_drafter(drafter, dtype, self._mesh)
     self.verifier, self.drafter = verifier, drafter
     self.tokenizer = tokenizer or verifier.tokenizer
     if drafter is None:
@@ -248,9 +253,7 @@ class Sampler:
         )
     elif isinstance(drafter, checkpoints.Checkpoint):
       pairing.check_pair(verifier, drafter)
-    self._mesh = None
-    if tuple(mesh) != (1, 1):
-      self._mesh = sharding.make_mesh(*mesh)
+    if self._mesh is not None:
       self.verifier, self.drafter = (
         c._replace(params=sharding.shard_params(*c[:2], self._mesh))
         if isinstance(c, checkpoints.Checkpoint)
@@ -278,6 +281,7 @@ class Sampler:
     last_state: State | None = None,
     forbidden_tokens: Sequence[int | str] | None = None,
     stop_tokens: Sequence[int | str] | None = None,
+    chat: bool = False,
   ) -> Answer | list[Answer]:
     """Answers one prompt or a list of them.
 
@@ -298,7 +302,10 @@ class Sampler:
         again. It stays as it is, and may be gone on from several times.
       forbidden_tokens: Ids, or texts that are one token, never to be emitted.
       stop_tokens: Ids, or texts that are one token, that end an answer beside
-        end-of-sequence.
+        the tokenizer's own: end-of-sequence, and end-of-turn for models that
+        were tuned for instructions.
+      chat: Whether the prompts are a user's words, to be put as the models were
+        taught turns (see `turns`); a turn ends the answer.
 
     Returns:
       An answer for a single prompt, else a list in the prompts' order.
@@ -312,6 +319,7 @@ class Sampler:
       seed=seed,
       forbidden_tokens=forbidden_tokens,
       stop_tokens=stop_tokens,
+      chat=chat,
     )
     if return_state or last_state is not None:
       if not isinstance(prompts, str):
@@ -339,6 +347,7 @@ class Sampler:
     last_state: State | None = None,
     forbidden_tokens: Sequence[int | str] | None = None,
     stop_tokens: Sequence[int | str] | None = None,
+    chat: bool = False,
   ) -> Iterator[str]:
     """Answers a prompt block by block.
 
@@ -349,6 +358,7 @@ class Sampler:
       last_state: See `sample`.
       forbidden_tokens: See `sample`.
       stop_tokens: See `sample`.
+      chat: See `sample`.
 
     Yields:
       The text that each block adds, as soon as it is there; together they are
@@ -368,6 +378,7 @@ class Sampler:
       seed=seed,
       forbidden_tokens=forbidden_tokens,
       stop_tokens=stop_tokens,
+      chat=chat,
     ):
       text = answer.text
       if answer.state is None:
@@ -388,6 +399,7 @@ class Sampler:
     return_logits: bool = False,
     forbidden_tokens: Sequence[int | str] | None = None,
     stop_tokens: Sequence[int | str] | None = None,
+    chat: bool = False,
   ) -> list[list[Answer]]:
     """Answers every prompt at every lenience, in one compiled loop.
 
@@ -401,6 +413,7 @@ class Sampler:
       return_logits: See `sample`.
       forbidden_tokens: See `sample`.
       stop_tokens: See `sample`.
+      chat: See `sample`.
 
     Returns:
       For each lenience, an answer for each prompt.
@@ -416,10 +429,10 @@ class Sampler:
     for value in leniences:
       _number('lenience', value, -math.inf, math.inf)
     max_new_tokens = _whole('max_new_tokens', max_new_tokens, 1)
-    ids = [self._encode(prompt) for prompt in prompts]
+    ids = [self._encode(prompt, chat) for prompt in prompts]
     for number, prompt in enumerate(ids):
       self._check_room(f'prompt {number}', len(prompt), max_new_tokens)
-    engine, stops = self._engine(forbidden_tokens, stop_tokens)
+    engine, stops = self._engine(forbidden_tokens, stop_tokens, chat)
     self._check_memory(
       len(ids) * len(leniences), max(map(len, ids)), max_new_tokens
     )
@@ -450,6 +463,7 @@ class Sampler:
     seed: int,
     forbidden_tokens: Sequence[int | str] | None,
     stop_tokens: Sequence[int | str] | None,
+    chat: bool,
   ) -> Iterator[Answer]:
     """One turn of a conversation, so many blocks at a time.
 
@@ -457,9 +471,8 @@ class Sampler:
       The answer so far; only the last has a state.
     """
     max_new_tokens = _whole('max_new_tokens', max_new_tokens, 1)
-    engine, stops = self._engine(forbidden_tokens, stop_tokens)
+    engine, stops = self._engine(forbidden_tokens, stop_tokens, chat)
     models, before = (engine.verifier, engine.drafter), None
-    ids = self._encode(prompt, add_bos=last_state is None)
     read = []
     if last_state is not None:
       if last_state.models != models:
@@ -469,6 +482,7 @@ class Sampler:
         )
       before = last_state.row
       read = before.tokens[0, : int(before.length[0])].tolist()
+    ids = self._encode(prompt, chat, read)
     self._check_room('prompt', len(read) + len(ids), max_new_tokens)
     self._check_memory(1, len(read) + len(ids), max_new_tokens)
     self.usage = batching.Usage()
@@ -492,6 +506,7 @@ class Sampler:
     self,
     forbidden_tokens: Sequence[int | str] | None,
     stop_tokens: Sequence[int | str] | None,
+    chat: bool,
   ) -> tuple[batching.Engine, list[int]]:
     """What decodes, and the ids that end an answer."""
     forbidden = None
@@ -501,7 +516,9 @@ class Sampler:
       forbidden[banned] = True
       if forbidden.all():
         raise ValueError('forbidden_tokens: no token is left to emit.')
-    stops = [tokenizers.EOS]
+    stops = list(self.tokenizer.stops)
+    if chat:
+      stops.append(turns.template(self.tokenizer).end)
     stops += self._token_ids('stop_tokens', stop_tokens or ())
     engine = batching.Engine(
       verifier=self.verifier.model,
@@ -551,10 +568,16 @@ class Sampler:
       devices=1 if self._mesh is None else self._mesh.size,
     )
 
-  def _encode(self, prompt: str, add_bos: bool = True) -> list[int]:
+  def _encode(
+    self, prompt: str, chat: bool, read: Sequence[int] = ()
+  ) -> list[int]:
+    """The ids of a prompt that comes after what was read before."""
     if not isinstance(prompt, str):
       raise ValueError(f'prompts: {prompt!r} is not a text.')
-    return self.tokenizer.encode(prompt, add_bos=add_bos)
+    if chat:
+      template = turns.template(self.tokenizer)
+      prompt = template.turn(prompt, last=read[-1] if read else None)
+    return self.tokenizer.encode(prompt, add_bos=not read)
 
   def _token_ids(self, name: str, tokens: Sequence[int | str]) -> list[int]:
     ids = []

@@ -80,6 +80,11 @@ def _mesh(config) -> tuple[int, int]:
   return tuple(config.get('mesh', (1, 1)))
 
 
+def _dtype(config) -> str | None:
+  """What parameters become as they are read; a config may be silent."""
+  return config.get('dtype')
+
+
 _OPTIONS = ('gamma', 'verification', 'gate', 'bonus', 'drafts')
 # Of what drafts, for all curves; as for `Sampler`.
 _DRAFTING = ('stop_below', 'beam')
@@ -358,6 +363,7 @@ class Decoder:
       curve.leniences or (0.0,),
       max_new_tokens=self.task.max_new_tokens,
       seed=seed,
+      chat=config.get('chat', False),
     )
     wall = time.perf_counter() - start
     wall -= self._clock.seconds - compiled
@@ -447,6 +453,7 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
     report,
     sequence,
     sharding,
+    turns,
   )
   from cascades.tasks import TASKS
 
@@ -460,8 +467,9 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
     if config[name] < 1:
       raise ValueError(f'{name}: {config[name]} will not do; give 1 or more.')
   check(chosen, config.temperature)
+  mesh = None
   if math.prod(_mesh(config)) > 1:
-    sharding.make_mesh(*_mesh(config))
+    mesh = sharding.make_mesh(*_mesh(config))
   if jax.process_index():
     # Every host decodes the same; the first one's results are the results.
     workdir = workdir / f'host-{jax.process_index()}'
@@ -486,8 +494,8 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
       )
   bar = cli.progress(len(chosen) * len(config.tasks), 'loading the models')
   memory.check(
-    checkpoints.describe(config.verifier),
-    checkpoints.describe(config.drafter) if model else None,
+    checkpoints.describe(config.verifier, _dtype(config)),
+    checkpoints.describe(config.drafter, _dtype(config)) if model else None,
     batch_size=config.batch_size,
     # Prompts are not known yet; what they take is looked at once more.
     cache_length=max(TASKS[name].max_new_tokens for name in config.tasks),
@@ -495,8 +503,13 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
     allocated=False,
     devices=math.prod(_mesh(config)),
   )
-  pair = load_model(config.verifier), pairing.load_drafter(config.drafter)
+  pair = (
+    load_model(config.verifier, _dtype(config), mesh),
+    pairing.load_drafter(config.drafter, _dtype(config), mesh),
+  )
   # Whatever does not go together is refused here.
+  if config.get('chat', False):
+    turns.template(pair[0].tokenizer)
   equipped = pairing.equip(*pair, **_drafting(config))
   of_curves = ('method', 'lenience', *_OPTIONS)
   fields = {
