@@ -229,7 +229,7 @@ def _load(name, dtype, mesh, packed: bool) -> Checkpoint:
     params = {}
     for leaf, places, _ in huggingface.find_params(folder, config, model):
       # Never kept longer: a leaf may be a fifth of the model.
-      part = leaf.pack([h.get_tensor(n) for h, n in places])
+      part = leaf.pack(h.get_tensor(n) for h, n in places)
       _set(params, leaf.path, _lay(model, leaf.path, part, dtype, mesh))
     return Checkpoint(model, params, tokenizer)
   model = dataclasses.replace(model, packed=packed)
@@ -254,7 +254,8 @@ def _lay(model, path: tuple[str, ...], part, dtype, mesh):
     tree = sharding.shard_params(model, tree, mesh)
   for key in path:
     tree = tree[key]
-  return tree
+  # JAX copies while Python reads on, and holds what it still has to copy.
+  return jax.block_until_ready(tree)
 
 
 def _set(tree, path, value):

@@ -13,7 +13,7 @@ import dataclasses
 import json
 import math
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -33,23 +33,37 @@ class Leaf(NamedTuple):
   Attributes:
     path: Keys into gemma's tree.
     names: Hugging Face tensors, in order.
-    pack: Tensors to leaf.
+    pack: Tensors to leaf; they may come one by one.
     unpack: Leaf to tensors.
   """
 
   path: tuple[str, ...]
   names: tuple[str, ...]
-  pack: Callable[[list[Any]], Any]
+  pack: Callable[[Iterable[Any]], Any]
   unpack: Callable[[Any], list[Any]]
 
 
 def _same(path, name) -> Leaf:
-  return Leaf(path, (name,), lambda ts: ts[0], lambda x: [x])
+  return Leaf(path, (name,), _only, lambda x: [x])
 
 
-def _stack(parts):
-  # What lies on the host stays there until all of a leaf does.
-  return (jnp if isinstance(parts[0], jax.Array) else np).stack(parts)
+def _only(parts):
+  (part,) = parts
+  return part
+
+
+def _stack(parts, count):
+  """As `np.stack`, with no more than one of so many parts held at a time."""
+  parts, out = iter(parts), None
+  for i, part in enumerate(parts):
+    # Shapes are looked at, and there is nothing to hold.
+    if isinstance(part, jax.Array):
+      return jnp.stack([part, *parts])
+    if out is None:
+      out = np.empty((count, *part.shape), part.dtype)
+    out[i] = part
+    del part
+  return out
 
 
 def _heads(path, names, heads, head_dim) -> Leaf:
@@ -57,8 +71,8 @@ def _heads(path, names, heads, head_dim) -> Leaf:
   stacked = len(names) > 1
 
   def pack(ts):
-    parts = [t.reshape(heads, head_dim, -1).transpose(0, 2, 1) for t in ts]
-    return _stack(parts) if stacked else parts[0]
+    parts = (t.reshape(heads, head_dim, -1).transpose(0, 2, 1) for t in ts)
+    return _stack(parts, len(names)) if stacked else _only(parts)
 
   def unpack(x):
     parts = x if stacked else [x]
@@ -109,7 +123,7 @@ def leaves(
     yield Leaf(
       (ours, 'attn', 'attn_vec_einsum', 'w'),
       (f'{attn}.o_proj.weight',),
-      lambda ts: ts[0].T.reshape(heads, dim, -1),
+      lambda ts: _only(ts).T.reshape(heads, dim, -1),
       lambda x: [x.reshape(heads * dim, -1).T],
     )
     if config['model_type'] == 'gemma3_text':
@@ -120,13 +134,13 @@ def leaves(
     yield Leaf(
       (ours, 'mlp', 'gating_einsum'),
       (f'{mlp}.gate_proj.weight', f'{mlp}.up_proj.weight'),
-      lambda ts: gate(_stack(ts)),
+      lambda ts: gate(_stack(ts, 2)),
       lambda x: list(gate(x)),
     )
     yield Leaf(
       (ours, 'mlp', 'linear'),
       (f'{mlp}.down_proj.weight',),
-      lambda ts: ts[0].T,
+      lambda ts: _only(ts).T,
       lambda x: [x.T],
     )
 

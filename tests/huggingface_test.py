@@ -11,9 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from absl import flags
+from absl.testing import flagsaver
 from safetensors import safe_open
 
 from cascades import checkpoints, huggingface, models, tokenizers
+from experiments import export
 
 _ROOT = pathlib.Path(__file__).parent.parent
 _FIXTURES = _ROOT / 'tests' / 'fixtures'
@@ -218,33 +221,35 @@ def test_the_tokenizer_has_what_transformers_needs(tmp_path):
 # --- The launcher ---
 
 
-def _run(*arguments):
-  return subprocess.run(
-    [sys.executable, '-m', 'experiments.export', *arguments],
-    capture_output=True,
-    text=True,
-    cwd=_ROOT,
-  )
-
-
-def test_the_launcher_writes_a_model_and_no_other_over_it(tmp_path):
+def test_the_launcher_writes_a_model_and_no_other_over_it(tmp_path, capsys):
+  flags.FLAGS.mark_as_parsed()
   folder = tmp_path / 'out'
-  arguments = '--model=tiny-drafter', f'--folder={folder}'
-  done = _run(*arguments, '--dtype=bfloat16', '--shard_gb=1e-4')
-  assert (done.returncode, done.stderr) == (0, '')
+  said = dict(model='tiny-drafter', folder=str(folder))
+  with flagsaver.flagsaver(**said, dtype='bfloat16', shard_gb=1e-4):
+    export.main()
+  printed = capsys.readouterr().out
   for file in folder.iterdir():
-    assert str(file) in done.stdout
+    assert str(file) in printed
+  assert (folder / huggingface.INDEX).exists()
   want = checkpoints.load_model('tiny-drafter', 'bfloat16')
   jax.tree.map(
     np.testing.assert_array_equal,
     checkpoints.load_model(folder).params,
     want.params,
   )
-  for given, said in (
-    (arguments, 'holds a model already; choose another --folder'),
-    (arguments[:1], '--model, --folder: give both'),
+  with (
+    flagsaver.flagsaver(**said),
+    pytest.raises(ValueError, match='holds a model already; choose another'),
   ):
-    done = _run(*given)
-    assert done.returncode == 2
-    assert done.stderr.startswith('error: ')
-    assert said in done.stderr
+    export.main()
+
+
+def test_the_launcher_needs_a_model_and_a_folder():
+  done = subprocess.run(
+    [sys.executable, '-m', 'experiments.export', '--model=tiny-drafter'],
+    capture_output=True,
+    text=True,
+    cwd=_ROOT,
+  )
+  assert done.returncode == 2
+  assert done.stderr.startswith('error: --model, --folder: give both')

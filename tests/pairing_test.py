@@ -209,11 +209,11 @@ def test_another_vocabulary_is_refused():
 
 
 _TEXTS = ['one model drafts', 'and another one verifies'] * 9
-_ROWS = {'plain': 272, 'padded': 280, 'more': 300}
+_ROWS = {'plain': 290, 'padded': 298, 'more': 320}
 
 
 @functools.cache
-def _tokenizer(vocab_size=272, symbols=()):
+def _tokenizer(vocab_size=290, symbols=()):
   return tokenizers.train(_TEXTS, vocab_size, symbols)
 
 
@@ -238,11 +238,11 @@ def padded(tmp_path_factory):
         query_pre_attn_scalar=8,
         sliding_window=512,
       )
-      plain = models.from_config(config | {'vocab_size': 272})
+      plain = models.from_config(config | {'vocab_size': 290})
       params = plain.init_params(jax.random.key(seed))
-      # Along what the logits are made of, whatever its sign.
+      # Along whatever the logits are made of, in either direction.
       table = params['embedder']['input_embedding']
-      pad = np.resize(8 * np.stack([table[0], -table[0]]), (rows - 272, 8))
+      pad = np.resize(np.stack([np.eye(8), -np.eye(8)]), (rows - 290, 8)) * 9
       params['embedder'] = {'input_embedding': np.concatenate([table, pad])}
       huggingface.save(root / f'{name}-{kind}', config, params, _tokenizer())
   return root
@@ -258,57 +258,60 @@ def _padded(root, kinds, **options):
 
 @pytest.mark.parametrize(
   'kinds',
-  [('padded', 'more'), ('more', 'plain'), ('more', 'more')],
+  [('padded', 'more'), ('more', 'plain')],
   ids='-'.join,
 )
 def test_what_pads_a_table_is_no_token(padded, kinds):
   want = _padded(padded, ('plain', 'plain'))
   got = _padded(padded, kinds)
   for one in want, got:
-    assert one.verifier.model == want.verifier.model or one is got
-    assert one.verifier.model.vocab_size == 272
+    assert one.verifier.model.vocab_size == 290
+    assert one.drafter.model.vocab_size == 290
   # The same answers to the last token: the same two laws, and so the same law.
-  for seed in range(3):
-    answers = [
-      one.sample('one', max_new_tokens=24, seed=seed, return_logits=True)
-      for one in (want, got)
-    ]
-    assert answers[0].tokens == answers[1].tokens
-    assert answers[0].counts == answers[1].counts
-    assert answers[1].logits.shape[-1] == 272
-    np.testing.assert_array_equal(answers[0].logits, answers[1].logits)
-  # Which would not have been so.
-  table = got.verifier.unpacked().params['embedder']['input_embedding']
+  answers = [
+    one.sample('one', max_new_tokens=40, return_logits=True)
+    for one in (want, got)
+  ]
+  assert answers[0].tokens == answers[1].tokens
+  assert answers[0].counts == answers[1].counts
+  assert answers[1].logits.shape[-1] == 290
+  np.testing.assert_array_equal(answers[0].logits, answers[1].logits)
+  # Of all rows of its table, the likeliest would often have been padding.
+  table = np.array(
+    got.verifier.unpacked().params['embedder']['input_embedding']
+  )
   assert len(table) == _ROWS[kinds[0]]
-  logits = answers[1].logits @ np.linalg.pinv(table[:272]).T @ table.T
-  assert (logits.argmax(-1) >= 272).mean() > 0.9
+  uncapped = 30 * np.arctanh(np.clip(answers[1].logits / 30, -0.999, 0.999))
+  hidden = np.linalg.lstsq(table[:290], uncapped.T, rcond=None)[0]
+  assert ((table @ hidden).argmax(0) >= 290).mean() > 0.5
 
 
 def test_models_of_two_families_are_refused(padded):
   verifier = load_model(padded / 'verifier-plain')
   for other, said in (
     (
-      _tokenizer(272, ('<start_of_turn>',)),
-      r"\(272 pieces\) .* token 5 is '<start_of_turn>' in the one and"
+      _tokenizer(290, ('<start_of_turn>',)),
+      r"\(290 pieces\) .* token 5 is '<start_of_turn>' in the one and"
       " '<0x00>' in the other",
     ),
     (
-      _tokenizer(275),
-      r"\(275 pieces\) is not the verifier's \(272 pieces\), as token",
+      _tokenizer(295),
+      r"\(295 pieces\) is not the verifier's \(290 pieces\), as token",
     ),
   ):
     drafter = verifier._replace(tokenizer=other)
     with pytest.raises(ValueError, match=r'^drafter: .*' + said) as error:
       pairing.check_pair(verifier, drafter)
     assert str(error.value).endswith('take two models of one family.')
-    with pytest.raises(ValueError, match='^drafter: '):
+    with pytest.raises(ValueError, match=r'^drafter: '):
       sampler.Sampler(verifier, drafter)
 
 
 def test_tokenizers_that_only_cut_otherwise_go_together(padded):
   verifier = load_model(padded / 'verifier-plain')
-  # The same pieces, from more of the same texts.
-  other = tokenizers.train([*_TEXTS, *_TEXTS], 272)
+  # The same pieces, and something else that is no piece.
+  proto = verifier.tokenizer.proto
+  other = tokenizers.Tokenizer(proto.replace(b'identity', b'nfkc____'))
   assert other != verifier.tokenizer
   assert tokenizers.first_difference(other, verifier.tokenizer) is None
   pairing.check_pair(verifier, verifier._replace(tokenizer=other))
@@ -317,6 +320,6 @@ def test_tokenizers_that_only_cut_otherwise_go_together(padded):
 def test_logits_that_are_not_alike_are_refused(padded):
   verifier = load_model(padded / 'verifier-plain')
   drafter = load_model(padded / 'drafter-more')
-  model = dataclasses.replace(drafter.model, vocab_size=300)
-  with pytest.raises(ValueError, match='gives 300 logits and the verifier 272'):
+  model = dataclasses.replace(drafter.model, vocab_size=320)
+  with pytest.raises(ValueError, match='gives 320 logits and the verifier 290'):
     pairing.check_pair(verifier, drafter._replace(model=model))
