@@ -374,20 +374,15 @@ def test_an_orbax_checkpoint_becomes_another_dtype(downloads):
 @pytest.fixture
 def catalogue(monkeypatch):
   """What gemma knows: two models, of which the second is the downloads'."""
-  proto = load('hf_gemma3').tokenizer.proto
-  tokenizer = types.SimpleNamespace(read_bytes=lambda: proto)
   found = {
-    f'{size}-it': models.from_config(read_config(folder))
-    for size, folder in (
-      ('gemma2-tiny', FOLDERS[0]),
-      ('gemma3-tiny', FOLDERS[1]),
+    f'{name}-it': models.from_config(read_config(folder))
+    for name, folder in zip(
+      ('gemma2-tiny', 'gemma3-tiny'), FOLDERS, strict=True
     )
   }
+  file = str(FIXTURES / 'hf_gemma3' / 'tokenizer.model')
   monkeypatch.setattr(models, 'gemma_checkpoints', lambda: dict(found))
-  monkeypatch.setattr(
-    models, 'from_gemma', lambda name: (found[name], 'tokenizer')
-  )
-  monkeypatch.setattr(checkpoints.epath, 'Path', lambda path: tokenizer)
+  monkeypatch.setattr(models, 'from_gemma', lambda name: (found[name], file))
   return found
 
 

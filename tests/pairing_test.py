@@ -242,8 +242,10 @@ def padded(tmp_path_factory):
       params = plain.init_params(jax.random.key(seed))
       # Along whatever the logits are made of, in either direction.
       table = params['embedder']['input_embedding']
-      pad = np.resize(np.stack([np.eye(8), -np.eye(8)]), (rows - 290, 8)) * 9
-      params['embedder'] = {'input_embedding': np.concatenate([table, pad])}
+      pad = np.resize(np.stack([np.eye(8), -np.eye(8)]), (rows - 290, 8))
+      params['embedder'] = {
+        'input_embedding': np.float32(np.concatenate([table, 9 * pad]))
+      }
       huggingface.save(root / f'{name}-{kind}', config, params, _tokenizer())
   return root
 
