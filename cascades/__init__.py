@@ -23,9 +23,9 @@ _HOME = {
 }
 _MODULES = (
   'auditing batching chain checking checkpoints costs decoding distillation'
-  ' drafters heads memory methods metrics models pairing records report'
-  ' sampler sampling scoring sequence sharding stats tasks testing tokenizers'
-  ' training verification'
+  ' drafters heads huggingface memory methods metrics models pairing records'
+  ' report sampler sampling scoring sequence sharding stats tasks testing'
+  ' tokenizers training turns verification'
 ).split()
 
 __all__ = sorted([*_HOME, *_MODULES])

@@ -1,22 +1,23 @@
 """Loading and saving checkpoints: `load_model(name or folder)`.
 
-Three kinds of names are understood:
+Four kinds of names are understood:
 
 - the bundled pair, `tiny-drafter` and `tiny-verifier`;
-- a folder in Hugging Face layout (config.json, *.safetensors and a tokenizer)
-  of Gemma 2 or Gemma 3, read without torch, one tensor at a time;
+- a folder in Hugging Face layout of Gemma 2 or Gemma 3; see `huggingface`;
+- a folder with an Orbax checkpoint of gemma's, as its Flax downloads are. What
+  it is a checkpoint of is told by a config.json beside it, else by its name in
+  front of the folder (`gemma2-2b:/path/to/folder`), else by its number of
+  layers and their width;
 - the names of gemma's own checkpoints (`gemma2-2b-it`, ...), which gemma
   downloads.
 
-The tables below pair every leaf of gemma's parameter tree with the tensors
-that Hugging Face keeps it in.
+A checkpoint's model has as many logits as its tokenizer has pieces: families
+pad their embedding tables to different sizes, and what pads them is no token.
 """
 
 import dataclasses
 import difflib
-import json
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -25,12 +26,13 @@ import numpy as np
 from etils import epath
 from jaxtyping import PyTree
 
-from cascades import models, tokenizers
+from cascades import huggingface, models, sharding, tokenizers, turns
 
 ASSETS = pathlib.Path(__file__).parent / 'assets'
 BUNDLED = ('tiny-drafter', 'tiny-verifier')
-# As safetensors names them.
-_DTYPES = {'BF16': jnp.bfloat16, 'F16': jnp.float16}
+DTYPES = ('bfloat16', 'float32')
+# One of these is in every folder that Orbax has written.
+_ORBAX = ('_METADATA', '_CHECKPOINT_METADATA')
 
 
 class Checkpoint(NamedTuple):
@@ -57,143 +59,20 @@ class Checkpoint(NamedTuple):
     )
 
 
-class Leaf(NamedTuple):
-  """One leaf of gemma's tree and the Hugging Face tensors it comes from.
-
-  Attributes:
-    path: Keys into gemma's tree.
-    names: Hugging Face tensors, in order.
-    pack: Tensors to leaf.
-    unpack: Leaf to tensors.
-  """
-
-  path: tuple[str, ...]
-  names: tuple[str, ...]
-  pack: Callable[[list[Any]], Any]
-  unpack: Callable[[Any], list[Any]]
-
-
-def _same(path, name) -> Leaf:
-  return Leaf(path, (name,), lambda ts: ts[0], lambda x: [x])
-
-
-def _heads(path, names, heads, head_dim) -> Leaf:
-  """[heads * head_dim, width] tensors as [..., heads, width, head_dim]."""
-  stacked = len(names) > 1
-
-  def pack(ts):
-    parts = [t.reshape(heads, head_dim, -1).transpose(0, 2, 1) for t in ts]
-    return jnp.stack(parts) if stacked else parts[0]
-
-  def unpack(x):
-    parts = x if stacked else [x]
-    return [p.transpose(0, 2, 1).reshape(heads * head_dim, -1) for p in parts]
-
-  return Leaf(path, tuple(names), pack, unpack)
-
-
-def leaves(config: Mapping[str, Any]) -> Iterator[Leaf]:
-  """Every leaf of the model that `models.from_config(config)` builds."""
-  config = models.text_config(config)
-  heads, kv_heads = (
-    config['num_attention_heads'],
-    config['num_key_value_heads'],
-  )
-  dim = config['head_dim']
-  yield _same(('embedder', 'input_embedding'), 'model.embed_tokens.weight')
-  yield _same(('final_norm', 'scale'), 'model.norm.weight')
-  for i in range(config['num_hidden_layers']):
-    ours, theirs = f'layer_{i}', f'model.layers.{i}'
-    for norm, name in (
-      ('pre_attention_norm', 'input_layernorm'),
-      ('post_attention_norm', 'post_attention_layernorm'),
-      ('pre_ffw_norm', 'pre_feedforward_layernorm'),
-      ('post_ffw_norm', 'post_feedforward_layernorm'),
-    ):
-      yield _same((ours, norm, 'scale'), f'{theirs}.{name}.weight')
-    attn = f'{theirs}.self_attn'
-    q, k, v = (f'{attn}.{x}_proj.weight' for x in 'qkv')
-    if heads == kv_heads:
-      path = (ours, 'attn', 'qkv_einsum', 'w')
-      yield _heads(path, (q, k, v), heads, dim)
-    else:
-      yield _heads((ours, 'attn', 'q_einsum', 'w'), (q,), heads, dim)
-      yield _heads((ours, 'attn', 'kv_einsum', 'w'), (k, v), kv_heads, dim)
-    yield Leaf(
-      (ours, 'attn', 'attn_vec_einsum', 'w'),
-      (f'{attn}.o_proj.weight',),
-      lambda ts: ts[0].T.reshape(heads, dim, -1),
-      lambda x: [x.reshape(heads * dim, -1).T],
-    )
-    if config['model_type'] == 'gemma3_text':
-      for ours_norm, name in (('_query_norm', 'q'), ('_key_norm', 'k')):
-        path = (ours, 'attn', ours_norm, 'scale')
-        yield _same(path, f'{attn}.{name}_norm.weight')
-    mlp = f'{theirs}.mlp'
-    yield Leaf(
-      (ours, 'mlp', 'gating_einsum'),
-      (f'{mlp}.gate_proj.weight', f'{mlp}.up_proj.weight'),
-      jnp.stack,
-      list,
-    )
-    yield Leaf(
-      (ours, 'mlp', 'linear'),
-      (f'{mlp}.down_proj.weight',),
-      lambda ts: ts[0].T,
-      lambda x: [x.T],
-    )
-
-
-def _get(tree, path):
-  for key in path:
-    tree = tree[key]
-  return tree
-
-
-def _set(tree, path, value):
-  for key in path[:-1]:
-    tree = tree.setdefault(key, {})
-  tree[path[-1]] = value
-
-
-def save_model(
-  folder: str | pathlib.Path,
-  config: Mapping[str, Any],
-  params: models.Params,
-  tokenizer: tokenizers.Tokenizer,
-) -> None:
-  """Writes a checkpoint in Hugging Face layout.
-
-  Args:
-    folder: Made if it is not there.
-    config: Fields of config.json, as `models.from_config` reads them.
-    params: gemma's tree.
-    tokenizer: Written as tokenizer.model.
-  """
-  from safetensors.numpy import save_file
-
-  folder = pathlib.Path(folder)
-  folder.mkdir(parents=True, exist_ok=True)
-  tensors = {}
-  for leaf in leaves(config):
-    parts = leaf.unpack(_get(params, leaf.path))
-    for name, part in zip(leaf.names, parts, strict=True):
-      tensors[name] = np.ascontiguousarray(part)
-  save_file(tensors, folder / 'model.safetensors', metadata={'format': 'pt'})
-  text = json.dumps(dict(config), indent=2, sort_keys=True)
-  (folder / 'config.json').write_text(text + '\n')
-  # safetensors lets nobody but the owner read what it writes.
-  mode = (folder / 'config.json').stat().st_mode
-  (folder / 'model.safetensors').chmod(mode)
-  (folder / 'tokenizer.model').write_bytes(tokenizer.proto)
-
-
-def load_model(name: str | pathlib.Path) -> Checkpoint:
+def load_model(
+  name: str | pathlib.Path,
+  dtype: str | None = None,
+  mesh: jax.sharding.Mesh | None = None,
+) -> Checkpoint:
   """Loads a model with its parameters and tokenizer.
 
   Args:
-    name: `tiny-drafter` or `tiny-verifier`; a folder in Hugging Face layout;
-      or one of gemma's own checkpoints, such as `gemma2-2b-it`.
+    name: `tiny-drafter` or `tiny-verifier`; a folder in Hugging Face layout or
+      of Orbax's; or one of gemma's own checkpoints, such as `gemma2-2b-it`.
+    dtype: What the parameters become as they are read, 'bfloat16' or
+      'float32'; None leaves them as they are stored.
+    mesh: Devices that the parameters are divided among as they are read; see
+      `sharding`. None for the first device.
 
   Returns:
     (model, params, tokenizer); on a CPU with packed parameters, which
@@ -203,28 +82,30 @@ def load_model(name: str | pathlib.Path) -> Checkpoint:
     ValueError: There is no such model, or its folder is damaged; one sentence
       says what to do.
   """
-  folder = _folder(name)
-  checkpoint = load_folder(folder) if folder else _load_gemma(str(name))
-  if jax.default_backend() == 'cpu':
-    # Layer by layer, so that the model is not held twice.
-    model, params, _ = checkpoint
-    for layer in params:
-      params[layer] = model.pack({layer: params[layer]})[layer]
-    model = dataclasses.replace(model, packed=True)
-    checkpoint = checkpoint._replace(model=model)
-  return checkpoint
+  return _load(name, dtype, mesh, jax.default_backend() == 'cpu')
+
+
+def load_folder(folder: str | pathlib.Path) -> Checkpoint:
+  """Loads a folder, with parameters in gemma's order on any device.
+
+  Raises:
+    ValueError: As in `load_model`.
+  """
+  return _load(pathlib.Path(folder), None, None, False)
 
 
 def describe(
-  name: str | pathlib.Path,
+  name: str | pathlib.Path, dtype: str | None = None
 ) -> tuple[models.LanguageModel, PyTree]:
   """The model that `load_model` gives, and the shapes of its parameters.
 
-  Of a folder, only config.json and the headers of the tensors are read; of
-  gemma's own checkpoints, nothing is fetched.
+  Of a folder, everything but the parameters is read. Of gemma's own
+  checkpoints nothing is fetched, so that the model still has the logits of
+  rows that pad its table.
 
   Args:
     name: As for `load_model`.
+    dtype: As for `load_model`.
 
   Returns:
     (model, shapes and dtypes of its params).
@@ -232,144 +113,339 @@ def describe(
   Raises:
     ValueError: As in `load_model`, except for what only loading shows.
   """
-  folder = _folder(name)
-  if folder:
-    config, model = _read_config(folder)
-    shapes = {}
-    for leaf, _, tensors in _find_params(folder, config, model):
-      _set(shapes, leaf.path, jax.eval_shape(leaf.pack, tensors))
-  else:
+  check_dtype(dtype)
+  folder, architecture = _locate(name)
+  if folder is None:
     _check_known(str(name))
     model, _ = models.from_gemma(str(name))
     shapes = model.param_shapes()
+  elif orbax := _orbax_folder(folder):
+    model, _, shapes = _open_orbax(orbax, architecture)
+  else:
+    config, model, _ = _open_folder(folder, architecture)
+    shapes = {}
+    for leaf, _, tensors in huggingface.find_params(folder, config, model):
+      _set(shapes, leaf.path, jax.eval_shape(leaf.pack, tensors))
+  if dtype:
+    shapes = jax.tree.map(lambda x: x.update(dtype=jnp.dtype(dtype)), shapes)
   if jax.default_backend() == 'cpu':
     shapes = jax.eval_shape(model.pack, shapes)
     model = dataclasses.replace(model, packed=True)
   return model, shapes
 
 
-def _folder(name: str | pathlib.Path) -> pathlib.Path | None:
-  """Where a model lies; None if gemma has to fetch it."""
-  if name in BUNDLED:
-    return ASSETS / name
-  return pathlib.Path(name) if pathlib.Path(name).is_dir() else None
+def save_model(
+  folder: str | pathlib.Path, checkpoint: Checkpoint, shard_gb: float = 5.0
+) -> None:
+  """Writes a checkpoint in Hugging Face layout, whatever it was read from.
 
-
-def _read_config(folder: pathlib.Path) -> tuple[Any, models.LanguageModel]:
-  """The fields of a folder's config.json, and their model."""
-  try:
-    config = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
-  except OSError:
-    raise ValueError(
-      f'model: {folder} has no config.json; give a folder in Hugging Face'
-      ' layout (config.json, *.safetensors, tokenizer.model).'
-    ) from None
-  except ValueError:
-    config = None
-  if not isinstance(config, dict):
-    raise ValueError(f'model: {folder}/config.json is damaged; fetch it again.')
-  try:
-    return config, models.from_config(config)
-  except ValueError as e:
-    raise ValueError(f'model: {folder}/{e}') from None
-
-
-def load_folder(folder: str | pathlib.Path) -> Checkpoint:
-  """Loads a Gemma 2 or 3 folder in Hugging Face layout.
+  Args:
+    folder: As for `huggingface.save`.
+    checkpoint: Of a Gemma 2 or a Gemma 3.
+    shard_gb: As for `huggingface.save`.
 
   Raises:
-    ValueError: As in `load_model`.
+    ValueError: As in `huggingface.save`, or the model is of another family.
   """
-  folder = pathlib.Path(folder)
-  config, model = _read_config(folder)
+  model, params, tokenizer = checkpoint
+  config = huggingface.config_of(model, params, tokenizer.stops)
+  if model.packed:
+    # On a CPU, and so views of the arrays and no copies.
+    params = model.unpack(jax.tree.map(np.asarray, params))
+  huggingface.save(
+    folder,
+    config,
+    params,
+    tokenizer,
+    shard_gb=shard_gb,
+    gate_by_rows=model.module.config.transpose_gating_einsum,
+  )
+
+
+def check_dtype(dtype: str | None) -> None:
+  """Refuses what parameters cannot become.
+
+  Raises:
+    ValueError: It is neither None nor one of `DTYPES`.
+  """
+  if dtype not in (None, *DTYPES):
+    raise ValueError(
+      f'dtype: {dtype!r} will not do; give {" or ".join(DTYPES)}, or leave it'
+      ' out to take what is stored.'
+    )
+
+
+def _locate(
+  name: str | pathlib.Path,
+) -> tuple[pathlib.Path | None, str | None]:
+  """A model's folder, None if gemma has to fetch it, and what is said of it."""
+  if name in BUNDLED:
+    return ASSETS / name, None
+  if pathlib.Path(name).is_dir():
+    return pathlib.Path(name), None
+  architecture, _, folder = str(name).partition(':')
+  if folder and pathlib.Path(folder).is_dir():
+    return pathlib.Path(folder), architecture
+  return None, None
+
+
+def _orbax_folder(folder: pathlib.Path) -> pathlib.Path | None:
+  """Where in a folder Orbax has written; None if it has not."""
+  found = [
+    place
+    for place in (folder, *sorted(folder.iterdir()))
+    if any((place / name).is_file() for name in _ORBAX)
+  ]
+  # A checkpoint of Kauldron's holds others, and says itself which.
+  if folder in found:
+    return folder
+  if len(found) > 1:
+    names = ', '.join(place.name for place in found)
+    raise ValueError(
+      f'model: {folder} holds several checkpoints ({names}); give the folder'
+      ' of one.'
+    )
+  return found[0] if found else None
+
+
+def _load(name, dtype, mesh, packed: bool) -> Checkpoint:
+  """As `load_model`, with parameters in the wanted order."""
+  check_dtype(dtype)
+  folder, architecture = _locate(name)
+  if folder is None:
+    model, tokenizer, params = _fetch(str(name), dtype, mesh)
+  elif orbax := _orbax_folder(folder):
+    model, tokenizer, shapes = _open_orbax(orbax, architecture)
+    try:
+      params = _restore(orbax, model, shapes, dtype, mesh)
+    # As in `_open_orbax`.
+    except Exception as e:
+      raise ValueError(
+        f'model: {orbax} is damaged ({_said(e)}); fetch it again.'
+      ) from e
+  else:
+    config, model, tokenizer = _open_folder(folder, architecture)
+    model = dataclasses.replace(model, packed=packed)
+    params = {}
+    for leaf, places, _ in huggingface.find_params(folder, config, model):
+      # Never kept longer: a leaf may be a fifth of the model.
+      part = leaf.pack(h.get_tensor(n) for h, n in places)
+      _set(params, leaf.path, _lay(model, leaf.path, part, dtype, mesh))
+    return Checkpoint(model, params, tokenizer)
+  model = dataclasses.replace(model, packed=packed)
+  # Layer by layer, so that the model is not held twice.
+  for layer in params:
+    params[layer] = _lay(model, (layer,), params[layer], dtype, mesh)
+  return Checkpoint(model, params, tokenizer)
+
+
+def _lay(model, path: tuple[str, ...], part, dtype, mesh):
+  """A part of the parameters as it is to be, and where it is to lie."""
+  tree: dict[str, Any] = {}
+  _set(tree, path, part)
+  if dtype:
+    wanted = jnp.dtype(dtype)
+    tree = jax.tree.map(lambda x: x.astype(wanted, copy=False), tree)
+  if model.packed:
+    tree = model.pack(tree)
+  if mesh is None:
+    tree = jax.tree.map(jnp.asarray, tree)
+  else:
+    tree = sharding.shard_params(model, tree, mesh)
+  for key in path:
+    tree = tree[key]
+  # JAX copies while Python reads on, and holds what it still has to copy.
+  return jax.block_until_ready(tree)
+
+
+def _set(tree, path, value):
+  for key in path[:-1]:
+    tree = tree.setdefault(key, {})
+  tree[path[-1]] = value
+
+
+def _paired(
+  what: str, model: models.LanguageModel, tokenizer: tokenizers.Tokenizer
+) -> models.LanguageModel:
+  """The model, with as many logits as there are pieces."""
+  if tokenizer.vocab_size > model.vocab_size:
+    raise ValueError(
+      f'model: {what} has {tokenizer.vocab_size} pieces, more than the'
+      f' {model.vocab_size} of the model; fetch the tokenizer that belongs to'
+      ' it.'
+    )
+  return dataclasses.replace(model, vocab_size=tokenizer.vocab_size)
+
+
+def _read_tokenizer(file: pathlib.Path) -> tokenizers.Tokenizer:
   try:
-    tokenizer = tokenizers.Tokenizer.from_file(folder / 'tokenizer.model')
+    tokenizer = tokenizers.Tokenizer.from_file(file)
   except ValueError:
     tokenizer = None
   # An empty file makes a tokenizer without pieces.
   if tokenizer is None or not tokenizer.vocab_size:
     raise ValueError(
-      f'model: {folder}/tokenizer.model is missing, damaged or not a'
-      ' SentencePiece model; fetch it again.'
+      f'model: {file} is missing, damaged or not a SentencePiece model; fetch'
+      ' it again.'
     )
-  if tokenizer.vocab_size > model.vocab_size:
+  return tokenizer
+
+
+def _of_turns(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+  """The tokenizer of a model that was taught turns."""
+  template = turns.find(tokenizer)
+  return tokenizer.ending_at(template.end) if template else tokenizer
+
+
+# --- Hugging Face ---
+
+
+def _open_folder(
+  folder: pathlib.Path, architecture: str | None
+) -> tuple[dict[str, Any], models.LanguageModel, tokenizers.Tokenizer]:
+  """The config.json, the model and the tokenizer of a folder."""
+  config, model = huggingface.read_config(folder)
+  if architecture:
     raise ValueError(
-      f'model: {folder}/tokenizer.model has {tokenizer.vocab_size} pieces, more'
-      f' than the {model.vocab_size} of config.json; fetch the tokenizer that'
-      ' belongs to the model.'
+      f'model: {folder} says itself what it is; give it without'
+      f" '{architecture}:'."
     )
-  params = {}
-  for leaf, places, _ in _find_params(folder, config, model):
-    # Never kept longer: a leaf may be a fifth of the model.
-    _set(params, leaf.path, leaf.pack([h.get_tensor(n) for h, n in places]))
-  return Checkpoint(model, params, tokenizer)
+  file = folder / 'tokenizer.model'
+  tokenizer = _read_tokenizer(file)
+  model = _paired(str(file), model, tokenizer)
+  stops = huggingface.stop_tokens(folder, model.vocab_size)
+  return config, model, tokenizer.ending_at(*stops)
 
 
-def _find_params(folder, config, model) -> Iterator[tuple[Leaf, list, list]]:
-  """Every leaf, where its tensors are stored, and their shapes and dtypes."""
-  from safetensors import SafetensorError, safe_open
-
-  files = sorted(folder.glob('*.safetensors'))
-  if not files:
-    raise ValueError(
-      f'model: {folder} has no *.safetensors file; fetch the weights in that'
-      ' format, as others cannot be read.'
-    )
-  where = {}
-  for file in files:
-    try:
-      handle = safe_open(file, framework='flax')
-    except SafetensorError:
-      raise ValueError(f'model: {file} is damaged; fetch it again.') from None
-    for name in handle.keys():  # noqa: SIM118 (a handle is no dict)
-      # Multimodal checkpoints put the text model under another root.
-      short = name.removeprefix('language_model.')
-      short = short.replace('model.language_model.', 'model.')
-      where[short] = (handle, name)
-
-  def find(name, wanted):
-    if name not in where:
-      raise ValueError(
-        f'model: {folder} lacks the tensor {name}; the download may be'
-        ' incomplete, fetch it again.'
-      )
-    handle, stored = where[name]
-    header = handle.get_slice(stored)
-    shape = tuple(header.get_shape())
-    if shape != wanted.shape:
-      raise ValueError(
-        f'model: in {folder} the tensor {name} has the shape {shape}'
-        f' where config.json asks for {wanted.shape}; fetch both from one'
-        ' place.'
-      )
-    # JAX reads float64 as float32 too.
-    dtype = _DTYPES.get(header.get_dtype(), jnp.float32)
-    return where[name], jax.ShapeDtypeStruct(shape, dtype)
-
-  shapes = model.param_shapes()
-  for leaf in leaves(config):
-    # Of the stored tensors: a transposed one can be packed, but wrongly.
-    wanted = jax.eval_shape(leaf.unpack, _get(shapes, leaf.path))
-    places, tensors = zip(*map(find, leaf.names, wanted), strict=True)
-    yield leaf, list(places), list(tensors)
+# --- Orbax, and gemma's own ---
 
 
-def _load_gemma(name: str) -> Checkpoint:
-  """One of gemma's own checkpoints, which gemma fetches."""
-  gm = models.import_gemma()
-  known = _check_known(name)
-  model, path = models.from_gemma(name)
+def _open_orbax(
+  folder: pathlib.Path, architecture: str | None
+) -> tuple[models.LanguageModel, tokenizers.Tokenizer, PyTree]:
+  """The model, the tokenizer and the stored shapes of a checkpoint."""
   try:
-    tokenizer = tokenizers.Tokenizer(epath.Path(path).read_bytes())
-    params = gm.ckpts.load_params(known[name], text_only=True)
+    shapes = models.orbax_shapes(folder)
+  # Whatever Orbax may raise, the user's way out is the same.
+  except Exception as e:
+    raise ValueError(
+      f'model: {folder} is no checkpoint that Orbax can read ({_said(e)});'
+      ' fetch it again.'
+    ) from e
+  # Downloads have the tokenizer beside the checkpoint, not in it.
+  places = folder, folder.parent
+  beside = [p for p in places if (p / 'config.json').is_file()]
+  name = None
+  if beside and not architecture:
+    _, model = huggingface.read_config(beside[0])
+  else:
+    name = _full_name(architecture) if architecture else _named(folder, shapes)
+    model, fetched = models.from_gemma(name)
+  _check_shapes(folder, shapes, model)
+  beside = [p for p in places if (p / 'tokenizer.model').is_file()]
+  if beside or name is None:
+    tokenizer = _read_tokenizer((beside or places)[0] / 'tokenizer.model')
+  else:
+    try:
+      tokenizer = tokenizers.Tokenizer(epath.Path(fetched).read_bytes())
+    except Exception as e:
+      raise ValueError(
+        f'model: {folder} has no tokenizer.model beside it, and {fetched} could'
+        f' not be fetched ({_said(e)}); put one there.'
+      ) from e
+  names = str(architecture), folder.name, folder.parent.name
+  if any(name.endswith('-it') for name in names):
+    tokenizer = _of_turns(tokenizer)
+  return _paired('tokenizer.model', model, tokenizer), tokenizer, shapes
+
+
+def _full_name(architecture: str) -> str:
+  """One of gemma's checkpoints that has this architecture."""
+  known = models.gemma_checkpoints()
+  either = architecture, f'{architecture}-it'
+  name = next((name for name in either if name in known), architecture)
+  _check_known(name)
+  return name
+
+
+def _named(folder: pathlib.Path, shapes: PyTree) -> str:
+  """One of gemma's checkpoints that has parameters of these shapes."""
+  layers = sum(name.startswith('layer_') for name in shapes)
+  width = shapes['embedder']['input_embedding'].shape[1]
+  name = models.find_gemma(layers, width)
+  if name is None:
+    raise ValueError(
+      f'model: {folder} has {layers} layers of width {width}, as no model of'
+      " gemma's has; put its config.json beside it."
+    )
+  return name
+
+
+def _check_shapes(
+  folder: pathlib.Path, shapes: PyTree, model: models.LanguageModel
+) -> None:
+  """Refuses parameters that are not the model's."""
+  found, wanted = (
+    {
+      jax.tree_util.keystr(path, simple=True, separator='/'): x.shape
+      for path, x in jax.tree_util.tree_leaves_with_path(tree)
+    }
+    for tree in (shapes, model.param_shapes())
+  )
+  # What is no layer may also be of images and of sound.
+  names = {name for name in found if name.startswith('layer_')} | wanted.keys()
+  for name in sorted(names):
+    if found.get(name) != wanted.get(name):
+      raise ValueError(
+        f'model: in {folder} the parameter {name} has the shape'
+        f' {found.get(name)} where its architecture asks for'
+        f' {wanted.get(name)}; give the architecture that it is of in front of'
+        " the folder ('gemma2-2b:/path'), or put its config.json beside it."
+      )
+
+
+def _restore(folder, model, shapes: PyTree, dtype, mesh) -> models.Params:
+  """The parameters, each where it is to lie as it is read."""
+  ckpts = models.import_gemma().ckpts
+  if mesh is None:
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    layout = jax.tree.map(lambda x: here, shapes)
+  else:
+    layout = sharding.layout(model, shapes, mesh)
+  wanted = jax.tree.map(
+    lambda x, where: jax.ShapeDtypeStruct(
+      x.shape, jnp.dtype(dtype or x.dtype), sharding=where
+    ),
+    shapes,
+    layout,
+  )
+  return ckpts.load_params(folder, params=wanted)
+
+
+def _fetch(
+  name: str, dtype, mesh
+) -> tuple[models.LanguageModel, tokenizers.Tokenizer, models.Params]:
+  """One of gemma's own checkpoints, which gemma fetches."""
+  path = _check_known(name)[name].value
+  model, file = models.from_gemma(name)
+  try:
+    tokenizer = tokenizers.Tokenizer(epath.Path(file).read_bytes())
+    shapes = models.orbax_shapes(path)
+    params = _restore(path, model, shapes, dtype, mesh)
   # Whatever a cloud client may raise, the user's way out is the same.
   except Exception as e:
-    said = (str(e).splitlines() or [type(e).__name__])[0]
     raise ValueError(
-      f'model: {name} could not be fetched from {known[name].value} ({said});'
-      ' check the connection, or give a folder that holds the model.'
+      f'model: {name} could not be fetched from {path} ({_said(e)}); check the'
+      ' connection, or give a folder that holds the model.'
     ) from e
-  return Checkpoint(model, params, tokenizer)
+  if name.endswith('-it'):
+    tokenizer = _of_turns(tokenizer)
+  return _paired(file, model, tokenizer), tokenizer, params
+
+
+def _said(error: Exception) -> str:
+  """The first line of what a library said."""
+  return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _check_known(name: str) -> dict[str, Any]:

@@ -143,5 +143,5 @@ def proposing(
     return jax.lax.fori_loop(0, count, body, start)[2]
 
   over = jax.vmap(one, (None, None, 0), axis_name=drafters.ROWS)
-  given = equipped.params, verifier.params, jnp.array([5])
+  given = equipped.params, verifier.params, np.array([5])
   return jax.jit(over), given, count

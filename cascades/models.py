@@ -70,7 +70,8 @@ class LanguageModel:
 
   Attributes:
     module: gemma's flax module.
-    vocab_size: Number of logits.
+    vocab_size: Number of logits. The embedding table may have more rows, which
+      pad it and stand for no token.
     packed: Whether the parameters are those that `pack` gives.
   """
 
@@ -233,7 +234,13 @@ class LanguageModel:
     logits, hidden, cache = batch(
       self.unpack(params), tokens[None], positions[None], mask[None], cache
     )
-    return logits[0], hidden[0], cache and self._own(cache)
+    return self._cut(logits[0]), hidden[0], cache and self._own(cache)
+
+  def _cut(self, logits: Float[Array, '*L P']) -> Float[Array, '*L V']:
+    """Without those of rows that stand for no token."""
+    if logits.shape[-1] == self.vocab_size:
+      return logits
+    return logits[..., : self.vocab_size]
 
   def hidden_size(self, params: Params) -> int:
     """Numbers of a hidden state."""
@@ -253,7 +260,7 @@ class LanguageModel:
   ) -> Float[Array, 'V']:
     """Logits of a hidden state, by the same table."""
     table = self.unpack(params)['embedder']['input_embedding']
-    logits = jnp.dot(hidden, table.T)
+    logits = self._cut(jnp.dot(hidden, table.T))
     cap = self.module.config.final_logit_softcap
     return logits if cap is None else jnp.tanh(logits / cap) * cap
 
@@ -410,6 +417,39 @@ def from_gemma(name: str) -> tuple[LanguageModel, str]:
   return LanguageModel(module=module, vocab_size=size), str(tokenizer.path)
 
 
+def find_gemma(layers: int, width: int) -> str | None:
+  """One of gemma's own checkpoints of this architecture; None if none is.
+
+  Args:
+    layers: How many there are.
+    width: Of an embedding.
+  """
+  for name in gemma_checkpoints():
+    config = from_gemma(name)[0].module.config
+    if (config.num_layers, config.embed_dim) == (layers, width):
+      return name
+  return None
+
+
+def orbax_shapes(folder: str | os.PathLike) -> PyTree:
+  """Shapes and dtypes of an Orbax checkpoint of gemma's, text only.
+
+  Whatever gemma has released its parameters as (nested, flat, stacked), its own
+  code makes what its modules take of it.
+
+  Args:
+    folder: Of the checkpoint.
+  """
+  from gemma.gm.ckpts import _checkpoint
+  from orbax import checkpoint as ocp
+
+  metadata, _ = _checkpoint._get_metadata_and_path(
+    ocp.StandardCheckpointer(), folder
+  )
+  tree = _checkpoint._CheckpointTree.shape_dtype_struct_like(tree=metadata)
+  return tree.as_nested(remove_mm=tree.has_mm_params).tree
+
+
 # What transformers takes where config.json is silent, which Gemma 3's often is.
 _DEFAULTS = dict(
   hidden_size=2304,
@@ -434,7 +474,7 @@ _FAMILIES = {
   ),
 }
 # What gemma's code leaves no choice about; anything else would be read as this.
-_FIXED = dict(
+FIXED = dict(
   hidden_activation='gelu_pytorch_tanh',
   rms_norm_eps=1e-6,
   attention_bias=False,
@@ -469,12 +509,12 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
   config = {
     **_DEFAULTS,
     **_FAMILIES[family],
-    **_FIXED,
+    **FIXED,
     'tie_word_embeddings': tied,
     **config,
     'model_type': family,
   }
-  for field, value in _FIXED.items():
+  for field, value in FIXED.items():
     if (config[field] or False) != value:
       raise ValueError(
         f'config.json: {field} is {config[field]!r}, but gemma has no other'

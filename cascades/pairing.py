@@ -11,9 +11,10 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
-from cascades import checkpoints, drafters, heads
+from cascades import checkpoints, drafters, heads, tokenizers
 
 
 def check_pair(
@@ -24,16 +25,26 @@ def check_pair(
   Raises:
     ValueError: Vocabularies or tokenizers differ.
   """
+  ours, theirs = verifier.tokenizer, drafter.tokenizer
+  at = tokenizers.first_difference(ours, theirs)
+  if at is not None:
+    # Of whichever has so many.
+    names = [
+      repr(t.piece(at)) if at < t.vocab_size else 'nothing'
+      for t in (theirs, ours)
+    ]
+    raise ValueError(
+      f'drafter: its tokenizer ({theirs.vocab_size} pieces) is not the'
+      f" verifier's ({ours.vocab_size} pieces), as token {at} is"
+      f' {names[0]} in the one and {names[1]} in the other; take two models of'
+      ' one family.'
+    )
   sizes = verifier.model.vocab_size, drafter.model.vocab_size
   if sizes[0] != sizes[1]:
     raise ValueError(
-      f'drafter: its vocabulary has {sizes[1]} tokens, the verifier has'
-      f' {sizes[0]}; take two models of one family.'
-    )
-  if verifier.tokenizer != drafter.tokenizer:
-    raise ValueError(
-      "drafter: its tokenizer is not the verifier's, so their token ids mean"
-      ' different things; take two models of one family.'
+      f'drafter: it gives {sizes[1]} logits and the verifier {sizes[0]}, though'
+      f' both have {ours.vocab_size} tokens; load both with load_model, which'
+      ' leaves out what pads them.'
     )
 
 
@@ -43,14 +54,23 @@ def is_model(name: str) -> bool:
   return not own and heads.folder_of(name) is None
 
 
-def load_drafter(name: str) -> checkpoints.Checkpoint | heads.Loaded | str:
+def load_drafter(
+  name: str,
+  dtype: str | None = None,
+  mesh: jax.sharding.Mesh | None = None,
+) -> checkpoints.Checkpoint | heads.Loaded | str:
   """What a name stands for, as far as no verifier is needed for it.
+
+  Args:
+    name: See the module.
+    dtype: Of a model, as for `load_model`.
+    mesh: Likewise.
 
   Raises:
     ValueError: There is nothing of that name.
   """
   if is_model(name):
-    return checkpoints.load_model(name)
+    return checkpoints.load_model(name, dtype, mesh)
   folder = heads.folder_of(name)
   return name if folder is None else heads.load(folder)
 

@@ -22,6 +22,7 @@ from cascades import (
   sampling,
   sharding,
   tokenizers,
+  turns,
 )
 from cascades.verification import RESIDUAL, Scheme
 
@@ -189,6 +190,7 @@ class Sampler:
       search; for 'match'.
     mesh: (data, model): devices to split the rows and the parameters over;
       see `sharding`.
+    dtype: Of models that are given by name; as for `load_model`.
 
   Raises:
     ValueError: A value is out of its range, or the models do not share a
@@ -220,6 +222,7 @@ class Sampler:
     stop_below: float | None = None,
     beam: bool = False,
     mesh: tuple[int, int] = (1, 1),
+    dtype: str | None = None,
   ):
     options = check_options(
       method=method,
@@ -257,10 +260,16 @@ class Sampler:
     self.top_p: float | None = options['top_p']
     self.cache_length: int = options['cache_length']
     self.batch_size: int = options['batch_size']
+    alone = tuple(mesh) == (1, 1)
+    self._mesh = (
+      None
+      if alone
+      else sharding.make_mesh(*(_whole('mesh', n, 1) for n in mesh))
+    )
     if isinstance(verifier, str):
-      verifier = checkpoints.load_model(verifier)
+      verifier = checkpoints.load_model(verifier, dtype, self._mesh)
     if isinstance(drafter, str):
-      drafter = pairing.load_drafter(drafter)
+      drafter = pairing.load_drafter(drafter, dtype, self._mesh)
     self.verifier, self.drafter = verifier, drafter
     self.tokenizer = tokenizer or verifier.tokenizer
     if drafter is None:
@@ -271,9 +280,7 @@ class Sampler:
         )
     elif isinstance(drafter, checkpoints.Checkpoint):
       pairing.check_pair(verifier, drafter)
-    self._mesh = None
-    if tuple(mesh) != (1, 1):
-      self._mesh = sharding.make_mesh(*(_whole('mesh', n, 1) for n in mesh))
+    if self._mesh is not None:
       self.verifier, self.drafter = (
         c._replace(params=sharding.shard_params(*c[:2], self._mesh))
         if isinstance(c, checkpoints.Checkpoint)
@@ -302,6 +309,7 @@ class Sampler:
     forbidden_tokens: Sequence[int | str] | None = None,
     stop_tokens: Sequence[int | str] | None = None,
     stop_strings: Sequence[str] = (),
+    chat: bool = False,
   ) -> Answer | list[Answer]:
     """Answers one prompt or a list of them.
 
@@ -322,10 +330,13 @@ class Sampler:
         again. It stays as it is, and may be gone on from several times.
       forbidden_tokens: Ids, or texts that are one token, never to be emitted.
       stop_tokens: Ids, or texts that are one token, that end an answer beside
-        end-of-sequence.
+        the tokenizer's own: end-of-sequence, and end-of-turn for models that
+        were tuned for instructions.
       stop_strings: Texts that end an answer. They are no part of its text; its
         tokens, and all counts, end with the token that completes the first of
         them. With them, an answer has no state to go on from.
+      chat: Whether the prompts are a user's words, to be put as the models were
+        taught turns (see `turns`); a turn ends the answer.
 
     Returns:
       An answer for a single prompt, else a list in the prompts' order.
@@ -340,6 +351,7 @@ class Sampler:
       forbidden_tokens=forbidden_tokens,
       stop_tokens=stop_tokens,
       stop_strings=stop_strings,
+      chat=chat,
     )
     if return_state and stop_strings:
       raise ValueError(
@@ -373,6 +385,7 @@ class Sampler:
     forbidden_tokens: Sequence[int | str] | None = None,
     stop_tokens: Sequence[int | str] | None = None,
     stop_strings: Sequence[str] = (),
+    chat: bool = False,
   ) -> Iterator[str]:
     """Answers a prompt block by block.
 
@@ -384,6 +397,7 @@ class Sampler:
       forbidden_tokens: See `sample`.
       stop_tokens: See `sample`.
       stop_strings: See `sample`.
+      chat: See `sample`.
 
     Yields:
       The text that each block adds, as soon as it is there; together they are
@@ -404,6 +418,7 @@ class Sampler:
       forbidden_tokens=forbidden_tokens,
       stop_tokens=stop_tokens,
       stop_strings=stop_strings,
+      chat=chat,
     ):
       if len(text) > len(said):
         yield text[len(said) :]
@@ -421,6 +436,7 @@ class Sampler:
     forbidden_tokens: Sequence[int | str] | None = None,
     stop_tokens: Sequence[int | str] | None = None,
     stop_strings: Sequence[str] = (),
+    chat: bool = False,
   ) -> list[list[Answer]]:
     """Answers every prompt at every lenience, in one compiled loop.
 
@@ -435,6 +451,7 @@ class Sampler:
       forbidden_tokens: See `sample`.
       stop_tokens: See `sample`.
       stop_strings: See `sample`.
+      chat: See `sample`.
 
     Returns:
       For each lenience, an answer for each prompt.
@@ -450,10 +467,12 @@ class Sampler:
     for value in leniences:
       _number('lenience', value, -math.inf, math.inf)
     max_new_tokens = _whole('max_new_tokens', max_new_tokens, 1)
-    ids = [self._encode(prompt) for prompt in prompts]
+    ids = [self._encode(prompt, chat) for prompt in prompts]
     for number, prompt in enumerate(ids):
       self._check_room(f'prompt {number}', len(prompt), max_new_tokens)
-    engine, ending = self._engine(forbidden_tokens, stop_tokens, stop_strings)
+    engine, ending = self._engine(
+      forbidden_tokens, stop_tokens, stop_strings, chat
+    )
     self._check_memory(
       len(ids) * len(leniences), max(map(len, ids)), max_new_tokens
     )
@@ -486,6 +505,7 @@ class Sampler:
     forbidden_tokens: Sequence[int | str] | None,
     stop_tokens: Sequence[int | str] | None,
     stop_strings: Sequence[str],
+    chat: bool,
   ) -> Iterator[tuple[Answer, str]]:
     """One turn of a conversation, so many blocks at a time.
 
@@ -494,9 +514,10 @@ class Sampler:
       state.
     """
     max_new_tokens = _whole('max_new_tokens', max_new_tokens, 1)
-    engine, ending = self._engine(forbidden_tokens, stop_tokens, stop_strings)
+    engine, ending = self._engine(
+      forbidden_tokens, stop_tokens, stop_strings, chat
+    )
     models, before = (engine.verifier, engine.drafter), None
-    ids = self._encode(prompt, add_bos=last_state is None)
     read = []
     if last_state is not None:
       if last_state.models != models:
@@ -506,6 +527,7 @@ class Sampler:
         )
       before = last_state.row
       read = before.tokens[0, : int(before.length[0])].tolist()
+    ids = self._encode(prompt, chat, read)
     self._check_room('prompt', len(read) + len(ids), max_new_tokens)
     self._check_memory(1, len(read) + len(ids), max_new_tokens)
     self.usage = batching.Usage()
@@ -532,6 +554,7 @@ class Sampler:
     forbidden_tokens: Sequence[int | str] | None,
     stop_tokens: Sequence[int | str] | None,
     stop_strings: Sequence[str],
+    chat: bool,
   ) -> tuple[batching.Engine, '_Ending']:
     """What decodes, and what ends an answer."""
     forbidden = None
@@ -541,7 +564,9 @@ class Sampler:
       forbidden[banned] = True
       if forbidden.all():
         raise ValueError('forbidden_tokens: no token is left to emit.')
-    stops = [tokenizers.EOS]
+    stops = list(self.tokenizer.stops)
+    if chat:
+      stops.append(turns.template(self.tokenizer).end)
     stops += self._token_ids('stop_tokens', stop_tokens or ())
     if isinstance(stop_strings, str) or '' in stop_strings:
       raise ValueError(
@@ -600,10 +625,16 @@ class Sampler:
       devices=1 if self._mesh is None else self._mesh.size,
     )
 
-  def _encode(self, prompt: str, add_bos: bool = True) -> list[int]:
+  def _encode(
+    self, prompt: str, chat: bool, read: Sequence[int] = ()
+  ) -> list[int]:
+    """The ids of a prompt that comes after what was read before."""
     if not isinstance(prompt, str):
       raise ValueError(f'prompts: {prompt!r} is not a text.')
-    return self.tokenizer.encode(prompt, add_bos=add_bos)
+    if chat:
+      template = turns.template(self.tokenizer)
+      prompt = template.turn(prompt, last=read[-1] if read else None)
+    return self.tokenizer.encode(prompt, add_bos=not read)
 
   def _token_ids(self, name: str, tokens: Sequence[int | str]) -> list[int]:
     ids = []

@@ -95,26 +95,32 @@ def shard_params(model: Any, params: PyTree, mesh: Mesh) -> PyTree:
   Args:
     model: The `models.LanguageModel` that they are of, packed or not.
       Parameters of any other model are copied.
-    params: The checkpoint.
+    params: The checkpoint, or a part of it.
     mesh: From `make_mesh`.
   """
+  return jax.tree.map(_put, params, layout(model, params, mesh))
+
+
+def layout(model: Any, params: PyTree, mesh: Mesh) -> PyTree:
+  """The shardings of `shard_params`; the shapes of parameters will do."""
   if not hasattr(model, 'pack'):
-    return replicate(params, mesh)
+    whole = NamedSharding(mesh, PartitionSpec())
+    return jax.tree.map(lambda x: whole, params)
   # Arrays of no elements, whose shapes say where `pack` puts each axis.
   axes = jax.tree.map(lambda x: np.empty(range(np.ndim(x)), bool), params)
   if not model.packed:
     axes = model.pack(axes)
 
-  def put(path, x, axes):
+  def split(path, x, axes):
     name = next((k for k in _names(path) if k in _PACKED), None)
     names = _PACKED.get(name, ())
     if len(names) != np.ndim(x):
       names = ()
     elif not model.packed:
       names = [names[axes.shape.index(i)] for i in range(np.ndim(x))]
-    return _put(x, _sharding(x, names, mesh))
+    return _sharding(x, names, mesh)
 
-  return jax.tree_util.tree_map_with_path(put, params, axes)
+  return jax.tree_util.tree_map_with_path(split, params, axes)
 
 
 def shard_rows(rows: PyTree, mesh: Mesh) -> PyTree:

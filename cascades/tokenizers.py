@@ -15,12 +15,16 @@ class Tokenizer:
   Attributes:
     proto: The serialised model, as in `tokenizer.model`.
     vocab_size: Number of pieces.
+    stops: Ids that end an answer of the model it came with: end-of-sequence,
+      and the end of a turn where the model was taught turns. Tokenizers may be
+      equal all the same.
   """
 
-  def __init__(self, proto: bytes):
+  def __init__(self, proto: bytes, stops: Iterable[int] = ()):
     self.proto = proto
     self._model = sentencepiece.SentencePieceProcessor(model_proto=proto)
     self.vocab_size = self._model.vocab_size()
+    self.stops = tuple(dict.fromkeys((EOS, *stops)))
 
   @classmethod
   def from_file(cls, path: str | pathlib.Path) -> 'Tokenizer':
@@ -73,6 +77,20 @@ class Tokenizer:
       texts[-1] += pending.decode(errors='replace')
     return texts
 
+  def piece(self, i: int) -> str:
+    """The name of a token, which special ones have too."""
+    return self._model.id_to_piece(i)
+
+  def id_of(self, piece: str) -> int | None:
+    """The token of that name; None if there is none."""
+    # Of what it does not know, SentencePiece gives the id of `<unk>`.
+    i = self._model.piece_to_id(piece)
+    return i if self.piece(i) == piece else None
+
+  def ending_at(self, *stops: int) -> 'Tokenizer':
+    """The same tokenizer, of a model whose answers end at these ids too."""
+    return Tokenizer(self.proto, (*self.stops, *stops))
+
   def __eq__(self, other) -> bool:
     return isinstance(other, Tokenizer) and self.proto == other.proto
 
@@ -80,7 +98,23 @@ class Tokenizer:
     return hash(self.proto)
 
 
-def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+def first_difference(a: Tokenizer, b: Tokenizer) -> int | None:
+  """The first id that is not the same piece in both; None if there is none.
+
+  What else tokenizers hold decides how a text is cut, not what an id means.
+  """
+  if a == b:
+    return None
+  common = min(a.vocab_size, b.vocab_size)
+  for i in range(common):
+    if a.piece(i) != b.piece(i):
+      return i
+  return None if a.vocab_size == b.vocab_size else common
+
+
+def train(
+  texts: Iterable[str], vocab_size: int, symbols: Sequence[str] = ()
+) -> Tokenizer:
   """A byte-pair tokenizer of these texts, with Gemma's conventions.
 
   Digits are single tokens, unknown characters fall back to bytes, spaces are
@@ -89,6 +123,7 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
   Args:
     texts: What to learn the pieces from.
     vocab_size: Pieces in all; 256 of them are bytes.
+    symbols: Texts that are to be a token each, such as those of turns.
   """
   out = io.BytesIO()
   sentencepiece.SentencePieceTrainer.train(
@@ -105,7 +140,7 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     normalization_rule_name='identity',
     add_dummy_prefix=False,
     remove_extra_whitespaces=False,
-    user_defined_symbols=['\n'],
+    user_defined_symbols=['\n', *symbols],
     num_threads=1,
     minloglevel=2,
   )

@@ -18,7 +18,7 @@ import optax
 import tqdm
 from ml_collections import ConfigDict
 
-from cascades import checkpoints, models, tokenizers
+from cascades import checkpoints, huggingface, models, tokenizers
 from cascades.tasks import GENERATED, TASKS
 from cascades.tasks.task import split_of
 
@@ -255,7 +255,7 @@ def train_model(
 
   state = run_steps(config, name, spec.steps, workdir, init(), one)
   out = workdir / name.replace('_', '-')
-  checkpoints.save_model(out, hf_config, state['params'], tokenizer)
+  huggingface.save(out, hf_config, state['params'], tokenizer)
   return out
 
 

@@ -38,6 +38,16 @@ def define_colour() -> None:
   )
 
 
+def define_dtype() -> None:
+  """Defines the flag of launchers that load models by name."""
+  flags.DEFINE_enum(
+    'dtype',
+    None,
+    ['bfloat16', 'float32'],
+    'What the parameters become as they are read; by default as stored.',
+  )
+
+
 def colours() -> bool:
   """Whether to use them: as the flag says, else on a terminal."""
   wanted = flags.FLAGS.colour

@@ -46,12 +46,18 @@ _STOP_BELOW = flags.DEFINE_float(
 _BEAM = flags.DEFINE_bool(
   'beam', False, "Whether a recurrent head's drafts are those of a beam search."
 )
+_CHAT = flags.DEFINE_bool(
+  'chat',
+  False,
+  "Whether the prompt is a user's turn; for instruction-tuned models.",
+)
 _VERIFIER = flags.DEFINE_string('verifier', 'tiny-verifier', 'Name or folder.')
 _SEED = flags.DEFINE_integer('seed', 0, 'Of the sampling.')
 _MAX_NEW_TOKENS = flags.DEFINE_integer(
   'max_new_tokens', 128, 'Most tokens of the answer.'
 )
 cli.define_colour()
+cli.define_dtype()
 
 # By index into records.SOURCES: name, ANSI colour, and the marks that stand in
 # for a colour where there is none.
@@ -103,6 +109,7 @@ def main() -> None:
     tree_size=_TREE_SIZE.value,
     stop_below=_STOP_BELOW.value,
     beam=_BEAM.value,
+    dtype=flags.FLAGS.dtype,
   )
   decoder = sampler.Sampler(_VERIFIER.value, _DRAFTER.value, **settings)
   answer = decoder.sample(
@@ -110,6 +117,7 @@ def main() -> None:
     max_new_tokens=_MAX_NEW_TOKENS.value,
     seed=_SEED.value,
     echo=True,
+    chat=_CHAT.value,
   )
   colour = cli.colours()
   print(paint(answer.pieces, answer.sources, colour))

@@ -115,6 +115,11 @@ def _mesh(config) -> tuple[int, int]:
   return tuple(config.get('mesh', (1, 1)))
 
 
+def _dtype(config) -> str | None:
+  """What parameters become as they are read; a config may be silent."""
+  return config.get('dtype')
+
+
 def tasks_of(config) -> dict[str, Any]:
   """The tasks of a sweep by name, with what the config says of them.
 
@@ -461,6 +466,7 @@ class Decoder:
       max_new_tokens=self.task.max_new_tokens,
       seed=seed,
       stop_strings=self.task.stops,
+      chat=config.get('chat', False),
     )
     wall = time.perf_counter() - start
     wall -= self._clock.seconds - compiled
@@ -553,6 +559,7 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
     report,
     sequence,
     sharding,
+    turns,
   )
 
   config = _shrunk(config)
@@ -562,8 +569,9 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
     if config[name] < 1:
       raise ValueError(f'{name}: {config[name]} will not do; give 1 or more.')
   check(chosen, config.temperature, config.get('tree_size'))
+  mesh = None
   if math.prod(_mesh(config)) > 1:
-    sharding.make_mesh(*_mesh(config))
+    mesh = sharding.make_mesh(*_mesh(config))
   loaded = {name: load_examples(config, task) for name, task in tasks.items()}
   if jax.process_index():
     # Every host decodes the same; the first one's results are the results.
@@ -589,8 +597,8 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
       )
   bar = cli.progress(len(chosen) * len(tasks), 'loading the models')
   memory.check(
-    checkpoints.describe(config.verifier),
-    checkpoints.describe(config.drafter) if model else None,
+    checkpoints.describe(config.verifier, _dtype(config)),
+    checkpoints.describe(config.drafter, _dtype(config)) if model else None,
     batch_size=config.batch_size,
     # Prompts are not known yet; what they take is looked at once more.
     cache_length=max(task.max_new_tokens for task in tasks.values()),
@@ -601,8 +609,13 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
     allocated=False,
     devices=math.prod(_mesh(config)),
   )
-  pair = load_model(config.verifier), pairing.load_drafter(config.drafter)
+  pair = (
+    load_model(config.verifier, _dtype(config), mesh),
+    pairing.load_drafter(config.drafter, _dtype(config), mesh),
+  )
   # Whatever does not go together is refused here.
+  if config.get('chat', False):
+    turns.template(pair[0].tokenizer)
   equipped = pairing.equip(*pair, **_drafting(config))
   of_curves = ('method', 'lenience', *_OPTIONS)
   fields = {

@@ -22,7 +22,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from cascades import checkpoints, models, tokenizers
+from cascades import checkpoints, huggingface, models, tokenizers
 
 FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
 FOLDERS = ('hf_gemma2', 'hf_gemma3')
@@ -239,7 +239,7 @@ def test_packed_parameters_are_the_same_model(folder):
 @pytest.mark.parametrize('folder', FOLDERS)
 def test_written_tensors_are_those_that_transformers_wrote(folder, tmp_path):
   _, params, tokenizer = load(folder)
-  checkpoints.save_model(tmp_path, read_config(folder), params, tokenizer)
+  huggingface.save(tmp_path, read_config(folder), params, tokenizer)
   theirs, ours = stored(FIXTURES / folder), stored(tmp_path)
   assert ours.keys() == theirs.keys()
   for name, tensor in theirs.items():
@@ -278,9 +278,10 @@ def test_round_trip_is_exact(family, heads, kv_heads, dtype, tmp_path):
   )
   tokenizer = load('hf_gemma2').tokenizer
   folder = tmp_path / 'not' / 'there yet'
-  checkpoints.save_model(folder, config, params, tokenizer)
+  huggingface.save(folder, config, params, tokenizer)
   read = checkpoints.load_model(folder).unpacked()
-  assert read.model == model
+  # Rows that pad the table stand for no token.
+  assert read.model == dataclasses.replace(model, vocab_size=64)
   assert read.tokenizer == tokenizer
   assert jax.tree.structure(read.params) == jax.tree.structure(shapes)
   for path, leaf in jax.tree_util.tree_leaves_with_path(params):
@@ -289,6 +290,145 @@ def test_round_trip_is_exact(family, heads, kv_heads, dtype, tmp_path):
     np.testing.assert_array_equal(got, leaf, err_msg=str(path))
   attn = read.params['layer_0']['attn']
   assert ('qkv_einsum' in attn) == (heads == kv_heads)
+
+
+# --- As another dtype ---
+
+
+@pytest.mark.parametrize('name', ['tiny-drafter', FIXTURES / 'hf_gemma2'])
+def test_parameters_become_another_dtype_as_they_are_read(name):
+  stored, read = (checkpoints.load_model(name, x) for x in (None, 'bfloat16'))
+  assert read.model == stored.model
+  jax.tree.map(
+    lambda x, y: np.testing.assert_array_equal(x.astype(jnp.bfloat16), y),
+    stored.params,
+    read.params,
+  )
+  dtypes = {x.dtype for x in jax.tree.leaves(read.params)}
+  assert dtypes == {jnp.dtype('bfloat16')}
+  model, shapes = checkpoints.describe(name, 'bfloat16')
+  assert model == read.model
+  assert jax.tree.map(lambda x: (x.shape, x.dtype), read.params) == (
+    jax.tree.map(lambda x: (x.shape, x.dtype), shapes)
+  )
+
+
+def test_there_are_two_dtypes():
+  for load in checkpoints.load_model, checkpoints.describe:
+    with pytest.raises(ValueError, match=r"^dtype: 'int8' will not do; give"):
+      load('tiny-drafter', 'int8')
+
+
+# --- Orbax ---
+
+
+def flat(params):
+  """A tree as gemma's downloads have it: half of its levels in the names."""
+  out = {}
+  for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+    *names, last = ['transformer', *(key.key for key in path)]
+    if 'mlp' in names:
+      names, last = [*names, last], 'w'
+    out.setdefault('/'.join(names), {})[last] = leaf
+  return out
+
+
+@pytest.fixture(scope='module')
+def downloads(tmp_path_factory):
+  """Folders as downloads are: the checkpoint, and its tokenizer beside it."""
+  _, params, tokenizer = load('hf_gemma3')
+  save = models.import_gemma().ckpts.save_params
+  root = tmp_path_factory.mktemp('downloads')
+  for name, tree in (('nested', params), ('flat', flat(params))):
+    folder = root / name
+    save(tree, folder / 'gemma3-tiny-it', wait_until_finished=True)
+    (folder / 'tokenizer.model').write_bytes(tokenizer.proto)
+    shutil.copy(FIXTURES / 'hf_gemma3' / 'config.json', folder)
+  return root
+
+
+@pytest.mark.parametrize('layout', ['nested', 'flat'])
+@pytest.mark.parametrize('inner', ['', 'gemma3-tiny-it'])
+def test_an_orbax_checkpoint_is_the_model_that_was_saved(
+  downloads, layout, inner
+):
+  folder = downloads / layout / inner
+  read, want = checkpoints.load_model(folder), load('hf_gemma3').packed()
+  assert (read.model, read.tokenizer) == (want.model, want.tokenizer)
+  jax.tree.map(np.testing.assert_array_equal, read.params, want.params)
+  model, shapes = checkpoints.describe(folder)
+  assert model == read.model
+  assert paths(shapes) == paths(read.params)
+
+
+def test_an_orbax_checkpoint_becomes_another_dtype(downloads):
+  read = checkpoints.load_model(downloads / 'flat', 'bfloat16').unpacked()
+  jax.tree.map(
+    lambda x, y: np.testing.assert_array_equal(x.astype(jnp.bfloat16), y),
+    load('hf_gemma3').params,
+    read.params,
+  )
+  assert {x.dtype.name for x in jax.tree.leaves(read.params)} == {'bfloat16'}
+
+
+@pytest.fixture
+def catalogue(monkeypatch):
+  """What gemma knows: two models, of which the second is the downloads'."""
+  found = {
+    f'{name}-it': models.from_config(read_config(folder))
+    for name, folder in zip(
+      ('gemma2-tiny', 'gemma3-tiny'), FOLDERS, strict=True
+    )
+  }
+  file = str(FIXTURES / 'hf_gemma3' / 'tokenizer.model')
+  monkeypatch.setattr(models, 'gemma_checkpoints', lambda: dict(found))
+  monkeypatch.setattr(models, 'from_gemma', lambda name: (found[name], file))
+  return found
+
+
+@pytest.mark.parametrize('said', ['', 'gemma3-tiny:', 'gemma3-tiny-it:'])
+def test_an_architecture_is_found_by_its_size_or_by_its_name(
+  downloads, catalogue, tmp_path, said
+):
+  # Without a config.json, and without a tokenizer.
+  shutil.copytree(downloads / 'flat' / 'gemma3-tiny-it', tmp_path / 'it')
+  read = checkpoints.load_model(f'{said}{tmp_path}').unpacked()
+  want = load('hf_gemma3')
+  assert read.model == want.model
+  assert read.tokenizer == want.tokenizer
+  jax.tree.map(np.testing.assert_array_equal, read.params, want.params)
+
+
+def test_orbax_folders_that_will_not_do(downloads, catalogue, tmp_path):
+  source = downloads / 'nested' / 'gemma3-tiny-it'
+
+  def refused(name, said):
+    for load in checkpoints.load_model, checkpoints.describe:
+      with pytest.raises(ValueError, match=r'^model: ') as error:
+        load(name)
+      assert said in str(error.value)
+      assert '\n' not in str(error.value)
+      assert str(error.value).endswith('.')
+
+  folder = tmp_path / 'one'
+  shutil.copytree(source, folder / 'it')
+  refused(
+    f'gemma2-tiny:{folder}', 'embedder/input_embedding has the shape (64, 24)'
+  )
+  refused(f'gemma4-tiny:{folder}', "did you mean 'gemma2-tiny-it'")
+  refused(f'gemma3-tiny:{FIXTURES / "hf_gemma3"}', 'says itself what it is')
+  del catalogue['gemma3-tiny-it']
+  refused(folder, 'has 4 layers of width 24, as no model')
+  shutil.copytree(source, folder / 'other')
+  refused(folder, 'holds several checkpoints (it, other)')
+  (folder / 'it' / '_METADATA').write_text('{')
+  refused(folder / 'it', 'is no checkpoint that Orbax can read')
+
+
+def test_every_size_of_gemmas_is_told_from_the_others():
+  for size, (layers, width, _) in OWN.items():
+    assert models.find_gemma(layers, width).startswith(f'{size}-')
+  assert models.find_gemma(26, 26) is None
 
 
 # --- Folders that cannot be read ---
@@ -314,7 +454,7 @@ def _retensor(name, change):
     tensor = tensors.pop(name)
     if (new := change(tensor)) is not None:
       tensors[name] = np.ascontiguousarray(new)
-    for file in folder.glob('*.safetensors'):
+    for file in folder.glob('*.safetensors*'):
       file.unlink()
     save_file(tensors, folder / 'model.safetensors')
 
@@ -349,13 +489,21 @@ DAMAGE = {
     _configure(hidden_size=36, query_pre_attn_scalar=12),
     'model.embed_tokens.weight has the shape (64, 32)',
   ),
+  'cut index': (
+    _each('*.index.json', lambda f: _cut(f, 900)),
+    'model.safetensors.index.json is damaged',
+  ),
+  'index of nothing': (
+    _each('*.index.json', lambda f: f.write_text('{}')),
+    'model.safetensors.index.json is damaged',
+  ),
   'no weights': (
     _each('*.safetensors', pathlib.Path.unlink),
     'no *.safetensors file',
   ),
   'no shard': (
     _each(SHARD, pathlib.Path.unlink),
-    'lacks the tensor model.layers.0.',
+    f'{SHARD} is missing, though model.safetensors.index.json',
   ),
   'empty shard': (_each(SHARD, lambda f: _cut(f, 0)), SHARD),
   'cut header': (_each(SHARD, lambda f: _cut(f, 50)), SHARD),
@@ -454,7 +602,7 @@ def test_a_multimodal_config_may_say_little_of_its_text_part(text):
   whole = {'model_type': 'gemma3', 'text_config': text, 'vision_config': {}}
   assert built(whole) == built({'model_type': 'gemma3_text'})
   # The mapping has to know the same defaults.
-  assert len(list(checkpoints.leaves(whole))) == 2 + 26 * 11
+  assert len(list(huggingface.leaves(whole))) == 2 + 26 * 11
 
 
 def test_rope_fields_of_transformers_4_and_5_mean_the_same():
@@ -746,7 +894,7 @@ def test_every_leaf_of_a_published_size_has_its_tensors(size):
   text = HUB[size].get('text_config', HUB[size]) | {'num_hidden_layers': 7}
   tensors = _hub_shapes(text)
   wanted = paths(models.from_config(text).param_shapes())
-  leaves = list(checkpoints.leaves(text))
+  leaves = list(huggingface.leaves(text))
   assert sorted(leaf.path for leaf in leaves) == sorted(wanted)
   names = [name for leaf in leaves for name in leaf.names]
   assert sorted(names) == sorted(tensors)
@@ -803,21 +951,29 @@ def local_tokenizer(monkeypatch):
   return asked
 
 
-def test_a_name_is_fetched_by_gemma(monkeypatch, local_tokenizer):
+@pytest.mark.parametrize('kind', ['pt', 'it'])
+def test_a_name_is_fetched_by_gemma(monkeypatch, local_tokenizer, kind):
   calls = []
 
-  def load_params(path, **kwargs):
-    calls.append((path.value, kwargs))
-    return {'the': {'parameters': jnp.ones(3)}}
+  def load_params(path, params):
+    calls.append((path, params))
+    return {'the': {'parameters': jnp.ones(3, jnp.bfloat16)}}
 
-  ckpts = models.import_gemma().ckpts
-  monkeypatch.setattr(ckpts, 'load_params', load_params)
-  model, params, tokenizer = checkpoints.load_model('gemma2-2b-it').unpacked()
-  (path, kwargs), *rest = calls
+  shape = jax.ShapeDtypeStruct((3,), jnp.float32)
+  monkeypatch.setattr(
+    models, 'orbax_shapes', lambda path: {'the': {'parameters': shape}}
+  )
+  monkeypatch.setattr(models.import_gemma().ckpts, 'load_params', load_params)
+  name = f'gemma2-2b-{kind}'
+  model, params, tokenizer = checkpoints.load_model(name, 'bfloat16').unpacked()
+  (path, wanted), *rest = calls
   assert not rest
-  assert path.endswith('/gemma2-2b-it')
-  assert kwargs == {'text_only': True}
-  assert model == own_model('gemma2-2b')[0]
+  assert path.endswith(f'/{name}')
+  # Read as it is to be, and where.
+  wanted = wanted['the']['parameters']
+  assert (wanted.shape, wanted.dtype) == ((3,), jnp.bfloat16)
+  assert wanted.sharding.device_set == {jax.local_devices()[0]}
+  assert model == dataclasses.replace(own_model('gemma2-2b')[0], vocab_size=64)
   np.testing.assert_array_equal(params['the']['parameters'], 1)
   assert isinstance(tokenizer, tokenizers.Tokenizer)
   assert local_tokenizer == [own_model('gemma2-2b')[1]]
@@ -829,8 +985,7 @@ def _refuse(*args, **kwargs):
 
 @pytest.mark.parametrize('part', ['parameters', 'tokenizer'])
 def test_a_failed_fetch_says_what_to_do(monkeypatch, local_tokenizer, part):
-  ckpts = models.import_gemma().ckpts
-  monkeypatch.setattr(ckpts, 'load_params', _refuse)
+  monkeypatch.setattr(models, 'orbax_shapes', _refuse)
   if part == 'tokenizer':
     monkeypatch.setattr(checkpoints.epath, 'Path', _refuse)
   with pytest.raises(ValueError, match=r'^model: gemma3-1b-it ') as error:

@@ -34,7 +34,7 @@ _MAY_IMPORT = {
   },
   'chain': {'decoding', 'drafters', 'methods', 'verification'},
   'heads': {'checkpoints', 'drafters'},
-  'pairing': {'checkpoints', 'drafters', 'heads'},
+  'pairing': {'checkpoints', 'drafters', 'heads', 'tokenizers'},
   'checking': {
     'batching',
     'checkpoints',
@@ -53,7 +53,15 @@ _MAY_IMPORT = {
     'verification',
   },
   'testing': {'decoding', 'drafters', 'methods', 'sampling', 'verification'},
-  'checkpoints': {'models', 'tokenizers'},
+  'turns': {'tokenizers'},
+  'huggingface': {'models', 'tokenizers'},
+  'checkpoints': {
+    'huggingface',
+    'models',
+    'sharding',
+    'tokenizers',
+    'turns',
+  },
   'costs': {'checkpoints', 'decoding', 'drafters', 'metrics', 'sampling'},
   'sampler': {
     'batching',
@@ -66,6 +74,7 @@ _MAY_IMPORT = {
     'sampling',
     'sharding',
     'tokenizers',
+    'turns',
     'verification',
   },
   'scoring': {
@@ -87,7 +96,14 @@ _MAY_IMPORT = {
     'tasks',
     'training',
   },
-  'training': {'checkpoints', 'models', 'sampler', 'tasks', 'tokenizers'},
+  'training': {
+    'checkpoints',
+    'huggingface',
+    'models',
+    'sampler',
+    'tasks',
+    'tokenizers',
+  },
 }
 
 

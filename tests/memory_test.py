@@ -1,5 +1,6 @@
 """Tests of what a pair of models needs of a device's memory."""
 
+import json
 import pathlib
 import re
 import shutil
@@ -8,7 +9,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from cascades import batching, checkpoints, drafters, memory, models
+from cascades import (
+  batching,
+  checkpoints,
+  drafters,
+  huggingface,
+  memory,
+  models,
+)
 
 FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
 PAIR = ('tiny-verifier', 'tiny-drafter')
@@ -270,7 +278,7 @@ def test_a_description_is_what_loading_gives(name):
 def test_a_description_has_the_dtypes_that_are_stored(tmp_path, dtype):
   verifier = checkpoints.load_model('tiny-verifier')
   source = checkpoints.ASSETS / 'tiny-verifier/config.json'
-  config = checkpoints.json.loads(source.read_text())
+  config = json.loads(source.read_text())
   params = verifier.unpacked().params
   # Training may leave some in float32.
   params = {
@@ -279,7 +287,7 @@ def test_a_description_has_the_dtypes_that_are_stored(tmp_path, dtype):
     else layer
     for name, layer in params.items()
   }
-  checkpoints.save_model(tmp_path, config, params, verifier.tokenizer)
+  huggingface.save(tmp_path, config, params, verifier.tokenizer)
   described = checkpoints.describe(tmp_path)
   same(described, checkpoints.load_model(tmp_path))
   dtypes = {str(x.dtype) for x in jax.tree.leaves(described[1])}

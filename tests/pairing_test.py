@@ -1,5 +1,6 @@
 """What drafts for a verifier: by name, through the sampler, and refusals."""
 
+import dataclasses
 import functools
 import json
 
@@ -10,11 +11,14 @@ import pytest
 from cascades import (
   drafters,
   heads,
+  huggingface,
   load_model,
   methods,
+  models,
   pairing,
   sampler,
   tasks,
+  tokenizers,
 )
 from cascades.chain import chain
 from cascades.drafters import recurrent
@@ -199,3 +203,125 @@ def test_another_vocabulary_is_refused():
   other = drafters.Equipped(drafters.NgramDrafter(9), ())
   with pytest.raises(ValueError, match='its vocabulary has 9 tokens'):
     pairing.equip(_models()[0], other)
+
+
+# --- Tokenizers and padding ---
+
+
+_TEXTS = ['one model drafts', 'and another one verifies'] * 9
+_ROWS = {'plain': 290, 'padded': 298, 'more': 320}
+
+
+@functools.cache
+def _tokenizer(vocab_size=290, symbols=()):
+  return tokenizers.train(_TEXTS, vocab_size, symbols)
+
+
+@pytest.fixture(scope='module')
+def padded(tmp_path_factory):
+  """Two models, each in folders whose tables are padded by more or fewer rows.
+
+  What pads them is likelier than any token.
+  """
+  root = tmp_path_factory.mktemp('padded')
+  for seed, name in enumerate(('verifier', 'drafter')):
+    for kind, rows in _ROWS.items():
+      config = dict(
+        model_type='gemma2',
+        vocab_size=rows,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        head_dim=8,
+        query_pre_attn_scalar=8,
+        sliding_window=512,
+      )
+      plain = models.from_config(config | {'vocab_size': 290})
+      params = plain.init_params(jax.random.key(seed))
+      # Along whatever the logits are made of, in either direction.
+      table = params['embedder']['input_embedding']
+      pad = np.resize(np.stack([np.eye(8), -np.eye(8)]), (rows - 290, 8))
+      params['embedder'] = {
+        'input_embedding': np.float32(np.concatenate([table, 9 * pad]))
+      }
+      huggingface.save(root / f'{name}-{kind}', config, params, _tokenizer())
+  return root
+
+
+def _padded(root, kinds, **options):
+  verifier, drafter = (
+    str(root / f'{name}-{kind}')
+    for name, kind in zip(('verifier', 'drafter'), kinds, strict=True)
+  )
+  return sampler.Sampler(verifier, drafter, lenience=0.3, gamma=2, **options)
+
+
+@pytest.mark.parametrize(
+  'kinds',
+  [('padded', 'more'), ('more', 'plain')],
+  ids='-'.join,
+)
+def test_what_pads_a_table_is_no_token(padded, kinds):
+  want = _padded(padded, ('plain', 'plain'))
+  got = _padded(padded, kinds)
+  for one in want, got:
+    assert one.verifier.model.vocab_size == 290
+    assert one.drafter.model.vocab_size == 290
+  # The same answers to the last token: the same two laws, and so the same law.
+  answers = [
+    one.sample('one', max_new_tokens=40, return_logits=True)
+    for one in (want, got)
+  ]
+  assert answers[0].tokens == answers[1].tokens
+  assert answers[0].counts == answers[1].counts
+  assert answers[1].logits.shape[-1] == 290
+  np.testing.assert_array_equal(answers[0].logits, answers[1].logits)
+  # Of all rows of its table, the likeliest would often have been padding.
+  table = np.array(
+    got.verifier.unpacked().params['embedder']['input_embedding']
+  )
+  assert len(table) == _ROWS[kinds[0]]
+  uncapped = 30 * np.arctanh(np.clip(answers[1].logits / 30, -0.999, 0.999))
+  hidden = np.linalg.lstsq(table[:290], uncapped.T, rcond=None)[0]
+  assert ((table @ hidden).argmax(0) >= 290).mean() > 0.5
+
+
+def test_models_of_two_families_are_refused(padded):
+  verifier = load_model(padded / 'verifier-plain')
+  for other, said in (
+    (
+      _tokenizer(290, ('<start_of_turn>',)),
+      r"\(290 pieces\) .* token 5 is '<start_of_turn>' in the one and"
+      " '<0x00>' in the other",
+    ),
+    (
+      _tokenizer(295),
+      r"\(295 pieces\) is not the verifier's \(290 pieces\), as token",
+    ),
+  ):
+    drafter = verifier._replace(tokenizer=other)
+    with pytest.raises(ValueError, match=r'^drafter: .*' + said) as error:
+      pairing.check_pair(verifier, drafter)
+    assert str(error.value).endswith('take two models of one family.')
+    with pytest.raises(ValueError, match=r'^drafter: '):
+      sampler.Sampler(verifier, drafter)
+
+
+def test_tokenizers_that_only_cut_otherwise_go_together(padded):
+  verifier = load_model(padded / 'verifier-plain')
+  # The same pieces, and something else that is no piece.
+  proto = verifier.tokenizer.proto
+  other = tokenizers.Tokenizer(proto.replace(b'identity', b'nfkc____'))
+  assert other != verifier.tokenizer
+  assert tokenizers.first_difference(other, verifier.tokenizer) is None
+  pairing.check_pair(verifier, verifier._replace(tokenizer=other))
+
+
+def test_logits_that_are_not_alike_are_refused(padded):
+  verifier = load_model(padded / 'verifier-plain')
+  drafter = load_model(padded / 'drafter-more')
+  model = dataclasses.replace(drafter.model, vocab_size=320)
+  with pytest.raises(ValueError, match='gives 320 logits and the verifier 290'):
+    pairing.check_pair(verifier, drafter._replace(model=model))

@@ -7,15 +7,18 @@ that needs several of them is done by children: see `main`.
 import dataclasses
 import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 
 import jax
 import numpy as np
 import pytest
 
 from cascades import (
+  checkpoints,
   decoding,
   drafters,
   methods,
@@ -23,6 +26,7 @@ from cascades import (
   sampling,
   sharding,
   testing,
+  tokenizers,
 )
 
 _ROOT = pathlib.Path(__file__).parents[1]
@@ -227,6 +231,39 @@ def check_rows():
   assert jax.tree.all(jax.tree.map(lambda x, y: x is y, rows, again))
 
 
+def check_loading():
+  """A model that is read for a mesh lies there, and is the same."""
+  model, mesh = gemma(), sharding.make_mesh(2, 4)
+  params = model.init_params(jax.random.key(0))
+  tokenizer = tokenizers.train(['one model on many devices'] * 9, 256 + 16)
+  with tempfile.TemporaryDirectory() as name:
+    folder = pathlib.Path(name)
+    wide = dict(params['embedder'])
+    wide['input_embedding'] = np.resize(wide['input_embedding'], (280, 64))
+    params['embedder'] = wide
+    grown = dataclasses.replace(model.module.config, num_embed=280)
+    model = models.LanguageModel(model.module.clone(config=grown), 280)
+    checkpoint = checkpoints.Checkpoint(model, params, tokenizer)
+    checkpoints.save_model(folder / 'files', checkpoint)
+    models.import_gemma().ckpts.save_params(
+      params, folder / 'orbax' / 'one', wait_until_finished=True
+    )
+    for file in 'config.json', 'tokenizer.model':
+      shutil.copy(folder / 'files' / file, folder / 'orbax')
+    for source in 'files', 'orbax':
+      there = checkpoints.load_model(folder / source, mesh=mesh)
+      here = checkpoints.load_model(folder / source)
+      want = sharding.shard_params(here.model, here.params, mesh)
+
+      def same(x, y):
+        assert x.sharding == y.sharding, (x.sharding, y.sharding)
+        np.testing.assert_array_equal(x, y)
+
+      jax.tree.map(same, there.params, want)
+      table = there.params['embedder']['input_embedding']
+      assert table.addressable_shards[0].data.shape == (64, 70)
+
+
 def check_parameters_on_hosts():
   """What is split among hosts is put together again."""
   model = gemma()
@@ -265,6 +302,7 @@ def main(job: str, *args: str) -> None:
   else:
     check_layouts()
     check_rows()
+    check_loading()
     pair = gemma(), gemma(32, 4, 4)
     shapes = [
       ((8, 1), False),

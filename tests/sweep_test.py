@@ -488,6 +488,41 @@ def test_a_pair_that_does_not_fit_is_refused_before_it_is_loaded(
     sweep.run(_config(), _CURVES[:1], tmp_path / 'w')
 
 
+def test_a_config_may_say_a_dtype(tmp_path, monkeypatch):
+  # It reaches what is counted, and what is loaded.
+  asked = []
+
+  def note(fn):
+    def noted(name, dtype=None, *rest):
+      asked.append((fn.__name__, name, dtype))
+      return fn(name, dtype, *rest)
+
+    return noted
+
+  def stop(*args, **options):
+    raise InterruptedError
+
+  for name in 'describe', 'load_model':
+    monkeypatch.setattr(checkpoints, name, note(getattr(checkpoints, name)))
+  monkeypatch.setattr(sweep.cli, 'versions', stop)
+  for fields, dtype in ((dict(dtype='bfloat16'), 'bfloat16'), ({}, None)):
+    asked.clear()
+    with pytest.raises(InterruptedError):
+      sweep.run(_config(**fields), _CURVES[:1], tmp_path / 'w')
+    assert asked == [
+      (fn, f'tiny-{which}', dtype)
+      for fn in ('describe', 'load_model')
+      for which in ('verifier', 'drafter')
+    ]
+  with pytest.raises(ValueError, match="dtype: 'half' will not do"):
+    sweep.run(_config(dtype='half'), _CURVES[:1], tmp_path / 'w')
+
+
+def test_chat_without_turns_is_refused(tmp_path):
+  with pytest.raises(ValueError, match='chat: the tokenizer has no tokens of'):
+    sweep.run(_config(chat=True), _CURVES[:1], tmp_path / 'w')
+
+
 def test_a_mesh_that_there_is_not_is_refused(tmp_path):
   with pytest.raises(ValueError, match='mesh: 2 x 64 needs 128 devices'):
     sweep.run(_config(mesh=(2, 64)), _CURVES[:1], tmp_path / 'w')

@@ -108,6 +108,35 @@ def test_training_is_deterministic(tokenizer):
   assert tokenizers.train(TEXTS, vocab_size=300) == tokenizer
 
 
+def test_pieces_have_names_and_ids(tokenizer):
+  ids = range(tokenizer.vocab_size)
+  assert [tokenizer.id_of(tokenizer.piece(i)) for i in ids] == list(ids)
+  assert tokenizer.id_of('<end_of_turn>') is None
+
+
+def test_symbols_are_tokens_and_answers_may_end_at_them():
+  symbols = '<start_of_turn>', '<end_of_turn>'
+  tokenizer = tokenizers.train(TEXTS, 310, symbols)
+  ids = [tokenizer.id_of(symbol) for symbol in symbols]
+  assert tokenizer.encode(f'7{symbols[1]}')[-1:] == ids[1:]
+  assert tokenizer.stops == (tokenizers.EOS,)
+  ending = tokenizer.ending_at(ids[1], tokenizers.EOS, ids[1])
+  assert ending.stops == (tokenizers.EOS, ids[1])
+  assert ending == tokenizer
+
+
+def test_the_first_difference_of_two_tokenizers(tokenizer):
+  differ = tokenizers.first_difference
+  assert differ(tokenizer, tokenizers.Tokenizer(tokenizer.proto)) is None
+  other = tokenizers.train(TEXTS, 300, ('<end_of_turn>',))
+  assert differ(tokenizer, other) == differ(other, tokenizer) == 5
+  longer = tokenizers.train(TEXTS, 310)
+  at = differ(tokenizer, longer)
+  assert at == differ(longer, tokenizer)
+  assert tokenizer.piece(at - 1) == longer.piece(at - 1)
+  assert tokenizer.piece(at) != longer.piece(at)
+
+
 @pytest.mark.parametrize('content', [None, b'not a model', 'half'])
 def test_an_unreadable_file_is_named(tokenizer, tmp_path, content):
   path: pathlib.Path = tmp_path / 'tokenizer.model'

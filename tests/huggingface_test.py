@@ -1,0 +1,255 @@
+"""Folders that are written for transformers, and read again."""
+
+import dataclasses
+import functools
+import json
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+from safetensors import safe_open
+
+from cascades import checkpoints, huggingface, models, tokenizers
+from experiments import export
+
+_ROOT = pathlib.Path(__file__).parent.parent
+_FIXTURES = _ROOT / 'tests' / 'fixtures'
+_FOLDERS = ('hf_gemma2', 'hf_gemma3')
+
+
+@functools.cache
+def _load(folder):
+  return checkpoints.load_model(_FIXTURES / folder)
+
+
+def _stored(folder):
+  """Every tensor of a folder, and the file it lies in."""
+  found = {}
+  for file in folder.glob('*.safetensors'):
+    with safe_open(file, framework='numpy') as handle:
+      for name in handle.keys():  # noqa: SIM118
+        found[name] = handle.get_tensor(name), file.name
+  return found
+
+
+def _json(file):
+  return json.loads(file.read_text())
+
+
+@pytest.mark.parametrize('folder', _FOLDERS)
+def test_what_is_written_is_what_transformers_wrote(folder, tmp_path):
+  checkpoints.save_model(tmp_path, _load(folder))
+  theirs, ours = _stored(_FIXTURES / folder), _stored(tmp_path)
+  assert ours.keys() == theirs.keys()
+  for name, (tensor, _) in theirs.items():
+    assert ours[name][0].dtype == tensor.dtype
+    np.testing.assert_array_equal(ours[name][0], tensor, err_msg=name)
+  # Whatever transformers says of it, we say too, up to what no model has.
+  theirs = _json(_FIXTURES / folder / 'config.json')
+  ours = _json(tmp_path / 'config.json')
+  of_none = {
+    '_sliding_window_pattern',
+    'sliding_window_pattern',
+    'transformers_version',
+    'max_position_embeddings',
+    'use_bidirectional_attention',
+  }
+  for name in theirs.keys() - of_none:
+    assert ours[name] == theirs[name], name
+  # And what older versions look for.
+  assert ours['torch_dtype'] == 'float32'
+  assert {'rope_theta', 'layer_types', 'head_dim'} <= ours.keys()
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+@pytest.mark.parametrize('folder', _FOLDERS)
+def test_a_model_in_shards_is_the_same_to_the_last_bit(folder, dtype, tmp_path):
+  checkpoint = checkpoints.load_model(_FIXTURES / folder, dtype)
+  checkpoints.save_model(tmp_path, checkpoint, shard_gb=2e-5)
+  index = _json(tmp_path / huggingface.INDEX)
+  found = _stored(tmp_path)
+  assert {name: file for name, (_, file) in found.items()} == (
+    index['weight_map']
+  )
+  files = sorted(set(index['weight_map'].values()))
+  assert len(files) > 2
+  last = len(files)
+  assert files[0] == f'model-00001-of-{last:05}.safetensors'
+  assert files[-1] == f'model-{last:05}-of-{last:05}.safetensors'
+  sizes = dict.fromkeys(files, 0)
+  for tensor, file in found.values():
+    sizes[file] += tensor.nbytes
+  assert max(sizes.values()) <= 2e4
+  assert sum(sizes.values()) == index['metadata']['total_size']
+  read = checkpoints.load_model(tmp_path)
+  assert read.model == checkpoint.model
+  assert read.tokenizer == checkpoint.tokenizer
+  for x, y in zip(
+    *map(jax.tree.leaves, (read.params, checkpoint.params)), strict=True
+  ):
+    assert x.dtype == y.dtype == jnp.dtype(dtype)
+    assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+  # In one file again, and nothing of the others is left.
+  checkpoints.save_model(tmp_path, checkpoint)
+  names = {file.name for file in tmp_path.glob('*.safetensors*')}
+  assert names == {'model.safetensors'}
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    checkpoints.load_model(tmp_path).params,
+    checkpoint.params,
+  )
+
+
+def test_a_gate_by_columns_is_written_by_rows(tmp_path):
+  # As gemma's own Gemma 2 2B has it.
+  rows = checkpoints.load_folder(_FIXTURES / 'hf_gemma2')
+  config = dataclasses.replace(
+    rows.model.module.config, transpose_gating_einsum=False
+  )
+  model = dataclasses.replace(
+    rows.model, module=dataclasses.replace(rows.model.module, config=config)
+  )
+  params = dict(rows.params)
+  for name in params:
+    if name.startswith('layer_'):
+      mlp = dict(params[name]['mlp'])
+      mlp['gating_einsum'] = mlp['gating_einsum'].transpose(0, 2, 1)
+      params[name] = params[name] | {'mlp': mlp}
+  columns = checkpoints.Checkpoint(model, params, rows.tokenizer)
+  for checkpoint in columns, columns.packed():
+    checkpoints.save_model(tmp_path, checkpoint)
+    read = checkpoints.load_folder(tmp_path)
+    assert read.model == rows.model
+    jax.tree.map(np.testing.assert_array_equal, read.params, rows.params)
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    'gemma2-2b-it',
+    'gemma2-27b-pt',
+    'gemma3-270m-it',
+    'gemma3-1b-pt',
+    'gemma3-4b-it',
+    'gemma3-27b-it',
+  ],
+)
+def test_a_config_says_all_of_gemmas_own_models(name):
+  model, _ = models.from_gemma(name)
+  shapes = {
+    'embedder': {'input_embedding': jax.ShapeDtypeStruct((1, 1), jnp.bfloat16)}
+  }
+  config = huggingface.config_of(model, shapes, (1, 106))
+  again = models.from_config(json.loads(json.dumps(config)))
+  was = model.module.config
+  assert again.vocab_size == was.num_embed
+  assert again.module.config == dataclasses.replace(
+    was, transpose_gating_einsum=True
+  )
+  assert config['eos_token_id'] == [1, 106]
+  assert config['dtype'] == config['torch_dtype'] == 'bfloat16'
+
+
+def test_another_family_cannot_be_written():
+  model, _ = models.from_gemma('gemma4-e2b-it')
+  with pytest.raises(ValueError, match='give a Gemma 2 or a Gemma 3') as error:
+    huggingface.config_of(model, {}, (1,))
+  assert 'Gemma4_E2B' in str(error.value)
+
+
+@pytest.mark.parametrize('size', [0, -1, float('nan')])
+def test_a_shard_has_a_size(size, tmp_path):
+  with pytest.raises(ValueError, match=r'^shard_gb: .* give more than 0\.$'):
+    checkpoints.save_model(tmp_path, _load('hf_gemma3'), shard_gb=size)
+
+
+@pytest.mark.parametrize(
+  ('said', 'stops'),
+  [
+    ({}, (1,)),
+    ({'generation_config.json': 1}, (1,)),
+    ({'generation_config.json': [1, 40]}, (1, 40)),
+    ({'config.json': [1, 40], 'generation_config.json': 41}, (1, 40, 41)),
+  ],
+  ids=['nothing', 'one', 'two', 'three'],
+)
+def test_a_folder_says_where_answers_end(said, stops, tmp_path):
+  checkpoints.save_model(tmp_path, _load('hf_gemma3'))
+  (tmp_path / 'generation_config.json').unlink()
+  for name, ids in said.items():
+    file = tmp_path / name
+    fields = _json(file) if file.exists() else {}
+    file.write_text(json.dumps(fields | {'eos_token_id': ids}))
+  read = checkpoints.load_model(tmp_path)
+  assert read.tokenizer.stops == stops
+  # Written, and read again.
+  checkpoints.save_model(tmp_path / 'again', read)
+  assert checkpoints.load_model(tmp_path / 'again').tokenizer.stops == stops
+
+
+def test_a_folder_whose_ends_cannot_be_read_is_refused(tmp_path):
+  checkpoints.save_model(tmp_path, _load('hf_gemma3'))
+  file = tmp_path / 'generation_config.json'
+  for ids in (['</s>'], 64, True):
+    file.write_text(json.dumps({'eos_token_id': ids}))
+    with pytest.raises(ValueError, match=r'^model: .*eos_token_id') as error:
+      checkpoints.load_model(tmp_path)
+    assert str(file) in str(error.value)
+  file.write_text('[')
+  with pytest.raises(ValueError, match=r'config\.json is damaged'):
+    checkpoints.load_model(tmp_path)
+
+
+def test_the_tokenizer_has_what_transformers_needs(tmp_path):
+  checkpoints.save_model(tmp_path, checkpoints.load_model('tiny-drafter'))
+  said = _json(tmp_path / 'tokenizer_config.json')
+  tokenizer = tokenizers.Tokenizer.from_file(tmp_path / 'tokenizer.model')
+  ids = [tokenizer.id_of(said[f'{x}_token']) for x in ('pad', 'eos', 'bos')]
+  assert ids == [tokenizers.PAD, tokenizers.EOS, tokenizers.BOS]
+  assert said['tokenizer_class'] == 'GemmaTokenizer'
+  assert said['add_bos_token']
+  said = _json(tmp_path / 'generation_config.json')
+  assert [said[f'{x}_token_id'] for x in ('pad', 'eos', 'bos')] == ids
+
+
+# --- The launcher ---
+
+
+def test_the_launcher_writes_a_model_and_no_other_over_it(tmp_path, capsys):
+  flags.FLAGS.mark_as_parsed()
+  folder = tmp_path / 'out'
+  said = dict(model='tiny-drafter', folder=str(folder))
+  with flagsaver.flagsaver(**said, dtype='bfloat16', shard_gb=1e-4):
+    export.main()
+  printed = capsys.readouterr().out
+  for file in folder.iterdir():
+    assert str(file) in printed
+  assert (folder / huggingface.INDEX).exists()
+  want = checkpoints.load_model('tiny-drafter', 'bfloat16')
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    checkpoints.load_model(folder).params,
+    want.params,
+  )
+  with (
+    flagsaver.flagsaver(**said),
+    pytest.raises(ValueError, match='holds a model already; choose another'),
+  ):
+    export.main()
+
+
+def test_the_launcher_needs_a_model_and_a_folder():
+  done = subprocess.run(
+    [sys.executable, '-m', 'experiments.export', '--model=tiny-drafter'],
+    capture_output=True,
+    text=True,
+    cwd=_ROOT,
+  )
+  assert done.returncode == 2
+  assert done.stderr.startswith('error: --model, --folder: give both')

@@ -1,0 +1,189 @@
+"""Turns as each family was taught them, alone and through the sampler."""
+
+import functools
+
+import jax
+import pytest
+
+from cascades import (
+  checkpoints,
+  huggingface,
+  models,
+  sampler,
+  tokenizers,
+  turns,
+)
+
+# Of Gemma 2 and 3, and of Gemma 4.
+_TAGS = {
+  'start': ('<start_of_turn>', '<end_of_turn>'),
+  'bar': ('<|turn>', '<turn|>'),
+}
+_TEXTS = ['user and model take turns', 'what is 2 + 2?', 'it is 4'] * 9
+
+
+@functools.cache
+def _tokenizer(tags):
+  symbols = _TAGS.get(tags, ())
+  return tokenizers.train(_TEXTS, 300, symbols)
+
+
+@pytest.mark.parametrize('tags', _TAGS)
+def test_a_conversation_is_written_as_the_families_were_taught(tags):
+  start, end = _TAGS[tags]
+  template = turns.template(_tokenizer(tags))
+  assert _tokenizer(tags).piece(template.end) == end
+  first = f'{start}user\nWhat is 2 + 2?{end}\n{start}model\n'
+  assert template.turn('What is 2 + 2?') == first
+  # What the model wrote ends its turn, or was cut off.
+  then = f'\n{start}user\nAnd 3 + 3?{end}\n{start}model\n'
+  assert template.turn('And 3 + 3?', last=template.end) == then
+  assert template.turn('And 3 + 3?', last=17) == end + then
+  ids = _tokenizer(tags).encode(first)
+  assert ids.count(template.end) == 1
+
+
+@pytest.mark.parametrize('tags', _TAGS)
+def test_the_frames_are_those_of_gemmas_own_conversations(tags):
+  import dialog
+
+  template = turns.template(_tokenizer(tags))
+  words = ['What is 2 + 2?', 'And 3 + 3?', '']
+  said, so_far = '', []
+  kind = dialog.Format.GEMMA3 if tags == 'start' else dialog.Format.GEMMA4
+  for number, word in enumerate(words):
+    said += template.turn(word, last=17 if number else None)
+    so_far.append(dialog.User(word))
+    assert said == dialog.Conversation(*so_far).as_text(format=kind)
+    said += f'It is {number}.'
+    so_far.append(dialog.Model(f'It is {number}.'))
+
+
+@pytest.mark.parametrize('words', ['', ' <|think|> ', '{}\n\n', 'a\\0b'])
+def test_words_stay_as_they_are(words):
+  for tags in _TAGS:
+    turn = turns.template(_tokenizer(tags)).turn(words)
+    assert turn.count(words) >= 1
+    assert len(turn) == len(words) + len(
+      turns.template(_tokenizer(tags)).turn('')
+    )
+
+
+def test_a_tokenizer_without_turns_is_refused():
+  assert turns.find(_tokenizer('none')) is None
+  one = sampler.Sampler('tiny-verifier', gamma=0)
+  for call in one.sample, one.stream:
+    with pytest.raises(ValueError, match=r'^chat: .* has no tokens of turns'):
+      list(call('Hello', chat=True))
+
+
+# --- Through the sampler ---
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  """A model with nothing to say, which was taught turns."""
+  root = tmp_path_factory.mktemp('turns')
+  tokenizer = _tokenizer('start')
+  config = dict(
+    model_type='gemma2',
+    vocab_size=tokenizer.vocab_size,
+    hidden_size=8,
+    intermediate_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=1,
+    num_key_value_heads=1,
+    head_dim=8,
+    query_pre_attn_scalar=8,
+    sliding_window=512,
+  )
+  params = models.from_config(config).init_params(jax.random.key(0))
+  for name, end in (('pt', ()), ('it', (turns.template(tokenizer).end,))):
+    written = tokenizer.ending_at(*end)
+    huggingface.save(root / name, config, params, written)
+  return root
+
+
+def _text(answer, one):
+  """All that a conversation's models have read and written."""
+  row = answer.state.row
+  ids = row.tokens[0, : int(row.length[0])].tolist()
+  return ''.join(one.tokenizer.piece(i).replace('\u2581', ' ') for i in ids)
+
+
+def test_a_conversation_goes_on_turn_by_turn(folder):
+  one = sampler.Sampler(str(folder / 'pt'), gamma=0, cache_length=200)
+  end = turns.template(one.tokenizer).end
+  nothing_else = [i for i in range(300) if i != end]
+  # Only the end of a turn can be said, then anything but the end of one.
+  done = one.sample(
+    'one', chat=True, return_state=True, forbidden_tokens=nothing_else
+  )
+  assert (done.text, done.tokens) == ('', [end])
+  cut = one.sample(
+    'two',
+    chat=True,
+    max_new_tokens=3,
+    return_state=True,
+    last_state=done.state,
+    forbidden_tokens=[tokenizers.EOS, end],
+  )
+  assert len(cut.tokens) == 3
+  last = one.sample(
+    'three',
+    chat=True,
+    max_new_tokens=1,
+    return_state=True,
+    last_state=cut.state,
+    forbidden_tokens=nothing_else,
+  )
+  start, close = _TAGS['start']
+  said = ''.join(one.tokenizer.piece(i) for i in cut.tokens)
+  said = said.replace('\u2581', ' ')
+
+  def turn(words):
+    return f'{start}user\n{words}{close}\n{start}model\n'
+
+  want = f'<s>{turn("one")}{close}\n{turn("two")}{said}{close}\n'
+  assert _text(last, one) == f'{want}{turn("three")}{close}'
+
+
+def test_answers_of_a_tuned_model_end_with_their_turn(folder):
+  answers = {}
+  for name in 'pt', 'it':
+    one = sampler.Sampler(str(folder / name), gamma=0, cache_length=200)
+    end = turns.template(one.tokenizer).end
+    nothing_else = [i for i in range(300) if i != end]
+    for chat in False, True:
+      answers[name, chat] = one.sample(
+        'one', max_new_tokens=5, chat=chat, forbidden_tokens=nothing_else
+      ).tokens
+  assert answers == {
+    ('pt', False): [end] * 5,
+    ('pt', True): [end],
+    ('it', False): [end],
+    ('it', True): [end],
+  }
+
+
+def test_turns_are_said_in_every_way_of_sampling(folder):
+  one = sampler.Sampler(
+    str(folder / 'it'), gamma=0, cache_length=200, temperature=0.0
+  )
+  words = 'what is 2 + 2?'
+  framed = turns.template(one.tokenizer).turn(words)
+  options = dict(max_new_tokens=6)
+  want = one.sample(framed, **options)
+  assert one.sample(words, chat=True, **options).tokens == want.tokens
+  curve = one.sample_curve([words], [0.0], chat=True, **options)
+  assert curve[0][0].tokens == want.tokens
+  assert ''.join(one.stream(words, chat=True, **options)) == want.text
+  assert one.sample(words, **options).logprobs != want.logprobs
+
+
+def test_the_names_of_tuned_models_say_so():
+  tokenizer = checkpoints._of_turns(_tokenizer('bar'))
+  assert tokenizer.stops == (1, turns.template(tokenizer).end)
+  assert tokenizer == _tokenizer('bar')
+  # The bundled pair was taught none.
+  assert checkpoints._of_turns(_tokenizer('none')).stops == (1,)
