@@ -260,12 +260,9 @@ class Sampler:
     self.top_p: float | None = options['top_p']
     self.cache_length: int = options['cache_length']
     self.batch_size: int = options['batch_size']
-    alone = tuple(mesh) == (1, 1)
-    self._mesh = (
-      None
-      if alone
-      else sharding.make_mesh(*(_whole('mesh', n, 1) for n in mesh))
-    )
+    self._mesh = None
+    if tuple(mesh) != (1, 1):
+      self._mesh = sharding.make_mesh(*(_whole('mesh', n, 1) for n in mesh))
     if isinstance(verifier, str):
       verifier = checkpoints.load_model(verifier, dtype, self._mesh)
     if isinstance(drafter, str):

@@ -115,11 +115,6 @@ def _mesh(config) -> tuple[int, int]:
   return tuple(config.get('mesh', (1, 1)))
 
 
-def _dtype(config) -> str | None:
-  """What parameters become as they are read; a config may be silent."""
-  return config.get('dtype')
-
-
 def tasks_of(config) -> dict[str, Any]:
   """The tasks of a sweep by name, with what the config says of them.
 
@@ -182,6 +177,11 @@ def load_examples(config, task) -> tuple[list, dict[str, Any]]:
   if task.scorer is not None:
     data['scorer'] = task.scorer()
   return examples, data
+
+
+def _dtype(config) -> str | None:
+  """What parameters become as they are read; a config may be silent."""
+  return config.get('dtype')
 
 
 _OPTIONS = ('gamma', 'verification', 'gate', 'bonus', 'drafts')

@@ -415,7 +415,7 @@ def test_orbax_folders_that_will_not_do(downloads, catalogue, tmp_path):
   refused(
     f'gemma2-tiny:{folder}', 'embedder/input_embedding has the shape (64, 24)'
   )
-  refused(f'gemma4-tiny:{folder}', "did you mean 'gemma2-tiny-it'")
+  refused(f'gemma4-tiny:{folder}', "'gemma4-tiny' is no folder and no known")
   refused(f'gemma3-tiny:{FIXTURES / "hf_gemma3"}', 'says itself what it is')
   del catalogue['gemma3-tiny-it']
   refused(folder, 'has 4 layers of width 24, as no model')

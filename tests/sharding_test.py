@@ -235,7 +235,7 @@ def check_loading():
   """A model that is read for a mesh lies there, and is the same."""
   model, mesh = gemma(), sharding.make_mesh(2, 4)
   params = model.init_params(jax.random.key(0))
-  tokenizer = tokenizers.train(['one model on many devices'] * 9, 256 + 16)
+  tokenizer = tokenizers.train(['one model on many devices'] * 9, 276)
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
     wide = dict(params['embedder'])
