@@ -394,10 +394,10 @@ def test_experts_are_read_with_one_set_of_parameters():
     read(several, tokens, positions, mask)
 
 
-@every_kind
+@pytest.mark.parametrize('kind', ['gemma3n-e2b', 'gemma4-31b'])
 def test_random_parameters_make_a_model_that_looks_at_its_tokens(kind):
   model, _ = make(kind)
-  params = jax.jit(model.init_params)(jax.random.key(1))
+  params = model.init_params(jax.random.key(1))
   cache = model.init_cache(params, SLOTS)
 
   def read(*tokens):
