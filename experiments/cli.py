@@ -33,19 +33,25 @@ _DISTRIBUTED = flags.DEFINE_string(
 
 def define_colour() -> None:
   """Defines the flag of launchers that print in colours."""
-  flags.DEFINE_enum(
+  _define_enum(
     'colour', 'auto', ['auto', 'always', 'never'], 'Whether to use colours.'
   )
 
 
 def define_dtype() -> None:
   """Defines the flag of launchers that load models by name."""
-  flags.DEFINE_enum(
+  _define_enum(
     'dtype',
     None,
     ['bfloat16', 'float32'],
     'What the parameters become as they are read; by default as stored.',
   )
+
+
+def _define_enum(name: str, *about) -> None:
+  # A process may import several launchers.
+  if name not in flags.FLAGS:
+    flags.DEFINE_enum(name, *about)
 
 
 def colours() -> bool:
