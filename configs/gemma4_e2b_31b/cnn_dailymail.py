@@ -7,7 +7,7 @@ the verifier's to the drafter's.
 Setting: As in the paper: gamma 1, temperature 1; with 1 worked example, of
 which the paper's number is not known. The pair is newer than the paper.
 configs/paper.py says what else departs from it.
-Needs: 70.7 GB of weights, 117.2 GB in all at batch_size 8: one H200 (141 GB),
+Needs: 70.7 GB of weights, 116.0 GB in all at batch_size 8: one H200 (141 GB),
 for about 4 h by estimate (86 points).
 """
 

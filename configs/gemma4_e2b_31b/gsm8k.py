@@ -6,7 +6,7 @@ Shows: exact match against rejection rate and latency for the paper's rules,
 from the verifier's to the drafter's.
 Setting: As in the paper: gamma 1, temperature 1, 8 worked examples. The pair is
 newer than the paper. configs/paper.py says what else departs from it.
-Needs: 70.7 GB of weights, 105.6 GB in all at batch_size 16: one H200 (141 GB),
+Needs: 70.7 GB of weights, 104.7 GB in all at batch_size 16: one H200 (141 GB),
 for about 4 h by estimate (86 points).
 """
 

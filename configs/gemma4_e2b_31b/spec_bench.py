@@ -7,7 +7,7 @@ lenience.
 Setting: Spec-Bench is not among the paper's tasks: its prompts as they are,
 first turns, and no quality. The pair is newer than the paper. configs/paper.py
 says what else departs from it.
-Needs: 70.7 GB of weights, 105.6 GB in all at batch_size 8: one H200 (141 GB),
+Needs: 70.7 GB of weights, 104.6 GB in all at batch_size 8: one H200 (141 GB),
 for about 16 h by estimate (86 points).
 """
 

@@ -7,7 +7,7 @@ from the verifier's to the drafter's.
 Setting: As in the paper: gamma 1, temperature 1; with 1 worked example, of
 which the paper's number is not known. The pair is newer than the paper.
 configs/paper.py says what else departs from it.
-Needs: 70.7 GB of weights, 82.7 GB in all at batch_size 64: one H200 (141 GB),
+Needs: 70.7 GB of weights, 82.4 GB in all at batch_size 64: one H200 (141 GB),
 for about 1 h by estimate (86 points).
 """
 

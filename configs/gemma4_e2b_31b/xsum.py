@@ -7,7 +7,7 @@ the verifier's to the drafter's.
 Setting: The paper has XSum for T5 alone: here with its setting for Gemma (gamma
 1, temperature 1) and 1 worked example. The pair is newer than the paper.
 configs/paper.py says what else departs from it.
-Needs: 70.7 GB of weights, 117.2 GB in all at batch_size 8: one H200 (141 GB),
+Needs: 70.7 GB of weights, 116.0 GB in all at batch_size 8: one H200 (141 GB),
 for about 2 h by estimate (86 points).
 """
 
