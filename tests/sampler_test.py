@@ -310,10 +310,14 @@ def test_bad_arguments_are_named(pair, arguments, said):
 def test_pairs_that_do_not_belong_together_are_refused(pair):
   verifier, drafter = pair
   other = tokenizers.train(['the quick brown fox ' * 20] * 3, 280)
-  with pytest.raises(ValueError, match='tokenizer is not the verifier'):
+  with pytest.raises(
+    ValueError, match='tokenizer .280 pieces. is not the verifier'
+  ):
     cascades.Sampler(verifier, drafter._replace(tokenizer=other))
   smaller = dataclasses.replace(drafter.model, vocab_size=100)
-  with pytest.raises(ValueError, match='vocabulary has 100 tokens'):
+  with pytest.raises(
+    ValueError, match='it gives 100 logits and the verifier 768'
+  ):
     cascades.Sampler(verifier, drafter._replace(model=smaller))
   with pytest.raises(ValueError, match='drafter: none is given'):
     cascades.Sampler(verifier)
