@@ -311,7 +311,7 @@ def test_pairs_that_do_not_belong_together_are_refused(pair):
   verifier, drafter = pair
   other = tokenizers.train(['the quick brown fox ' * 20] * 3, 280)
   with pytest.raises(
-    ValueError, match='tokenizer .280 pieces. is not the verifier'
+    ValueError, match=r'tokenizer \(280 pieces\) is not the verifier'
   ):
     cascades.Sampler(verifier, drafter._replace(tokenizer=other))
   smaller = dataclasses.replace(drafter.model, vocab_size=100)
