@@ -92,5 +92,5 @@ def test_models_of_two_tokenizers_are_refused():
   verifier, drafter = _models()
   words = tokenizers.train(['the quick brown fox ' * 20] * 3, 280)
   other = drafter._replace(tokenizer=words)
-  with pytest.raises(ValueError, match='drafter: its tokenizer .* is not the'):
+  with pytest.raises(ValueError, match=r'drafter: its tokenizer .* is not the'):
     checking.agreement((verifier, other), 'a')
