@@ -110,7 +110,10 @@ def test_marks_stand_in_for_colours():
   assert '\x1b[1;31mc' in sample.paint(pieces, sources, True)
 
 
-def test_what_was_compiled_is_kept_for_the_next_process(tmp_path):
+def test_what_was_compiled_is_kept_for_the_next_process(tmp_path, monkeypatch):
+  # The tests' own folder would be taken instead.
+  monkeypatch.delenv('JAX_COMPILATION_CACHE_DIR')
+  monkeypatch.delenv('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS')
   arguments = '--prompt=x', '--max_new_tokens=2', '--gamma=1'
   kept = tmp_path / 'cascades' / 'compiled'
   done = _run(*arguments, XDG_CACHE_HOME=str(tmp_path))
