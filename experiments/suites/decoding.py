@@ -725,7 +725,7 @@ def _cache() -> dict[str, Any]:
   seconds = []
   with tempfile.TemporaryDirectory() as folder:
     environment = os.environ | {
-      'XDG_CACHE_HOME': folder,
+      'JAX_COMPILATION_CACHE_DIR': folder,
       'JAX_PLATFORMS': jax.default_backend(),
     }
     for _ in range(2):
