@@ -761,7 +761,8 @@ def test_a_fault_turns_a_test_red(mutant, table):
       _apply(patch, mutant)
       try:
         mutant.victim(*mutant.arguments)
-      except AssertionError:
+      # numpy says so of a row that ends beyond its buffers.
+      except (AssertionError, IndexError):
         said = _said(pytest.ExceptionInfo.from_current())
       else:
         said = None
