@@ -40,7 +40,7 @@ _FIRST = 256
 # Tokens that a row may still write for which narrower loops are compiled.
 _TAIL = 256
 # Blocks from one look at the rows to the next, where their texts may end them.
-_LOOK = 8
+LOOK = 8
 
 # Of a row without caches, as numpy arrays: the length that its text ends it at.
 Ends = Callable[[decoding.SamplingState], int | None]
@@ -420,7 +420,7 @@ def _run(
         rows = rows.replace(done=rows.done | (np.arange(slots) >= len(going)))
         held = [held[slot] for slot in going]
         held += [None] * (slots - len(held))
-    rows, blocks = engine.decode(rows, live, _LOOK if ends else 2**30)
+    rows, blocks = engine.decode(rows, live, LOOK if ends else 2**30)
     small = fetch(rows)
     worked, longest = small.blocks, int(small.length.max())
     if ends:
@@ -497,7 +497,7 @@ def turn(
   )
   jax.block_until_ready(row)
   usage.prefill_s += time.perf_counter() - clock
-  blocks_at_a_time = max_blocks or (_LOOK if ends else 2**30)
+  blocks_at_a_time = max_blocks or (LOOK if ends else 2**30)
   while True:
     clock = time.perf_counter()
     row, blocks = engine.decode(row, max_blocks=blocks_at_a_time)

@@ -158,8 +158,13 @@ def slack(drafter: drafters.Drafter, gamma: int, drafts: int = 1) -> int:
 
 
 def tree_tokens(gamma: int, drafts: int, tree_size: int | None = None) -> int:
-  """Drafted tokens that the verifier reads in a block."""
-  return min(gamma * drafts, tree_size or gamma * drafts)
+  """Drafted tokens that the verifier reads in a block.
+
+  A single draft shares nothing: it is read whole, whatever the size.
+  """
+  if drafts == 1 or tree_size is None:
+    return gamma * drafts
+  return min(gamma * drafts, tree_size)
 
 
 def distributions(

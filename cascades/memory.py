@@ -18,9 +18,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AbstractMesh
 from jaxtyping import PyTree
 
-from cascades import batching
+from cascades import batching, sharding
 
 _PROC = pathlib.Path('/proc')
 _CGROUP = pathlib.Path('/sys/fs/cgroup')
@@ -116,10 +117,14 @@ def _left_of_cgroups() -> Iterator[int]:
       yield left + (_field(folder / 'memory.stat', cached) or 0)
 
 
-def _bytes(tree: PyTree) -> int:
-  """Of all arrays, or shapes, of a tree."""
-  leaves = jax.tree.leaves(tree)
-  return sum(math.prod(x.shape) * x.dtype.itemsize for x in leaves)
+def _bytes(tree: PyTree, shardings: PyTree) -> int:
+  """What one device has of all arrays, or shapes, of a tree."""
+  sizes = jax.tree.map(
+    lambda x, s: math.prod(s.shard_shape(x.shape)) * x.dtype.itemsize,
+    tree,
+    shardings,
+  )
+  return sum(jax.tree.leaves(sizes))
 
 
 def need(
@@ -129,7 +134,7 @@ def need(
   batch_size: int,
   cache_length: int,
   gamma: int,
-  devices: int = 1,
+  mesh: tuple[int, int] = (1, 1),
 ) -> Need:
   """What decoding needs at most.
 
@@ -139,33 +144,51 @@ def need(
     batch_size: Most rows decoded at a time.
     cache_length: Slots of a cache.
     gamma: Tokens drafted per block.
-    devices: Over how many of them weights and caches are divided.
+    mesh: Devices along each axis of `sharding.make_mesh`. What they cannot
+      divide evenly each of them has whole.
 
   Returns:
     Bytes on each device.
   """
+  mesh = AbstractMesh(mesh, ('data', 'model'))
   both = [verifier] if drafter is None else [verifier, drafter]
-  params = sum(_bytes(weights) for _, weights, *_ in both)
+  params = sum(
+    _bytes(weights, sharding.layout(model, weights, mesh))
+    for model, weights, *_ in both
+  )
   # Without drafts, the drafter has its weights and no part in the loop.
   both = both if gamma else both[:1]
+  # Prompts that were read wait for rows, half as many at most.
+  batches = batch_size, max(1, batch_size // 2)
   caches = logits = 0
   for model, weights, *_ in both:
-    cache = functools.partial(model.init_cache, weights, cache_length)
-    caches += _bytes(jax.eval_shape(cache))
+    caches += sum(
+      _bytes(rows, sharding.rows_layout(rows, mesh))
+      for rows in _caches(model, weights, cache_length, batches)
+    )
     # Logits are of the parameters' dtype.
     sizes = [x.dtype.itemsize for x in jax.tree.leaves(weights)]
     logits += (gamma + 1) * model.vocab_size * max(sizes, default=4)
   logits += _ROWS_OF_FLOATS * 4 * verifier[0].vocab_size
-  # Prompts that were read wait for rows, half as many at most.
-  rows = batch_size + max(1, batch_size // 2)
   # A token's id, its source and its log-probability.
   tokens = (4 + 1 + 4) * cache_length
   return Need(
-    params=-(-params // devices),
-    caches=-(-caches * rows // devices),
+    params=params,
+    caches=caches,
     logits=logits * batch_size,
-    other=tokens * rows,
+    other=tokens * sum(batches),
   )
+
+
+def _caches(model, weights, cache_length, batches) -> Iterator[PyTree]:
+  """The shapes of a model's caches, of batches of so many rows."""
+  cache = jax.eval_shape(
+    functools.partial(model.init_cache, weights, cache_length)
+  )
+  for rows in batches:
+    yield jax.tree.map(
+      lambda x, n=rows: jax.ShapeDtypeStruct((n, *x.shape), x.dtype), cache
+    )
 
 
 def check(
@@ -176,7 +199,7 @@ def check(
   cache_length: int,
   gamma: int,
   allocated: bool,
-  devices: int = 1,
+  mesh: tuple[int, int] = (1, 1),
   limit: int | None = None,
 ) -> None:
   """Refuses what does not fit, and says what would.
@@ -189,7 +212,7 @@ def check(
       to the next `batching.bucket`.
     gamma: As for `need`.
     allocated: Whether the weights are in memory already, and so not needed.
-    devices: As for `need`.
+    mesh: As for `need`.
     limit: Bytes that a device still has; None for those of this one.
 
   Raises:
@@ -204,7 +227,7 @@ def check(
   slots = batching.bucket(cache_length)
 
   def needed(both=(verifier, drafter), **changes):
-    given = dict(batch_size=batch_size, cache_length=slots, devices=devices)
+    given = dict(batch_size=batch_size, cache_length=slots, mesh=mesh)
     return need(*both, gamma=gamma, **given | changes)
 
   asked = needed()
@@ -228,10 +251,10 @@ def check(
   halved = _halved(verifier), _halved(drafter)
   if fits(halved):
     ways.append('models in bfloat16')
-  more = devices
-  while (more := 1 << more.bit_length()) <= _MOST_DEVICES:
-    if fits(devices=more):
-      ways.append(f'{more} devices of this size')
+  data, model = mesh
+  while data * (model := 1 << model.bit_length()) <= _MOST_DEVICES:
+    if fits(mesh=(data, model)):
+      ways.append(f'mesh {data} x {model} of devices of this size')
       break
   parts = {
     'weights': asked.params - held,

@@ -591,7 +591,8 @@ class Sampler:
       drafts=self.drafts,
       tree_size=self.tree_size,
     )
-    return engine, _Ending(self.tokenizer, stops, tuple(stop_strings))
+    fresh = batching.LOOK * (self.gamma + 1)
+    return engine, _Ending(self.tokenizer, stops, tuple(stop_strings), fresh)
 
   @property
   def _slack(self) -> int:
@@ -619,7 +620,7 @@ class Sampler:
       cache_length=length + new + self._slack,
       gamma=self._tree_tokens,
       allocated=True,
-      devices=1 if self._mesh is None else self._mesh.size,
+      mesh=(1, 1) if self._mesh is None else self._mesh.devices.shape,
     )
 
   def _encode(
@@ -706,11 +707,13 @@ class _Ending:
     tokenizer: Of the models.
     tokens: Ids that end it.
     texts: Texts that end it.
+    fresh: Most tokens that are new when a row is looked at once more.
   """
 
   tokenizer: tokenizers.Tokenizer
   tokens: list[int]
   texts: tuple[str, ...]
+  fresh: int
 
   def pieces(self, tokens: list[int], first: int = 0) -> list[str]:
     """The texts of some tokens, without what ends an answer.
@@ -735,7 +738,10 @@ class _Ending:
     return self._end if self.texts else None
 
   def _end(self, state: decoding.SamplingState) -> int | None:
-    first, length = int(state.prompt_length), int(state.length)
+    length = int(state.length)
+    # A text that ends in what is new begins no more than its bytes before it.
+    reach = self.fresh + max(len(each.encode()) for each in self.texts)
+    first = max(int(state.prompt_length), length - reach)
     pieces = self.tokenizer.pieces(state.tokens[first:length].tolist())
     start, end = self._first(''.join(pieces))
     if start is None:

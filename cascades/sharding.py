@@ -17,19 +17,29 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-# By name, how a leaf of the order that `LanguageModel.pack` gives is split.
-# All others are small, and every device has them whole.
+# By name and number of axes, how a leaf of the order that `LanguageModel.pack`
+# gives is split. All others are small, and every device has them whole.
 _PACKED = {
-  'input_embedding': (None, 'model'),
-  'qkv_einsum': (None, None, 'model', None),
-  'q_einsum': (None, 'model', None),
-  'kv_einsum': (None, 'model', None, None),
-  'attn_vec_einsum': (None, 'model', None),
-  'gating_einsum': (None, None, 'model'),
-  'linear': ('model', None),
+  ('input_embedding', 2): (None, 'model'),
+  ('qkv_einsum', 4): (None, None, 'model', None),
+  ('q_einsum', 3): (None, 'model', None),
+  ('k_einsum', 3): (None, 'model', None),
+  ('kv_einsum', 4): (None, 'model', None, None),
+  ('attn_vec_einsum', 3): (None, 'model', None),
+  ('gating_einsum', 3): (None, None, 'model'),
+  ('linear', 2): ('model', None),
+  # Of experts, each one's hidden units: whichever a token is sent to, all
+  # devices have the same to do.
+  ('gating_einsum', 4): (None, None, 'model', None),
+  ('linear', 3): (None, 'model', None),
+  # One row of a table is read per token, a part of it from each device.
+  ('per_layer_embeddings', 3): (None, None, 'model'),
+  ('per_layer_input_embedding', 3): (None, None, 'model'),
+  ('per_layer_model_projection', 3): (None, None, 'model'),
+  ('per_layer_input_projection', 3): (None, None, 'model'),
 }
 
 
@@ -101,7 +111,7 @@ def shard_params(model: Any, params: PyTree, mesh: Mesh) -> PyTree:
   return jax.tree.map(_put, params, layout(model, params, mesh))
 
 
-def layout(model: Any, params: PyTree, mesh: Mesh) -> PyTree:
+def layout(model: Any, params: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
   """The shardings of `shard_params`; the shapes of parameters will do."""
   if not hasattr(model, 'pack'):
     whole = NamedSharding(mesh, PartitionSpec())
@@ -112,11 +122,9 @@ def layout(model: Any, params: PyTree, mesh: Mesh) -> PyTree:
     axes = model.pack(axes)
 
   def split(path, x, axes):
-    name = next((k for k in _names(path) if k in _PACKED), None)
-    names = _PACKED.get(name, ())
-    if len(names) != np.ndim(x):
-      names = ()
-    elif not model.packed:
+    keys = ((name, np.ndim(x)) for name in _names(path))
+    names = next((_PACKED[key] for key in keys if key in _PACKED), ())
+    if names and not model.packed:
       names = [names[axes.shape.index(i)] for i in range(np.ndim(x))]
     return _sharding(x, names, mesh)
 
@@ -134,14 +142,20 @@ def shard_rows(rows: PyTree, mesh: Mesh) -> PyTree:
     mesh: From `make_mesh`.
   """
 
-  def put(path, x):
+  return jax.tree.map(_put, rows, rows_layout(rows, mesh))
+
+
+def rows_layout(rows: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
+  """The shardings of `shard_rows`; the shapes of rows will do."""
+
+  def split(path, x):
     names = ['data']
     # [B, 1, T, K, h], as `LanguageModel.init_cache` makes them under `vmap`.
     if _names(path)[-1:] in (['k'], ['v']) and np.ndim(x) == 5:
       names = ['data', None, None, 'model']
-    return _put(x, _sharding(x, names, mesh))
+    return _sharding(x, names, mesh)
 
-  return jax.tree_util.tree_map_with_path(put, rows)
+  return jax.tree_util.tree_map_with_path(split, rows)
 
 
 def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
@@ -183,7 +197,7 @@ def _names(path) -> list[str]:
   ]
 
 
-def _sharding(x, names, mesh: Mesh) -> NamedSharding:
+def _sharding(x, names, mesh: Mesh | AbstractMesh) -> NamedSharding:
   """Splits each axis by the mesh axis it names, where that divides it."""
   spec = [
     name

@@ -1,5 +1,6 @@
 """SentencePiece tokenizers with Gemma's special ids."""
 
+import codecs
 import io
 import pathlib
 from collections.abc import Iterable, Sequence
@@ -58,23 +59,19 @@ class Tokenizer:
 
     A character spelled in several byte tokens is given to the last of them.
     """
-    texts, pending = [], b''
+    texts = []
+    decoder = codecs.getincrementaldecoder('utf-8')('replace')
     for i in map(int, ids):
       if self._model.is_byte(i):
-        pending += bytes([int(self._model.id_to_piece(i)[3:-1], 16)])
-        try:
-          texts.append(pending.decode())
-          pending = b''
-        except UnicodeDecodeError:
-          texts.append('')
+        byte = bytes.fromhex(self._model.id_to_piece(i)[3:-1])
+        texts.append(decoder.decode(byte))
         continue
-      lost = pending.decode(errors='replace')
-      pending = b''
+      lost = decoder.decode(b'', final=True)
       special = self._model.is_control(i) or self._model.is_unknown(i)
       piece = '' if special else self._model.id_to_piece(i)
       texts.append(lost + piece.replace('\u2581', ' '))
-    if pending:
-      texts[-1] += pending.decode(errors='replace')
+    if texts:
+      texts[-1] += decoder.decode(b'', final=True)
     return texts
 
   def piece(self, i: int) -> str:

@@ -10,29 +10,19 @@ conversation the first turn is asked.
 
 import ml_collections
 
+from configs import tiny_gsm8k
+
 
 def get_config() -> ml_collections.ConfigDict:
-  c = ml_collections.ConfigDict()
-  c.verifier = 'tiny-verifier'
-  c.drafter = 'tiny-drafter'
+  c = tiny_gsm8k.get_config()
   c.tasks = ('spec_bench',)
-  # Where the set lies, how many worked examples stand before a question (it has
-  # none), most tokens of an answer (0: the task's own), and whether generated
-  # code may be run.
-  c.task = dict(
-    path='', shots=0, max_new_tokens=128, allow_code_execution=False
-  )
-  c.num_examples = 24
+  # Nothing is worked out before a question.
+  c.task.update(shots=0, max_new_tokens=128)
   # One method and its leniences; sweep() below goes through all of them.
   c.method = 'speed'
   c.lenience = (0.0,)
   # Tokens drafted per block; the report tunes it for each curve.
   c.gamma = (2, 4, 8)
-  c.temperature = 1.0
-  # Rows decoded at a time, a row being a prompt at a lenience.
-  c.batch_size = 8
-  # Of the examples and of the sampling.
-  c.seed = 0
   return c
 
 

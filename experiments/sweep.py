@@ -179,11 +179,6 @@ def load_examples(config, task) -> tuple[list, dict[str, Any]]:
   return examples, data
 
 
-def _dtype(config) -> str | None:
-  """What parameters become as they are read; a config may be silent."""
-  return config.get('dtype')
-
-
 _OPTIONS = ('gamma', 'verification', 'gate', 'bonus', 'drafts')
 # Of what drafts, for all curves; as for `Sampler`.
 _DRAFTING = ('stop_below', 'beam')
@@ -311,6 +306,7 @@ def check(
         gate=curve.gate,
         bonus=curve.bonus,
         drafts=curve.drafts,
+        # A single draft is no tree.
         tree_size=tree_size if curve.drafts > 1 else None,
       )
     twice = _twice(curve.leniences)
@@ -568,7 +564,9 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
   for name in ('num_examples', 'batch_size'):
     if config[name] < 1:
       raise ValueError(f'{name}: {config[name]} will not do; give 1 or more.')
-  check(chosen, config.temperature, config.get('tree_size'))
+  # A config may be silent about these.
+  dtype, tree_size = config.get('dtype'), config.get('tree_size')
+  check(chosen, config.temperature, tree_size)
   mesh = None
   if math.prod(_mesh(config)) > 1:
     mesh = sharding.make_mesh(*_mesh(config))
@@ -597,21 +595,21 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
       )
   bar = cli.progress(len(chosen) * len(tasks), 'loading the models')
   memory.check(
-    checkpoints.describe(config.verifier, _dtype(config)),
-    checkpoints.describe(config.drafter, _dtype(config)) if model else None,
+    checkpoints.describe(config.verifier, dtype),
+    checkpoints.describe(config.drafter, dtype) if model else None,
     batch_size=config.batch_size,
     # Prompts are not known yet; what they take is looked at once more.
     cache_length=max(task.max_new_tokens for task in tasks.values()),
     gamma=max(
-      decoding.tree_tokens(curve.gamma, curve.drafts, config.get('tree_size'))
+      decoding.tree_tokens(curve.gamma, curve.drafts, tree_size)
       for curve in chosen
     ),
     allocated=False,
-    devices=math.prod(_mesh(config)),
+    mesh=_mesh(config),
   )
   pair = (
-    load_model(config.verifier, _dtype(config), mesh),
-    pairing.load_drafter(config.drafter, _dtype(config), mesh),
+    load_model(config.verifier, dtype, mesh),
+    pairing.load_drafter(config.drafter, dtype, mesh),
   )
   # Whatever does not go together is refused here.
   if config.get('chat', False):
@@ -645,7 +643,7 @@ def run(config, chosen: Sequence[Curve], workdir: pathlib.Path) -> None:
     blocks = {(curve.gamma, curve.drafts) for curve in chosen}
     drafter = pair[1] if model else equipped
     measured = costs.measure(
-      pair[0], drafter, sorted(blocks), tree_size=config.get('tree_size')
+      pair[0], drafter, sorted(blocks), tree_size=tree_size
     )
     records.write_text(costs_path, measured.to_json())
   clock, paths, usage = CompileClock(), [], batching.Usage()

@@ -245,7 +245,9 @@ def test_configs_of_pairs_say_what_they_need(monkeypatch):
     assert said == paper.needs(config, sweep.curves(config, module, {})), name
 
 
-@pytest.mark.skipif(sys.platform != 'linux', reason='mbpp needs its sandbox')
+@pytest.mark.skipif(
+  sys.platform != 'linux', reason='mbpp runs code: its sandbox needs Linux'
+)
 def test_a_rehearsal_runs_every_task_from_end_to_end(tmp_path, monkeypatch):
   # Prompts of a length, one at a time, so that all share what is compiled.
   bucket = batching.bucket

@@ -43,7 +43,7 @@ _MAY_IMPORT = {
     'tokenizers',
   },
   'sharding': set(),
-  'memory': {'batching'},
+  'memory': {'batching', 'sharding'},
   'auditing': {
     'drafters',
     'methods',

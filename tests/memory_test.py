@@ -110,11 +110,36 @@ def test_a_single_row_has_a_prompt_waiting(pair):
   assert one.caches * 3 == two.caches * 2
 
 
-def test_weights_and_caches_are_divided_among_devices(pair):
-  one, four = (memory.need(*pair, **OPTIONS, devices=n) for n in (1, 4))
-  assert 0 <= 4 * four.params - one.params < 4
-  assert 0 <= 4 * four.caches - one.caches < 4
-  assert four.logits == one.logits
+def test_weights_and_caches_are_divided_among_devices(nine_b):
+  one, model, data = (
+    memory.need(nine_b, nine_b, **OPTIONS | dict(batch_size=8), mesh=mesh)
+    for mesh in ((1, 1), (1, 4), (4, 1))
+  )
+  # All but norms, which every device has; along `data` it has everything.
+  assert one.params / 4 < model.params < 1.01 * one.params / 4
+  assert data.params == one.params
+  assert one.caches / 4 < model.caches < 1.01 * one.caches / 4
+  assert one.caches == 4 * data.caches
+  assert one.logits == model.logits == data.logits
+
+
+@pytest.mark.parametrize('name', ['gemma4-26b-a4b-it', 'gemma3n-e4b-it'])
+def test_experts_and_tables_are_divided_too(name):
+  described = checkpoints.describe(name)
+  one, two = (
+    memory.need(described, None, **OPTIONS | dict(gamma=0), mesh=(1, n))
+    for n in (1, 2)
+  )
+  assert one.params / 2 < two.params < 1.02 * one.params / 2
+
+
+def test_what_cannot_be_divided_every_device_has_whole(pair):
+  # Neither batch is of a number of rows that three devices could share.
+  options = OPTIONS | dict(batch_size=4)
+  one, three = (
+    memory.need(*pair, **options, mesh=mesh) for mesh in ((1, 1), (3, 1))
+  )
+  assert one.caches == three.caches
 
 
 # --- What is refused, and what is proposed ---
@@ -196,11 +221,11 @@ def test_bfloat16_where_it_would_do(pair, allocated):
 
 
 def test_as_many_devices_as_would_do(pair):
-  limit = total(pair, devices=4)
+  limit = total(pair, mesh=(1, 4))
   message = refusal(pair, limit)
-  assert '4 devices of this size' in ways(message)
-  check(pair, limit, devices=4)
-  assert '8 devices' in refusal(pair, limit - 1, devices=2)
+  assert 'mesh 1 x 4 of devices of this size' in ways(message)
+  check(pair, limit, mesh=(1, 4))
+  assert 'mesh 1 x 8 ' in refusal(pair, limit - 1, mesh=(1, 2))
 
 
 def test_smaller_models_where_nothing_else_helps(pair):
@@ -235,7 +260,8 @@ def test_a_pair_of_9b_is_refused_without_being_made(nine_b):
   assert message == (
     'memory: batch_size 8 with cache_length 1024 needs 91.0 GB (weights 73.9,'
     ' caches 16.9, logits 0.1) where 80.0 GB are free; give batch_size 2 or'
-    ' cache_length 256 or models in bfloat16 or 2 devices of this size.'
+    ' cache_length 256 or models in bfloat16 or mesh 1 x 2 of devices of this'
+    ' size.'
   )
   # Loaded or not, there is as little room for the caches.
   params = memory.need(nine_b, nine_b, **OPTIONS).params

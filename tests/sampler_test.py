@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import types
 
 import numpy as np
 import pytest
@@ -207,12 +208,29 @@ def test_texts_end_an_answer(pair, prompts):
 
 
 def test_what_may_end_an_answer_is_not_streamed(pair):
-  ending = cascades.sampler._Ending(pair[0].tokenizer, [1], ('\n\nQ:', 'end'))
+  ending = cascades.sampler._Ending(
+    pair[0].tokenizer, [1], ('\n\nQ:', 'end'), 8
+  )
   assert ending.settled('so') == 'so'
   assert ending.settled('so\n') == 'so'
   assert ending.settled('so\n\nQ') == 'so'
   assert ending.settled('so\n\nThe e') == 'so\n\nThe '
   assert ending.settled('so\ufffd') == 'so'
+
+
+def test_what_is_new_ends_an_answer_wherever_it_begins(pair):
+  tokenizer = pair[0].tokenizer
+  # Three bytes of a character, of which the first are not looked at any more.
+  before = tokenizer.encode('\u20ac' * 40)
+  tokens = before + tokenizer.encode(' seven pears')
+  ending = cascades.sampler._Ending(tokenizer, [1], ('\u20ac seven p',), 4)
+  texts = np.cumsum([len(piece) for piece in tokenizer.pieces(tokens)])
+  last = int(np.searchsorted(texts, 40 + len(' seven p'))) + 1
+  for length in range(len(before), min(last + 4, len(tokens)) + 1):
+    row = types.SimpleNamespace(
+      prompt_length=0, length=length, tokens=np.array(tokens)
+    )
+    assert ending.ends(row) == (last if length >= last else None)
 
 
 def test_truncation_reaches_both_models(pair, prompts):
@@ -346,7 +364,7 @@ def test_a_stream_never_shows_half_a_character(pair, monkeypatch):
   assert len(tokens) == 4
   sampler = cascades.Sampler(*pair)
   whole = sampler.sample('x', max_new_tokens=1, return_state=True)
-  ending = cascades.sampler._Ending(pair[0].tokenizer, [1], ())
+  ending = cascades.sampler._Ending(pair[0].tokenizer, [1], (), 8)
 
   def turn(*args, **options):
     for n in range(1, 5):

@@ -11,7 +11,7 @@ import pytest
 from cascades.tasks import confined, sandbox
 
 pytestmark = pytest.mark.skipif(
-  sys.platform != 'linux', reason='elsewhere the sandbox refuses to run'
+  sys.platform != 'linux', reason='the sandbox needs Linux'
 )
 # For programs that use it up, and for those that do not, on a busy machine too.
 _SHORT_S, _LONG_S = 0.5, 30.0

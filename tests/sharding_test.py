@@ -14,6 +14,7 @@ import sys
 import tempfile
 
 import jax
+import models_test
 import numpy as np
 import pytest
 
@@ -57,7 +58,7 @@ def start(devices: int, *args) -> subprocess.Popen:
   )
 
 
-def finish(*processes: subprocess.Popen, timeout: int = 240) -> None:
+def finish(*processes: subprocess.Popen, timeout: int = 900) -> None:
   """Waits for processes, which must end well; none outlives this."""
   try:
     said = [process.communicate(timeout=timeout)[0] for process in processes]
@@ -94,7 +95,8 @@ def gemma(width: int = 64, heads: int = 8, kv_heads: int = 4):
 def decode(pair, params, mesh=None):
   """Greedy answers and drawn ones, of 8 rows, on a mesh or on one device."""
   keys = jax.random.split(jax.random.key(2), len(_LENGTHS))
-  prompts = np.random.default_rng(0).integers(1, 256, (len(_LENGTHS), 8))
+  random, vocab = np.random.default_rng(0), pair[0].vocab_size
+  prompts = random.integers(1, vocab, (len(_LENGTHS), 8))
   inputs = prompts.astype(np.int32), _LENGTHS, keys, _LENGTHS + _NEW
   if mesh:
     params = [
@@ -209,6 +211,21 @@ def check_layouts():
   check(by_columns, four, want | {'gating_einsum': (2, 64, 32)})
 
 
+def check_experts_and_tables(mesh):
+  """A mixture of experts drafted for by a model with tables for its layers."""
+  made = [models_test.make(f'gemma4-{size}') for size in ('26b-a4b', 'e2b')]
+  pair, params = zip(*made, strict=True)
+  experts, tables = (
+    shard_shapes(p, mesh, m) for m, p in zip(pair, params, strict=True)
+  )
+  # Of six experts with twelve units each; beside them stands a plain one.
+  assert experts['layer_1/mlp/gating_einsum/w'] == (6, 2, 3, 24)
+  assert experts['layer_1/mlp/linear/w'] == (6, 3, 24)
+  assert experts['layer_1/mlp2/linear'] == (5, 24)
+  assert tables['embedder/per_layer_embeddings'] == (50, 4, 1)
+  check_equal(decode(pair, params, mesh), list(decode(pair, params)))
+
+
 def check_rows():
   """Rows are split along `data`, and caches by their heads."""
   mesh = sharding.make_mesh(2, 4)
@@ -303,6 +320,7 @@ def main(job: str, *args: str) -> None:
     check_layouts()
     check_rows()
     check_loading()
+    check_experts_and_tables(sharding.make_mesh(2, 4))
     pair = gemma(), gemma(32, 4, 4)
     shapes = [
       ((8, 1), False),

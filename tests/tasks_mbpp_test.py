@@ -13,7 +13,7 @@ _PATH = pathlib.Path(__file__).parent / 'data/tasks/mbpp.jsonl'
 _TASK = TASKS['mbpp']
 
 pytestmark = pytest.mark.skipif(
-  sys.platform != 'linux', reason='elsewhere the sandbox refuses to run'
+  sys.platform != 'linux', reason='the sandbox needs Linux'
 )
 
 

@@ -4,7 +4,14 @@ from decimal import Decimal
 
 import pytest
 
-from cascades.tasks import TASKS, gsm8k, scoring, summaries, task, translation
+from cascades.tasks import (
+  TASKS,
+  gsm8k,
+  short_answers,
+  summaries,
+  task,
+  translation,
+)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +94,7 @@ def test_gsm8ks_worked_examples_are_right():
   ],
 )
 def test_squads_normalisation(text, normalised):
-  assert scoring.normalise(text) == normalised
+  assert short_answers.normalise(text) == normalised
 
 
 @pytest.mark.parametrize(
@@ -102,8 +109,8 @@ def test_squads_normalisation(text, normalised):
   ],
 )
 def test_f1_counts_words_in_common(answer, reference, f1, exact):
-  assert scoring.f1(answer, reference) == pytest.approx(f1)
-  assert scoring.exact_match(answer, reference) == exact
+  assert short_answers.f1(answer, reference) == pytest.approx(f1)
+  assert short_answers.exact_match(answer, reference) == exact
 
 
 @pytest.mark.parametrize(

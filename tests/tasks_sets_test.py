@@ -18,6 +18,9 @@ _FOLDER = pathlib.Path(__file__).parent / 'data/tasks'
 _NAMES = [n for n, task in TASKS.items() if task.source and not task.runs_code]
 # Examples of the set's own files; a folder with gsm8k/ and spec_bench/.
 _REAL = os.environ.get('CASCADES_DATA')
+real = pytest.mark.skipif(
+  not _REAL, reason='set CASCADES_DATA to a folder with gsm8k and spec_bench'
+)
 
 
 def fixture_of(name):
@@ -420,7 +423,7 @@ def test_made_up_tasks_take_no_file_and_no_shots(name):
   assert next(TASKS[name].load(path=None, shots=0))
 
 
-@pytest.mark.skipif(not _REAL, reason='CASCADES_DATA names no folder')
+@real
 def test_every_official_answer_of_gsm8k_is_right():
   task = TASKS['gsm8k']
   path = f'{_REAL}/gsm8k/test.jsonl'
@@ -433,7 +436,7 @@ def test_every_official_answer_of_gsm8k_is_right():
     assert task.score(wrong, example.reference)['exact_match'] == 0
 
 
-@pytest.mark.skipif(not _REAL, reason='CASCADES_DATA names no folder')
+@real
 def test_spec_bench_has_eighty_prompts_of_each_category():
   path = f'{_REAL}/spec_bench/question.jsonl'
   examples = TASKS['spec_bench'].load(path=path, num_examples=None)

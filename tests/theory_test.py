@@ -93,6 +93,7 @@ def test_speed_up(name, lenience, gamma):
     verifier_tokens=len(tokens) * (gamma + 1),
     drafter_calls=len(tokens) * (gamma + 1),
     drafts=1,
+    verification='token',
     tokens=range(tokens.sum()),
   )
   costs = metrics.Costs(

@@ -84,6 +84,8 @@ def test_a_cut_character_is_marked_and_nothing_is_lost(tokenizer):
   assert tokenizer.decode(smile[:2]) == '\ufffd'
   cut = [*smile[:2], *tokenizer.encode(' pears')]
   assert tokenizer.decode(cut) == '\ufffd pears'
+  # What is lost at the beginning takes nothing of what follows with it.
+  assert tokenizer.decode([smile[-1], *smile]) == '\ufffd🙂'
   assert len(tokenizer.pieces(cut)) == len(cut)
 
 

@@ -18,7 +18,7 @@ right, and counts.
 
 import re
 
-from cascades.tasks import scoring
+from cascades.tasks import short_answers
 from cascades.tasks.sources import (
   DamagedError,
   Source,
@@ -93,13 +93,13 @@ def _trivia(row, number):
   # Many differ from the first of their kind in nothing that counts.
   different: dict[str, str] = {}
   for text in texts:
-    different.setdefault(scoring.normalise(text), text)
+    different.setdefault(short_answers.normalise(text), text)
   question = _ask(take_text(row, 'question'))
   return take_text(row, 'question_id'), question, tuple(different.values())
 
 
 def _score(answer: str, reference: Reference) -> dict[str, float]:
-  return {'exact_match': scoring.exact_match(answer, reference)}
+  return {'exact_match': short_answers.exact_match(answer, reference)}
 
 
 def _task(name: str, source: Source, problem, worked) -> Task:

@@ -9,7 +9,7 @@ examples show, and nothing else. (The official script takes an empty answer for
 it, which a language model would give by saying nothing at all.)
 """
 
-from cascades.tasks import scoring
+from cascades.tasks import short_answers
 from cascades.tasks.sources import (
   DamagedError,
   Source,
@@ -63,8 +63,8 @@ def _problem(row, number):
 
 def score(answer: str, reference: Reference) -> dict[str, float]:
   """SQuAD's F1 and exact match; half of `unanswerable` is nothing."""
-  exact = scoring.exact_match(answer, reference)
-  overlap = scoring.f1(answer, reference)
+  exact = short_answers.exact_match(answer, reference)
+  overlap = short_answers.f1(answer, reference)
   return {
     'f1': exact if reference == UNANSWERABLE else overlap,
     'exact_match': exact,

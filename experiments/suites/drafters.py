@@ -23,15 +23,15 @@ import numpy as np
 from cascades import (
   batching,
   costs,
+  decoding,
   drafters,
   load_model,
   pairing,
   sampler,
   tasks,
 )
-from cascades import decoding as decode
 from experiments import cli
-from experiments.suites import decoding
+from experiments.suites import decoding as loops
 from experiments.suites.methods import interleave
 
 # Tokens in the cache when bare costs are measured, at the most.
@@ -94,18 +94,36 @@ def _sampler(config, verifier, arm, temperature: float):
   )
 
 
-def _decode(config, part, verifier, arms, prompts, temperature, bar):
-  """Every arm decodes the prompts, one after the other, taking turns."""
-  samplers = [_sampler(config, verifier, arm, temperature) for arm in arms]
+def _take_turns(arms, repeats: int, bar) -> Iterator[tuple[Any, list[float]]]:
+  """What each arm answers, and its seconds; the first turn only warms up.
+
+  Args:
+    arms: Functions that decode, and return answers and decoding seconds.
+    repeats: Turns that count.
+    bar: Moves on by every arm's turn.
+  """
   seconds = [[] for _ in arms]
   said = [None] * len(arms)
-  for turn in range(config.repeats + 1):
-    for i, one in enumerate(samplers):
-      said[i] = one.sample(prompts, max_new_tokens=config.max_new_tokens)
+  for turn in range(repeats + 1):
+    for i, arm in enumerate(arms):
+      said[i], taken = arm()
       if turn:
-        seconds[i].append(one.usage.decode_s)
+        seconds[i].append(taken)
       bar.update()
-  for arm, answers, times in zip(arms, said, seconds, strict=True):
+  return zip(said, seconds, strict=True)
+
+
+def _decode(config, part, verifier, arms, prompts, temperature, bar):
+  """Every arm decodes the prompts, one after the other, taking turns."""
+
+  def answer(one):
+    answers = one.sample(prompts, max_new_tokens=config.max_new_tokens)
+    return answers, one.usage.decode_s
+
+  samplers = [_sampler(config, verifier, arm, temperature) for arm in arms]
+  turns = [functools.partial(answer, one) for one in samplers]
+  told = _take_turns(turns, config.repeats, bar)
+  for arm, (answers, times) in zip(arms, told, strict=True):
     counts = {
       name: sum(answer.counts[name] for answer in answers)
       for name in answers[0].counts
@@ -123,36 +141,32 @@ def _decode(config, part, verifier, arms, prompts, temperature, bar):
 
 def _loops(config, bar) -> Iterator[dict[str, Any]]:
   """Texts of random weights go on, with and without n-grams."""
-  pair = decoding.load_pair(config, config.tree)
+  pair = loops.load_pair(config, config.tree)
   verifier = pair.verifier
-  prompts = pair.prompts
 
-  def write(drafter, gamma, new_tokens):
-    engine = decoding.greedy_engine(verifier, drafter, 'speed', gamma)
+  def write(prompts, drafter, gamma, new_tokens):
+    engine = loops.greedy_engine(verifier, drafter, 'speed', gamma)
     keys = jax.random.split(jax.random.key(config.seed), len(prompts))
     usage = batching.Usage()
     rows = dict(
       batching.run(engine, prompts, keys, [0.0], new_tokens, 1, usage)
     )
     rows = [rows[batching.Job(i, 0)] for i in range(len(prompts))]
-    bar.update()
     return rows, usage.decode_s
 
-  rows, _ = write(None, 0, config.loop_tokens)
+  rows, _ = write(pair.prompts, None, 0, config.loop_tokens)
   prompts = [row.tokens[: row.length] for row in rows]
   look_up = drafters.Equipped(
     drafters.NgramDrafter(verifier.model.vocab_size), ()
   )
   arms = [('none', None, 0)]
   arms += [('n-gram', look_up, gamma) for gamma in config.loop_gammas]
-  seconds = [[] for _ in arms]
-  said = [None] * len(arms)
-  for turn in range(config.repeats + 1):
-    for i, (_, *arm) in enumerate(arms):
-      said[i], taken = write(*arm, config.new_tokens)
-      if turn:
-        seconds[i].append(taken)
-  for (name, _, gamma), rows, times in zip(arms, said, seconds, strict=True):
+  turns = [
+    functools.partial(write, prompts, drafter, gamma, config.new_tokens)
+    for _, drafter, gamma in arms
+  ]
+  told = _take_turns(turns, config.repeats, bar)
+  for (name, _, gamma), (rows, times) in zip(arms, told, strict=True):
     yield {
       'part': 'loops',
       'arm': name,
@@ -172,7 +186,7 @@ def _costs(config, verifier, arms) -> Iterator[dict[str, Any]]:
   for arm in arms:
     drafts = arm.get('drafts', 1)
     gamma = config.gamma if arm.get('drafter') else 0
-    width = decode.tree_tokens(gamma, drafts, arm.get('tree_size')) + 1
+    width = decoding.tree_tokens(gamma, drafts, arm.get('tree_size')) + 1
     run, given, blocks = costs.reading(verifier, width, _CONTEXT)
     loops[f'{arm.name}: reading'] = functools.partial(run, *given)
     counts[f'{arm.name}: reading'] = blocks
@@ -198,14 +212,14 @@ def _costs(config, verifier, arms) -> Iterator[dict[str, Any]]:
 
 def _tree(config) -> Iterator[dict[str, Any]]:
   """The loop with several drafts, by its bare forward passes."""
-  pair = decoding.load_pair(config, config.tree)
+  pair = loops.load_pair(config, config.tree)
   for drafts in config.tree_drafts:
-    arm = decoding.ours(
+    arm = loops.ours(
       pair, 1, 'speed', config.gamma, 0.0, {'arm': 'strict'}, drafts
     )
     said = arm.facts(jax.block_until_ready(arm.decode(arm.prefill())))
     blocks = said['blocks']
-    floor = decoding.passes(pair, 1, 'floor', config.gamma, blocks, drafts)
+    floor = loops.passes(pair, 1, 'floor', config.gamma, blocks, drafts)
     times = {'loop': [], 'floor': []}
     for turn in range(config.repeats + 1):
       for name, one in (('loop', arm), ('floor', floor)):
@@ -244,7 +258,7 @@ def measure(config, done: Sequence[dict[str, Any]] = ()) -> Iterator[dict]:
     arms = config.copies
     yield from _decode(config, 'copies', verifier, arms, prompts, 0.0, bar)
   if 'loops' not in parts:
-    bar.total += (1 + len(config.loop_gammas)) * (config.repeats + 1) + 1
+    bar.total += (1 + len(config.loop_gammas)) * (config.repeats + 1)
     yield from _loops(config, bar)
   if 'tree' not in parts:
     bar.set_description('tree')
