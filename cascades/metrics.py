@@ -2,7 +2,8 @@
 
 Rates are ratios of totals: counts are summed over the point's records before
 they are divided, so a long answer weighs more than a short one, as it does on
-the clock. A ratio whose denominator is zero is nan.
+the clock. A ratio whose denominator is zero is nan. Examples that failed are
+counted, and are in nothing else: no answer is no wrong answer.
 
 To add a metric, write a function of a list of records and add it to METRICS;
 `summarise` then has a column of that name.
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from cascades.records import Record, variant
+from cascades.records import Record, Trace, variant
 from cascades.stats import bootstrap_mean_interval, bootstrap_sums_interval
 from cascades.tasks import TASKS
 
@@ -35,7 +36,7 @@ def _total(records: Sequence[Record], field: str) -> float:
 
 
 def _emitted(records: Sequence[Record]) -> int:
-  return sum(len(r.tokens) for r in records)
+  return _total(records, 'emitted')
 
 
 def quality(records: Sequence[Record]) -> float:
@@ -118,6 +119,11 @@ def mean_output_tokens(records: Sequence[Record]) -> float:
   return _ratio(_emitted(records), len(records))
 
 
+def unended_rate(records: Sequence[Record]) -> float:
+  """Answers that the limit of their length cut off, of all."""
+  return _ratio(sum(not r.ended for r in records), len(records))
+
+
 METRICS: dict[str, Metric] = {
   'quality': quality,
   'acceptance_rate': acceptance_rate,
@@ -127,6 +133,7 @@ METRICS: dict[str, Metric] = {
   'verifier_calls_per_token': verifier_calls_per_token,
   'drafter_calls_per_token': drafter_calls_per_token,
   'mean_output_tokens': mean_output_tokens,
+  'unended_rate': unended_rate,
 }
 
 
@@ -266,16 +273,17 @@ def summarise(
 
   Returns:
     Columns: task, method, lenience, gamma, verification, gate, bonus_from,
-    drafts, temperature, n, quality, quality_low, quality_high (95 % bootstrap
-    over examples), then METRICS, relative_latency before mean_output_tokens,
-    and wall_s.
+    drafts, temperature, n (of answers), failed (examples without one), quality,
+    quality_low, quality_high (95 % bootstrap over examples), then METRICS,
+    relative_latency before mean_output_tokens, and wall_s.
   """
   points: dict[tuple, list[Record]] = {}
   for record in records:
     points.setdefault(record.point, []).append(record)
   rows = []
-  for point, group in points.items():
-    first = group[0]
+  for point, everything in points.items():
+    first = everything[0]
+    group = [r for r in everything if r.failure is None]
     if wall_s is None:
       seconds = _total(group, 'wall_s')
     else:
@@ -293,6 +301,7 @@ def summarise(
         'drafts': first.drafts,
         'temperature': first.temperature,
         'n': len(group),
+        'failed': len(everything) - len(group),
         'quality': quality(group),
         'quality_low': low,
         'quality_high': high,
@@ -361,7 +370,8 @@ def best_points(frame: pd.DataFrame) -> pd.DataFrame:
 def columns() -> list[str]:
   """Columns of the summary, in order."""
   options = _CURVE[1:]
-  head = ['task', 'method', 'lenience', 'gamma', *options, 'temperature', 'n']
+  head = ['task', 'method', 'lenience', 'gamma', *options, 'temperature']
+  head += ['n', 'failed']
   names = [*METRICS, 'wall_s']
   after = names.index('quality') + 1
   names[after:after] = ['quality_low', 'quality_high']
@@ -369,22 +379,23 @@ def columns() -> list[str]:
   return head + names
 
 
-def check_counts(record: Record) -> None:
+def check_counts(record: Record, trace: Trace | None = None) -> None:
   """Checks what must hold between a record's counts, whatever the method.
+
+  Args:
+    record: One example's.
+    trace: Of the same example; None to look at the record alone.
 
   Raises:
     ValueError: Names the record and the first rule that is broken.
   """
-  r, emitted = record, len(record.tokens)
+  r, emitted = record, record.emitted
   rules = {
     'drafted >= examined >= accepted >= 0': (
       r.drafted >= r.examined >= r.accepted >= 0
     ),
     '0 <= deferred <= examined': (
       r.deferred is None or 0 <= r.deferred <= r.examined
-    ),
-    'a piece and a source for each token': (
-      len(r.pieces) == len(r.sources) == emitted
     ),
     'verifier_tokens >= verifier_calls >= 0': (
       r.verifier_tokens >= r.verifier_calls >= 0
@@ -406,6 +417,19 @@ def check_counts(record: Record) -> None:
     rules['verifier_tokens == verifier_calls at gamma 0'] = (
       r.verifier_tokens == r.verifier_calls
     )
+  if trace is not None:
+    parts = trace.tokens, trace.pieces, trace.sources, trace.logprobs
+    rules |= {
+      'a trace is of its record': trace.id == r.id,
+      'a token has a piece, a source and a log-probability': (
+        {len(part) for part in parts} == {emitted}
+      ),
+      'the pieces are the text': ''.join(trace.pieces) == r.text,
+      'deferrals are told where they are counted': (
+        (trace.deferred is None) == (r.deferred is None)
+        or r.failure is not None
+      ),
+    }
   for rule, holds in rules.items():
     if not holds:
       raise ValueError(f'record: {r.point} id {r.id!r} breaks {rule}.')

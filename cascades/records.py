@@ -1,23 +1,31 @@
 """The one schema of a result line, shared by runs and reports.
 
 A record is one example decoded at one point (task, method, lenience, gamma,
-options, temperature). Records lie in `records/*.jsonl` of a workdir, one JSON
-object a line; a file is written under another name and renamed when it is
-whole, so what is there can be trusted. Numbers that JSON cannot hold (an
-infinite lenience) are written as strings and read back by `float`.
+options, temperature). In a workdir lie, one JSON object a line,
+
+  examples/TASK.jsonl     what was asked: an `Example` each
+  records/POINT.jsonl     what came of it: a `Record` each
+  traces/POINT.jsonl.gz   how, token by token: a `Trace` for each record
+
+A file is written under another name and renamed when it is whole, so what is
+there can be trusted; traces before their records. Numbers that JSON cannot
+hold (an infinite lenience) are written as strings and read back by `float`.
 
 Counts follow one rule: tokens after an end-of-sequence token, and the prompt,
 are counted nowhere.
 """
 
 import dataclasses
+import functools
+import gzip
 import json
 import math
 import os
 import pathlib
 import tempfile
-from collections.abc import Iterable, Mapping
-from typing import Any
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self
 
 # Where an emitted token came from.
 SOURCES = ('prompt', 'draft', 'residual', 'bonus')
@@ -63,8 +71,79 @@ def plain(value: Any) -> Any:
   return value
 
 
+class _Line:
+  """What is written as a line: a dataclass with plain fields."""
+
+  def to_json(self) -> str:
+    """One line."""
+    return json.dumps(plain(dataclasses.asdict(self)), allow_nan=False)
+
+  @classmethod
+  def from_json(cls, line: str | bytes) -> Self:
+    """Reads a line.
+
+    Raises:
+      ValueError: A field is missing or unknown.
+    """
+    values, fields = json.loads(line), _fields(cls)
+    if not isinstance(values, dict):
+      raise ValueError('record: a line has to be a JSON object.')
+    if values.keys() != fields.keys():
+      odd = ', '.join(sorted(values.keys() ^ fields.keys()))
+      raise ValueError(f'record: missing or unknown fields: {odd}.')
+    for name, kind in fields.items():
+      if kind is float:
+        values[name] = float(values[name])
+      elif kind == list[float]:
+        values[name] = list(map(float, values[name]))
+    return cls(**values)
+
+
+@functools.cache
+def _fields(cls: type) -> dict[str, Any]:
+  return {field.name: field.type for field in dataclasses.fields(cls)}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Record:
+class Example(_Line):
+  """What was asked.
+
+  Attributes:
+    id: The example's, unique in its task.
+    prompt: Text given to the model.
+    reference: Text it should have answered; several where any would do.
+  """
+
+  id: str
+  prompt: str
+  reference: str | Sequence[str]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trace(_Line):
+  """An answer, token by token.
+
+  Attributes:
+    id: The example's.
+    tokens: Ids of the emitted tokens, end-of-sequence included.
+    pieces: The text of each of them; a stop token has none.
+    sources: Index into `SOURCES` for each of them.
+    deferred: 1 for each of them where the rule defers to the verifier, else 0;
+      None where the method has no deferral rule.
+    logprobs: The verifier's log-probability of each of them, at temperature 1;
+      of the drafter alone, the drafter's.
+  """
+
+  id: str
+  tokens: list[int]
+  pieces: list[str]
+  sources: list[int]
+  deferred: list[int] | None
+  logprobs: list[float]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Record(_Line):
   """One example decoded at one point.
 
   Attributes:
@@ -79,14 +158,13 @@ class Record:
     drafts: Drafts per block.
     temperature: Of both models.
     id: The example's.
-    prompt: Text given to the model.
+    failure: Why there is no answer, in a sentence; None where there is one.
+      A failure has no score and counts of zero.
     text: Text it answered.
-    reference: Text it should have answered; several where any would do.
-    tokens: Ids of the emitted tokens, end-of-sequence included.
-    pieces: The text of each of them; a stop token has none.
-    sources: Index into `SOURCES` for each of them.
     quality: The task's own metric; nan where it has none.
     scores: All of its metrics, by name.
+    emitted: Tokens of the answer, end-of-sequence included.
+    ended: Whether it ended by itself, and not by the limit of its length.
     drafted: Tokens that the drafter proposed.
     examined: Of these, those that verification reached.
     accepted: Of these, those that were kept.
@@ -112,14 +190,12 @@ class Record:
   drafts: int
   temperature: float
   id: str
-  prompt: str
+  failure: str | None
   text: str
-  reference: str | tuple[str, ...]
-  tokens: list[int]
-  pieces: list[str]
-  sources: list[int]
   quality: float
   scores: dict[str, float]
+  emitted: int
+  ended: bool
   drafted: int
   examined: int
   accepted: int
@@ -134,55 +210,70 @@ class Record:
   @property
   def variant(self) -> str:
     """The method's name, with its options where they are not standard."""
-    options = self.verification, self.gate, self.bonus_from, self.drafts
-    return variant(self.method, *options)
+    return variant(self.method, *self.options)
 
   @property
   def point(self) -> tuple:
     """What records of one row of the summary share."""
     # nan is not equal to itself; None is.
     lenience = None if math.isnan(self.lenience) else self.lenience
-    options = self.verification, self.gate, self.bonus_from, self.drafts
     return (
       self.task,
       self.method,
       lenience,
       self.gamma,
-      *options,
+      *self.options,
       self.temperature,
     )
 
-  def to_json(self) -> str:
-    """One line."""
-    return json.dumps(plain(dataclasses.asdict(self)), allow_nan=False)
+  @property
+  def options(self) -> tuple[str, str, str, int]:
+    """How its blocks were verified, in the order of `STANDARD`."""
+    return self.verification, self.gate, self.bonus_from, self.drafts
 
-  @classmethod
-  def from_json(cls, line: str) -> 'Record':
-    """Reads a line.
 
-    Raises:
-      ValueError: A field is missing or unknown.
-    """
-    fields: Mapping[str, Any] = json.loads(line)
-    names = {f.name for f in dataclasses.fields(cls)}
-    if set(fields) != names:
-      odd = ', '.join(sorted(set(fields) ^ names))
-      raise ValueError(f'record: missing or unknown fields: {odd}.')
-    numbers = [f.name for f in dataclasses.fields(cls) if f.type is float]
-    fields |= {name: float(fields[name]) for name in numbers}
-    if isinstance(fields['reference'], list):
-      fields['reference'] = tuple(fields['reference'])
-    return cls(**fields)
+def failure(reason: str, **told) -> tuple[Record, Trace]:
+  """What is kept of an example that has no answer.
+
+  Args:
+    reason: In a sentence.
+    **told: Of the record: its task, its id, and how it was to be decoded.
+  """
+  counts = (
+    'emitted drafted examined accepted residual bonus verifier_calls'
+    ' verifier_tokens drafter_calls'
+  )
+  record = Record(
+    **told,
+    failure=reason,
+    text='',
+    quality=math.nan,
+    scores={},
+    ended=False,
+    deferred=None,
+    wall_s=0.0,
+    **dict.fromkeys(counts.split(), 0),
+  )
+  trace = Trace(
+    id=record.id, tokens=[], pieces=[], sources=[], deferred=None, logprobs=[]
+  )
+  return record, trace
 
 
 def write_text(path: str | pathlib.Path, text: str) -> None:
-  """Writes a file whole or not at all."""
-  path = pathlib.Path(path)
+  """Writes a file whole or not at all, even where the power fails."""
+  _write(pathlib.Path(path), text.encode())
+
+
+def _write(path: pathlib.Path, content: bytes) -> None:
   path.parent.mkdir(parents=True, exist_ok=True)
   handle, name = tempfile.mkstemp(dir=path.parent, prefix='.', suffix='.part')
   try:
-    with os.fdopen(handle, 'w', encoding='utf-8') as f:
-      f.write(text)
+    with os.fdopen(handle, 'wb') as f:
+      f.write(content)
+      f.flush()
+      # Else the name could be there after a power cut, and nothing under it.
+      os.fsync(f.fileno())
     os.chmod(name, 0o644)
     os.replace(name, path)
   except BaseException:
@@ -190,25 +281,39 @@ def write_text(path: str | pathlib.Path, text: str) -> None:
     raise
 
 
-def write(path: str | pathlib.Path, records: Iterable[Record]) -> None:
-  """Writes a file of records whole or not at all."""
-  write_text(path, ''.join(r.to_json() + '\n' for r in records))
+def write(path: str | pathlib.Path, lines: Iterable[_Line]) -> None:
+  """Writes lines whole or not at all; packed, where the name ends in `.gz`."""
+  path = pathlib.Path(path)
+  content = ''.join(line.to_json() + '\n' for line in lines).encode()
+  if path.suffix == '.gz':
+    # The same lines are the same bytes, whenever they are written.
+    content = gzip.compress(content, compresslevel=6, mtime=0)
+  _write(path, content)
 
 
-def read(path: str | pathlib.Path) -> list[Record]:
-  """Reads a file of records.
+def read(path: str | pathlib.Path, kind: type[_Line] = Record) -> list:
+  """Reads a file that `write` wrote.
+
+  Args:
+    path: Of the file.
+    kind: What its lines are.
 
   Raises:
-    ValueError: A line is damaged; names file and line.
+    ValueError: It is damaged; names file and line.
   """
-  records = []
-  with open(path, encoding='utf-8') as f:
-    for number, line in enumerate(f, 1):
-      try:
-        records.append(Record.from_json(line))
-      except (ValueError, TypeError) as e:
-        raise ValueError(f'{path}:{number}: damaged record ({e})') from None
-  return records
+  path = pathlib.Path(path)
+  opened = gzip.open if path.suffix == '.gz' else open
+  lines = []
+  try:
+    with opened(path, 'rb') as f:
+      for line in f:
+        # A line that was cut off might still be read.
+        if not line.endswith(b'\n'):
+          raise ValueError('it has no end')
+        lines.append(kind.from_json(line))
+  except (EOFError, ValueError, TypeError, zlib.error, gzip.BadGzipFile) as e:
+    raise ValueError(f'{path}:{len(lines) + 1}: damaged record ({e})') from None
+  return lines
 
 
 def read_all(workdir: str | pathlib.Path) -> list[Record]:
@@ -217,10 +322,40 @@ def read_all(workdir: str | pathlib.Path) -> list[Record]:
   Raises:
     ValueError: There are none, or one is damaged.
   """
+  return [r for lines in read_points(workdir).values() for r in lines]
+
+
+def read_points(workdir: str | pathlib.Path) -> dict[str, list[Record]]:
+  """The records of each point of a workdir, by its name, in that order.
+
+  Raises:
+    ValueError: There are none, or one is damaged.
+  """
   paths = sorted(pathlib.Path(workdir).glob('records/*.jsonl'))
-  records = [record for path in paths for record in read(path)]
-  if not records:
+  found = {path.stem: read(path) for path in paths}
+  if not any(found.values()):
     raise ValueError(
       f'workdir: no records in {workdir}/records; run experiments.sweep first.'
     )
-  return records
+  return found
+
+
+def read_traces(workdir: str | pathlib.Path, point: str) -> list[Trace]:
+  """A point's traces, in the order of its records.
+
+  Raises:
+    ValueError: They are damaged, or not there.
+  """
+  path = pathlib.Path(workdir) / 'traces' / f'{point}.jsonl.gz'
+  if not path.is_file():
+    raise ValueError(f'workdir: there is no {path}; run experiments.sweep.')
+  return read(path, Trace)
+
+
+def read_examples(workdir: str | pathlib.Path) -> dict[str, dict[str, Example]]:
+  """What was asked, by task and id."""
+  paths = sorted(pathlib.Path(workdir).glob('examples/*.jsonl'))
+  return {
+    path.stem: {example.id: example for example in read(path, Example)}
+    for path in paths
+  }

@@ -5,7 +5,7 @@ import dataclasses
 import math
 import numbers
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -38,6 +38,9 @@ class Answer:
     pieces: The text of each token.
     sources: For each token, where it came from: an index into
       `records.SOURCES` (prompt, draft, residual, bonus).
+    deferred: For each emitted token, whether the method's rule defers to the
+      verifier there; None where it has no such rule.
+    ended: Whether a stop token, or a text, ended it rather than its limit.
     logprobs: The verifier's log-probability of each emitted token, at
       temperature 1 and before truncation, whatever was sampled from.
     logits: [emitted tokens, V], the verifier's, float32; None unless asked
@@ -51,6 +54,8 @@ class Answer:
   tokens: list[int]
   pieces: list[str]
   sources: list[int]
+  deferred: list[bool] | None
+  ended: bool
   logprobs: list[float]
   logits: np.ndarray | None
   counts: dict[str, int]
@@ -434,6 +439,7 @@ class Sampler:
     stop_tokens: Sequence[int | str] | None = None,
     stop_strings: Sequence[str] = (),
     chat: bool = False,
+    on_answer: Callable[[], None] | None = None,
   ) -> list[list[Answer]]:
     """Answers every prompt at every lenience, in one compiled loop.
 
@@ -449,6 +455,7 @@ class Sampler:
       stop_tokens: See `sample`.
       stop_strings: See `sample`.
       chat: See `sample`.
+      on_answer: Is called as an answer is there.
 
     Returns:
       For each lenience, an answer for each prompt.
@@ -487,6 +494,8 @@ class Sampler:
       ends=ending.ends,
     ):
       answers[job.lenience][job.prompt] = self._answer(row, echo, ending)
+      if on_answer:
+        on_answer()
     return answers
 
   def _turn(
@@ -603,6 +612,17 @@ class Sampler:
   def _tree_tokens(self) -> int:
     return decoding.tree_tokens(self.gamma, self.drafts, self.tree_size)
 
+  def refusal(
+    self, prompt: str, max_new_tokens: int, chat: bool = False
+  ) -> str | None:
+    """Why a prompt cannot be answered, in a sentence; None where it can."""
+    try:
+      length = len(self._encode(prompt, chat))
+      self._check_room('prompt', length, max_new_tokens)
+    except ValueError as error:
+      return str(error)
+    return None
+
   def _check_room(self, name: str, length: int, new: int) -> None:
     if length + new + self._slack > self.cache_length:
       raise ValueError(
@@ -661,11 +681,19 @@ class Sampler:
     tokens = state.tokens[first:length].tolist()
     pieces = ending.pieces(tokens, prompt_length - first)
     new = slice(prompt_length, length)
+    deferred = None
+    if self.method.rule is not None:
+      deferred = state.deferral[new].tolist()
     return Answer(
       text=''.join(pieces),
       tokens=tokens,
       pieces=pieces,
       sources=state.source[first:length].tolist(),
+      deferred=deferred,
+      ended=bool(
+        state.done
+        and (length < state.limit or ending.reached(state.tokens[new].tolist()))
+      ),
       logprobs=state.logprob[new].tolist(),
       logits=state.logits,
       counts=self._counts(state, state.source[new]),
@@ -731,6 +759,11 @@ class _Ending:
       pieces[i] = pieces[i][: min(left, len(pieces[i]))]
       left -= len(pieces[i])
     return pieces
+
+  def reached(self, tokens: list[int]) -> bool:
+    """Whether an answer is at its end, whatever its limit."""
+    text = self.tokenizer.decode(tokens)
+    return tokens[-1] in self.tokens or self._first(text)[0] is not None
 
   @property
   def ends(self) -> batching.Ends | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from cascades.records import SOURCES, Record
+from cascades.records import SOURCES, Record, Trace
 
 _DRAFT, _RESIDUAL = SOURCES.index('draft'), SOURCES.index('residual')
 
@@ -56,13 +56,12 @@ def defers(method: str, lenience: float, logprobs: Sequence[float]) -> bool:
 
 
 def cascade(
-  drafter: Record,
-  verifier: Record,
-  logprobs: Sequence[float],
+  drafter: tuple[Record, Trace],
+  verifier: tuple[Record, Trace],
   *,
   method: str,
   lenience: float,
-) -> Record:
+) -> tuple[Record, Trace]:
   """What the cascade makes of the answers of the two models alone.
 
   They must be drawn independently, each from random numbers of its own: an
@@ -70,36 +69,41 @@ def cascade(
   its model's law.
 
   Args:
-    drafter: The example's record of `drafter_only`.
-    verifier: That of `verifier_only`.
-    logprobs: As for `defers`.
+    drafter: What `drafter_only` made of the example.
+    verifier: What `verifier_only` made of it.
     method: Key of CONFIDENCES.
     lenience: As of any method.
 
   Returns:
     One of the two answers, with what the cascade costs. The drafter's tokens
     count as drafted and examined, and as accepted or rejected all at once.
+    Where either model failed, so does the cascade.
   """
-  if drafter.id != verifier.id:
+  (drafts, trace), (checks, _) = drafter, verifier
+  if drafts.id != checks.id:
     raise ValueError(
-      f'sequence: {drafter.id!r} and {verifier.id!r} are two examples.'
+      f'sequence: {drafts.id!r} and {checks.id!r} are two examples.'
     )
-  deferred = defers(method, lenience, logprobs)
-  answer = verifier if deferred else drafter
-  drafted, emitted = len(drafter.tokens), len(answer.tokens)
-  return dataclasses.replace(
+  told = dict(method=method, lenience=lenience)
+  for record, of_it in (drafter, verifier):
+    if record.failure is not None:
+      return dataclasses.replace(record, **told), of_it
+  deferred = defers(method, lenience, trace.logprobs)
+  answer, tokens = verifier if deferred else drafter
+  drafted, emitted = drafts.emitted, answer.emitted
+  record = dataclasses.replace(
     answer,
-    method=method,
-    lenience=lenience,
-    sources=[_RESIDUAL if deferred else _DRAFT] * emitted,
+    **told,
     drafted=drafted,
     examined=drafted,
     accepted=0 if deferred else drafted,
     deferred=None,
     residual=emitted if deferred else 0,
     bonus=0,
-    verifier_calls=verifier.verifier_calls if deferred else 0,
-    verifier_tokens=verifier.verifier_tokens if deferred else 0,
-    drafter_calls=drafter.drafter_calls,
-    wall_s=drafter.wall_s + (verifier.wall_s if deferred else 0.0),
+    verifier_calls=checks.verifier_calls if deferred else 0,
+    verifier_tokens=checks.verifier_tokens if deferred else 0,
+    drafter_calls=drafts.drafter_calls,
+    wall_s=drafts.wall_s + (checks.wall_s if deferred else 0.0),
   )
+  sources = [_RESIDUAL if deferred else _DRAFT] * emitted
+  return record, dataclasses.replace(tokens, sources=sources)

@@ -147,7 +147,7 @@ def needs(config: ml_collections.ConfigDict, curves) -> str:
 
   Args:
     config: As `setting` makes it.
-    curves: What `experiments.sweep.curves` makes of it.
+    curves: What `experiments.plan.curves` makes of it.
   """
   from cascades import batching, checkpoints, memory
 

@@ -68,6 +68,10 @@ _MISTAKES = (ValueError, OSError, flags.Error, app.UsageError)
 _FLAG_MISTAKES = (*_MISTAKES, AttributeError, KeyError, TypeError)
 
 
+class StoppedError(Exception):
+  """The user ended it; the message says how to go on."""
+
+
 def _sentence(error: Exception) -> str:
   """The message of an error on one line."""
   if isinstance(error, OSError) and error.filename and error.strerror:
@@ -94,6 +98,9 @@ def _quietly(
       raise
     print(f'error: {_sentence(e)}', file=sys.stderr)
     sys.exit(2)
+  except StoppedError as e:
+    print(_sentence(e), file=sys.stderr)
+    sys.exit(130)
   except KeyboardInterrupt:
     sys.exit(130)
 
@@ -184,10 +191,16 @@ def make_folder(workdir: pathlib.Path) -> None:
     ) from None
 
 
-def progress(total: int, description: str) -> tqdm.tqdm:
-  """A progress bar on stderr; a few plain lines where that is no terminal."""
-  quiet = {} if sys.stderr.isatty() else {'mininterval': 20, 'ncols': 78}
-  return tqdm.tqdm(total=total, desc=description, **quiet)
+def progress(total: int, description: str, quiet: bool = False) -> tqdm.tqdm:
+  """A progress bar on stderr; a few plain lines where that is no terminal.
+
+  Args:
+    total: Steps.
+    description: Of what is being done.
+    quiet: Whether to show nothing.
+  """
+  sparse = {} if sys.stderr.isatty() else {'mininterval': 20, 'ncols': 78}
+  return tqdm.tqdm(total=total, desc=description, disable=quiet, **sparse)
 
 
 def versions() -> dict[str, str]:

@@ -12,7 +12,7 @@ import pytest
 from cascades import batching, checkpoints, methods, metrics, models, records
 from cascades.tasks import GENERATED, TASKS
 from configs import paper
-from experiments import cli, sweep
+from experiments import cli, plan, sweep
 
 _ROOT = pathlib.Path(__file__).parent.parent / 'configs'
 # By name, such as 'quickstart' and 'gemma2_2b_9b/gsm8k'; what the latter share
@@ -55,9 +55,9 @@ def _by_name(curves):
 def test_a_sweep_asks_for_what_can_be_run(name):
   module = _module(name)
   config = module.get_config()
-  chosen = sweep.curves(config, module, {})
-  sweep.check(chosen, config.temperature)
-  assert list(sweep.tasks_of(config)) == list(config.tasks)
+  chosen = plan.curves(config, module, {})
+  plan.check(chosen, config.temperature)
+  assert list(plan.tasks_of(config)) == list(config.tasks)
   for curve in chosen:
     assert list(curve.leniences) == sorted(curve.leniences)
 
@@ -65,7 +65,7 @@ def test_a_sweep_asks_for_what_can_be_run(name):
 def test_quickstart_runs_its_methods_from_strict_to_drafter_only():
   module = _quickstart()
   config = module.get_config()
-  chosen = sweep.curves(config, module, {})
+  chosen = plan.curves(config, module, {})
   assert [curve.method for curve in chosen] == (
     'verifier_only drafter_only speed chow diff opt token_v1 token_v2 token_v3'
   ).split()
@@ -90,7 +90,7 @@ def test_quickstart_runs_its_methods_from_strict_to_drafter_only():
 
 def test_baselines_compare_all_at_three_gammas():
   module = _module('baselines')
-  found = _by_name(sweep.curves(module.get_config(), module, {}))
+  found = _by_name(plan.curves(module.get_config(), module, {}))
   for name in (
     *('token_v3', 'chow', 'diff', 'speed', 'token_v3 block', 'speed block'),
     *('always_accept bonus verifier', 'min_p', 'top_p', 'top_k', 'eta'),
@@ -110,9 +110,9 @@ def test_fields_given_on_the_command_line_win():
   module = _quickstart()
   config = module.get_config()
   config.method, config.lenience = 'cascade_chow', (0.25,)
-  chosen = sweep.curves(config, module, {'method': 'chow', 'lenience': ()})
-  assert chosen == [sweep.Curve('chow', (0.25,), 4)]
-  found = _by_name(sweep.curves(config, module, {'lenience': ()}))
+  chosen = plan.curves(config, module, {'method': 'chow', 'lenience': ()})
+  assert chosen == [plan.Curve('chow', (0.25,), 4)]
+  found = _by_name(plan.curves(config, module, {'lenience': ()}))
   assert found['token_v3 gamma 4'].leniences == (0.25,)
   assert found['verifier_only'].leniences == ()
 
@@ -121,17 +121,17 @@ def test_gamma_and_options_given_on_the_command_line_win():
   module = _module('baselines')
   config = module.get_config()
   config.gamma = 3
-  found = _by_name(sweep.curves(config, module, {'gamma': 3}))
+  found = _by_name(plan.curves(config, module, {'gamma': 3}))
   assert {curve.gamma for curve in found.values()} == {0, 3}
   # Curves that are equal now are one, with the leniences of all of them.
   config.verification = 'block'
   overrides = {'gamma': 3, 'verification': 'block'}
-  found = _by_name(sweep.curves(config, module, overrides))
+  found = _by_name(plan.curves(config, module, overrides))
   assert 'speed gamma 3' not in found
   given = (0.0, 0.9, 0.99, 0.9999)
   assert found['speed block gamma 3'].leniences == given
   assert found['sequence_mean'].verification == 'token'
-  sweep.check(list(found.values()), 1.0)
+  plan.check(list(found.values()), 1.0)
 
 
 def test_a_method_that_the_sweep_has_not_takes_the_configs_fields():
@@ -139,15 +139,15 @@ def test_a_method_that_the_sweep_has_not_takes_the_configs_fields():
   config = module.get_config()
   config.method, config.verification, config.gate = 'bild', 'block', 'processed'
   given = dict.fromkeys(('method', 'verification', 'gate'))
-  assert sweep.curves(config, module, given) == [
-    sweep.Curve('bild', (0.3,), 4, 'block', 'processed')
+  assert plan.curves(config, module, given) == [
+    plan.Curve('bild', (0.3,), 4, 'block', 'processed')
   ]
   config.method = 'sequence_least'
-  assert sweep.curves(config, module, given) == [
-    sweep.Curve('sequence_least', (0.3,))
+  assert plan.curves(config, module, given) == [
+    plan.Curve('sequence_least', (0.3,))
   ]
   config.method = 'verifier_only'
-  assert sweep.curves(config, None, {}) == [sweep.Curve('verifier_only', ())]
+  assert plan.curves(config, None, {}) == [plan.Curve('verifier_only', ())]
 
 
 class _Module:
@@ -170,20 +170,20 @@ def test_curves_take_what_they_are_not_given_from_the_config():
     {'method': 'drafter_only', 'lenience': [], 'verification': 'block'},
     {'method': 'always_accept', 'lenience': [0.5], 'bonus': 'verifier'},
   )
-  assert sweep.curves(config, module, {}) == [
-    sweep.Curve('token_v3', (0.5,), 2),
-    sweep.Curve('token_v3', (0.5,), 8),
-    sweep.Curve('diff', (0.5,), 4, gate='processed'),
-    sweep.Curve('drafter_only', ()),
-    sweep.Curve('always_accept', (), 4, bonus='verifier'),
+  assert plan.curves(config, module, {}) == [
+    plan.Curve('token_v3', (0.5,), 2),
+    plan.Curve('token_v3', (0.5,), 8),
+    plan.Curve('diff', (0.5,), 4, gate='processed'),
+    plan.Curve('drafter_only', ()),
+    plan.Curve('always_accept', (), 4, bonus='verifier'),
   ]
   # The config's own options are those of curves that do not say.
   config |= {'verification': 'block', 'bonus': 'verifier', 'gamma': (1, 2)}
   module = _Module(
     {'method': 'diff', 'lenience': [0.5], 'verification': 'sequential'}
   )
-  assert sweep.curves(config, module, {}) == [
-    sweep.Curve('diff', (0.5,), gamma, 'sequential', bonus='verifier')
+  assert plan.curves(config, module, {}) == [
+    plan.Curve('diff', (0.5,), gamma, 'sequential', bonus='verifier')
     for gamma in (1, 2)
   ]
 
@@ -194,11 +194,11 @@ def test_curves_that_are_there_twice_are_refused_unless_overridden():
     {'method': 'diff', 'lenience': [0.1]},
     {'method': 'cascade_diff', 'lenience': [0.5]},
   )
-  chosen = sweep.curves(config, module, {'seed': 1})
+  chosen = plan.curves(config, module, {'seed': 1})
   with pytest.raises(ValueError, match='diff gamma 4 is added twice'):
-    sweep.check(chosen, 1.0)
-  chosen = sweep.curves(config, module, {'gamma': 4})
-  assert chosen == [sweep.Curve('diff', (0.1, 0.5), 4)]
+    plan.check(chosen, 1.0)
+  chosen = plan.curves(config, module, {'gamma': 4})
+  assert chosen == [plan.Curve('diff', (0.1, 0.5), 4)]
 
 
 def test_every_pair_has_a_config_for_every_task():
@@ -219,7 +219,7 @@ def test_a_config_of_a_pair_is_the_papers_setting(name):
     f'{family}-{size}-pt' for size in sizes
   ]
   assert (config.gamma, config.temperature) == (1, 1.0)
-  chosen = sweep.curves(config, module, {})
+  chosen = plan.curves(config, module, {})
   for curve in chosen:
     method = methods.METHODS.get(curve.method)
     if method is None or method.rule is None or 'seq' in curve.verification:
@@ -242,7 +242,7 @@ def test_configs_of_pairs_say_what_they_need(monkeypatch):
     config = module.get_config()
     assert {config.verifier, config.drafter} <= set(known)
     said = ' '.join(module.__doc__.partition('Needs: ')[2].split())
-    assert said == paper.needs(config, sweep.curves(config, module, {})), name
+    assert said == paper.needs(config, plan.curves(config, module, {})), name
 
 
 @pytest.mark.skipif(
@@ -269,8 +269,8 @@ def test_a_rehearsal_runs_every_task_from_end_to_end(tmp_path, monkeypatch):
     workdir = tmp_path / task
     records.write_text(workdir / 'costs.json', costs)
     given = dict.fromkeys(('method', 'lenience'))
-    chosen = sweep.curves(config, module, given)
-    assert chosen == [sweep.Curve('token_v3', (0.5,), 1)]
+    chosen = plan.curves(config, module, given)
+    assert chosen == [plan.Curve('token_v3', (0.5,), 1)]
     sweep.run(config, chosen, workdir)
     (row,) = pd.read_csv(workdir / 'summary.csv').to_dict('records')
     found = records.read_all(workdir)
@@ -297,18 +297,18 @@ def test_code_is_not_run_unless_the_config_says_so(tmp_path):
   config = module.get_config()
   config.tiny = True
   with pytest.raises(ValueError, match='allow_code_execution=True'):
-    sweep.run(config, sweep.curves(config, module, {}), tmp_path / 'w')
+    sweep.run(config, plan.curves(config, module, {}), tmp_path / 'w')
   assert not (tmp_path / 'w').exists()
 
 
 def test_results_of_equally_named_configs_lie_apart(tmp_path):
   found = [
-    *(sweep.default_workdir(path) for path in _CONFIGS.values()),
-    *(sweep.default_workdir(path, tiny=True) for path in _CONFIGS.values()),
+    *(plan.default_workdir(path) for path in _CONFIGS.values()),
+    *(plan.default_workdir(path, tiny=True) for path in _CONFIGS.values()),
   ]
   assert len(set(found)) == 2 * len(_CONFIGS)
   names = [str(path) for path in found]
   assert 'runs/quickstart' in names
   assert 'runs/gemma2_2b_9b/gsm8k' in names
   assert 'runs/tiny/gemma2_2b_9b/gsm8k' in names
-  assert str(sweep.default_workdir(tmp_path / 'mine.py')) == 'runs/mine'
+  assert str(plan.default_workdir(tmp_path / 'mine.py')) == 'runs/mine'

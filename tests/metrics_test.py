@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from cascades import metrics
-from cascades.records import SOURCES, Record
+from cascades.records import Record, Trace
 from cascades.tasks import translation
 
 COSTS = metrics.Costs(
@@ -22,7 +22,6 @@ def make_record(sources='drb', **changes):
 
   Counts are those of blocks of gamma = 2: `ddb`, `dr` and `r` are a block.
   """
-  index = {'d': 'draft', 'r': 'residual', 'b': 'bonus'}
   blocks = sources.count('r') + sources.count('b')
   fields = dict(
     task='sums',
@@ -35,14 +34,12 @@ def make_record(sources='drb', **changes):
     drafts=1,
     temperature=1.0,
     id='0',
-    prompt='1+1=',
+    failure=None,
     text='2',
-    reference='2',
-    tokens=list(range(len(sources))),
-    pieces=list(sources),
-    sources=[SOURCES.index(index[s]) for s in sources],
     quality=1.0,
     scores={'exact': 1.0},
+    emitted=len(sources),
+    ended=True,
     drafted=2 * blocks,
     examined=sources.count('d') + sources.count('r'),
     accepted=sources.count('d'),
@@ -208,6 +205,7 @@ def test_summary_has_a_row_per_point_in_order_of_appearance():
     'drafts',
     'temperature',
     'n',
+    'failed',
     'quality',
     'quality_low',
     'quality_high',
@@ -219,6 +217,7 @@ def test_summary_has_a_row_per_point_in_order_of_appearance():
     'drafter_calls_per_token',
     'relative_latency',
     'mean_output_tokens',
+    'unended_rate',
     'wall_s',
   ]
   assert list(frame.method) == ['speed', 'token_v3']
@@ -256,7 +255,6 @@ def test_a_new_metric_is_a_new_column(monkeypatch):
     ({'residual': 2}, 'accepted . residual . bonus == emitted'),
     ({'verifier_calls': 1}, 'emitted <= '),
     ({'verifier_tokens': 1}, 'verifier_tokens >= verifier_calls'),
-    ({'sources': [1]}, 'a source for each token'),
   ],
 )
 def test_counts_that_cannot_be_are_refused(changes, rule):
@@ -348,6 +346,52 @@ def test_tuned_leaves_what_gamma_changes():
   assert kept.gamma.tolist() == [4, 2, 4]
 
 
+@pytest.mark.parametrize(
+  ('changes', 'rule'),
+  [
+    ({'sources': [1]}, 'a source and a log-probability'),
+    ({'id': '1'}, 'a trace is of its record'),
+    ({'pieces': ['2', '!', '']}, 'the pieces are the text'),
+    ({'deferred': None}, 'deferrals are told'),
+  ],
+)
+def test_traces_that_cannot_be_are_refused(changes, rule):
+  record = make_record('drb')
+  trace = Trace(
+    id='0',
+    tokens=[4, 5, 1],
+    pieces=['2', '', ''],
+    sources=[1, 2, 3],
+    deferred=[0, 1, 0],
+    logprobs=[0.0, -1.0, -2.0],
+  )
+  metrics.check_counts(record, trace)
+  with pytest.raises(ValueError, match=rule):
+    metrics.check_counts(record, dataclasses.replace(trace, **changes))
+
+
+def test_a_failure_is_counted_and_is_no_answer():
+  failed = make_record(
+    '', id='2', failure='no', quality=math.nan, scores={}, ended=False
+  )
+  with_it = metrics.summarise([*RECORDS, failed], COSTS)
+  without = metrics.summarise(RECORDS, COSTS)
+  assert (with_it.n[0], with_it.failed[0]) == (2, 1)
+  pd.testing.assert_frame_equal(
+    with_it.drop(columns='failed'), without.drop(columns='failed')
+  )
+  # Where every example failed, nothing is known of the point.
+  row = metrics.summarise([failed], COSTS).iloc[0]
+  assert (row.n, row.failed) == (0, 1)
+  assert math.isnan(row.quality)
+  assert math.isnan(row.relative_latency)
+
+
+def test_answers_that_their_limit_cut_off_are_told():
+  cut = make_record('dr', id='2', ended=False)
+  assert metrics.unended_rate([*RECORDS, cut]) == pytest.approx(1 / 3)
+
+
 _GERMAN = [
   ('Der Zug fährt um sieben.', 'Der Zug fährt um sieben Uhr ab.'),
   ('Wir sahen das Meer zum ersten Mal.', 'Wir sahen zum ersten Mal das Meer.'),
@@ -362,7 +406,6 @@ def _translations(*numbers):
       task='wmt14_en_de',
       id=str(i),
       text=answer,
-      reference=reference,
       scores=translation.score(answer, reference),
       quality=translation.score(answer, reference)['sentence_bleu'],
     )
@@ -376,8 +419,9 @@ def test_quality_of_translations_is_sacrebleus_corpus_score(numbers):
   from sacrebleu.metrics import BLEU
 
   lines = _translations(*numbers)
+  wanted = [reference for answer, reference in _GERMAN]
   want = BLEU().corpus_score(
-    [r.text for r in lines], [[r.reference for r in lines]]
+    [r.text for r in lines], [[wanted[int(r.id)] for r in lines]]
   )
   assert metrics.quality(lines) == pytest.approx(want.score)
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from cascades import records, verification
+from cascades import metrics, records, verification
 
 RECORD = records.Record(
   task='sums',
@@ -19,14 +19,12 @@ RECORD = records.Record(
   drafts=1,
   temperature=1.0,
   id='0',
-  prompt='Zwei und\nzwei? ☃',
-  text=' vier',
-  reference='vier',
-  tokens=[7, 1],
-  pieces=[' vier', ''],
-  sources=[1, 3],
+  failure=None,
+  text=' vier ☃',
   quality=1.0,
   scores={'exact': 1.0},
+  emitted=2,
+  ended=True,
   drafted=4,
   examined=1,
   accepted=1,
@@ -37,6 +35,14 @@ RECORD = records.Record(
   verifier_tokens=5,
   drafter_calls=5,
   wall_s=0.125,
+)
+TRACE = records.Trace(
+  id='0',
+  tokens=[7, 1],
+  pieces=[' vier ☃', ''],
+  sources=[1, 3],
+  deferred=[0, 1],
+  logprobs=[-0.5, -math.inf],
 )
 
 
@@ -123,16 +129,50 @@ def test_a_clock_that_says_nothing_survives_a_line():
   assert math.isnan(records.Record.from_json(line).wall_s)
 
 
-def test_several_references_and_no_quality_survive_a_line():
-  record = dataclasses.replace(
-    RECORD, reference=('vier', '4'), quality=math.nan, scores={}
-  )
+def test_no_quality_survives_a_line():
+  record = dataclasses.replace(RECORD, quality=math.nan, scores={})
   back = records.Record.from_json(record.to_json())
-  assert back.reference == ('vier', '4')
   assert math.isnan(back.quality)
   assert back.scores == {}
-  none = dataclasses.replace(RECORD, reference=())
-  assert records.Record.from_json(none.to_json()) == none
+
+
+@pytest.mark.parametrize('reference', ['vier', ['vier', '4'], []])
+def test_what_was_asked_is_kept_once(tmp_path, reference):
+  example = records.Example(id='7', prompt='2+2=\n', reference=reference)
+  records.write(tmp_path / 'examples/sums.jsonl', [example])
+  assert records.read_examples(tmp_path) == {'sums': {'7': example}}
+  assert records.read_examples(tmp_path / 'nowhere') == {}
+
+
+def test_traces_are_packed_into_the_same_bytes(tmp_path):
+  path = tmp_path / 'traces/a.jsonl.gz'
+  records.write(path, [TRACE] * 99)
+  packed = path.read_bytes()
+  assert len(packed) < 300
+  assert records.read_traces(tmp_path, 'a') == [TRACE] * 99
+  records.write(path, [TRACE] * 99)
+  assert path.read_bytes() == packed
+  path.write_bytes(packed[:-20])
+  with pytest.raises(ValueError, match=r'a\.jsonl\.gz:\d+: damaged record'):
+    records.read_traces(tmp_path, 'a')
+  with pytest.raises(ValueError, match=r'there is no .*b\.jsonl\.gz'):
+    records.read_traces(tmp_path, 'b')
+
+
+def test_a_failure_has_no_score_and_counts_nothing():
+  told = {
+    name: getattr(RECORD, name)
+    for name in (
+      'task method lenience gamma verification gate bonus_from drafts'
+      ' temperature id'
+    ).split()
+  }
+  record, trace = records.failure('It is too long.', **told)
+  assert (record.point, record.failure) == (RECORD.point, 'It is too long.')
+  assert math.isnan(record.quality)
+  metrics.check_counts(record, trace)
+  again = records.Record.from_json(record.to_json())
+  assert (again.scores, again.emitted) == ({}, 0)
 
 
 @pytest.mark.parametrize('change', ['missing', 'unknown'])
@@ -159,6 +199,15 @@ def test_files_are_read_in_name_order(tmp_path):
 def test_a_damaged_line_is_named(tmp_path, damage):
   path = tmp_path / 'a.jsonl'
   path.write_text(f'{RECORD.to_json()}\n{damage}\n')
+  with pytest.raises(ValueError, match=r'a\.jsonl:2: damaged record'):
+    records.read(path)
+
+
+def test_a_line_that_was_cut_off_is_damaged(tmp_path):
+  path = tmp_path / 'a.jsonl'
+  whole = f'{RECORD.to_json()}\n' * 2
+  # It might be read, were it not for its end.
+  path.write_text(whole[:-1])
   with pytest.raises(ValueError, match=r'a\.jsonl:2: damaged record'):
     records.read(path)
 

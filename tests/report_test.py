@@ -1,5 +1,6 @@
 """Tests of the page of a run and of the launcher that rebuilds it."""
 
+import dataclasses
 import html.parser
 import json
 import math
@@ -47,12 +48,10 @@ def make_record(task, method, lenience, example, gamma=2, **changes):
     drafts=1,
     temperature=1.0,
     id=str(example),
-    prompt=f'{HOSTILE} and {example}',
-    text='a\n b',
-    reference=HOSTILE,
-    tokens=[5, 6, 1],
-    pieces=['<a>\n', ' b', ''],
-    sources=[1, 2, 3],
+    failure=None,
+    text='<a>\n b',
+    emitted=3,
+    ended=True,
     quality=float(example % 4 > (0 if alone else lenience)),
     scores={'exact': 1.0},
     drafted=0 if alone else 4,
@@ -81,9 +80,27 @@ def make_records(tasks=('sums', 'words'), methods=tuple(LENIENCES), **changes):
   ]
 
 
-def make_workdir(path, lines=None, config=None):
+def make_workdir(path, lines=None, config=None, reference=HOSTILE):
   lines = make_records() if lines is None else lines
   records.write(path / 'records' / 'all.jsonl', lines)
+  trace = records.Trace(
+    id='',
+    tokens=[5, 6, 1],
+    pieces=['<a>\n', ' b', ''],
+    sources=[1, 2, 3],
+    deferred=[0, 1, 0],
+    logprobs=[-0.1, -0.2, -0.3],
+  )
+  records.write(
+    path / 'traces' / 'all.jsonl.gz',
+    [dataclasses.replace(trace, id=line.id) for line in lines],
+  )
+  for task in {line.task for line in lines}:
+    asked = [
+      records.Example(id=i, prompt=f'{HOSTILE} and {i}', reference=reference)
+      for i in sorted({line.id for line in lines})
+    ]
+    records.write(path / 'examples' / f'{task}.jsonl', asked)
   frame = metrics.summarise(lines, COSTS)
   frame.to_csv(path / 'summary.csv', index=False)
   (path / 'costs.json').write_text(COSTS.to_json())
@@ -419,7 +436,9 @@ def test_leniences_are_readable(value, text):
   assert styles.lenience(value) == text
 
 
-@pytest.mark.parametrize('name', ['records', 'summary.csv', 'costs.json'])
+@pytest.mark.parametrize(
+  'name', ['records', 'traces', 'summary.csv', 'costs.json']
+)
 def test_missing_pieces_say_what_to_do(tmp_path, name):
   make_workdir(tmp_path, make_records(['sums'], ['opt']))
   (tmp_path / name).rename(tmp_path / 'elsewhere')
@@ -502,9 +521,7 @@ def test_debug_shows_the_traceback(tmp_path):
 
 
 def test_a_task_without_quality_is_shown_by_its_speed(tmp_path):
-  lines = make_records(
-    tasks=('speed',), quality=math.nan, scores={}, reference=()
-  )
+  lines = make_records(tasks=('speed',), quality=math.nan, scores={})
   text = read_page(make_workdir(tmp_path, lines))
   assert 'about speed alone' in text
   assert 'right</span>' not in text
@@ -515,5 +532,6 @@ def test_a_task_without_quality_is_shown_by_its_speed(tmp_path):
 
 
 def test_several_references_are_shown_a_line_each(tmp_path):
-  lines = make_records(tasks=('sums',), reference=('<one>', 'two'))
-  assert '&lt;one&gt;\ntwo</dd>' in read_page(make_workdir(tmp_path, lines))
+  lines = make_records(tasks=('sums',))
+  workdir = make_workdir(tmp_path, lines, reference=('<one>', 'two'))
+  assert '&lt;one&gt;\ntwo</dd>' in read_page(workdir)

@@ -26,12 +26,10 @@ def make_alone(method, tokens, **changes):
     drafts=1,
     temperature=1.0,
     id='0',
-    prompt='1+1=',
+    failure=None,
     text=f'{method} says',
-    reference='2',
-    tokens=tokens,
-    pieces=list(map(str, tokens)),
-    sources=[3] * len(tokens),
+    emitted=len(tokens),
+    ended=True,
     quality=0.0 if drafts else 1.0,
     scores={'exact': 0.0 if drafts else 1.0},
     drafted=0,
@@ -45,18 +43,33 @@ def make_alone(method, tokens, **changes):
     drafter_calls=len(tokens) if drafts else 0,
     wall_s=0.1 if drafts else 1.0,
   )
-  return records.Record(**fields | changes)
+  trace = records.Trace(
+    id='0',
+    tokens=tokens,
+    pieces=list(map(str, tokens)),
+    sources=[3] * len(tokens),
+    deferred=None,
+    logprobs=[-0.5] * len(tokens),
+  )
+  return records.Record(**fields | changes), trace
 
 
-DRAFTER = make_alone('drafter_only', [5, 6, 1])
-VERIFIER = make_alone('verifier_only', [7, 8, 9, 9, 1])
+DRAFTER, DRAFTED = make_alone('drafter_only', [5, 6, 1])
+VERIFIER, VERIFIED = make_alone('verifier_only', [7, 8, 9, 9, 1])
 # Probabilities 0.9, 0.4 and 0.6: geometric mean 0.6, least 0.4.
 LOGPROBS = [math.log(p) for p in (0.9, 0.4, 0.6)]
 
 
-def cascade(method='sequence_mean', lenience=0.5, logprobs=LOGPROBS):
+def cascade(
+  method='sequence_mean',
+  lenience=0.5,
+  logprobs=LOGPROBS,
+  drafter=DRAFTER,
+  verifier=VERIFIER,
+):
+  drafted = dataclasses.replace(DRAFTED, logprobs=logprobs)
   return sequence.cascade(
-    DRAFTER, VERIFIER, logprobs, method=method, lenience=lenience
+    (drafter, drafted), (verifier, VERIFIED), method=method, lenience=lenience
   )
 
 
@@ -78,9 +91,9 @@ def test_confidences_lie_between_0_and_1(confidence, logprobs):
 @pytest.mark.parametrize('method', sequence.CONFIDENCES)
 @pytest.mark.parametrize('logprobs', [[0.0], [1e-6], [-math.inf], LOGPROBS])
 def test_the_extremes_are_the_two_models(method, logprobs):
-  strict = cascade(method, -1.0, logprobs)
+  strict, trace = cascade(method, -1.0, logprobs)
   assert strict.text == VERIFIER.text
-  assert (strict.tokens, strict.pieces) == (VERIFIER.tokens, VERIFIER.pieces)
+  assert (trace.tokens, trace.pieces) == (VERIFIED.tokens, VERIFIED.pieces)
   assert strict.quality == VERIFIER.quality
   # Both answers are paid for.
   assert strict.drafter_calls == DRAFTER.drafter_calls == 3
@@ -91,9 +104,9 @@ def test_the_extremes_are_the_two_models(method, logprobs):
     seconds / 5 / 0.010
   )
 
-  alone = cascade(method, 1.0, logprobs)
+  alone, trace = cascade(method, 1.0, logprobs)
   assert alone.text == DRAFTER.text
-  assert (alone.tokens, alone.pieces) == (DRAFTER.tokens, DRAFTER.pieces)
+  assert (trace.tokens, trace.pieces) == (DRAFTED.tokens, DRAFTED.pieces)
   assert alone.quality == DRAFTER.quality
   assert alone.drafter_calls == 3
   assert alone.verifier_calls == alone.verifier_tokens == 0
@@ -110,28 +123,37 @@ def test_any_negative_lenience_is_strict():
 
 def test_it_defers_below_one_minus_lenience():
   # Confidences 0.6 and 0.4.
-  assert not cascade('sequence_mean', 0.45).verifier_calls
-  assert cascade('sequence_mean', 0.35).verifier_calls
-  assert not cascade('sequence_least', 0.65).verifier_calls
-  assert cascade('sequence_least', 0.55).verifier_calls
+  assert not cascade('sequence_mean', 0.45)[0].verifier_calls
+  assert cascade('sequence_mean', 0.35)[0].verifier_calls
+  assert not cascade('sequence_least', 0.65)[0].verifier_calls
+  assert cascade('sequence_least', 0.55)[0].verifier_calls
 
 
 @pytest.mark.parametrize('lenience', [-1.0, 1.0])
 def test_counts_add_up_and_say_who_wrote(lenience):
-  record = cascade(lenience=lenience)
+  record, trace = cascade(lenience=lenience)
   metrics.check_counts(record)
-  assert record.accepted + record.residual == len(record.tokens)
+  assert record.accepted + record.residual == len(trace.tokens)
   assert record.drafted == record.examined == 3
   assert (record.method, record.lenience) == ('sequence_mean', lenience)
   assert (record.gamma, record.deferred) == (0, None)
-  (source,) = set(record.sources)
+  (source,) = set(trace.sources)
   assert records.SOURCES[source] == ('residual' if lenience < 0 else 'draft')
   assert metrics.rejection_rate([record]) == (1 if lenience < 0 else 0)
 
 
 def test_answers_of_two_examples_are_refused():
-  other = dataclasses.replace(VERIFIER, id='1')
   with pytest.raises(ValueError, match='two examples'):
-    sequence.cascade(
-      DRAFTER, other, LOGPROBS, method='sequence_mean', lenience=0.5
-    )
+    cascade(verifier=dataclasses.replace(VERIFIER, id='1'))
+
+
+@pytest.mark.parametrize('which', ['drafter', 'verifier'])
+def test_where_a_model_failed_so_does_the_cascade(which):
+  alone = {'drafter': DRAFTER, 'verifier': VERIFIER}[which]
+  told = dict(gamma=0, lenience=math.nan, method=alone.method, id='0')
+  told |= dict(task='sums', drafts=1, temperature=1.0)
+  told |= dict(verification='token', gate='raw', bonus_from='target')
+  failed, _ = records.failure('too long', **told)
+  record, _ = cascade(lenience=0.5, **{which: failed})
+  assert (record.failure, record.method) == ('too long', 'sequence_mean')
+  assert record.lenience == 0.5

@@ -3,9 +3,11 @@
 import dataclasses
 import json
 import math
+import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -15,10 +17,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cascades import checkpoints, decoding, memory, metrics, records
+from cascades import (
+  checkpoints,
+  decoding,
+  memory,
+  metrics,
+  records,
+  tokenizers,
+)
 from cascades.tasks import TASKS
-from experiments import cli, sweep
-from experiments.sweep import Curve
+from experiments import cli, plan, sweep, workdirs, worker
+from experiments.plan import Curve
 
 _ROOT = pathlib.Path(__file__).parent.parent
 _CURVES = [
@@ -63,6 +72,7 @@ def test_a_row_for_every_point(workdir):
     'drafts',
     'temperature',
     'n',
+    'failed',
     'quality',
     'quality_low',
     'quality_high',
@@ -74,10 +84,12 @@ def test_a_row_for_every_point(workdir):
     'drafter_calls_per_token',
     'relative_latency',
     'mean_output_tokens',
+    'unended_rate',
     'wall_s',
   ]
   assert len(frame) == 1 + 1 + 2 + 3 + 1 + 1 + 3 + 3 + 2
   assert (frame.n == 5).all()
+  assert (frame.failed == 0).all()
   # A sequential cascade is simulated, so that its clock says nothing.
   sequential = frame.verification == 'sequential'
   assert sequential.sum() == 3
@@ -108,18 +120,24 @@ def test_a_sequential_cascade_costs_what_it_would_call(workdir):
   assert latency[1.0] == pytest.approx(drafter / verifier)
   for record in records.read_all(workdir):
     if record.verification == 'sequential':
-      assert record.drafter_calls == len(record.tokens)
+      assert record.drafter_calls == record.emitted
       assert record.verifier_calls == record.residual
-      assert record.verifier_tokens <= len(record.tokens)
+      assert record.verifier_tokens <= record.emitted
+
+
+def _made(workdir):
+  """Records with their traces, of all points."""
+  for name, lines in records.read_points(workdir).items():
+    yield from zip(lines, records.read_traces(workdir, name), strict=True)
 
 
 def test_cascades_of_answers_take_the_two_models_own(workdir):
-  found = {}
-  for record in records.read_all(workdir):
+  found, tokens = {}, {}
+  for record, trace in _made(workdir):
     key = record.method, record.lenience, record.id
     if math.isnan(record.lenience):
       key = record.method, None, record.id
-    found[key] = record
+    found[key], tokens[key] = record, trace.tokens
   ids = [example for method, _, example in found if method == 'verifier_only']
   assert len(ids) == 5
   for example in ids:
@@ -127,19 +145,26 @@ def test_cascades_of_answers_take_the_two_models_own(workdir):
     verifier = found['verifier_only', None, example]
     for method in ('sequence_mean', 'sequence_least'):
       strict = found[method, -1.0, example]
-      assert (strict.tokens, strict.text) == (verifier.tokens, verifier.text)
+      assert strict.text == verifier.text
+      assert (
+        tokens[method, -1.0, example]
+        == (tokens['verifier_only', None, example])
+      )
       assert strict.drafter_calls == drafter.drafter_calls
       assert strict.verifier_calls == verifier.verifier_calls
       assert strict.verifier_tokens == verifier.verifier_calls
       assert strict.wall_s == pytest.approx(drafter.wall_s + verifier.wall_s)
       alone = found[method, 1.0, example]
-      assert (alone.tokens, alone.text) == (drafter.tokens, drafter.text)
+      assert alone.text == drafter.text
+      assert (
+        tokens[method, 1.0, example] == (tokens['drafter_only', None, example])
+      )
       assert alone.drafter_calls == drafter.drafter_calls
       assert alone.verifier_calls == alone.verifier_tokens == 0
       assert alone.wall_s == drafter.wall_s
     # Between the ends it is one or the other.
     middle = found['sequence_mean', 0.05, example]
-    assert middle.tokens in (drafter.tokens, verifier.tokens)
+    assert middle.text in (drafter.text, verifier.text)
 
 
 @pytest.fixture
@@ -151,16 +176,20 @@ def measured(workdir, tmp_path):
 
 def _count_decoded(config, curves, workdir):
   """Runs a sweep and names the curves that were decoded."""
-  decoded, real = [], sweep.Decoder._decode
+  decoded, real = [], worker.Worker.decode
 
-  def decode(self, curve):
+  def decode(self, task, curve, *args):
     decoded.append(curve.name)
-    return real(self, curve)
+    return real(self, task, curve, *args)
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(sweep.Decoder, '_decode', decode)
+    patch.setattr(worker.Worker, 'decode', decode)
     sweep.run(config, curves, workdir)
   return decoded
+
+
+def _files(workdir, pattern):
+  return sorted((workdir / 'records').glob(pattern))
 
 
 @pytest.mark.parametrize('alone', ['first', 'last', 'never'])
@@ -177,11 +206,12 @@ def test_nothing_is_decoded_twice(measured, alone):
   }[alone]
   decoded = _count_decoded(_config(num_examples=3), curves, measured)
   assert sorted(decoded) == ['drafter_only', 'verifier_only']
-  # Going on, only the drafter is asked again, for what no record holds.
-  (measured / 'records/numerals-sequence_least.jsonl').unlink()
-  decoded = _count_decoded(_config(num_examples=3), curves, measured)
-  again = ['drafter_only', 'verifier_only'] if alone == 'never' else []
-  assert sorted(decoded) == (again or ['drafter_only'])
+  # Going on, what was decoded is all that is needed.
+  (made,) = _files(measured, 'numerals-sequence_least-*')
+  whole = made.read_bytes()
+  made.unlink()
+  assert _count_decoded(_config(num_examples=3), curves, measured) == []
+  assert made.read_bytes() == whole
 
 
 def test_the_two_models_alone_draw_independently(measured):
@@ -197,27 +227,32 @@ def test_the_two_models_alone_draw_independently(measured):
 def test_records_are_whole_and_their_counts_add_up(workdir):
   found = records.read_all(workdir)
   assert len(found) == 5 * 17
-  for record in found:
-    metrics.check_counts(record)
+  for record, trace in _made(workdir):
+    metrics.check_counts(record, trace)
     assert record.quality == record.scores['exact_match']
-    assert ''.join(record.pieces) == record.text
+    assert record.ended == (trace.tokens[-1] == tokenizers.EOS)
   assert {r.id for r in found} == {f'numerals/test/0/{i}' for i in range(5)}
   rule = {r.method: r.deferred is not None for r in found}
   assert rule['token_v3']
   assert not rule['speed']
   assert not rule['sequence_mean']
   names = {p.name for p in (workdir / 'records').iterdir()}
-  assert names == {
-    'numerals-verifier_only.jsonl',
-    'numerals-drafter_only.jsonl',
-    'numerals-speed-gamma-4.jsonl',
-    'numerals-token_v3-gamma-4.jsonl',
-    'numerals-speed-block-gamma-2.jsonl',
-    'numerals-speed-multi_round-2-drafts-gamma-2.jsonl',
-    'numerals-chow-sequential-gamma-4.jsonl',
-    'numerals-sequence_mean.jsonl',
-    'numerals-sequence_least.jsonl',
+  told = [re.fullmatch(r'(.*)-0-[0-9a-f]{16}\.jsonl', name) for name in names]
+  assert {match[1] for match in told} == {
+    'numerals-verifier_only',
+    'numerals-drafter_only',
+    'numerals-speed-gamma-4',
+    'numerals-token_v3-gamma-4',
+    'numerals-speed-block-gamma-2',
+    'numerals-speed-multi_round-2-drafts-gamma-2',
+    'numerals-chow-sequential-gamma-4',
+    'numerals-sequence_mean',
+    'numerals-sequence_least',
   }
+  traces = {p.name for p in (workdir / 'traces').iterdir()}
+  assert traces == {f'{name}.gz' for name in names}
+  asked = records.read_examples(workdir)['numerals']
+  assert set(asked) == {r.id for r in found}
 
 
 def test_any_drafter_can_be_swept(tmp_path, capsys):
@@ -263,26 +298,36 @@ def test_the_report_stands_beside_the_records(workdir):
   assert not {'method', 'lenience', 'gamma', 'gate'} & set(config)
   costs = json.loads((workdir / 'costs.json').read_text())
   assert set(costs['verify_s']) == {'2', '4'}
-  assert config['versions']['jax']
+  (start,) = json.loads((workdir / 'provenance.json').read_text())['starts']
+  assert start['versions']['jax']
+  assert start['seed'] == 0
+  assert start['data']['numerals']['examples'] == 5
+  assert {'command', 'commit', 'dirty', 'device', 'code'} <= set(start)
 
 
 def _answers(workdir):
-  found = records.read_all(workdir)
-  return {(r.point, r.id): (r.tokens, r.quality) for r in found}
+  """By point and example, all that a sweep says but timings."""
+  return {
+    (record.point, record.id): (
+      dataclasses.replace(record, wall_s=0.0, lenience=0.0).to_json(),
+      trace,
+    )
+    for record, trace in _made(workdir)
+  }
 
 
 def test_a_stopped_sweep_goes_on_and_ends_the_same(workdir, tmp_path):
   other = tmp_path / 'resumed'
-  real, written = records.write, []
+  real, written = workdirs.Workdir.keep, []
 
-  def fail_on_third(path, lines):
+  def fail_on_third(self, point, made):
     if len(written) == 2:
       raise KeyboardInterrupt
-    written.append(path)
-    real(path, lines)
+    real(self, point, made)
+    written.append(self.path / f'records/{point.name}.jsonl')
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(records, 'write', fail_on_third)
+    patch.setattr(workdirs.Workdir, 'keep', fail_on_third)
     with pytest.raises(KeyboardInterrupt):
       sweep.run(_config(), _CURVES, other)
   names = {p.name for p in (other / 'records').iterdir()}
@@ -292,6 +337,188 @@ def test_a_stopped_sweep_goes_on_and_ends_the_same(workdir, tmp_path):
   sweep.run(_config(), _CURVES, other)
   assert before == {p: p.stat().st_mtime_ns for p in written}
   assert _answers(other) == _answers(workdir)
+  assert {p.name for p in _files(other, '*')} == {
+    p.name for p in _files(workdir, '*')
+  }
+  starts = json.loads((other / 'provenance.json').read_text())['starts']
+  assert len(starts) == 2
+
+
+def _damage_end(path, traces):
+  path.write_bytes(path.read_bytes()[:-9])
+
+
+def _drop_line(path, traces):
+  path.write_text(''.join(path.read_text().splitlines(True)[:-1]))
+
+
+def _drop_traces(path, traces):
+  traces.unlink()
+
+
+def _damage_traces(path, traces):
+  traces.write_bytes(traces.read_bytes()[:-9])
+
+
+@pytest.mark.parametrize(
+  'damage', [_damage_end, _drop_line, _drop_traces, _damage_traces]
+)
+def test_a_point_that_is_not_whole_is_made_again(measured, capsys, damage):
+  curves = [_CURVES[0], Curve('sequence_mean', (-1.0, 1.0))]
+  sweep.run(_config(num_examples=3), curves, measured)
+  want = _answers(measured)
+  (path,) = _files(measured, '*sequence_mean*')
+  damage(path, measured / 'traces' / f'{path.name}.gz')
+  capsys.readouterr()
+  assert _count_decoded(_config(num_examples=3), curves, measured) == []
+  assert _answers(measured) == want
+  if damage is not _drop_traces:
+    assert 'it is made again.' in capsys.readouterr().err
+
+
+def test_points_are_shards_of_the_examples(workdir, measured):
+  config, curves = _config(shard_size=2), [_CURVES[0], _CURVES[3]]
+  sweep.run(config, curves, measured)
+  names = [path.name.rsplit('-', 2)[1] for path in _files(measured, '*v3*')]
+  assert names == ['0', '2', '4']
+  whole = _answers(workdir)
+  parts = _answers(measured)
+  assert len(parts) == 5 * 4
+  assert all(whole[key] == value for key, value in parts.items())
+  frame = pd.read_csv(measured / 'summary.csv')
+  assert frame.n.tolist() == [5] * 4
+
+
+def test_more_examples_leave_the_first_shards_alone(measured):
+  curves = [_CURVES[0]]
+  sweep.run(_config(shard_size=2, num_examples=4), curves, measured)
+  before = {p.name: p.stat().st_mtime_ns for p in _files(measured, '*')}
+  (measured / 'config.json').unlink()
+  sweep.run(_config(shard_size=2, num_examples=5), curves, measured)
+  after = {p.name: p.stat().st_mtime_ns for p in _files(measured, '*')}
+  assert len(after) == 3
+  assert before.items() <= after.items()
+
+
+def test_points_of_other_code_are_put_aside(measured, capsys, monkeypatch):
+  sweep.run(_config(), _CURVES[:1], measured)
+  (old,) = _files(measured, '*')
+  monkeypatch.setattr(worker, 'code_version', lambda: 'another')
+  sweep.run(_config(), _CURVES[:1], measured)
+  said = capsys.readouterr().err
+  assert '1 points of other weights, data, code or versions lie in' in said
+  (new,) = _files(measured, '*')
+  assert new.name != old.name
+  assert (measured / 'stale/records' / old.name).exists()
+
+
+@pytest.mark.parametrize('what', ['weights', 'device', 'seed', 'lenience'])
+def test_whatever_can_change_a_result_names_another_point(what):
+  config = _config().to_dict()
+  curve, facts = _CURVES[3], {'verifier': 'a', 'device': 'cpu'}
+  tasks = {'numerals': TASKS['numerals']}
+  examples = {'numerals': list(TASKS['numerals'].load(num_examples=3))}
+
+  def name():
+    (point,) = plan.points(config, [curve], tasks, examples, facts)
+    return point.name
+
+  before = name()
+  assert name() == before
+  config |= dict(num_examples=99, shard_size=7)
+  assert name() == before
+  if what == 'weights':
+    facts['verifier'] = 'b'
+  elif what == 'device':
+    facts['device'] = 'gpu'
+  elif what == 'seed':
+    config['seed'] = 1
+  else:
+    curve = dataclasses.replace(curve, leniences=(-1.0, 0.5, 0.9))
+  assert name() != before
+
+
+def test_a_changed_weight_changes_the_fingerprint():
+  params = {'a': np.arange(6.0).reshape(2, 3), 'b': np.zeros(2, np.float16)}
+  before = worker.fingerprint(params)
+  assert worker.fingerprint(params) == before
+  for change in (
+    {'a': params['a'].reshape(3, 2)},
+    {'a': params['a'][::-1]},
+    {'a': np.nextafter(params['a'], 9)},
+    {'b': np.array([0, -0.0], np.float16)},
+  ):
+    assert worker.fingerprint(params | change) != before
+
+
+def test_two_runs_at_once_are_refused(measured):
+  files = workdirs.Workdir(measured)
+  with files.held():
+    code = (
+      'import pathlib, sys\nfrom experiments import workdirs\n'
+      'with workdirs.Workdir(pathlib.Path(sys.argv[1])).held(): pass'
+    )
+    done = subprocess.run(
+      [sys.executable, '-c', code, measured],
+      capture_output=True,
+      text=True,
+      cwd=_ROOT,
+    )
+    said = done.stderr.strip().split('\n')[-1]
+    assert re.search(r'workdir: process \d+ on .* is at work in .*; wait', said)
+  with files.held():
+    pass
+
+
+def test_examples_that_cannot_be_answered_are_failures(measured, monkeypatch):
+  task = TASKS['numerals']
+  examples = list(task.load(num_examples=3))
+  long = dataclasses.replace(examples[1], prompt=examples[1].prompt * 99)
+
+  def load(**options):
+    return iter([examples[0], long, examples[2]])
+
+  def score(answer, reference):
+    if reference == examples[2].reference:
+      raise ZeroDivisionError('nothing')
+    return task.score(answer, reference)
+
+  odd = dataclasses.replace(task, load=load, score=score)
+  monkeypatch.setitem(TASKS, 'numerals', odd)
+  config = _config(cache_length=256, num_examples=3)
+  sweep.run(config, [*_CURVES[:2], _CURVES[7]], measured)
+  frame = pd.read_csv(measured / 'summary.csv')
+  assert (frame.n == 1).all()
+  assert (frame.failed == 2).all()
+  for record, trace in _made(measured):
+    metrics.check_counts(record, trace)
+    if record.id == long.id:
+      assert re.search('its .* tokens .* do not fit', record.failure)
+    elif record.id == examples[2].id:
+      assert record.failure == 'score: ZeroDivisionError: nothing'
+    else:
+      assert record.failure is None
+  assert (measured / 'report/index.html').exists()
+
+
+def test_ctrl_c_finishes_a_point_and_says_how_to_go_on(measured, capsys):
+  # The first is heard in the midst of a point, as its answers come in.
+  real = worker.Worker.decode
+
+  def decode(self, task, curve, examples, on_answer):
+    os.kill(os.getpid(), signal.SIGINT)
+    return real(self, task, curve, examples, on_answer)
+
+  before = signal.getsignal(signal.SIGINT)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(worker.Worker, 'decode', decode)
+    with pytest.raises(cli.StoppedError, match='1 of 2 points are done'):
+      sweep.run(_config(num_examples=2), _CURVES[:2], measured)
+  assert signal.getsignal(signal.SIGINT) is before
+  assert 'once more stops' in capsys.readouterr().err
+  assert len(_files(measured, '*')) == 1
+  decoded = _count_decoded(_config(num_examples=2), _CURVES[:2], measured)
+  assert decoded == ['drafter_only']
 
 
 def test_another_runs_workdir_is_refused_by_field(workdir):
@@ -370,19 +597,19 @@ def test_a_config_says_which_examples_of_a_set():
   config.task = ml_collections.ConfigDict(
     dict(path=path, shots=0, max_new_tokens=7)
   )
-  (task,) = sweep.tasks_of(config).values()
+  (task,) = plan.tasks_of(config).values()
   assert task.max_new_tokens == 7
-  examples, data = sweep.load_examples(config, task)
+  examples, data = plan.load_examples(config, task)
   assert examples == list(task.load(num_examples=1, path=path, shots=0))
   assert data['shots'] == 0
   assert set(data['files']) == {'cnn_dailymail.jsonl'}
   assert data['scorer'].startswith('rouge-score:')
   # A config may be silent.
   config.task = ml_collections.ConfigDict(dict(path=path))
-  (task,) = sweep.tasks_of(config).values()
+  (task,) = plan.tasks_of(config).values()
   assert task.max_new_tokens == TASKS['cnn_dailymail'].max_new_tokens
-  assert sweep.load_examples(config, task)[1]['shots'] == 1
-  assert sweep.load_examples(_config(), TASKS['numerals'])[1] == {}
+  assert plan.load_examples(config, task)[1]['shots'] == 1
+  assert plan.load_examples(_config(), TASKS['numerals'])[1] == {}
 
 
 def test_a_task_without_a_metric_has_no_quality(measured):

@@ -1,17 +1,19 @@
 """The page of a run: reads what lies in its workdir, loads no model.
 
-A workdir holds `records/*.jsonl`, `summary.csv`, `costs.json` and, for the
-page's first line, `config.json`; the page goes to `report/index.html`.
+A workdir holds `records`, `traces` and `examples`, `summary.csv`, `costs.json`
+and, for the page's first line, `config.json`; the page goes to
+`report/index.html`.
 """
 
 import io
+import itertools
 import json
 import pathlib
 
 import pandas as pd
 
 from cascades import metrics, records
-from cascades.report import page
+from cascades.report import examples, page
 
 __all__ = ['write_report']
 
@@ -69,10 +71,12 @@ def write_report(workdir: str | pathlib.Path) -> pathlib.Path:
   workdir = pathlib.Path(workdir)
   if not workdir.is_dir():
     raise ValueError(f'workdir: there is no folder {workdir}; {_REMEDY}')
-  lines = records.read_all(workdir)
+  points = records.read_points(workdir)
   frame = _summary(workdir / 'summary.csv')
   costs = metrics.Costs.from_json(_read(workdir / 'costs.json'))
   config = _config(workdir / 'config.json')
   path = workdir / 'report' / 'index.html'
-  records.write_text(path, page.render(frame, lines, costs, config))
+  chosen = examples.choose(list(itertools.chain(*points.values())))
+  shown = examples.look_up(workdir, points, chosen)
+  records.write_text(path, page.render(frame, shown, costs, config))
   return path

@@ -15,7 +15,6 @@ import pandas as pd
 
 from cascades import metrics
 from cascades.metrics import Costs
-from cascades.records import Record
 from cascades.report import examples, plots, styles, tables
 
 _GUIDES = {
@@ -436,7 +435,7 @@ it.</p>
 
 def render(
   frame: pd.DataFrame,
-  records: Sequence[Record],
+  shown: Sequence[examples.Shown],
   costs: Costs,
   config: Mapping[str, object],
 ) -> str:
@@ -444,7 +443,7 @@ def render(
 
   Args:
     frame: The summary.
-    records: From which the examples are chosen.
+    shown: Answers that are shown, token by token.
     costs: Measured unit costs.
     config: The run's settings; may be empty.
   """
@@ -452,8 +451,9 @@ def render(
   table = styles.styles(
     dict(zip(styles.BASELINES, styles.BASELINES, strict=True))
     | dict(zip(frame.variant, frame.method, strict=True))
-    | {r.variant: r.method for r in records}
+    | {s.record.variant: s.record.method for s in shown}
   )
+  several = frame.gamma[frame.gamma > 0].nunique() > 1
   name = str(config.get('name') or 'Speculative cascades')
   parts = '\n'.join(
     _part(cut, table, f'p{i}') for i, cut in enumerate(_cuts(frame))
@@ -473,7 +473,7 @@ def render(
 </header>
 <main>
 {parts}
-{examples.section(records, table)}
+{examples.section(shown, table, several)}
 </main>
 {_footer(config, costs)}
 <script>{_JS}</script>
