@@ -26,6 +26,12 @@ _CONFIG = config_flags.DEFINE_config_file(
 _WORKDIR = flags.DEFINE_string(
   'workdir', None, 'Where results go; by default runs/<name of the config>.'
 )
+_LAUNCHER = flags.DEFINE_string(
+  'launcher',
+  'local',
+  "Who decodes: local, this process; ray, the cluster that the config's field"
+  ' ray names, or one on this machine.',
+)
 _QUIET = flags.DEFINE_bool(
   'quiet', False, 'For logs: no progress, and only the last lines.'
 )
@@ -45,7 +51,7 @@ def main() -> None:
   workdir = pathlib.Path(
     _WORKDIR.value or plan.default_workdir(path, bool(config.get('tiny')))
   )
-  run(config, chosen, workdir, quiet=_QUIET.value)
+  run(config, chosen, workdir, _LAUNCHER.value, _QUIET.value)
 
 
 class Interrupt:
@@ -99,8 +105,6 @@ def run(
     ValueError: Something cannot be run; says what to do.
     cli.StoppedError: Ctrl-C ended it.
   """
-  import jax
-
   from cascades import pairing
   from experiments import launchers, workdirs, worker
 
@@ -111,13 +115,18 @@ def run(
     if config[name] < 1:
       raise ValueError(f'{name}: {config[name]} will not do; give 1 or more.')
   plan.check(chosen, config.temperature, config.get('tree_size'))
-  worker.make_mesh(config)
+  if launcher not in launchers.LAUNCHERS:
+    raise ValueError(
+      f'launcher: no launcher {launcher!r}; there are'
+      f' {", ".join(launchers.LAUNCHERS)}.'
+    )
   loaded = {
     name: plan.load_examples(config, task) for name, task in tasks.items()
   }
-  if jax.process_index():
-    # Every host decodes the same; the first one's results are the results.
-    workdir = workdir / f'host-{jax.process_index()}'
+  if launcher == 'local':
+    # Elsewhere the devices are not this process's, and it had better let them.
+    worker.make_mesh(config)
+    workdir = workdir / worker.host_folder()
   cli.make_folder(workdir)
   chosen = plan.with_models_alone(
     chosen
@@ -135,6 +144,7 @@ def run(
     stack.enter_context(files.held())
     files.claim(_settings(config, chosen, loaded))
     team = launchers.LAUNCHERS[launcher](config, chosen, tasks, say)
+    stack.callback(team.close)
     facts = team.facts()
     examples = {name: found for name, (found, _) in loaded.items()}
     points = plan.points(config.to_dict(), chosen, tasks, examples, facts)

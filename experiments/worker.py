@@ -8,7 +8,7 @@ import hashlib
 import math
 import pathlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -98,6 +98,13 @@ def make_mesh(config):
   return sharding.make_mesh(*plan.mesh_of(config))
 
 
+def host_folder() -> str:
+  """Where in a workdir this process writes: hosts all decode the same, and the
+  first one's results are the results."""
+  index = jax.process_index()
+  return f'host-{index}' if index else ''
+
+
 class Worker:
   """Decodes points of a sweep.
 
@@ -106,13 +113,15 @@ class Worker:
     usage: What its points took together.
   """
 
-  def __init__(self, config, curves: Sequence[plan.Curve], longest_answer: int):
+  def __init__(
+    self, config, curves: Sequence[plan.Curve], tasks: Mapping[str, Any]
+  ):
     """Loads the pair.
 
     Args:
       config: Of the sweep.
       curves: Of the sweep.
-      longest_answer: Most tokens of an answer of any of its tasks.
+      tasks: Of the sweep, by name.
 
     Raises:
       ValueError: The pair is absent, does not fit or does not go together.
@@ -130,7 +139,7 @@ class Worker:
       checkpoints.describe(config.drafter, dtype) if self._is_model else None,
       batch_size=config.batch_size,
       # Prompts are not known yet; what they take is looked at once more.
-      cache_length=longest_answer,
+      cache_length=max(task.max_new_tokens for task in tasks.values()),
       gamma=max(
         decoding.tree_tokens(*block, self._tree_size) for block in self._blocks
       ),

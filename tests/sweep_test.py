@@ -439,13 +439,16 @@ def test_whatever_can_change_a_result_names_another_point(what):
 
 
 def test_a_changed_weight_changes_the_fingerprint():
-  params = {'a': np.arange(6.0).reshape(2, 3), 'b': np.zeros(2, np.float16)}
+  params = {
+    'a': np.arange(6, dtype=np.float32).reshape(2, 3),
+    'b': np.zeros(2, np.float16),
+  }
   before = worker.fingerprint(params)
   assert worker.fingerprint(params) == before
   for change in (
     {'a': params['a'].reshape(3, 2)},
     {'a': params['a'][::-1]},
-    {'a': np.nextafter(params['a'], 9)},
+    {'a': np.nextafter(params['a'], np.float32(9))},
     {'b': np.array([0, -0.0], np.float16)},
   ):
     assert worker.fingerprint(params | change) != before

@@ -1,0 +1,114 @@
+"""Sweeps on a real Ray cluster of two workers."""
+
+import os
+import pathlib
+import signal
+import threading
+import time
+
+import pytest
+import sweep_test
+
+from experiments import launchers, plan, sweep
+
+ray = pytest.importorskip('ray', reason="pip install 'cascades[ray]'")
+
+_CURVES = [
+  plan.Curve('verifier_only', ()),
+  plan.Curve('drafter_only', ()),
+  plan.Curve('token_v3', (-1.0, 1.0), 2),
+  plan.Curve('sequence_mean', (0.05,)),
+]
+
+
+def _config(**fields):
+  return sweep_test._config(
+    num_examples=4, shard_size=2, ray=dict(cpus=1, retries=3), **fields
+  )
+
+
+@pytest.fixture(scope='module')
+def cluster():
+  environment = launchers._environment()
+  # Two workers with a thread each; the CPU's own number may be another.
+  ray.init(
+    num_cpus=2,
+    include_dashboard=False,
+    log_to_driver=False,
+    runtime_env={'env_vars': environment},
+  )
+  yield
+  ray.shutdown()
+
+
+@pytest.fixture(scope='module')
+def local(tmp_path_factory):
+  path = tmp_path_factory.mktemp('runs') / 'local'
+  sweep.run(_config(), _CURVES, path)
+  return path
+
+
+def _busy() -> list[int]:
+  """Processes of the cluster that are at work."""
+  found = []
+  for process in pathlib.Path('/proc').glob('[0-9]*'):
+    try:
+      name = (process / 'cmdline').read_bytes()
+    except OSError:
+      continue
+    if name.startswith(b'ray::_on_worker'):
+      found.append(int(process.name))
+  return found
+
+
+def test_a_lost_worker_changes_nothing(cluster, local, tmp_path):
+  there, killed = tmp_path / 'ray', []
+
+  def kill():
+    # Once something is done, something else is being done.
+    while not killed:
+      if any(there.glob('records/*.jsonl')) and (busy := _busy()):
+        os.kill(busy[0], signal.SIGKILL)
+        killed.append(busy[0])
+      time.sleep(0.01)
+
+  killer = threading.Thread(target=kill, daemon=True)
+  killer.start()
+  sweep.run(_config(), _CURVES, there, launcher='ray')
+  killer.join(timeout=1)
+  assert killed
+  names = [
+    {path.name for path in (run / 'records').iterdir()}
+    for run in (local, there)
+  ]
+  # Eight points: two shards of four curves. A name is of all that matters.
+  assert names[0] == names[1]
+  assert len(names[0]) == 8
+  assert sweep_test._answers(there) == sweep_test._answers(local)
+  assert (there / 'report/index.html').exists()
+
+
+@pytest.mark.parametrize(
+  ('said', 'message'),
+  [
+    ({'cpus': 99}, 'a point takes 99 CPUs and 0 GPUs, and the cluster has 2'),
+    ({'gpus': 1}, 'and 1 GPUs, and the cluster has 2 and 0'),
+    ({'cpu': 1}, 'ray: there is no field cpu; there are address, cpus'),
+  ],
+)
+def test_what_the_cluster_has_not_is_refused(cluster, tmp_path, said, message):
+  config = sweep_test._config(ray=said)
+  with pytest.raises(ValueError, match=message):
+    sweep.run(config, _CURVES, tmp_path / 'w', launcher='ray')
+
+
+def test_mistakes_of_the_pair_are_said_as_here(cluster, tmp_path):
+  config = _config(cache_length=32)
+  config.verifier = 'tiny-verifer'
+  with pytest.raises(ValueError, match="did you mean 'tiny-verifier'"):
+    sweep.run(config, _CURVES, tmp_path / 'w', launcher='ray')
+
+
+def test_other_launchers_are_refused_by_name(tmp_path):
+  with pytest.raises(ValueError, match="no launcher 'slurm'; there are local"):
+    sweep.run(_config(), _CURVES, tmp_path / 'w', launcher='slurm')
