@@ -20,7 +20,6 @@ from cascades import (
   checkpoints,
   costs,
   decoding,
-  load_model,
   memory,
   methods,
   metrics,
@@ -146,7 +145,7 @@ class Worker:
       allocated=False,
       mesh=plan.mesh_of(config),
     )
-    self._verifier = load_model(config.verifier, dtype, mesh)
+    self._verifier = checkpoints.load_model(config.verifier, dtype, mesh)
     self._drafter = pairing.load_drafter(config.drafter, dtype, mesh)
     # Whatever does not go together is refused here.
     if config.get('chat', False):
