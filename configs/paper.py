@@ -112,6 +112,11 @@ def setting(pair: str, task: str):
     c.cache_length = 8192
     # Devices that split the rows, and that split the parameters.
     c.mesh = (1, 1)
+    # Examples of a point, which is what a killed run loses at most.
+    c.shard_size = 128
+    # With --launcher=ray: where the cluster is ('' is this machine), what a
+    # point takes, and how often one whose worker is lost is tried again.
+    c.ray = dict(address='', cpus=8, gpus=1, retries=3)
     # Of the examples and of the sampling.
     c.seed = 0
     # The same with the bundled pair on four examples, without worked ones: a

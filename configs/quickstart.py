@@ -41,6 +41,11 @@ def get_config() -> ml_collections.ConfigDict:
   c.batch_size = 64
   # Devices that split the rows, and that split the parameters.
   c.mesh = (1, 1)
+  # Examples of a point, which is what a killed run loses at most.
+  c.shard_size = 256
+  # With --launcher=ray: where the cluster is ('' is this machine), what a point
+  # takes, and how often one whose worker is lost is tried again.
+  c.ray = dict(address='', cpus=1, gpus=0, retries=3)
   # Of the examples and of the sampling.
   c.seed = 0
   return c
