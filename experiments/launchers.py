@@ -8,7 +8,7 @@ with `facts`, `costs` and `decode`, and name it in LAUNCHERS.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from cascades import batching, metrics
+from cascades import batching, metrics, records
 from experiments import plan
 
 # A point, and the examples that it is of.
@@ -43,6 +43,14 @@ class Launcher(Protocol):
       on_answer: Is called for each answer, as soon as it is known.
       stopped: Whether to begin no further point.
     """
+
+  def views(
+    self,
+    curve: plan.Curve,
+    lenience: float,
+    answers: Sequence[tuple[str, str, records.Trace]],
+  ) -> list[records.View]:
+    """As `worker.Worker.views`, of one of them."""
 
 
 class Local:
@@ -86,6 +94,9 @@ class Local:
           f'memory: {before} rows at a time were too many for'
           f' {point.curve.name}; going on with {after}.'
         )
+
+  def views(self, curve, lenience, answers):
+    return self._worker.views(curve, lenience, answers)
 
 
 LAUNCHERS = {'local': Local}
