@@ -32,6 +32,7 @@ from cascades import (
   pairing,
   sampler,
   sampling,
+  sharding,
 )
 from cascades.verification.single import AT_ONCE, of_token
 
@@ -235,7 +236,7 @@ def _read_rows(decoder, target, requests, length, asked_length, say):
     asked[i, : len(continuation)] = continuation
     # What follows a token is said after reading it.
     starts[i] = len(context) - 1
-  said = jax.device_get(
+  said = sharding.fetch(
     _read(
       target.params,
       tokens,
