@@ -210,8 +210,10 @@ def section(
 <p class="guide">Long runs of drafted tokens are where time is saved; each
 residual token is a place where the verifier, or the rule that speaks for it,
 disagreed. These are the first examples of each task, not picked. Rest the
-pointer on a token, or go through an answer with the arrow keys, to see what
-both models said of it.</p>
+pointer on a token, or go through an answer with the arrow keys, to see how
+likely it was to drafter (q), verifier (p) and method (π). Both answers of a
+prompt play in modelled time; a draft is outlined until the verifier has read
+it.</p>
 {tokens.legend(alone)}
 {articles}
 </section>"""
