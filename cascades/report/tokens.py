@@ -220,7 +220,6 @@ def legend(alone: bool) -> str:
 
 CSS = """
 .t { border-radius: 3px; padding: .1em 0; margin-right: 1px;
-  border-bottom: 2px solid transparent;
   box-decoration-break: clone; -webkit-box-decoration-break: clone }
 .draft { background: var(--draft) }
 .residual { background: var(--residual);
