@@ -228,6 +228,19 @@ class Costs:
     return costs
 
 
+def modelled_s(r: Record, costs: Costs) -> tuple[float, float]:
+  """Modelled seconds of an answer: of the drafter's calls, the verifier's.
+
+  Raises:
+    ValueError: `costs` has no entry for its gamma.
+  """
+  drafted = _drafted_per_call(r)
+  return (
+    r.drafter_calls * costs.drafter(r.drafts),
+    costs.verifier_s(r.verifier_calls, r.verifier_tokens, drafted),
+  )
+
+
 def relative_latency(records: Sequence[Record], costs: Costs) -> float:
   """Modelled time per emitted token, the verifier alone being 1.
 
@@ -242,11 +255,7 @@ def relative_latency(records: Sequence[Record], costs: Costs) -> float:
   Raises:
     ValueError: `costs` has no entry for a record's gamma.
   """
-  seconds = sum(
-    costs.verifier_s(r.verifier_calls, r.verifier_tokens, _drafted_per_call(r))
-    + r.drafter_calls * costs.drafter(r.drafts)
-    for r in records
-  )
+  seconds = sum(sum(modelled_s(r, costs)) for r in records)
   return _ratio(seconds / costs.verifier_token_s, _emitted(records))
 
 

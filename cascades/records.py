@@ -6,6 +6,7 @@ options, temperature). In a workdir lie, one JSON object a line,
   examples/TASK.jsonl     what was asked: an `Example` each
   records/POINT.jsonl     what came of it: a `Record` each
   traces/POINT.jsonl.gz   how, token by token: a `Trace` for each record
+  views/TASK.jsonl        what was thought of it: a `View` of a few of them
 
 A file is written under another name and renamed when it is whole, so what is
 there can be trusted; traces before their records. Numbers that JSON cannot
@@ -15,6 +16,7 @@ Counts follow one rule: tokens after an end-of-sequence token, and the prompt,
 are counted nowhere.
 """
 
+import contextlib
 import dataclasses
 import functools
 import gzip
@@ -232,6 +234,51 @@ class Record(_Line):
     return self.verification, self.gate, self.bonus_from, self.drafts
 
 
+# Most tokens of an answer that a view has something to say of.
+VIEWED = 512
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class View(_Line):
+  """What models and method say of each token of an answer, for people.
+
+  Attributes:
+    point: Name of the point that the answer is of: of its file.
+    lenience: At which of the point's leniences; nan where it has none.
+    id: The example's.
+    q: How likely each token was to the drafter, as it samples; of the first
+      `VIEWED` tokens, and so the rest.
+    p: How likely to the verifier, likewise.
+    pi: How likely it was to be emitted there.
+    deferred: 1 for each where the rule defers the token itself, else 0; None
+      where the method has no deferral rule. Of a token that was kept it is
+      what the trace says; there, that of a rejection is about the draft.
+    drafter: The drafter's likeliest token at each place, as text.
+    verifier: The verifier's.
+  """
+
+  point: str
+  lenience: float
+  id: str
+  q: list[float]
+  p: list[float]
+  pi: list[float]
+  deferred: list[int] | None
+  drafter: list[str]
+  verifier: list[str]
+
+  @property
+  def key(self) -> tuple:
+    """Which answer it is of."""
+    return view_key(self.point, self.lenience, self.id)
+
+
+def view_key(point: str, lenience: float, example: str) -> tuple:
+  """Which answer a view is of; see `View`."""
+  # nan is not equal to itself; None is.
+  return point, None if math.isnan(lenience) else lenience, example
+
+
 def failure(reason: str, **told) -> tuple[Record, Trace]:
   """What is kept of an example that has no answer.
 
@@ -359,3 +406,12 @@ def read_examples(workdir: str | pathlib.Path) -> dict[str, dict[str, Example]]:
     path.stem: {example.id: example for example in read(path, Example)}
     for path in paths
   }
+
+
+def read_views(workdir: str | pathlib.Path) -> dict[tuple, View]:
+  """What is there of views, by their key; a damaged file is as good as none."""
+  found = {}
+  for path in sorted(pathlib.Path(workdir).glob('views/*.jsonl')):
+    with contextlib.suppress(ValueError):
+      found |= {view.key: view for view in read(path, View)}
+  return found

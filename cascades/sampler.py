@@ -471,7 +471,7 @@ class Sampler:
     for value in leniences:
       _number('lenience', value, -math.inf, math.inf)
     max_new_tokens = _whole('max_new_tokens', max_new_tokens, 1)
-    ids = [self._encode(prompt, chat) for prompt in prompts]
+    ids = [self.encode(prompt, chat) for prompt in prompts]
     for number, prompt in enumerate(ids):
       self._check_room(f'prompt {number}', len(prompt), max_new_tokens)
     engine, ending = self._engine(
@@ -533,7 +533,7 @@ class Sampler:
         )
       before = last_state.row
       read = before.tokens[0, : int(before.length[0])].tolist()
-    ids = self._encode(prompt, chat, read)
+    ids = self.encode(prompt, chat, read)
     self._check_room('prompt', len(read) + len(ids), max_new_tokens)
     self._check_memory(1, len(read) + len(ids), max_new_tokens)
     self.usage = batching.Usage()
@@ -617,7 +617,7 @@ class Sampler:
   ) -> str | None:
     """Why a prompt cannot be answered, in a sentence; None where it can."""
     try:
-      length = len(self._encode(prompt, chat))
+      length = len(self.encode(prompt, chat))
       self._check_room('prompt', length, max_new_tokens)
     except ValueError as error:
       return str(error)
@@ -643,8 +643,8 @@ class Sampler:
       mesh=(1, 1) if self._mesh is None else self._mesh.devices.shape,
     )
 
-  def _encode(
-    self, prompt: str, chat: bool, read: Sequence[int] = ()
+  def encode(
+    self, prompt: str, chat: bool = False, read: Sequence[int] = ()
   ) -> list[int]:
     """The ids of a prompt that comes after what was read before."""
     if not isinstance(prompt, str):

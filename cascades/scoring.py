@@ -9,18 +9,20 @@ before it,
 That is what `Sampler.sample` draws from: a method's law is that of every token,
 whatever block it stands in and however it is verified, unless the drafter or
 the bonus token says otherwise; those are refused.
+
+The same pass shows what both models and the method say of each token: `look`.
 """
 
 import collections
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from cascades import (
   batching,
@@ -30,8 +32,9 @@ from cascades import (
   pairing,
   sampler,
   sampling,
+  sharding,
 )
-from cascades.verification.single import AT_ONCE
+from cascades.verification.single import AT_ONCE, of_token
 
 
 class Score(NamedTuple):
@@ -45,6 +48,26 @@ class Score(NamedTuple):
 
   logprob: float
   greedy: bool
+
+
+class Look(NamedTuple):
+  """What is said of one token, after those before it.
+
+  Attributes:
+    q: How likely it is to the drafter, as it samples.
+    p: How likely it is to the verifier, likewise.
+    pi: How likely it is in the method's law.
+    deferred: Whether the rule defers it to the verifier; 0 without a rule.
+    drafter: The drafter's likeliest token.
+    verifier: The verifier's likeliest token.
+  """
+
+  q: float
+  p: float
+  pi: float
+  deferred: bool
+  drafter: int
+  verifier: int
 
 
 class _Target(NamedTuple):
@@ -80,9 +103,20 @@ def _target(decoder: sampler.Sampler) -> _Target:
     )
   if not method.needs_bonus_draft:
     return _Target((verifier.model,), (verifier.params,), method)
-  equipped = pairing.equip(verifier, decoder.drafter)
+  return _of_both(decoder)
+
+
+def is_language_model(equipped: drafters.Equipped) -> bool:
+  """Whether what drafts says of any text how likely each token is."""
   kinds = drafters.ModelDrafter, drafters.SelfDrafter
-  if not isinstance(equipped.drafter, kinds):
+  return isinstance(equipped.drafter, kinds)
+
+
+def _of_both(decoder: sampler.Sampler) -> _Target:
+  """The method's law, of both models whether it needs them or not."""
+  verifier = decoder.verifier
+  equipped = pairing.equip(verifier, decoder.drafter)
+  if not is_language_model(equipped):
     raise ValueError(
       f'drafter: {type(equipped.drafter).__name__} is no language model, so'
       ' that the target of a given text is not known; take a model, or the'
@@ -93,7 +127,7 @@ def _target(decoder: sampler.Sampler) -> _Target:
     # Where it stops changes how much is drafted, and no law.
     params, _ = params
   models = verifier.model, equipped.drafter.model
-  return _Target(models, (verifier.params, params), method)
+  return _Target(models, (verifier.params, params), decoder.method)
 
 
 def score(
@@ -118,6 +152,59 @@ def score(
   """
   target = _target(decoder)
   alike = collections.defaultdict(list)
+  for i, sizes in enumerate(_sizes(decoder, requests)):
+    alike[sizes].append(i)
+  scores = [Score(-math.inf, False)] * len(requests)
+  for sizes, indices in alike.items():
+    for first in range(0, len(indices), decoder.batch_size):
+      some = indices[first : first + decoder.batch_size]
+      rows = [requests[i] for i in some]
+      found = _read_rows(decoder, target, rows, *sizes, _log_law)
+      for i, (logprobs, likeliest) in zip(some, found, strict=True):
+        logprob = logprobs.sum(dtype=np.float64)
+        scores[i] = Score(float(logprob), bool(likeliest.all()))
+  return scores
+
+
+def look(
+  decoder: sampler.Sampler,
+  requests: Sequence[tuple[Sequence[int], Sequence[int]]],
+) -> list[list[Look]]:
+  """What both models and the method say of each token of continuations.
+
+  Made for the few answers that somebody looks at: they are all padded to one
+  size, so that it is compiled once.
+
+  Args:
+    decoder: As for `score`; its drafter is looked at whatever the law needs.
+    requests: As for `score`.
+
+  Returns:
+    For each a `Look` per token.
+
+  Raises:
+    ValueError: The drafter is no language model, or a request does not fit.
+  """
+  target = _of_both(decoder)
+  # The length, and what is asked about.
+  size = [max(sizes) for sizes in zip(*_sizes(decoder, requests), strict=True)]
+  looks = []
+  for first in range(0, len(requests), decoder.batch_size):
+    rows = requests[first : first + decoder.batch_size]
+    looks += _read_rows(decoder, target, rows, *size, _look)
+  return [
+    [Look(*each) for each in zip(*(x.tolist() for x in found), strict=True)]
+    for found in looks
+  ]
+
+
+def _sizes(decoder, requests) -> list[tuple[int, int]]:
+  """What each request is padded to: read, and asked about.
+
+  Raises:
+    ValueError: One does not fit.
+  """
+  sizes = []
   for i, (context, continuation) in enumerate(requests):
     length = len(context) + len(continuation)
     if not context:
@@ -131,20 +218,14 @@ def score(
         f' {decoder.cache_length}; shorten it or raise cache_length.'
       )
     # The last token is asked about, and not read.
-    sizes = batching.bucket(length - 1), batching.bucket(len(continuation), 8)
-    alike[sizes].append(i)
-  scores = [Score(-math.inf, False)] * len(requests)
-  for sizes, indices in alike.items():
-    for first in range(0, len(indices), decoder.batch_size):
-      some = indices[first : first + decoder.batch_size]
-      found = _score_rows(decoder, target, [requests[i] for i in some], *sizes)
-      for i, one in zip(some, found, strict=True):
-        scores[i] = one
-  return scores
+    sizes.append(
+      (batching.bucket(length - 1), batching.bucket(len(continuation), 8))
+    )
+  return sizes
 
 
-def _score_rows(decoder, target, requests, length, asked_length):
-  """Requests of one size, in one pass."""
+def _read_rows(decoder, target, requests, length, asked_length, say):
+  """What is said of requests of one size, in one pass; see `_read`."""
   rows = batching.width(len(requests), decoder.batch_size)
   tokens = np.zeros((rows, length), np.int32)
   asked = np.zeros((rows, asked_length), np.int32)
@@ -155,7 +236,7 @@ def _score_rows(decoder, target, requests, length, asked_length):
     asked[i, : len(continuation)] = continuation
     # What follows a token is said after reading it.
     starts[i] = len(context) - 1
-  logprobs, likeliest = jax.device_get(
+  said = sharding.fetch(
     _read(
       target.params,
       tokens,
@@ -170,18 +251,34 @@ def _score_rows(decoder, target, requests, length, asked_length):
       models=target.models,
       method=target.method,
       gate=decoder.scheme.gate,
+      say=say,
     )
   )
   return [
-    Score(
-      float(logprobs[i, : len(continuation)].sum(dtype=np.float64)),
-      bool(likeliest[i, : len(continuation)].all()),
-    )
+    tuple(x[i, : len(continuation)] for x in said)
     for i, (_, continuation) in enumerate(requests)
   ]
 
 
-@functools.partial(jax.jit, static_argnames=('models', 'method', 'gate'))
+def _log_law(method, d, lenience, token):
+  """For `score`: the logarithm of the law at a token, and whether it peaks."""
+  pi = method.law(d, lenience)
+  return jnp.log(pi[token]), pi[token] >= pi.max()
+
+
+def _look(method, d, lenience, token):
+  """For `look`: the fields of a `Look`."""
+  return Look(
+    q=d.q[token],
+    p=d.p[token],
+    pi=method.law(d, lenience)[token],
+    deferred=of_token(method.rule, d, lenience, token) > 0,
+    drafter=d.q.argmax(),
+    verifier=d.p.argmax(),
+  )
+
+
+@functools.partial(jax.jit, static_argnames=('models', 'method', 'gate', 'say'))
 def _read(
   params: tuple[PyTree, ...],
   tokens: Int[Array, 'B L'],
@@ -193,8 +290,9 @@ def _read(
   models: tuple[Any, ...],
   method: methods.Method,
   gate: str,
-) -> tuple[Float[Array, 'B N'], Bool[Array, 'B N']]:
-  """The logarithm of the law at the tokens asked about, and its peaks.
+  say: Callable[..., tuple[Array, ...]],
+) -> tuple[Array, ...]:
+  """What is said of the tokens that are asked about, each [B, N].
 
   Args:
     params: Of each model.
@@ -206,6 +304,7 @@ def _read(
     models: The verifier, and the drafter if the law looks at it.
     method: Has the law.
     gate: What the rule sees; see `verification.Scheme`.
+    say: (method, distributions, lenience, token) -> what is said of the token.
   """
   zero = jnp.zeros((), jnp.int32)
 
@@ -232,8 +331,7 @@ def _read(
       d = decoding.distributions(logits[-1], logits[0], how)
       if gate == 'processed':
         d = d._replace(q_gate=d.q, p_gate=d.p)
-      pi = method.law(d, lenience)
-      return jnp.log(pi[token]), pi[token] >= pi.max()
+      return say(method, d, lenience, token)
 
     at_once = max(1, AT_ONCE // models[0].vocab_size)
     return jax.lax.map(

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from cascades import batching, metrics
+from cascades import batching, metrics, records
 from experiments import plan
 
 # A point, and the examples that it is of.
@@ -46,6 +46,14 @@ class Launcher(Protocol):
       on_answer: Is called for each answer, as soon as it is known.
       stopped: Whether to begin no further point.
     """
+
+  def views(
+    self,
+    curve: plan.Curve,
+    lenience: float,
+    answers: Sequence[tuple[str, str, records.Trace]],
+  ) -> list[records.View]:
+    """As `worker.Worker.views`, of one of them."""
 
   def close(self) -> None:
     """Gives back what it took."""
@@ -86,6 +94,9 @@ class Local:
         self._worker.decode(task, point.curve, examples, on_answer),
       )
       _say_if_narrower(self._say, point, before, self._worker.batch_size)
+
+  def views(self, curve, lenience, answers):
+    return self._worker.views(curve, lenience, answers)
 
   def close(self) -> None:
     pass
@@ -223,6 +234,9 @@ class Ray:
         yield point, found
         _say_if_narrower(self._say, point, before, after)
 
+  def views(self, curve, lenience, answers):
+    return self._result(self._call('views', curve, lenience, tuple(answers)))
+
   def close(self) -> None:
     if self._own:
       self._ray.shutdown()
@@ -258,6 +272,8 @@ def _on_worker(key: str, pair, what: str, *args) -> tuple[dict, Any]:
     return facts, None
   if what == 'costs':
     return facts, one.costs()
+  if what == 'views':
+    return facts, one.views(*args)
   task, curve, examples = args
   before, one.usage = one.batch_size, batching.Usage()
   made = one.decode(tasks[task], curve, examples)

@@ -172,6 +172,8 @@ def run(
         f'stopped: {done} of {len(points)} points are done; the same command'
         ' goes on from there.'
       )
+    bar.set_description('looking at what is shown')
+    _look(files, points, team, say)
   _report(files, points, costs, team.usage)
 
 
@@ -266,6 +268,36 @@ def _decode(
     bar.update(answers(point))
     show()
   return len(made)
+
+
+def _look(files, points, team, say: Callable[[str], None]) -> None:
+  """Makes the views of what the page shows, as far as they are not there."""
+  import jax
+
+  from cascades import records
+  from cascades.report import examples
+
+  curves = {point.name: point.curve for point in points}
+  shown = examples.find(files.path, records.read_points(files.path))
+  missing: dict[tuple, list] = {}
+  for each in examples.every(shown):
+    if each.record.gamma and each.view is None:
+      key = curves[each.point], each.record.point[1:]
+      missing.setdefault(key, []).append(each)
+  found = []
+  for (curve, _), alike in missing.items():
+    asked = [(s.point, s.example.prompt, s.trace) for s in alike]
+    try:
+      found += team.views(curve, alike[0].record.lenience, asked)
+    except jax.errors.JaxRuntimeError as error:
+      if 'RESOURCE_EXHAUSTED' not in str(error):
+        raise
+      say('memory: too little to say how likely the tokens shown were.')
+  views = {view.key: view for view in found}
+  for task in {s.record.task for s in examples.every(shown)} if views else ():
+    of_task = [s for s in examples.every(shown) if s.record.task == task]
+    kept = [s.view or views.get(s.key) for s in of_task]
+    files.keep_views(task, [view for view in kept if view is not None])
 
 
 def _report(files, points, costs, usage) -> None:

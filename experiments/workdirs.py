@@ -3,9 +3,10 @@
   config.json        the resolved config, and its curves
   provenance.json    for each start: command, commit, versions, device, data
   costs.json         unit costs
-  examples/          see `cascades.records`, and so the next two
+  examples/          see `cascades.records`, and so the next three
   records/           a file for each point that is done, under the point's name
   traces/
+  views/
   stale/             points of other weights, data, code or versions
   summary.csv, report/
 
@@ -166,6 +167,10 @@ class Workdir:
     path, traces = self._paths(point)
     records.write(traces, [trace for _, trace in made])
     records.write(path, [record for record, _ in made])
+
+  def keep_views(self, task: str, views: Sequence[records.View]) -> None:
+    """Writes what is said of the answers of a task that are shown."""
+    records.write(self.path / f'views/{task}.jsonl', views)
 
   def records(self, points: Sequence[plan.Point]) -> Iterator[records.Record]:
     """The records of points that are done, in their order."""

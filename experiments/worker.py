@@ -26,6 +26,7 @@ from cascades import (
   pairing,
   records,
   sampler,
+  scoring,
   sharding,
   turns,
 )
@@ -36,8 +37,12 @@ from experiments import cli, plan
 # verifier would answer just where its draws are as unlucky as the drafter's.
 _DRAFTER_SEED = 1_000_000
 
+_BONUS = records.SOURCES.index('bonus')
+
 # What comes of an example.
 Made = tuple[records.Record, records.Trace]
+# An answer that is to be viewed: its point's name, what was asked, its tokens.
+Viewed = tuple[str, str, records.Trace]
 
 
 class CompileClock:
@@ -172,6 +177,27 @@ class Worker:
       self._verifier, drafter, self._blocks, tree_size=self._tree_size
     )
 
+  def _decoder(self, curve: plan.Curve, verifier, drafter, **options):
+    """The sampler of a curve; options win over those of the sweep."""
+    config = self._config
+    options = dict(batch_size=self.batch_size) | options
+    return sampler.Sampler(
+      verifier,
+      drafter,
+      method=curve.method,
+      gamma=curve.gamma,
+      temperature=config.temperature,
+      cache_length=config.get('cache_length', 4096),
+      mesh=plan.mesh_of(config),
+      verification=curve.verification,
+      gate=curve.gate,
+      bonus=curve.bonus,
+      drafts=curve.drafts,
+      tree_size=self._tree_size if curve.drafts > 1 else None,
+      **(plan.drafting(config) if curve.gamma else {}),
+      **options,
+    )
+
   def decode(
     self,
     task,
@@ -199,22 +225,7 @@ class Worker:
     if curve.method == 'drafter_only':
       verifier, drafter = drafter, None
       seed += _DRAFTER_SEED
-    decoder = sampler.Sampler(
-      verifier,
-      drafter,
-      method=curve.method,
-      gamma=curve.gamma,
-      temperature=config.temperature,
-      batch_size=self.batch_size,
-      cache_length=config.get('cache_length', 4096),
-      mesh=plan.mesh_of(config),
-      verification=curve.verification,
-      gate=curve.gate,
-      bonus=curve.bonus,
-      drafts=curve.drafts,
-      tree_size=self._tree_size if curve.drafts > 1 else None,
-      **(plan.drafting(config) if curve.gamma else {}),
-    )
+    decoder = self._decoder(curve, verifier, drafter)
     chat = config.get('chat', False)
     refused = {
       example.id: reason
@@ -268,6 +279,71 @@ class Worker:
         share = wall * answer.counts['verifier_calls'] / blocks
         made.append(_made(task, curve, example, answer, share, told))
     return made
+
+  def views(
+    self, curve: plan.Curve, lenience: float, answers: Sequence[Viewed]
+  ) -> list[records.View]:
+    """What is said of each token of a few answers of a curve.
+
+    Args:
+      curve: Decoded them, with gamma > 0.
+      lenience: At which of its leniences.
+      answers: Of any tasks.
+
+    Returns:
+      A view of each; none where the drafter says nothing of a given text.
+    """
+    if not (curve.gamma and scoring.is_language_model(self._equipped)):
+      return []
+    # A row at a time fits wherever a batch did.
+    decoder = self._decoder(
+      curve,
+      self._verifier,
+      self._drafter,
+      lenience=0.0 if math.isnan(lenience) else lenience,
+      batch_size=1,
+    )
+    chat = self._config.get('chat', False)
+    looks = scoring.look(
+      decoder,
+      [
+        (decoder.encode(prompt, chat), trace.tokens[: records.VIEWED])
+        for _, prompt, trace in answers
+      ],
+    )
+    tokenizer = self._verifier.tokenizer
+    has_rule = decoder.method.rule is not None
+    views = []
+    for (point, _, trace), said in zip(answers, looks, strict=True):
+      # The bonus need not follow the law.
+      own = curve.bonus == 'verifier'
+      bonus = [own and s == _BONUS for s in trace.sources[: len(said)]]
+      pi = [x.p if b else x.pi for x, b in zip(said, bonus, strict=True)]
+      views.append(
+        records.View(
+          point=point,
+          lenience=lenience,
+          id=trace.id,
+          q=_rounded(x.q for x in said),
+          p=_rounded(x.p for x in said),
+          pi=_rounded(pi),
+          deferred=[int(x.deferred) for x in said] if has_rule else None,
+          drafter=[_name(tokenizer, x.drafter) for x in said],
+          verifier=[_name(tokenizer, x.verifier) for x in said],
+        )
+      )
+    return views
+
+
+def _rounded(probabilities: Iterable[float]) -> list[float]:
+  """As many digits as people look at."""
+  return [float(f'{x:.4g}') for x in probabilities]
+
+
+def _name(tokenizer, token: int) -> str:
+  """A token's text; the name of one that has none of its own."""
+  (text,) = tokenizer.pieces([token])
+  return tokenizer.piece(token) if text in ('', '\ufffd') else text
 
 
 def _made(task, curve, example, answer, wall_s: float, told) -> Made:

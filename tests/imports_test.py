@@ -85,6 +85,7 @@ _MAY_IMPORT = {
     'pairing',
     'sampler',
     'sampling',
+    'sharding',
     'verification',
   },
   'lm_eval': {'sampler', 'scoring', 'tokenizers'},

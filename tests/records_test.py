@@ -70,6 +70,29 @@ def test_no_lenience_survives_a_line():
   assert math.isnan(back.lenience)
 
 
+def test_a_view_is_found_by_what_it_is_of(tmp_path):
+  view = records.View(
+    point='sums-opt',
+    lenience=math.nan,
+    id='0',
+    q=[0.5],
+    p=[1.0],
+    pi=[0.75],
+    deferred=None,
+    drafter=['\n'],
+    verifier=['☃'],
+  )
+  other = dataclasses.replace(view, lenience=0.5, deferred=[1])
+  path = tmp_path / 'views' / 'sums.jsonl'
+  records.write(path, [view, other])
+  found = records.read_views(tmp_path)
+  assert found[records.view_key('sums-opt', math.nan, '0')].verifier == ['☃']
+  assert found[records.view_key('sums-opt', 0.5, '0')] == other
+  assert len(found) == 2
+  path.write_bytes(path.read_bytes()[:-1])
+  assert records.read_views(tmp_path) == {}
+
+
 def test_points_without_lenience_are_one_point():
   line = at(math.nan).to_json()
   one, two = (records.Record.from_json(line) for _ in range(2))

@@ -234,6 +234,31 @@ def test_examples_are_of_a_middling_lenience_and_of_every_task():
   assert examples.choose(make_records(methods=['verifier_only'])) == []
 
 
+def test_beside_an_answer_stands_the_strict_one_or_the_verifiers_own():
+  lines = make_records(['sums'])
+  shown = next(r for r in lines if (r.method, r.lenience) == ('opt', 0.0))
+  alone = examples.beside(lines, shown)
+  assert (alone.method, alone.id) == ('verifier_only', shown.id)
+  failed = dataclasses.replace(alone, failure='too long')
+  assert examples.beside([shown, failed], shown) is None
+  strict = [
+    make_record('sums', 'speed', lenience, int(shown.id), **changes)
+    for lenience, changes in (
+      (0.5, {}),
+      (0.0, {'verification': 'block'}),
+      (0.0, {'temperature': 0.5}),
+      (0.0, {'gamma': 4}),
+      (0.0, {}),
+    )
+  ]
+  assert examples.beside(lines + strict[:3], shown) is alone
+  assert examples.beside(lines + strict[:4], shown) is strict[3]
+  assert examples.beside(lines + strict, shown) is strict[4]
+  # Nothing stands beside itself.
+  assert examples.beside(lines + strict, strict[4]) is strict[3]
+  assert examples.beside([shown, strict[4]], strict[4]) is None
+
+
 def test_the_same_files_give_the_same_page(workdir, page):
   assert read_page(workdir) == page
 

@@ -184,3 +184,46 @@ def test_a_text_needs_something_to_begin_after():
   decoder = sampler.Sampler(*_pair())
   with pytest.raises(ValueError, match='request 1: its context is empty'):
     scoring.score(decoder, [([1], [2]), ([], [2])])
+
+
+@pytest.mark.parametrize('gate', ['raw', 'processed'])
+def test_a_look_is_what_models_rule_and_law_say_of_each_token(gate):
+  verifier, drafter = _pair()
+  how = sampling.Processing(temperature=0.7)
+  table = testing.table_distributions(
+    verifier.params, drafter.params, how, gate
+  )
+  method = methods.METHODS['token_v2']
+  decoder = sampler.Sampler(
+    *_pair(), method=method, lenience=0.3, temperature=0.7, gate=gate
+  )
+  text = (0, 3, 1, 1, 2)
+  shorter, said = scoring.look(decoder, [(_PROMPT, text[:2]), (_PROMPT, text)])
+  assert [look.drafter for look in shorter] == [x.drafter for x in said[:2]]
+  for i, (token, look) in enumerate(zip(text, said, strict=True)):
+    before = np.array([*_PROMPT, *text[:i]])
+    at = _MODEL.context(before, np.arange(len(before)))
+    d = jax.tree.map(lambda x, at=at: x[at], table)
+    assert look.q == pytest.approx(float(d.q[token]), abs=1e-6)
+    assert look.p == pytest.approx(float(d.p[token]), abs=1e-6)
+    law = method.law(d, 0.3)
+    assert look.pi == pytest.approx(float(law[token]), abs=1e-6)
+    assert look.deferred == bool(method.rule(d, 0.3)[token])
+    assert (look.drafter, look.verifier) == (d.q.argmax(), d.p.argmax())
+  assert {look.deferred for look in said} == {True, False}
+
+
+def test_a_look_needs_no_rule_and_a_drafter_at_any_lenience():
+  # Strict, so that a score would not look at what drafts; greedy likewise.
+  options = dict(method='speed', lenience=0.0, temperature=0)
+  (said,) = scoring.look(
+    sampler.Sampler(*_pair(), **options), [(_PROMPT, (0, 1, 2, 3))]
+  )
+  for look, token in zip(said, range(4), strict=True):
+    assert not look.deferred
+    assert look.q == float(look.drafter == token)
+    assert look.pi == look.p == float(look.verifier == token)
+  ngram = sampler.Sampler(_pair()[0], 'ngram', **options)
+  with pytest.raises(ValueError, match='is no language model'):
+    scoring.look(ngram, [(_PROMPT, (0,))])
+  assert scoring.look(sampler.Sampler(*_pair(), **options), []) == []

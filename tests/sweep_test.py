@@ -23,8 +23,10 @@ from cascades import (
   memory,
   metrics,
   records,
+  report,
   tokenizers,
 )
+from cascades.report import examples
 from cascades.tasks import TASKS
 from experiments import cli, plan, sweep, workdirs, worker
 from experiments.plan import Curve
@@ -276,6 +278,12 @@ def test_any_drafter_can_be_swept(tmp_path, capsys):
   assert set(costs.drafts_s) == {3}
   for record in records.read_all(tmp_path / 'own'):
     metrics.check_counts(record)
+  # Layers of the verifier's say how likely a given text is; n-grams do not.
+  assert list((tmp_path / 'own/views').iterdir())
+  (tmp_path / 'copy').mkdir()
+  config = _config(drafter='ngram', num_examples=1)
+  sweep.run(config, [Curve('speed', (0.0,), 5)], tmp_path / 'copy')
+  assert not (tmp_path / 'copy/views').exists()
 
 
 def test_the_report_stands_beside_the_records(workdir):
@@ -303,6 +311,45 @@ def test_the_report_stands_beside_the_records(workdir):
   assert start['seed'] == 0
   assert start['data']['numerals']['examples'] == 5
   assert {'command', 'commit', 'dirty', 'device', 'code'} <= set(start)
+
+
+def test_what_is_shown_was_looked_at(workdir, monkeypatch):
+  shown = examples.find(workdir, records.read_points(workdir))
+  every = examples.every(shown)
+  assert [s.record.variant for s in every] == ['token_v3', 'speed'] * 5
+  for s in every:
+    logprobs = np.log(s.view.p)
+    np.testing.assert_allclose(logprobs, s.trace.logprobs, atol=2e-3)
+    assert len(s.view.drafter) == len(s.trace.tokens)
+    if s.record.lenience == 0:
+      assert (s.view.deferred, s.view.pi) == (None, s.view.p)
+      continue
+    drafts = [i for i, source in enumerate(s.trace.sources) if source == 1]
+    assert drafts
+    for i in drafts:
+      # What was kept is the token itself.
+      assert s.view.deferred[i] == s.trace.deferred[i]
+  page = (workdir / 'report/index.html').read_text()
+  assert page.count('data-said=') == sum(s.record.emitted for s in every)
+  # Whoever goes on does not look again.
+  monkeypatch.setattr(worker.Worker, 'views', None)
+  sweep.run(_config(), _CURVES, workdir)
+  again = examples.find(workdir, records.read_points(workdir))
+  assert again == shown
+
+
+def test_damaged_views_are_made_again_and_no_page_needs_them(measured):
+  curves = [Curve('token_v3', (0.5,), 4)]
+  config = _config(num_examples=1)
+  sweep.run(config, curves, measured)
+  (path,) = (measured / 'views').iterdir()
+  whole = path.read_bytes()
+  path.write_bytes(whole[:-9])
+  assert 'data-said=' not in report.write_report(measured).read_text()
+  assert _count_decoded(config, curves, measured) == []
+  assert path.read_bytes() == whole
+  path.unlink()
+  assert 'data-said=' not in report.write_report(measured).read_text()
 
 
 def _answers(workdir):

@@ -1,12 +1,11 @@
 """The page of a run: reads what lies in its workdir, loads no model.
 
 A workdir holds `records`, `traces` and `examples`, `summary.csv`, `costs.json`
-and, for the page's first line, `config.json`; the page goes to
-`report/index.html`.
+and, for the page's first line, `config.json`; with `views`, the page also says
+how likely tokens were. It goes to `report/index.html`.
 """
 
 import io
-import itertools
 import json
 import pathlib
 
@@ -76,7 +75,6 @@ def write_report(workdir: str | pathlib.Path) -> pathlib.Path:
   costs = metrics.Costs.from_json(_read(workdir / 'costs.json'))
   config = _config(workdir / 'config.json')
   path = workdir / 'report' / 'index.html'
-  chosen = examples.choose(list(itertools.chain(*points.values())))
-  shown = examples.look_up(workdir, points, chosen)
+  shown = examples.find(workdir, points)
   records.write_text(path, page.render(frame, shown, costs, config))
   return path

@@ -1,4 +1,4 @@
-"""Example answers, each token coloured by where it came from."""
+"""Example answers: the same prompt by two methods, token by token."""
 
 import dataclasses
 import html
@@ -7,18 +7,10 @@ import math
 import pathlib
 from collections.abc import Mapping, Sequence
 
+from cascades import metrics
 from cascades import records as records_lib
-from cascades.records import Example, Record, Trace
-from cascades.report import plots, styles
-
-# Source -> (what the legend calls it, what it means).
-SOURCES = {
-  'draft': ('drafted and kept', 'the drafter wrote it, verification kept it'),
-  'residual': ("verifier's residual", 'sampled after a draft was turned down'),
-  'bonus': ('bonus', 'sampled after a whole block was kept'),
-}
-# What is shown for characters that cannot be seen.
-_VISIBLE = {'\n': '↵\n', '\t': '⇥\t', '\r': '␍'}
+from cascades.records import Example, Record, Trace, View
+from cascades.report import plots, styles, tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,33 +21,59 @@ class Shown:
     record: What came of it.
     trace: Its tokens.
     example: What was asked.
+    point: Name of the point that it is of.
+    view: What was said of its tokens; None where nobody looked.
+    beside: What another method answered.
   """
 
   record: Record
   trace: Trace
   example: Example
+  point: str
+  view: View | None = None
+  beside: 'Shown | None' = None
+
+  @property
+  def key(self) -> tuple:
+    """Of its view."""
+    return records_lib.view_key(self.point, self.record.lenience, self.trace.id)
 
 
-def look_up(
-  workdir: pathlib.Path,
-  points: Mapping[str, Sequence[Record]],
-  chosen: Sequence[Record],
+def find(
+  workdir: pathlib.Path, points: Mapping[str, Sequence[Record]]
 ) -> list[Shown]:
-  """Records with their traces and examples, of which only these are read.
+  """The answers that a page shows, each with what stands beside it.
 
   Args:
-    workdir: Where they lie.
+    workdir: Where traces, examples and views lie; only these are read.
     points: From `records.read_points`.
-    chosen: Some of these records.
   """
-  asked, found = records_lib.read_examples(workdir), {}
-  wanted = {id(record) for record in chosen}
+  every = list(itertools.chain(*points.values()))
+  chosen = choose(every)
+  others = [beside(every, record) for record in chosen]
+  wanted = {id(r) for r in (*chosen, *others)}
+  asked, views = records_lib.read_examples(workdir), None
+  found: dict[int, Shown] = {}
   for name, lines in points.items():
     places = [i for i, line in enumerate(lines) if id(line) in wanted]
-    if places:
-      traces = records_lib.read_traces(workdir, name)
-      found |= {id(lines[i]): traces[i] for i in places}
-  return [Shown(r, found[id(r)], asked[r.task][r.id]) for r in chosen]
+    if not places:
+      continue
+    traces = records_lib.read_traces(workdir, name)
+    views = records_lib.read_views(workdir) if views is None else views
+    for i in places:
+      r = lines[i]
+      shown = Shown(r, traces[i], asked[r.task][r.id], name)
+      view = views.get(shown.key)
+      found[id(r)] = dataclasses.replace(shown, view=view)
+  return [
+    dataclasses.replace(found[id(r)], beside=found.get(id(other)))
+    for r, other in zip(chosen, others, strict=True)
+  ]
+
+
+def every(shown: Sequence[Shown]) -> list[Shown]:
+  """What is shown, and what stands beside it."""
+  return [each for s in shown for each in (s, s.beside) if each is not None]
 
 
 def choose(records: Sequence[Record], count: int = 5) -> list[Record]:
@@ -83,27 +101,23 @@ def choose(records: Sequence[Record], count: int = 5) -> list[Record]:
   return [r for r in turns if r is not None][:count]
 
 
-def _token(trace: Trace, index: int) -> str:
-  source = records_lib.SOURCES[trace.sources[index]]
-  name = SOURCES.get(source, (source, ''))[0]
-  piece = trace.pieces[index]
-  # The end of a sequence has no text of its own.
-  last = index == len(trace.tokens) - 1
-  text = html.escape(piece or ('[end]' if last else '∅'))
-  for character, visible in _VISIBLE.items():
-    text = text.replace(character, visible)
-  title = html.escape(f'{name}, token {trace.tokens[index]}')
-  return f'<span class="t {source}" title="{title}">{text}</span>'
+def beside(records: Sequence[Record], record: Record) -> Record | None:
+  """What strict speculative decoding, or the verifier alone, made of a prompt.
 
-
-def legend() -> str:
-  """What the colours mean."""
-  entries = ''.join(
-    f'<span title="{html.escape(meaning)}">'
-    f'<span class="t {source}">{html.escape(name)}</span></span>'
-    for source, (name, meaning) in SOURCES.items()
-  )
-  return f'<p class="sources">{entries}</p>'
+  Strict decoding at the same gamma if the run has it; None if it has neither.
+  """
+  same = record.task, record.id, record.temperature
+  others = [
+    r
+    for r in records
+    if (r.task, r.id, r.temperature) == same
+    and r.failure is None
+    and r.point != record.point
+  ]
+  strict = [r for r in others if r.variant == 'speed' and r.lenience == 0]
+  strict.sort(key=lambda r: abs(r.gamma - record.gamma))
+  alone = [r for r in others if r.method == styles.VERIFIER]
+  return next(iter(strict + alone), None)
 
 
 def _verdict(quality: float) -> str:
@@ -117,48 +131,89 @@ def _verdict(quality: float) -> str:
   return f'<span>quality {styles.number(quality)}</span>'
 
 
-def _example(shown: Shown, style: styles.Style, gamma: bool) -> str:
-  record, trace = shown.record, shown.trace
-  tokens = ''.join(_token(trace, i) for i in range(len(trace.tokens)))
+def _lane(
+  shown: Shown,
+  style: styles.Style,
+  gamma: bool,
+  costs: metrics.Costs,
+  end: float,
+) -> str:
+  record = shown.record
+  place = styles.place(record.lenience, record.gamma if gamma else 0)
+  name = style.label
+  if record.gamma:
+    name = f'{name}, {place}'
+    per_block = record.emitted / max(1, record.verifier_calls)
+    counts = (
+      f'{record.emitted} tokens in {record.verifier_calls} verifier calls'
+      f' ({styles.number(per_block, 1)} per call)'
+    )
+  else:
+    counts = f'{record.emitted} tokens, a verifier call each'
+  answer = tokens.answer(record, shown.trace, shown.view, costs, name, end)
+  return f"""<div class="lane">
+<header>{_verdict(record.quality)}
+<span>{plots.marker(style)} {html.escape(name)}</span>
+<span>{counts}</span></header>
+{answer}
+</div>"""
+
+
+def _example(
+  shown: Shown,
+  table: Mapping[str, styles.Style],
+  gamma: bool,
+  costs: metrics.Costs,
+) -> str:
+  record = shown.record
   # Some tasks name themselves in their ids.
   own = record.id.startswith(record.task)
   name = record.id if own else f'{record.task} {record.id}'
-  place = styles.place(record.lenience, record.gamma if gamma else 0)
   reference = shown.example.reference
   if not isinstance(reference, str):
     reference = '\n'.join(reference)
-  per_block = record.emitted / max(1, record.verifier_calls)
+  end = max(tokens.duration(s.record, costs) for s in every([shown]))
+  lanes = '\n'.join(
+    _lane(s, table[s.record.variant], gamma, costs, end) for s in every([shown])
+  )
   return f"""<article class="example">
-<header>{_verdict(record.quality)}
-<span>{html.escape(name)}</span>
-<span>{plots.marker(style)} {html.escape(style.label)},
-{place}</span>
-<span>{record.emitted} tokens in {record.verifier_calls} verifier calls
-({styles.number(per_block, 1)} per call)</span></header>
+<header><span>{html.escape(name)}</span></header>
 <dl><dt>Prompt</dt><dd class="text">{html.escape(shown.example.prompt)}</dd>
-<dt>Answer</dt><dd class="text tokens">{tokens}</dd>
 <dt>Reference</dt><dd class="text">{html.escape(reference)}</dd></dl>
+{tokens.CONTROLS}
+<div class="lanes">
+{lanes}
+</div>
 </article>"""
 
 
 def section(
-  shown: Sequence[Shown], table: Mapping[str, styles.Style], gamma: bool
+  shown: Sequence[Shown],
+  table: Mapping[str, styles.Style],
+  gamma: bool,
+  costs: metrics.Costs,
 ) -> str:
   """Examples with their legend; empty if there are none.
 
   Args:
-    shown: From `look_up`.
+    shown: From `find`.
     table: Styles by variant.
     gamma: Whether points differ in gamma, so that it is named.
+    costs: Measured unit costs.
   """
   if not shown:
     return ''
-  shown = '\n'.join(_example(s, table[s.record.variant], gamma) for s in shown)
+  alone = any(not s.record.gamma for s in every(shown))
+  articles = '\n'.join(_example(s, table, gamma, costs) for s in shown)
   return f"""<section>
 <h2>Who wrote what</h2>
 <p class="guide">Long runs of drafted tokens are where time is saved; each
 residual token is a place where the verifier, or the rule that speaks for it,
-disagreed. These are the first examples of each task, not picked.</p>
-{legend()}
-{shown}
+disagreed. These are the first examples of each task, not picked. Rest the
+pointer on a token, or go through an answer with the arrow keys, to see how
+likely it was to drafter (q), verifier (p) and method (π). Both answers of a
+prompt play in modelled time; a draft is outlined until the verifier has read
+it.</p>
+{tokens.legend(alone)}
+{articles}
 </section>"""

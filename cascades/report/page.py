@@ -1,8 +1,8 @@
 """The page itself: one HTML file that needs nothing else, not even a network.
 
 Plots are inline SVG and take their colours from the style sheet, which has a
-light and a dark set; the only script sorts tables and lifts out the curve
-that the pointer rests on, and nothing is hidden without it.
+light and a dark set; the only script sorts tables, lifts out the curve that the
+pointer rests on and plays answers, and nothing is hidden without it.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ import pandas as pd
 
 from cascades import metrics
 from cascades.metrics import Costs
-from cascades.report import examples, plots, styles, tables
+from cascades.report import examples, plots, styles, tables, tokens
 
 _GUIDES = {
   'relative_latency': (
@@ -148,16 +148,6 @@ dt { color: var(--soft); font-size: .875rem }
 dd { margin: 0; min-width: 0 }
 .text { white-space: pre-wrap; overflow-wrap: anywhere; font: .875rem/1.75
   ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace }
-.t { border-radius: 3px; padding: .1em 0; margin-right: 1px;
-  box-decoration-break: clone; -webkit-box-decoration-break: clone }
-.draft { background: var(--draft) }
-.residual { background: var(--residual);
-  border-bottom: 2px solid var(--residual-line) }
-.bonus { background: var(--bonus);
-  border-bottom: 2px dotted var(--bonus-line) }
-.sources { display: flex; flex-wrap: wrap; gap: .4rem 1.2rem;
-  font-size: .92rem }
-.sources .t { padding: .15em .5em }
 .settings { font-size: .875rem }
 .settings th, .settings td { text-align: left; vertical-align: top;
   padding: .15rem 1rem .15rem 0; font-weight: 400; overflow-wrap: anywhere }
@@ -451,7 +441,7 @@ def render(
   table = styles.styles(
     dict(zip(styles.BASELINES, styles.BASELINES, strict=True))
     | dict(zip(frame.variant, frame.method, strict=True))
-    | {s.record.variant: s.record.method for s in shown}
+    | {s.record.variant: s.record.method for s in examples.every(shown)}
   )
   several = frame.gamma[frame.gamma > 0].nunique() > 1
   name = str(config.get('name') or 'Speculative cascades')
@@ -464,7 +454,7 @@ def render(
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{html.escape(name)}: quality and latency</title>
-<style>{_css(table)}</style>
+<style>{_css(table)}{tokens.CSS}</style>
 </head>
 <body>
 <header>
@@ -473,10 +463,10 @@ def render(
 </header>
 <main>
 {parts}
-{examples.section(shown, table, several)}
+{examples.section(shown, table, several, costs)}
 </main>
 {_footer(config, costs)}
-<script>{_JS}</script>
+<script>{_JS}{tokens.JS}</script>
 </body>
 </html>
 """

@@ -1,0 +1,151 @@
+"""Tests of an answer's tokens on the page: blocks, clocks and titles."""
+
+import dataclasses
+import html
+import re
+
+import pytest
+import report_test
+
+from cascades import metrics, records
+from cascades.report import tokens
+
+_COSTS = report_test.COSTS
+_DRAFT, _RESIDUAL, _BONUS = 1, 2, 3
+
+
+def _trace(sources, **changes):
+  n = len(sources)
+  fields = dict(
+    id='0',
+    tokens=list(range(n)),
+    pieces=[f' {i}' for i in range(n)],
+    sources=list(sources),
+    deferred=[0] * n,
+    logprobs=[0.0] * n,
+  )
+  return records.Trace(**fields | changes)
+
+
+def _record(trace, method='opt', **changes):
+  counts = dict(emitted=len(trace.tokens))
+  return report_test.make_record('sums', method, 0.5, 0, **counts | changes)
+
+
+def _view(trace, **changes):
+  n = len(trace.tokens)
+  fields = dict(
+    point='all',
+    lenience=0.5,
+    id='0',
+    q=[0.5] * n,
+    p=[0.25] * n,
+    pi=[0.75] * n,
+    deferred=[1] * n,
+    drafter=['a'] * n,
+    verifier=['a'] * n,
+  )
+  return records.View(**fields | changes)
+
+
+@pytest.mark.parametrize(
+  ('sources', 'sizes'),
+  [
+    ([], []),
+    ([_BONUS], [1]),
+    ([_DRAFT, _RESIDUAL, _RESIDUAL, _DRAFT, _DRAFT, _BONUS], [2, 1, 3]),
+    # It ended inside a block.
+    ([_DRAFT, _BONUS, _DRAFT], [2, 1]),
+    ([_DRAFT, _DRAFT], [2]),
+  ],
+)
+def test_a_block_is_drafts_and_what_ends_them(sources, sizes):
+  trace = _trace(sources)
+  found = tokens.blocks(_record(trace), trace)
+  assert list(map(len, found)) == sizes
+  assert [i for block in found for i in block] == list(range(len(sources)))
+
+
+def test_the_verifier_alone_has_a_block_for_each_token():
+  trace = _trace([_BONUS] * 3)
+  record = _record(trace, 'verifier_only')
+  assert list(map(len, tokens.blocks(record, trace))) == [1, 1, 1]
+  assert tokens.duration(record, _COSTS) == pytest.approx(0.030)
+
+
+def test_a_clock_ends_where_the_modelled_latency_says():
+  trace = _trace([_DRAFT, _RESIDUAL, _DRAFT, _DRAFT, _BONUS])
+  record = _record(trace)
+  seconds = tokens.duration(record, _COSTS)
+  # Two blocks: three calls of the drafter, and one that reads three tokens.
+  assert seconds == pytest.approx(2 * (3 * 0.001 + 0.012))
+  latency = metrics.relative_latency([record], _COSTS)
+  assert seconds / 5 / _COSTS.verifier_token_s == pytest.approx(latency)
+  text = tokens.answer(record, trace, None, _COSTS, 'x', seconds)
+  assert re.findall('data-from="(.*?)" data-to="(.*?)"', text) == [
+    ('0', '0.015'),
+    ('0.015', '0.03'),
+  ]
+  assert 'data-step="0.001"' in text
+
+
+def test_blocks_of_a_sequential_cascade_are_as_long_as_they_have_to_be():
+  trace = _trace([_DRAFT, _DRAFT, _DRAFT, _RESIDUAL, _RESIDUAL, _DRAFT])
+  record = _record(
+    trace,
+    verification='sequential',
+    verifier_calls=2,
+    verifier_tokens=5,
+    drafter_calls=6,
+  )
+  text = tokens.answer(record, trace, None, _COSTS, 'x', 1.0)
+  ends = [
+    float(end) for end in re.findall('data-from=.*? data-to="(.*?)"', text)
+  ]
+  steps = [b - a for a, b in zip([0.0, *ends], ends, strict=False)]
+  call = _COSTS.verifier_s(2, 5, 2) / 2
+  want = [4 * 0.001 + call, 0.001 + call, 0.001]
+  assert steps == pytest.approx(want, abs=1e-6)
+
+
+def _titles(trace, view, **changes):
+  record = _record(trace, **changes)
+  text = tokens.answer(record, trace, view, _COSTS, 'x', 1.0)
+  return [
+    html.unescape(t) for t in re.findall('title="(.*?)"', text, re.DOTALL)
+  ]
+
+
+def test_titles_say_what_is_known():
+  trace = _trace([_DRAFT, _RESIDUAL], deferred=[0, 1])
+  view = _view(trace, deferred=[0, 0], verifier=['a', 'b'], pi=[0.0, 2e-5])
+  assert _titles(trace, view) == [
+    'drafted and kept, token 0\nq 0.500 · p 0.250 · π 0.000\n'
+    'the rule keeps this token\nboth models would say “a”',
+    "verifier's residual, token 1\n"
+    f'q 0.500 · p 0.250 · π 2e{report_test.MINUS}5\n'
+    'the rule keeps this token\n'
+    'the rule deferred the draft turned down here\n'
+    'likeliest: drafter “a”, verifier “b”',
+  ]
+  # Without a rule nothing is deferred, and nothing said of it.
+  ruleless = dataclasses.replace(trace, deferred=None)
+  said = _titles(ruleless, dataclasses.replace(view, deferred=None))
+  assert not any('rule' in title for title in said)
+
+
+def test_of_a_long_answer_the_end_has_no_probabilities():
+  trace = _trace([_DRAFT] * 4)
+  view = _view(_trace([_DRAFT] * 3))
+  said = [title.count('\n') for title in _titles(trace, view)]
+  assert said == [3, 3, 3, 0]
+
+
+def test_no_text_of_a_model_is_markup():
+  trace = _trace([_DRAFT], pieces=['<b>"'])
+  view = _view(trace, drafter=['<i>\n'], verifier=['">'])
+  record = _record(trace)
+  text = tokens.answer(record, trace, view, _COSTS, '<u>"', 1.0)
+  report_test.Page(text)
+  assert not re.search('<[biu]>', text.replace('<i></i>', ''))
+  assert '“<i>↵”, verifier “">”' in _titles(trace, view)[0]
