@@ -338,11 +338,13 @@ def two_sided(frame: pd.DataFrame) -> pd.DataFrame:
     best_speedup). Where there is none, nan.
   """
   shown = _drafting(frame)
-  curves = shown[[*_CURVE, 'method', 'oracle']].drop_duplicates(_CURVE)
   parts = []
   for clock, speed in CLOCKS.items():
-    if not np.isfinite(shown[speed]).any():
+    # What cannot be compared has no place in the table.
+    known = shown[np.isfinite(shown[speed])]
+    if known.empty:
       continue
+    curves = known[[*_CURVE, 'method', 'oracle']].drop_duplicates(_CURVE)
     one = fastest_as_good(shown, clock)
     names = {speed: 'speedup'} | {f'{speed}_{e}': f'speedup_{e}' for e in _ENDS}
     one = one[[*_CURVE, 'lenience', 'gamma', *names]].rename(columns=names)
@@ -358,8 +360,9 @@ def two_sided(frame: pd.DataFrame) -> pd.DataFrame:
     part = curves.merge(one, 'left', on=_CURVE).merge(other, 'left', on=_CURVE)
     part.insert(0, 'clock', clock)
     parts.append(part)
-  columns = [*curves.columns, 'clock']
-  return pd.concat(parts) if parts else pd.DataFrame(columns=columns)
+  if not parts:
+    return pd.DataFrame(columns=['clock', *_CURVE, 'method', 'oracle'])
+  return pd.concat(parts, ignore_index=True)
 
 
 def _of(name: str) -> list[str]:

@@ -201,10 +201,12 @@ class Points:
     answers: A row per answer: point (a row of `points`), id, quality, emitted,
       ended, latency (modelled; the verifier's for a token being 1), wall_s,
       examined, accepted, and `score:NAME` where quality is made of sums.
+    places: Row of `points` by run and `Record.point`.
   """
 
   points: pd.DataFrame
   answers: pd.DataFrame
+  places: Mapping[tuple, int] = dataclasses.field(default_factory=dict)
 
 
 _COLUMNS = (
@@ -247,7 +249,7 @@ def gather(runs: Sequence[Run]) -> Points:
   if scores:
     frame = frame.join(pd.DataFrame(scores).set_index('row'))
   kept = pd.DataFrame(list(points.values())).drop(columns='place')
-  return Points(kept, frame)
+  return Points(kept, frame, {key: one['place'] for key, one in points.items()})
 
 
 def is_corpus(task: str) -> bool:
