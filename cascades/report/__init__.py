@@ -34,6 +34,7 @@ def write_report(
   workdir: str | pathlib.Path | Sequence[str | pathlib.Path],
   choice: Choice | None = None,
   allow: Sequence[str] = (),
+  figures: bool = True,
 ) -> pathlib.Path:
   """Writes `report/index.html` under a workdir, and what belongs to it.
 
@@ -42,6 +43,7 @@ def write_report(
       report goes to `report/with-...` of the first.
     choice: Margins, targets and how intervals are drawn.
     allow: Those of `SETTINGS` that may differ between several.
+    figures: Whether to write each figure of the page as files too.
 
   Returns:
     The path of the page.
@@ -82,7 +84,11 @@ def write_report(
   folder = paths[0] / 'report'
   if len(paths) > 1:
     folder /= '-'.join(['with', *names[1:]]).replace('/', '-')
-  _write(folder, asked, drawn, looks, note)
+  _write_tables(folder / 'tables', asked, looks, note)
+  if figures:
+    (folder / 'figures').mkdir(parents=True, exist_ok=True)
+    for drawing in drawn:
+      drawing.save(folder / 'figures')
   records.write_text(
     folder / 'report.json',
     json.dumps(
@@ -125,19 +131,11 @@ def _note(differing: Sequence[str]) -> str:
   return f'These runs differ in {", ".join(differing)}, which was allowed.'
 
 
-def _write(folder: pathlib.Path, asked, drawn, looks, note: str) -> None:
-  """Tables and figures as files."""
+def _write_tables(folder: pathlib.Path, asked, looks, note: str) -> None:
   for table in (t for question in asked for t in question.tables):
-    path = folder / 'tables' / table.name
+    path = folder / table.name
     records.write_text(path.with_suffix('.csv'), table.csv(note))
     if table.columns:
-      records.write_text(
-        path.with_suffix('.md'), tables.markdown(table, looks, note)
-      )
-      records.write_text(
-        path.with_suffix('.tex'), tables.latex(table, looks, note)
-      )
-  figures = folder / 'figures'
-  figures.mkdir(parents=True, exist_ok=True)
-  for drawing in drawn:
-    drawing.save(figures)
+      for suffix, text_of in (('.md', tables.markdown), ('.tex', tables.latex)):
+        text = text_of(table, looks, note)
+        records.write_text(path.with_suffix(suffix), text)

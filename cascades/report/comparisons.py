@@ -341,7 +341,7 @@ def two_sided(frame: pd.DataFrame) -> pd.DataFrame:
   parts = []
   for clock, speed in CLOCKS.items():
     # What cannot be compared has no place in the table.
-    known = shown[np.isfinite(shown[speed])]
+    known = shown[np.isfinite(shown[speed]) & np.isfinite(shown.difference)]
     if known.empty:
       continue
     curves = known[[*_CURVE, 'method', 'oracle']].drop_duplicates(_CURVE)

@@ -164,10 +164,10 @@ def frames(
     'by_answer': ['position', 'examined', 'deferred', 'rate'],
     'by_kind': ['kind', 'examined', 'deferred', 'rate'],
   }
-  found = {}
+  found, told = {}, points[keys].to_dict('index')
   for name, own in columns.items():
     rows = [
-      {'point': place} | points.loc[place, keys].to_dict() | row
+      {'point': place} | told[place] | row
       for place, one in sorted(counts.items())
       for row in getattr(one, name)()
     ]

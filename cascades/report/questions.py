@@ -23,7 +23,7 @@ from cascades.report.runs import Points
 from cascades.report.tables import Column, Table, texts, yes
 
 NO_VERIFIER = (
-  'No task has both the verifier alone and a method to compare with it.'
+  'No task has a quality, the verifier alone, and a method to compare with it.'
 )
 
 
@@ -95,6 +95,7 @@ class _Context:
     looks: Styles by variant.
     choice: Margins, targets and draws.
     head: Columns that tell where a row is from.
+    place: Columns that tell which point of its curve it is.
   """
 
   found: Points
@@ -102,6 +103,12 @@ class _Context:
   looks: Mapping[str, styles.Style]
   choice: Choice
   head: Sequence[Column]
+  place: Sequence[Column]
+
+  def placed(self, part: pd.DataFrame) -> pd.DataFrame:
+    """With what people are told of where on its curve a point is."""
+    shown = part.gamma if len(self.place) > 1 else 0 * part.gamma
+    return part.assign(place=list(map(styles.place, part.lenience, shown)))
 
   def tasks(self) -> list[tuple[str, pd.DataFrame]]:
     """Frames that are drawn apart, with what names them in files."""
@@ -128,12 +135,14 @@ def answer(
     choice: Margins, targets and draws.
   """
   frame = comparisons.compare(found, choice)
-  context = _Context(found, frame, looks, choice, _head(found.points))
+  several = frame.gamma[frame.gamma > 0].nunique() > 1
+  place = [LENIENCE, GAMMA] if several else [LENIENCE]
+  context = _Context(found, frame, looks, choice, _head(found.points), place)
   calibrated = calibration.calibrate(found, choice)
   return [
     _table(context),
     _front(context),
-    _gammas(context),
+    *([_gammas(context)] if several else []),
     _calibrated(context, calibrated),
     _tests(context, calibrated),
     _rejections(context),
@@ -159,11 +168,14 @@ def _table(context: _Context) -> Question:
   table = comparisons.two_sided(context.frame)
   columns = [
     *context.head,
-    LENIENCE,
-    GAMMA,
+    *context.place,
     SPEEDUP,
     Column('best_lenience', 'Best: lenience', styles.lenience, 'other side'),
-    Column('best_gamma', 'Gamma', _gamma, 'tokens drafted per block'),
+    *(
+      dataclasses.replace(GAMMA, field='best_gamma')
+      for column in context.place
+      if column is GAMMA
+    ),
     DIFFERENCE,
     Column('best_speedup', 'Speed-up', _digits(2), 'per token'),
   ]
@@ -193,14 +205,13 @@ def _front(context: _Context) -> Question:
   for name, part in context.tasks():
     own = best[best.index.isin(part.index)]
     if len(own):
-      place = list(map(styles.place, part.lenience, part.gamma))
-      part = part.assign(place=place)
+      part = context.placed(part)
       drawings.append(
         plots.front(
           part, part.loc[own.index], context.looks, name=f'pareto-{name}'
         )
       )
-  columns = [*context.head, LENIENCE, GAMMA, LATENCY, QUALITY, DIFFERENCE]
+  columns = [*context.head, *context.place, LATENCY, QUALITY, DIFFERENCE]
   return Question(
     'Which points no other beats',
     'Every other point of a task is both slower and no better than one on the'
@@ -335,8 +346,7 @@ def _tests(context: _Context, calibrated: pd.DataFrame) -> Question:
   table = comparisons.significance(other, chosen.tolist())
   columns = [
     *context.head,
-    LENIENCE,
-    GAMMA,
+    *context.place,
     Column('n', 'Examples', _count, 'answered by both'),
     Column('only_verifier', 'Verifier alone right', _count, 'method wrong'),
     Column('only_method', 'Method alone right', _count, 'verifier wrong'),
@@ -361,11 +371,8 @@ def _rejections(context: _Context) -> Question:
     task, temperature = part.iloc[0][comparisons.GROUP]
     own = lines[(lines.task == task) & (lines.temperature == temperature)]
     if len(own):
-      place = list(map(styles.place, part.lenience, part.gamma))
       drawings.append(
-        plots.fits(
-          part.assign(place=place), own, context.looks, name=f'fit-{name}'
-        )
+        plots.fits(context.placed(part), own, context.looks, name=f'fit-{name}')
       )
   # Lines are of all methods together.
   table = lines.assign(variant='')
@@ -373,7 +380,7 @@ def _rejections(context: _Context) -> Question:
     Column('task', 'Task', styles.words, 'what was asked'),
     *(c for c in context.head if c.field == 'temperature'),
     Column('batch_size', 'Batch', _gamma, 'rows decoded at a time'),
-    GAMMA,
+    *context.place[1:],
     Column('clock', 'Latency', texts, 'modelled, or on the clock'),
     Column('n', 'Points', _count, 'that the line goes through'),
     Column('slope', 'Slope', _digits(2), 'latency per rejection rate'),
@@ -398,8 +405,7 @@ def _lengths(context: _Context) -> Question:
   )
   columns = [
     *context.head,
-    LENIENCE,
-    GAMMA,
+    *context.place,
     Column('mean_output_tokens', 'Tokens', _digits(1), 'per answer'),
     Column('length', "By the verifier's", _digits(3), 'with its 95 % interval'),
     Column(
@@ -471,8 +477,7 @@ def _places(
   head = [c for c in context.head if c.field != 'batch_size']
   columns = [
     *head,
-    LENIENCE,
-    GAMMA,
+    *context.place,
     *(
       Column(name, name.capitalize(), _digits(3), 'deferred, of those examined')
       for name in positions.KINDS

@@ -71,6 +71,18 @@ def read(path: str | pathlib.Path) -> Run:
   lines = records.read_points(path)
   summary = _summary(path / 'summary.csv')
   starts = _object(path / 'provenance.json').get('starts') or [{}]
+  # Files are in the order of their names, a summary in that of the sweep.
+  order: dict[tuple, int] = {}
+  for key in zip(summary.task, metrics.variants(summary), strict=True):
+    order.setdefault(key, len(order))
+
+  def place(of_file: list[records.Record]) -> int:
+    last = len(order)
+    if not of_file:
+      return last
+    return order.get((of_file[0].task, of_file[0].variant), last)
+
+  lines = dict(sorted(lines.items(), key=lambda item: place(item[1])))
   return Run(
     path,
     _object(path / 'config.json'),

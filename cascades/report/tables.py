@@ -295,7 +295,8 @@ _LATEX = {
 
 
 def _latex(text: str) -> str:
-  return ''.join(_LATEX.get(c, c) for c in text)
+  # What is mathematics on both sides is one piece of it.
+  return ''.join(_LATEX.get(c, c) for c in text).replace('$$', '')
 
 
 def latex(
