@@ -167,7 +167,7 @@ dd { margin: 0; min-width: 0 }
 .sources .t { padding: .15em .5em }
 .question h3 { margin-top: 1.2rem; font-weight: 600 }
 .question .scroll { margin-bottom: 1rem }
-.question figure { max-width: 60rem; margin: 0 0 1rem }
+.question figure.wide { max-width: 62rem; margin: 0 0 1rem }
 .allowed { border-left: 4px solid var(--residual-line); padding: .2rem .8rem;
   max-width: 75ch }
 .settings { font-size: .875rem }
@@ -229,15 +229,26 @@ def _figure(svg: str, guide: str) -> str:
   return f'<figure>{svg}<figcaption>{html.escape(guide)}</figcaption></figure>'
 
 
+def _captioned(drawing: plots.Drawing) -> str:
+  return f'{drawing.svg}<figcaption>{html.escape(drawing.caption)}</figcaption>'
+
+
 def _question(
   question: questions.Question, looks: Mapping[str, styles.Style]
 ) -> str:
   """A question with what answers it; long tables are folded away."""
   shown = [table for table in question.tables if len(table.frame)]
   parts = [
-    f'<figure class="wide">{drawing.svg}</figure>'
+    f'<figure class="wide">{_captioned(drawing)}</figure>'
     for drawing in question.drawings
+    if drawing.wide
   ]
+  narrow = ''.join(
+    f'<figure>{_captioned(drawing)}</figure>'
+    for drawing in question.drawings
+    if not drawing.wide
+  )
+  parts += [f'<div class="pair">{narrow}</div>'] if narrow else []
   parts += [
     f'<details><summary>{html.escape(table.title)}, {len(table.frame)} rows'
     f'</summary>{text}</details>'
@@ -375,7 +386,7 @@ def _part(
     cut: What is shown.
     table: Styles by variant.
     name: Unique in the page.
-    drawn: Every drawing is added to it.
+    drawn: Its own drawings are added to it, not those of what is folded away.
   """
   frame = cut.frame
   # A sequential cascade has no blocks, whatever simulated it.
@@ -421,8 +432,7 @@ def _part(
   guide = ' '.join(_GUIDES[note] for note in notes)
   guide = f'<p class="guide">{html.escape(guide)}</p>\n' if guide else ''
   under = '\n'.join(
-    _part(below, table, f'{name}-{i}', drawn)
-    for i, below in enumerate(cut.under)
+    _part(below, table, f'{name}-{i}', []) for i, below in enumerate(cut.under)
   )
   if under:
     under = (

@@ -9,6 +9,7 @@ on it.
 
 import dataclasses
 import io
+import itertools
 import math
 import pathlib
 import re
@@ -54,6 +55,10 @@ _PAPER = {
 }
 _FONT = "system-ui, 'Segoe UI', Roboto, sans-serif"
 _DASHED = {'color': _SOFT, 'linestyle': (0, (4, 3)), 'linewidth': 1.1}
+# Of the tokens at the best known place of an answer, so many make a mark.
+_ENOUGH = 0.05
+# Of fitted lines, in order of appearance.
+_LINES = ((), (5, 2), (1.2, 1.6), (7, 2, 1.2, 2))
 _RC = {
   # A dollar in a method's name is a dollar.
   'text.parse_math': False,
@@ -101,16 +106,22 @@ class Drawing:
     svg: An element that takes its colours from the page.
     figure: What it was made of, in placeholder colours.
     colours: What becomes of each placeholder on paper.
+    caption: Which of several alike it is; may be empty.
+    wide: Whether it fills a line of the page.
   """
 
   name: str
   svg: str
   figure: Figure
   colours: Mapping[str, str]
+  caption: str = ''
+  wide: bool = True
 
   def save(self, folder: pathlib.Path) -> None:
     """Writes NAME.svg and NAME.png, in the colours of a light page."""
     _recolour(self.figure, self.colours)
+    # All has its place since the page was drawn.
+    self.figure.set_layout_engine('none')
     FigureCanvasAgg(self.figure)
     self.figure.savefig(folder / f'{self.name}.png', dpi=120, facecolor='white')
     width, height = 72 * self.figure.get_size_inches()
@@ -576,20 +587,19 @@ def fits(
       figure.subplots(1, 2), clocks.items(), strict=True
     ):
       _scatter(axes, drafting, styles, 'rejection_rate', column, 0.9)
-      for line in lines[lines.clock == clock].to_dict('records'):
+      of_clock = lines[lines.clock == clock].to_dict('records')
+      for line, dashes in zip(of_clock, itertools.cycle(_LINES), strict=False):
         ends = np.array([line['low'], line['high']])
-        heights = line['intercept'] + line['slope'] * ends
-        axes.plot(ends, heights, color=_SOFT, linestyle=(0, (4, 3)))
         size = f', batch {line["batch_size"]}' if line['batch_size'] else ''
-        axes.annotate(
-          f'gamma {line["gamma"]}{size}: r² {number(line["r2"])}',
-          (ends[1], heights[1]),
-          xytext=(0, 5),
-          textcoords='offset points',
-          ha='right',
-          va='bottom',
-          fontsize=9,
+        axes.plot(
+          ends,
+          line['intercept'] + line['slope'] * ends,
+          color=_SOFT,
+          linestyle=(0, dashes) if dashes else '-',
+          label=f'gamma {line["gamma"]}{size}: r² {number(line["r2"])}',
         )
+      if of_clock:
+        axes.legend(frameon=False, fontsize=9)
       axes.axhline(1, **_DASHED)
       axes.set_xlabel(LABELS['rejection_rate'])
       axes.set_ylabel(
@@ -617,6 +627,9 @@ def by_position(
     styles: By variant.
     name: Unique in the page.
   """
+  # A few long answers say little of how answers go on.
+  most = answer.groupby('variant').examined.transform('max')
+  answer = answer[answer.examined >= _ENOUGH * most]
   with mpl.rc_context(_RC):
     figure = _figure(10.4, 4.4)
     left, right = figure.subplots(1, 2)

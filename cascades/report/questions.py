@@ -6,6 +6,7 @@ what people read of them.
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -52,6 +53,10 @@ def _digits(n: int):
 
 def _gamma(value: float) -> str:
   return '\N{EN DASH}' if not value or math.isnan(value) else f'{value:g}'
+
+
+def _clock(value: str) -> str:
+  return 'on the clock' if value == 'wall' else value
 
 
 def _count(value: float) -> str:
@@ -111,13 +116,22 @@ class _Context:
     return part.assign(place=list(map(styles.place, part.lenience, shown)))
 
   def tasks(self) -> list[tuple[str, pd.DataFrame]]:
-    """Frames that are drawn apart, with what names them in files."""
+    """Frames that are drawn apart, with what people call them."""
     parts = list(self.frame.groupby(comparisons.GROUP, sort=False))
     several = self.frame.temperature.nunique() > 1
     return [
-      (f'{task}-temperature-{t:g}' if several else task, part)
+      (f'{task}, temperature {t:g}' if several else task, part)
       for (task, t), part in parts
     ]
+
+
+def _named(name: str, task: str) -> str:
+  """A name for the files of a drawing, whatever the task is called."""
+  return f'{name}-{re.sub("[^A-Za-z0-9_.]+", "-", task)}'
+
+
+def _for(task: str, drawing: plots.Drawing, **more) -> plots.Drawing:
+  return dataclasses.replace(drawing, caption=styles.words(task), **more)
 
 
 def answer(
@@ -207,15 +221,22 @@ def _front(context: _Context) -> Question:
     if len(own):
       part = context.placed(part)
       drawings.append(
-        plots.front(
-          part, part.loc[own.index], context.looks, name=f'pareto-{name}'
+        _for(
+          name,
+          plots.front(
+            part,
+            part.loc[own.index],
+            context.looks,
+            name=_named('pareto', name),
+          ),
+          wide=False,
         )
       )
   columns = [*context.head, *context.place, LATENCY, QUALITY, DIFFERENCE]
   return Question(
     'Which points no other beats',
-    'Every other point of a task is both slower and no better than one on the'
-    ' line, or as fast and worse. A front is made of the luckiest points:'
+    'For every other point there is one on the line that is no slower and no'
+    ' worse. A front is made of the luckiest points:'
     ' neighbours whose intervals overlap are not told apart.',
     [Table('pareto', 'Points on the front', best, columns)],
     drawings,
@@ -381,7 +402,7 @@ def _rejections(context: _Context) -> Question:
     *(c for c in context.head if c.field == 'temperature'),
     Column('batch_size', 'Batch', _gamma, 'rows decoded at a time'),
     *context.place[1:],
-    Column('clock', 'Latency', texts, 'modelled, or on the clock'),
+    Column('clock', 'Latency', _clock, 'modelled, or on the clock'),
     Column('n', 'Points', _count, 'that the line goes through'),
     Column('slope', 'Slope', _digits(2), 'latency per rejection rate'),
     Column('intercept', 'Intercept', _digits(2), 'where nothing is rejected'),
@@ -457,11 +478,14 @@ def _places(
     }
     if len(own['by_block']):
       drawings.append(
-        plots.by_position(
-          own['by_block'],
-          own['by_answer'],
-          context.looks,
-          name=f'positions-{name}',
+        _for(
+          name,
+          plots.by_position(
+            own['by_block'],
+            own['by_answer'],
+            context.looks,
+            name=_named('positions', name),
+          ),
         )
       )
   kinds = shown['by_kind']
