@@ -17,6 +17,8 @@ import pytest
 
 from cascades import methods, metrics, records, sequence
 from cascades.report import Choice, examples, plots, styles, write_report
+from experiments import cli
+from experiments.suites import reports
 
 ROOT = pathlib.Path(__file__).parents[1]
 COSTS = metrics.Costs(
@@ -810,3 +812,23 @@ def test_an_empty_workdir_takes_one_sentence(tmp_path):
   assert done.returncode == 2
   assert 'no records in' in done.stderr
   assert done.stderr.count('\n') == 1
+
+
+def test_what_the_benchmark_makes_up_is_as_of_a_sweep(tmp_path):
+  config = cli.load_config_module(
+    ROOT / 'configs/benchmark_reports.py'
+  ).get_config()
+  config.examples, config.leniences = 6, 2
+  reports.check(config)
+  figures = reports.make(tmp_path, config)
+  assert figures['points'] == 2 * (2 + 7 * 2 * 2)
+  assert figures['records'] == 6 * figures['points']
+  assert figures['bytes_a_record'] <= 2000
+  for name, lines in records.read_points(tmp_path).items():
+    traces = records.read_traces(tmp_path, name)
+    for record, trace in zip(lines, traces, strict=True):
+      metrics.check_counts(record, trace)
+  Page(report_of(tmp_path).read_text(encoding='utf-8'))
+  config.tokens = 0
+  with pytest.raises(ValueError, match='tokens: 0'):
+    reports.check(config)

@@ -238,7 +238,10 @@ def _question(
 ) -> str:
   """A question with what answers it; long tables are folded away."""
   shown = [table for table in question.tables if len(table.frame)]
-  parts = [
+  drawn = ''.join(drawing.svg for drawing in question.drawings)
+  variants = [v for v in looks if f'data-method="{html.escape(v)}"' in drawn]
+  parts = [_legend(variants, looks)] if variants else []
+  parts += [
     f'<figure class="wide">{_captioned(drawing)}</figure>'
     for drawing in question.drawings
     if drawing.wide

@@ -393,7 +393,12 @@ def _rejections(context: _Context) -> Question:
     own = lines[(lines.task == task) & (lines.temperature == temperature)]
     if len(own):
       drawings.append(
-        plots.fits(context.placed(part), own, context.looks, name=f'fit-{name}')
+        _for(
+          name,
+          plots.fits(
+            context.placed(part), own, context.looks, name=_named('fit', name)
+          ),
+        )
       )
   # Lines are of all methods together.
   table = lines.assign(variant='')
