@@ -11,6 +11,7 @@ from cascades.records import Trace
 from cascades.report import calibration, comparisons, positions
 from cascades.report.comparisons import Choice
 from cascades.report.runs import Points
+from cascades.tasks import translation
 
 CHOICE = Choice(resamples=500)
 
@@ -277,6 +278,30 @@ def test_mcnemar_is_corrected_for_the_methods_of_a_task(found):
 def test_mcnemar_is_for_right_and_wrong_alone(found):
   answers = found.answers.assign(quality=found.answers.quality * 0.3)
   assert comparisons.significance(Points(found.points, answers), [4]).empty
+
+
+def test_a_corpus_quality_is_made_of_sums_in_every_draw():
+  found = make({ALONE: SPECS[ALONE], ('opt', 0.5, 4): SPECS['opt', 0.5, 4]}, 30)
+  found.points['task'] = 'wmt14_en_de'
+  asked = 'the cat sat on the mat and looked at the dog outside today'.split()
+  rows = []
+  for point, example in zip(
+    found.answers.point, found.answers.id.astype(int), strict=True
+  ):
+    # The method loses some words, and not the same number everywhere.
+    words = asked[: len(asked) - (example % 4 if point else 0)]
+    rows.append(translation.score(' '.join(words), ' '.join(asked)))
+  scores = pd.DataFrame(rows).add_prefix('score:')
+  found = Points(found.points, found.answers.join(scores))
+  frame = comparisons.compare(found, Choice(resamples=60))
+  alone, opt = frame.iloc[0], frame.iloc[1]
+  assert alone.quality == 100
+  sums = pd.DataFrame(rows)[found.answers.point == 1].sum()
+  assert opt.quality == pytest.approx(translation.corpus_bleu(sums))
+  assert opt.difference == pytest.approx(opt.quality - 100)
+  assert opt.difference_low < opt.difference < opt.difference_high < 0
+  assert (opt.scale, bool(opt.exact), bool(opt.as_good)) == (100, False, False)
+  assert comparisons.compare(found, Choice(margin=0.5, resamples=60)).as_good[1]
 
 
 # --- Calibration.
