@@ -479,7 +479,8 @@ def _places(
     own = {k: f[f.point.isin(part.index)] for k, f in shown.items()}
     # A curve of several runs would be several lines of one look.
     own = {
-      k: f[f.run == f.run.iloc[0]] if len(f) else f for k, f in own.items()
+      k: f[f.run == f.groupby('variant').run.transform('first')]
+      for k, f in own.items()
     }
     if len(own['by_block']):
       drawings.append(
