@@ -18,7 +18,11 @@ import numpy as np
 import pandas as pd
 
 from cascades.records import Record, Trace, variant
-from cascades.stats import bootstrap_mean_interval, bootstrap_sums_interval
+from cascades.stats import (
+  bootstrap_mean_interval,
+  bootstrap_means,
+  bootstrap_sums_interval,
+)
 from cascades.tasks import TASKS
 
 Metric = Callable[[Sequence[Record]], float]
@@ -57,6 +61,25 @@ def quality_interval(records: Sequence[Record]) -> tuple[float, float]:
   if corpus:
     return bootstrap_sums_interval(_addends(records), corpus)
   return bootstrap_mean_interval([r.quality for r in records])
+
+
+def _quality_intervals(
+  groups: Sequence[Sequence[Record]],
+) -> list[tuple[float, float]]:
+  """`quality_interval` of each; those of the same examples share the draws."""
+  found = [(math.nan, math.nan)] * len(groups)
+  alike: dict[tuple, list[int]] = {}
+  for i, group in enumerate(groups):
+    if _corpus(group):
+      found[i] = quality_interval(group)
+    else:
+      alike.setdefault(tuple(r.id for r in group), []).append(i)
+  for places in alike.values():
+    values = [[r.quality for r in groups[i]] for i in places]
+    ends = bootstrap_means(np.array(values, dtype=np.float64).T)
+    for i, low, high in zip(places, *ends, strict=True):
+      found[i] = float(low), float(high)
+  return found
 
 
 def _corpus(
@@ -255,8 +278,16 @@ def relative_latency(records: Sequence[Record], costs: Costs) -> float:
   Raises:
     ValueError: `costs` has no entry for a record's gamma.
   """
-  seconds = sum(sum(modelled_s(r, costs)) for r in records)
-  return _ratio(seconds / costs.verifier_token_s, _emitted(records))
+  return _ratio(sum(latency(r, costs) for r in records), _emitted(records))
+
+
+def latency(r: Record, costs: Costs) -> float:
+  """Modelled time of an answer, the verifier's for one token being 1.
+
+  Raises:
+    ValueError: `costs` has no entry for the record's gamma.
+  """
+  return sum(modelled_s(r, costs)) / costs.verifier_token_s
 
 
 def _drafted_per_call(r: Record) -> int:
@@ -289,15 +320,19 @@ def summarise(
   points: dict[tuple, list[Record]] = {}
   for record in records:
     points.setdefault(record.point, []).append(record)
+  groups = [
+    [r for r in everything if r.failure is None]
+    for everything in points.values()
+  ]
   rows = []
-  for point, everything in points.items():
+  for (point, everything), group, (low, high) in zip(
+    points.items(), groups, _quality_intervals(groups), strict=True
+  ):
     first = everything[0]
-    group = [r for r in everything if r.failure is None]
     if wall_s is None:
       seconds = _total(group, 'wall_s')
     else:
       seconds = wall_s.get(point, math.nan)
-    low, high = quality_interval(group)
     rows.append(
       {
         'task': first.task,

@@ -26,7 +26,7 @@ import os
 import pathlib
 import tempfile
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 # Where an emitted token came from.
@@ -338,8 +338,10 @@ def write(path: str | pathlib.Path, lines: Iterable[_Line]) -> None:
   _write(path, content)
 
 
-def read(path: str | pathlib.Path, kind: type[_Line] = Record) -> list:
-  """Reads a file that `write` wrote.
+def scan(
+  path: str | pathlib.Path, kind: type[_Line] = Record
+) -> Iterator[_Line]:
+  """Reads a file that `write` wrote, a line at a time.
 
   Args:
     path: Of the file.
@@ -350,17 +352,23 @@ def read(path: str | pathlib.Path, kind: type[_Line] = Record) -> list:
   """
   path = pathlib.Path(path)
   opened = gzip.open if path.suffix == '.gz' else open
-  lines = []
+  number = 0
   try:
     with opened(path, 'rb') as f:
-      for line in f:
+      for number, line in enumerate(f):
         # A line that was cut off might still be read.
         if not line.endswith(b'\n'):
           raise ValueError('it has no end')
-        lines.append(kind.from_json(line))
+        yield kind.from_json(line)
+        # What breaks from here on is the next one.
+        number += 1
   except (EOFError, ValueError, TypeError, zlib.error, gzip.BadGzipFile) as e:
-    raise ValueError(f'{path}:{len(lines) + 1}: damaged record ({e})') from None
-  return lines
+    raise ValueError(f'{path}:{number + 1}: damaged record ({e})') from None
+
+
+def read(path: str | pathlib.Path, kind: type[_Line] = Record) -> list:
+  """All that `scan` gives."""
+  return list(scan(path, kind))
 
 
 def read_all(workdir: str | pathlib.Path) -> list[Record]:
@@ -387,8 +395,8 @@ def read_points(workdir: str | pathlib.Path) -> dict[str, list[Record]]:
   return found
 
 
-def read_traces(workdir: str | pathlib.Path, point: str) -> list[Trace]:
-  """A point's traces, in the order of its records.
+def scan_traces(workdir: str | pathlib.Path, point: str) -> Iterator[Trace]:
+  """A point's traces, in the order of its records, one at a time.
 
   Raises:
     ValueError: They are damaged, or not there.
@@ -396,7 +404,12 @@ def read_traces(workdir: str | pathlib.Path, point: str) -> list[Trace]:
   path = pathlib.Path(workdir) / 'traces' / f'{point}.jsonl.gz'
   if not path.is_file():
     raise ValueError(f'workdir: there is no {path}; run experiments.sweep.')
-  return read(path, Trace)
+  yield from scan(path, Trace)
+
+
+def read_traces(workdir: str | pathlib.Path, point: str) -> list[Trace]:
+  """All that `scan_traces` gives."""
+  return list(scan_traces(workdir, point))
 
 
 def read_examples(workdir: str | pathlib.Path) -> dict[str, dict[str, Example]]:

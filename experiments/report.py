@@ -1,24 +1,58 @@
-"""Rebuilds the page of a finished run from the files in its workdir.
+"""Rebuilds the page of a finished run, or of several, from their workdirs.
 
 Command: python -m experiments.report --workdir=runs/sweep
-Shows: the path of the page, `report/index.html` under the workdir. Needs no
-accelerator and loads no model.
+Shows: the path of the page, `report/index.html` under the workdir; tables (CSV,
+Markdown, LaTeX) and figures (SVG, PNG) lie beside it. Needs no accelerator and
+loads no model.
+
+Several workdirs, `--workdir=runs/a,runs/b`, are compared on one page, in
+`report/with-b` of the first. They have to be alike in what they asked and how:
+prompts, data, seed, temperature, truncation, weights, max_new_tokens and shots.
+What may differ is said by `--allow=seed,...`, and stands on the page.
 """
 
 from absl import app, flags
 
 from experiments import cli
 
-_WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of a finished run.')
+_WORKDIR = flags.DEFINE_list(
+  'workdir', None, 'Folder of a finished run, or several of them.'
+)
+_ALLOW = flags.DEFINE_list(
+  'allow', [], 'Settings that may differ between several workdirs.'
+)
+_MARGIN = flags.DEFINE_float(
+  'margin', 0.01, "What quality may lack and still be the verifier's.", 0, 1
+)
+_LOSS = flags.DEFINE_float(
+  'loss', 0.02, 'Quality that a calibrated lenience may lose.', 0, 1
+)
+_LATENCY = flags.DEFINE_float(
+  'latency', 0.75, 'Latency that a calibrated lenience may take.', 0
+)
+_RESAMPLES = flags.DEFINE_integer(
+  'resamples', 10_000, 'How often examples are drawn anew.', 1
+)
+_SEED = flags.DEFINE_integer(
+  'bootstrap_seed', 0, 'Of the resamples, and of the halves of the examples.', 0
+)
 
 
 def main() -> None:
-  if _WORKDIR.value is None:
+  if not _WORKDIR.value:
     raise app.UsageError('--workdir: name the folder of a finished run.')
   # After the flags, so that a mistyped one is reported at once.
-  from cascades.report import write_report
+  from cascades.report import Choice, write_report
 
-  print(write_report(_WORKDIR.value))
+  choice = Choice(
+    margin=_MARGIN.value,
+    resamples=_RESAMPLES.value,
+    seed=_SEED.value,
+    loss=_LOSS.value,
+    latency=_LATENCY.value,
+  )
+  workdirs = [path for path in _WORKDIR.value if path]
+  print(write_report(workdirs, choice, _ALLOW.value))
 
 
 if __name__ == '__main__':

@@ -20,7 +20,7 @@ _MAY_IMPORT = {
   'models': set(),
   'tasks': {'tasks'},
   'metrics': {'records', 'stats', 'tasks'},
-  'report': {'report', 'metrics', 'records'},
+  'report': {'report', 'metrics', 'records', 'stats', 'tasks'},
   'verification': {'methods', 'sampling', 'verification'},
   'drafters': {'drafters', 'sampling'},
   'decoding': {'drafters', 'methods', 'sampling', 'verification'},

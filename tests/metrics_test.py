@@ -444,3 +444,19 @@ def test_without_quality_the_fastest_point_is_the_best():
   frame = metrics.summarise(lines, COSTS)
   assert frame[['quality', 'quality_low', 'quality_high']].isna().all(None)
   assert list(metrics.best_points(frame).lenience) == [0.2]
+
+
+def test_points_of_the_same_examples_have_the_intervals_they_have_alone():
+  lines = [
+    make_record(id=str(i), lenience=lenience, quality=float(i % k == 0))
+    for lenience, k in ((0.1, 2), (0.2, 3))
+    for i in range(40)
+  ]
+  # One example less: other draws than the rest.
+  lines += [dataclasses.replace(r, lenience=0.3) for r in lines[:39]]
+  frame = metrics.summarise(lines, COSTS)
+  ends = frame[['quality_low', 'quality_high']].to_numpy()
+  for row, group in zip(
+    ends, (lines[:40], lines[40:80], lines[80:]), strict=True
+  ):
+    assert tuple(row) == pytest.approx(metrics.quality_interval(group))

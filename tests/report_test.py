@@ -9,11 +9,16 @@ import pathlib
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree
 
+import matplotlib.image
+import pandas as pd
 import pytest
 
 from cascades import methods, metrics, records, sequence
-from cascades.report import examples, plots, styles, write_report
+from cascades.report import Choice, examples, plots, styles, write_report
+from experiments import cli
+from experiments.suites import reports
 
 ROOT = pathlib.Path(__file__).parents[1]
 COSTS = metrics.Costs(
@@ -109,8 +114,15 @@ def make_workdir(path, lines=None, config=None, reference=HOSTILE):
   return path
 
 
-def read_page(workdir):
-  return write_report(workdir).read_text(encoding='utf-8')
+def read_page(workdir, **options):
+  choice = Choice(resamples=100)
+  path = write_report(workdir, choice, figures=False, **options)
+  return path.read_text(encoding='utf-8')
+
+
+def before_questions(page):
+  """The sections of the tasks."""
+  return page.split('<section class="question">')[0]
 
 
 class Page(html.parser.HTMLParser):
@@ -156,7 +168,7 @@ def workdir(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def page(workdir):
-  return read_page(workdir)
+  return write_report(workdir).read_text(encoding='utf-8')
 
 
 def test_page_needs_nothing_else(page):
@@ -195,6 +207,7 @@ def test_every_colour_of_a_plot_is_the_pages(page):
 
 
 def test_page_has_plots_and_a_row_for_each_point(page):
+  page = before_questions(page)
   assert page.count('role="img"') == 4 * 2
   rows = re.findall(r'<tr><th scope="row" data-key', page)
   assert len(rows) == 2 * sum(map(len, LENIENCES.values()))
@@ -260,7 +273,7 @@ def test_beside_an_answer_stands_the_strict_one_or_the_verifiers_own():
 
 
 def test_the_same_files_give_the_same_page(workdir, page):
-  assert read_page(workdir) == page
+  assert write_report(workdir).read_text(encoding='utf-8') == page
 
 
 @pytest.fixture(scope='module')
@@ -278,7 +291,7 @@ def two_gammas(tmp_path_factory):
 
 def parts_of(page):
   """The sections by their title."""
-  parts = re.findall('<section>.*?</section>', page, re.DOTALL)
+  parts = re.findall('<section.*?</section>', page, re.DOTALL)
   return {re.search('<h2>(.*?)</h2>', part)[1]: part for part in parts}
 
 
@@ -375,7 +388,7 @@ def test_variants_are_curves_of_their_own(tmp_path):
   # What is lifted out is never one of the models alone.
   assert ':not(.on, [data-method=verifier_only],' in text
   # A clock that says nothing is a dash, in the oracle's rows only.
-  walls = dict(cells_of(text, 'Wall\u00a0s'))
+  walls = dict(cells_of(before_questions(text), 'Wall\u00a0s'))
   dash = '\N{EN DASH}'
   assert [k for k, v in walls.items() if v == dash] == [
     'TokenV3 (sequential oracle)'
@@ -551,7 +564,7 @@ def test_a_task_without_quality_is_shown_by_its_speed(tmp_path):
   assert 'about speed alone' in text
   assert 'right</span>' not in text
   assert 'Fastest at the verifier' not in text
-  assert 'class="interval"' not in text
+  assert 'class="interval"' not in before_questions(text)
   assert 'modelled latency per token (verifier alone = 1) against' in text
   assert 'quality against' not in text
 
@@ -560,3 +573,289 @@ def test_several_references_are_shown_a_line_each(tmp_path):
   lines = make_records(tasks=('sums',))
   workdir = make_workdir(tmp_path, lines, reference=('<one>', 'two'))
   assert '&lt;one&gt;\ntwo</dd>' in read_page(workdir)
+
+
+# --- The questions.
+
+
+def graded(method, lenience, example, **changes):
+  """An answer that is right less often the more lenient it is."""
+  alone = method in styles.BASELINES
+  level = 0.9 if method == 'verifier_only' else 0.9 - 0.4 * max(0, lenience)
+  if method == 'drafter_only':
+    level = 0.5
+  calls = 2 if lenience > 0.5 else 3
+  own = {} if alone else {'verifier_calls': calls, 'verifier_tokens': 3 * calls}
+  return make_record(
+    'sums',
+    method,
+    lenience,
+    example,
+    **{'quality': float((example * 37) % 100 < 100 * level)} | own | changes,
+  )
+
+
+def graded_records(methods=('verifier_only', 'opt', 'token_v3'), **changes):
+  leniences = {'verifier_only': [math.nan], 'drafter_only': [math.nan]}
+  return [
+    graded(method, lenience, example, **changes)
+    for method in methods
+    for lenience in leniences.get(method, [0.0, 0.4, 1.0])
+    for example in range(60)
+  ]
+
+
+def report_of(workdir, **options):
+  return write_report(workdir, Choice(resamples=100), figures=False, **options)
+
+
+def csv(page, name):
+  return pd.read_csv(page.parent / 'tables' / f'{name}.csv')
+
+
+def test_every_question_is_on_the_page_and_its_tables_are_files(tmp_path):
+  path = report_of(make_workdir(tmp_path, graded_records()))
+  parts = parts_of(path.read_text(encoding='utf-8'))
+  assert list(parts)[1:-1] == [
+    'How fast at the same quality, how good at the same speed',
+    'Which points no other beats',
+    'Can the lenience be chosen beforehand',
+    'Are right answers lost',
+    'Do rejections tell latency',
+    'Do answers get longer',
+    'Where drafts are kept, and what is deferred',
+  ]
+  table = csv(path, 'two_sided_modelled').set_index('variant')
+  # What was modelled stands above the clock.
+  shown = dict(reversed(cells_of(parts[list(parts)[1]], 'Speed-up')))
+  for label, variant in (('OPT', 'opt'), ('TokenV3', 'token_v3')):
+    number = f'{table.speedup[variant]:.2f}'
+    assert shown[label].startswith(number)
+    for suffix in ('md', 'tex'):
+      text = (path.parent / f'tables/two_sided_modelled.{suffix}').read_text()
+      row = next(line for line in text.splitlines() if label in line)
+      assert number in row
+  blocks = csv(path, 'by_block')
+  # Of each trace one draft was kept at the first place, one turned down at the
+  # second.
+  assert set(blocks.position) == {1, 2}
+  assert set(blocks[blocks.position == 1].rate) == {1}
+  assert set(blocks[blocks.position == 2].rate) == {0}
+  told = json.loads((path.parent / 'report.json').read_text())
+  assert (told['resamples'], told['seed'], told['allowed']) == (100, 0, [])
+
+
+def test_the_tables_numbers_are_the_summarys(tmp_path):
+  workdir = make_workdir(tmp_path, graded_records())
+  path = report_of(workdir)
+  table = csv(path, 'lengths')
+  summary = pd.read_csv(workdir / 'summary.csv')
+  for column, other in (
+    ('quality', 'quality'),
+    ('latency', 'relative_latency'),
+    ('rejection_rate', 'rejection_rate'),
+    ('unended_rate', 'unended_rate'),
+    ('mean_output_tokens', 'mean_output_tokens'),
+  ):
+    assert table[column].tolist() == pytest.approx(
+      summary[other].tolist(), nan_ok=True
+    )
+
+
+def test_figures_are_files_without_the_pages_colours(tmp_path):
+  path = write_report(
+    make_workdir(tmp_path, graded_records()), Choice(resamples=100)
+  )
+  drawn = sorted(p.name for p in (path.parent / 'figures').iterdir())
+  names = {name.rpartition('.')[0] for name in drawn}
+  assert {'pareto-sums', 'positions-sums', 'p0-panels'} <= names
+  assert drawn == sorted(f'{n}.{s}' for n in names for s in ('png', 'svg'))
+  for name in names:
+    text = (path.parent / f'figures/{name}.svg').read_text()
+    assert 'var(' not in text
+    assert '#0a0' not in text
+    assert xml.etree.ElementTree.fromstring(text).tag.endswith('svg')
+  image = matplotlib.image.imread(
+    path.parent / 'figures/p0-relative_latency-quality.png'
+  )
+  pixels = (image[..., :3] * 255).round().astype(int).reshape(-1, 3)
+  found = set(map(tuple, pixels.tolist()))
+  # TokenV3's own colour on a light page.
+  assert (0xCF, 0x4A, 0x00) in found
+  # Nothing is left in the colour that stood for another.
+  assert not any(c[0] == 10 and c[1] in (11, 12) and c[2] < 16 for c in found)
+
+
+def config_of(**changes):
+  return {
+    'verifier': 'large',
+    'drafter': 'small',
+    'seed': 0,
+    'batch_size': 8,
+    'task': {'shots': 8, 'max_new_tokens': 64},
+  } | changes
+
+
+def two(tmp_path, lines=None, other=None, reference=HOSTILE, **changes):
+  one = make_workdir(tmp_path / 'one', graded_records(), config_of())
+  lines = graded_records(['verifier_only', 'diff']) if lines is None else lines
+  two = make_workdir(
+    tmp_path / 'two', lines, other or config_of(**changes), reference
+  )
+  return [one, two]
+
+
+def test_workdirs_of_the_same_settings_are_one_page(tmp_path):
+  path = report_of(two(tmp_path, batch_size=1))
+  assert path == tmp_path / 'one/report/with-two/index.html'
+  text = path.read_text(encoding='utf-8')
+  assert next(iter(parts_of(text))) == 'sums'
+  assert 'class="allowed"' not in text
+  table = csv(path, 'two_sided_modelled')
+  assert set(table.variant) == {'opt', 'token_v3', 'diff'}
+  # Where drafts are kept is drawn for the curves of both.
+  last = parts_of(text)['Where drafts are kept, and what is deferred']
+  assert set(re.findall('data-method="(.*?)"', last)) == set(table.variant)
+
+
+def test_the_same_points_of_two_runs_are_told_apart(tmp_path):
+  path = report_of(two(tmp_path, graded_records(), batch_size=1))
+  titles = list(parts_of(path.read_text(encoding='utf-8')))
+  assert titles[:2] == ['sums, one', 'sums, two']
+  table = csv(path, 'two_sided_wall')
+  assert sorted(table.run) == ['one', 'one', 'two', 'two']
+
+
+@pytest.mark.parametrize(
+  ('field', 'changes'),
+  [
+    ('prompts', {'reference': 'another'}),
+    ('data', {'data': {'sums': {'hash': 'x'}}}),
+    ('seed', {'seed': 1}),
+    ('temperature', {'lines': {'temperature': 0.5}}),
+    ('truncation', {'top_p': 0.9}),
+    ('weights', {'drafter': 'tiny'}),
+    ('max_new_tokens', {'task': {'shots': 8, 'max_new_tokens': 32}}),
+    ('shots', {'task': {'shots': 0, 'max_new_tokens': 64}}),
+  ],
+)
+def test_workdirs_of_other_settings_are_refused(tmp_path, field, changes):
+  if 'lines' in changes:
+    lines = graded_records(['verifier_only', 'diff'], **changes.pop('lines'))
+    changes = {'lines': lines}
+  workdirs = two(tmp_path, **changes)
+  if field == 'data':
+    (workdirs[0] / 'config.json').write_text(
+      json.dumps(config_of(data={'sums': {'hash': 'y'}}))
+    )
+  with pytest.raises(ValueError, match=rf'differ in {field}; .*allow={field}'):
+    report_of(workdirs)
+  assert not (workdirs[0] / 'report').exists()
+  path = report_of(workdirs, allow=[field])
+  said = f'These runs differ in {field}, which was allowed.'
+  assert said in path.read_text(encoding='utf-8')
+  for table in (path.parent / 'tables').iterdir():
+    note = said.replace('_', r'\_') if table.suffix == '.tex' else said
+    text = table.read_text()
+    assert note in text or text.count('\n') <= 1, table
+
+
+def test_weights_are_told_by_their_hashes(tmp_path):
+  workdirs = two(tmp_path, verifier='elsewhere/large')
+  for workdir, drafter in zip(workdirs, 'ab', strict=True):
+    start = {'verifier': '1', 'drafter': drafter, 'tokenizer': '3'}
+    (workdir / 'provenance.json').write_text(json.dumps({'starts': [start]}))
+  with pytest.raises(ValueError, match='differ in weights;'):
+    report_of(workdirs)
+  (workdirs[1] / 'provenance.json').write_text(
+    (workdirs[0] / 'provenance.json').read_text()
+  )
+  report_of(workdirs)
+
+
+def test_what_cannot_be_allowed_or_is_named_twice_is_said(tmp_path):
+  workdirs = two(tmp_path)
+  with pytest.raises(ValueError, match='allow: no setting colour; there are'):
+    report_of(workdirs, allow=['colour'])
+  with pytest.raises(ValueError, match='named twice'):
+    report_of([workdirs[0], workdirs[0]])
+
+
+@pytest.mark.parametrize(
+  'lines',
+  [
+    graded_records(['opt', 'token_v3']),
+    graded_records(['verifier_only']),
+    [r for r in graded_records() if r.lenience != 0.4 and r.lenience != 1],
+    graded_records(quality=math.nan),
+    [r for r in graded_records() if r.id == '0'],
+    [
+      dataclasses.replace(r, quality=math.nan) if r.id == '3' else r
+      for r in graded_records()
+    ],
+  ],
+  ids=[
+    'no verifier',
+    'verifier alone',
+    'single lenience',
+    'no quality',
+    'one example',
+    'an unknown quality',
+  ],
+)
+def test_odd_runs_make_a_page(tmp_path, lines):
+  path = report_of(make_workdir(tmp_path, lines))
+  text = path.read_text(encoding='utf-8')
+  Page(text)
+  assert '>nan<' not in text
+
+
+def test_a_run_in_which_all_failed_makes_a_page(tmp_path):
+  path = make_workdir(tmp_path, graded_records())
+  failed = [
+    records.failure(
+      'it did not fit',
+      **{
+        name: getattr(r, name)
+        for name in (
+          'task method lenience gamma verification gate bonus_from drafts'
+          ' temperature id'
+        ).split()
+      },
+    )
+    for r in graded_records()
+  ]
+  records.write(path / 'records/all.jsonl', [r for r, _ in failed])
+  records.write(path / 'traces/all.jsonl.gz', [t for _, t in failed])
+  metrics.summarise([r for r, _ in failed], COSTS).to_csv(
+    path / 'summary.csv', index=False
+  )
+  Page(report_of(path).read_text(encoding='utf-8'))
+
+
+def test_an_empty_workdir_takes_one_sentence(tmp_path):
+  (tmp_path / 'records').mkdir()
+  done = run_report(f'--workdir={tmp_path},{tmp_path}')
+  assert done.returncode == 2
+  assert 'no records in' in done.stderr
+  assert done.stderr.count('\n') == 1
+
+
+def test_what_the_benchmark_makes_up_is_as_of_a_sweep(tmp_path):
+  config = cli.load_config_module(
+    ROOT / 'configs/benchmark_reports.py'
+  ).get_config()
+  config.examples, config.leniences = 6, 2
+  reports.check(config)
+  figures = reports.make(tmp_path, config)
+  assert figures['points'] == 2 * (2 + 7 * 2 * 2)
+  assert figures['records'] == 6 * figures['points']
+  assert figures['bytes_a_record'] <= 2000
+  for name, lines in records.read_points(tmp_path).items():
+    traces = records.read_traces(tmp_path, name)
+    for record, trace in zip(lines, traces, strict=True):
+      metrics.check_counts(record, trace)
+  Page(report_of(tmp_path).read_text(encoding='utf-8'))
+  config.tokens = 0
+  with pytest.raises(ValueError, match='tokens: 0'):
+    reports.check(config)

@@ -5,7 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from cascades.stats import bootstrap_mean_interval, bootstrap_sums_interval
+from cascades.stats import (
+  bootstrap,
+  bootstrap_mean_interval,
+  bootstrap_sums_interval,
+  holm,
+  mcnemar,
+  not_inferior,
+)
 
 
 def test_interval_of_a_binary_mean_is_near_the_normal_one():
@@ -73,3 +80,73 @@ def test_impossible_settings_are_refused(wrong):
   ):
     with pytest.raises(ValueError, match=next(iter(wrong))):
       interval([0.0, 1.0], **wrong)
+
+
+def _drawn(n=300, points=3, seed=5):
+  rng = np.random.default_rng(seed)
+  return (rng.random((n, points)) < [0.6, 0.62, 0.9][:points]).astype(float)
+
+
+def test_points_share_their_draws_and_are_what_they_are_alone():
+  values = _drawn()
+  low, high = bootstrap(values, lambda s: s / len(values))
+  for i in range(3):
+    alone = bootstrap_mean_interval(values[:, i])
+    assert alone == pytest.approx((low[i], high[i]), abs=1e-12)
+
+
+def test_draws_are_those_of_plain_resampling():
+  values = _drawn(n=40, points=1)[:, 0]
+  draws = np.random.default_rng(0).integers(0, 40, (10_000, 40))
+  want = np.percentile(values[draws].mean(1), [2.5, 97.5])
+  got = bootstrap_mean_interval(values)
+  assert got == pytest.approx(tuple(want), abs=0.026)
+
+
+def test_a_paired_difference_is_narrower_than_one_of_strangers():
+  rng = np.random.default_rng(3)
+  hard = rng.random(400)
+  first, second = hard + 0.01 * rng.normal(size=(2, 400))
+  low, high = bootstrap(
+    np.stack([first, second], 1), lambda s: (s[..., :1] - s[..., 1:]) / 400
+  )
+  apart = bootstrap_mean_interval(first)
+  assert (high - low)[0] < 0.1 * (apart[1] - apart[0])
+  assert low[0] < first.mean() - second.mean() < high[0]
+
+
+def test_ratios_of_totals_follow_the_delta_method():
+  rng = np.random.default_rng(4)
+  x, y = 3 + rng.random(500), 2 + rng.random(500)
+  low, high = bootstrap(np.stack([x, y], 1), lambda s: s[..., :1] / s[..., 1:])
+  ratio = x.sum() / y.sum()
+  half = 1.96 * np.std(x - ratio * y) / y.mean() / math.sqrt(500)
+  assert (low[0], high[0]) == pytest.approx(
+    (ratio - half, ratio + half), rel=0.004
+  )
+
+
+def test_a_score_without_a_denominator_has_no_interval():
+  rows = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 1.0]])
+  _, high = bootstrap(rows, lambda s: s[..., :1] / s[..., 1:])
+  assert not np.isfinite(high).any()
+
+
+def test_what_is_no_worse_but_for_a_margin():
+  low = np.array([-0.02, -0.01, -0.005, math.nan])
+  assert not_inferior(low, 0.01).tolist() == [False, False, True, False]
+
+
+def test_mcnemar_is_the_binomial_test_of_the_uneven_pairs():
+  first = [1] * 12 + [0] * 3 + [1] * 50 + [0] * 35
+  second = [0] * 12 + [1] * 3 + [1] * 50 + [0] * 35
+  below = sum(math.comb(15, k) for k in range(4)) / 2**15
+  assert mcnemar(first, second) == pytest.approx(2 * below)
+  assert mcnemar(second, first) == pytest.approx(2 * below)
+  assert mcnemar(first, first) == 1
+
+
+def test_holm_multiplies_by_the_tests_that_are_left():
+  got = holm([0.01, 0.04, math.nan, 0.03])
+  np.testing.assert_allclose(got, [0.03, 0.06, math.nan, 0.06])
+  assert np.isnan(holm([math.nan])).all()

@@ -1,80 +1,139 @@
-"""The page of a run: reads what lies in its workdir, loads no model.
+"""The page of a run, or of several: reads workdirs, loads no model.
 
 A workdir holds `records`, `traces` and `examples`, `summary.csv`, `costs.json`
 and, for the page's first line, `config.json`; with `views`, the page also says
-how likely tokens were. It goes to `report/index.html`.
+how likely tokens were. Under `report/` go `index.html`,
+`tables/` (CSV, Markdown and LaTeX), `figures/` (SVG and PNG), all of them of
+the same frames, and `report.json`, which says how intervals were drawn.
 """
 
-import io
+import dataclasses
+import itertools
 import json
 import pathlib
+from collections.abc import Sequence
 
 import pandas as pd
 
 from cascades import metrics, records
-from cascades.report import examples, page
+from cascades.report import (
+  examples,
+  page,
+  positions,
+  questions,
+  runs,
+  styles,
+  tables,
+)
+from cascades.report.comparisons import Choice
+from cascades.report.runs import SETTINGS
 
-__all__ = ['write_report']
-
-_REMEDY = 'run experiments.sweep with this workdir first.'
-
-
-def _read(path: pathlib.Path) -> str:
-  if not path.is_file():
-    raise ValueError(f'workdir: there is no {path}; {_REMEDY}')
-  return path.read_text(encoding='utf-8')
-
-
-def _summary(path: pathlib.Path) -> pd.DataFrame:
-  text = io.StringIO(_read(path))
-  texts = ['task', 'method', 'verification', 'gate', 'bonus_from']
-  try:
-    # Only an empty cell is nan: a task may well be called 'None'.
-    frame = pd.read_csv(
-      text,
-      dtype=dict.fromkeys(texts, str),
-      keep_default_na=False,
-      na_values=['', 'nan'],
-    )
-  except ValueError as e:
-    raise ValueError(f'workdir: {path} is damaged ({e}); {_REMEDY}') from None
-  missing = [c for c in metrics.columns() if c not in frame]
-  if missing or frame.empty:
-    what = f'has no column {missing[0]}' if missing else 'has no rows'
-    raise ValueError(f'workdir: {path} {what}; {_REMEDY}')
-  return frame
+__all__ = ['SETTINGS', 'Choice', 'write_report']
 
 
-def _config(path: pathlib.Path) -> dict:
-  """The run's settings; empty if they were not kept."""
-  if not path.is_file():
-    return {}
-  try:
-    config = json.loads(_read(path))
-  except json.JSONDecodeError as e:
-    raise ValueError(f'workdir: {path} is not JSON ({e}); {_REMEDY}') from None
-  if not isinstance(config, dict):
-    raise ValueError(f'workdir: {path} is not a JSON object; {_REMEDY}')
-  return config
+def write_report(
+  workdir: str | pathlib.Path | Sequence[str | pathlib.Path],
+  choice: Choice | None = None,
+  allow: Sequence[str] = (),
+  figures: bool = True,
+) -> pathlib.Path:
+  """Writes `report/index.html` under a workdir, and what belongs to it.
 
-
-def write_report(workdir: str | pathlib.Path) -> pathlib.Path:
-  """Writes `report/index.html` under a workdir.
+  Args:
+    workdir: A folder, or several whose points are compared; of several the
+      report goes to `report/with-...` of the first.
+    choice: Margins, targets and how intervals are drawn.
+    allow: Those of `SETTINGS` that may differ between several.
+    figures: Whether to write each figure of the page as files too.
 
   Returns:
     The path of the page.
 
   Raises:
-    ValueError: A file is missing or damaged; says what to do.
+    ValueError: A file is missing or damaged, or workdirs cannot be compared;
+      says what to do.
   """
-  workdir = pathlib.Path(workdir)
-  if not workdir.is_dir():
-    raise ValueError(f'workdir: there is no folder {workdir}; {_REMEDY}')
-  points = records.read_points(workdir)
-  frame = _summary(workdir / 'summary.csv')
-  costs = metrics.Costs.from_json(_read(workdir / 'costs.json'))
-  config = _config(workdir / 'config.json')
-  path = workdir / 'report' / 'index.html'
-  shown = examples.find(workdir, points)
-  records.write_text(path, page.render(frame, shown, costs, config))
+  choice = choice or Choice()
+  many = not isinstance(workdir, str | pathlib.Path)
+  paths = list(map(pathlib.Path, workdir if many else [workdir]))
+  read = [runs.read(path) for path in paths]
+  names = runs.names(read)
+  told = dict(zip(names, read, strict=True))
+  differing = runs.check(read, allow)
+  found = runs.gather(read)
+  frame = _summary(told)
+  lines = {name: run.lines for name, run in told.items()}
+  shown = examples.find(paths[0], read[0].lines)
+  looks = styles.styles(
+    dict(zip(styles.BASELINES, styles.BASELINES, strict=True))
+    | dict(zip(frame.variant, frame.method, strict=True))
+    | {s.record.variant: s.record.method for s in examples.every(shown)}
+  )
+  counts: dict[int, positions.Counts] = {}
+  for name, files in lines.items():
+    for point, of_file in files.items():
+      places = [_place(found, name, r) for r in of_file]
+      if any(place is not None for place in places):
+        traces = records.scan_traces(told[name].path, point)
+        positions.count(places, traces, counts)
+  asked = questions.answer(found, counts, looks, choice)
+  note = _note(differing)
+  text, drawn = page.render(frame, shown, told, asked, looks, choice, note)
+  folder = paths[0] / 'report'
+  if len(paths) > 1:
+    folder /= '-'.join(['with', *names[1:]]).replace('/', '-')
+  _write_tables(folder / 'tables', asked, looks, note)
+  if figures:
+    (folder / 'figures').mkdir(parents=True, exist_ok=True)
+    for drawing in drawn:
+      drawing.save(folder / 'figures')
+  records.write_text(
+    folder / 'report.json',
+    json.dumps(
+      dataclasses.asdict(choice)
+      | {'workdirs': list(map(str, paths)), 'allowed': differing},
+      indent=2,
+    )
+    + '\n',
+  )
+  path = folder / 'index.html'
+  records.write_text(path, text)
   return path
+
+
+def _place(found: runs.Points, name: str, r: records.Record) -> int | None:
+  """The row of a record that drafts in blocks."""
+  if not r.gamma or r.verification == 'sequential' or r.failure is not None:
+    return None
+  return found.places[name, r.point]
+
+
+def _summary(told: dict[str, runs.Run]) -> pd.DataFrame:
+  """Summaries of all runs; runs are told apart where points are in several."""
+  frame = pd.concat(
+    [run.summary.assign(run=name) for name, run in told.items()],
+    ignore_index=True,
+  )
+  frame = frame.assign(variant=metrics.variants(frame))
+  key = ['task', 'temperature', 'variant', 'lenience', 'gamma']
+  twice = frame.duplicated(key)
+  if (twice & ~frame.method.isin(styles.BASELINES)).any():
+    return frame
+  return frame[~twice].assign(run='')
+
+
+def _note(differing: Sequence[str]) -> str:
+  """What stands at every table of runs that are not alike."""
+  if not differing:
+    return ''
+  return f'These runs differ in {", ".join(differing)}, which was allowed.'
+
+
+def _write_tables(folder: pathlib.Path, asked, looks, note: str) -> None:
+  for table in (t for question in asked for t in question.tables):
+    path = folder / table.name
+    records.write_text(path.with_suffix('.csv'), table.csv(note))
+    if table.columns:
+      for suffix, text_of in (('.md', tables.markdown), ('.tex', tables.latex)):
+        text = text_of(table, looks, note)
+        records.write_text(path.with_suffix(suffix), text)

@@ -15,7 +15,9 @@ import pandas as pd
 
 from cascades import metrics
 from cascades.metrics import Costs
-from cascades.report import examples, plots, styles, tables, tokens
+from cascades.report import examples, plots, questions, styles, tables, tokens
+from cascades.report.comparisons import Choice
+from cascades.report.runs import Run
 
 _GUIDES = {
   'relative_latency': (
@@ -60,6 +62,9 @@ _GUIDES = {
     ' eats into the time saved per token.'
   ),
 }
+
+# Rows of a table that is shown without asking.
+_LONG = 40
 
 _CSS = """
 :root { color-scheme: light dark;
@@ -106,7 +111,9 @@ h3 { font-size: 1rem; margin: 0 0 .2rem }
   grid-template-columns: 2fr 1fr }
 @media (max-width: 60rem) { .panels { grid-template-columns: 100% }
   .panels figure:first-child { overflow-x: auto }
-  .panels figure:first-child svg { min-width: 44rem } }
+  .panels figure:first-child svg { min-width: 44rem }
+  figure.wide { overflow-x: auto }
+  figure.wide svg { min-width: 40rem } }
 figure { margin: 0; padding: 1rem 1rem .8rem }
 figure svg { display: block; width: 100%; height: auto }
 figure svg * { stroke-linejoin: round; stroke-linecap: butt }
@@ -148,6 +155,11 @@ dt { color: var(--soft); font-size: .875rem }
 dd { margin: 0; min-width: 0 }
 .text { white-space: pre-wrap; overflow-wrap: anywhere; font: .875rem/1.75
   ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace }
+.question h3 { margin-top: 1.2rem; font-weight: 600 }
+.question .scroll { margin-bottom: 1rem }
+.question figure.wide { max-width: 62rem; margin: 0 0 1rem }
+.allowed { border-left: 4px solid var(--residual-line); padding: .2rem .8rem;
+  max-width: 75ch }
 .settings { font-size: .875rem }
 .settings th, .settings td { text-align: left; vertical-align: top;
   padding: .15rem 1rem .15rem 0; font-weight: 400; overflow-wrap: anywhere }
@@ -174,6 +186,8 @@ for (const table of document.querySelectorAll('table.summary')) {
     const order = (a, b) => {
       if (i === 0) return (up ? 1 : -1) * key(a).localeCompare(key(b));
       const x = Number(key(a)), y = Number(key(b));
+      if (isNaN(x) && isNaN(y))
+        return (up ? 1 : -1) * key(a).localeCompare(key(b));
       if (isNaN(x) || isNaN(y)) return isNaN(x) - isNaN(y);
       return x === y ? 0 : (up ? 1 : -1) * (x < y ? -1 : 1);
     };
@@ -203,6 +217,47 @@ def _css(table: Mapping[str, styles.Style]) -> str:
 
 def _figure(svg: str, guide: str) -> str:
   return f'<figure>{svg}<figcaption>{html.escape(guide)}</figcaption></figure>'
+
+
+def _captioned(drawing: plots.Drawing) -> str:
+  return f'{drawing.svg}<figcaption>{html.escape(drawing.caption)}</figcaption>'
+
+
+def _question(
+  question: questions.Question, looks: Mapping[str, styles.Style]
+) -> str:
+  """A question with what answers it; long tables are folded away."""
+  shown = [table for table in question.tables if len(table.frame)]
+  drawn = ''.join(drawing.svg for drawing in question.drawings)
+  variants = [v for v in looks if f'data-method="{html.escape(v)}"' in drawn]
+  parts = [_legend(variants, looks)] if variants else []
+  parts += [
+    f'<figure class="wide">{_captioned(drawing)}</figure>'
+    for drawing in question.drawings
+    if drawing.wide
+  ]
+  narrow = ''.join(
+    f'<figure>{_captioned(drawing)}</figure>'
+    for drawing in question.drawings
+    if not drawing.wide
+  )
+  parts += [f'<div class="pair">{narrow}</div>'] if narrow else []
+  parts += [
+    f'<details><summary>{html.escape(table.title)}, {len(table.frame)} rows'
+    f'</summary>{text}</details>'
+    if len(table.frame) > _LONG
+    else text
+    for table in shown
+    for text in [tables.interactive(table, looks)]
+  ]
+  if not parts:
+    parts = [f'<p class="guide">{html.escape(question.otherwise)}</p>']
+  body = '\n'.join(parts)
+  return f"""<section class="question">
+<h2>{html.escape(question.title)}</h2>
+<p class="guide">{html.escape(question.guide)}</p>
+{body}
+</section>"""
 
 
 def _tile(what: str, value: str, note: str) -> str:
@@ -289,10 +344,9 @@ def _cuts(frame: pd.DataFrame) -> Iterator[_Cut]:
   several = [
     c for c in ('temperature', 'gamma') if frame[~plain][c].nunique() > 1
   ]
-  for (task, temperature), part in frame.groupby(
-    ['task', 'temperature'], sort=False
-  ):
-    base = styles.words(task)
+  keys = ['task', 'temperature', 'run']
+  for (task, temperature, run), part in frame.groupby(keys, sort=False):
+    base = f'{styles.words(task)}, {run}' if run else styles.words(task)
     if 'temperature' in several:
       base = f'{base}, temperature {temperature:g}'
     without = plain[part.index]
@@ -313,8 +367,20 @@ def _cuts(frame: pd.DataFrame) -> Iterator[_Cut]:
       yield from single or [_Cut(base, part)]
 
 
-def _part(cut: _Cut, table: Mapping[str, styles.Style], name: str) -> str:
-  """Everything about one cut, and what is folded away below it."""
+def _part(
+  cut: _Cut,
+  table: Mapping[str, styles.Style],
+  name: str,
+  drawn: list[plots.Drawing],
+) -> str:
+  """Everything about one cut, and what is folded away below it.
+
+  Args:
+    cut: What is shown.
+    table: Styles by variant.
+    name: Unique in the page.
+    drawn: Its own drawings are added to it, not those of what is folded away.
+  """
   frame = cut.frame
   # A sequential cascade has no blocks, whatever simulated it.
   gammas = frame.gamma.where(frame.verification != 'sequential', 0)
@@ -326,9 +392,10 @@ def _part(cut: _Cut, table: Mapping[str, styles.Style], name: str) -> str:
   )
 
   def against(x: str, y: str, **size) -> str:
-    svg = plots.curves(frame, table, x=x, y=y, name=f'{name}-{x}-{y}', **size)
+    made = plots.curves(frame, table, x=x, y=y, name=f'{name}-{x}-{y}', **size)
+    drawn.append(made)
     guide = {'quality': x, 'relative_latency': 'by_rejections'}.get(y, y)
-    return _figure(svg, _GUIDES[guide])
+    return _figure(made.svg, _GUIDES[guide])
 
   known = frame.quality.notna().any()
   if known:
@@ -339,10 +406,11 @@ def _part(cut: _Cut, table: Mapping[str, styles.Style], name: str) -> str:
   third = ''
   if not frame.method.isin(styles.BASELINES).all():
     if known:
-      svg = plots.panels(
+      made = plots.panels(
         frame, table, x='relative_latency', y='quality', name=f'{name}-panels'
       )
-      third = _figure(svg, _GUIDES['panels'])
+      drawn.append(made)
+      third = _figure(made.svg, _GUIDES['panels'])
     if frame.relative_length.notna().any():
       third += against('relative_latency', 'relative_length', size=(5.2, 5.3))
     third = f'<div class="panels">{third}</div>'
@@ -357,7 +425,7 @@ def _part(cut: _Cut, table: Mapping[str, styles.Style], name: str) -> str:
   guide = ' '.join(_GUIDES[note] for note in notes)
   guide = f'<p class="guide">{html.escape(guide)}</p>\n' if guide else ''
   under = '\n'.join(
-    _part(below, table, f'{name}-{i}') for i, below in enumerate(cut.under)
+    _part(below, table, f'{name}-{i}', []) for i, below in enumerate(cut.under)
   )
   if under:
     under = (
@@ -393,31 +461,45 @@ def _lead(config: Mapping, frame: pd.DataFrame) -> str:
   return ' · '.join(parts)
 
 
-def _footer(config: Mapping, costs: Costs) -> str:
-  versions = {'python': platform.python_version()} | {
-    name: importlib.metadata.version(name)
-    for name in ('numpy', 'scipy', 'pandas', 'matplotlib')
-  }
-  # What the run itself used, if it says so, not what writes the page.
-  versions |= config.get('versions') or {}
-  line = ', '.join(f'{name} {v}' for name, v in versions.items())
+def _costs(costs: Costs) -> str:
+  """Unit costs in words."""
   blocks = '; '.join(
     f'verifier call on a block of {gamma} drafts {styles.milliseconds(seconds)}'
     for gamma, seconds in sorted(costs.verify_s.items())
   )
-  details = ''
-  if config:
-    details = (
-      '<details><summary>Settings of the run</summary>'
-      f'{tables.settings(config)}</details>'
-    )
+  return f"""verifier token
+{styles.milliseconds(costs.verifier_token_s)}; drafter token
+{styles.milliseconds(costs.drafter_token_s)}; {blocks}"""
+
+
+def _footer(told: Mapping[str, Run], choice: Choice) -> str:
+  versions = {'python': platform.python_version()} | {
+    name: importlib.metadata.version(name)
+    for name in ('numpy', 'scipy', 'pandas', 'matplotlib', 'statsmodels')
+  }
+  several = len(told) > 1
+  costs, details = [], []
+  for name, run in told.items():
+    # What the run itself used, if it says so, not what writes the page.
+    versions |= run.config.get('versions') or {}
+    of = html.escape(f' of {name}') if several else ''
+    costs.append(f'Unit costs{of}: {_costs(run.costs)}.')
+    if run.config:
+      whose = html.escape(name) if several else 'the run'
+      details.append(
+        f'<details><summary>Settings of {whose}</summary>'
+        f'{tables.settings(run.config)}</details>'
+      )
+  line = ', '.join(f'{name} {v}' for name, v in versions.items())
+  costs, details = ' '.join(costs), '\n'.join(details)
   return f"""<footer>
 <p>Latency is modelled: counted calls times measured unit costs, per emitted
-token, over the verifier's cost of one token. Unit costs: verifier token
-{styles.milliseconds(costs.verifier_token_s)}; drafter token
-{styles.milliseconds(costs.drafter_token_s)}; {blocks}. Prefill is not in it.
+token, over the verifier's cost of one token. {costs} Prefill is not in it.
 Time on the clock stands beside it in the tables and is never merged with
 it.</p>
+<p>Intervals are percentiles of {choice.resamples:,} bootstrap resamples of the
+examples, seed {choice.seed}; those of differences are paired: both points have
+the same resamples.</p>
 {details}
 <p>{html.escape(line)}</p>
 </footer>"""
@@ -426,47 +508,57 @@ it.</p>
 def render(
   frame: pd.DataFrame,
   shown: Sequence[examples.Shown],
-  costs: Costs,
-  config: Mapping[str, object],
-) -> str:
-  """The page.
+  told: Mapping[str, Run],
+  asked: Sequence[questions.Question],
+  looks: Mapping[str, styles.Style],
+  choice: Choice,
+  note: str = '',
+) -> tuple[str, list[plots.Drawing]]:
+  """The page, and all that is drawn on it.
 
   Args:
-    frame: The summary.
+    frame: The summary, with `variant`, and `run` where it has to be told.
     shown: Answers that are shown, token by token.
-    costs: Measured unit costs.
-    config: The run's settings; may be empty.
+    told: The runs by name.
+    asked: Questions with their answers.
+    looks: Styles by variant.
+    choice: How intervals were drawn.
+    note: What has to be known before anything is compared; may be empty.
   """
-  frame = frame.assign(variant=metrics.variants(frame))
-  table = styles.styles(
-    dict(zip(styles.BASELINES, styles.BASELINES, strict=True))
-    | dict(zip(frame.variant, frame.method, strict=True))
-    | {s.record.variant: s.record.method for s in examples.every(shown)}
-  )
   several = frame.gamma[frame.gamma > 0].nunique() > 1
+  config = next(iter(told.values())).config
   name = str(config.get('name') or 'Speculative cascades')
+  drawn: list[plots.Drawing] = []
   parts = '\n'.join(
-    _part(cut, table, f'p{i}') for i, cut in enumerate(_cuts(frame))
+    _part(cut, looks, f'p{i}', drawn) for i, cut in enumerate(_cuts(frame))
   )
-  return f"""<!DOCTYPE html>
+  answers = '\n'.join(_question(question, looks) for question in asked)
+  drawn += [drawing for question in asked for drawing in question.drawings]
+  lead = _lead(config, frame)
+  if len(told) > 1:
+    lead += f' · workdirs {", ".join(told)}'
+  note = f'<p class="allowed">{html.escape(note)}</p>\n' if note else ''
+  text = f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{html.escape(name)}: quality and latency</title>
-<style>{_css(table)}{tokens.CSS}</style>
+<style>{_css(looks)}{tokens.CSS}</style>
 </head>
 <body>
 <header>
 <h1>{html.escape(name)}</h1>
-<p class="lead">{html.escape(_lead(config, frame))}</p>
-</header>
+<p class="lead">{html.escape(lead)}</p>
+{note}</header>
 <main>
 {parts}
-{examples.section(shown, table, several, costs)}
+{answers}
+{examples.section(shown, looks, several, next(iter(told.values())).costs)}
 </main>
-{_footer(config, costs)}
+{_footer(told, choice)}
 <script>{_JS}{tokens.JS}</script>
 </body>
 </html>
 """
+  return text, drawn

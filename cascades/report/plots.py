@@ -1,19 +1,26 @@
 """Plots as inline SVG that takes its colours and font from the page.
 
 Each function takes a frame that is cut to one task, temperature and gamma (or
-to a gamma for each point), and returns an `<svg>` element. Beside the columns
-of the summary it has `variant`, which curve a row is of, and `place`, what
-people are told of where on it.
+to a gamma for each point), and returns a `Drawing`: an `<svg>` element for the
+page, and the same as files. Beside the columns of the summary a frame has
+`variant`, which curve a row is of, and `place`, what people are told of where
+on it.
 """
 
+import dataclasses
 import io
+import itertools
 import math
+import pathlib
 import re
 from collections.abc import Mapping
 from xml.etree import ElementTree
 
 import matplotlib as mpl
+import numpy as np
 import pandas as pd
+from matplotlib import colors
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.markers import MarkerStyle
@@ -39,7 +46,19 @@ _VARIABLES = {
   _FAINT: '--faint',
   _PAGE: '--card',
 }
+# What they are on paper.
+_PAPER = {
+  _INK: '#1d2430',
+  _SOFT: '#5d6878',
+  _FAINT: '#e3e7ec',
+  _PAGE: '#ffffff',
+}
+_FONT = "system-ui, 'Segoe UI', Roboto, sans-serif"
 _DASHED = {'color': _SOFT, 'linestyle': (0, (4, 3)), 'linewidth': 1.1}
+# Of the tokens at the best known place of an answer, so many make a mark.
+_ENOUGH = 0.05
+# Of fitted lines, in order of appearance.
+_LINES = ((), (5, 2), (1.2, 1.6), (7, 2, 1.2, 2))
 _RC = {
   # A dollar in a method's name is a dollar.
   'text.parse_math': False,
@@ -76,6 +95,95 @@ def _figure(width: float, height: float) -> Figure:
   # A canvas of its own: no pyplot, so no global state and no display.
   FigureCanvasSVG(figure)
   return figure
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawing:
+  """A figure, as the page has it and as files.
+
+  Attributes:
+    name: Unique in the page; of the files.
+    svg: An element that takes its colours from the page.
+    figure: What it was made of, in placeholder colours.
+    colours: What becomes of each placeholder on paper.
+    caption: Which of several alike it is; may be empty.
+    wide: Whether it fills a line of the page.
+  """
+
+  name: str
+  svg: str
+  figure: Figure
+  colours: Mapping[str, str]
+  caption: str = ''
+  wide: bool = True
+
+  def save(self, folder: pathlib.Path) -> None:
+    """Writes NAME.svg and NAME.png, in the colours of a light page."""
+    _recolour(self.figure, self.colours)
+    # All has its place since the page was drawn.
+    self.figure.set_layout_engine('none')
+    FigureCanvasAgg(self.figure)
+    self.figure.savefig(folder / f'{self.name}.png', dpi=120, facecolor='white')
+    width, height = 72 * self.figure.get_size_inches()
+    head = (
+      f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}"'
+      f' height="{height:g}" font-family="{_FONT}" style="background: white"'
+    )
+    text = self.svg.replace('<svg', head, 1)
+    for variable, colour in self._variables().items():
+      text = text.replace(f'var({variable})', colour)
+    (folder / f'{self.name}.svg').write_text(text + '\n', encoding='utf-8')
+
+  def _variables(self) -> dict[str, str]:
+    found = set(re.findall(r'var\((--[\w-]+)\)', self.svg))
+    # Names of curves are told by their number, which is in the placeholder.
+    known = {v: _PAPER[k] for k, v in _VARIABLES.items()}
+    for placeholder, colour in self.colours.items():
+      known.setdefault(f'--method-{int(placeholder[-2:], 16)}', colour)
+    return {variable: known[variable] for variable in found}
+
+
+def _recolour(figure: Figure, colours: Mapping[str, str]) -> None:
+  """Paints all that has a placeholder colour."""
+  exact = {colors.to_rgb(k): colors.to_rgb(v) for k, v in colours.items()}
+
+  def painted(value):
+    try:
+      rgba = colors.to_rgba_array(value)
+    except (TypeError, ValueError):
+      # Such as 'auto'.
+      return None
+    new = np.array([(*exact.get(tuple(c[:3]), c[:3]), c[3]) for c in rgba])
+    return None if np.array_equal(new, rgba) else new
+
+  for artist in figure.findobj():
+    for what in (
+      'color',
+      'facecolor',
+      'edgecolor',
+      'markerfacecolor',
+      'markeredgecolor',
+    ):
+      get = getattr(artist, f'get_{what}', None)
+      if get is None or not hasattr(artist, f'set_{what}'):
+        continue
+      new = painted(get())
+      if new is not None and len(new):
+        many = hasattr(artist, 'get_offsets')
+        getattr(artist, f'set_{what}')(new if many else tuple(new[0]))
+
+
+def _drawing(
+  figure: Figure,
+  name: str,
+  description: str,
+  styles: Mapping[str, Style],
+  titles: Mapping[str, list[str]],
+) -> Drawing:
+  """What a finished figure becomes; arguments as for `_svg`."""
+  svg = _svg(figure, name, description, styles, titles)
+  colours = _PAPER | {s.placeholder: s.light for s in styles.values()}
+  return Drawing(name, svg, figure, colours)
 
 
 def _svg(
@@ -120,7 +228,7 @@ def _svg(
       for use, title in zip(uses, titles[identifier], strict=True):
         ElementTree.SubElement(use, 'title').text = title
     kind, _, method = (identifier or '').partition(':')
-    if kind in ('method', 'band'):
+    if kind in ('method', 'band', 'front'):
       element.set('data-method', method)
       if kind == 'band':
         element.set('data-band', '')
@@ -312,7 +420,7 @@ def curves(
   y: str,
   name: str,
   size: tuple[float, float] = (7.4, 5.2),
-) -> str:
+) -> Drawing:
   """One line per method, a marker per lenience, and the models alone.
 
   Args:
@@ -339,7 +447,7 @@ def curves(
     axes.set_xlabel(LABELS.get(x, x))
     axes.set_ylabel(LABELS.get(y, y))
     description = f'{LABELS.get(y, y)} against {LABELS.get(x, x)}'
-    return _svg(figure, name, description, styles, titles)
+    return _drawing(figure, name, description, styles, titles)
 
 
 def panels(
@@ -349,7 +457,7 @@ def panels(
   x: str,
   y: str,
   name: str,
-) -> str:
+) -> Drawing:
   """The same curves, a panel for each, the others pale behind it."""
   curves_of = {
     v: _curve(frame, v)
@@ -394,7 +502,7 @@ def panels(
     figure.supxlabel(LABELS.get(x, x), fontsize=10)
     figure.supylabel(LABELS.get(y, y), fontsize=10)
     description = f'{LABELS.get(y, y)} of each method in a panel of its own'
-    return _svg(figure, name, description, styles, titles)
+    return _drawing(figure, name, description, styles, titles)
 
 
 def relative_length(frame: pd.DataFrame) -> pd.Series:
@@ -402,3 +510,146 @@ def relative_length(frame: pd.DataFrame) -> pd.Series:
   return frame.mean_output_tokens / _first(
     frame, VERIFIER, 'mean_output_tokens'
   )
+
+
+def front(
+  frame: pd.DataFrame,
+  best: pd.DataFrame,
+  styles: Mapping[str, Style],
+  *,
+  name: str,
+) -> Drawing:
+  """All points of a task, and a line along those that no other beats.
+
+  Args:
+    frame: From `comparisons.compare`, of one task.
+    best: Of these, those on the front, fastest first.
+    styles: By variant.
+    name: Unique in the page.
+  """
+  with mpl.rc_context(_RC):
+    figure = _figure(7.4, 5.2)
+    axes = figure.subplots()
+    titles = _scatter(axes, frame, styles, 'latency', 'quality', 0.35)
+    axes.plot(best.latency, best.quality, color=_SOFT, zorder=1.5)
+    titles |= _scatter(axes, best, styles, 'latency', 'quality', 1.0, 'front')
+    axes.set_xlabel(LABELS['relative_latency'])
+    axes.set_ylabel(LABELS['quality'])
+    description = 'points that no other beats in quality and modelled latency'
+    return _drawing(figure, name, description, styles, titles)
+
+
+def _scatter(
+  axes, frame, styles, x, y, alpha, kind='method'
+) -> dict[str, list[str]]:
+  """Marks without lines; what to show at each of them."""
+  titles = {}
+  for variant, part in frame.groupby('variant', sort=False):
+    part = part[np.isfinite(part[x]) & np.isfinite(part[y])]
+    style = styles[variant]
+    if part.empty:
+      continue
+    axes.plot(
+      part[x],
+      part[y],
+      linestyle='none',
+      color=style.placeholder,
+      marker=_shape(style),
+      markerfacecolor=_PAGE if style.dashes else style.placeholder,
+      markeredgecolor=style.placeholder if style.dashes else _PAGE,
+      alpha=alpha,
+      gid=f'{kind}:{variant}',
+    )
+    titles[f'{kind}:{variant}'] = _titles(part, style, x, y)
+  return titles
+
+
+def fits(
+  frame: pd.DataFrame,
+  lines: pd.DataFrame,
+  styles: Mapping[str, Style],
+  *,
+  name: str,
+) -> Drawing:
+  """Latency against rejections by both clocks, with the fitted lines.
+
+  Args:
+    frame: From `comparisons.compare`, of one task.
+    lines: From `comparisons.latency_fit`, of the same.
+    styles: By variant.
+    name: Unique in the page.
+  """
+  with mpl.rc_context(_RC):
+    figure = _figure(10.4, 4.4)
+    drafting = frame[frame.gamma > 0]
+    clocks = {'modelled': 'latency', 'wall': 'wall_latency'}
+    for axes, (clock, column) in zip(
+      figure.subplots(1, 2), clocks.items(), strict=True
+    ):
+      _scatter(axes, drafting, styles, 'rejection_rate', column, 0.9)
+      of_clock = lines[lines.clock == clock].to_dict('records')
+      for line, dashes in zip(of_clock, itertools.cycle(_LINES), strict=False):
+        ends = np.array([line['low'], line['high']])
+        size = f', batch {line["batch_size"]}' if line['batch_size'] else ''
+        axes.plot(
+          ends,
+          line['intercept'] + line['slope'] * ends,
+          color=_SOFT,
+          linestyle=(0, dashes) if dashes else '-',
+          label=f'gamma {line["gamma"]}{size}: r² {number(line["r2"])}',
+        )
+      if of_clock:
+        axes.legend(frameon=False, fontsize=9)
+      axes.axhline(1, **_DASHED)
+      axes.set_xlabel(LABELS['rejection_rate'])
+      axes.set_ylabel(
+        {
+          'modelled': 'modelled latency per token',
+          'wall': 'time on the clock per token',
+        }[clock]
+      )
+    description = 'latency against rejection rate, modelled and on the clock'
+    return _drawing(figure, name, description, styles, {})
+
+
+def by_position(
+  block: pd.DataFrame,
+  answer: pd.DataFrame,
+  styles: Mapping[str, Style],
+  *,
+  name: str,
+) -> Drawing:
+  """Acceptance along the block and deferrals along the answer.
+
+  Args:
+    block: From `positions.frames`, a point of each curve of one task.
+    answer: The same.
+    styles: By variant.
+    name: Unique in the page.
+  """
+  # A few long answers say little of how answers go on.
+  most = answer.groupby('variant').examined.transform('max')
+  answer = answer[answer.examined >= _ENOUGH * most]
+  with mpl.rc_context(_RC):
+    figure = _figure(10.4, 4.4)
+    left, right = figure.subplots(1, 2)
+    for axes, frame in ((left, block), (right, answer)):
+      for variant, part in frame.groupby('variant', sort=False):
+        style = styles[variant]
+        axes.plot(
+          part.position,
+          part.rate,
+          color=style.placeholder,
+          marker=_shape(style),
+          linestyle=(0, style.dashes) if style.dashes else '-',
+          markerfacecolor=_PAGE if style.dashes else style.placeholder,
+          markeredgecolor=style.placeholder if style.dashes else _PAGE,
+          gid=f'method:{variant}',
+        )
+    left.xaxis.get_major_locator().set_params(integer=True)
+    left.set_xlabel('place in the block')
+    left.set_ylabel('kept, of the drafts examined there')
+    right.set_xlabel('tokens of the answer before it')
+    right.set_ylabel('deferred, of the tokens examined there')
+    description = 'acceptance along the block and deferrals along the answer'
+    return _drawing(figure, name, description, styles, {})

@@ -1,9 +1,12 @@
-"""The summary as an HTML table that can be sorted."""
+"""Tables: for the page, where they can be sorted, and as Markdown and LaTeX.
+
+All of them are made of the same frames and columns.
+"""
 
 import dataclasses
 import html
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pandas as pd
 
@@ -150,3 +153,172 @@ def _setting(value: object) -> str:
   if isinstance(value, dict):
     return ', '.join(f'{k}: {_setting(v)}' for k, v in value.items())
   return str(value)
+
+
+# --- Tables of any frame.
+
+# Whom a row is of that is of no curve.
+EVERYONE = 'All methods'
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """A frame with what is shown of it.
+
+  Attributes:
+    name: Of its files.
+    title: For people.
+    frame: Its rows; `variant` is the curve that a row is of, '' if of none.
+    columns: What is shown, after the method's name.
+    whole: What the CSV file holds, where that is more than is shown.
+  """
+
+  name: str
+  title: str
+  frame: pd.DataFrame
+  columns: Sequence[Column]
+  whole: pd.DataFrame | None = None
+
+  def csv(self, note: str = '') -> str:
+    """All of its numbers; a column says what has to be said of them."""
+    whole = self.frame if self.whole is None else self.whole
+    if note:
+      whole = whole.assign(note=note)
+    return whole.to_csv(index=False)
+
+
+def texts(value: object) -> str:
+  """For columns of words."""
+  return '\N{EN DASH}' if value is None or value != value else str(value)
+
+
+def yes(value: object) -> str:
+  """For columns of yes and no."""
+  return '✓' if value else '✗'
+
+
+def _shown(row: Mapping, column: Column) -> tuple[str, str]:
+  """A cell's text, and that of its interval, which may be empty."""
+  value = row[column.field]
+  text, ends = column.show(value), ''
+  bounds = [row.get(f'{column.field}_{end}', math.nan) for end in _ENDS]
+  if all(map(math.isfinite, bounds)) and math.isfinite(value):
+    ends = f'{column.show(bounds[0])} to {column.show(bounds[1])}'
+  return text, ends
+
+
+def interactive(table: Table, looks: Mapping[str, styles.Style]) -> str:
+  """As HTML.
+
+  Args:
+    table: What is shown.
+    looks: Styles by variant.
+  """
+  heads = ''.join(
+    f'<th scope="col" title="{html.escape(c.meaning)}">'
+    f'<button type="button">{html.escape(c.heading)}</button></th>'
+    for c in table.columns
+  )
+  rows = []
+  for row in table.frame.to_dict('records'):
+    style = looks.get(row['variant'])
+    name = html.escape(style.label if style else EVERYONE)
+    mark = f'{plots.marker(style)} ' if style else ''
+    cells = [f'<th scope="row" data-key="{name}">{mark}{name}</th>']
+    for column in table.columns:
+      text, ends = map(html.escape, _shown(row, column))
+      if ends:
+        text += f' <span class="interval">{ends}</span>'
+      value = row[column.field]
+      if isinstance(value, str):
+        cells.append(f'<td data-key="{html.escape(value)}">{text}</td>')
+      else:
+        cells.append(_cell(float(value), text))
+    rows.append(f'<tr>{"".join(cells)}</tr>')
+  body = '\n'.join(rows)
+  return (
+    f'<h3>{html.escape(table.title)}</h3>\n'
+    '<div class="scroll" tabindex="0"><table class="summary"><thead><tr>'
+    f'<th scope="col"><button type="button">Method</button></th>{heads}'
+    f'</tr></thead><tbody>\n{body}\n</tbody></table></div>'
+  )
+
+
+def _lines(
+  table: Table, looks: Mapping[str, styles.Style]
+) -> Iterator[list[str]]:
+  """Headings, then the texts of each row."""
+  yield ['Method', *(c.heading for c in table.columns)]
+  for row in table.frame.to_dict('records'):
+    style = looks.get(row['variant'])
+    cells = [style.label if style else EVERYONE]
+    for column in table.columns:
+      text, ends = _shown(row, column)
+      cells.append(f'{text} ({ends})' if ends else text)
+    yield cells
+
+
+def markdown(
+  table: Table, looks: Mapping[str, styles.Style], note: str = ''
+) -> str:
+  """As Markdown, with its title and what has to be said of it."""
+
+  def line(cells: Sequence[str]) -> str:
+    return f'| {" | ".join(c.replace("|", r"\|") for c in cells)} |'
+
+  head, *rows = _lines(table, looks)
+  # Numbers stand under each other.
+  rule = ['---', *['---:'] * len(table.columns)]
+  parts = [
+    f'**{table.title}**',
+    note,
+    '\n'.join(map(line, [head, rule, *rows])),
+  ]
+  return '\n\n'.join(part for part in parts if part) + '\n'
+
+
+# What LaTeX has to be told in words of its own.
+_LATEX = {
+  '\\': r'\textbackslash{}',
+  **{c: f'\\{c}' for c in '&%$#_{}'},
+  '~': r'\textasciitilde{}',
+  '^': r'\textasciicircum{}',
+  styles.MINUS: '$-$',
+  '∞': r'$\infty$',
+  '\N{EN DASH}': '--',
+  '✓': r'$\checkmark$',
+  '✗': r'$\times$',
+  '²': '$^2$',
+  '≤': r'$\leq$',
+  '\u00a0': '~',
+}
+
+
+def _latex(text: str) -> str:
+  # What is mathematics on both sides is one piece of it.
+  return ''.join(_LATEX.get(c, c) for c in text).replace('$$', '')
+
+
+def latex(
+  table: Table, looks: Mapping[str, styles.Style], note: str = ''
+) -> str:
+  """As LaTeX, with booktabs and amssymb."""
+  head, *rows = _lines(table, looks)
+  body = [' & '.join(map(_latex, cells)) + r' \\' for cells in (head, *rows)]
+  caption = ' '.join(part for part in (f'{table.title}.', note) if part)
+  return '\n'.join(
+    [
+      r'\begin{table}',
+      r'\centering',
+      rf'\caption{{{_latex(caption)}}}',
+      rf'\begin{{tabular}}{{l{"r" * len(table.columns)}}}',
+      r'\toprule',
+      body[0],
+      r'\midrule',
+      *body[1:],
+      r'\bottomrule',
+      r'\end{tabular}',
+      r'\end{table}',
+      '',
+    ]
+  )

@@ -12,7 +12,7 @@ import pathlib
 from experiments import cli
 
 # Modules of this package, imported when asked for: they import JAX.
-SUITES = ('methods', 'decoding', 'drafters')
+SUITES = ('methods', 'decoding', 'drafters', 'reports')
 
 
 def run(config, workdir: pathlib.Path) -> None:
