@@ -23,6 +23,7 @@ from matplotlib import colors
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.markers import MarkerStyle
 from matplotlib.path import Path
 from matplotlib.transforms import Affine2D
@@ -53,7 +54,6 @@ _PAPER = {
   _FAINT: '#e3e7ec',
   _PAGE: '#ffffff',
 }
-_FONT = "system-ui, 'Segoe UI', Roboto, sans-serif"
 _DASHED = {'color': _SOFT, 'linestyle': (0, (4, 3)), 'linewidth': 1.1}
 # Of the tokens at the best known place of an answer, so many make a mark.
 _ENOUGH = 0.05
@@ -106,6 +106,7 @@ class Drawing:
     svg: An element that takes its colours from the page.
     figure: What it was made of, in placeholder colours.
     colours: What becomes of each placeholder on paper.
+    labels: Of curves, by variant.
     caption: Which of several alike it is; may be empty.
     wide: Whether it fills a line of the page.
   """
@@ -114,33 +115,38 @@ class Drawing:
   svg: str
   figure: Figure
   colours: Mapping[str, str]
+  labels: Mapping[str, str]
   caption: str = ''
   wide: bool = True
 
   def save(self, folder: pathlib.Path) -> None:
-    """Writes NAME.svg and NAME.png, in the colours of a light page."""
+    """Writes NAME.svg and NAME.png, in light colours and with a legend."""
     _recolour(self.figure, self.colours)
     # All has its place since the page was drawn.
     self.figure.set_layout_engine('none')
-    FigureCanvasAgg(self.figure)
-    self.figure.savefig(folder / f'{self.name}.png', dpi=120, facecolor='white')
-    width, height = 72 * self.figure.get_size_inches()
-    head = (
-      f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}"'
-      f' height="{height:g}" font-family="{_FONT}" style="background: white"'
-    )
-    text = self.svg.replace('<svg', head, 1)
-    for variable, colour in self._variables().items():
-      text = text.replace(f'var({variable})', colour)
-    (folder / f'{self.name}.svg').write_text(text + '\n', encoding='utf-8')
-
-  def _variables(self) -> dict[str, str]:
-    found = set(re.findall(r'var\((--[\w-]+)\)', self.svg))
-    # Names of curves are told by their number, which is in the placeholder.
-    known = {v: _PAPER[k] for k, v in _VARIABLES.items()}
-    for placeholder, colour in self.colours.items():
-      known.setdefault(f'--method-{int(placeholder[-2:], 16)}', colour)
-    return {variable: known[variable] for variable in found}
+    lines = {
+      line.get_gid().partition(':')[2]: line
+      for line in self.figure.findobj(Line2D)
+      if (line.get_gid() or '').startswith('method:')
+    }
+    named = [variant for variant in self.labels if variant in lines]
+    nothing = dict.fromkeys(('Date', 'Creator', 'Format', 'Type'))
+    with mpl.rc_context(_RC):
+      self.figure.legend(
+        [lines[variant] for variant in named],
+        [self.labels[variant] for variant in named],
+        loc='upper center',
+        bbox_to_anchor=(0.5, 0),
+        ncols=5,
+        frameon=False,
+        labelcolor=_PAPER[_INK],
+      )
+      looks = dict(bbox_inches='tight', facecolor='white')
+      self.figure.savefig(
+        folder / f'{self.name}.svg', metadata=nothing, **looks
+      )
+      FigureCanvasAgg(self.figure)
+      self.figure.savefig(folder / f'{self.name}.png', dpi=120, **looks)
 
 
 def _recolour(figure: Figure, colours: Mapping[str, str]) -> None:
@@ -183,7 +189,8 @@ def _drawing(
   """What a finished figure becomes; arguments as for `_svg`."""
   svg = _svg(figure, name, description, styles, titles)
   colours = _PAPER | {s.placeholder: s.light for s in styles.values()}
-  return Drawing(name, svg, figure, colours)
+  labels = {variant: style.label for variant, style in styles.items()}
+  return Drawing(name, svg, figure, colours, labels)
 
 
 def _svg(
