@@ -89,7 +89,7 @@ def _tip(page):
 @pytest.mark.parametrize('width', _WIDTHS)
 def test_figures_tables_and_answers_are_there_and_fit(visit, width):
   page = visit(width)
-  figures = page.locator('figure svg[role=img]')
+  figures = page.locator('section:not(.question) figure svg[role=img]')
   assert figures.count() == 4 * 2
   rows = page.locator('table.summary tbody tr')
   assert rows.count() == 5 + 4

@@ -94,7 +94,7 @@ def test_speed_up(name, lenience, gamma):
     drafter_calls=len(tokens) * (gamma + 1),
     drafts=1,
     verification='token',
-    tokens=range(tokens.sum()),
+    emitted=int(tokens.sum()),
   )
   costs = metrics.Costs(
     verifier_token_s=0.01, drafter_token_s=0.01 * c, verify_s={gamma: 0.01}
