@@ -8,7 +8,6 @@ the same frames, and `report.json`, which says how intervals were drawn.
 """
 
 import dataclasses
-import itertools
 import json
 import pathlib
 from collections.abc import Sequence
