@@ -18,13 +18,16 @@ import tqdm
 from absl import app, flags
 from ml_collections import config_flags
 
-from experiments import cli, plan
+from experiments import cli, plan, remote
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'What to run, such as configs/quickstart.py.'
 )
 _WORKDIR = flags.DEFINE_string(
-  'workdir', None, 'Where results go; by default runs/<name of the config>.'
+  'workdir',
+  None,
+  'Where results go, a folder or a URL such as gs://bucket/run; by default'
+  ' runs/<name of the config>.',
 )
 _LAUNCHER = flags.DEFINE_string(
   'launcher',
@@ -48,10 +51,17 @@ def main() -> None:
   chosen = plan.curves(
     config, cli.load_config_module(path), config_flags.get_override_values(flag)
   )
+  how = dict(launcher=_LAUNCHER.value, quiet=_QUIET.value)
+  if _WORKDIR.value and remote.is_url(_WORKDIR.value):
+    mirror = remote.Mirror(_WORKDIR.value)
+    with mirror.held():
+      run(config, chosen, mirror.folder, **how, kept=mirror.push)
+    print(f'Copied to:  {mirror.url}')
+    return
   workdir = pathlib.Path(
     _WORKDIR.value or plan.default_workdir(path, bool(config.get('tiny')))
   )
-  run(config, chosen, workdir, _LAUNCHER.value, _QUIET.value)
+  run(config, chosen, workdir, **how)
 
 
 class Interrupt:
@@ -91,6 +101,7 @@ def run(
   workdir: pathlib.Path,
   launcher: str = 'local',
   quiet: bool = False,
+  kept: Callable[[], None] = lambda: None,
 ) -> None:
   """Runs a sweep in a workdir, or what of it is missing there.
 
@@ -100,6 +111,7 @@ def run(
     workdir: Made if need be.
     launcher: Key of `launchers.LAUNCHERS`.
     quiet: Whether to show no progress.
+    kept: Is called as a point is kept.
 
   Raises:
     ValueError: Something cannot be run; says what to do.
@@ -166,7 +178,7 @@ def run(
     files.log(workdirs.provenance(facts, seed=config.seed, data=data))
     interrupt = Interrupt(say)
     with interrupt.heard():
-      done = _decode(files, points, examples, team, bar, interrupt)
+      done = _decode(files, points, examples, team, bar, interrupt, kept)
     if done < len(points):
       raise cli.StoppedError(
         f'stopped: {done} of {len(points)} points are done; the same command'
@@ -223,7 +235,7 @@ def _settings(config, chosen, loaded) -> dict:
 
 
 def _decode(
-  files, points, examples, team, bar: tqdm.tqdm, interrupt: Interrupt
+  files, points, examples, team, bar: tqdm.tqdm, interrupt: Interrupt, kept
 ) -> int:
   """Makes what is missing; how many points are done then."""
   from experiments import worker
@@ -249,6 +261,7 @@ def _decode(
   ]
   for point, found in team.decode(jobs, bar.update, lambda: interrupt.asked):
     files.keep(point, found)
+    kept()
     made.add(point)
     show()
   for point in missing:
@@ -264,6 +277,7 @@ def _decode(
       for method in ('drafter_only', 'verifier_only')
     ]
     files.keep(point, worker.combine(point.curve, *map(files.made, alone)))
+    kept()
     made.add(point)
     bar.update(answers(point))
     show()

@@ -562,8 +562,16 @@ def test_ctrl_c_finishes_a_point_and_says_how_to_go_on(measured, capsys):
   before = signal.getsignal(signal.SIGINT)
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(worker.Worker, 'decode', decode)
+    kept = []
     with pytest.raises(cli.StoppedError, match='1 of 2 points are done'):
-      sweep.run(_config(num_examples=2), _CURVES[:2], measured)
+      sweep.run(
+        _config(num_examples=2),
+        _CURVES[:2],
+        measured,
+        kept=lambda: kept.append(len(_files(measured, '*'))),
+      )
+  # Whoever copies what is kept is told of each point, once it is there.
+  assert kept == [1]
   assert signal.getsignal(signal.SIGINT) is before
   assert 'once more stops' in capsys.readouterr().err
   assert len(_files(measured, '*')) == 1

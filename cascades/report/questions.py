@@ -204,7 +204,9 @@ def _table(context: _Context) -> Question:
     f' difference is above {styles.MINUS}{context.choice.margin:g} of the best'
     ' score. On the right its best point that takes no longer than the'
     ' verifier. A dash is a method that has none. Both are chosen on these same'
-    ' examples, which flatters them; below, they are chosen on others.',
+    ' examples, which flatters them; below, they are chosen on others. On the'
+    " clock, a curve's leniences share a batch: with fewer examples than rows"
+    ' the verifier alone leaves some of its own empty.',
     [
       Table(f'two_sided_{clock}', title, table[table.clock == clock], columns)
       for clock, title in titles.items()

@@ -1,0 +1,129 @@
+"""Workdirs on other file systems: a folder here, and its copy there.
+
+`--workdir=gs://bucket/run` works in a folder of the user's cache, which begins
+with what lies there already; what is written is copied as it is whole, traces
+before their records. Any file system of fsspec will do.
+"""
+
+import contextlib
+import hashlib
+import os
+import pathlib
+import socket
+from collections.abc import Iterator
+
+import fsspec
+
+from experiments import cli
+
+_OWNER = '.owner'
+
+
+def is_url(workdir: str) -> bool:
+  """Whether it is no path of this machine."""
+  return '://' in workdir
+
+
+class Mirror:
+  """A folder here and its copy elsewhere.
+
+  Attributes:
+    folder: Here.
+    url: Of the copy.
+  """
+
+  def __init__(self, url: str, folder: pathlib.Path | None = None):
+    """Finds the file system.
+
+    Raises:
+      ValueError: There is none of that name, or it cannot be used.
+    """
+    try:
+      self._fs, self._root = fsspec.core.url_to_fs(url)
+    except (ImportError, OSError, ValueError) as error:
+      raise ValueError(
+        f'workdir: {url} cannot be used ({" ".join(str(error).split())}).'
+      ) from None
+    self.url = url
+    name = hashlib.sha256(url.encode()).hexdigest()[:16]
+    self.folder = folder or cli.cache_folder().parent / 'workdirs' / name
+    self._copied: dict[pathlib.Path, tuple[int, int]] = {}
+
+  def _there(self, path: pathlib.Path) -> str:
+    return f'{self._root}/{path.relative_to(self.folder).as_posix()}'
+
+  @contextlib.contextmanager
+  def held(self) -> Iterator[None]:
+    """Keeps others out, takes what is there, and leaves a copy of the rest.
+
+    Raises:
+      ValueError: Another process is at work there.
+    """
+    owner, here = f'{self._root}/{_OWNER}', socket.gethostname()
+    if self._fs.exists(owner):
+      process, host = self._fs.cat_file(owner).decode().split()
+      if host != here or _lives(int(process)):
+        raise ValueError(
+          f'workdir: process {process} on {host} is at work in {self.url}; wait'
+          f' for it, or, if it is gone, delete {_OWNER} there.'
+        )
+    self._fs.makedirs(self._root, exist_ok=True)
+    self._fs.pipe_file(owner, f'{os.getpid()} {here}'.encode())
+    try:
+      self._pull()
+      yield
+      self.push()
+    finally:
+      self._fs.rm_file(owner)
+
+  def _pull(self) -> None:
+    """What is there, and not yet here; what is not there does not count.
+
+    But for points, which are named by what they are: one whose copy failed need
+    not be made again.
+    """
+    for name, about in self._fs.find(self._root, detail=True).items():
+      path = self.folder / os.path.relpath(name, self._root)
+      if path.name == _OWNER:
+        continue
+      if not path.exists() or path.stat().st_size != about['size']:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f'.{path.name}.part')
+        self._fs.get_file(name, str(part))
+        part.replace(path)
+      self._copied[path] = _state(path)
+    for path in self.folder.rglob('*'):
+      point = path.parent.name in ('records', 'traces')
+      if path.is_file() and path not in self._copied and not point:
+        path.unlink()
+
+  def push(self) -> None:
+    """Copies what is here and has changed; takes away what is here no more."""
+    found = [path for path in self.folder.rglob('*') if path.is_file()]
+    # What says that a point is done comes after what belongs to it.
+    found.sort(key=lambda path: path.parent.name == 'records')
+    found = [path for path in found if not path.name.startswith('.')]
+    for path in found:
+      if self._copied.get(path) != _state(path):
+        there = self._there(path)
+        self._fs.makedirs(there.rpartition('/')[0], exist_ok=True)
+        self._fs.put_file(str(path), there)
+        self._copied[path] = _state(path)
+    for path in set(self._copied) - set(found):
+      self._fs.rm_file(self._there(path))
+      del self._copied[path]
+
+
+def _state(path: pathlib.Path) -> tuple[int, int]:
+  stat = path.stat()
+  return stat.st_mtime_ns, stat.st_size
+
+
+def _lives(process: int) -> bool:
+  try:
+    os.kill(process, 0)
+  except ProcessLookupError:
+    return False
+  except PermissionError:
+    pass
+  return True

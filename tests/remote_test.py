@@ -1,0 +1,128 @@
+"""Workdirs on other file systems, by the one that fsspec keeps in memory."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import fsspec
+import pytest
+
+from experiments import remote
+
+
+@pytest.fixture
+def there():
+  system = fsspec.filesystem('memory')
+  yield system
+  system.rm('/runs', recursive=True) if system.exists('/runs') else None
+
+
+def _mirror(tmp_path, name='here'):
+  return remote.Mirror('memory://runs/a', tmp_path / name)
+
+
+def _write(mirror, name, text):
+  path = mirror.folder / name
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text(text)
+
+
+def _files(system):
+  return {
+    name.removeprefix('/runs/a/'): system.cat_file(name).decode()
+    for name in system.find('/runs/a')
+  }
+
+
+def test_what_is_kept_is_copied_and_found_again(there, tmp_path):
+  one = _mirror(tmp_path, 'one')
+  with one.held():
+    _write(one, 'config.json', '{}')
+    _write(one, 'records/p.jsonl', 'p\n')
+    one.push()
+    assert _files(there).keys() == {'.owner', 'config.json', 'records/p.jsonl'}
+    _write(one, 'records/.q.part', 'half')
+    _write(one, 'config.json', '{"a": 1}')
+    _write(one, 'summary.csv', 'a,b')
+  want = {
+    'config.json': '{"a": 1}',
+    'records/p.jsonl': 'p\n',
+    'summary.csv': 'a,b',
+  }
+  assert _files(there) == want
+  # Elsewhere one goes on from there.
+  two = _mirror(tmp_path, 'two')
+  with two.held():
+    for name, text in want.items():
+      assert (two.folder / name).read_text() == text
+    (two.folder / 'records/p.jsonl').unlink()
+  assert 'records/p.jsonl' not in _files(there)
+
+
+def test_records_are_copied_after_their_traces(there, tmp_path, monkeypatch):
+  mirror, copied = _mirror(tmp_path), []
+  real = type(there).put_file
+
+  def put_file(self, path, to, **options):
+    copied.append(to.rpartition('/')[2])
+    real(self, path, to, **options)
+
+  monkeypatch.setattr(type(there), 'put_file', put_file)
+  with mirror.held():
+    _write(mirror, 'records/p.jsonl', 'p')
+    _write(mirror, 'traces/p.jsonl.gz', 't')
+    mirror.push()
+    # Nothing is copied twice.
+    mirror.push()
+  assert copied == ['p.jsonl.gz', 'p.jsonl']
+
+
+def test_what_is_there_counts_but_no_point_is_lost(there, tmp_path):
+  mirror = _mirror(tmp_path)
+  _write(mirror, 'config.json', 'old')
+  _write(mirror, 'records/p.jsonl', 'p')
+  with mirror.held():
+    assert not (mirror.folder / 'config.json').exists()
+  assert _files(there) == {'records/p.jsonl': 'p'}
+
+
+def test_two_at_once_are_refused(there, tmp_path):
+  mirror = _mirror(tmp_path)
+  with (
+    mirror.held(),
+    pytest.raises(ValueError, match=rf'process {os.getpid()} on .*; wait for'),
+    _mirror(tmp_path, 'other').held(),
+  ):
+    pass
+  # One that is gone keeps nobody out, but only here is it known to be gone.
+  gone = subprocess.Popen([sys.executable, '-c', ''])
+  gone.wait()
+  owner = f'{gone.pid} {socket.gethostname()}'.encode()
+  there.pipe_file('/runs/a/.owner', owner)
+  with mirror.held():
+    pass
+  there.pipe_file('/runs/a/.owner', b'1 elsewhere')
+  with pytest.raises(ValueError, match=r'on elsewhere .* delete \.owner'):
+    mirror.held().__enter__()
+
+
+def test_a_crash_leaves_what_was_copied(there, tmp_path):
+  mirror = _mirror(tmp_path)
+
+  def crash():
+    with mirror.held():
+      _write(mirror, 'records/p.jsonl', 'p')
+      mirror.push()
+      raise OSError('disk full')
+
+  with pytest.raises(OSError, match='full'):
+    crash()
+  assert _files(there) == {'records/p.jsonl': 'p'}
+
+
+def test_no_such_file_system_is_refused():
+  with pytest.raises(ValueError, match='workdir: nothing://x cannot be used'):
+    remote.Mirror('nothing://x')
+  assert not remote.is_url('runs/a')
+  assert remote.is_url('gs://bucket/a')
