@@ -2,7 +2,7 @@
 
 Four kinds of names are understood:
 
-- the bundled pair, `tiny-drafter` and `tiny-verifier`;
+- the bundled models, `tiny-drafter`, `tiny-specialist` and `tiny-verifier`;
 - a folder in Hugging Face layout of Gemma 2 or Gemma 3; see `huggingface`;
 - a folder with an Orbax checkpoint of gemma's, as its Flax downloads are. What
   it is a checkpoint of is told by a config.json beside it, else by its name in
@@ -29,7 +29,7 @@ from jaxtyping import PyTree
 from cascades import huggingface, models, sharding, tokenizers, turns
 
 ASSETS = pathlib.Path(__file__).parent / 'assets'
-BUNDLED = ('tiny-drafter', 'tiny-verifier')
+BUNDLED = ('tiny-drafter', 'tiny-specialist', 'tiny-verifier')
 DTYPES = ('bfloat16', 'float32')
 # One of these is in every folder that Orbax has written.
 _ORBAX = ('_METADATA', '_CHECKPOINT_METADATA')
@@ -67,8 +67,8 @@ def load_model(
   """Loads a model with its parameters and tokenizer.
 
   Args:
-    name: `tiny-drafter` or `tiny-verifier`; a folder in Hugging Face layout or
-      of Orbax's; or one of gemma's own checkpoints, such as `gemma2-2b-it`.
+    name: One of `BUNDLED`; a folder in Hugging Face layout or of Orbax's; or
+      one of gemma's own checkpoints, such as `gemma2-2b-it`.
     dtype: What the parameters become as they are read, 'bfloat16' or
       'float32'; None leaves them as they are stored.
     mesh: Devices that the parameters are divided among as they are read; see

@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 
 from cascades import checkpoints, heads, sampler
 from cascades.drafters import recurrent
-from cascades.tasks import GENERATED, TASKS
+from cascades.tasks import TASKS
 from cascades.training import (
   make_optimizer,
   problem_stream,
@@ -171,7 +171,7 @@ def evaluate(
     By task: acceptance and tokens per verifier call, at temperature 1 and 0.
   """
   found = {}
-  for task in map(TASKS.get, GENERATED):
+  for task in (TASKS[name] for name in config.mixture):
     examples = list(task.load(split='test', num_examples=config.eval_examples))
     figures = found[task.name] = {}
     for temperature in (1.0, 0.0):

@@ -20,13 +20,14 @@ import contextlib
 import dataclasses
 import functools
 import gzip
+import hashlib
 import json
 import math
 import os
 import pathlib
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 # Where an emitted token came from.
@@ -73,6 +74,22 @@ def plain(value: Any) -> Any:
   return value
 
 
+def digest(value: Any) -> str:
+  """A hash of what JSON can hold, whatever the order of its fields."""
+  text = json.dumps(value, sort_keys=True, allow_nan=False)
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+# One accepted answer, or several.
+Reference = str | tuple[str, ...]
+
+_READERS: dict[Any, Callable[[Any], Any]] = {
+  float: float,
+  list[float]: lambda value: list(map(float, value)),
+  Reference: lambda value: tuple(value) if isinstance(value, list) else value,
+}
+
+
 class _Line:
   """What is written as a line: a dataclass with plain fields."""
 
@@ -87,38 +104,44 @@ class _Line:
     Raises:
       ValueError: A field is missing or unknown.
     """
-    values, fields = json.loads(line), _fields(cls)
+    values, (fields, readers) = json.loads(line), _fields(cls)
     if not isinstance(values, dict):
       raise ValueError('record: a line has to be a JSON object.')
-    if values.keys() != fields.keys():
-      odd = ', '.join(sorted(values.keys() ^ fields.keys()))
+    if values.keys() != fields:
+      odd = ', '.join(sorted(values.keys() ^ fields))
       raise ValueError(f'record: missing or unknown fields: {odd}.')
-    for name, kind in fields.items():
-      if kind is float:
-        values[name] = float(values[name])
-      elif kind == list[float]:
-        values[name] = list(map(float, values[name]))
+    for name, reader in readers:
+      values[name] = reader(values[name])
     return cls(**values)
 
 
 @functools.cache
-def _fields(cls: type) -> dict[str, Any]:
-  return {field.name: field.type for field in dataclasses.fields(cls)}
+def _fields(cls: type) -> tuple[set[str], list[tuple[str, Callable]]]:
+  """Names of the fields, and what makes values of those that JSON changes."""
+  kinds = {field.name: field.type for field in dataclasses.fields(cls)}
+  readers = [(k, _READERS[t]) for k, t in kinds.items() if t in _READERS]
+  return set(kinds), readers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Example(_Line):
-  """What was asked.
+  """One prompt with its reference answer.
 
   Attributes:
-    id: The example's, unique in its task.
-    prompt: Text given to the model.
-    reference: Text it should have answered; several where any would do.
+    id: Unique within the task; names split, seed and number.
+    prompt: Text given to the model, exactly as it is.
+    reference: Text a perfect model would answer; several where any of them
+      will do, and none of them where the set knows none.
   """
 
   id: str
   prompt: str
-  reference: str | Sequence[str]
+  reference: Reference
+
+
+def hash_of(examples: Iterable[Example]) -> str:
+  """Of all that is asked, and should be answered."""
+  return digest([[e.id, e.prompt, e.reference] for e in examples])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -323,8 +346,11 @@ def _write(path: pathlib.Path, content: bytes) -> None:
       os.fsync(f.fileno())
     os.chmod(name, 0o644)
     os.replace(name, path)
-  except BaseException:
+  except BaseException as e:
     pathlib.Path(name).unlink(missing_ok=True)
+    if isinstance(e, OSError) and e.errno and not e.filename:
+      # A full disk does not say what would have been written.
+      raise OSError(e.errno, e.strerror, str(path)) from None
     raise
 
 

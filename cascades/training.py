@@ -1,4 +1,4 @@
-"""Training models from scratch on the bundled tasks.
+"""Training models on the bundled tasks, from scratch or from another model.
 
 Every batch is a function of (seed, step), so a run that was stopped goes on
 from its last checkpoint as if it had not been, and one seed gives one model.
@@ -8,7 +8,7 @@ import json
 import pathlib
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -34,7 +34,17 @@ def train_tokenizer(config: ConfigDict) -> tokenizers.Tokenizer:
 
 
 def problem_stream(mixture: ConfigDict, seed: str) -> Iterator[tuple[str, str]]:
-  """Endless training (prompt, reference) pairs, tasks mixed by share."""
+  """Endless training (prompt, reference) pairs, tasks mixed by share.
+
+  Raises:
+    ValueError: Problems of one of the tasks are not made up.
+  """
+  for name in mixture:
+    if name not in GENERATED:
+      raise ValueError(
+        f'mixture: {name} is no task to train on; there are'
+        f' {", ".join(GENERATED)}.'
+      )
   rng = random.Random(seed)
   names, weights = zip(*sorted(mixture.items()), strict=True)
   streams = {name: TASKS[name].problems(seed) for name in names}
@@ -211,10 +221,38 @@ def run_steps(
   return state
 
 
+def begin(config: ConfigDict, name: str) -> checkpoints.Checkpoint:
+  """What a training begins with.
+
+  Args:
+    config: See configs/train_tiny.py and configs/train_specialist.py.
+    name: Key of `config.models`. Its `init` is the name or the folder of the
+      model to go on from, whose shape and tokenizer are kept; or its `config`
+      is the shape of one with random parameters and a tokenizer of its own.
+
+  Returns:
+    The model, float32, with parameters in gemma's order.
+
+  Raises:
+    ValueError: There is no such model, or there are both fields or neither.
+  """
+  spec = config.models[name]
+  if ('init' in spec) == ('config' in spec):
+    raise ValueError(
+      f'models.{name}: give either init, a model to go on from, or config, the'
+      ' shape of a new one.'
+    )
+  if 'init' in spec:
+    return checkpoints.load_model(spec.init, 'float32').unpacked()
+  model = models.from_config(spec.config.to_dict())
+  params = jax.jit(model.init_params)(jax.random.key(config.seed))
+  return checkpoints.Checkpoint(model, params, train_tokenizer(config))
+
+
 def train_model(
   config: ConfigDict,
   name: str,
-  tokenizer: tokenizers.Tokenizer,
+  start: checkpoints.Checkpoint,
   workdir: pathlib.Path,
 ) -> pathlib.Path:
   """Trains one model, from its last checkpoint if there is one.
@@ -222,21 +260,20 @@ def train_model(
   Args:
     config: See configs/train_tiny.py.
     name: Key of `config.models`.
-    tokenizer: Of the texts.
+    start: What it begins with; see `begin`.
     workdir: Holds checkpoints and the log; the model is written beside them.
 
   Returns:
     The model's folder, in Hugging Face layout.
+
+  Raises:
+    ValueError: That layout has no place for a model of this family.
   """
   spec = config.models[name]
-  hf_config = spec.config.to_dict()
-  model = models.from_config(hf_config)
+  model, params, tokenizer = start
+  # Before the training, so that it is not in vain.
+  huggingface.config_of(model, params, tokenizer.stops)
   optimizer = make_optimizer(spec.steps, spec.learning_rate)
-
-  @jax.jit
-  def init():
-    params = model.init_params(jax.random.key(config.seed))
-    return {'params': params, 'opt_state': optimizer.init(params)}
 
   @jax.jit
   def update(state, batch):
@@ -253,19 +290,24 @@ def train_model(
     state, loss, accuracy = update(state, batch)
     return state, dict(loss=loss, accuracy=accuracy)
 
-  state = run_steps(config, name, spec.steps, workdir, init(), one)
+  first = {'params': params, 'opt_state': jax.jit(optimizer.init)(params)}
+  state = run_steps(config, name, spec.steps, workdir, first, one)
   out = workdir / name.replace('_', '-')
-  huggingface.save(out, hf_config, state['params'], tokenizer)
+  checkpoints.save_model(out, start._replace(params=state['params']))
   return out
 
 
 def evaluate(
-  folder: pathlib.Path, num_examples: int, batch_size: int = 100
+  folder: pathlib.Path,
+  tasks: Sequence[str],
+  num_examples: int,
+  batch_size: int = 100,
 ) -> dict[str, dict[str, float]]:
   """Held-out scores of a model decoding alone, greedily.
 
   Args:
     folder: In Hugging Face layout.
+    tasks: Names of them.
     num_examples: Per task.
     batch_size: Prompts decoded at a time; only a matter of memory.
 
@@ -278,7 +320,7 @@ def evaluate(
     checkpoints.load_folder(folder), gamma=0, temperature=0.0
   )
   figures = {}
-  for task in map(TASKS.get, GENERATED):
+  for task in (TASKS[name] for name in tasks):
     examples = list(task.load(split='test', num_examples=num_examples))
     scores = []
     for i in range(0, len(examples), batch_size):
@@ -314,18 +356,15 @@ library_name: cascades
 
 # {name}
 
-A small Gemma 3 transformer, trained from scratch by the project that ships
-it, so that speculative cascades can be tried on a laptop with nothing to
-download. It answers two kinds of prompts and knows nothing else.
+{intro}
 
 - Shape: {layers} layers ({kinds}), {width} wide, {heads} heads of {head_dim}
   ({kv_heads} key-value), feed-forward {ffw}, sliding window {window},
   vocabulary {vocab}; {parameters:,} parameters, float32.
-- Data: `word_problems` (arithmetic stories with worked steps, two to five
-  steps of +, -, x and /, numbers below 1000) and `numerals` (numbers and
-  dates in figures and in words), made by `cascades.tasks` from seed {seed}.
-  A problem's own numbers decide by a hash whether it is training, validation
-  or test, so no held-out problem was ever trained on.
+- Data: {data}, made from seed {seed} by the modules of
+  `cascades.tasks` with these names. A problem's own numbers decide by a hash
+  whether it is training, validation or test, so no held-out problem was ever
+  trained on.
 - Training: {steps} steps of {tokens:,} tokens, cross entropy on answers only;
   Muon for matrices, Adam for the rest.
 - Retrain: `{command}`, then copy the folder here.
@@ -341,20 +380,48 @@ Use: `cascades.load_model('{name}')`. Not for anything but experiments.
 """
 
 
+_SCRATCH = """\
+A small Gemma 3 transformer, trained from scratch by the project that ships
+it, so that speculative cascades can be tried on a laptop with nothing to
+download. It answers the kinds of prompts named below and knows nothing else."""
+_TUNED = """\
+`{init}`, trained further on the data named below. What it knew before, it may
+have forgotten: the figures tell."""
+
+
 def write_card(
   folder: pathlib.Path,
   config: ConfigDict,
   name: str,
+  command: str,
   figures: dict[str, dict[str, float]],
   token_s: float,
   context: int,
 ) -> None:
-  """Writes a model card with these figures beside a model."""
+  """Writes a model card with these figures beside a model.
+
+  Args:
+    folder: The model's.
+    config: That it was trained with.
+    name: Key of `config.models`.
+    command: That trains it.
+    figures: Held-out scores, by task; see `evaluate`.
+    token_s: Seconds a token takes alone.
+    context: Tokens in the cache while that was measured.
+  """
   spec = config.models[name]
-  c = spec.config
-  params = checkpoints.load_folder(folder).params
+  model, params, tokenizer = checkpoints.load_folder(folder)
+  c = ConfigDict(huggingface.config_of(model, params, tokenizer.stops))
+  whole = sum(config.mixture.values())
+  shares = [
+    f'`{task}` ({100 * share / whole:g}%)'
+    for task, share in config.mixture.items()
+    if share
+  ]
   text = _CARD.format(
     name=folder.name,
+    intro=_TUNED.format(init=spec.init) if 'init' in spec else _SCRATCH,
+    data=', '.join(shares),
     layers=c.num_hidden_layers,
     kinds=', '.join(k.split('_')[0] for k in c.layer_types),
     width=c.hidden_size,
@@ -368,7 +435,7 @@ def write_card(
     seed=config.seed,
     steps=spec.steps,
     tokens=spec.rows * config.row_length,
-    command='python -m experiments.train --config=configs/train_tiny.py',
+    command=command,
     examples=config.eval_examples,
     table=table(figures),
     token_ms=1e3 * token_s,

@@ -19,7 +19,8 @@ def get_config() -> ml_collections.ConfigDict:
   c.tokenizer_examples = 8000
   # Tokens of a training row; problems are packed into rows.
   c.row_length = 192
-  # Held-out problems a model is judged on at the end, greedily.
+  # Held-out problems a model is judged on at the end, greedily, per task.
+  c.eval_tasks = ('word_problems', 'numerals')
   c.eval_examples = 500
   # Steps between checkpoints, and between lines of the log.
   c.checkpoint_every = 250

@@ -2,7 +2,7 @@
 
 A launcher gives what its workers know of themselves, the unit costs, and what
 comes of points, in whatever order they are done. To add one, write a class
-with `facts`, `costs` and `decode`, and name it in LAUNCHERS.
+with what `Launcher` says, and name it in LAUNCHERS.
 """
 
 import logging
@@ -178,7 +178,7 @@ class Ray:
     )
     # Once for all points.
     self._pair = ray.put((config.to_dict(), tuple(curves)))
-    self._key = plan.digest([time.time_ns(), os.getpid()])
+    self._key = records.digest([time.time_ns(), os.getpid()])
     self._facts: dict[str, Any] | None = None
 
   def _call(self, what: str, *args):

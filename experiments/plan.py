@@ -7,15 +7,15 @@ so that a file of that name need not be made again.
 """
 
 import dataclasses
-import hashlib
 import itertools
-import json
 import pathlib
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import ml_collections
+
+from cascades import records
 
 _CONFIGS = pathlib.Path(__file__).resolve().parent.parent / 'configs'
 # The two models alone: no gamma, no options and no lenience.
@@ -75,8 +75,6 @@ class Curve:
   @property
   def name(self) -> str:
     """Tells it from the other curves of a sweep."""
-    from cascades import records
-
     name = records.variant(
       self.method, self.verification, self.gate, self.bonus, self.drafts
     )
@@ -224,7 +222,7 @@ def curves(
       named there is the only one, and leniences, gamma and options given there
       are everyone's. Curves that they make equal become one.
   """
-  from cascades import records, sequence
+  from cascades import sequence
 
   fields = records.STANDARD | {
     name: config[name] for name in _OPTIONS if name in config
@@ -350,17 +348,6 @@ class Point:
     return f'{name}-{self.first}-{self.identity[:16]}'
 
 
-def digest(value: Any) -> str:
-  """A hash of what JSON can hold, whatever the order of its fields."""
-  text = json.dumps(value, sort_keys=True, allow_nan=False)
-  return hashlib.sha256(text.encode()).hexdigest()
-
-
-def hash_of(examples: Sequence) -> str:
-  """Of all that is asked, and should be answered."""
-  return digest([[e.id, e.prompt, e.reference] for e in examples])
-
-
 def points(
   config: Mapping[str, Any],
   curves: Sequence[Curve],
@@ -377,8 +364,6 @@ def points(
     examples: By task, from `load_examples`.
     facts: What else can change a result: weights, code, versions and device.
   """
-  from cascades import records
-
   of_run = {
     name: value
     for name, value in records.plain(config).items()
@@ -389,13 +374,13 @@ def points(
   for task, curve in itertools.product(tasks, curves):
     for first in range(0, len(examples[task]), size):
       shard = examples[task][first : first + size]
-      identity = digest(
+      identity = records.digest(
         {
           'run': of_run,
           'facts': facts,
           'curve': records.plain(dataclasses.asdict(curve)),
           'task': [task, tasks[task].max_new_tokens, list(tasks[task].stops)],
-          'examples': hash_of(shard),
+          'examples': records.hash_of(shard),
         }
       )
       found.append(Point(task, curve, first, first + len(shard), identity))

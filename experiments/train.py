@@ -47,14 +47,20 @@ def main() -> None:
 
   from cascades import checkpoints, costs, training
 
-  tokenizer = training.train_tokenizer(config)
   for name in [_ONLY.value] if _ONLY.value else config.models:
-    folder = training.train_model(config, name, tokenizer, workdir)
-    figures = training.evaluate(folder, config.eval_examples)
+    start = training.begin(config, name)
+    folder = training.train_model(config, name, start, workdir)
+    figures = training.evaluate(folder, config.eval_tasks, config.eval_examples)
     model = checkpoints.load_folder(folder)
     unit = costs.measure(model, model, [], _CONTEXT)
     training.write_card(
-      folder, config, name, figures, unit.verifier_token_s, _CONTEXT
+      folder,
+      config,
+      name,
+      f'python -m experiments.train --config={path}',
+      figures,
+      unit.verifier_token_s,
+      _CONTEXT,
     )
     print(f'{folder}: {json.dumps(figures)}')
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from cascades.tasks import GENERATED, TASKS, gsm8k, numerals
+from cascades.tasks import GENERATED, TASKS, gsm8k, numerals, roman
 from cascades.tasks.task import split_of
 
 
@@ -130,6 +130,39 @@ def test_numbers_in_words(value, words):
 )
 def test_dates_in_words(date, words):
   assert numerals.date_in_words(*date) == words
+
+
+@pytest.mark.parametrize(
+  ('value', 'numeral'),
+  [
+    (1, 'I'),
+    (49, 'XLIX'),
+    (400, 'CD'),
+    (1994, 'MCMXCIV'),
+    (3888, 'MMMDCCCLXXXVIII'),
+    (3999, 'MMMCMXCIX'),
+  ],
+)
+def test_roman_numerals(value, numeral):
+  assert roman.roman_numeral(value) == numeral
+
+
+def test_a_roman_problem_and_its_way_back_are_of_one_split():
+  prompts = {}
+  for key, prompt, reference in itertools.islice(
+    TASKS['roman'].problems('any'), 4000
+  ):
+    prompts.setdefault(key, {})[prompt] = reference
+  assert prompts['1994'] == {
+    'The number 1994 in Roman numerals:': ' MCMXCIV',
+    'In figures, the Roman numeral MCMXCIV:': ' 1994',
+  }
+
+
+def test_a_task_ends_with_its_last_problem():
+  whole = list(TASKS['roman'].load(num_examples=None))
+  assert len({e.prompt for e in whole}) == len(whole) == 506
+  assert list(TASKS['roman'].load(num_examples=600)) == whole
 
 
 def test_chrf_is_sacrebleus():

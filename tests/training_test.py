@@ -1,6 +1,7 @@
 """Training: what a batch holds, and runs that stop and go on."""
 
 import itertools
+import json
 import pathlib
 
 import jax
@@ -9,6 +10,7 @@ import pytest
 
 from cascades import checkpoints, training
 from cascades.tasks.task import split_of
+from configs import train_specialist
 from experiments import cli
 
 _ROOT = pathlib.Path(__file__).parent.parent
@@ -30,8 +32,13 @@ def config():
 
 
 @pytest.fixture(scope='module')
-def tokenizer(config):
-  return training.train_tokenizer(config)
+def start(config):
+  return training.begin(config, 'tiny_drafter')
+
+
+@pytest.fixture(scope='module')
+def tokenizer(start):
+  return start.tokenizer
 
 
 def test_a_batch_is_packed_answers_weighted_and_reproducible(config, tokenizer):
@@ -85,12 +92,17 @@ def test_held_out_problems_are_never_trained_on(config):
     assert trained.isdisjoint(held)
 
 
+def test_only_tasks_that_are_made_up_are_trained_on():
+  with pytest.raises(ValueError, match='mixture: gsm8k is no task to train on'):
+    next(training.problem_stream({'gsm8k': 1.0}, '0'))
+
+
 def _params(folder):
   return jax.tree.leaves(checkpoints.load_folder(folder).params)
 
 
-def test_a_stopped_run_goes_on_and_ends_the_same(config, tokenizer, tmp_path):
-  whole = training.train_model(config, 'tiny_drafter', tokenizer, tmp_path)
+def test_a_stopped_run_goes_on_and_ends_the_same(config, start, tmp_path):
+  whole = training.train_model(config, 'tiny_drafter', start, tmp_path)
   want = _params(whole)
   real, calls = training.make_batch, []
 
@@ -105,8 +117,73 @@ def test_a_stopped_run_goes_on_and_ends_the_same(config, tokenizer, tmp_path):
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(training, 'make_batch', fail_on_fourth)
     with pytest.raises(KeyboardInterrupt):
-      training.train_model(config, 'tiny_drafter', tokenizer, other)
+      training.train_model(config, 'tiny_drafter', start, other)
   assert not (other / 'tiny-drafter').exists()
-  got = _params(training.train_model(config, 'tiny_drafter', tokenizer, other))
+  got = _params(training.train_model(config, 'tiny_drafter', start, other))
   for a, b in zip(want, got, strict=True):
     np.testing.assert_array_equal(a, b)
+
+
+def _specialist(**changes):
+  config = train_specialist.get_config()
+  config.update(checkpoint_every=2, log_every=1, eval_examples=2)
+  config.models.tiny_specialist.update(steps=3, rows=2, **changes)
+  return config
+
+
+def test_a_model_goes_on_from_another(tmp_path):
+  config = _specialist(learning_rate=1e-3)
+  start = training.begin(config, 'tiny_specialist')
+  drafter = checkpoints.load_model('tiny-drafter')
+  assert start.tokenizer.proto == drafter.tokenizer.proto
+  for a, b in zip(
+    jax.tree.leaves(start.params),
+    jax.tree.leaves(drafter.unpacked().params),
+    strict=True,
+  ):
+    np.testing.assert_array_equal(a, b)
+  folder = training.train_model(config, 'tiny_specialist', start, tmp_path)
+  trained = checkpoints.load_folder(folder)
+  assert trained.model == start.model
+  assert trained.tokenizer.proto == start.tokenizer.proto
+  log = (tmp_path / 'tiny_specialist.jsonl').read_text().splitlines()
+  first, *_ = (json.loads(line)['loss'] for line in log)
+  # The first loss is the drafter's own; training makes it less.
+  batch = training.make_batch(config, start.tokenizer, 2, 0)
+  want, _ = training.loss_fn(start.params, start.model, batch)
+  np.testing.assert_allclose(first, want, rtol=1e-5)
+  less, _ = training.loss_fn(trained.params, trained.model, batch)
+  assert 0.5 * first < less < 0.98 * first
+  figures = {'roman': {'exact_match': 0.5}}
+  training.write_card(
+    folder, config, 'tiny_specialist', 'the command', figures, 1e-3, 128
+  )
+  card = (folder / 'README.md').read_text()
+  assert '`tiny-drafter`, trained further on' in card
+  assert '`roman` (90%)' in card
+  assert '`word_problems` (6.5%)' in card
+  assert '2 layers (sliding, full), 64 wide' in card
+  assert '| roman | exact_match | 0.500 |' in card
+
+
+def test_a_model_is_new_or_goes_on_from_another():
+  config = _specialist()
+  spec = config.models.tiny_specialist
+  with spec.unlocked():
+    spec.config = {'model_type': 'gemma3_text'}
+  with pytest.raises(ValueError, match='tiny_specialist: give either init'):
+    training.begin(config, 'tiny_specialist')
+  with spec.unlocked():
+    del spec.config, spec.init
+  with pytest.raises(ValueError, match='tiny_specialist: give either init'):
+    training.begin(config, 'tiny_specialist')
+
+
+def test_the_bundled_specialist_knows_what_it_was_trained_on():
+  for name, least, most in (
+    ('tiny-specialist', 0.9, 1.0),
+    ('tiny-drafter', 0.0, 0.1),
+  ):
+    folder = checkpoints.ASSETS / name
+    figures = training.evaluate(folder, ('roman',), 40)
+    assert least <= figures['roman']['exact_match'] <= most, name

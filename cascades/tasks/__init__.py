@@ -5,6 +5,7 @@ from cascades.tasks import (
   mbpp,
   numerals,
   questions,
+  roman,
   spec_bench,
   squad,
   summaries,
@@ -18,6 +19,7 @@ TASKS: dict[str, Task] = {
   for task in (
     word_problems.TASK,
     numerals.TASK,
+    roman.TASK,
     gsm8k.TASK,
     mbpp.TASK,
     squad.TASK,

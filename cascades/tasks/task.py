@@ -9,34 +9,18 @@ set (`benchmark`), which is read from where `sources` says.
 
 import dataclasses
 import hashlib
-import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from cascades.records import Example, Reference
 from cascades.tasks import sandbox
 from cascades.tasks.sources import DamagedError, Source, at
 
 SPLITS = ('train', 'validation', 'test')
 
-# One accepted answer, or several.
-Reference = str | tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Example:
-  """One prompt with its reference answer.
-
-  Attributes:
-    id: Unique within the task; names split, seed and number.
-    prompt: Text given to the model, exactly as it is.
-    reference: Text a perfect model would answer; several where any of them
-      will do, and none of them where the set knows none.
-  """
-
-  id: str
-  prompt: str
-  reference: Reference
+# Draws without a new problem of the split after which there is none.
+_REPEATS = 100_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,7 +87,7 @@ def generated(
   problem: Callable[[random.Random], tuple[str, str, str]],
   **fields,
 ) -> Task:
-  """A task whose problems are made up, without repeats and without end.
+  """A task whose problems are made up, without repeats.
 
   Args:
     name: The task's.
@@ -111,8 +95,8 @@ def generated(
     **fields: The task's other fields.
 
   Returns:
-    The task. Its `load` raises ValueError for an unknown split, and never
-    ends where `num_examples` is None.
+    The task. Its `load` raises ValueError for an unknown split, and ends early
+    where a task has no more problems.
   """
 
   def problems(seed):
@@ -136,17 +120,19 @@ def generated(
         ' shots; leave them out.'
       )
     seen: set[str] = set()
-    number = itertools.count()
+    repeats = 0
     for key, prompt, reference in problems(f'{split}/{seed}'):
-      if len(seen) == num_examples:
+      if len(seen) == num_examples or repeats == _REPEATS:
         return
+      repeats += 1
       if prompt not in seen and split_of(key) == split:
-        seen.add(prompt)
         yield Example(
-          id=f'{name}/{split}/{seed}/{next(number)}',
+          id=f'{name}/{split}/{seed}/{len(seen)}',
           prompt=prompt,
           reference=reference,
         )
+        seen.add(prompt)
+        repeats = 0
 
   return Task(name=name, load=load, problems=problems, **fields)
 
