@@ -117,6 +117,9 @@ def setting(pair: str, task: str):
     # With --launcher=ray: where the cluster is ('' is this machine), what a
     # point takes, and how often one whose worker is lost is tried again.
     c.ray = dict(address='', cpus=8, gpus=1, retries=3)
+    # Who is told of points as they are done, beside the workdir: of
+    # 'tensorboard' and 'wandb'.
+    c.trackers = ()
     # Of the examples and of the sampling.
     c.seed = 0
     # The same with the bundled pair on four examples, without worked ones: a

@@ -9,6 +9,8 @@ where a run was stopped, however that was, and ends with the same records.
 """
 
 import contextlib
+import dataclasses
+import itertools
 import pathlib
 import signal
 import sys
@@ -18,6 +20,7 @@ import tqdm
 from absl import app, flags
 from ml_collections import config_flags
 
+from cascades import records
 from experiments import cli, plan, remote
 
 _CONFIG = config_flags.DEFINE_config_file(
@@ -118,7 +121,7 @@ def run(
     cli.StoppedError: Ctrl-C ended it.
   """
   from cascades import pairing
-  from experiments import launchers, workdirs, worker
+  from experiments import launchers, trackers, workdirs, worker
 
   config = plan.shrunk(config)
   # Whatever the user can get wrong is looked at before a model is loaded.
@@ -132,13 +135,17 @@ def run(
       f'launcher: no launcher {launcher!r}; there are'
       f' {", ".join(launchers.LAUNCHERS)}.'
     )
+  tracked = tuple(config.get('trackers', ()))
+  trackers.check(tracked)
   loaded = {
     name: plan.load_examples(config, task) for name, task in tasks.items()
   }
   if launcher == 'local':
     # Elsewhere the devices are not this process's, and it had better let them.
     worker.make_mesh(config)
-    workdir = workdir / worker.host_folder()
+    if worker.host_folder():
+      # The first host tells what all of them decode.
+      workdir, tracked = workdir / worker.host_folder(), ()
   cli.make_folder(workdir)
   chosen = plan.with_models_alone(
     chosen
@@ -154,7 +161,10 @@ def run(
   with contextlib.ExitStack() as stack:
     stack.callback(bar.close)
     stack.enter_context(files.held())
-    files.claim(_settings(config, chosen, loaded))
+    settings = _settings(config, chosen, loaded)
+    files.claim(settings)
+    shown = trackers.Trackers(tracked, files, settings, say)
+    stack.callback(shown.close)
     team = launchers.LAUNCHERS[launcher](config, chosen, tasks, say)
     stack.callback(team.close)
     facts = team.facts()
@@ -174,19 +184,31 @@ def run(
     data = {}
     for name, (found, told) in loaded.items():
       files.keep_examples(name, found)
-      data[name] = told | {'examples': len(found), 'hash': plan.hash_of(found)}
+      data[name] = told | {
+        'examples': len(found),
+        'hash': records.hash_of(found),
+      }
     files.log(workdirs.provenance(facts, seed=config.seed, data=data))
+
+    def tell():
+      shown.tell(points, costs)
+      kept()
+
+    shown.tell(points, costs)
     interrupt = Interrupt(say)
     with interrupt.heard():
-      done = _decode(files, points, examples, team, bar, interrupt, kept)
+      done = _decode(files, points, examples, team, bar, interrupt, tell)
     if done < len(points):
       raise cli.StoppedError(
         f'stopped: {done} of {len(points)} points are done; the same command'
         ' goes on from there.'
       )
+    shown.summarise()
     bar.set_description('looking at what is shown')
-    _look(files, points, team, say)
-  _report(files, points, costs, team.usage)
+    lines = files.records(points)
+    _look(files, points, lines, team, say)
+    files.log_end()
+  _report(files.path, lines, costs, team.usage)
 
 
 def _without_drafter(config, chosen: Sequence[plan.Curve]) -> list[plan.Curve]:
@@ -217,14 +239,11 @@ def _without_drafter(config, chosen: Sequence[plan.Curve]) -> list[plan.Curve]:
 
 def _settings(config, chosen, loaded) -> dict:
   """What a workdir's results are of, as it is kept there."""
-  import dataclasses
-
-  from cascades import records
-
   fields = {
     name: value
     for name, value in config.to_dict().items()
-    if name not in plan.OF_CURVES
+    # A run may be shown elsewhere long after it was decoded.
+    if name not in (*plan.OF_CURVES, 'trackers')
   }
   data = {name: data for name, (_, data) in loaded.items() if data}
   # Bundled tasks are told by their name and the seed.
@@ -264,19 +283,19 @@ def _decode(
     kept()
     made.add(point)
     show()
+  alone = {
+    (point.curve.method, point.task, point.first): point
+    for point in points
+    if point.curve.method in plan.ALONE
+  }
   for point in missing:
     if not point.curve.of_answers or interrupt.asked:
       continue
-    alone = [
-      next(
-        p
-        for p in points
-        if p.curve.method == method
-        and (p.task, p.first) == (point.task, point.first)
-      )
+    of_models = (
+      files.made(alone[method, point.task, point.first])
       for method in ('drafter_only', 'verifier_only')
-    ]
-    files.keep(point, worker.combine(point.curve, *map(files.made, alone)))
+    )
+    files.keep(point, worker.combine(point.curve, *of_models))
     kept()
     made.add(point)
     bar.update(answers(point))
@@ -284,15 +303,14 @@ def _decode(
   return len(made)
 
 
-def _look(files, points, team, say: Callable[[str], None]) -> None:
+def _look(files, points, lines, team, say: Callable[[str], None]) -> None:
   """Makes the views of what the page shows, as far as they are not there."""
   import jax
 
-  from cascades import records
   from cascades.report import examples
 
   curves = {point.name: point.curve for point in points}
-  shown = examples.find(files.path, records.read_points(files.path))
+  shown = examples.find(files.path, lines)
   missing: dict[tuple, list] = {}
   for each in examples.every(shown):
     if each.record.gamma and each.view is None:
@@ -314,12 +332,12 @@ def _look(files, points, team, say: Callable[[str], None]) -> None:
     files.keep_views(task, [view for view in kept if view is not None])
 
 
-def _report(files, points, costs, usage) -> None:
+def _report(workdir: pathlib.Path, lines, costs, usage) -> None:
   """Writes the summary and the page, and prints what is best."""
-  from cascades import metrics, records, report
+  from cascades import metrics, report
 
-  workdir = files.path
-  frame = metrics.summarise(files.records(points), costs)
+  every = itertools.chain.from_iterable(lines.values())
+  frame = metrics.summarise(every, costs)
   records.write_text(workdir / 'summary.csv', frame.to_csv(index=False))
   page = report.write_report(workdir)
   shown = metrics.best_points(frame.assign(variant=metrics.variants(frame)))[

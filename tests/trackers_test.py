@@ -1,0 +1,368 @@
+"""Trackers are told what the summary says, and cannot end a sweep."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+import report_test
+import sweep_test
+
+from cascades import batching, checkpoints, records, report
+from experiments import launchers, plan, sweep, trackers
+
+pytest.importorskip('tensorboard', reason="pip install 'cascades[track]'")
+wandb = pytest.importorskip('wandb', reason="pip install 'cascades[track]'")
+
+_CURVES = [
+  plan.Curve('verifier_only', ()),
+  plan.Curve('opt', (-math.inf, 0.0, math.inf), 2),
+  plan.Curve('token_v3', (-1.0, 0.25, 1.0), 2),
+]
+_NAMES = ('quality', 'quality_low', 'relative_latency', 'n', 'wall_s')
+
+
+class _MadeUp:
+  """A launcher without models: the answers of `report_test`."""
+
+  # Points before it breaks.
+  limit = math.inf
+
+  def __init__(self, config, curves, tasks, say):
+    self.usage = batching.Usage()
+
+  def facts(self):
+    return {'versions': {}, 'device': 'none'}
+
+  def costs(self):
+    return report_test.COSTS
+
+  def decode(self, jobs, on_answer, stopped):
+    for i, (point, examples) in enumerate(jobs):
+      if i == self.limit:
+        raise RuntimeError('the machine is gone')
+      named = point.task, point.curve.method
+      made = [
+        report_test.make_record(*named, lenience, point.first + k, id=e.id)
+        for lenience in point.curve.leniences or [math.nan]
+        for k, e in enumerate(examples)
+      ]
+      empty = dict(tokens=[], pieces=[], sources=[], deferred=None, logprobs=[])
+      yield point, [(r, records.Trace(id=r.id, **empty)) for r in made]
+
+  def views(self, curve, lenience, answers):
+    return []
+
+  def close(self):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch, tmp_path):
+  """No models, no page, no network, and no files of W&B's elsewhere."""
+  monkeypatch.setitem(launchers.LAUNCHERS, 'made up', _MadeUp)
+  monkeypatch.setattr(report, 'write_report', lambda workdir: workdir)
+  monkeypatch.setenv('WANDB_MODE', 'offline')
+  monkeypatch.setenv('WANDB_ERROR_REPORTING', 'false')
+  for name in ('CACHE', 'CONFIG', 'DATA'):
+    monkeypatch.setenv(f'WANDB_{name}_DIR', str(tmp_path / 'home'))
+  yield
+  # Else it reads its variables once in a process.
+  wandb.teardown()
+
+
+def _run(workdir, *names, **fields):
+  config = sweep_test._config(trackers=names, num_examples=4, **fields)
+  sweep.run(config, _CURVES, workdir, launcher='made up', quiet=True)
+
+
+def _stop_after(points, workdir, *names, **fields):
+  """A sweep that breaks after some points."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(_MadeUp, 'limit', points)
+    with pytest.raises(RuntimeError, match='the machine is gone'):
+      _run(workdir, *names, **fields)
+
+
+def _rows(workdir):
+  """Rows of the summary by curve, each as in its file, for each lenience."""
+  frame = pd.read_csv(workdir / 'summary.csv')
+  return {
+    curve.name: frame[frame.method == curve.method].to_dict('records')
+    for curve in _CURVES
+  }
+
+
+def _charts(workdir):
+  """What TensorBoard shows: by run and tag, values by step, text or numbers."""
+  # TensorBoard looks for this, and does then without TensorFlow.
+  sys.modules.setdefault('tensorboard.compat.notf', sys)
+  from tensorboard.backend.event_processing import plugin_event_multiplexer
+  from tensorboard.util import tensor_util
+
+  shown = plugin_event_multiplexer.EventMultiplexer()
+  shown.AddRunsFromDirectory(str(workdir / 'trackers/tensorboard'))
+  shown.Reload()
+  return {
+    (run, tag): [
+      (event.step, tensor_util.make_ndarray(event.tensor_proto).tolist())
+      for event in shown.Tensors(run, tag)
+    ]
+    for run, about in shown.Runs().items()
+    for tag in about['tensors']
+  }
+
+
+def _of_curve(charts, curve):
+  """A curve's charts by name."""
+  run = f'numerals/{curve.name.replace(" ", "-")}'
+  return {
+    tag.removeprefix('numerals/'): values
+    for (of, tag), values in charts.items()
+    if of == run
+  }
+
+
+def _check_charts(workdir):
+  """Looks whether TensorBoard shows each number of the summary once."""
+  charts, rows = _charts(workdir), _rows(workdir)
+  for curve in _CURVES:
+    found = _of_curve(charts, curve)
+    for name in _NAMES:
+      expected = [(i, row[name]) for i, row in enumerate(rows[curve.name])]
+      assert found[name] == [
+        (i, pytest.approx(value)) for i, value in expected
+      ], name
+    leniences = list(enumerate(curve.leniences))
+    assert found.get('lenience', []) == leniences
+  # A method without a rule has no rate of deferral, rather than nan.
+  assert 'deferral_rate' not in _of_curve(charts, _CURVES[0])
+  return charts
+
+
+def _lines(folder):
+  """The lines of the file of a run of W&B's."""
+  done = subprocess.run(
+    [sys.executable, '-m', 'wandb', 'leet', 'inspect', '--json', folder],
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def _starts(workdir):
+  """Folders of W&B's run, one for each start."""
+  return sorted(workdir.glob('trackers/wandb/offline-run-*'))
+
+
+def _check_history(workdir, lines):
+  """Looks whether a run of W&B's has each row of the summary once."""
+  history = [line['history']['item'] for line in lines if 'history' in line]
+  found = [
+    {tag: value for tag, value in item.items() if not tag.startswith('_')}
+    for item in history
+  ]
+  rows = _rows(workdir)
+  expected = [
+    (f'numerals/{curve.name}', row)
+    for curve in _CURVES
+    for row in rows[curve.name]
+  ]
+  assert len(found) == len(expected)
+  for item, (tag, row) in zip(found, expected, strict=True):
+    for name in _NAMES:
+      assert item[f'{tag}/{name}'] == pytest.approx(row[name])
+    lenience = item.get(f'{tag}/lenience', math.nan)
+    assert float(lenience) == pytest.approx(row['lenience'], nan_ok=True)
+    assert all(name.startswith(f'{tag}/') for name in item)
+
+
+def test_trackers_say_what_the_summary_says(tmp_path, capfd):
+  _run(tmp_path, 'tensorboard', 'wandb')
+  assert capfd.readouterr().err == ''
+  charts = _check_charts(tmp_path)
+  ((_, settings),) = charts['.', 'settings']
+  assert b'"verifier": "tiny-verifier"' in settings
+  ((_, best),) = charts['.', 'best points']
+  assert best[0][:4] == [b'task', b'variant', b'gamma', b'lenience']
+  assert [row[1] for row in best[1:]] == [b'verifier_only', b'opt', b'token_v3']
+  (folder,) = _starts(tmp_path)
+  lines = _lines(folder)
+  _check_history(tmp_path, lines)
+  (run,) = [line['run'] for line in lines if 'run' in line]
+  assert run['project'] == 'cascades'
+  assert run['run_id'] == (tmp_path / 'trackers/wandb/id').read_text()
+  assert run['config']['update']['verifier'] == 'tiny-verifier'
+  # Charts are over the lenience, where there is one.
+  axes = {m['metric']['step_metric'] for m in lines if 'metric' in m}
+  assert axes == {f'numerals/{c.name}/lenience' for c in _CURVES[1:]}
+  told = {}
+  for line in lines:
+    told |= line.get('summary', {}).get('update', {})
+  assert told['numerals/token_v3/best gamma'] == 2
+  assert lines[-1]['exit'].get('exit_code', 0) == 0
+  summary = (tmp_path / 'summary.csv').read_text()
+  assert (folder / 'files/summary.csv').read_text() == summary
+  assert any(
+    'summary.csv' in json.dumps(f['files']) for f in lines if 'files' in f
+  )
+
+
+def test_shards_are_told_as_they_come_and_at_the_next_start_again(tmp_path):
+  both = ('tensorboard', 'wandb')
+  # All of the first two curves, and the first half of the third.
+  _stop_after(5, tmp_path, *both, shard_size=2)
+  charts = _charts(tmp_path)
+  assert _of_curve(charts, _CURVES[1])['n'] == [(0, 4), (1, 4), (2, 4)]
+  assert _of_curve(charts, _CURVES[2])['n'] == [(0, 2), (1, 2), (2, 2)]
+  assert ('.', 'best points') not in charts
+  lines = _lines(_starts(tmp_path)[0])
+  assert sum('history' in line for line in lines) == 1 + 3
+  assert lines[-1]['exit']['exit_code'] == 1
+  _run(tmp_path, *both, shard_size=2)
+  _check_charts(tmp_path)
+  first, second = _starts(tmp_path)
+  _check_history(tmp_path, _lines(second))
+  # To W&B it is the same run.
+  assert first.name.rsplit('-', 1)[1] == second.name.rsplit('-', 1)[1]
+
+
+def test_what_is_decoded_can_be_told_later(tmp_path, monkeypatch):
+  _run(tmp_path)
+  assert not (tmp_path / 'trackers').exists()
+  before = (tmp_path / 'config.json').read_bytes()
+  monkeypatch.setattr(_MadeUp, 'decode', lambda self, jobs, *_: iter(jobs))
+  _run(tmp_path, 'tensorboard')
+  _check_charts(tmp_path)
+  assert (tmp_path / 'config.json').read_bytes() == before
+
+
+class _Noted:
+  """A tracker that notes what it is told."""
+
+  package = 'json'
+
+  def __init__(self, folder, settings, say):
+    self.said = []
+    _Noted.last = self
+
+  def rows(self, task, curve, rows, whole):
+    self.said.append((curve, len(rows), whole))
+
+  def summary(self, summary, best):
+    self.said.append('summary')
+
+  def close(self):
+    self.said.append('closed')
+
+
+def _breaking(name):
+  """A tracker that fails where it is told of that."""
+
+  class Breaking(_Noted):
+    pass
+
+  def fail(self, *args):
+    if name != 'close':
+      _Noted.failed = self
+    raise OSError(28, 'No space\nleft')
+
+  setattr(Breaking, name, fail)
+  return Breaking
+
+
+_ALL = [
+  ('verifier_only', 1, True),
+  ('opt gamma 2', 3, True),
+  ('token_v3 gamma 2', 3, True),
+  'summary',
+  'closed',
+]
+
+
+@pytest.mark.parametrize('where', ['__init__', 'rows', 'summary', 'close'])
+def test_a_tracker_that_fails_is_said_once_and_left_out(
+  tmp_path, monkeypatch, capsys, where
+):
+  monkeypatch.setitem(trackers.TRACKERS, 'bad', _breaking(where))
+  monkeypatch.setitem(trackers.TRACKERS, 'good', _Noted)
+  _run(tmp_path, 'bad', 'good')
+  said = capsys.readouterr().err
+  assert said.count('trackers: bad failed ([Errno 28] No space left)') == 1
+  assert said.count('\n') == 1
+  assert _Noted.last.said == _ALL
+  if where in ('rows', 'summary'):
+    # It was closed all the same, and told nothing more.
+    assert _Noted.failed.said[-1] == 'closed'
+    assert 'summary' not in _Noted.failed.said
+  assert (tmp_path / 'summary.csv').exists()
+
+
+def test_a_full_disk_is_heard(tmp_path, capsys):
+  # What lies in the way of a folder stands for whatever a disk can do.
+  (tmp_path / 'trackers/tensorboard').mkdir(parents=True)
+  (tmp_path / 'trackers/tensorboard/numerals').write_text('')
+  _run(tmp_path, 'tensorboard')
+  said = capsys.readouterr().err
+  assert said.startswith('trackers: tensorboard failed (')
+  assert said.count('\n') == 1
+  assert (tmp_path / 'summary.csv').exists()
+
+
+def test_trackers_are_closed_whatever_happens(tmp_path, monkeypatch):
+  monkeypatch.setitem(trackers.TRACKERS, 'good', _Noted)
+  _stop_after(2, tmp_path, 'good')
+  assert _Noted.last.said == [*_ALL[:2], 'closed']
+
+
+def _refuse_to_load(monkeypatch):
+  def load(name):
+    raise AssertionError(name)
+
+  monkeypatch.setattr(checkpoints, 'load_model', load)
+
+
+def test_what_cannot_be_told_is_refused_before_a_model_is_loaded(
+  tmp_path, monkeypatch
+):
+  _refuse_to_load(monkeypatch)
+  absent = type('Absent', (_Noted,), {'package': 'no_such_package'})
+  monkeypatch.setitem(trackers.TRACKERS, 'absent', absent)
+  for name, said in (
+    ('tensorbord', "trackers: no tracker 'tensorbord'; there are tensorboard,"),
+    ('absent', "absent is not installed; pip install 'cascades\\[track\\]'\\."),
+  ):
+    with pytest.raises(ValueError, match=said):
+      sweep.run(
+        sweep_test._config(trackers=('tensorboard', name)),
+        _CURVES,
+        tmp_path / 'w',
+      )
+  assert not (tmp_path / 'w').exists()
+
+
+def test_whoever_is_not_logged_in_is_told_so(tmp_path, monkeypatch, capfd):
+  _refuse_to_load(monkeypatch)
+  for name in ('WANDB_MODE', 'WANDB_API_KEY', 'NETRC'):
+    monkeypatch.delenv(name, raising=False)
+  monkeypatch.setenv('HOME', str(tmp_path))
+  with pytest.raises(ValueError, match='log in with `wandb login`, or set'):
+    _run(tmp_path / 'w', 'wandb')
+  assert capfd.readouterr().err == ''
+
+
+def test_tensorboard_is_written_without_tensorflow(tmp_path):
+  code = (
+    'import pathlib, sys\n'
+    'from experiments import trackers\n'
+    f't = trackers.TensorBoard(pathlib.Path({str(tmp_path)!r}), {{}}, print)\n'
+    't.rows("sums", "speed", [{"quality": 1.0}], True)\n'
+    'print("tensorflow" in sys.modules)'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', code], capture_output=True, text=True, check=True
+  )
+  assert done.stdout.strip() == 'False'
