@@ -1,5 +1,6 @@
 """What one call of each model costs: the units of the modelled latency."""
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -18,6 +19,7 @@ def measure(
   blocks: Iterable[tuple[int, int]],
   context: int = 128,
   repeats: int = 15,
+  seconds: float = 6.0,
   tree_size: int | None = None,
 ) -> Costs:
   """Times bare forward passes of both models, one sequence, in compiled loops.
@@ -28,7 +30,10 @@ def measure(
       unit is a share of a whole proposal, drawing included.
     blocks: (gamma, drafts per block) to time both at.
     context: Tokens in the cache at the end of a loop.
-    repeats: Loops, the arms taking turns.
+    repeats: Loops of each, the arms taking turns.
+    seconds: More of them until so many seconds are gone: a loop of small models
+      takes a few milliseconds, and a machine that others share may be busy for
+      longer than all that `repeats` asks for.
     tree_size: As for `decoding.decode`.
 
   Returns:
@@ -51,13 +56,15 @@ def measure(
     loops[size] = reading(verifier, size + 1, max(context, size + 1))
   for run, given, _ in loops.values():
     jax.block_until_ready(run(*given))
-  seconds: dict[Any, list[float]] = {name: [] for name in loops}
-  for _ in range(repeats):
+  least = dict.fromkeys(loops, math.inf)
+  until = time.perf_counter() + seconds
+  while repeats > 0 or time.perf_counter() < until:
+    repeats -= 1
     for name, (run, given, calls) in loops.items():
       start = time.perf_counter()
       jax.block_until_ready(run(*given))
-      seconds[name].append((time.perf_counter() - start) / calls)
-  least = {name: min(values) for name, values in seconds.items()}
+      taken = (time.perf_counter() - start) / calls
+      least[name] = min(least[name], taken)
   return Costs(
     verifier_token_s=least.pop('verifier'),
     drafter_token_s=least.pop(('drafter', 1)),

@@ -1,5 +1,6 @@
 """What every launcher shares: one sentence for a mistake, and exit code 2."""
 
+import errno
 import importlib.metadata
 import importlib.util
 import os
@@ -75,7 +76,9 @@ class StoppedError(Exception):
 def _sentence(error: Exception) -> str:
   """The message of an error on one line."""
   if isinstance(error, OSError) and error.filename and error.strerror:
-    return f'{error.filename}: {error.strerror}.'
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    advice = ' Make room, then run it again.' if full else ''
+    return f'{error.filename}: {error.strerror}.{advice}'
   if isinstance(error, AttributeError):
     return 'config: no field ' + ' '.join(
       str(error).replace('\\n', ' ').split()

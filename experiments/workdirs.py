@@ -9,6 +9,7 @@
   views/
   stale/             points of other weights, data, code or versions
   summary.csv, report/
+  trackers/          what is shown elsewhere, a folder for each tracker
 
 Who runs a sweep holds its lock, which ends with the process, however that ends.
 """
@@ -49,13 +50,16 @@ def _git(*arguments: str) -> str | None:
   return done.stdout.strip()
 
 
+def _now() -> str:
+  return datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds')
+
+
 def provenance(facts: Mapping[str, Any], **more: Any) -> dict[str, Any]:
   """Where results come from: this start of a sweep."""
   changes = _git('status', '--porcelain')
-  now = datetime.datetime.now(datetime.UTC)
   return {
-    'started': now.isoformat(timespec='seconds'),
-    'command': shlex.join([sys.executable, *sys.orig_argv[1:]]),
+    'started': _now(),
+    'command': shlex.join(sys.orig_argv),
     'commit': _git('rev-parse', 'HEAD'),
     'dirty': None if changes is None else bool(changes),
     'python': platform.python_version(),
@@ -131,7 +135,15 @@ class Workdir:
 
   def log(self, start: Mapping[str, Any]) -> None:
     """Adds a start of the sweep to its provenance."""
-    text = json.dumps({'starts': [*self._starts(), start]}, indent=2)
+    self._write_starts([*self._starts(), start])
+
+  def log_end(self) -> None:
+    """Adds to the latest start when it came to its end."""
+    *others, start = self._starts()
+    self._write_starts([*others, start | {'ended': _now()}])
+
+  def _write_starts(self, starts: Sequence[Mapping[str, Any]]) -> None:
+    text = json.dumps({'starts': starts}, indent=2)
     records.write_text(self.path / 'provenance.json', text + '\n')
 
   def costs(self, facts: Mapping[str, Any]) -> metrics.Costs | None:
@@ -148,13 +160,11 @@ class Workdir:
     """Writes unit costs."""
     records.write_text(self.path / 'costs.json', costs.to_json())
 
-  def keep_examples(self, task: str, examples: Sequence) -> None:
+  def keep_examples(
+    self, task: str, examples: Sequence[records.Example]
+  ) -> None:
     """Writes what is asked."""
-    lines = [
-      records.Example(id=e.id, prompt=e.prompt, reference=e.reference)
-      for e in examples
-    ]
-    records.write(self.path / f'examples/{task}.jsonl', lines)
+    records.write(self.path / f'examples/{task}.jsonl', examples)
 
   def _paths(self, point: plan.Point) -> tuple[pathlib.Path, pathlib.Path]:
     return (
@@ -172,10 +182,11 @@ class Workdir:
     """Writes what is said of the answers of a task that are shown."""
     records.write(self.path / f'views/{task}.jsonl', views)
 
-  def records(self, points: Sequence[plan.Point]) -> Iterator[records.Record]:
-    """The records of points that are done, in their order."""
-    for point in points:
-      yield from records.read(self._paths(point)[0])
+  def records(
+    self, points: Sequence[plan.Point]
+  ) -> dict[str, list[records.Record]]:
+    """The records of points that are done, by name, in their order."""
+    return {point.name: records.read(self._paths(point)[0]) for point in points}
 
   def made(self, point: plan.Point) -> list | None:
     """What came of a point; None if it is not there, or no longer whole."""

@@ -27,6 +27,7 @@ from cascades import (
   records,
   sampler,
   scoring,
+  sequence,
   sharding,
   turns,
 )
@@ -36,6 +37,10 @@ from experiments import cli, plan
 # model's own answer: were they drawn with the same random numbers, the
 # verifier would answer just where its draws are as unlucky as the drafter's.
 _DRAFTER_SEED = 1_000_000
+
+# Curves of a task whose programs are kept. Each takes some 600 memory maps on a
+# CPU, and a process may have 65,530.
+_COMPILED = 60
 
 _BONUS = records.SOURCES.index('bonus')
 
@@ -133,6 +138,7 @@ class Worker:
     self.batch_size = config.batch_size
     self.usage = batching.Usage()
     self._config, self._clock = config, CompileClock()
+    self._kinds: set[tuple] = set()
     self._blocks = sorted({(curve.gamma, curve.drafts) for curve in curves})
     self._is_model = pairing.is_model(config.drafter)
     # A config may be silent about these.
@@ -198,6 +204,13 @@ class Worker:
       **options,
     )
 
+  def _make_room(self, *kind) -> None:
+    """Forgets what was compiled, once it is a lot."""
+    if kind not in self._kinds and len(self._kinds) >= _COMPILED:
+      jax.clear_caches()
+      self._kinds.clear()
+    self._kinds.add(kind)
+
   def decode(
     self,
     task,
@@ -217,6 +230,7 @@ class Worker:
       The answers at the first lenience in the order of the examples, then
       those at the next.
     """
+    self._make_room(task.name, curve)
     config = self._config
     verifier, drafter, seed = self._verifier, self._drafter, config.seed
     # The two baselines are what they are measured against: plain decoding.
@@ -390,8 +404,6 @@ def combine(
   curve: plan.Curve, drafter: Iterable[Made], verifier: Iterable[Made]
 ) -> list[Made]:
   """What a curve of whole answers makes of those of the models alone."""
-  from cascades import sequence
-
   pairs = list(zip(drafter, verifier, strict=True))
   return [
     sequence.cascade(*pair, method=curve.method, lenience=lenience)

@@ -13,6 +13,8 @@ from experiments import cli, suites
 from experiments.suites import decoding
 from experiments.suites import drafters as drafters_suite
 
+pytestmark = pytest.mark.usefixtures('quickly')
+
 
 def _shape(width):
   return dict(
@@ -46,6 +48,8 @@ def found(tmp_path_factory):
   figures = (workdir / 'benchmark.json').read_text()
   suites.run(config, workdir)
   assert (workdir / 'benchmark.json').read_text() == figures
+  (start,) = json.loads(figures)['starts']
+  assert {'command', 'commit', 'dirty'} <= start.keys()
   config.repeats = 3
   with pytest.raises(ValueError, match='figures of another config;'):
     suites.run(config, workdir)

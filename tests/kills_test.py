@@ -4,6 +4,7 @@
 often, and compares what it ends with.
 """
 
+import math
 import pathlib
 import random
 import signal
@@ -62,20 +63,20 @@ def check(kills: int, options: list[str], folder: pathlib.Path) -> None:
   start = time.monotonic()
   _finish(_start(whole, options))
   seconds = time.monotonic() - start
-  moments, killed = random.Random(0), 0
-  while killed < kills:
+  moments, points = random.Random(0), _done(whole)
+  for kill in range(kills):
+    # At any time, but all along the way.
+    wanted = math.floor(points * (kill + moments.random()) / kills)
     process = _start(broken, options)
-    # Once in the midst of its points, then at any time.
-    ends = time.monotonic() + moments.uniform(0, seconds if killed else 0.05)
-    while process.poll() is None:
-      if (killed or _done(broken)) and time.monotonic() > ends:
-        process.send_signal(signal.SIGKILL)
-        killed += 1
-        break
+    while _done(broken) < wanted and process.poll() is None:
       time.sleep(0.01)
+    # In the midst of the next point, or of a start.
+    time.sleep(moments.uniform(0, seconds / points))
+    process.send_signal(signal.SIGKILL)
     process.wait()
     process.stderr.close()
-    print(f'killed {killed} times: {_done(broken)} points done', flush=True)
+    said = f'kill {kill + 1}: {_done(broken)} of {points} points done'
+    print(said, flush=True)
   _finish(_start(broken, options))
   want = _said(whole)
   assert _said(broken) == want

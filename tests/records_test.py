@@ -159,7 +159,7 @@ def test_no_quality_survives_a_line():
   assert back.scores == {}
 
 
-@pytest.mark.parametrize('reference', ['vier', ['vier', '4'], []])
+@pytest.mark.parametrize('reference', ['vier', ('vier', '4'), ()])
 def test_what_was_asked_is_kept_once(tmp_path, reference):
   example = records.Example(id='7', prompt='2+2=\n', reference=reference)
   records.write(tmp_path / 'examples/sums.jsonl', [example])

@@ -1,6 +1,7 @@
 """A sweep from config to report: small, whole, resumed and refused."""
 
 import dataclasses
+import errno
 import json
 import math
 import os
@@ -311,6 +312,7 @@ def test_the_report_stands_beside_the_records(workdir):
   assert start['seed'] == 0
   assert start['data']['numerals']['examples'] == 5
   assert {'command', 'commit', 'dirty', 'device', 'code'} <= set(start)
+  assert start['started'] <= start['ended']
 
 
 def test_what_is_shown_was_looked_at(workdir, monkeypatch):
@@ -339,9 +341,11 @@ def test_what_is_shown_was_looked_at(workdir, monkeypatch):
 
 
 def test_damaged_views_are_made_again_and_no_page_needs_them(measured):
-  curves = [Curve('token_v3', (0.5,), 4)]
+  # What is shown is of the first curve, not of the first name.
+  curves = [Curve('token_v2', (0.5,), 4), Curve('chow', (0.1,), 4)]
   config = _config(num_examples=1)
   sweep.run(config, curves, measured)
+  assert 'data-said=' in (measured / 'report/index.html').read_text()
   (path,) = (measured / 'views').iterdir()
   whole = path.read_bytes()
   path.write_bytes(whole[:-9])
@@ -350,6 +354,23 @@ def test_damaged_views_are_made_again_and_no_page_needs_them(measured):
   assert path.read_bytes() == whole
   path.unlink()
   assert 'data-said=' not in report.write_report(measured).read_text()
+
+
+def test_what_was_compiled_is_forgotten_once_it_is_a_lot(monkeypatch):
+  cleared = []
+  monkeypatch.setattr(worker.jax, 'clear_caches', lambda: cleared.append(1))
+  monkeypatch.setattr(worker, '_COMPILED', 2)
+  one = worker.Worker.__new__(worker.Worker)
+  one._kinds = set()
+  for kind in ('a', 'b', 'a', 'b'):
+    one._make_room('numerals', kind)
+  assert not cleared
+  one._make_room('numerals', 'c')
+  one._make_room('numerals', 'c')
+  assert len(cleared) == 1
+  one._make_room('words', 'c')
+  one._make_room('words', 'a')
+  assert len(cleared) == 2
 
 
 def _answers(workdir):
@@ -363,22 +384,27 @@ def _answers(workdir):
   }
 
 
-def test_a_stopped_sweep_goes_on_and_ends_the_same(workdir, tmp_path):
+def test_a_sweep_goes_on_after_a_full_disk_and_ends_the_same(workdir, tmp_path):
   other = tmp_path / 'resumed'
-  real, written = workdirs.Workdir.keep, []
+  real = os.fsync
 
-  def fail_on_third(self, point, made):
-    if len(written) == 2:
-      raise KeyboardInterrupt
-    real(self, point, made)
-    written.append(self.path / f'records/{point.name}.jsonl')
+  def full_after_two(handle):
+    if len(list(other.glob('records/*'))) == 3:
+      raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    real(handle)
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(workdirs.Workdir, 'keep', fail_on_third)
-    with pytest.raises(KeyboardInterrupt):
+    patch.setattr(os, 'fsync', full_after_two)
+    with pytest.raises(OSError, match='No space left') as full:
       sweep.run(_config(), _CURVES, other)
-  names = {p.name for p in (other / 'records').iterdir()}
-  assert names == {p.name for p in written}
+  # The third record was begun; of what was not whole nothing is left.
+  assert cli._sentence(full.value).endswith(
+    'No space left on device. Make room, then run it again.'
+  )
+  assert pathlib.Path(full.value.filename).parent == other / 'records'
+  assert not list(other.rglob('*.part'))
+  written = sorted(other.glob('records/*'))
+  assert len(written) == 2
   assert not (other / 'summary.csv').exists()
   before = {p: p.stat().st_mtime_ns for p in written}
   sweep.run(_config(), _CURVES, other)
@@ -472,7 +498,7 @@ def test_whatever_can_change_a_result_names_another_point(what):
 
   before = name()
   assert name() == before
-  config |= dict(num_examples=99, shard_size=7)
+  config |= dict(num_examples=99, shard_size=7, trackers=('wandb',))
   assert name() == before
   if what == 'weights':
     facts['verifier'] = 'b'
@@ -715,6 +741,7 @@ def test_an_interrupted_write_leaves_nothing(tmp_path):
     ),
     (['--config.lenience=("nan",)'], 'lenience'),
     (['--config.tasks=("gsm9k",)'], "no task 'gsm9k'"),
+    (['--config.trackers=tensorbord'], "no tracker 'tensorbord'"),
     (['--config.num_examples=0'], 'num_examples: 0'),
     (['--workdir=/dev/null/x'], 'workdir: '),
     (['--config=configs/nothing.py'], 'nothing.py'),

@@ -12,7 +12,7 @@ import pathlib
 from experiments import cli
 
 # Modules of this package, imported when asked for: they import JAX.
-SUITES = ('methods', 'decoding', 'drafters', 'reports')
+SUITES = ('methods', 'decoding', 'drafters', 'reports', 'launchers')
 
 
 def run(config, workdir: pathlib.Path) -> None:
@@ -22,6 +22,7 @@ def run(config, workdir: pathlib.Path) -> None:
   import jax
 
   from cascades import records
+  from experiments import workdirs
 
   if config.suite not in SUITES:
     raise ValueError(
@@ -51,6 +52,7 @@ def run(config, workdir: pathlib.Path) -> None:
         ' choose another --workdir, or delete it.'
       )
     found = before
+  found['starts'] = [*found.get('starts', ()), workdirs.provenance({})]
   # A copy: what is found is added to it.
   for figure in suite.measure(config, tuple(found['figures'])):
     found['figures'].append(figure)
