@@ -27,6 +27,7 @@ def bootstrap(
   level: float = 0.95,
   resamples: int = RESAMPLES,
   seed: int = 0,
+  strata: Sequence[int] = (),
 ) -> tuple[np.ndarray, np.ndarray]:
   """Percentile bootstrap intervals of scores that are made of sums.
 
@@ -40,6 +41,8 @@ def bootstrap(
     level: Share of the resampled scores inside the interval, in (0, 1).
     resamples: Number of resampled scores.
     seed: Equal seeds give equal draws of equally many examples.
+    strata: How many rows, from the first on, are of each group within which
+      they are drawn anew; by default all rows are one group.
 
   Returns:
     (low, high), [scores] each. Rows that are all equal (one row included) give
@@ -65,17 +68,22 @@ def bootstrap(
   # Slow to import, and much that imports this module draws no intervals.
   import scipy.stats
 
-  def resampled(chosen: np.ndarray, axis: int) -> np.ndarray:
-    chosen = np.atleast_2d(chosen)
-    places = chosen + n * np.arange(len(chosen))[:, None]
-    counts = np.bincount(places.ravel(), minlength=n * len(chosen))
-    return np.asarray(score(counts.reshape(-1, n) @ rows)).T
+  def often(chosen: np.ndarray) -> np.ndarray:
+    """How often each draw has each row of a group, [draws, rows]."""
+    draws, size = np.atleast_2d(chosen).shape
+    places = chosen + size * np.arange(draws)[:, None]
+    counts = np.bincount(places.ravel(), minlength=size * draws)
+    return counts.reshape(draws, size)
+
+  def resampled(*chosen: np.ndarray, axis: int) -> np.ndarray:
+    counts = np.concatenate(list(map(often, chosen)), 1)
+    return np.asarray(score(counts @ rows)).T
 
   # What has no denominator in some draw is nan, and needs no warning.
   with np.errstate(all='ignore'), warnings.catch_warnings():
     warnings.simplefilter('ignore', scipy.stats.DegenerateDataWarning)
     interval = scipy.stats.bootstrap(
-      (np.arange(n),),
+      tuple(map(np.arange, strata or (n,))),
       resampled,
       n_resamples=resamples,
       batch=max(1, _BATCH_VALUES // max(rows.shape)),

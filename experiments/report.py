@@ -36,6 +36,9 @@ _RESAMPLES = flags.DEFINE_integer(
 _SEED = flags.DEFINE_integer(
   'bootstrap_seed', 0, 'Of the resamples, and of the halves of the examples.', 0
 )
+_FIGURES = flags.DEFINE_bool(
+  'figures', True, 'Whether to write each figure of the page as files too.'
+)
 
 
 def main() -> None:
@@ -52,7 +55,7 @@ def main() -> None:
     latency=_LATENCY.value,
   )
   workdirs = [path for path in _WORKDIR.value if path]
-  print(write_report(workdirs, choice, _ALLOW.value))
+  print(write_report(workdirs, choice, _ALLOW.value, _FIGURES.value))
 
 
 if __name__ == '__main__':

@@ -8,7 +8,13 @@ import pytest
 
 from cascades import stats
 from cascades.records import Trace
-from cascades.report import calibration, comparisons, positions
+from cascades.report import (
+  baselines,
+  calibration,
+  comparisons,
+  mixture,
+  positions,
+)
 from cascades.report.comparisons import Choice
 from cascades.report.runs import Points
 from cascades.tasks import translation
@@ -41,6 +47,7 @@ def make(specs, n=200, task='sums', seed=0, batch_size=8, run='a'):
         temperature=1.0,
         method=method,
         variant=method,
+        verification='token',
         lenience=lenience,
         gamma=gamma,
         oracle=False,
@@ -144,8 +151,10 @@ def test_as_good_is_by_the_lower_end_and_the_margin(found):
 
 
 def test_examples_that_one_did_not_answer_are_out_of_the_pair(found):
-  lost = found.answers.id.astype(int) < 40
-  answers = found.answers[~((found.answers.point == 4) & lost)]
+  point, example = found.answers.point, found.answers.id.astype(int)
+  # The method lacks the first ones, the verifier alone the last ones.
+  lost = ((point == 4) & (example < 40)) | ((point == 0) & (example >= 190))
+  answers = found.answers[~lost]
   frame = comparisons.compare(
     Points(found.points, answers.reset_index(drop=True)), CHOICE
   )
@@ -153,9 +162,11 @@ def test_examples_that_one_did_not_answer_are_out_of_the_pair(found):
   one = frame.loc[4]
   # Examples are in the order of their ids.
   assert one.difference == pytest.approx(
-    (values[40:, 4] - values[40:, 0]).mean()
+    (values[40:190, 4] - values[40:190, 0]).mean()
   )
-  assert frame.loc[3].difference == pytest.approx(-0.005)
+  assert frame.loc[3].difference == pytest.approx(
+    (values[:190, 3] - values[:190, 0]).mean()
+  )
 
 
 def test_the_front_has_no_point_that_is_beaten(frame):
@@ -447,3 +458,142 @@ def test_what_has_no_rule_has_no_deferrals_and_failures_no_tokens():
   assert list(counts) == [0]
   assert counts[0].by_answer() == counts[0].by_kind() == []
   assert len(counts[0].by_block()) == 2
+
+
+# --- Plainer ways.
+
+
+def test_every_known_method_has_a_kind():
+  kinds = {
+    ('verifier_only', 'token', math.nan): '',
+    ('token_v3', 'block', -1.0): 'speculative cascade',
+    ('speed', 'token', 0.0): 'strict decoding',
+    ('speed', 'token', 0.5): 'relaxed decoding',
+    ('somebodys_own', 'token', 0.5): 'relaxed decoding',
+    ('eta', 'token', 0.1): 'truncated verifier',
+    ('chow', 'sequential', 0.1): 'sequential cascade',
+    ('diff', 'sequential', 0.1): 'sequential oracle',
+    ('sequence_mean', 'token', 0.1): 'cascade of answers',
+    ('always_accept', 'token', math.nan): 'always accept',
+  }
+  assert {key: baselines.kind(*key) for key in kinds} == kinds
+  assert set(kinds.values()) == {'', *baselines.KINDS}
+
+
+def test_a_kind_is_shown_by_its_best_points():
+  found = make(
+    {
+      ALONE: (0.80, 1.0, 0.01, 10, 0.0),
+      ('speed', 0.0, 4): (0.80, 0.9, 0.01, 10, 0.3),
+      ('min_p', 0.1, 4): (0.84, 0.95, 0.01, 10, 0.3),
+      ('opt', 0.5, 4): (0.82, 0.8, 0.01, 10, 0.3),
+      ('diff', 0.5, 4): (0.81, 0.7, 0.01, 10, 0.3),
+      ('chow', 0.5, 4): (0.20, 0.3, 0.01, 10, 0.3),
+      ('bild', 0.5, 4): (0.90, 1.1, 0.01, 10, 0.3),
+    }
+  )
+  table = baselines.best_of_kinds(comparisons.compare(found, CHOICE))
+  assert list(table.kind) == list(baselines.KINDS[:4])
+  told = table.set_index('kind')
+  ours = told.loc['speculative cascade']
+  assert (ours.variant, ours.speedup) == ('diff', pytest.approx(1 / 0.7))
+  assert (ours.best_variant, ours.difference) == ('opt', pytest.approx(0.02))
+  plain = told.loc['truncated verifier']
+  assert (plain.best_variant, plain.difference) == (
+    'min_p',
+    pytest.approx(0.04),
+  )
+  # Good, but slower than the verifier.
+  slow = told.loc['relaxed decoding']
+  assert slow.variant == 'bild'
+  assert slow.speedup < 1
+  assert slow[['best_speedup', 'difference']].isna().all()
+
+
+def test_what_truncation_alone_is_worth_is_told():
+  found = make(
+    {
+      ALONE: (0.80, 1.0, 0.01, 10, 0.0),
+      ('token_v3', 0.9, 4): (0.82, 0.5, 0.01, 10, 0.3),
+      ('token_v3', 0.7, 4): (0.82, 0.5, 0.01, 10, 0.3),
+      ('min_p', 0.1, 4): (0.90, 0.75, 0.01, 20, 0.3),
+      ('min_p', 0.1, 2): (0.10, 0.75, 0.01, 20, 0.3),
+    }
+  )
+  table = baselines.truncated_alike(found, CHOICE)
+  assert len(table) == 1
+  (one,) = table.to_dict('records')
+  assert (one['lenience'], one['gamma'], one['n']) == (0.9, 4, 200)
+  assert one['gained'] == pytest.approx(-0.08)
+  assert one['gained_low'] < -0.08 < one['gained_high'] < 0
+  assert one['faster'] == pytest.approx(1.5)
+  lone = make({ALONE: (0.8, 1.0, 0.01, 10, 0.0)})
+  assert baselines.truncated_alike(lone, CHOICE).empty
+
+
+# --- All tasks together.
+
+
+def _two_tasks(cascade):
+  """A verifier that knows one task, a drafter that knows the other."""
+  rows = [
+    (ALONE, (0.9, 0.3)),
+    (('drafter_only', math.nan, 0), (0.2, 0.8)),
+    (('diff', 0.2, 4), cascade),
+    (('opt', 0.2, 4), (0.5, 0.5)),
+  ]
+  return join(
+    *(
+      make(
+        {key: (of[i], 0.5 + i, 0.01, 10, 0.1) for key, of in rows},
+        task=task,
+        seed=i,
+        n=(100, 400)[i],
+      )
+      for i, task in enumerate(('sums', 'names'))
+    )
+  )
+
+
+def test_tasks_count_equally_in_a_mixture():
+  frame = mixture.mix(_two_tasks((0.9, 0.7)), CHOICE)
+  assert set(frame.task) == {mixture.ALL}
+  diff = row(frame, 'diff', 0.2, 4)
+  assert diff.quality == pytest.approx(0.8)
+  assert diff.over_verifier == pytest.approx(0.2)
+  assert diff.over_drafter == pytest.approx(0.3)
+  assert diff.over_verifier_low < 0.2 < diff.over_verifier_high
+  # Per token of all tasks: examples of one are many.
+  assert diff.latency == pytest.approx((0.5 * 100 + 1.5 * 400) / 500)
+  verifier = row(frame, 'verifier_only')
+  assert verifier[['over_verifier_low', 'over_verifier_high']].tolist() == [
+    0,
+    0,
+  ]
+
+
+def test_it_is_said_whether_a_cascade_is_above_both_models():
+  best = mixture.best(mixture.mix(_two_tasks((0.9, 0.7)), CHOICE))
+  assert list(best.method) == ['diff', 'opt']
+  assert best.iloc[0].above == pytest.approx(0.2)
+  said = mixture.verdict(best, 'Diff', 'lenience 0.2')
+  assert said.startswith('Diff at lenience 0.2 is above both models alone, by')
+  assert said.endswith('0.200, and its intervals over both are above 0.')
+  best = mixture.best(mixture.mix(_two_tasks((0.9, 0.3025)), CHOICE))
+  said = mixture.verdict(best, 'Diff', 'lenience 0.2')
+  assert said.endswith('0.001, but within what chance could give.')
+  best = mixture.best(mixture.mix(_two_tasks((0.8, 0.3)), CHOICE))
+  said = mixture.verdict(best, 'Diff', 'lenience 0.2')
+  assert said.startswith('No cascade is above both models alone: Diff at')
+  assert said.endswith('nearest, and lacks 0.050 of the better one.')
+
+
+def test_one_task_is_no_mixture(found):
+  nothing = mixture.mix(found, CHOICE)
+  assert nothing.empty
+  assert mixture.best(nothing).empty
+  two = _two_tasks((0.9, 0.7))
+  drafter = two.points.index[two.points.method == 'drafter_only']
+  answers = two.answers[~two.answers.point.isin(drafter)]
+  alone = Points(two.points.drop(drafter), answers)
+  assert mixture.mix(alone, CHOICE).empty

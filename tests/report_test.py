@@ -7,6 +7,7 @@ import math
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree
@@ -346,6 +347,7 @@ def test_the_best_point_names_its_gamma_and_how_it_was_chosen(two_gammas):
   parts = parts_of(two_gammas)
   best = f'OPT, lenience {MINUS}∞, gamma 4; chosen on these same examples'
   assert best in parts['sums, gamma tuned']
+  assert f'{best}, with no margin' in parts['sums, gamma tuned']
   assert 'made it fastest on these same\n' not in parts['sums, gamma 2']
   assert f'OPT, lenience {MINUS}∞; chosen' in parts['sums, gamma 4']
 
@@ -526,7 +528,9 @@ def test_reports_need_no_accelerator_library():
 def test_launcher_rebuilds_the_page(workdir, page):
   path = workdir / 'report' / 'index.html'
   path.unlink(missing_ok=True)
-  done = run_report(f'--workdir={workdir}')
+  shutil.rmtree(path.parent / 'figures', ignore_errors=True)
+  done = run_report(f'--workdir={workdir}', '--nofigures')
+  assert not (path.parent / 'figures').exists()
   assert (done.returncode, done.stderr) == (0, '')
   assert done.stdout == f'{path}\n'
   assert path.read_text(encoding='utf-8') == page
@@ -563,7 +567,7 @@ def test_a_task_without_quality_is_shown_by_its_speed(tmp_path):
   text = read_page(make_workdir(tmp_path, lines))
   assert 'about speed alone' in text
   assert 'right</span>' not in text
-  assert 'Fastest at the verifier' not in text
+  assert 'Fastest that scored' not in text
   assert 'class="interval"' not in before_questions(text)
   assert 'modelled latency per token (verifier alone = 1) against' in text
   assert 'quality against' not in text
@@ -618,7 +622,9 @@ def test_every_question_is_on_the_page_and_its_tables_are_files(tmp_path):
   parts = parts_of(path.read_text(encoding='utf-8'))
   assert list(parts)[1:-1] == [
     'How fast at the same quality, how good at the same speed',
+    'Do plainer ways reach as far',
     'Which points no other beats',
+    'When is a cascade better than both models',
     'Can the lenience be chosen beforehand',
     'Are right answers lost',
     'Do rejections tell latency',
@@ -753,7 +759,12 @@ def test_workdirs_of_other_settings_are_refused(tmp_path, field, changes):
   assert not (workdirs[0] / 'report').exists()
   path = report_of(workdirs, allow=[field])
   said = f'These runs differ in {field}, which was allowed.'
-  assert said in path.read_text(encoding='utf-8')
+  page = path.read_text(encoding='utf-8')
+  # Once for the page, and at every table that compares.
+  titles = re.findall('<h3>.*?</h3>\n(.*)', page)
+  assert titles
+  assert {f'<p class="allowed">{said}</p>'} == set(titles)
+  assert page.count(said) == 1 + len(titles)
   for table in (path.parent / 'tables').iterdir():
     note = said.replace('_', r'\_') if table.suffix == '.tex' else said
     text = table.read_text()

@@ -126,6 +126,21 @@ def test_ratios_of_totals_follow_the_delta_method():
   )
 
 
+def test_strata_are_drawn_apart():
+  # Two groups that differ: drawn together, their shares would vary too.
+  rng = np.random.default_rng(5)
+  groups = rng.normal(size=(2, 300)) + np.array([[0.0], [9.0]])
+  values = groups.reshape(-1, 1)
+  low, high = bootstrap(values, lambda s: s / 600, strata=(300, 300))
+  half = 1.96 * math.sqrt(sum(g.var() / 300 for g in groups)) / 2
+  mean = values.mean()
+  assert (low[0], high[0]) == pytest.approx(
+    (mean - half, mean + half), rel=0.01
+  )
+  apart, _ = bootstrap(values, lambda s: s / 600)
+  assert mean - apart[0] > 3 * half
+
+
 def test_a_score_without_a_denominator_has_no_interval():
   rows = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 1.0]])
   _, high = bootstrap(rows, lambda s: s[..., :1] / s[..., 1:])

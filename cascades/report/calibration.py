@@ -16,8 +16,11 @@ from cascades.report import comparisons, styles
 from cascades.report.comparisons import Choice
 from cascades.report.runs import Points
 
-# What is asked for, and what is made best then.
-TARGETS = {'quality': 'latency', 'latency': 'quality'}
+# By what is asked for: the column (of points, and of `Choice`) that it bounds,
+# and the one that is then made best.
+TARGETS = {'quality': ('loss', 'latency'), 'latency': ('latency', 'loss')}
+# For columns that were written with fewer digits than they have.
+_ROUNDING = 1e-9
 _KEYS = ['temperature', 'run', 'batch_size', 'variant']
 
 
@@ -66,10 +69,8 @@ def choose(points: pd.DataFrame, target: str, choice: Choice) -> int:
   Returns:
     Its label in the frame.
   """
-  if target == 'quality':
-    held, best, asked = points.loss <= choice.loss + 1e-9, 'latency', 'loss'
-  else:
-    held, best, asked = points.latency <= choice.latency, 'loss', 'latency'
+  asked, best = TARGETS[target]
+  held = points[asked] <= getattr(choice, asked) + _ROUNDING
   among = points[held] if held.any() else points
   order = [best, asked] if held.any() else [asked, best]
   return among.sort_values(order, kind='stable').index[0]
@@ -86,19 +87,11 @@ def _verdict(
   if same.empty:
     return None
   one, best = same.iloc[0], there.loc[choose(there, target, choice)]
-  asked = (
-    ('loss', choice.loss)
-    if target == 'quality'
-    else (
-      'latency',
-      choice.latency,
-    )
-  )
-  measured = 'latency' if target == 'quality' else 'loss'
+  asked, measured = TARGETS[target]
   return {
     'loss': one.loss,
     'latency': one.latency,
-    'kept': bool(one[asked[0]] <= asked[1] + 1e-9),
+    'kept': bool(one[asked] <= getattr(choice, asked) + _ROUNDING),
     'best_lenience': best.lenience,
     'best_loss': best.loss,
     'best_latency': best.latency,

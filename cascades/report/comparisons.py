@@ -272,6 +272,44 @@ def compare(found: Points, choice: Choice) -> pd.DataFrame:
   return frame.assign(as_good=good)
 
 
+def pair(
+  found: Points, one: int, other: int, choice: Choice
+) -> dict[str, float]:
+  """A point against another, on the examples that both answered.
+
+  Args:
+    found: Points and answers.
+    one: A row of the points.
+    other: Another one of its task, whose quality is a mean over answers.
+    choice: How intervals are drawn.
+
+  Returns:
+    n (examples), gained (quality of the one less that of the other) and faster
+    (its speed by the other's: modelled latency per token), with their paired
+    intervals, `_low` and `_high`.
+  """
+  of = matrices(found, [one, other])
+  both = np.isfinite(of['emitted']).all(1)
+  told = [of[name][both] for name in ('quality', 'latency', 'emitted')]
+  rows = np.column_stack([np.ones(both.sum()), *told])
+
+  def score(sums: np.ndarray) -> np.ndarray:
+    n, q1, q2, t1, t2, e1, e2 = np.moveaxis(sums, -1, 0)
+    with np.errstate(divide='ignore', invalid='ignore'):
+      return np.stack([(q1 - q2) / n, (t2 / e2) / (t1 / e1)], -1)
+
+  ends = stats.bootstrap(
+    rows, score, resamples=choice.resamples, seed=choice.seed
+  )
+  names = ('gained', 'faster')
+  made: dict[str, float] = {'n': len(rows)}
+  for suffix, values in zip(
+    ('', '_low', '_high'), (score(rows.sum(0)), *ends), strict=True
+  ):
+    made |= {f'{k}{suffix}': v for k, v in zip(names, values, strict=True)}
+  return made
+
+
 # --- What is read off that frame.
 
 

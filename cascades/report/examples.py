@@ -46,7 +46,7 @@ def find(
 
   Args:
     workdir: Where traces, examples and views lie; only these are read.
-    points: From `records.read_points`.
+    points: As from `records.read_points`, in the order of the sweep.
   """
   every = list(itertools.chain(*points.values()))
   chosen = choose(every)

@@ -224,7 +224,7 @@ def _captioned(drawing: plots.Drawing) -> str:
 
 
 def _question(
-  question: questions.Question, looks: Mapping[str, styles.Style]
+  question: questions.Question, looks: Mapping[str, styles.Style], note: str
 ) -> str:
   """A question with what answers it; long tables are folded away."""
   shown = [table for table in question.tables if len(table.frame)]
@@ -248,7 +248,7 @@ def _question(
     if len(table.frame) > _LONG
     else text
     for table in shown
-    for text in [tables.interactive(table, looks)]
+    for text in [tables.interactive(table, looks, note)]
   ]
   if not parts:
     parts = [f'<p class="guide">{html.escape(question.otherwise)}</p>']
@@ -268,7 +268,7 @@ def _tile(what: str, value: str, note: str) -> str:
 
 
 def _tiles(frame: pd.DataFrame, table: Mapping[str, styles.Style]) -> str:
-  """The two models alone, and the fastest point as good as the verifier."""
+  """The two models alone, and the fastest point that scored no worse."""
   known = frame.quality.notna().any()
   tiles = []
   for baseline in styles.BASELINES:
@@ -294,7 +294,7 @@ def _tiles(frame: pd.DataFrame, table: Mapping[str, styles.Style]) -> str:
     others = frame[~frame.method.isin(styles.BASELINES)]
     others = others[~pd.Series(oracle, frame.index)[others.index]]
     fit = others[others.quality >= rows.iloc[0].quality]
-    what = "Fastest at the verifier's quality"
+    what = 'Fastest that scored no worse'
     if len(fit.relative_latency.dropna()):
       best = fit.loc[fit.relative_latency.idxmin()]
       speed = styles.number(1 / best.relative_latency)
@@ -303,11 +303,11 @@ def _tiles(frame: pd.DataFrame, table: Mapping[str, styles.Style]) -> str:
           what,
           f'{speed} times as fast',
           f'{table[best.variant].label}, {best.place};'
-          ' chosen on these same examples',
+          ' chosen on these same examples, with no margin for chance',
         )
       )
     else:
-      tiles.append(_tile(what, 'none', 'no point reaches it'))
+      tiles.append(_tile(what, 'none', 'every point scored worse'))
   return f'<div class="tiles">{"".join(tiles)}</div>'
 
 
@@ -532,12 +532,12 @@ def render(
   parts = '\n'.join(
     _part(cut, looks, f'p{i}', drawn) for i, cut in enumerate(_cuts(frame))
   )
-  answers = '\n'.join(_question(question, looks) for question in asked)
+  answers = '\n'.join(_question(one, looks, note) for one in asked)
   drawn += [drawing for question in asked for drawing in question.drawings]
   lead = _lead(config, frame)
   if len(told) > 1:
     lead += f' · workdirs {", ".join(told)}'
-  note = f'<p class="allowed">{html.escape(note)}</p>\n' if note else ''
+  marked = f'<p class="allowed">{html.escape(note)}</p>\n' if note else ''
   text = f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -550,7 +550,7 @@ def render(
 <header>
 <h1>{html.escape(name)}</h1>
 <p class="lead">{html.escape(lead)}</p>
-{note}</header>
+{marked}</header>
 <main>
 {parts}
 {answers}

@@ -14,6 +14,7 @@ import math
 import pathlib
 import re
 from collections.abc import Mapping
+from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib as mpl
@@ -86,6 +87,7 @@ LABELS = {
   'quality': 'quality',
   'relative_latency': 'modelled latency per token (verifier alone = 1)',
   'rejection_rate': 'rejection rate of examined drafts',
+  'latency': 'modelled latency per token (verifier alone = 1)',
   'relative_length': 'output length (verifier alone = 1)',
 }
 
@@ -318,6 +320,19 @@ def _titles(curve: pd.DataFrame, style: Style, x: str, y: str) -> list[str]:
   ]
 
 
+def _looks(style: Style) -> dict[str, Any]:
+  """Of a curve: its line, and its marks, which are hollow on dashed lines."""
+  looks = dict(color=style.placeholder, marker=_shape(style))
+  if not style.dashes:
+    return looks | dict(markeredgecolor=_PAGE)
+  return looks | dict(
+    linestyle=(0, style.dashes),
+    markerfacecolor=_PAGE,
+    markeredgecolor=style.placeholder,
+    markeredgewidth=1.3,
+  )
+
+
 def _draw(axes, curve, variant: str, style: Style, x: str, y: str) -> None:
   """A line with its markers, and its interval where there is one."""
   if f'{y}_low' in curve:
@@ -330,22 +345,7 @@ def _draw(axes, curve, variant: str, style: Style, x: str, y: str) -> None:
       linewidth=0,
       gid=f'band:{variant}',
     )
-  looks = dict(markeredgecolor=_PAGE)
-  if style.dashes:
-    looks = dict(
-      linestyle=(0, style.dashes),
-      markerfacecolor=_PAGE,
-      markeredgecolor=style.placeholder,
-      markeredgewidth=1.3,
-    )
-  axes.plot(
-    curve[x],
-    curve[y],
-    color=style.placeholder,
-    marker=_shape(style),
-    gid=f'method:{variant}',
-    **looks,
-  )
+  axes.plot(curve[x], curve[y], gid=f'method:{variant}', **_looks(style))
 
 
 def _zoom(axes, frame, x: str) -> None:
@@ -398,7 +398,9 @@ def _baselines(axes, frame, styles, x: str, y: str, titles) -> None:
     )
     # Away from the other model's label, should the two be close.
     upper = level == max(levels.values())
-    right = beside or (place == 0.0 if off else method == DRAFTER)
+    # And away from the nearer side of the plot.
+    across = place if off else (place - low) / (high - low)
+    right = beside or across < 0.2 or (method == DRAFTER and across < 0.8)
     axes.annotate(
       label,
       (place, level),
@@ -448,7 +450,8 @@ def curves(
         continue
       _draw(axes, curve, variant, style, x, y)
       titles[f'method:{variant}'] = _titles(curve, style, x, y)
-    axes.margins(0.06)
+    # Below, and above, is room for what the models alone are called.
+    axes.margins(0.06, 0.13)
     _zoom(axes, frame, x)
     _baselines(axes, frame, styles, x, y, titles)
     axes.set_xlabel(LABELS.get(x, x))
@@ -559,12 +562,7 @@ def _scatter(
     axes.plot(
       part[x],
       part[y],
-      linestyle='none',
-      color=style.placeholder,
-      marker=_shape(style),
-      markerfacecolor=_PAGE if style.dashes else style.placeholder,
-      markeredgecolor=style.placeholder if style.dashes else _PAGE,
-      alpha=alpha,
+      **_looks(style) | dict(linestyle='none', alpha=alpha),
       gid=f'{kind}:{variant}',
     )
     titles[f'{kind}:{variant}'] = _titles(part, style, x, y)
@@ -642,16 +640,11 @@ def by_position(
     left, right = figure.subplots(1, 2)
     for axes, frame in ((left, block), (right, answer)):
       for variant, part in frame.groupby('variant', sort=False):
-        style = styles[variant]
         axes.plot(
           part.position,
           part.rate,
-          color=style.placeholder,
-          marker=_shape(style),
-          linestyle=(0, style.dashes) if style.dashes else '-',
-          markerfacecolor=_PAGE if style.dashes else style.placeholder,
-          markeredgecolor=style.placeholder if style.dashes else _PAGE,
           gid=f'method:{variant}',
+          **_looks(styles[variant]),
         )
     left.xaxis.get_major_locator().set_params(integer=True)
     left.set_xlabel('place in the block')

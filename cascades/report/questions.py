@@ -13,8 +13,10 @@ import numpy as np
 import pandas as pd
 
 from cascades.report import (
+  baselines,
   calibration,
   comparisons,
+  mixture,
   plots,
   positions,
   styles,
@@ -155,7 +157,9 @@ def answer(
   calibrated = calibration.calibrate(found, choice)
   return [
     _table(context),
+    _alternatives(context),
     _front(context),
+    _mixture(context),
     *([_gammas(context)] if several else []),
     _calibrated(context, calibrated),
     _tests(context, calibrated),
@@ -212,6 +216,127 @@ def _table(context: _Context) -> Question:
       for clock, title in titles.items()
       if len(table)
     ],
+  )
+
+
+def _alternatives(context: _Context) -> Question:
+  table = baselines.best_of_kinds(context.frame)
+  if table.kind.nunique() < 2:
+    table = table.iloc[:0]
+  table = table.rename(columns={'variant': 'fastest', 'kind': 'variant'})
+
+  def name(variant: object) -> str:
+    look = context.looks.get(variant)
+    return look.label if look else texts(variant)
+
+  # A kind has the best of all runs.
+  head = [c for c in context.head if c.field in comparisons.GROUP]
+  columns = [
+    *head,
+    Column('fastest', 'Fastest', name, "at the verifier's quality"),
+    *context.place,
+    SPEEDUP,
+    Column('best_variant', 'Best', name, "within the verifier's latency"),
+    *(
+      dataclasses.replace(
+        column, field=f'best_{column.field}', heading=f'Its {column.field}'
+      )
+      for column in context.place
+    ),
+    DIFFERENCE,
+    Column('best_speedup', 'Speed-up', _digits(2), 'per token'),
+  ]
+  alike = baselines.truncated_alike(context.found, context.choice)
+  return Question(
+    'Do plainer ways reach as far',
+    'The first table by kinds of decoding: modelled latency, and each kind by'
+    ' the best of its points; one with more points had more chances. Below,'
+    ' where both were run: TokenV3 keeps the drafter to the tokens that min-p'
+    ' at 1 less the lenience would leave of the verifier. To decode that'
+    ' truncated verifier without loss shows what truncation alone is worth; the'
+    " rest is the drafter's part.",
+    [
+      Table('kinds', 'Kinds of decoding', table, columns),
+      Table(
+        'truncated_alike',
+        'TokenV3 over the verifier truncated to the same tokens',
+        alike,
+        [
+          *context.head,
+          *context.place,
+          Column('n', 'Examples', _count, 'answered by both'),
+          Column(
+            'gained',
+            'Quality gained',
+            _digits(3),
+            "over min-p's, on the same examples, with its 95 % interval",
+          ),
+          Column(
+            'faster', 'Speed', _digits(2), "by min-p's, with its 95 % interval"
+          ),
+        ],
+      ),
+    ],
+    otherwise='Only one kind of decoding was run.',
+  )
+
+
+def _mixture(context: _Context) -> Question:
+  frame = mixture.mix(context.found, context.choice)
+  best = mixture.best(frame)
+  guide = (
+    'All tasks together, each counting as much as any other, as a share of its'
+    ' best score. Of each method the point that is furthest above the better of'
+    ' the two models alone, chosen on these same examples.'
+  )
+  drawings = []
+  if len(best):
+    first = best.iloc[0]
+    place = styles.place(first.lenience, first.gamma * (len(context.place) > 1))
+    name = context.looks[first.variant].label
+    guide = f'{mixture.verdict(best, name, place)} {guide}'
+  parts = list(frame.groupby(['temperature', 'run'], sort=False))
+  for i, ((temperature, run), part) in enumerate(parts):
+    drawn = plots.curves(
+      context.placed(
+        comparisons.at_gamma(part, comparisons.common_gamma(part))
+      ),
+      context.looks,
+      x='latency',
+      y='quality',
+      name=f'mixture-{i}' if len(parts) > 1 else 'mixture',
+      size=(10.4, 5.2),
+    )
+    several = [
+      f'temperature {temperature:g}' if frame.temperature.nunique() > 1 else '',
+      run if frame.run.nunique() > 1 else '',
+    ]
+    caption = ', '.join([mixture.ALL, *filter(None, several)])
+    drawings.append(dataclasses.replace(drawn, caption=caption))
+  columns = [
+    *context.head,
+    *context.place,
+    LATENCY,
+    QUALITY,
+    Column(
+      'over_verifier',
+      'Over the verifier',
+      _digits(3),
+      'quality gained, on the same examples, with its 95 % interval',
+    ),
+    Column(
+      'over_drafter',
+      'Over the drafter',
+      _digits(3),
+      'quality gained, on the same examples, with its 95 % interval',
+    ),
+  ]
+  return Question(
+    'When is a cascade better than both models',
+    guide,
+    [Table('mixture', 'All tasks together', best, columns, frame)],
+    drawings,
+    'It takes at least two tasks, and both models alone on each.',
   )
 
 
@@ -274,7 +399,7 @@ def _calibrated(context: _Context, table: pd.DataFrame) -> Question:
     'quality': f'at most {choice.loss:g} of quality lost',
     'latency': f'modelled latency of at most {choice.latency:g}',
   }
-  regret = {'quality': 'latency', 'latency': 'quality'}
+  given_away = {'quality': 'latency', 'latency': 'quality'}
   columns = [
     *context.head,
     Column('lenience', 'Chosen', styles.lenience, 'on one half'),
@@ -287,7 +412,7 @@ def _calibrated(context: _Context, table: pd.DataFrame) -> Question:
   for target, words in asked.items():
     last = Column(
       'regret',
-      f'Regret ({regret[target]})',
+      f'Regret ({given_away[target]})',
       _digits(3),
       'given away against the best of that half; less than 0 where the target'
       ' is not kept',
@@ -327,14 +452,9 @@ def _transfer(
   if len(tasks) < 2:
     return None
   keys = ['temperature', 'run', 'batch_size', 'variant', 'chosen_on']
-  wide = (
-    part.pivot_table(
-      index=keys, columns='task', values='loss', sort=False, dropna=False
-    )
-    if target == 'quality'
-    else part.pivot_table(
-      index=keys, columns='task', values='latency', sort=False, dropna=False
-    )
+  asked, _ = calibration.TARGETS[target]
+  wide = part.pivot_table(
+    index=keys, columns='task', values=asked, sort=False, dropna=False
   )
   kept = part.set_index([*keys, 'task']).kept
   rows = []

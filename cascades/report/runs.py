@@ -7,7 +7,6 @@ where it is said by name what may differ.
 """
 
 import dataclasses
-import hashlib
 import io
 import json
 import pathlib
@@ -140,7 +139,7 @@ def settings(run: Run) -> dict[str, dict[str, Any]]:
   config, task = run.config, run.config.get('task') or {}
   found: dict[str, dict[str, Any]] = {
     'prompts': {
-      name: _hash([[e.id, e.prompt, e.reference] for e in asked.values()])
+      name: records.hash_of(asked.values())
       for name, asked in records.read_examples(run.path).items()
     },
     'data': {
@@ -160,10 +159,6 @@ def settings(run: Run) -> dict[str, dict[str, Any]]:
 
 def _said(config: Mapping[str, Any], name: str) -> dict[str, Any]:
   return {'': config[name]} if name in config else {}
-
-
-def _hash(value: Any) -> str:
-  return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
 def differences(runs: Sequence[Run]) -> list[str]:
@@ -202,14 +197,15 @@ def check(runs: Sequence[Run], allow: Sequence[str] = ()) -> list[str]:
   return found
 
 
-@dataclasses.dataclass(frozen=True)
+# Frames are not equal to anything in one word.
+@dataclasses.dataclass(frozen=True, eq=False)
 class Points:
   """All points of some runs, and their answers.
 
   Attributes:
     points: A row per point: run, batch_size, task, temperature, method,
-      variant, lenience, gamma, oracle (whether its cost leaves out what its
-      rule looks at), n (of answers), failed.
+      variant, verification, lenience, gamma, oracle (whether its cost leaves
+      out what its rule looks at), n (of answers), failed.
     answers: A row per answer: point (a row of `points`), id, quality, emitted,
       ended, latency (modelled; the verifier's for a token being 1), wall_s,
       examined, accepted, and `score:NAME` where quality is made of sums.
@@ -219,6 +215,9 @@ class Points:
   points: pd.DataFrame
   answers: pd.DataFrame
   places: Mapping[tuple, int] = dataclasses.field(default_factory=dict)
+
+  def __repr__(self) -> str:
+    return f'{len(self.points)} points, {len(self.answers)} answers'
 
 
 _COLUMNS = (
@@ -276,6 +275,7 @@ def _row(r: records.Record) -> dict[str, Any]:
     'temperature': r.temperature,
     'method': r.method,
     'variant': r.variant,
+    'verification': r.verification,
     'lenience': r.lenience,
     # A sequential cascade has no blocks, whatever simulated it.
     'gamma': 0 if r.verification == 'sequential' else r.gamma,

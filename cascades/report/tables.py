@@ -81,60 +81,34 @@ COLUMNS = (
 )
 
 
-def _cell(value: float, text: str) -> str:
-  # Every browser sorts by this number; nan goes last either way.
-  key = 'nan' if math.isnan(value) else repr(float(value))
-  return f'<td data-key="{key.replace("inf", "Infinity")}">{text}</td>'
+def _cell(value: float | str, text: str) -> str:
+  """A cell, and what it is sorted by."""
+  if isinstance(value, str):
+    key = html.escape(value)
+  else:
+    # Every browser sorts by this number; nan goes last either way.
+    key = 'nan' if math.isnan(value) else repr(float(value))
+    key = key.replace('inf', 'Infinity')
+  return f'<td data-key="{key}">{text}</td>'
 
 
 _ENDS = ('low', 'high')
 
 
-def _row(
-  row: Mapping, table: Mapping[str, styles.Style], columns: Sequence[Column]
-) -> str:
-  style = table[row['variant']]
-  cells = [
-    f'<th scope="row" data-key="{html.escape(style.label)}">'
-    f'{plots.marker(style)} {html.escape(style.label)}</th>'
-  ]
-  for column in columns:
-    value = float(row[column.field])
-    text = column.show(value)
-    if column.field == 'quality' and not math.isnan(value):
-      low, high = (styles.number(row[f'quality_{e}'], 3) for e in _ENDS)
-      text += f' <span class="interval">{low} to {high}</span>'
-    cells.append(_cell(value, text))
-  return f'<tr>{"".join(cells)}</tr>'
-
-
 def summary(
   frame: pd.DataFrame,
-  table: Mapping[str, styles.Style],
+  looks: Mapping[str, styles.Style],
   gamma: bool = False,
 ) -> str:
   """The rows of a frame, in its order.
 
   Args:
     frame: Summary rows of one task, with their `variant`.
-    table: Styles by variant.
+    looks: Styles by variant.
     gamma: Whether rows differ in gamma, so that it needs a column.
   """
   columns = [c for c in (COLUMNS[0], GAMMA) if gamma or c is not GAMMA]
-  columns += COLUMNS[1:]
-  heads = ''.join(
-    f'<th scope="col" title="{html.escape(c.meaning)}">'
-    f'<button type="button">{html.escape(c.heading)}</button></th>'
-    for c in columns
-  )
-  rows = '\n'.join(
-    _row(row, table, columns) for row in frame.to_dict('records')
-  )
-  return (
-    '<div class="scroll" tabindex="0"><table class="summary"><thead><tr>'
-    f'<th scope="col"><button type="button">Method</button></th>{heads}'
-    f'</tr></thead><tbody>\n{rows}\n</tbody></table></div>'
-  )
+  return _sortable(frame, [*columns, *COLUMNS[1:]], looks)
 
 
 def settings(config: Mapping[str, object]) -> str:
@@ -168,7 +142,8 @@ class Table:
   Attributes:
     name: Of its files.
     title: For people.
-    frame: Its rows; `variant` is the curve that a row is of, '' if of none.
+    frame: Its rows; `variant` is the curve that a row is of, or what people
+      call the several that it is of; '' if of all.
     columns: What is shown, after the method's name.
     whole: What the CSV file holds, where that is more than is shown.
   """
@@ -197,6 +172,12 @@ def yes(value: object) -> str:
   return '✓' if value else '✗'
 
 
+def _name(row: Mapping, looks: Mapping[str, styles.Style]) -> str:
+  """Whom a row is of: a curve, several that it names itself, or all."""
+  style = looks.get(row['variant'])
+  return style.label if style else row['variant'] or EVERYONE
+
+
 def _shown(row: Mapping, column: Column) -> tuple[str, str]:
   """A cell's text, and that of its interval, which may be empty."""
   value = row[column.field]
@@ -207,41 +188,50 @@ def _shown(row: Mapping, column: Column) -> tuple[str, str]:
   return text, ends
 
 
-def interactive(table: Table, looks: Mapping[str, styles.Style]) -> str:
-  """As HTML.
-
-  Args:
-    table: What is shown.
-    looks: Styles by variant.
-  """
+def _sortable(
+  frame: pd.DataFrame,
+  columns: Sequence[Column],
+  looks: Mapping[str, styles.Style],
+) -> str:
+  """Rows that sort by the heading that is pressed."""
   heads = ''.join(
     f'<th scope="col" title="{html.escape(c.meaning)}">'
     f'<button type="button">{html.escape(c.heading)}</button></th>'
-    for c in table.columns
+    for c in columns
   )
   rows = []
-  for row in table.frame.to_dict('records'):
+  for row in frame.to_dict('records'):
     style = looks.get(row['variant'])
-    name = html.escape(style.label if style else EVERYONE)
+    name = html.escape(_name(row, looks))
     mark = f'{plots.marker(style)} ' if style else ''
     cells = [f'<th scope="row" data-key="{name}">{mark}{name}</th>']
-    for column in table.columns:
+    for column in columns:
       text, ends = map(html.escape, _shown(row, column))
       if ends:
         text += f' <span class="interval">{ends}</span>'
-      value = row[column.field]
-      if isinstance(value, str):
-        cells.append(f'<td data-key="{html.escape(value)}">{text}</td>')
-      else:
-        cells.append(_cell(float(value), text))
+      cells.append(_cell(row[column.field], text))
     rows.append(f'<tr>{"".join(cells)}</tr>')
   body = '\n'.join(rows)
   return (
-    f'<h3>{html.escape(table.title)}</h3>\n'
     '<div class="scroll" tabindex="0"><table class="summary"><thead><tr>'
     f'<th scope="col"><button type="button">Method</button></th>{heads}'
     f'</tr></thead><tbody>\n{body}\n</tbody></table></div>'
   )
+
+
+def interactive(
+  table: Table, looks: Mapping[str, styles.Style], note: str = ''
+) -> str:
+  """As HTML, with its title and what has to be said of it.
+
+  Args:
+    table: What is shown.
+    looks: Styles by variant.
+    note: Stands above the table; may be empty.
+  """
+  note = f'<p class="allowed">{html.escape(note)}</p>\n' if note else ''
+  rows = _sortable(table.frame, table.columns, looks)
+  return f'<h3>{html.escape(table.title)}</h3>\n{note}{rows}'
 
 
 def _lines(
@@ -250,8 +240,7 @@ def _lines(
   """Headings, then the texts of each row."""
   yield ['Method', *(c.heading for c in table.columns)]
   for row in table.frame.to_dict('records'):
-    style = looks.get(row['variant'])
-    cells = [style.label if style else EVERYONE]
+    cells = [_name(row, looks)]
     for column in table.columns:
       text, ends = _shown(row, column)
       cells.append(f'{text} ({ends})' if ends else text)
