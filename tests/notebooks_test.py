@@ -17,6 +17,7 @@ _SAYS = {
     '4 drafts:',
   ),
   'from_scratch': ('tokens per block', 'image/png'),
+  'lenience_sweep': ('image/png', 'over token_v3 at', '  faster ', 'p_holm'),
   'quickstart': ('acceptance rate', 'image/png'),
 }
 
@@ -33,10 +34,10 @@ def test_the_pair_is_in_step(path):
 
 
 @pytest.mark.parametrize('path', _NOTEBOOKS, ids=lambda p: p.stem)
-def test_it_runs(path):
+def test_it_runs(path, tmp_path):
   notebook = nbformat.read(path, as_version=4)
   client = nbclient.NotebookClient(
-    notebook, timeout=300, resources={'metadata': {'path': _FOLDER}}
+    notebook, timeout=300, resources={'metadata': {'path': tmp_path}}
   )
   client.execute()
   text = str([c.get('outputs') for c in notebook.cells])

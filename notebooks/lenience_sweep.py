@@ -1,0 +1,181 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# %% [markdown]
+# # What a sweep says, and how to choose a lenience
+#
+# A sweep leaves a folder of records: what was asked, what every method answered
+# at every lenience, and what that cost. This notebook loads such a folder,
+# draws the curves, chooses a lenience on half of the examples, judges it on the
+# other half, and compares two methods with intervals. Everything here is also
+# on the page that `python -m experiments.report` writes; here it can be bent.
+
+# %%
+# In Colab this installs the package; elsewhere it does nothing.
+import importlib.util
+import subprocess
+import sys
+
+REPOSITORY = ''  # @param {type: 'string'}
+
+if 'google.colab' in sys.modules and not importlib.util.find_spec('cascades'):
+  if not REPOSITORY:
+    raise ValueError('REPOSITORY: give the address to clone cascades from.')
+  subprocess.run(['git', 'clone', REPOSITORY, 'cascades'], check=True)
+  pip = [sys.executable, '-m', 'pip', 'install', '-q']
+  subprocess.run(
+    [*pip, '-c', 'cascades/constraints.txt', './cascades'], check=True
+  )
+
+# %% [markdown]
+# ## 1. A run
+#
+# Put the folder of a run of yours here, such as `runs/quickstart`. Where there
+# is none, a small one is decoded: two methods on one bundled task. A run that
+# was stopped goes on, and one that is done is only looked at.
+
+# %%
+import pathlib
+
+WORKDIR = 'runs/lenience_sweep'  # @param {type: 'string'}
+
+if not (pathlib.Path(WORKDIR) / 'summary.csv').exists():
+  from configs import quickstart
+  from experiments import plan, sweep
+
+  config = quickstart.get_config()
+  config.tasks, config.num_examples = ('word_problems',), 40
+  curves = [
+    plan.Curve('verifier_only', ()),
+    plan.Curve('drafter_only', ()),
+    plan.Curve('chow', (-1.0, 0.05, 0.2, 1.0), gamma=4),
+    plan.Curve('token_v3', (-1.0, 0.9, 0.999, 1.0), gamma=4),
+  ]
+  sweep.run(config, curves, pathlib.Path(WORKDIR), quiet=True)
+
+# %% [markdown]
+# ## 2. The records
+#
+# One line per example and lenience. `gather` makes two frames of them: a row
+# for each point, and a row for each answer.
+
+# %%
+from cascades import records
+from cascades.report import calibration, comparisons, runs, styles
+
+first = records.read_all(WORKDIR)[0]
+print(first.variant, first.id, repr(first.text), first.quality, first.emitted)
+
+run = runs.read(WORKDIR)
+found = runs.gather([run])
+found.points[['task', 'variant', 'lenience', 'gamma', 'n', 'failed']]
+
+# %% [markdown]
+# ## 3. The curves
+#
+# `compare` sets every point against the verifier alone on the same examples:
+# the difference in quality and the speed-up per token, by modelled latency and
+# on the clock, with paired bootstrap intervals.
+
+# %%
+choice = comparisons.Choice(loss=0.05, latency=0.75)
+frame = comparisons.compare(found, choice)
+frame[
+  'variant lenience quality difference difference_low difference_high'
+  ' latency speedup speedup_low speedup_high as_good'.split()
+].round(3)
+
+# %%
+import matplotlib.pyplot as plt
+
+task = frame.task.iloc[0]
+shown = frame[frame.task == task]
+names = dict(zip(shown.variant, shown.method, strict=True))
+looks = styles.styles(names)
+figure, axes = plt.subplots(figsize=(6, 4))
+for variant, curve in shown.groupby('variant', sort=False):
+  curve = curve.sort_values('lenience')
+  alone = len(curve) == 1
+  axes.plot(
+    curve.latency,
+    curve.quality,
+    '*' if alone else 'o-',
+    markersize=12 if alone else 6,
+    color=looks[variant].light,
+    label=looks[variant].label,
+  )
+  if not alone:
+    for point in curve.itertuples():
+      axes.annotate(
+        f'{point.lenience:g}',
+        (point.latency, point.quality),
+        xytext=(4, 4),
+        textcoords='offset points',
+        fontsize=8,
+      )
+axes.set(xlabel='modelled latency per token (verifier = 1)', ylabel='quality')
+axes.set_title(styles.words(task), loc='left')
+axes.legend(frameon=False)
+figure.tight_layout()
+
+# %% [markdown]
+# ## 4. Choose a lenience
+#
+# Whoever picks the best point of a curve and reports that very point flatters
+# the method. So choose on one half of the examples, for a target (here: lose at
+# most 0.05 of quality), and look at the other half: is the target kept there,
+# and how much latency was given away against the best choice there (regret)?
+
+# %%
+calibrated = calibration.calibrate(found, choice)
+chosen = calibration.own(calibrated, 'quality')
+print(f'at most {choice.loss:g} of quality lost')
+chosen[
+  'task variant lenience loss latency kept best_lenience regret'.split()
+].round(3)
+
+# %% [markdown]
+# ## 5. Compare two methods
+#
+# At their chosen leniences, on the half that they were not chosen on, example
+# by example: the difference has a far narrower interval than either quality,
+# for both met the same problems.
+
+# %%
+_, other = calibration.halves(found, choice.seed)
+one, two = chosen[chosen.task == task].point.astype(int)[:2]
+told = comparisons.pair(other, one, two, choice)
+names = [
+  f'{found.points.variant[i]} at lenience {found.points.lenience[i]:g}'
+  for i in (one, two)
+]
+print(f'{names[0]} over {names[1]}, {told["n"]} examples:')
+for what in ('gained', 'faster'):
+  low, high = told[f'{what}_low'], told[f'{what}_high']
+  print(f'  {what} {told[what]:.3f} ({low:.3f} to {high:.3f})')
+
+# %% [markdown]
+# The same for every method against the verifier, by McNemar's exact test and
+# corrected for their number after Holm:
+
+# %%
+comparisons.significance(other, chosen.point.tolist())[
+  'task variant lenience n only_verifier only_method p p_holm'.split()
+].round(3)
+
+# %% [markdown]
+# Twenty examples tell little apart: intervals as wide as these are the honest
+# answer to a small test. `python -m experiments.sweep
+# --config=configs/quickstart.py` has a hundred a task and all methods of the
+# paper, and its page asks the same questions of each.
