@@ -11,7 +11,7 @@ import pytest
 
 from cascades import batching, checkpoints, methods, metrics, models, records
 from cascades.tasks import GENERATED, TASKS
-from configs import paper
+from configs import paper, train_tiny
 from experiments import cli, plan, sweep
 
 _ROOT = pathlib.Path(__file__).parent.parent / 'configs'
@@ -50,7 +50,10 @@ def _by_name(curves):
 
 @pytest.mark.parametrize(
   'name',
-  ['quickstart', 'baselines', 'tiny_gsm8k', 'tiny_spec_bench', *_OF_PAIRS],
+  [
+    *('quickstart', 'baselines', 'specialist', 'tiny_gsm8k', 'tiny_spec_bench'),
+    *_OF_PAIRS,
+  ],
 )
 def test_a_sweep_asks_for_what_can_be_run(name):
   module = _module(name)
@@ -69,7 +72,8 @@ def test_quickstart_runs_its_methods_from_strict_to_drafter_only():
   assert [curve.method for curve in chosen] == (
     'verifier_only drafter_only speed chow diff opt token_v1 token_v2 token_v3'
   ).split()
-  assert set(config.tasks) == set(GENERATED)
+  # What the bundled pair was trained on.
+  assert set(config.tasks) == set(train_tiny.get_config().mixture)
   for curve in chosen:
     method = methods.METHODS[curve.method]
     assert (curve.verification, curve.gate, curve.bonus) == (

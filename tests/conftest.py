@@ -26,3 +26,17 @@ def forget():
   """
   yield
   jax.clear_caches()
+
+
+@pytest.fixture
+def quickly():
+  """Compiles in two thirds of the time what then runs for a moment.
+
+  A test that samples at length, or one of how much memory a program takes, has
+  more of XLA's optimisations.
+  """
+  option = 'jax_disable_most_optimizations'
+  before = jax.config.read(option)
+  jax.config.update(option, True)
+  yield
+  jax.config.update(option, before)

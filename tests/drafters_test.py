@@ -336,6 +336,7 @@ def test_the_beams_are_the_likeliest_drafts():
 # --- Real transformers: trees, and a verifier's own first layers
 
 
+@pytest.mark.usefixtures('quickly')
 @models_test.every_kind
 def test_a_tree_is_read_as_each_of_its_drafts(kind):
   # Beyond the sliding window, with a draft that was rejected before.
@@ -373,6 +374,7 @@ def test_a_tree_is_read_as_each_of_its_drafts(kind):
   np.testing.assert_allclose(then[0], want, atol=2e-5)
 
 
+@pytest.mark.usefixtures('quickly')
 @pytest.mark.parametrize('kind', [*models_test.KINDS, 'gemma4-26b-a4b'])
 def test_own_first_layers_draft_as_a_model_of_their_own(kind):
   # In the verifier's cache, and the answers are the same to the last token.

@@ -15,6 +15,8 @@ import pytest
 
 from cascades import models
 
+pytestmark = pytest.mark.usefixtures('quickly')
+
 WINDOW, LENGTH, SLOTS, VOCAB = 5, 24, 32, 50
 KINDS = {
   'gemma2-gqa': dict(

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import batching_test
+import comparisons_test
 import decoding_test
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,7 @@ import numpy as np
 import pytest
 import sampling_test
 import several_test
+import stats_test
 import theory_test
 import verification_test
 
@@ -34,11 +36,14 @@ from cascades import (
   decoding,
   methods,
   sampling,
+  stats,
   testing,
   verification,
 )
 from cascades.drafters import model, reading
 from cascades.methods import baselines, cascade, method, relaxed
+from cascades.report import baselines as plainer
+from cascades.report import calibration, comparisons, mixture
 from cascades.verification import several, single
 from cascades.verification.verify import verify
 
@@ -218,6 +223,7 @@ _greedy = test_a_greedy_run_is_what_a_loop_without_caches_writes
 _formula = theory_test.test_rules_are_their_formulas
 _rows = decoding_test.test_rows_do_not_depend_on_their_batch
 _alone = batching_test.test_answers_are_what_they_are_alone
+_answers = comparisons_test.make(comparisons_test.SPECS)
 
 _MUTANTS = (
   # Methods.
@@ -651,6 +657,92 @@ _MUTANTS = (
     batching_test.test_a_turn_goes_on_where_the_last_one_ended,
     (3,),
   ),
+  # What the report says.
+  Mutant(
+    'narrow_intervals',
+    'intervals of 95 % hold half as much',
+    stats.bootstrap,
+    'confidence_level=level',
+    'confidence_level=level / 2',
+    stats_test.test_intervals_hold_the_true_mean_as_often_as_they_say,
+  ),
+  Mutant(
+    'own_draws',
+    'a draw has every example once',
+    stats.bootstrap,
+    'counts @ rows',
+    'np.ones_like(counts) @ rows',
+    stats_test.test_ratios_of_totals_follow_the_delta_method,
+  ),
+  Mutant(
+    'strata_forgotten',
+    'a mixture has as many examples of a task as chance gives it',
+    stats.bootstrap,
+    'strata or (n,)',
+    '(n,)',
+    stats_test.test_strata_are_drawn_apart,
+  ),
+  Mutant(
+    'worse_is_fine',
+    'to be no worse is to be better by the margin',
+    stats.not_inferior,
+    '> -margin',
+    '> margin',
+    comparisons_test.test_as_good_is_by_the_lower_end_and_the_margin,
+    (_answers,),
+  ),
+  Mutant(
+    'uncorrected',
+    'p-values are not corrected for the number of methods',
+    stats.holm,
+    "method='holm')[1]",
+    "method='holm')[1] / known.sum()",
+    comparisons_test.test_mcnemar_is_corrected_for_the_methods_of_a_task,
+    (_answers,),
+  ),
+  Mutant(
+    'strangers',
+    'examples that only the method answered are compared all the same',
+    comparisons._sums,
+    'own & own[:, reference]',
+    'own',
+    comparisons_test.test_examples_that_one_did_not_answer_are_out_of_the_pair,
+    (_answers,),
+  ),
+  Mutant(
+    'slower_is_as_fast',
+    "the best within the verifier's latency may be slower",
+    comparisons.best_as_fast,
+    '>= 1',
+    '>= 0.5',
+    comparisons_test.test_both_sides_of_the_table,
+    (_answers,),
+  ),
+  Mutant(
+    'judged_where_chosen',
+    'a lenience is judged on the half that it was chosen on',
+    calibration.halves,
+    'for i in (0, 1)',
+    'for i in (0, 0)',
+    comparisons_test.test_a_lenience_is_chosen_and_judged_apart,
+    (_answers,),
+  ),
+  Mutant(
+    'truncated_otherwise',
+    'TokenV3 stands beside min-p at its own lenience',
+    plainer.truncated_alike,
+    '1 - row.lenience',
+    'row.lenience',
+    comparisons_test.test_what_truncation_alone_is_worth_is_told,
+  ),
+  Mutant(
+    'large_tasks_count_more',
+    'a mixture is of examples, not of tasks',
+    mixture._sums,
+    '/ sums[..., i * (size + 1), None]',
+    '/ sums[..., 0, None]',
+    comparisons_test.test_tasks_count_equally_in_a_mixture,
+  ),
 )
 
 
@@ -686,8 +778,8 @@ def _apply(patch: pytest.MonkeyPatch, mutant: Mutant) -> None:
     for part in where.__qualname__.split('.')[:-1]:
       owner = getattr(owner, part)
     patch.setattr(owner, name, made[name])
-    # It may have been imported by name.
-    for other in _library():
+    # It may have been imported by name, by the test too.
+    for other in (*_library(), sys.modules[mutant.victim.__module__]):
       if vars(other).get(name) is where:
         patch.setattr(other, name, made[name])
   if module in (*_RULES, method):

@@ -26,9 +26,14 @@ def prompts():
   return [e.prompt for e in (*words, *numbers)]
 
 
-def test_greedy_strict_is_the_verifier_alone(pair, prompts):
+@pytest.fixture(scope='module')
+def want(pair, prompts):
+  """The verifier's own tokens, greedily."""
   alone = cascades.Sampler(*pair, gamma=0, temperature=0)
-  want = [a.tokens for a in alone.sample(prompts, max_new_tokens=96)]
+  return [a.tokens for a in alone.sample(prompts, max_new_tokens=96)]
+
+
+def test_greedy_strict_is_the_verifier_alone(pair, prompts, want):
   for method, gamma in (('speed', 4), ('token_v3', 1), ('opt', 3)):
     together = cascades.Sampler(
       *pair,
@@ -47,10 +52,8 @@ def test_greedy_strict_is_the_verifier_alone(pair, prompts):
 
 @pytest.mark.parametrize('verification', ['block', 'sequential'])
 def test_greedy_strict_is_the_verifier_however_it_is_verified(
-  pair, prompts, verification
+  pair, prompts, want, verification
 ):
-  alone = cascades.Sampler(*pair, gamma=0, temperature=0)
-  want = [a.tokens for a in alone.sample(prompts, max_new_tokens=96)]
   together = cascades.Sampler(
     *pair, lenience=-1, temperature=0, verification=verification
   )
