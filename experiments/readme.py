@@ -6,15 +6,19 @@ Shows: nothing; a test fails while README.md is not what this would write.
 A part stands between `<!-- name -->` and `<!-- /name -->`.
 """
 
+import datetime
 import json
 import pathlib
 import re
+import textwrap
+from typing import Any
 
 import numpy as np
 
 from experiments import cli
 
 _PATH = pathlib.Path(__file__).parent.parent / 'README.md'
+_RESULTS = _PATH.parent / 'experiments/results'
 
 
 def _number(value: float | None) -> str:
@@ -38,21 +42,42 @@ def methods_table() -> str:
   return '\n'.join(lines)
 
 
+def _filled(text: str) -> str:
+  """In lines of 80, as all of the page."""
+  return textwrap.fill(
+    text, width=80, break_long_words=False, break_on_hyphens=False
+  )
+
+
+def _measured(name: str, found: dict[str, Any]) -> str:
+  """Which config gave the figures of a benchmark, when and on what."""
+  versions = found['versions']
+  # Figures of before it was written down name none.
+  *_, commit = '', *(start['commit'] for start in found.get('starts', ()))
+  at = f' at commit `{commit[:7]}`' if commit else ''
+  return (
+    f'`configs/{name}.py`{at}, {found["date"]},'
+    f' {found["cores"]} CPU cores, jax {versions["jax"]}, gemma'
+    f' {versions["gemma"]} ([all of it](experiments/results/{name}))'
+  )
+
+
 def performance() -> str:
   """What configs/benchmark.py gave, from its committed figures."""
   from experiments.suites import decoding
 
-  path = _PATH.parent / 'experiments/results/benchmark/benchmark.json'
+  path = _RESULTS / 'benchmark/benchmark.json'
   found = json.loads(path.read_text(encoding='utf-8'))
-  figures, versions = found['figures'], found['versions']
+  figures = found['figures']
   timed = decoding.rows(figures)
   lines = [
-    f'Measured {found["date"]} on {found["cores"]} CPU cores, jax'
-    f' {versions["jax"]}, gemma {versions["gemma"]}, float32, greedy,'
-    f' {found["config"]["new_tokens"]} new tokens and medians of'
-    f' {found["config"]["repeats"]} turns (120M: 32 and 3). Tokens per second'
-    ' of decoding, all rows together; *x floor* is the time of the best strict'
-    ' arm by that of the same bare forward passes.',
+    _filled(
+      f'{_measured("benchmark", found)}, float32, greedy,'
+      f' {found["config"]["new_tokens"]} new tokens and medians of'
+      f' {found["config"]["repeats"]} turns (120M: 32 and 3). Tokens per second'
+      ' of decoding, all rows together; *x floor* is the time of the best'
+      ' strict arm by that of the same bare forward passes.'
+    ),
     '',
     "| pair | batch | gemma's sampler | ours, verifier alone | lock-step |"
     ' ours, strict | at gamma | drafts kept | x gemma | x floor |',
@@ -86,17 +111,19 @@ def drafters() -> str:
   """What configs/benchmark_drafters.py gave, from its committed figures."""
   from experiments.suites import drafters as suite
 
-  path = _PATH.parent / 'experiments/results/benchmark_drafters/benchmark.json'
+  path = _RESULTS / 'benchmark_drafters/benchmark.json'
   found = json.loads(path.read_text(encoding='utf-8'))
   config, figures = found['config'], found['figures']
   lines = [
-    f'Measured {found["date"]} on {found["cores"]} CPU cores, strict, one'
-    f' prompt at a time, {config["num_examples"]} of each kind, medians of'
-    f' {config["repeats"]} turns. *Problems* are sampled at temperature 1;'
-    ' *copies* are greedy answers to a problem that stands in the prompt with'
-    ' its answer; *loops* are what the 32M verifier goes on writing, whose'
-    ' random weights repeat themselves. *Latency* is modelled from calls and'
-    ' their bare costs, the verifier alone being 1; *x alone* is wall clock.',
+    _filled(
+      f'{_measured("benchmark_drafters", found)}, strict, one prompt at a time,'
+      f' {config["num_examples"]} of each kind, medians of'
+      f' {config["repeats"]} turns. *Problems* are sampled at temperature 1;'
+      ' *copies* are greedy answers to a problem that stands in the prompt with'
+      ' its answer; *loops* are what the 32M verifier goes on writing, whose'
+      ' random weights repeat themselves. *Latency* is modelled from calls and'
+      ' their bare costs, the verifier alone being 1; *x alone* is wall clock.'
+    ),
     '',
     '| prompts | drafter | gamma | drafts | drafts kept | tokens per call |'
     ' latency | x alone |',
@@ -122,8 +149,123 @@ def drafters() -> str:
   return '\n'.join(lines)
 
 
+def _config(name: str) -> dict[str, Any]:
+  """What a sweep with committed results was told."""
+  read = (_RESULTS / name / 'config.json').read_text(encoding='utf-8')
+  return json.loads(read)
+
+
+def _told(name: str, more: str = '') -> str:
+  """Which config gave the results of a folder, when and on what."""
+  folder = _RESULTS / name
+  read = (folder / 'provenance.json').read_text(encoding='utf-8')
+  *_, start = json.loads(read)['starts']
+  began, ended = (
+    datetime.datetime.fromisoformat(start[key]) for key in ('started', 'ended')
+  )
+  seconds = round((ended - began).total_seconds())
+  versions, config = start['versions'], _config(name)
+  return _filled(
+    f'`configs/{name}.py` at commit `{start["commit"][:7]}`, {began:%Y-%m-%d},'
+    f' {start["device"]}, jax {versions["jax"]}, gemma {versions["gemma"]}, in'
+    f' {seconds // 60} min {seconds % 60} s'
+    f' ([all of it](experiments/results/{name})): {config["num_examples"]}'
+    f' problems a task, temperature {config["temperature"]:g}{more}:'
+  )
+
+
+# Of the quickstart: task, method, lenience, and what people call them.
+_SHOWN = (
+  ('word_problems', 'verifier_only', None, 'verifier alone'),
+  ('word_problems', 'drafter_only', None, 'drafter alone'),
+  ('word_problems', 'speed', 0.0, 'speculative decoding (`speed`, lenience 0)'),
+  ('word_problems', 'token_v3', 0.5, '`token_v3`, lenience 0.5'),
+  ('word_problems', 'token_v3', 0.999, '`token_v3`, lenience 0.999'),
+  ('word_problems', 'token_v3', 1.0, '`token_v3`, lenience 1'),
+  ('numerals', 'verifier_only', None, 'verifier alone'),
+  ('numerals', 'drafter_only', None, 'drafter alone'),
+  ('numerals', 'speed', 0.0, 'speculative decoding (`speed`, lenience 0)'),
+)
+
+
+def quickstart() -> str:
+  """A part of what configs/quickstart.py gave, from its committed results."""
+  import pandas as pd
+
+  from cascades import metrics
+
+  folder = _RESULTS / 'quickstart'
+  frame = pd.read_csv(folder / 'summary.csv')
+  lines = [
+    _told(
+      'quickstart',
+      f', gamma {frame.gamma.max():g}, and of {len(frame)} points these',
+    ),
+    '',
+    '| task | | exact match (95 % interval) | tokens per verifier call |'
+    ' modelled latency |',
+    '|---|---|---|---|---|',
+  ]
+  for task, method, lenience, words in _SHOWN:
+    rows = frame[(frame.task == task) & (frame.method == method)]
+    if lenience is not None:
+      rows = rows[rows.lenience == lenience]
+    (row,) = rows.to_dict('records')
+    calls = row['block_efficiency']
+    lines.append(
+      f'| {task} | {words} | {row["quality"]:.2f} ({row["quality_low"]:.2f} to'
+      f' {row["quality_high"]:.2f}) |'
+      f' {"-" if np.isnan(calls) else f"{calls:.2f}"} |'
+      f' {row["relative_latency"]:.2f} |'
+    )
+  read = (folder / 'costs.json').read_text(encoding='utf-8')
+  costs = metrics.Costs.from_json(read)
+  lines += [
+    '',
+    _filled(
+      'The verifier reads the five tokens of a block in'
+      f' {costs.verify_s[4] / costs.verifier_token_s:.1f} times the time of'
+      ' one, and the drafter writes one in'
+      f' {costs.drafter_token_s / costs.verifier_token_s:.2f} of it.'
+    ),
+  ]
+  return '\n'.join(lines)
+
+
+def _table(name: str, table: str) -> str:
+  """A table of a committed report."""
+  path = _RESULTS / name / f'{table}.md'
+  _, _, text = path.read_text(encoding='utf-8').partition('\n\n')
+  return text.strip()
+
+
+def baselines() -> str:
+  """What configs/baselines.py gave, from its committed results."""
+  return '\n'.join(
+    [
+      _told('baselines'),
+      '',
+      _table('baselines', 'kinds'),
+    ]
+  )
+
+
+def specialist() -> str:
+  """What configs/specialist.py gave, from its committed results."""
+  return '\n'.join(
+    [
+      _told('specialist'),
+      '',
+      _table('specialist', 'mixture'),
+    ]
+  )
+
+
 PARTS = {
+  'quickstart': quickstart,
   'methods': methods_table,
+  'baselines': baselines,
+  'specialist': specialist,
   'performance': performance,
   'drafters': drafters,
 }
