@@ -3,7 +3,7 @@
 Command: python -m experiments.sweep --config=configs/quickstart.py
 Shows: in a few minutes on a laptop, 51 points a task: every curve starts at the
 verifier's quality, at six to nine tenths of its latency as the machine has it,
-and ends at the drafter's. What it gave once is in experiments/results/quickstart.
+and ends at the drafter's. What it gave once: experiments/results/quickstart.
 """
 
 import ml_collections
