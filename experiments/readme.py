@@ -261,6 +261,31 @@ def specialist() -> str:
   )
 
 
+def models() -> str:
+  """What the bundled models score, from the cards beside their weights."""
+  from cascades import checkpoints
+
+  found, tasks = {}, {}
+  for name in checkpoints.BUNDLED:
+    path = checkpoints.ASSETS / name / 'README.md'
+    card = path.read_text(encoding='utf-8')
+    scores = dict(
+      re.findall(r'^\| (\w+) \| exact_match \| (\S+) \|$', card, re.M)
+    )
+    (config,) = re.findall(r'--config=(\S+?)`', card)
+    (parameters,) = re.findall(r'([\d,]+) parameters', card)
+    found[name] = config, parameters, scores
+    tasks |= scores
+  lines = [
+    f'| | trained by | parameters | {" | ".join(tasks)} |',
+    f'|{"---|" * (3 + len(tasks))}',
+  ]
+  for name, (config, parameters, scores) in found.items():
+    cells = ' | '.join(scores.get(task, '-') for task in tasks)
+    lines.append(f'| `{name}` | `{config}` | {parameters} | {cells} |')
+  return '\n'.join(lines)
+
+
 PARTS = {
   'quickstart': quickstart,
   'methods': methods_table,
@@ -268,6 +293,7 @@ PARTS = {
   'specialist': specialist,
   'performance': performance,
   'drafters': drafters,
+  'models': models,
 }
 
 
