@@ -51,12 +51,10 @@ def _filled(text: str) -> str:
 
 def _measured(name: str, found: dict[str, Any]) -> str:
   """Which config gave the figures of a benchmark, when and on what."""
+  *_, start = found['starts']
   versions = found['versions']
-  # Figures of before it was written down name none.
-  *_, commit = '', *(start['commit'] for start in found.get('starts', ()))
-  at = f' at commit `{commit[:7]}`' if commit else ''
   return (
-    f'`configs/{name}.py`{at}, {found["date"]},'
+    f'`configs/{name}.py` at commit `{start["commit"][:7]}`, {found["date"]},'
     f' {found["cores"]} CPU cores, jax {versions["jax"]}, gemma'
     f' {versions["gemma"]} ([all of it](experiments/results/{name}))'
   )
