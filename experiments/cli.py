@@ -73,8 +73,13 @@ class StoppedError(Exception):
   """The user ended it; the message says how to go on."""
 
 
+def one_line(error: Exception) -> str:
+  """The message of an error on one line; its kind, if there is none."""
+  return ' '.join(str(error).split()) or type(error).__name__
+
+
 def _sentence(error: Exception) -> str:
-  """The message of an error on one line."""
+  """What is said of a mistake."""
   if isinstance(error, OSError) and error.filename and error.strerror:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     advice = ' Make room, then run it again.' if full else ''
@@ -83,7 +88,7 @@ def _sentence(error: Exception) -> str:
     return 'config: no field ' + ' '.join(
       str(error).replace('\\n', ' ').split()
     )
-  return ' '.join(str(error).split()) or type(error).__name__
+  return one_line(error)
 
 
 def _quietly(

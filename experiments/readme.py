@@ -7,6 +7,7 @@ A part stands between `<!-- name -->` and `<!-- /name -->`.
 """
 
 import datetime
+import functools
 import json
 import pathlib
 import re
@@ -230,33 +231,11 @@ def quickstart() -> str:
   return '\n'.join(lines)
 
 
-def _table(name: str, table: str) -> str:
-  """A table of a committed report."""
+def _sweep(name: str, table: str) -> str:
+  """What a config gave: a table of its committed report."""
   path = _RESULTS / name / f'{table}.md'
   _, _, text = path.read_text(encoding='utf-8').partition('\n\n')
-  return text.strip()
-
-
-def baselines() -> str:
-  """What configs/baselines.py gave, from its committed results."""
-  return '\n'.join(
-    [
-      _told('baselines'),
-      '',
-      _table('baselines', 'kinds'),
-    ]
-  )
-
-
-def specialist() -> str:
-  """What configs/specialist.py gave, from its committed results."""
-  return '\n'.join(
-    [
-      _told('specialist'),
-      '',
-      _table('specialist', 'mixture'),
-    ]
-  )
+  return f'{_told(name)}\n\n{text.strip()}'
 
 
 def models() -> str:
@@ -287,8 +266,8 @@ def models() -> str:
 PARTS = {
   'quickstart': quickstart,
   'methods': methods_table,
-  'baselines': baselines,
-  'specialist': specialist,
+  'baselines': functools.partial(_sweep, 'baselines', 'kinds'),
+  'specialist': functools.partial(_sweep, 'specialist', 'mixture'),
   'performance': performance,
   'drafters': drafters,
   'models': models,

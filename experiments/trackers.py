@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import pandas as pd
 
 from cascades import metrics, records
-from experiments import plan, workdirs
+from experiments import cli, plan, workdirs
 
 # What a row of the summary says beside what tells it from the others.
 _NUMBERS = ['lenience', *metrics.columns()[metrics.columns().index('n') :]]
@@ -188,8 +188,8 @@ class WandB:
       )
     except (wandb.errors.AuthenticationError, wandb.errors.UsageError) as error:
       raise ValueError(
-        f'trackers: wandb says {_sentence(error)!r}; log in with `wandb login`,'
-        ' or set WANDB_MODE=offline.'
+        f'trackers: wandb says {cli.one_line(error)!r}; log in with'
+        ' `wandb login`, or set WANDB_MODE=offline.'
       ) from None
     if self._run.url:
       say(f'trackers: {self._run.url}')
@@ -239,10 +239,6 @@ def check(names: Sequence[str]) -> None:
       )
 
 
-def _sentence(error: Exception) -> str:
-  return ' '.join(str(error).split()) or type(error).__name__
-
-
 class Trackers:
   """Those that a sweep asks for; whichever fails is said once and left out."""
 
@@ -282,8 +278,8 @@ class Trackers:
 
   def _leave_out(self, name: str, error: Exception) -> None:
     self._say(
-      f'trackers: {name} failed ({_sentence(error)}) and is left out; what is'
-      ' decoded is kept all the same, and the same command tells it again.'
+      f'trackers: {name} failed ({cli.one_line(error)}) and is left out; what'
+      ' is decoded is kept all the same, and the same command tells it again.'
     )
     tracker = self._left.pop(name, None)
     if tracker is not None:

@@ -318,17 +318,14 @@ def _mixture(context: _Context) -> Question:
     *context.place,
     LATENCY,
     QUALITY,
-    Column(
-      'over_verifier',
-      'Over the verifier',
-      _digits(3),
-      'quality gained, on the same examples, with its 95 % interval',
-    ),
-    Column(
-      'over_drafter',
-      'Over the drafter',
-      _digits(3),
-      'quality gained, on the same examples, with its 95 % interval',
+    *(
+      Column(
+        f'over_{model}',
+        f'Over the {model}',
+        _digits(3),
+        'quality gained, on the same examples, with its 95 % interval',
+      )
+      for model in ('verifier', 'drafter')
     ),
   ]
   return Question(
