@@ -15,7 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from cascades import batching, checkpoints, pairing, sampler, tokenizers
+from cascades import (
+  arguments,
+  batching,
+  checkpoints,
+  pairing,
+  sampler,
+  tokenizers,
+)
 
 # Prompts that are read together.
 _ROWS = 16
@@ -121,12 +128,20 @@ def agreement(
   Raises:
     ValueError: The models do not go together, or a prompt does not fit.
   """
+  known = str | checkpoints.Checkpoint
+  given = arguments.listed('pair', pair, 'two models, or of their names')
+  if len(given) != 2 or not all(isinstance(x, known) for x in given):
+    raise ValueError(
+      'pair: give two models, or their names: the verifier and the drafter.'
+    )
   verifier, drafter = (
-    checkpoints.load_model(x) if isinstance(x, str) else x for x in pair
+    checkpoints.load_model(x) if isinstance(x, str) else x for x in given
   )
   pairing.check_pair(verifier, drafter)
   single = isinstance(prompts, str)
-  texts = [prompts] if single else list(prompts)
+  texts = [prompts]
+  if not single:
+    texts = arguments.listed('prompts', prompts, 'texts')
   answers = sampler.Sampler(drafter, gamma=0, temperature=0.0).sample(
     texts, max_new_tokens=max_new_tokens, echo=True
   )

@@ -137,15 +137,15 @@ def check_drafter(
   """Refuses what a drafter cannot do.
 
   Raises:
-    ValueError: It has not so many drafts, or they are not independent and the
-      scheme wants them to be.
+    ValueError: It has not so many drafts, or they are not independent draws
+      and the scheme wants them to be.
   """
   name = type(drafter).__name__
   if drafter.most is not None and drafts > drafter.most:
     raise ValueError(
       f'drafts: {drafts} will not do; {name} has {drafter.most} to offer.'
     )
-  if drafts > 1 and not drafter.independent and scheme.verification != 'match':
+  if not drafter.independent and scheme.verification != 'match':
     raise ValueError(
       f'verification: the drafts of {name} are not independent draws, as'
       f" {scheme.verification!r} wants them; take 'match'."
@@ -222,6 +222,7 @@ def step(
   draft, drafter_state, verifier_cache = drafter.propose(
     drafter_params, state.drafter_state, seen, draft_key, how, **sizes
   )
+  draft = drafters.permitted(draft, how)
 
   # 2. Read the last token and all drafts with the verifier, in one call.
   size = tree_tokens(gamma, drafts, tree_size)

@@ -515,7 +515,7 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
     'model_type': family,
   }
   for field, value in FIXED.items():
-    if (config[field] or False) != value:
+    if not _same(config[field] or False, value):
       raise ValueError(
         f'config.json: {field} is {config[field]!r}, but gemma has no other'
         f' than {value!r}; give another model.'
@@ -531,6 +531,13 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
       f' of the {layers} layers, not {kinds}.'
     )
   return config | {'layer_types': list(kinds)}
+
+
+def _same(given: Any, known: Any) -> bool:
+  """Whether a file says a value, be it as its nearest float32."""
+  if isinstance(known, float) and isinstance(given, float):
+    return np.float32(given) == np.float32(known)
+  return given == known
 
 
 def from_config(config: Mapping[str, Any], dtype=jnp.float32) -> LanguageModel:

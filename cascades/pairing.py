@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from cascades import checkpoints, drafters, heads, tokenizers
+from cascades import arguments, checkpoints, drafters, heads, tokenizers
 
 
 def check_pair(
@@ -116,6 +116,13 @@ def equip(
       drafters.RecurrentDrafter(verifier.model, beam=beam),
       (drafter.head, verifier.params),
     )
+  arguments.a(
+    'drafter',
+    drafter,
+    str | drafters.Equipped,
+    "what load_model gives, a name for it, 'ngram', 'self:3', or a drafter with"
+    ' its parameters',
+  )
   if isinstance(drafter, drafters.Equipped):
     # Of the model that drafts, or of what drafts without one.
     owner = getattr(drafter.drafter, 'model', drafter.drafter)

@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from cascades import (
+  arguments,
   batching,
   checkpoints,
   decoding,
@@ -83,33 +86,40 @@ class State:
   Attributes:
     row: One row, with both caches.
     models: The verifier and the drafter that read it.
+    params: Their parameters.
+    pieces: The text of each token.
   """
 
   row: decoding.SamplingState
   models: tuple[Any, Any]
+  params: PyTree
+  pieces: list[str]
 
+  def check(self, models: tuple[Any, Any], params: PyTree) -> None:
+    """Refuses to go on with other models than those that read it.
 
-def _number(name: str, value, low: float, high: float) -> float:
-  """Checks that low <= value <= high, which nan never is."""
-  try:
-    number = float(value)
-  except (TypeError, ValueError):
-    number = math.nan
-  if not low <= number <= high:
-    raise ValueError(
-      f'{name}: {value!r} will not do; give a number from {low:g} to {high:g}.'
-    )
-  return number
+    Parameters are compared by their values where they are not the same arrays.
+    Single numbers among them, as where a drafter stops, are options, and may
+    change from one turn to the next.
 
-
-def _whole(name: str, value, low: int) -> int:
-  number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-  # What is left of nan and of infinity is nan, which is not 0.
-  if not number or value % 1 != 0:
-    raise ValueError(f'{name}: {value!r} is not a whole number.')
-  if value < low:
-    raise ValueError(f'{name}: {value!r} will not do; give {low} or more.')
-  return int(value)
+    Raises:
+      ValueError: They are others, or have other parameters.
+    """
+    same = self.models == models
+    if same:
+      ours, theirs = (
+        [x for x in jax.tree.leaves(tree) if jnp.ndim(x)]
+        for tree in (self.params, params)
+      )
+      same = len(ours) == len(theirs) and all(
+        x is y or (x.dtype == y.dtype and jnp.array_equal(x, y))
+        for x, y in zip(ours, theirs, strict=True)
+      )
+    if not same:
+      raise ValueError(
+        'last_state: other models have read it; go on with the sampler that'
+        ' made it.'
+      )
 
 
 def check_options(
@@ -135,10 +145,10 @@ def check_options(
   """
   method = methods.get_method(method)
   scheme = Scheme(verification=verification, gate=gate, bonus=bonus)
-  drafts = _whole('drafts', drafts, 1)
+  drafts = arguments.whole('drafts', drafts, 1)
   scheme.check(method, drafts)
   if tree_size is not None:
-    tree_size = _whole('tree_size', tree_size, drafts)
+    tree_size = arguments.whole('tree_size', tree_size, drafts)
     if drafts == 1:
       raise ValueError(
         'tree_size: a single draft is no tree; give more drafts, or leave'
@@ -149,13 +159,13 @@ def check_options(
     scheme=scheme,
     drafts=drafts,
     tree_size=tree_size,
-    lenience=_number('lenience', lenience, -math.inf, math.inf),
-    gamma=_whole('gamma', gamma, 0),
-    temperature=_number('temperature', temperature, 0, 1e6),
-    top_k=None if top_k is None else _whole('top_k', top_k, 1),
-    top_p=None if top_p is None else _number('top_p', top_p, 0, 1),
-    cache_length=_whole('cache_length', cache_length, 1),
-    batch_size=_whole('batch_size', batch_size, 1),
+    lenience=arguments.number('lenience', lenience, -math.inf, math.inf),
+    gamma=arguments.whole('gamma', gamma, 0),
+    temperature=arguments.number('temperature', temperature, 0, 1e6),
+    top_k=None if top_k is None else arguments.whole('top_k', top_k, 1),
+    top_p=None if top_p is None else arguments.number('top_p', top_p, 0, 1),
+    cache_length=arguments.whole('cache_length', cache_length, 1),
+    batch_size=arguments.whole('batch_size', batch_size, 1),
   )
 
 
@@ -245,12 +255,24 @@ class Sampler:
       tree_size=tree_size,
     )
     if stop_below is not None:
-      stop_below = _number('stop_below', stop_below, 0, 1)
-    if not isinstance(beam, bool):
-      raise ValueError(f'beam: {beam!r} will not do; give True or False.')
+      stop_below = arguments.number('stop_below', stop_below, 0, 1)
+    arguments.flags(beam=beam)
+    arguments.a(
+      'verifier',
+      verifier,
+      str | checkpoints.Checkpoint,
+      'what load_model gives, or a name for it',
+    )
+    arguments.a(
+      'tokenizer',
+      tokenizer,
+      tokenizers.Tokenizer | None,
+      "a cascades.tokenizers.Tokenizer, or None for the verifier's",
+    )
     if not isinstance(mesh, tuple | list) or len(mesh) != 2:
       raise ValueError(
-        f'mesh: {mesh!r} will not do; give two numbers, such as (4, 2).'
+        f'mesh: {arguments.shown(mesh)} will not do; give two numbers, such as'
+        ' (4, 2).'
       )
     self.usage = batching.Usage()
     self.method: methods.Method = options['method']
@@ -267,7 +289,9 @@ class Sampler:
     self.batch_size: int = options['batch_size']
     self._mesh = None
     if tuple(mesh) != (1, 1):
-      self._mesh = sharding.make_mesh(*(_whole('mesh', n, 1) for n in mesh))
+      self._mesh = sharding.make_mesh(
+        *(arguments.whole('mesh', n, 1) for n in mesh)
+      )
     if isinstance(verifier, str):
       verifier = checkpoints.load_model(verifier, dtype, self._mesh)
     if isinstance(drafter, str):
@@ -355,6 +379,9 @@ class Sampler:
       stop_strings=stop_strings,
       chat=chat,
     )
+    arguments.flags(return_state=return_state)
+    stop_strings = arguments.texts('stop_strings', stop_strings)
+    options['stop_strings'] = stop_strings
     if return_state and stop_strings:
       raise ValueError(
         'stop_strings: an answer that they may cut has no state; leave'
@@ -463,15 +490,18 @@ class Sampler:
     Raises:
       ValueError: As in `sample`.
     """
-    prompts, leniences = list(prompts), list(leniences)
+    arguments.flags(echo=echo, return_logits=return_logits, chat=chat)
+    prompts = arguments.listed('prompts', prompts, 'texts')
+    leniences = arguments.listed('lenience', leniences, 'numbers')
     if not prompts:
       raise ValueError('prompts: the list is empty; give at least one text.')
     if not leniences:
       raise ValueError('lenience: the list is empty; give at least one.')
     for value in leniences:
-      _number('lenience', value, -math.inf, math.inf)
-    max_new_tokens = _whole('max_new_tokens', max_new_tokens, 1)
-    ids = [self.encode(prompt, chat) for prompt in prompts]
+      arguments.number('lenience', value, -math.inf, math.inf)
+    max_new_tokens = arguments.whole('max_new_tokens', max_new_tokens, 1)
+    texts = [self._put(prompt, chat) for prompt in prompts]
+    ids = [self.tokenizer.encode(text, add_bos=True) for text in texts]
     for number, prompt in enumerate(ids):
       self._check_room(f'prompt {number}', len(prompt), max_new_tokens)
     engine, ending = self._engine(
@@ -493,7 +523,10 @@ class Sampler:
       return_logits=return_logits,
       ends=ending.ends,
     ):
-      answers[job.lenience][job.prompt] = self._answer(row, echo, ending)
+      before = None
+      if echo:
+        before = self.tokenizer.spelled(ids[job.prompt], texts[job.prompt])
+      answers[job.lenience][job.prompt] = self._answer(row, ending, before)
       if on_answer:
         on_answer()
     return answers
@@ -519,27 +552,30 @@ class Sampler:
       The answer so far, and what is sure to be of its text. Only the last has a
       state.
     """
-    max_new_tokens = _whole('max_new_tokens', max_new_tokens, 1)
+    arguments.flags(echo=echo, return_logits=return_logits, chat=chat)
+    max_new_tokens = arguments.whole('max_new_tokens', max_new_tokens, 1)
     engine, ending = self._engine(
       forbidden_tokens, stop_tokens, stop_strings, chat
     )
-    models, before = (engine.verifier, engine.drafter), None
-    read = []
+    models = engine.verifier, engine.drafter
+    params = engine.verifier_params, engine.drafter_params
+    row, read, before = None, [], []
     if last_state is not None:
-      if last_state.models != models:
-        raise ValueError(
-          'last_state: other models have read it; go on with the sampler that'
-          ' made it.'
-        )
-      before = last_state.row
-      read = before.tokens[0, : int(before.length[0])].tolist()
-    ids = self.encode(prompt, chat, read)
+      arguments.a(
+        'last_state', last_state, State, "an answer's, of return_state=True"
+      )
+      last_state.check(models, params)
+      row, before = last_state.row, last_state.pieces
+      read = row.tokens[0, : int(row.length[0])].tolist()
+    text = self._put(prompt, chat, read)
+    ids = self.tokenizer.encode(text, add_bos=not read)
+    before = before + self.tokenizer.spelled(ids, text)
     self._check_room('prompt', len(read) + len(ids), max_new_tokens)
     self._check_memory(1, len(read) + len(ids), max_new_tokens)
     self.usage = batching.Usage()
-    for small, row in batching.turn(
+    for small, later in batching.turn(
       engine,
-      before,
+      row,
       np.array(ids, np.int32),
       _keys(seed, [read + ids]),
       self.lenience,
@@ -549,9 +585,13 @@ class Sampler:
       return_logits=return_logits,
       ends=ending.ends,
     ):
-      answer = self._answer(small, echo, ending)
-      if row is not None:
-        answer = dataclasses.replace(answer, state=State(row, models))
+      answer = self._answer(small, ending, before if echo else None)
+      if later is not None:
+        first = int(small.prompt_length)
+        written = small.tokens[first : int(small.length)].tolist()
+        pieces = before + self.tokenizer.pieces(written)
+        state = State(later, models, params, pieces)
+        answer = dataclasses.replace(answer, state=state)
       text = answer.text
       yield answer, text if small.done else ending.settled(text)
 
@@ -566,6 +606,7 @@ class Sampler:
     forbidden = None
     if forbidden_tokens is not None:
       banned = self._token_ids('forbidden_tokens', forbidden_tokens)
+      banned = np.array(banned, np.int32)
       forbidden = np.zeros(self.verifier.model.vocab_size, bool)
       forbidden[banned] = True
       if forbidden.all():
@@ -573,11 +614,9 @@ class Sampler:
     stops = list(self.tokenizer.stops)
     if chat:
       stops.append(turns.template(self.tokenizer).end)
-    stops += self._token_ids('stop_tokens', stop_tokens or ())
-    if isinstance(stop_strings, str) or '' in stop_strings:
-      raise ValueError(
-        'stop_strings: give a list of texts, none of which is empty.'
-      )
+    if stop_tokens is not None:
+      stops += self._token_ids('stop_tokens', stop_tokens)
+    texts = arguments.texts('stop_strings', stop_strings)
     engine = batching.Engine(
       verifier=self.verifier.model,
       drafter=self._drafter.drafter,
@@ -586,12 +625,7 @@ class Sampler:
       method=self.method,
       gamma=self.gamma,
       scheme=self.scheme,
-      how=sampling.Processing(
-        temperature=np.float32(self.temperature),
-        top_k=None if self.top_k is None else np.int32(self.top_k),
-        top_p=None if self.top_p is None else np.float32(self.top_p),
-        forbidden=forbidden,
-      ),
+      how=self.processing(forbidden),
       # A fixed number of slots, so that a stop token more compiles nothing.
       stop_tokens=np.pad(
         np.array(stops, np.int32), (0, -len(stops) % 8), 'edge'
@@ -601,7 +635,21 @@ class Sampler:
       tree_size=self.tree_size,
     )
     fresh = batching.LOOK * (self.gamma + 1)
-    return engine, _Ending(self.tokenizer, stops, tuple(stop_strings), fresh)
+    return engine, _Ending(self.tokenizer, stops, texts, fresh)
+
+  def processing(
+    self, forbidden: np.ndarray | None = None
+  ) -> sampling.Processing:
+    """From logits to probabilities; `forbidden` [V] as there."""
+    top_k = self.top_k
+    if top_k is not None:
+      top_k = np.int32(min(top_k, self.verifier.model.vocab_size))
+    return sampling.Processing(
+      temperature=np.float32(self.temperature),
+      top_k=top_k,
+      top_p=None if self.top_p is None else np.float32(self.top_p),
+      forbidden=forbidden,
+    )
 
   @property
   def _slack(self) -> int:
@@ -643,44 +691,57 @@ class Sampler:
       mesh=(1, 1) if self._mesh is None else self._mesh.devices.shape,
     )
 
-  def encode(
-    self, prompt: str, chat: bool = False, read: Sequence[int] = ()
-  ) -> list[int]:
-    """The ids of a prompt that comes after what was read before."""
+  def encode(self, prompt: str, chat: bool = False) -> list[int]:
+    """The ids of a prompt, from the beginning of a sequence on."""
+    return self.tokenizer.encode(self._put(prompt, chat), add_bos=True)
+
+  def _put(self, prompt: str, chat: bool, read: Sequence[int] = ()) -> str:
+    """A prompt as it is read, after what was read before."""
     if not isinstance(prompt, str):
-      raise ValueError(f'prompts: {prompt!r} is not a text.')
+      raise ValueError(f'prompts: {arguments.shown(prompt)} is not a text.')
     if chat:
       template = turns.template(self.tokenizer)
-      prompt = template.turn(prompt, last=read[-1] if read else None)
-    return self.tokenizer.encode(prompt, add_bos=not read)
+      return template.turn(prompt, last=read[-1] if read else None)
+    return prompt
 
   def _token_ids(self, name: str, tokens: Sequence[int | str]) -> list[int]:
+    most = self.verifier.model.vocab_size - 1
     ids = []
-    for token in tokens:
-      found = (
-        self.tokenizer.encode(token) if isinstance(token, str) else [token]
+    for token in arguments.listed(
+      name, tokens, 'ids, or of texts of one token'
+    ):
+      if isinstance(token, str):
+        found = self.tokenizer.encode(token)
+        if len(found) != 1:
+          raise ValueError(
+            f'{name}: {arguments.shown(token)} is {len(found)} tokens; give'
+            ' texts of one token, or ids.'
+          )
+        ids += found
+        continue
+      whole = isinstance(token, numbers.Integral) and not isinstance(
+        token, bool
       )
-      if len(found) != 1:
+      if not whole or not 0 <= token <= most:
         raise ValueError(
-          f'{name}: {token!r} is {len(found)} tokens; give texts of one token,'
-          ' or ids.'
+          f'{name}: there is no token {arguments.shown(token)}; ids go from 0'
+          f' to {most}.'
         )
-      if not 0 <= found[0] < self.verifier.model.vocab_size:
-        raise ValueError(
-          f'{name}: there is no token {token!r}; ids go from 0 to'
-          f' {self.verifier.model.vocab_size - 1}.'
-        )
-      ids += found
+      ids.append(int(token))
     return ids
 
   def _answer(
-    self, state: decoding.SamplingState, echo: bool, ending: '_Ending'
+    self,
+    state: decoding.SamplingState,
+    ending: '_Ending',
+    before: list[str] | None,
   ) -> Answer:
+    """What a row says; after the pieces of its prompt, unless they are None."""
     prompt_length, length = int(state.prompt_length), int(state.length)
-    first = 0 if echo else prompt_length
-    tokens = state.tokens[first:length].tolist()
-    pieces = ending.pieces(tokens, prompt_length - first)
     new = slice(prompt_length, length)
+    pieces = (before or []) + ending.pieces(state.tokens[new].tolist())
+    first = prompt_length if before is None else 0
+    tokens = state.tokens[first:length].tolist()
     deferred = None
     if self.method.rule is not None:
       deferred = state.deferral[new].tolist()
@@ -743,20 +804,15 @@ class _Ending:
   texts: tuple[str, ...]
   fresh: int
 
-  def pieces(self, tokens: list[int], first: int = 0) -> list[str]:
-    """The texts of some tokens, without what ends an answer.
-
-    Args:
-      tokens: Of a prompt and its answer.
-      first: Where the answer begins.
-    """
+  def pieces(self, tokens: list[int]) -> list[str]:
+    """The texts of an answer's tokens, without what ends it."""
     pieces = self.tokenizer.pieces(tokens)
-    if len(tokens) > first and tokens[-1] in self.tokens:
+    if tokens and tokens[-1] in self.tokens:
       pieces[-1] = ''
-    start, _ = self._first(''.join(pieces[first:]))
+    start, _ = self._first(''.join(pieces))
     left = math.inf if start is None else start
-    for i in range(first, len(pieces)):
-      pieces[i] = pieces[i][: min(left, len(pieces[i]))]
+    for i, piece in enumerate(pieces):
+      pieces[i] = piece[: min(left, len(piece))]
       left -= len(pieces[i])
     return pieces
 
@@ -772,10 +828,19 @@ class _Ending:
 
   def _end(self, state: decoding.SamplingState) -> int | None:
     length = int(state.length)
-    # A text that ends in what is new begins no more than its bytes before it.
-    reach = self.fresh + max(len(each.encode()) for each in self.texts)
-    first = max(int(state.prompt_length), length - reach)
-    pieces = self.tokenizer.pieces(state.tokens[first:length].tolist())
+    earliest, new = int(state.prompt_length), length - self.fresh
+    # A text that ends in what is new begins no more than its own length before
+    # it, be that in few tokens or, where they have no text, in many; and a
+    # character that is cut in two may stand in front.
+    longest = max(len(each) for each in self.texts)
+    reach = 4 * longest
+    while True:
+      first = max(earliest, new - reach)
+      pieces = self.tokenizer.pieces(state.tokens[first:length].tolist())
+      seen = sum(map(len, pieces[: max(0, new - first)]))
+      if first == earliest or seen > longest:
+        break
+      reach *= 2
     start, end = self._first(''.join(pieces))
     if start is None:
       return None
@@ -810,15 +875,23 @@ class _Ending:
 def _keys(seed: int, prompts: list[list[int]]) -> jax.Array:
   """A key per prompt, from the seed, its tokens and how often it came before.
 
-  Neither the place in the batch nor the other prompts have a part in it.
+  Neither the place in the batch nor the other prompts have a part in it: two
+  prompts of one checksum share a key, and each is answered as it is alone.
+
+  Args:
+    seed: Below 2^64; its upper half is folded in where there is one.
+    prompts: Token ids.
   """
   seen = collections.Counter()
   numbers = []
-  for prompt in prompts:
+  for prompt in map(tuple, prompts):
     digest = zlib.crc32(np.array(prompt, '<i4').tobytes())
-    numbers.append((digest, seen[digest]))
-    seen[digest] += 1
+    numbers.append((digest, seen[prompt]))
+    seen[prompt] += 1
   numbers = np.array(numbers, np.uint32)
-  root = jax.random.key(_whole('seed', seed, 0))
+  seed = arguments.whole('seed', seed, 0, 2**64 - 1)
+  root = jax.random.key(np.uint32(seed % 2**32))
+  if seed >= 2**32:
+    root = jax.random.fold_in(root, np.uint32(seed // 2**32))
   fold = jax.vmap(jax.random.fold_in, (None, 0))
   return jax.vmap(jax.random.fold_in)(fold(root, numbers[:, 0]), numbers[:, 1])

@@ -13,14 +13,18 @@ from flax import struct
 from jax.scipy import special
 from jaxtyping import Array, Bool, Float, Int
 
+# A temperature below this is greedy. Logits of about 10 that differ by one
+# float32 step are then a factor e apart; much less, and quotients overflow.
+GREEDY_BELOW = 1e-6
+
 
 @struct.dataclass
 class Processing:
   """How logits become probabilities; a pytree of traced numbers.
 
   Attributes:
-    temperature: 0 is greedy: one-hot at the largest logit (the lowest id of
-      equals).
+    temperature: 0, or less than `GREEDY_BELOW`, is greedy: one-hot at the
+      largest logit (the lowest id of equals).
     top_k: Keep the k most probable tokens; None keeps all.
     top_p: Keep the fewest most probable tokens that hold this mass (Holtzman
       et al. 2020); None keeps all.
@@ -99,14 +103,29 @@ def truncate(
   return probs / probs.sum(-1)
 
 
+def says(logits: Float[Array, '*N V'], how: Processing) -> Bool[Array, '*N']:
+  """Whether logits have a token that is not forbidden.
+
+  Those of a token that was chosen, not drawn, are -inf everywhere else.
+  """
+  if how.forbidden is None:
+    return jnp.ones(logits.shape[:-1], bool)
+  return ((logits > -jnp.inf) & ~how.forbidden).any(-1)
+
+
 def probabilities(
   logits: Float[Array, 'V'], how: Processing
 ) -> Float[Array, 'V']:
-  """The distribution that tokens are drawn from, in float32."""
+  """The distribution that tokens are drawn from, in float32.
+
+  Of logits that forbidden tokens leave nothing of, any allowed token alike: see
+  `says`.
+  """
   logits = logits.astype(jnp.float32)
   if how.forbidden is not None:
+    logits = jnp.where(says(logits, how)[..., None], logits, 0)
     logits = jnp.where(how.forbidden, -jnp.inf, logits)
-  greedy = how.temperature == 0
+  greedy = how.temperature < GREEDY_BELOW
   scaled = logits / jnp.where(greedy, 1.0, how.temperature)
   probs = truncate(
     jax.nn.softmax(scaled, axis=-1),

@@ -25,6 +25,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from cascades import (
+  arguments,
   batching,
   decoding,
   drafters,
@@ -86,7 +87,7 @@ class _Target(NamedTuple):
 
 def _target(decoder: sampler.Sampler) -> _Target:
   verifier, method = decoder.verifier, decoder.method
-  if decoder.temperature == 0:
+  if decoder.temperature < sampling.GREEDY_BELOW:
     raise ValueError(
       'temperature: at 0 the target is one token and says nothing of the'
       ' others; give a temperature above 0.'
@@ -151,6 +152,7 @@ def score(
     ValueError: There is no one law, or a request does not fit.
   """
   target = _target(decoder)
+  requests = arguments.listed('requests', requests, 'pairs of lists of ids')
   alike = collections.defaultdict(list)
   for i, sizes in enumerate(_sizes(decoder, requests)):
     alike[sizes].append(i)
@@ -186,6 +188,7 @@ def look(
     ValueError: The drafter is no language model, or a request does not fit.
   """
   target = _of_both(decoder)
+  requests = arguments.listed('requests', requests, 'pairs of lists of ids')
   # The length, and what is asked about.
   size = [max(sizes) for sizes in zip(*_sizes(decoder, requests), strict=True)]
   looks = []
@@ -205,9 +208,17 @@ def _sizes(decoder, requests) -> list[tuple[int, int]]:
     ValueError: One does not fit.
   """
   sizes = []
-  for i, (context, continuation) in enumerate(requests):
+  vocab_size = decoder.verifier.model.vocab_size
+  for i, request in enumerate(requests):
+    if not _is_request(request, vocab_size):
+      raise ValueError(
+        f'request {i}: {arguments.shown(request)} will not do; give two lists'
+        f' of token ids, from 0 to {vocab_size - 1}: a context and what follows'
+        ' it.'
+      )
+    context, continuation = request
     length = len(context) + len(continuation)
-    if not context:
+    if not len(context):
       raise ValueError(
         f'request {i}: its context is empty; give at least one token, such as'
         ' the beginning of a sequence.'
@@ -222,6 +233,20 @@ def _sizes(decoder, requests) -> list[tuple[int, int]]:
       (batching.bucket(length - 1), batching.bucket(len(continuation), 8))
     )
   return sizes
+
+
+def _is_request(request, vocab_size: int) -> bool:
+  """Whether it is a context and a continuation, of ids that there are."""
+  try:
+    context, continuation = map(np.asarray, request)
+  except (TypeError, ValueError):
+    return False
+  return all(
+    x.ndim == 1
+    and (not x.size or x.dtype.kind in 'iu')
+    and ((x >= 0) & (x < vocab_size)).all()
+    for x in (context, continuation)
+  )
 
 
 def _read_rows(decoder, target, requests, length, asked_length, say):
@@ -243,11 +268,7 @@ def _read_rows(decoder, target, requests, length, asked_length, say):
       starts,
       asked,
       np.float32(decoder.lenience),
-      sampling.Processing(
-        temperature=decoder.temperature,
-        top_k=decoder.top_k,
-        top_p=decoder.top_p,
-      ),
+      decoder.processing(),
       models=target.models,
       method=target.method,
       gate=decoder.scheme.gate,

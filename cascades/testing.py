@@ -199,11 +199,15 @@ def _tabulate(d, lenience, *, method):
 
 
 def table_distributions(
-  verifier_table, drafter_table, how: sampling.Processing, gate: str = 'raw'
+  verifier_table,
+  drafter_table,
+  how: sampling.Processing,
+  gate: str = 'raw',
+  of_verifier: sampling.Processing | None = None,
 ) -> methods.Distributions:
   """What the loop sees in each context of two `TableModel`s."""
   probs = jax.vmap(sampling.probabilities, (0, None))
-  q, p = probs(drafter_table, how), probs(verifier_table, how)
+  q, p = probs(drafter_table, how), probs(verifier_table, of_verifier or how)
   if gate == 'processed':
     return methods.Distributions(q, p, q, p)
   return methods.Distributions(
@@ -211,6 +215,71 @@ def table_distributions(
     p,
     sampling.gate_probabilities(drafter_table),
     sampling.gate_probabilities(verifier_table),
+  )
+
+
+def looked_up(
+  tables: Sequence[Table],
+  seen: Sequence[methods.Distributions],
+  with_rules: bool = False,
+) -> methods.Method:
+  """A method whose lenience i is the i-th method at its own lenience.
+
+  What it says is what those methods said of the distributions that the loop
+  will see: it finds the row that it is shown, and looks up acceptance,
+  residual, law and rule. So one small program verifies them all, in one batch,
+  whatever they are; that each of them says what is right is shown without the
+  loop, on the same distributions.
+
+  Args:
+    tables: What the methods say of all that the loop may show it.
+    seen: Of each table, what that is; each field [contexts, V].
+    with_rules: Whether it has their deferral rules; all must have one.
+
+  Raises:
+    ValueError: Two rows are so near that the lookup may take one for the other,
+      though the methods do not say the same of both.
+  """
+  d = jax.tree.map(lambda *x: np.concatenate(x), *seen)
+  names = 'acceptance', 'residual', 'law', 'deferred'
+  said = {
+    n: np.concatenate([getattr(t, n) for t in tables], 1).astype(np.float32)
+    for n in names
+  }
+  # A row is found by a number that is made of it.
+  rng = np.random.default_rng(0)
+  weights = methods.Distributions(*rng.uniform(-1, 1, (4, d.q.shape[-1])))
+
+  def number(d):
+    terms = jax.tree.map(
+      lambda x, w: (x * w.astype(np.float32)).sum(-1), d, weights
+    )
+    return sum(terms)
+
+  numbers = np.asarray(number(d))
+  order = np.argsort(numbers)
+  for i, j in itertools.pairwise(order):
+    if numbers[j] - numbers[i] < 1e-4 and any(
+      np.abs(x[:, i] - x[:, j]).max() > 1e-4 for x in said.values()
+    ):
+      raise ValueError(f'looked_up: rows {i} and {j} cannot be told apart.')
+
+  def pick(name):
+    values = said[name]
+    return lambda d, i: jnp.asarray(values)[
+      i.astype(jnp.int32), jnp.argmin(jnp.abs(numbers - number(d)))
+    ]
+
+  return methods.Method(
+    name='looked_up',
+    equation='by lenience',
+    reference='tests',
+    strict=None,
+    drafter_only=None,
+    # Whether they are to be verified so is for who asks to see.
+    single_target=True,
+    rule=pick('deferred') if with_rules else None,
+    **{name: pick(name) for name in names[:3]},
   )
 
 
@@ -352,7 +421,7 @@ def decode_curve(
     params: The verifier's and the drafter's.
     prompts: Token ids.
     keys: One per prompt; its leniences share it.
-    leniences: Points of a curve.
+    leniences: Points of a curve; an array has one for each prompt instead.
     new: Most new tokens.
     how: From logits to probabilities.
     stops: Ids that end a row.
@@ -366,14 +435,16 @@ def decode_curve(
     return_logits: Whether the states hold the verifier's logits.
 
   Returns:
-    Final states, numpy, [prompts, leniences, ...], without caches and keys.
+    Final states, numpy, [prompts, leniences, ...], or [prompts, ...] of an
+    array of leniences; without caches and keys.
   """
   lengths = np.array([len(prompt) for prompt in prompts], np.int32)
   # Multiples of 8, so that prompts of many lengths compile once.
   padded = np.zeros((len(prompts), -(-lengths.max() // 8) * 8), np.int32)
   for row, prompt in zip(padded, prompts, strict=True):
     row[: len(prompt)] = prompt
-  shape = len(prompts), len(leniences)
+  paired = isinstance(leniences, np.ndarray)
+  shape = (len(prompts),) if paired else (len(prompts), len(leniences))
   models = dict(verifier=verifier, drafter=drafter)
   rows = decoding.prefill(
     *params,
@@ -385,10 +456,11 @@ def decode_curve(
     logits_length=new + gamma + 1 if return_logits else 0,
     **models,
   )
-  rows = decoding.take(rows, np.repeat(np.arange(shape[0]), shape[1]))
-  rows = rows.replace(
-    lenience=np.tile(np.asarray(leniences, np.float32), shape[0])
-  )
+  leniences = np.asarray(leniences, np.float32)
+  if not paired:
+    rows = decoding.take(rows, np.repeat(np.arange(shape[0]), shape[1]))
+    leniences = np.tile(leniences, shape[0])
+  rows = rows.replace(lenience=leniences)
   rows, _ = decoding.decode(
     rows,
     *params,

@@ -2,6 +2,7 @@
 
 import codecs
 import io
+import itertools
 import pathlib
 from collections.abc import Iterable, Sequence
 
@@ -46,7 +47,18 @@ class Tokenizer:
       ) from None
 
   def encode(self, text: str, add_bos: bool = False) -> list[int]:
-    """Token ids of a text."""
+    """Token ids of a text.
+
+    Raises:
+      ValueError: It holds half of a surrogate pair, which is no character.
+    """
+    try:
+      text.encode()
+    except UnicodeEncodeError as e:
+      raise ValueError(
+        f'text: {text[e.start]!r} at {e.start} is half of a surrogate pair and'
+        ' no character; leave it out.'
+      ) from None
     return self._model.encode(text, add_bos=add_bos)
 
   def decode(self, ids: Sequence[int]) -> str:
@@ -73,6 +85,18 @@ class Tokenizer:
     if texts:
       texts[-1] += decoder.decode(b'', final=True)
     return texts
+
+  def spelled(self, ids: Sequence[int], text: str) -> list[str]:
+    """As `pieces`, of a text whose ids these are: they join to the text.
+
+    A token cannot tell whether it was cut from a space or from U+2581, in whose
+    place SentencePiece keeps it.
+    """
+    pieces = self.pieces(ids)
+    if len(''.join(pieces)) != len(text):
+      return [text, *[''] * (len(pieces) - 1)]
+    ends = itertools.accumulate(map(len, pieces), initial=0)
+    return [text[a:b] for a, b in itertools.pairwise(ends)]
 
   def piece(self, i: int) -> str:
     """The name of a token, which special ones have too."""

@@ -9,6 +9,7 @@ import sys
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 
 import cascades
 from cascades import auditing, methods
@@ -37,7 +38,7 @@ def _failed(method) -> auditing.Check:
   return next(check for check in found.checks if not check.passed)
 
 
-@pytest.mark.parametrize('name', ['token_v3', 'cactus'])
+@pytest.mark.parametrize('name', tiers.first(['token_v3', 'cactus']))
 def test_a_right_method_passes(name):
   found = cascades.audit(name)
   assert found.passed, str(found)
@@ -52,6 +53,7 @@ def test_a_right_method_passes(name):
   assert json.loads(text)['passed']
 
 
+@pytest.mark.slow
 def test_a_rule_of_ones_own_is_proven_like_any_other():
   def blend(d, lenience):
     share = jnp.clip(lenience, 0, 1) ** 2
@@ -153,6 +155,7 @@ def _run(*flags):
   )
 
 
+@pytest.mark.slow
 def test_the_launcher_passes_and_draws(tmp_path):
   done = _run('--method=chow', '--lenience=0.5,0.2', f'--workdir={tmp_path}')
   assert done.returncode == 0, done.stderr

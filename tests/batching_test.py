@@ -5,6 +5,7 @@ import functools
 import jax
 import numpy as np
 import pytest
+import tiers
 
 from cascades import (
   batching,
@@ -86,7 +87,7 @@ def _run(count, new, batch_size, **options):
   return dict(found), usage
 
 
-@pytest.mark.parametrize('batch_size', [1, 16, 64, 1000])
+@pytest.mark.parametrize('batch_size', tiers.first([16, 1, 64, 1000]))
 def test_answers_are_what_they_are_alone(batch_size):
   rows, usage = _run(20, 30, batch_size)
   want = _alone(20, 30)
@@ -97,7 +98,7 @@ def test_answers_are_what_they_are_alone(batch_size):
   assert usage.live_rows <= usage.rows
 
 
-@pytest.mark.parametrize('batch_size', [1, 16])
+@pytest.mark.parametrize('batch_size', tiers.first([16, 1]))
 def test_answers_that_their_texts_end_are_what_they_are_alone(batch_size):
   # At the first token 2, wherever in a block, and whenever it is looked for.
   def ends(row):
@@ -131,7 +132,7 @@ def test_rows_are_kept_busy():
   assert usage.utilisation == 1
 
 
-@pytest.mark.parametrize('first', [8, 40])
+@pytest.mark.parametrize('first', tiers.first([8, 40]))
 def test_caches_grow_with_their_rows(first):
   def run():
     prompts, keys = _prompts(3)
@@ -167,6 +168,7 @@ def test_a_batch_is_narrowed_when_few_rows_are_left():
   assert usage.rows < _run(20, 30, 64)[1].rows
 
 
+@pytest.mark.slow
 def test_a_batch_that_does_not_fit_is_halved(monkeypatch):
   decode, sizes, want = decoding.decode, [], _alone(20, 30)
 
@@ -259,7 +261,7 @@ def _turn(engine, row, prompt, key, new=12, max_blocks=None, **options):
   )
 
 
-@pytest.mark.parametrize('gamma', [0, 3])
+@pytest.mark.parametrize('gamma', tiers.first([3, 0]))
 def test_a_turn_goes_on_where_the_last_one_ended(gamma):
   engine = _engine(gamma)
   keys = jax.random.split(jax.random.key(8), 2)
@@ -280,6 +282,7 @@ def test_a_turn_goes_on_where_the_last_one_ended(gamma):
       np.testing.assert_array_equal(logits, _MODEL.logits(_PARAMS[0], before))
 
 
+@pytest.mark.slow
 def test_a_turn_may_need_more_room_than_the_last_one_had(monkeypatch):
   monkeypatch.setattr(batching, '_FIRST', 8)
   engine = _engine(stops=(-1,))

@@ -57,6 +57,7 @@ def found(tmp_path_factory):
   return json.loads((workdir / 'benchmark.json').read_text())
 
 
+@pytest.mark.slow
 def test_every_arm_is_timed(found):
   timed = [row for row in found['figures'] if 'decode_s' in row]
   arms = [row['arm'] for row in timed]
@@ -136,6 +137,7 @@ def test_targets_are_the_formulas():
   assert not met['x, batch 1: speed-up by the formula, worst gamma 3']
 
 
+@pytest.mark.slow
 def test_drafters_are_timed(tmp_path):
   config = cli.load_config_module('configs/benchmark_drafters.py').get_config()
   config.problems = tuple(

@@ -8,12 +8,15 @@ import report_test
 from cascades import records, report
 
 _sync = pytest.importorskip(
-  'playwright.sync_api', reason='install playwright: pip install -e .[test]'
+  'playwright.sync_api', reason='install playwright: pip install -e .[test-all]'
 )
 _CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')
-pytestmark = pytest.mark.skipif(
-  _CHROMIUM is None, reason="install Debian's chromium: apt install chromium"
-)
+pytestmark = [
+  pytest.mark.slow,
+  pytest.mark.skipif(
+    _CHROMIUM is None, reason="install Debian's chromium: apt install chromium"
+  ),
+]
 _WIDTHS = (1280, 390)
 _VIEW = records.View(
   point='all',

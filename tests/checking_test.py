@@ -56,6 +56,7 @@ def test_it_is_the_common_beginning_of_two_greedy_answers():
   assert ended > 3
 
 
+@pytest.mark.slow
 def test_a_model_agrees_with_itself_to_the_end():
   verifier, _ = _models()
   one = checking.agreement((verifier, verifier), _prompts()[-1], 64)
@@ -70,6 +71,7 @@ def test_a_model_agrees_with_itself_to_the_end():
   assert cut.places == one.places[:2]
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_first_difference():
   run = subprocess.run(
     [

@@ -112,6 +112,7 @@ def _rope_4(**fields):
   return {'rope_parameters': None, **fields}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('folder', 'changes'),
   [
@@ -706,6 +707,19 @@ def test_a_value_that_gemma_cannot_have_is_refused(family, field, value):
   assert str(error.value).endswith('.')
 
 
+def test_a_value_that_was_rounded_to_float32_is_that_value():
+  # As files that were written from float32 hold it.
+  assert float(np.float32(1e-6)) == 9.999999974752427e-07
+  config = {'model_type': 'gemma3_text', 'rms_norm_eps': 9.999999974752427e-07}
+  assert models.from_config(config) == models.from_config(
+    {'model_type': 'gemma3_text'}
+  )
+  for known in models.FIXED.values():
+    if isinstance(known, float):
+      assert models._same(float(np.float32(known)), known)
+      assert not models._same(known * (1 + 1e-6), known)
+
+
 # --- gemma's own checkpoints ---
 
 
@@ -830,6 +844,7 @@ def own_shapes(size: str):
   return own_model(size)[0].param_shapes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('size', HUB)
 def test_a_name_builds_its_architecture(size):
   model, tokenizer = own_model(size)

@@ -237,6 +237,7 @@ def test_a_config_of_a_pair_is_the_papers_setting(name):
   ].runs_code
 
 
+@pytest.mark.slow
 def test_configs_of_pairs_say_what_they_need(monkeypatch):
   describe = functools.cache(checkpoints.describe)
   monkeypatch.setattr(checkpoints, 'describe', describe)
@@ -249,6 +250,7 @@ def test_configs_of_pairs_say_what_they_need(monkeypatch):
     assert said == paper.needs(config, plan.curves(config, module, {})), name
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
   sys.platform != 'linux', reason='mbpp runs code: its sandbox needs Linux'
 )

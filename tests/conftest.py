@@ -13,6 +13,11 @@ if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
   os.environ['JAX_COMPILATION_CACHE_DIR'] = _FOLDER
   os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0.3'
 
+# What is compiled for a test runs for a moment: to compile it well takes twice
+# as long. A test that samples at length, or one of how much memory a program
+# takes, asks for XLA's optimisations.
+os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
+
 import jax
 import pytest
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 
 from cascades import (
   decoding,
@@ -42,9 +43,10 @@ def _generate(
   drafts=1,
   tree_size=None,
   drafter=None,
-  **how,
+  how=None,
+  **processed,
 ):
-  """Final states of `rows` rows, numpy."""
+  """Final states of `rows` rows, numpy; an array of leniences: one for each."""
   if prompts is None:
     prompts = [_PROMPT] * rows
   if keys is None:
@@ -55,7 +57,7 @@ def _generate(
     keys,
     leniences,
     new,
-    sampling.Processing(temperature=np.float32(temperature), **how),
+    how or sampling.Processing(np.float32(temperature), **processed),
     stops,
     verifier=_MODEL,
     drafter=drafter
@@ -79,11 +81,42 @@ _PAIRS = tuple(
   (method, 2.0 if method.name == 'top_k' else 0.3)
   for method in methods.METHODS.values()
 )
+# A method of each kind: a rule for the whole, one for tokens, a target that is
+# searched for, an acceptance that is not its law's, lenient decoding.
+_REAL = 'diff', 'token_v3', 'lossy', 'typical', 'speed'
+
+_NOTHING = np.zeros(_V, bool)
 
 
-@functools.cache
-def _together(scheme, only=()):
-  """The methods that a scheme takes, as one; and which they are."""
+def processing(temperature=1.0, top_k=_V, top_p=1.0, forbidden=_NOTHING):
+  """With all that a sampler may be asked for, so that it compiles once."""
+  return sampling.Processing(
+    temperature=np.float32(temperature),
+    top_k=np.int32(top_k),
+    top_p=np.float32(top_p),
+    forbidden=np.asarray(forbidden),
+  )
+
+
+_ONE = np.arange(_V) == 1
+_TWO = np.isin(np.arange(_V), [0, 3])
+# How logits are processed, and how often as many samples are drawn of it.
+HOWS = {
+  'plain': (processing(), 3),
+  'truncated': (processing(temperature=0.8, top_k=3, top_p=0.9), 1),
+  'greedy': (processing(temperature=0.0), 1),
+  'nearly greedy': (processing(temperature=1e-9), 1),
+  'forbidden': (processing(temperature=1.3, forbidden=_ONE), 1),
+  'forbidden, truncated': (
+    processing(temperature=0.8, top_k=2, top_p=0.9, forbidden=_TWO),
+    1,
+  ),
+  'forbidden, greedy': (processing(temperature=0.0, forbidden=_TWO), 1),
+}
+
+
+def pairs_of(scheme, only=()):
+  """The methods that a scheme takes."""
   pairs = []
   for method, lenience in _PAIRS:
     if only and method.name not in only:
@@ -93,14 +126,16 @@ def _together(scheme, only=()):
     except ValueError:
       continue
     pairs.append((method, lenience))
-  sequential = scheme.verification == 'sequential'
-  return testing.one_of(pairs, with_rules=sequential), tuple(pairs)
+  return pairs
 
 
-def _law(pairs, scheme, gamma, how):
+def seen_of_model(scheme, how):
+  """What the loop sees in each context, of two table models."""
+  return testing.table_distributions(_VERIFIER, _DRAFTER, how, scheme.gate)
+
+
+def _law(table, scheme, gamma):
   """What the loop should emit, [pairs] + [V] * _NEW, by enumeration."""
-  d = testing.table_distributions(_VERIFIER, _DRAFTER, how, scheme.gate)
-  table = testing.Table.of(pairs, d)
   if scheme.bonus == 'target':
     return testing.declared_law(table, _MODEL, _PROMPT, _NEW)
   return testing.emitted_law(table, scheme, _MODEL, _PROMPT, _NEW, gamma)
@@ -109,41 +144,61 @@ def _law(pairs, scheme, gamma, how):
 def check_laws(
   scheme,
   gamma,
-  rows=20_000,
   *,
   drafts=1,
   tree_size=None,
   equipped=None,
-  law=_law,
-  only=(),
-  **how,
+  seen=seen_of_model,
+  pairs=None,
+  rows=48_000,
+  hows=tuple(HOWS),
 ):
-  """Samples every method through the loop, which is compiled once.
+  """Samples every method through one loop, in one batch.
 
   Args:
     scheme: How.
     gamma: Tokens per block.
-    rows: Samples.
     drafts: Per block.
     tree_size: As for `decoding.decode`.
     equipped: What drafts; None for the usual model.
-    law: Of (pairs, scheme, gamma, how), what should come out.
-    only: Names of methods; none for all.
-    **how: As for `sampling.Processing`.
+    seen: Of (scheme, how), what the loop sees in each context.
+    pairs: Methods at leniences; None for all, none of them at a limit.
+    rows: Of a batch, which the methods share evenly.
+    hows: Keys of HOWS.
   """
-  how = dict(top_k=np.int32(_V), top_p=np.float32(1)) | how
-  method, pairs = _together(scheme, only)
-  law = law(pairs, scheme, gamma, sampling.Processing(**how))
+  pairs = pairs_of(scheme) if pairs is None else pairs
+  every = [seen(scheme, HOWS[name][0]) for name in hows]
+  tables = [testing.Table.of(pairs, d) for d in every]
+  rules = scheme.verification == 'sequential'
+  method = testing.looked_up(tables, every, with_rules=rules)
   given = dict(scheme=scheme, drafts=drafts, tree_size=tree_size)
   if equipped:
     given |= dict(drafter=equipped.drafter, drafter_table=equipped.params)
+  each = np.arange(rows) % len(pairs)
+  for name, table in zip(hows, tables, strict=True):
+    how, times = HOWS[name]
+    drawn = [
+      _generate(method, each, gamma, rows, how=how, seed=seed, **given)
+      for seed in range(times)
+    ]
+    laws = _law(table, scheme, gamma)
+    check_samples(drawn, each, pairs, laws, how, name)
+
+
+def check_samples(drawn, each, pairs, laws, how, name):
+  """That the rows of each method follow its law, and all of them together."""
   first = len(_PROMPT)
+  tokens = np.concatenate([x.tokens[:, first : first + _NEW] for x in drawn])
+  each = np.tile(each, len(drawn))
+  assert not np.asarray(how.forbidden)[tokens].any()
+  squares, freedom = 0.0, 0
   for i, (one, _) in enumerate(pairs):
-    state = _generate(method, (i,), gamma, rows, **given, **how)
-    tokens = state.tokens[:, 0, first : first + _NEW]
-    assert law[i].sum() == pytest.approx(1, abs=1e-5)
-    z = np.abs(testing.z_scores(tokens, law[i])).max()
-    assert z < 5, (one.name, z)
+    assert laws[i].sum() == pytest.approx(1, abs=1e-5)
+    z = testing.z_scores(tokens[each == i], laws[i])
+    assert np.abs(z).max() < 5, (name, one.name, z)
+    squares, freedom = squares + (z**2).sum(), freedom + len(z) - 1
+  # A fault that is small in each of them is not in all.
+  assert squares - freedom < 5 * np.sqrt(2 * freedom) + 5, (name, squares)
 
 
 def _schemes():
@@ -155,39 +210,51 @@ def _schemes():
       yield verification.Scheme(kind, gate, bonus)
 
 
+_STANDARD = [verification.Scheme(kind) for kind in verification.SINGLE]
+
+
+def _named(x):
+  return '-'.join(dataclasses.astuple(x))
+
+
+@pytest.mark.parametrize('scheme', _STANDARD, ids=_named)
+def test_the_emitted_law_is_the_declared_law(scheme):
+  check_laws(scheme, 3)
+
+
+def test_the_emitted_law_of_functions_that_run_in_the_loop():
+  # The methods' own, one after the other, and not what they said before.
+  scheme, pairs = verification.STANDARD, pairs_of(verification.STANDARD, _REAL)
+  method, each = testing.one_of(pairs), np.zeros(20_000, int)
+  for name in ('plain', 'forbidden, truncated'):
+    how, _ = HOWS[name]
+    table = testing.Table.of(pairs, seen_of_model(scheme, how))
+    laws = _law(table, scheme, 3)
+    for i, pair in enumerate(pairs):
+      drawn = _generate(method, each + i, 3, len(each), how=how)
+      check_samples([drawn], each, [pair], laws[i : i + 1], how, name)
+
+
+def test_the_emitted_law_of_the_options():
+  check_laws(verification.Scheme('token', 'processed', 'verifier'), 2)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize('gamma', [1, 3])
-@pytest.mark.parametrize(
-  'scheme', _schemes(), ids=lambda x: '-'.join(dataclasses.astuple(x))
-)
-def test_the_emitted_law_is_the_declared_law(scheme, gamma):
-  # Fewer rows where only an option differs.
-  standard = scheme == verification.Scheme(scheme.verification)
-  rows = 20_000 if standard else 6_000
-  check_laws(scheme, gamma, rows, temperature=1.0)
-  truncated = dict(top_k=np.int32(3), top_p=np.float32(0.9))
-  check_laws(scheme, gamma, rows, temperature=0.8, **truncated)
-  check_laws(scheme, gamma, rows, temperature=0.0)
+@pytest.mark.parametrize('scheme', _schemes(), ids=_named)
+def test_the_emitted_law_of_every_scheme_and_gamma(scheme, gamma):
+  check_laws(scheme, gamma)
 
 
-@pytest.mark.parametrize('method', ['speed', 'opt', 'token_v2'])
-def test_forbidden_tokens_are_never_emitted(method):
-  how = dict(
-    temperature=1.3, forbidden=np.array([False, True, False, False, False])
-  )
-  state = _generate(method, (0.3,), 2, 20_000, **how)
-  pairs = [(methods.METHODS[method], 0.3)]
-  how = sampling.Processing(**how)
-  law = _law(pairs, verification.STANDARD, 2, how)[0]
-  first = len(_PROMPT)
-  tokens = state.tokens[:, 0, first : first + _NEW]
-  assert np.abs(testing.z_scores(tokens, law)).max() < 5
-  assert (tokens != 1).all()
+def _plainly(pairs):
+  d = seen_of_model(verification.STANDARD, sampling.Processing())
+  return testing.Table.of(pairs, d)
 
 
 def test_plain_decoding_is_the_verifier():
   state = _generate('token_v3', (0.9,), 0, 20_000)
   pairs = [(methods.METHODS['verifier_only'], 0.0)]
-  law = _law(pairs, verification.STANDARD, 0, sampling.Processing())
+  law = _law(_plainly(pairs), verification.STANDARD, 0)
   first = len(_PROMPT)
   tokens = state.tokens[:, 0, first : first + _NEW]
   assert np.abs(testing.z_scores(tokens, law[0])).max() < 5
@@ -197,13 +264,13 @@ def test_the_law_test_can_fail():
   # The law of one method does not pass for another's.
   state = _generate('token_v3', (0.3,), 3, 20_000)
   pairs = [(methods.METHODS['token_v3'], 0.8)]
-  law = _law(pairs, verification.STANDARD, 3, sampling.Processing())[0]
+  law = _law(_plainly(pairs), verification.STANDARD, 3)[0]
   first = len(_PROMPT)
   tokens = state.tokens[:, 0, first : first + _NEW]
   assert np.abs(testing.z_scores(tokens, law)).max() > 20
 
 
-@pytest.mark.parametrize('gamma', [1, 4])
+@pytest.mark.parametrize('gamma', tiers.first([4, 1]))
 def test_greedy_strict_is_the_verifier_alone(gamma):
   # A drafter that is right now and then: both branches are taken.
   near = _VERIFIER + 0.7 * _DRAFTER
@@ -266,7 +333,7 @@ def test_nothing_is_traced_again_when_a_number_changes():
   )
 
 
-@pytest.mark.parametrize('gamma', [0, 1, 4])
+@pytest.mark.parametrize('gamma', tiers.first([4, 0, 1]))
 def test_nothing_comes_after_a_stop_token(gamma):
   free = _generate('diff', (0.3,), gamma, 200, new=12)
   stopped = _generate('diff', (0.3,), gamma, 200, new=12, stops=(2, 4))
@@ -279,7 +346,7 @@ def test_nothing_comes_after_a_stop_token(gamma):
   assert ends or not gamma  # Some of them ended inside a block.
 
 
-@pytest.mark.parametrize('gamma', [0, 1, 4])
+@pytest.mark.parametrize('gamma', tiers.first([4, 0, 1]))
 @pytest.mark.parametrize('stops', [(-1,), (2,)])
 def test_counts_add_up(gamma, stops):
   state = _generate('token_v1', (0.3,), gamma, 200, new=11, stops=stops)

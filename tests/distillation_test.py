@@ -62,6 +62,7 @@ def test_the_loss_is_of_what_the_head_would_draft():
   np.testing.assert_allclose(kept, want, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_ends_the_same(tmp_path):
   whole, _ = distillation.train_head(_config(), tmp_path / 'whole')
   # The schedule is of all its steps, so it is stopped after some of them.

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import models_test
 import numpy as np
 import pytest
+import tiers
 
 from cascades import (
   chain,
@@ -26,8 +27,6 @@ _SMALL = _MODEL.init_params(jax.random.key(3))
 # Its favourites are the verifier's now and then.
 _NEAR = _DRAFTER + 0.7 * _VERIFIER
 _HEAD = recurrent.init_head(jax.random.key(4), _V)
-# One of each kind; all of them are sampled in decoding_test.
-_SOME = 'diff', 'token_v3', 'lossy', 'bild', 'speed'
 _INNER = methods.METHODS['token_v3'], 0.4
 
 _ADAPTIVE = drafters.Equipped(
@@ -59,55 +58,41 @@ def _run(equipped, method='speed', gamma=3, **options):
   )
 
 
-def _declared(pairs, d):
-  return testing.declared_law(
-    testing.Table.of(pairs, d),
-    _MODEL,
-    decoding_test._PROMPT,
-    decoding_test._NEW,
-  )
+def _of_near(scheme, how):
+  """What the loop sees of `_NEAR` and the verifier."""
+  return testing.table_distributions(_VERIFIER, _NEAR, how, scheme.gate)
 
 
-def _of_near(pairs, scheme, gamma, how):
-  """The declared law of `_NEAR` and the verifier."""
-  d = testing.table_distributions(_VERIFIER, _NEAR, how, scheme.gate)
-  return _declared(pairs, d)
-
-
-def _of_chain(pairs, scheme, gamma, how):
-  """The declared law where q is the law of the inner pair."""
+def _of_chain(scheme, how):
+  """As the law of the inner pair has it, which is its q."""
   inner = testing.table_distributions(_NEAR, _SMALL, how)
   q = testing.Table.of([_INNER], inner).law[0].astype(np.float32)
   d = testing.table_distributions(_VERIFIER, _NEAR, how, scheme.gate)
-  return _declared(pairs, d._replace(q=q, q_gate=q))
+  return d._replace(q=q, q_gate=q)
 
 
-@pytest.mark.parametrize('kind', verification.SINGLE)
+@pytest.mark.parametrize('kind', tiers.first(verification.SINGLE))
 def test_a_drafter_that_stops_early_keeps_the_law(kind):
-  check = functools.partial(
-    decoding_test.check_laws,
-    verification.Scheme(kind),
-    3,
-    equipped=_ADAPTIVE,
-    law=_of_near,
-    only=_SOME,
-  )
-  check(rows=10_000, temperature=1.0)
-  check(rows=1_000, temperature=0.0)
+  scheme = verification.Scheme(kind)
+  decoding_test.check_laws(scheme, 3, equipped=_ADAPTIVE, seen=_of_near)
 
 
+@pytest.mark.slow
 def test_several_drafts_that_stop_early_keep_the_law():
-  scheme = verification.Scheme('multi_round')
   decoding_test.check_laws(
-    scheme,
+    verification.Scheme('multi_round'),
     2,
-    10_000,
     drafts=2,
     equipped=_ADAPTIVE,
-    law=_of_near,
-    only=_SOME,
-    temperature=1.0,
+    seen=_of_near,
   )
+
+
+@pytest.mark.parametrize('kind', tiers.first(['token', 'block']))
+def test_a_chain_keeps_the_law(kind):
+  # Greedy, the middle model has one law and the outer pair another gate.
+  scheme = verification.Scheme(kind)
+  decoding_test.check_laws(scheme, 3, equipped=_CHAIN, seen=_of_chain)
 
 
 def test_a_threshold_decides_how_much_is_drafted():
@@ -126,60 +111,96 @@ def test_a_threshold_decides_how_much_is_drafted():
   assert rate[1] > rate[0]
 
 
-@pytest.mark.parametrize('kind', ['token', 'block'])
-def test_a_chain_keeps_the_law(kind):
-  check = functools.partial(
-    decoding_test.check_laws,
-    verification.Scheme(kind),
-    3,
-    equipped=_CHAIN,
-    law=_of_chain,
-    only=_SOME,
-  )
-  check(rows=6_000, temperature=0.7, top_k=np.int32(4))
-
-
 # Where its n-grams have nothing to say, the middle model writes.
 _CHAIN_OF_NGRAMS = chain.chain(_MODEL, _NEAR, _NGRAM, *_INNER, gamma=2)
 
 
 @pytest.mark.parametrize(
   ('equipped', 'drafts', 'kind'),
-  [
-    (_CHAIN_OF_NGRAMS, 1, 'token'),
-    (_NGRAM, 1, 'token'),
-    (_NGRAM, 1, 'block'),
-    (_RECURRENT, 1, 'token'),
-    (_RECURRENT, 1, 'block'),
-    (_RECURRENT, 3, 'multi_round'),
-    (_RECURRENT, 3, 'k_seq'),
-    (_RECURRENT, 3, 'match'),
-    (_BEAM, 3, 'match'),
-  ],
+  tiers.first(
+    [
+      (_NGRAM, 1, 'token'),
+      (_NGRAM, 1, 'block'),
+      (_CHAIN_OF_NGRAMS, 1, 'token'),
+      (_RECURRENT, 3, 'multi_round'),
+      (_BEAM, 3, 'match'),
+      *((_NGRAM, 1, kind) for kind in verification.SEVERAL),
+      (_RECURRENT, 1, 'token'),
+      (_RECURRENT, 1, 'block'),
+      (_RECURRENT, 3, 'k_seq'),
+      (_RECURRENT, 3, 'match'),
+      (_BEAM, 1, 'match'),
+    ],
+    5,
+  ),
 )
 def test_strict_is_the_verifier_whatever_is_drafted(equipped, drafts, kind):
   # Their q hangs on where a block began, so that only p is a law of the text.
-  how = sampling.Processing(temperature=np.float32(1))
-  strict = [(methods.METHODS['speed'], 0.0)]
-  prompt = (1, 2, 3, 1, 2)
-  law = testing.declared_law(
-    testing.Table.of(
-      strict, testing.table_distributions(_VERIFIER, _DRAFTER, how)
-    ),
-    _MODEL,
-    prompt,
-    3,
-  )[0]
-  state = _run(
-    equipped,
-    leniences=(0.0,),
-    prompts=[prompt] * 20_000,
-    scheme=verification.Scheme(kind),
-    drafts=drafts,
-  )
-  tokens = state.tokens[:, 0, 5:8]
-  assert np.abs(testing.z_scores(tokens, law)).max() < 5
-  assert state.accepted.sum() > 0
+  # Three tokens, of which n-grams have something to say, and two forbidden.
+  method, prompt, rows = methods.METHODS['speed'], (1, 2, 3, 1, 2), 20_000
+  for name, (how, _) in decoding_test.HOWS.items():
+    d = testing.table_distributions(_VERIFIER, _DRAFTER, how)
+    table = testing.Table.of([(method, 0.0)], d)
+    law = testing.declared_law(table, _MODEL, prompt, 3)[0]
+    state = _run(
+      equipped,
+      leniences=(0.0,),
+      prompts=[prompt] * rows,
+      scheme=verification.Scheme(kind),
+      drafts=drafts,
+      how=how,
+    )
+    tokens = state.tokens[:, 0, 5:8]
+    assert not how.forbidden[tokens].any()
+    assert np.abs(testing.z_scores(tokens, law)).max() < 5, name
+    if name == 'plain':
+      assert state.accepted.sum() > 0
+
+
+@pytest.mark.parametrize(
+  'kind', tiers.first(['token', 'sequential', 'block', 'k_seq'])
+)
+def test_the_first_token_of_a_cascade_with_ngrams_follows_its_law(kind):
+  # What followed `1 2` was 3, and at the mask's word it is nothing at all.
+  prompt, scheme = (1, 2, 3, 1, 2), verification.Scheme(kind)
+  pairs = [
+    (method, lenience)
+    for method, lenience in decoding_test.pairs_of(scheme)
+    for lenience in (lenience, -np.inf, np.inf)
+  ]
+  hows = [decoding_test.HOWS[name] for name in decoding_test.HOWS]
+  q = jnp.where(jnp.arange(_V) == 3, 1.0, 0.0)
+  p = _MODEL.logits(_VERIFIER, prompt)
+  seen, tables = [], []
+  for how, _ in hows:
+    one = methods.Distributions(
+      q,
+      sampling.probabilities(p, how),
+      q,
+      sampling.gate_probabilities(p),
+    )
+    d = jax.tree.map(lambda x: x[None], one)
+    seen.append(d)
+    tables.append(testing.Table.of(pairs, d))
+  rules = kind == 'sequential'
+  method = testing.looked_up(tables, seen, with_rules=rules)
+  rows = 1_000 * len(pairs)
+  each = np.arange(rows) % len(pairs)
+  for (how, _), d, table in zip(hows, seen, tables, strict=True):
+    state = _run(
+      _NGRAM,
+      method,
+      leniences=each,
+      prompts=[prompt] * rows,
+      new=1,
+      scheme=scheme,
+      how=how,
+    )
+    tokens = state.tokens[:, 5:6]
+    assert not how.forbidden[tokens].any()
+    for i in range(len(pairs)):
+      law = np.asarray(d.p[0]) if how.forbidden[3] else table.law[i, 0]
+      assert np.abs(testing.z_scores(tokens[each == i], law)).max() < 5
 
 
 @pytest.mark.parametrize(('drafts', 'kind'), [(1, 'token'), (3, 'multi_round')])
@@ -375,7 +396,10 @@ def test_a_tree_is_read_as_each_of_its_drafts(kind):
 
 
 @pytest.mark.usefixtures('quickly')
-@pytest.mark.parametrize('kind', [*models_test.KINDS, 'gemma4-26b-a4b'])
+@pytest.mark.parametrize(
+  'kind',
+  tiers.first(['gemma3-mqa', 'gemma4-26b-a4b', 'gemma2-gqa', 'gemma3-mha']),
+)
 def test_own_first_layers_draft_as_a_model_of_their_own(kind):
   # In the verifier's cache, and the answers are the same to the last token.
   model, params = models_test.make(kind)
@@ -412,6 +436,10 @@ def test_what_does_not_go_together_is_refused():
   run = functools.partial(_run, leniences=(0.0,))
   with pytest.raises(ValueError, match='drafts: 2 will not do; NgramDrafter'):
     run(_NGRAM, drafts=2, scheme=verification.Scheme('match'))
+  # A single beam is no draw from its rows either.
+  for method in ('speed', 'diff'):
+    with pytest.raises(ValueError, match="not independent draws, as 'token'"):
+      run(_BEAM, method)
   with pytest.raises(ValueError, match="not independent draws, as 'k_seq'"):
     run(_BEAM, drafts=2, scheme=verification.Scheme('k_seq'))
   with pytest.raises(ValueError, match='nothing is told of hidden states'):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import models_test
 import numpy as np
 import pytest
+import tiers
 
 from cascades import (
   checkpoints,
@@ -61,6 +62,7 @@ def test_every_checkpoint_of_gemma_is_known_here():
   assert set(models.gemma_checkpoints()) == names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', _PUBLISHED)
 def test_a_model_has_the_parameters_that_were_published(name):
   model, shapes = checkpoints.describe(f'{name}-it')
@@ -104,7 +106,9 @@ def test_names_of_no_text_model_are_refused(name):
 
 # --- Through the loop
 
-every_family = pytest.mark.parametrize('kind', models_test.FAMILIES)
+every_family = pytest.mark.parametrize(
+  'kind', tiers.first(dict.fromkeys(['gemma4-26b-a4b', *models_test.FAMILIES]))
+)
 _NEW = 14
 
 
@@ -134,7 +138,7 @@ def _said(model):
 
 
 @every_family
-@pytest.mark.parametrize(('gamma', 'drafts'), [(4, 1), (1, 2)])
+@pytest.mark.parametrize(('gamma', 'drafts'), tiers.first([(4, 1), (1, 2)]))
 def test_strict_decoding_says_what_the_verifier_says(kind, gamma, drafts):
   # Rows of several lengths, which go on beyond the sliding window; drafts are
   # kept and rejected.

@@ -11,6 +11,7 @@ _ROOT = pathlib.Path(__file__).parent.parent
 
 # For each module, which modules of cascades it may import.
 _MAY_IMPORT = {
+  'arguments': set(),
   'methods': {'methods', 'sampling'},
   'sampling': set(),
   'stats': set(),
@@ -34,8 +35,9 @@ _MAY_IMPORT = {
   },
   'chain': {'decoding', 'drafters', 'methods', 'verification'},
   'heads': {'checkpoints', 'drafters'},
-  'pairing': {'checkpoints', 'drafters', 'heads', 'tokenizers'},
+  'pairing': {'arguments', 'checkpoints', 'drafters', 'heads', 'tokenizers'},
   'checking': {
+    'arguments',
     'batching',
     'checkpoints',
     'pairing',
@@ -64,6 +66,7 @@ _MAY_IMPORT = {
   },
   'costs': {'checkpoints', 'decoding', 'drafters', 'metrics', 'sampling'},
   'sampler': {
+    'arguments',
     'batching',
     'checkpoints',
     'decoding',
@@ -78,6 +81,7 @@ _MAY_IMPORT = {
     'verification',
   },
   'scoring': {
+    'arguments',
     'batching',
     'decoding',
     'drafters',

@@ -13,8 +13,11 @@ import sys
 import tempfile
 import time
 
+import pytest
+
 from cascades import records
 
+pytestmark = pytest.mark.slow
 _ROOT = pathlib.Path(__file__).parents[1]
 # One curve of the quickstart on few examples, in several points.
 _SMALL = [

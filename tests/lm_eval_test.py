@@ -212,6 +212,7 @@ def test_what_a_task_may_not_ask_for_is_refused_by_name():
     lm.loglikelihood(_requests('loglikelihood', ('a', ' b')), True)
 
 
+@pytest.mark.slow
 def test_tasks_run_through_the_command_line(tmp_path):
   arguments = 'verifier=tiny-verifier,drafter=tiny-drafter,lenience=0.3,gamma=4'
   done = subprocess.run(

@@ -79,6 +79,7 @@ def total(pair, **changes) -> int:
 # --- The arithmetic ---
 
 
+@pytest.mark.slow
 def test_weights_and_caches_are_what_arrays_take():
   loaded = [checkpoints.load_model(name) for name in PAIR]
   need = memory.need(*loaded, batch_size=4, cache_length=96, gamma=2)
@@ -123,6 +124,7 @@ def test_weights_and_caches_are_divided_among_devices(nine_b):
   assert one.logits == model.logits == data.logits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['gemma4-26b-a4b-it', 'gemma3n-e4b-it'])
 def test_experts_and_tables_are_divided_too(name):
   described = checkpoints.describe(name)

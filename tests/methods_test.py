@@ -93,6 +93,80 @@ def test_limits_are_exactly_the_verifier_and_the_drafter(name, x64):
       np.testing.assert_array_equal(a[at][d.q > 0], 1)
 
 
+def _odd_rows():
+  """What the loop may show a method: processed alike, apart, or one-hot."""
+  logits = 3 * np.random.default_rng(0).standard_normal((2, 32, 9))
+  chosen = np.arange(9) == logits[0].argmax(-1)[:, None]
+  chosen = np.where(chosen, 0, -np.inf)
+  forbidden = np.isin(np.arange(9), [1, 4])
+  plain, greedy = {}, dict(temperature=0.0)
+  for small, large, q, p in (
+    (*logits, plain, dict(top_k=2)),
+    (*logits, dict(top_k=2), dict(top_k=2)),
+    (*logits, dict(top_p=0.5), dict(top_p=0.5)),
+    (*logits, dict(temperature=0.02), dict(temperature=0.02)),
+    (*logits, dict(forbidden=forbidden), dict(forbidden=forbidden)),
+    (*logits, greedy, greedy),
+    (*logits, greedy, plain),
+    (*logits, plain, greedy),
+    (*logits, dict(temperature=1e-9), plain),
+    (*(40 * logits), plain, plain),
+    (chosen, logits[1], plain, plain),
+    (chosen, logits[1], greedy, greedy),
+    (chosen, logits[1], dict(forbidden=forbidden), dict(forbidden=forbidden)),
+    (chosen, chosen, dict(forbidden=forbidden), dict(forbidden=forbidden)),
+  ):
+    yield testing.table_distributions(
+      jnp.asarray(large, jnp.float32),
+      jnp.asarray(small, jnp.float32),
+      sampling.Processing(**q),
+      of_verifier=sampling.Processing(**p),
+    )
+  for kind in testing.KINDS:
+    d = testing.rows(kind, 32)
+    yield jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), d)
+
+
+@functools.cache
+def _all_odd_rows():
+  parts = list(_odd_rows())
+  return jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
+
+
+@pytest.mark.parametrize('name', _ALL)
+def test_every_lenience_gives_distributions(name):
+  method, d = methods.METHODS[name], _all_odd_rows()
+  sizes = [0.0, 1e-30, 1e-3, 0.3, 1.0, 2.0, 50.0, 1e30, 3e38, np.inf]
+  leniences = [s * x for x in sizes for s in (1, -1)]
+
+  def one(d, lenience):
+    return tuple(
+      getattr(method, field)(d, lenience)
+      for field in ('acceptance', 'residual', 'law')
+    )
+
+  over = jax.jit(jax.vmap(jax.vmap(one, (0, None)), (None, 0)))
+  a, residual, law = jax.device_get(over(d, jnp.asarray(leniences)))
+  q = np.asarray(d.q)
+  assert ((a >= 0) & (a <= 1)).all()
+  for rows in (residual, law):
+    assert (rows >= 0).all()
+    np.testing.assert_allclose(rows.sum(-1), 1, atol=1e-5)
+  emitted = q * a + (q - q * a).sum(-1, keepdims=True) * residual
+  np.testing.assert_allclose(emitted, law, atol=3e-6)
+  # What neither model can draw is not in the law.
+  neither = (q == 0) & (np.asarray(d.p) == 0)
+  assert (law[:, neither] == 0).all()
+
+
+def test_what_the_target_excludes_is_never_kept():
+  # Not even where the drafter could not have drawn it.
+  one = jnp.array([0.0, 0.5, 0.5, 0.0])
+  two = jnp.array([0.0, 0.0, 1.0, 0.0])
+  assert methods.ratio(two, one).tolist() == [0, 0, 1, 0]
+  assert methods.ratio(one, two).tolist() == [0, 1, 0.5, 0]
+
+
 def test_zero_is_not_off_for_token_v3():
   # The commonest wrong default: at 0 the law is not the verifier's.
   rng = np.random.default_rng(0)
@@ -323,6 +397,7 @@ def test_registering_makes_a_method_known():
     del methods.METHODS['test_blend']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', _ALL)
 def test_temporaries_stay_small_at_gemmas_vocabulary(name):
   # 16 sequences, 5 positions, 262,144 tokens: 84 MB an array. Only compiled.

@@ -222,6 +222,7 @@ _loop = decoding_test.test_forbidden_tokens_are_never_emitted
 _greedy = test_a_greedy_run_is_what_a_loop_without_caches_writes
 _formula = theory_test.test_rules_are_their_formulas
 _rows = decoding_test.test_rows_do_not_depend_on_their_batch
+_spread = test_the_gate_is_what_the_scheme_says
 _alone = batching_test.test_answers_are_what_they_are_alone
 _answers = comparisons_test.make(comparisons_test.SPECS)
 
@@ -469,6 +470,7 @@ _MUTANTS = (
     'mask = jax.lax.dynamic_update_slice(mask, branches.sees, (0, position))',
     'mask = slots <= positions[:, None]',
     several_test.test_a_tree_of_drafts_is_read_as_each_draft_alone,
+    ('match', 9),
   ),
   Mutant(
     'another_draft_kept',
@@ -477,6 +479,7 @@ _MUTANTS = (
     'at, at + kept)',
     'at, at + places[0])',
     several_test.test_a_tree_of_drafts_is_read_as_each_draft_alone,
+    ('match', 9),
   ),
   Mutant(
     'a_draft_ends_by_its_next_token',
@@ -844,7 +847,21 @@ def _said(caught: pytest.ExceptionInfo) -> str:
   return text if len(text) <= 60 else text[:57] + '...'
 
 
-@pytest.mark.parametrize('mutant', _MUTANTS, ids=lambda m: m.name)
+# Of the faults whose test runs a compiled loop, those that the first tier has:
+# each compiles the loop once more, and its test when it is whole.
+_LOOPS = 'batching', 'decoding', 'several'
+_FIRST = 'after_the_limit', 'finished_rows_count', 'key_of_the_place'
+
+
+def _marks(mutant):
+  file = mutant.victim.__module__.removesuffix('_test')
+  slow = file in _LOOPS or mutant.victim in (_greedy, _spread)
+  return [pytest.mark.slow] if slow and mutant.name not in _FIRST else []
+
+
+@pytest.mark.parametrize(
+  'mutant', [pytest.param(m, id=m.name, marks=_marks(m)) for m in _MUTANTS]
+)
 def test_a_fault_turns_a_test_red(mutant, table):
   assert _passes(mutant.victim, mutant.arguments)
   _forget()

@@ -7,6 +7,7 @@ import nbclient
 import nbformat
 import pytest
 
+pytestmark = pytest.mark.slow
 _FOLDER = pathlib.Path(__file__).parent.parent / 'notebooks'
 _NOTEBOOKS = sorted(_FOLDER.glob('*.ipynb'))
 # What a reader should come to see.

@@ -852,6 +852,7 @@ def test_an_empty_workdir_takes_one_sentence(tmp_path):
   assert done.stderr.count('\n') == 1
 
 
+@pytest.mark.slow
 def test_what_the_benchmark_makes_up_is_as_of_a_sweep(tmp_path):
   config = cli.load_config_module(
     ROOT / 'configs/benchmark_reports.py'

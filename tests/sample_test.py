@@ -41,6 +41,7 @@ def test_it_prints_the_answer_coloured_and_the_counts():
   assert 'token_v3, lenience 0.3, gamma 4, temperature 0' in done.stdout
 
 
+@pytest.mark.slow
 def test_options_are_flags_and_are_named():
   done = _run(
     '--prompt=The number 4302 in words:',
@@ -111,6 +112,7 @@ def test_marks_stand_in_for_colours():
   assert '\x1b[1;31mc' in sample.paint(pieces, sources, True)
 
 
+@pytest.mark.slow
 def test_what_was_compiled_is_kept_for_the_next_process(tmp_path, monkeypatch):
   # The tests' own folder would be taken instead.
   monkeypatch.delenv('JAX_COMPILATION_CACHE_DIR')

@@ -29,6 +29,32 @@ def test_zero_temperature_is_one_hot_at_the_first_largest():
   np.testing.assert_array_equal(_probs(tied, temperature=0.0), [0, 1, 0])
 
 
+@pytest.mark.parametrize('size', [1, 30, 1e4])
+def test_small_temperatures_are_greedy_and_never_nan(size):
+  logits = size * jax.random.normal(jax.random.key(0), (64, 9))
+  over = jax.vmap(sampling.probabilities, (0, None))
+  greedy = over(logits, sampling.Processing(temperature=0.0))
+  for power in range(0, 46):
+    got = over(logits, sampling.Processing(temperature=10.0**-power))
+    np.testing.assert_allclose(got.sum(-1), 1, atol=1e-5)
+    if 10.0**-power < sampling.GREEDY_BELOW:
+      np.testing.assert_array_equal(got, greedy)
+
+
+def test_what_is_forbidden_leaves_a_distribution():
+  # Of a token that was chosen, all but one logit are -inf.
+  chosen = jnp.where(jnp.arange(5) == 2, 0.0, -jnp.inf)
+  forbidden = jnp.array([True, False, True, False, False])
+  how = sampling.Processing(forbidden=forbidden)
+  assert not sampling.says(chosen, how)
+  assert sampling.says(chosen, sampling.Processing())
+  assert sampling.says(jnp.stack([_LOGITS, chosen]), how).tolist() == [1, 0]
+  for temperature in (0.0, 1.0):
+    got = _probs(chosen, temperature=temperature, forbidden=forbidden)
+    assert got.sum() == pytest.approx(1)
+    np.testing.assert_array_equal(got[np.asarray(forbidden)], 0)
+
+
 def test_top_k_keeps_k_and_renormalises():
   full = np.asarray(jax.nn.softmax(_LOGITS))
   got = _probs(top_k=2)

@@ -345,10 +345,12 @@ def main(job: str, *args: str) -> None:
 # --- Tests ---
 
 
+@pytest.mark.slow
 def test_answers_are_those_of_one_device_on_every_mesh():
   finish(start(8, 'meshes'))
 
 
+@pytest.mark.slow
 def test_two_processes_share_one_mesh_and_both_get_every_row():
   with socket.socket() as free:
     free.bind(('localhost', 0))

@@ -17,6 +17,7 @@ import ml_collections
 import numpy as np
 import pandas as pd
 import pytest
+import tiers
 
 from cascades import (
   checkpoints,
@@ -195,7 +196,7 @@ def _files(workdir, pattern):
   return sorted((workdir / 'records').glob(pattern))
 
 
-@pytest.mark.parametrize('alone', ['first', 'last', 'never'])
+@pytest.mark.parametrize('alone', tiers.first(['last', 'first', 'never']))
 def test_nothing_is_decoded_twice(measured, alone):
   plain = [Curve('verifier_only', ()), Curve('drafter_only', ())]
   answers = [
@@ -258,6 +259,7 @@ def test_records_are_whole_and_their_counts_add_up(workdir):
   assert set(asked) == {r.id for r in found}
 
 
+@pytest.mark.slow
 def test_any_drafter_can_be_swept(tmp_path, capsys):
   curves = [
     Curve('verifier_only', ()),
@@ -340,6 +342,7 @@ def test_what_is_shown_was_looked_at(workdir, monkeypatch):
   assert again == shown
 
 
+@pytest.mark.slow
 def test_damaged_views_are_made_again_and_no_page_needs_them(measured):
   # What is shown is of the first curve, not of the first name.
   curves = [Curve('token_v2', (0.5,), 4), Curve('chow', (0.1,), 4)]
@@ -384,6 +387,7 @@ def _answers(workdir):
   }
 
 
+@pytest.mark.slow
 def test_a_sweep_goes_on_after_a_full_disk_and_ends_the_same(workdir, tmp_path):
   other = tmp_path / 'resumed'
   real = os.fsync
@@ -434,7 +438,7 @@ def _damage_traces(path, traces):
 
 
 @pytest.mark.parametrize(
-  'damage', [_damage_end, _drop_line, _drop_traces, _damage_traces]
+  'damage', tiers.first([_damage_end, _drop_line, _drop_traces, _damage_traces])
 )
 def test_a_point_that_is_not_whole_is_made_again(measured, capsys, damage):
   curves = [_CURVES[0], Curve('sequence_mean', (-1.0, 1.0))]
@@ -449,6 +453,7 @@ def test_a_point_that_is_not_whole_is_made_again(measured, capsys, damage):
     assert 'it is made again.' in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_points_are_shards_of_the_examples(workdir, measured):
   config, curves = _config(shard_size=2), [_CURVES[0], _CURVES[3]]
   sweep.run(config, curves, measured)
@@ -462,6 +467,7 @@ def test_points_are_shards_of_the_examples(workdir, measured):
   assert frame.n.tolist() == [5] * 4
 
 
+@pytest.mark.slow
 def test_more_examples_leave_the_first_shards_alone(measured):
   curves = [_CURVES[0]]
   sweep.run(_config(shard_size=2, num_examples=4), curves, measured)
@@ -473,6 +479,7 @@ def test_more_examples_leave_the_first_shards_alone(measured):
   assert before.items() <= after.items()
 
 
+@pytest.mark.slow
 def test_points_of_other_code_are_put_aside(measured, capsys, monkeypatch):
   sweep.run(_config(), _CURVES[:1], measured)
   (old,) = _files(measured, '*')
@@ -696,6 +703,7 @@ def test_a_config_says_which_examples_of_a_set():
   assert plan.load_examples(_config(), TASKS['numerals'])[1] == {}
 
 
+@pytest.mark.slow
 def test_a_task_without_a_metric_has_no_quality(measured):
   config = _config(tasks=('spec_bench',))
   config.task = ml_collections.ConfigDict(
@@ -711,6 +719,7 @@ def test_a_task_without_a_metric_has_no_quality(measured):
   assert (measured / 'report/index.html').exists()
 
 
+@pytest.mark.slow
 def test_batches_do_not_change_answers(workdir, measured):
   sweep.run(_config(batch_size=5), _CURVES[3:4], measured)
   whole, parts = _answers(measured), _answers(workdir)
@@ -770,6 +779,7 @@ def test_plain_settings_survive_json():
   assert np.isinf(float(value[0]))
 
 
+@pytest.mark.slow
 def test_a_batch_that_does_not_fit_is_said(tmp_path, capsys, monkeypatch):
   decode = decoding.decode
 
@@ -800,6 +810,7 @@ def test_a_pair_that_does_not_fit_is_refused_before_it_is_loaded(
     sweep.run(_config(), _CURVES[:1], tmp_path / 'w')
 
 
+@pytest.mark.slow
 def test_a_config_may_say_a_dtype(tmp_path, monkeypatch):
   # It reaches what is counted, and what is loaded.
   asked = []

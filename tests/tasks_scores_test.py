@@ -50,6 +50,10 @@ def test_numbers_in_a_text(text, numbers):
     ('She pays 1200 for 2', 0, 0),
     ('#### none, or 1200', 1, 1),
     ('1200 it is\n####', 1, 0),
+    # What stands on the line after the mark is not marked.
+    ('He has 7.\n####\n1200', 1, 0),
+    ('####\n7\nor 1200', 1, 0),
+    ('#### \n1200 and 7', 0, 0),
     ('twelve hundred', 0, 0),
     ('', 0, 0),
   ],

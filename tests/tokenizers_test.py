@@ -89,6 +89,25 @@ def test_a_cut_character_is_marked_and_nothing_is_lost(tokenizer):
   assert len(tokenizer.pieces(cut)) == len(cut)
 
 
+@pytest.mark.parametrize(
+  'text',
+  ['', 'a b', 'a\u2581b c', '\u2581\u2581', ' \u2581\U0001f642 7', 'a\0b'],
+)
+def test_pieces_of_a_text_join_to_it(tokenizer, text):
+  ids = tokenizer.encode(text, add_bos=True)
+  pieces = tokenizer.spelled(ids, text)
+  assert ''.join(pieces) == text
+  assert len(pieces) == len(ids)
+  # The ids alone cannot tell.
+  assert tokenizer.decode(ids) == text.replace('\u2581', ' ')
+
+
+def test_what_is_no_character_is_refused(tokenizer):
+  for half in ('\ud800', 'a\udfffb'):
+    with pytest.raises(ValueError, match='is half of a surrogate pair'):
+      tokenizer.encode(half)
+
+
 def test_ids_of_any_integer_type(tokenizer):
   ids = tokenizer.encode('7 pears')
   assert tokenizer.decode(np.array(ids, np.int32)) == '7 pears'

@@ -16,6 +16,7 @@ from experiments import launchers, plan, sweep, trackers
 pytest.importorskip('tensorboard', reason="pip install 'cascades[track]'")
 wandb = pytest.importorskip('wandb', reason="pip install 'cascades[track]'")
 
+pytestmark = pytest.mark.slow
 _CURVES = [
   plan.Curve('verifier_only', ()),
   plan.Curve('opt', (-math.inf, 0.0, math.inf), 2),

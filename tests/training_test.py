@@ -41,6 +41,7 @@ def tokenizer(start):
   return start.tokenizer
 
 
+@pytest.mark.slow
 def test_a_batch_is_packed_answers_weighted_and_reproducible(config, tokenizer):
   batch = training.make_batch(config, tokenizer, 4, step=7)
   again = training.make_batch(config, tokenizer, 4, step=7)
@@ -101,6 +102,7 @@ def _params(folder):
   return jax.tree.leaves(checkpoints.load_folder(folder).params)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_and_ends_the_same(config, start, tmp_path):
   whole = training.train_model(config, 'tiny_drafter', start, tmp_path)
   want = _params(whole)
@@ -131,6 +133,7 @@ def _specialist(**changes):
   return config
 
 
+@pytest.mark.slow
 def test_a_model_goes_on_from_another(tmp_path):
   config = _specialist(learning_rate=1e-3)
   start = training.begin(config, 'tiny_specialist')
@@ -179,6 +182,7 @@ def test_a_model_is_new_or_goes_on_from_another():
     training.begin(config, 'tiny_specialist')
 
 
+@pytest.mark.slow
 def test_the_bundled_specialist_knows_what_it_was_trained_on():
   for name, least, most in (
     ('tiny-specialist', 0.9, 1.0),

@@ -14,6 +14,7 @@ from cascades.drafters.drafter import (
   Drafter,
   Equipped,
   Seen,
+  permitted,
   whole,
 )
 from cascades.drafters.model import ROWS, ModelDrafter, NoDrafter, SelfDrafter
@@ -41,6 +42,7 @@ __all__ = [
   'Seen',
   'SelfDrafter',
   'Tree',
+  'permitted',
   'read',
   'read_hidden',
   'side_by_side',

@@ -78,12 +78,29 @@ def whole(
   )
 
 
+def permitted(draft: Draft, how: sampling.Processing) -> Draft:
+  """Drafts that end where forbidden tokens leave their drafter nothing to say.
+
+  That is where a token was chosen that is forbidden: it is not proposed, and
+  the verifier writes there. Where tokens are drawn nothing changes.
+  """
+  if how.forbidden is None:
+    return draft
+  says = sampling.says(draft.logits, how).T
+  index = jnp.arange(says.shape[1])
+  count = jnp.where(says | (index >= draft.count[:, None]), index[-1], index)
+  count = jnp.minimum(count.min(-1), draft.count)
+  at_end = jnp.take_along_axis(says, count[:, None], 1)[:, 0]
+  return draft._replace(count=count, known=draft.known & at_end)
+
+
 class Drafter(Protocol):
   """Proposes tokens for one sequence. Hashable: it is a static argument.
 
   Attributes:
     needs_hidden: Whether it looks at the verifier's hidden state.
-    independent: Whether several drafts are independent draws.
+    independent: Whether its drafts are independent draws, each token from the
+      probabilities of its row. What is not can only be matched.
     most: Drafts that it can propose at a time; None for any number.
     slack: Slots that it may write beyond those of its drafts.
   """

@@ -29,7 +29,6 @@ class NgramDrafter(Plain):
   vocab_size: int
   longest: int = 3
   shortest: int = 1
-  independent = False
   most = 1
 
   def propose(self, params, state, seen, key, how, *, gamma, drafts):

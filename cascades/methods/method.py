@@ -22,6 +22,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -103,6 +104,9 @@ def normalised(weights: Probs, otherwise: Probs) -> Probs:
   Rounding can take a rejection whose probability is 0: there the residual is
   0 / 0, and must be neither nan nor token 0.
   """
+  # Made once: where they are what rounding left, made again for their sum they
+  # would be others.
+  weights = jax.lax.optimization_barrier(weights)
   mass = weights.sum(-1, keepdims=True)
   # Below this the quotient would be of denormal numbers.
   has_mass = mass > 1e-30
@@ -110,9 +114,9 @@ def normalised(weights: Probs, otherwise: Probs) -> Probs:
 
 
 def ratio(target: Probs, q: Probs) -> Probs:
-  """min(1, target / q); 1 where both are 0, for such tokens are not drawn."""
+  """min(1, target / q); 0 where the target is, whatever was proposed there."""
   safe = jnp.maximum(q, _TINY)
-  return jnp.where(target >= q, 1.0, target / safe)
+  return jnp.where((target >= q) & (target > 0), 1.0, target / safe)
 
 
 def mixture(r: Array, q: Probs, p: Probs) -> Probs:

@@ -52,10 +52,10 @@ def get_method(method: str | Method) -> Method:
   """
   if isinstance(method, Method):
     return method
-  name = ALIASES.get(method, method)
+  name = ALIASES.get(method, method) if isinstance(method, str) else None
   if name in METHODS:
     return METHODS[name]
-  near = difflib.get_close_matches(str(name), [*METHODS, *ALIASES], 1, 0.0)
+  near = difflib.get_close_matches(str(method), [*METHODS, *ALIASES], 1, 0.0)
   raise ValueError(
     f'method: {method!r} is not known; did you mean {near[0]!r}? There are'
     f' {", ".join(METHODS)}.'

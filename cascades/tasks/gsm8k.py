@@ -45,7 +45,7 @@ def numbers(text: str) -> list[Decimal]:
 def marked_number(text: str) -> Decimal | None:
   """The number that follows the first `####` on its line, or None."""
   _, mark, rest = text.partition(MARK)
-  found = numbers(rest.strip().partition('\n')[0])
+  found = numbers(rest.partition('\n')[0])
   return found[0] if mark and found else None
 
 

@@ -45,7 +45,7 @@ class Scheme:
       ('bonus', BONUSES),
     ):
       value = getattr(self, name)
-      if value not in values:
+      if not isinstance(value, str) or value not in values:
         raise ValueError(
           f'{name}: {value!r} is not known; there are {", ".join(values)}.'
         )

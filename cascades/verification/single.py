@@ -126,9 +126,7 @@ def block(ask: Question, key: jax.Array) -> Verdict:
     d, x = ask.row(i, 0), ask.tokens[0, i]
     pi = method.law(d, lenience)
     mass = jnp.maximum(0, w * pi - d.q).sum()
-    # A draft has q(x) > 0, unless it stands past a row's end.
-    after = w * pi[x] / jnp.where(d.q[x] > 0, d.q[x], 1)
-    after = jnp.where(w * pi[x] >= d.q[x], 1.0, after)
+    after = methods.ratio(w * pi[x], d.q[x])
     deferred = of_token(method.rule, d, lenience, x)
     return after.astype(w.dtype), (w, mass, deferred)
 

@@ -1,0 +1,84 @@
+"""What an argument may be; where it may not, a ValueError of one sentence."""
+
+import math
+import numbers
+import reprlib
+
+import numpy as np
+
+
+def shown(value) -> str:
+  """A value in a few words, whatever it is."""
+  try:
+    return ' '.join(reprlib.repr(value).split())
+  # Integers of thousands of digits have no text; what a user made may fail.
+  except Exception:
+    return f'a {type(value).__name__}'
+
+
+def number(name: str, value, low: float, high: float) -> float:
+  """A number from low to high, which nan never is."""
+  try:
+    found = float(value)
+  except (TypeError, ValueError, OverflowError):
+    found = math.nan
+  if not low <= found <= high:
+    raise ValueError(
+      f'{name}: {shown(value)} will not do; give a number from {low:g} to'
+      f' {high:g}.'
+    )
+  return found
+
+
+def whole(name: str, value, low: int, high: float = math.inf) -> int:
+  """A whole number from low to high."""
+  real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+  # What is left of nan and of infinity is nan, which is not 0.
+  if not real or value % 1 != 0:
+    raise ValueError(f'{name}: {shown(value)} is not a whole number.')
+  if value < low:
+    raise ValueError(f'{name}: {shown(value)} will not do; give {low} or more.')
+  if value > high:
+    raise ValueError(
+      f'{name}: {shown(value)} will not do; give {high} or less.'
+    )
+  return int(value)
+
+
+def listed(name: str, values, kind: str) -> list:
+  """A list, of anything that can be gone through and is no text.
+
+  Args:
+    name: Of the argument.
+    values: What it is.
+    kind: What the list is to hold, in words.
+  """
+  try:
+    if isinstance(values, str | bytes):
+      raise TypeError
+    return list(values)
+  except TypeError:
+    raise ValueError(
+      f'{name}: {shown(values)} will not do; give a list of {kind}.'
+    ) from None
+
+
+def texts(name: str, values) -> tuple[str, ...]:
+  """A list of texts, none of which is empty."""
+  found = tuple(listed(name, values, 'texts'))
+  if not all(isinstance(text, str) and text for text in found):
+    raise ValueError(f'{name}: give a list of texts, none of which is empty.')
+  return found
+
+
+def a(name: str, value, kind, advice: str):
+  """A value of a kind, as `isinstance` has it; `advice` says what to give."""
+  if not isinstance(value, kind):
+    raise ValueError(f'{name}: {shown(value)} will not do; give {advice}.')
+  return value
+
+
+def flags(**given) -> None:
+  """Values that are True or False, by the names of their arguments."""
+  for name, value in given.items():
+    a(name, value, bool | np.bool_, 'True or False')

@@ -1,0 +1,269 @@
+"""Odd arguments: an answer, or a ValueError of one sentence, nothing else."""
+
+import decimal
+import fractions
+import functools
+import math
+import re
+
+import hypothesis
+import jax
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+import cascades
+from cascades import arguments, checkpoints, scoring, testing
+
+_V = 768
+_MODEL = testing.TableModel(_V)
+_SIZE = 96
+
+
+@functools.cache
+def _pair():
+  """Tables that speak the bundled tokenizer's tokens: they compile at once."""
+  tokenizer = cascades.load_model('tiny-drafter').tokenizer
+  return tuple(
+    checkpoints.Checkpoint(
+      _MODEL, _MODEL.init_params(jax.random.key(i)), tokenizer
+    )
+    for i in range(2)
+  )
+
+
+@functools.cache
+def _sampler():
+  return cascades.Sampler(*_pair(), cache_length=_SIZE, batch_size=2)
+
+
+class _Odd:
+  """Of no kind that anything expects."""
+
+  def __repr__(self):
+    raise RuntimeError('nobody is to say what this is')
+
+
+_NUMBERS = st.one_of(
+  st.sampled_from(
+    [
+      *(0, 1, -1, 2, 3, 5.5, 0.5, -0.0, 1e-9, 1e-37, 1e-320, 1e300),
+      *(math.nan, math.inf, -math.inf, True, False, None),
+      *(2**31 - 1, 2**31, 2**32, 2**63, 2**64, -(2**63), 10**400, 10**5000),
+      *(np.int64(3), np.float32(0.3), np.bool_(True), np.uint8(7)),
+      *(np.array(2), np.array([1, 2]), np.array([]), np.array(['a'])),
+      *(fractions.Fraction(1, 3), fractions.Fraction(4), decimal.Decimal(2)),
+      *(1j, '1', '', 'nan', b'2', '\ud800', (), [], {}, {1: 2}, set(), [[]]),
+      *((1,), [1, 2], (2, 1), (True, 1), range(3), len, _Odd(), object(), int),
+    ]
+  ),
+  st.integers(-10, 900),
+  st.integers(),
+  st.floats(),
+)
+_TEXTS = st.text(max_size=12) | st.sampled_from(
+  ['', ' ', 'four two', '\n', '\u2581', 'a\u2581b', '\ud800', 'x\udfff', '\0']
+)
+_LISTS = st.one_of(
+  st.lists(_NUMBERS, max_size=3),
+  st.lists(_TEXTS, max_size=3),
+  st.lists(st.integers(0, _V - 1), max_size=4).map(np.array),
+  st.lists(st.integers(0, _V - 1), max_size=4),
+)
+_ANYTHING = _NUMBERS | _TEXTS | _LISTS
+
+
+def _mixed(usual):
+  """Now and then anything, else what is usual."""
+  return st.one_of(st.sampled_from(usual), _ANYTHING)
+
+
+_OPTIONS = dict(
+  verifier=_mixed([None]),
+  drafter=_mixed([None, 'ngram', 'self:x', 'nowhere']),
+  tokenizer=_mixed([None]),
+  method=_mixed([*cascades.METHODS, 'token_v33']),
+  lenience=_NUMBERS,
+  gamma=_mixed([0, 1, 4]),
+  temperature=_NUMBERS,
+  top_k=_NUMBERS,
+  top_p=_NUMBERS,
+  cache_length=_NUMBERS,
+  batch_size=_NUMBERS,
+  verification=_mixed(['token', 'block', 'match', 'sequential', 'k_seq']),
+  gate=_mixed(['raw', 'processed']),
+  bonus=_mixed(['target', 'verifier']),
+  drafts=_mixed([1, 3]),
+  tree_size=_mixed([None, 4]),
+  stop_below=_mixed([None, 0.5]),
+  beam=_mixed([False, True]),
+  mesh=_mixed([(1, 1), (2, 1), (0, 1)]),
+)
+_REQUEST = dict(
+  max_new_tokens=_mixed([1, 3, 8]),
+  seed=_NUMBERS,
+  echo=_mixed([False, True]),
+  return_logits=_mixed([False, True]),
+  return_state=_mixed([False, True]),
+  last_state=_mixed([None]),
+  forbidden_tokens=_mixed([None, ['\n'], [0, 1, 2]]),
+  stop_tokens=_mixed([None, ['.', 5]]),
+  stop_strings=_mixed([(), ['a', 'the']]),
+  chat=_mixed([False, True]),
+)
+
+
+def _some(options):
+  """A few of them."""
+  names = st.lists(st.sampled_from(list(options)), max_size=3, unique=True)
+  return names.flatmap(
+    lambda names: st.fixed_dictionaries({n: options[n] for n in names})
+  )
+
+
+def _answer_or_sentence(run):
+  """What it gives; None where it refuses, in one sentence that names what."""
+  try:
+    made = run()
+  except ValueError as error:
+    kind, said = type(error), str(error)
+  else:
+    return made
+  # Not one of the many kinds of ValueError that others raise.
+  assert kind is ValueError, said
+  assert re.match(r'[a-z_]+( \d+)?: .*\.$', said), said
+  assert '\n' not in said
+  assert len(said) < 700
+  return None
+
+
+def _many(count):
+  return hypothesis.settings(
+    max_examples=count,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(hypothesis.HealthCheck),
+  )
+
+
+@_many(500)
+@hypothesis.given(_some(_OPTIONS))
+def test_odd_options_of_a_sampler(options):
+  given = dict(zip(('verifier', 'drafter'), _pair(), strict=True))
+  if options.get('verifier', 0) is None:
+    del options['verifier']
+  made = _answer_or_sentence(lambda: cascades.Sampler(**given | options))
+  assert made is None or made.gamma >= 0
+
+
+@_many(350)
+@hypothesis.given(_mixed(['four two', ['four', 'two']]), _some(_REQUEST))
+def test_odd_requests(prompts, request):
+  answers = _answer_or_sentence(lambda: _sampler().sample(prompts, **request))
+  for answer in answers if isinstance(answers, list) else [answers]:
+    if answer is not None:
+      assert answer.text == ''.join(answer.pieces)
+      assert np.isfinite(answer.logprobs).all()
+
+
+@_many(60)
+@hypothesis.given(_mixed([['four']]), _mixed([[0.5], [-1.0, math.inf]]))
+def test_odd_curves(prompts, leniences):
+  run = functools.partial(_sampler().sample_curve, max_new_tokens=2)
+  curve = _answer_or_sentence(lambda: run(prompts, leniences))
+  assert curve is None or len(curve) == len(list(leniences))
+
+
+@_many(150)
+@hypothesis.given(
+  st.lists(st.tuples(_LISTS, _LISTS) | _ANYTHING, max_size=2) | _ANYTHING,
+  st.sampled_from([scoring.score, scoring.look]),
+)
+def test_odd_requests_of_a_score(requests, say):
+  said = _answer_or_sentence(lambda: say(_sampler(), requests))
+  assert said is None or len(said) == len(requests)
+
+
+@_many(50)
+@hypothesis.given(_ANYTHING, _mixed(['four', ['four', 'two']]), _NUMBERS)
+def test_odd_agreements(pair, prompts, new):
+  # Names are looked for, and there are none of these.
+  _answer_or_sentence(lambda: cascades.agreement(pair, prompts, new))
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'said'),
+  [
+    (dict(seed=2**64), 'seed: 18446744073709551616 will not do; give 1844'),
+    (dict(seed=10**5000), 'seed: .* will not do'),
+    (dict(stop_tokens=[5.5]), 'stop_tokens: there is no token 5.5; ids go'),
+    (dict(forbidden_tokens=[True]), 'forbidden_tokens: there is no token True'),
+    (dict(forbidden_tokens='ab'), "forbidden_tokens: 'ab' will not do; give"),
+    (dict(stop_strings=[5]), 'stop_strings: give a list of texts'),
+    (dict(stop_strings=None), 'stop_strings: None will not do; give a list'),
+    (dict(last_state=5), 'last_state: 5 will not do'),
+    (dict(echo='yes'), "echo: 'yes' will not do; give True or False"),
+  ],
+)
+def test_what_ended_in_foreign_errors_is_named(arguments, said):
+  with pytest.raises(ValueError, match=said):
+    _sampler().sample('four', **arguments)
+
+
+def test_half_a_surrogate_pair_is_named():
+  with pytest.raises(ValueError, match=r"text: '\\ud800' at 1 is half of a"):
+    _sampler().sample('a\ud800b')
+  with pytest.raises(ValueError, match='half of a surrogate pair'):
+    _sampler().sample('a', stop_tokens=['\udfff'])
+
+
+def test_arrays_and_large_numbers_are_as_good_as_any():
+  run = functools.partial(_sampler().sample, 'four', max_new_tokens=8)
+  want = run(stop_tokens=[5, 6], forbidden_tokens=[7])
+  assert want == run(
+    stop_tokens=np.array([5, 6]), forbidden_tokens=np.array([7])
+  )
+  large = cascades.Sampler(*_pair(), cache_length=_SIZE, top_k=2**31)
+  every = cascades.Sampler(*_pair(), cache_length=_SIZE, top_k=_V)
+  assert large.sample('four').tokens == every.sample('four').tokens
+  requests = [([3], [4, 5])]
+  assert scoring.score(large, requests) == scoring.score(every, requests)
+
+
+def test_seeds_are_not_taken_modulo_anything():
+  seeds = 0, 1, 2**32, 2**32 + 1, 2**63, 2**64 - 1
+  run = functools.partial(_sampler().sample, 'four', max_new_tokens=24)
+  assert len({tuple(run(seed=seed).tokens) for seed in seeds}) == len(seeds)
+
+
+@pytest.mark.parametrize('temperature', [1e-7, 1e-9, 1e-37, 1e-45, 1e-320])
+def test_what_is_next_to_greedy_is_greedy(temperature):
+  make = functools.partial(
+    cascades.Sampler, *_pair(), method='speed', lenience=0.0, cache_length=_SIZE
+  )
+  near, greedy = make(temperature=temperature), make(temperature=0)
+  assert near.sample('four').tokens == greedy.sample('four').tokens
+  with pytest.raises(ValueError, match='temperature: at 0 the target is one'):
+    scoring.score(near, [([3], [4])])
+
+
+def test_prompts_of_one_checksum_do_not_change_each_other():
+  # CRC-32 of their ids is the same.
+  prompts = ['hpiftsdlqw', 'wkpeserbfj']
+  sampler = cascades.Sampler(*_pair(), temperature=1.5, cache_length=_SIZE)
+  run = functools.partial(sampler.sample, max_new_tokens=12, seed=1)
+  alone = [run(prompt).tokens for prompt in prompts]
+  assert [a.tokens for a in run(prompts)] == alone
+  assert [a.tokens for a in run(prompts[::-1])] == alone[::-1]
+  # And each of them, given again, is answered anew.
+  twice = [a.tokens for a in run(prompts * 2)]
+  assert twice[:2] == alone
+  assert twice[2:] != alone
+
+
+def test_shown_says_anything_in_a_few_words():
+  for value in (_Odd(), 10**5000, 'x' * 10**6, {1: [2] * 1000}, '\n\n'):
+    said = arguments.shown(value)
+    assert len(said) < 120
+    assert '\n' not in said
