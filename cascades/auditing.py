@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cascades import (
+  compilation,
   drafters,
   methods,
   records,
@@ -154,6 +155,7 @@ def audit(
   Raises:
     ValueError: No such method, no leniences, or one that is not a number.
   """
+  compilation.keep()
   method = methods.get_method(method)
   shown = tuple(shown_leniences(method) if shown is None else shown)
   if not shown:

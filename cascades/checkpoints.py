@@ -26,7 +26,14 @@ import numpy as np
 from etils import epath
 from jaxtyping import PyTree
 
-from cascades import huggingface, models, sharding, tokenizers, turns
+from cascades import (
+  compilation,
+  huggingface,
+  models,
+  sharding,
+  tokenizers,
+  turns,
+)
 
 ASSETS = pathlib.Path(__file__).parent / 'assets'
 BUNDLED = ('tiny-drafter', 'tiny-specialist', 'tiny-verifier')
@@ -82,6 +89,7 @@ def load_model(
     ValueError: There is no such model, or its folder is damaged; one sentence
       says what to do.
   """
+  compilation.keep()
   return _load(name, dtype, mesh, jax.default_backend() == 'cpu')
 
 

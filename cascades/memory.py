@@ -55,7 +55,12 @@ class Need:
   @property
   def total(self) -> int:
     """All of them."""
-    return self.params + self.caches + self.logits + self.other
+    return self.params + self.beside_params
+
+  @property
+  def beside_params(self) -> int:
+    """What is not there yet where the weights are."""
+    return self.caches + self.logits + self.other
 
 
 def available() -> int | None:

@@ -11,12 +11,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, Int, PyTree
 
 from cascades import (
   arguments,
   batching,
   checkpoints,
+  compilation,
   decoding,
   drafters,
   memory,
@@ -257,6 +258,7 @@ class Sampler:
     if stop_below is not None:
       stop_below = arguments.number('stop_below', stop_below, 0, 1)
     arguments.flags(beam=beam)
+    compilation.keep()
     arguments.a(
       'verifier',
       verifier,
@@ -275,6 +277,8 @@ class Sampler:
         ' (4, 2).'
       )
     self.usage = batching.Usage()
+    # What batches need of the memory, by their size.
+    self._needs: dict[tuple, memory.Need] = {}
     self.method: methods.Method = options['method']
     self.scheme: Scheme = options['scheme']
     self.lenience: float = options['lenience']
@@ -681,15 +685,23 @@ class Sampler:
   def _check_memory(self, rows: int, length: int, new: int) -> None:
     # What drafts and is no model of its own has no weights worth counting.
     model = isinstance(self.drafter, checkpoints.Checkpoint)
-    memory.check(
-      self.verifier,
-      self.drafter if model else None,
+    models = self.verifier, self.drafter if model else None
+    size = dict(
       batch_size=batching.width(rows, self.batch_size),
-      cache_length=length + new + self._slack,
       gamma=self._tree_tokens,
-      allocated=True,
       mesh=(1, 1) if self._mesh is None else self._mesh.devices.shape,
     )
+    tokens = length + new + self._slack
+    slots = batching.bucket(tokens)
+    # To count it takes longer than to decode a short answer.
+    key = slots, *size.values()
+    if key not in self._needs:
+      self._needs[key] = memory.need(*models, cache_length=slots, **size)
+    free = memory.available()
+    if free is not None and self._needs[key].beside_params > free:
+      memory.check(
+        *models, cache_length=tokens, allocated=True, limit=free, **size
+      )
 
   def encode(self, prompt: str, chat: bool = False) -> list[int]:
     """The ids of a prompt, from the beginning of a sequence on."""
@@ -888,10 +900,21 @@ def _keys(seed: int, prompts: list[list[int]]) -> jax.Array:
     digest = zlib.crc32(np.array(prompt, '<i4').tobytes())
     numbers.append((digest, seen[prompt]))
     seen[prompt] += 1
-  numbers = np.array(numbers, np.uint32)
   seed = arguments.whole('seed', seed, 0, 2**64 - 1)
-  root = jax.random.key(np.uint32(seed % 2**32))
-  if seed >= 2**32:
-    root = jax.random.fold_in(root, np.uint32(seed // 2**32))
-  fold = jax.vmap(jax.random.fold_in, (None, 0))
-  return jax.vmap(jax.random.fold_in)(fold(root, numbers[:, 0]), numbers[:, 1])
+  halves = np.array([seed % 2**32, seed // 2**32], np.uint32)
+  # Of few shapes, so that prompts of any number compile nothing.
+  padded = np.zeros((batching.bucket(len(numbers), 8), 2), np.uint32)
+  padded[: len(numbers)] = numbers
+  return _fold(halves, padded)[: len(numbers)]
+
+
+@jax.jit
+def _fold(seed: Int[Array, '2'], numbers: Int[Array, 'N 2']) -> jax.Array:
+  """Keys of a seed's halves and of two numbers each."""
+  root = jax.random.key(seed[0])
+  root = jnp.where(seed[1] > 0, jax.random.fold_in(root, seed[1]), root)
+
+  def one(pair):
+    return jax.random.fold_in(jax.random.fold_in(root, pair[0]), pair[1])
+
+  return jax.vmap(one)(numbers)

@@ -14,6 +14,8 @@ from typing import Any
 import tqdm
 from absl import app, flags, logging
 
+from cascades import compilation
+
 _DEBUG = flags.DEFINE_bool(
   'debug', False, 'Show the traceback of a user mistake.'
 )
@@ -113,23 +115,6 @@ def _quietly(
     sys.exit(130)
 
 
-def cache_folder() -> pathlib.Path:
-  """Where compiled programs are kept."""
-  home = os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'
-  return pathlib.Path(home) / 'cascades' / 'compiled'
-
-
-def _keep_compiled() -> None:
-  """Has JAX keep what takes it long to compile; before it is imported."""
-  settings = {
-    'JAX_COMPILATION_CACHE_DIR': str(cache_folder()),
-    'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0.5',
-  }
-  for name, value in settings.items():
-    # Whoever has set them knows better.
-    os.environ.setdefault(name, value)
-
-
 def _join_hosts(said: str) -> None:
   """Joins the processes of all hosts, as the flag says."""
   from cascades import sharding
@@ -163,7 +148,9 @@ def run(
     if len(argv) > 1:
       raise app.UsageError(f'{argv[1]!r} is not a flag; see --help.')
     if _CACHE.value:
-      _keep_compiled()
+      compilation.announce()
+    else:
+      os.environ['JAX_ENABLE_COMPILATION_CACHE'] = 'false'
     if _DISTRIBUTED.value:
       _join_hosts(_DISTRIBUTED.value)
     main()

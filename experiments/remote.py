@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import fsspec
 
-from experiments import cli
+from cascades import compilation
 
 _OWNER = '.owner'
 
@@ -46,7 +46,7 @@ class Mirror:
       ) from None
     self.url = url
     name = hashlib.sha256(url.encode()).hexdigest()[:16]
-    self.folder = folder or cli.cache_folder().parent / 'workdirs' / name
+    self.folder = folder or compilation.folder().parent / 'workdirs' / name
     self._copied: dict[pathlib.Path, tuple[int, int]] = {}
 
   def _there(self, path: pathlib.Path) -> str:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import jax.numpy as jnp
+import launching
 import numpy as np
 import pytest
 import tiers
@@ -190,7 +191,7 @@ def test_the_launcher_fails_with_the_row(tmp_path):
   ],
 )
 def test_mistakes_are_named(flags, message, tmp_path):
-  done = _run(*flags, f'--workdir={tmp_path}')
+  done = launching.run('experiments.audit', *flags, f'--workdir={tmp_path}')
   assert done.returncode == 2
   assert message in done.stderr
   assert len(done.stderr.strip().splitlines()) == 1

@@ -12,6 +12,7 @@ _ROOT = pathlib.Path(__file__).parent.parent
 # For each module, which modules of cascades it may import.
 _MAY_IMPORT = {
   'arguments': set(),
+  'compilation': set(),
   'methods': {'methods', 'sampling'},
   'sampling': set(),
   'stats': set(),
@@ -47,6 +48,7 @@ _MAY_IMPORT = {
   'sharding': set(),
   'memory': {'batching', 'sharding'},
   'auditing': {
+    'compilation',
     'drafters',
     'methods',
     'records',
@@ -58,6 +60,7 @@ _MAY_IMPORT = {
   'turns': {'tokenizers'},
   'huggingface': {'models', 'tokenizers'},
   'checkpoints': {
+    'compilation',
     'huggingface',
     'models',
     'sharding',
@@ -69,6 +72,7 @@ _MAY_IMPORT = {
     'arguments',
     'batching',
     'checkpoints',
+    'compilation',
     'decoding',
     'drafters',
     'memory',

@@ -18,6 +18,7 @@ from lm_eval.api.registry import get_model  # noqa: E402
 from cascades import sampler, scoring  # noqa: E402
 from cascades.lm_eval import CascadesLM, Generation  # noqa: E402
 
+pytestmark = pytest.mark.slow
 _ROOT = pathlib.Path(__file__).parent.parent
 _DATA = 'tests/data/lm_eval'
 _PROMPTS = [f'The number {n} in words:' for n in (4302, 77, 918, 60, 365)]
@@ -212,7 +213,6 @@ def test_what_a_task_may_not_ask_for_is_refused_by_name():
     lm.loglikelihood(_requests('loglikelihood', ('a', ' b')), True)
 
 
-@pytest.mark.slow
 def test_tasks_run_through_the_command_line(tmp_path):
   arguments = 'verifier=tiny-verifier,drafter=tiny-drafter,lenience=0.3,gamma=4'
   done = subprocess.run(

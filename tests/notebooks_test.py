@@ -2,11 +2,12 @@
 
 import pathlib
 
-import jupytext
-import nbclient
-import nbformat
 import pytest
 
+_ASK = "pip install 'cascades[test-all]'"
+jupytext = pytest.importorskip('jupytext', reason=_ASK)
+nbclient = pytest.importorskip('nbclient', reason=_ASK)
+nbformat = pytest.importorskip('nbformat', reason=_ASK)
 pytestmark = pytest.mark.slow
 _FOLDER = pathlib.Path(__file__).parent.parent / 'notebooks'
 _NOTEBOOKS = sorted(_FOLDER.glob('*.ipynb'))

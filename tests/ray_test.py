@@ -14,6 +14,7 @@ from experiments.suites import launchers as suite
 
 ray = pytest.importorskip('ray', reason="pip install 'cascades[ray]'")
 
+pytestmark = pytest.mark.slow
 _CURVES = [
   plan.Curve('verifier_only', ()),
   plan.Curve('drafter_only', ()),
@@ -61,7 +62,6 @@ def _busy() -> list[int]:
   return found
 
 
-@pytest.mark.slow
 def test_a_lost_worker_changes_nothing(cluster, local, tmp_path):
   there, killed = tmp_path / 'ray', []
 
@@ -115,7 +115,6 @@ def test_other_launchers_are_refused_by_name(tmp_path):
     sweep.run(_config(), _CURVES, tmp_path / 'w', launcher='slurm')
 
 
-@pytest.mark.slow
 def test_what_ray_costs_is_measured_on_the_same_answers(cluster):
   config = _config(
     num_examples=2, repeats=1, method='token_v3', lenience=(-1.0, 1.0), gamma=2

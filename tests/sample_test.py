@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import sys
 
+import launching
 import pytest
 from absl import flags
 
@@ -86,7 +87,7 @@ def test_flags_offer_what_there_is():
   ],
 )
 def test_mistakes_are_one_sentence_and_exit_code_2(arguments, said):
-  done = _run(*arguments)
+  done = launching.run('experiments.sample', *arguments)
   assert done.returncode == 2
   assert done.stderr.startswith('error: ')
   assert said in done.stderr

@@ -4,6 +4,8 @@ import dataclasses
 import functools
 import itertools
 import math
+import subprocess
+import sys
 import types
 
 import jax
@@ -13,7 +15,14 @@ import pytest
 import tiers
 
 import cascades
-from cascades import batching, checkpoints, decoding, testing, tokenizers
+from cascades import (
+  batching,
+  checkpoints,
+  decoding,
+  memory,
+  testing,
+  tokenizers,
+)
 from cascades.tasks import TASKS
 
 
@@ -524,3 +533,61 @@ def test_usage_is_that_of_the_last_call(pair, prompts):
   assert usage.decode_s > 0
   sampler.sample(prompts[0], max_new_tokens=10)
   assert sampler.usage.rows < usage.rows
+
+
+_IN_PYTHON = """
+import sys, jax
+from jax import monitoring
+found = []
+monitoring.register_event_listener(lambda event, **_: found.append(event))
+jax.jit(lambda x: x + 1)(1)  # JAX has compiled something before.
+import cascades
+from cascades import checkpoints, testing, tokenizers
+tokenizer = tokenizers.Tokenizer.from_file(sys.argv[1])
+model = testing.TableModel(tokenizer.vocab_size)
+table = checkpoints.Checkpoint(
+  model, model.init_params(jax.random.key(0)), tokenizer
+)
+answer = cascades.Sampler(table, table).sample('x', max_new_tokens=4)
+hits = found.count('/jax/compilation_cache/cache_hits')
+print(answer.tokens, hits > 0)
+"""
+
+
+def test_what_was_compiled_is_kept_in_python_too(tmp_path, monkeypatch):
+  for name in (
+    'COMPILATION_CACHE_DIR',
+    'PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS',
+  ):
+    monkeypatch.delenv(f'JAX_{name}')
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+  tokenizer = checkpoints.ASSETS / 'tiny-verifier' / 'tokenizer.model'
+  command = [sys.executable, '-c', _IN_PYTHON, str(tokenizer)]
+  said = [
+    subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    for _ in range(2)
+  ]
+  first, again = (line.rsplit(' ', 1) for line in said)
+  assert first[0] == again[0]
+  assert (first[1].strip(), again[1].strip()) == ('False', 'True')
+  assert list((tmp_path / 'cascades/compiled').glob('jit_decode*'))
+
+
+def test_memory_is_counted_once_for_batches_of_a_size(pair, monkeypatch):
+  counted = []
+  need = memory.need
+  monkeypatch.setattr(
+    memory,
+    'need',
+    lambda *args, **size: counted.append(size) or need(*args, **size),
+  )
+  sampler = cascades.Sampler(*pair)
+  for seed in range(3):
+    sampler.sample('x', max_new_tokens=4, seed=seed)
+  assert len(counted) == 1
+  # What is free is asked each time.
+  monkeypatch.setattr(memory, 'available', lambda: 10)
+  with pytest.raises(
+    ValueError, match='memory: batch_size 1 with cache_length'
+  ):
+    sampler.sample('x', max_new_tokens=4)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 
 import jax
+import launching
 import ml_collections
 import numpy as np
 import pandas as pd
@@ -758,14 +759,12 @@ def test_an_interrupted_write_leaves_nothing(tmp_path):
   ],
 )
 def test_mistakes_are_one_sentence_and_exit_code_2(arguments, said, tmp_path):
-  command = [sys.executable, '-m', 'experiments.sweep']
+  command = []
   if not any(a.startswith('--config=') for a in arguments):
     command.append('--config=configs/quickstart.py')
   if not any(a.startswith('--workdir=') for a in arguments):
     command.append(f'--workdir={tmp_path / "w"}')
-  done = subprocess.run(
-    command + arguments, capture_output=True, text=True, cwd=_ROOT
-  )
+  done = launching.run('experiments.sweep', *command, *arguments)
   assert done.returncode == 2
   assert said in done.stderr
   assert done.stderr.startswith('error: ')

@@ -1,0 +1,94 @@
+"""Launchers as a user runs them, without importing the libraries anew.
+
+One process imports what they import, and forks for each command: it is run as
+`python -m` runs it, in a process of its own, with its exit code and its output.
+For what computes nothing: threads do not survive a fork.
+"""
+
+import atexit
+import functools
+import json
+import os
+import pathlib
+import runpy
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+_ROOT = pathlib.Path(__file__).parent.parent
+
+
+@functools.cache
+def _server() -> subprocess.Popen:
+  server = subprocess.Popen(
+    [sys.executable, __file__],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    text=True,
+    cwd=_ROOT,
+  )
+  atexit.register(server.kill)
+  return server
+
+
+def run(module: str, *arguments: str) -> subprocess.CompletedProcess:
+  """What `python -m module arguments` does, in the root of the project."""
+  server = _server()
+  with tempfile.TemporaryDirectory() as folder:
+    out, err = (pathlib.Path(folder) / name for name in ('out', 'err'))
+    told = dict(module=module, arguments=arguments, out=str(out), err=str(err))
+    server.stdin.write(json.dumps(told) + '\n')
+    server.stdin.flush()
+    code = int(server.stdout.readline())
+    return subprocess.CompletedProcess(
+      [module, *arguments], code, out.read_text(), err.read_text()
+    )
+
+
+def _child(told: dict[str, Any]) -> None:
+  """Runs a command; never returns."""
+  for fd, path in ((1, told['out']), (2, told['err'])):
+    os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY), fd)
+  sys.argv = [told['module'], *told['arguments']]
+  code = 0
+  try:
+    runpy.run_module(told['module'], run_name='__main__', alter_sys=True)
+  except SystemExit as e:
+    code = e.code if isinstance(e.code, int) else int(e.code is not None)
+  except BaseException:
+    import traceback
+
+    traceback.print_exc()
+    code = 1
+  sys.stdout.flush()
+  sys.stderr.flush()
+  os._exit(code)
+
+
+def _serve() -> None:
+  """Forks for each line."""
+  sys.path[0] = str(_ROOT)
+  # No computation: threads would not survive the fork.
+  import warnings
+
+  import jax  # noqa: F401
+  import ml_collections  # noqa: F401
+  import pandas  # noqa: F401
+
+  from cascades import models
+
+  models.import_gemma()
+  # Threads of those libraries have nothing to do for who makes a mistake.
+  warnings.simplefilter('ignore', DeprecationWarning)
+  for line in sys.stdin:
+    told = json.loads(line)
+    pid = os.fork()
+    if not pid:
+      _child(told)
+    _, status = os.waitpid(pid, 0)
+    print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+if __name__ == '__main__':
+  _serve()
