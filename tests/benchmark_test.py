@@ -13,8 +13,6 @@ from experiments import cli, suites
 from experiments.suites import decoding
 from experiments.suites import drafters as drafters_suite
 
-pytestmark = pytest.mark.usefixtures('quickly')
-
 
 def _shape(width):
   return dict(

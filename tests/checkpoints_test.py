@@ -903,6 +903,7 @@ def test_a_published_config_is_the_architecture_that_gemma_has(size):
     assert a == b, field.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('size', HUB)
 def test_every_leaf_of_a_published_size_has_its_tensors(size):
   # All layers have the same leaves; seven hold one of every kind.

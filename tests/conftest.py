@@ -1,6 +1,7 @@
 """What every test file needs."""
 
 import atexit
+import contextlib
 import os
 import shutil
 import tempfile
@@ -22,6 +23,42 @@ import jax
 import pytest
 
 
+# Most decoding loops that the first tier may compile, all processes together:
+# they are what takes its time.
+_MOST_LOOPS = 60
+_LOOPS = []
+
+
+def _count_loop(event: str, _: float, **said) -> None:
+  if event.endswith('backend_compile_duration'):
+    _LOOPS.extend(['loop'] * (said.get('fun_name') == 'jit(decode)'))
+
+
+jax.monitoring.register_event_duration_secs_listener(_count_loop)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node) -> None:
+  """Takes over what a process of several has counted."""
+  _LOOPS.extend(['loop'] * getattr(node, 'workeroutput', {}).get('loops', 0))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session) -> None:
+  """Tells the first process, which fails where there are too many."""
+  if hasattr(session.config, 'workeroutput'):
+    session.config.workeroutput['loops'] = len(_LOOPS)
+  elif 'not slow' in session.config.option.markexpr:
+    if len(_LOOPS) > _MOST_LOOPS and not session.exitstatus:
+      session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+  """Says how many there were."""
+  said = f'{len(_LOOPS)} decoding loops were compiled'
+  terminalreporter.write_line(f'{said}; the first tier may have {_MOST_LOOPS}.')
+
+
 @pytest.fixture(autouse=True, scope='module')
 def forget():
   """Drops what a file has compiled.
@@ -33,15 +70,13 @@ def forget():
   jax.clear_caches()
 
 
-@pytest.fixture
-def quickly():
-  """Compiles in two thirds of the time what then runs for a moment.
-
-  A test that samples at length, or one of how much memory a program takes, has
-  more of XLA's optimisations.
-  """
+@contextlib.contextmanager
+def optimised():
+  """Compiles well what is compiled within: for what samples at length."""
   option = 'jax_disable_most_optimizations'
   before = jax.config.read(option)
-  jax.config.update(option, True)
-  yield
-  jax.config.update(option, before)
+  jax.config.update(option, False)
+  try:
+    yield
+  finally:
+    jax.config.update(option, before)

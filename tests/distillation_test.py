@@ -12,8 +12,6 @@ from cascades import distillation, heads, load_model
 from cascades.drafters import recurrent
 from configs import train_recurrent
 
-pytestmark = pytest.mark.usefixtures('quickly')
-
 
 def _config(**changes):
   config = train_recurrent.get_config()

@@ -21,8 +21,6 @@ from cascades import (
   verification,
 )
 
-pytestmark = pytest.mark.usefixtures('quickly')
-
 # --- As published
 
 # Billions of parameters, and which tables are among them: all, none, or that

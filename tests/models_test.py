@@ -16,8 +16,6 @@ import tiers
 
 from cascades import models
 
-pytestmark = pytest.mark.usefixtures('quickly')
-
 WINDOW, LENGTH, SLOTS, VOCAB = 5, 24, 32, 50
 KINDS = {
   'gemma2-gqa': dict(
@@ -215,6 +213,7 @@ def test_without_a_cache(kind):
   np.testing.assert_allclose(logits, own, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @every_kind
 def test_the_window_and_the_past_matter(kind):
   # A model blind to either would pass the comparisons here for nothing.

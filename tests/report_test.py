@@ -732,6 +732,7 @@ def test_the_same_points_of_two_runs_are_told_apart(tmp_path):
   assert sorted(table.run) == ['one', 'one', 'two', 'two']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('field', 'changes'),
   [
@@ -792,6 +793,7 @@ def test_what_cannot_be_allowed_or_is_named_twice_is_said(tmp_path):
     report_of([workdirs[0], workdirs[0]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'lines',
   [

@@ -214,21 +214,27 @@ def test_logits_are_those_of_the_emitted_tokens(pair, prompts):
   assert sampler.sample(prompts[0], max_new_tokens=40).logits is None
 
 
-def test_forbidden_and_stop_tokens(real, prompts):
-  sampler = cascades.Sampler(*real, temperature=0)
-  free = sampler.sample(prompts[0], max_new_tokens=64)
-  newline = real[0].tokenizer.encode('\n')[0]
-  assert newline in free.tokens
-  banned = sampler.sample(
-    prompts[0], max_new_tokens=64, forbidden_tokens=['\n']
-  )
-  assert newline not in banned.tokens
-  stopped = sampler.sample(prompts[0], max_new_tokens=64, stop_tokens=['\n'])
-  end = free.tokens.index(newline)
-  assert stopped.tokens == free.tokens[: end + 1]
-  assert '\n' not in stopped.text
+def test_forbidden_and_stop_tokens(pair, prompts):
+  tokenizer = pair[0].tokenizer
+  sampler = cascades.Sampler(*pair, temperature=0)
+  free = sampler.sample(prompts[0], max_new_tokens=24)
+  # An id, and a text of one token.
+  token = next(t for t in free.tokens if len(tokenizer.decode([t])) > 1)
+  piece = tokenizer.decode([token])
+  assert tokenizer.encode(piece) == [token]
+  for which in (token, piece):
+    banned = sampler.sample(
+      prompts[0], max_new_tokens=24, forbidden_tokens=[which]
+    )
+    assert token not in banned.tokens
+    stopped = sampler.sample(prompts[0], max_new_tokens=24, stop_tokens=[which])
+    end = free.tokens.index(token)
+    assert stopped.tokens == free.tokens[: end + 1]
+    assert stopped.ended
+    assert stopped.text == tokenizer.decode(free.tokens[:end])
 
 
+@pytest.mark.slow
 def test_texts_end_an_answer(real, prompts):
   sampler = cascades.Sampler(*real, temperature=0)
   free = sampler.sample(prompts, max_new_tokens=64)

@@ -136,6 +136,15 @@ def test_verify_emits_what_the_enumeration_says(kind, drafts):
 
 @pytest.mark.parametrize('kind', verification.SEVERAL)
 def test_the_loop_emits_the_declared_law(kind):
+  scheme = verification.Scheme(kind)
+  decoding_test.check_laws(
+    scheme, 2, drafts=3, rows=36_000, hows=decoding_test.FEW
+  )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', verification.SEVERAL)
+def test_the_loop_emits_the_declared_law_however_it_is_processed(kind):
   decoding_test.check_laws(verification.Scheme(kind), 2, drafts=3)
 
 

@@ -219,6 +219,7 @@ def test_nothing_is_decoded_twice(measured, alone):
   assert made.read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_the_two_models_alone_draw_independently(measured):
   # Else one model's answers would be unlucky where the other's are.
   config = _config(verifier='tiny-drafter', temperature=2.0)
@@ -554,6 +555,7 @@ def test_two_runs_at_once_are_refused(measured):
     pass
 
 
+@pytest.mark.slow
 def test_examples_that_cannot_be_answered_are_failures(measured, monkeypatch):
   task = TASKS['numerals']
   examples = list(task.load(num_examples=3))
