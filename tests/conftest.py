@@ -1,17 +1,17 @@
 """What every test file needs."""
 
-import atexit
 import contextlib
 import os
-import shutil
-import tempfile
 
-# One folder for all processes of a run, and those that they start: what one has
-# compiled, the next one loads.
+from cascades import compilation
+
+# One folder for all processes of a run, those that they start, and the next
+# run: what one has compiled, the other loads. The oldest goes when it is full.
 if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
-  _FOLDER = tempfile.mkdtemp(prefix='cascades-tests-')
-  atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
-  os.environ['JAX_COMPILATION_CACHE_DIR'] = _FOLDER
+  os.environ['JAX_COMPILATION_CACHE_DIR'] = str(
+    compilation.folder().with_name('compiled-by-tests')
+  )
+  os.environ['JAX_COMPILATION_CACHE_MAX_SIZE'] = str(2**30)
   os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0.3'
 
 # What is compiled for a test runs for a moment: to compile it well takes twice
@@ -21,7 +21,6 @@ os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
 
 import jax
 import pytest
-
 
 # Most decoding loops that the first tier may compile, all processes together:
 # they are what takes its time.
@@ -48,9 +47,10 @@ def pytest_sessionfinish(session) -> None:
   """Tells the first process, which fails where there are too many."""
   if hasattr(session.config, 'workeroutput'):
     session.config.workeroutput['loops'] = len(_LOOPS)
-  elif 'not slow' in session.config.option.markexpr:
-    if len(_LOOPS) > _MOST_LOOPS and not session.exitstatus:
-      session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    return
+  first_tier = 'not slow' in session.config.option.markexpr
+  if first_tier and len(_LOOPS) > _MOST_LOOPS and not session.exitstatus:
+    session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter) -> None:

@@ -255,6 +255,19 @@ def _plainly(pairs):
   return testing.Table.of(pairs, d)
 
 
+@pytest.mark.parametrize('method', tiers.first(['speed', 'opt', 'token_v2']))
+def test_forbidden_tokens_are_never_emitted(method):
+  how = processing(temperature=1.3, forbidden=_ONE)
+  state = _generate(method, (0.3,), 2, 20_000, how=how)
+  d = seen_of_model(verification.STANDARD, how)
+  table = testing.Table.of([(methods.METHODS[method], 0.3)], d)
+  law = _law(table, verification.STANDARD, 2)[0]
+  first = len(_PROMPT)
+  tokens = state.tokens[:, 0, first : first + _NEW]
+  assert np.abs(testing.z_scores(tokens, law)).max() < 5
+  assert (tokens != 1).all()
+
+
 def test_plain_decoding_is_the_verifier():
   state = _generate('token_v3', (0.9,), 0, 20_000)
   pairs = [(methods.METHODS['verifier_only'], 0.0)]

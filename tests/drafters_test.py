@@ -130,10 +130,10 @@ _CHAIN_OF_NGRAMS = chain.chain(_MODEL, _NEAR, _NGRAM, *_INNER, gamma=2)
   tiers.first(
     [
       (_NGRAM, 1, 'token'),
-      (_NGRAM, 1, 'block'),
-      (_CHAIN_OF_NGRAMS, 1, 'token'),
       (_RECURRENT, 3, 'multi_round'),
       (_BEAM, 3, 'match'),
+      (_NGRAM, 1, 'block'),
+      (_CHAIN_OF_NGRAMS, 1, 'token'),
       *((_NGRAM, 1, kind) for kind in verification.SEVERAL),
       (_RECURRENT, 1, 'token'),
       (_RECURRENT, 1, 'block'),
@@ -141,7 +141,7 @@ _CHAIN_OF_NGRAMS = chain.chain(_MODEL, _NEAR, _NGRAM, *_INNER, gamma=2)
       (_RECURRENT, 3, 'match'),
       (_BEAM, 1, 'match'),
     ],
-    5,
+    3,
   ),
 )
 def test_strict_is_the_verifier_whatever_is_drafted(equipped, drafts, kind):
@@ -215,7 +215,9 @@ def test_the_first_token_of_a_cascade_with_ngrams_follows_its_law(kind):
       assert np.abs(testing.z_scores(tokens[each == i], law)).max() < 5
 
 
-@pytest.mark.parametrize(('drafts', 'kind'), [(1, 'token'), (3, 'multi_round')])
+@pytest.mark.parametrize(
+  ('drafts', 'kind'), tiers.first([(1, 'token'), (3, 'multi_round')])
+)
 def test_the_first_token_of_a_cascade_with_a_head_follows_its_law(drafts, kind):
   # Within a block q is declared; here for the first token after a prompt.
   method, lenience = methods.METHODS['token_v3'], 0.5
@@ -243,7 +245,9 @@ def test_the_first_token_of_a_cascade_with_a_head_follows_its_law(drafts, kind):
 
 @pytest.mark.parametrize(
   ('equipped', 'drafts'),
-  [(_ADAPTIVE, 1), (_NGRAM, 1), (_CHAIN, 1), (_RECURRENT, 2), (_BEAM, 4)],
+  tiers.first(
+    [(_NGRAM, 1), (_CHAIN, 1), (_ADAPTIVE, 1), (_RECURRENT, 2), (_BEAM, 4)], 2
+  ),
 )
 def test_greedy_and_strict_is_the_verifier_alone(equipped, drafts):
   prompts = [(1,), (2, 4), (3, 3, 3), (0, 1, 2, 3, 4), (1, 2, 1, 2, 1)]
@@ -369,7 +373,12 @@ def test_the_beams_are_the_likeliest_drafts():
 # --- Real transformers: trees, and a verifier's own first layers
 
 
-@models_test.every_kind
+@pytest.mark.parametrize(
+  'kind',
+  tiers.first(
+    dict.fromkeys(['gemma3-mqa', *models_test.KINDS, *models_test.FAMILIES])
+  ),
+)
 def test_a_tree_is_read_as_each_of_its_drafts(kind):
   # Beyond the sliding window, with a draft that was rejected before.
   model, params = models_test.make(kind)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 
 from cascades import auditing, methods, sampling, testing
 
@@ -16,6 +17,11 @@ _CASES = json.loads(
 )
 _ALL = list(methods.METHODS)
 _RULES = [n for n in _ALL if methods.METHODS[n].rule is not None]
+
+
+_in_both = pytest.mark.parametrize(
+  'x64', tiers.first([True, False]), ids=['64', '32']
+)
 
 
 def _over_rows(fn, d, lenience):
@@ -57,7 +63,8 @@ def _evaluate(name: str, x64: bool):
   return method, leniences, {kind: (ds[kind], *done[kind]) for kind in ds}
 
 
-@pytest.mark.parametrize('x64', [True, False], ids=['64', '32'])
+# What float32 makes of it is seen in the first tier at every lenience.
+@_in_both
 @pytest.mark.parametrize('name', _ALL)
 def test_law_is_what_acceptance_and_residual_emit(name, x64):
   _, leniences, found = _evaluate(name, x64)
@@ -75,7 +82,7 @@ def test_law_is_what_acceptance_and_residual_emit(name, x64):
     np.testing.assert_allclose(emitted, law, atol=1e-9 if x64 else exact)
 
 
-@pytest.mark.parametrize('x64', [True, False], ids=['64', '32'])
+@_in_both
 @pytest.mark.parametrize('name', _ALL)
 def test_limits_are_exactly_the_verifier_and_the_drafter(name, x64):
   method, leniences, found = _evaluate(name, x64)
@@ -314,7 +321,9 @@ def _reference_inputs(case):
 
 
 @pytest.mark.parametrize(
-  ('x64', 'tolerance'), [(True, 1e-9), (False, 1e-5)], ids=['64', '32']
+  ('x64', 'tolerance'),
+  tiers.first([(True, 1e-9), (False, 1e-5)]),
+  ids=['64', '32'],
 )
 def test_parity_with_the_notebook(x64, tolerance):
   compared = 0

@@ -67,8 +67,7 @@ def _chain():
       ('tiny-recurrent', {}),
       ('tiny-recurrent', dict(drafts=4, verification='k_seq')),
       (_chain, {}),
-    ],
-    2,
+    ]
   ),
   ids=lambda x: 'chain' if callable(x) else str(x),
 )

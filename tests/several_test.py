@@ -134,7 +134,7 @@ def test_verify_emits_what_the_enumeration_says(kind, drafts):
     assert off < 5 * np.sqrt(max(want.get(block, 0), 1e-4) / n) / 3
 
 
-@pytest.mark.parametrize('kind', verification.SEVERAL)
+@pytest.mark.parametrize('kind', tiers.first(verification.SEVERAL, 2))
 def test_the_loop_emits_the_declared_law(kind):
   scheme = verification.Scheme(kind)
   decoding_test.check_laws(
@@ -148,7 +148,8 @@ def test_the_loop_emits_the_declared_law_however_it_is_processed(kind):
   decoding_test.check_laws(verification.Scheme(kind), 2, drafts=3)
 
 
-@pytest.mark.parametrize('kind', tiers.first(verification.SEVERAL))
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', verification.SEVERAL)
 def test_the_loop_emits_the_declared_law_of_trees_that_are_cut(kind):
   scheme = verification.Scheme(kind)
   decoding_test.check_laws(

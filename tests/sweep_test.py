@@ -197,6 +197,7 @@ def _files(workdir, pattern):
   return sorted((workdir / 'records').glob(pattern))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('alone', tiers.first(['last', 'first', 'never']))
 def test_nothing_is_decoded_twice(measured, alone):
   plain = [Curve('verifier_only', ()), Curve('drafter_only', ())]
@@ -587,6 +588,7 @@ def test_examples_that_cannot_be_answered_are_failures(measured, monkeypatch):
   assert (measured / 'report/index.html').exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_finishes_a_point_and_says_how_to_go_on(measured, capsys):
   # The first is heard in the midst of a point, as its answers come in.
   real = worker.Worker.decode
