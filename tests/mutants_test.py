@@ -308,8 +308,8 @@ _MUTANTS = (
     relaxed.speed_acceptance,
     '1 - lenience',
     '1 + lenience',
-    _limits,
-    ('speed', True),
+    theory_test.test_lenient_decoding_has_a_target,
+    (0.5,),
   ),
   Mutant(
     'both_sides_of_tv',
