@@ -11,12 +11,15 @@ import json
 import os
 import pathlib
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
 from typing import Any
 
 _ROOT = pathlib.Path(__file__).parent.parent
+# Seconds that a command may take.
+_PATIENCE = 120
 
 
 @functools.cache
@@ -50,6 +53,8 @@ def _child(told: dict[str, Any]) -> None:
   """Runs a command; never returns."""
   for fd, path in ((1, told['out']), (2, told['err'])):
     os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY), fd)
+  # A child that hangs is a failure with this signal's exit code.
+  signal.alarm(_PATIENCE)
   sys.argv = [told['module'], *told['arguments']]
   code = 0
   try:
