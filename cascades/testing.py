@@ -288,24 +288,34 @@ def one_of(
 ) -> methods.Method:
   """A method whose lenience i is the i-th method at its own lenience.
 
-  So that one compiled loop serves them all, one after the other: every row
-  must have the same i, and only that method's branch is run.
+  So that one compiled loop serves them all, in one batch.
 
   Args:
     pairs: Methods, each at a lenience.
     with_rules: Whether it has their deferral rules; all must have one.
   """
+  # A method is there once, at however many leniences.
+  every = list(dict.fromkeys(method.name for method, _ in pairs))
+  which = np.array([every.index(method.name) for method, _ in pairs])
+  leniences = np.array([lenience for _, lenience in pairs])
 
   def pick(field):
-    def branch(method, lenience):
-      def run(d):
-        said = getattr(method, field)(d, jnp.asarray(lenience, d.q.dtype))
-        return jnp.broadcast_to(said, d.q.shape)
+    def branch(method):
+      def run(d, lenience):
+        return jnp.broadcast_to(getattr(method, field)(d, lenience), d.q.shape)
 
       return run
 
-    run = _switch([branch(*pair) for pair in pairs])
-    return lambda d, i: run(i.astype(jnp.int32), d)
+    own = {method.name: branch(method) for method, _ in pairs}
+
+    def run(d, i):
+      i = i.astype(jnp.int32)
+      lenience = jnp.asarray(leniences, d.q.dtype)[i]
+      return jax.lax.switch(
+        jnp.asarray(which)[i], [own[name] for name in every], d, lenience
+      )
+
+    return run
 
   return methods.Method(
     name='one_of',
@@ -317,29 +327,6 @@ def one_of(
     rule=pick('rule') if with_rules else None,
     **{name: pick(name) for name in ('acceptance', 'residual', 'law')},
   )
-
-
-def _switch(branches):
-  """`lax.switch` that stays a switch under `vmap`, of one index for all."""
-
-  @jax.custom_batching.custom_vmap
-  def run(i, d):
-    return jax.lax.switch(i, branches, d)
-
-  @run.def_vmap
-  def rule(axis_size, in_batched, i, d):
-    i_batched, d_batched = in_batched
-    d = jax.tree.map(
-      lambda x, b: x if b else jnp.broadcast_to(x, (axis_size, *x.shape)),
-      d,
-      d_batched,
-    )
-    over = [jax.vmap(branch) for branch in branches]
-    if i_batched:
-      return jax.lax.switch(i[0], over, d), True
-    return _switch(over)(i, d), True
-
-  return run
 
 
 def declared_law(
@@ -413,6 +400,7 @@ def decode_curve(
   scheme: verification.Scheme = verification.STANDARD,
   drafts: int = 1,
   tree_size: int | None = None,
+  room: int | None = None,
   return_logits: bool = False,
 ) -> decoding.SamplingState:
   """Every prompt at every lenience through the compiled loop, at once.
@@ -432,6 +420,8 @@ def decode_curve(
     scheme: As for `decoding.decode`.
     drafts: As for `decoding.decode`.
     tree_size: As for `decoding.decode`.
+    room: For how many new tokens there is room, at least `new`, which is that
+      if None; runs that differ in `new` alone are then one program.
     return_logits: Whether the states hold the verifier's logits.
 
   Returns:
@@ -446,14 +436,17 @@ def decode_curve(
   paired = isinstance(leniences, np.ndarray)
   shape = (len(prompts),) if paired else (len(prompts), len(leniences))
   models = dict(verifier=verifier, drafter=drafter)
+  room = new if room is None else room
   rows = decoding.prefill(
     *params,
     padded,
     lengths,
     keys,
     lengths + new,
-    cache_length=padded.shape[1] + new + decoding.slack(drafter, gamma, drafts),
-    logits_length=new + gamma + 1 if return_logits else 0,
+    cache_length=padded.shape[1]
+    + room
+    + decoding.slack(drafter, gamma, drafts),
+    logits_length=room + gamma + 1 if return_logits else 0,
     **models,
   )
   leniences = np.asarray(leniences, np.float32)

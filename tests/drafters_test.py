@@ -75,9 +75,7 @@ def _of_chain(scheme, how):
 @pytest.mark.parametrize('kind', tiers.first(verification.SINGLE))
 def test_a_drafter_that_stops_early_keeps_the_law(kind):
   scheme = verification.Scheme(kind)
-  decoding_test.check_laws(
-    scheme, 3, equipped=_ADAPTIVE, seen=_of_near, hows=decoding_test.FEW
-  )
+  decoding_test.check_laws(scheme, 3, equipped=_ADAPTIVE, seen=_of_near)
 
 
 @pytest.mark.slow
@@ -88,6 +86,7 @@ def test_several_drafts_that_stop_early_keep_the_law():
     drafts=2,
     equipped=_ADAPTIVE,
     seen=_of_near,
+    hows=decoding_test.HOWS,
   )
 
 
@@ -96,12 +95,7 @@ def test_a_chain_keeps_the_law(kind):
   # Greedy, the middle model has one law and the outer pair another gate.
   scheme = verification.Scheme(kind)
   decoding_test.check_laws(
-    scheme,
-    3,
-    equipped=_CHAIN,
-    seen=_of_chain,
-    rows=24_000,
-    hows=decoding_test.FEW,
+    scheme, 3, equipped=_CHAIN, seen=_of_chain, rows=24_000
   )
 
 
@@ -125,14 +119,15 @@ def test_a_threshold_decides_how_much_is_drafted():
 _CHAIN_OF_NGRAMS = chain.chain(_MODEL, _NEAR, _NGRAM, *_INNER, gamma=2)
 
 
+# Rows of the programs that sample below.
+_MANY = 20_480
+
+
 @pytest.mark.parametrize(
   ('equipped', 'drafts', 'kind'),
   tiers.first(
     [
-      (_NGRAM, 1, 'token'),
-      (_RECURRENT, 3, 'multi_round'),
       (_BEAM, 3, 'match'),
-      (_NGRAM, 1, 'block'),
       (_CHAIN_OF_NGRAMS, 1, 'token'),
       *((_NGRAM, 1, kind) for kind in verification.SEVERAL),
       (_RECURRENT, 1, 'token'),
@@ -141,32 +136,72 @@ _CHAIN_OF_NGRAMS = chain.chain(_MODEL, _NEAR, _NGRAM, *_INNER, gamma=2)
       (_RECURRENT, 3, 'match'),
       (_BEAM, 1, 'match'),
     ],
-    3,
   ),
 )
 def test_strict_is_the_verifier_whatever_is_drafted(equipped, drafts, kind):
-  # Their q hangs on where a block began, so that only p is a law of the text.
-  # Three tokens, of which n-grams have something to say, and two forbidden.
-  method, prompt, rows = methods.METHODS['speed'], (1, 2, 3, 1, 2), 20_000
+  run = functools.partial(
+    _run, equipped, 'speed', scheme=verification.Scheme(kind), drafts=drafts
+  )
+  _check_strict(run, 0.0)
+
+
+def _check_strict(run, lenience):
+  """That a run of the strict rule is the verifier, however it is processed.
+
+  Their q hangs on where a block began, so that only p is a law of the text:
+  three tokens, of which n-grams have something to say, and two forbidden.
+  """
+  strict, prompt = methods.METHODS['speed'], (1, 2, 3, 1, 2)
   for name in decoding_test.FEW:
-    how, _ = decoding_test.HOWS[name]
+    how = decoding_test.HOWS[name]
     d = testing.table_distributions(_VERIFIER, _DRAFTER, how)
-    table = testing.Table.of([(method, 0.0)], d)
+    table = testing.Table.of([(strict, 0.0)], d)
     law = testing.declared_law(table, _MODEL, prompt, 3)[0]
     with conftest.optimised():
-      state = _run(
-        equipped,
-        leniences=(0.0,),
-        prompts=[prompt] * rows,
-        scheme=verification.Scheme(kind),
-        drafts=drafts,
+      state = run(
+        leniences=np.full(_MANY, lenience),
+        prompts=[prompt] * _MANY,
         how=how,
+        filled=_MANY,
       )
-    tokens = state.tokens[:, 0, 5:8]
+    tokens = state.tokens[:, 5:8]
     assert not how.forbidden[tokens].any()
     assert np.abs(testing.z_scores(tokens, law)).max() < 5, name
     if name == 'plain':
       assert state.accepted.sum() > 0
+
+
+@functools.cache
+def _of_ngrams(kind):
+  """All methods behind n-grams, as one; of each processing what they say.
+
+  Whatever the n-grams say, each of the tokens or nothing, wherever.
+  """
+  scheme = verification.Scheme(kind)
+  # The first is strict; then every method between and at its limits.
+  pairs = [(methods.METHODS['speed'], 0.0)] * (kind != 'sequential') + [
+    (method, lenience)
+    for method, lenience in decoding_test.pairs_of(scheme)
+    for lenience in (lenience, -np.inf, np.inf)
+  ]
+  seen = {}
+  for name, how in decoding_test.HOWS.items():
+    d = testing.table_distributions(_VERIFIER, _VERIFIER, how, scheme.gate)
+    said = np.eye(_V, dtype=np.float32).repeat(len(_VERIFIER), 0)
+    d = jax.tree.map(lambda x: np.tile(x, (_V, 1)), d)
+    seen[name] = d._replace(q=said, q_gate=said)
+  tables = {name: testing.Table.of(pairs, d) for name, d in seen.items()}
+  method = testing.looked_up(
+    [*tables.values()], [*seen.values()], with_rules=kind == 'sequential'
+  )
+  run = functools.partial(_run, _NGRAM, method, scheme=scheme, filled=_MANY)
+  return pairs, tables, run
+
+
+@pytest.mark.parametrize('kind', tiers.first(['token', 'block']))
+def test_strict_is_the_verifier_though_ngrams_are_drafted(kind):
+  *_, run = _of_ngrams(kind)
+  _check_strict(run, 0)
 
 
 @pytest.mark.parametrize(
@@ -174,53 +209,42 @@ def test_strict_is_the_verifier_whatever_is_drafted(equipped, drafts, kind):
 )
 def test_the_first_token_of_a_cascade_with_ngrams_follows_its_law(kind):
   # What followed `1 2` was 3, and at the mask's word it is nothing at all.
-  prompt, scheme = (1, 2, 3, 1, 2), verification.Scheme(kind)
-  pairs = [
-    (method, lenience)
-    for method, lenience in decoding_test.pairs_of(scheme)
-    for lenience in (lenience, -np.inf, np.inf)
-  ]
-  hows = [decoding_test.HOWS[name] for name in decoding_test.HOWS]
-  q = jnp.where(jnp.arange(_V) == 3, 1.0, 0.0)
-  p = _MODEL.logits(_VERIFIER, prompt)
-  seen, tables = [], []
-  for how, _ in hows:
-    one = methods.Distributions(
-      q,
-      sampling.probabilities(p, how),
-      q,
-      sampling.gate_probabilities(p),
-    )
-    d = jax.tree.map(lambda x: x[None], one)
-    seen.append(d)
-    tables.append(testing.Table.of(pairs, d))
-  rules = kind == 'sequential'
-  method = testing.looked_up(tables, seen, with_rules=rules)
-  rows = 1_000 * len(pairs)
-  each = np.arange(rows) % len(pairs)
-  for (how, _), d, table in zip(hows, seen, tables, strict=True):
-    state = _run(
-      _NGRAM,
-      method,
-      leniences=each,
-      prompts=[prompt] * rows,
-      new=1,
-      scheme=scheme,
-      how=how,
-    )
-    tokens = state.tokens[:, 5:6]
+  prompt, said = (1, 2, 3, 1, 2), 3
+  pairs, tables, run = _of_ngrams(kind)
+  context = _MODEL.context(np.array(prompt), np.arange(len(prompt)))
+  at = said * len(_VERIFIER) + context
+  each = np.arange(_MANY) % len(pairs)
+  for name, table in tables.items():
+    how = decoding_test.HOWS[name]
+    with conftest.optimised():
+      drawn = [
+        run(leniences=each, prompts=[prompt] * _MANY, new=1, how=how, seed=seed)
+        for seed in range(4)
+      ]
+    tokens = np.concatenate([state.tokens[:, 5:6] for state in drawn])
     assert not how.forbidden[tokens].any()
+    of = np.tile(each, len(drawn))
     for i in range(len(pairs)):
-      law = np.asarray(d.p[0]) if how.forbidden[3] else table.law[i, 0]
-      assert np.abs(testing.z_scores(tokens[each == i], law)).max() < 5
+      law = table.p[at] if how.forbidden[said] else table.law[i, at]
+      assert np.abs(testing.z_scores(tokens[of == i], law)).max() < 5
 
 
 @pytest.mark.parametrize(
-  ('drafts', 'kind'), tiers.first([(1, 'token'), (3, 'multi_round')])
+  ('drafts', 'kind'), tiers.first([(3, 'multi_round'), (1, 'token')])
 )
-def test_the_first_token_of_a_cascade_with_a_head_follows_its_law(drafts, kind):
-  # Within a block q is declared; here for the first token after a prompt.
+def test_a_head_keeps_the_law(drafts, kind):
+  # Strict, the verifier's. Else q is declared for the first token of a block,
+  # here of the one after a prompt.
   method, lenience = methods.METHODS['token_v3'], 0.5
+  run = functools.partial(
+    _run,
+    _RECURRENT,
+    testing.one_of([(methods.METHODS['speed'], 0.0), (method, lenience)]),
+    scheme=verification.Scheme(kind),
+    drafts=drafts,
+    filled=_MANY,
+  )
+  _check_strict(run, 0)
   prompt = decoding_test._PROMPT
   hidden = _MODEL.logits(_VERIFIER, prompt[:-1])
   _, logits = recurrent.step(
@@ -230,38 +254,38 @@ def test_the_first_token_of_a_cascade_with_a_head_follows_its_law(drafts, kind):
   q, p = jax.nn.softmax(logits), jax.nn.softmax(p)
   law = method.law(methods.Distributions(q, p, q, p), lenience)
   assert np.abs(law - p).max() > 0.02
-  state = _run(
-    _RECURRENT,
-    'token_v3',
-    leniences=(lenience,),
-    rows=20_000,
-    new=1,
-    scheme=verification.Scheme(kind),
-    drafts=drafts,
-  )
-  tokens = state.tokens[:, 0, len(prompt) : len(prompt) + 1]
+  with conftest.optimised():
+    state = run(leniences=np.full(_MANY, 1), rows=_MANY, new=1)
+  tokens = state.tokens[:, len(prompt) : len(prompt) + 1]
   assert np.abs(testing.z_scores(tokens, np.asarray(law))).max() < 5
 
 
 @pytest.mark.parametrize(
   ('equipped', 'drafts'),
   tiers.first(
-    [(_NGRAM, 1), (_CHAIN, 1), (_ADAPTIVE, 1), (_RECURRENT, 2), (_BEAM, 4)], 2
+    [(_ADAPTIVE, 1), (_NGRAM, 1), (_CHAIN, 1), (_RECURRENT, 2), (_BEAM, 4)]
   ),
 )
 def test_greedy_and_strict_is_the_verifier_alone(equipped, drafts):
-  prompts = [(1,), (2, 4), (3, 3, 3), (0, 1, 2, 3, 4), (1, 2, 1, 2, 1)]
-  run = functools.partial(
-    _run, leniences=(0.0,), temperature=0.0, prompts=prompts, new=14
-  )
   scheme = verification.Scheme('match' if drafts > 1 else 'token')
-  state = run(equipped, drafts=drafts, scheme=scheme)
-  none = drafters.Equipped(drafters.NoDrafter(_V), ())
-  alone = run(none, gamma=0)
-  assert (state.length == alone.length).all()
-  for i, length in enumerate(state.length[:, 0]):
-    got, want = state.tokens[i, 0, :length], alone.tokens[i, 0, :length]
-    np.testing.assert_array_equal(got, want)
+  run = functools.partial(_run, equipped, drafts=drafts, scheme=scheme)
+  _check_greedy(run, 0.0)
+
+
+def test_greedy_and_strict_is_the_verifier_though_ngrams_are_drafted():
+  *_, run = _of_ngrams('token')
+  _check_greedy(run, 0)
+
+
+def _check_greedy(run, lenience):
+  """That a run of the strict rule writes the verifier's favourites."""
+  prompts = [(1,), (2, 4), (3, 3, 3), (0, 1, 2, 3, 4), (1, 2, 1, 2, 1)]
+  with conftest.optimised():
+    state = run(leniences=(lenience,), temperature=0.0, prompts=prompts, new=12)
+  for i, prompt in enumerate(prompts):
+    assert state.length[i, 0] == len(prompt) + 12
+    got = state.tokens[i, 0, len(prompt) : len(prompt) + 12].tolist()
+    assert got == decoding_test.greedy(prompt, 12)
   assert state.accepted.sum() > 0
 
 
@@ -416,10 +440,13 @@ def test_a_tree_is_read_as_each_of_its_drafts(kind):
 
 
 @pytest.mark.parametrize(
+  ('drafts', 'verified'), tiers.first([(1, 'token'), (2, 'multi_round')])
+)
+@pytest.mark.parametrize(
   'kind',
   tiers.first(['gemma3-mqa', 'gemma4-26b-a4b', 'gemma2-gqa', 'gemma3-mha']),
 )
-def test_own_first_layers_draft_as_a_model_of_their_own(kind):
+def test_own_first_layers_draft_as_a_model_of_their_own(kind, drafts, verified):
   # In the verifier's cache, and the answers are the same to the last token.
   model, params = models_test.make(kind)
   first = model.first(1)
@@ -434,16 +461,15 @@ def test_own_first_layers_draft_as_a_model_of_their_own(kind):
     verifier=model,
     method=methods.METHODS['token_v3'],
   )
-  for drafts, kind_ in ((1, 'token'), (2, 'multi_round')):
-    options = dict(gamma=3, drafts=drafts, scheme=verification.Scheme(kind_))
-    shared = run(drafter=drafters.SelfDrafter(first), **options)
-    own = run(drafter=drafters.ModelDrafter(first), **options)
-    np.testing.assert_array_equal(shared.length, own.length)
-    for i, length in enumerate(own.length[:, 0]):
-      np.testing.assert_array_equal(
-        shared.tokens[i, 0, :length], own.tokens[i, 0, :length]
-      )
-    assert own.accepted.sum() > 0
+  options = dict(gamma=3, drafts=drafts, scheme=verification.Scheme(verified))
+  shared = run(drafter=drafters.SelfDrafter(first), **options)
+  own = run(drafter=drafters.ModelDrafter(first), **options)
+  np.testing.assert_array_equal(shared.length, own.length)
+  for i, length in enumerate(own.length[:, 0]):
+    np.testing.assert_array_equal(
+      shared.tokens[i, 0, :length], own.tokens[i, 0, :length]
+    )
+  assert own.accepted.sum() > 0
   with pytest.raises(ValueError, match='layers: 2 will not do; the verifier'):
     model.first(2)
 
