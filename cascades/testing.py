@@ -49,7 +49,10 @@ class TableModel:
     """The hash of a sequence of visible tokens."""
     return ((tokens + 1) * (1 + 3 * positions)).sum(-1) % self.contexts
 
-  def __call__(self, params, tokens, positions, mask, cache):
+  def __call__(self, params, tokens, positions, mask, cache=None):
+    if cache is None:
+      cache = self.init_cache(params, tokens.shape[0])
+
     def write(old, new):
       return jax.lax.dynamic_update_slice(old, new, (cache['end_index'],))
 

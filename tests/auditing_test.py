@@ -125,6 +125,7 @@ def test_a_residual_without_fallback_is_shown():
   assert check.detail.startswith('equal row')
 
 
+@pytest.mark.slow
 def test_a_law_that_only_sampling_disproves_is_shown(monkeypatch):
   # With the enumeration switched off, the loop tells on the same fault.
   monkeypatch.setattr(auditing, '_enumerate', lambda *_: iter(()))

@@ -87,7 +87,7 @@ def _run(count, new, batch_size, **options):
   return dict(found), usage
 
 
-@pytest.mark.parametrize('batch_size', tiers.first([16, 1, 64, 1000]))
+@pytest.mark.parametrize('batch_size', tiers.first([4, 1, 16, 64, 1000]))
 def test_answers_are_what_they_are_alone(batch_size):
   rows, usage = _run(20, 30, batch_size)
   want = _alone(20, 30)
@@ -98,7 +98,7 @@ def test_answers_are_what_they_are_alone(batch_size):
   assert usage.live_rows <= usage.rows
 
 
-@pytest.mark.parametrize('batch_size', tiers.first([16, 1]))
+@pytest.mark.parametrize('batch_size', tiers.first([4, 1]))
 def test_answers_that_their_texts_end_are_what_they_are_alone(batch_size):
   # At the first token 2, wherever in a block, and whenever it is looked for.
   def ends(row):
@@ -128,8 +128,7 @@ def test_rows_are_kept_busy():
   # 60 answers of about 2 blocks each: what is lost is at the end.
   _, usage = _run(20, 30, 4)
   assert usage.utilisation > 0.9
-  _, usage = _run(20, 30, 1)
-  assert usage.utilisation == 1
+  assert usage.utilisation < 1
 
 
 @pytest.mark.parametrize('first', tiers.first([8, 40]))
@@ -141,7 +140,7 @@ def test_caches_grow_with_their_rows(first):
       prompts,
       keys,
       _LENIENCES,
-      150,
+      24,
       4,
       batching.Usage(),
     )
@@ -157,9 +156,10 @@ def test_caches_grow_with_their_rows(first):
     grown, _ = run()
   whole, rooms = run()
   assert grown == whole
-  assert rooms == {batching.bucket(9 + 150 + 4)}
+  assert rooms == {batching.bucket(9 + 24 + 4)}
 
 
+@pytest.mark.slow
 def test_a_batch_is_narrowed_when_few_rows_are_left():
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(batching, '_TAIL', 1)
@@ -206,22 +206,18 @@ def test_one_row_that_does_not_fit_is_an_error(monkeypatch):
 
 
 def test_logits_come_with_their_rows():
-  rows, _ = _run(6, 10, 4, return_logits=True)
+  rows, _ = _run(6, 30, 4, return_logits=True)
   for row in rows.values():
-    tokens = row.tokens[: row.length]
-    assert len(row.logits) == row.length - row.prompt_length
-    for i, logits in enumerate(row.logits):
-      before = tokens[: row.prompt_length + i]
-      np.testing.assert_array_equal(logits, _MODEL.logits(_PARAMS[0], before))
+    _check_logits(row)
 
 
 def test_nothing_is_traced_again_for_other_prompts():
   functions = decoding.prefill, decoding.decode, decoding.place
-  _run(20, 30, 16)
+  _run(20, 30, 4)
   sizes = [fn._cache_size() for fn in functions]
   prompts, keys = _prompts(33)
   usage = batching.Usage()
-  list(batching.run(_engine(), prompts, keys, (0.1, 0.2, 0.9), 25, 16, usage))
+  list(batching.run(_engine(), prompts, keys, (0.1, 0.2, 0.9), 25, 4, usage))
   assert sizes == [fn._cache_size() for fn in functions]
 
 
@@ -245,7 +241,17 @@ def test_shapes_are_few():
   ]
 
 
-def _turn(engine, row, prompt, key, new=12, max_blocks=None, **options):
+def _check_logits(row):
+  """That they are what the verifier's table has for each emitted token."""
+  table, tokens = np.asarray(_PARAMS[0]), row.tokens[: row.length]
+  assert len(row.logits) == row.length - row.prompt_length
+  for i, logits in enumerate(row.logits):
+    before = tokens[: row.prompt_length + i]
+    at = _MODEL.context(before, np.arange(len(before)))
+    np.testing.assert_array_equal(logits, table[at])
+
+
+def _turn(engine, row, prompt, key, new=12, max_blocks=None):
   return list(
     batching.turn(
       engine,
@@ -256,7 +262,7 @@ def _turn(engine, row, prompt, key, new=12, max_blocks=None, **options):
       new,
       max_blocks,
       batching.Usage(),
-      **options,
+      return_logits=True,
     )
   )
 
@@ -270,16 +276,14 @@ def test_a_turn_goes_on_where_the_last_one_ended(gamma):
   second = [2, 0, 1, 1]
   # Twice, for a state may be gone on from as often as one likes.
   for _ in range(2):
-    ((row, _),) = _turn(engine, state, second, keys[1:], return_logits=True)
+    ((row, _),) = _turn(engine, state, second, keys[1:])
     ((want, _),) = _turn(engine, None, so_far + second, keys[1:])
     assert _said(row) == _said(want)
     assert row.source[: row.length].tolist() == [
       *first.source[: first.length],
       *want.source[first.length : want.length],
     ]
-    for i, logits in enumerate(row.logits):
-      before = row.tokens[: row.prompt_length + i]
-      np.testing.assert_array_equal(logits, _MODEL.logits(_PARAMS[0], before))
+    _check_logits(row)
 
 
 @pytest.mark.slow
@@ -299,9 +303,10 @@ def test_a_turn_may_need_more_room_than_the_last_one_had(monkeypatch):
 def test_blocks_come_one_at_a_time():
   engine = _engine()
   key = jax.random.split(jax.random.key(5), 1)
-  whole = _turn(engine, None, [1, 2, 3], key, 30)[-1][0]
-  *before, (last, state) = _turn(engine, None, [1, 2, 3], key, 30, 1)
+  whole = _turn(engine, None, [1, 2, 3], key)[-1][0]
+  *before, (last, state) = _turn(engine, None, [1, 2, 3], key, max_blocks=1)
   assert _said(last) == _said(whole)
+  assert whole.blocks > 2
   assert [int(row.blocks) for row, _ in before] == list(
     range(1, int(whole.blocks))
   )

@@ -78,6 +78,7 @@ def test_every_arm_is_timed(found):
       assert row['same_tokens']
 
 
+@pytest.mark.slow
 def test_all_that_follows_is_there(found):
   rows = decoding.rows(found['figures'])
   strict = [r for r in rows if r['arm'] == 'strict' and r['batch'] == 1]

@@ -5,6 +5,8 @@ import subprocess
 import sys
 
 import pytest
+import small
+import tiers
 
 import cascades
 from cascades import checking, load_model, sampler, tasks, tokenizers
@@ -29,8 +31,11 @@ def _alone(model):
   return alone.sample(_prompts(), max_new_tokens=_NEW)
 
 
-def test_it_is_the_common_beginning_of_two_greedy_answers():
-  verifier, drafter = _models()
+@pytest.mark.parametrize(
+  'models', tiers.first([functools.partial(small.tables, 0.2), _models])
+)
+def test_it_is_the_common_beginning_of_two_greedy_answers(models):
+  verifier, drafter = models()
   found = cascades.agreement((verifier, drafter), _prompts(), _NEW)
   answers = zip(_alone(verifier), _alone(drafter), strict=True)
   differ = ended = 0

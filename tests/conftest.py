@@ -23,6 +23,8 @@ os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
 import jax
 import pytest
 
+from cascades import batching
+
 # Decoding loops that were compiled, all processes together: they are what takes
 # the first tier's time, which should do with 60.
 _LOOPS = collections.Counter()
@@ -65,6 +67,24 @@ def forget():
   with open('/proc/self/maps') as maps:
     if sum(1 for _ in maps) > 25_000:
       jax.clear_caches()
+
+
+@pytest.fixture(scope='module')
+def few_shapes():
+  """Batches of one row or four, caches of 256 slots: few programs."""
+  bucket = batching.bucket
+
+  def width(rows, batch_size):
+    return min(batch_size, 1 if rows == 1 else 4)
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(
+      batching,
+      'bucket',
+      lambda n, least=64: bucket(n, 256 if least == 64 else least),
+    )
+    patch.setattr(batching, 'width', width)
+    yield
 
 
 @contextlib.contextmanager

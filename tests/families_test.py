@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import models_test
 import numpy as np
 import pytest
-import tiers
 
 from cascades import (
   checkpoints,
@@ -104,9 +103,6 @@ def test_names_of_no_text_model_are_refused(name):
 
 # --- Through the loop
 
-every_family = pytest.mark.parametrize(
-  'kind', tiers.first(dict.fromkeys(['gemma4-26b-a4b', *models_test.FAMILIES]))
-)
 _NEW = 14
 
 
@@ -135,8 +131,9 @@ def _said(model):
   return say
 
 
-@every_family
-@pytest.mark.parametrize(('gamma', 'drafts'), tiers.first([(4, 1), (1, 2)]))
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', models_test.FAMILIES)
+@pytest.mark.parametrize(('gamma', 'drafts'), [(4, 1), (1, 2)])
 def test_strict_decoding_says_what_the_verifier_says(kind, gamma, drafts):
   # Rows of several lengths, which go on beyond the sliding window; drafts are
   # kept and rejected.

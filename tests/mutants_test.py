@@ -623,7 +623,7 @@ _MUTANTS = (
     'leniences[i]',
     'leniences[i - 1]',
     _alone,
-    (16,),
+    (4,),
   ),
   Mutant(
     'prompts_mixed_up',
@@ -632,7 +632,7 @@ _MUTANTS = (
     'x[sources[i]]',
     'x[sources[i] - 1]',
     _alone,
-    (16,),
+    (4,),
   ),
   Mutant(
     'not_wide_enough',
@@ -854,7 +854,7 @@ def _said(caught: pytest.ExceptionInfo) -> str:
 # Of the faults whose test runs a compiled loop, those that the first tier has:
 # each compiles the loop once more, and its test when it is whole.
 _LOOPS = 'batching', 'decoding', 'several'
-_FIRST = 'after_the_limit', 'finished_rows_count', 'key_of_the_place'
+_FIRST = 'after_the_limit', 'key_of_the_place'
 
 
 def _marks(mutant):

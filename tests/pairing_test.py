@@ -7,7 +7,6 @@ import json
 import jax
 import numpy as np
 import pytest
-import tiers
 
 from cascades import (
   drafters,
@@ -54,21 +53,20 @@ def _chain():
   return chain(middle, verifier.params, inner, method, 0.3, gamma=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('drafter', 'options'),
-  tiers.first(
-    [
-      ('ngram', {}),
-      ('tiny-recurrent', dict(drafts=4, verification='match', beam=True)),
-      ('self:2', {}),
-      ('self:4', dict(drafts=2, verification='match')),
-      ('tiny-drafter', dict(drafts=3, verification='multi_round')),
-      ('tiny-drafter', dict(stop_below=0.8)),
-      ('tiny-recurrent', {}),
-      ('tiny-recurrent', dict(drafts=4, verification='k_seq')),
-      (_chain, {}),
-    ]
-  ),
+  [
+    ('ngram', {}),
+    ('tiny-recurrent', dict(drafts=4, verification='match', beam=True)),
+    ('self:2', {}),
+    ('self:4', dict(drafts=2, verification='match')),
+    ('tiny-drafter', dict(drafts=3, verification='multi_round')),
+    ('tiny-drafter', dict(stop_below=0.8)),
+    ('tiny-recurrent', {}),
+    ('tiny-recurrent', dict(drafts=4, verification='k_seq')),
+    (_chain, {}),
+  ],
   ids=lambda x: 'chain' if callable(x) else str(x),
 )
 def test_greedy_and_strict_is_the_verifier_alone(drafter, options):
@@ -95,9 +93,8 @@ def test_greedy_and_strict_is_the_verifier_alone(drafter, options):
     assert calls < sum(len(a.tokens) for a in answers)
 
 
-@pytest.mark.parametrize(
-  'drafter', tiers.first(['tiny-recurrent', 'self:3', 'ngram'])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('drafter', ['tiny-recurrent', 'self:3', 'ngram'])
 def test_a_conversation_goes_on_with_any_drafter(drafter):
   # The hidden state, and the caches of both, go on as well.
   options = dict(method='speed', lenience=0.0, gamma=3, temperature=0.0)

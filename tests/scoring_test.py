@@ -143,6 +143,7 @@ def test_lengths_and_leniences_of_one_size_are_compiled_once():
   assert scoring._read._cache_size() == before + 1
 
 
+@pytest.mark.slow
 def test_a_language_model_scores_what_it_wrote_as_when_it_wrote_it():
   whole = load_model('tiny-drafter')
   first = whole._replace(model=whole.model.first(1))

@@ -18,6 +18,7 @@ import ml_collections
 import numpy as np
 import pandas as pd
 import pytest
+import small
 import tiers
 
 from cascades import (
@@ -52,6 +53,8 @@ def _config(**fields):
   module = cli.load_config_module(_ROOT / 'configs/quickstart.py')
   config = module.get_config()
   with config.unlocked():
+    verifier, drafter = small.pair()
+    config.update(verifier=verifier, drafter=drafter)
     config.update(tasks=('numerals',), num_examples=5, batch_size=3)
     config.update(fields)
   return config
@@ -295,7 +298,7 @@ def test_any_drafter_can_be_swept(tmp_path, capsys):
 def test_the_report_stands_beside_the_records(workdir):
   assert (workdir / 'report/index.html').stat().st_size > 10_000
   config = json.loads((workdir / 'config.json').read_text())
-  assert config['verifier'] == 'tiny-verifier'
+  assert config['verifier'] == small.pair()[0]
   assert [curve['method'] for curve in config['curves']] == [
     curve.method for curve in _CURVES
   ]
@@ -808,7 +811,7 @@ def test_a_pair_that_does_not_fit_is_refused_before_it_is_loaded(
     raise AssertionError(name)
 
   monkeypatch.setattr(checkpoints, 'load_model', load)
-  monkeypatch.setattr(memory, 'available', lambda: 10**6)
+  monkeypatch.setattr(memory, 'available', lambda: 10**3)
   with pytest.raises(ValueError, match=r'memory: .* needs .* where 0\.0 GB'):
     sweep.run(_config(), _CURVES[:1], tmp_path / 'w')
 
@@ -836,9 +839,9 @@ def test_a_config_may_say_a_dtype(tmp_path, monkeypatch):
     with pytest.raises(InterruptedError):
       sweep.run(_config(**fields), _CURVES[:1], tmp_path / 'w')
     assert asked == [
-      (fn, f'tiny-{which}', dtype)
+      (fn, name, dtype)
       for fn in ('describe', 'load_model')
-      for which in ('verifier', 'drafter')
+      for name in small.pair()
     ]
   with pytest.raises(ValueError, match="dtype: 'half' will not do"):
     sweep.run(_config(dtype='half'), _CURVES[:1], tmp_path / 'w')

@@ -166,6 +166,7 @@ def test_answers_of_a_tuned_model_end_with_their_turn(folder):
   }
 
 
+@pytest.mark.slow
 def test_turns_are_said_in_every_way_of_sampling(folder):
   one = sampler.Sampler(
     str(folder / 'it'), gamma=0, cache_length=200, temperature=0.0
