@@ -439,12 +439,12 @@ def test_a_tree_is_read_as_each_of_its_drafts(kind):
   np.testing.assert_allclose(then[0], want, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-  ('drafts', 'verified'), tiers.first([(1, 'token'), (2, 'multi_round')])
+  ('drafts', 'verified'), [(1, 'token'), (2, 'multi_round')]
 )
 @pytest.mark.parametrize(
-  'kind',
-  tiers.first(['gemma3-mqa', 'gemma4-26b-a4b', 'gemma2-gqa', 'gemma3-mha']),
+  'kind', ['gemma3-mqa', 'gemma4-26b-a4b', 'gemma2-gqa', 'gemma3-mha']
 )
 def test_own_first_layers_draft_as_a_model_of_their_own(kind, drafts, verified):
   # In the verifier's cache, and the answers are the same to the last token.

@@ -356,9 +356,10 @@ def test_parity_with_the_notebook(x64, tolerance):
   assert compared > 100
 
 
-def test_equal_distributions_leave_a_residual_that_can_be_sampled():
+@pytest.mark.parametrize('x64', tiers.first([True, False]), ids=['64', '32'])
+def test_equal_distributions_leave_a_residual_that_can_be_sampled(x64):
   for name in _ALL:
-    _, _, found = _evaluate(name, False)
+    _, _, found = _evaluate(name, x64)
     residual = found['equal'][2]
     assert np.isfinite(residual).all(), name
     np.testing.assert_allclose(residual.sum(-1), 1, atol=1e-6)

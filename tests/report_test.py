@@ -273,6 +273,7 @@ def test_beside_an_answer_stands_the_strict_one_or_the_verifiers_own():
   assert examples.beside([shown, strict[4]], strict[4]) is None
 
 
+@pytest.mark.slow
 def test_the_same_files_give_the_same_page(workdir, page):
   assert write_report(workdir).read_text(encoding='utf-8') == page
 

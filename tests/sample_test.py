@@ -25,6 +25,7 @@ def _run(*arguments, **environment):
   )
 
 
+@pytest.mark.slow
 def test_it_prints_the_answer_coloured_and_the_counts():
   done = _run(
     '--prompt=The number 4302 in words:',
