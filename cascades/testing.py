@@ -657,16 +657,20 @@ def blocks(
         nodes += len({draft[: level + 1] for draft in paths})
       return gamma
 
+    # Many trees ask the same.
+    @functools.cache
+    def candidates(c, tokens):
+      return _candidates(
+        scheme.verification, table.law[:, c], table.q[c], tokens
+      )
+
     def down(done, active, chance, levels):
       c = rows[done]
       if len(done) == levels:
         yield from then(done, chance, bonus[:, c])
         return
-      accepted, instead = _candidates(
-        scheme.verification,
-        table.law[:, c],
-        table.q[c],
-        [draft[len(done)] for draft in active],
+      accepted, instead = candidates(
+        c, tuple(draft[len(done)] for draft in active)
       )
       yield from then(done, chance, instead)
       for x, share in accepted.items():

@@ -623,7 +623,7 @@ _MUTANTS = (
     'leniences[i]',
     'leniences[i - 1]',
     _alone,
-    (4,),
+    (16,),
   ),
   Mutant(
     'prompts_mixed_up',
@@ -632,7 +632,7 @@ _MUTANTS = (
     'x[sources[i]]',
     'x[sources[i] - 1]',
     _alone,
-    (4,),
+    (16,),
   ),
   Mutant(
     'not_wide_enough',

@@ -274,10 +274,10 @@ def test_any_drafter_can_be_swept(tmp_path, capsys):
     Curve('speed', (0.0,), 5),
     Curve('speed', (0.0,), 2, verification='match', drafts=3),
   ]
-  config = _config(drafter='self:2', num_examples=3, tree_size=4)
+  config = _config(drafter='self:1', num_examples=3, tree_size=4)
   sweep.run(config, curves, tmp_path / 'own')
   said = capsys.readouterr().err
-  assert 'self:2 cannot answer alone; left out drafter_only, sequ' in said
+  assert 'self:1 cannot answer alone; left out drafter_only, sequ' in said
   frame = pd.read_csv(tmp_path / 'own/summary.csv')
   assert frame.drafts.tolist() == [1, 1, 3]
   assert (frame.relative_latency > 0).all()

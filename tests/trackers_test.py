@@ -8,6 +8,7 @@ import sys
 import pandas as pd
 import pytest
 import report_test
+import small
 import sweep_test
 
 from cascades import batching, checkpoints, records, report
@@ -186,7 +187,7 @@ def test_trackers_say_what_the_summary_says(tmp_path, capfd):
   assert capfd.readouterr().err == ''
   charts = _check_charts(tmp_path)
   ((_, settings),) = charts['.', 'settings']
-  assert b'"verifier": "tiny-verifier"' in settings
+  assert f'"verifier": "{small.pair()[0]}"'.encode() in settings
   ((_, best),) = charts['.', 'best points']
   assert best[0][:4] == [b'task', b'variant', b'gamma', b'lenience']
   assert [row[1] for row in best[1:]] == [b'verifier_only', b'opt', b'token_v3']
@@ -196,7 +197,7 @@ def test_trackers_say_what_the_summary_says(tmp_path, capfd):
   (run,) = [line['run'] for line in lines if 'run' in line]
   assert run['project'] == 'cascades'
   assert run['run_id'] == (tmp_path / 'trackers/wandb/id').read_text()
-  assert run['config']['update']['verifier'] == 'tiny-verifier'
+  assert run['config']['update']['verifier'] == small.pair()[0]
   # Charts are over the lenience, where there is one.
   axes = {m['metric']['step_metric'] for m in lines if 'metric' in m}
   assert axes == {f'numerals/{c.name}/lenience' for c in _CURVES[1:]}
