@@ -143,6 +143,7 @@ def test_strict_is_the_verifier_whatever_is_drafted(equipped, drafts, kind):
     _run, equipped, 'speed', scheme=verification.Scheme(kind), drafts=drafts
   )
   _check_strict(run, 0.0)
+  _check_greedy(functools.partial(run, filled=_MANY), 0.0)
 
 
 def _check_strict(run, lenience):
@@ -245,6 +246,7 @@ def test_a_head_keeps_the_law(drafts, kind):
     filled=_MANY,
   )
   _check_strict(run, 0)
+  _check_greedy(run, 0)
   prompt = decoding_test._PROMPT
   hidden = _MODEL.logits(_VERIFIER, prompt[:-1])
   _, logits = recurrent.step(
@@ -260,16 +262,8 @@ def test_a_head_keeps_the_law(drafts, kind):
   assert np.abs(testing.z_scores(tokens, np.asarray(law))).max() < 5
 
 
-@pytest.mark.parametrize(
-  ('equipped', 'drafts'),
-  tiers.first(
-    [(_ADAPTIVE, 1), (_NGRAM, 1), (_CHAIN, 1), (_RECURRENT, 2), (_BEAM, 4)]
-  ),
-)
-def test_greedy_and_strict_is_the_verifier_alone(equipped, drafts):
-  scheme = verification.Scheme('match' if drafts > 1 else 'token')
-  run = functools.partial(_run, equipped, drafts=drafts, scheme=scheme)
-  _check_greedy(run, 0.0)
+def test_greedy_and_strict_is_the_verifier_though_drafts_stop_early():
+  _check_greedy(functools.partial(_run, _ADAPTIVE), 0.0)
 
 
 def test_greedy_and_strict_is_the_verifier_though_ngrams_are_drafted():

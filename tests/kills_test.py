@@ -14,6 +14,7 @@ import tempfile
 import time
 
 import pytest
+import small
 
 from cascades import records
 
@@ -88,7 +89,9 @@ def check(kills: int, options: list[str], folder: pathlib.Path) -> None:
 
 
 def test_a_sweep_that_was_killed_ends_the_same(tmp_path):
-  check(1, [*_SMALL, '--config.shard_size=2'], tmp_path)
+  verifier, drafter = small.pair()
+  pair = f'--config.verifier={verifier}', f'--config.drafter={drafter}'
+  check(1, [*_SMALL, *pair, '--config.shard_size=2'], tmp_path)
 
 
 if __name__ == '__main__':

@@ -24,6 +24,7 @@ from cascades.chain import chain
 from cascades.drafters import recurrent
 
 _NEW = 40
+pytestmark = pytest.mark.usefixtures('few_shapes')
 
 
 @functools.cache
