@@ -296,10 +296,6 @@ def test_the_emitted_law_of_functions_that_run_in_the_loop():
       assert np.abs(testing.z_scores(tokens, laws[1])).max() > 20
 
 
-def test_the_emitted_law_of_the_options():
-  check_laws(verification.Scheme('token', 'processed', 'verifier'), 2)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'scheme', [x for x in _schemes() if x not in _STANDARD], ids=_named

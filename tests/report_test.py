@@ -669,6 +669,7 @@ def test_the_tables_numbers_are_the_summarys(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_figures_are_files_without_the_pages_colours(tmp_path):
   path = write_report(
     make_workdir(tmp_path, graded_records()), Choice(resamples=100)
@@ -725,6 +726,7 @@ def test_workdirs_of_the_same_settings_are_one_page(tmp_path):
   assert set(re.findall('data-method="(.*?)"', last)) == set(table.variant)
 
 
+@pytest.mark.slow
 def test_the_same_points_of_two_runs_are_told_apart(tmp_path):
   path = report_of(two(tmp_path, graded_records(), batch_size=1))
   titles = list(parts_of(path.read_text(encoding='utf-8')))
@@ -773,6 +775,7 @@ def test_workdirs_of_other_settings_are_refused(tmp_path, field, changes):
     assert note in text or text.count('\n') <= 1, table
 
 
+@pytest.mark.slow
 def test_weights_are_told_by_their_hashes(tmp_path):
   workdirs = two(tmp_path, verifier='elsewhere/large')
   for workdir, drafter in zip(workdirs, 'ab', strict=True):

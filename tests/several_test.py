@@ -143,11 +143,6 @@ def test_verify_emits_what_the_enumeration_says(kind, drafts):
     assert off < 5 * np.sqrt(max(want.get(block, 0), 1e-4) / n) / 3
 
 
-def test_the_loop_emits_the_declared_law():
-  scheme = verification.Scheme('multi_round')
-  decoding_test.check_laws(scheme, 2, drafts=3, rows=36_000)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', verification.SEVERAL)
 def test_the_loop_emits_the_declared_law_however_it_is_processed(kind):
