@@ -18,9 +18,13 @@ Sources: Gemma 2 (arXiv 2408.00118), Gemma 3 (arXiv 2503.19786) and the public
 `gemma` library.
 """
 
+import contextlib
 import dataclasses
+import importlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -32,16 +36,55 @@ Cache = PyTree
 Params = PyTree
 
 
-def import_gemma():
-  """Imports and returns `gemma.gm` without TensorFlow's log lines.
+@contextlib.contextmanager
+def _stand_in(name: str, **attributes: Any) -> Iterator[None]:
+  """A module of a few names, while something is imported that asks for it.
 
-  gemma pulls in TensorFlow, which takes seconds and talks on stderr. Hence
-  this function, called where gemma is needed, and not an import above.
+  Whoever has kept it finds everything of the real one in it from then on.
   """
+  if name in sys.modules:
+    yield
+    return
+  module = types.ModuleType(name)
+  module.__dict__.update(attributes)
+  package, _, last = name.rpartition('.')
+  sys.modules[name] = module
+  if package:
+    setattr(importlib.import_module(package), last, module)
+  try:
+    yield
+  finally:
+    del sys.modules[name]
+    if package:
+      delattr(sys.modules[package], last)
+    for attribute in attributes:
+      delattr(module, attribute)
+    module.__getattr__ = lambda asked: getattr(
+      importlib.import_module(name), asked
+    )
+
+
+def import_gemma():
+  """Imports and returns `gemma.gm`, without TensorFlow.
+
+  It takes seconds, hence this function, called where gemma is needed, and not
+  an import above. It would take several times as many, and twice the memory,
+  with what gemma imports for annotations alone: TensorFlow's tensors and the
+  training loop of kauldron. Neither has a part in a model. Whoever imports
+  either of them, before or after, gets the real one; only kauldron's own type
+  checks do not know TensorFlow's tensors then.
+  """
+  # Where TensorFlow is imported nevertheless, it does not talk on stderr.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   os.environ.setdefault('GRPC_VERBOSITY', 'NONE')
   # Set or not, no computation of ours depends on it; unset, it logs a line.
   os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
+  # A version that asks for more than is there gets all of it below.
+  with contextlib.suppress(ImportError, AttributeError):
+    with _stand_in('tensorflow', Tensor=type('Tensor', (), {})):
+      import kauldron.typing  # noqa: F401
+    with _stand_in('kauldron.train', TrainState=object):
+      import gemma.gm.ckpts  # noqa: F401
   from gemma import gm
 
   return gm

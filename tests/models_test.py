@@ -466,24 +466,12 @@ def test_models_of_equal_configuration_are_one_static_argument():
 # --- Importing ---
 
 
-@pytest.fixture(scope='module')
-def fresh_process() -> subprocess.CompletedProcess:
-  """A process that imports the module first, and then gemma."""
+def _run(code: str) -> subprocess.CompletedProcess:
+  """What a process of its own says."""
   quiet = ('TF_', 'GRPC_', 'ABSL_', 'GLOG_')
   env = {k: v for k, v in os.environ.items() if not k.startswith(quiet)}
   return subprocess.run(
-    [
-      sys.executable,
-      '-c',
-      'import sys\n'
-      'from cascades import models\n'
-      'heavy = {"gemma", "tensorflow", "kauldron"}\n'
-      'print("early", sorted(heavy & set(sys.modules)))\n'
-      'gm = models.import_gemma()\n'
-      'print("late", gm.__name__, "gemma" in sys.modules)\n'
-      'gm.nn.Gemma2_2B, gm.text.Gemma2Tokenizer, gm.ckpts.load_params\n'
-      'print("tensorflow", "tensorflow" in sys.modules)\n',
-    ],
+    [sys.executable, '-c', code],
     cwd=pathlib.Path(__file__).parents[1],
     env=env,
     capture_output=True,
@@ -492,11 +480,47 @@ def fresh_process() -> subprocess.CompletedProcess:
   )
 
 
+@pytest.fixture(scope='module')
+def fresh_process() -> subprocess.CompletedProcess:
+  """A process that imports the module first, and then gemma."""
+  return _run(
+    'import sys\n'
+    'from cascades import models\n'
+    'heavy = {"gemma", "tensorflow", "kauldron"}\n'
+    'print("early", sorted(heavy & set(sys.modules)))\n'
+    'gm = models.import_gemma()\n'
+    'print("late", gm.__name__, "gemma" in sys.modules)\n'
+    'gm.nn.Gemma2_2B, gm.text.Gemma2Tokenizer, gm.ckpts.load_params\n'
+    'models.from_gemma("gemma4-31b-it")\n'
+    'heavy = {"tensorflow", "kauldron.train"}\n'
+    'print("heavy", sorted(heavy & set(sys.modules)))\n'
+  )
+
+
 def test_importing_the_module_does_not_import_gemma(fresh_process):
   assert fresh_process.returncode == 0, fresh_process.stderr
   lines = fresh_process.stdout.splitlines()
   assert 'early []' in lines
   assert 'late gemma.gm True' in lines
+
+
+def test_importing_gemma_does_not_import_tensorflow(fresh_process):
+  assert 'heavy []' in fresh_process.stdout.splitlines()
+
+
+@pytest.mark.slow
+def test_what_gemma_was_imported_without_is_the_real_one():
+  done = _run(
+    'from cascades import models\n'
+    'gm = models.import_gemma()\n'
+    'from kauldron import kd, typing\n'
+    'import kauldron.train, tensorflow\n'
+    'assert kd.train.Trainer is kauldron.train.Trainer\n'
+    'assert kd.train.TrainState is kauldron.train.TrainState\n'
+    'assert typing.array_types.tf.constant is tensorflow.constant\n'
+    'assert issubclass(gm.ckpts.AnchoredPolicyLoader, kd.ckpts.InitTransform)'
+  )
+  assert done.returncode == 0, done.stderr
 
 
 def test_importing_gemma_leaves_no_log_lines(fresh_process):
