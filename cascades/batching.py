@@ -35,6 +35,8 @@ from cascades import (
   verification,
 )
 
+# Prompts up to here are padded to so many tokens, all others to a bucket.
+_SHORT = 32
 # New tokens that a cache has room for at first; more come with a compilation.
 _FIRST = 256
 # Tokens that a row may still write for which narrower loops are compiled.
@@ -253,7 +255,10 @@ def pad(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Prompts, padded on the right to a bucket of at most `room`; lengths."""
   lengths = np.array([len(prompt) for prompt in prompts], np.int32)
-  padded = np.zeros((len(prompts), min(bucket(lengths.max()), room)), np.int32)
+  longest = lengths.max()
+  # Padding is read: half of it is left out where all are short.
+  size = _SHORT if longest <= _SHORT else bucket(longest)
+  padded = np.zeros((len(prompts), min(size, room)), np.int32)
   for row, prompt in zip(padded, prompts, strict=True):
     row[: len(prompt)] = prompt
   return padded, lengths
@@ -380,7 +385,8 @@ def _run(
         full = np.array([*chosen, *[chosen[0]] * (group - len(chosen))])
         ready = engine.prefill(
           [prompts[i] for i in full],
-          keys[full],
+          # Not `keys[full]`, which goes through Python for every prompt.
+          decoding.take(keys, full),
           lengths[full] + max_new_tokens,
           room,
           logits_length,

@@ -510,7 +510,8 @@ def extend(
 @jax.jit
 def take(rows: SamplingState, indices: Int[Array, 'N']) -> SamplingState:
   """The rows at some indices; one may be taken several times."""
-  return jax.tree.map(lambda x: jnp.take(x, indices, axis=0), rows)
+  # In range, which other modes would make sure of, for each leaf anew.
+  return jax.tree.map(lambda x: x.at[indices].get(mode='clip'), rows)
 
 
 @functools.partial(jax.jit, donate_argnames='rows')
@@ -534,9 +535,17 @@ def place(
   """
 
   def put(i, rows):
-    one = jax.tree.map(lambda x: x[sources[i]], prompts)
+    # Slices, for a gather and a scatter of each leaf take long to compile.
+    one = jax.tree.map(
+      lambda x: jax.lax.dynamic_index_in_dim(x, sources[i], keepdims=False),
+      prompts,
+    )
     one = one.replace(lenience=leniences[i])
-    return jax.tree.map(lambda x, y: x.at[slots[i]].set(y), rows, one)
+    return jax.tree.map(
+      lambda x, y: jax.lax.dynamic_update_index_in_dim(x, y, slots[i], 0),
+      rows,
+      one,
+    )
 
   return jax.lax.fori_loop(0, count, put, rows)
 

@@ -63,8 +63,13 @@ class Need:
     return self.caches + self.logits + self.other
 
 
-def available() -> int | None:
-  """Bytes of the default device that are still to be had; None if unknown."""
+def available(enough: float = math.inf) -> int | None:
+  """Bytes of the default device that are still to be had; None if unknown.
+
+  Args:
+    enough: How many will do. Where there are so many without what the system
+      would give back if it had to, that is not counted: it takes a while.
+  """
   device = jax.local_devices()[0]
   stats = device.memory_stats() or {}
   if {'bytes_limit', 'bytes_in_use'} <= stats.keys():
@@ -72,7 +77,7 @@ def available() -> int | None:
   if device.platform != 'cpu':
     return None
   free = _field(_PROC / 'meminfo', 'MemAvailable:')
-  left = list(_left_of_cgroups())
+  left = list(_left_of_cgroups(enough))
   if free is not None:
     # It is given in kB.
     left.append(1024 * free)
@@ -91,7 +96,7 @@ def _field(file: pathlib.Path, name: str) -> int | None:
   return None
 
 
-def _left_of_cgroups() -> Iterator[int]:
+def _left_of_cgroups(enough: float) -> Iterator[int]:
   """Bytes that each control group of this process has left, if limited."""
   try:
     lines = (_PROC / 'self/cgroup').read_text().splitlines()
@@ -119,7 +124,9 @@ def _left_of_cgroups() -> Iterator[int]:
       # There is no such file, or the limit is `max`.
       except (OSError, ValueError):
         continue
-      yield left + (_field(folder / 'memory.stat', cached) or 0)
+      if left < enough:
+        left += _field(folder / 'memory.stat', cached) or 0
+      yield left
 
 
 def _bytes(tree: PyTree, shardings: PyTree) -> int:

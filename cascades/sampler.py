@@ -697,8 +697,9 @@ class Sampler:
     key = slots, *size.values()
     if key not in self._needs:
       self._needs[key] = memory.need(*models, cache_length=slots, **size)
-    free = memory.available()
-    if free is not None and self._needs[key].beside_params > free:
+    needed = self._needs[key].beside_params
+    free = memory.available(needed)
+    if free is not None and needed > free:
       memory.check(
         *models, cache_length=tokens, allocated=True, limit=free, **size
       )

@@ -90,7 +90,8 @@ def truncate(
       before = jnp.cumsum(ordered, axis=-1) - ordered
       # At 1 nothing is dropped, whatever rounding makes of the sum.
       inside = (before < top_p * ordered.sum(-1)) | (top_p >= 1)
-      inside = (inside & (ordered > 0)).at[..., 0].set(True)
+      first = jnp.arange(ordered.shape[-1]) == 0
+      inside = (inside & (ordered > 0)) | first
       least = jnp.where(inside, ordered, jnp.inf).min(-1)
       probs = jnp.where(probs >= least, probs, 0)
   if min_p is not None:

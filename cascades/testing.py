@@ -295,7 +295,7 @@ def one_of(
 
   Args:
     pairs: Methods, each at a lenience.
-    with_rules: Whether it has their deferral rules; all must have one.
+    with_rules: Whether it has their deferral rules, 0 where there is none.
   """
   # A method is there once, at however many leniences.
   every = list(dict.fromkeys(method.name for method, _ in pairs))
@@ -304,8 +304,10 @@ def one_of(
 
   def pick(field):
     def branch(method):
+      said = getattr(method, field) or (lambda d, lenience: jnp.zeros(()))
+
       def run(d, lenience):
-        return jnp.broadcast_to(getattr(method, field)(d, lenience), d.q.shape)
+        return jnp.broadcast_to(said(d, lenience), d.q.shape).astype(d.q.dtype)
 
       return run
 

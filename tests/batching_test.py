@@ -127,12 +127,19 @@ def test_answers_that_their_texts_end_are_what_they_are_alone(batch_size):
 def test_rows_are_kept_busy():
   # 60 answers of about 2 blocks each: what is lost is at the end.
   _, usage = _run(20, 30, 4)
-  assert usage.utilisation > 0.9
-  assert usage.utilisation < 1
+  assert 0.9 < usage.utilisation < 1
 
 
-@pytest.mark.parametrize('first', tiers.first([8, 40]))
-def test_caches_grow_with_their_rows(first):
+@pytest.mark.slow
+def test_a_batch_of_one_is_always_busy():
+  _, usage = _run(20, 30, 1)
+  assert usage.utilisation == 1
+
+
+@pytest.mark.parametrize(
+  ('first', 'new'), tiers.first([(8, 24), (8, 150), (40, 150)])
+)
+def test_caches_grow_with_their_rows(first, new):
   def run():
     prompts, keys = _prompts(3)
     found = batching.run(
@@ -140,7 +147,7 @@ def test_caches_grow_with_their_rows(first):
       prompts,
       keys,
       _LENIENCES,
-      24,
+      new,
       4,
       batching.Usage(),
     )
@@ -156,7 +163,7 @@ def test_caches_grow_with_their_rows(first):
     grown, _ = run()
   whole, rooms = run()
   assert grown == whole
-  assert rooms == {batching.bucket(9 + 24 + 4)}
+  assert rooms == {batching.bucket(9 + new + 4)}
 
 
 @pytest.mark.slow
@@ -239,6 +246,21 @@ def test_shapes_are_few():
     64,
     64,
   ]
+
+
+@pytest.mark.parametrize(
+  ('lengths', 'size'), [((3, 32), 32), ((32, 33), 64), ((65,), 96), ((9,), 32)]
+)
+def test_short_prompts_are_padded_less(lengths, size):
+  prompts = [np.arange(1, n + 1) for n in lengths]
+  padded, found = batching.pad(prompts, 1000)
+  assert padded.shape == (len(lengths), size)
+  assert found.tolist() == list(lengths)
+  for row, prompt in zip(padded, prompts, strict=True):
+    assert row[: len(prompt)].tolist() == prompt.tolist()
+    assert not row[len(prompt) :].any()
+  # No more than there is room for.
+  assert batching.pad(prompts[:1], lengths[0])[0].shape[1] == lengths[0]
 
 
 def _check_logits(row):

@@ -587,7 +587,7 @@ def test_memory_is_counted_once_for_batches_of_a_size(pair, monkeypatch):
     sampler.sample('x', max_new_tokens=4, seed=seed)
   assert len(counted) == 1
   # What is free is asked each time.
-  monkeypatch.setattr(memory, 'available', lambda: 10)
+  monkeypatch.setattr(memory, 'available', lambda *_: 10)
   with pytest.raises(
     ValueError, match='memory: batch_size 1 with cache_length'
   ):

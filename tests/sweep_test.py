@@ -811,7 +811,7 @@ def test_a_pair_that_does_not_fit_is_refused_before_it_is_loaded(
     raise AssertionError(name)
 
   monkeypatch.setattr(checkpoints, 'load_model', load)
-  monkeypatch.setattr(memory, 'available', lambda: 10**3)
+  monkeypatch.setattr(memory, 'available', lambda *_: 10**3)
   with pytest.raises(ValueError, match=r'memory: .* needs .* where 0\.0 GB'):
     sweep.run(_config(), _CURVES[:1], tmp_path / 'w')
 
