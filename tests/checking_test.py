@@ -5,6 +5,7 @@ import functools
 import launching
 import pytest
 import small
+import tiers
 
 import cascades
 from cascades import checking, load_model, sampler, tasks, tokenizers
@@ -24,13 +25,18 @@ def _prompts():
   return [example.prompt for example in [*problems, *numbers]]
 
 
+def _of_tables():
+  return small.tables(apart=0.2)
+
+
 def _alone(model):
   alone = sampler.Sampler(model, gamma=0, temperature=0.0)
   return alone.sample(_prompts(), max_new_tokens=_NEW)
 
 
-def test_it_is_the_common_beginning_of_two_greedy_answers():
-  verifier, drafter = small.tables(apart=0.2)
+@pytest.mark.parametrize('pair', tiers.first([_of_tables, _models]))
+def test_it_is_the_common_beginning_of_two_greedy_answers(pair):
+  verifier, drafter = pair()
   found = cascades.agreement((verifier, drafter), _prompts(), _NEW)
   answers = zip(_alone(verifier), _alone(drafter), strict=True)
   differ = ended = 0

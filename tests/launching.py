@@ -2,7 +2,8 @@
 
 One process imports what they import, and forks for each command: it is run as
 `python -m` runs it, in a process of its own, with its exit code and its output.
-For what computes nothing: threads do not survive a fork.
+What it imports has computed nothing before the fork, for threads do not survive
+that; what is forked may compute.
 """
 
 import atexit

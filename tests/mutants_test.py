@@ -487,8 +487,7 @@ _MUTANTS = (
     reading.tree,
     'before + there.sum(0) <= size',
     'before + own.sum(0) <= size',
-    several_test.test_the_loop_emits_the_declared_law_of_trees_that_are_cut,
-    ('multi_round',),
+    several_test.test_where_drafts_end_hangs_on_what_stands_before_only,
   ),
   Mutant(
     'one_key',

@@ -4,14 +4,17 @@ Leviathan et al. 2023 (arXiv 2211.17192) for the tokens of a block and the
 speed-up; Narasimhan et al. 2025 (arXiv 2405.19261) for the rest.
 """
 
+import functools
 import types
 
+import conftest
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from cascades import (
+  drafters,
   methods,
   metrics,
   sampling,
@@ -91,28 +94,136 @@ _WHOLE = {
 _TOKENS = {'token_v1': 0.2, 'token_v2': 0.2, 'token_v3': 0.5}
 
 
-def test_rejection_rates_are_those_of_lemma_3():
-  # r * TV(p, q) where r is about the whole distribution; a token rule rejects
-  # max(0, q(v) - eta p(v)) of each v that it defers, eta = sum r q.
+# Not 1: the gates see other distributions than are sampled.
+_TEMPERATURE = 0.7
+
+
+def _rejected():
+  """Two tables, rules at leniences, what they say, what lemma 3 says of them.
+
+  r * TV(p, q) is rejected where r is about the whole distribution; a token rule
+  rejects max(0, q(v) - eta p(v)) of each v that it defers, eta = sum r q.
+  """
   model = testing.TableModel(5, contexts=5)
   tables = [model.init_params(jax.random.key(i), scale=1.0) for i in (1, 2)]
-  # Not 1: the gates see other distributions than are sampled.
-  how = dict(temperature=0.7)
-  d = testing.table_distributions(*tables, sampling.Processing(**how))
+  d = testing.table_distributions(
+    *tables, sampling.Processing(temperature=_TEMPERATURE)
+  )
   cases = _WHOLE | _TOKENS
   pairs = [(methods.METHODS[name], cases[name]) for name in cases]
   table = testing.Table.of(pairs, d)
+  q, p, r = table.q, table.p, table.deferred
+  share = (r * q).sum(-1, keepdims=True)
+  want = np.where(
+    np.array([name in _WHOLE for name in cases])[:, None],
+    r[..., 0] * np.maximum(0, p - q).sum(-1),
+    (r * np.maximum(0, q - share * p)).sum(-1),
+  )
+  return tables, pairs, table, want
+
+
+def test_rejection_rates_are_those_of_lemma_3():
+  _, _, table, want = _rejected()
   assert (table.deferred.min((1, 2)) == 0).all()
   assert (table.deferred.max((1, 2)) == 1).all()
+  rejected = (table.q * (1 - table.acceptance)).sum(-1)
+  np.testing.assert_allclose(rejected, want, atol=1e-6)
+
+
+# --- Both of these as the compiled loop has them.
+
+
+@functools.cache
+def _in_the_loop():
+  """Methods at leniences, those of lemma 3 first; and all of them as one."""
+  _, pairs, *_ = _rejected()
+  blocks = [(methods.METHODS['token_v3'], 0.6), (methods.METHODS['speed'], 0.0)]
+  return pairs + blocks, testing.one_of(pairs + blocks, with_rules=True)
+
+
+def _decode(tables, of, prompts, new, gamma, temperature=1.0, seed=0):
+  """Final states of many prompts of one token, numpy, [rows].
+
+  Args:
+    tables: The verifier's and the drafter's.
+    of: Place in `_in_the_loop` of each row's method.
+    prompts: Their tokens.
+    new: Most new tokens.
+    gamma: Tokens per block.
+    temperature: Of both models.
+    seed: Of the keys.
+  """
+  model = testing.TableModel(5, contexts=5)
+  with conftest.optimised():
+    return testing.decode_curve(
+      tables,
+      np.asarray(prompts, np.int32)[:, None],
+      jax.random.split(jax.random.key(seed), len(prompts)),
+      np.asarray(of),
+      new,
+      sampling.Processing(temperature=np.float32(temperature)),
+      verifier=model,
+      drafter=drafters.ModelDrafter(model),
+      method=_in_the_loop()[1],
+      gamma=gamma,
+      room=gamma + 1,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('gamma', [1, 4])
+def test_the_loop_makes_as_many_tokens_per_block(gamma):
+  # Without a context every draft of a block is like the first.
+  model = testing.TableModel(5, contexts=1)
+  tables = [model.init_params(jax.random.key(i), scale=0.6) for i in (5, 6)]
+  d = testing.table_distributions(*tables, sampling.Processing())
+  pairs, _ = _in_the_loop()
+  table = testing.Table.of(pairs[-2:], d)
+  everywhere = [np.repeat(np.asarray(x), 5, 0) for x in tables]
+  rows = np.arange(100_000)
+  of = len(pairs) - 2 + rows % 2
+  tokens = []
+  for seed in range(3):
+    state = _decode(everywhere, of, 0 * rows, gamma + 1, gamma, seed=seed)
+    # Only the first block of a row is sure not to be cut short by its limit.
+    ends = state.source[:, 1 : gamma + 2] >= verification.RESIDUAL
+    assert ends.any(-1).all()
+    tokens.append(ends.argmax(-1) + 1)
+  tokens = np.stack(tokens)
+  for i in range(2):
+    of_one = tokens[:, i::2]
+    b = float(np.minimum(table.law[i, 0], table.q[0]).sum())
+    error = of_one.std() / np.sqrt(of_one.size) / of_one.mean()
+    assert error < 0.002
+    assert of_one.mean() == pytest.approx(_expected(b, gamma), rel=0.01)
+
+
+@pytest.mark.slow
+def test_the_loop_rejects_and_defers_what_lemma_3_says():
+  tables, pairs, table, want = _rejected()
+  # A context of its own for each prompt.
+  contexts = testing.TableModel(5, contexts=5).context(
+    np.arange(5)[:, None], np.zeros(1, int)
+  )
+  assert sorted(contexts) == [0, 1, 2, 3, 4]
+  rows = np.arange(100_000)
+  of, prompts = rows % len(pairs), rows // len(pairs) % 5
+  # One new token is one block of which one draft is examined.
+  states = [
+    _decode(tables, of, prompts, 1, 1, _TEMPERATURE, seed) for seed in range(5)
+  ]
+  assert all((state.examined == 1).all() for state in states)
+  rejected = np.stack([1 - state.accepted for state in states])
+  deferred = np.stack([state.deferred for state in states])
+  share = (table.deferred * table.q).sum(-1)
   for i, (method, _) in enumerate(pairs):
-    q, p, r = table.q, table.p, table.deferred[i]
-    share = (r * q).sum(-1, keepdims=True)
-    if method.name in _WHOLE:
-      want = r[:, 0] * np.maximum(0, p - q).sum(-1)
-    else:
-      want = (r * np.maximum(0, q - share * p)).sum(-1)
-    rejected = (q * (1 - table.acceptance[i])).sum(-1)
-    np.testing.assert_allclose(rejected, want, atol=1e-6)
+    for prompt, c in enumerate(contexts):
+      chosen = (of == i) & (prompts == prompt)
+      for said, law in ((rejected, want[i, c]), (deferred, share[i, c])):
+        n = chosen.sum() * len(states)
+        sd = np.sqrt(max(law * (1 - law), 1e-9) / n)
+        off = abs(said[:, chosen].mean() - law)
+        assert off < 5 * sd + 1e-6, (method.name, prompt)
 
 
 # --- Lemma 4: whom to defer to.
