@@ -68,7 +68,7 @@ def import_gemma():
   """Imports and returns `gemma.gm`, without TensorFlow.
 
   It takes seconds, hence this function, called where gemma is needed, and not
-  an import above. It would take several times as many, and twice the memory,
+  an import above. It would take four times as many, and as much more memory,
   with what gemma imports for annotations alone: TensorFlow's tensors and the
   training loop of kauldron. Neither has a part in a model. Whoever imports
   either of them, before or after, gets the real one; only kauldron's own type

@@ -424,10 +424,7 @@ def test_nothing_is_traced_again_when_a_number_changes():
 
 
 def _of_all(gamma, **options):
-  """200 rows or a few more of every method; of the verifier alone at gamma 0.
-
-  Numpy, [rows].
-  """
+  """Some 200 rows, numpy, as many of each method; of one model at gamma 0."""
   if not gamma:
     state = _alone((0.9,), rows=200, **options)
   else:
