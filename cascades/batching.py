@@ -35,8 +35,6 @@ from cascades import (
   verification,
 )
 
-# Prompts up to here are padded to so many tokens, all others to a bucket.
-_SHORT = 32
 # New tokens that a cache has room for at first; more come with a compilation.
 _FIRST = 256
 # Tokens that a row may still write for which narrower loops are compiled.
@@ -255,10 +253,7 @@ def pad(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Prompts, padded on the right to a bucket of at most `room`; lengths."""
   lengths = np.array([len(prompt) for prompt in prompts], np.int32)
-  longest = lengths.max()
-  # Padding is read: half of it is left out where all are short.
-  size = _SHORT if longest <= _SHORT else bucket(longest)
-  padded = np.zeros((len(prompts), min(size, room)), np.int32)
+  padded = np.zeros((len(prompts), min(bucket(lengths.max()), room)), np.int32)
   for row, prompt in zip(padded, prompts, strict=True):
     row[: len(prompt)] = prompt
   return padded, lengths

@@ -248,21 +248,6 @@ def test_shapes_are_few():
   ]
 
 
-@pytest.mark.parametrize(
-  ('lengths', 'size'), [((3, 32), 32), ((32, 33), 64), ((65,), 96), ((9,), 32)]
-)
-def test_short_prompts_are_padded_less(lengths, size):
-  prompts = [np.arange(1, n + 1) for n in lengths]
-  padded, found = batching.pad(prompts, 1000)
-  assert padded.shape == (len(lengths), size)
-  assert found.tolist() == list(lengths)
-  for row, prompt in zip(padded, prompts, strict=True):
-    assert row[: len(prompt)].tolist() == prompt.tolist()
-    assert not row[len(prompt) :].any()
-  # No more than there is room for.
-  assert batching.pad(prompts[:1], lengths[0])[0].shape[1] == lengths[0]
-
-
 def _check_logits(row):
   """That they are what the verifier's table has for each emitted token."""
   table, tokens = np.asarray(_PARAMS[0]), row.tokens[: row.length]

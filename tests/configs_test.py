@@ -262,7 +262,6 @@ def test_a_rehearsal_runs_every_task_from_end_to_end(tmp_path, monkeypatch):
     'bucket',
     lambda n, least=64: bucket(n, 512 if least == 64 else least),
   )
-  monkeypatch.setattr(batching, '_SHORT', 0)
   files = sorted((pathlib.Path(__file__).parent / 'data/tasks').iterdir())
   files = {path.stem: path for path in files}
   costs = metrics.Costs(

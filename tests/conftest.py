@@ -85,7 +85,6 @@ def few_shapes():
       'bucket',
       lambda n, least=64: bucket(n, 256 if least == 64 else least),
     )
-    patch.setattr(batching, '_SHORT', 0)
     patch.setattr(batching, 'width', width)
     yield
 

@@ -640,7 +640,7 @@ _MUTANTS = (
     'rows.length + slack(drafter, gamma, drafts) <= room',
     'rows.length <= room',
     batching_test.test_caches_grow_with_their_rows,
-    (8,),
+    (8, 24),
   ),
   Mutant(
     'wrong_rows_dropped',
