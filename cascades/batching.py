@@ -380,7 +380,7 @@ def _run(
         full = np.array([*chosen, *[chosen[0]] * (group - len(chosen))])
         ready = engine.prefill(
           [prompts[i] for i in full],
-          # Not `keys[full]`, which goes through Python for every prompt.
+          # Compiled, as `keys[full]` is not.
           decoding.take(keys, full),
           lengths[full] + max_new_tokens,
           room,

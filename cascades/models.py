@@ -79,12 +79,13 @@ def import_gemma():
   os.environ.setdefault('GRPC_VERBOSITY', 'NONE')
   # Set or not, no computation of ours depends on it; unset, it logs a line.
   os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
-  # A version that asks for more than is there gets all of it below.
-  with contextlib.suppress(ImportError, AttributeError):
-    with _stand_in('tensorflow', Tensor=type('Tensor', (), {})):
-      import kauldron.typing  # noqa: F401
-    with _stand_in('kauldron.train', TrainState=object):
-      import gemma.gm.ckpts  # noqa: F401
+  if 'gemma.gm.ckpts' not in sys.modules:
+    # A version that asks for more than is there gets all of it below.
+    with contextlib.suppress(ImportError, AttributeError):
+      with _stand_in('tensorflow', Tensor=type('Tensor', (), {})):
+        import kauldron.typing  # noqa: F401
+      with _stand_in('kauldron.train', TrainState=object):
+        import gemma.gm.ckpts  # noqa: F401
   from gemma import gm
 
   return gm

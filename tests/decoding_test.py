@@ -98,9 +98,14 @@ def greedy(prompt, new, table=_VERIFIER):
   return tokens[len(prompt) :]
 
 
-def _emitted(state, row=0, copy=0):
-  row = jax.tree.map(lambda x: x[row, copy], state)
+def _row(state, row):
+  """What was emitted in one of [rows]."""
+  row = jax.tree.map(lambda x: x[row], state)
   return row.tokens[row.prompt_length : row.length].tolist()
+
+
+def _emitted(state, row=0, copy=0):
+  return _row(jax.tree.map(lambda x: x[:, copy], state), row)
 
 
 # What every method is run at: neither of its limits.
@@ -431,12 +436,6 @@ def _of_all(gamma, **options):
     copies = -(-200 // len(_OWN))
     state = _many(range(len(_OWN)), gamma=gamma, rows=copies, **options)
   return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), state)
-
-
-def _row(state, row):
-  return state.tokens[row][
-    state.prompt_length[row] : state.length[row]
-  ].tolist()
 
 
 @pytest.mark.parametrize('gamma', tiers.first([3, 0, 1]))
