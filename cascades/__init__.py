@@ -1,40 +1,56 @@
 """cascades: speculative cascades and speculative decoding with Gemma.
 
+The library has rooms, each with one rule; a room imports only what stands
+above it in this list.
+
+  arguments     what an argument may be, in a sentence
+  compilation   what is compiled is kept for the next process
+  options       what may be chosen about decoding
+  plain         values as JSON can hold them
+  methods       one position: both models' distributions to the one to sample
+  verification  one block: which drafts stay, and the token after them
+  models        language models for one sequence, and how they come and go
+  decoding      one sequence: its state, a block of it, the loop
+  drafters      all that proposes, and what their names stand for
+  sampler       strings in, strings and counts out
+  tasks         what is asked, and the score of an answer
+  proof         whether a method does what it declares
+  lm_eval       the adapter for that harness
+
 The names below are imported when they are first used, so that importing
-`cascades` for its reports alone costs no JAX.
+`cascades` alone costs no JAX.
 """
 
 import importlib
 
 _HOME = {
-  'Sampler': 'sampler',
-  'Answer': 'sampler',
-  'load_model': 'checkpoints',
+  'Sampler': 'sampler.sampler',
+  'Answer': 'sampler.sampler',
+  'agreement': 'sampler.agreement',
+  'load_model': 'models.checkpoints',
   'METHODS': 'methods',
   'Method': 'methods',
   'Distributions': 'methods',
   'register': 'methods',
   'from_target': 'methods',
   'from_rule': 'methods',
-  'agreement': 'checking',
-  'audit': 'auditing',
-  'Audit': 'auditing',
   'get_acceptance_residual_fns': 'methods',
+  'audit': 'proof.audit',
+  'Audit': 'proof.audit',
 }
-_MODULES = (
-  'auditing batching chain checking checkpoints costs decoding distillation'
-  ' drafters heads huggingface memory methods metrics models pairing records'
-  ' report sampler sampling scoring sequence sharding stats tasks testing'
-  ' tokenizers training turns verification'
+# In the order of the list; `tests/imports_test.py` holds them to it.
+ROOMS = (
+  'arguments compilation options plain methods verification models decoding'
+  ' drafters sampler tasks proof lm_eval'
 ).split()
 
-__all__ = sorted([*_HOME, *_MODULES])
+__all__ = sorted([*_HOME, *ROOMS])
 
 
 def __getattr__(name: str):
   if name in _HOME:
     return getattr(importlib.import_module(f'cascades.{_HOME[name]}'), name)
-  if name in _MODULES:
+  if name in ROOMS:
     return importlib.import_module(f'cascades.{name}')
   raise AttributeError(f'module cascades has no attribute {name!r}')
 

@@ -24,7 +24,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cascades import sampler, scoring, tokenizers
+from cascades.models import tokenizers
+from cascades.sampler import sampler, scoring
 
 try:
   from lm_eval import utils

@@ -155,9 +155,10 @@ def needs(config: ml_collections.ConfigDict, curves) -> str:
 
   Args:
     config: As `setting` makes it.
-    curves: What `experiments.plan.curves` makes of it.
+    curves: What `experiments.sweeps.plan.curves` makes of it.
   """
-  from cascades import batching, checkpoints, memory
+  from cascades.models import checkpoints
+  from cascades.sampler import batching, memory
 
   pair = [checkpoints.describe(n) for n in (config.verifier, config.drafter)]
   (task,) = config.tasks

@@ -39,10 +39,12 @@ def _painted(found, colour: bool) -> str:
 def main() -> None:
   if not _PROMPT.value:
     raise app.UsageError("--prompt: give a text, such as --prompt='Hello'.")
-  from cascades import checking, load_model, sampler, tokenizers
+  from cascades import load_model
+  from cascades.models import tokenizers
+  from cascades.sampler import agreement, sampler
 
   drafter, verifier = load_model(_DRAFTER.value), load_model(_VERIFIER.value)
-  found = checking.agreement(
+  found = agreement.agreement(
     (verifier, drafter), _PROMPT.value, _MAX_NEW_TOKENS.value
   )
   colour = cli.colours()

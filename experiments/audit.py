@@ -45,8 +45,10 @@ def main() -> None:
   leniences = _leniences()
   if _RULES.value is not None and not pathlib.Path(_RULES.value).is_file():
     raise ValueError(f'rules: there is no file {_RULES.value}.')
-  from cascades import auditing, methods, records
-  from cascades.report import targets
+  from cascades import methods
+  from cascades.proof import audit
+  from experiments import records
+  from experiments.reports import targets
 
   if _RULES.value is not None:
     cli.load_config_module(_RULES.value)
@@ -60,7 +62,7 @@ def main() -> None:
   failed = []
   for name in chosen:
     bar.set_description(name, refresh=False)
-    found = auditing.audit(
+    found = audit.audit(
       name, leniences, samples=_SAMPLES.value, seed=_SEED.value
     )
     bar.write(str(found) + '\n')

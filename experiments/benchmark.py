@@ -14,7 +14,7 @@ import pathlib
 from absl import app, flags
 from ml_collections import config_flags
 
-from experiments import cli, suites
+from experiments import benchmarks, cli
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'What to time, such as configs/benchmark.py.'
@@ -35,7 +35,7 @@ def main() -> None:
     _WORKDIR.value or pathlib.Path('runs') / pathlib.Path(path).stem
   )
   cli.make_folder(workdir)
-  suites.run(config, workdir)
+  benchmarks.run(config, workdir)
 
 
 if __name__ == '__main__':

@@ -117,7 +117,7 @@ def _quietly(
 
 def _join_hosts(said: str) -> None:
   """Joins the processes of all hosts, as the flag says."""
-  from cascades import sharding
+  from cascades.models import sharding
 
   if said == 'auto':
     sharding.initialize()

@@ -25,7 +25,7 @@ def main() -> None:
       '--model, --folder: give both, such as --model=tiny-verifier'
       ' --folder=exported.'
     )
-  from cascades import checkpoints
+  from cascades.models import checkpoints
 
   folder = pathlib.Path(_FOLDER.value)
   if (folder / 'config.json').exists():

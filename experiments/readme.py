@@ -63,12 +63,12 @@ def _measured(name: str, found: dict[str, Any]) -> str:
 
 def performance() -> str:
   """What configs/benchmark.py gave, from its committed figures."""
-  from experiments.suites import decoding
+  from experiments.benchmarks import loops
 
   path = _RESULTS / 'benchmark/benchmark.json'
   found = json.loads(path.read_text(encoding='utf-8'))
   figures = found['figures']
-  timed = decoding.rows(figures)
+  timed = loops.rows(figures)
   lines = [
     _filled(
       f'{_measured("benchmark", found)}, float32, greedy,'
@@ -101,14 +101,14 @@ def performance() -> str:
   lines += ['', '| target | bound | found | met |', '|---|---|---|---|']
   lines += [
     f'| {name} | {bound} | {value} | {"yes" if met else "**no**"} |'
-    for name, bound, value, met in decoding.targets(figures)
+    for name, bound, value, met in loops.targets(figures)
   ]
   return '\n'.join(lines)
 
 
 def drafters() -> str:
   """What configs/benchmark_drafters.py gave, from its committed figures."""
-  from experiments.suites import drafters as suite
+  from experiments.benchmarks import proposals as suite
 
   path = _RESULTS / 'benchmark_drafters/benchmark.json'
   found = json.loads(path.read_text(encoding='utf-8'))
@@ -191,7 +191,7 @@ def quickstart() -> str:
   """A part of what configs/quickstart.py gave, from its committed results."""
   import pandas as pd
 
-  from cascades import metrics
+  from experiments.records import metrics
 
   folder = _RESULTS / 'quickstart'
   frame = pd.read_csv(folder / 'summary.csv')
@@ -240,7 +240,7 @@ def _sweep(name: str, table: str) -> str:
 
 def models() -> str:
   """What the bundled models score, from the cards beside their weights."""
-  from cascades import checkpoints
+  from cascades.models import checkpoints
 
   found, tasks = {}, {}
   for name in checkpoints.BUNDLED:

@@ -45,7 +45,7 @@ def main() -> None:
   if not _WORKDIR.value:
     raise app.UsageError('--workdir: name the folder of a finished run.')
   # After the flags, so that a mistyped one is reported at once.
-  from cascades.report import Choice, write_report
+  from experiments.reports import Choice, write_report
 
   choice = Choice(
     margin=_MARGIN.value,

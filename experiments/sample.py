@@ -93,7 +93,9 @@ def legend(colour: bool) -> str:
 def main() -> None:
   if not _PROMPT.value:
     raise app.UsageError("--prompt: give a text, such as --prompt='Hello'.")
-  from cascades import methods, records, sampler
+  from cascades import methods
+  from cascades.sampler import sampler
+  from experiments import records
 
   settings = dict(
     method=methods.get_method(_METHOD.value),

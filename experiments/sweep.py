@@ -20,8 +20,8 @@ import tqdm
 from absl import app, flags
 from ml_collections import config_flags
 
-from cascades import records
-from experiments import cli, plan, remote
+from experiments import cli, records
+from experiments.sweeps import plan, remote
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'What to run, such as configs/quickstart.py.'
@@ -120,8 +120,8 @@ def run(
     ValueError: Something cannot be run; says what to do.
     cli.StoppedError: Ctrl-C ended it.
   """
-  from cascades import pairing
-  from experiments import launchers, trackers, workdirs, worker
+  from cascades.drafters import pairing
+  from experiments.sweeps import launchers, trackers, workdirs, worker
 
   config = plan.shrunk(config)
   # Whatever the user can get wrong is looked at before a model is loaded.
@@ -257,7 +257,7 @@ def _decode(
   files, points, examples, team, bar: tqdm.tqdm, interrupt: Interrupt, kept
 ) -> int:
   """Makes what is missing; how many points are done then."""
-  from experiments import worker
+  from experiments.sweeps import worker
 
   made = {point for point in points if files.made(point) is not None}
   missing = [point for point in points if point not in made]
@@ -307,7 +307,7 @@ def _look(files, points, lines, team, say: Callable[[str], None]) -> None:
   """Makes the views of what the page shows, as far as they are not there."""
   import jax
 
-  from cascades.report import examples
+  from experiments.reports import examples
 
   curves = {point.name: point.curve for point in points}
   shown = examples.find(files.path, lines)
@@ -334,12 +334,13 @@ def _look(files, points, lines, team, say: Callable[[str], None]) -> None:
 
 def _report(workdir: pathlib.Path, lines, costs, usage) -> None:
   """Writes the summary and the page, and prints what is best."""
-  from cascades import metrics, report
+  from experiments import reports
+  from experiments.records import metrics
 
   every = itertools.chain.from_iterable(lines.values())
   frame = metrics.summarise(every, costs)
   records.write_text(workdir / 'summary.csv', frame.to_csv(index=False))
-  page = report.write_report(workdir)
+  page = reports.write_report(workdir)
   shown = metrics.best_points(frame.assign(variant=metrics.variants(frame)))[
     'task variant gamma lenience quality rejection_rate block_efficiency'
     ' relative_latency'.split()

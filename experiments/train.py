@@ -45,15 +45,19 @@ def main() -> None:
     _train_head(config, workdir)
     return
 
-  from cascades import checkpoints, costs, training
+  from cascades.models import checkpoints
+  from experiments.sweeps import costs
+  from experiments.training import small_models
 
   for name in [_ONLY.value] if _ONLY.value else config.models:
-    start = training.begin(config, name)
-    folder = training.train_model(config, name, start, workdir)
-    figures = training.evaluate(folder, config.eval_tasks, config.eval_examples)
+    start = small_models.begin(config, name)
+    folder = small_models.train_model(config, name, start, workdir)
+    figures = small_models.evaluate(
+      folder, config.eval_tasks, config.eval_examples
+    )
     model = checkpoints.load_folder(folder)
     unit = costs.measure(model, model, [], _CONTEXT)
-    training.write_card(
+    small_models.write_card(
       folder,
       config,
       name,
@@ -67,7 +71,7 @@ def main() -> None:
 
 def _train_head(config, workdir: pathlib.Path) -> None:
   """A recurrent head for a verifier that is there already."""
-  from cascades import distillation
+  from experiments.training import distillation
 
   folder, verifier = distillation.train_head(config, workdir)
   figures = distillation.evaluate(folder, verifier, config)

@@ -50,8 +50,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import cascades
-from cascades import checkpoints, heads
-from cascades.drafters import recurrent
+from cascades.drafters import heads, recurrent
+from cascades.models import checkpoints
 
 verifier = cascades.load_model('tiny-verifier')
 head = heads.load(checkpoints.ASSETS / 'tiny-recurrent').head

@@ -52,7 +52,8 @@ WORKDIR = 'runs/lenience_sweep'  # @param {type: 'string'}
 
 if not (pathlib.Path(WORKDIR) / 'summary.csv').exists():
   from configs import quickstart
-  from experiments import plan, sweep
+  from experiments import sweep
+  from experiments.sweeps import plan
 
   config = quickstart.get_config()
   config.tasks, config.num_examples = ('word_problems',), 40
@@ -71,8 +72,9 @@ if not (pathlib.Path(WORKDIR) / 'summary.csv').exists():
 # for each point, and a row for each answer.
 
 # %%
-from cascades import records
-from cascades.report import calibration, comparisons, runs, styles
+from experiments import records
+from experiments.analysis import calibration, comparisons, runs
+from experiments.reports import styles
 
 first = records.read_all(WORKDIR)[0]
 print(first.variant, first.id, repr(first.text), first.quality, first.emitted)

@@ -13,10 +13,13 @@ import pytest
 from hypothesis import strategies as st
 
 import cascades
-from cascades import arguments, batching, checkpoints, scoring, testing
+from cascades import arguments
+from cascades.models import checkpoints
+from cascades.proof import exact
+from cascades.sampler import batching, scoring
 
 _V = 768
-_MODEL = testing.TableModel(_V)
+_MODEL = exact.TableModel(_V)
 _SIZE = 96
 
 

@@ -7,18 +7,13 @@ import numpy as np
 import pytest
 import tiers
 
-from cascades import (
-  batching,
-  decoding,
-  drafters,
-  methods,
-  sampling,
-  testing,
-  verification,
-)
+from cascades import decoding, drafters, methods
+from cascades.methods import processing
+from cascades.proof import exact
+from cascades.sampler import batching
 
 _V = 5
-_MODEL = testing.TableModel(_V)
+_MODEL = exact.TableModel(_V)
 _PARAMS = [_MODEL.init_params(jax.random.key(i)) for i in (1, 2)]
 _LENIENCES = (-1.0, 0.3, 0.7)
 _STOPS = (4,)
@@ -28,14 +23,11 @@ _COUNTS = ('blocks', 'examined', 'accepted', 'deferred', 'residual', 'bonus')
 def _engine(gamma=3, stops=_STOPS):
   drafter = drafters.ModelDrafter(_MODEL) if gamma else drafters.NoDrafter(_V)
   return batching.Engine(
-    verifier=_MODEL,
-    drafter=drafter,
-    verifier_params=_PARAMS[0],
-    drafter_params=_PARAMS[1],
-    method=methods.METHODS['token_v1'],
-    gamma=gamma,
-    scheme=verification.STANDARD,
-    how=sampling.Processing(temperature=np.float32(1)),
+    decoding.Decoder(
+      decoding.Models(_MODEL, drafter), methods.METHODS['token_v1'], gamma
+    ),
+    decoding.Params(*_PARAMS),
+    how=processing.Processing(temperature=np.float32(1)),
     stop_tokens=np.array(stops, np.int32),
   )
 
@@ -50,7 +42,8 @@ def _prompts(count):
 def _said(row):
   """Tokens and counts of a final row."""
   tokens = row.tokens[row.prompt_length : row.length].tolist()
-  return tokens, [int(getattr(row, name)) for name in _COUNTS]
+  counts = decoding.count(row)
+  return tokens, [int(getattr(counts, name)) for name in _COUNTS]
 
 
 @functools.cache
@@ -58,18 +51,12 @@ def _alone(count, new):
   """Every answer, from one loop that all rows run through to the end."""
   prompts, keys = _prompts(count)
   engine = _engine()
-  states = testing.decode_curve(
+  states = exact.decode_curve(
+    engine.decoder,
     _PARAMS,
-    prompts,
-    keys,
-    _LENIENCES,
-    new,
+    exact.Asked(prompts, keys, _LENIENCES, new),
     engine.how,
-    _STOPS,
-    verifier=engine.verifier,
-    drafter=engine.drafter,
-    method=engine.method,
-    gamma=engine.gamma,
+    stops=_STOPS,
   )
   return {
     batching.Job(i, j): _said(jax.tree.map(lambda x: x[i, j], states))  # noqa: B023
@@ -81,9 +68,8 @@ def _alone(count, new):
 def _run(count, new, batch_size, **options):
   prompts, keys = _prompts(count)
   usage = batching.Usage()
-  found = batching.run(
-    _engine(), prompts, keys, _LENIENCES, new, batch_size, usage, **options
-  )
+  asked = batching.Asked(prompts, keys, _LENIENCES, new, **options)
+  found = batching.run(_engine(), asked, batch_size, usage)
   return dict(found), usage
 
 
@@ -117,7 +103,9 @@ def test_answers_that_their_texts_end_are_what_they_are_alone(batch_size):
     assert sum(named[x] for x in ('accepted', 'residual', 'bonus')) == end
     # Blocks as in a run whose limit is there.
     assert named['blocks'] <= of_whole[0]
-    assert row.drafted == named['blocks'] * _engine().gamma
+    assert (
+      decoding.count(row).drafted == named['blocks'] * _engine().decoder.gamma
+    )
     ended += end < len(whole)
   assert ended > 10
   # What was decoded for nothing is no part of an answer, but of its cost.
@@ -144,10 +132,7 @@ def test_caches_grow_with_their_rows(first, new):
     prompts, keys = _prompts(3)
     found = batching.run(
       _engine(stops=(-1,)),
-      prompts,
-      keys,
-      _LENIENCES,
-      new,
+      batching.Asked(prompts, keys, _LENIENCES, new),
       4,
       batching.Usage(),
     )
@@ -224,7 +209,8 @@ def test_nothing_is_traced_again_for_other_prompts():
   sizes = [fn._cache_size() for fn in functions]
   prompts, keys = _prompts(33)
   usage = batching.Usage()
-  list(batching.run(_engine(), prompts, keys, (0.1, 0.2, 0.9), 25, 4, usage))
+  asked = batching.Asked(prompts, keys, (0.1, 0.2, 0.9), 25)
+  list(batching.run(_engine(), asked, 4, usage))
   assert sizes == [fn._cache_size() for fn in functions]
 
 
@@ -259,19 +245,8 @@ def _check_logits(row):
 
 
 def _turn(engine, row, prompt, key, new=12, max_blocks=None):
-  return list(
-    batching.turn(
-      engine,
-      row,
-      np.array(prompt, np.int32),
-      key,
-      0.3,
-      new,
-      max_blocks,
-      batching.Usage(),
-      return_logits=True,
-    )
-  )
+  asked = batching.Asked([np.array(prompt, np.int32)], key, [0.3], new, True)
+  return list(batching.turn(engine, asked, row, max_blocks, batching.Usage()))
 
 
 @pytest.mark.parametrize('gamma', tiers.first([3, 0]))

@@ -8,10 +8,11 @@ import ml_collections
 import numpy as np
 import pytest
 
-from cascades import methods, testing
-from experiments import cli, suites
-from experiments.suites import decoding
-from experiments.suites import drafters as drafters_suite
+from cascades import methods
+from cascades.proof import exact
+from experiments import benchmarks, cli
+from experiments.benchmarks import loops
+from experiments.benchmarks import proposals as drafters_suite
 
 
 def _shape(width):
@@ -41,16 +42,16 @@ def found(tmp_path_factory):
   config.batch_sizes, config.gammas, config.gamma = (1,), (1, 2), 2
   config.acceptances, config.repeats, config.new_tokens = (0.5, 0.9), 2, 12
   before = jax.config.jax_enable_compilation_cache
-  suites.run(config, workdir)
+  benchmarks.run(config, workdir)
   # Nothing is left to be done, and nothing is done twice.
   figures = (workdir / 'benchmark.json').read_text()
-  suites.run(config, workdir)
+  benchmarks.run(config, workdir)
   assert (workdir / 'benchmark.json').read_text() == figures
   (start,) = json.loads(figures)['starts']
   assert {'command', 'commit', 'dirty'} <= start.keys()
   config.repeats = 3
   with pytest.raises(ValueError, match='figures of another config;'):
-    suites.run(config, workdir)
+    benchmarks.run(config, workdir)
   jax.config.update('jax_enable_compilation_cache', before)
   return json.loads((workdir / 'benchmark.json').read_text())
 
@@ -80,21 +81,21 @@ def test_every_arm_is_timed(found):
 
 @pytest.mark.slow
 def test_all_that_follows_is_there(found):
-  rows = decoding.rows(found['figures'])
+  rows = loops.rows(found['figures'])
   strict = [r for r in rows if r['arm'] == 'strict' and r['batch'] == 1]
   assert all(row['over_formula'] > 0 for row in strict)
   assert sum('over_floor' in row for row in strict) == 2
-  names = [name for name, *_ in decoding.targets(found['figures'])]
+  names = [name for name, *_ in loops.targets(found['figures'])]
   assert len(set(names)) == len(names) == 5
-  table = decoding.table(found['figures'])
+  table = loops.table(found['figures'])
   for word in ('small', 'lock-step', 'x floor', 'target', 'formula'):
     assert word in table
 
 
 def test_a_forced_method_keeps_as_many_as_it_is_told():
-  d = jax.tree.map(jnp.asarray, testing.rows('random', 8))
+  d = jax.tree.map(jnp.asarray, exact.rows('random', 8))
   for name in ('speed', 'token_v3'):
-    method = decoding.forced(methods.METHODS[name])
+    method = loops.forced(methods.METHODS[name])
     kept = jax.vmap(method.acceptance, (0, None))(d, jnp.float32(0.7))
     np.testing.assert_allclose(kept, 0.7, rtol=1e-6)
 
@@ -124,14 +125,14 @@ def test_targets_are_the_formulas():
     _row('floor', 3, 15.0, 10),
     _row('reading', 3, 10.0, 10),
   ]
-  (row,) = [r for r in decoding.rows(figures) if r['arm'] == 'strict']
+  (row,) = [r for r in loops.rows(figures) if r['arm'] == 'strict']
   assert row['over_gemma'] == pytest.approx(5)
   assert row['over_lock_step'] == pytest.approx(3.75)
   assert row['over_floor'] == pytest.approx(16 / 15)
   # 4 tokens for 3 drafts of 0.1 and a reading of 1, in passes of 1.
   assert row['formula'] == pytest.approx(4 / (3 * 0.1 + 1))
   assert row['over_formula'] == pytest.approx(2.5 / (4 / 1.3))
-  met = {name: met for name, _, _, met in decoding.targets(figures)}
+  met = {name: met for name, _, _, met in loops.targets(figures)}
   assert met['x, batch 1: loop time by its floor, worst gamma']
   assert not met['x, batch 1: speed-up by the formula, worst gamma 3']
 
@@ -153,7 +154,7 @@ def test_drafters_are_timed(tmp_path):
   config.new_tokens, config.tree_drafts, config.gamma = 12, (1, 2), 2
   config.batch_sizes, config.loop_tokens, config.loop_gammas = (1,), 40, (4,)
   before = jax.config.jax_enable_compilation_cache
-  suites.run(config, tmp_path)
+  benchmarks.run(config, tmp_path)
   jax.config.update('jax_enable_compilation_cache', before)
   figures = json.loads((tmp_path / 'benchmark.json').read_text())['figures']
   rows = {(r['part'], r['arm']): r for r in drafters_suite.rows(figures)}
@@ -187,4 +188,4 @@ def test_bad_fields_are_named(field, value, said, tmp_path):
   with config.unlocked():
     config[field] = value
   with pytest.raises(ValueError, match=said):
-    suites.run(config, tmp_path)
+    benchmarks.run(config, tmp_path)

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import report_test
 
-from cascades import records, report
+from experiments import records, reports
 
 _sync = pytest.importorskip(
   'playwright.sync_api', reason='install playwright: pip install -e .[test-all]'
@@ -40,7 +40,7 @@ def url(tmp_path_factory):
   lines += [report_test.make_record('sums', 'speed', 0.0, i) for i in range(8)]
   report_test.make_workdir(path, lines)
   records.write(path / 'views' / 'sums.jsonl', [_VIEW])
-  return report.write_report(path).as_uri()
+  return reports.write_report(path).as_uri()
 
 
 @pytest.fixture(scope='module')

@@ -22,7 +22,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from cascades import checkpoints, huggingface, models, tokenizers
+from cascades.models import checkpoints, huggingface, language, tokenizers
 
 FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
 FOLDERS = ('hf_gemma2', 'hf_gemma3')
@@ -137,7 +137,7 @@ def _rope_4(**fields):
 )
 def test_the_reference_notices_a_misread_field(folder, changes):
   # Without this, equality above could hold because nothing matters.
-  model = models.from_config(read_config(folder) | changes)
+  model = language.from_config(read_config(folder) | changes)
   tokens, logits = expected(folder)
   off = np.abs(uncached(model, load(folder).params, tokens) - logits).max()
   assert off > 1e-2
@@ -209,7 +209,7 @@ def test_packed_parameters_are_the_same_model(folder):
       transpose_gating_einsum=False,
     )
     module = dataclasses.replace(model.module, config=config, dtype=jnp.float32)
-    model = models.LanguageModel(module, 64)
+    model = language.LanguageModel(module, 64)
     plain = checkpoints.Checkpoint(
       model, model.init_params(jax.random.key(0)), None
     )
@@ -271,7 +271,7 @@ def test_round_trip_is_exact(family, heads, kv_heads, dtype, tmp_path):
     query_pre_attn_scalar=6,
     sliding_window=4,
   )
-  model = models.from_config(config)
+  model = language.from_config(config)
   shapes = model.param_shapes()
   random = np.random.default_rng(0)
   params = jax.tree.map(
@@ -338,7 +338,7 @@ def flat(params):
 def downloads(tmp_path_factory):
   """Folders as downloads are: the checkpoint, and its tokenizer beside it."""
   _, params, tokenizer = load('hf_gemma3')
-  save = models.import_gemma().ckpts.save_params
+  save = language.import_gemma().ckpts.save_params
   root = tmp_path_factory.mktemp('downloads')
   for name, tree in (('nested', params), ('flat', flat(params))):
     folder = root / name
@@ -376,14 +376,14 @@ def test_an_orbax_checkpoint_becomes_another_dtype(downloads):
 def catalogue(monkeypatch):
   """What gemma knows: two models, of which the second is the downloads'."""
   found = {
-    f'{name}-it': models.from_config(read_config(folder))
+    f'{name}-it': language.from_config(read_config(folder))
     for name, folder in zip(
       ('gemma2-tiny', 'gemma3-tiny'), FOLDERS, strict=True
     )
   }
   file = str(FIXTURES / 'hf_gemma3' / 'tokenizer.model')
-  monkeypatch.setattr(models, 'gemma_checkpoints', lambda: dict(found))
-  monkeypatch.setattr(models, 'from_gemma', lambda name: (found[name], file))
+  monkeypatch.setattr(language, 'gemma_checkpoints', lambda: dict(found))
+  monkeypatch.setattr(language, 'from_gemma', lambda name: (found[name], file))
   return found
 
 
@@ -428,8 +428,8 @@ def test_orbax_folders_that_will_not_do(downloads, catalogue, tmp_path):
 
 def test_every_size_of_gemmas_is_told_from_the_others():
   for size, (layers, width, _) in OWN.items():
-    assert models.find_gemma(layers, width).startswith(f'{size}-')
-  assert models.find_gemma(26, 26) is None
+    assert language.find_gemma(layers, width).startswith(f'{size}-')
+  assert language.find_gemma(26, 26) is None
 
 
 # --- Folders that cannot be read ---
@@ -584,7 +584,7 @@ def test_a_damaged_folder_is_refused_in_one_sentence(damage, named, tmp_path):
 
 def built(config):
   """gemma's configuration for a config.json."""
-  return models.from_config(config).module.config
+  return language.from_config(config).module.config
 
 
 @pytest.mark.parametrize('family', ['gemma2', 'gemma3_text'])
@@ -703,7 +703,7 @@ def test_a_value_that_gemma_cannot_have_is_refused(family, field, value):
   config = {'model_type': family, field: value}
   word = 'rope' if field == 'rope_scaling' else field
   with pytest.raises(ValueError, match=rf'^config\.json: .*{word}') as error:
-    models.from_config(config)
+    language.from_config(config)
   assert str(error.value).endswith('.')
 
 
@@ -711,13 +711,13 @@ def test_a_value_that_was_rounded_to_float32_is_that_value():
   # As files that were written from float32 hold it.
   assert float(np.float32(1e-6)) == 9.999999974752427e-07
   config = {'model_type': 'gemma3_text', 'rms_norm_eps': 9.999999974752427e-07}
-  assert models.from_config(config) == models.from_config(
+  assert language.from_config(config) == language.from_config(
     {'model_type': 'gemma3_text'}
   )
-  for known in models.FIXED.values():
+  for known in language.FIXED.values():
     if isinstance(known, float):
-      assert models._same(float(np.float32(known)), known)
-      assert not models._same(known * (1 + 1e-6), known)
+      assert language._same(float(np.float32(known)), known)
+      assert not language._same(known * (1 + 1e-6), known)
 
 
 # --- gemma's own checkpoints ---
@@ -828,7 +828,7 @@ OWN = {
 
 
 def test_the_names_of_gemmas_checkpoints():
-  names = models.gemma_checkpoints()
+  names = language.gemma_checkpoints()
   ours = [n for n in names if re.match('gemma[23]-', n)]
   assert sorted(ours) == sorted(VARIANTS)
   assert names['gemma2-2b-it'].value.endswith('/gemma2-2b-it')
@@ -836,7 +836,7 @@ def test_the_names_of_gemmas_checkpoints():
 
 @functools.cache
 def own_model(size: str):
-  return models.from_gemma(f'{size}-it')
+  return language.from_gemma(f'{size}-it')
 
 
 @functools.cache
@@ -857,7 +857,7 @@ def test_a_name_builds_its_architecture(size):
   assert 'vision_encoder' not in shapes
   assert 'mm_input_projection' not in shapes['embedder']
   assert re.search(rf'gemma{size[5]}.*\.model$', tokenizer)
-  assert models.from_gemma(f'{size}-pt') == (model, tokenizer)
+  assert language.from_gemma(f'{size}-pt') == (model, tokenizer)
 
 
 def _hub_shapes(text) -> dict[str, tuple[int, ...]]:
@@ -909,7 +909,7 @@ def test_every_leaf_of_a_published_size_has_its_tensors(size):
   # All layers have the same leaves; seven hold one of every kind.
   text = HUB[size].get('text_config', HUB[size]) | {'num_hidden_layers': 7}
   tensors = _hub_shapes(text)
-  wanted = paths(models.from_config(text).param_shapes())
+  wanted = paths(language.from_config(text).param_shapes())
   leaves = list(huggingface.leaves(text))
   assert sorted(leaf.path for leaf in leaves) == sorted(wanted)
   names = [name for leaf in leaves for name in leaf.names]
@@ -977,9 +977,9 @@ def test_a_name_is_fetched_by_gemma(monkeypatch, local_tokenizer, kind):
 
   shape = jax.ShapeDtypeStruct((3,), jnp.float32)
   monkeypatch.setattr(
-    models, 'orbax_shapes', lambda path: {'the': {'parameters': shape}}
+    language, 'orbax_shapes', lambda path: {'the': {'parameters': shape}}
   )
-  monkeypatch.setattr(models.import_gemma().ckpts, 'load_params', load_params)
+  monkeypatch.setattr(language.import_gemma().ckpts, 'load_params', load_params)
   name = f'gemma2-2b-{kind}'
   model, params, tokenizer = checkpoints.load_model(name, 'bfloat16').unpacked()
   (path, wanted), *rest = calls
@@ -1001,7 +1001,7 @@ def _refuse(*args, **kwargs):
 
 @pytest.mark.parametrize('part', ['parameters', 'tokenizer'])
 def test_a_failed_fetch_says_what_to_do(monkeypatch, local_tokenizer, part):
-  monkeypatch.setattr(models, 'orbax_shapes', _refuse)
+  monkeypatch.setattr(language, 'orbax_shapes', _refuse)
   if part == 'tokenizer':
     monkeypatch.setattr(checkpoints.epath, 'Path', _refuse)
   with pytest.raises(ValueError, match=r'^model: gemma3-1b-it ') as error:

@@ -6,18 +6,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cascades import stats
-from cascades.records import Trace
-from cascades.report import (
-  baselines,
+from cascades.tasks import translation
+from experiments.analysis import (
   calibration,
   comparisons,
+  kinds,
   mixture,
   positions,
 )
-from cascades.report.comparisons import Choice
-from cascades.report.runs import Points
-from cascades.tasks import translation
+from experiments.analysis.comparisons import Choice
+from experiments.analysis.runs import Points
+from experiments.records import Trace, stats
+from experiments.reports import questions
 
 CHOICE = Choice(resamples=500)
 
@@ -434,10 +434,10 @@ def test_deferrals_by_position_and_kind_leave_the_bonus_out():
   positions.count(
     [1], [trace('dddddrb', [1, 0, 0, 1, 0, 1, 1], pieces)], counts
   )
-  kinds = {
+  expected = {
     r['kind']: (r['deferred'], r['examined']) for r in counts[1].by_kind()
   }
-  assert kinds == {
+  assert expected == {
     'digits': (1, 1),
     'letters': (0, 1),
     'punctuation': (0, 1),
@@ -464,7 +464,7 @@ def test_what_has_no_rule_has_no_deferrals_and_failures_no_tokens():
 
 
 def test_every_known_method_has_a_kind():
-  kinds = {
+  expected = {
     ('verifier_only', 'token', math.nan): '',
     ('token_v3', 'block', -1.0): 'speculative cascade',
     ('speed', 'token', 0.0): 'strict decoding',
@@ -476,8 +476,8 @@ def test_every_known_method_has_a_kind():
     ('sequence_mean', 'token', 0.1): 'cascade of answers',
     ('always_accept', 'token', math.nan): 'always accept',
   }
-  assert {key: baselines.kind(*key) for key in kinds} == kinds
-  assert set(kinds.values()) == {'', *baselines.KINDS}
+  assert {key: kinds.kind(*key) for key in expected} == expected
+  assert set(expected.values()) == {'', *kinds.KINDS}
 
 
 def test_a_kind_is_shown_by_its_best_points():
@@ -492,8 +492,8 @@ def test_a_kind_is_shown_by_its_best_points():
       ('bild', 0.5, 4): (0.90, 1.1, 0.01, 10, 0.3),
     }
   )
-  table = baselines.best_of_kinds(comparisons.compare(found, CHOICE))
-  assert list(table.kind) == list(baselines.KINDS[:4])
+  table = kinds.best_of_kinds(comparisons.compare(found, CHOICE))
+  assert list(table.kind) == list(kinds.KINDS[:4])
   told = table.set_index('kind')
   ours = told.loc['speculative cascade']
   assert (ours.variant, ours.speedup) == ('diff', pytest.approx(1 / 0.7))
@@ -520,7 +520,7 @@ def test_what_truncation_alone_is_worth_is_told():
       ('min_p', 0.1, 2): (0.10, 0.75, 0.01, 20, 0.3),
     }
   )
-  table = baselines.truncated_alike(found, CHOICE)
+  table = kinds.truncated_alike(found, CHOICE)
   assert len(table) == 1
   (one,) = table.to_dict('records')
   assert (one['lenience'], one['gamma'], one['n']) == (0.9, 4, 200)
@@ -528,7 +528,7 @@ def test_what_truncation_alone_is_worth_is_told():
   assert one['gained_low'] < -0.08 < one['gained_high'] < 0
   assert one['faster'] == pytest.approx(1.5)
   lone = make({ALONE: (0.8, 1.0, 0.01, 10, 0.0)})
-  assert baselines.truncated_alike(lone, CHOICE).empty
+  assert kinds.truncated_alike(lone, CHOICE).empty
 
 
 # --- All tasks together.
@@ -576,14 +576,14 @@ def test_it_is_said_whether_a_cascade_is_above_both_models():
   best = mixture.best(mixture.mix(_two_tasks((0.9, 0.7)), CHOICE))
   assert list(best.method) == ['diff', 'opt']
   assert best.iloc[0].above == pytest.approx(0.2)
-  said = mixture.verdict(best, 'Diff', 'lenience 0.2')
+  said = questions.above(best, 'Diff', 'lenience 0.2')
   assert said.startswith('Diff at lenience 0.2 is above both models alone, by')
   assert said.endswith('0.200, and its intervals over both are above 0.')
   best = mixture.best(mixture.mix(_two_tasks((0.9, 0.3025)), CHOICE))
-  said = mixture.verdict(best, 'Diff', 'lenience 0.2')
+  said = questions.above(best, 'Diff', 'lenience 0.2')
   assert said.endswith('0.001, but within what chance could give.')
   best = mixture.best(mixture.mix(_two_tasks((0.8, 0.3)), CHOICE))
-  said = mixture.verdict(best, 'Diff', 'lenience 0.2')
+  said = questions.above(best, 'Diff', 'lenience 0.2')
   assert said.startswith('No cascade is above both models alone: Diff at')
   assert said.endswith('nearest, and lacks 0.050 of the better one.')
 

@@ -9,10 +9,14 @@ import ml_collections
 import pandas as pd
 import pytest
 
-from cascades import batching, checkpoints, methods, metrics, models, records
+from cascades import methods
+from cascades.models import checkpoints, language
+from cascades.sampler import batching
 from cascades.tasks import GENERATED, TASKS
 from configs import paper, train_tiny
-from experiments import cli, plan, sweep
+from experiments import cli, records, sweep
+from experiments.records import metrics
+from experiments.sweeps import plan
 
 _ROOT = pathlib.Path(__file__).parent.parent / 'configs'
 # By name, such as 'quickstart' and 'gemma2_2b_9b/gsm8k'; what the latter share
@@ -241,7 +245,7 @@ def test_a_config_of_a_pair_is_the_papers_setting(name):
 def test_configs_of_pairs_say_what_they_need(monkeypatch):
   describe = functools.cache(checkpoints.describe)
   monkeypatch.setattr(checkpoints, 'describe', describe)
-  known = models.gemma_checkpoints()
+  known = language.gemma_checkpoints()
   for name in _OF_PAIRS:
     module = _module(name)
     config = module.get_config()

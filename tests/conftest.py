@@ -24,7 +24,7 @@ os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
 import jax
 import pytest
 
-from cascades import batching
+from cascades.sampler import batching
 
 # Decoding loops that were compiled, all processes together: they are what takes
 # the first tier's time, which should do with 60.

@@ -11,17 +11,12 @@ import numpy as np
 import pytest
 import tiers
 
-from cascades import (
-  decoding,
-  drafters,
-  methods,
-  sampling,
-  testing,
-  verification,
-)
+from cascades import decoding, drafters, methods, verification
+from cascades.methods import processing
+from cascades.proof import exact
 
 _V, _NEW = 5, 3
-_MODEL = testing.TableModel(_V)
+_MODEL = exact.TableModel(_V)
 _VERIFIER = _MODEL.init_params(jax.random.key(1))
 _DRAFTER = _MODEL.init_params(jax.random.key(2))
 _PROMPT = (1, 2, 3)
@@ -67,22 +62,26 @@ def _generate(
   count = len(of_prompt)
   whole = np.arange(-(-count // filled) * filled)
   whole[whole >= count] = 0
-  states = testing.decode_curve(
+  if drafter is None:
+    drafter = drafters.ModelDrafter(_MODEL) if gamma else drafters.NoDrafter(_V)
+  states = exact.decode_curve(
+    decoding.Decoder(
+      decoding.Models(_MODEL, drafter),
+      methods.get_method(method),
+      gamma,
+      scheme,
+      drafts,
+      tree_size,
+    ),
     (_VERIFIER, drafter_table),
-    [prompts[i] for i in of_prompt[whole]],
-    keys[of_prompt[whole]],
-    np.asarray(leniences)[whole],
-    new,
-    how or processing(temperature, **processed),
-    np.append(stops, [-1] * (2 - len(stops))),
-    verifier=_MODEL,
-    drafter=drafter
-    or (drafters.ModelDrafter(_MODEL) if gamma else drafters.NoDrafter(_V)),
-    method=methods.get_method(method),
-    gamma=gamma,
-    scheme=scheme,
-    drafts=drafts,
-    tree_size=tree_size,
+    exact.Asked(
+      [prompts[i] for i in of_prompt[whole]],
+      keys[of_prompt[whole]],
+      np.asarray(leniences)[whole],
+      new,
+    ),
+    how or processed_by(temperature, **processed),
+    stops=np.append(stops, [-1] * (2 - len(stops))),
     room=room,
     return_logits=return_logits,
   )
@@ -123,9 +122,9 @@ _REAL = (
 _NOTHING = np.zeros(_V, bool)
 
 
-def processing(temperature=1.0, top_k=_V, top_p=1.0, forbidden=_NOTHING):
+def processed_by(temperature=1.0, top_k=_V, top_p=1.0, forbidden=_NOTHING):
   """With all that a sampler may be asked for, so that it compiles once."""
-  return sampling.Processing(
+  return processing.Processing(
     temperature=np.float32(temperature),
     top_k=np.int32(top_k),
     top_p=np.float32(top_p),
@@ -137,15 +136,15 @@ _ONE = np.arange(_V) == 1
 _TWO = np.isin(np.arange(_V), [0, 3])
 # How logits are processed.
 HOWS = {
-  'plain': processing(),
-  'truncated': processing(temperature=0.8, top_k=3, top_p=0.9),
-  'greedy': processing(temperature=0.0),
-  'nearly greedy': processing(temperature=1e-9),
-  'forbidden': processing(temperature=1.3, forbidden=_ONE),
-  'forbidden, truncated': processing(
+  'plain': processed_by(),
+  'truncated': processed_by(temperature=0.8, top_k=3, top_p=0.9),
+  'greedy': processed_by(temperature=0.0),
+  'nearly greedy': processed_by(temperature=1e-9),
+  'forbidden': processed_by(temperature=1.3, forbidden=_ONE),
+  'forbidden, truncated': processed_by(
     temperature=0.8, top_k=2, top_p=0.9, forbidden=_TWO
   ),
-  'forbidden, greedy': processing(temperature=0.0, forbidden=_TWO),
+  'forbidden, greedy': processed_by(temperature=0.0, forbidden=_TWO),
 }
 # Of these, what is enough where another test has all.
 FEW = 'plain', 'greedy', 'forbidden, truncated'
@@ -167,14 +166,14 @@ def pairs_of(scheme, only=()):
 
 def seen_of_model(scheme, how):
   """What the loop sees in each context, of two table models."""
-  return testing.table_distributions(_VERIFIER, _DRAFTER, how, scheme.gate)
+  return exact.table_distributions(_VERIFIER, _DRAFTER, how, scheme.gate)
 
 
 def _law(table, scheme, gamma):
   """What the loop should emit, [pairs] + [V] * _NEW, by enumeration."""
   if scheme.bonus == 'target':
-    return testing.declared_law(table, _MODEL, _PROMPT, _NEW)
-  return testing.emitted_law(table, scheme, _MODEL, _PROMPT, _NEW, gamma)
+    return exact.declared_law(table, _MODEL, _PROMPT, _NEW)
+  return exact.emitted_law(table, scheme, _MODEL, _PROMPT, _NEW, gamma)
 
 
 def check_laws(
@@ -206,9 +205,9 @@ def check_laws(
   """
   pairs = pairs_of(scheme) if pairs is None else pairs
   every = [seen(scheme, HOWS[name]) for name in hows]
-  tables = [testing.Table.of(pairs, d) for d in every]
+  tables = [exact.Table.of(pairs, d) for d in every]
   rules = scheme.verification == 'sequential'
-  method = testing.looked_up(tables, every, with_rules=rules)
+  method = exact.looked_up(tables, every, with_rules=rules)
   given = dict(scheme=scheme, drafts=drafts, tree_size=tree_size)
   given |= dict(room=_NEW, return_logits=False)
   if equipped:
@@ -234,7 +233,7 @@ def check_samples(drawn, each, pairs, laws, how, name):
   squares, freedom = 0.0, 0
   for i, (one, _) in enumerate(pairs):
     assert laws[i].sum() == pytest.approx(1, abs=1e-5)
-    z = testing.z_scores(tokens[each == i], laws[i])
+    z = exact.z_scores(tokens[each == i], laws[i])
     assert np.abs(z).max() < 5, (name, one.name, z)
     squares, freedom = squares + (z**2).sum(), freedom + len(z) - 1
   # A fault that is small in each of them is not in all.
@@ -284,7 +283,7 @@ _OWN = (
   *pairs_of(verification.STANDARD, _REAL),
   _ALWAYS,
 )
-_MIXED = testing.one_of(_OWN)
+_MIXED = exact.one_of(_OWN)
 
 
 def _many(*args, **options):
@@ -299,7 +298,7 @@ def test_the_emitted_law_of_functions_that_run_in_the_loop():
   for name in ('plain', 'forbidden', 'forbidden, truncated'):
     how = HOWS[name]
     d = seen_of_model(verification.STANDARD, how)
-    laws = _law(testing.Table.of(pairs, d), verification.STANDARD, 3)
+    laws = _law(exact.Table.of(pairs, d), verification.STANDARD, 3)
     drawn = [
       _many(each + len(_STRICT), rows=8192, how=how, seed=i) for i in range(20)
     ]
@@ -312,9 +311,9 @@ def test_the_emitted_law_of_functions_that_run_in_the_loop():
         for x in ('token_v3', 'diff')
       )
       tokens = np.concatenate([x.tokens[each == one] for x in drawn])
-      further = testing.Table.of([(pairs[one][0], 0.8)], d)
+      further = exact.Table.of([(pairs[one][0], 0.8)], d)
       for law in (laws[other], _law(further, verification.STANDARD, 3)[0]):
-        z = testing.z_scores(tokens[:, 3 : 3 + _NEW], law)
+        z = exact.z_scores(tokens[:, 3 : 3 + _NEW], law)
         assert np.abs(z).max() > 20
 
 
@@ -334,22 +333,22 @@ def test_the_emitted_law_of_a_single_draft(scheme):
 
 
 def _plainly(pairs):
-  d = seen_of_model(verification.STANDARD, sampling.Processing())
-  return testing.Table.of(pairs, d)
+  d = seen_of_model(verification.STANDARD, processing.Processing())
+  return exact.Table.of(pairs, d)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('method', ['speed'])
 def test_forbidden_tokens_are_never_emitted(method):
   # A single method in a loop of its own, for faults to be shown by.
-  how = processing(temperature=1.3, forbidden=_ONE)
+  how = processed_by(temperature=1.3, forbidden=_ONE)
   state = _generate(method, (0.3,), 2, 20_000, how=how)
   d = seen_of_model(verification.STANDARD, how)
-  table = testing.Table.of([(methods.METHODS[method], 0.3)], d)
+  table = exact.Table.of([(methods.METHODS[method], 0.3)], d)
   law = _law(table, verification.STANDARD, 2)[0]
   first = len(_PROMPT)
   tokens = state.tokens[:, 0, first : first + _NEW]
-  assert np.abs(testing.z_scores(tokens, law)).max() < 5
+  assert np.abs(exact.z_scores(tokens, law)).max() < 5
   assert (tokens != 1).all()
 
 
@@ -364,7 +363,7 @@ def test_plain_decoding_is_the_verifier():
   law = _law(_plainly(pairs), verification.STANDARD, 0)
   first = len(_PROMPT)
   tokens = np.concatenate([x.tokens[:, 0] for x in drawn])
-  z = testing.z_scores(tokens[:, first : first + _NEW], law[0])
+  z = exact.z_scores(tokens[:, first : first + _NEW], law[0])
   assert np.abs(z).max() < 5
 
 
@@ -378,8 +377,8 @@ def test_greedy_strict_is_the_verifier_alone(gamma):
   together = _many(range(len(_STRICT)), gamma=gamma, **greedy)
   for row, i in np.ndindex(len(prompts), len(_STRICT)):
     assert _emitted(together, row, i) == _emitted(alone, row)
-  assert (together.accepted.sum(0) > 5).all()
-  assert (together.residual.sum(0) > 5).all()
+  assert (decoding.count(together).accepted.sum(0) > 5).all()
+  assert (decoding.count(together).residual.sum(0) > 5).all()
 
 
 def test_rows_do_not_depend_on_their_batch():
@@ -390,8 +389,9 @@ def test_rows_do_not_depend_on_their_batch():
   for row, prompt in enumerate(prompts):
     single = run(prompts=[prompt], keys=keys[row : row + 1])
     assert _emitted(single) == _emitted(together, row)
-    for name in ('blocks', 'examined', 'accepted', 'residual', 'bonus'):
-      assert getattr(single, name)[0] == getattr(together, name)[row]
+    alone, beside = map(decoding.count, (single, together))
+    for name in alone._fields:
+      assert getattr(alone, name)[0] == getattr(beside, name)[row]
   order = [3, 0, 4, 2, 1]
   permuted = run(
     prompts=[prompts[i] for i in order], keys=keys[jnp.array(order)]
@@ -457,21 +457,31 @@ def test_counts_add_up(gamma, stops):
   state = _of_all(gamma, new=11, stops=stops)
   emitted = state.length - state.prompt_length
   assert (emitted <= 11).all()
+  of = decoding.count(state)
   np.testing.assert_array_equal(
-    state.accepted + state.residual + state.bonus, emitted
+    of.accepted + of.residual + of.bonus,
+    emitted,
   )
-  assert (state.accepted <= state.examined).all()
-  assert (state.examined <= state.blocks * gamma).all()
-  assert (state.deferred <= state.examined).all()
+  assert (of.accepted <= of.examined).all()
+  assert (of.examined <= state.blocks * gamma).all()
+  assert (of.deferred <= of.examined).all()
   np.testing.assert_array_equal(
-    np.minimum(state.examined - state.accepted, state.residual),
-    state.residual,
+    np.minimum(
+      of.examined - of.accepted,
+      of.residual,
+    ),
+    of.residual,
   )
   for row in range(len(emitted)):
     source = state.source[row][state.prompt_length[row] : state.length[row]]
-    counts = np.bincount(source, minlength=4)
-    want = 0, state.accepted[row], state.residual[row], state.bonus[row]
-    np.testing.assert_array_equal(counts, want)
+    found = np.bincount(source, minlength=4)
+    want = (
+      0,
+      of.accepted[row],
+      of.residual[row],
+      of.bonus[row],
+    )
+    np.testing.assert_array_equal(found, want)
 
 
 def test_limits_are_kept_row_by_row():
@@ -495,5 +505,5 @@ def test_logits_are_the_verifiers_for_emitted_tokens(run):
 def test_always_accepting_takes_one_call_per_block():
   state = _many((_OWN.index(_ALWAYS),), rows=3, new=8)
   np.testing.assert_array_equal(state.blocks, 2)
-  np.testing.assert_array_equal(state.accepted, 6)
-  np.testing.assert_array_equal(state.bonus, 2)
+  np.testing.assert_array_equal(decoding.count(state).accepted, 6)
+  np.testing.assert_array_equal(decoding.count(state).bonus, 2)

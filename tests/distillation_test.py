@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cascades import distillation, heads, load_model
-from cascades.drafters import recurrent
+from cascades import load_model
+from cascades.drafters import heads, recurrent
 from configs import train_recurrent
+from experiments.training import distillation
 
 
 def _config(**changes):

@@ -12,15 +12,10 @@ import numpy as np
 import pytest
 import tiers
 
-from cascades import (
-  chain,
-  drafters,
-  methods,
-  sampling,
-  testing,
-  verification,
-)
-from cascades.drafters import recurrent
+from cascades import decoding, drafters, methods, verification
+from cascades.drafters import chain, recurrent
+from cascades.methods import processing
+from cascades.proof import exact
 
 _V, _MODEL = decoding_test._V, decoding_test._MODEL
 _VERIFIER, _DRAFTER = decoding_test._VERIFIER, decoding_test._DRAFTER
@@ -61,14 +56,14 @@ def _run(equipped, method='speed', gamma=3, **options):
 
 def _of_near(scheme, how):
   """What the loop sees of `_NEAR` and the verifier."""
-  return testing.table_distributions(_VERIFIER, _NEAR, how, scheme.gate)
+  return exact.table_distributions(_VERIFIER, _NEAR, how, scheme.gate)
 
 
 def _of_chain(scheme, how):
   """As the law of the inner pair has it, which is its q."""
-  inner = testing.table_distributions(_NEAR, _SMALL, how)
-  q = testing.Table.of([_INNER], inner).law[0].astype(np.float32)
-  d = testing.table_distributions(_VERIFIER, _NEAR, how, scheme.gate)
+  inner = exact.table_distributions(_NEAR, _SMALL, how)
+  q = exact.Table.of([_INNER], inner).law[0].astype(np.float32)
+  d = exact.table_distributions(_VERIFIER, _NEAR, how, scheme.gate)
   return d._replace(q=q, q_gate=q)
 
 
@@ -106,13 +101,16 @@ def test_a_threshold_decides_how_much_is_drafted():
     return _run(equipped, 'speed', leniences=(0.0,), rows=64, new=8)
 
   never, some, always = run(0.0), run(0.55), run(1.1)
-  assert (never.drafted == 3 * never.blocks).all()
-  assert (never.drafter_calls == 4 * never.blocks).all()
-  assert (always.drafted == 0).all()
-  assert (always.drafter_calls == always.blocks).all()
-  assert 0 < some.drafted.sum() < 3 * some.blocks.sum()
+  of_never, of_some, of_always = map(decoding.count, (never, some, always))
+  assert (of_never.drafted == 3 * never.blocks).all()
+  assert (of_never.drafter_calls == 4 * never.blocks).all()
+  assert (of_always.drafted == 0).all()
+  assert (of_always.drafter_calls == always.blocks).all()
+  assert 0 < of_some.drafted.sum() < 3 * some.blocks.sum()
   # What is drafted where the drafter is sure is kept more often.
-  rate = [float(s.accepted.sum() / s.examined.sum()) for s in (never, some)]
+  rate = [
+    float(of.accepted.sum() / of.examined.sum()) for of in (of_never, of_some)
+  ]
   assert rate[1] > rate[0]
 
 
@@ -154,9 +152,9 @@ def _check_strict(run, lenience):
   strict, prompt = methods.METHODS['speed'], (1, 2, 3, 1, 2)
   for name in decoding_test.FEW:
     how = decoding_test.HOWS[name]
-    d = testing.table_distributions(_VERIFIER, _DRAFTER, how)
-    table = testing.Table.of([(strict, 0.0)], d)
-    law = testing.declared_law(table, _MODEL, prompt, 3)[0]
+    d = exact.table_distributions(_VERIFIER, _DRAFTER, how)
+    table = exact.Table.of([(strict, 0.0)], d)
+    law = exact.declared_law(table, _MODEL, prompt, 3)[0]
     with conftest.optimised():
       state = run(
         leniences=np.full(_MANY, lenience),
@@ -166,9 +164,9 @@ def _check_strict(run, lenience):
       )
     tokens = state.tokens[:, 5:8]
     assert not how.forbidden[tokens].any()
-    assert np.abs(testing.z_scores(tokens, law)).max() < 5, name
+    assert np.abs(exact.z_scores(tokens, law)).max() < 5, name
     if name == 'plain':
-      assert state.accepted.sum() > 0
+      assert decoding.count(state).accepted.sum() > 0
 
 
 @functools.cache
@@ -186,12 +184,12 @@ def _of_ngrams(kind):
   ]
   seen = {}
   for name, how in decoding_test.HOWS.items():
-    d = testing.table_distributions(_VERIFIER, _VERIFIER, how, scheme.gate)
+    d = exact.table_distributions(_VERIFIER, _VERIFIER, how, scheme.gate)
     said = np.eye(_V, dtype=np.float32).repeat(len(_VERIFIER), 0)
     d = jax.tree.map(lambda x: np.tile(x, (_V, 1)), d)
     seen[name] = d._replace(q=said, q_gate=said)
-  tables = {name: testing.Table.of(pairs, d) for name, d in seen.items()}
-  method = testing.looked_up(
+  tables = {name: exact.Table.of(pairs, d) for name, d in seen.items()}
+  method = exact.looked_up(
     [*tables.values()], [*seen.values()], with_rules=kind == 'sequential'
   )
   run = functools.partial(_run, _NGRAM, method, scheme=scheme, filled=_MANY)
@@ -226,7 +224,7 @@ def test_the_first_token_of_a_cascade_with_ngrams_follows_its_law(kind):
     of = np.tile(each, len(drawn))
     for i in range(len(pairs)):
       law = table.p[at] if how.forbidden[said] else table.law[i, at]
-      assert np.abs(testing.z_scores(tokens[of == i], law)).max() < 5
+      assert np.abs(exact.z_scores(tokens[of == i], law)).max() < 5
 
 
 @pytest.mark.parametrize(
@@ -239,7 +237,7 @@ def test_a_head_keeps_the_law(drafts, kind):
   run = functools.partial(
     _run,
     _RECURRENT,
-    testing.one_of([(methods.METHODS['speed'], 0.0), (method, lenience)]),
+    exact.one_of([(methods.METHODS['speed'], 0.0), (method, lenience)]),
     scheme=verification.Scheme(kind),
     drafts=drafts,
     filled=_MANY,
@@ -258,7 +256,7 @@ def test_a_head_keeps_the_law(drafts, kind):
   with conftest.optimised():
     state = run(leniences=np.full(_MANY, 1), rows=_MANY, new=1)
   tokens = state.tokens[:, len(prompt) : len(prompt) + 1]
-  assert np.abs(testing.z_scores(tokens, np.asarray(law))).max() < 5
+  assert np.abs(exact.z_scores(tokens, np.asarray(law))).max() < 5
 
 
 def test_greedy_and_strict_is_the_verifier_though_drafts_stop_early():
@@ -279,7 +277,7 @@ def _check_greedy(run, lenience):
     assert state.length[i, 0] == len(prompt) + 12
     got = state.tokens[i, 0, len(prompt) : len(prompt) + 12].tolist()
     assert got == decoding_test.greedy(prompt, 12)
-  assert state.accepted.sum() > 0
+  assert decoding.count(state).accepted.sum() > 0
 
 
 # --- n-grams
@@ -330,7 +328,7 @@ def _single(hidden, token, randoms, length=4):
   """One call for one draft."""
 
   def pick(numbers, logits):
-    return sampling.draw(numbers, jax.nn.softmax(logits))
+    return processing.draw(numbers, jax.nn.softmax(logits))
 
   assert randoms.shape[0] == length + 1
   return recurrent.draft_one(
@@ -343,7 +341,7 @@ def test_beams_and_batches_are_single_calls():
   keys = jax.random.split(jax.random.key(0), 2)
   hidden = jax.random.normal(keys[0], (batch, _V))
   tokens = jnp.array([1, 4, 0])
-  size = sampling.draw_size(_V)
+  size = processing.draw_size(_V)
   randoms = jax.random.uniform(keys[1], (batch, beams, length + 1, size))
   over_beams = jax.vmap(_single, (None, None, 0))
   over_batch = jax.vmap(over_beams)
@@ -406,14 +404,14 @@ def test_a_tree_is_read_as_each_of_its_drafts(kind):
   slots = models_test.SLOTS + paths * (gamma + 1)
   cache = model.init_cache(params, slots)
   at = jnp.int32(len(prefix) - 1)
-  read = jax.jit(drafters.read, static_argnums=0)
+  read = jax.jit(decoding.read, static_argnums=0)
   _, cache = read(model, params, cache, jnp.array(prefix), jnp.int32(0))
   wrong = jnp.array(models_test.text(3, 4))
   _, cache = read(model, params, cache, wrong, at + 1)
   cache = model.rewind(cache, at)
   logits = jnp.zeros((gamma + 1, paths, 1))
-  draft = drafters.whole(jnp.array(drafts), logits, 0)
-  tree = drafters.tree(jnp.int32(prefix[-1]), draft, paths * gamma)
+  draft = decoding.whole(jnp.array(drafts), logits, 0)
+  tree = decoding.tree(jnp.int32(prefix[-1]), draft, paths * gamma)
   logits, cache = read(model, params, cache, tree.tokens, at, tree.branches)
 
   def alone(tokens):
@@ -443,26 +441,33 @@ def test_own_first_layers_draft_as_a_model_of_their_own(kind, drafts, verified):
   # In the verifier's cache, and the answers are the same to the last token.
   model, params = models_test.make(kind)
   first = model.first(1)
-  run = functools.partial(
-    testing.decode_curve,
-    (params, params),
+  asked = exact.Asked(
     [(3, 4, 5), (6, 7)],
     jax.random.split(jax.random.key(0), 2),
     [0.5],
     models_test.WINDOW + 6,
-    sampling.Processing(temperature=np.float32(1)),
-    verifier=model,
-    method=methods.METHODS['token_v3'],
   )
-  options = dict(gamma=3, drafts=drafts, scheme=verification.Scheme(verified))
-  shared = run(drafter=drafters.SelfDrafter(first), **options)
-  own = run(drafter=drafters.ModelDrafter(first), **options)
+  shared, own = (
+    exact.decode_curve(
+      decoding.Decoder(
+        decoding.Models(model, drafter),
+        methods.METHODS['token_v3'],
+        3,
+        verification.Scheme(verified),
+        drafts,
+      ),
+      (params, params),
+      asked,
+      processing.Processing(temperature=np.float32(1)),
+    )
+    for drafter in (drafters.SelfDrafter(first), drafters.ModelDrafter(first))
+  )
   np.testing.assert_array_equal(shared.length, own.length)
   for i, length in enumerate(own.length[:, 0]):
     np.testing.assert_array_equal(
       shared.tokens[i, 0, :length], own.tokens[i, 0, :length]
     )
-  assert own.accepted.sum() > 0
+  assert decoding.count(own).accepted.sum() > 0
   with pytest.raises(ValueError, match='layers: 2 will not do; the verifier'):
     model.first(2)
 

@@ -9,16 +9,11 @@ import models_test
 import numpy as np
 import pytest
 
-from cascades import (
-  checkpoints,
-  drafters,
-  memory,
-  methods,
-  models,
-  sampling,
-  testing,
-  verification,
-)
+from cascades import decoding, drafters, methods, verification
+from cascades.methods import processing
+from cascades.models import checkpoints, language
+from cascades.proof import exact
+from cascades.sampler import memory
 
 # --- As published
 
@@ -56,14 +51,14 @@ _TABLES = {
 def test_every_checkpoint_of_gemma_is_known_here():
   # A new one wants a line above, and a small one in models_test.
   names = {f'{name}-{kind}' for name in _PUBLISHED for kind in ('pt', 'it')}
-  assert set(models.gemma_checkpoints()) == names
+  assert set(language.gemma_checkpoints()) == names
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', _PUBLISHED)
 def test_a_model_has_the_parameters_that_were_published(name):
   model, shapes = checkpoints.describe(f'{name}-it')
-  assert models.from_gemma(f'{name}-pt') == models.from_gemma(f'{name}-it')
+  assert language.from_gemma(f'{name}-pt') == language.from_gemma(f'{name}-it')
   billions, tables = _PUBLISHED[name]
   # Without what sees and hears.
   assert all(
@@ -98,7 +93,7 @@ def test_memory_counts_no_cache_of_layers_without_one():
 )
 def test_names_of_no_text_model_are_refused(name):
   with pytest.raises(ValueError, match=f'model: gemma has no .* for {name!r};'):
-    models.from_gemma(name)
+    language.from_gemma(name)
 
 
 # --- Through the loop
@@ -139,22 +134,28 @@ def test_strict_decoding_says_what_the_verifier_says(kind, gamma, drafts):
   # kept and rejected.
   model, params, near = _pair(kind)
   run = functools.partial(
-    testing.decode_curve,
+    exact.decode_curve,
+    decoding.Decoder(
+      decoding.Models(model, drafters.ModelDrafter(model)),
+      methods.METHODS['speed'],
+      gamma,
+      verification.Scheme('token' if drafts == 1 else 'multi_round'),
+      drafts,
+    ),
     (params, near),
-    [models_test.text(n, n) for n in (2, 4, 8)],
-    jax.random.split(jax.random.key(0), 3),
-    [0.0],
-    _NEW,
-    verifier=model,
-    drafter=drafters.ModelDrafter(model),
-    method=methods.METHODS['speed'],
-    gamma=gamma,
-    drafts=drafts,
-    scheme=verification.Scheme('token' if drafts == 1 else 'multi_round'),
+    exact.Asked(
+      [models_test.text(n, n) for n in (2, 4, 8)],
+      jax.random.split(jax.random.key(0), 3),
+      [0.0],
+      _NEW,
+    ),
   )
   for temperature in (0.0, 1.0):
-    state = run(sampling.Processing(temperature=np.float32(temperature)))
-    accepted, examined = state.accepted.sum(), state.examined.sum()
+    state = run(processing.Processing(temperature=np.float32(temperature)))
+    accepted, examined = (
+      decoding.count(state).accepted.sum(),
+      decoding.count(state).examined.sum(),
+    )
     assert 0 < accepted < examined
     for row in range(3):
       start, end = state.prompt_length[row, 0], state.length[row, 0]

@@ -15,7 +15,7 @@ from absl import flags
 from absl.testing import flagsaver
 from safetensors import safe_open
 
-from cascades import checkpoints, huggingface, models, tokenizers
+from cascades.models import checkpoints, huggingface, language, tokenizers
 from experiments import export
 
 _ROOT = pathlib.Path(__file__).parent.parent
@@ -141,12 +141,12 @@ def test_a_gate_by_columns_is_written_by_rows(tmp_path):
   ],
 )
 def test_a_config_says_all_of_gemmas_own_models(name):
-  model, _ = models.from_gemma(name)
+  model, _ = language.from_gemma(name)
   shapes = {
     'embedder': {'input_embedding': jax.ShapeDtypeStruct((1, 1), jnp.bfloat16)}
   }
   config = huggingface.config_of(model, shapes, (1, 106))
-  again = models.from_config(json.loads(json.dumps(config)))
+  again = language.from_config(json.loads(json.dumps(config)))
   was = model.module.config
   assert again.vocab_size == was.num_embed
   assert again.module.config == dataclasses.replace(
@@ -157,7 +157,7 @@ def test_a_config_says_all_of_gemmas_own_models(name):
 
 
 def test_another_family_cannot_be_written():
-  model, _ = models.from_gemma('gemma4-e2b-it')
+  model, _ = language.from_gemma('gemma4-e2b-it')
   with pytest.raises(ValueError, match='give a Gemma 2 or a Gemma 3') as error:
     huggingface.config_of(model, {}, (1,))
   assert 'Gemma4_E2B' in str(error.value)

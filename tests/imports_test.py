@@ -1,4 +1,4 @@
-"""Imports go one way; these tests keep it so."""
+"""A house of rooms: each imports only what stands above it."""
 
 import ast
 import pathlib
@@ -7,117 +7,16 @@ import sys
 
 import pytest
 
+import cascades
+import experiments
+
 _ROOT = pathlib.Path(__file__).parent.parent
-
-# For each module, which modules of cascades it may import.
-_MAY_IMPORT = {
-  'arguments': set(),
-  'compilation': set(),
-  'methods': {'methods', 'sampling'},
-  'sampling': set(),
-  'stats': set(),
-  'records': set(),
-  'sequence': {'records'},
-  'tokenizers': set(),
-  'models': set(),
-  'tasks': {'records', 'tasks'},
-  'metrics': {'records', 'stats', 'tasks'},
-  'report': {'report', 'metrics', 'records', 'stats', 'tasks'},
-  'verification': {'methods', 'sampling', 'verification'},
-  'drafters': {'drafters', 'sampling'},
-  'decoding': {'drafters', 'methods', 'sampling', 'verification'},
-  'batching': {
-    'decoding',
-    'drafters',
-    'methods',
-    'sampling',
-    'sharding',
-    'verification',
-  },
-  'chain': {'decoding', 'drafters', 'methods', 'verification'},
-  'heads': {'checkpoints', 'drafters'},
-  'pairing': {'arguments', 'checkpoints', 'drafters', 'heads', 'tokenizers'},
-  'checking': {
-    'arguments',
-    'batching',
-    'checkpoints',
-    'pairing',
-    'sampler',
-    'tokenizers',
-  },
-  'sharding': set(),
-  'memory': {'batching', 'sharding'},
-  'auditing': {
-    'compilation',
-    'drafters',
-    'methods',
-    'records',
-    'sampling',
-    'testing',
-    'verification',
-  },
-  'testing': {'decoding', 'drafters', 'methods', 'sampling', 'verification'},
-  'turns': {'tokenizers'},
-  'huggingface': {'models', 'tokenizers'},
-  'checkpoints': {
-    'compilation',
-    'huggingface',
-    'models',
-    'sharding',
-    'tokenizers',
-    'turns',
-  },
-  'costs': {'checkpoints', 'decoding', 'drafters', 'metrics', 'sampling'},
-  'sampler': {
-    'arguments',
-    'batching',
-    'checkpoints',
-    'compilation',
-    'decoding',
-    'drafters',
-    'memory',
-    'methods',
-    'pairing',
-    'sampling',
-    'sharding',
-    'tokenizers',
-    'turns',
-    'verification',
-  },
-  'scoring': {
-    'arguments',
-    'batching',
-    'decoding',
-    'drafters',
-    'methods',
-    'pairing',
-    'sampler',
-    'sampling',
-    'sharding',
-    'verification',
-  },
-  'lm_eval': {'sampler', 'scoring', 'tokenizers'},
-  'distillation': {
-    'checkpoints',
-    'drafters',
-    'heads',
-    'sampler',
-    'tasks',
-    'training',
-  },
-  'training': {
-    'checkpoints',
-    'huggingface',
-    'models',
-    'sampler',
-    'tasks',
-    'tokenizers',
-  },
-}
+_LIBRARY = sorted((_ROOT / 'cascades').rglob('*.py'))
+_FILES = [*_LIBRARY, *sorted((_ROOT / 'experiments').rglob('*.py'))]
 
 
-def _module(path: pathlib.Path) -> str:
-  return path.relative_to(_ROOT / 'cascades').parts[0].removesuffix('.py')
+def _name(path: pathlib.Path) -> str:
+  return str(path.relative_to(_ROOT))
 
 
 def _imported(path: pathlib.Path) -> set[str]:
@@ -131,44 +30,57 @@ def _imported(path: pathlib.Path) -> set[str]:
   return names
 
 
-_FILES = [
-  path
-  for path in sorted((_ROOT / 'cascades').rglob('*.py'))
-  if path != _ROOT / 'cascades/__init__.py'
-]
+@pytest.mark.parametrize('path', _FILES, ids=_name)
+def test_rooms_import_only_what_stands_above_them(path):
+  layer, room, *_ = path.relative_to(_ROOT).with_suffix('').parts
+  rooms = {'cascades': cascades.ROOMS, 'experiments': experiments.ROOMS}[layer]
+  # A command stands below all rooms.
+  above = rooms[: rooms.index(room) + 1] if room in rooms else rooms
+  used = {n.split('.')[1] for n in _imported(path) if n.startswith(f'{layer}.')}
+  assert used <= {*above, *cascades.__all__} - {*rooms} | {*above}
 
 
-@pytest.mark.parametrize('path', _FILES, ids=lambda p: p.stem)
-def test_modules_import_only_what_is_below_them(path):
-  module = _module(path)
-  used = {
-    name.split('.')[1]
-    for name in _imported(path)
-    if name.startswith('cascades.')
+@pytest.mark.parametrize('layer', [cascades, experiments])
+def test_every_room_is_on_the_list(layer):
+  folder = pathlib.Path(layer.__file__).parent
+  assert {path.parent.name for path in folder.glob('*/__init__.py')} <= {
+    *layer.ROOMS
   }
-  assert used <= _MAY_IMPORT[module], module
+  assert [
+    line.split()[0] for line in layer.__doc__.splitlines() if line[:2] == '  '
+  ] == layer.ROOMS
 
 
-@pytest.mark.parametrize('path', _FILES, ids=lambda p: p.stem)
+@pytest.mark.parametrize('path', _FILES, ids=_name)
 def test_gemma_is_imported_in_one_module_and_inside_functions(path):
   roots = {name.split('.')[0] for name in _imported(path)}
-  if _module(path) != 'models':
+  if path.name != 'language.py':
     assert 'gemma' not in roots
   for node in ast.parse(path.read_text()).body:
     if isinstance(node, (ast.Import, ast.ImportFrom)):
-      assert 'gemma' not in ast.unparse(node)
+      assert 'gemma' not in ast.unparse(node).split('.')[0]
 
 
 def test_the_library_knows_no_flags_and_no_torch():
-  for path in _FILES:
+  for path in _LIBRARY:
     roots = {name.split('.')[0] for name in _imported(path)}
-    assert not roots & {'absl', 'experiments', 'configs', 'torch', 'pickle'}
+    assert not roots & {'absl', 'configs', 'experiments', 'pickle', 'torch'}
+
+
+def test_no_two_modules_share_a_name():
+  # But for a command, which has the name of what it starts.
+  names = [
+    path.parent.name if path.stem == '__init__' else path.stem
+    for path in _FILES
+    if path.parent != _ROOT / 'experiments' and path.stem != path.parent.name
+  ]
+  assert len(names) == len({*names})
 
 
 def test_importing_the_package_costs_no_jax():
   code = (
-    'import sys, cascades.records, cascades.metrics, cascades.report\n'
-    'import cascades.tasks, experiments.sweep, experiments.trackers\n'
+    'import sys, experiments.records.metrics, experiments.reports\n'
+    'import cascades.tasks, experiments.sweep, experiments.sweeps.trackers\n'
     'heavy = {"jax", "gemma", "tensorflow", "tensorboard", "wandb"}\n'
     'print(sorted(heavy & set(sys.modules)))'
   )

@@ -16,7 +16,7 @@ import time
 import pytest
 import small
 
-from cascades import records
+from experiments import records
 
 pytestmark = pytest.mark.slow
 _ROOT = pathlib.Path(__file__).parents[1]
@@ -53,7 +53,7 @@ def _said(workdir: pathlib.Path) -> dict[str, object]:
     str(path.relative_to(workdir)): path.read_bytes() for path in files
   }
   for name, lines in records.read_points(workdir).items():
-    found[name] = [line.to_json().split('"wall_s"')[0] for line in lines]
+    found[name] = [records.dumps(line).split('"wall_s"')[0] for line in lines]
   return found
 
 

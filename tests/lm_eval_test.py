@@ -15,8 +15,8 @@ pytest.importorskip('lm_eval', reason=_REASON)
 from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.api.registry import get_model  # noqa: E402
 
-from cascades import sampler, scoring  # noqa: E402
 from cascades.lm_eval import CascadesLM, Generation  # noqa: E402
+from cascades.sampler import sampler, scoring  # noqa: E402
 
 pytestmark = pytest.mark.slow
 _ROOT = pathlib.Path(__file__).parent.parent

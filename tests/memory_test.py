@@ -9,14 +9,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from cascades import (
-  batching,
-  checkpoints,
-  drafters,
-  huggingface,
-  memory,
-  models,
-)
+from cascades import drafters
+from cascades.models import checkpoints, huggingface, language
+from cascades.sampler import batching, memory
 
 FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
 PAIR = ('tiny-verifier', 'tiny-drafter')
@@ -41,7 +36,7 @@ def pair():
 
 @pytest.fixture(scope='module')
 def nine_b():
-  model = models.from_config(NINE_B)
+  model = language.from_config(NINE_B)
   return model, model.param_shapes()
 
 
@@ -326,7 +321,7 @@ def test_a_description_needs_no_network_and_no_tensors(monkeypatch):
   def refuse(*args, **kwargs):
     raise AssertionError('it was fetched')
 
-  ckpts = models.import_gemma().ckpts
+  ckpts = language.import_gemma().ckpts
   monkeypatch.setattr(ckpts, 'load_params', refuse)
   monkeypatch.setattr(checkpoints.epath, 'Path', refuse)
   _, shapes = checkpoints.describe('gemma3-270m-it')

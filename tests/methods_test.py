@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import tiers
 
-from cascades import auditing, methods, sampling, testing
+from cascades import methods
+from cascades.methods import processing
+from cascades.proof import audit, exact
 
 _CASES = json.loads(
   (pathlib.Path(__file__).parent / 'data/reference_rules.json').read_text()
@@ -35,7 +37,7 @@ def _evaluate(name: str, x64: bool):
   The last four are [leniences, rows, V].
   """
   method = methods.METHODS[name]
-  leniences = auditing.leniences(method)
+  leniences = audit.leniences(method)
 
   @jax.jit
   def run(ds, leniences):
@@ -56,7 +58,7 @@ def _evaluate(name: str, x64: bool):
 
   with jax.enable_x64(x64):
     dtype = jnp.float64 if x64 else jnp.float32
-    ds = {kind: testing.rows(kind) for kind in testing.KINDS}
+    ds = {kind: exact.rows(kind) for kind in exact.KINDS}
     ds = jax.tree.map(lambda x: jnp.asarray(x, dtype), ds)
     done = jax.device_get(run(ds, jnp.asarray(leniences, dtype)))
     ds = jax.device_get(ds)
@@ -69,17 +71,17 @@ def _evaluate(name: str, x64: bool):
 def test_law_is_what_acceptance_and_residual_emit(name, x64):
   _, leniences, found = _evaluate(name, x64)
   assert len(leniences) >= 50
-  exact = 1e-12 if x64 else 2e-6
+  close = 1e-12 if x64 else 2e-6
   for kind, (d, a, residual, law, _) in found.items():
     kept = d.q * a
     emitted = kept + (1 - kept.sum(-1, keepdims=True)) * residual
     assert ((a >= 0) & (a <= 1)).all(), kind
     assert (law >= 0).all(), kind
     assert (residual >= 0).all(), kind
-    np.testing.assert_allclose(law.sum(-1), 1, atol=exact)
+    np.testing.assert_allclose(law.sum(-1), 1, atol=close)
     # A residual of little mass is a difference of larger numbers.
-    np.testing.assert_allclose(residual.sum(-1), 1, atol=5 * exact)
-    np.testing.assert_allclose(emitted, law, atol=1e-9 if x64 else exact)
+    np.testing.assert_allclose(residual.sum(-1), 1, atol=5 * close)
+    np.testing.assert_allclose(emitted, law, atol=1e-9 if x64 else close)
 
 
 @_in_both
@@ -89,11 +91,11 @@ def test_limits_are_exactly_the_verifier_and_the_drafter(name, x64):
   if method.strict is None and method.drafter_only is None:
     assert name == 'contrastive'  # Truncates p at every lenience.
   # Laws that are sums, not choices, may be off in their last bits.
-  exact = 1e-15 if x64 else 3e-7
+  close = 1e-15 if x64 else 3e-7
   for d, a, _, law, _ in found.values():
     if method.strict is not None:
       at = leniences.index(method.strict)
-      np.testing.assert_allclose(law[at], d.p, atol=exact, rtol=0)
+      np.testing.assert_allclose(law[at], d.p, atol=close, rtol=0)
     if method.drafter_only is not None:
       at = leniences.index(method.drafter_only)
       np.testing.assert_array_equal(law[at], d.q)
@@ -123,14 +125,14 @@ def _odd_rows():
     (chosen, logits[1], dict(forbidden=forbidden), dict(forbidden=forbidden)),
     (chosen, chosen, dict(forbidden=forbidden), dict(forbidden=forbidden)),
   ):
-    yield testing.table_distributions(
+    yield exact.table_distributions(
       jnp.asarray(large, jnp.float32),
       jnp.asarray(small, jnp.float32),
-      sampling.Processing(**q),
-      of_verifier=sampling.Processing(**p),
+      processing.Processing(**q),
+      of_verifier=processing.Processing(**p),
     )
-  for kind in testing.KINDS:
-    d = testing.rows(kind, 32)
+  for kind in exact.KINDS:
+    d = exact.rows(kind, 32)
     yield jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), d)
 
 
@@ -302,7 +304,7 @@ def test_contrastive_is_its_formula_in_logits():
 
 
 def _reference_inputs(case):
-  how = sampling.Processing(temperature=case['temperature'])
+  how = processing.Processing(temperature=case['temperature'])
   small = jnp.array(case['logits_small'])
   large = jnp.array(case['logits_large'])
 

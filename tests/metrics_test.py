@@ -6,9 +6,8 @@ import math
 import pandas as pd
 import pytest
 
-from cascades import metrics
-from cascades.records import Record, Trace
 from cascades.tasks import translation
+from experiments.records import Record, Trace, metrics
 
 COSTS = metrics.Costs(
   verifier_token_s=0.010,

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tiers
 
-from cascades import models
+from cascades.models import language
 
 WINDOW, LENGTH, SLOTS, VOCAB = 5, 24, 32, 50
 KINDS = {
@@ -99,7 +99,7 @@ every_kind = pytest.mark.parametrize(
 
 def _small(name: str, window: int, layers: str, shared: int = 0, **changes):
   """One of gemma's own models with few layers: L for local, G for global."""
-  model, _ = models.from_gemma(f'{name}-it')
+  model, _ = language.from_gemma(f'{name}-it')
   config = model.module.config
   kinds = {kind.name[0]: kind for kind in config.attention_types}
   sharing = getattr(config, 'kv_cache_sharing_config', None)
@@ -122,7 +122,7 @@ def _small(name: str, window: int, layers: str, shared: int = 0, **changes):
 def model_of(kind: str, window: int = WINDOW):
   """A small model of a kind."""
   if kind in KINDS:
-    return models.from_config(config_of(kind) | {'sliding_window': window})
+    return language.from_config(config_of(kind) | {'sliding_window': window})
   return _small(kind, window, **FAMILIES[kind])
 
 
@@ -421,7 +421,7 @@ def test_random_parameters_are_scaled_by_fan_in(kind):
   big = dict(hidden_size=96, intermediate_size=160, head_dim=32)
   big |= dict(query_pre_attn_scalar=32, vocab_size=400)
   big |= dict(num_hidden_layers=1, layer_types=None)
-  model = models.from_config(config_of(kind) | big)
+  model = language.from_config(config_of(kind) | big)
   params = model.init_params(jax.random.key(1))
   shapes = model.param_shapes()
   assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, shapes)
@@ -443,7 +443,7 @@ def test_random_parameters_are_scaled_by_fan_in(kind):
 
 def test_models_of_equal_configuration_are_one_static_argument():
   one, two, other = (
-    models.from_config(config_of(kind))
+    language.from_config(config_of(kind))
     for kind in ('gemma3-mqa', 'gemma3-mqa', 'gemma3-mha')
   )
   assert one == two
@@ -485,13 +485,13 @@ def fresh_process() -> subprocess.CompletedProcess:
   """A process that imports the module first, and then gemma."""
   return _run(
     'import sys\n'
-    'from cascades import models\n'
+    'from cascades.models import language\n'
     'heavy = {"gemma", "tensorflow", "kauldron"}\n'
     'print("early", sorted(heavy & set(sys.modules)))\n'
-    'gm = models.import_gemma()\n'
+    'gm = language.import_gemma()\n'
     'print("late", gm.__name__, "gemma" in sys.modules)\n'
     'gm.nn.Gemma2_2B, gm.text.Gemma2Tokenizer, gm.ckpts.load_params\n'
-    'models.from_gemma("gemma4-31b-it")\n'
+    'language.from_gemma("gemma4-31b-it")\n'
     'heavy = {"tensorflow", "kauldron.train"}\n'
     'print("heavy", sorted(heavy & set(sys.modules)))\n'
   )
@@ -511,8 +511,8 @@ def test_importing_gemma_does_not_import_tensorflow(fresh_process):
 @pytest.mark.slow
 def test_what_gemma_was_imported_without_is_the_real_one():
   done = _run(
-    'from cascades import models\n'
-    'gm = models.import_gemma()\n'
+    'from cascades.models import language\n'
+    'gm = language.import_gemma()\n'
     'from kauldron import kd, typing\n'
     'import kauldron.train, tensorflow\n'
     'assert kd.train.Trainer is kauldron.train.Trainer\n'

@@ -24,28 +24,24 @@ import jax
 import jax.numpy as jnp
 import methods_test
 import numpy as np
+import processing_test
 import pytest
-import sampling_test
 import several_test
 import stats_test
 import theory_test
 import verification_test
 
-from cascades import (
-  batching,
-  decoding,
-  methods,
-  sampling,
-  stats,
-  testing,
-  verification,
-)
-from cascades.drafters import model, reading
-from cascades.methods import baselines, cascade, method, relaxed
-from cascades.report import baselines as plainer
-from cascades.report import calibration, comparisons, mixture
+from cascades import decoding, methods, verification
+from cascades.decoding import journal, reading, rows
+from cascades.drafters import model
+from cascades.methods import baselines, cascade, method, processing, relaxed
+from cascades.proof import exact
+from cascades.sampler import batching
 from cascades.verification import several, single
 from cascades.verification.verify import verify
+from experiments.analysis import calibration, comparisons, mixture
+from experiments.analysis import kinds as plainer
+from experiments.records import stats
 
 _RULES = baselines, cascade, relaxed
 
@@ -110,7 +106,8 @@ def test_a_greedy_run_is_what_a_loop_without_caches_writes():
     assert row.tokens[: row.length].tolist() == tokens
     assert row.source[emitted].tolist() == sources
     np.testing.assert_allclose(row.logprob[emitted], logprobs, atol=1e-6)
-    assert {name: int(getattr(row, name)) for name in counts} == counts
+    found = decoding.count(row)
+    assert {name: int(getattr(found, name)) for name in counts} == counts
     total = {name: total[name] + counts[name] for name in total}
   # All that can happen did: also a draft that was deferred and kept.
   assert min(total.values()) > 0
@@ -120,7 +117,7 @@ def test_a_greedy_run_is_what_a_loop_without_caches_writes():
 def test_the_gate_is_what_the_scheme_says():
   d = jax.tree.map(
     lambda x: jnp.asarray(x, jnp.float32).reshape(200, 3, -1),
-    testing.rows('random', 3 * 200),
+    exact.rows('random', 3 * 200),
   )
   draft = jax.random.categorical(jax.random.key(1), jnp.log(d.q))[:, :2]
   keys = jax.random.split(jax.random.key(0), 200)
@@ -360,18 +357,18 @@ _MUTANTS = (
   Mutant(
     'zeros_are_drawn',
     'a token of probability 0 is drawn now and then',
-    sampling.draw,
+    processing.draw,
     'jnp.log(runs[run])',
     'jnp.log(runs[run] + 1e-3)',
-    sampling_test.test_sampling_never_draws_a_zero_and_follows_the_rest,
+    processing_test.test_sampling_never_draws_a_zero_and_follows_the_rest,
   ),
   Mutant(
     'top_k_drops_equals',
     'top-k drops the token at its border',
-    sampling.truncate,
+    processing.truncate,
     'probs = jnp.where(probs >= least, probs, 0)\n    if top_p',
     'probs = jnp.where(probs > least, probs, 0)\n    if top_p',
-    sampling_test.test_top_k_keeps_k_and_renormalises,
+    processing_test.test_top_k_keeps_k_and_renormalises,
   ),
   # Verification.
   Mutant(
@@ -503,7 +500,7 @@ _MUTANTS = (
     'q is raw, the draft is not',
     decoding.distributions,
     'q=q(drafter_logits, how)',
-    'q=sampling.gate_probabilities(drafter_logits)',
+    'q=processing.gate_probabilities(drafter_logits)',
     _loop,
     ('speed',),
   ),
@@ -511,7 +508,7 @@ _MUTANTS = (
     'argmax_draft',
     'the draft is the argmax of a q that is soft',
     model._draft,
-    'sampling.draw(u, sampling.probabilities(z, how))',
+    'processing.draw(u, processing.probabilities(z, how))',
     'jnp.argmax(z).astype(jnp.int32)',
     _loop,
     ('speed',),
@@ -533,7 +530,7 @@ _MUTANTS = (
     '      drafter_state,\n'
     '      at,\n'
     '      path,\n'
-    '      jnp.minimum(length - 1, at + gamma),\n'
+    '      jnp.minimum(length - 1, at + decoder.gamma),\n'
     '      **sizes,\n'
     '    )',
     _greedy,
@@ -543,13 +540,13 @@ _MUTANTS = (
     'a rejected draft stays in the verifier',
     decoding.step,
     'verifier.rewind(verifier_cache, length - 1)',
-    'verifier.rewind(verifier_cache, at + gamma + 1)',
+    'verifier.rewind(verifier_cache, at + decoder.gamma + 1)',
     _greedy,
   ),
   Mutant(
     'deferrals_of_all_drafts',
     'deferrals are counted past the last examined draft',
-    decoding.SamplingState._count,
+    decoding.count,
     '(index < end)',
     '(index <= end)',
     _greedy,
@@ -558,8 +555,8 @@ _MUTANTS = (
     'logprob_of_next_row',
     'logprobs are of the row after the token',
     decoding.step,
-    'sampling.log_probability)(logits, block)',
-    'sampling.log_probability)(jnp.roll(logits, -1, 0), block)',
+    'processing.log_probability)(logits, block)',
+    'processing.log_probability)(jnp.roll(logits, -1, 0), block)',
     _greedy,
   ),
   Mutant(
@@ -590,18 +587,18 @@ _MUTANTS = (
   Mutant(
     'bonus_examined',
     'the bonus counts as examined',
-    decoding.SamplingState.examined.fget,
-    'self.accepted + self.residual',
-    'self.accepted + self.residual + self.bonus',
+    decoding.count,
+    'examined=accepted + residual',
+    'examined=accepted + residual + of(source == options.BONUS)',
     decoding_test.test_counts_add_up,
     (1, (-1,)),
   ),
   Mutant(
     'finished_rows_count',
     'a finished row goes on counting blocks',
-    decoding.step,
-    'state.taken, state.length,',
-    'state.taken, at,',
+    journal.note,
+    'write(before.taken, at, taken)',
+    'write(before.taken, at - 1, taken)',
     _rows,
   ),
   Mutant(
@@ -637,7 +634,7 @@ _MUTANTS = (
     'not_wide_enough',
     'a row goes on where its cache has ended',
     decoding.decode,
-    'rows.length + slack(drafter, gamma, drafts) <= room',
+    'rows.length + decoder.slack <= room',
     'rows.length <= room',
     batching_test.test_caches_grow_with_their_rows,
     (8, 24),
@@ -645,17 +642,17 @@ _MUTANTS = (
   Mutant(
     'wrong_rows_dropped',
     'a batch that is narrowed keeps its first rows',
-    batching._run,
-    'decoding.take(rows, _padded(going, slots))',
-    'decoding.take(rows, np.arange(slots))',
+    batching._Batch.narrow,
+    'decoding.take(self.rows, _padded(going, slots))',
+    'decoding.take(self.rows, np.arange(slots))',
     batching_test.test_a_batch_is_narrowed_when_few_rows_are_left,
   ),
   Mutant(
     'turn_read_late',
     'another turn is read one place too far',
-    decoding._extend,
-    'verifier, verifier_params, state.verifier_cache, block, at',
-    'verifier, verifier_params, state.verifier_cache, block, at + 1',
+    rows._extend,
+    'params.verifier, state.verifier_cache, block, at',
+    'params.verifier, state.verifier_cache, block, at + 1',
     batching_test.test_a_turn_goes_on_where_the_last_one_ended,
     (3,),
   ),

@@ -8,20 +8,11 @@ import jax
 import numpy as np
 import pytest
 
-from cascades import (
-  drafters,
-  heads,
-  huggingface,
-  load_model,
-  methods,
-  models,
-  pairing,
-  sampler,
-  tasks,
-  tokenizers,
-)
-from cascades.chain import chain
-from cascades.drafters import recurrent
+from cascades import drafters, load_model, methods, tasks
+from cascades.drafters import heads, pairing, recurrent
+from cascades.drafters.chain import chain
+from cascades.models import huggingface, language, tokenizers
+from cascades.sampler import sampler
 
 _NEW = 40
 pytestmark = pytest.mark.usefixtures('few_shapes')
@@ -242,7 +233,7 @@ def padded(tmp_path_factory):
         query_pre_attn_scalar=8,
         sliding_window=512,
       )
-      plain = models.from_config(config | {'vocab_size': 290})
+      plain = language.from_config(config | {'vocab_size': 290})
       params = plain.init_params(jax.random.key(seed))
       # Along whatever the logits are made of, in either direction.
       table = params['embedder']['input_embedding']

@@ -9,8 +9,9 @@ import time
 import pytest
 import sweep_test
 
-from experiments import launchers, plan, sweep
-from experiments.suites import launchers as suite
+from experiments import sweep
+from experiments.benchmarks import launching as suite
+from experiments.sweeps import launchers, plan
 
 ray = pytest.importorskip('ray', reason="pip install 'cascades[ray]'")
 

@@ -6,7 +6,9 @@ import math
 
 import pytest
 
-from cascades import metrics, records, verification
+from cascades import tasks
+from experiments import records
+from experiments.records import metrics
 
 RECORD = records.Record(
   task='sums',
@@ -52,9 +54,9 @@ def at(lenience):
 
 @pytest.mark.parametrize('lenience', [0.5, 1, math.inf, -math.inf])
 def test_a_line_holds_a_record(lenience):
-  line = at(lenience).to_json()
+  line = records.dumps(at(lenience))
   assert '\n' not in line
-  assert records.Record.from_json(line) == at(lenience)
+  assert records.loads(line) == at(lenience)
 
 
 def test_a_line_is_strict_json():
@@ -62,11 +64,11 @@ def test_a_line_is_strict_json():
     raise AssertionError(f'{constant} is not JSON')
 
   for lenience in (math.nan, math.inf, -math.inf):
-    json.loads(at(lenience).to_json(), parse_constant=refuse)
+    json.loads(records.dumps(at(lenience)), parse_constant=refuse)
 
 
 def test_no_lenience_survives_a_line():
-  back = records.Record.from_json(at(math.nan).to_json())
+  back = records.loads(records.dumps(at(math.nan)))
   assert math.isnan(back.lenience)
 
 
@@ -94,8 +96,8 @@ def test_a_view_is_found_by_what_it_is_of(tmp_path):
 
 
 def test_points_without_lenience_are_one_point():
-  line = at(math.nan).to_json()
-  one, two = (records.Record.from_json(line) for _ in range(2))
+  line = records.dumps(at(math.nan))
+  one, two = (records.loads(line) for _ in range(2))
   assert one.point == two.point
   assert len({one.point, two.point}) == 1
   assert one.point != at(0.0).point
@@ -142,26 +144,30 @@ def test_a_variant_names_what_is_not_standard(changes, name):
   assert dataclasses.replace(RECORD, **changes).variant == name
 
 
-def test_standard_options_are_the_verifications():
-  options = dataclasses.asdict(verification.STANDARD) | {'drafts': 1}
-  assert options == records.STANDARD
+def test_options_have_the_names_that_configs_and_records_know():
+  assert records.OPTIONS == {
+    'verification': 'token',
+    'gate': 'raw',
+    'bonus': 'target',
+    'drafts': 1,
+  }
 
 
 def test_a_clock_that_says_nothing_survives_a_line():
-  line = dataclasses.replace(RECORD, wall_s=math.nan).to_json()
-  assert math.isnan(records.Record.from_json(line).wall_s)
+  line = records.dumps(dataclasses.replace(RECORD, wall_s=math.nan))
+  assert math.isnan(records.loads(line).wall_s)
 
 
 def test_no_quality_survives_a_line():
   record = dataclasses.replace(RECORD, quality=math.nan, scores={})
-  back = records.Record.from_json(record.to_json())
+  back = records.loads(records.dumps(record))
   assert math.isnan(back.quality)
   assert back.scores == {}
 
 
 @pytest.mark.parametrize('reference', ['vier', ('vier', '4'), ()])
 def test_what_was_asked_is_kept_once(tmp_path, reference):
-  example = records.Example(id='7', prompt='2+2=\n', reference=reference)
+  example = tasks.Example(id='7', prompt='2+2=\n', reference=reference)
   records.write(tmp_path / 'examples/sums.jsonl', [example])
   assert records.read_examples(tmp_path) == {'sums': {'7': example}}
   assert records.read_examples(tmp_path / 'nowhere') == {}
@@ -194,19 +200,19 @@ def test_a_failure_has_no_score_and_counts_nothing():
   assert (record.point, record.failure) == (RECORD.point, 'It is too long.')
   assert math.isnan(record.quality)
   metrics.check_counts(record, trace)
-  again = records.Record.from_json(record.to_json())
+  again = records.loads(records.dumps(record))
   assert (again.scores, again.emitted) == ({}, 0)
 
 
 @pytest.mark.parametrize('change', ['missing', 'unknown'])
 def test_other_fields_are_refused_by_name(change):
-  fields = json.loads(RECORD.to_json())
+  fields = json.loads(records.dumps(RECORD))
   if change == 'missing':
     del fields['accepted']
   else:
     fields['rejected'] = 3
   with pytest.raises(ValueError, match=r'fields: (accepted|rejected)\.'):
-    records.Record.from_json(json.dumps(fields))
+    records.loads(json.dumps(fields))
 
 
 def test_files_are_read_in_name_order(tmp_path):
@@ -221,14 +227,14 @@ def test_files_are_read_in_name_order(tmp_path):
 @pytest.mark.parametrize('damage', ['{"task": "su', '[]', '3', 'null', ''])
 def test_a_damaged_line_is_named(tmp_path, damage):
   path = tmp_path / 'a.jsonl'
-  path.write_text(f'{RECORD.to_json()}\n{damage}\n')
+  path.write_text(f'{records.dumps(RECORD)}\n{damage}\n')
   with pytest.raises(ValueError, match=r'a\.jsonl:2: damaged record'):
     records.read(path)
 
 
 def test_a_line_that_was_cut_off_is_damaged(tmp_path):
   path = tmp_path / 'a.jsonl'
-  whole = f'{RECORD.to_json()}\n' * 2
+  whole = f'{records.dumps(RECORD)}\n' * 2
   # It might be read, were it not for its end.
   path.write_text(whole[:-1])
   with pytest.raises(ValueError, match=r'a\.jsonl:2: damaged record'):

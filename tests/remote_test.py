@@ -8,7 +8,7 @@ import sys
 import fsspec
 import pytest
 
-from experiments import remote
+from experiments.sweeps import remote
 
 
 @pytest.fixture

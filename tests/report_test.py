@@ -16,10 +16,13 @@ import matplotlib.image
 import pandas as pd
 import pytest
 
-from cascades import methods, metrics, records, sequence
-from cascades.report import Choice, examples, plots, styles, write_report
-from experiments import cli
-from experiments.suites import reports
+from cascades import methods, tasks
+from experiments import cli, records
+from experiments.analysis import roles
+from experiments.benchmarks import pages
+from experiments.records import metrics
+from experiments.reports import Choice, examples, figures, styles, write_report
+from experiments.sweeps import sequence
 
 ROOT = pathlib.Path(__file__).parents[1]
 COSTS = metrics.Costs(
@@ -42,7 +45,7 @@ def make_record(task, method, lenience, example, gamma=2, **changes):
 
   Quality falls and acceptance grows with the lenience.
   """
-  alone = method in styles.BASELINES
+  alone = method in roles.BASELINES
   fields = dict(
     task=task,
     method=method,
@@ -103,7 +106,7 @@ def make_workdir(path, lines=None, config=None, reference=HOSTILE):
   )
   for task in {line.task for line in lines}:
     asked = [
-      records.Example(id=i, prompt=f'{HOSTILE} and {i}', reference=reference)
+      tasks.Example(id=i, prompt=f'{HOSTILE} and {i}', reference=reference)
       for i in sorted({line.id for line in lines})
     ]
     records.write(path / 'examples' / f'{task}.jsonl', asked)
@@ -415,7 +418,7 @@ def test_every_method_has_a_label_of_its_own():
   assert len({s.label for s in table.values()}) == len(known)
   assert len({s.light for s in table.values()}) == len(known) - 1
   assert len({s.dark for s in table.values()}) == len(known) - 1
-  assert len({plots.marker(s) for s in table.values()}) == len(known)
+  assert len({figures.marker(s) for s in table.values()}) == len(known)
 
 
 def test_variants_look_like_their_method_but_hollow():
@@ -436,8 +439,8 @@ def test_variants_look_like_their_method_but_hollow():
   assert not one.dashes
   assert block.dashes != sequential.dashes
   assert block.dashes == my_block.dashes
-  assert 'fill="var(--card)"' in plots.marker(block)
-  assert 'fill="var(--card)"' not in plots.marker(one)
+  assert 'fill="var(--card)"' in figures.marker(block)
+  assert 'fill="var(--card)"' not in figures.marker(one)
   assert len({s.variable for s in table.values()}) == len(table)
 
 
@@ -457,10 +460,10 @@ def test_looks_are_told_apart():
   assert list(table) == names
   for looks in ('marker', 'variable', 'placeholder'):
     assert len({getattr(s, looks) for s in table.values()}) == len(names)
-  drafting = [s for m, s in table.items() if m not in styles.BASELINES]
+  drafting = [s for m, s in table.items() if m not in roles.BASELINES]
   assert len({s.light for s in drafting}) == len(drafting)
   assert len({s.dark for s in drafting}) == len(drafting)
-  assert len({plots.marker(s) for s in table.values()}) == len(names)
+  assert len({figures.marker(s) for s in table.values()}) == len(names)
 
 
 @pytest.mark.parametrize(
@@ -518,7 +521,7 @@ def run_report(*flags):
 
 def test_reports_need_no_accelerator_library():
   code = (
-    'import sys, cascades.report, experiments.report;'
+    'import sys, experiments.reports, experiments.report;'
     'heavy = {"jax", "jaxlib", "flax", "gemma", "kauldron", "tensorflow"};'
     'print(sorted(heavy & {m.partition(".")[0] for m in sys.modules}))'
   )
@@ -585,7 +588,7 @@ def test_several_references_are_shown_a_line_each(tmp_path):
 
 def graded(method, lenience, example, **changes):
   """An answer that is right less often the more lenient it is."""
-  alone = method in styles.BASELINES
+  alone = method in roles.BASELINES
   level = 0.9 if method == 'verifier_only' else 0.9 - 0.4 * max(0, lenience)
   if method == 'drafter_only':
     level = 0.5
@@ -864,8 +867,8 @@ def test_what_the_benchmark_makes_up_is_as_of_a_sweep(tmp_path):
     ROOT / 'configs/benchmark_reports.py'
   ).get_config()
   config.examples, config.leniences = 6, 2
-  reports.check(config)
-  figures = reports.make(tmp_path, config)
+  pages.check(config)
+  figures = pages.make(tmp_path, config)
   assert figures['points'] == 2 * (2 + 7 * 2 * 2)
   assert figures['records'] == 6 * figures['points']
   assert figures['bytes_a_record'] <= 2000
@@ -876,4 +879,4 @@ def test_what_the_benchmark_makes_up_is_as_of_a_sweep(tmp_path):
   Page(report_of(tmp_path).read_text(encoding='utf-8'))
   config.tokens = 0
   with pytest.raises(ValueError, match='tokens: 0'):
-    reports.check(config)
+    pages.check(config)

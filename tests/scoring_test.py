@@ -7,17 +7,13 @@ import jax
 import numpy as np
 import pytest
 
-from cascades import (
-  checkpoints,
-  load_model,
-  methods,
-  sampler,
-  sampling,
-  scoring,
-  testing,
-)
+from cascades import load_model, methods
+from cascades.methods import processing
+from cascades.models import checkpoints
+from cascades.proof import exact
+from cascades.sampler import sampler, scoring
 
-_MODEL = testing.TableModel(4)
+_MODEL = exact.TableModel(4)
 _PROMPT = (1, 2)
 _EVERY = list(itertools.product(range(4), repeat=2))
 
@@ -51,12 +47,12 @@ def _laws(decoder):
 def test_every_text_has_the_probability_that_its_method_declares(gate, names):
   pairs = [(methods.METHODS[name], 0.3) for name in names]
   verifier, drafter = _pair()
-  how = sampling.Processing(temperature=0.7, top_p=0.9)
-  d = testing.table_distributions(verifier.params, drafter.params, how, gate)
-  table = testing.Table.of(pairs, d)
-  declared = testing.declared_law(table, _MODEL, _PROMPT, 2)
+  how = processing.Processing(temperature=0.7, top_p=0.9)
+  d = exact.table_distributions(verifier.params, drafter.params, how, gate)
+  table = exact.Table.of(pairs, d)
+  declared = exact.declared_law(table, _MODEL, _PROMPT, 2)
   # One compilation for them all.
-  method = testing.one_of(pairs)
+  method = exact.one_of(pairs)
   for i, law in enumerate(declared):
     decoder = sampler.Sampler(
       *_pair(),
@@ -190,10 +186,8 @@ def test_a_text_needs_something_to_begin_after():
 @pytest.mark.parametrize('gate', ['raw', 'processed'])
 def test_a_look_is_what_models_rule_and_law_say_of_each_token(gate):
   verifier, drafter = _pair()
-  how = sampling.Processing(temperature=0.7)
-  table = testing.table_distributions(
-    verifier.params, drafter.params, how, gate
-  )
+  how = processing.Processing(temperature=0.7)
+  table = exact.table_distributions(verifier.params, drafter.params, how, gate)
   method = methods.METHODS['token_v2']
   decoder = sampler.Sampler(
     *_pair(), method=method, lenience=0.3, temperature=0.7, gate=gate

@@ -5,7 +5,9 @@ import math
 
 import pytest
 
-from cascades import metrics, records, sequence
+from experiments import records
+from experiments.records import metrics
+from experiments.sweeps import sequence
 
 COSTS = metrics.Costs(
   verifier_token_s=0.010, drafter_token_s=0.001, verify_s={}

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import tiers
 
-from cascades import drafters, methods, sampler, testing, verification
+from cascades import decoding, methods, verification
+from cascades.proof import exact
+from cascades.sampler import sampler
 
-_MODEL = testing.TableModel(3)
+_MODEL = exact.TableModel(3)
 _PROMPT = (0, 2)
 _SCHEMES = [verification.Scheme(kind) for kind in verification.SEVERAL]
 
@@ -25,8 +27,8 @@ def _table(kind='random'):
       ends = [x for x in (method.strict, method.drafter_only) if x is not None]
       pairs += [(method, x) for x in dict.fromkeys([*ends, 0.1, 0.3, 0.8])]
   with jax.enable_x64(True):
-    d = testing.rows(kind, count=7, size=3, seed=3)
-    return testing.Table.of(pairs, d)
+    d = exact.rows(kind, count=7, size=3, seed=3)
+    return exact.Table.of(pairs, d)
 
 
 @pytest.mark.parametrize(
@@ -44,8 +46,8 @@ def _table(kind='random'):
 def test_blocks_follow_the_declared_law(scheme, drafts, gamma, kind):
   length = gamma + 1
   given = _table(kind), scheme, _MODEL, _PROMPT, length, gamma, drafts
-  emitted = testing.emitted_law(*given)
-  declared = testing.declared_law(given[0], _MODEL, _PROMPT, length)
+  emitted = exact.emitted_law(*given)
+  declared = exact.declared_law(given[0], _MODEL, _PROMPT, length)
   np.testing.assert_allclose(emitted, declared, atol=1e-9)
 
 
@@ -54,8 +56,8 @@ def test_blocks_follow_the_declared_law(scheme, drafts, gamma, kind):
 def test_three_drafts_of_two_tokens_follow_the_declared_law(scheme):
   # Their first block and the token after it; 3^6 trees.
   table = _table()
-  emitted = testing.emitted_law(table, scheme, _MODEL, _PROMPT, 2, 2, 3)
-  declared = testing.declared_law(table, _MODEL, _PROMPT, 2)
+  emitted = exact.emitted_law(table, scheme, _MODEL, _PROMPT, 2, 2, 3)
+  declared = exact.declared_law(table, _MODEL, _PROMPT, 2)
   np.testing.assert_allclose(emitted, declared, atol=1e-9)
 
 
@@ -70,8 +72,8 @@ def test_trees_that_are_cut_follow_the_declared_law(
   # The next level is read where drafts so far have enough in common.
   table = _table()
   given = table, scheme, _MODEL, _PROMPT, 2, gamma, drafts
-  emitted = testing.emitted_law(*given, tree_size)
-  declared = testing.declared_law(table, _MODEL, _PROMPT, 2)
+  emitted = exact.emitted_law(*given, tree_size)
+  declared = exact.declared_law(table, _MODEL, _PROMPT, 2)
   np.testing.assert_allclose(emitted, declared, atol=1e-9)
 
 
@@ -80,7 +82,7 @@ def test_more_drafts_keep_more(scheme):
   table = _table()
 
   def kept(drafts):
-    blocks = testing.blocks(table, scheme, _MODEL, _PROMPT, 1, drafts)
+    blocks = exact.blocks(table, scheme, _MODEL, _PROMPT, 1, drafts)
     return sum((len(block) - 1) * chance for block, chance in blocks)
 
   one, two, three = kept(1), kept(2), kept(3)
@@ -97,8 +99,8 @@ def test_verify_emits_what_the_enumeration_says(kind, drafts):
   scheme = verification.Scheme(kind)
   gamma, n = 4 - drafts, 3_000
   method, lenience = methods.METHODS['token_v1'], 0.3
-  d = testing.rows('random', count=7, size=3, seed=3)
-  table = testing.Table.of([(method, lenience)], d)
+  d = exact.rows('random', count=7, size=3, seed=3)
+  table = exact.Table.of([(method, lenience)], d)
   d = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), d)
 
   def context(done):
@@ -134,7 +136,7 @@ def test_verify_emits_what_the_enumeration_says(kind, drafts):
       block = (*paths[path][:count], int(token))
       got[block] = got.get(block, 0) + float(chance) / n
   want = {}
-  found = testing.blocks(table, scheme, _MODEL, _PROMPT, gamma, drafts)
+  found = exact.blocks(table, scheme, _MODEL, _PROMPT, gamma, drafts)
   for block, chance in found:
     want[block] = want.get(block, 0) + float(chance[0])
   assert sum(want.values()) == pytest.approx(1)
@@ -167,10 +169,10 @@ def test_drafts_share_what_they_begin_with():
   # a c, a d, b e and a c f: the first and the last have two tokens in common.
   a, b, c, d, e, f = range(1, 7)
   tokens = jnp.array([[a, c, 0], [a, d, 0], [b, e, 0], [a, c, f]])
-  draft = drafters.whole(tokens, jnp.zeros((4, 4, 7)), 0)._replace(
+  draft = decoding.whole(tokens, jnp.zeros((4, 4, 7)), 0)._replace(
     count=jnp.array([2, 2, 2, 3])
   )
-  found = drafters.tree(jnp.int32(9), draft, 12)
+  found = decoding.tree(jnp.int32(9), draft, 12)
   assert found.tokens.tolist()[:7] == [9, a, b, c, d, e, f]
   assert found.branches.levels.tolist()[:7] == [0, 1, 1, 2, 2, 2, 3]
   np.testing.assert_array_equal(
@@ -192,7 +194,7 @@ def test_drafts_share_what_they_begin_with():
   assert found.draft.count.tolist() == [2, 2, 2, 3]
   # Level 2 may have 4 tokens beside the 2 above it, level 3 one more.
   for size, count in ((6, [2, 2, 2, 3]), (5, [1, 1, 1, 1])):
-    cut = drafters.tree(jnp.int32(9), draft, size)
+    cut = decoding.tree(jnp.int32(9), draft, size)
     assert cut.draft.count.tolist() == count
     assert cut.tokens.shape == (size + 1,)
 
@@ -206,8 +208,8 @@ def test_where_drafts_end_hangs_on_what_stands_before_only():
   @jax.jit
   @jax.vmap
   def counts(tokens):
-    draft = drafters.whole(tokens, logits, 0)
-    return drafters.tree(jnp.int32(0), draft, 4).draft.count
+    draft = decoding.whole(tokens, logits, 0)
+    return decoding.tree(jnp.int32(0), draft, 4).draft.count
 
   levels = np.asarray(counts(every))
   assert (levels == levels[:, :1]).all()
@@ -259,7 +261,7 @@ def test_a_tree_of_drafts_is_read_as_each_draft_alone(kind, size):
   )
   scheme = verification.Scheme(kind)
   state = run(gamma=3, drafts=4, tree_size=size, scheme=scheme)
-  assert state.accepted.sum() > state.blocks.sum()
+  assert decoding.count(state).accepted.sum() > state.blocks.sum()
   for i in range(len(prompts)):
     row = jax.tree.map(lambda x, i=i: x[i, 0], state)
     tokens = row.tokens[: row.length]

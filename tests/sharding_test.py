@@ -18,17 +18,10 @@ import models_test
 import numpy as np
 import pytest
 
-from cascades import (
-  checkpoints,
-  decoding,
-  drafters,
-  methods,
-  models,
-  sampling,
-  sharding,
-  testing,
-  tokenizers,
-)
+from cascades import decoding, drafters, methods
+from cascades.methods import processing
+from cascades.models import checkpoints, language, sharding, tokenizers
+from cascades.proof import exact
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _LENGTHS = np.array([8, 7, 6, 5, 4, 3, 8, 8], np.int32)
@@ -75,7 +68,7 @@ def finish(*processes: subprocess.Popen, timeout: int = 900) -> None:
 
 
 def gemma(width: int = 64, heads: int = 8, kv_heads: int = 4):
-  return models.from_config(
+  return language.from_config(
     dict(
       model_type='gemma3_text',
       vocab_size=256,
@@ -104,10 +97,12 @@ def decode(pair, params, mesh=None):
       for m, p in zip(pair, params, strict=True)
     ]
     inputs = sharding.shard_rows(inputs, mesh)
-  pair = dict(verifier=pair[0], drafter=drafters.ModelDrafter(pair[1]))
+  models = decoding.Models(pair[0], drafters.ModelDrafter(pair[1]))
+  decoder = decoding.Decoder(models, methods.METHODS['token_v3'], _GAMMA)
+  params = decoding.Params(*params)
   for temperature in 0.0, 1.0:
     rows = decoding.prefill(
-      *params, *inputs, cache_length=8 + _NEW + _GAMMA + 1, **pair
+      params, *inputs, cache_length=8 + _NEW + _GAMMA + 1, models=models
     )
     # Two loops, so that the first one's rows go into the second.
     for max_blocks in 3, 2**30:
@@ -115,14 +110,12 @@ def decode(pair, params, mesh=None):
         rows = sharding.shard_rows(rows, mesh)
       rows, _ = decoding.decode(
         rows,
-        *params,
-        sampling.Processing(temperature=np.float32(temperature)),
+        params,
+        processing.Processing(temperature=np.float32(temperature)),
         np.array([-1], np.int32),
         np.int32(0),
         np.int32(max_blocks),
-        method=methods.METHODS['token_v3'],
-        gamma=_GAMMA,
-        **pair,
+        decoder=decoder,
       )
     if mesh:
       # The loop leaves caches where they lie, and so does `shard_rows`.
@@ -259,10 +252,10 @@ def check_loading():
     wide['input_embedding'] = np.resize(wide['input_embedding'], (280, 64))
     params['embedder'] = wide
     grown = dataclasses.replace(model.module.config, num_embed=280)
-    model = models.LanguageModel(model.module.clone(config=grown), 280)
+    model = language.LanguageModel(model.module.clone(config=grown), 280)
     checkpoint = checkpoints.Checkpoint(model, params, tokenizer)
     checkpoints.save_model(folder / 'files', checkpoint)
-    models.import_gemma().ckpts.save_params(
+    language.import_gemma().ckpts.save_params(
       params, folder / 'orbax' / 'one', wait_until_finished=True
     )
     for file in 'config.json', 'tokenizer.model':
@@ -314,7 +307,7 @@ def main(job: str, *args: str) -> None:
     assert len(jax.local_devices()) == 4
     check_parameters_on_hosts()
     # Between processes a CPU is slow, so that these have little to exchange.
-    pair = testing.TableModel(256), testing.TableModel(256)
+    pair = exact.TableModel(256), exact.TableModel(256)
     shapes = [((4, 2), False)]
   else:
     check_layouts()
@@ -332,7 +325,7 @@ def main(job: str, *args: str) -> None:
     model.init_params(jax.random.key(i)) for i, model in enumerate(pair)
   ]
   alone = list(decode(pair, params))
-  assert sum(rows.accepted.sum() for rows in alone) > 0
+  assert sum(decoding.count(rows).accepted.sum() for rows in alone) > 0
   for shape, packed in shapes:
     models_, params_ = pair, params
     if packed:
@@ -380,7 +373,7 @@ def test_a_mesh_needs_its_devices(data, model, text):
 
 def test_one_device_is_a_mesh_too_and_tables_are_copied():
   mesh = sharding.make_mesh(1, 1)
-  table = testing.TableModel(5)
+  table = exact.TableModel(5)
   params = table.init_params(jax.random.key(0))
   placed = sharding.shard_params(table, params, mesh)
   assert placed.sharding.is_fully_replicated

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import cascades
-from cascades import checkpoints, huggingface, models, testing, tokenizers
+from cascades.models import checkpoints, huggingface, language, tokenizers
+from cascades.proof import exact
 
 
 @functools.cache
@@ -26,7 +27,7 @@ def tables(
     apart: How much of another table the drafter's has in it.
   """
   tokenizer = cascades.load_model('tiny-drafter').tokenizer
-  model = testing.TableModel(tokenizer.vocab_size)
+  model = exact.TableModel(tokenizer.vocab_size)
   one, other = (model.init_params(jax.random.key(i)) for i in range(2))
   logits = np.array(one), np.array(one + apart * other)
   for table in logits:
@@ -61,6 +62,6 @@ def pair() -> tuple[str, str]:
       query_pre_attn_scalar=16,
       sliding_window=512,
     )
-    params = models.from_config(config).init_params(jax.random.key(i))
+    params = language.from_config(config).init_params(jax.random.key(i))
     huggingface.save(root / name, config, params, tokenizer)
   return str(root / 'verifier'), str(root / 'drafter')

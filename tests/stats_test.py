@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from cascades.stats import (
+from experiments.records.stats import (
   bootstrap,
   bootstrap_mean_interval,
   bootstrap_sums_interval,

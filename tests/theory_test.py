@@ -13,14 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cascades import (
-  drafters,
-  methods,
-  metrics,
-  sampling,
-  testing,
-  verification,
-)
+from cascades import decoding, drafters, methods, verification
+from cascades.methods import processing
+from cascades.proof import exact
+from experiments.records import metrics
 
 # --- Tokens per block.
 
@@ -34,13 +30,13 @@ _CASES = [
 def _tokens(name, lenience, gamma):
   """Mean tokens of a block, and the b = sum min(pi, q) of each draft."""
   # Without a context every draft of a block is like the first.
-  model = testing.TableModel(4, contexts=1)
+  model = exact.TableModel(4, contexts=1)
   tables = [model.init_params(jax.random.key(i), scale=0.6) for i in (5, 6)]
   method = methods.METHODS[name]
-  d = testing.table_distributions(*tables, sampling.Processing())
-  table = testing.Table.of([(method, lenience)], d)
+  d = exact.table_distributions(*tables, processing.Processing())
+  table = exact.Table.of([(method, lenience)], d)
   b = float(np.minimum(table.law[0, 0], table.q[0]).sum())
-  found = testing.blocks(table, verification.STANDARD, model, (), gamma)
+  found = exact.blocks(table, verification.STANDARD, model, (), gamma)
   return sum(len(block) * float(chance[0]) for block, chance in found), b
 
 
@@ -104,14 +100,14 @@ def _rejected():
   r * TV(p, q) is rejected where r is about the whole distribution; a token rule
   rejects max(0, q(v) - eta p(v)) of each v that it defers, eta = sum r q.
   """
-  model = testing.TableModel(5, contexts=5)
+  model = exact.TableModel(5, contexts=5)
   tables = [model.init_params(jax.random.key(i), scale=1.0) for i in (1, 2)]
-  d = testing.table_distributions(
-    *tables, sampling.Processing(temperature=_TEMPERATURE)
+  d = exact.table_distributions(
+    *tables, processing.Processing(temperature=_TEMPERATURE)
   )
   cases = _WHOLE | _TOKENS
   pairs = [(methods.METHODS[name], cases[name]) for name in cases]
-  table = testing.Table.of(pairs, d)
+  table = exact.Table.of(pairs, d)
   q, p, r = table.q, table.p, table.deferred
   share = (r * q).sum(-1, keepdims=True)
   want = np.where(
@@ -138,7 +134,7 @@ def _in_the_loop():
   """Methods at leniences, those of lemma 3 first; and all of them as one."""
   _, pairs, *_ = _rejected()
   blocks = [(methods.METHODS['token_v3'], 0.6), (methods.METHODS['speed'], 0.0)]
-  return pairs + blocks, testing.one_of(pairs + blocks, with_rules=True)
+  return pairs + blocks, exact.one_of(pairs + blocks, with_rules=True)
 
 
 def _decode(tables, of, prompts, new, gamma, temperature=1.0, seed=0):
@@ -153,19 +149,22 @@ def _decode(tables, of, prompts, new, gamma, temperature=1.0, seed=0):
     temperature: Of both models.
     seed: Of the keys.
   """
-  model = testing.TableModel(5, contexts=5)
+  model = exact.TableModel(5, contexts=5)
   with conftest.optimised():
-    return testing.decode_curve(
+    return exact.decode_curve(
+      decoding.Decoder(
+        decoding.Models(model, drafters.ModelDrafter(model)),
+        _in_the_loop()[1],
+        gamma,
+      ),
       tables,
-      np.asarray(prompts, np.int32)[:, None],
-      jax.random.split(jax.random.key(seed), len(prompts)),
-      np.asarray(of),
-      new,
-      sampling.Processing(temperature=np.float32(temperature)),
-      verifier=model,
-      drafter=drafters.ModelDrafter(model),
-      method=_in_the_loop()[1],
-      gamma=gamma,
+      exact.Asked(
+        np.asarray(prompts, np.int32)[:, None],
+        jax.random.split(jax.random.key(seed), len(prompts)),
+        np.asarray(of),
+        new,
+      ),
+      processing.Processing(temperature=np.float32(temperature)),
       room=gamma + 1,
     )
 
@@ -174,11 +173,11 @@ def _decode(tables, of, prompts, new, gamma, temperature=1.0, seed=0):
 @pytest.mark.parametrize('gamma', [1, 4])
 def test_the_loop_makes_as_many_tokens_per_block(gamma):
   # Without a context every draft of a block is like the first.
-  model = testing.TableModel(5, contexts=1)
+  model = exact.TableModel(5, contexts=1)
   tables = [model.init_params(jax.random.key(i), scale=0.6) for i in (5, 6)]
-  d = testing.table_distributions(*tables, sampling.Processing())
+  d = exact.table_distributions(*tables, processing.Processing())
   pairs, _ = _in_the_loop()
-  table = testing.Table.of(pairs[-2:], d)
+  table = exact.Table.of(pairs[-2:], d)
   everywhere = [np.repeat(np.asarray(x), 5, 0) for x in tables]
   rows = np.arange(100_000)
   of = len(pairs) - 2 + rows % 2
@@ -202,7 +201,7 @@ def test_the_loop_makes_as_many_tokens_per_block(gamma):
 def test_the_loop_rejects_and_defers_what_lemma_3_says():
   tables, pairs, table, want = _rejected()
   # A context of its own for each prompt.
-  contexts = testing.TableModel(5, contexts=5).context(
+  contexts = exact.TableModel(5, contexts=5).context(
     np.arange(5)[:, None], np.zeros(1, int)
   )
   assert sorted(contexts) == [0, 1, 2, 3, 4]
@@ -212,9 +211,9 @@ def test_the_loop_rejects_and_defers_what_lemma_3_says():
   states = [
     _decode(tables, of, prompts, 1, 1, _TEMPERATURE, seed) for seed in range(5)
   ]
-  assert all((state.examined == 1).all() for state in states)
-  rejected = np.stack([1 - state.accepted for state in states])
-  deferred = np.stack([state.deferred for state in states])
+  assert all((decoding.count(state).examined == 1).all() for state in states)
+  rejected = np.stack([1 - decoding.count(state).accepted for state in states])
+  deferred = np.stack([decoding.count(state).deferred for state in states])
   share = (table.deferred * table.q).sum(-1)
   for i, (method, _) in enumerate(pairs):
     for prompt, c in enumerate(contexts):
@@ -424,7 +423,7 @@ def test_every_rule_has_its_formula_here():
 @pytest.mark.parametrize('name', _FORMULAS)
 def test_rules_are_their_formulas(name):
   # The gates are not what is sampled from: which of them is seen shows.
-  d = testing.rows('random', count=200)
+  d = exact.rows('random', count=200)
   leniences = np.random.default_rng(0).uniform(-0.5, 2, 60)
   rule = methods.METHODS[name].rule
   with jax.enable_x64(True):

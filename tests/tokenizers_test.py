@@ -5,7 +5,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from cascades import tokenizers
+from cascades.models import tokenizers
 
 TEXTS = (
   'There are 12 apples and 7 pears.\nHow many pieces of fruit are there?',

@@ -7,8 +7,9 @@ import re
 import pytest
 import report_test
 
-from cascades import metrics, records
-from cascades.report import tokens
+from experiments import records
+from experiments.records import metrics
+from experiments.reports import tokens
 
 _COSTS = report_test.COSTS
 _DRAFT, _RESIDUAL, _BONUS = 1, 2, 3

@@ -11,8 +11,10 @@ import report_test
 import small
 import sweep_test
 
-from cascades import batching, checkpoints, records, report
-from experiments import launchers, plan, sweep, trackers
+from cascades.models import checkpoints
+from cascades.sampler import batching
+from experiments import records, reports, sweep
+from experiments.sweeps import launchers, plan, trackers
 
 pytest.importorskip('tensorboard', reason="pip install 'cascades[track]'")
 wandb = pytest.importorskip('wandb', reason="pip install 'cascades[track]'")
@@ -65,7 +67,7 @@ class _MadeUp:
 def _alone(monkeypatch, tmp_path):
   """No models, no page, no network, and no files of W&B's elsewhere."""
   monkeypatch.setitem(launchers.LAUNCHERS, 'made up', _MadeUp)
-  monkeypatch.setattr(report, 'write_report', lambda workdir: workdir)
+  monkeypatch.setattr(reports, 'write_report', lambda workdir: workdir)
   monkeypatch.setenv('WANDB_MODE', 'offline')
   monkeypatch.setenv('WANDB_ERROR_REPORTING', 'false')
   for name in ('CACHE', 'CONFIG', 'DATA'):
@@ -359,7 +361,7 @@ def test_whoever_is_not_logged_in_is_told_so(tmp_path, monkeypatch, capfd):
 def test_tensorboard_is_written_without_tensorflow(tmp_path):
   code = (
     'import pathlib, sys\n'
-    'from experiments import trackers\n'
+    'from experiments.sweeps import trackers\n'
     f't = trackers.TensorBoard(pathlib.Path({str(tmp_path)!r}), {{}}, print)\n'
     't.rows("sums", "speed", [{"quality": 1.0}], True)\n'
     'print("tensorflow" in sys.modules)'

@@ -8,10 +8,11 @@ import jax
 import numpy as np
 import pytest
 
-from cascades import checkpoints, training
+from cascades.models import checkpoints
 from cascades.tasks.task import split_of
 from configs import train_specialist
 from experiments import cli
+from experiments.training import small_models
 
 _ROOT = pathlib.Path(__file__).parent.parent
 
@@ -33,7 +34,7 @@ def config():
 
 @pytest.fixture(scope='module')
 def start(config):
-  return training.begin(config, 'tiny_drafter')
+  return small_models.begin(config, 'tiny_drafter')
 
 
 @pytest.fixture(scope='module')
@@ -43,9 +44,9 @@ def tokenizer(start):
 
 @pytest.mark.slow
 def test_a_batch_is_packed_answers_weighted_and_reproducible(config, tokenizer):
-  batch = training.make_batch(config, tokenizer, 4, step=7)
-  again = training.make_batch(config, tokenizer, 4, step=7)
-  other = training.make_batch(config, tokenizer, 4, step=8)
+  batch = small_models.make_batch(config, tokenizer, 4, step=7)
+  again = small_models.make_batch(config, tokenizer, 4, step=7)
+  other = small_models.make_batch(config, tokenizer, 4, step=8)
   assert all((batch[k] == again[k]).all() for k in batch)
   assert (batch['tokens'] != other['tokens']).any()
   used = batch['segments'] > 0
@@ -71,7 +72,7 @@ def test_a_row_too_short_for_a_problem_is_named(config, tokenizer):
     short = config.copy_and_resolve_references()
   short.row_length = 8
   with pytest.raises(ValueError, match='row_length: 8 is too short'):
-    training.make_batch(short, tokenizer, 4, step=7)
+    small_models.make_batch(short, tokenizer, 4, step=7)
 
 
 def test_held_out_problems_are_never_trained_on(config):
@@ -80,7 +81,7 @@ def test_held_out_problems_are_never_trained_on(config):
   trained = {
     prompt
     for prompt, _ in itertools.islice(
-      training.problem_stream(config.mixture, '0/0'), 2000
+      small_models.problem_stream(config.mixture, '0/0'), 2000
     )
   }
   for task in map(TASKS.get, GENERATED):
@@ -95,7 +96,7 @@ def test_held_out_problems_are_never_trained_on(config):
 
 def test_only_tasks_that_are_made_up_are_trained_on():
   with pytest.raises(ValueError, match='mixture: gsm8k is no task to train on'):
-    next(training.problem_stream({'gsm8k': 1.0}, '0'))
+    next(small_models.problem_stream({'gsm8k': 1.0}, '0'))
 
 
 def _params(folder):
@@ -104,9 +105,9 @@ def _params(folder):
 
 @pytest.mark.slow
 def test_a_stopped_run_goes_on_and_ends_the_same(config, start, tmp_path):
-  whole = training.train_model(config, 'tiny_drafter', start, tmp_path)
+  whole = small_models.train_model(config, 'tiny_drafter', start, tmp_path)
   want = _params(whole)
-  real, calls = training.make_batch, []
+  real, calls = small_models.make_batch, []
 
   def fail_on_fourth(*args):
     calls.append(args)
@@ -117,11 +118,11 @@ def test_a_stopped_run_goes_on_and_ends_the_same(config, start, tmp_path):
   other = tmp_path / 'other'
   other.mkdir()
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(training, 'make_batch', fail_on_fourth)
+    patch.setattr(small_models, 'make_batch', fail_on_fourth)
     with pytest.raises(KeyboardInterrupt):
-      training.train_model(config, 'tiny_drafter', start, other)
+      small_models.train_model(config, 'tiny_drafter', start, other)
   assert not (other / 'tiny-drafter').exists()
-  got = _params(training.train_model(config, 'tiny_drafter', start, other))
+  got = _params(small_models.train_model(config, 'tiny_drafter', start, other))
   for a, b in zip(want, got, strict=True):
     np.testing.assert_array_equal(a, b)
 
@@ -136,7 +137,7 @@ def _specialist(**changes):
 @pytest.mark.slow
 def test_a_model_goes_on_from_another(tmp_path):
   config = _specialist(learning_rate=1e-3)
-  start = training.begin(config, 'tiny_specialist')
+  start = small_models.begin(config, 'tiny_specialist')
   drafter = checkpoints.load_model('tiny-drafter')
   assert start.tokenizer.proto == drafter.tokenizer.proto
   for a, b in zip(
@@ -145,20 +146,20 @@ def test_a_model_goes_on_from_another(tmp_path):
     strict=True,
   ):
     np.testing.assert_array_equal(a, b)
-  folder = training.train_model(config, 'tiny_specialist', start, tmp_path)
+  folder = small_models.train_model(config, 'tiny_specialist', start, tmp_path)
   trained = checkpoints.load_folder(folder)
   assert trained.model == start.model
   assert trained.tokenizer.proto == start.tokenizer.proto
   log = (tmp_path / 'tiny_specialist.jsonl').read_text().splitlines()
   first, *_ = (json.loads(line)['loss'] for line in log)
   # The first loss is the drafter's own; training makes it less.
-  batch = training.make_batch(config, start.tokenizer, 2, 0)
-  want, _ = training.loss_fn(start.params, start.model, batch)
+  batch = small_models.make_batch(config, start.tokenizer, 2, 0)
+  want, _ = small_models.loss_fn(start.params, start.model, batch)
   np.testing.assert_allclose(first, want, rtol=1e-5)
-  less, _ = training.loss_fn(trained.params, trained.model, batch)
+  less, _ = small_models.loss_fn(trained.params, trained.model, batch)
   assert 0.5 * first < less < 0.98 * first
   figures = {'roman': {'exact_match': 0.5}}
-  training.write_card(
+  small_models.write_card(
     folder, config, 'tiny_specialist', 'the command', figures, 1e-3, 128
   )
   card = (folder / 'README.md').read_text()
@@ -175,11 +176,11 @@ def test_a_model_is_new_or_goes_on_from_another():
   with spec.unlocked():
     spec.config = {'model_type': 'gemma3_text'}
   with pytest.raises(ValueError, match='tiny_specialist: give either init'):
-    training.begin(config, 'tiny_specialist')
+    small_models.begin(config, 'tiny_specialist')
   with spec.unlocked():
     del spec.config, spec.init
   with pytest.raises(ValueError, match='tiny_specialist: give either init'):
-    training.begin(config, 'tiny_specialist')
+    small_models.begin(config, 'tiny_specialist')
 
 
 @pytest.mark.slow
@@ -189,5 +190,5 @@ def test_the_bundled_specialist_knows_what_it_was_trained_on():
     ('tiny-drafter', 0.0, 0.1),
   ):
     folder = checkpoints.ASSETS / name
-    figures = training.evaluate(folder, ('roman',), 40)
+    figures = small_models.evaluate(folder, ('roman',), 40)
     assert least <= figures['roman']['exact_match'] <= most, name

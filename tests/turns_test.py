@@ -5,14 +5,14 @@ import functools
 import jax
 import pytest
 
-from cascades import (
+from cascades.models import (
   checkpoints,
   huggingface,
-  models,
-  sampler,
+  language,
   tokenizers,
   turns,
 )
+from cascades.sampler import sampler
 
 # Of Gemma 2 and 3, and of Gemma 4.
 _TAGS = {
@@ -97,7 +97,7 @@ def folder(tmp_path_factory):
     query_pre_attn_scalar=8,
     sliding_window=512,
   )
-  params = models.from_config(config).init_params(jax.random.key(0))
+  params = language.from_config(config).init_params(jax.random.key(0))
   for name, end in (('pt', ()), ('it', (turns.template(tokenizer).end,))):
     written = tokenizer.ending_at(*end)
     huggingface.save(root / name, config, params, written)

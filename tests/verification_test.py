@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cascades import methods, testing, verification
+from cascades import methods, verification
+from cascades.proof import exact
 
 _ALL = list(methods.METHODS)
-_MODEL = testing.TableModel(3, contexts=7)
+_MODEL = exact.TableModel(3, contexts=7)
 _PROMPT = (1, 2)
 
 
@@ -29,8 +30,8 @@ def _pairs(scheme):
 
 def _table(pairs, kind='random'):
   with jax.enable_x64(True):
-    d = testing.rows(kind, count=7, size=3, seed=3)
-    return testing.Table.of(pairs, d)
+    d = exact.rows(kind, count=7, size=3, seed=3)
+    return exact.Table.of(pairs, d)
 
 
 @pytest.mark.parametrize('kind', ['random', 'near_equal', 'disjoint'])
@@ -41,10 +42,8 @@ def test_blocks_follow_the_declared_law(verification_, gamma, kind):
   scheme = verification.Scheme(verification_)
   pairs = _pairs(scheme)
   table = _table(pairs, kind)
-  emitted = testing.emitted_law(
-    table, scheme, _MODEL, _PROMPT, gamma + 1, gamma
-  )
-  declared = testing.declared_law(table, _MODEL, _PROMPT, gamma + 1)
+  emitted = exact.emitted_law(table, scheme, _MODEL, _PROMPT, gamma + 1, gamma)
+  declared = exact.declared_law(table, _MODEL, _PROMPT, gamma + 1)
   np.testing.assert_allclose(emitted, declared, atol=1e-9)
 
 
@@ -54,7 +53,7 @@ def test_block_verification_keeps_at_least_as_many(gamma):
   table = _table(_pairs(scheme))
 
   def kept(verification_):
-    blocks = testing.blocks(
+    blocks = exact.blocks(
       table, verification.Scheme(verification_), _MODEL, _PROMPT, gamma
     )
     return sum((len(block) - 1) * chance for block, chance in blocks)
@@ -69,8 +68,8 @@ def test_the_verifiers_bonus_is_not_the_target():
   scheme = verification.Scheme(bonus='verifier')
   pairs = _pairs(scheme)
   table = _table(pairs)
-  emitted = testing.emitted_law(table, scheme, _MODEL, _PROMPT, 2, 1)
-  declared = testing.declared_law(table, _MODEL, _PROMPT, 2)
+  emitted = exact.emitted_law(table, scheme, _MODEL, _PROMPT, 2, 1)
+  declared = exact.declared_law(table, _MODEL, _PROMPT, 2)
   off = np.abs(emitted - declared).max((1, 2))
   for (method, lenience), difference in zip(pairs, off, strict=True):
     if lenience == method.strict or method.name == 'verifier_only':
@@ -86,9 +85,9 @@ def test_verify_emits_what_the_enumeration_says(verification_, bonus):
   # many keys against the enumerated blocks, for one method after the other.
   scheme = verification.Scheme(verification_, bonus=bonus)
   gamma, n = 2, 20_000
-  d = testing.rows('random', count=7, size=3, seed=3)
+  d = exact.rows('random', count=7, size=3, seed=3)
   method, lenience = methods.METHODS['token_v1'], 0.3
-  table = testing.Table.of([(method, lenience)], d)
+  table = exact.Table.of([(method, lenience)], d)
   d = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), d)
 
   def context(done):
@@ -119,7 +118,7 @@ def test_verify_emits_what_the_enumeration_says(verification_, bonus):
       block = (*draft[:count], int(token))
       blocks[block] = blocks.get(block, 0) + float(chance) / n
   want = {}
-  for block, chance in testing.blocks(table, scheme, _MODEL, _PROMPT, gamma):
+  for block, chance in exact.blocks(table, scheme, _MODEL, _PROMPT, gamma):
     want[block] = want.get(block, 0) + float(chance[0])
   assert sum(want.values()) == pytest.approx(1)
   for block in want | blocks:

@@ -1,37 +1,22 @@
-"""What can draft: anything with the methods of `Drafter`.
+"""What proposes: anything with the methods of `decoding.Drafter`.
 
   model      A language model, token by token: another, or the verifier's own
              first layers. It may stop where it is not sure.
   ngram      The text itself: what followed the last time.
-  recurrent  A small head on the verifier's last hidden state.
+  recurrent  A small head on the verifier's last hidden state; `heads` keeps and
+             loads it.
+  chain      A model whose tokens a smaller drafter drafts.
+  pairing    What a name stands for, and whether it goes with a verifier.
 
-A drafter whose tokens a smaller drafter drafts is in `cascades.chain`, for it
-runs the decoding loop itself.
+To add one, write a class here; `pairing` gives it a name.
 """
 
-from cascades.drafters.drafter import (
-  Draft,
-  Drafter,
-  Equipped,
-  Seen,
-  permitted,
-  whole,
-)
-from cascades.drafters.model import ROWS, ModelDrafter, NoDrafter, SelfDrafter
+from cascades.decoding import Draft, Drafter, Equipped, Seen
+from cascades.drafters.model import ModelDrafter, NoDrafter, SelfDrafter
 from cascades.drafters.ngram import NgramDrafter
-from cascades.drafters.reading import (
-  Branches,
-  Tree,
-  read,
-  read_hidden,
-  side_by_side,
-  tree,
-)
 from cascades.drafters.recurrent import RecurrentDrafter
 
 __all__ = [
-  'ROWS',
-  'Branches',
   'Draft',
   'Drafter',
   'Equipped',
@@ -41,11 +26,4 @@ __all__ = [
   'RecurrentDrafter',
   'Seen',
   'SelfDrafter',
-  'Tree',
-  'permitted',
-  'read',
-  'read_hidden',
-  'side_by_side',
-  'tree',
-  'whole',
 ]

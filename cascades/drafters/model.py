@@ -6,12 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from cascades import sampling
-from cascades.drafters.drafter import Draft, Plain, whole
-from cascades.drafters.reading import read, side_by_side
-
-# The axis of a batch, by which a drafter knows when all its rows have stopped.
-ROWS = 'rows'
+from cascades.decoding.drafter import ROWS, Draft, Plain, whole
+from cascades.decoding.reading import read, side_by_side
+from cascades.methods import processing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,8 +88,8 @@ class SelfDrafter(Plain):
 def _draft(model, params, threshold, cache, seen, key, how, gamma, drafts):
   """Level by level; every draft begins with a copy of the last token."""
   at = seen.length - 1
-  size = sampling.draw_size(model.vocab_size)
-  uniforms = sampling.uniform(key, gamma + 1, drafts, size)
+  size = processing.draw_size(model.vocab_size)
+  uniforms = processing.uniform(key, gamma + 1, drafts, size)
   start = dict(
     level=jnp.zeros((), jnp.int32),
     cache=cache,
@@ -112,12 +109,12 @@ def _draft(model, params, threshold, cache, seen, key, how, gamma, drafts):
     place = (at + i,) if drafts == 1 else (at, side_by_side(i, drafts, gamma))
     logits, cache = read(model, params, c['cache'], c['last'], *place)
     last = jax.vmap(
-      lambda u, z: sampling.draw(u, sampling.probabilities(z, how))
+      lambda u, z: processing.draw(u, processing.probabilities(z, how))
     )(uniforms[i], logits)
     going, anyone = c['going'], c['anyone']
     calls = c['calls'] + going.any()
     if threshold is not None:
-      most = jax.vmap(sampling.gate_probabilities)(logits).max(-1)
+      most = jax.vmap(processing.gate_probabilities)(logits).max(-1)
       going = going & (most >= threshold)
       # One loop for the batch: it ends when its last row does.
       anyone = jax.lax.pmax(going.any(), ROWS)
@@ -153,7 +150,8 @@ class NoDrafter(Plain):
   vocab_size: int
 
   def propose(self, params, state, seen, key, how, *, gamma, drafts):
-    """No token."""
+    """No token, and nothing known of the next: the verifier writes it."""
     tokens = jnp.zeros((drafts, 0), jnp.int32)
     logits = jnp.zeros((1, drafts, self.vocab_size))
-    return whole(tokens, logits, 0), state, seen.cache
+    draft = whole(tokens, logits, 0)._replace(known=jnp.zeros(drafts, bool))
+    return draft, state, seen.cache

@@ -9,7 +9,7 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from cascades.drafters.drafter import Draft, Plain
+from cascades.decoding.drafter import Draft, Plain
 
 
 @dataclasses.dataclass(frozen=True)

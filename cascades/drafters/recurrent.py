@@ -21,8 +21,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from cascades import sampling
-from cascades.drafters.drafter import Plain, whole
+from cascades.decoding.drafter import Plain, whole
+from cascades.methods import processing
 
 Head = dict[str, Array]
 
@@ -172,11 +172,11 @@ class RecurrentDrafter(Plain):
     if self.beam:
       tokens, logits = draft_beams(*given, token, gamma, drafts)
     else:
-      size = sampling.draw_size(self.model.vocab_size)
-      randoms = sampling.uniform(key, drafts, gamma + 1, size)
+      size = processing.draw_size(self.model.vocab_size)
+      randoms = processing.uniform(key, drafts, gamma + 1, size)
 
       def pick(numbers, logits):
-        return sampling.draw(numbers, sampling.probabilities(logits, how))
+        return processing.draw(numbers, processing.probabilities(logits, how))
 
       tokens, logits = jax.vmap(
         lambda numbers: draft_one(*given, token, pick, numbers), out_axes=(0, 1)

@@ -8,7 +8,7 @@ drafter has no say in what comes out, only in how fast.
 
 import jax.numpy as jnp
 
-from cascades import sampling
+from cascades.methods import processing
 from cascades.methods.method import (
   Distributions,
   Lenience,
@@ -20,23 +20,23 @@ from cascades.methods.method import (
 
 def min_p(d: Distributions, lenience: Lenience) -> Probs:
   """p on {v: p(v) >= lam * mp}."""
-  return sampling.truncate(d.p, min_p=jnp.clip(lenience, 0, 1))
+  return processing.truncate(d.p, min_p=jnp.clip(lenience, 0, 1))
 
 
 def top_p(d: Distributions, lenience: Lenience) -> Probs:
   """p on the fewest tokens that hold the mass 1 - lam."""
-  return sampling.truncate(d.p, top_p=jnp.clip(1 - lenience, 0, 1))
+  return processing.truncate(d.p, top_p=jnp.clip(1 - lenience, 0, 1))
 
 
 def top_k(d: Distributions, lenience: Lenience) -> Probs:
   """p on its lam most probable tokens; equals at the border all stay."""
   k = jnp.clip(lenience, 1, d.p.shape[-1]).astype(jnp.int32)
-  return sampling.truncate(d.p, top_k=k)
+  return processing.truncate(d.p, top_k=k)
 
 
 def eta(d: Distributions, lenience: Lenience) -> Probs:
   """p on {v: p(v) >= min(lam, sqrt(lam) * exp(-H(p)))}."""
-  return sampling.truncate(d.p, eta=jnp.maximum(lenience, 0))
+  return processing.truncate(d.p, eta=jnp.maximum(lenience, 0))
 
 
 def _drafter(d: Distributions, lenience: Lenience) -> Probs:

@@ -13,7 +13,6 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from cascades.records import Example, Reference
 from cascades.tasks import sandbox
 from cascades.tasks.sources import DamagedError, Source, at
 
@@ -21,6 +20,26 @@ SPLITS = ('train', 'validation', 'test')
 
 # Draws without a new problem of the split after which there is none.
 _REPEATS = 100_000
+
+
+# One accepted answer, or several.
+Reference = str | tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Example:
+  """One prompt with its reference answer.
+
+  Attributes:
+    id: Unique within the task; names split, seed and number.
+    prompt: Text given to the model, exactly as it is.
+    reference: Text a perfect model would answer; several where any of them
+      will do, and none of them where the set knows none.
+  """
+
+  id: str
+  prompt: str
+  reference: Reference
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -28,8 +28,7 @@ a time as fit into `single.AT_ONCE` numbers: at Gemma's vocabulary no array of
 the block's size is made but the two models' logits.
 """
 
-from cascades.verification import several, single
-from cascades.verification.scheme import (
+from cascades.options import (
   BONUS,
   BONUSES,
   DRAFT,
@@ -41,8 +40,9 @@ from cascades.verification.scheme import (
   STANDARD,
   VERIFICATIONS,
   Scheme,
-  Verdict,
 )
+from cascades.verification import several, single
+from cascades.verification.verdict import Verdict
 from cascades.verification.verify import verify
 
 __all__ = [

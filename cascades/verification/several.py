@@ -33,9 +33,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from cascades import methods, sampling
+from cascades import methods
+from cascades.methods import processing
+from cascades.options import BONUS, RESIDUAL
 from cascades.verification import single
-from cascades.verification.scheme import BONUS, RESIDUAL, Verdict
+from cascades.verification.verdict import Verdict
 
 # Halvings of [1, m] in the search of k_seq's number.
 _HALVINGS = 24
@@ -105,7 +107,7 @@ def _divided(d, pi, candidates, there, uniforms) -> Step:
 def _drawn(d, pi, candidates, there, uniforms) -> Step:
   """The target's own token, if it is a candidate."""
   del d
-  token = sampling.draw(uniforms, pi)
+  token = processing.draw(uniforms, pi)
   yes = there & (candidates == token)
   alone = jnp.arange(pi.shape[-1]) == token
   return Step(yes.any(), token, alone.astype(pi.dtype))
@@ -116,8 +118,8 @@ def _walk(
 ) -> Verdict:
   """Down the tree, as far as steps accept; `size` numbers for each step."""
   paths, gamma = ask.tokens.shape
-  draw = sampling.draw_size(ask.size)
-  uniforms = sampling.uniform(key, gamma * size + draw)
+  draw = processing.draw_size(ask.size)
+  uniforms = processing.uniform(key, gamma * size + draw)
   chances = uniforms[: gamma * size].reshape(gamma, size)
 
   def down(carry, inputs):
@@ -163,7 +165,7 @@ def _walk(
   weights = jnp.where(rejected, instead, beyond)
   return Verdict(
     num_accepted=kept,
-    next_token=sampling.draw(uniforms[gamma * size :], weights),
+    next_token=processing.draw(uniforms[gamma * size :], weights),
     next_source=jnp.where(rejected, RESIDUAL, BONUS),
     deferred=jnp.append(deferred, False),
     path=path,
@@ -182,4 +184,4 @@ def k_seq(ask: single.Question, key: jax.Array) -> Verdict:
 
 def match(ask: single.Question, key: jax.Array) -> Verdict:
   """The target's own tokens along the drafts; see the module."""
-  return _walk(ask, key, _drawn, sampling.draw_size(ask.size))
+  return _walk(ask, key, _drawn, processing.draw_size(ask.size))

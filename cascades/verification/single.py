@@ -10,8 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from cascades import methods, sampling
-from cascades.verification.scheme import BONUS, DRAFT, RESIDUAL, Verdict
+from cascades import methods
+from cascades.methods import processing
+from cascades.options import BONUS, DRAFT, RESIDUAL
+from cascades.verification.verdict import Verdict
 
 # Probabilities of one sequence that are made at a time, at least one row.
 # Small rows go together, since on a CPU a loop costs more than they do.
@@ -82,12 +84,12 @@ def _leading(kept: Bool[Array, 'n']) -> Int[Array, '']:
 def _random(ask: Question, key: jax.Array, *sizes: int) -> list[Array]:
   """Uniform numbers in parts of so many; one draw of them for a block."""
   ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
-  return jnp.split(sampling.uniform(key, ends[-1]), ends[:-1])
+  return jnp.split(processing.uniform(key, ends[-1]), ends[:-1])
 
 
 def token(ask: Question, key: jax.Array) -> Verdict:
   """From the left, each draft by itself."""
-  size = sampling.draw_size(ask.size)
+  size = processing.draw_size(ask.size)
   chances, last = _random(ask, key, ask.gamma, size)
   method, lenience, count = ask.method, ask.lenience, ask.count[0]
   acceptance, deferred = _of_drafts(
@@ -118,7 +120,7 @@ def block(ask: Question, key: jax.Array) -> Verdict:
   proven by enumeration.
   """
   gamma, count = ask.gamma, ask.count[0]
-  size = sampling.draw_size(ask.size)
+  size = processing.draw_size(ask.size)
   chances, last = _random(ask, key, gamma, size)
   method, lenience = ask.method, ask.lenience
 
@@ -153,7 +155,7 @@ def _verdict(kept, rejected, instead, beyond, uniforms, deferred) -> Verdict:
   """The token after what was kept: a residual, or the bonus beyond it all."""
   return Verdict(
     num_accepted=kept,
-    next_token=sampling.draw(uniforms, jnp.where(rejected, instead, beyond)),
+    next_token=processing.draw(uniforms, jnp.where(rejected, instead, beyond)),
     next_source=jnp.where(rejected, RESIDUAL, BONUS),
     deferred=jnp.append(deferred > 0, False),
     path=jnp.zeros((), jnp.int32),
@@ -166,16 +168,16 @@ def sequential(ask: Question, key: jax.Array) -> Verdict:
   It drafts one token more here, for it needs no verifier to go on; there is no
   bonus. Where the drafter has nothing to say, the verifier writes.
   """
-  size = sampling.draw_size(ask.size)
+  size = processing.draw_size(ask.size)
   last, more = _random(ask, key, size, size)
   count, known = ask.count[0], ask.known[0]
-  extra = sampling.draw(more, ask.row(count, 0).q)
+  extra = processing.draw(more, ask.row(count, 0).q)
   draft = jnp.append(ask.tokens[0], 0).at[count].set(extra)
   (deferred,) = _of_drafts(ask, (ask.method.rule,), draft)
   there = jnp.arange(ask.gamma + 1) < count + known
   kept = _leading((deferred == 0) & there)
   num_accepted = jnp.minimum(kept, count)
-  written = sampling.draw(last, ask.row(num_accepted, 0).p)
+  written = processing.draw(last, ask.row(num_accepted, 0).p)
   return Verdict(
     num_accepted=num_accepted,
     next_token=jnp.where(kept > count, extra, written),

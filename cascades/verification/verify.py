@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from cascades import methods
+from cascades.options import STANDARD, Scheme
 from cascades.verification import several, single
-from cascades.verification.scheme import STANDARD, Scheme, Verdict
+from cascades.verification.verdict import Verdict
 
 
 def verify(

@@ -1,0 +1,200 @@
+"""The protocol of drafters.
+
+A drafter is written for one sequence and `vmap`ped over the batch. It proposes
+K drafts of gamma tokens and, with each token, the logits of the distribution
+it was drawn from; plus, if it can, those of one more position, since the bonus
+token's law may look at the drafter too.
+"""
+
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from cascades.methods import processing
+
+State = PyTree
+
+# The axis of a batch, by which a drafter knows when all its rows have stopped.
+ROWS = 'rows'
+
+
+class Seen(NamedTuple):
+  """What a drafter may look at: one sequence, and what the verifier keeps.
+
+  Attributes:
+    tokens: The sequence's, up to `length`; anything after it.
+    length: How many; none has read the last of them.
+    hidden: The verifier's last hidden state where it said the last token; None
+      unless the drafter asks for it.
+    cache: The verifier's, which holds all but the last token.
+  """
+
+  tokens: Int[Array, 'T']
+  length: Int[Array, '']
+  hidden: Float[Array, 'D'] | None
+  cache: PyTree
+
+
+class Draft(NamedTuple):
+  """A block of drafted tokens.
+
+  Attributes:
+    tokens: K drafts.
+    logits: Row (i, j) is the drafter's after i tokens of draft j. Each token
+      was drawn from the `probabilities` of its row. One-hot (0 and -inf) where
+      a token was not drawn but chosen.
+    count: Tokens of each draft that are there; what follows is not looked at.
+    known: Whether row (count, j) is the drafter's. If not, it has nothing to
+      say of what follows its draft.
+    calls: Forward passes that this took.
+  """
+
+  tokens: Int[Array, 'K gamma']
+  logits: Float[Array, 'gamma_1 K V']
+  count: Int[Array, 'K']
+  known: Bool[Array, 'K']
+  calls: Int[Array, '']
+
+
+class Equipped(NamedTuple):
+  """A drafter and what it drafts with."""
+
+  drafter: 'Drafter'
+  params: PyTree
+
+
+def whole(
+  tokens: Int[Array, 'K gamma'],
+  logits: Float[Array, 'gamma_1 K V'],
+  calls: Int[Array, ''] | int,
+) -> Draft:
+  """Drafts that all have their length, and a row after it."""
+  paths, gamma = tokens.shape
+  return Draft(
+    tokens=tokens,
+    logits=logits,
+    count=jnp.full(paths, gamma),
+    known=jnp.ones(paths, bool),
+    calls=jnp.asarray(calls, jnp.int32),
+  )
+
+
+def permitted(draft: Draft, how: processing.Processing) -> Draft:
+  """Drafts that end where forbidden tokens leave their drafter nothing to say.
+
+  That is where a token was chosen that is forbidden: it is not proposed, and
+  the verifier writes there. Where tokens are drawn nothing changes.
+  """
+  if how.forbidden is None:
+    return draft
+  says = processing.says(draft.logits, how).T
+  index = jnp.arange(says.shape[1])
+  count = jnp.where(says | (index >= draft.count[:, None]), index[-1], index)
+  count = jnp.minimum(count.min(-1), draft.count)
+  at_end = jnp.take_along_axis(says, count[:, None], 1)[:, 0]
+  return draft._replace(count=count, known=draft.known & at_end)
+
+
+class Drafter(Protocol):
+  """Proposes tokens for one sequence. Hashable: it is a static argument.
+
+  Attributes:
+    needs_hidden: Whether it looks at the verifier's hidden state.
+    independent: Whether its drafts are independent draws, each token from the
+      probabilities of its row. What is not can only be matched.
+    most: Drafts that it can propose at a time; None for any number.
+    slack: Slots that it may write beyond those of its drafts.
+  """
+
+  needs_hidden: bool
+  independent: bool
+  most: int | None
+  slack: int
+
+  def init(self, params: PyTree, cache_length: int) -> State:
+    """The state before anything is read, with room for `cache_length`."""
+
+  def read(
+    self,
+    params: PyTree,
+    state: State,
+    tokens: Int[Array, 'L'],
+    position: Int[Array, ''],
+  ) -> State:
+    """The state after `tokens`, the first of which stands at `position`."""
+
+  def propose(
+    self,
+    params: PyTree,
+    state: State,
+    seen: Seen,
+    key: jax.Array,
+    how: processing.Processing,
+    *,
+    gamma: int,
+    drafts: int,
+  ) -> tuple[Draft, State, PyTree]:
+    """Drafts after the last token seen; also gives the verifier's cache back.
+
+    In that cache, slots from the last token's on may have been written.
+    """
+
+  def keep(
+    self,
+    state: State,
+    position: Int[Array, ''],
+    path: Int[Array, ''],
+    length: Int[Array, ''],
+    *,
+    gamma: int,
+    drafts: int,
+  ) -> State:
+    """The state as it was when it had read `length` tokens.
+
+    Args:
+      state: After `propose`, or after `read`.
+      position: Of the token that the last draft began after.
+      path: Which of several drafts the sequence goes on with.
+      length: Tokens that the state is to hold.
+      gamma: As for `propose`; 0 after `read`.
+      drafts: As for `propose`.
+    """
+
+  def resize(self, params: PyTree, state: State, cache_length: int) -> State:
+    """The same state with another room."""
+
+  def probabilities(
+    self, logits: Float[Array, 'V'], how: processing.Processing
+  ) -> Float[Array, 'V']:
+    """What a token was drawn from, of a row of `Draft.logits`."""
+
+
+class Plain:
+  """What most drafters have in common: no state, and rows that are logits."""
+
+  needs_hidden = False
+  independent = True
+  most: int | None = None
+  slack = 0
+
+  def init(self, params, cache_length):
+    """No state."""
+    return ()
+
+  def read(self, params, state, tokens, position):
+    """Nothing to remember."""
+    return state
+
+  def keep(self, state, position, path, length, *, gamma, drafts):
+    """Nothing to forget."""
+    return state
+
+  def resize(self, params, state, cache_length):
+    """Nothing to make room for."""
+    return state
+
+  def probabilities(self, logits, how):
+    """Of both models alike."""
+    return processing.probabilities(logits, how)

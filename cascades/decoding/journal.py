@@ -1,0 +1,146 @@
+"""What people look at of a decoded sequence, kept beside its state.
+
+`step` says in an `Info` what became of a block; the loop writes it down in the
+`Row`, token by token; `count` counts, outside of compiled code. No step reads
+any of it.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from cascades import options
+from cascades.decoding.state import SamplingState, write
+
+
+class Info(NamedTuple):
+  """What became of one block.
+
+  Attributes:
+    sources: Where each of its tokens came from.
+    deferred: Whether the rule defers the draft that was examined there.
+    logprobs: How likely the verifier at temperature 1 thought each.
+    logits: All that the verifier said.
+    drafted: How many tokens the drafter proposed.
+    drafter_calls: In how many forward passes.
+    law: What each follows, given those before; None if not asked for.
+  """
+
+  sources: Int[Array, 'gamma_1']
+  deferred: Bool[Array, 'gamma_1']
+  logprobs: Float[Array, 'gamma_1']
+  logits: Float[Array, 'gamma_1 V']
+  drafted: Int[Array, '']
+  drafter_calls: Int[Array, '']
+  law: Float[Array, 'gamma_1 V'] | None
+
+
+@struct.dataclass
+class Row(SamplingState):
+  """A sequence of a batch: its state, and of each token what its block said.
+
+  R is the room for logits of new tokens, or there are none.
+  """
+
+  source: Int[Array, 'T']
+  deferral: Bool[Array, 'T']
+  # Blocks, drafted tokens and calls of the drafter up to the end of the
+  # token's block.
+  taken: Int[Array, 'T 3']
+  logprob: Float[Array, 'T']
+  logits: Float[Array, 'R V'] | None
+
+
+def per_token(room: int) -> dict[str, Array]:
+  """What a row keeps of each token beside the token, all of it 0."""
+  return dict(
+    source=jnp.zeros((room,), jnp.int8),
+    deferral=jnp.zeros((room,), bool),
+    taken=jnp.zeros((room, 3), jnp.int32),
+    logprob=jnp.zeros((room,), jnp.float32),
+  )
+
+
+def note(before: Row, after: Row, info: Info) -> Row:
+  """A row after a step, with what became of the block.
+
+  Args:
+    before: The row before the step.
+    after: The row that the step gave.
+    info: What it said.
+  """
+  at = before.length
+  one = jnp.stack([1, info.drafted, info.drafter_calls])
+  # A finished row is written to past its end, where nobody looks.
+  taken = jnp.broadcast_to(
+    before.taken[at - 1] + one, (len(info.sources), len(one))
+  )
+  logits = before.logits
+  if logits is not None:
+    logits = write(logits, at - before.prompt_length, info.logits)
+  return after.replace(
+    source=write(before.source, at, info.sources),
+    # The bonus token stands where no draft was examined.
+    deferral=write(
+      before.deferral, at, info.deferred & (info.sources != options.BONUS)
+    ),
+    taken=write(before.taken, at, taken),
+    logprob=write(before.logprob, at, info.logprobs),
+    logits=logits,
+  )
+
+
+class Counts(NamedTuple):
+  """How an answer came about; `field-standard` counts, of one row or of many.
+
+  Attributes:
+    blocks: Blocks since the prompt: calls of the verifier.
+    drafted: Tokens that the drafter proposed.
+    drafter_calls: Forward passes of the drafter.
+    examined: Drafted tokens that verification reached.
+    accepted: Of these, those that were kept.
+    deferred: Examined tokens where the rule defers.
+    residual: Tokens sampled after a rejection.
+    bonus: Tokens sampled after a block kept whole.
+  """
+
+  blocks: np.ndarray
+  drafted: np.ndarray
+  drafter_calls: np.ndarray
+  examined: np.ndarray
+  accepted: np.ndarray
+  deferred: np.ndarray
+  residual: np.ndarray
+  bonus: np.ndarray
+
+
+def count(row: Row) -> Counts:
+  """What there is to count of a row that was fetched, or of a batch of them.
+
+  Those of an answer that is cut are those of the same row with another
+  `length`.
+  """
+  first, end = (
+    np.asarray(x)[..., None] for x in (row.prompt_length, row.length)
+  )
+  source, index = np.asarray(row.source), np.arange(row.source.shape[-1])
+  new = (index >= first) & (index < end)
+
+  def of(which):
+    return (new & which).sum(-1)
+
+  last = end[..., None] - 1
+  taken = np.take_along_axis(np.asarray(row.taken), last, -2)[..., 0, :]
+  accepted = of(source == options.DRAFT)
+  residual = of(source == options.RESIDUAL)
+  return Counts(
+    *np.moveaxis(taken, -1, 0),
+    examined=accepted + residual,
+    accepted=accepted,
+    deferred=of(np.asarray(row.deferral)),
+    residual=residual,
+    bonus=of(source == options.BONUS),
+  )

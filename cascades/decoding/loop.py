@@ -1,0 +1,63 @@
+"""The loop: blocks, until there is something else to do."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from cascades.decoding.drafter import ROWS
+from cascades.decoding.journal import Row, note
+from cascades.decoding.state import Params
+from cascades.decoding.step import Decoder, step
+from cascades.methods import processing
+
+
+@functools.partial(jax.jit, static_argnames='decoder', donate_argnames='rows')
+def decode(
+  rows: Row,
+  params: Params,
+  how: processing.Processing,
+  stop_tokens: Int[Array, 'K'],
+  live: Int[Array, ''] | int = 0,
+  max_blocks: Int[Array, ''] | int = 2**30,
+  *,
+  decoder: Decoder,
+) -> tuple[Row, Int[Array, '']]:
+  """Decodes rows, each at its lenience, until there is something else to do.
+
+  That is when so few rows are left, after so many blocks, or when a row needs
+  more room. Compiled once per shapes and decoder: prompts, keys, leniences,
+  temperature and limits are traced.
+
+  Args:
+    rows: [B, ...], their memory is taken.
+    params: Of both models.
+    how: From logits to probabilities, for both models.
+    stop_tokens: Ids that end a row; they are emitted.
+    live: Stop when no more than so many rows go on.
+    max_blocks: Stop after so many blocks.
+    decoder: What is compiled.
+
+  Returns:
+    The rows, and the number of blocks that the loop made.
+  """
+
+  def one_block(row, params, how, stop_tokens):
+    after, info = step(row, params, how, stop_tokens, decoder=decoder)
+    return note(row, after, info)
+
+  every = jax.vmap(one_block, (0, None, None, None), axis_name=ROWS)
+  room = rows.tokens.shape[-1]
+
+  def goes_on(carry):
+    rows, blocks = carry
+    # A finished row is still written to, past its end.
+    fits = rows.length + decoder.slack <= room
+    return ((~rows.done).sum() > live) & fits.all() & (blocks < max_blocks)
+
+  def body(carry):
+    rows, blocks = carry
+    return every(rows, params, how, stop_tokens), blocks + 1
+
+  return jax.lax.while_loop(goes_on, body, (rows, jnp.zeros((), jnp.int32)))

@@ -1,0 +1,229 @@
+"""A block of one sequence: draft gamma tokens, verify them, keep what stays."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from cascades import methods, options, verification
+from cascades.decoding.drafter import Drafter, Seen, permitted
+from cascades.decoding.journal import Info
+from cascades.decoding.reading import read_hidden, tree
+from cascades.decoding.state import Models, Params, SamplingState, write
+from cascades.methods import processing
+
+
+def check_drafter(
+  drafter: Drafter, scheme: options.Scheme, drafts: int
+) -> None:
+  """Refuses what a drafter cannot do.
+
+  Raises:
+    ValueError: It has not so many drafts, or they are not independent draws
+      and the scheme wants them to be.
+  """
+  name = type(drafter).__name__
+  if drafter.most is not None and drafts > drafter.most:
+    raise ValueError(
+      f'drafts: {drafts} will not do; {name} has {drafter.most} to offer.'
+    )
+  if not drafter.independent and scheme.verification != 'match':
+    raise ValueError(
+      f'verification: the drafts of {name} are not independent draws, as'
+      f" {scheme.verification!r} wants them; take 'match'."
+    )
+
+
+def tree_tokens(gamma: int, drafts: int, tree_size: int | None = None) -> int:
+  """Drafted tokens that the verifier reads in a block.
+
+  A single draft shares nothing: it is read whole, whatever the size.
+  """
+  if drafts == 1 or tree_size is None:
+    return gamma * drafts
+  return min(gamma * drafts, tree_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoder:
+  """All that is compiled into a block. Hashable: a static argument.
+
+  Attributes:
+    models: Who verifies, and who drafts.
+    method: Says what stays, and what is sampled instead.
+    gamma: Tokens drafted per block, >= 0; with 0 the verifier decodes alone,
+      whatever the method.
+    scheme: How blocks are verified.
+    drafts: How many are drafted per block.
+    tree_size: Most drafted tokens that the verifier reads in a block, at least
+      `drafts`; None for all. Drafts that begin alike share what they begin
+      with, and end before a level of the tree that might not fit.
+
+  Raises:
+    ValueError: The method cannot be verified by the scheme, or the drafter
+      cannot draft so often.
+  """
+
+  models: Models
+  method: methods.Method
+  gamma: int
+  scheme: options.Scheme = options.STANDARD
+  drafts: int = 1
+  tree_size: int | None = None
+
+  def __post_init__(self):
+    if self.gamma:
+      self.scheme.check(self.method, self.drafts)
+      check_drafter(self.models.drafter, self.scheme, self.drafts)
+
+  @property
+  def slack(self) -> int:
+    """Slots that a block may write beyond a sequence."""
+    return (self.gamma + 1) * self.drafts + self.models.drafter.slack
+
+  @property
+  def tree_tokens(self) -> int:
+    """Drafted tokens that the verifier reads in a block."""
+    return tree_tokens(self.gamma, self.drafts, self.tree_size)
+
+
+def distributions(
+  drafter_logits: Float[Array, 'V'],
+  verifier_logits: Float[Array, 'V'],
+  how: processing.Processing,
+  q: Callable[..., Float[Array, 'V']] = processing.probabilities,
+) -> methods.Distributions:
+  """What methods look at, of both models' logits at one position.
+
+  Args:
+    drafter_logits: A row of `Draft.logits`.
+    verifier_logits: The verifier's.
+    how: From logits to probabilities.
+    q: What a drafter's token was drawn from: `Drafter.probabilities`.
+  """
+  return methods.Distributions(
+    q=q(drafter_logits, how),
+    p=processing.probabilities(verifier_logits, how),
+    q_gate=processing.gate_probabilities(drafter_logits),
+    p_gate=processing.gate_probabilities(verifier_logits),
+  )
+
+
+def step(
+  state: SamplingState,
+  params: Params,
+  how: processing.Processing,
+  stop_tokens: Int[Array, 'K'],
+  *,
+  decoder: Decoder,
+  with_law: bool = False,
+) -> tuple[SamplingState, Info]:
+  """One block of one sequence, in the order of the paper.
+
+  Args:
+    state: Of the sequence.
+    params: Of both models.
+    how: From logits to probabilities, for both models.
+    stop_tokens: Ids that end the sequence; they are emitted.
+    decoder: What is compiled.
+    with_law: Whether to say what each token follows.
+
+  Returns:
+    The state after the block, and what became of the block.
+  """
+  models, drafts, at = decoder.models, decoder.drafts, state.length - 1
+  drafter, verifier = models.drafter, models.verifier
+  sizes = dict(gamma=decoder.gamma, drafts=drafts)
+  draft_key, verify_key = jax.vmap(jax.random.fold_in, (None, 0))(
+    state.key, 2 * state.blocks + jnp.arange(2)
+  )
+
+  # 1. Draft gamma tokens, so many times; and what each was drawn from.
+  seen = Seen(state.tokens, state.length, state.hidden, state.verifier_cache)
+  draft, drafter_state, verifier_cache = drafter.propose(
+    params.drafter, state.drafter_state, seen, draft_key, how, **sizes
+  )
+  draft = permitted(draft, how)
+  drafted = draft.count.sum()
+
+  # 2. Read the last token and all drafts with the verifier, in one call.
+  tokens, branches, places, draft = tree(
+    state.tokens[at], draft, decoder.tree_tokens
+  )
+  logits, hidden, verifier_cache = read_hidden(
+    verifier, params.verifier, verifier_cache, tokens, at, branches
+  )
+  # Made once: fused into each of its readers, it would be made for each.
+  logits = jax.lax.optimization_barrier(logits)
+
+  def row(i, path):
+    of_verifier = logits[i if drafts == 1 else places[path, i]]
+    return distributions(
+      draft.logits[i, path], of_verifier, how, drafter.probabilities
+    )
+
+  # 3. How many drafts stay, and the token after them.
+  verdict = verification.verify(
+    decoder.method,
+    state.lenience,
+    verify_key,
+    draft.tokens,
+    row,
+    decoder.scheme,
+    draft.count,
+    draft.known,
+  )
+  n, path = verdict.num_accepted, verdict.path
+  index = jnp.arange(decoder.gamma + 1)
+  block = jnp.where(
+    index == n,
+    verdict.next_token,
+    jnp.append(draft.tokens[path], verdict.next_token),
+  )
+
+  # 4. End at the first stop token or at the limit, also inside a block.
+  is_stop = (block[:, None] == stop_tokens).any(-1) & (index <= n)
+  stopped = is_stop.any()
+  emitted = jnp.where(stopped, jnp.argmax(is_stop), n) + 1
+  emitted = jnp.minimum(emitted, state.limit - state.length)
+  emitted = jnp.where(state.done, 0, emitted)
+  length = state.length + emitted
+  ended = (is_stop & (index < emitted)).any() | (length >= state.limit)
+
+  # 5. Commit by moving `length`; roll both caches back to length - 1. Of
+  # several drafts, the slots of the one that stays come to the front first.
+  if drafts > 1:
+    kept = places[path]
+    verifier_cache = verifier.move(verifier_cache, at, at + kept)
+    logits, hidden = logits[kept], hidden[kept]
+  last_hidden = state.hidden
+  if last_hidden is not None:
+    last_said = hidden[jnp.maximum(emitted - 1, 0)]
+    last_hidden = jnp.where(state.done, last_hidden, last_said)
+  committed = state.replace(
+    tokens=write(state.tokens, state.length, block),
+    length=length,
+    done=state.done | ended,
+    blocks=state.blocks + ~state.done,
+    verifier_cache=verifier.rewind(verifier_cache, length - 1),
+    drafter_state=drafter.keep(drafter_state, at, path, length - 1, **sizes),
+    hidden=last_hidden,
+  )
+
+  def law(i):
+    d = row(i, path)
+    # As in verification: the verifier writes where nothing is known of q.
+    unknown = (i == draft.count[path]) & ~draft.known[path]
+    return jnp.where(unknown, d.p, decoder.method.law(d, state.lenience))
+
+  return committed, Info(
+    sources=jnp.where(index < n, options.DRAFT, verdict.next_source),
+    deferred=verdict.deferred,
+    logprobs=jax.vmap(processing.log_probability)(logits, block),
+    logits=logits,
+    drafted=drafted,
+    drafter_calls=draft.calls,
+    law=jax.vmap(law)(index) if with_law else None,
+  )

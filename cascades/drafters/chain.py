@@ -1,0 +1,168 @@
+"""A drafter that is drafted for: cascades of three models and more.
+
+The middle model and a smaller drafter decode as they would alone, by a method
+of their own (CS-Drafting's vertical cascade, Chen et al. 2023, arXiv
+2312.11462). What they emit follows a declared law, given what was written; so
+that law is the q of the outer verification, and the outer law is kept.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from cascades import decoding, drafters, methods, verification
+from cascades.decoding.drafter import Plain, State
+
+
+@dataclasses.dataclass(frozen=True)
+class ChainDrafter(Plain):
+  """A model drafts, and a drafter drafts for it.
+
+  Its parameters are (middle model's, drafter's, lenience).
+
+  Attributes:
+    model: The middle model, which verifies here.
+    drafter: Drafts for it; any that needs no hidden state.
+    method: Of the inner pair.
+    gamma: Tokens per inner block.
+    scheme: Of the inner pair. Every token must follow the law, so the bonus
+      must be the target's.
+  """
+
+  model: Any
+  drafter: drafters.Drafter
+  method: methods.Method
+  gamma: int
+  scheme: verification.Scheme = verification.STANDARD
+  most = 1
+
+  def __post_init__(self):
+    self.scheme.check(self.method)
+    if self.gamma < 1:
+      raise ValueError(f'gamma: {self.gamma} will not do; give 1 or more.')
+    if self.scheme.bonus != 'target' or self.drafter.needs_hidden:
+      raise ValueError(
+        'drafter: within a chain every token must follow the law, and nothing'
+        " is told of hidden states; take bonus='target' and another drafter."
+      )
+
+  @property
+  def _inner(self) -> decoding.Decoder:
+    models = decoding.Models(self.model, self.drafter)
+    return decoding.Decoder(models, self.method, self.gamma, self.scheme)
+
+  @property
+  def slack(self) -> int:
+    """Of the last inner block, which may go on past the drafts."""
+    return self._inner.slack + 1
+
+  def init(self, params, cache_length):
+    """Both caches, empty."""
+    middle, small, _ = params
+    return (
+      self.model.init_cache(middle, cache_length),
+      self.drafter.init(small, cache_length),
+    )
+
+  def read(self, params, state, tokens, position):
+    """Both models read."""
+    middle, small, _ = params
+    return (
+      decoding.read(self.model, middle, state[0], tokens, position)[1],
+      self.drafter.read(small, state[1], tokens, position),
+    )
+
+  def propose(self, params, state, seen, key, how, *, gamma, drafts):
+    """Runs the inner loop until every row has gamma + 1 tokens.
+
+    The last of them is not drafted; its law is that of the bonus token.
+    """
+    middle, small, lenience = params
+    size = gamma + 1 + self.gamma + 1
+    rows = jnp.zeros((size, self.model.vocab_size), jnp.float32)
+    inner = decoding.SamplingState(
+      tokens=seen.tokens,
+      length=seen.length,
+      done=jnp.zeros((), bool),
+      blocks=jnp.zeros((), jnp.int32),
+      verifier_cache=state[0],
+      drafter_state=state[1],
+      hidden=None,
+      key=key,
+      lenience=lenience,
+      prompt_length=seen.length,
+      limit=seen.length + gamma + 1,
+    )
+    never = jnp.full((1,), -1, jnp.int32)
+
+    def body(carry):
+      before, rows, _ = carry
+      inner, info = decoding.step(
+        before,
+        decoding.Params(middle, small),
+        how,
+        never,
+        decoder=self._inner,
+        with_law=True,
+      )
+      # A row that has enough writes past its end, and looks at nothing of it.
+      at = jnp.minimum(before.length - seen.length, gamma + 1)
+      rows = jax.lax.dynamic_update_slice(rows, jnp.log(info.law), (at, 0))
+      anyone = jax.lax.pmax(~inner.done, decoding.ROWS)
+      return inner, rows, anyone
+
+    inner, rows, _ = jax.lax.while_loop(
+      lambda carry: carry[2], body, (inner, rows, jnp.ones((), bool))
+    )
+    drafted = jax.lax.dynamic_slice(inner.tokens, (seen.length,), (gamma,))
+    # Calls are those of the middle model, one a block, which cost the most.
+    draft = decoding.whole(drafted[None], rows[: gamma + 1, None], inner.blocks)
+    return draft, (inner.verifier_cache, inner.drafter_state), seen.cache
+
+  def keep(self, state, position, path, length, *, gamma, drafts):
+    """Both models forget what did not stay."""
+    middle, small = state
+    return (
+      self.model.rewind(middle, length),
+      self.drafter.keep(
+        small, position, path, length, gamma=self.gamma, drafts=1
+      ),
+    )
+
+  def resize(self, params, state: State, cache_length):
+    """Both caches with another room."""
+    middle, small, _ = params
+    return (
+      self.model.resize(middle, state[0], cache_length),
+      self.drafter.resize(small, state[1], cache_length),
+    )
+
+  def probabilities(self, logits, how):
+    """Rows are logarithms of the law, which temperature is already in."""
+    return jnp.exp(logits)
+
+
+def chain(
+  model: Any,
+  params: Any,
+  inner: drafters.Equipped,
+  method: methods.Method,
+  lenience: float,
+  gamma: int,
+) -> drafters.Equipped:
+  """A model and what drafts for it, as a drafter of a larger one.
+
+  Args:
+    model: The middle model.
+    params: Its parameters.
+    inner: Drafts for it.
+    method: Of the two.
+    lenience: Of that method.
+    gamma: Tokens per block of the two.
+  """
+  drafter = ChainDrafter(model, inner.drafter, method, gamma)
+  return drafters.Equipped(
+    drafter, (params, inner.params, jnp.float32(lenience))
+  )

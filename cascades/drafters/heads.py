@@ -1,0 +1,121 @@
+"""Recurrent heads on disk: head.json and head.safetensors in a folder.
+
+A head knows the verifier it was trained for by a fingerprint of its weights;
+with another it would draft nonsense, and nothing would be wrong but the speed.
+"""
+
+import json
+import pathlib
+import zlib
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from cascades.drafters import recurrent
+from cascades.models import checkpoints
+
+BUNDLED = ('tiny-recurrent',)
+_FILE = 'head.json'
+# Embeddings that tell a verifier: it is looked at for every curve of a sweep.
+_ROWS = 1024
+
+
+def fingerprint(verifier: checkpoints.Checkpoint) -> str:
+  """Of some of a verifier's embeddings, which its head shares, and last norm.
+
+  The same whatever order the weights lie in, as long as their dtype is.
+  """
+  model, params, _ = verifier
+  tokens = np.arange(min(model.vocab_size, _ROWS))
+  rows = jax.jit(jax.vmap(model.embed, (None, 0)))(params, tokens)
+  parts = [
+    zlib.crc32(np.asarray(x).tobytes())
+    for x in (rows, params['final_norm']['scale'])
+  ]
+  size = f'{model.vocab_size}x{rows.shape[1]}'
+  return f'{size}-{parts[0]:08x}{parts[1]:08x}'
+
+
+class Loaded(NamedTuple):
+  """A head, and the verifier that it was trained for.
+
+  Attributes:
+    head: As `recurrent.init_head` makes it.
+    fingerprint: Of its verifier.
+    name: Where it came from.
+  """
+
+  head: recurrent.Head
+  fingerprint: str
+  name: str
+
+  def check(self, verifier: checkpoints.Checkpoint) -> None:
+    """Refuses another verifier.
+
+    Raises:
+      ValueError: The fingerprints differ.
+    """
+    found = fingerprint(verifier)
+    if found != self.fingerprint:
+      raise ValueError(
+        f'drafter: {self.name} was trained for a verifier with the fingerprint'
+        f' {self.fingerprint}, and this one has {found}; train a head for it'
+        ' with configs/train_recurrent.py.'
+      )
+
+
+def folder_of(name: str) -> pathlib.Path | None:
+  """Where the head of that name is; None if it is no head."""
+  if name in BUNDLED:
+    return checkpoints.ASSETS / name
+  folder = pathlib.Path(name)
+  return folder if (folder / _FILE).is_file() else None
+
+
+def save(
+  folder: pathlib.Path | str,
+  head: recurrent.Head,
+  verifier: checkpoints.Checkpoint,
+) -> None:
+  """Writes a head trained for a verifier."""
+  folder = pathlib.Path(folder)
+  folder.mkdir(parents=True, exist_ok=True)
+  tensors = {name: np.asarray(x) for name, x in head.items()}
+  save_file(tensors, folder / 'head.safetensors')
+  # safetensors lets nobody but the owner read what it writes.
+  (folder / 'head.safetensors').chmod(0o644)
+  said = {'kind': 'recurrent', 'verifier': fingerprint(verifier)}
+  (folder / _FILE).write_text(json.dumps(said, indent=2) + '\n')
+
+
+def load(folder: pathlib.Path | str) -> Loaded:
+  """Reads a head.
+
+  Raises:
+    ValueError: It is not whole.
+  """
+  folder = pathlib.Path(folder)
+  try:
+    said = json.loads((folder / _FILE).read_text())
+    tensors = load_file(folder / 'head.safetensors')
+    size = tensors['state'].shape[0]
+    layers = tensors['mix'].shape[0]
+    want = jax.eval_shape(
+      lambda: recurrent.init_head(jax.random.key(0), size, layers)
+    )
+    same = {name: x.shape for name, x in want.items()} == {
+      name: x.shape for name, x in tensors.items()
+    }
+    if said.get('kind') != 'recurrent' or not same:
+      raise ValueError('it is no recurrent head')
+    head = {name: jnp.asarray(x) for name, x in tensors.items()}
+    return Loaded(head, str(said['verifier']), folder.name)
+  except (OSError, KeyError, ValueError, IndexError, SafetensorError) as e:
+    raise ValueError(
+      f'drafter: {folder} cannot be read as a recurrent head ({e}); save one'
+      ' with heads.save, or train one with configs/train_recurrent.py.'
+    ) from e

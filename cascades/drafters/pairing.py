@@ -1,0 +1,145 @@
+"""A verifier, and what drafts for it: by name, by checkpoint, or made here.
+
+`equip` understands
+
+  a `Checkpoint`, or its name     a language model of the same family
+  'ngram'                         the text itself
+  'self:3'                        the verifier's own first 3 layers
+  'tiny-recurrent', or a folder   a recurrent head that was trained for it
+  an `Equipped`                   anything that was put together before
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from cascades import arguments, drafters
+from cascades.drafters import heads
+from cascades.models import checkpoints, tokenizers
+
+
+def check_pair(
+  verifier: checkpoints.Checkpoint, drafter: checkpoints.Checkpoint
+) -> None:
+  """Refuses two models that do not speak of the same tokens.
+
+  Raises:
+    ValueError: Vocabularies or tokenizers differ.
+  """
+  ours, theirs = verifier.tokenizer, drafter.tokenizer
+  at = tokenizers.first_difference(ours, theirs)
+  if at is not None:
+    # Of whichever has so many.
+    names = [
+      repr(t.piece(at)) if at < t.vocab_size else 'nothing'
+      for t in (theirs, ours)
+    ]
+    raise ValueError(
+      f'drafter: its tokenizer ({theirs.vocab_size} pieces) is not the'
+      f" verifier's ({ours.vocab_size} pieces), as token {at} is"
+      f' {names[0]} in the one and {names[1]} in the other; take two models of'
+      ' one family.'
+    )
+  sizes = verifier.model.vocab_size, drafter.model.vocab_size
+  if sizes[0] != sizes[1]:
+    raise ValueError(
+      f'drafter: it gives {sizes[1]} logits and the verifier {sizes[0]}, though'
+      f' both have {ours.vocab_size} tokens; load both with load_model, which'
+      ' leaves out what pads them.'
+    )
+
+
+def is_model(name: str) -> bool:
+  """Whether a name is that of a language model, which can answer alone."""
+  own = name == 'ngram' or name.startswith('self:')
+  return not own and heads.folder_of(name) is None
+
+
+def load_drafter(
+  name: str,
+  dtype: str | None = None,
+  mesh: jax.sharding.Mesh | None = None,
+) -> checkpoints.Checkpoint | heads.Loaded | str:
+  """What a name stands for, as far as no verifier is needed for it.
+
+  Args:
+    name: See the module.
+    dtype: Of a model, as for `load_model`.
+    mesh: Likewise.
+
+  Raises:
+    ValueError: There is nothing of that name.
+  """
+  if is_model(name):
+    return checkpoints.load_model(name, dtype, mesh)
+  folder = heads.folder_of(name)
+  return name if folder is None else heads.load(folder)
+
+
+def equip(
+  verifier: checkpoints.Checkpoint,
+  drafter: Any,
+  *,
+  stop_below: float | None = None,
+  beam: bool = False,
+) -> drafters.Equipped:
+  """What drafts for a verifier.
+
+  Args:
+    verifier: The verifier.
+    drafter: See the module.
+    stop_below: A drafting model stops where its most probable token is less
+      probable than this; None: never.
+    beam: Whether a recurrent head's drafts are those of a beam search.
+
+  Raises:
+    ValueError: They do not go together, or an option is not this drafter's.
+  """
+  if isinstance(drafter, str):
+    drafter = load_drafter(drafter)
+  if stop_below is not None and not isinstance(drafter, checkpoints.Checkpoint):
+    raise ValueError('stop_below: only a model that drafts can stop early.')
+  if beam and not isinstance(drafter, heads.Loaded):
+    raise ValueError('beam: only a recurrent head has beams.')
+  if isinstance(drafter, checkpoints.Checkpoint):
+    check_pair(verifier, drafter)
+    if stop_below is None:
+      return drafters.Equipped(
+        drafters.ModelDrafter(drafter.model), drafter.params
+      )
+    return drafters.Equipped(
+      drafters.ModelDrafter(drafter.model, adaptive=True),
+      (drafter.params, jnp.float32(stop_below)),
+    )
+  if isinstance(drafter, heads.Loaded):
+    drafter.check(verifier)
+    return drafters.Equipped(
+      drafters.RecurrentDrafter(verifier.model, beam=beam),
+      (drafter.head, verifier.params),
+    )
+  arguments.a(
+    'drafter',
+    drafter,
+    str | drafters.Equipped,
+    "what load_model gives, a name for it, 'ngram', 'self:3', or a drafter with"
+    ' its parameters',
+  )
+  if isinstance(drafter, drafters.Equipped):
+    # Of the model that drafts, or of what drafts without one.
+    owner = getattr(drafter.drafter, 'model', drafter.drafter)
+    size = getattr(owner, 'vocab_size', None)
+    if size not in (None, verifier.model.vocab_size):
+      raise ValueError(
+        f'drafter: its vocabulary has {size} tokens, the verifier has'
+        f' {verifier.model.vocab_size}; take two of one family.'
+      )
+    return drafter
+  if drafter == 'ngram':
+    size = verifier.model.vocab_size
+    return drafters.Equipped(drafters.NgramDrafter(size), ())
+  layers = drafter.removeprefix('self:')
+  if not layers.isdigit():
+    raise ValueError(f"drafter: {drafter!r} names no layers; write 'self:3'.")
+  first = verifier.model.first(int(layers))
+  return drafters.Equipped(drafters.SelfDrafter(first), verifier.params)

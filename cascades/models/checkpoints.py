@@ -1,0 +1,463 @@
+"""Loading and saving checkpoints: `load_model(name or folder)`.
+
+Four kinds of names are understood:
+
+- the bundled models, `tiny-drafter`, `tiny-specialist` and `tiny-verifier`;
+- a folder in Hugging Face layout of Gemma 2 or Gemma 3; see `huggingface`;
+- a folder with an Orbax checkpoint of gemma's, as its Flax downloads are. What
+  it is a checkpoint of is told by a config.json beside it, else by its name in
+  front of the folder (`gemma2-2b:/path/to/folder`), else by its number of
+  layers and their width;
+- the names of gemma's own checkpoints (`gemma2-2b-it`, ...), which gemma
+  downloads.
+
+A checkpoint's model has as many logits as its tokenizer has pieces: families
+pad their embedding tables to different sizes, and what pads them is no token.
+"""
+
+import dataclasses
+import difflib
+import pathlib
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from etils import epath
+from jaxtyping import PyTree
+
+from cascades import compilation
+from cascades.models import huggingface, language, sharding, tokenizers, turns
+
+ASSETS = pathlib.Path(__file__).parents[1] / 'assets'
+BUNDLED = ('tiny-drafter', 'tiny-specialist', 'tiny-verifier')
+DTYPES = ('bfloat16', 'float32')
+# One of these is in every folder that Orbax has written.
+_ORBAX = ('_METADATA', '_CHECKPOINT_METADATA')
+
+
+class Checkpoint(NamedTuple):
+  """A model ready to run: unpacks to (model, params, tokenizer)."""
+
+  model: language.LanguageModel
+  params: language.Params
+  tokenizer: tokenizers.Tokenizer
+
+  def packed(self) -> 'Checkpoint':
+    """The same model as a CPU reads it best; see `LanguageModel.pack`."""
+    if self.model.packed:
+      return self
+    return self._replace(
+      model=dataclasses.replace(self.model, packed=True),
+      params=self.model.pack(self.params),
+    )
+
+  def unpacked(self) -> 'Checkpoint':
+    """The same model with its parameters as gemma's own code takes them."""
+    return self._replace(
+      model=dataclasses.replace(self.model, packed=False),
+      params=self.model.unpack(self.params),
+    )
+
+
+def load_model(
+  name: str | pathlib.Path,
+  dtype: str | None = None,
+  mesh: jax.sharding.Mesh | None = None,
+) -> Checkpoint:
+  """Loads a model with its parameters and tokenizer.
+
+  Args:
+    name: One of `BUNDLED`; a folder in Hugging Face layout or of Orbax's; or
+      one of gemma's own checkpoints, such as `gemma2-2b-it`.
+    dtype: What the parameters become as they are read, 'bfloat16' or
+      'float32'; None leaves them as they are stored.
+    mesh: Devices that the parameters are divided among as they are read; see
+      `sharding`. None for the first device.
+
+  Returns:
+    (model, params, tokenizer); on a CPU with packed parameters, which
+    `Checkpoint.unpacked` brings into gemma's order.
+
+  Raises:
+    ValueError: There is no such model, or its folder is damaged; one sentence
+      says what to do.
+  """
+  compilation.keep()
+  return _load(name, dtype, mesh, jax.default_backend() == 'cpu')
+
+
+def load_folder(folder: str | pathlib.Path) -> Checkpoint:
+  """Loads a folder, with parameters in gemma's order on any device.
+
+  Raises:
+    ValueError: As in `load_model`.
+  """
+  return _load(pathlib.Path(folder), None, None, False)
+
+
+def describe(
+  name: str | pathlib.Path, dtype: str | None = None
+) -> tuple[language.LanguageModel, PyTree]:
+  """The model that `load_model` gives, and the shapes of its parameters.
+
+  Of a folder, everything but the parameters is read. Of gemma's own
+  checkpoints nothing is fetched, so that the model still has the logits of
+  rows that pad its table.
+
+  Args:
+    name: As for `load_model`.
+    dtype: As for `load_model`.
+
+  Returns:
+    (model, shapes and dtypes of its params).
+
+  Raises:
+    ValueError: As in `load_model`, except for what only loading shows.
+  """
+  check_dtype(dtype)
+  folder, architecture = _locate(name)
+  if folder is None:
+    _check_known(str(name))
+    model, _ = language.from_gemma(str(name))
+    shapes = model.param_shapes()
+  elif orbax := _orbax_folder(folder):
+    model, _, shapes = _open_orbax(orbax, architecture)
+  else:
+    config, model, _ = _open_folder(folder, architecture)
+    shapes = {}
+    for leaf, _, tensors in huggingface.find_params(folder, config, model):
+      _set(shapes, leaf.path, jax.eval_shape(leaf.pack, tensors))
+  if dtype:
+    shapes = jax.tree.map(lambda x: x.update(dtype=jnp.dtype(dtype)), shapes)
+  if jax.default_backend() == 'cpu':
+    shapes = jax.eval_shape(model.pack, shapes)
+    model = dataclasses.replace(model, packed=True)
+  return model, shapes
+
+
+def save_model(
+  folder: str | pathlib.Path, checkpoint: Checkpoint, shard_gb: float = 5.0
+) -> None:
+  """Writes a checkpoint in Hugging Face layout, whatever it was read from.
+
+  Args:
+    folder: As for `huggingface.save`.
+    checkpoint: Of a Gemma 2 or a Gemma 3.
+    shard_gb: As for `huggingface.save`.
+
+  Raises:
+    ValueError: As in `huggingface.save`, or the model is of another family.
+  """
+  model, params, tokenizer = checkpoint
+  config = huggingface.config_of(model, params, tokenizer.stops)
+  if model.packed:
+    # On a CPU, and so views of the arrays and no copies.
+    params = model.unpack(jax.tree.map(np.asarray, params))
+  huggingface.save(
+    folder,
+    config,
+    params,
+    tokenizer,
+    shard_gb=shard_gb,
+    gate_by_rows=model.module.config.transpose_gating_einsum,
+  )
+
+
+def check_dtype(dtype: str | None) -> None:
+  """Refuses what parameters cannot become.
+
+  Raises:
+    ValueError: It is neither None nor one of `DTYPES`.
+  """
+  if dtype not in (None, *DTYPES):
+    raise ValueError(
+      f'dtype: {dtype!r} will not do; give {" or ".join(DTYPES)}, or leave it'
+      ' out to take what is stored.'
+    )
+
+
+def _locate(
+  name: str | pathlib.Path,
+) -> tuple[pathlib.Path | None, str | None]:
+  """A model's folder, None if gemma has to fetch it, and what is said of it."""
+  if name in BUNDLED:
+    return ASSETS / name, None
+  if pathlib.Path(name).is_dir():
+    return pathlib.Path(name), None
+  architecture, _, folder = str(name).partition(':')
+  if folder and pathlib.Path(folder).is_dir():
+    return pathlib.Path(folder), architecture
+  return None, None
+
+
+def _orbax_folder(folder: pathlib.Path) -> pathlib.Path | None:
+  """Where in a folder Orbax has written; None if it has not."""
+  found = [
+    place
+    for place in (folder, *sorted(folder.iterdir()))
+    if any((place / name).is_file() for name in _ORBAX)
+  ]
+  # A checkpoint of Kauldron's holds others, and says itself which.
+  if folder in found:
+    return folder
+  if len(found) > 1:
+    names = ', '.join(place.name for place in found)
+    raise ValueError(
+      f'model: {folder} holds several checkpoints ({names}); give the folder'
+      ' of one.'
+    )
+  return found[0] if found else None
+
+
+def _load(name, dtype, mesh, packed: bool) -> Checkpoint:
+  """As `load_model`, with parameters in the wanted order."""
+  check_dtype(dtype)
+  folder, architecture = _locate(name)
+  if folder is None:
+    model, tokenizer, params = _fetch(str(name), dtype, mesh)
+  elif orbax := _orbax_folder(folder):
+    model, tokenizer, shapes = _open_orbax(orbax, architecture)
+    try:
+      params = _restore(orbax, model, shapes, dtype, mesh)
+    # As in `_open_orbax`.
+    except Exception as e:
+      raise ValueError(
+        f'model: {orbax} is damaged ({_said(e)}); fetch it again.'
+      ) from e
+  else:
+    config, model, tokenizer = _open_folder(folder, architecture)
+    model = dataclasses.replace(model, packed=packed)
+    params = {}
+    for leaf, places, _ in huggingface.find_params(folder, config, model):
+      # Never kept longer: a leaf may be a fifth of the model.
+      part = leaf.pack(h.get_tensor(n) for h, n in places)
+      _set(params, leaf.path, _lay(model, leaf.path, part, dtype, mesh))
+    return Checkpoint(model, params, tokenizer)
+  model = dataclasses.replace(model, packed=packed)
+  # Layer by layer, so that the model is not held twice.
+  for layer in params:
+    params[layer] = _lay(model, (layer,), params[layer], dtype, mesh)
+  return Checkpoint(model, params, tokenizer)
+
+
+def _lay(model, path: tuple[str, ...], part, dtype, mesh):
+  """A part of the parameters as it is to be, and where it is to lie."""
+  tree: dict[str, Any] = {}
+  _set(tree, path, part)
+  if dtype:
+    wanted = jnp.dtype(dtype)
+    tree = jax.tree.map(lambda x: x.astype(wanted, copy=False), tree)
+  if model.packed:
+    tree = model.pack(tree)
+  if mesh is None:
+    tree = jax.tree.map(jnp.asarray, tree)
+  else:
+    tree = sharding.shard_params(model, tree, mesh)
+  for key in path:
+    tree = tree[key]
+  # JAX copies while Python reads on, and holds what it still has to copy.
+  return jax.block_until_ready(tree)
+
+
+def _set(tree, path, value):
+  for key in path[:-1]:
+    tree = tree.setdefault(key, {})
+  tree[path[-1]] = value
+
+
+def _paired(
+  what: str, model: language.LanguageModel, tokenizer: tokenizers.Tokenizer
+) -> language.LanguageModel:
+  """The model, with as many logits as there are pieces."""
+  if tokenizer.vocab_size > model.vocab_size:
+    raise ValueError(
+      f'model: {what} has {tokenizer.vocab_size} pieces, more than the'
+      f' {model.vocab_size} of the model; fetch the tokenizer that belongs to'
+      ' it.'
+    )
+  return dataclasses.replace(model, vocab_size=tokenizer.vocab_size)
+
+
+def _read_tokenizer(file: pathlib.Path) -> tokenizers.Tokenizer:
+  try:
+    tokenizer = tokenizers.Tokenizer.from_file(file)
+  except ValueError:
+    tokenizer = None
+  # An empty file makes a tokenizer without pieces.
+  if tokenizer is None or not tokenizer.vocab_size:
+    raise ValueError(
+      f'model: {file} is missing, damaged or not a SentencePiece model; fetch'
+      ' it again.'
+    )
+  return tokenizer
+
+
+def _of_turns(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+  """The tokenizer of a model that was taught turns."""
+  template = turns.find(tokenizer)
+  return tokenizer.ending_at(template.end) if template else tokenizer
+
+
+# --- Hugging Face ---
+
+
+def _open_folder(
+  folder: pathlib.Path, architecture: str | None
+) -> tuple[dict[str, Any], language.LanguageModel, tokenizers.Tokenizer]:
+  """The config.json, the model and the tokenizer of a folder."""
+  config, model = huggingface.read_config(folder)
+  if architecture:
+    raise ValueError(
+      f'model: {folder} says itself what it is; give it without'
+      f" '{architecture}:'."
+    )
+  file = folder / 'tokenizer.model'
+  tokenizer = _read_tokenizer(file)
+  model = _paired(str(file), model, tokenizer)
+  stops = huggingface.stop_tokens(folder, model.vocab_size)
+  return config, model, tokenizer.ending_at(*stops)
+
+
+# --- Orbax, and gemma's own ---
+
+
+def _open_orbax(
+  folder: pathlib.Path, architecture: str | None
+) -> tuple[language.LanguageModel, tokenizers.Tokenizer, PyTree]:
+  """The model, the tokenizer and the stored shapes of a checkpoint."""
+  try:
+    shapes = language.orbax_shapes(folder)
+  # Whatever Orbax may raise, the user's way out is the same.
+  except Exception as e:
+    raise ValueError(
+      f'model: {folder} is no checkpoint that Orbax can read ({_said(e)});'
+      ' fetch it again.'
+    ) from e
+  # Downloads have the tokenizer beside the checkpoint, not in it.
+  places = folder, folder.parent
+  beside = [p for p in places if (p / 'config.json').is_file()]
+  name = None
+  if beside and not architecture:
+    _, model = huggingface.read_config(beside[0])
+  else:
+    name = _full_name(architecture) if architecture else _named(folder, shapes)
+    model, fetched = language.from_gemma(name)
+  _check_shapes(folder, shapes, model)
+  beside = [p for p in places if (p / 'tokenizer.model').is_file()]
+  if beside or name is None:
+    tokenizer = _read_tokenizer((beside or places)[0] / 'tokenizer.model')
+  else:
+    try:
+      tokenizer = tokenizers.Tokenizer(epath.Path(fetched).read_bytes())
+    except Exception as e:
+      raise ValueError(
+        f'model: {folder} has no tokenizer.model beside it, and {fetched} could'
+        f' not be fetched ({_said(e)}); put one there.'
+      ) from e
+  names = str(architecture), folder.name, folder.parent.name
+  if any(name.endswith('-it') for name in names):
+    tokenizer = _of_turns(tokenizer)
+  return _paired('tokenizer.model', model, tokenizer), tokenizer, shapes
+
+
+def _full_name(architecture: str) -> str:
+  """One of gemma's checkpoints that has this architecture."""
+  known = language.gemma_checkpoints()
+  either = architecture, f'{architecture}-it'
+  name = next((name for name in either if name in known), architecture)
+  _check_known(name)
+  return name
+
+
+def _named(folder: pathlib.Path, shapes: PyTree) -> str:
+  """One of gemma's checkpoints that has parameters of these shapes."""
+  layers = sum(name.startswith('layer_') for name in shapes)
+  width = shapes['embedder']['input_embedding'].shape[1]
+  name = language.find_gemma(layers, width)
+  if name is None:
+    raise ValueError(
+      f'model: {folder} has {layers} layers of width {width}, as no model of'
+      " gemma's has; put its config.json beside it."
+    )
+  return name
+
+
+def _check_shapes(
+  folder: pathlib.Path, shapes: PyTree, model: language.LanguageModel
+) -> None:
+  """Refuses parameters that are not the model's."""
+  found, wanted = (
+    {
+      jax.tree_util.keystr(path, simple=True, separator='/'): x.shape
+      for path, x in jax.tree_util.tree_leaves_with_path(tree)
+    }
+    for tree in (shapes, model.param_shapes())
+  )
+  # What is no layer may also be of images and of sound.
+  names = {name for name in found if name.startswith('layer_')} | wanted.keys()
+  for name in sorted(names):
+    if found.get(name) != wanted.get(name):
+      raise ValueError(
+        f'model: in {folder} the parameter {name} has the shape'
+        f' {found.get(name)} where its architecture asks for'
+        f' {wanted.get(name)}; give the architecture that it is of in front of'
+        " the folder ('gemma2-2b:/path'), or put its config.json beside it."
+      )
+
+
+def _restore(folder, model, shapes: PyTree, dtype, mesh) -> language.Params:
+  """The parameters, each where it is to lie as it is read."""
+  ckpts = language.import_gemma().ckpts
+  if mesh is None:
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    layout = jax.tree.map(lambda x: here, shapes)
+  else:
+    layout = sharding.layout(model, shapes, mesh)
+  wanted = jax.tree.map(
+    lambda x, where: jax.ShapeDtypeStruct(
+      x.shape, jnp.dtype(dtype or x.dtype), sharding=where
+    ),
+    shapes,
+    layout,
+  )
+  return ckpts.load_params(folder, params=wanted)
+
+
+def _fetch(
+  name: str, dtype, mesh
+) -> tuple[language.LanguageModel, tokenizers.Tokenizer, language.Params]:
+  """One of gemma's own checkpoints, which gemma fetches."""
+  path = _check_known(name)[name].value
+  model, file = language.from_gemma(name)
+  try:
+    tokenizer = tokenizers.Tokenizer(epath.Path(file).read_bytes())
+    shapes = language.orbax_shapes(path)
+    params = _restore(path, model, shapes, dtype, mesh)
+  # Whatever a cloud client may raise, the user's way out is the same.
+  except Exception as e:
+    raise ValueError(
+      f'model: {name} could not be fetched from {path} ({_said(e)}); check the'
+      ' connection, or give a folder that holds the model.'
+    ) from e
+  if name.endswith('-it'):
+    tokenizer = _of_turns(tokenizer)
+  return _paired(file, model, tokenizer), tokenizer, params
+
+
+def _said(error: Exception) -> str:
+  """The first line of what a library said."""
+  return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _check_known(name: str) -> dict[str, Any]:
+  """gemma's own checkpoints, which must have this name."""
+  known = language.gemma_checkpoints()
+  if name not in known:
+    names = [*BUNDLED, *known]
+    near = difflib.get_close_matches(name, names, 1, 0.0)
+    raise ValueError(
+      f'model: {name!r} is no folder and no known name; did you mean'
+      f' {near[0]!r}? There are {", ".join(names)}.'
+    )
+  return known

@@ -1,0 +1,737 @@
+"""Language models for one sequence: the only module that imports gemma.
+
+A `LanguageModel` is a Gemma transformer seen as a pure function of one
+sequence: tokens, positions, mask and cache in, logits and cache out. Batches
+come from `jax.vmap`. That is not only simpler: Gemma 2 and 3 write a whole
+batch's cache at the first row's `end_index`, so a native batch whose rows have
+different lengths is silently wrong, while one sequence under `vmap` is exact.
+Gemma 4 writes row by row; its mixture of experts cannot be `vmap`ped, so there
+a `vmap` becomes a native batch (`_as_one_batch`).
+
+Layers of Gemma 3n and 4 that attend to what an earlier layer has cached have
+no cache of their own here; gemma's code would fill one for each.
+
+Parameters are an argument everywhere, never captured, so that jitted code can
+be reused across checkpoints of one shape.
+
+Sources: Gemma 2 (arXiv 2408.00118), Gemma 3 (arXiv 2503.19786) and the public
+`gemma` library.
+"""
+
+import contextlib
+import dataclasses
+import importlib
+import os
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+Cache = PyTree
+Params = PyTree
+
+
+@contextlib.contextmanager
+def _stand_in(name: str, **attributes: Any) -> Iterator[None]:
+  """A module of a few names, while something is imported that asks for it.
+
+  Whoever has kept it finds everything of the real one in it from then on.
+  """
+  if name in sys.modules:
+    yield
+    return
+  module = types.ModuleType(name)
+  module.__dict__.update(attributes)
+  package, _, last = name.rpartition('.')
+  sys.modules[name] = module
+  if package:
+    setattr(importlib.import_module(package), last, module)
+  try:
+    yield
+  finally:
+    del sys.modules[name]
+    if package:
+      delattr(sys.modules[package], last)
+    for attribute in attributes:
+      delattr(module, attribute)
+    module.__getattr__ = lambda asked: getattr(
+      importlib.import_module(name), asked
+    )
+
+
+def import_gemma():
+  """Imports and returns `gemma.gm`, without TensorFlow.
+
+  It takes seconds, hence this function, called where gemma is needed, and not
+  an import above. It would take four times as many, and as much more memory,
+  with what gemma imports for annotations alone: TensorFlow's tensors and the
+  training loop of kauldron. Neither has a part in a model. Whoever imports
+  either of them, before or after, gets the real one; only kauldron's own type
+  checks do not know TensorFlow's tensors then.
+  """
+  # Where TensorFlow is imported nevertheless, it does not talk on stderr.
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  os.environ.setdefault('GRPC_VERBOSITY', 'NONE')
+  # Set or not, no computation of ours depends on it; unset, it logs a line.
+  os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
+  if 'gemma.gm.ckpts' not in sys.modules:
+    # A version that asks for more than is there gets all of it below.
+    with contextlib.suppress(ImportError, AttributeError):
+      with _stand_in('tensorflow', Tensor=type('Tensor', (), {})):
+        import kauldron.typing  # noqa: F401
+      with _stand_in('kauldron.train', TrainState=object):
+        import gemma.gm.ckpts  # noqa: F401
+  from gemma import gm
+
+  return gm
+
+
+# By name, the order of a leaf's axes in which no matrix product has to copy it
+# first: what is summed over stands before what comes out, or the other way
+# round where gemma's einsum takes the weights from the left.
+_COLUMNS = {
+  'input_embedding': (1, 0),
+  'qkv_einsum': (2, 0, 1, 3),
+  'q_einsum': (1, 0, 2),
+  'k_einsum': (1, 0, 2),
+  'kv_einsum': (0, 1, 3, 2),
+  'attn_vec_einsum': (1, 0, 2),
+  'gating_einsum': (1, 0, 2),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageModel:
+  """A Gemma transformer as a function of one sequence.
+
+  Hashable, so that it can be a static argument of `jax.jit`: two models of
+  equal configuration share one compilation.
+
+  Attributes:
+    module: gemma's flax module.
+    vocab_size: Number of logits. The embedding table may have more rows, which
+      pad it and stand for no token.
+    packed: Whether the parameters are those that `pack` gives.
+  """
+
+  module: Any
+  vocab_size: int
+  packed: bool = False
+
+  def pack(self, params: Params) -> Params:
+    """Parameters for the same model with `packed` set.
+
+    Their matrices lie in memory as a CPU's matrix product reads them. In
+    gemma's order XLA copies most of them, in every pass: for one token that
+    takes longer than the pass itself. The logits are the same to the last bit.
+    """
+    return self._permuted(params, lambda order: order)
+
+  def unpack(self, params: Params) -> Params:
+    """Parameters in gemma's order, of a packed model; the same otherwise."""
+    if not self.packed:
+      return params
+    return self._permuted(params, np.argsort)
+
+  def _permuted(self, params, axes):
+    def permute(path, x):
+      order = _COLUMNS.get(next((k for k in _keys(path) if k in _COLUMNS), ''))
+      if 'gating_einsum' in _keys(path) and self._gate_by_rows:
+        order = 2, 0, 1
+      if order is None or len(order) != x.ndim:
+        return x
+      return x.transpose(axes(order))
+
+    return jax.tree_util.tree_map_with_path(permute, params)
+
+  @property
+  def _gate_by_rows(self) -> bool:
+    # Gemma 4 leaves no choice.
+    return getattr(self.module.config, 'transpose_gating_einsum', True)
+
+  @property
+  def _plain_scales(self) -> bool:
+    """Whether norms multiply by their parameters, and not by 1 more."""
+    config = self.module.config
+    if hasattr(config, 'transpose_gating_einsum'):
+      return not getattr(config, 'scale_plus_one', True)
+    # Gemma 4, again without a choice.
+    return True
+
+  @property
+  def _sources(self) -> list[int]:
+    """For each layer, the one whose cache it attends to."""
+    layers = list(range(self.module.config.num_layers))
+    module = self.module.bind({})
+    return getattr(module, 'kv_cache_sharing_patterns', layers)
+
+  def _own(self, cache: Cache) -> Cache:
+    """A cache of every layer, without those that attend to another's."""
+    sources = enumerate(self._sources)
+    return _layers(cache, [i for i, source in sources if i == source])
+
+  def init_cache(self, params: Params, cache_length: int) -> Cache:
+    """An empty cache of `cache_length` slots, for one sequence."""
+    cache = self.module.config.init_cache(
+      batch_size=1,
+      dtype=self.dtype(params),
+      cache_length=cache_length,
+    )
+    return self._own(cache)
+
+  def param_shapes(self) -> PyTree:
+    """Shapes and dtypes of the parameters, without making any."""
+    init = self.module.init
+    tokens = jnp.zeros((1, 1), jnp.int32)
+    return jax.eval_shape(lambda: init(jax.random.key(0), tokens)['params'])
+
+  def cache_length(self, cache: Cache) -> int:
+    """Slots of a cache."""
+    return next(iter(cache.values()))['k'].shape[-3]
+
+  def init_params(self, key: jax.Array) -> Params:
+    """Random parameters, scaled for training from scratch.
+
+    Embeddings have variance 1 / width (Gemma multiplies them by its square
+    root), matrices variance 1 / fan-in, norms start as the identity.
+    """
+    scale = jnp.ones if self._plain_scales else jnp.zeros
+    shapes = self.param_shapes()
+    leaves, treedef = jax.tree_util.tree_flatten_with_path(shapes)
+
+    def draw(k, path, leaf):
+      name = jax.tree_util.keystr(path)
+      if leaf.ndim == 1:
+        return scale(leaf.shape, leaf.dtype)
+      fan_in = leaf.shape[-2]
+      if 'embedding' in name:
+        fan_in = leaf.shape[-1]
+      elif 'attn_vec' in name:
+        fan_in = leaf.shape[0] * leaf.shape[1]
+      elif 'gating' in name and self._gate_by_rows:
+        fan_in = leaf.shape[-1]
+      return jax.random.normal(k, leaf.shape, leaf.dtype) * fan_in**-0.5
+
+    keys = jax.random.split(key, len(leaves))
+    drawn = [draw(k, p, x) for k, (p, x) in zip(keys, leaves, strict=True)]
+    return jax.tree.unflatten(treedef, drawn)
+
+  def __call__(
+    self,
+    params: Params,
+    tokens: Int[Array, 'L'],
+    positions: Int[Array, 'L'],
+    mask: Bool[Array, 'L S'],
+    cache: Cache | None = None,
+  ) -> tuple[Float[Array, 'L V'], Cache | None]:
+    """Logits after each token; the cache with these tokens appended.
+
+    Args:
+      params: The checkpoint.
+      tokens: Token ids.
+      positions: Absolute position of each token, from 0.
+      mask: Which of the S cache slots (or of the L tokens, without a cache)
+        each token may attend to. Sliding windows are applied on top of it.
+      cache: From `init_cache` or a previous call; None to do without.
+
+    Returns:
+      Logits in the parameters' dtype, and the new cache.
+    """
+    logits, _, cache = self.with_hidden(params, tokens, positions, mask, cache)
+    return logits, cache
+
+  def with_hidden(
+    self,
+    params: Params,
+    tokens: Int[Array, 'L'],
+    positions: Int[Array, 'L'],
+    mask: Bool[Array, 'L S'],
+    cache: Cache | None = None,
+  ) -> tuple[Float[Array, 'L V'], Float[Array, 'L D'], Cache | None]:
+    """As a call, with the normalised states that the logits are made of."""
+    if cache is not None:
+      # A layer without one is shown its source's: it only looks at positions.
+      cache = {
+        f'layer_{i}': cache[f'layer_{source}']
+        for i, source in enumerate(self._sources)
+      }
+
+    def batch(params, tokens, positions, mask, cache):
+      out = self.module.apply(
+        {'params': params},
+        tokens,
+        positions=positions,
+        attention_mask=mask,
+        cache=cache,
+        return_hidden_states=True,
+      )
+      return out.logits, out.hidden_states, out.cache
+
+    if getattr(self.module.config, 'enable_moe', False):
+      batch = _as_one_batch(batch)
+    # Compiled, unpacking is no transposition: the products' own undo it.
+    logits, hidden, cache = batch(
+      self.unpack(params), tokens[None], positions[None], mask[None], cache
+    )
+    return self._cut(logits[0]), hidden[0], cache and self._own(cache)
+
+  def _cut(self, logits: Float[Array, '*L P']) -> Float[Array, '*L V']:
+    """Without those of rows that stand for no token."""
+    if logits.shape[-1] == self.vocab_size:
+      return logits
+    return logits[..., : self.vocab_size]
+
+  def hidden_size(self, params: Params) -> int:
+    """Numbers of a hidden state."""
+    del params
+    return self.module.config.embed_dim
+
+  def dtype(self, params: Params) -> Any:
+    """Of logits and hidden states."""
+    return params['embedder']['input_embedding'].dtype
+
+  def embed(self, params: Params, token: Int[Array, '']) -> Float[Array, 'D']:
+    """A token's row of the embedding table, as it is stored."""
+    return self.unpack(params)['embedder']['input_embedding'][token]
+
+  def decode(
+    self, params: Params, hidden: Float[Array, 'D']
+  ) -> Float[Array, 'V']:
+    """Logits of a hidden state, by the same table."""
+    table = self.unpack(params)['embedder']['input_embedding']
+    logits = self._cut(jnp.dot(hidden, table.T))
+    cap = self.module.config.final_logit_softcap
+    return logits if cap is None else jnp.tanh(logits / cap) * cap
+
+  def first(self, layers: int) -> 'LanguageModel':
+    """The model of the first layers only; the same parameters will do.
+
+    Raises:
+      ValueError: There are no such layers, or they are no model.
+    """
+    config = self.module.config
+    # A part of the one table with what each layer adds for a token would have
+    # to be copied in every pass.
+    shared = len(set(self._sources)) < config.num_layers
+    if shared or getattr(config, 'per_layer_input_dim', 0):
+      raise ValueError(
+        f'layers: the first {layers} of {type(self.module).__name__} are no'
+        ' model of their own, for its layers share caches or embeddings; give'
+        ' another drafter.'
+      )
+    if not 1 <= layers < config.num_layers:
+      raise ValueError(
+        f'layers: {layers} will not do; the verifier has {config.num_layers},'
+        f' give 1 to {config.num_layers - 1}.'
+      )
+    config = dataclasses.replace(
+      config,
+      attention_types=tuple(config.attention_types)[:layers],
+    )
+    return dataclasses.replace(
+      self, module=dataclasses.replace(self.module, config=config)
+    )
+
+  def of_first(self, cache: Cache) -> Cache:
+    """What a cache of more layers holds of this model's."""
+    return _layers(cache, range(self.module.config.num_layers))
+
+  def rewind(self, cache: Cache, length: Int[Array, '']) -> Cache:
+    """The cache as it was when it held `length` tokens.
+
+    Only integers change: slots past `length` stay as they are and are masked
+    until they are written again.
+    """
+    return {
+      name: layer | {'end_index': jnp.full_like(layer['end_index'], length)}
+      for name, layer in cache.items()
+    }
+
+  def move(
+    self, cache: Cache, at: Int[Array, ''], slots: Int[Array, 'N']
+  ) -> Cache:
+    """The cache with what some slots hold written to `at` and after it."""
+
+    def moved(path, x):
+      # By name, how many axes stand after that of the slots.
+      after = {'k': 2, 'v': 2, 'positions': 0}.get(_keys(path)[-1])
+      if after is None:
+        return x
+      axis = x.ndim - 1 - after
+      chosen = jnp.take(x, slots, axis=axis)
+      return jax.lax.dynamic_update_slice_in_dim(x, chosen, at, axis)
+
+    return jax.tree_util.tree_map_with_path(moved, cache)
+
+  def resize(self, params: Params, cache: Cache, cache_length: int) -> Cache:
+    """The same cache with more slots."""
+    empty = jax.eval_shape(lambda: self.init_cache(params, cache_length))
+    return jax.tree.map(
+      lambda x, y: jnp.pad(
+        x, [(0, n - m) for m, n in zip(x.shape, y.shape, strict=True)]
+      ),
+      cache,
+      empty,
+    )
+
+
+def _keys(path) -> list[str]:
+  """The names on the way to a leaf."""
+  return [str(getattr(entry, 'key', entry)) for entry in path]
+
+
+def _layers(cache: Cache, layers: Iterable[int]) -> Cache:
+  """Some layers' part of a cache."""
+  return {f'layer_{i}': cache[f'layer_{i}'] for i in layers}
+
+
+def _as_one_batch(batch: Callable[..., PyTree]) -> Callable[..., PyTree]:
+  """A function of parameters and a batch, under `vmap` one of a larger batch.
+
+  JAX has no `vmap` of `ragged_dot`, by which a mixture of experts sends each
+  token to its own. A token's way does not hang on the others', so that rows
+  may be read together as long as each keeps its own `end_index`.
+
+  Args:
+    batch: Takes parameters, which all rows share, and arrays of [B, ...].
+  """
+
+  @jax.custom_batching.custom_vmap
+  def run(params, *rows):
+    return batch(params, *rows)
+
+  @run.def_vmap
+  def rule(size, batched, params, *rows):
+    of_params, *of_rows = batched
+    if any(jax.tree.leaves(of_params)):
+      raise ValueError(
+        'params: a mixture of experts cannot be read with several sets of'
+        ' parameters at once; give one after the other.'
+      )
+
+    def merge(x, is_batched):
+      if not is_batched:
+        x = jnp.broadcast_to(x, (size, *x.shape))
+      return x.reshape(-1, *x.shape[2:])
+
+    out = run(params, *jax.tree.map(merge, tuple(rows), tuple(of_rows)))
+    out = jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), out)
+    return out, jax.tree.map(lambda x: True, out)
+
+  return run
+
+
+def gemma_checkpoints() -> dict[str, Any]:
+  """gemma's own checkpoints by name: 'gemma2-2b-it' to its enum member."""
+  gm = import_gemma()
+  return {
+    path.name.lower().replace('_', '-'): path
+    for path in gm.ckpts.CheckpointPath
+  }
+
+
+def from_gemma(name: str) -> tuple[LanguageModel, str]:
+  """The model of one of gemma's own checkpoints, and where its tokenizer is.
+
+  Args:
+    name: A key of `gemma_checkpoints`.
+
+  Raises:
+    ValueError: It is not the name of a text model.
+  """
+  gm = import_gemma()
+  # GEMMA3N_E2B_IT is a checkpoint of the class Gemma3n_E2B.
+  family, *size = name.split('-')[:-1] or [name]
+  class_name = '_'.join([family.capitalize(), *map(str.upper, size)])
+  kind = getattr(gm.nn, class_name, None)
+  if kind is None:
+    raise ValueError(
+      f'model: gemma has no text model for {name!r}; give a Gemma 2, 3, 3n or'
+      " 4, such as 'gemma2-2b-it'."
+    )
+  fields = {f.name for f in dataclasses.fields(kind)}
+  module = kind(**({'text_only': True} if 'text_only' in fields else {}))
+  tokenizer = gm.text.Tokenizer.from_version(kind.INFO.tokenizer_version)
+  size = module.config.num_embed
+  return LanguageModel(module=module, vocab_size=size), str(tokenizer.path)
+
+
+def find_gemma(layers: int, width: int) -> str | None:
+  """One of gemma's own checkpoints of this architecture; None if none is.
+
+  Args:
+    layers: How many there are.
+    width: Of an embedding.
+  """
+  for name in gemma_checkpoints():
+    config = from_gemma(name)[0].module.config
+    if (config.num_layers, config.embed_dim) == (layers, width):
+      return name
+  return None
+
+
+def orbax_shapes(folder: str | os.PathLike) -> PyTree:
+  """Shapes and dtypes of an Orbax checkpoint of gemma's, text only.
+
+  Whatever gemma has released its parameters as (nested, flat, stacked), its own
+  code makes what its modules take of it.
+
+  Args:
+    folder: Of the checkpoint.
+  """
+  from gemma.gm.ckpts import _checkpoint
+  from orbax import checkpoint as ocp
+
+  metadata, _ = _checkpoint._get_metadata_and_path(
+    ocp.StandardCheckpointer(), folder
+  )
+  tree = _checkpoint._CheckpointTree.shape_dtype_struct_like(tree=metadata)
+  return tree.as_nested(remove_mm=tree.has_mm_params).tree
+
+
+# What transformers takes where config.json is silent, which Gemma 3's often is.
+_DEFAULTS = dict(
+  hidden_size=2304,
+  intermediate_size=9216,
+  num_hidden_layers=26,
+  num_attention_heads=8,
+  num_key_value_heads=4,
+  head_dim=256,
+  query_pre_attn_scalar=256,
+  sliding_window=4096,
+)
+_FAMILIES = {
+  'gemma2': dict(
+    vocab_size=256_000,
+    final_logit_softcapping=30.0,
+    attn_logit_softcapping=50.0,
+  ),
+  'gemma3_text': dict(
+    vocab_size=262_208,
+    final_logit_softcapping=None,
+    attn_logit_softcapping=None,
+  ),
+}
+# What gemma's code leaves no choice about; anything else would be read as this.
+FIXED = dict(
+  hidden_activation='gelu_pytorch_tanh',
+  rms_norm_eps=1e-6,
+  attention_bias=False,
+  tie_word_embeddings=True,
+  use_bidirectional_attention=False,
+)
+_ATTENTION = ('full_attention', 'sliding_attention')
+
+
+def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
+  """The text model's fields of a `config.json`, with every field spelled out.
+
+  Args:
+    config: As in `from_config`.
+
+  Returns:
+    Its fields, with transformers' defaults for those that are absent and with
+    `layer_types` for every layer.
+
+  Raises:
+    ValueError: The family, or a value in it, is not supported.
+  """
+  family, outer = config.get('model_type'), config
+  if family == 'gemma3':
+    config, family = config.get('text_config') or {}, 'gemma3_text'
+  if family not in _FAMILIES:
+    raise ValueError(
+      f'config.json: model_type {family!r} cannot be read; give a Gemma 2'
+      ' (gemma2) or a Gemma 3 (gemma3_text, gemma3).'
+    )
+  tied = outer.get('tie_word_embeddings', True)
+  config = {
+    **_DEFAULTS,
+    **_FAMILIES[family],
+    **FIXED,
+    'tie_word_embeddings': tied,
+    **config,
+    'model_type': family,
+  }
+  for field, value in FIXED.items():
+    if not _same(config[field] or False, value):
+      raise ValueError(
+        f'config.json: {field} is {config[field]!r}, but gemma has no other'
+        f' than {value!r}; give another model.'
+      )
+  layers = config['num_hidden_layers']
+  every = 2 if family == 'gemma2' else config.get('sliding_window_pattern', 6)
+  kinds = config.get('layer_types') or [
+    _ATTENTION[(i + 1) % every > 0] for i in range(layers)
+  ]
+  if len(kinds) != layers or not set(kinds) <= set(_ATTENTION):
+    raise ValueError(
+      f'config.json: layer_types must say {" or ".join(_ATTENTION)} for each'
+      f' of the {layers} layers, not {kinds}.'
+    )
+  return config | {'layer_types': list(kinds)}
+
+
+def _same(given: Any, known: Any) -> bool:
+  """Whether a file says a value, be it as its nearest float32."""
+  if isinstance(known, float) and isinstance(given, float):
+    return np.float32(given) == np.float32(known)
+  return given == known
+
+
+def from_config(config: Mapping[str, Any], dtype=jnp.float32) -> LanguageModel:
+  """A model from the fields of a Hugging Face `config.json`.
+
+  Args:
+    config: Of model type `gemma2`, `gemma3_text` or `gemma3` (whose text part
+      is taken).
+    dtype: Of the parameters.
+
+  Raises:
+    ValueError: The family, or a value in it, is not supported.
+  """
+  config = text_config(config)
+  gm = import_gemma()
+  from gemma.gm.nn import _config, _transformer
+
+  kinds = {
+    'full_attention': gm.nn.AttentionType.GLOBAL,
+    'sliding_attention': gm.nn.AttentionType.LOCAL_SLIDING,
+  }
+  heads, head_dim = config['num_attention_heads'], config['head_dim']
+  scaling = _config.QueryPreAttentionNormalisation
+  scalar = config['query_pre_attn_scalar']
+  if scalar == head_dim:
+    norm = scaling.BY_ONE_OVER_SQRT_HEAD_DIM
+  elif scalar == config['hidden_size'] // heads:
+    norm = scaling.BY_ONE_OVER_SQRT_EMBED_DIM_DIV_NUM_HEADS
+  else:
+    raise ValueError(
+      f'config.json: query_pre_attn_scalar {scalar} is neither head_dim nor'
+      ' hidden_size / num_attention_heads, which is all that gemma offers.'
+    )
+  local, whole = _rope(config)
+  return LanguageModel(
+    module=_transformer.Transformer(
+      dtype=dtype,
+      tokens='tokens',
+      config=_config.TransformerConfig(
+        num_embed=config['vocab_size'],
+        embed_dim=config['hidden_size'],
+        hidden_dim=config['intermediate_size'],
+        num_heads=heads,
+        head_dim=head_dim,
+        num_kv_heads=config['num_key_value_heads'],
+        final_logit_softcap=config['final_logit_softcapping'],
+        attn_logits_soft_cap=config['attn_logit_softcapping'],
+        use_post_attn_norm=True,
+        use_post_ffw_norm=True,
+        attention_types=tuple(kinds[kind] for kind in config['layer_types']),
+        query_pre_attn_norm=norm,
+        sliding_window_size=config['sliding_window'],
+        # Hugging Face's own order.
+        transpose_gating_einsum=True,
+        use_qk_norm=config['model_type'] == 'gemma3_text',
+        local_base_frequency=local[0],
+        local_scale_factor=local[1],
+        global_base_frequency=whole[0],
+        global_scale_factor=whole[1],
+        vision_encoder=None,
+      ),
+    ),
+    vocab_size=config['vocab_size'],
+  )
+
+
+def _rope(config):
+  """(base frequency, scale factor) of local and of global layers."""
+  # transformers 5 keeps these in `rope_parameters`, 4 in flat fields.
+  given = config.get('rope_parameters') or {}
+  scaling = config.get('rope_scaling') or {}
+
+  def frequency(rope, theta):
+    kind = rope.get('rope_type', rope.get('type', 'default'))
+    if kind != 'default' and (kind != 'linear' or 'factor' not in rope):
+      raise ValueError(
+        f'config.json: the rope parameters {rope} cannot be read; gemma has'
+        ' rope_type default, and linear with a factor.'
+      )
+    factor = rope['factor'] if kind == 'linear' else 1.0
+    return rope.get('rope_theta', theta), factor
+
+  if config['model_type'] == 'gemma2':
+    both = frequency(scaling or given, config.get('rope_theta', 10_000))
+    return both, both
+  local = given.get('sliding_attention') or {}
+  whole = (given.get('full_attention') or {}) | scaling
+  return (
+    frequency(local, config.get('rope_local_base_freq', 10_000)),
+    frequency(whole, config.get('rope_theta', 1_000_000)),
+  )
+
+
+def own_sampler(
+  model: LanguageModel,
+  params: Params,
+  prompts: Int[Array, 'B P'],
+  *,
+  cache_length: int,
+  new_tokens: int,
+) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+  """gemma's own sampler in its two parts, greedy, for comparisons.
+
+  Args:
+    model: Samples.
+    params: Its parameters, in gemma's order: `unpack`ed.
+    prompts: Token ids, padded on the right.
+    cache_length: Slots of its cache.
+    new_tokens: So many are written, whatever they are.
+
+  Returns:
+    What reads the prompts and gives gemma's state; and what goes on from it.
+  """
+  gm = import_gemma()
+  from gemma.gm.text import _prefill, _sampler_loop
+  from gemma.gm.utils import _types
+
+  text = _types.Input(
+    text=jnp.asarray(prompts),
+    images=None,
+    config=model.module.config.input_config,
+  )
+  loop = _sampler_loop.SamplerLoop(
+    model=model.module,
+    # None, so that every row writes as much.
+    end_tokens=(),
+    forbidden_tokens=None,
+    sampling=gm.text.Greedy(),
+    cache_length=cache_length,
+    special_tokens=gm.text.Gemma2Tokenizer.special_tokens,
+  )
+
+  def prefill():
+    return _prefill.prefill(
+      model=model.module,
+      params=params,
+      input=text,
+      last_state=None,
+      cache_length=cache_length,
+      max_out_length=new_tokens,
+      pad_length=prompts.shape[1],
+      rng=jax.random.key(0),
+      sharding=None,
+    )
+
+  def decode(state):
+    return loop.sample(
+      params=params,
+      init_state=state,
+      max_new_tokens=jnp.asarray(new_tokens),
+    )
+
+  return prefill, decode

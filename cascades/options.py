@@ -1,0 +1,79 @@
+"""What may be chosen about decoding, checked once; no JAX is needed for it."""
+
+import dataclasses
+from typing import Any
+
+# Where a token comes from; each is the index of its name.
+SOURCES = ('prompt', 'draft', 'residual', 'bonus')
+PROMPT, DRAFT, RESIDUAL, BONUS = range(4)
+
+# Of one draft per block; of any number.
+SINGLE = ('token', 'block', 'sequential')
+SEVERAL = ('multi_round', 'k_seq', 'match')
+VERIFICATIONS = (*SINGLE, *SEVERAL)
+GATES = ('raw', 'processed')
+BONUSES = ('target', 'verifier')
+
+
+@dataclasses.dataclass(frozen=True)
+class Scheme:
+  """How blocks are verified; recorded with every result.
+
+  Attributes:
+    verification: One of `VERIFICATIONS`; see the package `verification`.
+    gate: What deferral rules see: 'raw' probabilities, at temperature 1 and
+      untruncated, or the 'processed' ones that tokens are drawn from.
+    bonus: What the bonus token is drawn from: the 'target', which is the
+      method's law, or the 'verifier', as some implementations do. Then the
+      token after a whole block does not follow the method's law.
+
+  Raises:
+    ValueError: No such option; names the ones there are.
+  """
+
+  verification: str = 'token'
+  gate: str = 'raw'
+  bonus: str = 'target'
+
+  def __post_init__(self):
+    for name, values in (
+      ('verification', VERIFICATIONS),
+      ('gate', GATES),
+      ('bonus', BONUSES),
+    ):
+      value = getattr(self, name)
+      if not isinstance(value, str) or value not in values:
+        raise ValueError(
+          f'{name}: {value!r} is not known; there are {", ".join(values)}.'
+        )
+
+  def check(self, method: Any, drafts: int = 1) -> None:
+    """Refuses a method that cannot be verified this way.
+
+    Args:
+      method: A `methods.Method`.
+      drafts: How many there are in a block.
+
+    Raises:
+      ValueError: It has no single target, or no deferral rule; or there are
+        more drafts than the scheme looks at.
+    """
+    several = (*SEVERAL, 'block')
+    if self.verification in several and not method.single_target:
+      raise ValueError(
+        f'verification: {method.name} verifies each token against a target of'
+        f" its own, and {self.verification!r} needs a single one; take 'token'."
+      )
+    if self.verification == 'sequential' and method.rule is None:
+      raise ValueError(
+        f"verification: 'sequential' follows a deferral rule, and"
+        f" {method.name} has none; take 'token' or 'block'."
+      )
+    if drafts > 1 and self.verification in SINGLE:
+      raise ValueError(
+        f'verification: {self.verification!r} looks at one draft, and there are'
+        f' {drafts}; take {", ".join(SEVERAL)}, or 1 draft.'
+      )
+
+
+STANDARD = Scheme()

@@ -1,0 +1,421 @@
+"""Proof that a method emits what it declares; for a user's own method too.
+
+Three kinds of evidence: on rows of every kind, in float64, equation (L) of
+`methods` is checked for every draft token (no sampling); the same rows in
+float32 must give no nan; and the compiled loop itself is sampled on small
+models whose laws are known.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cascades import compilation, decoding, drafters, methods, verification
+from cascades.methods import processing
+from cascades.plain import plain
+from cascades.proof import exact
+
+_FIELDS = ('acceptance', 'residual', 'law')
+# Of float64 enumeration, of float32 enumeration, and of sampled z-scores.
+_EXACT, _NEAR, _FAR = 1e-9, 1e-5, 5.0
+_GAMMA = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Check:
+  """One thing that was looked at.
+
+  Attributes:
+    name: What.
+    passed: Whether it holds.
+    value: The largest error, or the largest z-score; nan if there is none.
+    detail: Where it fails: the row that shows it.
+  """
+
+  name: str
+  passed: bool
+  value: float = math.nan
+  detail: str = ''
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Audit:
+  """What an audit found.
+
+  Attributes:
+    method: Its name.
+    checks: In the order they were made; the first that fails may hide others.
+    leniences: That the curves below are given at.
+    acceptance: Expected acceptance, sum q * a, at each of them: the mean over
+      random rows.
+    tokens_per_block: (1 - b^(gamma + 1)) / (1 - b) of that b, gamma = 4.
+    trend: How the acceptance of a row moves as lenience grows: 'rises',
+      'falls', 'stays', or by how much it falls where it mostly rises. Only
+      some methods promise one.
+    examples: q, p, each [3, V], and targets, [leniences, 3, V], for a plot;
+      None where the method cannot be evaluated.
+  """
+
+  method: str
+  checks: tuple[Check, ...]
+  leniences: tuple[float, ...]
+  acceptance: tuple[float, ...] = ()
+  tokens_per_block: tuple[float, ...] = ()
+  trend: str = ''
+  examples: dict[str, np.ndarray] | None = None
+
+  @property
+  def passed(self) -> bool:
+    """Whether the emitted law is the declared one, as far as was looked."""
+    return all(check.passed for check in self.checks)
+
+  def __str__(self) -> str:
+    lines = [f'{self.method}: {"passed" if self.passed else "FAILED"}']
+    for check in self.checks:
+      value = '' if math.isnan(check.value) else f'{check.value:.2g}'
+      mark = 'ok' if check.passed else 'FAILED'
+      lines.append(f'  {check.name:<48}{mark:<8}{value}')
+      if check.detail:
+        lines += [f'    {line}' for line in check.detail.splitlines()]
+    if self.acceptance:
+      lines.append(f'  acceptance {self.trend} with lenience:')
+      lines.append('    lenience  acceptance  tokens per block of gamma 4')
+      lines += [
+        f'    {x:<10g}{a:<12.4f}{t:.3f}'
+        for x, a, t in zip(
+          self.leniences, self.acceptance, self.tokens_per_block, strict=True
+        )
+      ]
+    return '\n'.join(lines)
+
+  def to_dict(self) -> dict[str, Any]:
+    """As JSON can hold it, without the examples."""
+    fields = dataclasses.asdict(self)
+    del fields['examples']
+    return {'passed': self.passed} | plain(fields)
+
+
+def leniences(
+  method: methods.Method, count: int = 50, seed: int = 0
+) -> list[float]:
+  """The method's limits, 0, and random leniences near and far.
+
+  Args:
+    method: Whose limits.
+    count: How many random ones: half of them in (-0.5, 1.5), the rest of
+      either sign with a size anywhere from 0.001 to 1000.
+    seed: Of them.
+  """
+  rng = np.random.default_rng(seed)
+  ends = [x for x in (method.strict, method.drafter_only) if x is not None]
+  near = rng.uniform(-0.5, 1.5, count // 2)
+  far = 10 ** rng.uniform(-3, 3, count - count // 2)
+  far = far * rng.choice([-1, 1], len(far))
+  fixed = dict.fromkeys([*map(float, ends), 0.0])
+  return [*fixed, *near.tolist(), *far.tolist()]
+
+
+def shown_leniences(method: methods.Method) -> tuple[float, ...]:
+  """A few leniences from strict to drafter-only, for tables and plots."""
+  inside = (1, 2, 3, 5) if method.strict == math.inf else (0, 0.2, 0.5, 0.8)
+  ends = [x for x in (method.strict, method.drafter_only) if x is not None]
+  return tuple(sorted({*map(float, inside), *map(float, ends)}))
+
+
+def audit(
+  method: str | methods.Method,
+  shown: Sequence[float] | None = None,
+  *,
+  samples: int = 20_000,
+  seed: int = 0,
+) -> Audit:
+  """Looks whether a method emits the law that it declares.
+
+  Args:
+    method: A registered name, or any `Method`.
+    shown: Leniences to tabulate; by default a few from strict to drafter-only.
+      At up to two that are no limits the loop is sampled.
+    samples: Sequences drawn through the loop at each sampled lenience; fewer
+      than 20,000 can miss a random key that is used twice.
+    seed: Of rows, leniences and samples.
+
+  Returns:
+    The findings; `passed` says whether all is well, `str()` shows them.
+
+  Raises:
+    ValueError: No such method, no leniences, or one that is not a number.
+  """
+  compilation.keep()
+  method = methods.get_method(method)
+  shown = tuple(shown_leniences(method) if shown is None else shown)
+  if not shown:
+    raise ValueError('lenience: the list is empty; give at least one.')
+  if any(math.isnan(x) for x in shown):
+    raise ValueError('lenience: nan is no lenience; give numbers.')
+  checks: list[Check] = []
+
+  def finish(**found) -> Audit:
+    return Audit(
+      method=method.name, checks=tuple(checks), leniences=shown, **found
+    )
+
+  checks.append(_shapes(method))
+  if not checks[-1].passed:
+    return finish()
+  tried = [*shown, *leniences(method, seed=seed)]
+  for x64 in (True, False):
+    found = _evaluate(method, tried, x64, seed)
+    checks += _enumerate(found, tried, _EXACT if x64 else _NEAR, x64)
+    if not all(check.passed for check in checks):
+      return finish()
+    if x64:
+      checks += _limits(method, found, tried)
+      kept = _expected_acceptance(found['random'])
+      examples = _examples(method, shown, seed)
+  if all(check.passed for check in checks):
+    checks += _sample(method, shown, samples, seed)
+  means = kept[: len(shown)].mean(-1)
+  return finish(
+    acceptance=tuple(means.tolist()),
+    tokens_per_block=tuple(
+      float(sum(b**i for i in range(_GAMMA + 1))) for b in means
+    ),
+    trend=_trend(kept, tried),
+    examples=examples,
+  )
+
+
+def _shapes(method: methods.Method) -> Check:
+  """Each function must give [V]; a rule [] or [V]."""
+  name = 'functions give [V]'
+  row = methods.Distributions(*(jax.ShapeDtypeStruct((9,), jnp.float32),) * 4)
+  lenience = jax.ShapeDtypeStruct((), jnp.float32)
+  for field in (*_FIELDS, 'rule'):
+    fn: Callable | None = getattr(method, field)
+    if fn is None:
+      continue
+    try:
+      shape = jax.eval_shape(fn, row, lenience).shape
+    except Exception as e:
+      # Whatever a user's function does wrong is a finding.
+      message = ' '.join(str(e).split())[:200]
+      detail = f'{field} fails: {type(e).__name__}: {message}'
+      return Check(name=name, passed=False, detail=detail)
+    allowed = [(9,), ()] if field == 'rule' else [(9,)]
+    if shape not in allowed:
+      detail = f'{field} gives shape {shape} for 9 tokens, not (9,).'
+      return Check(name=name, passed=False, detail=detail)
+  return Check(name=name, passed=True)
+
+
+def _evaluate(method, tried, x64: bool, seed: int) -> dict[str, dict]:
+  """By kind of row: q, p [rows, V] and each function [leniences, rows, V]."""
+
+  def one(d, lenience):
+    return {name: getattr(method, name)(d, lenience) for name in _FIELDS}
+
+  over = jax.jit(jax.vmap(jax.vmap(one, (0, None)), (None, 0)))
+  with jax.enable_x64(x64):
+    dtype = jnp.float64 if x64 else jnp.float32
+    found = {}
+    for kind in exact.KINDS:
+      d = jax.tree.map(
+        lambda x: jnp.asarray(x, dtype), exact.rows(kind, seed=seed)
+      )
+      values = jax.device_get(over(d, jnp.asarray(tried, dtype)))
+      found[kind] = values | {'q': np.asarray(d.q), 'p': np.asarray(d.p)}
+  return found
+
+
+def _enumerate(found, tried, tolerance: float, x64: bool) -> Iterator[Check]:
+  """That all are probabilities, and if so, equation (L)."""
+  bits = 'float64' if x64 else 'float32'
+
+  # Name, the fields that a failing row is shown with, and the errors [L, N, V].
+  tests = (
+    ('acceptance is in [0, 1]', ('acceptance',), _off_unit),
+    ('residual is a distribution', ('residual',), _off_simplex),
+    ('law is a distribution', ('law',), _off_simplex),
+    ('law = q a + (1 - sum q a) residual', _FIELDS, _off_law),
+  )
+  sound = True
+  for name, shown, errors in tests:
+    if errors is _off_law and not sound:
+      return
+    worst, where = _worst(
+      {kind: errors(values, shown[0]) for kind, values in found.items()}
+    )
+    passed = worst <= tolerance
+    sound &= passed
+    detail = '' if passed else _show(found, tried, where, shown)
+    yield Check(
+      name=f'{name} ({bits})', passed=passed, value=worst, detail=detail
+    )
+
+
+def _worst(errors: dict[str, np.ndarray]) -> tuple[float, tuple | None]:
+  """The largest of errors [L, N, V] by kind, and its (kind, l, n, v)."""
+  worst, where = 0.0, None
+  for kind, error in errors.items():
+    at = np.unravel_index(error.argmax(), error.shape)
+    if error[at] > worst:
+      worst, where = float(error[at]), (kind, *map(int, at))
+  return worst, where
+
+
+def _off_unit(f, field) -> np.ndarray:
+  x = f[field]
+  return np.where(np.isfinite(x), np.abs(x - np.clip(x, 0, 1)), np.inf)
+
+
+def _off_simplex(f, field) -> np.ndarray:
+  """How negative each entry is, or how far its row is from summing to 1."""
+  x = f[field]
+  off_sum = np.abs(x.sum(-1, keepdims=True) - 1)
+  error = np.maximum(np.maximum(0, -x), off_sum)
+  return np.where(np.isfinite(x), error, np.inf)
+
+
+def _off_law(f, _) -> np.ndarray:
+  return np.abs(_emitted(f) - f['law'])
+
+
+def _emitted(f) -> np.ndarray:
+  kept = f['q'] * f['acceptance']
+  return kept + (f['q'] - kept).sum(-1, keepdims=True) * f['residual']
+
+
+def _show(found, tried, where, fields) -> str:
+  """The row that shows a failure, with what was made of it."""
+  kind, i, n, v = where
+  f = found[kind]
+
+  def line(name, values):
+    numbers = ' '.join(f'{x:.4g}' for x in values)
+    return f'{name:<11}{numbers}'
+
+  lines = [
+    f'{kind} row {n}, lenience {tried[i]:g}, token {v}:',
+    line('q', f['q'][n]),
+    line('p', f['p'][n]),
+    *(line(name, f[name][i, n]) for name in fields),
+  ]
+  if 'law' in fields and len(fields) > 1:
+    lines.append(line('emitted', _emitted(f)[i, n]))
+  return '\n'.join(lines)
+
+
+def _limits(method, found, tried) -> Iterator[Check]:
+  for field, side in (('strict', 'p'), ('drafter_only', 'q')):
+    limit = getattr(method, field)
+    if limit is None:
+      continue
+    i = tried.index(limit)
+    worst, where = _worst(
+      {kind: np.abs(f['law'][[i]] - f[side]) for kind, f in found.items()}
+    )
+    # The errors are of one lenience.
+    where = where and (where[0], i, *where[2:])
+    passed = worst <= _EXACT
+    yield Check(
+      name=f'at {field} lenience {limit:g} the law is {side}',
+      passed=passed,
+      value=worst,
+      detail='' if passed else _show(found, tried, where, ('law',)),
+    )
+
+
+def _expected_acceptance(f) -> np.ndarray:
+  """sum q * a, [leniences, rows]."""
+  return (f['q'] * f['acceptance']).sum(-1)
+
+
+def _trend(kept: np.ndarray, tried: Sequence[float]) -> str:
+  """How acceptance moves with lenience, row by row."""
+  kept = kept[np.argsort(tried, kind='stable')]
+  drop = float((np.maximum.accumulate(kept) - kept).max())
+  climb = float((kept - np.minimum.accumulate(kept)).max())
+  if min(drop, climb) > 1e-12:
+    return f'rises, but in some row falls by up to {drop:.2g},'
+  return 'rises' if climb > 1e-12 else 'falls' if drop > 1e-12 else 'stays'
+
+
+def _examples(method, shown, seed: int) -> dict[str, np.ndarray]:
+  """Three rows on which the two models agree well, so-so and badly.
+
+  At temperature 1 and untruncated: the gates are what is sampled from.
+  """
+  d = exact.rows('random', seed=seed)
+  order = np.argsort(methods.total_variation(d.p, d.q))
+  rows = order[[len(order) // 8, len(order) // 2, -len(order) // 8]]
+  d = methods.Distributions(*(x[rows] for x in (d.q, d.p, d.q, d.p)))
+  over = jax.jit(jax.vmap(jax.vmap(method.law, (0, None)), (None, 0)))
+  with jax.enable_x64(True):
+    targets = over(jax.tree.map(jnp.asarray, d), jnp.asarray(shown, d.q.dtype))
+  return {'q': d.q, 'p': d.p, 'targets': np.asarray(targets)}
+
+
+def _sample(method, shown, samples: int, seed: int) -> Iterator[Check]:
+  """Draws three tokens through the compiled loop, very often."""
+  v, new, gamma, prompt = 5, 3, 3, (1, 2, 3)
+  model = exact.TableModel(v)
+  keys = jax.random.split(jax.random.key(seed), 3)
+  tables = [model.init_params(key) for key in keys[:2]]
+  how = processing.Processing()
+  # The limits say least: sample in between, if there is anything.
+  ends = (method.strict, method.drafter_only)
+  inner = [x for x in shown if x not in ends] or list(shown)
+  inner = inner[: len(inner) // 2 + 1][-2:]
+  d = exact.table_distributions(*tables, how)
+  table = exact.Table.of([(method, x) for x in inner], d)
+  laws = exact.declared_law(table, model, prompt, new)
+  schemes = [verification.Scheme('token')]
+  if method.single_target:
+    schemes.append(verification.Scheme('block'))
+  for scheme in schemes:
+    tokens = _draw(
+      model, tables, method, inner, scheme, gamma, prompt, new, samples, keys[2]
+    )
+    scores = [
+      np.abs(exact.z_scores(tokens[:, i], law)) for i, law in enumerate(laws)
+    ]
+    worst = int(np.argmax([z.max() for z in scores]))
+    z = float(scores[worst].max())
+    detail = ''
+    if z >= _FAR:
+      counts = np.zeros((v,))
+      np.add.at(counts, tokens[:, worst, 0], 1)
+      first = laws[worst].sum(tuple(range(1, new)))
+      detail = '\n'.join(
+        [
+          f'lenience {inner[worst]:g}, first token of {samples} samples:',
+          'declared   ' + ' '.join(f'{x:.4g}' for x in first),
+          'drawn      ' + ' '.join(f'{x:.4g}' for x in counts / samples),
+        ]
+      )
+    yield Check(
+      name=f'sampled law, {scheme.verification} verification: largest z',
+      passed=z < _FAR,
+      value=z,
+      detail=detail,
+    )
+
+
+def _draw(
+  model, tables, method, inner, scheme, gamma, prompt, new, samples, key
+) -> np.ndarray:
+  """[samples, leniences, new] tokens from the loop."""
+  models = decoding.Models(model, drafters.ModelDrafter(model))
+  keys = jax.random.split(key, samples)
+  rows = exact.decode_curve(
+    decoding.Decoder(models, method, gamma, scheme),
+    tables,
+    exact.Asked([prompt] * samples, keys, inner, new),
+    processing.Processing(temperature=np.float32(1)),
+  )
+  return rows.tokens[:, :, len(prompt) : len(prompt) + new]

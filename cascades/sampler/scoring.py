@@ -1,0 +1,356 @@
+"""How likely a sampler's target makes a text that is given.
+
+Nothing is sampled: both models read context and continuation, in one pass
+each, and a method's law gives the probability of every token after those
+before it,
+
+  log pi(x_1 .. x_n | context) = sum_i log law(q_i, p_i)(x_i).
+
+That is what `Sampler.sample` draws from: a method's law is that of every token,
+whatever block it stands in and however it is verified, unless the drafter or
+the bonus token says otherwise; those are refused.
+
+The same pass shows what both models and the method say of each token: `look`.
+"""
+
+import collections
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from cascades import arguments, decoding, drafters, methods
+from cascades.drafters import pairing
+from cascades.methods import processing
+from cascades.models import sharding
+from cascades.sampler import batching, sampler
+from cascades.verification.single import AT_ONCE, of_token
+
+
+class Score(NamedTuple):
+  """How likely one continuation is.
+
+  Attributes:
+    logprob: Natural logarithm of its probability; -inf where float32 has the
+      target at 0, as it has what top-k or top-p drops.
+    greedy: Whether each of its tokens is as likely as any.
+  """
+
+  logprob: float
+  greedy: bool
+
+
+class Look(NamedTuple):
+  """What is said of one token, after those before it.
+
+  Attributes:
+    q: How likely it is to the drafter, as it samples.
+    p: How likely it is to the verifier, likewise.
+    pi: How likely it is in the method's law.
+    deferred: Whether the rule defers it to the verifier; 0 without a rule.
+    drafter: The drafter's likeliest token.
+    verifier: The verifier's likeliest token.
+  """
+
+  q: float
+  p: float
+  pi: float
+  deferred: bool
+  drafter: int
+  verifier: int
+
+
+class _Target(NamedTuple):
+  """One law for all positions.
+
+  Attributes:
+    models: The verifier, and the drafter if the law looks at it.
+    params: Theirs.
+    method: Has the law.
+  """
+
+  models: tuple[Any, ...]
+  params: tuple[PyTree, ...]
+  method: methods.Method
+
+
+def _target(decoder: sampler.Sampler) -> _Target:
+  verifier, method = decoder.verifier, decoder.method
+  if decoder.temperature < processing.GREEDY_BELOW:
+    raise ValueError(
+      'temperature: at 0 the target is one token and says nothing of the'
+      ' others; give a temperature above 0.'
+    )
+  if decoder.gamma == 0 or decoder.lenience == method.strict:
+    # The verifier's law, whatever drafts for it and however it is verified.
+    method = methods.METHODS['verifier_only']
+    return _Target((verifier.model,), (verifier.params,), method)
+  scheme = decoder.scheme
+  if scheme.bonus == 'verifier' and scheme.verification != 'sequential':
+    raise ValueError(
+      "bonus: 'verifier' gives the token after a whole block another law, so"
+      " that a text has no one probability; take 'target'."
+    )
+  if not method.needs_bonus_draft:
+    return _Target((verifier.model,), (verifier.params,), method)
+  return _of_both(decoder)
+
+
+def is_language_model(equipped: drafters.Equipped) -> bool:
+  """Whether what drafts says of any text how likely each token is."""
+  kinds = drafters.ModelDrafter, drafters.SelfDrafter
+  return isinstance(equipped.drafter, kinds)
+
+
+def _of_both(decoder: sampler.Sampler) -> _Target:
+  """The method's law, of both models whether it needs them or not."""
+  verifier = decoder.verifier
+  equipped = pairing.equip(verifier, decoder.drafter)
+  if not is_language_model(equipped):
+    raise ValueError(
+      f'drafter: {type(equipped.drafter).__name__} is no language model, so'
+      ' that the target of a given text is not known; take a model, or the'
+      " method's strict lenience."
+    )
+  params = equipped.params
+  if getattr(equipped.drafter, 'adaptive', False):
+    # Where it stops changes how much is drafted, and no law.
+    params, _ = params
+  models = verifier.model, equipped.drafter.model
+  return _Target(models, (verifier.params, params), decoder.method)
+
+
+def score(
+  decoder: sampler.Sampler,
+  requests: Sequence[tuple[Sequence[int], Sequence[int]]],
+) -> list[Score]:
+  """How likely the sampler's target makes continuations of contexts.
+
+  Compiled once per rows and lengths, both of which come in few sizes: see
+  `batching.width` and `batching.bucket`.
+
+  Args:
+    decoder: Has the models, the method and its lenience, temperature, top-k,
+      top-p and gate, and the most rows that are read at a time.
+    requests: Token ids of a context, at least one, and of what follows it.
+
+  Returns:
+    A score for each, in their order.
+
+  Raises:
+    ValueError: There is no one law, or a request does not fit.
+  """
+  target = _target(decoder)
+  requests = arguments.listed('requests', requests, 'pairs of lists of ids')
+  alike = collections.defaultdict(list)
+  for i, sizes in enumerate(_sizes(decoder, requests)):
+    alike[sizes].append(i)
+  scores = [Score(-math.inf, False)] * len(requests)
+  for sizes, indices in alike.items():
+    for first in range(0, len(indices), decoder.batch_size):
+      some = indices[first : first + decoder.batch_size]
+      rows = [requests[i] for i in some]
+      found = _read_rows(decoder, target, rows, *sizes, _log_law)
+      for i, (logprobs, likeliest) in zip(some, found, strict=True):
+        logprob = logprobs.sum(dtype=np.float64)
+        scores[i] = Score(float(logprob), bool(likeliest.all()))
+  return scores
+
+
+def look(
+  decoder: sampler.Sampler,
+  requests: Sequence[tuple[Sequence[int], Sequence[int]]],
+) -> list[list[Look]]:
+  """What both models and the method say of each token of continuations.
+
+  Made for the few answers that somebody looks at: they are all padded to one
+  size, so that it is compiled once.
+
+  Args:
+    decoder: As for `score`; its drafter is looked at whatever the law needs.
+    requests: As for `score`.
+
+  Returns:
+    For each a `Look` per token.
+
+  Raises:
+    ValueError: The drafter is no language model, or a request does not fit.
+  """
+  target = _of_both(decoder)
+  requests = arguments.listed('requests', requests, 'pairs of lists of ids')
+  # The length, and what is asked about.
+  size = [max(sizes) for sizes in zip(*_sizes(decoder, requests), strict=True)]
+  looks = []
+  for first in range(0, len(requests), decoder.batch_size):
+    rows = requests[first : first + decoder.batch_size]
+    looks += _read_rows(decoder, target, rows, *size, _look)
+  return [
+    [Look(*each) for each in zip(*(x.tolist() for x in found), strict=True)]
+    for found in looks
+  ]
+
+
+def _sizes(decoder, requests) -> list[tuple[int, int]]:
+  """What each request is padded to: read, and asked about.
+
+  Raises:
+    ValueError: One does not fit.
+  """
+  sizes = []
+  vocab_size = decoder.verifier.model.vocab_size
+  for i, request in enumerate(requests):
+    if not _is_request(request, vocab_size):
+      raise ValueError(
+        f'request {i}: {arguments.shown(request)} will not do; give two lists'
+        f' of token ids, from 0 to {vocab_size - 1}: a context and what follows'
+        ' it.'
+      )
+    context, continuation = request
+    length = len(context) + len(continuation)
+    if not len(context):
+      raise ValueError(
+        f'request {i}: its context is empty; give at least one token, such as'
+        ' the beginning of a sequence.'
+      )
+    if length > decoder.cache_length:
+      raise ValueError(
+        f'request {i}: its {length} tokens do not fit into cache_length'
+        f' {decoder.cache_length}; shorten it or raise cache_length.'
+      )
+    # The last token is asked about, and not read.
+    sizes.append(
+      (batching.bucket(length - 1), batching.bucket(len(continuation), 8))
+    )
+  return sizes
+
+
+def _is_request(request, vocab_size: int) -> bool:
+  """Whether it is a context and a continuation, of ids that there are."""
+  try:
+    context, continuation = map(np.asarray, request)
+  except (TypeError, ValueError):
+    return False
+  return all(
+    x.ndim == 1
+    and (not x.size or x.dtype.kind in 'iu')
+    and ((x >= 0) & (x < vocab_size)).all()
+    for x in (context, continuation)
+  )
+
+
+def _read_rows(decoder, target, requests, length, asked_length, say):
+  """What is said of requests of one size, in one pass; see `_read`."""
+  rows = batching.width(len(requests), decoder.batch_size)
+  tokens = np.zeros((rows, length), np.int32)
+  asked = np.zeros((rows, asked_length), np.int32)
+  starts = np.zeros(rows, np.int32)
+  for i, (context, continuation) in enumerate(requests):
+    text = [*context, *continuation]
+    tokens[i, : len(text) - 1] = text[:-1]
+    asked[i, : len(continuation)] = continuation
+    # What follows a token is said after reading it.
+    starts[i] = len(context) - 1
+  said = sharding.fetch(
+    _read(
+      target.params,
+      tokens,
+      starts,
+      asked,
+      np.float32(decoder.lenience),
+      decoder.processing(),
+      models=target.models,
+      method=target.method,
+      gate=decoder.scheme.gate,
+      say=say,
+    )
+  )
+  return [
+    tuple(x[i, : len(continuation)] for x in said)
+    for i, (_, continuation) in enumerate(requests)
+  ]
+
+
+def _log_law(method, d, lenience, token):
+  """For `score`: the logarithm of the law at a token, and whether it peaks."""
+  pi = method.law(d, lenience)
+  return jnp.log(pi[token]), pi[token] >= pi.max()
+
+
+def _look(method, d, lenience, token):
+  """For `look`: the fields of a `Look`."""
+  return Look(
+    q=d.q[token],
+    p=d.p[token],
+    pi=method.law(d, lenience)[token],
+    deferred=of_token(method.rule, d, lenience, token) > 0,
+    drafter=d.q.argmax(),
+    verifier=d.p.argmax(),
+  )
+
+
+@functools.partial(jax.jit, static_argnames=('models', 'method', 'gate', 'say'))
+def _read(
+  params: tuple[PyTree, ...],
+  tokens: Int[Array, 'B L'],
+  starts: Int[Array, 'B'],
+  asked: Int[Array, 'B N'],
+  lenience: Float[Array, ''],
+  how: processing.Processing,
+  *,
+  models: tuple[Any, ...],
+  method: methods.Method,
+  gate: str,
+  say: Callable[..., tuple[Array, ...]],
+) -> tuple[Array, ...]:
+  """What is said of the tokens that are asked about, each [B, N].
+
+  Args:
+    params: Of each model.
+    tokens: Padded on the right.
+    starts: Where each row's first token that is asked about is said.
+    asked: Padded on the right; what is said of the padding means nothing.
+    lenience: Of the method.
+    how: From logits to probabilities.
+    models: The verifier, and the drafter if the law looks at it.
+    method: Has the law.
+    gate: What the rule sees; see `verification.Scheme`.
+    say: (method, distributions, lenience, token) -> what is said of the token.
+  """
+  zero = jnp.zeros((), jnp.int32)
+
+  def said(model, params, tokens, places):
+    """Hidden states: there is no room for the logits of all places."""
+    cache = model.init_cache(params, tokens.shape[0])
+    _, hidden, _ = decoding.read_hidden(model, params, cache, tokens, zero)
+    return hidden[places]
+
+  def one(tokens, start, asked):
+    places = jnp.minimum(start + jnp.arange(asked.shape[0]), len(tokens) - 1)
+    states = [
+      said(model, of_model, tokens, places)
+      for model, of_model in zip(models, params, strict=True)
+    ]
+
+    def place(args):
+      states, token = args
+      logits = [
+        model.decode(of_model, hidden)
+        for model, of_model, hidden in zip(models, params, states, strict=True)
+      ]
+      # A law that does not look at the drafter may be shown anything.
+      d = decoding.distributions(logits[-1], logits[0], how)
+      if gate == 'processed':
+        d = d._replace(q_gate=d.q, p_gate=d.p)
+      return say(method, d, lenience, token)
+
+    at_once = max(1, AT_ONCE // models[0].vocab_size)
+    return jax.lax.map(
+      place, (states, asked), batch_size=min(at_once, asked.shape[0])
+    )
+
+  return jax.vmap(one)(tokens, starts, asked)

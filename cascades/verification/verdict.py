@@ -1,0 +1,25 @@
+"""What verification says of a block."""
+
+from typing import NamedTuple
+
+from jaxtyping import Array, Bool, Int
+
+
+class Verdict(NamedTuple):
+  """What verification says of one block of gamma drafted tokens.
+
+  Attributes:
+    num_accepted: How many drafts stay, 0 to gamma.
+    next_token: The token after them.
+    next_source: Where it comes from: RESIDUAL after a rejection, BONUS where
+      nothing more was drafted; DRAFT in a sequential cascade that did not
+      defer.
+    deferred: [gamma + 1], where the rule defers the drafted token.
+    path: Of several drafts, one that begins with the tokens that stay.
+  """
+
+  num_accepted: Int[Array, '']
+  next_token: Int[Array, '']
+  next_source: Int[Array, '']
+  deferred: Bool[Array, 'gamma_1']
+  path: Int[Array, '']

@@ -1,0 +1,535 @@
+"""Points against the verifier alone, and what follows from that.
+
+Frames in, frames out. `compare` has a row for each point, with paired bootstrap
+intervals over the examples that both answered; Pareto fronts, the two sides of
+the paper's table, the worth of tuning gamma and what rejections cost are read
+off that frame.
+
+Latency is per emitted token, the verifier alone being 1: modelled from counted
+calls, or on the clock. A speed-up is one by the other.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+
+from cascades.tasks import TASKS
+from experiments.analysis import roles
+from experiments.analysis.runs import Points, is_corpus
+from experiments.records import stats
+
+# What answers are compared within.
+GROUP = ['task', 'temperature']
+CLOCKS = {'modelled': 'speedup', 'wall': 'wall_speedup'}
+_CURVE = [*GROUP, 'run', 'batch_size', 'variant']
+_ENDS = ('low', 'high')
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+  """What is asked of a comparison, and how its intervals are drawn.
+
+  Attributes:
+    margin: By how much a quality may be less and still be the verifier's, as a
+      share of the best that a task can give.
+    resamples: How often examples are drawn anew.
+    seed: Of these draws, and of what halves the examples.
+    loss: Target of a calibration: quality that may be lost, as a share.
+    latency: Target of a calibration: most modelled latency.
+  """
+
+  margin: float = 0.01
+  resamples: int = stats.RESAMPLES
+  seed: int = 0
+  loss: float = 0.02
+  latency: float = 0.75
+
+
+def matrices(found: Points, places: Sequence[int]) -> dict[str, np.ndarray]:
+  """Columns of the answers of some points, [examples, points], nan for none.
+
+  Args:
+    found: Points and answers.
+    places: Rows of `found.points`, all of one task.
+  """
+  answers = found.answers[found.answers.point.isin(places)]
+  ids, names = pd.factorize(answers.id)
+  columns = pd.Index(places).get_indexer(answers.point)
+  made = {'id': np.asarray(names, dtype=object)}
+  for field in answers.columns.difference(['point', 'id']):
+    values = np.full((len(names), len(places)), math.nan)
+    values[ids, columns] = answers[field].to_numpy(dtype=np.float64)
+    made[field] = values
+  return made
+
+
+def scale(task: str, quality: np.ndarray) -> float:
+  """What the best quality of a task is: tasks score in [0, 1] or [0, 100]."""
+  if is_corpus(task):
+    return 100.0
+  return 100.0 if np.nanmax(quality, initial=0.0) > 1 else 1.0
+
+
+def references(points: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+  """For each point, the verifier alone that it is compared with.
+
+  The one of its own run; else another's of its batch size, for the clock knows
+  how many rows were decoded together; else any, and the clock says nothing.
+
+  Args:
+    points: Of one task and temperature.
+
+  Returns:
+    Places in `points`, -1 where there is none; and whether the clock of that
+    verifier is comparable.
+  """
+  alone = np.flatnonzero(points.method == roles.VERIFIER)
+  runs, sizes = points.run.to_numpy(), points.batch_size.to_numpy()
+  places, clock = [], []
+  for run, size in zip(runs, sizes, strict=True):
+    own = alone[(runs[alone] == run) & (sizes[alone] == size)]
+    like = alone[sizes[alone] == size]
+    any_of = [*own, *like, *alone]
+    places.append(any_of[0] if any_of else -1)
+    clock.append(len(like) > 0)
+  return np.array(places, dtype=int), np.array(clock, dtype=bool)
+
+
+# --- One row for each point.
+
+
+def _sums(
+  task: str, of: dict[str, np.ndarray], reference: np.ndarray
+) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray], list[str]]:
+  """What each example adds, and the scores that its sums make.
+
+  Args:
+    task: Its name.
+    of: From `matrices`.
+    reference: For each point, the place of the verifier alone.
+
+  Returns:
+    Rows and score for `stats.bootstrap`, and the names of the scores, each of
+    which has a value for every point.
+  """
+  own = np.isfinite(of['emitted'])
+  both = own & own[:, reference]
+
+  def column(name: str, places: np.ndarray | slice = slice(None)):
+    return np.where(both, of[name][:, places], 0.0)
+
+  parts = {
+    'both': both.astype(float),
+    **{name: column(name) for name in ('emitted', 'latency', 'wall_s')},
+    **{
+      f'{name} of verifier': column(name, reference)
+      for name in ('emitted', 'latency', 'wall_s')
+    },
+  }
+  if is_corpus(task):
+    corpus = [name for name in of if name.startswith('score:')]
+    parts |= {name: column(name) for name in corpus}
+    parts |= {f'{name} of verifier': column(name, reference) for name in corpus}
+  else:
+    parts['more'] = column('quality') - column('quality', reference)
+  size, order = both.shape[1], list(parts)
+
+  def score(sums: np.ndarray) -> np.ndarray:
+    part = {
+      name: sums[..., i * size : (i + 1) * size] for i, name in enumerate(order)
+    }
+    if is_corpus(task):
+      more = _corpus(task, part, '') - _corpus(task, part, ' of verifier')
+    else:
+      more = part['more'] / part['both']
+
+    def faster(name: str) -> np.ndarray:
+      of_verifier = part[f'{name} of verifier'] / part['emitted of verifier']
+      return of_verifier * part['emitted'] / part[name]
+
+    length = part['emitted'] / part['emitted of verifier']
+    with np.errstate(divide='ignore', invalid='ignore'):
+      return np.concatenate(
+        [more, faster('latency'), faster('wall_s'), length], -1
+      )
+
+  rows = np.concatenate(list(parts.values()), 1)
+  return rows, score, ['difference', 'speedup', 'wall_speedup', 'length']
+
+
+def _corpus(task: str, part: dict[str, np.ndarray], whose: str) -> np.ndarray:
+  """Quality of all answers together, for each point."""
+  known = [n for n in part if n.startswith('score:') and ' of ' not in n]
+  stacked = np.stack([part[f'{name}{whose}'] for name in known], -1)
+  titles = [name.removeprefix('score:') for name in known]
+
+  def one(sums: np.ndarray) -> float:
+    return TASKS[task].corpus(dict(zip(titles, sums, strict=True)))
+
+  # Mostly all points are compared with the same answers of one verifier.
+  if stacked.ndim > 2 and (stacked == stacked[..., :1, :]).all():
+    alike = np.apply_along_axis(one, -1, stacked[..., :1, :])
+    return np.broadcast_to(alike, stacked.shape[:-1])
+  return np.apply_along_axis(one, -1, stacked)
+
+
+def _groups(points: pd.DataFrame) -> Iterator[tuple[tuple, np.ndarray]]:
+  for key, part in points.groupby(GROUP, sort=False):
+    yield key, part.index.to_numpy()
+
+
+def rates(found: Points) -> pd.DataFrame:
+  """`points` with what all of their answers say, without intervals.
+
+  Returns:
+    Columns beside those of the points: quality, scale, latency, wall_latency
+    (nan where the clock says nothing), rejection_rate, mean_output_tokens,
+    unended_rate, exact (whether each answer is right or wrong).
+  """
+  parts = []
+  for (task, _), places in _groups(found.points):
+    of = matrices(found, places)
+    points = found.points.loc[places]
+    n = np.isfinite(of['emitted']).sum(0)
+    with np.errstate(divide='ignore', invalid='ignore'):
+      total = {k: np.nansum(v, 0) for k, v in of.items() if k != 'id'}
+      if is_corpus(task):
+        quality = _corpus(task, total, '')
+        quality = np.where(n > 0, quality, math.nan)
+      else:
+        # One nan is no quality of 0.
+        known = np.isfinite(of['quality']).sum(0) == n
+        quality = np.where(known, total['quality'] / n, math.nan)
+      wall = np.where(
+        np.isfinite(of['wall_s']).sum(0) == n,
+        total['wall_s'] / total['emitted'],
+        math.nan,
+      )
+      reference, clock = references(points)
+      alone = np.where(clock & (reference >= 0), wall[reference], math.nan)
+      values = of['quality']
+      right_or_wrong = np.isin(values, (0, 1)) | np.isnan(values)
+      exact = right_or_wrong.all(0) & np.isfinite(values).any(0)
+      parts.append(
+        points.assign(
+          quality=quality,
+          scale=scale(task, values),
+          latency=total['latency'] / total['emitted'],
+          wall_latency=wall / alone,
+          rejection_rate=1 - total['accepted'] / total['examined'],
+          mean_output_tokens=total['emitted'] / n,
+          unended_rate=1 - total['ended'] / n,
+          exact=exact & (not is_corpus(task)),
+        )
+      )
+  return pd.concat(parts).sort_index()
+
+
+def compare(found: Points, choice: Choice) -> pd.DataFrame:
+  """`rates`, and each point against the verifier alone.
+
+  Args:
+    found: Points and answers.
+    choice: How intervals are drawn, and the margin.
+
+  Returns:
+    Beside the columns of `rates`, each with its `_low` and `_high`: difference
+    (of quality), speedup, wall_speedup, length (of the output, by the
+    verifier's); paired, over the examples that both answered, nan where there
+    is no verifier alone. Then `as_good`, whether the difference is no less than
+    the margin allows.
+  """
+  frame = rates(found)
+  scores = ['difference', *CLOCKS.values(), 'length']
+  columns = [f'{s}{e}' for s in scores for e in ('', '_low', '_high')]
+  frame = frame.assign(**dict.fromkeys(columns, math.nan))
+  for (task, _), places in _groups(found.points):
+    points = found.points.loc[places]
+    reference, clock = references(points)
+    of = matrices(found, places)
+    if (reference < 0).any() or not len(of['id']):
+      continue
+    rows, score, names = _sums(task, of, reference)
+    with np.errstate(divide='ignore', invalid='ignore'):
+      whole = score(rows.sum(0))
+    ends = stats.bootstrap(
+      rows, score, resamples=choice.resamples, seed=choice.seed
+    )
+    for suffix, values in zip(
+      ('', '_low', '_high'), (whole, *ends), strict=True
+    ):
+      for i, name in enumerate(names):
+        part = values[i * len(places) : (i + 1) * len(places)]
+        if name == 'wall_speedup':
+          part = np.where(clock, part, math.nan)
+        frame.loc[places, f'{name}{suffix}'] = part
+  good = stats.not_inferior(
+    frame.difference_low.to_numpy(), choice.margin * frame.scale.to_numpy()
+  )
+  return frame.assign(as_good=good)
+
+
+def pair(
+  found: Points, one: int, other: int, choice: Choice
+) -> dict[str, float]:
+  """A point against another, on the examples that both answered.
+
+  Args:
+    found: Points and answers.
+    one: A row of the points.
+    other: Another one of its task, whose quality is a mean over answers.
+    choice: How intervals are drawn.
+
+  Returns:
+    n (examples), gained (quality of the one less that of the other) and faster
+    (its speed by the other's: modelled latency per token), with their paired
+    intervals, `_low` and `_high`.
+  """
+  of = matrices(found, [one, other])
+  both = np.isfinite(of['emitted']).all(1)
+  told = [of[name][both] for name in ('quality', 'latency', 'emitted')]
+  rows = np.column_stack([np.ones(both.sum()), *told])
+
+  def score(sums: np.ndarray) -> np.ndarray:
+    n, q1, q2, t1, t2, e1, e2 = np.moveaxis(sums, -1, 0)
+    with np.errstate(divide='ignore', invalid='ignore'):
+      return np.stack([(q1 - q2) / n, (t2 / e2) / (t1 / e1)], -1)
+
+  ends = stats.bootstrap(
+    rows, score, resamples=choice.resamples, seed=choice.seed
+  )
+  names = ('gained', 'faster')
+  made: dict[str, float] = {'n': len(rows)}
+  for suffix, values in zip(
+    ('', '_low', '_high'), (score(rows.sum(0)), *ends), strict=True
+  ):
+    made |= {f'{k}{suffix}': v for k, v in zip(names, values, strict=True)}
+  return made
+
+
+# --- What is read off that frame.
+
+
+def _drafting(frame: pd.DataFrame) -> pd.DataFrame:
+  """Without the models alone."""
+  return frame[~frame.method.isin(roles.BASELINES)]
+
+
+def pareto(frame: pd.DataFrame) -> pd.DataFrame:
+  """Points that no other beats in both quality and modelled latency.
+
+  Args:
+    frame: From `rates` or `compare`.
+
+  Returns:
+    Its rows on the front of each task, fastest first. Oracles are on none.
+  """
+  parts = []
+  for _, part in frame[~frame.oracle].groupby(GROUP, sort=False):
+    known = part[np.isfinite(part.quality) & np.isfinite(part.latency)]
+    # Of equally fast ones the best comes first, and hides the others.
+    known = known.sort_values(
+      ['latency', 'quality'], ascending=[True, False], kind='stable'
+    )
+    best = known.quality.cummax().shift(fill_value=-math.inf)
+    parts.append(known[known.quality > best])
+  return pd.concat(parts) if parts else frame.iloc[:0]
+
+
+def fastest_as_good(frame: pd.DataFrame, clock: str) -> pd.DataFrame:
+  """Of each curve, the fastest point that is as good as the verifier.
+
+  Args:
+    frame: From `compare`.
+    clock: Key of `CLOCKS`.
+  """
+  speed = CLOCKS[clock]
+  fit = frame[frame.as_good & np.isfinite(frame[speed])]
+  fit = fit.sort_values(speed, ascending=False, kind='stable')
+  return fit.drop_duplicates(_CURVE).sort_index()
+
+
+def best_as_fast(frame: pd.DataFrame, clock: str) -> pd.DataFrame:
+  """Of each curve, the best point that takes no longer than the verifier.
+
+  Args:
+    frame: From `compare`.
+    clock: Key of `CLOCKS`.
+  """
+  speed = CLOCKS[clock]
+  fit = frame[(frame[speed] >= 1) & np.isfinite(frame.quality)]
+  fit = fit.sort_values(
+    ['quality', speed], ascending=[False, False], kind='stable'
+  )
+  return fit.drop_duplicates(_CURVE).sort_index()
+
+
+def two_sided(frame: pd.DataFrame) -> pd.DataFrame:
+  """The paper's table, by both clocks.
+
+  Args:
+    frame: From `compare`.
+
+  Returns:
+    A row per clock, task and curve: the fastest point at the verifier's quality
+    (lenience, gamma, speedup with its interval), and the best within its
+    latency (best_lenience, best_gamma, difference with its interval,
+    best_speedup). Where there is none, nan.
+  """
+  shown = _drafting(frame)
+  parts = []
+  for clock, speed in CLOCKS.items():
+    # What cannot be compared has no place in the table.
+    known = shown[np.isfinite(shown[speed]) & np.isfinite(shown.difference)]
+    if known.empty:
+      continue
+    curves = known[[*_CURVE, 'method', 'oracle']].drop_duplicates(_CURVE)
+    one = fastest_as_good(shown, clock)
+    names = {speed: 'speedup'} | {f'{speed}_{e}': f'speedup_{e}' for e in _ENDS}
+    one = one[[*_CURVE, 'lenience', 'gamma', *names]].rename(columns=names)
+    other = best_as_fast(shown, clock)
+    names = {
+      'lenience': 'best_lenience',
+      'gamma': 'best_gamma',
+      speed: 'best_speedup',
+    }
+    other = other[
+      [*_CURVE, *names, 'quality', 'difference', *_of('difference')]
+    ].rename(columns=names)
+    part = curves.merge(one, 'left', on=_CURVE).merge(other, 'left', on=_CURVE)
+    part.insert(0, 'clock', clock)
+    parts.append(part)
+  if not parts:
+    return pd.DataFrame(columns=['clock', *_CURVE, 'method', 'oracle'])
+  return pd.concat(parts, ignore_index=True)
+
+
+def _of(name: str) -> list[str]:
+  return [f'{name}_{end}' for end in _ENDS]
+
+
+def common_gamma(frame: pd.DataFrame) -> int:
+  """The gamma that most points have; 0 where none drafts."""
+  gammas = frame.gamma[frame.gamma > 0]
+  return int(gammas.mode().iloc[0]) if len(gammas) else 0
+
+
+def at_gamma(frame: pd.DataFrame, gamma: int) -> pd.DataFrame:
+  """Points at a gamma, and those of curves that have none."""
+  most = frame.groupby(_CURVE).gamma.transform('max')
+  return frame[(frame.gamma == gamma) | (most == 0)]
+
+
+def gammas(frame: pd.DataFrame, clock: str = 'modelled') -> pd.DataFrame:
+  """Each curve at a gamma of its own, beside the gamma that is everyone's.
+
+  Args:
+    frame: From `compare`.
+    clock: Key of `CLOCKS`.
+
+  Returns:
+    A row per task and curve that has several gammas: fixed_gamma with
+    fixed_lenience and fixed_speedup, gamma with lenience and speedup, all of
+    them of the fastest points that are as good as the verifier.
+  """
+  drafting = frame[frame.gamma > 0]
+  several = drafting.groupby(_CURVE).gamma.transform('nunique') > 1
+  drafting, speed = drafting[several], CLOCKS[clock]
+  fixed = common_gamma(frame)
+  curves = drafting[_CURVE].drop_duplicates()
+  kept = [*_CURVE, 'gamma', 'lenience', speed, *_of(speed)]
+  of_all = fastest_as_good(at_gamma(drafting, fixed), clock)[kept]
+  own = fastest_as_good(drafting, clock)[kept]
+  renamed = {speed: 'speedup'} | {f'{speed}_{e}': f'speedup_{e}' for e in _ENDS}
+  own, of_all = own.rename(columns=renamed), of_all.rename(columns=renamed)
+  of_all = of_all.rename(
+    columns={c: f'fixed_{c}' for c in of_all if c not in _CURVE}
+  )
+  made = curves.merge(of_all, 'left', on=_CURVE).merge(own, 'left', on=_CURVE)
+  return made.assign(fixed_gamma=fixed)
+
+
+def latency_fit(frame: pd.DataFrame) -> pd.DataFrame:
+  """How well rejections tell latency: a line through the points.
+
+  Args:
+    frame: From `rates` or `compare`.
+
+  Returns:
+    A row per task, batch size, gamma and clock with at least three points whose
+    rejection rates differ: n, slope, intercept, r2, and low and high, the least
+    and most rejection rate.
+  """
+  import scipy.stats
+
+  rows = []
+  keys = [*GROUP, 'batch_size', 'gamma']
+  drafting = frame[frame.gamma > 0]
+  for key, part in drafting.groupby(keys, sort=False):
+    for clock, column in zip(CLOCKS, ('latency', 'wall_latency'), strict=True):
+      known = part[np.isfinite(part.rejection_rate) & np.isfinite(part[column])]
+      x, y = known.rejection_rate, known[column]
+      if len(known) < 3 or not np.ptp(x):
+        continue
+      fit = scipy.stats.linregress(x, y)
+      rows.append(
+        dict(zip(keys, key, strict=True))
+        | {
+          'clock': clock,
+          'n': len(known),
+          'slope': fit.slope,
+          'intercept': fit.intercept,
+          'r2': fit.rvalue**2,
+          'low': x.min(),
+          'high': x.max(),
+        }
+      )
+  return pd.DataFrame(
+    rows,
+    columns=[*keys, *'clock n slope intercept r2 low high'.split()],
+  )
+
+
+def significance(found: Points, chosen: Sequence[int]) -> pd.DataFrame:
+  """McNemar's test of points against the verifier alone, by right answers.
+
+  Args:
+    found: Points and answers.
+    chosen: Rows of `found.points`: one for each method, and not chosen on these
+      answers, or the test says less than it seems to.
+
+  Returns:
+    A row for each of them whose answers are right or wrong: n (answered by
+    both), only_verifier and only_method (right), p, and p_holm, corrected for
+    the other methods of its task.
+  """
+  rows = []
+  exact = rates(found).exact
+  for _, places in _groups(found.points):
+    points = found.points.loc[places]
+    reference, _ = references(points)
+    quality = matrices(found, places)['quality']
+    for at, place in enumerate(places):
+      to = reference[at]
+      if place not in set(chosen) or to < 0 or to == at:
+        continue
+      if not exact[place] or not exact[places[to]]:
+        continue
+      pair = quality[:, [at, to]]
+      pair = pair[np.isfinite(pair).all(1)]
+      rows.append(
+        found.points.loc[place, [*_CURVE, 'lenience', 'gamma']].to_dict()
+        | {
+          'n': len(pair),
+          'only_verifier': int((pair[:, 1] > pair[:, 0]).sum()),
+          'only_method': int((pair[:, 0] > pair[:, 1]).sum()),
+          'p': stats.mcnemar(pair[:, 0], pair[:, 1]) if len(pair) else math.nan,
+        }
+      )
+  columns = [*_CURVE, 'lenience', 'gamma', 'n', 'only_verifier', 'only_method']
+  frame = pd.DataFrame(rows, columns=[*columns, 'p'])
+  corrected = frame.groupby(GROUP).p.transform(stats.holm)
+  return frame.assign(p_holm=corrected)

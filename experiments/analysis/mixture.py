@@ -1,0 +1,157 @@
+"""All tasks together: where a cascade can be better than either model.
+
+A verifier that knows a little of everything, and a drafter that knows one task
+better: no model alone is best everywhere, and a rule that takes each one's word
+where it is surer can be better than both. Tasks count equally, each as a share
+of the best that it can give.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from experiments.analysis import comparisons, roles
+from experiments.analysis.comparisons import Choice
+from experiments.analysis.runs import Points, is_corpus
+from experiments.records import stats
+
+# What the mixture is called where a task would be.
+ALL = 'all tasks'
+_POINT = ['temperature', 'run', 'batch_size', 'variant', 'lenience', 'gamma']
+_ENDS = ('', '_low', '_high')
+# What a point is compared with, by the column that says so.
+_MODELS = {'over_verifier': roles.VERIFIER, 'over_drafter': roles.DRAFTER}
+
+
+def mix(found: Points, choice: Choice) -> pd.DataFrame:
+  """Points over all tasks, against both models alone.
+
+  Args:
+    found: Points and answers; tasks whose quality is one of all answers
+      together, and those without any, are left out.
+    choice: How intervals are drawn.
+
+  Returns:
+    A row per curve, lenience and gamma that is there in every task, the models
+    alone among them: task (`ALL`), method, oracle, quality (mean over tasks, as
+    a share), latency (modelled, per token of all of them), and over_verifier
+    and over_drafter (quality gained), with paired intervals over the examples.
+    Empty where there are fewer than two tasks of two examples, or a model
+    alone is missing.
+  """
+  parts = []
+  for _, points in found.points.groupby(
+    ['temperature', 'run', 'batch_size'], sort=False
+  ):
+    part = _mixed(found, points, choice)
+    if part is not None:
+      parts.append(part)
+  columns = ['task', *_POINT, 'method', 'oracle', 'quality', 'latency']
+  columns += [f'{name}{end}' for name in _MODELS for end in _ENDS]
+  if not parts:
+    return pd.DataFrame(columns=columns)
+  return pd.concat(parts, ignore_index=True)[columns]
+
+
+def _mixed(
+  found: Points, points: pd.DataFrame, choice: Choice
+) -> pd.DataFrame | None:
+  """`mix` of one run; None where nothing can be said."""
+  tasks = {}
+  for task, part in points.groupby('task', sort=False):
+    # nan is not equal to itself, and no key.
+    key = zip(part.variant, map(str, part.lenience), part.gamma, strict=True)
+    part = part.assign(key=list(key))
+    of = comparisons.matrices(found, part.index)
+    if is_corpus(task) or not np.isfinite(of['quality']).any():
+      continue
+    tasks[task] = part.set_index('key'), of
+  if len(tasks) < 2:
+    return None
+  first, *others = (part for part, _ in tasks.values())
+  keys = [k for k in first.index if all(k in part.index for part in others)]
+  told = first.loc[keys]
+  alone = [np.flatnonzero(told.method == method) for method in _MODELS.values()]
+  if not all(map(len, alone)):
+    return None
+  rows, score = _sums(tasks, keys, [int(places[0]) for places in alone])
+  # A mixture has as many examples of each task in every draw.
+  strata = list(map(len, rows))
+  if min(strata) < 2:
+    return None
+  rows = np.concatenate(rows)
+  with np.errstate(divide='ignore', invalid='ignore'):
+    whole = score(rows.sum(0))
+    ends = stats.bootstrap(
+      rows, score, resamples=choice.resamples, seed=choice.seed, strata=strata
+    )
+  size = len(keys)
+  made = told.reset_index(drop=True)
+  made = made.assign(task=ALL, quality=whole[:size], latency=whole[-size:])
+  for end, values in zip(_ENDS, (whole, *ends), strict=True):
+    for i, name in enumerate(_MODELS, 1):
+      made[f'{name}{end}'] = values[i * size : (i + 1) * size]
+  return made
+
+
+def _sums(tasks, keys: Sequence, alone: Sequence[int]):
+  """What each example adds, and the scores that its sums make.
+
+  Args:
+    tasks: By name, points by key, and what `comparisons.matrices` made of them.
+    keys: Of the points.
+    alone: Places of the verifier and of the drafter among the keys.
+
+  Returns:
+    Rows of each task, and the score, for `stats.bootstrap`; scores are
+    quality, what is gained over each model, and latency, of each point.
+  """
+  size, blocks = len(keys), []
+  for i, (task, (part, of)) in enumerate(tasks.items()):
+    order = [part.index.get_loc(key) for key in keys]
+    quality = of['quality'] / comparisons.scale(task, of['quality'])
+    # Only what everyone answered: a mixture of other examples is another one.
+    there = np.isfinite(of['emitted'][:, order]).all(1)
+    one = [quality, of['latency'], of['emitted']]
+    one = [matrix[np.ix_(there, order)] for matrix in one]
+    block = np.zeros((there.sum(), len(tasks) * (size + 1) + 2 * size))
+    at = i * (size + 1)
+    block[:, at] = 1
+    block[:, at + 1 : at + 1 + size] = one[0]
+    block[:, -2 * size :] = np.concatenate(one[1:], 1)
+    blocks.append(block)
+
+  def score(sums: np.ndarray) -> np.ndarray:
+    of_task = [
+      sums[..., i * (size + 1) + 1 : (i + 1) * (size + 1)]
+      / sums[..., i * (size + 1), None]
+      for i in range(len(tasks))
+    ]
+    quality = sum(of_task) / len(tasks)
+    gained = [quality - quality[..., place, None] for place in alone]
+    latency = sums[..., -2 * size : -size] / sums[..., -size:]
+    return np.concatenate([quality, *gained, latency], -1)
+
+  return blocks, score
+
+
+def best(frame: pd.DataFrame) -> pd.DataFrame:
+  """Of each curve, the point that is furthest above the better model.
+
+  Args:
+    frame: From `mix`.
+
+  Returns:
+    Its rows, the best curve first, without models alone and oracles; `above`
+    is by how much it is above the better model, less than 0 where it is not.
+  """
+  # An oracle is no cascade that could be run.
+  shown = frame[~frame.method.isin(roles.BASELINES) & ~frame.oracle]
+  above = shown[list(_MODELS)].astype(float).min(axis=1)
+  shown = shown.assign(above=above)[np.isfinite(above)]
+  shown = shown.sort_values(
+    ['above', 'latency'], ascending=[False, True], kind='stable'
+  )
+  curve = ['temperature', 'run', 'batch_size', 'variant']
+  return shown.drop_duplicates(curve)

@@ -1,0 +1,15 @@
+"""Methods that are no cascades: both models alone, and what cannot be done."""
+
+VERIFIER, DRAFTER = 'verifier_only', 'drafter_only'
+BASELINES = (VERIFIER, DRAFTER)
+# Rules that look at the drafter alone, and can be followed without a verifier.
+_OF_DRAFTER = ('chow',)
+
+
+def is_oracle(method: str, verification: str) -> bool:
+  """Whether its rule needs the verifier where its cost is not counted.
+
+  A sequential cascade calls the verifier where it takes over; a rule that
+  looks at the verifier elsewhere shows what it could do if that were free.
+  """
+  return verification == 'sequential' and method not in _OF_DRAFTER

@@ -1,0 +1,300 @@
+"""What lies in workdirs, as frames; several workdirs make one set of points.
+
+`points` has a row for each point and `answers` a row for each example that was
+answered there; everything that the report says is worked out from these two.
+Workdirs are put together only where they asked the same in the same way, or
+where it is said by name what may differ.
+"""
+
+import dataclasses
+import io
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from cascades.tasks import TASKS
+from experiments import records
+from experiments.analysis import roles
+from experiments.records import metrics
+
+_REMEDY = 'run experiments.sweep with this workdir first.'
+
+# What has to be alike for answers of two workdirs to be compared.
+SETTINGS = (
+  'prompts',
+  'data',
+  'seed',
+  'temperature',
+  'truncation',
+  'weights',
+  'max_new_tokens',
+  'shots',
+)
+# Fields of a config that cut distributions off, if it has them.
+_TRUNCATION = ('top_k', 'top_p', 'min_p')
+_WEIGHTS = ('verifier', 'drafter', 'tokenizer')
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """What lies in one workdir.
+
+  Attributes:
+    path: Of the workdir.
+    config: Settings; empty if they were not kept.
+    start: The latest start in its provenance; empty if it was not kept.
+    costs: Unit costs.
+    summary: Of its points.
+    lines: Records of each of its files, by the file's name.
+  """
+
+  path: pathlib.Path
+  config: dict[str, Any]
+  start: dict[str, Any]
+  costs: metrics.Costs
+  summary: pd.DataFrame
+  lines: dict[str, list[records.Record]]
+
+
+def read(path: str | pathlib.Path) -> Run:
+  """Reads a workdir, except for its traces.
+
+  Raises:
+    ValueError: A file is missing or damaged; says what to do.
+  """
+  path = pathlib.Path(path)
+  if not path.is_dir():
+    raise ValueError(f'workdir: there is no folder {path}; {_REMEDY}')
+  lines = records.read_points(path)
+  summary = _summary(path / 'summary.csv')
+  starts = _object(path / 'provenance.json').get('starts') or [{}]
+  # Files are in the order of their names, a summary in that of the sweep.
+  order: dict[tuple, int] = {}
+  for key in zip(summary.task, metrics.variants(summary), strict=True):
+    order.setdefault(key, len(order))
+
+  def place(of_file: list[records.Record]) -> int:
+    last = len(order)
+    if not of_file:
+      return last
+    return order.get((of_file[0].task, of_file[0].variant), last)
+
+  lines = dict(sorted(lines.items(), key=lambda item: place(item[1])))
+  return Run(
+    path,
+    _object(path / 'config.json'),
+    starts[-1],
+    metrics.Costs.from_json(_text(path / 'costs.json')),
+    summary,
+    lines,
+  )
+
+
+def _text(path: pathlib.Path) -> str:
+  if not path.is_file():
+    raise ValueError(f'workdir: there is no {path}; {_REMEDY}')
+  return path.read_text(encoding='utf-8')
+
+
+def _summary(path: pathlib.Path) -> pd.DataFrame:
+  text = io.StringIO(_text(path))
+  texts = ['task', 'method', 'verification', 'gate', 'bonus_from']
+  try:
+    # Only an empty cell is nan: a task may well be called 'None'.
+    frame = pd.read_csv(
+      text,
+      dtype=dict.fromkeys(texts, str),
+      keep_default_na=False,
+      na_values=['', 'nan'],
+    )
+  except ValueError as e:
+    raise ValueError(f'workdir: {path} is damaged ({e}); {_REMEDY}') from None
+  missing = [c for c in metrics.columns() if c not in frame]
+  if missing or frame.empty:
+    what = f'has no column {missing[0]}' if missing else 'has no rows'
+    raise ValueError(f'workdir: {path} {what}; {_REMEDY}')
+  return frame
+
+
+def _object(path: pathlib.Path) -> dict:
+  """What a JSON file holds; empty if it was not kept."""
+  if not path.is_file():
+    return {}
+  try:
+    found = json.loads(_text(path))
+  except json.JSONDecodeError as e:
+    raise ValueError(f'workdir: {path} is not JSON ({e}); {_REMEDY}') from None
+  if not isinstance(found, dict):
+    raise ValueError(f'workdir: {path} is not a JSON object; {_REMEDY}')
+  return found
+
+
+def settings(run: Run) -> dict[str, dict[str, Any]]:
+  """What `SETTINGS` are in a run, each by task, or by '' for all tasks.
+
+  What a run does not say is not there, and differs from nothing.
+  """
+  config, task = run.config, run.config.get('task') or {}
+  found: dict[str, dict[str, Any]] = {
+    'prompts': {
+      name: records.hash_of(asked.values())
+      for name, asked in records.read_examples(run.path).items()
+    },
+    'data': {
+      name: {k: v for k, v in told.items() if k != 'shots'}
+      for name, told in (config.get('data') or {}).items()
+    },
+    'seed': _said(config, 'seed'),
+    'temperature': {'': sorted(run.summary.temperature.unique().tolist())},
+    'truncation': {'': {k: config[k] for k in _TRUNCATION if config.get(k)}},
+    'weights': {k: run.start[k] for k in _WEIGHTS if k in run.start}
+    or {k: config[k] for k in _WEIGHTS if k in config},
+    'max_new_tokens': _said(task, 'max_new_tokens'),
+    'shots': _said(task, 'shots'),
+  }
+  return found
+
+
+def _said(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+  return {'': config[name]} if name in config else {}
+
+
+def differences(runs: Sequence[Run]) -> list[str]:
+  """Which of `SETTINGS` are not alike in all runs that say them."""
+  said = [settings(run) for run in runs]
+  differing = []
+  for name in SETTINGS:
+    values: dict[str, Any] = {}
+    for one in said:
+      for key, value in one[name].items():
+        if values.setdefault(key, value) != value and name not in differing:
+          differing.append(name)
+  return differing
+
+
+def check(runs: Sequence[Run], allow: Sequence[str] = ()) -> list[str]:
+  """Which settings differ, all of which are allowed to.
+
+  Raises:
+    ValueError: There is no such setting, or others differ; names them.
+  """
+  unknown = [name for name in allow if name not in SETTINGS]
+  if unknown:
+    raise ValueError(
+      f'allow: no setting {", ".join(unknown)}; there are'
+      f' {", ".join(SETTINGS)}.'
+    )
+  found = differences(runs)
+  refused = [name for name in found if name not in allow]
+  if refused:
+    raise ValueError(
+      f'workdir: {", ".join(str(run.path) for run in runs)} differ in'
+      f' {", ".join(refused)}; report them one by one, or say'
+      f' --allow={",".join(refused)}.'
+    )
+  return found
+
+
+# Frames are not equal to anything in one word.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Points:
+  """All points of some runs, and their answers.
+
+  Attributes:
+    points: A row per point: run, batch_size, task, temperature, method,
+      variant, verification, lenience, gamma, oracle (whether its cost leaves
+      out what its rule looks at), n (of answers), failed.
+    answers: A row per answer: point (a row of `points`), id, quality, emitted,
+      ended, latency (modelled; the verifier's for a token being 1), wall_s,
+      examined, accepted, and `score:NAME` where quality is made of sums.
+    places: Row of `points` by run and `Record.point`.
+  """
+
+  points: pd.DataFrame
+  answers: pd.DataFrame
+  places: Mapping[tuple, int] = dataclasses.field(default_factory=dict)
+
+  def __repr__(self) -> str:
+    return f'{len(self.points)} points, {len(self.answers)} answers'
+
+
+_COLUMNS = (
+  'point id quality emitted ended latency wall_s examined accepted'.split()
+)
+
+
+def gather(runs: Sequence[Run]) -> Points:
+  """Puts the points of runs together, in order of appearance."""
+  points: dict[tuple, dict[str, Any]] = {}
+  answers, scores = [], []
+  for run, name in zip(runs, names(runs), strict=True):
+    told = {'run': name, 'batch_size': run.config.get('batch_size') or 0}
+    for r in (r for lines in run.lines.values() for r in lines):
+      key = name, r.point
+      if key not in points:
+        points[key] = told | _row(r) | {'place': len(points)}
+      point = points[key]
+      if r.failure is not None:
+        point['failed'] += 1
+        continue
+      point['n'] += 1
+      answers.append(
+        (
+          point['place'],
+          r.id,
+          r.quality,
+          r.emitted,
+          r.ended,
+          metrics.latency(r, run.costs),
+          r.wall_s,
+          r.examined,
+          r.accepted,
+        )
+      )
+      if is_corpus(r.task):
+        added = {f'score:{k}': v for k, v in r.scores.items()}
+        scores.append({'row': len(answers) - 1} | added)
+  frame = pd.DataFrame(answers, columns=_COLUMNS)
+  if scores:
+    frame = frame.join(pd.DataFrame(scores).set_index('row'))
+  kept = pd.DataFrame(list(points.values())).drop(columns='place')
+  return Points(kept, frame, {key: one['place'] for key, one in points.items()})
+
+
+def is_corpus(task: str) -> bool:
+  """Whether a task's quality is one of all answers together."""
+  # A task of somebody's own need not be registered.
+  return task in TASKS and TASKS[task].corpus is not None
+
+
+def _row(r: records.Record) -> dict[str, Any]:
+  return {
+    'task': r.task,
+    'temperature': r.temperature,
+    'method': r.method,
+    'variant': r.variant,
+    'verification': r.verification,
+    'lenience': r.lenience,
+    # A sequential cascade has no blocks, whatever simulated it.
+    'gamma': 0 if r.verification == 'sequential' else r.gamma,
+    'oracle': roles.is_oracle(r.method, r.verification),
+    'n': 0,
+    'failed': 0,
+  }
+
+
+def names(runs: Sequence[Run]) -> list[str]:
+  """What tells runs apart for people: the ends of their paths.
+
+  Raises:
+    ValueError: A workdir is there twice.
+  """
+  parts = [run.path.resolve().parts for run in runs]
+  for length in range(1, max(map(len, parts)) + 1):
+    found = ['/'.join(p[-length:]) for p in parts]
+    if len(set(found)) == len(found):
+      return found
+  raise ValueError('workdir: one is named twice; name each once.')

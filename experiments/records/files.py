@@ -1,0 +1,143 @@
+"""Files that are whole or not there; a line of JSON each.
+
+A file is written under another name and renamed when it is whole, so what is
+there can be trusted; traces before their records.
+"""
+
+import contextlib
+import gzip
+import os
+import pathlib
+import tempfile
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from cascades import tasks
+from experiments.records.lines import Record, Trace, View, dumps, loads
+
+
+def write_text(path: str | pathlib.Path, text: str) -> None:
+  """Writes a file whole or not at all, even where the power fails."""
+  write_bytes(pathlib.Path(path), text.encode())
+
+
+def write_bytes(path: pathlib.Path, content: bytes) -> None:
+  path.parent.mkdir(parents=True, exist_ok=True)
+  handle, name = tempfile.mkstemp(dir=path.parent, prefix='.', suffix='.part')
+  try:
+    with os.fdopen(handle, 'wb') as f:
+      f.write(content)
+      f.flush()
+      # Else the name could be there after a power cut, and nothing under it.
+      os.fsync(f.fileno())
+    os.chmod(name, 0o644)
+    os.replace(name, path)
+  except BaseException as e:
+    pathlib.Path(name).unlink(missing_ok=True)
+    if isinstance(e, OSError) and e.errno and not e.filename:
+      # A full disk does not say what would have been written.
+      raise OSError(e.errno, e.strerror, str(path)) from None
+    raise
+
+
+def write(path: str | pathlib.Path, lines: Iterable[Any]) -> None:
+  """Writes lines whole or not at all; packed, where the name ends in `.gz`."""
+  path = pathlib.Path(path)
+  content = ''.join(dumps(line) + '\n' for line in lines).encode()
+  if path.suffix == '.gz':
+    # The same lines are the same bytes, whenever they are written.
+    content = gzip.compress(content, compresslevel=6, mtime=0)
+  write_bytes(path, content)
+
+
+def scan(path: str | pathlib.Path, kind: type = Record) -> Iterator[Any]:
+  """Reads a file that `write` wrote, a line at a time.
+
+  Args:
+    path: Of the file.
+    kind: What its lines are.
+
+  Raises:
+    ValueError: It is damaged; names file and line.
+  """
+  path = pathlib.Path(path)
+  opened = gzip.open if path.suffix == '.gz' else open
+  number = 0
+  try:
+    with opened(path, 'rb') as f:
+      for number, line in enumerate(f):
+        # A line that was cut off might still be read.
+        if not line.endswith(b'\n'):
+          raise ValueError('it has no end')
+        yield loads(line, kind)
+        # What breaks from here on is the next one.
+        number += 1
+  except (EOFError, ValueError, TypeError, zlib.error, gzip.BadGzipFile) as e:
+    raise ValueError(f'{path}:{number + 1}: damaged record ({e})') from None
+
+
+def read(path: str | pathlib.Path, kind: type = Record) -> list:
+  """All that `scan` gives."""
+  return list(scan(path, kind))
+
+
+def read_all(workdir: str | pathlib.Path) -> list[Record]:
+  """All records of a workdir, files in name order.
+
+  Raises:
+    ValueError: There are none, or one is damaged.
+  """
+  return [r for lines in read_points(workdir).values() for r in lines]
+
+
+def read_points(workdir: str | pathlib.Path) -> dict[str, list[Record]]:
+  """The records of each point of a workdir, by its name, in that order.
+
+  Raises:
+    ValueError: There are none, or one is damaged.
+  """
+  paths = sorted(pathlib.Path(workdir).glob('records/*.jsonl'))
+  found = {path.stem: read(path) for path in paths}
+  if not any(found.values()):
+    raise ValueError(
+      f'workdir: no records in {workdir}/records; run experiments.sweep first.'
+    )
+  return found
+
+
+def scan_traces(workdir: str | pathlib.Path, point: str) -> Iterator[Trace]:
+  """A point's traces, in the order of its records, one at a time.
+
+  Raises:
+    ValueError: They are damaged, or not there.
+  """
+  path = pathlib.Path(workdir) / 'traces' / f'{point}.jsonl.gz'
+  if not path.is_file():
+    raise ValueError(f'workdir: there is no {path}; run experiments.sweep.')
+  yield from scan(path, Trace)
+
+
+def read_traces(workdir: str | pathlib.Path, point: str) -> list[Trace]:
+  """All that `scan_traces` gives."""
+  return list(scan_traces(workdir, point))
+
+
+def read_examples(
+  workdir: str | pathlib.Path,
+) -> dict[str, dict[str, tasks.Example]]:
+  """What was asked, by task and id."""
+  paths = sorted(pathlib.Path(workdir).glob('examples/*.jsonl'))
+  return {
+    path.stem: {example.id: example for example in read(path, tasks.Example)}
+    for path in paths
+  }
+
+
+def read_views(workdir: str | pathlib.Path) -> dict[tuple, View]:
+  """What is there of views, by their key; a damaged file is as good as none."""
+  found = {}
+  for path in sorted(pathlib.Path(workdir).glob('views/*.jsonl')):
+    with contextlib.suppress(ValueError):
+      found |= {view.key: view for view in read(path, View)}
+  return found

@@ -1,0 +1,274 @@
+"""The lines of a workdir's files: what one example came to at one point.
+
+A record is one example decoded at one point (task, method, lenience, gamma,
+options, temperature). Numbers that JSON cannot hold (an infinite lenience) are
+written as strings and read back by `float`.
+
+Counts follow one rule: tokens after an end-of-sequence token, and the prompt,
+are counted nowhere.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from cascades import tasks
+from cascades.options import STANDARD
+from cascades.plain import digest, plain
+
+# How blocks are verified unless a run says otherwise, under the names that
+# configs and records have for it.
+OPTIONS = {**dataclasses.asdict(STANDARD), 'drafts': 1}
+
+
+def variant(
+  method: str, verification: str, gate: str, bonus: str, drafts: int = 1
+) -> str:
+  """A method's name, and its options where they are not the standard ones.
+
+  'token_v3', 'token_v3 block', 'diff gate processed', 'speed bonus verifier',
+  'opt k_seq 4 drafts'.
+  """
+  words = [method]
+  if verification != OPTIONS['verification']:
+    words.append(verification)
+  if gate != OPTIONS['gate']:
+    words += ['gate', gate]
+  if bonus != OPTIONS['bonus']:
+    words += ['bonus', bonus]
+  if drafts != OPTIONS['drafts']:
+    words.append(f'{drafts} drafts')
+  return ' '.join(words)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trace:
+  """An answer, token by token.
+
+  Attributes:
+    id: The example's.
+    tokens: Ids of the emitted tokens, end-of-sequence included.
+    pieces: The text of each of them; a stop token has none.
+    sources: Index into `SOURCES` for each of them.
+    deferred: 1 for each of them where the rule defers to the verifier, else 0;
+      None where the method has no deferral rule.
+    logprobs: The verifier's log-probability of each of them, at temperature 1;
+      of the drafter alone, the drafter's.
+  """
+
+  id: str
+  tokens: list[int]
+  pieces: list[str]
+  sources: list[int]
+  deferred: list[int] | None
+  logprobs: list[float]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Record:
+  """One example decoded at one point.
+
+  Attributes:
+    task: Key of `TASKS`.
+    method: Key of `METHODS`, or of `sequence.CONFIDENCES`.
+    lenience: As given; nan where the method has none.
+    gamma: Tokens drafted per block; 0 is plain decoding. A sequential cascade
+      has no blocks: there it is that of the loop that simulated it.
+    verification: How blocks were verified; see `verification.VERIFICATIONS`.
+    gate: What the deferral rule saw: 'raw' or 'processed'.
+    bonus_from: What bonus tokens were drawn from: 'target' or 'verifier'.
+    drafts: Drafts per block.
+    temperature: Of both models.
+    id: The example's.
+    failure: Why there is no answer, in a sentence; None where there is one.
+      A failure has no score and counts of zero.
+    text: Text it answered.
+    quality: The task's own metric; nan where it has none.
+    scores: All of its metrics, by name.
+    emitted: Tokens of the answer, end-of-sequence included.
+    ended: Whether it ended by itself, and not by the limit of its length.
+    drafted: Tokens that the drafter proposed.
+    examined: Of these, those that verification reached.
+    accepted: Of these, those that were kept.
+    deferred: Of the examined, those where the rule defers to the verifier;
+      None where the method has no deferral rule.
+    residual: Emitted tokens sampled after a rejection.
+    bonus: Emitted tokens sampled after a block kept whole.
+    verifier_calls: Forward passes of the verifier, prefill excluded.
+    verifier_tokens: Tokens that it read in them.
+    drafter_calls: Forward passes of the drafter, prefill excluded.
+    wall_s: Seconds of the call that decoded it, shared equally by the rows of
+      that call; prefill included, compilation excluded. nan for a sequential
+      cascade, of which only the counts are its own.
+  """
+
+  task: str
+  method: str
+  lenience: float
+  gamma: int
+  verification: str
+  gate: str
+  bonus_from: str
+  drafts: int
+  temperature: float
+  id: str
+  failure: str | None
+  text: str
+  quality: float
+  scores: dict[str, float]
+  emitted: int
+  ended: bool
+  drafted: int
+  examined: int
+  accepted: int
+  deferred: int | None
+  residual: int
+  bonus: int
+  verifier_calls: int
+  verifier_tokens: int
+  drafter_calls: int
+  wall_s: float
+
+  @property
+  def variant(self) -> str:
+    """The method's name, with its options where they are not standard."""
+    return variant(self.method, *self.options)
+
+  @property
+  def point(self) -> tuple:
+    """What records of one row of the summary share."""
+    # nan is not equal to itself; None is.
+    lenience = None if math.isnan(self.lenience) else self.lenience
+    return (
+      self.task,
+      self.method,
+      lenience,
+      self.gamma,
+      *self.options,
+      self.temperature,
+    )
+
+  @property
+  def options(self) -> tuple[str, str, str, int]:
+    """How its blocks were verified, in the order of `OPTIONS`."""
+    return self.verification, self.gate, self.bonus_from, self.drafts
+
+
+# Most tokens of an answer that a view has something to say of.
+VIEWED = 512
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class View:
+  """What models and method say of each token of an answer, for people.
+
+  Attributes:
+    point: Name of the point that the answer is of: of its file.
+    lenience: At which of the point's leniences; nan where it has none.
+    id: The example's.
+    q: How likely each token was to the drafter, as it samples; of the first
+      `VIEWED` tokens, and so the rest.
+    p: How likely to the verifier, likewise.
+    pi: How likely it was to be emitted there.
+    deferred: 1 for each where the rule defers the token itself, else 0; None
+      where the method has no deferral rule. Of a token that was kept it is
+      what the trace says; there, that of a rejection is about the draft.
+    drafter: The drafter's likeliest token at each place, as text.
+    verifier: The verifier's.
+  """
+
+  point: str
+  lenience: float
+  id: str
+  q: list[float]
+  p: list[float]
+  pi: list[float]
+  deferred: list[int] | None
+  drafter: list[str]
+  verifier: list[str]
+
+  @property
+  def key(self) -> tuple:
+    """Which answer it is of."""
+    return view_key(self.point, self.lenience, self.id)
+
+
+def view_key(point: str, lenience: float, example: str) -> tuple:
+  """Which answer a view is of; see `View`."""
+  # nan is not equal to itself; None is.
+  return point, None if math.isnan(lenience) else lenience, example
+
+
+def failure(reason: str, **told) -> tuple[Record, Trace]:
+  """What is kept of an example that has no answer.
+
+  Args:
+    reason: In a sentence.
+    **told: Of the record: its task, its id, and how it was to be decoded.
+  """
+  counts = (
+    'emitted drafted examined accepted residual bonus verifier_calls'
+    ' verifier_tokens drafter_calls'
+  )
+  record = Record(
+    **told,
+    failure=reason,
+    text='',
+    quality=math.nan,
+    scores={},
+    ended=False,
+    deferred=None,
+    wall_s=0.0,
+    **dict.fromkeys(counts.split(), 0),
+  )
+  trace = Trace(
+    id=record.id, tokens=[], pieces=[], sources=[], deferred=None, logprobs=[]
+  )
+  return record, trace
+
+
+def hash_of(examples: Iterable[tasks.Example]) -> str:
+  """Of all that is asked, and should be answered."""
+  return digest([[e.id, e.prompt, e.reference] for e in examples])
+
+
+_READERS: dict[Any, Callable[[Any], Any]] = {
+  float: float,
+  list[float]: lambda value: list(map(float, value)),
+  tasks.Reference: lambda value: (
+    tuple(value) if isinstance(value, list) else value
+  ),
+}
+
+
+def dumps(line: Any) -> str:
+  """A dataclass of this module, or an example, as one line of JSON."""
+  return json.dumps(plain(dataclasses.asdict(line)), allow_nan=False)
+
+
+def loads[Line](text: str | bytes, kind: type[Line] = Record) -> Line:
+  """What `dumps` wrote.
+
+  Raises:
+    ValueError: A field is missing or unknown.
+  """
+  values, (fields, readers) = json.loads(text), _fields(kind)
+  if not isinstance(values, dict):
+    raise ValueError('record: a line has to be a JSON object.')
+  if values.keys() != fields:
+    odd = ', '.join(sorted(values.keys() ^ fields))
+    raise ValueError(f'record: missing or unknown fields: {odd}.')
+  for name, reader in readers:
+    values[name] = reader(values[name])
+  return kind(**values)
+
+
+@functools.cache
+def _fields(cls: type) -> tuple[set[str], list[tuple[str, Callable]]]:
+  """Names of the fields, and what makes values of those that JSON changes."""
+  kinds = {field.name: field.type for field in dataclasses.fields(cls)}
+  readers = [(k, _READERS[t]) for k, t in kinds.items() if t in _READERS]
+  return set(kinds), readers

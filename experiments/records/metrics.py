@@ -1,0 +1,479 @@
+"""What a run reports: functions of the records of one point.
+
+Rates are ratios of totals: counts are summed over the point's records before
+they are divided, so a long answer weighs more than a short one, as it does on
+the clock. A ratio whose denominator is zero is nan. Examples that failed are
+counted, and are in nothing else: no answer is no wrong answer.
+
+To add a metric, write a function of a list of records and add it to METRICS;
+`summarise` then has a column of that name.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from cascades.tasks import TASKS
+from experiments.records import Record, Trace, variant
+from experiments.records.stats import (
+  bootstrap_mean_interval,
+  bootstrap_means,
+  bootstrap_sums_interval,
+)
+
+Metric = Callable[[Sequence[Record]], float]
+
+# What tells the curves of a task apart.
+_CURVE = ['method', 'verification', 'gate', 'bonus_from', 'drafts']
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+  return numerator / denominator if denominator else math.nan
+
+
+def _total(records: Sequence[Record], field: str) -> float:
+  return sum(getattr(r, field) for r in records)
+
+
+def _emitted(records: Sequence[Record]) -> int:
+  return _total(records, 'emitted')
+
+
+def quality(records: Sequence[Record]) -> float:
+  """Mean of the task's own metric over examples.
+
+  A task whose quality is one of all answers together, such as BLEU, says how
+  it is made of the sums of their scores: there it is no mean.
+  """
+  corpus = _corpus(records)
+  if corpus:
+    return corpus(_addends(records).sum(0))
+  return _ratio(_total(records, 'quality'), len(records))
+
+
+def quality_interval(records: Sequence[Record]) -> tuple[float, float]:
+  """95 % bootstrap interval of `quality`, over examples."""
+  corpus = _corpus(records)
+  if corpus:
+    return bootstrap_sums_interval(_addends(records), corpus)
+  return bootstrap_mean_interval([r.quality for r in records])
+
+
+def _quality_intervals(
+  groups: Sequence[Sequence[Record]],
+) -> list[tuple[float, float]]:
+  """`quality_interval` of each; those of the same examples share the draws."""
+  found = [(math.nan, math.nan)] * len(groups)
+  alike: dict[tuple, list[int]] = {}
+  for i, group in enumerate(groups):
+    if _corpus(group):
+      found[i] = quality_interval(group)
+    else:
+      alike.setdefault(tuple(r.id for r in group), []).append(i)
+  for places in alike.values():
+    values = [[r.quality for r in groups[i]] for i in places]
+    ends = bootstrap_means(np.array(values, dtype=np.float64).T)
+    for i, low, high in zip(places, *ends, strict=True):
+      found[i] = float(low), float(high)
+  return found
+
+
+def _corpus(
+  records: Sequence[Record],
+) -> Callable[[Sequence[float]], float] | None:
+  """Quality from the sums of `_addends`; None where it is a mean."""
+  # A task of somebody's own need not be registered.
+  task = TASKS.get(records[0].task) if records else None
+  if task is None or task.corpus is None:
+    return None
+  names = list(records[0].scores)
+  return lambda sums: task.corpus(dict(zip(names, sums, strict=True)))
+
+
+def _addends(records: Sequence[Record]) -> np.ndarray:
+  """Scores of each record, [n, scores]."""
+  names = records[0].scores
+  return np.array([[r.scores[name] for name in names] for r in records])
+
+
+def acceptance_rate(records: Sequence[Record]) -> float:
+  """Drafted tokens kept, of those that verification examined."""
+  return _ratio(_total(records, 'accepted'), _total(records, 'examined'))
+
+
+def rejection_rate(records: Sequence[Record]) -> float:
+  """Drafted tokens turned down, of those that verification examined."""
+  examined = _total(records, 'examined')
+  return _ratio(examined - _total(records, 'accepted'), examined)
+
+
+def deferral_rate(records: Sequence[Record]) -> float:
+  """Examined positions where the rule defers; nan if there is no rule."""
+  if any(r.deferred is None for r in records):
+    return math.nan
+  return _ratio(_total(records, 'deferred'), _total(records, 'examined'))
+
+
+def block_efficiency(records: Sequence[Record]) -> float:
+  """Emitted tokens per verifier call, 1 to gamma + 1.
+
+  More where the drafter needs no verifier to go on, as in the cascades that
+  speculative ones are compared with.
+  """
+  return _ratio(_emitted(records), _total(records, 'verifier_calls'))
+
+
+def verifier_calls_per_token(records: Sequence[Record]) -> float:
+  """Forward passes of the verifier per emitted token."""
+  return _ratio(_total(records, 'verifier_calls'), _emitted(records))
+
+
+def drafter_calls_per_token(records: Sequence[Record]) -> float:
+  """Forward passes of the drafter per emitted token."""
+  return _ratio(_total(records, 'drafter_calls'), _emitted(records))
+
+
+def mean_output_tokens(records: Sequence[Record]) -> float:
+  """Emitted tokens per example, end-of-sequence included."""
+  return _ratio(_emitted(records), len(records))
+
+
+def unended_rate(records: Sequence[Record]) -> float:
+  """Answers that the limit of their length cut off, of all."""
+  return _ratio(sum(not r.ended for r in records), len(records))
+
+
+METRICS: dict[str, Metric] = {
+  'quality': quality,
+  'acceptance_rate': acceptance_rate,
+  'rejection_rate': rejection_rate,
+  'deferral_rate': deferral_rate,
+  'block_efficiency': block_efficiency,
+  'verifier_calls_per_token': verifier_calls_per_token,
+  'drafter_calls_per_token': drafter_calls_per_token,
+  'mean_output_tokens': mean_output_tokens,
+  'unended_rate': unended_rate,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Costs:
+  """Measured unit costs, in seconds for one sequence.
+
+  Attributes:
+    verifier_token_s: One verifier call reading one token.
+    drafter_token_s: One drafter call reading one token.
+    verify_s: By gamma, one verifier call reading gamma + 1 tokens; of several
+      drafts, by all of their tokens.
+    drafts_s: By drafts per block, where they are several, one drafter call
+      reading a token of each.
+  """
+
+  verifier_token_s: float
+  drafter_token_s: float
+  verify_s: dict[int, float]
+  drafts_s: dict[int, float] = dataclasses.field(default_factory=dict)
+
+  def drafter(self, drafts: int) -> float:
+    """Seconds for one drafter call reading a token of each draft.
+
+    Raises:
+      ValueError: So many drafts were not measured.
+    """
+    if drafts == 1:
+      return self.drafter_token_s
+    if drafts not in self.drafts_s:
+      raise ValueError(f'costs: no drafts_s for {drafts} drafts; measure it.')
+    return self.drafts_s[drafts]
+
+  def verify(self, gamma: int) -> float:
+    """Seconds for one verifier call of a block of gamma drafted tokens.
+
+    Raises:
+      ValueError: That gamma was not measured.
+    """
+    if gamma == 0:
+      return self.verifier_token_s
+    if gamma not in self.verify_s:
+      raise ValueError(f'costs: no verify_s for gamma {gamma}; measure it.')
+    return self.verify_s[gamma]
+
+  def verifier_s(self, calls: int, tokens: int, gamma: int) -> float:
+    """Seconds for some verifier calls that read some tokens in all.
+
+      calls * verifier_token_s
+        + (tokens - calls) * (verify(gamma) - verifier_token_s) / gamma
+
+    Each call costs what reading one token does, and each token more its share
+    of what a block costs more: calls * verify(gamma) where, as in speculative
+    decoding, each call reads gamma + 1 tokens. At gamma 0 a call reads one.
+
+    Raises:
+      ValueError: That gamma was not measured.
+    """
+    seconds = calls * self.verifier_token_s
+    if gamma:
+      more = self.verify(gamma) - self.verifier_token_s
+      seconds += (tokens - calls) * more / gamma
+    return seconds
+
+  def to_json(self) -> str:
+    """The text of a `costs.json`."""
+    return json.dumps(dataclasses.asdict(self), indent=2) + '\n'
+
+  @classmethod
+  def from_json(cls, text: str) -> 'Costs':
+    """Reads the text of a `costs.json`.
+
+    Raises:
+      ValueError: A field is missing, unknown or not a positive number.
+    """
+    try:
+      fields = json.loads(text)
+      # JSON has only strings for keys.
+      tables = {
+        name: {int(k): float(v) for k, v in values.items()}
+        for name, values in fields.items()
+        if name in ('verify_s', 'drafts_s')
+      }
+      costs = cls(**fields | tables)
+      seconds = [costs.verifier_token_s, costs.drafter_token_s]
+      seconds += [s for table in tables.values() for s in table.values()]
+      valid = all(0 < s < math.inf for s in seconds)
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
+      raise ValueError(f'costs: cannot be read ({e}).') from None
+    if not valid:
+      raise ValueError('costs: every cost must be a positive number.')
+    return costs
+
+
+def modelled_s(r: Record, costs: Costs) -> tuple[float, float]:
+  """Modelled seconds of an answer: of the drafter's calls, the verifier's.
+
+  Raises:
+    ValueError: `costs` has no entry for its gamma.
+  """
+  drafted = _drafted_per_call(r)
+  return (
+    r.drafter_calls * costs.drafter(r.drafts),
+    costs.verifier_s(r.verifier_calls, r.verifier_tokens, drafted),
+  )
+
+
+def relative_latency(records: Sequence[Record], costs: Costs) -> float:
+  """Modelled time per emitted token, the verifier alone being 1.
+
+  Counted calls times measured unit costs:
+
+    (Costs.verifier_s + drafter_calls * Costs.drafter)
+      / emitted / verifier_token_s
+
+  The drafter alone is a point with no verifier calls. Prefill is left out on
+  both sides; so is everything but the models' forward passes.
+
+  Raises:
+    ValueError: `costs` has no entry for a record's gamma.
+  """
+  return _ratio(sum(latency(r, costs) for r in records), _emitted(records))
+
+
+def latency(r: Record, costs: Costs) -> float:
+  """Modelled time of an answer, the verifier's for one token being 1.
+
+  Raises:
+    ValueError: `costs` has no entry for the record's gamma.
+  """
+  return sum(modelled_s(r, costs)) / costs.verifier_token_s
+
+
+def _drafted_per_call(r: Record) -> int:
+  """Drafted tokens that a call of the verifier reads."""
+  if r.verification == 'sequential' or not r.verifier_calls:
+    return r.gamma
+  return r.verifier_tokens // r.verifier_calls - 1
+
+
+def summarise(
+  records: Iterable[Record],
+  costs: Costs,
+  wall_s: Mapping[tuple, float] | None = None,
+) -> pd.DataFrame:
+  """A row per point, in order of first appearance.
+
+  Args:
+    records: Of any number of points, in any order.
+    costs: Measured unit costs.
+    wall_s: Seconds on the clock by `Record.point`, reported beside the
+      modelled latency and never merged with it; a missing point gives nan. By
+      default the sum over the point's records.
+
+  Returns:
+    Columns: task, method, lenience, gamma, verification, gate, bonus_from,
+    drafts, temperature, n (of answers), failed (examples without one), quality,
+    quality_low, quality_high (95 % bootstrap over examples), then METRICS,
+    relative_latency before mean_output_tokens, and wall_s.
+  """
+  points: dict[tuple, list[Record]] = {}
+  for record in records:
+    points.setdefault(record.point, []).append(record)
+  groups = [
+    [r for r in everything if r.failure is None]
+    for everything in points.values()
+  ]
+  rows = []
+  for (point, everything), group, (low, high) in zip(
+    points.items(), groups, _quality_intervals(groups), strict=True
+  ):
+    first = everything[0]
+    if wall_s is None:
+      seconds = _total(group, 'wall_s')
+    else:
+      seconds = wall_s.get(point, math.nan)
+    rows.append(
+      {
+        'task': first.task,
+        'method': first.method,
+        'lenience': first.lenience,
+        'gamma': first.gamma,
+        'verification': first.verification,
+        'gate': first.gate,
+        'bonus_from': first.bonus_from,
+        'drafts': first.drafts,
+        'temperature': first.temperature,
+        'n': len(group),
+        'failed': len(everything) - len(group),
+        'quality': quality(group),
+        'quality_low': low,
+        'quality_high': high,
+      }
+      | {name: metric(group) for name, metric in METRICS.items()}
+      | {
+        'relative_latency': relative_latency(group, costs),
+        'wall_s': seconds,
+      }
+    )
+  return pd.DataFrame(rows, columns=columns())
+
+
+def variants(frame: pd.DataFrame) -> pd.Series:
+  """`Record.variant` of each row of a summary."""
+  names = [variant(*row) for row in frame[_CURVE].itertuples(index=False)]
+  return pd.Series(names, frame.index, dtype=object)
+
+
+def tuned(frame: pd.DataFrame) -> pd.DataFrame:
+  """Each point at the gamma that makes it fastest, judged on these examples.
+
+  What is emitted has the same law at any gamma, so that only the latency is
+  chosen; quality differs by the noise of the sampling. Bonus tokens from the
+  verifier make it another law at each gamma: there every gamma is a point.
+
+  Args:
+    frame: From `summarise`.
+
+  Returns:
+    A row per task, temperature, method, options and lenience, in the order of
+    the frame. Gamma 0 is not a choice, for it is the verifier alone, whatever
+    the method: such rows stay only where there is no other.
+  """
+  keys = ['task', 'temperature', *_CURVE, 'lenience']
+  most = frame.groupby(keys, dropna=False).gamma.transform('max')
+  rows = frame[(frame.gamma > 0) | (most == 0)]
+  rows = rows.assign(law=rows.gamma.where(rows.bonus_from == 'verifier', 0))
+  rows = rows.sort_values('relative_latency', kind='stable')
+  return frame.loc[rows.drop_duplicates([*keys, 'law']).index.sort_values()]
+
+
+def best_points(frame: pd.DataFrame) -> pd.DataFrame:
+  """One row per task and variant: its best point, judged on these examples.
+
+  Args:
+    frame: From `summarise`.
+
+  Returns:
+    The rows of the fastest points, whatever their gamma and lenience, at the
+    quality of the verifier alone, or, where a variant does not reach it (or
+    the verifier was not run), of its best quality. Where quality is unknown
+    the fastest.
+  """
+  rows = []
+  for _, of_task in frame.groupby('task', sort=False):
+    alone = of_task[of_task.method == 'verifier_only'].quality
+    level = alone.iloc[0] if len(alone) else math.inf
+    for _, points in of_task.groupby(_CURVE, sort=False):
+      # Of an unknown quality nothing is less.
+      good = points[~(points.quality < min(level, points.quality.max()))]
+      rows.append(good.sort_values('relative_latency').iloc[:1])
+  return pd.concat(rows)
+
+
+def columns() -> list[str]:
+  """Columns of the summary, in order."""
+  options = _CURVE[1:]
+  head = ['task', 'method', 'lenience', 'gamma', *options, 'temperature']
+  head += ['n', 'failed']
+  names = [*METRICS, 'wall_s']
+  after = names.index('quality') + 1
+  names[after:after] = ['quality_low', 'quality_high']
+  names.insert(names.index('mean_output_tokens'), 'relative_latency')
+  return head + names
+
+
+def check_counts(record: Record, trace: Trace | None = None) -> None:
+  """Checks what must hold between a record's counts, whatever the method.
+
+  Args:
+    record: One example's.
+    trace: Of the same example; None to look at the record alone.
+
+  Raises:
+    ValueError: Names the record and the first rule that is broken.
+  """
+  r, emitted = record, record.emitted
+  rules = {
+    'drafted >= examined >= accepted >= 0': (
+      r.drafted >= r.examined >= r.accepted >= 0
+    ),
+    '0 <= deferred <= examined': (
+      r.deferred is None or 0 <= r.deferred <= r.examined
+    ),
+    'verifier_tokens >= verifier_calls >= 0': (
+      r.verifier_tokens >= r.verifier_calls >= 0
+    ),
+  }
+  # At gamma 0 there are no blocks, and one model writes every token.
+  if r.gamma > 0:
+    rules |= {
+      'accepted + residual + bonus == emitted': (
+        r.accepted + r.residual + r.bonus == emitted
+      ),
+      # The drafter of a sequential cascade goes on until the rule defers.
+      'emitted <= (gamma + 1) * verifier_calls': (
+        r.verification == 'sequential'
+        or emitted <= (r.gamma + 1) * r.verifier_calls
+      ),
+    }
+  else:
+    rules['verifier_tokens == verifier_calls at gamma 0'] = (
+      r.verifier_tokens == r.verifier_calls
+    )
+  if trace is not None:
+    parts = trace.tokens, trace.pieces, trace.sources, trace.logprobs
+    rules |= {
+      'a trace is of its record': trace.id == r.id,
+      'a token has a piece, a source and a log-probability': (
+        {len(part) for part in parts} == {emitted}
+      ),
+      'the pieces are the text': ''.join(trace.pieces) == r.text,
+      'deferrals are told where they are counted': (
+        (trace.deferred is None) == (r.deferred is None)
+        or r.failure is not None
+      ),
+    }
+  for rule, holds in rules.items():
+    if not holds:
+      raise ValueError(f'record: {r.point} id {r.id!r} breaks {rule}.')

@@ -1,0 +1,313 @@
+"""Tables: for the page, where they can be sorted, and as Markdown and LaTeX.
+
+All of them are made of the same frames and columns.
+"""
+
+import dataclasses
+import html
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import pandas as pd
+
+from experiments.reports import figures, styles
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+  """A column of the table.
+
+  Attributes:
+    field: Of the summary; rows are sorted by it.
+    heading: What people read.
+    show: A value as text.
+    meaning: Shown when the pointer rests on the heading.
+  """
+
+  field: str
+  heading: str
+  show: Callable[[float], str]
+  meaning: str
+
+
+def _digits(n: int) -> Callable[[float], str]:
+  return lambda value: styles.number(value, n)
+
+
+GAMMA = Column(
+  'gamma',
+  'Gamma',
+  lambda value: str(int(value)) if value else styles.number(math.nan),
+  'tokens drafted per block',
+)
+COLUMNS = (
+  Column(
+    'lenience', 'Lenience', styles.lenience, 'how readily drafts are kept'
+  ),
+  Column('quality', 'Quality', _digits(3), "the task's own metric"),
+  Column(
+    'relative_latency',
+    'Latency',
+    _digits(2),
+    'modelled, per emitted token; the verifier alone is 1',
+  ),
+  Column('acceptance_rate', 'Accepted', _digits(3), 'of examined drafts'),
+  Column('rejection_rate', 'Rejected', _digits(3), 'of examined drafts'),
+  Column(
+    'deferral_rate',
+    'Deferred',
+    _digits(3),
+    'examined positions where the rule defers to the verifier',
+  ),
+  Column(
+    'block_efficiency',
+    'Tokens per block',
+    _digits(2),
+    'block efficiency: emitted tokens per verifier call',
+  ),
+  Column(
+    'verifier_calls_per_token',
+    'Verifier calls',
+    _digits(2),
+    'per emitted token',
+  ),
+  Column(
+    'drafter_calls_per_token', 'Drafter calls', _digits(2), 'per emitted token'
+  ),
+  Column('mean_output_tokens', 'Output tokens', _digits(1), 'per example'),
+  Column(
+    'wall_s', 'Wall\u00a0s', _digits(1), 'seconds on the clock, whole point'
+  ),
+)
+
+
+def _cell(value: float | str, text: str) -> str:
+  """A cell, and what it is sorted by."""
+  if isinstance(value, str):
+    key = html.escape(value)
+  else:
+    # Every browser sorts by this number; nan goes last either way.
+    key = 'nan' if math.isnan(value) else repr(float(value))
+    key = key.replace('inf', 'Infinity')
+  return f'<td data-key="{key}">{text}</td>'
+
+
+_ENDS = ('low', 'high')
+
+
+def summary(
+  frame: pd.DataFrame,
+  looks: Mapping[str, styles.Style],
+  gamma: bool = False,
+) -> str:
+  """The rows of a frame, in its order.
+
+  Args:
+    frame: Summary rows of one task, with their `variant`.
+    looks: Styles by variant.
+    gamma: Whether rows differ in gamma, so that it needs a column.
+  """
+  columns = [c for c in (COLUMNS[0], GAMMA) if gamma or c is not GAMMA]
+  return _sortable(frame, [*columns, *COLUMNS[1:]], looks)
+
+
+def settings(config: Mapping[str, object]) -> str:
+  """A run's settings, a line each."""
+  rows = ''.join(
+    f'<tr><th scope="row">{html.escape(str(key))}</th>'
+    f'<td>{html.escape(_setting(value))}</td></tr>'
+    for key, value in config.items()
+  )
+  return f'<table class="settings">{rows}</table>'
+
+
+def _setting(value: object) -> str:
+  if isinstance(value, list | tuple):
+    return ', '.join(_setting(v) for v in value)
+  if isinstance(value, dict):
+    return ', '.join(f'{k}: {_setting(v)}' for k, v in value.items())
+  return str(value)
+
+
+# --- Tables of any frame.
+
+# Whom a row is of that is of no curve.
+EVERYONE = 'All methods'
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """A frame with what is shown of it.
+
+  Attributes:
+    name: Of its files.
+    title: For people.
+    frame: Its rows; `variant` is the curve that a row is of, or what people
+      call the several that it is of; '' if of all.
+    columns: What is shown, after the method's name.
+    whole: What the CSV file holds, where that is more than is shown.
+  """
+
+  name: str
+  title: str
+  frame: pd.DataFrame
+  columns: Sequence[Column]
+  whole: pd.DataFrame | None = None
+
+  def csv(self, note: str = '') -> str:
+    """All of its numbers; a column says what has to be said of them."""
+    whole = self.frame if self.whole is None else self.whole
+    if note:
+      whole = whole.assign(note=note)
+    return whole.to_csv(index=False)
+
+
+def texts(value: object) -> str:
+  """For columns of words."""
+  return '\N{EN DASH}' if value is None or value != value else str(value)
+
+
+def yes(value: object) -> str:
+  """For columns of yes and no."""
+  return '✓' if value else '✗'
+
+
+def _name(row: Mapping, looks: Mapping[str, styles.Style]) -> str:
+  """Whom a row is of: a curve, several that it names itself, or all."""
+  style = looks.get(row['variant'])
+  return style.label if style else row['variant'] or EVERYONE
+
+
+def _shown(row: Mapping, column: Column) -> tuple[str, str]:
+  """A cell's text, and that of its interval, which may be empty."""
+  value = row[column.field]
+  text, ends = column.show(value), ''
+  bounds = [row.get(f'{column.field}_{end}', math.nan) for end in _ENDS]
+  if all(map(math.isfinite, bounds)) and math.isfinite(value):
+    ends = f'{column.show(bounds[0])} to {column.show(bounds[1])}'
+  return text, ends
+
+
+def _sortable(
+  frame: pd.DataFrame,
+  columns: Sequence[Column],
+  looks: Mapping[str, styles.Style],
+) -> str:
+  """Rows that sort by the heading that is pressed."""
+  heads = ''.join(
+    f'<th scope="col" title="{html.escape(c.meaning)}">'
+    f'<button type="button">{html.escape(c.heading)}</button></th>'
+    for c in columns
+  )
+  rows = []
+  for row in frame.to_dict('records'):
+    style = looks.get(row['variant'])
+    name = html.escape(_name(row, looks))
+    mark = f'{figures.marker(style)} ' if style else ''
+    cells = [f'<th scope="row" data-key="{name}">{mark}{name}</th>']
+    for column in columns:
+      text, ends = map(html.escape, _shown(row, column))
+      if ends:
+        text += f' <span class="interval">{ends}</span>'
+      cells.append(_cell(row[column.field], text))
+    rows.append(f'<tr>{"".join(cells)}</tr>')
+  body = '\n'.join(rows)
+  return (
+    '<div class="scroll" tabindex="0"><table class="summary"><thead><tr>'
+    f'<th scope="col"><button type="button">Method</button></th>{heads}'
+    f'</tr></thead><tbody>\n{body}\n</tbody></table></div>'
+  )
+
+
+def interactive(
+  table: Table, looks: Mapping[str, styles.Style], note: str = ''
+) -> str:
+  """As HTML, with its title and what has to be said of it.
+
+  Args:
+    table: What is shown.
+    looks: Styles by variant.
+    note: Stands above the table; may be empty.
+  """
+  note = f'<p class="allowed">{html.escape(note)}</p>\n' if note else ''
+  rows = _sortable(table.frame, table.columns, looks)
+  return f'<h3>{html.escape(table.title)}</h3>\n{note}{rows}'
+
+
+def _lines(
+  table: Table, looks: Mapping[str, styles.Style]
+) -> Iterator[list[str]]:
+  """Headings, then the texts of each row."""
+  yield ['Method', *(c.heading for c in table.columns)]
+  for row in table.frame.to_dict('records'):
+    cells = [_name(row, looks)]
+    for column in table.columns:
+      text, ends = _shown(row, column)
+      cells.append(f'{text} ({ends})' if ends else text)
+    yield cells
+
+
+def markdown(
+  table: Table, looks: Mapping[str, styles.Style], note: str = ''
+) -> str:
+  """As Markdown, with its title and what has to be said of it."""
+
+  def line(cells: Sequence[str]) -> str:
+    return f'| {" | ".join(c.replace("|", r"\|") for c in cells)} |'
+
+  head, *rows = _lines(table, looks)
+  # Numbers stand under each other.
+  rule = ['---', *['---:'] * len(table.columns)]
+  parts = [
+    f'**{table.title}**',
+    note,
+    '\n'.join(map(line, [head, rule, *rows])),
+  ]
+  return '\n\n'.join(part for part in parts if part) + '\n'
+
+
+# What LaTeX has to be told in words of its own.
+_LATEX = {
+  '\\': r'\textbackslash{}',
+  **{c: f'\\{c}' for c in '&%$#_{}'},
+  '~': r'\textasciitilde{}',
+  '^': r'\textasciicircum{}',
+  styles.MINUS: '$-$',
+  '∞': r'$\infty$',
+  '\N{EN DASH}': '--',
+  '✓': r'$\checkmark$',
+  '✗': r'$\times$',
+  '²': '$^2$',
+  '≤': r'$\leq$',
+  '\u00a0': '~',
+}
+
+
+def _latex(text: str) -> str:
+  # What is mathematics on both sides is one piece of it.
+  return ''.join(_LATEX.get(c, c) for c in text).replace('$$', '')
+
+
+def latex(
+  table: Table, looks: Mapping[str, styles.Style], note: str = ''
+) -> str:
+  """As LaTeX, with booktabs and amssymb."""
+  head, *rows = _lines(table, looks)
+  body = [' & '.join(map(_latex, cells)) + r' \\' for cells in (head, *rows)]
+  caption = ' '.join(part for part in (f'{table.title}.', note) if part)
+  return '\n'.join(
+    [
+      r'\begin{table}',
+      r'\centering',
+      rf'\caption{{{_latex(caption)}}}',
+      rf'\begin{{tabular}}{{l{"r" * len(table.columns)}}}',
+      r'\toprule',
+      body[0],
+      r'\midrule',
+      *body[1:],
+      r'\bottomrule',
+      r'\end{tabular}',
+      r'\end{table}',
+      '',
+    ]
+  )

@@ -1,0 +1,397 @@
+"""What a config asks for: tasks, curves, and the points they are made of.
+
+A curve is a method with a gamma and options, whose leniences are decoded
+together. A point, the unit of work, is a curve on some examples of a task. It
+has a name of its own, a hash of everything that can change what comes of it,
+so that a file of that name need not be made again.
+"""
+
+import dataclasses
+import itertools
+import pathlib
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import ml_collections
+
+from experiments import records
+
+_CONFIGS = pathlib.Path(__file__).resolve().parents[2] / 'configs'
+# The two models alone: no gamma, no options and no lenience.
+ALONE = ('verifier_only', 'drafter_only')
+# Methods whose lenience means nothing, so that they are a single point.
+_NO_LENIENCE = (*ALONE, 'always_accept')
+# Examples of a point, unless a config says otherwise: what is lost at most when
+# a run is killed, for each of its workers.
+_SHARD = 256
+_OPTIONS = ('gamma', 'verification', 'gate', 'bonus', 'drafts')
+# Fields of a config that become curves.
+OF_CURVES = ('method', 'lenience', *_OPTIONS)
+# Fields that say how a sweep is run, and which examples there are: a point has
+# its own, and none of these changes what comes of them.
+_CHANGE_NOTHING = (
+  'tasks',
+  'task',
+  'num_examples',
+  'shard_size',
+  'tiny',
+  'ray',
+  'trackers',
+)
+# Of what drafts, for all curves; as for `Sampler`.
+_DRAFTING = ('stop_below', 'beam')
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+  """What is decoded in one go, at several leniences.
+
+  Attributes:
+    method: Key of `METHODS`, or of `sequence.CONFIDENCES`.
+    leniences: Its points; none where the method has no lenience.
+    gamma: Tokens drafted per block.
+    verification: As for `Sampler`, and so the rest.
+    gate: As for `Sampler`.
+    bonus: As for `Sampler`.
+    drafts: As for `Sampler`.
+  """
+
+  method: str
+  leniences: tuple[float, ...]
+  gamma: int = 0
+  verification: str = 'token'
+  gate: str = 'raw'
+  bonus: str = 'target'
+  drafts: int = 1
+
+  @property
+  def of_answers(self) -> bool:
+    """Whether it takes the two models' whole answers, and decodes nothing."""
+    from experiments.sweeps import sequence
+
+    return self.method in sequence.CONFIDENCES
+
+  @property
+  def name(self) -> str:
+    """Tells it from the other curves of a sweep."""
+    name = records.variant(
+      self.method, self.verification, self.gate, self.bonus, self.drafts
+    )
+    return f'{name} gamma {self.gamma}' if self.gamma else name
+
+
+# What `tiny` makes of a config, and of what it says of its task.
+_TINY = {
+  'verifier': 'tiny-verifier',
+  'drafter': 'tiny-drafter',
+  'num_examples': 4,
+  'mesh': (1, 1),
+}
+_TINY_TASK = {'shots': 0, 'max_new_tokens': 32}
+
+
+def shrunk(config):
+  """A config as it is run: where it says `tiny`, a rehearsal of it."""
+  if not config.get('tiny'):
+    return config
+  config = ml_collections.ConfigDict(config.to_dict())
+  config.update(_TINY)
+  if 'task' in config:
+    config.task.update(_TINY_TASK)
+  return config
+
+
+def default_workdir(path: pathlib.Path, tiny: bool = False) -> pathlib.Path:
+  """Where the results of a config file go.
+
+  `runs/quickstart`, and `runs/gemma2_2b_9b/gsm8k` of a file in a folder of
+  configs; what a rehearsal leaves lies apart, in `runs/tiny/...`.
+  """
+  name = path.with_suffix('').resolve()
+  known = name.is_relative_to(_CONFIGS)
+  parts = name.relative_to(_CONFIGS).parts if known else (name.name,)
+  return pathlib.Path('runs', *(['tiny'] if tiny else []), *parts)
+
+
+def mesh_of(config) -> tuple[int, int]:
+  """Devices for the rows and for the parameters; a config may be silent."""
+  return tuple(config.get('mesh', (1, 1)))
+
+
+def tasks_of(config) -> dict[str, Any]:
+  """The tasks of a sweep by name, with what the config says of them.
+
+  Raises:
+    ValueError: There is no such task, or a file is given for several.
+  """
+  from cascades.tasks import TASKS
+
+  for name in config.tasks:
+    if name not in TASKS:
+      raise ValueError(
+        f'tasks: no task {name!r}; there are {", ".join(TASKS)}.'
+      )
+  said = _of_task(config)
+  if said.get('path') and len(config.tasks) > 1:
+    raise ValueError(
+      f'task.path: {said["path"]} cannot hold {len(config.tasks)} tasks; name'
+      ' one of them with --config.tasks.'
+    )
+  tokens = said.get('max_new_tokens')
+  changes = {'max_new_tokens': tokens} if tokens else {}
+  return {
+    name: dataclasses.replace(TASKS[name], **changes) for name in config.tasks
+  }
+
+
+def _of_task(config) -> dict[str, Any]:
+  """What a config, which may be silent, says of its tasks."""
+  return dict(config.get('task') or {})
+
+
+def load_examples(config, task) -> tuple[list, dict[str, Any]]:
+  """The examples of a task, and what says which they are.
+
+  Returns:
+    Held-out examples; and, of a published set, how many worked examples stand
+    before a question, the hashes of the files, and what computes its scores.
+
+  Raises:
+    ValueError: The set is absent or damaged, or code may not be run.
+  """
+  said = _of_task(config)
+  shots, path = said.get('shots'), said.get('path') or None
+  examples = list(
+    task.load(
+      split='test',
+      seed=config.seed,
+      num_examples=config.num_examples,
+      path=path,
+      shots=shots,
+      allow_code_execution=bool(said.get('allow_code_execution')),
+    )
+  )
+  if task.source is None:
+    return examples, {}
+  data = {
+    'shots': task.shots if shots is None else shots,
+    **task.source.provenance(path),
+  }
+  if task.scorer is not None:
+    data['scorer'] = task.scorer()
+  return examples, data
+
+
+def drafting(config) -> dict[str, Any]:
+  """What a config, which may be silent, says of its drafter."""
+  return {name: config[name] for name in _DRAFTING if config.get(name)}
+
+
+def _method(name: str) -> str:
+  """A method's own name.
+
+  Raises:
+    ValueError: A sweep knows no such method.
+  """
+  from cascades import methods
+  from experiments.sweeps import sequence
+
+  if name in sequence.CONFIDENCES:
+    return name
+  try:
+    return methods.get_method(name).name
+  except ValueError as e:
+    known = ' and '.join(sequence.CONFIDENCES)
+    raise ValueError(f'{str(e)[:-1]}; a sweep also takes {known}.') from None
+
+
+def curves(
+  config: Mapping[str, Any],
+  module: types.ModuleType | None,
+  overrides: Mapping[str, Any],
+) -> list[Curve]:
+  """The curves of a sweep.
+
+  Args:
+    config: Fields; they are the only curve where there is no `sweep` function.
+      `verification`, `gate`, `bonus` and `drafts` may be missing.
+    module: The config's module, whose `sweep(add)` adds curves: `add(method,
+      lenience, gamma, verification, gate, bonus, drafts)`, where what is not
+      given is the config's. Several gammas are a curve each.
+    overrides: Fields set on the command line: they win, so that a method
+      named there is the only one, and leniences, gamma and options given there
+      are everyone's. Curves that they make equal become one.
+  """
+  from experiments.sweeps import sequence
+
+  fields = records.OPTIONS | {
+    name: config[name] for name in _OPTIONS if name in config
+  }
+  chosen = []
+
+  def add(
+    method,
+    lenience,
+    gamma=None,
+    verification=None,
+    gate=None,
+    bonus=None,
+    drafts=None,
+  ):
+    given = dict(
+      gamma=gamma,
+      verification=verification,
+      gate=gate,
+      bonus=bonus,
+      drafts=drafts,
+    )
+    given = {
+      name: fields[name] if value is None or name in overrides else value
+      for name, value in given.items()
+    }
+    method, leniences = _method(method), tuple(lenience)
+    if 'lenience' in overrides and leniences:
+      leniences = tuple(config['lenience'])
+    gammas = given.pop('gamma')
+    if method in ALONE or method in sequence.CONFIDENCES:
+      gammas, given = 0, {}
+    if method in _NO_LENIENCE:
+      leniences = ()
+    for each in gammas if isinstance(gammas, (tuple, list)) else (gammas,):
+      chosen.append(Curve(method, leniences, each, **given))
+
+  if hasattr(module, 'sweep'):
+    module.sweep(add)
+  else:
+    add(config['method'], config['lenience'])
+  if 'method' in overrides:
+    name = _method(config['method'])
+    chosen[:] = [curve for curve in chosen if curve.method == name]
+    if not chosen:
+      add(name, config['lenience'])
+  if not {'method', 'lenience', *_OPTIONS} & set(overrides):
+    return chosen
+  merged: dict[str, Curve] = {}
+  for curve in chosen:
+    old = merged.setdefault(curve.name, curve)
+    union = dict.fromkeys((*old.leniences, *curve.leniences))
+    merged[curve.name] = dataclasses.replace(old, leniences=tuple(union))
+  return list(merged.values())
+
+
+def check(
+  curves: Sequence[Curve], temperature: float, tree_size: int | None = None
+) -> None:
+  """Looks at every curve before anything is loaded.
+
+  Raises:
+    ValueError: An option is out of its range, cannot be combined with its
+      method, or a curve or lenience is there twice.
+  """
+  from cascades.sampler import sampler
+
+  for curve in curves:
+    if not curve.leniences and curve.method not in _NO_LENIENCE:
+      raise ValueError(f'lenience: {curve.method} needs at least one.')
+    for lenience in curve.leniences or (0.0,):
+      sampler.check_options(
+        # A cascade of answers decodes nothing but the two models alone.
+        method='drafter_only' if curve.of_answers else curve.method,
+        lenience=lenience,
+        gamma=curve.gamma,
+        temperature=temperature,
+        verification=curve.verification,
+        gate=curve.gate,
+        bonus=curve.bonus,
+        drafts=curve.drafts,
+        # A single draft is no tree.
+        tree_size=tree_size if curve.drafts > 1 else None,
+      )
+    twice = _twice(curve.leniences)
+    if twice:
+      raise ValueError(f'lenience: {curve.name} has {twice[0]:g} twice.')
+  twice = _twice(curve.name for curve in curves)
+  if twice:
+    raise ValueError(
+      f'sweep: {twice[0]} is added twice; give all its leniences at once.'
+    )
+
+
+def _twice(values: Iterable) -> list:
+  """What is there more than once."""
+  values = list(values)
+  return [v for i, v in enumerate(values) if v in values[:i]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+  """A curve on some examples of a task.
+
+  Attributes:
+    task: Its name.
+    curve: What decodes them.
+    first: Place of the first example.
+    last: Place after that of the last one.
+    identity: Hash of all that can change its records.
+  """
+
+  task: str
+  curve: Curve
+  first: int
+  last: int
+  identity: str
+
+  @property
+  def name(self) -> str:
+    """Of its files: what people look for, and the hash."""
+    name = f'{self.task} {self.curve.name}'.replace(' ', '-')
+    return f'{name}-{self.first}-{self.identity[:16]}'
+
+
+def points(
+  config: Mapping[str, Any],
+  curves: Sequence[Curve],
+  tasks: Mapping[str, Any],
+  examples: Mapping[str, Sequence],
+  facts: Mapping[str, Any],
+) -> list[Point]:
+  """The points of a sweep: of a task, of a curve, one after the other.
+
+  Args:
+    config: Fields.
+    curves: From `curves`.
+    tasks: From `tasks_of`.
+    examples: By task, from `load_examples`.
+    facts: What else can change a result: weights, code, versions and device.
+  """
+  of_run = {
+    name: value
+    for name, value in records.plain(config).items()
+    if name not in (*OF_CURVES, *_CHANGE_NOTHING)
+  }
+  size = config.get('shard_size') or _SHARD
+  found = []
+  for task, curve in itertools.product(tasks, curves):
+    for first in range(0, len(examples[task]), size):
+      shard = examples[task][first : first + size]
+      identity = records.digest(
+        {
+          'run': of_run,
+          'facts': facts,
+          'curve': records.plain(dataclasses.asdict(curve)),
+          'task': [task, tasks[task].max_new_tokens, list(tasks[task].stops)],
+          'examples': records.hash_of(shard),
+        }
+      )
+      found.append(Point(task, curve, first, first + len(shard), identity))
+  return found
+
+
+def with_models_alone(chosen: Sequence[Curve]) -> list[Curve]:
+  """Curves, and those that cascades of whole answers are made of."""
+  missing = []
+  if any(curve.of_answers for curve in chosen):
+    there = {curve.method for curve in chosen}
+    missing = [Curve(name, ()) for name in ALONE if name not in there]
+  return [*missing, *chosen]

@@ -1,0 +1,237 @@
+"""The folder of a sweep: what is in it is whole, and says where it came from.
+
+  config.json        the resolved config, and its curves
+  provenance.json    for each start: command, commit, versions, device, data
+  costs.json         unit costs
+  examples/          see `experiments.records`, and so the next three
+  records/           a file for each point that is done, under the point's name
+  traces/
+  views/
+  stale/             points of other weights, data, code or versions
+  summary.csv, report/
+  trackers/          what is shown elsewhere, a folder for each tracker
+
+Who runs a sweep holds its lock, which ends with the process, however that ends.
+"""
+
+import contextlib
+import datetime
+import json
+import os
+import pathlib
+import platform
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import filelock
+
+from cascades import tasks
+from experiments import records
+from experiments.records import metrics
+from experiments.sweeps import plan
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def _git(*arguments: str) -> str | None:
+  """What git says of this code; None where it is in no checkout."""
+  try:
+    done = subprocess.run(
+      ['git', '-C', str(_ROOT), *arguments],
+      capture_output=True,
+      text=True,
+      check=True,
+    )
+  except (OSError, subprocess.CalledProcessError):
+    return None
+  return done.stdout.strip()
+
+
+def _now() -> str:
+  return datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds')
+
+
+def provenance(facts: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+  """Where results come from: this start of a sweep."""
+  changes = _git('status', '--porcelain')
+  return {
+    'started': _now(),
+    'command': shlex.join(sys.orig_argv),
+    'commit': _git('rev-parse', 'HEAD'),
+    'dirty': None if changes is None else bool(changes),
+    'python': platform.python_version(),
+    'platform': platform.platform(),
+    **facts,
+    **more,
+  }
+
+
+class Workdir:
+  """The files of a sweep.
+
+  Attributes:
+    path: Of the folder.
+  """
+
+  def __init__(self, path: pathlib.Path):
+    self.path = path
+
+  @contextlib.contextmanager
+  def held(self) -> Iterator[None]:
+    """Keeps all others out.
+
+    Raises:
+      ValueError: Another process is at work there.
+    """
+    owner = self.path / '.owner'
+    lock = filelock.FileLock(self.path / '.lock')
+    try:
+      lock.acquire(timeout=0)
+    except filelock.Timeout:
+      try:
+        who = owner.read_text(encoding='utf-8')
+      except OSError:
+        who = 'another process'
+      raise ValueError(
+        f'workdir: {who} is at work in {self.path}; wait for it, or choose'
+        ' another --workdir.'
+      ) from None
+    try:
+      records.write_text(
+        owner, f'process {os.getpid()} on {socket.gethostname()}'
+      )
+      yield
+    finally:
+      owner.unlink(missing_ok=True)
+      lock.release()
+
+  def claim(self, settings: Mapping[str, Any]) -> None:
+    """Makes the folder this run's, or goes on with one of the same settings.
+
+    Raises:
+      ValueError: It holds another run's results.
+    """
+    path = self.path / 'config.json'
+    if path.exists() and any(self.path.glob('records/*.jsonl')):
+      found = _json(path)
+      names = sorted(
+        name
+        for name in set(found) | set(settings)
+        if found.get(name) != settings.get(name)
+      )
+      if names:
+        raise ValueError(
+          f'workdir: {self.path} holds a run with another {", ".join(names)};'
+          ' choose another --workdir, or delete it.'
+        )
+    records.write_text(path, json.dumps(settings, indent=2) + '\n')
+
+  def _starts(self) -> list[dict[str, Any]]:
+    path = self.path / 'provenance.json'
+    return _json(path)['starts'] if path.exists() else []
+
+  def log(self, start: Mapping[str, Any]) -> None:
+    """Adds a start of the sweep to its provenance."""
+    self._write_starts([*self._starts(), start])
+
+  def log_end(self) -> None:
+    """Adds to the latest start when it came to its end."""
+    *others, start = self._starts()
+    self._write_starts([*others, start | {'ended': _now()}])
+
+  def _write_starts(self, starts: Sequence[Mapping[str, Any]]) -> None:
+    text = json.dumps({'starts': starts}, indent=2)
+    records.write_text(self.path / 'provenance.json', text + '\n')
+
+  def costs(self, facts: Mapping[str, Any]) -> metrics.Costs | None:
+    """Unit costs; None where there are none, or they are of other facts."""
+    path, starts = self.path / 'costs.json', self._starts()
+    if not path.exists():
+      return None
+    # What was measured before is as good as what would be now.
+    if starts and any(starts[-1].get(k) != v for k, v in facts.items()):
+      return None
+    return metrics.Costs.from_json(path.read_text(encoding='utf-8'))
+
+  def keep_costs(self, costs: metrics.Costs) -> None:
+    """Writes unit costs."""
+    records.write_text(self.path / 'costs.json', costs.to_json())
+
+  def keep_examples(self, task: str, examples: Sequence[tasks.Example]) -> None:
+    """Writes what is asked."""
+    records.write(self.path / f'examples/{task}.jsonl', examples)
+
+  def _paths(self, point: plan.Point) -> tuple[pathlib.Path, pathlib.Path]:
+    return (
+      self.path / f'records/{point.name}.jsonl',
+      self.path / f'traces/{point.name}.jsonl.gz',
+    )
+
+  def keep(self, point: plan.Point, made: Sequence) -> None:
+    """Writes what came of a point; once its records are there, it is done."""
+    path, traces = self._paths(point)
+    records.write(traces, [trace for _, trace in made])
+    records.write(path, [record for record, _ in made])
+
+  def keep_views(self, task: str, views: Sequence[records.View]) -> None:
+    """Writes what is said of the answers of a task that are shown."""
+    records.write(self.path / f'views/{task}.jsonl', views)
+
+  def records(
+    self, points: Sequence[plan.Point]
+  ) -> dict[str, list[records.Record]]:
+    """The records of points that are done, by name, in their order."""
+    return {point.name: records.read(self._paths(point)[0]) for point in points}
+
+  def made(self, point: plan.Point) -> list | None:
+    """What came of a point; None if it is not there, or no longer whole."""
+    path, traces = self._paths(point)
+    try:
+      found = records.read(path), records.read(traces, records.Trace)
+    except FileNotFoundError:
+      return None
+    except ValueError as error:
+      print(f'{error}: it is made again.', file=sys.stderr)
+      self._set_aside(path)
+      return None
+    wanted = (point.last - point.first) * max(1, len(point.curve.leniences))
+    if {len(lines) for lines in found} != {wanted}:
+      print(f'{path}: lines are missing: it is made again.', file=sys.stderr)
+      self._set_aside(path)
+      return None
+    return list(zip(*found, strict=True))
+
+  def sort_out(self, points: Sequence[plan.Point]) -> int:
+    """Puts aside what is no point of these; how many files that were."""
+    wanted = {path for point in points for path in self._paths(point)}
+    stale = [
+      path
+      for path in (
+        *self.path.glob('records/*.jsonl'),
+        *self.path.glob('traces/*.jsonl.gz'),
+      )
+      if path not in wanted
+    ]
+    for path in stale:
+      self._set_aside(path)
+    for left in (*self.path.glob('*/.*.part'), *self.path.glob('.*.part')):
+      # A process that was killed was writing it.
+      left.unlink()
+    return sum(path.suffix == '.jsonl' for path in stale)
+
+  def _set_aside(self, path: pathlib.Path) -> None:
+    folder = self.path / 'stale' / path.parent.name
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.move(path, folder / path.name)
+
+
+def _json(path: pathlib.Path) -> dict[str, Any]:
+  try:
+    return json.loads(path.read_text(encoding='utf-8'))
+  except ValueError:
+    raise ValueError(f'workdir: {path} is damaged; delete it.') from None

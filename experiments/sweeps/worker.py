@@ -1,0 +1,430 @@
+"""What decodes points: a pair of models, loaded once.
+
+Of several workers each has the pair, and a launcher gives them points; see
+`launchers`.
+"""
+
+import ast
+import hashlib
+import math
+import pathlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import cascades
+from cascades import decoding, methods
+from cascades.drafters import pairing
+from cascades.models import checkpoints, sharding, turns
+from cascades.sampler import batching, memory, sampler, scoring
+from experiments import cli, records
+from experiments.records import metrics
+from experiments.sweeps import costs, plan, sequence
+
+# Added to the seed of the drafter alone. A sequence-level cascade takes either
+# model's own answer: were they drawn with the same random numbers, the
+# verifier would answer just where its draws are as unlucky as the drafter's.
+_DRAFTER_SEED = 1_000_000
+
+# Curves of a task whose programs are kept. Each takes some 600 memory maps on a
+# CPU, and a process may have 65,530.
+_COMPILED = 60
+
+_BONUS = records.SOURCES.index('bonus')
+
+# What comes of an example.
+Made = tuple[records.Record, records.Trace]
+# An answer that is to be viewed: its point's name, what was asked, its tokens.
+Viewed = tuple[str, str, records.Trace]
+
+
+class CompileClock:
+  """Seconds that JAX has spent compiling since it was made."""
+
+  def __init__(self):
+    self.seconds = 0.0
+
+    def count(event: str, duration: float, **_):
+      if event.startswith('/jax/core/compile/'):
+        self.seconds += duration
+
+    jax.monitoring.register_event_duration_secs_listener(count)
+
+
+# What can change an answer: rooms of the library, and two modules here.
+_ANSWERING = (
+  'options.py methods verification models decoding drafters sampler tasks'
+).split()
+_ANSWERING_HERE = 'worker.py', 'sequence.py'
+# Of these rooms, what only looks.
+_LOOKING = 'agreement.py', 'memory.py', 'scoring.py'
+
+
+def code_version() -> str:
+  """A hash of the code that can change an answer, without its comments."""
+  library = pathlib.Path(cascades.__file__).parent
+  rooms = (library / name for name in _ANSWERING)
+  files = [pathlib.Path(__file__).with_name(name) for name in _ANSWERING_HERE]
+  for room in rooms:
+    files += sorted(room.rglob('*.py')) if room.is_dir() else [room]
+  hashed = hashlib.sha256()
+  for path in files:
+    if path.name not in _LOOKING:
+      hashed.update(f'{path.name}\n{_said(path)}'.encode())
+  return hashed.hexdigest()
+
+
+def _said(path: pathlib.Path) -> str:
+  """A module's statements, without comments and docstrings."""
+  tree = ast.parse(path.read_text(encoding='utf-8'))
+  for node in ast.walk(tree):
+    body = getattr(node, 'body', None)
+    if isinstance(body, list):
+      # A text that stands alone does nothing.
+      node.body = [
+        x
+        for x in body
+        if not (isinstance(x, ast.Expr) and isinstance(x.value, ast.Constant))
+      ]
+  return ast.dump(tree)
+
+
+def fingerprint(params: Any) -> str:
+  """A hash of all weights, made of a checksum of each where it lies."""
+  leaves, treedef = jax.tree.flatten(params)
+  said = [str(treedef)]
+  for leaf in leaves:
+    first, second = sharding.fetch(_checksum(leaf))
+    said.append(f'{leaf.dtype}{leaf.shape}{first:08x}{second:08x}')
+  return hashlib.sha256('\n'.join(said).encode()).hexdigest()
+
+
+@jax.jit
+def _checksum(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Two sums of an array's bits, weighed by their places; of integers, so that
+  the order in which a device adds does not matter."""
+  kind = {1: jnp.uint8, 2: jnp.uint16}.get(x.dtype.itemsize, jnp.uint32)
+  bits = jax.lax.bitcast_convert_type(x, kind).astype(jnp.uint32)
+  place, stride = jnp.ones((), jnp.uint32), 1
+  for axis, size in enumerate(bits.shape):
+    along = jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
+    place, stride = place + along * jnp.uint32(stride % 2**32), stride * size
+  # Odd, as is every product that is to lose none of the bits.
+  weight = 2 * place * jnp.uint32(2654435761) + 1
+  mixed = bits * weight
+  return mixed.sum(), ((mixed ^ (mixed >> 15)) * weight).sum()
+
+
+def make_mesh(config):
+  """The devices that a config asks for; None for one."""
+  if math.prod(plan.mesh_of(config)) == 1:
+    return None
+  return sharding.make_mesh(*plan.mesh_of(config))
+
+
+def host_folder() -> str:
+  """Where in a workdir this process writes: hosts all decode the same, and the
+  first one's results are the results."""
+  index = jax.process_index()
+  return f'host-{index}' if index else ''
+
+
+class Worker:
+  """Decodes points of a sweep.
+
+  Attributes:
+    batch_size: Most rows at a time.
+    usage: What its points took together.
+  """
+
+  def __init__(
+    self, config, curves: Sequence[plan.Curve], tasks: Mapping[str, Any]
+  ):
+    """Loads the pair.
+
+    Args:
+      config: Of the sweep.
+      curves: Of the sweep.
+      tasks: Of the sweep, by name.
+
+    Raises:
+      ValueError: The pair is absent, does not fit or does not go together.
+    """
+    self.batch_size = config.batch_size
+    self.usage = batching.Usage()
+    self._config, self._clock = config, CompileClock()
+    self._kinds: set[tuple] = set()
+    self._blocks = sorted({(curve.gamma, curve.drafts) for curve in curves})
+    self._is_model = pairing.is_model(config.drafter)
+    # A config may be silent about these.
+    dtype, self._tree_size = config.get('dtype'), config.get('tree_size')
+    mesh = make_mesh(config)
+    memory.check(
+      checkpoints.describe(config.verifier, dtype),
+      checkpoints.describe(config.drafter, dtype) if self._is_model else None,
+      batch_size=config.batch_size,
+      # Prompts are not known yet; what they take is looked at once more.
+      cache_length=max(task.max_new_tokens for task in tasks.values()),
+      gamma=max(
+        decoding.tree_tokens(*block, self._tree_size) for block in self._blocks
+      ),
+      allocated=False,
+      mesh=plan.mesh_of(config),
+    )
+    self._verifier = checkpoints.load_model(config.verifier, dtype, mesh)
+    self._drafter = pairing.load_drafter(config.drafter, dtype, mesh)
+    # Whatever does not go together is refused here.
+    if config.get('chat', False):
+      turns.template(self._verifier.tokenizer)
+    self._equipped = pairing.equip(
+      self._verifier, self._drafter, **plan.drafting(config)
+    )
+
+  def facts(self) -> dict[str, Any]:
+    """What can change a result and is not said by a config."""
+    return {
+      'verifier': fingerprint(self._verifier.params),
+      'drafter': fingerprint(self._equipped.params),
+      'tokenizer': hashlib.sha256(self._verifier.tokenizer.proto).hexdigest(),
+      'code': code_version(),
+      'device': jax.devices()[0].device_kind,
+      'versions': cli.versions(),
+    }
+
+  def costs(self) -> metrics.Costs:
+    """What one call of each model costs here."""
+    drafter = self._drafter if self._is_model else self._equipped
+    return costs.measure(
+      self._verifier, drafter, self._blocks, tree_size=self._tree_size
+    )
+
+  def _decoder(self, curve: plan.Curve, verifier, drafter, **options):
+    """The sampler of a curve; options win over those of the sweep."""
+    config = self._config
+    options = dict(batch_size=self.batch_size) | options
+    return sampler.Sampler(
+      verifier,
+      drafter,
+      method=curve.method,
+      gamma=curve.gamma,
+      temperature=config.temperature,
+      cache_length=config.get('cache_length', 4096),
+      mesh=plan.mesh_of(config),
+      verification=curve.verification,
+      gate=curve.gate,
+      bonus=curve.bonus,
+      drafts=curve.drafts,
+      tree_size=self._tree_size if curve.drafts > 1 else None,
+      **(plan.drafting(config) if curve.gamma else {}),
+      **options,
+    )
+
+  def _make_room(self, *kind) -> None:
+    """Forgets what was compiled, once it is a lot."""
+    if kind not in self._kinds and len(self._kinds) >= _COMPILED:
+      jax.clear_caches()
+      self._kinds.clear()
+    self._kinds.add(kind)
+
+  def decode(
+    self,
+    task,
+    curve: plan.Curve,
+    examples: Sequence,
+    on_answer: Callable[[], None] | None = None,
+  ) -> list[Made]:
+    """What a curve makes of some examples.
+
+    Args:
+      task: Says how long an answer may be, what ends it, and its score.
+      curve: Any but those of whole answers.
+      examples: Of the task.
+      on_answer: Is called as an answer is there.
+
+    Returns:
+      The answers at the first lenience in the order of the examples, then
+      those at the next.
+    """
+    self._make_room(task.name, curve)
+    config = self._config
+    verifier, drafter, seed = self._verifier, self._drafter, config.seed
+    # The two baselines are what they are measured against: plain decoding.
+    if curve.method == 'verifier_only':
+      drafter = None
+    if curve.method == 'drafter_only':
+      verifier, drafter = drafter, None
+      seed += _DRAFTER_SEED
+    decoder = self._decoder(curve, verifier, drafter)
+    chat = config.get('chat', False)
+    refused = {
+      example.id: reason
+      for example in examples
+      if (reason := decoder.refusal(example.prompt, task.max_new_tokens, chat))
+    }
+    asked = [example for example in examples if example.id not in refused]
+    leniences = curve.leniences or (math.nan,)
+    points, wall = [[] for _ in leniences], math.nan
+    if asked:
+      start, compiled = time.perf_counter(), self._clock.seconds
+      points = decoder.sample_curve(
+        [example.prompt for example in asked],
+        curve.leniences or (0.0,),
+        max_new_tokens=task.max_new_tokens,
+        seed=seed,
+        stop_strings=task.stops,
+        chat=chat,
+        on_answer=on_answer,
+      )
+      wall = time.perf_counter() - start
+      wall -= self._clock.seconds - compiled
+      self.usage.add(decoder.usage)
+      # What did not fit once will not fit again.
+      self.batch_size = self.usage.batch_size or self.batch_size
+    if curve.verification == 'sequential':
+      # What ran was the speculative loop, not the cascade.
+      wall = math.nan
+    blocks = sum(a.counts['verifier_calls'] for row in points for a in row)
+    made = []
+    for lenience, answers in zip(leniences, points, strict=True):
+      of = dict(zip([example.id for example in asked], answers, strict=True))
+      for example in examples:
+        told = dict(
+          task=task.name,
+          method=curve.method,
+          lenience=lenience,
+          gamma=curve.gamma,
+          verification=curve.verification,
+          gate=curve.gate,
+          bonus_from=curve.bonus,
+          drafts=curve.drafts,
+          temperature=config.temperature,
+          id=example.id,
+        )
+        if example.id in refused:
+          made.append(records.failure(refused[example.id], **told))
+          continue
+        answer = of[example.id]
+        # Rows are decoded together: each has its share of the batch's blocks.
+        share = wall * answer.counts['verifier_calls'] / blocks
+        made.append(_made(task, curve, example, answer, share, told))
+    return made
+
+  def views(
+    self, curve: plan.Curve, lenience: float, answers: Sequence[Viewed]
+  ) -> list[records.View]:
+    """What is said of each token of a few answers of a curve.
+
+    Args:
+      curve: Decoded them, with gamma > 0.
+      lenience: At which of its leniences.
+      answers: Of any tasks.
+
+    Returns:
+      A view of each; none where the drafter says nothing of a given text.
+    """
+    if not (curve.gamma and scoring.is_language_model(self._equipped)):
+      return []
+    # A row at a time fits wherever a batch did.
+    decoder = self._decoder(
+      curve,
+      self._verifier,
+      self._drafter,
+      lenience=0.0 if math.isnan(lenience) else lenience,
+      batch_size=1,
+    )
+    chat = self._config.get('chat', False)
+    looks = scoring.look(
+      decoder,
+      [
+        (decoder.encode(prompt, chat), trace.tokens[: records.VIEWED])
+        for _, prompt, trace in answers
+      ],
+    )
+    tokenizer = self._verifier.tokenizer
+    has_rule = decoder.method.rule is not None
+    views = []
+    for (point, _, trace), said in zip(answers, looks, strict=True):
+      # The bonus need not follow the law.
+      own = curve.bonus == 'verifier'
+      bonus = [own and s == _BONUS for s in trace.sources[: len(said)]]
+      pi = [x.p if b else x.pi for x, b in zip(said, bonus, strict=True)]
+      views.append(
+        records.View(
+          point=point,
+          lenience=lenience,
+          id=trace.id,
+          q=_rounded(x.q for x in said),
+          p=_rounded(x.p for x in said),
+          pi=_rounded(pi),
+          deferred=[int(x.deferred) for x in said] if has_rule else None,
+          drafter=[_name(tokenizer, x.drafter) for x in said],
+          verifier=[_name(tokenizer, x.verifier) for x in said],
+        )
+      )
+    return views
+
+
+def _rounded(probabilities: Iterable[float]) -> list[float]:
+  """As many digits as people look at."""
+  return [float(f'{x:.4g}') for x in probabilities]
+
+
+def _name(tokenizer, token: int) -> str:
+  """A token's text; the name of one that has none of its own."""
+  (text,) = tokenizer.pieces([token])
+  return tokenizer.piece(token) if text in ('', '\ufffd') else text
+
+
+def _made(task, curve, example, answer, wall_s: float, told) -> Made:
+  """An answer as it is recorded."""
+  try:
+    scores = dict(task.score(answer.text, example.reference))
+  except Exception as error:
+    reason = f'score: {type(error).__name__}: {error}'
+    return records.failure(reason, **told)
+  counts = dict(answer.counts)
+  if curve.method == 'drafter_only':
+    counts |= {
+      'verifier_calls': 0,
+      'verifier_tokens': 0,
+      'drafter_calls': counts['verifier_calls'],
+    }
+  deferred = answer.deferred
+  if methods.get_method(curve.method).rule is None:
+    counts['deferred'] = deferred = None
+  record = records.Record(
+    **told,
+    failure=None,
+    text=answer.text,
+    quality=scores[task.metric] if task.metric else math.nan,
+    scores=scores,
+    emitted=len(answer.tokens),
+    ended=answer.ended,
+    wall_s=wall_s,
+    **counts,
+  )
+  trace = records.Trace(
+    id=example.id,
+    tokens=answer.tokens,
+    pieces=answer.pieces,
+    sources=answer.sources,
+    deferred=None if deferred is None else list(map(int, deferred)),
+    # As many digits as float32 tells apart.
+    logprobs=[float(f'{x:.6g}') for x in answer.logprobs],
+  )
+  return record, trace
+
+
+def combine(
+  curve: plan.Curve, drafter: Iterable[Made], verifier: Iterable[Made]
+) -> list[Made]:
+  """What a curve of whole answers makes of those of the models alone."""
+  pairs = list(zip(drafter, verifier, strict=True))
+  return [
+    sequence.cascade(*pair, method=curve.method, lenience=lenience)
+    for lenience in curve.leniences
+    for pair in pairs
+  ]

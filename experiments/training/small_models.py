@@ -1,0 +1,446 @@
+"""Training models on the bundled tasks, from scratch or from another model.
+
+Every batch is a function of (seed, step), so a run that was stopped goes on
+from its last checkpoint as if it had not been, and one seed gives one model.
+"""
+
+import json
+import pathlib
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import tqdm
+from ml_collections import ConfigDict
+
+from cascades.models import checkpoints, huggingface, language, tokenizers
+from cascades.tasks import GENERATED, TASKS
+from cascades.tasks.task import split_of
+
+
+def train_tokenizer(config: ConfigDict) -> tokenizers.Tokenizer:
+  """A tokenizer of the first training problems of every task."""
+  texts = []
+  for name in config.mixture:
+    load = TASKS[name].load
+    examples = load('train', config.seed, config.tokenizer_examples)
+    texts.extend(e.prompt + e.reference for e in examples)
+  return tokenizers.train(texts, config.vocab_size)
+
+
+def problem_stream(mixture: ConfigDict, seed: str) -> Iterator[tuple[str, str]]:
+  """Endless training (prompt, reference) pairs, tasks mixed by share.
+
+  Raises:
+    ValueError: Problems of one of the tasks are not made up.
+  """
+  for name in mixture:
+    if name not in GENERATED:
+      raise ValueError(
+        f'mixture: {name} is no task to train on; there are'
+        f' {", ".join(GENERATED)}.'
+      )
+  rng = random.Random(seed)
+  names, weights = zip(*sorted(mixture.items()), strict=True)
+  streams = {name: TASKS[name].problems(seed) for name in names}
+  while True:
+    stream = streams[rng.choices(names, weights)[0]]
+    key, prompt, reference = next(stream)
+    if split_of(key) == 'train':
+      yield prompt, reference
+
+
+def make_batch(
+  config: ConfigDict,
+  tokenizer: tokenizers.Tokenizer,
+  rows: int,
+  step: int,
+) -> dict[str, np.ndarray]:
+  """Rows of packed problems: a function of the seed and the step alone.
+
+  Each problem goes to the first row with room for it; the batch is closed by
+  the first one that fits nowhere.
+
+  Returns:
+    Arrays [rows, row_length]: `tokens`; `targets`, the next tokens;
+    `weights`, 1 where the target belongs to an answer; `segments`, the number
+    of the problem in the row (0 is padding); `positions` within it.
+  """
+  length = config.row_length
+  batch = {
+    name: np.zeros((rows, length), np.int32)
+    for name in ('tokens', 'targets', 'weights', 'segments', 'positions')
+  }
+  used, count = [0] * rows, [0] * rows
+  stream = problem_stream(config.mixture, f'{config.seed}/{step}')
+  for prompt, reference in stream:
+    prompt = tokenizer.encode(prompt, add_bos=True)
+    answer = [*tokenizer.encode(reference), tokenizers.EOS]
+    ids = prompt + answer
+    n = len(ids) - 1
+    fits = (r for r in range(rows) if used[r] + n <= length)
+    row = next(fits, None)
+    if row is None:
+      if not any(used):
+        raise ValueError(
+          f'row_length: {length} is too short for a problem of {n} tokens.'
+        )
+      return batch
+    span = np.s_[row, used[row] : used[row] + n]
+    used[row] += n
+    count[row] += 1
+    batch['tokens'][span] = ids[:-1]
+    batch['targets'][span] = ids[1:]
+    batch['weights'][span] = np.arange(n) >= len(prompt) - 1
+    batch['segments'][span] = count[row]
+    batch['positions'][span] = np.arange(n)
+
+
+def loss_fn(params, model: language.LanguageModel, batch):
+  """Mean cross entropy per answer token, in nats; and token accuracy."""
+  segments = batch['segments']
+  same = segments[:, :, None] == segments[:, None, :]
+  causal = jnp.tril(jnp.ones(same.shape[-2:], bool))
+
+  # The module's own batch is right here: without a cache there is no end
+  # index to share.
+  logits = model.module.apply(
+    {'params': params},
+    batch['tokens'],
+    positions=batch['positions'],
+    attention_mask=same & causal,
+  ).logits.astype(jnp.float32)
+  weights = batch['weights'] / batch['weights'].sum()
+  nats = optax.softmax_cross_entropy_with_integer_labels(
+    logits, batch['targets']
+  )
+  right = jnp.argmax(logits, -1) == batch['targets']
+  return (nats * weights).sum(), (right * weights).sum()
+
+
+# By name, which axes of Gemma's matrices are summed over, and which come out.
+_AXES = {
+  'q_einsum': (1, (0, 2)),
+  'kv_einsum': (2, (1, 3)),
+  'qkv_einsum': (2, (1, 3)),
+  'attn_vec_einsum': ((0, 1), 2),
+  'gating_einsum': (2, 1),
+  'linear': (0, 1),
+}
+
+
+def make_optimizer(
+  steps: int, learning_rate: float, axes: Mapping[str, tuple] = _AXES
+) -> optax.GradientTransformation:
+  """Muon for matrices, Adam for all that has no axes; linear decay.
+
+  Muon: https://kellerjordan.github.io/posts/muon/, as in optax.
+
+  Args:
+    steps: Of the training.
+    learning_rate: Muon's; Adam has a fifth of it.
+    axes: By name, a matrix's axes that are summed over, and those that come
+      out.
+  """
+
+  def axes_of(path, _):
+    found = next((axes[p.key] for p in path if p.key in axes), None)
+    return found and optax.contrib.MuonDimensionNumbers(*found)
+
+  def schedule(peak):
+    warm = min(100, steps // 10)
+    return optax.join_schedules(
+      [
+        optax.linear_schedule(0.0, peak, warm),
+        optax.constant_schedule(peak),
+        optax.linear_schedule(peak, 0.0, steps - steps // 3),
+      ],
+      [warm, steps // 3],
+    )
+
+  return optax.chain(
+    optax.clip_by_global_norm(1.0),
+    optax.contrib.muon(
+      schedule(learning_rate),
+      adam_learning_rate=schedule(learning_rate / 5),
+      muon_weight_dimension_numbers=lambda params: (
+        jax.tree_util.tree_map_with_path(axes_of, params)
+      ),
+    ),
+  )
+
+
+def run_steps(
+  config: ConfigDict,
+  name: str,
+  steps: int,
+  workdir: pathlib.Path,
+  state: Any,
+  update: Callable[[Any, int], tuple[Any, dict[str, Any]]],
+) -> Any:
+  """A training, from its last checkpoint if there is one.
+
+  Args:
+    config: With `log_every` and `checkpoint_every`.
+    name: Of what is trained.
+    steps: Of the whole training.
+    workdir: Holds checkpoints and the log.
+    state: What it begins with.
+    update: Of a state and a step's number: the next state, and figures.
+
+  Returns:
+    The state after the last step.
+  """
+  import orbax.checkpoint as ocp
+
+  folder = (workdir / 'checkpoints' / name).absolute()
+  options = ocp.CheckpointManagerOptions(max_to_keep=2)
+  with ocp.CheckpointManager(folder, options=options) as manager:
+    first = manager.latest_step() or 0
+    if first:
+      state = manager.restore(first, args=ocp.args.StandardRestore(state))
+    bar = tqdm.trange(first, steps, initial=first, total=steps, desc=name)
+    with (workdir / f'{name}.jsonl').open('a') as log:
+      for step in bar:
+        state, figures = update(state, step)
+        done = step + 1
+        if done % config.log_every == 0 or done == steps:
+          figures = {k: np.asarray(v).tolist() for k, v in figures.items()}
+          bar.set_postfix(
+            {k: f'{np.ravel(v)[0]:.4f}' for k, v in figures.items()}
+          )
+          line = dict(step=done, time=time.time(), **figures)
+          print(json.dumps(line), file=log, flush=True)
+        if done % config.checkpoint_every == 0 or done == steps:
+          manager.save(done, args=ocp.args.StandardSave(state))
+  return state
+
+
+def begin(config: ConfigDict, name: str) -> checkpoints.Checkpoint:
+  """What a training begins with.
+
+  Args:
+    config: See configs/train_tiny.py and configs/train_specialist.py.
+    name: Key of `config.models`. Its `init` is the name or the folder of the
+      model to go on from, whose shape and tokenizer are kept; or its `config`
+      is the shape of one with random parameters and a tokenizer of its own.
+
+  Returns:
+    The model, float32, with parameters in gemma's order.
+
+  Raises:
+    ValueError: There is no such model, or there are both fields or neither.
+  """
+  spec = config.models[name]
+  if ('init' in spec) == ('config' in spec):
+    raise ValueError(
+      f'models.{name}: give either init, a model to go on from, or config, the'
+      ' shape of a new one.'
+    )
+  if 'init' in spec:
+    return checkpoints.load_model(spec.init, 'float32').unpacked()
+  model = language.from_config(spec.config.to_dict())
+  params = jax.jit(model.init_params)(jax.random.key(config.seed))
+  return checkpoints.Checkpoint(model, params, train_tokenizer(config))
+
+
+def train_model(
+  config: ConfigDict,
+  name: str,
+  start: checkpoints.Checkpoint,
+  workdir: pathlib.Path,
+) -> pathlib.Path:
+  """Trains one model, from its last checkpoint if there is one.
+
+  Args:
+    config: See configs/train_tiny.py.
+    name: Key of `config.models`.
+    start: What it begins with; see `begin`.
+    workdir: Holds checkpoints and the log; the model is written beside them.
+
+  Returns:
+    The model's folder, in Hugging Face layout.
+
+  Raises:
+    ValueError: That layout has no place for a model of this family.
+  """
+  spec = config.models[name]
+  model, params, tokenizer = start
+  # Before the training, so that it is not in vain.
+  huggingface.config_of(model, params, tokenizer.stops)
+  optimizer = make_optimizer(spec.steps, spec.learning_rate)
+
+  @jax.jit
+  def update(state, batch):
+    grad = jax.value_and_grad(loss_fn, has_aux=True)
+    (loss, accuracy), grads = grad(state['params'], model, batch)
+    updates, opt_state = optimizer.update(
+      grads, state['opt_state'], state['params']
+    )
+    params = optax.apply_updates(state['params'], updates)
+    return {'params': params, 'opt_state': opt_state}, loss, accuracy
+
+  def one(state, step):
+    batch = make_batch(config, tokenizer, spec.rows, step)
+    state, loss, accuracy = update(state, batch)
+    return state, dict(loss=loss, accuracy=accuracy)
+
+  first = {'params': params, 'opt_state': jax.jit(optimizer.init)(params)}
+  state = run_steps(config, name, spec.steps, workdir, first, one)
+  out = workdir / name.replace('_', '-')
+  checkpoints.save_model(out, start._replace(params=state['params']))
+  return out
+
+
+def evaluate(
+  folder: pathlib.Path,
+  tasks: Sequence[str],
+  num_examples: int,
+  batch_size: int = 100,
+) -> dict[str, dict[str, float]]:
+  """Held-out scores of a model decoding alone, greedily.
+
+  Args:
+    folder: In Hugging Face layout.
+    tasks: Names of them.
+    num_examples: Per task.
+    batch_size: Prompts decoded at a time; only a matter of memory.
+
+  Returns:
+    The mean of every score, by task.
+  """
+  from cascades.sampler import sampler
+
+  alone = sampler.Sampler(
+    checkpoints.load_folder(folder), gamma=0, temperature=0.0
+  )
+  figures = {}
+  for task in (TASKS[name] for name in tasks):
+    examples = list(task.load(split='test', num_examples=num_examples))
+    scores = []
+    for i in range(0, len(examples), batch_size):
+      batch = examples[i : i + batch_size]
+      answers = alone.sample(
+        [e.prompt for e in batch], max_new_tokens=task.max_new_tokens
+      )
+      scores += [
+        task.score(answer.text, example.reference)
+        for answer, example in zip(answers, batch, strict=True)
+      ]
+    figures[task.name] = {
+      name: float(np.mean([s[name] for s in scores])) for name in scores[0]
+    }
+  return figures
+
+
+def table(figures: dict[str, dict[str, float]]) -> str:
+  """Figures of tasks, as a card shows them."""
+  rows = [
+    f'| {task} | {name} | {value:.3f} |'
+    for task, of_task in figures.items()
+    for name, value in of_task.items()
+  ]
+  return '\n'.join(['| task | score | value |', '|---|---|---|', *rows])
+
+
+_CARD = """---
+license: apache-2.0
+language: en
+library_name: cascades
+---
+
+# {name}
+
+{intro}
+
+- Shape: {layers} layers ({kinds}), {width} wide, {heads} heads of {head_dim}
+  ({kv_heads} key-value), feed-forward {ffw}, sliding window {window},
+  vocabulary {vocab}; {parameters:,} parameters, float32.
+- Data: {data}, made from seed {seed} by the modules of
+  `cascades.tasks` with these names. A problem's own numbers decide by a hash
+  whether it is training, validation or test, so no held-out problem was ever
+  trained on.
+- Training: {steps} steps of {tokens:,} tokens, cross entropy on answers only;
+  Muon for matrices, Adam for the rest.
+- Retrain: `{command}`, then copy the folder here.
+
+Held out, greedy, {examples} problems a task:
+
+{table}
+
+At batch 1 on a CPU, {context} tokens of context: {token_ms:.3f} ms a token
+({device}, jax {jax}).
+
+Use: `cascades.load_model('{name}')`. Not for anything but experiments.
+"""
+
+
+_SCRATCH = """\
+A small Gemma 3 transformer, trained from scratch by the project that ships
+it, so that speculative cascades can be tried on a laptop with nothing to
+download. It answers the kinds of prompts named below and knows nothing else."""
+_TUNED = """\
+`{init}`, trained further on the data named below. What it knew before, it may
+have forgotten: the figures tell."""
+
+
+def write_card(
+  folder: pathlib.Path,
+  config: ConfigDict,
+  name: str,
+  command: str,
+  figures: dict[str, dict[str, float]],
+  token_s: float,
+  context: int,
+) -> None:
+  """Writes a model card with these figures beside a model.
+
+  Args:
+    folder: The model's.
+    config: That it was trained with.
+    name: Key of `config.models`.
+    command: That trains it.
+    figures: Held-out scores, by task; see `evaluate`.
+    token_s: Seconds a token takes alone.
+    context: Tokens in the cache while that was measured.
+  """
+  spec = config.models[name]
+  model, params, tokenizer = checkpoints.load_folder(folder)
+  c = ConfigDict(huggingface.config_of(model, params, tokenizer.stops))
+  whole = sum(config.mixture.values())
+  shares = [
+    f'`{task}` ({100 * share / whole:g}%)'
+    for task, share in config.mixture.items()
+    if share
+  ]
+  text = _CARD.format(
+    name=folder.name,
+    intro=_TUNED.format(init=spec.init) if 'init' in spec else _SCRATCH,
+    data=', '.join(shares),
+    layers=c.num_hidden_layers,
+    kinds=', '.join(k.split('_')[0] for k in c.layer_types),
+    width=c.hidden_size,
+    heads=c.num_attention_heads,
+    head_dim=c.head_dim,
+    kv_heads=c.num_key_value_heads,
+    ffw=c.intermediate_size,
+    window=c.sliding_window,
+    vocab=c.vocab_size,
+    parameters=sum(x.size for x in jax.tree.leaves(params)),
+    seed=config.seed,
+    steps=spec.steps,
+    tokens=spec.rows * config.row_length,
+    command=command,
+    examples=config.eval_examples,
+    table=table(figures),
+    token_ms=1e3 * token_s,
+    context=context,
+    device=jax.devices()[0].device_kind,
+    jax=jax.__version__,
+  )
+  (folder / 'README.md').write_text(text)

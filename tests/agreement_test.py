@@ -1,0 +1,100 @@
+"""Agreement: one pass of the verifier says what two greedy answers would."""
+
+import functools
+
+import launching
+import pytest
+import small
+import tiers
+
+import cascades
+from cascades import load_model, tasks
+from cascades.models import tokenizers
+from cascades.sampler import agreement, sampler
+
+_NEW = 24
+
+
+@functools.cache
+def _models():
+  return load_model('tiny-verifier'), load_model('tiny-drafter')
+
+
+@functools.cache
+def _prompts():
+  problems = tasks.TASKS['word_problems'].load(split='test', num_examples=13)
+  numbers = tasks.TASKS['numerals'].load(split='test', num_examples=4)
+  return [example.prompt for example in [*problems, *numbers]]
+
+
+def _of_tables():
+  return small.tables(apart=0.2)
+
+
+def _alone(model):
+  alone = sampler.Sampler(model, gamma=0, temperature=0.0)
+  return alone.sample(_prompts(), max_new_tokens=_NEW)
+
+
+@pytest.mark.parametrize('pair', tiers.first([_of_tables, _models]))
+def test_it_is_the_common_beginning_of_two_greedy_answers(pair):
+  verifier, drafter = pair()
+  found = cascades.agreement((verifier, drafter), _prompts(), _NEW)
+  answers = zip(_alone(verifier), _alone(drafter), strict=True)
+  differ = ended = 0
+  for one, (wanted, drafted) in zip(found, answers, strict=True):
+    assert [place.drafted for place in one.places] == drafted.tokens
+    common = 0
+    for a, b in zip(wanted.tokens, drafted.tokens, strict=False):
+      if a != b:
+        break
+      common += 1
+    assert one.matched == common
+    assert one.whole == (drafted.tokens == wanted.tokens[: len(drafted.tokens)])
+    assert one.ended == (drafted.tokens[-1] == tokenizers.EOS)
+    ended += one.ended
+    if one.difference is not None:
+      differ += 1
+      place = one.difference
+      assert place.wanted == wanted.tokens[common]
+      assert place.verifier_of_wanted > place.verifier_of_drafted
+      assert place.drafter_of_drafted > place.drafter_of_wanted
+  # Both kinds are among them: some that end early, some that differ.
+  assert 3 < differ < len(found)
+  assert ended > 3
+
+
+@pytest.mark.slow
+def test_a_model_agrees_with_itself_to_the_end():
+  verifier, _ = _models()
+  one = agreement.agreement((verifier, verifier), _prompts()[-1], 64)
+  assert one.whole
+  assert one.ended
+  assert one.share == 1
+  assert one.difference is None
+  assert ''.join(one.pieces).strip()
+  # Cut before its end, it has none.
+  cut = agreement.agreement((verifier, verifier), _prompts()[-1], 2)
+  assert not cut.ended
+  assert cut.places == one.places[:2]
+
+
+@pytest.mark.slow
+def test_the_command_prints_the_first_difference():
+  run = launching.run(
+    'experiments.agreement',
+    f'--prompt={_prompts()[0]}',
+    '--max_new_tokens=24',
+  )
+  assert run.returncode == 0
+  assert "tokens are the verifier's" in run.stdout
+  assert 'Greedy speculative decoding, gamma 4' in run.stdout
+  assert not run.stderr
+
+
+def test_models_of_two_tokenizers_are_refused():
+  verifier, drafter = _models()
+  words = tokenizers.train(['the quick brown fox ' * 20] * 3, 280)
+  other = drafter._replace(tokenizer=words)
+  with pytest.raises(ValueError, match=r'drafter: its tokenizer .* is not the'):
+    agreement.agreement((verifier, other), 'a')

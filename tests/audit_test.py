@@ -1,0 +1,207 @@
+"""The audit: it passes what is right, and shows the row where one is wrong."""
+
+import json
+import math
+import pathlib
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import launching
+import numpy as np
+import pytest
+import tiers
+
+import cascades
+from cascades import methods
+from cascades.proof import audit
+
+_ROOT = pathlib.Path(__file__).parent.parent
+
+
+def _method(target=None, **fields):
+  """A method made from a target, or from another by changing fields."""
+  named = dict(name='mine', equation='', reference='this test')
+  if target is not None:
+    named |= dict(strict=None, drafter_only=None) | fields
+    return methods.from_target(target, **named)
+  token_v3 = methods.METHODS['token_v3']
+  given = {
+    name: getattr(token_v3, name)
+    for name in ('acceptance', 'residual', 'law', 'strict', 'drafter_only')
+  }
+  return methods.Method(**named | given | fields)
+
+
+def _failed(method) -> audit.Check:
+  found = audit.audit(method, [0.3], samples=100)
+  assert not found.passed
+  assert 'mine: FAILED' in str(found)
+  return next(check for check in found.checks if not check.passed)
+
+
+@pytest.mark.parametrize('name', tiers.first(['token_v3', 'cactus']))
+def test_a_right_method_passes(name):
+  found = cascades.audit(name)
+  assert found.passed, str(found)
+  # Block verification is tried too, where the method has a single target.
+  assert len(found.checks) == (13 if name == 'token_v3' else 11)
+  assert found.acceptance[0] < found.acceptance[-1]
+  b = found.acceptance[-2]
+  assert found.tokens_per_block[-2] == pytest.approx((1 - b**5) / (1 - b))
+  assert found.trend.startswith('rises')
+  assert found.examples['targets'].shape == (len(found.leniences), 3, 9)
+  text = json.dumps(found.to_dict(), allow_nan=False)
+  assert json.loads(text)['passed']
+
+
+@pytest.mark.slow
+def test_a_rule_of_ones_own_is_proven_like_any_other():
+  def blend(d, lenience):
+    share = jnp.clip(lenience, 0, 1) ** 2
+    return share * d.q + (1 - share) * d.p
+
+  method = _method(blend, strict=0.0, drafter_only=1.0)
+  assert audit.audit(method, [0.0, 0.5, 1.0]).passed
+
+
+def test_a_negative_target_is_shown():
+  check = _failed(_method(lambda d, lenience: d.p - 0.1 * d.q + 0.1 / 9))
+  assert check.name == 'acceptance is in [0, 1] (float64)'
+  assert 'row' in check.detail
+  assert 'lenience 0.3' in check.detail
+  assert '-' in check.detail.split('acceptance')[1]
+
+
+def test_a_target_that_is_not_normalised_is_shown():
+  check = _failed(_method(lambda d, lenience: 0.9 * d.p))
+  assert check.name == 'residual is a distribution (float64)'
+  assert check.value == pytest.approx(0.1)
+
+
+def test_a_target_with_nan_is_shown():
+  # The product of two distributions has no mass where they are disjoint.
+  def product(d, lenience):
+    return d.p * d.q / (d.p * d.q).sum(-1)
+
+  check = _failed(_method(product))
+  assert check.value == math.inf
+  assert check.detail.startswith('disjoint row')
+  assert 'nan' in check.detail
+
+
+def test_a_wrong_shape_is_named():
+  check = _failed(_method(law=lambda d, lenience: d.p.sum(-1)))
+  assert check.detail == 'law gives shape () for 9 tokens, not (9,).'
+  check = _failed(_method(rule=lambda d, lenience: d.p[:3] > lenience))
+  assert check.detail == 'rule gives shape (3,) for 9 tokens, not (9,).'
+  check = _failed(_method(law=lambda d, lenience: d.logits))
+  assert check.detail.startswith('law fails: AttributeError')
+
+
+def test_a_residual_that_does_not_fit_the_acceptance_is_shown():
+  # The commonest fault: the relaxed acceptance with the strict residual.
+  strict_residual = methods.METHODS['speed'].residual
+  check = _failed(_method(residual=strict_residual))
+  assert check.name == 'law = q a + (1 - sum q a) residual (float64)'
+  assert 'emitted' in check.detail
+  assert check.value > 0.01
+
+
+def test_a_wrong_limit_is_shown():
+  # Zero is not off for TokenV3.
+  check = _failed(_method(strict=0.0))
+  assert check.name == 'at strict lenience 0 the law is p'
+  assert check.value > 0.1
+
+
+def test_a_residual_without_fallback_is_shown():
+  def residual(d, lenience):
+    weights = jnp.maximum(0, d.p - d.q)
+    return weights / weights.sum(-1)
+
+  strict = methods.METHODS['speed']
+  check = _failed(_method(acceptance=strict.acceptance, residual=residual))
+  assert check.name == 'residual is a distribution (float64)'
+  assert check.detail.startswith('equal row')
+
+
+@pytest.mark.slow
+def test_a_law_that_only_sampling_disproves_is_shown(monkeypatch):
+  # With the enumeration switched off, the loop tells on the same fault.
+  monkeypatch.setattr(audit, '_enumerate', lambda *_: iter(()))
+  strict_residual = methods.METHODS['speed'].residual
+  found = audit.audit(_method(residual=strict_residual), [0.3])
+  failed = [check for check in found.checks if not check.passed]
+  assert [c.name for c in failed] == [
+    'sampled law, token verification: largest z'
+  ]
+  assert failed[0].value > 20
+  assert 'declared' in failed[0].detail
+
+
+def test_what_is_asked_for_is_checked():
+  with pytest.raises(ValueError, match='did you mean'):
+    cascades.audit('token_v33')
+  with pytest.raises(ValueError, match='nan is no lenience'):
+    cascades.audit('chow', [math.nan])
+  with pytest.raises(ValueError, match='lenience: the list is empty'):
+    cascades.audit('chow', [])
+
+
+def _run(*flags):
+  return subprocess.run(
+    [sys.executable, '-m', 'experiments.audit', *flags],
+    cwd=_ROOT,
+    capture_output=True,
+    text=True,
+  )
+
+
+@pytest.mark.slow
+def test_the_launcher_passes_and_draws(tmp_path):
+  done = _run('--method=chow', '--lenience=0.5,0.2', f'--workdir={tmp_path}')
+  assert done.returncode == 0, done.stderr
+  assert '1 of 1 passed' in done.stdout
+  found = json.loads((tmp_path / 'chow.json').read_text())
+  assert found['leniences'] == [0.2, 0.5]
+  assert (tmp_path / 'chow.png').stat().st_size > 10_000
+
+
+def test_the_launcher_fails_with_the_row(tmp_path):
+  rules = tmp_path / 'rules.py'
+  rules.write_text(
+    'import cascades\n'
+    'cascades.register(cascades.from_target(\n'
+    '  lambda d, lenience: 0.5 * d.p, name="half", equation="p / 2",\n'
+    '  reference="a test", strict=None, drafter_only=None))\n'
+  )
+  done = _run('--method=half', f'--rules={rules}', f'--workdir={tmp_path}')
+  assert done.returncode == 1
+  assert 'row' in done.stdout
+  assert 'FAILED: half' in done.stderr
+  assert 'Traceback' not in done.stderr
+
+
+@pytest.mark.parametrize(
+  ('flags', 'message'),
+  [
+    ((), '--method: name a method'),
+    (('--method=tokenv3',), 'did you mean'),
+    (('--method=chow', '--lenience=much'), 'lenience: could not convert'),
+    (('--method=chow', '--rules=nowhere.py'), 'there is no file nowhere.py'),
+  ],
+)
+def test_mistakes_are_named(flags, message, tmp_path):
+  done = launching.run('experiments.audit', *flags, f'--workdir={tmp_path}')
+  assert done.returncode == 2
+  assert message in done.stderr
+  assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_leniences_hold_the_limits_and_many_more():
+  for method in methods.METHODS.values():
+    found = audit.leniences(method)
+    assert len(found) >= 50
+    assert {method.strict, method.drafter_only} - {None} <= set(found)
+  assert np.isfinite(audit.leniences(methods.METHODS['chow'])).all()

@@ -1,0 +1,129 @@
+"""From logits to probabilities, and drawing from them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cascades.methods import processing
+
+_LOGITS = jnp.array([2.0, 1.0, 0.5, 0.5, -1.0])
+
+
+def _probs(logits=_LOGITS, **how):
+  return np.asarray(
+    processing.probabilities(logits, processing.Processing(**how))
+  )
+
+
+def test_temperature_divides_the_logits():
+  for temperature in (0.5, 1.0, 2.0):
+    np.testing.assert_allclose(
+      _probs(temperature=temperature),
+      jax.nn.softmax(_LOGITS / temperature),
+      rtol=1e-6,
+    )
+
+
+def test_zero_temperature_is_one_hot_at_the_first_largest():
+  np.testing.assert_array_equal(_probs(temperature=0.0), [1, 0, 0, 0, 0])
+  tied = jnp.array([0.0, 3.0, 3.0])
+  np.testing.assert_array_equal(_probs(tied, temperature=0.0), [0, 1, 0])
+
+
+@pytest.mark.parametrize('size', [1, 30, 1e4])
+def test_small_temperatures_are_greedy_and_never_nan(size):
+  logits = size * jax.random.normal(jax.random.key(0), (64, 9))
+  over = jax.vmap(processing.probabilities, (0, None))
+  greedy = over(logits, processing.Processing(temperature=0.0))
+  for power in range(0, 46):
+    got = over(logits, processing.Processing(temperature=10.0**-power))
+    np.testing.assert_allclose(got.sum(-1), 1, atol=1e-5)
+    if 10.0**-power < processing.GREEDY_BELOW:
+      np.testing.assert_array_equal(got, greedy)
+
+
+def test_what_is_forbidden_leaves_a_distribution():
+  # Of a token that was chosen, all but one logit are -inf.
+  chosen = jnp.where(jnp.arange(5) == 2, 0.0, -jnp.inf)
+  forbidden = jnp.array([True, False, True, False, False])
+  how = processing.Processing(forbidden=forbidden)
+  assert not processing.says(chosen, how)
+  assert processing.says(chosen, processing.Processing())
+  assert processing.says(jnp.stack([_LOGITS, chosen]), how).tolist() == [1, 0]
+  for temperature in (0.0, 1.0):
+    got = _probs(chosen, temperature=temperature, forbidden=forbidden)
+    assert got.sum() == pytest.approx(1)
+    np.testing.assert_array_equal(got[np.asarray(forbidden)], 0)
+
+
+def test_top_k_keeps_k_and_renormalises():
+  full = np.asarray(jax.nn.softmax(_LOGITS))
+  got = _probs(top_k=2)
+  np.testing.assert_allclose(got[:2], full[:2] / full[:2].sum(), rtol=1e-6)
+  np.testing.assert_array_equal(got[2:], 0)
+  # Equals at the border stay together, whatever their order.
+  assert (_probs(top_k=3) > 0).sum() == 4
+
+
+def test_top_p_keeps_the_fewest_that_hold_the_mass():
+  full = np.asarray(jax.nn.softmax(_LOGITS))
+  assert (_probs(top_p=full[0] - 0.01) > 0).tolist() == [True] + [False] * 4
+  assert (_probs(top_p=full[0] + 0.01) > 0).sum() == 2
+  assert (_probs(top_p=0.0) > 0).sum() == 1
+  np.testing.assert_allclose(_probs(top_p=1.0), full, rtol=1e-6)
+
+
+def test_top_p_counts_mass_after_top_k():
+  # Of the two that top-k leaves, the first alone holds 0.73.
+  assert (_probs(top_k=2, top_p=0.7) > 0).sum() == 1
+
+
+def test_min_p_is_relative_to_the_largest():
+  full = np.asarray(jax.nn.softmax(_LOGITS))
+  kept = full >= 0.3 * full.max()
+  assert (_probs(min_p=0.3) > 0).tolist() == kept.tolist()
+
+
+def test_forbidden_tokens_have_no_probability_also_when_greedy():
+  forbidden = jnp.array([True, False, False, False, False])
+  for temperature in (0.0, 1.0):
+    got = _probs(temperature=temperature, forbidden=forbidden)
+    assert got[0] == 0
+    assert got.sum() == pytest.approx(1, abs=1e-6)
+  assert _probs(temperature=0.0, forbidden=forbidden)[1] == 1
+
+
+def test_low_precision_logits_give_float32_probabilities():
+  got = _probs(_LOGITS.astype(jnp.bfloat16), top_p=0.9)
+  assert got.dtype == np.float32
+  assert got.sum() == pytest.approx(1, abs=1e-6)
+
+
+def test_sampling_never_draws_a_zero_and_follows_the_rest():
+  probs = jnp.array([0.0, 0.2, 0.0, 0.5, 0.3, 0.0])
+  keys = jax.random.split(jax.random.key(0), 20_000)
+  drawn = np.asarray(jax.vmap(processing.sample, (0, None))(keys, probs))
+  counts = np.bincount(drawn, minlength=6)
+  assert counts[[0, 2, 5]].sum() == 0
+  z = (counts - 20_000 * probs) / np.sqrt(20_000 * probs * (1 - probs) + 1e-9)
+  assert np.abs(z).max() < 5
+
+
+def test_borders_do_not_hang_on_rounding():
+  # The least of the kept tokens used to be lost where both were set: the sorted
+  # and the unsorted probabilities were normalised in different orders.
+  logits = 2 * jax.random.normal(jax.random.key(0), (2000, 5))
+  how = processing.Processing(top_k=5, top_p=1.0)
+  probs = jax.vmap(processing.probabilities, (0, None))(logits, how)
+  assert (probs > 0).all()
+
+
+def test_eta_keeps_what_is_likely_for_the_entropy():
+  probs = jnp.array([0.5, 0.3, 0.15, 0.04, 0.01])
+  entropy = -(probs * jnp.log(probs)).sum()
+  for eta in (0.0, 0.003, 0.02, 0.2, 5.0):
+    least = min(eta, np.sqrt(eta) * np.exp(-entropy), 0.5)
+    want = jnp.where(probs >= least, probs, 0)
+    got = processing.truncate(probs, eta=eta)
+    np.testing.assert_allclose(got, want / want.sum(), rtol=1e-6)
