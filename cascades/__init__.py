@@ -5,8 +5,8 @@ above it in this list.
 
   arguments     what an argument may be, in a sentence
   compilation   what is compiled is kept for the next process
-  options       what may be chosen about decoding
   plain         values as JSON can hold them
+  scheme        how blocks are verified, and where tokens come from
   methods       one position: both models' distributions to the one to sample
   verification  one block: which drafts stay, and the token after them
   models        language models for one sequence, and how they come and go
@@ -40,7 +40,7 @@ _HOME = {
 }
 # In the order of the list; `tests/imports_test.py` holds them to it.
 ROOMS = (
-  'arguments compilation options plain methods verification models decoding'
+  'arguments compilation plain scheme methods verification models decoding'
   ' drafters sampler tasks proof lm_eval'
 ).split()
 

@@ -165,7 +165,7 @@ class CascadesLM(TemplateLM):
   @property
   def max_length(self) -> int:
     """Most tokens of a sequence."""
-    return self.sampler.cache_length
+    return self.sampler.options.cache_length
 
   def tok_encode(
     self, string: str, add_special_tokens: bool | None = None, **kwargs
@@ -209,7 +209,7 @@ class CascadesLM(TemplateLM):
           'generate_until', requests[i].args, texts[i]
         )
     said = ', '.join(f'{k} {round(v, 3)}' for k, v in self.counts.items())
-    _LOG.info('%s: %s', self.sampler.method.name, said)
+    _LOG.info('%s: %s', self.sampler.options.method.name, said)
     return texts
 
   def _like(self, changes: dict[str, Any]) -> sampler.Sampler:
@@ -277,14 +277,14 @@ class CascadesLM(TemplateLM):
     decoder = self.sampler
     return dict(
       cascades=dict(
-        method=decoder.method.name,
-        lenience=decoder.lenience,
-        gamma=decoder.gamma,
-        drafts=decoder.drafts,
-        temperature=decoder.temperature,
-        top_k=decoder.top_k,
-        top_p=decoder.top_p,
-        **dataclasses.asdict(decoder.scheme),
+        method=decoder.options.method.name,
+        lenience=decoder.options.lenience,
+        gamma=decoder.options.gamma,
+        drafts=decoder.options.drafts,
+        temperature=decoder.options.temperature,
+        top_k=decoder.options.top_k,
+        top_p=decoder.options.top_p,
+        **dataclasses.asdict(decoder.options.scheme),
         seed=self.seed,
         counts=self.counts,
       )

@@ -126,16 +126,17 @@ def main() -> None:
   print(f'\n{legend(colour)}')
   counts = ', '.join(f'{k} {v}' for k, v in answer.counts.items())
   print(f'{counts}.')
+  chosen = decoder.options
   variant = records.variant(
-    decoder.method.name,
+    chosen.method.name,
     _VERIFICATION.value,
     _GATE.value,
     _BONUS.value,
-    decoder.drafts,
+    chosen.drafts,
   )
   print(
-    f'{variant}, lenience {decoder.lenience:g}, gamma'
-    f' {decoder.gamma}, temperature {decoder.temperature:g}: acceptance rate'
+    f'{variant}, lenience {chosen.lenience:g}, gamma'
+    f' {chosen.gamma}, temperature {chosen.temperature:g}: acceptance rate'
     f' {answer.acceptance_rate:.3f}, {answer.block_efficiency:.2f} tokens per'
     ' verifier call.'
   )

@@ -190,13 +190,13 @@ def test_model_args_are_checked_by_name(options, said):
 
 
 def test_the_harness_says_how_large_a_batch_may_be():
-  assert _lm().sampler.batch_size == 4
+  assert _lm().sampler.options.batch_size == 4
   auto = _SMALL | dict(batch_size='auto')
-  assert CascadesLM(**auto).sampler.batch_size == 64
-  assert CascadesLM(**auto, max_batch_size=9).sampler.batch_size == 9
+  assert CascadesLM(**auto).sampler.options.batch_size == 64
+  assert CascadesLM(**auto, max_batch_size=9).sampler.options.batch_size == 9
   # As the command line gives it; its device is none of JAX's.
   lm = CascadesLM(**_SMALL | dict(batch_size='2'), device='cuda:0')
-  assert lm.sampler.batch_size == 2
+  assert lm.sampler.options.batch_size == 2
 
 
 def test_what_a_task_may_not_ask_for_is_refused_by_name():

@@ -589,7 +589,7 @@ _MUTANTS = (
     'the bonus counts as examined',
     decoding.count,
     'examined=accepted + residual',
-    'examined=accepted + residual + of(source == options.BONUS)',
+    'examined=accepted + residual + of(source == BONUS)',
     decoding_test.test_counts_add_up,
     (1, (-1,)),
   ),

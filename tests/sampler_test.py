@@ -19,7 +19,7 @@ import cascades
 from cascades import decoding
 from cascades.models import checkpoints, tokenizers
 from cascades.sampler import batching, memory
-from cascades.sampler.sampler import _Ending
+from cascades.sampler.endings import Ending
 from cascades.tasks import TASKS
 
 pytestmark = pytest.mark.usefixtures('few_shapes')
@@ -253,7 +253,7 @@ def test_texts_end_an_answer(real, prompts):
 
 
 def test_what_may_end_an_answer_is_not_streamed(pair):
-  ending = _Ending(pair[0].tokenizer, [1], ('\n\nQ:', 'end'), 8)
+  ending = Ending(pair[0].tokenizer, [1], ('\n\nQ:', 'end'), 8)
   assert ending.settled('so') == 'so'
   assert ending.settled('so\n') == 'so'
   assert ending.settled('so\n\nQ') == 'so'
@@ -266,7 +266,7 @@ def test_what_is_new_ends_an_answer_wherever_it_begins(pair):
   # Three bytes of a character, of which the first are not looked at any more.
   before = tokenizer.encode('\u20ac' * 40)
   tokens = before + tokenizer.encode(' seven pears')
-  ending = _Ending(tokenizer, [1], ('\u20ac seven p',), 4)
+  ending = Ending(tokenizer, [1], ('\u20ac seven p',), 4)
   texts = np.cumsum([len(piece) for piece in tokenizer.pieces(tokens)])
   last = int(np.searchsorted(texts, 40 + len(' seven p'))) + 1
   for length in range(len(before), min(last + 4, len(tokens)) + 1):
@@ -437,7 +437,7 @@ def test_a_stream_never_shows_half_a_character(pair, monkeypatch):
   assert len(tokens) == 4
   sampler = cascades.Sampler(*pair)
   whole = sampler.sample('x', max_new_tokens=1, return_state=True)
-  ending = _Ending(pair[0].tokenizer, [1], (), 8)
+  ending = Ending(pair[0].tokenizer, [1], (), 8)
 
   def turn(*args, **options):
     for n in range(1, 5):

@@ -1,12 +1,13 @@
 """One sequence: its state, a block of it, and the loop that makes blocks.
 
-  drafter   What a drafter has to offer.
-  reading   How a model reads the next tokens, or drafts as a tree.
-  state     What is kept of a sequence.
-  step      A block: draft, verify, keep what stays.
-  journal   What became of blocks, for people, and how it is counted.
-  loop      Blocks of all rows of a batch, until there is something else to do.
-  rows      What is done to rows between two loops.
+  drafter     What a drafter has to offer.
+  reading     How a model reads the next tokens, or drafts as a tree.
+  state       What is kept of a sequence.
+  step        A block: draft, verify, keep what stays.
+  journal     What became of blocks, for people, and how it is counted.
+  sequential  What a cascade of tokens costs.
+  loop        Blocks of all rows, until there is something else to do.
+  rows        What is done to rows between two loops.
 
 Everything but the loop and `rows` is written for one sequence and `vmap`ped:
 `step` gives (state, info), and only the loop writes the info down.
@@ -22,7 +23,7 @@ from cascades.decoding.drafter import (
   whole,
 )
 from cascades.decoding.journal import Counts, Info, Row, count
-from cascades.decoding.loop import decode
+from cascades.decoding.loop import decode, tally
 from cascades.decoding.reading import read, read_hidden, side_by_side, tree
 from cascades.decoding.rows import extend, place, prefill, resize, take
 from cascades.decoding.state import Models, Params, SamplingState
@@ -61,6 +62,7 @@ __all__ = [
   'side_by_side',
   'step',
   'take',
+  'tally',
   'tree',
   'tree_tokens',
   'whole',

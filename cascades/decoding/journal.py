@@ -12,8 +12,8 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from cascades import options
 from cascades.decoding.state import SamplingState, write
+from cascades.scheme import BONUS, DRAFT, RESIDUAL
 
 
 class Info(NamedTuple):
@@ -85,7 +85,7 @@ def note(before: Row, after: Row, info: Info) -> Row:
     source=write(before.source, at, info.sources),
     # The bonus token stands where no draft was examined.
     deferral=write(
-      before.deferral, at, info.deferred & (info.sources != options.BONUS)
+      before.deferral, at, info.deferred & (info.sources != BONUS)
     ),
     taken=write(before.taken, at, taken),
     logprob=write(before.logprob, at, info.logprobs),
@@ -134,13 +134,13 @@ def count(row: Row) -> Counts:
 
   last = end[..., None] - 1
   taken = np.take_along_axis(np.asarray(row.taken), last, -2)[..., 0, :]
-  accepted = of(source == options.DRAFT)
-  residual = of(source == options.RESIDUAL)
+  accepted = of(source == DRAFT)
+  residual = of(source == RESIDUAL)
   return Counts(
     *np.moveaxis(taken, -1, 0),
     examined=accepted + residual,
     accepted=accepted,
     deferred=of(np.asarray(row.deferral)),
     residual=residual,
-    bonus=of(source == options.BONUS),
+    bonus=of(source == BONUS),
   )

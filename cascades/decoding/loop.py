@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from cascades.decoding import sequential
 from cascades.decoding.drafter import ROWS
-from cascades.decoding.journal import Row, note
+from cascades.decoding.journal import Row, count, note
 from cascades.decoding.state import Params
 from cascades.decoding.step import Decoder, step
 from cascades.methods import processing
@@ -61,3 +62,26 @@ def decode(
     return every(rows, params, how, stop_tokens), blocks + 1
 
   return jax.lax.while_loop(goes_on, body, (rows, jnp.zeros((), jnp.int32)))
+
+
+def tally(row: Row, decoder: Decoder) -> dict[str, int]:
+  """How an answer came about, in numbers.
+
+  Args:
+    row: That was fetched, [].
+    decoder: What decoded it.
+
+  Returns:
+    `Counts` by name, without blocks; and calls of the verifier, and tokens that
+    it read in them.
+  """
+  counts = {name: int(n) for name, n in count(row)._asdict().items()}
+  blocks, drafter_calls = counts.pop('blocks'), counts.pop('drafter_calls')
+  counts |= dict(
+    verifier_calls=blocks,
+    verifier_tokens=blocks * (decoder.tree_tokens + 1),
+    drafter_calls=drafter_calls,
+  )
+  if decoder.gamma and decoder.scheme.verification == 'sequential':
+    counts |= sequential.tally(row)
+  return counts

@@ -7,17 +7,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from cascades import methods, options, verification
+from cascades import methods, verification
 from cascades.decoding.drafter import Drafter, Seen, permitted
 from cascades.decoding.journal import Info
 from cascades.decoding.reading import read_hidden, tree
 from cascades.decoding.state import Models, Params, SamplingState, write
 from cascades.methods import processing
+from cascades.scheme import DRAFT, STANDARD, Scheme
 
 
-def check_drafter(
-  drafter: Drafter, scheme: options.Scheme, drafts: int
-) -> None:
+def check_drafter(drafter: Drafter, scheme: Scheme, drafts: int) -> None:
   """Refuses what a drafter cannot do.
 
   Raises:
@@ -69,7 +68,7 @@ class Decoder:
   models: Models
   method: methods.Method
   gamma: int
-  scheme: options.Scheme = options.STANDARD
+  scheme: Scheme = STANDARD
   drafts: int = 1
   tree_size: int | None = None
 
@@ -219,7 +218,7 @@ def step(
     return jnp.where(unknown, d.p, decoder.method.law(d, state.lenience))
 
   return committed, Info(
-    sources=jnp.where(index < n, options.DRAFT, verdict.next_source),
+    sources=jnp.where(index < n, DRAFT, verdict.next_source),
     deferred=verdict.deferred,
     logprobs=jax.vmap(processing.log_probability)(logits, block),
     logits=logits,

@@ -1,163 +1,22 @@
 """Strings in, strings and counts out; names as in `gm.text.Sampler`."""
 
-import collections
 import dataclasses
 import math
 import numbers
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, PyTree
 
 from cascades import arguments, compilation, decoding, drafters, methods
 from cascades.drafters import pairing
 from cascades.methods import processing
 from cascades.models import checkpoints, sharding, tokenizers, turns
-from cascades.sampler import batching, memory
-from cascades.verification import RESIDUAL, Scheme
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Answer:
-  """What came out for one prompt; tokens after end-of-sequence are nowhere.
-
-  Attributes:
-    text: The answer; without stop tokens, and without the prompt unless
-      `echo` was set.
-    tokens: Ids, the stop token included; with `echo`, the prompt's before.
-    pieces: The text of each token.
-    sources: For each token, where it came from: an index into
-      `records.SOURCES` (prompt, draft, residual, bonus).
-    deferred: For each emitted token, whether the method's rule defers to the
-      verifier there; None where it has no such rule.
-    ended: Whether a stop token, or a text, ended it rather than its limit.
-    logprobs: The verifier's log-probability of each emitted token, at
-      temperature 1 and before truncation, whatever was sampled from.
-    logits: [emitted tokens, V], the verifier's, float32; None unless asked
-      for.
-    counts: Token and call counts, named as the fields of `records.Record`.
-    state: What `Sampler.sample` takes as `last_state` to go on from here; None
-      unless asked for.
-  """
-
-  text: str
-  tokens: list[int]
-  pieces: list[str]
-  sources: list[int]
-  deferred: list[bool] | None
-  ended: bool
-  logprobs: list[float]
-  logits: np.ndarray | None
-  counts: dict[str, int]
-  state: 'State | None' = dataclasses.field(default=None, repr=False)
-
-  @property
-  def acceptance_rate(self) -> float:
-    """Accepted per examined token; nan if none was examined."""
-    if not self.counts['examined']:
-      return math.nan
-    return self.counts['accepted'] / self.counts['examined']
-
-  @property
-  def block_efficiency(self) -> float:
-    """Emitted tokens per verifier call; nan if there was none."""
-    if not self.counts['verifier_calls']:
-      return math.nan
-    return len(self.logprobs) / self.counts['verifier_calls']
-
-
-@dataclasses.dataclass(frozen=True)
-class State:
-  """Where a conversation stands: all that both models have read of it.
-
-  Attributes:
-    row: One row, with both caches.
-    models: The verifier and the drafter that read it.
-    params: Their parameters.
-    pieces: The text of each token.
-  """
-
-  row: decoding.Row
-  models: tuple[Any, Any]
-  params: PyTree
-  pieces: list[str]
-
-  def check(self, models: tuple[Any, Any], params: PyTree) -> None:
-    """Refuses to go on with other models than those that read it.
-
-    Parameters are compared by their values where they are not the same arrays.
-    Single numbers among them, as where a drafter stops, are options, and may
-    change from one turn to the next.
-
-    Raises:
-      ValueError: They are others, or have other parameters.
-    """
-    same = self.models == models
-    if same:
-      ours, theirs = (
-        [x for x in jax.tree.leaves(tree) if jnp.ndim(x)]
-        for tree in (self.params, params)
-      )
-      same = len(ours) == len(theirs) and all(
-        x is y or (x.dtype == y.dtype and jnp.array_equal(x, y))
-        for x, y in zip(ours, theirs, strict=True)
-      )
-    if not same:
-      raise ValueError(
-        'last_state: other models have read it; go on with the sampler that'
-        ' made it.'
-      )
-
-
-def check_options(
-  *,
-  method: str | methods.Method,
-  lenience: float,
-  gamma: int,
-  temperature: float,
-  top_k: int | None = None,
-  top_p: float | None = None,
-  cache_length: int = 4096,
-  batch_size: int = 64,
-  verification: str = 'token',
-  gate: str = 'raw',
-  bonus: str = 'target',
-  drafts: int = 1,
-  tree_size: int | None = None,
-) -> dict[str, Any]:
-  """A `Sampler`'s options as it uses them, without its models.
-
-  Raises:
-    ValueError: One is out of its range; one sentence says which.
-  """
-  method = methods.get_method(method)
-  scheme = Scheme(verification=verification, gate=gate, bonus=bonus)
-  drafts = arguments.whole('drafts', drafts, 1)
-  scheme.check(method, drafts)
-  if tree_size is not None:
-    tree_size = arguments.whole('tree_size', tree_size, drafts)
-    if drafts == 1:
-      raise ValueError(
-        'tree_size: a single draft is no tree; give more drafts, or leave'
-        ' tree_size out.'
-      )
-  return dict(
-    method=method,
-    scheme=scheme,
-    drafts=drafts,
-    tree_size=tree_size,
-    lenience=arguments.number('lenience', lenience, -math.inf, math.inf),
-    gamma=arguments.whole('gamma', gamma, 0),
-    temperature=arguments.number('temperature', temperature, 0, 1e6),
-    top_k=None if top_k is None else arguments.whole('top_k', top_k, 1),
-    top_p=None if top_p is None else arguments.number('top_p', top_p, 0, 1),
-    cache_length=arguments.whole('cache_length', cache_length, 1),
-    batch_size=arguments.whole('batch_size', batch_size, 1),
-  )
+from cascades.sampler import batching, endings, keys, memory
+from cascades.sampler.answers import Answer, State
+from cascades.sampler.asking import Asking
+from cascades.sampler.options import Options
 
 
 class Sampler:
@@ -203,6 +62,11 @@ class Sampler:
       tokenizer; one sentence says which and what to do.
 
   Attributes:
+    options: How answers are decoded, checked.
+    verifier: The verifier, with its parameters where they are used.
+    drafter: What was given to draft, loaded; None for nothing.
+    equipped: The same as it drafts for this verifier, with its parameters.
+    tokenizer: Of both models.
     usage: What the last call took; see `batching.Usage`.
   """
 
@@ -230,7 +94,7 @@ class Sampler:
     mesh: tuple[int, int] = (1, 1),
     dtype: str | None = None,
   ):
-    options = check_options(
+    self.options = Options(
       method=method,
       lenience=lenience,
       gamma=gamma,
@@ -244,10 +108,9 @@ class Sampler:
       bonus=bonus,
       drafts=drafts,
       tree_size=tree_size,
+      stop_below=stop_below,
+      beam=beam,
     )
-    if stop_below is not None:
-      stop_below = arguments.number('stop_below', stop_below, 0, 1)
-    arguments.flags(beam=beam)
     compilation.keep()
     arguments.a(
       'verifier',
@@ -261,67 +124,48 @@ class Sampler:
       tokenizers.Tokenizer | None,
       "a cascades.models.tokenizers.Tokenizer, or None for the verifier's",
     )
-    if not isinstance(mesh, tuple | list) or len(mesh) != 2:
-      raise ValueError(
-        f'mesh: {arguments.shown(mesh)} will not do; give two numbers, such as'
-        ' (4, 2).'
-      )
     self.usage = batching.Usage()
     # What batches need of the memory, by their size.
     self._needs: dict[tuple, memory.Need] = {}
-    self.method: methods.Method = options['method']
-    self.scheme: Scheme = options['scheme']
-    self.lenience: float = options['lenience']
-    self.gamma: int = options['gamma']
-    # Without drafts, there is nothing to have several of.
-    self.drafts: int = options['drafts'] if self.gamma else 1
-    self.tree_size: int | None = options['tree_size'] if self.gamma else None
-    self.temperature: float = options['temperature']
-    self.top_k: int | None = options['top_k']
-    self.top_p: float | None = options['top_p']
-    self.cache_length: int = options['cache_length']
-    self.batch_size: int = options['batch_size']
-    self._mesh = None
-    if tuple(mesh) != (1, 1):
-      self._mesh = sharding.make_mesh(
-        *(arguments.whole('mesh', n, 1) for n in mesh)
-      )
+    self._mesh = _mesh(mesh)
     if isinstance(verifier, str):
       verifier = checkpoints.load_model(verifier, dtype, self._mesh)
     if isinstance(drafter, str):
       drafter = pairing.load_drafter(drafter, dtype, self._mesh)
-    self.verifier, self.drafter = verifier, drafter
-    self.tokenizer = tokenizer or verifier.tokenizer
-    if drafter is None:
-      if self.gamma:
-        raise ValueError(
-          f'drafter: none is given, but gamma is {self.gamma}; give a drafter,'
-          ' or gamma 0 to decode with the verifier alone.'
-        )
-    elif isinstance(drafter, checkpoints.Checkpoint):
-      pairing.check_pair(verifier, drafter)
-    if self._mesh is not None:
-      self.verifier, self.drafter = (
-        c._replace(params=sharding.shard_params(*c[:2], self._mesh))
-        if isinstance(c, checkpoints.Checkpoint)
-        else c
-        for c in (verifier, drafter)
-      )
-    self._drafter = drafters.Equipped(
-      drafters.NoDrafter(verifier.model.vocab_size), ()
+    self.verifier, self.drafter = (
+      _on(self._mesh, given) for given in (verifier, drafter)
     )
-    if self.gamma:
-      self._drafter = pairing.equip(
-        self.verifier, self.drafter, stop_below=stop_below, beam=beam
-      )
+    self.tokenizer = tokenizer or verifier.tokenizer
+    self._equip()
 
+  def _equip(self) -> None:
+    """Puts together what drafts, and what is compiled."""
+    chosen, verifier = self.options, self.verifier
+    if self.drafter is None and chosen.gamma:
+      raise ValueError(
+        f'drafter: none is given, but gamma is {chosen.gamma}; give a drafter,'
+        ' or gamma 0 to decode with the verifier alone.'
+      )
+    self.equipped = None
+    if self.drafter is not None:
+      self.equipped = pairing.equip(
+        verifier,
+        self.drafter,
+        stop_below=chosen.stop_below if chosen.gamma else None,
+        beam=chosen.beam and chosen.gamma > 0,
+      )
+    drafting = self.equipped
+    if not chosen.gamma:
+      nothing = drafters.NoDrafter(verifier.model.vocab_size)
+      drafting = drafters.Equipped(nothing, ())
+    self._params = decoding.Params(verifier.params, drafting.params)
     self._decoder = decoding.Decoder(
-      decoding.Models(self.verifier.model, self._drafter.drafter),
-      self.method,
-      self.gamma,
-      self.scheme,
-      self.drafts,
-      self.tree_size,
+      decoding.Models(verifier.model, drafting.drafter),
+      chosen.method,
+      chosen.gamma,
+      chosen.scheme,
+      chosen.drafts,
+      chosen.tree_size,
     )
 
   def sample(
@@ -373,18 +217,18 @@ class Sampler:
       ValueError: No prompts, one that does not fit, a bad token, a state of
         other models, or more than the device's memory holds.
     """
-    options = dict(
+    asking = Asking(
       max_new_tokens=max_new_tokens,
       seed=seed,
+      echo=echo,
+      return_logits=return_logits,
       forbidden_tokens=forbidden_tokens,
       stop_tokens=stop_tokens,
       stop_strings=stop_strings,
       chat=chat,
     )
     arguments.flags(return_state=return_state)
-    stop_strings = arguments.texts('stop_strings', stop_strings)
-    options['stop_strings'] = stop_strings
-    if return_state and stop_strings:
+    if return_state and asking.stop_strings:
       raise ValueError(
         'stop_strings: an answer that they may cut has no state; leave'
         ' return_state out, or take stop_tokens.'
@@ -392,65 +236,37 @@ class Sampler:
     if return_state or last_state is not None:
       if not isinstance(prompts, str):
         raise ValueError('prompts: a conversation goes on with a single text.')
-      *_, (answer, _) = self._turn(
-        prompts, last_state, None, echo, return_logits, **options
-      )
+      *_, (answer, _) = self._turn(prompts, last_state, None, asking)
       return answer
     single = isinstance(prompts, str)
-    answers = self.sample_curve(
-      [prompts] if single else prompts,
-      [self.lenience],
-      echo=echo,
-      return_logits=return_logits,
-      **options,
-    )[0]
+    (answers,) = self._curve(
+      [prompts] if single else prompts, [self.options.lenience], asking
+    )
     return answers[0] if single else answers
 
   def stream(
-    self,
-    prompt: str,
-    *,
-    max_new_tokens: int = 64,
-    seed: int = 0,
-    last_state: State | None = None,
-    forbidden_tokens: Sequence[int | str] | None = None,
-    stop_tokens: Sequence[int | str] | None = None,
-    stop_strings: Sequence[str] = (),
-    chat: bool = False,
+    self, prompt: str, *, last_state: State | None = None, **asked: Any
   ) -> Iterator[str]:
     """Answers a prompt block by block.
 
     Args:
       prompt: One text.
-      max_new_tokens: As in `sample`, and so the rest.
-      seed: See `sample`.
-      last_state: See `sample`.
-      forbidden_tokens: See `sample`.
-      stop_tokens: See `sample`.
-      stop_strings: See `sample`.
-      chat: See `sample`.
+      last_state: The state of an earlier answer to go on from; None for none.
+      **asked: max_new_tokens, seed, forbidden_tokens, stop_tokens, stop_strings
+        and chat, each as in `sample`.
 
     Yields:
       The text that each block adds, as soon as it is there; together they are
       the text that `sample` gives.
 
     Raises:
-      ValueError: As in `sample`.
+      ValueError: A value that `sample` would refuse.
     """
+    for name in ('echo', 'return_logits'):
+      if name in asked:
+        raise TypeError(f'stream() takes no {name}.')
     said = ''
-    for _, text in self._turn(
-      prompt,
-      last_state,
-      1,
-      False,
-      False,
-      max_new_tokens=max_new_tokens,
-      seed=seed,
-      forbidden_tokens=forbidden_tokens,
-      stop_tokens=stop_tokens,
-      stop_strings=stop_strings,
-      chat=chat,
-    ):
+    for _, text in self._turn(prompt, last_state, 1, Asking(**asked)):
       if len(text) > len(said):
         yield text[len(said) :]
         said = text
@@ -460,15 +276,8 @@ class Sampler:
     prompts: Sequence[str],
     leniences: Sequence[float],
     *,
-    max_new_tokens: int = 64,
-    seed: int = 0,
-    echo: bool = False,
-    return_logits: bool = False,
-    forbidden_tokens: Sequence[int | str] | None = None,
-    stop_tokens: Sequence[int | str] | None = None,
-    stop_strings: Sequence[str] = (),
-    chat: bool = False,
     on_answer: Callable[[], None] | None = None,
+    **asked: Any,
   ) -> list[list[Answer]]:
     """Answers every prompt at every lenience, in one compiled loop.
 
@@ -476,23 +285,26 @@ class Sampler:
       prompts: Texts.
       leniences: Points of the curve. A row's key does not depend on its
         lenience, so points are paired.
-      max_new_tokens: As in `sample`, and so the rest.
-      seed: See `sample`.
-      echo: See `sample`.
-      return_logits: See `sample`.
-      forbidden_tokens: See `sample`.
-      stop_tokens: See `sample`.
-      stop_strings: See `sample`.
-      chat: See `sample`.
       on_answer: Is called as an answer is there.
+      **asked: max_new_tokens, seed, echo, return_logits, forbidden_tokens,
+        stop_tokens, stop_strings and chat, each as in `sample`.
 
     Returns:
       For each lenience, an answer for each prompt.
 
     Raises:
-      ValueError: As in `sample`.
+      ValueError: A value that `sample` would refuse.
     """
-    arguments.flags(echo=echo, return_logits=return_logits, chat=chat)
+    return self._curve(prompts, leniences, Asking(**asked), on_answer)
+
+  def _curve(
+    self,
+    prompts: Sequence[str],
+    leniences: Sequence[float],
+    asking: Asking,
+    on_answer: Callable[[], None] | None = None,
+  ) -> list[list[Answer]]:
+    """As `sample_curve`."""
     prompts = arguments.listed('prompts', prompts, 'texts')
     leniences = arguments.listed('lenience', leniences, 'numbers')
     if not prompts:
@@ -501,30 +313,28 @@ class Sampler:
       raise ValueError('lenience: the list is empty; give at least one.')
     for value in leniences:
       arguments.number('lenience', value, -math.inf, math.inf)
-    max_new_tokens = arguments.whole('max_new_tokens', max_new_tokens, 1)
-    texts = [self._put(prompt, chat) for prompt in prompts]
+    texts = [self._put(prompt, asking.chat) for prompt in prompts]
     ids = [self.tokenizer.encode(text, add_bos=True) for text in texts]
     for number, prompt in enumerate(ids):
-      self._check_room(f'prompt {number}', len(prompt), max_new_tokens)
-    engine, ending = self._engine(
-      forbidden_tokens, stop_tokens, stop_strings, chat
-    )
+      self._check_room(f'prompt {number}', len(prompt), asking.max_new_tokens)
+    engine, ending = self._engine(asking)
     self._check_memory(
-      len(ids) * len(leniences), max(map(len, ids)), max_new_tokens
+      len(ids) * len(leniences), max(map(len, ids)), asking.max_new_tokens
     )
     self.usage = batching.Usage()
     answers = [[None] * len(prompts) for _ in leniences]
     asked = batching.Asked(
       ids,
-      _keys(seed, ids),
+      keys.of_prompts(asking.seed, ids),
       np.asarray(leniences, np.float32),
-      max_new_tokens,
-      return_logits,
+      asking.max_new_tokens,
+      asking.return_logits,
       ending.ends,
     )
-    for job, row in batching.run(engine, asked, self.batch_size, self.usage):
+    batch_size = self.options.batch_size
+    for job, row in batching.run(engine, asked, batch_size, self.usage):
       before = None
-      if echo:
+      if asking.echo:
         before = self.tokenizer.spelled(ids[job.prompt], texts[job.prompt])
       answers[job.lenience][job.prompt] = self._answer(row, ending, before)
       if on_answer:
@@ -536,15 +346,7 @@ class Sampler:
     prompt: str,
     last_state: State | None,
     max_blocks: int | None,
-    echo: bool,
-    return_logits: bool,
-    *,
-    max_new_tokens: int,
-    seed: int,
-    forbidden_tokens: Sequence[int | str] | None,
-    stop_tokens: Sequence[int | str] | None,
-    stop_strings: Sequence[str],
-    chat: bool,
+    asking: Asking,
   ) -> Iterator[tuple[Answer, str]]:
     """One turn of a conversation, so many blocks at a time.
 
@@ -552,11 +354,7 @@ class Sampler:
       The answer so far, and what is sure to be of its text. Only the last has a
       state.
     """
-    arguments.flags(echo=echo, return_logits=return_logits, chat=chat)
-    max_new_tokens = arguments.whole('max_new_tokens', max_new_tokens, 1)
-    engine, ending = self._engine(
-      forbidden_tokens, stop_tokens, stop_strings, chat
-    )
+    engine, ending = self._engine(asking)
     models, params = engine.decoder.models, engine.params
     row, read, before = None, [], []
     if last_state is not None:
@@ -566,24 +364,24 @@ class Sampler:
       last_state.check(models, params)
       row, before = last_state.row, last_state.pieces
       read = row.tokens[0, : int(row.length[0])].tolist()
-    text = self._put(prompt, chat, read)
+    text = self._put(prompt, asking.chat, read)
     ids = self.tokenizer.encode(text, add_bos=not read)
     before = before + self.tokenizer.spelled(ids, text)
-    self._check_room('prompt', len(read) + len(ids), max_new_tokens)
-    self._check_memory(1, len(read) + len(ids), max_new_tokens)
+    self._check_room('prompt', len(read) + len(ids), asking.max_new_tokens)
+    self._check_memory(1, len(read) + len(ids), asking.max_new_tokens)
     self.usage = batching.Usage()
     asked = batching.Asked(
       [np.array(ids, np.int32)],
-      _keys(seed, [read + ids]),
-      [self.lenience],
-      max_new_tokens,
-      return_logits,
+      keys.of_prompts(asking.seed, [read + ids]),
+      [self.options.lenience],
+      asking.max_new_tokens,
+      asking.return_logits,
       ending.ends,
     )
     for small, later in batching.turn(
       engine, asked, row, max_blocks, self.usage
     ):
-      answer = self._answer(small, ending, before if echo else None)
+      answer = self._answer(small, ending, before if asking.echo else None)
       if later is not None:
         first = int(small.prompt_length)
         written = small.tokens[first : int(small.length)].tolist()
@@ -593,31 +391,23 @@ class Sampler:
       text = answer.text
       yield answer, text if small.done else ending.settled(text)
 
-  def _engine(
-    self,
-    forbidden_tokens: Sequence[int | str] | None,
-    stop_tokens: Sequence[int | str] | None,
-    stop_strings: Sequence[str],
-    chat: bool,
-  ) -> tuple[batching.Engine, '_Ending']:
+  def _engine(self, asking: Asking) -> tuple[batching.Engine, endings.Ending]:
     """What decodes, and what ends an answer."""
     forbidden = None
-    if forbidden_tokens is not None:
-      banned = self._token_ids('forbidden_tokens', forbidden_tokens)
-      banned = np.array(banned, np.int32)
+    if asking.forbidden_tokens is not None:
+      banned = self._token_ids('forbidden_tokens', asking.forbidden_tokens)
       forbidden = np.zeros(self.verifier.model.vocab_size, bool)
-      forbidden[banned] = True
+      forbidden[np.array(banned, np.int32)] = True
       if forbidden.all():
         raise ValueError('forbidden_tokens: no token is left to emit.')
     stops = list(self.tokenizer.stops)
-    if chat:
+    if asking.chat:
       stops.append(turns.template(self.tokenizer).end)
-    if stop_tokens is not None:
-      stops += self._token_ids('stop_tokens', stop_tokens)
-    texts = arguments.texts('stop_strings', stop_strings)
+    if asking.stop_tokens is not None:
+      stops += self._token_ids('stop_tokens', asking.stop_tokens)
     engine = batching.Engine(
       decoder=self._decoder,
-      params=decoding.Params(self.verifier.params, self._drafter.params),
+      params=self._params,
       how=self.processing(forbidden),
       # A fixed number of slots, so that a stop token more compiles nothing.
       stop_tokens=np.pad(
@@ -625,20 +415,22 @@ class Sampler:
       ),
       mesh=self._mesh,
     )
-    fresh = batching.LOOK * (self.gamma + 1)
-    return engine, _Ending(self.tokenizer, stops, texts, fresh)
+    fresh = batching.LOOK * (self.options.gamma + 1)
+    return engine, endings.Ending(
+      self.tokenizer, stops, asking.stop_strings, fresh
+    )
 
   def processing(
     self, forbidden: np.ndarray | None = None
   ) -> processing.Processing:
     """From logits to probabilities; `forbidden` [V] as there."""
-    top_k = self.top_k
+    top_k, top_p = self.options.top_k, self.options.top_p
     if top_k is not None:
       top_k = np.int32(min(top_k, self.verifier.model.vocab_size))
     return processing.Processing(
-      temperature=np.float32(self.temperature),
+      temperature=np.float32(self.options.temperature),
       top_k=top_k,
-      top_p=None if self.top_p is None else np.float32(self.top_p),
+      top_p=None if top_p is None else np.float32(top_p),
       forbidden=forbidden,
     )
 
@@ -654,10 +446,11 @@ class Sampler:
     return None
 
   def _check_room(self, name: str, length: int, new: int) -> None:
-    if length + new + self._decoder.slack > self.cache_length:
+    if length + new + self._decoder.slack > self.options.cache_length:
       raise ValueError(
         f'{name}: its {length} tokens and {new} new ones do not fit into'
-        f' cache_length {self.cache_length}; shorten it or raise cache_length.'
+        f' cache_length {self.options.cache_length}; shorten it or raise'
+        ' cache_length.'
       )
 
   def _check_memory(self, rows: int, length: int, new: int) -> None:
@@ -665,7 +458,7 @@ class Sampler:
     model = isinstance(self.drafter, checkpoints.Checkpoint)
     models = self.verifier, self.drafter if model else None
     size = dict(
-      batch_size=batching.width(rows, self.batch_size),
+      batch_size=batching.width(rows, self.options.batch_size),
       gamma=self._decoder.tree_tokens,
       mesh=(1, 1) if self._mesh is None else self._mesh.devices.shape,
     )
@@ -724,7 +517,7 @@ class Sampler:
   def _answer(
     self,
     state: decoding.Row,
-    ending: '_Ending',
+    ending: endings.Ending,
     before: list[str] | None,
   ) -> Answer:
     """What a row says; after the pieces of its prompt, unless they are None."""
@@ -734,7 +527,7 @@ class Sampler:
     first = prompt_length if before is None else 0
     tokens = state.tokens[first:length].tolist()
     deferred = None
-    if self.method.rule is not None:
+    if self.options.method.rule is not None:
       deferred = state.deferral[new].tolist()
     return Answer(
       text=''.join(pieces),
@@ -748,144 +541,29 @@ class Sampler:
       ),
       logprobs=state.logprob[new].tolist(),
       logits=state.logits,
-      counts=self._counts(state, state.source[new]),
+      counts=decoding.tally(state, self._decoder),
     )
 
-  def _counts(self, row: decoding.Row, sources: np.ndarray) -> dict[str, int]:
-    found = {k: int(n) for k, n in decoding.count(row)._asdict().items()}
-    blocks = found.pop('blocks')
-    counts = found | dict(
-      verifier_calls=blocks,
-      verifier_tokens=blocks * (self._decoder.tree_tokens + 1),
-    )
-    if self.gamma and self.scheme.verification == 'sequential':
-      # What a cascade of tokens would call: the drafter once a token, and the
-      # verifier where it takes over, to read what was written up to there.
-      written = np.flatnonzero(sources == RESIDUAL)
-      counts |= dict(
-        drafted=len(sources),
-        verifier_calls=len(written),
-        verifier_tokens=int(written[-1]) + 1 if len(written) else 0,
-        drafter_calls=len(sources),
-      )
-    return counts
 
+def _mesh(sizes: tuple[int, int]) -> jax.sharding.Mesh | None:
+  """The devices of (data, model); None for a single one.
 
-@dataclasses.dataclass(frozen=True)
-class _Ending:
-  """What ends an answer beside its limit.
-
-  Attributes:
-    tokenizer: Of the models.
-    tokens: Ids that end it.
-    texts: Texts that end it.
-    fresh: Most tokens that are new when a row is looked at once more.
+  Raises:
+    ValueError: They are not two whole numbers, or more than there are.
   """
-
-  tokenizer: tokenizers.Tokenizer
-  tokens: list[int]
-  texts: tuple[str, ...]
-  fresh: int
-
-  def pieces(self, tokens: list[int]) -> list[str]:
-    """The texts of an answer's tokens, without what ends it."""
-    pieces = self.tokenizer.pieces(tokens)
-    if tokens and tokens[-1] in self.tokens:
-      pieces[-1] = ''
-    start, _ = self._first(''.join(pieces))
-    left = math.inf if start is None else start
-    for i, piece in enumerate(pieces):
-      pieces[i] = piece[: min(left, len(piece))]
-      left -= len(pieces[i])
-    return pieces
-
-  def reached(self, tokens: list[int]) -> bool:
-    """Whether an answer is at its end, whatever its limit."""
-    text = self.tokenizer.decode(tokens)
-    return tokens[-1] in self.tokens or self._first(text)[0] is not None
-
-  @property
-  def ends(self) -> batching.Ends | None:
-    """Where a row's text ends it; None if no text can."""
-    return self._end if self.texts else None
-
-  def _end(self, state: decoding.Row) -> int | None:
-    length = int(state.length)
-    earliest, new = int(state.prompt_length), length - self.fresh
-    # A text that ends in what is new begins no more than its own length before
-    # it, be that in few tokens or, where they have no text, in many; and a
-    # character that is cut in two may stand in front.
-    longest = max(len(each) for each in self.texts)
-    reach = 4 * longest
-    while True:
-      first = max(earliest, new - reach)
-      pieces = self.tokenizer.pieces(state.tokens[first:length].tolist())
-      seen = sum(map(len, pieces[: max(0, new - first)]))
-      if first == earliest or seen > longest:
-        break
-      reach *= 2
-    start, end = self._first(''.join(pieces))
-    if start is None:
-      return None
-    ends = np.cumsum([len(piece) for piece in pieces])
-    return first + int(np.searchsorted(ends, end)) + 1
-
-  def _first(self, text: str) -> tuple[int | None, int]:
-    """The first of its texts in another: where it begins, and ends."""
-    found = [
-      (text.index(each) + len(each), -len(each))
-      for each in self.texts
-      if each in text
-    ]
-    if not found:
-      return None, 0
-    end, size = min(found)
-    return end + size, end
-
-  def settled(self, text: str) -> str:
-    """As much of an answer so far as is sure to be of its text."""
-    # What may still be the beginning of a character waits for its end.
-    text = text.rstrip('\ufffd')
-    waiting = (
-      n
-      for each in self.texts
-      for n in range(len(each) - 1, 0, -1)
-      if text.endswith(each[:n])
+  if not isinstance(sizes, tuple | list) or len(sizes) != 2:
+    raise ValueError(
+      f'mesh: {arguments.shown(sizes)} will not do; give two numbers, such as'
+      ' (4, 2).'
     )
-    return text[: len(text) - max(waiting, default=0)]
+  if tuple(sizes) == (1, 1):
+    return None
+  return sharding.make_mesh(*(arguments.whole('mesh', n, 1) for n in sizes))
 
 
-def _keys(seed: int, prompts: list[list[int]]) -> jax.Array:
-  """A key per prompt, from the seed, its tokens and how often it came before.
-
-  Neither the place in the batch nor the other prompts have a part in it: two
-  prompts of one checksum share a key, and each is answered as it is alone.
-
-  Args:
-    seed: Below 2^64; its upper half is folded in where there is one.
-    prompts: Token ids.
-  """
-  seen = collections.Counter()
-  numbers = []
-  for prompt in map(tuple, prompts):
-    digest = zlib.crc32(np.array(prompt, '<i4').tobytes())
-    numbers.append((digest, seen[prompt]))
-    seen[prompt] += 1
-  seed = arguments.whole('seed', seed, 0, 2**64 - 1)
-  halves = np.array([seed % 2**32, seed // 2**32], np.uint32)
-  # Of few shapes, so that prompts of any number compile nothing.
-  padded = np.zeros((batching.bucket(len(numbers), 8), 2), np.uint32)
-  padded[: len(numbers)] = numbers
-  return _fold(halves, padded)[: len(numbers)]
-
-
-@jax.jit
-def _fold(seed: Int[Array, '2'], numbers: Int[Array, 'N 2']) -> jax.Array:
-  """Keys of a seed's halves and of two numbers each."""
-  root = jax.random.key(seed[0])
-  root = jnp.where(seed[1] > 0, jax.random.fold_in(root, seed[1]), root)
-
-  def one(pair):
-    return jax.random.fold_in(jax.random.fold_in(root, pair[0]), pair[1])
-
-  return jax.vmap(one)(numbers)
+def _on(mesh: jax.sharding.Mesh | None, given: Any) -> Any:
+  """A model with its parameters where the mesh wants them."""
+  if mesh is None or not isinstance(given, checkpoints.Checkpoint):
+    return given
+  params = sharding.shard_params(given.model, given.params, mesh)
+  return given._replace(params=params)

@@ -25,7 +25,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from cascades import arguments, decoding, drafters, methods
-from cascades.drafters import pairing
 from cascades.methods import processing
 from cascades.models import sharding
 from cascades.sampler import batching, sampler
@@ -80,17 +79,17 @@ class _Target(NamedTuple):
 
 
 def _target(decoder: sampler.Sampler) -> _Target:
-  verifier, method = decoder.verifier, decoder.method
-  if decoder.temperature < processing.GREEDY_BELOW:
+  verifier, method = decoder.verifier, decoder.options.method
+  if decoder.options.temperature < processing.GREEDY_BELOW:
     raise ValueError(
       'temperature: at 0 the target is one token and says nothing of the'
       ' others; give a temperature above 0.'
     )
-  if decoder.gamma == 0 or decoder.lenience == method.strict:
+  if decoder.options.gamma == 0 or decoder.options.lenience == method.strict:
     # The verifier's law, whatever drafts for it and however it is verified.
     method = methods.METHODS['verifier_only']
     return _Target((verifier.model,), (verifier.params,), method)
-  scheme = decoder.scheme
+  scheme = decoder.options.scheme
   if scheme.bonus == 'verifier' and scheme.verification != 'sequential':
     raise ValueError(
       "bonus: 'verifier' gives the token after a whole block another law, so"
@@ -109,8 +108,11 @@ def is_language_model(equipped: drafters.Equipped) -> bool:
 
 def _of_both(decoder: sampler.Sampler) -> _Target:
   """The method's law, of both models whether it needs them or not."""
-  verifier = decoder.verifier
-  equipped = pairing.equip(verifier, decoder.drafter)
+  verifier, equipped = decoder.verifier, decoder.equipped
+  if equipped is None:
+    raise ValueError(
+      'drafter: none is given, and the target looks at one; give a model.'
+    )
   if not is_language_model(equipped):
     raise ValueError(
       f'drafter: {type(equipped.drafter).__name__} is no language model, so'
@@ -122,7 +124,7 @@ def _of_both(decoder: sampler.Sampler) -> _Target:
     # Where it stops changes how much is drafted, and no law.
     params, _ = params
   models = verifier.model, equipped.drafter.model
-  return _Target(models, (verifier.params, params), decoder.method)
+  return _Target(models, (verifier.params, params), decoder.options.method)
 
 
 def score(
@@ -152,8 +154,8 @@ def score(
     alike[sizes].append(i)
   scores = [Score(-math.inf, False)] * len(requests)
   for sizes, indices in alike.items():
-    for first in range(0, len(indices), decoder.batch_size):
-      some = indices[first : first + decoder.batch_size]
+    for first in range(0, len(indices), decoder.options.batch_size):
+      some = indices[first : first + decoder.options.batch_size]
       rows = [requests[i] for i in some]
       found = _read_rows(decoder, target, rows, *sizes, _log_law)
       for i, (logprobs, likeliest) in zip(some, found, strict=True):
@@ -186,8 +188,8 @@ def look(
   # The length, and what is asked about.
   size = [max(sizes) for sizes in zip(*_sizes(decoder, requests), strict=True)]
   looks = []
-  for first in range(0, len(requests), decoder.batch_size):
-    rows = requests[first : first + decoder.batch_size]
+  for first in range(0, len(requests), decoder.options.batch_size):
+    rows = requests[first : first + decoder.options.batch_size]
     looks += _read_rows(decoder, target, rows, *size, _look)
   return [
     [Look(*each) for each in zip(*(x.tolist() for x in found), strict=True)]
@@ -217,10 +219,10 @@ def _sizes(decoder, requests) -> list[tuple[int, int]]:
         f'request {i}: its context is empty; give at least one token, such as'
         ' the beginning of a sequence.'
       )
-    if length > decoder.cache_length:
+    if length > decoder.options.cache_length:
       raise ValueError(
         f'request {i}: its {length} tokens do not fit into cache_length'
-        f' {decoder.cache_length}; shorten it or raise cache_length.'
+        f' {decoder.options.cache_length}; shorten it or raise cache_length.'
       )
     # The last token is asked about, and not read.
     sizes.append(
@@ -245,7 +247,7 @@ def _is_request(request, vocab_size: int) -> bool:
 
 def _read_rows(decoder, target, requests, length, asked_length, say):
   """What is said of requests of one size, in one pass; see `_read`."""
-  rows = batching.width(len(requests), decoder.batch_size)
+  rows = batching.width(len(requests), decoder.options.batch_size)
   tokens = np.zeros((rows, length), np.int32)
   asked = np.zeros((rows, asked_length), np.int32)
   starts = np.zeros(rows, np.int32)
@@ -261,11 +263,11 @@ def _read_rows(decoder, target, requests, length, asked_length, say):
       tokens,
       starts,
       asked,
-      np.float32(decoder.lenience),
+      np.float32(decoder.options.lenience),
       decoder.processing(),
       models=target.models,
       method=target.method,
-      gate=decoder.scheme.gate,
+      gate=decoder.options.scheme.gate,
       say=say,
     )
   )

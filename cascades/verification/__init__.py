@@ -28,7 +28,7 @@ a time as fit into `single.AT_ONCE` numbers: at Gemma's vocabulary no array of
 the block's size is made but the two models' logits.
 """
 
-from cascades.options import (
+from cascades.scheme import (
   BONUS,
   BONUSES,
   DRAFT,

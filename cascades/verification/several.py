@@ -35,7 +35,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from cascades import methods
 from cascades.methods import processing
-from cascades.options import BONUS, RESIDUAL
+from cascades.scheme import BONUS, RESIDUAL
 from cascades.verification import single
 from cascades.verification.verdict import Verdict
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from cascades import methods
 from cascades.methods import processing
-from cascades.options import BONUS, DRAFT, RESIDUAL
+from cascades.scheme import BONUS, DRAFT, RESIDUAL
 from cascades.verification.verdict import Verdict
 
 # Probabilities of one sequence that are made at a time, at least one row.

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from cascades import methods
-from cascades.options import STANDARD, Scheme
+from cascades.scheme import STANDARD, Scheme
 from cascades.verification import several, single
 from cascades.verification.verdict import Verdict
 

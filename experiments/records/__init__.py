@@ -11,8 +11,8 @@ In a workdir lie, one JSON object a line,
 numbers of a point of its records, with intervals from `stats`.
 """
 
-from cascades.options import SOURCES
 from cascades.plain import digest, plain
+from cascades.scheme import SOURCES
 from experiments.records.files import (
   read,
   read_all,

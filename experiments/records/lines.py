@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from cascades import tasks
-from cascades.options import STANDARD
 from cascades.plain import digest, plain
+from cascades.scheme import STANDARD
 
 # How blocks are verified unless a run says otherwise, under the names that
 # configs and records have for it.

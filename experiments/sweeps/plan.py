@@ -102,16 +102,30 @@ def shrunk(config):
   return config
 
 
-def default_workdir(path: pathlib.Path, tiny: bool = False) -> pathlib.Path:
-  """Where the results of a config file go.
+def default_workdir(
+  config: str | pathlib.Path, tiny: bool = False
+) -> pathlib.Path:
+  """Where the results of a config go.
 
-  `runs/quickstart`, and `runs/gemma2_2b_9b/gsm8k` of a file in a folder of
-  configs; what a rehearsal leaves lies apart, in `runs/tiny/...`.
+  `runs/quickstart` for configs/quickstart.py; the words of an argument are
+  folders in it, `runs/mine/2b/fast` for mine.py:2b,fast. Those of
+  configs/paper.py need no name above them: `runs/gemma2_2b_9b/gsm8k`. What a
+  rehearsal leaves lies apart, in `runs/tiny/...`.
+
+  Args:
+    config: As `--config` names it: a path, and maybe a colon and an argument.
+    tiny: Whether it is a rehearsal.
   """
-  name = path.with_suffix('').resolve()
+  path, _, argument = str(config).partition(':')
+  name = pathlib.Path(path).with_suffix('').resolve()
   known = name.is_relative_to(_CONFIGS)
   parts = name.relative_to(_CONFIGS).parts if known else (name.name,)
-  return pathlib.Path('runs', *(['tiny'] if tiny else []), *parts)
+  if name == _CONFIGS / 'paper':
+    parts = ()
+  # Neither '/data' nor '..' leads out of the folder.
+  words = argument.replace('/', ',').split(',')
+  words = [word for word in words if word.strip('.')]
+  return pathlib.Path('runs', *(['tiny'] if tiny else []), *parts, *words)
 
 
 def mesh_of(config) -> tuple[int, int]:
@@ -289,13 +303,13 @@ def check(
     ValueError: An option is out of its range, cannot be combined with its
       method, or a curve or lenience is there twice.
   """
-  from cascades.sampler import sampler
+  from cascades.sampler.options import Options
 
   for curve in curves:
     if not curve.leniences and curve.method not in _NO_LENIENCE:
       raise ValueError(f'lenience: {curve.method} needs at least one.')
     for lenience in curve.leniences or (0.0,):
-      sampler.check_options(
+      Options(
         # A cascade of answers decodes nothing but the two models alone.
         method='drafter_only' if curve.of_answers else curve.method,
         lenience=lenience,

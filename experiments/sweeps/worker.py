@@ -56,7 +56,7 @@ class CompileClock:
 
 # What can change an answer: rooms of the library, and two modules here.
 _ANSWERING = (
-  'options.py methods verification models decoding drafters sampler tasks'
+  'scheme.py methods verification models decoding drafters sampler tasks'
 ).split()
 _ANSWERING_HERE = 'worker.py', 'sequence.py'
 # Of these rooms, what only looks.
@@ -344,7 +344,7 @@ class Worker:
       ],
     )
     tokenizer = self._verifier.tokenizer
-    has_rule = decoder.method.rule is not None
+    has_rule = decoder.options.method.rule is not None
     views = []
     for (point, _, trace), said in zip(answers, looks, strict=True):
       # The bonus need not follow the law.

@@ -1,4 +1,4 @@
-"""What may be chosen about decoding, checked once; no JAX is needed for it."""
+"""How blocks are verified, and where their tokens come from; without JAX."""
 
 import dataclasses
 from typing import Any

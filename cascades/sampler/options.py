@@ -1,0 +1,98 @@
+"""What may be chosen about decoding: one value, made and checked once."""
+
+import dataclasses
+import math
+
+from cascades import arguments, methods
+from cascades.scheme import Scheme
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+  """How answers are decoded, whatever the models.
+
+  Attributes:
+    method: A name in `METHODS`, an alias of the paper's notebook, or a
+      `Method`; a `Method` afterwards.
+    lenience: The method's; see `Method.strict` and `Method.drafter_only`.
+    gamma: Tokens drafted per block; with 0 the verifier decodes alone, and
+      there is one draft.
+    temperature: Of both models; 0 is greedy.
+    top_k: Keep the k most probable tokens of both models; None for all.
+    top_p: Keep the most probable tokens that hold this mass, of both models;
+      None for all.
+    cache_length: Most tokens a sequence may have, prompt included.
+    batch_size: Most rows decoded at a time.
+    verification: How blocks are verified: 'token', 'block' or 'sequential' for
+      one draft per block, 'multi_round', 'k_seq' or 'match' for any number.
+    gate: Whether deferral rules see 'raw' or 'processed' probabilities.
+    bonus: Whether the token after a whole block is drawn from the 'target' or
+      from the 'verifier'.
+    drafts: How many are drafted per block, side by side.
+    tree_size: Most drafted tokens that the verifier reads per block, where
+      there are several drafts; None for all.
+    stop_below: The drafter stops where its most probable token is less
+      probable than this; None: never.
+    beam: Whether several drafts of a recurrent head are those of a beam
+      search.
+
+  Raises:
+    ValueError: One is out of its range, or two do not go together; one
+      sentence says which.
+  """
+
+  method: str | methods.Method = 'token_v3'
+  lenience: float = 0.5
+  gamma: int = 4
+  temperature: float = 1.0
+  top_k: int | None = None
+  top_p: float | None = None
+  cache_length: int = 4096
+  batch_size: int = 64
+  verification: str = 'token'
+  gate: str = 'raw'
+  bonus: str = 'target'
+  drafts: int = 1
+  tree_size: int | None = None
+  stop_below: float | None = None
+  beam: bool = False
+
+  def __post_init__(self):
+    number, whole = arguments.number, arguments.whole
+    method = methods.get_method(self.method)
+    drafts = whole('drafts', self.drafts, 1)
+    self.scheme.check(method, drafts)
+    checked = dict(
+      method=method,
+      drafts=drafts,
+      lenience=number('lenience', self.lenience, -math.inf, math.inf),
+      gamma=whole('gamma', self.gamma, 0),
+      temperature=number('temperature', self.temperature, 0, 1e6),
+      cache_length=whole('cache_length', self.cache_length, 1),
+      batch_size=whole('batch_size', self.batch_size, 1),
+    )
+    if self.tree_size is not None:
+      checked['tree_size'] = whole('tree_size', self.tree_size, drafts)
+      if drafts == 1:
+        raise ValueError(
+          'tree_size: a single draft is no tree; give more drafts, or leave'
+          ' tree_size out.'
+        )
+    if self.top_k is not None:
+      checked['top_k'] = whole('top_k', self.top_k, 1)
+    for name in ('top_p', 'stop_below'):
+      value = getattr(self, name)
+      if value is not None:
+        checked[name] = number(name, value, 0, 1)
+    arguments.flags(beam=self.beam)
+    if not checked['gamma']:
+      # Without drafts, there is nothing to have several of.
+      checked |= dict(drafts=1, tree_size=None)
+    for name, value in checked.items():
+      # Frozen for everyone else.
+      object.__setattr__(self, name, value)
+
+  @property
+  def scheme(self) -> Scheme:
+    """How blocks are verified."""
+    return Scheme(self.verification, self.gate, self.bonus)
