@@ -106,8 +106,9 @@ class CascadesLM(TemplateLM):
       requests around it.
     batch_size: The harness's flag; 'auto' takes `max_batch_size`, or what
       `Sampler` takes.
-    max_batch_size: Likewise.
-    device: Likewise; not looked at, for JAX chooses its own (JAX_PLATFORMS).
+    max_batch_size: The harness's flag; taken where `batch_size` is 'auto'.
+    device: The harness's flag; not looked at, for JAX chooses its own
+      (JAX_PLATFORMS).
     **options: Arguments of `Sampler`; models by name, the tokenizer by the path
       of its `tokenizer.model`.
 

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import counts
 import pandas as pd
 import pytest
 
@@ -125,7 +126,7 @@ def make_sequential(**changes):
 
 def test_a_sequential_cascade_pays_for_what_it_calls():
   record = make_sequential()
-  metrics.check_counts(record)
+  counts.check(record)
   seconds = (0.010 + 4 * 0.001) + 7 * 0.001
   assert metrics.relative_latency([record], COSTS) == pytest.approx(
     seconds / 7 / 0.010
@@ -156,10 +157,10 @@ def test_models_alone_need_no_special_case():
   assert metrics.relative_latency([drafter], COSTS) == pytest.approx(0.1)
   assert metrics.block_efficiency([verifier]) == 1
   assert math.isnan(metrics.block_efficiency([drafter]))
-  metrics.check_counts(verifier)
-  metrics.check_counts(drafter)
+  counts.check(verifier)
+  counts.check(drafter)
   with pytest.raises(ValueError, match='at gamma 0'):
-    metrics.check_counts(dataclasses.replace(drafter, verifier_tokens=3))
+    counts.check(dataclasses.replace(drafter, verifier_tokens=3))
 
 
 def test_a_gamma_that_was_not_measured_is_named():
@@ -258,9 +259,9 @@ def test_a_new_metric_is_a_new_column(monkeypatch):
 )
 def test_counts_that_cannot_be_are_refused(changes, rule):
   record = make_record('ddbdr')
-  metrics.check_counts(record)
+  counts.check(record)
   with pytest.raises(ValueError, match=rule):
-    metrics.check_counts(dataclasses.replace(record, **changes))
+    counts.check(dataclasses.replace(record, **changes))
 
 
 OPTIONS = {
@@ -364,9 +365,9 @@ def test_traces_that_cannot_be_are_refused(changes, rule):
     deferred=[0, 1, 0],
     logprobs=[0.0, -1.0, -2.0],
   )
-  metrics.check_counts(record, trace)
+  counts.check(record, trace)
   with pytest.raises(ValueError, match=rule):
-    metrics.check_counts(record, dataclasses.replace(trace, **changes))
+    counts.check(record, dataclasses.replace(trace, **changes))
 
 
 def test_a_failure_is_counted_and_is_no_answer():

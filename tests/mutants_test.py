@@ -44,6 +44,8 @@ from experiments.analysis import kinds as plainer
 from experiments.records import stats
 
 _RULES = baselines, cascade, relaxed
+# The package has the function under the module's name.
+stepping = inspect.getmodule(decoding.step)
 
 
 # --- Tests for the faults that no cheap test of another file sees.
@@ -472,9 +474,9 @@ _MUTANTS = (
   Mutant(
     'another_draft_kept',
     "the first draft's slots are kept, whichever stays",
-    decoding.step,
+    stepping._commit,
     'at, at + kept)',
-    'at, at + places[0])',
+    'at, at + block.places[0])',
     several_test.test_a_tree_of_drafts_is_read_as_each_draft_alone,
     ('match', 9),
   ),
@@ -517,30 +519,24 @@ _MUTANTS = (
     'verifier_row_early',
     'the verifier reads one token less than it is asked about',
     decoding.step,
-    'logits[i if drafts == 1 else places[path, i]]',
-    'jnp.roll(logits, 1, 0)[i if drafts == 1 else places[path, i]]',
+    'block.logits[i if',
+    'jnp.roll(block.logits, 1, 0)[i if',
     _greedy,
   ),
   Mutant(
     'drafter_behind',
     'after a whole block the drafter lacks the last draft',
-    decoding.step,
-    'drafter.keep(drafter_state, at, path, length - 1, **sizes)',
-    'drafter.keep(\n'
-    '      drafter_state,\n'
-    '      at,\n'
-    '      path,\n'
-    '      jnp.minimum(length - 1, at + decoder.gamma),\n'
-    '      **sizes,\n'
-    '    )',
+    stepping._commit,
+    '    length - 1,\n    gamma',
+    '    jnp.minimum(length - 1, at + decoder.gamma),\n    gamma',
     _greedy,
   ),
   Mutant(
     'verifier_ahead',
     'a rejected draft stays in the verifier',
-    decoding.step,
-    'verifier.rewind(verifier_cache, length - 1)',
-    'verifier.rewind(verifier_cache, at + decoder.gamma + 1)',
+    stepping._commit,
+    'verifier.rewind(cache, length - 1)',
+    'verifier.rewind(cache, at + decoder.gamma + 1)',
     _greedy,
   ),
   Mutant(
@@ -555,23 +551,23 @@ _MUTANTS = (
     'logprob_of_next_row',
     'logprobs are of the row after the token',
     decoding.step,
-    'processing.log_probability)(logits, block)',
-    'processing.log_probability)(jnp.roll(logits, -1, 0), block)',
+    'processing.log_probability)(logits, tokens)',
+    'processing.log_probability)(jnp.roll(logits, -1, 0), tokens)',
     _greedy,
   ),
   Mutant(
     'after_the_stop',
     'what follows a stop token in its block is emitted',
-    decoding.step,
-    'jnp.where(stopped, jnp.argmax(is_stop), n) + 1',
-    'n + 1',
+    stepping._emitted,
+    'jnp.where(stopped, jnp.argmax(is_stop), kept) + 1',
+    'kept + 1',
     decoding_test.test_nothing_comes_after_a_stop_token,
     (1,),
   ),
   Mutant(
     'after_the_limit',
     'a block goes on past the limit of its row',
-    decoding.step,
+    stepping._emitted,
     'jnp.minimum(emitted, state.limit - state.length)',
     'emitted',
     decoding_test.test_limits_are_kept_row_by_row,
@@ -579,7 +575,7 @@ _MUTANTS = (
   Mutant(
     'finished_rows_go_on',
     'a row that has ended emits until the others have',
-    decoding.step,
+    stepping._emitted,
     'jnp.where(state.done, 0, emitted)',
     'emitted',
     _greedy,

@@ -4,11 +4,11 @@ import dataclasses
 import json
 import math
 
+import counts
 import pytest
 
 from cascades import tasks
 from experiments import records
-from experiments.records import metrics
 
 RECORD = records.Record(
   task='sums',
@@ -199,7 +199,7 @@ def test_a_failure_has_no_score_and_counts_nothing():
   record, trace = records.failure('It is too long.', **told)
   assert (record.point, record.failure) == (RECORD.point, 'It is too long.')
   assert math.isnan(record.quality)
-  metrics.check_counts(record, trace)
+  counts.check(record, trace)
   again = records.loads(records.dumps(record))
   assert (again.scores, again.emitted) == ({}, 0)
 

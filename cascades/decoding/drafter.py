@@ -158,8 +158,8 @@ class Drafter(Protocol):
       position: Of the token that the last draft began after.
       path: Which of several drafts the sequence goes on with.
       length: Tokens that the state is to hold.
-      gamma: As for `propose`; 0 after `read`.
-      drafts: As for `propose`.
+      gamma: Tokens per draft that `propose` was asked for; 0 after `read`.
+      drafts: How many drafts `propose` was asked for; 1 after `read`.
     """
 
   def resize(self, params: PyTree, state: State, cache_length: int) -> State:

@@ -2,13 +2,15 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from cascades import methods, verification
-from cascades.decoding.drafter import Drafter, Seen, permitted
+from cascades.decoding.drafter import Draft, Drafter, Seen, permitted
 from cascades.decoding.journal import Info
 from cascades.decoding.reading import read_hidden, tree
 from cascades.decoding.state import Models, Params, SamplingState, write
@@ -110,6 +112,119 @@ def distributions(
   )
 
 
+class _Block(NamedTuple):
+  """A drafted block, and what both models say of it."""
+
+  draft: Draft
+  drafted: Int[Array, '']
+  drafter_state: PyTree
+  # Where each token of each draft is among those that the verifier read.
+  places: Int[Array, 'K gamma_1']
+  logits: Float[Array, 'L V']
+  hidden: Float[Array, 'L D']
+  verifier_cache: PyTree
+
+
+def _draft_and_read(
+  state: SamplingState,
+  params: Params,
+  how: processing.Processing,
+  key: jax.Array,
+  decoder: Decoder,
+) -> _Block:
+  """Steps 1 and 2: drafts, and the verifier's only call."""
+  verifier, drafter = decoder.models
+  seen = Seen(state.tokens, state.length, state.hidden, state.verifier_cache)
+  draft, drafter_state, verifier_cache = drafter.propose(
+    params.drafter,
+    state.drafter_state,
+    seen,
+    key,
+    how,
+    gamma=decoder.gamma,
+    drafts=decoder.drafts,
+  )
+  count, paths = decoder.gamma, decoder.drafts
+  chex.assert_shape(draft.tokens, (paths, count))
+  chex.assert_shape(draft.logits, (count + 1, paths, verifier.vocab_size))
+  chex.assert_shape([draft.count, draft.known], (paths,))
+  draft = permitted(draft, how)
+  drafted = draft.count.sum()
+  at = state.length - 1
+  tokens, branches, places, draft = tree(
+    state.tokens[at], draft, decoder.tree_tokens
+  )
+  logits, hidden, verifier_cache = read_hidden(
+    verifier, params.verifier, verifier_cache, tokens, at, branches
+  )
+  # Made once: fused into each of its readers, it would be made for each.
+  logits = jax.lax.optimization_barrier(logits)
+  return _Block(
+    *(draft, drafted, drafter_state, places, logits, hidden, verifier_cache)
+  )
+
+
+def _emitted(
+  state: SamplingState,
+  tokens: Int[Array, 'gamma_1'],
+  kept: Int[Array, ''],
+  stop_tokens: Int[Array, 'K'],
+) -> tuple[Int[Array, ''], Bool[Array, '']]:
+  """Step 4: how many of a block's tokens are emitted, and whether it ended.
+
+  A sequence ends at the first stop token or at its limit, also inside a block.
+  """
+  index = jnp.arange(len(tokens))
+  is_stop = (tokens[:, None] == stop_tokens).any(-1) & (index <= kept)
+  stopped = is_stop.any()
+  emitted = jnp.where(stopped, jnp.argmax(is_stop), kept) + 1
+  emitted = jnp.minimum(emitted, state.limit - state.length)
+  emitted = jnp.where(state.done, 0, emitted)
+  ended = (is_stop & (index < emitted)).any()
+  return emitted, ended | (state.length + emitted >= state.limit)
+
+
+def _commit(
+  state: SamplingState,
+  block: _Block,
+  path: Int[Array, ''],
+  emitted: Int[Array, ''],
+  decoder: Decoder,
+) -> tuple[SamplingState, Float[Array, 'gamma_1 V']]:
+  """Step 5: moves `length`, and rolls both caches back to length - 1.
+
+  Of several drafts, the slots of the one that stays come to the front first.
+  Also gives the verifier's logits along it.
+  """
+  verifier, drafter = decoder.models
+  at, length = state.length - 1, state.length + emitted
+  cache, logits, hidden = block.verifier_cache, block.logits, block.hidden
+  if decoder.drafts > 1:
+    kept = block.places[path]
+    cache = verifier.move(cache, at, at + kept)
+    logits, hidden = logits[kept], hidden[kept]
+  last_hidden = state.hidden
+  if last_hidden is not None:
+    last_said = hidden[jnp.maximum(emitted - 1, 0)]
+    last_hidden = jnp.where(state.done, last_hidden, last_said)
+  drafter_state = drafter.keep(
+    block.drafter_state,
+    at,
+    path,
+    length - 1,
+    gamma=decoder.gamma,
+    drafts=decoder.drafts,
+  )
+  committed = state.replace(
+    length=length,
+    blocks=state.blocks + ~state.done,
+    verifier_cache=verifier.rewind(cache, length - 1),
+    drafter_state=drafter_state,
+    hidden=last_hidden,
+  )
+  return committed, logits
+
+
 def step(
   state: SamplingState,
   params: Params,
@@ -132,40 +247,24 @@ def step(
   Returns:
     The state after the block, and what became of the block.
   """
-  models, drafts, at = decoder.models, decoder.drafts, state.length - 1
-  drafter, verifier = models.drafter, models.verifier
-  sizes = dict(gamma=decoder.gamma, drafts=drafts)
+  method = decoder.method
   draft_key, verify_key = jax.vmap(jax.random.fold_in, (None, 0))(
     state.key, 2 * state.blocks + jnp.arange(2)
   )
 
   # 1. Draft gamma tokens, so many times; and what each was drawn from.
-  seen = Seen(state.tokens, state.length, state.hidden, state.verifier_cache)
-  draft, drafter_state, verifier_cache = drafter.propose(
-    params.drafter, state.drafter_state, seen, draft_key, how, **sizes
-  )
-  draft = permitted(draft, how)
-  drafted = draft.count.sum()
-
   # 2. Read the last token and all drafts with the verifier, in one call.
-  tokens, branches, places, draft = tree(
-    state.tokens[at], draft, decoder.tree_tokens
-  )
-  logits, hidden, verifier_cache = read_hidden(
-    verifier, params.verifier, verifier_cache, tokens, at, branches
-  )
-  # Made once: fused into each of its readers, it would be made for each.
-  logits = jax.lax.optimization_barrier(logits)
+  block = _draft_and_read(state, params, how, draft_key, decoder)
+  draft, places = block.draft, block.places
 
   def row(i, path):
-    of_verifier = logits[i if drafts == 1 else places[path, i]]
-    return distributions(
-      draft.logits[i, path], of_verifier, how, drafter.probabilities
-    )
+    of_verifier = block.logits[i if decoder.drafts == 1 else places[path, i]]
+    q = decoder.models.drafter.probabilities
+    return distributions(draft.logits[i, path], of_verifier, how, q)
 
   # 3. How many drafts stay, and the token after them.
   verdict = verification.verify(
-    decoder.method,
+    method,
     state.lenience,
     verify_key,
     draft.tokens,
@@ -176,53 +275,30 @@ def step(
   )
   n, path = verdict.num_accepted, verdict.path
   index = jnp.arange(decoder.gamma + 1)
-  block = jnp.where(
-    index == n,
-    verdict.next_token,
-    jnp.append(draft.tokens[path], verdict.next_token),
-  )
+  tokens = jnp.append(draft.tokens[path], verdict.next_token)
+  tokens = jnp.where(index == n, verdict.next_token, tokens)
 
   # 4. End at the first stop token or at the limit, also inside a block.
-  is_stop = (block[:, None] == stop_tokens).any(-1) & (index <= n)
-  stopped = is_stop.any()
-  emitted = jnp.where(stopped, jnp.argmax(is_stop), n) + 1
-  emitted = jnp.minimum(emitted, state.limit - state.length)
-  emitted = jnp.where(state.done, 0, emitted)
-  length = state.length + emitted
-  ended = (is_stop & (index < emitted)).any() | (length >= state.limit)
+  emitted, ended = _emitted(state, tokens, n, stop_tokens)
 
-  # 5. Commit by moving `length`; roll both caches back to length - 1. Of
-  # several drafts, the slots of the one that stays come to the front first.
-  if drafts > 1:
-    kept = places[path]
-    verifier_cache = verifier.move(verifier_cache, at, at + kept)
-    logits, hidden = logits[kept], hidden[kept]
-  last_hidden = state.hidden
-  if last_hidden is not None:
-    last_said = hidden[jnp.maximum(emitted - 1, 0)]
-    last_hidden = jnp.where(state.done, last_hidden, last_said)
-  committed = state.replace(
-    tokens=write(state.tokens, state.length, block),
-    length=length,
-    done=state.done | ended,
-    blocks=state.blocks + ~state.done,
-    verifier_cache=verifier.rewind(verifier_cache, length - 1),
-    drafter_state=drafter.keep(drafter_state, at, path, length - 1, **sizes),
-    hidden=last_hidden,
+  # 5. Commit by moving `length`; roll both caches back.
+  committed, logits = _commit(state, block, path, emitted, decoder)
+  committed = committed.replace(
+    tokens=write(state.tokens, state.length, tokens), done=state.done | ended
   )
 
   def law(i):
     d = row(i, path)
     # As in verification: the verifier writes where nothing is known of q.
     unknown = (i == draft.count[path]) & ~draft.known[path]
-    return jnp.where(unknown, d.p, decoder.method.law(d, state.lenience))
+    return jnp.where(unknown, d.p, method.law(d, state.lenience))
 
   return committed, Info(
     sources=jnp.where(index < n, DRAFT, verdict.next_source),
     deferred=verdict.deferred,
-    logprobs=jax.vmap(processing.log_probability)(logits, block),
+    logprobs=jax.vmap(processing.log_probability)(logits, tokens),
     logits=logits,
-    drafted=drafted,
+    drafted=block.drafted,
     drafter_calls=draft.calls,
     law=jax.vmap(law)(index) if with_law else None,
   )

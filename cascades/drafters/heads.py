@@ -44,7 +44,7 @@ class Loaded(NamedTuple):
   """A head, and the verifier that it was trained for.
 
   Attributes:
-    head: As `recurrent.init_head` makes it.
+    head: Its parameters, a pytree of the form that `recurrent.init_head` makes.
     fingerprint: Of its verifier.
     name: Where it came from.
   """

@@ -64,9 +64,10 @@ def load_drafter(
   """What a name stands for, as far as no verifier is needed for it.
 
   Args:
-    name: See the module.
-    dtype: Of a model, as for `load_model`.
-    mesh: Likewise.
+    name: Of a model or a head, 'ngram', or 'self:3'.
+    dtype: What the parameters of a model are kept in, 'float32' or 'bfloat16';
+      None for what they are stored in.
+    mesh: Devices that the parameters of a model are split over; None for one.
 
   Raises:
     ValueError: There is nothing of that name.
@@ -88,7 +89,8 @@ def equip(
 
   Args:
     verifier: The verifier.
-    drafter: See the module.
+    drafter: A checkpoint, a loaded head, a name for one, 'ngram', 'self:3', or
+      a drafter that is equipped already.
     stop_below: A drafting model stops where its most probable token is less
       probable than this; None: never.
     beam: Whether a recurrent head's drafts are those of a beam search.

@@ -61,7 +61,7 @@ def step(
   features = jnp.concatenate([hidden, state]) @ head['join']
   for layer in head['mix']:
     features = features + jax.nn.silu(features @ layer)
-  return state, model.decode(params, features)
+  return state, model.unembed(params, features)
 
 
 def draft_one(

@@ -62,7 +62,7 @@ METHODS = (
     law=lambda d, lenience: d.p,
     strict=0.0,
     drafter_only=None,
-    needs_bonus_draft=False,
+    law_uses_q=False,
   ),
   from_target(
     _drafter,
@@ -82,7 +82,7 @@ TRUNCATIONS = (
     reference='Nguyen et al. 2024, arXiv 2407.01082',
     strict=0.0,
     drafter_only=None,
-    needs_bonus_draft=False,
+    law_uses_q=False,
   ),
   from_target(
     top_p,
@@ -91,7 +91,7 @@ TRUNCATIONS = (
     reference='Holtzman et al. 2020, arXiv 1904.09751',
     strict=0.0,
     drafter_only=None,
-    needs_bonus_draft=False,
+    law_uses_q=False,
   ),
   from_target(
     top_k,
@@ -100,7 +100,7 @@ TRUNCATIONS = (
     reference='Fan et al. 2018, arXiv 1805.04833',
     strict=float('inf'),
     drafter_only=None,
-    needs_bonus_draft=False,
+    law_uses_q=False,
   ),
   from_target(
     eta,
@@ -109,6 +109,6 @@ TRUNCATIONS = (
     reference='Hewitt et al. 2022, arXiv 2210.15191',
     strict=0.0,
     drafter_only=None,
-    needs_bonus_draft=False,
+    law_uses_q=False,
   ),
 )

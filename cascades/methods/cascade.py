@@ -51,11 +51,14 @@ def token_v3(d: Distributions, lenience: Lenience):
   return d.p_gate < (1 - lenience) * d.p_gate.max(-1)
 
 
+_PAPER = 'Narasimhan et al. 2025, arXiv 2405.19261'
+
 METHODS = (
   from_rule(
     chow,
     name='chow',
     equation='defer if mq < 1 - lam',
+    reference=_PAPER,
     strict=-1.0,
     drafter_only=1.0,
   ),
@@ -63,6 +66,7 @@ METHODS = (
     diff,
     name='diff',
     equation='defer if mq < mp - lam',
+    reference=_PAPER,
     strict=-1.0,
     drafter_only=1.0,
   ),
@@ -70,6 +74,7 @@ METHODS = (
     opt,
     name='opt',
     equation='defer if mq < mp - lam TV(p, q)',
+    reference=_PAPER,
     strict=-float('inf'),
     drafter_only=float('inf'),
   ),
@@ -77,6 +82,7 @@ METHODS = (
     token_v1,
     name='token_v1',
     equation='defer v if q(v) < mp - lam',
+    reference=_PAPER,
     strict=-1.0,
     drafter_only=1.0,
   ),
@@ -84,6 +90,7 @@ METHODS = (
     token_v2,
     name='token_v2',
     equation='defer v if p(v) < mp - lam',
+    reference=_PAPER,
     # Any negative lenience; at 0 the verifier's favourite is still kept.
     strict=-1.0,
     drafter_only=1.0,
@@ -92,6 +99,7 @@ METHODS = (
     token_v3,
     name='token_v3',
     equation='defer v if p(v) < (1 - lam) mp',
+    reference=_PAPER,
     # Any negative lenience; at 0 the verifier's favourite is still kept.
     strict=-1.0,
     drafter_only=1.0,

@@ -66,14 +66,14 @@ class Method:
   Attributes:
     name: Key in `METHODS`.
     equation: Its defining equation, in text.
-    reference: Where it comes from.
+    reference: The paper that it comes from; empty where there is none.
     acceptance: [V], probability of keeping each possible draft token.
     residual: [V], what to sample from instead; sums to 1.
     law: [V], what comes out, equation (L); also what the bonus token, for
       which there is no draft, is sampled from.
     strict: A lenience at which the law is exactly p; None: there is none.
-    drafter_only: A lenience at which the law is exactly q; None likewise.
-    needs_bonus_draft: Whether the law depends on q.
+    drafter_only: A lenience at which the law is exactly q; None: there is none.
+    law_uses_q: Whether the law depends on q.
     rule: Which tokens are deferred to the verifier, bool, [] or [V]; None
       where the method has no deferral rule.
     single_target: Whether all tokens are verified against one distribution,
@@ -88,7 +88,7 @@ class Method:
   law: Target
   strict: float | None
   drafter_only: float | None
-  needs_bonus_draft: bool = True
+  law_uses_q: bool = True
   rule: Rule | None = None
   single_target: bool = True
 
@@ -144,7 +144,7 @@ def from_target(
   reference: str,
   strict: float | None,
   drafter_only: float | None,
-  needs_bonus_draft: bool = True,
+  law_uses_q: bool = True,
   rule: Rule | None = None,
 ) -> Method:
   """The method whose law is `target`: exact speculative sampling from it."""
@@ -165,7 +165,7 @@ def from_target(
     law=target,
     strict=strict,
     drafter_only=drafter_only,
-    needs_bonus_draft=needs_bonus_draft,
+    law_uses_q=law_uses_q,
     rule=rule,
   )
 
@@ -177,7 +177,7 @@ def from_rule(
   equation: str,
   strict: float | None,
   drafter_only: float | None,
-  reference: str = 'Narasimhan et al. 2025, arXiv 2405.19261',
+  reference: str = '',
 ) -> Method:
   """The speculative cascade of a deferral rule: target = mixture(rule)."""
   return from_target(

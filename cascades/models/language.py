@@ -299,7 +299,7 @@ class LanguageModel:
     """A token's row of the embedding table, as it is stored."""
     return self.unpack(params)['embedder']['input_embedding'][token]
 
-  def decode(
+  def unembed(
     self, params: Params, hidden: Float[Array, 'D']
   ) -> Float[Array, 'V']:
     """Logits of a hidden state, by the same table."""
@@ -532,7 +532,8 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
   """The text model's fields of a `config.json`, with every field spelled out.
 
   Args:
-    config: As in `from_config`.
+    config: A Hugging Face `config.json`, read; of a model that also sees or
+      hears, with the text model under `text_config`.
 
   Returns:
     Its fields, with transformers' defaults for those that are absent and with

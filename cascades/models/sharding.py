@@ -158,12 +158,6 @@ def rows_layout(rows: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
   return jax.tree_util.tree_map_with_path(split, rows)
 
 
-def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
-  """A tree whose leaves every device of the mesh has whole."""
-  whole = NamedSharding(mesh, PartitionSpec())
-  return jax.tree.map(lambda x: _put(x, whole), tree)
-
-
 def fetch(tree: PyTree) -> PyTree:
   """A tree's leaves as numpy arrays, whole, on every host.
 

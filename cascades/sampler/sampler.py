@@ -24,11 +24,11 @@ class Sampler:
 
   Args:
     verifier: A `Checkpoint` from `load_model`, or a name for it.
-    drafter: Likewise; or anything else that `pairing.equip` understands: a
-      text look-up 'ngram', the verifier's first layers 'self:3', a recurrent
-      head 'tiny-recurrent'. None only with gamma = 0, plain decoding with the
-      verifier.
-    tokenizer: Of both models; None takes the verifier's.
+    drafter: What drafts: a `Checkpoint` or a name for it, or else a text
+      look-up 'ngram', the verifier's first layers 'self:3', a recurrent head
+      'tiny-recurrent', or drafters.Equipped. None only with gamma = 0, plain
+      decoding with the verifier.
+    tokenizer: The tokenizer of both models; None takes the verifier's.
     method: A name in `METHODS`, an alias of the paper's notebook, or a
       `Method`.
     lenience: The method's; see `Method.strict` and `Method.drafter_only`.
@@ -41,21 +41,22 @@ class Sampler:
     batch_size: Most rows decoded at a time; a row is a prompt at a lenience.
       The row of a finished answer takes the next prompt.
     verification: 'token', 'block' or 'sequential' for one draft per block,
-      'multi_round', 'k_seq' or 'match' for any number; see
-      `verification`, also for the next two.
+      'multi_round', 'k_seq' or 'match' for any number (package
+      `verification`).
     gate: Whether deferral rules see 'raw' or 'processed' probabilities.
     bonus: Whether the token after a whole block is drawn from the 'target' or
       from the 'verifier'.
     drafts: How many are drafted per block, side by side.
     tree_size: Most drafted tokens that the verifier reads per block, where they
-      are several drafts; None for all. See `decoding.decode`.
+      are several drafts; None for all. Drafts that begin alike share what they
+      begin with, and end before a level of the tree that might not fit.
     stop_below: The drafter stops where its most probable token is less
       probable than this; None: never.
     beam: Whether several drafts of a recurrent head are those of a beam
       search; for 'match'.
-    mesh: (data, model): devices to split the rows and the parameters over;
-      see `sharding`.
-    dtype: Of models that are given by name; as for `load_model`.
+    mesh: (data, model): devices to split the rows and the parameters over.
+    dtype: 'float32' or 'bfloat16', what the parameters of models that are given
+      by name are kept in; None for what they are stored in.
 
   Raises:
     ValueError: A value is out of its range, or the models do not share a
@@ -65,9 +66,9 @@ class Sampler:
     options: How answers are decoded, checked.
     verifier: The verifier, with its parameters where they are used.
     drafter: What was given to draft, loaded; None for nothing.
-    equipped: The same as it drafts for this verifier, with its parameters.
+    equipped: What drafts, put together for this verifier, with its parameters.
     tokenizer: Of both models.
-    usage: What the last call took; see `batching.Usage`.
+    usage: What the last call took, a `batching.Usage`.
   """
 
   def __init__(

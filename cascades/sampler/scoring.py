@@ -95,7 +95,7 @@ def _target(decoder: sampler.Sampler) -> _Target:
       "bonus: 'verifier' gives the token after a whole block another law, so"
       " that a text has no one probability; take 'target'."
     )
-  if not method.needs_bonus_draft:
+  if not method.law_uses_q:
     return _Target((verifier.model,), (verifier.params,), method)
   return _of_both(decoder)
 
@@ -174,8 +174,9 @@ def look(
   size, so that it is compiled once.
 
   Args:
-    decoder: As for `score`; its drafter is looked at whatever the law needs.
-    requests: As for `score`.
+    decoder: Has the models, the method and its lenience; its drafter is looked
+      at whatever the law needs.
+    requests: Token ids of a context, at least one, and of what follows it.
 
   Returns:
     For each a `Look` per token.
@@ -341,7 +342,7 @@ def _read(
     def place(args):
       states, token = args
       logits = [
-        model.decode(of_model, hidden)
+        model.unembed(of_model, hidden)
         for model, of_model, hidden in zip(models, params, states, strict=True)
       ]
       # A law that does not look at the drafter may be shown anything.

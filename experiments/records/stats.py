@@ -105,7 +105,7 @@ def bootstrap_means(
 
   Args:
     values: One number per example and point, [n, points].
-    level: As for `bootstrap`, and so the rest.
+    level: Share of the resampled scores inside the interval, in (0, 1).
     resamples: Number of resampled means.
     seed: Equal seeds give equal intervals.
 
@@ -132,7 +132,7 @@ def bootstrap_mean_interval(
 
   Args:
     values: One number per example, [n].
-    level: As for `bootstrap`, and so the rest.
+    level: Share of the resampled scores inside the interval, in (0, 1).
     resamples: Number of resampled means.
     seed: Equal seeds give equal intervals.
 
@@ -161,7 +161,7 @@ def bootstrap_sums_interval(
   Args:
     rows: What each example adds to the sums, [n, sums].
     score: Of the sums over some examples, [sums].
-    level: As for `bootstrap`, and so the rest.
+    level: Share of the resampled scores inside the interval, in (0, 1).
     resamples: Number of resampled scores.
     seed: Equal seeds give equal intervals.
 
@@ -202,7 +202,7 @@ def mcnemar(first: Sequence[float], second: Sequence[float]) -> float:
 
   Args:
     first: 1 for each example that was answered rightly, else 0, [n].
-    second: The same of another's answers to the same examples.
+    second: 1 or 0 for each of the same examples, of another's answers, [n].
 
   Returns:
     How likely differences at least as uneven are, were both as good.

@@ -36,7 +36,8 @@ def measure(
     seconds: More of them until so many seconds are gone: a loop of small models
       takes a few milliseconds, and a machine that others share may be busy for
       longer than all that `repeats` asks for.
-    tree_size: As for `decoding.decode`.
+    tree_size: Most drafted tokens that the verifier reads in a block of
+      several drafts; None for all.
 
   Returns:
     Seconds per call, of each the least: what else the machine does only adds

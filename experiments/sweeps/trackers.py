@@ -255,7 +255,7 @@ class Trackers:
     Args:
       names: Keys of TRACKERS.
       files: The sweep's.
-      settings: As in its `config.json`.
+      settings: What the sweep's `config.json` holds: fields, and curves.
       say: Tells the user.
 
     Raises:

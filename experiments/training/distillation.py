@@ -121,7 +121,7 @@ def train_head(
   """Trains a head for a verifier, from its last checkpoint if there is one.
 
   Args:
-    config: See configs/train_recurrent.py.
+    config: Fields of a training, such as those of configs/train_recurrent.py.
     workdir: Holds checkpoints and the log; the head is written beside them.
 
   Returns:

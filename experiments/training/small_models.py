@@ -225,7 +225,7 @@ def begin(config: ConfigDict, name: str) -> checkpoints.Checkpoint:
   """What a training begins with.
 
   Args:
-    config: See configs/train_tiny.py and configs/train_specialist.py.
+    config: Fields of a training, such as those of configs/train_tiny.py.
     name: Key of `config.models`. Its `init` is the name or the folder of the
       model to go on from, whose shape and tokenizer are kept; or its `config`
       is the shape of one with random parameters and a tokenizer of its own.
@@ -258,9 +258,9 @@ def train_model(
   """Trains one model, from its last checkpoint if there is one.
 
   Args:
-    config: See configs/train_tiny.py.
+    config: Fields of a training, such as those of configs/train_tiny.py.
     name: Key of `config.models`.
-    start: What it begins with; see `begin`.
+    start: The model that it begins with, from `begin`.
     workdir: Holds checkpoints and the log; the model is written beside them.
 
   Returns:

@@ -1,0 +1,59 @@
+"""What must hold between the counts of a record, whatever the method."""
+
+from experiments.records import Record, Trace
+
+
+def check(record: Record, trace: Trace | None = None) -> None:
+  """Checks what must hold between a record's counts, whatever the method.
+
+  Args:
+    record: One example's.
+    trace: Of the same example; None to look at the record alone.
+
+  Raises:
+    ValueError: Names the record and the first rule that is broken.
+  """
+  r, emitted = record, record.emitted
+  rules = {
+    'drafted >= examined >= accepted >= 0': (
+      r.drafted >= r.examined >= r.accepted >= 0
+    ),
+    '0 <= deferred <= examined': (
+      r.deferred is None or 0 <= r.deferred <= r.examined
+    ),
+    'verifier_tokens >= verifier_calls >= 0': (
+      r.verifier_tokens >= r.verifier_calls >= 0
+    ),
+  }
+  # At gamma 0 there are no blocks, and one model writes every token.
+  if r.gamma > 0:
+    rules |= {
+      'accepted + residual + bonus == emitted': (
+        r.accepted + r.residual + r.bonus == emitted
+      ),
+      # The drafter of a sequential cascade goes on until the rule defers.
+      'emitted <= (gamma + 1) * verifier_calls': (
+        r.verification == 'sequential'
+        or emitted <= (r.gamma + 1) * r.verifier_calls
+      ),
+    }
+  else:
+    rules['verifier_tokens == verifier_calls at gamma 0'] = (
+      r.verifier_tokens == r.verifier_calls
+    )
+  if trace is not None:
+    parts = trace.tokens, trace.pieces, trace.sources, trace.logprobs
+    rules |= {
+      'a trace is of its record': trace.id == r.id,
+      'a token has a piece, a source and a log-probability': (
+        {len(part) for part in parts} == {emitted}
+      ),
+      'the pieces are the text': ''.join(trace.pieces) == r.text,
+      'deferrals are told where they are counted': (
+        (trace.deferred is None) == (r.deferred is None)
+        or r.failure is not None
+      ),
+    }
+  for rule, holds in rules.items():
+    if not holds:
+      raise ValueError(f'record: {r.point} id {r.id!r} breaks {rule}.')
