@@ -11,47 +11,15 @@ of that is compiling.
 
 import ml_collections
 
+from configs import common
+
 _GAMMAS = (2, 4, 8)
 
 
 def get_config() -> ml_collections.ConfigDict:
-  c = ml_collections.ConfigDict()
-  # Bundled models, Hugging Face folders, or gemma's checkpoint names.
-  c.verifier = 'tiny-verifier'
-  c.drafter = 'tiny-drafter'
-  # What to decode: keys of cascades.tasks.TASKS.
-  c.tasks = ('word_problems',)
-  # Held-out examples per task.
-  c.num_examples = 100
-  # One method and its leniences; sweep() below goes through all of them.
-  c.method = 'token_v3'
-  c.lenience = (0.9,)
-  # Tokens drafted per block, where sweep() does not say.
-  c.gamma = 4
-  # Which drafts stay; one of verification.VERIFICATIONS.
-  c.verification = 'token'
-  # What deferral rules see: 'raw' probabilities, or 'processed' ones, that is
-  # with the temperature applied.
-  c.gate = 'raw'
-  # What the token after a whole block is drawn from: 'target' or 'verifier'.
-  c.bonus = 'target'
-  # Drafts per block; several want verification 'multi_round' or 'k_seq'.
-  c.drafts = 1
-  # Of both models; 0 is greedy.
-  c.temperature = 1.0
-  # Rows decoded at a time, a row being a prompt at a lenience.
-  c.batch_size = 64
-  # Devices that split the rows, and that split the parameters.
-  c.mesh = (1, 1)
-  # With --launcher=ray: where the cluster is ('' is this machine), what a point
-  # takes, and how often one whose worker is lost is tried again.
-  c.ray = dict(address='', cpus=1, gpus=0, retries=3)
-  # Who is told of points as they are done, beside the workdir: of 'tensorboard'
-  # and 'wandb'.
-  c.trackers = ()
-  # Of the examples and of the sampling.
-  c.seed = 0
-  return c
+  return common.sweep(
+    *('verification', 'gate', 'bonus', 'drafts', 'mesh'), lenience=(0.9,)
+  )
 
 
 def sweep(add):

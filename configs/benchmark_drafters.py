@@ -9,7 +9,7 @@ experiments/results/benchmark_drafters.
 
 import ml_collections
 
-from configs import benchmark
+from configs import benchmark, common
 
 
 def _arm(name, drafter=None, **options):
@@ -17,62 +17,61 @@ def _arm(name, drafter=None, **options):
 
 
 def get_config() -> ml_collections.ConfigDict:
-  c = ml_collections.ConfigDict()
-  # What to time; one of experiments.benchmark.SUITES.
-  c.suite = 'drafters'
-  # Of the pair with random weights.
-  c.dtype = 'float32'
-  c.verifier = 'tiny-verifier'
-  # Strict arms at temperature 1; the first is the verifier alone.
   several = dict(verification='multi_round')
-  c.problems = (
-    _arm('none'),
-    _arm('model', 'tiny-drafter'),
-    _arm('model, 2', 'tiny-drafter', drafts=2, **several),
-    _arm('model, 4', 'tiny-drafter', drafts=4, **several),
-    _arm('model, 8', 'tiny-drafter', drafts=8, **several),
-    _arm(
-      'model, 8, tree of 12', 'tiny-drafter', tree_size=12, drafts=8, **several
-    ),
-    _arm('model, 4, k-seq', 'tiny-drafter', drafts=4, verification='k_seq'),
-    _arm('model, stops', 'tiny-drafter', stop_below=0.5),
-    _arm('recurrent', 'tiny-recurrent'),
-    _arm('recurrent, 4', 'tiny-recurrent', drafts=4, **several),
-    _arm('own layers', 'self:2'),
-  )
-  # Greedy arms on prompts that repeat themselves.
   beams = dict(verification='match', beam=True)
-  c.copies = (
-    _arm('none'),
-    _arm('n-gram', 'ngram'),
-    _arm('model', 'tiny-drafter'),
-    _arm('recurrent, 4 beams', 'tiny-recurrent', drafts=4, **beams),
-    _arm(
-      'recurrent, 4 beams, tree of 10',
-      'tiny-recurrent',
-      drafts=4,
-      tree_size=10,
-      **beams,
+  return common.benchmark(
+    'drafters',
+    # Of the pair with random weights.
+    dtype='float32',
+    verifier='tiny-verifier',
+    # Strict arms at temperature 1; the first is the verifier alone.
+    problems=(
+      _arm('none'),
+      _arm('model', 'tiny-drafter'),
+      _arm('model, 2', 'tiny-drafter', drafts=2, **several),
+      _arm('model, 4', 'tiny-drafter', drafts=4, **several),
+      _arm('model, 8', 'tiny-drafter', drafts=8, **several),
+      _arm(
+        'model, 8, tree of 12',
+        'tiny-drafter',
+        tree_size=12,
+        drafts=8,
+        **several,
+      ),
+      _arm('model, 4, k-seq', 'tiny-drafter', drafts=4, verification='k_seq'),
+      _arm('model, stops', 'tiny-drafter', stop_below=0.5),
+      _arm('recurrent', 'tiny-recurrent'),
+      _arm('recurrent, 4', 'tiny-recurrent', drafts=4, **several),
+      _arm('own layers', 'self:2'),
     ),
+    # Greedy arms on prompts that repeat themselves.
+    copies=(
+      _arm('none'),
+      _arm('n-gram', 'ngram'),
+      _arm('model', 'tiny-drafter'),
+      _arm('recurrent, 4 beams', 'tiny-recurrent', drafts=4, **beams),
+      _arm(
+        'recurrent, 4 beams, tree of 10',
+        'tiny-recurrent',
+        drafts=4,
+        tree_size=10,
+        **beams,
+      ),
+    ),
+    # Prompts of each part, and most tokens of an answer.
+    num_examples=24,
+    max_new_tokens=96,
+    # Tokens drafted per block.
+    gamma=4,
+    # The pair whose bookkeeping is timed, at so many drafts.
+    tree=benchmark.get_config().pairs[1],
+    tree_drafts=(1, 4),
+    # Its prompts, of which the most are made; one is decoded at a time.
+    batch_sizes=(8,),
+    # Tokens that it writes before n-grams go on, and their drafted tokens.
+    loop_tokens=128,
+    loop_gammas=(2, 4, 8),
+    # Of its prompts and answers.
+    prompt_tokens=32,
+    new_tokens=64,
   )
-  # Prompts of each part, and most tokens of an answer.
-  c.num_examples = 24
-  c.max_new_tokens = 96
-  # Tokens drafted per block.
-  c.gamma = 4
-  # The pair whose bookkeeping is timed, at so many drafts.
-  c.tree = benchmark.get_config().pairs[1]
-  c.tree_drafts = (1, 4)
-  # Its prompts, of which the most are made; one is decoded at a time.
-  c.batch_sizes = (8,)
-  # Tokens that it writes before n-grams go on, and their drafted tokens.
-  c.loop_tokens = 128
-  c.loop_gammas = (2, 4, 8)
-  # Of its prompts and answers.
-  c.prompt_tokens = 32
-  c.new_tokens = 64
-  # Turns of each arm, after one that is not counted.
-  c.repeats = 5
-  # Of weights and prompts.
-  c.seed = 0
-  return c

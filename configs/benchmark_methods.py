@@ -9,21 +9,18 @@ once is in experiments/results/benchmark_methods.
 
 import ml_collections
 
+from configs import common
+
 
 def get_config() -> ml_collections.ConfigDict:
-  c = ml_collections.ConfigDict()
-  # What to time; a key of experiments.benchmark.SUITES.
-  c.suite = 'methods'
-  # Sequences, drafted tokens of each, and tokens of the vocabulary.
-  c.batch = 16
-  c.gamma = 4
-  c.vocab_size = 262_144
-  # Methods to time; none means all.
-  c.methods = ()
-  # Of every method.
-  c.lenience = 0.3
-  # Turns of each arm, after one that is not counted.
-  c.repeats = 5
-  # Of the random distributions.
-  c.seed = 0
-  return c
+  return common.benchmark(
+    'methods',
+    # Sequences, drafted tokens of each, and tokens of the vocabulary.
+    batch=16,
+    gamma=4,
+    vocab_size=262_144,
+    # Methods to time; none means all.
+    methods=(),
+    # Of every method.
+    lenience=0.3,
+  )

@@ -1,23 +1,41 @@
-"""What the sweeps of Gemma pairs share: the paper's setting, task by task.
+"""The paper's setting for Gemma: a pair of models on a task.
 
-Each file in configs/gemma*/ is one pair and one task of the tables here:
+Command: python -m experiments.sweep
+  --config=configs/paper.py:gemma2_2b_9b,gsm8k
+Shows: a task's quality against rejection rate and latency for the paper's
+rules, from the verifier's to the drafter's; on spec_bench, which nothing
+scores, tokens per verifier call and latency, by lenience.
 
-  get_config, sweep = paper.setting('gemma2_2b_9b', 'gsm8k')
+The argument is a pair, whose name is that of the drafter and then that of the
+verifier, and a task: keys of PAIRS and TASKS below. Results go to
+runs/gemma2_2b_9b/gsm8k. --config.tiny=True rehearses it with the bundled pair
+on four examples. mbpp runs what models write, and only where one says
+--config.task.allow_code_execution=True.
 
-The setting is that of Narasimhan et al. 2025 (arXiv 2405.19261) for Gemma:
-gamma 1, temperature 1, few worked examples, every rule of theirs from strict to
+Setting: that of Narasimhan et al. 2025 (arXiv 2405.19261) for Gemma: gamma 1,
+temperature 1, few worked examples, every rule of theirs from strict to
 drafter-only, and their baselines. It departs from it where theirs is not known
 to us: the worked examples are this project's own; their number is the paper's
-for gsm8k, web_questions, natural_questions and wmt14_en_de alone; examples, 500
-of each test set, are drawn by a seed; leniences are a plain grid; checkpoints
-are the pretrained ones (the instructed ones end in -it instead of -pt).
+where TASKS says so; examples, 500 of each test set, are drawn by a seed;
+leniences are a plain grid; checkpoints are the pretrained ones (the instructed
+ones end in -it instead of -pt).
 
-`needs` says what a sweep needs and takes. Bytes are counted as the sweep counts
-them before it decodes, for the longest prompts. Hours are estimated, and not
-measured: a block reads all weights and caches at half of what the device's
-memory can give, a prompt takes two operations per parameter and token at two
-fifths of what it computes at most, seven drafts in ten are accepted, and a
-curve compiles for a minute.
+Needs: memory, and hours by estimate, for 86 points. What is above 72 GB takes
+one H200 (141 GB), what is below one H100 (80 GB).
+
+                         gemma2      gemma2      gemma3      gemma3      gemma4
+                          2b_9b      2b_27b     270m_4b      1b_12b     e2b_31b
+  weights                 24 GB       60 GB        8 GB       26 GB       71 GB
+  gsm8k               40 GB 2 h   78 GB 3 h   14 GB 1 h   41 GB 2 h  105 GB 4 h
+  web_questions       30 GB 1 h   66 GB 1 h   11 GB 1 h   31 GB 1 h   82 GB 1 h
+  natural_questions   30 GB 1 h   66 GB 1 h   11 GB 1 h   31 GB 1 h   82 GB 1 h
+  wmt14_en_de         41 GB 1 h   78 GB 1 h   14 GB 1 h   41 GB 1 h  105 GB 1 h
+  mbpp                40 GB 2 h   78 GB 2 h   14 GB 1 h   41 GB 2 h  105 GB 3 h
+  squad_v2            40 GB 1 h   78 GB 1 h   14 GB 1 h   41 GB 1 h  105 GB 1 h
+  trivia_qa           30 GB 1 h   66 GB 1 h   11 GB 1 h   31 GB 1 h   82 GB 1 h
+  cnn_dailymail       46 GB 3 h   84 GB 3 h   16 GB 1 h   46 GB 3 h  116 GB 4 h
+  xsum                46 GB 2 h   84 GB 2 h   16 GB 1 h   46 GB 2 h  116 GB 2 h
+  spec_bench          40 GB 9 h  78 GB 11 h   14 GB 3 h   41 GB 9 h 105 GB 16 h
 """
 
 import math
@@ -25,112 +43,98 @@ from typing import NamedTuple
 
 import ml_collections
 
+from configs import common
 
-class Size(NamedTuple):
-  """How large a task is, in Gemma's tokens; where not counted, guessed.
+
+class Task(NamedTuple):
+  """How a task is run, and how large it is, in Gemma's tokens.
 
   Attributes:
     shots: Worked examples before a question.
-    prompt: Tokens of a prompt, these included, on average.
+    batch_size: Rows decoded at a time.
+    prompt: Tokens of a prompt, worked examples included, on average; where not
+      counted, guessed, and so the rest.
     answer: Tokens of an answer, on average.
     longest: Tokens of the longest prompt and of the longest answer allowed.
-    batch_size: Rows decoded at a time.
   """
 
   shots: int
+  batch_size: int
   prompt: int
   answer: int
   longest: int
-  batch_size: int
 
 
-class Device(NamedTuple):
-  """What its maker says of it: bytes, bytes and operations (bf16) a second."""
-
-  name: str
-  memory: float
-  bandwidth: float
-  compute: float
-
-
-# Verifier and drafter. The first two pairs are the paper's.
+# Verifier and drafter.
 PAIRS = {
+  # The paper's.
   'gemma2_2b_9b': ('gemma2-9b-pt', 'gemma2-2b-pt'),
   'gemma2_2b_27b': ('gemma2-27b-pt', 'gemma2-2b-pt'),
+  # Newer than the paper.
   'gemma3_270m_4b': ('gemma3-4b-pt', 'gemma3-270m-pt'),
   'gemma3_1b_12b': ('gemma3-12b-pt', 'gemma3-1b-pt'),
   'gemma4_e2b_31b': ('gemma4-31b-pt', 'gemma4-e2b-pt'),
 }
+# The longer sequences are, the fewer rows: their caches are what grows.
 TASKS = {
-  'gsm8k': Size(8, 820, 150, 1400, 16),
-  'mbpp': Size(3, 550, 90, 1300, 16),
-  'squad_v2': Size(2, 390, 8, 1150, 16),
-  'web_questions': Size(1, 35, 6, 110, 64),
-  'natural_questions': Size(1, 35, 6, 110, 64),
-  'trivia_qa': Size(1, 40, 6, 120, 64),
-  'cnn_dailymail': Size(1, 1100, 80, 3400, 8),
-  'xsum': Size(1, 650, 30, 3300, 8),
-  'wmt14_en_de': Size(5, 260, 40, 650, 32),
-  'spec_bench': Size(0, 330, 400, 3000, 8),
+  # With as many worked examples as in the paper.
+  'gsm8k': Task(8, 16, 820, 150, 1400),
+  'web_questions': Task(1, 64, 35, 6, 110),
+  'natural_questions': Task(1, 64, 35, 6, 110),
+  'wmt14_en_de': Task(5, 32, 260, 40, 650),
+  # The paper's as well, but not known with how many.
+  'mbpp': Task(3, 16, 550, 90, 1300),
+  'squad_v2': Task(2, 16, 390, 8, 1150),
+  'trivia_qa': Task(1, 64, 40, 6, 120),
+  'cnn_dailymail': Task(1, 8, 1100, 80, 3400),
+  # The paper has it for T5 alone: here with its setting for Gemma.
+  'xsum': Task(1, 8, 650, 30, 3300),
+  # Not the paper's: prompts as they are, first turns, and no quality.
+  'spec_bench': Task(0, 8, 330, 400, 3000),
 }
-_DEVICES = (
-  Device('H100 (80 GB)', 80e9, 3.35e12, 0.99e15),
-  Device('H200 (141 GB)', 141e9, 4.8e12, 0.99e15),
-)
 _INF = float('inf')
 
 
-def setting(pair: str, task: str):
-  """`get_config` and `sweep` of a pair, a key of `PAIRS`, on a task."""
+def get_config(argument: str = '') -> ml_collections.ConfigDict:
+  """The fields of a pair on a task, named as in 'gemma2_2b_9b,gsm8k'.
 
-  def get_config() -> ml_collections.ConfigDict:
-    c = ml_collections.ConfigDict()
-    c.verifier, c.drafter = PAIRS[pair]
-    # What to decode: keys of cascades.tasks.TASKS.
-    c.tasks = (task,)
-    # Where the set lies (from the hub if empty), how many worked examples stand
-    # before a question, most tokens of an answer (0: the task's own), and
-    # whether generated code may be run.
-    c.task = dict(
-      path='',
-      shots=TASKS[task].shots,
-      max_new_tokens=0,
-      allow_code_execution=False,
+  Raises:
+    ValueError: One is missing, or there is none of that name.
+  """
+  pair, _, task = argument.partition(',')
+  if not (pair and task):
+    raise common.ArgumentError(
+      'name a pair and a task, such as configs/paper.py:gemma2_2b_9b,gsm8k;'
+      f' there are the pairs {", ".join(PAIRS)}, and the tasks'
+      f' {", ".join(TASKS)}.'
     )
-    # Held-out examples.
-    c.num_examples = 480 if task == 'spec_bench' else 500
-    # One method and its leniences; sweep() below goes through all of them.
-    c.method = 'token_v3'
-    c.lenience = (0.3,)
-    # Tokens drafted per block.
-    c.gamma = 1
-    # Of both models; 0 is greedy.
-    c.temperature = 1.0
-    # Rows decoded at a time, a row being a prompt at a lenience.
-    c.batch_size = TASKS[task].batch_size
-    # Most tokens of a prompt and its answer.
-    c.cache_length = 8192
-    # Devices that split the rows, and that split the parameters.
-    c.mesh = (1, 1)
-    # Examples of a point, which is what a killed run loses at most.
-    c.shard_size = 128
-    # With --launcher=ray: where the cluster is ('' is this machine), what a
-    # point takes, and how often one whose worker is lost is tried again.
-    c.ray = dict(address='', cpus=8, gpus=1, retries=3)
-    # Who is told of points as they are done, beside the workdir: of
-    # 'tensorboard' and 'wandb'.
-    c.trackers = ()
-    # Of the examples and of the sampling.
-    c.seed = 0
-    # The same with the bundled pair on four examples, without worked ones: a
-    # rehearsal that runs anywhere.
-    c.tiny = False
-    return c
-
-  return get_config, _sweep
+  for kind, name, known in (('pair', pair, PAIRS), ('task', task, TASKS)):
+    if name not in known:
+      raise common.ArgumentError(
+        f'no {kind} {name!r}; there are {", ".join(known)}.'
+      )
+  verifier, drafter = PAIRS[pair]
+  return common.sweep(
+    *('mesh', 'tiny'),
+    verifier=verifier,
+    drafter=drafter,
+    tasks=(task,),
+    task=dict(shots=TASKS[task].shots),
+    # Spec-Bench has no more.
+    num_examples=480 if task == 'spec_bench' else 500,
+    # The paper's.
+    gamma=1,
+    batch_size=TASKS[task].batch_size,
+    # Well above the longest prompt and answer of any task.
+    cache_length=8192,
+    # Half the usual, for it is what a killed run loses, of large models.
+    shard_size=128,
+    # A worker has a device of its own.
+    ray=dict(cpus=8, gpus=1),
+  )
 
 
-def _sweep(add):
+def sweep(add):
   """The paper's rules and baselines, each from strict to drafter-only."""
   inner = (0.1, 0.3, 0.5, 0.7, 0.9)
   add(method='verifier_only', lenience=())
@@ -150,12 +154,45 @@ def _sweep(add):
   add(method='sequence_mean', lenience=(-1.0, *inner, 1.0))
 
 
-def needs(config: ml_collections.ConfigDict, curves) -> str:
-  """Memory and hours of a sweep on one task of `TASKS`, in a sentence.
+class Device(NamedTuple):
+  """What its maker says of it: bytes, bytes and operations (bf16) a second."""
+
+  name: str
+  memory: float
+  bandwidth: float
+  compute: float
+
+
+class Needs(NamedTuple):
+  """What a sweep takes: bytes of weights, bytes in all, a device, hours."""
+
+  weights: int
+  total: int
+  device: str
+  hours: int
+
+
+_DEVICES = (
+  Device('H100 (80 GB)', 80e9, 3.35e12, 0.99e15),
+  Device('H200 (141 GB)', 141e9, 4.8e12, 0.99e15),
+)
+
+
+def needs(config: ml_collections.ConfigDict, curves) -> Needs:
+  """Memory and hours of a sweep on one task of `TASKS`.
+
+  Bytes are counted as the sweep counts them before it decodes, for the longest
+  prompts. Hours are estimated, and not measured: a block reads all weights and
+  caches at half of what the device's memory can give, a prompt takes two
+  operations per parameter and token at two fifths of what it computes at most,
+  seven drafts in ten are accepted, and a curve compiles for a minute.
 
   Args:
-    config: As `setting` makes it.
+    config: As `get_config` makes it.
     curves: What `experiments.sweeps.plan.curves` makes of it.
+
+  Returns:
+    The smallest device that has a tenth of its memory left, and hours there.
   """
   from cascades.models import checkpoints
   from cascades.sampler import batching, memory
@@ -191,9 +228,5 @@ def needs(config: ml_collections.ConfigDict, curves) -> str:
     answers = config.num_examples * max(1, len(curve.leniences))
     blocks = answers * size.answer / tokens / config.batch_size
     seconds += blocks * (weights + needed.caches) / (0.5 * device.bandwidth)
-  points = sum(max(1, len(curve.leniences)) for curve in curves)
-  return (
-    f'{needed.params / 1e9:.1f} GB of weights, {needed.total / 1e9:.1f} GB in'
-    f' all at batch_size {config.batch_size}: one {device.name}, for about'
-    f' {math.ceil(seconds / 3600)} h by estimate ({points} points).'
-  )
+  hours = math.ceil(seconds / 3600)
+  return Needs(needed.params, needed.total, device.name, hours)

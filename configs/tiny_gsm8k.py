@@ -11,36 +11,18 @@ too small for its problems, so that exact match stays near zero.
 
 import ml_collections
 
+from configs import common
+
 
 def get_config() -> ml_collections.ConfigDict:
-  c = ml_collections.ConfigDict()
-  c.verifier = 'tiny-verifier'
-  c.drafter = 'tiny-drafter'
-  c.tasks = ('gsm8k',)
-  # Where the set lies (from the hub if empty), how many worked examples stand
-  # before a question, most tokens of an answer (0: the task's own), and whether
-  # generated code may be run.
-  c.task = dict(
-    path='', shots=8, max_new_tokens=256, allow_code_execution=False
+  return common.sweep(
+    tasks=('gsm8k',),
+    # Models that rarely come to an end are stopped before the task's own 400.
+    task=dict(shots=8, max_new_tokens=256),
+    num_examples=24,
+    # Prompts are long, as their eight worked examples are.
+    batch_size=8,
   )
-  c.num_examples = 24
-  # One method and its leniences; sweep() below goes through all of them.
-  c.method = 'token_v3'
-  c.lenience = (0.3,)
-  # Tokens drafted per block.
-  c.gamma = 4
-  c.temperature = 1.0
-  # Rows decoded at a time, a row being a prompt at a lenience.
-  c.batch_size = 8
-  # With --launcher=ray: where the cluster is ('' is this machine), what a point
-  # takes, and how often one whose worker is lost is tried again.
-  c.ray = dict(address='', cpus=1, gpus=0, retries=3)
-  # Who is told of points as they are done, beside the workdir: of 'tensorboard'
-  # and 'wandb'.
-  c.trackers = ()
-  # Of the examples and of the sampling.
-  c.seed = 0
-  return c
 
 
 def sweep(add):

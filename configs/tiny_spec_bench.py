@@ -10,21 +10,19 @@ conversation the first turn is asked.
 
 import ml_collections
 
-from configs import tiny_gsm8k
+from configs import common
 
 
 def get_config() -> ml_collections.ConfigDict:
-  c = tiny_gsm8k.get_config()
-  c.tasks = ('spec_bench',)
-  # Nothing is worked out before a question.
-  c.task.update(shots=0, max_new_tokens=128)
-  # One method and its leniences; sweep() below goes through all of them.
-  c.method = 'speed'
-  c.lenience = (0.0,)
-  # Tokens drafted per block; the report tunes it for each curve.
-  with c.ignore_type():
-    c.gamma = (2, 4, 8)
-  return c
+  return common.sweep(
+    tasks=('spec_bench',),
+    task=dict(max_new_tokens=128),
+    num_examples=24,
+    method='speed',
+    lenience=(0.0,),
+    gamma=(2, 4, 8),
+    batch_size=8,
+  )
 
 
 def sweep(add):

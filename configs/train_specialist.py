@@ -10,27 +10,18 @@ of them.
 
 import ml_collections
 
+from configs import common
+
 
 def get_config() -> ml_collections.ConfigDict:
-  c = ml_collections.ConfigDict()
-  c.seed = 0
-  # Shares of training problems, by task.
-  c.mixture = dict(roman=0.9, word_problems=0.065, numerals=0.035)
-  # Tokens of a training row; problems are packed into rows.
-  c.row_length = 192
-  # Held-out problems a model is judged on at the end, greedily, per task.
-  c.eval_tasks = ('word_problems', 'numerals', 'roman')
-  c.eval_examples = 500
-  # Steps between checkpoints, and between lines of the log.
-  c.checkpoint_every = 250
-  c.log_every = 50
-
-  c.models = ml_collections.ConfigDict()
-  # Goes on from `init`, a name or a folder, with its shape and tokenizer.
-  c.models.tiny_specialist = dict(
-    init='tiny-drafter',
-    steps=500,
-    rows=24,
-    learning_rate=0.005,
+  return common.training(
+    # Shares of training problems, by task.
+    mixture=dict(roman=0.9, word_problems=0.065, numerals=0.035),
+    eval_tasks=('word_problems', 'numerals', 'roman'),
+    models=dict(
+      # Goes on from `init`, a name or a folder, with its shape and tokenizer.
+      tiny_specialist=dict(
+        init='tiny-drafter', steps=500, rows=24, learning_rate=0.005
+      ),
+    ),
   )
-  return c

@@ -7,73 +7,67 @@ and their held-out figures.
 
 import ml_collections
 
+from configs import common
+
+# Of the training of either model.
+_STEPS = dict(steps=3000, rows=24, learning_rate=0.02)
+# Of either model's config.json.
+_MODEL = dict(
+  model_type='gemma3_text',
+  architectures=['Gemma3ForCausalLM'],
+  vocab_size=768,
+  # Shorter than most prompts, so that everyday use crosses it.
+  sliding_window=48,
+  rope_theta=100_000.0,
+  rope_local_base_freq=10_000.0,
+  rms_norm_eps=1e-6,
+  hidden_activation='gelu_pytorch_tanh',
+  max_position_embeddings=8192,
+  tie_word_embeddings=True,
+  pad_token_id=0,
+  eos_token_id=1,
+  bos_token_id=2,
+  torch_dtype='float32',
+)
+
 
 def get_config() -> ml_collections.ConfigDict:
-  c = ml_collections.ConfigDict()
-  c.seed = 0
-  # Shares of training problems, by task.
-  c.mixture = dict(word_problems=0.65, numerals=0.35)
-  # Pieces of the tokenizer; 256 of them are single bytes.
-  c.vocab_size = 768
-  # Problems the tokenizer is trained on, per task.
-  c.tokenizer_examples = 8000
-  # Tokens of a training row; problems are packed into rows.
-  c.row_length = 192
-  # Held-out problems a model is judged on at the end, greedily, per task.
-  c.eval_tasks = ('word_problems', 'numerals')
-  c.eval_examples = 500
-  # Steps between checkpoints, and between lines of the log.
-  c.checkpoint_every = 250
-  c.log_every = 50
-
-  shared = dict(
-    model_type='gemma3_text',
-    architectures=['Gemma3ForCausalLM'],
+  return common.training(
+    # Shares of training problems, by task.
+    mixture=dict(word_problems=0.65, numerals=0.35),
+    # Pieces of the tokenizer; 256 of them are single bytes.
     vocab_size=768,
-    # Shorter than most prompts, so that everyday use crosses it.
-    sliding_window=48,
-    rope_theta=100_000.0,
-    rope_local_base_freq=10_000.0,
-    rms_norm_eps=1e-6,
-    hidden_activation='gelu_pytorch_tanh',
-    max_position_embeddings=8192,
-    tie_word_embeddings=True,
-    pad_token_id=0,
-    eos_token_id=1,
-    bos_token_id=2,
-    torch_dtype='float32',
-  )
-  c.models = ml_collections.ConfigDict()
-  c.models.tiny_verifier = dict(
-    steps=3000,
-    rows=24,
-    learning_rate=0.02,
-    config=dict(
-      hidden_size=192,
-      intermediate_size=512,
-      num_hidden_layers=6,
-      layer_types=['sliding_attention', 'full_attention'] * 3,
-      num_attention_heads=3,
-      num_key_value_heads=1,
-      head_dim=64,
-      query_pre_attn_scalar=64,
-      **shared,
+    # Problems the tokenizer is trained on, per task.
+    tokenizer_examples=8000,
+    eval_tasks=('word_problems', 'numerals'),
+    models=dict(
+      tiny_verifier=dict(
+        **_STEPS,
+        config=dict(
+          hidden_size=192,
+          intermediate_size=512,
+          num_hidden_layers=6,
+          layer_types=['sliding_attention', 'full_attention'] * 3,
+          num_attention_heads=3,
+          num_key_value_heads=1,
+          head_dim=64,
+          query_pre_attn_scalar=64,
+          **_MODEL,
+        ),
+      ),
+      tiny_drafter=dict(
+        **_STEPS,
+        config=dict(
+          hidden_size=64,
+          intermediate_size=256,
+          num_hidden_layers=2,
+          layer_types=['sliding_attention', 'full_attention'],
+          num_attention_heads=4,
+          num_key_value_heads=1,
+          head_dim=16,
+          query_pre_attn_scalar=16,
+          **_MODEL,
+        ),
+      ),
     ),
   )
-  c.models.tiny_drafter = dict(
-    steps=3000,
-    rows=24,
-    learning_rate=0.02,
-    config=dict(
-      hidden_size=64,
-      intermediate_size=256,
-      num_hidden_layers=2,
-      layer_types=['sliding_attention', 'full_attention'],
-      num_attention_heads=4,
-      num_key_value_heads=1,
-      head_dim=16,
-      query_pre_attn_scalar=16,
-      **shared,
-    ),
-  )
-  return c

@@ -50,10 +50,10 @@ def main() -> None:
     )
   config = _CONFIG.value
   flag = flags.FLAGS['config']
-  path = pathlib.Path(config_flags.get_config_filename(flag))
-  chosen = plan.curves(
-    config, cli.load_config_module(path), config_flags.get_override_values(flag)
-  )
+  # A path, and what stands behind a colon is for `get_config`.
+  named = config_flags.get_config_filename(flag)
+  module = cli.load_config_module(named.partition(':')[0])
+  chosen = plan.curves(config, module, config_flags.get_override_values(flag))
   how = dict(launcher=_LAUNCHER.value, quiet=_QUIET.value)
   if _WORKDIR.value and remote.is_url(_WORKDIR.value):
     mirror = remote.Mirror(_WORKDIR.value)
@@ -62,7 +62,7 @@ def main() -> None:
     print(f'Copied to:  {mirror.url}')
     return
   workdir = pathlib.Path(
-    _WORKDIR.value or plan.default_workdir(path, bool(config.get('tiny')))
+    _WORKDIR.value or plan.default_workdir(named, bool(config.get('tiny')))
   )
   run(config, chosen, workdir, **how)
 
@@ -120,38 +120,12 @@ def run(
     ValueError: Something cannot be run; says what to do.
     cli.StoppedError: Ctrl-C ended it.
   """
-  from cascades.drafters import pairing
-  from experiments.sweeps import launchers, trackers, workdirs, worker
+  from experiments.sweeps import launchers, trackers, workdirs
 
   config = plan.shrunk(config)
-  # Whatever the user can get wrong is looked at before a model is loaded.
-  tasks = plan.tasks_of(config)
-  for name in ('num_examples', 'batch_size'):
-    if config[name] < 1:
-      raise ValueError(f'{name}: {config[name]} will not do; give 1 or more.')
-  plan.check(chosen, config.temperature, config.get('tree_size'))
-  if launcher not in launchers.LAUNCHERS:
-    raise ValueError(
-      f'launcher: no launcher {launcher!r}; there are'
-      f' {", ".join(launchers.LAUNCHERS)}.'
-    )
-  tracked = tuple(config.get('trackers', ()))
-  trackers.check(tracked)
-  loaded = {
-    name: plan.load_examples(config, task) for name, task in tasks.items()
-  }
-  if launcher == 'local':
-    # Elsewhere the devices are not this process's, and it had better let them.
-    worker.make_mesh(config)
-    if worker.host_folder():
-      # The first host tells what all of them decode.
-      workdir, tracked = workdir / worker.host_folder(), ()
-  cli.make_folder(workdir)
-  chosen = plan.with_models_alone(
-    chosen
-    if pairing.is_model(config.drafter)
-    else _without_drafter(config, chosen)
-  )
+  tasks, loaded = _asked(config, chosen, launcher)
+  chosen = plan.with_models_alone(_decodable(config, chosen))
+  workdir, tracked = _place(config, workdir, launcher)
   bar = cli.progress(0, 'loading the models', quiet=quiet)
 
   def say(text: str) -> None:
@@ -181,13 +155,7 @@ def run(
       bar.set_description('measuring unit costs')
       costs = team.costs()
       files.keep_costs(costs)
-    data = {}
-    for name, (found, told) in loaded.items():
-      files.keep_examples(name, found)
-      data[name] = told | {
-        'examples': len(found),
-        'hash': records.hash_of(found),
-      }
+    data = _keep_examples(files, loaded)
     files.log(workdirs.provenance(facts, seed=config.seed, data=data))
 
     def tell():
@@ -211,15 +179,74 @@ def run(
   _report(files.path, lines, costs, team.usage)
 
 
-def _without_drafter(config, chosen: Sequence[plan.Curve]) -> list[plan.Curve]:
-  """The curves that a drafter that is no model can be in.
+def _asked(
+  config, chosen: Sequence[plan.Curve], launcher: str
+) -> tuple[dict, dict]:
+  """Whatever the user can get wrong, looked at before a model is loaded.
+
+  Returns:
+    The tasks by name; and of each its examples, and what says which they are.
+  """
+  from experiments.sweeps import launchers, trackers
+
+  tasks = plan.tasks_of(config)
+  for name in ('num_examples', 'batch_size'):
+    if config[name] < 1:
+      raise ValueError(f'{name}: {config[name]} will not do; give 1 or more.')
+  plan.check(chosen, config)
+  if launcher not in launchers.LAUNCHERS:
+    raise ValueError(
+      f'launcher: no launcher {launcher!r}; there are'
+      f' {", ".join(launchers.LAUNCHERS)}.'
+    )
+  trackers.check(tuple(config.get('trackers', ())))
+  return tasks, {
+    name: plan.load_examples(config, task) for name, task in tasks.items()
+  }
+
+
+def _place(
+  config, workdir: pathlib.Path, launcher: str
+) -> tuple[pathlib.Path, tuple[str, ...]]:
+  """Where this process writes, a folder that is there; and its trackers."""
+  from experiments.sweeps import worker
+
+  tracked = tuple(config.get('trackers', ()))
+  if launcher == 'local':
+    # Elsewhere the devices are not this process's, and it had better let them.
+    worker.make_mesh(config)
+    if worker.host_folder():
+      # The first host tells what all of them decode.
+      workdir, tracked = workdir / worker.host_folder(), ()
+  cli.make_folder(workdir)
+  return workdir, tracked
+
+
+def _keep_examples(files, loaded) -> dict[str, dict]:
+  """Writes what is asked; of each task, what tells its examples from others."""
+  data = {}
+  for name, (found, told) in loaded.items():
+    files.keep_examples(name, found)
+    data[name] = told | {
+      'examples': len(found),
+      'hash': records.hash_of(found),
+    }
+  return data
+
+
+def _decodable(config, chosen: Sequence[plan.Curve]) -> Sequence[plan.Curve]:
+  """The curves that the drafter can be in: not alone, if it is no model.
 
   Raises:
     ValueError: There are none.
   """
+  from cascades.drafters import pairing
+
+  if pairing.is_model(config.drafter):
+    return chosen
 
   def is_alone(curve):
-    return curve.method == 'drafter_only' or curve.of_answers
+    return curve.alone == 'drafter' or curve.of_answers
 
   left = [curve.name for curve in chosen if is_alone(curve)]
   kept = [curve for curve in chosen if not is_alone(curve)]
@@ -284,16 +311,16 @@ def _decode(
     made.add(point)
     show()
   alone = {
-    (point.curve.method, point.task, point.first): point
+    (point.curve.alone, point.task, point.first): point
     for point in points
-    if point.curve.method in plan.ALONE
+    if point.curve.alone
   }
   for point in missing:
     if not point.curve.of_answers or interrupt.asked:
       continue
     of_models = (
-      files.made(alone[method, point.task, point.first])
-      for method in ('drafter_only', 'verifier_only')
+      files.made(alone[model, point.task, point.first])
+      for model in ('drafter', 'verifier')
     )
     files.keep(point, worker.combine(point.curve, *of_models))
     kept()
@@ -307,12 +334,12 @@ def _look(files, points, lines, team, say: Callable[[str], None]) -> None:
   """Makes the views of what the page shows, as far as they are not there."""
   import jax
 
-  from experiments.reports import examples
+  from experiments.analysis import shown
 
   curves = {point.name: point.curve for point in points}
-  shown = examples.find(files.path, lines)
+  every = shown.every(shown.find(files.path, lines))
   missing: dict[tuple, list] = {}
-  for each in examples.every(shown):
+  for each in every:
     if each.record.gamma and each.view is None:
       key = curves[each.point], each.record.point[1:]
       missing.setdefault(key, []).append(each)
@@ -326,8 +353,8 @@ def _look(files, points, lines, team, say: Callable[[str], None]) -> None:
         raise
       say('memory: too little to say how likely the tokens shown were.')
   views = {view.key: view for view in found}
-  for task in {s.record.task for s in examples.every(shown)} if views else ():
-    of_task = [s for s in examples.every(shown) if s.record.task == task]
+  for task in {s.record.task for s in every} if views else ():
+    of_task = [s for s in every if s.record.task == task]
     kept = [s.view or views.get(s.key) for s in of_task]
     files.keep_views(task, [view for view in kept if view is not None])
 

@@ -3,8 +3,11 @@
 import functools
 import json
 import pathlib
+import re
+import subprocess
 import sys
 
+import launching
 import ml_collections
 import pandas as pd
 import pytest
@@ -13,30 +16,39 @@ from cascades import methods
 from cascades.models import checkpoints, language
 from cascades.sampler import batching
 from cascades.tasks import GENERATED, TASKS
-from configs import paper, train_tiny
+from configs import common, paper, train_tiny
 from experiments import cli, records, sweep
 from experiments.records import metrics
 from experiments.sweeps import plan
 
 _ROOT = pathlib.Path(__file__).parent.parent / 'configs'
-# By name, such as 'quickstart' and 'gemma2_2b_9b/gsm8k'; what the latter share
-# is none.
+# By name, such as 'quickstart'; what they share is none.
 _CONFIGS = {
-  path.relative_to(_ROOT).with_suffix('').as_posix(): path
-  for path in sorted(_ROOT.rglob('*.py'))
-  if path.name != 'paper.py'
+  path.stem: path
+  for path in sorted(_ROOT.glob('*.py'))
+  if path.stem != 'common'
 }
-_OF_PAIRS = [f'{pair}/{task}' for pair in paper.PAIRS for task in paper.TASKS]
+# Arguments of configs/paper.py.
+_OF_PAIRS = [f'{pair},{task}' for pair in paper.PAIRS for task in paper.TASKS]
 
 
 def _module(name):
   return cli.load_config_module(_CONFIGS[name])
 
 
+def _load(name):
+  """The module and the fields of a config, or of an argument of paper.py."""
+  if name not in _OF_PAIRS:
+    module = _module(name)
+    return module, module.get_config()
+  module = _module('paper')
+  return module, module.get_config(name)
+
+
 @pytest.mark.parametrize('name', _CONFIGS)
 def test_a_config_is_documented(name):
-  module = _module(name)
-  assert isinstance(module.get_config(), ml_collections.ConfigDict)
+  module, config = _load(_OF_PAIRS[0] if name == 'paper' else name)
+  assert isinstance(config, ml_collections.ConfigDict)
   assert f'--config=configs/{name}.py' in module.__doc__
   assert 'Shows:' in module.__doc__
 
@@ -60,10 +72,9 @@ def _by_name(curves):
   ],
 )
 def test_a_sweep_asks_for_what_can_be_run(name):
-  module = _module(name)
-  config = module.get_config()
+  module, config = _load(name)
   chosen = plan.curves(config, module, {})
-  plan.check(chosen, config.temperature)
+  plan.check(chosen, config)
   assert list(plan.tasks_of(config)) == list(config.tasks)
   for curve in chosen:
     assert list(curve.leniences) == sorted(curve.leniences)
@@ -139,7 +150,7 @@ def test_gamma_and_options_given_on_the_command_line_win():
   given = (0.0, 0.9, 0.99, 0.9999)
   assert found['speed block gamma 3'].leniences == given
   assert found['sequence_mean'].verification == 'token'
-  plan.check(list(found.values()), 1.0)
+  plan.check(list(found.values()), config)
 
 
 def test_a_method_that_the_sweep_has_not_takes_the_configs_fields():
@@ -197,28 +208,26 @@ def test_curves_take_what_they_are_not_given_from_the_config():
 
 
 def test_curves_that_are_there_twice_are_refused_unless_overridden():
-  config = {'gamma': 4, 'seed': 0}
+  config = {'gamma': 4, 'seed': 0, 'temperature': 1.0}
   module = _Module(
     {'method': 'diff', 'lenience': [0.1]},
     {'method': 'cascade_diff', 'lenience': [0.5]},
   )
   chosen = plan.curves(config, module, {'seed': 1})
   with pytest.raises(ValueError, match='diff gamma 4 is added twice'):
-    plan.check(chosen, 1.0)
+    plan.check(chosen, config)
   chosen = plan.curves(config, module, {'gamma': 4})
   assert chosen == [plan.Curve('diff', (0.1, 0.5), 4)]
 
 
-def test_every_pair_has_a_config_for_every_task():
-  assert {name for name in _CONFIGS if '/' in name} == set(_OF_PAIRS)
+def test_the_paper_has_every_published_set():
   assert set(paper.TASKS) == set(TASKS) - set(GENERATED)
 
 
 @pytest.mark.parametrize('name', _OF_PAIRS)
-def test_a_config_of_a_pair_is_the_papers_setting(name):
-  module = _module(name)
-  config = module.get_config()
-  pair, task = name.split('/')
+def test_a_pair_on_a_task_is_the_papers_setting(name):
+  module, config = _load(name)
+  pair, task = name.split(',')
   assert config.tasks == (task,)
   assert config.task.shots == TASKS[task].shots
   # 'gemma2_2b_9b' names the drafter, then the verifier.
@@ -236,22 +245,116 @@ def test_a_config_of_a_pair_is_the_papers_setting(name):
     assert curve.leniences[-1] == method.drafter_only
   # Nothing runs what models write unless its user says so.
   assert config.task.allow_code_execution is False
-  assert ('--config.task.allow_code_execution=True' in module.__doc__) == TASKS[
-    task
-  ].runs_code
+
+
+def test_the_paper_says_which_task_runs_code():
+  (task,) = (task for task in paper.TASKS if TASKS[task].runs_code)
+  said, _, after = paper.__doc__.partition(
+    '--config.task.allow_code_execution=True'
+  )
+  assert after
+  assert f'{task} runs what models write' in said
+
+
+_NAME_BOTH = 'name a pair and a task, such as configs/paper.py:'
+_REFUSED = [
+  ('paper.py', _NAME_BOTH, paper.PAIRS),
+  ('paper.py', _NAME_BOTH, paper.TASKS),
+  ('paper.py:', _NAME_BOTH, paper.TASKS),
+  ('paper.py:gsm8k', _NAME_BOTH, paper.PAIRS),
+  ('paper.py:gemma2_2b_9b,', _NAME_BOTH, paper.TASKS),
+  ('paper.py:gemma2_9b_2b,gsm8k', "no pair 'gemma2_9b_2b'", paper.PAIRS),
+  ('paper.py:gemma2_2b_9b,gsm9k', "no task 'gsm9k'", paper.TASKS),
+  ('paper.py:gemma2_2b_9b,gsm8k,xsum', "no task 'gsm8k,xsum'", paper.TASKS),
+]
+
+
+@pytest.mark.parametrize(('named', 'said', 'known'), _REFUSED)
+def test_what_the_paper_has_not_is_refused_in_one_sentence(named, said, known):
+  with pytest.raises(ValueError, match=re.escape(said)) as caught:
+    paper.get_config(*named.split(':')[1:])
+  message = str(caught.value)
+  assert message.count('\n') == 0
+  assert message.count('. ') == 0
+  for name in known:
+    assert name in message
+  # And so by the launcher, through what parses its flags.
+  done = launching.run('experiments.sweep', f'--config=configs/{named}')
+  sentence = f'error: flag --config=configs/{named}: {message}\n'
+  assert (done.returncode, done.stdout) == (2, '')
+  assert done.stderr == sentence
+
+
+def test_an_argument_that_a_config_does_not_take_is_refused():
+  done = launching.run('experiments.sweep', '--config=configs/quickstart.py:x')
+  assert done.returncode == 2
+  assert 'configs/quickstart.py:x' in done.stderr
+  assert 'takes 0 positional arguments' in done.stderr
+  assert done.stderr.count('\n') == 1
+
+
+def test_a_config_is_loaded_from_any_folder(tmp_path):
+  # It finds what it shares with others, which is when it can refuse a pair.
+  command = [sys.executable, '-m', 'experiments.sweep']
+  command += [f'--config={_CONFIGS["paper"]}:gemma2,gsm8k']
+  done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+  assert done.returncode == 2
+  assert "no pair 'gemma2'" in done.stderr
+
+
+def test_what_configs_share_is_a_default():
+  usual, own = common.sweep(), common.sweep(ray=dict(cpus=8), gamma=(2, 4))
+  assert (usual.ray.cpus, own.ray.cpus, own.ray.retries) == (1, 8, 3)
+  assert (usual.gamma, own.gamma) == (4, (2, 4))
+  own.ray.retries = 0
+  assert common.sweep().ray.retries == 3
+  # An optional field is there if it is named, or given.
+  assert not {'mesh', 'task', 'tiny'} & set(usual)
+  found = common.sweep('mesh', task=dict(shots=8))
+  assert set(found) == {*usual, 'mesh', 'task'}
+  assert (found.mesh, found.task.shots, found.task.path) == ((1, 1), 8, '')
+  for wrong, name in (
+    (dict(gama=3), 'gama'),
+    (dict(ray=dict(cpu=3)), 'cpu'),
+    (dict(task=dict(shot=3)), 'shot'),
+  ):
+    with pytest.raises(KeyError, match=name):
+      common.sweep(**wrong)
+  with pytest.raises(KeyError, match='mash'):
+    common.sweep('mash')
+  with pytest.raises(TypeError):
+    common.sweep(batch_size='many')
 
 
 @pytest.mark.slow
-def test_configs_of_pairs_say_what_they_need(monkeypatch):
+def test_the_paper_says_what_a_sweep_needs(monkeypatch):
   describe = functools.cache(checkpoints.describe)
   monkeypatch.setattr(checkpoints, 'describe', describe)
   known = language.gemma_checkpoints()
+  weights, cells, points = {}, {}, set()
   for name in _OF_PAIRS:
-    module = _module(name)
-    config = module.get_config()
+    module, config = _load(name)
     assert {config.verifier, config.drafter} <= set(known)
-    said = ' '.join(module.__doc__.partition('Needs: ')[2].split())
-    assert said == paper.needs(config, plan.curves(config, module, {})), name
+    chosen = plan.curves(config, module, {})
+    needed = module.needs(config, chosen)
+    pair, task = name.split(',')
+    weights[pair] = f'{needed.weights / 1e9:.0f} GB'
+    gigabytes = f'{needed.total / 1e9:.0f}'
+    cells.setdefault(task, []).append(f'{gigabytes} GB {needed.hours} h')
+    large = int(gigabytes) > 72
+    assert needed.device == ('H200 (141 GB)' if large else 'H100 (80 GB)')
+    points.add(sum(max(1, len(curve.leniences)) for curve in chosen))
+  header, _, table = paper.__doc__.partition('Needs: ')[2].partition('\n\n')
+  header = ' '.join(header.split())
+  (each,) = points
+  assert f'for {each} points' in header
+  assert 'above 72 GB takes one H200 (141 GB)' in header
+  families, pairs, *rows = (line.split() for line in table.splitlines())
+  assert list(map('_'.join, zip(families, pairs, strict=True))) == [*weights]
+  assert [' '.join(row) for row in rows] == [
+    f'weights {" ".join(weights.values())}',
+    *(f'{task} {" ".join(cells[task])}' for task in paper.TASKS),
+  ]
 
 
 @pytest.mark.slow
@@ -272,8 +375,7 @@ def test_a_rehearsal_runs_every_task_from_end_to_end(tmp_path, monkeypatch):
     verifier_token_s=1.0, drafter_token_s=0.1, verify_s={1: 1.2}
   ).to_json()
   for task in paper.TASKS:
-    module = _module(f'gemma2_2b_9b/{task}')
-    config = module.get_config()
+    module, config = _load(f'gemma2_2b_9b,{task}')
     config.update(tiny=True, batch_size=1, lenience=(0.5,))
     config.task.update(path=str(files[task]), allow_code_execution=True)
     workdir = tmp_path / task
@@ -285,7 +387,7 @@ def test_a_rehearsal_runs_every_task_from_end_to_end(tmp_path, monkeypatch):
     (row,) = pd.read_csv(workdir / 'summary.csv').to_dict('records')
     found = records.read_all(workdir)
     assert (row['task'], row['n']) == (task, len(found)), task
-    assert len(found) == min(4, len(list(_load(task, files[task])))), task
+    assert len(found) == min(4, len(list(_examples(task, files[task])))), task
     for record in found:
       assert TASKS[task].metric in (None, *record.scores), task
       assert 0 < record.emitted <= 32, task
@@ -298,27 +400,31 @@ def test_a_rehearsal_runs_every_task_from_end_to_end(tmp_path, monkeypatch):
     assert (workdir / 'report/index.html').exists()
 
 
-def _load(task, path):
+def _examples(task, path):
   return TASKS[task].load(path=path, shots=0, allow_code_execution=True)
 
 
 def test_code_is_not_run_unless_the_config_says_so(tmp_path):
-  module = _module('gemma2_2b_9b/mbpp')
-  config = module.get_config()
+  module, config = _load('gemma2_2b_9b,mbpp')
   config.tiny = True
   with pytest.raises(ValueError, match='allow_code_execution=True'):
     sweep.run(config, plan.curves(config, module, {}), tmp_path / 'w')
   assert not (tmp_path / 'w').exists()
 
 
-def test_results_of_equally_named_configs_lie_apart(tmp_path):
+def test_results_of_every_config_lie_apart(tmp_path):
+  named = [str(path) for path in _CONFIGS.values() if path.stem != 'paper']
+  named += [f'{_CONFIGS["paper"]}:{name}' for name in _OF_PAIRS]
   found = [
-    *(plan.default_workdir(path) for path in _CONFIGS.values()),
-    *(plan.default_workdir(path, tiny=True) for path in _CONFIGS.values()),
+    *(plan.default_workdir(name) for name in named),
+    *(plan.default_workdir(name, tiny=True) for name in named),
   ]
-  assert len(set(found)) == 2 * len(_CONFIGS)
+  assert len(set(found)) == 2 * len(named)
   names = [str(path) for path in found]
   assert 'runs/quickstart' in names
   assert 'runs/gemma2_2b_9b/gsm8k' in names
   assert 'runs/tiny/gemma2_2b_9b/gsm8k' in names
-  assert str(plan.default_workdir(tmp_path / 'mine.py')) == 'runs/mine'
+  mine = tmp_path / 'paper.py'
+  assert str(plan.default_workdir(mine)) == 'runs/paper'
+  assert str(plan.default_workdir(f'{mine}:a,b')) == 'runs/paper/a/b'
+  assert str(plan.default_workdir(f'{mine}:/data/../b')) == 'runs/paper/data/b'

@@ -9,6 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Any, Protocol
 
 from cascades.sampler import batching
@@ -23,17 +24,23 @@ Job = tuple[plan.Point, Sequence]
 class Launcher(Protocol):
   """Decodes points.
 
+  It is made of the sweep's config, the curves that its points are on, its tasks
+  by name, and a function that shows the user a line.
+
   Attributes:
-    usage: What that took, in all.
+    usage: What decoding took, in all.
   """
 
   usage: batching.Usage
 
   def facts(self) -> dict[str, Any]:
-    """As `worker.Worker.facts`; the same of all of its workers."""
+    """What can change a result and is not said by a config.
+
+    It is the same of all workers, by the names of `worker.Worker.facts`.
+    """
 
   def costs(self) -> metrics.Costs:
-    """As `worker.Worker.costs`, of one of them."""
+    """What one call of each model costs on one of the workers."""
 
   def decode(
     self,
@@ -44,9 +51,13 @@ class Launcher(Protocol):
     """Points as they are done, with what came of them.
 
     Args:
-      jobs: Points that need no other's results.
+      jobs: Points that need no other's results, each with its examples.
       on_answer: Is called for each answer, as soon as it is known.
-      stopped: Whether to begin no further point.
+      stopped: Says whether to begin no further point.
+
+    Yields:
+      A point and its `worker.Made`: the answers at its first lenience in the
+      order of the examples, then those at the next.
     """
 
   def views(
@@ -55,7 +66,13 @@ class Launcher(Protocol):
     lenience: float,
     answers: Sequence[tuple[str, str, records.Trace]],
   ) -> list[records.View]:
-    """As `worker.Worker.views`, of one of them."""
+    """Views of answers, with what both models say of every token.
+
+    Args:
+      curve: What the answers were decoded with.
+      lenience: The point of the curve.
+      answers: For each the name of its point, what was asked, and its tokens.
+    """
 
   def close(self) -> None:
     """Gives back what it took."""
@@ -71,6 +88,17 @@ class Local:
     tasks: Mapping[str, Any],
     say: Callable[[str], None],
   ):
+    """Loads the pair.
+
+    Args:
+      config: The sweep's.
+      curves: The curves that its points are on.
+      tasks: Its tasks by name.
+      say: Shows the user a line.
+
+    Raises:
+      ValueError: The pair is absent, does not fit or does not go together.
+    """
     from experiments.sweeps import worker
 
     self._worker = worker.Worker(config, curves, tasks)
@@ -104,7 +132,17 @@ class Local:
     pass
 
 
-def _say_if_narrower(say, point: plan.Point, before: int, after: int) -> None:
+def _say_if_narrower(
+  say: Callable[[str], None], point: plan.Point, before: int, after: int
+) -> None:
+  """Tells that there was no memory for as many rows as were asked for.
+
+  Args:
+    say: Shows the user a line.
+    point: What was decoded.
+    before: Most rows at a time before that.
+    after: Most rows at a time since.
+  """
   if after < before:
     say(
       f'memory: {before} rows at a time were too many for {point.curve.name};'
@@ -127,6 +165,18 @@ class Ray:
     tasks: Mapping[str, Any],
     say: Callable[[str], None],
   ):
+    """Finds the cluster, or starts one, and gives it what all points need.
+
+    Args:
+      config: The sweep's.
+      curves: The curves that its points are on.
+      tasks: Its tasks by name, which workers make of the config again.
+      say: Shows the user a line.
+
+    Raises:
+      ValueError: Ray is not installed, there is no such cluster, or it is too
+        small for a point.
+    """
     os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')
     try:
       import ray
@@ -134,43 +184,16 @@ class Ray:
       raise ValueError(
         "launcher: Ray is not installed; pip install 'cascades[ray]'."
       ) from None
-    said = _RAY | dict(config.get('ray') or {})
-    odd = sorted(set(said) - set(_RAY))
-    if odd:
-      raise ValueError(
-        f'ray: there is no field {odd[0]}; there are {", ".join(_RAY)}.'
-      )
+    said = _ray_fields(config)
     self._ray, self._say, self.usage = ray, say, batching.Usage()
     self._own = not ray.is_initialized()
     if self._own:
-      try:
-        ray.init(
-          address=said['address'] or 'local',
-          include_dashboard=None if said['address'] else False,
-          log_to_driver=False,
-          logging_level=logging.ERROR,
-          runtime_env={'env_vars': _environment()},
-        )
-      except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-        raise ValueError(
-          f'ray: no cluster at {said["address"] or "this machine"}'
-          f' ({" ".join(str(error).split())}); start one, or give another'
-          ' --config.ray.address.'
-        ) from None
-    there = ray.cluster_resources()
-    slots = [
-      there.get(name, 0) // said[asked]
-      for name, asked in (('CPU', 'cpus'), ('GPU', 'gpus'))
-      if said[asked]
-    ]
-    self._slots = int(min(slots, default=1))
-    if self._slots < 1:
+      _connect(ray, said['address'])
+    try:
+      self._slots = _slots(ray.cluster_resources(), said['cpus'], said['gpus'])
+    except ValueError:
       self.close()
-      raise ValueError(
-        f'ray: a point takes {said["cpus"]:g} CPUs and {said["gpus"]:g} GPUs,'
-        f' and the cluster has {there.get("CPU", 0):g} and'
-        f' {there.get("GPU", 0):g}; give a smaller ray.cpus or ray.gpus.'
-      )
+      raise
     self._remote = ray.remote(_on_worker).options(
       num_cpus=said['cpus'],
       num_gpus=said['gpus'],
@@ -183,11 +206,23 @@ class Ray:
     self._key = records.digest([time.time_ns(), os.getpid()])
     self._facts: dict[str, Any] | None = None
 
-  def _call(self, what: str, *args):
+  def _call(self, what: str, *args) -> Any:
+    """Asks a worker for something; `_result` waits for it.
+
+    Args:
+      what: 'facts', 'costs', 'views' or 'decode'.
+      *args: What `_on_worker` takes for it.
+
+    Returns:
+      Ray's reference to it.
+    """
     return self._remote.remote(self._key, self._pair, what, *args)
 
-  def _result(self, ref) -> Any:
+  def _result(self, ref: Any) -> Any:
     """What a worker gave back.
+
+    Args:
+      ref: Ray's reference to it, of `_call`.
 
     Raises:
       ValueError: It could not do it, or it was lost too often.
@@ -249,6 +284,73 @@ _RAY = {'address': '', 'cpus': 1, 'gpus': 0, 'retries': 3}
 _loaded: dict[str, tuple[Any, dict[str, Any]]] = {}
 
 
+def _ray_fields(config) -> dict[str, Any]:
+  """What a config says of Ray, which may be nothing: every name of `_RAY`.
+
+  Raises:
+    ValueError: It says something that nobody asks for.
+  """
+  said = _RAY | dict(config.get('ray') or {})
+  odd = sorted(set(said) - set(_RAY))
+  if odd:
+    raise ValueError(
+      f'ray: there is no field {odd[0]}; there are {", ".join(_RAY)}.'
+    )
+  return said
+
+
+def _connect(ray: ModuleType, address: str) -> None:
+  """Connects this process to a cluster, or starts one.
+
+  Args:
+    ray: The library.
+    address: Where the cluster is; empty for one on this machine.
+
+  Raises:
+    ValueError: There is none.
+  """
+  try:
+    ray.init(
+      address=address or 'local',
+      include_dashboard=None if address else False,
+      log_to_driver=False,
+      logging_level=logging.ERROR,
+      runtime_env={'env_vars': _environment()},
+    )
+  except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+    raise ValueError(
+      f'ray: no cluster at {address or "this machine"}'
+      f' ({" ".join(str(error).split())}); start one, or give another'
+      ' --config.ray.address.'
+    ) from None
+
+
+def _slots(there: Mapping[str, float], cpus: float, gpus: float) -> int:
+  """How many points a cluster can decode at a time.
+
+  Args:
+    there: What the cluster has, by Ray's names.
+    cpus: What a point takes of 'CPU'; 0 for nothing that is counted.
+    gpus: What a point takes of 'GPU'; 0 for nothing that is counted.
+
+  Raises:
+    ValueError: It cannot decode a single one.
+  """
+  slots = [
+    there.get(name, 0) // asked
+    for name, asked in (('CPU', cpus), ('GPU', gpus))
+    if asked
+  ]
+  found = int(min(slots, default=1))
+  if found < 1:
+    raise ValueError(
+      f'ray: a point takes {cpus:g} CPUs and {gpus:g} GPUs,'
+      f' and the cluster has {there.get("CPU", 0):g} and'
+      f' {there.get("GPU", 0):g}; give a smaller ray.cpus or ray.gpus.'
+    )
+  return found
+
+
 def _environment() -> dict[str, str]:
   """What workers on other machines have to be told."""
   names = ('JAX_COMPILATION_CACHE_DIR', 'JAX_PLATFORMS', 'XLA_FLAGS')
@@ -256,7 +358,20 @@ def _environment() -> dict[str, str]:
 
 
 def _on_worker(key: str, pair, what: str, *args) -> tuple[dict, Any]:
-  """In a process of the cluster: does it with the pair, loaded once."""
+  """In a process of the cluster: does something with the pair, loaded once.
+
+  Args:
+    key: Names the run, for which the pair is loaded.
+    pair: The fields of the sweep's config, and its curves.
+    what: 'facts', 'costs', 'views' or 'decode'.
+    *args: For views those of `Launcher.views`; to decode, the name of a task, a
+      curve and examples.
+
+  Returns:
+    The worker's facts, and what was asked for: None where that was facts, else
+    costs or views; of a point, what came of it, what it took, and most rows at
+    a time before and after it.
+  """
   import ml_collections
 
   from experiments.sweeps import worker

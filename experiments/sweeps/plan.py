@@ -19,7 +19,7 @@ from experiments import records
 
 _CONFIGS = pathlib.Path(__file__).resolve().parents[2] / 'configs'
 # The two models alone: no gamma, no options and no lenience.
-ALONE = ('verifier_only', 'drafter_only')
+ALONE = {'verifier_only': 'verifier', 'drafter_only': 'drafter'}
 # Methods whose lenience means nothing, so that they are a single point.
 _NO_LENIENCE = (*ALONE, 'always_accept')
 # Examples of a point, unless a config says otherwise: what is lost at most when
@@ -51,10 +51,11 @@ class Curve:
     method: Key of `METHODS`, or of `sequence.CONFIDENCES`.
     leniences: Its points; none where the method has no lenience.
     gamma: Tokens drafted per block.
-    verification: As for `Sampler`, and so the rest.
-    gate: As for `Sampler`.
-    bonus: As for `Sampler`.
-    drafts: As for `Sampler`.
+    verification: How blocks are verified, such as 'token'.
+    gate: Whether deferral rules see 'raw' or 'processed' probabilities.
+    bonus: Whether the token after a whole block is the 'target's or the
+      'verifier's.
+    drafts: How many are drafted per block.
   """
 
   method: str
@@ -64,6 +65,28 @@ class Curve:
   gate: str = 'raw'
   bonus: str = 'target'
   drafts: int = 1
+
+  @property
+  def alone(self) -> str | None:
+    """The model that answers by itself: 'verifier' or 'drafter'; or None."""
+    return ALONE.get(self.method)
+
+  def options(self, config) -> dict[str, Any]:
+    """What `Options` are chosen for it; a config may be silent about some."""
+    chosen = dict(
+      method=self.method,
+      gamma=self.gamma,
+      temperature=config['temperature'],
+      cache_length=config.get('cache_length', 4096),
+      verification=self.verification,
+      gate=self.gate,
+      bonus=self.bonus,
+      drafts=self.drafts,
+    )
+    if self.drafts > 1:
+      # A single draft is no tree.
+      chosen['tree_size'] = config.get('tree_size')
+    return chosen | (drafting(config) if self.gamma else {})
 
   @property
   def of_answers(self) -> bool:
@@ -294,10 +317,12 @@ def curves(
   return list(merged.values())
 
 
-def check(
-  curves: Sequence[Curve], temperature: float, tree_size: int | None = None
-) -> None:
+def check(curves: Sequence[Curve], config: Mapping[str, Any]) -> None:
   """Looks at every curve before anything is loaded.
+
+  Args:
+    curves: Of the sweep.
+    config: Its fields.
 
   Raises:
     ValueError: An option is out of its range, cannot be combined with its
@@ -308,20 +333,12 @@ def check(
   for curve in curves:
     if not curve.leniences and curve.method not in _NO_LENIENCE:
       raise ValueError(f'lenience: {curve.method} needs at least one.')
+    chosen = curve.options(config)
+    if curve.of_answers:
+      # It decodes nothing but the two models alone.
+      chosen['method'] = 'drafter_only'
     for lenience in curve.leniences or (0.0,):
-      Options(
-        # A cascade of answers decodes nothing but the two models alone.
-        method='drafter_only' if curve.of_answers else curve.method,
-        lenience=lenience,
-        gamma=curve.gamma,
-        temperature=temperature,
-        verification=curve.verification,
-        gate=curve.gate,
-        bonus=curve.bonus,
-        drafts=curve.drafts,
-        # A single draft is no tree.
-        tree_size=tree_size if curve.drafts > 1 else None,
-      )
+      Options(**chosen, lenience=lenience)
     twice = _twice(curve.leniences)
     if twice:
       raise ValueError(f'lenience: {curve.name} has {twice[0]:g} twice.')

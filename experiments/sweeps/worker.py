@@ -203,24 +203,9 @@ class Worker:
 
   def _decoder(self, curve: plan.Curve, verifier, drafter, **options):
     """The sampler of a curve; options win over those of the sweep."""
-    config = self._config
-    options = dict(batch_size=self.batch_size) | options
-    return sampler.Sampler(
-      verifier,
-      drafter,
-      method=curve.method,
-      gamma=curve.gamma,
-      temperature=config.temperature,
-      cache_length=config.get('cache_length', 4096),
-      mesh=plan.mesh_of(config),
-      verification=curve.verification,
-      gate=curve.gate,
-      bonus=curve.bonus,
-      drafts=curve.drafts,
-      tree_size=self._tree_size if curve.drafts > 1 else None,
-      **(plan.drafting(config) if curve.gamma else {}),
-      **options,
-    )
+    chosen = curve.options(self._config) | dict(batch_size=self.batch_size)
+    mesh = plan.mesh_of(self._config)
+    return sampler.Sampler(verifier, drafter, mesh=mesh, **chosen | options)
 
   def _make_room(self, *kind) -> None:
     """Forgets what was compiled, once it is a lot."""
@@ -249,14 +234,13 @@ class Worker:
       those at the next.
     """
     self._make_room(task.name, curve)
-    config = self._config
-    verifier, drafter, seed = self._verifier, self._drafter, config.seed
+    config, seed = self._config, self._config.seed
+    verifier, drafter = self._verifier, self._drafter
     # The two baselines are what they are measured against: plain decoding.
-    if curve.method == 'verifier_only':
+    if curve.alone:
+      verifier = {'verifier': verifier, 'drafter': drafter}[curve.alone]
+      seed += _DRAFTER_SEED * (curve.alone == 'drafter')
       drafter = None
-    if curve.method == 'drafter_only':
-      verifier, drafter = drafter, None
-      seed += _DRAFTER_SEED
     decoder = self._decoder(curve, verifier, drafter)
     chat = config.get('chat', False)
     refused = {
@@ -268,8 +252,8 @@ class Worker:
     leniences = curve.leniences or (math.nan,)
     points, wall = [[] for _ in leniences], math.nan
     if asked:
-      start, compiled = time.perf_counter(), self._clock.seconds
-      points = decoder.sample_curve(
+      points, wall = self._timed(
+        decoder,
         [example.prompt for example in asked],
         curve.leniences or (0.0,),
         max_new_tokens=task.max_new_tokens,
@@ -278,11 +262,6 @@ class Worker:
         chat=chat,
         on_answer=on_answer,
       )
-      wall = time.perf_counter() - start
-      wall -= self._clock.seconds - compiled
-      self.usage.add(decoder.usage)
-      # What did not fit once will not fit again.
-      self.batch_size = self.usage.batch_size or self.batch_size
     if curve.verification == 'sequential':
       # What ran was the speculative loop, not the cascade.
       wall = math.nan
@@ -291,18 +270,7 @@ class Worker:
     for lenience, answers in zip(leniences, points, strict=True):
       of = dict(zip([example.id for example in asked], answers, strict=True))
       for example in examples:
-        told = dict(
-          task=task.name,
-          method=curve.method,
-          lenience=lenience,
-          gamma=curve.gamma,
-          verification=curve.verification,
-          gate=curve.gate,
-          bonus_from=curve.bonus,
-          drafts=curve.drafts,
-          temperature=config.temperature,
-          id=example.id,
-        )
+        told = _told(task, curve, lenience, config.temperature, example)
         if example.id in refused:
           made.append(records.failure(refused[example.id], **told))
           continue
@@ -311,6 +279,17 @@ class Worker:
         share = wall * answer.counts['verifier_calls'] / blocks
         made.append(_made(task, curve, example, answer, share, told))
     return made
+
+  def _timed(self, decoder, prompts, leniences, **asked):
+    """Answers, and the seconds that they took without compiling."""
+    start, compiled = time.perf_counter(), self._clock.seconds
+    points = decoder.sample_curve(prompts, leniences, **asked)
+    wall = time.perf_counter() - start
+    wall -= self._clock.seconds - compiled
+    self.usage.add(decoder.usage)
+    # What did not fit once will not fit again.
+    self.batch_size = self.usage.batch_size or self.batch_size
+    return points, wall
 
   def views(
     self, curve: plan.Curve, lenience: float, answers: Sequence[Viewed]
@@ -378,6 +357,22 @@ def _name(tokenizer, token: int) -> str:
   return tokenizer.piece(token) if text in ('', '\ufffd') else text
 
 
+def _told(task, curve, lenience, temperature, example) -> dict[str, Any]:
+  """What a record says of how an example was to be decoded."""
+  return dict(
+    task=task.name,
+    method=curve.method,
+    lenience=lenience,
+    gamma=curve.gamma,
+    verification=curve.verification,
+    gate=curve.gate,
+    bonus_from=curve.bonus,
+    drafts=curve.drafts,
+    temperature=temperature,
+    id=example.id,
+  )
+
+
 def _made(task, curve, example, answer, wall_s: float, told) -> Made:
   """An answer as it is recorded."""
   try:
@@ -386,7 +381,7 @@ def _made(task, curve, example, answer, wall_s: float, told) -> Made:
     reason = f'score: {type(error).__name__}: {error}'
     return records.failure(reason, **told)
   counts = dict(answer.counts)
-  if curve.method == 'drafter_only':
+  if curve.alone == 'drafter':
     counts |= {
       'verifier_calls': 0,
       'verifier_tokens': 0,

@@ -1,0 +1,233 @@
+"""Fields that configs share, each with its usual value.
+
+A config names what it decides, and has the rest from here:
+
+  from configs import common
+
+  def get_config():
+    return common.sweep('verification', tasks=('numerals',), gamma=8)
+
+A sweep's points are named after their fields: with another value here, every
+sweep that does not decide it is decoded anew.
+"""
+
+import ml_collections
+
+# Of every sweep.
+_SWEEP = dict(
+  # Bundled models, Hugging Face folders, or gemma's checkpoint names; a drafter
+  # may also be 'ngram', 'self:3' (the verifier's first 3 layers) or a head.
+  verifier='tiny-verifier',
+  drafter='tiny-drafter',
+  # What to decode: keys of cascades.tasks.TASKS.
+  tasks=('word_problems',),
+  # Held-out examples per task.
+  num_examples=100,
+  # One method and its leniences; a config's sweep(add) goes through many.
+  method='token_v3',
+  lenience=(0.3,),
+  # Tokens drafted per block, where sweep(add) does not say; of several, each
+  # makes a curve, and the report tunes it.
+  gamma=4,
+  # Of both models; 0 is greedy.
+  temperature=1.0,
+  # Rows decoded at a time, a row being a prompt at a lenience.
+  batch_size=64,
+  # With --launcher=ray: where the cluster is ('' is this machine), what a point
+  # takes, and how often one whose worker is lost is tried again.
+  ray=dict(address='', cpus=1, gpus=0, retries=3),
+  # Who is told of points as they are done, beside the workdir: of 'tensorboard'
+  # and 'wandb'.
+  trackers=(),
+  # Of the examples and of the sampling.
+  seed=0,
+)
+# Of sweeps that ask for them. A field can be set on the command line where a
+# config has it; a config has none unasked, for points are named after it.
+_OPTIONAL = dict(
+  # Which drafts stay; one of verification.VERIFICATIONS.
+  verification='token',
+  # What deferral rules see: 'raw' probabilities, or 'processed' ones, that is
+  # with the temperature applied.
+  gate='raw',
+  # What the token after a whole block is drawn from: 'target' or 'verifier'.
+  bonus='target',
+  # Drafts per block; several want verification 'multi_round' or 'k_seq'.
+  drafts=1,
+  # Most of their tokens that the verifier reads per block; None for all.
+  tree_size=None,
+  # The drafter stops where its likeliest token is below this; None: never.
+  stop_below=None,
+  # Whether several drafts of a recurrent head are those of a beam search.
+  beam=False,
+  # Of published sets. Where it lies (from the hub if empty), how many worked
+  # examples stand before a question, most tokens of an answer (0: the task's
+  # own), and whether generated code may be run.
+  task=dict(path='', shots=0, max_new_tokens=0, allow_code_execution=False),
+  # Whether prompts are turns of a chat, for instructed models.
+  chat=False,
+  # Of the models: 'bfloat16' or 'float32'; None: as stored.
+  dtype=None,
+  # Most tokens of a prompt and its answer.
+  cache_length=4096,
+  # Devices that split the rows, and that split the parameters.
+  mesh=(1, 1),
+  # Examples of a point, which is what a killed run loses at most.
+  shard_size=256,
+  # The same with the bundled pair on four examples, without worked ones: a
+  # rehearsal that runs anywhere.
+  tiny=False,
+)
+# Of every benchmark that times arms in turns.
+_BENCHMARK = dict(
+  # Turns of each arm, after one that is not counted.
+  repeats=5,
+  # Of weights, prompts, sampling, and whatever else is random.
+  seed=0,
+)
+# Of those of the decoding loop.
+_DECODING = dict(
+  # Of the random weights; the bundled ones are float32.
+  dtype='float32',
+  # The gamma of arms other than the strict ones, and the one at which more
+  # acceptances are tried.
+  gamma=4,
+  # How often a draft of random weights is kept; the middle one for all gammas.
+  acceptances=(0.6, 0.8, 0.9),
+  # Points of a curve that is decoded in one call; for trained weights.
+  curve_points=11,
+)
+# Of those who train models.
+_TRAINING = dict(
+  seed=0,
+  # Tokens of a training row; problems are packed into rows.
+  row_length=192,
+  # Held-out problems a model is judged on at the end, greedily, per task.
+  eval_examples=500,
+  # Steps between checkpoints, and between lines of the log.
+  checkpoint_every=250,
+  log_every=50,
+)
+
+
+class ArgumentError(ValueError):
+  """What stands behind a config's path, as in `path.py:argument`, is wrong.
+
+  config_flags makes an error of a config once more, with the whole traceback as
+  its message. Of that this one keeps the sentence it was made with, which is
+  all that a user is to read.
+  """
+
+  def __init__(self, message: str):
+    super().__init__(message.rpartition(f'{type(self).__name__}: ')[2].strip())
+
+
+def sweep(*optional: str, **fields) -> ml_collections.ConfigDict:
+  """The fields of a sweep.
+
+  Args:
+    *optional: Fields that it has beside those of every sweep, at their usual
+      values.
+    **fields: Values other than the usual; of `task` and `ray` only what
+      differs. An optional field need not be named twice.
+
+  Returns:
+    A config that can be added to.
+
+  Raises:
+    KeyError: There is no such field, which may be misspelt; a new one is to be
+      added to these tables, or to the config afterwards.
+  """
+  names = [*optional, *(name for name in fields if name in _OPTIONAL)]
+  c = ml_collections.ConfigDict(
+    _SWEEP | {name: _OPTIONAL[name] for name in names}
+  )
+  with c.ignore_type():
+    # Only gamma may be of another type, several instead of one.
+    c.gamma = fields.pop('gamma', c.gamma)
+  c.lock()
+  c.update(fields)
+  return c.unlock()
+
+
+def benchmark(suite: str, **fields) -> ml_collections.ConfigDict:
+  """The fields of a benchmark whose arms take turns.
+
+  Args:
+    suite: What to time; a key of experiments.benchmark.SUITES.
+    **fields: Its own, and values other than the usual.
+  """
+  return ml_collections.ConfigDict(dict(suite=suite) | _BENCHMARK | fields)
+
+
+def decoding(**fields) -> ml_collections.ConfigDict:
+  """The fields of a benchmark of the decoding loop.
+
+  Args:
+    **fields: Its own, and values other than the usual. `pairs` are timed: the
+      bundled names of two models, or their `shape`.
+  """
+  return benchmark('decoding', **_DECODING | fields)
+
+
+def training(**fields) -> ml_collections.ConfigDict:
+  """The fields of a training of models.
+
+  Args:
+    **fields: Its own, and values other than the usual.
+  """
+  return ml_collections.ConfigDict(_TRAINING | fields)
+
+
+def shape(
+  family: str,
+  width: int,
+  hidden: int,
+  layers: int,
+  heads: int,
+  kv_heads: int,
+  head_dim: int,
+  vocab_size: int,
+  **more,
+) -> ml_collections.ConfigDict:
+  """Fields of a config.json, of a model that is timed with random weights.
+
+  Args:
+    family: As Hugging Face has it, such as 'gemma2'.
+    width: Of the residual stream.
+    hidden: Width of the feed-forward layers.
+    layers: How many.
+    heads: Of attention.
+    kv_heads: Heads that have keys and values of their own.
+    head_dim: Width of a head.
+    vocab_size: Tokens.
+    **more: Further fields.
+  """
+  return ml_collections.ConfigDict(
+    dict(
+      model_type=family,
+      vocab_size=vocab_size,
+      hidden_size=width,
+      intermediate_size=hidden,
+      num_hidden_layers=layers,
+      num_attention_heads=heads,
+      num_key_value_heads=kv_heads,
+      head_dim=head_dim,
+      query_pre_attn_scalar=head_dim,
+      **more,
+    )
+  )
+
+
+def pair(verifier, drafter, name: str = '', **own) -> ml_collections.ConfigDict:
+  """Two models that are timed together.
+
+  Args:
+    verifier: A bundled name, or a `shape`.
+    drafter: Likewise.
+    name: Of the pair, in the tables.
+    **own: Fields of the benchmark that differ for this pair.
+  """
+  return ml_collections.ConfigDict(
+    dict(name=name, verifier=verifier, drafter=drafter, **own)
+  )
