@@ -536,6 +536,22 @@ def test_a_changed_weight_changes_the_fingerprint():
     assert worker.fingerprint(params | change) != before
 
 
+def test_only_what_can_change_an_answer_makes_points_stale(tmp_path):
+  names = {path.name for path in worker.answering()}
+  assert {'step.py', 'single.py', 'gsm8k.py', 'worker.py'} <= names
+  assert not names & {'lm_eval.py', 'audit.py', 'scoring.py', 'page.py'}
+  path = tmp_path / 'x.py'
+  said = []
+  for text in (
+    '"""A."""\ndef f(x):\n  """B."""\n  return x + 1\n',
+    '# C.\ndef f(x):\n  return (x + 1)  # D.\n',
+    'def f(x):\n  return x + 2\n',
+  ):
+    path.write_text(text)
+    said.append(worker._said(path))
+  assert said[0] == said[1] != said[2]
+
+
 def test_two_runs_at_once_are_refused(measured):
   files = workdirs.Workdir(measured)
   with files.held():

@@ -63,17 +63,21 @@ _ANSWERING_HERE = 'worker.py', 'sequence.py'
 _LOOKING = 'agreement.py', 'memory.py', 'scoring.py'
 
 
+def answering() -> list[pathlib.Path]:
+  """The modules that can change an answer."""
+  library = pathlib.Path(cascades.__file__).parent
+  files = [pathlib.Path(__file__).with_name(name) for name in _ANSWERING_HERE]
+  for name in _ANSWERING:
+    room = library / name
+    files += sorted(room.rglob('*.py')) if room.is_dir() else [room]
+  return [path for path in files if path.name not in _LOOKING]
+
+
 def code_version() -> str:
   """A hash of the code that can change an answer, without its comments."""
-  library = pathlib.Path(cascades.__file__).parent
-  rooms = (library / name for name in _ANSWERING)
-  files = [pathlib.Path(__file__).with_name(name) for name in _ANSWERING_HERE]
-  for room in rooms:
-    files += sorted(room.rglob('*.py')) if room.is_dir() else [room]
   hashed = hashlib.sha256()
-  for path in files:
-    if path.name not in _LOOKING:
-      hashed.update(f'{path.name}\n{_said(path)}'.encode())
+  for path in answering():
+    hashed.update(f'{path.name}\n{_said(path)}'.encode())
   return hashed.hexdigest()
 
 
