@@ -13,7 +13,7 @@ from configs import quickstart
 
 def get_config():
   c = quickstart.get_config()
-  # What to time; a key of experiments.benchmark.SUITES.
+  # What to time; a key of experiments.benchmarks.SUITES.
   c.suite = 'launchers'
   c.tasks = ('word_problems',)
   # Examples of a point: enough for more than 10 s.

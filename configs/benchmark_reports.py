@@ -10,7 +10,7 @@ import ml_collections
 
 def get_config() -> ml_collections.ConfigDict:
   c = ml_collections.ConfigDict()
-  # What to time; a key of experiments.benchmark.SUITES.
+  # What to time; a key of experiments.benchmarks.SUITES.
   c.suite = 'reports'
   # Of each of two tasks.
   c.examples = 1000

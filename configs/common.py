@@ -154,7 +154,7 @@ def benchmark(suite: str, **fields) -> ml_collections.ConfigDict:
   """The fields of a benchmark whose arms take turns.
 
   Args:
-    suite: What to time; a key of experiments.benchmark.SUITES.
+    suite: What to time; a key of experiments.benchmarks.SUITES.
     **fields: Its own, and values other than the usual.
   """
   return ml_collections.ConfigDict(dict(suite=suite) | _BENCHMARK | fields)

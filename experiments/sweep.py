@@ -150,11 +150,7 @@ def run(
         f'workdir: {left} points of other weights, data, code or versions lie'
         f' in {workdir}/stale now.'
       )
-    costs = files.costs(facts)
-    if costs is None:
-      bar.set_description('measuring unit costs')
-      costs = team.costs()
-      files.keep_costs(costs)
+    costs = _costs(files, facts, team, bar)
     data = _keep_examples(files, loaded)
     files.log(workdirs.provenance(facts, seed=config.seed, data=data))
 
@@ -220,6 +216,16 @@ def _place(
       workdir, tracked = workdir / worker.host_folder(), ()
   cli.make_folder(workdir)
   return workdir, tracked
+
+
+def _costs(files, facts, team, bar: tqdm.tqdm):
+  """What a call of each model costs here, measured once for a workdir."""
+  costs = files.costs(facts)
+  if costs is None:
+    bar.set_description('measuring unit costs')
+    costs = team.costs()
+    files.keep_costs(costs)
+  return costs
 
 
 def _keep_examples(files, loaded) -> dict[str, dict]:

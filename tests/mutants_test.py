@@ -518,7 +518,7 @@ _MUTANTS = (
   Mutant(
     'verifier_row_early',
     'the verifier reads one token less than it is asked about',
-    decoding.step,
+    stepping._rows,
     'block.logits[i if',
     'jnp.roll(block.logits, 1, 0)[i if',
     _greedy,

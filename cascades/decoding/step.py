@@ -164,6 +164,19 @@ def _draft_and_read(
   )
 
 
+def _rows(
+  block: _Block, how: processing.Processing, decoder: Decoder
+) -> Callable[[Array, Array], methods.Distributions]:
+  """What methods look at after i tokens of draft j; made where it is asked."""
+  q = decoder.models.drafter.probabilities
+
+  def row(i, j):
+    of_verifier = block.logits[i if decoder.drafts == 1 else block.places[j, i]]
+    return distributions(block.draft.logits[i, j], of_verifier, how, q)
+
+  return row
+
+
 def _emitted(
   state: SamplingState,
   tokens: Int[Array, 'gamma_1'],
@@ -255,12 +268,7 @@ def step(
   # 1. Draft gamma tokens, so many times; and what each was drawn from.
   # 2. Read the last token and all drafts with the verifier, in one call.
   block = _draft_and_read(state, params, how, draft_key, decoder)
-  draft, places = block.draft, block.places
-
-  def row(i, path):
-    of_verifier = block.logits[i if decoder.drafts == 1 else places[path, i]]
-    q = decoder.models.drafter.probabilities
-    return distributions(draft.logits[i, path], of_verifier, how, q)
+  draft, row = block.draft, _rows(block, how, decoder)
 
   # 3. How many drafts stay, and the token after them.
   verdict = verification.verify(

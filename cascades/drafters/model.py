@@ -47,7 +47,9 @@ class ModelDrafter(Plain):
     """Drafts level by level, until all have gamma tokens or none goes on."""
     params, threshold = self._split(params)
     draft, state = _draft(
-      self.model, params, threshold, state, seen, key, how, gamma, drafts
+      *(self.model, params, state, seen, key, how),
+      sizes=(gamma, drafts),
+      threshold=threshold,
     )
     return draft, state, seen.cache
 
@@ -79,14 +81,19 @@ class SelfDrafter(Plain):
     """As `ModelDrafter`, in the verifier's cache."""
     cache = self.model.of_first(seen.cache)
     draft, cache = _draft(
-      self.model, params, None, cache, seen, key, how, gamma, drafts
+      *(self.model, params, cache, seen, key, how), sizes=(gamma, drafts)
     )
     cache = self.model.rewind(cache, seen.length - 1)
     return draft, state, seen.cache | cache
 
 
-def _draft(model, params, threshold, cache, seen, key, how, gamma, drafts):
-  """Level by level; every draft begins with a copy of the last token."""
+def _draft(model, params, cache, seen, key, how, *, sizes, threshold=None):
+  """Level by level; every draft begins with a copy of the last token.
+
+  `sizes` are gamma and the number of drafts; below `threshold`, a probability,
+  a draft stops.
+  """
+  gamma, drafts = sizes
   at = seen.length - 1
   size = processing.draw_size(model.vocab_size)
   uniforms = processing.uniform(key, gamma + 1, drafts, size)

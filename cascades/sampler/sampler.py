@@ -113,18 +113,7 @@ class Sampler:
       beam=beam,
     )
     compilation.keep()
-    arguments.a(
-      'verifier',
-      verifier,
-      str | checkpoints.Checkpoint,
-      'what load_model gives, or a name for it',
-    )
-    arguments.a(
-      'tokenizer',
-      tokenizer,
-      tokenizers.Tokenizer | None,
-      "a cascades.models.tokenizers.Tokenizer, or None for the verifier's",
-    )
+    _check_kinds(verifier, tokenizer)
     self.usage = batching.Usage()
     # What batches need of the memory, by their size.
     self._needs: dict[tuple, memory.Need] = {}
@@ -544,6 +533,26 @@ class Sampler:
       logits=state.logits,
       counts=decoding.tally(state, self._decoder),
     )
+
+
+def _check_kinds(verifier: Any, tokenizer: Any) -> None:
+  """Refuses what is no verifier, or no tokenizer.
+
+  Raises:
+    ValueError: One of them is something else.
+  """
+  arguments.a(
+    'verifier',
+    verifier,
+    str | checkpoints.Checkpoint,
+    'what load_model gives, or a name for it',
+  )
+  arguments.a(
+    'tokenizer',
+    tokenizer,
+    tokenizers.Tokenizer | None,
+    "a cascades.models.tokenizers.Tokenizer, or None for the verifier's",
+  )
 
 
 def _mesh(sizes: tuple[int, int]) -> jax.sharding.Mesh | None:

@@ -258,18 +258,14 @@ def _read_rows(decoder, target, requests, length, asked_length, say):
     asked[i, : len(continuation)] = continuation
     # What follows a token is said after reading it.
     starts[i] = len(context) - 1
+  look = _Looking(target.models, target.method, decoder.options.gate, say)
   said = sharding.fetch(
     _read(
       target.params,
-      tokens,
-      starts,
-      asked,
+      _Rows(tokens, starts, asked),
       np.float32(decoder.options.lenience),
       decoder.processing(),
-      models=target.models,
-      method=target.method,
-      gate=decoder.options.scheme.gate,
-      say=say,
+      look=look,
     )
   )
   return [
@@ -296,34 +292,56 @@ def _look(method, d, lenience, token):
   )
 
 
-@functools.partial(jax.jit, static_argnames=('models', 'method', 'gate', 'say'))
+class _Rows(NamedTuple):
+  """Texts that are read, padded on the right.
+
+  Attributes:
+    tokens: All but the last of each text.
+    starts: Where each row's first token that is asked about is said.
+    asked: Those that are asked about; what is said of the padding means
+      nothing.
+  """
+
+  tokens: Int[Array, 'B L']
+  starts: Int[Array, 'B']
+  asked: Int[Array, 'B N']
+
+
+class _Looking(NamedTuple):
+  """What is compiled into a reading.
+
+  Attributes:
+    models: The verifier, and the drafter if the law looks at it.
+    method: Has the law.
+    gate: What the rule sees: 'raw' or 'processed' probabilities.
+    say: (method, distributions, lenience, token) -> what is said of the token.
+  """
+
+  models: tuple[Any, ...]
+  method: methods.Method
+  gate: str
+  say: Callable[..., tuple[Array, ...]]
+
+
+@functools.partial(jax.jit, static_argnames='look')
 def _read(
   params: tuple[PyTree, ...],
-  tokens: Int[Array, 'B L'],
-  starts: Int[Array, 'B'],
-  asked: Int[Array, 'B N'],
+  rows: _Rows,
   lenience: Float[Array, ''],
   how: processing.Processing,
   *,
-  models: tuple[Any, ...],
-  method: methods.Method,
-  gate: str,
-  say: Callable[..., tuple[Array, ...]],
+  look: _Looking,
 ) -> tuple[Array, ...]:
   """What is said of the tokens that are asked about, each [B, N].
 
   Args:
     params: Of each model.
-    tokens: Padded on the right.
-    starts: Where each row's first token that is asked about is said.
-    asked: Padded on the right; what is said of the padding means nothing.
+    rows: Texts, and what of them is asked about.
     lenience: Of the method.
     how: From logits to probabilities.
-    models: The verifier, and the drafter if the law looks at it.
-    method: Has the law.
-    gate: What the rule sees; see `verification.Scheme`.
-    say: (method, distributions, lenience, token) -> what is said of the token.
+    look: What is compiled.
   """
+  models = look.models
   zero = jnp.zeros((), jnp.int32)
 
   def said(model, params, tokens, places):
@@ -347,13 +365,13 @@ def _read(
       ]
       # A law that does not look at the drafter may be shown anything.
       d = decoding.distributions(logits[-1], logits[0], how)
-      if gate == 'processed':
+      if look.gate == 'processed':
         d = d._replace(q_gate=d.q, p_gate=d.p)
-      return say(method, d, lenience, token)
+      return look.say(look.method, d, lenience, token)
 
     at_once = max(1, AT_ONCE // models[0].vocab_size)
     return jax.lax.map(
       place, (states, asked), batch_size=min(at_once, asked.shape[0])
     )
 
-  return jax.vmap(one)(tokens, starts, asked)
+  return jax.vmap(one)(*rows)
