@@ -284,8 +284,8 @@ _MUTANTS = (
     'strict_sign',
     'the strict lenience of Diff is 1, not -1',
     cascade,
-    "'defer if mq < mp - lam',\n    strict=-1.0",
-    "'defer if mq < mp - lam',\n    strict=1.0",
+    "'defer if mq < mp - lam',\n    reference=_PAPER,\n    strict=-1.0",
+    "'defer if mq < mp - lam',\n    reference=_PAPER,\n    strict=1.0",
     _limits,
     ('diff', True),
   ),
@@ -293,11 +293,11 @@ _MUTANTS = (
     'zero_is_strict',
     'TokenV3 calls lenience 0 strict',
     cascade,
-    "'defer v if p(v) < (1 - lam) mp',\n"
+    "'defer v if p(v) < (1 - lam) mp',\n    reference=_PAPER,\n"
     '    # Any negative lenience; at 0'
     " the verifier's favourite is still kept.\n"
     '    strict=-1.0',
-    "'defer v if p(v) < (1 - lam) mp',\n    strict=0.0",
+    "'defer v if p(v) < (1 - lam) mp',\n    reference=_PAPER,\n    strict=0.0",
     _limits,
     ('token_v3', True),
   ),

@@ -12,7 +12,7 @@ import tiers
 
 from cascades import decoding, methods, verification
 from cascades.proof import exact
-from cascades.sampler import sampler
+from cascades.sampler.options import Options
 
 _MODEL = exact.TableModel(3)
 _PROMPT = (0, 2)
@@ -278,8 +278,8 @@ def test_what_does_not_go_together_is_refused():
     verification.Scheme('k_seq').check(methods.METHODS['cactus'], 2)
   options = dict(method='speed', lenience=0.0, gamma=4, temperature=1.0)
   with pytest.raises(ValueError, match='tree_size: 3 will not do; give 4'):
-    sampler.check_options(
+    Options(
       **options, drafts=4, tree_size=3, verification='match'
     )
   with pytest.raises(ValueError, match='a single draft is no tree'):
-    sampler.check_options(**options, tree_size=3)
+    Options(**options, tree_size=3)

@@ -37,7 +37,14 @@ _ORBAX = ('_METADATA', '_CHECKPOINT_METADATA')
 
 
 class Checkpoint(NamedTuple):
-  """A model ready to run: unpacks to (model, params, tokenizer)."""
+  """A model ready to run: unpacks to (model, params, tokenizer).
+
+  Attributes:
+    model: The model as a function of its parameters.
+    params: gemma's tree of parameters, or that of `LanguageModel.pack` where
+      the model is packed.
+    tokenizer: Has a piece for each of the model's logits.
+  """
 
   model: language.LanguageModel
   params: language.Params
@@ -72,8 +79,8 @@ def load_model(
       one of gemma's own checkpoints, such as `gemma2-2b-it`.
     dtype: What the parameters become as they are read, 'bfloat16' or
       'float32'; None leaves them as they are stored.
-    mesh: Devices that the parameters are divided among as they are read; see
-      `sharding`. None for the first device.
+    mesh: Devices that the parameters are divided among as they are read, as
+      `sharding.make_mesh` gives them; None for the first device.
 
   Returns:
     (model, params, tokenizer); on a CPU with packed parameters, which
@@ -90,8 +97,11 @@ def load_model(
 def load_folder(folder: str | pathlib.Path) -> Checkpoint:
   """Loads a folder, with parameters in gemma's order on any device.
 
+  Args:
+    folder: In Hugging Face layout, or of Orbax's.
+
   Raises:
-    ValueError: As in `load_model`.
+    ValueError: It is no such folder, or it is damaged.
   """
   return _load(pathlib.Path(folder), None, None, False)
 
@@ -106,14 +116,17 @@ def describe(
   rows that pad its table.
 
   Args:
-    name: As for `load_model`.
-    dtype: As for `load_model`.
+    name: One of `BUNDLED`; a folder in Hugging Face layout or of Orbax's; or
+      one of gemma's own checkpoints, such as `gemma2-2b-it`.
+    dtype: What the parameters would become as they are read, 'bfloat16' or
+      'float32'; None for what is stored.
 
   Returns:
     (model, shapes and dtypes of its params).
 
   Raises:
-    ValueError: As in `load_model`, except for what only loading shows.
+    ValueError: There is no such model, or its folder is damaged, as far as that
+      shows without reading the parameters.
   """
   check_dtype(dtype)
   folder, architecture = _locate(name)
@@ -142,12 +155,13 @@ def save_model(
   """Writes a checkpoint in Hugging Face layout, whatever it was read from.
 
   Args:
-    folder: As for `huggingface.save`.
+    folder: Made if it is not there; another model's tensors in it are removed.
     checkpoint: Of a Gemma 2 or a Gemma 3.
-    shard_gb: As for `huggingface.save`.
+    shard_gb: Most of a file of tensors, in 1e9 bytes, except that a larger
+      tensor has one of its own.
 
   Raises:
-    ValueError: As in `huggingface.save`, or the model is of another family.
+    ValueError: `shard_gb` is not positive, or the model is of another family.
   """
   model, params, tokenizer = checkpoint
   config = huggingface.config_of(model, params, tokenizer.stops)
@@ -210,8 +224,21 @@ def _orbax_folder(folder: pathlib.Path) -> pathlib.Path | None:
   return found[0] if found else None
 
 
-def _load(name, dtype, mesh, packed: bool) -> Checkpoint:
-  """As `load_model`, with parameters in the wanted order."""
+def _load(
+  name: str | pathlib.Path,
+  dtype: str | None,
+  mesh: jax.sharding.Mesh | None,
+  packed: bool,
+) -> Checkpoint:
+  """Loads a model, with parameters in the wanted order.
+
+  Args:
+    name: A model's name, or a folder.
+    dtype: What the parameters become; None leaves them as they are stored.
+    mesh: Devices that they are divided among; None for the first device.
+    packed: Whether they are to lie as a CPU reads them best, else in gemma's
+      order.
+  """
   check_dtype(dtype)
   folder, architecture = _locate(name)
   if folder is None:
@@ -220,7 +247,7 @@ def _load(name, dtype, mesh, packed: bool) -> Checkpoint:
     model, tokenizer, shapes = _open_orbax(orbax, architecture)
     try:
       params = _restore(orbax, model, shapes, dtype, mesh)
-    # As in `_open_orbax`.
+    # Whatever Orbax may raise, the user's way out is the same.
     except Exception as e:
       raise ValueError(
         f'model: {orbax} is damaged ({_said(e)}); fetch it again.'
@@ -241,8 +268,22 @@ def _load(name, dtype, mesh, packed: bool) -> Checkpoint:
   return Checkpoint(model, params, tokenizer)
 
 
-def _lay(model, path: tuple[str, ...], part, dtype, mesh):
-  """A part of the parameters as it is to be, and where it is to lie."""
+def _lay(
+  model: language.LanguageModel,
+  path: tuple[str, ...],
+  part: PyTree,
+  dtype: str | None,
+  mesh: jax.sharding.Mesh | None,
+) -> PyTree:
+  """A part of the parameters as it is to be, and where it is to lie.
+
+  Args:
+    model: Says whether they are to be packed, and how they can be divided.
+    path: Keys into gemma's tree that lead to the part.
+    part: An array, or a tree of them, as it was read.
+    dtype: What it becomes; None leaves it as it is.
+    mesh: Devices that it is divided among; None for the first device.
+  """
   tree: dict[str, Any] = {}
   _set(tree, path, part)
   if dtype:
@@ -260,7 +301,8 @@ def _lay(model, path: tuple[str, ...], part, dtype, mesh):
   return jax.block_until_ready(tree)
 
 
-def _set(tree, path, value):
+def _set(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+  """Puts a value at the end of a path of keys, and trees on the way to it."""
   for key in path[:-1]:
     tree = tree.setdefault(key, {})
   tree[path[-1]] = value
@@ -269,7 +311,16 @@ def _set(tree, path, value):
 def _paired(
   what: str, model: language.LanguageModel, tokenizer: tokenizers.Tokenizer
 ) -> language.LanguageModel:
-  """The model, with as many logits as there are pieces."""
+  """The model, with as many logits as there are pieces.
+
+  Args:
+    what: Where the tokenizer is from, for an error.
+    model: With a logit for every row of its embedding table.
+    tokenizer: The model's own.
+
+  Raises:
+    ValueError: There are more pieces than rows.
+  """
   if tokenizer.vocab_size > model.vocab_size:
     raise ValueError(
       f'model: {what} has {tokenizer.vocab_size} pieces, more than the'
@@ -280,6 +331,11 @@ def _paired(
 
 
 def _read_tokenizer(file: pathlib.Path) -> tokenizers.Tokenizer:
+  """The tokenizer of a tokenizer.model.
+
+  Raises:
+    ValueError: It is missing or damaged.
+  """
   try:
     tokenizer = tokenizers.Tokenizer.from_file(file)
   except ValueError:
@@ -305,7 +361,12 @@ def _of_turns(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
 def _open_folder(
   folder: pathlib.Path, architecture: str | None
 ) -> tuple[dict[str, Any], language.LanguageModel, tokenizers.Tokenizer]:
-  """The config.json, the model and the tokenizer of a folder."""
+  """The config.json, the model and the tokenizer of a folder.
+
+  Args:
+    folder: In Hugging Face layout.
+    architecture: What a name says that it is; there must be nothing.
+  """
   config, model = huggingface.read_config(folder)
   if architecture:
     raise ValueError(
@@ -325,7 +386,13 @@ def _open_folder(
 def _open_orbax(
   folder: pathlib.Path, architecture: str | None
 ) -> tuple[language.LanguageModel, tokenizers.Tokenizer, PyTree]:
-  """The model, the tokenizer and the stored shapes of a checkpoint."""
+  """The model, the tokenizer and the stored shapes of a checkpoint.
+
+  Args:
+    folder: What Orbax has written.
+    architecture: The checkpoint of gemma's that it is like, where a name says
+      so; else a config.json beside it says it, or its shapes do.
+  """
   try:
     shapes = language.orbax_shapes(folder)
   # Whatever Orbax may raise, the user's way out is the same.
@@ -406,8 +473,22 @@ def _check_shapes(
       )
 
 
-def _restore(folder, model, shapes: PyTree, dtype, mesh) -> language.Params:
-  """The parameters, each where it is to lie as it is read."""
+def _restore(
+  folder: str | pathlib.Path,
+  model: language.LanguageModel,
+  shapes: PyTree,
+  dtype: str | None,
+  mesh: jax.sharding.Mesh | None,
+) -> language.Params:
+  """The parameters of a checkpoint, each where it is to lie as it is read.
+
+  Args:
+    folder: What Orbax has written, here or in a cloud.
+    model: Says how they can be divided.
+    shapes: Shapes and dtypes of what is stored.
+    dtype: What they become; None leaves them as they are stored.
+    mesh: Devices that they are divided among; None for the first device.
+  """
   ckpts = language.import_gemma().ckpts
   if mesh is None:
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
@@ -425,9 +506,18 @@ def _restore(folder, model, shapes: PyTree, dtype, mesh) -> language.Params:
 
 
 def _fetch(
-  name: str, dtype, mesh
+  name: str, dtype: str | None, mesh: jax.sharding.Mesh | None
 ) -> tuple[language.LanguageModel, tokenizers.Tokenizer, language.Params]:
-  """One of gemma's own checkpoints, which gemma fetches."""
+  """One of gemma's own checkpoints, which gemma fetches.
+
+  Args:
+    name: Its name in gemma.
+    dtype: What its parameters become; None leaves them as they are stored.
+    mesh: Devices that they are divided among; None for the first device.
+
+  Raises:
+    ValueError: There is no such checkpoint, or it cannot be fetched.
+  """
   path = _check_known(name)[name].value
   model, file = language.from_gemma(name)
   try:

@@ -13,7 +13,7 @@ import dataclasses
 import json
 import math
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -32,9 +32,10 @@ class Leaf(NamedTuple):
 
   Attributes:
     path: Keys into gemma's tree.
-    names: Hugging Face tensors, in order.
-    pack: Tensors to leaf; they may come one by one.
-    unpack: Leaf to tensors.
+    names: Names of the Hugging Face tensors, in order.
+    pack: From the tensors, in that order, to the leaf; they may come one by
+      one.
+    unpack: From the leaf to the tensors, in that order.
   """
 
   path: tuple[str, ...]
@@ -43,17 +44,27 @@ class Leaf(NamedTuple):
   unpack: Callable[[Any], list[Any]]
 
 
-def _same(path, name) -> Leaf:
+def _same(path: tuple[str, ...], name: str) -> Leaf:
+  """A leaf that is one tensor as it is."""
   return Leaf(path, (name,), _only, lambda x: [x])
 
 
-def _only(parts):
+def _only(parts: Iterable[Any]) -> Any:
+  """The one part that there is."""
   (part,) = parts
   return part
 
 
-def _stack(parts, count):
-  """As `np.stack`, with no more than one of so many parts held at a time."""
+def _stack(parts: Iterable[Any], count: int) -> Any:
+  """`np.stack`, with no more than one part held beside the result.
+
+  Args:
+    parts: Arrays of one shape and dtype, or what JAX traces in their place.
+    count: How many they are.
+
+  Returns:
+    [count, ...].
+  """
   parts, out = iter(parts), None
   for i, part in enumerate(parts):
     # Shapes are looked at, and there is nothing to hold.
@@ -66,8 +77,20 @@ def _stack(parts, count):
   return out
 
 
-def _heads(path, names, heads, head_dim) -> Leaf:
-  """[heads * head_dim, width] tensors as [..., heads, width, head_dim]."""
+def _heads(
+  path: tuple[str, ...], names: Sequence[str], heads: int, head_dim: int
+) -> Leaf:
+  """A leaf of matrices that project the states onto the heads.
+
+  One tensor is [heads * head_dim, width] and becomes [heads, width, head_dim];
+  several are stacked, [names, heads, width, head_dim].
+
+  Args:
+    path: Keys into gemma's tree.
+    names: Names of the tensors.
+    heads: Number of heads.
+    head_dim: Numbers of one head.
+  """
   stacked = len(names) > 1
 
   def pack(ts):
@@ -87,7 +110,8 @@ def leaves(
   """Every leaf of the model that `language.from_config(config)` builds.
 
   Args:
-    config: Fields of config.json.
+    config: Fields of config.json, the model's or those that hold the text
+      model's.
     gate_by_rows: Whether `gating_einsum` lies as Hugging Face has it, as it
       does in that model; in some of gemma's own, its matrices are transposed.
   """
@@ -188,7 +212,7 @@ def stop_tokens(folder: pathlib.Path, vocab_size: int) -> list[int]:
 
   Args:
     folder: Its config.json and its generation_config.json may say it.
-    vocab_size: Ids are less.
+    vocab_size: Number of the model's logits; ids must be less.
 
   Raises:
     ValueError: One of its files is damaged, or says something else.
@@ -213,9 +237,9 @@ def find_params(
   """Every leaf, where its tensors are stored, and their shapes and dtypes.
 
   Args:
-    folder: Where they lie.
-    config: Of `read_config`, and so the model.
-    model: What they are to fit.
+    folder: Where the tensors lie.
+    config: Fields of the folder's config.json, as `read_config` gives them.
+    model: What the tensors are to fit, as `read_config` gives it.
 
   Yields:
     The leaf; for each of its tensors a handle with `get_tensor`, which gives a
@@ -224,24 +248,7 @@ def find_params(
   Raises:
     ValueError: A file or a tensor is missing, damaged or of another model.
   """
-  from safetensors import SafetensorError, safe_open
-
-  where = {}
-  for file in _files(folder):
-    try:
-      # What is mapped would count as memory until the handle is closed.
-      handle = safe_open(file, framework='numpy', backend='pread')
-    except FileNotFoundError:
-      raise ValueError(
-        f'model: {file} is missing, though {INDEX} lists it; fetch it again.'
-      ) from None
-    except SafetensorError:
-      raise ValueError(f'model: {file} is damaged; fetch it again.') from None
-    for name in handle.keys():  # noqa: SIM118 (a handle is no dict)
-      # Multimodal checkpoints put the text model under another root.
-      short = name.removeprefix('language_model.')
-      short = short.replace('model.language_model.', 'model.')
-      where[short] = (handle, name)
+  where = _places(folder)
 
   def find(name, wanted):
     if name not in where:
@@ -270,8 +277,43 @@ def find_params(
     yield leaf, list(places), list(tensors)
 
 
+def _places(folder: pathlib.Path) -> dict[str, tuple[Any, str]]:
+  """Where a folder has its tensors.
+
+  Returns:
+    By the name that `leaves` gives a tensor, a handle of the file that holds it
+    and its name there.
+
+  Raises:
+    ValueError: A file is missing or damaged.
+  """
+  from safetensors import SafetensorError, safe_open
+
+  where = {}
+  for file in _files(folder):
+    try:
+      # What is mapped would count as memory until the handle is closed.
+      handle = safe_open(file, framework='numpy', backend='pread')
+    except FileNotFoundError:
+      raise ValueError(
+        f'model: {file} is missing, though {INDEX} lists it; fetch it again.'
+      ) from None
+    except SafetensorError:
+      raise ValueError(f'model: {file} is damaged; fetch it again.') from None
+    for name in handle.keys():  # noqa: SIM118 (a handle is no dict)
+      # Multimodal checkpoints put the text model under another root.
+      short = name.removeprefix('language_model.')
+      short = short.replace('model.language_model.', 'model.')
+      where[short] = (handle, name)
+  return where
+
+
 def _files(folder: pathlib.Path) -> list[pathlib.Path]:
-  """The files with tensors: those that the index lists, or all there are."""
+  """The files with tensors: those that the index lists, or all there are.
+
+  Raises:
+    ValueError: There are none, or the index is damaged.
+  """
   files = sorted(folder.glob('*.safetensors'))
   if not files:
     raise ValueError(
@@ -297,11 +339,11 @@ def config_of(
 
   Args:
     model: A Gemma 2 or a Gemma 3, text only.
-    params: Its parameters, or shapes of them.
+    params: The model's parameters, or shapes of them.
     stops: Ids that end an answer.
 
   Raises:
-    ValueError: It is of another family.
+    ValueError: The model is of another family.
   """
   c = model.module.config
   # Later families have configurations of other classes.
@@ -323,6 +365,13 @@ def config_of(
 def _config_fields(
   c: Any, dtype: str, stops: tuple[int, ...]
 ) -> dict[str, Any]:
+  """The fields of config.json, of a Gemma 2 or a Gemma 3.
+
+  Args:
+    c: gemma's configuration of the model.
+    dtype: What the parameters are stored in, as numpy names it.
+    stops: Ids that end an answer.
+  """
   three = c.use_qk_norm
   kinds = {'GLOBAL': 'full_attention', 'LOCAL_SLIDING': 'sliding_attention'}
   by_width = c.query_pre_attn_norm.name.endswith('EMBED_DIM_DIV_NUM_HEADS')
@@ -366,8 +415,13 @@ def _config_fields(
   }
 
 
-def _rope(theta, factor) -> dict[str, Any]:
-  """As transformers 5 says it."""
+def _rope(theta: float, factor: float) -> dict[str, Any]:
+  """A kind of layer's rotary positions, as transformers 5 says them.
+
+  Args:
+    theta: Base of the frequencies.
+    factor: What positions are divided by.
+  """
   if factor == 1:
     return {'rope_type': 'default', 'rope_theta': float(theta)}
   return {
@@ -378,6 +432,7 @@ def _rope(theta, factor) -> dict[str, Any]:
 
 
 def _special_ids(stops: tuple[int, ...]) -> dict[str, Any]:
+  """The ids that begin, end and pad a text, by their names in config.json."""
   return {
     'bos_token_id': tokenizers.BOS,
     'eos_token_id': stops[0] if len(stops) == 1 else list(stops),
@@ -403,64 +458,134 @@ def save(
     tokenizer: Written as tokenizer.model.
     shard_gb: Most of a file of tensors, in 1e9 bytes, except that a larger
       tensor has one of its own.
-    gate_by_rows: As for `leaves`.
+    gate_by_rows: Whether `gating_einsum` lies in `params` as Hugging Face has
+      it, [2, hidden, width]; else [2, width, hidden].
 
   Raises:
     ValueError: `shard_gb` is not positive.
   """
-  from safetensors.numpy import save_file
-
   if not shard_gb > 0:
     raise ValueError(f'shard_gb: {shard_gb:g} will not do; give more than 0.')
   folder = pathlib.Path(folder)
   folder.mkdir(parents=True, exist_ok=True)
-  shards, total = [[]], 0
-  room = limit = shard_gb * 1e9
-  for leaf in leaves(config, gate_by_rows):
-    x = _get(params, leaf.path)
-    shapes = jax.eval_shape(leaf.unpack, jax.ShapeDtypeStruct(x.shape, x.dtype))
-    for number, (name, shape) in enumerate(
-      zip(leaf.names, shapes, strict=True)
-    ):
-      size = math.prod(shape.shape) * shape.dtype.itemsize
-      if size > room and shards[-1]:
-        shards.append([])
-        room = limit
-      shards[-1].append((name, leaf, number))
-      room, total = room - size, total + size
-  files = [
-    f'model-{i:05}-of-{len(shards):05}.safetensors'
-    for i in range(1, len(shards) + 1)
-  ]
-  if len(shards) == 1:
-    files = ['model.safetensors']
-  for file, shard in zip(files, shards, strict=True):
-    tensors = {
-      name: np.ascontiguousarray(
-        leaf.unpack(np.asarray(_get(params, leaf.path)))[number]
-      )
-      for name, leaf, number in shard
-    }
-    save_file(tensors, folder / file, metadata={'format': 'pt'})
-  written = set(files)
+  tensors = _tensors(params, leaves(config, gate_by_rows))
+  shards = _named(_divided(tensors, shard_gb * 1e9))
+  _write_shards(folder, shards, params)
   _write_json(folder / 'config.json', config)
+  written = set(shards)
   if len(shards) > 1:
+    _write_index(folder, shards)
     written.add(INDEX)
-    where = {
-      name: file
-      for file, shard in zip(files, shards, strict=True)
-      for name, _, _ in shard
-    }
-    _write_json(
-      folder / INDEX, {'metadata': {'total_size': total}, 'weight_map': where}
-    )
   for file in folder.glob('model*.safetensors*'):
     if file.name not in written:
       file.unlink()
   # safetensors lets nobody but the owner read what it writes.
   mode = (folder / 'config.json').stat().st_mode
-  for file in files:
+  for file in shards:
     (folder / file).chmod(mode)
+  _write_tokenizer(folder, tokenizer)
+
+
+class _Tensor(NamedTuple):
+  """A tensor that is to be written.
+
+  Attributes:
+    name: Its name in the file.
+    leaf: The leaf of gemma's tree that it is made of.
+    number: Which of the leaf's tensors it is, from 0.
+    size: Its bytes.
+  """
+
+  name: str
+  leaf: Leaf
+  number: int
+  size: int
+
+
+def _tensors(
+  params: language.Params, made_of: Iterable[Leaf]
+) -> Iterator[_Tensor]:
+  """The tensors of a model, in the order of its leaves; none is made."""
+  for leaf in made_of:
+    x = _get(params, leaf.path)
+    shapes = jax.eval_shape(leaf.unpack, jax.ShapeDtypeStruct(x.shape, x.dtype))
+    for i, (name, shape) in enumerate(zip(leaf.names, shapes, strict=True)):
+      size = math.prod(shape.shape) * shape.dtype.itemsize
+      yield _Tensor(name, leaf, i, size)
+
+
+def _divided(tensors: Iterable[_Tensor], limit: float) -> list[list[_Tensor]]:
+  """Tensors in their order, so many a file as it may hold.
+
+  Args:
+    tensors: What is to be written.
+    limit: Most bytes of a file, unless it has a single tensor.
+
+  Returns:
+    For each file its tensors; at least one file.
+  """
+  shards, room = [[]], limit
+  for tensor in tensors:
+    if tensor.size > room and shards[-1]:
+      shards.append([])
+      room = limit
+    shards[-1].append(tensor)
+    room -= tensor.size
+  return shards
+
+
+def _named(shards: list[list[_Tensor]]) -> dict[str, list[_Tensor]]:
+  """The same by the names of their files, which transformers looks for."""
+  if len(shards) == 1:
+    return {'model.safetensors': shards[0]}
+  last = len(shards)
+  return {
+    f'model-{i:05}-of-{last:05}.safetensors': shard
+    for i, shard in enumerate(shards, 1)
+  }
+
+
+def _write_shards(
+  folder: pathlib.Path,
+  shards: Mapping[str, list[_Tensor]],
+  params: language.Params,
+) -> None:
+  """Writes the files of tensors; those of one file are held at a time.
+
+  Args:
+    folder: Where they go.
+    shards: By file name, its tensors.
+    params: gemma's tree, of JAX's or of numpy's arrays.
+  """
+  from safetensors.numpy import save_file
+
+  for file, shard in shards.items():
+    tensors = {
+      name: np.ascontiguousarray(
+        leaf.unpack(np.asarray(_get(params, leaf.path)))[number]
+      )
+      for name, leaf, number, _ in shard
+    }
+    save_file(tensors, folder / file, metadata={'format': 'pt'})
+
+
+def _write_index(
+  folder: pathlib.Path, shards: Mapping[str, list[_Tensor]]
+) -> None:
+  """Writes which file has which tensor, and their bytes in all."""
+  total = sum(tensor.size for shard in shards.values() for tensor in shard)
+  where = {
+    tensor.name: file for file, shard in shards.items() for tensor in shard
+  }
+  _write_json(
+    folder / INDEX, {'metadata': {'total_size': total}, 'weight_map': where}
+  )
+
+
+def _write_tokenizer(
+  folder: pathlib.Path, tokenizer: tokenizers.Tokenizer
+) -> None:
+  """Writes the tokenizer, its special tokens, and where answers end."""
   special = _special_ids(tokenizer.stops)
   _write_json(folder / 'generation_config.json', special)
   (folder / 'tokenizer.model').write_bytes(tokenizer.proto)
@@ -483,11 +608,13 @@ def save(
 
 
 def _write_json(file: pathlib.Path, fields: Mapping[str, Any]) -> None:
+  """Writes fields as JSON, sorted by name."""
   text = json.dumps(dict(fields), indent=2, sort_keys=True)
   file.write_text(text + '\n', encoding='utf-8')
 
 
-def _get(tree, path):
+def _get(tree: Any, path: Iterable[str]) -> Any:
+  """What a tree holds at the end of a path of keys."""
   for key in path:
     tree = tree[key]
   return tree

@@ -21,9 +21,21 @@ from cascades.plain import plain
 from cascades.proof import exact
 
 _FIELDS = ('acceptance', 'residual', 'law')
-# Of float64 enumeration, of float32 enumeration, and of sampled z-scores.
+# Largest error that passes in float64 and in float32, and least z-score that
+# does not.
 _EXACT, _NEAR, _FAR = 1e-9, 1e-5, 5.0
+# Drafts of a block, of which `Audit.tokens_per_block` tells.
 _GAMMA = 4
+# What is sampled: so many tokens after this prompt, of a vocabulary of so many,
+# in blocks of so many drafts.
+_NEW, _PROMPT, _SIZE, _DRAFTED = 3, (1, 2, 3), 5, 3
+
+# Of one kind of row: q and p, [rows, V], and by the names in _FIELDS what the
+# method says of them, [leniences, rows, V].
+_Values = dict[str, np.ndarray]
+# Where an error is: kind of row, lenience, row, token; the last three as
+# numbers.
+_Where = tuple[str, int, int, int]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,10 +43,10 @@ class Check:
   """One thing that was looked at.
 
   Attributes:
-    name: What.
+    name: What was looked at, in a few words.
     passed: Whether it holds.
     value: The largest error, or the largest z-score; nan if there is none.
-    detail: Where it fails: the row that shows it.
+    detail: Where it fails: the row that shows it; empty where it holds.
   """
 
   name: str
@@ -48,12 +60,13 @@ class Audit:
   """What an audit found.
 
   Attributes:
-    method: Its name.
+    method: The name of the method.
     checks: In the order they were made; the first that fails may hide others.
     leniences: That the curves below are given at.
-    acceptance: Expected acceptance, sum q * a, at each of them: the mean over
-      random rows.
-    tokens_per_block: (1 - b^(gamma + 1)) / (1 - b) of that b, gamma = 4.
+    acceptance: Expected acceptance b = sum q * a at each lenience: the mean
+      over random rows.
+    tokens_per_block: (1 - b^(gamma + 1)) / (1 - b) at each lenience, for
+      gamma = 4.
     trend: How the acceptance of a row moves as lenience grows: 'rises',
       'falls', 'stays', or by how much it falls where it mostly rises. Only
       some methods promise one.
@@ -106,10 +119,10 @@ def leniences(
   """The method's limits, 0, and random leniences near and far.
 
   Args:
-    method: Whose limits.
+    method: Says its limits, where its law is p and where it is q.
     count: How many random ones: half of them in (-0.5, 1.5), the rest of
       either sign with a size anywhere from 0.001 to 1000.
-    seed: Of them.
+    seed: Fixes the random ones.
   """
   rng = np.random.default_rng(seed)
   ends = [x for x in (method.strict, method.drafter_only) if x is not None]
@@ -142,7 +155,7 @@ def audit(
       At up to two that are no limits the loop is sampled.
     samples: Sequences drawn through the loop at each sampled lenience; fewer
       than 20,000 can miss a random key that is used twice.
-    seed: Of rows, leniences and samples.
+    seed: Fixes the random rows, leniences and samples.
 
   Returns:
     The findings; `passed` says whether all is well, `str()` shows them.
@@ -213,8 +226,20 @@ def _shapes(method: methods.Method) -> Check:
   return Check(name=name, passed=True)
 
 
-def _evaluate(method, tried, x64: bool, seed: int) -> dict[str, dict]:
-  """By kind of row: q, p [rows, V] and each function [leniences, rows, V]."""
+def _evaluate(
+  method: methods.Method, tried: Sequence[float], x64: bool, seed: int
+) -> dict[str, _Values]:
+  """What a method says of rows of every kind.
+
+  Args:
+    method: The method that is audited.
+    tried: Leniences.
+    x64: Whether in float64, else in float32.
+    seed: Fixes the random rows.
+
+  Returns:
+    By kind of row, q and p and what each function says.
+  """
 
   def one(d, lenience):
     return {name: getattr(method, name)(d, lenience) for name in _FIELDS}
@@ -232,8 +257,20 @@ def _evaluate(method, tried, x64: bool, seed: int) -> dict[str, dict]:
   return found
 
 
-def _enumerate(found, tried, tolerance: float, x64: bool) -> Iterator[Check]:
-  """That all are probabilities, and if so, equation (L)."""
+def _enumerate(
+  found: dict[str, _Values],
+  tried: Sequence[float],
+  tolerance: float,
+  x64: bool,
+) -> Iterator[Check]:
+  """That all are probabilities, and if so, equation (L).
+
+  Args:
+    found: What the method says, by kind of row.
+    tried: The leniences that it was asked at.
+    tolerance: Largest error that passes.
+    x64: Whether it was in float64, for the names of the checks.
+  """
   bits = 'float64' if x64 else 'float32'
 
   # Name, the fields that a failing row is shown with, and the errors [L, N, V].
@@ -258,8 +295,12 @@ def _enumerate(found, tried, tolerance: float, x64: bool) -> Iterator[Check]:
     )
 
 
-def _worst(errors: dict[str, np.ndarray]) -> tuple[float, tuple | None]:
-  """The largest of errors [L, N, V] by kind, and its (kind, l, n, v)."""
+def _worst(errors: dict[str, np.ndarray]) -> tuple[float, _Where | None]:
+  """The largest error, and where it is; None if it is 0.
+
+  Args:
+    errors: By kind of row, [leniences, rows, V].
+  """
   worst, where = 0.0, None
   for kind, error in errors.items():
     at = np.unravel_index(error.argmax(), error.shape)
@@ -268,12 +309,16 @@ def _worst(errors: dict[str, np.ndarray]) -> tuple[float, tuple | None]:
   return worst, where
 
 
-def _off_unit(f, field) -> np.ndarray:
+# Errors [leniences, rows, V] in what was found of one kind of row.
+
+
+def _off_unit(f: _Values, field: str) -> np.ndarray:
+  """How far each entry is from [0, 1]."""
   x = f[field]
   return np.where(np.isfinite(x), np.abs(x - np.clip(x, 0, 1)), np.inf)
 
 
-def _off_simplex(f, field) -> np.ndarray:
+def _off_simplex(f: _Values, field: str) -> np.ndarray:
   """How negative each entry is, or how far its row is from summing to 1."""
   x = f[field]
   off_sum = np.abs(x.sum(-1, keepdims=True) - 1)
@@ -281,17 +326,31 @@ def _off_simplex(f, field) -> np.ndarray:
   return np.where(np.isfinite(x), error, np.inf)
 
 
-def _off_law(f, _) -> np.ndarray:
+def _off_law(f: _Values, _: str) -> np.ndarray:
+  """How far each entry of what is emitted is from the law."""
   return np.abs(_emitted(f) - f['law'])
 
 
-def _emitted(f) -> np.ndarray:
+def _emitted(f: _Values) -> np.ndarray:
+  """q a + (1 - sum q a) residual, [leniences, rows, V]."""
   kept = f['q'] * f['acceptance']
   return kept + (f['q'] - kept).sum(-1, keepdims=True) * f['residual']
 
 
-def _show(found, tried, where, fields) -> str:
-  """The row that shows a failure, with what was made of it."""
+def _show(
+  found: dict[str, _Values],
+  tried: Sequence[float],
+  where: _Where,
+  fields: Sequence[str],
+) -> str:
+  """The row that shows a failure, with what was made of it.
+
+  Args:
+    found: What the method says, by kind of row.
+    tried: The leniences that it was asked at.
+    where: Where the failure is.
+    fields: Names of the functions whose values are shown.
+  """
   kind, i, n, v = where
   f = found[kind]
 
@@ -310,7 +369,16 @@ def _show(found, tried, where, fields) -> str:
   return '\n'.join(lines)
 
 
-def _limits(method, found, tried) -> Iterator[Check]:
+def _limits(
+  method: methods.Method, found: dict[str, _Values], tried: Sequence[float]
+) -> Iterator[Check]:
+  """That the law is p, or q, at the leniences where the method says so.
+
+  Args:
+    method: The method that is audited.
+    found: What it says, by kind of row, in float64.
+    tried: The leniences that it was asked at, its limits among them.
+  """
   for field, side in (('strict', 'p'), ('drafter_only', 'q')):
     limit = getattr(method, field)
     if limit is None:
@@ -330,13 +398,18 @@ def _limits(method, found, tried) -> Iterator[Check]:
     )
 
 
-def _expected_acceptance(f) -> np.ndarray:
+def _expected_acceptance(f: _Values) -> np.ndarray:
   """sum q * a, [leniences, rows]."""
   return (f['q'] * f['acceptance']).sum(-1)
 
 
 def _trend(kept: np.ndarray, tried: Sequence[float]) -> str:
-  """How acceptance moves with lenience, row by row."""
+  """How acceptance moves with lenience, row by row, in words.
+
+  Args:
+    kept: [leniences, rows], expected acceptance.
+    tried: The leniences, in any order.
+  """
   kept = kept[np.argsort(tried, kind='stable')]
   drop = float((np.maximum.accumulate(kept) - kept).max())
   climb = float((kept - np.minimum.accumulate(kept)).max())
@@ -345,10 +418,20 @@ def _trend(kept: np.ndarray, tried: Sequence[float]) -> str:
   return 'rises' if climb > 1e-12 else 'falls' if drop > 1e-12 else 'stays'
 
 
-def _examples(method, shown, seed: int) -> dict[str, np.ndarray]:
+def _examples(
+  method: methods.Method, shown: Sequence[float], seed: int
+) -> dict[str, np.ndarray]:
   """Three rows on which the two models agree well, so-so and badly.
 
   At temperature 1 and untruncated: the gates are what is sampled from.
+
+  Args:
+    method: The method that is audited.
+    shown: Leniences.
+    seed: Fixes the random rows.
+
+  Returns:
+    `Audit.examples`.
   """
   d = exact.rows('random', seed=seed)
   order = np.argsort(methods.total_variation(d.p, d.q))
@@ -360,27 +443,34 @@ def _examples(method, shown, seed: int) -> dict[str, np.ndarray]:
   return {'q': d.q, 'p': d.p, 'targets': np.asarray(targets)}
 
 
-def _sample(method, shown, samples: int, seed: int) -> Iterator[Check]:
-  """Draws three tokens through the compiled loop, very often."""
-  v, new, gamma, prompt = 5, 3, 3, (1, 2, 3)
-  model = exact.TableModel(v)
+def _sample(
+  method: methods.Method, shown: Sequence[float], samples: int, seed: int
+) -> Iterator[Check]:
+  """Draws a few tokens through the compiled loop, very often.
+
+  Args:
+    method: The method that is audited.
+    shown: Leniences, of which up to two that are no limits are sampled.
+    samples: Sequences drawn at each of these.
+    seed: Fixes the two models and the samples.
+  """
+  model = exact.TableModel(_SIZE)
   keys = jax.random.split(jax.random.key(seed), 3)
   tables = [model.init_params(key) for key in keys[:2]]
-  how = processing.Processing()
-  # The limits say least: sample in between, if there is anything.
-  ends = (method.strict, method.drafter_only)
-  inner = [x for x in shown if x not in ends] or list(shown)
-  inner = inner[: len(inner) // 2 + 1][-2:]
-  d = exact.table_distributions(*tables, how)
+  inner = _between(method, shown)
+  d = exact.table_distributions(*tables, processing.Processing())
   table = exact.Table.of([(method, x) for x in inner], d)
-  laws = exact.declared_law(table, model, prompt, new)
+  laws = exact.declared_law(table, model, _PROMPT, _NEW)
+  models = decoding.Models(model, drafters.ModelDrafter(model))
+  asked = exact.Asked(
+    [_PROMPT] * samples, jax.random.split(keys[2], samples), inner, _NEW
+  )
   schemes = [verification.Scheme('token')]
   if method.single_target:
     schemes.append(verification.Scheme('block'))
   for scheme in schemes:
-    tokens = _draw(
-      model, tables, method, inner, scheme, gamma, prompt, new, samples, keys[2]
-    )
+    decoder = decoding.Decoder(models, method, _DRAFTED, scheme)
+    tokens = _draw(decoder, tables, asked)
     scores = [
       np.abs(exact.z_scores(tokens[:, i], law)) for i, law in enumerate(laws)
     ]
@@ -388,16 +478,7 @@ def _sample(method, shown, samples: int, seed: int) -> Iterator[Check]:
     z = float(scores[worst].max())
     detail = ''
     if z >= _FAR:
-      counts = np.zeros((v,))
-      np.add.at(counts, tokens[:, worst, 0], 1)
-      first = laws[worst].sum(tuple(range(1, new)))
-      detail = '\n'.join(
-        [
-          f'lenience {inner[worst]:g}, first token of {samples} samples:',
-          'declared   ' + ' '.join(f'{x:.4g}' for x in first),
-          'drawn      ' + ' '.join(f'{x:.4g}' for x in counts / samples),
-        ]
-      )
+      detail = _show_samples(inner[worst], tokens[:, worst], laws[worst])
     yield Check(
       name=f'sampled law, {scheme.verification} verification: largest z',
       passed=z < _FAR,
@@ -406,16 +487,48 @@ def _sample(method, shown, samples: int, seed: int) -> Iterator[Check]:
     )
 
 
+def _between(method: methods.Method, shown: Sequence[float]) -> list[float]:
+  """Up to two leniences to sample at, in the middle of those shown.
+
+  The limits say least: none of them, if there is anything in between.
+  """
+  ends = (method.strict, method.drafter_only)
+  inner = [x for x in shown if x not in ends] or list(shown)
+  return inner[: len(inner) // 2 + 1][-2:]
+
+
 def _draw(
-  model, tables, method, inner, scheme, gamma, prompt, new, samples, key
+  decoder: decoding.Decoder, tables: Sequence[jax.Array], asked: exact.Asked
 ) -> np.ndarray:
-  """[samples, leniences, new] tokens from the loop."""
-  models = decoding.Models(model, drafters.ModelDrafter(model))
-  keys = jax.random.split(key, samples)
-  rows = exact.decode_curve(
-    decoding.Decoder(models, method, gamma, scheme),
-    tables,
-    exact.Asked([prompt] * samples, keys, inner, new),
-    processing.Processing(temperature=np.float32(1)),
+  """New tokens from the loop, [prompts, leniences, new]; no row may stop.
+
+  Args:
+    decoder: Two `TableModel`s, and how their blocks are verified.
+    tables: The verifier's parameters, then the drafter's.
+    asked: What is decoded, from prompts of one length.
+  """
+  how = processing.Processing(temperature=np.float32(1))
+  rows = exact.decode_curve(decoder, tables, asked, how)
+  start = len(asked.prompts[0])
+  return rows.tokens[:, :, start : start + asked.new]
+
+
+def _show_samples(lenience: float, tokens: np.ndarray, law: np.ndarray) -> str:
+  """How often each first token was drawn, and how often it should have been.
+
+  Args:
+    lenience: What the method was sampled at.
+    tokens: [samples, n], what was drawn.
+    law: [V] * n, what was declared.
+  """
+  counts = np.zeros(law.shape[:1])
+  np.add.at(counts, tokens[:, 0], 1)
+  first = law.sum(tuple(range(1, law.ndim)))
+  drawn = counts / len(tokens)
+  return '\n'.join(
+    [
+      f'lenience {lenience:g}, first token of {len(tokens)} samples:',
+      'declared   ' + ' '.join(f'{x:.4g}' for x in first),
+      'drawn      ' + ' '.join(f'{x:.4g}' for x in drawn),
+    ]
   )
-  return rows.tokens[:, :, len(prompt) : len(prompt) + new]

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import math
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -44,7 +44,7 @@ class Need:
   Attributes:
     params: Both models' weights.
     caches: Both models' caches, of all rows.
-    logits: Of a block, and what is made of them.
+    logits: The logits of a block of every row, and what is made of them.
     other: What else the rows hold for every token.
   """
 
@@ -68,8 +68,9 @@ def available(enough: float = math.inf) -> int | None:
   """Bytes of the default device that are still to be had; None if unknown.
 
   Args:
-    enough: How many will do. Where there are so many without what the system
-      would give back if it had to, that is not counted: it takes a while.
+    enough: How many bytes will do. Where there are so many without what the
+      system would give back if it had to, that is not counted: it takes a
+      while.
   """
   device = jax.local_devices()[0]
   stats = device.memory_stats() or {}
@@ -98,7 +99,12 @@ def _field(file: pathlib.Path, name: str) -> int | None:
 
 
 def _left_of_cgroups(enough: float) -> Iterator[int]:
-  """Bytes that each control group of this process has left, if limited."""
+  """Bytes that each control group of this process has left, if limited.
+
+  Args:
+    enough: How many bytes will do; where a group has so many, what the system
+      could take back from it is not counted.
+  """
   try:
     lines = (_PROC / 'self/cgroup').read_text().splitlines()
   except OSError:
@@ -131,7 +137,12 @@ def _left_of_cgroups(enough: float) -> Iterator[int]:
 
 
 def _bytes(tree: PyTree, shardings: PyTree) -> int:
-  """What one device has of all arrays, or shapes, of a tree."""
+  """Bytes that one device has of a tree.
+
+  Args:
+    tree: Arrays, or their shapes.
+    shardings: For each of them, how it is divided among devices.
+  """
   sizes = jax.tree.map(
     lambda x, s: math.prod(s.shard_shape(x.shape)) * x.dtype.itemsize,
     tree,
@@ -152,13 +163,14 @@ def need(
   """What decoding needs at most.
 
   Args:
-    verifier: Model and parameters, or shapes of these.
-    drafter: Likewise; None for decoding with the verifier alone.
+    verifier: The verifier's model, and its parameters or their shapes.
+    drafter: The drafter's model, and its parameters or their shapes; None for
+      decoding with the verifier alone.
     batch_size: Most rows decoded at a time.
     cache_length: Slots of a cache.
-    gamma: Tokens drafted per block.
-    mesh: Devices along each axis of `sharding.make_mesh`. What they cannot
-      divide evenly each of them has whole.
+    gamma: Drafted tokens that the verifier reads per block; 0 for none.
+    mesh: Number of devices along each axis of `sharding.make_mesh`, (data,
+      model). What they cannot divide evenly each of them has whole.
 
   Returns:
     Bytes on each device.
@@ -193,8 +205,17 @@ def need(
   )
 
 
-def _caches(model, weights, cache_length, batches) -> Iterator[PyTree]:
-  """The shapes of a model's caches, of batches of so many rows."""
+def _caches(
+  model: Any, weights: PyTree, cache_length: int, batches: Iterable[int]
+) -> Iterator[PyTree]:
+  """The shapes of a model's caches, batch after batch.
+
+  Args:
+    model: A `LanguageModel`.
+    weights: Its parameters, or their shapes.
+    cache_length: Slots of a cache.
+    batches: Number of rows in each batch.
+  """
   cache = jax.eval_shape(
     functools.partial(model.init_cache, weights, cache_length)
   )
@@ -218,14 +239,16 @@ def check(
   """Refuses what does not fit, and says what would.
 
   Args:
-    verifier: As for `need`.
-    drafter: As for `need`.
-    batch_size: As for `need`.
+    verifier: The verifier's model, and its parameters or their shapes.
+    drafter: The drafter's model, and its parameters or their shapes; None for
+      decoding with the verifier alone.
+    batch_size: Most rows decoded at a time.
     cache_length: Most tokens of a sequence, as for `Sampler`; caches are padded
       to the next `batching.bucket`.
-    gamma: As for `need`.
+    gamma: Drafted tokens that the verifier reads per block; 0 for none.
     allocated: Whether the weights are in memory already, and so not needed.
-    mesh: As for `need`.
+    mesh: Number of devices along each axis of `sharding.make_mesh`, (data,
+      model).
     limit: Bytes that a device still has; None for those of this one.
 
   Raises:
@@ -236,39 +259,75 @@ def check(
     limit = available()
   if limit is None:
     return
-
-  slots = batching.bucket(cache_length)
+  given = dict(
+    batch_size=batch_size,
+    cache_length=batching.bucket(cache_length),
+    mesh=mesh,
+  )
 
   def needed(both=(verifier, drafter), **changes):
-    given = dict(batch_size=batch_size, cache_length=slots, mesh=mesh)
     return need(*both, gamma=gamma, **given | changes)
 
   asked = needed()
   # Weights that are there already can also be changed for smaller ones.
   held = asked.params if allocated else 0
+  if asked.total <= limit + held:
+    return
 
   def fits(*args, **changes):
     return needed(*args, **changes).total <= limit + held
 
-  if fits():
-    return
-  ways = []
+  advice = 'no other option alone would do, so give smaller models'
+  if ways := list(_ways(fits, (verifier, drafter), **given)):
+    advice = f'give {" or ".join(ways)}'
+  raise ValueError(
+    f'memory: batch_size {batch_size} with cache_length {cache_length} needs'
+    f' {_shortage(asked, held, limit)}; {advice}.'
+  )
+
+
+def _ways(
+  fits: Callable[..., bool],
+  both: tuple[Described, Described | None],
+  batch_size: int,
+  cache_length: int,
+  mesh: tuple[int, int],
+) -> Iterator[str]:
+  """Changes that alone would do, in words; of each kind the smallest change.
+
+  Args:
+    fits: `fits(both, **changes)` says whether it fits with other models, or
+      with another batch_size, cache_length or mesh.
+    both: Verifier and drafter, as `check` takes them.
+    batch_size: Most rows decoded at a time, which are too many.
+    cache_length: Slots of a cache, which are too many.
+    mesh: Number of devices along each axis, (data, model), which are too few.
+  """
   for rows in reversed(range((batch_size - 1).bit_length())):
     if fits(batch_size=2**rows):
-      ways.append(f'batch_size {2**rows}')
+      yield f'batch_size {2**rows}'
       break
-  for size in reversed(_shorter(slots)):
+  for size in reversed(_shorter(cache_length)):
     if fits(cache_length=size):
-      ways.append(f'cache_length {size}')
+      yield f'cache_length {size}'
       break
-  halved = _halved(verifier), _halved(drafter)
-  if fits(halved):
-    ways.append('models in bfloat16')
+  if fits(tuple(map(_halved, both))):
+    yield 'models in bfloat16'
   data, model = mesh
   while data * (model := 1 << model.bit_length()) <= _MOST_DEVICES:
     if fits(mesh=(data, model)):
-      ways.append(f'mesh {data} x {model} of devices of this size')
+      yield f'mesh {data} x {model} of devices of this size'
       break
+
+
+def _shortage(asked: Need, held: int, limit: int) -> str:
+  """What is needed, of what, and what there is, in words.
+
+  Args:
+    asked: What a device has to hold.
+    held: Bytes of it that are there already.
+    limit: Bytes that the device still has.
+  """
   parts = {
     'weights': asked.params - held,
     'caches': asked.caches + asked.other,
@@ -278,13 +337,7 @@ def check(
   # Rounded apart, so that what is short does not read as enough.
   total = math.ceil((asked.total - held) / 1e8) / 10
   there = math.floor(limit / 1e8) / 10
-  advice = 'no other option alone would do, so give smaller models'
-  if ways:
-    advice = f'give {" or ".join(ways)}'
-  raise ValueError(
-    f'memory: batch_size {batch_size} with cache_length {cache_length} needs'
-    f' {total:.1f} GB ({split}) where {there:.1f} GB are free; {advice}.'
-  )
+  return f'{total:.1f} GB ({split}) where {there:.1f} GB are free'
 
 
 def _shorter(slots: int) -> list[int]:

@@ -24,6 +24,10 @@ _REPEATS = 100_000
 
 # One accepted answer, or several.
 Reference = str | tuple[str, ...]
+# `problem(row, number)` turns a row of a published set into (key, question,
+# reference); the key is unique in the set. It raises `sources.DamagedError` for
+# a row that is damaged.
+Problem = Callable[[Mapping[str, Any], int], tuple[str, str, Reference]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,9 +113,10 @@ def generated(
   """A task whose problems are made up, without repeats.
 
   Args:
-    name: The task's.
-    problem: Draws one (key, prompt, reference).
-    **fields: The task's other fields.
+    name: Key of the task in `TASKS`.
+    problem: `problem(rng)` draws one (key, prompt, reference).
+    **fields: The task's other fields; `score`, `metric` and `max_new_tokens`
+      must be among them.
 
   Returns:
     The task. Its `load` raises ValueError for an unknown split, and ends early
@@ -157,7 +162,12 @@ def generated(
 
 
 def cut(answer: str, stops: Sequence[str]) -> str:
-  """An answer up to the first of the texts at which it ends."""
+  """An answer up to the first of the texts at which it ends.
+
+  Args:
+    answer: What a model wrote.
+    stops: Texts at which an answer ends; they are no part of it.
+  """
   for stop in stops:
     answer = answer.partition(stop)[0]
   return answer
@@ -166,14 +176,12 @@ def cut(answer: str, stops: Sequence[str]) -> str:
 def benchmark(
   name: str,
   source: Source,
-  problem: Callable[[Mapping[str, Any], int], tuple[str, str, Reference]],
+  problem: Problem,
   *,
   score: Callable[[str, Reference], Mapping[str, float]],
   worked: Sequence[tuple[str, str]] = (),
   joint: str = ' ',
-  shots: int = 0,
   stops: Sequence[str] = (),
-  runs_code: bool = False,
   **fields,
 ) -> Task:
   """A task whose problems are those of a published set.
@@ -184,19 +192,17 @@ def benchmark(
     <question> <answer>\\n\\n<question> <answer>\\n\\n<question>
 
   Args:
-    name: The task's.
+    name: Key of the task in `TASKS`.
     source: Where the set comes from.
-    problem: `problem(row, number)` turns a row of the set into (key, question,
-      reference); the key is unique in the set. It raises
-      `sources.DamagedError` for a row that is.
-    score: As a task's, for an answer that ends where it should.
+    problem: Turns a row of the set into a problem.
+    score: `score(answer, reference)` maps metric names to floats, for an answer
+      that is cut where it should end.
     worked: (question, answer) pairs to be shown; written for this project, so
       that a prompt is the same wherever the set comes from.
     joint: Stands between question and answer.
-    shots: How many of them are shown by default.
-    stops: As a task's.
-    runs_code: As a task's.
-    **fields: The task's other fields.
+    stops: Texts at which an answer ends.
+    **fields: The task's other fields. `metric` and `max_new_tokens` must be
+      among them; `shots` is how many of `worked` are shown by default.
 
   Returns:
     The task. Its `load` takes `num_examples` in an order that the seed
@@ -204,24 +210,6 @@ def benchmark(
     unknown split, for more shots than there are, for a set that is absent or
     damaged, and for code that may not, or cannot safely, be run.
   """
-  default = shots
-
-  def problems(path, split):
-    keys = set()
-    try:
-      for number, (place, row) in enumerate(source.rows(path, split)):
-        with at(place):
-          if source.of_split and not source.of_split(row, split):
-            continue
-          key, question, reference = problem(row, number)
-          if key in keys:
-            raise DamagedError(f'has the id {key!r} a second time')
-        keys.add(key)
-        yield key, question, reference
-      if not keys:
-        raise DamagedError(f'{path or source.hub} has no {split} rows')
-    except DamagedError as e:
-      raise ValueError(f'path: {e}; give {source.get}.') from None
 
   def load(
     split='test',
@@ -231,16 +219,16 @@ def benchmark(
     shots=None,
     allow_code_execution=False,
   ):
-    if runs_code:
+    if task.runs_code:
       _check_allowed(name, allow_code_execution)
     _check_split(name, split, source.splits)
-    shots = default if shots is None else shots
+    shots = task.shots if shots is None else shots
     if not 0 <= shots <= len(worked):
       raise ValueError(
         f'shots: {shots} will not do for {name}; give 0 to {len(worked)}.'
       )
     head = ''.join(f'{q}{joint}{a}\n\n' for q, a in worked[:shots])
-    found = list(problems(path, split))
+    found = list(_published(source, problem, path, split))
     random.Random(f'{name}/{split}/{seed}').shuffle(found)
     for key, question, reference in found[:num_examples]:
       yield Example(
@@ -249,20 +237,62 @@ def benchmark(
         reference=reference,
       )
 
-  return Task(
+  # Nobody calls `load` before there is the task that it looks at.
+  task = Task(
     name=name,
     load=load,
     score=lambda answer, reference: score(cut(answer, stops), reference),
     source=source,
-    shots=shots,
     stops=tuple(stops),
-    runs_code=runs_code,
     **fields,
   )
+  return task
+
+
+def _published(
+  source: Source, problem: Problem, path: str | None, split: str
+) -> Iterator[tuple[str, str, Reference]]:
+  """The problems of a split of a published set, in the set's order.
+
+  Args:
+    source: Where the set comes from.
+    problem: Turns a row of the set into a problem.
+    path: A file of the set; None for the Hugging Face hub.
+    split: Which part of the set.
+
+  Yields:
+    (key, question, reference).
+
+  Raises:
+    ValueError: The set is absent or damaged, or has no such rows.
+  """
+  keys = set()
+  try:
+    for number, (place, row) in enumerate(source.rows(path, split)):
+      with at(place):
+        if source.of_split and not source.of_split(row, split):
+          continue
+        key, question, reference = problem(row, number)
+        if key in keys:
+          raise DamagedError(f'has the id {key!r} a second time')
+      keys.add(key)
+      yield key, question, reference
+    if not keys:
+      raise DamagedError(f'{path or source.hub} has no {split} rows')
+  except DamagedError as e:
+    raise ValueError(f'path: {e}; give {source.get}.') from None
 
 
 def _check_allowed(name: str, allowed: bool) -> None:
-  """Refuses to run what models write unless that is wanted, and safe."""
+  """Refuses to run what models write unless that is wanted, and safe.
+
+  Args:
+    name: The task's, for the error.
+    allowed: Whether it is wanted.
+
+  Raises:
+    ValueError: It is not, or this machine cannot confine it.
+  """
   if not allowed:
     raise ValueError(
       f'task: {name} runs the programs that models write, confined as'
@@ -273,6 +303,16 @@ def _check_allowed(name: str, allowed: bool) -> None:
 
 
 def _check_split(name: str, split: str, splits: Sequence[str]) -> None:
+  """Refuses a split that a task has not.
+
+  Args:
+    name: The task's, for the error.
+    split: What was asked for.
+    splits: What there is.
+
+  Raises:
+    ValueError: It is not among them.
+  """
   if split not in splits:
     raise ValueError(
       f'split: {split!r} is not a split of {name}; choose one of'

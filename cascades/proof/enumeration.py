@@ -1,0 +1,466 @@
+"""What verification emits, by going through every block that it can make.
+
+Written without the library's own verification, to be compared with it; the
+equations are those of the modules of `verification`. A chance is an array [M],
+one number for each method of a `Table`.
+
+A block is written as its tokens: the drafts that stay, and the token after
+them. One block may be found several times; its chances are to be added.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from cascades import verification
+from cascades.proof.table_models import TableModel
+from cascades.proof.tabulated import Table
+
+# The tokens of a block, and the chance [M] that it is emitted.
+Block = tuple[tuple[int, ...], np.ndarray]
+# Halvings of [1, m] in the search of k_seq's number.
+_HALVINGS = 60
+
+
+def declared_law(
+  table: Table, model: TableModel, prompt: Sequence[int], length: int
+) -> np.ndarray:
+  """The declared law of the next `length` tokens: a product of laws.
+
+    law(x_1 .. x_n) = prod_i law(x_i | prompt, x_1 .. x_{i-1})
+
+  Args:
+    table: What M methods say of every context.
+    model: Tells the context of a sequence of tokens.
+    prompt: Token ids before them.
+    length: n.
+
+  Returns:
+    [M] + [V] * length, the probability of every continuation.
+  """
+  count, _, v = table.law.shape
+  total = np.ones((count,))
+  for i in range(length):
+    prefixes = list(itertools.product(range(v), repeat=i))
+    tokens = np.array([[*prompt, *prefix] for prefix in prefixes])
+    context = model.context(tokens, np.arange(tokens.shape[1]))
+    laws = table.law[:, context].reshape([count] + [v] * (i + 1))
+    total = total[..., None] * laws
+  return total
+
+
+def emitted_law(
+  table: Table,
+  scheme: verification.Scheme,
+  model: TableModel,
+  prompt: Sequence[int],
+  length: int,
+  gamma: int,
+  drafts: int = 1,
+  tree_size: int | None = None,
+) -> np.ndarray:
+  """What block after block emits, until there are `length` tokens.
+
+  Args:
+    table: What M methods say of every context.
+    scheme: How blocks are verified.
+    model: Tells the context of a sequence of tokens.
+    prompt: Token ids before the first block.
+    length: Tokens looked at; what a block has beyond them is summed over.
+    gamma: Tokens of a draft.
+    drafts: Drafts of a block.
+    tree_size: Most drafted tokens that the verifier reads in a block; None for
+      all.
+
+  Returns:
+    [M] + [V] * length, the probability of every continuation.
+  """
+  count, _, v = table.law.shape
+  total = np.zeros([count] + [v] * length)
+  # Chances of what was emitted so far, the shortest first.
+  waiting = [{} for _ in range(length)]
+  waiting[0][()] = np.ones(count)
+  for prefixes in waiting:
+    for done, chance in prefixes.items():
+      for block, share in blocks(
+        table, scheme, model, [*prompt, *done], gamma, drafts, tree_size
+      ):
+        longer = (*done, *block)[:length]
+        if len(longer) == length:
+          total[(slice(None), *longer)] += chance * share
+        else:
+          of_length = waiting[len(longer)]
+          of_length[longer] = of_length.get(longer, 0) + chance * share
+  return total
+
+
+def blocks(
+  table: Table,
+  scheme: verification.Scheme,
+  model: TableModel,
+  prefix: Sequence[int],
+  gamma: int,
+  drafts: int = 1,
+  tree_size: int | None = None,
+) -> Iterator[Block]:
+  """Every block that can follow, and its chance.
+
+  Args:
+    table: What M methods say of every context.
+    scheme: How the block is verified.
+    model: Tells the context of a sequence of tokens.
+    prefix: Token ids before the block.
+    gamma: Tokens of a draft.
+    drafts: How many there are; one, unless the scheme looks at several.
+    tree_size: Most drafted tokens that the verifier reads; None for all.
+
+  Yields:
+    Tokens, and the chance [M] of having them so; the chances sum to 1.
+  """
+  bonus = table.law if scheme.bonus == 'target' else table.p[None]
+  place = _Place(table, bonus, model, tuple(prefix), gamma)
+  if scheme.verification in verification.SEVERAL:
+    yield from _by_tree(place, scheme.verification, drafts, tree_size)
+  elif scheme.verification == 'token':
+    yield from _by_token(place, (), place.certain)
+  elif scheme.verification == 'sequential':
+    yield from _by_rule(place, (), place.certain)
+  else:
+    yield from _by_block(place)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+  """Where a block begins, and what is known of whatever follows.
+
+  Attributes:
+    table: What M methods say of every context.
+    bonus: [M, contexts, V] or [1, contexts, V], what the token after a whole
+      draft is drawn from.
+    model: Tells the context of a sequence of tokens.
+    prefix: Token ids before the block.
+    gamma: Tokens of a draft.
+  """
+
+  table: Table
+  bonus: np.ndarray
+  model: TableModel
+  prefix: tuple[int, ...]
+  gamma: int
+
+  @property
+  def tokens(self) -> range:
+    """Every token there is."""
+    return range(self.table.q.shape[-1])
+
+  @property
+  def certain(self) -> np.ndarray:
+    """The chance [M] of what is sure."""
+    return np.ones(self.table.law.shape[0])
+
+  def context(self, done: Sequence[int]) -> int:
+    """The table's row after these tokens of the block."""
+    tokens = np.array([*self.prefix, *done])
+    return int(self.model.context(tokens, np.arange(len(tokens))))
+
+
+def _ended(
+  done: tuple[int, ...], chance: np.ndarray, weights: np.ndarray
+) -> Iterator[Block]:
+  """Blocks whose last token is drawn now.
+
+  Args:
+    done: The drafts that stay.
+    chance: [M], of coming so far.
+    weights: [M, V] or [1, V], what the token after them is drawn from.
+  """
+  for y in range(weights.shape[-1]):
+    yield (*done, y), chance * weights[:, y]
+
+
+# --- One draft ---
+
+
+def _by_token(
+  place: _Place, done: tuple[int, ...], chance: np.ndarray
+) -> Iterator[Block]:
+  """Blocks that go on from accepted drafts, each draft judged by itself.
+
+  A draft is x, and stays, with q(x) a(x); with what is left of 1 a token of the
+  residual ends the block.
+
+  Args:
+    place: Where the block begins.
+    done: The drafts that stay so far.
+    chance: [M], of coming so far.
+  """
+  table, c = place.table, place.context(done)
+  if len(done) == place.gamma:
+    yield from _ended(done, chance, place.bonus[:, c])
+    return
+  kept = table.q[c] * table.acceptance[:, c]
+  missed = (table.q[c] - kept).sum(-1)
+  yield from _ended(done, chance * missed, table.residual[:, c])
+  for x in place.tokens:
+    yield from _by_token(place, (*done, x), chance * kept[:, x])
+
+
+def _by_rule(
+  place: _Place, done: tuple[int, ...], chance: np.ndarray
+) -> Iterator[Block]:
+  """Blocks of a sequential cascade that go on from the drafter's tokens.
+
+  A draft is x, and stays, with q(x) (1 - r(x)); where the rule r defers, the
+  verifier writes the token. After gamma drafts the next one ends the block.
+
+  Args:
+    place: Where the block begins.
+    done: The drafts that stay so far.
+    chance: [M], of coming so far.
+  """
+  table, c = place.table, place.context(done)
+  kept = table.q[c] * (1 - table.deferred[:, c])
+  missed = (table.q[c] - kept).sum(-1)
+  yield from _ended(done, chance * missed, table.p[c][None])
+  if len(done) == place.gamma:
+    yield from _ended(done, chance, kept)
+    return
+  for x in place.tokens:
+    yield from _by_rule(place, (*done, x), chance * kept[:, x])
+
+
+def _by_block(place: _Place) -> Iterator[Block]:
+  """Blocks of one draft that is judged as a whole.
+
+  The longest part of it stays that may, x_1 .. x_n with the largest n whose own
+  coin, of chance h_n, says so; h and what follows are those of `_stays`.
+  """
+  gamma = place.gamma
+  for draft in itertools.product(place.tokens, repeat=gamma):
+    rows = [place.context(draft[:i]) for i in range(gamma + 1)]
+    drawn = np.prod(
+      [place.table.q[c][x] for c, x in zip(rows, draft, strict=False)]
+    )
+    if not drawn:
+      continue
+    stays, instead = _stays(place.table, draft, rows)
+    chance = drawn * place.certain
+    yield from _ended(draft, chance * stays[-1], place.bonus[:, rows[-1]])
+    chance = chance * (1 - stays[-1])
+    for n in range(gamma - 1, -1, -1):
+      stay = stays[n - 1] if n else 1.0
+      mass = instead[n].sum(-1, keepdims=True)
+      weights = instead[n] / np.where(mass > 0, mass, 1)
+      yield from _ended(draft[:n], chance * stay, weights)
+      chance = chance * (1 - stay)
+
+
+def _stays(
+  table: Table, draft: Sequence[int], rows: Sequence[int]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+  """What block verification makes of one draft.
+
+  With w_0 = 1, and pi_i and q_i the law and the drafter's row of draft x_i,
+
+    w_i = min(1, w_{i-1} pi_i(x_i) / q_i(x_i))
+    S_i = sum max(0, w_i pi_{i+1} - q_{i+1})
+    h_i = S_i / (S_i + 1 - w_i) for i < gamma,   h_gamma = w_gamma.
+
+  Args:
+    table: What M methods say of every context.
+    draft: [gamma] token ids x_1 .. x_gamma.
+    rows: [gamma + 1], the context before each of them and after the last.
+
+  Returns:
+    h_1 .. h_gamma, [M] each: the chance that x_1 .. x_i stay where no more did;
+    and, for i = 0 .. gamma, max(0, w_i pi_{i+1} - q_{i+1}), [M, V], what the
+    token after them is then drawn from, not normalised.
+  """
+  weight = np.ones(table.law.shape[0])
+  stays = []
+  instead = [np.maximum(table.law[:, rows[0]] - table.q[rows[0]], 0)]
+  for i, x in enumerate(draft):
+    weight = weight * table.law[:, rows[i], x] / table.q[rows[i]][x]
+    weight = np.minimum(weight, 1)
+    after = weight[:, None] * table.law[:, rows[i + 1]] - table.q[rows[i + 1]]
+    instead.append(np.maximum(after, 0))
+    mass = instead[-1].sum(-1)
+    ratio = mass / np.where(weight < 1, mass + (1 - weight), 1)
+    ratio = np.where(weight < 1, ratio, 1)
+    stays.append(weight if i == len(draft) - 1 else ratio)
+  return stays, instead
+
+
+# --- Several drafts ---
+
+
+def _by_tree(
+  place: _Place, kind: str, drafts: int, tree_size: int | None
+) -> Iterator[Block]:
+  """Blocks of several drafts, all of them drawn independently.
+
+  Args:
+    place: Where the block begins.
+    kind: One of `verification.SEVERAL`.
+    drafts: How many there are.
+    tree_size: Most drafted tokens that the verifier reads; None for all.
+  """
+  table, gamma, tokens = place.table, place.gamma, place.tokens
+  every = list(itertools.product(tokens, repeat=gamma))
+  # A prefix of one draft is one of another's: their rows are looked up once.
+  rows = {
+    done: place.context(done)
+    for i in range(gamma + 1)
+    for done in itertools.product(tokens, repeat=i)
+  }
+  drawn = {
+    draft: np.prod([table.q[rows[draft[:i]]][x] for i, x in enumerate(draft)])
+    for draft in every
+  }
+
+  # Many trees ask the same.
+  @functools.cache
+  def step(c, candidates):
+    return _STEPS[kind](table.law[:, c], table.q[c], candidates)
+
+  def down(done, active, chance, levels):
+    """Blocks that go on from `done`, where the active drafts agree with it."""
+    c = rows[done]
+    if len(done) == levels:
+      yield from _ended(done, chance, place.bonus[:, c])
+      return
+    accepted, instead = step(c, tuple(draft[len(done)] for draft in active))
+    yield from _ended(done, chance, instead)
+    for x, share in accepted.items():
+      agree = [draft for draft in active if draft[len(done)] == x]
+      yield from down((*done, x), agree, chance * share, levels)
+
+  for paths in itertools.product(every, repeat=drafts):
+    chance = np.prod([drawn[draft] for draft in paths])
+    if chance:
+      levels = _levels(paths, tree_size or gamma * drafts)
+      yield from down((), paths, chance * place.certain, levels)
+
+
+def _levels(paths: Sequence[tuple[int, ...]], size: int) -> int:
+  """Levels of a tree of drafts that the verifier reads.
+
+  A level is read if it fits even where no two drafts agree in it.
+
+  Args:
+    paths: The drafts, [drafts][gamma] token ids.
+    size: Most drafted tokens that it reads.
+  """
+  gamma, nodes = len(paths[0]), 0
+  for level in range(gamma):
+    if nodes + len(paths) > size:
+      return level
+    nodes += len({draft[: level + 1] for draft in paths})
+  return gamma
+
+
+# What one step down a tree says: the chance [M] that each candidate is
+# accepted, and that each token is emitted instead, [M, V].
+_Step = tuple[dict[int, np.ndarray], np.ndarray]
+
+
+def _match(law: np.ndarray, q: np.ndarray, candidates: Sequence[int]) -> _Step:
+  """A token of the law; it is accepted if it is a candidate.
+
+  Args:
+    law: [M, V], pi.
+    q: [V], which has no part in it.
+    candidates: Next tokens of the drafts, [m].
+  """
+  del q
+  accepted = {x: law[:, x] for x in candidates}
+  others = [y not in accepted for y in range(law.shape[1])]
+  return accepted, law * others
+
+
+def _multi_round(
+  law: np.ndarray, q: np.ndarray, candidates: Sequence[int]
+) -> _Step:
+  """One candidate after the other, from rho = pi on.
+
+    accept x with min(1, rho(x) / q(x)), else rho <- norm(max(0, rho - q))
+
+  Args:
+    law: [M, V], pi.
+    q: [V], what the candidates were drawn from.
+    candidates: Next tokens of the drafts, [m].
+  """
+  accepted = {x: np.zeros(len(law)) for x in candidates}
+  alive, rho = np.ones(len(law)), law
+  for x in candidates:
+    yes = np.minimum(1, rho[:, x] / q[x])
+    accepted[x] = accepted[x] + alive * yes
+    alive = alive * (1 - yes)
+    rho = _normalised(np.maximum(rho - q, 0), rho)
+  return accepted, alive[:, None] * rho
+
+
+def _k_seq(law: np.ndarray, q: np.ndarray, candidates: Sequence[int]) -> _Step:
+  """Every candidate against the law divided by one number c.
+
+    accept x with min(1, pi(x) / (c q(x)))
+    else draw from norm(pi - min(q, pi / c) a / b)
+
+  with b and a of `_divisor`.
+
+  Args:
+    law: [M, V], pi.
+    q: [V], what the candidates were drawn from.
+    candidates: Next tokens of the drafts, [m].
+  """
+  accepted = {x: np.zeros(len(law)) for x in candidates}
+  alive = np.ones(len(law))
+  c, b, a = _divisor(law, q, len(candidates))
+  for x in candidates:
+    yes = np.minimum(1, law[:, x] / c / q[x])
+    accepted[x] = accepted[x] + alive * yes
+    alive = alive * (1 - yes)
+  share = np.minimum(q, law / c[:, None])
+  left = np.maximum(law - share * (a / np.where(b > 0, b, 1))[:, None], 0)
+  return accepted, alive[:, None] * _normalised(left, law)
+
+
+def _divisor(
+  law: np.ndarray, q: np.ndarray, m: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """The least c in [1, m] with c b >= a, found by halving.
+
+    b = sum min(q, pi / c),   a = 1 - (1 - b)^m
+
+  Args:
+    law: [M, V], pi.
+    q: [V], what the candidates were drawn from.
+    m: How many candidates there are.
+
+  Returns:
+    c; b, the chance that one candidate is accepted; a, that any is; [M] each.
+  """
+
+  def accepts(c):
+    b = np.minimum(q, law / c[:, None]).sum(-1)
+    return b, 1 - (1 - b) ** m
+
+  low, high = np.ones(len(law)), np.full(len(law), float(m))
+  for _ in range(_HALVINGS):
+    middle = (low + high) / 2
+    b, a = accepts(middle)
+    enough = middle * b >= a
+    low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+  return high, *accepts(high)
+
+
+def _normalised(weights: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
+  """weights / sum(weights), [M, V], or `otherwise` where there is no mass."""
+  mass = weights.sum(-1, keepdims=True)
+  return np.where(mass > 0, weights / np.where(mass > 0, mass, 1), otherwise)
+
+
+_STEPS = {'match': _match, 'multi_round': _multi_round, 'k_seq': _k_seq}

@@ -1,0 +1,127 @@
+"""Laws as the compiled loop samples them, and how far off samples are."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from cascades import decoding
+from cascades.methods import processing
+
+
+class Asked(NamedTuple):
+  """What is decoded.
+
+  Attributes:
+    prompts: Token ids of each prompt.
+    keys: Random keys, [prompts]; all leniences of a prompt share its key.
+    leniences: Points of a curve, at each of which every prompt is decoded; or
+      an array, [prompts], with the one lenience of each prompt.
+    new: Most new tokens.
+  """
+
+  prompts: Sequence[Sequence[int]]
+  keys: jax.Array
+  leniences: Sequence[float] | np.ndarray
+  new: int
+
+
+def decode_curve(
+  decoder: decoding.Decoder,
+  params: Sequence[PyTree],
+  asked: Asked,
+  how: processing.Processing,
+  *,
+  stops: Sequence[int] = (-1,),
+  room: int | None = None,
+  return_logits: bool = False,
+) -> decoding.Row:
+  """Every prompt at every lenience through the compiled loop, at once.
+
+  Args:
+    decoder: Both models, and how their blocks are verified.
+    params: The parameters of the verifier, then those of the drafter.
+    asked: Prompts and leniences.
+    how: From logits to probabilities.
+    stops: Ids that end a row.
+    room: For how many new tokens there is room, at least `asked.new`, which
+      is that if None; runs that differ in it alone are then one program.
+    return_logits: Whether the rows hold the verifier's logits.
+
+  Returns:
+    Final rows, numpy, [prompts, leniences, ...], or [prompts, ...] of an
+    array of leniences; without caches and keys.
+  """
+  prompts, keys, leniences, new = asked
+  padded, lengths = _padded(prompts)
+  paired = isinstance(leniences, np.ndarray)
+  shape = (len(prompts),) if paired else (len(prompts), len(leniences))
+  params = decoding.Params(*params)
+  room = new if room is None else room
+  rows = decoding.prefill(
+    params,
+    padded,
+    lengths,
+    keys,
+    lengths + new,
+    cache_length=padded.shape[1] + room + decoder.slack,
+    logits_length=room + decoder.gamma + 1 if return_logits else 0,
+    models=decoder.models,
+  )
+  leniences = np.asarray(leniences, np.float32)
+  if not paired:
+    rows = decoding.take(rows, np.repeat(np.arange(shape[0]), shape[1]))
+    leniences = np.tile(leniences, shape[0])
+  rows = rows.replace(lenience=leniences)
+  rows, _ = decoding.decode(
+    rows, params, how, np.asarray(stops, np.int32), decoder=decoder
+  )
+  rows = rows.replace(
+    verifier_cache=None, drafter_state=None, hidden=None, key=None
+  )
+  rows = jax.tree.map(lambda x: x.reshape(shape + x.shape[1:]), rows)
+  return jax.device_get(rows)
+
+
+def _padded(prompts: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+  """Prompts, [prompts, P], padded on the right, and their lengths, [prompts].
+
+  P is a multiple of 8, so that prompts of many lengths compile once.
+  """
+  lengths = np.array([len(prompt) for prompt in prompts], np.int32)
+  padded = np.zeros((len(prompts), -(-lengths.max() // 8) * 8), np.int32)
+  for row, prompt in zip(padded, prompts, strict=True):
+    row[: len(prompt)] = prompt
+  return padded, lengths
+
+
+def z_scores(tokens: np.ndarray, law: np.ndarray) -> np.ndarray:
+  """How far the counts of outcomes are from a law, in standard deviations.
+
+    z_i = (count_i - N law_i) / sqrt(N law_i (1 - law_i))
+
+  Outcomes so rare that no normal holds (fewer than 10 expected) are taken
+  together; one that cannot be is infinitely far off.
+
+  Args:
+    tokens: [N, n], N independent outcomes of n tokens each.
+    law: [V] * n, the probability of each outcome; scaled to sum to 1.
+
+  Returns:
+    [outcomes + 1], those that are not rare and the rare ones together; or a
+    single inf.
+  """
+  n = len(tokens)
+  counts = np.zeros(law.shape)
+  np.add.at(counts, tuple(tokens.T), 1)
+  if counts[law == 0].any():
+    return np.array([np.inf])
+  law = law / law.sum()
+  counts, law = counts.ravel(), law.ravel()
+  rare = n * law < 10
+  counts = np.append(counts[~rare], counts[rare].sum())
+  law = np.append(law[~rare], law[rare].sum())
+  sd = np.sqrt(n * law * (1 - law))
+  return (counts - n * law) / np.maximum(sd, 1e-3)

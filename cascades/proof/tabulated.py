@@ -1,0 +1,258 @@
+"""What methods say of every context, as tables.
+
+A context has one row of distributions. `Table` holds what methods say of each
+row; `looked_up` and `one_of` are methods that stand for many, chosen by the
+lenience, so that one compiled loop decodes with all of them in one batch.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Collection, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from cascades import methods
+from cascades.methods import processing
+
+# Of a `Method`, what is always there.
+_FIELDS = ('acceptance', 'residual', 'law')
+# Rows whose numbers are nearer than that may be taken for each other, which
+# does no harm where what is said of them differs by less than this.
+_NEAR = 1e-4
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """What methods say of every context, numpy; M methods at a time.
+
+  Attributes:
+    q: [contexts, V], what the drafter samples from.
+    p: [contexts, V], what the verifier samples from.
+    acceptance: [M, contexts, V], how probably each drafted token is kept.
+    residual: [M, contexts, V], what a rejected draft is replaced from.
+    law: [M, contexts, V], the declared law.
+    deferred: [M, contexts, V], 1 where the rule defers to the verifier, else
+      0; 0 everywhere for a method without a rule.
+  """
+
+  q: np.ndarray
+  p: np.ndarray
+  acceptance: np.ndarray
+  residual: np.ndarray
+  law: np.ndarray
+  deferred: np.ndarray
+
+  @classmethod
+  def of(
+    cls,
+    pairs: Sequence[tuple[methods.Method, float]],
+    d: methods.Distributions,
+  ) -> 'Table':
+    """Tabulates methods.
+
+    Args:
+      pairs: The M methods, each with the lenience it is asked at.
+      d: What they are asked about, each field [contexts, V].
+    """
+    d = jax.tree.map(jnp.asarray, d)
+    columns = [
+      np.asarray(_tabulate(d, jnp.asarray(lenience, d.q.dtype), method=method))
+      for method, lenience in pairs
+    ]
+    columns = np.stack(columns, axis=1).astype(np.float64)
+    return cls(np.asarray(d.q), np.asarray(d.p), *columns)
+
+
+@functools.partial(jax.jit, static_argnames='method')
+def _tabulate(
+  d: methods.Distributions, lenience: Array, *, method: methods.Method
+) -> Float[Array, '4 contexts V']:
+  """Acceptance, residual, law and deferrals, for d [contexts, V]."""
+  rule = method.rule or (lambda d, lenience: jnp.zeros(()))
+
+  def one(row):
+    said = (
+      method.acceptance(row, lenience),
+      method.residual(row, lenience),
+      method.law(row, lenience),
+      jnp.broadcast_to(rule(row, lenience), row.q.shape),
+    )
+    return jnp.stack([x.astype(row.q.dtype) for x in said])
+
+  return jax.vmap(one, out_axes=1)(d)
+
+
+def table_distributions(
+  verifier_table: Float[Array, 'contexts V'],
+  drafter_table: Float[Array, 'contexts V'],
+  how: processing.Processing,
+  gate: str = 'raw',
+  of_verifier: processing.Processing | None = None,
+) -> methods.Distributions:
+  """What the loop sees in each context of two `TableModel`s.
+
+  Args:
+    verifier_table: The verifier's parameters, its logits in each context.
+    drafter_table: The drafter's parameters, its logits in each context.
+    how: From logits to probabilities.
+    gate: What rules see: 'raw' probabilities, or the 'processed' ones; see
+      `verification.Scheme`.
+    of_verifier: From the verifier's logits to its probabilities, where that is
+      not `how`.
+
+  Returns:
+    Each field [contexts, V].
+  """
+  probs = jax.vmap(processing.probabilities, (0, None))
+  q, p = probs(drafter_table, how), probs(verifier_table, of_verifier or how)
+  if gate == 'processed':
+    return methods.Distributions(q, p, q, p)
+  return methods.Distributions(
+    q,
+    p,
+    processing.gate_probabilities(drafter_table),
+    processing.gate_probabilities(verifier_table),
+  )
+
+
+def looked_up(
+  tables: Sequence[Table],
+  seen: Sequence[methods.Distributions],
+  with_rules: bool = False,
+) -> methods.Method:
+  """A method whose lenience i is the i-th method at its own lenience.
+
+  What it says is what those methods said of the distributions that the loop
+  will see: it finds the row that it is shown, and looks up acceptance,
+  residual, law and rule. So one small program verifies them all, in one batch,
+  whatever they are; that each of them says what is right is shown without the
+  loop, on the same distributions.
+
+  Args:
+    tables: What the methods say of all that the loop may show it; the same M
+      methods in each.
+    seen: For each table the distributions that it was made of, each field
+      [contexts, V].
+    with_rules: Whether it has their deferral rules; all must have one.
+
+  Raises:
+    ValueError: Two rows are so near that the lookup may take one for the other,
+      though the methods do not say the same of both.
+  """
+  d = jax.tree.map(lambda *x: np.concatenate(x), *seen)
+  said = {
+    n: np.concatenate([getattr(t, n) for t in tables], 1).astype(np.float32)
+    for n in (*_FIELDS, 'deferred')
+  }
+  number = _numbering(d.q.shape[-1])
+  numbers = np.asarray(number(d))
+  _check_apart(numbers, said.values())
+
+  def pick(name):
+    values = said[name]
+    return lambda d, i: jnp.asarray(values)[
+      i.astype(jnp.int32), jnp.argmin(jnp.abs(numbers - number(d)))
+    ]
+
+  return methods.Method(
+    name='looked_up',
+    equation='by lenience',
+    reference='tests',
+    strict=None,
+    drafter_only=None,
+    # Whether they are to be verified so is for who asks to see.
+    single_target=True,
+    rule=pick('deferred') if with_rules else None,
+    **{name: pick(name) for name in _FIELDS},
+  )
+
+
+def _numbering(size: int) -> Callable[[methods.Distributions], Array]:
+  """A function that makes one number of a row, by which the row is found.
+
+  Args:
+    size: V.
+
+  Returns:
+    From distributions [..., V] to numbers [...].
+  """
+  rng = np.random.default_rng(0)
+  weights = methods.Distributions(*rng.uniform(-1, 1, (4, size)))
+
+  def number(d):
+    terms = jax.tree.map(
+      lambda x, w: (x * w.astype(np.float32)).sum(-1), d, weights
+    )
+    return sum(terms)
+
+  return number
+
+
+def _check_apart(numbers: np.ndarray, said: Collection[np.ndarray]) -> None:
+  """Refuses rows that could be taken for each other where that matters.
+
+  Args:
+    numbers: [rows], what each row is found by.
+    said: Arrays [M, rows, V] of what the methods say of the rows.
+
+  Raises:
+    ValueError: There are two such rows.
+  """
+  order = np.argsort(numbers)
+  for i, j in itertools.pairwise(order):
+    if numbers[j] - numbers[i] < _NEAR and any(
+      np.abs(x[:, i] - x[:, j]).max() > _NEAR for x in said
+    ):
+      raise ValueError(f'looked_up: rows {i} and {j} cannot be told apart.')
+
+
+def one_of(
+  pairs: Sequence[tuple[methods.Method, float]], with_rules: bool = False
+) -> methods.Method:
+  """A method whose lenience i is the i-th method at its own lenience.
+
+  The methods' own functions run in it, where `looked_up` has what they said.
+
+  Args:
+    pairs: Methods, each at a lenience.
+    with_rules: Whether it has their deferral rules, 0 where there is none.
+  """
+  # A method is there once, at however many leniences.
+  every = list(dict.fromkeys(method.name for method, _ in pairs))
+  which = np.array([every.index(method.name) for method, _ in pairs])
+  leniences = np.array([lenience for _, lenience in pairs])
+
+  def pick(field):
+    def branch(method):
+      said = getattr(method, field) or (lambda d, lenience: jnp.zeros(()))
+
+      def run(d, lenience):
+        return jnp.broadcast_to(said(d, lenience), d.q.shape).astype(d.q.dtype)
+
+      return run
+
+    own = {method.name: branch(method) for method, _ in pairs}
+
+    def run(d, i):
+      i = i.astype(jnp.int32)
+      lenience = jnp.asarray(leniences, d.q.dtype)[i]
+      return jax.lax.switch(
+        jnp.asarray(which)[i], [own[name] for name in every], d, lenience
+      )
+
+    return run
+
+  return methods.Method(
+    name='one_of',
+    equation='by lenience',
+    reference='tests',
+    strict=None,
+    drafter_only=None,
+    single_target=all(m.single_target for m, _ in pairs),
+    rule=pick('rule') if with_rules else None,
+    **{name: pick(name) for name in _FIELDS},
+  )

@@ -1,0 +1,40 @@
+"""Distributions of many kinds to try a method on, the odd ones too."""
+
+import numpy as np
+
+from cascades import methods
+
+KINDS = ('random', 'equal', 'disjoint', 'one_hot', 'near_equal')
+
+
+def rows(
+  kind: str, count: int = 64, size: int = 9, seed: int = 0
+) -> methods.Distributions:
+  """Distributions to try a method on, float64, numpy.
+
+  Args:
+    kind: One of `KINDS`: 'random'; or p and q 'equal', 'disjoint', both
+      'one_hot', or 'near_equal', which float32 can hardly tell apart.
+    count: How many rows.
+    size: V, entries of a row.
+    seed: Fixes the random numbers that they are drawn with.
+
+  Returns:
+    Each field [count, size]; the gates are independent of p and q.
+  """
+  rng = np.random.default_rng(seed)
+  q = rng.dirichlet(np.full(size, 0.5), count)
+  p = rng.dirichlet(np.full(size, 0.5), count)
+  if kind == 'equal':
+    p = q
+  elif kind == 'disjoint':
+    q[:, ::2], p[:, 1::2] = 0, 0
+    q, p = q / q.sum(1, keepdims=True), p / p.sum(1, keepdims=True)
+  elif kind == 'one_hot':
+    q = np.eye(size)[rng.integers(size, size=count)]
+    p = np.eye(size)[rng.integers(size, size=count)]
+  elif kind == 'near_equal':
+    p = q * (1 + 1e-7 * rng.standard_normal(q.shape))
+    p = p / p.sum(1, keepdims=True)
+  gates = rng.dirichlet(np.ones(size), (2, count))
+  return methods.Distributions(q, p, *gates)
