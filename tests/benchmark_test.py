@@ -1,6 +1,8 @@
 """The benchmark of the loop, on models of no size, and its arithmetic."""
 
+import importlib
 import json
+import time
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +13,7 @@ import pytest
 from cascades import methods
 from cascades.proof import exact
 from experiments import benchmarks, cli
-from experiments.benchmarks import loops
+from experiments.benchmarks import arms, digits, loops, stopwatch
 from experiments.benchmarks import proposals as drafters_suite
 
 
@@ -92,10 +94,49 @@ def test_all_that_follows_is_there(found):
     assert word in table
 
 
+def test_every_suite_has_what_run_asks_of_it():
+  for name in benchmarks.SUITES.values():
+    suite = importlib.import_module(f'experiments.benchmarks.{name}')
+    assert all(map(callable, (suite.check, suite.measure, suite.table)))
+    assert f'  {name} ' in benchmarks.__doc__
+
+
+@pytest.mark.parametrize(
+  ('alternate', 'called'), [(False, 'ababab'), (True, 'baabba')]
+)
+def test_arms_take_turns_after_one_that_warms_up(alternate, called):
+  calls = []
+  turns = [lambda name=name: calls.append(name) or len(calls) for name in 'ab']
+  bar = cli.progress(6, 'turns', quiet=True)
+  found = stopwatch.take_turns(turns, 2, bar, alternate)
+  assert ''.join(calls) == called
+  assert found == [
+    [i + 1 for i in (2, 3, 4, 5) if called[i] == x] for x in 'ab'
+  ]
+
+
+def test_seconds_are_those_of_the_call():
+  seconds, found = stopwatch.timed(time.sleep, 0.02)
+  assert found is None
+  assert seconds >= 0.02
+  seconds, double = stopwatch.compiled(jax.jit(lambda x: 2 * x), np.ones(2))
+  assert seconds > 0
+  assert double(np.ones(2)).tolist() == [2, 2]
+  bar = cli.progress(3, 'turns', quiet=True)
+  (times,) = stopwatch.interleave({'x': lambda: None}, 2, bar).values()
+  assert len(times) == 2
+
+
+def test_a_number_that_is_missing_is_a_dash():
+  assert digits.cell(None, 4, 2) == '   -'
+  assert digits.cell(1.236, 6, 2) == '  1.24'
+  assert digits.median([3, 1, 9]) == 3
+
+
 def test_a_forced_method_keeps_as_many_as_it_is_told():
   d = jax.tree.map(jnp.asarray, exact.rows('random', 8))
   for name in ('speed', 'token_v3'):
-    method = loops.forced(methods.METHODS[name])
+    method = arms.forced(methods.METHODS[name])
     kept = jax.vmap(method.acceptance, (0, None))(d, jnp.float32(0.7))
     np.testing.assert_allclose(kept, 0.7, rtol=1e-6)
 

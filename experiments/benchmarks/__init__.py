@@ -1,13 +1,43 @@
-"""What `experiments.benchmark` can time, a module each.
+"""What decoding costs: what is compared takes turns, in one process.
 
-A suite has `check(config)`; `measure(config, done)`, which yields figures as
-they are known; and `table(figures)`, which shows them.
+A suite is a module with
+
+  check(config)          Refuses a config before anything is timed.
+  measure(config, done)  Yields figures, dicts that JSON can hold, as they are
+                         known, but for those that an earlier run has `done`.
+  table(figures)         Shows them, made of nothing else.
+
+The suites:
+
+  loops          'decoding': the loop, by gemma's own sampler, by its floor.
+  proposals      'drafters': all that proposes, and several drafts per block.
+  single_blocks  'methods': what each method takes for a block.
+  pages          'reports': a report of many points.
+  launching      'launchers': a point that is decoded elsewhere.
+
+What they are made of:
+
+  stopwatch      Seconds: of a call, a compilation, arms that take turns.
+  pairs          Two models, and what they are asked.
+  arms           Loops that write text: ours, gemma's own, lock-step.
+  floors         The same forward passes, without any rule.
+  contests       Which arms a pair has, and their figures.
+  machine        What the device and the compiler take.
+  speedups       Ratios of a contest's arms, and the formula.
+  bars           The targets, and whether they are met.
+  digits         Medians, and cells of a table.
+
+To add a suite, write a module with these three functions here, name it in
+SUITES, and write a config whose `suite` is that name, as
+configs/benchmark_methods.py is one. `run` does the rest.
 """
 
 import importlib
 import json
 import os
 import pathlib
+
+from ml_collections import ConfigDict
 
 from experiments import cli
 
@@ -22,8 +52,17 @@ SUITES = {
 }
 
 
-def run(config, workdir: pathlib.Path) -> None:
-  """Runs a suite and writes its figures, as they are known."""
+def run(config: ConfigDict, workdir: pathlib.Path) -> None:
+  """Runs a suite and writes its figures, as they are known.
+
+  Args:
+    config: Has the suite's name, in its field `suite`, and what that asks for.
+    workdir: Where benchmark.json is written, or gone on with.
+
+  Raises:
+    ValueError: The suite refuses the config, or there is no such suite; or the
+      folder has figures of another config, device or version.
+  """
   import datetime
 
   import jax

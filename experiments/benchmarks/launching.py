@@ -1,29 +1,42 @@
-"""What it costs to have a point decoded elsewhere on the same machine."""
+"""The suite 'launchers': what it costs to have a point decoded elsewhere.
 
-import statistics
-import time
+Elsewhere is a worker on the same machine, which has as many cores.
+"""
+
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ml_collections import ConfigDict
+
+from cascades import arguments
 from experiments import records
+from experiments.benchmarks import stopwatch
+from experiments.benchmarks.digits import median
 from experiments.sweeps import launchers, plan
 
 _ARMS = ('local', 'ray')
 
 
-def check(config) -> None:
+def check(config: ConfigDict) -> None:
   """Looks at a config before anything is timed.
 
   Raises:
     ValueError: A number is out of its range.
   """
   for name in ('num_examples', 'repeats'):
-    if config[name] < 1:
-      raise ValueError(f'{name}: {config[name]} will not do; give 1 or more.')
+    arguments.whole(name, config[name], 1)
 
 
-def measure(config, done: Sequence[dict[str, Any]] = ()) -> Iterator[dict]:
-  """Figures of one point: both launchers decode it in turns."""
+def measure(
+  config: ConfigDict, done: Sequence[dict[str, Any]] = ()
+) -> Iterator[dict[str, Any]]:
+  """Figures of one point: both launchers decode it in turns.
+
+  Args:
+    config: Of a sweep, and which curve of it is timed.
+    done: Figures of an earlier run; if there are any, nothing is left to do.
+  """
   if done:
     return
   tasks = plan.tasks_of(config)
@@ -43,31 +56,42 @@ def measure(config, done: Sequence[dict[str, Any]] = ()) -> Iterator[dict]:
       examples,
       facts['local'],
     )
-    jobs = [(point, examples[point.task])]
-    seconds: dict[str, list[float]] = {arm: [] for arm in _ARMS}
-    said: dict[str, list[str]] = {}
-    for turn in range(config.repeats + 1):
-      for arm in _ARMS if turn % 2 else _ARMS[::-1]:
-        start = time.perf_counter()
-        ((_, made),) = teams[arm].decode(jobs, lambda: None, lambda: False)
-        if turn:
-          seconds[arm].append(time.perf_counter() - start)
-        said[arm] = [records.dumps(trace) for _, trace in made]
-    size = sum(len(records.dumps(one)) for pair in made for one in pair)
+    job = point, examples[point.task]
+    turns = [functools.partial(_decode, teams[arm], job) for arm in _ARMS]
+    told = stopwatch.take_turns(turns, config.repeats, alternate=True)
   finally:
     for team in teams.values():
       team.close()
+  here, there = (turns[-1][1] for turns in told)
   yield {
-    'answers': len(made),
-    'bytes': size,
-    'same': said['local'] == said['ray'],
-    'seconds': seconds,
+    'answers': len(there),
+    'bytes': sum(len(records.dumps(one)) for pair in there for one in pair),
+    'same': _traces(here) == _traces(there),
+    'seconds': {
+      arm: [seconds for seconds, _ in turns]
+      for arm, turns in zip(_ARMS, told, strict=True)
+    },
   }
+
+
+def _decode(
+  team: launchers.Launcher, job: launchers.Job
+) -> tuple[float, list[tuple[records.Record, records.Trace]]]:
+  """Seconds of a point, and what came of it."""
+  seconds, ((_, made),) = stopwatch.timed(
+    lambda: list(team.decode([job], lambda: None, lambda: False))
+  )
+  return seconds, made
+
+
+def _traces(made: list[tuple[records.Record, records.Trace]]) -> list[str]:
+  """How answers were decoded, without the seconds that it took."""
+  return [records.dumps(trace) for _, trace in made]
 
 
 def ratio(row: dict[str, Any]) -> float:
   """Ray's seconds by those of local, medians of turns."""
-  local, ray = (statistics.median(row['seconds'][arm]) for arm in _ARMS)
+  local, ray = (median(row['seconds'][arm]) for arm in _ARMS)
   return ray / local
 
 
@@ -75,8 +99,8 @@ def table(figures: Sequence[dict[str, Any]]) -> str:
   """A line per point."""
   return '\n'.join(
     f'a point of {row["answers"]} answers, {row["bytes"] / 1e6:.1f} MB: local'
-    f' {statistics.median(row["seconds"]["local"]):.1f} s, Ray'
-    f' {statistics.median(row["seconds"]["ray"]):.1f} s, by local'
+    f' {median(row["seconds"]["local"]):.1f} s, Ray'
+    f' {median(row["seconds"]["ray"]):.1f} s, by local'
     f' {ratio(row):.3f}; answers are {"" if row["same"] else "not "}the same'
     for row in figures
   )

@@ -1,4 +1,4 @@
-"""Drafters beyond a second model, and several drafts per block.
+"""The suite 'drafters': all that proposes, and several drafts per block.
 
 Four parts:
 
@@ -13,36 +13,37 @@ Four parts:
 """
 
 import functools
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
-import numpy as np
+import tqdm
+from ml_collections import ConfigDict
 
-from cascades import decoding, drafters, load_model, tasks
+from cascades import arguments, decoding, drafters, load_model, tasks
 from cascades.drafters import pairing
+from cascades.models import checkpoints
 from cascades.sampler import batching, sampler
+from cascades.sampler.options import Options
 from experiments import cli
-from experiments.benchmarks import loops
-from experiments.benchmarks.single_blocks import interleave
+from experiments.benchmarks import arms, floors, pairs, stopwatch
+from experiments.benchmarks.digits import cell, median
 from experiments.sweeps import costs
 
 # Tokens in the cache when bare costs are measured, at the most.
 _CONTEXT = 192
 
 
-def check(config) -> None:
+def check(config: ConfigDict) -> None:
   """Looks at a config before anything is timed.
 
   Raises:
     ValueError: A number is out of its range.
   """
   for name in ('num_examples', 'gamma', 'repeats', 'max_new_tokens'):
-    if config[name] < 1:
-      raise ValueError(f'{name}: {config[name]} will not do; give 1 or more.')
+    arguments.whole(name, config[name], 1)
   for arm in (*config.problems, *config.copies):
-    sampler.check_options(
+    Options(
       method='speed',
       lenience=0.0,
       gamma=config.gamma,
@@ -53,11 +54,18 @@ def check(config) -> None:
     )
 
 
-def copies(verifier, count: int, max_new_tokens: int) -> list[str]:
+def _repeated(
+  verifier: checkpoints.Checkpoint, count: int, max_new_tokens: int
+) -> list[str]:
   """Prompts that repeat themselves: a problem, its answer, the problem again.
 
   As in a summary, or an edit of a program, much of the answer is there to be
   copied.
+
+  Args:
+    verifier: Answers the problems.
+    count: How many prompts are wanted.
+    max_new_tokens: Most tokens of an answer.
   """
   alone = sampler.Sampler(verifier, gamma=0, temperature=0.0)
   task = tasks.TASKS['word_problems']
@@ -70,7 +78,13 @@ def copies(verifier, count: int, max_new_tokens: int) -> list[str]:
   ]
 
 
-def _sampler(config, verifier, arm, temperature: float):
+def _sampler(
+  config: ConfigDict,
+  verifier: checkpoints.Checkpoint,
+  arm: ConfigDict,
+  temperature: float,
+) -> sampler.Sampler:
+  """What an arm decodes with, strictly, one prompt at a time."""
   options = {
     name: arm[name]
     for name in ('drafts', 'tree_size', 'verification', 'stop_below', 'beam')
@@ -88,36 +102,37 @@ def _sampler(config, verifier, arm, temperature: float):
   )
 
 
-def _take_turns(arms, repeats: int, bar) -> Iterator[tuple[Any, list[float]]]:
-  """What each arm answers, and its seconds; the first turn only warms up.
+def _decode(
+  config: ConfigDict,
+  part: str,
+  verifier: checkpoints.Checkpoint,
+  prompts: Sequence[str],
+  temperature: float,
+  bar: tqdm.tqdm,
+) -> Iterator[dict[str, Any]]:
+  """Every arm of a part decodes the prompts, the arms taking turns.
 
   Args:
-    arms: Functions that decode, and return answers and decoding seconds.
-    repeats: Turns that count.
-    bar: Moves on by every arm's turn.
+    config: Has the arms, in the field that has the part's name.
+    part: 'problems' or 'copies'.
+    verifier: Verifies.
+    prompts: What is asked, as text.
+    temperature: Of both models.
+    bar: A progress bar that moves on by one with every turn of an arm.
   """
-  seconds = [[] for _ in arms]
-  said = [None] * len(arms)
-  for turn in range(repeats + 1):
-    for i, arm in enumerate(arms):
-      said[i], taken = arm()
-      if turn:
-        seconds[i].append(taken)
-      bar.update()
-  return zip(said, seconds, strict=True)
 
-
-def _decode(config, part, verifier, arms, prompts, temperature, bar):
-  """Every arm decodes the prompts, one after the other, taking turns."""
-
-  def answer(one):
+  def answer(one: sampler.Sampler) -> tuple[list[sampler.Answer], float]:
     answers = one.sample(prompts, max_new_tokens=config.max_new_tokens)
     return answers, one.usage.decode_s
 
-  samplers = [_sampler(config, verifier, arm, temperature) for arm in arms]
-  turns = [functools.partial(answer, one) for one in samplers]
-  told = _take_turns(turns, config.repeats, bar)
-  for arm, (answers, times) in zip(arms, told, strict=True):
+  bar.total += len(config[part]) * (config.repeats + 1)
+  turns = [
+    functools.partial(answer, _sampler(config, verifier, arm, temperature))
+    for arm in config[part]
+  ]
+  told = stopwatch.take_turns(turns, config.repeats, bar)
+  for arm, found in zip(config[part], told, strict=True):
+    answers, _ = found[-1]
     counts = {
       name: sum(answer.counts[name] for answer in answers)
       for name in answers[0].counts
@@ -128,23 +143,28 @@ def _decode(config, part, verifier, arms, prompts, temperature, bar):
       'drafts': arm.get('drafts', 1),
       'gamma': config.gamma if arm.get('drafter') else 0,
       'tokens': sum(len(answer.logprobs) for answer in answers),
-      'decode_s': times,
+      'decode_s': [seconds for _, seconds in found],
       **counts,
     }
 
 
-def _loops(config, bar) -> Iterator[dict[str, Any]]:
-  """Texts of random weights go on, with and without n-grams."""
-  pair = loops.load_pair(config, config.tree)
+def _loops(config: ConfigDict, bar: tqdm.tqdm) -> Iterator[dict[str, Any]]:
+  """Texts of random weights go on, with and without n-grams.
+
+  Args:
+    config: Has the pair in its field `tree`, and says how long texts are.
+    bar: A progress bar that moves on by one with every turn of an arm.
+  """
+  pair = pairs.load(config, config.tree)
   verifier = pair.verifier
 
   def write(prompts, drafter, gamma, new_tokens):
-    engine = loops.greedy_engine(verifier, drafter, 'speed', gamma)
+    engine = pairs.greedy_engine(verifier, drafter, 'speed', gamma)
     keys = jax.random.split(jax.random.key(config.seed), len(prompts))
     usage = batching.Usage()
     asked = batching.Asked(prompts, keys, [0.0], new_tokens)
-    rows = dict(batching.run(engine, asked, 1, usage))
-    rows = [rows[batching.Job(i, 0)] for i in range(len(prompts))]
+    told = dict(batching.run(engine, asked, 1, usage))
+    rows = [told[batching.Job(i, 0)] for i in range(len(prompts))]
     return rows, usage.decode_s
 
   rows, _ = write(pair.prompts, None, 0, config.loop_tokens)
@@ -152,36 +172,46 @@ def _loops(config, bar) -> Iterator[dict[str, Any]]:
   look_up = drafters.Equipped(
     drafters.NgramDrafter(verifier.model.vocab_size), ()
   )
-  arms = [('none', None, 0)]
-  arms += [('n-gram', look_up, gamma) for gamma in config.loop_gammas]
+  entered = [('none', None, 0)]
+  entered += [('n-gram', look_up, gamma) for gamma in config.loop_gammas]
   turns = [
     functools.partial(write, prompts, drafter, gamma, config.new_tokens)
-    for _, drafter, gamma in arms
+    for _, drafter, gamma in entered
   ]
-  told = _take_turns(turns, config.repeats, bar)
-  for (name, _, gamma), (rows, times) in zip(arms, told, strict=True):
+  bar.total += len(entered) * (config.repeats + 1)
+  told = stopwatch.take_turns(turns, config.repeats, bar)
+  for (name, _, gamma), found in zip(entered, told, strict=True):
+    rows, _ = found[-1]
+    counts = [decoding.count(row) for row in rows]
     yield {
       'part': 'loops',
       'arm': name,
       'drafts': 1,
       'gamma': gamma,
       'tokens': len(rows) * config.new_tokens,
-      'decode_s': times,
+      'decode_s': [seconds for _, seconds in found],
       'verifier_calls': sum(int(row.blocks) for row in rows),
-      'accepted': sum(int(decoding.count(row).accepted) for row in rows),
-      'examined': sum(int(decoding.count(row).examined) for row in rows),
+      'accepted': sum(int(count.accepted) for count in counts),
+      'examined': sum(int(count.examined) for count in counts),
     }
 
 
-def _costs(config, verifier, arms) -> Iterator[dict[str, Any]]:
-  """Bare seconds per block: of the proposal, and of reading it."""
-  loops, counts = {}, {}
-  for arm in arms:
+def _costs(
+  config: ConfigDict, verifier: checkpoints.Checkpoint
+) -> Iterator[dict[str, Any]]:
+  """Bare seconds per block: of the proposal, and of reading it.
+
+  Args:
+    config: Has the arms, in its field `problems`.
+    verifier: Reads.
+  """
+  passes, counts = {}, {}
+  for arm in config.problems:
     drafts = arm.get('drafts', 1)
     gamma = config.gamma if arm.get('drafter') else 0
     width = decoding.tree_tokens(gamma, drafts, arm.get('tree_size')) + 1
     run, given, blocks = costs.reading(verifier, width, _CONTEXT)
-    loops[f'{arm.name}: reading'] = functools.partial(run, *given)
+    passes[f'{arm.name}: reading'] = functools.partial(run, *given)
     counts[f'{arm.name}: reading'] = blocks
     if gamma:
       options = {x: arm[x] for x in ('stop_below', 'beam') if x in arm}
@@ -189,10 +219,11 @@ def _costs(config, verifier, arms) -> Iterator[dict[str, Any]]:
       run, given, blocks = costs.proposing(
         verifier, equipped, gamma, drafts, _CONTEXT
       )
-      loops[f'{arm.name}: proposing'] = functools.partial(run, *given)
+      passes[f'{arm.name}: proposing'] = functools.partial(run, *given)
       counts[f'{arm.name}: proposing'] = blocks
-  bar = cli.progress(len(loops) * (config.repeats + 2), 'bare costs')
-  seconds = interleave(loops, config.repeats, bar)
+  bar = cli.progress(len(passes) * (config.repeats + 1), 'bare costs')
+  seconds = stopwatch.interleave(passes, config.repeats, bar)
+  bar.close()
   for name, times in seconds.items():
     arm, what = name.split(': ')
     yield {
@@ -203,36 +234,42 @@ def _costs(config, verifier, arms) -> Iterator[dict[str, Any]]:
     }
 
 
-def _tree(config) -> Iterator[dict[str, Any]]:
+def _tree(config: ConfigDict) -> Iterator[dict[str, Any]]:
   """The loop with several drafts, by its bare forward passes."""
-  pair = loops.load_pair(config, config.tree)
+  pair = pairs.load(config, config.tree)
+
+  def decode_s(one: arms.Arm) -> float:
+    seconds, _ = one.timed()
+    return seconds['decode']
+
   for drafts in config.tree_drafts:
-    arm = loops.ours(
+    arm = arms.ours(
       pair, 1, 'speed', config.gamma, 0.0, {'arm': 'strict'}, drafts
     )
-    said = arm.facts(jax.block_until_ready(arm.decode(arm.prefill())))
-    blocks = said['blocks']
-    floor = loops.passes(pair, 1, 'floor', config.gamma, blocks, drafts)
-    times = {'loop': [], 'floor': []}
-    for turn in range(config.repeats + 1):
-      for name, one in (('loop', arm), ('floor', floor)):
-        state = jax.block_until_ready(one.prefill())
-        start = time.perf_counter()
-        jax.block_until_ready(one.decode(state))
-        if turn:
-          times[name].append((time.perf_counter() - start) / blocks)
+    _, state = arm.timed()
+    blocks = arm.facts(state)['blocks']
+    floor = floors.passes(pair, 1, 'floor', config.gamma, blocks, drafts)
+    turns = [functools.partial(decode_s, one) for one in (arm, floor)]
+    of_loop, of_floor = stopwatch.take_turns(turns, config.repeats)
     yield {
       'part': 'tree',
       'arm': config.tree.name,
       'drafts': drafts,
       'blocks': blocks,
-      'block_s': times['loop'],
-      'floor_s': times['floor'],
+      'block_s': [s / blocks for s in of_loop],
+      'floor_s': [s / blocks for s in of_floor],
     }
 
 
-def measure(config, done: Sequence[dict[str, Any]] = ()) -> Iterator[dict]:
-  """All figures, as they are known; see `suites`."""
+def measure(
+  config: ConfigDict, done: Sequence[dict[str, Any]] = ()
+) -> Iterator[dict[str, Any]]:
+  """All figures, as they are known.
+
+  Args:
+    config: What to time.
+    done: Figures of an earlier run, whose parts are not measured again.
+  """
   parts = {row['part'] for row in done}
   verifier = load_model(config.verifier)
   bar = cli.progress(0, 'decoding')
@@ -240,18 +277,13 @@ def measure(config, done: Sequence[dict[str, Any]] = ()) -> Iterator[dict]:
     task = tasks.TASKS['word_problems']
     examples = task.load(split='test', num_examples=config.num_examples)
     prompts = [example.prompt for example in examples]
-    bar.total += len(config.problems) * (config.repeats + 1)
-    arms = config.problems
-    yield from _decode(config, 'problems', verifier, arms, prompts, 1.0, bar)
+    yield from _decode(config, 'problems', verifier, prompts, 1.0, bar)
   if 'costs' not in parts:
-    yield from _costs(config, verifier, config.problems)
+    yield from _costs(config, verifier)
   if 'copies' not in parts:
-    prompts = copies(verifier, config.num_examples, config.max_new_tokens)
-    bar.total += len(config.copies) * (config.repeats + 1)
-    arms = config.copies
-    yield from _decode(config, 'copies', verifier, arms, prompts, 0.0, bar)
+    prompts = _repeated(verifier, config.num_examples, config.max_new_tokens)
+    yield from _decode(config, 'copies', verifier, prompts, 0.0, bar)
   if 'loops' not in parts:
-    bar.total += (1 + len(config.loop_gammas)) * (config.repeats + 1)
     yield from _loops(config, bar)
   if 'tree' not in parts:
     bar.set_description('tree')
@@ -262,7 +294,7 @@ def measure(config, done: Sequence[dict[str, Any]] = ()) -> Iterator[dict]:
 def rows(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
   """The arms that decode, with what follows from their figures."""
   bare = {
-    (row['arm'], row['what']): float(np.median(row['block_s']))
+    (row['arm'], row['what']): median(row['block_s'])
     for row in figures
     if row['part'] == 'costs'
   }
@@ -274,7 +306,7 @@ def rows(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
       r for r in figures if r['part'] == row['part'] and not r['gamma']
     )
     speed, of_alone = (
-      r['tokens'] / float(np.median(r['decode_s'])) for r in (row, alone)
+      r['tokens'] / median(r['decode_s']) for r in (row, alone)
     )
     out = {name: row[name] for name in ('part', 'arm', 'drafts', 'gamma')}
     out |= {
@@ -296,10 +328,6 @@ def rows(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def table(figures: Sequence[dict[str, Any]]) -> str:
   """A line per arm, then the trees."""
-
-  def cell(value, width, digits):
-    return f'{"-" if value is None else f"{value:.{digits}f}":>{width}}'
-
   lines = [
     f'{"prompts":<10}{"drafter":<32}{"gamma":>6}{"drafts":>7}{"kept":>7}'
     f'{"tokens/call":>12}{"tokens/s":>10}{"x alone":>9}{"latency":>9}'
@@ -316,9 +344,7 @@ def table(figures: Sequence[dict[str, Any]]) -> str:
   lines += ['', f'{"pair":<10}{"drafts":>7}{"ms/block":>10}{"bare":>8}{"x":>6}']
   for row in figures:
     if row['part'] == 'tree':
-      loop, floor = (
-        float(np.median(row[name])) for name in ('block_s', 'floor_s')
-      )
+      loop, floor = (median(row[name]) for name in ('block_s', 'floor_s'))
       lines.append(
         f'{row["arm"]:<10}{row["drafts"]:>7}{1e3 * loop:>10.2f}'
         f'{1e3 * floor:>8.2f}{loop / floor:>6.2f}'

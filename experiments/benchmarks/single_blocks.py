@@ -1,117 +1,144 @@
-"""Each method's acceptance and residual, and its verification of a block."""
+"""The suite 'methods': each one's acceptance and residual, and a block by it.
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+The unit is two softmaxes of the same size: what makes q and p of logits.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from jaxtyping import Array, Float, Int
+from ml_collections import ConfigDict
 
-from cascades import methods, verification
+from cascades import arguments, methods, verification
 from experiments import cli
+from experiments.benchmarks import stopwatch
+from experiments.benchmarks.digits import median
+
+# A function that can be jitted, and what it is called with.
+_Arm = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
-def check(config) -> None:
+def check(config: ConfigDict) -> None:
   """Looks at a config before anything is timed.
 
   Raises:
     ValueError: A number is out of its range.
   """
   for name in ('batch', 'vocab_size', 'repeats'):
-    if config[name] < 1:
-      raise ValueError(f'{name}: {config[name]} will not do; give 1 or more.')
+    arguments.whole(name, config[name], 1)
 
 
-def interleave(
-  arms: Mapping[str, Callable[[], Any]], repeats: int, bar
-) -> dict[str, list[float]]:
-  """Seconds of every arm, the arms taking turns; the first turn is left out.
+class _Blocks(NamedTuple):
+  """What every method is given.
 
-  Args:
-    arms: Functions of nothing that return arrays.
-    repeats: Turns that count.
-    bar: Moved on by one for each turn of an arm.
+  Attributes:
+    zq: Logits of the drafter.
+    zp: Logits of the verifier.
+    dists: The distributions of these logits, gates included.
+    keys: One for each sequence.
+    draft: Token ids, the drafter's favourites.
+    lenience: The same for all methods.
   """
-  seconds: dict[str, list[float]] = {name: [] for name in arms}
-  for turn in range(repeats + 1):
-    for name, run in arms.items():
-      start = time.perf_counter()
-      jax.block_until_ready(run())
-      if turn:
-        seconds[name].append(time.perf_counter() - start)
-      bar.update()
-  return seconds
+
+  zq: Float[Array, 'B gamma_1 V']
+  zp: Float[Array, 'B gamma_1 V']
+  dists: methods.Distributions
+  keys: jax.Array
+  draft: Int[Array, 'B gamma']
+  lenience: Float[Array, '']
 
 
-def measure(config, done: Sequence[dict[str, Any]] = ()) -> Iterator[dict]:
-  """Figures of every arm, which take turns: all of them, or none.
-
-  The unit is two softmaxes of the same size: what makes q and p of logits.
-  """
-  if done:
-    return
-  batch, gamma, size = config.batch, config.gamma, config.vocab_size
-  names = list(config.methods) or list(methods.METHODS)
-  shape = (batch, gamma + 1, size)
+def _random(config: ConfigDict) -> _Blocks:
+  """Blocks of random logits."""
+  batch, gamma = config.batch, config.gamma
+  shape = (batch, gamma + 1, config.vocab_size)
   zq, zp = (
     3 * jax.random.normal(key, shape)
     for key in jax.random.split(jax.random.key(config.seed))
   )
   q, p = jax.nn.softmax(zq), jax.nn.softmax(zp)
-  # Gates of their own, as in the loop: four arrays are read.
-  dists = methods.Distributions(q, p, jnp.copy(q), jnp.copy(p))
-  keys = jax.random.split(jax.random.key(config.seed + 1), batch)
-  draft = jnp.argmax(zq[:, :gamma], -1).astype(jnp.int32)
-  lenience = jnp.float32(config.lenience)
+  return _Blocks(
+    zq,
+    zp,
+    # Gates of their own, as in the loop: four arrays are read.
+    methods.Distributions(q, p, jnp.copy(q), jnp.copy(p)),
+    jax.random.split(jax.random.key(config.seed + 1), batch),
+    jnp.argmax(zq[:, :gamma], -1).astype(jnp.int32),
+    jnp.float32(config.lenience),
+  )
 
-  def two_softmaxes(zq, zp):
-    return jax.nn.softmax(zq), jax.nn.softmax(zp)
 
-  def functions(method):
-    def one(d, lenience):
-      return method.acceptance(d, lenience), method.residual(d, lenience)
+def _two_softmaxes(zq: Array, zp: Array) -> tuple[Array, Array]:
+  return jax.nn.softmax(zq), jax.nn.softmax(zp)
 
-    over = jax.vmap(jax.vmap(one, (0, None)), (0, None))
-    return over, (dists, lenience)
 
-  def verify(method):
-    def one(key, draft, d, lenience):
-      return verification.verify(
-        method,
-        lenience,
-        key,
-        draft[None],
-        lambda i, j: jax.tree.map(lambda x: x[i], d),
-      )
+def _functions(method: methods.Method, blocks: _Blocks) -> _Arm:
+  """Acceptance and residual at every position."""
 
-    return jax.vmap(one, (0, 0, 0, None)), (keys, draft, dists, lenience)
+  def one(d, lenience):
+    return method.acceptance(d, lenience), method.residual(d, lenience)
 
-  todo = {'two softmaxes': (two_softmaxes, (zq, zp))}
-  for name in names:
+  over = jax.vmap(jax.vmap(one, (0, None)), (0, None))
+  return over, (blocks.dists, blocks.lenience)
+
+
+def _verification(method: methods.Method, blocks: _Blocks) -> _Arm:
+  """Which drafts stay, and the token after them."""
+
+  def one(key, draft, d, lenience):
+    return verification.verify(
+      method,
+      lenience,
+      key,
+      draft[None],
+      lambda i, j: jax.tree.map(lambda x: x[i], d),
+    )
+
+  over = jax.vmap(one, (0, 0, 0, None))
+  return over, (blocks.keys, blocks.draft, blocks.dists, blocks.lenience)
+
+
+def measure(
+  config: ConfigDict, done: Sequence[dict[str, Any]] = ()
+) -> Iterator[dict[str, Any]]:
+  """Figures of every arm, which take turns: all of them, or none.
+
+  Args:
+    config: Says how large blocks are, and which methods there are.
+    done: Figures of an earlier run; if there are any, nothing is left to do.
+  """
+  if done:
+    return
+  blocks = _random(config)
+  todo: dict[str, _Arm] = {
+    'two softmaxes': (_two_softmaxes, (blocks.zq, blocks.zp))
+  }
+  for name in list(config.methods) or list(methods.METHODS):
     method = methods.get_method(name)
-    todo[f'{name}: acceptance and residual'] = functions(method)
-    todo[f'{name}: verification'] = verify(method)
+    todo[f'{name}: acceptance and residual'] = _functions(method, blocks)
+    todo[f'{name}: verification'] = _verification(method, blocks)
   bar = cli.progress(len(todo) * (config.repeats + 2), 'compiling')
   arms, compiled = {}, {}
   for name, (fn, args) in todo.items():
-    start = time.perf_counter()
-    exe = jax.jit(fn).lower(*args).compile()
+    compile_s, run = stopwatch.compiled(jax.jit(fn), *args)
     compiled[name] = {
-      'compile_s': time.perf_counter() - start,
-      'temporary_bytes': exe.memory_analysis().temp_size_in_bytes,
+      'compile_s': compile_s,
+      'temporary_bytes': run.memory_analysis().temp_size_in_bytes,
     }
-    arms[name] = lambda exe=exe, args=args: exe(*args)
+    arms[name] = functools.partial(run, *args)
     bar.update()
   bar.set_description('timing')
-  seconds = interleave(arms, config.repeats, bar)
+  seconds = stopwatch.interleave(arms, config.repeats, bar)
   bar.close()
-  unit = float(np.median(seconds['two softmaxes']))
+  unit = median(seconds['two softmaxes'])
   for name, times in seconds.items():
     yield {
       'arm': name,
-      'median_s': float(np.median(times)),
-      'ratio': float(np.median(times)) / unit,
+      'median_s': median(times),
+      'ratio': median(times) / unit,
       'seconds': times,
       **compiled[name],
     }
