@@ -124,6 +124,9 @@ def test_points_are_compared_with_the_verifier(frame):
   alone = row(frame, 'verifier_only')
   assert alone[['difference_low', 'difference_high']].tolist() == [0, 0]
   assert alone.speedup == alone.length == 1
+  # Tokens are faster, and twice as many.
+  told = row(comparisons.lengths(frame), 'opt', 1.0, 4)
+  assert told.answer_speedup == pytest.approx(1 / 0.4 / 2)
 
 
 def test_intervals_are_paired(found, frame):
@@ -370,6 +373,22 @@ def test_one_tasks_lenience_on_another():
   part = table[(table.target == 'quality') & (table.chosen_on == 'hard')]
   regret = part.set_index('task').regret
   assert regret['easy'] == pytest.approx(0.4)
+  lost, kept = calibration.by_judge(table, 'quality')
+  assert list(lost) == list(kept) == ['easy', 'hard']
+  lost, kept = (
+    f.droplevel(['temperature', 'run', 'variant']) for f in (lost, kept)
+  )
+  assert lost.loc[(8, 'easy'), 'hard'] > 0.4
+  assert kept.loc[(8, 'easy')].tolist() == [1, 0]
+  assert kept.loc[(8, 'hard')].tolist() == [1, 1]
+
+
+def test_a_typical_point_is_the_calibrated_one_else_a_middling_one(found):
+  table = calibration.calibrate(found, CHOICE)
+  own = calibration.own(table, 'quality').point.tolist()
+  # Neither model alone can be chosen, and each has one point.
+  assert calibration.typical(found.points, table) == sorted([0, 1, *own])
+  assert calibration.typical(found.points, table.iloc[:0]) == [0, 1, 3, 6]
 
 
 def test_one_example_cannot_be_halved():
@@ -460,6 +479,27 @@ def test_what_has_no_rule_has_no_deferrals_and_failures_no_tokens():
   assert len(counts[0].by_block()) == 2
 
 
+def test_what_is_drawn_of_places_is_of_the_first_run_and_of_enough_tokens():
+  specs = {key: SPECS[key] for key in (ALONE, ('opt', 0.5, 4))}
+  found = join(make(specs), make(specs, run='b'))
+  counts = {}
+  short, long = trace('d' * 8, [1] * 8), trace('d' * 16, [0] * 16)
+  positions.count([1] * 20, [short] * 20, counts)
+  positions.count([1, 3], [long, trace('dr', [0, 1], ['7', '.'])], counts)
+  frames = positions.frames(found.points, counts)
+  block, answer = positions.drawn(frames, [1, 3])
+  assert set(block.run) == set(answer.run) == {'a'}
+  # One answer of 21 goes on.
+  assert set(frames['by_answer'].position) == {0, 8}
+  assert set(answer.position) == {0}
+  block, _ = positions.drawn(frames, [3])
+  assert set(block.run) == {'b'}
+  told = positions.kinds_beside(frames, [1, 3]).set_index('run')
+  assert told.letters['a'] == pytest.approx(160 / 176)
+  assert (told.digits['b'], told.punctuation['b']) == (0, 1)
+  assert math.isnan(told.letters['b'])
+
+
 # --- Plainer ways.
 
 
@@ -528,6 +568,7 @@ def test_what_truncation_alone_is_worth_is_told():
   assert one['gained_low'] < -0.08 < one['gained_high'] < 0
   assert one['faster'] == pytest.approx(1.5)
   lone = make({ALONE: (0.8, 1.0, 0.01, 10, 0.0)})
+  assert kinds.best_of_kinds(comparisons.compare(lone, CHOICE)).empty
   assert kinds.truncated_alike(lone, CHOICE).empty
 
 

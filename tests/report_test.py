@@ -12,16 +12,25 @@ import subprocess
 import sys
 import xml.etree.ElementTree
 
+import counts
 import matplotlib.image
 import pandas as pd
 import pytest
 
 from cascades import methods, tasks
 from experiments import cli, records
-from experiments.analysis import roles
+from experiments.analysis import cuts, roles, runs, shown
 from experiments.benchmarks import pages
 from experiments.records import metrics
-from experiments.reports import Choice, examples, figures, styles, write_report
+from experiments.reports import (
+  Choice,
+  columns,
+  drawings,
+  questions,
+  styles,
+  tables,
+  write_report,
+)
 from experiments.sweeps import sequence
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -243,23 +252,23 @@ def test_tokens_keep_whitespace_and_source(page):
 
 
 def test_examples_are_of_a_middling_lenience_and_of_every_task():
-  chosen = examples.choose(make_records())
+  chosen = shown.choose(make_records())
   assert [r.task for r in chosen] == ['sums', 'words', 'sums', 'words', 'sums']
   assert {(r.method, r.lenience) for r in chosen} == {('token_v3', 0.25)}
-  other = examples.choose(make_records(methods=['verifier_only', 'opt']))
+  other = shown.choose(make_records(methods=['verifier_only', 'opt']))
   assert {(r.method, r.lenience) for r in other} == {('opt', 0.0)}
-  assert examples.choose(make_records(methods=['verifier_only'])) == []
+  assert shown.choose(make_records(methods=['verifier_only'])) == []
 
 
 def test_beside_an_answer_stands_the_strict_one_or_the_verifiers_own():
   lines = make_records(['sums'])
-  shown = next(r for r in lines if (r.method, r.lenience) == ('opt', 0.0))
-  alone = examples.beside(lines, shown)
-  assert (alone.method, alone.id) == ('verifier_only', shown.id)
+  one = next(r for r in lines if (r.method, r.lenience) == ('opt', 0.0))
+  alone = shown.beside(lines, one)
+  assert (alone.method, alone.id) == ('verifier_only', one.id)
   failed = dataclasses.replace(alone, failure='too long')
-  assert examples.beside([shown, failed], shown) is None
+  assert shown.beside([one, failed], one) is None
   strict = [
-    make_record('sums', 'speed', lenience, int(shown.id), **changes)
+    make_record('sums', 'speed', lenience, int(one.id), **changes)
     for lenience, changes in (
       (0.5, {}),
       (0.0, {'verification': 'block'}),
@@ -268,17 +277,23 @@ def test_beside_an_answer_stands_the_strict_one_or_the_verifiers_own():
       (0.0, {}),
     )
   ]
-  assert examples.beside(lines + strict[:3], shown) is alone
-  assert examples.beside(lines + strict[:4], shown) is strict[3]
-  assert examples.beside(lines + strict, shown) is strict[4]
+  assert shown.beside(lines + strict[:3], one) is alone
+  assert shown.beside(lines + strict[:4], one) is strict[3]
+  assert shown.beside(lines + strict, one) is strict[4]
   # Nothing stands beside itself.
-  assert examples.beside(lines + strict, strict[4]) is strict[3]
-  assert examples.beside([shown, strict[4]], strict[4]) is None
+  assert shown.beside(lines + strict, strict[4]) is strict[3]
+  assert shown.beside([one, strict[4]], strict[4]) is None
 
 
 @pytest.mark.slow
 def test_the_same_files_give_the_same_page(workdir, page):
   assert write_report(workdir).read_text(encoding='utf-8') == page
+
+
+def test_figures_on_paper_have_the_colours_of_a_light_page(page):
+  light = page.split('prefers-color-scheme: dark')[0]
+  for placeholder, variable in drawings._VARIABLES.items():
+    assert f'{variable}: {drawings._PAPER[placeholder]};' in light
 
 
 @pytest.fixture(scope='module')
@@ -401,6 +416,49 @@ def test_variants_are_curves_of_their_own(tmp_path):
   ]
 
 
+def summary_of(path, lines):
+  return runs.summary({'one': runs.read(make_workdir(path, lines))})
+
+
+def test_a_cut_is_of_one_task_and_gamma_and_before_them_of_the_best(tmp_path):
+  lines = make_records(methods=['verifier_only', 'opt'])
+  lines += make_records(['sums'], ['opt'], gamma=4, drafter_calls=0)
+  lines += make_records(['sums'], ['chow'], verification='sequential')
+  sums, words = cuts.cut(summary_of(tmp_path, lines))
+  assert (sums.task, sums.tuned, sums.gamma) == ('sums', True, None)
+  assert sums.temperature is None
+  assert sums.run == ''
+  assert [one.gamma for one in sums.under] == [2, 4]
+  assert (words.task, words.tuned, words.gamma) == ('words', False, 2)
+  assert words.under == ()
+  opt = sums.frame[sums.frame.method == 'opt']
+  assert opt.gamma.tolist() == [4, 4, 4]
+  assert opt.lenience.is_monotonic_increasing
+  for one in (sums, words, *sums.under):
+    assert (one.frame.relative_length == 1).all()
+    assert 'verifier_only' in set(one.frame.method)
+  # A sequential cascade has no blocks, and Chow asks no verifier.
+  chow = sums.under[0].frame.set_index('method').loc['chow']
+  assert not chow.gamma.any()
+  assert not chow.oracle.any()
+  assert 'chow' not in set(sums.under[1].frame.method)
+
+
+def test_no_worse_is_by_the_verifiers_quality_and_fastest_first(tmp_path):
+  def of(name, *methods, **changes):
+    lines = make_records(['sums'], methods, **changes)
+    (one,) = cuts.cut(summary_of(tmp_path / name, lines))
+    return cuts.no_worse(one)
+
+  fit = of('both', 'verifier_only', 'token_v3', 'opt')
+  assert (fit.quality >= 0.75).all()
+  assert fit.relative_latency.is_monotonic_increasing
+  assert set(fit.method) == {'token_v3', 'opt'}
+  assert math.inf not in set(fit.lenience)
+  assert of('no verifier', 'opt') is None
+  assert of('no quality', 'verifier_only', 'opt', quality=math.nan) is None
+
+
 def test_an_oracle_is_no_best_point(tmp_path):
   lines = make_records(['sums'], ['verifier_only', 'token_v3'])
   lines += make_records(
@@ -418,7 +476,7 @@ def test_every_method_has_a_label_of_its_own():
   assert len({s.label for s in table.values()}) == len(known)
   assert len({s.light for s in table.values()}) == len(known) - 1
   assert len({s.dark for s in table.values()}) == len(known) - 1
-  assert len({figures.marker(s) for s in table.values()}) == len(known)
+  assert len({drawings.marker(s) for s in table.values()}) == len(known)
 
 
 def test_variants_look_like_their_method_but_hollow():
@@ -439,8 +497,8 @@ def test_variants_look_like_their_method_but_hollow():
   assert not one.dashes
   assert block.dashes != sequential.dashes
   assert block.dashes == my_block.dashes
-  assert 'fill="var(--card)"' in figures.marker(block)
-  assert 'fill="var(--card)"' not in figures.marker(one)
+  assert 'fill="var(--card)"' in drawings.marker(block)
+  assert 'fill="var(--card)"' not in drawings.marker(one)
   assert len({s.variable for s in table.values()}) == len(table)
 
 
@@ -463,7 +521,7 @@ def test_looks_are_told_apart():
   drafting = [s for m, s in table.items() if m not in roles.BASELINES]
   assert len({s.light for s in drafting}) == len(drafting)
   assert len({s.dark for s in drafting}) == len(drafting)
-  assert len({figures.marker(s) for s in table.values()}) == len(names)
+  assert len({drawings.marker(s) for s in table.values()}) == len(names)
 
 
 @pytest.mark.parametrize(
@@ -637,10 +695,10 @@ def test_every_question_is_on_the_page_and_its_tables_are_files(tmp_path):
   ]
   table = csv(path, 'two_sided_modelled').set_index('variant')
   # What was modelled stands above the clock.
-  shown = dict(reversed(cells_of(parts[list(parts)[1]], 'Speed-up')))
+  cells = dict(reversed(cells_of(parts[list(parts)[1]], 'Speed-up')))
   for label, variant in (('OPT', 'opt'), ('TokenV3', 'token_v3')):
     number = f'{table.speedup[variant]:.2f}'
-    assert shown[label].startswith(number)
+    assert cells[label].startswith(number)
     for suffix in ('md', 'tex'):
       text = (path.parent / f'tables/two_sided_modelled.{suffix}').read_text()
       row = next(line for line in text.splitlines() if label in line)
@@ -653,6 +711,35 @@ def test_every_question_is_on_the_page_and_its_tables_are_files(tmp_path):
   assert set(blocks[blocks.position == 2].rate) == {0}
   told = json.loads((path.parent / 'report.json').read_text())
   assert (told['resamples'], told['seed'], told['allowed']) == (100, 0, [])
+
+
+def test_a_question_more_is_a_function_on_the_list(tmp_path, monkeypatch):
+  def failures(context):
+    return questions.Question(
+      'How much failed',
+      'Examples without an answer, at each point.',
+      [
+        tables.Table(
+          'failures',
+          'Failures',
+          context.found.points,
+          [*context.head, columns.Column('failed', 'Failed', str, 'of all')],
+        )
+      ],
+    )
+
+  asked = [failures, lambda context: None]
+  monkeypatch.setattr(questions, 'QUESTIONS', asked)
+  path = report_of(make_workdir(tmp_path, graded_records()))
+  parts = parts_of(path.read_text(encoding='utf-8'))
+  assert list(parts)[1:-1] == ['How much failed']
+  assert dict(cells_of(parts['How much failed'], 'Failed'))['OPT'] == '0'
+  assert set(csv(path, 'failures').failed) == {0}
+  assert {p.suffix for p in (path.parent / 'tables').iterdir()} == {
+    '.csv',
+    '.md',
+    '.tex',
+  }
 
 
 def test_the_tables_numbers_are_the_summarys(tmp_path):
@@ -875,7 +962,7 @@ def test_what_the_benchmark_makes_up_is_as_of_a_sweep(tmp_path):
   for name, lines in records.read_points(tmp_path).items():
     traces = records.read_traces(tmp_path, name)
     for record, trace in zip(lines, traces, strict=True):
-      metrics.check_counts(record, trace)
+      counts.check(record, trace)
   Page(report_of(tmp_path).read_text(encoding='utf-8'))
   config.tokens = 0
   with pytest.raises(ValueError, match='tokens: 0'):

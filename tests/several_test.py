@@ -278,8 +278,6 @@ def test_what_does_not_go_together_is_refused():
     verification.Scheme('k_seq').check(methods.METHODS['cactus'], 2)
   options = dict(method='speed', lenience=0.0, gamma=4, temperature=1.0)
   with pytest.raises(ValueError, match='tree_size: 3 will not do; give 4'):
-    Options(
-      **options, drafts=4, tree_size=3, verification='match'
-    )
+    Options(**options, drafts=4, tree_size=3, verification='match')
   with pytest.raises(ValueError, match='a single draft is no tree'):
     Options(**options, tree_size=3)

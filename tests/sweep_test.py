@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 
+import counts
 import jax
 import launching
 import ml_collections
@@ -26,8 +27,8 @@ from cascades.models import checkpoints, tokenizers
 from cascades.sampler import memory
 from cascades.tasks import TASKS
 from experiments import cli, records, reports, sweep
+from experiments.analysis import shown as shown_answers
 from experiments.records import metrics
-from experiments.reports import examples
 from experiments.sweeps import plan, workdirs, worker
 from experiments.sweeps.plan import Curve
 
@@ -234,7 +235,7 @@ def test_records_are_whole_and_their_counts_add_up(workdir):
   found = records.read_all(workdir)
   assert len(found) == 5 * 17
   for record, trace in _made(workdir):
-    metrics.check_counts(record, trace)
+    counts.check(record, trace)
     assert record.quality == record.scores['exact_match']
     assert record.ended == (trace.tokens[-1] == tokenizers.EOS)
   assert {r.id for r in found} == {f'numerals/test/0/{i}' for i in range(5)}
@@ -282,7 +283,7 @@ def test_any_drafter_can_be_swept(tmp_path, capsys):
   assert set(costs.verify_s) == {4, 5}
   assert set(costs.drafts_s) == {3}
   for record in records.read_all(tmp_path / 'own'):
-    metrics.check_counts(record)
+    counts.check(record)
   # Layers of the verifier's say how likely a given text is; n-grams do not.
   assert list((tmp_path / 'own/views').iterdir())
   (tmp_path / 'copy').mkdir()
@@ -320,8 +321,8 @@ def test_the_report_stands_beside_the_records(workdir):
 
 
 def test_what_is_shown_was_looked_at(workdir, monkeypatch):
-  shown = examples.find(workdir, records.read_points(workdir))
-  every = examples.every(shown)
+  shown = shown_answers.find(workdir, records.read_points(workdir))
+  every = shown_answers.every(shown)
   assert [s.record.variant for s in every] == ['token_v3', 'speed'] * 5
   for s in every:
     logprobs = np.log(s.view.p)
@@ -340,7 +341,7 @@ def test_what_is_shown_was_looked_at(workdir, monkeypatch):
   # Whoever goes on does not look again.
   monkeypatch.setattr(worker.Worker, 'views', None)
   sweep.run(_config(), _CURVES, workdir)
-  again = examples.find(workdir, records.read_points(workdir))
+  again = shown_answers.find(workdir, records.read_points(workdir))
   assert again == shown
 
 
@@ -593,7 +594,7 @@ def test_examples_that_cannot_be_answered_are_failures(measured, monkeypatch):
   assert (frame.n == 1).all()
   assert (frame.failed == 2).all()
   for record, trace in _made(measured):
-    metrics.check_counts(record, trace)
+    counts.check(record, trace)
     if record.id == long.id:
       assert re.search('its .* tokens .* do not fit', record.failure)
     elif record.id == examples[2].id:

@@ -7,7 +7,10 @@ import re
 import pytest
 import report_test
 
+from cascades import tasks
 from experiments import records
+from experiments.analysis import blocks
+from experiments.analysis.shown import Shown
 from experiments.records import metrics
 from experiments.reports import tokens
 
@@ -49,6 +52,14 @@ def _view(trace, **changes):
   return records.View(**fields | changes)
 
 
+def _answer(record, trace, view=None, name='x', end=1.0):
+  asked = tasks.Example(id='0', prompt='?', reference='!')
+  time = blocks.timeline(record, trace, _COSTS)
+  return tokens.answer(
+    Shown(record, trace, asked, 'all', view), time, name, end
+  )
+
+
 @pytest.mark.parametrize(
   ('sources', 'sizes'),
   [
@@ -62,7 +73,7 @@ def _view(trace, **changes):
 )
 def test_a_block_is_drafts_and_what_ends_them(sources, sizes):
   trace = _trace(sources)
-  found = tokens.blocks(_record(trace), trace)
+  found = blocks.split(_record(trace), trace)
   assert list(map(len, found)) == sizes
   assert [i for block in found for i in block] == list(range(len(sources)))
 
@@ -70,19 +81,19 @@ def test_a_block_is_drafts_and_what_ends_them(sources, sizes):
 def test_the_verifier_alone_has_a_block_for_each_token():
   trace = _trace([_BONUS] * 3)
   record = _record(trace, 'verifier_only')
-  assert list(map(len, tokens.blocks(record, trace))) == [1, 1, 1]
-  assert tokens.duration(record, _COSTS) == pytest.approx(0.030)
+  assert list(map(len, blocks.split(record, trace))) == [1, 1, 1]
+  assert blocks.duration(record, _COSTS) == pytest.approx(0.030)
 
 
 def test_a_clock_ends_where_the_modelled_latency_says():
   trace = _trace([_DRAFT, _RESIDUAL, _DRAFT, _DRAFT, _BONUS])
   record = _record(trace)
-  seconds = tokens.duration(record, _COSTS)
+  seconds = blocks.duration(record, _COSTS)
   # Two blocks: three calls of the drafter, and one that reads three tokens.
   assert seconds == pytest.approx(2 * (3 * 0.001 + 0.012))
   latency = metrics.relative_latency([record], _COSTS)
   assert seconds / 5 / _COSTS.verifier_token_s == pytest.approx(latency)
-  text = tokens.answer(record, trace, None, _COSTS, 'x', seconds)
+  text = _answer(record, trace, end=seconds)
   assert re.findall('data-from="(.*?)" data-to="(.*?)"', text) == [
     ('0', '0.015'),
     ('0.015', '0.03'),
@@ -99,19 +110,22 @@ def test_blocks_of_a_sequential_cascade_are_as_long_as_they_have_to_be():
     verifier_tokens=5,
     drafter_calls=6,
   )
-  text = tokens.answer(record, trace, None, _COSTS, 'x', 1.0)
-  ends = [
-    float(end) for end in re.findall('data-from=.*? data-to="(.*?)"', text)
-  ]
-  steps = [b - a for a, b in zip([0.0, *ends], ends, strict=False)]
+  found = blocks.timeline(record, trace, _COSTS).blocks
   call = _COSTS.verifier_s(2, 5, 2) / 2
-  want = [4 * 0.001 + call, 0.001 + call, 0.001]
-  assert steps == pytest.approx(want, abs=1e-6)
+  assert [block.drafting for block in found] == pytest.approx(
+    [4 * 0.001, 0.001, 0.001]
+  )
+  assert [block.verifying for block in found] == pytest.approx([call, call, 0])
+  assert [block.start for block in found] == [0, *(b.end for b in found[:-1])]
+  shown = re.findall('data-from=.*? data-to="(.*?)"', _answer(record, trace))
+  assert list(map(float, shown)) == pytest.approx(
+    [block.end for block in found], abs=1e-6
+  )
 
 
 def _titles(trace, view, **changes):
   record = _record(trace, **changes)
-  text = tokens.answer(record, trace, view, _COSTS, 'x', 1.0)
+  text = _answer(record, trace, view)
   return [
     html.unescape(t) for t in re.findall('title="(.*?)"', text, re.DOTALL)
   ]
@@ -146,7 +160,7 @@ def test_no_text_of_a_model_is_markup():
   trace = _trace([_DRAFT], pieces=['<b>"'])
   view = _view(trace, drafter=['<i>\n'], verifier=['">'])
   record = _record(trace)
-  text = tokens.answer(record, trace, view, _COSTS, '<u>"', 1.0)
+  text = _answer(record, trace, view, '<u>"')
   report_test.Page(text)
   assert not re.search('<[biu]>', text.replace('<i></i>', ''))
   assert '“<i>↵”, verifier “">”' in _titles(trace, view)[0]

@@ -4,6 +4,10 @@ runs         What workdirs hold, as one table.
 comparisons  Quality against cost, with intervals.
 kinds        Kinds of decoding, each by its best point.
 calibration  Leniences chosen on one half, judged on the other.
-mixture      Of several tasks.
-positions    Where in an answer tokens are deferred.
+mixture      All tasks together.
+positions    Where in a block drafts are kept, and where rules defer.
+cuts         The summary in parts, and the best point of each.
+shown        The answers that stand for a sweep.
+blocks       The blocks of an answer, and when they were there.
+roles        Models alone, and what cannot be done.
 """

@@ -14,14 +14,13 @@ import pandas as pd
 
 from experiments.analysis import comparisons, roles
 from experiments.analysis.comparisons import Choice
-from experiments.analysis.runs import Points
+from experiments.analysis.runs import ACROSS, CURVE, GROUP, Points
 
 # By what is asked for: the column (of points, and of `Choice`) that it bounds,
 # and the one that is then made best.
 TARGETS = {'quality': ('loss', 'latency'), 'latency': ('latency', 'loss')}
 # For columns that were written with fewer digits than they have.
 _ROUNDING = 1e-9
-_KEYS = ['temperature', 'run', 'batch_size', 'variant']
 
 
 def half(example: str, seed: int) -> int:
@@ -40,21 +39,21 @@ def halves(found: Points, seed: int) -> tuple[Points, Points]:
   return one, other
 
 
-def _judged(found: Points, choice: Choice) -> pd.DataFrame:
+def _judged(found: Points) -> pd.DataFrame:
   """Points that could be chosen: loss against the verifier, and latency.
 
   One gamma for all, for it is the lenience that is chosen.
   """
   frame = comparisons.rates(found)
   loss = pd.Series(math.nan, frame.index)
-  for _, part in frame.groupby(comparisons.GROUP, sort=False):
+  for _, part in frame.groupby(GROUP, sort=False):
     reference, _ = comparisons.references(part)
     if (reference >= 0).all():
       level = part.quality.to_numpy()[reference]
       loss[part.index] = (level - part.quality) / part.scale
   frame = frame.assign(loss=loss)
   frame = frame[~frame.method.isin(roles.BASELINES)]
-  frame = comparisons.at_gamma(frame, comparisons.common_gamma(frame))
+  frame = comparisons.at_common_gamma(frame)
   return frame[np.isfinite(frame.loss) & np.isfinite(frame.latency)]
 
 
@@ -62,7 +61,7 @@ def choose(points: pd.DataFrame, target: str, choice: Choice) -> int:
   """The point that is best where the target holds, else the nearest to it.
 
   Args:
-    points: Of one curve: loss and latency.
+    points: The points of one curve, with columns loss and latency.
     target: Key of `TARGETS`.
     choice: Says what the target is.
 
@@ -122,11 +121,11 @@ def calibrate(found: Points, choice: Choice) -> pd.DataFrame:
     point (its row). Curves of a single point have no choice, and are in it all
     the same.
   """
-  first, second = (_judged(part, choice) for part in halves(found, choice.seed))
+  first, second = map(_judged, halves(found, choice.seed))
   rows = []
-  for key, seen in first.groupby(_KEYS, sort=False):
+  for key, seen in first.groupby(ACROSS, sort=False):
     unseen = second
-    for name, value in zip(_KEYS, key, strict=True):
+    for name, value in zip(ACROSS, key, strict=True):
       unseen = unseen[unseen[name] == value]
     for target in TARGETS:
       for task, there in seen.groupby('task', sort=False):
@@ -135,7 +134,7 @@ def calibrate(found: Points, choice: Choice) -> pd.DataFrame:
           verdict = _verdict(judged, chosen.lenience, target, choice)
           if verdict:
             rows.append(
-              dict(zip(_KEYS, key, strict=True))
+              dict(zip(ACROSS, key, strict=True))
               | {
                 'target': target,
                 'gamma': chosen.gamma,
@@ -152,7 +151,7 @@ def own(frame: pd.DataFrame, target: str) -> pd.DataFrame:
   """What was judged on the task that it was chosen on.
 
   Args:
-    frame: From `calibrate`.
+    frame: Chosen leniences, as `calibrate` judges them.
     target: Key of `TARGETS`.
   """
   return frame[(frame.task == frame.chosen_on) & (frame.target == target)]
@@ -162,7 +161,7 @@ def transfer(frame: pd.DataFrame, target: str) -> pd.DataFrame:
   """Whether one task's lenience serves another.
 
   Args:
-    frame: From `calibrate`.
+    frame: Chosen leniences, as `calibrate` judges them.
     target: Key of `TARGETS`.
 
   Returns:
@@ -177,3 +176,69 @@ def transfer(frame: pd.DataFrame, target: str) -> pd.DataFrame:
     aggfunc=lambda kept: float(np.mean(kept.astype(float))),
     sort=False,
   )
+
+
+def by_judge(
+  frame: pd.DataFrame, target: str
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+  """Each chosen lenience beside itself on every task.
+
+  Args:
+    frame: Chosen leniences, as `calibrate` judges them.
+    target: Key of `TARGETS`.
+
+  Returns:
+    Two frames, each with a row per curve and task that a lenience was chosen
+    on, and a column per task that judges: what the target bounds, and 1 where
+    the target is kept, else 0; nan where the lenience was not run.
+  """
+  part = frame[frame.target == target]
+  part = part.assign(kept=part.kept.astype(float))
+  bounded, _ = TARGETS[target]
+  wide = part.pivot_table(
+    index=[*ACROSS, 'chosen_on'],
+    columns='task',
+    values=[bounded, 'kept'],
+    sort=False,
+    dropna=False,
+  )
+  tasks = part.task.unique()
+  values, kept = (
+    wide[name].reindex(columns=tasks) for name in (bounded, 'kept')
+  )
+  run = values.notna().any(axis=1)
+  return values[run], kept[run]
+
+
+def tested(found: Points, frame: pd.DataFrame, choice: Choice) -> pd.DataFrame:
+  """`comparisons.significance` on the half that no lenience was chosen on.
+
+  Args:
+    found: Points and answers.
+    frame: Chosen leniences, as `calibrate` judges them: those of the quality
+      are tested.
+    choice: The seed of the halves.
+  """
+  _, other = halves(found, choice.seed)
+  return comparisons.significance(other, own(frame, 'quality').point.tolist())
+
+
+def typical(points: pd.DataFrame, frame: pd.DataFrame) -> list[int]:
+  """A point of each curve: the one chosen for quality, else a middling one.
+
+  Args:
+    points: A row per point, as in `Points`.
+    frame: Chosen leniences, as `calibrate` judges them.
+
+  Returns:
+    Rows of `points`, in order.
+  """
+  chosen = own(frame, 'quality').point.astype(int).tolist()
+  have = {tuple(points.loc[i, CURVE]) for i in chosen}
+  for key, part in comparisons.at_common_gamma(points).groupby(
+    CURVE, sort=False
+  ):
+    if key not in have:
+      part = part.sort_values('lenience', kind='stable')
+      chosen.append(part.index[len(part) // 2])
+  return sorted(chosen)

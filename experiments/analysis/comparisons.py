@@ -11,21 +11,21 @@ calls, or on the clock. A speed-up is one by the other.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from cascades.tasks import TASKS
 from experiments.analysis import roles
-from experiments.analysis.runs import Points, is_corpus
+from experiments.analysis.runs import CURVE, GROUP, Points, is_corpus
 from experiments.records import stats
 
-# What answers are compared within.
-GROUP = ['task', 'temperature']
+# By how time is taken: the columns of a speed-up, and of a latency.
 CLOCKS = {'modelled': 'speedup', 'wall': 'wall_speedup'}
-_CURVE = [*GROUP, 'run', 'batch_size', 'variant']
-_ENDS = ('low', 'high')
+LATENCIES = {'modelled': 'latency', 'wall': 'wall_latency'}
+# What is put behind a column's name for the ends of its interval.
+ENDS = ('_low', '_high')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +36,11 @@ class Choice:
     margin: By how much a quality may be less and still be the verifier's, as a
       share of the best that a task can give.
     resamples: How often examples are drawn anew.
-    seed: Of these draws, and of what halves the examples.
-    loss: Target of a calibration: quality that may be lost, as a share.
-    latency: Target of a calibration: most modelled latency.
+    seed: Decides these draws, and which half an example is in.
+    loss: Target of a calibration: quality that may be lost, as a share of the
+      best that a task can give.
+    latency: Target of a calibration: most modelled latency of a token, the
+      verifier's being 1.
   """
 
   margin: float = 0.01
@@ -48,12 +50,30 @@ class Choice:
   latency: float = 0.75
 
 
+def with_ends(name: str) -> list[str]:
+  """A column, and those of its interval."""
+  return [name, *(f'{name}{end}' for end in ENDS)]
+
+
+def _renamed(columns: Mapping[str, str]) -> dict[str, str]:
+  """New names by old ones, for the ends of intervals too."""
+  return {
+    old: new
+    for name, other in columns.items()
+    for old, new in zip(with_ends(name), with_ends(other), strict=True)
+  }
+
+
 def matrices(found: Points, places: Sequence[int]) -> dict[str, np.ndarray]:
-  """Columns of the answers of some points, [examples, points], nan for none.
+  """Columns of the answers of some points, nan where there is no answer.
 
   Args:
     found: Points and answers.
     places: Rows of `found.points`, all of one task.
+
+  Returns:
+    By column of the answers a matrix, [examples, points]; `id` has the names
+    of the examples, [examples].
   """
   answers = found.answers[found.answers.point.isin(places)]
   ids, names = pd.factorize(answers.id)
@@ -67,7 +87,12 @@ def matrices(found: Points, places: Sequence[int]) -> dict[str, np.ndarray]:
 
 
 def scale(task: str, quality: np.ndarray) -> float:
-  """What the best quality of a task is: tasks score in [0, 1] or [0, 100]."""
+  """What the best quality of a task is: tasks score in [0, 1] or [0, 100].
+
+  Args:
+    task: What it is called in the points.
+    quality: That of its answers, of any shape; nan where it is not known.
+  """
   if is_corpus(task):
     return 100.0
   return 100.0 if np.nanmax(quality, initial=0.0) > 1 else 1.0
@@ -80,11 +105,11 @@ def references(points: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
   how many rows were decoded together; else any, and the clock says nothing.
 
   Args:
-    points: Of one task and temperature.
+    points: Rows of `Points.points`, all of one task and temperature.
 
   Returns:
     Places in `points`, -1 where there is none; and whether the clock of that
-    verifier is comparable.
+    verifier is comparable; [points] both.
   """
   alone = np.flatnonzero(points.method == roles.VERIFIER)
   runs, sizes = points.run.to_numpy(), points.batch_size.to_numpy()
@@ -107,13 +132,14 @@ def _sums(
   """What each example adds, and the scores that its sums make.
 
   Args:
-    task: Its name.
-    of: From `matrices`.
-    reference: For each point, the place of the verifier alone.
+    task: What it is called in the points.
+    of: Columns of the answers, as `matrices` makes them, [examples, points].
+    reference: The place of the verifier alone among them that each point is
+      compared with, [points].
 
   Returns:
-    Rows and score for `stats.bootstrap`, and the names of the scores, each of
-    which has a value for every point.
+    Rows, [examples, sums], and score for `stats.bootstrap`, and the names of
+    the scores, each of which has a value for every point.
   """
   own = np.isfinite(of['emitted'])
   both = own & own[:, reference]
@@ -161,7 +187,14 @@ def _sums(
 
 
 def _corpus(task: str, part: dict[str, np.ndarray], whose: str) -> np.ndarray:
-  """Quality of all answers together, for each point."""
+  """Quality of all answers together, for each point.
+
+  Args:
+    task: What it is called in the points.
+    part: Sums over examples by name, [..., points].
+    whose: What stands behind the names of the sums that are meant: '' for
+      each point's own, ' of verifier' for those that it is compared with.
+  """
   known = [n for n in part if n.startswith('score:') and ' of ' not in n]
   stacked = np.stack([part[f'{name}{whose}'] for name in known], -1)
   titles = [name.removeprefix('score:') for name in known]
@@ -177,6 +210,7 @@ def _corpus(task: str, part: dict[str, np.ndarray], whose: str) -> np.ndarray:
 
 
 def _groups(points: pd.DataFrame) -> Iterator[tuple[tuple, np.ndarray]]:
+  """Task and temperature, and the rows that have them."""
   for key, part in points.groupby(GROUP, sort=False):
     yield key, part.index.to_numpy()
 
@@ -229,7 +263,7 @@ def rates(found: Points) -> pd.DataFrame:
 
 
 def compare(found: Points, choice: Choice) -> pd.DataFrame:
-  """`rates`, and each point against the verifier alone.
+  """Each point against the verifier alone.
 
   Args:
     found: Points and answers.
@@ -244,7 +278,7 @@ def compare(found: Points, choice: Choice) -> pd.DataFrame:
   """
   frame = rates(found)
   scores = ['difference', *CLOCKS.values(), 'length']
-  columns = [f'{s}{e}' for s in scores for e in ('', '_low', '_high')]
+  columns = [column for name in scores for column in with_ends(name)]
   frame = frame.assign(**dict.fromkeys(columns, math.nan))
   for (task, _), places in _groups(found.points):
     points = found.points.loc[places]
@@ -258,9 +292,7 @@ def compare(found: Points, choice: Choice) -> pd.DataFrame:
     ends = stats.bootstrap(
       rows, score, resamples=choice.resamples, seed=choice.seed
     )
-    for suffix, values in zip(
-      ('', '_low', '_high'), (whole, *ends), strict=True
-    ):
+    for suffix, values in zip(('', *ENDS), (whole, *ends), strict=True):
       for i, name in enumerate(names):
         part = values[i * len(places) : (i + 1) * len(places)]
         if name == 'wall_speedup':
@@ -303,9 +335,8 @@ def pair(
   )
   names = ('gained', 'faster')
   made: dict[str, float] = {'n': len(rows)}
-  for suffix, values in zip(
-    ('', '_low', '_high'), (score(rows.sum(0)), *ends), strict=True
-  ):
+  whole = score(rows.sum(0))
+  for suffix, values in zip(('', *ENDS), (whole, *ends), strict=True):
     made |= {f'{k}{suffix}': v for k, v in zip(names, values, strict=True)}
   return made
 
@@ -322,7 +353,7 @@ def pareto(frame: pd.DataFrame) -> pd.DataFrame:
   """Points that no other beats in both quality and modelled latency.
 
   Args:
-    frame: From `rates` or `compare`.
+    frame: A row per point, as `rates` or `compare` makes them.
 
   Returns:
     Its rows on the front of each task, fastest first. Oracles are on none.
@@ -339,39 +370,55 @@ def pareto(frame: pd.DataFrame) -> pd.DataFrame:
   return pd.concat(parts) if parts else frame.iloc[:0]
 
 
-def fastest_as_good(frame: pd.DataFrame, clock: str) -> pd.DataFrame:
-  """Of each curve, the fastest point that is as good as the verifier.
+def fastest_as_good(
+  frame: pd.DataFrame, clock: str, of: Sequence[str] = CURVE
+) -> pd.DataFrame:
+  """The fastest point that is as good as the verifier, of each curve.
 
   Args:
-    frame: From `compare`.
+    frame: A row per point, as `compare` makes them.
     clock: Key of `CLOCKS`.
+    of: Columns of what has a best point; by default of a curve.
+
+  Returns:
+    Its rows, in its order; none for a curve that has no such point.
   """
   speed = CLOCKS[clock]
   fit = frame[frame.as_good & np.isfinite(frame[speed])]
   fit = fit.sort_values(speed, ascending=False, kind='stable')
-  return fit.drop_duplicates(_CURVE).sort_index()
+  return fit.drop_duplicates(of).sort_index()
 
 
-def best_as_fast(frame: pd.DataFrame, clock: str) -> pd.DataFrame:
-  """Of each curve, the best point that takes no longer than the verifier.
+def best_as_fast(
+  frame: pd.DataFrame,
+  clock: str,
+  of: Sequence[str] = CURVE,
+  by: str = 'quality',
+) -> pd.DataFrame:
+  """The best point that takes no longer than the verifier, of each curve.
 
   Args:
-    frame: From `compare`.
+    frame: A row per point, as `compare` makes them. Of points that are alike
+      the first is taken.
     clock: Key of `CLOCKS`.
+    of: Columns of what has a best point; by default of a curve.
+    by: Column that says how good a point is.
+
+  Returns:
+    Its rows, in the order of their labels; none for a curve that has no such
+    point.
   """
   speed = CLOCKS[clock]
-  fit = frame[(frame[speed] >= 1) & np.isfinite(frame.quality)]
-  fit = fit.sort_values(
-    ['quality', speed], ascending=[False, False], kind='stable'
-  )
-  return fit.drop_duplicates(_CURVE).sort_index()
+  fit = frame[(frame[speed] >= 1) & np.isfinite(frame[by])]
+  fit = fit.sort_values([by, speed], ascending=[False, False], kind='stable')
+  return fit.drop_duplicates(of).sort_index()
 
 
 def two_sided(frame: pd.DataFrame) -> pd.DataFrame:
   """The paper's table, by both clocks.
 
   Args:
-    frame: From `compare`.
+    frame: A row per point, as `compare` makes them.
 
   Returns:
     A row per clock, task and curve: the fastest point at the verifier's quality
@@ -386,29 +433,25 @@ def two_sided(frame: pd.DataFrame) -> pd.DataFrame:
     known = shown[np.isfinite(shown[speed]) & np.isfinite(shown.difference)]
     if known.empty:
       continue
-    curves = known[[*_CURVE, 'method', 'oracle']].drop_duplicates(_CURVE)
+    curves = known[[*CURVE, 'method', 'oracle']].drop_duplicates(CURVE)
     one = fastest_as_good(shown, clock)
-    names = {speed: 'speedup'} | {f'{speed}_{e}': f'speedup_{e}' for e in _ENDS}
-    one = one[[*_CURVE, 'lenience', 'gamma', *names]].rename(columns=names)
+    names = _renamed({speed: 'speedup'})
+    one = one[[*CURVE, 'lenience', 'gamma', *names]].rename(columns=names)
     other = best_as_fast(shown, clock)
     names = {
       'lenience': 'best_lenience',
       'gamma': 'best_gamma',
       speed: 'best_speedup',
     }
-    other = other[
-      [*_CURVE, *names, 'quality', 'difference', *_of('difference')]
-    ].rename(columns=names)
-    part = curves.merge(one, 'left', on=_CURVE).merge(other, 'left', on=_CURVE)
+    other = other[[*CURVE, *names, 'quality', *with_ends('difference')]].rename(
+      columns=names
+    )
+    part = curves.merge(one, 'left', on=CURVE).merge(other, 'left', on=CURVE)
     part.insert(0, 'clock', clock)
     parts.append(part)
   if not parts:
-    return pd.DataFrame(columns=['clock', *_CURVE, 'method', 'oracle'])
+    return pd.DataFrame(columns=['clock', *CURVE, 'method', 'oracle'])
   return pd.concat(parts, ignore_index=True)
-
-
-def _of(name: str) -> list[str]:
-  return [f'{name}_{end}' for end in _ENDS]
 
 
 def common_gamma(frame: pd.DataFrame) -> int:
@@ -419,15 +462,20 @@ def common_gamma(frame: pd.DataFrame) -> int:
 
 def at_gamma(frame: pd.DataFrame, gamma: int) -> pd.DataFrame:
   """Points at a gamma, and those of curves that have none."""
-  most = frame.groupby(_CURVE).gamma.transform('max')
+  most = frame.groupby(CURVE).gamma.transform('max')
   return frame[(frame.gamma == gamma) | (most == 0)]
+
+
+def at_common_gamma(frame: pd.DataFrame) -> pd.DataFrame:
+  """Points at the gamma that most have, and those of curves without one."""
+  return at_gamma(frame, common_gamma(frame))
 
 
 def gammas(frame: pd.DataFrame, clock: str = 'modelled') -> pd.DataFrame:
   """Each curve at a gamma of its own, beside the gamma that is everyone's.
 
   Args:
-    frame: From `compare`.
+    frame: A row per point, as `compare` makes them.
     clock: Key of `CLOCKS`.
 
   Returns:
@@ -436,27 +484,43 @@ def gammas(frame: pd.DataFrame, clock: str = 'modelled') -> pd.DataFrame:
     them of the fastest points that are as good as the verifier.
   """
   drafting = frame[frame.gamma > 0]
-  several = drafting.groupby(_CURVE).gamma.transform('nunique') > 1
+  several = drafting.groupby(CURVE).gamma.transform('nunique') > 1
   drafting, speed = drafting[several], CLOCKS[clock]
   fixed = common_gamma(frame)
-  curves = drafting[_CURVE].drop_duplicates()
-  kept = [*_CURVE, 'gamma', 'lenience', speed, *_of(speed)]
-  of_all = fastest_as_good(at_gamma(drafting, fixed), clock)[kept]
-  own = fastest_as_good(drafting, clock)[kept]
-  renamed = {speed: 'speedup'} | {f'{speed}_{e}': f'speedup_{e}' for e in _ENDS}
-  own, of_all = own.rename(columns=renamed), of_all.rename(columns=renamed)
-  of_all = of_all.rename(
-    columns={c: f'fixed_{c}' for c in of_all if c not in _CURVE}
+  curves = drafting[CURVE].drop_duplicates()
+  kept = [*CURVE, 'gamma', 'lenience', *with_ends(speed)]
+  renamed = _renamed({speed: 'speedup'})
+  of_all, own = (
+    fastest_as_good(part, clock)[kept].rename(columns=renamed)
+    for part in (at_gamma(drafting, fixed), drafting)
   )
-  made = curves.merge(of_all, 'left', on=_CURVE).merge(own, 'left', on=_CURVE)
+  of_all = of_all.rename(
+    columns={c: f'fixed_{c}' for c in of_all if c not in CURVE}
+  )
+  made = curves.merge(of_all, 'left', on=CURVE).merge(own, 'left', on=CURVE)
   return made.assign(fixed_gamma=fixed)
+
+
+def lengths(frame: pd.DataFrame) -> pd.DataFrame:
+  """Points with answers, and how fast whole answers are.
+
+  Args:
+    frame: A row per point, as `compare` makes them.
+
+  Returns:
+    Its rows whose mean output length is known, with `answer_speedup`: the
+    modelled speed-up of an answer, which is that of a token by how much longer
+    answers are.
+  """
+  known = frame[np.isfinite(frame.mean_output_tokens)]
+  return known.assign(answer_speedup=known.speedup / known.length)
 
 
 def latency_fit(frame: pd.DataFrame) -> pd.DataFrame:
   """How well rejections tell latency: a line through the points.
 
   Args:
-    frame: From `rates` or `compare`.
+    frame: A row per point, as `rates` or `compare` makes them.
 
   Returns:
     A row per task, batch size, gamma and clock with at least three points whose
@@ -469,7 +533,7 @@ def latency_fit(frame: pd.DataFrame) -> pd.DataFrame:
   keys = [*GROUP, 'batch_size', 'gamma']
   drafting = frame[frame.gamma > 0]
   for key, part in drafting.groupby(keys, sort=False):
-    for clock, column in zip(CLOCKS, ('latency', 'wall_latency'), strict=True):
+    for clock, column in LATENCIES.items():
       known = part[np.isfinite(part.rejection_rate) & np.isfinite(part[column])]
       x, y = known.rejection_rate, known[column]
       if len(known) < 3 or not np.ptp(x):
@@ -521,7 +585,7 @@ def significance(found: Points, chosen: Sequence[int]) -> pd.DataFrame:
       pair = quality[:, [at, to]]
       pair = pair[np.isfinite(pair).all(1)]
       rows.append(
-        found.points.loc[place, [*_CURVE, 'lenience', 'gamma']].to_dict()
+        found.points.loc[place, [*CURVE, 'lenience', 'gamma']].to_dict()
         | {
           'n': len(pair),
           'only_verifier': int((pair[:, 1] > pair[:, 0]).sum()),
@@ -529,7 +593,7 @@ def significance(found: Points, chosen: Sequence[int]) -> pd.DataFrame:
           'p': stats.mcnemar(pair[:, 0], pair[:, 1]) if len(pair) else math.nan,
         }
       )
-  columns = [*_CURVE, 'lenience', 'gamma', 'n', 'only_verifier', 'only_method']
+  columns = [*CURVE, 'lenience', 'gamma', 'n', 'only_verifier', 'only_method']
   frame = pd.DataFrame(rows, columns=[*columns, 'p'])
   corrected = frame.groupby(GROUP).p.transform(stats.holm)
   return frame.assign(p_holm=corrected)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from experiments.analysis import comparisons, roles
 from experiments.analysis.comparisons import Choice
-from experiments.analysis.runs import Points
+from experiments.analysis.runs import GROUP, RUN, Points
 
 _CASCADES = ('chow', 'diff', 'opt', 'token_v1', 'token_v2', 'token_v3')
 _TRUNCATED = ('min_p', 'top_p', 'top_k', 'eta')
@@ -29,10 +29,16 @@ KINDS = (
 
 
 def kind(method: str, verification: str, lenience: float) -> str:
-  """What sort of decoding a point is; one of `KINDS`, '' for a model alone."""
+  """What sort of decoding a point is; one of `KINDS`, '' for a model alone.
+
+  Args:
+    method: Its name, whoever registered it.
+    verification: How its blocks were verified, as in a record.
+    lenience: Where on its curve it is; nan where the method has none.
+  """
   if method in roles.BASELINES:
     return ''
-  if verification == 'sequential':
+  if verification == roles.SEQUENTIAL:
     oracle = roles.is_oracle(method, verification)
     return 'sequential oracle' if oracle else 'sequential cascade'
   if method == 'speed' and lenience == 0:
@@ -47,11 +53,15 @@ def kind(method: str, verification: str, lenience: float) -> str:
   return next((k for k, of in known if method in of), 'relaxed decoding')
 
 
+_TOLD = ['variant', 'run', 'lenience', 'gamma', 'speedup']
+_GROUP = [*GROUP, 'kind']
+
+
 def best_of_kinds(frame: pd.DataFrame) -> pd.DataFrame:
   """Each kind by its best points.
 
   Args:
-    frame: From `comparisons.compare`.
+    frame: A row per point, as `comparisons.compare` makes them.
 
   Returns:
     A row per task and kind that is there, with the two sides of
@@ -59,41 +69,30 @@ def best_of_kinds(frame: pd.DataFrame) -> pd.DataFrame:
     speedup with its interval of the fastest point at the verifier's quality,
     and best_variant, best_lenience, best_gamma, best_speedup, and difference
     with its interval, of the best within the verifier's latency; nan where
-    there is none.
+    there is none. No rows where there is one kind only.
   """
   kinds = list(map(kind, frame.method, frame.verification, frame.lenience))
   frame = frame.assign(kind=kinds)
   frame = frame[np.isfinite(frame.speedup) & np.isfinite(frame.difference)]
-  rows = []
-  group = [*comparisons.GROUP, 'kind']
-  for key, part in frame[frame.kind != ''].groupby(group, sort=False):
-    row = dict(zip(group, key, strict=True))
-    fit = part[part.as_good]
-    if len(fit):
-      row |= fit.loc[fit.speedup.idxmax(), [*_TOLD, *_SPEEDUP]].to_dict()
-    fast = part[part.speedup >= 1]
-    if len(fast):
-      best = fast.sort_values(['difference', 'speedup'], kind='stable').iloc[-1]
-      row |= {f'best_{name}': best[name] for name in _TOLD}
-      row |= best[_DIFFERENCE].to_dict()
-    rows.append(row)
-  rows.sort(key=lambda row: KINDS.index(row['kind']))
-  tasks = {task: i for i, task in enumerate(frame.task.unique())}
-  rows.sort(key=lambda row: (tasks[row['task']], row['temperature']))
-  return pd.DataFrame(rows, columns=_COLUMNS)
-
-
-_TOLD = ['variant', 'run', 'lenience', 'gamma', 'speedup']
-_SPEEDUP = ['speedup_low', 'speedup_high']
-_DIFFERENCE = ['difference', 'difference_low', 'difference_high']
-_COLUMNS = [
-  *comparisons.GROUP,
-  'kind',
-  *_TOLD,
-  *_SPEEDUP,
-  *(f'best_{name}' for name in _TOLD),
-  *_DIFFERENCE,
-]
+  tasks = frame.task.unique().tolist()
+  frame = frame[frame.kind != '']
+  fastest = comparisons.fastest_as_good(frame, 'modelled', _GROUP)
+  fastest = fastest[[*_GROUP, *_TOLD, *comparisons.with_ends('speedup')[1:]]]
+  # Of points that are alike the last one.
+  best = comparisons.best_as_fast(
+    frame[::-1], 'modelled', _GROUP, by='difference'
+  )
+  best = best[[*_GROUP, *_TOLD, *comparisons.with_ends('difference')]]
+  best = best.rename(columns={name: f'best_{name}' for name in _TOLD})
+  made = frame[_GROUP].drop_duplicates()
+  if made.kind.nunique() < 2:
+    made = made.iloc[:0]
+  made = made.merge(fastest, 'left', on=_GROUP).merge(best, 'left', on=_GROUP)
+  place = made.assign(
+    task=made.task.map(tasks.index), kind=made.kind.map(KINDS.index)
+  )
+  order = place.sort_values(_GROUP, kind='stable').index
+  return made.loc[order].reset_index(drop=True)
 
 
 def truncated_alike(found: Points, choice: Choice) -> pd.DataFrame:
@@ -113,7 +112,7 @@ def truncated_alike(found: Points, choice: Choice) -> pd.DataFrame:
     (its speed by that of min-p, per token), with paired intervals.
   """
   rows = []
-  keys = [*comparisons.GROUP, 'run', 'batch_size', 'verification', 'gamma']
+  keys = ['task', *RUN, 'verification', 'gamma']
   for key, part in found.points.groupby(keys, sort=False):
     ours = part[part.method == 'token_v3']
     for place, row in ours.iterrows():
@@ -127,7 +126,5 @@ def truncated_alike(found: Points, choice: Choice) -> pd.DataFrame:
         | {'variant': row.variant, 'lenience': row.lenience}
         | comparisons.pair(found, place, alike.index[0], choice)
       )
-  ends = ('', '_low', '_high')
-  columns = [*keys, 'variant', 'lenience', 'n']
-  columns += [f'{name}{end}' for name in ('gained', 'faster') for end in ends]
-  return pd.DataFrame(rows, columns=columns)
+  told = [*comparisons.with_ends('gained'), *comparisons.with_ends('faster')]
+  return pd.DataFrame(rows, columns=[*keys, 'variant', 'lenience', 'n', *told])

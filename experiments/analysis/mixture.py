@@ -6,20 +6,19 @@ where it is surer can be better than both. Tasks count equally, each as a share
 of the best that it can give.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from experiments.analysis import comparisons, roles
-from experiments.analysis.comparisons import Choice
-from experiments.analysis.runs import Points, is_corpus
+from experiments.analysis.comparisons import Choice, with_ends
+from experiments.analysis.runs import ACROSS, RUN, Points, is_corpus
 from experiments.records import stats
 
 # What the mixture is called where a task would be.
 ALL = 'all tasks'
-_POINT = ['temperature', 'run', 'batch_size', 'variant', 'lenience', 'gamma']
-_ENDS = ('', '_low', '_high')
+_POINT = [*ACROSS, 'lenience', 'gamma']
 # What a point is compared with, by the column that says so.
 _MODELS = {'over_verifier': roles.VERIFIER, 'over_drafter': roles.DRAFTER}
 
@@ -41,14 +40,12 @@ def mix(found: Points, choice: Choice) -> pd.DataFrame:
     alone is missing.
   """
   parts = []
-  for _, points in found.points.groupby(
-    ['temperature', 'run', 'batch_size'], sort=False
-  ):
+  for _, points in found.points.groupby(RUN, sort=False):
     part = _mixed(found, points, choice)
     if part is not None:
       parts.append(part)
   columns = ['task', *_POINT, 'method', 'oracle', 'quality', 'latency']
-  columns += [f'{name}{end}' for name in _MODELS for end in _ENDS]
+  columns += [column for name in _MODELS for column in with_ends(name)]
   if not parts:
     return pd.DataFrame(columns=columns)
   return pd.concat(parts, ignore_index=True)[columns]
@@ -57,7 +54,7 @@ def mix(found: Points, choice: Choice) -> pd.DataFrame:
 def _mixed(
   found: Points, points: pd.DataFrame, choice: Choice
 ) -> pd.DataFrame | None:
-  """`mix` of one run; None where nothing can be said."""
+  """What `mix` says of one run; None where nothing can be said."""
   tasks = {}
   for task, part in points.groupby('task', sort=False):
     # nan is not equal to itself, and no key.
@@ -89,23 +86,28 @@ def _mixed(
   size = len(keys)
   made = told.reset_index(drop=True)
   made = made.assign(task=ALL, quality=whole[:size], latency=whole[-size:])
-  for end, values in zip(_ENDS, (whole, *ends), strict=True):
-    for i, name in enumerate(_MODELS, 1):
-      made[f'{name}{end}'] = values[i * size : (i + 1) * size]
+  for i, name in enumerate(_MODELS, 1):
+    for column, values in zip(with_ends(name), (whole, *ends), strict=True):
+      made[column] = values[i * size : (i + 1) * size]
   return made
 
 
-def _sums(tasks, keys: Sequence, alone: Sequence[int]):
+def _sums(
+  tasks: Mapping[str, tuple[pd.DataFrame, dict[str, np.ndarray]]],
+  keys: Sequence[tuple],
+  alone: Sequence[int],
+) -> tuple[list[np.ndarray], stats.Score]:
   """What each example adds, and the scores that its sums make.
 
   Args:
-    tasks: By name, points by key, and what `comparisons.matrices` made of them.
-    keys: Of the points.
+    tasks: Points by key, and what `comparisons.matrices` made of them, by the
+      name of the task.
+    keys: What tells the points apart that every task has.
     alone: Places of the verifier and of the drafter among the keys.
 
   Returns:
     Rows of each task, and the score, for `stats.bootstrap`; scores are
-    quality, what is gained over each model, and latency, of each point.
+    quality, what is gained over each model, and latency, each for all points.
   """
   size, blocks = len(keys), []
   for i, (task, (part, of)) in enumerate(tasks.items()):
@@ -140,18 +142,34 @@ def best(frame: pd.DataFrame) -> pd.DataFrame:
   """Of each curve, the point that is furthest above the better model.
 
   Args:
-    frame: From `mix`.
+    frame: Points over all tasks, as `mix` makes them.
 
   Returns:
     Its rows, the best curve first, without models alone and oracles; `above`
-    is by how much it is above the better model, less than 0 where it is not.
+    is by how much it is above the better model, less than 0 where it is not,
+    and `above_low` the lower end of the nearer of the two intervals.
   """
   # An oracle is no cascade that could be run.
   shown = frame[~frame.method.isin(roles.BASELINES) & ~frame.oracle]
   above = shown[list(_MODELS)].astype(float).min(axis=1)
-  shown = shown.assign(above=above)[np.isfinite(above)]
-  shown = shown.sort_values(
+  low = shown[[f'{name}_low' for name in _MODELS]].astype(float)
+  shown = shown.assign(above=above, above_low=low.min(axis=1, skipna=False))
+  shown = shown[np.isfinite(above)].sort_values(
     ['above', 'latency'], ascending=[False, True], kind='stable'
   )
-  curve = ['temperature', 'run', 'batch_size', 'variant']
-  return shown.drop_duplicates(curve)
+  return shown.drop_duplicates(ACROSS)
+
+
+def drawn(frame: pd.DataFrame) -> list[tuple[float, str, pd.DataFrame]]:
+  """What is drawn together: the points of a run, at the gamma of most.
+
+  Args:
+    frame: Points over all tasks, as `mix` makes them.
+
+  Returns:
+    For each temperature and run these, and the points.
+  """
+  return [
+    (*key, comparisons.at_common_gamma(part))
+    for key, part in frame.groupby(['temperature', 'run'], sort=False)
+  ]

@@ -2,6 +2,9 @@
 
 VERIFIER, DRAFTER = 'verifier_only', 'drafter_only'
 BASELINES = (VERIFIER, DRAFTER)
+# The verification of a cascade that does not speculate. It has no blocks,
+# whatever simulated it.
+SEQUENTIAL = 'sequential'
 # Rules that look at the drafter alone, and can be followed without a verifier.
 _OF_DRAFTER = ('chow',)
 
@@ -12,4 +15,4 @@ def is_oracle(method: str, verification: str) -> bool:
   A sequential cascade calls the verifier where it takes over; a rule that
   looks at the verifier elsewhere shows what it could do if that were free.
   """
-  return verification == 'sequential' and method not in _OF_DRAFTER
+  return verification == SEQUENTIAL and method not in _OF_DRAFTER

@@ -22,6 +22,13 @@ from experiments.records import metrics
 
 _REMEDY = 'run experiments.sweep with this workdir first.'
 
+# Columns that tell points apart. Answers are compared within a GROUP. A CURVE
+# is a variant of a method in one run on one task; ACROSS tasks it goes on.
+RUN = ['temperature', 'run', 'batch_size']
+ACROSS = [*RUN, 'variant']
+CURVE = ['task', *ACROSS]
+GROUP = ['task', 'temperature']
+
 # What has to be alike for answers of two workdirs to be compared.
 SETTINGS = (
   'prompts',
@@ -43,12 +50,14 @@ class Run:
   """What lies in one workdir.
 
   Attributes:
-    path: Of the workdir.
-    config: Settings; empty if they were not kept.
+    path: The folder itself.
+    config: Settings of the sweep, as `config.json` has them; empty if they
+      were not kept.
     start: The latest start in its provenance; empty if it was not kept.
-    costs: Unit costs.
-    summary: Of its points.
-    lines: Records of each of its files, by the file's name.
+    costs: Measured unit costs, in seconds.
+    summary: A row per point, with the columns of `metrics.columns`.
+    lines: Records of each of its files, by the file's name without an ending,
+      in the order of the summary.
   """
 
   path: pathlib.Path
@@ -61,6 +70,9 @@ class Run:
 
 def read(path: str | pathlib.Path) -> Run:
   """Reads a workdir, except for its traces.
+
+  Args:
+    path: The folder that a sweep wrote to.
 
   Raises:
     ValueError: A file is missing or damaged; says what to do.
@@ -94,12 +106,14 @@ def read(path: str | pathlib.Path) -> Run:
 
 
 def _text(path: pathlib.Path) -> str:
+  """A file that has to be there."""
   if not path.is_file():
     raise ValueError(f'workdir: there is no {path}; {_REMEDY}')
   return path.read_text(encoding='utf-8')
 
 
 def _summary(path: pathlib.Path) -> pd.DataFrame:
+  """A summary that has all of its columns."""
   text = io.StringIO(_text(path))
   texts = ['task', 'method', 'verification', 'gate', 'bonus_from']
   try:
@@ -136,6 +150,9 @@ def settings(run: Run) -> dict[str, dict[str, Any]]:
   """What `SETTINGS` are in a run, each by task, or by '' for all tasks.
 
   What a run does not say is not there, and differs from nothing.
+
+  Args:
+    run: What lies in a workdir.
   """
   config, task = run.config, run.config.get('task') or {}
   found: dict[str, dict[str, Any]] = {
@@ -159,6 +176,7 @@ def settings(run: Run) -> dict[str, dict[str, Any]]:
 
 
 def _said(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+  """A field of all tasks, if it is there."""
   return {'': config[name]} if name in config else {}
 
 
@@ -177,6 +195,10 @@ def differences(runs: Sequence[Run]) -> list[str]:
 
 def check(runs: Sequence[Run], allow: Sequence[str] = ()) -> list[str]:
   """Which settings differ, all of which are allowed to.
+
+  Args:
+    runs: What lies in the workdirs that are compared.
+    allow: Those of `SETTINGS` that may differ.
 
   Raises:
     ValueError: There is no such setting, or others differ; names them.
@@ -206,7 +228,8 @@ class Points:
   Attributes:
     points: A row per point: run, batch_size, task, temperature, method,
       variant, verification, lenience, gamma, oracle (whether its cost leaves
-      out what its rule looks at), n (of answers), failed.
+      out what its rule looks at), n (how many answers), failed (how many
+      examples have none).
     answers: A row per answer: point (a row of `points`), id, quality, emitted,
       ended, latency (modelled; the verifier's for a token being 1), wall_s,
       examined, accepted, and `score:NAME` where quality is made of sums.
@@ -224,6 +247,27 @@ class Points:
 _COLUMNS = (
   'point id quality emitted ended latency wall_s examined accepted'.split()
 )
+
+
+def summary(told: Mapping[str, Run]) -> pd.DataFrame:
+  """The summaries of runs, one below the other.
+
+  Args:
+    told: What lies in the workdirs, by what tells them apart.
+
+  Returns:
+    Their rows with `variant`, and `run`, which is empty where no point is in
+    several runs, so that nothing has to be told apart.
+  """
+  frame = pd.concat(
+    [run.summary.assign(run=name) for name, run in told.items()],
+    ignore_index=True,
+  )
+  frame = frame.assign(variant=metrics.variants(frame))
+  twice = frame.duplicated([*GROUP, 'variant', 'lenience', 'gamma'])
+  if (twice & ~frame.method.isin(roles.BASELINES)).any():
+    return frame
+  return frame[~twice].assign(run='')
 
 
 def gather(runs: Sequence[Run]) -> Points:
@@ -271,6 +315,7 @@ def is_corpus(task: str) -> bool:
 
 
 def _row(r: records.Record) -> dict[str, Any]:
+  """What all records of a point say of it, none being counted yet."""
   return {
     'task': r.task,
     'temperature': r.temperature,
@@ -278,8 +323,7 @@ def _row(r: records.Record) -> dict[str, Any]:
     'variant': r.variant,
     'verification': r.verification,
     'lenience': r.lenience,
-    # A sequential cascade has no blocks, whatever simulated it.
-    'gamma': 0 if r.verification == 'sequential' else r.gamma,
+    'gamma': 0 if r.verification == roles.SEQUENTIAL else r.gamma,
     'oracle': roles.is_oracle(r.method, r.verification),
     'n': 0,
     'failed': 0,

@@ -4,22 +4,42 @@ A workdir holds `records`, `traces` and `examples`, `summary.csv`, `costs.json`
 and, for the page's first line, `config.json`; with `views`, the page also says
 how likely tokens were. Under `report/` go `index.html`,
 `tables/` (CSV, Markdown and LaTeX), `figures/` (SVG and PNG), all of them of
-the same frames, and `reports.json`, which says how intervals were drawn.
+the same frames, and `report.json`, which says how intervals were drawn.
+
+Nothing is worked out here: frames and numbers come from `analysis`.
+
+  page       The page's parts, and the files of its looks and its script.
+  questions  How to read what answers each question.
+  examples   Answers side by side, and in `tokens` token by token.
+  tables     Tables as HTML, Markdown and LaTeX; `columns` has their columns.
+  figures    Plots; `drawings` puts them on the page and into files.
+  styles     How curves and numbers look.
+  targets    A picture for the audit, not for the page.
+
+To ask one question more, write two functions and add a line. The first stands
+in `analysis` and makes a frame of `Points`, or of the frame that
+`comparisons.compare` makes of them: a row for each thing that is said, with
+`variant` for the curve that it is said of. The second stands in `questions`: it
+takes a `Context`, and gives a `Question` with a title, a sentence on how to
+read the frame, and a `Table` of the columns that people see. The line is its
+name in `questions.QUESTIONS`, where it belongs on the page. Section and files
+follow from that.
 """
 
 import dataclasses
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
 from experiments import records
-from experiments.analysis import positions, roles, runs
+from experiments.analysis import positions, roles, runs, shown
 from experiments.analysis.comparisons import Choice
 from experiments.analysis.runs import SETTINGS
-from experiments.records import metrics
-from experiments.reports import examples, page, questions, styles, tables
+from experiments.analysis.shown import Shown
+from experiments.reports import page, questions, styles, tables
+from experiments.reports.questions import Context, Question
 
 __all__ = ['SETTINGS', 'Choice', 'write_report']
 
@@ -35,7 +55,8 @@ def write_report(
   Args:
     workdir: A folder, or several whose points are compared; of several the
       report goes to `report/with-...` of the first.
-    choice: Margins, targets and how intervals are drawn.
+    choice: Margins, targets and how intervals are drawn; by default those of
+      `Choice`.
     allow: Those of `SETTINGS` that may differ between several.
     figures: Whether to write each figure of the page as files too.
 
@@ -54,24 +75,13 @@ def write_report(
   told = dict(zip(names, read, strict=True))
   differing = runs.check(read, allow)
   found = runs.gather(read)
-  frame = _summary(told)
-  lines = {name: run.lines for name, run in told.items()}
-  shown = examples.find(paths[0], read[0].lines)
-  looks = styles.styles(
-    dict(zip(roles.BASELINES, roles.BASELINES, strict=True))
-    | dict(zip(frame.variant, frame.method, strict=True))
-    | {s.record.variant: s.record.method for s in examples.every(shown)}
-  )
-  counts: dict[int, positions.Counts] = {}
-  for name, files in lines.items():
-    for point, of_file in files.items():
-      places = [_place(found, name, r) for r in of_file]
-      if any(place is not None for place in places):
-        traces = records.scan_traces(told[name].path, point)
-        positions.count(places, traces, counts)
-  asked = questions.answer(found, counts, looks, choice)
+  frame = runs.summary(told)
+  answers = shown.find(paths[0], read[0].lines)
+  looks = _looks(frame, answers)
+  counts = positions.read(found, told)
+  asked = questions.answer(Context(found, counts, looks, choice))
   note = _note(differing)
-  text, drawn = page.render(frame, shown, told, asked, looks, choice, note)
+  text, drawn = page.render(frame, answers, told, asked, looks, choice, note)
   folder = paths[0] / 'report'
   if len(paths) > 1:
     folder /= '-'.join(['with', *names[1:]]).replace('/', '-')
@@ -94,25 +104,15 @@ def write_report(
   return path
 
 
-def _place(found: runs.Points, name: str, r: records.Record) -> int | None:
-  """The row of a record that drafts in blocks."""
-  if not r.gamma or r.verification == 'sequential' or r.failure is not None:
-    return None
-  return found.places[name, r.point]
-
-
-def _summary(told: dict[str, runs.Run]) -> pd.DataFrame:
-  """Summaries of all runs; runs are told apart where points are in several."""
-  frame = pd.concat(
-    [run.summary.assign(run=name) for name, run in told.items()],
-    ignore_index=True,
+def _looks(
+  frame: pd.DataFrame, answers: Sequence[Shown]
+) -> dict[str, styles.Style]:
+  """Styles by variant, of all that is on the page."""
+  return styles.styles(
+    dict(zip(roles.BASELINES, roles.BASELINES, strict=True))
+    | dict(zip(frame.variant, frame.method, strict=True))
+    | {s.record.variant: s.record.method for s in shown.every(answers)}
   )
-  frame = frame.assign(variant=metrics.variants(frame))
-  key = ['task', 'temperature', 'variant', 'lenience', 'gamma']
-  twice = frame.duplicated(key)
-  if (twice & ~frame.method.isin(roles.BASELINES)).any():
-    return frame
-  return frame[~twice].assign(run='')
 
 
 def _note(differing: Sequence[str]) -> str:
@@ -122,7 +122,20 @@ def _note(differing: Sequence[str]) -> str:
   return f'These runs differ in {", ".join(differing)}, which was allowed.'
 
 
-def _write_tables(folder: pathlib.Path, asked, looks, note: str) -> None:
+def _write_tables(
+  folder: pathlib.Path,
+  asked: Sequence[Question],
+  looks: Mapping[str, styles.Style],
+  note: str,
+) -> None:
+  """Writes the tables of all questions as files.
+
+  Args:
+    folder: Made if need be.
+    asked: Questions with their answers.
+    looks: Styles by variant.
+    note: What has to be said in each file; may be empty.
+  """
   for table in (t for question in asked for t in question.tables):
     path = folder / table.name
     records.write_text(path.with_suffix('.csv'), table.csv(note))

@@ -8,25 +8,29 @@ pointer rests on and plays answers, and nothing is hidden without it.
 import dataclasses
 import html
 import importlib.metadata
+import importlib.resources
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from experiments.analysis import roles
+from experiments.analysis import cuts, roles
 from experiments.analysis.comparisons import Choice
+from experiments.analysis.cuts import Cut
 from experiments.analysis.runs import Run
-from experiments.records import metrics
+from experiments.analysis.shown import Shown
 from experiments.records.metrics import Costs
 from experiments.reports import (
+  drawings,
   examples,
   figures,
   questions,
   styles,
   tables,
-  tokens,
 )
+from experiments.reports.drawings import Drawing
 
+# How to read a plot, or a note on one, by what it is of.
 _GUIDES = {
   'relative_latency': (
     'Up and to the left is better: each line is one method as its lenience'
@@ -74,160 +78,30 @@ _GUIDES = {
 # Rows of a table that is shown without asking.
 _LONG = 40
 
-_CSS = """
-:root { color-scheme: light dark;
-  --page: #f6f7f9; --card: #ffffff; --ink: #1d2430; --soft: #5d6878;
-  --faint: #e3e7ec; --accent: #0b4f8a;
-  --draft: #d9ebfa; --residual: #ffd9b3; --bonus: #cdeedd;
-  --residual-line: #b85400; --bonus-line: #00704f; --right: #00704f;
-  --wrong: #b3261e; $light }
-@media (prefers-color-scheme: dark) { :root {
-  --page: #12161c; --card: #1a2028; --ink: #e6eaf0; --soft: #9aa6b5;
-  --faint: #323b47; --accent: #7cc8f5;
-  --draft: #1c3c5a; --residual: #63390f; --bonus: #17493a;
-  --residual-line: #ff9d52; --bonus-line: #43d3a4; --right: #43d3a4;
-  --wrong: #ff8a80; $dark } }
-* { box-sizing: border-box }
-body { margin: 0; background: var(--page); color: var(--ink);
-  font: 16px/1.5 system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif }
-main, body > header, body > footer { max-width: 1280px; margin: 0 auto;
-  padding: 0 1.5rem }
-body > header { padding-top: 2.5rem }
-h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .4rem;
-  letter-spacing: -.01em }
-h2 { font-size: 1.35rem; margin: 2.6rem 0 .8rem }
-h3 { font-size: 1rem; margin: 0 0 .2rem }
-.lead { color: var(--soft); margin: 0; max-width: 75ch }
-.tiles { display: grid; gap: 1rem; margin: 0 0 1rem;
-  grid-template-columns: repeat(auto-fit, minmax(14rem, 1fr)) }
-.tile, figure, .example, .scroll { background: var(--card);
-  border: 1px solid var(--faint); border-radius: 10px }
-.tile { padding: .8rem 1rem }
-.tile b { display: block; font-size: 1.6rem; line-height: 1.25;
-  font-weight: 600; font-variant-numeric: tabular-nums }
-.tile span, .tile small { color: var(--soft); font-size: .875rem }
-.tile span { display: block }
-.legend { display: flex; flex-wrap: wrap; gap: .3rem 1.1rem; margin: 0 0 .8rem;
-  padding: .4rem 0; list-style: none; font-size: .92rem; position: sticky;
-  top: 0; background: var(--page); z-index: 2 }
-.legend li { cursor: default; white-space: nowrap }
-.marker { width: .95em; height: .95em; vertical-align: -.1em }
-.marker.line { width: 2.4em; height: 1.28em; vertical-align: -.28em }
-.pair { display: grid; gap: 1rem; margin-bottom: 1rem;
-  grid-template-columns: repeat(auto-fit, minmax(min(30rem, 100%), 1fr)) }
-.panels { display: grid; gap: 1rem; margin-bottom: 1rem;
-  grid-template-columns: 2fr 1fr }
-@media (max-width: 60rem) { .panels { grid-template-columns: 100% }
-  .panels figure:first-child { overflow-x: auto }
-  .panels figure:first-child svg { min-width: 44rem }
-  figure.wide { overflow-x: auto }
-  figure.wide svg { min-width: 40rem } }
-figure { margin: 0; padding: 1rem 1rem .8rem }
-figure svg { display: block; width: 100%; height: auto }
-figure svg * { stroke-linejoin: round; stroke-linecap: butt }
-figcaption, .guide { color: var(--soft); font-size: .92rem }
-figcaption { margin-top: .5rem }
-.guide { max-width: 75ch; margin: 0 0 .6rem }
-[data-method] { transition: opacity .12s }
-.pair [data-method][data-band] { opacity: .45 }
-.focus [data-method]:not(.on, [data-method=verifier_only],
-  [data-method=drafter_only]) { opacity: .1 }
-.pair .focus .on[data-method] { opacity: 1 }
-.scroll { overflow: auto; max-height: 35.2rem }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-.summary { width: 100%; font-size: .875rem }
-.summary th, .summary td { padding: .32rem .7rem; text-align: right;
-  white-space: nowrap; border-bottom: 1px solid var(--faint) }
-.summary th:first-child { text-align: left; font-weight: 500;
-  position: sticky; left: 0; background: var(--card) }
-.summary thead th { position: sticky; top: 0; background: var(--card);
-  vertical-align: bottom; z-index: 1 }
-.summary thead th:first-child { z-index: 2 }
-.summary button { all: unset; cursor: pointer; font-weight: 600;
-  white-space: normal }
-.summary button:focus-visible { outline: 2px solid var(--accent) }
-[aria-sort=ascending] button::after { content: ' ↑' }
-[aria-sort=descending] button::after { content: ' ↓' }
-.summary tbody tr:hover { background: var(--page) }
-.interval { color: var(--soft); margin-left: .4em }
-details { margin: 1rem 0 }
-summary { cursor: pointer; color: var(--accent) }
-.example { margin: 0 0 1rem; padding: .9rem 1.1rem }
-.example header { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem;
-  color: var(--soft); font-size: .9rem; margin-bottom: .5rem }
-.right { color: var(--right); font-weight: 600 }
-.wrong { color: var(--wrong); font-weight: 600 }
-dl { display: grid; grid-template-columns: 6rem 1fr; gap: .5rem 1rem;
-  margin: 0 }
-dt { color: var(--soft); font-size: .875rem }
-dd { margin: 0; min-width: 0 }
-.text { white-space: pre-wrap; overflow-wrap: anywhere; font: .875rem/1.75
-  ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace }
-.question h3 { margin-top: 1.2rem; font-weight: 600 }
-.question .scroll { margin-bottom: 1rem }
-.question figure.wide { max-width: 62rem; margin: 0 0 1rem }
-.allowed { border-left: 4px solid var(--residual-line); padding: .2rem .8rem;
-  max-width: 75ch }
-.settings { font-size: .875rem }
-.settings th, .settings td { text-align: left; vertical-align: top;
-  padding: .15rem 1rem .15rem 0; font-weight: 400; overflow-wrap: anywhere }
-.settings th { color: var(--soft) }
-body > footer { color: var(--soft); font-size: .875rem; margin-top: 2.5rem;
-  padding-bottom: 3rem }
-@media (max-width: 40rem) {
-  main, body > header, body > footer { padding-inline: .8rem }
-  .legend { position: static }
-  dl { grid-template-columns: 1fr; gap: .1rem }
-  dd { margin-bottom: .6rem } }
-@media print { .scroll { max-height: none; overflow: visible }
-  .legend { position: static } }
-"""
+# What the page looks like and what it does, in files beside this one. In the
+# first, $light and $dark are where the colours of the curves go.
+_STYLES = ('page.css', 'tokens.css')
+_SCRIPTS = ('page.js', 'tokens.js')
 
-_JS = """
-for (const table of document.querySelectorAll('table.summary')) {
-  const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
-  heads.forEach((head, i) => head.querySelector('button').onclick = () => {
-    const up = head.getAttribute('aria-sort') !== 'ascending';
-    heads.forEach(h => h.removeAttribute('aria-sort'));
-    head.setAttribute('aria-sort', up ? 'ascending' : 'descending');
-    const key = row => row.cells[i].dataset.key;
-    const order = (a, b) => {
-      if (i === 0) return (up ? 1 : -1) * key(a).localeCompare(key(b));
-      const x = Number(key(a)), y = Number(key(b));
-      if (isNaN(x) && isNaN(y))
-        return (up ? 1 : -1) * key(a).localeCompare(key(b));
-      if (isNaN(x) || isNaN(y)) return isNaN(x) - isNaN(y);
-      return x === y ? 0 : (up ? 1 : -1) * (x < y ? -1 : 1);
-    };
-    body.append(...[...body.rows].sort(order));
-  });
-}
-for (const entry of document.querySelectorAll('.legend [data-key]')) {
-  const plots = entry.closest('section').querySelectorAll('figure');
-  const focus = on => plots.forEach(plot => {
-    plot.classList.toggle('focus', on);
-    plot.querySelectorAll('[data-method]').forEach(e => e.classList.toggle(
-      'on', on && e.dataset.method === entry.dataset.key));
-  });
-  entry.onmouseenter = () => focus(true);
-  entry.onmouseleave = () => focus(false);
-}
-"""
+
+def _inlined(names: Sequence[str]) -> str:
+  """Files as one text, for the page needs nothing else."""
+  here = importlib.resources.files('experiments.reports')
+  return '\n'.join((here / name).read_text(encoding='utf-8') for name in names)
 
 
 def _css(table: Mapping[str, styles.Style]) -> str:
+  """The style sheet, with the colours of the curves."""
+
   def colours(of: str) -> str:
     return ' '.join(f'{s.variable}: {getattr(s, of)};' for s in table.values())
 
-  text = _CSS.replace('$light', colours('light'))
+  text = _inlined(_STYLES).replace('$light', colours('light'))
   return text.replace('$dark', colours('dark'))
 
 
-def _figure(svg: str, guide: str) -> str:
-  return f'<figure>{svg}<figcaption>{html.escape(guide)}</figcaption></figure>'
-
-
-def _captioned(drawing: figures.Drawing) -> str:
+def _captioned(drawing: Drawing) -> str:
+  """What is inside a figure of the page."""
   return f'{drawing.svg}<figcaption>{html.escape(drawing.caption)}</figcaption>'
 
 
@@ -269,191 +143,176 @@ def _question(
 
 
 def _tile(what: str, value: str, note: str) -> str:
+  """A number that stands out, with what it is and what to know of it."""
   return (
     f'<div class="tile"><span>{html.escape(what)}</span>'
     f'<b>{html.escape(value)}</b><small>{html.escape(note)}</small></div>'
   )
 
 
-def _tiles(frame: pd.DataFrame, table: Mapping[str, styles.Style]) -> str:
+def _tiles(cut: Cut, table: Mapping[str, styles.Style]) -> str:
   """The two models alone, and the fastest point that scored no worse."""
-  known = frame.quality.notna().any()
   tiles = []
   for baseline in roles.BASELINES:
-    rows = frame[frame.method == baseline]
+    rows = cut.frame[cut.frame.method == baseline]
     if len(rows):
       row = rows.iloc[0]
-      tiles.append(
-        _tile(
-          table[baseline].label,
-          styles.number(row.quality, 3),
-          f'quality, at latency {styles.number(row.relative_latency)}',
-        )
-        if known
-        else _tile(
-          table[baseline].label,
-          styles.number(row.relative_latency),
-          'latency per token',
-        )
+      latency = styles.number(row.relative_latency)
+      said = (
+        (styles.number(row.quality, 3), f'quality, at latency {latency}')
+        if cut.known
+        else (latency, 'latency per token')
       )
-  rows = frame[frame.method == roles.VERIFIER]
-  if len(rows) and known:
-    oracle = list(map(roles.is_oracle, frame.method, frame.verification))
-    others = frame[~frame.method.isin(roles.BASELINES)]
-    others = others[~pd.Series(oracle, frame.index)[others.index]]
-    fit = others[others.quality >= rows.iloc[0].quality]
-    what = 'Fastest that scored no worse'
-    if len(fit.relative_latency.dropna()):
-      best = fit.loc[fit.relative_latency.idxmin()]
-      speed = styles.number(1 / best.relative_latency)
-      tiles.append(
-        _tile(
-          what,
-          f'{speed} times as fast',
-          f'{table[best.variant].label}, {best.place};'
-          ' chosen on these same examples, with no margin for chance',
-        )
+      tiles.append(_tile(table[baseline].label, *said))
+  fit = cuts.no_worse(cut)
+  if fit is not None:
+    said = 'none', 'every point scored worse'
+    if len(fit):
+      best = fit.iloc[0]
+      said = (
+        f'{styles.number(1 / best.relative_latency)} times as fast',
+        f'{table[best.variant].label}, {best.place};'
+        ' chosen on these same examples, with no margin for chance',
       )
-    else:
-      tiles.append(_tile(what, 'none', 'every point scored worse'))
+    tiles.append(_tile('Fastest that scored no worse', *said))
   return f'<div class="tiles">{"".join(tiles)}</div>'
 
 
 def _legend(variants: Sequence[str], table: Mapping[str, styles.Style]) -> str:
+  """The curves of a section, each of which the pointer can lift out."""
   entries = ''.join(
-    f'<li data-key="{html.escape(v)}">{figures.marker(table[v])}'
+    f'<li data-key="{html.escape(v)}">{drawings.marker(table[v])}'
     f' {html.escape(table[v].label)}</li>'
     for v in variants
   )
   return f'<ul class="legend">{entries}</ul>'
 
 
-@dataclasses.dataclass(frozen=True)
-class _Cut:
-  """Rows that are shown together.
+def _title(cut: Cut) -> str:
+  """Which rows a cut has, as far as there are others."""
+  parts = [styles.words(cut.task)]
+  parts += [cut.run] if cut.run else []
+  if cut.temperature is not None:
+    parts.append(f'temperature {cut.temperature:g}')
+  if cut.tuned:
+    parts.append('gamma tuned')
+  elif cut.gamma is not None:
+    parts.append(f'gamma {cut.gamma}')
+  return ', '.join(parts)
 
-  Attributes:
-    title: Of the section.
-    frame: Of one task and temperature; with the curves that have no gamma.
-    tuned: Whether each point has a gamma of its own.
-    under: Cuts that are folded away below it.
+
+def _notes(cut: Cut, hollow: bool) -> str:
+  """How to read a cut; empty if it goes without saying.
+
+  Args:
+    cut: Rows that are shown together.
+    hollow: Whether a curve has hollow marks.
   """
+  frame = cut.frame
+  notes = {
+    'speed': not cut.known,
+    'tuned': cut.tuned,
+    'bonus': cut.tuned and (frame.bonus_from == 'verifier').any(),
+    'variants': hollow,
+    'oracle': frame.oracle.any(),
+  }
+  guide = ' '.join(_GUIDES[note] for note, holds in notes.items() if holds)
+  return f'<p class="guide">{html.escape(guide)}</p>\n' if guide else ''
 
-  title: str
-  frame: pd.DataFrame
-  tuned: bool = False
-  under: tuple['_Cut', ...] = ()
 
+def _plots(
+  cut: Cut, table: Mapping[str, styles.Style], name: str
+) -> tuple[str, list[Drawing]]:
+  """What is drawn of a cut: two plots beside each other, others below.
 
-def _cuts(frame: pd.DataFrame) -> Iterator[_Cut]:
-  """A cut per task and temperature; where gamma was varied, tuned first."""
-  # The models alone, and cascades of whole answers, have no gamma.
-  plain = frame.groupby('variant').gamma.transform('max') == 0
-  several = [
-    c for c in ('temperature', 'gamma') if frame[~plain][c].nunique() > 1
-  ]
-  keys = ['task', 'temperature', 'run']
-  for (task, temperature, run), part in frame.groupby(keys, sort=False):
-    base = f'{styles.words(task)}, {run}' if run else styles.words(task)
-    if 'temperature' in several:
-      base = f'{base}, temperature {temperature:g}'
-    without = plain[part.index]
-    gammas = part[~without].gamma.unique()
-    single = []
-    for gamma in gammas:
-      title = f'{base}, gamma {gamma}' if 'gamma' in several else base
-      single.append(_Cut(title, part[without | (part.gamma == gamma)]))
-    if len(single) > 1:
-      # Curves in order of appearance, each along its lenience.
-      appears = {v: i for i, v in enumerate(part.variant.unique())}
-      best = metrics.tuned(part)
-      best = best.assign(rank=best.variant.map(appears)).sort_values(
-        ['rank', 'lenience'], kind='stable'
+  Args:
+    cut: Rows that are shown together, with their `place`.
+    table: Styles by variant.
+    name: What the names of the drawings begin with.
+
+  Returns:
+    The plots, and their drawings.
+  """
+  frame, drawn = cut.frame, []
+
+  def shown(drawing: Drawing, guide: str) -> str:
+    drawn.append(drawing)
+    return (
+      f'<figure>{drawing.svg}'
+      f'<figcaption>{html.escape(_GUIDES[guide])}</figcaption></figure>'
+    )
+
+  def against(x: str, y: str, guide: str, **size) -> str:
+    drawing = figures.curves(
+      frame, table, x=x, y=y, name=f'{name}-{x}-{y}', **size
+    )
+    return shown(drawing, guide)
+
+  if cut.known:
+    pair = against('relative_latency', 'quality', 'relative_latency')
+    pair += against('rejection_rate', 'quality', 'rejection_rate')
+  else:
+    pair = against('rejection_rate', 'relative_latency', 'by_rejections')
+  third = ''
+  if not frame.method.isin(roles.BASELINES).all():
+    if cut.known:
+      drawing = figures.panels(
+        frame, table, x='relative_latency', y='quality', name=f'{name}-panels'
       )
-      yield _Cut(f'{base}, gamma tuned', best, True, tuple(single))
-    else:
-      yield from single or [_Cut(base, part)]
+      third = shown(drawing, 'panels')
+    if frame.relative_length.notna().any():
+      x, y = 'relative_latency', 'relative_length'
+      third += against(x, y, 'relative_length', size=(5.2, 5.3))
+    third = f'<div class="panels">{third}</div>'
+  return f'<div class="pair">{pair}</div>\n{third}', drawn
 
 
 def _part(
-  cut: _Cut,
-  table: Mapping[str, styles.Style],
-  name: str,
-  drawn: list[figures.Drawing],
-) -> str:
+  cut: Cut, table: Mapping[str, styles.Style], name: str
+) -> tuple[str, list[Drawing]]:
   """Everything about one cut, and what is folded away below it.
 
   Args:
-    cut: What is shown.
+    cut: Rows that are shown together.
     table: Styles by variant.
-    name: Unique in the page.
-    drawn: Its own drawings are added to it, not those of what is folded away.
+    name: What the names of its drawings begin with, and no others.
+
+  Returns:
+    Its section, and its own drawings: not those of what is folded away.
   """
   frame = cut.frame
-  # A sequential cascade has no blocks, whatever simulated it.
-  gammas = frame.gamma.where(frame.verification != 'sequential', 0)
-  shown = gammas if cut.tuned else 0 * gammas
-  frame = frame.assign(
-    relative_length=figures.relative_length(frame),
-    gamma=gammas,
-    place=list(map(styles.place, frame.lenience, shown)),
-  )
-
-  def against(x: str, y: str, **size) -> str:
-    made = figures.curves(
-      frame, table, x=x, y=y, name=f'{name}-{x}-{y}', **size
-    )
-    drawn.append(made)
-    guide = {'quality': x, 'relative_latency': 'by_rejections'}.get(y, y)
-    return _figure(made.svg, _GUIDES[guide])
-
-  known = frame.quality.notna().any()
-  if known:
-    pair = against('relative_latency', 'quality')
-    pair += against('rejection_rate', 'quality')
-  else:
-    pair = against('rejection_rate', 'relative_latency')
-  third = ''
-  if not frame.method.isin(roles.BASELINES).all():
-    if known:
-      made = figures.panels(
-        frame, table, x='relative_latency', y='quality', name=f'{name}-panels'
-      )
-      drawn.append(made)
-      third = _figure(made.svg, _GUIDES['panels'])
-    if frame.relative_length.notna().any():
-      third += against('relative_latency', 'relative_length', size=(5.2, 5.3))
-    third = f'<div class="panels">{third}</div>'
+  shown = frame.gamma if cut.tuned else 0 * frame.gamma
+  frame = frame.assign(place=list(map(styles.place, frame.lenience, shown)))
+  cut = dataclasses.replace(cut, frame=frame)
   variants = [v for v in table if (frame.variant == v).any()]
-  notes = [] if known else ['speed']
-  notes += ['tuned'] if cut.tuned else []
-  if cut.tuned and (frame.bonus_from == 'verifier').any():
-    notes.append('bonus')
-  notes += ['variants'] if any(table[v].dashes for v in variants) else []
-  if any(map(roles.is_oracle, frame.method, frame.verification)):
-    notes.append('oracle')
-  guide = ' '.join(_GUIDES[note] for note in notes)
-  guide = f'<p class="guide">{html.escape(guide)}</p>\n' if guide else ''
+  guide = _notes(cut, any(table[v].dashes for v in variants))
+  plots, drawn = _plots(cut, table, name)
   under = '\n'.join(
-    _part(below, table, f'{name}-{i}', []) for i, below in enumerate(cut.under)
+    _part(below, table, f'{name}-{i}')[0] for i, below in enumerate(cut.under)
   )
   if under:
     under = (
-      f'\n<details><summary>{html.escape(styles.words(cut.frame.task.iloc[0]))}'
+      f'\n<details><summary>{html.escape(styles.words(cut.task))}'
       f', each gamma by itself</summary>\n{under}\n</details>'
     )
-  return f"""<section>
-<h2>{html.escape(cut.title)}</h2>
-{guide}{_tiles(frame, table)}
+  text = f"""<section>
+<h2>{html.escape(_title(cut))}</h2>
+{guide}{_tiles(cut, table)}
 {_legend(variants, table)}
-<div class="pair">{pair}</div>
-{third}
+{plots}
 {tables.summary(frame, table, cut.tuned)}
 </section>{under}"""
+  return text, drawn
 
 
-def _lead(config: Mapping, frame: pd.DataFrame) -> str:
-  """One line of what was run."""
+def _lead(told: Mapping[str, Run], frame: pd.DataFrame) -> str:
+  """One line of what was run.
+
+  Args:
+    told: The runs by name; settings are those of the first.
+    frame: Rows of their summaries.
+  """
+  config = next(iter(told.values())).config
 
   def values(column: str, rows: pd.DataFrame) -> str:
     return ', '.join(f'{v:g}' for v in sorted(rows[column].unique()))
@@ -468,6 +327,8 @@ def _lead(config: Mapping, frame: pd.DataFrame) -> str:
   if len(drafted):
     parts.append(f'gamma {values("gamma", drafted)}')
   parts.append(f'temperature {values("temperature", frame)}')
+  if len(told) > 1:
+    parts.append(f'workdirs {", ".join(told)}')
   return ' · '.join(parts)
 
 
@@ -483,6 +344,12 @@ def _costs(costs: Costs) -> str:
 
 
 def _footer(told: Mapping[str, Run], choice: Choice) -> str:
+  """How latency and intervals came about, settings and versions.
+
+  Args:
+    told: The runs by name.
+    choice: How intervals were drawn.
+  """
   versions = {'python': platform.python_version()} | {
     name: importlib.metadata.version(name)
     for name in ('numpy', 'scipy', 'pandas', 'matplotlib', 'statsmodels')
@@ -517,17 +384,17 @@ the same resamples.</p>
 
 def render(
   frame: pd.DataFrame,
-  shown: Sequence[examples.Shown],
+  shown: Sequence[Shown],
   told: Mapping[str, Run],
   asked: Sequence[questions.Question],
   looks: Mapping[str, styles.Style],
   choice: Choice,
   note: str = '',
-) -> tuple[str, list[figures.Drawing]]:
+) -> tuple[str, list[Drawing]]:
   """The page, and all that is drawn on it.
 
   Args:
-    frame: The summary, with `variant`, and `run` where it has to be told.
+    frame: Rows of the summary, as `runs.summary` makes them.
     shown: Answers that are shown, token by token.
     told: The runs by name.
     asked: Questions with their answers.
@@ -536,17 +403,13 @@ def render(
     note: What has to be known before anything is compared; may be empty.
   """
   several = frame.gamma[frame.gamma > 0].nunique() > 1
-  config = next(iter(told.values())).config
-  name = str(config.get('name') or 'Speculative cascades')
-  drawn: list[figures.Drawing] = []
-  parts = '\n'.join(
-    _part(cut, looks, f'p{i}', drawn) for i, cut in enumerate(_cuts(frame))
-  )
-  answers = '\n'.join(_question(one, looks, note) for one in asked)
+  first = next(iter(told.values()))
+  name = str(first.config.get('name') or 'Speculative cascades')
+  parts = [_part(cut, looks, f'p{i}') for i, cut in enumerate(cuts.cut(frame))]
+  drawn = [drawing for _, own in parts for drawing in own]
   drawn += [drawing for question in asked for drawing in question.drawings]
-  lead = _lead(config, frame)
-  if len(told) > 1:
-    lead += f' · workdirs {", ".join(told)}'
+  sections = '\n'.join(text for text, _ in parts)
+  answers = '\n'.join(_question(one, looks, note) for one in asked)
   marked = f'<p class="allowed">{html.escape(note)}</p>\n' if note else ''
   text = f"""<!DOCTYPE html>
 <html lang="en">
@@ -554,20 +417,22 @@ def render(
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{html.escape(name)}: quality and latency</title>
-<style>{_css(looks)}{tokens.CSS}</style>
+<style>
+{_css(looks)}</style>
 </head>
 <body>
 <header>
 <h1>{html.escape(name)}</h1>
-<p class="lead">{html.escape(lead)}</p>
+<p class="lead">{html.escape(_lead(told, frame))}</p>
 {marked}</header>
 <main>
-{parts}
+{sections}
 {answers}
-{examples.section(shown, looks, several, next(iter(told.values())).costs)}
+{examples.section(shown, looks, several, first.costs)}
 </main>
 {_footer(told, choice)}
-<script>{_JS}{tokens.JS}</script>
+<script>
+{_inlined(_SCRIPTS)}</script>
 </body>
 </html>
 """

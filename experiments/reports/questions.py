@@ -1,15 +1,16 @@
-"""What the report answers: a table or a figure for each question.
+"""What the report answers: how to read the frames that answer each question.
 
-The frames come from `comparisons`, `calibration` and `positions`; here stands
-what people read of them.
+`experiments.analysis` makes the frames; a function here says what a frame is
+called, which of its columns people see and what is drawn of it. `QUESTIONS`, at
+the end, lists these functions in the order of the page.
 """
 
 import dataclasses
+import functools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
 import pandas as pd
 
 from experiments.analysis import (
@@ -20,9 +21,32 @@ from experiments.analysis import (
   positions,
 )
 from experiments.analysis.comparisons import Choice
-from experiments.analysis.runs import Points
+from experiments.analysis.runs import GROUP, Points
 from experiments.reports import figures, styles
-from experiments.reports.tables import Column, Table, texts, yes
+from experiments.reports.columns import (
+  BATCH,
+  BEST_SPEEDUP,
+  DIFFERENCE,
+  EXAMPLES,
+  GAMMA,
+  LATENCY,
+  LENIENCE,
+  QUALITY,
+  RUN,
+  SPEEDUP,
+  TASK,
+  TEMPERATURE,
+  Column,
+  clock,
+  count,
+  digits,
+  p_value,
+  size,
+  texts,
+  yes,
+)
+from experiments.reports.drawings import Drawing
+from experiments.reports.tables import Table
 
 NO_VERIFIER = (
   'No task has a quality, the verifier alone, and a method to compare with it.'
@@ -34,8 +58,8 @@ class Question:
   """A section of the page.
 
   Attributes:
-    title: Of the section.
-    guide: How to read it.
+    title: What is asked.
+    guide: How to read what answers it.
     tables: What is shown, those without rows left out.
     drawings: What is drawn.
     otherwise: Why there is nothing, where there is nothing.
@@ -44,81 +68,63 @@ class Question:
   title: str
   guide: str
   tables: Sequence[Table] = ()
-  drawings: Sequence[figures.Drawing] = ()
+  drawings: Sequence[Drawing] = ()
   otherwise: str = NO_VERIFIER
 
 
-def _digits(n: int):
-  return lambda value: styles.number(value, n)
-
-
-def _gamma(value: float) -> str:
-  return '\N{EN DASH}' if not value or math.isnan(value) else f'{value:g}'
-
-
-def _clock(value: str) -> str:
-  return 'on the clock' if value == 'wall' else value
-
-
-def _count(value: float) -> str:
-  return styles.number(value, 0)
-
-
-def _p(value: float) -> str:
-  if math.isnan(value) or value >= 0.001:
-    return styles.number(value, 3)
-  return f'{value:.0e}'.replace('-', styles.MINUS)
-
-
-TASK = Column('task', 'Task', styles.words, 'what was asked')
-LENIENCE = Column('lenience', 'Lenience', styles.lenience, 'of the point')
-GAMMA = Column('gamma', 'Gamma', _gamma, 'tokens drafted per block')
-QUALITY = Column('quality', 'Quality', _digits(3), "the task's own metric")
-DIFFERENCE = Column(
-  'difference',
-  'Quality gained',
-  _digits(3),
-  "over the verifier's, on the same examples, with its 95 % interval",
-)
-SPEEDUP = Column(
-  'speedup',
-  'Speed-up',
-  _digits(2),
-  "per token; the verifier's latency by the method's, with its 95 % interval",
-)
-LATENCY = Column(
-  'latency', 'Latency', _digits(2), 'modelled; the verifier alone is 1'
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Context:
+# Frames are not equal to anything in one word.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Context:
   """What every question is answered with.
 
   Attributes:
     found: Points and answers.
-    frame: From `comparisons.compare`.
+    counts: What was counted in traces, by row of the points.
     looks: Styles by variant.
-    choice: Margins, targets and draws.
-    head: Columns that tell where a row is from.
-    place: Columns that tell which point of its curve it is.
+    choice: Margins, targets and how intervals are drawn.
   """
 
   found: Points
-  frame: pd.DataFrame
+  counts: Mapping[int, positions.Counts]
   looks: Mapping[str, styles.Style]
   choice: Choice
-  head: Sequence[Column]
-  place: Sequence[Column]
+
+  @functools.cached_property
+  def frame(self) -> pd.DataFrame:
+    """Every point against the verifier alone."""
+    return comparisons.compare(self.found, self.choice)
+
+  @functools.cached_property
+  def calibrated(self) -> pd.DataFrame:
+    """Leniences chosen on a half of the examples, judged on the other."""
+    return calibration.calibrate(self.found, self.choice)
+
+  @property
+  def several_gammas(self) -> bool:
+    """Whether points differ in gamma, so that it is named."""
+    gammas = self.found.points.gamma
+    return gammas[gammas > 0].nunique() > 1
+
+  @property
+  def head(self) -> list[Column]:
+    """Columns that tell where a row is from."""
+    points, head = self.found.points, [TASK]
+    head += [TEMPERATURE] if points.temperature.nunique() > 1 else []
+    return head + ([RUN, BATCH] if points.run.nunique() > 1 else [])
+
+  @property
+  def place(self) -> list[Column]:
+    """Columns that tell which point of its curve a row is."""
+    return [LENIENCE, GAMMA] if self.several_gammas else [LENIENCE]
 
   def placed(self, part: pd.DataFrame) -> pd.DataFrame:
     """With what people are told of where on its curve a point is."""
-    shown = part.gamma if len(self.place) > 1 else 0 * part.gamma
+    shown = part.gamma if self.several_gammas else 0 * part.gamma
     return part.assign(place=list(map(styles.place, part.lenience, shown)))
 
   def tasks(self) -> list[tuple[str, pd.DataFrame]]:
-    """Frames that are drawn apart, with what people call them."""
-    parts = list(self.frame.groupby(comparisons.GROUP, sort=False))
+    """Points that are drawn apart, with what people call them."""
+    parts = list(self.frame.groupby(GROUP, sort=False))
     several = self.frame.temperature.nunique() > 1
     return [
       (f'{task}, temperature {t:g}' if several else task, part)
@@ -131,57 +137,13 @@ def _named(name: str, task: str) -> str:
   return f'{name}-{re.sub("[^A-Za-z0-9_.]+", "-", task)}'
 
 
-def _for(task: str, drawing: figures.Drawing, **more) -> figures.Drawing:
+def _for(task: str, drawing: Drawing, **more) -> Drawing:
+  """A drawing of one task among others."""
   return dataclasses.replace(drawing, caption=styles.words(task), **more)
 
 
-def answer(
-  found: Points,
-  counts: Mapping[int, positions.Counts],
-  looks: Mapping[str, styles.Style],
-  choice: Choice,
-) -> list[Question]:
-  """All questions, in the order of the page.
-
-  Args:
-    found: Points and answers.
-    counts: From `positions.count`, by row of the points.
-    looks: Styles by variant.
-    choice: Margins, targets and draws.
-  """
-  frame = comparisons.compare(found, choice)
-  several = frame.gamma[frame.gamma > 0].nunique() > 1
-  place = [LENIENCE, GAMMA] if several else [LENIENCE]
-  context = _Context(found, frame, looks, choice, _head(found.points), place)
-  calibrated = calibration.calibrate(found, choice)
-  return [
-    _table(context),
-    _alternatives(context),
-    _front(context),
-    _mixture(context),
-    *([_gammas(context)] if several else []),
-    _calibrated(context, calibrated),
-    _tests(context, calibrated),
-    _rejections(context),
-    _lengths(context),
-    _places(context, calibrated, counts),
-  ]
-
-
-def _head(points: pd.DataFrame) -> list[Column]:
-  head = [TASK]
-  if points.temperature.nunique() > 1:
-    shown = Column(
-      'temperature', 'Temperature', '{:g}'.format, 'of both models'
-    )
-    head.append(shown)
-  if points.run.nunique() > 1:
-    head.append(Column('run', 'Run', texts, 'the workdir'))
-    head.append(Column('batch_size', 'Batch', _gamma, 'rows decoded at a time'))
-  return head
-
-
-def _table(context: _Context) -> Question:
+def _two_sided(context: Context) -> Question:
+  """The paper's table."""
   table = comparisons.two_sided(context.frame)
   columns = [
     *context.head,
@@ -194,7 +156,7 @@ def _table(context: _Context) -> Question:
       if column is GAMMA
     ),
     DIFFERENCE,
-    Column('best_speedup', 'Speed-up', _digits(2), 'per token'),
+    BEST_SPEEDUP,
   ]
   titles = {
     'modelled': 'Latency as modelled from counted calls',
@@ -218,10 +180,9 @@ def _table(context: _Context) -> Question:
   )
 
 
-def _alternatives(context: _Context) -> Question:
+def _kinds(context: Context) -> Question:
+  """What else would do."""
   table = kinds.best_of_kinds(context.frame)
-  if table.kind.nunique() < 2:
-    table = table.iloc[:0]
   table = table.rename(columns={'variant': 'fastest', 'kind': 'variant'})
 
   def name(variant: object) -> str:
@@ -229,7 +190,7 @@ def _alternatives(context: _Context) -> Question:
     return look.label if look else texts(variant)
 
   # A kind has the best of all runs.
-  head = [c for c in context.head if c.field in comparisons.GROUP]
+  head = [c for c in context.head if c.field in GROUP]
   columns = [
     *head,
     Column('fastest', 'Fastest', name, "at the verifier's quality"),
@@ -243,9 +204,11 @@ def _alternatives(context: _Context) -> Question:
       for column in context.place
     ),
     DIFFERENCE,
-    Column('best_speedup', 'Speed-up', _digits(2), 'per token'),
+    BEST_SPEEDUP,
   ]
   alike = kinds.truncated_alike(context.found, context.choice)
+  gained = "over min-p's, on the same examples, with its 95 % interval"
+  faster = "by min-p's, with its 95 % interval"
   return Question(
     'Do plainer ways reach as far',
     'The first table by kinds of decoding: modelled latency, and each kind by'
@@ -263,16 +226,9 @@ def _alternatives(context: _Context) -> Question:
         [
           *context.head,
           *context.place,
-          Column('n', 'Examples', _count, 'answered by both'),
-          Column(
-            'gained',
-            'Quality gained',
-            _digits(3),
-            "over min-p's, on the same examples, with its 95 % interval",
-          ),
-          Column(
-            'faster', 'Speed', _digits(2), "by min-p's, with its 95 % interval"
-          ),
+          EXAMPLES,
+          Column('gained', 'Quality gained', digits(3), gained),
+          Column('faster', 'Speed', digits(2), faster),
         ],
       ),
     ],
@@ -280,7 +236,8 @@ def _alternatives(context: _Context) -> Question:
   )
 
 
-def _mixture(context: _Context) -> Question:
+def _mixture(context: Context) -> Question:
+  """All tasks together."""
   frame = mixture.mix(context.found, context.choice)
   best = mixture.best(frame)
   guide = (
@@ -288,18 +245,15 @@ def _mixture(context: _Context) -> Question:
     ' best score. Of each method the point that is furthest above the better of'
     ' the two models alone, chosen on these same examples.'
   )
-  drawings = []
   if len(best):
     first = best.iloc[0]
-    place = styles.place(first.lenience, first.gamma * (len(context.place) > 1))
+    place = styles.place(first.lenience, first.gamma * context.several_gammas)
     name = context.looks[first.variant].label
     guide = f'{above(best, name, place)} {guide}'
-  parts = list(frame.groupby(['temperature', 'run'], sort=False))
-  for i, ((temperature, run), part) in enumerate(parts):
+  drawings, parts = [], mixture.drawn(frame)
+  for i, (temperature, run, part) in enumerate(parts):
     drawn = figures.curves(
-      context.placed(
-        comparisons.at_gamma(part, comparisons.common_gamma(part))
-      ),
+      context.placed(part),
       context.looks,
       x='latency',
       y='quality',
@@ -312,21 +266,12 @@ def _mixture(context: _Context) -> Question:
     ]
     caption = ', '.join([mixture.ALL, *filter(None, several)])
     drawings.append(dataclasses.replace(drawn, caption=caption))
-  columns = [
-    *context.head,
-    *context.place,
-    LATENCY,
-    QUALITY,
-    *(
-      Column(
-        f'over_{model}',
-        f'Over the {model}',
-        _digits(3),
-        'quality gained, on the same examples, with its 95 % interval',
-      )
-      for model in ('verifier', 'drafter')
-    ),
+  gained = 'quality gained, on the same examples, with its 95 % interval'
+  over = [
+    Column(f'over_{model}', f'Over the {model}', digits(3), gained)
+    for model in ('verifier', 'drafter')
   ]
+  columns = [*context.head, *context.place, LATENCY, QUALITY, *over]
   return Question(
     'When is a cascade better than both models',
     guide,
@@ -336,7 +281,33 @@ def _mixture(context: _Context) -> Question:
   )
 
 
-def _front(context: _Context) -> Question:
+def above(frame: pd.DataFrame, name: str, place: str) -> str:
+  """In a sentence, whether a cascade is above both models, and by how much.
+
+  Args:
+    frame: The best points over all tasks, as `mixture.best` gives them; the
+      first row is spoken of.
+    name: What people call its method.
+    place: Where on its curve it is, in words.
+  """
+  row = frame.iloc[0]
+  by = styles.number(abs(row.above), 3)
+  where = f'{name} at {place}'
+  if row.above > 0:
+    sure = (
+      'and its intervals over both are above 0'
+      if row.above_low > 0
+      else 'but within what chance could give'
+    )
+    return f'{where} is above both models alone, by {by}, {sure}.'
+  return (
+    f'No cascade is above both models alone: {where} comes nearest, and lacks'
+    f' {by} of the better one.'
+  )
+
+
+def _front(context: Context) -> Question:
+  """What is not beaten."""
   best = comparisons.pareto(context.frame)
   drawings = []
   for name, part in context.tasks():
@@ -367,17 +338,20 @@ def _front(context: _Context) -> Question:
   )
 
 
-def _gammas(context: _Context) -> Question:
+def _gammas(context: Context) -> Question | None:
+  """What gamma adds to the lenience."""
+  if not context.several_gammas:
+    return None
   table = comparisons.gammas(context.frame)
   fixed = comparisons.common_gamma(context.frame)
   columns = [
     *context.head,
     Column('fixed_lenience', 'Lenience', styles.lenience, f'at gamma {fixed}'),
     Column(
-      'fixed_speedup', f'Speed-up at gamma {fixed}', _digits(2), 'modelled'
+      'fixed_speedup', f'Speed-up at gamma {fixed}', digits(2), 'modelled'
     ),
     Column('lenience', 'Lenience', styles.lenience, 'at the gamma of its own'),
-    Column('gamma', 'Own gamma', _gamma, 'that made it fastest'),
+    Column('gamma', 'Own gamma', size, 'that made it fastest'),
     dataclasses.replace(SPEEDUP, heading='Speed-up at its own'),
   ]
   return Question(
@@ -389,8 +363,9 @@ def _gammas(context: _Context) -> Question:
   )
 
 
-def _calibrated(context: _Context, table: pd.DataFrame) -> Question:
-  choice = context.choice
+def _calibrated(context: Context) -> Question:
+  """Leniences that were not chosen where they are judged."""
+  table, choice = context.calibrated, context.choice
   asked = {
     'quality': f'at most {choice.loss:g} of quality lost',
     'latency': f'modelled latency of at most {choice.latency:g}',
@@ -399,35 +374,32 @@ def _calibrated(context: _Context, table: pd.DataFrame) -> Question:
   columns = [
     *context.head,
     Column('lenience', 'Chosen', styles.lenience, 'on one half'),
-    Column('loss', 'Quality lost', _digits(3), 'on the other half'),
+    Column('loss', 'Quality lost', digits(3), 'on the other half'),
     LATENCY,
     Column('kept', 'Target kept', yes, 'on the other half'),
     Column('best_lenience', 'Best there', styles.lenience, 'on that half'),
   ]
   tables = []
   for target, words in asked.items():
-    last = Column(
+    regret = Column(
       'regret',
       f'Regret ({given_away[target]})',
-      _digits(3),
+      digits(3),
       'given away against the best of that half; less than 0 where the target'
       ' is not kept',
     )
-    own = calibration.own(table, target)
     tables.append(
       Table(
         f'calibration_{target}',
         f'Target: {words}',
-        own,
-        [*columns, last],
+        calibration.own(table, target),
+        [*columns, regret],
         table[table.target == target].drop(columns='point'),
       )
     )
-  tables += [
-    made
-    for target, words in asked.items()
-    if (made := _transfer(context, table, target, words)) is not None
-  ]
+  for target, words in asked.items():
+    if table[table.target == target].task.nunique() > 1:
+      tables.append(_transfer(context, target, words))
   return Question(
     'Can the lenience be chosen beforehand',
     'Lenience is chosen on one half of the examples and judged on the other'
@@ -439,58 +411,54 @@ def _calibrated(context: _Context, table: pd.DataFrame) -> Question:
   )
 
 
-def _transfer(
-  context: _Context, table: pd.DataFrame, target: str, words: str
-) -> Table | None:
-  """A row per curve and task of choice, a column per task that judges."""
-  part = table[table.target == target]
-  tasks = list(part.task.unique())
-  if len(tasks) < 2:
-    return None
-  keys = ['temperature', 'run', 'batch_size', 'variant', 'chosen_on']
-  asked, _ = calibration.TARGETS[target]
-  wide = part.pivot_table(
-    index=keys, columns='task', values=asked, sort=False, dropna=False
-  )
-  kept = part.set_index([*keys, 'task']).kept
-  rows = []
-  for key, values in wide.dropna(how='all').iterrows():
-    row = dict(zip(keys, key, strict=True))
-    for i, task in enumerate(tasks):
-      value = values.get(task, math.nan)
-      mark = '' if math.isnan(value) else f' {yes(kept[(*key, task)])}'
-      row[f'on {i}'] = f'{styles.number(value, 3)}{mark}'
-    rows.append(row)
+def _transfer(context: Context, target: str, words: str) -> Table:
+  """A row per curve and task of choice, a column per task that judges.
+
+  Args:
+    context: What every question is answered with.
+    target: Key of `calibration.TARGETS`.
+    words: What the target is.
+  """
+  values, kept = calibration.by_judge(context.calibrated, target)
+  frame, judges = values.index.to_frame(index=False), []
   what = 'quality lost' if target == 'quality' else 'latency'
+  for i, task in enumerate(values):
+    # As numbers of the task, whatever it is called.
+    frame[f'on {i}'] = [
+      styles.number(value, 3)
+      if math.isnan(value)
+      else f'{styles.number(value, 3)} {yes(mark)}'
+      for value, mark in zip(values[task], kept[task], strict=True)
+    ]
+    heading = f'{styles.words(task)}: {what}'
+    judges.append(Column(f'on {i}', heading, texts, 'where judged'))
   columns = [
     Column('chosen_on', 'Chosen on', styles.words, 'the task'),
     *(c for c in context.head if c is not TASK),
-    *(
-      Column(f'on {i}', f'{styles.words(t)}: {what}', texts, 'where judged')
-      for i, t in enumerate(tasks)
-    ),
+    *judges,
   ]
   return Table(
     f'transfer_{target}',
     f"One task's lenience on another; {words}",
-    pd.DataFrame(rows),
+    frame,
     columns,
-    calibration.transfer(table, target).reset_index(),
+    calibration.transfer(context.calibrated, target).reset_index(),
   )
 
 
-def _tests(context: _Context, calibrated: pd.DataFrame) -> Question:
-  chosen = calibration.own(calibrated, 'quality').point
-  _, other = calibration.halves(context.found, context.choice.seed)
-  table = comparisons.significance(other, chosen.tolist())
+def _tested(context: Context) -> Question:
+  """Whether a difference could be chance."""
+  table = calibration.tested(context.found, context.calibrated, context.choice)
   columns = [
     *context.head,
     *context.place,
-    Column('n', 'Examples', _count, 'answered by both'),
-    Column('only_verifier', 'Verifier alone right', _count, 'method wrong'),
-    Column('only_method', 'Method alone right', _count, 'verifier wrong'),
-    Column('p', 'p', _p, "McNemar's exact test"),
-    Column('p_holm', 'p, corrected', _p, 'Holm, over the methods of a task'),
+    EXAMPLES,
+    Column('only_verifier', 'Verifier alone right', count, 'method wrong'),
+    Column('only_method', 'Method alone right', count, 'verifier wrong'),
+    Column('p', 'p', p_value, "McNemar's exact test"),
+    Column(
+      'p_holm', 'p, corrected', p_value, 'Holm, over the methods of a task'
+    ),
   ]
   return Question(
     'Are right answers lost',
@@ -503,11 +471,12 @@ def _tests(context: _Context, calibrated: pd.DataFrame) -> Question:
   )
 
 
-def _rejections(context: _Context) -> Question:
+def _rejections(context: Context) -> Question:
+  """Whether counts say how long it takes."""
   lines = comparisons.latency_fit(context.frame)
   drawings = []
   for name, part in context.tasks():
-    task, temperature = part.iloc[0][comparisons.GROUP]
+    task, temperature = part.iloc[0][GROUP]
     own = lines[(lines.task == task) & (lines.temperature == temperature)]
     if len(own):
       drawings.append(
@@ -521,15 +490,14 @@ def _rejections(context: _Context) -> Question:
   # Lines are of all methods together.
   table = lines.assign(variant='')
   columns = [
-    Column('task', 'Task', styles.words, 'what was asked'),
-    *(c for c in context.head if c.field == 'temperature'),
-    Column('batch_size', 'Batch', _gamma, 'rows decoded at a time'),
+    *(c for c in context.head if c in (TASK, TEMPERATURE)),
+    BATCH,
     *context.place[1:],
-    Column('clock', 'Latency', _clock, 'modelled, or on the clock'),
-    Column('n', 'Points', _count, 'that the line goes through'),
-    Column('slope', 'Slope', _digits(2), 'latency per rejection rate'),
-    Column('intercept', 'Intercept', _digits(2), 'where nothing is rejected'),
-    Column('r2', 'r²', _digits(3), 'share of the variance explained'),
+    Column('clock', 'Latency', clock, 'modelled, or on the clock'),
+    Column('n', 'Points', count, 'that the line goes through'),
+    Column('slope', 'Slope', digits(2), 'latency per rejection rate'),
+    Column('intercept', 'Intercept', digits(2), 'where nothing is rejected'),
+    Column('r2', 'r²', digits(3), 'share of the variance explained'),
   ]
   return Question(
     'Do rejections tell latency',
@@ -542,22 +510,20 @@ def _rejections(context: _Context) -> Question:
   )
 
 
-def _lengths(context: _Context) -> Question:
-  frame = context.frame[np.isfinite(context.frame.mean_output_tokens)]
-  frame = frame.assign(
-    answer_speedup=frame.speedup / frame.length,
-  )
+def _lengths(context: Context) -> Question:
+  """Whether tokens that are faster are more of them."""
+  frame = comparisons.lengths(context.frame)
   columns = [
     *context.head,
     *context.place,
-    Column('mean_output_tokens', 'Tokens', _digits(1), 'per answer'),
-    Column('length', "By the verifier's", _digits(3), 'with its 95 % interval'),
+    Column('mean_output_tokens', 'Tokens', digits(1), 'per answer'),
+    Column('length', "By the verifier's", digits(3), 'with its 95 % interval'),
     Column(
-      'unended_rate', 'Not ended', _digits(3), 'cut off by the longest allowed'
+      'unended_rate', 'Not ended', digits(3), 'cut off by the longest allowed'
     ),
-    Column('speedup', 'Speed-up per token', _digits(2), 'modelled'),
+    Column('speedup', 'Speed-up per token', digits(2), 'modelled'),
     Column(
-      'answer_speedup', 'Per answer', _digits(2), 'speed-up of whole answers'
+      'answer_speedup', 'Per answer', digits(2), 'speed-up of whole answers'
     ),
   ]
   return Question(
@@ -570,70 +536,31 @@ def _lengths(context: _Context) -> Question:
   )
 
 
-def _typical(context: _Context, calibrated: pd.DataFrame) -> list[int]:
-  """A point of each curve: the calibrated one, else a middling lenience."""
-  chosen = calibration.own(calibrated, 'quality').point.astype(int).tolist()
+def _positions(context: Context) -> Question:
+  """What traces say of places."""
   points = context.found.points
-  keys = [*comparisons.GROUP, 'run', 'variant']
-  have = {tuple(points.loc[i, keys]) for i in chosen}
-  rest = comparisons.at_gamma(points, comparisons.common_gamma(points))
-  for key, part in rest.groupby(keys, sort=False):
-    if key not in have:
-      part = part.sort_values('lenience', kind='stable')
-      chosen.append(part.index[len(part) // 2])
-  return sorted(chosen)
-
-
-def _places(
-  context: _Context,
-  calibrated: pd.DataFrame,
-  counts: Mapping[int, positions.Counts],
-) -> Question:
-  frames = positions.frames(context.found.points, counts)
-  typical = _typical(context, calibrated)
-  shown = {k: f[f.point.isin(typical)] for k, f in frames.items()}
+  counted = positions.frames(points, context.counts)
+  typical = calibration.typical(points, context.calibrated)
   drawings = []
   for name, part in context.tasks():
-    own = {k: f[f.point.isin(part.index)] for k, f in shown.items()}
-    # A curve of several runs would be several lines of one look.
-    own = {
-      k: f[f.run == f.groupby('variant').run.transform('first')]
-      for k, f in own.items()
-    }
-    if len(own['by_block']):
-      drawings.append(
-        _for(
-          name,
-          figures.by_position(
-            own['by_block'],
-            own['by_answer'],
-            context.looks,
-            name=_named('positions', name),
-          ),
-        )
+    block, answer = positions.drawn(counted, part.index.intersection(typical))
+    if len(block):
+      drawing = figures.by_position(
+        block, answer, context.looks, name=_named('positions', name)
       )
-  by_kind = shown['by_kind']
-  keys = ['point', 'task', 'temperature', 'run', 'variant', 'lenience', 'gamma']
-  wide = by_kind.pivot_table(
-    index='point', columns='kind', values='rate', sort=False
-  ).reindex(columns=positions.KINDS)
-  table = (
-    by_kind[keys]
-    .drop_duplicates('point')
-    .merge(wide, 'left', left_on='point', right_index=True)
-  )
-  head = [c for c in context.head if c.field != 'batch_size']
+      drawings.append(_for(name, drawing))
   columns = [
-    *head,
+    *(c for c in context.head if c is not BATCH),
     *context.place,
     *(
-      Column(name, name.capitalize(), _digits(3), 'deferred, of those examined')
+      Column(name, name.capitalize(), digits(3), 'deferred, of those examined')
       for name in positions.KINDS
     ),
   ]
 
-  def whole(name: str, title: str) -> Table:
-    return Table(name, title, frames[name].iloc[:0], (), frames[name])
+  def file(name: str, title: str) -> Table:
+    """A table that is a file, and not on the page."""
+    return Table(name, title, counted[name].iloc[:0], (), counted[name])
 
   return Question(
     'Where drafts are kept, and what is deferred',
@@ -646,38 +573,35 @@ def _places(
       Table(
         'by_kind',
         'Deferred, by what a token is made of',
-        table,
+        positions.kinds_beside(counted, typical),
         columns,
-        frames['by_kind'],
+        counted['by_kind'],
       ),
-      whole('by_block', 'Acceptance by place in the block'),
-      whole('by_answer', 'Deferrals by place in the answer'),
+      file('by_block', 'Acceptance by place in the block'),
+      file('by_answer', 'Deferrals by place in the answer'),
     ],
     drawings,
     'No method drafts.',
   )
 
 
-def above(frame: pd.DataFrame, name: str, place: str) -> str:
-  """In a sentence, whether a cascade is above both models, and by how much.
+# In the order of the page. Each says how to read what answers a question, or
+# gives None where it is not worth asking.
+QUESTIONS: tuple[Callable[[Context], Question | None], ...] = (
+  _two_sided,
+  _kinds,
+  _front,
+  _mixture,
+  _gammas,
+  _calibrated,
+  _tested,
+  _rejections,
+  _lengths,
+  _positions,
+)
 
-  Args:
-    frame: From `best`.
-    name: The first row's method, for people.
-    place: Where on its curve it is, for people.
-  """
-  row = frame.iloc[0]
-  low = min(row.over_verifier_low, row.over_drafter_low)
-  by = styles.number(abs(row.above), 3)
-  where = f'{name} at {place}'
-  if row.above > 0:
-    sure = (
-      'and its intervals over both are above 0'
-      if low > 0
-      else 'but within what chance could give'
-    )
-    return f'{where} is above both models alone, by {by}, {sure}.'
-  return (
-    f'No cascade is above both models alone: {where} comes nearest, and lacks'
-    f' {by} of the better one.'
-  )
+
+def answer(context: Context) -> list[Question]:
+  """All questions that are worth asking, in the order of the page."""
+  answers = [ask(context) for ask in QUESTIONS]
+  return [question for question in answers if question is not None]

@@ -17,6 +17,8 @@ from typing import Any
 from experiments.analysis.roles import DRAFTER, VERIFIER, is_oracle
 
 MINUS = '\N{MINUS SIGN}'
+# What stands for a value that is not there.
+DASH = '\N{EN DASH}'
 
 # The paper's methods have Okabe and Ito's colour-blind-safe palette, darkened
 # where it is too pale for lines on white: whole-distribution rules are cool,
@@ -59,8 +61,8 @@ _OTHERS = (
   ('p', '#6a4b2a', '#c79a6b'),
   ('d', '#00727a', '#4cc3cc'),
 )
-# Dashes of a method's variants, in order of appearance.
-_DASHES = ((5, 2), (1.2, 1.6), (7, 2, 1.2, 2), (2.5, 1.5), (9, 3))
+# Of lines that have to be told apart: drawn and left out, in line widths.
+DASHES = ((5, 2), (1.2, 1.6), (7, 2, 1.2, 2), (2.5, 1.5), (9, 3))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,14 +70,14 @@ class Style:
   """The looks of one curve.
 
   Attributes:
-    label: For people.
-    marker: Matplotlib's code.
-    light: Colour on a light page.
-    dark: Colour on a dark page.
+    label: What people call the curve.
+    marker: Matplotlib's code of the shape of its points.
+    light: Its colour on a light page, such as '#1d2430'.
+    dark: Its colour on a dark page.
     variable: Name of the CSS variable that holds one or the other.
     placeholder: The colour that stands for the variable while plotting.
-    dashes: Of the line, in line widths; none for a solid one. A dashed curve's
-      markers are hollow.
+    dashes: How its line is drawn and left out in turn, in line widths; empty
+      for a solid one. A dashed curve's markers are hollow.
   """
 
   label: str
@@ -91,7 +93,11 @@ def styles(methods: Mapping[str, str]) -> dict[str, Style]:
   """A style for each curve.
 
   Args:
-    methods: By variant, in order, the method that it is a variant of.
+    methods: The method that each variant is one of, by the variant, in the
+      order of the page.
+
+  Returns:
+    Styles by variant, in that order.
   """
   table, looks, hollow = {}, {}, collections.Counter()
   for i, (variant, method) in enumerate(methods.items()):
@@ -105,7 +111,8 @@ def styles(methods: Mapping[str, str]) -> dict[str, Style]:
       options = options.replace('sequential', 'sequential oracle')
     if options:
       label = f'{label} ({options})'
-      dashes = _DASHES[hollow[method] % len(_DASHES)]
+      # Of a method's variants, in order of appearance.
+      dashes = DASHES[hollow[method] % len(DASHES)]
       hollow[method] += 1
     table[variant] = Style(
       label, *rest, f'--method-{i}', f'#0a0c{i:02x}', dashes
@@ -114,23 +121,33 @@ def styles(methods: Mapping[str, str]) -> dict[str, Style]:
 
 
 def number(value: float, digits: int = 2) -> str:
-  """A number for people: true minus sign, dash for nan."""
+  """A number for people: true minus sign, dash for nan.
+
+  Args:
+    value: The number.
+    digits: How many stand behind the point.
+  """
   if math.isnan(value):
-    return '\N{EN DASH}'
+    return DASH
   if math.isinf(value):
     return '∞' if value > 0 else MINUS + '∞'
   return f'{value:.{digits}f}'.replace('-', MINUS)
 
 
 def lenience(value: float) -> str:
-  """As `number`, with no more digits than were given."""
+  """A lenience for people, with no more digits than it was given with."""
   if not math.isfinite(value):
     return number(value)
   return f'{value:g}'.replace('-', MINUS)
 
 
 def place(value: float, gamma: int = 0) -> str:
-  """Where on its curve a point is; gamma 0 is not worth a word."""
+  """Where on its curve a point is, in words.
+
+  Args:
+    value: Its lenience; nan where the method has none.
+    gamma: Its gamma; 0 where that is not worth a word.
+  """
   parts = [f'lenience {lenience(value)}', f'gamma {gamma:g}']
   if not gamma:
     return parts[0]
@@ -138,7 +155,7 @@ def place(value: float, gamma: int = 0) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-  """Three significant digits."""
+  """A duration in milliseconds, with three significant digits."""
   return f'{float(f"{seconds * 1e3:.3g}"):,.10g} ms'
 
 

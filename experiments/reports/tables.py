@@ -6,79 +6,13 @@ All of them are made of the same frames and columns.
 import dataclasses
 import html
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
-from experiments.reports import figures, styles
-
-
-@dataclasses.dataclass(frozen=True)
-class Column:
-  """A column of the table.
-
-  Attributes:
-    field: Of the summary; rows are sorted by it.
-    heading: What people read.
-    show: A value as text.
-    meaning: Shown when the pointer rests on the heading.
-  """
-
-  field: str
-  heading: str
-  show: Callable[[float], str]
-  meaning: str
-
-
-def _digits(n: int) -> Callable[[float], str]:
-  return lambda value: styles.number(value, n)
-
-
-GAMMA = Column(
-  'gamma',
-  'Gamma',
-  lambda value: str(int(value)) if value else styles.number(math.nan),
-  'tokens drafted per block',
-)
-COLUMNS = (
-  Column(
-    'lenience', 'Lenience', styles.lenience, 'how readily drafts are kept'
-  ),
-  Column('quality', 'Quality', _digits(3), "the task's own metric"),
-  Column(
-    'relative_latency',
-    'Latency',
-    _digits(2),
-    'modelled, per emitted token; the verifier alone is 1',
-  ),
-  Column('acceptance_rate', 'Accepted', _digits(3), 'of examined drafts'),
-  Column('rejection_rate', 'Rejected', _digits(3), 'of examined drafts'),
-  Column(
-    'deferral_rate',
-    'Deferred',
-    _digits(3),
-    'examined positions where the rule defers to the verifier',
-  ),
-  Column(
-    'block_efficiency',
-    'Tokens per block',
-    _digits(2),
-    'block efficiency: emitted tokens per verifier call',
-  ),
-  Column(
-    'verifier_calls_per_token',
-    'Verifier calls',
-    _digits(2),
-    'per emitted token',
-  ),
-  Column(
-    'drafter_calls_per_token', 'Drafter calls', _digits(2), 'per emitted token'
-  ),
-  Column('mean_output_tokens', 'Output tokens', _digits(1), 'per example'),
-  Column(
-    'wall_s', 'Wall\u00a0s', _digits(1), 'seconds on the clock, whole point'
-  ),
-)
+from experiments.analysis import comparisons
+from experiments.reports import columns, drawings, styles
+from experiments.reports.columns import Column
 
 
 def _cell(value: float | str, text: str) -> str:
@@ -92,9 +26,6 @@ def _cell(value: float | str, text: str) -> str:
   return f'<td data-key="{key}">{text}</td>'
 
 
-_ENDS = ('low', 'high')
-
-
 def summary(
   frame: pd.DataFrame,
   looks: Mapping[str, styles.Style],
@@ -103,16 +34,21 @@ def summary(
   """The rows of a frame, in its order.
 
   Args:
-    frame: Summary rows of one task, with their `variant`.
+    frame: Rows of the summary, of one task, with their `variant`.
     looks: Styles by variant.
     gamma: Whether rows differ in gamma, so that it needs a column.
   """
-  columns = [c for c in (COLUMNS[0], GAMMA) if gamma or c is not GAMMA]
-  return _sortable(frame, [*columns, *COLUMNS[1:]], looks)
+  first, *others = columns.SUMMARY
+  told = [columns.GAMMA] if gamma else []
+  return _sortable(frame, [first, *told, *others], looks)
 
 
 def settings(config: Mapping[str, object]) -> str:
-  """A run's settings, a line each."""
+  """A run's settings, a line each.
+
+  Args:
+    config: Values that JSON can hold, by their names.
+  """
   rows = ''.join(
     f'<tr><th scope="row">{html.escape(str(key))}</th>'
     f'<td>{html.escape(_setting(value))}</td></tr>'
@@ -122,6 +58,7 @@ def settings(config: Mapping[str, object]) -> str:
 
 
 def _setting(value: object) -> str:
+  """A value without brackets."""
   if isinstance(value, list | tuple):
     return ', '.join(_setting(v) for v in value)
   if isinstance(value, dict):
@@ -140,11 +77,12 @@ class Table:
   """A frame with what is shown of it.
 
   Attributes:
-    name: Of its files.
-    title: For people.
+    name: What its files are called, without an ending.
+    title: What people read above it.
     frame: Its rows; `variant` is the curve that a row is of, or what people
       call the several that it is of; '' if of all.
-    columns: What is shown, after the method's name.
+    columns: What is shown, after the method's name; none for a table that is
+      a CSV file and no more.
     whole: What the CSV file holds, where that is more than is shown.
   """
 
@@ -155,21 +93,15 @@ class Table:
   whole: pd.DataFrame | None = None
 
   def csv(self, note: str = '') -> str:
-    """All of its numbers; a column says what has to be said of them."""
+    """All of its numbers.
+
+    Args:
+      note: What has to be said of them, in a column of its own; may be empty.
+    """
     whole = self.frame if self.whole is None else self.whole
     if note:
       whole = whole.assign(note=note)
     return whole.to_csv(index=False)
-
-
-def texts(value: object) -> str:
-  """For columns of words."""
-  return '\N{EN DASH}' if value is None or value != value else str(value)
-
-
-def yes(value: object) -> str:
-  """For columns of yes and no."""
-  return '✓' if value else '✗'
 
 
 def _name(row: Mapping, looks: Mapping[str, styles.Style]) -> str:
@@ -182,7 +114,8 @@ def _shown(row: Mapping, column: Column) -> tuple[str, str]:
   """A cell's text, and that of its interval, which may be empty."""
   value = row[column.field]
   text, ends = column.show(value), ''
-  bounds = [row.get(f'{column.field}_{end}', math.nan) for end in _ENDS]
+  _, *ends_of = comparisons.with_ends(column.field)
+  bounds = [row.get(name, math.nan) for name in ends_of]
   if all(map(math.isfinite, bounds)) and math.isfinite(value):
     ends = f'{column.show(bounds[0])} to {column.show(bounds[1])}'
   return text, ends
@@ -203,7 +136,7 @@ def _sortable(
   for row in frame.to_dict('records'):
     style = looks.get(row['variant'])
     name = html.escape(_name(row, looks))
-    mark = f'{figures.marker(style)} ' if style else ''
+    mark = f'{drawings.marker(style)} ' if style else ''
     cells = [f'<th scope="row" data-key="{name}">{mark}{name}</th>']
     for column in columns:
       text, ends = map(html.escape, _shown(row, column))
@@ -222,12 +155,12 @@ def _sortable(
 def interactive(
   table: Table, looks: Mapping[str, styles.Style], note: str = ''
 ) -> str:
-  """As HTML, with its title and what has to be said of it.
+  """A table as HTML, with its title and what has to be said of it.
 
   Args:
     table: What is shown.
     looks: Styles by variant.
-    note: Stands above the table; may be empty.
+    note: What is said above the rows; may be empty.
   """
   note = f'<p class="allowed">{html.escape(note)}</p>\n' if note else ''
   rows = _sortable(table.frame, table.columns, looks)
@@ -250,7 +183,13 @@ def _lines(
 def markdown(
   table: Table, looks: Mapping[str, styles.Style], note: str = ''
 ) -> str:
-  """As Markdown, with its title and what has to be said of it."""
+  """A table as Markdown, with its title and what has to be said of it.
+
+  Args:
+    table: What is shown.
+    looks: Styles by variant.
+    note: What is said above the rows; may be empty.
+  """
 
   def line(cells: Sequence[str]) -> str:
     return f'| {" | ".join(c.replace("|", r"\|") for c in cells)} |'
@@ -274,7 +213,7 @@ _LATEX = {
   '^': r'\textasciicircum{}',
   styles.MINUS: '$-$',
   '∞': r'$\infty$',
-  '\N{EN DASH}': '--',
+  styles.DASH: '--',
   '✓': r'$\checkmark$',
   '✗': r'$\times$',
   '²': '$^2$',
@@ -284,6 +223,7 @@ _LATEX = {
 
 
 def _latex(text: str) -> str:
+  """A text as LaTeX has it."""
   # What is mathematics on both sides is one piece of it.
   return ''.join(_LATEX.get(c, c) for c in text).replace('$$', '')
 
@@ -291,7 +231,13 @@ def _latex(text: str) -> str:
 def latex(
   table: Table, looks: Mapping[str, styles.Style], note: str = ''
 ) -> str:
-  """As LaTeX, with booktabs and amssymb."""
+  """A table as LaTeX, which needs booktabs and amssymb.
+
+  Args:
+    table: What is shown.
+    looks: Styles by variant.
+    note: What is said behind the title; may be empty.
+  """
   head, *rows = _lines(table, looks)
   body = [' & '.join(map(_latex, cells)) + r' \\' for cells in (head, *rows)]
   caption = ' '.join(part for part in (f'{table.title}.', note) if part)

@@ -22,10 +22,11 @@ def draw(
   """Writes a PNG: three rows of tokens, pi at each lenience between q and p.
 
   Args:
-    path: Of the file.
-    name: The method's.
+    path: The file that is written.
+    name: What the method is called.
     leniences: L of them, growing.
-    examples: `q` and `p`, [3, V], and `targets`, [L, 3, V].
+    examples: Three rows of V tokens: `q` and `p`, [3, V], the drafter's and
+      the verifier's probabilities, and `targets`, [L, 3, V], the method's.
   """
   with mpl.rc_context({'font.size': 11, 'text.parse_math': False}):
     figure = Figure(figsize=(13, 4.2), layout='constrained')

@@ -1,5 +1,5 @@
 """Models and heads trained here, for the bundled ones and for a laptop.
 
-  small_models  Language models on generated problems.
-  distillation  Recurrent heads on what their verifier says.
+small_models  Language models on generated problems.
+distillation  Recurrent heads on what their verifier says.
 """

@@ -1,0 +1,135 @@
+"""The answers that stand for a sweep, each with what stands beside it.
+
+A page shows them token by token, and a sweep says beforehand how likely their
+tokens were.
+"""
+
+import dataclasses
+import itertools
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+
+from cascades.tasks import Example
+from experiments import records
+from experiments.analysis import roles
+from experiments.records import Record, Trace, View
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown:
+  """An answer that is shown.
+
+  Attributes:
+    record: What came of the example.
+    trace: Its tokens.
+    example: What was asked.
+    point: Name of the file, without an ending, that the record is in.
+    view: What was said of its tokens; None where nobody looked.
+    beside: What another method answered to the same; None where there is none.
+  """
+
+  record: Record
+  trace: Trace
+  example: Example
+  point: str
+  view: View | None = None
+  beside: 'Shown | None' = None
+
+  @property
+  def key(self) -> tuple:
+    """What its view is found by."""
+    return records.view_key(self.point, self.record.lenience, self.trace.id)
+
+  @property
+  def tokens_per_call(self) -> float:
+    """Tokens of the answer by calls of the verifier."""
+    return self.record.emitted / max(1, self.record.verifier_calls)
+
+
+def find(
+  workdir: pathlib.Path, points: Mapping[str, Sequence[Record]]
+) -> list[Shown]:
+  """The answers that are shown, each with what stands beside it.
+
+  Args:
+    workdir: Where traces, examples and views lie; only these are read.
+    points: Records by name of their file, as `records.read_points` has them,
+      but in the order of the sweep.
+  """
+  every = list(itertools.chain(*points.values()))
+  chosen = choose(every)
+  others = [beside(every, record) for record in chosen]
+  wanted = {id(r) for r in (*chosen, *others)}
+  asked, views = records.read_examples(workdir), None
+  found: dict[int, Shown] = {}
+  for name, lines in points.items():
+    places = [i for i, line in enumerate(lines) if id(line) in wanted]
+    if not places:
+      continue
+    traces = records.read_traces(workdir, name)
+    views = records.read_views(workdir) if views is None else views
+    for i in places:
+      r = lines[i]
+      one = Shown(r, traces[i], asked[r.task][r.id], name)
+      found[id(r)] = dataclasses.replace(one, view=views.get(one.key))
+  return [
+    dataclasses.replace(found[id(r)], beside=found.get(id(other)))
+    for r, other in zip(chosen, others, strict=True)
+  ]
+
+
+def every(shown: Sequence[Shown]) -> list[Shown]:
+  """What is shown, and what stands beside it."""
+  return [each for s in shown for each in (s, s.beside) if each is not None]
+
+
+def choose(lines: Sequence[Record], count: int = 5) -> list[Record]:
+  """Examples of a middling lenience, in turn from each task.
+
+  TokenV3 if the run has it, else the first curve that drafts. Of each task the
+  first examples are taken, whatever came of them.
+
+  Args:
+    lines: All records of a sweep, in its order.
+    count: How many are chosen, if there are as many.
+  """
+  drafted = [r for r in lines if r.gamma > 0 and r.failure is None]
+  if not drafted:
+    return []
+  variants = [r.variant for r in drafted]
+  variant = 'token_v3' if 'token_v3' in variants else variants[0]
+  by_task: dict[str, dict[tuple, list[Record]]] = {}
+  for record in drafted:
+    if record.variant == variant:
+      points = by_task.setdefault(record.task, {})
+      points.setdefault(record.point, []).append(record)
+  chosen = []
+  for points in by_task.values():
+    ordered = sorted(points, key=lambda p: -math.inf if p[2] is None else p[2])
+    chosen.append(points[ordered[len(ordered) // 2]])
+  turns = itertools.chain.from_iterable(itertools.zip_longest(*chosen))
+  return [r for r in turns if r is not None][:count]
+
+
+def beside(lines: Sequence[Record], record: Record) -> Record | None:
+  """What strict speculative decoding, or the verifier alone, made of a prompt.
+
+  Strict decoding at the same gamma if the run has it; None if it has neither.
+
+  Args:
+    lines: All records of a sweep.
+    record: The one that something is to stand beside.
+  """
+  same = record.task, record.id, record.temperature
+  others = [
+    r
+    for r in lines
+    if (r.task, r.id, r.temperature) == same
+    and r.failure is None
+    and r.point != record.point
+  ]
+  strict = [r for r in others if r.variant == 'speed' and r.lenience == 0]
+  strict.sort(key=lambda r: abs(r.gamma - record.gamma))
+  alone = [r for r in others if r.method == roles.VERIFIER]
+  return next(iter(strict + alone), None)

@@ -1,0 +1,172 @@
+const tip = document.createElement('div');
+tip.className = 'tip';
+tip.id = 'tip';
+tip.setAttribute('role', 'tooltip');
+tip.hidden = true;
+document.body.append(tip);
+const line = (tag, text) => {
+  const made = document.createElement(tag);
+  made.textContent = text;
+  return made;
+};
+function tell(token) {
+  const [head, ...rest] = token.dataset.note.split('\n');
+  const chances = document.createElement('div');
+  if (token.dataset.said) {
+    // The same numbers as bars, with the names of who says them.
+    const texts = rest.shift().split(' · ').map(each => each.split(' '));
+    const who = {q: 'drafter q', p: 'verifier p', π: 'emitted π'};
+    token.dataset.said.split(' ').forEach((value, i) => {
+      const bar = document.createElement('i');
+      bar.style.setProperty('--p', 100 * value + '%');
+      chances.append(
+        line('span', who[texts[i][0]]), bar, line('span', texts[i][1]));
+    });
+    chances.className = 'said';
+  }
+  tip.replaceChildren(line('b', head), chances,
+    ...rest.map(each => line('p', each)), line('small', token.dataset.place));
+  tip.hidden = false;
+  const at = token.getClientRects()[0], size = tip.getBoundingClientRect();
+  const room = document.documentElement.clientWidth - size.width - 8;
+  const below = at.bottom + 6 + size.height < innerHeight;
+  const top = below || at.top < size.height + 8
+    ? at.bottom + 6 : at.top - size.height - 6;
+  tip.style.left = scrollX + Math.max(8, Math.min(at.left, room)) + 'px';
+  tip.style.top = scrollY + top + 'px';
+}
+const quiet = () => { tip.hidden = true; };
+document.addEventListener('keydown', e => { if (e.key === 'Escape') quiet(); });
+
+// A cursor goes along an answer: one of its tokens can be reached by tab.
+for (const answer of document.querySelectorAll('.tokens')) {
+  const blocks = [...answer.querySelectorAll('.block')];
+  const tokens = [...answer.querySelectorAll('.t')];
+  const bare = answer.classList.contains('no-blocks');
+  answer.setAttribute('role', 'listbox');
+  answer.setAttribute('aria-orientation', 'horizontal');
+  answer.setAttribute('aria-label',
+    `Answer by ${answer.dataset.name}; arrow keys go from token to token`
+    + (bare ? '' : ', up and down from block to block'));
+  blocks.forEach((block, b) => {
+    block.setAttribute('role', 'group');
+    block.setAttribute('aria-label', `Block ${b + 1} of ${blocks.length}`);
+    [...block.children].forEach((token, i, all) => {
+      token.dataset.place = bare ? `token ${b + 1} of ${blocks.length}`
+        : `${i + 1} of ${all.length} in block ${b + 1} of ${blocks.length}`;
+    });
+  });
+  let current = tokens[0];
+  tokens.forEach((token, i) => {
+    token.dataset.note = token.title;
+    token.removeAttribute('title');
+    token.setAttribute('role', 'option');
+    token.setAttribute('aria-selected', false);
+    token.setAttribute('aria-describedby', 'tip');
+    token.tabIndex = i ? -1 : 0;
+    token.onfocus = () => {
+      current.tabIndex = -1;
+      current.setAttribute('aria-selected', false);
+      current = token;
+      token.tabIndex = 0;
+      token.setAttribute('aria-selected', true);
+      tell(token);
+    };
+    token.onblur = quiet;
+    token.onmouseenter = () => tell(token);
+    token.onmouseleave = () => {
+      const focused = document.activeElement;
+      if (focused.dataset.note) tell(focused); else quiet();
+    };
+  });
+  answer.onkeydown = e => {
+    const i = tokens.indexOf(current), b = blocks.indexOf(current.parentNode);
+    const block = step => (blocks[b + step] || blocks[b]).firstElementChild;
+    const to = {
+      ArrowRight: () => tokens[i + 1], ArrowLeft: () => tokens[i - 1],
+      ArrowDown: () => block(1), ArrowUp: () => block(-1),
+      Home: () => tokens[0], End: () => tokens.at(-1),
+    }[e.key];
+    if (!to || e.ctrlKey || e.altKey || e.metaKey) return;
+    e.preventDefault();
+    (to() || current).focus();
+  };
+}
+
+// Both answers of a prompt, in modelled time.
+const calm = matchMedia('(prefers-reduced-motion: reduce)');
+const span = s => `${Number((s * 1e3).toPrecision(3))} ms`;
+for (const example of document.querySelectorAll('.example')) {
+  const controls = example.querySelector('.controls');
+  const button = controls.querySelector('.play');
+  const speed = controls.querySelector('input');
+  const lanes = [...example.querySelectorAll('.lane')].map(lane => {
+    const answer = lane.querySelector('.tokens'), {step, to} = answer.dataset;
+    const tokens = [...answer.querySelectorAll('.block')].flatMap(block =>
+      [...block.children].map((token, i) => {
+        const {from, to} = block.dataset, draft = token.matches('.draft');
+        const at = draft ? Math.min(to, +from + (i + 1) * step) : +to;
+        return {token, draft, at, to: +to};
+      }));
+    return {tokens, to: +to, clock: lane.querySelector('.clock b'),
+      track: lane.querySelector('.track'), name: answer.dataset.name};
+  });
+  const end = Math.max(...lanes.map(lane => lane.to));
+  const news = document.createElement('p');
+  news.className = 'unseen';
+  news.setAttribute('aria-live', 'polite');
+  controls.append(news);
+  controls.hidden = false;
+  // Seconds of the model; where they stand, and whether they go on.
+  let now = end, playing = false, before = null;
+  const pace = () => end / 8 * 2 ** speed.value;
+  function show() {
+    const over = now >= end;
+    example.classList.toggle('playing', !over);
+    for (const lane of lanes) {
+      let t = Math.min(now, lane.to);
+      // Without motion, a block at a time.
+      if (calm.matches)
+        t = Math.max(0, ...lane.tokens.map(x => x.to).filter(to => to <= t));
+      for (const x of lane.tokens) {
+        x.token.classList.toggle('later', t < x.at);
+        x.token.classList.toggle('proposed', t >= x.at && t < x.to);
+      }
+      lane.clock.textContent = span(t);
+      lane.track.style.setProperty('--at', 100 * t / end + '%');
+    }
+    button.textContent = playing ? 'Pause' : over ? 'Play' : 'Go on';
+  }
+  function frame(time) {
+    if (!playing) return;
+    // A page that was away does not jump.
+    now += Math.min((time - (before ?? time)) / 1e3, .25) * pace();
+    before = time;
+    if (now >= end) {
+      playing = false;
+      news.textContent = 'Ended: '
+        + lanes.map(lane => `${lane.name} after ${span(lane.to)}`).join(', ');
+    }
+    show();
+    requestAnimationFrame(frame);
+  }
+  function play(from) {
+    now = from;
+    before = null;
+    news.textContent = '';
+    if (!playing) requestAnimationFrame(frame);
+    playing = true;
+    show();
+  }
+  button.onclick = () => {
+    if (playing) { playing = false; show(); }
+    else play(now < end ? now : 0);
+  };
+  controls.querySelector('.restart').onclick = () => play(0);
+  speed.oninput = () => {
+    const text = `${span(pace())} modelled a second`;
+    controls.querySelector('output').textContent = text;
+    speed.setAttribute('aria-valuetext', text);
+  };
+  speed.oninput();
+}
