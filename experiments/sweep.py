@@ -144,8 +144,7 @@ def run(
     facts = team.facts()
     examples = {name: found for name, (found, _) in loaded.items()}
     points = plan.points(config.to_dict(), chosen, tasks, examples, facts)
-    left = files.sort_out(points)
-    if left:
+    if left := files.sort_out(points):
       say(
         f'workdir: {left} points of other weights, data, code or versions lie'
         f' in {workdir}/stale now.'

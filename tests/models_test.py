@@ -316,7 +316,7 @@ def test_hidden_states_and_the_table_make_the_logits(kind):
   logits, hidden, _ = _jitted(model)(params, tokens, *_place(0, 3), cache)
   assert hidden.shape == (3, model.hidden_size(params))
   assert hidden.dtype == model.dtype(params) == jnp.float32
-  again = jax.vmap(model.decode, (None, 0))(params, hidden)
+  again = jax.vmap(model.unembed, (None, 0))(params, hidden)
   np.testing.assert_allclose(again, logits, rtol=0, atol=1e-5)
   table = params['embedder']['input_embedding']
   np.testing.assert_array_equal(
@@ -338,8 +338,8 @@ def test_packed_parameters_give_the_same_logits(kind):
   logits, *_ = _jitted(model)(params, tokens, *_place(0, 3), cache)
   again, hidden, _ = _jitted(packed)(theirs, tokens, *_place(0, 3), cache)
   np.testing.assert_allclose(again, logits, rtol=0, atol=1e-6)
-  decode = packed.decode(theirs, hidden[0])
-  np.testing.assert_allclose(decode, logits[0], rtol=0, atol=1e-5)
+  said = packed.unembed(theirs, hidden[0])
+  np.testing.assert_allclose(said, logits[0], rtol=0, atol=1e-5)
   np.testing.assert_array_equal(
     packed.embed(theirs, tokens[0]), model.embed(params, tokens[0])
   )
