@@ -507,3 +507,22 @@ def test_always_accepting_takes_one_call_per_block():
   np.testing.assert_array_equal(state.blocks, 2)
   np.testing.assert_array_equal(decoding.count(state).accepted, 6)
   np.testing.assert_array_equal(decoding.count(state).bonus, 2)
+
+
+@pytest.mark.parametrize('kind', verification.VERIFICATIONS)
+def test_without_drafts_the_verifier_writes_however_blocks_are_verified(kind):
+  # A rule that defers everything, of which nothing was examined.
+  state = _generate(
+    'chow',
+    (-1.0,),
+    gamma=0,
+    temperature=0.0,
+    scheme=verification.Scheme(kind),
+  )
+  said = _emitted(state)
+  assert said == greedy(_PROMPT, len(said))
+  counts = decoding.count(state)
+  assert counts.bonus.sum() == len(said)
+  assert not counts.deferred.any()
+  assert not counts.residual.any()
+  assert not counts.drafted.any()

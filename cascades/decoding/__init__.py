@@ -29,7 +29,6 @@ from cascades.decoding.rows import extend, place, prefill, resize, take
 from cascades.decoding.state import Models, Params, SamplingState
 from cascades.decoding.step import (
   Decoder,
-  check_drafter,
   distributions,
   step,
   tree_tokens,
@@ -49,7 +48,6 @@ __all__ = [
   'Row',
   'SamplingState',
   'Seen',
-  'check_drafter',
   'count',
   'decode',
   'distributions',

@@ -94,7 +94,7 @@ def note(before: Row, after: Row, info: Info) -> Row:
 
 
 class Counts(NamedTuple):
-  """How an answer came about; `field-standard` counts, of one row or of many.
+  """How an answer came about, in counts of one row or of many.
 
   Attributes:
     blocks: Blocks since the prompt: calls of the verifier.

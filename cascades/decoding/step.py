@@ -18,7 +18,7 @@ from cascades.methods import processing
 from cascades.scheme import DRAFT, STANDARD, Scheme
 
 
-def check_drafter(drafter: Drafter, scheme: Scheme, drafts: int) -> None:
+def _check_drafter(drafter: Drafter, scheme: Scheme, drafts: int) -> None:
   """Refuses what a drafter cannot do.
 
   Raises:
@@ -47,6 +47,9 @@ def tree_tokens(gamma: int, drafts: int, tree_size: int | None = None) -> int:
   return min(gamma * drafts, tree_size)
 
 
+_WITHOUT_DRAFTS = dict(scheme=STANDARD, drafts=1, tree_size=None)
+
+
 @dataclasses.dataclass(frozen=True)
 class Decoder:
   """All that is compiled into a block. Hashable: a static argument.
@@ -55,7 +58,7 @@ class Decoder:
     models: Who verifies, and who drafts.
     method: Says what stays, and what is sampled instead.
     gamma: Tokens drafted per block, >= 0; with 0 the verifier decodes alone,
-      whatever the method.
+      whatever the method, and how drafts are verified is left out.
     scheme: How blocks are verified.
     drafts: How many are drafted per block.
     tree_size: Most drafted tokens that the verifier reads in a block, at least
@@ -77,7 +80,11 @@ class Decoder:
   def __post_init__(self):
     if self.gamma:
       self.scheme.check(self.method, self.drafts)
-      check_drafter(self.models.drafter, self.scheme, self.drafts)
+      _check_drafter(self.models.drafter, self.scheme, self.drafts)
+      return
+    # Nothing is drafted, and so there is nothing to verify in another way.
+    for name, value in _WITHOUT_DRAFTS.items():
+      object.__setattr__(self, name, value)
 
   @property
   def slack(self) -> int:

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from cascades import arguments
 from cascades.sampler import batching
 
 
@@ -19,7 +18,7 @@ def of_prompts(seed: int, prompts: list[list[int]]) -> jax.Array:
   prompts of one checksum share a key, and each is answered as it is alone.
 
   Args:
-    seed: Below 2^64; its upper half is folded in where there is one.
+    seed: From 0 to 2^64 - 1; its upper half is folded in where there is one.
     prompts: Token ids.
   """
   seen = collections.Counter()
@@ -28,7 +27,6 @@ def of_prompts(seed: int, prompts: list[list[int]]) -> jax.Array:
     digest = zlib.crc32(np.array(prompt, '<i4').tobytes())
     numbers.append((digest, seen[prompt]))
     seen[prompt] += 1
-  seed = arguments.whole('seed', seed, 0, 2**64 - 1)
   halves = np.array([seed % 2**32, seed // 2**32], np.uint32)
   # Of few shapes, so that prompts of any number compile nothing.
   padded = np.zeros((batching.bucket(len(numbers), 8), 2), np.uint32)
