@@ -7,10 +7,11 @@ from typing import Any
 SOURCES = ('prompt', 'draft', 'residual', 'bonus')
 PROMPT, DRAFT, RESIDUAL, BONUS = range(4)
 
-# Of one draft per block; of any number.
-SINGLE = ('token', 'block', 'sequential')
+# Of one draft per block; of any number; and a cascade without blocks.
+SINGLE = ('token', 'block')
 SEVERAL = ('multi_round', 'k_seq', 'match')
-VERIFICATIONS = (*SINGLE, *SEVERAL)
+SEQUENTIAL = 'sequential'
+VERIFICATIONS = (*SINGLE, SEQUENTIAL, *SEVERAL)
 GATES = ('raw', 'processed')
 BONUSES = ('target', 'verifier')
 
@@ -20,7 +21,8 @@ class Scheme:
   """How blocks are verified; recorded with every result.
 
   Attributes:
-    verification: One of `VERIFICATIONS`; see the package `verification`.
+    verification: One of `VERIFICATIONS`: how the package `verification` looks
+      at a block, or 'sequential' for a cascade that makes no blocks.
     gate: What deferral rules see: 'raw' probabilities, at temperature 1 and
       untruncated, or the 'processed' ones that tokens are drawn from.
     bonus: What the bonus token is drawn from: the 'target', which is the
@@ -64,12 +66,12 @@ class Scheme:
         f'verification: {method.name} verifies each token against a target of'
         f" its own, and {self.verification!r} needs a single one; take 'token'."
       )
-    if self.verification == 'sequential' and method.rule is None:
+    if self.verification == SEQUENTIAL and method.rule is None:
       raise ValueError(
         f"verification: 'sequential' follows a deferral rule, and"
         f" {method.name} has none; take 'token' or 'block'."
       )
-    if drafts > 1 and self.verification in SINGLE:
+    if drafts > 1 and self.verification not in SEVERAL:
       raise ValueError(
         f'verification: {self.verification!r} looks at one draft, and there are'
         f' {drafts}; take {", ".join(SEVERAL)}, or 1 draft.'

@@ -67,7 +67,7 @@ def _of_chain(scheme, how):
   return d._replace(q=q, q_gate=q)
 
 
-@pytest.mark.parametrize('kind', tiers.first(verification.SINGLE))
+@pytest.mark.parametrize('kind', tiers.first(decoding_test.ONE_DRAFT))
 def test_a_drafter_that_stops_early_keeps_the_law(kind):
   scheme = verification.Scheme(kind)
   decoding_test.check_laws(scheme, 3, equipped=_ADAPTIVE, seen=_of_near)

@@ -8,7 +8,6 @@ Most of the tests are other files'. Some faults had none, or none that is
 cheap: theirs come first.
 """
 
-import functools
 import inspect
 import re
 import sys
@@ -32,13 +31,11 @@ import theory_test
 import verification_test
 
 from cascades import decoding, methods, verification
-from cascades.decoding import journal, reading, rows
+from cascades.decoding import journal, reading, rows, sequential
 from cascades.drafters import model
 from cascades.methods import baselines, cascade, method, processing, relaxed
-from cascades.proof import exact
 from cascades.sampler import batching
 from cascades.verification import several, single
-from cascades.verification.verify import verify
 from experiments.analysis import calibration, comparisons, mixture
 from experiments.analysis import kinds as plainer
 from experiments.records import stats
@@ -117,32 +114,21 @@ def test_a_greedy_run_is_what_a_loop_without_caches_writes():
 
 
 def test_the_gate_is_what_the_scheme_says():
-  d = jax.tree.map(
-    lambda x: jnp.asarray(x, jnp.float32).reshape(200, 3, -1),
-    exact.rows('random', 3 * 200),
+  logits = jax.random.normal(jax.random.key(0), (2, 5))
+  how = decoding_test.processed_by(temperature=0.5, top_k=3)
+  raw, processed = (
+    decoding.distributions(*logits, how, gate=gate)
+    for gate in ('raw', 'processed')
   )
-  draft = jax.random.categorical(jax.random.key(1), jnp.log(d.q))[:, :2]
-  keys = jax.random.split(jax.random.key(0), 200)
-
-  @functools.partial(jax.jit, static_argnames='gate')
-  def verdicts(gate, d):
-    def verify(key, draft, d):
-      return verification.verify(
-        methods.METHODS['token_v1'],
-        jnp.asarray(0.3),
-        key,
-        draft[None],
-        lambda i, j: jax.tree.map(lambda x: x[i], d),
-        verification.Scheme(gate=gate),
-      )
-
-    return jax.vmap(verify)(keys, draft, d)
-
-  raw, processed = verdicts('raw', d), verdicts('processed', d)
-  by_hand = verdicts('raw', d._replace(q_gate=d.q, p_gate=d.p))
-  for got, want in zip(processed, by_hand, strict=True):
-    np.testing.assert_array_equal(got, want)
-  assert (raw.num_accepted != processed.num_accepted).mean() > 0.1
+  for d in raw, processed:
+    np.testing.assert_array_equal(
+      [d.q, d.p], [processing.probabilities(z, how) for z in logits]
+    )
+  np.testing.assert_array_equal(processed.q_gate, processed.q)
+  np.testing.assert_array_equal(processed.p_gate, processed.p)
+  np.testing.assert_allclose(
+    [raw.q_gate, raw.p_gate], jax.nn.softmax(logits), rtol=1e-5
+  )
 
 
 def test_the_residual_after_half_a_block_has_its_weight():
@@ -217,11 +203,11 @@ class Mutant(NamedTuple):
 _law = methods_test.test_law_is_what_acceptance_and_residual_emit
 _limits = methods_test.test_limits_are_exactly_the_verifier_and_the_drafter
 _verify = verification_test.test_verify_emits_what_the_enumeration_says
+_cascade = decoding_test.test_the_emitted_law_is_the_declared_law
 _loop = decoding_test.test_forbidden_tokens_are_never_emitted
 _greedy = test_a_greedy_run_is_what_a_loop_without_caches_writes
 _formula = theory_test.test_rules_are_their_formulas
 _rows = decoding_test.test_rows_do_not_depend_on_their_batch
-_spread = test_the_gate_is_what_the_scheme_says
 _alone = batching_test.test_answers_are_what_they_are_alone
 _answers = comparisons_test.make(comparisons_test.SPECS)
 
@@ -403,8 +389,8 @@ _MUTANTS = (
   Mutant(
     'gate_option_ignored',
     'the gate is raw, whatever was asked for',
-    verify,
-    "scheme.gate == 'processed'",
+    decoding.distributions,
+    "gate == 'processed'",
     'False',
     test_the_gate_is_what_the_scheme_says,
   ),
@@ -428,11 +414,20 @@ _MUTANTS = (
   Mutant(
     'sequential_residual',
     'a sequential cascade samples the residual, not p',
-    single.sequential,
-    'ask.row(num_accepted, 0).p',
-    'ask.method.residual(ask.row(num_accepted, 0), ask.lenience)',
-    _verify,
-    ('sequential', 'target'),
+    sequential.step,
+    'processing.draw(last, d.p)',
+    'processing.draw(last, method.residual(d, state.lenience))',
+    _cascade,
+    (verification.Scheme('sequential'), ('plain',)),
+  ),
+  Mutant(
+    'gate_left_behind',
+    'the loop looks through the raw gate, whatever was asked for',
+    stepping._rows,
+    'how, q, gate)',
+    'how, q)',
+    decoding_test.test_the_emitted_law_of_every_other_scheme,
+    (verification.Scheme('token', 'processed'), 3),
   ),
   Mutant(
     'one_rejection',
@@ -474,7 +469,7 @@ _MUTANTS = (
   Mutant(
     'another_draft_kept',
     "the first draft's slots are kept, whichever stays",
-    stepping._commit,
+    stepping.commit,
     'at, at + kept)',
     'at, at + block.places[0])',
     several_test.test_a_tree_of_drafts_is_read_as_each_draft_alone,
@@ -501,8 +496,8 @@ _MUTANTS = (
     'raw_q',
     'q is raw, the draft is not',
     decoding.distributions,
-    'q=q(drafter_logits, how)',
-    'q=processing.gate_probabilities(drafter_logits)',
+    'drawn_from = q(drafter_logits, how)',
+    'drawn_from = processing.gate_probabilities(drafter_logits)',
     _loop,
     ('speed',),
   ),
@@ -526,7 +521,7 @@ _MUTANTS = (
   Mutant(
     'drafter_behind',
     'after a whole block the drafter lacks the last draft',
-    stepping._commit,
+    stepping.commit,
     '    length - 1,\n    gamma',
     '    jnp.minimum(length - 1, at + decoder.gamma),\n    gamma',
     _greedy,
@@ -534,7 +529,7 @@ _MUTANTS = (
   Mutant(
     'verifier_ahead',
     'a rejected draft stays in the verifier',
-    stepping._commit,
+    stepping.commit,
     'verifier.rewind(cache, length - 1)',
     'verifier.rewind(cache, at + decoder.gamma + 1)',
     _greedy,
@@ -558,7 +553,7 @@ _MUTANTS = (
   Mutant(
     'after_the_stop',
     'what follows a stop token in its block is emitted',
-    stepping._emitted,
+    stepping.emitted_of,
     'jnp.where(stopped, jnp.argmax(is_stop), kept) + 1',
     'kept + 1',
     decoding_test.test_nothing_comes_after_a_stop_token,
@@ -567,7 +562,7 @@ _MUTANTS = (
   Mutant(
     'after_the_limit',
     'a block goes on past the limit of its row',
-    stepping._emitted,
+    stepping.emitted_of,
     'jnp.minimum(emitted, state.limit - state.length)',
     'emitted',
     decoding_test.test_limits_are_kept_row_by_row,
@@ -575,7 +570,7 @@ _MUTANTS = (
   Mutant(
     'finished_rows_go_on',
     'a row that has ended emits until the others have',
-    stepping._emitted,
+    stepping.emitted_of,
     'jnp.where(state.done, 0, emitted)',
     'emitted',
     _greedy,
@@ -851,7 +846,7 @@ _FIRST = 'after_the_limit', 'key_of_the_place'
 
 def _marks(mutant):
   file = mutant.victim.__module__.removesuffix('_test')
-  slow = file in _LOOPS or mutant.victim in (_greedy, _spread)
+  slow = file in _LOOPS or mutant.victim is _greedy
   return [pytest.mark.slow] if slow and mutant.name not in _FIRST else []
 
 

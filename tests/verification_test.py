@@ -36,7 +36,9 @@ def _table(pairs, kind='random'):
 
 @pytest.mark.parametrize('kind', ['random', 'near_equal', 'disjoint'])
 @pytest.mark.parametrize('gamma', [1, 2, 3])
-@pytest.mark.parametrize('verification_', verification.SINGLE)
+@pytest.mark.parametrize(
+  'verification_', [*verification.SINGLE, verification.SEQUENTIAL]
+)
 def test_blocks_follow_the_declared_law(verification_, gamma, kind):
   # The law of the first gamma + 1 tokens, whatever blocks they come in.
   scheme = verification.Scheme(verification_)

@@ -4,8 +4,8 @@
   reading     How a model reads the next tokens, or drafts as a tree.
   state       What is kept of a sequence.
   step        A block: draft, verify, keep what stays.
+  sequential  A token of a cascade that makes no blocks.
   journal     What became of blocks, for people, and how it is counted.
-  sequential  What a cascade of tokens costs.
   loop        Blocks of all rows, until there is something else to do.
   rows        What is done to rows between two loops.
 

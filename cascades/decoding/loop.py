@@ -44,8 +44,10 @@ def decode(
     The rows, and the number of blocks that the loop made.
   """
 
+  one_step = sequential.step if decoder.sequential else step
+
   def one_block(row, params, how, stop_tokens):
-    after, info = step(row, params, how, stop_tokens, decoder=decoder)
+    after, info = one_step(row, params, how, stop_tokens, decoder=decoder)
     return note(row, after, info)
 
   every = jax.vmap(one_block, (0, None, None, None), axis_name=ROWS)
@@ -82,6 +84,6 @@ def tally(row: Row, decoder: Decoder) -> dict[str, int]:
     verifier_tokens=blocks * (decoder.tree_tokens + 1),
     drafter_calls=drafter_calls,
   )
-  if decoder.gamma and decoder.scheme.verification == 'sequential':
+  if decoder.sequential:
     counts |= sequential.tally(row)
   return counts

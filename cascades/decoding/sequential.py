@@ -1,15 +1,110 @@
-"""What a cascade of tokens costs, which speculative cascades are compared with.
+"""The cascade of tokens that speculative ones are compared with.
 
-The drafter writes until its rule defers; there the verifier writes one token
-(`verification.single.sequential`). The loop makes blocks of it, which is faster
-than token by token and changes no answer; but a cascade has no blocks, so that
-its counts are made of where its tokens came from.
+The drafter writes until its rule defers; there the verifier writes one token.
+There are no blocks, no bonus and no gamma. A step is one token, and both
+models read in each, for rows of a batch go on side by side; what the cascade
+would cost that asks its verifier only where it has to is counted apart.
 """
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int
 
-from cascades.decoding.journal import Row
-from cascades.scheme import RESIDUAL
+from cascades.decoding.journal import Info, Row
+from cascades.decoding.reading import read_hidden
+from cascades.decoding.state import Params, SamplingState, write
+from cascades.decoding.step import (
+  Block,
+  Decoder,
+  commit,
+  distributions,
+  emitted_of,
+  keys_of,
+  propose,
+)
+from cascades.methods import processing
+from cascades.scheme import DRAFT, RESIDUAL
+
+
+def step(
+  state: SamplingState,
+  params: Params,
+  how: processing.Processing,
+  stop_tokens: Int[Array, 'K'],
+  *,
+  decoder: Decoder,
+  with_law: bool = False,
+) -> tuple[SamplingState, Info]:
+  """One token of one sequence.
+
+    x ~ q;  emit x where r(x) = 0, and otherwise a token drawn from p
+
+  Where the drafter has nothing to say, the verifier writes.
+
+  Args:
+    state: Of the sequence.
+    params: Of both models.
+    how: From logits to probabilities, for both models.
+    stop_tokens: Ids that end the sequence; they are emitted.
+    decoder: What is compiled.
+    with_law: Whether to say what the token follows.
+
+  Returns:
+    The state after the token, and what became of it.
+  """
+  (verifier, drafter), method = decoder.models, decoder.method
+  draft_key, verify_key = keys_of(state)
+
+  # 1. Draft one token; and what both models say of it.
+  draft, drafter_state, cache = propose(state, params, how, draft_key, decoder)
+  at = state.length - 1
+  logits, hidden, cache = read_hidden(
+    verifier, params.verifier, cache, state.tokens[at][None], at
+  )
+  d = distributions(
+    draft.logits[0, 0],
+    logits[0],
+    how,
+    drafter.probabilities,
+    decoder.scheme.gate,
+  )
+
+  # 2. The drafter's token; one that it stopped before is drawn here.
+  size = processing.draw_size(verifier.vocab_size)
+  more, last = jnp.split(processing.uniform(verify_key, 2 * size), 2)
+  proposed = draft.count[0] > 0
+  x = jnp.where(proposed, draft.tokens[0, 0], processing.draw(more, d.q))
+  there = proposed | draft.known[0]
+
+  # 3. The verifier's, where the rule defers.
+  rule = jnp.broadcast_to(method.rule(d, state.lenience), d.q.shape)
+  deferred = rule[x] > 0
+  stays = there & ~deferred
+  tokens = jnp.where(stays, x, processing.draw(last, d.p))[None]
+
+  # 4. Commit it, as a block of which no draft stays.
+  zero = jnp.zeros((), jnp.int32)
+  emitted, ended = emitted_of(state, tokens, zero, stop_tokens)
+  places = jnp.zeros((1, 1), jnp.int32)
+  drafted = draft.count.sum()
+  block = Block(draft, drafted, drafter_state, places, logits, hidden, cache)
+  committed, _ = commit(state, block, zero, emitted, decoder)
+  committed = committed.replace(
+    tokens=write(state.tokens, state.length, tokens), done=state.done | ended
+  )
+  law = None
+  if with_law:
+    law = jnp.where(there, method.law(d, state.lenience), d.p)[None]
+  return committed, Info(
+    sources=jnp.where(stays, DRAFT, RESIDUAL)[None],
+    deferred=(there & deferred)[None],
+    logprobs=jax.vmap(processing.log_probability)(logits, tokens),
+    logits=logits,
+    drafted=drafted,
+    drafter_calls=draft.calls,
+    law=law,
+  )
 
 
 def tally(row: Row) -> dict[str, int]:

@@ -15,7 +15,7 @@ from cascades.decoding.journal import Info
 from cascades.decoding.reading import read_hidden, tree
 from cascades.decoding.state import Models, Params, SamplingState, write
 from cascades.methods import processing
-from cascades.scheme import DRAFT, STANDARD, Scheme
+from cascades.scheme import DRAFT, SEQUENTIAL, STANDARD, Scheme
 
 
 def _check_drafter(drafter: Drafter, scheme: Scheme, drafts: int) -> None:
@@ -58,7 +58,8 @@ class Decoder:
     models: Who verifies, and who drafts.
     method: Says what stays, and what is sampled instead.
     gamma: Tokens drafted per block, >= 0; with 0 the verifier decodes alone,
-      whatever the method, and how drafts are verified is left out.
+      whatever the method, and how drafts are verified is left out. A
+      sequential cascade has no blocks: there it is 1.
     scheme: How blocks are verified.
     drafts: How many are drafted per block.
     tree_size: Most drafted tokens that the verifier reads in a block, at least
@@ -81,10 +82,17 @@ class Decoder:
     if self.gamma:
       self.scheme.check(self.method, self.drafts)
       _check_drafter(self.models.drafter, self.scheme, self.drafts)
-      return
-    # Nothing is drafted, and so there is nothing to verify in another way.
-    for name, value in _WITHOUT_DRAFTS.items():
-      object.__setattr__(self, name, value)
+    else:
+      # Nothing is drafted, and so there is nothing to verify in another way.
+      for name, value in _WITHOUT_DRAFTS.items():
+        object.__setattr__(self, name, value)
+    if self.sequential:
+      object.__setattr__(self, 'gamma', 1)
+
+  @property
+  def sequential(self) -> bool:
+    """Whether there are no blocks: see `sequential.step`."""
+    return self.scheme.verification == SEQUENTIAL
 
   @property
   def slack(self) -> int:
@@ -102,6 +110,7 @@ def distributions(
   verifier_logits: Float[Array, 'V'],
   how: processing.Processing,
   q: Callable[..., Float[Array, 'V']] = processing.probabilities,
+  gate: str = 'raw',
 ) -> methods.Distributions:
   """What methods look at, of both models' logits at one position.
 
@@ -110,16 +119,29 @@ def distributions(
     verifier_logits: The verifier's.
     how: From logits to probabilities.
     q: What a drafter's token was drawn from: `Drafter.probabilities`.
+    gate: What deferral rules see; see `Scheme.gate`.
   """
+  drawn_from = q(drafter_logits, how)
+  p = processing.probabilities(verifier_logits, how)
+  if gate == 'processed':
+    return methods.Distributions(drawn_from, p, drawn_from, p)
   return methods.Distributions(
-    q=q(drafter_logits, how),
-    p=processing.probabilities(verifier_logits, how),
+    q=drawn_from,
+    p=p,
     q_gate=processing.gate_probabilities(drafter_logits),
     p_gate=processing.gate_probabilities(verifier_logits),
   )
 
 
-class _Block(NamedTuple):
+def keys_of(state: SamplingState) -> tuple[jax.Array, jax.Array]:
+  """Random keys of the next block: of its drafts, and of its verification."""
+  draft_key, verify_key = jax.vmap(jax.random.fold_in, (None, 0))(
+    state.key, 2 * state.blocks + jnp.arange(2)
+  )
+  return draft_key, verify_key
+
+
+class Block(NamedTuple):
   """A drafted block, and what both models say of it."""
 
   draft: Draft
@@ -132,14 +154,14 @@ class _Block(NamedTuple):
   verifier_cache: PyTree
 
 
-def _draft_and_read(
+def propose(
   state: SamplingState,
   params: Params,
   how: processing.Processing,
   key: jax.Array,
   decoder: Decoder,
-) -> _Block:
-  """Steps 1 and 2: drafts, and the verifier's only call."""
+) -> tuple[Draft, PyTree, PyTree]:
+  """Step 1: drafts, the drafter's state, and the verifier's cache."""
   verifier, drafter = decoder.models
   seen = Seen(state.tokens, state.length, state.hidden, state.verifier_cache)
   draft, drafter_state, verifier_cache = drafter.propose(
@@ -155,7 +177,21 @@ def _draft_and_read(
   chex.assert_shape(draft.tokens, (paths, count))
   chex.assert_shape(draft.logits, (count + 1, paths, verifier.vocab_size))
   chex.assert_shape([draft.count, draft.known], (paths,))
-  draft = permitted(draft, how)
+  return permitted(draft, how), drafter_state, verifier_cache
+
+
+def _draft_and_read(
+  state: SamplingState,
+  params: Params,
+  how: processing.Processing,
+  key: jax.Array,
+  decoder: Decoder,
+) -> Block:
+  """Steps 1 and 2: drafts, and the verifier's only call."""
+  verifier = decoder.models.verifier
+  draft, drafter_state, verifier_cache = propose(
+    state, params, how, key, decoder
+  )
   drafted = draft.count.sum()
   at = state.length - 1
   tokens, branches, places, draft = tree(
@@ -166,25 +202,25 @@ def _draft_and_read(
   )
   # Made once: fused into each of its readers, it would be made for each.
   logits = jax.lax.optimization_barrier(logits)
-  return _Block(
+  return Block(
     *(draft, drafted, drafter_state, places, logits, hidden, verifier_cache)
   )
 
 
 def _rows(
-  block: _Block, how: processing.Processing, decoder: Decoder
+  block: Block, how: processing.Processing, decoder: Decoder
 ) -> Callable[[Array, Array], methods.Distributions]:
   """What methods look at after i tokens of draft j; made where it is asked."""
-  q = decoder.models.drafter.probabilities
+  q, gate = decoder.models.drafter.probabilities, decoder.scheme.gate
 
   def row(i, j):
     of_verifier = block.logits[i if decoder.drafts == 1 else block.places[j, i]]
-    return distributions(block.draft.logits[i, j], of_verifier, how, q)
+    return distributions(block.draft.logits[i, j], of_verifier, how, q, gate)
 
   return row
 
 
-def _emitted(
+def emitted_of(
   state: SamplingState,
   tokens: Int[Array, 'gamma_1'],
   kept: Int[Array, ''],
@@ -204,9 +240,9 @@ def _emitted(
   return emitted, ended | (state.length + emitted >= state.limit)
 
 
-def _commit(
+def commit(
   state: SamplingState,
-  block: _Block,
+  block: Block,
   path: Int[Array, ''],
   emitted: Int[Array, ''],
   decoder: Decoder,
@@ -268,9 +304,7 @@ def step(
     The state after the block, and what became of the block.
   """
   method = decoder.method
-  draft_key, verify_key = jax.vmap(jax.random.fold_in, (None, 0))(
-    state.key, 2 * state.blocks + jnp.arange(2)
-  )
+  draft_key, verify_key = keys_of(state)
 
   # 1. Draft gamma tokens, so many times; and what each was drawn from.
   # 2. Read the last token and all drafts with the verifier, in one call.
@@ -294,10 +328,10 @@ def step(
   tokens = jnp.where(index == n, verdict.next_token, tokens)
 
   # 4. End at the first stop token or at the limit, also inside a block.
-  emitted, ended = _emitted(state, tokens, n, stop_tokens)
+  emitted, ended = emitted_of(state, tokens, n, stop_tokens)
 
   # 5. Commit by moving `length`; roll both caches back.
-  committed, logits = _commit(state, block, path, emitted, decoder)
+  committed, logits = commit(state, block, path, emitted, decoder)
   committed = committed.replace(
     tokens=write(state.tokens, state.length, tokens), done=state.done | ended
   )

@@ -126,8 +126,8 @@ def blocks(
     yield from _by_tree(place, scheme.verification, drafts, tree_size)
   elif scheme.verification == 'token':
     yield from _by_token(place, (), place.certain)
-  elif scheme.verification == 'sequential':
-    yield from _by_rule(place, (), place.certain)
+  elif scheme.verification == verification.SEQUENTIAL:
+    yield from _by_rule(place)
   else:
     yield from _by_block(place)
 
@@ -208,28 +208,16 @@ def _by_token(
     yield from _by_token(place, (*done, x), chance * kept[:, x])
 
 
-def _by_rule(
-  place: _Place, done: tuple[int, ...], chance: np.ndarray
-) -> Iterator[Block]:
-  """Blocks of a sequential cascade that go on from the drafter's tokens.
+def _by_rule(place: _Place) -> Iterator[Block]:
+  """The next token of a sequential cascade.
 
   A draft is x, and stays, with q(x) (1 - r(x)); where the rule r defers, the
-  verifier writes the token. After gamma drafts the next one ends the block.
-
-  Args:
-    place: Where the block begins.
-    done: The drafts that stay so far.
-    chance: [M], of coming so far.
+  verifier writes the token.
   """
-  table, c = place.table, place.context(done)
+  table, c = place.table, place.context(())
   kept = table.q[c] * (1 - table.deferred[:, c])
-  missed = (table.q[c] - kept).sum(-1)
-  yield from _ended(done, chance * missed, table.p[c][None])
-  if len(done) == place.gamma:
-    yield from _ended(done, chance, kept)
-    return
-  for x in place.tokens:
-    yield from _by_rule(place, (*done, x), chance * kept[:, x])
+  missed = (table.q[c] - kept).sum(-1, keepdims=True)
+  yield from _ended((), place.certain, kept + missed * table.p[c])
 
 
 def _by_block(place: _Place) -> Iterator[Block]:

@@ -28,6 +28,7 @@ from cascades import arguments, decoding, drafters, methods
 from cascades.methods import processing
 from cascades.models import sharding
 from cascades.sampler import batching, sampler
+from cascades.scheme import SEQUENTIAL
 from cascades.verification.single import AT_ONCE, of_token
 
 
@@ -90,7 +91,7 @@ def _target(decoder: sampler.Sampler) -> _Target:
     method = methods.METHODS['verifier_only']
     return _Target((verifier.model,), (verifier.params,), method)
   scheme = decoder.options.scheme
-  if scheme.bonus == 'verifier' and scheme.verification != 'sequential':
+  if scheme.bonus == 'verifier' and scheme.verification != SEQUENTIAL:
     raise ValueError(
       "bonus: 'verifier' gives the token after a whole block another law, so"
       " that a text has no one probability; take 'target'."
@@ -364,9 +365,7 @@ def _read(
         for model, of_model, hidden in zip(models, params, states, strict=True)
       ]
       # A law that does not look at the drafter may be shown anything.
-      d = decoding.distributions(logits[-1], logits[0], how)
-      if look.gate == 'processed':
-        d = d._replace(q_gate=d.q, p_gate=d.p)
+      d = decoding.distributions(logits[-1], logits[0], how, gate=look.gate)
       return look.say(look.method, d, lenience, token)
 
     at_once = max(1, AT_ONCE // models[0].vocab_size)

@@ -7,8 +7,6 @@ Of one draft per block (`single`):
               2023, Chen et al. 2023; Narasimhan et al. 2025 for any target).
   block       Look at the block as a whole: the same law, at least as many
               drafts kept (Sun et al., ICLR 2025, arXiv 2403.10444).
-  sequential  The cascade that a speculative one is compared with: at the first
-              draft that the rule defers, the verifier writes one token.
 
 Of one draft or several (`several`), each with the same law:
 
@@ -35,6 +33,7 @@ from cascades.scheme import (
   GATES,
   PROMPT,
   RESIDUAL,
+  SEQUENTIAL,
   SEVERAL,
   SINGLE,
   STANDARD,
@@ -52,6 +51,7 @@ __all__ = [
   'GATES',
   'PROMPT',
   'RESIDUAL',
+  'SEQUENTIAL',
   'SEVERAL',
   'SINGLE',
   'STANDARD',

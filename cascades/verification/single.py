@@ -1,4 +1,4 @@
-"""One draft per block: token by token, as a block, and as a cascade of tokens.
+"""One draft per block: token by token, and as a block.
 
 Each function takes a `Question` and a key, and gives a `Verdict`.
 """
@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from cascades import methods
 from cascades.methods import processing
-from cascades.scheme import BONUS, DRAFT, RESIDUAL
+from cascades.scheme import BONUS, RESIDUAL
 from cascades.verification.verdict import Verdict
 
 # Probabilities of one sequence that are made at a time, at least one row.
@@ -158,30 +158,5 @@ def _verdict(kept, rejected, instead, beyond, uniforms, deferred) -> Verdict:
     next_token=processing.draw(uniforms, jnp.where(rejected, instead, beyond)),
     next_source=jnp.where(rejected, RESIDUAL, BONUS),
     deferred=jnp.append(deferred > 0, False),
-    path=jnp.zeros((), jnp.int32),
-  )
-
-
-def sequential(ask: Question, key: jax.Array) -> Verdict:
-  """A cascade of tokens: the drafter writes until its rule defers.
-
-  It drafts one token more here, for it needs no verifier to go on; there is no
-  bonus. Where the drafter has nothing to say, the verifier writes.
-  """
-  size = processing.draw_size(ask.size)
-  last, more = _random(ask, key, size, size)
-  count, known = ask.count[0], ask.known[0]
-  extra = processing.draw(more, ask.row(count, 0).q)
-  draft = jnp.append(ask.tokens[0], 0).at[count].set(extra)
-  (deferred,) = _of_drafts(ask, (ask.method.rule,), draft)
-  there = jnp.arange(ask.gamma + 1) < count + known
-  kept = _leading((deferred == 0) & there)
-  num_accepted = jnp.minimum(kept, count)
-  written = processing.draw(last, ask.row(num_accepted, 0).p)
-  return Verdict(
-    num_accepted=num_accepted,
-    next_token=jnp.where(kept > count, extra, written),
-    next_source=jnp.where(kept > count, DRAFT, RESIDUAL),
-    deferred=deferred > 0,
     path=jnp.zeros((), jnp.int32),
   )

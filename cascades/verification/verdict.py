@@ -12,8 +12,7 @@ class Verdict(NamedTuple):
     num_accepted: How many drafts stay, 0 to gamma.
     next_token: The token after them.
     next_source: Where it comes from: RESIDUAL after a rejection, BONUS where
-      nothing more was drafted; DRAFT in a sequential cascade that did not
-      defer.
+      nothing more was drafted.
     deferred: [gamma + 1], where the rule defers the drafted token.
     path: Of several drafts, one that begins with the tokens that stay.
   """

@@ -30,8 +30,9 @@ def verify(
     key: Used for this block only.
     tokens: K drafts of gamma >= 0 tokens.
     row: The distributions after i tokens of draft j, 0 <= i <= gamma; their
-      `q` is what the next token of the draft was drawn from.
-    scheme: How.
+      `q` is what the next token of the draft was drawn from, and their gates
+      are those of the scheme.
+    scheme: How; not 'sequential', which makes no blocks.
     count: Tokens of each draft that are there; None for all of them.
     known: Whether the row after the last of them has a `q`. If not, the token
       that follows it is the verifier's. None for yes.
@@ -45,28 +46,21 @@ def verify(
   if known is None:
     known = jnp.ones(paths, bool)
 
-  def gated(i, j):
-    d = row(i, j)
-    if scheme.gate == 'processed':
-      d = d._replace(q_gate=d.q, p_gate=d.p)
-    return d
-
   zero = jnp.zeros((), jnp.int32)
-  size = jax.eval_shape(gated, zero, zero).q.shape[-1]
+  size = jax.eval_shape(row, zero, zero).q.shape[-1]
   ask = single.Question(
     method=method,
     lenience=lenience,
     tokens=tokens,
     count=count,
     known=known,
-    row=gated,
+    row=row,
     size=size,
     from_target=scheme.bonus == 'target',
   )
   decide = {
     'token': single.token,
     'block': single.block,
-    'sequential': single.sequential,
     'multi_round': several.multi_round,
     'k_seq': several.k_seq,
     'match': several.match,

@@ -2,8 +2,7 @@
 
 VERIFIER, DRAFTER = 'verifier_only', 'drafter_only'
 BASELINES = (VERIFIER, DRAFTER)
-# The verification of a cascade that does not speculate. It has no blocks,
-# whatever simulated it.
+# The verification of a cascade that does not speculate: it has no blocks.
 SEQUENTIAL = 'sequential'
 # Rules that look at the drafter alone, and can be followed without a verifier.
 _OF_DRAFTER = ('chow',)

@@ -76,7 +76,7 @@ class Record:
     method: Key of `METHODS`, or of `sequence.CONFIDENCES`.
     lenience: As given; nan where the method has none.
     gamma: Tokens drafted per block; 0 is plain decoding. A sequential cascade
-      has no blocks: there it is that of the loop that simulated it.
+      has no blocks: there it is what was asked for, and changes nothing.
     verification: How blocks were verified; see `verification.VERIFICATIONS`.
     gate: What the deferral rule saw: 'raw' or 'processed'.
     bonus_from: What bonus tokens were drawn from: 'target' or 'verifier'.
@@ -102,7 +102,7 @@ class Record:
     drafter_calls: Forward passes of the drafter, prefill excluded.
     wall_s: Seconds of the call that decoded it, shared equally by the rows of
       that call; prefill included, compilation excluded. nan for a sequential
-      cascade, of which only the counts are its own.
+      cascade: both models read every token of it, which it need not do.
   """
 
   task: str

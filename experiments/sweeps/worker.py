@@ -267,7 +267,7 @@ class Worker:
         on_answer=on_answer,
       )
     if curve.verification == 'sequential':
-      # What ran was the speculative loop, not the cascade.
+      # Both models read every token there, which the cascade need not.
       wall = math.nan
     blocks = sum(a.counts['verifier_calls'] for row in points for a in row)
     made = []
