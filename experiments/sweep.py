@@ -367,27 +367,30 @@ def _look(files, points, lines, team, say: Callable[[str], None]) -> None:
 def _report(workdir: pathlib.Path, lines, costs, usage) -> None:
   """Writes the summary and the page, and prints what is best."""
   from experiments import reports
+  from experiments.analysis import cuts
   from experiments.records import metrics
 
   every = itertools.chain.from_iterable(lines.values())
   frame = metrics.summarise(every, costs)
   records.write_text(workdir / 'summary.csv', frame.to_csv(index=False))
   page = reports.write_report(workdir)
-  shown = metrics.best_points(frame.assign(variant=metrics.variants(frame)))[
+  shown = cuts.best_points(frame)[
     'task variant gamma lenience quality rejection_rate block_efficiency'
     ' relative_latency'.split()
   ]
-  print(
-    "\nEach method's fastest point at the verifier's quality, else its best:"
-  )
-  print(
-    shown.to_string(
-      index=False,
-      na_rep='-',
-      float_format='{:.3f}'.format,
-      formatters={'lenience': '{:g}'.format},
+  # Where there are but oracles, nothing is best.
+  if len(shown):
+    print(
+      "\nEach method's fastest point at the verifier's quality, else its best:"
     )
-  )
+    print(
+      shown.to_string(
+        index=False,
+        na_rep='-',
+        float_format='{:.3f}'.format,
+        formatters={'lenience': '{:g}'.format},
+      )
+    )
   if frame.failed.any():
     print(
       f'Examples that failed: {frame.failed.sum()}, in'

@@ -139,7 +139,6 @@ def test_a_clock_that_says_nothing_breaks_nothing():
   assert list(metrics.variants(frame)) == ['token_v3 sequential', 'token_v3']
   assert math.isnan(frame.wall_s[0])
   assert frame.relative_latency.notna().all()
-  assert len(metrics.best_points(frame)) == len(metrics.tuned(frame)) == 2
 
 
 def test_models_alone_need_no_special_case():
@@ -264,88 +263,6 @@ def test_counts_that_cannot_be_are_refused(changes, rule):
     counts.check(dataclasses.replace(record, **changes))
 
 
-OPTIONS = {
-  'verification': 'token',
-  'gate': 'raw',
-  'bonus_from': 'target',
-  'drafts': 1,
-}
-
-
-def make_frame(rows, names):
-  """A summary of few columns; options are the standard ones by default."""
-  frame = pd.DataFrame(rows, columns=names.split())
-  return frame.assign(**{k: v for k, v in OPTIONS.items() if k not in frame})
-
-
-def test_best_points_are_fastest_at_the_verifiers_quality():
-  rows = [
-    ('t', 'verifier_only', math.nan, 0.9, 1.0),
-    ('t', 'a', 0.0, 0.9, 0.7),
-    ('t', 'a', 0.5, 0.95, 0.6),
-    ('t', 'a', 1.0, 0.5, 0.3),
-    ('t', 'b', 0.0, 0.8, 0.7),
-    ('t', 'b', 1.0, 0.7, 0.2),
-    ('u', 'a', 0.0, 0.4, 0.7),
-    ('u', 'a', 1.0, 0.3, 0.1),
-  ]
-  names = 'task method lenience quality relative_latency'
-  best = metrics.best_points(make_frame(rows, names))
-  assert best.relative_latency.tolist() == [1.0, 0.6, 0.7, 0.7]
-  assert best.method.tolist() == ['verifier_only', 'a', 'b', 'a']
-
-
-def test_best_points_are_of_each_variant_over_all_gammas():
-  rows = [
-    ('t', 'verifier_only', 'token', math.nan, 0, 0.9, 1.0),
-    ('t', 'a', 'token', 0.0, 2, 0.9, 0.7),
-    ('t', 'a', 'token', 0.0, 4, 0.9, 0.5),
-    ('t', 'a', 'block', 0.0, 2, 0.9, 0.4),
-    ('t', 'a', 'block', 0.0, 4, 0.8, 0.3),
-  ]
-  names = 'task method verification lenience gamma quality relative_latency'
-  best = metrics.best_points(make_frame(rows, names))
-  assert metrics.variants(best).tolist() == ['verifier_only', 'a', 'a block']
-  assert best.gamma.tolist() == [0, 4, 2]
-
-
-def test_tuned_keeps_the_fastest_gamma_of_each_point():
-  rows = [
-    ('t', 1.0, 'verifier_only', 'token', math.nan, 0, 1.0),
-    ('t', 1.0, 'sequence_mean', 'token', 0.5, 0, 0.9),
-    ('t', 1.0, 'a', 'token', 0.0, 2, 0.5),
-    ('t', 1.0, 'a', 'token', 0.5, 2, 0.5),
-    ('t', 1.0, 'a', 'token', 0.0, 4, 0.6),
-    ('t', 1.0, 'a', 'token', 0.5, 4, 0.4),
-    # Another curve each, with one gamma only.
-    ('t', 1.0, 'a', 'block', 0.5, 4, 0.7),
-    ('t', 0.0, 'a', 'token', 0.5, 4, 0.8),
-    ('u', 1.0, 'a', 'token', 0.5, 4, 0.9),
-    # No lenience is a point too; a latency that is not known never wins.
-    ('t', 1.0, 'b', 'token', math.nan, 2, math.nan),
-    ('t', 1.0, 'b', 'token', math.nan, 4, 0.6),
-    # Gamma 0 is the verifier alone.
-    ('t', 1.0, 'c', 'token', 0.5, 0, 0.1),
-    ('t', 1.0, 'c', 'token', 0.5, 2, 0.6),
-  ]
-  names = 'task temperature method verification lenience gamma relative_latency'
-  frame = make_frame(rows, names)
-  assert metrics.tuned(frame).index.tolist() == [0, 1, 2, 5, 6, 7, 8, 10, 12]
-  assert metrics.tuned(metrics.tuned(frame)).equals(metrics.tuned(frame))
-  assert metrics.tuned(metrics.summarise([], COSTS)).empty
-
-
-def test_tuned_leaves_what_gamma_changes():
-  rows = [
-    ('t', 1.0, 'a', bonus, math.nan, gamma, 1 / gamma)
-    for bonus in ('target', 'verifier')
-    for gamma in (2, 4)
-  ]
-  names = 'task temperature method bonus_from lenience gamma relative_latency'
-  kept = metrics.tuned(make_frame(rows, names))
-  assert kept.gamma.tolist() == [4, 2, 4]
-
-
 @pytest.mark.parametrize(
   ('changes', 'rule'),
   [
@@ -435,15 +352,10 @@ def test_sentence_bleu_is_not_averaged():
   assert row.quality_low < row.quality < row.quality_high
 
 
-def test_without_quality_the_fastest_point_is_the_best():
-  unknown = dict(task='spec_bench', quality=math.nan, scores={})
-  lines = [
-    make_record('r', lenience=0.1, **unknown),
-    make_record('ddb', lenience=0.2, **unknown),
-  ]
-  frame = metrics.summarise(lines, COSTS)
+def test_a_quality_that_nobody_knows_is_nan():
+  line = make_record(task='spec_bench', quality=math.nan, scores={})
+  frame = metrics.summarise([line], COSTS)
   assert frame[['quality', 'quality_low', 'quality_high']].isna().all(None)
-  assert list(metrics.best_points(frame).lenience) == [0.2]
 
 
 def test_points_of_the_same_examples_have_the_intervals_they_have_alone():

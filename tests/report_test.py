@@ -444,21 +444,6 @@ def test_a_cut_is_of_one_task_and_gamma_and_before_them_of_the_best(tmp_path):
   assert 'chow' not in set(sums.under[1].frame.method)
 
 
-def test_no_worse_is_by_the_verifiers_quality_and_fastest_first(tmp_path):
-  def of(name, *methods, **changes):
-    lines = make_records(['sums'], methods, **changes)
-    (one,) = cuts.cut(summary_of(tmp_path / name, lines))
-    return cuts.no_worse(one)
-
-  fit = of('both', 'verifier_only', 'token_v3', 'opt')
-  assert (fit.quality >= 0.75).all()
-  assert fit.relative_latency.is_monotonic_increasing
-  assert set(fit.method) == {'token_v3', 'opt'}
-  assert math.inf not in set(fit.lenience)
-  assert of('no verifier', 'opt') is None
-  assert of('no quality', 'verifier_only', 'opt', quality=math.nan) is None
-
-
 def test_an_oracle_is_no_best_point(tmp_path):
   lines = make_records(['sums'], ['verifier_only', 'token_v3'])
   lines += make_records(

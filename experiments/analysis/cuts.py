@@ -6,12 +6,15 @@ varied, there is one more in which each point has the gamma that suits it best.
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
 from experiments.analysis import roles
 from experiments.records import metrics
+
+# What rows have in common that are looked at together.
+_TOGETHER = ['task', 'temperature', 'run']
 
 
 # Frames are not equal to anything in one word.
@@ -57,8 +60,8 @@ def cut(frame: pd.DataFrame) -> Iterator[Cut]:
   temperatures, gammas = (
     frame[~plain][column].nunique() > 1 for column in ('temperature', 'gamma')
   )
-  keys = ['task', 'temperature', 'run']
-  for (task, temperature, run), part in frame.groupby(keys, sort=False):
+  groups = frame.groupby(_TOGETHER, sort=False)
+  for (task, temperature, run), part in groups:
     told = {
       'task': task,
       'temperature': temperature if temperatures else None,
@@ -74,18 +77,40 @@ def cut(frame: pd.DataFrame) -> Iterator[Cut]:
       for gamma in part[~without].gamma.unique()
     ]
     if len(single) > 1:
-      best = _told(_tuned(part))
-      yield Cut(best, **told, tuned=True, under=tuple(single))
+      best = _by_curve(tuned(part), part.variant.unique().tolist())
+      yield Cut(_told(best), **told, tuned=True, under=tuple(single))
     else:
       yield from single or [Cut(_told(part), **told)]
 
 
-def _tuned(part: pd.DataFrame) -> pd.DataFrame:
-  """Each point at its fastest gamma; curves in order, along their lenience."""
-  appears = {v: i for i, v in enumerate(part.variant.unique())}
-  best = metrics.tuned(part)
-  best = best.assign(rank=best.variant.map(appears))
-  return best.sort_values(['rank', 'lenience'], kind='stable')
+def tuned(frame: pd.DataFrame) -> pd.DataFrame:
+  """Each point at the gamma that makes it fastest, judged on these examples.
+
+  What is emitted has the same law at any gamma, so that only the latency is
+  chosen; quality differs by the noise of the sampling. Bonus tokens from the
+  verifier make it another law at each gamma: there every gamma is a point.
+
+  Args:
+    frame: Rows of several workdirs, as `runs.summary` makes them.
+
+  Returns:
+    A row per task, temperature, run, variant and lenience, in the order of the
+    frame. Gamma 0 is not a choice, for it is the verifier alone, whatever the
+    method: such rows stay only where there is no other.
+  """
+  keys = [*_TOGETHER, 'variant', 'lenience']
+  most = frame.groupby(keys, dropna=False).gamma.transform('max')
+  rows = frame[(frame.gamma > 0) | (most == 0)]
+  rows = rows.assign(law=rows.gamma.where(rows.bonus_from == 'verifier', 0))
+  rows = rows.sort_values('relative_latency', kind='stable')
+  return frame.loc[rows.drop_duplicates([*keys, 'law']).index.sort_values()]
+
+
+def _by_curve(frame: pd.DataFrame, variants: Sequence[str]) -> pd.DataFrame:
+  """Curves in the order of their variants, each along its lenience."""
+  appears = {v: i for i, v in enumerate(variants)}
+  ranked = frame.assign(rank=frame.variant.map(appears))
+  return ranked.sort_values(['rank', 'lenience'], kind='stable')
 
 
 def _told(frame: pd.DataFrame) -> pd.DataFrame:
@@ -111,14 +136,45 @@ def no_worse(one: Cut) -> pd.DataFrame | None:
     one: Points that are looked at together.
 
   Returns:
-    Their rows, without models alone and oracles; None where there is no
-    verifier alone, or no quality is known.
+    Their rows, without models alone and oracles; None where it is not known how
+    good the verifier alone is.
   """
   frame = one.frame
-  alone = frame[frame.method == roles.VERIFIER]
-  if alone.empty or not one.known:
+  levels = frame[frame.method == roles.VERIFIER].quality.dropna()
+  if levels.empty:
     return None
   drafting = frame[~frame.method.isin(roles.BASELINES) & ~frame.oracle]
-  fit = drafting[drafting.quality >= alone.quality.iloc[0]]
+  fit = drafting[drafting.quality >= levels.iloc[0]]
   fit = fit[fit.relative_latency.notna()]
   return fit.sort_values('relative_latency', kind='stable')
+
+
+def best_points(summary: pd.DataFrame) -> pd.DataFrame:
+  """The best point of each variant, beside the two models alone.
+
+  It is the first of `no_worse` that is of this variant: where gamma was varied,
+  points have the gamma that makes them fastest, as on the page. A variant that
+  does not reach the verifier's quality, or whose quality nobody knows, has the
+  fastest of its best points. Oracles are left out: theirs is no latency that
+  anybody could have.
+
+  Args:
+    summary: Of one sweep, from `metrics.summarise`.
+
+  Returns:
+    Rows of the summary, with their `variant`, by task and then in the order of
+    the sweep.
+  """
+  frame = summary.assign(variant=metrics.variants(summary), run='')
+  places = []
+  for one in cut(frame):
+    fit = no_worse(one)
+    shown = one.frame[~one.frame.oracle]
+    for variant, points in shown.groupby('variant', sort=False):
+      good = points.iloc[:0] if fit is None else fit[fit.variant == variant]
+      if good.empty:
+        good = points.sort_values(
+          ['quality', 'relative_latency'], ascending=[False, True]
+        )
+      places.append(good.index[0])
+  return frame.loc[places].drop(columns='run')

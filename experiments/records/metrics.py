@@ -365,52 +365,6 @@ def variants(frame: pd.DataFrame) -> pd.Series:
   return pd.Series(names, frame.index, dtype=object)
 
 
-def tuned(frame: pd.DataFrame) -> pd.DataFrame:
-  """Each point at the gamma that makes it fastest, judged on these examples.
-
-  What is emitted has the same law at any gamma, so that only the latency is
-  chosen; quality differs by the noise of the sampling. Bonus tokens from the
-  verifier make it another law at each gamma: there every gamma is a point.
-
-  Args:
-    frame: From `summarise`.
-
-  Returns:
-    A row per task, temperature, method, options and lenience, in the order of
-    the frame. Gamma 0 is not a choice, for it is the verifier alone, whatever
-    the method: such rows stay only where there is no other.
-  """
-  keys = ['task', 'temperature', *_CURVE, 'lenience']
-  most = frame.groupby(keys, dropna=False).gamma.transform('max')
-  rows = frame[(frame.gamma > 0) | (most == 0)]
-  rows = rows.assign(law=rows.gamma.where(rows.bonus_from == 'verifier', 0))
-  rows = rows.sort_values('relative_latency', kind='stable')
-  return frame.loc[rows.drop_duplicates([*keys, 'law']).index.sort_values()]
-
-
-def best_points(frame: pd.DataFrame) -> pd.DataFrame:
-  """One row per task and variant: its best point, judged on these examples.
-
-  Args:
-    frame: From `summarise`.
-
-  Returns:
-    The rows of the fastest points, whatever their gamma and lenience, at the
-    quality of the verifier alone, or, where a variant does not reach it (or
-    the verifier was not run), of its best quality. Where quality is unknown
-    the fastest.
-  """
-  rows = []
-  for _, of_task in frame.groupby('task', sort=False):
-    alone = of_task[of_task.method == 'verifier_only'].quality
-    level = alone.iloc[0] if len(alone) else math.inf
-    for _, points in of_task.groupby(_CURVE, sort=False):
-      # Of an unknown quality nothing is less.
-      good = points[~(points.quality < min(level, points.quality.max()))]
-      rows.append(good.sort_values('relative_latency').iloc[:1])
-  return pd.concat(rows)
-
-
 def columns() -> list[str]:
   """Columns of the summary, in order."""
   options = _CURVE[1:]

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import pandas as pd
 
 from experiments import cli, records
+from experiments.analysis import cuts
 from experiments.records import metrics
 from experiments.sweeps import plan, workdirs
 
@@ -335,8 +336,7 @@ class Trackers:
     # In the order of the sweep, whichever was done first.
     frames = [self._frames[key] for key in self._told]
     summary = pd.concat(frames, ignore_index=True)
-    variants = metrics.variants(summary)
-    best = metrics.best_points(summary.assign(variant=variants))[_BEST]
+    best = cuts.best_points(summary)[_BEST]
     self._each(lambda tracker: tracker.summary(summary, best))
 
   def close(self) -> None:

@@ -1,0 +1,200 @@
+"""Tests of the best points of a summary, by sweep, trackers and page alike."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from experiments.analysis import cuts
+from experiments.records import metrics
+
+NAN = math.nan
+# What a summary says of every point, unless a test says otherwise.
+USUAL = {
+  'task': 't',
+  'temperature': 1.0,
+  'lenience': NAN,
+  'gamma': 2,
+  'verification': 'token',
+  'gate': 'raw',
+  'bonus_from': 'target',
+  'drafts': 1,
+  'quality': NAN,
+  'relative_latency': NAN,
+  'mean_output_tokens': 10.0,
+}
+POINTS = 'method lenience quality relative_latency'
+
+
+def make_summary(rows, names=POINTS):
+  """A summary of few columns; the models alone have no gamma."""
+  frame = pd.DataFrame(rows, columns=names.split())
+  frame = frame.assign(**{k: v for k, v in USUAL.items() if k not in frame})
+  alone = frame.method.isin(['verifier_only', 'drafter_only'])
+  return frame.assign(gamma=frame.gamma.where(~alone, 0))
+
+
+def make_frame(rows, names=POINTS):
+  """What `runs.summary` makes of it."""
+  summary = make_summary(rows, names)
+  return summary.assign(run='', variant=metrics.variants(summary))
+
+
+def no_worse(rows):
+  (one,) = cuts.cut(make_frame(rows))
+  return cuts.no_worse(one)
+
+
+VERIFIER = ('verifier_only', NAN, 0.9, 1.0)
+DRAFTER = ('drafter_only', NAN, 0.9, 0.1)
+
+
+def test_no_worse_is_by_the_verifiers_quality_and_fastest_first():
+  fit = no_worse(
+    [
+      VERIFIER,
+      DRAFTER,
+      ('a', 0.0, 0.9, 0.7),
+      ('a', 0.5, 0.95, 0.6),
+      ('a', 1.0, 0.5, 0.3),
+      ('b', 0.0, 0.8, 0.2),
+      ('b', 0.5, 0.9, 0.65),
+      # Of points that are alike the first; of no latency none.
+      ('c', 0.0, 0.9, 0.7),
+      ('c', 0.5, 0.9, NAN),
+    ]
+  )
+  assert fit.index.tolist() == [3, 6, 2, 7]
+
+
+@pytest.mark.parametrize(
+  'alone', [[], [('verifier_only', NAN, NAN, 1.0)]], ids=['absent', 'failed']
+)
+def test_where_nobody_knows_the_verifiers_quality_nothing_is_judged(alone):
+  rows = [*alone, ('a', 0.0, 0.9, 0.7), ('a', 1.0, 0.5, 0.3)]
+  assert no_worse(rows) is None
+  # Of its best points the fastest.
+  assert cuts.best_points(make_summary(rows)).lenience.iloc[-1] == 0.0
+
+
+def test_best_points_are_fastest_at_the_verifiers_quality_else_the_best():
+  rows = [
+    ('t', 'verifier_only', NAN, 0.9, 1.0),
+    ('t', 'drafter_only', NAN, 0.6, 0.1),
+    ('t', 'a', 0.0, 0.9, 0.7),
+    ('t', 'a', 0.5, 0.95, 0.6),
+    ('t', 'a', 1.0, 0.5, 0.3),
+    ('t', 'b', 0.0, 0.8, 0.7),
+    ('t', 'b', 0.5, 0.8, 0.5),
+    ('t', 'b', 1.0, 0.7, 0.2),
+    ('u', 'a', 0.0, 0.4, 0.7),
+    ('u', 'a', 1.0, 0.3, 0.1),
+  ]
+  best = cuts.best_points(make_summary(rows, f'task {POINTS}'))
+  assert best.index.tolist() == [0, 1, 3, 6, 8]
+  assert best.variant.tolist() == best.method.tolist()
+
+
+def test_of_points_that_are_alike_the_first_is_the_best():
+  rows = [VERIFIER, *(('a', i / 40, 0.9, 0.5) for i in range(40))]
+  assert cuts.best_points(make_summary(rows)).index.tolist() == [0, 1]
+
+
+def test_without_quality_the_fastest_point_is_the_best():
+  rows = [('a', 0.1, NAN, 0.7), ('a', 0.2, NAN, 0.6), ('a', 0.3, NAN, NAN)]
+  assert cuts.best_points(make_summary(rows)).lenience.tolist() == [0.2]
+
+
+def test_a_variant_whose_examples_all_failed_has_a_row():
+  rows = [VERIFIER, ('a', 0.1, NAN, NAN), ('b', 0.1, 0.9, 0.5)]
+  best = cuts.best_points(make_summary(rows))
+  assert best.method.tolist() == ['verifier_only', 'a', 'b']
+
+
+def test_an_oracle_is_no_best_point():
+  rows = [
+    ('verifier_only', 'token', 0.9, 1.0),
+    ('chow', 'sequential', 0.9, 0.4),
+    ('diff', 'sequential', 0.9, 0.2),
+    ('diff', 'token', 0.9, 0.6),
+  ]
+  names = 'method verification quality relative_latency'
+  best = cuts.best_points(make_summary(rows, names))
+  assert best.variant.tolist() == ['verifier_only', 'chow sequential', 'diff']
+  # As the summary has it, though a sequential cascade has no blocks.
+  assert best.gamma.tolist() == [0, 2, 2]
+
+
+GAMMAS = 'method verification lenience gamma quality relative_latency'
+
+
+def test_best_points_are_of_each_variant_at_the_gamma_that_suits_each_point():
+  rows = [
+    ('verifier_only', 'token', NAN, 0, 0.9, 1.0),
+    # At gamma 4 another variant is faster, which comes first all the same.
+    ('a', 'token', 0.0, 2, 0.9, 0.7),
+    ('b', 'token', 0.0, 2, 0.9, 0.6),
+    ('a', 'token', 0.0, 4, 0.9, 0.5),
+    ('b', 'token', 0.0, 4, 0.9, 0.8),
+    # By chance gamma 2 scores better; it is slower for the same law.
+    ('a', 'block', 0.0, 2, 0.9, 0.4),
+    ('a', 'block', 0.0, 4, 0.8, 0.3),
+    # Gamma 0 is the verifier alone.
+    ('c', 'token', 0.5, 0, 0.9, 1.0),
+    ('c', 'token', 0.5, 2, 0.7, 0.2),
+  ]
+  best = cuts.best_points(make_summary(rows, GAMMAS))
+  assert best.variant.tolist() == ['verifier_only', 'a', 'b', 'a block', 'c']
+  assert best.gamma.tolist() == [0, 4, 2, 4, 2]
+
+
+def test_the_fastest_of_a_sweeps_table_is_that_of_its_page():
+  rows = [
+    ('verifier_only', 'token', NAN, 0, 0.9, 1.0),
+    ('a', 'token', 0.0, 2, 0.9, 0.5),
+    ('a', 'token', 0.0, 4, 0.8, 0.4),
+    ('b', 'token', 0.0, 2, 0.9, 0.6),
+    ('b', 'token', 0.0, 4, 0.9, 0.7),
+  ]
+  page, *_ = cuts.cut(make_frame(rows, GAMMAS))
+  assert page.tuned
+  best = cuts.best_points(make_summary(rows, GAMMAS)).iloc[1:]
+  as_good = best[best.quality >= 0.9].sort_values('relative_latency')
+  assert cuts.no_worse(page).index.tolist() == as_good.index.tolist() == [3]
+
+
+def test_tuned_keeps_the_fastest_gamma_of_each_point():
+  rows = [
+    ('t', 1.0, 'verifier_only', 'token', NAN, 0, 1.0),
+    ('t', 1.0, 'sequence_mean', 'token', 0.5, 0, 0.9),
+    ('t', 1.0, 'a', 'token', 0.0, 2, 0.5),
+    ('t', 1.0, 'a', 'token', 0.5, 2, 0.5),
+    ('t', 1.0, 'a', 'token', 0.0, 4, 0.6),
+    ('t', 1.0, 'a', 'token', 0.5, 4, 0.4),
+    # Another curve each, with one gamma only.
+    ('t', 1.0, 'a', 'block', 0.5, 4, 0.7),
+    ('t', 0.0, 'a', 'token', 0.5, 4, 0.8),
+    ('u', 1.0, 'a', 'token', 0.5, 4, 0.9),
+    # No lenience is a point too; a latency that is not known never wins.
+    ('t', 1.0, 'b', 'token', NAN, 2, NAN),
+    ('t', 1.0, 'b', 'token', NAN, 4, 0.6),
+    # Gamma 0 is the verifier alone.
+    ('t', 1.0, 'c', 'token', 0.5, 0, 0.1),
+    ('t', 1.0, 'c', 'token', 0.5, 2, 0.6),
+  ]
+  names = 'task temperature method verification lenience gamma relative_latency'
+  frame = make_frame(rows, names)
+  kept = cuts.tuned(frame)
+  assert kept.index.tolist() == [0, 1, 2, 5, 6, 7, 8, 10, 12]
+  assert cuts.tuned(kept).equals(kept)
+  assert cuts.tuned(frame.iloc[:0]).empty
+
+
+def test_tuned_leaves_what_gamma_changes():
+  rows = [
+    ('a', bonus, gamma, 1 / gamma)
+    for bonus in ('target', 'verifier')
+    for gamma in (2, 4)
+  ]
+  names = 'method bonus_from gamma relative_latency'
+  assert cuts.tuned(make_frame(rows, names)).gamma.tolist() == [4, 2, 4]
