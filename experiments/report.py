@@ -14,6 +14,7 @@ What may differ is said by `--allow=seed,...`, and stands on the page.
 from absl import app, flags
 
 from experiments import cli
+from experiments.analysis.choice import Choice
 
 _WORKDIR = flags.DEFINE_list(
   'workdir', None, 'Folder of a finished run, or several of them.'
@@ -22,19 +23,26 @@ _ALLOW = flags.DEFINE_list(
   'allow', [], 'Settings that may differ between several workdirs.'
 )
 _MARGIN = flags.DEFINE_float(
-  'margin', 0.01, "What quality may lack and still be the verifier's.", 0, 1
+  'margin',
+  Choice.margin,
+  "What quality may lack and still be the verifier's.",
+  0,
+  1,
 )
 _LOSS = flags.DEFINE_float(
-  'loss', 0.02, 'Quality that a calibrated lenience may lose.', 0, 1
+  'loss', Choice.loss, 'Quality that a calibrated lenience may lose.', 0, 1
 )
 _LATENCY = flags.DEFINE_float(
-  'latency', 0.75, 'Latency that a calibrated lenience may take.', 0
+  'latency', Choice.latency, 'Latency that a calibrated lenience may take.', 0
 )
 _RESAMPLES = flags.DEFINE_integer(
-  'resamples', 10_000, 'How often examples are drawn anew.', 1
+  'resamples', Choice.resamples, 'How often examples are drawn anew.', 1
 )
 _SEED = flags.DEFINE_integer(
-  'bootstrap_seed', 0, 'Of the resamples, and of the halves of the examples.', 0
+  'bootstrap_seed',
+  Choice.seed,
+  'Of the resamples, and of the halves of the examples.',
+  0,
 )
 _FIGURES = flags.DEFINE_bool(
   'figures', True, 'Whether to write each figure of the page as files too.'
@@ -45,7 +53,7 @@ def main() -> None:
   if not _WORKDIR.value:
     raise app.UsageError('--workdir: name the folder of a finished run.')
   # After the flags, so that a mistyped one is reported at once.
-  from experiments.reports import Choice, write_report
+  from experiments.reports import write_report
 
   choice = Choice(
     margin=_MARGIN.value,

@@ -74,7 +74,7 @@ if not (pathlib.Path(WORKDIR) / 'summary.csv').exists():
 # %%
 from experiments import records
 from experiments.analysis import calibration, comparisons, runs
-from experiments.reports import styles
+from experiments.reports import Choice, styles
 
 first = records.read_all(WORKDIR)[0]
 print(first.variant, first.id, repr(first.text), first.quality, first.emitted)
@@ -91,7 +91,7 @@ found.points[['task', 'variant', 'lenience', 'gamma', 'n', 'failed']]
 # on the clock, with paired bootstrap intervals.
 
 # %%
-choice = comparisons.Choice(loss=0.05, latency=0.75)
+choice = Choice(loss=0.05, latency=0.75)
 frame = comparisons.compare(found, choice)
 frame[
   'variant lenience quality difference difference_low difference_high'

@@ -14,7 +14,7 @@ from experiments.analysis import (
   mixture,
   positions,
 )
-from experiments.analysis.comparisons import Choice
+from experiments.analysis.choice import Choice
 from experiments.analysis.runs import Points
 from experiments.records import Trace, stats
 from experiments.reports import questions

@@ -1,6 +1,7 @@
 """Frames that answer a question about points; no page, no model.
 
 runs         What workdirs hold, as one table.
+choice       What is asked of a comparison.
 comparisons  Quality against cost, with intervals.
 kinds        Kinds of decoding, each by its best point.
 calibration  Leniences chosen on one half, judged on the other.

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.analysis import comparisons, roles
-from experiments.analysis.comparisons import Choice
+from experiments.analysis.choice import Choice
 from experiments.analysis.runs import ACROSS, CURVE, GROUP, Points
 
 # By what is asked for: the column (of points, and of `Choice`) that it bounds,

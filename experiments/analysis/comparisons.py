@@ -9,7 +9,6 @@ Latency is per emitted token, the verifier alone being 1: modelled from counted
 calls, or on the clock. A speed-up is one by the other.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -18,6 +17,7 @@ import pandas as pd
 
 from cascades.tasks import TASKS
 from experiments.analysis import roles
+from experiments.analysis.choice import Choice
 from experiments.analysis.runs import CURVE, GROUP, Points, is_corpus
 from experiments.records import stats
 
@@ -26,28 +26,6 @@ CLOCKS = {'modelled': 'speedup', 'wall': 'wall_speedup'}
 LATENCIES = {'modelled': 'latency', 'wall': 'wall_latency'}
 # What is put behind a column's name for the ends of its interval.
 ENDS = ('_low', '_high')
-
-
-@dataclasses.dataclass(frozen=True)
-class Choice:
-  """What is asked of a comparison, and how its intervals are drawn.
-
-  Attributes:
-    margin: By how much a quality may be less and still be the verifier's, as a
-      share of the best that a task can give.
-    resamples: How often examples are drawn anew.
-    seed: Decides these draws, and which half an example is in.
-    loss: Target of a calibration: quality that may be lost, as a share of the
-      best that a task can give.
-    latency: Target of a calibration: most modelled latency of a token, the
-      verifier's being 1.
-  """
-
-  margin: float = 0.01
-  resamples: int = stats.RESAMPLES
-  seed: int = 0
-  loss: float = 0.02
-  latency: float = 0.75
 
 
 def with_ends(name: str) -> list[str]:

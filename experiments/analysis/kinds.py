@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.analysis import comparisons, roles
-from experiments.analysis.comparisons import Choice
+from experiments.analysis.choice import Choice
 from experiments.analysis.runs import GROUP, RUN, Points
 
 _CASCADES = ('chow', 'diff', 'opt', 'token_v1', 'token_v2', 'token_v3')

@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 
 from experiments.analysis import comparisons, roles
-from experiments.analysis.comparisons import Choice, with_ends
+from experiments.analysis.choice import Choice
+from experiments.analysis.comparisons import with_ends
 from experiments.analysis.runs import ACROSS, RUN, Points, is_corpus
 from experiments.records import stats
 

@@ -35,7 +35,7 @@ import pandas as pd
 
 from experiments import records
 from experiments.analysis import positions, roles, runs, shown
-from experiments.analysis.comparisons import Choice
+from experiments.analysis.choice import Choice
 from experiments.analysis.runs import SETTINGS
 from experiments.analysis.shown import Shown
 from experiments.reports import page, questions, styles, tables

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from experiments.analysis import cuts, roles
-from experiments.analysis.comparisons import Choice
+from experiments.analysis.choice import Choice
 from experiments.analysis.cuts import Cut
 from experiments.analysis.runs import Run
 from experiments.analysis.shown import Shown

@@ -20,7 +20,7 @@ from experiments.analysis import (
   mixture,
   positions,
 )
-from experiments.analysis.comparisons import Choice
+from experiments.analysis.choice import Choice
 from experiments.analysis.runs import GROUP, Points
 from experiments.reports import figures, styles
 from experiments.reports.columns import (
