@@ -110,18 +110,6 @@ _TRAINING = dict(
 )
 
 
-class ArgumentError(ValueError):
-  """What stands behind a config's path, as in `path.py:argument`, is wrong.
-
-  config_flags makes an error of a config once more, with the whole traceback as
-  its message. Of that this one keeps the sentence it was made with, which is
-  all that a user is to read.
-  """
-
-  def __init__(self, message: str):
-    super().__init__(message.rpartition(f'{type(self).__name__}: ')[2].strip())
-
-
 def sweep(*optional: str, **fields) -> ml_collections.ConfigDict:
   """The fields of a sweep.
 

@@ -103,16 +103,14 @@ def get_config(argument: str = '') -> ml_collections.ConfigDict:
   """
   pair, _, task = argument.partition(',')
   if not (pair and task):
-    raise common.ArgumentError(
+    raise ValueError(
       'name a pair and a task, such as configs/paper.py:gemma2_2b_9b,gsm8k;'
       f' there are the pairs {", ".join(PAIRS)}, and the tasks'
       f' {", ".join(TASKS)}.'
     )
   for kind, name, known in (('pair', pair, PAIRS), ('task', task, TASKS)):
     if name not in known:
-      raise common.ArgumentError(
-        f'no {kind} {name!r}; there are {", ".join(known)}.'
-      )
+      raise ValueError(f'no {kind} {name!r}; there are {", ".join(known)}.')
   verifier, drafter = PAIRS[pair]
   return common.sweep(
     *('mesh', 'tiny'),

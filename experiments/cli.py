@@ -7,6 +7,7 @@ import os
 import pathlib
 import sys
 import tempfile
+import traceback
 import types
 from collections.abc import Callable
 from typing import Any
@@ -80,8 +81,42 @@ def one_line(error: Exception) -> str:
   return ' '.join(str(error).split()) or type(error).__name__
 
 
+# What config_flags puts before the traceback of an error of a config.
+_PARSING = ': Error whilst parsing config file:'
+
+
+def _of_config(error: Exception) -> str | None:
+  """What is said of an error of a config's own code; None of any other.
+
+  config_flags makes an error of it with the traceback in its message, and absl
+  another of that; the one that the config made is still behind them.
+  """
+  flag, parsing, _ = str(error).partition(_PARSING)
+  own = error.__context__ and error.__context__.__context__
+  if not parsing or own is None:
+    return None
+  _, *frames = traceback.extract_tb(own.__traceback__)
+  if not frames:
+    # The call of `get_config` did not get as far as its code.
+    advice = (
+      'takes no argument; leave out the colon and what follows it.'
+      if ':' in flag
+      else 'needs an argument; give it after a colon, as in path.py:argument.'
+    )
+    return f'{flag}: this config {advice}'
+  said = f'{flag}: {one_line(own)}'
+  if isinstance(own, TypeError):
+    # Nobody wrote that for the user.
+    file, line = frames[-1].filename, frames[-1].lineno
+    said += f' ({file}, line {line}); mend the config.'
+  return said
+
+
 def _sentence(error: Exception) -> str:
   """What is said of a mistake."""
+  of_config = _of_config(error)
+  if of_config:
+    return of_config
   if isinstance(error, OSError) and error.filename and error.strerror:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     advice = ' Make room, then run it again.' if full else ''

@@ -285,12 +285,51 @@ def test_what_the_paper_has_not_is_refused_in_one_sentence(named, said, known):
   assert done.stderr == sentence
 
 
+def _refusal(named):
+  """What the launcher says of a config, without the name of the flag."""
+  done = launching.run('experiments.sweep', f'--config={named}')
+  assert (done.returncode, done.stdout) == (2, '')
+  start = f'error: flag --config={named}: '
+  assert done.stderr.startswith(start)
+  return done.stderr.removeprefix(start)
+
+
 def test_an_argument_that_a_config_does_not_take_is_refused():
-  done = launching.run('experiments.sweep', '--config=configs/quickstart.py:x')
-  assert done.returncode == 2
-  assert 'configs/quickstart.py:x' in done.stderr
-  assert 'takes 0 positional arguments' in done.stderr
-  assert done.stderr.count('\n') == 1
+  assert _refusal('configs/quickstart.py:x') == (
+    'this config takes no argument; leave out the colon and what follows it.\n'
+  )
+
+
+_MISTAKEN = [
+  (
+    'def get_config(size):\n  return size',
+    'this config needs an argument; give it after a colon, as in'
+    ' path.py:argument.',
+  ),
+  (
+    "def get_config():\n  raise ValueError('gamma: Error: a\\n b.')",
+    'gamma: Error: a b.',
+  ),
+  (
+    'def get_config():\n  try:\n    {}[0]\n  except KeyError:\n'
+    "    raise ValueError('gamma: 0 will not do.')",
+    'gamma: 0 will not do.',
+  ),
+  (
+    'def get_config():\n  return len(3)',
+    "object of type 'int' has no len() ({path}, line 2); mend the config.",
+  ),
+  ('x = len(3)', "object of type 'int' has no len() ({path}, line 1)"),
+]
+
+
+@pytest.mark.parametrize(('code', 'said'), _MISTAKEN)
+def test_a_mistake_in_a_config_takes_one_sentence(code, said, tmp_path):
+  path = tmp_path / 'mine.py'
+  path.write_text(f'{code}\n')
+  found = _refusal(path)
+  assert found.startswith(said.format(path=path))
+  assert found.count('\n') == 1
 
 
 def test_a_config_is_loaded_from_any_folder(tmp_path):
