@@ -49,8 +49,8 @@ def listed(name: str, values, kind: str) -> list:
   """A list, of anything that can be gone through and is no text.
 
   Args:
-    name: Of the argument.
-    values: What it is.
+    name: The argument's name.
+    values: What was given for it.
     kind: What the list is to hold, in words.
   """
   try:

@@ -102,8 +102,8 @@ class CascadesLM(TemplateLM):
   """A `Sampler` as the harness sees a model.
 
   Args:
-    seed: Of the sampling. An answer depends on it and on its prompt, not on the
-      requests around it.
+    seed: Decides what is sampled. An answer depends on it and on its prompt,
+      not on the requests around it.
     batch_size: The harness's flag; 'auto' takes `max_batch_size`, or what
       `Sampler` takes.
     max_batch_size: The harness's flag; taken where `batch_size` is 'auto'.
@@ -117,7 +117,7 @@ class CascadesLM(TemplateLM):
 
   Attributes:
     sampler: Decodes and scores.
-    seed: Of the sampling.
+    seed: Decides what is sampled.
   """
 
   def __init__(

@@ -2,11 +2,11 @@
 
 Command: python -m experiments.sweep --config=configs/baselines.py
 Shows: on one bundled task, gamma tuned for each point, token_v3, chow and diff
-beside chow without speculation (sequential), diff as an oracle that looks at
-the verifier at no cost (likewise), cascades of whole answers, always accepting,
-true truncation of the verifier, lenient speculative decoding, and two of them
-with block verification. It takes some four minutes on two CPU cores, and half
-of that is compiling.
+beside two cascades that decide token by token without speculating (sequential):
+chow, and diff as an oracle that looks at the verifier at no cost. Further
+cascades of whole answers, always accepting, true truncation of the verifier,
+lenient speculative decoding, and two of them with block verification. It takes
+some four minutes on two CPU cores, and half of that is compiling.
 """
 
 import ml_collections

@@ -181,11 +181,11 @@ def shape(
   """Fields of a config.json, of a model that is timed with random weights.
 
   Args:
-    family: As Hugging Face has it, such as 'gemma2'.
-    width: Of the residual stream.
+    family: Its model type at Hugging Face, such as 'gemma2'.
+    width: Width of the residual stream.
     hidden: Width of the feed-forward layers.
     layers: How many.
-    heads: Of attention.
+    heads: Heads of attention.
     kv_heads: Heads that have keys and values of their own.
     head_dim: Width of a head.
     vocab_size: Tokens.
@@ -212,8 +212,8 @@ def pair(verifier, drafter, name: str = '', **own) -> ml_collections.ConfigDict:
 
   Args:
     verifier: A bundled name, or a `shape`.
-    drafter: Likewise.
-    name: Of the pair, in the tables.
+    drafter: A bundled name, or a `shape`.
+    name: What the tables call the pair.
     **own: Fields of the benchmark that differ for this pair.
   """
   return ml_collections.ConfigDict(

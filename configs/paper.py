@@ -186,7 +186,7 @@ def needs(config: ml_collections.ConfigDict, curves) -> Needs:
   seven drafts in ten are accepted, and a curve compiles for a minute.
 
   Args:
-    config: As `get_config` makes it.
+    config: Fields of a sweep, from `get_config`.
     curves: What `experiments.sweeps.plan.curves` makes of it.
 
   Returns:

@@ -226,7 +226,7 @@ def progress(total: int, description: str, quiet: bool = False) -> tqdm.tqdm:
 
   Args:
     total: Steps.
-    description: Of what is being done.
+    description: What is being done, in a few words.
     quiet: Whether to show nothing.
   """
   sparse = {} if sys.stderr.isatty() else {'mininterval': 20, 'ncols': 78}

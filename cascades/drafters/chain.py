@@ -25,10 +25,10 @@ class ChainDrafter(Plain):
   Attributes:
     model: The middle model, which verifies here.
     drafter: Drafts for it; any that needs no hidden state.
-    method: Of the inner pair.
+    method: Decides which drafts the inner pair keeps.
     gamma: Tokens per inner block.
-    scheme: Of the inner pair. Every token must follow the law, so the bonus
-      must be the target's.
+    scheme: How the inner pair verifies. Every token must follow the law, so
+      the bonus must be the target's.
   """
 
   model: Any
@@ -158,8 +158,8 @@ def chain(
     model: The middle model.
     params: Its parameters.
     inner: Drafts for it.
-    method: Of the two.
-    lenience: Of that method.
+    method: Decides what `model` keeps of what `inner` drafted.
+    lenience: How readily it keeps that.
     gamma: Tokens per block of the two.
   """
   drafter = ChainDrafter(model, inner.drafter, method, gamma)

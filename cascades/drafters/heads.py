@@ -45,7 +45,7 @@ class Loaded(NamedTuple):
 
   Attributes:
     head: Its parameters, a pytree of the form that `recurrent.init_head` makes.
-    fingerprint: Of its verifier.
+    fingerprint: A hash of its verifier's weights.
     name: Where it came from.
   """
 

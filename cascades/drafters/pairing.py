@@ -64,7 +64,7 @@ def load_drafter(
   """What a name stands for, as far as no verifier is needed for it.
 
   Args:
-    name: Of a model or a head, 'ngram', or 'self:3'.
+    name: A model's or a head's name, 'ngram', or 'self:3'.
     dtype: What the parameters of a model are kept in, 'float32' or 'bfloat16';
       None for what they are stored in.
     mesh: Devices that the parameters of a model are split over; None for one.

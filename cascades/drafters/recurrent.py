@@ -82,7 +82,8 @@ def draft_one(
     hidden: The verifier's hidden state where it said `token`.
     token: The verifier's, which the draft begins with.
     pick: A token, given random numbers and logits.
-    randoms: Of each step; one step more than tokens are drafted.
+    randoms: Random numbers for each step; there is one step more than tokens
+      are drafted.
 
   Returns:
     Tokens [length + 1], the verifier's first; logits [length + 1, V], those

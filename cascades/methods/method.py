@@ -39,7 +39,7 @@ class Distributions(NamedTuple):
   Attributes:
     q: What the drafter would sample from: temperature, top-k, top-p and
       forbidden tokens applied.
-    p: What the verifier would sample from, likewise.
+    p: What the verifier would sample from, the same applied to it.
     q_gate: What the deferral rule sees of the drafter: its raw logits at
       temperature 1, for at temperature 0 q is one-hot and tells a rule
       nothing; or q itself, if `verification.Scheme.gate` says so.

@@ -156,7 +156,7 @@ def save_model(
 
   Args:
     folder: Made if it is not there; another model's tensors in it are removed.
-    checkpoint: Of a Gemma 2 or a Gemma 3.
+    checkpoint: A Gemma 2 or a Gemma 3, with its tokenizer.
     shard_gb: Most of a file of tensors, in 1e9 bytes, except that a larger
       tensor has one of its own.
 

@@ -466,7 +466,7 @@ def find_gemma(layers: int, width: int) -> str | None:
 
   Args:
     layers: How many there are.
-    width: Of an embedding.
+    width: Numbers in an embedding.
   """
   for name in gemma_checkpoints():
     config = from_gemma(name)[0].module.config
@@ -482,7 +482,7 @@ def orbax_shapes(folder: str | os.PathLike) -> PyTree:
   code makes what its modules take of it.
 
   Args:
-    folder: Of the checkpoint.
+    folder: Where the checkpoint lies.
   """
   from gemma.gm.ckpts import _checkpoint
   from orbax import checkpoint as ocp
@@ -589,9 +589,9 @@ def from_config(config: Mapping[str, Any], dtype=jnp.float32) -> LanguageModel:
   """A model from the fields of a Hugging Face `config.json`.
 
   Args:
-    config: Of model type `gemma2`, `gemma3_text` or `gemma3` (whose text part
-      is taken).
-    dtype: Of the parameters.
+    config: Those fields; the model type is `gemma2`, `gemma3_text` or `gemma3`
+      (whose text part is taken).
+    dtype: What the parameters are kept in.
 
   Raises:
     ValueError: The family, or a value in it, is not supported.

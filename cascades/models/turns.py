@@ -29,7 +29,7 @@ class Template:
 
   Attributes:
     first: The text of a first turn, with {} where the user's words go.
-    then: Of a turn after an answer that did not end.
+    then: The text of a turn after an answer that did not end.
     close: What `then` begins with: the end of an answer.
     end: The token that ends a turn.
   """

@@ -62,7 +62,7 @@ class Audit:
   Attributes:
     method: The name of the method.
     checks: In the order they were made; the first that fails may hide others.
-    leniences: That the curves below are given at.
+    leniences: Where the curves below are given.
     acceptance: Expected acceptance b = sum q * a at each lenience: the mean
       over random rows.
     tokens_per_block: (1 - b^(gamma + 1)) / (1 - b) at each lenience, for

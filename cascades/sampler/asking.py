@@ -12,7 +12,7 @@ class Asking:
 
   Attributes:
     max_new_tokens: Most tokens of an answer.
-    seed: Of the sampling, from 0 to 2^64 - 1.
+    seed: Decides what is sampled; from 0 to 2^64 - 1.
     echo: Whether texts and tokens start with the prompt.
     return_logits: Whether to return the verifier's logits of the emitted
       tokens.

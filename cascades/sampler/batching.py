@@ -113,7 +113,7 @@ class Asked(NamedTuple):
   Attributes:
     prompts: Token ids.
     keys: One per prompt; all its leniences share it, so that they are paired.
-    leniences: Of the engine's method; every prompt is answered at each.
+    leniences: How readily drafts are kept; every prompt is answered at each.
     max_new_tokens: Most tokens of an answer.
     return_logits: Whether rows hold the verifier's logits.
     ends: Where an answer ends, beside stop tokens and its limit.
@@ -133,7 +133,7 @@ class Engine:
 
   Attributes:
     decoder: Both models and what is compiled of their blocks.
-    params: Of both models.
+    params: Both models' parameters.
     how: From logits to probabilities.
     stop_tokens: Ids that end a row.
     mesh: Devices that the rows lie on; None for one. Parameters lie there

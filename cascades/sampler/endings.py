@@ -15,7 +15,7 @@ class Ending:
   """What ends an answer beside its limit.
 
   Attributes:
-    tokenizer: Of the models.
+    tokenizer: The one that both models share.
     tokens: Ids that end it.
     texts: Texts that end it.
     fresh: Most tokens that are new when a row is looked at once more.

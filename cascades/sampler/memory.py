@@ -243,8 +243,8 @@ def check(
     drafter: The drafter's model, and its parameters or their shapes; None for
       decoding with the verifier alone.
     batch_size: Most rows decoded at a time.
-    cache_length: Most tokens of a sequence, as for `Sampler`; caches are padded
-      to the next `batching.bucket`.
+    cache_length: Most tokens of a sequence, prompt and answer together; caches
+      are padded to the next `batching.bucket`.
     gamma: Drafted tokens that the verifier reads per block; 0 for none.
     allocated: Whether the weights are in memory already, and so not needed.
     mesh: Number of devices along each axis of `sharding.make_mesh`, (data,

@@ -14,10 +14,11 @@ class Options:
   Attributes:
     method: A name in `METHODS`, an alias of the paper's notebook, or a
       `Method`; a `Method` afterwards.
-    lenience: The method's; see `Method.strict` and `Method.drafter_only`.
+    lenience: How readily drafts are kept, from `Method.strict` to
+      `Method.drafter_only`.
     gamma: Tokens drafted per block; with 0 the verifier decodes alone, and
       there is one draft.
-    temperature: Of both models; 0 is greedy.
+    temperature: At which both models are sampled; 0 is greedy.
     top_k: Keep the k most probable tokens of both models; None for all.
     top_p: Keep the most probable tokens that hold this mass, of both models;
       None for all.

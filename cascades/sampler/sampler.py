@@ -31,9 +31,10 @@ class Sampler:
     tokenizer: The tokenizer of both models; None takes the verifier's.
     method: A name in `METHODS`, an alias of the paper's notebook, or a
       `Method`.
-    lenience: The method's; see `Method.strict` and `Method.drafter_only`.
+    lenience: How readily drafts are kept, from `Method.strict` to
+      `Method.drafter_only`.
     gamma: Tokens drafted per block, >= 0.
-    temperature: Of both models; 0 is greedy.
+    temperature: At which both models are sampled; 0 is greedy.
     top_k: Keep the k most probable tokens of both models.
     top_p: Keep the most probable tokens that hold this mass, of both models.
     cache_length: Most tokens a sequence may have, prompt included. Caches are
@@ -67,7 +68,7 @@ class Sampler:
     verifier: The verifier, with its parameters where they are used.
     drafter: What was given to draft, loaded; None for nothing.
     equipped: What drafts, put together for this verifier, with its parameters.
-    tokenizer: Of both models.
+    tokenizer: The one that both models share.
     usage: What the last call took, a `batching.Usage`.
   """
 
@@ -182,7 +183,7 @@ class Sampler:
     Args:
       prompts: One text, or several.
       max_new_tokens: Most tokens of an answer.
-      seed: Of the sampling.
+      seed: Decides what is sampled.
       echo: Whether texts and tokens start with the prompt.
       return_logits: Whether to return the verifier's logits of the emitted
         tokens.

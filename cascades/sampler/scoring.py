@@ -50,7 +50,7 @@ class Look(NamedTuple):
 
   Attributes:
     q: How likely it is to the drafter, as it samples.
-    p: How likely it is to the verifier, likewise.
+    p: How likely it is to the verifier, as it samples.
     pi: How likely it is in the method's law.
     deferred: Whether the rule defers it to the verifier; 0 without a rule.
     drafter: The drafter's likeliest token.
@@ -336,9 +336,9 @@ def _read(
   """What is said of the tokens that are asked about, each [B, N].
 
   Args:
-    params: Of each model.
+    params: Each model's parameters.
     rows: Texts, and what of them is asked about.
-    lenience: Of the method.
+    lenience: How readily the method keeps drafts.
     how: From logits to probabilities.
     look: What is compiled.
   """

@@ -192,6 +192,6 @@ def check() -> None:
   """Runs a program that does nothing.
 
   Raises:
-    ValueError: As `run`.
+    ValueError: Programs cannot be confined here.
   """
   run('', '')

@@ -165,7 +165,7 @@ class Source:
       are secret, 'test' is the split on which results are published.
     of_split: `of_split(row, split)` says whether a row is one of the split's,
       where a file holds several.
-    revision: Of the hub's files.
+    revision: Which version of the hub's files.
     files: The files that a path stands for.
   """
 

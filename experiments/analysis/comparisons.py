@@ -69,7 +69,8 @@ def scale(task: str, quality: np.ndarray) -> float:
 
   Args:
     task: What it is called in the points.
-    quality: That of its answers, of any shape; nan where it is not known.
+    quality: The quality of its answers, of any shape; nan where it is not
+      known.
   """
   if is_corpus(task):
     return 100.0

@@ -28,7 +28,8 @@ class Cut:
       oracle (whether its cost leaves out what its rule looks at), and
       relative_length (of the output, by that of the verifier alone).
     task: What was asked.
-    temperature: That of both models; None where all of the summary has one.
+    temperature: At which both models were sampled; None where all of the
+      summary has one.
     run: Which workdir it is of; empty where that need not be told.
     gamma: The gamma of all rows; None where all of the summary has one.
     tuned: Whether each point has a gamma of its own.
@@ -159,7 +160,7 @@ def best_points(summary: pd.DataFrame) -> pd.DataFrame:
   anybody could have.
 
   Args:
-    summary: Of one sweep, from `metrics.summarise`.
+    summary: A row per point of one sweep, from `metrics.summarise`.
 
   Returns:
     Rows of the summary, with their `variant`, by task and then in the order of

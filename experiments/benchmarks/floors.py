@@ -46,7 +46,7 @@ class _Block:
 
     Args:
       i: Which block it is; caches that are full are written from the front.
-      state: Of the row.
+      state: What the row holds.
       params: The weights of both models.
     """
     caches, token = state

@@ -34,7 +34,7 @@ def measure(
   """Figures of one point: both launchers decode it in turns.
 
   Args:
-    config: Of a sweep, and which curve of it is timed.
+    config: Fields of a sweep, and which curve of it is timed.
     done: Figures of an earlier run; if there are any, nothing is left to do.
   """
   if done:

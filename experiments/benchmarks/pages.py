@@ -200,8 +200,8 @@ def _counts(asked: _Asked, sources: list[int], calls: int) -> dict[str, int]:
 
   Args:
     asked: How the answer is decoded.
-    sources: Of each of its tokens.
-    calls: Of the verifier; of the drafter, where it is alone.
+    sources: Where each of its tokens came from.
+    calls: How often the verifier was called; the drafter, where it is alone.
   """
   gamma = asked.gamma
   if not gamma:

@@ -117,7 +117,7 @@ def _decode(
     part: 'problems' or 'copies'.
     verifier: Verifies.
     prompts: What is asked, as text.
-    temperature: Of both models.
+    temperature: At which both models are sampled.
     bar: A progress bar that moves on by one with every turn of an arm.
   """
 

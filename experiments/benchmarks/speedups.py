@@ -110,9 +110,9 @@ def _formula(
 
   Args:
     row: The figure of a strict arm, which says gamma, and b as `acceptance`.
-    one: That of the verifier's passes of one token each, for v_1.
-    reading: That of its passes of gamma + 1 tokens, for v_gamma.
-    drafting: That of the drafter's passes, for c.
+    one: The figure of the verifier's passes of one token each, for v_1.
+    reading: The figure of its passes of gamma + 1 tokens, for v_gamma.
+    drafting: The figure of the drafter's passes, for c.
   """
   v1, v, d = (
     digits.median(arm['decode_s']) / arm['blocks']

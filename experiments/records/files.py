@@ -55,7 +55,7 @@ def scan(path: str | pathlib.Path, kind: type = Record) -> Iterator[Any]:
   """Reads a file that `write` wrote, a line at a time.
 
   Args:
-    path: Of the file.
+    path: Where the file lies.
     kind: What its lines are.
 
   Raises:

@@ -171,7 +171,7 @@ class View:
     id: The example's.
     q: How likely each token was to the drafter, as it samples; of the first
       `VIEWED` tokens, and so the rest.
-    p: How likely to the verifier, likewise.
+    p: How likely it was to the verifier, as it samples.
     pi: How likely it was to be emitted there.
     deferred: 1 for each where the rule defers the token itself, else 0; None
       where the method has no deferral rule. Of a token that was kept it is

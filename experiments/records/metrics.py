@@ -305,7 +305,7 @@ def summarise(
   """A row per point, in order of first appearance.
 
   Args:
-    records: Of any number of points, in any order.
+    records: Those of any number of points, in any order.
     costs: Measured unit costs.
     wall_s: Seconds on the clock by `Record.point`, reported beside the
       modelled latency and never merged with it; a missing point gives nan. By

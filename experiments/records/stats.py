@@ -160,7 +160,7 @@ def bootstrap_sums_interval(
 
   Args:
     rows: What each example adds to the sums, [n, sums].
-    score: Of the sums over some examples, [sums].
+    score: [sums] to a number: the score, of the sums over some examples.
     level: Share of the resampled scores inside the interval, in (0, 1).
     resamples: Number of resampled scores.
     seed: Equal seeds give equal intervals.

@@ -39,7 +39,7 @@ _CHANGE_NOTHING = (
   'ray',
   'trackers',
 )
-# Of what drafts, for all curves; as for `Sampler`.
+# Options of `Sampler` about what drafts, which a sweep has for all curves.
 _DRAFTING = ('stop_below', 'beam')
 
 

@@ -28,8 +28,8 @@ class Mirror:
   """A folder here and its copy elsewhere.
 
   Attributes:
-    folder: Here.
-    url: Of the copy.
+    folder: The one here.
+    url: Where the copy lies.
   """
 
   def __init__(self, url: str, folder: pathlib.Path | None = None):

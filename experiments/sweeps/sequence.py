@@ -49,7 +49,7 @@ def defers(method: str, lenience: float, logprobs: Sequence[float]) -> bool:
 
   Args:
     method: Key of CONFIDENCES.
-    lenience: As of any method.
+    lenience: How readily the drafter's answer is kept.
     logprobs: The drafter's, of the tokens of its answer, at temperature 1.
   """
   return CONFIDENCES[method](logprobs) < 1 - lenience
@@ -72,7 +72,7 @@ def cascade(
     drafter: What `drafter_only` made of the example.
     verifier: What `verifier_only` made of it.
     method: Key of CONFIDENCES.
-    lenience: As of any method.
+    lenience: How readily the drafter's answer is kept.
 
   Returns:
     One of the two answers, with what the cascade costs. The drafter's tokens

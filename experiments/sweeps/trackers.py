@@ -50,7 +50,7 @@ class Tracker(Protocol):
 
     Args:
       folder: Where files may be written: the workdir's, for all trackers.
-      settings: Of the sweep, as in `config.json`.
+      settings: Fields of the sweep and its curves, which `config.json` holds.
       say: Tells the user.
 
     Raises:

@@ -75,7 +75,7 @@ class Workdir:
   """The files of a sweep.
 
   Attributes:
-    path: Of the folder.
+    path: The folder that they lie in.
   """
 
   def __init__(self, path: pathlib.Path):

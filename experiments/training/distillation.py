@@ -66,7 +66,7 @@ def loss_fn(
     params: The verifier's.
     model: The verifier.
     tokens: Texts.
-    lengths: Of prompts, and of texts.
+    lengths: How many tokens prompts have, and texts.
     depth: Tokens drafted from each position.
 
   Returns:

@@ -142,7 +142,7 @@ def make_optimizer(
   Muon: https://kellerjordan.github.io/posts/muon/, as in optax.
 
   Args:
-    steps: Of the training.
+    steps: How many steps the training has.
     learning_rate: Muon's; Adam has a fifth of it.
     axes: By name, a matrix's axes that are summed over, and those that come
       out.
@@ -186,12 +186,13 @@ def run_steps(
   """A training, from its last checkpoint if there is one.
 
   Args:
-    config: With `log_every` and `checkpoint_every`.
-    name: Of what is trained.
-    steps: Of the whole training.
+    config: Says `log_every` and `checkpoint_every`.
+    name: What the trained model is called.
+    steps: How many steps the whole training has.
     workdir: Holds checkpoints and the log.
     state: What it begins with.
-    update: Of a state and a step's number: the next state, and figures.
+    update: Takes a state and a step's number, gives the next state and
+      figures.
 
   Returns:
     The state after the last step.
@@ -402,9 +403,9 @@ def write_card(
 
   Args:
     folder: The model's.
-    config: That it was trained with.
+    config: Fields that it was trained with.
     name: Key of `config.models`.
-    command: That trains it.
+    command: What trains it.
     figures: Held-out scores, by task; see `evaluate`.
     token_s: Seconds a token takes alone.
     context: Tokens in the cache while that was measured.
