@@ -155,7 +155,7 @@ class Drafter(Protocol):
 
     Args:
       state: After `propose`, or after `read`.
-      position: Of the token that the last draft began after.
+      position: Where the token stands that the last draft began after.
       path: Which of several drafts the sequence goes on with.
       length: Tokens that the state is to hold.
       gamma: Tokens per draft that `propose` was asked for; 0 after `read`.

@@ -33,7 +33,7 @@ def decode(
 
   Args:
     rows: [B, ...], their memory is taken.
-    params: Of both models.
+    params: Both models' parameters.
     how: From logits to probabilities, for both models.
     stop_tokens: Ids that end a row; they are emitted.
     live: Stop when no more than so many rows go on.
@@ -70,7 +70,7 @@ def tally(row: Row, decoder: Decoder) -> dict[str, int]:
   """How an answer came about, in numbers.
 
   Args:
-    row: That was fetched, [].
+    row: A row that was fetched, [].
     decoder: What decoded it.
 
   Returns:

@@ -26,7 +26,7 @@ class Branches(NamedTuple):
   """Where tokens that are no plain sequence stand.
 
   Attributes:
-    levels: Of each token, its position less that of the block's first.
+    levels: Each token's position, less that of the block's first.
     sees: Which tokens of the block each sees; the first stands where the block
       begins. All see what was there before.
   """

@@ -116,7 +116,7 @@ def prefill(
   Compiled once per shapes and static arguments, whatever the method and gamma.
 
   Args:
-    params: Of both models.
+    params: Both models' parameters.
     prompts: Token ids, padded on the right.
     prompt_lengths: In 1..P.
     keys: One per prompt.
@@ -164,7 +164,7 @@ def extend(
 
   Args:
     rows: [B, ...], their memory is taken; with room for P more tokens.
-    params: Of both models.
+    params: Both models' parameters.
     prompts: Token ids, padded on the right.
     prompt_lengths: In 0..P.
     limits: Length, all that came before included, at which a row ends.

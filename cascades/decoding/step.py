@@ -293,8 +293,8 @@ def step(
   """One block of one sequence, in the order of the paper.
 
   Args:
-    state: Of the sequence.
-    params: Of both models.
+    state: What the sequence has come to so far.
+    params: Both models' parameters.
     how: From logits to probabilities, for both models.
     stop_tokens: Ids that end the sequence; they are emitted.
     decoder: What is compiled.

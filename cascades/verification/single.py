@@ -26,7 +26,7 @@ class Question:
 
   Attributes:
     method: What to keep and what to sample instead.
-    lenience: Of the method.
+    lenience: How readily the method keeps drafts.
     tokens: [K, gamma].
     count: [K], tokens of each draft that are there.
     known: [K], whether the row after them has a `q`.

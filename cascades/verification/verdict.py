@@ -14,7 +14,7 @@ class Verdict(NamedTuple):
     next_source: Where it comes from: RESIDUAL after a rejection, BONUS where
       nothing more was drafted.
     deferred: [gamma + 1], where the rule defers the drafted token.
-    path: Of several drafts, one that begins with the tokens that stay.
+    path: Which draft of several begins with the tokens that stay.
   """
 
   num_accepted: Int[Array, '']

@@ -26,7 +26,7 @@ def verify(
 
   Args:
     method: What to keep and what to sample instead.
-    lenience: Of the method.
+    lenience: How readily the method keeps drafts.
     key: Used for this block only.
     tokens: K drafts of gamma >= 0 tokens.
     row: The distributions after i tokens of draft j, 0 <= i <= gamma; their
