@@ -10,7 +10,8 @@ it likes; a command is one module, `python -m experiments.sweep`.
   sweeps      every point of a config, decoded
   training    models and heads trained here
   benchmarks  what decoding costs, in ratios of one run
+  guides      what READMEs say of the code and of what was measured
 """
 
 # In the order of the list; `tests/imports_test.py` holds them to it.
-ROOMS = 'cli records analysis reports sweeps training benchmarks'.split()
+ROOMS = 'cli records analysis reports sweeps training benchmarks guides'.split()

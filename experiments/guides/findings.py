@@ -1,0 +1,177 @@
+"""What sweeps gave, from their committed results; and the headlines of all."""
+
+import datetime
+import json
+from typing import Any
+
+import numpy as np
+
+from experiments.guides import RESULTS, markdown, timings
+
+
+def _config(name: str) -> dict[str, Any]:
+  """What a sweep with committed results was told."""
+  read = (RESULTS / name / 'config.json').read_text(encoding='utf-8')
+  return json.loads(read)
+
+
+def _told(name: str, more: str = '') -> str:
+  """Which config gave the results of a folder, when and on what."""
+  folder = RESULTS / name
+  read = (folder / 'provenance.json').read_text(encoding='utf-8')
+  *_, start = json.loads(read)['starts']
+  began, ended = (
+    datetime.datetime.fromisoformat(start[key]) for key in ('started', 'ended')
+  )
+  seconds = round((ended - began).total_seconds())
+  versions, config = start['versions'], _config(name)
+  return markdown.filled(
+    f'`configs/{name}.py` at commit `{start["commit"][:7]}`, {began:%Y-%m-%d},'
+    f' {start["device"]}, jax {versions["jax"]}, gemma {versions["gemma"]}, in'
+    f' {seconds // 60} min {seconds % 60} s'
+    f' ([all of it]({name})): {config["num_examples"]}'
+    f' problems a task, temperature {config["temperature"]:g}{more}:'
+  )
+
+
+# Of the quickstart: task, method, lenience, and what people call them.
+_SHOWN = (
+  ('word_problems', 'verifier_only', None, 'verifier alone'),
+  ('word_problems', 'drafter_only', None, 'drafter alone'),
+  ('word_problems', 'speed', 0.0, 'speculative decoding (`speed`, lenience 0)'),
+  ('word_problems', 'token_v3', 0.5, '`token_v3`, lenience 0.5'),
+  ('word_problems', 'token_v3', 0.999, '`token_v3`, lenience 0.999'),
+  ('word_problems', 'token_v3', 1.0, '`token_v3`, lenience 1'),
+  ('numerals', 'verifier_only', None, 'verifier alone'),
+  ('numerals', 'drafter_only', None, 'drafter alone'),
+  ('numerals', 'speed', 0.0, 'speculative decoding (`speed`, lenience 0)'),
+)
+
+
+def _summary():
+  """The summary of the quickstart."""
+  import pandas as pd
+
+  return pd.read_csv(RESULTS / 'quickstart/summary.csv')
+
+
+def _row(frame, task: str, method: str, lenience: float | None):
+  """The one row of a summary that is meant."""
+  rows = frame[(frame.task == task) & (frame.method == method)]
+  if lenience is not None:
+    rows = rows[rows.lenience == lenience]
+  (row,) = rows.to_dict('records')
+  return row
+
+
+def quickstart() -> str:
+  """A part of what configs/quickstart.py gave, from its committed results."""
+  from experiments.records import metrics
+
+  frame = _summary()
+  about = _told(
+    'quickstart',
+    f', gamma {frame.gamma.max():g}, and of {len(frame)} points these',
+  )
+  shown = []
+  for task, method, lenience, words in _SHOWN:
+    row = _row(frame, task, method, lenience)
+    calls = row['block_efficiency']
+    shown.append(
+      f'| {task} | {words} | {row["quality"]:.2f} ({row["quality_low"]:.2f} to'
+      f' {row["quality_high"]:.2f}) |'
+      f' {"-" if np.isnan(calls) else f"{calls:.2f}"} |'
+      f' {row["relative_latency"]:.2f} |'
+    )
+  table = markdown.table(
+    '| task | | exact match (95 % interval) | tokens per verifier call |'
+    ' modelled latency |',
+    *shown,
+  )
+  read = (RESULTS / 'quickstart/costs.json').read_text(encoding='utf-8')
+  costs = metrics.Costs.from_json(read)
+  note = markdown.filled(
+    'The verifier reads the five tokens of a block in'
+    f' {costs.verify_s[4] / costs.verifier_token_s:.1f} times the time of'
+    ' one, and the drafter writes one in'
+    f' {costs.drafter_token_s / costs.verifier_token_s:.2f} of it.'
+  )
+  return f'{about}\n\n{table}\n\n{note}'
+
+
+def of_report(name: str, table: str) -> str:
+  """A table of a committed report."""
+  path = RESULTS / name / f'{table}.md'
+  _, _, text = path.read_text(encoding='utf-8').partition('\n\n')
+  return text.strip()
+
+
+def _cells(name: str, table: str) -> list[list[str]]:
+  """The rows of such a table, without its head."""
+  _, _, *lines = of_report(name, table).splitlines()
+  return [[cell.strip() for cell in line.split('|')[1:-1]] for line in lines]
+
+
+def sweep_table(name: str, table: str) -> str:
+  """What a config gave: a table of its committed report."""
+  return f'{_told(name)}\n\n{of_report(name, table)}'
+
+
+def headlines() -> str:
+  """Ten figures of all that was measured, each from its committed results."""
+  from experiments.benchmarks import loops, proposals
+
+  frame = _summary()
+  alone, drafter, strict, strictish, _, loosest, *_ = (
+    _row(frame, *which[:3]) for which in _SHOWN
+  )
+  kinds = {row[0]: row for row in _cells('baselines', 'kinds')}
+  mixed = _cells('specialist', 'mixture')[0]
+  figures = timings.benchmark('benchmark')['figures']
+  best = timings.best_strict(loops.rows(figures))
+  met = [met for *_, met in loops.targets(figures)]
+  repeats = max(
+    (
+      row
+      for row in proposals.rows(
+        timings.benchmark('benchmark_drafters')['figures']
+      )
+      if row['part'] == 'loops'
+    ),
+    key=lambda row: row['over_alone'],
+  )
+
+  def each(field, batch):
+    return ', '.join(
+      f'{row[field]:.2f} ({pair})'
+      for (pair, rows), row in best.items()
+      if rows == batch
+    )
+
+  return markdown.table(
+    '| what | found |',
+    '| exact match on word problems: verifier alone, drafter alone |'
+    f' {alone["quality"]:.2f}, {drafter["quality"]:.2f} |',
+    '| strict speculative decoding there: modelled latency, tokens per verifier'
+    f' call | {strict["relative_latency"]:.2f},'
+    f' {strict["block_efficiency"]:.2f} |',
+    f'| `token_v3` from lenience {strictish["lenience"]:g} to'
+    f' {loosest["lenience"]:g}: exact match at modelled latency |'
+    f' {strictish["quality"]:.2f} at {strictish["relative_latency"]:.2f} to'
+    f' {loosest["quality"]:.2f} at {loosest["relative_latency"]:.2f} |',
+    "| gamma tuned, fastest at the verifier's quality: speed-up, by modelled"
+    ' latency, of a speculative cascade, of a cascade of whole answers |'
+    f' {kinds["speculative cascade"][5]},'
+    f' {kinds["cascade of answers"][5]} |',
+    '| a specialist drafts for a generalist: quality of the best cascade over'
+    f" the verifier's, over the drafter's | {mixed[5]}, {mixed[6]} |",
+    "| speed of strict decoding by that of gemma's own sampler, batch 1 |"
+    f' {each("over_gemma", 1)} |',
+    "| speed of strict decoding by that of gemma's own sampler, batch 16 |"
+    f' {each("over_gemma", 16)} |',
+    '| time of that loop by that of the same bare forward passes, batch 1 |'
+    f' {each("over_floor", 1)} |',
+    '| speed of n-grams on text that repeats itself by that of the verifier'
+    f' alone, gamma {repeats["gamma"]} | {repeats["over_alone"]:.2f} (32M) |',
+    f'| targets of the loop that are met | {sum(met)} of {len(met)} |',
+  )
