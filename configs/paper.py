@@ -213,14 +213,14 @@ def needs(config: ml_collections.ConfigDict, curves) -> Needs:
   seconds = 0.0
   for curve in curves:
     seconds += 60.0
-    if curve.method.startswith('sequence'):
+    if curve.confidence:
       # It takes its answers from the two models alone.
       continue
     # In bfloat16 a parameter is two bytes, and a token takes two operations.
     read = (verifier + drafter) * size.prompt * config.num_examples
     seconds += read / (0.4 * device.compute)
     tokens, weights = per_block, verifier + (config.gamma + 1) * drafter
-    if not curve.gamma:
+    if not curve.options.gamma:
       alone = {'verifier_only': verifier, 'drafter_only': drafter}
       tokens, weights = 1.0, alone[curve.method]
     answers = config.num_examples * max(1, len(curve.leniences))

@@ -128,11 +128,7 @@ def main() -> None:
   print(f'{counts}.')
   chosen = decoder.options
   variant = records.variant(
-    chosen.method.name,
-    _VERIFICATION.value,
-    _GATE.value,
-    _BONUS.value,
-    chosen.drafts,
+    chosen.method.name, *(getattr(chosen, name) for name in records.OPTIONS)
   )
   print(
     f'{variant}, lenience {chosen.lenience:g}, gamma'

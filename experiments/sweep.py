@@ -9,7 +9,6 @@ where a run was stopped, however that was, and ends with the same records.
 """
 
 import contextlib
-import dataclasses
 import itertools
 import pathlib
 import signal
@@ -251,7 +250,7 @@ def _decodable(config, chosen: Sequence[plan.Curve]) -> Sequence[plan.Curve]:
     return chosen
 
   def is_alone(curve):
-    return curve.alone == 'drafter' or curve.of_answers
+    return curve.alone == 'drafter' or curve.confidence
 
   left = [curve.name for curve in chosen if is_alone(curve)]
   kept = [curve for curve in chosen if not is_alone(curve)]
@@ -281,7 +280,7 @@ def _settings(config, chosen, loaded) -> dict:
   # Bundled tasks are told by their name and the seed.
   fields |= {'data': data} if data else {}
   # What became of the fields that make curves.
-  fields['curves'] = [dataclasses.asdict(curve) for curve in chosen]
+  fields['curves'] = [curve.fields for curve in chosen]
   return records.plain(fields)
 
 
@@ -308,7 +307,7 @@ def _decode(
 
   show()
   jobs = [
-    (point, shard(point)) for point in missing if not point.curve.of_answers
+    (point, shard(point)) for point in missing if not point.curve.confidence
   ]
   for point, found in team.decode(jobs, bar.update, lambda: interrupt.asked):
     files.keep(point, found)
@@ -321,7 +320,7 @@ def _decode(
     if point.curve.alone
   }
   for point in missing:
-    if not point.curve.of_answers or interrupt.asked:
+    if not point.curve.confidence or interrupt.asked:
       continue
     of_models = (
       files.made(alone[model, point.task, point.first])

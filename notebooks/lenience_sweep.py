@@ -58,10 +58,10 @@ if not (pathlib.Path(WORKDIR) / 'summary.csv').exists():
   config = quickstart.get_config()
   config.tasks, config.num_examples = ('word_problems',), 40
   curves = [
-    plan.Curve('verifier_only', ()),
-    plan.Curve('drafter_only', ()),
-    plan.Curve('chow', (-1.0, 0.05, 0.2, 1.0), gamma=4),
-    plan.Curve('token_v3', (-1.0, 0.9, 0.999, 1.0), gamma=4),
+    plan.Curve.of(config, 'verifier_only', ()),
+    plan.Curve.of(config, 'drafter_only', ()),
+    plan.Curve.of(config, 'chow', (-1.0, 0.05, 0.2, 1.0), gamma=4),
+    plan.Curve.of(config, 'token_v3', (-1.0, 0.9, 0.999, 1.0), gamma=4),
   ]
   sweep.run(config, curves, pathlib.Path(WORKDIR), quiet=True)
 

@@ -12,9 +12,10 @@ import ml_collections
 import pandas as pd
 import pytest
 
-from cascades import methods
+from cascades import methods, scheme
 from cascades.models import checkpoints, language
 from cascades.sampler import batching
+from cascades.sampler.options import Options
 from cascades.tasks import GENERATED, TASKS
 from configs import common, paper, train_tiny
 from experiments import cli, records, sweep
@@ -28,6 +29,8 @@ _CONFIGS = {
   for path in sorted(_ROOT.glob('*.py'))
   if path.stem != 'common'
 }
+# Of a config that is silent, so that the options are the usual ones.
+_curve = functools.partial(plan.Curve.of, {})
 # Arguments of configs/paper.py.
 _OF_PAIRS = [f'{pair},{task}' for pair in paper.PAIRS for task in paper.TASKS]
 
@@ -91,15 +94,11 @@ def test_quickstart_runs_its_methods_from_strict_to_drafter_only():
   assert set(config.tasks) == set(train_tiny.get_config().mixture)
   for curve in chosen:
     method = methods.METHODS[curve.method]
-    assert (curve.verification, curve.gate, curve.bonus) == (
-      'token',
-      'raw',
-      'target',
-    )
+    assert curve.options.scheme == scheme.STANDARD
     if curve.method in ('verifier_only', 'drafter_only'):
-      assert (curve.leniences, curve.gamma) == ((), 0)
+      assert (curve.leniences, curve.options.gamma) == ((), 0)
       continue
-    assert curve.gamma == config.gamma
+    assert curve.options.gamma == config.gamma
     assert len(set(curve.leniences)) >= 7
     assert (curve.leniences[0], curve.leniences[-1]) == (
       method.strict,
@@ -130,7 +129,7 @@ def test_fields_given_on_the_command_line_win():
   config = module.get_config()
   config.method, config.lenience = 'cascade_chow', (0.25,)
   chosen = plan.curves(config, module, {'method': 'chow', 'lenience': ()})
-  assert chosen == [plan.Curve('chow', (0.25,), 4)]
+  assert chosen == [_curve('chow', (0.25,), gamma=4)]
   found = _by_name(plan.curves(config, module, {'lenience': ()}))
   assert found['token_v3 gamma 4'].leniences == (0.25,)
   assert found['verifier_only'].leniences == ()
@@ -141,7 +140,7 @@ def test_gamma_and_options_given_on_the_command_line_win():
   config = module.get_config()
   config.gamma = 3
   found = _by_name(plan.curves(config, module, {'gamma': 3}))
-  assert {curve.gamma for curve in found.values()} == {0, 3}
+  assert {curve.options.gamma for curve in found.values()} == {0, 3}
   # Curves that are equal now are one, with the leniences of all of them.
   config.verification = 'block'
   overrides = {'gamma': 3, 'verification': 'block'}
@@ -149,7 +148,7 @@ def test_gamma_and_options_given_on_the_command_line_win():
   assert 'speed gamma 3' not in found
   given = (0.0, 0.9, 0.99, 0.9999)
   assert found['speed block gamma 3'].leniences == given
-  assert found['sequence_mean'].verification == 'token'
+  assert found['sequence_mean'].options.verification == 'token'
   plan.check(list(found.values()), config)
 
 
@@ -159,14 +158,14 @@ def test_a_method_that_the_sweep_has_not_takes_the_configs_fields():
   config.method, config.verification, config.gate = 'bild', 'block', 'processed'
   given = dict.fromkeys(('method', 'verification', 'gate'))
   assert plan.curves(config, module, given) == [
-    plan.Curve('bild', (0.3,), 4, 'block', 'processed')
+    _curve('bild', (0.3,), gamma=4, verification='block', gate='processed')
   ]
   config.method = 'sequence_least'
   assert plan.curves(config, module, given) == [
-    plan.Curve('sequence_least', (0.3,))
+    _curve('sequence_least', (0.3,))
   ]
   config.method = 'verifier_only'
-  assert plan.curves(config, None, {}) == [plan.Curve('verifier_only', ())]
+  assert plan.curves(config, None, {}) == [_curve('verifier_only', ())]
 
 
 class _Module:
@@ -186,15 +185,15 @@ def test_curves_take_what_they_are_not_given_from_the_config():
   module = _Module(
     {'method': 'cascade_tokenV3', 'lenience': [0.5], 'gamma': (2, 8)},
     {'method': 'diff', 'lenience': [0.5], 'gate': 'processed'},
-    {'method': 'drafter_only', 'lenience': [], 'verification': 'block'},
+    {'method': 'drafter_only', 'lenience': [], 'gamma': 3, 'gate': 'processed'},
     {'method': 'always_accept', 'lenience': [0.5], 'bonus': 'verifier'},
   )
   assert plan.curves(config, module, {}) == [
-    plan.Curve('token_v3', (0.5,), 2),
-    plan.Curve('token_v3', (0.5,), 8),
-    plan.Curve('diff', (0.5,), 4, gate='processed'),
-    plan.Curve('drafter_only', ()),
-    plan.Curve('always_accept', (), 4, bonus='verifier'),
+    _curve('token_v3', (0.5,), gamma=2),
+    _curve('token_v3', (0.5,), gamma=8),
+    _curve('diff', (0.5,), gamma=4, gate='processed'),
+    _curve('drafter_only', ()),
+    _curve('always_accept', (), gamma=4, bonus='verifier'),
   ]
   # The config's own options are those of curves that do not say.
   config |= {'verification': 'block', 'bonus': 'verifier', 'gamma': (1, 2)}
@@ -202,9 +201,53 @@ def test_curves_take_what_they_are_not_given_from_the_config():
     {'method': 'diff', 'lenience': [0.5], 'verification': 'sequential'}
   )
   assert plan.curves(config, module, {}) == [
-    plan.Curve('diff', (0.5,), gamma, 'sequential', bonus='verifier')
+    _curve(
+      'diff', (0.5,), gamma=gamma, verification='sequential', bonus='verifier'
+    )
     for gamma in (1, 2)
   ]
+
+
+def test_a_curve_that_is_not_asked_for_may_be_one_that_cannot_be():
+  config = {'gamma': 4, 'method': 'chow', 'verification': 'sequential'}
+  config |= {'lenience': (0.3,), 'temperature': 0.5}
+  module = _Module(
+    {'method': 'speed', 'lenience': [0.5]}, {'method': 'chow', 'lenience': [1]}
+  )
+  with pytest.raises(ValueError, match='speed has none'):
+    plan.curves(config, module, {'verification': 'sequential'})
+  given = {'method': 'chow', 'verification': 'sequential'}
+  assert plan.curves(config, module, given) == [
+    plan.Curve.of(config, 'chow', (1,))
+  ]
+
+
+def test_options_are_made_once_of_what_the_config_says():
+  config = {'temperature': 0.5, 'cache_length': 99, 'tree_size': 7}
+  config |= {'stop_below': 0.1, 'beam': False, 'gamma': 2}
+  several = dict(verification='match', drafts=3)
+  curve = plan.Curve.of(config, 'speed', (0.0,), **several)
+  assert curve.options == Options(
+    **several,
+    method='speed',
+    gamma=2,
+    temperature=0.5,
+    cache_length=99,
+    tree_size=7,
+    stop_below=0.1,
+  )
+  # A single draft is no tree, and where nothing is drafted nothing stops.
+  assert plan.Curve.of(config, 'speed', (0.0,)).options.tree_size is None
+  answers = plan.Curve.of(config, 'sequence_mean', (0.5,), **several)
+  alone = Options(
+    method='drafter_only', gamma=0, temperature=0.5, cache_length=99
+  )
+  assert answers.options == alone
+  assert answers.confidence == answers.method == 'sequence_mean'
+  verifier, drafter, last = plan.with_models_alone([answers])
+  assert verifier == plan.Curve.of(config, 'verifier_only', ())
+  assert drafter == plan.Curve(alone, ())
+  assert last is answers
 
 
 def test_curves_that_are_there_twice_are_refused_unless_overridden():
@@ -217,7 +260,7 @@ def test_curves_that_are_there_twice_are_refused_unless_overridden():
   with pytest.raises(ValueError, match='diff gamma 4 is added twice'):
     plan.check(chosen, config)
   chosen = plan.curves(config, module, {'gamma': 4})
-  assert chosen == [plan.Curve('diff', (0.1, 0.5), 4)]
+  assert chosen == [_curve('diff', (0.1, 0.5), gamma=4)]
 
 
 def test_the_paper_has_every_published_set():
@@ -239,7 +282,7 @@ def test_a_pair_on_a_task_is_the_papers_setting(name):
   chosen = plan.curves(config, module, {})
   for curve in chosen:
     method = methods.METHODS.get(curve.method)
-    if method is None or method.rule is None or 'seq' in curve.verification:
+    if method is None or method.rule is None or 'sequential' in curve.name:
       continue
     assert curve.leniences[0] == method.strict
     assert curve.leniences[-1] == method.drafter_only
@@ -421,7 +464,7 @@ def test_a_rehearsal_runs_every_task_from_end_to_end(tmp_path, monkeypatch):
     records.write_text(workdir / 'costs.json', costs)
     given = dict.fromkeys(('method', 'lenience'))
     chosen = plan.curves(config, module, given)
-    assert chosen == [plan.Curve('token_v3', (0.5,), 1)]
+    assert chosen == [plan.Curve.of(config, 'token_v3', (0.5,), gamma=1)]
     sweep.run(config, chosen, workdir)
     (row,) = pd.read_csv(workdir / 'summary.csv').to_dict('records')
     found = records.read_all(workdir)

@@ -3,6 +3,7 @@
 import functools
 import json
 import pathlib
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -404,6 +405,8 @@ def test_registering_makes_a_method_known():
   )
   try:
     assert methods.register(method) is methods.get_method('test_blend')
+    # By its name, so that another process compiles it once.
+    assert pickle.loads(pickle.dumps(method)) is method
     test_law_is_what_acceptance_and_residual_emit('test_blend', True)
   finally:
     del methods.METHODS['test_blend']

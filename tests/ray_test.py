@@ -17,10 +17,10 @@ ray = pytest.importorskip('ray', reason="pip install 'cascades[ray]'")
 
 pytestmark = pytest.mark.slow
 _CURVES = [
-  plan.Curve('verifier_only', ()),
-  plan.Curve('drafter_only', ()),
-  plan.Curve('token_v3', (-1.0, 1.0), 2),
-  plan.Curve('sequence_mean', (0.05,)),
+  sweep_test._curve('verifier_only', ()),
+  sweep_test._curve('drafter_only', ()),
+  sweep_test._curve('token_v3', (-1.0, 1.0), gamma=2),
+  sweep_test._curve('sequence_mean', (0.05,)),
 ]
 
 
@@ -107,8 +107,9 @@ def test_what_the_cluster_has_not_is_refused(cluster, tmp_path, said, message):
 def test_mistakes_of_the_pair_are_said_as_here(cluster, tmp_path):
   config = _config(cache_length=32)
   config.verifier = 'tiny-verifer'
+  curves = [plan.Curve.of(config, 'verifier_only', ())]
   with pytest.raises(ValueError, match="did you mean 'tiny-verifier'"):
-    sweep.run(config, _CURVES, tmp_path / 'w', launcher='ray')
+    sweep.run(config, curves, tmp_path / 'w', launcher='ray')
 
 
 def test_other_launchers_are_refused_by_name(tmp_path):

@@ -8,6 +8,7 @@ import counts
 import pytest
 
 from cascades import tasks
+from cascades.sampler.options import Options
 from experiments import records
 
 RECORD = records.Record(
@@ -186,6 +187,24 @@ def test_traces_are_packed_into_the_same_bytes(tmp_path):
     records.read_traces(tmp_path, 'a')
   with pytest.raises(ValueError, match=r'there is no .*b\.jsonl\.gz'):
     records.read_traces(tmp_path, 'b')
+
+
+def test_a_record_says_what_options_it_is_of():
+  options = Options(
+    method='cascade_opt',
+    lenience=9,
+    gamma=2,
+    temperature=0,
+    verification='k_seq',
+    gate='processed',
+    bonus='verifier',
+    drafts=3,
+  )
+  told = records.told(options, task='sums', lenience=math.nan, id='0')
+  record, _ = records.failure('It is too long.', **told)
+  assert record.variant == 'opt k_seq gate processed bonus verifier 3 drafts'
+  assert record.point == ('sums', 'opt', None, 2, *record.options, 0.0)
+  assert set(told) < {field.name for field in dataclasses.fields(record)}
 
 
 def test_a_failure_has_no_score_and_counts_nothing():

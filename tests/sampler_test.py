@@ -323,7 +323,9 @@ def test_a_curve_is_its_points(pair, prompts):
   curve = sampler.sample_curve(prompts[:4], leniences, max_new_tokens=32)
   assert len(curve) == 3
   for lenience, answers in zip(leniences, curve, strict=True):
-    point = cascades.Sampler(*pair, lenience=lenience)
+    options = dataclasses.replace(sampler.options, lenience=lenience)
+    point = cascades.Sampler.of(options, *pair)
+    assert point.options is options
     single = point.sample(prompts[:4], max_new_tokens=32)
     assert [a.tokens for a in single] == [a.tokens for a in answers]
     for answer in answers:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import functools
 import json
 import math
 import os
@@ -11,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import types
 
 import counts
 import jax
@@ -30,19 +32,20 @@ from experiments import cli, records, reports, sweep
 from experiments.analysis import shown as shown_answers
 from experiments.records import metrics
 from experiments.sweeps import plan, workdirs, worker
-from experiments.sweeps.plan import Curve
 
 _ROOT = pathlib.Path(__file__).parent.parent
+# Of a config that is silent, so that the options are the usual ones.
+_curve = functools.partial(plan.Curve.of, {})
 _CURVES = [
-  Curve('verifier_only', ()),
-  Curve('drafter_only', ()),
-  Curve('speed', (0.0, 1.0), 4),
-  Curve('token_v3', (-1.0, 0.5, 1.0), 4),
-  Curve('speed', (0.5,), 2, verification='block'),
-  Curve('speed', (0.0,), 2, verification='multi_round', drafts=2),
-  Curve('chow', (-1.0, 0.1, 1.0), 4, verification='sequential'),
-  Curve('sequence_mean', (-1.0, 0.05, 1.0)),
-  Curve('sequence_least', (-1.0, 1.0)),
+  _curve('verifier_only', ()),
+  _curve('drafter_only', ()),
+  _curve('speed', (0.0, 1.0), gamma=4),
+  _curve('token_v3', (-1.0, 0.5, 1.0), gamma=4),
+  _curve('speed', (0.5,), gamma=2, verification='block'),
+  _curve('speed', (0.0,), gamma=2, verification='multi_round', drafts=2),
+  _curve('chow', (-1.0, 0.1, 1.0), gamma=4, verification='sequential'),
+  _curve('sequence_mean', (-1.0, 0.05, 1.0)),
+  _curve('sequence_least', (-1.0, 1.0)),
 ]
 
 
@@ -200,10 +203,10 @@ def _files(workdir, pattern):
 @pytest.mark.slow
 @pytest.mark.parametrize('alone', tiers.first(['last', 'first', 'never']))
 def test_nothing_is_decoded_twice(measured, alone):
-  plain = [Curve('verifier_only', ()), Curve('drafter_only', ())]
+  plain = [_curve('verifier_only', ()), _curve('drafter_only', ())]
   answers = [
-    Curve('sequence_mean', (-1.0, 1.0)),
-    Curve('sequence_least', (0.5,)),
+    _curve('sequence_mean', (-1.0, 1.0)),
+    _curve('sequence_least', (0.5,)),
   ]
   curves = {
     'first': plain + answers,
@@ -224,7 +227,11 @@ def test_nothing_is_decoded_twice(measured, alone):
 def test_the_two_models_alone_draw_independently(measured):
   # Else one model's answers would be unlucky where the other's are.
   config = _config(verifier='tiny-drafter', temperature=2.0)
-  sweep.run(config, _CURVES[:2], measured)
+  curves = [
+    plan.Curve.of(config, name, ())
+    for name in ('verifier_only', 'drafter_only')
+  ]
+  sweep.run(config, curves, measured)
   texts = {'verifier_only': [], 'drafter_only': []}
   for record in records.read_all(measured):
     texts[record.method].append(record.text)
@@ -264,14 +271,15 @@ def test_records_are_whole_and_their_counts_add_up(workdir):
 
 @pytest.mark.slow
 def test_any_drafter_can_be_swept(tmp_path, capsys):
-  curves = [
-    Curve('verifier_only', ()),
-    Curve('drafter_only', ()),
-    Curve('sequence_mean', (0.5,)),
-    Curve('speed', (0.0,), 5),
-    Curve('speed', (0.0,), 2, verification='match', drafts=3),
-  ]
   config = _config(drafter='self:1', num_examples=3, tree_size=4)
+  several = dict(gamma=2, verification='match', drafts=3)
+  curves = [
+    _curve('verifier_only', ()),
+    _curve('drafter_only', ()),
+    _curve('sequence_mean', (0.5,)),
+    _curve('speed', (0.0,), gamma=5),
+    plan.Curve.of(config, 'speed', (0.0,), **several),
+  ]
   sweep.run(config, curves, tmp_path / 'own')
   said = capsys.readouterr().err
   assert 'self:1 cannot answer alone; left out drafter_only, sequ' in said
@@ -288,7 +296,7 @@ def test_any_drafter_can_be_swept(tmp_path, capsys):
   assert list((tmp_path / 'own/views').iterdir())
   (tmp_path / 'copy').mkdir()
   config = _config(drafter='ngram', num_examples=1)
-  sweep.run(config, [Curve('speed', (0.0,), 5)], tmp_path / 'copy')
+  sweep.run(config, [_curve('speed', (0.0,), gamma=5)], tmp_path / 'copy')
   assert not (tmp_path / 'copy/views').exists()
 
 
@@ -348,7 +356,10 @@ def test_what_is_shown_was_looked_at(workdir, monkeypatch):
 @pytest.mark.slow
 def test_damaged_views_are_made_again_and_no_page_needs_them(measured):
   # What is shown is of the first curve, not of the first name.
-  curves = [Curve('token_v2', (0.5,), 4), Curve('chow', (0.1,), 4)]
+  curves = [
+    _curve('token_v2', (0.5,), gamma=4),
+    _curve('chow', (0.1,), gamma=4),
+  ]
   config = _config(num_examples=1)
   sweep.run(config, curves, measured)
   assert 'data-said=' in (measured / 'report/index.html').read_text()
@@ -444,7 +455,7 @@ def _damage_traces(path, traces):
   'damage', tiers.first([_damage_end, _drop_line, _drop_traces, _damage_traces])
 )
 def test_a_point_that_is_not_whole_is_made_again(measured, capsys, damage):
-  curves = [_CURVES[0], Curve('sequence_mean', (-1.0, 1.0))]
+  curves = [_CURVES[0], _curve('sequence_mean', (-1.0, 1.0))]
   sweep.run(_config(num_examples=3), curves, measured)
   want = _answers(measured)
   (path,) = _files(measured, '*sequence_mean*')
@@ -589,7 +600,11 @@ def test_examples_that_cannot_be_answered_are_failures(measured, monkeypatch):
   odd = dataclasses.replace(task, load=load, score=score)
   monkeypatch.setitem(TASKS, 'numerals', odd)
   config = _config(cache_length=256, num_examples=3)
-  sweep.run(config, [*_CURVES[:2], _CURVES[7]], measured)
+  curves = [
+    plan.Curve.of(config, curve.method, curve.leniences)
+    for curve in (*_CURVES[:2], _CURVES[7])
+  ]
+  sweep.run(config, curves, measured)
   frame = pd.read_csv(measured / 'summary.csv')
   assert (frame.n == 1).all()
   assert (frame.failed == 2).all()
@@ -639,30 +654,59 @@ def test_another_runs_workdir_is_refused_by_field(workdir):
 
 
 @pytest.mark.parametrize(
-  'change', [{'gamma': 2}, {'gate': 'processed'}, {'leniences': (0.0, 0.9)}]
+  ('leniences', 'own'),
+  [
+    ((0.0, 1.0), {'gamma': 2}),
+    ((0.0, 1.0), {'gate': 'processed'}),
+    ((0.0, 0.9), {}),
+  ],
 )
-def test_another_runs_curves_are_refused(workdir, change):
+def test_another_runs_curves_are_refused(workdir, leniences, own):
   curves = [*_CURVES]
-  curves[2] = dataclasses.replace(curves[2], **change)
+  curves[2] = _curve('speed', leniences, **own)
   with pytest.raises(ValueError, match='another curves;'):
     sweep.run(_config(), curves, workdir)
 
 
 @pytest.mark.parametrize(
+  ('method', 'leniences', 'own', 'said'),
+  [
+    ('cactus', (0.5,), {'verification': 'block'}, "cactus .* take 'token'"),
+    ('speed', (0.5,), {'verification': 'sequential'}, 'speed has none'),
+    ('chow', (0.5,), {'verification': 'blok'}, "'blok' is not known"),
+    ('chow', (0.5,), {'drafts': 2}, "verification: 'token' looks at one"),
+    ('chow', (0.5,), {'gate': 'cooked'}, "gate: 'cooked'"),
+    ('chow', (0.5,), {'bonus': 'none'}, "bonus: 'none'"),
+    ('chow', (0.5,), {'gamma': -1}, 'gamma: -1'),
+    ('chow', (0.5,), {'temperature': 0.0}, 'a curve has no temperature of its'),
+    ('chow', (0.5, math.nan), {}, 'lenience: nan'),
+    ('sequence_mean', (math.nan,), {}, 'lenience: nan'),
+    ('chow', (0.5, 0.1, 0.5), {}, 'chow gamma 4 has 0.5 twice'),
+    ('chow', (), {}, 'chow needs at least one'),
+    ('sequence_mean', (), {}, 'sequence_mean needs at least one'),
+  ],
+)
+def test_what_a_curve_cannot_be_is_said_as_it_is_made(
+  method, leniences, own, said
+):
+  def added(add):
+    add('token_v3', (0.5,))
+    add(method, leniences, **own)
+
+  module = types.SimpleNamespace(sweep=added)
+  with pytest.raises(ValueError, match=said) as caught:
+    plan.curves(_config(), module, {})
+  assert str(caught.value).endswith('.')
+
+
+@pytest.mark.parametrize(
   ('curve', 'said'),
   [
-    (Curve('cactus', (0.5,), 4, 'block'), "verification: cactus .* 'token'"),
-    (Curve('speed', (0.5,), 4, 'sequential'), 'speed has none'),
-    (Curve('chow', (0.5,), 4, 'blok'), "verification: 'blok' is not known"),
-    (Curve('chow', (0.5,), 4, gate='cooked'), "gate: 'cooked'"),
-    (Curve('chow', (0.5,), 4, bonus='none'), "bonus: 'none'"),
-    (Curve('chow', (0.5,), -1), 'gamma: -1'),
-    (Curve('chow', (0.5, math.nan), 4), 'lenience: nan'),
-    (Curve('sequence_mean', (math.nan,)), 'lenience: nan'),
-    (Curve('chow', (0.5, 0.1, 0.5), 4), 'chow gamma 4 has 0.5 twice'),
-    (Curve('chow', (), 4), 'chow needs at least one'),
-    (Curve('sequence_mean', ()), 'sequence_mean needs at least one'),
-    (Curve('token_v3', (0.7,), 4), 'token_v3 gamma 4 is added twice'),
+    (_curve('token_v3', (0.7,), gamma=4), 'token_v3 gamma 4 is added twice'),
+    (
+      plan.Curve.of({'temperature': 0.5}, 'chow', (0.5,), gamma=4),
+      'sweep: chow gamma 4 was made of a config that says something else',
+    ),
   ],
 )
 def test_what_cannot_be_run_is_refused_before_a_model_is_loaded(

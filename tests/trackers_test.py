@@ -14,16 +14,16 @@ import sweep_test
 from cascades.models import checkpoints
 from cascades.sampler import batching
 from experiments import records, reports, sweep
-from experiments.sweeps import launchers, plan, trackers
+from experiments.sweeps import launchers, trackers
 
 pytest.importorskip('tensorboard', reason="pip install 'cascades[track]'")
 wandb = pytest.importorskip('wandb', reason="pip install 'cascades[track]'")
 
 pytestmark = pytest.mark.slow
 _CURVES = [
-  plan.Curve('verifier_only', ()),
-  plan.Curve('opt', (-math.inf, 0.0, math.inf), 2),
-  plan.Curve('token_v3', (-1.0, 0.25, 1.0), 2),
+  sweep_test._curve('verifier_only', ()),
+  sweep_test._curve('opt', (-math.inf, 0.0, math.inf), gamma=2),
+  sweep_test._curve('token_v3', (-1.0, 0.25, 1.0), gamma=2),
 ]
 _NAMES = ('quality', 'quality_low', 'relative_latency', 'n', 'wall_s')
 

@@ -1,5 +1,6 @@
 """The registry: every method by its name, and the notebook's interface."""
 
+import copyreg
 import difflib
 
 import jax
@@ -60,6 +61,20 @@ def get_method(method: str | Method) -> Method:
     f'method: {method!r} is not known; did you mean {near[0]!r}? There are'
     f' {", ".join(METHODS)}.'
   )
+
+
+def _by_name(method: Method) -> tuple:
+  """How a method goes to another process: if it is registered, as its name.
+
+  What stands there under the name is what that process has compiled; made of
+  its functions once more it would be another method each time.
+  """
+  if METHODS.get(method.name) is method:
+    return get_method, (method.name,)
+  return method.__reduce_ex__(4)
+
+
+copyreg.pickle(Method, _by_name)
 
 
 def get_acceptance_residual_fns(method: str | Method, lenience: float):

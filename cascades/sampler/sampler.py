@@ -96,7 +96,7 @@ class Sampler:
     mesh: tuple[int, int] = (1, 1),
     dtype: str | None = None,
   ):
-    self.options = Options(
+    options = Options(
       method=method,
       lenience=lenience,
       gamma=gamma,
@@ -113,6 +113,27 @@ class Sampler:
       stop_below=stop_below,
       beam=beam,
     )
+    self._load(options, verifier, drafter, tokenizer, mesh, dtype)
+
+  @classmethod
+  def of(
+    cls,
+    options: Options,
+    verifier: checkpoints.Checkpoint | str,
+    drafter: Any = None,
+    tokenizer: tokenizers.Tokenizer | None = None,
+    *,
+    mesh: tuple[int, int] = (1, 1),
+    dtype: str | None = None,
+  ) -> 'Sampler':
+    """A sampler of options that are made already; all else as for the class."""
+    made = cls.__new__(cls)
+    made._load(options, verifier, drafter, tokenizer, mesh, dtype)
+    return made
+
+  def _load(self, options, verifier, drafter, tokenizer, mesh, dtype) -> None:
+    """Loads what is given by name, and puts the models together."""
+    self.options = options
     compilation.keep()
     _check_kinds(verifier, tokenizer)
     self.usage = batching.Usage()

@@ -40,7 +40,7 @@ def measure(
   if done:
     return
   tasks = plan.tasks_of(config)
-  curves = [plan.Curve(config.method, tuple(config.lenience), config.gamma)]
+  curves = plan.curves(config, None, {})
   examples = {
     name: plan.load_examples(config, task)[0] for name, task in tasks.items()
   }

@@ -35,6 +35,7 @@ from experiments.records.lines import (
   failure,
   hash_of,
   loads,
+  told,
   variant,
   view_key,
 )
@@ -60,6 +61,7 @@ __all__ = [
   'read_views',
   'scan',
   'scan_traces',
+  'told',
   'variant',
   'view_key',
   'write',

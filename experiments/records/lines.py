@@ -202,12 +202,33 @@ def view_key(point: str, lenience: float, example: str) -> tuple:
   return point, None if math.isnan(lenience) else lenience, example
 
 
+def told(options: Any, **more: Any) -> dict[str, Any]:
+  """What a record says of how an example was to be decoded.
+
+  Args:
+    options: `sampler.options.Options`; all but their lenience, which a method
+      may not have.
+    **more: Fields of a record, as they are.
+  """
+  return dict(
+    method=options.method.name,
+    gamma=options.gamma,
+    verification=options.verification,
+    gate=options.gate,
+    bonus_from=options.bonus,
+    drafts=options.drafts,
+    temperature=options.temperature,
+    **more,
+  )
+
+
 def failure(reason: str, **told) -> tuple[Record, Trace]:
   """What is kept of an example that has no answer.
 
   Args:
     reason: In a sentence.
-    **told: Of the record: its task, its id, and how it was to be decoded.
+    **told: Of the record: its task, lenience and id, and how it was to be
+      decoded; see `told`.
   """
   counts = (
     'emitted drafted examined accepted residual bonus verifier_calls'

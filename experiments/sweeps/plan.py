@@ -11,11 +11,15 @@ import itertools
 import pathlib
 import types
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_collections
 
 from experiments import records
+
+if TYPE_CHECKING:
+  # It brings JAX, which nobody is to wait for who asks for help.
+  from cascades.sampler.options import Options
 
 _CONFIGS = pathlib.Path(__file__).resolve().parents[2] / 'configs'
 # The two models alone: no gamma, no options and no lenience.
@@ -25,7 +29,10 @@ _NO_LENIENCE = (*ALONE, 'always_accept')
 # Examples of a point, unless a config says otherwise: what is lost at most when
 # a run is killed, for each of its workers.
 _SHARD = 256
-_OPTIONS = ('gamma', 'verification', 'gate', 'bonus', 'drafts')
+# What curves of a sweep differ in, beside method and leniences; and what all of
+# them are decoded with.
+_OPTIONS = ('gamma', *records.OPTIONS)
+_SHARED = ('temperature', 'cache_length')
 # Fields of a config that become curves.
 OF_CURVES = ('method', 'lenience', *_OPTIONS)
 # Fields that say how a sweep is run, and which examples there are: a point has
@@ -48,60 +55,106 @@ class Curve:
   """What is decoded in one go, at several leniences.
 
   Attributes:
-    method: Key of `METHODS`, or of `sequence.CONFIDENCES`.
+    options: How, but for the lenience and for how many rows at a time. Those of
+      a cascade of whole answers are those of the drafter alone, which it goes
+      by: it decodes nothing itself.
     leniences: Its points; none where the method has no lenience.
-    gamma: Tokens drafted per block.
-    verification: How blocks are verified, such as 'token'.
-    gate: Whether deferral rules see 'raw' or 'processed' probabilities.
-    bonus: Whether the token after a whole block is the 'target's or the
-      'verifier's.
-    drafts: How many are drafted per block.
+    confidence: Key of `sequence.CONFIDENCES`, of a cascade of whole answers;
+      None of all else.
+
+  Raises:
+    ValueError: There is no lenience and the method has one, or one will not do
+      or is there twice.
   """
 
-  method: str
+  options: 'Options'
   leniences: tuple[float, ...]
-  gamma: int = 0
-  verification: str = 'token'
-  gate: str = 'raw'
-  bonus: str = 'target'
-  drafts: int = 1
+  confidence: str | None = None
+
+  def __post_init__(self):
+    if not self.leniences and self.method not in _NO_LENIENCE:
+      raise ValueError(f'lenience: {self.method} needs at least one.')
+    for lenience in self.leniences:
+      dataclasses.replace(self.options, lenience=lenience)
+    if twice := _twice(self.leniences):
+      raise ValueError(f'lenience: {self.name} has {twice[0]:g} twice.')
+
+  @classmethod
+  def of(
+    cls,
+    config: Mapping[str, Any],
+    method: str,
+    leniences: Iterable[float],
+    **given: Any,
+  ) -> 'Curve':
+    """A curve as a config has it decoded.
+
+    Args:
+      config: Fields; where they are silent, the options are the usual ones.
+      method: A name in `METHODS`, an alias of it, or one of
+        `sequence.CONFIDENCES`.
+      leniences: Where the method has none, they are not looked at.
+      **given: Its own gamma, verification, gate, bonus and drafts. The models
+        alone and cascades of whole answers have none.
+
+    Raises:
+      ValueError: An option is unknown or out of its range, or cannot be
+        combined with the method.
+    """
+    from cascades.sampler.options import Options
+
+    odd = sorted(given.keys() - {*_OPTIONS})
+    if odd:
+      raise ValueError(
+        f'sweep: a curve has no {odd[0]} of its own; there are'
+        f' {", ".join(_OPTIONS)}.'
+      )
+    method, confidence = _method(method), None
+    chosen = {name: config[name] for name in _SHARED if name in config}
+    if _drafts(method):
+      chosen |= {name: config[name] for name in _OPTIONS if name in config}
+      chosen |= given
+    else:
+      chosen['gamma'] = 0
+      if method not in ALONE:
+        method, confidence = 'drafter_only', method
+    options = Options(method=method, **chosen)
+    more = drafting(config) if options.gamma else {}
+    if options.drafts > 1:
+      # A single draft is no tree.
+      more['tree_size'] = config.get('tree_size')
+    options = dataclasses.replace(options, **more)
+    if not confidence and method in _NO_LENIENCE:
+      leniences = ()
+    return cls(options, tuple(leniences), confidence)
+
+  @property
+  def method(self) -> str:
+    """Key of `METHODS`, or of `sequence.CONFIDENCES`."""
+    return self.confidence or self.options.method.name
 
   @property
   def alone(self) -> str | None:
     """The model that answers by itself: 'verifier' or 'drafter'; or None."""
     return ALONE.get(self.method)
 
-  def options(self, config) -> dict[str, Any]:
-    """What `Options` are chosen for it; a config may be silent about some."""
-    chosen = dict(
-      method=self.method,
-      gamma=self.gamma,
-      temperature=config['temperature'],
-      cache_length=config.get('cache_length', 4096),
-      verification=self.verification,
-      gate=self.gate,
-      bonus=self.bonus,
-      drafts=self.drafts,
-    )
-    if self.drafts > 1:
-      # A single draft is no tree.
-      chosen['tree_size'] = config.get('tree_size')
-    return chosen | (drafting(config) if self.gamma else {})
+  @property
+  def own(self) -> dict[str, Any]:
+    """Its gamma and options, as configs name them."""
+    return {name: getattr(self.options, name) for name in _OPTIONS}
 
   @property
-  def of_answers(self) -> bool:
-    """Whether it takes the two models' whole answers, and decodes nothing."""
-    from experiments.sweeps import sequence
-
-    return self.method in sequence.CONFIDENCES
+  def fields(self) -> dict[str, Any]:
+    """What tells it from others, as it is kept; and hashed, for points."""
+    return dict(method=self.method, leniences=self.leniences, **self.own)
 
   @property
   def name(self) -> str:
     """Tells it from the other curves of a sweep."""
-    name = records.variant(
-      self.method, self.verification, self.gate, self.bonus, self.drafts
-    )
-    return f'{name} gamma {self.gamma}' if self.gamma else name
+    own = self.own
+    gamma = own.pop('gamma')
+    name = records.variant(self.method, **own)
+    return f'{name} gamma {gamma}' if gamma else name
 
 
 # What `tiny` makes of a config, and of what it says of its task.
@@ -243,6 +296,13 @@ def _method(name: str) -> str:
     raise ValueError(f'{str(e)[:-1]}; a sweep also takes {known}.') from None
 
 
+def _drafts(name: str) -> bool:
+  """Whether a method decodes blocks: no model alone, no whole answers."""
+  from experiments.sweeps import sequence
+
+  return name not in ALONE and name not in sequence.CONFIDENCES
+
+
 def curves(
   config: Mapping[str, Any],
   module: types.ModuleType | None,
@@ -252,62 +312,47 @@ def curves(
 
   Args:
     config: Fields; they are the only curve where there is no `sweep` function.
-      `verification`, `gate`, `bonus` and `drafts` may be missing.
+      Options may be missing.
     module: The config's module, whose `sweep(add)` adds curves: `add(method,
-      lenience, gamma, verification, gate, bonus, drafts)`, where what is not
-      given is the config's. Several gammas are a curve each.
+      lenience, gamma)`, and by name verification, gate, bonus and drafts, where
+      what is not given is the config's. Several gammas are a curve each.
     overrides: Fields set on the command line: they win, so that a method
       named there is the only one, and leniences, gamma and options given there
       are everyone's. Curves that they make equal become one.
-  """
-  from experiments.sweeps import sequence
 
-  fields = records.OPTIONS | {
-    name: config[name] for name in _OPTIONS if name in config
-  }
+  Raises:
+    ValueError: What a curve of them cannot be; as `Curve.of`.
+  """
+  overridden = {*OF_CURVES} & {*overrides}
+  only = _method(config['method']) if 'method' in overridden else None
   chosen = []
 
-  def add(
-    method,
-    lenience,
-    gamma=None,
-    verification=None,
-    gate=None,
-    bonus=None,
-    drafts=None,
-  ):
-    given = dict(
-      gamma=gamma,
-      verification=verification,
-      gate=gate,
-      bonus=bonus,
-      drafts=drafts,
-    )
-    given = {
-      name: fields[name] if value is None or name in overrides else value
-      for name, value in given.items()
-    }
+  def add(method, lenience, gamma=None, **given):
     method, leniences = _method(method), tuple(lenience)
-    if 'lenience' in overrides and leniences:
+    if only not in (None, method):
+      return
+    if 'lenience' in overridden and leniences:
       leniences = tuple(config['lenience'])
-    gammas = given.pop('gamma')
-    if method in ALONE or method in sequence.CONFIDENCES:
-      gammas, given = 0, {}
-    if method in _NO_LENIENCE:
-      leniences = ()
+    if overridden:
+      leniences = tuple(dict.fromkeys(leniences))
+    given = {
+      name: value
+      for name, value in given.items()
+      if value is not None and name not in overridden
+    }
+    if gamma is None or 'gamma' in overridden:
+      gamma = config['gamma']
+    gammas = gamma if _drafts(method) else 0
     for each in gammas if isinstance(gammas, (tuple, list)) else (gammas,):
-      chosen.append(Curve(method, leniences, each, **given))
+      chosen.append(Curve.of(config, method, leniences, **given, gamma=each))
 
   if hasattr(module, 'sweep'):
     module.sweep(add)
   else:
     add(config['method'], config['lenience'])
-  if 'method' in overrides:
-    name = _method(config['method'])
-    chosen[:] = [curve for curve in chosen if curve.method == name]
-    if not chosen:
-      add(name, config['lenience'])
-  if not {'method', 'lenience', *_OPTIONS} & set(overrides):
+  if only and not chosen:
+    add(only, config['lenience'])
+  if not overridden:
     return chosen
   merged: dict[str, Curve] = {}
   for curve in chosen:
@@ -318,30 +363,23 @@ def curves(
 
 
 def check(curves: Sequence[Curve], config: Mapping[str, Any]) -> None:
-  """Looks at every curve before anything is loaded.
+  """Looks at curves together, before anything is loaded.
 
   Args:
     curves: Of the sweep.
     config: Its fields.
 
   Raises:
-    ValueError: An option is out of its range, cannot be combined with its
-      method, or a curve or lenience is there twice.
+    ValueError: A curve is there twice, or was made of another config: what is
+      kept of it would be named after this one.
   """
-  from cascades.sampler.options import Options
-
   for curve in curves:
-    if not curve.leniences and curve.method not in _NO_LENIENCE:
-      raise ValueError(f'lenience: {curve.method} needs at least one.')
-    chosen = curve.options(config)
-    if curve.of_answers:
-      # It decodes nothing but the two models alone.
-      chosen['method'] = 'drafter_only'
-    for lenience in curve.leniences or (0.0,):
-      Options(**chosen, lenience=lenience)
-    twice = _twice(curve.leniences)
-    if twice:
-      raise ValueError(f'lenience: {curve.name} has {twice[0]:g} twice.')
+    said = Curve.of(config, curve.method, curve.leniences, **curve.own)
+    if said != curve:
+      raise ValueError(
+        f'sweep: {curve.name} was made of a config that says something else of'
+        ' decoding; make it of the one that is run.'
+      )
   twice = _twice(curve.name for curve in curves)
   if twice:
     raise ValueError(
@@ -410,7 +448,7 @@ def points(
         {
           'run': of_run,
           'facts': facts,
-          'curve': records.plain(dataclasses.asdict(curve)),
+          'curve': records.plain(curve.fields),
           'task': [task, tasks[task].max_new_tokens, list(tasks[task].stops)],
           'examples': records.hash_of(shard),
         }
@@ -421,8 +459,11 @@ def points(
 
 def with_models_alone(chosen: Sequence[Curve]) -> list[Curve]:
   """Curves, and those that cascades of whole answers are made of."""
-  missing = []
-  if any(curve.of_answers for curve in chosen):
-    there = {curve.method for curve in chosen}
-    missing = [Curve(name, ()) for name in ALONE if name not in there]
+  judged = [curve.options for curve in chosen if curve.confidence]
+  there = {curve.method for curve in chosen}
+  missing = [
+    Curve(dataclasses.replace(judged[0], method=name), ())
+    for name in ALONE
+    if judged and name not in there
+  ]
   return [*missing, *chosen]

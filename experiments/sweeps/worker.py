@@ -5,6 +5,7 @@ Of several workers each has the pair, and a launcher gives them points; see
 """
 
 import ast
+import dataclasses
 import hashlib
 import math
 import pathlib
@@ -16,10 +17,11 @@ import jax
 import jax.numpy as jnp
 
 import cascades
-from cascades import decoding, methods
+from cascades import decoding
 from cascades.drafters import pairing
 from cascades.models import checkpoints, sharding, turns
 from cascades.sampler import batching, memory, sampler, scoring
+from cascades.sampler.options import Options
 from experiments import cli, records
 from experiments.records import metrics
 from experiments.sweeps import costs, plan, sequence
@@ -161,7 +163,9 @@ class Worker:
     self.usage = batching.Usage()
     self._config, self._clock = config, CompileClock()
     self._kinds: set[tuple] = set()
-    self._blocks = sorted({(curve.gamma, curve.drafts) for curve in curves})
+    self._blocks = sorted(
+      {(curve.options.gamma, curve.options.drafts) for curve in curves}
+    )
     self._is_model = pairing.is_model(config.drafter)
     # A config may be silent about these.
     dtype, self._tree_size = config.get('dtype'), config.get('tree_size')
@@ -205,11 +209,10 @@ class Worker:
       self._verifier, drafter, self._blocks, tree_size=self._tree_size
     )
 
-  def _decoder(self, curve: plan.Curve, verifier, drafter, **options):
-    """The sampler of a curve; options win over those of the sweep."""
-    chosen = curve.options(self._config) | dict(batch_size=self.batch_size)
+  def _decoder(self, options: Options, verifier, drafter) -> sampler.Sampler:
+    """What decodes so, on the devices of the sweep."""
     mesh = plan.mesh_of(self._config)
-    return sampler.Sampler(verifier, drafter, mesh=mesh, **chosen | options)
+    return sampler.Sampler.of(options, verifier, drafter, mesh=mesh)
 
   def _make_room(self, *kind) -> None:
     """Forgets what was compiled, once it is a lot."""
@@ -245,7 +248,8 @@ class Worker:
       verifier = {'verifier': verifier, 'drafter': drafter}[curve.alone]
       seed += _DRAFTER_SEED * (curve.alone == 'drafter')
       drafter = None
-    decoder = self._decoder(curve, verifier, drafter)
+    options = dataclasses.replace(curve.options, batch_size=self.batch_size)
+    decoder = self._decoder(options, verifier, drafter)
     chat = config.get('chat', False)
     refused = {
       example.id: reason
@@ -266,7 +270,7 @@ class Worker:
         chat=chat,
         on_answer=on_answer,
       )
-    if curve.verification == 'sequential':
+    if options.verification == 'sequential':
       # Both models read every token there, which the cascade need not.
       wall = math.nan
     blocks = sum(a.counts['verifier_calls'] for row in points for a in row)
@@ -274,7 +278,9 @@ class Worker:
     for lenience, answers in zip(leniences, points, strict=True):
       of = dict(zip([example.id for example in asked], answers, strict=True))
       for example in examples:
-        told = _told(task, curve, lenience, config.temperature, example)
+        told = records.told(
+          options, task=task.name, lenience=lenience, id=example.id
+        )
         if example.id in refused:
           made.append(records.failure(refused[example.id], **told))
           continue
@@ -308,16 +314,16 @@ class Worker:
     Returns:
       A view of each; none where the drafter says nothing of a given text.
     """
-    if not (curve.gamma and scoring.is_language_model(self._equipped)):
+    options = curve.options
+    if not (options.gamma and scoring.is_language_model(self._equipped)):
       return []
-    # A row at a time fits wherever a batch did.
-    decoder = self._decoder(
-      curve,
-      self._verifier,
-      self._drafter,
+    options = dataclasses.replace(
+      options,
       lenience=0.0 if math.isnan(lenience) else lenience,
+      # A row at a time fits wherever a batch did.
       batch_size=1,
     )
+    decoder = self._decoder(options, self._verifier, self._drafter)
     chat = self._config.get('chat', False)
     looks = scoring.look(
       decoder,
@@ -327,11 +333,11 @@ class Worker:
       ],
     )
     tokenizer = self._verifier.tokenizer
-    has_rule = decoder.options.method.rule is not None
+    has_rule = options.method.rule is not None
     views = []
     for (point, _, trace), said in zip(answers, looks, strict=True):
       # The bonus need not follow the law.
-      own = curve.bonus == 'verifier'
+      own = options.bonus == 'verifier'
       bonus = [own and s == _BONUS for s in trace.sources[: len(said)]]
       pi = [x.p if b else x.pi for x, b in zip(said, bonus, strict=True)]
       views.append(
@@ -361,22 +367,6 @@ def _name(tokenizer, token: int) -> str:
   return tokenizer.piece(token) if text in ('', '\ufffd') else text
 
 
-def _told(task, curve, lenience, temperature, example) -> dict[str, Any]:
-  """What a record says of how an example was to be decoded."""
-  return dict(
-    task=task.name,
-    method=curve.method,
-    lenience=lenience,
-    gamma=curve.gamma,
-    verification=curve.verification,
-    gate=curve.gate,
-    bonus_from=curve.bonus,
-    drafts=curve.drafts,
-    temperature=temperature,
-    id=example.id,
-  )
-
-
 def _made(task, curve, example, answer, wall_s: float, told) -> Made:
   """An answer as it is recorded."""
   try:
@@ -392,7 +382,7 @@ def _made(task, curve, example, answer, wall_s: float, told) -> Made:
       'drafter_calls': counts['verifier_calls'],
     }
   deferred = answer.deferred
-  if methods.get_method(curve.method).rule is None:
+  if curve.options.method.rule is None:
     counts['deferred'] = deferred = None
   record = records.Record(
     **told,
@@ -423,7 +413,7 @@ def combine(
   """What a curve of whole answers makes of those of the models alone."""
   pairs = list(zip(drafter, verifier, strict=True))
   return [
-    sequence.cascade(*pair, method=curve.method, lenience=lenience)
+    sequence.cascade(*pair, method=curve.confidence, lenience=lenience)
     for lenience in curve.leniences
     for pair in pairs
   ]
