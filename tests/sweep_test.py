@@ -133,6 +133,16 @@ def test_a_sequential_cascade_costs_what_it_would_call(workdir):
       assert record.verifier_tokens <= record.emitted
 
 
+@pytest.mark.slow
+def test_a_sequential_cascade_that_never_defers_calls_no_verifier(measured):
+  curve = _curve('chow', (1.0,), verification='sequential')
+  sweep.run(_config(num_examples=2), [curve], measured)
+  for record in records.read_all(measured):
+    counts.check(record)
+    assert (record.verifier_calls, record.failure) == (0, None)
+    assert math.isnan(record.wall_s)
+
+
 def _made(workdir):
   """Records with their traces, of all points."""
   for name, lines in records.read_points(workdir).items():

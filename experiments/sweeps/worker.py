@@ -273,6 +273,7 @@ class Worker:
     if options.verification == 'sequential':
       # Both models read every token there, which the cascade need not.
       wall = math.nan
+    # 0 where a sequential cascade never defers.
     blocks = sum(a.counts['verifier_calls'] for row in points for a in row)
     made = []
     for lenience, answers in zip(leniences, points, strict=True):
@@ -286,7 +287,7 @@ class Worker:
           continue
         answer = of[example.id]
         # Rows are decoded together: each has its share of the batch's blocks.
-        share = wall * answer.counts['verifier_calls'] / blocks
+        share = wall * answer.counts['verifier_calls'] / max(blocks, 1)
         made.append(_made(task, curve, example, answer, share, told))
     return made
 
