@@ -9,8 +9,9 @@ would cost that asks its verifier only where it has to is counted apart.
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Float, Int
 
+from cascades.decoding.drafter import Draft
 from cascades.decoding.journal import Info, Row
 from cascades.decoding.reading import read_hidden
 from cascades.decoding.state import Params, SamplingState, write
@@ -23,8 +24,27 @@ from cascades.decoding.step import (
   keys_of,
   propose,
 )
-from cascades.methods import processing
+from cascades.methods import Distributions, processing
 from cascades.scheme import DRAFT, RESIDUAL
+
+
+def _drafted(
+  draft: Draft, d: Distributions, uniforms: Float[Array, 'U']
+) -> tuple[Int[Array, ''], Bool[Array, '']]:
+  """The drafter's next token, and whether there is one.
+
+  Where it stopped before it proposed any, though it knows what it would say,
+  its token is drawn here.
+
+  Args:
+    draft: What it proposed: one token, or none.
+    d: What both models say of that place.
+    uniforms: Random numbers to draw by.
+  """
+  proposed = draft.count[0] > 0
+  drawn = processing.draw(uniforms, d.q)
+  x = jnp.where(proposed, draft.tokens[0, 0], drawn)
+  return x, proposed | draft.known[0]
 
 
 def step(
@@ -70,20 +90,16 @@ def step(
     decoder.scheme.gate,
   )
 
-  # 2. The drafter's token; one that it stopped before is drawn here.
+  # 2. The drafter's token, or the verifier's where the rule defers.
   size = processing.draw_size(verifier.vocab_size)
   more, last = jnp.split(processing.uniform(verify_key, 2 * size), 2)
-  proposed = draft.count[0] > 0
-  x = jnp.where(proposed, draft.tokens[0, 0], processing.draw(more, d.q))
-  there = proposed | draft.known[0]
-
-  # 3. The verifier's, where the rule defers.
+  x, there = _drafted(draft, d, more)
   rule = jnp.broadcast_to(method.rule(d, state.lenience), d.q.shape)
   deferred = rule[x] > 0
   stays = there & ~deferred
   tokens = jnp.where(stays, x, processing.draw(last, d.p))[None]
 
-  # 4. Commit it, as a block of which no draft stays.
+  # 3. Commit it, as a block of which no draft stays.
   zero = jnp.zeros((), jnp.int32)
   emitted, ended = emitted_of(state, tokens, zero, stop_tokens)
   places = jnp.zeros((1, 1), jnp.int32)
@@ -93,9 +109,7 @@ def step(
   committed = committed.replace(
     tokens=write(state.tokens, state.length, tokens), done=state.done | ended
   )
-  law = None
-  if with_law:
-    law = jnp.where(there, method.law(d, state.lenience), d.p)[None]
+  law = jnp.where(there, method.law(d, state.lenience), d.p)[None]
   return committed, Info(
     sources=jnp.where(stays, DRAFT, RESIDUAL)[None],
     deferred=(there & deferred)[None],
@@ -103,7 +117,7 @@ def step(
     logits=logits,
     drafted=drafted,
     drafter_calls=draft.calls,
-    law=law,
+    law=law if with_law else None,
   )
 
 
