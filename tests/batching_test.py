@@ -214,6 +214,21 @@ def test_nothing_is_traced_again_for_other_prompts():
   assert sizes == [fn._cache_size() for fn in functions]
 
 
+def test_short_prompts_are_padded_little():
+  def shape(*lengths):
+    return batching.pad([np.ones(n, int) for n in lengths], 80)[0].shape
+
+  assert [shape(n) for n in (1, 32, 33, 49, 65)] == [
+    (1, 32),
+    (1, 32),
+    (1, 48),
+    (1, 64),
+    # There is no more room.
+    (1, 80),
+  ]
+  assert shape(3, 50) == (2, 64)
+
+
 def test_shapes_are_few():
   assert [batching.bucket(n) for n in (1, 64, 65, 97, 129, 1000)] == [
     64,

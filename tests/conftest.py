@@ -83,7 +83,7 @@ def few_shapes():
     patch.setattr(
       batching,
       'bucket',
-      lambda n, least=64: bucket(n, 256 if least == 64 else least),
+      lambda n, least=64: bucket(n, 256 if least >= 32 else least),
     )
     patch.setattr(batching, 'width', width)
     yield

@@ -38,6 +38,9 @@ _TAIL = 256
 # Blocks from one look at the rows to the next, where their texts may end them.
 LOOK = 8
 
+# What the shortest prompts are padded to, less than caches are: to read so many
+# tokens takes as long as the blocks of a short answer.
+_SHORTEST = 32
 # Of a row without caches, as numpy arrays: the length that its text ends it at.
 Ends = Callable[[decoding.Row], int | None]
 
@@ -231,7 +234,9 @@ def pad(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Prompts, padded on the right to a bucket of at most `room`; lengths."""
   lengths = np.array([len(prompt) for prompt in prompts], np.int32)
-  padded = np.zeros((len(prompts), min(bucket(lengths.max()), room)), np.int32)
+  padded = np.zeros(
+    (len(prompts), min(bucket(lengths.max(), _SHORTEST), room)), np.int32
+  )
   for row, prompt in zip(padded, prompts, strict=True):
     row[: len(prompt)] = prompt
   return padded, lengths
