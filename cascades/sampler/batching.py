@@ -332,13 +332,16 @@ class _Batch:
     self.held = [self.held[slot] for slot in going]
     self.held += [None] * (slots - len(self.held))
 
-  def decode(self, usage: Usage, live: int, max_blocks: int) -> None:
-    """Runs the loop once, and looks at what came of it."""
+  def decode(self, live: int, max_blocks: int) -> None:
+    """Sends the loop off once, behind whatever is under way."""
+    self.rows, self._blocks = self._engine.decode(self.rows, live, max_blocks)
+
+  def look(self, usage: Usage) -> None:
+    """Waits for the loop, and looks at what came of it."""
     ends = self._asked.ends
-    self.rows, blocks = self._engine.decode(self.rows, live, max_blocks)
     self.small = fetch(self.rows)
     self._longest = int(self.small.length.max())
-    usage.rows += int(blocks) * len(self.held)
+    usage.rows += int(self._blocks) * len(self.held)
     if ends:
       self.small = _cut(self.small, self.going, ends)
 
@@ -412,10 +415,13 @@ class _Prompts:
       room,
       self._engine.logits_length(self._asked),
     )
-    jax.block_until_ready(self.rows)
     self.places = {prompt: place for place, prompt in enumerate(chosen)}
     self.waiting = [job for i in chosen for job in self._left[i]]
     return True
+
+  def wait(self) -> None:
+    """Waits until the group is read."""
+    jax.block_until_ready(self.rows)
 
   def take(self, count: int) -> list[Job]:
     """The next jobs, so many at the most."""
@@ -497,7 +503,12 @@ def _run(
         live = rows // 4
       else:
         batch.narrow()
-      batch.decode(usage, live, look)
+      batch.decode(live, look)
+    # Not before the loop is on its way: to send it off takes a while too.
+    with _timed(usage, 'prefill_s'):
+      prompts.wait()
+    with _timed(usage, 'decode_s'):
+      batch.look(usage)
       found = batch.finish(usage)
     yield from found
     with _timed(usage, 'decode_s'):
@@ -555,7 +566,8 @@ def turn(
   look = max_blocks or (LOOK if asked.ends else 2**30)
   while True:
     with _timed(usage, 'decode_s'):
-      batch.decode(usage, 0, look)
+      batch.decode(0, look)
+      batch.look(usage)
       # What is given out may be gone on from, so it has no logits.
       ended = bool(batch.rows.done[0])
       later = batch.rows.replace(logits=None) if ended else None
