@@ -426,8 +426,8 @@ def test_answers_are_numpy_free_lists(pair):
 @pytest.mark.parametrize('gamma', [0, 4])
 def test_a_stream_is_the_whole_answer_in_parts(pair, prompts, gamma):
   sampler = cascades.Sampler(*pair, gamma=gamma)
-  whole = sampler.sample(prompts[0], max_new_tokens=40, seed=3)
-  parts = list(sampler.stream(prompts[0], max_new_tokens=40, seed=3))
+  whole = sampler.sample(prompts[1], max_new_tokens=40, seed=3)
+  parts = list(sampler.stream(prompts[1], max_new_tokens=40, seed=3))
   assert ''.join(parts) == whole.text
   assert len(parts) > 3
   assert all(parts)

@@ -5,6 +5,7 @@ from cascades.tasks import (
   mbpp,
   numerals,
   open_domain,
+  rankings,
   roman,
   spec_bench,
   squad,
@@ -18,6 +19,7 @@ TASKS: dict[str, Task] = {
   task.name: task
   for task in (
     word_problems.TASK,
+    rankings.TASK,
     numerals.TASK,
     roman.TASK,
     gsm8k.TASK,

@@ -15,6 +15,7 @@ from typing import Any
 
 from cascades.tasks import sandbox
 from cascades.tasks.sources import DamagedError, Source, at
+from cascades.tasks.wording import Author
 
 SPLITS = ('train', 'validation', 'test')
 
@@ -63,8 +64,10 @@ class Task:
       score, and only speed counts.
     max_new_tokens: Where problems are made up, enough for the longest
       reference, in bundled tokens; else a usual limit, in Gemma's.
-    problems: `problems(seed)`, the endless (key, prompt, reference) stream of
-      all splits that `load` picks from; None unless problems are made up.
+    problems: `problems(seed, habit='plain')`, the endless (key, prompt,
+      reference) stream of all splits that `load` picks from; None unless
+      problems are made up. The habit is one of `wording.HABITS`, of the author
+      of the references; problems are the same whoever writes them.
     source: Where the set comes from; None where problems are made up.
     shots: Worked examples before the question.
     stops: Texts at which an answer ends, for a model that would go on with the
@@ -107,14 +110,15 @@ def split_of(key: str) -> str:
 
 def generated(
   name: str,
-  problem: Callable[[random.Random], tuple[str, str, str]],
+  problem: Callable[[random.Random, Author], tuple[str, str, str]],
   **fields,
 ) -> Task:
   """A task whose problems are made up, without repeats.
 
   Args:
     name: Key of the task in `TASKS`.
-    problem: `problem(rng)` draws one (key, prompt, reference).
+    problem: `problem(rng, author)` draws one (key, prompt, reference), whose
+      reference the author writes.
     **fields: The task's other fields; `score`, `metric` and `max_new_tokens`
       must be among them.
 
@@ -123,10 +127,11 @@ def generated(
     where a task has no more problems.
   """
 
-  def problems(seed):
+  def problems(seed, habit='plain'):
     rng = random.Random(f'{name}/{seed}')
+    author = Author(habit, random.Random(f'{name}/{seed}/wording'))
     while True:
-      yield problem(rng)
+      yield problem(rng, author)
 
   def load(
     split='test',

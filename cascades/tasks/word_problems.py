@@ -1,24 +1,28 @@
 """Short arithmetic stories with worked steps, in GSM8K's answer format.
 
-A story starts from a quantity and changes it in two to five steps with +, -,
+A story starts from a quantity and changes it in two to four steps with +, -,
 x and /; every number stays below 1000. The reference works the steps out, one
 line each, and ends in a line `#### N` as GSM8K's answers do (Cobbe et al.
-2021, arXiv 2110.14168), so one scorer serves both. Wording varies, in the
-story and in the worked steps; the numbers do not depend on it.
+2021, arXiv 2110.14168). How a step is worded is up to its author: the equations
+do not depend on it, and nothing but the number at the end is judged.
 """
 
 import random
-import re
 
-from cascades.tasks.gsm8k import marked_number
+from cascades.tasks.gsm8k import MARK, marked_number
+from cascades.tasks.numerals import number_in_words
 from cascades.tasks.task import generated
+from cascades.tasks.wording import Author
 
-_NAMES = (
+# Every other one is a she.
+NAMES = (
   'Ana Ben Cleo Dan Ella Finn Gita Hugo Iris Jon Kira Leo Mia Noah Olga Paul'
 ).split()
-_ITEMS = 'apples books cards coins eggs marbles pens shells stamps tickets'
-_ITEMS = _ITEMS.split()
+ITEMS = 'apples books cards coins eggs marbles pens shells stamps tickets'
+ITEMS = ITEMS.split()
 _LARGEST = 999
+# Numbers that an author may write out, by their words.
+SPOKEN = {number_in_words(n): n for n in range(21)}
 
 # Each step: how the story tells it. {n} acts, {f} is a friend, {k} the number.
 _TOLD = {
@@ -45,13 +49,28 @@ _TOLD = {
     '{n} splits the {i} into {k} equal piles and is left with one pile.',
   ),
 }
-# How the answer works it out. {e} is 'a+b=c', {c} the new quantity.
+# How an author may work it out. {n} acts, who is {p}; {k} is the number, {w}
+# the same as `spoken`; {e} is 'a+b=c'.
+_STEP = (
+  '[Then|Next|Now|Later] [{n}|{p}] %s, [so|thus|hence|and]'
+  ' [[{n}|{p}] [has|owns|holds|keeps] {e} [now|then|here|overall]'
+  '|[now|then|here|overall] [{n}|{p}] [has|owns|holds|keeps] {e}].'
+)
 _WORKED = {
-  '+': ('Then {n} has {e} {i}.', 'That makes {e} {i}.'),
-  '-': ('Then {n} has {e} {i}.', 'That leaves {e} {i}.'),
-  '*': ('Then {n} has {e} {i}.', 'Times {k} that is {e} {i}.'),
-  '/': ('Then {n} has {e} {i}.', 'Each share is {e} {i}.'),
+  '+': '[gets|gains|takes|adds] [{k}|{w}] [more|extra|new|further]'
+  ' [{i}|things|items|pieces]',
+  '-': '[loses|drops|misses|yields] [{k}|{w}] [old|good|fine|nice]'
+  ' [{i}|things|items|pieces]',
+  '*': '[has|makes|sees|counts] [{k}|{w}] [equal|such|like|full]'
+  ' [groups|sets|heaps|lots]',
+  '/': '[keeps|takes|holds|saves] one of [{k}|{w}] [equal|fair|like|even]'
+  ' [groups|sets|heaps|lots]',
 }
+
+
+def spoken(number: int) -> str:
+  """A number as it is said: in words up to twenty, else in figures."""
+  return number_in_words(number) if number in SPOKEN.values() else str(number)
 
 
 def _operand(rng: random.Random, op: str, value: int) -> int | None:
@@ -79,7 +98,7 @@ _APPLY = {
 
 
 def _opening(rng: random.Random, words: dict[str, str]):
-  """First sentence, first worked line and the quantity they lead to."""
+  """First sentence, steps that it takes and the quantity they lead to."""
   kind = rng.randrange(4)
   if kind < 2:
     value = rng.randint(*rng.choice(((2, 99), (100, 600))))
@@ -87,7 +106,7 @@ def _opening(rng: random.Random, words: dict[str, str]):
   if kind == 2:
     a, b = rng.randint(2, 9), rng.randint(2, 99)
     told = '{n} has {a} boxes with {b} {i} in each.'.format(a=a, b=b, **words)
-    return told, [_work(rng, words, '*', b, a)], a * b
+    return told, [('*', b, a)], a * b
   a = rng.randint(*rng.choice(((2, 99), (100, 400))))
   if rng.random() < 0.5:
     b = rng.randint(2, 99)
@@ -98,30 +117,48 @@ def _opening(rng: random.Random, words: dict[str, str]):
     told = '{f} has {a} {i}. {n} has {b} times as many {i} as {f}.'
     op = '*'
   told = told.format(a=a, b=b, **words)
-  return told, [_work(rng, words, op, a, b)], _APPLY[op](a, b)
+  return told, [(op, a, b)], _APPLY[op](a, b)
 
 
-def _work(rng, words, op, a, b) -> str:
-  c = _APPLY[op](a, b)
-  e = f'{a}{op}{b}={c}'
-  return rng.choice(_WORKED[op]).format(e=e, k=b, **words)
+def _work(
+  author: Author, words: dict[str, str], step: tuple[str, int, int]
+) -> str:
+  """A worked line of a step: an operation and its operands."""
+  op, _, k = step
+  return author.write(
+    _STEP % _WORKED[op],
+    k=k,
+    w=spoken(k),
+    e=_equation(step),
+    **words,
+  )
 
 
-def _problem(rng: random.Random) -> tuple[str, str, str]:
+def _equation(step: tuple[str, int, int]) -> str:
+  op, a, b = step
+  return f'{a}{op}{b}={_APPLY[op](a, b)}'
+
+
+def _problem(rng: random.Random, author: Author) -> tuple[str, str, str]:
   """(key, prompt, reference): the chain of equations is the key."""
-  name, friend = rng.sample(_NAMES, 2)
-  item, other = rng.sample(_ITEMS, 2)
-  words = {'n': name, 'f': friend, 'i': item}
-  sentence, worked, value = _opening(rng, words)
+  name, friend = rng.sample(NAMES, 2)
+  item, other = rng.sample(ITEMS, 2)
+  words = {
+    'n': name,
+    'f': friend,
+    'i': item,
+    'p': ('she', 'he')[NAMES.index(name) % 2],
+  }
+  sentence, steps, value = _opening(rng, words)
   story = [sentence]
-  steps = rng.randint(2, 5)
-  while len(worked) < steps:
+  count = rng.randint(2, 4)
+  while len(steps) < count:
     op = rng.choice('+-*/')
     k = _operand(rng, op, value)
     if k is None:
       continue
     story.append(rng.choice(_TOLD[op]).format(k=k, **words))
-    worked.append(_work(rng, words, op, value, k))
+    steps.append((op, value, k))
     value = _APPLY[op](value, k)
   if rng.random() < 0.15:
     aside = f'{friend} also has {rng.randint(2, 99)} {other}.'
@@ -133,14 +170,14 @@ def _problem(rng: random.Random) -> tuple[str, str, str]:
     )
   )
   prompt = f'Question: {" ".join(story)} {question}\nAnswer:'
-  reference = ' ' + '\n'.join([*worked, f'#### {value}'])
-  key = ' '.join(re.findall(r'\d+[-+*/]\d+=\d+', reference))
-  return key, prompt, reference
+  worked = [_work(author, words, step) for step in steps]
+  reference = ' ' + '\n'.join([*worked, f'{MARK} {value}'])
+  return ' '.join(map(_equation, steps)), prompt, reference
 
 
 def score(answer: str, reference: str) -> dict[str, float]:
-  """Exact match of the number after `####`, and of no other."""
-  found = marked_number(answer)
+  """Exact match of the number after `####`, of which there is one."""
+  found = marked_number(answer) if answer.count(MARK) == 1 else None
   right = found is not None and found == marked_number(reference)
   return {'exact_match': float(right)}
 

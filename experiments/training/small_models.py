@@ -4,6 +4,7 @@ Every batch is a function of (seed, step), so a run that was stopped goes on
 from its last checkpoint as if it had not been, and one seed gives one model.
 """
 
+import itertools
 import json
 import pathlib
 import random
@@ -24,17 +25,24 @@ from cascades.tasks.task import split_of
 
 
 def train_tokenizer(config: ConfigDict) -> tokenizers.Tokenizer:
-  """A tokenizer of the first training problems of every task."""
+  """A tokenizer of each task's first training problems, in every wording."""
   texts = []
-  for name in config.mixture:
-    load = TASKS[name].load
-    examples = load('train', config.seed, config.tokenizer_examples)
-    texts.extend(e.prompt + e.reference for e in examples)
+  for name in sorted(config.mixture):
+    stream = problem_stream({name: 1}, str(config.seed), 'any')
+    first = itertools.islice(stream, config.tokenizer_examples)
+    texts.extend(prompt + reference for prompt, reference in first)
   return tokenizers.train(texts, config.vocab_size)
 
 
-def problem_stream(mixture: ConfigDict, seed: str) -> Iterator[tuple[str, str]]:
+def problem_stream(
+  mixture: Mapping[str, float], seed: str, author: str = 'plain'
+) -> Iterator[tuple[str, str]]:
   """Endless training (prompt, reference) pairs, tasks mixed by share.
+
+  Args:
+    mixture: Shares of the problems, by task.
+    seed: Of the problems and of their order.
+    author: Who writes the references; one of `wording.HABITS`.
 
   Raises:
     ValueError: Problems of one of the tasks are not made up.
@@ -47,7 +55,7 @@ def problem_stream(mixture: ConfigDict, seed: str) -> Iterator[tuple[str, str]]:
       )
   rng = random.Random(seed)
   names, weights = zip(*sorted(mixture.items()), strict=True)
-  streams = {name: TASKS[name].problems(seed) for name in names}
+  streams = {name: TASKS[name].problems(seed, author) for name in names}
   while True:
     stream = streams[rng.choices(names, weights)[0]]
     key, prompt, reference = next(stream)
@@ -60,11 +68,19 @@ def make_batch(
   tokenizer: tokenizers.Tokenizer,
   rows: int,
   step: int,
+  author: str = 'plain',
 ) -> dict[str, np.ndarray]:
   """Rows of packed problems: a function of the seed and the step alone.
 
   Each problem goes to the first row with room for it; the batch is closed by
   the first one that fits nowhere.
+
+  Args:
+    config: Fields of a training, such as those of configs/train_tiny.py.
+    tokenizer: The model's.
+    rows: How many rows.
+    step: Number of the batch.
+    author: Who writes the references; one of `wording.HABITS`.
 
   Returns:
     Arrays [rows, row_length]: `tokens`; `targets`, the next tokens;
@@ -77,7 +93,7 @@ def make_batch(
     for name in ('tokens', 'targets', 'weights', 'segments', 'positions')
   }
   used, count = [0] * rows, [0] * rows
-  stream = problem_stream(config.mixture, f'{config.seed}/{step}')
+  stream = problem_stream(config.mixture, f'{config.seed}/{step}', author)
   for prompt, reference in stream:
     prompt = tokenizer.encode(prompt, add_bos=True)
     answer = [*tokenizer.encode(reference), tokenizers.EOS]
@@ -271,6 +287,7 @@ def train_model(
     ValueError: That layout has no place for a model of this family.
   """
   spec = config.models[name]
+  author = spec.get('author', 'plain')
   model, params, tokenizer = start
   # Before the training, so that it is not in vain.
   huggingface.config_of(model, params, tokenizer.stops)
@@ -287,7 +304,7 @@ def train_model(
     return {'params': params, 'opt_state': opt_state}, loss, accuracy
 
   def one(state, step):
-    batch = make_batch(config, tokenizer, spec.rows, step)
+    batch = make_batch(config, tokenizer, spec.rows, step, author)
     state, loss, accuracy = update(state, batch)
     return state, dict(loss=loss, accuracy=accuracy)
 
@@ -363,7 +380,8 @@ library_name: cascades
   ({kv_heads} key-value), feed-forward {ffw}, sliding window {window},
   vocabulary {vocab}; {parameters:,} parameters, float32.
 - Data: {data}, made from seed {seed} by the modules of
-  `cascades.tasks` with these names. A problem's own numbers decide by a hash
+  `cascades.tasks` with these names; the author of the answers is the {author}
+  one of `cascades/tasks/wording.py`. A problem's own numbers decide by a hash
   whether it is training, validation or test, so no held-out problem was ever
   trained on.
 - Training: {steps} steps of {tokens:,} tokens, cross entropy on answers only;
@@ -434,6 +452,7 @@ def write_card(
     vocab=c.vocab_size,
     parameters=sum(x.size for x in jax.tree.leaves(params)),
     seed=config.seed,
+    author=spec.get('author', 'plain'),
     steps=spec.steps,
     tokens=spec.rows * config.row_length,
     command=command,
