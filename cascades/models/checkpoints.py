@@ -2,7 +2,7 @@
 
 Four kinds of names are understood:
 
-- the bundled models, `tiny-drafter`, `tiny-specialist` and `tiny-verifier`;
+- the bundled models, those of `BUNDLED`;
 - a folder in Hugging Face layout of Gemma 2 or Gemma 3; see `huggingface`;
 - a folder with an Orbax checkpoint of gemma's, as its Flax downloads are. What
   it is a checkpoint of is told by a config.json beside it, else by its name in
@@ -30,7 +30,13 @@ from cascades import compilation
 from cascades.models import huggingface, language, sharding, tokenizers, turns
 
 ASSETS = pathlib.Path(__file__).parents[1] / 'assets'
-BUNDLED = ('tiny-drafter', 'tiny-specialist', 'tiny-verifier')
+BUNDLED = (
+  'tiny-drafter',
+  'tiny-specialist',
+  'tiny-verifier',
+  'wording-drafter',
+  'wording-verifier',
+)
 DTYPES = ('bfloat16', 'float32')
 # One of these is in every folder that Orbax has written.
 _ORBAX = ('_METADATA', '_CHECKPOINT_METADATA')
