@@ -60,6 +60,11 @@ _OPTIONAL = dict(
   stop_below=None,
   # Whether several drafts of a recurrent head are those of a beam search.
   beam=False,
+  # Prompts of each task at which the models alone, strict decoding and the
+  # fastest point are timed against each other, one prompt at a time; 0: none.
+  clock=10,
+  # Which examples: leniences are chosen on 'train', and reported on 'test'.
+  split='test',
   # Of published sets. Where it lies (from the hub if empty), how many worked
   # examples stand before a question, most tokens of an answer (0: the task's
   # own), and whether generated code may be run.

@@ -18,6 +18,7 @@ def get_config() -> ml_collections.ConfigDict:
     # To be set on the command line, as all that configs/common.py has for every
     # sweep: models, gamma, temperature, seed and the like.
     *('verification', 'gate', 'bonus', 'drafts', 'mesh', 'shard_size'),
+    *('split', 'clock'),
     # What the bundled pair was trained on.
     tasks=('word_problems', 'numerals'),
   )

@@ -35,6 +35,12 @@ _LOSS = flags.DEFINE_float(
 _LATENCY = flags.DEFINE_float(
   'latency', Choice.latency, 'Latency that a calibrated lenience may take.', 0
 )
+_RISK = flags.DEFINE_float(
+  'risk', Choice.risk, 'Quality that a guaranteed lenience may lose.', 0.001, 1
+)
+_DELTA = flags.DEFINE_float(
+  'delta', Choice.delta, 'How often that guarantee may fail.', 0.0001, 0.9999
+)
 _RESAMPLES = flags.DEFINE_integer(
   'resamples', Choice.resamples, 'How often examples are drawn anew.', 1
 )
@@ -61,6 +67,8 @@ def main() -> None:
     seed=_SEED.value,
     loss=_LOSS.value,
     latency=_LATENCY.value,
+    risk=_RISK.value,
+    delta=_DELTA.value,
   )
   workdirs = [path for path in _WORKDIR.value if path]
   print(write_report(workdirs, choice, _ALLOW.value, _FIGURES.value))

@@ -119,6 +119,7 @@ def run(
     ValueError: Something cannot be run; says what to do.
     cli.StoppedError: Ctrl-C ended it.
   """
+  from experiments.records import metrics
   from experiments.sweeps import launchers, trackers, workdirs
 
   config = plan.shrunk(config)
@@ -144,19 +145,20 @@ def run(
     examples = {name: found for name, (found, _) in loaded.items()}
     points = plan.points(config.to_dict(), chosen, tasks, examples, facts)
     if left := files.sort_out(points):
+      files.keep_race([])
       say(
         f'workdir: {left} points of other weights, data, code or versions lie'
         f' in {workdir}/stale now.'
       )
-    costs = _costs(files, facts, team, bar)
+    measured = _costs(files, facts, team, bar)
     data = _keep_examples(files, loaded)
     files.log(workdirs.provenance(facts, seed=config.seed, data=data))
 
     def tell():
-      shown.tell(points, costs)
+      shown.tell(points, measured.costs)
       kept()
 
-    shown.tell(points, costs)
+    shown.tell(points, measured.costs)
     interrupt = Interrupt(say)
     with interrupt.heard():
       done = _decode(files, points, examples, team, bar, interrupt, tell)
@@ -165,12 +167,19 @@ def run(
         f'stopped: {done} of {len(points)} points are done; the same command'
         ' goes on from there.'
       )
-    shown.summarise()
-    bar.set_description('looking at what is shown')
+    if len(measured.times) == 1:
+      # A busy neighbour slows blocks more than single tokens.
+      measured = _measured(files, team, bar, *measured.times)
     lines = files.records(points)
+    every = itertools.chain.from_iterable(lines.values())
+    frame = metrics.summarise(every, measured.costs)
+    records.write_text(workdir / 'summary.csv', frame.to_csv(index=False))
+    shown.summarise(frame)
+    bar.set_description('looking at what is shown')
     _look(files, points, lines, team, say)
+    _race(config, files, points, lines, examples, team, bar)
     files.log_end()
-  _report(files.path, lines, costs, team.usage)
+  _report(files.path, frame, team.usage)
 
 
 def _asked(
@@ -217,13 +226,21 @@ def _place(
 
 
 def _costs(files, facts, team, bar: tqdm.tqdm):
-  """What a call of each model costs here, measured once for a workdir."""
-  costs = files.costs(facts)
-  if costs is None:
-    bar.set_description('measuring unit costs')
-    costs = team.costs()
-    files.keep_costs(costs)
-  return costs
+  """What a call of each model costs here, measured as a workdir begins."""
+  measured = files.costs(facts)
+  if measured is None:
+    measured = _measured(files, team, bar)
+  return measured
+
+
+def _measured(files, team, bar: tqdm.tqdm, *before):
+  """Unit costs of before, and those of now, in a workdir."""
+  from experiments.records import metrics
+
+  bar.set_description('measuring unit costs')
+  measured = metrics.Measured((*before, team.costs()))
+  files.keep_costs(measured)
+  return measured
 
 
 def _keep_examples(files, loaded) -> dict[str, dict]:
@@ -274,7 +291,7 @@ def _settings(config, chosen, loaded) -> dict:
     name: value
     for name, value in config.to_dict().items()
     # A run may be shown elsewhere long after it was decoded.
-    if name not in (*plan.OF_CURVES, 'trackers')
+    if name not in (*plan.OF_CURVES, 'trackers', 'clock')
   }
   data = {name: data for name, (_, data) in loaded.items() if data}
   # Bundled tasks are told by their name and the seed.
@@ -363,15 +380,46 @@ def _look(files, points, lines, team, say: Callable[[str], None]) -> None:
     files.keep_views(task, [view for view in kept if view is not None])
 
 
-def _report(workdir: pathlib.Path, lines, costs, usage) -> None:
-  """Writes the summary and the page, and prints what is best."""
+def _race(config, files, points, lines, examples, team, bar: tqdm.tqdm) -> None:
+  """Times the models alone, strict decoding and the fastest point in turns."""
+  from experiments.analysis import headline, runs
+
+  count = config.get('clock', 0)
+  if not count:
+    return
+  # Neither whole answers nor sequential cascades are decoded as they would be.
+  curves = {
+    (record.variant, record.gamma): point.curve
+    for point in points
+    if not point.curve.confidence
+    for record in lines[point.name][:1]
+  }
+  rows = [
+    row
+    for row in headline.arms(runs.gather([runs.read(files.path)]))
+    if (row.variant, row.gamma) in curves
+  ]
+  arms = [(curves[row.variant, row.gamma], float(row.lenience)) for row in rows]
+  asked = {name: found[:count] for name, found in examples.items()}
+  ids = sorted(example.id for found in asked.values() for example in found)
+  # nan is not equal to itself.
+  wanted = {
+    (row.variant, row.gamma, repr(float(row.lenience))): ids for row in rows
+  }
+  there: dict[tuple, list[str]] = {}
+  for r in records.read_race(files.path):
+    key = r.variant, r.gamma, repr(r.lenience)
+    there.setdefault(key, []).append(r.id)
+  if {key: sorted(found) for key, found in there.items()} != wanted:
+    bar.set_description('timing arms against each other')
+    files.keep_race(team.race(arms, asked))
+
+
+def _report(workdir: pathlib.Path, frame, usage) -> None:
+  """Writes the page, and prints what is best."""
   from experiments import reports
   from experiments.analysis import cuts
-  from experiments.records import metrics
 
-  every = itertools.chain.from_iterable(lines.values())
-  frame = metrics.summarise(every, costs)
-  records.write_text(workdir / 'summary.csv', frame.to_csv(index=False))
   page = reports.write_report(workdir)
   shown = cuts.best_points(frame)[
     'task variant gamma lenience quality rejection_rate block_efficiency'

@@ -63,7 +63,7 @@ def main() -> None:
       name,
       f'python -m experiments.train --config={path}',
       figures,
-      unit.verifier_token_s,
+      unit.low.verifier_token_s,
       _CONTEXT,
     )
     print(f'{folder}: {json.dumps(figures)}')

@@ -87,8 +87,8 @@ found.points[['task', 'variant', 'lenience', 'gamma', 'n', 'failed']]
 # ## 3. The curves
 #
 # `compare` sets every point against the verifier alone on the same examples:
-# the difference in quality and the speed-up per token, by modelled latency and
-# on the clock, with paired bootstrap intervals.
+# the difference in quality and the speed-up per token by modelled latency, with
+# paired bootstrap intervals.
 
 # %%
 choice = Choice(loss=0.05, latency=0.75)

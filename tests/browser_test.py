@@ -93,7 +93,7 @@ def _tip(page):
 def test_figures_tables_and_answers_are_there_and_fit(visit, width):
   page = visit(width)
   figures = page.locator('section:not(.question) figure svg[role=img]')
-  assert figures.count() == 4 * 2
+  assert figures.count() == 4 * 2 + 1
   rows = page.locator('section:not(.question) table.summary tbody tr')
   assert rows.count() == 5 + 4
   for part in (figures.first, rows.first, _tokens(page).first):

@@ -1,6 +1,7 @@
 """Tests of the metrics, on counts small enough to do by hand."""
 
 import dataclasses
+import json
 import math
 
 import counts
@@ -168,8 +169,50 @@ def test_a_gamma_that_was_not_measured_is_named():
     metrics.relative_latency([record], COSTS)
 
 
+def slower(costs, token, block):
+  """Costs of which the verifier's take so many times as long."""
+  return dataclasses.replace(
+    costs,
+    verifier_token_s=costs.verifier_token_s * token,
+    verify_s={k: s * block for k, s in costs.verify_s.items()},
+  )
+
+
 def test_costs_survive_a_file():
-  assert metrics.Costs.from_json(COSTS.to_json()) == COSTS
+  measured = metrics.Measured(
+    (
+      metrics.Spread(COSTS, slower(COSTS, 1.5, 2)),
+      metrics.Spread(slower(COSTS, 1, 1.2), slower(COSTS, 2, 2)),
+    )
+  )
+  assert metrics.Measured.from_json(measured.to_json()) == measured
+  # Workdirs of before have a single one, without a spread.
+  flat = json.dumps(dataclasses.asdict(COSTS))
+  (alone,) = metrics.Measured.from_json(flat).times
+  assert alone == metrics.Spread(COSTS, COSTS)
+
+
+def test_of_costs_measured_twice_the_lower_count():
+  start, end = slower(COSTS, 2, 1), slower(COSTS, 1, 3)
+  measured = metrics.Measured(
+    (metrics.Spread(start, start), metrics.Spread(end, end))
+  )
+  assert measured.costs == COSTS
+
+
+def test_drift_is_of_what_a_latency_is_made_of():
+  def drift(end):
+    spreads = (metrics.Spread(COSTS, COSTS), metrics.Spread(end, end))
+    return metrics.Measured(spreads).drift()
+
+  # A machine that is slower in all it does models the same latencies.
+  drafter = dataclasses.replace(
+    COSTS, drafter_token_s=COSTS.drafter_token_s * 2
+  )
+  assert drift(slower(drafter, 2, 2))[1] == pytest.approx(1)
+  block = dataclasses.replace(COSTS, verify_s=COSTS.verify_s | {4: 0.026})
+  assert drift(block) == ('a block of 4 drafts', pytest.approx(2))
+  assert drift(drafter) == ("the drafter's token", pytest.approx(2))
 
 
 @pytest.mark.parametrize(
@@ -182,11 +225,14 @@ def test_costs_survive_a_file():
     '{"verifier_token_s": 0, "drafter_token_s": 1, "verify_s": {}}',
     '{"verifier_token_s": "1", "drafter_token_s": 1, "verify_s": {}}',
     '{"verifier_token_s": 1, "drafter_token_s": 1, "verify_s": {}, "x": 1}',
+    '{"times": []}',
+    '{"times": [{"low": {}, "high": {}}]}',
+    '{"times": 3}',
   ],
 )
 def test_damaged_costs_are_refused(text):
   with pytest.raises(ValueError, match=r'^costs: '):
-    metrics.Costs.from_json(text)
+    metrics.Measured.from_json(text)
 
 
 def test_summary_has_a_row_per_point_in_order_of_appearance():

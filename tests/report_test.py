@@ -121,7 +121,7 @@ def make_workdir(path, lines=None, config=None, reference=HOSTILE):
     records.write(path / 'examples' / f'{task}.jsonl', asked)
   frame = metrics.summarise(lines, COSTS)
   frame.to_csv(path / 'summary.csv', index=False)
-  (path / 'costs.json').write_text(COSTS.to_json())
+  (path / 'costs.json').write_text(json.dumps(dataclasses.asdict(COSTS)))
   if config is not None:
     (path / 'config.json').write_text(json.dumps(config))
   return path
@@ -135,7 +135,7 @@ def read_page(workdir, **options):
 
 def before_questions(page):
   """The sections of the tasks."""
-  return page.split('<section class="question">')[0]
+  return page.split('<section class="question"')[0]
 
 
 class Page(html.parser.HTMLParser):
@@ -221,7 +221,8 @@ def test_every_colour_of_a_plot_is_the_pages(page):
 
 def test_page_has_plots_and_a_row_for_each_point(page):
   page = before_questions(page)
-  assert page.count('role="img"') == 4 * 2
+  # Four of each task, and the first.
+  assert page.count('role="img"') == 4 * 2 + 1
   rows = re.findall(r'<tr><th scope="row" data-key', page)
   assert len(rows) == 2 * sum(map(len, LENIENCES.values()))
   assert f'<td data-key="-Infinity">{MINUS}∞</td>' in page
@@ -310,8 +311,9 @@ def two_gammas(tmp_path_factory):
 
 
 def parts_of(page):
-  """The sections by their title."""
+  """The sections by their title; the first screen has none."""
   parts = re.findall('<section.*?</section>', page, re.DOTALL)
+  parts = [part for part in parts if 'class="first"' not in part]
   return {re.search('<h2>(.*?)</h2>', part)[1]: part for part in parts}
 
 
@@ -359,7 +361,6 @@ def test_the_tuned_table_has_the_gamma_of_each_point(two_gammas):
     ('Chow (sequential)', dash),
   ]
   assert '>Gamma</button>' not in parts['sums, gamma 2']
-  assert dict(cells_of(parts['sums, gamma 4'], 'Wall\u00a0s'))['OPT'] == '4.0'
 
 
 def test_the_best_point_names_its_gamma_and_how_it_was_chosen(two_gammas):
@@ -374,7 +375,7 @@ def test_the_best_point_names_its_gamma_and_how_it_was_chosen(two_gammas):
 def test_one_gamma_is_not_spoken_of(page):
   parts = parts_of(page)
   assert list(parts)[:2] == ['sums', 'words']
-  assert '<details>' not in page.split('<footer>')[0]
+  assert 'each gamma by itself' not in page
   assert '>Gamma</button>' not in page
   assert ', gamma' not in page
 
@@ -408,12 +409,6 @@ def test_variants_are_curves_of_their_own(tmp_path):
   assert drawn == set(keys)
   # What is lifted out is never one of the models alone.
   assert ':not(.on, [data-method=verifier_only],' in text
-  # A clock that says nothing is a dash, in the oracle's rows only.
-  walls = dict(cells_of(before_questions(text), 'Wall\u00a0s'))
-  dash = '\N{EN DASH}'
-  assert [k for k, v in walls.items() if v == dash] == [
-    'TokenV3 (sequential oracle)'
-  ]
 
 
 def summary_of(path, lines):
@@ -626,6 +621,113 @@ def test_several_references_are_shown_a_line_each(tmp_path):
   assert '&lt;one&gt;\ntwo</dd>' in read_page(workdir)
 
 
+# --- The first screen.
+
+
+def first_of(text):
+  """Its sentences, and its figure."""
+  part = re.search('<section class="first">.*?</section>', text, re.DOTALL)[0]
+  return [
+    html.unescape(one)
+    for one in re.findall('<ol.*?</ol>', part)[0][8:-10].split('</li><li>')
+  ], part
+
+
+def test_the_first_screen_answers_three_questions(tmp_path):
+  drawn = 'verifier_only', 'drafter_only', 'speed', 'token_v3'
+  lines = [
+    # A block for each answer.
+    dataclasses.replace(line, verifier_calls=1, verifier_tokens=3)
+    if line.gamma
+    else line
+    for line in graded_records(drawn)
+  ]
+  text = read_page(make_workdir(tmp_path, lines))
+  (fastest, best, above), part = first_of(text)
+  assert fastest.startswith("At the verifier's quality, ")
+  assert ' is fastest: 1.' in fastest
+  assert 'differs by 0.000 (0.000 to 0.000)' in fastest
+  assert best.startswith("Within the verifier's time, ")
+  assert 'quality 0.900' in best
+  assert above.startswith('No cascade is better than both models beyond chance')
+  # Both models and all curves are in one frame, from 0 on.
+  assert part.count('role="img"') == 1
+  for variant in drawn:
+    assert f'data-method="{variant}"' in part
+  assert '→' not in part
+  assert '←' not in part
+  assert part.index('<figure>') < part.index('<ol>')
+
+
+def test_strict_decoding_is_what_the_fastest_is_seen_beside(tmp_path):
+  lines = [
+    *graded_records(('verifier_only', 'drafter_only')),
+    # As good as strict, in fewer calls.
+    *(graded('speed', 0.0, i) for i in range(60)),
+    *(
+      graded(
+        'speed',
+        0.5,
+        i,
+        quality=line.quality,
+        verifier_calls=2,
+        verifier_tokens=6,
+      )
+      for i, line in enumerate(graded('speed', 0.0, i) for i in range(60))
+    ),
+  ]
+  (fastest, *_), _ = first_of(read_page(make_workdir(tmp_path, lines)))
+  assert 'Lenient SD at lenience 0.5 is fastest' in fastest
+  assert 'Strict speculative decoding, which changes no answer, is' in fastest
+  one, other = re.findall(r'([0-9.]+) times', fastest)
+  assert float(one) > float(other)
+
+
+def test_without_the_verifier_alone_there_is_no_first_screen(tmp_path):
+  lines = graded_records(('drafter_only', 'opt'))
+  text = read_page(make_workdir(tmp_path, lines))
+  assert 'class="first"' not in text
+
+
+def test_without_the_drafter_alone_nothing_is_better_than_both(tmp_path):
+  lines = graded_records(('verifier_only', 'opt'))
+  (*_, above), _ = first_of(read_page(make_workdir(tmp_path, lines)))
+  assert above.startswith('The drafter did not answer alone')
+
+
+def test_the_list_of_questions_leads_to_them(tmp_path):
+  text = read_page(make_workdir(tmp_path, graded_records()))
+  links = re.findall('<a href="#(.*?)">(.*?)</a>', text)
+  assert [html.unescape(title) for _, title in links] == list(parts_of(text))[
+    :-1
+  ]
+  for anchor, _ in links:
+    assert text.count(f'id="{anchor}"') == 1
+
+
+def test_long_tables_are_folded(tmp_path):
+  lines = graded_records(
+    ('verifier_only', 'opt', 'token_v3', 'diff', 'chow', 'token_v1')
+  )
+  text = read_page(make_workdir(tmp_path, lines))
+  for part in re.split('<details>.*?</details>', text, flags=re.DOTALL):
+    for table in re.findall('<tbody>.*?</tbody>', part, re.DOTALL):
+      assert table.count('<tr>') <= 10
+
+
+@pytest.mark.parametrize(('block', 'said'), [(1.05, False), (1.5, True)])
+def test_costs_that_changed_are_spoken_of(tmp_path, block, said):
+  workdir = make_workdir(tmp_path, make_records(['sums']))
+  later = dataclasses.replace(
+    COSTS, verify_s={k: s * block for k, s in COSTS.verify_s.items()}
+  )
+  times = tuple(metrics.Spread(c, c) for c in (COSTS, later))
+  (workdir / 'costs.json').write_text(metrics.Measured(times).to_json())
+  assert ('Unit costs changed' in read_page(workdir)) == said
+  if said:
+    assert '1.50 times as long at the end' in read_page(workdir)
+
+
 # --- The questions.
 
 
@@ -672,6 +774,7 @@ def test_every_question_is_on_the_page_and_its_tables_are_files(tmp_path):
     'Do plainer ways reach as far',
     'Which points no other beats',
     'When is a cascade better than both models',
+    'How do I choose the lenience',
     'Can the lenience be chosen beforehand',
     'Are right answers lost',
     'Do rejections tell latency',
@@ -679,7 +782,6 @@ def test_every_question_is_on_the_page_and_its_tables_are_files(tmp_path):
     'Where drafts are kept, and what is deferred',
   ]
   table = csv(path, 'two_sided_modelled').set_index('variant')
-  # What was modelled stands above the clock.
   cells = dict(reversed(cells_of(parts[list(parts)[1]], 'Speed-up')))
   for label, variant in (('OPT', 'opt'), ('TokenV3', 'token_v3')):
     number = f'{table.speedup[variant]:.2f}'
@@ -696,6 +798,35 @@ def test_every_question_is_on_the_page_and_its_tables_are_files(tmp_path):
   assert set(blocks[blocks.position == 2].rate) == {0}
   told = json.loads((path.parent / 'report.json').read_text())
   assert (told['resamples'], told['seed'], told['allowed']) == (100, 0, [])
+
+
+def test_the_clock_is_compared_where_arms_took_turns(tmp_path):
+  workdir = make_workdir(tmp_path, graded_records())
+  assert 'What does the clock say' not in parts_of(
+    report_of(workdir).read_text(encoding='utf-8')
+  )
+  # Twice as fast on the clock as the verifier alone, whatever the model says.
+  timed = [
+    graded(method, lenience, example, wall_s=seconds)
+    for method, lenience, seconds in (
+      ('verifier_only', math.nan, 0.2),
+      ('opt', 0.0, 0.1),
+    )
+    for example in range(10)
+  ]
+  records.write(workdir / 'race.jsonl', timed)
+  path = report_of(workdir)
+  part = parts_of(path.read_text(encoding='utf-8'))['What does the clock say']
+  table = csv(path, 'race').set_index('variant')
+  assert table.index.tolist() == ['opt']
+  row = table.loc['opt']
+  emitted = timed[-1].emitted / timed[0].emitted
+  assert row.wall_speedup == pytest.approx(2 * emitted)
+  assert row.by_model == pytest.approx(row.speedup / row.wall_speedup)
+  assert row.n == 10
+  assert (
+    f'{row.wall_speedup:.2f}' in dict(cells_of(part, 'On the clock'))['OPT']
+  )
 
 
 def test_a_question_more_is_a_function_on_the_list(tmp_path, monkeypatch):
@@ -806,7 +937,7 @@ def test_the_same_points_of_two_runs_are_told_apart(tmp_path):
   path = report_of(two(tmp_path, graded_records(), batch_size=1))
   titles = list(parts_of(path.read_text(encoding='utf-8')))
   assert titles[:2] == ['sums, one', 'sums, two']
-  table = csv(path, 'two_sided_wall')
+  table = csv(path, 'two_sided_modelled')
   assert sorted(table.run) == ['one', 'one', 'two', 'two']
 
 

@@ -55,7 +55,7 @@ def _config(**fields):
   with config.unlocked():
     verifier, drafter = small.pair()
     config.update(verifier=verifier, drafter=drafter)
-    config.update(tasks=('numerals',), num_examples=5, batch_size=3)
+    config.update(tasks=('numerals',), num_examples=5, batch_size=3, clock=0)
     config.update(fields)
   return config
 
@@ -108,7 +108,7 @@ def test_a_row_for_every_point(workdir):
   )
   # The verifier alone is the unit of cost.
   assert by_point.loc[('verifier_only', 9), 'relative_latency'] == 1
-  costs = metrics.Costs.from_json((workdir / 'costs.json').read_text())
+  costs = metrics.Measured.from_json((workdir / 'costs.json').read_text()).costs
   assert by_point.loc[('drafter_only', 9), 'relative_latency'] == (
     pytest.approx(costs.drafter_token_s / costs.verifier_token_s)
   )
@@ -118,7 +118,7 @@ def test_a_row_for_every_point(workdir):
 
 
 def test_a_sequential_cascade_costs_what_it_would_call(workdir):
-  costs = metrics.Costs.from_json((workdir / 'costs.json').read_text())
+  costs = metrics.Measured.from_json((workdir / 'costs.json').read_text()).costs
   verifier, drafter = costs.verifier_token_s, costs.drafter_token_s
   frame = pd.read_csv(workdir / 'summary.csv')
   frame = frame[frame.verification == 'sequential'].set_index('lenience')
@@ -296,7 +296,9 @@ def test_any_drafter_can_be_swept(tmp_path, capsys):
   frame = pd.read_csv(tmp_path / 'own/summary.csv')
   assert frame.drafts.tolist() == [1, 1, 3]
   assert (frame.relative_latency > 0).all()
-  costs = metrics.Costs.from_json((tmp_path / 'own/costs.json').read_text())
+  costs = metrics.Measured.from_json(
+    (tmp_path / 'own/costs.json').read_text()
+  ).costs
   # Of three drafts of two tokens, four are read; a single one is read whole.
   assert set(costs.verify_s) == {4, 5}
   assert set(costs.drafts_s) == {3}
@@ -308,6 +310,49 @@ def test_any_drafter_can_be_swept(tmp_path, capsys):
   config = _config(drafter='ngram', num_examples=1)
   sweep.run(config, [_curve('speed', (0.0,), gamma=5)], tmp_path / 'copy')
   assert not (tmp_path / 'copy/views').exists()
+
+
+@pytest.mark.slow
+def test_arms_are_timed_against_each_other_once(tmp_path, monkeypatch):
+  raced = []
+  real = worker.Worker.race
+  monkeypatch.setattr(
+    worker.Worker,
+    'race',
+    lambda self, *args: raced.append(args) or real(self, *args, turns=1),
+  )
+  config = _config(clock=2)
+  curves = [
+    _curve('verifier_only', ()),
+    _curve('drafter_only', ()),
+    _curve('speed', (0.0, 0.5)),
+  ]
+  sweep.run(config, curves, tmp_path / 'w')
+  found = records.read_race(tmp_path / 'w')
+  ids = [f'numerals/test/0/{i}' for i in range(2)]
+  assert {r.method for r in found} == {
+    'verifier_only',
+    'drafter_only',
+    'speed',
+  }
+  assert (0.0,) in {(r.lenience,) for r in found if r.method == 'speed'}
+  for arm in {(r.method, repr(r.lenience)) for r in found}:
+    own = [r for r in found if (r.method, repr(r.lenience)) == arm]
+    assert [r.id for r in own] == ids
+    assert all(0 < r.wall_s < 60 for r in own)
+  # The same answers as in a batch.
+  of_sweep = {
+    (*r.point, r.id): r.text for r in records.read_all(tmp_path / 'w')
+  }
+  for r in found:
+    assert of_sweep[(*r.point, r.id)] == r.text
+  for r in found:
+    counts.check(r)
+  sweep.run(config, curves, tmp_path / 'w')
+  assert len(raced) == 1
+  assert 'What does the clock say' in (
+    tmp_path / 'w/report/index.html'
+  ).read_text(encoding='utf-8')
 
 
 def test_the_report_stands_beside_the_records(workdir):
@@ -328,8 +373,10 @@ def test_the_report_stands_beside_the_records(workdir):
   }
   # The fields that the curves were made of would say something else.
   assert not {'method', 'lenience', 'gamma', 'gate'} & set(config)
-  costs = json.loads((workdir / 'costs.json').read_text())
-  assert set(costs['verify_s']) == {'2', '4'}
+  # Measured as it began, and as it ended.
+  start, end = json.loads((workdir / 'costs.json').read_text())['times']
+  for measured in (start['low'], start['high'], end['low'], end['high']):
+    assert set(measured['verify_s']) == {'2', '4'}
   (start,) = json.loads((workdir / 'provenance.json').read_text())['starts']
   assert start['versions']['jax']
   assert start['seed'] == 0

@@ -14,6 +14,7 @@ import sweep_test
 from cascades.models import checkpoints
 from cascades.sampler import batching
 from experiments import records, reports, sweep
+from experiments.records import metrics
 from experiments.sweeps import launchers, trackers
 
 pytest.importorskip('tensorboard', reason="pip install 'cascades[track]'")
@@ -41,7 +42,7 @@ class _MadeUp:
     return {'versions': {}, 'device': 'none'}
 
   def costs(self):
-    return report_test.COSTS
+    return metrics.Spread(report_test.COSTS, report_test.COSTS)
 
   def decode(self, jobs, on_answer, stopped):
     for i, (point, examples) in enumerate(jobs):

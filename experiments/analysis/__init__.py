@@ -5,6 +5,9 @@ choice       What is asked of a comparison.
 comparisons  Quality against cost, with intervals.
 kinds        Kinds of decoding, each by its best point.
 calibration  Leniences chosen on one half, judged on the other.
+risk         Leniences that lose little, with a guarantee.
+race         Arms against each other on the clock.
+headline     What a sweep comes to.
 mixture      All tasks together.
 positions    Where in a block drafts are kept, and where rules defer.
 cuts         The summary in parts, and the best point of each.

@@ -18,6 +18,8 @@ class Choice:
       best that a task can give.
     latency: Target of a calibration: most modelled latency of a token, the
       verifier's being 1.
+    risk: Quality that a lenience with a guarantee may lose, as a share.
+    delta: How often that guarantee may fail.
   """
 
   margin: float = 0.01
@@ -25,3 +27,5 @@ class Choice:
   seed: int = 0
   loss: float = 0.02
   latency: float = 0.75
+  risk: float = 0.05
+  delta: float = 0.1

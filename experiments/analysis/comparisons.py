@@ -10,7 +10,7 @@ calls, or on the clock. A speed-up is one by the other.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -21,9 +21,8 @@ from experiments.analysis.choice import Choice
 from experiments.analysis.runs import CURVE, GROUP, Points, is_corpus
 from experiments.records import stats
 
-# By how time is taken: the columns of a speed-up, and of a latency.
-CLOCKS = {'modelled': 'speedup', 'wall': 'wall_speedup'}
-LATENCIES = {'modelled': 'latency', 'wall': 'wall_latency'}
+# Speed-ups: modelled, and on the clock.
+_SPEEDUPS = 'speedup', 'wall_speedup'
 # What is put behind a column's name for the ends of its interval.
 ENDS = ('_low', '_high')
 
@@ -31,15 +30,6 @@ ENDS = ('_low', '_high')
 def with_ends(name: str) -> list[str]:
   """A column, and those of its interval."""
   return [name, *(f'{name}{end}' for end in ENDS)]
-
-
-def _renamed(columns: Mapping[str, str]) -> dict[str, str]:
-  """New names by old ones, for the ends of intervals too."""
-  return {
-    old: new
-    for name, other in columns.items()
-    for old, new in zip(with_ends(name), with_ends(other), strict=True)
-  }
 
 
 def matrices(found: Points, places: Sequence[int]) -> dict[str, np.ndarray]:
@@ -256,7 +246,7 @@ def compare(found: Points, choice: Choice) -> pd.DataFrame:
     the margin allows.
   """
   frame = rates(found)
-  scores = ['difference', *CLOCKS.values(), 'length']
+  scores = ['difference', *_SPEEDUPS, 'length']
   columns = [column for name in scores for column in with_ends(name)]
   frame = frame.assign(**dict.fromkeys(columns, math.nan))
   for (task, _), places in _groups(found.points):
@@ -350,27 +340,24 @@ def pareto(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def fastest_as_good(
-  frame: pd.DataFrame, clock: str, of: Sequence[str] = CURVE
+  frame: pd.DataFrame, of: Sequence[str] = CURVE
 ) -> pd.DataFrame:
   """The fastest point that is as good as the verifier, of each curve.
 
   Args:
     frame: A row per point, as `compare` makes them.
-    clock: Key of `CLOCKS`.
     of: Columns of what has a best point; by default of a curve.
 
   Returns:
     Its rows, in its order; none for a curve that has no such point.
   """
-  speed = CLOCKS[clock]
-  fit = frame[frame.as_good & np.isfinite(frame[speed])]
-  fit = fit.sort_values(speed, ascending=False, kind='stable')
+  fit = frame[frame.as_good & np.isfinite(frame.speedup)]
+  fit = fit.sort_values('speedup', ascending=False, kind='stable')
   return fit.drop_duplicates(of).sort_index()
 
 
 def best_as_fast(
   frame: pd.DataFrame,
-  clock: str,
   of: Sequence[str] = CURVE,
   by: str = 'quality',
 ) -> pd.DataFrame:
@@ -379,7 +366,6 @@ def best_as_fast(
   Args:
     frame: A row per point, as `compare` makes them. Of points that are alike
       the first is taken.
-    clock: Key of `CLOCKS`.
     of: Columns of what has a best point; by default of a curve.
     by: Column that says how good a point is.
 
@@ -387,50 +373,41 @@ def best_as_fast(
     Its rows, in the order of their labels; none for a curve that has no such
     point.
   """
-  speed = CLOCKS[clock]
-  fit = frame[(frame[speed] >= 1) & np.isfinite(frame[by])]
-  fit = fit.sort_values([by, speed], ascending=[False, False], kind='stable')
+  fit = frame[(frame.speedup >= 1) & np.isfinite(frame[by])]
+  fit = fit.sort_values(
+    [by, 'speedup'], ascending=[False, False], kind='stable'
+  )
   return fit.drop_duplicates(of).sort_index()
 
 
 def two_sided(frame: pd.DataFrame) -> pd.DataFrame:
-  """The paper's table, by both clocks.
+  """The paper's table.
 
   Args:
     frame: A row per point, as `compare` makes them.
 
   Returns:
-    A row per clock, task and curve: the fastest point at the verifier's quality
+    A row per task and curve: the fastest point at the verifier's quality
     (lenience, gamma, speedup with its interval), and the best within its
     latency (best_lenience, best_gamma, difference with its interval,
     best_speedup). Where there is none, nan.
   """
   shown = _drafting(frame)
-  parts = []
-  for clock, speed in CLOCKS.items():
-    # What cannot be compared has no place in the table.
-    known = shown[np.isfinite(shown[speed]) & np.isfinite(shown.difference)]
-    if known.empty:
-      continue
-    curves = known[[*CURVE, 'method', 'oracle']].drop_duplicates(CURVE)
-    one = fastest_as_good(shown, clock)
-    names = _renamed({speed: 'speedup'})
-    one = one[[*CURVE, 'lenience', 'gamma', *names]].rename(columns=names)
-    other = best_as_fast(shown, clock)
-    names = {
-      'lenience': 'best_lenience',
-      'gamma': 'best_gamma',
-      speed: 'best_speedup',
-    }
-    other = other[[*CURVE, *names, 'quality', *with_ends('difference')]].rename(
-      columns=names
-    )
-    part = curves.merge(one, 'left', on=CURVE).merge(other, 'left', on=CURVE)
-    part.insert(0, 'clock', clock)
-    parts.append(part)
-  if not parts:
-    return pd.DataFrame(columns=['clock', *CURVE, 'method', 'oracle'])
-  return pd.concat(parts, ignore_index=True)
+  # What cannot be compared has no place in the table.
+  known = shown[np.isfinite(shown.speedup) & np.isfinite(shown.difference)]
+  curves = known[[*CURVE, 'method', 'oracle']].drop_duplicates(CURVE)
+  one = fastest_as_good(shown)
+  one = one[[*CURVE, 'lenience', 'gamma', *with_ends('speedup')]]
+  other = best_as_fast(shown)
+  names = {
+    'lenience': 'best_lenience',
+    'gamma': 'best_gamma',
+    'speedup': 'best_speedup',
+  }
+  other = other[[*CURVE, *names, 'quality', *with_ends('difference')]].rename(
+    columns=names
+  )
+  return curves.merge(one, 'left', on=CURVE).merge(other, 'left', on=CURVE)
 
 
 def common_gamma(frame: pd.DataFrame) -> int:
@@ -450,12 +427,11 @@ def at_common_gamma(frame: pd.DataFrame) -> pd.DataFrame:
   return at_gamma(frame, common_gamma(frame))
 
 
-def gammas(frame: pd.DataFrame, clock: str = 'modelled') -> pd.DataFrame:
+def gammas(frame: pd.DataFrame) -> pd.DataFrame:
   """Each curve at a gamma of its own, beside the gamma that is everyone's.
 
   Args:
     frame: A row per point, as `compare` makes them.
-    clock: Key of `CLOCKS`.
 
   Returns:
     A row per task and curve that has several gammas: fixed_gamma with
@@ -464,13 +440,12 @@ def gammas(frame: pd.DataFrame, clock: str = 'modelled') -> pd.DataFrame:
   """
   drafting = frame[frame.gamma > 0]
   several = drafting.groupby(CURVE).gamma.transform('nunique') > 1
-  drafting, speed = drafting[several], CLOCKS[clock]
+  drafting = drafting[several]
   fixed = common_gamma(frame)
   curves = drafting[CURVE].drop_duplicates()
-  kept = [*CURVE, 'gamma', 'lenience', *with_ends(speed)]
-  renamed = _renamed({speed: 'speedup'})
+  kept = [*CURVE, 'gamma', 'lenience', *with_ends('speedup')]
   of_all, own = (
-    fastest_as_good(part, clock)[kept].rename(columns=renamed)
+    fastest_as_good(part)[kept]
     for part in (at_gamma(drafting, fixed), drafting)
   )
   of_all = of_all.rename(
@@ -502,7 +477,7 @@ def latency_fit(frame: pd.DataFrame) -> pd.DataFrame:
     frame: A row per point, as `rates` or `compare` makes them.
 
   Returns:
-    A row per task, batch size, gamma and clock with at least three points whose
+    A row per task, batch size and gamma with at least three points whose
     rejection rates differ: n, slope, intercept, r2, and low and high, the least
     and most rejection rate.
   """
@@ -512,27 +487,25 @@ def latency_fit(frame: pd.DataFrame) -> pd.DataFrame:
   keys = [*GROUP, 'batch_size', 'gamma']
   drafting = frame[frame.gamma > 0]
   for key, part in drafting.groupby(keys, sort=False):
-    for clock, column in LATENCIES.items():
-      known = part[np.isfinite(part.rejection_rate) & np.isfinite(part[column])]
-      x, y = known.rejection_rate, known[column]
-      if len(known) < 3 or not np.ptp(x):
-        continue
-      fit = scipy.stats.linregress(x, y)
-      rows.append(
-        dict(zip(keys, key, strict=True))
-        | {
-          'clock': clock,
-          'n': len(known),
-          'slope': fit.slope,
-          'intercept': fit.intercept,
-          'r2': fit.rvalue**2,
-          'low': x.min(),
-          'high': x.max(),
-        }
-      )
+    known = part[np.isfinite(part.rejection_rate) & np.isfinite(part.latency)]
+    x, y = known.rejection_rate, known.latency
+    if len(known) < 3 or not np.ptp(x):
+      continue
+    fit = scipy.stats.linregress(x, y)
+    rows.append(
+      dict(zip(keys, key, strict=True))
+      | {
+        'n': len(known),
+        'slope': fit.slope,
+        'intercept': fit.intercept,
+        'r2': fit.rvalue**2,
+        'low': x.min(),
+        'high': x.max(),
+      }
+    )
   return pd.DataFrame(
     rows,
-    columns=[*keys, *'clock n slope intercept r2 low high'.split()],
+    columns=[*keys, *'n slope intercept r2 low high'.split()],
   )
 
 

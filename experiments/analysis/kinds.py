@@ -76,12 +76,10 @@ def best_of_kinds(frame: pd.DataFrame) -> pd.DataFrame:
   frame = frame[np.isfinite(frame.speedup) & np.isfinite(frame.difference)]
   tasks = frame.task.unique().tolist()
   frame = frame[frame.kind != '']
-  fastest = comparisons.fastest_as_good(frame, 'modelled', _GROUP)
+  fastest = comparisons.fastest_as_good(frame, _GROUP)
   fastest = fastest[[*_GROUP, *_TOLD, *comparisons.with_ends('speedup')[1:]]]
   # Of points that are alike the last one.
-  best = comparisons.best_as_fast(
-    frame[::-1], 'modelled', _GROUP, by='difference'
-  )
+  best = comparisons.best_as_fast(frame[::-1], _GROUP, by='difference')
   best = best[[*_GROUP, *_TOLD, *comparisons.with_ends('difference')]]
   best = best.rename(columns={name: f'best_{name}' for name in _TOLD})
   made = frame[_GROUP].drop_duplicates()

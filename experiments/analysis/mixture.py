@@ -6,7 +6,8 @@ where it is surer can be better than both. Tasks count equally, each as a share
 of the best that it can give.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -36,26 +37,60 @@ def mix(found: Points, choice: Choice) -> pd.DataFrame:
     A row per curve, lenience and gamma that is there in every task, the models
     alone among them: task (`ALL`), method, oracle, quality (mean over tasks, as
     a share), latency (modelled, per token of all of them), and over_verifier
-    and over_drafter (quality gained), with paired intervals over the examples.
+    and over_drafter (quality gained), all with intervals over the examples,
+    those of gains paired.
     Empty where there are fewer than two tasks of two examples, or a model
     alone is missing.
   """
+  return _each_run(found, choice, 2, _MODELS)
+
+
+def whole(found: Points, choice: Choice) -> pd.DataFrame:
+  """The same of however many tasks there are, with or without a drafter alone.
+
+  Args:
+    found: Points and answers.
+    choice: How intervals are drawn.
+
+  Returns:
+    As `mix`; `task` is the only one if it is, and over_drafter is nan where the
+    drafter did not answer alone.
+  """
+  return _each_run(found, choice, 1, ['over_verifier'])
+
+
+def _each_run(
+  found: Points, choice: Choice, least: int, models: Collection[str]
+) -> pd.DataFrame:
+  """Points over all tasks of each run, one below the other.
+
+  Args:
+    found: Points and answers.
+    choice: How intervals are drawn.
+    least: How many tasks there have to be.
+    models: Keys of `_MODELS` that have to be there.
+  """
   parts = []
   for _, points in found.points.groupby(RUN, sort=False):
-    part = _mixed(found, points, choice)
+    part = _mixed(found, points, choice, least, models)
     if part is not None:
       parts.append(part)
-  columns = ['task', *_POINT, 'method', 'oracle', 'quality', 'latency']
-  columns += [column for name in _MODELS for column in with_ends(name)]
+  columns = ['task', *_POINT, 'method', 'oracle']
+  for name in ('quality', 'latency', *_MODELS):
+    columns += with_ends(name)
   if not parts:
     return pd.DataFrame(columns=columns)
   return pd.concat(parts, ignore_index=True)[columns]
 
 
 def _mixed(
-  found: Points, points: pd.DataFrame, choice: Choice
+  found: Points,
+  points: pd.DataFrame,
+  choice: Choice,
+  least: int,
+  models: Collection[str],
 ) -> pd.DataFrame | None:
-  """What `mix` says of one run; None where nothing can be said."""
+  """What is said of one run; None where nothing can be said."""
   tasks = {}
   for task, part in points.groupby('task', sort=False):
     # nan is not equal to itself, and no key.
@@ -65,30 +100,37 @@ def _mixed(
     if is_corpus(task) or not np.isfinite(of['quality']).any():
       continue
     tasks[task] = part.set_index('key'), of
-  if len(tasks) < 2:
+  if len(tasks) < least:
     return None
   first, *others = (part for part, _ in tasks.values())
   keys = [k for k in first.index if all(k in part.index for part in others)]
   told = first.loc[keys]
-  alone = [np.flatnonzero(told.method == method) for method in _MODELS.values()]
-  if not all(map(len, alone)):
+  alone = {
+    name: int(places[0])
+    for name, method in _MODELS.items()
+    if len(places := np.flatnonzero(told.method == method))
+  }
+  if not alone.keys() >= set(models):
     return None
-  rows, score = _sums(tasks, keys, [int(places[0]) for places in alone])
+  rows, score = _sums(tasks, keys, list(alone.values()))
   # A mixture has as many examples of each task in every draw.
   strata = list(map(len, rows))
   if min(strata) < 2:
     return None
   rows = np.concatenate(rows)
   with np.errstate(divide='ignore', invalid='ignore'):
-    whole = score(rows.sum(0))
+    mean = score(rows.sum(0))
     ends = stats.bootstrap(
       rows, score, resamples=choice.resamples, seed=choice.seed, strata=strata
     )
   size = len(keys)
   made = told.reset_index(drop=True)
-  made = made.assign(task=ALL, quality=whole[:size], latency=whole[-size:])
-  for i, name in enumerate(_MODELS, 1):
-    for column, values in zip(with_ends(name), (whole, *ends), strict=True):
+  made = made.assign(task=ALL if len(tasks) > 1 else next(iter(tasks)))
+  made = made.assign(
+    **{name: math.nan for model in _MODELS for name in with_ends(model)}
+  )
+  for i, name in enumerate(('quality', *alone, 'latency')):
+    for column, values in zip(with_ends(name), (mean, *ends), strict=True):
       made[column] = values[i * size : (i + 1) * size]
   return made
 
@@ -104,11 +146,12 @@ def _sums(
     tasks: Points by key, and what `comparisons.matrices` made of them, by the
       name of the task.
     keys: What tells the points apart that every task has.
-    alone: Places of the verifier and of the drafter among the keys.
+    alone: Places of the models alone among the keys.
 
   Returns:
     Rows of each task, and the score, for `stats.bootstrap`; scores are
-    quality, what is gained over each model, and latency, each for all points.
+    quality, what is gained over each model alone, and latency, each for all
+    points.
   """
   size, blocks = len(keys), []
   for i, (task, (part, of)) in enumerate(tasks.items()):
@@ -159,6 +202,21 @@ def best(frame: pd.DataFrame) -> pd.DataFrame:
     ['above', 'latency'], ascending=[False, True], kind='stable'
   )
   return shown.drop_duplicates(ACROSS)
+
+
+def tuned(frame: pd.DataFrame) -> pd.DataFrame:
+  """Of each curve and lenience the gamma that makes it fastest.
+
+  Args:
+    frame: Points over all tasks, as `mix` makes them.
+
+  Returns:
+    Its rows, in its order.
+  """
+  # nan is not equal to itself.
+  lenience = frame.lenience.fillna('none')
+  order = frame.assign(key=lenience).sort_values('latency', kind='stable')
+  return frame.loc[order.drop_duplicates([*ACROSS, 'key']).index.sort_values()]
 
 
 def drawn(frame: pd.DataFrame) -> list[tuple[float, str, pd.DataFrame]]:

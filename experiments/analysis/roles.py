@@ -1,11 +1,26 @@
 """Methods that are no cascades: both models alone, and what cannot be done."""
 
+import math
+
 VERIFIER, DRAFTER = 'verifier_only', 'drafter_only'
 BASELINES = (VERIFIER, DRAFTER)
 # The verification of a cascade that does not speculate: it has no blocks.
 SEQUENTIAL = 'sequential'
 # Rules that look at the drafter alone, and can be followed without a verifier.
 _OF_DRAFTER = ('chow',)
+
+
+def strict_lenience(method: str) -> float:
+  """Where a method emits what the verifier would; nan where it never does.
+
+  Args:
+    method: Its name, which need not be known here.
+  """
+  # It takes JAX, which not every page needs.
+  from cascades.methods import METHODS
+
+  known = METHODS.get(method)
+  return math.nan if known is None or known.strict is None else known.strict
 
 
 def is_oracle(method: str, verification: str) -> bool:

@@ -7,8 +7,10 @@ where it is said by name what may differ.
 """
 
 import dataclasses
+import functools
 import io
 import json
+import math
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -54,18 +56,25 @@ class Run:
     config: Settings of the sweep, as `config.json` has them; empty if they
       were not kept.
     start: The latest start in its provenance; empty if it was not kept.
-    costs: Measured unit costs, in seconds.
+    measured: Unit costs, at the start and at the end of the sweep.
     summary: A row per point, with the columns of `metrics.columns`.
     lines: Records of each of its files, by the file's name without an ending,
       in the order of the summary.
+    race: Records of arms that were timed against each other, if any were.
   """
 
   path: pathlib.Path
   config: dict[str, Any]
   start: dict[str, Any]
-  costs: metrics.Costs
+  measured: metrics.Measured
   summary: pd.DataFrame
   lines: dict[str, list[records.Record]]
+  race: list[records.Record] = dataclasses.field(default_factory=list)
+
+  @functools.cached_property
+  def costs(self) -> metrics.Costs:
+    """Unit costs that latencies are modelled with, in seconds."""
+    return self.measured.costs
 
 
 def read(path: str | pathlib.Path) -> Run:
@@ -99,9 +108,10 @@ def read(path: str | pathlib.Path) -> Run:
     path,
     _object(path / 'config.json'),
     starts[-1],
-    metrics.Costs.from_json(_text(path / 'costs.json')),
+    metrics.Measured.from_json(_text(path / 'costs.json')),
     summary,
     lines,
+    records.read_race(path),
   )
 
 
@@ -231,8 +241,9 @@ class Points:
       out what its rule looks at), n (how many answers), failed (how many
       examples have none).
     answers: A row per answer: point (a row of `points`), id, quality, emitted,
-      ended, latency (modelled; the verifier's for a token being 1), wall_s,
-      examined, accepted, and `score:NAME` where quality is made of sums.
+      ended, latency (modelled; the verifier's for a token being 1), wall_s (nan
+      where the clock says nothing), examined, accepted, and `score:NAME` where
+      quality is made of sums.
     places: Row of `points` by run and `Record.point`.
   """
 
@@ -270,8 +281,14 @@ def summary(told: Mapping[str, Run]) -> pd.DataFrame:
   return frame[~twice].assign(run='')
 
 
-def gather(runs: Sequence[Run]) -> Points:
-  """Puts the points of runs together, in order of appearance."""
+def gather(runs: Sequence[Run], clock: bool = False) -> Points:
+  """Puts the points of runs together, in order of appearance.
+
+  Args:
+    runs: What lies in workdirs.
+    clock: Whether seconds on the clock are of the same prompts, decoded alike;
+      else they are left out, for nothing can be told from them.
+  """
   points: dict[tuple, dict[str, Any]] = {}
   answers, scores = [], []
   for run, name in zip(runs, names(runs), strict=True):
@@ -293,7 +310,7 @@ def gather(runs: Sequence[Run]) -> Points:
           r.emitted,
           r.ended,
           metrics.latency(r, run.costs),
-          r.wall_s,
+          r.wall_s if clock else math.nan,
           r.examined,
           r.accepted,
         )

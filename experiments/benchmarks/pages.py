@@ -27,6 +27,7 @@ _COSTS = metrics.Costs(
   drafter_token_s=0.001,
   verify_s={2: 0.012, 4: 0.014},
 )
+_MEASURED = metrics.Measured((metrics.Spread(_COSTS, _COSTS),))
 _GAMMAS = tuple(_COSTS.verify_s)
 _METHODS = ('speed', 'chow', 'diff', 'opt', 'token_v1', 'token_v2', 'token_v3')
 _TASKS = ('sums', 'words')
@@ -113,7 +114,7 @@ def make(workdir: pathlib.Path, config: ConfigDict) -> dict[str, float]:
     for i, frame in enumerate(summary)
   )
   records.write_text(workdir / 'summary.csv', text + '\n')
-  records.write_text(workdir / 'costs.json', _COSTS.to_json())
+  records.write_text(workdir / 'costs.json', _MEASURED.to_json())
   told = {'seed': config.seed, 'batch_size': 16, 'tasks': list(_TASKS)}
   records.write_text(workdir / 'config.json', json.dumps(told))
   return {'points': points, 'records': count, 'bytes_a_record': size / count}

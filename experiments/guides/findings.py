@@ -89,7 +89,7 @@ def quickstart() -> str:
     *shown,
   )
   read = (RESULTS / 'quickstart/costs.json').read_text(encoding='utf-8')
-  costs = metrics.Costs.from_json(read)
+  costs = metrics.Measured.from_json(read).costs
   note = markdown.filled(
     'The verifier reads the five tokens of a block in'
     f' {costs.verify_s[4] / costs.verifier_token_s:.1f} times the time of'

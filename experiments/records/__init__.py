@@ -6,6 +6,7 @@ In a workdir lie, one JSON object a line,
   records/POINT.jsonl     what came of it: a `Record` each
   traces/POINT.jsonl.gz   how, token by token: a `Trace` for each record
   views/TASK.jsonl        what was thought of it: a `View` of a few of them
+  race.jsonl              a few arms on the clock: a `Record` of each prompt
 
 `lines` says what they hold, `files` writes and reads them; `metrics` makes the
 numbers of a point of its records, with intervals from `stats`.
@@ -18,6 +19,7 @@ from experiments.records.files import (
   read_all,
   read_examples,
   read_points,
+  read_race,
   read_traces,
   read_views,
   scan,
@@ -57,6 +59,7 @@ __all__ = [
   'read_all',
   'read_examples',
   'read_points',
+  'read_race',
   'read_traces',
   'read_views',
   'scan',

@@ -134,6 +134,12 @@ def read_examples(
   }
 
 
+def read_race(workdir: str | pathlib.Path) -> list[Record]:
+  """Arms on the clock, a record of each prompt; none if none were timed."""
+  path = pathlib.Path(workdir) / 'race.jsonl'
+  return read(path) if path.is_file() else []
+
+
 def read_views(workdir: str | pathlib.Path) -> dict[tuple, View]:
   """What is there of views, by their key; a damaged file is as good as none."""
   found = {}

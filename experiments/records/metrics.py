@@ -13,6 +13,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -221,34 +222,117 @@ class Costs:
       seconds += (tokens - calls) * more / gamma
     return seconds
 
-  def to_json(self) -> str:
-    """The text of a `costs.json`."""
-    return json.dumps(dataclasses.asdict(self), indent=2) + '\n'
-
   @classmethod
-  def from_json(cls, text: str) -> 'Costs':
-    """Reads the text of a `costs.json`.
+  def of(cls, fields: Mapping[str, Any]) -> 'Costs':
+    """Unit costs from what a JSON file says of them.
 
     Raises:
       ValueError: A field is missing, unknown or not a positive number.
     """
     try:
-      fields = json.loads(text)
       # JSON has only strings for keys.
       tables = {
         name: {int(k): float(v) for k, v in values.items()}
         for name, values in fields.items()
         if name in ('verify_s', 'drafts_s')
       }
-      costs = cls(**fields | tables)
-      seconds = [costs.verifier_token_s, costs.drafter_token_s]
-      seconds += [s for table in tables.values() for s in table.values()]
-      valid = all(0 < s < math.inf for s in seconds)
+      costs = cls(**{**fields, **tables})
+      valid = all(0 < s < math.inf for s in costs.units().values())
     except (AttributeError, KeyError, TypeError, ValueError) as e:
       raise ValueError(f'costs: cannot be read ({e}).') from None
     if not valid:
       raise ValueError('costs: every cost must be a positive number.')
     return costs
+
+  def units(self) -> dict[str, float]:
+    """Every cost, in seconds, by what it is of."""
+    return {
+      "the verifier's token": self.verifier_token_s,
+      "the drafter's token": self.drafter_token_s,
+      **{f'a block of {k} drafts': s for k, s in self.verify_s.items()},
+      **{f'a token of {k} drafts': s for k, s in self.drafts_s.items()},
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+  """How unit costs lay over the turns of one measurement.
+
+  Attributes:
+    low: Their lowest tenth: what a call takes when nothing else runs.
+    high: Their highest tenth.
+  """
+
+  low: Costs
+  high: Costs
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+  """Unit costs as they were measured, some times in the course of a run.
+
+  Attributes:
+    times: From the first measurement to the last.
+  """
+
+  times: tuple[Spread, ...]
+
+  @property
+  def costs(self) -> Costs:
+    """Of each cost the lower one, of all times."""
+    first, *others = (spread.low for spread in self.times)
+
+    def least(name: str, key: int) -> float:
+      return min(getattr(c, name)[key] for c in (first, *others))
+
+    return Costs(
+      verifier_token_s=min(t.low.verifier_token_s for t in self.times),
+      drafter_token_s=min(t.low.drafter_token_s for t in self.times),
+      verify_s={k: least('verify_s', k) for k in first.verify_s},
+      drafts_s={k: least('drafts_s', k) for k in first.drafts_s},
+    )
+
+  def drift(self) -> tuple[str, float]:
+    """What changed most between the first time and the last, and how much.
+
+    A cost is taken over the verifier's for one token, as in the modelled
+    latency; what makes everything slower in proportion is no change.
+
+    Returns:
+      The name of a unit, and the last ratio over the first.
+    """
+    first, last = (
+      {name: s / c.verifier_token_s for name, s in c.units().items()}
+      for c in (self.times[0].low, self.times[-1].low)
+    )
+    ratios = {name: last[name] / first[name] for name in first}
+    return max(ratios.items(), key=lambda item: abs(math.log(item[1])))
+
+  def to_json(self) -> str:
+    """The text of a `costs.json`."""
+    return json.dumps(dataclasses.asdict(self), indent=2) + '\n'
+
+  @classmethod
+  def from_json(cls, text: str) -> 'Measured':
+    """Reads the text of a `costs.json`, or of one without a spread.
+
+    Raises:
+      ValueError: A field is missing, unknown or not a positive number.
+    """
+    try:
+      said = json.loads(text)
+      if 'times' not in said:
+        said = {'times': [{'low': said, 'high': said}]}
+      times = tuple(
+        Spread(Costs.of(time['low']), Costs.of(time['high']))
+        for time in said['times']
+      )
+    except (AttributeError, KeyError, TypeError, json.JSONDecodeError) as e:
+      raise ValueError(f'costs: cannot be read ({e}).') from None
+    names = [set(c.units()) for t in times for c in (t.low, t.high)]
+    if not names or any(found != names[0] for found in names):
+      raise ValueError('costs: not the same were measured each time.')
+    return cls(times)
 
 
 def modelled_s(r: Record, costs: Costs) -> tuple[float, float]:

@@ -34,11 +34,11 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from experiments import records
-from experiments.analysis import positions, roles, runs, shown
+from experiments.analysis import mixture, positions, race, roles, runs, shown
 from experiments.analysis.choice import Choice
 from experiments.analysis.runs import SETTINGS
 from experiments.analysis.shown import Shown
-from experiments.reports import page, questions, styles, tables
+from experiments.reports import first, page, questions, styles, tables
 from experiments.reports.questions import Context, Question
 
 __all__ = ['SETTINGS', 'Choice', 'write_report']
@@ -79,9 +79,13 @@ def write_report(
   answers = shown.find(paths[0], read[0].lines)
   looks = _looks(frame, answers)
   counts = positions.read(found, told)
-  asked = questions.answer(Context(found, counts, looks, choice))
+  raced = race.points(read[0]) if len(read) == 1 else None
+  asked = questions.answer(Context(found, counts, looks, choice, raced))
   note = _note(differing)
-  text, drawn = page.render(frame, answers, told, asked, looks, choice, note)
+  screens = first.screens(mixture.whole(found, choice), looks, choice)
+  text, drawn = page.render(
+    frame, answers, told, screens, asked, looks, choice, note
+  )
   folder = paths[0] / 'report'
   if len(paths) > 1:
     folder /= '-'.join(['with', *names[1:]]).replace('/', '-')

@@ -43,11 +43,6 @@ def size(value: float) -> str:
   return styles.DASH if not value or math.isnan(value) else f'{value:g}'
 
 
-def clock(value: str) -> str:
-  """For keys of `comparisons.CLOCKS`."""
-  return 'on the clock' if value == 'wall' else value
-
-
 def p_value(value: float) -> str:
   """For p-values, of which small ones have powers of ten."""
   if math.isnan(value) or value >= 0.001:
@@ -128,7 +123,4 @@ SUMMARY = (
     'drafter_calls_per_token', 'Drafter calls', digits(2), 'per emitted token'
   ),
   Column('mean_output_tokens', 'Output tokens', digits(1), 'per example'),
-  Column(
-    'wall_s', 'Wall\u00a0s', digits(1), 'seconds on the clock, whole point'
-  ),
 )

@@ -16,6 +16,7 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.transforms import Bbox
 
 from experiments.analysis import comparisons
 from experiments.analysis.roles import BASELINES, DRAFTER, VERIFIER
@@ -35,11 +36,6 @@ LABELS = {
   'latency': 'modelled latency per token (verifier alone = 1)',
   'relative_length': 'output length (verifier alone = 1)',
 }
-# The same of latencies, by key of `comparisons.CLOCKS`.
-_CLOCKS = {
-  'modelled': 'modelled latency per token',
-  'wall': 'time on the clock per token',
-}
 
 
 def _curve(frame: pd.DataFrame, variant: str) -> pd.DataFrame:
@@ -50,14 +46,26 @@ def _curve(frame: pd.DataFrame, variant: str) -> pd.DataFrame:
 
 
 def _annotate(axes: Axes, curve: pd.DataFrame, x: str, y: str) -> None:
-  """Puts beside each point of a curve which one it is."""
-  for row in curve.to_dict('records'):
+  """Puts beside the points of a curve which ones they are.
+
+  Where points lie so close that what is written would overlap, the first and
+  the last along the curve have their label, and others as far as there is room.
+
+  Args:
+    axes: Has its limits and its place on the figure by now.
+    curve: Its points, in their order.
+    x: Column of the horizontal axis.
+    y: Column of the vertical axis.
+  """
+  rows = curve.to_dict('records')
+  taken: list[Bbox] = []
+  for row in rows[:1] + rows[:0:-1]:
     if not math.isfinite(row[x]) or not math.isfinite(row[y]):
       continue
     text = lenience(row['lenience'])
     if math.isnan(row['lenience']) and row['gamma']:
       text = f'gamma {row["gamma"]}'
-    axes.annotate(
+    label = axes.annotate(
       text,
       (row[x], row[y]),
       xytext=(3, -4),
@@ -66,6 +74,11 @@ def _annotate(axes: Axes, curve: pd.DataFrame, x: str, y: str) -> None:
       fontsize=8,
       color=drawings.SOFT,
     )
+    box = label.get_window_extent()
+    if any(box.overlaps(other) for other in taken):
+      label.remove()
+    else:
+      taken.append(box)
 
 
 def _titles(curve: pd.DataFrame, style: Style, x: str, y: str) -> list[str]:
@@ -192,7 +205,8 @@ def _baselines(
   """
   levels = {m: _first(frame, m, y) for m in BASELINES}
   levels = {m: v for m, v in levels.items() if math.isfinite(v)}
-  limits, zoomed = axes.get_xlim(), not axes.get_autoscalex_on()
+  limits = axes.get_xlim()
+  zoomed = not axes.get_autoscalex_on()
   for method, level in levels.items():
     style, place = styles[method], _first(frame, method, x)
     spot = _spot(method, style.label.lower(), place, limits, zoomed)
@@ -243,6 +257,7 @@ def curves(
   y: str,
   name: str,
   size: tuple[float, float] = (7.4, 5.2),
+  whole: bool = False,
 ) -> Drawing:
   """One line per method, a marker per lenience, and the models alone.
 
@@ -254,6 +269,8 @@ def curves(
       `comparisons.with_ends` names them, they are drawn as a band.
     name: What its files are called; no other drawing of the page has it.
     size: Width and height in inches; the page scales it.
+    whole: Whether the models alone are in the frame wherever they stand, and
+      the horizontal axis begins at 0.
   """
   titles: dict[str, list[str]] = {}
   with mpl.rc_context(drawings.RC):
@@ -267,7 +284,10 @@ def curves(
       titles[f'method:{variant}'] = _titles(curve, style, x, y)
     # Below, and above, is room for what the models alone are called.
     axes.margins(0.06, 0.13)
-    _zoom(axes, frame, x)
+    if whole:
+      axes.set_xlim(0, 1.08 * frame[x].max())
+    else:
+      _zoom(axes, frame, x)
     _baselines(axes, frame, styles, x, y, titles)
     axes.set_xlabel(LABELS.get(x, x))
     axes.set_ylabel(LABELS.get(y, y))
@@ -321,12 +341,15 @@ def panels(
           axes.axhline(level, **_DASHED)
       _draw(axes, curve, variant, style, x, y)
       titles[f'method:{variant}'] = _titles(curve, style, x, y)
-      _annotate(axes, curve, x, y)
       axes.set_title(style.label, loc='left', color=drawings.INK, fontsize=11)
     for axes in grid[len(curves_of) :]:
       axes.set_visible(False)
     figure.supxlabel(LABELS.get(x, x), fontsize=10)
     figure.supylabel(LABELS.get(y, y), fontsize=10)
+    # Where points are is known once all have been drawn.
+    figure.draw_without_rendering()
+    for axes, curve in zip(grid, curves_of.values(), strict=False):
+      _annotate(axes, curve, x, y)
     description = f'{LABELS.get(y, y)} of each method in a panel of its own'
     return drawings.finish(figure, name, description, styles, titles)
 
@@ -404,7 +427,7 @@ def fits(
   *,
   name: str,
 ) -> Drawing:
-  """Latency against rejections by both clocks, with the fitted lines.
+  """Latency against rejections, with the fitted lines.
 
   Args:
     frame: A row per point of one task, as `comparisons.compare` makes them.
@@ -413,29 +436,27 @@ def fits(
     name: What its files are called; no other drawing of the page has it.
   """
   with mpl.rc_context(drawings.RC):
-    figure = drawings.new(10.4, 4.4)
+    figure = drawings.new(7.4, 4.4)
+    axes = figure.subplots()
     drafting = frame[frame.gamma > 0]
-    for axes, (clock, column) in zip(
-      figure.subplots(1, 2), comparisons.LATENCIES.items(), strict=True
-    ):
-      _scatter(axes, drafting, styles, 'rejection_rate', column, 0.9)
-      of_clock = lines[lines.clock == clock].to_dict('records')
-      for line, dashes in zip(of_clock, itertools.cycle(_LINES), strict=False):
-        ends = np.array([line['low'], line['high']])
-        size = f', batch {line["batch_size"]}' if line['batch_size'] else ''
-        axes.plot(
-          ends,
-          line['intercept'] + line['slope'] * ends,
-          color=drawings.SOFT,
-          linestyle=(0, dashes) if dashes else '-',
-          label=f'gamma {line["gamma"]}{size}: r² {number(line["r2"])}',
-        )
-      if of_clock:
-        axes.legend(frameon=False, fontsize=9)
-      axes.axhline(1, **_DASHED)
-      axes.set_xlabel(LABELS['rejection_rate'])
-      axes.set_ylabel(_CLOCKS[clock])
-    description = 'latency against rejection rate, modelled and on the clock'
+    _scatter(axes, drafting, styles, 'rejection_rate', 'latency', 0.9)
+    fitted = lines.to_dict('records')
+    for line, dashes in zip(fitted, itertools.cycle(_LINES), strict=False):
+      ends = np.array([line['low'], line['high']])
+      size = f', batch {line["batch_size"]}' if line['batch_size'] else ''
+      axes.plot(
+        ends,
+        line['intercept'] + line['slope'] * ends,
+        color=drawings.SOFT,
+        linestyle=(0, dashes) if dashes else '-',
+        label=f'gamma {line["gamma"]}{size}: r² {number(line["r2"])}',
+      )
+    if fitted:
+      axes.legend(frameon=False, fontsize=9)
+    axes.axhline(1, **_DASHED)
+    axes.set_xlabel(LABELS['rejection_rate'])
+    axes.set_ylabel(LABELS['latency'])
+    description = 'modelled latency against rejection rate'
     return drawings.finish(figure, name, description, styles, {})
 
 

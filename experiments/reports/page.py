@@ -10,6 +10,7 @@ import html
 import importlib.metadata
 import importlib.resources
 import platform
+import re
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -29,6 +30,7 @@ from experiments.reports import (
   tables,
 )
 from experiments.reports.drawings import Drawing
+from experiments.reports.first import First
 
 # How to read a plot, or a note on one, by what it is of.
 _GUIDES = {
@@ -76,7 +78,9 @@ _GUIDES = {
 }
 
 # Rows of a table that is shown without asking.
-_LONG = 40
+_LONG = 10
+# By how much unit costs may change in a run before the page says so.
+_DRIFT = 0.1
 
 # What the page looks like and what it does, in files beside this one. In the
 # first, $light and $dark are where the colours of the curves go.
@@ -125,21 +129,82 @@ def _question(
   )
   parts += [f'<div class="pair">{narrow}</div>'] if narrow else []
   parts += [
-    f'<details><summary>{html.escape(table.title)}, {len(table.frame)} rows'
-    f'</summary>{text}</details>'
-    if len(table.frame) > _LONG
-    else text
+    _folded(
+      tables.interactive(table, looks, note), table.title, len(table.frame)
+    )
     for table in shown
-    for text in [tables.interactive(table, looks, note)]
   ]
   if not parts:
     parts = [f'<p class="guide">{html.escape(question.otherwise)}</p>']
   body = '\n'.join(parts)
-  return f"""<section class="question">
+  return f"""<section class="question" id="{_anchor(question.title)}">
 <h2>{html.escape(question.title)}</h2>
 <p class="guide">{html.escape(question.guide)}</p>
 {body}
 </section>"""
+
+
+def _anchor(title: str) -> str:
+  """What a link to a section of this title says."""
+  return re.sub('[^a-z0-9]+', '-', title.lower()).strip('-')
+
+
+def _folded(table: str, title: str, rows: int) -> str:
+  """A table, folded away if it is long.
+
+  Args:
+    table: Its text.
+    title: What it is called while it is folded.
+    rows: How many it has.
+  """
+  if rows <= _LONG:
+    return table
+  return (
+    f'<details><summary>{html.escape(title)}, {rows} rows</summary>'
+    f'{table}</details>'
+  )
+
+
+def _contents(titles: Sequence[str]) -> str:
+  """A list of what is below, to jump there."""
+  links = ''.join(
+    f'<li><a href="#{_anchor(title)}">{html.escape(title)}</a></li>'
+    for title in titles
+  )
+  return f'<nav><ul>{links}</ul></nav>'
+
+
+def _first(screens: Sequence[First], looks: Mapping[str, styles.Style]) -> str:
+  """One figure of everything, and what it comes to in three sentences."""
+  parts = []
+  for screen in screens:
+    svg = screen.drawing.svg
+    variants = [v for v in looks if f'data-method="{html.escape(v)}"' in svg]
+    answers = ''.join(
+      f'<li>{html.escape(answer)}</li>' for answer in screen.answers
+    )
+    parts.append(f"""<section class="first">
+<div><figure>{_captioned(screen.drawing)}</figure></div>
+<div><ol>{answers}</ol>
+{_legend(variants, looks)}</div>
+</section>""")
+  return '\n'.join(parts)
+
+
+def _drifts(told: Mapping[str, Run]) -> list[str]:
+  """Sentences about unit costs that changed in the course of a run."""
+  found = []
+  for name, run in told.items():
+    unit, ratio = run.measured.drift()
+    if abs(ratio - 1) <= _DRIFT:
+      continue
+    of = f' of {name}' if len(told) > 1 else ''
+    found.append(
+      f"Unit costs{of} changed: beside the verifier's token, {unit} took"
+      f' {styles.number(ratio)} times as long at the end as at the start. The'
+      ' machine had other work; read latencies with that in mind.'
+    )
+  return found
 
 
 def _tile(what: str, value: str, note: str) -> str:
@@ -295,12 +360,13 @@ def _part(
       f'\n<details><summary>{html.escape(styles.words(cut.task))}'
       f', each gamma by itself</summary>\n{under}\n</details>'
     )
-  text = f"""<section>
-<h2>{html.escape(_title(cut))}</h2>
+  title = _title(cut)
+  text = f"""<section id="{_anchor(title)}">
+<h2>{html.escape(title)}</h2>
 {guide}{_tiles(cut, table)}
 {_legend(variants, table)}
 {plots}
-{tables.summary(frame, table, cut.tuned)}
+{_folded(tables.summary(frame, table, cut.tuned), 'All points', len(frame))}
 </section>{under}"""
   return text, drawn
 
@@ -386,6 +452,7 @@ def render(
   frame: pd.DataFrame,
   shown: Sequence[Shown],
   told: Mapping[str, Run],
+  screens: Sequence[First],
   asked: Sequence[questions.Question],
   looks: Mapping[str, styles.Style],
   choice: Choice,
@@ -397,6 +464,7 @@ def render(
     frame: Rows of the summary, as `runs.summary` makes them.
     shown: Answers that are shown, token by token.
     told: The runs by name.
+    screens: What is said first.
     asked: Questions with their answers.
     looks: Styles by variant.
     choice: How intervals were drawn.
@@ -405,12 +473,18 @@ def render(
   several = frame.gamma[frame.gamma > 0].nunique() > 1
   first = next(iter(told.values()))
   name = str(first.config.get('name') or 'Speculative cascades')
-  parts = [_part(cut, looks, f'p{i}') for i, cut in enumerate(cuts.cut(frame))]
-  drawn = [drawing for _, own in parts for drawing in own]
+  cut = list(cuts.cut(frame))
+  parts = [_part(one, looks, f'p{i}') for i, one in enumerate(cut)]
+  drawn = [screen.drawing for screen in screens]
+  drawn += [drawing for _, own in parts for drawing in own]
   drawn += [drawing for question in asked for drawing in question.drawings]
   sections = '\n'.join(text for text, _ in parts)
   answers = '\n'.join(_question(one, looks, note) for one in asked)
-  marked = f'<p class="allowed">{html.escape(note)}</p>\n' if note else ''
+  marked = ''.join(
+    f'<p class="allowed">{html.escape(one)}</p>\n'
+    for one in ([note] if note else []) + _drifts(told)
+  )
+  titles = [_title(one) for one in cut] + [one.title for one in asked]
   text = f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -426,6 +500,8 @@ def render(
 <p class="lead">{html.escape(_lead(told, frame))}</p>
 {marked}</header>
 <main>
+{_first(screens, looks)}
+{_contents(titles)}
 {sections}
 {answers}
 {examples.section(shown, looks, several, first.costs)}

@@ -19,6 +19,8 @@ from experiments.analysis import (
   kinds,
   mixture,
   positions,
+  race,
+  risk,
 )
 from experiments.analysis.choice import Choice
 from experiments.analysis.runs import GROUP, Points
@@ -37,7 +39,6 @@ from experiments.reports.columns import (
   TASK,
   TEMPERATURE,
   Column,
-  clock,
   count,
   digits,
   p_value,
@@ -82,12 +83,14 @@ class Context:
     counts: What was counted in traces, by row of the points.
     looks: Styles by variant.
     choice: Margins, targets and how intervals are drawn.
+    raced: Points and answers of arms that were timed, if any were.
   """
 
   found: Points
   counts: Mapping[int, positions.Counts]
   looks: Mapping[str, styles.Style]
   choice: Choice
+  raced: Points | None = None
 
   @functools.cached_property
   def frame(self) -> pd.DataFrame:
@@ -158,10 +161,6 @@ def _two_sided(context: Context) -> Question:
     DIFFERENCE,
     BEST_SPEEDUP,
   ]
-  titles = {
-    'modelled': 'Latency as modelled from counted calls',
-    'wall': 'Time on the clock',
-  }
   return Question(
     'How fast at the same quality, how good at the same speed',
     'For each method, on the left its fastest point whose quality is that of'
@@ -169,14 +168,38 @@ def _two_sided(context: Context) -> Question:
     f' difference is above {styles.MINUS}{context.choice.margin:g} of the best'
     ' score. On the right its best point that takes no longer than the'
     ' verifier. A dash is a method that has none. Both are chosen on these same'
-    ' examples, which flatters them; below, they are chosen on others. On the'
-    " clock, a curve's leniences share a batch: with fewer examples than rows"
-    ' the verifier alone leaves some of its own empty.',
+    ' examples, which flatters them; below, they are chosen on others.',
     [
-      Table(f'two_sided_{clock}', title, table[table.clock == clock], columns)
-      for clock, title in titles.items()
-      if len(table)
+      Table(
+        'two_sided_modelled',
+        'Latency as modelled from counted calls',
+        table,
+        columns,
+      )
     ],
+  )
+
+
+def _raced(context: Context) -> Question | None:
+  """What the clock says, of arms that took turns at the same prompts."""
+  if context.raced is None:
+    return None
+  table = race.compare(context.raced, context.choice)
+  columns = [
+    *(c for c in context.head if c is not TASK),
+    *context.place,
+    Column('wall_speedup', 'On the clock', digits(2), 'times as fast'),
+    Column('speedup', 'Modelled', digits(2), 'of the same answers'),
+    Column('by_model', 'Clock by model', digits(2), 'time; 1 is as modelled'),
+    Column('n', 'Prompts', count, 'one at a time'),
+  ]
+  return Question(
+    'What does the clock say',
+    'A few arms against each other: the same prompts of all tasks, one at a'
+    ' time, in turns, and the fewest seconds of three turns; reading the prompt'
+    ' is left out. Nowhere else on this page is time on the clock compared, for'
+    ' elsewhere arms were decoded in batches of different sizes.',
+    [Table('race', 'Speed-ups over the verifier alone', table, columns)],
   )
 
 
@@ -411,6 +434,48 @@ def _calibrated(context: Context) -> Question:
   )
 
 
+def _guaranteed(context: Context) -> Question | None:
+  """Leniences that lose little, with a guarantee."""
+  choice = context.choice
+  table = risk.control(context.found, choice)
+  if table.empty:
+    return None
+  table = table.assign(
+    chosen=[
+      f'{styles.lenience(row.lenience)}{" (strict)" if row.strict else ""}'
+      if row.found or row.strict
+      else f'none; strict ({styles.lenience(row.lenience)} was not shown)'
+      for row in table.itertuples()
+    ],
+    of=[f'{row.found} of {row.tried}' for row in table.itertuples()],
+  )
+  columns = [
+    *context.head,
+    Column('chosen', 'Loosest lenience', texts, 'with the guarantee'),
+    Column('of', 'Shown', texts, 'leniences that lose so little'),
+    Column('lost', 'Quality lost', digits(3), 'on these examples'),
+    LATENCY,
+    Column('examples', 'Examples', count, 'answered at every lenience'),
+  ]
+  least = int(table.needed.iloc[0])
+  few = (
+    f' It takes at least {least} examples, more than there are: so it is strict'
+    ' decoding.'
+    if table.examples.max() < least
+    else f' It takes at least {least} examples, if none of them loses anything.'
+  )
+  return Question(
+    'How do I choose the lenience',
+    'The loosest lenience that loses at most'
+    f' {choice.risk:g} of the quality against the verifier, with probability'
+    f' {1 - choice.delta:g} or more whatever the examples are: tested from'
+    ' strict on, up to the first that is not shown to lose so little'
+    ' (learn-then-test, arXiv 2110.01052; by betting, 2010.09686). It holds for'
+    ' one curve, chosen before.' + few,
+    [Table('guaranteed', 'Leniences with a guarantee', table, columns)],
+  )
+
+
 def _transfer(context: Context, target: str, words: str) -> Table:
   """A row per curve and task of choice, a column per task that judges.
 
@@ -493,7 +558,6 @@ def _rejections(context: Context) -> Question:
     *(c for c in context.head if c in (TASK, TEMPERATURE)),
     BATCH,
     *context.place[1:],
-    Column('clock', 'Latency', clock, 'modelled, or on the clock'),
     Column('n', 'Points', count, 'that the line goes through'),
     Column('slope', 'Slope', digits(2), 'latency per rejection rate'),
     Column('intercept', 'Intercept', digits(2), 'where nothing is rejected'),
@@ -503,7 +567,7 @@ def _rejections(context: Context) -> Question:
     'Do rejections tell latency',
     'A line by least squares through the points of all methods, for each gamma'
     ' and batch size. Where r² is near 1, the rejection rate says all about the'
-    ' latency; on the clock it is what else takes time that lowers it.',
+    ' modelled latency.',
     [Table('latency_fit', 'Fitted lines', table, columns)],
     drawings,
     'Too few points draft, or they all reject as much.',
@@ -589,10 +653,12 @@ def _positions(context: Context) -> Question:
 # gives None where it is not worth asking.
 QUESTIONS: tuple[Callable[[Context], Question | None], ...] = (
   _two_sided,
+  _raced,
   _kinds,
   _front,
   _mixture,
   _gammas,
+  _guaranteed,
   _calibrated,
   _tested,
   _rejections,

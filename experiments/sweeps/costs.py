@@ -1,6 +1,5 @@
 """What one call of each model costs: the units of the modelled latency."""
 
-import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -12,7 +11,10 @@ import numpy as np
 from cascades import decoding, drafters
 from cascades.methods import processing
 from cascades.models import checkpoints
-from experiments.records.metrics import Costs
+from experiments.records.metrics import Costs, Spread
+
+# Of the turns that a loop had.
+_LOW, _HIGH = 0.1, 0.9
 
 
 def measure(
@@ -21,9 +23,9 @@ def measure(
   blocks: Iterable[tuple[int, int]],
   context: int = 128,
   repeats: int = 15,
-  seconds: float = 6.0,
+  seconds: float = 4.0,
   tree_size: int | None = None,
-) -> Costs:
+) -> Spread:
   """Times bare forward passes of both models, one sequence, in compiled loops.
 
   Args:
@@ -40,8 +42,8 @@ def measure(
       several drafts; None for all.
 
   Returns:
-    Seconds per call, of each the least: what else the machine does only adds
-    to it, and to long arithmetic more than to long reading.
+    Seconds per call. What else the machine does only adds to them, and to long
+    arithmetic more than to long reading; so the lowest tenth counts.
   """
   blocks = [(gamma, drafts) for gamma, drafts in blocks if gamma]
   longest = max((gamma for gamma, _ in blocks), default=1)
@@ -59,25 +61,25 @@ def measure(
     loops[size] = reading(verifier, size + 1, max(context, size + 1))
   for run, given, _ in loops.values():
     jax.block_until_ready(run(*given))
-  least = dict.fromkeys(loops, math.inf)
+  taken: dict[Any, list[float]] = {name: [] for name in loops}
   until = time.perf_counter() + seconds
   while repeats > 0 or time.perf_counter() < until:
     repeats -= 1
     for name, (run, given, calls) in loops.items():
       start = time.perf_counter()
       jax.block_until_ready(run(*given))
-      taken = (time.perf_counter() - start) / calls
-      least[name] = min(least[name], taken)
-  return Costs(
-    verifier_token_s=least.pop('verifier'),
-    drafter_token_s=least.pop(('drafter', 1)),
-    verify_s={
-      size: value for size, value in least.items() if isinstance(size, int)
-    },
-    drafts_s={
-      name[1]: value for name, value in least.items() if isinstance(name, tuple)
-    },
-  )
+      taken[name].append((time.perf_counter() - start) / calls)
+
+  def at(share: float) -> Costs:
+    found = {name: float(np.quantile(s, share)) for name, s in taken.items()}
+    return Costs(
+      verifier_token_s=found.pop('verifier'),
+      drafter_token_s=found.pop(('drafter', 1)),
+      verify_s={k: s for k, s in found.items() if isinstance(k, int)},
+      drafts_s={k[1]: s for k, s in found.items() if isinstance(k, tuple)},
+    )
+
+  return Spread(at(_LOW), at(_HIGH))
 
 
 def reading(

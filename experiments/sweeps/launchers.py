@@ -39,7 +39,7 @@ class Launcher(Protocol):
     It is the same of all workers, by the names of `worker.Worker.facts`.
     """
 
-  def costs(self) -> metrics.Costs:
+  def costs(self) -> metrics.Spread:
     """What one call of each model costs on one of the workers."""
 
   def decode(
@@ -72,6 +72,18 @@ class Launcher(Protocol):
       curve: What the answers were decoded with.
       lenience: The point of the curve.
       answers: For each the name of its point, what was asked, and its tokens.
+    """
+
+  def race(
+    self,
+    arms: Sequence[tuple[plan.Curve, float]],
+    asked: Mapping[str, Sequence],
+  ) -> list[records.Record]:
+    """Arms against each other on the clock of one worker.
+
+    Args:
+      arms: Curves, each with one of its leniences.
+      asked: Examples, by task.
     """
 
   def close(self) -> None:
@@ -111,7 +123,7 @@ class Local:
   def facts(self) -> dict[str, Any]:
     return self._worker.facts()
 
-  def costs(self) -> metrics.Costs:
+  def costs(self) -> metrics.Spread:
     return self._worker.costs()
 
   def decode(self, jobs, on_answer, stopped):
@@ -127,6 +139,9 @@ class Local:
 
   def views(self, curve, lenience, answers):
     return self._worker.views(curve, lenience, answers)
+
+  def race(self, arms, asked):
+    return self._worker.race(arms, asked)
 
   def close(self) -> None:
     pass
@@ -210,7 +225,7 @@ class Ray:
     """Asks a worker for something; `_result` waits for it.
 
     Args:
-      what: 'facts', 'costs', 'views' or 'decode'.
+      what: 'facts', 'costs', 'views', 'race' or 'decode'.
       *args: What `_on_worker` takes for it.
 
     Returns:
@@ -250,7 +265,7 @@ class Ray:
       self._result(self._call('facts'))
     return self._facts
 
-  def costs(self) -> metrics.Costs:
+  def costs(self) -> metrics.Spread:
     return self._result(self._call('costs'))
 
   def decode(self, jobs, on_answer, stopped):
@@ -273,6 +288,9 @@ class Ray:
 
   def views(self, curve, lenience, answers):
     return self._result(self._call('views', curve, lenience, tuple(answers)))
+
+  def race(self, arms, asked):
+    return self._result(self._call('race', tuple(arms), dict(asked)))
 
   def close(self) -> None:
     if self._own:
@@ -363,14 +381,14 @@ def _on_worker(key: str, pair, what: str, *args) -> tuple[dict, Any]:
   Args:
     key: Names the run, for which the pair is loaded.
     pair: The fields of the sweep's config, and its curves.
-    what: 'facts', 'costs', 'views' or 'decode'.
-    *args: For views those of `Launcher.views`; to decode, the name of a task, a
-      curve and examples.
+    what: 'facts', 'costs', 'views', 'race' or 'decode'.
+    *args: For views and races those of `Launcher`; to decode, the name of a
+      task, a curve and examples.
 
   Returns:
     The worker's facts, and what was asked for: None where that was facts, else
-    costs or views; of a point, what came of it, what it took, and most rows at
-    a time before and after it.
+    costs, views or records of a race; of a point, what came of it, what it
+    took, and most rows at a time before and after it.
   """
   import ml_collections
 
@@ -389,8 +407,8 @@ def _on_worker(key: str, pair, what: str, *args) -> tuple[dict, Any]:
     return facts, None
   if what == 'costs':
     return facts, one.costs()
-  if what == 'views':
-    return facts, one.views(*args)
+  if what in ('views', 'race'):
+    return facts, getattr(one, what)(*args)
   task, curve, examples = args
   before, one.usage = one.batch_size, batching.Usage()
   made = one.decode(tasks[task], curve, examples)

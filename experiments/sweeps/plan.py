@@ -45,6 +45,7 @@ _CHANGE_NOTHING = (
   'tiny',
   'ray',
   'trackers',
+  'clock',
 )
 # Options of `Sampler` about what drafts, which a sweep has for all curves.
 _DRAFTING = ('stop_below', 'beam')
@@ -244,17 +245,19 @@ def load_examples(config, task) -> tuple[list, dict[str, Any]]:
   """The examples of a task, and what says which they are.
 
   Returns:
-    Held-out examples; and, of a published set, how many worked examples stand
-    before a question, the hashes of the files, and what computes its scores.
+    Held-out examples, if the config names no other split; and, of a published
+    set, how many worked examples stand before a question, the hashes of the
+    files, and what computes its scores.
 
   Raises:
-    ValueError: The set is absent or damaged, or code may not be run.
+    ValueError: The set is absent or damaged, or has no such split, or code may
+      not be run.
   """
   said = _of_task(config)
   shots, path = said.get('shots'), said.get('path') or None
   examples = list(
     task.load(
-      split='test',
+      split=config.get('split', 'test'),
       seed=config.seed,
       num_examples=config.num_examples,
       path=path,

@@ -267,7 +267,6 @@ class Trackers:
     # Of each task and curve, the records of its points that were told, and
     # what they came to.
     self._told: dict[tuple, dict[plan.Point, list]] = {}
-    self._frames: dict[tuple, pd.DataFrame] = {}
     folder = files.path / 'trackers'
     for name in dict.fromkeys(names):
       try:
@@ -318,7 +317,7 @@ class Trackers:
         continue
       told |= found
       done = [record for point in shards for record in told.get(point, [])]
-      frame = self._frames[key] = metrics.summarise(done, costs)
+      frame = metrics.summarise(done, costs)
       rows = [
         {name: float(v) for name, v in row.items() if not math.isnan(v)}
         for row in frame[_NUMBERS].to_dict('records')
@@ -329,13 +328,14 @@ class Trackers:
         self._told[key] = {point: [] for point in shards}
       self._each(lambda t, k=key, r=rows, w=whole: t.rows(*k, r, w))
 
-  def summarise(self) -> None:
-    """Tells of the whole, once all points were told."""
+  def summarise(self, summary: pd.DataFrame) -> None:
+    """Tells of the whole, once all points were told.
+
+    Args:
+      summary: A row per point, from `metrics.summarise`.
+    """
     if not self._left:
       return
-    # In the order of the sweep, whichever was done first.
-    frames = [self._frames[key] for key in self._told]
-    summary = pd.concat(frames, ignore_index=True)
     best = cuts.best_points(summary)[_BEST]
     self._each(lambda tracker: tracker.summary(summary, best))
 

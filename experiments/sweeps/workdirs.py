@@ -3,10 +3,11 @@
   config.json        the resolved config, and its curves
   provenance.json    for each start: command, commit, versions, device, data
   costs.json         unit costs
-  examples/          see `experiments.records`, and so the next three
+  examples/          see `experiments.records`, and so the next four
   records/           a file for each point that is done, under the point's name
   traces/
   views/
+  race.jsonl
   stale/             points of other weights, data, code or versions
   summary.csv, report/
   trackers/          what is shown elsewhere, a folder for each tracker
@@ -148,7 +149,7 @@ class Workdir:
     text = json.dumps({'starts': starts}, indent=2)
     records.write_text(self.path / 'provenance.json', text + '\n')
 
-  def costs(self, facts: Mapping[str, Any]) -> metrics.Costs | None:
+  def costs(self, facts: Mapping[str, Any]) -> metrics.Measured | None:
     """Unit costs; None where there are none, or they are of other facts."""
     path, starts = self.path / 'costs.json', self._starts()
     if not path.exists():
@@ -156,11 +157,11 @@ class Workdir:
     # What was measured before is as good as what would be now.
     if starts and any(starts[-1].get(k) != v for k, v in facts.items()):
       return None
-    return metrics.Costs.from_json(path.read_text(encoding='utf-8'))
+    return metrics.Measured.from_json(path.read_text(encoding='utf-8'))
 
-  def keep_costs(self, costs: metrics.Costs) -> None:
+  def keep_costs(self, measured: metrics.Measured) -> None:
     """Writes unit costs."""
-    records.write_text(self.path / 'costs.json', costs.to_json())
+    records.write_text(self.path / 'costs.json', measured.to_json())
 
   def keep_examples(self, task: str, examples: Sequence[tasks.Example]) -> None:
     """Writes what is asked."""
@@ -181,6 +182,10 @@ class Workdir:
   def keep_views(self, task: str, views: Sequence[records.View]) -> None:
     """Writes what is said of the answers of a task that are shown."""
     records.write(self.path / f'views/{task}.jsonl', views)
+
+  def keep_race(self, found: Sequence[records.Record]) -> None:
+    """Writes what arms took on the clock."""
+    records.write(self.path / 'race.jsonl', found)
 
   def records(
     self, points: Sequence[plan.Point]

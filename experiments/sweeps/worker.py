@@ -161,7 +161,7 @@ class Worker:
     """
     self.batch_size = config.batch_size
     self.usage = batching.Usage()
-    self._config, self._clock = config, CompileClock()
+    self._config, self._tasks, self._clock = config, tasks, CompileClock()
     self._kinds: set[tuple] = set()
     self._blocks = sorted(
       {(curve.options.gamma, curve.options.drafts) for curve in curves}
@@ -202,7 +202,7 @@ class Worker:
       'versions': cli.versions(),
     }
 
-  def costs(self) -> metrics.Costs:
+  def costs(self) -> metrics.Spread:
     """What one call of each model costs here."""
     drafter = self._drafter if self._is_model else self._equipped
     return costs.measure(
@@ -241,16 +241,8 @@ class Worker:
       those at the next.
     """
     self._make_room(task.name, curve)
-    config, seed = self._config, self._config.seed
-    verifier, drafter = self._verifier, self._drafter
-    # The two baselines are what they are measured against: plain decoding.
-    if curve.alone:
-      verifier = {'verifier': verifier, 'drafter': drafter}[curve.alone]
-      seed += _DRAFTER_SEED * (curve.alone == 'drafter')
-      drafter = None
-    options = dataclasses.replace(curve.options, batch_size=self.batch_size)
-    decoder = self._decoder(options, verifier, drafter)
-    chat = config.get('chat', False)
+    decoder, seed = self._arm(curve, batch_size=self.batch_size)
+    options, chat = decoder.options, self._config.get('chat', False)
     refused = {
       example.id: reason
       for example in examples
@@ -290,6 +282,82 @@ class Worker:
         share = wall * answer.counts['verifier_calls'] / max(blocks, 1)
         made.append(_made(task, curve, example, answer, share, told))
     return made
+
+  def _arm(self, curve: plan.Curve, **changes) -> tuple[sampler.Sampler, int]:
+    """What decodes a curve, and its seed.
+
+    Args:
+      curve: Any but those of whole answers.
+      **changes: Of its options.
+    """
+    verifier, drafter = self._verifier, self._drafter
+    seed = self._config.seed
+    # The two baselines are what they are measured against: plain decoding.
+    if curve.alone:
+      verifier = {'verifier': verifier, 'drafter': drafter}[curve.alone]
+      seed += _DRAFTER_SEED * (curve.alone == 'drafter')
+      drafter = None
+    options = dataclasses.replace(curve.options, **changes)
+    return self._decoder(options, verifier, drafter), seed
+
+  def race(
+    self,
+    arms: Sequence[tuple[plan.Curve, float]],
+    asked: Mapping[str, Sequence],
+    turns: int = 3,
+  ) -> list[records.Record]:
+    """Arms against each other on the clock, one prompt at a time.
+
+    All answer the same prompts, and take turns at each of them, after a turn
+    that is not counted, in which what is missing is compiled.
+
+    Args:
+      arms: Curves, each with one of its leniences; any but those of whole
+        answers.
+      asked: Examples, by task.
+      turns: How often a prompt is answered.
+
+    Returns:
+      A record of each arm and example that all arms can answer. Its seconds are
+      those of decoding, without reading the prompt: the fewest of all turns,
+      for what else the machine does only adds to them.
+    """
+    chat = self._config.get('chat', False)
+    racing = [
+      (curve, lenience, *self._arm(curve, batch_size=1, **_at(lenience)))
+      for curve, lenience in arms
+    ]
+    found = []
+    for name, examples in asked.items():
+      task = self._tasks[name]
+      new = task.max_new_tokens
+      fit = [
+        example
+        for example in examples
+        if not any(
+          arm.refusal(example.prompt, new, chat) for *_, arm, _ in racing
+        )
+      ]
+      told = dict(max_new_tokens=new, stop_strings=task.stops, chat=chat)
+      # All prompts once, so that whatever their lengths ask for is compiled.
+      for example in fit:
+        for *_, arm, seed in racing:
+          arm.sample(example.prompt, seed=seed, **told)
+      for example in fit:
+        seconds = [math.inf] * len(racing)
+        answers = [None] * len(racing)
+        for _ in range(turns):
+          for i, (*_, arm, seed) in enumerate(racing):
+            answers[i] = arm.sample(example.prompt, seed=seed, **told)
+            seconds[i] = min(seconds[i], arm.usage.decode_s)
+        for (curve, lenience, arm, _), answer, took in zip(
+          racing, answers, seconds, strict=True
+        ):
+          line = records.told(
+            arm.options, task=name, lenience=lenience, id=example.id
+          )
+          found.append(_made(task, curve, example, answer, took, line)[0])
+    return found
 
   def _timed(self, decoder, prompts, leniences, **asked):
     """Answers, and the seconds that they took without compiling."""
@@ -355,6 +423,11 @@ class Worker:
         )
       )
     return views
+
+
+def _at(lenience: float) -> dict[str, float]:
+  """The option of a lenience, where a curve has any."""
+  return {} if math.isnan(lenience) else {'lenience': lenience}
 
 
 def _rounded(probabilities: Iterable[float]) -> list[float]:

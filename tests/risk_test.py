@@ -1,0 +1,138 @@
+"""Leniences with a guarantee: it holds, it finds some, and it says when not."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from comparisons_test import join, make
+
+from experiments.analysis import mixture, risk
+from experiments.analysis.choice import Choice
+
+DRAWS = 2000
+RISK, DELTA = 0.05, 0.1
+
+
+def drawn(wrong, n, seed=0):
+  """Losses of generated records, [draws, leniences, n].
+
+  A right answer of the verifier's is lost at each lenience with its own
+  probability, and a wrong one made right at a tenth: what is lost on average is
+  what `expected` says.
+  """
+  rng = np.random.default_rng(seed)
+  right = rng.random((DRAWS, 1, n)) < 0.9
+  chance = np.array(wrong)[:, None]
+  spoilt = rng.random((DRAWS, len(wrong), n)) < chance
+  mended = rng.random((DRAWS, len(wrong), n)) < 0.1
+  method = np.where(right, ~spoilt, mended)
+  return right.astype(float) - method
+
+
+def expected(wrong):
+  return 0.9 * np.array(wrong) - 0.1 * 0.1
+
+
+@pytest.mark.parametrize('n', [60, 100, 400])
+@pytest.mark.parametrize(
+  'wrong',
+  [
+    # At the edge from the first on, and a little beyond.
+    [0.067] * 4,
+    [0.07, 0.08, 0.09, 0.2],
+    # Good, then bad; and a good one behind a bad one, which is not reached.
+    [0.0, 0.02, 0.08, 0.3],
+    [0.0, 0.09, 0.0, 0.0],
+  ],
+)
+def test_what_is_guaranteed_is_kept(wrong, n):
+  found = risk.loosest(drawn(wrong, n), RISK, DELTA)
+  # What the lenience that was chosen really loses; strict loses nothing.
+  lost = np.concatenate([[0.0], expected(wrong)])[found]
+  failed = (lost > RISK).mean()
+  # Three standard errors of a share of 2,000 draws.
+  assert failed <= DELTA + 3 * math.sqrt(DELTA * (1 - DELTA) / DRAWS)
+
+
+@pytest.mark.parametrize(('n', 'least'), [(100, 0.5), (400, 0.95)])
+def test_more_than_strict_is_found_where_little_is_lost(n, least):
+  losses = drawn([0.01, 0.01, 0.5], n)
+  found = risk.loosest(losses, RISK, DELTA)
+  assert (found >= 1).mean() >= least
+  assert (found == 3).mean() == 0
+
+
+def test_a_p_value_is_no_less_than_it_should_be():
+  for share in (0.01, 0.05, 0.1, 0.3):
+    p = risk.p_value(drawn([(RISK + 0.01) / 0.9], 200, seed=1), RISK, DELTA)
+    error = math.sqrt(share * (1 - share) / DRAWS)
+    assert (p <= share).mean() <= share + 3 * error
+
+
+def test_fewer_examples_than_needed_show_nothing():
+  n = risk.needed(RISK, DELTA)
+  assert risk.p_value(np.zeros(n), RISK, DELTA) <= DELTA
+  assert risk.p_value(np.zeros(n - 1), RISK, DELTA) > DELTA
+  assert risk.p_value(np.zeros(0), RISK, DELTA) == 1
+  # Not even gains make up for them.
+  assert risk.needed(0.02, 0.1) > risk.needed(0.05, 0.1)
+
+
+SPECS = {
+  ('verifier_only', math.nan, 0): (0.80, 1.0, 0.010, 10, 0.0),
+  ('token_v3', -1.0, 4): (0.80, 0.8, 0.009, 10, 0.3),
+  ('token_v3', 0.3, 4): (0.80, 0.7, 0.009, 10, 0.2),
+  ('token_v3', 0.6, 4): (0.79, 0.6, 0.009, 10, 0.2),
+  ('token_v3', 1.0, 4): (0.40, 0.5, 0.009, 10, 0.0),
+  # Strict where its lenience is the largest.
+  ('fuzzy_kl', 0.0, 4): (0.80, 0.8, 0.009, 10, 0.3),
+}
+
+
+def test_each_curve_has_its_loosest_lenience():
+  table = risk.control(make(SPECS, n=200), Choice())
+  row = table.set_index('variant').loc['token_v3']
+  assert (row.lenience, row.strict, row.found, row.tried) == (0.6, False, 2, 3)
+  assert row.lost == pytest.approx(0.01)
+  assert row.latency == pytest.approx(0.6)
+  assert row.p <= 0.1
+  assert row.examples == 200
+
+
+def test_too_few_examples_give_strict_and_say_how_many_it_takes():
+  table = risk.control(make(SPECS, n=20), Choice())
+  row = table.set_index('variant').loc['token_v3']
+  assert (row.lenience, row.strict, row.found) == (-1.0, True, 0)
+  assert row.latency == pytest.approx(0.8)
+  assert row.needed == risk.needed(0.05, 0.1) == 60
+
+
+def test_several_tasks_are_one_more():
+  one, other = make(SPECS, n=50), make(SPECS, n=50, task='words', seed=1)
+  table = risk.control(join(one, other), Choice()).set_index(
+    ['variant', 'task']
+  )
+  assert table.loc[('token_v3', 'sums'), 'found'] == 0
+  together = table.loc[('token_v3', mixture.ALL)]
+  assert together.examples == 100
+  assert together.found == 2
+  assert together.latency == pytest.approx(0.6)
+
+
+def test_a_curve_without_a_strict_point_has_no_guarantee_for_free():
+  specs = {k: v for k, v in SPECS.items() if k[1] != -1.0}
+  table = risk.control(make(specs, n=20), Choice())
+  row = table.set_index('variant').loc['token_v3']
+  assert (row.lenience, row.strict, row.found) == (0.3, False, 0)
+
+
+def test_a_looser_choice_finds_more():
+  found = make(SPECS, n=200)
+  loose = dataclasses.replace(Choice(), risk=0.5)
+  strict = dataclasses.replace(Choice(), risk=0.005)
+  found_at = [
+    risk.control(found, c).set_index('variant').loc['token_v3', 'found']
+    for c in (strict, Choice(), loose)
+  ]
+  assert found_at == [0, 2, 3]
