@@ -113,6 +113,24 @@ _TRAINING = dict(
   checkpoint_every=250,
   log_every=50,
 )
+# Of the config.json of every model that is trained here from scratch.
+_SMALL_MODEL = dict(
+  model_type='gemma3_text',
+  architectures=['Gemma3ForCausalLM'],
+  vocab_size=768,
+  # Shorter than most prompts, so that everyday use crosses it.
+  sliding_window=48,
+  rope_theta=100_000.0,
+  rope_local_base_freq=10_000.0,
+  rms_norm_eps=1e-6,
+  hidden_activation='gelu_pytorch_tanh',
+  max_position_embeddings=8192,
+  tie_word_embeddings=True,
+  pad_token_id=0,
+  eos_token_id=1,
+  bos_token_id=2,
+  torch_dtype='float32',
+)
 
 
 def sweep(*optional: str, **fields) -> ml_collections.ConfigDict:
@@ -170,6 +188,15 @@ def training(**fields) -> ml_collections.ConfigDict:
     **fields: Its own, and values other than the usual.
   """
   return ml_collections.ConfigDict(_TRAINING | fields)
+
+
+def small_model(**fields) -> ml_collections.ConfigDict:
+  """Fields of a config.json, of a small model that is trained from scratch.
+
+  Args:
+    **fields: Its sizes, and values other than the usual.
+  """
+  return ml_collections.ConfigDict(_SMALL_MODEL | fields)
 
 
 def shape(

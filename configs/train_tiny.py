@@ -11,24 +11,6 @@ from configs import common
 
 # Of the training of either model.
 _STEPS = dict(steps=3000, rows=24, learning_rate=0.02)
-# Of either model's config.json.
-_MODEL = dict(
-  model_type='gemma3_text',
-  architectures=['Gemma3ForCausalLM'],
-  vocab_size=768,
-  # Shorter than most prompts, so that everyday use crosses it.
-  sliding_window=48,
-  rope_theta=100_000.0,
-  rope_local_base_freq=10_000.0,
-  rms_norm_eps=1e-6,
-  hidden_activation='gelu_pytorch_tanh',
-  max_position_embeddings=8192,
-  tie_word_embeddings=True,
-  pad_token_id=0,
-  eos_token_id=1,
-  bos_token_id=2,
-  torch_dtype='float32',
-)
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -43,7 +25,7 @@ def get_config() -> ml_collections.ConfigDict:
     models=dict(
       tiny_verifier=dict(
         **_STEPS,
-        config=dict(
+        config=common.small_model(
           hidden_size=192,
           intermediate_size=512,
           num_hidden_layers=6,
@@ -52,12 +34,11 @@ def get_config() -> ml_collections.ConfigDict:
           num_key_value_heads=1,
           head_dim=64,
           query_pre_attn_scalar=64,
-          **_MODEL,
         ),
       ),
       tiny_drafter=dict(
         **_STEPS,
-        config=dict(
+        config=common.small_model(
           hidden_size=64,
           intermediate_size=256,
           num_hidden_layers=2,
@@ -66,7 +47,6 @@ def get_config() -> ml_collections.ConfigDict:
           num_key_value_heads=1,
           head_dim=16,
           query_pre_attn_scalar=16,
-          **_MODEL,
         ),
       ),
     ),

@@ -15,24 +15,6 @@ from configs import common
 
 # Of the training of either model.
 _STEPS = dict(steps=2000, rows=18, learning_rate=0.02)
-# Of either model's config.json.
-_MODEL = dict(
-  model_type='gemma3_text',
-  architectures=['Gemma3ForCausalLM'],
-  vocab_size=768,
-  # Shorter than most prompts, so that everyday use crosses it.
-  sliding_window=48,
-  rope_theta=100_000.0,
-  rope_local_base_freq=10_000.0,
-  rms_norm_eps=1e-6,
-  hidden_activation='gelu_pytorch_tanh',
-  max_position_embeddings=8192,
-  tie_word_embeddings=True,
-  pad_token_id=0,
-  eos_token_id=1,
-  bos_token_id=2,
-  torch_dtype='float32',
-)
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -52,7 +34,7 @@ def get_config() -> ml_collections.ConfigDict:
         # Who writes what it learns from; one of cascades/tasks/wording.py. The
         # two disagree about wording, as models of different makers do.
         author='plain',
-        config=dict(
+        config=common.small_model(
           hidden_size=256,
           intermediate_size=768,
           num_hidden_layers=6,
@@ -61,13 +43,12 @@ def get_config() -> ml_collections.ConfigDict:
           num_key_value_heads=1,
           head_dim=64,
           query_pre_attn_scalar=64,
-          **_MODEL,
         ),
       ),
       wording_drafter=dict(
         **_STEPS,
         author='ornate',
-        config=dict(
+        config=common.small_model(
           hidden_size=64,
           intermediate_size=256,
           num_hidden_layers=2,
@@ -76,7 +57,6 @@ def get_config() -> ml_collections.ConfigDict:
           num_key_value_heads=1,
           head_dim=16,
           query_pre_attn_scalar=16,
-          **_MODEL,
         ),
       ),
     ),

@@ -16,6 +16,7 @@ example grows beyond 1 / delta with probability delta or less where the
 hypothesis is true, by Ville's inequality.
 """
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -57,6 +58,7 @@ def p_value(losses: np.ndarray, risk: float, delta: float) -> np.ndarray:
   return np.exp(-np.maximum(capital.max(-1), 0))
 
 
+@functools.cache
 def needed(risk: float, delta: float) -> int:
   """Fewest examples for a guarantee, if none of them loses anything.
 

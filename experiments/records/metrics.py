@@ -236,7 +236,7 @@ class Costs:
         for name, values in fields.items()
         if name in ('verify_s', 'drafts_s')
       }
-      costs = cls(**{**fields, **tables})
+      costs = cls(**fields | tables)
       valid = all(0 < s < math.inf for s in costs.units().values())
     except (AttributeError, KeyError, TypeError, ValueError) as e:
       raise ValueError(f'costs: cannot be read ({e}).') from None
@@ -280,16 +280,17 @@ class Measured:
   @property
   def costs(self) -> Costs:
     """Of each cost the lower one, of all times."""
-    first, *others = (spread.low for spread in self.times)
+    lows = [spread.low for spread in self.times]
 
-    def least(name: str, key: int) -> float:
-      return min(getattr(c, name)[key] for c in (first, *others))
+    def least(table: str) -> dict[int, float]:
+      tables = [getattr(low, table) for low in lows]
+      return {key: min(t[key] for t in tables) for key in tables[0]}
 
     return Costs(
-      verifier_token_s=min(t.low.verifier_token_s for t in self.times),
-      drafter_token_s=min(t.low.drafter_token_s for t in self.times),
-      verify_s={k: least('verify_s', k) for k in first.verify_s},
-      drafts_s={k: least('drafts_s', k) for k in first.drafts_s},
+      verifier_token_s=min(low.verifier_token_s for low in lows),
+      drafter_token_s=min(low.drafter_token_s for low in lows),
+      verify_s=least('verify_s'),
+      drafts_s=least('drafts_s'),
     )
 
   def drift(self) -> tuple[str, float]:

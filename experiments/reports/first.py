@@ -5,7 +5,7 @@ cascades: how much faster, how much better, and whether better than both.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pandas as pd
 
@@ -14,6 +14,9 @@ from experiments.analysis.choice import Choice
 from experiments.analysis.headline import Headline
 from experiments.reports import figures, styles
 from experiments.reports.drawings import Drawing
+
+# What people call a point.
+_Who = Callable[[pd.Series], str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +95,7 @@ def _answers(
   )
 
 
-def _fastest(told: Headline, choice: Choice, who) -> str:
+def _fastest(told: Headline, choice: Choice, who: _Who) -> str:
   row = told.fastest
   if row is None:
     said = (
@@ -114,7 +117,7 @@ def _fastest(told: Headline, choice: Choice, who) -> str:
   )
 
 
-def _best(told: Headline, who) -> str:
+def _best(told: Headline, who: _Who) -> str:
   row = told.best
   if row is None:
     return 'Nothing takes less time than the verifier alone.'
@@ -125,7 +128,7 @@ def _best(told: Headline, who) -> str:
   )
 
 
-def _above(told: Headline, who) -> str:
+def _above(told: Headline, who: _Who) -> str:
   row = told.above
   if row is None or pd.isna(row.over_drafter):
     return 'The drafter did not answer alone: there are not two models to beat.'
