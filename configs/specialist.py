@@ -16,7 +16,7 @@ _INF = float('inf')
 
 def get_config() -> ml_collections.ConfigDict:
   return common.sweep(
-    *('verification', 'gate', 'bonus', 'mesh'),
+    *('verification', 'gate', 'bonus', 'mesh', 'split'),
     # configs/train_specialist.py makes it.
     drafter='tiny-specialist',
     # The verifier was trained on the first two, the drafter at last mostly on

@@ -21,7 +21,12 @@ def get_config() -> ml_collections.ConfigDict:
     models=dict(
       # Goes on from `init`, a name or a folder, with its shape and tokenizer.
       tiny_specialist=dict(
-        init='tiny-drafter', steps=500, rows=24, learning_rate=0.005
+        init='tiny-drafter',
+        author='ornate',
+        steps=500,
+        rows=24,
+        learning_rate=0.005,
+        stored='bfloat16',
       ),
     ),
   )

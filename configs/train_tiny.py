@@ -1,22 +1,29 @@
-"""Trains the bundled pair from scratch on the bundled tasks.
+"""Trains the bundled pair, which disagrees about wording and about content.
 
 Command: python -m experiments.train --config=configs/train_tiny.py
 Shows: one tokenizer and two models in Hugging Face layout under the workdir,
-and their held-out figures.
+and their held-out figures. The verifier learns from an author who likes the
+first way of saying a thing, the drafter from one who likes the last, and it is
+too small for the harder content: so they disagree as models of different makers
+do, often about words, which harms nothing, and now and then about numbers. It
+takes about an hour on two CPU cores.
 """
 
 import ml_collections
 
 from configs import common
 
-# Of the training of either model.
-_STEPS = dict(steps=3000, rows=24, learning_rate=0.02)
+# Of either model: of its training, and what its tensors are rounded to in the
+# end, which takes half the room.
+_STEPS = dict(rows=18, learning_rate=0.02, stored='bfloat16')
 
 
 def get_config() -> ml_collections.ConfigDict:
   return common.training(
+    # Longer than any problem; less is left empty of a long row.
+    row_length=256,
     # Shares of training problems, by task.
-    mixture=dict(word_problems=0.65, numerals=0.35),
+    mixture=dict(word_problems=0.75, numerals=0.25),
     # Pieces of the tokenizer; 256 of them are single bytes.
     vocab_size=768,
     # Problems the tokenizer is trained on, per task.
@@ -25,12 +32,18 @@ def get_config() -> ml_collections.ConfigDict:
     models=dict(
       tiny_verifier=dict(
         **_STEPS,
+        steps=2200,
+        # Who writes what it learns from; one of cascades/tasks/wording.py. The
+        # two disagree about wording, as models of different makers do.
+        author='plain',
+        # As small as reading five tokens may be to take little longer than
+        # reading one, on two CPU cores: configs/benchmark_sizes.py.
         config=common.small_model(
-          hidden_size=192,
-          intermediate_size=512,
+          hidden_size=320,
+          intermediate_size=960,
           num_hidden_layers=6,
           layer_types=['sliding_attention', 'full_attention'] * 3,
-          num_attention_heads=3,
+          num_attention_heads=4,
           num_key_value_heads=1,
           head_dim=64,
           query_pre_attn_scalar=64,
@@ -38,6 +51,8 @@ def get_config() -> ml_collections.ConfigDict:
       ),
       tiny_drafter=dict(
         **_STEPS,
+        steps=2000,
+        author='ornate',
         config=common.small_model(
           hidden_size=64,
           intermediate_size=256,

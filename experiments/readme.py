@@ -46,6 +46,7 @@ PARTS: dict[str, Callable[[], str]] = {
   'drafters': timings.drafters,
   'method_costs': timings.method_costs,
   'report_cost': timings.report_cost,
+  'sizes': timings.sizes,
   'launcher_cost': timings.launcher_cost,
 }
 

@@ -215,6 +215,36 @@ def test_drafters_are_timed(tmp_path):
     assert word in table
 
 
+@pytest.mark.slow
+def test_sizes_are_timed_and_gone_on_with(tmp_path):
+  config = cli.load_config_module('configs/benchmark_sizes.py').get_config()
+  with config.unlocked():
+    config.verifiers = {'32 x 1': _shape(32), '16 x 1': _shape(16)}
+    config.drafter = ml_collections.ConfigDict(_shape(16))
+  config.gammas, config.context, config.seconds = (1, 3), 16, 0.0
+  check = importlib.import_module('experiments.benchmarks.sizes')
+  one, other = check.measure(config)
+  assert [one['name'], other['name']] == ['16 x 1', '32 x 1']
+  assert one['parameters'] < other['parameters']
+  assert set(one['block_by_token']) == {'2', '4'}
+  assert 0 < one['token_s'] <= one['token_high_s']
+  # What an earlier run has is not measured again.
+  (again,) = check.measure(config, [one])
+  assert again['name'] == '32 x 1'
+  lines = check.table([one, other]).splitlines()
+  assert [line.split()[0] for line in lines] == ['16', '32']
+  for field, value, said in (
+    ('verifiers', {}, 'verifiers: give at least one'),
+    ('gammas', (), 'gammas: give at least one'),
+    ('gammas', (0,), 'gammas: 0'),
+  ):
+    bad = config.copy_and_resolve_references()
+    with bad.unlocked():
+      bad[field] = value
+    with pytest.raises(ValueError, match=said):
+      check.check(bad)
+
+
 @pytest.mark.parametrize(
   ('field', 'value', 'said'),
   [

@@ -314,6 +314,41 @@ def test_parameters_become_another_dtype_as_they_are_read(name):
   )
 
 
+def test_tensors_that_are_rounded_are_read_as_what_they_were(tmp_path):
+  whole = checkpoints.load_model('tiny-drafter', 'float32')
+  rounded = jax.tree.map(
+    lambda x: (x * 1.001).astype(jnp.bfloat16).astype(jnp.float32),
+    whole.params,
+  )
+  params = jax.tree.map(lambda x: x * 1.001, whole.params)
+  checkpoints.save_model(
+    tmp_path, whole._replace(params=params), stored='bfloat16'
+  )
+  with safe_open(tmp_path / 'model.safetensors', 'numpy') as file:
+    assert {file.get_slice(k).get_dtype() for k in file.keys()} == {'BF16'}  # noqa: SIM118
+  read = checkpoints.load_model(tmp_path)
+  jax.tree.map(np.testing.assert_array_equal, read.params, rounded)
+  _, shapes = checkpoints.describe(tmp_path)
+  for tree in (read.params, shapes):
+    assert {x.dtype for x in jax.tree.leaves(tree)} == {np.dtype('float32')}
+  with pytest.raises(ValueError, match=r"^dtype: 'int8' will not do; give"):
+    checkpoints.save_model(tmp_path, whole, stored='int8')
+
+
+@pytest.mark.parametrize('said', ['dtype', 'torch_dtype'])
+@pytest.mark.parametrize('named', ['bfloat16', 'float16', None])
+def test_config_json_says_what_parameters_become(tmp_path, said, named):
+  checkpoints.save_model(tmp_path, checkpoints.load_model('tiny-drafter'))
+  path = tmp_path / 'config.json'
+  fields = json.loads(path.read_text())
+  del fields['dtype'], fields['torch_dtype']
+  path.write_text(json.dumps(fields | ({said: named} if named else {})))
+  # What neither names nor allows stays as it is stored.
+  want = jnp.bfloat16 if named == 'bfloat16' else np.float32
+  read = checkpoints.load_model(tmp_path)
+  assert {x.dtype for x in jax.tree.leaves(read.params)} == {jnp.dtype(want)}
+
+
 def test_there_are_two_dtypes():
   for load in checkpoints.load_model, checkpoints.describe:
     with pytest.raises(ValueError, match=r"^dtype: 'int8' will not do; give"):

@@ -34,7 +34,7 @@ def _config(**changes):
 
 def test_the_loss_is_of_what_the_head_would_draft():
   model, params, _ = load_model('tiny-verifier').unpacked()
-  head = recurrent.init_head(jax.random.key(0), 192)
+  head = recurrent.init_head(jax.random.key(0), model.hidden_size(params))
   tokens = np.array([[2, 300, 301, 302, 303, 304, 0, 0]])
   lengths = np.array([[3, 6]])
   loss, kept = distillation.loss_fn(head, params, model, tokens, lengths, 2)

@@ -129,7 +129,8 @@ def test_more_drafts_give_more_tokens_per_call():
 
 def test_a_head_is_kept_and_knows_its_verifier(tmp_path):
   verifier, drafter = _models()
-  head = recurrent.init_head(jax.random.key(0), 192)
+  width = verifier.model.hidden_size(verifier.params)
+  head = recurrent.init_head(jax.random.key(0), width)
   heads.save(tmp_path / 'head', head, verifier)
   loaded = heads.load(tmp_path / 'head')
   for name, x in head.items():
@@ -145,7 +146,8 @@ def test_a_head_is_kept_and_knows_its_verifier(tmp_path):
 
 def test_a_broken_head_is_refused(tmp_path):
   verifier, _ = _models()
-  head = recurrent.init_head(jax.random.key(0), 192)
+  width = verifier.model.hidden_size(verifier.params)
+  head = recurrent.init_head(jax.random.key(0), width)
   heads.save(tmp_path, head, verifier)
   (tmp_path / 'head.json').write_text(json.dumps({'kind': 'other'}))
   with pytest.raises(ValueError, match='cannot be read as a recurrent head'):

@@ -6,16 +6,16 @@ import random
 
 import pytest
 
-from cascades.tasks import GENERATED, TASKS, rankings, wording
+from cascades.tasks import GENERATED, TASKS, wording
 
 
-def test_shares_are_those_of_the_habit():
+def test_shares_are_those_of_the_author():
   plain = wording.shares('plain', 4)
   assert plain == pytest.approx([0.663, 0.191, 0.092, 0.055], abs=1e-3)
   assert wording.shares('ornate', 4) == plain[::-1]
   assert wording.shares('any', 4) == [0.25] * 4
-  for habit in wording.HABITS:
-    assert sum(wording.shares(habit, 5)) == pytest.approx(1)
+  for author in wording.AUTHORS:
+    assert sum(wording.shares(author, 5)) == pytest.approx(1)
 
 
 def test_an_author_chooses_by_their_shares_and_fills_words_in():
@@ -45,8 +45,8 @@ def test_an_unknown_author_is_named():
 @pytest.mark.parametrize('name', GENERATED)
 def test_authors_tell_the_same_problems(name):
   plain, ornate = (
-    list(itertools.islice(TASKS[name].problems('train/0', habit), 200))
-    for habit in ('plain', 'ornate')
+    list(itertools.islice(TASKS[name].problems('train/0', author), 200))
+    for author in ('plain', 'ornate')
   )
   for (key, prompt, one), (other_key, other_prompt, other) in zip(
     plain, ornate, strict=True
@@ -57,56 +57,15 @@ def test_authors_tell_the_same_problems(name):
     assert TASKS[name].score(other, one)['exact_match'] == 1
 
 
-@pytest.mark.parametrize('name', ['word_problems', 'rankings'])
-def test_authors_agree_on_few_answers_to_the_letter(name):
+def test_authors_agree_on_few_answers_to_the_letter():
   plain, ornate = (
     [
       reference
       for _, _, reference in itertools.islice(
-        TASKS[name].problems('train/0', habit), 300
+        TASKS['word_problems'].problems('train/0', author), 300
       )
     ]
-    for habit in ('plain', 'ornate')
+    for author in ('plain', 'ornate')
   )
   same = sum(a == b for a, b in zip(plain, ornate, strict=True))
   assert same <= 3
-
-
-def test_rankings_are_in_order():
-  counts = set()
-  for example in TASKS['rankings'].load(num_examples=200):
-    told, asked = example.prompt.rstrip(':').split('. From ')
-    given = {}
-    for part in told.split(', '):
-      name, *_, value = part.replace(' has', '').rsplit(' ', 2)[:2]
-      given[name.split()[0]] = int(value)
-    ranked = rankings.ranking(example.reference)
-    assert dict(ranked) == given
-    values = [value for _, value in ranked]
-    assert values == sorted(values, reverse=asked == 'most to fewest')
-    counts.add(len(values))
-  assert counts == {3, 4, 5}
-
-
-@pytest.mark.parametrize(
-  ('answer', 'right'),
-  [
-    ('First comes Ana with 30 cards.\nLast comes Ben with 4 cards.', True),
-    (' Ana is ahead on 30 there.\nBen goes ending on four all told.\n', True),
-    ('Last comes Ben with 4 cards.\nFirst comes Ana with 30 cards.', False),
-    ('First comes Ana with 30 cards.\nLast comes Ben with 5 cards.', False),
-    ('First comes Ana with 30 cards.', False),
-    ('First comes Ana with 30 cards.\nLast comes Ben.', False),
-    ('First comes Ana with 30 cards.\nLast Ben, then Ben with 4.', False),
-    ('First comes Ana with thirty cards.\nLast comes Ben with 4.', False),
-    ('First comes Ana with 30 cards.\nLast comes Ben with forty-four.', False),
-    (f'First comes Ana with {"9" * 9999} cards.\nLast is Ben with 4.', False),
-    ('First comes Ana with -30.5 cards.\n\n', False),
-    ('', False),
-    ('\n\n\n', False),
-  ],
-)
-def test_rankings_are_judged_by_names_and_numbers(answer, right):
-  reference = 'First comes Ana with 30 cards.\nLast comes Ben with 4 cards.'
-  score = TASKS['rankings'].score(answer, reference)
-  assert score == {'exact_match': float(right)}

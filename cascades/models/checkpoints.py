@@ -18,6 +18,7 @@ pad their embedding tables to different sizes, and what pads them is no token.
 import dataclasses
 import difflib
 import pathlib
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -34,8 +35,6 @@ BUNDLED = (
   'tiny-drafter',
   'tiny-specialist',
   'tiny-verifier',
-  'wording-drafter',
-  'wording-verifier',
 )
 DTYPES = ('bfloat16', 'float32')
 # One of these is in every folder that Orbax has written.
@@ -84,7 +83,8 @@ def load_model(
     name: One of `BUNDLED`; a folder in Hugging Face layout or of Orbax's; or
       one of gemma's own checkpoints, such as `gemma2-2b-it`.
     dtype: What the parameters become as they are read, 'bfloat16' or
-      'float32'; None leaves them as they are stored.
+      'float32'; None for what a folder's config.json names (`torch_dtype`), and
+      where it names neither, for what is stored.
     mesh: Devices that the parameters are divided among as they are read, as
       `sharding.make_mesh` gives them; None for the first device.
 
@@ -125,7 +125,7 @@ def describe(
     name: One of `BUNDLED`; a folder in Hugging Face layout or of Orbax's; or
       one of gemma's own checkpoints, such as `gemma2-2b-it`.
     dtype: What the parameters would become as they are read, 'bfloat16' or
-      'float32'; None for what is stored.
+      'float32'; None as for `load_model`.
 
   Returns:
     (model, shapes and dtypes of its params).
@@ -144,6 +144,7 @@ def describe(
     model, _, shapes = _open_orbax(orbax, architecture)
   else:
     config, model, _ = _open_folder(folder, architecture)
+    dtype = dtype or _named_dtype(config)
     shapes = {}
     for leaf, _, tensors in huggingface.find_params(folder, config, model):
       _set(shapes, leaf.path, jax.eval_shape(leaf.pack, tensors))
@@ -156,7 +157,10 @@ def describe(
 
 
 def save_model(
-  folder: str | pathlib.Path, checkpoint: Checkpoint, shard_gb: float = 5.0
+  folder: str | pathlib.Path,
+  checkpoint: Checkpoint,
+  shard_gb: float = 5.0,
+  stored: str | None = None,
 ) -> None:
   """Writes a checkpoint in Hugging Face layout, whatever it was read from.
 
@@ -165,15 +169,23 @@ def save_model(
     checkpoint: A Gemma 2 or a Gemma 3, with its tokenizer.
     shard_gb: Most of a file of tensors, in 1e9 bytes, except that a larger
       tensor has one of its own.
+    stored: What the tensors are rounded to, 'bfloat16' or 'float32'; None for
+      what they are, which config.json names in any case, so that they are read
+      as that again.
 
   Raises:
-    ValueError: `shard_gb` is not positive, or the model is of another family.
+    ValueError: `shard_gb` is not positive, `stored` is neither, or the model is
+      of another family.
   """
+  check_dtype(stored)
   model, params, tokenizer = checkpoint
   config = huggingface.config_of(model, params, tokenizer.stops)
   if model.packed:
     # On a CPU, and so views of the arrays and no copies.
     params = model.unpack(jax.tree.map(np.asarray, params))
+  if stored:
+    rounded = jnp.dtype(stored)
+    params = jax.tree.map(lambda x: x.astype(rounded), params)
   huggingface.save(
     folder,
     config,
@@ -195,6 +207,15 @@ def check_dtype(dtype: str | None) -> None:
       f'dtype: {dtype!r} will not do; give {" or ".join(DTYPES)}, or leave it'
       ' out to take what is stored.'
     )
+
+
+def _named_dtype(config: Mapping[str, Any]) -> str | None:
+  """What config.json says that the parameters are, if it is one of `DTYPES`.
+
+  Transformers goes by it too; both spellings are in use.
+  """
+  named = config.get('dtype', config.get('torch_dtype'))
+  return named if named in DTYPES else None
 
 
 def _locate(
@@ -260,6 +281,7 @@ def _load(
       ) from e
   else:
     config, model, tokenizer = _open_folder(folder, architecture)
+    dtype = dtype or _named_dtype(config)
     model = dataclasses.replace(model, packed=packed)
     params = {}
     for leaf, places, _ in huggingface.find_params(folder, config, model):

@@ -5,7 +5,6 @@ from cascades.tasks import (
   mbpp,
   numerals,
   open_domain,
-  rankings,
   roman,
   spec_bench,
   squad,
@@ -19,7 +18,6 @@ TASKS: dict[str, Task] = {
   task.name: task
   for task in (
     word_problems.TASK,
-    rankings.TASK,
     numerals.TASK,
     roman.TASK,
     gsm8k.TASK,

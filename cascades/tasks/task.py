@@ -64,10 +64,10 @@ class Task:
       score, and only speed counts.
     max_new_tokens: Where problems are made up, enough for the longest
       reference, in bundled tokens; else a usual limit, in Gemma's.
-    problems: `problems(seed, habit='plain')`, the endless (key, prompt,
+    problems: `problems(seed, author='plain')`, the endless (key, prompt,
       reference) stream of all splits that `load` picks from; None unless
-      problems are made up. The habit is one of `wording.HABITS`, of the author
-      of the references; problems are the same whoever writes them.
+      problems are made up. The author is one of `wording.AUTHORS`, who
+      writes the references; problems are the same whoever writes them.
     source: Where the set comes from; None where problems are made up.
     shots: Worked examples before the question.
     stops: Texts at which an answer ends, for a model that would go on with the
@@ -127,11 +127,11 @@ def generated(
     where a task has no more problems.
   """
 
-  def problems(seed, habit='plain'):
+  def problems(seed, author='plain'):
     rng = random.Random(f'{name}/{seed}')
-    author = Author(habit, random.Random(f'{name}/{seed}/wording'))
+    writer = Author(author, random.Random(f'{name}/{seed}/wording'))
     while True:
-      yield problem(rng, author)
+      yield problem(rng, writer)
 
   def load(
     split='test',

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 # 'plain' likes the first way of saying a thing best, 'ornate' the last; 'any'
 # has no favourites.
-HABITS = ('plain', 'ornate', 'any')
+AUTHORS = ('plain', 'ornate', 'any')
 # The i-th best liked of several ways has a share in proportion to i ** -LIKING:
 # .66, .19, .09 and .05 of four; .78 and .22 of two.
 LIKING = 1.8
@@ -21,25 +21,25 @@ LIKING = 1.8
 _CHOICE = re.compile(r'\[([^][]*)\]')
 
 
-def shares(habit: str, ways: int) -> list[float]:
+def shares(author: str, ways: int) -> list[float]:
   """How often an author says a thing in each of several ways.
 
   Args:
-    habit: One of `HABITS`.
+    author: One of `AUTHORS`.
     ways: How many there are.
 
   Returns:
     A share for each, which sum to 1.
 
   Raises:
-    ValueError: There is no such habit.
+    ValueError: There is no such author.
   """
-  if habit not in HABITS:
+  if author not in AUTHORS:
     raise ValueError(
-      f'author: {habit!r} is none; choose one of {", ".join(HABITS)}.'
+      f'author: {author!r} is none; choose one of {", ".join(AUTHORS)}.'
     )
-  liked = [1.0 if habit == 'any' else i**-LIKING for i in range(1, ways + 1)]
-  if habit == 'ornate':
+  liked = [1.0 if author == 'any' else i**-LIKING for i in range(1, ways + 1)]
+  if author == 'ornate':
     liked.reverse()
   return [x / sum(liked) for x in liked]
 
@@ -48,23 +48,23 @@ class Author:
   """One who writes texts with choices.
 
   Attributes:
-    habit: One of `HABITS`.
+    name: One of `AUTHORS`.
   """
 
-  def __init__(self, habit: str, rng: random.Random):
+  def __init__(self, name: str, rng: random.Random):
     """Makes an author.
 
     Args:
-      habit: One of `HABITS`.
+      name: One of `AUTHORS`.
       rng: What choices are drawn with. Nothing but wording should be: then all
         authors tell the same problems.
 
     Raises:
-      ValueError: There is no such habit.
+      ValueError: There is no such author.
     """
-    self.habit = habit
+    self.name = name
     self._rng = rng
-    shares(habit, 1)
+    shares(name, 1)
 
   def write(self, text: str, **words: object) -> str:
     """A text in this author's words.
@@ -80,4 +80,4 @@ class Author:
 
   def _chosen(self, choice: re.Match) -> str:
     ways: Sequence[str] = choice[1].split('|')
-    return self._rng.choices(ways, shares(self.habit, len(ways)))[0]
+    return self._rng.choices(ways, shares(self.name, len(ways)))[0]

@@ -22,7 +22,7 @@ class Choice:
     delta: How often that guarantee may fail.
   """
 
-  margin: float = 0.01
+  margin: float = 0.03
   resamples: int = stats.RESAMPLES
   seed: int = 0
   loss: float = 0.02

@@ -12,6 +12,7 @@ The suites:
   loops          'decoding': the loop, by gemma's own sampler, by its floor.
   proposals      'drafters': all that proposes, and several drafts per block.
   single_blocks  'methods': what each method takes for a block.
+  sizes          'sizes': what a block costs verifiers of several sizes.
   pages          'reports': a report of many points.
   launching      'launchers': a point that is decoded elsewhere.
 
@@ -47,6 +48,7 @@ SUITES = {
   'methods': 'single_blocks',
   'decoding': 'loops',
   'drafters': 'proposals',
+  'sizes': 'sizes',
   'reports': 'pages',
   'launchers': 'launching',
 }

@@ -157,6 +157,32 @@ def method_costs() -> str:
   return f'{about}\n\n{table}'
 
 
+def sizes() -> str:
+  """What configs/benchmark_sizes.py gave, from its committed figures."""
+  figures = benchmark('benchmark_sizes')['figures']
+  blocks = sorted(figures[0]['block_by_token'], key=int)
+  rows = [
+    f'| {row["name"]} | {row["parameters"] / 1e6:.1f} M |'
+    f' {1e3 * row["token_s"]:.2f} | {row["drafter_by_token"]:.3f} | '
+    + ' | '.join(f'{row["block_by_token"][size]:.2f}' for size in blocks)
+    + ' |'
+    for row in figures
+  ]
+  about = markdown.filled(
+    f'{_measured("benchmark_sizes")}, float32, one sequence: of verifiers,'
+    ' width x layers, the milliseconds of a token; and by that, the time of a'
+    ' token of the bundled drafter, and of reading'
+    f' {", ".join(blocks)} tokens at once.'
+  )
+  table = markdown.table(
+    '| verifier | parameters | a token, ms | drafter | '
+    + ' | '.join(f'{size} tokens' for size in blocks)
+    + ' |',
+    *rows,
+  )
+  return f'{about}\n\n{table}'
+
+
 def report_cost() -> str:
   """What configs/benchmark_reports.py gave, from its committed figures."""
   from experiments.benchmarks import pages

@@ -42,7 +42,7 @@ def problem_stream(
   Args:
     mixture: Shares of the problems, by task.
     seed: Of the problems and of their order.
-    author: Who writes the references; one of `wording.HABITS`.
+    author: Who writes the references; one of `wording.AUTHORS`.
 
   Raises:
     ValueError: Problems of one of the tasks are not made up.
@@ -80,7 +80,7 @@ def make_batch(
     tokenizer: The model's.
     rows: How many rows.
     step: Number of the batch.
-    author: Who writes the references; one of `wording.HABITS`.
+    author: Who writes the references; one of `wording.AUTHORS`.
 
   Returns:
     Arrays [rows, row_length]: `tokens`; `targets`, the next tokens;
@@ -311,7 +311,8 @@ def train_model(
   first = {'params': params, 'opt_state': jax.jit(optimizer.init)(params)}
   state = run_steps(config, name, spec.steps, workdir, first, one)
   out = workdir / name.replace('_', '-')
-  checkpoints.save_model(out, start._replace(params=state['params']))
+  trained = start._replace(params=state['params'])
+  checkpoints.save_model(out, trained, stored=spec.get('stored'))
   return out
 
 
@@ -378,7 +379,8 @@ library_name: cascades
 
 - Shape: {layers} layers ({kinds}), {width} wide, {heads} heads of {head_dim}
   ({kv_heads} key-value), feed-forward {ffw}, sliding window {window},
-  vocabulary {vocab}; {parameters:,} parameters, float32.
+  vocabulary {vocab}; {parameters:,} parameters, float32,
+  stored in {stored}.
 - Data: {data}, made from seed {seed} by the modules of
   `cascades.tasks` with these names; the author of the answers is the {author}
   one of `cascades/tasks/wording.py`. A problem's own numbers decide by a hash
@@ -451,6 +453,7 @@ def write_card(
     window=c.sliding_window,
     vocab=c.vocab_size,
     parameters=sum(x.size for x in jax.tree.leaves(params)),
+    stored=spec.get('stored') or 'float32',
     seed=config.seed,
     author=spec.get('author', 'plain'),
     steps=spec.steps,
