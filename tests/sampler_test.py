@@ -602,3 +602,36 @@ def test_memory_is_counted_once_for_batches_of_a_size(pair, monkeypatch):
     ValueError, match='memory: batch_size 1 with cache_length'
   ):
     sampler.sample('x', max_new_tokens=4)
+
+
+# --- The bundled pair ---
+
+
+@pytest.mark.slow
+def test_the_bundled_pair_disagrees_about_words_more_than_about_numbers(real):
+  task = TASKS['word_problems']
+  examples = list(task.load(split='validation', num_examples=24))
+  verifier, drafter = real
+
+  def ask(method, lenience):
+    answers = cascades.Sampler(
+      verifier, drafter, method=method, lenience=lenience, gamma=4
+    ).sample([e.prompt for e in examples], max_new_tokens=task.max_new_tokens)
+    examined, accepted = (
+      sum(a.counts[name] for a in answers) for name in ('examined', 'accepted')
+    )
+    right = [
+      task.score(a.text, e.reference)['exact_match']
+      for a, e in zip(answers, examples, strict=True)
+    ]
+    return answers, 1 - accepted / examined, np.mean(right)
+
+  strict, rejected, quality = ask('speed', 0.0)
+  assert 0.2 < rejected < 0.4
+  # An ordinary answer has drafted, replaced and added tokens.
+  assert all({1, 2, 3} <= set(np.asarray(a.sources)) for a in strict)
+  _, fewer, kept = ask('token_v2', 0.7)
+  assert fewer < 0.2 * rejected
+  assert kept >= quality - 0.15
+  _, _, alone = ask('drafter_only', 0.0)
+  assert alone < quality - 0.4
