@@ -2,7 +2,7 @@
 
 Command: python -m experiments.benchmark --config=configs/benchmark_sizes.py
 Shows: in about two minutes on two cores, for models of the bundled verifier's
-kind, what reading 2 to 5 tokens at once takes by the time of reading one.
+kind, what reading 2 to 9 tokens at once takes by the time of reading one.
 Where the weights fit into a CPU's cache, it takes a multiple; where they have
 to be fetched from memory, they are fetched once for all tokens of a block.
 """

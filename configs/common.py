@@ -71,7 +71,8 @@ _OPTIONAL = dict(
   task=dict(path='', shots=0, max_new_tokens=0, allow_code_execution=False),
   # Whether prompts are turns of a chat, for instructed models.
   chat=False,
-  # Of the models: 'bfloat16' or 'float32'; None: as stored.
+  # Of the models: 'bfloat16' or 'float32'; None: as config.json
+  # names it, else as stored.
   dtype=None,
   # Most tokens of a prompt and its answer.
   cache_length=4096,

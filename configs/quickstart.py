@@ -3,8 +3,8 @@
 Command: python -m experiments.sweep --config=configs/quickstart.py
 Shows: in some five minutes on a laptop, 51 points a task: every curve starts at
 the verifier's quality and ends at the drafter's, and how the methods differ is
-what they lose on the way. With --config.temperature=0 the same, greedily. What
-both gave once: experiments/results.
+what they lose on the way; with --config.temperature=0 the same, greedily. What
+it gave once at temperature 1: experiments/results/quickstart.
 """
 
 import ml_collections

@@ -1,7 +1,7 @@
 """A cascade of two models that know different things, on all that they know.
 
 Command: python -m experiments.sweep --config=configs/specialist.py
-Shows: in some two minutes, points that are far better than either model, for a
+Shows: in a few minutes, points that are far better than either model, for a
 rule can take each one's word where it is surer. The verifier knows nothing of
 Roman numerals, and the drafter, fine-tuned on them, forgot some of the rest.
 The page says by how much: "When is a cascade better than both models".

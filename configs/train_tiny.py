@@ -6,7 +6,7 @@ and their held-out figures. The verifier learns from an author who likes the
 first way of saying a thing, the drafter from one who likes the last, and it is
 too small for the harder content: so they disagree as models of different makers
 do, often about words, which harms nothing, and now and then about numbers. It
-takes about an hour on two CPU cores.
+takes one to two hours on two CPU cores.
 """
 
 import ml_collections

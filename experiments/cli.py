@@ -48,7 +48,8 @@ def define_dtype() -> None:
     'dtype',
     None,
     ['bfloat16', 'float32'],
-    'What the parameters become as they are read; by default as stored.',
+    'What the parameters become as they are read; by default as'
+    ' config.json names it.',
   )
 
 

@@ -35,6 +35,7 @@ PARTS: dict[str, Callable[[], str]] = {
   'commands': inventory.commands,
   'headlines': findings.headlines,
   'quickstart': findings.quickstart,
+  'race': functools.partial(findings.of_report, 'quickstart', 'race'),
   'baselines': functools.partial(findings.sweep_table, 'baselines', 'kinds'),
   'truncated_alike': functools.partial(
     findings.of_report, 'baselines', 'truncated_alike'

@@ -349,6 +349,19 @@ def test_config_json_says_what_parameters_become(tmp_path, said, named):
   assert {x.dtype for x in jax.tree.leaves(read.params)} == {jnp.dtype(want)}
 
 
+def test_a_dtype_that_is_null_is_none(tmp_path):
+  checkpoints.save_model(tmp_path, checkpoints.load_model('tiny-drafter'))
+  path = tmp_path / 'config.json'
+  fields = json.loads(path.read_text())
+  path.write_text(
+    json.dumps(fields | {'dtype': None, 'torch_dtype': 'bfloat16'})
+  )
+  read = checkpoints.load_model(tmp_path)
+  assert {x.dtype for x in jax.tree.leaves(read.params)} == {
+    jnp.dtype(jnp.bfloat16)
+  }
+
+
 def test_there_are_two_dtypes():
   for load in checkpoints.load_model, checkpoints.describe:
     with pytest.raises(ValueError, match=r"^dtype: 'int8' will not do; give"):

@@ -205,7 +205,7 @@ def check_dtype(dtype: str | None) -> None:
   if dtype not in (None, *DTYPES):
     raise ValueError(
       f'dtype: {dtype!r} will not do; give {" or ".join(DTYPES)}, or leave it'
-      ' out to take what is stored.'
+      ' out to take what its folder says.'
     )
 
 
@@ -214,7 +214,7 @@ def _named_dtype(config: Mapping[str, Any]) -> str | None:
 
   Transformers goes by it too; both spellings are in use.
   """
-  named = config.get('dtype', config.get('torch_dtype'))
+  named = config.get('dtype') or config.get('torch_dtype')
   return named if named in DTYPES else None
 
 
@@ -261,7 +261,7 @@ def _load(
 
   Args:
     name: A model's name, or a folder.
-    dtype: What the parameters become; None leaves them as they are stored.
+    dtype: What the parameters become; None as for `load_model`.
     mesh: Devices that they are divided among; None for the first device.
     packed: Whether they are to lie as a CPU reads them best, else in gemma's
       order.
