@@ -94,9 +94,9 @@ def quickstart() -> str:
   read = (RESULTS / 'quickstart/costs.json').read_text(encoding='utf-8')
   costs = metrics.Measured.from_json(read).costs
   note = markdown.filled(
-    'The verifier reads the five tokens of a block in'
-    f' {costs.verify_s[4] / costs.verifier_token_s:.1f} times the time of'
-    ' one, and the drafter writes one in'
+    'A block of four drafts takes the verifier, verification and all,'
+    f' {costs.verify_s[4] / costs.verifier_token_s:.1f} times the time of a'
+    ' token of its own, and the drafter writes one in'
     f' {costs.drafter_token_s / costs.verifier_token_s:.2f} of it.'
   )
   return f'{about}\n\n{table}\n\n{note}'

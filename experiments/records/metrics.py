@@ -163,15 +163,16 @@ METRICS: dict[str, Metric] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Costs:
-  """Measured unit costs, in seconds for one sequence.
+  """Measured unit costs, in seconds for one sequence: what the loop takes.
 
   Attributes:
-    verifier_token_s: One verifier call reading one token.
-    drafter_token_s: One drafter call reading one token.
-    verify_s: By gamma, one verifier call reading gamma + 1 tokens; of several
-      drafts, by all of their tokens.
-    drafts_s: By drafts per block, where they are several, one drafter call
-      reading a token of each.
+    verifier_token_s: A token that the verifier decodes alone.
+    drafter_token_s: A token that the drafter decodes alone; where it is no
+      model, its share of a proposal.
+    verify_s: By gamma, a strict block but for its drafter's calls: the
+      verifier's call, and verification; of several drafts, by all of their
+      tokens.
+    drafts_s: By drafts per block, where they are several, a token of each.
   """
 
   verifier_token_s: float
@@ -358,7 +359,7 @@ def relative_latency(records: Sequence[Record], costs: Costs) -> float:
       / emitted / verifier_token_s
 
   The drafter alone is a point with no verifier calls. Prefill is left out on
-  both sides; so is everything but the models' forward passes.
+  both sides.
 
   Raises:
     ValueError: `costs` has no entry for a record's gamma.

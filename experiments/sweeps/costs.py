@@ -1,40 +1,68 @@
 """What one call of each model costs: the units of the modelled latency."""
 
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cascades import decoding, drafters
+from cascades import decoding, drafters, methods
 from cascades.methods import processing
 from cascades.models import checkpoints
+from cascades.sampler import batching
+from cascades.scheme import Scheme
 from experiments.records.metrics import Costs, Spread
 
 # Of the turns that a loop had.
 _LOW, _HIGH = 0.1, 0.9
+# No token ends a loop, and no limit.
+_NEVER = np.array([-1], np.int32)
+_LIMIT = 2**30
+
+
+class Loop(NamedTuple):
+  """Something compiled, to be timed.
+
+  Attributes:
+    run: Takes `given`, and gives arrays to wait for.
+    given: Its arguments.
+    calls: How often it does what a unit is of.
+  """
+
+  run: Callable
+  given: tuple
+  calls: int
 
 
 def measure(
   verifier: checkpoints.Checkpoint,
-  drafter: checkpoints.Checkpoint | drafters.Equipped,
+  drafter: checkpoints.Checkpoint | None,
+  equipped: drafters.Equipped,
   blocks: Iterable[tuple[int, int]],
   context: int = 128,
-  repeats: int = 15,
+  repeats: int = 5,
   seconds: float = 4.0,
   tree_size: int | None = None,
 ) -> Spread:
-  """Times bare forward passes of both models, one sequence, in compiled loops.
+  """Times the decoding loop itself, one sequence, at temperature 1.
+
+  A unit is what the loop takes for a call, with drawing, verifying and counting
+  as strict decoding does them: beside models this small that is no trifle.
+
+  - A token of the verifier, or of a drafter that is a model: that model alone.
+  - Of another drafter, and of several drafts: a share of a whole proposal.
+  - A block, for the verifier: all of it but its drafter's calls, at the unit of
+    these; no less than a token.
 
   Args:
-    verifier: Read one token at a time, and a block at a time.
-    drafter: Read one token of each draft at a time. Where it is no model, its
-      unit is a share of a whole proposal, drawing included.
-    blocks: (gamma, drafts per block) to time both at.
-    context: Tokens in the cache at the end of a loop.
-    repeats: Loops of each, the arms taking turns.
+    verifier: Decodes alone, and verifies.
+    drafter: The model that drafts; None where it is no model.
+    equipped: What drafts, put together for this verifier.
+    blocks: (gamma, drafts per block) to time.
+    context: Tokens in the cache at the end of a loop, at the most.
+    repeats: Turns of each loop, at the least.
     seconds: More of them until so many seconds are gone: a loop of small models
       takes a few milliseconds, and a machine that others share may be busy for
       longer than all that `repeats` asks for.
@@ -47,21 +75,55 @@ def measure(
   """
   blocks = [(gamma, drafts) for gamma, drafts in blocks if gamma]
   longest = max((gamma for gamma, _ in blocks), default=1)
-  loops: dict[Any, tuple[Callable, tuple, int]] = {
-    'verifier': reading(verifier, 1, context)
-  }
-  for drafts in {1, *(drafts for _, drafts in blocks)}:
-    name = 'drafter', drafts
-    if isinstance(drafter, checkpoints.Checkpoint):
-      loops[name] = reading(drafter, drafts, context)
-    elif drafter.drafter.most is None or drafts <= drafter.drafter.most:
-      run, given, count = proposing(verifier, drafter, longest, drafts, context)
-      loops[name] = run, given, count * (longest + 1)
-  for size in {decoding.tree_tokens(*block, tree_size) for block in blocks}:
-    loops[size] = reading(verifier, size + 1, max(context, size + 1))
+  # By what a unit is of: a model, drafts per block, or a block.
+  loops: dict[Hashable, Loop] = {'verifier': _alone(verifier, context)}
+  shares = {drafts for _, drafts in blocks}
+  if drafter is not None:
+    loops[1] = _alone(drafter, context)
+    shares -= {1}
+  for drafts in shares:
+    made = proposing(verifier, equipped, longest, drafts, context)
+    loops[drafts] = made._replace(calls=made.calls * (longest + 1))
+  called = {}
+  for block in blocks:
+    loops[block], called[block] = _strict(
+      verifier, equipped, *block, tree_size, context
+    )
+  taken = take_turns(loops, repeats, seconds)
+
+  def at(share: float) -> Costs:
+    found = {name: float(np.quantile(s, share)) for name, s in taken.items()}
+    token = found.pop('verifier')
+    verify: dict[int, float] = {}
+    for gamma, drafts in blocks:
+      calls = called[gamma, drafts]
+      rest = found.pop((gamma, drafts)) - calls * found[drafts]
+      size = decoding.tree_tokens(gamma, drafts, tree_size)
+      # Of two kinds of blocks the lower, where they are of one size.
+      verify[size] = max(token, min(rest, verify.get(size, rest)))
+    return Costs(
+      verifier_token_s=token,
+      drafter_token_s=found.get(1, token),
+      verify_s=verify,
+      drafts_s={k: s for k, s in found.items() if k > 1},
+    )
+
+  return Spread(at(_LOW), at(_HIGH))
+
+
+def take_turns(
+  loops: Mapping[Hashable, Loop], repeats: int, seconds: float
+) -> dict[Hashable, list[float]]:
+  """Seconds per call of some loops that take turns, after one not counted.
+
+  Args:
+    loops: By name.
+    repeats: Turns of each, at the least.
+    seconds: More of them until so many seconds are gone.
+  """
   for run, given, _ in loops.values():
     jax.block_until_ready(run(*given))
-  taken: dict[Any, list[float]] = {name: [] for name in loops}
+  taken: dict[Hashable, list[float]] = {name: [] for name in loops}
   until = time.perf_counter() + seconds
   while repeats > 0 or time.perf_counter() < until:
     repeats -= 1
@@ -69,27 +131,64 @@ def measure(
       start = time.perf_counter()
       jax.block_until_ready(run(*given))
       taken[name].append((time.perf_counter() - start) / calls)
+  return taken
 
-  def at(share: float) -> Costs:
-    found = {name: float(np.quantile(s, share)) for name, s in taken.items()}
-    return Costs(
-      verifier_token_s=found.pop('verifier'),
-      drafter_token_s=found.pop(('drafter', 1)),
-      verify_s={k: s for k, s in found.items() if isinstance(k, int)},
-      drafts_s={k[1]: s for k, s in found.items() if isinstance(k, tuple)},
+
+def _alone(checkpoint: checkpoints.Checkpoint, context: int) -> Loop:
+  """A model that decodes alone, a token per call."""
+  none = drafters.Equipped(drafters.NoDrafter(checkpoint.model.vocab_size), ())
+  return _strict(checkpoint, none, 0, 1, None, context)[0]
+
+
+def _strict(
+  verifier: checkpoints.Checkpoint,
+  equipped: drafters.Equipped,
+  gamma: int,
+  drafts: int,
+  tree_size: int | None,
+  context: int,
+) -> tuple[Loop, float]:
+  """Strict blocks; and how many calls of the drafter one of them makes."""
+  several = 'multi_round' if equipped.drafter.independent else 'match'
+  decoder = decoding.Decoder(
+    decoding.Models(verifier.model, equipped.drafter),
+    methods.get_method('speed'),
+    gamma,
+    Scheme('token' if drafts == 1 else several),
+    drafts,
+    tree_size,
+  )
+  params = decoding.Params(verifier.params, equipped.params)
+  count = max(1, context // (gamma + 1))
+  # One token, which both models are to read yet.
+  rows = decoding.prefill(
+    params,
+    np.array([[5]], np.int32),
+    np.array([1], np.int32),
+    jax.random.split(jax.random.key(0), 1),
+    np.array([_LIMIT], np.int32),
+    models=decoder.models,
+    cache_length=1 + count * (gamma + 1) + decoder.slack,
+  )
+  how = processing.Processing(temperature=np.float32(1))
+
+  # Not the loop's own function, which would take the memory of the rows.
+  @jax.jit
+  def run(rows, params):
+    return decoding.decode(
+      rows, params, how, _NEVER, max_blocks=count, decoder=decoder
     )
 
-  return Spread(at(_LOW), at(_HIGH))
+  loop = Loop(run, (rows, params), count)
+  after, _ = run(*loop.given)
+  counts = decoding.count(batching.fetch(after))
+  return loop, float(counts.drafter_calls[0]) / count
 
 
 def reading(
   checkpoint: checkpoints.Checkpoint, width: int, context: int
-) -> tuple[Callable, tuple, int]:
-  """A compiled loop of forward passes that read `width` tokens each.
-
-  Returns:
-    The loop, its arguments, and how many passes it makes.
-  """
+) -> Loop:
+  """Bare forward passes that read `width` tokens each."""
   model, calls = checkpoint.model, context // width
 
   @jax.jit
@@ -104,7 +203,7 @@ def reading(
     cache = model.init_cache(params, context)
     return jax.lax.fori_loop(0, calls, body, (cache, tokens))
 
-  return run, (checkpoint.params,), calls
+  return Loop(run, (checkpoint.params,), calls)
 
 
 def proposing(
@@ -113,12 +212,8 @@ def proposing(
   gamma: int,
   drafts: int,
   context: int,
-) -> tuple[Callable, tuple, int]:
-  """A compiled loop of proposals at temperature 1.
-
-  Returns:
-    The loop, its arguments, and how many proposals it makes.
-  """
+) -> Loop:
+  """Proposals at temperature 1."""
   model, drafter = verifier.model, equipped.drafter
   count = max(1, context // (gamma + 1) - 1)
   room = count * (gamma + 1) + (gamma + 1) * drafts + 1 + drafter.slack
@@ -156,4 +251,4 @@ def proposing(
 
   over = jax.vmap(one, (None, None, 0), axis_name=decoding.ROWS)
   given = equipped.params, verifier.params, np.array([5])
-  return jax.jit(over), given, count
+  return Loop(jax.jit(over), given, count)

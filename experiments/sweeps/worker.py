@@ -204,9 +204,12 @@ class Worker:
 
   def costs(self) -> metrics.Spread:
     """What one call of each model costs here."""
-    drafter = self._drafter if self._is_model else self._equipped
     return costs.measure(
-      self._verifier, drafter, self._blocks, tree_size=self._tree_size
+      self._verifier,
+      self._drafter if self._is_model else None,
+      self._equipped,
+      self._blocks,
+      tree_size=self._tree_size,
     )
 
   def _decoder(self, options: Options, verifier, drafter) -> sampler.Sampler:

@@ -1,0 +1,65 @@
+"""Unit costs: what of the loops' times is whose, with times that are given."""
+
+import pytest
+
+from experiments.sweeps import costs
+
+
+def measured(monkeypatch, times, blocks, calls, drafter=object(), **options):
+  """Unit costs, where each loop takes a time of its own."""
+  monkeypatch.setattr(costs, '_alone', lambda checkpoint, context: checkpoint)
+  monkeypatch.setattr(
+    costs,
+    'proposing',
+    lambda *of: costs.Loop(None, (), 1),
+  )
+  monkeypatch.setattr(
+    costs, '_strict', lambda v, e, gamma, drafts, *_: (None, calls)
+  )
+  asked = []
+
+  def take_turns(loops, repeats, seconds):
+    asked.extend(loops)
+    return {name: [times[name]] * 3 for name in loops}
+
+  monkeypatch.setattr(costs, 'take_turns', take_turns)
+  spread = costs.measure(object(), drafter, None, blocks, **options)
+  assert spread.low == spread.high
+  return spread.low, asked
+
+
+def test_a_block_is_the_verifiers_but_for_the_drafters_calls(monkeypatch):
+  times = {'verifier': 1.0, 1: 0.1, (4, 1): 2.0, (2, 1): 1.5}
+  found, asked = measured(monkeypatch, times, [(4, 1), (2, 1), (0, 1)], calls=3)
+  assert found.verifier_token_s == 1.0
+  assert found.drafter_token_s == 0.1
+  assert found.verify_s == pytest.approx({4: 1.7, 2: 1.2})
+  assert not found.drafts_s
+  # Nothing is timed for a gamma of 0 but the verifier.
+  assert set(asked) == set(times)
+
+
+def test_a_block_takes_no_less_than_a_token(monkeypatch):
+  times = {'verifier': 1.0, 1: 0.5, (4, 1): 2.0}
+  found, _ = measured(monkeypatch, times, [(4, 1)], calls=5)
+  assert found.verify_s == {4: 1.0}
+
+
+def test_several_drafts_have_a_unit_of_their_own(monkeypatch):
+  times = {'verifier': 1.0, 1: 0.1, 4: 0.2, (2, 4): 3.0, (8, 1): 4.0}
+  blocks = [(2, 4), (8, 1)]
+  found, _ = measured(monkeypatch, times, blocks, calls=2)
+  # Both kinds of blocks have eight drafted tokens: the lower counts.
+  assert found.verify_s == pytest.approx({8: 2.6})
+  assert found.drafts_s == {4: 0.2}
+  found, _ = measured(monkeypatch, times, blocks, calls=2, tree_size=5)
+  assert found.verify_s == pytest.approx({5: 2.6, 8: 3.8})
+
+
+def test_a_drafter_that_is_no_model_is_timed_by_its_proposals(monkeypatch):
+  times = {'verifier': 1.0, 1: 0.01, (4, 1): 1.5}
+  found, asked = measured(monkeypatch, times, [(4, 1)], calls=0, drafter=None)
+  assert found.drafter_token_s == 0.01
+  # It makes no calls: a block has all of its time.
+  assert found.verify_s == {4: 1.5}
+  assert set(asked) == set(times)
