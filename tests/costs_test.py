@@ -5,7 +5,7 @@ import pytest
 from experiments.sweeps import costs
 
 
-def measured(monkeypatch, times, blocks, calls, drafter=object(), **options):
+def measured(monkeypatch, times, blocks, calls, drafter='', **options):
   """Unit costs, where each loop takes a time of its own."""
   monkeypatch.setattr(costs, '_alone', lambda checkpoint, context: checkpoint)
   monkeypatch.setattr(
