@@ -230,14 +230,12 @@ def test_short_prompts_are_padded_little():
 
 
 def test_shapes_are_few():
-  assert [batching.bucket(n) for n in (1, 64, 65, 97, 129, 1000)] == [
-    64,
-    64,
-    96,
-    128,
-    192,
-    1024,
+  sizes = (1, 64, 65, 97, 129, 257, 1000)
+  assert [batching.bucket(n, 64) for n in sizes] == [
+    *(64, 64, 96, 128, 192, 384, 1024)
   ]
+  # Of caches.
+  assert [batching.bucket(n) for n in sizes] == [*[256] * 5, 384, 1024]
   assert [batching.width(n, 64) for n in (1, 2, 3, 11, 33, 65, 700)] == [
     1,
     2,

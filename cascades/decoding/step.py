@@ -47,7 +47,9 @@ def tree_tokens(gamma: int, drafts: int, tree_size: int | None = None) -> int:
   return min(gamma * drafts, tree_size)
 
 
-_WITHOUT_DRAFTS = dict(scheme=STANDARD, drafts=1, tree_size=None)
+_WITHOUT_DRAFTS = dict(
+  method=methods.get_method('speed'), scheme=STANDARD, drafts=1, tree_size=None
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +85,8 @@ class Decoder:
       self.scheme.check(self.method, self.drafts)
       _check_drafter(self.models.drafter, self.scheme, self.drafts)
     else:
-      # Nothing is drafted, and so there is nothing to verify in another way.
+      # Nothing is drafted, and so there is nothing to verify in another way:
+      # one loop, whatever was asked for.
       for name, value in _WITHOUT_DRAFTS.items():
         object.__setattr__(self, name, value)
     if self.sequential:

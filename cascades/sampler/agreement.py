@@ -159,7 +159,7 @@ def _by_question(checkpoint, tokens, *asked):
 def _check(drafter, verifier, texts, answers) -> list[Agreement]:
   """Both models read prompts and continuations, once."""
   longest = max(len(answer.tokens) for answer in answers)
-  tokens = np.zeros((_ROWS, batching.bucket(longest)), np.int32)
+  tokens = np.zeros((_ROWS, batching.bucket(longest, 64)), np.int32)
   for row, answer in zip(tokens, answers, strict=False):
     row[: len(answer.tokens)] = answer.tokens
   drafted = np.roll(tokens, -1, axis=1)

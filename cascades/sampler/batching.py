@@ -37,18 +37,20 @@ _FIRST = 256
 _TAIL = 256
 # Blocks from one look at the rows to the next, where their texts may end them.
 LOOK = 8
-
 # What the shortest prompts are padded to, less than caches are: to read so many
 # tokens takes as long as the blocks of a short answer.
 _SHORTEST = 32
+# Slots of the smallest cache: to attend to a few more that are empty is next to
+# nothing, and to compile another loop takes longer than many short answers.
+_SMALLEST = 256
 # Of a row without caches, as numpy arrays: the length that its text ends it at.
 Ends = Callable[[decoding.Row], int | None]
 
 
-def bucket(n: int, least: int = 64) -> int:
+def bucket(n: int, least: int = _SMALLEST) -> int:
   """The shape that n tokens are padded to: few shapes, little padding.
 
-  64, 96, 128, 192, 256, 384, ...: every power of two and one between.
+  256, 384, 512, 768, 1024, ...: every power of two and one between.
   """
   size = least
   while size < n:
@@ -539,7 +541,7 @@ def turn(
   (prompt,), new = asked.prompts, asked.max_new_tokens
   length = 0 if row is None else int(row.length[0])
   # Padding is read too.
-  read = length + bucket(len(prompt))
+  read = length + bucket(len(prompt), _SHORTEST)
   room = engine.room(read, min(new, _FIRST))
   if row is not None:
     room = max(room, row.tokens.shape[-1])

@@ -228,7 +228,7 @@ def _sizes(decoder, requests) -> list[tuple[int, int]]:
       )
     # The last token is asked about, and not read.
     sizes.append(
-      (batching.bucket(length - 1), batching.bucket(len(continuation), 8))
+      (batching.bucket(length - 1, 64), batching.bucket(len(continuation), 8))
     )
   return sizes
 

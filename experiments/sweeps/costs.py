@@ -17,8 +17,8 @@ from experiments.records.metrics import Costs, Spread
 
 # Of the turns that a loop had.
 _LOW, _HIGH = 0.1, 0.9
-# No token ends a loop, and no limit.
-_NEVER = np.array([-1], np.int32)
+# No token ends a loop, and no limit; as many stop tokens as a sampler has.
+_NEVER = np.full(8, -1, np.int32)
 _LIMIT = 2**30
 
 
@@ -150,37 +150,36 @@ def _strict(
 ) -> tuple[Loop, float]:
   """Strict blocks; and how many calls of the drafter one of them makes."""
   several = 'multi_round' if equipped.drafter.independent else 'match'
-  decoder = decoding.Decoder(
-    decoding.Models(verifier.model, equipped.drafter),
-    methods.get_method('speed'),
-    gamma,
-    Scheme('token' if drafts == 1 else several),
-    drafts,
-    tree_size,
+  engine = batching.Engine(
+    decoding.Decoder(
+      decoding.Models(verifier.model, equipped.drafter),
+      methods.get_method('speed'),
+      gamma,
+      Scheme('token' if drafts == 1 else several),
+      drafts,
+      tree_size,
+    ),
+    decoding.Params(verifier.params, equipped.params),
+    how=processing.Processing(temperature=np.float32(1)),
+    stop_tokens=_NEVER,
   )
-  params = decoding.Params(verifier.params, equipped.params)
   count = max(1, context // (gamma + 1))
-  # One token, which both models are to read yet.
-  rows = decoding.prefill(
-    params,
-    np.array([[5]], np.int32),
-    np.array([1], np.int32),
+  # One token, which both models are to read yet. The shapes are those of short
+  # answers, which may be compiled already, or will be.
+  rows = engine.prefill(
+    [np.array([5], np.int32)],
     jax.random.split(jax.random.key(0), 1),
-    np.array([_LIMIT], np.int32),
-    models=decoder.models,
-    cache_length=1 + count * (gamma + 1) + decoder.slack,
+    [_LIMIT],
+    engine.room(1, context),
   )
-  how = processing.Processing(temperature=np.float32(1))
 
-  # Not the loop's own function, which would take the memory of the rows.
-  @jax.jit
-  def run(rows, params):
-    return decoding.decode(
-      rows, params, how, _NEVER, max_blocks=count, decoder=decoder
-    )
+  def run(rows):
+    # A copy, for the loop takes the memory of what it is given.
+    copy = decoding.take(rows, np.zeros(1, np.int32))
+    return engine.decode(copy, max_blocks=count)
 
-  loop = Loop(run, (rows, params), count)
-  after, _ = run(*loop.given)
+  loop = Loop(run, (rows,), count)
+  after, _ = run(rows)
   counts = decoding.count(batching.fetch(after))
   return loop, float(counts.drafter_calls[0]) / count
 
