@@ -35,6 +35,12 @@ PARTS: dict[str, Callable[[], str]] = {
   'commands': inventory.commands,
   'headlines': findings.headlines,
   'quickstart': findings.quickstart,
+  'greedy': functools.partial(
+    findings.points, 'quickstart_greedy', 'word_problems'
+  ),
+  'tuned_gamma': functools.partial(
+    findings.sweep_table, 'tuned_gamma', 'kinds'
+  ),
   'race': functools.partial(findings.of_report, 'quickstart', 'race'),
   'baselines': functools.partial(findings.sweep_table, 'baselines', 'kinds'),
   'truncated_alike': functools.partial(

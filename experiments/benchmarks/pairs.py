@@ -58,7 +58,7 @@ class Pair:
       drafts: How many drafts of a block lie side by side.
     """
     longest = max(map(len, self.prompts))
-    return batching.bucket(longest + self.new_tokens + 16 * drafts)
+    return batching.bucket(longest + self.new_tokens + 16 * drafts, 64)
 
   def compile(
     self, key: Any, jitted: Any, *args: Any, **keywords: Any

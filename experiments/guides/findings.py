@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,11 @@ def _told(name: str, more: str = '') -> str:
   )
   seconds = round((ended - began).total_seconds())
   versions, config = start['versions'], _config(name)
+  flag, *changed = re.findall(r'--(config\S*)', start['command'])
+  path = flag.partition('=')[2]
+  changes = ''.join(f' with `--{flag}`' for flag in changed)
   return markdown.filled(
-    f'`configs/{name}.py` at commit `{start["commit"][:7]}`, {began:%Y-%m-%d},'
+    f'`{path}`{changes} at commit `{start["commit"][:7]}`, {began:%Y-%m-%d},'
     f' {start["device"]}, jax {versions["jax"]}, gemma {versions["gemma"]}, in'
     f' {seconds // 60} min {seconds % 60} s'
     f' ([all of it]({name})): {config["num_examples"]}'
@@ -51,11 +55,11 @@ _SHOWN = (
 )
 
 
-def _summary():
-  """The summary of the quickstart."""
+def _summary(name: str = 'quickstart'):
+  """The summary of a sweep; by default of the quickstart."""
   import pandas as pd
 
-  return pd.read_csv(RESULTS / 'quickstart/summary.csv')
+  return pd.read_csv(RESULTS / name / 'summary.csv')
 
 
 def _row(frame, task: str, method: str, lenience: float | None):
@@ -67,21 +71,25 @@ def _row(frame, task: str, method: str, lenience: float | None):
   return row
 
 
-def quickstart() -> str:
-  """A part of what configs/quickstart.py gave, from its committed results."""
-  from experiments.records import metrics
+def points(name: str, task: str | None = None) -> str:
+  """Some points of what configs/quickstart.py gave.
 
-  frame = _summary()
+  Args:
+    name: Of the folder with the results.
+    task: Shows this one alone.
+  """
+  frame = _summary(name)
   about = _told(
-    'quickstart',
-    f', gamma {frame.gamma.max():g}, and of {len(frame)} points these',
+    name, f', gamma {frame.gamma.max():g}, and of {len(frame)} points these'
   )
   shown = []
-  for task, method, lenience, words in _SHOWN:
-    row = _row(frame, task, method, lenience)
+  for of, method, lenience, words in _SHOWN:
+    if of != (task or of):
+      continue
+    row = _row(frame, of, method, lenience)
     calls = row['block_efficiency']
     shown.append(
-      f'| {task} | {words} | {row["quality"]:.2f} ({row["quality_low"]:.2f} to'
+      f'| {of} | {words} | {row["quality"]:.2f} ({row["quality_low"]:.2f} to'
       f' {row["quality_high"]:.2f}) |'
       f' {"-" if np.isnan(calls) else f"{calls:.2f}"} |'
       f' {row["relative_latency"]:.2f} |'
@@ -91,6 +99,13 @@ def quickstart() -> str:
     ' modelled latency |',
     *shown,
   )
+  return f'{about}\n\n{table}'
+
+
+def quickstart() -> str:
+  """A part of what configs/quickstart.py gave, from its committed results."""
+  from experiments.records import metrics
+
   read = (RESULTS / 'quickstart/costs.json').read_text(encoding='utf-8')
   costs = metrics.Measured.from_json(read).costs
   note = markdown.filled(
@@ -99,7 +114,7 @@ def quickstart() -> str:
     ' token of its own, and the drafter writes one in'
     f' {costs.drafter_token_s / costs.verifier_token_s:.2f} of it.'
   )
-  return f'{about}\n\n{table}\n\n{note}'
+  return f'{points("quickstart")}\n\n{note}'
 
 
 def of_report(name: str, table: str) -> str:
@@ -128,7 +143,7 @@ def headlines() -> str:
   alone, drafter, strict, cascade, *_ = (
     _row(frame, *which[:3]) for which in _SHOWN
   )
-  kinds = {row[0]: row for row in _cells('baselines', 'kinds')}
+  kinds = {row[0]: row for row in _cells('tuned_gamma', 'kinds')}
   mixed = _cells('specialist', 'mixture')[0]
   figures = timings.benchmark('benchmark')['figures']
   best = timings.best_strict(loops.rows(figures))
@@ -162,9 +177,9 @@ def headlines() -> str:
     ' latency, exact match |'
     f' {cascade["relative_latency"]:.2f}, {cascade["quality"]:.2f} |',
     "| gamma tuned, fastest at the verifier's quality: speed-up, by modelled"
-    ' latency, of a speculative cascade, of a cascade of whole answers |'
-    f' {kinds["speculative cascade"][5]},'
-    f' {kinds["cascade of answers"][5]} |',
+    ' latency, of strict decoding, of a speculative cascade |'
+    f' {kinds["strict decoding"][5]},'
+    f' {kinds["speculative cascade"][5]} |',
     '| a specialist drafts for a generalist: quality of the best cascade over'
     f" the verifier's, over the drafter's | {mixed[5]}, {mixed[6]} |",
     "| speed of strict decoding by that of gemma's own sampler, batch 1 |"
