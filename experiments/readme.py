@@ -41,6 +41,7 @@ PARTS: dict[str, Callable[[], str]] = {
   'tuned_gamma': functools.partial(
     findings.sweep_table, 'tuned_gamma', 'kinds'
   ),
+  'front': functools.partial(findings.of_report, 'tuned_gamma', 'pareto'),
   'race': functools.partial(findings.of_report, 'quickstart', 'race'),
   'baselines': functools.partial(findings.sweep_table, 'baselines', 'kinds'),
   'truncated_alike': functools.partial(

@@ -20,8 +20,9 @@ def _measured(name: str) -> str:
   versions = found['versions']
   commit = ''
   if found.get('starts'):
-    *_, start = found['starts']
-    commit = f' at commit `{start["commit"][:7]}`'
+    # Each once, in their order: a part may have been measured anew.
+    each = dict.fromkeys(start['commit'][:7] for start in found['starts'])
+    commit = ' at commit ' + ', then '.join(f'`{name}`' for name in each)
   return (
     f'`configs/{name}.py`{commit}, {found["date"]},'
     f' {found["cores"]} CPU cores, jax {versions["jax"]}, gemma'
