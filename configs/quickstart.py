@@ -1,7 +1,7 @@
 """The paper's methods from strict to drafter-only, on two bundled tasks.
 
 Command: python -m experiments.sweep --config=configs/quickstart.py
-Shows: in some five minutes on a laptop, 51 points a task: every curve starts at
+Shows: in some four minutes on a laptop, 51 points a task: every curve starts at
 the verifier's quality and ends at the drafter's, and how the methods differ is
 what they lose on the way; with --config.temperature=0 the same, greedily. What
 it gave once at temperature 1: experiments/results/quickstart.
