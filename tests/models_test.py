@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tiers
 
-from cascades.models import language
+from cascades.models import language, panels
 
 WINDOW, LENGTH, SLOTS, VOCAB = 5, 24, 32, 50
 KINDS = {
@@ -324,20 +324,25 @@ def test_hidden_states_and_the_table_make_the_logits(kind):
   )
 
 
+@pytest.mark.parametrize('in_panels', tiers.first([True, False]))
 @every_kind
-def test_packed_parameters_give_the_same_logits(kind):
+def test_packed_parameters_give_the_same_logits(kind, in_panels, monkeypatch):
+  if in_panels:
+    # However small they are.
+    monkeypatch.setattr(panels, '_SMALL', 0)
   model, params = make(kind)
   packed, theirs = dataclasses.replace(model, packed=True), model.pack(params)
   jax.tree.map(np.testing.assert_array_equal, packed.unpack(theirs), params)
   assert model.unpack(params) is params
-  moved = jax.tree.map(lambda x, y: x.shape != y.shape, params, theirs)
-  assert moved['embedder']['input_embedding']
-  assert moved['layer_0']['attn']['attn_vec_einsum']['w']
+  more = jax.tree.map(lambda x, y: y.ndim > x.ndim, params, theirs)
+  assert more['embedder']['input_embedding'] == in_panels
+  assert more['layer_0']['attn']['attn_vec_einsum']['w'] == in_panels
   tokens = jnp.asarray(text(1, 3))
   cache = model.init_cache(params, SLOTS)
   logits, *_ = _jitted(model)(params, tokens, *_place(0, 3), cache)
   again, hidden, _ = _jitted(packed)(theirs, tokens, *_place(0, 3), cache)
-  np.testing.assert_allclose(again, logits, rtol=0, atol=1e-6)
+  # Panels are multiplied in another order of additions.
+  np.testing.assert_allclose(again, logits, rtol=0, atol=1e-5)
   said = packed.unembed(theirs, hidden[0])
   np.testing.assert_allclose(said, logits[0], rtol=0, atol=1e-5)
   np.testing.assert_array_equal(

@@ -32,6 +32,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from cascades.models import panels
+
 Cache = PyTree
 Params = PyTree
 
@@ -91,18 +93,20 @@ def import_gemma():
   return gm
 
 
-# By name, the order of a leaf's axes in which no matrix product has to copy it
-# first: what is summed over stands before what comes out, or the other way
-# round where gemma's einsum takes the weights from the left.
-_COLUMNS = {
-  'input_embedding': (1, 0),
-  'qkv_einsum': (2, 0, 1, 3),
-  'q_einsum': (1, 0, 2),
-  'k_einsum': (1, 0, 2),
-  'kv_einsum': (0, 1, 3, 2),
-  'attn_vec_einsum': (1, 0, 2),
-  'gating_einsum': (1, 0, 2),
+# Of matrices, by the end of the path to them: which axes come out of a product,
+# and which it sums over. A mixture's experts end in `gating_einsum/w`.
+_ORDERS = {
+  'input_embedding': panels.Order((0,), (1,)),
+  'qkv_einsum/w': panels.Order((0, 1, 3), (2,)),
+  'q_einsum/w': panels.Order((0, 2), (1,)),
+  'k_einsum/w': panels.Order((0, 2), (1,)),
+  'kv_einsum/w': panels.Order((0, 1, 3), (2,)),
+  'attn_vec_einsum/w': panels.Order((2,), (0, 1)),
+  'gating_einsum': panels.Order((0, 2), (1,)),
+  'linear': panels.Order((1,), (0,)),
 }
+# Where its matrices are transposed.
+_GATE_BY_ROWS = panels.Order((0, 1), (2,))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,28 +130,43 @@ class LanguageModel:
   def pack(self, params: Params) -> Params:
     """Parameters for the same model with `packed` set.
 
-    Their matrices lie in memory as a CPU's matrix product reads them. In
-    gemma's order XLA copies most of them, in every pass: for one token that
-    takes longer than the pass itself. The logits are the same to the last bit.
+    Their matrices lie in memory as a CPU reads them best; see `panels`.
     """
-    return self._permuted(params, lambda order: order)
+
+    return self._matrices(params, panels.pack)
 
   def unpack(self, params: Params) -> Params:
     """Parameters in gemma's order, of a packed model; the same otherwise."""
     if not self.packed:
       return params
-    return self._permuted(params, np.argsort)
+    return self._matrices(params, panels.unpack)
 
-  def _permuted(self, params, axes):
-    def permute(path, x):
-      order = _COLUMNS.get(next((k for k in _keys(path) if k in _COLUMNS), ''))
-      if 'gating_einsum' in _keys(path) and self._gate_by_rows:
-        order = 2, 0, 1
-      if order is None or len(order) != x.ndim:
-        return x
-      return x.transpose(axes(order))
+  def order(self, path) -> panels.Order | None:
+    """How the axes of a leaf are told apart; None if it is never packed.
 
-    return jax.tree_util.tree_map_with_path(permute, params)
+    Args:
+      path: To the leaf, as `jax.tree_util` gives it.
+    """
+    name = matrix_name(path)
+    if name == 'gating_einsum' and self._gate_by_rows:
+      return _GATE_BY_ROWS
+    return _ORDERS.get(name)
+
+  def _matrices(self, params: Params, made: Callable[..., Any]) -> Params:
+    """Parameters with what is made of each matrix that is packed, or to be.
+
+    Args:
+      params: In gemma's order, or as `pack` gives them.
+      made: Takes a leaf and its order.
+    """
+
+    def one(path, x):
+      order = self.order(path)
+      return x if order is None else made(x, order)
+
+    # A large table lies in several parts.
+    is_leaf = lambda x: isinstance(x, tuple)  # noqa: E731
+    return jax.tree_util.tree_map_with_path(one, params, is_leaf=is_leaf)
 
   @property
   def _gate_by_rows(self) -> bool:
@@ -262,21 +281,21 @@ class LanguageModel:
       }
 
     def batch(params, tokens, positions, mask, cache):
-      out = self.module.apply(
-        {'params': params},
-        tokens,
-        positions=positions,
-        attention_mask=mask,
-        cache=cache,
-        return_hidden_states=True,
-      )
+      with _products(self.packed):
+        out = self.module.apply(
+          {'params': self._viewed(params)},
+          tokens,
+          positions=positions,
+          attention_mask=mask,
+          cache=cache,
+          return_hidden_states=True,
+        )
       return out.logits, out.hidden_states, out.cache
 
     if getattr(self.module.config, 'enable_moe', False):
       batch = _as_one_batch(batch)
-    # Compiled, unpacking is no transposition: the products' own undo it.
     logits, hidden, cache = batch(
-      self.unpack(params), tokens[None], positions[None], mask[None], cache
+      params, tokens[None], positions[None], mask[None], cache
     )
     return self._cut(logits[0]), hidden[0], cache and self._own(cache)
 
@@ -293,18 +312,27 @@ class LanguageModel:
 
   def dtype(self, params: Params) -> Any:
     """Of logits and hidden states."""
-    return params['embedder']['input_embedding'].dtype
+    return self._table(params).dtype
+
+  def _viewed(self, params: Params) -> Params:
+    """Parameters as gemma's modules take them, packed or not."""
+    return self._matrices(params, panels.Boxed) if self.packed else params
+
+  def _table(self, params: Params) -> Any:
+    """The embedding table, [tokens, width], or what stands for it."""
+    table = params['embedder']['input_embedding']
+    order = _ORDERS['input_embedding']
+    return panels.Panels(table, order) if self.packed else table
 
   def embed(self, params: Params, token: Int[Array, '']) -> Float[Array, 'D']:
     """A token's row of the embedding table, as it is stored."""
-    return self.unpack(params)['embedder']['input_embedding'][token]
+    return self._table(params)[token]
 
   def unembed(
     self, params: Params, hidden: Float[Array, 'D']
   ) -> Float[Array, 'V']:
     """Logits of a hidden state, by the same table."""
-    table = self.unpack(params)['embedder']['input_embedding']
-    logits = self._cut(jnp.dot(hidden, table.T))
+    logits = self._cut(_decode(hidden, self._table(params)))
     cap = self.module.config.final_logit_softcap
     return logits if cap is None else jnp.tanh(logits / cap) * cap
 
@@ -380,9 +408,63 @@ class LanguageModel:
     )
 
 
+def _decode(x: Float[Array, '*L D'], table: Any) -> Float[Array, '*L P']:
+  """States by a table, packed or not."""
+  if isinstance(table, panels.Panels):
+    return panels.dot(x, table)
+  return jnp.dot(x, table.T)
+
+
+@contextlib.contextmanager
+def _products(packed: bool) -> Iterator[None]:
+  """Has gemma's modules multiply with packed weights, while they are called."""
+  if not packed:
+    yield
+    return
+  from flax import linen as nn
+
+  def instead(call, args, kwargs, context):
+    module, name = context.module, context.method_name
+    if name == 'decode' and hasattr(module, 'input_embedding_table'):
+      return _decode(*args, module.input_embedding_table)
+    if name == '__call__' and hasattr(module, 'weight_name') and len(args) == 2:
+      weight = module.get_variable('params', module.weight_name)
+      if isinstance(weight, panels.Boxed):
+        return _einsum(*args, weight.unbox())
+    return call(*args, **kwargs)
+
+  with nn.intercept_methods(instead):
+    yield
+
+
+def _einsum(equation: str, x: Array, weight: panels.Panels) -> Array:
+  """As `jnp.einsum` with a weight on the right; x ends in the summed axes."""
+  (rows, letters), out = (
+    side.split(',') if ',' in side else side for side in equation.split('->')
+  )
+  summed, kept = (
+    ''.join(letters[axis] for axis in axes)
+    for axes in (weight.order.summed, weight.order.kept)
+  )
+  rows = rows.removesuffix(summed)
+  return jnp.einsum(f'{rows}{kept}->{out}', panels.dot(x, weight))
+
+
 def _keys(path) -> list[str]:
   """The names on the way to a leaf."""
   return [str(getattr(entry, 'key', entry)) for entry in path]
+
+
+def matrix_name(path) -> str | None:
+  """The end of the path to a matrix that products read; None of other leaves.
+
+  Args:
+    path: As `jax.tree_util` gives it; of a packed matrix, also to a part of it.
+  """
+  keys = [key for key in _keys(path) if not key.startswith('[')]
+  return next(
+    (k for k in (keys[-1], '/'.join(keys[-2:])) if k in _ORDERS), None
+  )
 
 
 def _layers(cache: Cache, layers: Iterable[int]) -> Cache:

@@ -20,17 +20,24 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-# By name and number of axes, how a leaf of the order that `LanguageModel.pack`
-# gives is split. All others are small, and every device has them whole.
-_PACKED = {
-  ('input_embedding', 2): (None, 'model'),
-  ('qkv_einsum', 4): (None, None, 'model', None),
-  ('q_einsum', 3): (None, 'model', None),
-  ('k_einsum', 3): (None, 'model', None),
-  ('kv_einsum', 4): (None, 'model', None, None),
-  ('attn_vec_einsum', 3): (None, 'model', None),
-  ('gating_einsum', 3): (None, None, 'model'),
-  ('linear', 2): ('model', None),
+from cascades.models import language, panels
+
+# By name, which axis of a matrix is split: of those that a product keeps and,
+# after them, those that it sums over. A packed one has them in that order; see
+# `panels`.
+_MATRICES = {
+  'input_embedding': 0,
+  'qkv_einsum/w': 1,
+  'q_einsum/w': 0,
+  'k_einsum/w': 0,
+  'kv_einsum/w': 1,
+  'attn_vec_einsum/w': 1,
+  'gating_einsum': 1,
+  'linear': 1,
+}
+# By name and number of axes, how a leaf that is never packed is split. All
+# that stand in neither table are small, and every device has them whole.
+_PLAIN = {
   # Of experts, each one's hidden units: whichever a token is sent to, all
   # devices have the same to do.
   ('gating_einsum', 4): (None, None, 'model', None),
@@ -116,19 +123,25 @@ def layout(model: Any, params: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
   if not hasattr(model, 'pack'):
     whole = NamedSharding(mesh, PartitionSpec())
     return jax.tree.map(lambda x: whole, params)
-  # Arrays of no elements, whose shapes say where `pack` puts each axis.
-  axes = jax.tree.map(lambda x: np.empty(range(np.ndim(x)), bool), params)
-  if not model.packed:
-    axes = model.pack(axes)
 
-  def split(path, x, axes):
+  def split(path, x):
+    order = model.order(path)
+    if order is not None:
+      axis = _MATRICES[language.matrix_name(path)]
+      axes = *order.kept, *order.summed
+      if not model.packed:
+        axis = axes[axis]
+      elif panels.is_whole(x, order):
+        axis = (*order.summed, *order.kept).index(axes[axis])
+      elif axis == len(order.kept) - 1 and x.shape[axis] % mesh.shape['model']:
+        # Columns of each panel, where panels do not come out even.
+        axis = x.ndim - 1
+      return _sharding(x, [None] * axis + ['model'], mesh)
     keys = ((name, np.ndim(x)) for name in _names(path))
-    names = next((_PACKED[key] for key in keys if key in _PACKED), ())
-    if names and not model.packed:
-      names = [names[axes.shape.index(i)] for i in range(np.ndim(x))]
+    names = next((_PLAIN[key] for key in keys if key in _PLAIN), ())
     return _sharding(x, names, mesh)
 
-  return jax.tree_util.tree_map_with_path(split, params, axes)
+  return jax.tree_util.tree_map_with_path(split, params)
 
 
 def shard_rows(rows: PyTree, mesh: Mesh) -> PyTree:

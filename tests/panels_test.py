@@ -1,0 +1,119 @@
+"""Tests of matrices in panels."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cascades.models import panels
+
+# Orders of weights, their shapes, and the equations of gemma's modules.
+ORDERS = {
+  'table': (panels.Order((0,), (1,)), (1088, 48)),
+  'large table': (panels.Order((0,), (1,)), (64 * 1024 + 640, 8)),
+  'keys and values': (panels.Order((0, 1, 3), (2,)), (2, 2, 64, 192)),
+  'queries': (panels.Order((0, 2), (1,)), (4, 96, 128)),
+  'of heads': (panels.Order((2,), (0, 1)), (4, 64, 192)),
+  'gate by rows': (panels.Order((0, 1), (2,)), (2, 320, 80)),
+  # 48 columns a panel; 16; and a number of columns that has no such divisor.
+  'by 48': (panels.Order((1,), (0,)), (400, 336)),
+  'by 16': (panels.Order((1,), (0,)), (400, 176)),
+  'odd': (panels.Order((1,), (0,)), (400, 90)),
+  'small': (panels.Order((2,), (0, 1)), (2, 8, 24)),
+  'small table': (panels.Order((0,), (1,)), (50, 24)),
+}
+every_order = pytest.mark.parametrize('name', ORDERS)
+
+
+def make(name, dtype=np.float32):
+  order, shape = ORDERS[name]
+  w = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+  return order, jnp.asarray(w).astype(dtype)
+
+
+def rows(order, shape, *lead, dtype=np.float32):
+  sizes = [shape[axis] for axis in order.summed]
+  x = np.random.default_rng(1).normal(size=(*lead, *sizes))
+  return jnp.asarray(x.astype(np.float32)).astype(dtype)
+
+
+def plain(x, w, order):
+  """The product in float64."""
+  count = len(order.summed)
+  axes = tuple(range(x.ndim - count, x.ndim)), order.summed
+  return np.tensordot(
+    np.asarray(x, np.float64), np.asarray(w, np.float64), axes
+  )
+
+
+@every_order
+def test_what_is_packed_is_unpacked_again(name):
+  order, w = make(name)
+  for array in w, np.asarray(w):
+    packed = panels.pack(array, order)
+    again = panels.unpack(packed, order)
+    assert isinstance(again, np.ndarray) == isinstance(array, np.ndarray)
+    np.testing.assert_array_equal(again, w)
+  sizes = {x.shape[-1] for x in jax.tree.leaves(packed)}
+  assert name == 'odd' or 'small' in name or sizes <= {16, 32, 48, 64}
+  assert isinstance(packed, tuple) == (name == 'large table')
+
+
+def dot(x, packed, order):
+  return panels.dot(x, panels.Panels(packed, order))
+
+
+@every_order
+@pytest.mark.parametrize('count', [1, 5, 200])
+def test_products_are_those_of_the_matrix(name, count):
+  order, w = make(name)
+  x, packed = rows(order, w.shape, 1, count), panels.pack(w, order)
+  assert panels.Panels(packed, order).shape == w.shape
+  got = jax.jit(dot, static_argnums=2)(x, packed, order)
+  np.testing.assert_allclose(got, plain(x, w, order), rtol=0, atol=2e-4)
+
+
+@every_order
+def test_rows_of_all_sequences_are_multiplied_together(name):
+  order, w = make(name)
+  x, packed = rows(order, w.shape, 3, 2, 4), panels.pack(w, order)
+  one = jax.vmap(lambda x, packed: dot(x, packed, order), (0, None))
+  each = jax.vmap(one, (0, None))
+  got = jax.jit(each)(x, packed)
+  np.testing.assert_allclose(got, plain(x, w, order), rtol=0, atol=2e-4)
+  # The weights are read once: one product, of all rows.
+  text = str(jax.make_jaxpr(each)(x, packed))
+  parts = len(packed) if isinstance(packed, tuple) else 1
+  assert text.count('dot_general[') == parts
+
+
+def test_weights_may_differ_as_well():
+  order, w = make('queries')
+  x = rows(order, w.shape, 3, 2)
+  packed = jnp.stack([panels.pack(w * i, order) for i in range(3)])
+  got = jax.vmap(lambda x, packed: dot(x, packed, order))(x, packed)
+  want = [plain(x[i], w * i, order) for i in range(3)]
+  np.testing.assert_allclose(got, want, rtol=0, atol=5e-4)
+
+
+@pytest.mark.parametrize('count', [1, 2])
+def test_half_as_many_bits_give_the_same_product_rounded(count):
+  order, w = make('keys and values', jnp.bfloat16)
+  x = rows(order, w.shape, count, dtype=jnp.bfloat16)
+  got = dot(x, panels.pack(w, order), order)
+  assert got.dtype == jnp.bfloat16
+  assert got.shape == (count, 2, 2, 192)
+  want = plain(x, w, order)
+  np.testing.assert_allclose(got.astype(np.float32), want, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize('name', [n for n in ORDERS if 'table' in n])
+def test_rows_of_a_table_are_found(name):
+  order, w = make(name)
+  weight = panels.Panels(panels.pack(w, order), order)
+  last = len(w) - 1
+  tokens = jnp.array([[0, 1, last], [last - 1, 17, last // 2]])
+  np.testing.assert_array_equal(weight[tokens], w[tokens])
+  np.testing.assert_array_equal(weight[(tokens,)], w[tokens])
+  np.testing.assert_array_equal(weight[tokens[0, 2]], w[last])
+  np.testing.assert_array_equal(jnp.asarray(weight), w)
