@@ -1,9 +1,11 @@
 """Loading and saving checkpoints: `load_model(name or folder)`.
 
-Four kinds of names are understood:
+Six kinds of names are understood:
 
 - the bundled models, those of `BUNDLED`;
+- real models that come as Python packages, those of `packaged.MODELS`;
 - a folder in Hugging Face layout of Gemma 2 or Gemma 3; see `huggingface`;
+- a GGUF file of Gemma 2 or Gemma 3, or a folder with one; see `gguf_files`;
 - a folder with an Orbax checkpoint of gemma's, as its Flax downloads are. What
   it is a checkpoint of is told by a config.json beside it, else by its name in
   front of the folder (`gemma2-2b:/path/to/folder`), else by its number of
@@ -18,7 +20,7 @@ pad their embedding tables to different sizes, and what pads them is no token.
 import dataclasses
 import difflib
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -28,7 +30,15 @@ from etils import epath
 from jaxtyping import PyTree
 
 from cascades import compilation
-from cascades.models import huggingface, language, sharding, tokenizers, turns
+from cascades.models import (
+  gguf_files,
+  huggingface,
+  language,
+  packaged,
+  sharding,
+  tokenizers,
+  turns,
+)
 
 ASSETS = pathlib.Path(__file__).parents[1] / 'assets'
 BUNDLED = (
@@ -80,8 +90,9 @@ def load_model(
   """Loads a model with its parameters and tokenizer.
 
   Args:
-    name: One of `BUNDLED`; a folder in Hugging Face layout or of Orbax's; or
-      one of gemma's own checkpoints, such as `gemma2-2b-it`.
+    name: One of `BUNDLED` or `packaged.MODELS`; a GGUF file; a folder in
+      Hugging Face layout or of Orbax's; or one of gemma's own checkpoints, such
+      as `gemma2-2b-it`.
     dtype: What the parameters become as they are read, 'bfloat16' or
       'float32'; None for what a folder's config.json names (`torch_dtype`), and
       where it names neither, for what is stored.
@@ -122,8 +133,9 @@ def describe(
   rows that pad its table.
 
   Args:
-    name: One of `BUNDLED`; a folder in Hugging Face layout or of Orbax's; or
-      one of gemma's own checkpoints, such as `gemma2-2b-it`.
+    name: One of `BUNDLED` or `packaged.MODELS`; a GGUF file; a folder in
+      Hugging Face layout or of Orbax's; or one of gemma's own checkpoints, such
+      as `gemma2-2b-it`.
     dtype: What the parameters would become as they are read, 'bfloat16' or
       'float32'; None as for `load_model`.
 
@@ -143,10 +155,9 @@ def describe(
   elif orbax := _orbax_folder(folder):
     model, _, shapes = _open_orbax(orbax, architecture)
   else:
-    config, model, _ = _open_folder(folder, architecture)
-    dtype = dtype or _named_dtype(config)
-    shapes = {}
-    for leaf, _, tensors in huggingface.find_params(folder, config, model):
+    found = _open(folder, architecture)
+    model, dtype, shapes = found.model, dtype or found.dtype, {}
+    for leaf, _, tensors in found.params():
       _set(shapes, leaf.path, jax.eval_shape(leaf.pack, tensors))
   if dtype:
     shapes = jax.tree.map(lambda x: x.update(dtype=jnp.dtype(dtype)), shapes)
@@ -196,6 +207,45 @@ def save_model(
   )
 
 
+def save_gguf(
+  file: str | pathlib.Path, checkpoint: Checkpoint, stored: str | None = None
+) -> None:
+  """Writes a checkpoint as a GGUF file, whatever it was read from.
+
+  Args:
+    file: Is written whole or not at all; its folder is made if need be.
+    checkpoint: A Gemma 2 or a Gemma 3, with its tokenizer.
+    stored: What matrices are rounded to, 'float32', 'float16' or 'bfloat16';
+      None for what they are.
+
+  Raises:
+    ValueError: `stored` is none of them, the model is of another family, or the
+      format has no word for something of it.
+  """
+  if stored not in (None, *gguf_files.STORED):
+    raise ValueError(
+      f'stored: {stored!r} will not do; give {", ".join(gguf_files.STORED)}.'
+    )
+  model, params, tokenizer = checkpoint
+  if model.packed:
+    params = model.unpack(jax.tree.map(np.asarray, params))
+  file = pathlib.Path(file)
+  file.parent.mkdir(parents=True, exist_ok=True)
+  made = file.with_name(f'.{file.name}.part')
+  try:
+    gguf_files.save(
+      made,
+      model,
+      params,
+      tokenizer,
+      gate_by_rows=model.module.config.transpose_gating_einsum,
+      stored=stored,
+    )
+    made.replace(file)
+  finally:
+    made.unlink(missing_ok=True)
+
+
 def check_dtype(dtype: str | None) -> None:
   """Refuses what parameters cannot become.
 
@@ -221,19 +271,24 @@ def _named_dtype(config: Mapping[str, Any]) -> str | None:
 def _locate(
   name: str | pathlib.Path,
 ) -> tuple[pathlib.Path | None, str | None]:
-  """A model's folder, None if gemma has to fetch it, and what is said of it."""
+  """A model's folder or file, None if gemma has to fetch it; and what is said
+  of it."""
   if name in BUNDLED:
     return ASSETS / name, None
-  if pathlib.Path(name).is_dir():
+  if name in packaged.MODELS:
+    return packaged.fetch(name), None
+  if pathlib.Path(name).exists():
     return pathlib.Path(name), None
   architecture, _, folder = str(name).partition(':')
-  if folder and pathlib.Path(folder).is_dir():
+  if folder and pathlib.Path(folder).exists():
     return pathlib.Path(folder), architecture
   return None, None
 
 
 def _orbax_folder(folder: pathlib.Path) -> pathlib.Path | None:
   """Where in a folder Orbax has written; None if it has not."""
+  if folder.is_file():
+    return None
   found = [
     place
     for place in (folder, *sorted(folder.iterdir()))
@@ -280,15 +335,14 @@ def _load(
         f'model: {orbax} is damaged ({_said(e)}); fetch it again.'
       ) from e
   else:
-    config, model, tokenizer = _open_folder(folder, architecture)
-    dtype = dtype or _named_dtype(config)
-    model = dataclasses.replace(model, packed=packed)
-    params = {}
-    for leaf, places, _ in huggingface.find_params(folder, config, model):
+    found = _open(folder, architecture)
+    dtype = dtype or found.dtype
+    model, params = dataclasses.replace(found.model, packed=packed), {}
+    for leaf, places, _ in found.params():
       # Never kept longer: a leaf may be a fifth of the model.
-      part = leaf.pack(h.get_tensor(n) for h, n in places)
+      part = leaf.pack(huggingface.stored(*place, leaf) for place in places)
       _set(params, leaf.path, _lay(model, leaf.path, part, dtype, mesh))
-    return Checkpoint(model, params, tokenizer)
+    return Checkpoint(model, params, found.tokenizer)
   model = dataclasses.replace(model, packed=packed)
   # Layer by layer, so that the model is not held twice.
   for layer in params:
@@ -314,19 +368,20 @@ def _lay(
   """
   tree: dict[str, Any] = {}
   _set(tree, path, part)
-  if dtype:
-    wanted = jnp.dtype(dtype)
-    tree = jax.tree.map(lambda x: x.astype(wanted, copy=False), tree)
-  if model.packed:
-    tree = model.pack(tree)
-  if mesh is None:
-    tree = jax.tree.map(jnp.asarray, tree)
-  else:
-    tree = sharding.shard_params(model, tree, mesh)
+
+  def put(x):
+    # What gives its rows when it is asked becomes an array here.
+    x = np.asarray(x) if isinstance(x, huggingface.Rows) else x
+    x = x.astype(jnp.dtype(dtype), copy=False) if dtype else x
+    # JAX copies while Python reads on, and holds what it still has to copy.
+    return x if mesh else jax.block_until_ready(jnp.asarray(x))
+
+  tree = model.pack(tree, put) if model.packed else jax.tree.map(put, tree)
+  if mesh:
+    tree = jax.block_until_ready(sharding.shard_params(model, tree, mesh))
   for key in path:
     tree = tree[key]
-  # JAX copies while Python reads on, and holds what it still has to copy.
-  return jax.block_until_ready(tree)
+  return tree
 
 
 def _set(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
@@ -386,26 +441,79 @@ def _of_turns(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
 # --- Hugging Face ---
 
 
-def _open_folder(
-  folder: pathlib.Path, architecture: str | None
-) -> tuple[dict[str, Any], language.LanguageModel, tokenizers.Tokenizer]:
-  """The config.json, the model and the tokenizer of a folder.
+class Stored(NamedTuple):
+  """A model as it is stored, before its tensors are read.
+
+  Attributes:
+    what: Its folder or file.
+    config: What its config.json says, or would.
+    model: What that describes.
+    tokenizer: Its own.
+    places: Where its tensors are; see `huggingface.places`.
+  """
+
+  what: pathlib.Path
+  config: dict[str, Any]
+  model: language.LanguageModel
+  tokenizer: tokenizers.Tokenizer
+  places: Mapping[str, tuple[Any, str]]
+
+  @property
+  def dtype(self) -> str | None:
+    """What it says that its parameters are."""
+    return _named_dtype(self.config)
+
+  def params(self) -> Iterator[tuple[huggingface.Leaf, list, list]]:
+    """Every leaf, and where it is; see `huggingface.find_params`."""
+    return huggingface.find_params(
+      self.what, self.places, self.config, self.model
+    )
+
+
+def _open(path: pathlib.Path, architecture: str | None) -> Stored:
+  """A folder in Hugging Face layout, or a GGUF file.
 
   Args:
-    folder: In Hugging Face layout.
+    path: To either, or to a folder that holds the file.
     architecture: What a name says that it is; there must be nothing.
+
+  Raises:
+    ValueError: It is damaged, or of another family.
   """
-  config, model = huggingface.read_config(folder)
   if architecture:
     raise ValueError(
-      f'model: {folder} says itself what it is; give it without'
+      f'model: {path} says itself what it is; give it without'
       f" '{architecture}:'."
     )
-  file = folder / 'tokenizer.model'
-  tokenizer = _read_tokenizer(file)
+  if file := gguf_files.find(path):
+    return _open_file(file)
+  config, model = huggingface.read_config(path)
+  file, other = path / 'tokenizer.model', path / 'tokenizer.json'
+  if other.exists() and not file.exists():
+    file = other
+    tokenizer = tokenizers.from_json(file)
+  else:
+    tokenizer = _read_tokenizer(file)
   model = _paired(str(file), model, tokenizer)
-  stops = huggingface.stop_tokens(folder, model.vocab_size)
-  return config, model, tokenizer.ending_at(*stops)
+  stops = huggingface.stop_tokens(path, model.vocab_size)
+  return Stored(
+    path, config, model, tokenizer.ending_at(*stops), huggingface.places(path)
+  )
+
+
+def _open_file(file: pathlib.Path) -> Stored:
+  """A GGUF file."""
+  header = gguf_files.read_header(file)
+  config = gguf_files.config_of(header)
+  try:
+    model = language.from_config(config)
+  except ValueError as e:
+    said = str(e).removeprefix('config.json: ')
+    raise ValueError(f'model: {file}: {said}') from None
+  tokenizer = gguf_files.tokenizer_of(header)
+  model = _paired(str(file), model, tokenizer)
+  places = gguf_files.places(header, config)
+  return Stored(file, config, model, tokenizer, places)
 
 
 # --- Orbax, and gemma's own ---
@@ -572,7 +680,7 @@ def _check_known(name: str) -> dict[str, Any]:
   """gemma's own checkpoints, which must have this name."""
   known = language.gemma_checkpoints()
   if name not in known:
-    names = [*BUNDLED, *known]
+    names = [*BUNDLED, *packaged.MODELS, *known]
     near = difflib.get_close_matches(name, names, 1, 0.0)
     raise ValueError(
       f'model: {name!r} is no folder and no known name; did you mean'

@@ -23,6 +23,8 @@ import numpy as np
 from cascades.models import language, tokenizers
 
 INDEX = 'model.safetensors.index.json'
+# The leaf with a row for each token: the largest of a small model.
+TABLE = 'embedder', 'input_embedding'
 # As safetensors names them.
 _DTYPES = {'BF16': jnp.bfloat16, 'F16': jnp.float16}
 
@@ -42,6 +44,46 @@ class Leaf(NamedTuple):
   names: tuple[str, ...]
   pack: Callable[[Iterable[Any]], Any]
   unpack: Callable[[Any], list[Any]]
+
+
+class Rows:
+  """A tensor that is read some rows at a time, so that it is never held whole.
+
+  Attributes:
+    shape: Of the tensor.
+  """
+
+  def __init__(
+    self,
+    shape: tuple[int, ...],
+    dtype: str,
+    read: Callable[[int, int], np.ndarray],
+  ):
+    """Nothing is read yet.
+
+    Args:
+      shape: Of the tensor.
+      dtype: As safetensors names it.
+      read: Gives rows, from the first of these numbers to before the second.
+    """
+    self.shape, self._dtype, self._read = shape, dtype, read
+
+  def get_shape(self) -> tuple[int, ...]:
+    """As safetensors says it."""
+    return self.shape
+
+  def get_dtype(self) -> str:
+    """As safetensors says it."""
+    return self._dtype
+
+  def __getitem__(self, rows: slice) -> np.ndarray:
+    """Some rows that stand together."""
+    first, last, _ = rows.indices(self.shape[0])
+    return self._read(first, last)
+
+  def __array__(self, dtype=None, copy=None) -> np.ndarray:
+    del copy
+    return self[:].astype(dtype, copy=False)
 
 
 def _same(path: tuple[str, ...], name: str) -> Leaf:
@@ -125,7 +167,7 @@ def leaves(
     config['num_key_value_heads'],
   )
   dim = config['head_dim']
-  yield _same(('embedder', 'input_embedding'), 'model.embed_tokens.weight')
+  yield _same(TABLE, 'model.embed_tokens.weight')
   yield _same(('final_norm', 'scale'), 'model.norm.weight')
   for i in range(config['num_hidden_layers']):
     ours, theirs = f'layer_{i}', f'model.layers.{i}'
@@ -232,28 +274,31 @@ def stop_tokens(folder: pathlib.Path, vocab_size: int) -> list[int]:
 
 
 def find_params(
-  folder: pathlib.Path, config: Mapping[str, Any], model: language.LanguageModel
+  what: pathlib.Path,
+  where: Mapping[str, tuple[Any, str]],
+  config: Mapping[str, Any],
+  model: language.LanguageModel,
 ) -> Iterator[tuple[Leaf, list, list]]:
   """Every leaf, where its tensors are stored, and their shapes and dtypes.
 
   Args:
-    folder: Where the tensors lie.
-    config: Fields of the folder's config.json, as `read_config` gives them.
+    what: The folder or file, for errors.
+    where: As `places` gives it.
+    config: Fields of config.json, as `read_config` gives them.
     model: What the tensors are to fit, as `read_config` gives it.
 
   Yields:
-    The leaf; for each of its tensors a handle with `get_tensor`, which gives a
-    numpy array, and the name to give it; their `jax.ShapeDtypeStruct`s.
+    The leaf; for each of its tensors where it is; their
+    `jax.ShapeDtypeStruct`s.
 
   Raises:
-    ValueError: A file or a tensor is missing, damaged or of another model.
+    ValueError: A tensor is missing or of another model.
   """
-  where = _places(folder)
 
   def find(name, wanted):
     if name not in where:
       raise ValueError(
-        f'model: {folder} lacks the tensor {name}; the download may be'
+        f'model: {what} lacks the tensor {name}; the download may be'
         ' incomplete, fetch it again.'
       )
     handle, stored = where[name]
@@ -261,7 +306,7 @@ def find_params(
     shape = tuple(header.get_shape())
     if shape != wanted.shape:
       raise ValueError(
-        f'model: in {folder} the tensor {name} has the shape {shape}'
+        f'model: in {what} the tensor {name} has the shape {shape}'
         f' where config.json asks for {wanted.shape}; fetch both from one'
         ' place.'
       )
@@ -272,12 +317,27 @@ def find_params(
   shapes = model.param_shapes()
   for leaf in leaves(config):
     # Of the stored tensors: a transposed one can be packed, but wrongly.
-    wanted = jax.eval_shape(leaf.unpack, _get(shapes, leaf.path))
-    places, tensors = zip(*map(find, leaf.names, wanted), strict=True)
-    yield leaf, list(places), list(tensors)
+    wanted = jax.eval_shape(leaf.unpack, get(shapes, leaf.path))
+    found, tensors = zip(*map(find, leaf.names, wanted), strict=True)
+    yield leaf, list(found), list(tensors)
 
 
-def _places(folder: pathlib.Path) -> dict[str, tuple[Any, str]]:
+def stored(handle: Any, name: str, leaf: Leaf) -> np.ndarray | Rows:
+  """A tensor as it is stored; of a table, what reads its rows.
+
+  Args:
+    handle: Of the file that holds it.
+    name: Its name there.
+    leaf: What it is for.
+  """
+  found = handle.get_slice(name)
+  if leaf.path != TABLE:
+    return np.asarray(found[:])
+  shape, dtype = tuple(found.get_shape()), found.get_dtype()
+  return Rows(shape, dtype, lambda first, last: found[first:last])
+
+
+def places(folder: pathlib.Path) -> dict[str, tuple[Any, str]]:
   """Where a folder has its tensors.
 
   Returns:
@@ -507,7 +567,7 @@ def _tensors(
 ) -> Iterator[_Tensor]:
   """The tensors of a model, in the order of its leaves; none is made."""
   for leaf in made_of:
-    x = _get(params, leaf.path)
+    x = get(params, leaf.path)
     shapes = jax.eval_shape(leaf.unpack, jax.ShapeDtypeStruct(x.shape, x.dtype))
     for i, (name, shape) in enumerate(zip(leaf.names, shapes, strict=True)):
       size = math.prod(shape.shape) * shape.dtype.itemsize
@@ -562,7 +622,7 @@ def _write_shards(
   for file, shard in shards.items():
     tensors = {
       name: np.ascontiguousarray(
-        leaf.unpack(np.asarray(_get(params, leaf.path)))[number]
+        leaf.unpack(np.asarray(get(params, leaf.path)))[number]
       )
       for name, leaf, number, _ in shard
     }
@@ -613,7 +673,7 @@ def _write_json(file: pathlib.Path, fields: Mapping[str, Any]) -> None:
   file.write_text(text + '\n', encoding='utf-8')
 
 
-def _get(tree: Any, path: Iterable[str]) -> Any:
+def get(tree: Any, path: Iterable[str]) -> Any:
   """What a tree holds at the end of a path of keys."""
   for key in path:
     tree = tree[key]

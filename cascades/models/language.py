@@ -20,6 +20,7 @@ Sources: Gemma 2 (arXiv 2408.00118), Gemma 3 (arXiv 2503.19786) and the public
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import os
 import sys
@@ -127,13 +128,19 @@ class LanguageModel:
   vocab_size: int
   packed: bool = False
 
-  def pack(self, params: Params) -> Params:
+  def pack(
+    self, params: Params, put: Callable[[Any], Any] = lambda x: x
+  ) -> Params:
     """Parameters for the same model with `packed` set.
 
     Their matrices lie in memory as a CPU reads them best; see `panels`.
-    """
 
-    return self._matrices(params, panels.pack)
+    Args:
+      params: In gemma's order, or some of them.
+      put: What becomes of each array that is made, before the next one is.
+    """
+    made = functools.partial(panels.pack, put=put)
+    return self._matrices(params, made, put)
 
   def unpack(self, params: Params) -> Params:
     """Parameters in gemma's order, of a packed model; the same otherwise."""
@@ -152,17 +159,23 @@ class LanguageModel:
       return _GATE_BY_ROWS
     return _ORDERS.get(name)
 
-  def _matrices(self, params: Params, made: Callable[..., Any]) -> Params:
+  def _matrices(
+    self,
+    params: Params,
+    made: Callable[..., Any],
+    others: Callable[[Any], Any] = lambda x: x,
+  ) -> Params:
     """Parameters with what is made of each matrix that is packed, or to be.
 
     Args:
       params: In gemma's order, or as `pack` gives them.
       made: Takes a leaf and its order.
+      others: Takes a leaf that is no such matrix.
     """
 
     def one(path, x):
       order = self.order(path)
-      return x if order is None else made(x, order)
+      return others(x) if order is None else made(x, order)
 
     # A large table lies in several parts.
     is_leaf = lambda x: isinstance(x, tuple)  # noqa: E731

