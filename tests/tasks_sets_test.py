@@ -1,6 +1,7 @@
 """Published sets: from their files and from the hub, whole and damaged."""
 
 import collections
+import gzip
 import hashlib
 import json
 import os
@@ -95,6 +96,22 @@ def by_key(name, **options):
       },
     ),
     (
+      'multi30k_de_en',
+      {
+        '0': 'A girl in a red coat feeds two ducks.',
+        '1': 'Three men are fixing the roof of a barn.',
+        '2': 'An old woman sells bread at the market.',
+      },
+    ),
+    (
+      'multi30k_en_de',
+      {
+        '0': 'Ein Mädchen in einem roten Mantel füttert zwei Enten.',
+        '1': 'Drei Männer reparieren das Dach einer Scheune.',
+        '2': 'Eine alte Frau verkauft Brot auf dem Markt.',
+      },
+    ),
+    (
       'spec_bench',
       {
         'mt_bench/81': (),
@@ -180,6 +197,31 @@ def test_one_pair_of_files_has_three_names():
     assert load('wmt14_en_de', path=path) == load('wmt14_en_de')
 
 
+def test_a_pair_of_files_may_be_packed_and_lies_beside_its_worked_examples(
+  tmp_path,
+):
+  name = 'multi30k_de_en'
+  for stem in (name, 'val'):
+    for end in ('en', 'de'):
+      data = (_FOLDER / f'{stem}.{end}').read_bytes()
+      (tmp_path / f'{stem}.{end}.gz').write_bytes(gzip.compress(data))
+  for path in (name, f'{name}.de', f'{name}.en.gz'):
+    assert load(name, path=str(tmp_path / path)) == load(name)
+  damaged = tmp_path / f'{name}.en.gz'
+  damaged.write_bytes(damaged.read_bytes()[:-9])
+  with pytest.raises(ValueError, match=r'en\.gz cannot be read'):
+    load(name, path=str(damaged))
+  (tmp_path / 'val.de.gz').unlink()
+  with pytest.raises(ValueError, match='worked examples are taken from there'):
+    load(name, path=str(tmp_path / name))
+
+
+def test_answers_to_captions_have_chrf_too():
+  score = TASKS['multi30k_de_en'].score
+  assert score(' A dog.', 'A dog.')['chrf'] == 100
+  assert 20 < score(' A dot.', 'A dog.')['chrf'] < 80
+
+
 def test_a_table_may_be_csv_parquet_or_lines(tmp_path):
   frame = pd.read_csv(_FOLDER / 'xsum.csv', dtype=str, keep_default_na=False)
   frame.to_parquet(tmp_path / 'test.parquet')
@@ -200,8 +242,19 @@ def test_lists_of_a_parquet_table_are_lists(tmp_path):
   assert example.reference == ('She', 'Her')
 
 
-def _hub_rows(name):
+def _translated(stem):
+  """Pairs of sentences, from two files."""
+  sides = (
+    (_FOLDER / f'{stem}.{end}').read_text(encoding='utf-8').splitlines()
+    for end in ('en', 'de')
+  )
+  return [{'en': en, 'de': de} for en, de in zip(*sides, strict=True)]
+
+
+def _hub_rows(name, split):
   """The rows of a file in the shape of the hub's."""
+  if name.startswith('multi30k'):
+    return _translated(name if split == 'test' else 'val')
   text = pathlib.Path(fixture_of(name)).read_text(encoding='utf-8')
   if name == 'squad_v2':
     return [
@@ -240,10 +293,7 @@ def _hub_rows(name):
       for row in json.loads(text)['Data']
     ]
   if name == 'wmt14_en_de':
-    german = (_FOLDER / 'wmt14_en_de.de').read_text(encoding='utf-8')
-    english = (_FOLDER / 'wmt14_en_de.en').read_text(encoding='utf-8')
-    pairs = zip(english.splitlines(), german.splitlines(), strict=True)
-    return [{'translation': {'en': en, 'de': de}} for en, de in pairs]
+    return [{'translation': pair} for pair in _translated(name)]
   if name == 'xsum':
     frame = pd.read_csv(_FOLDER / 'xsum.csv', dtype=str, keep_default_na=False)
     return frame.to_dict('records')
@@ -256,14 +306,17 @@ def test_the_hub_gives_the_same_examples(name, monkeypatch):
 
   def load_dataset(*names, **options):
     asked.append((*names, options['split'], options['revision']))
-    return _hub_rows(name)
+    return _hub_rows(name, options['split'])
 
   hub = types.SimpleNamespace(load_dataset=load_dataset)
   monkeypatch.setitem(sys.modules, 'datasets', hub)
   assert load(name, path=None) == load(name)
   source = TASKS[name].source
+  # Worked examples may be of another split.
+  splits = ['validation'] if name.startswith('multi30k') else []
   assert asked == [
-    (source.hub, source.config, source.splits['test'], source.revision)
+    (source.hub, source.config, split, source.revision)
+    for split in (*splits, source.splits['test'])
   ]
   (said,) = source.provenance(None).values()
   assert said.startswith(source.hub)

@@ -3,6 +3,7 @@
 from cascades.tasks import (
   gsm8k,
   mbpp,
+  multi30k,
   numerals,
   open_domain,
   roman,
@@ -26,6 +27,7 @@ TASKS: dict[str, Task] = {
     *open_domain.TASKS,
     *summaries.TASKS,
     translation.TASK,
+    *multi30k.TASKS,
     spec_bench.TASK,
   )
 }

@@ -7,9 +7,11 @@ comes with its place, which is what an error names.
 
 import contextlib
 import dataclasses
+import gzip
 import hashlib
 import json
 import pathlib
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -31,15 +33,18 @@ def at(place: str) -> Iterator[None]:
 
 
 def read_lines(path: pathlib.Path) -> list[str]:
-  """Lines of a text file, without their ends.
+  """Lines of a text file, without their ends; of one in `.gz` too.
 
   Raises:
     DamagedError: It cannot be read, or is no text.
   """
   try:
-    text = path.read_text(encoding='utf-8-sig')
-  except OSError as e:
-    raise DamagedError(f'{path} cannot be read ({e.strerror})') from None
+    data = path.read_bytes()
+    data = gzip.decompress(data) if path.suffix == '.gz' else data
+    text = data.decode('utf-8-sig')
+  except (OSError, EOFError, zlib.error) as e:
+    reason = getattr(e, 'strerror', None) or e
+    raise DamagedError(f'{path} cannot be read ({reason})') from None
   except UnicodeDecodeError as e:
     raise DamagedError(f'{path} is no UTF-8 text (byte {e.start})') from None
   # Not splitlines: a line may hold other separators that Unicode knows.

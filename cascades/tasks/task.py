@@ -29,6 +29,9 @@ Reference = str | tuple[str, ...]
 # reference); the key is unique in the set. It raises `sources.DamagedError` for
 # a row that is damaged.
 Problem = Callable[[Mapping[str, Any], int], tuple[str, str, Reference]]
+# `worked(path)` gives (question, answer) pairs of a published set, from beside
+# a file of it, or from the hub.
+Worked = Callable[[str | None], Sequence[tuple[str, str]]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -184,7 +187,7 @@ def benchmark(
   problem: Problem,
   *,
   score: Callable[[str, Reference], Mapping[str, float]],
-  worked: Sequence[tuple[str, str]] = (),
+  worked: Sequence[tuple[str, str]] | Worked = (),
   joint: str = ' ',
   stops: Sequence[str] = (),
   **fields,
@@ -203,7 +206,8 @@ def benchmark(
     score: `score(answer, reference)` maps metric names to floats, for an answer
       that is cut where it should end.
     worked: (question, answer) pairs to be shown; written for this project, so
-      that a prompt is the same wherever the set comes from.
+      that a prompt is the same wherever the set comes from, or what takes them
+      from another of its splits.
     joint: Stands between question and answer.
     stops: Texts at which an answer ends.
     **fields: The task's other fields. `metric` and `max_new_tokens` must be
@@ -228,11 +232,14 @@ def benchmark(
       _check_allowed(name, allow_code_execution)
     _check_split(name, split, source.splits)
     shots = task.shots if shots is None else shots
-    if not 0 <= shots <= len(worked):
-      raise ValueError(
-        f'shots: {shots} will not do for {name}; give 0 to {len(worked)}.'
-      )
-    head = ''.join(f'{q}{joint}{a}\n\n' for q, a in worked[:shots])
+    shown = ()
+    if shots:
+      shown = worked(path) if callable(worked) else worked
+      if not 0 < shots <= len(shown):
+        raise ValueError(
+          f'shots: {shots} will not do for {name}; give 0 to {len(shown)}.'
+        )
+    head = ''.join(f'{q}{joint}{a}\n\n' for q, a in shown[:shots])
     found = list(_published(source, problem, path, split))
     random.Random(f'{name}/{split}/{seed}').shuffle(found)
     for key, question, reference in found[:num_examples]:

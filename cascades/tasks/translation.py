@@ -17,10 +17,11 @@ has no longer ones: to look at a single answer, not to be averaged.
 
 import functools
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from cascades.tasks.sources import (
   DamagedError,
+  Row,
   Source,
   read_lines,
   take,
@@ -33,14 +34,28 @@ _LANGUAGES = ('en', 'de')
 
 
 def files(path: pathlib.Path) -> list[pathlib.Path]:
-  """The two files, English first."""
-  stem = path
-  if path.suffix.removeprefix('.') in _LANGUAGES:
-    stem = path.with_suffix('')
-  return [stem.with_name(f'{stem.name}.{end}') for end in _LANGUAGES]
+  """The two files, English first; packed ones where there are no others.
+
+  Args:
+    path: Of either, or what both begin with.
+  """
+  stem = path.with_suffix('') if path.suffix == '.gz' else path
+  if stem.suffix.removeprefix('.') in _LANGUAGES:
+    stem = stem.with_suffix('')
+  plain = [stem.with_name(f'{stem.name}.{end}') for end in _LANGUAGES]
+  packed = [file.with_name(f'{file.name}.gz') for file in plain]
+  return [
+    b if b.exists() and not a.exists() else a
+    for a, b in zip(plain, packed, strict=True)
+  ]
 
 
-def _read(path):
+def read(path: pathlib.Path) -> Iterator[Row]:
+  """Rows of a pair of files, in the shape of the hub's WMT sets.
+
+  Raises:
+    DamagedError: A file cannot be read, or they have not as many lines.
+  """
   sides = [read_lines(file) for file in files(path)]
   if len(sides[0]) != len(sides[1]):
     english, german = files(path)
@@ -136,7 +151,7 @@ TASK = benchmark(
   'wmt14_en_de',
   Source(
     get='newstest2014.en and .de, as sacrebleu writes them (-t wmt14/full)',
-    read=_read,
+    read=read,
     hub='wmt/wmt14',
     config='de-en',
     files=files,
