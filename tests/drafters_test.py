@@ -22,6 +22,8 @@ _VERIFIER, _DRAFTER = decoding_test._VERIFIER, decoding_test._DRAFTER
 _SMALL = _MODEL.init_params(jax.random.key(3))
 # Its favourites are the verifier's now and then.
 _NEAR = _DRAFTER + 0.7 * _VERIFIER
+# It says three of five tokens, as one that speaks a part of the vocabulary.
+_REDUCED = _NEAR.at[:, jnp.array([1, 4])].set(-jnp.inf)
 _HEAD = recurrent.init_head(jax.random.key(4), _V)
 _INNER = methods.METHODS['token_v3'], 0.4
 
@@ -59,6 +61,11 @@ def _of_near(scheme, how):
   return exact.table_distributions(_VERIFIER, _NEAR, how, scheme.gate)
 
 
+def _of_reduced(scheme, how):
+  """As a drafter sees it that does not say all tokens."""
+  return exact.table_distributions(_VERIFIER, _REDUCED, how, scheme.gate)
+
+
 def _of_chain(scheme, how):
   """As the law of the inner pair has it, which is its q."""
   inner = exact.table_distributions(_NEAR, _SMALL, how)
@@ -82,6 +89,23 @@ def test_several_drafts_that_stop_early_keep_the_law():
     equipped=_ADAPTIVE,
     seen=_of_near,
     hows=decoding_test.HOWS,
+  )
+
+
+@pytest.mark.parametrize('kind', tiers.first(decoding_test.ONE_DRAFT))
+def test_a_drafter_of_some_tokens_keeps_the_law(kind):
+  equipped = drafters.Equipped(drafters.ModelDrafter(_MODEL), _REDUCED)
+  scheme = verification.Scheme(kind)
+  decoding_test.check_laws(scheme, 3, equipped=equipped, seen=_of_reduced)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', verification.SEVERAL)
+def test_several_drafts_of_some_tokens_keep_the_law(kind):
+  equipped = drafters.Equipped(drafters.ModelDrafter(_MODEL), _REDUCED)
+  scheme = verification.Scheme(kind)
+  decoding_test.check_laws(
+    scheme, 2, drafts=2, equipped=equipped, seen=_of_reduced
   )
 
 

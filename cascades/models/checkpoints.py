@@ -1,11 +1,13 @@
 """Loading and saving checkpoints: `load_model(name or folder)`.
 
-Six kinds of names are understood:
+Seven kinds of names are understood:
 
 - the bundled models, those of `BUNDLED`;
 - real models that come as Python packages, those of `packaged.MODELS`;
 - a folder in Hugging Face layout of Gemma 2 or Gemma 3; see `huggingface`;
 - a GGUF file of Gemma 2 or Gemma 3, or a folder with one; see `gguf_files`;
+- a folder with a few layers that share another model's embedding table; see
+  `reduced`;
 - a folder with an Orbax checkpoint of gemma's, as its Flax downloads are. What
   it is a checkpoint of is told by a config.json beside it, else by its name in
   front of the folder (`gemma2-2b:/path/to/folder`), else by its number of
@@ -19,8 +21,10 @@ pad their embedding tables to different sizes, and what pads them is no token.
 
 import dataclasses
 import difflib
+import functools
 import pathlib
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -35,6 +39,7 @@ from cascades.models import (
   huggingface,
   language,
   packaged,
+  reduced,
   sharding,
   tokenizers,
   turns,
@@ -159,8 +164,18 @@ def describe(
     model, dtype, shapes = found.model, dtype or found.dtype, {}
     for leaf, _, tensors in found.params():
       _set(shapes, leaf.path, jax.eval_shape(leaf.pack, tensors))
+    if found.said is not None:
+      said = functools.partial(model.speaking, tokens=found.said)
+      shapes = jax.eval_shape(said, shapes)
   if dtype:
-    shapes = jax.tree.map(lambda x: x.update(dtype=jnp.dtype(dtype)), shapes)
+    shapes = jax.tree.map(
+      lambda x: (
+        x.update(dtype=jnp.dtype(dtype))
+        if jnp.issubdtype(x.dtype, jnp.floating)
+        else x
+      ),
+      shapes,
+    )
   if jax.default_backend() == 'cpu':
     shapes = jax.eval_shape(model.pack, shapes)
     model = dataclasses.replace(model, packed=True)
@@ -336,13 +351,7 @@ def _load(
       ) from e
   else:
     found = _open(folder, architecture)
-    dtype = dtype or found.dtype
-    model, params = dataclasses.replace(found.model, packed=packed), {}
-    for leaf, places, _ in found.params():
-      # Never kept longer: a leaf may be a fifth of the model.
-      part = leaf.pack(huggingface.stored(*place, leaf) for place in places)
-      _set(params, leaf.path, _lay(model, leaf.path, part, dtype, mesh))
-    return Checkpoint(model, params, found.tokenizer)
+    return found.load(dtype, mesh, packed)
   model = dataclasses.replace(model, packed=packed)
   # Layer by layer, so that the model is not held twice.
   for layer in params:
@@ -382,6 +391,29 @@ def _lay(
   for key in path:
     tree = tree[key]
   return tree
+
+
+# Tables that somebody holds, by what they were read of and what became of them.
+_tables: dict[Hashable, tuple[weakref.ref, ...]] = {}
+
+
+def _written(path: pathlib.Path) -> tuple:
+  """What changes when a model's file, or a folder's, is written anew."""
+  files = [path] if path.is_file() else sorted(path.glob('*.safetensors'))
+  return tuple((f.name, f.stat().st_mtime_ns, f.stat().st_size) for f in files)
+
+
+def _held(key: Hashable, read: Callable[[], PyTree]) -> PyTree:
+  """A table that is there already, else what is read.
+
+  A drafter may have its verifier's, which is most of a small model.
+  """
+  parts = [ref() for ref in _tables.get(key, ())]
+  if parts and all(part is not None for part in parts):
+    return tuple(parts) if len(parts) > 1 else parts[0]
+  table = read()
+  _tables[key] = tuple(weakref.ref(part) for part in jax.tree.leaves(table))
+  return table
 
 
 def _set(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
@@ -450,6 +482,9 @@ class Stored(NamedTuple):
     model: What that describes.
     tokenizer: Its own.
     places: Where its tensors are; see `huggingface.places`.
+    said: Ids of what it says, where it does not say all tokens.
+    table_of: Whose table it has, where it is another model's.
+    checksum: Of that table.
   """
 
   what: pathlib.Path
@@ -457,6 +492,9 @@ class Stored(NamedTuple):
   model: language.LanguageModel
   tokenizer: tokenizers.Tokenizer
   places: Mapping[str, tuple[Any, str]]
+  said: np.ndarray | None = None
+  table_of: pathlib.Path | None = None
+  checksum: str | None = None
 
   @property
   def dtype(self) -> str | None:
@@ -469,8 +507,36 @@ class Stored(NamedTuple):
       self.what, self.places, self.config, self.model
     )
 
+  def load(
+    self, dtype: str | None, mesh: jax.sharding.Mesh | None, packed: bool
+  ) -> Checkpoint:
+    """Reads it; arguments as for `_load`."""
+    dtype = dtype or self.dtype
+    model, params = dataclasses.replace(self.model, packed=packed), {}
+    for leaf, places, _ in self.params():
 
-def _open(path: pathlib.Path, architecture: str | None) -> Stored:
+      def read(leaf=leaf, places=places):
+        # Never kept longer: a leaf may be a fifth of the model.
+        part = leaf.pack(huggingface.stored(*place, leaf) for place in places)
+        return _lay(model, leaf.path, part, dtype, mesh)
+
+      is_table = leaf.path == huggingface.TABLE
+      owner = self.table_of or self.what
+      key = owner, _written(owner), dtype, mesh, packed
+      _set(params, leaf.path, _held(key, read) if is_table else read())
+    if self.said is not None:
+      found = reduced.checksum(model, params)
+      if found != self.checksum:
+        raise ValueError(
+          f'model: {self.what} was trained with another embedding table'
+          f' ({self.checksum}, and this is {found}); give the model that it was'
+          ' trained for, in its place.'
+        )
+      params = model.speaking(params, self.said)
+    return Checkpoint(model, params, self.tokenizer)
+
+
+def _open(path: pathlib.Path, architecture: str | None = None) -> Stored:
   """A folder in Hugging Face layout, or a GGUF file.
 
   Args:
@@ -488,6 +554,8 @@ def _open(path: pathlib.Path, architecture: str | None) -> Stored:
   if file := gguf_files.find(path):
     return _open_file(file)
   config, model = huggingface.read_config(path)
+  if shared := reduced.read(path):
+    return _open_reduced(path, config, model, shared)
   file, other = path / 'tokenizer.model', path / 'tokenizer.json'
   if other.exists() and not file.exists():
     file = other
@@ -498,6 +566,43 @@ def _open(path: pathlib.Path, architecture: str | None) -> Stored:
   stops = huggingface.stop_tokens(path, model.vocab_size)
   return Stored(
     path, config, model, tokenizer.ending_at(*stops), huggingface.places(path)
+  )
+
+
+def _open_reduced(
+  path: pathlib.Path,
+  config: dict[str, Any],
+  model: language.LanguageModel,
+  shared: reduced.Said,
+) -> Stored:
+  """A folder whose table is another model's."""
+  folder, architecture = _locate(shared.verifier)
+  if folder is None or _orbax_folder(folder):
+    raise ValueError(
+      f'model: {path} shares the table of {shared.verifier}, which is no folder'
+      ' in Hugging Face layout and no GGUF file; give it a name of one in'
+      f' {reduced.FILE}.'
+    )
+  whole = _open(folder, architecture)
+  places = huggingface.places(path)
+  size = whole.model.vocab_size
+  # llama.cpp's converter leaves out what pads a table.
+  config = config | {'vocab_size': whole.config['vocab_size']}
+  model = language.from_config(config)
+  (table,) = (
+    leaf.names[0]
+    for leaf in huggingface.leaves(config)
+    if leaf.path == huggingface.TABLE
+  )
+  return Stored(
+    path,
+    config,
+    dataclasses.replace(model, vocab_size=size),
+    whole.tokenizer,
+    {**places, table: whole.places[table]},
+    reduced.vocabulary(path, places, size),
+    whole.what,
+    shared.checksum,
   )
 
 

@@ -94,6 +94,9 @@ def import_gemma():
   return gm
 
 
+# Beside the embedding table, the rows of the tokens that a model says, where it
+# does not say all of them; and where among them each token is.
+REDUCED, PLACES = 'reduced', 'places'
 # Of matrices, by the end of the path to them: which axes come out of a product,
 # and which it sums over. A mixture's experts end in `gating_einsum/w`.
 _ORDERS = {
@@ -105,6 +108,7 @@ _ORDERS = {
   'attn_vec_einsum/w': panels.Order((2,), (0, 1)),
   'gating_einsum': panels.Order((0, 2), (1,)),
   'linear': panels.Order((1,), (0,)),
+  REDUCED: panels.Order((0,), (1,)),
 }
 # Where its matrices are transposed.
 _GATE_BY_ROWS = panels.Order((0, 1), (2,))
@@ -294,7 +298,7 @@ class LanguageModel:
       }
 
     def batch(params, tokens, positions, mask, cache):
-      with _products(self.packed):
+      with _products():
         out = self.module.apply(
           {'params': self._viewed(params)},
           tokens,
@@ -310,13 +314,47 @@ class LanguageModel:
     logits, hidden, cache = batch(
       params, tokens[None], positions[None], mask[None], cache
     )
-    return self._cut(logits[0]), hidden[0], cache and self._own(cache)
+    logits = self._spread(params, logits[0])
+    return logits, hidden[0], cache and self._own(cache)
 
-  def _cut(self, logits: Float[Array, '*L P']) -> Float[Array, '*L V']:
-    """Without those of rows that stand for no token."""
+  def _spread(
+    self, params: Params, logits: Float[Array, '*L P']
+  ) -> Float[Array, '*L V']:
+    """Logits of all tokens, of those that the products give.
+
+    Rows that stand for no token are left out; a token that is not spoken has
+    -inf.
+    """
+    places = params['embedder'].get(PLACES)
+    if places is not None:
+      nothing = jnp.full((*logits.shape[:-1], 1), -jnp.inf, logits.dtype)
+      return jnp.concatenate([logits, nothing], -1)[..., places]
     if logits.shape[-1] == self.vocab_size:
       return logits
     return logits[..., : self.vocab_size]
+
+  def speaking(
+    self, params: Params, tokens: Int[Array, 'N'] | np.ndarray
+  ) -> Params:
+    """Parameters of the same model that only says some of the tokens.
+
+    It reads all of them. What it says then is -inf but for these, and their
+    softmax is what it was, given that one of these comes. Products with the
+    table, which are most of a small model, get cheaper by what is left out; as
+    FR-Spec (Zhao et al. 2025, arXiv 2502.14856), VocabTrim (arXiv 2506.22694)
+    and EAGLE-3's `d2t` (Li et al. 2025, arXiv 2503.01840) have it.
+
+    Args:
+      params: Of the model, with its whole vocabulary.
+      tokens: Ids, each of them once.
+    """
+    tokens = np.asarray(tokens)
+    places = np.full(self.vocab_size, len(tokens), np.int32)
+    places[tokens] = np.arange(len(tokens))
+    rows = {REDUCED: jnp.asarray(self._table(params)[tokens])}
+    rows = self.pack(rows) if self.packed else rows
+    extra = rows | {PLACES: jnp.asarray(places)}
+    return params | {'embedder': params['embedder'] | extra}
 
   def hidden_size(self, params: Params) -> int:
     """Numbers of a hidden state."""
@@ -331,11 +369,10 @@ class LanguageModel:
     """Parameters as gemma's modules take them, packed or not."""
     return self._matrices(params, panels.Boxed) if self.packed else params
 
-  def _table(self, params: Params) -> Any:
+  def _table(self, params: Params, name: str = 'input_embedding') -> Any:
     """The embedding table, [tokens, width], or what stands for it."""
-    table = params['embedder']['input_embedding']
-    order = _ORDERS['input_embedding']
-    return panels.Panels(table, order) if self.packed else table
+    table = params['embedder'][name]
+    return panels.Panels(table, _ORDERS[name]) if self.packed else table
 
   def embed(self, params: Params, token: Int[Array, '']) -> Float[Array, 'D']:
     """A token's row of the embedding table, as it is stored."""
@@ -345,9 +382,11 @@ class LanguageModel:
     self, params: Params, hidden: Float[Array, 'D']
   ) -> Float[Array, 'V']:
     """Logits of a hidden state, by the same table."""
-    logits = self._cut(_decode(hidden, self._table(params)))
+    spoken = REDUCED if REDUCED in params['embedder'] else 'input_embedding'
+    logits = _decode(hidden, self._table(params, spoken))
     cap = self.module.config.final_logit_softcap
-    return logits if cap is None else jnp.tanh(logits / cap) * cap
+    logits = logits if cap is None else jnp.tanh(logits / cap) * cap
+    return self._spread(params, logits)
 
   def first(self, layers: int) -> 'LanguageModel':
     """The model of the first layers only; the same parameters will do.
@@ -429,17 +468,21 @@ def _decode(x: Float[Array, '*L D'], table: Any) -> Float[Array, '*L P']:
 
 
 @contextlib.contextmanager
-def _products(packed: bool) -> Iterator[None]:
-  """Has gemma's modules multiply with packed weights, while they are called."""
-  if not packed:
-    yield
-    return
+def _products() -> Iterator[None]:
+  """Has gemma's modules multiply with what is packed, or reduced.
+
+  They are compiled once for parameters of one structure, so that what is done
+  here hangs on nothing else.
+  """
   from flax import linen as nn
 
   def instead(call, args, kwargs, context):
     module, name = context.module, context.method_name
     if name == 'decode' and hasattr(module, 'input_embedding_table'):
-      return _decode(*args, module.input_embedding_table)
+      table = module.get_variable('params', REDUCED)
+      table = module.input_embedding_table if table is None else table
+      table = table.unbox() if isinstance(table, panels.Boxed) else table
+      return _decode(*args, table)
     if name == '__call__' and hasattr(module, 'weight_name') and len(args) == 2:
       weight = module.get_variable('params', module.weight_name)
       if isinstance(weight, panels.Boxed):

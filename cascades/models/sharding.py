@@ -27,6 +27,7 @@ from cascades.models import language, panels
 # `panels`.
 _MATRICES = {
   'input_embedding': 0,
+  language.REDUCED: 0,
   'qkv_einsum/w': 1,
   'q_einsum/w': 0,
   'k_einsum/w': 0,

@@ -1,0 +1,129 @@
+"""Models that share another's table, and say some of its tokens."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import cascades
+from cascades.models import checkpoints, reduced
+
+_SAID = np.arange(4, 768, 2)
+_SAID = np.union1d(_SAID, [1, 7, 9])
+
+
+@pytest.fixture
+def folder(tmp_path):
+  model, params, _ = checkpoints.load_model('tiny-drafter').unpacked()
+  out = tmp_path / 'reduced'
+  reduced.save(out, model, params, _SAID, 'tiny-drafter', 'bfloat16')
+  return out
+
+
+def read(checkpoint, tokens):
+  positions = jnp.arange(len(tokens))
+  mask = positions[None] <= positions[:, None]
+  return checkpoint.model.with_hidden(
+    checkpoint.params, jnp.asarray(tokens), positions, mask
+  )
+
+
+@pytest.mark.parametrize('packed', [True, False])
+def test_it_says_what_the_whole_model_says_of_these_tokens(folder, packed):
+  whole, part = (
+    checkpoints.load_model(name) if packed
+    else checkpoints.load_model(name).unpacked()
+    for name in ('tiny-drafter', folder)
+  )  # fmt: skip
+  # More tokens than products in panels take, and one.
+  for count in (200, 1):
+    tokens = np.arange(count) % 700 + 5
+    logits, hidden, _ = read(whole, tokens)
+    said, states, _ = read(part, tokens)
+    assert said.shape == logits.shape
+    np.testing.assert_allclose(said[:, _SAID], logits[:, _SAID], atol=1e-5)
+    np.testing.assert_allclose(states, hidden, atol=1e-5)
+    assert np.isneginf(np.delete(said, _SAID, axis=1)).all()
+  alone = part.model.unembed(part.params, states[0])
+  np.testing.assert_allclose(alone, said[0], atol=1e-5)
+
+
+def test_soft_caps_leave_out_what_is_not_said():
+  model, params, _ = checkpoints.load_model('tiny-drafter').unpacked()
+  config = dataclasses.replace(model.module.config, final_logit_softcap=3.0)
+  module = dataclasses.replace(model.module, config=config)
+  model = dataclasses.replace(model, module=module)
+  capped = checkpoints.Checkpoint(model, model.speaking(params, _SAID), None)
+  said, *_ = read(capped, [5, 6])
+  assert np.isneginf(np.delete(said, _SAID, axis=1)).all()
+  assert np.abs(said[:, _SAID]).max() <= 3
+
+
+def test_it_has_no_table_of_its_own_on_disk_or_in_memory(folder):
+  tensors = load_file(folder / 'model.safetensors')
+  assert not [name for name in tensors if 'embed' in name]
+  whole, part = map(checkpoints.load_model, ('tiny-drafter', folder))
+  tables = [c.params['embedder']['input_embedding'] for c in (whole, part)]
+  assert tables[0] is tables[1]
+  assert part.tokenizer == whole.tokenizer
+  described, shapes = checkpoints.describe(folder)
+  assert described == part.model
+  want = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), part[1])
+  assert shapes == want
+
+
+def test_a_table_that_is_written_anew_is_read_anew(folder, tmp_path):
+  other = tmp_path / 'other'
+  checkpoints.save_model(other, checkpoints.load_model('tiny-drafter'))
+  first = checkpoints.load_model(other)
+  table = load_file(other / 'model.safetensors')
+  save_file({k: v + 1 for k, v in table.items()}, other / 'model.safetensors')
+  second = checkpoints.load_model(other)
+  one, two = (c.params['embedder']['input_embedding'] for c in (first, second))
+  np.testing.assert_allclose(two, one + 1, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_it_drafts_and_it_answers_alone(folder):
+  prompt = 'The number 4302 in words:'
+  alone = cascades.Sampler(str(folder), gamma=0, temperature=0.0)
+  answer = alone.sample(prompt, max_new_tokens=16)
+  assert np.isin(answer.tokens, _SAID).all()
+  strict = cascades.Sampler(
+    'tiny-verifier', str(folder), method='speed', gamma=4, temperature=0.0
+  )
+  own = cascades.Sampler('tiny-verifier', gamma=0, temperature=0.0)
+  found = strict.sample(prompt, max_new_tokens=16)
+  assert found.tokens == own.sample(prompt, max_new_tokens=16).tokens
+  assert found.counts['accepted']
+
+
+def refused(folder) -> str:
+  with pytest.raises(ValueError, match=r'^model: ') as error:
+    checkpoints.load_model(folder)
+  return str(error.value)
+
+
+def test_damaged_folders_are_named(folder):
+  file = folder / reduced.FILE
+  said = json.loads(file.read_text())
+  file.write_text(json.dumps(said | {'verifier': 'tiny-verifier'}))
+  assert 'tensor' in refused(folder) or 'shape' in refused(folder)
+  file.write_text(json.dumps(said | {'checksum': '0'}))
+  assert 'was trained with another embedding table (0, and' in refused(folder)
+  file.write_text(json.dumps(said | {'verifier': 'gemma2-2b-it'}))
+  assert 'shares the table of gemma2-2b-it, which is no folder' in refused(
+    folder
+  )
+  file.write_text('{}')
+  assert refused(folder) == f'model: {file} is damaged; fetch it again.'
+  file.write_text(json.dumps(said))
+  tensors = load_file(folder / 'model.safetensors')
+  for ids in ([3, 3], [-1, 2], [5, 4], [767, 768], []):
+    ids = np.array(ids, np.int32)
+    save_file(tensors | {'vocabulary': ids}, folder / 'model.safetensors')
+    assert 'has no vocabulary of ids in order, below 768' in refused(folder)
