@@ -43,7 +43,10 @@ def main() -> None:
   cli.make_folder(workdir)
 
   if 'models' not in config:
-    _train_head(config, workdir)
+    if 'text' in config:
+      _train_drafter(config, workdir, path)
+    else:
+      _train_head(config, workdir)
     return
 
   from cascades.models import checkpoints
@@ -78,6 +81,20 @@ def _train_head(config, workdir: pathlib.Path) -> None:
   folder, verifier = distillation.train_head(config, workdir)
   figures = distillation.evaluate(folder, verifier, config)
   distillation.write_card(folder, config, figures)
+  print(f'{folder}: {json.dumps(figures)}')
+
+
+def _train_drafter(config, workdir: pathlib.Path, path: str) -> None:
+  """A drafter for a verifier that has none."""
+  from experiments.training import drafting
+
+  folder, held = drafting.train_drafter(config, workdir)
+  figures = drafting.evaluate(folder, held, config)
+  command = (
+    f'python -m experiments.train --config={path}'
+    f' --config.verifier={config.verifier} --config.text=...'
+  )
+  drafting.write_card(folder, config, figures, command)
   print(f'{folder}: {json.dumps(figures)}')
 
 

@@ -546,6 +546,7 @@ def parts(tmp_path, monkeypatch):
     parts=[(f'part_of_model_{i}', f'data/{i}') for i in range(2)],
     extra='gemma',
     terms='under terms',
+    notice='',
   )
   monkeypatch.setitem(packaged.MODELS, 'in-parts', made)
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))

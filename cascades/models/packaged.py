@@ -29,6 +29,7 @@ class Packaged(NamedTuple):
     parts: A package each, and the part's path in it.
     extra: Of this project, which installs them.
     terms: What its makers ask of who uses it.
+    notice: What they ask to be put beside whatever is made of it.
   """
 
   file: str
@@ -36,6 +37,7 @@ class Packaged(NamedTuple):
   parts: Sequence[tuple[str, str]]
   extra: str
   terms: str
+  notice: str
 
 
 MODELS = {
@@ -52,6 +54,8 @@ MODELS = {
     extra='gemma',
     terms="Google's Gemma 3 270M, pretrained, under the Gemma Terms of Use"
     ' (https://ai.google.dev/gemma/terms)',
+    notice='Gemma is provided under and subject to the Gemma Terms of Use found'
+    ' at ai.google.dev/gemma/terms\n',
   ),
 }
 

@@ -1,0 +1,440 @@
+"""Training a drafter for a verifier that has none.
+
+It begins as some of the verifier's own layers, between the verifier's embedding
+table and its last norm, and says only the tokens that are frequent in the
+user's texts (see `LanguageModel.speaking`). It learns what the verifier says,
+of the user's texts and of the verifier's own answers: first by the forward
+KL divergence, sum p log p/q, and then by -log sum min(p, q), which is the
+acceptance itself (LK loss, arXiv 2602.23881). p is the verifier's distribution
+over the tokens that the drafter says.
+
+What the verifier says of a position hangs on its last hidden state, and these
+are made once, and kept in the workdir: they are a thousandth of its logits.
+"""
+
+import dataclasses
+import functools
+import json
+import pathlib
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import tqdm
+from jaxtyping import Array, Float, Int
+from ml_collections import ConfigDict
+
+from cascades.models import checkpoints, language, packaged, reduced
+from cascades.sampler import sampler
+from experiments.sweeps import costs
+from experiments.training import texts
+from experiments.training.small_models import run_steps
+
+# Rows whose hidden states are made at a time, and held-out rows that the log is
+# about.
+_READ, _WATCHED = 4, 8
+
+
+class Lesson(NamedTuple):
+  """What a drafter learns from.
+
+  Attributes:
+    tokens: Rows.
+    hidden: What the verifier makes of them, [rows, length, width], bfloat16.
+  """
+
+  tokens: np.ndarray
+  hidden: np.ndarray
+
+
+def begin(
+  config: ConfigDict, verifier: checkpoints.Checkpoint
+) -> checkpoints.Checkpoint:
+  """The drafter before it has learnt anything.
+
+  Args:
+    config: Its `layers` are the verifier's that it begins as.
+    verifier: In gemma's order.
+
+  Raises:
+    ValueError: There are no such layers, they are no model of their own, or
+      none of them attends to the whole text.
+  """
+  model, params, tokenizer = verifier
+  c = model.module.config
+  layers = tuple(config.layers)
+  if not layers or not set(layers) <= set(range(c.num_layers)):
+    raise ValueError(
+      f'layers: {layers} will not do; the verifier has {c.num_layers}, from 0.'
+    )
+  # What is no model of its own is refused there.
+  model.first(1)
+  kinds = [c.attention_types[i] for i in layers]
+  if all(kind.name != 'GLOBAL' for kind in kinds):
+    whole = [i for i, k in enumerate(c.attention_types) if k.name == 'GLOBAL']
+    raise ValueError(
+      f'layers: none of {layers} attends to the whole text; take one of'
+      f' {", ".join(map(str, whole))} too.'
+    )
+  config_ = dataclasses.replace(c, attention_types=tuple(kinds))
+  module = dataclasses.replace(model.module, config=config_)
+  own = {f'layer_{i}': params[f'layer_{j}'] for i, j in enumerate(layers)}
+  shared = {name: params[name] for name in ('embedder', 'final_norm')}
+  return checkpoints.Checkpoint(
+    dataclasses.replace(model, module=module), own | shared, tokenizer
+  )
+
+
+def _forward(
+  model: language.LanguageModel, params: Any, tokens: Int[Array, 'B L']
+) -> Float[Array, 'B L D']:
+  """Hidden states of rows, without a cache."""
+
+  def one(tokens):
+    positions = jnp.arange(tokens.shape[0])
+    mask = positions[None] <= positions[:, None]
+    return model.with_hidden(params, tokens, positions, mask)[1]
+
+  return jax.vmap(one)(tokens)
+
+
+def _hidden(
+  file: pathlib.Path, verifier: checkpoints.Checkpoint, tokens: np.ndarray
+) -> np.ndarray:
+  """Hidden states of rows, from a file as far as they are there."""
+  model, params, _ = verifier
+  shape = (*tokens.shape, model.hidden_size(params))
+  progress = file.with_suffix('.done')
+  done = int(progress.read_text()) if progress.exists() else 0
+  # Kept as bits: numpy has no bfloat16 of its own.
+  kept = np.lib.format.open_memmap(
+    file, 'r+' if done else 'w+', None if done else np.uint16, shape
+  )
+  if kept.shape != shape:
+    raise ValueError(f'workdir: {file} is of another training; remove it.')
+  run = jax.jit(functools.partial(_forward, model))
+  with tqdm.tqdm(total=len(tokens), initial=done, desc='reading') as bar:
+    while done < len(tokens):
+      some = tokens[done : done + _READ]
+      found = run(params, np.resize(some, (_READ, *some.shape[1:])))
+      found = np.asarray(found.astype(jnp.bfloat16)).view(np.uint16)
+      kept[done : done + len(some)] = found[: len(some)]
+      done += len(some)
+      bar.update(len(some))
+      if done == len(tokens) or done % (64 * _READ) == 0:
+        kept.flush()
+        progress.write_text(str(done))
+  return kept.view(jnp.bfloat16)
+
+
+def loss_fn(
+  own: Any,
+  shared: Any,
+  model: language.LanguageModel,
+  head: Float[Array, 'n D'],
+  tokens: Int[Array, 'B L'],
+  hidden: Float[Array, 'B L D'],
+  by_acceptance: Array | bool,
+) -> tuple[Float[Array, ''], dict[str, Float[Array, '']]]:
+  """What is to be made less; and the figures that people look at.
+
+  Args:
+    own: The drafter's layers and norm.
+    shared: Its embedder.
+    model: The drafter.
+    head: Rows of the table of what it says.
+    tokens: Rows.
+    hidden: The verifier's states of them.
+    by_acceptance: Whether the loss is -log sum min(p, q), else KL(p, q).
+
+  Returns:
+    Mean over positions, in nats; KL, `kept`, the mean of sum min(p, q), and
+    `agree`, how often both hold the same token likeliest.
+  """
+  said = jnp.einsum('BLD,nD->BLn', hidden.astype(head.dtype), head)
+  guess = jnp.einsum(
+    'BLD,nD->BLn', _forward(model, own | {'embedder': shared}, tokens), head
+  )
+  log_p, log_q = jax.nn.log_softmax(said), jax.nn.log_softmax(guess)
+  p, q = jnp.exp(log_p), jnp.exp(log_q)
+  divergence = (p * (log_p - log_q)).sum(-1).mean()
+  kept = jnp.minimum(p, q).sum(-1)
+  agree = (said.argmax(-1) == guess.argmax(-1)).mean()
+  loss = jnp.where(by_acceptance, -jnp.log(kept).mean(), divergence)
+  return loss, dict(kl=divergence, kept=kept.mean(), agree=agree)
+
+
+def _lessons(
+  config: ConfigDict, verifier: checkpoints.Checkpoint, workdir: pathlib.Path
+) -> tuple[Lesson, Lesson, list[texts.Document]]:
+  """What to learn from, what is held out, and documents that are."""
+  found = texts.documents(config)
+  held, found = found[: config.held_out], found[config.held_out :]
+  tokenizer = verifier.tokenizer
+  asked = texts.asked(config, found, config.answers, 'answers')
+
+  @functools.cache
+  def writes():
+    model = checkpoints.load_model(config.verifier)
+    return sampler.Sampler(model, gamma=0, temperature=1.0)
+
+  def answer(some, first):
+    answers = writes().sample(
+      some,
+      max_new_tokens=config.answer_length,
+      seed=config.seed + first,
+      stop_strings=('\n',),
+    )
+    return [answer.text for answer in answers]
+
+  prompts = [prompt for prompt, _ in asked]
+  written = texts.kept(workdir / 'answers.jsonl', prompts, answer)
+  own = [
+    document._replace(answer=text)
+    for (_, document), text in zip(asked, written, strict=True)
+  ]
+  # As often as the user's own, where there are any.
+  half = found[: len(own)] if own else found
+  mixed = [*half, *own]
+  made = {
+    name: texts.rows(config, some, tokenizer, count, name)
+    for name, some, count in (
+      ('train', mixed, config.texts),
+      ('held_out', held, _WATCHED),
+    )
+  }
+  lessons = [
+    Lesson(tokens, _hidden(workdir / f'{name}.npy', verifier, tokens))
+    for name, tokens in made.items()
+  ]
+  return *lessons, held
+
+
+def train_drafter(
+  config: ConfigDict, workdir: pathlib.Path
+) -> tuple[pathlib.Path, list[texts.Document]]:
+  """Trains a drafter, from its last checkpoint if there is one.
+
+  Args:
+    config: Fields of a training, such as those of configs/train_drafter.py.
+    workdir: Holds checkpoints, the log, and what the verifier says.
+
+  Returns:
+    The drafter's folder; and documents that were held out.
+
+  Raises:
+    ValueError: The verifier or the texts will not do.
+  """
+  # In gemma's order, for long rows.
+  verifier = checkpoints.load_model(config.verifier, 'float32').unpacked()
+  start = begin(config, verifier)
+  lesson, watched, held = _lessons(config, verifier, workdir)
+  special = (*verifier.tokenizer.stops, *verifier.tokenizer.encode('\n\n'))
+  tokens = texts.vocabulary(lesson.tokens, config.vocabulary, [*{*special}])
+  shared = start.params['embedder']
+  head = jnp.asarray(shared['input_embedding'][tokens])
+  own = {k: v for k, v in start.params.items() if k != 'embedder'}
+  optimizer = optax.chain(
+    optax.clip_by_global_norm(1.0),
+    optax.adamw(
+      optax.warmup_cosine_decay_schedule(
+        0.0, config.learning_rate, min(100, config.steps // 10), config.steps
+      ),
+      weight_decay=0.01,
+    ),
+  )
+  look = jax.jit(functools.partial(loss_fn, model=start.model))
+
+  @jax.jit
+  def update(state, shared, head, tokens, hidden, by_acceptance):
+    grad = jax.value_and_grad(loss_fn, has_aux=True)
+    (loss, _), grads = grad(
+      state['own'], shared, start.model, head, tokens, hidden, by_acceptance
+    )
+    updates, opt_state = optimizer.update(
+      grads, state['opt_state'], state['own']
+    )
+    own = optax.apply_updates(state['own'], updates)
+    return {'own': own, 'opt_state': opt_state}, loss
+
+  def one(state, step):
+    rng = np.random.default_rng((config.seed, step))
+    chosen = rng.choice(len(lesson.tokens), config.rows, replace=False)
+    by_acceptance = np.bool_(step >= config.turn * config.steps)
+    some = lesson.tokens[chosen], lesson.hidden[chosen], by_acceptance
+    state, loss = update(state, shared, head, *some)
+    figures = dict(loss=loss)
+    if (step + 1) % config.log_every == 0 or step + 1 == config.steps:
+      _, seen = look(
+        state['own'],
+        shared,
+        head=head,
+        tokens=watched.tokens,
+        hidden=watched.hidden,
+        by_acceptance=True,
+      )
+      figures = seen | figures
+    return state, figures
+
+  first = {'own': own, 'opt_state': jax.jit(optimizer.init)(own)}
+  state = run_steps(config, config.name, config.steps, workdir, first, one)
+  out = workdir / config.name
+  trained = state['own'] | {'embedder': shared}
+  reduced.save(
+    out, start.model, trained, tokens, config.verifier, config.stored
+  )
+  return out, held
+
+
+def evaluate(
+  folder: pathlib.Path, held: list[texts.Document], config: ConfigDict
+) -> dict[str, Any]:
+  """Whether a drafter pays, on prompts that were held out.
+
+  Returns:
+    At temperature 1 and 0 acceptance and tokens per call of the verifier,
+    strictly; what a call costs; and the speed-up that they promise, by gamma.
+  """
+  verifier = checkpoints.load_model(config.verifier, 'float32')
+  drafter = checkpoints.load_model(folder, 'float32')
+  asked = texts.asked(config, held, config.eval_examples, 'held out')
+  prompts = [prompt for prompt, _ in asked]
+  figures: dict[str, Any] = {}
+  for temperature in (1.0, 0.0):
+    strict = sampler.Sampler(
+      verifier,
+      drafter,
+      method='speed',
+      lenience=0.0,
+      gamma=config.eval_gamma,
+      temperature=temperature,
+    )
+    answers = strict.sample(
+      prompts, max_new_tokens=config.answer_length, stop_strings=('\n',)
+    )
+    total = {
+      name: sum(a.counts[name] for a in answers)
+      for name in ('accepted', 'examined', 'verifier_calls')
+    }
+    emitted = sum(len(a.logprobs) for a in answers)
+    figures[f'temperature {temperature:g}'] = {
+      'acceptance': total['accepted'] / total['examined'],
+      'tokens per verifier call': emitted / total['verifier_calls'],
+    }
+  gammas = sorted({1, 2, 3, 4, 6, 8, config.eval_gamma})
+  unit = costs.measure(
+    verifier, drafter, strict.equipped, [(gamma, 1) for gamma in gammas]
+  ).low
+  figures['cost of a call'] = unit.drafter_token_s / unit.verifier_token_s
+  figures['speed-up'] = {
+    name: {gamma: promised(of['acceptance'], gamma, unit) for gamma in gammas}
+    for name, of in figures.items()
+    if name.startswith('temperature')
+  }
+  return figures
+
+
+def promised(kept: float, gamma: int, unit: Any) -> float:
+  """The speed-up of strict decoding that unit costs and acceptance promise.
+
+  A block has (1 - b^(gamma + 1)) / (1 - b) tokens (Leviathan et al. 2023, eq.
+  1), and costs gamma + 1 calls of the drafter, and one that reads them all.
+  """
+  tokens = gamma + 1 if kept == 1 else (1 - kept ** (gamma + 1)) / (1 - kept)
+  block = (gamma + 1) * unit.drafter_token_s + unit.verify_s[gamma]
+  return tokens * unit.verifier_token_s / block
+
+
+_CARD = """---
+library_name: cascades
+{licence}---
+
+# {name}
+
+A drafter for `{verifier}`: its layers {layers} as they began, trained on, with
+its embedding table, which is not in this folder. It says {said:,} tokens, those
+most frequent in the texts below, and reads all.
+
+- Data: {documents}, in rows of {row_length} tokens; {answers:,} answers are the
+  verifier's own, at temperature 1.
+- Training: {steps:,} steps of {rows} rows; forward KL divergence from the
+  verifier for {turn:.0%} of them, then -log sum min(p, q); AdamW, seed {seed}.
+- Retrain: `{command}`.
+- Stored in {stored}: {size:.1f} MB.
+
+On {examples} held-out prompts, strict, gamma {gamma}:
+
+{table}
+
+A call costs {cost:.3f} of the verifier's on {device}, and promises, by gamma:
+
+{promise}
+
+Use: `cascades.Sampler('{verifier}', '{name}')`; it is a language model, and
+answers alone too.
+{terms}"""
+_TERMS = """
+It is made of `{verifier}`'s weights and learnt what that says, and so is a
+derivative of it: {terms}. It is no part of this project's own licence; see
+NOTICE.
+"""
+
+
+def write_card(
+  folder: pathlib.Path,
+  config: ConfigDict,
+  figures: dict[str, Any],
+  command: str,
+) -> None:
+  """Writes a card with these figures, and a notice, beside a drafter."""
+  said = checkpoints.load_model(folder).params['embedder'][language.PLACES]
+  terms = licence = ''
+  if config.verifier in packaged.MODELS:
+    of = packaged.MODELS[config.verifier]
+    terms = _TERMS.format(verifier=config.verifier, terms=of.terms)
+    licence = 'license: gemma\n'
+    (folder / 'NOTICE').write_text(of.notice)
+  at = [name for name in figures if name.startswith('temperature')]
+  names = list(figures[at[0]])
+  table = ['| | ' + ' | '.join(names) + ' |', '|---' * (len(names) + 1) + '|']
+  for name in at:
+    values = ' | '.join(f'{figures[name][x]:.2f}' for x in names)
+    table.append(f'| {name} | {values} |')
+  gammas = list(figures['speed-up'][at[0]])
+  promise = [
+    '| gamma | ' + ' | '.join(map(str, gammas)) + ' |',
+    '|---' * (len(gammas) + 1) + '|',
+  ]
+  for name in at:
+    values = ' | '.join(f'{figures["speed-up"][name][g]:.2f}' for g in gammas)
+    promise.append(f'| {name} | {values} |')
+  size = sum(f.stat().st_size for f in folder.glob('*.safetensors'))
+  documents = ', '.join(f'`{task}`' for task in config.tasks)
+  text = _CARD.format(
+    licence=licence,
+    name=folder.name,
+    verifier=config.verifier,
+    layers=', '.join(map(str, config.layers)),
+    said=int(said.max()),
+    documents=f'training problems of {documents}' if documents else 'own texts',
+    row_length=config.row_length,
+    answers=config.answers,
+    steps=config.steps,
+    rows=config.rows,
+    turn=config.turn,
+    seed=config.seed,
+    command=command,
+    stored=config.stored or 'float32',
+    size=size / 1e6,
+    examples=config.eval_examples,
+    gamma=config.eval_gamma,
+    table='\n'.join(table),
+    cost=figures['cost of a call'],
+    device=jax.devices()[0].device_kind,
+    promise='\n'.join(promise),
+    terms=terms,
+  )
+  (folder / 'README.md').write_text(text)
+  (folder / 'figures.json').write_text(json.dumps(figures, indent=2) + '\n')

@@ -1,0 +1,210 @@
+"""Texts that a drafter learns from: the user's, and its verifier's own answers.
+
+A document is a prompt and its answer. Rows are documents one after the other,
+as few-shot prompts have them, so that every position of a row is of the kind
+that the drafter will be asked about.
+"""
+
+import json
+import pathlib
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from cascades.models import tokenizers
+from cascades.tasks import TASKS
+
+# Stands between documents.
+BETWEEN = '\n\n'
+
+
+class Document(NamedTuple):
+  """A prompt, and what is to follow it.
+
+  Attributes:
+    prompt: Ends where an answer begins.
+    answer: With what stands before its first word; '' where there is none.
+  """
+
+  prompt: str
+  answer: str
+
+  @property
+  def text(self) -> str:
+    """All of it."""
+    return self.prompt + self.answer
+
+
+def documents(config: ConfigDict) -> list[Document]:
+  """What a config names as texts, in an order that its seed shuffles.
+
+  Args:
+    config: Its `text` is a file: of a published set, where `tasks` says which;
+      else a text a line, or JSON objects with `prompt` and, if there is one,
+      `answer`.
+
+  Raises:
+    ValueError: The file is absent or damaged, or there is none.
+  """
+  if not config.text:
+    raise ValueError(
+      'text: give the file to learn from with --config.text=...: a text a line,'
+      ' JSON objects with prompt and answer, or one of the sets that'
+      ' --config.tasks names.'
+    )
+  if config.tasks:
+    found = [
+      Document(example.prompt, f' {_first(example.reference)}')
+      for task in config.tasks
+      for example in _task(task).load(
+        split='train', path=config.text, shots=0, num_examples=None
+      )
+    ]
+  else:
+    found = list(_lines(pathlib.Path(config.text)))
+  if len(found) < 2 * config.held_out:
+    raise ValueError(
+      f'text: {config.text} has {len(found)} documents; give'
+      f' {2 * config.held_out} or more, as {config.held_out} are held out.'
+    )
+  random.Random(f'{config.seed}/documents').shuffle(found)
+  return found
+
+
+def _first(reference: str | tuple[str, ...]) -> str:
+  return reference if isinstance(reference, str) else (*reference, '')[0]
+
+
+def _task(name: str):
+  if name not in TASKS or not TASKS[name].source:
+    known = [name for name, task in TASKS.items() if task.source]
+    raise ValueError(
+      f'tasks: {name!r} is no published set; there are {", ".join(known)}.'
+    )
+  return TASKS[name]
+
+
+def _lines(path: pathlib.Path) -> Iterator[Document]:
+  """Documents of a file of lines."""
+  try:
+    lines = path.read_text(encoding='utf-8').splitlines()
+  except (OSError, UnicodeDecodeError) as e:
+    reason = getattr(e, 'strerror', None) or 'it is no UTF-8 text'
+    raise ValueError(f'text: {path} cannot be read ({reason}).') from None
+  for number, line in enumerate(lines, 1):
+    if not line.strip():
+      continue
+    if path.suffix != '.jsonl':
+      yield Document(line, '')
+      continue
+    try:
+      row = json.loads(line)
+      yield Document(str(row['prompt']), str(row.get('answer', '')))
+    except (ValueError, KeyError, TypeError, AttributeError):
+      raise ValueError(
+        f'text: {path}, line {number}, is no JSON object with a prompt.'
+      ) from None
+
+
+def asked(
+  config: ConfigDict, found: Sequence[Document], count: int, seed: str
+) -> list[tuple[str, Document]]:
+  """Prompts with worked examples before them, for the verifier to answer.
+
+  Args:
+    config: Says how many examples, `shots`.
+    found: To choose from.
+    count: How many prompts.
+    seed: Of the choice.
+
+  Returns:
+    Each prompt with its examples, and the document that it is of.
+  """
+  rng = random.Random(f'{config.seed}/{seed}')
+  prompts = []
+  for _ in range(count):
+    *shown, last = rng.sample(found, config.shots + 1)
+    texts = [document.text for document in shown]
+    prompts.append((BETWEEN.join([*texts, last.prompt]), last))
+  return prompts
+
+
+def rows(
+  config: ConfigDict,
+  found: Sequence[Document],
+  tokenizer: tokenizers.Tokenizer,
+  count: int,
+  seed: str,
+) -> np.ndarray:
+  """Rows of documents in random order, each cut at its end.
+
+  Args:
+    config: Says how long a row is, `row_length`.
+    found: To choose from.
+    tokenizer: The verifier's.
+    count: How many rows.
+    seed: Of the choice; a row hangs on nothing else.
+
+  Returns:
+    Token ids, [count, row_length], each beginning with that of a text.
+  """
+  made = np.zeros((count, config.row_length), np.int32)
+  for i, row in enumerate(made):
+    rng = random.Random(f'{config.seed}/{seed}/{i}')
+    ids: list[int] = [tokenizers.BOS]
+    while len(ids) < len(row):
+      ids += tokenizer.encode(rng.choice(found).text + BETWEEN)
+    row[:] = ids[: len(row)]
+  return made
+
+
+def vocabulary(
+  made: np.ndarray, most: int, always: Sequence[int]
+) -> np.ndarray:
+  """The most frequent tokens of some rows, upwards.
+
+  Args:
+    made: Token ids, of any shape.
+    most: How many tokens.
+    always: Ids that are among them in any case.
+  """
+  ids, counts = np.unique(made, return_counts=True)
+  order = np.argsort(-counts, kind='stable')
+  left = [i for i in ids[order].tolist() if i not in set(always)]
+  return np.sort(np.array([*always, *left[: most - len(always)]], np.int32))
+
+
+def kept(file: pathlib.Path, prompts: Sequence[str], answer: Any) -> list[str]:
+  """Answers to prompts, from a file as far as they are there.
+
+  Args:
+    file: Holds a JSON string a line, in the order of the prompts.
+    prompts: To be answered.
+    answer: From some prompts, and the number of the first, to their answers.
+  """
+  done: list[str] = []
+  if file.exists():
+    lines = file.read_text(encoding='utf-8').splitlines()
+    # The last may be half a line, of a run that was stopped.
+    for line in lines:
+      try:
+        done.append(json.loads(line))
+      except ValueError:
+        break
+    text = ''.join(json.dumps(x) + '\n' for x in done)
+    file.write_text(text, encoding='utf-8')
+  with file.open('a', encoding='utf-8') as out:
+    while len(done) < len(prompts):
+      some = prompts[len(done) : len(done) + _AT_A_TIME]
+      for text in answer(some, len(done)):
+        done.append(text)
+        out.write(json.dumps(text) + '\n')
+      out.flush()
+  return done[: len(prompts)]
+
+
+# Prompts that are answered between two times that the answers are kept.
+_AT_A_TIME = 256
