@@ -1,0 +1,239 @@
+"""Training a drafter for a verifier that has none."""
+
+import itertools
+import json
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cascades.models import checkpoints
+from cascades.tasks import TASKS
+from configs import train_drafter
+from experiments.records import metrics
+from experiments.training import drafting, texts
+
+_DATA = pathlib.Path(__file__).parent / 'data/tasks'
+
+
+@pytest.fixture(scope='module')
+def lines(tmp_path_factory):
+  """A file of prompts and answers."""
+  file = tmp_path_factory.mktemp('texts') / 'problems.jsonl'
+  some = itertools.islice(TASKS['numerals'].problems('0', 'plain'), 200)
+  rows = [{'prompt': p, 'answer': f' {a}'} for _, p, a in some]
+  file.write_text('\n'.join(map(json.dumps, rows)))
+  return file
+
+
+def config(text, **fields):
+  c = train_drafter.get_config()
+  c.update(
+    dict(
+      name='small',
+      verifier='tiny-drafter',
+      text=str(text),
+      tasks=(),
+      layers=(1,),
+      vocabulary=200,
+      held_out=20,
+      answers=8,
+      answer_length=8,
+      shots=1,
+      texts=12,
+      row_length=32,
+      rows=2,
+      steps=6,
+      eval_examples=4,
+      eval_gamma=2,
+      checkpoint_every=2,
+      log_every=2,
+    )
+    | fields
+  )
+  return c
+
+
+# --- Texts ---
+
+
+def test_documents_are_prompts_and_what_follows_them(lines, tmp_path):
+  found = texts.documents(config(lines))
+  assert len(found) == 200
+  assert found == texts.documents(config(lines))
+  assert found != texts.documents(config(lines, seed=1))
+  plain = tmp_path / 'plain.txt'
+  plain.write_text('one\n\ntwo\nthree\n' * 20)
+  found = texts.documents(config(plain))
+  assert {d.text for d in found} == {'one', 'two', 'three'}
+  stem = str(_DATA / 'multi30k_de_en')
+  captions = config(stem, tasks=('multi30k_de_en',), held_out=1)
+  assert sorted(d.text for d in texts.documents(captions))[1] == (
+    'German: Ein Mädchen in einem roten Mantel füttert zwei Enten.\nEnglish:'
+    ' A girl in a red coat feeds two ducks.'
+  )
+
+
+@pytest.mark.parametrize(
+  ('fields', 'said'),
+  [
+    ({'text': ''}, 'text: give the file to learn from with --config.text='),
+    ({'text': 'absent.txt'}, r'text: absent.txt cannot be read \(No such'),
+    ({'held_out': 101}, 'has 200 documents; give 202 or more, as 101 are held'),
+    ({'tasks': ('roman',)}, "tasks: 'roman' is no published set; there are"),
+  ],
+)
+def test_texts_that_will_not_do_are_named(lines, fields, said):
+  with pytest.raises(ValueError, match=said):
+    texts.documents(config(lines, **fields))
+
+
+def test_a_damaged_line_is_named(tmp_path):
+  file = tmp_path / 'lines.jsonl'
+  file.write_text('{"prompt": "a"}\n{"question": "b"}\n')
+  with pytest.raises(ValueError, match='line 2, is no JSON object with a prom'):
+    texts.documents(config(file))
+
+
+def test_rows_are_documents_one_after_the_other(lines):
+  found = texts.documents(config(lines))
+  tokenizer = checkpoints.load_model('tiny-drafter').tokenizer
+  made = texts.rows(config(lines), found, tokenizer, 3, 'x')
+  assert made.shape == (3, 32)
+  assert (made[:, 0] == 2).all()
+  more = texts.rows(config(lines), found, tokenizer, 5, 'x')
+  np.testing.assert_array_equal(more[:3], made)
+  first = tokenizer.decode(made[0].tolist())
+  assert any(first.startswith(d.text[: len(first)]) for d in found)
+  said = texts.vocabulary(made, 10, [1, 700])
+  assert len(said) == 10
+  assert (np.diff(said) > 0).all()
+  assert {1, 700} <= set(said.tolist())
+  counts = np.bincount(made.ravel(), minlength=768)
+  left_out = counts[np.setdiff1d(np.arange(768), said)].max()
+  assert counts[np.setdiff1d(said, [1, 700])].min() >= left_out
+
+
+def test_answers_are_kept_as_they_come(tmp_path):
+  asked = []
+
+  def answer(some, first):
+    asked.append((first, len(some)))
+    return [prompt.upper() for prompt in some]
+
+  prompts = [f'p{i}' for i in range(600)]
+  file = tmp_path / 'answers.jsonl'
+  want = [prompt.upper() for prompt in prompts]
+  assert texts.kept(file, prompts[:300], answer) == want[:300]
+  # Half a line, of a run that was stopped.
+  file.write_text(file.read_text()[:-3])
+  assert texts.kept(file, prompts, answer) == want
+  assert asked == [(0, 256), (256, 44), (299, 256), (555, 45)]
+  assert texts.kept(file, prompts, None) == want
+
+
+# --- What it learns ---
+
+
+def test_layers_that_will_not_do_are_named():
+  whole = checkpoints.load_model('tiny-verifier').unpacked()
+  for layers, said in (
+    ((), 'the verifier has 6, from 0'),
+    ((0, 6), 'the verifier has 6, from 0'),
+    (
+      (0, 2),
+      r'none of \(0, 2\) attends to the whole text; take one of 1, 3, 5',
+    ),
+  ):
+    with pytest.raises(ValueError, match=said):
+      drafting.begin(config('x', layers=layers), whole)
+  start = drafting.begin(config('x', layers=(0, 5)), whole)
+  assert [k.name for k in start.model.module.config.attention_types] == [
+    'LOCAL_SLIDING',
+    'GLOBAL',
+  ]
+  assert start.params['layer_1'] is whole.params['layer_5']
+
+
+def test_the_loss_is_what_it_is_called():
+  whole = checkpoints.load_model('tiny-drafter').unpacked()
+  start = drafting.begin(config('x', layers=(0, 1)), whole)
+  tokens = jnp.asarray(np.arange(24).reshape(2, 12) + 300)
+  hidden = drafting._forward(whole.model, whole.params, tokens)
+  said = np.arange(0, 768, 3)
+  shared = start.params['embedder']
+  own = {k: v for k, v in start.params.items() if k != 'embedder'}
+  other = jax.tree.map(lambda x: x * 1.1, own)
+  head = shared['input_embedding'][said]
+
+  def figures(own, by_acceptance):
+    return drafting.loss_fn(
+      own, shared, start.model, head, tokens, hidden, by_acceptance
+    )
+
+  # All layers are the verifier itself.
+  loss, seen = figures(own, False)
+  assert abs(loss) < 1e-5
+  assert seen['kept'] == pytest.approx(1, abs=1e-5)
+  assert seen['agree'] == 1
+  states = drafting._forward(start.model, other | {'embedder': shared}, tokens)
+  p, q = (
+    np.asarray(jax.nn.softmax(x @ head.T), np.float64) for x in (hidden, states)
+  )
+  loss, seen = figures(other, False)
+  want = (p * np.log(p / q)).sum(-1).mean()
+  assert loss == pytest.approx(want, rel=1e-3)
+  assert seen['kl'] == pytest.approx(want, rel=1e-3)
+  kept = np.minimum(p, q).sum(-1)
+  assert figures(other, True)[0] == pytest.approx(
+    -np.log(kept).mean(), rel=1e-3
+  )
+  assert seen['kept'] == pytest.approx(kept.mean(), rel=1e-4)
+
+
+def test_what_acceptance_and_costs_promise():
+  unit = metrics.Costs(1.0, 0.1, {4: 1.2}, {})
+  assert drafting.promised(0.0, 4, unit) == pytest.approx(1 / 1.7)
+  assert drafting.promised(1.0, 4, unit) == pytest.approx(5 / 1.7)
+  assert drafting.promised(0.5, 4, unit) == pytest.approx(1.9375 / 1.7)
+
+
+@pytest.mark.slow
+def test_a_training_that_was_stopped_ends_with_the_same_drafter(
+  lines, tmp_path, monkeypatch
+):
+  one, two = tmp_path / 'one', tmp_path / 'two'
+  for workdir in (one, two):
+    workdir.mkdir()
+  folder, held = drafting.train_drafter(config(lines), one)
+  assert len(held) == 20
+  log = (one / 'small.jsonl').read_text().splitlines()
+  seen = [json.loads(line) for line in log]
+  assert [line['step'] for line in seen] == [2, 4, 6]
+  assert {'kept', 'agree', 'kl', 'loss'} <= seen[0].keys()
+
+  original = drafting.run_steps
+
+  def stop(config, name, steps, *args):
+    original(config, name, 4, *args)
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(drafting, 'run_steps', stop)
+  with pytest.raises(KeyboardInterrupt):
+    drafting.train_drafter(config(lines), two)
+  monkeypatch.setattr(drafting, 'run_steps', original)
+  again, _ = drafting.train_drafter(config(lines), two)
+  for name in ('model.safetensors', 'reduced.json', 'config.json'):
+    assert (folder / name).read_bytes() == (again / name).read_bytes()
+
+  figures = drafting.evaluate(folder, held, config(lines))
+  assert 0 < figures['cost of a call'] < 3
+  assert figures['temperature 0']['tokens per verifier call'] >= 1
+  drafting.write_card(folder, config(lines), figures, 'a command')
+  card = (folder / 'README.md').read_text()
+  assert 'A drafter for `tiny-drafter`: its layers 1 as they began' in card
+  assert 'It says 200 tokens' in card
+  assert 'Terms' not in card
+  assert not (folder / 'NOTICE').exists()
