@@ -27,12 +27,12 @@ one H200 (141 GB), what is below one H100 (80 GB).
                           2b_9b      2b_27b     270m_4b      1b_12b     e2b_31b
   weights                 24 GB       60 GB        8 GB       26 GB       71 GB
   gsm8k               40 GB 2 h   78 GB 3 h   14 GB 1 h   41 GB 2 h  105 GB 4 h
-  web_questions       30 GB 1 h   66 GB 1 h   11 GB 1 h   31 GB 1 h   82 GB 1 h
-  natural_questions   30 GB 1 h   66 GB 1 h   11 GB 1 h   31 GB 1 h   82 GB 1 h
+  web_questions       35 GB 1 h   72 GB 1 h   13 GB 1 h   36 GB 1 h   94 GB 1 h
+  natural_questions   35 GB 1 h   72 GB 1 h   13 GB 1 h   36 GB 1 h   94 GB 1 h
   wmt14_en_de         41 GB 1 h   78 GB 1 h   14 GB 1 h   41 GB 1 h  105 GB 1 h
   mbpp                40 GB 2 h   78 GB 2 h   14 GB 1 h   41 GB 2 h  105 GB 3 h
   squad_v2            40 GB 1 h   78 GB 1 h   14 GB 1 h   41 GB 1 h  105 GB 1 h
-  trivia_qa           30 GB 1 h   66 GB 1 h   11 GB 1 h   31 GB 1 h   82 GB 1 h
+  trivia_qa           35 GB 1 h   72 GB 1 h   13 GB 1 h   36 GB 1 h   94 GB 1 h
   cnn_dailymail       46 GB 3 h   84 GB 3 h   16 GB 1 h   46 GB 3 h  116 GB 4 h
   xsum                46 GB 2 h   84 GB 2 h   16 GB 1 h   46 GB 2 h  116 GB 2 h
   spec_bench          40 GB 9 h  78 GB 11 h   14 GB 3 h   41 GB 9 h 105 GB 16 h

@@ -287,8 +287,9 @@ def test_a_turn_may_need_more_room_than_the_last_one_had(monkeypatch):
   engine = _engine(stops=(-1,))
   key = jax.random.split(jax.random.key(8), 1)
   ((first, state),) = _turn(engine, None, [1, 2], key, new=60)
-  ((row, last),) = _turn(engine, state, [3] * 70, key, new=90)
-  whole = first.tokens[: first.length].tolist() + [3] * 70
+  # More than the smallest cache holds.
+  ((row, last),) = _turn(engine, state, [3] * 200, key, new=90)
+  whole = first.tokens[: first.length].tolist() + [3] * 200
   assert last.tokens.shape[1] > state.tokens.shape[1]
   monkeypatch.undo()
   ((want, _),) = _turn(engine, None, whole, key, new=90)
