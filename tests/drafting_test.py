@@ -37,7 +37,7 @@ def config(text, **fields):
       text=str(text),
       tasks=(),
       layers=(1,),
-      vocabulary=200,
+      vocabulary=60,
       held_out=20,
       answers=8,
       answer_length=8,
@@ -87,7 +87,7 @@ def test_documents_are_prompts_and_what_follows_them(lines, tmp_path):
 )
 def test_texts_that_will_not_do_are_named(lines, fields, said):
   with pytest.raises(ValueError, match=said):
-    texts.documents(config(lines, **fields))
+    texts.documents(config(**{'text': lines} | fields))
 
 
 def test_a_damaged_line_is_named(tmp_path):
@@ -194,7 +194,9 @@ def test_the_loss_is_what_it_is_called():
 
 
 def test_what_acceptance_and_costs_promise():
-  unit = metrics.Costs(1.0, 0.1, {4: 1.2}, {})
+  unit = metrics.Costs(
+    verifier_token_s=1.0, drafter_token_s=0.1, verify_s={4: 1.2}
+  )
   assert drafting.promised(0.0, 4, unit) == pytest.approx(1 / 1.7)
   assert drafting.promised(1.0, 4, unit) == pytest.approx(5 / 1.7)
   assert drafting.promised(0.5, 4, unit) == pytest.approx(1.9375 / 1.7)
@@ -234,6 +236,6 @@ def test_a_training_that_was_stopped_ends_with_the_same_drafter(
   drafting.write_card(folder, config(lines), figures, 'a command')
   card = (folder / 'README.md').read_text()
   assert 'A drafter for `tiny-drafter`: its layers 1 as they began' in card
-  assert 'It says 200 tokens' in card
+  assert 'It says 60 tokens' in card
   assert 'Terms' not in card
   assert not (folder / 'NOTICE').exists()
