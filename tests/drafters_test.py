@@ -1,5 +1,6 @@
 """Every drafter: the law is kept, the states are level, the drafts its own."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -315,6 +316,33 @@ def _look_up(tokens, gamma, longest, shortest):
       if size < n and tokens[start - size : start] == tokens[n - size :]:
         return (gamma * tokens[start:])[:gamma]
   return []
+
+
+def test_blocks_without_a_draft_are_read_as_one_token():
+  # It looks for more tokens than there are at first.
+  rare = drafters.NgramDrafter(_V, longest=6, shortest=6)
+  equipped = drafters.Equipped(rare, ())
+  given = dict(leniences=(0.0,), gamma=3, rows=4, temperature=0.0, new=40)
+  given |= dict(room=64, filled=4)
+  found = _run(equipped, **given)
+  plain = decoding_test._generate('speed', **given | dict(gamma=0))
+  for row in range(4):
+    said = decoding_test._emitted(found, row)
+    assert said == decoding_test._emitted(plain, row)
+  counts = decoding.count(found)
+  assert (counts.drafted > 0).all()
+  assert (counts.verifier_tokens == counts.blocks + counts.drafted).all()
+  assert (counts.verifier_tokens < 4 * counts.blocks).all()
+
+  # The program has both, and chooses for the whole batch.
+  decoder = decoding.Decoder(
+    decoding.Models(_MODEL, rare), methods.METHODS['speed'], 3
+  )
+  whole = dataclasses.replace(decoder, whole=True)
+  assert decoder.may_pass
+  assert not whole.may_pass
+  with_drafts = decoding.Models(_MODEL, drafters.ModelDrafter(_MODEL))
+  assert not dataclasses.replace(decoder, models=with_drafts).may_pass
 
 
 @pytest.mark.parametrize(('longest', 'shortest'), [(3, 1), (3, 2), (2, 2)])

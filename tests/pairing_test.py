@@ -76,7 +76,11 @@ def test_greedy_and_strict_is_the_verifier_alone(drafter, options):
   for answer in answers:
     counts = answer.counts
     size = 1 + 3 * options.get('drafts', 1)
-    assert counts['verifier_tokens'] == size * counts['verifier_calls']
+    read = size * counts['verifier_calls']
+    if drafter == 'ngram':
+      # Where it has no draft, the verifier reads one token.
+      read = counts['verifier_calls'] + counts['drafted']
+    assert counts['verifier_tokens'] == read
     assert counts['drafted'] >= counts['examined'] >= counts['accepted']
     if drafter == 'ngram':
       assert counts['drafter_calls'] == 0

@@ -106,12 +106,15 @@ class Drafter(Protocol):
       probabilities of its row. What is not can only be matched.
     most: Drafts that it can propose at a time; None for any number.
     slack: Slots that it may write beyond those of its drafts.
+    may_pass: Whether it may have no draft at all: where no row of a batch has
+      one, the verifier reads one token then, and not a whole block.
   """
 
   needs_hidden: bool
   independent: bool
   most: int | None
   slack: int
+  may_pass: bool
 
   def init(self, params: PyTree, cache_length: int) -> State:
     """The state before anything is read, with room for `cache_length`."""
@@ -178,6 +181,7 @@ class Plain:
   independent = True
   most: int | None = None
   slack = 0
+  may_pass = False
 
   def init(self, params, cache_length):
     """No state."""

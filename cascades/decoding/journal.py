@@ -26,6 +26,7 @@ class Info(NamedTuple):
     logits: All that the verifier said.
     drafted: How many tokens the drafter proposed.
     drafter_calls: In how many forward passes.
+    read: How many tokens the verifier had to read.
     law: What each follows, given those before; None if not asked for.
   """
 
@@ -35,6 +36,7 @@ class Info(NamedTuple):
   logits: Float[Array, 'gamma_1 V']
   drafted: Int[Array, '']
   drafter_calls: Int[Array, '']
+  read: Int[Array, '']
   law: Float[Array, 'gamma_1 V'] | None
 
 
@@ -47,9 +49,9 @@ class Row(SamplingState):
 
   source: Int[Array, 'T']
   deferral: Bool[Array, 'T']
-  # Blocks, drafted tokens and calls of the drafter up to the end of the
-  # token's block.
-  taken: Int[Array, 'T 3']
+  # Blocks, drafted tokens, calls of the drafter, and tokens that the verifier
+  # read, up to the end of the token's block.
+  taken: Int[Array, 'T 4']
   logprob: Float[Array, 'T']
   logits: Float[Array, 'R V'] | None
 
@@ -59,7 +61,7 @@ def per_token(room: int) -> dict[str, Array]:
   return dict(
     source=jnp.zeros((room,), jnp.int8),
     deferral=jnp.zeros((room,), bool),
-    taken=jnp.zeros((room, 3), jnp.int32),
+    taken=jnp.zeros((room, 4), jnp.int32),
     logprob=jnp.zeros((room,), jnp.float32),
   )
 
@@ -73,7 +75,7 @@ def note(before: Row, after: Row, info: Info) -> Row:
     info: What it said.
   """
   at = before.length
-  one = jnp.stack([1, info.drafted, info.drafter_calls])
+  one = jnp.stack([1, info.drafted, info.drafter_calls, info.read])
   # A finished row is written to past its end, where nobody looks.
   taken = jnp.broadcast_to(
     before.taken[at - 1] + one, (len(info.sources), len(one))
@@ -100,6 +102,7 @@ class Counts(NamedTuple):
     blocks: Blocks since the prompt: calls of the verifier.
     drafted: Tokens that the drafter proposed.
     drafter_calls: Forward passes of the drafter.
+    verifier_tokens: Tokens that the verifier read.
     examined: Drafted tokens that verification reached.
     accepted: Of these, those that were kept.
     deferred: Examined tokens where the rule defers.
@@ -110,6 +113,7 @@ class Counts(NamedTuple):
   blocks: np.ndarray
   drafted: np.ndarray
   drafter_calls: np.ndarray
+  verifier_tokens: np.ndarray
   examined: np.ndarray
   accepted: np.ndarray
   deferred: np.ndarray

@@ -74,15 +74,14 @@ def tally(row: Row, decoder: Decoder) -> dict[str, int]:
     decoder: What decoded it.
 
   Returns:
-    `Counts` by name, without blocks; and calls of the verifier, and tokens that
-    it read in them.
+    `Counts` by name; blocks are calls of the verifier here.
   """
   counts = {name: int(n) for name, n in count(row)._asdict().items()}
-  blocks, drafter_calls = counts.pop('blocks'), counts.pop('drafter_calls')
+  blocks, read, drafter_calls = (
+    counts.pop(name) for name in ('blocks', 'verifier_tokens', 'drafter_calls')
+  )
   counts |= dict(
-    verifier_calls=blocks,
-    verifier_tokens=blocks * (decoder.tree_tokens + 1),
-    drafter_calls=drafter_calls,
+    verifier_calls=blocks, verifier_tokens=read, drafter_calls=drafter_calls
   )
   if decoder.sequential:
     counts |= sequential.tally(row)

@@ -117,6 +117,7 @@ def step(
     logits=logits,
     drafted=drafted,
     drafter_calls=draft.calls,
+    read=jnp.ones((), jnp.int32),
     law=law if with_law else None,
   )
 

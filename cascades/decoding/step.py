@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from cascades import methods, verification
-from cascades.decoding.drafter import Draft, Drafter, Seen, permitted
+from cascades.decoding.drafter import ROWS, Draft, Drafter, Seen, permitted
 from cascades.decoding.journal import Info
 from cascades.decoding.reading import read_hidden, tree
 from cascades.decoding.state import Models, Params, SamplingState, write
@@ -67,6 +67,8 @@ class Decoder:
     tree_size: Most drafted tokens that the verifier reads in a block, at least
       `drafts`; None for all. Drafts that begin alike share what they begin
       with, and end before a level of the tree that might not fit.
+    whole: Whether a block is read whole even where nothing was drafted: to be
+      timed.
 
   Raises:
     ValueError: The method cannot be verified by the scheme, or the drafter
@@ -79,6 +81,7 @@ class Decoder:
   scheme: Scheme = STANDARD
   drafts: int = 1
   tree_size: int | None = None
+  whole: bool = False
 
   def __post_init__(self):
     if self.gamma:
@@ -96,6 +99,12 @@ class Decoder:
   def sequential(self) -> bool:
     """Whether there are no blocks: see `sequential.step`."""
     return self.scheme.verification == SEQUENTIAL
+
+  @property
+  def may_pass(self) -> bool:
+    """Whether a block may have no draft, and is read as one token then."""
+    passes = self.models.drafter.may_pass and self.drafts == 1
+    return passes and self.gamma > 0 and not self.whole
 
   @property
   def slack(self) -> int:
@@ -200,14 +209,39 @@ def _draft_and_read(
   tokens, branches, places, draft = tree(
     state.tokens[at], draft, decoder.tree_tokens
   )
-  logits, hidden, verifier_cache = read_hidden(
-    verifier, params.verifier, verifier_cache, tokens, at, branches
-  )
+
+  def whole(cache):
+    return read_hidden(verifier, params.verifier, cache, tokens, at, branches)
+
+  def last(cache):
+    said, hidden, cache = read_hidden(
+      verifier, params.verifier, cache, tokens[:1], at
+    )
+    rest = (0, len(tokens) - 1), (0, 0)
+    return jnp.pad(said, rest), jnp.pad(hidden, rest), cache
+
+  if decoder.may_pass:
+    # One program for the batch: it reads blocks as long as a row has a draft.
+    has_one = ((drafted > 0) & ~state.done).astype(jnp.int32)
+    anyone = jax.lax.pmax(has_one, ROWS) > 0
+    logits, hidden, verifier_cache = jax.lax.cond(
+      anyone, whole, last, verifier_cache
+    )
+  else:
+    logits, hidden, verifier_cache = whole(verifier_cache)
   # Made once: fused into each of its readers, it would be made for each.
   logits = jax.lax.optimization_barrier(logits)
   return Block(
     *(draft, drafted, drafter_state, places, logits, hidden, verifier_cache)
   )
+
+
+def _read_for(block: Block, decoder: Decoder) -> Int[Array, '']:
+  """Tokens that the verifier has to read for a sequence, whatever its batch."""
+  all_of_them = jnp.asarray(decoder.tree_tokens + 1)
+  if not decoder.may_pass:
+    return all_of_them
+  return jnp.where(block.drafted > 0, all_of_them, 1)
 
 
 def _rows(
@@ -352,5 +386,6 @@ def step(
     logits=logits,
     drafted=block.drafted,
     drafter_calls=draft.calls,
+    read=_read_for(block, decoder),
     law=jax.vmap(law)(index) if with_law else None,
   )

@@ -31,6 +31,11 @@ class ModelDrafter(Plain):
   model: Any
   adaptive: bool = False
 
+  @property
+  def may_pass(self) -> bool:
+    """Its first token may be too improbable already."""
+    return self.adaptive
+
   def _split(self, params):
     return params if self.adaptive else (params, None)
 

@@ -30,6 +30,7 @@ class NgramDrafter(Plain):
   longest: int = 3
   shortest: int = 1
   most = 1
+  may_pass = True
 
   def propose(self, params, state, seen, key, how, *, gamma, drafts):
     """The continuation of the longest match, of equals the latest."""

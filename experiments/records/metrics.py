@@ -377,8 +377,9 @@ def latency(r: Record, costs: Costs) -> float:
 
 
 def _drafted_per_call(r: Record) -> int:
-  """Drafted tokens that a call of the verifier reads."""
-  if r.verification == 'sequential' or not r.verifier_calls:
+  """Drafted tokens that a call of the verifier reads, in a whole block."""
+  # Of one draft it may read less, where there is none.
+  if r.drafts == 1 or not r.verifier_calls:
     return r.gamma
   return r.verifier_tokens // r.verifier_calls - 1
 

@@ -158,6 +158,7 @@ def _strict(
       Scheme('token' if drafts == 1 else several),
       drafts,
       tree_size,
+      whole=True,
     ),
     decoding.Params(verifier.params, equipped.params),
     how=processing.Processing(temperature=np.float32(1)),
