@@ -608,6 +608,13 @@ def _open_reduced(
 
 def _open_file(file: pathlib.Path) -> Stored:
   """A GGUF file."""
+  return _opened(file, _written(file))
+
+
+@functools.lru_cache(maxsize=2)
+def _opened(file: pathlib.Path, written: Hashable) -> Stored:
+  """A GGUF file, as it was written last: Gemma's tokenizer takes seconds."""
+  del written
   header = gguf_files.read_header(file)
   config = gguf_files.config_of(header)
   try:

