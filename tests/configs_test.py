@@ -264,7 +264,9 @@ def test_curves_that_are_there_twice_are_refused_unless_overridden():
 
 
 def test_the_paper_has_every_published_set():
-  assert set(paper.TASKS) == set(TASKS) - set(GENERATED)
+  # Captions are the project's own choice, for a model that a laptop runs.
+  captions = {name for name in TASKS if name.startswith('multi30k')}
+  assert set(paper.TASKS) == set(TASKS) - set(GENERATED) - captions
 
 
 @pytest.mark.parametrize('name', _OF_PAIRS)

@@ -234,7 +234,7 @@ def _product(x: Float[Array, 'm ...'], parts: Any, order: Order) -> Array:
     # A single row goes another way on CPUs, ten times as slow.
     return _product(jnp.pad(x, ((0, 1), *[(0, 0)] * summed)), parts, order)[:1]
 
-  def one(part):
+  def one(part, x):
     batch = range(part.ndim - summed - 1)
     of_each = jnp.broadcast_to(x, (*part.shape[: len(batch)], *x.shape))
     inner = tuple(range(len(batch), len(batch) + summed))
@@ -245,5 +245,20 @@ def _product(x: Float[Array, 'm ...'], parts: Any, order: Order) -> Array:
     )
     return jnp.moveaxis(out, len(batch), 0).reshape(m, -1)
 
-  parts = parts if isinstance(parts, tuple) else (parts,)
-  return jnp.concatenate([one(part) for part in parts], -1)
+  if not isinstance(parts, tuple):
+    return one(parts, x)
+  # One after the other, each into its place: nothing of all columns lies twice.
+  # Barriers keep XLA from making all parts first, or a copy in the end; and
+  # what stands there before is of no constant, which would be copied too.
+  out = jnp.broadcast_to(x.ravel()[0], (m, sum(map(_kept, parts))))
+  at = 0
+  for part in parts:
+    x, out = jax.lax.optimization_barrier((x, out))
+    out = jax.lax.dynamic_update_slice(out, one(part, x), (0, at))
+    at += _kept(part)
+  return jax.lax.optimization_barrier(out)
+
+
+def _kept(part: Array) -> int:
+  """Columns of a part of a table."""
+  return len(part) * part.shape[-1]
