@@ -18,17 +18,17 @@ from configs import common
 def get_config() -> ml_collections.ConfigDict:
   return common.training(
     # Of the drafter, and so of its folder.
-    name='gemma3-270m-multi30k',
+    name='gemma3-270m-multi30k-de-en',
     # A name, folder or file: who it learns from, and drafts for.
     verifier='gemma3-270m',
     # The verifier's that it begins as; one must attend to the whole text.
     layers=(0, 17),
-    # Tokens that it says: the most frequent ones of the texts.
-    vocabulary=12_000,
+    # Tokens that it says: the most frequent ones of the answers.
+    vocabulary=8_000,
     # Where the texts lie; and which published sets they are, () for a file with
     # a text a line, or with JSON objects of prompt and answer.
     text='',
-    tasks=('multi30k_de_en', 'multi30k_en_de'),
+    tasks=('multi30k_de_en',),
     # Documents that it never learns from.
     held_out=500,
     # Answers that the verifier writes for it, and their most tokens; worked
@@ -37,9 +37,9 @@ def get_config() -> ml_collections.ConfigDict:
     answer_length=48,
     shots=4,
     # Rows of texts, their tokens, and how many a step has.
-    texts=6000,
+    texts=3500,
     row_length=256,
-    rows=4,
+    rows=8,
     steps=6000,
     learning_rate=1e-3,
     # From this share of the steps on, acceptance itself is the objective.

@@ -308,3 +308,52 @@ def test_blocks_come_one_at_a_time():
   )
   assert all(later is None for _, later in before)
   assert state is not None
+
+
+@pytest.mark.parametrize('begin', [0, 4, 80])
+def test_what_all_prompts_begin_with_is_read_once(begin, monkeypatch):
+  prompts, keys = _prompts(7)
+  first = np.random.default_rng(1).integers(4, size=begin)
+  # The longest goes on with what another one ends with.
+  prompts = [np.concatenate([first, prompt]) for prompt in [*prompts, [3]]]
+  keys = jax.random.split(jax.random.key(3), len(prompts))
+  engine, read = _engine(), []
+  for name in ('prefill', 'extend'):
+    of = getattr(decoding, name)
+
+    def spy(*args, _of=of, _name=name, **more):
+      rows = _of(*args, **more)
+      read.append((_name, rows.length.tolist()))
+      return rows
+
+    monkeypatch.setattr(decoding, name, spy)
+
+  def answers(some):
+    asked = batching.Asked(
+      [prompts[i] for i in some],
+      jax.numpy.stack([keys[i] for i in some]),
+      _LENIENCES,
+      300,
+    )
+    found = batching.run(engine, asked, 8, batching.Usage())
+    return {(some[job.prompt], job.lenience): _said(row) for job, row in found}
+
+  together = answers(range(len(prompts)))
+  names = [name for name, _ in read]
+  if begin >= batching._SHARED:
+    assert read[0] == ('prefill', [begin])
+    assert set(names[1:]) == {'extend'}
+  else:
+    assert set(names) == {'prefill'}
+  alone = {}
+  for i in range(len(prompts)):
+    alone |= answers([i])
+  assert together == alone
+
+
+def test_a_prompt_that_is_what_all_begin_with_has_a_token_of_its_own():
+  one = np.arange(100) % 4
+  assert batching._alike([one, np.append(one, 3)]) == 99
+  assert batching._alike([one, one]) == 99
+  assert batching._alike([one, one[:3], one[:1]]) == 0
+  assert batching._alike([one, np.append([3], one)]) == 0

@@ -43,7 +43,7 @@ def config(text, **fields):
       answer_length=8,
       shots=1,
       texts=12,
-      row_length=32,
+      row_length=48,
       rows=2,
       steps=6,
       eval_examples=4,
@@ -100,18 +100,60 @@ def test_a_damaged_line_is_named(tmp_path):
 def test_rows_are_documents_one_after_the_other(lines):
   found = texts.documents(config(lines))
   tokenizer = checkpoints.load_model('tiny-drafter').tokenizer
-  made = texts.rows(config(lines), found, tokenizer, 3, 'x')
-  assert made.shape == (3, 32)
-  assert (made[:, 0] == 2).all()
-  more = texts.rows(config(lines), found, tokenizer, 5, 'x')
-  np.testing.assert_array_equal(more[:3], made)
-  first = tokenizer.decode(made[0].tolist())
+  made = texts.rows(config(lines), [found], tokenizer, 3, 'x')
+  assert made.tokens.shape == (3, 48)
+  assert (made.tokens[:, 0] == 2).all()
+  more = texts.rows(config(lines), [found], tokenizer, 5, 'x')
+  np.testing.assert_array_equal(more.tokens[:3], made.tokens)
+  first = tokenizer.decode(made.tokens[0].tolist())
   assert any(first.startswith(d.text[: len(first)]) for d in found)
-  said = texts.vocabulary(made, 10, [1, 700])
+
+
+def test_answers_and_what_ends_them_count(lines):
+  found = texts.documents(config(lines))
+  tokenizer = checkpoints.load_model('tiny-drafter').tokenizer
+  answers = {d.answer for d in found}
+  for shots in (0, 1):
+    c = config(lines, shots=shots, row_length=96)
+    made = texts.rows(c, [found], tokenizer, 4, 'x')
+    for tokens, places, counts in zip(*made, strict=True):
+      asked = places[counts] + 1
+      assert (np.diff(asked) > 0).all()
+      said = tokenizer.decode(tokens[asked].tolist())
+      *some, cut = said.split(texts.BETWEEN)
+      assert set(some) <= answers
+      assert len(some) >= 2
+      assert any(answer.startswith(cut) for answer in answers)
+      before = tokenizer.decode(tokens[: asked[0]].tolist())
+      assert before.count(texts.BETWEEN) == shots
+    assert made.wanted.size == made.counts.sum()
+
+
+def test_texts_without_answers_count_as_a_whole():
+  found = [texts.Document('one two three', '')]
+  tokenizer = checkpoints.load_model('tiny-drafter').tokenizer
+  made = texts.rows(config('x', shots=0), [found], tokenizer, 2, 'x')
+  assert made.counts.all()
+  np.testing.assert_array_equal(made.places, [range(47)] * 2)
+  np.testing.assert_array_equal(made.wanted, made.tokens[:, 1:].ravel())
+
+
+def test_each_kind_of_document_is_as_frequent():
+  tokenizer = checkpoints.load_model('tiny-drafter').tokenizer
+  many, one = [texts.Document('a' * 9, '')] * 99, [texts.Document('b' * 9, '')]
+  c = config('x', row_length=4000)
+  (tokens,) = texts.rows(c, [many, one], tokenizer, 1, 'x').tokens
+  text = tokenizer.decode(tokens.tolist())
+  assert 0.35 < text.count('a') / (text.count('a') + text.count('b')) < 0.65
+
+
+def test_the_most_frequent_tokens_are_said():
+  tokens = np.random.default_rng(0).integers(300, 500, (20, 50))
+  said = texts.vocabulary(tokens, 10, [1, 700])
   assert len(said) == 10
   assert (np.diff(said) > 0).all()
   assert {1, 700} <= set(said.tolist())
-  counts = np.bincount(made.ravel(), minlength=768)
+  counts = np.bincount(tokens.ravel(), minlength=768)
   left_out = counts[np.setdiff1d(np.arange(768), said)].max()
   assert counts[np.setdiff1d(said, [1, 700])].min() >= left_out
 
@@ -135,6 +177,12 @@ def test_answers_are_kept_as_they_come(tmp_path):
 
 
 # --- What it learns ---
+
+
+def test_rows_without_an_answer_are_refused(lines, tmp_path):
+  c = config(lines, row_length=8, answers=0)
+  with pytest.raises(ValueError, match='row_length: in 8 tokens no answer beg'):
+    drafting.train_drafter(c, tmp_path)
 
 
 def test_layers_that_will_not_do_are_named():
@@ -161,7 +209,9 @@ def test_the_loss_is_what_it_is_called():
   whole = checkpoints.load_model('tiny-drafter').unpacked()
   start = drafting.begin(config('x', layers=(0, 1)), whole)
   tokens = jnp.asarray(np.arange(24).reshape(2, 12) + 300)
-  hidden = drafting._forward(whole.model, whole.params, tokens)
+  places = jnp.asarray([[0, 3, 11], [5, 6, 6]])
+  counts = jnp.asarray([[True, True, True], [True, True, False]])
+  hidden = drafting._forward(whole.model, whole.params, tokens, places)
   said = np.arange(0, 768, 3)
   shared = start.params['embedder']
   own = {k: v for k, v in start.params.items() if k != 'embedder'}
@@ -169,8 +219,9 @@ def test_the_loss_is_what_it_is_called():
   head = shared['input_embedding'][said]
 
   def figures(own, by_acceptance):
+    some = tokens, places, counts, hidden
     return drafting.loss_fn(
-      own, shared, start.model, head, tokens, hidden, by_acceptance
+      own, shared, start.model, head, *some, by_acceptance
     )
 
   # All layers are the verifier itself.
@@ -178,9 +229,12 @@ def test_the_loss_is_what_it_is_called():
   assert abs(loss) < 1e-5
   assert seen['kept'] == pytest.approx(1, abs=1e-5)
   assert seen['agree'] == 1
-  states = drafting._forward(start.model, other | {'embedder': shared}, tokens)
+  states = drafting._forward(
+    start.model, other | {'embedder': shared}, tokens, places
+  )
   p, q = (
-    np.asarray(jax.nn.softmax(x @ head.T), np.float64) for x in (hidden, states)
+    np.asarray(jax.nn.softmax(x @ head.T), np.float64)[counts]
+    for x in (hidden, states)
   )
   loss, seen = figures(other, False)
   want = (p * np.log(p / q)).sum(-1).mean()

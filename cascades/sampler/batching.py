@@ -5,7 +5,8 @@ from its own key, and no row of a batch looks at another. So `run` may decode
 in any order, and gives answers as they are done:
 
   fill     Prompts are read a group at a time, the longest first, and put into
-           free rows, once for each of their leniences.
+           free rows, once for each of their leniences. What all of them begin
+           with, such as worked examples, is read once.
   decode   The compiled loop runs until enough rows are free to be filled.
   narrow   When nothing is left to fill them with, rows are dropped, if those
            that go on may do so for long enough to pay for a compilation.
@@ -43,6 +44,9 @@ _SHORTEST = 32
 # Slots of the smallest cache: to attend to a few more that are empty is next to
 # nothing, and to compile another loop takes longer than many short answers.
 _SMALLEST = 256
+# Tokens that all prompts must begin with to be read apart from the rest: two
+# passes over fewer take longer than one over all.
+_SHARED = 64
 # Of a row without caches, as numpy arrays: the length that its text ends it at.
 Ends = Callable[[decoding.Row], int | None]
 
@@ -179,21 +183,26 @@ class Engine:
   def extend(
     self,
     rows: decoding.Row,
-    prompt: np.ndarray,
-    limit: int,
-    cache_length: int,
+    prompts: Sequence[np.ndarray],
+    limits: Sequence[int],
+    room: int,
   ) -> decoding.Row:
-    """One row goes on with another prompt; see `decoding.extend`."""
-    padded, lengths = pad([prompt], cache_length - int(rows.length[0]))
-    return decoding.extend(
-      # A copy: whoever holds the row may go on from it once more.
-      self.resize(rows, cache_length),
+    """Rows go on with further prompts; see `decoding.extend`.
+
+    Args:
+      rows: Their memory is taken.
+      prompts: One for each; padded, they have so many tokens as there is room.
+      limits: Lengths at which they end.
+      room: Slots of their caches that are free.
+    """
+    inputs = *pad(prompts, room), np.asarray(limits, np.int32)
+    rows = decoding.extend(
+      self.laid(rows),
       self.params,
-      padded,
-      lengths,
-      np.asarray([limit], np.int32),
+      *self.laid(inputs),
       models=self.decoder.models,
     )
+    return self.laid(rows)
 
   def resize(self, rows: decoding.Row, cache_length: int) -> decoding.Row:
     """A copy with more room; see `decoding.resize`."""
@@ -398,6 +407,10 @@ class _Prompts:
     self._group = min(len(order), max(1, slots // (2 * copies)))
     left = (i for i, jobs in self._left.items() if jobs)
     self._groups = itertools.batched(left, self._group)
+    self._shared = _alike(asked.prompts)
+    if self._shared < _SHARED or len(order) == 1:
+      self._shared = 0
+    self._first: decoding.Row | None = None
     self.rows: decoding.Row | None = None
     self.places: dict[int, int] = {}
     self.waiting: list[Job] = []
@@ -411,17 +424,37 @@ class _Prompts:
       return False
     # The last group is filled up: a shape of its own costs more.
     full = np.array([*chosen, *[chosen[0]] * (self._group - len(chosen))])
-    self.rows = self._engine.prefill(
-      [self._asked.prompts[i] for i in full],
-      # Compiled, as `keys[full]` is not.
-      decoding.take(self._asked.keys, full),
-      self._lengths[full] + self._asked.max_new_tokens,
-      room,
-      self._engine.logits_length(self._asked),
-    )
+    limits = self._lengths[full] + self._asked.max_new_tokens
+    # Compiled, as `keys[full]` is not.
+    keys = decoding.take(self._asked.keys, full)
+    rest = [self._asked.prompts[i][self._shared :] for i in full]
+    if self._shared:
+      begun = decoding.take(self._begun(room), np.zeros_like(full))
+      self.rows = self._engine.extend(
+        begun.replace(key=keys), rest, limits, room - self._shared
+      )
+    else:
+      self.rows = self._prefill(rest, keys, limits, room)
     self.places = {prompt: place for place, prompt in enumerate(chosen)}
     self.waiting = [job for i in chosen for job in self._left[i]]
     return True
+
+  def _prefill(self, prompts, keys, limits, room: int) -> decoding.Row:
+    logits = self._engine.logits_length(self._asked)
+    return self._engine.prefill(prompts, keys, limits, room, logits)
+
+  def _begun(self, room: int) -> decoding.Row:
+    """One row that has read what all prompts begin with, with so much room."""
+    if self._first is None:
+      asked, keys = (
+        self._asked,
+        decoding.take(self._asked.keys, np.zeros(1, int)),
+      )
+      prompt = asked.prompts[0][: self._shared]
+      self._first = self._prefill([prompt], keys, [len(prompt)], room)
+    elif self._first.tokens.shape[-1] < room:
+      self._first = self._engine.resize(self._first, room)
+    return self._first
 
   def wait(self) -> None:
     """Waits until the group is read."""
@@ -554,7 +587,9 @@ def turn(
     if row is None:
       row = engine.prefill([prompt], asked.keys, [limit], room)
     else:
-      row = engine.extend(row, prompt, limit, room)
+      # A copy: whoever holds the row may go on from it once more.
+      row = engine.resize(row, room)
+      row = engine.extend(row, [prompt], [limit], room - length)
     logits, size = None, engine.logits_length(asked)
     if size:
       vocab_size = engine.decoder.models.verifier.vocab_size
@@ -583,6 +618,16 @@ def turn(
       return
     with _timed(usage, 'decode_s'):
       batch.widen()
+
+
+def _alike(prompts: Sequence[np.ndarray]) -> int:
+  """How many tokens all prompts begin with, and each goes on after."""
+  most = min(map(len, prompts)) - 1
+  first = np.asarray(prompts[0][:most])
+  same = np.ones(most, bool)
+  for prompt in prompts:
+    same &= np.asarray(prompt[:most]) == first
+  return most if same.all() else int(same.argmin())
 
 
 def _padded(values: Sequence, size: int, dtype=np.int32) -> np.ndarray:

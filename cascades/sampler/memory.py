@@ -5,8 +5,8 @@ before it is loaded, with what would fit.
 
 Counted are both models' weights, the caches of a batch and of the prompts that
 wait for its rows (see `batching.run`), and the logits of a block. Not counted
-is what passes through a layer, nor the moment in which caches grow and lie in
-memory twice.
+is what passes through a layer, nor the row of what all prompts begin with, nor
+the moment in which caches grow and lie in memory twice.
 """
 
 import dataclasses

@@ -13,6 +13,7 @@ The suites:
   proposals      'drafters': all that proposes, and several drafts per block.
   single_blocks  'methods': what each method takes for a block.
   sizes          'sizes': what a block costs verifiers of several sizes.
+  pretrained     'pretrained': a real model, by other people's loops.
   pages          'reports': a report of many points.
   launching      'launchers': a point that is decoded elsewhere.
 
@@ -21,6 +22,7 @@ What they are made of:
   stopwatch      Seconds: of a call, a compilation, arms that take turns.
   pairs          Two models, and what they are asked.
   arms           Loops that write text: ours, gemma's own, lock-step.
+  elsewhere      Other people's loops, in a Python of their own.
   floors         The same forward passes, without any rule.
   contests       Which arms a pair has, and their figures.
   machine        What the device and the compiler take.
@@ -49,6 +51,7 @@ SUITES = {
   'decoding': 'loops',
   'drafters': 'proposals',
   'sizes': 'sizes',
+  'pretrained': 'pretrained',
   'reports': 'pages',
   'launchers': 'launching',
 }

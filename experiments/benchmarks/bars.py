@@ -48,7 +48,7 @@ def targets(figures: Sequence[dict[str, Any]]) -> list[Bar]:
   return [*found, *_of_singles(singles)]
 
 
-def _bar(
+def bar(
   name: str,
   sign: str,
   bound: float,
@@ -78,10 +78,10 @@ def _of_batch(timed: Sequence[dict[str, Any]]) -> Iterator[Bar]:
   ratios = [row['over_floor'] for row in timed if 'over_floor' in row]
   bound = 1.25 if pair == 'bundled' else 1.1
   floor, median = f'{name}: loop time by its floor', float(np.median(ratios))
-  yield _bar(f'{floor}, median of gammas', '<=', bound, median)
-  yield _bar(f'{floor}, worst gamma', '<=', bound, max(ratios))
+  yield bar(f'{floor}, median of gammas', '<=', bound, median)
+  yield bar(f'{floor}, worst gamma', '<=', bound, max(ratios))
   alone = next(row for row in timed if row['arm'] == 'alone')
-  yield _bar(
+  yield bar(
     f'{name}: the verifier alone, by gemma', '>=', 1, alone['over_gemma']
   )
 
@@ -92,13 +92,13 @@ def _of_strict(strict: Sequence[dict[str, Any]]) -> Iterator[Bar]:
   best = max(strict, key=lambda row: row['tokens_per_s'])
   if pair == 'bundled':
     name = f'{pair}, batch 1: strict at gamma {best["gamma"]}, by'
-    yield _bar(f'{name} gemma', '>=', 2, best['over_gemma'])
-    yield _bar(f'{name} lock-step', '>=', 3, best['over_lock_step'])
+    yield bar(f'{name} gemma', '>=', 2, best['over_gemma'])
+    yield bar(f'{name} lock-step', '>=', 3, best['over_lock_step'])
   worst = min(strict, key=lambda row: row['over_formula'])
   name = f'{pair}, batch 1: speed-up by the formula'
   for which, row in (('best', best), ('worst', worst)):
     title = f'{name}, {which} gamma {row["gamma"]}'
-    yield _bar(title, '>=', 0.9, row['over_formula'])
+    yield bar(title, '>=', 0.9, row['over_formula'])
 
 
 def _of_singles(singles: dict[str, dict[str, Any]]) -> Iterator[Bar]:
@@ -112,16 +112,16 @@ def _of_singles(singles: dict[str, dict[str, Any]]) -> Iterator[Bar]:
       digits.median(row[f'{way}_s']) for way in ('one_by_one', 'together')
     )
     name = f'a curve of {row["points"]} points, by so many calls'
-    yield _bar(name, '>=', 3, one_by_one / together)
+    yield bar(name, '>=', 3, one_by_one / together)
   if row := singles.get('compile'):
     seconds = row['trace_s'] + row['compile_s']
     name = 'compiling the loop of a large pair'
-    yield _bar(name, '<=', 60, seconds, 0, ' s')
+    yield bar(name, '<=', 60, seconds, 0, ' s')
   if row := singles.get('memory'):
     # The two models' logits are 2; whatever else holds a block adds its own.
     more = row['twice_gamma_bytes'] - row['temporary_bytes']
     name = 'temporaries that a draft adds, in rows of batch x vocabulary'
-    yield _bar(name, '<=', 2.1, more / row['row_bytes'] / row['gamma'])
+    yield bar(name, '<=', 2.1, more / row['row_bytes'] / row['gamma'])
   if row := singles.get('compilation cache'):
     saved = row['second_s'] / row['first_s']
-    yield _bar('a second process by the first, cached', '<=', 1, saved)
+    yield bar('a second process by the first, cached', '<=', 1, saved)

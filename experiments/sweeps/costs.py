@@ -186,18 +186,31 @@ def _strict(
 
 
 def reading(
-  checkpoint: checkpoints.Checkpoint, width: int, context: int
+  checkpoint: checkpoints.Checkpoint,
+  width: int,
+  context: int,
+  logits: bool = True,
 ) -> Loop:
-  """Bare forward passes that read `width` tokens each."""
+  """Bare forward passes that read `width` tokens each.
+
+  Args:
+    checkpoint: The model.
+    width: Tokens of a pass.
+    context: Tokens in the cache at the end.
+    logits: Whether they are made; else a pass ends with the states.
+  """
   model, calls = checkpoint.model, context // width
 
   @jax.jit
   def run(params):
     def body(i, carry):
       cache, tokens = carry
-      logits, cache = decoding.read(model, params, cache, tokens, i * width)
-      # The next tokens depend on the logits, so that no pass is left out.
-      return cache, jnp.argmax(logits, -1).astype(jnp.int32)
+      said, hidden, cache = decoding.read_hidden(
+        model, params, cache, tokens, i * width
+      )
+      # The next tokens depend on what was made, so that no pass is left out.
+      last = said if logits else hidden
+      return cache, jnp.argmax(last, -1).astype(jnp.int32)
 
     tokens = jnp.full((width,), 5, jnp.int32)
     cache = model.init_cache(params, context)

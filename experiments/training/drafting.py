@@ -1,10 +1,10 @@
 """Training a drafter for a verifier that has none.
 
 It begins as some of the verifier's own layers, between the verifier's embedding
-table and its last norm, and says only the tokens that are frequent in the
-user's texts (see `LanguageModel.speaking`). It learns what the verifier says,
-of the user's texts and of the verifier's own answers: first by the forward
-KL divergence, sum p log p/q, and then by -log sum min(p, q), which is the
+table and its last norm, and says only the tokens that are frequent in answers
+(see `LanguageModel.speaking`). It learns what the verifier says where an answer
+is being written, be that the user's or one of its own: first by the forward KL
+divergence, sum p log p/q, and then by -log sum min(p, q), which is the
 acceptance itself (LK loss, arXiv 2602.23881). p is the verifier's distribution
 over the tokens that the drafter says.
 
@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import tqdm
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
 
 from cascades.models import checkpoints, language, packaged, reduced
@@ -41,12 +41,17 @@ class Lesson(NamedTuple):
   """What a drafter learns from.
 
   Attributes:
-    tokens: Rows.
-    hidden: What the verifier makes of them, [rows, length, width], bfloat16.
+    rows: Texts, and their places that count.
+    hidden: What the verifier makes of these places, [rows, places, width],
+      bfloat16.
   """
 
-  tokens: np.ndarray
+  rows: texts.Rows
   hidden: np.ndarray
+
+  def of(self, chosen: Any) -> tuple[np.ndarray, ...]:
+    """Tokens, places, which of them count, and states, of some rows."""
+    return *(each[chosen] for each in self.rows), self.hidden[chosen]
 
 
 def begin(
@@ -88,24 +93,27 @@ def begin(
 
 
 def _forward(
-  model: language.LanguageModel, params: Any, tokens: Int[Array, 'B L']
-) -> Float[Array, 'B L D']:
-  """Hidden states of rows, without a cache."""
+  model: language.LanguageModel,
+  params: Any,
+  tokens: Int[Array, 'B L'],
+  places: Int[Array, 'B N'],
+) -> Float[Array, 'B N D']:
+  """Hidden states of places of rows, without a cache."""
 
-  def one(tokens):
+  def one(tokens, places):
     positions = jnp.arange(tokens.shape[0])
     mask = positions[None] <= positions[:, None]
-    return model.with_hidden(params, tokens, positions, mask)[1]
+    return model.with_hidden(params, tokens, positions, mask)[1][places]
 
-  return jax.vmap(one)(tokens)
+  return jax.vmap(one)(tokens, places)
 
 
 def _hidden(
-  file: pathlib.Path, verifier: checkpoints.Checkpoint, tokens: np.ndarray
+  file: pathlib.Path, verifier: checkpoints.Checkpoint, rows: texts.Rows
 ) -> np.ndarray:
   """Hidden states of rows, from a file as far as they are there."""
   model, params, _ = verifier
-  shape = (*tokens.shape, model.hidden_size(params))
+  shape = (*rows.places.shape, model.hidden_size(params))
   progress = file.with_suffix('.done')
   done = int(progress.read_text()) if progress.exists() else 0
   # Kept as bits: numpy has no bfloat16 of its own.
@@ -115,15 +123,18 @@ def _hidden(
   if kept.shape != shape:
     raise ValueError(f'workdir: {file} is of another training; remove it.')
   run = jax.jit(functools.partial(_forward, model))
-  with tqdm.tqdm(total=len(tokens), initial=done, desc='reading') as bar:
-    while done < len(tokens):
-      some = tokens[done : done + _READ]
-      found = run(params, np.resize(some, (_READ, *some.shape[1:])))
+  count = len(rows.tokens)
+  with tqdm.tqdm(total=count, initial=done, desc='reading') as bar:
+    while done < count:
+      some = np.arange(done, min(done + _READ, count))
+      # A shape of its own for the last costs more.
+      full = np.resize(some, _READ)
+      found = run(params, rows.tokens[full], rows.places[full])
       found = np.asarray(found.astype(jnp.bfloat16)).view(np.uint16)
-      kept[done : done + len(some)] = found[: len(some)]
+      kept[some] = found[: len(some)]
       done += len(some)
       bar.update(len(some))
-      if done == len(tokens) or done % (64 * _READ) == 0:
+      if done == count or done % (64 * _READ) == 0:
         kept.flush()
         progress.write_text(str(done))
   return kept.view(jnp.bfloat16)
@@ -135,7 +146,9 @@ def loss_fn(
   model: language.LanguageModel,
   head: Float[Array, 'n D'],
   tokens: Int[Array, 'B L'],
-  hidden: Float[Array, 'B L D'],
+  places: Int[Array, 'B N'],
+  counts: Bool[Array, 'B N'],
+  hidden: Float[Array, 'B N D'],
   by_acceptance: Array | bool,
 ) -> tuple[Float[Array, ''], dict[str, Float[Array, '']]]:
   """What is to be made less; and the figures that people look at.
@@ -146,24 +159,31 @@ def loss_fn(
     model: The drafter.
     head: Rows of the table of what it says.
     tokens: Rows.
+    places: Of each row, which the loss is about.
+    counts: Which of them.
     hidden: The verifier's states of them.
     by_acceptance: Whether the loss is -log sum min(p, q), else KL(p, q).
 
   Returns:
-    Mean over positions, in nats; KL, `kept`, the mean of sum min(p, q), and
+    Mean over places, in nats; KL, `kept`, the mean of sum min(p, q), and
     `agree`, how often both hold the same token likeliest.
   """
-  said = jnp.einsum('BLD,nD->BLn', hidden.astype(head.dtype), head)
-  guess = jnp.einsum(
-    'BLD,nD->BLn', _forward(model, own | {'embedder': shared}, tokens), head
+  own_hidden = _forward(model, own | {'embedder': shared}, tokens, places)
+  said, guess = (
+    jnp.einsum('BND,nD->BNn', x.astype(head.dtype), head)
+    for x in (hidden, own_hidden)
   )
   log_p, log_q = jax.nn.log_softmax(said), jax.nn.log_softmax(guess)
   p, q = jnp.exp(log_p), jnp.exp(log_q)
-  divergence = (p * (log_p - log_q)).sum(-1).mean()
   kept = jnp.minimum(p, q).sum(-1)
-  agree = (said.argmax(-1) == guess.argmax(-1)).mean()
-  loss = jnp.where(by_acceptance, -jnp.log(kept).mean(), divergence)
-  return loss, dict(kl=divergence, kept=kept.mean(), agree=agree)
+
+  def mean(values):
+    return jnp.where(counts, values, 0).sum() / jnp.maximum(1, counts.sum())
+
+  divergence = mean((p * (log_p - log_q)).sum(-1))
+  agree = mean(said.argmax(-1) == guess.argmax(-1))
+  loss = jnp.where(by_acceptance, mean(-jnp.log(kept)), divergence)
+  return loss, dict(kl=divergence, kept=mean(kept), agree=agree)
 
 
 def _lessons(
@@ -195,19 +215,23 @@ def _lessons(
     document._replace(answer=text)
     for (_, document), text in zip(asked, written, strict=True)
   ]
-  # As often as the user's own, where there are any.
-  half = found[: len(own)] if own else found
-  mixed = [*half, *own]
   made = {
-    name: texts.rows(config, some, tokenizer, count, name)
-    for name, some, count in (
-      ('train', mixed, config.texts),
-      ('held_out', held, _WATCHED),
+    name: texts.rows(config, kinds, tokenizer, count, name)
+    for name, kinds, count in (
+      # Its own as often as the user's, where there are any.
+      ('train', [found, own] if own else [found], config.texts),
+      ('held_out', [held], _WATCHED),
     )
   }
+  for rows in made.values():
+    if not rows.counts.any():
+      raise ValueError(
+        f'row_length: in {config.row_length} tokens no answer begins after an'
+        ' example; give more.'
+      )
   lessons = [
-    Lesson(tokens, _hidden(workdir / f'{name}.npy', verifier, tokens))
-    for name, tokens in made.items()
+    Lesson(rows, _hidden(workdir / f'{name}.npy', verifier, rows))
+    for name, rows in made.items()
   ]
   return *lessons, held
 
@@ -232,7 +256,9 @@ def train_drafter(
   start = begin(config, verifier)
   lesson, watched, held = _lessons(config, verifier, workdir)
   special = (*verifier.tokenizer.stops, *verifier.tokenizer.encode('\n\n'))
-  tokens = texts.vocabulary(lesson.tokens, config.vocabulary, [*{*special}])
+  tokens = texts.vocabulary(
+    lesson.rows.wanted, config.vocabulary, [*{*special}]
+  )
   shared = start.params['embedder']
   head = jnp.asarray(shared['input_embedding'][tokens])
   own = {k: v for k, v in start.params.items() if k != 'embedder'}
@@ -245,13 +271,13 @@ def train_drafter(
       weight_decay=0.01,
     ),
   )
-  look = jax.jit(functools.partial(loss_fn, model=start.model))
+  look = jax.jit(loss_fn, static_argnames='model')
 
   @jax.jit
-  def update(state, shared, head, tokens, hidden, by_acceptance):
+  def update(state, shared, head, some, by_acceptance):
     grad = jax.value_and_grad(loss_fn, has_aux=True)
     (loss, _), grads = grad(
-      state['own'], shared, start.model, head, tokens, hidden, by_acceptance
+      state['own'], shared, start.model, head, *some, by_acceptance
     )
     updates, opt_state = optimizer.update(
       grads, state['opt_state'], state['own']
@@ -261,19 +287,13 @@ def train_drafter(
 
   def one(state, step):
     rng = np.random.default_rng((config.seed, step))
-    chosen = rng.choice(len(lesson.tokens), config.rows, replace=False)
+    chosen = rng.choice(config.texts, config.rows, replace=False)
     by_acceptance = np.bool_(step >= config.turn * config.steps)
-    some = lesson.tokens[chosen], lesson.hidden[chosen], by_acceptance
-    state, loss = update(state, shared, head, *some)
+    state, loss = update(state, shared, head, lesson.of(chosen), by_acceptance)
     figures = dict(loss=loss)
     if (step + 1) % config.log_every == 0 or step + 1 == config.steps:
       _, seen = look(
-        state['own'],
-        shared,
-        head=head,
-        tokens=watched.tokens,
-        hidden=watched.hidden,
-        by_acceptance=True,
+        state['own'], shared, start.model, head, *watched.of(...), True
       )
       figures = seen | figures
     return state, figures

@@ -5,6 +5,7 @@ as few-shot prompts have them, so that every position of a row is of the kind
 that the drafter will be asked about.
 """
 
+import itertools
 import json
 import pathlib
 import random
@@ -17,6 +18,8 @@ from ml_collections import ConfigDict
 from cascades.models import tokenizers
 from cascades.tasks import TASKS
 
+# Prompts that are answered between two times that the answers are kept.
+AT_A_TIME = 256
 # Stands between documents.
 BETWEEN = '\n\n'
 
@@ -125,53 +128,99 @@ def asked(
   """
   rng = random.Random(f'{config.seed}/{seed}')
   prompts = []
-  for _ in range(count):
-    *shown, last = rng.sample(found, config.shots + 1)
+  for number in range(count):
+    if number % AT_A_TIME == 0:
+      # The same for many prompts, so that they are read once for all of them.
+      shown = rng.sample(found, config.shots)
+    last = rng.choice(found)
     texts = [document.text for document in shown]
     prompts.append((BETWEEN.join([*texts, last.prompt]), last))
   return prompts
 
 
+class Rows(NamedTuple):
+  """Documents one after the other, and the places that a drafter is asked at.
+
+  Attributes:
+    tokens: Ids, [rows, length], each row beginning with that of a text.
+    places: Where a token of an answer is next, [rows, places], upwards; a row
+      that has fewer repeats its last.
+    counts: Whether a place counts, [rows, places].
+  """
+
+  tokens: np.ndarray
+  places: np.ndarray
+  counts: np.ndarray
+
+  @property
+  def wanted(self) -> np.ndarray:
+    """The tokens that follow the places that count, in one line."""
+    following = np.take_along_axis(self.tokens, self.places + 1, axis=1)
+    return following[self.counts]
+
+
 def rows(
   config: ConfigDict,
-  found: Sequence[Document],
+  kinds: Sequence[Sequence[Document]],
   tokenizer: tokenizers.Tokenizer,
   count: int,
   seed: str,
-) -> np.ndarray:
+) -> Rows:
   """Rows of documents in random order, each cut at its end.
 
+  Only answers are ever drafted, so only they count: of a document without one,
+  all of it; of a row's first, which no example stands before, nothing if the
+  prompts are to have examples.
+
   Args:
-    config: Says how long a row is, `row_length`.
-    found: To choose from.
+    config: Says how long a row is, `row_length`; and `shots`.
+    kinds: Sets to choose from, each as often as the others.
     tokenizer: The verifier's.
     count: How many rows.
     seed: Of the choice; a row hangs on nothing else.
-
-  Returns:
-    Token ids, [count, row_length], each beginning with that of a text.
   """
-  made = np.zeros((count, config.row_length), np.int32)
-  for i, row in enumerate(made):
+  tokens = np.zeros((count, config.row_length), np.int32)
+  found = []
+  for i, row in enumerate(tokens):
     rng = random.Random(f'{config.seed}/{seed}/{i}')
-    ids: list[int] = [tokenizers.BOS]
+    ids, places = [tokenizers.BOS], []
     while len(ids) < len(row):
-      ids += tokenizer.encode(rng.choice(found).text + BETWEEN)
+      document = rng.choice(rng.choice(kinds))
+      new = tokenizer.encode(document.text + BETWEEN)
+      begins = _alike(new, tokenizer.encode(document.prompt))
+      if not document.answer:
+        begins = 0
+      if len(ids) > 1 or not config.shots:
+        # The token that ends the answer is one to be said too.
+        places += range(len(ids) + begins - 1, len(ids) + len(new) - 1)
+      ids += new
     row[:] = ids[: len(row)]
-  return made
+    found.append([place for place in places if place < len(row) - 1])
+  most = max(map(len, found))
+  places = np.zeros((count, most), np.int32)
+  for row, some in zip(places, found, strict=True):
+    row[:] = (some + [some[-1] if some else 0] * most)[:most]
+  counts = np.arange(most) < np.array([[len(some)] for some in found])
+  return Rows(tokens, places, counts)
+
+
+def _alike(one: Sequence[int], other: Sequence[int]) -> int:
+  """How many tokens two texts begin with alike."""
+  same = (a == b for a, b in zip(one, other, strict=False))
+  return sum(itertools.takewhile(bool, same))
 
 
 def vocabulary(
-  made: np.ndarray, most: int, always: Sequence[int]
+  said: np.ndarray, most: int, always: Sequence[int]
 ) -> np.ndarray:
-  """The most frequent tokens of some rows, upwards.
+  """The most frequent of some tokens, upwards.
 
   Args:
-    made: Token ids, of any shape.
+    said: Token ids, of any shape.
     most: How many tokens.
     always: Ids that are among them in any case.
   """
-  ids, counts = np.unique(made, return_counts=True)
+  ids, counts = np.unique(said, return_counts=True)
   order = np.argsort(-counts, kind='stable')
   left = [i for i in ids[order].tolist() if i not in set(always)]
   return np.sort(np.array([*always, *left[: most - len(always)]], np.int32))
@@ -198,13 +247,9 @@ def kept(file: pathlib.Path, prompts: Sequence[str], answer: Any) -> list[str]:
     file.write_text(text, encoding='utf-8')
   with file.open('a', encoding='utf-8') as out:
     while len(done) < len(prompts):
-      some = prompts[len(done) : len(done) + _AT_A_TIME]
+      some = prompts[len(done) : len(done) + AT_A_TIME]
       for text in answer(some, len(done)):
         done.append(text)
         out.write(json.dumps(text) + '\n')
       out.flush()
   return done[: len(prompts)]
-
-
-# Prompts that are answered between two times that the answers are kept.
-_AT_A_TIME = 256
