@@ -42,6 +42,9 @@ def get_config() -> ml_collections.ConfigDict:
     rows=8,
     steps=6000,
     learning_rate=1e-3,
+    # What is multiplied, while texts are read and learnt from; sums, norms and
+    # the optimizer are float32.
+    dtype='bfloat16',
     # From this share of the steps on, acceptance itself is the objective.
     turn=0.6,
     # What its tensors are rounded to.

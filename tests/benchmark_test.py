@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import pathlib
+import sys
 import time
 
 import jax
@@ -13,8 +15,10 @@ import pytest
 from cascades import methods
 from cascades.proof import exact
 from experiments import benchmarks, cli
-from experiments.benchmarks import arms, digits, loops, stopwatch
+from experiments.benchmarks import arms, digits, elsewhere, loops, stopwatch
 from experiments.benchmarks import proposals as drafters_suite
+
+_DATA = pathlib.Path(__file__).parent / 'data/tasks'
 
 
 def _shape(width):
@@ -243,6 +247,99 @@ def test_sizes_are_timed_and_gone_on_with(tmp_path):
       bad[field] = value
     with pytest.raises(ValueError, match=said):
       check.check(bad)
+
+
+_LLAMA = """
+class CommonParams:
+  class model: path = ''
+  class cpuparams: n_threads = 0
+  class cpuparams_batch: n_threads = 0
+
+class Server:
+  def __init__(self, params):
+    self.path = params.model.path
+
+  def handle_completions(self, asked):
+    n = len(asked['prompt'])
+    timings = {'prompt_ms': 1000.0 * n, 'predicted_ms': 500.0, 'predicted_n': n}
+    return {'timings': timings, 'tokens': asked['prompt']}
+"""
+_SPEC = {
+  'verifier': 'x.gguf',
+  'prompts': [[7, 8, 9], [7, 8]],
+  'stop_text': '.',
+  'new_tokens': 4,
+  'threads': 1,
+}
+
+
+def test_other_peoples_loops_answer_from_a_process_of_their_own(
+  tmp_path, monkeypatch
+):
+  (tmp_path / 'xllamacpp.py').write_text(_LLAMA)
+  about = tmp_path / 'xllamacpp-9.dist-info'
+  about.mkdir()
+  (about / 'METADATA').write_text('Name: xllamacpp\nVersion: 9\n')
+  monkeypatch.setenv('PYTHONPATH', str(tmp_path))
+  with elsewhere.Elsewhere(sys.executable, 'llama', _SPEC) as other:
+    assert other.versions == {'xllamacpp': '9'}
+    for _ in range(2):
+      assert other.answer('plain', 1) == {
+        'prefill_s': 5.0,
+        'decode_s': 1.0,
+        # Its first token comes of reading the prompt.
+        'tokens': 3.0,
+        'first': [7, 8, 9],
+      }
+
+
+def test_a_python_without_them_is_named(tmp_path, monkeypatch):
+  monkeypatch.setenv('PYTHONPATH', str(tmp_path))
+  with pytest.raises(ValueError, match='with llama ended; see whether it can'):
+    elsewhere.Elsewhere(sys.executable, 'llama', _SPEC)
+  with pytest.raises(ValueError, match='python: /nowhere cannot be started'):
+    elsewhere.Elsewhere('/nowhere', 'llama', _SPEC)
+
+
+@pytest.mark.slow
+def test_a_pretrained_model_is_timed(tmp_path):
+  config = cli.load_config_module('configs/benchmark_270m.py').get_config()
+  config.verifier, config.drafter = 'tiny-verifier', 'tiny-drafter'
+  config.path, config.shots = str(_DATA / 'multi30k_de_en'), 1
+  config.stop, config.new_tokens, config.repeats = '\n', 6, 1
+  config.dtypes, config.batch_sizes = ('float32', 'bfloat16'), (1, 2)
+  config.widths, config.context, config.seconds = (1, 2), 16, 0.0
+  before = jax.config.jax_enable_compilation_cache
+  benchmarks.run(config, tmp_path)
+  jax.config.update('jax_enable_compilation_cache', before)
+  figures = json.loads((tmp_path / 'benchmark.json').read_text())['figures']
+  suite = importlib.import_module('experiments.benchmarks.pretrained')
+  rows = suite.rows(figures)
+  arms = {(r['part'], r['dtype'], r['batch'], r['arm']): r for r in rows}
+  assert len(arms) == len(rows) == 2 * 2 * (4 + 3)
+  for key, row in arms.items():
+    assert row['tokens_per_s'] > 0
+    if key[-1] == 'alone':
+      assert row['over_alone'] == 1
+      assert row['tokens_per_call'] == 1
+    if key[1] == 'float32':
+      # Strict and greedy, all write what the verifier does.
+      assert row['same_tokens']
+  assert set(suite.calls(figures)['float32']) == {
+    '1',
+    '2',
+    '1 without logits',
+    'drafter',
+  }
+  names = [name for name, *_ in suite.targets(figures)]
+  assert 'float32: reading 2 by 1' in names
+  assert 'bfloat16: reading 1 by 2' in names
+  assert "batch 1: bfloat16's time by float32's, alone" in names
+  table = suite.table(figures)
+  for word in ('n-gram', 'gemma', 'x alone', 'copies'):
+    assert word in table
+  # A run that goes on has nothing left to do.
+  assert list(suite.measure(config, figures)) == []
 
 
 @pytest.mark.parametrize(

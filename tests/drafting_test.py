@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cascades.models import checkpoints
+from cascades.models import checkpoints, packaged
 from cascades.tasks import TASKS
 from configs import train_drafter
 from experiments.records import metrics
@@ -44,6 +44,7 @@ def config(text, **fields):
       shots=1,
       texts=12,
       row_length=48,
+      dtype='float32',
       rows=2,
       steps=6,
       eval_examples=4,
@@ -293,3 +294,34 @@ def test_a_training_that_was_stopped_ends_with_the_same_drafter(
   assert 'It says 60 tokens' in card
   assert 'Terms' not in card
   assert not (folder / 'NOTICE').exists()
+
+
+def test_what_is_made_of_a_model_with_terms_carries_them(
+  lines, tmp_path, monkeypatch
+):
+  c = config(lines)
+  whole = checkpoints.load_model('tiny-drafter').unpacked()
+  start = drafting.begin(c, whole)
+  folder = tmp_path / 'made'
+  drafting.reduced.save(
+    folder, start.model, start.params, np.arange(60), 'tiny-drafter'
+  )
+  of = packaged.MODELS['gemma3-270m']
+  monkeypatch.setitem(packaged.MODELS, 'tiny-drafter', of)
+  both = {'acceptance': 0.5, 'tokens per verifier call': 2.0}
+  figures = {
+    'temperature 1': both,
+    'temperature 0': both,
+    'cost of a call': 0.1,
+    'speed-up': {f'temperature {t}': {1: 1.2, 4: 1.6} for t in (1, 0)},
+  }
+  drafting.write_card(folder, c, figures, 'a command')
+  card = (folder / 'README.md').read_text()
+  assert 'license: gemma' in card
+  assert 'under the Gemma Terms of Use' in card
+  assert '| temperature 1 | 0.50 | 2.00 |' in card
+  assert 'ai.google.dev/gemma/terms' in (folder / 'NOTICE').read_text()
+  assert 'a modification' in (folder / 'NOTICE').read_text()
+  words = (folder / 'LICENSE').read_text()
+  assert words.startswith('Gemma Terms of Use')
+  assert '4.9 No Waiver' in words

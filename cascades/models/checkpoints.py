@@ -2,7 +2,7 @@
 
 Seven kinds of names are understood:
 
-- the bundled models, those of `BUNDLED`;
+- the bundled models, those of `BUNDLED` and `REDUCED`;
 - real models that come as Python packages, those of `packaged.MODELS`;
 - a folder in Hugging Face layout of Gemma 2 or Gemma 3; see `huggingface`;
 - a GGUF file of Gemma 2 or Gemma 3, or a folder with one; see `gguf_files`;
@@ -51,6 +51,8 @@ BUNDLED = (
   'tiny-specialist',
   'tiny-verifier',
 )
+# Bundled too, but for the table, which is that of one of `packaged.MODELS`.
+REDUCED = ('gemma3-270m-multi30k-de-en',)
 DTYPES = ('bfloat16', 'float32')
 # One of these is in every folder that Orbax has written.
 _ORBAX = ('_METADATA', '_CHECKPOINT_METADATA')
@@ -288,7 +290,7 @@ def _locate(
 ) -> tuple[pathlib.Path | None, str | None]:
   """A model's folder or file, None if gemma has to fetch it; and what is said
   of it."""
-  if name in BUNDLED:
+  if name in (*BUNDLED, *REDUCED):
     return ASSETS / name, None
   if name in packaged.MODELS:
     return packaged.fetch(name), None
@@ -792,7 +794,7 @@ def _check_known(name: str) -> dict[str, Any]:
   """gemma's own checkpoints, which must have this name."""
   known = language.gemma_checkpoints()
   if name not in known:
-    names = [*BUNDLED, *packaged.MODELS, *known]
+    names = [*BUNDLED, *packaged.MODELS, *REDUCED, *known]
     near = difflib.get_close_matches(name, names, 1, 0.0)
     raise ValueError(
       f'model: {name!r} is no folder and no known name; did you mean'

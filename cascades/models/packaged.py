@@ -31,6 +31,7 @@ class Packaged(NamedTuple):
     extra: Of this project, which installs them.
     terms: What its makers ask of who uses it.
     notice: What they ask to be put beside whatever is made of it.
+    licence: The same, a file of their terms' words.
   """
 
   file: str
@@ -39,6 +40,7 @@ class Packaged(NamedTuple):
   extra: str
   terms: str
   notice: str
+  licence: pathlib.Path
 
 
 MODELS = {
@@ -57,6 +59,7 @@ MODELS = {
     ' (https://ai.google.dev/gemma/terms)',
     notice='Gemma is provided under and subject to the Gemma Terms of Use found'
     ' at ai.google.dev/gemma/terms\n',
+    licence=pathlib.Path(__file__).parent / 'terms/gemma.txt',
   ),
 }
 

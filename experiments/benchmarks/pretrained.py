@@ -90,7 +90,7 @@ class _Pair:
     encode = functools.partial(self.verifier.tokenizer.encode, add_bos=True)
     return [encode(prompt) for prompt in self.prompts]
 
-  def sampler(self, batch: int, drafter: Any) -> sampler.Sampler:
+  def strict(self, batch: int, drafter: Any) -> sampler.Sampler:
     """Greedy and strict, so many rows at a time."""
     return sampler.Sampler(
       self.verifier,
@@ -174,7 +174,7 @@ def _ours(
   """Our arms, by name."""
   drafters = {'alone': None, 'strict': pair.drafter, 'n-gram': 'ngram'}
   return {
-    name: functools.partial(pair.answer, pair.sampler(batch, drafter), prompts)
+    name: functools.partial(pair.answer, pair.strict(batch, drafter), prompts)
     for name, drafter in drafters.items()
   }
 
@@ -265,8 +265,6 @@ def measure(
   """
   have = {(row['part'], row.get('dtype'), row.get('batch')) for row in done}
   prompts = _prompts(config)
-  if ('machine', None, None) not in have:
-    yield _machine(config)
   for dtype in config.dtypes:
     models = [
       load_model(name, dtype) for name in (config.verifier, config.drafter)
@@ -283,18 +281,26 @@ def measure(
     if not left:
       continue
     with _others(pair) as others:
+      if ('machine', None, None) not in have:
+        have.add(('machine', None, None))
+        yield _machine(config, others)
       for part, batch in left:
         yield from [*_part(pair, part, batch, others)]
 
 
-def _machine(config: ConfigDict) -> dict[str, Any]:
-  """What of the verifier is its table."""
+def _machine(
+  config: ConfigDict, others: dict[str, Elsewhere]
+) -> dict[str, Any]:
+  """What of the verifier is its table; and versions of what is not ours."""
   model, params = checkpoints.describe(config.verifier)
   table = params['embedder']['input_embedding']
   return {
     'part': 'machine',
     'parameters': sum(x.size for x in jax.tree.leaves(params)),
     'table': model.vocab_size * table.shape[-1],
+    'others': {
+      k: v for one in others.values() for k, v in one.versions.items()
+    },
   }
 
 
@@ -304,7 +310,7 @@ def _part(
   """A part at a batch."""
   prompts = pair.prompts
   if part == 'copies':
-    alone = pair.sampler(batch, None)
+    alone = pair.strict(batch, None)
     answers = alone.sample(
       prompts,
       max_new_tokens=pair.config.new_tokens,

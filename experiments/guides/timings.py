@@ -74,13 +74,7 @@ def performance() -> str:
     ' ours, strict | at gamma | drafts kept | x gemma | x floor |',
     *rows,
   )
-  bounds = markdown.table(
-    '| target | bound | found | met |',
-    *(
-      f'| {name} | {bound} | {value} | {"yes" if met else "**no**"} |'
-      for name, bound, value, met in loops.targets(found['figures'])
-    ),
-  )
+  bounds = _bars(loops.targets(found['figures']))
   return f'{about}\n\n{speeds}\n\n{bounds}'
 
 
@@ -198,3 +192,68 @@ def launcher_cost() -> str:
 
   said = launching.table(benchmark('benchmark_launchers')['figures'])
   return markdown.filled(f'{_measured("benchmark_launchers")}: {said}.')
+
+
+def pretrained() -> str:
+  """What configs/benchmark_270m.py gave, from its committed figures."""
+  from experiments.benchmarks import pretrained as suite
+
+  found = benchmark('benchmark_270m')
+  config, figures = found['config'], found['figures']
+  (machine,) = (row for row in figures if row['part'] == 'machine')
+  calls = suite.calls(figures)
+  read = calls['float32']
+  table_share = 1 - read['1 without logits'] / read['1']
+  others = ', '.join(f'{k} {v}' for k, v in machine['others'].items())
+  about = markdown.filled(
+    f'{_measured("benchmark_270m")}{", " if others else ""}{others}: captions'
+    f' of `{config["task"]}` after {config["shots"]} worked examples, greedy and'
+    f' strict, gamma {config["gamma"]}, {max(config["batch_sizes"])} prompts,'
+    f' medians of {config["repeats"]} turns. Tokens a second are those of'
+    ' decoding, without reading the prompts; *copies* are the prompts after'
+    f' their own answers. Of {machine["parameters"] / 1e6:.0f} M parameters'
+    f' {machine["table"] / 1e6:.0f} M are the table of tokens, and to multiply'
+    f' by it is {table_share:.0%} of a call.'
+  )
+  widths = [str(n) for n in config['widths']]
+  reading = markdown.table(
+    '| numbers | a token, ms | '
+    + ' | '.join(f'reading {n}' for n in widths[1:])
+    + " | without logits | a drafter's call |",
+    *(
+      f'| {dtype} | {1e3 * of["1"]:.1f} | '
+      + ' | '.join(
+        f'{of[what] / of["1"]:.2f}'
+        for what in (*widths[1:], '1 without logits', 'drafter')
+      )
+      + ' |'
+      for dtype, of in calls.items()
+    ),
+  )
+  speeds = markdown.table(
+    '| prompts | numbers | batch | arm | tokens/s | x alone |'
+    ' tokens per call | prompts read, s |',
+    *(
+      f'| {row["part"]} | {row["dtype"]} | {row["batch"]} | {row["arm"]} |'
+      f' {row["tokens_per_s"]:.1f} | {row["over_alone"]:.2f} |'
+      f' {_or_dash(row["tokens_per_call"])} | {row["prefill_s"]:.2f} |'
+      for row in suite.rows(figures)
+    ),
+  )
+  bounds = _bars(suite.targets(figures))
+  return f'{about}\n\n{reading}\n\n{speeds}\n\n{bounds}'
+
+
+def _or_dash(value: float | None) -> str:
+  return '-' if value is None else f'{value:.2f}'
+
+
+def _bars(targets) -> str:
+  """A table of targets, met or not."""
+  return markdown.table(
+    '| target | bound | found | met |',
+    *(
+      f'| {name} | {bound} | {value} | {"yes" if met else "**no**"} |'
+      for name, bound, value, met in targets
+    ),
+  )

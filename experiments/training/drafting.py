@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import json
 import pathlib
+import shutil
 from typing import Any, NamedTuple
 
 import jax
@@ -108,6 +109,11 @@ def _forward(
   return jax.vmap(one)(tokens, places)
 
 
+def _as(dtype: Any, tree: Any) -> Any:
+  """Parameters as other numbers."""
+  return jax.tree.map(lambda x: x.astype(dtype), tree)
+
+
 def _hidden(
   file: pathlib.Path, verifier: checkpoints.Checkpoint, rows: texts.Rows
 ) -> np.ndarray:
@@ -154,7 +160,8 @@ def loss_fn(
   """What is to be made less; and the figures that people look at.
 
   Args:
-    own: The drafter's layers and norm.
+    own: The drafter's layers and norm; they become what the head is before
+      anything is multiplied.
     shared: Its embedder.
     model: The drafter.
     head: Rows of the table of what it says.
@@ -168,9 +175,15 @@ def loss_fn(
     Mean over places, in nats; KL, `kept`, the mean of sum min(p, q), and
     `agree`, how often both hold the same token likeliest.
   """
-  own_hidden = _forward(model, own | {'embedder': shared}, tokens, places)
+  params = _as(head.dtype, own) | {'embedder': shared}
+  own_hidden = _forward(model, params, tokens, places)
   said, guess = (
-    jnp.einsum('BND,nD->BNn', x.astype(head.dtype), head)
+    jnp.einsum(
+      'BND,nD->BNn',
+      x.astype(head.dtype),
+      head,
+      preferred_element_type=jnp.float32,
+    )
     for x in (hidden, own_hidden)
   )
   log_p, log_q = jax.nn.log_softmax(said), jax.nn.log_softmax(guess)
@@ -223,6 +236,7 @@ def _lessons(
       ('held_out', [held], _WATCHED),
     )
   }
+  reads = verifier._replace(params=_as(config.dtype, verifier.params))
   for rows in made.values():
     if not rows.counts.any():
       raise ValueError(
@@ -230,7 +244,7 @@ def _lessons(
         ' example; give more.'
       )
   lessons = [
-    Lesson(rows, _hidden(workdir / f'{name}.npy', verifier, rows))
+    Lesson(rows, _hidden(workdir / f'{name}.npy', reads, rows))
     for name, rows in made.items()
   ]
   return *lessons, held
@@ -251,6 +265,7 @@ def train_drafter(
   Raises:
     ValueError: The verifier or the texts will not do.
   """
+  checkpoints.check_dtype(config.dtype)
   # In gemma's order, for long rows.
   verifier = checkpoints.load_model(config.verifier, 'float32').unpacked()
   start = begin(config, verifier)
@@ -260,7 +275,8 @@ def train_drafter(
     lesson.rows.wanted, config.vocabulary, [*{*special}]
   )
   shared = start.params['embedder']
-  head = jnp.asarray(shared['input_embedding'][tokens])
+  multiplied = _as(config.dtype, shared)
+  head = multiplied['input_embedding'][tokens]
   own = {k: v for k, v in start.params.items() if k != 'embedder'}
   optimizer = optax.chain(
     optax.clip_by_global_norm(1.0),
@@ -289,11 +305,12 @@ def train_drafter(
     rng = np.random.default_rng((config.seed, step))
     chosen = rng.choice(config.texts, config.rows, replace=False)
     by_acceptance = np.bool_(step >= config.turn * config.steps)
-    state, loss = update(state, shared, head, lesson.of(chosen), by_acceptance)
+    some = lesson.of(chosen)
+    state, loss = update(state, multiplied, head, some, by_acceptance)
     figures = dict(loss=loss)
     if (step + 1) % config.log_every == 0 or step + 1 == config.steps:
       _, seen = look(
-        state['own'], shared, start.model, head, *watched.of(...), True
+        state['own'], multiplied, start.model, head, *watched.of(...), True
       )
       figures = seen | figures
     return state, figures
@@ -397,8 +414,12 @@ answers alone too.
 {terms}"""
 _TERMS = """
 It is made of `{verifier}`'s weights and learnt what that says, and so is a
-derivative of it: {terms}. It is no part of this project's own licence; see
-NOTICE.
+derivative of it: {terms}. This project's own licence does not
+cover it; see LICENSE and NOTICE.
+"""
+_MODIFIED = """
+This is a modification: some of its layers, trained on, without its embedding
+table.
 """
 
 
@@ -415,7 +436,8 @@ def write_card(
     of = packaged.MODELS[config.verifier]
     terms = _TERMS.format(verifier=config.verifier, terms=of.terms)
     licence = 'license: gemma\n'
-    (folder / 'NOTICE').write_text(of.notice)
+    (folder / 'NOTICE').write_text(of.notice + _MODIFIED)
+    shutil.copyfile(of.licence, folder / 'LICENSE')
   at = [name for name in figures if name.startswith('temperature')]
   names = list(figures[at[0]])
   table = ['| | ' + ' | '.join(names) + ' |', '|---' * (len(names) + 1) + '|']
