@@ -24,7 +24,7 @@ def get_config() -> ml_collections.ConfigDict:
     # The verifier's that it begins as; one must attend to the whole text.
     layers=(0, 17),
     # Tokens that it says: the most frequent ones of the answers.
-    vocabulary=8_000,
+    vocabulary=12_000,
     # Where the texts lie; and which published sets they are, () for a file with
     # a text a line, or with JSON objects of prompt and answer.
     text='',
@@ -37,10 +37,10 @@ def get_config() -> ml_collections.ConfigDict:
     answer_length=48,
     shots=4,
     # Rows of texts, their tokens, and how many a step has.
-    texts=3500,
+    texts=4500,
     row_length=256,
     rows=8,
-    steps=6000,
+    steps=2800,
     learning_rate=1e-3,
     # What is multiplied, while texts are read and learnt from; sums, norms and
     # the optimizer are float32.

@@ -26,6 +26,8 @@ def get_config() -> ml_collections.ConfigDict:
   c.layers = 2
   # Tokens drafted from each position.
   c.depth = 5
+  # What is multiplied, while texts are read and learnt from.
+  c.dtype = 'float32'
   # Of the training, and texts in each step.
   c.steps = 600
   c.rows = 8

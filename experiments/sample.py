@@ -56,6 +56,9 @@ _SEED = flags.DEFINE_integer('seed', 0, 'Of the sampling.')
 _MAX_NEW_TOKENS = flags.DEFINE_integer(
   'max_new_tokens', 128, 'Most tokens of the answer.'
 )
+_STOP_STRING = flags.DEFINE_multi_string(
+  'stop_string', [], 'A text that ends the answer; may be given several times.'
+)
 cli.define_colour()
 cli.define_dtype()
 
@@ -118,6 +121,7 @@ def main() -> None:
     _PROMPT.value,
     max_new_tokens=_MAX_NEW_TOKENS.value,
     seed=_SEED.value,
+    stop_strings=_STOP_STRING.value,
     echo=True,
     chat=_CHAT.value,
   )

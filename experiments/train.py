@@ -43,10 +43,8 @@ def main() -> None:
   cli.make_folder(workdir)
 
   if 'models' not in config:
-    if 'text' in config:
-      _train_drafter(config, workdir, path)
-    else:
-      _train_head(config, workdir)
+    train = _train_head if 'depth' in config else _train_drafter
+    train(config, workdir, path)
     return
 
   from cascades.models import checkpoints
@@ -74,13 +72,16 @@ def main() -> None:
     print(f'{folder}: {json.dumps(figures)}')
 
 
-def _train_head(config, workdir: pathlib.Path) -> None:
+def _train_head(config, workdir: pathlib.Path, path: str) -> None:
   """A recurrent head for a verifier that is there already."""
   from experiments.training import distillation
 
   folder, verifier = distillation.train_head(config, workdir)
   figures = distillation.evaluate(folder, verifier, config)
-  distillation.write_card(folder, config, figures)
+  command = f'python -m experiments.train --config={path}'
+  if 'text' in config:
+    command += f' --config.text={pathlib.Path(config.text).name}'
+  distillation.write_card(folder, config, figures, command)
   print(f'{folder}: {json.dumps(figures)}')
 
 
@@ -92,7 +93,8 @@ def _train_drafter(config, workdir: pathlib.Path, path: str) -> None:
   figures = drafting.evaluate(folder, held, config)
   command = (
     f'python -m experiments.train --config={path}'
-    f' --config.verifier={config.verifier} --config.text=...'
+    f' --config.verifier={config.verifier}'
+    f' --config.text={pathlib.Path(config.text).name}'
   )
   drafting.write_card(folder, config, figures, command)
   print(f'{folder}: {json.dumps(figures)}')

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from cascades import load_model
-from cascades.drafters import heads, recurrent
-from configs import train_recurrent
+from cascades.drafters import heads, pairing, recurrent
+from configs import train_recurrent, train_recurrent_270m
 from experiments.training import distillation
 
 
@@ -35,14 +35,27 @@ def _config(**changes):
 def test_the_loss_is_of_what_the_head_would_draft():
   model, params, _ = load_model('tiny-verifier').unpacked()
   head = recurrent.init_head(jax.random.key(0), model.hidden_size(params))
-  tokens = np.array([[2, 300, 301, 302, 303, 304, 0, 0]])
-  lengths = np.array([[3, 6]])
-  loss, kept = distillation.loss_fn(head, params, model, tokens, lengths, 2)
-  # By hand: drafts begin at the answer's tokens 303 and 304, and as far as the
-  # text goes.
+  tokens = jnp.array([[2, 300, 301, 302, 303, 304, 0, 0]])
   positions = jnp.arange(6)
   mask = positions[None] <= positions[:, None]
   logits, hidden, _ = model.with_hidden(params, tokens[0, :6], positions, mask)
+  # Of three tokens of an answer, and a place that does not count.
+  places = jnp.array([[2, 3, 4, 4]])
+  counts = jnp.array([[True, True, True, False]])
+  said = params['embedder']['input_embedding']
+  loss, kept = distillation.loss_fn(
+    head,
+    params,
+    model,
+    said,
+    tokens,
+    places,
+    counts,
+    hidden[places],
+    2,
+  )
+  # By hand: drafts begin at the answer's tokens 303 and 304, and as far as the
+  # text goes.
   said = jax.nn.softmax(logits)
   nats, shares = [], [[], []]
   for t in (2, 3):
@@ -59,6 +72,75 @@ def test_the_loss_is_of_what_the_head_would_draft():
   np.testing.assert_allclose(loss, np.mean(nats), rtol=1e-4)
   want = [np.mean(share) for share in shares]
   np.testing.assert_allclose(kept, want, rtol=1e-4)
+
+
+def test_answers_that_go_on_count_as_far_as_they_go():
+  model, params, _ = load_model('tiny-verifier').unpacked()
+  head = recurrent.init_head(jax.random.key(0), model.hidden_size(params))
+  tokens = jnp.array([[2, 300, 301, 302, 303, 304, 305, 306]])
+  hidden = jax.random.normal(jax.random.key(1), (8, 320))
+  said = params['embedder']['input_embedding'][300:400]
+
+  def loss(*answers):
+    places = jnp.array([[t for answer in answers for t in answer]])
+    counts = jnp.ones_like(places, bool)
+    some = said, tokens, places, counts, hidden[places]
+    nats, kept = distillation.loss_fn(head, params, model, *some, 2)
+    return float(nats), kept.tolist()
+
+  # Nothing is drafted from one answer into the next.
+  both, one, two = loss([1, 2, 3], [5, 6]), loss([1, 2, 3]), loss([5, 6])
+  assert 4 * both[0] == pytest.approx(3 * one[0] + two[0], rel=1e-5)
+  assert both[1][1] == pytest.approx(one[1][1], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_head_of_texts_says_what_is_frequent_in_them(tmp_path):
+  config = train_recurrent_270m.get_config()
+  lines = [
+    json.dumps({'prompt': f'{n} in words:', 'answer': f' number {n}'})
+    for n in range(60)
+  ]
+  (tmp_path / 'texts.jsonl').write_text('\n'.join(lines))
+  config.update(
+    dict(
+      name='head',
+      verifier='tiny-verifier',
+      text=str(tmp_path / 'texts.jsonl'),
+      tasks=(),
+      vocabulary=20,
+      held_out=10,
+      answers=4,
+      answer_length=8,
+      shots=1,
+      texts=8,
+      row_length=96,
+      rows=2,
+      steps=2,
+      depth=2,
+      dtype='float32',
+      eval_examples=3,
+      checkpoint_every=2,
+      log_every=1,
+    )
+  )
+  folder, verifier = distillation.train_head(config, tmp_path)
+  loaded = heads.load(folder)
+  assert loaded.says.shape == (20,)
+  equipped = pairing.equip(verifier, loaded)
+  _, logits = recurrent.step(
+    equipped.drafter.model,
+    equipped.params[1],
+    loaded.head,
+    jnp.ones(320),
+    jnp.ones(320),
+    jnp.int32(5),
+  )
+  assert np.flatnonzero(np.isfinite(logits)).tolist() == loaded.says.tolist()
+  figures = distillation.evaluate(folder, verifier, config)
+  assert figures['held_out']['tokens per verifier call, temperature 0'] >= 1
+  distillation.write_card(folder, config, figures, 'a command')
+  assert 'Says 20 tokens' in (folder / 'README.md').read_text()
 
 
 @pytest.mark.slow
@@ -82,6 +164,6 @@ def test_a_run_that_was_stopped_ends_the_same(tmp_path):
   assert losses[5] < losses[0]
   assert losses[3:6] == losses[6:9]
   figures = distillation.evaluate(again, verifier, _config(eval_examples=2))
-  distillation.write_card(again, _config(), figures)
+  distillation.write_card(again, _config(), figures, 'a command')
   card = (again / 'README.md').read_text()
   assert '| word_problems | acceptance, temperature 1 |' in card

@@ -13,7 +13,7 @@ from cascades.models import checkpoints, packaged
 from cascades.tasks import TASKS
 from configs import train_drafter
 from experiments.records import metrics
-from experiments.training import drafting, texts
+from experiments.training import drafting, lessons, texts
 
 _DATA = pathlib.Path(__file__).parent / 'data/tasks'
 
@@ -127,7 +127,6 @@ def test_answers_and_what_ends_them_count(lines):
       assert any(answer.startswith(cut) for answer in answers)
       before = tokenizer.decode(tokens[: asked[0]].tolist())
       assert before.count(texts.BETWEEN) == shots
-    assert made.wanted.size == made.counts.sum()
 
 
 def test_texts_without_answers_count_as_a_whole():
@@ -136,7 +135,6 @@ def test_texts_without_answers_count_as_a_whole():
   made = texts.rows(config('x', shots=0), [found], tokenizer, 2, 'x')
   assert made.counts.all()
   np.testing.assert_array_equal(made.places, [range(47)] * 2)
-  np.testing.assert_array_equal(made.wanted, made.tokens[:, 1:].ravel())
 
 
 def test_each_kind_of_document_is_as_frequent():
@@ -148,15 +146,23 @@ def test_each_kind_of_document_is_as_frequent():
   assert 0.35 < text.count('a') / (text.count('a') + text.count('b')) < 0.65
 
 
-def test_the_most_frequent_tokens_are_said():
-  tokens = np.random.default_rng(0).integers(300, 500, (20, 50))
-  said = texts.vocabulary(tokens, 10, [1, 700])
+def test_the_most_frequent_tokens_of_answers_are_said(lines):
+  found = texts.documents(config(lines))
+  tokenizer = checkpoints.load_model('tiny-drafter').tokenizer
+  said = texts.vocabulary([found], tokenizer, 10, [1, 700])
   assert len(said) == 10
   assert (np.diff(said) > 0).all()
   assert {1, 700} <= set(said.tolist())
-  counts = np.bincount(tokens.ravel(), minlength=768)
+  ids = [token for d in found for token in tokenizer.encode(d.answer)]
+  counts = np.bincount(ids, minlength=768)
   left_out = counts[np.setdiff1d(np.arange(768), said)].max()
   assert counts[np.setdiff1d(said, [1, 700])].min() >= left_out
+  # A few documents of one kind weigh as much as many of another.
+  one = [texts.Document('', ' twelve')]
+  said = texts.vocabulary([found, one], tokenizer, 6, [])
+  assert {*tokenizer.encode(' twelve')} <= set(said.tolist())
+  whole = texts.vocabulary([[texts.Document('abc', '')]], tokenizer, 99, [1])
+  assert set(whole.tolist()) == {1, *tokenizer.encode('abc')}
 
 
 def test_answers_are_kept_as_they_come(tmp_path):
@@ -212,7 +218,7 @@ def test_the_loss_is_what_it_is_called():
   tokens = jnp.asarray(np.arange(24).reshape(2, 12) + 300)
   places = jnp.asarray([[0, 3, 11], [5, 6, 6]])
   counts = jnp.asarray([[True, True, True], [True, True, False]])
-  hidden = drafting._forward(whole.model, whole.params, tokens, places)
+  hidden = lessons.forward(whole.model, whole.params, tokens, places)
   said = np.arange(0, 768, 3)
   shared = start.params['embedder']
   own = {k: v for k, v in start.params.items() if k != 'embedder'}
@@ -230,7 +236,7 @@ def test_the_loss_is_what_it_is_called():
   assert abs(loss) < 1e-5
   assert seen['kept'] == pytest.approx(1, abs=1e-5)
   assert seen['agree'] == 1
-  states = drafting._forward(
+  states = lessons.forward(
     start.model, other | {'embedder': shared}, tokens, places
   )
   p, q = (

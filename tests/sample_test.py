@@ -34,8 +34,12 @@ def test_it_prints_the_answer_coloured_and_the_counts():
     '--temperature=0',
     '--colour=always',
     '--max_new_tokens=32',
+    '--stop_string=hundred',
+    '--stop_string=two',
   )
   assert done.returncode == 0, done.stderr
+  assert 'three' in done.stdout
+  assert 'hundred' not in done.stdout
   # No library's log, only what was asked for.
   assert done.stderr == ''
   assert '\x1b[32m' in done.stdout

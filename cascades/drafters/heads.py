@@ -19,7 +19,7 @@ from cascades.drafters import recurrent
 from cascades.models import checkpoints
 
 BUNDLED = ('tiny-recurrent',)
-_FILE = 'head.json'
+_FILE, _SAYS = 'head.json', 'vocabulary'
 # Embeddings that tell a verifier: it is looked at for every curve of a sweep.
 _ROWS = 1024
 
@@ -47,11 +47,13 @@ class Loaded(NamedTuple):
     head: Its parameters, a pytree of the form that `recurrent.init_head` makes.
     fingerprint: A hash of its verifier's weights.
     name: Where it came from.
+    says: Ids of the tokens that it says, upwards; None for all.
   """
 
   head: recurrent.Head
   fingerprint: str
   name: str
+  says: np.ndarray | None = None
 
   def check(self, verifier: checkpoints.Checkpoint) -> None:
     """Refuses another verifier.
@@ -80,11 +82,21 @@ def save(
   folder: pathlib.Path | str,
   head: recurrent.Head,
   verifier: checkpoints.Checkpoint,
+  says: np.ndarray | None = None,
 ) -> None:
-  """Writes a head trained for a verifier."""
+  """Writes a head trained for a verifier.
+
+  Args:
+    folder: Made if it is not there.
+    head: Its parameters.
+    verifier: Whose states it was trained on.
+    says: Ids of the tokens that it is to say, upwards; None for all.
+  """
   folder = pathlib.Path(folder)
   folder.mkdir(parents=True, exist_ok=True)
   tensors = {name: np.asarray(x) for name, x in head.items()}
+  if says is not None:
+    tensors[_SAYS] = np.asarray(says, np.int32)
   save_file(tensors, folder / 'head.safetensors')
   # safetensors lets nobody but the owner read what it writes.
   (folder / 'head.safetensors').chmod(0o644)
@@ -102,6 +114,7 @@ def load(folder: pathlib.Path | str) -> Loaded:
   try:
     said = json.loads((folder / _FILE).read_text())
     tensors = load_file(folder / 'head.safetensors')
+    says = tensors.pop(_SAYS, None)
     size = tensors['state'].shape[0]
     layers = tensors['mix'].shape[0]
     want = jax.eval_shape(
@@ -113,7 +126,9 @@ def load(folder: pathlib.Path | str) -> Loaded:
     if said.get('kind') != 'recurrent' or not same:
       raise ValueError('it is no recurrent head')
     head = {name: jnp.asarray(x) for name, x in tensors.items()}
-    return Loaded(head, str(said['verifier']), folder.name)
+    if says is not None and (says.ndim != 1 or (np.diff(says) < 1).any()):
+      raise ValueError(f'{_SAYS} are no ids in order')
+    return Loaded(head, str(said['verifier']), folder.name, says)
   except (OSError, KeyError, ValueError, IndexError, SafetensorError) as e:
     raise ValueError(
       f'drafter: {folder} cannot be read as a recurrent head ({e}); save one'

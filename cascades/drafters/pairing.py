@@ -116,9 +116,12 @@ def equip(
     )
   if isinstance(drafter, heads.Loaded):
     drafter.check(verifier)
+    params = verifier.params
+    if drafter.says is not None:
+      params = verifier.model.speaking(params, drafter.says)
     return drafters.Equipped(
       drafters.RecurrentDrafter(verifier.model, beam=beam),
-      (drafter.head, verifier.params),
+      (drafter.head, params),
     )
   arguments.a(
     'drafter',

@@ -43,15 +43,15 @@ def init_head(key: jax.Array, size: int, layers: int = 2) -> Head:
   }
 
 
-def step(
+def read(
   model: Any,
   params: PyTree,
   head: Head,
   hidden: Float[Array, 'D'],
   state: Float[Array, 'D'],
   token: Int[Array, ''],
-) -> tuple[Float[Array, 'D'], Float[Array, 'V']]:
-  """One token read: the next state, and the logits of the token after it."""
+) -> tuple[Float[Array, 'D'], Float[Array, 'D']]:
+  """One token read: the next state, and what logits are made of."""
   embedded = model.embed(params, token).astype(hidden.dtype)
   # Rows of Gemma's table have about unit length; states, unit variance.
   embedded = embedded * hidden.shape[-1] ** 0.5
@@ -61,6 +61,19 @@ def step(
   features = jnp.concatenate([hidden, state]) @ head['join']
   for layer in head['mix']:
     features = features + jax.nn.silu(features @ layer)
+  return state, features
+
+
+def step(
+  model: Any,
+  params: PyTree,
+  head: Head,
+  hidden: Float[Array, 'D'],
+  state: Float[Array, 'D'],
+  token: Int[Array, ''],
+) -> tuple[Float[Array, 'D'], Float[Array, 'V']]:
+  """One token read: the next state, and the logits of the token after it."""
+  state, features = read(model, params, head, hidden, state, token)
   return state, model.unembed(params, features)
 
 
@@ -115,11 +128,11 @@ def draft_beams(
   Returns:
     Tokens [beams, length + 1]; logits [length + 1, beams, V].
   """
-  read = jax.vmap(step, (None, None, None, None, 0, 0))
+  steps = jax.vmap(step, (None, None, None, None, 0, 0))
 
   def one(carry, _):
     states, tokens, scores = carry
-    states, logits = read(model, params, head, hidden, states, tokens)
+    states, logits = steps(model, params, head, hidden, states, tokens)
     total = scores[:, None] + jax.nn.log_softmax(logits.astype(jnp.float32))
     scores, best = jax.lax.top_k(total.reshape(-1), beams)
     parents, chosen = jnp.divmod(best, logits.shape[-1])

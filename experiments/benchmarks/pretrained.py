@@ -293,11 +293,10 @@ def _machine(
 ) -> dict[str, Any]:
   """What of the verifier is its table; and versions of what is not ours."""
   model, params = checkpoints.describe(config.verifier)
-  table = params['embedder']['input_embedding']
   return {
     'part': 'machine',
     'parameters': sum(x.size for x in jax.tree.leaves(params)),
-    'table': model.vocab_size * table.shape[-1],
+    'table': model.vocab_size * model.module.config.embed_dim,
     'others': {
       k: v for one in others.values() for k, v in one.versions.items()
     },

@@ -206,11 +206,12 @@ def pretrained() -> str:
   table_share = 1 - read['1 without logits'] / read['1']
   others = ', '.join(f'{k} {v}' for k, v in machine['others'].items())
   about = markdown.filled(
-    f'{_measured("benchmark_270m")}{", " if others else ""}{others}: captions'
-    f' of `{config["task"]}` after {config["shots"]} worked examples, greedy and'
-    f' strict, gamma {config["gamma"]}, {max(config["batch_sizes"])} prompts,'
-    f' medians of {config["repeats"]} turns. Tokens a second are those of'
-    ' decoding, without reading the prompts; *copies* are the prompts after'
+    f'{_measured("benchmark_270m")}{", " if others else ""}{others}:'
+    f' captions of `{config["task"]}` after {config["shots"]} worked examples,'
+    f' greedy and strict, gamma {config["gamma"]},'
+    f' {max(config["batch_sizes"])} prompts, medians of {config["repeats"]}'
+    ' turns. Tokens a second are those of decoding, without reading the'
+    ' prompts; *copies* are the prompts after'
     f' their own answers. Of {machine["parameters"] / 1e6:.0f} M parameters'
     f' {machine["table"] / 1e6:.0f} M are the table of tokens, and to multiply'
     f' by it is {table_share:.0%} of a call.'

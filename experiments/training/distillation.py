@@ -1,9 +1,13 @@
-"""Training a recurrent head on what its verifier writes.
+"""Training a recurrent head on what its verifier says.
 
-The verifier answers training problems; then, from every position of an answer,
-the head is asked for the verifier's distribution of the next few tokens, given
-the hidden state that it would be given there. The loss is the cross entropy of
-the two, which is least where the head says what the verifier says.
+From every position of an answer the head is asked for the verifier's
+distribution of the next few tokens, given the hidden state that it would be
+given there. The loss is the cross entropy of the two, which is least where the
+head says what the verifier says.
+
+Answers are the verifier's own, to training problems; or, where a config has
+texts, as configs/train_recurrent_270m.py does, the users' as well (see
+`lessons`), and then the head says the tokens that are frequent in them alone.
 """
 
 import pathlib
@@ -13,13 +17,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
 
 from cascades.drafters import heads, recurrent
 from cascades.models import checkpoints
 from cascades.sampler import sampler
 from cascades.tasks import TASKS
+from experiments.training import judging, lessons, terms, texts
 from experiments.training.small_models import (
   make_optimizer,
   problem_stream,
@@ -30,12 +35,11 @@ from experiments.training.small_models import (
 
 def write_texts(
   config: ConfigDict, verifier: checkpoints.Checkpoint
-) -> tuple[np.ndarray, np.ndarray]:
-  """What the verifier answers, with the prompts before it.
+) -> texts.Rows:
+  """What the verifier answers to problems, with the prompts before it.
 
   Returns:
-    Tokens [texts, row_length], padded with 0; and for each the prompt's and
-    the whole length, [texts, 2]. Answers that do not fit are cut.
+    An answer a row, padded with 0; those that do not fit are cut.
   """
   stream = problem_stream(config.mixture, f'{config.seed}/head')
   prompts = [next(stream)[0] for _ in range(config.texts)]
@@ -43,20 +47,24 @@ def write_texts(
     prompts, max_new_tokens=config.answer_length, seed=config.seed, echo=True
   )
   tokens = np.zeros((len(answers), config.row_length), np.int32)
-  lengths = np.zeros((len(answers), 2), np.int32)
-  for row, length, answer in zip(tokens, lengths, answers, strict=True):
+  places = []
+  for row, answer in zip(tokens, answers, strict=True):
     ids = answer.tokens[: config.row_length]
     row[: len(ids)] = ids
-    length[:] = len(answer.tokens) - len(answer.logprobs), len(ids)
-  return tokens, lengths
+    first = len(answer.tokens) - len(answer.logprobs)
+    places.append(range(first - 1, len(ids) - 1))
+  return texts.Rows(tokens, *texts.padded(places))
 
 
 def loss_fn(
   head: recurrent.Head,
   params: Any,
   model: Any,
+  said: Float[Array, 'n D'],
   tokens: Int[Array, 'B L'],
-  lengths: Int[Array, 'B 2'],
+  places: Int[Array, 'B N'],
+  counts: Bool[Array, 'B N'],
+  hidden: Float[Array, 'B N D'],
   depth: int,
 ) -> tuple[Float[Array, ''], Float[Array, 'depth']]:
   """Mean cross entropy with the verifier; and its expected acceptance.
@@ -65,45 +73,42 @@ def loss_fn(
     head: Trained.
     params: The verifier's.
     model: The verifier.
-    tokens: Texts.
-    lengths: How many tokens prompts have, and texts.
-    depth: Tokens drafted from each position.
+    said: Rows of its table, of what the head says.
+    tokens: Rows of texts.
+    places: Of each row, where a token of an answer is next.
+    counts: Which of them.
+    hidden: The verifier's states there.
+    depth: Tokens drafted from each place.
 
   Returns:
-    Nats per drafted token, and for each place in a draft the mean of
+    Nats per drafted token, and for each step of a draft the mean of
     sum min(p, q), the chance that its token is kept.
   """
+  p = jax.nn.softmax(lessons.logits(model, hidden, said))
+  count, longest = places.shape[1], tokens.shape[1]
 
-  def one(tokens, lengths):
-    positions = jnp.arange(tokens.shape[0])
-    mask = positions[None] <= positions[:, None]
-    logits, hidden, _ = model.with_hidden(params, tokens, positions, mask)
-    said = jax.nn.softmax(logits.astype(jnp.float32))
+  def read(*row):
+    return recurrent.read(model, params, head, *row)
 
-    def draft(t):
-      # The verifier said token t + 1 with hidden state t.
-      def step(carry, i):
-        state, last = carry
-        state, guess = recurrent.step(
-          model, params, head, hidden[t], state, last
-        )
-        at = jnp.minimum(t + 1 + i, tokens.shape[0] - 1)
-        guess = jax.nn.log_softmax(guess.astype(jnp.float32))
-        nats = -(said[at] * guess).sum()
-        kept = jnp.minimum(said[at], jnp.exp(guess)).sum()
-        # Of a text of n tokens, n - 1 positions say one that is there.
-        inside = (t + 1 >= lengths[0]) & (t + 1 + i < lengths[1] - 1)
-        following = tokens[jnp.minimum(at + 1, tokens.shape[0] - 1)]
-        return (state, following), (nats * inside, kept * inside, inside)
+  def following(i):
+    at = jnp.minimum(places + 1 + i, longest - 1)
+    return jnp.take_along_axis(tokens, at, axis=1)
 
-      start = hidden[t], tokens[jnp.minimum(t + 1, tokens.shape[0] - 1)]
-      return jax.lax.scan(step, start, jnp.arange(depth))[1]
+  def step(states, i):
+    # The verifier said the token after a place with the state of the place.
+    states, features = jax.vmap(jax.vmap(read))(hidden, states, following(i))
+    guess = jax.nn.log_softmax(lessons.logits(model, features, said))
+    at = jnp.minimum(jnp.arange(count) + 1 + i, count - 1)
+    # As far as the answer goes on.
+    inside = counts & counts[:, at] & (places[:, at] == places + 1 + i)
+    nats = -(p[:, at] * guess).sum(-1)
+    kept = jnp.minimum(p[:, at], jnp.exp(guess)).sum(-1)
+    sums = (jnp.where(inside, x, 0).sum() for x in (nats, kept))
+    return states, (*sums, inside.sum())
 
-    return jax.tree.map(lambda x: x.sum(0), jax.vmap(draft)(positions))
-
-  found = jax.vmap(one)(tokens, lengths)
-  nats, kept, count = jax.tree.map(lambda x: x.sum(0), found)
-  return nats.sum() / count.sum(), kept / count
+  hidden = hidden.astype(said.dtype)
+  _, (nats, kept, many) = jax.lax.scan(step, hidden, jnp.arange(depth))
+  return nats.sum() / jnp.maximum(1, many.sum()), kept / jnp.maximum(1, many)
 
 
 # Of the head's matrices; see `small_models.make_optimizer`.
@@ -122,15 +127,30 @@ def train_head(
 
   Args:
     config: Fields of a training, such as those of configs/train_recurrent.py.
-    workdir: Holds checkpoints and the log; the head is written beside them.
+    workdir: Holds checkpoints, the log, and what the verifier says; the head is
+      written beside them.
 
   Returns:
     The head's folder, and the verifier.
+
+  Raises:
+    ValueError: The verifier or the texts will not do.
   """
+  checkpoints.check_dtype(config.dtype)
   verifier = checkpoints.load_model(config.verifier)
   # In gemma's order, for long rows.
-  model, params, _ = verifier.unpacked()
-  tokens, lengths = write_texts(config, verifier)
+  model, params, _ = whole = verifier.unpacked()
+  says = None
+  if 'text' in config:
+    lesson, _, says, _ = lessons.taught(config, whole, workdir)
+  else:
+    rows = write_texts(config, verifier)
+    reads = whole._replace(params=lessons.cast(config.dtype, params))
+    hidden = lessons.hidden(workdir / 'train.npy', reads, rows)
+    lesson = lessons.Lesson(rows, hidden)
+  multiplied = lessons.cast(config.dtype, params['embedder'])
+  said = multiplied['input_embedding'][: model.vocab_size]
+  said = said if says is None else said[says]
   optimizer = make_optimizer(config.steps, config.learning_rate, _AXES)
 
   @jax.jit
@@ -140,10 +160,10 @@ def train_head(
     return {'head': head, 'opt_state': optimizer.init(head)}
 
   @jax.jit
-  def update(state, params, tokens, lengths):
+  def update(state, params, said, some):
     grad = jax.value_and_grad(loss_fn, has_aux=True)
     (loss, kept), grads = grad(
-      state['head'], params, model, tokens, lengths, config.depth
+      state['head'], params, model, said, *some, config.depth
     )
     updates, opt_state = optimizer.update(
       grads, state['opt_state'], state['head']
@@ -153,13 +173,15 @@ def train_head(
 
   def one(state, step):
     rng = np.random.default_rng((config.seed, step))
-    chosen = rng.choice(len(tokens), config.rows, replace=False)
-    state, loss, kept = update(state, params, tokens[chosen], lengths[chosen])
+    chosen = rng.choice(len(lesson.hidden), config.rows, replace=False)
+    state, loss, kept = update(
+      state, {'embedder': multiplied}, said, lesson.of(chosen)
+    )
     return state, dict(loss=loss, kept=kept)
 
   state = run_steps(config, config.name, config.steps, workdir, init(), one)
   out = workdir / config.name
-  heads.save(out, state['head'], verifier)
+  heads.save(out, state['head'], verifier, says)
   return out, verifier
 
 
@@ -171,38 +193,32 @@ def evaluate(
   Returns:
     By task: acceptance and tokens per verifier call, at temperature 1 and 0.
   """
-  found = {}
-  for task in (TASKS[name] for name in config.mixture):
-    examples = list(task.load(split='test', num_examples=config.eval_examples))
-    figures = found[task.name] = {}
-    for temperature in (1.0, 0.0):
-      strict = sampler.Sampler(
-        verifier,
-        heads.load(folder),
-        method='speed',
-        lenience=0.0,
-        gamma=config.eval_gamma,
-        temperature=temperature,
-      )
-      answers = strict.sample(
-        [e.prompt for e in examples], max_new_tokens=task.max_new_tokens
-      )
-      counts = {
-        name: sum(a.counts[name] for a in answers)
-        for name in ('accepted', 'examined', 'verifier_calls')
-      }
-      emitted = sum(len(a.logprobs) for a in answers)
-      at = f'temperature {temperature:g}'
-      figures[f'acceptance, {at}'] = counts['accepted'] / counts['examined']
-      figures[f'tokens per verifier call, {at}'] = (
-        emitted / counts['verifier_calls']
-      )
-  return found
+  if 'text' in config:
+    held = texts.documents(config)[: config.held_out]
+    asked = texts.asked(config, held, config.eval_examples, 'held out')
+    how = dict(max_new_tokens=config.answer_length, stop_strings=('\n',))
+    groups = {'held_out': ([prompt for prompt, _ in asked], how)}
+  else:
+    groups = {}
+    for task in (TASKS[name] for name in config.mixture):
+      some = task.load(split='test', num_examples=config.eval_examples)
+      how = dict(max_new_tokens=task.max_new_tokens)
+      groups[task.name] = [example.prompt for example in some], how
+  head, gamma = heads.load(folder), config.eval_gamma
+  return {
+    name: {
+      f'{what}, temperature {temperature:g}': value
+      for temperature in (1.0, 0.0)
+      for what, value in judging.strict(
+        verifier, head, prompts, gamma, temperature, **how
+      ).items()
+    }
+    for name, (prompts, how) in groups.items()
+  }
 
 
 _CARD = """---
-license: apache-2.0
-library_name: cascades
+{licence}library_name: cascades
 ---
 
 # {name}
@@ -212,41 +228,61 @@ A recurrent drafter (Cheng, Zhang et al. 2024, arXiv 2403.09919) for
 It drafts for that verifier only, which it knows by a fingerprint.
 
 - Shape: state {size}, {layers} residual layers; {parameters:,} parameters.
-- Data: {texts} answers of the verifier itself, at temperature 1, to training
-  problems of `cascades.tasks`; no held-out problem was seen.
+- Says {says} tokens.
+- Data: {data}.
 - Training: {steps} steps of {rows} texts, {depth} tokens drafted from every
   position; cross entropy with the verifier's distribution; Muon.
-- Retrain: `python -m experiments.train --config=configs/train_recurrent.py`,
-  then copy the folder here.
+- Retrain: `{command}`.
 
 Held out, strict, gamma {gamma}, {examples} problems a task:
 
 {table}
 
-Use: `cascades.Sampler('{verifier}', '{name}', drafts=4,
-verification='multi_round')`.
-"""
+Use: `cascades.Sampler('{verifier}', '{name}')`; several drafts with
+`drafts=4, verification='multi_round'`.
+{terms}"""
 
 
 def write_card(
   folder: pathlib.Path,
   config: ConfigDict,
   figures: dict[str, dict[str, float]],
+  command: str,
 ) -> None:
-  """Writes a card with these figures beside a head."""
-  head = heads.load(folder).head
+  """Writes a card with these figures beside a head, and terms if it has any.
+
+  Args:
+    folder: The head's.
+    config: Of its training.
+    figures: What `evaluate` found.
+    command: What trains it.
+  """
+  loaded = heads.load(folder)
+  head, says = loaded.head, loaded.says
+  data = (
+    f'{config.texts} answers of the verifier itself, at temperature 1, to\n'
+    '  training problems of `cascades.tasks`; no held-out problem was seen'
+  )
+  if 'text' in config:
+    data = (
+      f"{config.texts} rows of users' texts and of the verifier's own answers,"
+      '\n  half and half; no held-out text was seen'
+    )
   text = _CARD.format(
     name=config.name,
     verifier=config.verifier,
     size=head['state'].shape[0],
     layers=config.layers,
     parameters=sum(x.size for x in head.values()),
-    texts=config.texts,
+    says='all' if says is None else f'{len(says):,}',
+    data=data,
     steps=config.steps,
     rows=config.rows,
     depth=config.depth,
     gamma=config.eval_gamma,
     examples=config.eval_examples,
+    command=command,
     table=table(figures),
+    **terms.put(folder, config.verifier),
   )
   (folder / 'README.md').write_text(text)

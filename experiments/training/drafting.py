@@ -7,52 +7,25 @@ is being written, be that the user's or one of its own: first by the forward KL
 divergence, sum p log p/q, and then by -log sum min(p, q), which is the
 acceptance itself (LK loss, arXiv 2602.23881). p is the verifier's distribution
 over the tokens that the drafter says.
-
-What the verifier says of a position hangs on its last hidden state, and these
-are made once, and kept in the workdir: they are a thousandth of its logits.
 """
 
 import dataclasses
-import functools
 import json
 import pathlib
-import shutil
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import tqdm
 from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
 
-from cascades.models import checkpoints, language, packaged, reduced
-from cascades.sampler import sampler
+from cascades.drafters import pairing
+from cascades.models import checkpoints, language, reduced
 from experiments.sweeps import costs
-from experiments.training import texts
+from experiments.training import judging, lessons, terms, texts
 from experiments.training.small_models import run_steps
-
-# Rows whose hidden states are made at a time, and held-out rows that the log is
-# about.
-_READ, _WATCHED = 4, 8
-
-
-class Lesson(NamedTuple):
-  """What a drafter learns from.
-
-  Attributes:
-    rows: Texts, and their places that count.
-    hidden: What the verifier makes of these places, [rows, places, width],
-      bfloat16.
-  """
-
-  rows: texts.Rows
-  hidden: np.ndarray
-
-  def of(self, chosen: Any) -> tuple[np.ndarray, ...]:
-    """Tokens, places, which of them count, and states, of some rows."""
-    return *(each[chosen] for each in self.rows), self.hidden[chosen]
 
 
 def begin(
@@ -93,59 +66,6 @@ def begin(
   )
 
 
-def _forward(
-  model: language.LanguageModel,
-  params: Any,
-  tokens: Int[Array, 'B L'],
-  places: Int[Array, 'B N'],
-) -> Float[Array, 'B N D']:
-  """Hidden states of places of rows, without a cache."""
-
-  def one(tokens, places):
-    positions = jnp.arange(tokens.shape[0])
-    mask = positions[None] <= positions[:, None]
-    return model.with_hidden(params, tokens, positions, mask)[1][places]
-
-  return jax.vmap(one)(tokens, places)
-
-
-def _as(dtype: Any, tree: Any) -> Any:
-  """Parameters as other numbers."""
-  return jax.tree.map(lambda x: x.astype(dtype), tree)
-
-
-def _hidden(
-  file: pathlib.Path, verifier: checkpoints.Checkpoint, rows: texts.Rows
-) -> np.ndarray:
-  """Hidden states of rows, from a file as far as they are there."""
-  model, params, _ = verifier
-  shape = (*rows.places.shape, model.hidden_size(params))
-  progress = file.with_suffix('.done')
-  done = int(progress.read_text()) if progress.exists() else 0
-  # Kept as bits: numpy has no bfloat16 of its own.
-  kept = np.lib.format.open_memmap(
-    file, 'r+' if done else 'w+', None if done else np.uint16, shape
-  )
-  if kept.shape != shape:
-    raise ValueError(f'workdir: {file} is of another training; remove it.')
-  run = jax.jit(functools.partial(_forward, model))
-  count = len(rows.tokens)
-  with tqdm.tqdm(total=count, initial=done, desc='reading') as bar:
-    while done < count:
-      some = np.arange(done, min(done + _READ, count))
-      # A shape of its own for the last costs more.
-      full = np.resize(some, _READ)
-      found = run(params, rows.tokens[full], rows.places[full])
-      found = np.asarray(found.astype(jnp.bfloat16)).view(np.uint16)
-      kept[some] = found[: len(some)]
-      done += len(some)
-      bar.update(len(some))
-      if done == count or done % (64 * _READ) == 0:
-        kept.flush()
-        progress.write_text(str(done))
-  return kept.view(jnp.bfloat16)
-
-
 def loss_fn(
   own: Any,
   shared: Any,
@@ -175,17 +95,9 @@ def loss_fn(
     Mean over places, in nats; KL, `kept`, the mean of sum min(p, q), and
     `agree`, how often both hold the same token likeliest.
   """
-  params = _as(head.dtype, own) | {'embedder': shared}
-  own_hidden = _forward(model, params, tokens, places)
-  said, guess = (
-    jnp.einsum(
-      'BND,nD->BNn',
-      x.astype(head.dtype),
-      head,
-      preferred_element_type=jnp.float32,
-    )
-    for x in (hidden, own_hidden)
-  )
+  params = lessons.cast(head.dtype, own) | {'embedder': shared}
+  own_hidden = lessons.forward(model, params, tokens, places)
+  said, guess = (lessons.logits(model, x, head) for x in (hidden, own_hidden))
   log_p, log_q = jax.nn.log_softmax(said), jax.nn.log_softmax(guess)
   p, q = jnp.exp(log_p), jnp.exp(log_q)
   kept = jnp.minimum(p, q).sum(-1)
@@ -197,57 +109,6 @@ def loss_fn(
   agree = mean(said.argmax(-1) == guess.argmax(-1))
   loss = jnp.where(by_acceptance, mean(-jnp.log(kept)), divergence)
   return loss, dict(kl=divergence, kept=mean(kept), agree=agree)
-
-
-def _lessons(
-  config: ConfigDict, verifier: checkpoints.Checkpoint, workdir: pathlib.Path
-) -> tuple[Lesson, Lesson, list[texts.Document]]:
-  """What to learn from, what is held out, and documents that are."""
-  found = texts.documents(config)
-  held, found = found[: config.held_out], found[config.held_out :]
-  tokenizer = verifier.tokenizer
-  asked = texts.asked(config, found, config.answers, 'answers')
-
-  @functools.cache
-  def writes():
-    model = checkpoints.load_model(config.verifier)
-    return sampler.Sampler(model, gamma=0, temperature=1.0)
-
-  def answer(some, first):
-    answers = writes().sample(
-      some,
-      max_new_tokens=config.answer_length,
-      seed=config.seed + first,
-      stop_strings=('\n',),
-    )
-    return [answer.text for answer in answers]
-
-  prompts = [prompt for prompt, _ in asked]
-  written = texts.kept(workdir / 'answers.jsonl', prompts, answer)
-  own = [
-    document._replace(answer=text)
-    for (_, document), text in zip(asked, written, strict=True)
-  ]
-  made = {
-    name: texts.rows(config, kinds, tokenizer, count, name)
-    for name, kinds, count in (
-      # Its own as often as the user's, where there are any.
-      ('train', [found, own] if own else [found], config.texts),
-      ('held_out', [held], _WATCHED),
-    )
-  }
-  reads = verifier._replace(params=_as(config.dtype, verifier.params))
-  for rows in made.values():
-    if not rows.counts.any():
-      raise ValueError(
-        f'row_length: in {config.row_length} tokens no answer begins after an'
-        ' example; give more.'
-      )
-  lessons = [
-    Lesson(rows, _hidden(workdir / f'{name}.npy', reads, rows))
-    for name, rows in made.items()
-  ]
-  return *lessons, held
 
 
 def train_drafter(
@@ -269,13 +130,9 @@ def train_drafter(
   # In gemma's order, for long rows.
   verifier = checkpoints.load_model(config.verifier, 'float32').unpacked()
   start = begin(config, verifier)
-  lesson, watched, held = _lessons(config, verifier, workdir)
-  special = (*verifier.tokenizer.stops, *verifier.tokenizer.encode('\n\n'))
-  tokens = texts.vocabulary(
-    lesson.rows.wanted, config.vocabulary, [*{*special}]
-  )
+  lesson, watched, tokens, held = lessons.taught(config, verifier, workdir)
   shared = start.params['embedder']
-  multiplied = _as(config.dtype, shared)
+  multiplied = lessons.cast(config.dtype, shared)
   head = multiplied['input_embedding'][tokens]
   own = {k: v for k, v in start.params.items() if k != 'embedder'}
   optimizer = optax.chain(
@@ -338,31 +195,22 @@ def evaluate(
   drafter = checkpoints.load_model(folder, 'float32')
   asked = texts.asked(config, held, config.eval_examples, 'held out')
   prompts = [prompt for prompt, _ in asked]
-  figures: dict[str, Any] = {}
-  for temperature in (1.0, 0.0):
-    strict = sampler.Sampler(
+  figures: dict[str, Any] = {
+    f'temperature {temperature:g}': judging.strict(
       verifier,
       drafter,
-      method='speed',
-      lenience=0.0,
-      gamma=config.eval_gamma,
-      temperature=temperature,
+      prompts,
+      config.eval_gamma,
+      temperature,
+      max_new_tokens=config.answer_length,
+      stop_strings=('\n',),
     )
-    answers = strict.sample(
-      prompts, max_new_tokens=config.answer_length, stop_strings=('\n',)
-    )
-    total = {
-      name: sum(a.counts[name] for a in answers)
-      for name in ('accepted', 'examined', 'verifier_calls')
-    }
-    emitted = sum(len(a.logprobs) for a in answers)
-    figures[f'temperature {temperature:g}'] = {
-      'acceptance': total['accepted'] / total['examined'],
-      'tokens per verifier call': emitted / total['verifier_calls'],
-    }
+    for temperature in (1.0, 0.0)
+  }
   gammas = sorted({1, 2, 3, 4, 6, 8, config.eval_gamma})
+  equipped = pairing.equip(verifier, drafter)
   unit = costs.measure(
-    verifier, drafter, strict.equipped, [(gamma, 1) for gamma in gammas]
+    verifier, drafter, equipped, [(gamma, 1) for gamma in gammas]
   ).low
   figures['cost of a call'] = unit.drafter_token_s / unit.verifier_token_s
   figures['speed-up'] = {
@@ -385,8 +233,8 @@ def promised(kept: float, gamma: int, unit: Any) -> float:
 
 
 _CARD = """---
-library_name: cascades
-{licence}---
+{licence}library_name: cascades
+---
 
 # {name}
 
@@ -412,15 +260,6 @@ A call costs {cost:.3f} of the verifier's on {device}, and promises, by gamma:
 Use: `cascades.Sampler('{verifier}', '{name}')`; it is a language model, and
 answers alone too.
 {terms}"""
-_TERMS = """
-It is made of `{verifier}`'s weights and learnt what that says, and so is a
-derivative of it: {terms}. This project's own licence does not
-cover it; see LICENSE and NOTICE.
-"""
-_MODIFIED = """
-This is a modification: some of its layers, trained on, without its embedding
-table.
-"""
 
 
 def write_card(
@@ -431,13 +270,6 @@ def write_card(
 ) -> None:
   """Writes a card with these figures, and a notice, beside a drafter."""
   said = checkpoints.load_model(folder).params['embedder'][language.PLACES]
-  terms = licence = ''
-  if config.verifier in packaged.MODELS:
-    of = packaged.MODELS[config.verifier]
-    terms = _TERMS.format(verifier=config.verifier, terms=of.terms)
-    licence = 'license: gemma\n'
-    (folder / 'NOTICE').write_text(of.notice + _MODIFIED)
-    shutil.copyfile(of.licence, folder / 'LICENSE')
   at = [name for name in figures if name.startswith('temperature')]
   names = list(figures[at[0]])
   table = ['| | ' + ' | '.join(names) + ' |', '|---' * (len(names) + 1) + '|']
@@ -455,7 +287,6 @@ def write_card(
   size = sum(f.stat().st_size for f in folder.glob('*.safetensors'))
   documents = ', '.join(f'`{task}`' for task in config.tasks)
   text = _CARD.format(
-    licence=licence,
     name=folder.name,
     verifier=config.verifier,
     layers=', '.join(map(str, config.layers)),
@@ -476,7 +307,7 @@ def write_card(
     cost=figures['cost of a call'],
     device=jax.devices()[0].device_kind,
     promise='\n'.join(promise),
-    terms=terms,
+    **terms.put(folder, config.verifier),
   )
   (folder / 'README.md').write_text(text)
   (folder / 'figures.json').write_text(json.dumps(figures, indent=2) + '\n')

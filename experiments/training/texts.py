@@ -5,6 +5,7 @@ as few-shot prompts have them, so that every position of a row is of the kind
 that the drafter will be asked about.
 """
 
+import collections
 import itertools
 import json
 import pathlib
@@ -152,12 +153,6 @@ class Rows(NamedTuple):
   places: np.ndarray
   counts: np.ndarray
 
-  @property
-  def wanted(self) -> np.ndarray:
-    """The tokens that follow the places that count, in one line."""
-    following = np.take_along_axis(self.tokens, self.places + 1, axis=1)
-    return following[self.counts]
-
 
 def rows(
   config: ConfigDict,
@@ -196,12 +191,18 @@ def rows(
       ids += new
     row[:] = ids[: len(row)]
     found.append([place for place in places if place < len(row) - 1])
+  return Rows(tokens, *padded(found))
+
+
+def padded(found: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+  """Places of rows, as many for each, and which of them count."""
   most = max(map(len, found))
-  places = np.zeros((count, most), np.int32)
+  places = np.zeros((len(found), most), np.int32)
   for row, some in zip(places, found, strict=True):
-    row[:] = (some + [some[-1] if some else 0] * most)[:most]
+    row[: len(some)] = some
+    row[len(some) :] = some[-1] if some else 0
   counts = np.arange(most) < np.array([[len(some)] for some in found])
-  return Rows(tokens, places, counts)
+  return places, counts
 
 
 def _alike(one: Sequence[int], other: Sequence[int]) -> int:
@@ -211,19 +212,35 @@ def _alike(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def vocabulary(
-  said: np.ndarray, most: int, always: Sequence[int]
+  kinds: Sequence[Sequence[Document]],
+  tokenizer: tokenizers.Tokenizer,
+  most: int,
+  always: Sequence[int],
 ) -> np.ndarray:
-  """The most frequent of some tokens, upwards.
+  """The most frequent tokens of answers, upwards.
 
   Args:
-    said: Token ids, of any shape.
+    kinds: Sets of documents, each of as much weight as the others; one without
+      an answer counts as a whole.
+    tokenizer: The verifier's.
     most: How many tokens.
     always: Ids that are among them in any case.
   """
-  ids, counts = np.unique(said, return_counts=True)
-  order = np.argsort(-counts, kind='stable')
-  left = [i for i in ids[order].tolist() if i not in set(always)]
-  return np.sort(np.array([*always, *left[: most - len(always)]], np.int32))
+  shares: dict[int, float] = collections.defaultdict(float)
+  for kind in kinds:
+    said = collections.Counter(
+      token
+      for document in kind
+      for token in tokenizer.encode(document.answer or document.prompt)
+    )
+    for token, count in said.items():
+      shares[token] += count / said.total()
+  left = {
+    token: share for token, share in shares.items() if token not in always
+  }
+  # Of two as frequent, the lower id.
+  order = sorted(left, key=lambda token: (-left[token], token))
+  return np.sort(np.array([*always, *order[: most - len(always)]], np.int32))
 
 
 def kept(file: pathlib.Path, prompts: Sequence[str], answer: Any) -> list[str]:

@@ -1,0 +1,209 @@
+"""What a drafter learns from: texts, and what its verifier says of them.
+
+What the verifier says of a position hangs on its last hidden state, and these
+are made once, and kept in the workdir: they are a thousandth of its logits.
+"""
+
+import functools
+import pathlib
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tqdm
+from jaxtyping import Array, Float, Int
+from ml_collections import ConfigDict
+
+from cascades.models import checkpoints, language
+from cascades.sampler import sampler
+from experiments.training import texts
+
+# Rows whose hidden states are made at a time, and held-out rows that the log is
+# about.
+_READ, _WATCHED = 4, 8
+
+
+class Lesson(NamedTuple):
+  """What a drafter learns from.
+
+  Attributes:
+    rows: Texts, and their places that count.
+    hidden: What the verifier makes of these places, [rows, places, width].
+  """
+
+  rows: texts.Rows
+  hidden: np.ndarray
+
+  def of(self, chosen: Any) -> tuple[np.ndarray, ...]:
+    """Tokens, places, which of them count, and states, of some rows."""
+    return *(each[chosen] for each in self.rows), self.hidden[chosen]
+
+
+class Taught(NamedTuple):
+  """All that a training takes of texts.
+
+  Attributes:
+    lesson: What is learnt from.
+    watched: The same of texts that are held out.
+    said: Ids of what is to be said, upwards.
+    held: Documents that are held out.
+  """
+
+  lesson: Lesson
+  watched: Lesson
+  said: np.ndarray
+  held: list[texts.Document]
+
+
+def forward(
+  model: language.LanguageModel,
+  params: Any,
+  tokens: Int[Array, 'B L'],
+  places: Int[Array, 'B N'],
+) -> Float[Array, 'B N D']:
+  """Hidden states of places of rows, without a cache."""
+
+  def one(tokens, places):
+    positions = jnp.arange(tokens.shape[0])
+    mask = positions[None] <= positions[:, None]
+    return model.with_hidden(params, tokens, positions, mask)[1][places]
+
+  return jax.vmap(one)(tokens, places)
+
+
+def cast(dtype: Any, tree: Any) -> Any:
+  """Parameters as other numbers."""
+  return jax.tree.map(lambda x: x.astype(dtype), tree)
+
+
+def hidden(
+  file: pathlib.Path, verifier: checkpoints.Checkpoint, rows: texts.Rows
+) -> np.ndarray:
+  """Hidden states of rows, from a file as far as they are there.
+
+  Args:
+    file: Of an earlier start, or to be made.
+    verifier: In gemma's order, and in the type that states are kept in.
+    rows: Texts, and the places of which states are wanted.
+
+  Raises:
+    ValueError: The file is of other rows.
+  """
+  model, params, _ = verifier
+  shape = (*rows.places.shape, model.hidden_size(params))
+  progress = file.with_suffix('.done')
+  done = int(progress.read_text()) if progress.exists() else 0
+  file.parent.mkdir(parents=True, exist_ok=True)
+  dtype = model.dtype(params)
+  # As bits, where numpy has no such numbers of its own.
+  bits = np.uint16 if dtype == jnp.bfloat16 else np.float32
+  kept = np.lib.format.open_memmap(
+    file, 'r+' if done else 'w+', None if done else bits, shape
+  )
+  if kept.shape != shape or kept.dtype != bits:
+    raise ValueError(f'workdir: {file} is of another training; remove it.')
+  run = jax.jit(functools.partial(forward, model))
+  count = len(rows.tokens)
+  with tqdm.tqdm(total=count, initial=done, desc='reading') as bar:
+    while done < count:
+      some = np.arange(done, min(done + _READ, count))
+      # A shape of its own for the last costs more.
+      full = np.resize(some, _READ)
+      found = run(params, rows.tokens[full], rows.places[full])
+      kept[some] = np.asarray(found).view(bits)[: len(some)]
+      done += len(some)
+      bar.update(len(some))
+      if done == count or done % (64 * _READ) == 0:
+        kept.flush()
+        progress.write_text(str(done))
+  return kept.view(dtype)
+
+
+def logits(
+  model: language.LanguageModel,
+  states: Float[Array, '*B D'],
+  rows: Float[Array, 'n D'],
+) -> Float[Array, '*B n']:
+  """What a model says of states, of some tokens alone.
+
+  Args:
+    model: Knows whether its logits are capped.
+    states: Normalised, of whatever type.
+    rows: Of its table, in the type that is multiplied.
+
+  Returns:
+    float32.
+  """
+  said = jnp.einsum(
+    '...D,nD->...n',
+    states.astype(rows.dtype),
+    rows,
+    preferred_element_type=jnp.float32,
+  )
+  cap = model.module.config.final_logit_softcap
+  return said if cap is None else jnp.tanh(said / cap) * cap
+
+
+def taught(
+  config: ConfigDict, verifier: checkpoints.Checkpoint, workdir: pathlib.Path
+) -> Taught:
+  """Has the verifier answer, and read.
+
+  Args:
+    config: Fields of a training on texts, such as those of
+      configs/train_drafter.py.
+    verifier: In gemma's order.
+    workdir: Holds what it says.
+
+  Raises:
+    ValueError: The texts will not do.
+  """
+  found = texts.documents(config)
+  held, found = found[: config.held_out], found[config.held_out :]
+  tokenizer = verifier.tokenizer
+  asked = texts.asked(config, found, config.answers, 'answers')
+
+  @functools.cache
+  def writes():
+    model = checkpoints.load_model(config.verifier)
+    return sampler.Sampler(model, gamma=0, temperature=1.0)
+
+  def answer(some, first):
+    answers = writes().sample(
+      some,
+      max_new_tokens=config.answer_length,
+      seed=config.seed + first,
+      stop_strings=('\n',),
+    )
+    return [answer.text for answer in answers]
+
+  prompts = [prompt for prompt, _ in asked]
+  written = texts.kept(workdir / 'answers.jsonl', prompts, answer)
+  own = [
+    document._replace(answer=text)
+    for (_, document), text in zip(asked, written, strict=True)
+  ]
+  # Its own as often as the user's, where there are any.
+  kinds = [found, own] if own else [found]
+  made = {
+    name: texts.rows(config, some, tokenizer, count, name)
+    for name, some, count in (
+      ('train', kinds, config.texts),
+      ('held_out', [held], _WATCHED),
+    )
+  }
+  reads = verifier._replace(params=cast(config.dtype, verifier.params))
+  for rows in made.values():
+    if not rows.counts.any():
+      raise ValueError(
+        f'row_length: in {config.row_length} tokens no answer begins after an'
+        ' example; give more.'
+      )
+  lessons = [
+    Lesson(rows, hidden(workdir / f'{name}.npy', reads, rows))
+    for name, rows in made.items()
+  ]
+  special = (*tokenizer.stops, *tokenizer.encode(texts.BETWEEN))
+  said = texts.vocabulary(kinds, tokenizer, config.vocabulary, [*{*special}])
+  return Taught(*lessons, said, held)

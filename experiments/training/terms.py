@@ -1,0 +1,43 @@
+"""Terms that go with what is made of a model which has some.
+
+What begins as a model's layers, or learns from what it says, is a derivative of
+it. Its folder has the terms' words, a notice, and a card that says so; this
+project's own licence does not cover it.
+"""
+
+import pathlib
+import shutil
+
+from cascades.models import checkpoints, packaged
+
+_OWN = 'apache-2.0'
+_SAID = """
+It is made of `{verifier}`'s weights and learnt what that says, and so is a
+derivative of it: {terms}. This project's own licence does not
+cover it; see LICENSE and NOTICE.
+"""
+_MODIFIED = """
+This is a modification: parts of it, trained on what it says, without its
+embedding table.
+"""
+
+
+def put(folder: pathlib.Path, verifier: str) -> dict[str, str]:
+  """Puts a licence and a notice beside what was made of a model.
+
+  Args:
+    folder: Of what was made.
+    verifier: What it was made of. Beside what is made of the bundled ones, or
+      of those of which nothing is known, nothing is put.
+
+  Returns:
+    What a card says: `licence`, a line of its head or '', and `terms`.
+  """
+  if verifier not in packaged.MODELS:
+    own = verifier in checkpoints.BUNDLED
+    return {'licence': f'license: {_OWN}\n' if own else '', 'terms': ''}
+  of = packaged.MODELS[verifier]
+  (folder / 'NOTICE').write_text(of.notice + _MODIFIED)
+  shutil.copyfile(of.licence, folder / 'LICENSE')
+  said = _SAID.format(verifier=verifier, terms=of.terms)
+  return {'licence': 'license: gemma\n', 'terms': said}
