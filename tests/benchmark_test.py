@@ -262,7 +262,8 @@ class Server:
   def handle_completions(self, asked):
     n = len(asked['prompt'])
     timings = {'prompt_ms': 1000.0 * n, 'predicted_ms': 500.0, 'predicted_n': n}
-    return {'timings': timings, 'tokens': asked['prompt']}
+    print('a log of its own')
+    return {'timings': timings}
 """
 _SPEC = {
   'verifier': 'x.gguf',
@@ -289,7 +290,7 @@ def test_other_peoples_loops_answer_from_a_process_of_their_own(
         'decode_s': 1.0,
         # Its first token comes of reading the prompt.
         'tokens': 3.0,
-        'first': [7, 8, 9],
+        'first': None,
       }
 
 

@@ -93,12 +93,13 @@ def _columns(kept: int) -> int:
 
 def is_whole(parts: Any, order: Order) -> bool:
   """Whether a packed weight was too small for panels."""
-  return np.ndim(parts) == len(order.kept) + len(order.summed)
+  axes = len(order.kept) + len(order.summed)
+  return not isinstance(parts, tuple) and np.ndim(parts) == axes
 
 
 def unpack(parts: Any, order: Order) -> Any:
   """A weight as it was before it was packed."""
-  if not isinstance(parts, tuple) and is_whole(parts, order):
+  if is_whole(parts, order):
     return parts.transpose(*np.argsort((*order.summed, *order.kept)))
   if isinstance(parts, tuple):
     parts = _library(parts).concatenate(parts)
@@ -226,8 +227,7 @@ def dot(x: Float[Array, '...'], weight: Panels) -> Array:
 def _product(x: Float[Array, 'm ...'], parts: Any, order: Order) -> Array:
   """Rows by a packed weight, [m, ...]: its kept axes, flat or not."""
   m, summed = len(x), len(order.summed)
-  whole = not isinstance(parts, tuple) and is_whole(parts, order)
-  if whole or m > _MANY:
+  if is_whole(parts, order) or m > _MANY:
     w = unpack(parts, order)
     return jnp.tensordot(x, w, (tuple(range(1, x.ndim)), order.summed))
   if m == 1 and x.dtype == jnp.bfloat16:

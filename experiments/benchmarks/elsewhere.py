@@ -8,14 +8,12 @@ take turns with those here.
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
-
-# Of the tokens of a text, those of its first answer come back.
-_Arm = Callable[[int], dict[str, Any]]
 
 
 class Elsewhere:
@@ -65,7 +63,7 @@ class Elsewhere:
 
     Returns:
       `prefill_s` and `decode_s`, `tokens` that `decode_s` was for, and `first`,
-      the first answer.
+      the tokens of the first answer; None if they are not known.
     """
     print(json.dumps([arm, batch]), file=self._process.stdin, flush=True)
     return self._hear()
@@ -188,7 +186,6 @@ def _llama(spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
 
   def arm(batch):
     prefill_s = decode_s = tokens = 0.0
-    first = None
     for prompt in spec['prompts']:
       said = server.handle_completions(
         dict(
@@ -197,16 +194,16 @@ def _llama(spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
           temperature=0.0,
           cache_prompt=False,
           stop=[spec['stop_text']],
-          return_tokens=True,
         )
       )
       timings = said['timings']
       prefill_s += timings['prompt_ms'] / 1e3
       decode_s += timings['predicted_ms'] / 1e3
+      # The first token comes of reading the prompt.
       tokens += timings['predicted_n'] - 1
-      first = first or said['tokens']
+    # It does not say which tokens they were.
     return dict(
-      prefill_s=prefill_s, decode_s=decode_s, tokens=tokens, first=first
+      prefill_s=prefill_s, decode_s=decode_s, tokens=tokens, first=None
     )
 
   version = importlib.metadata.version('xllamacpp')
@@ -222,10 +219,13 @@ def _asked() -> Iterator[tuple[str, int]]:
 def _main() -> None:
   engine, spec = sys.argv[1:]
   load = {'transformers': _transformers, 'llama': _llama}[engine]
-  versions, arms = load(json.loads(spec))
-  print(json.dumps(versions), flush=True)
-  for name, batch in _asked():
-    print(json.dumps(arms[name](batch)), flush=True)
+  # Whatever libraries print goes elsewhere.
+  with os.fdopen(os.dup(1), 'w') as out:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    versions, arms = load(json.loads(spec))
+    print(json.dumps(versions), file=out, flush=True)
+    for name, batch in _asked():
+      print(json.dumps(arms[name](batch)), file=out, flush=True)
 
 
 if __name__ == '__main__':

@@ -208,7 +208,9 @@ def _decoding(
     }
 
 
-def _alike(one: Sequence[int], other: Sequence[int]) -> bool:
+def _alike(one: Sequence[int] | None, other: Sequence[int]) -> bool | None:
+  if one is None:
+    return None
   return all(a == b for a, b in zip(one, other, strict=False))
 
 
