@@ -658,6 +658,9 @@ def test_the_logits_of_a_real_model_are_those_of_transformers():
     found = jax.lax.map(after, tuple(some))
     return [x.reshape(len(tokens), *x.shape[2:]) for x in found]
 
+  # What is left are the frequencies of positions, which both round to float32,
+  # gemma b^e and transformers 1 / b^e: after 1,200 tokens an angle differs by
+  # 1e-4. In float64 gemma's pass is within 3e-5 of its own in float32.
   at, total, best = read(params, jnp.asarray(tokens), jnp.asarray(ids))
   np.testing.assert_allclose(at, logits, rtol=0, atol=1e-3)
   np.testing.assert_allclose(total, sums, rtol=0, atol=1e-3)
