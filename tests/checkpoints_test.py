@@ -765,10 +765,10 @@ def test_a_value_that_was_rounded_to_float32_is_that_value():
   assert language.from_config(config) == language.from_config(
     {'model_type': 'gemma3_text'}
   )
-  for known in language.FIXED.values():
+  for known in families.FIXED.values():
     if isinstance(known, float):
-      assert language._same(float(np.float32(known)), known)
-      assert not language._same(known * (1 + 1e-6), known)
+      assert families.same(float(np.float32(known)), known)
+      assert not families.same(known * (1 + 1e-6), known)
 
 
 # --- gemma's own checkpoints ---

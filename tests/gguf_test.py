@@ -207,7 +207,7 @@ def test_an_older_file_has_the_pattern_of_its_family(tmp_path):
     del fields['gemma3.attention.sliding_window_pattern']
     del fields['gemma3.rope.freq_base_swa']
 
-  found = language.text_config(config(tmp_path, older))
+  found = families.text_config(config(tmp_path, older))
   sliding, full = 'sliding_attention', 'full_attention'
   assert found['layer_types'] == [*[sliding] * 5, full]
   assert found['rope_local_base_freq'] == 10_000
@@ -215,7 +215,7 @@ def test_an_older_file_has_the_pattern_of_its_family(tmp_path):
   def older_2(fields):
     del fields['gemma2.attention.sliding_window_pattern']
 
-  found = language.text_config(config(tmp_path, older_2, 'hf_gemma2'))
+  found = families.text_config(config(tmp_path, older_2, 'hf_gemma2'))
   assert found['layer_types'] == [sliding, full, sliding]
 
 
@@ -224,7 +224,7 @@ def test_a_pattern_may_be_a_number(tmp_path):
     name = 'gemma3.attention.sliding_window_pattern'
     fields[name] = [gguf.GGUFValueType.UINT32], 3
 
-  found = language.text_config(config(tmp_path, every_third))
+  found = families.text_config(config(tmp_path, every_third))
   assert [kind[0] for kind in found['layer_types']] == list('ssfssf')
 
 

@@ -220,7 +220,7 @@ def save_model(
     params,
     tokenizer,
     shard_gb=shard_gb,
-    gate_by_rows=model.module.config.transpose_gating_einsum,
+    gate_by_rows=model.gate_by_rows,
   )
 
 
@@ -255,7 +255,7 @@ def save_gguf(
       model,
       params,
       tokenizer,
-      gate_by_rows=model.module.config.transpose_gating_einsum,
+      gate_by_rows=model.gate_by_rows,
       stored=stored,
     )
     made.replace(file)

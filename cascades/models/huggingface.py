@@ -1,4 +1,4 @@
-"""Folders in Hugging Face layout of Gemma 2 and Gemma 3, without torch.
+"""Folders in Hugging Face layout of Gemma 2, 3, 3n and 4, without torch.
 
 A folder holds config.json, the tensors in one *.safetensors file or in several
 (shards, which model.safetensors.index.json lists), and tokenizer.model. They
@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cascades.models import language, tokenizers
+from cascades.models import families, language, tokenizers
 
 INDEX = 'model.safetensors.index.json'
 # The leaf with a row for each token: the largest of a small model.
@@ -75,6 +75,10 @@ class Rows:
   def get_dtype(self) -> str:
     """As safetensors says it."""
     return self._dtype
+
+  def first(self, count: int) -> 'Rows':
+    """So many of them."""
+    return Rows((count, *self.shape[1:]), self._dtype, self._read)
 
   def __getitem__(self, rows: slice) -> np.ndarray:
     """Some rows that stand together."""
@@ -146,6 +150,21 @@ def _heads(
   return Leaf(path, tuple(names), pack, unpack)
 
 
+def _turned(path: tuple[str, ...], name: str) -> Leaf:
+  """A leaf that is a matrix whose axes change places."""
+  return Leaf(path, (name,), lambda ts: _only(ts).T, lambda x: [x.T])
+
+
+def _unused(path: tuple[str, ...], shape: tuple[int, ...]) -> Leaf:
+  """A leaf that gemma asks for and never looks at, and no tensor holds."""
+
+  def pack(ts):
+    del ts
+    return np.zeros(shape, jnp.bfloat16)
+
+  return Leaf(path, (), pack, lambda x: [])
+
+
 def leaves(
   config: Mapping[str, Any], gate_by_rows: bool = True
 ) -> Iterator[Leaf]:
@@ -157,58 +176,224 @@ def leaves(
     gate_by_rows: Whether `gating_einsum` lies as Hugging Face has it, as it
       does in that model; in some of gemma's own, its matrices are transposed.
   """
+  config = families.text_config(config)
+  yield _table(config)
+  yield _same(('final_norm', 'scale'), 'model.norm.weight')
+  if config.get('hidden_size_per_layer_input'):
+    yield from _per_layer_inputs(config)
+  if config['model_type'] == 'gemma3n_text':
+    yield from _streams(config)
+  for i in range(config['num_hidden_layers']):
+    ours, theirs = f'layer_{i}', f'model.layers.{i}'
+    for norm, name in _norms(config):
+      yield _same((ours, norm, 'scale'), f'{theirs}.{name}.weight')
+    yield from _attention(config, i)
+    mlp = 'mlp2' if config.get('enable_moe_block') else 'mlp'
+    yield from _feed_forward((ours, mlp), f'{theirs}.mlp', gate_by_rows)
+    if config.get('enable_moe_block'):
+      yield from _experts(config, i)
+    if config['model_type'] == 'gemma3n_text':
+      yield from _streams_of_layer(config, i)
+    elif families.is_four(config):
+      yield _same((ours, 'skip_scale'), f'{theirs}.layer_scalar')
+    if config.get('hidden_size_per_layer_input'):
+      yield from _per_layer_input(config, i)
+
+
+def _table(config: Mapping[str, Any]) -> Leaf:
+  """The embedding table, of which gemma may have fewer rows."""
+  name = 'model.embed_tokens.weight'
+  rows = config['vocab_size']
+  more = config.get('table_size', rows) - rows
+  if not more:
+    return _same(TABLE, name)
+
+  def pack(ts):
+    table = _only(ts)
+    return table.first(rows) if isinstance(table, Rows) else table[:rows]
+
+  def unpack(x):
+    # What is left out are copies of the row that pads.
+    library = jnp if isinstance(x, jax.Array) else np
+    copies = library.broadcast_to(x[:1], (more, *x.shape[1:]))
+    return [library.concatenate([x, copies])]
+
+  return Leaf(TABLE, (name,), pack, unpack)
+
+
+def _norms(config: Mapping[str, Any]) -> list[tuple[str, str]]:
+  """The norms of a layer, gemma's names and Hugging Face's."""
+  common = [
+    ('pre_attention_norm', 'input_layernorm'),
+    ('post_attention_norm', 'post_attention_layernorm'),
+    ('post_ffw_norm', 'post_feedforward_layernorm'),
+  ]
+  if not config.get('enable_moe_block'):
+    return [*common, ('pre_ffw_norm', 'pre_feedforward_layernorm')]
+  return [
+    *common,
+    ('pre_ffw2_norm', 'pre_feedforward_layernorm'),
+    ('post_ffw2_norm', 'post_feedforward_layernorm_1'),
+    ('pre_ffw_norm', 'pre_feedforward_layernorm_2'),
+    ('post_ffw1_norm', 'post_feedforward_layernorm_2'),
+  ]
+
+
+def _attention(config: Mapping[str, Any], i: int) -> Iterator[Leaf]:
+  """What a layer attends by.
+
+  Args:
+    config: As `families.text_config` gives it.
+    i: The layer.
+  """
+  ours = f'layer_{i}', 'attn'
+  theirs = f'model.layers.{i}.self_attn'
+  family = config['model_type']
+  four, whole = families.is_four(config), False
+  if four:
+    whole = config['layer_types'][i] == families.FULL
+  heads = config['num_attention_heads']
+  prefix = 'global_' if whole else ''
+  dim = config['global_head_dim' if whole else 'head_dim']
+  kv_heads = config[f'num_{prefix}key_value_heads']
+  q, k, v = (f'{theirs}.{x}_proj.weight' for x in 'qkv')
+  first = config['num_hidden_layers'] - config.get('num_kv_shared_layers', 0)
+  if heads == kv_heads and not four:
+    yield _heads((*ours, 'qkv_einsum', 'w'), (q, k, v), heads, dim)
+  else:
+    yield _heads((*ours, 'q_einsum', 'w'), (q,), heads, dim)
+    alike = whole and config['attention_k_eq_v']
+    path = *ours, 'k_einsum' if alike else 'kv_einsum', 'w'
+    if i < first:
+      yield _heads(path, (k,) if alike else (k, v), kv_heads, dim)
+    elif four:
+      shape = kv_heads, config['hidden_size'], dim
+      yield _unused(path, shape if alike else (2, *shape))
+  yield Leaf(
+    (*ours, 'attn_vec_einsum', 'w'),
+    (f'{theirs}.o_proj.weight',),
+    lambda ts: _only(ts).T.reshape(heads, dim, -1),
+    lambda x: [x.reshape(heads * dim, -1).T],
+  )
+  if family == 'gemma2':
+    return
+  start = '_' if family == 'gemma3_text' else ''
+  path = *ours, f'{start}query_norm', 'scale'
+  yield _same(path, f'{theirs}.q_norm.weight')
+  path = *ours, f'{start}key_norm', 'scale'
+  if i < first:
+    yield _same(path, f'{theirs}.k_norm.weight')
+  elif four:
+    yield _unused(path, (dim,))
+
+
+def _feed_forward(
+  ours: tuple[str, ...], theirs: str, gate_by_rows: bool
+) -> Iterator[Leaf]:
+  """A dense feed-forward layer, whatever it is called."""
 
   def gate(x):
     return x if gate_by_rows else x.transpose(0, 2, 1)
 
-  config = language.text_config(config)
-  heads, kv_heads = (
-    config['num_attention_heads'],
-    config['num_key_value_heads'],
+  yield Leaf(
+    (*ours, 'gating_einsum'),
+    (f'{theirs}.gate_proj.weight', f'{theirs}.up_proj.weight'),
+    lambda ts: gate(_stack(ts, 2)),
+    lambda x: list(gate(x)),
   )
-  dim = config['head_dim']
-  yield _same(TABLE, 'model.embed_tokens.weight')
-  yield _same(('final_norm', 'scale'), 'model.norm.weight')
-  for i in range(config['num_hidden_layers']):
-    ours, theirs = f'layer_{i}', f'model.layers.{i}'
-    for norm, name in (
-      ('pre_attention_norm', 'input_layernorm'),
-      ('post_attention_norm', 'post_attention_layernorm'),
-      ('pre_ffw_norm', 'pre_feedforward_layernorm'),
-      ('post_ffw_norm', 'post_feedforward_layernorm'),
-    ):
-      yield _same((ours, norm, 'scale'), f'{theirs}.{name}.weight')
-    attn = f'{theirs}.self_attn'
-    q, k, v = (f'{attn}.{x}_proj.weight' for x in 'qkv')
-    if heads == kv_heads:
-      path = (ours, 'attn', 'qkv_einsum', 'w')
-      yield _heads(path, (q, k, v), heads, dim)
-    else:
-      yield _heads((ours, 'attn', 'q_einsum', 'w'), (q,), heads, dim)
-      yield _heads((ours, 'attn', 'kv_einsum', 'w'), (k, v), kv_heads, dim)
-    yield Leaf(
-      (ours, 'attn', 'attn_vec_einsum', 'w'),
-      (f'{attn}.o_proj.weight',),
-      lambda ts: _only(ts).T.reshape(heads, dim, -1),
-      lambda x: [x.reshape(heads * dim, -1).T],
-    )
-    if config['model_type'] == 'gemma3_text':
-      for ours_norm, name in (('_query_norm', 'q'), ('_key_norm', 'k')):
-        path = (ours, 'attn', ours_norm, 'scale')
-        yield _same(path, f'{attn}.{name}_norm.weight')
-    mlp = f'{theirs}.mlp'
-    yield Leaf(
-      (ours, 'mlp', 'gating_einsum'),
-      (f'{mlp}.gate_proj.weight', f'{mlp}.up_proj.weight'),
-      lambda ts: gate(_stack(ts, 2)),
-      lambda x: list(gate(x)),
-    )
-    yield Leaf(
-      (ours, 'mlp', 'linear'),
-      (f'{mlp}.down_proj.weight',),
-      lambda ts: _only(ts).T,
-      lambda x: [x.T],
-    )
+  yield _turned((*ours, 'linear'), f'{theirs}.down_proj.weight')
+
+
+def _experts(config: Mapping[str, Any], i: int) -> Iterator[Leaf]:
+  """A mixture of experts, and what chooses among them."""
+  ours, theirs = (f'layer_{i}', 'mlp'), f'model.layers.{i}'
+  hidden = config['moe_intermediate_size']
+  yield _turned((*ours, 'router_logits', 'w'), f'{theirs}.router.proj.weight')
+  yield _same((*ours, 'router_scale'), f'{theirs}.router.scale')
+  yield _same((*ours, 'per_expert_scale'), f'{theirs}.router.per_expert_scale')
+  yield Leaf(
+    (*ours, 'gating_einsum', 'w'),
+    (f'{theirs}.experts.gate_up_proj',),
+    lambda ts: (x := _only(ts)).reshape(len(x), 2, hidden, -1),
+    lambda x: [x.reshape(x.shape[0], 2 * hidden, -1)],
+  )
+  yield Leaf(
+    (*ours, 'linear', 'w'),
+    (f'{theirs}.experts.down_proj',),
+    lambda ts: _only(ts).transpose(0, 2, 1),
+    lambda x: [x.transpose(0, 2, 1)],
+  )
+
+
+def _per_layer_inputs(config: Mapping[str, Any]) -> Iterator[Leaf]:
+  """What each layer is told of a token, beside its embedding."""
+  layers = config['num_hidden_layers']
+  three = config['model_type'] == 'gemma3n_text'
+  table = 'per_layer_input_embedding' if three else 'per_layer_embeddings'
+  projection = (
+    'per_layer_input_projection' if three else 'per_layer_model_projection'
+  )
+  yield Leaf(
+    ('embedder', table),
+    ('model.embed_tokens_per_layer.weight',),
+    lambda ts: (x := _only(ts)).reshape(x.shape[0], layers, -1),
+    lambda x: [x.reshape(x.shape[0], -1)],
+  )
+  yield Leaf(
+    ('embedder', projection, 'w'),
+    ('model.per_layer_model_projection.weight',),
+    lambda ts: (x := _only(ts).T).reshape(x.shape[0], layers, -1),
+    lambda x: [x.reshape(x.shape[0], -1).T],
+  )
+  yield _same(
+    ('embedder', 'per_layer_projection_norm', 'scale'),
+    'model.per_layer_projection_norm.weight',
+  )
+
+
+def _per_layer_input(config: Mapping[str, Any], i: int) -> Iterator[Leaf]:
+  """How a layer takes what it is told of a token."""
+  ours, theirs = (f'layer_{i}',), f'model.layers.{i}'
+  if config['model_type'] == 'gemma3n_text':
+    ours = *ours, 'per_layer_mapping'
+  for name in ('per_layer_input_gate', 'per_layer_projection'):
+    yield _turned((*ours, name, 'w'), f'{theirs}.{name}.weight')
+  name = 'post_per_layer_input_norm'
+  yield _same((*ours, name, 'scale'), f'{theirs}.{name}.weight')
+
+
+def _streams(config: Mapping[str, Any]) -> Iterator[Leaf]:
+  """What Gemma 3n makes its streams of, and one of its streams."""
+  for name in ('altup_projection', 'altup_unembed_projection'):
+    for j in range(config['altup_num_inputs'] - 1):
+      path = f'{name}_{j}', f'{name}_{j}'
+      yield _turned(path, f'model.{name}s.{j}.weight')
+
+
+def _streams_of_layer(config: Mapping[str, Any], i: int) -> Iterator[Leaf]:
+  """What a layer of Gemma 3n does with its streams, and beside attention."""
+  ours, theirs = f'layer_{i}', f'model.layers.{i}'
+  count = config['altup_num_inputs']
+  yield _same(
+    (ours, 'altup', 'correct_output_scale'),
+    f'{theirs}.altup.correct_output_scale',
+  )
+  name = 'correction_coefs'
+  yield _turned((ours, 'altup', name), f'{theirs}.altup.{name}.weight')
+  yield Leaf(
+    (ours, 'altup', 'prediction_coefs'),
+    (f'{theirs}.altup.prediction_coefs.weight',),
+    lambda ts: _only(ts).T.reshape(-1, count, count),
+    lambda x: [x.reshape(x.shape[0], -1).T],
+  )
+  name = 'modality_router'
+  yield _turned((ours, 'altup', name, 'w'), f'{theirs}.altup.{name}.weight')
+  path = ours, 'altup', 'router_norm_layer', 'scale'
+  yield _same(path, f'{theirs}.altup.router_norm.weight')
+  for name in ('linear_left', 'linear_right'):
+    yield _turned((ours, 'laurel', name, 'w'), f'{theirs}.laurel.{name}.weight')
+  path = ours, 'post_laurel_norm', 'scale'
+  yield _same(path, f'{theirs}.laurel.post_laurel_norm.weight')
 
 
 def read_json(file: pathlib.Path) -> dict[str, Any] | None:
@@ -318,8 +503,8 @@ def find_params(
   for leaf in leaves(config):
     # Of the stored tensors: a transposed one can be packed, but wrongly.
     wanted = jax.eval_shape(leaf.unpack, get(shapes, leaf.path))
-    found, tensors = zip(*map(find, leaf.names, wanted), strict=True)
-    yield leaf, list(found), list(tensors)
+    found = [*map(find, leaf.names, wanted)]
+    yield leaf, [where for where, _ in found], [shape for _, shape in found]
 
 
 def stored(handle: Any, name: str, leaf: Leaf) -> np.ndarray | Rows:
@@ -398,7 +583,7 @@ def config_of(
   is there by both names.
 
   Args:
-    model: A Gemma 2 or a Gemma 3, text only.
+    model: A Gemma 2, 3, 3n or 4, text only.
     params: The model's parameters, or shapes of them.
     stops: Ids that end an answer.
 
@@ -406,50 +591,45 @@ def config_of(
     ValueError: The model is of another family.
   """
   c = model.module.config
-  # Later families have configurations of other classes.
-  if type(c) is type(
-    language.from_config({'model_type': 'gemma2'}).module.config
-  ):
-    fields = _config_fields(c, str(model.dtype(params)), stops)
+  made = {
+    type(language.from_config({'model_type': family}).module.config): fields
+    for family, fields in (
+      ('gemma2', _classic_fields),
+      ('gemma3n_text', _fields_3n),
+      ('gemma4_text', _fields_4),
+    )
+  }
+  if type(c) in made:
+    fields = _common_fields(c, str(model.dtype(params)), stops)
+    fields |= made[type(c)](c)
     again = language.from_config(fields).module.config
-    if c == dataclasses.replace(
-      again, transpose_gating_einsum=c.transpose_gating_einsum
-    ):
+    if hasattr(c, 'transpose_gating_einsum'):
+      # How its matrices lie, of which config.json says nothing.
+      again = dataclasses.replace(
+        again, transpose_gating_einsum=c.transpose_gating_einsum
+      )
+    if c == again:
       return fields
   raise ValueError(
     f'model: a {type(model.module).__name__} with this configuration cannot be'
-    ' said in a config.json; give a Gemma 2 or a Gemma 3.'
+    ' said in a config.json; give a Gemma 2, 3, 3n or 4, text only.'
   )
 
 
-def _config_fields(
+_KINDS = {'GLOBAL': families.FULL, 'LOCAL_SLIDING': families.SLIDING}
+
+
+def _common_fields(
   c: Any, dtype: str, stops: tuple[int, ...]
 ) -> dict[str, Any]:
-  """The fields of config.json, of a Gemma 2 or a Gemma 3.
+  """The fields of config.json that all families have.
 
   Args:
     c: gemma's configuration of the model.
     dtype: What the parameters are stored in, as numpy names it.
     stops: Ids that end an answer.
   """
-  three = c.use_qk_norm
-  kinds = {'GLOBAL': 'full_attention', 'LOCAL_SLIDING': 'sliding_attention'}
-  by_width = c.query_pre_attn_norm.name.endswith('EMBED_DIM_DIV_NUM_HEADS')
-  scalar = c.embed_dim // c.num_heads if by_width else c.head_dim
-  local = _rope(c.local_base_frequency, c.local_scale_factor)
-  whole = _rope(c.global_base_frequency, c.global_scale_factor)
-  rope = {'rope_parameters': whole, 'rope_theta': whole['rope_theta']}
-  if three:
-    rope['rope_local_base_freq'] = local['rope_theta']
-    rope['rope_parameters'] = {
-      'sliding_attention': local,
-      'full_attention': whole,
-    }
-  if 'factor' in whole:
-    rope['rope_scaling'] = {'rope_type': 'linear', 'factor': whole['factor']}
   return {
-    'model_type': 'gemma3_text' if three else 'gemma2',
-    'architectures': ['Gemma3ForCausalLM' if three else 'Gemma2ForCausalLM'],
     'vocab_size': c.num_embed,
     'hidden_size': c.embed_dim,
     'intermediate_size': c.hidden_dim,
@@ -457,22 +637,108 @@ def _config_fields(
     'num_attention_heads': c.num_heads,
     'num_key_value_heads': c.num_kv_heads,
     'head_dim': c.head_dim,
-    'query_pre_attn_scalar': scalar,
     'sliding_window': c.sliding_window_size,
-    'layer_types': [kinds[kind.name] for kind in c.attention_types],
-    'attn_logit_softcapping': c.attn_logits_soft_cap,
+    'layer_types': [_KINDS[kind.name] for kind in c.attention_types],
     'final_logit_softcapping': c.final_logit_softcap,
-    **rope,
-    **language.FIXED,
+    **families.FIXED,
     'attention_dropout': 0.0,
     'initializer_range': 0.02,
-    # No property of the parameters: what the families were trained for.
-    'max_position_embeddings': 131072 if three else 8192,
     'use_cache': True,
     'dtype': dtype,
     'torch_dtype': dtype,
     **_special_ids(stops),
   }
+
+
+def _classic_fields(c: Any) -> dict[str, Any]:
+  """Those of a Gemma 2 or 3."""
+  three = c.use_qk_norm
+  by_width = c.query_pre_attn_norm.name.endswith('EMBED_DIM_DIV_NUM_HEADS')
+  scalar = c.embed_dim // c.num_heads if by_width else c.head_dim
+  turned = _turned_fields(c)
+  whole = turned['rope_parameters'][families.FULL]
+  if not three:
+    turned = {'rope_parameters': whole, 'rope_theta': whole['rope_theta']}
+  if 'factor' in whole:
+    turned['rope_scaling'] = {'rope_type': 'linear', 'factor': whole['factor']}
+  return {
+    'model_type': 'gemma3_text' if three else 'gemma2',
+    'architectures': ['Gemma3ForCausalLM' if three else 'Gemma2ForCausalLM'],
+    'query_pre_attn_scalar': scalar,
+    'attn_logit_softcapping': c.attn_logits_soft_cap,
+    # No property of the parameters: what the families were trained for.
+    'max_position_embeddings': 131072 if three else 8192,
+    **turned,
+  }
+
+
+def _turned_fields(c: Any) -> dict[str, Any]:
+  """How each kind of layer turns positions, by all names for it."""
+  local = _rope(c.local_base_frequency, c.local_scale_factor)
+  whole = _rope(c.global_base_frequency, c.global_scale_factor)
+  return {
+    'rope_theta': whole['rope_theta'],
+    'rope_local_base_freq': local['rope_theta'],
+    'rope_parameters': {families.SLIDING: local, families.FULL: whole},
+  }
+
+
+def _fields_3n(c: Any) -> dict[str, Any]:
+  """Those of a Gemma 3n."""
+  return {
+    'model_type': 'gemma3n_text',
+    'architectures': ['Gemma3nForCausalLM'],
+    'intermediate_size': [c.hidden_dim] * c.num_layers,
+    'vocab_size_per_layer_input': c.num_embed,
+    'hidden_size_per_layer_input': c.per_layer_input_dim,
+    'num_kv_shared_layers': _shared_layers(c),
+    'activation_sparsity_pattern': list(c.activation_sparsity_pattern),
+    'laurel_rank': c.laurel_rank,
+    'altup_coef_clip': c.altup_coef_clip,
+    'altup_num_inputs': c.num_altup_inputs,
+    'altup_active_idx': 0,
+    'altup_correct_scale': True,
+    'max_position_embeddings': 32768,
+    **_turned_fields(c),
+  }
+
+
+def _fields_4(c: Any) -> dict[str, Any]:
+  """Those of a Gemma 4."""
+  local = _rope(c.local_base_frequency, c.local_scale_factor)
+  whole = _rope(c.global_base_frequency, c.global_scale_factor)
+  whole |= {
+    'rope_type': 'proportional',
+    'partial_rotary_factor': c.global_rope_proportion,
+  }
+  return {
+    'model_type': 'gemma4_text',
+    'architectures': ['Gemma4ForCausalLM'],
+    'vocab_size_per_layer_input': c.num_embed,
+    'hidden_size_per_layer_input': c.per_layer_input_dim,
+    'global_head_dim': c.global_key_size,
+    'num_global_key_value_heads': c.num_global_kv_heads,
+    'attention_k_eq_v': c.k_eq_v_global,
+    'num_kv_shared_layers': _shared_layers(c),
+    'use_double_wide_mlp': c.override_kv_shared_ffw_hidden is not None,
+    'use_bidirectional_attention': c.use_bidirectional_attention,
+    'enable_moe_block': c.enable_moe,
+    'num_experts': c.num_experts or None,
+    'top_k_experts': c.top_k_experts if c.enable_moe else None,
+    'moe_intermediate_size': c.expert_dim or None,
+    'max_position_embeddings': 131072,
+    'rope_parameters': {families.SLIDING: local, families.FULL: whole},
+  }
+
+
+def _shared_layers(c: Any) -> int:
+  """How many layers attend to what others have cached."""
+  sharing = c.kv_cache_sharing_config
+  if sharing is None:
+    return 0
+  return c.num_layers - int(
+    c.num_layers - sharing.frac_shared_layers * c.num_layers
+  )
 
 
 def _rope(theta: float, factor: float) -> dict[str, Any]:

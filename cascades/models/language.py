@@ -33,7 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from cascades.models import panels
+from cascades.models import families, panels
 
 Cache = PyTree
 Params = PyTree
@@ -159,7 +159,7 @@ class LanguageModel:
       path: To the leaf, as `jax.tree_util` gives it.
     """
     name = matrix_name(path)
-    if name == 'gating_einsum' and self._gate_by_rows:
+    if name == 'gating_einsum' and self.gate_by_rows:
       return _GATE_BY_ROWS
     return _ORDERS.get(name)
 
@@ -186,7 +186,8 @@ class LanguageModel:
     return jax.tree_util.tree_map_with_path(one, params, is_leaf=is_leaf)
 
   @property
-  def _gate_by_rows(self) -> bool:
+  def gate_by_rows(self) -> bool:
+    """Whether `gating_einsum` lies as Hugging Face has it."""
     # Gemma 4 leaves no choice.
     return getattr(self.module.config, 'transpose_gating_einsum', True)
 
@@ -249,7 +250,7 @@ class LanguageModel:
         fan_in = leaf.shape[-1]
       elif 'attn_vec' in name:
         fan_in = leaf.shape[0] * leaf.shape[1]
-      elif 'gating' in name and self._gate_by_rows:
+      elif 'gating' in name and self.gate_by_rows:
         fan_in = leaf.shape[-1]
       return jax.random.normal(k, leaf.shape, leaf.dtype) * fan_in**-0.5
 
@@ -476,8 +477,17 @@ def _products() -> Iterator[None]:
   """
   from flax import linen as nn
 
+  # What a mixture's router is to be given; see below.
+  unnormed: list[Any] = []
+
   def instead(call, args, kwargs, context):
     module, name = context.module, context.method_name
+    if name == '__call__' and module.name == 'pre_ffw_norm':
+      unnormed[:] = args
+    if name == '__call__' and module.name == 'router_norm':
+      # gemma 4.0.1 norms it twice, and so sends tokens to other experts than
+      # the model was trained with; transformers, and gemma since, do not.
+      args = tuple(unnormed)
     if name == 'decode' and hasattr(module, 'input_embedding_table'):
       table = module.get_variable('params', REDUCED)
       table = module.input_embedding_table if table is None else table
@@ -632,185 +642,152 @@ def orbax_shapes(folder: str | os.PathLike) -> PyTree:
   return tree.as_nested(remove_mm=tree.has_mm_params).tree
 
 
-# What transformers takes where config.json is silent, which Gemma 3's often is.
-_DEFAULTS = dict(
-  hidden_size=2304,
-  intermediate_size=9216,
-  num_hidden_layers=26,
-  num_attention_heads=8,
-  num_key_value_heads=4,
-  head_dim=256,
-  query_pre_attn_scalar=256,
-  sliding_window=4096,
-)
-_FAMILIES = {
-  'gemma2': dict(
-    vocab_size=256_000,
-    final_logit_softcapping=30.0,
-    attn_logit_softcapping=50.0,
-  ),
-  'gemma3_text': dict(
-    vocab_size=262_208,
-    final_logit_softcapping=None,
-    attn_logit_softcapping=None,
-  ),
-}
-# What gemma's code leaves no choice about; anything else would be read as this.
-FIXED = dict(
-  hidden_activation='gelu_pytorch_tanh',
-  rms_norm_eps=1e-6,
-  attention_bias=False,
-  tie_word_embeddings=True,
-  use_bidirectional_attention=False,
-)
-_ATTENTION = ('full_attention', 'sliding_attention')
-
-
-def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
-  """The text model's fields of a `config.json`, with every field spelled out.
-
-  Args:
-    config: A Hugging Face `config.json`, read; of a model that also sees or
-      hears, with the text model under `text_config`.
-
-  Returns:
-    Its fields, with transformers' defaults for those that are absent and with
-    `layer_types` for every layer.
-
-  Raises:
-    ValueError: The family, or a value in it, is not supported.
-  """
-  family, outer = config.get('model_type'), config
-  if family == 'gemma3':
-    config, family = config.get('text_config') or {}, 'gemma3_text'
-  if family not in _FAMILIES:
-    raise ValueError(
-      f'config.json: model_type {family!r} cannot be read; give a Gemma 2'
-      ' (gemma2) or a Gemma 3 (gemma3_text, gemma3).'
-    )
-  tied = outer.get('tie_word_embeddings', True)
-  config = {
-    **_DEFAULTS,
-    **_FAMILIES[family],
-    **FIXED,
-    'tie_word_embeddings': tied,
-    **config,
-    'model_type': family,
-  }
-  for field, value in FIXED.items():
-    if not _same(config[field] or False, value):
-      raise ValueError(
-        f'config.json: {field} is {config[field]!r}, but gemma has no other'
-        f' than {value!r}; give another model.'
-      )
-  layers = config['num_hidden_layers']
-  every = 2 if family == 'gemma2' else config.get('sliding_window_pattern', 6)
-  kinds = config.get('layer_types') or [
-    _ATTENTION[(i + 1) % every > 0] for i in range(layers)
-  ]
-  if len(kinds) != layers or not set(kinds) <= set(_ATTENTION):
-    raise ValueError(
-      f'config.json: layer_types must say {" or ".join(_ATTENTION)} for each'
-      f' of the {layers} layers, not {kinds}.'
-    )
-  return config | {'layer_types': list(kinds)}
-
-
-def _same(given: Any, known: Any) -> bool:
-  """Whether a file says a value, be it as its nearest float32."""
-  if isinstance(known, float) and isinstance(given, float):
-    return np.float32(given) == np.float32(known)
-  return given == known
-
-
 def from_config(config: Mapping[str, Any], dtype=jnp.float32) -> LanguageModel:
   """A model from the fields of a Hugging Face `config.json`.
 
   Args:
-    config: Those fields; the model type is `gemma2`, `gemma3_text` or `gemma3`
-      (whose text part is taken).
+    config: Those fields, of a family that `families` knows; of one that also
+      sees or hears, the text model is taken.
     dtype: What the parameters are kept in.
 
   Raises:
     ValueError: The family, or a value in it, is not supported.
   """
-  config = text_config(config)
-  gm = import_gemma()
-  from gemma.gm.nn import _config, _transformer
+  config = families.text_config(config)
+  import_gemma()
+  ropes = families.ropes(config)
+  local, whole = ropes[families.SLIDING], ropes[families.FULL]
+  if config['model_type'] == 'gemma3n_text':
+    made = _gemma3n
+  else:
+    made = _gemma4 if families.is_four(config) else _classic
+  transformer, of_transformer, kinds, own = made(config)
+  # Each family's own.
+  kinds = {families.FULL: kinds.GLOBAL, families.SLIDING: kinds.LOCAL_SLIDING}
+  fields = dict(
+    num_embed=config['vocab_size'],
+    embed_dim=config['hidden_size'],
+    hidden_dim=config['intermediate_size'],
+    num_heads=config['num_attention_heads'],
+    head_dim=config['head_dim'],
+    num_kv_heads=config['num_key_value_heads'],
+    final_logit_softcap=config['final_logit_softcapping'],
+    use_post_attn_norm=True,
+    use_post_ffw_norm=True,
+    attention_types=tuple(kinds[kind] for kind in config['layer_types']),
+    sliding_window_size=config['sliding_window'],
+    local_base_frequency=local.theta,
+    local_scale_factor=local.factor,
+    global_base_frequency=whole.theta,
+    global_scale_factor=whole.factor,
+    vision_encoder=None,
+  )
+  return LanguageModel(
+    module=transformer(
+      dtype=dtype, tokens='tokens', config=of_transformer(**fields, **own)
+    ),
+    vocab_size=config['vocab_size'],
+  )
 
-  kinds = {
-    'full_attention': gm.nn.AttentionType.GLOBAL,
-    'sliding_attention': gm.nn.AttentionType.LOCAL_SLIDING,
-  }
-  heads, head_dim = config['num_attention_heads'], config['head_dim']
+
+# gemma's module, its configuration, its kinds of layers, and further fields.
+_Made = tuple[Any, Any, Any, dict[str, Any]]
+
+
+def _classic(config: Mapping[str, Any]) -> _Made:
+  """What gemma makes a Gemma 2 or 3 of."""
+  from gemma.gm.nn import _config, _modules, _transformer
+
   scaling = _config.QueryPreAttentionNormalisation
   scalar = config['query_pre_attn_scalar']
-  if scalar == head_dim:
+  if scalar == config['head_dim']:
     norm = scaling.BY_ONE_OVER_SQRT_HEAD_DIM
-  elif scalar == config['hidden_size'] // heads:
+  elif scalar == config['hidden_size'] // config['num_attention_heads']:
     norm = scaling.BY_ONE_OVER_SQRT_EMBED_DIM_DIV_NUM_HEADS
   else:
     raise ValueError(
       f'config.json: query_pre_attn_scalar {scalar} is neither head_dim nor'
       ' hidden_size / num_attention_heads, which is all that gemma offers.'
     )
-  local, whole = _rope(config)
-  return LanguageModel(
-    module=_transformer.Transformer(
-      dtype=dtype,
-      tokens='tokens',
-      config=_config.TransformerConfig(
-        num_embed=config['vocab_size'],
-        embed_dim=config['hidden_size'],
-        hidden_dim=config['intermediate_size'],
-        num_heads=heads,
-        head_dim=head_dim,
-        num_kv_heads=config['num_key_value_heads'],
-        final_logit_softcap=config['final_logit_softcapping'],
-        attn_logits_soft_cap=config['attn_logit_softcapping'],
-        use_post_attn_norm=True,
-        use_post_ffw_norm=True,
-        attention_types=tuple(kinds[kind] for kind in config['layer_types']),
-        query_pre_attn_norm=norm,
-        sliding_window_size=config['sliding_window'],
-        # Hugging Face's own order.
-        transpose_gating_einsum=True,
-        use_qk_norm=config['model_type'] == 'gemma3_text',
-        local_base_frequency=local[0],
-        local_scale_factor=local[1],
-        global_base_frequency=whole[0],
-        global_scale_factor=whole[1],
-        vision_encoder=None,
-      ),
-    ),
-    vocab_size=config['vocab_size'],
+  own = dict(
+    attn_logits_soft_cap=config['attn_logit_softcapping'],
+    query_pre_attn_norm=norm,
+    # Hugging Face's own order.
+    transpose_gating_einsum=True,
+    use_qk_norm=config['model_type'] == 'gemma3_text',
   )
+  kinds = _modules.AttentionType
+  return _transformer.Transformer, _config.TransformerConfig, kinds, own
 
 
-def _rope(config):
-  """(base frequency, scale factor) of local and of global layers."""
-  # transformers 5 keeps these in `rope_parameters`, 4 in flat fields.
-  given = config.get('rope_parameters') or {}
-  scaling = config.get('rope_scaling') or {}
+def _gemma3n(config: Mapping[str, Any]) -> _Made:
+  """What gemma makes a Gemma 3n of."""
+  from gemma.gm.nn.gemma3n import _config, _modules, _transformer
 
-  def frequency(rope, theta):
-    kind = rope.get('rope_type', rope.get('type', 'default'))
-    if kind != 'default' and (kind != 'linear' or 'factor' not in rope):
-      raise ValueError(
-        f'config.json: the rope parameters {rope} cannot be read; gemma has'
-        ' rope_type default, and linear with a factor.'
-      )
-    factor = rope['factor'] if kind == 'linear' else 1.0
-    return rope.get('rope_theta', theta), factor
+  own = dict(
+    query_pre_attn_norm=_config.QueryPreAttentionNormalisation.NONE,
+    transpose_gating_einsum=True,
+    use_qk_norm=True,
+    use_value_norm=True,
+    use_altup=True,
+    altup_coef_clip=config['altup_coef_clip'],
+    activation_sparsity_pattern=tuple(config['activation_sparsity_pattern']),
+    per_layer_input_dim=config['hidden_size_per_layer_input'],
+    use_laurel=True,
+    laurel_rank=config['laurel_rank'],
+    kv_cache_sharing_config=_sharing(config, _config),
+    scale_plus_one=False,
+    guard_against_excess_precision=True,
+  )
+  module, kinds = _transformer.Gemma3nTransformer, _modules.AttentionType
+  return module, _config.TransformerConfig, kinds, own
 
-  if config['model_type'] == 'gemma2':
-    both = frequency(scaling or given, config.get('rope_theta', 10_000))
-    return both, both
-  local = given.get('sliding_attention') or {}
-  whole = (given.get('full_attention') or {}) | scaling
-  return (
-    frequency(local, config.get('rope_local_base_freq', 10_000)),
-    frequency(whole, config.get('rope_theta', 1_000_000)),
+
+def _gemma4(config: Mapping[str, Any]) -> _Made:
+  """What gemma makes a Gemma 4 of."""
+  from gemma.gm.nn.gemma4 import _config, _modules, _transformer
+
+  ropes = families.ropes(config)
+  usual, whole = (
+    config['num_key_value_heads'],
+    config['num_global_key_value_heads'],
+  )
+  own = dict(
+    num_global_kv_heads=None if whole == usual else whole,
+    global_key_size=config['global_head_dim'],
+    k_eq_v_global=config['attention_k_eq_v'],
+    local_rope_proportion=ropes[families.SLIDING].share,
+    global_rope_proportion=ropes[families.FULL].share,
+    per_layer_input_dim=config['hidden_size_per_layer_input'],
+    kv_cache_sharing_config=_sharing(config, _config),
+    use_bidirectional_attention=config['use_bidirectional_attention'] or None,
+  )
+  if config['use_double_wide_mlp']:
+    own['override_kv_shared_ffw_hidden'] = 2 * config['intermediate_size']
+  if config['enable_moe_block']:
+    own |= dict(
+      enable_moe=True,
+      num_experts=config['num_experts'],
+      expert_dim=config['moe_intermediate_size'],
+      top_k_experts=config['top_k_experts'],
+      moe_dense_hidden_dim=config['intermediate_size'],
+    )
+  kinds = _modules.AttentionType
+  return _transformer.Transformer, _config.TransformerConfig, kinds, own
+
+
+def _sharing(config: Mapping[str, Any], module: Any) -> Any:
+  """Which layers attend to what others have cached, as gemma says it."""
+  layers, shared = config['num_hidden_layers'], config['num_kv_shared_layers']
+  if not shared:
+    return None
+  # It takes a share, and the whole part of what that leaves; some come out as
+  # one less.
+  share = shared / layers
+  if int(layers - share * layers) != layers - shared:
+    share = (shared - 0.5) / layers
+  return module.KVCacheSharingConfig(
+    frac_shared_layers=share, share_global=True, share_local=True
   )
 
 

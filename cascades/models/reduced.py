@@ -121,7 +121,7 @@ def save(
   folder.mkdir(parents=True, exist_ok=True)
   config = huggingface.config_of(model, params, (1,))
   tensors = {VOCABULARY: np.asarray(tokens, np.int32)}
-  by_rows = model.module.config.transpose_gating_einsum
+  by_rows = model.gate_by_rows
   for leaf in huggingface.leaves(config, by_rows):
     if leaf.path == huggingface.TABLE:
       continue
