@@ -22,10 +22,18 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from cascades.models import checkpoints, huggingface, language, tokenizers
+from cascades.models import (
+  checkpoints,
+  families,
+  huggingface,
+  language,
+  tokenizers,
+)
 
 FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
-FOLDERS = ('hf_gemma2', 'hf_gemma3')
+CLASSIC = ('hf_gemma2', 'hf_gemma3')
+FOUR = ('hf_gemma4_shared', 'hf_gemma4_dense', 'hf_gemma4_experts')
+FOLDERS = (*CLASSIC, 'hf_gemma3n', *FOUR)
 FULL, SLIDING = 'full_attention', 'sliding_attention'
 
 
@@ -123,6 +131,12 @@ def _rope_4(**fields):
     ('hf_gemma2', {'layer_types': [FULL, FULL, SLIDING]}),
     ('hf_gemma2', _rope_4(rope_theta=1000.0)),
     ('hf_gemma3', {'sliding_window': 5}),
+    ('hf_gemma3n', {'sliding_window': 5}),
+    ('hf_gemma3n', {'activation_sparsity_pattern': [0.0] * 6}),
+    ('hf_gemma3n', {'final_logit_softcapping': None}),
+    ('hf_gemma4_shared', {'sliding_window': 5}),
+    ('hf_gemma4_dense', {'rope_parameters': None}),
+    ('hf_gemma4_experts', {'top_k_experts': 3}),
     ('hf_gemma3', {'query_pre_attn_scalar': 8}),
     ('hf_gemma3', _rope_4(rope_theta=1000.0, rope_local_base_freq=100.0)),
     (
@@ -143,7 +157,7 @@ def test_the_reference_notices_a_misread_field(folder, changes):
   assert off > 1e-2
 
 
-@pytest.mark.parametrize('folder', FOLDERS)
+@pytest.mark.parametrize('folder', CLASSIC)
 def test_a_key_value_head_for_every_query_head(folder, tmp_path):
   # Heads that are shared, spelled out: the same model in gemma's other layout.
   config, tensors = read_config(folder), stored(FIXTURES / folder)
@@ -429,7 +443,7 @@ def catalogue(monkeypatch):
   found = {
     f'{name}-it': language.from_config(read_config(folder))
     for name, folder in zip(
-      ('gemma2-tiny', 'gemma3-tiny'), FOLDERS, strict=True
+      ('gemma2-tiny', 'gemma3-tiny'), CLASSIC, strict=True
     )
   }
   file = str(FIXTURES / 'hf_gemma3' / 'tokenizer.model')
@@ -638,7 +652,9 @@ def built(config):
   return language.from_config(config).module.config
 
 
-@pytest.mark.parametrize('family', ['gemma2', 'gemma3_text'])
+@pytest.mark.parametrize(
+  'family', ['gemma2', 'gemma3_text', 'gemma3n_text', 'gemma4_text']
+)
 def test_absent_fields_take_the_defaults_of_transformers(family):
   defaults = json.loads((FIXTURES / 'hf_defaults.json').read_text())[family]
   silent = built({'model_type': family})
@@ -736,7 +752,7 @@ def test_layer_types_from_a_pattern_or_spelled_out():
 @pytest.mark.parametrize(
   ('field', 'value'),
   [
-    ('model_type', 'gemma3n_text'),
+    ('model_type', 'gemma4_assistant'),
     ('tie_word_embeddings', False),
     ('hidden_activation', 'silu'),
     ('rms_norm_eps', 1e-5),
@@ -769,6 +785,76 @@ def test_a_value_that_was_rounded_to_float32_is_that_value():
     if isinstance(known, float):
       assert families.same(float(np.float32(known)), known)
       assert not families.same(known * (1 + 1e-6), known)
+
+
+_REFUSED = [
+  ('gemma3n_text', 'altup_num_inputs', 2),
+  ('gemma3n_text', 'altup_active_idx', 1),
+  ('gemma3n_text', 'altup_correct_scale', False),
+  ('gemma3n_text', 'intermediate_size', [8] * 34 + [9]),
+  ('gemma3n_text', 'activation_sparsity_pattern', [0.5]),
+  ('gemma3n_text', 'num_kv_shared_layers', 14),
+  ('gemma3n_text', 'num_key_value_heads', 8),
+  ('gemma4_text', 'use_bidirectional_attention', 'all'),
+  ('gemma4_text', 'num_kv_shared_layers', 5),
+  ('gemma4_text', 'enable_moe_block', True),
+  ('gemma4_text', 'per_layer_config', {'0': {'head_dim': 512}}),
+  ('gemma4_text', 'per_layer_config', {'5': {'head_dim': 512}}),
+  ('gemma4_text', 'per_layer_config', {'5': {'sliding_window': 9}}),
+]
+
+
+@pytest.mark.parametrize(('family', 'field', 'value'), _REFUSED)
+def test_a_value_that_later_families_cannot_have_is_refused(
+  family, field, value
+):
+  said = {
+    'num_key_value_heads': 'num_kv_shared_layers',
+    'enable_moe_block': 'num_experts',
+  }.get(field, field)
+  with pytest.raises(ValueError, match=rf'^config\.json: {said} ') as error:
+    language.from_config({'model_type': family, field: value})
+  check_message(str(error.value))
+
+
+def test_heads_of_full_layers_by_either_name():
+  config = read_config('hf_gemma4_dense')
+  named = {k: v for k, v in config.items() if k != 'per_layer_config'}
+  named |= {'global_head_dim': 16, 'num_global_key_value_heads': 1}
+  assert built(named) == built(config)
+  assert built(config).global_key_size == 16
+  assert built(config).num_global_kv_heads == 1
+
+
+@pytest.mark.parametrize('folder', ['hf_gemma3n', 'hf_gemma4_shared'])
+def test_keys_of_layers_that_own_none_are_not_looked_at(folder, tmp_path):
+  # As Google's own folders hold them.
+  shutil.copytree(FIXTURES / folder, tmp_path, dirs_exist_ok=True)
+  layer, tensors = 'model.layers.5.self_attn', stored(FIXTURES / folder)
+  for name in ('k_proj', 'v_proj', 'k_norm'):
+    assert f'{layer}.{name}.weight' not in tensors
+    like = tensors[f'model.layers.3.self_attn.{name}.weight']
+    tensors[f'{layer}.{name}.weight'] = np.full_like(like, 7)
+  for file in tmp_path.glob('*.safetensors*'):
+    file.unlink()
+  save_file(tensors, tmp_path / 'model.safetensors')
+  model, params, _ = checkpoints.load_folder(tmp_path)
+  assert model == load(folder).model
+  jax.tree.map(np.testing.assert_array_equal, params, load(folder).params)
+
+
+def test_every_share_of_layers_can_be_said():
+  for layers in (6, 25, 30, 35, 42, 60):
+    for shared in range(2, layers - 1):
+      own = layers - shared
+      kinds = [[SLIDING, FULL][(i + own) % 2] for i in range(layers)]
+      config = dict(
+        model_type='gemma3n_text',
+        num_hidden_layers=layers,
+        num_kv_shared_layers=shared,
+        layer_types=kinds,
+      )
+      assert huggingface._shared_layers(built(config)) == shared, config
 
 
 # --- gemma's own checkpoints ---
@@ -863,6 +949,123 @@ HUB = {
       **_LARGE,
     ),
   },
+}
+_WINDOWS = {
+  'sliding_attention': {'rope_type': 'default', 'rope_theta': 10_000.0},
+  'full_attention': {
+    'rope_type': 'proportional',
+    'partial_rotary_factor': 0.25,
+    'rope_theta': 1_000_000.0,
+  },
+}
+
+
+def _every(count, layers):
+  """The kind of each layer, one in so many with full attention."""
+  return [SLIDING if (i + 1) % count else FULL for i in range(layers)]
+
+
+def _three_n(layers, hidden):
+  text = _hub(
+    'gemma3n_text',
+    layers,
+    2048,
+    [hidden] * layers,
+    8,
+    2,
+    262_400,
+    head_dim=256,
+    vocab_size_per_layer_input=262_144,
+    hidden_size_per_layer_input=256,
+    num_kv_shared_layers=layers - 20,
+    layer_types=_every(5, layers),
+    activation_sparsity_pattern=[0.95] * 10 + [0.0] * (layers - 10),
+    altup_coef_clip=120.0,
+    laurel_rank=64,
+    sliding_window=512,
+    final_logit_softcapping=30.0,
+    rope_theta=1_000_000.0,
+    rope_local_base_freq=10_000.0,
+  )
+  return {'model_type': 'gemma3n', 'text_config': text}
+
+
+def _four(layers, every, *sizes, **fields):
+  text = _hub(
+    'gemma4_text',
+    layers,
+    *sizes,
+    262_144,
+    **dict(
+      head_dim=256,
+      global_head_dim=512,
+      layer_types=_every(every, layers),
+      final_logit_softcapping=30.0,
+      rope_parameters=_WINDOWS,
+      hidden_size_per_layer_input=0,
+      vocab_size_per_layer_input=262_144,
+    )
+    | fields,
+  )
+  return {'model_type': 'gemma4', 'text_config': text}
+
+
+_LARGE_FOUR = dict(
+  sliding_window=1024,
+  attention_k_eq_v=True,
+  use_bidirectional_attention='vision',
+)
+NEWER = {
+  'gemma3n-e2b': _three_n(30, 8192),
+  'gemma3n-e4b': _three_n(35, 16384),
+  'gemma4-e2b': _four(
+    35,
+    5,
+    1536,
+    6144,
+    8,
+    1,
+    hidden_size_per_layer_input=256,
+    num_kv_shared_layers=20,
+    use_double_wide_mlp=True,
+    sliding_window=512,
+  ),
+  'gemma4-e4b': _four(
+    42,
+    6,
+    2560,
+    10240,
+    8,
+    2,
+    hidden_size_per_layer_input=256,
+    num_kv_shared_layers=18,
+    sliding_window=512,
+  ),
+  'gemma4-26b-a4b': _four(
+    30,
+    6,
+    2816,
+    2112,
+    16,
+    8,
+    num_global_key_value_heads=2,
+    enable_moe_block=True,
+    num_experts=128,
+    top_k_experts=8,
+    moe_intermediate_size=704,
+    **_LARGE_FOUR,
+  ),
+  'gemma4-31b': _four(
+    60, 6, 5376, 21504, 32, 16, num_global_key_value_heads=4, **_LARGE_FOUR
+  ),
+}
+# Of which gemma has no class: a Gemma 4 all the same.
+_TWELVE = {
+  'model_type': 'gemma4_unified',
+  'text_config': _four(
+    48, 6, 3840, 15360, 16, 8, num_global_key_value_heads=1, **_LARGE_FOUR
+  )['text_config']
+  | {'model_type': 'gemma4_unified_text'},
 }
 VARIANTS = [f'{size}-{kind}' for size in HUB for kind in ('pt', 'it')]
 # Of gemma's own checkpoints: layers, width, vocabulary.
@@ -1061,3 +1264,118 @@ def test_a_failed_fetch_says_what_to_do(monkeypatch, local_tokenizer, part):
   assert 'no route to host' in message
   assert 'check the connection' in message
   check_message(message)
+
+
+@pytest.mark.parametrize('size', NEWER)
+def test_a_newer_config_is_the_architecture_that_gemma_has(size):
+  ours, theirs = built(NEWER[size]), own_model(size)[0].module.config
+  for field in dataclasses.fields(theirs):
+    if field.name == 'audio_encoder':
+      continue
+    a, b = getattr(ours, field.name), getattr(theirs, field.name)
+    if field.name == 'final_logit_softcap':
+      # Published files of Gemma 3n have one, and gemma's class has not.
+      assert (a, b) == (30.0, None if size.startswith('gemma3n') else 30.0)
+    else:
+      assert a == b, field.name
+
+
+def _newer_shapes(text) -> dict[str, tuple[int, ...]]:
+  """Tensors of a published checkpoint of Gemma 3n or 4, from its sizes."""
+  width, layers = text['hidden_size'], text['num_hidden_layers']
+  three = text['model_type'] == 'gemma3n_text'
+  inner = text.get('hidden_size_per_layer_input', 0)
+  tensors = {
+    'embed_tokens.weight': (text['vocab_size'], width),
+    'norm.weight': (width,),
+  }
+  if inner:
+    tensors |= {
+      'embed_tokens_per_layer.weight': (262_144, layers * inner),
+      'per_layer_model_projection.weight': (layers * inner, width),
+      'per_layer_projection_norm.weight': (inner,),
+    }
+  if three:
+    for i, name in itertools.product(range(3), ('', 'unembed_')):
+      tensors[f'altup_{name}projections.{i}.weight'] = (width, width)
+  for i, kind in enumerate(text['layer_types']):
+    whole = kind == FULL and not three
+    shares = i >= layers - text.get('num_kv_shared_layers', 0)
+    dim = text['global_head_dim'] if whole else text['head_dim']
+    queries = text['num_attention_heads'] * dim
+    keys = text['num_key_value_heads'] * dim
+    if whole:
+      keys = text.get('num_global_key_value_heads', keys // dim) * dim
+    hidden = text['intermediate_size']
+    hidden = hidden[i] if isinstance(hidden, list) else hidden
+    hidden *= 2 if shares and text.get('use_double_wide_mlp') else 1
+    layer = {
+      'self_attn.q_proj.weight': (queries, width),
+      'self_attn.q_norm.weight': (dim,),
+      'self_attn.o_proj.weight': (width, queries),
+      'mlp.gate_proj.weight': (hidden, width),
+      'mlp.up_proj.weight': (hidden, width),
+      'mlp.down_proj.weight': (width, hidden),
+    }
+    norms = ['input', 'post_attention', 'pre_feedforward', 'post_feedforward']
+    layer |= {f'{norm}_layernorm.weight': (width,) for norm in norms}
+    if not shares:
+      layer['self_attn.k_proj.weight'] = keys, width
+      layer['self_attn.k_norm.weight'] = (dim,)
+      if not (whole and text.get('attention_k_eq_v')):
+        layer['self_attn.v_proj.weight'] = keys, width
+    if inner:
+      layer |= {
+        'per_layer_input_gate.weight': (inner, width),
+        'per_layer_projection.weight': (width, inner),
+        'post_per_layer_input_norm.weight': (width,),
+      }
+    if three:
+      layer |= {
+        'altup.correct_output_scale': (width,),
+        'altup.correction_coefs.weight': (4, 4),
+        'altup.prediction_coefs.weight': (16, 4),
+        'altup.modality_router.weight': (4, width),
+        'altup.router_norm.weight': (width,),
+        'laurel.linear_left.weight': (64, width),
+        'laurel.linear_right.weight': (width, 64),
+        'laurel.post_laurel_norm.weight': (width,),
+      }
+    else:
+      layer['layer_scalar'] = (1,)
+    if text.get('enable_moe_block'):
+      layer |= {
+        'router.proj.weight': (128, width),
+        'router.scale': (width,),
+        'router.per_expert_scale': (128,),
+        'experts.gate_up_proj': (128, 2 * 704, width),
+        'experts.down_proj': (128, width, 704),
+        'post_feedforward_layernorm_1.weight': (width,),
+        'post_feedforward_layernorm_2.weight': (width,),
+        'pre_feedforward_layernorm_2.weight': (width,),
+      }
+    tensors |= {f'layers.{i}.{name}': shape for name, shape in layer.items()}
+  return {f'model.{name}': shape for name, shape in tensors.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('size', [*NEWER, '12B'])
+def test_every_leaf_of_a_newer_size_has_its_tensors(size):
+  config = _TWELVE if size == '12B' else NEWER[size]
+  tensors = _newer_shapes(config['text_config'])
+  wanted = paths(language.from_config(config).param_shapes())
+  leaves = list(huggingface.leaves(config))
+  assert sorted(leaf.path for leaf in leaves) == sorted(wanted)
+  names = [name for leaf in leaves for name in leaf.names]
+  assert sorted(names) == sorted(tensors)
+  for leaf in leaves:
+    parts = [
+      jax.ShapeDtypeStruct(tensors[name], jnp.float32) for name in leaf.names
+    ]
+    packed = jax.eval_shape(leaf.pack, parts)
+    assert packed.shape == wanted[leaf.path], leaf.path
+    again = jax.eval_shape(leaf.unpack, packed)
+    assert [x.shape for x in again] == [x.shape for x in parts], leaf.path
+  if size != '12B':
+    own = paths(own_shapes(size))
+    assert own == wanted

@@ -231,9 +231,8 @@ def _resolve_3n(config: dict[str, Any]) -> None:
     first = 10 if layers > 10 else 0
     sparse = [0.95] * first + [0.0] * (layers - first)
   if len(sparse) != layers:
-    raise ValueError(
-      'config.json: activation_sparsity_pattern must have a number for each of'
-      f' the {layers} layers, not {sparse}.'
+    raise _refuse(
+      'activation_sparsity_pattern', sparse, f'there are {layers} layers'
     )
   config['activation_sparsity_pattern'] = list(sparse)
   _resolve_tables(config)
