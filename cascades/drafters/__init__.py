@@ -5,6 +5,8 @@
   ngram      The text itself: what followed the last time.
   recurrent  A small head on the verifier's last hidden state; `heads` keeps and
              loads it.
+  assistant  Gemma 4's own: layers that look into the verifier's caches;
+             `assistants` loads them.
   chain      A model whose tokens a smaller drafter drafts.
   pairing    What a name stands for, and whether it goes with a verifier.
 
@@ -12,11 +14,13 @@ To add one, write a class here; `pairing` gives it a name.
 """
 
 from cascades.decoding import Draft, Drafter, Equipped, Seen
+from cascades.drafters.assistant import AssistantDrafter
 from cascades.drafters.model import ModelDrafter, NoDrafter, SelfDrafter
 from cascades.drafters.ngram import NgramDrafter
 from cascades.drafters.recurrent import RecurrentDrafter
 
 __all__ = [
+  'AssistantDrafter',
   'Draft',
   'Drafter',
   'Equipped',

@@ -6,6 +6,7 @@
   'ngram'                         the text itself
   'self:3'                        the verifier's own first 3 layers
   'tiny-recurrent', or a folder   a recurrent head that was trained for it
+  a folder                        an assistant of Gemma 4
   an `Equipped`                   anything that was put together before
 """
 
@@ -15,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from cascades import arguments, drafters
-from cascades.drafters import heads
+from cascades.drafters import assistants, heads
 from cascades.models import checkpoints, tokenizers
 
 
@@ -53,14 +54,16 @@ def check_pair(
 def is_model(name: str) -> bool:
   """Whether a name is that of a language model, which can answer alone."""
   own = name == 'ngram' or name.startswith('self:')
-  return not own and heads.folder_of(name) is None
+  return (
+    not own and not heads.folder_of(name) and not assistants.folder_of(name)
+  )
 
 
 def load_drafter(
   name: str,
   dtype: str | None = None,
   mesh: jax.sharding.Mesh | None = None,
-) -> checkpoints.Checkpoint | heads.Loaded | str:
+) -> checkpoints.Checkpoint | heads.Loaded | assistants.Loaded | str:
   """What a name stands for, as far as no verifier is needed for it.
 
   Args:
@@ -74,6 +77,8 @@ def load_drafter(
   """
   if is_model(name):
     return checkpoints.load_model(name, dtype, mesh)
+  if folder := assistants.folder_of(name):
+    return assistants.load(folder, dtype)
   folder = heads.folder_of(name)
   return name if folder is None else heads.load(folder)
 
@@ -114,6 +119,8 @@ def equip(
       drafters.ModelDrafter(drafter.model, adaptive=True),
       (drafter.params, jnp.float32(stop_below)),
     )
+  if isinstance(drafter, assistants.Loaded):
+    return drafter.equip(verifier)
   if isinstance(drafter, heads.Loaded):
     drafter.check(verifier)
     params = verifier.params

@@ -103,12 +103,38 @@ def draft_one(
     after each of them.
   """
 
+  def one(state, token):
+    return step(model, params, head, hidden, state, token)
+
+  return unroll(one, hidden, token, pick, randoms)
+
+
+def unroll(
+  step: Callable[..., tuple[Any, Float[Array, 'V']]],
+  state: Any,
+  token: Int[Array, ''],
+  pick: Callable[[Array, Float[Array, 'V']], Int[Array, '']],
+  randoms: Float[Array, 'length_1 R'],
+) -> tuple[Int[Array, 'length_1'], Float[Array, 'length_1 V']]:
+  """A draft by whatever reads a token and says what may follow it.
+
+  Args:
+    step: Takes a state and a token, gives the next state and logits.
+    state: Before the first token.
+    token: The verifier's, which the draft begins with.
+    pick: A token, given random numbers and logits.
+    randoms: Random numbers for each step.
+
+  Returns:
+    As `draft_one`.
+  """
+
   def one(carry, numbers):
     state, token = carry
-    state, logits = step(model, params, head, hidden, state, token)
+    state, logits = step(state, token)
     return (state, pick(numbers, logits)), (token, logits)
 
-  _, (tokens, logits) = jax.lax.scan(one, (hidden, token), randoms)
+  _, (tokens, logits) = jax.lax.scan(one, (state, token), randoms)
   return tokens, logits
 
 

@@ -207,6 +207,39 @@ class LanguageModel:
     module = self.module.bind({})
     return getattr(module, 'kv_cache_sharing_patterns', layers)
 
+  @property
+  def last_of_kind(self) -> dict[str, int]:
+    """Of each kind of layer, by gemma's name for it, the last with a cache."""
+    kinds = [kind.name for kind in self.module.config.attention_types]
+    own = [i for i, source in enumerate(self._sources) if i == source]
+    return {kinds[i]: i for i in own}
+
+  def turn(
+    self, x: Float[Array, 'N h'], position: Int[Array, ''], kind: str
+  ) -> Float[Array, 'N h']:
+    """Queries of a Gemma 4, turned as a kind of layer turns its keys.
+
+    Args:
+      x: A query for each head.
+      position: Where they stand.
+      kind: gemma's name of the kind of layer.
+    """
+    from gemma.gm.math import _positional_embeddings
+
+    c, local = self.module.config, kind == 'LOCAL_SLIDING'
+    turned = _positional_embeddings.apply_rope(
+      x[None, None],
+      position[None, None],
+      base_frequency=(
+        c.local_base_frequency if local else c.global_base_frequency
+      ),
+      scale_factor=c.local_scale_factor if local else c.global_scale_factor,
+      rope_proportion=(
+        c.local_rope_proportion if local else c.global_rope_proportion
+      ),
+    )
+    return turned[0, 0]
+
   def _own(self, cache: Cache) -> Cache:
     """A cache of every layer, without those that attend to another's."""
     sources = enumerate(self._sources)

@@ -1,0 +1,173 @@
+"""Gemma 4's own drafters: a few layers that look into the verifier's caches.
+
+Google ships one for each size (`gemma-4-E2B-it-assistant` and so on). Its
+layers have no keys and values: each attends to what the verifier's last layer
+of its kind, with a window or without, has cached. With E the verifier's table
+of width D, x the last token, and s the verifier's last hidden state where it
+said x,
+
+  y = P [sqrt(D) E_x; s],   y <- layers(y),   u = norm(y)
+  logits = (the assistant's own table) u,   s' = Q u
+
+and so on with the token that is drafted and s'. Queries stand at the last
+token's place for a whole block, of which nothing is cached: what a later step
+knows of an earlier one is in s' alone. So its q hangs on where a block began.
+
+With `top`, only the tokens of so many groups get logits: those whose centroids
+have the largest products with u. Others have -inf; or, as in transformers, one
+less than the least of the logits, which gives each of them a little. The text
+follows its law either way.
+
+Known from transformers' modeling_gemma4_assistant, of which nothing is copied:
+its loop leaves rejected drafts in sight, and takes the likeliest token for one
+that was drawn.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from cascades.decoding.drafter import Plain, whole
+from cascades.drafters import recurrent
+from cascades.methods import processing
+
+# Of what is not to be seen; finite, since nothing may be seen at all.
+_HIDDEN = -2.3819763e38
+_EPSILON = 1e-6
+
+
+class Bank(NamedTuple):
+  """What a kind of layer attends to.
+
+  Attributes:
+    keys: Turned and normed.
+    values: Normed.
+    seen: Which slots.
+  """
+
+  keys: Float[Array, 'S K h']
+  values: Float[Array, 'S K h']
+  seen: Bool[Array, 'S']
+
+
+def _norm(x: Float[Array, '*B n'], scale: Float[Array, 'n']) -> Array:
+  """Root mean square, in float32."""
+  y = x.astype(jnp.float32)
+  y = y * jax.lax.rsqrt((y * y).mean(-1, keepdims=True) + _EPSILON)
+  return (y * scale.astype(jnp.float32)).astype(x.dtype)
+
+
+def attend(queries: Float[Array, 'N h'], bank: Bank) -> Float[Array, 'N h']:
+  """What each query finds; a few of them share a key's head."""
+  heads, size = queries.shape
+  grouped = queries.reshape(bank.keys.shape[1], -1, size)
+  found = jnp.einsum('kgh,skh->kgs', grouped, bank.keys)
+  found = jnp.where(bank.seen, found.astype(jnp.float32), _HIDDEN)
+  weights = jax.nn.softmax(found).astype(queries.dtype)
+  return jnp.einsum('kgs,skh->kgh', weights, bank.values).reshape(heads, size)
+
+
+@dataclasses.dataclass(frozen=True)
+class AssistantDrafter(Plain):
+  """Drafts with an assistant; parameters are (its own, the verifier's).
+
+  Attributes:
+    model: The verifier, a Gemma 4.
+    kinds: Of its layers, gemma's names: 'LOCAL_SLIDING' or 'GLOBAL'.
+    top: Groups of tokens that get logits; None for all tokens.
+    others_say: Whether tokens of other groups have a little, as in
+      transformers.
+  """
+
+  model: Any
+  kinds: tuple[str, ...]
+  top: int | None = None
+  others_say: bool = True
+  needs_hidden = True
+
+  def banks(self, cache: PyTree, length: Int[Array, '']) -> dict[str, Bank]:
+    """What layers of each kind see of a sequence.
+
+    Args:
+      cache: The verifier's.
+      length: Of the sequence; the last token is not in the cache.
+    """
+    found, at = {}, length - 1
+    for kind, i in self.model.last_of_kind.items():
+      layer = cache[f'layer_{i}']
+      slots = jnp.arange(layer['k'].shape[1])
+      # Beyond are rejected drafts.
+      seen = slots < at
+      if kind == 'LOCAL_SLIDING':
+        seen &= slots > at - self.model.module.config.sliding_window_size
+      found[kind] = Bank(layer['k'][0], layer['v'][0], seen)
+    return found
+
+  def step(
+    self,
+    params: tuple[PyTree, PyTree],
+    banks: dict[str, Bank],
+    at: Int[Array, ''],
+    state: Float[Array, 'D'],
+    token: Int[Array, ''],
+  ) -> tuple[Float[Array, 'D'], Float[Array, 'V']]:
+    """One token read: the next state, and the logits of the token after it.
+
+    Args:
+      params: The assistant's, and the verifier's.
+      banks: What its layers see.
+      at: Where queries stand.
+      state: The verifier's or its own.
+      token: The last one.
+    """
+    own, verifier = params
+    embedded = self.model.embed(verifier, token)
+    scale = jnp.sqrt(embedded.shape[-1]).astype(embedded.dtype)
+    y = jnp.concatenate([embedded * scale, state]) @ own['before']
+    for kind, layer in zip(self.kinds, own['layers'], strict=True):
+      x = _norm(y, layer['pre_attention'])
+      queries = jnp.einsum('d,dnh->nh', x, layer['query'])
+      queries = _norm(queries, layer['query_norm'])
+      queries = self.model.turn(queries, at, kind)
+      x = jnp.einsum('nh,nhd->d', attend(queries, banks[kind]), layer['out'])
+      y = y + _norm(x, layer['post_attention'])
+      x = _norm(y, layer['pre_feed_forward'])
+      x = jax.nn.gelu(x @ layer['gate'], approximate=True) * (x @ layer['up'])
+      y = y + _norm(x @ layer['down'], layer['post_feed_forward'])
+      y = y * layer['scale']
+    u = _norm(y, own['norm'])
+    return u @ own['after'], self.logits(own, u)
+
+  def logits(self, own: PyTree, u: Float[Array, 'd']) -> Float[Array, 'V']:
+    """What the assistant says of its last state."""
+    table = own['table']
+    if self.top is None:
+      return table @ u
+    near = jnp.dot(own['centroids'], u, preferred_element_type=jnp.float32)
+    _, groups = jax.lax.top_k(near, self.top)
+    ids = own['groups'][groups].ravel()
+    said = table[ids] @ u
+    rest = said.min() - 1 if self.others_say else -jnp.inf
+    return jnp.full(len(table), rest, said.dtype).at[ids].set(said)
+
+  def propose(self, params, state, seen, key, how, *, gamma, drafts):
+    """Drafts that all look at what is written, and at themselves."""
+    at = seen.length - 1
+    banks = self.banks(seen.cache, seen.length)
+    size = processing.draw_size(self.model.vocab_size)
+    randoms = processing.uniform(key, drafts, gamma + 1, size)
+
+    def step(state, token):
+      return self.step(params, banks, at, state, token)
+
+    def pick(numbers, logits):
+      return processing.draw(numbers, processing.probabilities(logits, how))
+
+    def one(numbers):
+      return recurrent.unroll(step, seen.hidden, seen.tokens[at], pick, numbers)
+
+    tokens, logits = jax.vmap(one, out_axes=(0, 1))(randoms)
+    return whole(tokens[:, 1:], logits, gamma + 1), state, seen.cache

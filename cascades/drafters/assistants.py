@@ -1,0 +1,291 @@
+"""Assistants on disk: Hugging Face folders of model_type gemma4_assistant."""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from cascades.decoding import Equipped
+from cascades.drafters import assistant
+from cascades.models import checkpoints, families, huggingface, tokenizers
+
+_TYPES = 'gemma4_assistant', 'gemma4_unified_assistant'
+_KINDS = {families.FULL: 'GLOBAL', families.SLIDING: 'LOCAL_SLIDING'}
+# What config.json is silent about.
+_DEFAULTS = dict(
+  backbone_hidden_size=1536,
+  use_ordered_embeddings=False,
+  num_centroids=2048,
+  centroid_intermediate_top_k=32,
+)
+
+
+class Loaded(NamedTuple):
+  """An assistant, and what a verifier must have for it.
+
+  Attributes:
+    params: Its own.
+    config: Its fields; `text_config` as `families.text_config` gives it.
+    tokenizer: Its folder's; None if it has none.
+    name: Where it came from.
+  """
+
+  params: PyTree
+  config: dict[str, Any]
+  tokenizer: tokenizers.Tokenizer | None
+  name: str
+
+  def equip(
+    self, verifier: checkpoints.Checkpoint, others_say: bool = True
+  ) -> Equipped:
+    """What drafts for a verifier.
+
+    Args:
+      verifier: A Gemma 4 of the size that the assistant was made for.
+      others_say: As `AssistantDrafter` has it.
+
+    Raises:
+      ValueError: It is another.
+    """
+    _check(self, verifier)
+    text = self.config['text_config']
+    top = self.config['centroid_intermediate_top_k']
+    drafter = assistant.AssistantDrafter(
+      verifier.model,
+      tuple(_KINDS[kind] for kind in text['layer_types']),
+      top if self.config['use_ordered_embeddings'] else None,
+      others_say,
+    )
+    return Equipped(drafter, (self.params, verifier.params))
+
+
+def folder_of(name: str | pathlib.Path) -> pathlib.Path | None:
+  """Where the assistant of that name is; None if it is none."""
+  folder = pathlib.Path(name)
+  if not (folder / 'config.json').is_file():
+    return None
+  said = huggingface.read_json(folder / 'config.json') or {}
+  return folder if said.get('model_type') in _TYPES else None
+
+
+def load(folder: str | pathlib.Path, dtype: str | None = None) -> Loaded:
+  """Reads an assistant.
+
+  Args:
+    folder: As Hugging Face has it.
+    dtype: What its parameters become; None for what is stored.
+
+  Raises:
+    ValueError: It is not whole, or of another kind.
+  """
+  folder = pathlib.Path(folder)
+  config = _config(folder)
+  places = huggingface.places(folder)
+  wanted = _shapes(config)
+  found = {}
+  for name, shape in wanted.items():
+    if name not in places:
+      raise ValueError(
+        f'drafter: {folder} lacks the tensor {name}; the download may be'
+        ' incomplete, fetch it again.'
+      )
+    handle, stored = places[name]
+    x = np.asarray(handle.get_tensor(stored))
+    if x.shape != shape:
+      raise ValueError(
+        f'drafter: in {folder} the tensor {name} has the shape {x.shape} where'
+        f' config.json asks for {shape}; fetch both from one place.'
+      )
+    found[name] = x
+  params = _arranged(config, found, folder)
+
+  def put(x):
+    number = np.issubdtype(x.dtype, np.integer)
+    return jnp.asarray(x, x.dtype if number or dtype is None else dtype)
+
+  file, other = folder / 'tokenizer.model', folder / 'tokenizer.json'
+  tokenizer = None
+  if file.exists():
+    tokenizer = tokenizers.Tokenizer.from_file(file)
+  elif other.exists():
+    tokenizer = tokenizers.from_json(other)
+  return Loaded(jax.tree.map(put, params), config, tokenizer, folder.name)
+
+
+def _config(folder: pathlib.Path) -> dict[str, Any]:
+  """The fields of a folder's config.json, spelled out.
+
+  Raises:
+    ValueError: They are no assistant's.
+  """
+  said = huggingface.read_json(folder / 'config.json') or {}
+  config = {**_DEFAULTS, **said}
+  given = {'model_type': 'gemma4_text', **(config.get('text_config') or {})}
+  # All its layers look into another's caches, which is no model by itself.
+  text = given | {
+    'num_kv_shared_layers': 0,
+    'hidden_size_per_layer_input': 0,
+    'model_type': 'gemma4_text',
+  }
+  try:
+    config['text_config'] = families.text_config(text)
+  except ValueError as e:
+    raise ValueError(f'drafter: {folder}/{e}') from None
+  odd = [
+    name
+    for name, usual in (
+      ('hidden_size_per_layer_input', 0),
+      ('enable_moe_block', False),
+      ('use_double_wide_mlp', False),
+    )
+    if given.get(name, usual)
+  ]
+  if odd:
+    raise ValueError(
+      f'drafter: {folder}/config.json: an assistant with {odd[0]} cannot be'
+      ' read; give another.'
+    )
+  return config
+
+
+def _sizes(text: Mapping[str, Any], i: int) -> tuple[int, int]:
+  """The heads of a layer, and their numbers."""
+  whole = text['layer_types'][i] == families.FULL
+  dim = text['global_head_dim'] if whole else text['head_dim']
+  return text['num_attention_heads'], dim
+
+
+def _shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+  """The tensors of an assistant."""
+  text, backbone = config['text_config'], config['backbone_hidden_size']
+  width, hidden = text['hidden_size'], text['intermediate_size']
+  vocab = text['vocab_size']
+  shapes = {
+    'pre_projection.weight': (width, 2 * backbone),
+    'post_projection.weight': (backbone, width),
+    'model.embed_tokens.weight': (vocab, width),
+    'model.norm.weight': (width,),
+  }
+  if config['use_ordered_embeddings']:
+    shapes['masked_embedding.centroids.weight'] = config['num_centroids'], width
+    shapes['masked_embedding.token_ordering'] = (vocab,)
+  for i in range(text['num_hidden_layers']):
+    heads, dim = _sizes(text, i)
+    of_layer = {
+      'self_attn.q_proj.weight': (heads * dim, width),
+      'self_attn.q_norm.weight': (dim,),
+      'self_attn.o_proj.weight': (width, heads * dim),
+      'mlp.gate_proj.weight': (hidden, width),
+      'mlp.up_proj.weight': (hidden, width),
+      'mlp.down_proj.weight': (width, hidden),
+      'layer_scalar': (1,),
+    } | {f'{name}.weight': (width,) for name in _NORMS.values()}
+    shapes |= {f'model.layers.{i}.{k}': shape for k, shape in of_layer.items()}
+  return shapes
+
+
+_NORMS = {
+  'pre_attention': 'input_layernorm',
+  'post_attention': 'post_attention_layernorm',
+  'pre_feed_forward': 'pre_feedforward_layernorm',
+  'post_feed_forward': 'post_feedforward_layernorm',
+}
+
+
+def _arranged(
+  config: Mapping[str, Any], found: Mapping[str, np.ndarray], folder: Any
+) -> PyTree:
+  """Tensors as `AssistantDrafter` takes them."""
+  text = config['text_config']
+  params = {
+    'before': found['pre_projection.weight'].T,
+    'after': found['post_projection.weight'].T,
+    'table': found['model.embed_tokens.weight'],
+    'norm': found['model.norm.weight'],
+    'layers': [],
+  }
+  if config['use_ordered_embeddings']:
+    order = found['masked_embedding.token_ordering']
+    count = config['num_centroids']
+    if len(order) % count or (np.sort(order) != np.arange(len(order))).any():
+      raise ValueError(
+        f'drafter: {folder} orders {len(order)} tokens under {count} centroids,'
+        ' but not each of them once; fetch it again.'
+      )
+    params['centroids'] = found['masked_embedding.centroids.weight']
+    params['groups'] = order.reshape(count, -1).astype(np.int32)
+  for i in range(text['num_hidden_layers']):
+    heads, dim = _sizes(text, i)
+    w = {
+      name: found[f'model.layers.{i}.{name}.weight']
+      for name in (
+        *('self_attn.q_proj', 'self_attn.q_norm', 'self_attn.o_proj'),
+        *('mlp.gate_proj', 'mlp.up_proj', 'mlp.down_proj'),
+        *_NORMS.values(),
+      )
+    }
+    params['layers'].append(
+      {ours: w[theirs] for ours, theirs in _NORMS.items()}
+      | {
+        'query': w['self_attn.q_proj'].T.reshape(-1, heads, dim),
+        'query_norm': w['self_attn.q_norm'],
+        'out': w['self_attn.o_proj'].T.reshape(heads, dim, -1),
+        'gate': w['mlp.gate_proj'].T,
+        'up': w['mlp.up_proj'].T,
+        'down': w['mlp.down_proj'].T,
+        'scale': found[f'model.layers.{i}.layer_scalar'],
+      }
+    )
+  return params
+
+
+def _check(loaded: Loaded, verifier: checkpoints.Checkpoint) -> None:
+  """Refuses a verifier that an assistant was not made for.
+
+  Raises:
+    ValueError: It is no Gemma 4, or of another size; or speaks other tokens.
+  """
+  model, config = verifier.model, loaded.config
+  text, c = config['text_config'], model.module.config
+
+  def refuse(what: str):
+    raise ValueError(
+      f'drafter: {loaded.name} was made for another verifier ({what}); give the'
+      ' Gemma 4 whose name it has.'
+    )
+
+  if not hasattr(c, 'global_rope_proportion'):
+    refuse('a Gemma 4')
+  if model.hidden_size(verifier.params) != config['backbone_hidden_size']:
+    refuse(f'of width {config["backbone_hidden_size"]}, not {c.embed_dim}')
+  if model.vocab_size != text['vocab_size']:
+    refuse(f'of {text["vocab_size"]} tokens, not {model.vocab_size}')
+  if loaded.tokenizer is not None and verifier.tokenizer is not None:
+    at = tokenizers.first_difference(verifier.tokenizer, loaded.tokenizer)
+    if at is not None:
+      refuse(f'with another token {at}')
+  cache = jax.eval_shape(lambda: model.init_cache(verifier.params, 8))
+  last, ropes = model.last_of_kind, families.ropes(text)
+  for i, kind in enumerate(text['layer_types']):
+    if _KINDS[kind] not in last:
+      refuse(f'with a layer of {kind}')
+    heads, dim = _sizes(text, i)
+    *_, theirs, size = cache[f'layer_{last[_KINDS[kind]]}']['k'].shape
+    if size != dim or heads % theirs:
+      refuse(f'with heads of {dim} in layers of {kind}')
+  turned = {
+    families.SLIDING: families.Rope(
+      c.local_base_frequency, c.local_scale_factor, c.local_rope_proportion
+    ),
+    families.FULL: families.Rope(
+      c.global_base_frequency, c.global_scale_factor, c.global_rope_proportion
+    ),
+  }
+  if any(turned[kind] != ropes[kind] for kind in set(text['layer_types'])):
+    refuse('that turns positions otherwise')
+  if c.sliding_window_size != text['sliding_window']:
+    refuse(f'with a window of {text["sliding_window"]}')
