@@ -275,8 +275,10 @@ def _check(loaded: Loaded, verifier: checkpoints.Checkpoint) -> None:
       refuse(f'with a layer of {kind}')
     heads, dim = _sizes(text, i)
     *_, theirs, size = cache[f'layer_{last[_KINDS[kind]]}']['k'].shape
-    if size != dim or heads % theirs:
-      refuse(f'with heads of {dim} in layers of {kind}')
+    prefix = 'global_' if kind == families.FULL else ''
+    keys = text[f'num_{prefix}key_value_heads']
+    if (theirs, size) != (keys, dim) or heads % keys:
+      refuse(f'with {keys} heads of {dim} for keys in layers of {kind}')
   turned = {
     families.SLIDING: families.Rope(
       c.local_base_frequency, c.local_scale_factor, c.local_rope_proportion
