@@ -242,8 +242,8 @@ A drafter for `{verifier}`: its layers {layers} as they began, trained on, with
 its embedding table, which is not in this folder. It says {said:,} tokens, those
 most frequent in the texts below, and reads all.
 
-- Data: {documents}, in rows of {row_length} tokens; {answers:,} answers are the
-  verifier's own, at temperature 1.
+- Data: {documents}; {answers:,} answers are the verifier's
+  own, at temperature 1. In {texts:,} rows of {row_length} tokens.
 - Training: {steps:,} steps of {rows} rows; forward KL divergence from the
   verifier for {turn:.0%} of them, then -log sum min(p, q); AdamW, seed {seed}.
 - Retrain: `{command}`.
@@ -257,8 +257,8 @@ A call costs {cost:.3f} of the verifier's on {device}, and promises, by gamma:
 
 {promise}
 
-Use: `cascades.Sampler('{verifier}', '{name}')`; it is a language model, and
-answers alone too.
+Use: `cascades.Sampler('{verifier}', '{name}')`.
+It is a language model, and answers alone too.
 {terms}"""
 
 
@@ -293,6 +293,7 @@ def write_card(
     said=int(said.max()),
     documents=f'training problems of {documents}' if documents else 'own texts',
     row_length=config.row_length,
+    texts=config.texts,
     answers=config.answers,
     steps=config.steps,
     rows=config.rows,

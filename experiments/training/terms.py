@@ -13,8 +13,9 @@ from cascades.models import checkpoints, packaged
 _OWN = 'apache-2.0'
 _SAID = """
 It is made of `{verifier}`'s weights and learnt what that says, and so is a
-derivative of it: {terms}. This project's own licence does not
-cover it; see LICENSE and NOTICE.
+derivative of it:
+{terms}.
+This project's own licence does not cover it; see LICENSE and NOTICE.
 """
 _MODIFIED = """
 This is a modification: parts of it, trained on what it says, without its
