@@ -23,6 +23,7 @@ import pytest
 
 from cascades.models import (
   checkpoints,
+  families,
   gguf_files,
   huggingface,
   language,
@@ -547,6 +548,7 @@ def parts(tmp_path, monkeypatch):
     extra='gemma',
     terms='under terms',
     notice='',
+    licence=tmp_path / 'licence',
   )
   monkeypatch.setitem(packaged.MODELS, 'in-parts', made)
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))

@@ -156,11 +156,14 @@ def test_a_config_says_all_of_gemmas_own_models(name):
   assert config['dtype'] == config['torch_dtype'] == 'bfloat16'
 
 
-def test_another_family_cannot_be_written():
-  model, _ = language.from_gemma('gemma4-e2b-it')
-  with pytest.raises(ValueError, match='give a Gemma 2 or a Gemma 3') as error:
-    huggingface.config_of(model, {}, (1,))
-  assert 'Gemma4_E2B' in str(error.value)
+def test_what_config_json_has_no_word_for_cannot_be_written():
+  model, params, _ = _load('hf_gemma2')
+  config = dataclasses.replace(model.module.config, use_post_ffw_norm=False)
+  module = dataclasses.replace(model.module, config=config)
+  odd = dataclasses.replace(model, module=module)
+  with pytest.raises(ValueError, match='give a Gemma 2, 3, 3n or 4') as error:
+    huggingface.config_of(odd, params, (1,))
+  assert 'a Transformer with this configuration' in str(error.value)
 
 
 @pytest.mark.parametrize('size', [0, -1, float('nan')])

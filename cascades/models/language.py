@@ -834,6 +834,9 @@ def own_sampler(
 ) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
   """gemma's own sampler in its two parts, greedy, for comparisons.
 
+  A mixture's router is mended in it too (see `_products`): gemma's modules are
+  compiled once for both.
+
   Args:
     model: Samples.
     params: Its parameters, in gemma's order: `unpack`ed.
@@ -863,6 +866,7 @@ def own_sampler(
     special_tokens=gm.text.Gemma2Tokenizer.special_tokens,
   )
 
+  @_products()
   def prefill():
     return _prefill.prefill(
       model=model.module,
@@ -876,6 +880,7 @@ def own_sampler(
       sharding=None,
     )
 
+  @_products()
   def decode(state):
     return loop.sample(
       params=params,
