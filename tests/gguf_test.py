@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import cascades
 from cascades.models import (
   checkpoints,
   families,
@@ -667,6 +668,29 @@ def test_the_logits_of_a_real_model_are_those_of_transformers():
   np.testing.assert_allclose(at, logits, rtol=0, atol=1e-3)
   np.testing.assert_allclose(total, sums, rtol=0, atol=1e-3)
   assert (np.asarray(best) == ids[:, 0]).mean() > 0.999
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_the_drafter_that_was_made_for_it_drafts(dtype):
+  real()
+  (name,) = checkpoints.REDUCED
+  prompt = (
+    'German: Ein Hund läuft durch den Schnee.\nEnglish: A dog runs through the'
+    ' snow.\n\nGerman: Zwei Frauen sitzen auf einer Bank.\nEnglish:'
+  )
+  how = dict(max_new_tokens=16, stop_strings=('\n',))
+  strict = cascades.Sampler(
+    'gemma3-270m',
+    name,
+    method='speed',
+    lenience=0.0,
+    temperature=0.0,
+    dtype=dtype,
+  )
+  answer = strict.sample(prompt, **how)
+  assert answer.text == ' Two women are sitting on a bank.'
+  assert answer.block_efficiency > 2
 
 
 @pytest.mark.slow

@@ -102,6 +102,18 @@ def test_it_drafts_and_it_answers_alone(folder):
   assert found.counts['accepted']
 
 
+def test_it_goes_with_its_table_in_any_numbers(tmp_path):
+  whole = checkpoints.load_model('tiny-drafter', 'float32').unpacked()
+  # Of more bits than bfloat16 has.
+  params = jax.tree.map(lambda x: x * 1.001, whole.params)
+  checkpoints.save_model(tmp_path / 'whole', whole._replace(params=params))
+  part = tmp_path / 'part'
+  reduced.save(part, whole.model, params, _SAID, str(tmp_path / 'whole'))
+  for dtype in ('float32', 'bfloat16'):
+    found = checkpoints.load_model(part, dtype)
+    assert found.model.dtype(found.params) == dtype
+
+
 def refused(folder) -> str:
   with pytest.raises(ValueError, match=r'^model: ') as error:
     checkpoints.load_model(folder)
