@@ -165,6 +165,16 @@ def test_the_most_frequent_tokens_of_answers_are_said(lines):
   assert set(whole.tolist()) == {1, *tokenizer.encode('abc')}
 
 
+def test_what_is_asked_is_not_among_its_examples():
+  found = [texts.Document(f'{i}:', f' {i}') for i in range(3)]
+  c = config('x', shots=2)
+  for prompt, document in texts.asked(c, found, 40, 'x'):
+    assert document.text not in prompt
+    assert prompt.endswith(document.prompt)
+  with pytest.raises(ValueError, match='shots: 2 examples and a prompt cannot'):
+    texts.asked(c, found[:2], 1, 'x')
+
+
 def test_answers_are_kept_as_they_come(tmp_path):
   asked = []
 

@@ -625,6 +625,14 @@ def test_a_command_writes_a_file(tmp_path):
 # --- Gemma 3 270M ---
 
 
+@pytest.mark.parametrize('folder', ['hf_gemma3n', 'hf_gemma4_dense'])
+def test_a_family_that_is_not_written_is_named(folder, tmp_path):
+  model = checkpoints.load_folder(FIXTURES / folder)
+  with pytest.raises(ValueError, match='cannot be written as GGUF here; give'):
+    checkpoints.save_gguf(tmp_path / 'model.gguf', model)
+  assert not list(tmp_path.iterdir())
+
+
 @functools.cache
 def real() -> checkpoints.Checkpoint:
   try:

@@ -30,9 +30,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from cascades.decoding.drafter import Plain, whole
+from cascades.decoding.drafter import Plain
 from cascades.drafters import recurrent
-from cascades.methods import processing
 
 # Of what is not to be seen; finite, since nothing may be seen at all.
 _HIDDEN = -2.3819763e38
@@ -157,17 +156,18 @@ class AssistantDrafter(Plain):
     """Drafts that all look at what is written, and at themselves."""
     at = seen.length - 1
     banks = self.banks(seen.cache, seen.length)
-    size = processing.draw_size(self.model.vocab_size)
-    randoms = processing.uniform(key, drafts, gamma + 1, size)
 
     def step(state, token):
       return self.step(params, banks, at, state, token)
 
-    def pick(numbers, logits):
-      return processing.draw(numbers, processing.probabilities(logits, how))
-
-    def one(numbers):
-      return recurrent.unroll(step, seen.hidden, seen.tokens[at], pick, numbers)
-
-    tokens, logits = jax.vmap(one, out_axes=(0, 1))(randoms)
-    return whole(tokens[:, 1:], logits, gamma + 1), state, seen.cache
+    draft = recurrent.draft_apart(
+      step,
+      seen.hidden,
+      seen.tokens[at],
+      key,
+      how,
+      vocab_size=self.model.vocab_size,
+      gamma=gamma,
+      drafts=drafts,
+    )
+    return draft, state, seen.cache

@@ -14,7 +14,6 @@ from cascades.drafters import assistant
 from cascades.models import checkpoints, families, huggingface, tokenizers
 
 _TYPES = 'gemma4_assistant', 'gemma4_unified_assistant'
-_KINDS = {families.FULL: 'GLOBAL', families.SLIDING: 'LOCAL_SLIDING'}
 # What config.json is silent about.
 _DEFAULTS = dict(
   backbone_hidden_size=1536,
@@ -56,7 +55,7 @@ class Loaded(NamedTuple):
     top = self.config['centroid_intermediate_top_k']
     drafter = assistant.AssistantDrafter(
       verifier.model,
-      tuple(_KINDS[kind] for kind in text['layer_types']),
+      tuple(families.KINDS[kind] for kind in text['layer_types']),
       top if self.config['use_ordered_embeddings'] else None,
       others_say,
     )
@@ -85,34 +84,21 @@ def load(folder: str | pathlib.Path, dtype: str | None = None) -> Loaded:
   folder = pathlib.Path(folder)
   config = _config(folder)
   places = huggingface.places(folder)
-  wanted = _shapes(config)
   found = {}
-  for name, shape in wanted.items():
-    if name not in places:
-      raise ValueError(
-        f'drafter: {folder} lacks the tensor {name}; the download may be'
-        ' incomplete, fetch it again.'
-      )
-    handle, stored = places[name]
-    x = np.asarray(handle.get_tensor(stored))
-    if x.shape != shape:
-      raise ValueError(
-        f'drafter: in {folder} the tensor {name} has the shape {x.shape} where'
-        f' config.json asks for {shape}; fetch both from one place.'
-      )
-    found[name] = x
+  for name, shape in _shapes(config).items():
+    (handle, stored), _ = huggingface.find(
+      folder, places, name, shape, 'drafter'
+    )
+    found[name] = np.asarray(handle.get_slice(stored)[:])
   params = _arranged(config, found, folder)
 
   def put(x):
     number = np.issubdtype(x.dtype, np.integer)
     return jnp.asarray(x, x.dtype if number or dtype is None else dtype)
 
-  file, other = folder / 'tokenizer.model', folder / 'tokenizer.json'
-  tokenizer = None
+  file, tokenizer = checkpoints.tokenizer_file(folder), None
   if file.exists():
-    tokenizer = tokenizers.Tokenizer.from_file(file)
-  elif other.exists():
-    tokenizer = tokenizers.from_json(other)
+    tokenizer = checkpoints.read_tokenizer(file)
   return Loaded(jax.tree.map(put, params), config, tokenizer, folder.name)
 
 
@@ -152,13 +138,6 @@ def _config(folder: pathlib.Path) -> dict[str, Any]:
   return config
 
 
-def _sizes(text: Mapping[str, Any], i: int) -> tuple[int, int]:
-  """The heads of a layer, and their numbers."""
-  whole = text['layer_types'][i] == families.FULL
-  dim = text['global_head_dim'] if whole else text['head_dim']
-  return text['num_attention_heads'], dim
-
-
 def _shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
   """The tensors of an assistant."""
   text, backbone = config['text_config'], config['backbone_hidden_size']
@@ -174,7 +153,7 @@ def _shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     shapes['masked_embedding.centroids.weight'] = config['num_centroids'], width
     shapes['masked_embedding.token_ordering'] = (vocab,)
   for i in range(text['num_hidden_layers']):
-    heads, dim = _sizes(text, i)
+    heads, (_, dim) = text['num_attention_heads'], families.key_heads(text, i)
     of_layer = {
       'self_attn.q_proj.weight': (heads * dim, width),
       'self_attn.q_norm.weight': (dim,),
@@ -219,7 +198,7 @@ def _arranged(
     params['centroids'] = found['masked_embedding.centroids.weight']
     params['groups'] = order.reshape(count, -1).astype(np.int32)
   for i in range(text['num_hidden_layers']):
-    heads, dim = _sizes(text, i)
+    heads, (_, dim) = text['num_attention_heads'], families.key_heads(text, i)
     w = {
       name: found[f'model.layers.{i}.{name}.weight']
       for name in (
@@ -271,13 +250,12 @@ def _check(loaded: Loaded, verifier: checkpoints.Checkpoint) -> None:
   cache = jax.eval_shape(lambda: model.init_cache(verifier.params, 8))
   last, ropes = model.last_of_kind, families.ropes(text)
   for i, kind in enumerate(text['layer_types']):
-    if _KINDS[kind] not in last:
+    if families.KINDS[kind] not in last:
       refuse(f'with a layer of {kind}')
-    heads, dim = _sizes(text, i)
-    *_, theirs, size = cache[f'layer_{last[_KINDS[kind]]}']['k'].shape
-    prefix = 'global_' if kind == families.FULL else ''
-    keys = text[f'num_{prefix}key_value_heads']
-    if (theirs, size) != (keys, dim) or heads % keys:
+    keys, dim = families.key_heads(text, i)
+    *_, theirs, size = cache[f'layer_{last[families.KINDS[kind]]}']['k'].shape
+    odd = text['num_attention_heads'] % keys
+    if (theirs, size) != (keys, dim) or odd:
       refuse(f'with {keys} heads of {dim} for keys in layers of {kind}')
   turned = {
     families.SLIDING: families.Rope(

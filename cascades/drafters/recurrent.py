@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from cascades.decoding.drafter import Plain, whole
+from cascades.decoding.drafter import Draft, Plain, whole
 from cascades.methods import processing
 
 Head = dict[str, Array]
@@ -138,6 +138,42 @@ def unroll(
   return tokens, logits
 
 
+def draft_apart(
+  step: Callable[..., tuple[Any, Float[Array, 'V']]],
+  state: Any,
+  token: Int[Array, ''],
+  key: jax.Array,
+  how: processing.Processing,
+  *,
+  vocab_size: int,
+  gamma: int,
+  drafts: int,
+) -> Draft:
+  """Drafts that know nothing of each other, each token drawn.
+
+  Args:
+    step: As for `unroll`.
+    state: Before the first token, of all drafts.
+    token: The verifier's, which all of them begin with.
+    key: Random.
+    how: From logits to probabilities.
+    vocab_size: Number of logits.
+    gamma: Tokens of a draft.
+    drafts: How many.
+  """
+  size = processing.draw_size(vocab_size)
+  randoms = processing.uniform(key, drafts, gamma + 1, size)
+
+  def pick(numbers, logits):
+    return processing.draw(numbers, processing.probabilities(logits, how))
+
+  def one(numbers):
+    return unroll(step, state, token, pick, numbers)
+
+  tokens, logits = jax.vmap(one, out_axes=(0, 1))(randoms)
+  return whole(tokens[:, 1:], logits, gamma + 1)
+
+
 def draft_beams(
   model: Any,
   params: PyTree,
@@ -211,14 +247,19 @@ class RecurrentDrafter(Plain):
     token = seen.tokens[seen.length - 1]
     if self.beam:
       tokens, logits = draft_beams(*given, token, gamma, drafts)
-    else:
-      size = processing.draw_size(self.model.vocab_size)
-      randoms = processing.uniform(key, drafts, gamma + 1, size)
+      return whole(tokens[:, 1:], logits, gamma + 1), state, seen.cache
 
-      def pick(numbers, logits):
-        return processing.draw(numbers, processing.probabilities(logits, how))
+    def one(state, token):
+      return step(*given, state, token)
 
-      tokens, logits = jax.vmap(
-        lambda numbers: draft_one(*given, token, pick, numbers), out_axes=(0, 1)
-      )(randoms)
-    return whole(tokens[:, 1:], logits, gamma + 1), state, seen.cache
+    draft = draft_apart(
+      one,
+      seen.hidden,
+      token,
+      key,
+      how,
+      vocab_size=self.model.vocab_size,
+      gamma=gamma,
+      drafts=drafts,
+    )
+    return draft, state, seen.cache

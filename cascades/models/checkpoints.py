@@ -4,7 +4,7 @@ Seven kinds of names are understood:
 
 - the bundled models, those of `BUNDLED` and `REDUCED`;
 - real models that come as Python packages, those of `packaged.MODELS`;
-- a folder in Hugging Face layout of Gemma 2 or Gemma 3; see `huggingface`;
+- a folder in Hugging Face layout of Gemma 2, 3, 3n or 4; see `huggingface`;
 - a GGUF file of Gemma 2 or Gemma 3, or a folder with one; see `gguf_files`;
 - a folder with a few layers that share another model's embedding table; see
   `reduced`;
@@ -194,7 +194,7 @@ def save_model(
 
   Args:
     folder: Made if it is not there; another model's tensors in it are removed.
-    checkpoint: A Gemma 2 or a Gemma 3, with its tokenizer.
+    checkpoint: A Gemma 2, 3, 3n or 4, with its tokenizer.
     shard_gb: Most of a file of tensors, in 1e9 bytes, except that a larger
       tensor has one of its own.
     stored: What the tensors are rounded to, 'bfloat16' or 'float32'; None for
@@ -447,12 +447,21 @@ def _paired(
   return dataclasses.replace(model, vocab_size=tokenizer.vocab_size)
 
 
-def _read_tokenizer(file: pathlib.Path) -> tokenizers.Tokenizer:
-  """The tokenizer of a tokenizer.model.
+def tokenizer_file(folder: pathlib.Path) -> pathlib.Path:
+  """Where a folder has its tokenizer, or should have it."""
+  names = 'tokenizer.model', 'tokenizer.json'
+  files = [folder / name for name in names]
+  return next((file for file in files if file.exists()), files[0])
+
+
+def read_tokenizer(file: pathlib.Path) -> tokenizers.Tokenizer:
+  """The tokenizer of a tokenizer.model, or of a tokenizer.json.
 
   Raises:
     ValueError: It is missing or damaged.
   """
+  if file.suffix == '.json':
+    return tokenizers.from_json(file)
   try:
     tokenizer = tokenizers.Tokenizer.from_file(file)
   except ValueError:
@@ -558,12 +567,8 @@ def _open(path: pathlib.Path, architecture: str | None = None) -> Stored:
   config, model = huggingface.read_config(path)
   if shared := reduced.read(path):
     return _open_reduced(path, config, model, shared)
-  file, other = path / 'tokenizer.model', path / 'tokenizer.json'
-  if other.exists() and not file.exists():
-    file = other
-    tokenizer = tokenizers.from_json(file)
-  else:
-    tokenizer = _read_tokenizer(file)
+  file = tokenizer_file(path)
+  tokenizer = read_tokenizer(file)
   model = _paired(str(file), model, tokenizer)
   stops = huggingface.stop_tokens(path, model.vocab_size)
   return Stored(
@@ -663,7 +668,7 @@ def _open_orbax(
   _check_shapes(folder, shapes, model)
   beside = [p for p in places if (p / 'tokenizer.model').is_file()]
   if beside or name is None:
-    tokenizer = _read_tokenizer((beside or places)[0] / 'tokenizer.model')
+    tokenizer = read_tokenizer((beside or places)[0] / 'tokenizer.model')
   else:
     try:
       tokenizer = tokenizers.Tokenizer(epath.Path(fetched).read_bytes())

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 FULL, SLIDING = 'full_attention', 'sliding_attention'
+# gemma's names of them; of which each family has an enumeration of its own.
+KINDS = {FULL: 'GLOBAL', SLIDING: 'LOCAL_SLIDING'}
 # The text model's family, by that of what holds it.
 _OUTER = {
   'gemma3': 'gemma3_text',
@@ -252,8 +254,9 @@ def _resolve_4(config: dict[str, Any]) -> None:
   config['global_head_dim'] = of_full['head_dim']
   config['num_global_key_value_heads'] = of_full['num_key_value_heads']
   if config['enable_moe_block']:
-    older = config.get('expert_intermediate_size')
-    config.setdefault('moe_intermediate_size', older)
+    config['moe_intermediate_size'] = config.get(
+      'moe_intermediate_size'
+    ) or config.get('expert_intermediate_size')
     for field in ('num_experts', 'top_k_experts', 'moe_intermediate_size'):
       if not config.get(field):
         raise _refuse(field, config.get(field), 'enable_moe_block asks for it')
@@ -319,6 +322,18 @@ def _of_full_layers(config: Mapping[str, Any]) -> dict[str, int]:
       'in gemma layers of a kind differ in nothing, and kinds in their heads',
     )
   return full[0]
+
+
+def key_heads(config: Mapping[str, Any], i: int) -> tuple[int, int]:
+  """How many heads a layer has for keys, and the numbers of each head.
+
+  Args:
+    config: As `text_config` gives it.
+    i: The layer.
+  """
+  whole = is_four(config) and config['layer_types'][i] == FULL
+  prefix = 'global_' if whole else ''
+  return config[f'num_{prefix}key_value_heads'], config[f'{prefix}head_dim']
 
 
 def ropes(config: Mapping[str, Any]) -> dict[str, Rope]:

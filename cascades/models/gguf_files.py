@@ -473,7 +473,13 @@ def save(
   import gguf
 
   config = huggingface.config_of(model, params, tokenizer.stops)
-  family = next(k for k, v in _FAMILIES.items() if v == config['model_type'])
+  families = {theirs: ours for ours, theirs in _FAMILIES.items()}
+  family = families.get(config['model_type'])
+  if family is None:
+    raise ValueError(
+      f'model: a {config["model_type"]} cannot be written as GGUF here; give a'
+      ' Gemma 2 or a Gemma 3, or write a Hugging Face folder.'
+    )
   kind = gguf.GGMLQuantizationType[STORED[stored or str(model.dtype(params))]]
   writer = gguf.GGUFWriter(path, family)
   _write_fields(writer, family, config, kind.name)

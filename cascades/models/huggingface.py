@@ -249,20 +249,16 @@ def _attention(config: Mapping[str, Any], i: int) -> Iterator[Leaf]:
   ours = f'layer_{i}', 'attn'
   theirs = f'model.layers.{i}.self_attn'
   family = config['model_type']
-  four, whole = families.is_four(config), False
-  if four:
-    whole = config['layer_types'][i] == families.FULL
-  heads = config['num_attention_heads']
-  prefix = 'global_' if whole else ''
-  dim = config['global_head_dim' if whole else 'head_dim']
-  kv_heads = config[f'num_{prefix}key_value_heads']
+  four, heads = families.is_four(config), config['num_attention_heads']
+  kv_heads, dim = families.key_heads(config, i)
   q, k, v = (f'{theirs}.{x}_proj.weight' for x in 'qkv')
   first = config['num_hidden_layers'] - config.get('num_kv_shared_layers', 0)
   if heads == kv_heads and not four:
     yield _heads((*ours, 'qkv_einsum', 'w'), (q, k, v), heads, dim)
   else:
     yield _heads((*ours, 'q_einsum', 'w'), (q,), heads, dim)
-    alike = whole and config['attention_k_eq_v']
+    whole = config['layer_types'][i] == families.FULL
+    alike = four and whole and config['attention_k_eq_v']
     path = *ours, 'k_einsum' if alike else 'kv_einsum', 'w'
     if i < first:
       yield _heads(path, (k,) if alike else (k, v), kv_heads, dim)
@@ -458,6 +454,43 @@ def stop_tokens(folder: pathlib.Path, vocab_size: int) -> list[int]:
   return ids
 
 
+def find(
+  what: pathlib.Path,
+  where: Mapping[str, tuple[Any, str]],
+  name: str,
+  wanted: tuple[int, ...],
+  field: str = 'model',
+) -> tuple[tuple[Any, str], jax.ShapeDtypeStruct]:
+  """Where a tensor is stored, and its shape and dtype.
+
+  Args:
+    what: The folder or file, for errors.
+    where: As `places` gives it.
+    name: Of the tensor.
+    wanted: Its shape by config.json.
+    field: What the user gave the folder for.
+
+  Raises:
+    ValueError: It is missing or of another shape.
+  """
+  if name not in where:
+    raise ValueError(
+      f'{field}: {what} lacks the tensor {name}; the download may be'
+      ' incomplete, fetch it again.'
+    )
+  handle, stored = where[name]
+  header = handle.get_slice(stored)
+  shape = tuple(header.get_shape())
+  if shape != wanted:
+    raise ValueError(
+      f'{field}: in {what} the tensor {name} has the shape {shape}'
+      f' where config.json asks for {wanted}; fetch both from one place.'
+    )
+  # JAX reads float64 as float32 too.
+  dtype = _DTYPES.get(header.get_dtype(), jnp.float32)
+  return where[name], jax.ShapeDtypeStruct(shape, dtype)
+
+
 def find_params(
   what: pathlib.Path,
   where: Mapping[str, tuple[Any, str]],
@@ -480,30 +513,14 @@ def find_params(
     ValueError: A tensor is missing or of another model.
   """
 
-  def find(name, wanted):
-    if name not in where:
-      raise ValueError(
-        f'model: {what} lacks the tensor {name}; the download may be'
-        ' incomplete, fetch it again.'
-      )
-    handle, stored = where[name]
-    header = handle.get_slice(stored)
-    shape = tuple(header.get_shape())
-    if shape != wanted.shape:
-      raise ValueError(
-        f'model: in {what} the tensor {name} has the shape {shape}'
-        f' where config.json asks for {wanted.shape}; fetch both from one'
-        ' place.'
-      )
-    # JAX reads float64 as float32 too.
-    dtype = _DTYPES.get(header.get_dtype(), jnp.float32)
-    return where[name], jax.ShapeDtypeStruct(shape, dtype)
-
   shapes = model.param_shapes()
   for leaf in leaves(config):
     # Of the stored tensors: a transposed one can be packed, but wrongly.
     wanted = jax.eval_shape(leaf.unpack, get(shapes, leaf.path))
-    found = [*map(find, leaf.names, wanted)]
+    found = [
+      find(what, where, name, x.shape)
+      for name, x in zip(leaf.names, wanted, strict=True)
+    ]
     yield leaf, [where for where, _ in found], [shape for _, shape in found]
 
 
@@ -616,9 +633,6 @@ def config_of(
   )
 
 
-_KINDS = {'GLOBAL': families.FULL, 'LOCAL_SLIDING': families.SLIDING}
-
-
 def _common_fields(
   c: Any, dtype: str, stops: tuple[int, ...]
 ) -> dict[str, Any]:
@@ -629,6 +643,7 @@ def _common_fields(
     dtype: What the parameters are stored in, as numpy names it.
     stops: Ids that end an answer.
   """
+  kinds = {gemmas: theirs for theirs, gemmas in families.KINDS.items()}
   return {
     'vocab_size': c.num_embed,
     'hidden_size': c.embed_dim,
@@ -638,7 +653,7 @@ def _common_fields(
     'num_key_value_heads': c.num_kv_heads,
     'head_dim': c.head_dim,
     'sliding_window': c.sliding_window_size,
-    'layer_types': [_KINDS[kind.name] for kind in c.attention_types],
+    'layer_types': [kinds[kind.name] for kind in c.attention_types],
     'final_logit_softcapping': c.final_logit_softcap,
     **families.FIXED,
     'attention_dropout': 0.0,

@@ -696,7 +696,7 @@ def from_config(config: Mapping[str, Any], dtype=jnp.float32) -> LanguageModel:
     made = _gemma4 if families.is_four(config) else _classic
   transformer, of_transformer, kinds, own = made(config)
   # Each family's own.
-  kinds = {families.FULL: kinds.GLOBAL, families.SLIDING: kinds.LOCAL_SLIDING}
+  kinds = {theirs: kinds[gemmas] for theirs, gemmas in families.KINDS.items()}
   fields = dict(
     num_embed=config['vocab_size'],
     embed_dim=config['hidden_size'],

@@ -446,12 +446,9 @@ class _Prompts:
   def _begun(self, room: int) -> decoding.Row:
     """One row that has read what all prompts begin with, with so much room."""
     if self._first is None:
-      asked, keys = (
-        self._asked,
-        decoding.take(self._asked.keys, np.zeros(1, int)),
-      )
-      prompt = asked.prompts[0][: self._shared]
-      self._first = self._prefill([prompt], keys, [len(prompt)], room)
+      prompt = self._asked.prompts[0][: self._shared]
+      key = decoding.take(self._asked.keys, np.zeros(1, int))
+      self._first = self._prefill([prompt], key, [len(prompt)], room)
     elif self._first.tokens.shape[-1] < room:
       self._first = self._engine.resize(self._first, room)
     return self._first

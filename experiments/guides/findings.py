@@ -3,7 +3,6 @@
 import datetime
 import json
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -72,36 +71,6 @@ def _row(frame, task: str, method: str, lenience: float | None):
   return row
 
 
-# Of the study of a real model: method, lenience, and what people call them.
-_STUDIED = (
-  ('verifier_only', None, 'verifier alone'),
-  ('drafter_only', None, 'drafter alone'),
-  ('speed', 0.0, 'speculative decoding (`speed`, lenience 0)'),
-  ('token_v3', 0.5, '`token_v3`, lenience 0.5'),
-  ('token_v3', 0.8, '`token_v3`, lenience 0.8'),
-  ('token_v3', 0.95, '`token_v3`, lenience 0.95'),
-  ('opt', 0.0, '`opt`, lenience 0'),
-  ('chow', 0.4, '`chow`, lenience 0.4'),
-  ('speed', 0.6, '`speed`, lenience 0.6'),
-  ('min_p', 0.5, 'verifier cut by min-p 0.5, decoded without loss'),
-)
-
-
-def studied(name: str) -> str:
-  """Some points of what configs/gemma3_270m.py gave.
-
-  Args:
-    name: Of the folder with the results.
-  """
-  return _shown(
-    name,
-    [('multi30k_de_en', *which) for which in _STUDIED],
-    'BLEU',
-    digits=1,
-    of_task=False,
-  )
-
-
 def points(name: str, task: str | None = None) -> str:
   """Some points of what configs/quickstart.py gave.
 
@@ -109,48 +78,26 @@ def points(name: str, task: str | None = None) -> str:
     name: Of the folder with the results.
     task: Shows this one alone.
   """
-  shown = [row for row in _SHOWN if row[0] == (task or row[0])]
-  return _shown(name, shown, 'exact match')
-
-
-def _shown(
-  name: str,
-  points: Sequence[tuple],
-  metric: str,
-  digits: int = 2,
-  of_task: bool = True,
-) -> str:
-  """A table of points.
-
-  Args:
-    name: Of the folder with the results.
-    points: Task, method, lenience, and what people call them.
-    metric: Quality's name.
-    digits: Of a quality.
-    of_task: Whether a column has the task.
-  """
   frame = _summary(name)
   about = _told(
     name, f', gamma {frame.gamma.max():g}, and of {len(frame)} points these'
   )
-  rows = []
-  for of, method, lenience, words in points:
+  shown = []
+  for of, method, lenience, words in _SHOWN:
+    if of != (task or of):
+      continue
     row = _row(frame, of, method, lenience)
     calls = row['block_efficiency']
-    quality, low, high = (
-      f'{row[field]:.{digits}f}'
-      for field in ('quality', 'quality_low', 'quality_high')
-    )
-    rows.append(
-      f'{f"| {of} " if of_task else ""}| {words} |'
-      f' {quality} ({low} to {high}) |'
+    shown.append(
+      f'| {of} | {words} | {row["quality"]:.2f} ({row["quality_low"]:.2f} to'
+      f' {row["quality_high"]:.2f}) |'
       f' {"-" if np.isnan(calls) else f"{calls:.2f}"} |'
       f' {row["relative_latency"]:.2f} |'
     )
   table = markdown.table(
-    f'{"| task " if of_task else ""}| | {metric} (95 % interval) |'
-    ' tokens per verifier call | modelled latency |',
-    *rows,
+    '| task | | exact match (95 % interval) | tokens per verifier call |'
+    ' modelled latency |',
+    *shown,
   )
   return f'{about}\n\n{table}'
 

@@ -2,6 +2,9 @@
 
 small_models  Language models on generated problems.
 distillation  Recurrent heads on what their verifier says.
-texts         What a drafter learns from.
+texts         What a user gives to learn from, in rows.
+lessons       What a verifier says of them.
+judging       How much of a drafter's drafts a verifier keeps.
+terms         What goes with whatever is made of a model that has terms.
 drafting      Drafters of some of the verifier's own layers.
 """

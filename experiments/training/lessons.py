@@ -162,6 +162,15 @@ def taught(
   found = texts.documents(config)
   held, found = found[: config.held_out], found[config.held_out :]
   tokenizer = verifier.tokenizer
+  # First, for what will not do is found before the verifier has answered.
+  made = {
+    'held_out': texts.rows(config, [held], tokenizer, _WATCHED, 'held_out')
+  }
+  if not made['held_out'].counts.any():
+    raise ValueError(
+      f'row_length: in {config.row_length} tokens no answer begins after an'
+      ' example; give more.'
+    )
   asked = texts.asked(config, found, config.answers, 'answers')
 
   @functools.cache
@@ -186,23 +195,11 @@ def taught(
   ]
   # Its own as often as the user's, where there are any.
   kinds = [found, own] if own else [found]
-  made = {
-    name: texts.rows(config, some, tokenizer, count, name)
-    for name, some, count in (
-      ('train', kinds, config.texts),
-      ('held_out', [held], _WATCHED),
-    )
-  }
+  made['train'] = texts.rows(config, kinds, tokenizer, config.texts, 'train')
   reads = verifier._replace(params=cast(config.dtype, verifier.params))
-  for rows in made.values():
-    if not rows.counts.any():
-      raise ValueError(
-        f'row_length: in {config.row_length} tokens no answer begins after an'
-        ' example; give more.'
-      )
   lessons = [
-    Lesson(rows, hidden(workdir / f'{name}.npy', reads, rows))
-    for name, rows in made.items()
+    Lesson(made[name], hidden(workdir / f'{name}.npy', reads, made[name]))
+    for name in ('train', 'held_out')
   ]
   special = (*tokenizer.stops, *tokenizer.encode(texts.BETWEEN))
   said = texts.vocabulary(kinds, tokenizer, config.vocabulary, [*{*special}])

@@ -126,16 +126,26 @@ def asked(
 
   Returns:
     Each prompt with its examples, and the document that it is of.
+
+  Raises:
+    ValueError: There are not enough to choose from.
   """
+  if len(found) <= config.shots:
+    raise ValueError(
+      f'shots: {config.shots} examples and a prompt cannot be chosen from'
+      f' {len(found)} documents; give less, or more of the texts.'
+    )
   rng = random.Random(f'{config.seed}/{seed}')
-  prompts = []
-  for number in range(count):
-    if number % AT_A_TIME == 0:
+  prompts, numbers = [], range(len(found))
+  for i in range(count):
+    if i % AT_A_TIME == 0:
       # The same for many prompts, so that they are read once for all of them.
-      shown = rng.sample(found, config.shots)
-    last = rng.choice(found)
-    texts = [document.text for document in shown]
-    prompts.append((BETWEEN.join([*texts, last.prompt]), last))
+      shown = rng.sample(numbers, config.shots)
+    while (last := rng.choice(numbers)) in shown:
+      # Its answer would stand in the prompt.
+      continue
+    texts = [found[number].text for number in shown]
+    prompts.append((BETWEEN.join([*texts, found[last].prompt]), found[last]))
   return prompts
 
 
