@@ -31,7 +31,8 @@ _INNER = methods.METHODS['token_v3'], 0.4
 _ADAPTIVE = drafters.Equipped(
   drafters.ModelDrafter(_MODEL, adaptive=True), (_NEAR, jnp.float32(0.55))
 )
-_NGRAM = drafters.Equipped(drafters.NgramDrafter(_V), ())
+# It drafts wherever a text is that has its last token already.
+_NGRAM = drafters.Equipped(drafters.NgramDrafter(_V, 3, 1), ())
 _RECURRENT = drafters.Equipped(
   drafters.RecurrentDrafter(_MODEL), (_HEAD, _VERIFIER)
 )
@@ -308,19 +309,20 @@ def _check_greedy(run, lenience):
 # --- n-grams
 
 
-def _look_up(tokens, gamma, longest, shortest):
-  """In plain words: the longest match, of equals the latest, going round."""
-  n = len(tokens)
-  for size in range(longest, shortest - 1, -1):
-    for start in range(n - 1, size - 1, -1):
-      if size < n and tokens[start - size : start] == tokens[n - size :]:
-        return (gamma * tokens[start:])[:gamma]
-  return []
+def _look_up(tokens, gamma, window, agreeing):
+  """In plain words: the best agreement, of equals the latest, going round."""
+  best, found = agreeing, []
+  for start in range(1, len(tokens)):
+    pairs = zip(tokens[:start][::-1], tokens[:0:-1], strict=False)
+    same = [one == other for one, other in pairs][:window]
+    if same[0] and sum(same) >= best:
+      best, found = sum(same), (gamma * tokens[start:])[:gamma]
+  return found
 
 
 def test_blocks_without_a_draft_are_read_as_one_token():
   # It looks for more tokens than there are at first.
-  rare = drafters.NgramDrafter(_V, longest=6, shortest=6)
+  rare = drafters.NgramDrafter(_V, 6, 6)
   equipped = drafters.Equipped(rare, ())
   given = dict(leniences=(0.0,), gamma=3, rows=4, temperature=0.0, new=40)
   given |= dict(room=64, filled=4)
@@ -345,9 +347,9 @@ def test_blocks_without_a_draft_are_read_as_one_token():
   assert not dataclasses.replace(decoder, models=with_drafts).may_pass
 
 
-@pytest.mark.parametrize(('longest', 'shortest'), [(3, 1), (3, 2), (2, 2)])
-def test_ngrams_are_what_followed_the_last_time(longest, shortest):
-  drafter = drafters.NgramDrafter(9, longest, shortest)
+@pytest.mark.parametrize('asked', [(3, 1), (3, 2), (2, 2), (5, 3)])
+def test_ngrams_are_what_followed_the_last_time(asked):
+  drafter = drafters.NgramDrafter(9, *asked)
   rng = np.random.default_rng(0)
   propose = jax.jit(
     lambda tokens, length: drafter.propose(
@@ -365,12 +367,30 @@ def test_ngrams_are_what_followed_the_last_time(longest, shortest):
     tokens = rng.integers(0, 4, rng.integers(1, 14)).tolist()
     rest = rng.integers(0, 4, 20 - len(tokens)).tolist()
     draft = propose(jnp.array(tokens + rest), jnp.int32(len(tokens)))
-    want = _look_up(tokens, 4, longest, shortest)
+    want = _look_up(tokens, 4, *asked)
     assert draft.tokens[0, : draft.count[0]].tolist() == want
     drawn = jnp.argmax(draft.logits[: len(want), 0], -1).tolist()
     assert drawn == want
     found += bool(want)
-  assert 50 < found < 200
+  assert 20 < found < 200
+
+
+def test_ngrams_draft_on_after_another_token_and_not_after_a_phrase():
+  drafter = drafters.NgramDrafter(99)
+
+  def drafted(tokens):
+    seen = drafters.Seen(jnp.array(tokens), jnp.int32(len(tokens)), None, None)
+    draft, *_ = drafter.propose((), (), seen, None, None, gamma=4, drafts=1)
+    return draft.tokens[0, : draft.count[0]].tolist()
+
+  text, other = list(range(10, 30)), list(range(40, 60))
+  assert drafted([*text, *other, *text[:10]]) == text[10:14]
+  # One token of the copy is another; and again, just before what is drafted.
+  assert drafted([*text, *other, *text[:5], 3, *text[6:12]]) == text[12:16]
+  assert drafted([*text, *other, *text[:9], 3]) == []
+  assert drafted([*text, *other, *text[:10], 3, text[11]]) == text[12:16]
+  # Eight tokens alike are a phrase.
+  assert drafted([*text, *other, *text[:8]]) == []
 
 
 # --- The recurrent head

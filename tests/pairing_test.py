@@ -49,7 +49,7 @@ def _chain():
 @pytest.mark.parametrize(
   ('drafter', 'options'),
   [
-    ('ngram', {}),
+    ('ngram:1', {}),
     ('tiny-recurrent', dict(drafts=4, verification='match', beam=True)),
     ('self:2', {}),
     ('self:4', dict(drafts=2, verification='match')),
@@ -77,23 +77,24 @@ def test_greedy_and_strict_is_the_verifier_alone(drafter, options):
     counts = answer.counts
     size = 1 + 3 * options.get('drafts', 1)
     calls, read = counts['verifier_calls'], counts['verifier_tokens']
-    if drafter == 'ngram' or 'stop_below' in options:
+    ngrams = drafter == 'ngram:1'
+    if ngrams or 'stop_below' in options:
       # Where there is no draft, the verifier reads one token.
       assert (read - calls) % 3 == 0
       assert counts['drafted'] <= read - calls <= 3 * calls
-      assert drafter != 'ngram' or counts['drafted'] == read - calls
+      assert not ngrams or counts['drafted'] == read - calls
     else:
       assert read == size * calls
     assert counts['drafted'] >= counts['examined'] >= counts['accepted']
-    if drafter == 'ngram':
+    if ngrams:
       assert counts['drafter_calls'] == 0
-  if drafter != 'ngram':
+  if not ngrams:
     calls = sum(a.counts['verifier_calls'] for a in answers)
     assert calls < sum(len(a.tokens) for a in answers)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('drafter', ['tiny-recurrent', 'self:3', 'ngram'])
+@pytest.mark.parametrize('drafter', ['tiny-recurrent', 'self:3', 'ngram:1'])
 def test_a_conversation_goes_on_with_any_drafter(drafter):
   # The hidden state, and the caches of both, go on as well.
   options = dict(method='speed', lenience=0.0, gamma=3, temperature=0.0)
@@ -171,7 +172,8 @@ def test_a_broken_head_is_refused(tmp_path):
   ('drafter', 'options', 'said'),
   [
     ('self:6', {}, 'layers: 6 will not do; the verifier has 6'),
-    ('self:x', {}, "drafter: 'self:x' names no layers"),
+    ('self:x', {}, "drafter: 'self:x' names no layers; write 'self:3'"),
+    ('ngram:0', {}, "drafter: 'ngram:0' names no tokens; write 'ngram:3'"),
     ('ngram', dict(stop_below=0.5), 'stop_below: only a model that drafts'),
     ('ngram', dict(drafts=2, verification='match'), 'drafts: 2 will not do'),
     ('tiny-drafter', dict(beam=True), 'beam: only a recurrent head'),

@@ -73,6 +73,21 @@ def test_products_are_those_of_the_matrix(name, count):
   np.testing.assert_allclose(got, plain(x, w, order), rtol=0, atol=2e-4)
 
 
+def test_a_single_row_is_two_where_the_weight_is_in_no_cache():
+  # On CPUs one row is multiplied otherwise, and takes longer than two.
+  def rows_of(name, dtype=np.float32):
+    order, w = make(name, dtype)
+    x, packed = rows(order, w.shape, 1, dtype=dtype), panels.pack(w, order)
+    text = str(jax.make_jaxpr(lambda x, w: dot(x, w, order))(x, packed))
+    return 2 if 'pad[' in text else 1
+
+  assert rows_of('of heads') == 1
+  assert rows_of('of heads', jnp.bfloat16) == 2
+  assert rows_of('keys and values') == 1
+  assert rows_of('odd') == 1
+  assert rows_of('by 48') == 2
+
+
 @every_order
 def test_rows_of_all_sequences_are_multiplied_together(name):
   order, w = make(name)

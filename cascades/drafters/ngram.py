@@ -16,24 +16,27 @@ from cascades.decoding.drafter import Draft, Plain
 class NgramDrafter(Plain):
   """Drafts what followed the last tokens when they stood there before.
 
-  Its tokens are chosen, not drawn: their q is one-hot. Where nothing matches
-  it has nothing to say, and the verifier writes. Of several matches the longest
-  counts, and of equals the latest.
+  Its tokens are chosen, not drawn: their q is one-hot. Where too little stands
+  there before it has nothing to say, and the verifier writes. To draft in vain
+  costs what the verifier takes for a block beside a token, of all rows of a
+  batch; so the default wants a text that goes along with an earlier one for a
+  while, and takes it that a token of that was another. Of several places the
+  one that most tokens agree with counts, and of equals the latest.
 
   Attributes:
     vocab_size: V.
-    longest: Tokens that are looked for at first.
-    shortest: And at last, >= 1.
+    window: Last tokens that are looked for.
+    agreeing: How many of them must stand there, the last one among them.
   """
 
   vocab_size: int
-  longest: int = 3
-  shortest: int = 1
+  window: int = 12
+  agreeing: int = 9
   most = 1
   may_pass = True
 
   def propose(self, params, state, seen, key, how, *, gamma, drafts):
-    """The continuation of the longest match, of equals the latest."""
+    """What followed, at the place that agrees best."""
     length = seen.length
     start, found = self._match(seen.tokens, length)
     # What ends too soon is taken to go round: a text that repeats a word, or a
@@ -59,12 +62,14 @@ class NgramDrafter(Plain):
     """Where the continuation begins, and whether there is one."""
     at = jnp.arange(tokens.shape[0])
     # How many of the last tokens stand before each place.
-    matches = jnp.zeros_like(at)
-    run = (at >= 1) & (at < length)
-    for back in range(1, self.longest + 1):
+    agree = jnp.zeros_like(at)
+    for back in range(1, self.window + 1):
       last = tokens[jnp.maximum(length - back, 0)]
-      run &= (jnp.roll(tokens, back) == last) & (at >= back) & (back < length)
-      matches += run
-    best = matches.max()
-    latest = jnp.where(matches == best, at, 0).max()
-    return latest, best >= self.shortest
+      same = jnp.roll(tokens, back) == last
+      same &= (at >= back) & (at < length) & (back < length)
+      if back == 1:
+        goes_on = same
+      agree += goes_on & same
+    most = agree.max()
+    latest = jnp.where(agree == most, at, 0).max()
+    return latest, most >= self.agreeing

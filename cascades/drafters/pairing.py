@@ -3,7 +3,8 @@
 `equip` understands
 
   a `Checkpoint`, or its name     a language model of the same family
-  'ngram'                         the text itself
+  'ngram'                         the text itself, where it repeats itself
+  'ngram:3'                       the same, wherever its last 3 tokens stood
   'self:3'                        the verifier's own first 3 layers
   'tiny-recurrent', or a folder   a recurrent head that was trained for it
   a folder                        an assistant of Gemma 4
@@ -53,7 +54,7 @@ def check_pair(
 
 def is_model(name: str) -> bool:
   """Whether a name is that of a language model, which can answer alone."""
-  own = name == 'ngram' or name.startswith('self:')
+  own = name == 'ngram' or name.startswith(('ngram:', 'self:'))
   return (
     not own and not heads.folder_of(name) and not assistants.folder_of(name)
   )
@@ -147,11 +148,15 @@ def equip(
         f' {verifier.model.vocab_size}; take two of one family.'
       )
     return drafter
+  size = verifier.model.vocab_size
   if drafter == 'ngram':
-    size = verifier.model.vocab_size
     return drafters.Equipped(drafters.NgramDrafter(size), ())
-  layers = drafter.removeprefix('self:')
-  if not layers.isdigit():
-    raise ValueError(f"drafter: {drafter!r} names no layers; write 'self:3'.")
-  first = verifier.model.first(int(layers))
+  kind, _, said = drafter.partition(':')
+  if not said.isdecimal() or not int(said):
+    what = 'layers' if kind == 'self' else 'tokens'
+    raise ValueError(f"drafter: {drafter!r} names no {what}; write '{kind}:3'.")
+  count = int(said)
+  if kind == 'ngram':
+    return drafters.Equipped(drafters.NgramDrafter(size, count, count), ())
+  first = verifier.model.first(count)
   return drafters.Equipped(drafters.SelfDrafter(first), verifier.params)

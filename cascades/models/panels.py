@@ -34,8 +34,13 @@ from jaxtyping import Array, Float
 _WIDTH = 64
 # A matrix of fewer numbers lies in a cache, and in one piece.
 _SMALL = 2**15
-# Panels of one array of a table: each is given a copy of the rows.
-_PANELS = 256
+# Panels of one array of a table: each is given a copy of the rows, which many
+# rows would have to read from memory again.
+_PANELS = 128
+# A single row goes another way on CPUs, which reads what lies in no cache more
+# slowly than two rows are read; of bfloat16, ten times as slowly whatever lies
+# where.
+_LARGE = 2**16
 # With more rows, what counts is arithmetic; for that, panels are in the way.
 _MANY = 128
 
@@ -230,8 +235,8 @@ def _product(x: Float[Array, 'm ...'], parts: Any, order: Order) -> Array:
   if is_whole(parts, order) or m > _MANY:
     w = unpack(parts, order)
     return jnp.tensordot(x, w, (tuple(range(1, x.ndim)), order.summed))
-  if m == 1 and x.dtype == jnp.bfloat16:
-    # A single row goes another way on CPUs, ten times as slow.
+  size = sum(part.size for part in jax.tree.leaves(parts))
+  if m == 1 and (size >= _LARGE or x.dtype == jnp.bfloat16):
     return _product(jnp.pad(x, ((0, 1), *[(0, 0)] * summed)), parts, order)[:1]
 
   def one(part, x):
