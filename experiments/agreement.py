@@ -11,7 +11,9 @@ from absl import app, flags
 from experiments import cli
 
 _PROMPT = flags.DEFINE_string('prompt', None, 'The text to go on from.')
-_DRAFTER = flags.DEFINE_string('drafter', 'tiny-drafter', 'Name or folder.')
+_DRAFTER = flags.DEFINE_string(
+  'drafter', 'tiny-drafter', 'Whatever experiments.sample takes as one.'
+)
 _VERIFIER = flags.DEFINE_string('verifier', 'tiny-verifier', 'Name or folder.')
 _GAMMA = flags.DEFINE_integer('gamma', 4, 'Tokens drafted per block.')
 _MAX_NEW_TOKENS = flags.DEFINE_integer(
@@ -40,13 +42,18 @@ def main() -> None:
   if not _PROMPT.value:
     raise app.UsageError("--prompt: give a text, such as --prompt='Hello'.")
   from cascades import load_model
+  from cascades.drafters import pairing
   from cascades.models import tokenizers
   from cascades.sampler import agreement, sampler
 
-  drafter, verifier = load_model(_DRAFTER.value), load_model(_VERIFIER.value)
+  verifier = load_model(_VERIFIER.value)
+  drafter = pairing.load_drafter(_DRAFTER.value)
   found = agreement.agreement(
     (verifier, drafter), _PROMPT.value, _MAX_NEW_TOKENS.value
   )
+  if not found.places:
+    print('The drafter has nothing to say after this text.')
+    return
   colour = cli.colours()
   print(f'{_PROMPT.value}{_painted(found, colour)}\n')
 

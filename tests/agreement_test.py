@@ -3,12 +3,14 @@
 import functools
 
 import launching
+import numpy as np
 import pytest
 import small
 import tiers
 
 import cascades
 from cascades import load_model, tasks
+from cascades.drafters import pairing
 from cascades.models import tokenizers
 from cascades.sampler import agreement, sampler
 
@@ -77,6 +79,38 @@ def test_a_model_agrees_with_itself_to_the_end():
   cut = agreement.agreement((verifier, verifier), _prompts()[-1], 2)
   assert not cut.ended
   assert cut.places == one.places[:2]
+
+
+def test_whatever_drafts_can_be_looked_at():
+  # Some models that agree, and the text itself, which has nothing to say here.
+  verifier, drafter = _of_tables()
+  equipped = pairing.equip(verifier, drafter, stop_below=0.2)
+  whole, part = (
+    agreement.agreement((verifier, x), _prompts()[:3], 8)
+    for x in (drafter, equipped)
+  )
+  for one, other in zip(whole, part, strict=True):
+    count = len(other.places)
+    assert other.places == one.places[:count]
+    sure = [place.drafter_of_drafted >= 0.2 for place in one.places]
+    assert count == [*sure, False].index(False)
+  silent = agreement.agreement((verifier, 'ngram'), 'one two', 8)
+  assert not silent.places
+  assert np.isnan(silent.share)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('drafter', ['tiny-recurrent', 'self:3', 'ngram:1'])
+def test_a_drafters_first_block_is_what_strict_decoding_drafts(drafter):
+  verifier, _ = _models()
+  options = dict(method='speed', lenience=0.0, gamma=4, temperature=0.0)
+  strict = sampler.Sampler(verifier, drafter, **options)
+  for prompt in _prompts()[-3:]:
+    one = agreement.agreement((verifier, drafter), prompt, 4)
+    # A block, and no more.
+    answer = strict.sample(prompt, max_new_tokens=one.matched + 1)
+    assert answer.counts['verifier_calls'] == 1
+    assert answer.counts['accepted'] == one.matched
 
 
 @pytest.mark.slow

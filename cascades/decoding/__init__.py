@@ -30,6 +30,7 @@ from cascades.decoding.state import Models, Params, SamplingState
 from cascades.decoding.step import (
   Decoder,
   distributions,
+  draft_and_read,
   step,
   tree_tokens,
 )
@@ -51,6 +52,7 @@ __all__ = [
   'count',
   'decode',
   'distributions',
+  'draft_and_read',
   'extend',
   'place',
   'prefill',

@@ -192,7 +192,7 @@ def propose(
   return permitted(draft, how), drafter_state, verifier_cache
 
 
-def _draft_and_read(
+def draft_and_read(
   state: SamplingState,
   params: Params,
   how: processing.Processing,
@@ -345,7 +345,7 @@ def step(
 
   # 1. Draft gamma tokens, so many times; and what each was drawn from.
   # 2. Read the last token and all drafts with the verifier, in one call.
-  block = _draft_and_read(state, params, how, draft_key, decoder)
+  block = draft_and_read(state, params, how, draft_key, decoder)
   draft, row = block.draft, _rows(block, how, decoder)
 
   # 3. How many drafts stay, and the token after them.

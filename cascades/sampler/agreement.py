@@ -1,27 +1,33 @@
 """Draft greedily, check in one pass: how far do two models agree?
 
-The drafter goes on from a prompt greedily; the verifier then reads prompt and
-continuation in a single pass, and says at every place what it would have said.
-Where they first differ is where greedy speculative decoding would have taken
-over. Nothing is sampled, so this is the thing to look at before anything is.
+The drafter goes on from a prompt greedily; the verifier then reads what it
+wrote in a single pass, and says at every place what it would have said. Where
+they first differ is where greedy speculative decoding would have taken over.
+Nothing is sampled, so this is the thing to look at before anything is.
+
+That is the first half of a block, of as many drafts as are asked for; so
+whatever drafts can be looked at. Of a drafter that looks at the verifier where
+a block begins, the continuation is what it makes of the prompt alone.
 """
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
 
-from cascades import arguments
+from cascades import arguments, decoding, methods
 from cascades.drafters import pairing
+from cascades.methods import processing
 from cascades.models import checkpoints, tokenizers
-from cascades.sampler import batching, sampler
+from cascades.sampler import batching
 
-# Prompts that are read together.
-_ROWS = 16
+# Most prompts, and most numbers of logits, that are drafted after together.
+_ROWS, _LOGITS = 16, 2**27
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,34 +93,47 @@ class Agreement:
 
   @property
   def share(self) -> float:
-    """Of places where both want the same, given the drafter's text."""
+    """Of places where both want the same; nan if nothing was drafted."""
+    if not self.places:
+      return float('nan')
     return float(np.mean([place.agree for place in self.places]))
 
 
-@functools.partial(jax.jit, static_argnames='model')
-def _say(model, params, tokens: Int[Array, 'B L'], asked: Int[Array, 'B N L']):
-  """In one pass: the likeliest next tokens, [B, L], and their probabilities;
-  then those of the tokens asked about, [B, N, L]."""
+@functools.partial(jax.jit, static_argnames='decoder')
+def _say(
+  rows: decoding.Row, params: decoding.Params, *, decoder: decoding.Decoder
+) -> tuple[jax.Array, ...]:
+  """A block of each row: what `Place` has, each [B, gamma], and their count."""
+  how = processing.Processing(temperature=np.float32(0))
 
-  def one(tokens, asked):
-    positions = jnp.arange(tokens.shape[0])
-    mask = positions[None] <= positions[:, None]
-    logits, _ = model(params, tokens, positions, mask)
-    probs = jax.nn.softmax(logits.astype(jnp.float32))
-    return jnp.argmax(probs, -1), probs.max(-1), probs[positions, asked]
+  def one(row):
+    key = jax.random.key(0)
+    block = decoding.draft_and_read(row, params, how, key, decoder)
+    drafted = block.draft.tokens[0]
+    of_drafter = jax.nn.softmax(block.draft.logits[:-1, 0].astype(jnp.float32))
+    of_verifier = jax.nn.softmax(block.logits[:-1].astype(jnp.float32))
+    wanted = jnp.argmax(of_verifier, -1)
 
-  return jax.vmap(one)(tokens, asked)
+    def asked(of, tokens):
+      return jnp.take_along_axis(of, tokens[:, None], 1)[:, 0]
+
+    both = [asked(of_drafter, x) for x in (drafted, wanted)]
+    both += [asked(of_verifier, x) for x in (drafted, wanted)]
+    return drafted, wanted, *both, block.draft.count[0]
+
+  return jax.vmap(one, axis_name=decoding.ROWS)(rows)
 
 
 def agreement(
-  pair: Sequence[checkpoints.Checkpoint | str],
+  pair: Sequence[Any],
   prompts: str | Sequence[str],
   max_new_tokens: int = 64,
 ) -> Agreement | list[Agreement]:
   """Checks the drafter's greedy continuations with the verifier.
 
   Args:
-    pair: The verifier and the drafter, or their names.
+    pair: The verifier, a `Checkpoint` or its name; and what drafts, as
+      `Sampler` takes it.
     prompts: One text, or several.
     max_new_tokens: Most tokens of a continuation.
 
@@ -122,63 +141,70 @@ def agreement(
     An agreement for a single prompt, else a list of them.
 
   Raises:
-    ValueError: The models do not go together, or a prompt does not fit.
+    ValueError: The models do not go together, or an argument will not do.
   """
+  given = arguments.listed('pair', pair, 'a verifier and what drafts for it')
   known = str | checkpoints.Checkpoint
-  given = arguments.listed('pair', pair, 'two models, or of their names')
-  if len(given) != 2 or not all(isinstance(x, known) for x in given):
+  if len(given) != 2 or not isinstance(given[0], known):
     raise ValueError(
       'pair: give two models, or their names: the verifier and the drafter.'
     )
-  verifier, drafter = (
-    checkpoints.load_model(x) if isinstance(x, str) else x for x in given
-  )
-  pairing.check_pair(verifier, drafter)
-  single = isinstance(prompts, str)
+  verifier, drafter = given
+  if isinstance(verifier, str):
+    verifier = checkpoints.load_model(verifier)
+  equipped = pairing.equip(verifier, drafter)
+  gamma = arguments.whole('max_new_tokens', max_new_tokens, 1)
   texts = [prompts]
-  if not single:
+  if not isinstance(prompts, str):
     texts = arguments.listed('prompts', prompts, 'texts')
-  answers = sampler.Sampler(drafter, gamma=0, temperature=0.0).sample(
-    texts, max_new_tokens=max_new_tokens, echo=True
+  for text in texts:
+    arguments.a('prompts', text, str, 'texts')
+  models = decoding.Models(verifier.model, equipped.drafter)
+  # Which method would verify is nothing to us.
+  strict = methods.get_method('speed')
+  engine = batching.Engine(
+    decoding.Decoder(models, strict, gamma),
+    decoding.Params(verifier.params, equipped.params),
+    processing.Processing(),
+    np.zeros(0, np.int32),
   )
-  found = []
-  for i in range(0, len(texts), _ROWS):
-    some = answers[i : i + _ROWS]
-    found += _check(drafter, verifier, texts[i : i + _ROWS], some)
-  return found[0] if single else found
+  found = list(_found(verifier.tokenizer, engine, texts))
+  return found[0] if isinstance(prompts, str) else found
 
 
-def _by_question(checkpoint, tokens, *asked):
-  """What `_say` says, numpy, the tokens asked about one after the other."""
-  best, of_best, of_asked = jax.device_get(
-    _say(*checkpoint[:2], tokens, np.stack(asked, 1))
-  )
-  return best, of_best, of_asked.swapaxes(0, 1)
-
-
-def _check(drafter, verifier, texts, answers) -> list[Agreement]:
-  """Both models read prompts and continuations, once."""
-  longest = max(len(answer.tokens) for answer in answers)
-  tokens = np.zeros((_ROWS, batching.bucket(longest, 64)), np.int32)
-  for row, answer in zip(tokens, answers, strict=False):
-    row[: len(answer.tokens)] = answer.tokens
-  drafted = np.roll(tokens, -1, axis=1)
-  wanted, of_wanted, (of_drafted,) = _by_question(verifier, tokens, drafted)
-  _, _, of_drafter = _by_question(drafter, tokens, drafted, wanted)
-  both = *of_drafter, of_drafted, of_wanted
-  found = []
-  for j, (text, answer) in enumerate(zip(texts, answers, strict=True)):
-    first = len(answer.tokens) - len(answer.logprobs)
-    places = tuple(
-      Place(
-        int(drafted[j, t]),
-        int(wanted[j, t]),
-        *(float(values[j, t]) for values in both),
+def _found(
+  tokenizer: tokenizers.Tokenizer, engine: batching.Engine, texts: Sequence[str]
+) -> Iterator[Agreement]:
+  """Agreements of texts, some of them at a time."""
+  gamma, size = engine.decoder.gamma, tokenizer.vocab_size
+  rows = max(1, min(_ROWS, _LOGITS // (gamma * size)))
+  prompts = [np.array(tokenizer.encode(text, add_bos=True)) for text in texts]
+  room = max(map(len, prompts), default=0) + engine.decoder.slack
+  for i in range(0, len(texts), rows):
+    some = prompts[i : i + rows]
+    # As many each time, so that nothing is compiled twice.
+    some += [some[0]] * (rows - len(some))
+    keys = jax.random.split(jax.random.key(0), rows)
+    limits = [batching.bucket(room)] * rows
+    read = engine.prefill(some, keys, limits, limits[0])
+    said = _say(read, engine.params, decoder=engine.decoder)
+    *places, counts = jax.device_get(said)
+    for j, text in enumerate(texts[i : i + rows]):
+      found = [column[j, : counts[j]].tolist() for column in places]
+      yield _agreement(
+        tokenizer, text, itertools.starmap(Place, zip(*found, strict=True))
       )
-      # What follows token t is said after reading it.
-      for t in range(first - 1, len(answer.tokens) - 1)
-    )
-    pieces = tuple(drafter.tokenizer.pieces([p.drafted for p in places]))
-    ended = bool(places) and places[-1].drafted == tokenizers.EOS
-    found.append(Agreement(text, places, pieces, ended))
-  return found
+
+
+def _agreement(
+  tokenizer: tokenizers.Tokenizer, text: str, places: Iterable[Place]
+) -> Agreement:
+  """Of places up to the end of the text."""
+  kept = []
+  for place in places:
+    kept.append(place)
+    if place.drafted in tokenizer.stops:
+      break
+  pieces = tuple(tokenizer.pieces([place.drafted for place in kept]))
+  ended = bool(kept) and kept[-1].drafted == tokenizers.EOS
+  return Agreement(text, tuple(kept), pieces, ended)
