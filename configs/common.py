@@ -16,7 +16,8 @@ import ml_collections
 # Of every sweep.
 _SWEEP = dict(
   # Bundled models, Hugging Face folders, or gemma's checkpoint names; a drafter
-  # may also be 'ngram', 'self:3' (the verifier's first 3 layers) or a head.
+  # may also be 'ngram', 'self:3' (the verifier's first 3 layers), a recurrent
+  # head or an assistant of Gemma 4.
   verifier='tiny-verifier',
   drafter='tiny-drafter',
   # What to decode: keys of cascades.tasks.TASKS.
@@ -60,6 +61,9 @@ _OPTIONAL = dict(
   stop_below=None,
   # Whether several drafts of a recurrent head are those of a beam search.
   beam=False,
+  # Whether an assistant gives a little to tokens of groups that it does not
+  # look into, as transformers has it; else nothing.
+  others_say=True,
   # Prompts of each task at which the models alone, strict decoding and the
   # fastest point are timed against each other, one prompt at a time; 0: none.
   clock=10,

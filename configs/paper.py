@@ -20,8 +20,10 @@ where TASKS says so; examples, 500 of each test set, are drawn by a seed;
 leniences are a plain grid; checkpoints are the pretrained ones (the instructed
 ones end in -it instead of -pt).
 
-Needs: memory, and hours by estimate, for 86 points. What is above 72 GB takes
-one H200 (141 GB), what is below one H100 (80 GB).
+Needs: memory, and hours by estimate, for 86 points; for 78 with an assistant,
+which cannot answer alone. What is above 72 GB takes one H200 (141 GB), what is
+below one H100 (80 GB). Assistants are folders of the hub, whose sizes are taken
+from ports of them.
 
                          gemma2      gemma2      gemma3      gemma3      gemma4
                           2b_9b      2b_27b     270m_4b      1b_12b     e2b_31b
@@ -36,6 +38,20 @@ one H200 (141 GB), what is below one H100 (80 GB).
   cnn_dailymail       46 GB 3 h   84 GB 3 h   16 GB 1 h   46 GB 3 h  116 GB 4 h
   xsum                46 GB 2 h   84 GB 2 h   16 GB 1 h   46 GB 2 h  116 GB 2 h
   spec_bench          40 GB 9 h  78 GB 11 h   14 GB 3 h   41 GB 9 h 105 GB 16 h
+
+                            gemma4         gemma4         gemma4         gemma4
+                     assistant_e2b  assistant_e4b  assistant_26b  assistant_31b
+  weights                     9 GB          15 GB          51 GB          62 GB
+  gsm8k                  10 GB 1 h      17 GB 1 h      60 GB 3 h      96 GB 3 h
+  web_questions          10 GB 1 h      17 GB 1 h      57 GB 1 h      85 GB 1 h
+  natural_questions      10 GB 1 h      17 GB 1 h      57 GB 1 h      85 GB 1 h
+  wmt14_en_de            10 GB 1 h      18 GB 1 h      60 GB 1 h      96 GB 1 h
+  mbpp                   10 GB 1 h      17 GB 1 h      60 GB 2 h      96 GB 2 h
+  squad_v2               10 GB 1 h      17 GB 1 h      60 GB 1 h      96 GB 1 h
+  trivia_qa              10 GB 1 h      17 GB 1 h      57 GB 1 h      85 GB 1 h
+  cnn_dailymail          10 GB 1 h      18 GB 1 h      62 GB 3 h     107 GB 4 h
+  xsum                   10 GB 1 h      18 GB 1 h      62 GB 2 h     107 GB 2 h
+  spec_bench             10 GB 3 h      17 GB 4 h     60 GB 12 h     96 GB 13 h
 """
 
 import math
@@ -74,6 +90,11 @@ PAIRS = {
   'gemma3_270m_4b': ('gemma3-4b-pt', 'gemma3-270m-pt'),
   'gemma3_1b_12b': ('gemma3-12b-pt', 'gemma3-1b-pt'),
   'gemma4_e2b_31b': ('gemma4-31b-pt', 'gemma4-e2b-pt'),
+  # With Google's own drafters, folders of the hub, made for instructed ones.
+  'gemma4_assistant_e2b': ('gemma4-e2b-it', 'gemma-4-E2B-it-assistant'),
+  'gemma4_assistant_e4b': ('gemma4-e4b-it', 'gemma-4-E4B-it-assistant'),
+  'gemma4_assistant_26b': ('gemma4-26b-a4b-it', 'gemma-4-26B-A4B-it-assistant'),
+  'gemma4_assistant_31b': ('gemma4-31b-it', 'gemma-4-31B-it-assistant'),
 }
 # The longer sequences are, the fewer rows: their caches are what grows.
 TASKS = {
@@ -192,10 +213,12 @@ def needs(config: ml_collections.ConfigDict, curves) -> Needs:
   Returns:
     The smallest device that has a tenth of its memory left, and hours there.
   """
+  from cascades.drafters import pairing
   from cascades.models import checkpoints
   from cascades.sampler import batching, memory
 
-  pair = [checkpoints.describe(n) for n in (config.verifier, config.drafter)]
+  verifier, drafter = config.verifier, config.drafter
+  pair = checkpoints.describe(verifier), pairing.describe(drafter)
   (task,) = config.tasks
   size = TASKS[task]
   needed = memory.need(
@@ -211,7 +234,11 @@ def needs(config: ml_collections.ConfigDict, curves) -> Needs:
   )
   per_block = (1 - 0.7 ** (config.gamma + 1)) / (1 - 0.7)
   seconds = 0.0
+  is_model = pairing.is_model(config.drafter)
   for curve in curves:
+    if not is_model and (curve.alone == 'drafter' or curve.confidence):
+      # It cannot answer alone, and the sweep leaves these out.
+      continue
     seconds += 60.0
     if curve.confidence:
       # It takes its answers from the two models alone.

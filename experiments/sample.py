@@ -46,6 +46,11 @@ _STOP_BELOW = flags.DEFINE_float(
 _BEAM = flags.DEFINE_bool(
   'beam', False, "Whether a recurrent head's drafts are those of a beam search."
 )
+_OTHERS_SAY = flags.DEFINE_bool(
+  'others_say',
+  True,
+  "Whether an assistant's tokens of other groups have a little.",
+)
 _CHAT = flags.DEFINE_bool(
   'chat',
   False,
@@ -114,6 +119,7 @@ def main() -> None:
     tree_size=_TREE_SIZE.value,
     stop_below=_STOP_BELOW.value,
     beam=_BEAM.value,
+    others_say=_OTHERS_SAY.value,
     dtype=flags.FLAGS.dtype,
   )
   decoder = sampler.Sampler(_VERIFIER.value, _DRAFTER.value, **settings)

@@ -110,6 +110,7 @@ _OPTIONS = dict(
   tree_size=_mixed([None, 4]),
   stop_below=_mixed([None, 0.5]),
   beam=_mixed([False, True]),
+  others_say=_mixed([False, True]),
   mesh=_mixed([(1, 1), (2, 1), (0, 1)]),
 )
 _REQUEST = dict(

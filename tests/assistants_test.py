@@ -10,15 +10,20 @@ import json
 import pathlib
 import shutil
 
+import conftest
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiers
 from safetensors.numpy import load_file, save_file
 
 import cascades
-from cascades import decoding, load_model
+from cascades import decoding, load_model, methods
 from cascades.drafters import assistants, pairing
+from cascades.methods import processing
+from cascades.proof import exact
+from cascades.scheme import Scheme
 
 FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
 KINDS = ('shared', 'dense', 'experts')
@@ -127,6 +132,125 @@ def test_greedy_and_strict_is_the_verifier_alone(kind, more):
   assert one.counts == got[1].counts
 
 
+# --- Laws ---
+
+# Rows that are drawn together, and the text before them.
+_MANY, _BEFORE = 8192, 11
+# Strict, a token's rule, and a position's.
+_RULES = ('speed', 0.0), ('token_v3', 0.5), ('opt', 0.1)
+
+
+def _drawn(kind, others_say, new, rules=_RULES, **scheme):
+  """Tokens after a prompt, [rules, rows, new], each of so many rows."""
+  model, theirs, _ = verifier(kind)
+  prompt = expected(kind)['tokens'][:_BEFORE]
+  drafter, params = equipped(kind, others_say)
+  models = decoding.Models(model, drafter)
+  drafts = scheme.pop('drafts', 1)
+  decoder = decoding.Decoder(
+    models,
+    exact.one_of([(methods.METHODS[name], at) for name, at in rules]),
+    gamma=2,
+    scheme=Scheme(**scheme),
+    drafts=drafts,
+  )
+  params = decoding.Params(theirs, params)
+  rows = decoding.prefill(
+    params,
+    prompt[None],
+    np.array([_BEFORE]),
+    jax.random.split(jax.random.key(1), 1),
+    np.array([_BEFORE + new]),
+    models=models,
+    cache_length=_BEFORE + new + decoder.slack,
+  )
+  many = jax.tree.map(lambda x: jnp.repeat(x, _MANY, 0), rows.replace(key=()))
+  drawn = []
+  for i in range(len(rules)):
+    # They take the memory of what they are given.
+    row = jax.tree.map(jnp.copy, many).replace(
+      key=jax.random.split(jax.random.key(i), _MANY),
+      lenience=jnp.full(_MANY, i, jnp.float32),
+    )
+    how = processing.Processing(temperature=np.float32(1))
+    row, _ = decoding.decode(
+      row, params, how, np.array([-1], np.int32), decoder=decoder
+    )
+    drawn.append(np.asarray(row.tokens[:, _BEFORE : _BEFORE + new]))
+  return drawn
+
+
+@functools.cache
+def _after(kind):
+  """The verifier's probabilities after a prompt, and after one more token."""
+  model, params, _ = verifier(kind)
+  prompt = jnp.asarray(expected(kind)['tokens'][:_BEFORE])
+
+  def said(tokens):
+    positions = jnp.arange(len(tokens))
+    mask = positions[None] <= positions[:, None]
+    logits, _ = model(params, tokens, positions, mask)
+    return jax.nn.softmax(logits[-1])
+
+  more = jnp.arange(model.vocab_size)
+  longer = jax.vmap(lambda token: said(jnp.append(prompt, token)))
+  return np.asarray(said(prompt)), np.asarray(longer(more))
+
+
+def _of_first(kind, others_say):
+  """q and p of the first token after the prompt."""
+  drafter, params = equipped(kind, others_say)
+  tokens = expected(kind)['tokens'][:_BEFORE]
+  cache, state = _read(kind, tokens)
+  banks = drafter.banks(cache, jnp.int32(_BEFORE))
+  at, token = jnp.int32(_BEFORE - 1), jnp.asarray(tokens[-1])
+  _, logits = drafter.step(params, banks, at, state, token)
+  return jax.nn.softmax(logits), jnp.asarray(_after(kind)[0])
+
+
+def check_laws(kind, others_say, **scheme):
+  """The declared law of a block's first token; strictly, of the next one too.
+
+  q hangs on where a block began, so that a cascade's target holds block by
+  block.
+  """
+  with conftest.optimised():
+    drawn = _drawn(kind, others_say, 2, **scheme)
+  q, p = _of_first(kind, others_say)
+  assert np.abs(q - p).max() > 0.005
+  for (name, lenience), tokens in zip(_RULES, drawn, strict=True):
+    method = methods.METHODS[name]
+    law = method.law(methods.Distributions(q, p, q, p), lenience)
+    z = exact.z_scores(tokens[:, :1], np.asarray(law))
+    assert np.abs(z).max() < 5, name
+    if name == 'speed':
+      second = _after(kind)[0] @ _after(kind)[1]
+      assert np.abs(exact.z_scores(tokens[:, 1:], second)).max() < 5
+    else:
+      # Another law than the verifier's, which many rows tell apart.
+      assert np.abs(exact.z_scores(tokens[:, :1], np.asarray(p))).max() > 5
+
+
+@pytest.mark.parametrize('others_say', tiers.first([False, True]))
+def test_rules_have_their_law_whatever_other_tokens_say(others_say):
+  check_laws('shared', others_say)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize(
+  'scheme',
+  [
+    dict(verification='token'),
+    dict(verification='block'),
+    dict(verification='multi_round', drafts=3),
+  ],
+  ids=lambda x: x['verification'],
+)
+def test_rules_have_their_law_however_they_are_verified(kind, scheme):
+  check_laws(kind, True, **scheme)
+
+
 # --- Refusals ---
 
 
@@ -181,3 +305,25 @@ def test_an_assistant_is_no_model_of_its_own():
   assert not pairing.is_model(name)
   with pytest.raises(ValueError, match='gemma4_assistant'):
     load_model(name)
+  with pytest.raises(ValueError, match='method: drafter_only is the drafter'):
+    cascades.Sampler(verifier('shared'), name, method='drafter_only')
+  # As is one that is not there.
+  with pytest.raises(ValueError, match='fetch google/gemma-4-E2B-it-assistant'):
+    cascades.Sampler(verifier('shared'), 'gemma-4-E2B-it-assistant')
+
+
+def test_what_an_assistant_is_not_asked_for_is_refused():
+  pair = verifier('shared'), _folders('shared')[1]
+  for options, said in (
+    (dict(drafts=2), "'token' looks at one draft"),
+    (dict(stop_below=0.5), 'stop_below: only a model that drafts'),
+    (dict(beam=True), 'beam: only a recurrent head'),
+    (dict(others_say='no'), 'others_say: .* give True or False'),
+  ):
+    with pytest.raises(ValueError, match=said):
+      cascades.Sampler(*pair, **options)
+  with pytest.raises(ValueError, match='others_say: only an assistant'):
+    cascades.Sampler('tiny-verifier', 'tiny-drafter', others_say=False)
+  # Which is told from what was loaded, and passed on.
+  silent = cascades.Sampler(*pair, others_say=False)
+  assert not silent.equipped.drafter.others_say

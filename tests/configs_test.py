@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from cascades import methods, scheme
+from cascades.drafters import assistants
 from cascades.models import checkpoints, language
 from cascades.sampler import batching
 from cascades.sampler.options import Options
@@ -277,9 +278,17 @@ def test_a_pair_on_a_task_is_the_papers_setting(name):
   assert config.task.shots == TASKS[task].shots
   # 'gemma2_2b_9b' names the drafter, then the verifier.
   family, *sizes = pair.split('_')
-  assert [config.drafter, config.verifier] == [
-    f'{family}-{size}-pt' for size in sizes
-  ]
+  if sizes[0] == 'assistant':
+    # It has the verifier's name, which was instructed.
+    drafter, _, last = config.drafter.rpartition('-')
+    assert last == 'assistant'
+    assert drafter.replace('gemma-', 'gemma').lower() == config.verifier
+    assert config.verifier.startswith(f'{family}-{sizes[1]}')
+    assert config.verifier.endswith('-it')
+  else:
+    assert [config.drafter, config.verifier] == [
+      f'{family}-{size}-pt' for size in sizes
+    ]
   assert (config.gamma, config.temperature) == (1, 1.0)
   chosen = plan.curves(config, module, {})
   for curve in chosen:
@@ -415,10 +424,12 @@ def test_the_paper_says_what_a_sweep_needs(monkeypatch):
   describe = functools.cache(checkpoints.describe)
   monkeypatch.setattr(checkpoints, 'describe', describe)
   known = language.gemma_checkpoints()
-  weights, cells, points = {}, {}, set()
+  weights, cells, points = {}, {}, {}
   for name in _OF_PAIRS:
     module, config = _load(name)
-    assert {config.verifier, config.drafter} <= set(known)
+    assert config.verifier in known
+    is_model = config.drafter in known
+    assert is_model or config.drafter in assistants.PUBLISHED
     chosen = plan.curves(config, module, {})
     needed = module.needs(config, chosen)
     pair, task = name.split(',')
@@ -427,18 +438,28 @@ def test_the_paper_says_what_a_sweep_needs(monkeypatch):
     cells.setdefault(task, []).append(f'{gigabytes} GB {needed.hours} h')
     large = int(gigabytes) > 72
     assert needed.device == ('H200 (141 GB)' if large else 'H100 (80 GB)')
-    points.add(sum(max(1, len(curve.leniences)) for curve in chosen))
-  header, _, table = paper.__doc__.partition('Needs: ')[2].partition('\n\n')
+    counted = [
+      max(1, len(curve.leniences))
+      for curve in chosen
+      if is_model or not (curve.alone == 'drafter' or curve.confidence)
+    ]
+    points.setdefault(is_model, set()).add(sum(counted))
+  header, *tables = paper.__doc__.partition('Needs: ')[2].split('\n\n')
   header = ' '.join(header.split())
-  (each,) = points
-  assert f'for {each} points' in header
+  (each,), (with_assistants,) = points[True], points[False]
+  assert f'for {each} points; for {with_assistants} with an assistant' in header
   assert 'above 72 GB takes one H200 (141 GB)' in header
-  families, pairs, *rows = (line.split() for line in table.splitlines())
-  assert list(map('_'.join, zip(families, pairs, strict=True))) == [*weights]
-  assert [' '.join(row) for row in rows] == [
-    f'weights {" ".join(weights.values())}',
-    *(f'{task} {" ".join(cells[task])}' for task in paper.TASKS),
-  ]
+  written, rows = [], {}
+  for table in tables:
+    families, pairs, *lines = (x.split() for x in table.strip().splitlines())
+    written += map('_'.join, zip(families, pairs, strict=True))
+    for name, *line in lines:
+      rows.setdefault(name, []).extend(line)
+  assert written == [*weights]
+  assert {name: ' '.join(row) for name, row in rows.items()} == {
+    'weights': ' '.join(weights.values()),
+    **{task: ' '.join(cells[task]) for task in paper.TASKS},
+  }
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ import models_test
 import numpy as np
 import pytest
 
+import cascades
 from cascades import decoding, drafters, methods
 from cascades.methods import processing
 from cascades.models import checkpoints, language, sharding, tokenizers
@@ -127,6 +128,25 @@ def decode(pair, params, mesh=None):
     yield sharding.fetch(
       rows.replace(verifier_cache=None, drafter_state=None, key=None)
     )
+
+
+def check_assistant():
+  """An assistant looks into caches wherever these lie."""
+  pair = [
+    str(_ROOT / f'tests/fixtures/hf_gemma4_shared{end}')
+    for end in ('', '_assistant')
+  ]
+  texts = ['the quick brown fox', 'a cascade asks']
+
+  def answers(mesh):
+    one = cascades.Sampler(*pair, lenience=0.3, gamma=3, mesh=mesh)
+    found = one.sample(texts, max_new_tokens=24)
+    assert sum(answer.counts['accepted'] for answer in found) > 0
+    return [answer.tokens for answer in found]
+
+  alone = answers((1, 1))
+  for mesh in (2, 1), (1, 2):
+    assert answers(mesh) == alone, mesh
 
 
 def check_equal(got, want):
@@ -314,6 +334,7 @@ def main(job: str, *args: str) -> None:
     check_rows()
     check_loading()
     check_experts_and_tables(sharding.make_mesh(2, 4))
+    check_assistant()
     pair = gemma(), gemma(32, 4, 4)
     shapes = [
       ((8, 1), False),

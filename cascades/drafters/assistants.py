@@ -23,6 +23,46 @@ _DEFAULTS = dict(
 )
 
 
+def _published(backbone: int, heads: int, keys: tuple[int, int]):
+  """The fields that Google's assistants of a size have in config.json.
+
+  Args:
+    backbone: Width of the verifier.
+    heads: Of queries.
+    keys: Heads of keys of layers with a window, and of those without.
+  """
+  small = keys[0] == keys[1]
+  width = 256 if small else 1024
+  return dict(
+    model_type=_TYPES[0],
+    backbone_hidden_size=backbone,
+    use_ordered_embeddings=small,
+    text_config=dict(
+      vocab_size=262_144,
+      hidden_size=width,
+      intermediate_size=8 * width,
+      num_hidden_layers=4,
+      num_attention_heads=heads,
+      num_key_value_heads=keys[0],
+      num_global_key_value_heads=keys[1],
+      head_dim=256,
+      global_head_dim=512,
+      sliding_window=512 if small else 1024,
+      layer_types=[families.SLIDING] * 3 + [families.FULL],
+      attention_k_eq_v=not small,
+    ),
+  )
+
+
+# Of Google's, by name, as others' ports of them have it: we have seen none.
+PUBLISHED = {
+  'gemma-4-E2B-it-assistant': _published(1536, 4, (1, 1)),
+  'gemma-4-E4B-it-assistant': _published(2560, 4, (2, 2)),
+  'gemma-4-26B-A4B-it-assistant': _published(2816, 16, (8, 2)),
+  'gemma-4-31B-it-assistant': _published(5376, 32, (16, 4)),
+}
+
+
 class Loaded(NamedTuple):
   """An assistant, and what a verifier must have for it.
 
@@ -71,6 +111,38 @@ def folder_of(name: str | pathlib.Path) -> pathlib.Path | None:
   return folder if said.get('model_type') in _TYPES else None
 
 
+def known(name: str | pathlib.Path) -> bool:
+  """Whether a name is that of an assistant, which may not be there yet."""
+  return str(name) in PUBLISHED or folder_of(name) is not None
+
+
+def describe(
+  name: str | pathlib.Path, dtype: str | None = None
+) -> tuple[int, dict[str, jax.ShapeDtypeStruct]] | None:
+  """How many tokens an assistant knows, and its tensors; None if it is none.
+
+  Args:
+    name: A folder, or a key of `PUBLISHED`.
+    dtype: What its parameters would become; None for bfloat16, which is what
+      Google stores.
+
+  Raises:
+    ValueError: Its config.json is not an assistant's.
+  """
+  if folder := folder_of(name):
+    config = _config(folder)
+  elif str(name) in PUBLISHED:
+    config = _spelled_out(str(name), PUBLISHED[str(name)])
+  else:
+    return None
+  kinds = {'masked_embedding.token_ordering': 'int32'}
+  shapes = {
+    name: jax.ShapeDtypeStruct(shape, kinds.get(name, dtype or 'bfloat16'))
+    for name, shape in _shapes(config).items()
+  }
+  return config['text_config']['vocab_size'], shapes
+
+
 def load(folder: str | pathlib.Path, dtype: str | None = None) -> Loaded:
   """Reads an assistant.
 
@@ -79,8 +151,13 @@ def load(folder: str | pathlib.Path, dtype: str | None = None) -> Loaded:
     dtype: What its parameters become; None for what is stored.
 
   Raises:
-    ValueError: It is not whole, or of another kind.
+    ValueError: It is not whole, not there, or of another kind.
   """
+  if str(folder) in PUBLISHED and folder_of(folder) is None:
+    raise ValueError(
+      f'drafter: there is no folder {folder}; fetch google/{folder} from the'
+      ' hub, and give where it lies.'
+    )
   folder = pathlib.Path(folder)
   config = _config(folder)
   places = huggingface.places(folder)
@@ -109,6 +186,17 @@ def _config(folder: pathlib.Path) -> dict[str, Any]:
     ValueError: They are no assistant's.
   """
   said = huggingface.read_json(folder / 'config.json') or {}
+  return _spelled_out(folder, said)
+
+
+def _spelled_out(
+  folder: pathlib.Path | str, said: Mapping[str, Any]
+) -> dict[str, Any]:
+  """The fields of a config.json, with those that it is silent about.
+
+  Raises:
+    ValueError: They are no assistant's.
+  """
   config = {**_DEFAULTS, **said}
   given = {'model_type': 'gemma4_text', **(config.get('text_config') or {})}
   # All its layers look into another's caches, which is no model by itself.

@@ -11,12 +11,15 @@
   an `Equipped`                   anything that was put together before
 """
 
+import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from cascades import arguments, drafters
+from cascades.decoding import Plain
 from cascades.drafters import assistants, heads
 from cascades.models import checkpoints, tokenizers
 
@@ -55,9 +58,44 @@ def check_pair(
 def is_model(name: str) -> bool:
   """Whether a name is that of a language model, which can answer alone."""
   own = name == 'ngram' or name.startswith(('ngram:', 'self:'))
-  return (
-    not own and not heads.folder_of(name) and not assistants.folder_of(name)
-  )
+  return not own and not heads.folder_of(name) and not assistants.known(name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Drafting:
+  """What drafts and is no model of its own, as memory is counted of models.
+
+  Attributes:
+    drafter: A `decoding.Drafter`; what it keeps of a row counts as its cache.
+    vocab_size: Logits of a drafted token.
+  """
+
+  drafter: Any
+  vocab_size: int
+
+  def init_cache(self, params: PyTree, cache_length: int) -> PyTree:
+    """What it keeps of a row."""
+    return self.drafter.init(params, cache_length)
+
+
+def describe(name: str, dtype: str | None = None) -> tuple[Any, PyTree] | None:
+  """What drafts, and the shapes of its parameters, without reading them.
+
+  Args:
+    name: As for `load_drafter`; an assistant's published name will do.
+    dtype: What the parameters would become as they are read.
+
+  Returns:
+    (model, or what counts as one, shapes and dtypes of its parameters); None of
+    what has none of its own, and of a recurrent head, which has next to none.
+
+  Raises:
+    ValueError: There is nothing of that name.
+  """
+  if found := assistants.describe(name, dtype):
+    size, shapes = found
+    return Drafting(Plain(), size), shapes
+  return checkpoints.describe(name, dtype) if is_model(name) else None
 
 
 def load_drafter(
@@ -78,8 +116,8 @@ def load_drafter(
   """
   if is_model(name):
     return checkpoints.load_model(name, dtype, mesh)
-  if folder := assistants.folder_of(name):
-    return assistants.load(folder, dtype)
+  if assistants.known(name):
+    return assistants.load(name, dtype)
   folder = heads.folder_of(name)
   return name if folder is None else heads.load(folder)
 
@@ -90,6 +128,7 @@ def equip(
   *,
   stop_below: float | None = None,
   beam: bool = False,
+  others_say: bool = True,
 ) -> drafters.Equipped:
   """What drafts for a verifier.
 
@@ -100,6 +139,8 @@ def equip(
     stop_below: A drafting model stops where its most probable token is less
       probable than this; None: never.
     beam: Whether a recurrent head's drafts are those of a beam search.
+    others_say: Whether an assistant gives a little to the tokens of groups that
+      it does not look into, as transformers has it; else nothing.
 
   Raises:
     ValueError: They do not go together, or an option is not this drafter's.
@@ -110,6 +151,8 @@ def equip(
     raise ValueError('stop_below: only a model that drafts can stop early.')
   if beam and not isinstance(drafter, heads.Loaded):
     raise ValueError('beam: only a recurrent head has beams.')
+  if not others_say and not isinstance(drafter, assistants.Loaded):
+    raise ValueError('others_say: only an assistant looks into some groups.')
   if isinstance(drafter, checkpoints.Checkpoint):
     check_pair(verifier, drafter)
     if stop_below is None:
@@ -121,7 +164,7 @@ def equip(
       (drafter.params, jnp.float32(stop_below)),
     )
   if isinstance(drafter, assistants.Loaded):
-    return drafter.equip(verifier)
+    return drafter.equip(verifier, others_say)
   if isinstance(drafter, heads.Loaded):
     drafter.check(verifier)
     params = verifier.params

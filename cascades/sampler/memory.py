@@ -32,8 +32,8 @@ _ROWS_OF_FLOATS = 4
 # More devices than this are not worth proposing.
 _MOST_DEVICES = 64
 
-# A model and its parameters, or their shapes; a `Checkpoint` will do, and what
-# `checkpoints.describe` gives.
+# A model and its parameters, or their shapes; a `Checkpoint` will do, what
+# `pairing.describe` gives.
 Described = tuple[Any, PyTree] | tuple[Any, PyTree, Any]
 
 

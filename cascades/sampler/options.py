@@ -36,6 +36,8 @@ class Options:
       probable than this; None: never.
     beam: Whether several drafts of a recurrent head are those of a beam
       search.
+    others_say: Whether an assistant gives a little to the tokens of groups that
+      it does not look into, as transformers has it; else nothing.
 
   Raises:
     ValueError: One is out of its range, or two do not go together; one
@@ -57,6 +59,7 @@ class Options:
   tree_size: int | None = None
   stop_below: float | None = None
   beam: bool = False
+  others_say: bool = True
 
   def __post_init__(self):
     number, whole = arguments.number, arguments.whole
@@ -85,7 +88,7 @@ class Options:
       value = getattr(self, name)
       if value is not None:
         checked[name] = number(name, value, 0, 1)
-    arguments.flags(beam=self.beam)
+    arguments.flags(beam=self.beam, others_say=self.others_say)
     if not checked['gamma']:
       # Without drafts, there is nothing to have several of.
       checked |= dict(drafts=1, tree_size=None)

@@ -26,8 +26,8 @@ class Sampler:
     verifier: A `Checkpoint` from `load_model`, or a name for it.
     drafter: What drafts: a `Checkpoint` or a name for it, or else a text
       look-up 'ngram', the verifier's first layers 'self:3', a recurrent head
-      'tiny-recurrent', or drafters.Equipped. None only with gamma = 0, plain
-      decoding with the verifier.
+      'tiny-recurrent', an assistant's folder, or drafters.Equipped. None only
+      with gamma = 0, plain decoding with the verifier.
     tokenizer: The tokenizer of both models; None takes the verifier's.
     method: A name in `METHODS`, an alias of the paper's notebook, or a
       `Method`.
@@ -55,6 +55,8 @@ class Sampler:
       probable than this; None: never.
     beam: Whether several drafts of a recurrent head are those of a beam
       search; for 'match'.
+    others_say: Whether an assistant gives a little to the tokens of groups that
+      it does not look into, as transformers has it; else nothing.
     mesh: (data, model): devices to split the rows and the parameters over.
     dtype: 'float32' or 'bfloat16', what the parameters of models that are given
       by name are kept in; None for what they are stored in.
@@ -93,6 +95,7 @@ class Sampler:
     tree_size: int | None = None,
     stop_below: float | None = None,
     beam: bool = False,
+    others_say: bool = True,
     mesh: tuple[int, int] = (1, 1),
     dtype: str | None = None,
   ):
@@ -112,6 +115,7 @@ class Sampler:
       tree_size=tree_size,
       stop_below=stop_below,
       beam=beam,
+      others_say=others_say,
     )
     self._load(options, verifier, drafter, tokenizer, mesh, dtype)
 
@@ -165,7 +169,15 @@ class Sampler:
         self.drafter,
         stop_below=chosen.stop_below if chosen.gamma else None,
         beam=chosen.beam and chosen.gamma > 0,
+        others_say=chosen.others_say or not chosen.gamma,
       )
+      drafting = self.equipped.drafter
+      if chosen.method.name == 'drafter_only' and drafting.needs_hidden:
+        name = type(drafting).__name__
+        raise ValueError(
+          f'method: drafter_only is the drafter alone, and {name} drafts from'
+          ' what the verifier has read; give another method.'
+        )
     drafting = self.equipped
     if not chosen.gamma:
       nothing = drafters.NoDrafter(verifier.model.vocab_size)
@@ -466,9 +478,12 @@ class Sampler:
       )
 
   def _check_memory(self, rows: int, length: int, new: int) -> None:
-    # What drafts and is no model of its own has no weights worth counting.
-    model = isinstance(self.drafter, checkpoints.Checkpoint)
-    models = self.verifier, self.drafter if model else None
+    drafter = self.drafter
+    if not isinstance(drafter, checkpoints.Checkpoint | None):
+      size = self.verifier.model.vocab_size
+      drafting, params = self.equipped
+      drafter = pairing.Drafting(drafting, size), params
+    models = self.verifier, drafter
     size = dict(
       batch_size=batching.width(rows, self.options.batch_size),
       gamma=self._decoder.tree_tokens,

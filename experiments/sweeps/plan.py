@@ -48,7 +48,7 @@ _CHANGE_NOTHING = (
   'clock',
 )
 # Options of `Sampler` about what drafts, which a sweep has for all curves.
-_DRAFTING = ('stop_below', 'beam')
+_DRAFTING = ('stop_below', 'beam', 'others_say')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,7 +278,8 @@ def load_examples(config, task) -> tuple[list, dict[str, Any]]:
 
 def drafting(config) -> dict[str, Any]:
   """What a config, which may be silent, says of its drafter."""
-  return {name: config[name] for name in _DRAFTING if config.get(name)}
+  said = {name: config.get(name) for name in _DRAFTING}
+  return {name: value for name, value in said.items() if value is not None}
 
 
 def _method(name: str) -> str:

@@ -172,7 +172,7 @@ class Worker:
     mesh = make_mesh(config)
     memory.check(
       checkpoints.describe(config.verifier, dtype),
-      checkpoints.describe(config.drafter, dtype) if self._is_model else None,
+      pairing.describe(config.drafter, dtype),
       batch_size=config.batch_size,
       # Prompts are not known yet; what they take is looked at once more.
       cache_length=max(task.max_new_tokens for task in tasks.values()),
