@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from cascades import methods
+from cascades.drafters import assistants
 from cascades.proof import exact
 from experiments import benchmarks, cli
 from experiments.benchmarks import arms, digits, elsewhere, loops, stopwatch
@@ -247,6 +248,41 @@ def test_sizes_are_timed_and_gone_on_with(tmp_path):
       bad[field] = value
     with pytest.raises(ValueError, match=said):
       check.check(bad)
+
+
+@pytest.mark.slow
+def test_an_assistant_is_timed_with_random_weights(monkeypatch):
+  name = 'configs/benchmark_assistants.py'
+  config = cli.load_config_module(name).get_config()
+  sizes = dict(vocab_size=512, head_dim=16, global_head_dim=32)
+  small = dict(assistants.PUBLISHED[config.assistant])
+  small |= dict(backbone_hidden_size=64, num_centroids=64)
+  small['text_config'] = small['text_config'] | sizes
+  small['text_config'] |= dict(hidden_size=32, intermediate_size=64)
+  monkeypatch.setitem(assistants.PUBLISHED, 'small', small)
+  config.verifier.update(
+    dict(hidden_size=64, intermediate_size=128, num_hidden_layers=10)
+    | dict(layer_types=config.verifier.layer_types[:10])
+    | dict(num_kv_shared_layers=5, hidden_size_per_layer_input=8)
+    | dict(vocab_size_per_layer_input=512, query_pre_attn_scalar=16)
+    | sizes
+  )
+  config.update(dict(assistant='small', repeats=1, seconds=0.0, context=10))
+  check = importlib.import_module('experiments.benchmarks.assisting')
+  check.check(config)
+  figures = [*check.measure(config)]
+  assert not [*check.measure(config, figures)]
+  sizes, *loops = figures
+  assert sizes['layers'] == 10
+  assert sizes['verifier_parameters'] > sizes['assistant_parameters'] > 2**15
+  assert all(0 < row['call_s'] <= row['call_high_s'] for row in loops)
+  # The assistant looks into caches of both kinds.
+  table = check.table(figures)
+  for said in ('a step, logits of groups', 'floor', 'a block by the floor'):
+    assert said in table
+  config.assistant = 'none'
+  with pytest.raises(ValueError, match='assistant: none is none of gemma-4-E2'):
+    check.check(config)
 
 
 _LLAMA = """

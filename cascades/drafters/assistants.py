@@ -167,16 +167,28 @@ def load(folder: str | pathlib.Path, dtype: str | None = None) -> Loaded:
       folder, places, name, shape, 'drafter'
     )
     found[name] = np.asarray(handle.get_slice(stored)[:])
-  params = _arranged(config, found, folder)
-
-  def put(x):
-    number = np.issubdtype(x.dtype, np.integer)
-    return jnp.asarray(x, x.dtype if number or dtype is None else dtype)
-
   file, tokenizer = checkpoints.tokenizer_file(folder), None
   if file.exists():
     tokenizer = checkpoints.read_tokenizer(file)
-  return Loaded(jax.tree.map(put, params), config, tokenizer, folder.name)
+  params = _arranged(config, found, folder, dtype)
+  return Loaded(params, config, tokenizer, folder.name)
+
+
+def of_tensors(
+  name: str, tensors: Mapping[str, np.ndarray], dtype: str | None = None
+) -> Loaded:
+  """An assistant as published, with other tensors: to be timed.
+
+  Args:
+    name: A key of `PUBLISHED`.
+    tensors: By name, of the shapes that `describe` gives.
+    dtype: What its parameters become; None for what is given.
+
+  Raises:
+    ValueError: Its tokens are not ordered.
+  """
+  config = _spelled_out(name, PUBLISHED[name])
+  return Loaded(_arranged(config, tensors, name, dtype), config, None, name)
 
 
 def _config(folder: pathlib.Path) -> dict[str, Any]:
@@ -264,7 +276,10 @@ _NORMS = {
 
 
 def _arranged(
-  config: Mapping[str, Any], found: Mapping[str, np.ndarray], folder: Any
+  config: Mapping[str, Any],
+  found: Mapping[str, np.ndarray],
+  folder: Any,
+  dtype: str | None,
 ) -> PyTree:
   """Tensors as `AssistantDrafter` takes them."""
   text = config['text_config']
@@ -307,7 +322,12 @@ def _arranged(
         'scale': found[f'model.layers.{i}.layer_scalar'],
       }
     )
-  return params
+
+  def put(x):
+    number = np.issubdtype(x.dtype, np.integer)
+    return jnp.asarray(x, x.dtype if number or dtype is None else dtype)
+
+  return jax.tree.map(put, params)
 
 
 def _check(loaded: Loaded, verifier: checkpoints.Checkpoint) -> None:

@@ -14,6 +14,7 @@ The suites:
   single_blocks  'methods': what each method takes for a block.
   sizes          'sizes': what a block costs verifiers of several sizes.
   pretrained     'pretrained': a real model, by other people's loops.
+  assisting      'assistants': a drafter that looks into caches.
   pages          'reports': a report of many points.
   launching      'launchers': a point that is decoded elsewhere.
 
@@ -52,6 +53,7 @@ SUITES = {
   'drafters': 'proposals',
   'sizes': 'sizes',
   'pretrained': 'pretrained',
+  'assistants': 'assisting',
   'reports': 'pages',
   'launchers': 'launching',
 }

@@ -86,7 +86,7 @@ def measure(
     loops[drafts] = made._replace(calls=made.calls * (longest + 1))
   called = {}
   for block in blocks:
-    loops[block], called[block] = _strict(
+    loops[block], called[block] = strict(
       verifier, equipped, *block, tree_size, context
     )
   taken = take_turns(loops, repeats, seconds)
@@ -137,10 +137,10 @@ def take_turns(
 def _alone(checkpoint: checkpoints.Checkpoint, context: int) -> Loop:
   """A model that decodes alone, a token per call."""
   none = drafters.Equipped(drafters.NoDrafter(checkpoint.model.vocab_size), ())
-  return _strict(checkpoint, none, 0, 1, None, context)[0]
+  return strict(checkpoint, none, 0, 1, None, context)[0]
 
 
-def _strict(
+def strict(
   verifier: checkpoints.Checkpoint,
   equipped: drafters.Equipped,
   gamma: int,
