@@ -11,6 +11,7 @@ import pathlib
 import shutil
 
 import conftest
+import counts
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,8 +23,12 @@ import cascades
 from cascades import decoding, load_model, methods
 from cascades.drafters import assistants, pairing
 from cascades.methods import processing
+from cascades.models import checkpoints
 from cascades.proof import exact
 from cascades.scheme import Scheme
+from configs import common
+from experiments import records, sweep
+from experiments.sweeps import plan
 
 FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
 KINDS = ('shared', 'dense', 'experts')
@@ -271,6 +276,45 @@ def test_a_verifier_of_another_size_is_refused():
     pairing.equip(load_model('tiny-verifier'), _folders('shared')[1])
 
 
+@pytest.mark.slow
+def test_a_verifier_of_a_gguf_is_none_of_its(tmp_path):
+  # Such files are of Gemma 2 and 3.
+  checkpoints.save_gguf(tmp_path / 'tiny.gguf', load_model('tiny-verifier'))
+  with pytest.raises(ValueError, match=r'another verifier \(a Gemma 4\)'):
+    cascades.Sampler(str(tmp_path / 'tiny.gguf'), _folders('shared')[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('others_say', [True, False])
+def test_a_sweep_with_an_assistant_ends_with_a_page(
+  tmp_path, capsys, others_say
+):
+  names = dict(zip(('verifier', 'drafter'), _folders('shared'), strict=True))
+  fields = dict(names, num_examples=2, batch_size=4, tasks=('numerals',))
+  fields |= dict(others_say=others_say, clock=0)
+  config = common.sweep(**fields)
+  curves = [
+    plan.Curve.of(config, name, leniences)
+    for name, leniences in (
+      *(('verifier_only', ()), ('drafter_only', ())),
+      *(('speed', (0.0, 0.5)), ('token_v3', (0.3,))),
+    )
+  ]
+  sweep.run(config, curves, tmp_path)
+  said = capsys.readouterr().err
+  assert 'cannot answer alone; left out drafter_only' in said
+  kept = json.loads((tmp_path / 'config.json').read_text())
+  assert kept['others_say'] is others_say
+  found = records.read_all(tmp_path)
+  assert {record.method for record in found} == {
+    *('verifier_only', 'speed', 'token_v3')
+  }
+  for record in found:
+    counts.check(record)
+  assert sum(record.accepted for record in found) > 0
+  assert (tmp_path / 'report/index.html').exists()
+
+
 @pytest.mark.parametrize(
   ('field', 'value', 'said'),
   [
@@ -303,7 +347,9 @@ def test_an_order_that_leaves_tokens_out_is_refused(tmp_path):
 def test_an_assistant_is_no_model_of_its_own():
   name = _folders('shared')[1]
   assert not pairing.is_model(name)
-  with pytest.raises(ValueError, match='gemma4_assistant'):
+  with pytest.raises(
+    ValueError, match=r'gemma4_assistant.* no model by itself'
+  ):
     load_model(name)
   with pytest.raises(ValueError, match='method: drafter_only is the drafter'):
     cascades.Sampler(verifier('shared'), name, method='drafter_only')

@@ -151,6 +151,12 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
   if family in _OUTER:
     config, family = config.get('text_config') or {}, _OUTER[family]
   if family not in _FAMILIES:
+    if str(family).endswith('_assistant'):
+      raise ValueError(
+        f'config.json: model_type {family!r} is a drafter that looks into a'
+        " Gemma 4's caches, and no model by itself; give its folder as drafter,"
+        ' beside the verifier that it was made for.'
+      )
     raise ValueError(
       f'config.json: model_type {family!r} cannot be read; give a text model of'
       f' Gemma 2, 3, 3n or 4 ({", ".join([*_FAMILIES, *_OUTER])}).'
