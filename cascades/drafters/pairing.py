@@ -7,7 +7,7 @@
   'ngram:3'                       the same, wherever its last 3 tokens stood
   'self:3'                        the verifier's own first 3 layers
   'tiny-recurrent', or a folder   a recurrent head that was trained for it
-  a folder                        an assistant of Gemma 4
+  a folder                        an assistant of Gemma 4, or an EAGLE-3 head
   an `Equipped`                   anything that was put together before
 """
 
@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from cascades import arguments, drafters
-from cascades.drafters import assistants, heads
+from cascades.drafters import assistants, heads, speculators
 from cascades.models import checkpoints, tokenizers
 
 
@@ -55,16 +55,21 @@ def check_pair(
 def is_model(name: str) -> bool:
   """Whether a name is that of a language model, which can answer alone."""
   own = name == 'ngram' or name.startswith(('ngram:', 'self:'))
-  return (
-    not own and not heads.folder_of(name) and not assistants.folder_of(name)
-  )
+  kinds = heads, assistants, speculators
+  return not own and not any(kind.folder_of(name) for kind in kinds)
 
 
 def load_drafter(
   name: str,
   dtype: str | None = None,
   mesh: jax.sharding.Mesh | None = None,
-) -> checkpoints.Checkpoint | heads.Loaded | assistants.Loaded | str:
+) -> (
+  checkpoints.Checkpoint
+  | heads.Loaded
+  | assistants.Loaded
+  | speculators.Loaded
+  | str
+):
   """What a name stands for, as far as no verifier is needed for it.
 
   Args:
@@ -78,8 +83,9 @@ def load_drafter(
   """
   if is_model(name):
     return checkpoints.load_model(name, dtype, mesh)
-  if folder := assistants.folder_of(name):
-    return assistants.load(folder, dtype)
+  for kind in assistants, speculators:
+    if folder := kind.folder_of(name):
+      return kind.load(folder, dtype)
   folder = heads.folder_of(name)
   return name if folder is None else heads.load(folder)
 
@@ -95,8 +101,8 @@ def equip(
 
   Args:
     verifier: The verifier.
-    drafter: A checkpoint, a loaded head, a name for one, 'ngram', 'self:3', or
-      a drafter that is equipped already.
+    drafter: A checkpoint, a loaded head or assistant, a name for one, 'ngram',
+      'self:3', or a drafter that is equipped already.
     stop_below: A drafting model stops where its most probable token is less
       probable than this; None: never.
     beam: Whether a recurrent head's drafts are those of a beam search.
@@ -120,7 +126,7 @@ def equip(
       drafters.ModelDrafter(drafter.model, adaptive=True),
       (drafter.params, jnp.float32(stop_below)),
     )
-  if isinstance(drafter, assistants.Loaded):
+  if isinstance(drafter, assistants.Loaded | speculators.Loaded):
     return drafter.equip(verifier)
   if isinstance(drafter, heads.Loaded):
     drafter.check(verifier)
