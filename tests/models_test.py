@@ -187,7 +187,12 @@ def text(seed: int, length: int) -> np.ndarray:
 
 
 def gemmas_own(model, params, tokens):
-  """gemma's logits, without a cache.
+  """gemma's logits, without a cache."""
+  return gemmas_pass(model, params, tokens).logits[0]
+
+
+def gemmas_pass(model, params, tokens, **options):
+  """What gemma's module gives of a text, without a cache.
 
   Of a mixture, its router is given what transformers gives it (see
   `language._products`); that this is right, checkpoints_test.py shows.
@@ -202,8 +207,9 @@ def gemmas_own(model, params, tokens):
     return call(*args, **kwargs)
 
   with nn.intercept_methods(mended):
-    out = model.module.apply({'params': params}, jnp.asarray(tokens)[None])
-  return out.logits[0]
+    return model.module.apply(
+      {'params': params}, jnp.asarray(tokens)[None], **options
+    )
 
 
 @every_kind

@@ -26,7 +26,7 @@ class Seen(NamedTuple):
   Attributes:
     tokens: The sequence's, up to `length`; anything after it.
     length: How many; none has read the last of them.
-    hidden: The verifier's last hidden state where it said the last token; None
+    hidden: The verifier's hidden state where it said the last token; None
       unless the drafter asks for it.
     cache: The verifier's, which holds all but the last token.
   """
@@ -101,7 +101,9 @@ class Drafter(Protocol):
   """Proposes tokens for one sequence. Hashable: it is a static argument.
 
   Attributes:
-    needs_hidden: Whether it looks at the verifier's hidden state.
+    needs_hidden: Whether it looks at the verifier's hidden states.
+    taps: After how many of the verifier's layers, which are then given one
+      after the other; () for its last state, which the logits are made of.
     independent: Whether its drafts are independent draws, each token from the
       probabilities of its row. What is not can only be matched.
     most: Drafts that it can propose at a time; None for any number.
@@ -111,6 +113,7 @@ class Drafter(Protocol):
   """
 
   needs_hidden: bool
+  taps: tuple[int, ...]
   independent: bool
   most: int | None
   slack: int
@@ -165,6 +168,29 @@ class Drafter(Protocol):
       drafts: How many drafts `propose` was asked for; 1 after `read`.
     """
 
+  def absorb(
+    self,
+    params: PyTree,
+    state: State,
+    tokens: Int[Array, 'L'],
+    hidden: Float[Array, 'L D'],
+    position: Int[Array, ''],
+    count: Int[Array, ''],
+  ) -> State:
+    """The state that knows of where the verifier said some tokens.
+
+    It is called after `keep`, when a prompt or a block was read.
+
+    Args:
+      params: The drafter's.
+      state: It has read what was written before `tokens`.
+      tokens: The next of the sequence, all that it has by now.
+      hidden: The verifier's hidden states where it said each of them.
+      position: Where the first of those states stands; the token that was said
+        there stands one further.
+      count: How many there are; what follows is not of the sequence.
+    """
+
   def resize(self, params: PyTree, state: State, cache_length: int) -> State:
     """The same state with another room."""
 
@@ -178,6 +204,7 @@ class Plain:
   """What most drafters have in common: no state, and rows that are logits."""
 
   needs_hidden = False
+  taps: tuple[int, ...] = ()
   independent = True
   most: int | None = None
   slack = 0
@@ -193,6 +220,10 @@ class Plain:
 
   def keep(self, state, position, path, length, *, gamma, drafts):
     """Nothing to forget."""
+    return state
+
+  def absorb(self, params, state, tokens, hidden, position, count):
+    """Nothing to look at beside the last hidden state."""
     return state
 
   def resize(self, params, state, cache_length):

@@ -112,6 +112,7 @@ def read_hidden(
   tokens: Int[Array, 'L'],
   position: Int[Array, ''],
   branches: Branches | None = None,
+  taps: tuple[int, ...] = (),
 ) -> tuple[Float[Array, 'L V'], Float[Array, 'L D'], PyTree]:
   """A model's logits, hidden states and cache after reading tokens at once.
 
@@ -122,6 +123,8 @@ def read_hidden(
     tokens: A sequence's next, or some of a tree's.
     position: Where the sequence goes on, or the tree begins.
     branches: How the tree's tokens stand.
+    taps: After which layers hidden states are wanted; see
+      `language.LanguageModel.with_hidden`.
   """
   slots = jnp.arange(model.cache_length(cache))
   if branches is None:
@@ -131,7 +134,7 @@ def read_hidden(
     positions = position + branches.levels
     mask = jnp.broadcast_to(slots < position, (*tokens.shape, *slots.shape))
     mask = jax.lax.dynamic_update_slice(mask, branches.sees, (0, position))
-  return model.with_hidden(params, tokens, positions, mask, cache)
+  return model.with_hidden(params, tokens, positions, mask, cache, taps)
 
 
 def read(

@@ -30,19 +30,26 @@ def _extend(
   They read [last, prompt]. Padding on the right is read too; rewinding the
   caches to the sequence's length hides it.
   """
+  verifier, drafter = models
   at = state.length - 1
   block = jnp.concatenate([state.tokens[at][None], prompt])
   _, hidden, cache = reading.read_hidden(
-    models.verifier, params.verifier, state.verifier_cache, block, at
+    *(verifier, params.verifier, state.verifier_cache, block, at),
+    taps=drafter.taps,
   )
-  drafter_state = models.drafter.read(
-    params.drafter, state.drafter_state, block, at
-  )
+  drafter_state = drafter.read(params.drafter, state.drafter_state, block, at)
   length = state.length + prompt_length
+  drafter_state = drafter.keep(
+    drafter_state, at, jnp.zeros((), jnp.int32), length - 1, gamma=0, drafts=1
+  )
+  drafter_state = drafter.absorb(
+    params.drafter, drafter_state, prompt, hidden[:-1], at, prompt_length
+  )
   kept_hidden = state.hidden
   if kept_hidden is not None:
     # A sequence of one token has no state where that was said: its own.
-    kept_hidden = hidden[jnp.maximum(prompt_length - 1, 0)]
+    said = hidden[jnp.maximum(prompt_length - 1, 0)]
+    kept_hidden = jnp.where((prompt_length > 0) | (at == 0), said, kept_hidden)
   return state.replace(
     tokens=write(state.tokens, state.length, prompt),
     source=write(state.source, state.length, jnp.zeros_like(prompt)),
@@ -51,10 +58,8 @@ def _extend(
     limit=limit,
     done=length >= limit,
     blocks=jnp.zeros((), jnp.int32),
-    verifier_cache=models.verifier.rewind(cache, length - 1),
-    drafter_state=models.drafter.keep(
-      drafter_state, at, jnp.zeros((), jnp.int32), length - 1, gamma=0, drafts=1
-    ),
+    verifier_cache=verifier.rewind(cache, length - 1),
+    drafter_state=drafter_state,
     hidden=kept_hidden,
     taken=state.taken.at[length - 1].set(0),
   )
@@ -76,7 +81,7 @@ def _start(
     logits = jnp.zeros((logits_length, models.verifier.vocab_size), jnp.float32)
   if models.drafter.needs_hidden:
     hidden = jnp.zeros(
-      models.verifier.hidden_size(params.verifier),
+      models.verifier.hidden_size(params.verifier, models.drafter.taps),
       models.verifier.dtype(params.verifier),
     )
   return Row(

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 from cascades.decoding.drafter import Draft
 from cascades.decoding.journal import Info, Row
 from cascades.decoding.reading import read_hidden
-from cascades.decoding.state import Params, SamplingState, write
+from cascades.decoding.state import Params, SamplingState
 from cascades.decoding.step import (
   Block,
   Decoder,
@@ -80,7 +80,8 @@ def step(
   draft, drafter_state, cache = propose(state, params, how, draft_key, decoder)
   at = state.length - 1
   logits, hidden, cache = read_hidden(
-    verifier, params.verifier, cache, state.tokens[at][None], at
+    *(verifier, params.verifier, cache, state.tokens[at][None], at),
+    taps=drafter.taps,
   )
   d = distributions(
     draft.logits[0, 0],
@@ -105,10 +106,8 @@ def step(
   places = jnp.zeros((1, 1), jnp.int32)
   drafted = draft.count.sum()
   block = Block(draft, drafted, drafter_state, places, logits, hidden, cache)
-  committed, _ = commit(state, block, zero, emitted, decoder)
-  committed = committed.replace(
-    tokens=write(state.tokens, state.length, tokens), done=state.done | ended
-  )
+  committed, _ = commit(state, params, block, zero, tokens, emitted, decoder)
+  committed = committed.replace(done=state.done | ended)
   law = jnp.where(there, method.law(d, state.lenience), d.p)[None]
   return committed, Info(
     sources=jnp.where(stays, DRAFT, RESIDUAL)[None],

@@ -1,6 +1,7 @@
 """A block of one sequence: draft gamma tokens, verify them, keep what stays."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -210,13 +211,15 @@ def draft_and_read(
     state.tokens[at], draft, decoder.tree_tokens
   )
 
+  read = functools.partial(
+    read_hidden, verifier, params.verifier, taps=decoder.models.drafter.taps
+  )
+
   def whole(cache):
-    return read_hidden(verifier, params.verifier, cache, tokens, at, branches)
+    return read(cache, tokens, at, branches)
 
   def last(cache):
-    said, hidden, cache = read_hidden(
-      verifier, params.verifier, cache, tokens[:1], at
-    )
+    said, hidden, cache = read(cache, tokens[:1], at)
     rest = (0, len(tokens) - 1), (0, 0)
     return jnp.pad(said, rest), jnp.pad(hidden, rest), cache
 
@@ -279,12 +282,14 @@ def emitted_of(
 
 def commit(
   state: SamplingState,
+  params: Params,
   block: Block,
   path: Int[Array, ''],
+  tokens: Int[Array, 'gamma_1'],
   emitted: Int[Array, ''],
   decoder: Decoder,
 ) -> tuple[SamplingState, Float[Array, 'gamma_1 V']]:
-  """Step 5: moves `length`, and rolls both caches back to length - 1.
+  """Step 5: writes tokens, and rolls both caches back to the new length - 1.
 
   Of several drafts, the slots of the one that stays come to the front first.
   Also gives the verifier's logits along it.
@@ -308,7 +313,11 @@ def commit(
     gamma=decoder.gamma,
     drafts=decoder.drafts,
   )
+  drafter_state = drafter.absorb(
+    params.drafter, drafter_state, tokens, hidden, at, emitted
+  )
   committed = state.replace(
+    tokens=write(state.tokens, state.length, tokens),
     length=length,
     blocks=state.blocks + ~state.done,
     verifier_cache=verifier.rewind(cache, length - 1),
@@ -368,10 +377,10 @@ def step(
   emitted, ended = emitted_of(state, tokens, n, stop_tokens)
 
   # 5. Commit by moving `length`; roll both caches back.
-  committed, logits = commit(state, block, path, emitted, decoder)
-  committed = committed.replace(
-    tokens=write(state.tokens, state.length, tokens), done=state.done | ended
+  committed, logits = commit(
+    state, params, block, path, tokens, emitted, decoder
   )
+  committed = committed.replace(done=state.done | ended)
 
   def law(i):
     d = row(i, path)

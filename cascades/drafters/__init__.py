@@ -7,6 +7,8 @@
              loads it.
   assistant  Gemma 4's own: layers that look into the verifier's caches;
              `assistants` loads them.
+  eagle      EAGLE-3 heads, which look between the verifier's layers;
+             `speculators` loads them.
   chain      A model whose tokens a smaller drafter drafts.
   pairing    What a name stands for, and whether it goes with a verifier.
 
@@ -15,6 +17,7 @@ To add one, write a class here; `pairing` gives it a name.
 
 from cascades.decoding import Draft, Drafter, Equipped, Seen
 from cascades.drafters.assistant import AssistantDrafter
+from cascades.drafters.eagle import EagleDrafter
 from cascades.drafters.model import ModelDrafter, NoDrafter, SelfDrafter
 from cascades.drafters.ngram import NgramDrafter
 from cascades.drafters.recurrent import RecurrentDrafter
@@ -23,6 +26,7 @@ __all__ = [
   'AssistantDrafter',
   'Draft',
   'Drafter',
+  'EagleDrafter',
   'Equipped',
   'ModelDrafter',
   'NgramDrafter',

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from cascades.decoding.drafter import Plain
@@ -52,21 +53,35 @@ class Bank(NamedTuple):
   seen: Bool[Array, 'S']
 
 
-def _norm(x: Float[Array, '*B n'], scale: Float[Array, 'n']) -> Array:
-  """Root mean square, in float32."""
+def norm(
+  x: Float[Array, '*B n'],
+  scale: Float[Array, 'n'],
+  epsilon: float = _EPSILON,
+) -> Array:
+  """Divided by its root mean square, in float32, and multiplied."""
   y = x.astype(jnp.float32)
-  y = y * jax.lax.rsqrt((y * y).mean(-1, keepdims=True) + _EPSILON)
+  y = y * jax.lax.rsqrt((y * y).mean(-1, keepdims=True) + epsilon)
   return (y * scale.astype(jnp.float32)).astype(x.dtype)
 
 
-def attend(queries: Float[Array, 'N h'], bank: Bank) -> Float[Array, 'N h']:
-  """What each query finds; a few of them share a key's head."""
+def attend(queries: Float[Array, 'N h'], *banks: Bank) -> Float[Array, 'N h']:
+  """What each query finds in all of them; a few share a key's head."""
   heads, size = queries.shape
-  grouped = queries.reshape(bank.keys.shape[1], -1, size)
-  found = jnp.einsum('kgh,skh->kgs', grouped, bank.keys)
-  found = jnp.where(bank.seen, found.astype(jnp.float32), _HIDDEN)
-  weights = jax.nn.softmax(found).astype(queries.dtype)
-  return jnp.einsum('kgs,skh->kgh', weights, bank.values).reshape(heads, size)
+  grouped = queries.reshape(banks[0].keys.shape[1], -1, size)
+
+  def found(bank):
+    products = jnp.einsum('kgh,skh->kgs', grouped, bank.keys)
+    return jnp.where(bank.seen, products.astype(jnp.float32), _HIDDEN)
+
+  weights = jnp.concatenate([found(bank) for bank in banks], -1)
+  weights = jax.nn.softmax(weights).astype(queries.dtype)
+  ends = np.cumsum([len(bank.keys) for bank in banks])
+  parts = jnp.split(weights, ends[:-1], -1)
+  # Weighed apart: to join them would copy the longest for every token.
+  return sum(
+    jnp.einsum('kgs,skh->kgh', part, bank.values)
+    for part, bank in zip(parts, banks, strict=True)
+  ).reshape(heads, size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,17 +142,17 @@ class AssistantDrafter(Plain):
     scale = jnp.sqrt(embedded.shape[-1]).astype(embedded.dtype)
     y = jnp.concatenate([embedded * scale, state]) @ own['before']
     for kind, layer in zip(self.kinds, own['layers'], strict=True):
-      x = _norm(y, layer['pre_attention'])
+      x = norm(y, layer['pre_attention'])
       queries = jnp.einsum('d,dnh->nh', x, layer['query'])
-      queries = _norm(queries, layer['query_norm'])
+      queries = norm(queries, layer['query_norm'])
       queries = self.model.turn(queries, at, kind)
       x = jnp.einsum('nh,nhd->d', attend(queries, banks[kind]), layer['out'])
-      y = y + _norm(x, layer['post_attention'])
-      x = _norm(y, layer['pre_feed_forward'])
+      y = y + norm(x, layer['post_attention'])
+      x = norm(y, layer['pre_feed_forward'])
       x = jax.nn.gelu(x @ layer['gate'], approximate=True) * (x @ layer['up'])
-      y = y + _norm(x @ layer['down'], layer['post_feed_forward'])
+      y = y + norm(x @ layer['down'], layer['post_feed_forward'])
       y = y * layer['scale']
-    u = _norm(y, own['norm'])
+    u = norm(y, own['norm'])
     return u @ own['after'], self.logits(own, u)
 
   def logits(self, own: PyTree, u: Float[Array, 'd']) -> Float[Array, 'V']:

@@ -7,7 +7,7 @@
   'ngram:3'                       the same, wherever its last 3 tokens stood
   'self:3'                        the verifier's own first 3 layers
   'tiny-recurrent', or a folder   a recurrent head that was trained for it
-  a folder                        an assistant of Gemma 4
+  a folder                        an assistant of Gemma 4, or an EAGLE-3 head
   an `Equipped`                   anything that was put together before
 """
 
@@ -20,7 +20,7 @@ from jaxtyping import PyTree
 
 from cascades import arguments, drafters
 from cascades.decoding import Plain
-from cascades.drafters import assistants, heads
+from cascades.drafters import assistants, heads, speculators
 from cascades.models import checkpoints, tokenizers
 
 
@@ -58,7 +58,8 @@ def check_pair(
 def is_model(name: str) -> bool:
   """Whether a name is that of a language model, which can answer alone."""
   own = name == 'ngram' or name.startswith(('ngram:', 'self:'))
-  return not own and not heads.folder_of(name) and not assistants.known(name)
+  kinds = heads.folder_of, assistants.known, speculators.folder_of
+  return not own and not any(known(name) for known in kinds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,9 +93,11 @@ def describe(name: str, dtype: str | None = None) -> tuple[Any, PyTree] | None:
   Raises:
     ValueError: There is nothing of that name.
   """
-  if found := assistants.describe(name, dtype):
-    size, shapes = found
-    return Drafting(Plain(), size), shapes
+  for kind in assistants, speculators:
+    if found := kind.describe(name, dtype):
+      size, shapes = found
+      # A head's cache is a layer's, which counts once it is loaded.
+      return Drafting(Plain(), size), shapes
   return checkpoints.describe(name, dtype) if is_model(name) else None
 
 
@@ -102,7 +105,13 @@ def load_drafter(
   name: str,
   dtype: str | None = None,
   mesh: jax.sharding.Mesh | None = None,
-) -> checkpoints.Checkpoint | heads.Loaded | assistants.Loaded | str:
+) -> (
+  checkpoints.Checkpoint
+  | heads.Loaded
+  | assistants.Loaded
+  | speculators.Loaded
+  | str
+):
   """What a name stands for, as far as no verifier is needed for it.
 
   Args:
@@ -118,6 +127,8 @@ def load_drafter(
     return checkpoints.load_model(name, dtype, mesh)
   if assistants.known(name):
     return assistants.load(name, dtype)
+  if folder := speculators.folder_of(name):
+    return speculators.load(folder, dtype)
   folder = heads.folder_of(name)
   return name if folder is None else heads.load(folder)
 
@@ -134,8 +145,8 @@ def equip(
 
   Args:
     verifier: The verifier.
-    drafter: A checkpoint, a loaded head, a name for one, 'ngram', 'self:3', or
-      a drafter that is equipped already.
+    drafter: A checkpoint, a loaded head or assistant, a name for one, 'ngram',
+      'self:3', or a drafter that is equipped already.
     stop_below: A drafting model stops where its most probable token is less
       probable than this; None: never.
     beam: Whether a recurrent head's drafts are those of a beam search.
@@ -165,6 +176,8 @@ def equip(
     )
   if isinstance(drafter, assistants.Loaded):
     return drafter.equip(verifier, others_say)
+  if isinstance(drafter, speculators.Loaded):
+    return drafter.equip(verifier)
   if isinstance(drafter, heads.Loaded):
     drafter.check(verifier)
     params = verifier.params

@@ -147,6 +147,12 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
   Raises:
     ValueError: The family, or a value in it, is not supported.
   """
+  if 'speculators_model_type' in config:
+    raise ValueError(
+      'config.json: speculators_model_type'
+      f' {config["speculators_model_type"]!r} is no model that answers alone;'
+      ' give it as the drafter of its verifier.'
+    )
   family, outer = config.get('model_type'), config
   if family in _OUTER:
     config, family = config.get('text_config') or {}, _OUTER[family]

@@ -25,7 +25,7 @@ import importlib
 import os
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -322,8 +322,24 @@ class LanguageModel:
     positions: Int[Array, 'L'],
     mask: Bool[Array, 'L S'],
     cache: Cache | None = None,
+    taps: tuple[int, ...] = (),
   ) -> tuple[Float[Array, 'L V'], Float[Array, 'L D'], Cache | None]:
-    """As a call, with the normalised states that the logits are made of."""
+    """As a call, which takes the same, with hidden states after the logits.
+
+    Args:
+      params: The checkpoint.
+      tokens: Token ids.
+      positions: Of each token.
+      mask: What each token may attend to.
+      cache: What was read before.
+      taps: After how many layers, 0 to all of them, states are wanted as they
+        go from layer to layer; those of a token are given one after the other.
+        Without any, the normalised states that the logits are made of. Not of
+        a Gemma 3n, whose layers pass on four.
+    """
+    # The states after so many layers are what the next one is given.
+    layers = self.module.config.num_layers
+    readers = ['final_norm' if i == layers else f'layer_{i}' for i in taps]
     if cache is not None:
       # A layer without one is shown its source's: it only looks at positions.
       cache = {
@@ -332,16 +348,19 @@ class LanguageModel:
       }
 
     def batch(params, tokens, positions, mask, cache):
-      with _products():
-        out = self.module.apply(
+      with _products(readers) as tapped:
+        out, given = self.module.apply(
           {'params': self._viewed(params)},
           tokens,
           positions=positions,
           attention_mask=mask,
           cache=cache,
           return_hidden_states=True,
+          mutable=[tapped],
         )
-      return out.logits, out.hidden_states, out.cache
+      states = [given[tapped][reader]['states'][0] for reader in readers]
+      states = jnp.concatenate(states, -1) if states else out.hidden_states
+      return out.logits, states, out.cache
 
     if getattr(self.module.config, 'enable_moe', False):
       batch = _as_one_batch(batch)
@@ -390,10 +409,10 @@ class LanguageModel:
     extra = rows | {PLACES: jnp.asarray(places)}
     return params | {'embedder': params['embedder'] | extra}
 
-  def hidden_size(self, params: Params) -> int:
-    """Numbers of a hidden state."""
+  def hidden_size(self, params: Params, taps: tuple[int, ...] = ()) -> int:
+    """Numbers of what `with_hidden` gives as a token's hidden state."""
     del params
-    return self.module.config.embed_dim
+    return self.module.config.embed_dim * max(1, len(taps))
 
   def dtype(self, params: Params) -> Any:
     """Of logits and hidden states."""
@@ -502,19 +521,30 @@ def _decode(x: Float[Array, '*L D'], table: Any) -> Float[Array, '*L P']:
 
 
 @contextlib.contextmanager
-def _products() -> Iterator[None]:
+def _products(readers: Sequence[str] = ()) -> Iterator[str]:
   """Has gemma's modules multiply with what is packed, or reduced.
 
-  They are compiled once for parameters of one structure, so that what is done
-  here hangs on nothing else.
+  They are compiled once for parameters of one structure and for what they
+  leave behind, so that what is done here hangs on nothing else.
+
+  Args:
+    readers: Names of modules. What each is given is left behind by its name, in
+      a collection that is to be mutable, under `states`.
+
+  Yields:
+    The name of the collection, another for other readers.
   """
   from flax import linen as nn
+
+  tapped = '/'.join(['given', *readers])
 
   # What a mixture's router is to be given; see below.
   unnormed: list[Any] = []
 
   def instead(call, args, kwargs, context):
     module, name = context.module, context.method_name
+    if name == '__call__' and module.name in readers:
+      module.sow(tapped, 'states', args[0])
     if name == '__call__' and module.name == 'pre_ffw_norm':
       unnormed[:] = args
     if name == '__call__' and module.name == 'router_norm':
@@ -533,7 +563,7 @@ def _products() -> Iterator[None]:
     return call(*args, **kwargs)
 
   with nn.intercept_methods(instead):
-    yield
+    yield tapped
 
 
 def _einsum(equation: str, x: Array, weight: panels.Panels) -> Array:

@@ -24,7 +24,7 @@ class TableModel:
   """A language model that is a table; same interface as `LanguageModel`.
 
   Its parameters are the table, [contexts, V]: logits for each hash value. Its
-  hidden states are its logits.
+  hidden states are its logits; after k layers, those k places on.
 
   Attributes:
     vocab_size: V.
@@ -114,15 +114,26 @@ class TableModel:
     positions: Int[Array, 'L'],
     mask: Bool[Array, 'L S'],
     cache: Cache | None = None,
-  ) -> tuple[Float[Array, 'L V'], Float[Array, 'L V'], Cache]:
-    """Logits, hidden states and cache of a call; the first two are the same."""
-    logits, cache = self(params, tokens, positions, mask, cache)
-    return logits, logits, cache
+    taps: tuple[int, ...] = (),
+  ) -> tuple[Float[Array, 'L V'], Float[Array, 'L D'], Cache]:
+    """Logits, hidden states and cache of a call, which takes the same.
 
-  def hidden_size(self, params: Logits) -> int:
-    """Numbers of a hidden state: V."""
+    Args:
+      params: The table.
+      tokens: Token ids.
+      positions: Of each token.
+      mask: What each token sees.
+      cache: What was read before.
+      taps: After how many layers states are wanted; without any, the last.
+    """
+    logits, cache = self(params, tokens, positions, mask, cache)
+    states = [jnp.roll(logits, k, -1) for k in taps or (0,)]
+    return logits, jnp.concatenate(states, -1), cache
+
+  def hidden_size(self, params: Logits, taps: tuple[int, ...] = ()) -> int:
+    """Numbers of a hidden state: V for each tap."""
     del params
-    return self.vocab_size
+    return self.vocab_size * max(1, len(taps))
 
   def dtype(self, params: Logits) -> Any:
     """Of logits and hidden states."""

@@ -236,7 +236,8 @@ def proposing(
     hidden = None
     if drafter.needs_hidden:
       hidden = jnp.zeros(
-        model.hidden_size(verifier_params), model.dtype(verifier_params)
+        model.hidden_size(verifier_params, drafter.taps),
+        model.dtype(verifier_params),
       )
     text = jnp.arange(room) % 97
 

@@ -1,0 +1,345 @@
+"""EAGLE-3 heads on disk: folders as the `speculators` library writes them.
+
+config.json says `speculators_model_type: eagle3`; other algorithms of that
+library are refused, and so are layers that are not Llama's. Which verifier a
+head was trained for is told by sizes alone: for another of the same size it
+drafts badly, and nothing is wrong but the speed.
+"""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from cascades.decoding import Equipped
+from cascades.drafters import eagle
+from cascades.models import checkpoints, huggingface
+
+_KIND = 'speculators_model_type'
+_TAPS = 'eagle_aux_hidden_state_layer_ids'
+# What config.json is silent about.
+_DEFAULTS = {
+  _TAPS: None,
+  'draft_vocab_size': 32_000,
+  'norm_before_residual': False,
+  'norm_before_fc': False,
+  'target_hidden_size': None,
+}
+# Llama's own, which are left out where a head has them.
+_LAYER = dict(
+  model_type='llama',
+  vocab_size=32_000,
+  hidden_size=4096,
+  intermediate_size=11_008,
+  num_hidden_layers=32,
+  num_attention_heads=32,
+  num_key_value_heads=None,
+  head_dim=None,
+  hidden_act='silu',
+  rms_norm_eps=1e-6,
+  attention_bias=False,
+  mlp_bias=False,
+)
+_FIXED = dict(
+  model_type='llama',
+  num_hidden_layers=1,
+  hidden_act='silu',
+  attention_bias=False,
+  mlp_bias=False,
+)
+_SIZES = (
+  *('vocab_size', 'hidden_size', 'intermediate_size', 'num_attention_heads'),
+  *('num_key_value_heads', 'head_dim'),
+)
+_MAY_BE_ABSENT = 'num_key_value_heads', 'head_dim', 'target_hidden_size'
+_NORMS = {
+  'token_norm': 'layers.0.input_layernorm.weight',
+  'state_norm': 'layers.0.hidden_norm.weight',
+  'mlp_norm': 'layers.0.post_attention_layernorm.weight',
+  'norm': 'norm.weight',
+}
+_EMBEDDINGS, _BIAS, _OFFSETS = 'embed_tokens.weight', 'fc.bias', 'd2t'
+
+
+class Loaded(NamedTuple):
+  """A head, and what a verifier must have for it.
+
+  Attributes:
+    params: Its own.
+    config: Its fields; those of its layer under `transformer_layer_config`.
+    name: Where it came from.
+  """
+
+  params: PyTree
+  config: dict[str, Any]
+  name: str
+
+  def equip(self, verifier: checkpoints.Checkpoint) -> Equipped:
+    """What drafts for a verifier.
+
+    Args:
+      verifier: Of the size that the head was trained for.
+
+    Raises:
+      ValueError: It is of another.
+    """
+    layer = self.config['transformer_layer_config']
+    drafter = eagle.EagleDrafter(
+      verifier.model,
+      _check(self, verifier),
+      layer['rope_theta'],
+      layer['rms_norm_eps'],
+      self.config['norm_before_residual'],
+    )
+    return Equipped(drafter, (self.params, verifier.params))
+
+
+def folder_of(name: str | pathlib.Path) -> pathlib.Path | None:
+  """Where what `speculators` made of that name is; None if there is none."""
+  folder = pathlib.Path(name)
+  if not (folder / 'config.json').is_file():
+    return None
+  said = huggingface.read_json(folder / 'config.json') or {}
+  return folder if _KIND in said else None
+
+
+def describe(
+  name: str | pathlib.Path, dtype: str | None = None
+) -> tuple[int, dict[str, jax.ShapeDtypeStruct]] | None:
+  """How many tokens a head's verifier has, and its tensors; None if none.
+
+  Args:
+    name: A folder.
+    dtype: What its parameters would become; None for bfloat16, which is what
+      is published.
+
+  Raises:
+    ValueError: It is of another kind than is read here.
+  """
+  if (folder := folder_of(name)) is None:
+    return None
+  config = _config(folder)
+  shapes = {
+    name: jax.ShapeDtypeStruct(
+      shape, 'int32' if name == _OFFSETS else dtype or 'bfloat16'
+    )
+    for name, shape in _shapes(config, huggingface.places(folder)).items()
+  }
+  return config['transformer_layer_config']['vocab_size'], shapes
+
+
+def load(folder: str | pathlib.Path, dtype: str | None = None) -> Loaded:
+  """Reads a head.
+
+  Args:
+    folder: As `speculators` writes it: config.json and safetensors.
+    dtype: What its parameters become; None for what `fc.weight` is stored in.
+
+  Raises:
+    ValueError: It is not whole, or of another kind.
+  """
+  folder = pathlib.Path(folder)
+  config = _config(folder)
+  places = huggingface.places(folder)
+  found = {}
+  for name, shape in _shapes(config, places).items():
+    (handle, stored), _ = huggingface.find(
+      folder, places, name, shape, 'drafter'
+    )
+    found[name] = np.asarray(handle.get_slice(stored)[:])
+  params = _arranged(config, found, folder)
+  dtype = dtype or params['join'].dtype
+
+  def put(x):
+    number = np.issubdtype(x.dtype, np.integer)
+    return jnp.asarray(x, x.dtype if number else dtype)
+
+  return Loaded(jax.tree.map(put, params), config, folder.name)
+
+
+def _config(folder: pathlib.Path) -> dict[str, Any]:
+  """The fields of a folder's config.json, spelled out.
+
+  Raises:
+    ValueError: They are of another kind than is read here.
+  """
+  said = huggingface.read_json(folder / 'config.json') or {}
+
+  def check(field: str, value: Any, known: Any) -> None:
+    if value != known:
+      raise ValueError(
+        f'drafter: {folder}/config.json: {field} is {value!r}, and only'
+        f' {known!r} can be read; give another head.'
+      )
+
+  check(_KIND, said.get(_KIND), 'eagle3')
+  layer = _LAYER | dict(said.get('transformer_layer_config') or {})
+  for field, value in _FIXED.items():
+    check(field, layer[field], value)
+  config = _DEFAULTS | said
+  for fields, name in (
+    *((layer, name) for name in _SIZES),
+    *((config, name) for name in ('draft_vocab_size', 'target_hidden_size')),
+  ):
+    value = fields[name]
+    if value is None and name in _MAY_BE_ABSENT:
+      continue
+    if type(value) is not int or value < 1:
+      raise ValueError(
+        f'drafter: {folder}/config.json: {name} is {value!r}, and not a number'
+        ' of at least 1; fetch it again.'
+      )
+  # transformers 5 keeps these in `rope_parameters`, 4 in flat fields.
+  rope = layer.get('rope_parameters') or layer.get('rope_scaling') or {}
+  kind = rope.get('rope_type', rope.get('type', 'default'))
+  check('rope_type', kind, 'default')
+  theta = rope.get('rope_theta', layer.get('rope_theta', 10_000.0))
+  heads, width = layer['num_attention_heads'], layer['hidden_size']
+  layer |= dict(
+    rope_theta=float(theta),
+    num_key_value_heads=layer['num_key_value_heads'] or heads,
+    head_dim=layer['head_dim'] or width // heads,
+  )
+  if heads % layer['num_key_value_heads']:
+    raise ValueError(
+      f'drafter: {folder}/config.json: num_key_value_heads is'
+      f' {layer["num_key_value_heads"]}, which does not divide the {heads} of'
+      ' num_attention_heads; fetch it again.'
+    )
+  config['transformer_layer_config'] = layer
+  taps = config[_TAPS]
+  if taps is not None and (
+    not isinstance(taps, list)
+    or not taps
+    or any(type(i) is not int or i < 0 for i in taps)
+  ):
+    raise ValueError(
+      f'drafter: {folder}/config.json: {_TAPS} is {taps!r}, and not a list of'
+      ' numbers of layers; fetch it again.'
+    )
+  config['target_hidden_size'] = config['target_hidden_size'] or width
+  return config
+
+
+def _shapes(
+  config: Mapping[str, Any], there: Mapping[str, Any]
+) -> dict[str, tuple[int, ...]]:
+  """The tensors of a head.
+
+  Args:
+    config: As `_config` gives it.
+    there: By name, the tensors of its folder, not all of which it must have.
+  """
+  layer = config['transformer_layer_config']
+  width, hidden = layer['hidden_size'], layer['intermediate_size']
+  states = len(config[_TAPS] or range(3)) * config['target_hidden_size']
+  some, every = config['draft_vocab_size'], layer['vocab_size']
+  queries, keys = (
+    layer[f'num_{name}_heads'] * layer['head_dim']
+    for name in ('attention', 'key_value')
+  )
+  shapes = {
+    'fc.weight': (width, states),
+    'layers.0.self_attn.q_proj.weight': (queries, 2 * width),
+    'layers.0.self_attn.k_proj.weight': (keys, 2 * width),
+    'layers.0.self_attn.v_proj.weight': (keys, 2 * width),
+    'layers.0.self_attn.o_proj.weight': (width, queries),
+    'layers.0.mlp.gate_proj.weight': (hidden, width),
+    'layers.0.mlp.up_proj.weight': (hidden, width),
+    'layers.0.mlp.down_proj.weight': (width, hidden),
+    'lm_head.weight': (some, width),
+  } | dict.fromkeys(_NORMS.values(), (width,))
+  if config['norm_before_fc']:
+    shapes['input_norm.weight'] = (states,)
+  if _EMBEDDINGS in there or width != config['target_hidden_size']:
+    shapes[_EMBEDDINGS] = every, width
+  if _BIAS in there:
+    shapes[_BIAS] = (width,)
+  if _OFFSETS in there or some != every:
+    shapes[_OFFSETS] = (some,)
+  return shapes
+
+
+def _arranged(
+  config: Mapping[str, Any], found: Mapping[str, np.ndarray], folder: Any
+) -> PyTree:
+  """Tensors as `EagleDrafter` takes them.
+
+  Raises:
+    ValueError: What the head says are no tokens.
+  """
+  layer = config['transformer_layer_config']
+  size = layer['head_dim']
+
+  def heads(name):
+    matrix = found[f'layers.0.self_attn.{name}_proj.weight'].T
+    return matrix.reshape(len(matrix), -1, size)
+
+  out = found['layers.0.self_attn.o_proj.weight'].T
+  params = {
+    'join': found['fc.weight'].T,
+    'query': heads('q'),
+    'key': heads('k'),
+    'value': heads('v'),
+    'out': out.reshape(-1, size, out.shape[-1]),
+    'table': found['lm_head.weight'],
+  }
+  params |= {ours: found[theirs] for ours, theirs in _NORMS.items()}
+  for name in ('gate', 'up', 'down'):
+    params[name] = found[f'layers.0.mlp.{name}_proj.weight'].T
+  for ours, theirs in (
+    ('taps_norm', 'input_norm.weight'),
+    ('embeddings', _EMBEDDINGS),
+    ('join_bias', _BIAS),
+  ):
+    if theirs in found:
+      params[ours] = found[theirs]
+  if _OFFSETS in found:
+    tokens = np.arange(len(found[_OFFSETS])) + found[_OFFSETS]
+    inside = (tokens >= 0) & (tokens < layer['vocab_size'])
+    if not inside.all() or len(np.unique(tokens)) < len(tokens):
+      raise ValueError(
+        f'drafter: in {folder} the tensor {_OFFSETS} points outside the'
+        f' {layer["vocab_size"]} tokens of vocab_size, or twice at one; fetch'
+        ' it again.'
+      )
+    params['tokens'] = tokens.astype(np.int32)
+  return params
+
+
+def _check(loaded: Loaded, verifier: checkpoints.Checkpoint) -> tuple[int, ...]:
+  """Refuses a verifier that a head was not made for; gives its taps.
+
+  Raises:
+    ValueError: It is of another size, or its layers are no such layers.
+  """
+  model, config = verifier.model, loaded.config
+  c, layers = model.module.config, model.module.config.num_layers
+
+  def refuse(what: str):
+    raise ValueError(
+      f'drafter: {loaded.name} was made for another verifier ({what}); give the'
+      ' model that it was trained for.'
+    )
+
+  if getattr(c, 'use_altup', False):
+    refuse('whose layers pass on one state, not the four of a Gemma 3n')
+  if c.embed_dim != config['target_hidden_size']:
+    refuse(f'of width {config["target_hidden_size"]}, not {c.embed_dim}')
+  # What pads the verifier's table may be counted as tokens.
+  size = config['transformer_layer_config']['vocab_size']
+  tokens = loaded.params.get('tokens', np.zeros(1, np.int32))
+  if size not in (model.vocab_size, c.num_embed):
+    refuse(f'of {size} tokens, not {model.vocab_size}')
+  if int(tokens.max()) >= model.vocab_size:
+    refuse(f'with a token {int(tokens.max())}')
+  taps = config[_TAPS]
+  # As `speculators` has it where nothing is said.
+  taps = tuple((2, layers // 2, layers - 3) if taps is None else taps)
+  if max(taps) > layers or min(taps) < 0:
+    refuse(f'of more than {layers} layers, for it looks after {list(taps)}')
+  return taps

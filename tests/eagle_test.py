@@ -1,0 +1,683 @@
+"""EAGLE-3 heads: an independent pass in NumPy, the law, folders, refusals.
+
+No head of a Gemma was at hand: `write_head` makes random ones, as the library
+`speculators` writes them, and `reference` is what its description says.
+"""
+
+import dataclasses
+import functools
+import inspect
+import json
+import math
+import pathlib
+
+import conftest
+import decoding_test
+import drafters_test
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import models_test
+import numpy as np
+import pytest
+import tiers
+from safetensors.numpy import load_file, save_file
+
+import cascades
+from cascades import decoding, drafters, load_model, methods, verification
+from cascades.drafters import pairing, speculators
+from cascades.methods import processing
+from cascades.models import checkpoints, panels
+from cascades.proof import exact
+from cascades.sampler import batching
+
+FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
+stepping = inspect.getmodule(decoding.step)
+# Of a small head: its layer's width, heads, and the size of each.
+_WIDTH, _HEADS, _KEYS, _SIZE, _HIDDEN = 12, 4, 2, 6, 20
+
+
+# --- A head of no use, and what it says
+
+
+def write_head(
+  folder,
+  target,
+  vocab,
+  said,
+  *,
+  taps=(0, 1, 2),
+  width=_WIDTH,
+  embeddings=True,
+  bias=False,
+  seed=0,
+  dtype=np.float32,
+  **config,
+):
+  """Writes a random head; gives its tensors and what config.json says.
+
+  Args:
+    folder: Made if it is not there.
+    target: The verifier's width.
+    vocab: How many tokens the verifier has.
+    said: Ids of the tokens that it says, upwards; None for all.
+    taps: After how many layers it looks; None for what is usual.
+    width: Its own.
+    embeddings: Whether it has a table of its own.
+    bias: Whether `fc` has one.
+    seed: Of its numbers.
+    dtype: What they are stored in.
+    **config: Further fields.
+  """
+  rng = np.random.default_rng(seed)
+  states = 3 * target
+  shapes = {
+    'fc.weight': (width, states),
+    'layers.0.self_attn.q_proj.weight': (_HEADS * _SIZE, 2 * width),
+    'layers.0.self_attn.k_proj.weight': (_KEYS * _SIZE, 2 * width),
+    'layers.0.self_attn.v_proj.weight': (_KEYS * _SIZE, 2 * width),
+    'layers.0.self_attn.o_proj.weight': (width, _HEADS * _SIZE),
+    'layers.0.mlp.gate_proj.weight': (_HIDDEN, width),
+    'layers.0.mlp.up_proj.weight': (_HIDDEN, width),
+    'layers.0.mlp.down_proj.weight': (width, _HIDDEN),
+    'lm_head.weight': (vocab if said is None else len(said), width),
+  }
+  norms = {
+    'layers.0.input_layernorm.weight': width,
+    'layers.0.hidden_norm.weight': width,
+    'layers.0.post_attention_layernorm.weight': width,
+    'norm.weight': width,
+  }
+  if embeddings:
+    shapes['embed_tokens.weight'] = vocab, width
+  if config.get('norm_before_fc'):
+    norms['input_norm.weight'] = states
+  tensors = {
+    name: rng.normal(size=shape) / shape[1] ** 0.5
+    for name, shape in shapes.items()
+  } | {name: rng.uniform(0.5, 2, size) for name, size in norms.items()}
+  # So that what it attends to matters.
+  for name in ('q_proj', 'k_proj'):
+    tensors[f'layers.0.self_attn.{name}.weight'] *= 2
+  if bias:
+    tensors['fc.bias'] = rng.normal(size=width)
+  tensors = {name: x.astype(dtype) for name, x in tensors.items()}
+  if said is not None:
+    said = np.asarray(said)
+    tensors['d2t'] = said - np.arange(len(said))
+    tensors['t2d'] = np.isin(np.arange(vocab), said)
+  fields = {
+    'architectures': ['Eagle3DraftModel'],
+    'speculators_model_type': 'eagle3',
+    'draft_vocab_size': vocab if said is None else len(said),
+    'eagle_aux_hidden_state_layer_ids': None if taps is None else list(taps),
+    'target_hidden_size': None if target == width else target,
+    'transformer_layer_config': {
+      'model_type': 'llama',
+      'num_hidden_layers': 1,
+      'hidden_size': width,
+      'intermediate_size': _HIDDEN,
+      'num_attention_heads': _HEADS,
+      'num_key_value_heads': _KEYS,
+      'head_dim': _SIZE,
+      'rms_norm_eps': 1e-5,
+      'rope_parameters': {'rope_type': 'default', 'rope_theta': 100.0},
+      'vocab_size': vocab,
+    },
+  } | config
+  folder.mkdir(exist_ok=True)
+  save_file(tensors, folder / 'model.safetensors')
+  (folder / 'config.json').write_text(json.dumps(fields))
+  return tensors, fields
+
+
+def reference(tensors, fields, table, tokens, taps, drafted):
+  """The logits of a draft: after a text, and after each of its tokens.
+
+  In float64, one pair of a token and a state after the other.
+
+  Args:
+    tensors: The head's.
+    fields: Its config.json.
+    table: The verifier's, for a head without one.
+    tokens: The text.
+    taps: The verifier's states at each of them, one tap after the other.
+    drafted: What is drafted after it.
+  """
+  w = {name: np.asarray(x, np.float64) for name, x in tensors.items()}
+  layer = fields['transformer_layer_config']
+  of_layer = {
+    name.removeprefix('layers.0.').removesuffix('.weight'): x
+    for name, x in w.items()
+  }
+  embeddings = w.get('embed_tokens.weight', np.asarray(table, np.float64))
+  heads, keys_heads = layer['num_attention_heads'], layer['num_key_value_heads']
+  size = layer['head_dim']
+
+  def rms(x, scale):
+    return scale * x / np.sqrt(np.mean(np.square(x)) + layer['rms_norm_eps'])
+
+  def turned(x, position):
+    theta = layer['rope_parameters']['rope_theta']
+    frequencies = theta ** (-2 * np.arange(size // 2) / size)
+    z = x[: size // 2] + 1j * x[size // 2 :]
+    z = z * np.exp(1j * position * frequencies)
+    return np.concatenate([z.real, z.imag])
+
+  def joined(states):
+    if fields.get('norm_before_fc'):
+      states = rms(states, w['input_norm.weight'])
+    return w['fc.weight'] @ states + w.get('fc.bias', 0)
+
+  kept = []
+
+  def read(token, g):
+    position = len(kept)
+    normed = rms(g, of_layer['hidden_norm'])
+    e = rms(embeddings[token], of_layer['input_layernorm'])
+    x = np.concatenate([e, normed])
+    q, k, v = (
+      (of_layer[f'self_attn.{name}_proj'] @ x).reshape(-1, size)
+      for name in 'qkv'
+    )
+    kept.append(([turned(one, position) for one in k], v))
+    found = []
+    for head in range(heads):
+      group = head // (heads // keys_heads)
+      query = turned(q[head], position)
+      scores = np.array([query @ k[group] for k, _ in kept]) / np.sqrt(size)
+      weights = np.exp(scores - scores.max())
+      weights /= weights.sum()
+      found.append(sum(a * v[group] for a, (_, v) in zip(weights, kept)))  # noqa: B905
+    y = normed if fields.get('norm_before_residual') else g
+    y = y + of_layer['self_attn.o_proj'] @ np.concatenate(found)
+    x = rms(y, of_layer['post_attention_layernorm'])
+    gate = of_layer['mlp.gate_proj'] @ x
+    gate = gate / (1 + np.exp(-gate))
+    y = y + of_layer['mlp.down_proj'] @ (gate * (of_layer['mlp.up_proj'] @ x))
+    row = np.full(layer['vocab_size'], -np.inf)
+    said = w['lm_head.weight'] @ rms(y, w['norm.weight'])
+    for i, logit in enumerate(said):
+      row[i + int(tensors['d2t'][i]) if 'd2t' in tensors else i] = logit
+    return y, row
+
+  # A text of one token was said by nobody; it is read with its own state.
+  pairs = [*zip(tokens[1:], taps[:-1], strict=True)] or [(tokens[0], taps[0])]
+  for token, states in pairs:
+    y, row = read(token, joined(np.asarray(states, np.float64)))
+  rows = [row]
+  for token in drafted:
+    y, row = read(token, y)
+    rows.append(row)
+  return np.array(rows)
+
+
+# --- The verifier's states
+
+
+_PADDED = 40
+
+
+def states_of(model, params, tokens):
+  """A text's states after each number of layers, as flax captures them.
+
+  Args:
+    model: Not packed.
+    params: Its parameters.
+    tokens: The text.
+  """
+  padded = np.ones(_PADDED, np.int32)
+  padded[: len(tokens)] = tokens
+  _, found = models_test.gemmas_pass(
+    model,
+    params,
+    padded,
+    # gemma would take a token that is 0 for padding.
+    positions=np.arange(_PADDED)[None],
+    attention_mask=np.tri(_PADDED, dtype=bool)[None],
+    mutable=['intermediates'],
+    capture_intermediates=True,
+  )
+  table = np.asarray(params['embedder']['input_embedding'])
+  states = [table[tokens] * np.sqrt(table.shape[1])]
+  for i in range(model.module.config.num_layers):
+    ((_, x),) = found['intermediates'][f'layer_{i}']['__call__']
+    states.append(np.asarray(x[0, : len(tokens)]))
+  return states
+
+
+def _packed(model, params, monkeypatch):
+  """The same model, with all of its matrices in panels."""
+  monkeypatch.setattr(panels, '_SMALL', 0)
+  return dataclasses.replace(model, packed=True), model.pack(params)
+
+
+@pytest.mark.parametrize(
+  ('kind', 'packed'),
+  tiers.first(
+    [
+      *(('gemma3-mqa', False), ('gemma4-31b', True), ('gemma4-26b-a4b', False)),
+      *(('gemma3-mqa', True), ('gemma4-31b', False), ('gemma4-26b-a4b', True)),
+      *(('gemma2-2b', True), ('gemma4-e2b', False)),
+    ],
+    3,
+  ),
+)
+def test_taps_are_the_states_between_the_layers(kind, packed, monkeypatch):
+  model, params = models_test.make(kind)
+  tokens = models_test.text(1, models_test.WINDOW + 7)
+  want = states_of(model, params, tokens)
+  layers = len(want) - 1
+  if packed:
+    model, params = _packed(model, params, monkeypatch)
+  read = jax.jit(decoding.read_hidden, static_argnames=('model', 'taps'))
+  # What was compiled for some is not taken for others.
+  for taps in ((layers, 0, 1), (1,))[: 1 if packed else 2]:
+    width = model.hidden_size(params, taps)
+    assert width == len(taps) * model.hidden_size(params)
+    cache, got = model.init_cache(params, models_test.SLOTS), []
+    for at in range(0, len(tokens), 4):
+      part = jnp.asarray(tokens[at : at + 4])
+      _, hidden, cache = read(
+        model, params, cache, part, jnp.int32(at), taps=taps
+      )
+      assert hidden.shape == (4, width)
+      got.append(hidden)
+    expected = np.concatenate([want[i] for i in taps], 1)
+    np.testing.assert_allclose(np.concatenate(got), expected, rtol=0, atol=2e-5)
+
+
+# --- Drafts through the loop
+
+
+_GAMMA = 3
+# Beyond the window; one token; and a few. And of a second turn.
+_LENGTHS = models_test.WINDOW + 9, 1, 4
+_THEN = 3, 5, 0
+_SAID = np.r_[2:20, 25:47:2]
+
+
+def _blocks(model, params, equipped, drafts=1):
+  """Blocks of rows of unlike lengths: rows before, drafts, and rows after.
+
+  Sampled at temperature 1 and strict, so that drafts are rejected; the last two
+  are of another turn.
+  """
+  kind = 'token' if drafts == 1 else 'multi_round'
+  decoder = decoding.Decoder(
+    decoding.Models(model, equipped.drafter),
+    methods.METHODS['speed'],
+    _GAMMA,
+    verification.Scheme(kind),
+    drafts,
+  )
+  given = decoding.Params(params, equipped.params)
+  how = processing.Processing(temperature=np.float32(1))
+  prompts, more = (
+    [models_test.text(seed + n, n) for n in lengths]
+    for seed, lengths in ((20, _LENGTHS), (40, _THEN))
+  )
+  prompts, lengths = batching.pad(prompts, max(_LENGTHS))
+  limits = np.full(len(lengths), _PADDED, np.int32)
+  rows = decoding.prefill(
+    given,
+    prompts,
+    lengths,
+    jax.random.split(jax.random.key(1), len(lengths)),
+    limits,
+    models=decoder.models,
+    cache_length=_PADDED + drafts * (_GAMMA + 1),
+  )
+
+  @jax.jit
+  def every(rows, params):
+    def one(row, params):
+      key, _ = stepping.keys_of(row)
+      draft, *_ = stepping.propose(row, params, how, key, decoder)
+      never = jnp.full((1,), -1)
+      after, _ = decoding.step(row, params, how, never, decoder=decoder)
+      return draft, after
+
+    return jax.vmap(one, (0, None), axis_name=decoding.ROWS)(rows, params)
+
+  found = []
+  for block in range(5):
+    if block == 3:
+      # A copy, for it takes the memory of what it is given.
+      rows = decoding.extend(
+        decoding.take(rows, np.arange(len(lengths))),
+        given,
+        *batching.pad(more, max(_THEN)),
+        limits,
+        models=decoder.models,
+      )
+    draft, after = every(rows, given)
+    found.append((rows, draft, after))
+    rows = after
+  return found
+
+
+@pytest.mark.parametrize(
+  ('kind', 'packed', 'drafts', 'options'),
+  tiers.first(
+    [
+      ('gemma3-mqa', False, 1, dict(norm_before_residual=True)),
+      ('gemma4-31b', True, 1, dict(width=24, embeddings=False)),
+      ('gemma4-31b', False, 3, dict(norm_before_fc=True, bias=True)),
+      ('gemma4-26b-a4b', False, 1, dict(width=24, embeddings=False)),
+      ('gemma4-26b-a4b', True, 2, dict(norm_before_fc=True)),
+      ('gemma4-e2b', False, 1, dict(norm_before_residual=True, bias=True)),
+      ('gemma2-2b', True, 1, dict(norm_before_fc=True, bias=True)),
+    ],
+    2,
+  ),
+)
+def test_drafts_are_those_of_an_independent_pass(
+  kind, packed, drafts, options, tmp_path, monkeypatch
+):
+  model, params = models_test.make(kind)
+  tensors, fields = write_head(
+    tmp_path / 'head', 24, models_test.VOCAB, _SAID, **options
+  )
+  own = _packed(model, params, monkeypatch) if packed else (model, params)
+  equipped = pairing.equip(
+    checkpoints.Checkpoint(*own, None), str(tmp_path / 'head')
+  )
+  table = params['embedder']['input_embedding']
+  found = jax.device_get(_blocks(*own, equipped, drafts))
+  accepted = rejected = 0
+  for i, last in enumerate(found[-1][2].length):
+    # What is read of a text hangs on nothing that follows it.
+    text = found[-1][2].tokens[i, :last]
+    states = states_of(model, params, text)
+    taps = np.concatenate([states[k] for k in equipped.drafter.taps], 1)
+    for before, draft, after in found:
+      length = before.length[i]
+      np.testing.assert_array_equal(before.tokens[i, :length], text[:length])
+      for j in range(drafts):
+        drafted, got = draft.tokens[i, j], draft.logits[i, :, j]
+        assert np.isin(drafted, _SAID).all()
+        want = reference(
+          *(tensors, fields, table, text[:length], taps[:length], drafted)
+        )
+        np.testing.assert_allclose(got, want, rtol=0, atol=5e-5)
+      new = after.length[i] - length - 1
+      accepted, rejected = accepted + new, rejected + _GAMMA - new
+  assert accepted > 0
+  assert rejected > 0
+
+
+# --- The law
+
+
+_V = drafters_test._V
+_MODEL, _TABLE = drafters_test._MODEL, drafters_test._VERIFIER
+
+
+@pytest.fixture(scope='module')
+def of_table(tmp_path_factory):
+  """A head of a table, which says four of its five tokens, and its files."""
+  folder = tmp_path_factory.mktemp('heads') / 'head'
+  said = write_head(folder, _V, _V, [0, 1, 2, 4], taps=(1, 2, 4), seed=3)
+  loaded = speculators.load(folder)
+  layer = loaded.config['transformer_layer_config']
+  drafter = drafters.EagleDrafter(
+    _MODEL, (1, 2, 4), layer['rope_theta'], layer['rms_norm_eps']
+  )
+  return drafters.Equipped(drafter, (loaded.params, _TABLE)), said
+
+
+_LENIENT = methods.METHODS['token_v3'], 0.5
+_KINDS = (1, 'token'), (1, 'block'), (3, 'multi_round'), (2, 'match')
+
+
+def _run(equipped, drafts, kind):
+  """Decodes; at lenience 0 strict, at 1 as a cascade."""
+  return functools.partial(
+    drafters_test._run,
+    equipped,
+    exact.one_of([(methods.METHODS['speed'], 0.0), _LENIENT]),
+    scheme=verification.Scheme(kind),
+    drafts=drafts,
+    filled=drafters_test._MANY,
+  )
+
+
+@pytest.mark.parametrize(('drafts', 'kind'), tiers.first(_KINDS))
+def test_a_head_keeps_the_law(drafts, kind, of_table):
+  # Strict, the verifier's. Else q is declared for the first token of a block,
+  # here of the one after a prompt.
+  equipped, (tensors, fields) = of_table
+  prompt, strict = decoding_test._PROMPT, (methods.METHODS['speed'], 0.0)
+  each = np.arange(drafters_test._MANY) % 2
+  with conftest.optimised():
+    state = _run(equipped, drafts, kind)(leniences=each, rows=len(each))
+  tokens = state.tokens[:, len(prompt) : len(prompt) + 3]
+  d = exact.table_distributions(_TABLE, _TABLE, decoding_test.HOWS['plain'])
+  law = exact.declared_law(exact.Table.of([strict], d), _MODEL, prompt, 3)[0]
+  assert np.abs(exact.z_scores(tokens[each == 0], law)).max() < 5
+
+  logits = [_MODEL.logits(_TABLE, prompt[: i + 1]) for i in range(len(prompt))]
+  taps = [np.concatenate([np.roll(x, k) for k in (1, 2, 4)]) for x in logits]
+  (row,) = reference(tensors, fields, None, prompt, taps, [])
+  q = jax.nn.softmax(jnp.asarray(row, jnp.float32))
+  p = jax.nn.softmax(logits[-1])
+  method, lenience = _LENIENT
+  law = np.asarray(method.law(methods.Distributions(q, p, q, p), lenience))
+  assert np.abs(law - p).max() > 0.1
+  assert np.abs(exact.z_scores(tokens[each == 1, :1], law)).max() < 5
+  assert decoding.count(state).accepted.sum() > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('drafts', 'kind'), _KINDS)
+def test_strict_is_the_verifier_however_it_is_processed(drafts, kind, of_table):
+  run = _run(of_table[0], drafts, kind)
+  drafters_test._check_strict(run, 0)
+  drafters_test._check_greedy(run, 0)
+
+
+@pytest.mark.slow
+def test_the_cascade_without_blocks_asks_a_head_too(of_table):
+  equipped, _ = of_table
+  run = functools.partial(
+    drafters_test._run,
+    equipped,
+    'token_v3',
+    scheme=verification.Scheme('sequential'),
+    leniences=(-1.0, 0.5),
+    rows=64,
+    filled=128,
+  )
+  state = run()
+  assert decoding.count(state).drafted.sum() > 0
+
+
+# --- Folders, through the sampler
+
+
+_TEXTS = ['the quick brown fox', '', 'every token is either kept']
+_OPTIONS = dict(method='speed', lenience=0.0, gamma=3, temperature=0.0)
+
+
+@functools.cache
+def _verifier(name):
+  return load_model(str(FIXTURES / name))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('few_shapes')
+@pytest.mark.parametrize(
+  ('name', 'more'),
+  [
+    ('hf_gemma4_dense', {}),
+    ('hf_gemma3', dict(drafts=3, verification='multi_round')),
+    ('hf_gemma4_experts', {}),
+    ('hf_gemma4_shared', dict(drafts=2, verification='match')),
+  ],
+)
+def test_greedy_and_strict_is_the_verifier_alone(name, more, tmp_path):
+  alone = cascades.Sampler(_verifier(name), gamma=0, temperature=0.0)
+  first = alone.sample(_TEXTS, max_new_tokens=24)
+  # It says little but what is said, so that something is kept.
+  said = np.unique([x for answer in first for x in answer.tokens])[:5]
+  head = tmp_path / 'head'
+  write_head(head, 24, 64, said, taps=(1, 2, 3), dtype=ml_dtypes.bfloat16)
+  assert not pairing.is_model(str(head))
+  strict = cascades.Sampler(_verifier(name), str(head), **_OPTIONS, **more)
+  got = strict.sample(_TEXTS, max_new_tokens=24)
+  assert [a.tokens for a in got] == [a.tokens for a in first]
+  assert sum(a.counts['accepted'] for a in got) > 0
+  # Rows of unlike lengths, one token among them, are what they are alone.
+  for text, answer in zip(_TEXTS[:2], got, strict=False):
+    one = strict.sample(text, max_new_tokens=24)
+    assert one.tokens == answer.tokens
+    assert one.counts == answer.counts
+  # A conversation goes on as if it had been one text.
+  turns = []
+  for one in alone, strict:
+    begun = one.sample(_TEXTS[0], max_new_tokens=6, return_state=True)
+    then = one.sample(_TEXTS[2], max_new_tokens=12, last_state=begun.state)
+    turns.append((begun.tokens, then.tokens))
+  assert turns[0] == turns[1]
+
+
+def test_what_is_read_is_what_is_stored(tmp_path):
+  tensors, _ = write_head(tmp_path / 'head', 24, 64, None, bias=True)
+  loaded = pairing.load_drafter(str(tmp_path / 'head'), 'bfloat16')
+  assert all(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(loaded.params))
+  loaded = speculators.load(tmp_path / 'head')
+  equipped = loaded.equip(_verifier('hf_gemma4_dense'))
+  assert equipped.drafter.taps == (0, 1, 2)
+  np.testing.assert_array_equal(
+    loaded.params['table'], tensors['lm_head.weight']
+  )
+  # All tokens, without a list of them.
+  u = np.ones(_WIDTH, np.float32)
+  np.testing.assert_allclose(
+    equipped.drafter.logits(loaded.params, u),
+    tensors['lm_head.weight'] @ u,
+    rtol=1e-5,
+  )
+
+
+def test_taps_that_are_not_named_are_the_usual_ones(tmp_path):
+  write_head(tmp_path / 'head', 24, 64, None, taps=None)
+  loaded = speculators.load(tmp_path / 'head')
+  # Of 6 layers.
+  assert loaded.equip(_verifier('hf_gemma4_shared')).drafter.taps == (2, 3, 3)
+
+
+# --- Refusals
+
+
+def _refused(name, folder):
+  with pytest.raises(ValueError, match=r'^drafter: ') as error:
+    pairing.equip(_verifier(name), str(folder))
+  message = str(error.value)
+  assert '\n' not in message
+  assert message.endswith('.')
+  return message
+
+
+@pytest.mark.parametrize(
+  ('head', 'said'),
+  [
+    (dict(target=25), 'another verifier (of width 25, not 24)'),
+    (dict(vocab=65), 'another verifier (of 65 tokens, not 64)'),
+    (dict(taps=(1, 2, 5)), 'of more than 4 layers, for it looks after [1, 2'),
+    (dict(target=16, taps=None), 'another verifier (of width 16'),
+  ],
+)
+def test_a_head_of_another_verifier_is_refused(tmp_path, head, said):
+  given = dict(target=24, vocab=64, said=[3, 4, 9], taps=(1, 2, 3)) | head
+  write_head(tmp_path / 'head', **given)
+  assert said in _refused('hf_gemma4_dense', tmp_path / 'head')
+
+
+def test_a_head_of_a_gemma_3n_is_refused(tmp_path):
+  write_head(tmp_path / 'head', 24, 64, [3, 4, 9])
+  model, params = models_test.make('gemma3n-e2b')
+  verifier = checkpoints.Checkpoint(model, params, None)
+  with pytest.raises(ValueError, match='not the four of a Gemma 3n'):
+    pairing.equip(verifier, str(tmp_path / 'head'))
+
+
+@pytest.mark.parametrize(
+  ('fields', 'layer', 'said'),
+  [
+    *(
+      (dict(speculators_model_type=kind), {}, f'model_type is {kind!r}, and on')
+      for kind in ('eagle', 'dflash', 'mtp')
+    ),
+    ({}, dict(model_type='qwen3'), "model_type is 'qwen3', and only 'llama'"),
+    ({}, dict(num_hidden_layers=2), 'num_hidden_layers is 2, and only 1'),
+    ({}, dict(hidden_act='gelu'), "hidden_act is 'gelu'"),
+    ({}, dict(attention_bias=True), 'attention_bias is True'),
+    ({}, dict(num_key_value_heads=3), 'which does not divide the 4'),
+    ({}, dict(head_dim='6'), "head_dim is '6', and not a number of at least"),
+    (dict(draft_vocab_size=0), {}, 'draft_vocab_size is 0, and not a number'),
+    (
+      {},
+      dict(rope_parameters={'rope_type': 'llama3'}),
+      "rope_type is 'llama3'",
+    ),
+    ({}, dict(intermediate_size=21), 'config.json asks for (21, 12)'),
+    (dict(draft_vocab_size=4), {}, 'config.json asks for (4, 12)'),
+    (dict(norm_before_fc=True), {}, 'lacks the tensor input_norm.weight'),
+    (
+      dict(eagle_aux_hidden_state_layer_ids=[1, -2, 3]),
+      {},
+      'is [1, -2, 3], and not a list',
+    ),
+    (
+      dict(eagle_aux_hidden_state_layer_ids=[1, 2]),
+      {},
+      'the tensor fc.weight has the shape (12, 72)',
+    ),
+  ],
+)
+def test_a_config_of_another_kind_is_refused(tmp_path, fields, layer, said):
+  folder = tmp_path / 'head'
+  _, usual = write_head(folder, 24, 64, [3, 4, 9], taps=(1, 2, 3))
+  layer = usual['transformer_layer_config'] | layer
+  usual |= {'transformer_layer_config': layer} | fields
+  (folder / 'config.json').write_text(json.dumps(usual))
+  assert said in _refused('hf_gemma4_dense', folder)
+
+
+@pytest.mark.parametrize(
+  ('tensor', 'value', 'said'),
+  [
+    ('d2t', None, 'lacks the tensor d2t'),
+    ('d2t', np.array([3, 3, 62]), 'd2t points outside the 64 tokens'),
+    ('d2t', np.array([-1, 3, 7]), 'd2t points outside the 64 tokens'),
+    ('d2t', np.array([3, 2, 7]), 'or twice at one'),
+    ('norm.weight', None, 'lacks the tensor norm.weight'),
+    ('embed_tokens.weight', None, 'lacks the tensor embed_tokens.weight'),
+    ('norm.weight', np.ones(5), 'the tensor norm.weight has the shape (5,)'),
+  ],
+)
+def test_a_folder_that_is_not_whole_is_refused(tmp_path, tensor, value, said):
+  folder = tmp_path / 'head'
+  write_head(folder, 24, 64, [3, 4, 9], taps=(1, 2, 3))
+  tensors = load_file(folder / 'model.safetensors')
+  if value is None:
+    del tensors[tensor]
+  else:
+    tensors[tensor] = value
+  save_file(tensors, folder / 'model.safetensors')
+  assert said in _refused('hf_gemma4_dense', folder)
+
+
+def test_a_head_is_no_model_of_its_own(tmp_path):
+  write_head(tmp_path / 'head', 24, 64, [3, 4, 9])
+  with pytest.raises(ValueError, match="'eagle3' is no model that answers"):
+    load_model(str(tmp_path / 'head'))
+  # Its bytes are known before it is read.
+  drafting, shapes = pairing.describe(str(tmp_path / 'head'))
+  assert drafting.vocab_size == 64
+  read = jax.tree.leaves(speculators.load(tmp_path / 'head').params)
+  assert sum(x.size for x in read) == sum(
+    math.prod(x.shape) for x in shapes.values()
+  )
