@@ -55,6 +55,7 @@ PARTS: dict[str, Callable[[], str]] = {
   'method_costs': timings.method_costs,
   'report_cost': timings.report_cost,
   'sizes': timings.sizes,
+  'assistants': timings.assistants,
   'pretrained': timings.pretrained,
   'launcher_cost': timings.launcher_cost,
 }

@@ -211,13 +211,14 @@ def measure(
     }
 
 
-def _calls(figures: Sequence[dict[str, Any]]) -> dict[str, float]:
+def calls(figures: Sequence[dict[str, Any]]) -> dict[str, float]:
+  """Seconds of a call, by what it is of."""
   return {r['what']: r['call_s'] for r in figures if r['part'] == 'loops'}
 
 
 def targets(figures: Sequence[dict[str, Any]]) -> list[Bar]:
   """What the figures are held to."""
-  read = _calls(figures)
+  read = calls(figures)
   groups, whole = (read[f'a step, logits of {x}'] for x in ('groups', 'all'))
   return [
     bar(
@@ -238,7 +239,7 @@ def targets(figures: Sequence[dict[str, Any]]) -> list[Bar]:
 def table(figures: Sequence[dict[str, Any]]) -> str:
   """A line per loop and per target."""
   sizes = figures[0]
-  read = _calls(figures)
+  read = calls(figures)
   token = read['verifier, a token']
   lines = [
     f'{sizes["layers"]} layers, {sizes["verifier_parameters"] / 1e9:.2f}e9'

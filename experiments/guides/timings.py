@@ -178,6 +178,34 @@ def sizes() -> str:
   return f'{about}\n\n{table}'
 
 
+def assistants() -> str:
+  """What configs/benchmark_assistants.py gave, from its committed figures."""
+  from experiments.benchmarks import assisting as suite
+
+  found = benchmark('benchmark_assistants')
+  figures, config = found['figures'], found['config']
+  sizes, read = figures[0], suite.calls(figures)
+  token = read['verifier, a token']
+  about = markdown.filled(
+    f'{_measured("benchmark_assistants")}, {config["dtype"]}, one sequence: a'
+    f' verifier of {sizes["verifier_parameters"] / 1e9:.1f} billion parameters'
+    f' in {sizes["layers"]} layers, an assistant of'
+    f' {sizes["assistant_parameters"] / 1e6:.0f} million, blocks of'
+    f' {config["gamma"] + 1} tokens.'
+  )
+  rows = [
+    f'| {what} | {1e3 * seconds:.1f} | {seconds / token:.3f} |'
+    for what, seconds in read.items()
+  ]
+  table = markdown.table('| | ms | by a token |', *rows)
+  bars = [
+    f'| {name} | {bound} | {value} |'
+    for name, bound, value, _ in suite.targets(figures)
+  ]
+  held = markdown.table('| target | | found |', *bars)
+  return f'{about}\n\n{table}\n\n{held}'
+
+
 def report_cost() -> str:
   """What configs/benchmark_reports.py gave, from its committed figures."""
   from experiments.benchmarks import pages
