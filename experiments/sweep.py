@@ -287,6 +287,8 @@ def _decodable(config, chosen: Sequence[plan.Curve]) -> Sequence[plan.Curve]:
 
 def _settings(config, chosen, loaded) -> dict:
   """What a workdir's results are of, as it is kept there."""
+  from cascades.drafters import pairing
+
   fields = {
     name: value
     for name, value in config.to_dict().items()
@@ -298,6 +300,9 @@ def _settings(config, chosen, loaded) -> dict:
   fields |= {'data': data} if data else {}
   # What became of the fields that make curves.
   fields['curves'] = [curve.fields for curve in chosen]
+  if pairing.looks_at_block(config.drafter):
+    # For whoever reads the results, and has no such drafter.
+    fields['block_by_block'] = True
   return records.plain(fields)
 
 

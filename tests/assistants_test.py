@@ -312,7 +312,8 @@ def test_a_sweep_with_an_assistant_ends_with_a_page(
   for record in found:
     counts.check(record)
   assert sum(record.accepted for record in found) > 0
-  assert (tmp_path / 'report/index.html').exists()
+  page = (tmp_path / 'report/index.html').read_text()
+  assert 'a target holds block by block, and there is no drafter alone' in page
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,14 @@ def is_model(name: str) -> bool:
   return not own and not any(known(name) for known in kinds)
 
 
+def looks_at_block(name: str) -> bool:
+  """Whether what it drafts hangs on where a block began, and not on the text.
+
+  A cascade's target holds block by block then, and there is no drafter alone.
+  """
+  return not is_model(name) and not name.startswith('self:')
+
+
 @dataclasses.dataclass(frozen=True)
 class Drafting:
   """What drafts and is no model of its own, as memory is counted of models.

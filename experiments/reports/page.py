@@ -393,6 +393,11 @@ def _lead(told: Mapping[str, Run], frame: pd.DataFrame) -> str:
   if len(drafted):
     parts.append(f'gamma {values("gamma", drafted)}')
   parts.append(f'temperature {values("temperature", frame)}')
+  if config.get('block_by_block'):
+    parts.append(
+      'what is drafted hangs on where a block begins: a target holds block by'
+      ' block, and there is no drafter alone'
+    )
   if len(told) > 1:
     parts.append(f'workdirs {", ".join(told)}')
   return ' · '.join(parts)
