@@ -14,7 +14,7 @@ def measured(monkeypatch, times, blocks, calls, drafter='', **options):
     lambda *of: costs.Loop(None, (), 1),
   )
   monkeypatch.setattr(
-    costs, '_strict', lambda v, e, gamma, drafts, *_: (None, calls)
+    costs, 'strict', lambda v, e, gamma, drafts, *_: (None, calls)
   )
   asked = []
 
