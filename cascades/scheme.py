@@ -9,7 +9,7 @@ PROMPT, DRAFT, RESIDUAL, BONUS = range(4)
 
 # Of one draft per block; of any number; and a cascade without blocks.
 SINGLE = ('token', 'block')
-SEVERAL = ('multi_round', 'k_seq', 'match')
+SEVERAL = ('multi_round', 'k_seq', 'match', 'traversal')
 SEQUENTIAL = 'sequential'
 VERIFICATIONS = (*SINGLE, SEQUENTIAL, *SEVERAL)
 GATES = ('raw', 'processed')

@@ -53,7 +53,8 @@ _OPTIONAL = dict(
   gate='raw',
   # What the token after a whole block is drawn from: 'target' or 'verifier'.
   bonus='target',
-  # Drafts per block; several want verification 'multi_round' or 'k_seq'.
+  # Drafts per block; several want verification 'multi_round', 'k_seq' or
+  # 'traversal'.
   drafts=1,
   # Most of their tokens that the verifier reads per block; None for all.
   tree_size=None,

@@ -19,7 +19,10 @@ _TOP_P = flags.DEFINE_float('top_p', None, 'Keep tokens that hold this mass.')
 _VERIFICATION = flags.DEFINE_enum(
   'verification',
   'token',
-  ['token', 'block', 'sequential', 'multi_round', 'k_seq', 'match'],
+  [
+    *('token', 'block', 'sequential'),
+    *('multi_round', 'k_seq', 'match', 'traversal'),
+  ],
   'Which drafted tokens stay.',
 )
 _GATE = flags.DEFINE_enum(

@@ -326,11 +326,20 @@ _MUTANTS = (
   Mutant(
     'kl_reversed',
     'KL(q || p) instead of KL(p || q)',
-    relaxed.fuzzy_kl,
+    relaxed.fuzzy_kl_pq,
     'd.p_gate, d.q_gate',
     'd.q_gate, d.p_gate',
     _formula,
-    ('fuzzy_kl',),
+    ('fuzzy_kl_pq',),
+  ),
+  Mutant(
+    'js_of_the_mean',
+    'JS where its authors have the mean of KL(m || p) and KL(m || q)',
+    relaxed.fuzzy_js_unbounded,
+    'kl(middle, d.p_gate) + kl(middle, d.q_gate)',
+    'kl(d.p_gate, middle) + kl(d.q_gate, middle)',
+    _formula,
+    ('fuzzy_js_unbounded',),
   ),
   Mutant(
     'typical_entropy_sign',

@@ -91,6 +91,41 @@ def test_more_drafts_keep_more(scheme):
   assert (three > one + 1e-3).any()
 
 
+def _kept(kind, gamma, drafts, rows='random'):
+  """Drafts of a block that stay, on average, of each method."""
+  scheme = verification.Scheme(kind)
+  blocks = exact.blocks(_table(rows), scheme, _MODEL, _PROMPT, gamma, drafts)
+  return sum((len(block) - 1) * chance for block, chance in blocks)
+
+
+@pytest.mark.parametrize('rows', ['random', 'near_equal', 'disjoint'])
+@pytest.mark.parametrize(
+  ('gamma', 'drafts'), tiers.first([(2, 2), (1, 3), (3, 1), (1, 2)], 3)
+)
+def test_from_the_leaves_at_least_as_many_stay(gamma, drafts, rows):
+  found = _kept('traversal', gamma, drafts, rows)
+  rounds = _kept('multi_round', gamma, drafts, rows)
+  assert (found >= rounds - 1e-12).all()
+  if rows == 'random' and gamma > 1:
+    assert (found > rounds + 1e-4).any()
+
+
+@pytest.mark.parametrize('rows', ['random', 'near_equal', 'disjoint'])
+def test_from_the_leaf_of_one_draft_it_is_the_block(rows):
+  of_kind = []
+  for kind in 'traversal', 'block':
+    found = {}
+    scheme = verification.Scheme(kind)
+    given = _table(rows), scheme, _MODEL, _PROMPT, 3
+    for block, chance in exact.blocks(*given):
+      found[block] = found.get(block, 0) + chance
+    of_kind.append(found)
+  one, other = of_kind
+  assert one.keys() == other.keys()
+  for block, chance in one.items():
+    np.testing.assert_allclose(chance, other[block], atol=1e-12)
+
+
 @pytest.mark.parametrize('drafts', [2, 3])
 @pytest.mark.parametrize('kind', verification.SEVERAL)
 def test_verify_emits_what_the_enumeration_says(kind, drafts):

@@ -84,8 +84,10 @@ _WHOLE = {
   'opt': 0.3,
   'bild': 1.6,
   'fuzzy_tv': 0.5,
-  'fuzzy_kl': 0.6,
+  'fuzzy_kl_qp': 0.6,
+  'fuzzy_kl_pq': 0.6,
   'fuzzy_js': 0.15,
+  'fuzzy_js_unbounded': 0.15,
 }
 _TOKENS = {'token_v1': 0.2, 'token_v2': 0.2, 'token_v3': 0.5}
 
@@ -390,6 +392,11 @@ def _js(q, p, qg, pg, lam):
   return _kl(pg, middle) / 2 + _kl(qg, middle) / 2 > lam
 
 
+def _js_unbounded(q, p, qg, pg, lam):
+  middle = (qg + pg) / 2
+  return _kl(middle, pg) / 2 + _kl(middle, qg) / 2 > lam
+
+
 def _typical(q, p, qg, pg, lam):
   eps = 1 - lam
   entropy = -(pg * np.log(pg)).sum(-1, keepdims=True)
@@ -409,8 +416,10 @@ _FORMULAS = {
   ),
   'bild': _bild,
   'fuzzy_tv': lambda q, p, qg, pg, lam: np.abs(pg - qg).sum(-1) / 2 > lam,
-  'fuzzy_kl': lambda q, p, qg, pg, lam: _kl(pg, qg) > lam,
+  'fuzzy_kl_qp': lambda q, p, qg, pg, lam: _kl(qg, pg) > lam,
+  'fuzzy_kl_pq': lambda q, p, qg, pg, lam: _kl(pg, qg) > lam,
   'fuzzy_js': _js,
+  'fuzzy_js_unbounded': _js_unbounded,
   'typical': _typical,
 }
 

@@ -136,15 +136,33 @@ def fuzzy_tv(d: Distributions, lenience: Lenience):
   return jnp.minimum(total_variation(d.p_gate, d.q_gate), 1) > lenience
 
 
-def fuzzy_kl(d: Distributions, lenience: Lenience):
-  """Defer where KL(p || q) > lam (the order of the two: unverified)."""
+def fuzzy_kl_qp(d: Distributions, lenience: Lenience):
+  """Defer where KL(q || p) > lam: its authors' default."""
+  return kl(d.q_gate, d.p_gate) > lenience
+
+
+def fuzzy_kl_pq(d: Distributions, lenience: Lenience):
+  """Defer where KL(p || q) > lam."""
   return kl(d.p_gate, d.q_gate) > lenience
 
 
 def fuzzy_js(d: Distributions, lenience: Lenience):
-  """Defer where JS(p, q) > lam, at most log 2."""
+  """Defer where JS(p, q) > lam, at most log 2.
+
+  JS is the mean of KL(p || m) and KL(q || m), m = (p + q) / 2.
+  """
   middle = (d.p_gate + d.q_gate) / 2
   return (kl(d.p_gate, middle) + kl(d.q_gate, middle)) / 2 > lenience
+
+
+def fuzzy_js_unbounded(d: Distributions, lenience: Lenience):
+  """Defer where the mean of KL(m || p) and KL(m || q) > lam, m = (p + q) / 2.
+
+  Its authors' code calls it JS, and their thresholds are of it. It has no
+  bound: it is inf where either lacks a token of the other.
+  """
+  middle = (d.p_gate + d.q_gate) / 2
+  return (kl(middle, d.p_gate) + kl(middle, d.q_gate)) / 2 > lenience
 
 
 # --- Typical acceptance (Medusa, Cai et al. 2024).
@@ -222,8 +240,8 @@ def cactus_acceptance(d: Distributions, lenience: Lenience) -> Probs:
 def cactus_residual(d: Distributions, lenience: Lenience) -> Probs:
   """The mean, over the rejected x, of norm(max(0, h_x - q)).
 
-  h_x(x) = h(x) and h_x(v) = c_x * p(v) elsewhere, c_x = (1 - h(x)) / (1 - p(x))
-  (unverified). The rejected token is forgotten, so drawing from the mean is
+  h_x(x) = h(x) and h_x(v) = c_x * p(v) elsewhere, c_x = (1 - h(x)) / (1 -
+  p(x)). The rejected token is forgotten, so drawing from the mean is
   drawing from the residual of the one that was rejected. At x itself max(0,
   h_x - q) is 0, so that x matters through c_x alone, and with
 
@@ -302,10 +320,18 @@ METHODS = (
     drafter_only=1.0,
   ),
   from_rule(
-    fuzzy_kl,
-    name='fuzzy_kl',
+    fuzzy_kl_qp,
+    name='fuzzy_kl_qp',
+    equation='defer if KL(q || p) > lam',
+    reference="Holsman et al. 2025, arXiv 2502.20704, its authors' default",
+    strict=-1.0,
+    drafter_only=_INF,
+  ),
+  from_rule(
+    fuzzy_kl_pq,
+    name='fuzzy_kl_pq',
     equation='defer if KL(p || q) > lam',
-    reference='Holsman et al. 2025, arXiv 2502.20704 (order unverified)',
+    reference='Holsman et al. 2025, arXiv 2502.20704',
     strict=-1.0,
     drafter_only=_INF,
   ),
@@ -316,6 +342,14 @@ METHODS = (
     reference='Holsman et al. 2025, arXiv 2502.20704',
     strict=-1.0,
     drafter_only=1.0,
+  ),
+  from_rule(
+    fuzzy_js_unbounded,
+    name='fuzzy_js_unbounded',
+    equation='defer if (KL(m || p) + KL(m || q)) / 2 > lam, m = (p + q) / 2',
+    reference="Holsman et al. 2025, arXiv 2502.20704, as its authors' code",
+    strict=-1.0,
+    drafter_only=_INF,
   ),
   Method(
     name='typical',
@@ -348,7 +382,7 @@ METHODS = (
   Method(
     name='cactus',
     equation='a = min(1, h / q), h = min(1, p + sqrt(2 lam p (1 - p)))',
-    reference='arXiv 2604.04987 (residual unverified)',
+    reference='arXiv 2604.04987',
     acceptance=cactus_acceptance,
     residual=cactus_residual,
     law=law_of(cactus_acceptance, cactus_residual),

@@ -314,6 +314,32 @@ def _by_tree(
   def step(c, candidates):
     return _STEPS[kind](table.law[:, c], table.q[c], candidates)
 
+  def up(done, active, budget, chance, levels, tried):
+    """Blocks through a node of some budget; gives the chance of none.
+
+    Its drafts are tried as long as they have a token that was not; `tried` has
+    pairs of a draft and the place of its token.
+    """
+    c, place_ = rows[done], len(done)
+    q, target, weights = table.q[c], table.law[:, c], place.bonus[:, c]
+    for j in active:
+      if place_ == levels or (j, place_) in tried:
+        continue
+      tried.add((j, place_))
+      x = paths[j][place_]
+      longer = (*done, x)
+      below = [k for k in active if paths[k][: place_ + 1] == longer]
+      of_x = np.minimum(1, budget * target[:, x] / q[x])
+      chance = yield from up(longer, below, of_x, chance, levels, tried)
+      left = np.maximum(budget[:, None] * target - q, 0)
+      mass, missing = left.sum(-1), 1 - budget
+      budget = mass / np.where(mass > 0, mass + missing, 1)
+      target = weights = _normalised(left, target)
+    if not done:
+      budget = place.certain
+    yield from _ended(done, chance * budget, weights)
+    return chance * (1 - budget)
+
   def down(done, active, chance, levels):
     """Blocks that go on from `done`, where the active drafts agree with it."""
     c = rows[done]
@@ -330,6 +356,10 @@ def _by_tree(
     chance = np.prod([drawn[draft] for draft in paths])
     if chance:
       levels = _levels(paths, tree_size or gamma * drafts)
+      if kind == 'traversal':
+        given = place.certain, chance * place.certain
+        yield from up((), range(drafts), *given, levels, set())
+        continue
       yield from down((), paths, chance * place.certain, levels)
 
 

@@ -25,7 +25,8 @@ class Options:
     cache_length: Most tokens a sequence may have, prompt included.
     batch_size: Most rows decoded at a time.
     verification: How blocks are verified: 'token', 'block' or 'sequential' for
-      one draft per block, 'multi_round', 'k_seq' or 'match' for any number.
+      one draft per block, 'multi_round', 'k_seq', 'match' or 'traversal' for
+      any number.
     gate: Whether deferral rules see 'raw' or 'processed' probabilities.
     bonus: Whether the token after a whole block is drawn from the 'target' or
       from the 'verifier'.

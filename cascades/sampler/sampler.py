@@ -42,7 +42,7 @@ class Sampler:
     batch_size: Most rows decoded at a time; a row is a prompt at a lenience.
       The row of a finished answer takes the next prompt.
     verification: 'token', 'block' or 'sequential' for one draft per block,
-      'multi_round', 'k_seq' or 'match' for any number (package
+      'multi_round', 'k_seq', 'match' or 'traversal' for any number (package
       `verification`).
     gate: Whether deferral rules see 'raw' or 'processed' probabilities.
     bonus: Whether the token after a whole block is drawn from the 'target' or

@@ -17,13 +17,16 @@ Of one draft or several (`several`), each with the same law:
   match       Draw from the target, and go on along the drafts that have the
               token. At temperature 0 the longest accepted draft stays; the
               drafts may come from anywhere, a beam search included.
+  traversal   From the leaves of the tree, the longest path that may stay; of
+              one draft it is `block` (arXiv 2505.12398). Its module is its own.
 
 If all drafts stay, one more token, the bonus, is sampled from the method's law,
 or from the verifier if `Scheme.bonus` says so.
 
 Distributions are made of logits where they are looked at, and only as many at
 a time as fit into `single.AT_ONCE` numbers: at Gemma's vocabulary no array of
-the block's size is made but the two models' logits.
+the block's size is made but the two models' logits; `traversal` alone keeps
+the targets along a path.
 """
 
 from cascades.scheme import (
@@ -40,7 +43,7 @@ from cascades.scheme import (
   VERIFICATIONS,
   Scheme,
 )
-from cascades.verification import several, single
+from cascades.verification import several, single, traversal
 from cascades.verification.verdict import Verdict
 from cascades.verification.verify import verify
 
@@ -60,5 +63,6 @@ __all__ = [
   'Verdict',
   'several',
   'single',
+  'traversal',
   'verify',
 ]

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from cascades import methods
 from cascades.scheme import STANDARD, Scheme
-from cascades.verification import several, single
+from cascades.verification import several, single, traversal
 from cascades.verification.verdict import Verdict
 
 
@@ -64,5 +64,6 @@ def verify(
     'multi_round': several.multi_round,
     'k_seq': several.k_seq,
     'match': several.match,
+    'traversal': traversal.traversal,
   }[scheme.verification]
   return decide(ask, key)
