@@ -35,7 +35,7 @@ from cascades.decoding import journal, reading, rows, sequential
 from cascades.drafters import model
 from cascades.methods import baselines, cascade, method, processing, relaxed
 from cascades.sampler import batching
-from cascades.verification import several, single
+from cascades.verification import several, single, traversal
 from experiments.analysis import calibration, comparisons, mixture
 from experiments.analysis import kinds as plainer
 from experiments.records import stats
@@ -464,6 +464,33 @@ _MUTANTS = (
     'active',
     several_test.test_verify_emits_what_the_enumeration_says,
     ('multi_round', 2),
+  ),
+  Mutant(
+    'uncapped_rest',
+    'after a candidate, a node is left with what it had',
+    traversal.traversal,
+    'jnp.where(up, rest, budgets[level])',
+    'budgets[level]',
+    several_test.test_verify_emits_what_the_enumeration_says,
+    ('traversal', 2),
+  ),
+  Mutant(
+    'target_with_what_was_tried',
+    'after a candidate, a node has the target that it had',
+    traversal.traversal,
+    'jnp.where(up, removed, targets[level])',
+    'targets[level]',
+    several_test.test_verify_emits_what_the_enumeration_says,
+    ('traversal', 3),
+  ),
+  Mutant(
+    'tried_again',
+    'a token is tried once for each draft that begins with it, and once more',
+    traversal.traversal,
+    'tried.at[draft, at].set(tried[draft, at] | down)',
+    'tried.at[draft, at].set(tried[draft, at] | (down & (tests > 0)))',
+    several_test.test_verify_emits_what_the_enumeration_says,
+    ('traversal', 2),
   ),
   # The loop.
   Mutant(
