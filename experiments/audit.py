@@ -4,10 +4,17 @@ Command: python -m experiments.audit --method=token_v3
 Shows: every check with its largest error, how many tokens a block gives, and
 a picture of the target; exit code 1 and the row that shows it if one fails.
 
+A verification of your own, from whatever engine: put `verify(q_rows, p_rows,
+drafts, rng) -> tokens` into a file, as `cascades.proof.engines` has it, and
+give it with --function=my_engine.py:verify. It is compared with the rule
+--method ('speed' at lenience 0 is plain speculative decoding), exactly where
+what it draws can be gone through.
+
 A rule of your own: put `cascades.register(...)` into a file and give it with
 --rules=my_rules.py. --method=all goes through every registered method.
 """
 
+import dataclasses
 import json
 import pathlib
 import sys
@@ -22,6 +29,9 @@ _LENIENCE = flags.DEFINE_list(
 )
 _RULES = flags.DEFINE_string(
   'rules', None, 'A Python file that registers methods of your own.'
+)
+_FUNCTION = flags.DEFINE_string(
+  'function', None, "A verification of your own, 'my_engine.py:verify'."
 )
 _SAMPLES = flags.DEFINE_integer(
   'samples', 20_000, 'Sequences drawn at each sampled lenience.', lower_bound=1
@@ -39,10 +49,40 @@ def _leniences() -> list[float] | None:
     raise ValueError(f'lenience: {e}; give numbers such as 0,0.5.') from None
 
 
+def _certify(leniences: list[float] | None) -> None:
+  """Compares somebody's verification with a rule."""
+  file, _, name = _FUNCTION.value.rpartition(':')
+  if not pathlib.Path(file).is_file():
+    raise ValueError(
+      f'function: there is no file {file!r}; write my_engine.py:verify.'
+    )
+  verify = getattr(cli.load_config_module(file), name, None)
+  if not callable(verify):
+    raise ValueError(f'function: {file} has no function {name!r}.')
+  from cascades.proof import engines
+  from experiments import records
+
+  found = [
+    engines.certify(verify, _METHOD.value, lenience, seed=_SEED.value)
+    for lenience in leniences or [None]
+  ]
+  workdir = pathlib.Path(_WORKDIR.value)
+  cli.make_folder(workdir)
+  said = [dataclasses.asdict(one) | {'passed': one.passed} for one in found]
+  text = json.dumps(said, indent=2, allow_nan=False) + '\n'
+  records.write_text(workdir / f'{name}.json', text)
+  print('\n'.join(map(str, found)))
+  if not all(one.passed for one in found):
+    sys.exit(1)
+
+
 def main() -> None:
   if _METHOD.value is None:
     raise app.UsageError("--method: name a method, or 'all'.")
   leniences = _leniences()
+  if _FUNCTION.value is not None:
+    _certify(leniences)
+    return
   if _RULES.value is not None and not pathlib.Path(_RULES.value).is_file():
     raise ValueError(f'rules: there is no file {_RULES.value}.')
   from cascades import methods

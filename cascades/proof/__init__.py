@@ -8,4 +8,6 @@ enumeration   Laws by going through every block that can be emitted.
 sampled       Laws by drawing from the compiled loop.
 exact         All of the above under one name, for tests and audits.
 audit         Of a method somebody wrote: a verdict, and examples.
+engines       Of a verification somebody wrote, in NumPy: a certificate.
+branching     A random generator that goes through all that it could say.
 """

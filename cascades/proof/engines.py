@@ -1,0 +1,360 @@
+"""Whether somebody's verification emits the law of a rule.
+
+It is a function of NumPy arrays, from whatever engine:
+
+  verify(q_rows, p_rows, drafts, rng) -> tokens
+
+  q_rows  [gamma, V], what each draft was drawn from.
+  p_rows  [gamma + 1, V], what the verifier would draw from there, and after
+          the last draft.
+  drafts  [gamma], token ids.
+  rng     As `numpy.random.default_rng()` gives it; nothing else is random.
+  tokens  Those that are emitted: drafts that stay, and one token more.
+
+Rows are those of a small language model in which each context has its own, so
+that drafts, blocks and their continuations are known. The law of the next
+gamma + 1 tokens, of a block and what the declared law has after it, is compared
+with the declared one, prefix by prefix. Where the function asks for random
+numbers as verification does, everything that it could do is gone through
+(`branching`), and the distance is exact; else it is sampled.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from cascades import arguments, methods
+from cascades.proof import branching, enumeration, trial_rows
+from cascades.proof.table_models import TableModel
+from cascades.proof.tabulated import Table
+
+Verify = Callable[[np.ndarray, np.ndarray, np.ndarray, Any], Sequence[int]]
+# Total variation that float64 may come to.
+_EXACT = 1e-9
+_PROMPT = (0, 1)
+# Blocks that are sampled of each model, and how sure its bounds are.
+_SAMPLES, _CONFIDENCE = 20_000, 0.999
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Worst:
+  """The prefix after which the emitted law is furthest from the declared one.
+
+  Attributes:
+    prefix: Tokens after the prompt.
+    token: The one whose chances differ most.
+    declared: Its chance there.
+    emitted: What it is.
+    q: The drafter's row there, [V].
+    p: The verifier's, [V].
+  """
+
+  prefix: tuple[int, ...]
+  token: int
+  declared: float
+  emitted: float
+  q: tuple[float, ...]
+  p: tuple[float, ...]
+
+  def __str__(self) -> str:
+    def row(values):
+      return ', '.join(f'{x:.4f}' for x in values)
+
+    return (
+      f'after {list(self.prefix)}, token {self.token} has {self.emitted:.4f}'
+      f' where {self.declared:.4f} is declared; q is {row(self.q)}, p'
+      f' {row(self.p)}'
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Certificate:
+  """What is known of how far a function is from a rule.
+
+  Attributes:
+    rule: A method's name.
+    lenience: What it was asked at.
+    gamma: Drafts of a block.
+    size: V.
+    models: Small models that were looked at.
+    exact: Whether everything was gone through; else blocks were sampled.
+    reason: Why not, if not.
+    low: Total variation of the next gamma + 1 tokens, of the mean model: no
+      less than this.
+    high: And no more.
+    confidence: How sure both are; 1 where it is exact.
+    worst: Where it is furthest; None where nothing is.
+  """
+
+  rule: str
+  lenience: float
+  gamma: int
+  size: int
+  models: int
+  exact: bool
+  reason: str
+  low: float
+  high: float
+  confidence: float
+  worst: Worst | None
+
+  @property
+  def passed(self) -> bool:
+    """Whether nothing tells it from the rule."""
+    return self.low <= _EXACT
+
+  def __str__(self) -> str:
+    said = (
+      f'{self.rule} at lenience {self.lenience:g}, gamma {self.gamma},'
+      f' {self.size} tokens, {self.models} models:'
+      f' {"passed" if self.passed else "FAILED"}\n'
+    )
+    if self.exact:
+      said += f'  total variation {self.low:.2g}, everything gone through'
+    else:
+      said += (
+        f'  total variation from {self.low:.4f} to {self.high:.4f} with'
+        f' confidence {self.confidence:g}, by samples ({self.reason})'
+      )
+    if self.worst is not None and not self.passed:
+      said += f'\n  {self.worst}'
+    return said
+
+
+def certify(
+  verify: Verify,
+  rule: str | methods.Method = 'speed',
+  lenience: float | None = None,
+  *,
+  gamma: int = 2,
+  size: int = 3,
+  models: int = 8,
+  seed: int = 0,
+) -> Certificate:
+  """Compares a function with a rule.
+
+  Args:
+    verify: See the module. It is called some thousand times.
+    rule: The declared one: a method that has one target, or its name.
+    lenience: Of the rule; None for the one at which it is strict.
+    gamma: Drafts of a block.
+    size: V.
+    models: Small models whose rows it is given.
+    seed: Of their rows, and of samples.
+
+  Raises:
+    ValueError: An argument will not do, or the function returns what no
+      verification can.
+  """
+  method = methods.get_method(rule)
+  gamma = arguments.whole('gamma', gamma, 1)
+  size = arguments.whole('size', size, 2)
+  models = arguments.whole('models', models, 1)
+  if not method.single_target:
+    raise ValueError(f'rule: {method.name} has no single target to declare.')
+  if lenience is None:
+    lenience = method.strict
+  if lenience is None:
+    raise ValueError(f'lenience: {method.name} is nowhere strict; give one.')
+  found = []
+  reason = ''
+  for number in range(models):
+    one = _Model.of(method, lenience, gamma, size, seed + number)
+    emitted = None
+    if not reason:
+      try:
+        emitted = one.emitted(lambda *a: branching.outcomes(_asked(verify, *a)))
+      except branching.NotEnumerableError as e:
+        # The others would be no other.
+        reason, found = str(e), []
+        break
+    found.append((one, emitted))
+  if reason:
+    ones = [
+      _Model.of(method, lenience, gamma, size, seed + number)
+      for number in range(models)
+    ]
+    rng = np.random.default_rng(seed)
+    found = [(one, one.sampled(verify, rng)) for one in ones]
+  apart = [np.abs(emitted - one.declared).sum() / 2 for one, emitted in found]
+  spread = _spread(size ** (gamma + 1), models) if reason else 0.0
+  mean = float(np.mean(apart))
+  at = int(np.argmax(apart))
+  return Certificate(
+    rule=method.name,
+    lenience=float(lenience),
+    gamma=gamma,
+    size=size,
+    models=models,
+    exact=not reason,
+    reason=reason,
+    low=max(0.0, mean - spread),
+    high=min(1.0, mean + spread),
+    confidence=_CONFIDENCE if reason else 1.0,
+    worst=_worst(*found[at]) if apart[at] > 0 else None,
+  )
+
+
+def _spread(cells: int, models: int) -> float:
+  """How far a sampled distance is from the true one at the most.
+
+  Of n samples the frequencies of so many cells are within e of the law in
+  total variation but for a chance of (2^cells - 2) exp(-2 n e^2) (Weissman et
+  al. 2003), for each of the models.
+  """
+  wrong = (1 - _CONFIDENCE) / models
+  bits = cells * math.log(2) - math.log(wrong)
+  return math.sqrt(bits / (2 * _SAMPLES))
+
+
+def _asked(
+  verify: Verify, q: np.ndarray, p: np.ndarray, drafts: np.ndarray
+) -> Callable[[Any], tuple[int, ...]]:
+  """A call for a generator, which gives checked tokens."""
+
+  def run(rng):
+    # Copies, for whoever works in place.
+    said = verify(q.copy(), p.copy(), drafts.copy(), rng)
+    return _checked(said, drafts, p.shape[-1])
+
+  return run
+
+
+def _checked(said: Any, drafts: np.ndarray, size: int) -> tuple[int, ...]:
+  """Tokens of a block.
+
+  Raises:
+    ValueError: They are no drafts that stay and one token more.
+  """
+  try:
+    tokens = tuple(int(x) for x in said)
+  except (TypeError, ValueError):
+    raise ValueError(
+      f'verify: it returned {arguments.shown(said)}; let it return a list of'
+      ' token ids.'
+    ) from None
+  count = len(tokens) - 1
+  stay = tokens[:count] == tuple(drafts[:count].tolist())
+  inside = all(0 <= x < size for x in tokens)
+  if not (0 <= count <= len(drafts) and stay and inside):
+    raise ValueError(
+      f'verify: of the drafts {drafts.tolist()} it made {list(tokens)}; let it'
+      ' return drafts from the first one on, and one token more, each from 0 to'
+      f' {size - 1}.'
+    )
+  return tokens
+
+
+@dataclasses.dataclass(frozen=True)
+class _Model:
+  """A small model, and what is declared of it.
+
+  Attributes:
+    model: Tells contexts.
+    table: What the rule says of each.
+    gamma: Drafts of a block.
+    declared: The law of gamma + 1 tokens, [V] * (gamma + 1).
+  """
+
+  model: TableModel
+  table: Table
+  gamma: int
+  declared: np.ndarray
+
+  @classmethod
+  def of(
+    cls,
+    method: methods.Method,
+    lenience: float,
+    gamma: int,
+    size: int,
+    seed: int,
+  ) -> '_Model':
+    """One with rows that a seed draws."""
+    model = TableModel(size)
+    # Gates are what is sampled from: an engine has no other.
+    d = trial_rows.rows('random', 7, size, seed)
+    d = d._replace(q_gate=d.q, p_gate=d.p)
+    with jax.enable_x64(True):
+      table = Table.of([(method, lenience)], d)
+    law = enumeration.declared_law(table, model, _PROMPT, gamma + 1)[0]
+    return cls(model, table, gamma, law)
+
+  def _rows(self, done: Sequence[int]) -> int:
+    tokens = np.array([*_PROMPT, *done])
+    return int(self.model.context(tokens, np.arange(len(tokens))))
+
+  def _blocks(self) -> Iterator[tuple[np.ndarray, float, list[int]]]:
+    """Drafts, the chance of each, and the contexts along it."""
+    size = self.table.q.shape[-1]
+    for draft in itertools.product(range(size), repeat=self.gamma):
+      rows = [self._rows(draft[:i]) for i in range(self.gamma + 1)]
+      chance = np.prod(
+        [self.table.q[c][x] for c, x in zip(rows, draft, strict=False)]
+      )
+      if chance > 0:
+        yield np.array(draft), float(chance), rows
+
+  def emitted(self, run: Callable[..., dict]) -> np.ndarray:
+    """The law of a function, of whose blocks the chances are known."""
+    total = np.zeros_like(self.declared)
+    for draft, chance, rows in self._blocks():
+      said = run(self.table.q[rows[:-1]], self.table.p[rows], draft)
+      for tokens, share in said.items():
+        total[tokens] += chance * share * self._after(tokens)
+    return total
+
+  def _after(self, tokens: tuple[int, ...]) -> np.ndarray:
+    """What the declared law has after some tokens."""
+    mass = self.declared[tokens]
+    return mass / mass.sum() if mass.sum() > 0 else mass
+
+  def sampled(self, verify: Verify, rng: np.random.Generator) -> np.ndarray:
+    """Frequencies of gamma + 1 tokens."""
+    total = np.zeros_like(self.declared)
+    every = list(self._blocks())
+    chances = np.array([chance for _, chance, _ in every])
+    counts = rng.multinomial(_SAMPLES, chances / chances.sum())
+    for (draft, _, rows), count in zip(every, counts, strict=True):
+      run = _asked(verify, self.table.q[rows[:-1]], self.table.p[rows], draft)
+      for _ in range(count):
+        tokens = run(rng)
+        rest = self._after(tokens)
+        # Drawn as well, so that the frequencies are of so many samples.
+        at = rng.choice(rest.size, p=rest.ravel()) if rest.size > 1 else 0
+        where = np.unravel_index(at, rest.shape) if rest.size > 1 else ()
+        total[(*tokens, *where)] += 1 / _SAMPLES
+    return total
+
+
+def _worst(one: _Model, emitted: np.ndarray) -> Worst:
+  """Where the chance of a next token differs most, weighed by its prefix."""
+  best, found = -1.0, None
+  for length in range(one.gamma + 1):
+    axes = tuple(range(length + 1, one.gamma + 1))
+    ours, theirs = emitted.sum(axes), one.declared.sum(axes)
+    for prefix in itertools.product(range(emitted.shape[0]), repeat=length):
+      mine, declared = ours[prefix], theirs[prefix]
+      if not mine.sum() or not declared.sum():
+        continue
+      mine, weight = mine / mine.sum(), declared.sum()
+      declared = declared / declared.sum()
+      token = int(np.argmax(np.abs(mine - declared)))
+      off = weight * abs(mine[token] - declared[token])
+      if off > best:
+        c = one._rows(prefix)
+        best = off
+        found = Worst(
+          prefix=prefix,
+          token=token,
+          declared=float(declared[token]),
+          emitted=float(mine[token]),
+          q=tuple(one.table.q[c].tolist()),
+          p=tuple(one.table.p[c].tolist()),
+        )
+  return found
