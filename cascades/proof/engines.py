@@ -161,27 +161,23 @@ def certify(
     lenience = method.strict
   if lenience is None:
     raise ValueError(f'lenience: {method.name} is nowhere strict; give one.')
-  found = []
+  ones = [
+    _Model.of(method, lenience, gamma, size, seed + number)
+    for number in range(models)
+  ]
   reason = ''
-  for number in range(models):
-    one = _Model.of(method, lenience, gamma, size, seed + number)
-    emitted = None
-    if not reason:
-      try:
-        emitted = one.emitted(lambda *a: branching.outcomes(_asked(verify, *a)))
-      except branching.NotEnumerableError as e:
-        # The others would be no other.
-        reason, found = str(e), []
-        break
-    found.append((one, emitted))
-  if reason:
-    ones = [
-      _Model.of(method, lenience, gamma, size, seed + number)
-      for number in range(models)
+  try:
+    laws = [
+      one.emitted(lambda *given: branching.outcomes(_asked(verify, *given)))
+      for one in ones
     ]
-    rng = np.random.default_rng(seed)
-    found = [(one, one.sampled(verify, rng)) for one in ones]
-  apart = [np.abs(emitted - one.declared).sum() / 2 for one, emitted in found]
+  except branching.NotEnumerableError as e:
+    reason, rng = str(e), np.random.default_rng(seed)
+    laws = [one.sampled(verify, rng) for one in ones]
+  apart = [
+    np.abs(law - one.declared).sum() / 2
+    for one, law in zip(ones, laws, strict=True)
+  ]
   spread = _spread(size ** (gamma + 1), models) if reason else 0.0
   mean = float(np.mean(apart))
   at = int(np.argmax(apart))
@@ -196,7 +192,7 @@ def certify(
     low=max(0.0, mean - spread),
     high=min(1.0, mean + spread),
     confidence=_CONFIDENCE if reason else 1.0,
-    worst=_worst(*found[at]) if apart[at] > 0 else None,
+    worst=_worst(ones[at], laws[at]) if apart[at] > 0 else None,
   )
 
 

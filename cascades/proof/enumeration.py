@@ -11,7 +11,7 @@ them. One block may be found several times; its chances are to be added.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -314,32 +314,6 @@ def _by_tree(
   def step(c, candidates):
     return _STEPS[kind](table.law[:, c], table.q[c], candidates)
 
-  def up(done, active, budget, chance, levels, tried):
-    """Blocks through a node of some budget; gives the chance of none.
-
-    Its drafts are tried as long as they have a token that was not; `tried` has
-    pairs of a draft and the place of its token.
-    """
-    c, place_ = rows[done], len(done)
-    q, target, weights = table.q[c], table.law[:, c], place.bonus[:, c]
-    for j in active:
-      if place_ == levels or (j, place_) in tried:
-        continue
-      tried.add((j, place_))
-      x = paths[j][place_]
-      longer = (*done, x)
-      below = [k for k in active if paths[k][: place_ + 1] == longer]
-      of_x = np.minimum(1, budget * target[:, x] / q[x])
-      chance = yield from up(longer, below, of_x, chance, levels, tried)
-      left = np.maximum(budget[:, None] * target - q, 0)
-      mass, missing = left.sum(-1), 1 - budget
-      budget = mass / np.where(mass > 0, mass + missing, 1)
-      target = weights = _normalised(left, target)
-    if not done:
-      budget = place.certain
-    yield from _ended(done, chance * budget, weights)
-    return chance * (1 - budget)
-
   def down(done, active, chance, levels):
     """Blocks that go on from `done`, where the active drafts agree with it."""
     c = rows[done]
@@ -357,10 +331,55 @@ def _by_tree(
     if chance:
       levels = _levels(paths, tree_size or gamma * drafts)
       if kind == 'traversal':
-        given = place.certain, chance * place.certain
-        yield from up((), range(drafts), *given, levels, set())
+        cut = [draft[:levels] for draft in paths]
+        tree = _Leaves(place, rows, cut, set())
+        yield from tree.through((), place.certain, chance * place.certain)
         continue
       yield from down((), paths, chance * place.certain, levels)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Leaves:
+  """A tree of drafts that is gone through from its leaves.
+
+  Attributes:
+    place: Where the block begins.
+    rows: The table's row after each prefix of a draft.
+    paths: The drafts, as far as they are read.
+    tried: Pairs of a draft and the place of its token, which were tried.
+  """
+
+  place: _Place
+  rows: Mapping[tuple[int, ...], int]
+  paths: Sequence[tuple[int, ...]]
+  tried: set[tuple[int, int]]
+
+  def through(
+    self, done: tuple[int, ...], budget: np.ndarray, chance: np.ndarray
+  ) -> Generator[Block, None, np.ndarray]:
+    """Blocks through a node; gives the chance [M] that there is none.
+
+    Args:
+      done: The node's tokens.
+      budget: [M], the chance of going through it, once it is come to.
+      chance: [M], of coming to it.
+    """
+    table, c, at = self.place.table, self.rows[done], len(done)
+    q, target, weights = table.q[c], table.law[:, c], self.place.bonus[:, c]
+    for j, path in enumerate(self.paths):
+      if path[:at] != done or len(path) == at or (j, at) in self.tried:
+        continue
+      self.tried.add((j, at))
+      of_x = np.minimum(1, budget * target[:, path[at]] / q[path[at]])
+      chance = yield from self.through(path[: at + 1], of_x, chance)
+      left = np.maximum(budget[:, None] * target - q, 0)
+      mass, missing = left.sum(-1), 1 - budget
+      budget = mass / np.where(mass > 0, mass + missing, 1)
+      target = weights = _normalised(left, target)
+    if not done:
+      budget = self.place.certain
+    yield from _ended(done, chance * budget, weights)
+    return chance * (1 - budget)
 
 
 def _levels(paths: Sequence[tuple[int, ...]], size: int) -> int:

@@ -27,9 +27,11 @@ candidate whether it may stay as if nothing followed; here a path that is long
 may stay though its beginning would not have.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from cascades import methods
 from cascades.methods import processing
@@ -46,85 +48,137 @@ def _alike(
   return same.sum(1)
 
 
+class _Walk(NamedTuple):
+  """Where the walk is, and what is known of the nodes above it.
+
+  Attributes:
+    depth: Of the node.
+    path: A draft that begins with its tokens.
+    tried: Which tokens of the drafts were.
+    tests: Nodes that were left upwards; each has a random number.
+    done: Whether the block has ended at the node.
+    budgets: r of the nodes along the path.
+    targets: t of them.
+    firsts: The draft whose token was tried first there; -1 for none.
+  """
+
+  depth: Int[Array, '']
+  path: Int[Array, '']
+  tried: Bool[Array, 'K gamma']
+  tests: Int[Array, '']
+  done: Bool[Array, '']
+  budgets: Float[Array, 'gamma_1']
+  targets: Float[Array, 'gamma_1 V']
+  firsts: Int[Array, 'gamma_1']
+
+  def at(
+    self,
+    level: Int[Array, ''],
+    budget: Float[Array, ''],
+    target: Float[Array, 'V'],
+    first: Int[Array, ''],
+  ) -> '_Walk':
+    """The walk at a level, with what is known of the node there."""
+    return self._replace(
+      depth=level,
+      budgets=self.budgets.at[level].set(budget),
+      targets=self.targets.at[level].set(target),
+      firsts=self.firsts.at[level].set(first),
+    )
+
+
+def _without(
+  budget: Float[Array, ''], target: Float[Array, 'V'], q: Float[Array, 'V']
+) -> tuple[Array, Array]:
+  """A node's budget and target after a candidate that it did not go through."""
+  left = jnp.maximum(0, budget * target - q)
+  mass = left.sum()
+  # In this order no rounding makes the divisor smaller than the mass.
+  whole = mass + jnp.where(budget < 1, 1 - budget, 0)
+  rest = jnp.where(mass > 0, mass / jnp.where(mass > 0, whole, 1), 0)
+  return rest, methods.normalised(left, target)
+
+
+def _turn(
+  ask: single.Question, chances: Float[Array, 'n'], walk: _Walk
+) -> _Walk:
+  """Down to a candidate; where none is left, the end of the block, or up."""
+  depth, path = walk.depth, walk.path
+  d, at = ask.row(depth, path), jnp.minimum(depth, ask.gamma - 1)
+  here = _alike(ask.tokens, path) >= depth
+  free = here & ~walk.tried[:, at] & (depth < ask.count)
+  down = ~walk.done & free.any()
+  draft = jnp.argmax(free).astype(jnp.int32)
+  x = ask.tokens[draft, at]
+  budget, target = walk.budgets[depth], walk.targets[depth]
+  # The root's budget is 1, whatever rounding makes of it.
+  ends = (chances[walk.tests] < budget) | (depth == 0)
+  up = ~walk.done & ~down & ~ends
+  above = jnp.maximum(depth - 1, 0)
+  q = ask.row(above, path).q
+  rest, left = _without(walk.budgets[above], walk.targets[above], q)
+  law = ask.method.law(ask.row(at + 1, draft), ask.lenience)
+  share = methods.ratio(budget * target[x], d.q[x])
+
+  def chosen(of_down, of_up, of_stay):
+    return jnp.where(down, of_down, jnp.where(up, of_up, of_stay))
+
+  first = walk.firsts.at[depth].set(
+    jnp.where(down & (walk.firsts[depth] < 0), draft, walk.firsts[depth])
+  )
+  level = chosen(depth + 1, above, depth)
+  walk = walk._replace(firsts=first).at(
+    level,
+    chosen(share, rest, budget),
+    chosen(law, left, target),
+    jnp.where(down, -1, first[level]),
+  )
+  return walk._replace(
+    path=jnp.where(down, draft, path),
+    tried=walk.tried.at[draft, at].set(walk.tried[draft, at] | down),
+    tests=walk.tests + up,
+    done=walk.done | (~down & ends),
+  )
+
+
 def traversal(ask: single.Question, key: jax.Array) -> Verdict:
   """Down to a leaf, and up again as far as nothing stays; see the module."""
   paths, gamma = ask.tokens.shape
+  if not gamma:
+    # A tree of nothing but a root, for which any verification will do.
+    return single.token(ask, key)
   draw = processing.draw_size(ask.size)
   uniforms = processing.uniform(key, paths * gamma + draw)
-  method, lenience = ask.method, ask.lenience
   zero = jnp.zeros((), jnp.int32)
-  law = method.law(ask.row(zero, zero), lenience)
-
-  def turn(_, carry):
-    depth, path, tried, tests, done, budgets, targets, firsts = carry
-    d, at = ask.row(depth, path), jnp.minimum(depth, gamma - 1)
-    here = _alike(ask.tokens, path) >= depth
-    free = here & ~tried[:, at] & (depth < ask.count)
-    down = ~done & free.any()
-    draft = jnp.argmax(free).astype(jnp.int32)
-    x = ask.tokens[draft, at]
-    budget, target = budgets[depth], targets[depth]
-    budget_of_x = methods.ratio(budget * target[x], d.q[x])
-    target_of_x = method.law(ask.row(at + 1, draft), lenience)
-
-    # The root's budget is 1, whatever rounding makes of it.
-    ends = (uniforms[tests] < budget) | (depth == 0)
-    up = ~done & ~down & ~ends
-    above = jnp.maximum(depth - 1, 0)
-    before, q = budgets[above], ask.row(above, path).q
-    left = jnp.maximum(0, before * targets[above] - q)
-    mass = left.sum()
-    # In this order no rounding makes the divisor smaller than the mass.
-    whole = mass + jnp.where(before < 1, 1 - before, 0)
-    rest = jnp.where(mass > 0, mass / jnp.where(mass > 0, whole, 1), 0)
-
-    level = jnp.where(down, depth + 1, jnp.where(up, above, depth))
-    budgets = budgets.at[level].set(
-      jnp.where(down, budget_of_x, jnp.where(up, rest, budgets[level]))
-    )
-    removed = methods.normalised(left, targets[above])
-    targets = targets.at[level].set(
-      jnp.where(down, target_of_x, jnp.where(up, removed, targets[level]))
-    )
-    # -1 where nothing was tried yet.
-    first = jnp.where(down & (firsts[depth] < 0), draft, firsts[depth])
-    firsts = firsts.at[depth].set(first)
-    firsts = firsts.at[level].set(jnp.where(down, -1, firsts[level]))
-    return (
-      level,
-      jnp.where(down, draft, path),
-      tried.at[draft, at].set(tried[draft, at] | down),
-      tests + up,
-      done | (~down & ends),
-      budgets,
-      targets,
-      firsts,
-    )
-
-  start = (
-    zero,
-    zero,
-    jnp.zeros((paths, gamma), bool),
-    zero,
-    jnp.zeros((), bool),
-    jnp.ones(gamma + 1, law.dtype),
-    jnp.zeros((gamma + 1, ask.size), law.dtype).at[0].set(law),
-    jnp.full(gamma + 1, -1, jnp.int32),
+  law = ask.method.law(ask.row(zero, zero), ask.lenience)
+  start = _Walk(
+    depth=zero,
+    path=zero,
+    tried=jnp.zeros((paths, gamma), bool),
+    tests=zero,
+    done=jnp.zeros((), bool),
+    budgets=jnp.ones(gamma + 1, law.dtype),
+    targets=jnp.zeros((gamma + 1, ask.size), law.dtype).at[0].set(law),
+    firsts=jnp.full(gamma + 1, -1, jnp.int32),
   )
   # Each token is gone down to once, and up from once; then the block ends.
-  kept, path, _, _, _, _, targets, firsts = jax.lax.fori_loop(
-    0, 2 * paths * gamma + 1, turn, start
+  end = jax.lax.fori_loop(
+    0,
+    2 * paths * gamma + 1,
+    lambda _, walk: _turn(ask, uniforms, walk),
+    start,
   )
-  rejected = firsts[kept] >= 0
+  kept, path = end.depth, end.path
+  rejected = end.firsts[kept] >= 0
   d = ask.row(kept, path)
   known = ask.known[path] | (kept < ask.count[path])
-  beyond = ask.beyond(d, targets[kept], known)
-  weights = jnp.where(rejected, targets[kept], beyond)
+  beyond = ask.beyond(d, end.targets[kept], known)
+  weights = jnp.where(rejected, end.targets[kept], beyond)
   return Verdict(
     num_accepted=kept,
     next_token=processing.draw(uniforms[paths * gamma :], weights),
     next_source=jnp.where(rejected, RESIDUAL, BONUS),
-    deferred=_deferred(ask, kept, path, firsts[kept]),
+    deferred=_deferred(ask, kept, path, end.firsts[kept]),
     path=path,
   )
 
@@ -151,6 +205,4 @@ def _deferred(
     said = single.of_token(ask.method.rule, d, ask.lenience, x)
     return there & (said > 0)
 
-  if not ask.gamma:
-    return jnp.zeros(1, bool)
   return jnp.append(jax.lax.map(one, jnp.arange(ask.gamma)), False)
