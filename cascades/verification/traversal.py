@@ -144,9 +144,6 @@ def _turn(
 def traversal(ask: single.Question, key: jax.Array) -> Verdict:
   """Down to a leaf, and up again as far as nothing stays; see the module."""
   paths, gamma = ask.tokens.shape
-  if not gamma:
-    # A tree of nothing but a root, for which any verification will do.
-    return single.token(ask, key)
   draw = processing.draw_size(ask.size)
   uniforms = processing.uniform(key, paths * gamma + draw)
   zero = jnp.zeros((), jnp.int32)
