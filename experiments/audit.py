@@ -14,7 +14,6 @@ A rule of your own: put `cascades.register(...)` into a file and give it with
 --rules=my_rules.py. --method=all goes through every registered method.
 """
 
-import dataclasses
 import json
 import pathlib
 import sys
@@ -68,7 +67,7 @@ def _certify(leniences: list[float] | None) -> None:
   ]
   workdir = pathlib.Path(_WORKDIR.value)
   cli.make_folder(workdir)
-  said = [dataclasses.asdict(one) | {'passed': one.passed} for one in found]
+  said = [one.to_dict() for one in found]
   text = json.dumps(said, indent=2, allow_nan=False) + '\n'
   records.write_text(workdir / f'{name}.json', text)
   print('\n'.join(map(str, found)))

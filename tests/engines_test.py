@@ -56,6 +56,10 @@ def test_a_verification_that_keeps_the_law_passes_exactly(verify):
   assert found.passed
   assert found.high < 1e-12
   assert 'passed' in str(found)
+  # Its strict end may be infinite, which JSON has not.
+  endless = engines.certify(verify, 'opt')
+  assert endless.passed
+  json.dumps(endless.to_dict(), allow_nan=False)
   # Another rule is another law.
   other = engines.certify(verify, 'token_v3', 0.3)
   assert not other.passed
@@ -96,6 +100,16 @@ def test_what_cannot_be_gone_through_is_sampled():
   exact = engines.certify(_token, 'token_v3', 0.5, models=2)
   assert not wrong.passed
   assert wrong.low <= exact.low <= wrong.high
+
+
+@pytest.mark.slow
+def test_a_number_that_is_squared_is_drawn():
+  def squared(q, p, drafts, rng):
+    return [int(rng.random() ** 2 < p[0, 1])]
+
+  found = engines.certify(squared, models=1)
+  assert not found.exact
+  assert not found.passed
 
 
 @pytest.mark.parametrize(

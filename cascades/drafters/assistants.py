@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
@@ -161,12 +160,7 @@ def load(folder: str | pathlib.Path, dtype: str | None = None) -> Loaded:
   folder = pathlib.Path(folder)
   config = _config(folder)
   places = huggingface.places(folder)
-  found = {}
-  for name, shape in _shapes(config).items():
-    (handle, stored), _ = huggingface.find(
-      folder, places, name, shape, 'drafter'
-    )
-    found[name] = np.asarray(handle.get_slice(stored)[:])
+  found = huggingface.read_all(folder, places, _shapes(config), 'drafter')
   file, tokenizer = checkpoints.tokenizer_file(folder), None
   if file.exists():
     tokenizer = checkpoints.read_tokenizer(file)
@@ -322,12 +316,7 @@ def _arranged(
         'scale': found[f'model.layers.{i}.layer_scalar'],
       }
     )
-
-  def put(x):
-    number = np.issubdtype(x.dtype, np.integer)
-    return jnp.asarray(x, x.dtype if number or dtype is None else dtype)
-
-  return jax.tree.map(put, params)
+  return huggingface.put(params, dtype)
 
 
 def _check(loaded: Loaded, verifier: checkpoints.Checkpoint) -> None:

@@ -61,15 +61,14 @@ class NgramDrafter(Plain):
   ) -> tuple[Int[Array, ''], Bool[Array, '']]:
     """Where the continuation begins, and whether there is one."""
     at = jnp.arange(tokens.shape[0])
-    # How many of the last tokens stand before each place.
-    agree = jnp.zeros_like(at)
-    for back in range(1, self.window + 1):
+
+    def same(back):
+      """Whether one of the last tokens stands as far before each place."""
       last = tokens[jnp.maximum(length - back, 0)]
-      same = jnp.roll(tokens, back) == last
-      same &= (at >= back) & (at < length) & (back < length)
-      if back == 1:
-        goes_on = same
-      agree += goes_on & same
+      there = (at >= back) & (at < length) & (back < length)
+      return there & (jnp.roll(tokens, back) == last)
+
+    agree = sum(same(back) for back in range(1, self.window + 1)) * same(1)
     most = agree.max()
     latest = jnp.where(agree == most, at, 0).max()
     return latest, most >= self.agreeing

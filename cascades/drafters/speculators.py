@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
@@ -145,20 +144,11 @@ def load(folder: str | pathlib.Path, dtype: str | None = None) -> Loaded:
   folder = pathlib.Path(folder)
   config = _config(folder)
   places = huggingface.places(folder)
-  found = {}
-  for name, shape in _shapes(config, places).items():
-    (handle, stored), _ = huggingface.find(
-      folder, places, name, shape, 'drafter'
-    )
-    found[name] = np.asarray(handle.get_slice(stored)[:])
+  shapes = _shapes(config, places)
+  found = huggingface.read_all(folder, places, shapes, 'drafter')
   params = _arranged(config, found, folder)
-  dtype = dtype or params['join'].dtype
-
-  def put(x):
-    number = np.issubdtype(x.dtype, np.integer)
-    return jnp.asarray(x, x.dtype if number else dtype)
-
-  return Loaded(jax.tree.map(put, params), config, folder.name)
+  params = huggingface.put(params, dtype or params['join'].dtype)
+  return Loaded(params, config, folder.name)
 
 
 def _config(folder: pathlib.Path) -> dict[str, Any]:

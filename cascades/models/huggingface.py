@@ -491,6 +491,40 @@ def find(
   return where[name], jax.ShapeDtypeStruct(shape, dtype)
 
 
+def read_all(
+  what: pathlib.Path,
+  where: Mapping[str, tuple[Any, str]],
+  shapes: Mapping[str, tuple[int, ...]],
+  field: str,
+) -> dict[str, np.ndarray]:
+  """All of some tensors, by name, as they are stored.
+
+  Args:
+    what: The folder or file, for errors.
+    where: As `places` gives it.
+    shapes: By name, what config.json asks for.
+    field: What the user gave the folder for.
+
+  Raises:
+    ValueError: One is missing or of another shape.
+  """
+  found = {}
+  for name, shape in shapes.items():
+    (handle, stored_as), _ = find(what, where, name, shape, field)
+    found[name] = np.asarray(handle.get_slice(stored_as)[:])
+  return found
+
+
+def put(params: Any, dtype: Any = None) -> Any:
+  """Arrays of JAX's, of one type but for whole numbers; None: as they are."""
+
+  def one(x):
+    number = np.issubdtype(x.dtype, np.integer)
+    return jnp.asarray(x, x.dtype if number or dtype is None else dtype)
+
+  return jax.tree.map(one, params)
+
+
 def find_params(
   what: pathlib.Path,
   where: Mapping[str, tuple[Any, str]],

@@ -29,6 +29,7 @@ import jax
 import numpy as np
 
 from cascades import arguments, methods
+from cascades.plain import plain
 from cascades.proof import branching, enumeration, trial_rows
 from cascades.proof.table_models import TableModel
 from cascades.proof.tabulated import Table
@@ -108,6 +109,10 @@ class Certificate:
     """Whether nothing tells it from the rule."""
     return self.low <= _EXACT
 
+  def to_dict(self) -> dict[str, Any]:
+    """As JSON can hold it."""
+    return {'passed': self.passed} | plain(dataclasses.asdict(self))
+
   def __str__(self) -> str:
     said = (
       f'{self.rule} at lenience {self.lenience:g}, gamma {self.gamma},'
@@ -171,7 +176,9 @@ def certify(
       one.emitted(lambda *given: branching.outcomes(_asked(verify, *given)))
       for one in ones
     ]
-  except branching.NotEnumerableError as e:
+  except (branching.NotEnumerableError, TypeError) as e:
+    # What no number of ours can do is a TypeError; a fault of the function's
+    # own comes again.
     reason, rng = str(e), np.random.default_rng(seed)
     laws = [one.sampled(verify, rng) for one in ones]
   apart = [
@@ -281,7 +288,8 @@ class _Model:
     law = enumeration.declared_law(table, model, _PROMPT, gamma + 1)[0]
     return cls(model, table, gamma, law)
 
-  def _rows(self, done: Sequence[int]) -> int:
+  def context(self, done: Sequence[int]) -> int:
+    """The table's row after these tokens."""
     tokens = np.array([*_PROMPT, *done])
     return int(self.model.context(tokens, np.arange(len(tokens))))
 
@@ -289,7 +297,7 @@ class _Model:
     """Drafts, the chance of each, and the contexts along it."""
     size = self.table.q.shape[-1]
     for draft in itertools.product(range(size), repeat=self.gamma):
-      rows = [self._rows(draft[:i]) for i in range(self.gamma + 1)]
+      rows = [self.context(draft[:i]) for i in range(self.gamma + 1)]
       chance = np.prod(
         [self.table.q[c][x] for c, x in zip(rows, draft, strict=False)]
       )
@@ -343,7 +351,7 @@ def _worst(one: _Model, emitted: np.ndarray) -> Worst:
       token = int(np.argmax(np.abs(mine - declared)))
       off = weight * abs(mine[token] - declared[token])
       if off > best:
-        c = one._rows(prefix)
+        c = one.context(prefix)
         best = off
         found = Worst(
           prefix=prefix,

@@ -101,10 +101,13 @@ class Agreement:
 
 @functools.partial(jax.jit, static_argnames='decoder')
 def _say(
-  rows: decoding.Row, params: decoding.Params, *, decoder: decoding.Decoder
+  rows: decoding.Row,
+  params: decoding.Params,
+  how: processing.Processing,
+  *,
+  decoder: decoding.Decoder,
 ) -> tuple[jax.Array, ...]:
   """A block of each row: what `Place` has, each [B, gamma], and their count."""
-  how = processing.Processing(temperature=np.float32(0))
 
   def one(row):
     key = jax.random.key(0)
@@ -165,7 +168,7 @@ def agreement(
   engine = batching.Engine(
     decoding.Decoder(models, strict, gamma),
     decoding.Params(verifier.params, equipped.params),
-    processing.Processing(),
+    processing.Processing(temperature=np.float32(0)),
     np.zeros(0, np.int32),
   )
   found = list(_found(verifier.tokenizer, engine, texts))
@@ -187,7 +190,7 @@ def _found(
     keys = jax.random.split(jax.random.key(0), rows)
     limits = [batching.bucket(room)] * rows
     read = engine.prefill(some, keys, limits, limits[0])
-    said = _say(read, engine.params, decoder=engine.decoder)
+    said = _say(read, engine.params, engine.how, decoder=engine.decoder)
     *places, counts = jax.device_get(said)
     for j, text in enumerate(texts[i : i + rows]):
       found = [column[j, : counts[j]].tolist() for column in places]

@@ -171,9 +171,9 @@ class Sampler:
         beam=chosen.beam and chosen.gamma > 0,
         others_say=chosen.others_say or not chosen.gamma,
       )
-      drafting = self.equipped.drafter
-      if chosen.method.name == 'drafter_only' and drafting.needs_hidden:
-        name = type(drafting).__name__
+      name = type(self.equipped.drafter).__name__
+      looks = self.equipped.drafter.needs_hidden
+      if chosen.method.name == 'drafter_only' and looks:
         raise ValueError(
           f'method: drafter_only is the drafter alone, and {name} drafts from'
           ' what the verifier has read; give another method.'
