@@ -10,6 +10,9 @@ give it with --function=my_engine.py:verify. It is compared with the rule
 --method ('speed' at lenience 0 is plain speculative decoding), exactly where
 what it draws can be gone through.
 
+What an engine wrote down of its blocks, a line of JSON each as
+`cascades.proof.traces` has it: --trace=blocks.jsonl.
+
 A rule of your own: put `cascades.register(...)` into a file and give it with
 --rules=my_rules.py. --method=all goes through every registered method.
 """
@@ -31,6 +34,9 @@ _RULES = flags.DEFINE_string(
 )
 _FUNCTION = flags.DEFINE_string(
   'function', None, "A verification of your own, 'my_engine.py:verify'."
+)
+_TRACE = flags.DEFINE_string(
+  'trace', None, "An engine's blocks, as JSON lines, 'blocks.jsonl'."
 )
 _SAMPLES = flags.DEFINE_integer(
   'samples', 20_000, 'Sequences drawn at each sampled lenience.', lower_bound=1
@@ -59,12 +65,29 @@ def _certify(leniences: list[float] | None) -> None:
   if not callable(verify):
     raise ValueError(f'function: {file} has no function {name!r}.')
   from cascades.proof import engines
-  from experiments import records
 
   found = [
     engines.certify(verify, _METHOD.value, lenience, seed=_SEED.value)
     for lenience in leniences or [None]
   ]
+  _tell(name, found)
+
+
+def _certify_trace(leniences: list[float] | None) -> None:
+  """Compares what an engine wrote down with a rule."""
+  from cascades.proof import traces
+
+  found = [
+    traces.certify(_TRACE.value, _METHOD.value, lenience)
+    for lenience in leniences or [None]
+  ]
+  _tell(pathlib.Path(_TRACE.value).stem, found)
+
+
+def _tell(name: str, found: list) -> None:
+  """Writes certificates and says them; exit code 1 if one fails."""
+  from experiments import records
+
   workdir = pathlib.Path(_WORKDIR.value)
   cli.make_folder(workdir)
   said = [one.to_dict() for one in found]
@@ -81,6 +104,9 @@ def main() -> None:
   leniences = _leniences()
   if _FUNCTION.value is not None:
     _certify(leniences)
+    return
+  if _TRACE.value is not None:
+    _certify_trace(leniences)
     return
   if _RULES.value is not None and not pathlib.Path(_RULES.value).is_file():
     raise ValueError(f'rules: there is no file {_RULES.value}.')

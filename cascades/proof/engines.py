@@ -131,6 +131,23 @@ class Certificate:
     return said
 
 
+def declared(
+  rule: str | methods.Method, lenience: float | None
+) -> tuple[methods.Method, float]:
+  """A rule that declares a law, and its lenience; strict where none is given.
+
+  Raises:
+    ValueError: It has not one target, or it is nowhere strict.
+  """
+  method = methods.get_method(rule)
+  if not method.single_target:
+    raise ValueError(f'rule: {method.name} has no single target to declare.')
+  lenience = method.strict if lenience is None else lenience
+  if lenience is None:
+    raise ValueError(f'lenience: {method.name} is nowhere strict; give one.')
+  return method, float(lenience)
+
+
 def certify(
   verify: Verify,
   rule: str | methods.Method = 'speed',
@@ -156,16 +173,10 @@ def certify(
     ValueError: An argument will not do, or the function returns what no
       verification can.
   """
-  method = methods.get_method(rule)
+  method, lenience = declared(rule, lenience)
   gamma = arguments.whole('gamma', gamma, 1)
   size = arguments.whole('size', size, 2)
   models = arguments.whole('models', models, 1)
-  if not method.single_target:
-    raise ValueError(f'rule: {method.name} has no single target to declare.')
-  if lenience is None:
-    lenience = method.strict
-  if lenience is None:
-    raise ValueError(f'lenience: {method.name} is nowhere strict; give one.')
   ones = [
     _Model.of(method, lenience, gamma, size, seed + number)
     for number in range(models)

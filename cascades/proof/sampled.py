@@ -1,7 +1,7 @@
 """Laws as the compiled loop samples them, and how far off samples are."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -37,6 +37,7 @@ def decode_curve(
   stops: Sequence[int] = (-1,),
   room: int | None = None,
   return_logits: bool = False,
+  schedule: Any = None,
 ) -> decoding.Row:
   """Every prompt at every lenience through the compiled loop, at once.
 
@@ -49,6 +50,7 @@ def decode_curve(
     room: For how many new tokens there is room, at least `asked.new`, which
       is that if None; runs that differ in it alone are then one program.
     return_logits: Whether the rows hold the verifier's logits.
+    schedule: How leniences go along a row; None: they stay.
 
   Returns:
     Final rows, numpy, [prompts, leniences, ...], or [prompts, ...] of an
@@ -66,6 +68,7 @@ def decode_curve(
     lengths,
     keys,
     lengths + new,
+    schedule,
     cache_length=padded.shape[1] + room + decoder.slack,
     logits_length=room + decoder.gamma + 1 if return_logits else 0,
     models=decoder.models,
