@@ -8,6 +8,7 @@ above it in this list.
   plain         values as JSON can hold them
   scheme        how blocks are verified, and where tokens come from
   methods       one position: both models' distributions to the one to sample
+  schedules     one answer: how lenient a method is along it
   verification  one block: which drafts stay, and the token after them
   models        language models for one sequence, and how they come and go
   decoding      one sequence: its state, a block of it, the loop
@@ -40,8 +41,8 @@ _HOME = {
 }
 # In the order of the list; `tests/imports_test.py` holds them to it.
 ROOMS = (
-  'arguments compilation plain scheme methods verification models decoding'
-  ' drafters sampler tasks proof lm_eval'
+  'arguments compilation plain scheme methods schedules verification models'
+  ' decoding drafters sampler tasks proof lm_eval'
 ).split()
 
 __all__ = sorted([*_HOME, *ROOMS])

@@ -16,6 +16,10 @@ GATES = ('raw', 'processed')
 BONUSES = ('target', 'verifier')
 
 
+# Of leniences: the schedule by which they stay as they are.
+CONSTANT = 'constant'
+
+
 @dataclasses.dataclass(frozen=True)
 class Scheme:
   """How blocks are verified; recorded with every result.

@@ -53,6 +53,9 @@ _OPTIONAL = dict(
   gate='raw',
   # What the token after a whole block is drawn from: 'target' or 'verifier'.
   bonus='target',
+  # How the lenience goes along an answer: 'first:16' is strict for 16 tokens;
+  # see schedules.KINDS.
+  schedule='constant',
   # Drafts per block; several want verification 'multi_round', 'k_seq' or
   # 'traversal'.
   drafts=1,

@@ -27,6 +27,7 @@ GUIDES = (
 PARTS: dict[str, Callable[[], str]] = {
   'rooms_of_the_library': functools.partial(inventory.rooms, 'cascades'),
   'methods': inventory.methods_table,
+  'schedules': inventory.schedules,
   'models': inventory.models,
   'configs': inventory.configs,
   'fields': inventory.fields,

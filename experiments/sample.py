@@ -46,6 +46,11 @@ _TREE_SIZE = flags.DEFINE_integer(
 _STOP_BELOW = flags.DEFINE_float(
   'stop_below', None, 'Drafting stops where its best token is less probable.'
 )
+_SCHEDULE = flags.DEFINE_string(
+  'schedule',
+  'constant',
+  "How the lenience goes along an answer: 'first:16' is strict for 16 tokens.",
+)
 _BEAM = flags.DEFINE_bool(
   'beam', False, "Whether a recurrent head's drafts are those of a beam search."
 )
@@ -122,6 +127,7 @@ def main() -> None:
     tree_size=_TREE_SIZE.value,
     stop_below=_STOP_BELOW.value,
     beam=_BEAM.value,
+    schedule=_SCHEDULE.value,
     others_say=_OTHERS_SAY.value,
     dtype=flags.FLAGS.dtype,
   )

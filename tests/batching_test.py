@@ -21,7 +21,7 @@ _COUNTS = ('blocks', 'examined', 'accepted', 'deferred', 'residual', 'bonus')
 
 
 def _engine(gamma=3, stops=_STOPS):
-  drafter = drafters.ModelDrafter(_MODEL) if gamma else drafters.NoDrafter(_V)
+  drafter = drafters.ModelDrafter(_MODEL) if gamma else drafters.NoDrafter()
   return batching.Engine(
     decoding.Decoder(
       decoding.Models(_MODEL, drafter), methods.METHODS['token_v1'], gamma

@@ -19,6 +19,7 @@ USUAL = {
   'gate': 'raw',
   'bonus_from': 'target',
   'drafts': 1,
+  'schedule': 'constant',
   'quality': NAN,
   'relative_latency': NAN,
   'mean_output_tokens': 10.0,

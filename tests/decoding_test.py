@@ -63,7 +63,7 @@ def _generate(
   whole = np.arange(-(-count // filled) * filled)
   whole[whole >= count] = 0
   if drafter is None:
-    drafter = drafters.ModelDrafter(_MODEL) if gamma else drafters.NoDrafter(_V)
+    drafter = drafters.ModelDrafter(_MODEL) if gamma else drafters.NoDrafter()
   states = exact.decode_curve(
     decoding.Decoder(
       decoding.Models(_MODEL, drafter),

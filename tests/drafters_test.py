@@ -32,7 +32,7 @@ _ADAPTIVE = drafters.Equipped(
   drafters.ModelDrafter(_MODEL, adaptive=True), (_NEAR, jnp.float32(0.55))
 )
 # It drafts wherever a text is that has its last token already.
-_NGRAM = drafters.Equipped(drafters.NgramDrafter(_V, 3, 1), ())
+_NGRAM = drafters.Equipped(drafters.NgramDrafter(3, 1), ())
 _RECURRENT = drafters.Equipped(
   drafters.RecurrentDrafter(_MODEL), (_HEAD, _VERIFIER)
 )
@@ -322,7 +322,7 @@ def _look_up(tokens, gamma, window, agreeing):
 
 def test_blocks_without_a_draft_are_read_as_one_token():
   # It looks for more tokens than there are at first.
-  rare = drafters.NgramDrafter(_V, 6, 6)
+  rare = drafters.NgramDrafter(6, 6)
   equipped = drafters.Equipped(rare, ())
   given = dict(leniences=(0.0,), gamma=3, rows=4, temperature=0.0, new=40)
   given |= dict(room=64, filled=4)
@@ -347,9 +347,51 @@ def test_blocks_without_a_draft_are_read_as_one_token():
   assert not dataclasses.replace(decoder, models=with_drafts).may_pass
 
 
+@pytest.mark.parametrize(
+  'kind', tiers.first((*verification.SINGLE, 'match', 'traversal'))
+)
+@pytest.mark.parametrize('name', ['ngram', 'adaptive'])
+def test_a_block_that_passes_emits_what_it_would_emit_if_it_were_read(
+  name, kind
+):
+  # Both have blocks with drafts and blocks without.
+  often = drafters.Equipped(drafters.NgramDrafter(3, 3), ())
+  equipped = often if name == 'ngram' else _ADAPTIVE
+  decoder = decoding.Decoder(
+    decoding.Models(_MODEL, equipped.drafter),
+    methods.METHODS['token_v3'],
+    3,
+    verification.Scheme(kind),
+  )
+  # A row by itself, since no block passes while another row has a draft.
+  passing, read = (
+    exact.decode_curve(
+      dataclasses.replace(decoder, whole=whole),
+      (_VERIFIER, equipped.params),
+      exact.Asked(
+        [[3, 1, 2]], jax.random.split(jax.random.key(5), 1), [0.3], 40
+      ),
+      decoding_test.processed_by(1.0),
+      room=64,
+      return_logits=True,
+    )
+    for whole in (False, True)
+  )
+  drafted = np.diff(passing.taken[0, 0, 2 : int(passing.length.item()), 1])
+  blocks = int(passing.blocks.item())
+  assert 0 < (drafted > 0).sum() < blocks
+  assert decoding.count(passing).verifier_tokens < 4 * blocks
+  new = slice(3, int(passing.length.item()))
+  for column in ('tokens', 'source', 'logprob'):
+    one, other = (getattr(run, column)[0, 0, new] for run in (passing, read))
+    np.testing.assert_array_equal(one, other, column)
+  one, other = (run.logits[0, 0, : new.stop - 3] for run in (passing, read))
+  np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize('asked', [(3, 1), (3, 2), (2, 2), (5, 3)])
 def test_ngrams_are_what_followed_the_last_time(asked):
-  drafter = drafters.NgramDrafter(9, *asked)
+  drafter = drafters.NgramDrafter(*asked)
   rng = np.random.default_rng(0)
   propose = jax.jit(
     lambda tokens, length: drafter.propose(
@@ -369,14 +411,14 @@ def test_ngrams_are_what_followed_the_last_time(asked):
     draft = propose(jnp.array(tokens + rest), jnp.int32(len(tokens)))
     want = _look_up(tokens, 4, *asked)
     assert draft.tokens[0, : draft.count[0]].tolist() == want
-    drawn = jnp.argmax(draft.logits[: len(want), 0], -1).tolist()
-    assert drawn == want
+    rows = [draft.row(i, 0, 9) for i in range(len(want))]
+    assert [int(jnp.argmax(row)) for row in rows] == want
     found += bool(want)
   assert 20 < found < 200
 
 
 def test_ngrams_draft_on_after_another_token_and_not_after_a_phrase():
-  drafter = drafters.NgramDrafter(99)
+  drafter = drafters.NgramDrafter()
 
   def drafted(tokens):
     seen = drafters.Seen(jnp.array(tokens), jnp.int32(len(tokens)), None, None)

@@ -248,6 +248,7 @@ def test_summary_has_a_row_per_point_in_order_of_appearance():
     'gate',
     'bonus_from',
     'drafts',
+    'schedule',
     'temperature',
     'n',
     'failed',

@@ -25,12 +25,13 @@ import methods_test
 import numpy as np
 import processing_test
 import pytest
+import schedules_test
 import several_test
 import stats_test
 import theory_test
 import verification_test
 
-from cascades import decoding, methods, verification
+from cascades import decoding, methods, schedules, verification
 from cascades.decoding import journal, reading, rows, sequential
 from cascades.drafters import model
 from cascades.methods import baselines, cascade, method, processing, relaxed
@@ -421,6 +422,33 @@ _MUTANTS = (
     test_the_residual_after_half_a_block_has_its_weight,
   ),
   Mutant(
+    'lenience_of_the_first_place',
+    'a residual is as lenient as the first place of the draft',
+    single.token,
+    'ask.leniences[0, kept]',
+    'ask.leniences[0, 0]',
+    schedules_test.test_the_loop_follows_a_law_that_bends,
+    ('token', 1, 'first:2'),
+  ),
+  Mutant(
+    'lenience_a_token_early',
+    'a schedule has counted the token that is judged',
+    schedules.along,
+    'schedule.lenience(memory, asked',
+    'schedule.lenience(schedule.after(memory, token, None), asked',
+    schedules_test.test_the_loop_follows_a_law_that_bends,
+    ('token', 1, 'first:2'),
+  ),
+  Mutant(
+    'memory_of_what_was_drafted',
+    'a schedule remembers drafts that did not stay',
+    stepping.verify_block,
+    'x[path, n], memory',
+    'x[path, -1], memory',
+    schedules_test.test_the_loop_follows_a_law_that_bends,
+    ('token', 1, 'first:2'),
+  ),
+  Mutant(
     'sequential_residual',
     'a sequential cascade samples the residual, not p',
     sequential.step,
@@ -505,7 +533,7 @@ _MUTANTS = (
   Mutant(
     'another_draft_kept',
     "the first draft's slots are kept, whichever stays",
-    stepping.commit,
+    stepping.verify_block,
     'at, at + kept)',
     'at, at + block.places[0])',
     several_test.test_a_tree_of_drafts_is_read_as_each_draft_alone,
@@ -523,8 +551,8 @@ _MUTANTS = (
     'one_key',
     'drafting and verifying share a key',
     decoding.step,
-    'verify_key,\n    draft.tokens',
-    'draft_key,\n    draft.tokens',
+    'params, how, verify_key)',
+    'params, how, draft_key)',
     _loop,
     ('speed',),
   ),
@@ -566,8 +594,8 @@ _MUTANTS = (
     'verifier_ahead',
     'a rejected draft stays in the verifier',
     stepping.commit,
-    'verifier.rewind(cache, length - 1)',
-    'verifier.rewind(cache, at + decoder.gamma + 1)',
+    'verifier.rewind(verifier_cache, length - 1)',
+    'verifier.rewind(verifier_cache, at + decoder.gamma + 1)',
     _greedy,
   ),
   Mutant(
@@ -581,9 +609,9 @@ _MUTANTS = (
   Mutant(
     'logprob_of_next_row',
     'logprobs are of the row after the token',
-    decoding.step,
-    'processing.log_probability)(logits, tokens)',
-    'processing.log_probability)(jnp.roll(logits, -1, 0), tokens)',
+    stepping.verify_block,
+    '(logits, tokens[:places])',
+    '(jnp.roll(logits, -1, 0), tokens[:places])',
     _greedy,
   ),
   Mutant(

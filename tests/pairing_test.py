@@ -206,7 +206,12 @@ def test_a_tree_that_does_not_fit_is_refused():
 
 
 def test_another_vocabulary_is_refused():
-  other = drafters.Equipped(drafters.NgramDrafter(9), ())
+  other = drafters.Equipped(
+    drafters.ModelDrafter(
+      dataclasses.replace(_models()[1].model, vocab_size=9)
+    ),
+    (),
+  )
   with pytest.raises(ValueError, match='its vocabulary has 9 tokens'):
     pairing.equip(_models()[0], other)
 

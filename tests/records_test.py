@@ -151,6 +151,7 @@ def test_options_have_the_names_that_configs_and_records_know():
     'gate': 'raw',
     'bonus': 'target',
     'drafts': 1,
+    'schedule': 'constant',
   }
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import cascades
-from cascades import decoding, drafters, methods
+from cascades import decoding, drafters, methods, schedules
 from cascades.methods import processing
 from cascades.models import checkpoints, language, sharding, tokenizers
 from cascades.proof import exact
@@ -87,7 +87,10 @@ def gemma(width: int = 64, heads: int = 8, kv_heads: int = 4):
 
 
 def decode(pair, params, mesh=None):
-  """Greedy answers and drawn ones, of 8 rows, on a mesh or on one device."""
+  """Greedy answers and drawn ones, of 8 rows, on a mesh or on one device.
+
+  Those that are drawn are strict for their first tokens.
+  """
   keys = jax.random.split(jax.random.key(2), len(_LENGTHS))
   random, vocab = np.random.default_rng(0), pair[0].vocab_size
   prompts = random.integers(1, vocab, (len(_LENGTHS), 8))
@@ -101,9 +104,14 @@ def decode(pair, params, mesh=None):
   models = decoding.Models(pair[0], drafters.ModelDrafter(pair[1]))
   decoder = decoding.Decoder(models, methods.METHODS['token_v3'], _GAMMA)
   params = decoding.Params(*params)
-  for temperature in 0.0, 1.0:
+  strict_first = schedules.First(np.int32(3))
+  for temperature, schedule in (0.0, None), (1.0, strict_first):
     rows = decoding.prefill(
-      params, *inputs, cache_length=8 + _NEW + _GAMMA + 1, models=models
+      params,
+      *inputs,
+      schedule,
+      cache_length=8 + _NEW + _GAMMA + 1,
+      models=models,
     )
     # Two loops, so that the first one's rows go into the second.
     for max_blocks in 3, 2**30:
@@ -155,8 +163,13 @@ def check_equal(got, want):
     np.testing.assert_array_equal(a.length, _LENGTHS + _NEW)
     np.testing.assert_allclose(a.logprob, b.logprob, rtol=1e-4, atol=1e-4)
     for field in dataclasses.fields(a):
-      x, y = getattr(a, field.name), getattr(b, field.name)
-      if field.name != 'logprob' and x is not None:
+      if field.name == 'logprob':
+        continue
+      # A schedule's memory is a tree; most are one array, or nothing.
+      for x, y in zip(
+        *(jax.tree.leaves(getattr(run, field.name)) for run in (a, b)),
+        strict=True,
+      ):
         assert isinstance(x, np.ndarray)
         # What lies past a row's end is not part of it.
         if x.ndim == 2:

@@ -78,6 +78,7 @@ def test_a_row_for_every_point(workdir):
     'gate',
     'bonus_from',
     'drafts',
+    'schedule',
     'temperature',
     'n',
     'failed',
@@ -370,6 +371,7 @@ def test_the_report_stands_beside_the_records(workdir):
     'gate': 'raw',
     'bonus': 'target',
     'drafts': 1,
+    'schedule': 'constant',
   }
   # The fields that the curves were made of would say something else.
   assert not {'method', 'lenience', 'gamma', 'gate'} & set(config)

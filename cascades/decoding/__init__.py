@@ -30,7 +30,8 @@ from cascades.decoding.state import Models, Params, SamplingState
 from cascades.decoding.step import (
   Decoder,
   distributions,
-  draft_and_read,
+  propose,
+  read_block,
   step,
   tree_tokens,
 )
@@ -52,11 +53,12 @@ __all__ = [
   'count',
   'decode',
   'distributions',
-  'draft_and_read',
   'extend',
   'place',
   'prefill',
+  'propose',
   'read',
+  'read_block',
   'read_hidden',
   'resize',
   'side_by_side',

@@ -43,8 +43,8 @@ class Draft(NamedTuple):
   Attributes:
     tokens: K drafts.
     logits: Row (i, j) is the drafter's after i tokens of draft j. Each token
-      was drawn from the `probabilities` of its row. One-hot (0 and -inf) where
-      a token was not drawn but chosen.
+      was drawn from the `probabilities` of its row. None where all tokens were
+      not drawn but chosen.
     count: Tokens of each draft that are there; what follows is not looked at.
     known: Whether row (count, j) is the drafter's. If not, it has nothing to
       say of what follows its draft.
@@ -52,10 +52,22 @@ class Draft(NamedTuple):
   """
 
   tokens: Int[Array, 'K gamma']
-  logits: Float[Array, 'gamma_1 K V']
+  logits: Float[Array, 'gamma_1 K V'] | None
   count: Int[Array, 'K']
   known: Bool[Array, 'K']
   calls: Int[Array, '']
+
+  def row(
+    self, i: Int[Array, ''] | int, j: Int[Array, ''] | int, vocab_size: int
+  ) -> Float[Array, 'V']:
+    """A row of the logits; one-hot, 0 and -inf, of a token that was chosen.
+
+    After the last of those, where nothing was chosen, it may be any.
+    """
+    if self.logits is not None:
+      return self.logits[i, j]
+    token = jnp.append(self.tokens[j], 0)[i]
+    return jnp.where(jnp.arange(vocab_size) == token, 0.0, -jnp.inf)
 
 
 class Equipped(NamedTuple):
@@ -67,7 +79,7 @@ class Equipped(NamedTuple):
 
 def whole(
   tokens: Int[Array, 'K gamma'],
-  logits: Float[Array, 'gamma_1 K V'],
+  logits: Float[Array, 'gamma_1 K V'] | None,
   calls: Int[Array, ''] | int,
 ) -> Draft:
   """Drafts that all have their length, and a row after it."""
@@ -89,7 +101,10 @@ def permitted(draft: Draft, how: processing.Processing) -> Draft:
   """
   if how.forbidden is None:
     return draft
-  says = processing.says(draft.logits, how).T
+  if draft.logits is None:
+    says = jnp.pad(~how.forbidden[draft.tokens], ((0, 0), (0, 1)))
+  else:
+    says = processing.says(draft.logits, how).T
   index = jnp.arange(says.shape[1])
   count = jnp.where(says | (index >= draft.count[:, None]), index[-1], index)
   count = jnp.minimum(count.min(-1), draft.count)

@@ -23,7 +23,7 @@ class Info(NamedTuple):
     sources: Where each of its tokens came from.
     deferred: Whether the rule defers the draft that was examined there.
     logprobs: How likely the verifier at temperature 1 thought each.
-    logits: All that the verifier said.
+    logits: All that the verifier said; None if not asked for.
     drafted: How many tokens the drafter proposed.
     drafter_calls: In how many forward passes.
     read: How many tokens the verifier had to read.
@@ -33,7 +33,7 @@ class Info(NamedTuple):
   sources: Int[Array, 'gamma_1']
   deferred: Bool[Array, 'gamma_1']
   logprobs: Float[Array, 'gamma_1']
-  logits: Float[Array, 'gamma_1 V']
+  logits: Float[Array, 'gamma_1 V'] | None
   drafted: Int[Array, '']
   drafter_calls: Int[Array, '']
   read: Int[Array, '']

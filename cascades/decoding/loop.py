@@ -47,7 +47,11 @@ def decode(
   one_step = sequential.step if decoder.sequential else step
 
   def one_block(row, params, how, stop_tokens):
-    after, info = one_step(row, params, how, stop_tokens, decoder=decoder)
+    after, info = one_step(
+      *(row, params, how, stop_tokens),
+      decoder=decoder,
+      with_logits=row.logits is not None,
+    )
     return note(row, after, info)
 
   every = jax.vmap(one_block, (0, None, None, None), axis_name=ROWS)

@@ -6,10 +6,11 @@ arguments; those that change rows where they lie take their memory.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from cascades.decoding import reading
 from cascades.decoding.journal import Row, per_token
@@ -50,14 +51,16 @@ def _extend(
     # A sequence of one token has no state where that was said: its own.
     said = hidden[jnp.maximum(prompt_length - 1, 0)]
     kept_hidden = jnp.where((prompt_length > 0) | (at == 0), said, kept_hidden)
+  tokens = write(state.tokens, state.length, prompt)
   return state.replace(
-    tokens=write(state.tokens, state.length, prompt),
+    tokens=tokens,
     source=write(state.source, state.length, jnp.zeros_like(prompt)),
     length=length,
     prompt_length=length,
     limit=limit,
     done=length >= limit,
     blocks=jnp.zeros((), jnp.int32),
+    memory=_remembered(state.schedule, tokens, length),
     verifier_cache=verifier.rewind(cache, length - 1),
     drafter_state=drafter_state,
     hidden=kept_hidden,
@@ -65,10 +68,18 @@ def _extend(
   )
 
 
+def _remembered(
+  schedule: Any, tokens: Int[Array, 'T'], length: Int[Array, '']
+) -> PyTree:
+  """What a schedule remembers of a prompt; an answer begins after it."""
+  return () if schedule is None else schedule.start(tokens, length)
+
+
 def _start(
   token: Int[Array, ''],
   key: jax.Array,
   params: Params,
+  schedule: Any,
   *,
   models: Models,
   cache_length: int,
@@ -84,16 +95,19 @@ def _start(
       models.verifier.hidden_size(params.verifier, models.drafter.taps),
       models.verifier.dtype(params.verifier),
     )
+  tokens = jnp.zeros((cache_length,), jnp.int32).at[0].set(token)
   return Row(
-    tokens=jnp.zeros((cache_length,), jnp.int32).at[0].set(token),
+    tokens=tokens,
     length=one,
     done=jnp.ones((), bool),
     blocks=jnp.zeros((), jnp.int32),
     verifier_cache=models.verifier.init_cache(params.verifier, cache_length),
     drafter_state=models.drafter.init(params.drafter, cache_length),
+    memory=_remembered(schedule, tokens, one),
     hidden=hidden,
     key=key,
     lenience=jnp.zeros(()),
+    schedule=jax.tree.map(jnp.asarray, schedule),
     prompt_length=one,
     limit=one,
     logits=logits,
@@ -111,6 +125,7 @@ def prefill(
   prompt_lengths: Int[Array, 'B'],
   keys: jax.Array,
   limits: Int[Array, 'B'],
+  schedule: Any = None,
   *,
   models: Models,
   cache_length: int,
@@ -126,6 +141,7 @@ def prefill(
     prompt_lengths: In 1..P.
     keys: One per prompt.
     limits: Length, prompt included, at which a row ends.
+    schedule: A `schedules.Schedule`, or None.
     models: Who verifies, and who drafts.
     cache_length: Room of a row, at least P. A row stands still once its next
       block would not fit: `resize` it, or make room for its limit and
@@ -137,11 +153,12 @@ def prefill(
     The states, [B, ...], ready for `decode` at lenience 0.
   """
 
-  def start(prompt, prompt_length, key, limit, params):
+  def start(prompt, prompt_length, key, limit, params, schedule):
     state = _start(
       prompt[0],
       key,
       params,
+      schedule,
       models=models,
       cache_length=cache_length,
       logits_length=logits_length,
@@ -150,8 +167,8 @@ def prefill(
       state, prompt[1:], prompt_length - 1, limit, params, models=models
     )
 
-  return jax.vmap(start, (0, 0, 0, 0, None))(
-    prompts, prompt_lengths, keys, limits, params
+  return jax.vmap(start, (0, 0, 0, 0, None, None))(
+    prompts, prompt_lengths, keys, limits, params, schedule
   )
 
 

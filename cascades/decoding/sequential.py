@@ -6,17 +6,19 @@ models read in each, for rows of a batch go on side by side; what the cascade
 would cost that asks its verifier only where it has to is counted apart.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from cascades import schedules
 from cascades.decoding.drafter import Draft
 from cascades.decoding.journal import Info, Row
 from cascades.decoding.reading import read_hidden
 from cascades.decoding.state import Params, SamplingState
 from cascades.decoding.step import (
-  Block,
   Decoder,
   commit,
   distributions,
@@ -54,6 +56,7 @@ def step(
   stop_tokens: Int[Array, 'K'],
   *,
   decoder: Decoder,
+  with_logits: bool = False,
   with_law: bool = False,
 ) -> tuple[SamplingState, Info]:
   """One token of one sequence.
@@ -68,6 +71,7 @@ def step(
     how: From logits to probabilities, for both models.
     stop_tokens: Ids that end the sequence; they are emitted.
     decoder: What is compiled.
+    with_logits: Whether to give what the verifier says.
     with_law: Whether to say what the token follows.
 
   Returns:
@@ -84,18 +88,22 @@ def step(
     taps=drafter.taps,
   )
   d = distributions(
-    draft.logits[0, 0],
+    draft.row(0, 0, verifier.vocab_size),
     logits[0],
     how,
     drafter.probabilities,
     decoder.scheme.gate,
   )
 
+  schedule, lenience = state.schedule, state.lenience
+  if schedule is not None:
+    lenience = schedule.lenience(state.memory, lenience, method.strict)
+
   # 2. The drafter's token, or the verifier's where the rule defers.
   size = processing.draw_size(verifier.vocab_size)
   more, last = jnp.split(processing.uniform(verify_key, 2 * size), 2)
   x, there = _drafted(draft, d, more)
-  rule = jnp.broadcast_to(method.rule(d, state.lenience), d.q.shape)
+  rule = jnp.broadcast_to(method.rule(d, lenience), d.q.shape)
   deferred = rule[x] > 0
   stays = there & ~deferred
   tokens = jnp.where(stays, x, processing.draw(last, d.p))[None]
@@ -103,18 +111,28 @@ def step(
   # 3. Commit it, as a block of which no draft stays.
   zero = jnp.zeros((), jnp.int32)
   emitted, ended = emitted_of(state, tokens, zero, stop_tokens)
-  places = jnp.zeros((1, 1), jnp.int32)
-  drafted = draft.count.sum()
-  block = Block(draft, drafted, drafter_state, places, logits, hidden, cache)
-  committed, _ = commit(state, params, block, zero, tokens, emitted, decoder)
+  committed = commit(
+    *(state, params, drafter_state, cache),
+    *(zero, tokens, hidden, emitted, decoder),
+  )
   committed = committed.replace(done=state.done | ended)
-  law = jnp.where(there, method.law(d, state.lenience), d.p)[None]
+  if schedule is not None:
+    cost = None
+    if schedule.looks:
+      cost = schedules.spent(method, d, lenience, tokens[0])
+    memory = schedule.after(state.memory, tokens[0], cost)
+    committed = committed.replace(
+      memory=jax.tree.map(
+        functools.partial(jnp.where, state.done), state.memory, memory
+      )
+    )
+  law = jnp.where(there, method.law(d, lenience), d.p)[None]
   return committed, Info(
     sources=jnp.where(stays, DRAFT, RESIDUAL)[None],
     deferred=(there & deferred)[None],
     logprobs=jax.vmap(processing.log_probability)(logits, tokens),
-    logits=logits,
-    drafted=drafted,
+    logits=logits if with_logits else None,
+    drafted=draft.count.sum(),
     drafter_calls=draft.calls,
     read=jnp.ones((), jnp.int32),
     law=law if with_law else None,

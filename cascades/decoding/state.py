@@ -63,11 +63,15 @@ class SamplingState:
   blocks: Int[Array, '']
   verifier_cache: PyTree
   drafter_state: PyTree
+  # What a schedule remembers of the sequence; () without one.
+  memory: PyTree
   # Where the verifier said the last token; only for drafters that look at it.
   hidden: Float[Array, 'D'] | None
   # Fixed for a row.
   key: jax.Array
   lenience: Float[Array, '']
+  # How the lenience goes along the sequence; None: it stays.
+  schedule: PyTree
   prompt_length: Int[Array, '']
   limit: Int[Array, '']
 

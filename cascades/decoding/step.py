@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from cascades import methods, verification
+from cascades import methods, schedules, verification
 from cascades.decoding.drafter import ROWS, Draft, Drafter, Seen, permitted
 from cascades.decoding.journal import Info
 from cascades.decoding.reading import read_hidden, tree
@@ -154,12 +154,18 @@ def keys_of(state: SamplingState) -> tuple[jax.Array, jax.Array]:
   return draft_key, verify_key
 
 
-class Block(NamedTuple):
-  """A drafted block, and what both models say of it."""
+class Proposed(NamedTuple):
+  """A drafted block, and what its making left of both models' memories."""
 
   draft: Draft
-  drafted: Int[Array, '']
   drafter_state: PyTree
+  verifier_cache: PyTree
+
+
+class Block(NamedTuple):
+  """A drafted block that the verifier has read."""
+
+  draft: Draft
   # Where each token of each draft is among those that the verifier read.
   places: Int[Array, 'K gamma_1']
   logits: Float[Array, 'L V']
@@ -173,7 +179,7 @@ def propose(
   how: processing.Processing,
   key: jax.Array,
   decoder: Decoder,
-) -> tuple[Draft, PyTree, PyTree]:
+) -> Proposed:
   """Step 1: drafts, the drafter's state, and the verifier's cache."""
   verifier, drafter = decoder.models
   seen = Seen(state.tokens, state.length, state.hidden, state.verifier_cache)
@@ -188,63 +194,67 @@ def propose(
   )
   count, paths = decoder.gamma, decoder.drafts
   chex.assert_shape(draft.tokens, (paths, count))
-  chex.assert_shape(draft.logits, (count + 1, paths, verifier.vocab_size))
+  if draft.logits is not None:
+    chex.assert_shape(draft.logits, (count + 1, paths, verifier.vocab_size))
   chex.assert_shape([draft.count, draft.known], (paths,))
-  return permitted(draft, how), drafter_state, verifier_cache
+  return Proposed(permitted(draft, how), drafter_state, verifier_cache)
 
 
-def draft_and_read(
+def read_block(
   state: SamplingState,
   params: Params,
-  how: processing.Processing,
-  key: jax.Array,
+  proposed: Proposed,
   decoder: Decoder,
+  passed: bool = False,
 ) -> Block:
-  """Steps 1 and 2: drafts, and the verifier's only call."""
-  verifier = decoder.models.verifier
-  draft, drafter_state, verifier_cache = propose(
-    state, params, how, key, decoder
-  )
-  drafted = draft.count.sum()
+  """Step 2: the verifier's only call.
+
+  Args:
+    state: Before the block.
+    params: Of both models.
+    proposed: What was drafted.
+    decoder: What is compiled.
+    passed: That there is no draft, so that the last token is read alone.
+  """
+  draft, _, cache = proposed
   at = state.length - 1
   tokens, branches, places, draft = tree(
     state.tokens[at], draft, decoder.tree_tokens
   )
-
-  read = functools.partial(
-    read_hidden, verifier, params.verifier, taps=decoder.models.drafter.taps
+  logits, hidden, cache = read_hidden(
+    *(decoder.models.verifier, params.verifier, cache),
+    tokens[:1] if passed else tokens,
+    at,
+    branches,
+    decoder.models.drafter.taps,
   )
-
-  def whole(cache):
-    return read(cache, tokens, at, branches)
-
-  def last(cache):
-    said, hidden, cache = read(cache, tokens[:1], at)
-    rest = (0, len(tokens) - 1), (0, 0)
-    return jnp.pad(said, rest), jnp.pad(hidden, rest), cache
-
-  if decoder.may_pass:
-    # One program for the batch: it reads blocks as long as a row has a draft.
-    has_one = ((drafted > 0) & ~state.done).astype(jnp.int32)
-    anyone = jax.lax.pmax(has_one, ROWS) > 0
-    logits, hidden, verifier_cache = jax.lax.cond(
-      anyone, whole, last, verifier_cache
-    )
-  else:
-    logits, hidden, verifier_cache = whole(verifier_cache)
   # Made once: fused into each of its readers, it would be made for each.
   logits = jax.lax.optimization_barrier(logits)
-  return Block(
-    *(draft, drafted, drafter_state, places, logits, hidden, verifier_cache)
-  )
+  return Block(draft, places, logits, hidden, cache)
 
 
-def _read_for(block: Block, decoder: Decoder) -> Int[Array, '']:
-  """Tokens that the verifier has to read for a sequence, whatever its batch."""
-  all_of_them = jnp.asarray(decoder.tree_tokens + 1)
-  if not decoder.may_pass:
-    return all_of_them
-  return jnp.where(block.drafted > 0, all_of_them, 1)
+class Verified(NamedTuple):
+  """A block that was verified: gamma + 1 places along the draft that stays.
+
+  Attributes:
+    verdict: What stays.
+    tokens: Those that stay, and the one after them.
+    logprobs: How likely the verifier at temperature 1 thinks each.
+    memory: What the schedule remembers of them all.
+    hidden: Its hidden states where it says each.
+    verifier_cache: With the slots of the draft that stays at the front.
+    logits: What it says; None if not asked for.
+    law: What each token follows; None if not asked for.
+  """
+
+  verdict: verification.Verdict
+  tokens: Int[Array, 'gamma_1']
+  logprobs: Float[Array, 'gamma_1']
+  memory: PyTree
+  hidden: Float[Array, 'gamma_1 D']
+  verifier_cache: PyTree
+  logits: Float[Array, 'gamma_1 V'] | None
+  law: Float[Array, 'gamma_1 V'] | None
 
 
 def _rows(
@@ -255,9 +265,134 @@ def _rows(
 
   def row(i, j):
     of_verifier = block.logits[i if decoder.drafts == 1 else block.places[j, i]]
-    return distributions(block.draft.logits[i, j], of_verifier, how, q, gate)
+    of_drafter = block.draft.row(i, j, of_verifier.shape[-1])
+    return distributions(of_drafter, of_verifier, how, q, gate)
 
   return row
+
+
+def _leniences(
+  state: SamplingState,
+  draft: Draft,
+  row: Callable[[Array, Array], methods.Distributions],
+  decoder: Decoder,
+  places: int,
+) -> tuple[Float[Array, 'K gamma_1'], PyTree]:
+  """Leniences along each draft; and what the schedule remembers there.
+
+  Args:
+    state: Before the block.
+    draft: Its drafts.
+    row: The distributions after i tokens of draft j.
+    decoder: What is compiled.
+    places: How many of the gamma + 1 are looked at.
+  """
+  paths, gamma = draft.tokens.shape
+  if state.schedule is None:
+    return jnp.broadcast_to(state.lenience, (paths, gamma + 1)), ()
+
+  def one(j, tokens):
+    return schedules.along(
+      *(state.schedule, state.memory, state.lenience, decoder.method),
+      tokens[: places - 1],
+      lambda i: row(i, j),
+    )
+
+  leniences, memory = jax.vmap(one)(jnp.arange(paths), draft.tokens)
+  rest = (0, 0), (0, gamma + 1 - places)
+  return jnp.pad(leniences, rest, 'edge'), memory
+
+
+def verify_block(
+  state: SamplingState,
+  params: Params,
+  how: processing.Processing,
+  key: jax.Array,
+  proposed: Proposed,
+  *,
+  decoder: Decoder,
+  passed: bool = False,
+  with_logits: bool = False,
+  with_law: bool = False,
+) -> Verified:
+  """Steps 2 and 3: reads a block, and says what stays of it.
+
+  Args:
+    state: Before the block.
+    params: Of both models.
+    how: From logits to probabilities.
+    key: Of the verification.
+    proposed: What was drafted.
+    decoder: What is compiled.
+    passed: That there is no draft. What comes out is the same then, and a
+      single row is made of all that has the size of the vocabulary.
+    with_logits: Whether to give what the verifier says.
+    with_law: Whether to say what each token follows.
+  """
+  block = read_block(state, params, proposed, decoder, passed)
+  draft, row = block.draft, _rows(block, how, decoder)
+  # Of a block that passed there is one row to be looked at.
+  places = 1 if passed else decoder.gamma + 1
+  leniences, memory = _leniences(state, draft, row, decoder, places)
+  verdict = verification.verify(
+    decoder.method,
+    leniences,
+    key,
+    draft.tokens,
+    row,
+    decoder.scheme,
+    draft.count,
+    draft.known,
+    passed,
+  )
+  n, path = verdict.num_accepted, verdict.path
+  index = jnp.arange(decoder.gamma + 1)
+  tokens = jnp.append(draft.tokens[path], verdict.next_token)
+  tokens = jnp.where(index == n, verdict.next_token, tokens)
+  logits, hidden, cache = block.logits, block.hidden, block.verifier_cache
+  if decoder.drafts > 1:
+    kept, at = block.places[path], state.length - 1
+    cache = decoder.models.verifier.move(cache, at, at + kept)
+    logits, hidden = logits[kept], hidden[kept]
+
+  def law(i):
+    d = row(i, path)
+    # As in verification: the verifier writes where nothing is known of q.
+    unknown = (i == draft.count[path]) & ~draft.known[path]
+    law = decoder.method.law(d, leniences[path, i])
+    return jnp.where(unknown, d.p, law)
+
+  def padded(x):
+    rest = [(0, len(index) - len(x))] + [(0, 0)] * (x.ndim - 1)
+    return jnp.pad(x, rest)
+
+  logprobs = jax.vmap(processing.log_probability)(logits, tokens[:places])
+  if state.schedule is not None:
+    cost = None
+    if state.schedule.looks:
+      cost = schedules.spent(
+        decoder.method, row(n, path), leniences[path, n], verdict.next_token
+      )
+    before = jax.tree.map(lambda x: x[path, n], memory)
+    memory = state.schedule.after(before, verdict.next_token, cost)
+  return Verified(
+    verdict=verdict,
+    tokens=tokens,
+    logprobs=padded(logprobs),
+    memory=memory,
+    hidden=padded(hidden),
+    verifier_cache=cache,
+    logits=padded(logits) if with_logits else None,
+    law=padded(jax.vmap(law)(index[:places])) if with_law else None,
+  )
+
+
+def _read_for(drafted: Int[Array, ''], decoder: Decoder) -> Int[Array, '']:
+  """Tokens that the verifier has to read for a sequence, whatever its batch."""
+  all_of_them = jnp.asarray(decoder.tree_tokens + 1)
+  if not decoder.may_pass:
+    return all_of_them
+  return jnp.where(drafted > 0, all_of_them, 1)
 
 
 def emitted_of(
@@ -283,30 +418,23 @@ def emitted_of(
 def commit(
   state: SamplingState,
   params: Params,
-  block: Block,
+  drafter_state: PyTree,
+  verifier_cache: PyTree,
   path: Int[Array, ''],
   tokens: Int[Array, 'gamma_1'],
+  hidden: Float[Array, 'gamma_1 D'],
   emitted: Int[Array, ''],
   decoder: Decoder,
-) -> tuple[SamplingState, Float[Array, 'gamma_1 V']]:
-  """Step 5: writes tokens, and rolls both caches back to the new length - 1.
-
-  Of several drafts, the slots of the one that stays come to the front first.
-  Also gives the verifier's logits along it.
-  """
+) -> SamplingState:
+  """Step 5: writes tokens, and rolls both caches back to the new length - 1."""
   verifier, drafter = decoder.models
   at, length = state.length - 1, state.length + emitted
-  cache, logits, hidden = block.verifier_cache, block.logits, block.hidden
-  if decoder.drafts > 1:
-    kept = block.places[path]
-    cache = verifier.move(cache, at, at + kept)
-    logits, hidden = logits[kept], hidden[kept]
   last_hidden = state.hidden
   if last_hidden is not None:
     last_said = hidden[jnp.maximum(emitted - 1, 0)]
     last_hidden = jnp.where(state.done, last_hidden, last_said)
   drafter_state = drafter.keep(
-    block.drafter_state,
+    drafter_state,
     at,
     path,
     length - 1,
@@ -316,15 +444,14 @@ def commit(
   drafter_state = drafter.absorb(
     params.drafter, drafter_state, tokens, hidden, at, emitted
   )
-  committed = state.replace(
+  return state.replace(
     tokens=write(state.tokens, state.length, tokens),
     length=length,
     blocks=state.blocks + ~state.done,
-    verifier_cache=verifier.rewind(cache, length - 1),
+    verifier_cache=verifier.rewind(verifier_cache, length - 1),
     drafter_state=drafter_state,
     hidden=last_hidden,
   )
-  return committed, logits
 
 
 def step(
@@ -334,6 +461,7 @@ def step(
   stop_tokens: Int[Array, 'K'],
   *,
   decoder: Decoder,
+  with_logits: bool = False,
   with_law: bool = False,
 ) -> tuple[SamplingState, Info]:
   """One block of one sequence, in the order of the paper.
@@ -344,57 +472,57 @@ def step(
     how: From logits to probabilities, for both models.
     stop_tokens: Ids that end the sequence; they are emitted.
     decoder: What is compiled.
+    with_logits: Whether to give what the verifier says.
     with_law: Whether to say what each token follows.
 
   Returns:
     The state after the block, and what became of the block.
   """
-  method = decoder.method
   draft_key, verify_key = keys_of(state)
 
   # 1. Draft gamma tokens, so many times; and what each was drawn from.
-  # 2. Read the last token and all drafts with the verifier, in one call.
-  block = draft_and_read(state, params, how, draft_key, decoder)
-  draft, row = block.draft, _rows(block, how, decoder)
+  proposed = propose(state, params, how, draft_key, decoder)
+  drafted = proposed.draft.count.sum()
 
+  # 2. Read the last token and all drafts with the verifier, in one call.
   # 3. How many drafts stay, and the token after them.
-  verdict = verification.verify(
-    method,
-    state.lenience,
-    verify_key,
-    draft.tokens,
-    row,
-    decoder.scheme,
-    draft.count,
-    draft.known,
+  verify = functools.partial(
+    verify_block,
+    *(state, params, how, verify_key),
+    decoder=decoder,
+    with_logits=with_logits,
+    with_law=with_law,
   )
-  n, path = verdict.num_accepted, verdict.path
-  index = jnp.arange(decoder.gamma + 1)
-  tokens = jnp.append(draft.tokens[path], verdict.next_token)
-  tokens = jnp.where(index == n, verdict.next_token, tokens)
+  if decoder.may_pass:
+    # One program for the batch: it reads blocks as long as a row has a draft.
+    has_one = ((drafted > 0) & ~state.done).astype(jnp.int32)
+    anyone = jax.lax.pmax(has_one, ROWS) > 0
+    alone = functools.partial(verify, passed=True)
+    block = jax.lax.cond(anyone, verify, alone, proposed)
+  else:
+    block = verify(proposed)
+  (n, _, source, deferred, path), tokens = block.verdict, block.tokens
 
   # 4. End at the first stop token or at the limit, also inside a block.
   emitted, ended = emitted_of(state, tokens, n, stop_tokens)
 
   # 5. Commit by moving `length`; roll both caches back.
-  committed, logits = commit(
-    state, params, block, path, tokens, emitted, decoder
+  committed = commit(
+    *(state, params, proposed.drafter_state, block.verifier_cache),
+    *(path, tokens, block.hidden, emitted, decoder),
   )
   committed = committed.replace(done=state.done | ended)
-
-  def law(i):
-    d = row(i, path)
-    # As in verification: the verifier writes where nothing is known of q.
-    unknown = (i == draft.count[path]) & ~draft.known[path]
-    return jnp.where(unknown, d.p, method.law(d, state.lenience))
-
+  memory = jax.tree.map(
+    functools.partial(jnp.where, state.done), state.memory, block.memory
+  )
+  committed = committed.replace(memory=memory)
   return committed, Info(
-    sources=jnp.where(index < n, DRAFT, verdict.next_source),
-    deferred=verdict.deferred,
-    logprobs=jax.vmap(processing.log_probability)(logits, tokens),
-    logits=logits,
-    drafted=block.drafted,
-    drafter_calls=draft.calls,
-    read=_read_for(block, decoder),
-    law=jax.vmap(law)(index) if with_law else None,
+    sources=jnp.where(jnp.arange(len(tokens)) < n, DRAFT, source),
+    deferred=deferred,
+    logprobs=block.logprobs,
+    logits=block.logits,
+    drafted=drafted,
+    drafter_calls=proposed.draft.calls,
+    read=_read_for(drafted, decoder),
+    law=block.law,
   )

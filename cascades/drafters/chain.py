@@ -89,9 +89,11 @@ class ChainDrafter(Plain):
       blocks=jnp.zeros((), jnp.int32),
       verifier_cache=state[0],
       drafter_state=state[1],
+      memory=(),
       hidden=None,
       key=key,
       lenience=lenience,
+      schedule=None,
       prompt_length=seen.length,
       limit=seen.length + gamma + 1,
     )

@@ -159,11 +159,8 @@ def _draft(model, params, cache, seen, key, how, *, sizes, threshold=None):
 class NoDrafter(Plain):
   """Drafts nothing: with gamma = 0, plain decoding with the verifier."""
 
-  vocab_size: int
-
   def propose(self, params, state, seen, key, how, *, gamma, drafts):
     """No token, and nothing known of the next: the verifier writes it."""
-    tokens = jnp.zeros((drafts, 0), jnp.int32)
-    logits = jnp.zeros((1, drafts, self.vocab_size))
-    draft = whole(tokens, logits, 0)._replace(known=jnp.zeros(drafts, bool))
+    draft = whole(jnp.zeros((drafts, 0), jnp.int32), None, 0)
+    draft = draft._replace(known=jnp.zeros(drafts, bool))
     return draft, state, seen.cache

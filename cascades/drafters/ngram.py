@@ -24,12 +24,10 @@ class NgramDrafter(Plain):
   one that most tokens agree with counts, and of equals the latest.
 
   Attributes:
-    vocab_size: V.
     window: Last tokens that are looked for.
     agreeing: How many of them must stand there, the last one among them.
   """
 
-  vocab_size: int
   window: int = 12
   agreeing: int = 9
   most = 1
@@ -44,12 +42,9 @@ class NgramDrafter(Plain):
     period = jnp.maximum(1, length - start)
     tokens = seen.tokens[start + jnp.arange(gamma) % period]
     count = jnp.where(found, gamma, 0)
-    chosen = jnp.arange(self.vocab_size) == tokens[:, None]
-    logits = jnp.where(chosen, 0.0, -jnp.inf)
     draft = Draft(
       tokens=tokens[None],
-      # The last row is not its own; any will do.
-      logits=jnp.pad(logits, ((0, 1), (0, 0)))[:, None],
+      logits=None,
       count=count[None],
       known=jnp.zeros((1,), bool),
       calls=jnp.zeros((), jnp.int32),

@@ -212,15 +212,14 @@ def equip(
         f' {verifier.model.vocab_size}; take two of one family.'
       )
     return drafter
-  size = verifier.model.vocab_size
   if drafter == 'ngram':
-    return drafters.Equipped(drafters.NgramDrafter(size), ())
+    return drafters.Equipped(drafters.NgramDrafter(), ())
   kind, _, said = drafter.partition(':')
   if not said.isdecimal() or not int(said):
     what = 'layers' if kind == 'self' else 'tokens'
     raise ValueError(f"drafter: {drafter!r} names no {what}; write '{kind}:3'.")
   count = int(said)
   if kind == 'ngram':
-    return drafters.Equipped(drafters.NgramDrafter(size, count, count), ())
+    return drafters.Equipped(drafters.NgramDrafter(count, count), ())
   first = verifier.model.first(count)
   return drafters.Equipped(drafters.SelfDrafter(first), verifier.params)

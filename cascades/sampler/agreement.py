@@ -111,9 +111,13 @@ def _say(
 
   def one(row):
     key = jax.random.key(0)
-    block = decoding.draft_and_read(row, params, how, key, decoder)
+    proposed = decoding.propose(row, params, how, key, decoder)
+    block = decoding.read_block(row, params, proposed, decoder)
     drafted = block.draft.tokens[0]
-    of_drafter = jax.nn.softmax(block.draft.logits[:-1, 0].astype(jnp.float32))
+    of_drafter = jax.vmap(
+      lambda i: block.draft.row(i, 0, block.logits.shape[-1])
+    )(jnp.arange(len(drafted)))
+    of_drafter = jax.nn.softmax(of_drafter.astype(jnp.float32))
     of_verifier = jax.nn.softmax(block.logits[:-1].astype(jnp.float32))
     wanted = jnp.argmax(of_verifier, -1)
 

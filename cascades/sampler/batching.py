@@ -21,7 +21,7 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -148,6 +148,7 @@ class Engine:
     stop_tokens: Ids that end a row.
     mesh: Devices that the rows lie on; None for one. Parameters lie there
       already.
+    schedule: A `schedules.Schedule`; None where leniences stay.
   """
 
   decoder: decoding.Decoder
@@ -155,6 +156,7 @@ class Engine:
   how: processing.Processing
   stop_tokens: Int[Array, 'K']
   mesh: jax.sharding.Mesh | None = None
+  schedule: Any = None
 
   def laid(self, rows: PyTree) -> PyTree:
     """Rows, or their inputs, where the mesh wants them; no copy if there."""
@@ -174,6 +176,7 @@ class Engine:
       self.params,
       # Split as well, or every device would read every prompt.
       *self.laid(inputs),
+      self.schedule,
       models=self.decoder.models,
       cache_length=cache_length,
       logits_length=logits_length,

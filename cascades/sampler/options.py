@@ -3,8 +3,8 @@
 import dataclasses
 import math
 
-from cascades import arguments, methods
-from cascades.scheme import Scheme
+from cascades import arguments, methods, schedules
+from cascades.scheme import CONSTANT, Scheme
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,8 @@ class Options:
       probable than this; None: never.
     beam: Whether several drafts of a recurrent head are those of a beam
       search.
+    schedule: How the lenience goes along an answer, by a name of
+      `schedules.KINDS` such as 'first:16'; 'constant': it stays.
     others_say: Whether an assistant gives a little to the tokens of groups that
       it does not look into, as transformers has it; else nothing.
 
@@ -60,6 +62,7 @@ class Options:
   tree_size: int | None = None
   stop_below: float | None = None
   beam: bool = False
+  schedule: str = CONSTANT
   others_say: bool = True
 
   def __post_init__(self):
@@ -89,10 +92,21 @@ class Options:
       value = getattr(self, name)
       if value is not None:
         checked[name] = number(name, value, 0, 1)
+    if schedules.parse(self.schedule) is not None:
+      if method.strict is None:
+        raise ValueError(
+          f'schedule: {method.name} has no lenience at which it is strict;'
+          ' leave the schedule out, or take another method.'
+        )
+      if self.schedule.startswith('ramp') and math.isinf(method.strict):
+        raise ValueError(
+          f'schedule: {method.name} is strict at {method.strict}, from where'
+          " no ramp leads anywhere; take 'first' or 'each'."
+        )
     arguments.flags(beam=self.beam, others_say=self.others_say)
     if not checked['gamma']:
       # Without drafts, there is nothing to have several of.
-      checked |= dict(drafts=1, tree_size=None)
+      checked |= dict(drafts=1, tree_size=None, schedule=CONSTANT)
     for name, value in checked.items():
       # Frozen for everyone else.
       object.__setattr__(self, name, value)

@@ -3,13 +3,20 @@
 import dataclasses
 import math
 import numbers
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from cascades import arguments, compilation, decoding, drafters, methods
+from cascades import (
+  arguments,
+  compilation,
+  decoding,
+  drafters,
+  methods,
+  schedules,
+)
 from cascades.drafters import pairing
 from cascades.methods import processing
 from cascades.models import checkpoints, sharding, tokenizers, turns
@@ -17,6 +24,7 @@ from cascades.sampler import batching, endings, keys, memory
 from cascades.sampler.answers import Answer, State
 from cascades.sampler.asking import Asking
 from cascades.sampler.options import Options
+from cascades.scheme import CONSTANT
 
 
 class Sampler:
@@ -53,6 +61,8 @@ class Sampler:
       begin with, and end before a level of the tree that might not fit.
     stop_below: The drafter stops where its most probable token is less
       probable than this; None: never.
+    schedule: How the lenience goes along an answer, such as 'first:16'; see
+      `Options`.
     beam: Whether several drafts of a recurrent head are those of a beam
       search; for 'match'.
     others_say: Whether an assistant gives a little to the tokens of groups that
@@ -95,6 +105,7 @@ class Sampler:
     tree_size: int | None = None,
     stop_below: float | None = None,
     beam: bool = False,
+    schedule: str = CONSTANT,
     others_say: bool = True,
     mesh: tuple[int, int] = (1, 1),
     dtype: str | None = None,
@@ -115,6 +126,7 @@ class Sampler:
       tree_size=tree_size,
       stop_below=stop_below,
       beam=beam,
+      schedule=schedule,
       others_say=others_say,
     )
     self._load(options, verifier, drafter, tokenizer, mesh, dtype)
@@ -180,7 +192,7 @@ class Sampler:
         )
     drafting = self.equipped
     if not chosen.gamma:
-      nothing = drafters.NoDrafter(verifier.model.vocab_size)
+      nothing = drafters.NoDrafter()
       drafting = drafters.Equipped(nothing, ())
     self._params = decoding.Params(verifier.params, drafting.params)
     self._decoder = decoding.Decoder(
@@ -417,7 +429,7 @@ class Sampler:
 
   def _engine(self, asking: Asking) -> tuple[batching.Engine, endings.Ending]:
     """What decodes, and what ends an answer."""
-    forbidden = None
+    forbidden, banned = None, []
     if asking.forbidden_tokens is not None:
       banned = self._token_ids('forbidden_tokens', asking.forbidden_tokens)
       forbidden = np.zeros(self.verifier.model.vocab_size, bool)
@@ -438,11 +450,27 @@ class Sampler:
         np.array(stops, np.int32), (0, -len(stops) % 8), 'edge'
       ),
       mesh=self._mesh,
+      schedule=self.schedule(asking.max_new_tokens, banned),
     )
     fresh = batching.LOOK * (self.options.gamma + 1)
     return engine, endings.Ending(
       self.tokenizer, stops, asking.stop_strings, fresh
     )
+
+  def schedule(self, new: int = 0, forbidden: Collection[int] = ()) -> Any:
+    """How leniences go along answers of so many tokens; None: they stay."""
+
+    def token(text):
+      return self._token_ids('its marker', [text])[0]
+
+    said = self.options.schedule
+    schedule = schedules.parse(said, token)
+    reason = schedule and schedule.refusal(new, forbidden)
+    if reason:
+      raise ValueError(
+        f'schedule: {said!r} does not go with what is asked: {reason}.'
+      )
+    return schedule
 
   def processing(
     self, forbidden: np.ndarray | None = None

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from cascades import arguments, decoding, drafters, methods
+from cascades import arguments, decoding, drafters, methods, schedules
 from cascades.methods import processing
 from cascades.models import sharding
 from cascades.sampler import batching, sampler
@@ -86,7 +86,8 @@ def _target(decoder: sampler.Sampler) -> _Target:
       'temperature: at 0 the target is one token and says nothing of the'
       ' others; give a temperature above 0.'
     )
-  if decoder.options.gamma == 0 or decoder.options.lenience == method.strict:
+  strict = decoder.options.lenience == method.strict
+  if decoder.options.gamma == 0 or (strict and decoder.schedule() is None):
     # The verifier's law, whatever drafts for it and however it is verified.
     method = methods.METHODS['verifier_only']
     return _Target((verifier.model,), (verifier.params,), method)
@@ -266,6 +267,7 @@ def _read_rows(decoder, target, requests, length, asked_length, say):
       _Rows(tokens, starts, asked),
       np.float32(decoder.options.lenience),
       decoder.processing(),
+      decoder.schedule(max(len(asked) for _, asked in requests)),
       look=look,
     )
   )
@@ -330,6 +332,7 @@ def _read(
   rows: _Rows,
   lenience: Float[Array, ''],
   how: processing.Processing,
+  schedule: Any,
   *,
   look: _Looking,
 ) -> tuple[Array, ...]:
@@ -340,6 +343,7 @@ def _read(
     rows: Texts, and what of them is asked about.
     lenience: How readily the method keeps drafts.
     how: From logits to probabilities.
+    schedule: How the lenience goes along what is asked about; None: it stays.
     look: What is compiled.
   """
   models = look.models
@@ -358,19 +362,29 @@ def _read(
       for model, of_model in zip(models, params, strict=True)
     ]
 
-    def place(args):
-      states, token = args
+    def seen(states):
       logits = [
         model.unembed(of_model, hidden)
         for model, of_model, hidden in zip(models, params, states, strict=True)
       ]
       # A law that does not look at the drafter may be shown anything.
-      d = decoding.distributions(logits[-1], logits[0], how, gate=look.gate)
-      return look.say(look.method, d, lenience, token)
+      return decoding.distributions(logits[-1], logits[0], how, gate=look.gate)
+
+    leniences = jnp.broadcast_to(lenience, asked.shape)
+    if schedule is not None:
+      leniences, _ = schedules.along(
+        *(schedule, schedule.start(tokens, start + 1), lenience, look.method),
+        asked[:-1],
+        lambda i: seen(jax.tree.map(lambda x: x[i], states)),
+      )
+
+    def place(args):
+      states, lenience, token = args
+      return look.say(look.method, seen(states), lenience, token)
 
     at_once = max(1, AT_ONCE // models[0].vocab_size)
     return jax.lax.map(
-      place, (states, asked), batch_size=min(at_once, asked.shape[0])
+      place, (states, leniences, asked), batch_size=min(at_once, asked.shape[0])
     )
 
   return jax.vmap(one)(*rows)

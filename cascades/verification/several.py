@@ -114,20 +114,21 @@ def _drawn(d, pi, candidates, there, uniforms) -> Step:
 
 
 def _walk(
-  ask: single.Question, key: jax.Array, step: Callable[..., Step], size: int
+  ask: single.Question,
+  chances: Float[Array, 'N'],
+  last: Float[Array, 'n'],
+  step: Callable[..., Step],
 ) -> Verdict:
-  """Down the tree, as far as steps accept; `size` numbers for each step."""
+  """Down the tree, as far as steps accept; each has its part of the numbers."""
   paths, gamma = ask.tokens.shape
-  draw = processing.draw_size(ask.size)
-  uniforms = processing.uniform(key, gamma * size + draw)
-  chances = uniforms[: gamma * size].reshape(gamma, size)
 
   def down(carry, inputs):
     active, path, kept, instead, going = carry
     i, numbers = inputs
     there = active & (i < ask.count)
     d = ask.row(kept, path)
-    pi = ask.method.law(d, ask.lenience)
+    lenience = ask.leniences[path, kept]
+    pi = ask.method.law(d, lenience)
     found = step(d, pi, ask.tokens[:, i], there, numbers)
     tried = going & there.any()
     accepted = tried & found.accepted
@@ -135,7 +136,7 @@ def _walk(
     # Judged by the token that is kept, or by that of the first candidate.
     shown = jnp.argmax(jnp.where(accepted, agree, there))
     deferred = single.of_token(
-      ask.method.rule, d, ask.lenience, ask.tokens[shown, i]
+      ask.method.rule, d, lenience, ask.tokens[shown, i]
     )
     carry = (
       jnp.where(accepted, agree, active),
@@ -156,32 +157,38 @@ def _walk(
     jnp.ones((), bool),
   )
   (_, path, kept, instead, _), (deferred, rejected) = jax.lax.scan(
-    down, start, (jnp.arange(gamma), chances)
+    down, start, (jnp.arange(gamma), chances.reshape(gamma, -1))
   )
   rejected = rejected.any()
   d = ask.row(kept, path)
-  law = ask.method.law(d, ask.lenience)
+  law = ask.method.law(d, ask.leniences[path, kept])
   beyond = ask.beyond(d, law, ask.known[path])
   weights = jnp.where(rejected, instead, beyond)
   return Verdict(
     num_accepted=kept,
-    next_token=processing.draw(uniforms[gamma * size :], weights),
+    next_token=processing.draw(last, weights),
     next_source=jnp.where(rejected, RESIDUAL, BONUS),
     deferred=jnp.append(deferred, False),
     path=path,
   )
 
 
-def multi_round(ask: single.Question, key: jax.Array) -> Verdict:
+def multi_round(
+  ask: single.Question, chances: Float[Array, 'N'], last: Float[Array, 'n']
+) -> Verdict:
   """One candidate after the other; see the module."""
-  return _walk(ask, key, _rounds, ask.tokens.shape[0])
+  return _walk(ask, chances, last, _rounds)
 
 
-def k_seq(ask: single.Question, key: jax.Array) -> Verdict:
+def k_seq(
+  ask: single.Question, chances: Float[Array, 'N'], last: Float[Array, 'n']
+) -> Verdict:
   """All candidates against the divided target; see the module."""
-  return _walk(ask, key, _divided, ask.tokens.shape[0])
+  return _walk(ask, chances, last, _divided)
 
 
-def match(ask: single.Question, key: jax.Array) -> Verdict:
+def match(
+  ask: single.Question, chances: Float[Array, 'N'], last: Float[Array, 'n']
+) -> Verdict:
   """The target's own tokens along the drafts; see the module."""
-  return _walk(ask, key, _drawn, processing.draw_size(ask.size))
+  return _walk(ask, chances, last, _drawn)

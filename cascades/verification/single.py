@@ -1,6 +1,7 @@
 """One draft per block: token by token, and as a block.
 
-Each function takes a `Question` and a key, and gives a `Verdict`.
+Each function takes a `Question` and random numbers, those that decide what
+stays and those that the token after it is drawn by, and gives a `Verdict`.
 """
 
 import dataclasses
@@ -26,7 +27,8 @@ class Question:
 
   Attributes:
     method: What to keep and what to sample instead.
-    lenience: How readily the method keeps drafts.
+    leniences: [K, gamma + 1], how readily the method keeps drafts, after i
+      tokens of draft j.
     tokens: [K, gamma].
     count: [K], tokens of each draft that are there.
     known: [K], whether the row after them has a `q`.
@@ -36,7 +38,7 @@ class Question:
   """
 
   method: methods.Method
-  lenience: Float[Array, '']
+  leniences: Float[Array, 'K gamma_1']
   tokens: Int[Array, 'K gamma']
   count: Int[Array, 'K']
   known: Bool[Array, 'K']
@@ -70,7 +72,7 @@ def _of_drafts(ask: Question, fns, draft) -> list[Array]:
   def one(i):
     # Looked up in place: a slice of the rows would be a copy of them.
     d, x = ask.row(i, 0), draft[i]
-    return [of_token(fn, d, ask.lenience, x) for fn in fns]
+    return [of_token(fn, d, ask.leniences[0, i], x) for fn in fns]
 
   at_once = min(length, max(1, AT_ONCE // ask.size))
   return jax.lax.map(one, jnp.arange(length), batch_size=at_once)
@@ -81,17 +83,26 @@ def _leading(kept: Bool[Array, 'n']) -> Int[Array, '']:
   return jnp.cumprod(kept.astype(jnp.int32)).sum().astype(jnp.int32)
 
 
-def _random(ask: Question, key: jax.Array, *sizes: int) -> list[Array]:
-  """Uniform numbers in parts of so many; one draw of them for a block."""
-  ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
-  return jnp.split(processing.uniform(key, ends[-1]), ends[:-1])
+def passed(ask: Question, last: Float[Array, 'n']) -> Verdict:
+  """The token after nothing: no draft of the block is there to be looked at."""
+  nothing = jnp.zeros((), jnp.int32)
+  d = ask.row(nothing, nothing)
+  law = ask.method.law(d, ask.leniences[0, 0])
+  beyond = ask.beyond(d, law, ask.known[0])
+  return Verdict(
+    num_accepted=nothing,
+    next_token=processing.draw(last, beyond),
+    next_source=jnp.full((), BONUS),
+    deferred=jnp.zeros(ask.gamma + 1, bool),
+    path=nothing,
+  )
 
 
-def token(ask: Question, key: jax.Array) -> Verdict:
+def token(
+  ask: Question, chances: Float[Array, 'gamma'], last: Float[Array, 'n']
+) -> Verdict:
   """From the left, each draft by itself."""
-  size = processing.draw_size(ask.size)
-  chances, last = _random(ask, key, ask.gamma, size)
-  method, lenience, count = ask.method, ask.lenience, ask.count[0]
+  method, count = ask.method, ask.count[0]
   acceptance, deferred = _of_drafts(
     ask, (method.acceptance, method.rule), ask.tokens[0]
   )
@@ -99,13 +110,15 @@ def token(ask: Question, key: jax.Array) -> Verdict:
   there = jnp.arange(ask.gamma) < count
   kept = _leading((chances < acceptance) & there)
   # Only the one row that is sampled is made.
-  d = ask.row(kept, 0)
+  d, lenience = ask.row(kept, 0), ask.leniences[0, kept]
   instead = method.residual(d, lenience)
   beyond = ask.beyond(d, method.law(d, lenience), ask.known[0])
   return _verdict(kept, kept < count, instead, beyond, last, deferred)
 
 
-def block(ask: Question, key: jax.Array) -> Verdict:
+def block(
+  ask: Question, chances: Float[Array, 'gamma'], last: Float[Array, 'n']
+) -> Verdict:
   """The longest part of the block that stays.
 
   With w_0 = 1 and pi_i, q_i the rows of draft x_i,
@@ -120,12 +133,10 @@ def block(ask: Question, key: jax.Array) -> Verdict:
   proven by enumeration.
   """
   gamma, count = ask.gamma, ask.count[0]
-  size = processing.draw_size(ask.size)
-  chances, last = _random(ask, key, gamma, size)
-  method, lenience = ask.method, ask.lenience
+  method = ask.method
 
   def weigh(w, i):
-    d, x = ask.row(i, 0), ask.tokens[0, i]
+    d, x, lenience = ask.row(i, 0), ask.tokens[0, i], ask.leniences[0, i]
     pi = method.law(d, lenience)
     mass = jnp.maximum(0, w * pi - d.q).sum()
     after = methods.ratio(w * pi[x], d.q[x])
@@ -145,7 +156,7 @@ def block(ask: Question, key: jax.Array) -> Verdict:
   stays = (chances < h) & (index <= count)
   kept = jnp.where(stays, index, 0).max(initial=0).astype(jnp.int32)
   d = ask.row(kept, 0)
-  law = method.law(d, lenience)
+  law = method.law(d, ask.leniences[0, kept])
   instead = methods.normalised(jnp.maximum(0, w[kept] * law - d.q), law)
   beyond = ask.beyond(d, law, ask.known[0])
   return _verdict(kept, kept < count, instead, beyond, last, deferred)

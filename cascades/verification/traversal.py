@@ -117,7 +117,8 @@ def _turn(
   above = jnp.maximum(depth - 1, 0)
   q = ask.row(above, path).q
   rest, left = _without(walk.budgets[above], walk.targets[above], q)
-  law = ask.method.law(ask.row(at + 1, draft), ask.lenience)
+  further = ask.leniences[draft, at + 1]
+  law = ask.method.law(ask.row(at + 1, draft), further)
   share = methods.ratio(budget * target[x], d.q[x])
 
   def chosen(of_down, of_up, of_stay):
@@ -141,13 +142,13 @@ def _turn(
   )
 
 
-def traversal(ask: single.Question, key: jax.Array) -> Verdict:
+def traversal(
+  ask: single.Question, chances: Float[Array, 'N'], last: Float[Array, 'n']
+) -> Verdict:
   """Down to a leaf, and up again as far as nothing stays; see the module."""
   paths, gamma = ask.tokens.shape
-  draw = processing.draw_size(ask.size)
-  uniforms = processing.uniform(key, paths * gamma + draw)
   zero = jnp.zeros((), jnp.int32)
-  law = ask.method.law(ask.row(zero, zero), ask.lenience)
+  law = ask.method.law(ask.row(zero, zero), ask.leniences[0, 0])
   start = _Walk(
     depth=zero,
     path=zero,
@@ -162,7 +163,7 @@ def traversal(ask: single.Question, key: jax.Array) -> Verdict:
   end = jax.lax.fori_loop(
     0,
     2 * paths * gamma + 1,
-    lambda _, walk: _turn(ask, uniforms, walk),
+    lambda _, walk: _turn(ask, chances, walk),
     start,
   )
   kept, path = end.depth, end.path
@@ -173,7 +174,7 @@ def traversal(ask: single.Question, key: jax.Array) -> Verdict:
   weights = jnp.where(rejected, end.targets[kept], beyond)
   return Verdict(
     num_accepted=kept,
-    next_token=processing.draw(uniforms[paths * gamma :], weights),
+    next_token=processing.draw(last, weights),
     next_source=jnp.where(rejected, RESIDUAL, BONUS),
     deferred=_deferred(ask, kept, path, end.firsts[kept]),
     path=path,
@@ -199,7 +200,8 @@ def _deferred(
     there = (i < kept) | ((i == kept) & (first >= 0))
     x = ask.tokens[jnp.where(i < kept, path, jnp.maximum(first, 0)), i]
     d = ask.row(i, path)
-    said = single.of_token(ask.method.rule, d, ask.lenience, x)
+    lenience = ask.leniences[path, i]
+    said = single.of_token(ask.method.rule, d, lenience, x)
     return there & (said > 0)
 
   return jnp.append(jax.lax.map(one, jnp.arange(ask.gamma)), False)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from cascades import methods
+from cascades.methods import processing
 from cascades.scheme import STANDARD, Scheme
 from cascades.verification import several, single, traversal
 from cascades.verification.verdict import Verdict
@@ -14,19 +15,21 @@ from cascades.verification.verdict import Verdict
 
 def verify(
   method: methods.Method,
-  lenience: Float[Array, ''],
+  lenience: Float[Array, ''] | Float[Array, 'K gamma_1'],
   key: jax.Array,
   tokens: Int[Array, 'K gamma'],
   row: Callable[[Array, Array], methods.Distributions],
   scheme: Scheme = STANDARD,
   count: Int[Array, 'K'] | None = None,
   known: Bool[Array, 'K'] | None = None,
+  passed: bool = False,
 ) -> Verdict:
   """Verifies a block.
 
   Args:
     method: What to keep and what to sample instead.
-    lenience: How readily the method keeps drafts.
+    lenience: How readily the method keeps drafts: everywhere, or after i tokens
+      of draft j.
     key: Used for this block only.
     tokens: K drafts of gamma >= 0 tokens.
     row: The distributions after i tokens of draft j, 0 <= i <= gamma; their
@@ -36,6 +39,8 @@ def verify(
     count: Tokens of each draft that are there; None for all of them.
     known: Whether the row after the last of them has a `q`. If not, the token
       that follows it is the verifier's. None for yes.
+    passed: That no draft has a token, as the caller knows. The verdict is the
+      same as where their count says so, and only the first row is asked for.
 
   Returns:
     The verdict.
@@ -50,7 +55,7 @@ def verify(
   size = jax.eval_shape(row, zero, zero).q.shape[-1]
   ask = single.Question(
     method=method,
-    lenience=lenience,
+    leniences=jnp.broadcast_to(lenience, (paths, gamma + 1)),
     tokens=tokens,
     count=count,
     known=known,
@@ -58,9 +63,13 @@ def verify(
     size=size,
     from_target=scheme.bonus == 'target',
   )
-  if not gamma:
-    # The token that follows is all there is to draw, and one way will do.
-    return single.token(ask, key)
+  draw = processing.draw_size(size)
+  each = draw if scheme.verification == 'match' else paths
+  # One draw for all of a block's numbers; its last are always in one place.
+  numbers = processing.uniform(key, gamma * each + draw)
+  chances, last = jnp.split(numbers, [gamma * each])
+  if not gamma or passed:
+    return single.passed(ask, last)
   decide = {
     'token': single.token,
     'block': single.block,
@@ -69,4 +78,4 @@ def verify(
     'match': several.match,
     'traversal': traversal.traversal,
   }[scheme.verification]
-  return decide(ask, key)
+  return decide(ask, chances, last)

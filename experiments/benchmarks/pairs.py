@@ -178,9 +178,7 @@ def greedy_engine(
     stops: Token ids that end an answer; no token is -1.
   """
   if not gamma:
-    drafter = drafters.Equipped(
-      drafters.NoDrafter(verifier.model.vocab_size), ()
-    )
+    drafter = drafters.Equipped(drafters.NoDrafter(), ())
   elif isinstance(drafter, checkpoints.Checkpoint):
     drafter = drafters.Equipped(
       drafters.ModelDrafter(drafter.model), drafter.params

@@ -169,9 +169,7 @@ def _loops(config: ConfigDict, bar: tqdm.tqdm) -> Iterator[dict[str, Any]]:
 
   rows, _ = write(pair.prompts, None, 0, config.loop_tokens)
   prompts = [row.tokens[: row.length] for row in rows]
-  look_up = drafters.Equipped(
-    drafters.NgramDrafter(verifier.model.vocab_size), ()
-  )
+  look_up = drafters.Equipped(drafters.NgramDrafter(), ())
   entered = [('none', None, 0)]
   entered += [('n-gram', look_up, gamma) for gamma in config.loop_gammas]
   turns = [

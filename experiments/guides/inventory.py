@@ -40,6 +40,16 @@ def _documented(folder: str) -> Iterator[tuple[str, str, str]]:
       yield path.stem, command[1], ' '.join(first.split())
 
 
+def schedules() -> str:
+  """A row per kind of schedule."""
+  from cascades.schedules import KINDS
+
+  return markdown.table(
+    '| `schedule` | what it does |',
+    *(f'| `{kind.pattern}` | {kind.says} |' for kind in KINDS.values()),
+  )
+
+
 def commands() -> str:
   """A row per command of the package."""
   return markdown.table(

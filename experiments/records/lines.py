@@ -17,20 +17,25 @@ from typing import Any
 
 from cascades import tasks
 from cascades.plain import digest, plain
-from cascades.scheme import STANDARD
+from cascades.scheme import CONSTANT, STANDARD
 
 # How blocks are verified unless a run says otherwise, under the names that
 # configs and records have for it.
-OPTIONS = {**dataclasses.asdict(STANDARD), 'drafts': 1}
+OPTIONS = {**dataclasses.asdict(STANDARD), 'drafts': 1, 'schedule': CONSTANT}
 
 
 def variant(
-  method: str, verification: str, gate: str, bonus: str, drafts: int = 1
+  method: str,
+  verification: str,
+  gate: str,
+  bonus: str,
+  drafts: int = 1,
+  schedule: str = CONSTANT,
 ) -> str:
   """A method's name, and its options where they are not the standard ones.
 
   'token_v3', 'token_v3 block', 'diff gate processed', 'speed bonus verifier',
-  'opt k_seq 4 drafts'.
+  'opt k_seq 4 drafts', 'token_v3 first:16'.
   """
   words = [method]
   if verification != OPTIONS['verification']:
@@ -41,6 +46,8 @@ def variant(
     words += ['bonus', bonus]
   if drafts != OPTIONS['drafts']:
     words.append(f'{drafts} drafts')
+  if schedule != OPTIONS['schedule']:
+    words.append(schedule)
   return ' '.join(words)
 
 
@@ -81,6 +88,7 @@ class Record:
     gate: What the deferral rule saw: 'raw' or 'processed'.
     bonus_from: What bonus tokens were drawn from: 'target' or 'verifier'.
     drafts: Drafts per block.
+    schedule: How the lenience went along an answer.
     temperature: Of both models.
     id: The example's.
     failure: Why there is no answer, in a sentence; None where there is one.
@@ -131,6 +139,7 @@ class Record:
   verifier_tokens: int
   drafter_calls: int
   wall_s: float
+  schedule: str = CONSTANT
 
   @property
   def variant(self) -> str:
@@ -152,9 +161,12 @@ class Record:
     )
 
   @property
-  def options(self) -> tuple[str, str, str, int]:
+  def options(self) -> tuple[str, str, str, int, str]:
     """How its blocks were verified, in the order of `OPTIONS`."""
-    return self.verification, self.gate, self.bonus_from, self.drafts
+    return (
+      *(self.verification, self.gate, self.bonus_from, self.drafts),
+      self.schedule,
+    )
 
 
 # Most tokens of an answer that a view has something to say of.
@@ -217,6 +229,7 @@ def told(options: Any, **more: Any) -> dict[str, Any]:
     gate=options.gate,
     bonus_from=options.bonus,
     drafts=options.drafts,
+    schedule=options.schedule,
     temperature=options.temperature,
     **more,
   )
@@ -276,11 +289,12 @@ def loads[Line](text: str | bytes, kind: type[Line] = Record) -> Line:
   Raises:
     ValueError: A field is missing or unknown.
   """
-  values, (fields, readers) = json.loads(text), _fields(kind)
+  values, (needed, optional, readers) = json.loads(text), _fields(kind)
   if not isinstance(values, dict):
     raise ValueError('record: a line has to be a JSON object.')
-  if values.keys() != fields:
-    odd = ', '.join(sorted(values.keys() ^ fields))
+  odd = values.keys() - needed - optional | needed - values.keys()
+  if odd:
+    odd = ', '.join(sorted(odd))
     raise ValueError(f'record: missing or unknown fields: {odd}.')
   for name, reader in readers:
     values[name] = reader(values[name])
@@ -288,8 +302,13 @@ def loads[Line](text: str | bytes, kind: type[Line] = Record) -> Line:
 
 
 @functools.cache
-def _fields(cls: type) -> tuple[set[str], list[tuple[str, Callable]]]:
-  """Names of the fields, and what makes values of those that JSON changes."""
+def _fields(cls: type) -> tuple[set[str], set[str], list]:
+  """Fields that must be there, that may be, and what JSON changes of them."""
+  silent = {
+    field.name
+    for field in dataclasses.fields(cls)
+    if field.default is not dataclasses.MISSING
+  }
   kinds = {field.name: field.type for field in dataclasses.fields(cls)}
   readers = [(k, _READERS[t]) for k, t in kinds.items() if t in _READERS]
-  return set(kinds), readers
+  return kinds.keys() - silent, silent, readers

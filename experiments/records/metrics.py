@@ -29,7 +29,7 @@ from experiments.records.stats import (
 Metric = Callable[[Sequence[Record]], float]
 
 # What tells the curves of a task apart.
-_CURVE = ['method', 'verification', 'gate', 'bonus_from', 'drafts']
+_CURVE = ['method', 'verification', 'gate', 'bonus_from', 'drafts', 'schedule']
 
 
 def _ratio(numerator: float, denominator: float) -> float:
@@ -400,7 +400,8 @@ def summarise(
 
   Returns:
     Columns: task, method, lenience, gamma, verification, gate, bonus_from,
-    drafts, temperature, n (of answers), failed (examples without one), quality,
+    drafts, schedule, temperature, n (of answers), failed (examples without
+    one), quality,
     quality_low, quality_high (95 % bootstrap over examples), then METRICS,
     relative_latency before mean_output_tokens, and wall_s.
   """
@@ -430,6 +431,7 @@ def summarise(
         'gate': first.gate,
         'bonus_from': first.bonus_from,
         'drafts': first.drafts,
+        'schedule': first.schedule,
         'temperature': first.temperature,
         'n': len(group),
         'failed': len(everything) - len(group),

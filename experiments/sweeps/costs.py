@@ -136,7 +136,7 @@ def take_turns(
 
 def _alone(checkpoint: checkpoints.Checkpoint, context: int) -> Loop:
   """A model that decodes alone, a token per call."""
-  none = drafters.Equipped(drafters.NoDrafter(checkpoint.model.vocab_size), ())
+  none = drafters.Equipped(drafters.NoDrafter(), ())
   return strict(checkpoint, none, 0, 1, None, context)[0]
 
 

@@ -1,0 +1,37 @@
+"""Lenience that goes along an answer, instead of one number for all of it.
+
+A schedule says how lenient a method is at the next token, by what was written
+before it: how far the answer is, whether it is inside a span, what was spent so
+far. What it has to remember is a memory that every row carries; within a block
+it goes on from draft to draft, so each place of a draft has the lenience that
+follows the tokens before it. A method's law at a place hangs on those tokens
+only, whatever the verification, and so every verification keeps it:
+
+  lenience_i = schedule(memory of x_1 .. x_{i-1})
+  law(x_1 .. x_n) = prod_i law(x_i | prefix, lenience_i)
+
+A schedule is a pytree of numbers, which are traced: another number compiles
+nothing. To add one: a class with the functions of `Schedule`, in a file beside
+the others, and a line in `schedules.naming`.
+"""
+
+from cascades.schedules.budgets import Budget, Mismatches
+from cascades.schedules.naming import KINDS, parse
+from cascades.schedules.places import Each, First, Ramp
+from cascades.schedules.schedule import Schedule, Spent, along, spent
+from cascades.schedules.spans import Span
+
+__all__ = [
+  'KINDS',
+  'Budget',
+  'Each',
+  'First',
+  'Mismatches',
+  'Ramp',
+  'Schedule',
+  'Span',
+  'Spent',
+  'along',
+  'parse',
+  'spent',
+]

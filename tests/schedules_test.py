@@ -1,0 +1,345 @@
+"""Leniences that go along an answer: their laws, their memories, refusals."""
+
+import functools
+import itertools
+
+import jax
+import numpy as np
+import pytest
+import tiers
+
+from cascades import (
+  Sampler,
+  decoding,
+  drafters,
+  load_model,
+  methods,
+  schedules,
+  verification,
+)
+from cascades.methods import processing
+from cascades.proof import exact
+
+_V, _NEW, _PROMPT = 4, 4, (1, 2, 3)
+_MODEL = exact.TableModel(_V)
+_TABLES = [_MODEL.init_params(jax.random.key(k), 1.5) for k in (1, 2)]
+_HOW = processing.Processing(temperature=np.float32(1))
+_DRAFTER = drafters.ModelDrafter(_MODEL)
+_NAMES = (
+  'first:2',
+  'ramp:3',
+  'each:-1,0.2,0.9,0.4,0,0.6,0.5,0.3',
+  'inside:1 ... 2',
+  'outside:0 ... 2',
+  'budget:0.4',
+  'mismatches:1',
+)
+
+
+def _made(name):
+  """A schedule whose markers are ids."""
+  return schedules.parse(name, int)
+
+
+def _spec(name, asked, strict):
+  """What a schedule is to do, in plain Python.
+
+  Gives the lenience after a prompt and what was written, whose tokens are
+  (token, divergence, mismatch), as a function.
+  """
+  kind, _, rest = name.partition(':')
+
+  def first(prompt, written):
+    return strict if len(written) < int(rest) else asked
+
+  def ramp(prompt, written):
+    t, over = len(written), int(rest)
+    return asked if t >= over else strict + (asked - strict) * t / over
+
+  def each(prompt, written):
+    return [float(x) for x in rest.split(',')][len(written)]
+
+  def side(prompt, written):
+    begins, ends = map(int, rest.split(' ... '))
+    inside = False
+    for token in [*prompt, *(token for token, *_ in written)]:
+      if token in (begins, ends):
+        inside = token == begins
+    return asked if inside == (kind == 'inside') else strict
+
+  def budget(prompt, written):
+    spent = sum(divergence for _, divergence, _ in written)
+    return asked if spent < float(rest) else strict
+
+  def mismatches(prompt, written):
+    count = sum(mismatch for *_, mismatch in written)
+    return asked if count < int(rest) else strict
+
+  kinds = locals() | {'inside': side, 'outside': side}
+  return kinds[kind]
+
+
+@functools.cache
+def _distributions():
+  return exact.table_distributions(*_TABLES, _HOW)
+
+
+@functools.cache
+def _rows(method, lenience):
+  """What a method says of every context at a lenience."""
+  return exact.Table.of([(methods.METHODS[method], lenience)], _distributions())
+
+
+def _followed(method, name, asked, written, prompt=_PROMPT):
+  """Leniences of tokens, one more than there are, and what each has cost."""
+  lenience = _spec(name, asked, methods.METHODS[method].strict)
+  told, leniences = [], []
+  for i in range(len(written) + 1):
+    leniences.append(lenience(prompt, told))
+    if i == len(written):
+      return leniences, told
+    tokens = np.array([*prompt, *written[:i]])
+    context = int(_MODEL.context(tokens, np.arange(len(tokens))))
+    said = _rows(method, leniences[-1])
+    law, p = said.law[0, context], said.p[context]
+    x = written[i]
+    told.append((x, np.maximum(law - p, 0).sum(), law[x] > p[x]))
+
+
+class _Prefixes(exact.TableModel):
+  """A table with a row for every text that follows the prompt."""
+
+  def context(self, tokens, positions):
+    """Its number: of all texts that are no longer than `_NEW`."""
+    written = tuple(np.asarray(tokens)[..., len(_PROMPT) :].tolist())
+    return np.array(_NUMBER[written])
+
+
+_EVERY = [
+  prefix
+  for length in range(_NEW + 2)
+  for prefix in itertools.product(range(_V), repeat=length)
+]
+_NUMBER = {prefix: i for i, prefix in enumerate(_EVERY)}
+
+
+@functools.cache
+def _table(method, name, asked):
+  """What a method says after every text, as lenient as it is there."""
+  parts = []
+  for prefix in _EVERY:
+    leniences, _ = _followed(method, name, asked, prefix)
+    tokens = np.array([*_PROMPT, *prefix])
+    context = int(_MODEL.context(tokens, np.arange(len(tokens))))
+    parts.append((_rows(method, leniences[-1]), context))
+
+  def gathered(field, axis):
+    return np.stack(
+      [np.take(getattr(of, field), c, axis) for of, c in parts], axis
+    )
+
+  return exact.Table(
+    *(gathered(field, 0) for field in ('q', 'p')),
+    *(
+      gathered(field, 1)
+      for field in ('acceptance', 'residual', 'law', 'deferred')
+    ),
+  )
+
+
+def _declared(method, name, asked, new):
+  """[V] * new, the product of laws."""
+  table = _table(method, name, asked)
+  law = np.ones([_V] * new)
+  for written in itertools.product(range(_V), repeat=new):
+    for i in range(new):
+      law[written] *= table.law[0, _NUMBER[written[:i]], written[i]]
+  return law
+
+
+_KINDS = (
+  ('token', 1),
+  ('block', 1),
+  ('multi_round', 2),
+  ('traversal', 2),
+  ('match', 2),
+  ('k_seq', 2),
+)
+
+
+@pytest.mark.parametrize('name', _NAMES)
+@pytest.mark.parametrize(('kind', 'drafts'), tiers.first(_KINDS, 2))
+def test_every_verification_keeps_a_law_that_bends(kind, drafts, name):
+  table = _table('token_v3', name, 0.3)
+  emitted = exact.emitted_law(
+    table,
+    verification.Scheme(kind),
+    _Prefixes(_V),
+    _PROMPT,
+    3,
+    2,
+    drafts=drafts,
+  )
+  declared = _declared('token_v3', name, 0.3, 3)
+  np.testing.assert_allclose(emitted[0], declared, atol=2e-6)
+  # It bends: no single lenience has this law.
+  plain = exact.declared_law(_rows('token_v3', 0.3), _MODEL, _PROMPT, 3)
+  assert np.abs(declared - plain[0]).sum() > 0.01
+
+
+def _decoded(method, name, scheme, drafts=1, rows=64, gamma=3, seed=0):
+  """Rows of the loop, whose leniences go along."""
+  decoder = decoding.Decoder(
+    decoding.Models(_MODEL, _DRAFTER),
+    methods.METHODS[method],
+    gamma,
+    verification.Scheme(scheme),
+    drafts,
+  )
+  return exact.decode_curve(
+    decoder,
+    _TABLES,
+    exact.Asked(
+      [_PROMPT] * rows,
+      jax.random.split(jax.random.key(seed), rows),
+      np.full(rows, 0.3),
+      _NEW,
+    ),
+    _HOW,
+    room=8,
+    schedule=_made(name),
+  )
+
+
+_THROUGH_THE_LOOP = (*_KINDS, ('sequential', 1))
+
+
+@pytest.mark.parametrize('name', _NAMES)
+@pytest.mark.parametrize(('kind', 'drafts'), tiers.first(_THROUGH_THE_LOOP))
+def test_the_loop_follows_a_law_that_bends(kind, drafts, name):
+  rows = _decoded('token_v3', name, kind, drafts, rows=20_000)
+  tokens = rows.tokens[:, len(_PROMPT) :][:, :_NEW]
+  z = exact.z_scores(tokens, _declared('token_v3', name, 0.3, _NEW))
+  assert np.abs(z).max() < 5
+  squares = (z**2).sum() - len(z) + 1
+  assert squares < 5 * np.sqrt(2 * len(z)) + 5
+
+
+@pytest.mark.parametrize('name', _NAMES)
+@pytest.mark.parametrize(
+  ('kind', 'drafts'), tiers.first([('token', 1), ('traversal', 2)])
+)
+def test_what_is_remembered_is_what_was_written(kind, drafts, name):
+  rows = _decoded('token_v3', name, kind, drafts)
+  for i in range(len(rows.length)):
+    written = rows.tokens[i, len(_PROMPT) : int(rows.length[i])].tolist()
+    _, told = _followed('token_v3', name, 0.3, written)
+    # A row that ended inside of a block remembers the block to its end.
+    if rows.source[i, rows.length[i] - 1] == verification.DRAFT:
+      continue
+    want = {
+      'first': len(told),
+      'ramp': len(told),
+      'each': len(told),
+      'budget': sum(divergence for _, divergence, _ in told),
+      'mismatches': sum(mismatch for *_, mismatch in told),
+    }.get(name.partition(':')[0])
+    if want is not None:
+      np.testing.assert_allclose(rows.memory[i], want, atol=1e-5)
+
+
+def test_another_number_compiles_nothing():
+  _decoded('token_v3', 'budget:0.4', 'token')
+  sizes = [f._cache_size() for f in (decoding.decode, decoding.prefill)]
+  _decoded('token_v3', 'budget:1.5', 'token')
+  assert sizes == [f._cache_size() for f in (decoding.decode, decoding.prefill)]
+
+
+@functools.cache
+def _sampler(**options):
+  pair = load_model('tiny-verifier'), load_model('tiny-drafter')
+  return Sampler(*pair, **dict(method='token_v3', lenience=0.6) | options)
+
+
+_ASKED = ['Q: 3 + 4\nA:', 'Tom has 5 apples.', 'Q: 12 - 7\nA:']
+
+
+def _tokens(sampler, **options):
+  answers = sampler.sample(_ASKED, max_new_tokens=24, seed=3, **options)
+  return [answer.tokens for answer in answers]
+
+
+@pytest.mark.parametrize('name', ['first:0', 'ramp:0', 'budget:1000'])
+def test_a_schedule_that_never_bends_is_none(name):
+  assert _tokens(_sampler(schedule=name)) == _tokens(_sampler())
+
+
+@pytest.mark.parametrize('name', ['first:99', 'budget:0', 'mismatches:0'])
+def test_a_schedule_that_is_always_strict_is_strict(name):
+  strict = _sampler(lenience=methods.METHODS['token_v3'].strict)
+  assert _tokens(_sampler(schedule=name)) == _tokens(strict)
+
+
+@pytest.mark.parametrize('name', ['first:5', 'budget:1.5', 'inside:5 ... 9'])
+def test_an_answer_does_not_depend_on_what_is_beside_it(name):
+  together = _tokens(_sampler(schedule=name, batch_size=4))
+  assert together == _tokens(_sampler(schedule=name, batch_size=1))
+
+
+def test_a_further_turn_begins_anew():
+  more = ' Q: 5 + 5\nA:'
+
+  def written(**options):
+    one = _sampler(temperature=0.0, **dict(lenience=0.999) | options)
+    first = one.sample(_ASKED[1], max_new_tokens=4, return_state=True)
+    assert len(first.tokens) == 4
+    last = one.sample(more, last_state=first.state, max_new_tokens=4)
+    return first.tokens, last.tokens
+
+  strict = written(method='speed', lenience=0.0)
+  assert written(schedule='first:4') == strict
+  lenient_later = written(schedule='first:3')
+  assert lenient_later[0][:3] == strict[0][:3]
+  assert written() != strict
+
+
+@pytest.mark.parametrize(
+  ('options', 'said'),
+  [
+    ({'schedule': 'later:3'}, "'later:3' is not known; there are 'constant'"),
+    ({'schedule': 'first:-1'}, "write it as 'first:16'"),
+    ({'schedule': 'budget:-0.5'}, "write it as 'budget:2.5'"),
+    ({'schedule': 'budget:inf'}, "write it as 'budget:2.5'"),
+    ({'schedule': 'each:0.1,x'}, "write it as 'each:0,0.2,0.5'"),
+    ({'schedule': 'inside:3'}, 'two tokens that differ'),
+    ({'schedule': 'inside:3 ... 3'}, 'two tokens that differ'),
+    ({'schedule': 3}, 'schedule: 3 is not known'),
+    ({'schedule': 'ramp:3', 'method': 'opt'}, 'no ramp leads anywhere'),
+    (
+      {'schedule': 'first:3', 'method': 'drafter_only'},
+      'drafter_only has no lenience at which it is strict',
+    ),
+  ],
+)
+def test_a_schedule_that_will_not_do_is_refused(options, said):
+  with pytest.raises(ValueError, match='schedule: ') as e:
+    _sampler(**options)
+  assert said in str(e.value)
+
+
+@pytest.mark.parametrize(
+  ('name', 'said'),
+  [
+    ('inside:abc xyz ... 3', 'is 7 tokens; give texts of one token'),
+    ('each:0.1,0.2', 'an answer may have 24 tokens'),
+  ],
+)
+def test_a_schedule_that_does_not_fit_an_answer_is_refused(name, said):
+  with pytest.raises(ValueError, match='schedule: ') as e:
+    _tokens(_sampler(schedule=name))
+  assert said in str(e.value)
+
+
+def test_a_span_that_cannot_end_is_refused():
+  with pytest.raises(ValueError, match='one of its markers, is forbidden'):
+    _tokens(_sampler(schedule='inside:3 ... 7'), forbidden_tokens=['7'])
