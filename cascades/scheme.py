@@ -11,13 +11,18 @@ PROMPT, DRAFT, RESIDUAL, BONUS = range(4)
 SINGLE = ('token', 'block')
 SEVERAL = ('multi_round', 'k_seq', 'match', 'traversal')
 SEQUENTIAL = 'sequential'
-VERIFICATIONS = (*SINGLE, SEQUENTIAL, *SEVERAL)
+AHEAD = 'look_ahead'
+VERIFICATIONS = (*SINGLE, AHEAD, SEQUENTIAL, *SEVERAL)
 GATES = ('raw', 'processed')
 BONUSES = ('target', 'verifier')
 
 
 # Of leniences: the schedule by which they stay as they are.
 CONSTANT = 'constant'
+# Of methods: that they may make any token likelier.
+NO_CAP = 'none'
+# Drafts of a window that looks ahead, the one that is judged among them.
+_WINDOW = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +32,8 @@ class Scheme:
   Attributes:
     verification: One of `VERIFICATIONS`: how the package `verification` looks
       at a block, or 'sequential' for a cascade that makes no blocks.
+      'look_ahead' may have the drafts of its window, 2 or more, as in
+      'look_ahead:6'; otherwise they are 4.
     gate: What deferral rules see: 'raw' probabilities, at temperature 1 and
       untruncated, or the 'processed' ones that tokens are drawn from.
     bonus: What the bonus token is drawn from: the 'target', which is the
@@ -48,10 +55,25 @@ class Scheme:
       ('bonus', BONUSES),
     ):
       value = getattr(self, name)
-      if not isinstance(value, str) or value not in values:
+      known = isinstance(value, str) and value in values
+      if not known and not (name == 'verification' and self.window):
         raise ValueError(
           f'{name}: {value!r} is not known; there are {", ".join(values)}.'
         )
+
+  @property
+  def window(self) -> int | None:
+    """Drafts that are looked at for one that is judged leniently, itself too.
+
+    None where each is judged by itself.
+    """
+    if not isinstance(self.verification, str):
+      return None
+    kind, _, drafts = self.verification.partition(':')
+    if kind != AHEAD or (drafts and not drafts.isdecimal()):
+      return None
+    window = int(drafts) if drafts else _WINDOW
+    return window if window > 1 else None
 
   def check(self, method: Any, drafts: int = 1) -> None:
     """Refuses a method that cannot be verified this way.

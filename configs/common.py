@@ -56,6 +56,9 @@ _OPTIONAL = dict(
   # How the lenience goes along an answer: 'first:16' is strict for 16 tokens;
   # see schedules.KINDS.
   schedule='constant',
+  # Which tokens a method may make likelier than the verifier does: 'top:3',
+  # 'delta:0.1', or both; 'none': any.
+  cap='none',
   # Drafts per block; several want verification 'multi_round', 'k_seq' or
   # 'traversal'.
   drafts=1,

@@ -16,14 +16,11 @@ _GAMMA = flags.DEFINE_integer('gamma', 4, 'Tokens drafted per block.')
 _TEMPERATURE = flags.DEFINE_float('temperature', 1.0, '0 is greedy.')
 _TOP_K = flags.DEFINE_integer('top_k', None, 'Keep this many tokens.')
 _TOP_P = flags.DEFINE_float('top_p', None, 'Keep tokens that hold this mass.')
-_VERIFICATION = flags.DEFINE_enum(
+_VERIFICATION = flags.DEFINE_string(
   'verification',
   'token',
-  [
-    *('token', 'block', 'sequential'),
-    *('multi_round', 'k_seq', 'match', 'traversal'),
-  ],
-  'Which drafted tokens stay.',
+  'Which drafts stay: token, block, look_ahead, sequential; of several:'
+  ' multi_round, k_seq, match, traversal.',
 )
 _GATE = flags.DEFINE_enum(
   'gate', 'raw', ['raw', 'processed'], 'What deferral rules see.'
@@ -50,6 +47,11 @@ _SCHEDULE = flags.DEFINE_string(
   'schedule',
   'constant',
   "How the lenience goes along an answer: 'first:16' is strict for 16 tokens.",
+)
+_CAP = flags.DEFINE_string(
+  'cap',
+  'none',
+  "Tokens that may become likelier: 'top:3', 'delta:0.1', or both.",
 )
 _BEAM = flags.DEFINE_bool(
   'beam', False, "Whether a recurrent head's drafts are those of a beam search."
@@ -128,6 +130,7 @@ def main() -> None:
     stop_below=_STOP_BELOW.value,
     beam=_BEAM.value,
     schedule=_SCHEDULE.value,
+    cap=_CAP.value,
     others_say=_OTHERS_SAY.value,
     dtype=flags.FLAGS.dtype,
   )

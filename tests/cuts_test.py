@@ -20,6 +20,7 @@ USUAL = {
   'bonus_from': 'target',
   'drafts': 1,
   'schedule': 'constant',
+  'cap': 'none',
   'quality': NAN,
   'relative_latency': NAN,
   'mean_output_tokens': 10.0,

@@ -373,8 +373,8 @@ def test_names():
     'drafter_only verifier_only always_accept'
     ' chow diff opt token_v1 token_v2 token_v3'
     ' speed lossy mentored bild fuzzy_tv fuzzy_kl_qp fuzzy_kl_pq fuzzy_js'
-    ' fuzzy_js_unbounded typical ensemble contrastive cactus min_p top_p top_k'
-    ' eta'
+    ' fuzzy_js_unbounded undecided margin typical ensemble contrastive cactus'
+    ' min_p top_p top_k eta'
   ).split() == _ALL
   assert methods.get_method('cascade_tokenV3') is methods.METHODS['token_v3']
   with pytest.raises(ValueError, match="did you mean 'token_v3'"):

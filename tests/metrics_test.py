@@ -249,6 +249,7 @@ def test_summary_has_a_row_per_point_in_order_of_appearance():
     'bonus_from',
     'drafts',
     'schedule',
+    'cap',
     'temperature',
     'n',
     'failed',

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import batching_test
+import caps_test
 import comparisons_test
 import decoding_test
 import jax
@@ -34,9 +35,16 @@ import verification_test
 from cascades import decoding, methods, schedules, verification
 from cascades.decoding import journal, reading, rows, sequential
 from cascades.drafters import model
-from cascades.methods import baselines, cascade, method, processing, relaxed
+from cascades.methods import (
+  baselines,
+  caps,
+  cascade,
+  method,
+  processing,
+  relaxed,
+)
 from cascades.sampler import batching
-from cascades.verification import several, single, traversal
+from cascades.verification import ahead, several, single, traversal
 from experiments.analysis import calibration, comparisons, mixture
 from experiments.analysis import kinds as plainer
 from experiments.records import stats
@@ -343,6 +351,42 @@ _MUTANTS = (
     ('fuzzy_js_unbounded',),
   ),
   Mutant(
+    'margin_is_a_difference',
+    'the margin of logits is a difference, not a quotient',
+    relaxed.margin,
+    '(1 - lenience) * most',
+    'most - lenience',
+    _formula,
+    ('margin',),
+  ),
+  Mutant(
+    'undecided_by_all',
+    'undecided by the entropy of three that do not sum to 1',
+    relaxed.undecided,
+    'top / top.sum(-1, keepdims=True)',
+    'top',
+    _formula,
+    ('undecided',),
+  ),
+  Mutant(
+    'cap_inside_out',
+    'a cap holds back the likely tokens, not the others',
+    caps.capped,
+    'jnp.where(d.cap, pi,',
+    'jnp.where(~d.cap, pi,',
+    caps_test.test_a_capped_method_emits_its_law,
+    ('ensemble', False),
+  ),
+  Mutant(
+    'cut_goes_to_the_target',
+    'what a cap cuts goes to its target, not to the verifier',
+    caps.capped,
+    'jnp.maximum(0, d.p - kept), d.p',
+    'kept, d.p',
+    caps_test.test_a_capped_method_emits_its_law,
+    ('ensemble', False),
+  ),
+  Mutant(
     'typical_entropy_sign',
     'typical acceptance with exp(H)',
     relaxed.typical,
@@ -372,7 +416,7 @@ _MUTANTS = (
   Mutant(
     'target_row_late',
     'a draft is judged by the row of the next one',
-    single._of_drafts,
+    single.of_drafts,
     'ask.row(i, 0)',
     'ask.row(i + 1, 0)',
     _verify,
@@ -420,6 +464,24 @@ _MUTANTS = (
     'w[kept] * law - d.q',
     'law - d.q',
     test_the_residual_after_half_a_block_has_its_weight,
+  ),
+  Mutant(
+    'window_too_short',
+    'a window that looks ahead is a draft too short',
+    ahead.look_ahead,
+    'followed >= window - 1',
+    'followed >= window - 2',
+    verification_test.test_verify_emits_what_the_enumeration_says,
+    ('look_ahead:2', 'target'),
+  ),
+  Mutant(
+    'verifier_after_a_window',
+    'after a window fails comes a token of p, not of what q leaves of it',
+    ahead.look_ahead,
+    'methods.normalised(jnp.maximum(0, d.p - d.q), d.p)',
+    'd.p',
+    verification_test.test_verify_emits_what_the_enumeration_says,
+    ('look_ahead:2', 'target'),
   ),
   Mutant(
     'lenience_of_the_first_place',

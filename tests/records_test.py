@@ -152,6 +152,7 @@ def test_options_have_the_names_that_configs_and_records_know():
     'bonus': 'target',
     'drafts': 1,
     'schedule': 'constant',
+    'cap': 'none',
   }
 
 

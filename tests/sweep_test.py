@@ -79,6 +79,7 @@ def test_a_row_for_every_point(workdir):
     'bonus_from',
     'drafts',
     'schedule',
+    'cap',
     'temperature',
     'n',
     'failed',
@@ -372,6 +373,7 @@ def test_the_report_stands_beside_the_records(workdir):
     'bonus': 'target',
     'drafts': 1,
     'schedule': 'constant',
+    'cap': 'none',
   }
   # The fields that the curves were made of would say something else.
   assert not {'method', 'lenience', 'gamma', 'gate'} & set(config)

@@ -403,6 +403,17 @@ def _typical(q, p, qg, pg, lam):
   return pg <= np.minimum(eps, np.sqrt(max(eps, 0)) * np.exp(-entropy))
 
 
+def _undecided(q, p, qg, pg, lam):
+  top = np.sort(pg)[:, -3:]
+  top = top / top.sum(-1, keepdims=True)
+  return -(top * np.log(top)).sum(-1) / np.log(3) < 1 - lam
+
+
+def _margin(z, lam):
+  first, second = np.sort(z)[:, :-3:-1].T[..., None]
+  return (first <= 0) | (z < second) | (z < (1 - lam) * first)
+
+
 _FORMULAS = {
   'chow': lambda q, p, qg, pg, lam: qg.max(-1) < 1 - lam,
   'diff': lambda q, p, qg, pg, lam: qg.max(-1) < pg.max(-1) - lam,
@@ -420,16 +431,18 @@ _FORMULAS = {
   'fuzzy_kl_pq': lambda q, p, qg, pg, lam: _kl(pg, qg) > lam,
   'fuzzy_js': _js,
   'fuzzy_js_unbounded': _js_unbounded,
+  'undecided': _undecided,
   'typical': _typical,
 }
+_OF_LOGITS = {'margin': _margin}
 
 
 def test_every_rule_has_its_formula_here():
   rules = {n for n, m in methods.METHODS.items() if m.rule is not None}
-  assert rules == set(_FORMULAS)
+  assert rules == {*_FORMULAS, *_OF_LOGITS}
 
 
-@pytest.mark.parametrize('name', _FORMULAS)
+@pytest.mark.parametrize('name', [*_FORMULAS, *_OF_LOGITS])
 def test_rules_are_their_formulas(name):
   # The gates are not what is sampled from: which of them is seen shows.
   d = exact.rows('random', count=200)
@@ -438,9 +451,12 @@ def test_rules_are_their_formulas(name):
   with jax.enable_x64(True):
     over = jax.vmap(jax.vmap(rule, (0, None)), (None, 0))
     got = np.asarray(over(jax.tree.map(jnp.asarray, d), jnp.asarray(leniences)))
-  want = np.array([_FORMULAS[name](*d, lam) for lam in leniences])
+  if name in _OF_LOGITS:
+    want = [_OF_LOGITS[name](d.p_logits, lam) for lam in leniences]
+  else:
+    want = [_FORMULAS[name](*d[:4], lam) for lam in leniences]
   np.testing.assert_array_equal(got, want)
-  assert 0.02 < want.mean() < 0.98
+  assert 0.02 < np.mean(want) < 0.98
 
 
 def _lossy(q, p, lam):

@@ -136,13 +136,16 @@ def distributions(
   """
   drawn_from = q(drafter_logits, how)
   p = processing.probabilities(verifier_logits, how)
-  if gate == 'processed':
-    return methods.Distributions(drawn_from, p, drawn_from, p)
+  gates = drawn_from, p
+  if gate == 'raw':
+    gates = tuple(
+      processing.gate_probabilities(logits)
+      for logits in (drafter_logits, verifier_logits)
+    )
   return methods.Distributions(
-    q=drawn_from,
-    p=p,
-    q_gate=processing.gate_probabilities(drafter_logits),
-    p_gate=processing.gate_probabilities(verifier_logits),
+    *(drawn_from, p, *gates),
+    p_logits=verifier_logits.astype(jnp.float32),
+    cap=None if how.cap is None else how.cap.inside(gates[1]),
   )
 
 

@@ -6,6 +6,7 @@ To add a method, write one small function and one entry in the module it
 belongs to, or call `register` from a notebook.
 """
 
+from cascades.methods.caps import Cap, capped
 from cascades.methods.method import (
   Distributions,
   Method,
@@ -28,8 +29,10 @@ from cascades.methods.registry import (
 __all__ = [
   'ALIASES',
   'METHODS',
+  'Cap',
   'Distributions',
   'Method',
+  'capped',
   'from_rule',
   'from_target',
   'get_acceptance_residual_fns',

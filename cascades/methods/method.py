@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 Probs = Float[Array, 'V']
 Lenience = Float[Array, '']
@@ -44,12 +44,18 @@ class Distributions(NamedTuple):
       temperature 1, for at temperature 0 q is one-hot and tells a rule
       nothing; or q itself, if `verification.Scheme.gate` says so.
     p_gate: What the deferral rule sees of the verifier.
+    p_logits: The verifier's raw logits, for rules whose thresholds are of
+      logits; None where only probabilities are known.
+    cap: Which tokens a capped method may make likelier than p; None without a
+      cap. See `methods.capped`.
   """
 
   q: Probs
   p: Probs
   q_gate: Probs
   p_gate: Probs
+  p_logits: Float[Array, 'V'] | None = None
+  cap: Bool[Array, 'V'] | None = None
 
 
 Rule = Callable[[Distributions, Lenience], Array]

@@ -13,6 +13,8 @@ from flax import struct
 from jax.scipy import special
 from jaxtyping import Array, Bool, Float, Int
 
+from cascades.methods.caps import Cap
+
 # A temperature below this is greedy. Logits of about 10 that differ by one
 # float32 step are then a factor e apart; much less, and quotients overflow.
 GREEDY_BELOW = 1e-6
@@ -31,6 +33,8 @@ class Processing:
     min_p: Keep tokens with at least this share of the largest probability
       (Nguyen et al. 2024); None keeps all.
     forbidden: [V], True where a token must never be emitted; None: nowhere.
+    cap: Which tokens a capped method may make likelier than the verifier does;
+      changes no probabilities of either model. None without a cap.
   """
 
   temperature: Float[Array, ''] | float = 1.0
@@ -38,6 +42,7 @@ class Processing:
   top_p: Float[Array, ''] | float | None = None
   min_p: Float[Array, ''] | float | None = None
   forbidden: Bool[Array, 'V'] | None = None
+  cap: Cap | None = None
 
 
 def gate_probabilities(logits: Float[Array, 'V']) -> Float[Array, 'V']:

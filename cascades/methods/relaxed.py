@@ -165,6 +165,38 @@ def fuzzy_js_unbounded(d: Distributions, lenience: Lenience):
   return (kl(middle, d.p_gate) + kl(middle, d.q_gate)) / 2 > lenience
 
 
+def undecided(d: Distributions, lenience: Lenience):
+  """Defer where the verifier is surer than that: H < (1 - lam) log 3.
+
+  The entropy is of the three likeliest by themselves, normalised. It is the
+  gate of FLy, which looks ahead besides: `verification.ahead`.
+  """
+  top, _ = jax.lax.top_k(d.p_gate, min(3, d.p_gate.shape[-1]))
+  spread = entropy(top / top.sum(-1, keepdims=True)) / jnp.log(3.0)
+  return spread < 1 - lenience
+
+
+# --- The margin of logits (MARS).
+
+
+def margin(d: Distributions, lenience: Lenience):
+  """Defer all but the two likeliest, and v with z(v) < (1 - lam) max z.
+
+  z are the verifier's raw logits, of which the likeliest must be above 0: the
+  quotient hangs on what is added to all of them.
+  """
+  z = d.p_logits
+  if z is None:
+    raise ValueError(
+      'margin: it looks at raw logits, and only probabilities are known here.'
+    )
+  most = z.max(-1)
+  # Ties at the border stay together.
+  second = jnp.where(jnp.arange(z.size) == jnp.argmax(z), -jnp.inf, z).max(-1)
+  near = (z >= second) & (z >= (1 - lenience) * most)
+  return ~(near & (most > 0))
+
+
 # --- Typical acceptance (Medusa, Cai et al. 2024).
 
 
@@ -350,6 +382,22 @@ METHODS = (
     reference="Holsman et al. 2025, arXiv 2502.20704, as its authors' code",
     strict=-1.0,
     drafter_only=_INF,
+  ),
+  from_rule(
+    undecided,
+    name='undecided',
+    equation='defer if H(top 3 of p) < (1 - lam) log 3',
+    reference='FLy, arXiv 2511.22972, its gate (unverified)',
+    strict=-1.0,
+    drafter_only=1.0,
+  ),
+  from_rule(
+    margin,
+    name='margin',
+    equation='defer v if z(v) < (1 - lam) max z, or if it is not in the top 2',
+    reference='MARS, arXiv 2601.15498 (unverified)',
+    strict=-1.0,
+    drafter_only=None,
   ),
   Method(
     name='typical',

@@ -206,7 +206,7 @@ def audit(
 def _shapes(method: methods.Method) -> Check:
   """Each function must give [V]; a rule [] or [V]."""
   name = 'functions give [V]'
-  row = methods.Distributions(*(jax.ShapeDtypeStruct((9,), jnp.float32),) * 4)
+  row = methods.Distributions(*(jax.ShapeDtypeStruct((9,), jnp.float32),) * 5)
   lenience = jax.ShapeDtypeStruct((), jnp.float32)
   for field in (*_FIELDS, 'rule'):
     fn: Callable | None = getattr(method, field)
@@ -436,7 +436,9 @@ def _examples(
   d = exact.rows('random', seed=seed)
   order = np.argsort(methods.total_variation(d.p, d.q))
   rows = order[[len(order) // 8, len(order) // 2, -len(order) // 8]]
-  d = methods.Distributions(*(x[rows] for x in (d.q, d.p, d.q, d.p)))
+  q, p = d.q[rows], d.p[rows]
+  # Logits of p, most of them above 0.
+  d = methods.Distributions(q, p, q, p, np.log(p) + 9)
   over = jax.jit(jax.vmap(jax.vmap(method.law, (0, None)), (None, 0)))
   with jax.enable_x64(True):
     targets = over(jax.tree.map(jnp.asarray, d), jnp.asarray(shown, d.q.dtype))

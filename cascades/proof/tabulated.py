@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from cascades import methods
+from cascades import decoding, methods
 from cascades.methods import processing
 
 # Of a `Method`, what is always there.
@@ -107,16 +107,17 @@ def table_distributions(
   Returns:
     Each field [contexts, V].
   """
-  probs = jax.vmap(processing.probabilities, (0, None))
-  q, p = probs(drafter_table, how), probs(verifier_table, of_verifier or how)
-  if gate == 'processed':
-    return methods.Distributions(q, p, q, p)
-  return methods.Distributions(
-    q,
-    p,
-    processing.gate_probabilities(drafter_table),
-    processing.gate_probabilities(verifier_table),
-  )
+
+  def one(of_drafter, of_verifier_):
+    return decoding.distributions(
+      of_drafter,
+      of_verifier_,
+      of_verifier or how,
+      lambda logits, _: processing.probabilities(logits, how),
+      gate,
+    )
+
+  return jax.vmap(one)(drafter_table, verifier_table)
 
 
 def looked_up(
@@ -181,13 +182,11 @@ def _numbering(size: int) -> Callable[[methods.Distributions], Array]:
     From distributions [..., V] to numbers [...].
   """
   rng = np.random.default_rng(0)
-  weights = methods.Distributions(*rng.uniform(-1, 1, (4, size)))
+  weights = rng.uniform(-1, 1, (4, size)).astype(np.float32)
 
   def number(d):
-    terms = jax.tree.map(
-      lambda x, w: (x * w.astype(np.float32)).sum(-1), d, weights
-    )
-    return sum(terms)
+    seen = d.q, d.p, d.q_gate, d.p_gate
+    return sum((x * w).sum(-1) for x, w in zip(seen, weights, strict=True))
 
   return number
 

@@ -20,7 +20,8 @@ def rows(
     seed: Fixes the random numbers that they are drawn with.
 
   Returns:
-    Each field [count, size]; the gates are independent of p and q.
+    Each field [count, size], without a cap; the gates are independent of p and
+    q, and the logits are those of the verifier's gate.
   """
   rng = np.random.default_rng(seed)
   q = rng.dirichlet(np.full(size, 0.5), count)
@@ -37,4 +38,6 @@ def rows(
     p = q * (1 + 1e-7 * rng.standard_normal(q.shape))
     p = p / p.sum(1, keepdims=True)
   gates = rng.dirichlet(np.ones(size), (2, count))
-  return methods.Distributions(q, p, *gates)
+  # Softmax forgets what is added to all of them; most are above 0.
+  logits = np.log(gates[1]) + rng.uniform(0, 12, (count, 1))
+  return methods.Distributions(q, p, *gates, logits)

@@ -4,7 +4,8 @@ import dataclasses
 import math
 
 from cascades import arguments, methods, schedules
-from cascades.scheme import CONSTANT, Scheme
+from cascades.methods import caps
+from cascades.scheme import CONSTANT, NO_CAP, Scheme
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,9 +25,9 @@ class Options:
       None for all.
     cache_length: Most tokens a sequence may have, prompt included.
     batch_size: Most rows decoded at a time.
-    verification: How blocks are verified: 'token', 'block' or 'sequential' for
-      one draft per block, 'multi_round', 'k_seq', 'match' or 'traversal' for
-      any number.
+    verification: How blocks are verified: 'token', 'block', 'look_ahead' or
+      'sequential' for one draft per block, 'multi_round', 'k_seq', 'match' or
+      'traversal' for any number.
     gate: Whether deferral rules see 'raw' or 'processed' probabilities.
     bonus: Whether the token after a whole block is drawn from the 'target' or
       from the 'verifier'.
@@ -39,6 +40,9 @@ class Options:
       search.
     schedule: How the lenience goes along an answer, by a name of
       `schedules.KINDS` such as 'first:16'; 'constant': it stays.
+    cap: Which tokens the method may make likelier than the verifier does:
+      'top:3', the 3 likeliest; 'delta:0.1', those that are less likely than the
+      likeliest by no more than that; 'top:3 delta:0.1', both; 'none': any.
     others_say: Whether an assistant gives a little to the tokens of groups that
       it does not look into, as transformers has it; else nothing.
 
@@ -63,6 +67,7 @@ class Options:
   stop_below: float | None = None
   beam: bool = False
   schedule: str = CONSTANT
+  cap: str = NO_CAP
   others_say: bool = True
 
   def __post_init__(self):
@@ -103,13 +108,19 @@ class Options:
           f'schedule: {method.name} is strict at {method.strict}, from where'
           " no ramp leads anywhere; take 'first' or 'each'."
         )
+    caps.parse(self.cap)
     arguments.flags(beam=self.beam, others_say=self.others_say)
     if not checked['gamma']:
       # Without drafts, there is nothing to have several of.
-      checked |= dict(drafts=1, tree_size=None, schedule=CONSTANT)
+      checked |= dict(drafts=1, tree_size=None, schedule=CONSTANT, cap=NO_CAP)
     for name, value in checked.items():
       # Frozen for everyone else.
       object.__setattr__(self, name, value)
+
+  @property
+  def capped(self) -> methods.Method:
+    """The method, with its cap if there is one."""
+    return self.method if self.cap == NO_CAP else methods.capped(self.method)
 
   @property
   def scheme(self) -> Scheme:

@@ -18,13 +18,13 @@ from cascades import (
   schedules,
 )
 from cascades.drafters import pairing
-from cascades.methods import processing
+from cascades.methods import caps, processing
 from cascades.models import checkpoints, sharding, tokenizers, turns
 from cascades.sampler import batching, endings, keys, memory
 from cascades.sampler.answers import Answer, State
 from cascades.sampler.asking import Asking
 from cascades.sampler.options import Options
-from cascades.scheme import CONSTANT
+from cascades.scheme import CONSTANT, NO_CAP
 
 
 class Sampler:
@@ -63,6 +63,8 @@ class Sampler:
       probable than this; None: never.
     schedule: How the lenience goes along an answer, such as 'first:16'; see
       `Options`.
+    cap: Which tokens the method may make likelier than the verifier does, such
+      as 'top:3 delta:0.1'; see `Options`.
     beam: Whether several drafts of a recurrent head are those of a beam
       search; for 'match'.
     others_say: Whether an assistant gives a little to the tokens of groups that
@@ -106,6 +108,7 @@ class Sampler:
     stop_below: float | None = None,
     beam: bool = False,
     schedule: str = CONSTANT,
+    cap: str = NO_CAP,
     others_say: bool = True,
     mesh: tuple[int, int] = (1, 1),
     dtype: str | None = None,
@@ -127,6 +130,7 @@ class Sampler:
       stop_below=stop_below,
       beam=beam,
       schedule=schedule,
+      cap=cap,
       others_say=others_say,
     )
     self._load(options, verifier, drafter, tokenizer, mesh, dtype)
@@ -197,7 +201,7 @@ class Sampler:
     self._params = decoding.Params(verifier.params, drafting.params)
     self._decoder = decoding.Decoder(
       decoding.Models(verifier.model, drafting.drafter),
-      chosen.method,
+      chosen.capped,
       chosen.gamma,
       chosen.scheme,
       chosen.drafts,
@@ -484,6 +488,7 @@ class Sampler:
       top_k=top_k,
       top_p=None if top_p is None else np.float32(top_p),
       forbidden=forbidden,
+      cap=caps.parse(self.options.cap),
     )
 
   def refusal(

@@ -8,6 +8,11 @@ Of one draft per block (`single`):
   block       Look at the block as a whole: the same law, at least as many
               drafts kept (Sun et al., ICLR 2025, arXiv 2403.10444).
 
+Of one draft per block, with a law of its own (`ahead`):
+
+  look_ahead  Keep a draft that only the lenient method would keep if the drafts
+              after it would stay by strict decoding (FLy, arXiv 2511.22972).
+
 Of one draft or several (`several`), each with the same law:
 
   multi_round One candidate after the other, each against what the last
@@ -30,6 +35,7 @@ the targets along a path.
 """
 
 from cascades.scheme import (
+  AHEAD,
   BONUS,
   BONUSES,
   DRAFT,
@@ -43,11 +49,12 @@ from cascades.scheme import (
   VERIFICATIONS,
   Scheme,
 )
-from cascades.verification import several, single, traversal
+from cascades.verification import ahead, several, single, traversal
 from cascades.verification.verdict import Verdict
 from cascades.verification.verify import verify
 
 __all__ = [
+  'AHEAD',
   'BONUS',
   'BONUSES',
   'DRAFT',
@@ -61,6 +68,7 @@ __all__ = [
   'VERIFICATIONS',
   'Scheme',
   'Verdict',
+  'ahead',
   'several',
   'single',
   'traversal',

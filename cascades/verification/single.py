@@ -63,7 +63,7 @@ def of_token(fn, d, lenience, x) -> Array:
   return jnp.broadcast_to(fn(d, lenience), d.q.shape)[x]
 
 
-def _of_drafts(ask: Question, fns, draft) -> list[Array]:
+def of_drafts(ask: Question, fns, draft) -> list[Array]:
   """What each function says of the drafted tokens; [len(draft)] each."""
   length = draft.shape[0]
   if not length:
@@ -78,7 +78,7 @@ def _of_drafts(ask: Question, fns, draft) -> list[Array]:
   return jax.lax.map(one, jnp.arange(length), batch_size=at_once)
 
 
-def _leading(kept: Bool[Array, 'n']) -> Int[Array, '']:
+def leading(kept: Bool[Array, 'n']) -> Int[Array, '']:
   """How many are True before the first that is not."""
   return jnp.cumprod(kept.astype(jnp.int32)).sum().astype(jnp.int32)
 
@@ -103,17 +103,17 @@ def token(
 ) -> Verdict:
   """From the left, each draft by itself."""
   method, count = ask.method, ask.count[0]
-  acceptance, deferred = _of_drafts(
+  acceptance, deferred = of_drafts(
     ask, (method.acceptance, method.rule), ask.tokens[0]
   )
   # u < 1 always: what is accepted with probability 1 never fails.
   there = jnp.arange(ask.gamma) < count
-  kept = _leading((chances < acceptance) & there)
+  kept = leading((chances < acceptance) & there)
   # Only the one row that is sampled is made.
   d, lenience = ask.row(kept, 0), ask.leniences[0, kept]
   instead = method.residual(d, lenience)
   beyond = ask.beyond(d, method.law(d, lenience), ask.known[0])
-  return _verdict(kept, kept < count, instead, beyond, last, deferred)
+  return verdict(kept, kept < count, instead, beyond, last, deferred)
 
 
 def block(
@@ -159,10 +159,10 @@ def block(
   law = method.law(d, ask.leniences[0, kept])
   instead = methods.normalised(jnp.maximum(0, w[kept] * law - d.q), law)
   beyond = ask.beyond(d, law, ask.known[0])
-  return _verdict(kept, kept < count, instead, beyond, last, deferred)
+  return verdict(kept, kept < count, instead, beyond, last, deferred)
 
 
-def _verdict(kept, rejected, instead, beyond, uniforms, deferred) -> Verdict:
+def verdict(kept, rejected, instead, beyond, uniforms, deferred) -> Verdict:
   """The token after what was kept: a residual, or the bonus beyond it all."""
   return Verdict(
     num_accepted=kept,

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 from cascades import methods
 from cascades.methods import processing
 from cascades.scheme import STANDARD, Scheme
-from cascades.verification import several, single, traversal
+from cascades.verification import ahead, several, single, traversal
 from cascades.verification.verdict import Verdict
 
 
@@ -70,6 +70,8 @@ def verify(
   chances, last = jnp.split(numbers, [gamma * each])
   if not gamma or passed:
     return single.passed(ask, last)
+  if scheme.window:
+    return ahead.look_ahead(ask, chances, last, scheme.window)
   decide = {
     'token': single.token,
     'block': single.block,

@@ -125,7 +125,7 @@ def _text(path: pathlib.Path) -> str:
 def _summary(path: pathlib.Path) -> pd.DataFrame:
   """A summary that has all of its columns."""
   text = io.StringIO(_text(path))
-  texts = ['task', 'method', 'verification', 'gate', 'bonus_from', 'schedule']
+  texts = ['task', *(name for name in metrics.CURVE if name != 'drafts')]
   try:
     # Only an empty cell is nan: a task may well be called 'None'.
     frame = pd.read_csv(

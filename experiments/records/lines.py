@@ -17,11 +17,16 @@ from typing import Any
 
 from cascades import tasks
 from cascades.plain import digest, plain
-from cascades.scheme import CONSTANT, STANDARD
+from cascades.scheme import CONSTANT, NO_CAP, STANDARD
 
 # How blocks are verified unless a run says otherwise, under the names that
 # configs and records have for it.
-OPTIONS = {**dataclasses.asdict(STANDARD), 'drafts': 1, 'schedule': CONSTANT}
+OPTIONS = {
+  **dataclasses.asdict(STANDARD),
+  'drafts': 1,
+  'schedule': CONSTANT,
+  'cap': NO_CAP,
+}
 
 
 def variant(
@@ -31,11 +36,12 @@ def variant(
   bonus: str,
   drafts: int = 1,
   schedule: str = CONSTANT,
+  cap: str = NO_CAP,
 ) -> str:
   """A method's name, and its options where they are not the standard ones.
 
   'token_v3', 'token_v3 block', 'diff gate processed', 'speed bonus verifier',
-  'opt k_seq 4 drafts', 'token_v3 first:16'.
+  'opt k_seq 4 drafts', 'token_v3 first:16', 'token_v2 cap top:3'.
   """
   words = [method]
   if verification != OPTIONS['verification']:
@@ -48,6 +54,8 @@ def variant(
     words.append(f'{drafts} drafts')
   if schedule != OPTIONS['schedule']:
     words.append(schedule)
+  if cap != OPTIONS['cap']:
+    words += ['cap', cap]
   return ' '.join(words)
 
 
@@ -89,6 +97,7 @@ class Record:
     bonus_from: What bonus tokens were drawn from: 'target' or 'verifier'.
     drafts: Drafts per block.
     schedule: How the lenience went along an answer.
+    cap: Which tokens the method could make likelier than the verifier does.
     temperature: Of both models.
     id: The example's.
     failure: Why there is no answer, in a sentence; None where there is one.
@@ -140,6 +149,7 @@ class Record:
   drafter_calls: int
   wall_s: float
   schedule: str = CONSTANT
+  cap: str = NO_CAP
 
   @property
   def variant(self) -> str:
@@ -161,11 +171,11 @@ class Record:
     )
 
   @property
-  def options(self) -> tuple[str, str, str, int, str]:
+  def options(self) -> tuple[str, str, str, int, str, str]:
     """How its blocks were verified, in the order of `OPTIONS`."""
     return (
       *(self.verification, self.gate, self.bonus_from, self.drafts),
-      self.schedule,
+      *(self.schedule, self.cap),
     )
 
 
@@ -230,6 +240,7 @@ def told(options: Any, **more: Any) -> dict[str, Any]:
     bonus_from=options.bonus,
     drafts=options.drafts,
     schedule=options.schedule,
+    cap=options.cap,
     temperature=options.temperature,
     **more,
   )

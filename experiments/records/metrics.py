@@ -29,7 +29,15 @@ from experiments.records.stats import (
 Metric = Callable[[Sequence[Record]], float]
 
 # What tells the curves of a task apart.
-_CURVE = ['method', 'verification', 'gate', 'bonus_from', 'drafts', 'schedule']
+CURVE = [
+  'method',
+  'verification',
+  'gate',
+  'bonus_from',
+  'drafts',
+  'schedule',
+  'cap',
+]
 
 
 def _ratio(numerator: float, denominator: float) -> float:
@@ -400,10 +408,9 @@ def summarise(
 
   Returns:
     Columns: task, method, lenience, gamma, verification, gate, bonus_from,
-    drafts, schedule, temperature, n (of answers), failed (examples without
-    one), quality,
-    quality_low, quality_high (95 % bootstrap over examples), then METRICS,
-    relative_latency before mean_output_tokens, and wall_s.
+    drafts, schedule, cap, temperature, n (of answers), failed (examples without
+    one), quality, quality_low, quality_high (95 % bootstrap over examples),
+    then METRICS, relative_latency before mean_output_tokens, and wall_s.
   """
   points: dict[tuple, list[Record]] = {}
   for record in records:
@@ -432,6 +439,7 @@ def summarise(
         'bonus_from': first.bonus_from,
         'drafts': first.drafts,
         'schedule': first.schedule,
+        'cap': first.cap,
         'temperature': first.temperature,
         'n': len(group),
         'failed': len(everything) - len(group),
@@ -450,13 +458,13 @@ def summarise(
 
 def variants(frame: pd.DataFrame) -> pd.Series:
   """`Record.variant` of each row of a summary."""
-  names = [variant(*row) for row in frame[_CURVE].itertuples(index=False)]
+  names = [variant(*row) for row in frame[CURVE].itertuples(index=False)]
   return pd.Series(names, frame.index, dtype=object)
 
 
 def columns() -> list[str]:
   """Columns of the summary, in order."""
-  options = _CURVE[1:]
+  options = CURVE[1:]
   head = ['task', 'method', 'lenience', 'gamma', *options, 'temperature']
   head += ['n', 'failed']
   names = [*METRICS, 'wall_s']

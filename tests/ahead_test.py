@@ -1,0 +1,158 @@
+"""Verification that looks ahead: by enumeration, and through the loop."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+import verification_test
+
+from cascades import (
+  Sampler,
+  decoding,
+  drafters,
+  load_model,
+  methods,
+  verification,
+)
+from cascades.methods import processing
+from cascades.proof import exact
+from cascades.sampler import scoring
+
+_MODEL, _PROMPT, _GAMMA = exact.TableModel(3, contexts=7), (1, 2), 3
+_PAIRS = [(m, x) for m in methods.METHODS.values() for x in (0.1, 0.8)]
+_STRICT = [
+  (m, m.strict) for m in methods.METHODS.values() if m.strict is not None
+]
+
+
+def _ahead(window):
+  return verification.Scheme(f'look_ahead:{window}')
+
+
+def _first(table, scheme, gamma=_GAMMA):
+  """The law of a block's first token, [M, V]."""
+  return exact.emitted_law(table, scheme, _MODEL, _PROMPT, 1, gamma)
+
+
+def _context(done):
+  tokens = np.array([*_PROMPT, *done])
+  return int(_MODEL.context(tokens, np.arange(len(tokens))))
+
+
+@pytest.mark.parametrize('window', [2, 3, 4])
+def test_the_first_token_has_the_law_that_is_declared(window):
+  table = verification_test._table(_PAIRS)
+  c = _context(())
+  strict = np.minimum(1, table.p / table.q)
+
+  def sure(done, drafts):
+    """The chance that so many drafts after `done` are kept strictly."""
+    total = 0.0
+    for further in itertools.product(range(3), repeat=drafts):
+      chance = 1.0
+      for i, x in enumerate(further):
+        of = _context((*done, *further[:i]))
+        chance *= table.q[of, x] * strict[of, x]
+      total += chance
+    return total
+
+  fits = window <= _GAMMA
+  follow = [sure((x,), window - 1) if fits else 0.0 for x in range(3)]
+  more = np.maximum(table.acceptance[:, c] - strict[c], 0)
+  kept = table.q[c] * (strict[c] + more * np.array(follow))
+  left = np.maximum(table.p[c] - table.q[c], 0)
+  want = kept + (1 - kept.sum(-1, keepdims=True)) * left / left.sum()
+  np.testing.assert_allclose(_first(table, _ahead(window)), want, atol=1e-9)
+  # It is neither strict nor lenient.
+  for other in (table.p[None, c], table.law[:, c]):
+    assert (np.abs(want - other).max() > 0.01) == fits or not fits
+
+
+@pytest.mark.parametrize('kind', ['random', 'disjoint'])
+def test_at_its_strict_end_a_method_is_the_verifier(kind):
+  table = verification_test._table(_STRICT, kind)
+  emitted = exact.emitted_law(
+    table, _ahead(2), _MODEL, _PROMPT, _GAMMA + 1, _GAMMA
+  )
+  declared = exact.declared_law(table, _MODEL, _PROMPT, _GAMMA + 1)
+  np.testing.assert_allclose(emitted, declared, atol=1e-9)
+
+
+def test_a_window_keeps_more_than_strict_and_less_than_lenient():
+  pairs = [(methods.METHODS[m], 0.8) for m in ('token_v3', 'undecided')]
+  table = verification_test._table(pairs)
+  strict = verification_test._table([(m, m.strict) for m, _ in pairs])
+
+  def kept(table, scheme):
+    blocks = exact.blocks(table, scheme, _MODEL, _PROMPT, _GAMMA)
+    return sum((len(block) - 1) * chance for block, chance in blocks)
+
+  token = verification.Scheme('token')
+  by = [kept(strict, token), *(kept(table, _ahead(w)) for w in (3, 2))]
+  for fewer, more in itertools.pairwise([*by, kept(table, token)]):
+    assert (fewer <= more + 1e-12).all()
+  assert (kept(table, token) > by[0] + 0.01).all()
+
+
+@pytest.mark.parametrize('window', [2, 3])
+def test_the_loop_emits_what_the_enumeration_says(window):
+  model, n, new = exact.TableModel(4), 20_000, 4
+  tables = [model.init_params(jax.random.key(k), 1.5) for k in (1, 2)]
+  how = processing.Processing(temperature=np.float32(1))
+  pair = methods.METHODS['token_v3'], 0.8
+  table = exact.Table.of([pair], exact.table_distributions(*tables, how))
+  decoder = decoding.Decoder(
+    decoding.Models(model, drafters.ModelDrafter(model)),
+    pair[0],
+    _GAMMA,
+    _ahead(window),
+  )
+  rows = exact.decode_curve(
+    decoder,
+    tables,
+    exact.Asked(
+      [_PROMPT] * n, jax.random.split(jax.random.key(0), n), [pair[1]], new
+    ),
+    how,
+    room=8,
+  )
+  tokens = rows.tokens[:, 0, len(_PROMPT) :][:, :new]
+  want = exact.emitted_law(table, decoder.scheme, model, _PROMPT, new, _GAMMA)
+  z = exact.z_scores(tokens, want[0])
+  assert np.abs(z).max() < 5
+  token = verification.Scheme('token')
+  other = exact.emitted_law(table, token, model, _PROMPT, new, _GAMMA)
+  assert np.abs(exact.z_scores(tokens, other[0])).max() > 10
+
+
+def _sampler(**options):
+  pair = load_model('tiny-verifier'), load_model('tiny-drafter')
+  given = dict(method='undecided', lenience=0.9, verification='look_ahead')
+  return Sampler(*pair, **given | options)
+
+
+def test_an_answer_at_the_strict_end_is_the_verifiers():
+  def answer(**options):
+    said = _sampler(temperature=0.0, **options).sample(
+      'Q: 3 + 4\nA:', max_new_tokens=24
+    )
+    return said.tokens
+
+  strict = answer(lenience=-1.0)
+  assert strict == answer(method='speed', lenience=0.0, verification='token')
+  assert strict == answer(verification='look_ahead:9')
+
+
+@pytest.mark.parametrize(
+  'said', ['look_ahead:1', 'look_ahead:x', 'ahead', 'a:4']
+)
+def test_another_window_is_refused(said):
+  with pytest.raises(ValueError, match=f"verification: '{said}' is not known"):
+    _sampler(verification=said)
+
+
+def test_a_text_has_no_one_probability():
+  decoder = _sampler()
+  with pytest.raises(ValueError, match='looks at the drafts that follow'):
+    scoring.score(decoder, [([1], [2])])
