@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from cascades import decoding, drafters, methods, verification
 from cascades.methods import processing
@@ -484,3 +485,16 @@ def test_targets_are_their_formulas(name, formula):
     for lam in (0.05, 0.3, 0.7, 0.95):
       law = jax.vmap(methods.METHODS[name].law, (0, None))(d, jnp.asarray(lam))
       np.testing.assert_allclose(law, formula(q, p, lam), atol=1e-12)
+
+
+@pytest.mark.parametrize(('count', 'naive'), [(27, 5.4), (0, -3.2), (10, 0.0)])
+def test_a_small_count_is_as_far_off_as_its_chance(count, naive):
+  # 10 of 10,000 are expected: their counts lean to one side.
+  n, p = 10_000, 1e-3
+  tokens = (np.arange(n) < count).astype(int)[:, None]
+  z = exact.z_scores(tokens, np.array([1 - p, p]))[1]
+  law = stats.binom(n, p)
+  tail = law.cdf(count) - law.pmf(count) / 2
+  np.testing.assert_allclose(z, stats.norm.ppf(tail), atol=1e-6)
+  assert abs((count - n * p) / np.sqrt(n * p * (1 - p)) - naive) < 0.05
+  assert abs(z) < 4.6

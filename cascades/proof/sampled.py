@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jaxtyping import PyTree
+from scipy import special
 
 from cascades import decoding
 from cascades.methods import processing
@@ -103,9 +104,11 @@ def _padded(prompts: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
 def z_scores(tokens: np.ndarray, law: np.ndarray) -> np.ndarray:
   """How far the counts of outcomes are from a law, in standard deviations.
 
-    z_i = (count_i - N law_i) / sqrt(N law_i (1 - law_i))
+  A count is binomial, and its z the normal's with the same tail, half of the
+  count's own chance included; for large counts it is (count - N law) / sqrt(N
+  law (1 - law)), which for small ones has far too many large values.
 
-  Outcomes so rare that no normal holds (fewer than 10 expected) are taken
+  Outcomes so rare that a count says little (fewer than 10 expected) are taken
   together; one that cannot be is infinitely far off.
 
   Args:
@@ -126,5 +129,10 @@ def z_scores(tokens: np.ndarray, law: np.ndarray) -> np.ndarray:
   rare = n * law < 10
   counts = np.append(counts[~rare], counts[rare].sum())
   law = np.append(law[~rare], law[rare].sum())
-  sd = np.sqrt(n * law * (1 - law))
-  return (counts - n * law) / np.maximum(sd, 1e-3)
+  # The chances of fewer, and of as many or more.
+  one_less, some = np.maximum(counts - 1, 0), counts > 0
+  fewer = np.where(some, special.bdtr(one_less, n, law), 0)
+  from_there = np.where(some, special.bdtrc(one_less, n, law), 1)
+  lower = (fewer + special.bdtr(counts, n, law)) / 2
+  upper = (from_there + special.bdtrc(counts, n, law)) / 2
+  return np.where(lower < upper, special.ndtri(lower), -special.ndtri(upper))
