@@ -5,11 +5,14 @@ import json
 import pathlib
 
 import engines_test
+import jax
+import jax.numpy as jnp
 import launching
 import numpy as np
 import pytest
 
-from cascades import methods
+from cascades import decoding, load_model, methods
+from cascades.models import language
 from cascades.proof import traces
 
 _V, _GAMMA = 6, 2
@@ -200,6 +203,45 @@ def test_transformers_keeps_the_law():
   unlikely = found.drifts[1]
   assert 0.2 < unlikely.declared < 0.5
   assert unlikely.share == pytest.approx(unlikely.declared, abs=0.03)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('wrong', [False, True])
+def test_gemmas_own_sampler_keeps_the_law(tmp_path, wrong):
+  # Blocks without drafts: what it wrote of the bundled verifier at temperature
+  # 2, and what the verifier says here of the same texts.
+  rows, new, temperature = 16, 80, 2.0
+  verifier = load_model('tiny-verifier').unpacked()
+  model, params = verifier.model, verifier.params
+  asked = np.array(verifier.tokenizer.encode('Q: 3 + 4\nA:'), np.int32)
+  prompts = np.tile(asked, (rows, 1))
+  prefill, decode = language.own_sampler(
+    *(model, params, prompts),
+    cache_length=len(asked) + new,
+    new_tokens=new,
+    temperature=temperature,
+  )
+  written = np.asarray(decode(prefill()).predicted_tokens)
+  texts = np.concatenate([prompts, written], 1)
+
+  @jax.jit
+  @jax.vmap
+  def said(text):
+    cache = model.init_cache(params, len(text))
+    logits, _ = decoding.read(model, params, cache, text, jnp.int32(0))
+    # Another temperature than it was asked for would show.
+    return jax.nn.softmax(logits / (temperature * (0.8 if wrong else 1)))
+
+  p = np.asarray(said(jnp.asarray(texts)))[:, len(asked) - 1 : -1]
+  path = tmp_path / 'gemma.jsonl'
+  with path.open('w') as file:
+    for of_text, tokens in zip(p, written, strict=True):
+      for probs, token in zip(of_text, tokens, strict=True):
+        line = dict(q=[], p=[traces.row(probs, 16)], drafts=[])
+        file.write(json.dumps(line | {'tokens': [int(token)]}) + '\n')
+  found = traces.certify(path)
+  assert found.blocks == rows * new
+  assert found.passed != wrong
 
 
 @pytest.mark.slow

@@ -861,8 +861,9 @@ def own_sampler(
   *,
   cache_length: int,
   new_tokens: int,
+  temperature: float = 0.0,
 ) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-  """gemma's own sampler in its two parts, greedy, for comparisons.
+  """gemma's own sampler in its two parts, for comparisons.
 
   A mixture's router is mended in it too (see `_products`): gemma's modules are
   compiled once for both.
@@ -873,6 +874,7 @@ def own_sampler(
     prompts: Token ids, padded on the right.
     cache_length: Slots of its cache.
     new_tokens: So many are written, whatever they are.
+    temperature: At which they are drawn; 0 is greedy.
 
   Returns:
     What reads the prompts and gives gemma's state; and what goes on from it.
@@ -891,7 +893,11 @@ def own_sampler(
     # None, so that every row writes as much.
     end_tokens=(),
     forbidden_tokens=None,
-    sampling=gm.text.Greedy(),
+    sampling=(
+      gm.text.RandomSampling(temperature=temperature)
+      if temperature
+      else gm.text.Greedy()
+    ),
     cache_length=cache_length,
     special_tokens=gm.text.Gemma2Tokenizer.special_tokens,
   )
