@@ -71,6 +71,11 @@ _OPTIONAL = dict(
   # Whether an assistant gives a little to tokens of groups that it does not
   # look into, as transformers has it; else nothing.
   others_say=True,
+  # Where the drafter is two, 'tiny-drafter+ngram': by which method, how
+  # leniently (None: strictly) and in blocks of how many tokens they decode.
+  inner_method=None,
+  inner_lenience=None,
+  inner_gamma=None,
   # Prompts of each task at which the models alone, strict decoding and the
   # fastest point are timed against each other, one prompt at a time; 0: none.
   clock=10,

@@ -34,7 +34,7 @@ _BONUS = flags.DEFINE_enum(
 _DRAFTER = flags.DEFINE_string(
   'drafter',
   'tiny-drafter',
-  "Name or folder; 'ngram'; 'self:3', the verifier's first 3 layers.",
+  "Name or folder; 'ngram'; 'self:3', the verifier's first 3 layers; 'A+B'.",
 )
 _DRAFTS = flags.DEFINE_integer('drafts', 1, 'Drafts per block, side by side.')
 _TREE_SIZE = flags.DEFINE_integer(
@@ -60,6 +60,15 @@ _OTHERS_SAY = flags.DEFINE_bool(
   'others_say',
   True,
   "Whether an assistant's tokens of other groups have a little.",
+)
+_INNER_METHOD = flags.DEFINE_string(
+  'inner_method', None, 'Of a drafter that is drafted for, as A+B.'
+)
+_INNER_LENIENCE = flags.DEFINE_float(
+  'inner_lenience', None, 'Of that method; strict if not given.'
+)
+_INNER_GAMMA = flags.DEFINE_integer(
+  'inner_gamma', None, 'Tokens drafted per block of those two; 2 if not given.'
 )
 _CHAT = flags.DEFINE_bool(
   'chat',
@@ -132,6 +141,9 @@ def main() -> None:
     schedule=_SCHEDULE.value,
     cap=_CAP.value,
     others_say=_OTHERS_SAY.value,
+    inner_method=_INNER_METHOD.value,
+    inner_lenience=_INNER_LENIENCE.value,
+    inner_gamma=_INNER_GAMMA.value,
     dtype=flags.FLAGS.dtype,
   )
   decoder = sampler.Sampler(_VERIFIER.value, _DRAFTER.value, **settings)

@@ -111,6 +111,9 @@ _OPTIONS = dict(
   stop_below=_mixed([None, 0.5]),
   beam=_mixed([False, True]),
   others_say=_mixed([False, True]),
+  inner_method=_mixed([None, 'token_v3']),
+  inner_lenience=_mixed([None, 0.3]),
+  inner_gamma=_mixed([None, 2]),
   mesh=_mixed([(1, 1), (2, 1), (0, 1)]),
 )
 _REQUEST = dict(

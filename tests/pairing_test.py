@@ -8,9 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from cascades import drafters, load_model, methods, tasks
+from cascades import drafters, load_model, tasks
 from cascades.drafters import heads, pairing, recurrent
-from cascades.drafters.chain import chain
 from cascades.models import huggingface, language, tokenizers
 from cascades.sampler import sampler
 
@@ -35,16 +34,6 @@ def _alone():
   return alone.sample(_prompts(), max_new_tokens=_NEW)
 
 
-def _chain():
-  verifier, drafter = _models()
-  middle = verifier.model.first(4)
-  inner = drafters.Equipped(
-    drafters.ModelDrafter(drafter.model), drafter.params
-  )
-  method = methods.METHODS['token_v3']
-  return chain(middle, verifier.params, inner, method, 0.3, gamma=2)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('drafter', 'options'),
@@ -57,14 +46,18 @@ def _chain():
     ('tiny-drafter', dict(stop_below=0.8)),
     ('tiny-recurrent', {}),
     ('tiny-recurrent', dict(drafts=4, verification='k_seq')),
-    (_chain, {}),
+    ('self:4+ngram:1', {}),
+    (
+      'self:4+tiny-drafter',
+      dict(inner_method='token_v3', inner_lenience=0.3, inner_gamma=3),
+    ),
   ],
-  ids=lambda x: 'chain' if callable(x) else str(x),
+  ids=str,
 )
 def test_greedy_and_strict_is_the_verifier_alone(drafter, options):
   one = sampler.Sampler(
     _models()[0],
-    drafter() if callable(drafter) else drafter,
+    drafter,
     method='speed',
     lenience=0.0,
     gamma=3,
@@ -337,3 +330,43 @@ def test_logits_that_are_not_alike_are_refused(padded):
   model = dataclasses.replace(drafter.model, vocab_size=320)
   with pytest.raises(ValueError, match='gives 320 logits and the verifier 290'):
     pairing.check_pair(verifier, drafter._replace(model=model))
+
+
+def test_a_name_may_be_of_two_models():
+  verifier, _ = _models()
+  equipped = pairing.equip(
+    verifier,
+    'tiny-drafter+ngram:2',
+    inner_method='fuzzy_kl_qp',
+    inner_lenience=0.5,
+  )
+  drafter = equipped.drafter
+  assert (drafter.method.name, drafter.gamma) == ('fuzzy_kl_qp', 2)
+  assert float(equipped.params[2]) == 0.5
+  assert isinstance(drafter.drafter, drafters.NgramDrafter)
+  # Strict, unless it is said otherwise.
+  first = pairing.equip(verifier, 'self:2+tiny-drafter')
+  assert float(first.params[2]) == first.drafter.method.strict == 0
+  assert first.params[0] is verifier.params
+  assert not pairing.is_model('tiny-drafter+ngram')
+
+
+@pytest.mark.parametrize(
+  ('drafter', 'options', 'said'),
+  [
+    ('ngram+tiny-drafter', {}, "before '\\+' is no language model"),
+    ('tiny-drafter+tiny-recurrent', {}, 'was trained for a verifier'),
+    ('tiny-drafter+nowhere', {}, 'nowhere'),
+    ('tiny-drafter', dict(inner_gamma=2), 'inner_gamma: only a model that is'),
+    ('tiny-drafter+ngram', dict(inner_gamma=0), 'inner_gamma: 0'),
+    ('tiny-drafter+ngram', dict(inner_method='odd'), "method: 'odd'"),
+    (
+      'tiny-drafter+ngram',
+      dict(inner_method='contrastive'),
+      'inner_lenience: contrastive is nowhere strict',
+    ),
+  ],
+)
+def test_two_models_that_will_not_do_are_refused(drafter, options, said):
+  with pytest.raises(ValueError, match=said):
+    pairing.equip(_models()[0], drafter, **options)

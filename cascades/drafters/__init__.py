@@ -9,7 +9,8 @@
              `assistants` loads them.
   eagle      EAGLE-3 heads, which look between the verifier's layers;
              `speculators` loads them.
-  chain      A model whose tokens a smaller drafter drafts.
+  chain      A model whose tokens a smaller drafter drafts; `chains` has its
+             name.
   pairing    What a name stands for, and whether it goes with a verifier.
 
 To add one, write a class here; `pairing` gives it a name.

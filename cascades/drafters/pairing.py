@@ -8,6 +8,7 @@
   'self:3'                        the verifier's own first 3 layers
   'tiny-recurrent', or a folder   a recurrent head that was trained for it
   a folder                        an assistant of Gemma 4, or an EAGLE-3 head
+  'tiny-drafter+ngram'            a model, and what drafts for it; see `chains`
   an `Equipped`                   anything that was put together before
 """
 
@@ -18,9 +19,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from cascades import arguments, drafters
+from cascades import arguments, drafters, methods
 from cascades.decoding import Plain
-from cascades.drafters import assistants, heads, speculators
+from cascades.drafters import assistants, chains, heads, speculators
+from cascades.drafters.chain import chain
 from cascades.models import checkpoints, tokenizers
 
 
@@ -58,7 +60,10 @@ def check_pair(
 def is_model(name: str) -> bool:
   """Whether a name is that of a language model, which can answer alone."""
   own = name == 'ngram' or name.startswith(('ngram:', 'self:'))
-  kinds = heads.folder_of, assistants.known, speculators.folder_of
+  kinds = (
+    *(heads.folder_of, assistants.known),
+    *(speculators.folder_of, chains.parts),
+  )
   return not own and not any(known(name) for known in kinds)
 
 
@@ -101,6 +106,9 @@ def describe(name: str, dtype: str | None = None) -> tuple[Any, PyTree] | None:
   Raises:
     ValueError: There is nothing of that name.
   """
+  if names := chains.parts(name):
+    # The middle model is by far the larger.
+    return describe(names[0], dtype)
   for kind in assistants, speculators:
     if found := kind.describe(name, dtype):
       size, shapes = found
@@ -118,6 +126,7 @@ def load_drafter(
   | heads.Loaded
   | assistants.Loaded
   | speculators.Loaded
+  | chains.Loaded
   | str
 ):
   """What a name stands for, as far as no verifier is needed for it.
@@ -131,6 +140,8 @@ def load_drafter(
   Raises:
     ValueError: There is nothing of that name.
   """
+  if names := chains.parts(name):
+    return chains.Loaded(*(load_drafter(part, dtype, mesh) for part in names))
   if is_model(name):
     return checkpoints.load_model(name, dtype, mesh)
   if assistants.known(name):
@@ -148,6 +159,9 @@ def equip(
   stop_below: float | None = None,
   beam: bool = False,
   others_say: bool = True,
+  inner_method: str | methods.Method | None = None,
+  inner_lenience: float | None = None,
+  inner_gamma: int | None = None,
 ) -> drafters.Equipped:
   """What drafts for a verifier.
 
@@ -160,6 +174,10 @@ def equip(
     beam: Whether a recurrent head's drafts are those of a beam search.
     others_say: Whether an assistant gives a little to the tokens of groups that
       it does not look into, as transformers has it; else nothing.
+    inner_method: By which a model decodes with what drafts for it, where there
+      are such two; None for 'speed'.
+    inner_lenience: How readily it keeps their drafts; None for strictly.
+    inner_gamma: Tokens per block of the two; None for 2.
 
   Raises:
     ValueError: They do not go together, or an option is not this drafter's.
@@ -172,6 +190,15 @@ def equip(
     raise ValueError('beam: only a recurrent head has beams.')
   if not others_say and not isinstance(drafter, assistants.Loaded):
     raise ValueError('others_say: only an assistant looks into some groups.')
+  given = dict(method=inner_method, lenience=inner_lenience, gamma=inner_gamma)
+  given = {name: x for name, x in given.items() if x is not None}
+  if isinstance(drafter, chains.Loaded):
+    return _chained(verifier, drafter, chains.Inner(**given))
+  for name in given:
+    raise ValueError(
+      f'inner_{name}: only a model that is drafted for itself has one; give a'
+      " drafter such as 'self:6+ngram'."
+    )
   if isinstance(drafter, checkpoints.Checkpoint):
     check_pair(verifier, drafter)
     if stop_below is None:
@@ -223,3 +250,28 @@ def equip(
     return drafters.Equipped(drafters.NgramDrafter(count, count), ())
   first = verifier.model.first(count)
   return drafters.Equipped(drafters.SelfDrafter(first), verifier.params)
+
+
+def _chained(
+  verifier: checkpoints.Checkpoint, loaded: chains.Loaded, inner: chains.Inner
+) -> drafters.Equipped:
+  """A middle model that drafts for a verifier, and is drafted for itself."""
+  middle = loaded.middle
+  if isinstance(middle, str) and middle.startswith('self:'):
+    first = equip(verifier, middle)
+    middle = verifier._replace(model=first.drafter.model)
+  if not isinstance(middle, checkpoints.Checkpoint):
+    raise ValueError(
+      "drafter: what stands before '+' is no language model, which could be"
+      ' drafted for; take a model, or its first layers by self:N.'
+    )
+  check_pair(verifier, middle)
+  small = equip(middle, loaded.small)
+  return chain(
+    middle.model,
+    middle.params,
+    small,
+    inner.method,
+    inner.lenience,
+    inner.gamma,
+  )

@@ -45,6 +45,10 @@ class Options:
       likeliest by no more than that; 'top:3 delta:0.1', both; 'none': any.
     others_say: Whether an assistant gives a little to the tokens of groups that
       it does not look into, as transformers has it; else nothing.
+    inner_method: By which a drafting model decodes with what drafts for it,
+      where the drafter is such two ('tiny-drafter+ngram'); None for 'speed'.
+    inner_lenience: How readily it keeps their drafts; None for strictly.
+    inner_gamma: Tokens per block of those two; None for 2.
 
   Raises:
     ValueError: One is out of its range, or two do not go together; one
@@ -69,6 +73,9 @@ class Options:
   schedule: str = CONSTANT
   cap: str = NO_CAP
   others_say: bool = True
+  inner_method: str | None = None
+  inner_lenience: float | None = None
+  inner_gamma: int | None = None
 
   def __post_init__(self):
     number, whole = arguments.number, arguments.whole

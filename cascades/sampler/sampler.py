@@ -110,6 +110,9 @@ class Sampler:
     schedule: str = CONSTANT,
     cap: str = NO_CAP,
     others_say: bool = True,
+    inner_method: str | None = None,
+    inner_lenience: float | None = None,
+    inner_gamma: int | None = None,
     mesh: tuple[int, int] = (1, 1),
     dtype: str | None = None,
   ):
@@ -132,6 +135,9 @@ class Sampler:
       schedule=schedule,
       cap=cap,
       others_say=others_say,
+      inner_method=inner_method,
+      inner_lenience=inner_lenience,
+      inner_gamma=inner_gamma,
     )
     self._load(options, verifier, drafter, tokenizer, mesh, dtype)
 
@@ -186,6 +192,9 @@ class Sampler:
         stop_below=chosen.stop_below if chosen.gamma else None,
         beam=chosen.beam and chosen.gamma > 0,
         others_say=chosen.others_say or not chosen.gamma,
+        inner_method=chosen.inner_method,
+        inner_lenience=chosen.inner_lenience,
+        inner_gamma=chosen.inner_gamma,
       )
       name = type(self.equipped.drafter).__name__
       looks = self.equipped.drafter.needs_hidden

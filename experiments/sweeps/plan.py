@@ -48,7 +48,10 @@ _CHANGE_NOTHING = (
   'clock',
 )
 # Options of `Sampler` about what drafts, which a sweep has for all curves.
-_DRAFTING = ('stop_below', 'beam', 'others_say')
+_DRAFTING = (
+  *('stop_below', 'beam', 'others_say'),
+  *('inner_method', 'inner_lenience', 'inner_gamma'),
+)
 
 
 @dataclasses.dataclass(frozen=True)
