@@ -34,7 +34,8 @@ def sweep(add):
   add(method='speed', lenience=(0.0,))
   for method, lenience in (('token_v2', 0.7), ('ensemble', 0.6)):
     for schedule in (
-      *('constant', 'first:8', 'ramp:16'),
+      # Strict where a result is written.
+      *('constant', 'first:8', 'ramp:16', 'outside:= ... .'),
       *('budget:0.5', 'budget:2', 'mismatches:2'),
     ):
       add(method=method, lenience=(lenience,), schedule=schedule, gamma=_GAMMAS)

@@ -13,6 +13,9 @@ what it draws can be gone through.
 What an engine wrote down of its blocks, a line of JSON each as
 `cascades.proof.traces` has it: --trace=blocks.jsonl.
 
+The loop is sampled by token and by block verification; --verification=all takes
+all that the method can be verified by, and --cap=top:3 audits it with a cap.
+
 A rule of your own: put `cascades.register(...)` into a file and give it with
 --rules=my_rules.py. --method=all goes through every registered method.
 """
@@ -37,6 +40,14 @@ _FUNCTION = flags.DEFINE_string(
 )
 _TRACE = flags.DEFINE_string(
   'trace', None, "An engine's blocks, as JSON lines, 'blocks.jsonl'."
+)
+_VERIFICATION = flags.DEFINE_list(
+  'verification',
+  ['token', 'block'],
+  "By which the loop is sampled: names such as traversal, or 'all'.",
+)
+_CAP = flags.DEFINE_string(
+  'cap', 'none', "Of the method: 'top:3', 'delta:0.1', or both."
 )
 _SAMPLES = flags.DEFINE_integer(
   'samples', 20_000, 'Sequences drawn at each sampled lenience.', lower_bound=1
@@ -110,7 +121,7 @@ def main() -> None:
     return
   if _RULES.value is not None and not pathlib.Path(_RULES.value).is_file():
     raise ValueError(f'rules: there is no file {_RULES.value}.')
-  from cascades import methods
+  from cascades import methods, verification
   from cascades.proof import audit
   from experiments import records
   from experiments.reports import targets
@@ -121,6 +132,12 @@ def main() -> None:
     chosen = list(methods.METHODS)
   else:
     chosen = [methods.get_method(_METHOD.value).name]
+  kinds = _VERIFICATION.value
+  if kinds == ['all']:
+    # A window that fits into the blocks of an audit.
+    ahead = verification.AHEAD
+    kinds = [*verification.VERIFICATIONS, f'{ahead}:2']
+    kinds.remove(ahead)
   workdir = pathlib.Path(_WORKDIR.value)
   cli.make_folder(workdir)
   bar = cli.progress(len(chosen), 'auditing')
@@ -128,7 +145,12 @@ def main() -> None:
   for name in chosen:
     bar.set_description(name, refresh=False)
     found = audit.audit(
-      name, leniences, samples=_SAMPLES.value, seed=_SEED.value
+      name,
+      leniences,
+      samples=_SAMPLES.value,
+      seed=_SEED.value,
+      verifications=kinds,
+      cap=_CAP.value,
     )
     bar.write(str(found) + '\n')
     text = json.dumps(found.to_dict(), indent=2, allow_nan=False) + '\n'

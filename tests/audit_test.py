@@ -1,5 +1,6 @@
 """The audit: it passes what is right, and shows the row where one is wrong."""
 
+import dataclasses
 import json
 import math
 import pathlib
@@ -13,8 +14,9 @@ import pytest
 import tiers
 
 import cascades
-from cascades import methods
+from cascades import methods, verification
 from cascades.proof import audit
+from cascades.sampler import options
 
 _ROOT = pathlib.Path(__file__).parent.parent
 
@@ -205,3 +207,35 @@ def test_leniences_hold_the_limits_and_many_more():
     assert len(found) >= 50
     assert {method.strict, method.drafter_only} - {None} <= set(found)
   assert np.isfinite(audit.leniences(methods.METHODS['chow'])).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('name', 'cap'), [('ensemble', 'top:2 delta:0.3'), ('margin', 'none')]
+)
+def test_all_verifications_of_a_capped_method_pass(name, cap):
+  kinds = [*verification.VERIFICATIONS, 'look_ahead:2']
+  found = audit.audit(name, [0.3], verifications=kinds, cap=cap)
+  assert found.passed, str(found)
+  sampled = [check.name for check in found.checks if 'sampled' in check.name]
+  # A cap goes with no sequential cascade, nor has an ensemble a rule.
+  assert len(sampled) == len(kinds) - (cap != 'none')
+
+
+def test_a_capped_law_that_is_declared_wrong_is_seen(monkeypatch):
+  one, kinds = methods.METHODS['ensemble'], dict(verifications=(), cap='top:2')
+  assert audit.audit(one, [0.3], **kinds).passed
+  right = methods.capped(one)
+
+  def law(d, lenience):
+    # Inside out: what is likely is held back.
+    return right.law(d._replace(cap=~d.cap), lenience)
+
+  wrong = dataclasses.replace(right, law=law)
+  monkeypatch.setattr(methods, 'capped', lambda method: wrong)
+  assert not audit.audit(one, [0.3], **kinds).passed
+
+
+def test_a_sequential_cascade_has_no_cap():
+  with pytest.raises(ValueError, match="cap: 'sequential' follows the rule"):
+    options.Options(method='chow', verification='sequential', cap='top:3')

@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from cascades import compilation, decoding, drafters, methods, verification
-from cascades.methods import processing
+from cascades.methods import caps, processing
 from cascades.plain import plain
 from cascades.proof import exact
+from cascades.scheme import NO_CAP
 
 _FIELDS = ('acceptance', 'residual', 'law')
 # Largest error that passes in float64 and in float32, and least z-score that
@@ -146,6 +147,8 @@ def audit(
   *,
   samples: int = 20_000,
   seed: int = 0,
+  verifications: Sequence[str] = ('token', 'block'),
+  cap: str = NO_CAP,
 ) -> Audit:
   """Looks whether a method emits the law that it declares.
 
@@ -156,15 +159,23 @@ def audit(
     samples: Sequences drawn through the loop at each sampled lenience; fewer
       than 20,000 can miss a random key that is used twice.
     seed: Fixes the random rows, leniences and samples.
+    verifications: By which the loop is sampled, of those that the method can be
+      verified by; those of several drafts have two.
+    cap: Which tokens the method may make likelier than the verifier does, as
+      for `Sampler`; then it is the capped method that is audited.
 
   Returns:
     The findings; `passed` says whether all is well, `str()` shows them.
 
   Raises:
-    ValueError: No such method, no leniences, or one that is not a number.
+    ValueError: No such method, verification or cap, no leniences, or one that
+      is not a number.
   """
   compilation.keep()
-  method = methods.get_method(method)
+  method, inside = methods.get_method(method), caps.parse(cap)
+  if inside is not None:
+    method = methods.capped(method)
+  schemes = [verification.Scheme(kind) for kind in verifications]
   shown = tuple(shown_leniences(method) if shown is None else shown)
   if not shown:
     raise ValueError('lenience: the list is empty; give at least one.')
@@ -177,21 +188,21 @@ def audit(
       method=method.name, checks=tuple(checks), leniences=shown, **found
     )
 
-  checks.append(_shapes(method))
+  checks.append(_shapes(method, inside is not None))
   if not checks[-1].passed:
     return finish()
   tried = [*shown, *leniences(method, seed=seed)]
   for x64 in (True, False):
-    found = _evaluate(method, tried, x64, seed)
+    found = _evaluate(method, tried, x64, seed, inside)
     checks += _enumerate(found, tried, _EXACT if x64 else _NEAR, x64)
     if not all(check.passed for check in checks):
       return finish()
     if x64:
       checks += _limits(method, found, tried)
       kept = _expected_acceptance(found['random'])
-      examples = _examples(method, shown, seed)
+      examples = _examples(method, shown, seed, inside)
   if all(check.passed for check in checks):
-    checks += _sample(method, shown, samples, seed)
+    checks += _sample(method, shown, samples, seed, schemes, inside)
   means = kept[: len(shown)].mean(-1)
   return finish(
     acceptance=tuple(means.tolist()),
@@ -203,10 +214,12 @@ def audit(
   )
 
 
-def _shapes(method: methods.Method) -> Check:
+def _shapes(method: methods.Method, capped: bool) -> Check:
   """Each function must give [V]; a rule [] or [V]."""
   name = 'functions give [V]'
   row = methods.Distributions(*(jax.ShapeDtypeStruct((9,), jnp.float32),) * 5)
+  if capped:
+    row = row._replace(cap=jax.ShapeDtypeStruct((9,), bool))
   lenience = jax.ShapeDtypeStruct((), jnp.float32)
   for field in (*_FIELDS, 'rule'):
     fn: Callable | None = getattr(method, field)
@@ -227,7 +240,11 @@ def _shapes(method: methods.Method) -> Check:
 
 
 def _evaluate(
-  method: methods.Method, tried: Sequence[float], x64: bool, seed: int
+  method: methods.Method,
+  tried: Sequence[float],
+  x64: bool,
+  seed: int,
+  cap: caps.Cap | None,
 ) -> dict[str, _Values]:
   """What a method says of rows of every kind.
 
@@ -236,6 +253,7 @@ def _evaluate(
     tried: Leniences.
     x64: Whether in float64, else in float32.
     seed: Fixes the random rows.
+    cap: Of the rows; None for none.
 
   Returns:
     By kind of row, q and p and what each function says.
@@ -252,9 +270,19 @@ def _evaluate(
       d = jax.tree.map(
         lambda x: jnp.asarray(x, dtype), exact.rows(kind, seed=seed)
       )
+      d = _with_cap(d, cap)
       values = jax.device_get(over(d, jnp.asarray(tried, dtype)))
       found[kind] = values | {'q': np.asarray(d.q), 'p': np.asarray(d.p)}
   return found
+
+
+def _with_cap(
+  d: methods.Distributions, cap: caps.Cap | None
+) -> methods.Distributions:
+  """Rows, and which of their tokens are inside of a cap."""
+  if cap is None:
+    return d
+  return d._replace(cap=jax.vmap(cap.inside)(jnp.asarray(d.p_gate)))
 
 
 def _enumerate(
@@ -419,7 +447,10 @@ def _trend(kept: np.ndarray, tried: Sequence[float]) -> str:
 
 
 def _examples(
-  method: methods.Method, shown: Sequence[float], seed: int
+  method: methods.Method,
+  shown: Sequence[float],
+  seed: int,
+  cap: caps.Cap | None,
 ) -> dict[str, np.ndarray]:
   """Three rows on which the two models agree well, so-so and badly.
 
@@ -429,6 +460,7 @@ def _examples(
     method: The method that is audited.
     shown: Leniences.
     seed: Fixes the random rows.
+    cap: Of the rows; None for none.
 
   Returns:
     `Audit.examples`.
@@ -438,7 +470,7 @@ def _examples(
   rows = order[[len(order) // 8, len(order) // 2, -len(order) // 8]]
   q, p = d.q[rows], d.p[rows]
   # Logits of p, most of them above 0.
-  d = methods.Distributions(q, p, q, p, np.log(p) + 9)
+  d = _with_cap(methods.Distributions(q, p, q, p, np.log(p) + 9), cap)
   over = jax.jit(jax.vmap(jax.vmap(method.law, (0, None)), (None, 0)))
   with jax.enable_x64(True):
     targets = over(jax.tree.map(jnp.asarray, d), jnp.asarray(shown, d.q.dtype))
@@ -446,7 +478,12 @@ def _examples(
 
 
 def _sample(
-  method: methods.Method, shown: Sequence[float], samples: int, seed: int
+  method: methods.Method,
+  shown: Sequence[float],
+  samples: int,
+  seed: int,
+  schemes: Sequence[verification.Scheme],
+  cap: caps.Cap | None,
 ) -> Iterator[Check]:
   """Draws a few tokens through the compiled loop, very often.
 
@@ -455,24 +492,36 @@ def _sample(
     shown: Leniences, of which up to two that are no limits are sampled.
     samples: Sequences drawn at each of these.
     seed: Fixes the two models and the samples.
+    schemes: How blocks are verified.
+    cap: Which tokens the method may make likelier; None for any.
   """
   model = exact.TableModel(_SIZE)
   keys = jax.random.split(jax.random.key(seed), 3)
   tables = [model.init_params(key) for key in keys[:2]]
   inner = _between(method, shown)
-  d = exact.table_distributions(*tables, processing.Processing())
+  how = processing.Processing(temperature=np.float32(1), cap=cap)
+  d = exact.table_distributions(*tables, how)
   table = exact.Table.of([(method, x) for x in inner], d)
-  laws = exact.declared_law(table, model, _PROMPT, _NEW)
+  declared = exact.declared_law(table, model, _PROMPT, _NEW)
   models = decoding.Models(model, drafters.ModelDrafter(model))
   asked = exact.Asked(
     [_PROMPT] * samples, jax.random.split(keys[2], samples), inner, _NEW
   )
-  schemes = [verification.Scheme('token')]
-  if method.single_target:
-    schemes.append(verification.Scheme('block'))
   for scheme in schemes:
-    decoder = decoding.Decoder(models, method, _DRAFTED, scheme)
-    tokens = _draw(decoder, tables, asked)
+    drafts = 1 + (scheme.verification in verification.SEVERAL)
+    try:
+      scheme.check(method, drafts)
+    except ValueError:
+      continue
+    if scheme.verification == verification.SEQUENTIAL and cap is not None:
+      # It follows the rule, and nothing caps that.
+      continue
+    decoder = decoding.Decoder(models, method, _DRAFTED, scheme, drafts)
+    tokens = _draw(decoder, tables, asked, how)
+    laws = declared
+    if scheme.window:
+      # What it declares is of a block, and not of a token.
+      laws = exact.emitted_law(table, scheme, model, _PROMPT, _NEW, _DRAFTED)
     scores = [
       np.abs(exact.z_scores(tokens[:, i], law)) for i, law in enumerate(laws)
     ]
@@ -500,7 +549,10 @@ def _between(method: methods.Method, shown: Sequence[float]) -> list[float]:
 
 
 def _draw(
-  decoder: decoding.Decoder, tables: Sequence[jax.Array], asked: exact.Asked
+  decoder: decoding.Decoder,
+  tables: Sequence[jax.Array],
+  asked: exact.Asked,
+  how: processing.Processing,
 ) -> np.ndarray:
   """New tokens from the loop, [prompts, leniences, new]; no row may stop.
 
@@ -508,8 +560,8 @@ def _draw(
     decoder: Two `TableModel`s, and how their blocks are verified.
     tables: The verifier's parameters, then the drafter's.
     asked: What is decoded, from prompts of one length.
+    how: From logits to probabilities.
   """
-  how = processing.Processing(temperature=np.float32(1))
   rows = exact.decode_curve(decoder, tables, asked, how)
   start = len(asked.prompts[0])
   return rows.tokens[:, :, start : start + asked.new]

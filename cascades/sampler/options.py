@@ -5,7 +5,7 @@ import math
 
 from cascades import arguments, methods, schedules
 from cascades.methods import caps
-from cascades.scheme import CONSTANT, NO_CAP, Scheme
+from cascades.scheme import CONSTANT, NO_CAP, SEQUENTIAL, Scheme
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -13,8 +13,9 @@ class Options:
   """How answers are decoded, whatever the models.
 
   Attributes:
-    method: A name in `METHODS`, an alias of the paper's notebook, or a
-      `Method`; a `Method` afterwards.
+    method: A name in `METHODS`, an alias of the paper's notebook, 'learned:'
+      and the folder of a method that was learnt, or a `Method`; a `Method`
+      afterwards.
     lenience: How readily drafts are kept, from `Method.strict` to
       `Method.drafter_only`.
     gamma: Tokens drafted per block; with 0 the verifier decodes alone, and
@@ -115,7 +116,11 @@ class Options:
           f'schedule: {method.name} is strict at {method.strict}, from where'
           " no ramp leads anywhere; take 'first' or 'each'."
         )
-    caps.parse(self.cap)
+    if caps.parse(self.cap) and self.scheme.verification == SEQUENTIAL:
+      raise ValueError(
+        "cap: 'sequential' follows the rule itself, which nothing caps; take"
+        " another verification, or cap 'none'."
+      )
     arguments.flags(beam=self.beam, others_say=self.others_say)
     if not checked['gamma']:
       # Without drafts, there is nothing to have several of.
