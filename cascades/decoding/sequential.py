@@ -6,14 +6,11 @@ models read in each, for rows of a batch go on side by side; what the cascade
 would cost that asks its verifier only where it has to is counted apart.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from cascades import schedules
 from cascades.decoding.drafter import Draft
 from cascades.decoding.journal import Info, Row
 from cascades.decoding.reading import read_hidden
@@ -25,6 +22,7 @@ from cascades.decoding.step import (
   emitted_of,
   keys_of,
   propose,
+  remembered,
 )
 from cascades.methods import Distributions, processing
 from cascades.scheme import DRAFT, RESIDUAL
@@ -111,21 +109,11 @@ def step(
   # 3. Commit it, as a block of which no draft stays.
   zero = jnp.zeros((), jnp.int32)
   emitted, ended = emitted_of(state, tokens, zero, stop_tokens)
+  memory = remembered(schedule, state.memory, method, d, lenience, tokens[0])
   committed = commit(
     *(state, params, drafter_state, cache),
-    *(zero, tokens, hidden, emitted, decoder),
+    *(zero, tokens, hidden, memory, emitted, ended, decoder),
   )
-  committed = committed.replace(done=state.done | ended)
-  if schedule is not None:
-    cost = None
-    if schedule.looks:
-      cost = schedules.spent(method, d, lenience, tokens[0])
-    memory = schedule.after(state.memory, tokens[0], cost)
-    committed = committed.replace(
-      memory=jax.tree.map(
-        functools.partial(jnp.where, state.done), state.memory, memory
-      )
-    )
   law = jnp.where(there, method.law(d, lenience), d.p)[None]
   return committed, Info(
     sources=jnp.where(stays, DRAFT, RESIDUAL)[None],

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -370,14 +370,11 @@ def verify_block(
     return jnp.pad(x, rest)
 
   logprobs = jax.vmap(processing.log_probability)(logits, tokens[:places])
-  if state.schedule is not None:
-    cost = None
-    if state.schedule.looks:
-      cost = schedules.spent(
-        decoder.method, row(n, path), leniences[path, n], verdict.next_token
-      )
-    before = jax.tree.map(lambda x: x[path, n], memory)
-    memory = state.schedule.after(before, verdict.next_token, cost)
+  memory = remembered(
+    state.schedule,
+    jax.tree.map(lambda x: x[path, n], memory),
+    *(decoder.method, row(n, path), leniences[path, n], verdict.next_token),
+  )
   return Verified(
     verdict=verdict,
     tokens=tokens,
@@ -388,6 +385,32 @@ def verify_block(
     logits=padded(logits) if with_logits else None,
     law=padded(jax.vmap(law)(index[:places])) if with_law else None,
   )
+
+
+def remembered(
+  schedule: Any,
+  memory: PyTree,
+  method: methods.Method,
+  d: methods.Distributions,
+  lenience: Float[Array, ''],
+  token: Int[Array, ''],
+) -> PyTree:
+  """What a schedule remembers after one more token; () without one.
+
+  Args:
+    schedule: A `schedules.Schedule`, or None.
+    memory: Before the token.
+    method: Whose law it follows.
+    d: What both models say of its place.
+    lenience: The method's there.
+    token: What was written.
+  """
+  if schedule is None:
+    return ()
+  cost = None
+  if schedule.looks:
+    cost = schedules.spent(method, d, lenience, token)
+  return schedule.after(memory, token, cost)
 
 
 def _read_for(drafted: Int[Array, ''], decoder: Decoder) -> Int[Array, '']:
@@ -426,10 +449,26 @@ def commit(
   path: Int[Array, ''],
   tokens: Int[Array, 'gamma_1'],
   hidden: Float[Array, 'gamma_1 D'],
+  memory: PyTree,
   emitted: Int[Array, ''],
+  ended: Bool[Array, ''],
   decoder: Decoder,
 ) -> SamplingState:
-  """Step 5: writes tokens, and rolls both caches back to the new length - 1."""
+  """Step 5: writes tokens, and rolls both caches back to the new length - 1.
+
+  Args:
+    state: Before the block.
+    params: Of both models.
+    drafter_state: The drafter's, after it proposed.
+    verifier_cache: With what was read of the draft that stays.
+    path: Which draft that is.
+    tokens: What stays of it, and the token after.
+    hidden: The verifier's hidden states where it says each of them.
+    memory: What the schedule remembers of them.
+    emitted: How many of them are written; 0 of a sequence that is done.
+    ended: Whether the sequence ends with them.
+    decoder: What is compiled.
+  """
   verifier, drafter = decoder.models
   at, length = state.length - 1, state.length + emitted
   last_hidden = state.hidden
@@ -454,6 +493,10 @@ def commit(
     verifier_cache=verifier.rewind(verifier_cache, length - 1),
     drafter_state=drafter_state,
     hidden=last_hidden,
+    done=state.done | ended,
+    memory=jax.tree.map(
+      functools.partial(jnp.where, state.done), state.memory, memory
+    ),
   )
 
 
@@ -512,13 +555,8 @@ def step(
   # 5. Commit by moving `length`; roll both caches back.
   committed = commit(
     *(state, params, proposed.drafter_state, block.verifier_cache),
-    *(path, tokens, block.hidden, emitted, decoder),
+    *(path, tokens, block.hidden, block.memory, emitted, ended, decoder),
   )
-  committed = committed.replace(done=state.done | ended)
-  memory = jax.tree.map(
-    functools.partial(jnp.where, state.done), state.memory, block.memory
-  )
-  committed = committed.replace(memory=memory)
   return committed, Info(
     sources=jnp.where(jnp.arange(len(tokens)) < n, DRAFT, source),
     deferred=deferred,
