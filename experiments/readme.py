@@ -51,6 +51,7 @@ PARTS: dict[str, Callable[[], str]] = {
   'specialist': functools.partial(
     findings.sweep_table, 'specialist', 'mixture'
   ),
+  'captions': functools.partial(findings.captions, 'gemma3_270m'),
   'performance': timings.performance,
   'drafters': timings.drafters,
   'method_costs': timings.method_costs,

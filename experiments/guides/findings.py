@@ -16,8 +16,8 @@ def _config(name: str) -> dict[str, Any]:
   return json.loads(read)
 
 
-def _told(name: str, more: str = '') -> str:
-  """Which config gave the results of a folder, when and on what."""
+def _told(name: str, more: str = '', of: str = 'problems a task') -> str:
+  """Which config gave the results of a folder, when, on what and of what."""
   folder = RESULTS / name
   read = (folder / 'provenance.json').read_text(encoding='utf-8')
   *_, start = json.loads(read)['starts']
@@ -34,7 +34,7 @@ def _told(name: str, more: str = '') -> str:
     f' {start["device"]}, jax {versions["jax"]}, gemma {versions["gemma"]}, in'
     f' {seconds // 60} min {seconds % 60} s'
     f' ([all of it]({name})): {config["num_examples"]}'
-    f' problems a task, temperature {config["temperature"]:g}{more}:'
+    f' {of}, temperature {config["temperature"]:g}{more}:'
   )
 
 
@@ -100,6 +100,33 @@ def points(name: str, task: str | None = None) -> str:
     *shown,
   )
   return f'{about}\n\n{table}'
+
+
+def captions(name: str) -> str:
+  """Every point of a study of translated captions.
+
+  Args:
+    name: Of the folder with the results.
+  """
+  frame = _summary(name)
+
+  def cell(value, form):
+    return '-' if np.isnan(value) else format(value, form)
+
+  rows = [
+    f'| `{row.method}`{"" if row.verification == "token" else ", by block"} |'
+    f' {cell(row.lenience, "g")} | {row.quality:.1f} ({row.quality_low:.1f} to'
+    f' {row.quality_high:.1f}) | {cell(row.rejection_rate, ".2f")} |'
+    f' {cell(row.block_efficiency, ".2f")} | {row.relative_latency:.2f} |'
+    for row in frame.itertuples()
+  ]
+  told = _told(name, f', gamma {frame.gamma.max():g}', 'captions')
+  table = markdown.table(
+    '| method | lenience | BLEU (95 % interval) | rejection rate | tokens per'
+    ' verifier call | modelled latency |',
+    *rows,
+  )
+  return f'{told}\n\n{table}'
 
 
 def quickstart() -> str:
