@@ -444,8 +444,8 @@ _MUTANTS = (
     'gate_option_ignored',
     'the gate is raw, whatever was asked for',
     decoding.distributions,
-    "gate == 'processed'",
-    'False',
+    "gate == 'raw'",
+    'True',
     test_the_gate_is_what_the_scheme_says,
   ),
   Mutant(

@@ -46,6 +46,8 @@ _KNOWN = {
   'fuzzy_kl_pq': ('Fuzzy, KL(p || q)', (3, 1, 90), '#54489e', '#a59ff0'),
   'fuzzy_js': ('Fuzzy, JS', (5, 0, 180), '#8e4fb8', '#cd97f0'),
   'fuzzy_js_unbounded': ('Fuzzy, KL(m)', (3, 0, 135), '#a34fa6', '#dd97dc'),
+  'undecided': ('Undecided', (7, 0, 0), '#4a7f2c', '#9ad36f'),
+  'margin': ('Margin', (7, 1, 0), '#7d3b1f', '#e09a78'),
   'typical': ('Typical', (8, 1, 0), '#d1335b', '#ff7f9f'),
   'ensemble': ('Ensemble', (7, 0, 0), '#a0522d', '#dd9870'),
   'contrastive': ('Contrastive', (5, 1, 180), '#8c2f39', '#e58f97'),
