@@ -43,6 +43,11 @@ def test_what_is_inside(said, want):
   assert inside.astype(int).tolist() == want
 
 
+def test_a_cap_ends_where_a_model_says_nan():
+  inside = caps.parse('top:3').inside(jnp.full(5, jnp.nan))
+  assert not inside.any()
+
+
 @functools.cache
 def _evaluated(name, x64):
   """Rows with caps, leniences, and what a method says with and without."""

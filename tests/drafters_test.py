@@ -603,3 +603,7 @@ def test_what_does_not_go_together_is_refused():
     chain.chain(_MODEL, _DRAFTER, _RECURRENT, *_INNER, gamma=2)
   with pytest.raises(ValueError, match='gamma: 0 will not do'):
     chain.chain(_MODEL, _DRAFTER, _NGRAM, *_INNER, gamma=0)
+  # What looks ahead has a law of its own, which no row would tell.
+  ahead = verification.Scheme('look_ahead')
+  with pytest.raises(ValueError, match='every token must follow the law'):
+    chain.ChainDrafter(_MODEL, _NGRAM.drafter, _INNER[0], 2, ahead)

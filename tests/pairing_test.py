@@ -348,7 +348,10 @@ def test_a_name_may_be_of_two_models():
   first = pairing.equip(verifier, 'self:2+tiny-drafter')
   assert float(first.params[2]) == first.drafter.method.strict == 0
   assert first.params[0] is verifier.params
-  assert not pairing.is_model('tiny-drafter+ngram')
+  for name in 'tiny-drafter+ngram', 'self:2+ngram':
+    assert not pairing.is_model(name)
+    # How the two come to a token may hang on where their blocks begin.
+    assert pairing.looks_at_block(name)
 
 
 @pytest.mark.parametrize(

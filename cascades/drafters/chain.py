@@ -42,10 +42,12 @@ class ChainDrafter(Plain):
     self.scheme.check(self.method)
     if self.gamma < 1:
       raise ValueError(f'gamma: {self.gamma} will not do; give 1 or more.')
-    if self.scheme.bonus != 'target' or self.drafter.needs_hidden:
+    lawless = self.scheme.bonus != 'target' or self.scheme.window
+    if lawless or self.drafter.needs_hidden:
       raise ValueError(
         'drafter: within a chain every token must follow the law, and nothing'
-        " is told of hidden states; take bonus='target' and another drafter."
+        " is told of hidden states; take bonus='target', verification 'token'"
+        " or 'block', and another drafter."
       )
 
   @property

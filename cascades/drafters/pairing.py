@@ -72,7 +72,8 @@ def looks_at_block(name: str) -> bool:
 
   A cascade's target holds block by block then, and there is no drafter alone.
   """
-  return not is_model(name) and not name.startswith('self:')
+  own_layers = name.startswith('self:') and not chains.parts(name)
+  return not is_model(name) and not own_layers
 
 
 @dataclasses.dataclass(frozen=True)

@@ -47,8 +47,9 @@ class Cap:
       inside = p >= most - self.delta
     if self.top is not None:
       # A few plain reductions: a sort of a large vocabulary costs far more.
+      # The second condition ends it where a broken model says nan.
       least = jax.lax.while_loop(
-        lambda least: (p >= least).sum() < jnp.minimum(self.top, p.size),
+        lambda least: ((p >= least).sum() < self.top) & (least > -jnp.inf),
         lambda least: jnp.where(p < least, p, -jnp.inf).max(),
         most,
       )

@@ -10,14 +10,13 @@ That is what `Sampler.sample` draws from: a method's law is that of every token,
 whatever block it stands in and however it is verified, unless the drafter or
 the bonus token says otherwise; those are refused.
 
-The same pass shows what both models and the method say of each token: `look`;
-and what the method's laws at other leniences say of it: `across`.
+The same pass shows what both models and the method say of each token: `look`.
 """
 
 import collections
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -66,26 +65,6 @@ class Look(NamedTuple):
   verifier: int
 
 
-class Across(NamedTuple):
-  """What a method's laws at K leniences say of a continuation of N tokens.
-
-  Attributes:
-    q: How likely each token is to the drafter, as it samples, [N].
-    logprobs: Natural logarithm of its probability in the law, [N, K].
-    acceptance: How probably it stays if it was drafted, [N, K].
-    rejected: How probably a draft at its place does not stay, 1 - sum q a; of a
-      single target it is TV(q, law), [N, K].
-    missing: How probable tokens are at its place that the first law has at 0,
-      [N, K].
-  """
-
-  q: Float[np.ndarray, 'N']
-  logprobs: Float[np.ndarray, 'N K']
-  acceptance: Float[np.ndarray, 'N K']
-  rejected: Float[np.ndarray, 'N K']
-  missing: Float[np.ndarray, 'N K']
-
-
 class _Target(NamedTuple):
   """One law for all positions.
 
@@ -100,25 +79,18 @@ class _Target(NamedTuple):
   method: methods.Method
 
 
-def _check_temperature(decoder: sampler.Sampler) -> None:
-  """Refuses what is greedy.
-
-  Raises:
-    ValueError: It is.
-  """
+def _target(decoder: sampler.Sampler) -> _Target:
+  verifier, method = decoder.verifier, decoder.options.capped
   if decoder.options.temperature < processing.GREEDY_BELOW:
     raise ValueError(
       'temperature: at 0 the target is one token and says nothing of the'
       ' others; give a temperature above 0.'
     )
-
-
-def _check_one_law(decoder: sampler.Sampler) -> None:
-  """Refuses what has not the same law wherever blocks begin.
-
-  Raises:
-    ValueError: It has not.
-  """
+  strict = decoder.options.lenience == method.strict
+  if decoder.options.gamma == 0 or (strict and decoder.schedule() is None):
+    # The verifier's law, whatever drafts for it and however it is verified.
+    method = methods.METHODS['verifier_only']
+    return _Target((verifier.model,), (verifier.params,), method)
   scheme = decoder.options.scheme
   if scheme.bonus == 'verifier' and scheme.verification != SEQUENTIAL:
     raise ValueError(
@@ -130,17 +102,6 @@ def _check_one_law(decoder: sampler.Sampler) -> None:
       f'verification: {scheme.verification!r} looks at the drafts that follow,'
       " so that a text has no one probability; take 'token' or 'block'."
     )
-
-
-def _target(decoder: sampler.Sampler) -> _Target:
-  verifier, method = decoder.verifier, decoder.options.capped
-  _check_temperature(decoder)
-  strict = decoder.options.lenience == method.strict
-  if decoder.options.gamma == 0 or (strict and decoder.schedule() is None):
-    # The verifier's law, whatever drafts for it and however it is verified.
-    method = methods.METHODS['verifier_only']
-    return _Target((verifier.model,), (verifier.params,), method)
-  _check_one_law(decoder)
   if not method.law_uses_q:
     return _Target((verifier.model,), (verifier.params,), method)
   return _of_both(decoder)
@@ -232,7 +193,8 @@ def look(
   """
   target = _of_both(decoder)
   requests = arguments.listed('requests', requests, 'pairs of lists of ids')
-  size = _largest(decoder, requests)
+  # The length, and what is asked about.
+  size = [max(sizes) for sizes in zip(*_sizes(decoder, requests), strict=True)]
   looks = []
   for first in range(0, len(requests), decoder.options.batch_size):
     rows = requests[first : first + decoder.options.batch_size]
@@ -241,46 +203,6 @@ def look(
     [Look(*each) for each in zip(*(x.tolist() for x in found), strict=True)]
     for found in looks
   ]
-
-
-def across(
-  decoder: sampler.Sampler,
-  requests: Sequence[tuple[Sequence[int], Sequence[int]]],
-  leniences: Sequence[float],
-) -> Iterator[Across]:
-  """What the method's laws at several leniences say of continuations.
-
-  All leniences are read in one pass, and none of them is compiled. Requests are
-  padded to one size, as in `look`.
-
-  Args:
-    decoder: Has the models and the method; its own lenience is the first of
-      those that are looked at, and its schedule is that of all.
-    requests: Token ids of a context, at least one, and of what follows it.
-    leniences: The others.
-
-  Yields:
-    For each request N tokens at K = 1 + len(leniences) leniences.
-
-  Raises:
-    ValueError: There is no one law, the drafter is no language model, or a
-      request does not fit.
-  """
-  _check_temperature(decoder)
-  _check_one_law(decoder)
-  target = _of_both(decoder)
-  leniences = np.float32([decoder.options.lenience, *leniences])
-  requests = arguments.listed('requests', requests, 'pairs of lists of ids')
-  size = _largest(decoder, requests)
-  for first in range(0, len(requests), decoder.options.batch_size):
-    rows = requests[first : first + decoder.options.batch_size]
-    for found in _read_rows(decoder, target, rows, *size, _across, leniences):
-      yield Across(*found)
-
-
-def _largest(decoder, requests) -> list[int]:
-  """What all requests are padded to: read, and asked about."""
-  return [max(sizes) for sizes in zip(*_sizes(decoder, requests), strict=True)]
 
 
 def _sizes(decoder, requests) -> list[tuple[int, int]]:
@@ -331,14 +253,8 @@ def _is_request(request, vocab_size: int) -> bool:
   )
 
 
-def _read_rows(
-  decoder, target, requests, length, asked_length, say, lenience=None
-):
-  """What is said of requests of one size, in one pass; see `_read`.
-
-  By default at the lenience of the decoder.
-  """
-  lenience = decoder.options.lenience if lenience is None else lenience
+def _read_rows(decoder, target, requests, length, asked_length, say):
+  """What is said of requests of one size, in one pass; see `_read`."""
   rows = batching.width(len(requests), decoder.options.batch_size)
   tokens = np.zeros((rows, length), np.int32)
   asked = np.zeros((rows, asked_length), np.int32)
@@ -354,7 +270,7 @@ def _read_rows(
     _read(
       target.params,
       _Rows(tokens, starts, asked),
-      np.float32(lenience),
+      np.float32(decoder.options.lenience),
       decoder.processing(),
       decoder.schedule(max(len(asked) for _, asked in requests)),
       look=look,
@@ -381,23 +297,6 @@ def _look(method, d, lenience, token):
     deferred=of_token(method.rule, d, lenience, token) > 0,
     drafter=d.q.argmax(),
     verifier=d.p.argmax(),
-  )
-
-
-def _across(method, d, leniences, token):
-  """For `across`: the fields of an `Across`, of leniences [K]."""
-  law, acceptance = (
-    jax.vmap(fn, (None, 0))(d, leniences)
-    for fn in (method.law, method.acceptance)
-  )
-  # sum q - sum kept, not 1 - sum kept: exactly 0 where all is kept.
-  rejected = (d.q - d.q * acceptance).sum(-1)
-  return Across(
-    q=d.q[token],
-    logprobs=jnp.log(law[:, token]),
-    acceptance=acceptance[:, token],
-    rejected=rejected,
-    missing=jnp.where(law[0] > 0, 0, law).sum(-1),
   )
 
 
@@ -436,19 +335,18 @@ class _Looking(NamedTuple):
 def _read(
   params: tuple[PyTree, ...],
   rows: _Rows,
-  lenience: Float[Array, '*K'],
+  lenience: Float[Array, ''],
   how: processing.Processing,
   schedule: Any,
   *,
   look: _Looking,
 ) -> tuple[Array, ...]:
-  """What is said of the tokens that are asked about, each [B, N, ...].
+  """What is said of the tokens that are asked about, each [B, N].
 
   Args:
     params: Each model's parameters.
     rows: Texts, and what of them is asked about.
-    lenience: How readily the method keeps drafts; of several, what is compiled
-      sees all.
+    lenience: How readily the method keeps drafts.
     how: From logits to probabilities.
     schedule: How the lenience goes along what is asked about; None: it stays.
     look: What is compiled.
@@ -477,17 +375,13 @@ def _read(
       # A law that does not look at the drafter may be shown anything.
       return decoding.distributions(logits[-1], logits[0], how, gate=look.gate)
 
-    def along(lenience):
-      if schedule is None:
-        return jnp.broadcast_to(lenience, asked.shape)
+    leniences = jnp.broadcast_to(lenience, asked.shape)
+    if schedule is not None:
       leniences, _ = schedules.along(
         *(schedule, schedule.start(tokens, start + 1), lenience, look.method),
         asked[:-1],
         lambda i: seen(jax.tree.map(lambda x: x[i], states)),
       )
-      return leniences
-
-    leniences = jnp.vectorize(along, signature='()->(n)')(lenience)
 
     def place(args):
       states, lenience, token = args
@@ -495,9 +389,7 @@ def _read(
 
     at_once = max(1, AT_ONCE // models[0].vocab_size)
     return jax.lax.map(
-      place,
-      (states, jnp.moveaxis(leniences, -1, 0), asked),
-      batch_size=min(at_once, asked.shape[0]),
+      place, (states, leniences, asked), batch_size=min(at_once, asked.shape[0])
     )
 
   return jax.vmap(one)(*rows)

@@ -64,7 +64,7 @@ def _random(config: ConfigDict) -> _Blocks:
     zq,
     zp,
     # Gates of their own, as in the loop: four arrays are read.
-    methods.Distributions(q, p, jnp.copy(q), jnp.copy(p)),
+    methods.Distributions(q, p, jnp.copy(q), jnp.copy(p), zp),
     jax.random.split(jax.random.key(config.seed + 1), batch),
     jnp.argmax(zq[:, :gamma], -1).astype(jnp.int32),
     jnp.float32(config.lenience),
