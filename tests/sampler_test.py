@@ -252,6 +252,27 @@ def test_texts_end_an_answer(real, prompts):
   assert ''.join(streamed) == cut[0].text
 
 
+def test_a_token_that_holds_a_text_that_ends_an_answer_ends_its_row(pair):
+  # The loop runs until a row ends, or is looked at: no block is for nothing.
+  tokenizer, model = pair[0].tokenizer, pair[0].model
+  (a,), (stop,) = tokenizer.encode('a'), tokenizer.encode('\n')
+  table = np.full((model.contexts, 768), -np.inf, np.float32)
+  table[:, [a, stop]] = np.log([0.5, 0.5])
+  tables = checkpoints.Checkpoint(model, jnp.asarray(table), tokenizer)
+  sampler = cascades.Sampler(tables, tables, gamma=0)
+  ended = sampler.sample('x', max_new_tokens=64, seed=3, stop_tokens=['\n'])
+  blocks = sampler.usage.rows
+  assert ended.ended
+  assert len(ended.tokens) == blocks != batching.LOOK
+  cut = sampler.sample('x', max_new_tokens=64, seed=3, stop_strings=['\n'])
+  assert sampler.usage.rows == blocks
+  assert (cut.tokens, cut.text) == (ended.tokens, ended.text)
+  # Of a text that several tokens make, no token is sure to end anything.
+  assert tokenizer.holding(['\n']) == (stop,)
+  assert tokenizer.holding(['a\n']) == ()
+  assert a in tokenizer.holding(['zz', 'a'])
+
+
 def test_what_may_end_an_answer_is_not_streamed(pair):
   ending = Ending(pair[0].tokenizer, [1], ('\n\nQ:', 'end'), 8)
   assert ending.settled('so') == 'so'

@@ -2,6 +2,7 @@
 
 import codecs
 import enum
+import functools
 import io
 import itertools
 import json
@@ -142,6 +143,10 @@ class Tokenizer:
     model.ParseFromString(self.proto)
     return [Piece(p.piece, p.score, Kind(p.type)) for p in model.pieces]
 
+  def holding(self, texts: Sequence[str]) -> tuple[int, ...]:
+    """Tokens whose own text holds one of these."""
+    return _holding(self, tuple(texts))
+
   def id_of(self, piece: str) -> int | None:
     """The token of that name; None if there is none."""
     # Of what it does not know, SentencePiece gives the id of `<unk>`.
@@ -157,6 +162,19 @@ class Tokenizer:
 
   def __hash__(self) -> int:
     return hash(self.proto)
+
+
+@functools.lru_cache(maxsize=64)
+def _holding(tokenizer: Tokenizer, texts: tuple[str, ...]) -> tuple[int, ...]:
+  """As `Tokenizer.holding`; large vocabularies are gone through once."""
+  found = []
+  for i in range(tokenizer.vocab_size):
+    # A space is kept as another character.
+    name = tokenizer.piece(i).replace(SPACE, ' ')
+    # Special tokens have a name and no text.
+    if any(text in name and text in tokenizer.decode([i]) for text in texts):
+      found.append(i)
+  return tuple(found)
 
 
 def first_difference(a: Tokenizer, b: Tokenizer) -> int | None:

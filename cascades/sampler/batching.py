@@ -571,7 +571,7 @@ def turn(
 
   Yields:
     The row so far, without caches, as numpy arrays; and the row itself, once
-    it is finished, unless its text ended it.
+    it is finished, unless texts may end it.
   """
   (prompt,), new = asked.prompts, asked.max_new_tokens
   length = 0 if row is None else int(row.length[0])
@@ -607,8 +607,9 @@ def turn(
     with _timed(usage, 'decode_s'):
       batch.decode(0, look)
       batch.look(usage)
-      # What is given out may be gone on from, so it has no logits.
-      ended = bool(batch.rows.done[0])
+      # What is given out may be gone on from, so it has no logits; of what a
+      # text may have cut nothing goes on.
+      ended = bool(batch.rows.done[0]) and not asked.ends
       later = batch.rows.replace(logits=None) if ended else None
       so_far = _finished(batch.small, batch.rows, 0)
       done = bool(batch.finish(usage))

@@ -44,6 +44,18 @@ class Ending:
     return tokens[-1] in self.tokens or self._first(text)[0] is not None
 
   @property
+  def in_loop(self) -> np.ndarray:
+    """Tokens after which a row has no more to say, whatever stands before.
+
+    Those that end an answer, and those that hold a text which does. A text that
+    several tokens make together is found where the row is looked at.
+    """
+    ids = [*self.tokens, *self.tokenizer.holding(self.texts)]
+    # A few sizes, so that a stop token more compiles nothing.
+    size = max(8, 1 << (len(ids) - 1).bit_length())
+    return np.pad(np.array(ids, np.int32), (0, size - len(ids)), 'edge')
+
+  @property
   def ends(self) -> batching.Ends | None:
     """Where a row's text ends it; None if no text can."""
     return self._end if self.texts else None

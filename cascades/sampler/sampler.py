@@ -454,21 +454,17 @@ class Sampler:
       stops.append(turns.template(self.tokenizer).end)
     if asking.stop_tokens is not None:
       stops += self._token_ids('stop_tokens', asking.stop_tokens)
+    fresh = batching.LOOK * (self.options.gamma + 1)
+    ending = endings.Ending(self.tokenizer, stops, asking.stop_strings, fresh)
     engine = batching.Engine(
       decoder=self._decoder,
       params=self._params,
       how=self.processing(forbidden),
-      # A fixed number of slots, so that a stop token more compiles nothing.
-      stop_tokens=np.pad(
-        np.array(stops, np.int32), (0, -len(stops) % 8), 'edge'
-      ),
+      stop_tokens=ending.in_loop,
       mesh=self._mesh,
       schedule=self.schedule(asking.max_new_tokens, banned),
     )
-    fresh = batching.LOOK * (self.options.gamma + 1)
-    return engine, endings.Ending(
-      self.tokenizer, stops, asking.stop_strings, fresh
-    )
+    return engine, ending
 
   def schedule(self, new: int = 0, forbidden: Collection[int] = ()) -> Any:
     """How leniences go along answers of so many tokens; None: they stay."""
