@@ -51,7 +51,11 @@ PARTS: dict[str, Callable[[], str]] = {
   'specialist': functools.partial(
     findings.sweep_table, 'specialist', 'mixture'
   ),
-  'captions': functools.partial(findings.captions, 'gemma3_270m'),
+  'captions': functools.partial(findings.every, 'gemma3_270m'),
+  'learned': functools.partial(
+    findings.every, 'learned', 'exact match', 2, 'problems'
+  ),
+  'learned_captions': functools.partial(findings.every, 'learned_270m'),
   'performance': timings.performance,
   'drafters': timings.drafters,
   'method_costs': timings.method_costs,

@@ -44,6 +44,7 @@ def main() -> None:
 
   if 'models' not in config:
     train = _train_head if 'depth' in config else _train_drafter
+    train = _train_rule if 'workdirs' in config else train
     train(config, workdir, path)
     return
 
@@ -98,6 +99,17 @@ def _train_drafter(config, workdir: pathlib.Path, path: str) -> None:
   )
   drafting.write_card(folder, config, figures, command)
   print(f'{folder}: {json.dumps(figures)}')
+
+
+def _train_rule(config, workdir: pathlib.Path, path: str) -> None:
+  """A deferral rule, of what sweeps of a pair wrote."""
+  from experiments.training import rules
+
+  folder, figures, of = rules.train_rule(config, workdir)
+  command = f'python -m experiments.train --config={path}'
+  rules.write_card(folder, config, figures, of, command)
+  means = {name: round(x, 5) for name, x in figures['mean'].items()}
+  print(f'{folder}: {json.dumps(means)}')
 
 
 if __name__ == '__main__':

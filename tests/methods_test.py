@@ -371,7 +371,7 @@ def test_equal_distributions_leave_a_residual_that_can_be_sampled(x64):
 def test_names():
   assert (
     'drafter_only verifier_only always_accept'
-    ' chow diff opt token_v1 token_v2 token_v3'
+    ' chow diff opt token_v1 token_v2 token_v3 learned'
     ' speed lossy mentored bild fuzzy_tv fuzzy_kl_qp fuzzy_kl_pq fuzzy_js'
     ' fuzzy_js_unbounded undecided margin typical ensemble contrastive cactus'
     ' min_p top_p top_k eta'

@@ -22,6 +22,7 @@ import comparisons_test
 import decoding_test
 import jax
 import jax.numpy as jnp
+import learned_test
 import methods_test
 import numpy as np
 import processing_test
@@ -39,6 +40,7 @@ from cascades.methods import (
   baselines,
   caps,
   cascade,
+  learned,
   method,
   processing,
   relaxed,
@@ -317,11 +319,29 @@ _MUTANTS = (
   Mutant(
     'opt_prices_the_gates',
     'OPT takes TV of what the gate sees, not of what is sampled',
-    cascade.opt,
+    cascade.price,
     'total_variation(d.p, d.q)',
     'total_variation(d.p_gate, d.q_gate)',
     _formula,
     ('opt',),
+  ),
+  Mutant(
+    'learned_keeps_what_it_defers',
+    'the learned rule defers where the drafter is said to lose less',
+    learned.defer,
+    '> price',
+    '< price',
+    _limits,
+    ('learned', True),
+  ),
+  Mutant(
+    'learned_adds_the_other_model',
+    "how likely p holds the drafter's favourite is looked up in q",
+    learned._at_favourite,
+    'of >= of.max',
+    'probs >= probs.max',
+    learned_test.test_features_are_their_formulas,
+    ('random',),
   ),
   Mutant(
     'bild_favourite',

@@ -23,7 +23,7 @@ from cascades import arguments, drafters, methods
 from cascades.decoding import Plain
 from cascades.drafters import assistants, chains, heads, speculators
 from cascades.drafters.chain import chain
-from cascades.models import checkpoints, tokenizers
+from cascades.models import checkpoints, language, tokenizers
 
 
 def check_pair(
@@ -55,6 +55,57 @@ def check_pair(
       f' both have {ours.vocab_size} tokens; load both with load_model, which'
       ' leaves out what pads them.'
     )
+
+
+def fingerprints(
+  verifier: checkpoints.Checkpoint, equipped: drafters.Equipped
+) -> tuple[str | None, str | None]:
+  """What tells two language models from others; None of what is none.
+
+  Args:
+    verifier: The verifier.
+    equipped: What drafts.
+  """
+  drafter, params = equipped
+  if getattr(drafter, 'adaptive', False):
+    params, _ = params
+  own = None
+  if isinstance(drafter, drafters.ModelDrafter | drafters.SelfDrafter):
+    own = verifier._replace(model=drafter.model, params=params)
+  return _fingerprint(verifier), own and _fingerprint(own)
+
+
+def _fingerprint(checkpoint: checkpoints.Checkpoint) -> str | None:
+  """Also of how many layers it has, for the first of them are another model."""
+  model = checkpoint.model
+  if not isinstance(model, language.LanguageModel):
+    return None
+  layers = model.module.config.num_layers
+  return f'{layers}x{heads.fingerprint(checkpoint)}'
+
+
+def check_trained(
+  method: methods.Method,
+  verifier: checkpoints.Checkpoint,
+  equipped: drafters.Equipped,
+) -> None:
+  """Refuses a method that was trained for other models.
+
+  Raises:
+    ValueError: It was; names the model that is another.
+  """
+  if method.trained is None:
+    return
+  trained, found = method.trained, fingerprints(verifier, equipped)
+  for i, role in enumerate(('verifier', 'drafter')):
+    want = getattr(trained, role)
+    if found[i] != want:
+      own = found[i] or 'none, for it is no language model'
+      raise ValueError(
+        f'method: {method.name} was trained for the {role} {trained.names[i]},'
+        f' with the fingerprint {want}, and this one has {own}; train a rule'
+        ' for these two with configs/train_rule.py.'
+      )
 
 
 def is_model(name: str) -> bool:

@@ -1,7 +1,8 @@
 """Every method as a pair: what to keep of a draft, what to sample instead.
 
 `method.py` says what a method is; `cascade.py` holds the paper's deferral
-rules, `relaxed.py` other relaxations, `baselines.py` what to compare with.
+rules, `learned.py` one that is trained, `relaxed.py` other relaxations,
+`baselines.py` what to compare with.
 To add a method, write one small function and one entry in the module it
 belongs to, or call `register` from a notebook.
 """
@@ -10,6 +11,7 @@ from cascades.methods.caps import Cap, capped
 from cascades.methods.method import (
   Distributions,
   Method,
+  Trained,
   from_rule,
   from_target,
   law_of,
@@ -32,6 +34,7 @@ __all__ = [
   'Cap',
   'Distributions',
   'Method',
+  'Trained',
   'capped',
   'from_rule',
   'from_target',

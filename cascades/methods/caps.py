@@ -122,4 +122,5 @@ def capped(method: Method) -> Method:
       rule=method.rule and rule,
     ),
     law_uses_q=method.law_uses_q,
+    trained=method.trained,
   )

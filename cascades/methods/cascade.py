@@ -25,15 +25,19 @@ def diff(d: Distributions, lenience: Lenience):
   return d.q_gate.max(-1) < d.p_gate.max(-1) - lenience
 
 
+def price(d: Distributions, lenience: Lenience):
+  """What a deferral costs, in loss: lam * TV(p, q), Lemma 4."""
+  cost = lenience * total_variation(d.p, d.q)
+  # An infinite lenience decides alone: times no distance it would be nan.
+  return jnp.where(jnp.isinf(lenience), lenience, cost)
+
+
 def opt(d: Distributions, lenience: Lenience):
   """As Diff, lam weighed by what a deferral costs: lam * TV(p, q), eq. (10).
 
   The more the two disagree, the likelier a rejection: hence the minus sign.
   """
-  price = lenience * total_variation(d.p, d.q)
-  # An infinite lenience decides alone: times no distance it would be nan.
-  price = jnp.where(jnp.isinf(lenience), lenience, price)
-  return d.q_gate.max(-1) < d.p_gate.max(-1) - price
+  return d.q_gate.max(-1) < d.p_gate.max(-1) - price(d, lenience)
 
 
 def token_v1(d: Distributions, lenience: Lenience):

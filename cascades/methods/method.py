@@ -58,6 +58,23 @@ class Distributions(NamedTuple):
   cap: Bool[Array, 'V'] | None = None
 
 
+class Trained(NamedTuple):
+  """What a method that was trained has to say of it.
+
+  Attributes:
+    verifier: Fingerprint of the verifier that it was trained for; see
+      `drafters.pairing.fingerprints`.
+    drafter: That of the drafter.
+    names: Of both, for people.
+    identity: A hash of what was learnt.
+  """
+
+  verifier: str
+  drafter: str
+  names: tuple[str, str]
+  identity: str
+
+
 Rule = Callable[[Distributions, Lenience], Array]
 Target = Callable[[Distributions, Lenience], Probs]
 
@@ -84,6 +101,8 @@ class Method:
       where the method has no deferral rule.
     single_target: Whether all tokens are verified against one distribution,
       the law. If not, only token verification can be asked for.
+    trained: For which models, where it was trained for some; with others a
+      sampler refuses it.
   """
 
   name: str
@@ -97,6 +116,7 @@ class Method:
   law_uses_q: bool = True
   rule: Rule | None = None
   single_target: bool = True
+  trained: Trained | None = None
 
 
 def total_variation(p: Probs, q: Probs) -> Float[Array, '']:
@@ -152,6 +172,7 @@ def from_target(
   drafter_only: float | None,
   law_uses_q: bool = True,
   rule: Rule | None = None,
+  trained: Trained | None = None,
 ) -> Method:
   """The method whose law is `target`: exact speculative sampling from it."""
 
@@ -173,6 +194,7 @@ def from_target(
     drafter_only=drafter_only,
     law_uses_q=law_uses_q,
     rule=rule,
+    trained=trained,
   )
 
 
@@ -184,6 +206,7 @@ def from_rule(
   strict: float | None,
   drafter_only: float | None,
   reference: str = '',
+  trained: Trained | None = None,
 ) -> Method:
   """The speculative cascade of a deferral rule: target = mixture(rule)."""
   return from_target(
@@ -194,6 +217,7 @@ def from_rule(
     strict=strict,
     drafter_only=drafter_only,
     rule=rule,
+    trained=trained,
   )
 
 

@@ -6,7 +6,7 @@ import difflib
 import jax
 import jax.numpy as jnp
 
-from cascades.methods import baselines, cascade, relaxed
+from cascades.methods import baselines, cascade, learned, relaxed
 from cascades.methods.method import Distributions, Method
 
 METHODS: dict[str, Method] = {}
@@ -29,6 +29,7 @@ def register(method: Method) -> Method:
 for _method in (
   *baselines.METHODS,
   *cascade.METHODS,
+  *learned.METHODS,
   *relaxed.METHODS,
   *baselines.TRUNCATIONS,
 ):
@@ -48,11 +49,18 @@ ALIASES = {
 def get_method(method: str | Method) -> Method:
   """The method of a name, an alias of it, or the method itself.
 
+  Args:
+    method: One of them; 'learned:' and a folder names the head that lies there.
+
   Raises:
     ValueError: No such method; names the nearest and the list.
   """
   if isinstance(method, Method):
     return method
+  if isinstance(method, str) and method.startswith(learned.PREFIX):
+    named = method.removeprefix(learned.PREFIX)
+    bundled = named == learned.BUNDLED
+    return METHODS[learned.NAME] if bundled else learned.load(named)
   name = ALIASES.get(method, method) if isinstance(method, str) else None
   if name in METHODS:
     return METHODS[name]
@@ -69,7 +77,8 @@ def _by_name(method: Method) -> tuple:
   What stands there under the name is what that process has compiled; made of
   its functions once more it would be another method each time.
   """
-  if METHODS.get(method.name) is method:
+  on_disk = method.name.startswith(learned.PREFIX)
+  if on_disk or METHODS.get(method.name) is method:
     return get_method, (method.name,)
   return method.__reduce_ex__(4)
 

@@ -14,7 +14,7 @@ class Options:
 
   Attributes:
     method: A name in `METHODS`, an alias of the paper's notebook, 'learned:'
-      and the folder of a method that was learnt, or a `Method`; a `Method`
+      and the folder of a rule that was learnt, or a `Method`; a `Method`
       afterwards.
     lenience: How readily drafts are kept, from `Method.strict` to
       `Method.drafter_only`.

@@ -37,8 +37,8 @@ class Sampler:
       'tiny-recurrent', an assistant's folder, or drafters.Equipped. None only
       with gamma = 0, plain decoding with the verifier.
     tokenizer: The tokenizer of both models; None takes the verifier's.
-    method: A name in `METHODS`, an alias of the paper's notebook, or a
-      `Method`.
+    method: A name in `METHODS`, an alias of the paper's notebook, 'learned:'
+      and the folder of a rule that was learnt, or a `Method`.
     lenience: How readily drafts are kept, from `Method.strict` to
       `Method.drafter_only`.
     gamma: Tokens drafted per block, >= 0.
@@ -204,7 +204,9 @@ class Sampler:
           ' what the verifier has read; give another method.'
         )
     drafting = self.equipped
-    if not chosen.gamma:
+    if chosen.gamma:
+      pairing.check_trained(chosen.method, verifier, self.equipped)
+    else:
       nothing = drafters.NoDrafter()
       drafting = drafters.Equipped(nothing, ())
     self._params = decoding.Params(verifier.params, drafting.params)

@@ -10,7 +10,8 @@ That is what `Sampler.sample` draws from: a method's law is that of every token,
 whatever block it stands in and however it is verified, unless the drafter or
 the bonus token says otherwise; those are refused.
 
-The same pass shows what both models and the method say of each token: `look`.
+The same pass shows what both models and the method say of each token: `look`;
+and what any function says of it: `each`.
 """
 
 import collections
@@ -154,21 +155,52 @@ def score(
   Raises:
     ValueError: There is no one law, or a request does not fit.
   """
-  target = _target(decoder)
+  return [
+    Score(math.fsum(logprobs.tolist()), bool(likeliest.all()))
+    for logprobs, likeliest in _by_size(
+      decoder, _target(decoder), requests, _log_law
+    )
+  ]
+
+
+def each(
+  decoder: sampler.Sampler,
+  requests: Sequence[tuple[Sequence[int], Sequence[int]]],
+  say: Callable[..., tuple[Array, ...]],
+) -> list[tuple[np.ndarray, ...]]:
+  """What a function of yours says of each token of continuations.
+
+  Args:
+    decoder: Has the models, the method and its lenience; its drafter is looked
+      at whatever the law needs.
+    requests: Token ids of a context, at least one, and of what follows it.
+    say: (method, distributions, lenience, token) -> arrays, of one place. It is
+      compiled: give the same function again.
+
+  Returns:
+    For each request the arrays, with an axis of N tokens before their own.
+
+  Raises:
+    ValueError: The drafter is no language model, or a request does not fit.
+  """
+  return _by_size(decoder, _of_both(decoder), requests, say)
+
+
+def _by_size(decoder, target, requests, say) -> list[tuple[np.ndarray, ...]]:
+  """What is said of requests, in their order, those of one size together."""
   requests = arguments.listed('requests', requests, 'pairs of lists of ids')
   alike = collections.defaultdict(list)
   for i, sizes in enumerate(_sizes(decoder, requests)):
     alike[sizes].append(i)
-  scores = [Score(-math.inf, False)] * len(requests)
+  said: list = [None] * len(requests)
   for sizes, indices in alike.items():
     for first in range(0, len(indices), decoder.options.batch_size):
       some = indices[first : first + decoder.options.batch_size]
       rows = [requests[i] for i in some]
-      found = _read_rows(decoder, target, rows, *sizes, _log_law)
-      for i, (logprobs, likeliest) in zip(some, found, strict=True):
-        logprob = logprobs.sum(dtype=np.float64)
-        scores[i] = Score(float(logprob), bool(likeliest.all()))
-  return scores
+      found = _read_rows(decoder, target, rows, *sizes, say)
+      for i, of_one in zip(some, found, strict=True):
+        said[i] = of_one
+  return said
 
 
 def look(

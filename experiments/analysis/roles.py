@@ -19,7 +19,8 @@ def strict_lenience(method: str) -> float:
   # It takes JAX, which not every page needs.
   from cascades.methods import METHODS
 
-  known = METHODS.get(method)
+  # Behind a colon stands which of a kind, such as a rule that was learnt.
+  known = METHODS.get(method.partition(':')[0])
   return math.nan if known is None or known.strict is None else known.strict
 
 

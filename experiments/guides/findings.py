@@ -102,11 +102,16 @@ def points(name: str, task: str | None = None) -> str:
   return f'{about}\n\n{table}'
 
 
-def captions(name: str) -> str:
-  """Every point of a study of translated captions.
+def every(
+  name: str, score: str = 'BLEU', digits: int = 1, of: str = 'captions'
+) -> str:
+  """Every point of a study of one task.
 
   Args:
     name: Of the folder with the results.
+    score: What its quality is.
+    digits: Of it.
+    of: What its examples are.
   """
   frame = _summary(name)
 
@@ -115,15 +120,16 @@ def captions(name: str) -> str:
 
   rows = [
     f'| `{row.method}`{"" if row.verification == "token" else ", by block"} |'
-    f' {cell(row.lenience, "g")} | {row.quality:.1f} ({row.quality_low:.1f} to'
-    f' {row.quality_high:.1f}) | {cell(row.rejection_rate, ".2f")} |'
+    f' {cell(row.lenience, "g")} | {row.quality:.{digits}f}'
+    f' ({row.quality_low:.{digits}f} to {row.quality_high:.{digits}f}) |'
+    f' {cell(row.rejection_rate, ".2f")} |'
     f' {cell(row.block_efficiency, ".2f")} | {row.relative_latency:.2f} |'
     for row in frame.itertuples()
   ]
-  told = _told(name, f', gamma {frame.gamma.max():g}', 'captions')
+  told = _told(name, f', gamma {frame.gamma.max():g}', of)
   table = markdown.table(
-    '| method | lenience | BLEU (95 % interval) | rejection rate | tokens per'
-    ' verifier call | modelled latency |',
+    f'| method | lenience | {score} (95 % interval) | rejection rate | tokens'
+    ' per verifier call | modelled latency |',
     *rows,
   )
   return f'{told}\n\n{table}'

@@ -33,6 +33,7 @@ _KNOWN = {
   'chow': ('Chow', 's', '#2f9bd6', '#7cc8f5'),
   'diff': ('Diff', '^', '#0b4f8a', '#3f8fd9'),
   'opt': ('OPT', 'v', '#b3488f', '#e08cc0'),
+  'learned': ('Learned', (6, 0, 0), '#0c7d8c', '#45c8da'),
   'token_v1': ('TokenV1', 'P', '#e08a00', '#f5a623'),
   'token_v2': ('TokenV2', 'X', '#00845f', '#2fc496'),
   'token_v3': ('TokenV3', 'o', '#cf4a00', '#ff7a3d'),
@@ -106,9 +107,13 @@ def styles(methods: Mapping[str, str]) -> dict[str, Style]:
   table, looks, hollow = {}, {}, collections.Counter()
   for i, (variant, method) in enumerate(methods.items()):
     if method not in looks:
-      others = sum(m not in _KNOWN for m in looks)
-      unknown = (method, *_OTHERS[others % len(_OTHERS)])
-      looks[method] = _KNOWN.get(method, unknown)
+      others = sum(m.partition(':')[0] not in _KNOWN for m in looks)
+      looks[method] = (method, *_OTHERS[others % len(_OTHERS)])
+      # Behind a colon stands which of a kind, such as a rule that was learnt.
+      kind, _, which = method.partition(':')
+      if kind in _KNOWN:
+        label, *rest = _KNOWN[kind]
+        looks[method] = (f'{label} {which}'.strip(), *rest)
     label, *rest = looks[method]
     options, dashes = variant.removeprefix(method).strip(), ()
     if is_oracle(method, options.partition(' ')[0]):

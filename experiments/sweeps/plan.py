@@ -9,6 +9,7 @@ so that a file of that name need not be made again.
 import dataclasses
 import itertools
 import pathlib
+import re
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -421,7 +422,8 @@ class Point:
   @property
   def name(self) -> str:
     """Of its files: what people look for, and the hash."""
-    name = f'{self.task} {self.curve.name}'.replace(' ', '-')
+    # A method may be named after the folder that it lies in.
+    name = re.sub('[ /]', '-', f'{self.task} {self.curve.name}')
     return f'{name}-{self.first}-{self.identity[:16]}'
 
 
@@ -451,15 +453,17 @@ def points(
   for task, curve in itertools.product(tasks, curves):
     for first in range(0, len(examples[task]), size):
       shard = examples[task][first : first + size]
-      identity = records.digest(
-        {
-          'run': of_run,
-          'facts': facts,
-          'curve': records.plain(curve.fields),
-          'task': [task, tasks[task].max_new_tokens, list(tasks[task].stops)],
-          'examples': records.hash_of(shard),
-        }
-      )
+      hashed = {
+        'run': of_run,
+        'facts': facts,
+        'curve': records.plain(curve.fields),
+        'task': [task, tasks[task].max_new_tokens, list(tasks[task].stops)],
+        'examples': records.hash_of(shard),
+      }
+      if trained := curve.options.method.trained:
+        # The same name may be that of another rule tomorrow.
+        hashed['learned'] = trained.identity
+      identity = records.digest(hashed)
       found.append(Point(task, curve, first, first + len(shard), identity))
   return found
 

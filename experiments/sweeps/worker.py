@@ -190,6 +190,11 @@ class Worker:
     self._equipped = pairing.equip(
       self._verifier, self._drafter, **plan.drafting(config)
     )
+    for curve in curves:
+      if curve.options.gamma:
+        pairing.check_trained(
+          curve.options.method, self._verifier, self._equipped
+        )
 
   def facts(self) -> dict[str, Any]:
     """What can change a result and is not said by a config."""

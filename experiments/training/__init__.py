@@ -7,4 +7,5 @@ lessons       What a verifier says of them.
 judging       How much of a drafter's drafts a verifier keeps.
 terms         What goes with whatever is made of a model that has terms.
 drafting      Drafters of some of the verifier's own layers.
+rules         Deferral rules, of what sweeps of a pair wrote.
 """

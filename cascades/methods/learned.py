@@ -1,0 +1,240 @@
+"""A deferral rule that was learnt: Lemma 4 with a linear head in it.
+
+Of all rules that reject as much, the best defers where
+
+  E_P[loss(q)] > E_P[loss(p)] + lam TV(p, q)        Lemma 4, arXiv 2405.19261
+
+with P the distribution that the true next token has. Nobody knows it, and OPT
+puts mp - mq in the place of the difference. Here a linear head stands there,
+
+  defer if h(q, p) > lam TV(p, q),   h = sum_i w_i f_i,
+
+of a few numbers f_i of both distributions, as the gate sees them; OPT has w = 1
+for mp, -1 for mq, and else 0. So one head is a rule at every lenience. It is
+trained by configs/train_rule.py, and belongs to the pair that it was trained
+for, which it knows by fingerprints.
+
+DIVERSED (arXiv 2604.07622, unverified: known by its description alone) learns
+as well, but something else: the weight of an ensemble, pi = w p + (1 - w) q,
+from a head on both models' hidden states. Here a rule is learnt, which says yes
+or no, of probabilities alone, to another objective.
+
+On disk a head is a folder with a rule.json: the weights by the features' names,
+the names of its models, and their fingerprints.
+"""
+
+import functools
+import json
+import math
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+from jax.scipy import special
+from jaxtyping import Array, Float
+
+from cascades.methods.cascade import price
+from cascades.methods.method import (
+  Distributions,
+  Lenience,
+  Method,
+  Trained,
+  from_rule,
+  total_variation,
+)
+from cascades.plain import digest
+
+# The head of the bundled pair, which has the plain name; others have a name, or
+# a folder, behind the colon.
+NAME, PREFIX, BUNDLED = 'learned', 'learned:', 'tiny-rule'
+FILE = 'rule.json'
+_ASSETS = pathlib.Path(__file__).parents[1] / 'assets'
+_TRAIN = 'train one with configs/train_rule.py'
+
+Feature = Callable[[Distributions], Float[Array, '']]
+
+
+def _at_favourite(probs, of) -> Float[Array, '']:
+  """How likely a token is that is likeliest in `of`; of several, the most."""
+  # By plain reductions: an argmax is far slower on a CPU.
+  return jnp.where(of >= of.max(-1, keepdims=True), probs, 0).max(-1)
+
+
+def _agree(d: Distributions) -> Float[Array, '']:
+  at = _at_favourite(d.p_gate, d.q_gate)
+  return (at >= d.p_gate.max(-1)).astype(d.q_gate.dtype)
+
+
+# What a head looks at, all of it defined where a probability is 0. Would the
+# true token be one of p's, it were p(x) of the time sum p^2 likely to p and
+# sum p q to q; the sums are what a head needs to know of that.
+FEATURES: dict[str, Feature] = {
+  'one': lambda d: jnp.ones(d.q_gate.shape[:-1], d.q_gate.dtype),
+  'mq': lambda d: d.q_gate.max(-1),
+  'mp': lambda d: d.p_gate.max(-1),
+  'tv': lambda d: total_variation(d.p_gate, d.q_gate),
+  'entropy_q': lambda d: special.entr(d.q_gate).sum(-1),
+  'entropy_p': lambda d: special.entr(d.p_gate).sum(-1),
+  'sum_qq': lambda d: (d.q_gate * d.q_gate).sum(-1),
+  'sum_pp': lambda d: (d.p_gate * d.p_gate).sum(-1),
+  'sum_pq': lambda d: (d.p_gate * d.q_gate).sum(-1),
+  'q_at_mp': lambda d: _at_favourite(d.q_gate, d.p_gate),
+  'p_at_mq': lambda d: _at_favourite(d.p_gate, d.q_gate),
+  'agree': _agree,
+}
+# Logarithms of what may be 0, and products: h is to be compared with a multiple
+# of TV, and is none of these numbers alone.
+_LEAST = 1e-4
+
+
+def _log(feature: Feature) -> Feature:
+  return lambda d: jnp.log(feature(d) + _LEAST)
+
+
+def _times(one: Feature, other: Feature) -> Feature:
+  return lambda d: one(d) * other(d)
+
+
+FEATURES |= {
+  f'log {name}': _log(FEATURES[name])
+  for name in ('mq', 'mp', 'q_at_mp', 'p_at_mq')
+} | {
+  f'{one} {other}': _times(FEATURES[one], FEATURES[other])
+  for one, others in {
+    'tv': ('tv', 'mq', 'mp', 'sum_pq', 'q_at_mp', 'p_at_mq'),
+    'agree': ('mq', 'mp'),
+    'mq': ('mp',),
+  }.items()
+  for other in others
+}
+# The head that is OPT.
+OPT = {'mp': 1.0, 'mq': -1.0}
+
+
+def features(d: Distributions) -> Float[Array, 'F']:
+  """All that a head looks at, in the order of `FEATURES`."""
+  return jnp.stack([feature(d) for feature in FEATURES.values()], -1)
+
+
+def difference(
+  d: Distributions, weights: Mapping[str, float]
+) -> Float[Array, '']:
+  """h(q, p): by how much the drafter's loss is expected to be the larger.
+
+  Args:
+    d: Of one position.
+    weights: By name of feature; what is absent, or 0, is not computed.
+  """
+  terms = (w * FEATURES[name](d) for name, w in weights.items() if w)
+  return sum(terms, jnp.zeros(d.q_gate.shape[:-1], d.q_gate.dtype))
+
+
+def defer(d: Distributions, lenience: Lenience, weights: Mapping[str, float]):
+  """Defer where h(q, p) > lam TV(p, q)."""
+  return difference(d, weights) > price(d, lenience)
+
+
+def of(
+  weights: Mapping[str, float],
+  name: str = NAME,
+  trained: Trained | None = None,
+) -> Method:
+  """The method of a head; the same object for the same arguments.
+
+  Args:
+    weights: By name of feature; what is absent is 0.
+    name: Of the method.
+    trained: For which models; None: for any.
+
+  Raises:
+    ValueError: There is no such feature, or a weight is no finite number.
+  """
+  for feature, weight in weights.items():
+    if feature not in FEATURES:
+      raise ValueError(
+        f'weights: there is no feature {feature!r}; there are'
+        f' {", ".join(FEATURES)}.'
+      )
+    number = isinstance(weight, int | float) and not isinstance(weight, bool)
+    if not number or not math.isfinite(weight):
+      raise ValueError(
+        f'weights: {feature} is {weight!r}; give a finite number.'
+      )
+  pairs = ((name, float(weight)) for name, weight in weights.items())
+  return _made(name, tuple(sorted(pairs)), trained)
+
+
+# Programs are compiled for the method itself.
+@functools.cache
+def _made(name, weights, trained) -> Method:
+  weights = dict(weights)
+  return from_rule(
+    lambda d, lenience: defer(d, lenience, weights),
+    name=name,
+    equation='defer if h(q, p) > lam TV(p, q), h linear in features of both',
+    reference=(
+      'Lemma 4 of Narasimhan et al. 2025 with a learned difference; DIVERSED,'
+      ' arXiv 2604.07622, learns an ensemble (unverified)'
+    ),
+    strict=-math.inf,
+    drafter_only=math.inf,
+    trained=trained,
+  )
+
+
+def save(
+  folder: pathlib.Path,
+  weights: Mapping[str, float],
+  names: tuple[str, str],
+  fingerprints: tuple[str, str],
+) -> None:
+  """Writes a head.
+
+  Args:
+    folder: Made if it is not there.
+    weights: By name of feature.
+    names: Of the verifier and the drafter, for people.
+    fingerprints: Of both, as `drafters.pairing.fingerprints` has them.
+  """
+  folder.mkdir(parents=True, exist_ok=True)
+  models = zip(('verifier', 'drafter'), names, fingerprints, strict=True)
+  said: dict[str, Any] = {
+    of: {'name': name, 'fingerprint': found} for of, name, found in models
+  }
+  said['weights'] = dict(weights)
+  (folder / FILE).write_text(json.dumps(said, indent=2) + '\n')
+
+
+def load(named: str, name: str | None = None) -> Method:
+  """The method of a head on disk.
+
+  Args:
+    named: A bundled head's name, or the folder of one.
+    name: Of the method; None for one that names the head.
+
+  Raises:
+    ValueError: There is none, or it is damaged.
+  """
+  bundled = _ASSETS / named
+  folder = bundled if (bundled / FILE).is_file() else pathlib.Path(named)
+  file = folder / FILE
+  try:
+    said = json.loads(file.read_text(encoding='utf-8'))
+    models = said['verifier'], said['drafter']
+    trained = Trained(
+      *(str(model['fingerprint']) for model in models),
+      names=tuple(str(model['name']) for model in models),
+      identity=digest(said),
+    )
+    return of(said['weights'], name or PREFIX + named, trained)
+  except FileNotFoundError:
+    raise ValueError(f'method: there is no {file}; {_TRAIN}.') from None
+  except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+    reason = f'no {e}' if isinstance(e, KeyError) else str(e).rstrip('.')
+    raise ValueError(
+      f'method: {file} cannot be read as a learned rule ({reason}); {_TRAIN}.'
+    ) from None
+
+
+METHODS = (load(BUNDLED, NAME),)

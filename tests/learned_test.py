@@ -1,0 +1,619 @@
+"""A learned rule: its features, its head on disk, its pair, its training."""
+
+import dataclasses
+import json
+import pickle
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+import pytest
+import small
+
+import cascades
+from cascades import methods
+from cascades.drafters import pairing
+from cascades.methods import learned
+from cascades.models import checkpoints
+from cascades.proof import exact, tabulated
+from cascades.sampler import sampler, scoring
+from cascades.tasks import Example
+from configs import train_rule
+from experiments import records, sweep
+from experiments.reports import styles
+from experiments.sweeps import plan
+from experiments.training import rules
+
+_NAMES, _PRINTS = ('large', 'small'), ('one', 'other')
+
+
+# --- What it looks at.
+
+
+def _features(qg, pg):
+  """As numpy has them, [rows, F]; of several favourites any will do."""
+  plogp = [x * np.log(np.where(x > 0, x, 1)) for x in (qg, pg)]
+  of_q, of_p = (x == x.max(-1, keepdims=True) for x in (qg, pg))
+  q_at, p_at = ((x * of).max(-1) for x, of in ((qg, of_p), (pg, of_q)))
+  mq, mp, tv = qg.max(-1), pg.max(-1), np.abs(pg - qg).sum(-1) / 2
+  pq, agree = (pg * qg).sum(-1), (of_q & of_p).any(-1)
+  return np.stack(
+    [
+      *(np.ones(len(qg)), mq, mp, tv),
+      *(-x.sum(-1) for x in plogp),
+      *((qg * qg).sum(-1), (pg * pg).sum(-1), pq),
+      *(q_at, p_at, agree),
+      *(np.log(x + 1e-4) for x in (mq, mp, q_at, p_at)),
+      *(tv * x for x in (tv, mq, mp, pq, q_at, p_at)),
+      *(agree * mq, agree * mp, mq * mp),
+    ],
+    -1,
+  )
+
+
+@pytest.mark.parametrize('kind', exact.KINDS)
+def test_features_are_their_formulas(kind):
+  d = exact.rows(kind)
+  # What is sampled from is odd where the gates are not: show both as gates.
+  for q, p in (d.q_gate, d.p_gate), (d.q, d.p):
+    with jax.enable_x64(True):
+      rows = (jnp.asarray(x) for x in (d.q, d.p, q, p))
+      got = jax.vmap(learned.features)(methods.Distributions(*rows))
+    np.testing.assert_allclose(got, _features(q, p), atol=1e-12)
+
+
+def test_a_favourite_of_several_is_the_likeliest_to_the_other():
+  q, p = jnp.array([0.4, 0.4, 0.2]), jnp.array([0.1, 0.6, 0.3])
+  d = methods.Distributions(q, p, q, p)
+  said = dict(zip(learned.FEATURES, learned.features(d).tolist(), strict=True))
+  assert said['p_at_mq'] == pytest.approx(0.6)
+  assert said['agree'] == 1
+
+
+@pytest.mark.parametrize('kind', exact.KINDS)
+def test_the_head_that_is_opt_is_opt(kind):
+  ours, opt = learned.of(learned.OPT), methods.METHODS['opt']
+  leniences = [*np.linspace(-2, 2, 40), *(0.0, np.inf, -np.inf)]
+  with jax.enable_x64(True):
+    d = jax.tree.map(jnp.asarray, exact.rows(kind))
+
+    def said(method):
+      over = jax.vmap(jax.vmap(method.rule, (0, None)), (None, 0))
+      return np.asarray(over(d, jnp.asarray(leniences)))
+
+    found = said(ours)
+    np.testing.assert_array_equal(found, said(opt))
+  assert 0 < found.mean() < 1
+
+
+def test_only_what_has_a_weight_is_computed():
+  d = jax.tree.map(lambda x: jnp.asarray(x[0]), exact.rows('random'))
+  odd = d._replace(q_gate=jnp.full(9, jnp.nan))
+  for feature in ('mq', 'tv'):
+    h = learned.difference(odd, {'mp': 2.0, feature: 0.0})
+    assert h == pytest.approx(2 * d.p_gate.max())
+
+
+@pytest.mark.parametrize(
+  ('weights', 'said'),
+  [
+    ({'mv': 1.0}, "weights: there is no feature 'mv'; there are one, mq"),
+    ({'mq': float('nan')}, 'weights: mq is nan; give a finite number'),
+    ({'mq': '1'}, "weights: mq is '1'; give a finite number"),
+    ({'mq': True}, 'weights: mq is True; give a finite number'),
+  ],
+)
+def test_weights_that_will_not_do_are_refused(weights, said):
+  with pytest.raises(ValueError, match=said):
+    learned.of(weights)
+
+
+# --- On disk.
+
+
+def _folder(tmp_path, **weights):
+  folder = tmp_path / 'rule'
+  learned.save(folder, weights or learned.OPT, _NAMES, _PRINTS)
+  return folder
+
+
+def test_a_head_is_kept_and_is_one_method(tmp_path):
+  folder = _folder(tmp_path, mq=-0.9, mp=1.1, one=0.01)
+  name = f'learned:{folder}'
+  method = methods.get_method(name)
+  assert method.name == name
+  assert method.trained.names == _NAMES
+  assert (method.trained.verifier, method.trained.drafter) == _PRINTS
+  d = jax.tree.map(lambda x: jnp.asarray(x[0]), exact.rows('random'))
+  for lam in (-0.3, 0.0, 0.4):
+    h = 0.01 + 1.1 * d.p_gate.max() - 0.9 * d.q_gate.max()
+    assert bool(method.rule(d, lam)) == bool(
+      h > lam * methods.total_variation(d.p, d.q)
+    )
+  # Programs are compiled for it: it must be itself the next time.
+  assert methods.get_method(name) is method
+  assert methods.get_method(method) is method
+  assert pickle.loads(pickle.dumps(method)) is method
+  assert methods.capped(method).trained == method.trained
+  # And another where there is another.
+  _folder(tmp_path, mq=-0.8)
+  other = methods.get_method(name)
+  assert other is not method
+  assert other.trained.identity != method.trained.identity
+
+
+def test_the_bundled_head_has_the_plain_name():
+  bundled = methods.METHODS['learned']
+  assert methods.get_method('learned:tiny-rule') is bundled
+  assert bundled.trained.names == ('tiny-verifier', 'tiny-drafter')
+
+
+def test_the_same_head_compiles_nothing_again(tmp_path):
+  folder = _folder(tmp_path, mq=-0.7, mp=1.2)
+  d = exact.rows('random', 4)
+
+  def run(lenience):
+    method = methods.get_method(f'learned:{folder}')
+    exact.Table.of([(method, lenience)], d)
+    return tabulated._tabulate._cache_size()
+
+  assert run(0.1) == run(0.4)
+
+
+def _damaged(tmp_path, change):
+  folder = _folder(tmp_path)
+  file = folder / learned.FILE
+  said = json.loads(file.read_text())
+  change(said)
+  file.write_text(json.dumps(said))
+  return folder
+
+
+@pytest.mark.parametrize(
+  ('change', 'said'),
+  [
+    (lambda said: said.pop('weights'), "no 'weights'"),
+    (lambda said: said.pop('drafter'), "no 'drafter'"),
+    (lambda said: said.update(verifier='v'), 'indices must be'),
+    (lambda said: said['verifier'].pop('fingerprint'), "no 'fingerprint'"),
+    (lambda said: said.update(weights=[1.0]), 'no attribute'),
+    (lambda said: said['weights'].update(mz=1.0), "no feature 'mz'"),
+    (lambda said: said['weights'].update(mq=None), 'mq is None'),
+  ],
+)
+def test_a_damaged_head_is_refused_in_a_sentence(tmp_path, change, said):
+  folder = _damaged(tmp_path, change)
+  with pytest.raises(ValueError, match=said) as caught:
+    methods.get_method(f'learned:{folder}')
+  message = str(caught.value)
+  assert message.startswith('method: ')
+  assert 'cannot be read as a learned rule' in message
+  assert message.endswith('train one with configs/train_rule.py.')
+  assert '\n' not in message
+
+
+def test_a_head_that_is_not_there_is_named(tmp_path):
+  with pytest.raises(
+    ValueError, match=r'there is no nowhere/rule\.json; train'
+  ):
+    methods.get_method('learned:nowhere')
+  folder = _folder(tmp_path)
+  (folder / learned.FILE).write_text('{"weights": ')
+  with pytest.raises(ValueError, match='cannot be read as a learned rule'):
+    methods.get_method(f'learned:{folder}')
+
+
+# --- Its pair.
+
+
+@pytest.fixture(scope='module')
+def pair():
+  return tuple(map(cascades.load_model, small.pair()))
+
+
+@pytest.fixture(scope='module')
+def own(pair, tmp_path_factory):
+  """The name of a rule for that pair."""
+  verifier, drafter = pair
+  equipped = pairing.equip(verifier, drafter)
+  folder = tmp_path_factory.mktemp('own') / 'rule'
+  prints = pairing.fingerprints(verifier, equipped)
+  learned.save(folder, {'mp': 1.0, 'mq': -1.0, 'one': 0.1}, _NAMES, prints)
+  return f'learned:{folder}'
+
+
+def test_a_head_takes_its_own_pair(pair, own):
+  verifier, drafter = pair
+  for options in (
+    {},
+    dict(stop_below=0.5),
+    dict(cap='top:3'),
+    dict(verification='block', schedule='first:4'),
+  ):
+    made = sampler.Sampler(verifier, drafter, method=own, **options)
+    assert made.options.method is methods.get_method(own)
+  # In whatever order the weights lie.
+  sampler.Sampler(verifier.unpacked(), drafter, method=own)
+
+
+def test_a_head_of_another_pair_is_refused(pair, own):
+  verifier, drafter = pair
+  for given, method, said in (
+    (pair, 'learned', 'for the verifier tiny-verifier, with the fingerprint'),
+    ((drafter, drafter), own, 'for the verifier large, with the fingerprint'),
+    ((verifier, verifier), own, 'for the drafter small, with the fingerprint'),
+    ((verifier, 'self:1'), own, 'for the drafter small, with the fingerprint'),
+    (
+      (verifier, 'ngram'),
+      own,
+      'has none, for it is no language model; train a',
+    ),
+    (small.tables(), own, 'has none, for it is no language model; train a'),
+  ):
+    with pytest.raises(ValueError, match=said) as caught:
+      sampler.Sampler(*given, method=method)
+    assert str(caught.value).startswith(f'method: {method} was trained for the')
+  # Where nothing is drafted there is no rule.
+  sampler.Sampler(drafter, gamma=0, method=own)
+
+
+def test_a_sweep_of_another_pair_is_refused_before_it_decodes(tmp_path):
+  verifier, drafter = small.pair()
+  config = _sweep_config(verifier=verifier, drafter=drafter)
+  curves = [plan.Curve.of({}, 'learned', (0.3,))]
+  with pytest.raises(ValueError, match='learned was trained for the verifier'):
+    sweep.run(config, curves, tmp_path / 'w')
+  assert not list((tmp_path / 'w').glob('records/*'))
+
+
+def _sweep_config(**fields):
+  from configs import common
+
+  return common.sweep('split', 'clock', **dict(clock=0) | fields)
+
+
+def test_points_are_named_after_the_head_and_not_only_its_name(tmp_path):
+  folder = _folder(tmp_path)
+
+  def point():
+    config = _sweep_config()
+    curve = plan.Curve.of({}, f'learned:{folder}', (0.3,))
+    plan.check([curve], {})
+    tasks = plan.tasks_of(config)
+    examples = {'word_problems': [Example(id='0', prompt='p', reference='r')]}
+    (found,) = plan.points(config.to_dict(), [curve], tasks, examples, {})
+    return found
+
+  first = point()
+  assert '/' not in first.name
+  assert point() == first
+  _folder(tmp_path, mq=-0.5)
+  assert point().identity != first.identity
+
+
+def test_a_page_calls_it_by_its_own_name():
+  names = ['learned', 'learned:mine', 'other:mine']
+  labels = [
+    s.label for s in styles.styles({name: name for name in names}).values()
+  ]
+  assert labels == ['Learned', 'Learned mine', 'other:mine']
+
+
+# --- What it learns from.
+
+_TEXTS = {
+  # Of each example: tokens, quality, and how often it was written.
+  'a': [((5, 6), 1.0, 2), ((5, 7), 0.0, 1), ((5, 8), 0.5, 1)],
+  'b': [((9,), 0.25, 1)],
+  'c': [((9, 9), 0.0, 1)],
+}
+
+
+def _record(example, tokens, quality):
+  record, trace = records.failure(
+    '', task='numerals', method='opt', lenience=0.1, gamma=2, id=example,
+    verification='token', gate='raw', bonus_from='target', drafts=1,
+    temperature=1.0,
+  )  # fmt: skip
+  record = dataclasses.replace(
+    record, failure=None, quality=quality, scores={'half': quality / 2}
+  )
+  return record, dataclasses.replace(trace, tokens=list(tokens))
+
+
+def _workdir(path, **fields):
+  """A sweep's folder with these texts."""
+  asked = [Example(id=x, prompt=f'{x}?', reference='') for x in _TEXTS]
+  records.write(path / 'examples/numerals.jsonl', asked)
+  made = [
+    _record(example, tokens, quality)
+    for example, texts in _TEXTS.items()
+    for tokens, quality, count in texts
+    for _ in range(count)
+  ]
+  failed = records.failure('why', **_told(made[0][0]))
+  lines, traces = zip(*made, failed, strict=True)
+  records.write(path / 'records/point.jsonl', lines)
+  records.write(path / 'traces/point.jsonl.gz', traces)
+  config = dict(verifier='v', drafter='d', temperature=1.0, split='train')
+  records.write_text(path / 'config.json', json.dumps(config | fields))
+  return str(path)
+
+
+def _told(record):
+  names = (
+    'task method lenience gamma verification gate bonus_from drafts temperature'
+    ' id'
+  )
+  return {name: getattr(record, name) for name in names.split()}
+
+
+def _config(**fields):
+  config = train_rule.get_config()
+  config.update(fields)
+  return config
+
+
+def test_texts_weigh_as_they_were_scored(tmp_path):
+  workdir = _workdir(tmp_path)
+  found = rules.gather(_config(), [workdir])
+  weights = {text.tokens: text.weight for text in found}
+  # Two of the first, and an example is as much as another.
+  assert weights == {(5, 6): 0.8, (5, 8): 0.2, (9,): 1.0}
+  assert {text.prompt for text in found} == {'a?', 'b?'}
+  # A second workdir adds to it; a sharper score counts for more.
+  twice = rules.gather(_config(), [workdir, workdir])
+  assert {text.tokens: text.weight for text in twice} == weights
+  sharp = rules.gather(_config(score='half', sharpness=2.0), [workdir])
+  weights = {text.tokens: text.weight for text in sharp}
+  assert weights[5, 8] == pytest.approx(1 / 9)
+  assert len(rules.gather(_config(texts=2), [workdir])) == 2
+  with pytest.raises(ValueError, match="no score 'bleu'; there are half"):
+    rules.gather(_config(score='bleu'), [workdir])
+
+
+def test_a_rule_learns_from_training_examples_of_one_pair(tmp_path):
+  train = _workdir(tmp_path / 'train')
+  assert rules.settings([train]) == dict(
+    verifier='v', drafter='d', temperature=1.0, gate='raw', dtype=None,
+    chat=False,
+  )  # fmt: skip
+  for name, fields, said in (
+    ('test', dict(split='test'), 'is of test examples, which no rule may'),
+    ('cool', dict(temperature=0.5), 'has the temperature 0.5, and those'),
+    (
+      'other',
+      dict(drafter='e'),
+      "has the drafter 'e', and those before it 'd'",
+    ),
+  ):
+    other = _workdir(tmp_path / name, **fields)
+    with pytest.raises(ValueError, match=said):
+      rules.settings([train, other])
+  with pytest.raises(ValueError, match='is not there, or no config; name'):
+    rules.settings([str(tmp_path / 'nowhere')])
+  with pytest.raises(ValueError, match='workdirs: name a sweep of training'):
+    rules.train_rule(_config(workdirs=''), tmp_path)
+
+
+def test_nothing_is_learnt_from_what_is_wrong(tmp_path, monkeypatch):
+  monkeypatch.setitem(_TEXTS, 'a', [((5,), 0.0, 1)])
+  monkeypatch.setitem(_TEXTS, 'b', [((), 1.0, 1)])
+  with pytest.raises(ValueError, match=r'no answer in .* is right'):
+    rules.gather(_config(), [_workdir(tmp_path)])
+
+
+def test_what_is_read_is_what_models_and_rules_say():
+  tables = small.tables()
+  options = dict(method='speed', lenience=0.0, gamma=1, temperature=0.7)
+  decoder = sampler.Sampler(*tables, **options)
+  texts = [
+    rules.Text(('t', 'x'), 'The', (40, 50, 60), 0.25),
+    rules.Text(('t', 'x'), 'The', (70,), 0.75),
+    rules.Text(('t', 'y'), 'And so', (80, 90), 1.0),
+  ]
+  places = rules.read(decoder, texts, 0.5)
+  ids = [decoder.encode(text.prompt) for text in texts]
+  looks = scoring.look(
+    decoder, [(a, b.tokens) for a, b in zip(ids, texts, strict=True)]
+  )
+  looks = [look for found in looks for look in found]
+  for name in 'q', 'p':
+    want = [getattr(look, name) for look in looks]
+    np.testing.assert_allclose(getattr(places, name), want, rtol=1e-5)
+  # 1/8 of all for each token that weighs a quarter.
+  want = np.array([0.25, 0.25, 0.25, 0.75, 1.0, 1.0]) / 3.5
+  np.testing.assert_allclose(places.weight, want)
+  assert places.example.tolist() == [0, 0, 0, 0, 1, 1]
+  assert places.features.shape == (6, len(learned.FEATURES))
+  # At their strict ends all rules are the verifier's law.
+  at = rules.COMPARED['diff'].index(-0.5)
+  strict = places.rejected['diff'][:, at] > 0
+  np.testing.assert_allclose(
+    places.laws['diff'][strict, at], places.p[strict], rtol=1e-5
+  )
+  np.testing.assert_allclose(
+    places.rejected['diff'][strict, at], places.price[strict], atol=1e-5
+  )
+  every = places.only(np.array([1, 0, 0, 1, 1, 1], bool))
+  assert every.weight.sum() == pytest.approx(1)
+  assert len(every.laws['opt']) == 4
+
+
+# --- What it learns.
+
+_LENIENCES = (0.0, 0.3, 0.6)
+
+
+def _places(count=6000, seed=0, truth=None):
+  """Tokens of which the best head is known: that is what (J) is made of."""
+  rng = np.random.default_rng(seed)
+  features = rng.uniform(0, 1, (count, len(learned.FEATURES)))
+  names = list(learned.FEATURES)
+  features[:, names.index('one')] = 1
+  truth = truth or {'mp': 0.5, 'mq': -0.8, 'tv': 0.6, 'agree': -0.4, 'one': 0.1}
+  h = features @ [truth.get(name, 0.0) for name in names]
+  q = np.full(count, 0.5)
+  price = rng.uniform(0.05, 1, count)
+  empty = {
+    name: np.zeros((count, len(leniences)))
+    for name, leniences in rules.COMPARED.items()
+  }
+  # What was drawn is only the mean of it.
+  noise = rng.normal(0, 0.1, count)
+  return h, rules.Places(
+    features=features,
+    q=q,
+    p=q + h + noise,
+    price=price,
+    laws=empty,
+    rejected=empty,
+    weight=np.full(count, 1 / count),
+    example=np.arange(count) // 10,
+    held=np.arange(count) // 10 % 2 > 0,
+  )
+
+
+def test_the_best_head_is_found():
+  h, places = _places()
+  train, test = places.only(~places.held), places.only(places.held)
+  weights = rules.fit(train, _LENIENCES, 0.05, 1e-6)
+  assert list(weights) == list(learned.FEATURES)
+  row = np.array(list(weights.values()))
+  for lam in _LENIENCES:
+    best = h > lam * places.price
+    assert 0.1 < best.mean() < 0.9
+    ours = places.features @ row > lam * places.price
+    assert (ours == best).mean() > 0.97
+
+  def objective(weights):
+    made = rules.compare(test, weights, _LENIENCES)[learned.NAME]
+    return np.mean(
+      [
+        test.weight @ made.at(lam)[:, i]
+        for i, lam in enumerate(_LENIENCES)
+      ]
+    )  # fmt: skip
+
+  best = np.where(
+    h[places.held, None] > np.array(_LENIENCES) * test.price[:, None],
+    np.array(_LENIENCES) * test.price[:, None] - (test.p - test.q)[:, None],
+    0,
+  )
+  least = np.mean(1 - test.q) + best.mean()
+  assert objective(weights) - least < 0.02 * (objective(learned.OPT) - least)
+  # The same of the same.
+  assert rules.fit(train, _LENIENCES, 0.05, 1e-6) == weights
+
+
+def test_a_strong_ridge_leaves_opt():
+  _, places = _places()
+  weights = rules.fit(places, _LENIENCES, 0.05, 1e6)
+  for name, weight in weights.items():
+    assert weight == pytest.approx(learned.OPT.get(name, 0.0), abs=1e-3)
+
+
+def test_a_feature_that_is_constant_has_no_say():
+  _, places = _places()
+  features = places.features.copy()
+  features[:, list(learned.FEATURES).index('agree')] = 1
+  changed = dataclasses.replace(places, features=features)
+  assert rules.fit(changed, _LENIENCES, 0.05, 1e-4)['agree'] == 0
+
+
+def test_rules_are_judged_on_what_is_held_out():
+  _, places = _places()
+  weights = rules.fit(places.only(~places.held), _LENIENCES, 0.05, 1e-6)
+  found = rules.judge(places, weights, _LENIENCES)
+  assert found['examples'] == 300
+  assert found['tokens'] == 3000
+  mean = found['mean']
+  assert mean['learned'] < min(mean['never defer'], mean['always defer'])
+  test = places.only(places.held)
+  never = test.weight @ (1 - test.q)
+  np.testing.assert_allclose(found['objective']['never defer'], never)
+  price = test.weight @ test.price
+  always = [test.weight @ (1 - test.p) + lam * price for lam in _LENIENCES]
+  np.testing.assert_allclose(found['objective']['always defer'], always)
+  less, low, high = found['gained']['never defer']
+  assert less == pytest.approx(never - mean['learned'])
+  assert 0 < low < less < high
+
+
+# --- All of it.
+
+
+@pytest.mark.slow
+def test_a_rule_is_trained_on_what_a_sweep_wrote(tmp_path):
+  config = _sweep_config(split='train', num_examples=12)
+  curves = [
+    plan.Curve.of(config.to_dict(), 'verifier_only', ()),
+    plan.Curve.of(config.to_dict(), 'opt', (0.1, 0.5)),
+  ]
+  sweep.run(config, curves, tmp_path / 'w', quiet=True)
+  training = _config(workdirs=str(tmp_path / 'w'), name='mine')
+  folder, figures, of = rules.train_rule(training, tmp_path / 'runs')
+  rules.write_card(folder, training, figures, of, 'the command')
+  card = (folder / 'README.md').read_text()
+  assert "method='learned:mine'" in card
+  assert '| `token_v3` |' in card
+  assert json.loads((folder / 'figures.json').read_text()) == figures
+  assert 0 < figures['mean']['learned'] < 1
+  # What it learns from is never judged by.
+  assert 0 < figures['examples'] < 12
+  # Again, and the same comes out.
+  again, _, _ = rules.train_rule(training, tmp_path / 'again')
+  assert [(f / learned.FILE).read_bytes() for f in (folder, again)] == [
+    (folder / learned.FILE).read_bytes()
+  ] * 2
+  decoder = sampler.Sampler(
+    'tiny-verifier',
+    'tiny-drafter',
+    method=f'learned:{folder}',
+    lenience=0.2,
+  )
+  answer = decoder.sample('The number 4302 in words:', max_new_tokens=16)
+  assert answer.counts['examined'] > 0
+  with pytest.raises(ValueError, match='for the drafter tiny-drafter, with'):
+    sampler.Sampler(
+      decoder.verifier, 'tiny-specialist', method=f'learned:{folder}'
+    )
+  # No compilation for another lenience, or for the same rule once more.
+  compiled = []
+  jax.monitoring.register_event_duration_secs_listener(
+    lambda event, _, **said: (
+      compiled.append(said.get('fun_name'))
+      if event.endswith('backend_compile_duration')
+      else None
+    )
+  )
+  other = sampler.Sampler(
+    decoder.verifier,
+    decoder.drafter,
+    method=f'learned:{folder}',
+    lenience=0.4,
+  )
+  other.sample('The number 4302 in words:', max_new_tokens=16)
+  assert 'jit(decode)' not in compiled
+
+
+@pytest.mark.slow
+def test_the_bundled_rule_is_of_the_bundled_pair():
+  verifier, drafter = map(
+    checkpoints.load_model, ('tiny-verifier', 'tiny-drafter')
+  )
+  trained = methods.METHODS['learned'].trained
+  equipped = pairing.equip(verifier, drafter)
+  assert pairing.fingerprints(verifier, equipped) == (
+    trained.verifier,
+    trained.drafter,
+  )
+
+
+def test_a_config_of_other_fields_is_no_training_of_rules():
+  config = train_rule.get_config()
+  assert isinstance(config, ml_collections.ConfigDict)
+  # What `experiments.train` tells the trainings apart by.
+  assert 'workdirs' in config
+  assert 'models' not in config
