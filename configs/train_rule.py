@@ -6,7 +6,7 @@ was learnt and of the paper's, at several prices of a rejection; and a folder
 that `--method=learned:FOLDER` takes. It wants a sweep of the pair that was
 decoded on training examples: for the bundled pair `python -m experiments.sweep
 --config=configs/quickstart.py --config.split=train
---config.tasks="('word_problems',)" --config.num_examples=200
+--config.tasks="('word_problems',)" --config.num_examples=150 --config.clock=0
 --workdir=runs/quickstart_train`, which stands in `workdirs` here.
 """
 

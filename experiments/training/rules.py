@@ -298,7 +298,9 @@ def fit(
   Args:
     places: What it learns from.
     leniences: Prices of a rejection.
-    softness: It defers by sigmoid((h - lam TV) / softness).
+    softness: It defers by sigmoid((h - lam TV) / softness). The more, the
+      smoother, and the more h is overstated: what is far from the border is
+      worth more then.
     ridge: Of the squared distance from OPT's weights, of features of variance
       1.
 
