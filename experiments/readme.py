@@ -55,7 +55,6 @@ PARTS: dict[str, Callable[[], str]] = {
   'learned': functools.partial(
     findings.every, 'learned', 'exact match', 2, 'problems'
   ),
-  'learned_captions': functools.partial(findings.every, 'learned_270m'),
   'performance': timings.performance,
   'drafters': timings.drafters,
   'method_costs': timings.method_costs,

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pickle
+import re
 
 import jax
 import jax.numpy as jnp
@@ -557,6 +558,7 @@ def test_a_rule_is_trained_on_what_a_sweep_wrote(tmp_path):
   rules.write_card(folder, training, figures, of, 'the command')
   card = (folder / 'README.md').read_text()
   assert "method='learned:mine'" in card
+  assert not re.search('{|}', card)
   assert '| `token_v3` |' in card
   assert json.loads((folder / 'figures.json').read_text()) == figures
   assert 0 < figures['mean']['learned'] < 1

@@ -34,7 +34,6 @@ from cascades.methods import learned
 from cascades.sampler import sampler, scoring
 from experiments import records
 from experiments.records import stats
-from experiments.training import terms
 
 # What a rule is compared with, at leniences of which the best is taken.
 COMPARED = {
@@ -496,26 +495,27 @@ def train_rule(
 
 
 _CARD = """---
-{licence}library_name: cascades
+library_name: cascades
 ---
 
 # {name}
 
-A deferral rule for `{verifier}` and `{drafter}`, and no other pair: Lemma 4 of
-Narasimhan et al. 2025 (arXiv 2405.19261) with a linear head in the place of the
-difference of losses (`cascades/methods/learned.py`).
+A deferral rule for `{verifier}` and `{drafter}`, and for no other pair:
+Lemma 4 of Narasimhan et al. 2025 (arXiv 2405.19261) with a linear head in the
+place of the difference of losses (`cascades/methods/learned.py`).
 
 - Data: {texts} texts that a sweep of the pair wrote to training examples, at
-  temperature {temperature:g}, weighed by {score}; {all_tokens:,} tokens, those
-  of {held_out:.0%} of the examples held out.
-- Training: mean of the lemma's objective over the leniences {leniences};
-  L-BFGS, from OPT's weights.
+  temperature {temperature:g}, weighed by {score}; {all_tokens:,} tokens. Of
+  the examples {held_out:.0%} are held out.
+- Training: mean of the lemma's objective over {prices_all} leniences from
+  {least:g} to {most:g}; L-BFGS, from OPT's weights.
 - Retrain: `{command}`.
 
-What is lost and paid for rejections on the {examples} examples that are held
-out ({tokens:,} tokens), where a rejection costs {prices}, and the mean over all
-leniences; of each rule at the lenience that is best on the others. Last, by how
-much the learned rule's mean is less, with a 95 % interval.
+What is lost and paid for rejections, a token, on the {examples} examples that
+are held out ({tokens:,} tokens), where a rejection costs {prices}, and the
+mean over all leniences; of each rule at the lenience that is best on the other
+examples. Last, by how much the learned rule's mean is less, with a 95 %
+interval.
 
 {table}
 
@@ -523,8 +523,10 @@ The weights:
 
 {weights}
 
-Use: `cascades.Sampler('{verifier}', '{drafter}', method='learned:{name}')`.
-{terms}"""
+Use: `cascades.Sampler('{verifier}', '{drafter}',
+method='learned:{name}')`, with this folder for the name where it is not
+bundled.
+"""
 
 
 def write_card(
@@ -534,7 +536,7 @@ def write_card(
   of: Mapping[str, Any],
   command: str,
 ) -> None:
-  """Writes a card with these figures, and terms if there are any.
+  """Writes a card with these figures beside a rule.
 
   Args:
     folder: The rule's.
@@ -570,14 +572,15 @@ def write_card(
     score=f'`{config.score}`' if config.score else 'quality',
     all_tokens=figures['all tokens'],
     held_out=config.held_out,
-    leniences=', '.join(f'{x:g}' for x in figures['leniences']),
+    prices_all=len(figures['leniences']),
+    least=min(figures['leniences']),
+    most=max(figures['leniences']),
     command=command,
     examples=figures['examples'],
     tokens=figures['tokens'],
     prices=', '.join(prices),
     table='\n'.join(table),
     weights='\n'.join(weights),
-    **terms.put(folder, of['verifier']),
   )
   (folder / 'README.md').write_text(text)
   text = json.dumps(figures, indent=2)
