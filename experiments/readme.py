@@ -52,6 +52,12 @@ PARTS: dict[str, Callable[[], str]] = {
     findings.sweep_table, 'specialist', 'mixture'
   ),
   'captions': functools.partial(findings.captions, 'gemma3_270m'),
+  'memory': functools.partial(
+    findings.memory, 'memory', 'word problems', 'exact match'
+  ),
+  'memory_captions': functools.partial(
+    findings.memory, 'memory_270m', 'captions', 'BLEU'
+  ),
   'performance': timings.performance,
   'drafters': timings.drafters,
   'method_costs': timings.method_costs,

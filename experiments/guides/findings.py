@@ -129,6 +129,45 @@ def captions(name: str) -> str:
   return f'{told}\n\n{table}'
 
 
+def memory(name: str, of: str, metric: str) -> str:
+  """What rules with memory gave, each at the gamma that is fastest for it.
+
+  Args:
+    name: Of the folder with the results.
+    of: What was answered, in words.
+    metric: Of an answer's quality.
+  """
+  frame = _summary(name)
+  kind = ['method', 'lenience', 'schedule', 'cap', 'verification']
+  fastest = frame.groupby(kind, dropna=False, sort=False)
+  frame = frame.loc[fastest.relative_latency.idxmin()]
+  digits = 1 if frame.quality.max() > 1 else 3
+  usual = {'schedule': 'constant', 'cap': 'none', 'verification': 'token'}
+
+  def cell(value, form):
+    return '-' if np.isnan(value) else format(value, form)
+
+  def rule(row):
+    said = (getattr(row, name) for name in usual)
+    more = (x for x, y in zip(said, usual.values(), strict=True) if x != y)
+    return ', '.join([f'`{row.method}`', *(f'`{x}`' for x in more)])
+
+  rows = [
+    f'| {rule(row)} | {cell(row.lenience, "g")} | {row.gamma:g} |'
+    f' {row.quality:.{digits}f} ({row.quality_low:.{digits}f} to'
+    f' {row.quality_high:.{digits}f}) | {cell(row.rejection_rate, ".2f")} |'
+    f' {cell(row.block_efficiency, ".2f")} | {row.relative_latency:.2f} |'
+    for row in frame.itertuples()
+  ]
+  table = markdown.table(
+    f'| rule | lenience | gamma | {metric} (95 % interval) | rejection rate |'
+    ' tokens per verifier call | modelled latency |',
+    *rows,
+  )
+  told = _told(name, ', each rule at the gamma that is fastest for it', of)
+  return f'{told}\n\n{table}'
+
+
 def quickstart() -> str:
   """A part of what configs/quickstart.py gave, from its committed results."""
   from experiments.records import metrics
