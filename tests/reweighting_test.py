@@ -87,14 +87,13 @@ def _said():
   )
 
 
-def _seen_from(said, here, there):
+def _seen_from(text, here, there):
   """What is said of a text, at two of the leniences.
 
   What is beyond is said against the first of all: it is made anew from the
   table, which is not to be trusted where it is the library's that is tested.
   """
-  text = next(x for x, found in _said().items() if found is said)
-  table, beyond, drafted = _table(), [], []
+  said, table, beyond, drafted = _said()[text], _table(), [], []
   for t in range(len(text)):
     before = np.array([*_PROMPT, *text[:t]])
     at = _MODEL.context(before, np.arange(len(before)))
@@ -171,7 +170,7 @@ def _expected(weighted, here, there, limit):
   for (text, sources), chance in _ways().items():
     key = text if weighted == 'token' else (text, sources)
     if key not in counted:
-      said = _seen_from(_said()[text], here, there)
+      said = _seen_from(text, here, there)
       how = scoring.RATIOS, limit
       counted[key] = (
         reweighting.per_token(said, *how, gamma=_GAMMA)
@@ -254,7 +253,7 @@ def test_what_the_library_reads_is_what_the_table_has():
   for text in _TEXTS[::5]:
     said = _said()[text]
     for there in (1, 5, len(_PAIRS) - 1):
-      own = _seen_from(said, 0, there)
+      own = _seen_from(text, 0, there)
       np.testing.assert_allclose(
         said.beyond[:, there], own.beyond[:, 1], atol=2e-6
       )
@@ -297,13 +296,13 @@ def test_what_little_says_is_refused():
 
 
 def _decoded(rng, place, count):
-  """Indices of texts, with where their tokens came from, as a sweep has them."""
+  """Places of texts among `_ways`, as often as a sweep would have them."""
   chances = np.array([chance[place] for chance in _ways().values()])
   return rng.choice(len(chances), count, p=chances / chances.sum())
 
 
 def _run(here, there, rng, count):
-  """Records at two leniences, and what those at the first count at the second."""
+  """Records at two leniences, and what the first count at the second."""
   ways, limit = list(_ways()), estimates.limit(count)
   lines, read = [], []
   for lenience, place in ((0.0, here), (1.0, there)):
@@ -345,7 +344,7 @@ def _run(here, there, rng, count):
 
 @functools.cache
 def _counts(text, sources, here, there, limit):
-  said = _seen_from(_said()[text], here, there)
+  said = _seen_from(text, here, there)
   how = scoring.RATIOS, limit
   return {
     'token': reweighting.per_token(said, *how, gamma=_GAMMA),
