@@ -46,9 +46,11 @@ def main() -> None:
   # After the flags, so that a mistyped one is reported at once.
   from experiments import records
   from experiments.analysis import estimates, runs
-  from experiments.sweeps import rereading, workdirs
 
   run = runs.read(_WORKDIR.value)
+  # It brings JAX.
+  from experiments.sweeps import rereading, workdirs
+
   config = rereading.config_of(run)
   curves = rereading.curves_of(run, config, _METHODS.value)
   jobs = rereading.jobs(run, curves, _FROM.value, more, _BETWEEN.value)
@@ -88,6 +90,7 @@ def _read(run, config, missing) -> dict[str, str]:
   Returns:
     Curves whose texts have no one law, and why.
   """
+  from cascades.sampler import scoring
   from experiments import records
   from experiments.sweeps import rereading
 
@@ -105,7 +108,7 @@ def _read(run, config, missing) -> dict[str, str]:
     for job in missing:
       try:
         read = reader.read(run, job, bar.update)
-      except ValueError as error:
+      except scoring.NoLawError as error:
         refused[job.curve.name] = str(error)
         continue
       records.write(job.path(run.path), read)

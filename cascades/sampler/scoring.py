@@ -66,6 +66,10 @@ class Look(NamedTuple):
   verifier: int
 
 
+class NoLawError(ValueError):
+  """What a text's tokens follow hangs on more than the tokens before them."""
+
+
 # How many times as likely a token may be under another law: `across` says how
 # likely those are that are more. Finer ones, and larger ones, change little.
 RATIOS = (*(2.0 ** np.arange(0, 8, 0.5)).tolist(), math.inf)
@@ -125,16 +129,16 @@ def _check_one_law(decoder: sampler.Sampler) -> None:
   """Refuses what has not the same law wherever blocks begin.
 
   Raises:
-    ValueError: It has not.
+    NoLawError: It has not.
   """
   scheme = decoder.options.scheme
   if scheme.bonus == 'verifier' and scheme.verification != SEQUENTIAL:
-    raise ValueError(
+    raise NoLawError(
       "bonus: 'verifier' gives the token after a whole block another law, so"
       " that a text has no one probability; take 'target'."
     )
   if scheme.window:
-    raise ValueError(
+    raise NoLawError(
       f'verification: {scheme.verification!r} looks at the drafts that follow,'
       " so that a text has no one probability; take 'token' or 'block'."
     )
@@ -271,8 +275,8 @@ def across(
     For each request N tokens at K = 1 + len(leniences) leniences.
 
   Raises:
-    ValueError: There is no one law, the drafter is no language model, or a
-      request does not fit.
+    NoLawError: There is no one law.
+    ValueError: The drafter is no language model, or a request does not fit.
   """
   _check_temperature(decoder)
   _check_one_law(decoder)

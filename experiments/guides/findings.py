@@ -183,8 +183,9 @@ def estimates(*names: str) -> str:
     ' width | rejections: 0 is held | half width |',
     *rows,
   )
-  told = '\n\n'.join(_told(name) for name in names)
-  return f'{told}\n\n{table}'
+  *others, last = map(_told, names)
+  told = ''.join(f'{text[:-1]};\n\n' for text in others)
+  return f'{told}{last}\n\n{table}'
 
 
 def of_report(name: str, table: str) -> str:

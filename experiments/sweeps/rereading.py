@@ -278,7 +278,8 @@ class Reader:
       on_answer: Is called as an answer is read.
 
     Raises:
-      ValueError: The curve has not one law for a text.
+      NoLawError: The curve has not one law for a text.
+      ValueError: Traces are missing or damaged.
     """
     asked = records.read_examples(run.path)
     traces = records.scan_traces(run.path, job.point)
