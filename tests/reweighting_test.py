@@ -212,7 +212,8 @@ def test_weights_are_1_in_the_mean_and_give_what_is_there(weighted):
     # Per block, what is never rejected here, or drafted, may be elsewhere.
     known = missing < 1e-6
     whole += known.sum()
-    assert known.all() or weighted == 'block'
+    truncates = _PAIRS[here][0].name == 'contrastive'
+    assert known.all() or weighted == 'block' or truncates
     assert known[here]
     np.testing.assert_allclose(weights[known], 1, atol=2e-5)
     found = np.stack([quality, examined, rejected])

@@ -197,7 +197,8 @@ def _places(
     )
   finite = [value for value in decoded if math.isfinite(value)]
   steps = [
-    np.linspace(low, high, between + 2)[1:-1].tolist()
+    # With no more digits than people give them.
+    [float(f'{x:.6g}') for x in np.linspace(low, high, between + 2)[1:-1]]
     for low, high in itertools.pairwise(finite)
   ]
   every = {*decoded, *more, *(value for step in steps for value in step)}
