@@ -52,6 +52,10 @@ PARTS: dict[str, Callable[[], str]] = {
     findings.sweep_table, 'specialist', 'mixture'
   ),
   'captions': functools.partial(findings.captions, 'gemma3_270m'),
+  'estimates': functools.partial(
+    findings.estimates, 'reweighting/seed_11', 'reweighting/seed_12'
+  ),
+  'neighbours': functools.partial(findings.estimates, 'neighbours'),
   'performance': timings.performance,
   'drafters': timings.drafters,
   'method_costs': timings.method_costs,

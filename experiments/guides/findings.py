@@ -171,7 +171,8 @@ def estimates(*names: str) -> str:
       for m in made.MEASURES
     ]
     held = [
-      f'{row[f"{m}_held"]} of {row[f"{m}_compared"]} | {half:.3f}'
+      f'{row[f"{m}_held"]} of {row[f"{m}_compared"]} |'
+      f' {"-" if np.isnan(half) else f"{half:.3f}"}'
       for m, half in zip(made.MEASURES, wide, strict=True)
     ]
     rows.append(
