@@ -1005,7 +1005,8 @@ _FIRST = 'after_the_limit', 'key_of_the_place'
 
 def _marks(mutant):
   file = mutant.victim.__module__.removesuffix('_test')
-  slow = file in _LOOPS or mutant.victim is _greedy
+  # Of weights, every text and block is gone through anew.
+  slow = file in (*_LOOPS, 'reweighting') or mutant.victim is _greedy
   return [pytest.mark.slow] if slow and mutant.name not in _FIRST else []
 
 
