@@ -58,6 +58,10 @@ PARTS: dict[str, Callable[[], str]] = {
   'memory_captions': functools.partial(
     findings.memory, 'memory_270m', 'captions', 'BLEU'
   ),
+  'estimates': functools.partial(
+    findings.estimates, 'reweighting/seed_11', 'reweighting/seed_12'
+  ),
+  'neighbours': functools.partial(findings.estimates, 'neighbours'),
   'performance': timings.performance,
   'drafters': timings.drafters,
   'method_costs': timings.method_costs,
