@@ -55,6 +55,16 @@ PARTS: dict[str, Callable[[], str]] = {
   'learned': functools.partial(
     findings.every, 'learned', 'exact match', 2, 'problems'
   ),
+  'memory': functools.partial(
+    findings.memory, 'memory', 'word problems', 'exact match'
+  ),
+  'memory_captions': functools.partial(
+    findings.memory, 'memory_270m', 'captions', 'BLEU'
+  ),
+  'estimates': functools.partial(
+    findings.estimates, 'reweighting/seed_11', 'reweighting/seed_12'
+  ),
+  'neighbours': functools.partial(findings.estimates, 'neighbours'),
   'performance': timings.performance,
   'drafters': timings.drafters,
   'method_costs': timings.method_costs,

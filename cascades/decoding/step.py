@@ -500,6 +500,39 @@ def commit(
   )
 
 
+def _one_of(
+  first: Bool[Array, ''],
+  one: Callable[[Proposed], Verified],
+  other: Callable[[Proposed], Verified],
+  proposed: Proposed,
+) -> Verified:
+  """`one(proposed)` or `other(proposed)`, whose caches change in place.
+
+  What a `cond` gives back lies elsewhere than what it was given, and a copy of
+  all caches takes a good part of the time of a token. What a loop carries stays
+  where it is; so each of the two is a loop of one turn or none.
+  """
+
+  def split(verified):
+    return verified.verifier_cache, verified._replace(verifier_cache=None)
+
+  shapes = jax.eval_shape(lambda x: split(one(x))[1], proposed)
+  carry = (
+    proposed.verifier_cache,
+    jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes),
+  )
+  for chosen, verify in ((first, one), (~first, other)):
+
+    def turn(carry, verify=verify):
+      _, cache, _ = carry
+      given = proposed._replace(verifier_cache=cache)
+      return jnp.zeros((), bool), *split(verify(given))
+
+    _, *carry = jax.lax.while_loop(lambda x: x[0], turn, (chosen, *carry))
+  cache, verified = carry
+  return verified._replace(verifier_cache=cache)
+
+
 def step(
   state: SamplingState,
   params: Params,
@@ -544,7 +577,7 @@ def step(
     has_one = ((drafted > 0) & ~state.done).astype(jnp.int32)
     anyone = jax.lax.pmax(has_one, ROWS) > 0
     alone = functools.partial(verify, passed=True)
-    block = jax.lax.cond(anyone, verify, alone, proposed)
+    block = _one_of(anyone, verify, alone, proposed)
   else:
     block = verify(proposed)
   (n, _, source, deferred, path), tokens = block.verdict, block.tokens

@@ -135,6 +135,45 @@ def every(
   return f'{told}\n\n{table}'
 
 
+def memory(name: str, of: str, metric: str) -> str:
+  """What rules with memory gave, each at the gamma that is fastest for it.
+
+  Args:
+    name: Of the folder with the results.
+    of: What was answered, in words.
+    metric: Of an answer's quality.
+  """
+  frame = _summary(name)
+  kind = ['method', 'lenience', 'schedule', 'cap', 'verification']
+  fastest = frame.groupby(kind, dropna=False, sort=False)
+  frame = frame.loc[fastest.relative_latency.idxmin()]
+  digits = 1 if frame.quality.max() > 1 else 3
+  usual = {'schedule': 'constant', 'cap': 'none', 'verification': 'token'}
+
+  def cell(value, form):
+    return '-' if np.isnan(value) else format(value, form)
+
+  def rule(row):
+    said = (getattr(row, name) for name in usual)
+    more = (x for x, y in zip(said, usual.values(), strict=True) if x != y)
+    return ', '.join([f'`{row.method}`', *(f'`{x}`' for x in more)])
+
+  rows = [
+    f'| {rule(row)} | {cell(row.lenience, "g")} | {row.gamma:g} |'
+    f' {row.quality:.{digits}f} ({row.quality_low:.{digits}f} to'
+    f' {row.quality_high:.{digits}f}) | {cell(row.rejection_rate, ".2f")} |'
+    f' {cell(row.block_efficiency, ".2f")} | {row.relative_latency:.2f} |'
+    for row in frame.itertuples()
+  ]
+  table = markdown.table(
+    f'| rule | lenience | gamma | {metric} (95 % interval) | rejection rate |'
+    ' tokens per verifier call | modelled latency |',
+    *rows,
+  )
+  told = _told(name, ', each rule at the gamma that is fastest for it', of)
+  return f'{told}\n\n{table}'
+
+
 def quickstart() -> str:
   """A part of what configs/quickstart.py gave, from its committed results."""
   from experiments.records import metrics
@@ -148,6 +187,51 @@ def quickstart() -> str:
     f' {costs.drafter_token_s / costs.verifier_token_s:.2f} of it.'
   )
   return f'{points("quickstart")}\n\n{note}'
+
+
+def estimates(*names: str) -> str:
+  """How far estimates from one lenience agree with what was decoded.
+
+  Args:
+    *names: Of the folders with the results.
+  """
+  import pandas as pd
+
+  from experiments.analysis import estimates as made
+
+  read = [
+    pd.read_csv(RESULTS / name / 'estimates.csv').fillna({'refused': ''})
+    for name in names
+  ]
+  found = pd.concat(read, ignore_index=True)
+  rows = []
+  for row in made.coverage(found).to_dict('records'):
+    kept = found[
+      (found.task == row['task'])
+      & (found.weighted == row['weighted'])
+      & (found.refused == '')
+    ]
+    wide = [
+      ((kept[f'{m}_high'] - kept[f'{m}_low']) / 2).median()
+      for m in made.MEASURES
+    ]
+    held = [
+      f'{row[f"{m}_held"]} of {row[f"{m}_compared"]} |'
+      f' {"-" if np.isnan(half) else f"{half:.3f}"}'
+      for m, half in zip(made.MEASURES, wide, strict=True)
+    ]
+    rows.append(
+      f'| {row["task"]} | {row["weighted"]} | {row["leniences"]} |'
+      f' {row["refused"]} | {held[0]} | {held[1]} |'
+    )
+  table = markdown.table(
+    '| task | weights per | leniences | refused | quality: 0 is held | half'
+    ' width | rejections: 0 is held | half width |',
+    *rows,
+  )
+  *others, last = map(_told, names)
+  told = ''.join(f'{text[:-1]};\n\n' for text in others)
+  return f'{told}{last}\n\n{table}'
 
 
 def of_report(name: str, table: str) -> str:

@@ -6,6 +6,7 @@ In a workdir lie, one JSON object a line,
   records/POINT.jsonl     what came of it: a `Record` each
   traces/POINT.jsonl.gz   how, token by token: a `Trace` for each record
   views/TASK.jsonl        what was thought of it: a `View` of a few of them
+  rereadings/*.jsonl.gz   what it counts at other leniences: a `Rereading` each
   race.jsonl              a few arms on the clock: a `Record` of each prompt
 
 `lines` says what they hold, `files` writes and reads them; `metrics` makes the
@@ -20,6 +21,7 @@ from experiments.records.files import (
   read_examples,
   read_points,
   read_race,
+  read_rereadings,
   read_traces,
   read_views,
   scan,
@@ -31,6 +33,7 @@ from experiments.records.lines import (
   OPTIONS,
   VIEWED,
   Record,
+  Rereading,
   Trace,
   View,
   dumps,
@@ -47,6 +50,7 @@ __all__ = [
   'SOURCES',
   'VIEWED',
   'Record',
+  'Rereading',
   'Trace',
   'View',
   'digest',
@@ -60,6 +64,7 @@ __all__ = [
   'read_examples',
   'read_points',
   'read_race',
+  'read_rereadings',
   'read_traces',
   'read_views',
   'scan',

@@ -14,7 +14,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from cascades import tasks
-from experiments.records.lines import Record, Trace, View, dumps, loads
+from experiments.records.lines import (
+  Record,
+  Rereading,
+  Trace,
+  View,
+  dumps,
+  loads,
+)
 
 
 def write_text(path: str | pathlib.Path, text: str) -> None:
@@ -147,3 +154,13 @@ def read_views(workdir: str | pathlib.Path) -> dict[tuple, View]:
     with contextlib.suppress(ValueError):
       found |= {view.key: view for view in read(path, View)}
   return found
+
+
+def read_rereadings(workdir: str | pathlib.Path) -> list[Rereading]:
+  """What answers count elsewhere, files in name order; none if none were read.
+
+  Raises:
+    ValueError: One is damaged.
+  """
+  paths = sorted(pathlib.Path(workdir).glob('rereadings/*.jsonl.gz'))
+  return [line for path in paths for line in read(path, Rereading)]

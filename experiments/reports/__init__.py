@@ -2,9 +2,10 @@
 
 A workdir holds `records`, `traces` and `examples`, `summary.csv`, `costs.json`
 and, for the page's first line, `config.json`; with `views`, the page also says
-how likely tokens were. Under `report/` go `index.html`,
-`tables/` (CSV, Markdown and LaTeX), `figures/` (SVG and PNG), all of them of
-the same frames, and `report.json`, which says how intervals were drawn.
+how likely tokens were, and with `rereadings` what one lenience tells of others.
+Under `report/` go `index.html`, `tables/` (CSV, Markdown and LaTeX), `figures/`
+(SVG and PNG), all of them of the same frames, and `report.json`, which says how
+intervals were drawn.
 
 Nothing is worked out here: frames and numbers come from `analysis`.
 
@@ -34,7 +35,15 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from experiments import records
-from experiments.analysis import mixture, positions, race, roles, runs, shown
+from experiments.analysis import (
+  estimates,
+  mixture,
+  positions,
+  race,
+  roles,
+  runs,
+  shown,
+)
 from experiments.analysis.choice import Choice
 from experiments.analysis.runs import SETTINGS
 from experiments.analysis.shown import Shown
@@ -79,8 +88,15 @@ def write_report(
   answers = shown.find(paths[0], read[0].lines)
   looks = _looks(frame, answers)
   counts = positions.read(found, told)
-  raced = race.points(read[0]) if len(read) == 1 else None
-  asked = questions.answer(Context(found, counts, looks, choice, raced))
+  raced = estimated = None
+  if len(read) == 1:
+    # Of several runs, nothing is said of one alone.
+    raced = race.points(read[0])
+    lines = records.read_rereadings(paths[0])
+    estimated = estimates.frame(read[0], lines, choice)
+  asked = questions.answer(
+    Context(found, counts, looks, choice, raced, estimated)
+  )
   note = _note(differing)
   screens = first.screens(mixture.whole(found, choice), looks, choice)
   text, drawn = page.render(

@@ -381,6 +381,71 @@ def front(
     return drawings.finish(figure, name, description, styles, titles)
 
 
+def estimated(
+  frame: pd.DataFrame,
+  found: pd.DataFrame,
+  styles: Mapping[str, Style],
+  *,
+  name: str,
+) -> Drawing:
+  """Decoded points of each curve, and others estimated from one of them.
+
+  Args:
+    frame: A row per point of one task, as `comparisons.compare` makes them.
+    found: A row per estimate, as `estimates.frame` makes them of the task; one
+      that is refused is not drawn.
+    styles: Styles by variant, in the order of the panels.
+    name: What its files are called; no other drawing of the page has it.
+  """
+  x, y = 'rejection_rate', 'quality'
+  variants = [v for v in styles if (found.variant == v).any()]
+  columns = min(4, max(3, len(variants)))
+  rows = math.ceil(len(variants) / columns)
+  titles: dict[str, list[str]] = {}
+  with mpl.rc_context(drawings.RC | {'font.size': 10.0}):
+    figure = drawings.new(2.6 * columns, 2.5 * rows + 0.3)
+    grid = figure.subplots(
+      rows, columns, sharex=True, sharey=True, squeeze=False
+    ).flat
+    for axes, variant in itertools.zip_longest(grid, variants):
+      if variant is None:
+        axes.set_visible(False)
+        continue
+      style, curve = styles[variant], _curve(frame, variant)
+      axes.plot(curve[x], curve[y], gid=f'method:{variant}', **_looks(style))
+      titles[f'method:{variant}'] = _titles(curve, style, x, y)
+      own = _curve(found, variant)
+      own = own[np.isfinite(own[x]) & np.isfinite(own[y])]
+      if len(own):
+        axes.errorbar(
+          own[x],
+          own[y],
+          [own[y] - own[f'{y}_low'], own[f'{y}_high'] - own[y]],
+          [own[x] - own[f'{x}_low'], own[f'{x}_high'] - own[x]],
+          fmt='none',
+          ecolor=style.placeholder,
+          elinewidth=0.9,
+        )
+        axes.plot(
+          own[x],
+          own[y],
+          gid=f'estimated:{variant}',
+          **_looks(style)
+          | dict(
+            linestyle='none',
+            markerfacecolor=drawings.PAGE,
+            markeredgecolor=style.placeholder,
+            markeredgewidth=1.3,
+          ),
+        )
+        titles[f'estimated:{variant}'] = _titles(own, style, x, y)
+      axes.set_title(style.label, loc='left', color=drawings.INK, fontsize=11)
+    figure.supxlabel(LABELS[x], fontsize=10)
+    figure.supylabel(LABELS[y], fontsize=10)
+    description = 'points of each method, decoded and estimated'
+    return drawings.finish(figure, name, description, styles, titles)
+
+
 def _scatter(
   axes: Axes,
   frame: pd.DataFrame,

@@ -3,11 +3,13 @@
   config.json        the resolved config, and its curves
   provenance.json    for each start: command, commit, versions, device, data
   costs.json         unit costs
-  examples/          see `experiments.records`, and so the next four
+  examples/          see `experiments.records`, and so the next five
   records/           a file for each point that is done, under the point's name
   traces/
   views/
   race.jsonl
+  rereadings/
+  estimates.csv      of experiments.reweight
   stale/             points of other weights, data, code or versions
   summary.csv, report/
   trackers/          what is shown elsewhere, a folder for each tracker
