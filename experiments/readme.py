@@ -55,6 +55,9 @@ PARTS: dict[str, Callable[[], str]] = {
   'learned': functools.partial(
     findings.every, 'learned', 'exact match', 2, 'problems'
   ),
+  'learned_captions': functools.partial(
+    findings.every, 'learned_270m', 'BLEU', 1, 'captions'
+  ),
   'memory': functools.partial(
     findings.memory, 'memory', 'word problems', 'exact match'
   ),
