@@ -145,7 +145,7 @@ class Tokenizer:
 
   def holding(self, texts: Sequence[str]) -> tuple[int, ...]:
     """Tokens whose own text holds one of these."""
-    return _holding(self, tuple(texts))
+    return _holding(self, tuple(texts)) if texts else ()
 
   def id_of(self, piece: str) -> int | None:
     """The token of that name; None if there is none."""
