@@ -121,6 +121,8 @@ def main() -> None:
     return
   if _RULES.value is not None and not pathlib.Path(_RULES.value).is_file():
     raise ValueError(f'rules: there is no file {_RULES.value}.')
+  import jax
+
   from cascades import methods, verification
   from cascades.proof import audit
   from experiments import records
@@ -160,6 +162,8 @@ def main() -> None:
       targets.draw(path, name, found.leniences, found.examples)
     if not found.passed:
       failed.append(name)
+    # A process can map only so much memory, and each loop takes a lot of it.
+    jax.clear_caches()
     bar.update()
   bar.close()
   print(f'{len(chosen) - len(failed)} of {len(chosen)} passed; see {workdir}.')

@@ -173,7 +173,8 @@ def test_the_launcher_passes_and_draws(tmp_path):
 def test_the_launcher_fails_with_the_row(tmp_path):
   rules = tmp_path / 'rules.py'
   rules.write_text(
-    'import cascades\n'
+    'import cascades, jax\n'
+    'jax.clear_caches = lambda: print("forgotten")\n'
     'cascades.register(cascades.from_target(\n'
     '  lambda d, lenience: 0.5 * d.p, name="half", equation="p / 2",\n'
     '  reference="a test", strict=None, drafter_only=None))\n'
@@ -183,6 +184,8 @@ def test_the_launcher_fails_with_the_row(tmp_path):
   assert 'row' in done.stdout
   assert 'FAILED: half' in done.stderr
   assert 'Traceback' not in done.stderr
+  # All methods' programs are more than a process can hold.
+  assert 'forgotten' in done.stdout
 
 
 @pytest.mark.parametrize(
