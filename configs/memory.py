@@ -6,9 +6,7 @@ cap and a margin of logits gain over `token_v2`, `token_v3` and the ensemble
 with one lenience for all; each with short and with long blocks, of which the
 page takes the better. Truncation of the verifier stands beside them, decoded
 strictly: what a rule gains by cutting what is unlikely is not its memory's.
-The pair of Gemma 3 270M is compared by --config.verifier=gemma3-270m
---config.drafter=gemma3-270m-multi30k-de-en --config.tasks="('multi30k_de_en',)"
---config.task.shots=4 --config.task.path=multi30k/test_2016_flickr.
+configs/memory_270m.py does the same with Gemma 3 270M, on captions.
 """
 
 import ml_collections

@@ -59,10 +59,10 @@ PARTS: dict[str, Callable[[], str]] = {
     findings.every, 'learned_270m', 'BLEU', 1, 'captions'
   ),
   'memory': functools.partial(
-    findings.memory, 'memory', 'word problems', 'exact match'
+    findings.every, 'memory', 'exact match', 3, 'word problems', True
   ),
   'memory_captions': functools.partial(
-    findings.memory, 'memory_270m', 'captions', 'BLEU'
+    findings.every, 'memory_270m', 'BLEU', 1, 'captions', True
   ),
   'estimates': functools.partial(
     findings.estimates, 'reweighting/seed_11', 'reweighting/seed_12'

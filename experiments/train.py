@@ -106,7 +106,10 @@ def _train_rule(config, workdir: pathlib.Path, path: str) -> None:
   from experiments.training import rules
 
   folder, figures, of = rules.train_rule(config, workdir)
-  command = f'python -m experiments.train --config={path}'
+  command = (
+    f'python -m experiments.train --config={path}'
+    f' --config.workdirs={config.workdirs}'
+  )
   rules.write_card(folder, config, figures, of, command)
   means = {name: round(x, 5) for name, x in figures['mean'].items()}
   print(f'{folder}: {json.dumps(means)}')

@@ -103,7 +103,11 @@ def points(name: str, task: str | None = None) -> str:
 
 
 def every(
-  name: str, score: str = 'BLEU', digits: int = 1, of: str = 'captions'
+  name: str,
+  score: str = 'BLEU',
+  digits: int = 1,
+  of: str = 'captions',
+  tuned: bool = False,
 ) -> str:
   """Every point of a study of one task.
 
@@ -112,66 +116,39 @@ def every(
     score: What its quality is.
     digits: Of it.
     of: What its examples are.
+    tuned: Whether of several gammas the fastest is shown.
   """
   frame = _summary(name)
-
-  def cell(value, form):
-    return '-' if np.isnan(value) else format(value, form)
-
-  rows = [
-    f'| `{row.method}`{"" if row.verification == "token" else ", by block"} |'
-    f' {cell(row.lenience, "g")} | {row.quality:.{digits}f}'
-    f' ({row.quality_low:.{digits}f} to {row.quality_high:.{digits}f}) |'
-    f' {cell(row.rejection_rate, ".2f")} |'
-    f' {cell(row.block_efficiency, ".2f")} | {row.relative_latency:.2f} |'
-    for row in frame.itertuples()
-  ]
-  told = _told(name, f', gamma {frame.gamma.max():g}', of)
-  table = markdown.table(
-    f'| method | lenience | {score} (95 % interval) | rejection rate | tokens'
-    ' per verifier call | modelled latency |',
-    *rows,
-  )
-  return f'{told}\n\n{table}'
-
-
-def memory(name: str, of: str, metric: str) -> str:
-  """What rules with memory gave, each at the gamma that is fastest for it.
-
-  Args:
-    name: Of the folder with the results.
-    of: What was answered, in words.
-    metric: Of an answer's quality.
-  """
-  frame = _summary(name)
-  kind = ['method', 'lenience', 'schedule', 'cap', 'verification']
-  fastest = frame.groupby(kind, dropna=False, sort=False)
-  frame = frame.loc[fastest.relative_latency.idxmin()]
-  digits = 1 if frame.quality.max() > 1 else 3
   usual = {'schedule': 'constant', 'cap': 'none', 'verification': 'token'}
+  told = f', gamma {frame.gamma.max():g}'
+  if tuned:
+    told = ', each rule at the gamma that is fastest for it'
+    kinds = frame.groupby(['method', 'lenience', *usual], dropna=False)
+    frame = frame.loc[sorted(kinds.relative_latency.idxmin())]
 
   def cell(value, form):
     return '-' if np.isnan(value) else format(value, form)
 
   def rule(row):
-    said = (getattr(row, name) for name in usual)
-    more = (x for x, y in zip(said, usual.values(), strict=True) if x != y)
-    return ', '.join([f'`{row.method}`', *(f'`{x}`' for x in more)])
+    said = {name: getattr(row, name, x) for name, x in usual.items()}
+    more = [f'`{x}`' for name, x in said.items() if x != usual[name]]
+    return ', '.join([f'`{row.method}`', *more])
 
   rows = [
-    f'| {rule(row)} | {cell(row.lenience, "g")} | {row.gamma:g} |'
-    f' {row.quality:.{digits}f} ({row.quality_low:.{digits}f} to'
+    f'| {rule(row)} | {cell(row.lenience, "g")} |'
+    + (f' {row.gamma:g} |' if tuned else '')
+    + f' {row.quality:.{digits}f} ({row.quality_low:.{digits}f} to'
     f' {row.quality_high:.{digits}f}) | {cell(row.rejection_rate, ".2f")} |'
     f' {cell(row.block_efficiency, ".2f")} | {row.relative_latency:.2f} |'
     for row in frame.itertuples()
   ]
   table = markdown.table(
-    f'| rule | lenience | gamma | {metric} (95 % interval) | rejection rate |'
-    ' tokens per verifier call | modelled latency |',
+    f'| method | lenience |{" gamma |" if tuned else ""} {score} (95 %'
+    ' interval) | rejection rate | tokens per verifier call | modelled latency'
+    ' |',
     *rows,
   )
-  told = _told(name, ', each rule at the gamma that is fastest for it', of)
-  return f'{told}\n\n{table}'
+  return f'{_told(name, told, of)}\n\n{table}'
 
 
 def quickstart() -> str:

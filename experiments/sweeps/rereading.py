@@ -28,8 +28,6 @@ from experiments.sweeps import plan, worker
 
 # Fields of config.json that no config has.
 _ADDED = ('curves', 'data', 'block_by_block')
-# What a sweep says of its weights.
-_WEIGHTS = ('verifier', 'drafter', 'tokenizer')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,13 +253,8 @@ class Reader:
         f'drafter: {config.drafter} does not say of a given text how likely it'
         ' is; decode with a language model as drafter.'
       )
-    now = {
-      'verifier': worker.fingerprint(self._verifier.params),
-      'drafter': worker.fingerprint(equipped.params),
-      'tokenizer': hashlib.sha256(self._verifier.tokenizer.proto).hexdigest(),
-    }
-    for name in _WEIGHTS:
-      if run.start.get(name) != now[name]:
+    for name, now in worker.weights(self._verifier, equipped).items():
+      if run.start.get(name) != now:
         raise ValueError(
           f'workdir: {run.path} was decoded with another {name} than'
           f' {config.get(name, config.verifier)} is now; run experiments.sweep'

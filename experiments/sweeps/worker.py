@@ -138,6 +138,15 @@ def host_folder() -> str:
   return f'host-{index}' if index else ''
 
 
+def weights(verifier: checkpoints.Checkpoint, equipped: Any) -> dict[str, str]:
+  """Hashes of what a pair computes with, and of the tokenizer of both."""
+  return {
+    'verifier': fingerprint(verifier.params),
+    'drafter': fingerprint(equipped.params),
+    'tokenizer': hashlib.sha256(verifier.tokenizer.proto).hexdigest(),
+  }
+
+
 class Worker:
   """Decodes points of a sweep.
 
@@ -198,10 +207,7 @@ class Worker:
 
   def facts(self) -> dict[str, Any]:
     """What can change a result and is not said by a config."""
-    return {
-      'verifier': fingerprint(self._verifier.params),
-      'drafter': fingerprint(self._equipped.params),
-      'tokenizer': hashlib.sha256(self._verifier.tokenizer.proto).hexdigest(),
+    return weights(self._verifier, self._equipped) | {
       'code': code_version(),
       'device': jax.devices()[0].device_kind,
       'versions': cli.versions(),
