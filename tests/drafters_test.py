@@ -23,7 +23,26 @@ _VERIFIER, _DRAFTER = decoding_test._VERIFIER, decoding_test._DRAFTER
 _SMALL = _MODEL.init_params(jax.random.key(3))
 # Its favourites are the verifier's now and then.
 _NEAR = _DRAFTER + 0.7 * _VERIFIER
-# It says three of five tokens, as one that speaks a part of the vocabulary.
+
+
+@dataclasses.dataclass(frozen=True)
+class _Few(exact.TableModel):
+  """It says three of five tokens: a part of the vocabulary."""
+
+  said = (0, 2, 3)
+
+  def tersely(self, params):
+    said = jnp.array(self.said)
+    return params[:, said], said
+
+  def unembed(self, params, hidden):
+    few = hidden[jnp.array(self.said)]
+    if params.shape[-1] == len(self.said):
+      return few
+    return processing.spread(few, jnp.array(self.said), self.vocab_size)
+
+
+_FEW = _Few(_V)
 _REDUCED = _NEAR.at[:, jnp.array([1, 4])].set(-jnp.inf)
 _HEAD = recurrent.init_head(jax.random.key(4), _V)
 _INNER = methods.METHODS['token_v3'], 0.4
@@ -35,6 +54,12 @@ _ADAPTIVE = drafters.Equipped(
 _NGRAM = drafters.Equipped(drafters.NgramDrafter(3, 1), ())
 _RECURRENT = drafters.Equipped(
   drafters.RecurrentDrafter(_MODEL), (_HEAD, _VERIFIER)
+)
+_RECURRENT_FEW = drafters.Equipped(
+  drafters.RecurrentDrafter(_FEW), (_HEAD, _VERIFIER)
+)
+_BEAM_FEW = drafters.Equipped(
+  drafters.RecurrentDrafter(_FEW, beam=True), (_HEAD, _VERIFIER)
 )
 _BEAM = drafters.Equipped(
   drafters.RecurrentDrafter(_MODEL, beam=True), (_HEAD, _VERIFIER)
@@ -96,7 +121,7 @@ def test_several_drafts_that_stop_early_keep_the_law():
 
 @pytest.mark.parametrize('kind', tiers.first(decoding_test.ONE_DRAFT))
 def test_a_drafter_of_some_tokens_keeps_the_law(kind):
-  equipped = drafters.Equipped(drafters.ModelDrafter(_MODEL), _REDUCED)
+  equipped = drafters.Equipped(drafters.ModelDrafter(_FEW), _REDUCED)
   scheme = verification.Scheme(kind)
   decoding_test.check_laws(scheme, 3, equipped=equipped, seen=_of_reduced)
 
@@ -104,7 +129,7 @@ def test_a_drafter_of_some_tokens_keeps_the_law(kind):
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', verification.SEVERAL)
 def test_several_drafts_of_some_tokens_keep_the_law(kind):
-  equipped = drafters.Equipped(drafters.ModelDrafter(_MODEL), _REDUCED)
+  equipped = drafters.Equipped(drafters.ModelDrafter(_FEW), _REDUCED)
   scheme = verification.Scheme(kind)
   decoding_test.check_laws(
     scheme, 2, drafts=2, equipped=equipped, seen=_of_reduced
@@ -159,6 +184,9 @@ _MANY = 20_480
     (_RECURRENT, 3, 'k_seq'),
     (_RECURRENT, 3, 'match'),
     (_BEAM, 1, 'match'),
+    (_RECURRENT_FEW, 1, 'token'),
+    (_RECURRENT_FEW, 3, 'multi_round'),
+    (_BEAM_FEW, 3, 'match'),
   ],
 )
 def test_strict_is_the_verifier_whatever_is_drafted(equipped, drafts, kind):

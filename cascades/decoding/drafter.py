@@ -49,23 +49,29 @@ class Draft(NamedTuple):
     known: Whether row (count, j) is the drafter's. If not, it has nothing to
       say of what follows its draft.
     calls: Forward passes that this took.
+    said: Ids of the tokens that the rows of `logits` are of, upwards; None
+      where they are of all.
   """
 
   tokens: Int[Array, 'K gamma']
-  logits: Float[Array, 'gamma_1 K V'] | None
+  logits: Float[Array, 'gamma_1 K N'] | None
   count: Int[Array, 'K']
   known: Bool[Array, 'K']
   calls: Int[Array, '']
+  said: Int[Array, 'N'] | None = None
 
   def row(
     self, i: Int[Array, ''] | int, j: Int[Array, ''] | int, vocab_size: int
   ) -> Float[Array, 'V']:
-    """A row of the logits; one-hot, 0 and -inf, of a token that was chosen.
+    """Logits of all tokens; one-hot, 0 and -inf, of a token that was chosen.
 
     After the last of those, where nothing was chosen, it may be any.
     """
     if self.logits is not None:
-      return self.logits[i, j]
+      row = self.logits[i, j]
+      if self.said is None:
+        return row
+      return processing.spread(row, self.said, vocab_size)
     token = jnp.append(self.tokens[j], 0)[i]
     return jnp.where(jnp.arange(vocab_size) == token, 0.0, -jnp.inf)
 
@@ -79,8 +85,9 @@ class Equipped(NamedTuple):
 
 def whole(
   tokens: Int[Array, 'K gamma'],
-  logits: Float[Array, 'gamma_1 K V'] | None,
+  logits: Float[Array, 'gamma_1 K N'] | None,
   calls: Int[Array, ''] | int,
+  said: Int[Array, 'N'] | None = None,
 ) -> Draft:
   """Drafts that all have their length, and a row after it."""
   paths, gamma = tokens.shape
@@ -90,6 +97,7 @@ def whole(
     count=jnp.full(paths, gamma),
     known=jnp.ones(paths, bool),
     calls=jnp.asarray(calls, jnp.int32),
+    said=said,
   )
 
 
@@ -104,7 +112,7 @@ def permitted(draft: Draft, how: processing.Processing) -> Draft:
   if draft.logits is None:
     says = jnp.pad(~how.forbidden[draft.tokens], ((0, 0), (0, 1)))
   else:
-    says = processing.says(draft.logits, how).T
+    says = processing.says(draft.logits, how.among(draft.said)).T
   index = jnp.arange(says.shape[1])
   count = jnp.where(says | (index >= draft.count[:, None]), index[-1], index)
   count = jnp.minimum(count.min(-1), draft.count)
@@ -212,7 +220,7 @@ class Drafter(Protocol):
   def probabilities(
     self, logits: Float[Array, 'V'], how: processing.Processing
   ) -> Float[Array, 'V']:
-    """What a token was drawn from, of a row of `Draft.logits`."""
+    """What a token was drawn from, of `Draft.row`."""
 
 
 class Plain:

@@ -128,7 +128,7 @@ def distributions(
   """What methods look at, of both models' logits at one position.
 
   Args:
-    drafter_logits: A row of `Draft.logits`.
+    drafter_logits: What `Draft.row` gives.
     verifier_logits: The verifier's.
     how: From logits to probabilities.
     q: What a drafter's token was drawn from: `Drafter.probabilities`.
@@ -198,7 +198,8 @@ def propose(
   count, paths = decoder.gamma, decoder.drafts
   chex.assert_shape(draft.tokens, (paths, count))
   if draft.logits is not None:
-    chex.assert_shape(draft.logits, (count + 1, paths, verifier.vocab_size))
+    said = verifier.vocab_size if draft.said is None else len(draft.said)
+    chex.assert_shape(draft.logits, (count + 1, paths, said))
   chex.assert_shape([draft.count, draft.known], (paths,))
   return Proposed(permitted(draft, how), drafter_state, verifier_cache)
 

@@ -100,7 +100,11 @@ def _draft(model, params, cache, seen, key, how, *, sizes, threshold=None):
   """
   gamma, drafts = sizes
   at = seen.length - 1
-  size = processing.draw_size(model.vocab_size)
+  # Of a small part of the vocabulary, all of this is as small.
+  params, said = model.tersely(params)
+  how = how.among(said)
+  count = model.vocab_size if said is None else len(said)
+  size = processing.draw_size(count)
   uniforms = processing.uniform(key, gamma + 1, drafts, size)
   start = dict(
     level=jnp.zeros((), jnp.int32),
@@ -108,7 +112,8 @@ def _draft(model, params, cache, seen, key, how, *, sizes, threshold=None):
     last=jnp.broadcast_to(seen.tokens[at], (drafts,)),
     tokens=jnp.zeros((gamma + 1, drafts), jnp.int32),
     logits=jnp.zeros(
-      (gamma + 1, drafts, model.vocab_size), model.dtype(params)
+      (gamma + 1, drafts, count),
+      jnp.promote_types(model.dtype(params), jnp.float32),
     ),
     going=jnp.ones((drafts,), bool),
     count=jnp.zeros((drafts,), jnp.int32),
@@ -123,6 +128,7 @@ def _draft(model, params, cache, seen, key, how, *, sizes, threshold=None):
     last = jax.vmap(
       lambda u, z: processing.draw(u, processing.probabilities(z, how))
     )(uniforms[i], logits)
+    last = last if said is None else said[last]
     going, anyone = c['going'], c['anyone']
     calls = c['calls'] + going.any()
     if threshold is not None:
@@ -151,6 +157,7 @@ def _draft(model, params, cache, seen, key, how, *, sizes, threshold=None):
     count=end['count'],
     known=jnp.ones((drafts,), bool),
     calls=end['calls'],
+    said=said,
   )
   return draft, end['cache']
 

@@ -148,6 +148,7 @@ def draft_apart(
   vocab_size: int,
   gamma: int,
   drafts: int,
+  said: Int[Array, 'N'] | None = None,
 ) -> Draft:
   """Drafts that know nothing of each other, each token drawn.
 
@@ -160,18 +161,21 @@ def draft_apart(
     vocab_size: Number of logits.
     gamma: Tokens of a draft.
     drafts: How many.
+    said: Ids that the logits are of; None for all.
   """
-  size = processing.draw_size(vocab_size)
+  how = how.among(said)
+  size = processing.draw_size(vocab_size if said is None else len(said))
   randoms = processing.uniform(key, drafts, gamma + 1, size)
 
   def pick(numbers, logits):
-    return processing.draw(numbers, processing.probabilities(logits, how))
+    drawn = processing.draw(numbers, processing.probabilities(logits, how))
+    return drawn if said is None else said[drawn]
 
   def one(numbers):
     return unroll(step, state, token, pick, numbers)
 
   tokens, logits = jax.vmap(one, out_axes=(0, 1))(randoms)
-  return whole(tokens[:, 1:], logits, gamma + 1)
+  return whole(tokens[:, 1:], logits, gamma + 1, said)
 
 
 def draft_beams(
@@ -182,10 +186,12 @@ def draft_beams(
   token: Int[Array, ''],
   length: int,
   beams: int,
+  said: Int[Array, 'N'] | None = None,
 ) -> tuple[Int[Array, 'K length_1'], Float[Array, 'length_1 K V']]:
   """The drafts of the highest scores, for one sequence; the best first.
 
-  A score is a sum of log-probabilities at temperature 1.
+  A score is a sum of log-probabilities at temperature 1. `said` are the ids
+  that the model's logits are of, None for all.
 
   Returns:
     Tokens [beams, length + 1]; logits [length + 1, beams, V].
@@ -198,6 +204,7 @@ def draft_beams(
     total = scores[:, None] + jax.nn.log_softmax(logits.astype(jnp.float32))
     scores, best = jax.lax.top_k(total.reshape(-1), beams)
     parents, chosen = jnp.divmod(best, logits.shape[-1])
+    chosen = chosen if said is None else said[chosen]
     return (states[parents], chosen, scores), (tokens, logits, parents)
 
   def back(beam, inputs):
@@ -243,11 +250,13 @@ class RecurrentDrafter(Plain):
   def propose(self, params, state, seen, key, how, *, gamma, drafts):
     """Drafts that do not read what was written before the last token."""
     head, params = params
+    params, said = self.model.tersely(params)
     given = self.model, params, head, seen.hidden
     token = seen.tokens[seen.length - 1]
     if self.beam:
-      tokens, logits = draft_beams(*given, token, gamma, drafts)
-      return whole(tokens[:, 1:], logits, gamma + 1), state, seen.cache
+      tokens, logits = draft_beams(*given, token, gamma, drafts, said)
+      draft = whole(tokens[:, 1:], logits, gamma + 1, said)
+      return draft, state, seen.cache
 
     def one(state, token):
       return step(*given, state, token)
@@ -261,5 +270,6 @@ class RecurrentDrafter(Plain):
       vocab_size=self.model.vocab_size,
       gamma=gamma,
       drafts=drafts,
+      said=said,
     )
     return draft, state, seen.cache

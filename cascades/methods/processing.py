@@ -44,6 +44,12 @@ class Processing:
   forbidden: Bool[Array, 'V'] | None = None
   cap: Cap | None = None
 
+  def among(self, said: Int[Array, 'N'] | None) -> 'Processing':
+    """The same for logits of some tokens alone; None for all of them."""
+    if said is None or self.forbidden is None:
+      return self
+    return self.replace(forbidden=self.forbidden[said])
+
 
 def gate_probabilities(logits: Float[Array, 'V']) -> Float[Array, 'V']:
   """softmax of the raw logits at temperature 1, in float32."""
@@ -107,6 +113,25 @@ def truncate(
     least = jnp.minimum(jnp.minimum(eta, jnp.sqrt(eta) * spread), probs.max(-1))
     probs = jnp.where(probs >= least, probs, 0)
   return probs / probs.sum(-1)
+
+
+def spread(
+  logits: Float[Array, '*L N'], said: Int[Array, 'N'], vocab_size: int
+) -> Float[Array, '*L V']:
+  """Logits of all tokens, -inf of those that are not said.
+
+  Args:
+    logits: Of what is said.
+    said: Its ids, upwards.
+    vocab_size: V.
+  """
+  nothing = jnp.full((*logits.shape[:-1], vocab_size), -jnp.inf, logits.dtype)
+  return nothing.at[..., said].set(
+    logits,
+    mode='promise_in_bounds',
+    indices_are_sorted=True,
+    unique_indices=True,
+  )
 
 
 def says(logits: Float[Array, '*N V'], how: Processing) -> Bool[Array, '*N']:

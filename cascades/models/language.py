@@ -33,6 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from cascades.methods import processing
 from cascades.models import families, panels
 
 Cache = PyTree
@@ -95,8 +96,8 @@ def import_gemma():
 
 
 # Beside the embedding table, the rows of the tokens that a model says, where it
-# does not say all of them; and where among them each token is.
-REDUCED, PLACES = 'reduced', 'places'
+# does not say all of them; and their ids.
+REDUCED, SAID = 'reduced', 'said'
 # Of matrices, by the end of the path to them: which axes come out of a product,
 # and which it sums over. A mixture's experts end in `gating_einsum/w`.
 _ORDERS = {
@@ -378,12 +379,9 @@ class LanguageModel:
     Rows that stand for no token are left out; a token that is not spoken has
     -inf.
     """
-    places = params['embedder'].get(PLACES)
-    if places is not None:
-      nothing = jnp.full((*logits.shape[:-1], 1), -jnp.inf, logits.dtype)
-      return jnp.concatenate([logits, nothing], -1)[..., places]
-    if logits.shape[-1] == self.vocab_size:
-      return logits
+    said = params['embedder'].get(SAID)
+    if said is not None:
+      return processing.spread(logits, said, self.vocab_size)
     return logits[..., : self.vocab_size]
 
   def speaking(
@@ -401,13 +399,22 @@ class LanguageModel:
       params: Of the model, with its whole vocabulary.
       tokens: Ids, each of them once.
     """
-    tokens = np.asarray(tokens)
-    places = np.full(self.vocab_size, len(tokens), np.int32)
-    places[tokens] = np.arange(len(tokens))
+    tokens = np.sort(np.asarray(tokens, np.int32))
     rows = {REDUCED: jnp.asarray(self._table(params)[tokens])}
     rows = self.pack(rows) if self.packed else rows
-    extra = rows | {PLACES: jnp.asarray(places)}
+    extra = rows | {SAID: jnp.asarray(tokens)}
     return params | {'embedder': params['embedder'] | extra}
+
+  def tersely(self, params: Params) -> tuple[Params, Int[Array, 'N'] | None]:
+    """Parameters with which logits are of the tokens alone that are said.
+
+    Returns:
+      Those parameters, and the ids that their logits are of; the same ones and
+      None of a model that says all tokens.
+    """
+    embedder = dict(params['embedder'])
+    said = embedder.pop(SAID, None)
+    return params if said is None else params | {'embedder': embedder}, said
 
   def hidden_size(self, params: Params, taps: tuple[int, ...] = ()) -> int:
     """Numbers of what `with_hidden` gives as a token's hidden state."""

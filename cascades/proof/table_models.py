@@ -151,6 +151,10 @@ class TableModel:
     del params
     return hidden
 
+  def tersely(self, params: Logits) -> tuple[Logits, None]:
+    """As of a `LanguageModel` that says all tokens."""
+    return params, None
+
   def move(
     self, cache: Cache, at: Int[Array, ''], slots: Int[Array, 'n']
   ) -> Cache:

@@ -250,7 +250,7 @@ def _with_table(
 ) -> checkpoints.Checkpoint:
   """A model with the verifier's whole table, for those who want that."""
   plain = model.unpacked()
-  if language.PLACES not in plain.params['embedder']:
+  if language.SAID not in plain.params['embedder']:
     return plain
   table = verifier.unpacked().params['embedder']
   return plain._replace(params={**plain.params, 'embedder': table})
