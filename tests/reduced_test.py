@@ -112,6 +112,8 @@ def test_it_goes_with_its_table_in_any_numbers(tmp_path):
   for dtype in ('float32', 'bfloat16'):
     found = checkpoints.load_model(part, dtype)
     assert found.model.dtype(found.params) == dtype
+    # Not rounded: what is nearly as likely is not equally so.
+    assert read(found, [5, 6])[0].dtype == np.float32
 
 
 def refused(folder) -> str:

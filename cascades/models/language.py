@@ -311,7 +311,7 @@ class LanguageModel:
       cache: From `init_cache` or a previous call; None to do without.
 
     Returns:
-      Logits in the parameters' dtype, and the new cache.
+      Logits, float32, and the new cache.
     """
     logits, _, cache = self.with_hidden(params, tokens, positions, mask, cache)
     return logits, cache
@@ -422,7 +422,7 @@ class LanguageModel:
     return self.module.config.embed_dim * max(1, len(taps))
 
   def dtype(self, params: Params) -> Any:
-    """Of logits and hidden states."""
+    """Of parameters and hidden states."""
     return self._table(params).dtype
 
   def _viewed(self, params: Params) -> Params:
@@ -521,10 +521,13 @@ class LanguageModel:
 
 
 def _decode(x: Float[Array, '*L D'], table: Any) -> Float[Array, '*L P']:
-  """States by a table, packed or not."""
+  """States by a table, packed or not, in float32.
+
+  Rounded to bfloat16, tokens that are nearly as likely would be equally so.
+  """
   if isinstance(table, panels.Panels):
-    return panels.dot(x, table)
-  return jnp.dot(x, table.T)
+    return panels.dot(x, table, jnp.float32)
+  return jnp.dot(x, table.T, preferred_element_type=jnp.float32)
 
 
 @contextlib.contextmanager

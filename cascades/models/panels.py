@@ -194,7 +194,7 @@ class Panels:
     return rows
 
 
-def dot(x: Float[Array, '...'], weight: Panels) -> Array:
+def dot(x: Float[Array, '...'], weight: Panels, dtype: Any = None) -> Array:
   """A product with a packed weight, read once for all rows.
 
   Under `vmap` the rows of all are multiplied together.
@@ -202,6 +202,8 @@ def dot(x: Float[Array, '...'], weight: Panels) -> Array:
   Args:
     x: Any number of axes, then those that are summed over.
     weight: In panels.
+    dtype: What the sums, which are float32, are rounded to; None for what x
+      is. A CPU is slow to round many of them.
 
   Returns:
     [*rows, *kept].
@@ -210,7 +212,8 @@ def dot(x: Float[Array, '...'], weight: Panels) -> Array:
   kept = tuple(weight.shape[axis] for axis in order.kept)
 
   def product(x, parts):
-    return _product(x, parts, order).reshape(len(x), *kept)
+    out = _product(x, parts, order, dtype or x.dtype)
+    return out.reshape(len(x), *kept)
 
   run = jax.custom_batching.custom_vmap(product)
 
@@ -229,15 +232,19 @@ def dot(x: Float[Array, '...'], weight: Panels) -> Array:
   return run(rows, weight.parts).reshape(*x.shape[:at], *kept)
 
 
-def _product(x: Float[Array, 'm ...'], parts: Any, order: Order) -> Array:
+def _product(
+  x: Float[Array, 'm ...'], parts: Any, order: Order, dtype: Any
+) -> Array:
   """Rows by a packed weight, [m, ...]: its kept axes, flat or not."""
   m, summed = len(x), len(order.summed)
   if is_whole(parts, order) or m > _MANY:
     w = unpack(parts, order)
-    return jnp.tensordot(x, w, (tuple(range(1, x.ndim)), order.summed))
+    axes = tuple(range(1, x.ndim)), order.summed
+    return jnp.tensordot(x, w, axes, preferred_element_type=dtype)
   size = sum(part.size for part in jax.tree.leaves(parts))
   if m == 1 and (size >= _LARGE or x.dtype == jnp.bfloat16):
-    return _product(jnp.pad(x, ((0, 1), *[(0, 0)] * summed)), parts, order)[:1]
+    two = jnp.pad(x, ((0, 1), *[(0, 0)] * summed))
+    return _product(two, parts, order, dtype)[:1]
 
   def one(part, x):
     batch = range(part.ndim - summed - 1)
@@ -247,6 +254,7 @@ def _product(x: Float[Array, 'm ...'], parts: Any, order: Order) -> Array:
       of_each,
       part,
       ((tuple(i + 1 for i in inner), inner), (tuple(batch), tuple(batch))),
+      preferred_element_type=dtype,
     )
     return jnp.moveaxis(out, len(batch), 0).reshape(m, -1)
 
@@ -255,7 +263,9 @@ def _product(x: Float[Array, 'm ...'], parts: Any, order: Order) -> Array:
   # One after the other, each into its place: nothing of all columns lies twice.
   # Barriers keep XLA from making all parts first, or a copy in the end; and
   # what stands there before is of no constant, which would be copied too.
-  out = jnp.broadcast_to(x.ravel()[0], (m, sum(map(_kept, parts))))
+  out = jnp.broadcast_to(
+    x.ravel()[0].astype(dtype), (m, sum(map(_kept, parts)))
+  )
   at = 0
   for part in parts:
     x, out = jax.lax.optimization_barrier((x, out))

@@ -191,9 +191,8 @@ def need(
       _bytes(rows, sharding.rows_layout(rows, mesh))
       for rows in _caches(model, weights, cache_length, batches)
     )
-    # Logits are of the parameters' dtype.
-    sizes = [x.dtype.itemsize for x in jax.tree.leaves(weights)]
-    logits += (gamma + 1) * model.vocab_size * max(sizes, default=4)
+    # Logits are float32.
+    logits += (gamma + 1) * model.vocab_size * 4
   logits += _ROWS_OF_FLOATS * 4 * verifier[0].vocab_size
   # A token's id, its source and its log-probability.
   tokens = (4 + 1 + 4) * cache_length
