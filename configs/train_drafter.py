@@ -36,6 +36,8 @@ def get_config() -> ml_collections.ConfigDict:
     answers=4000,
     answer_length=48,
     shots=4,
+    # At which they are written, in turn.
+    temperatures=(1.0,),
     # Rows of texts, their tokens, and how many a step has.
     texts=12_000,
     row_length=256,
@@ -47,6 +49,8 @@ def get_config() -> ml_collections.ConfigDict:
     dtype='bfloat16',
     # From this share of the steps on, acceptance itself is the objective.
     turn=0.6,
+    # At these temperatures; of several, their mean.
+    sharpened=(1.0,),
     # What its tensors are rounded to.
     stored='bfloat16',
     # Held-out prompts, and tokens per block, for its figures.

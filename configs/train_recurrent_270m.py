@@ -4,18 +4,17 @@ Command: python -m experiments.train --config=configs/train_recurrent_270m.py
 Shows: a head under the workdir that says 12,000 tokens, and how much of its
 drafts the verifier keeps on texts that are held out. It wants the texts,
 `--config.text=multi30k/train`; with the `--workdir` of a training of
-configs/train_drafter.py it takes from there what the verifier said. It has not
-been run as a whole yet.
+configs/train_drafter_greedy.py it takes from there what the verifier said.
 """
 
 import ml_collections
 
-from configs import train_drafter
+from configs import train_drafter_greedy
 
 
 def get_config() -> ml_collections.ConfigDict:
-  c = train_drafter.get_config()
-  for name in ('turn', 'stored'):
+  c = train_drafter_greedy.get_config()
+  for name in ('init', 'turn', 'sharpened', 'stored'):
     del c[name]
   with c.ignore_type():
     # Residual layers of the head.
@@ -25,6 +24,7 @@ def get_config() -> ml_collections.ConfigDict:
   # Tokens drafted from each position.
   c.depth = 5
   # Of the training, and texts in each step.
-  c.steps = 1000
+  c.steps = 500
   c.learning_rate = 0.02
+  c.eval_examples = 64
   return c

@@ -3,11 +3,13 @@
 import itertools
 import json
 import pathlib
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 from cascades.models import checkpoints, packaged
 from cascades.tasks import TASKS
@@ -222,6 +224,67 @@ def test_layers_that_will_not_do_are_named():
   assert start.params['layer_1'] is whole.params['layer_5']
 
 
+def test_a_training_goes_on_from_a_drafter_of_the_same_table(lines, tmp_path):
+  whole = checkpoints.load_model('tiny-drafter').unpacked()
+  first = drafting.begin(config(lines), whole)
+  drafting.reduced.save(
+    tmp_path / 'first', first.model, first.params, np.arange(60), 'tiny-drafter'
+  )
+  c = config(lines, steps=1, sharpened=(1.0, 0.3), turn=0.0)
+  with pytest.raises(
+    ValueError, match='init: give either that, a drafter to g'
+  ):
+    drafting.begin(
+      ConfigDict(config(lines).to_dict() | {'init': 'first'}), whole
+    )
+  del c.layers
+  with pytest.raises(
+    ValueError, match='init: give either that, a drafter to g'
+  ):
+    drafting.begin(c, whole)
+  c.init = str(tmp_path / 'first')
+  again = drafting.begin(c, whole)
+  assert again.model == first.model
+  jax.tree.map(np.testing.assert_array_equal, again.params, first.params)
+  c.init = 'tiny-verifier'
+  with pytest.raises(
+    ValueError, match='init: tiny-verifier does not share the'
+  ):
+    drafting.begin(c, whole)
+  assert drafting._losses(c) == '-log sum min(p, q) at temperatures 1 and 0.3'
+
+
+def test_answers_at_several_temperatures_are_kinds_of_their_own(
+  lines, tmp_path, monkeypatch
+):
+  asked, kinds = [], []
+
+  class Writer:
+    def __init__(self, model, gamma, temperature):
+      self.temperature = temperature
+
+    def sample(self, prompts, **_):
+      asked.append((self.temperature, len(prompts)))
+      return [types.SimpleNamespace(text=f' {self.temperature}')] * len(prompts)
+
+  monkeypatch.setattr(lessons.sampler, 'Sampler', Writer)
+  made = texts.rows
+
+  def held_out_first(config, found, *rest):
+    if rest[-1] == 'held_out':
+      return made(config, found, *rest)
+    kinds.append([{d.answer for d in kind} for kind in found])
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(texts, 'rows', held_out_first)
+  c = config(lines, answers=600, temperatures=(1.0, 0.0))
+  whole = checkpoints.load_model('tiny-drafter').unpacked()
+  with pytest.raises(KeyboardInterrupt):
+    lessons.taught(c, whole, tmp_path)
+  assert asked == [(1.0, 256), (0.0, 256), (1.0, 88)]
+  assert kinds[0][1:] == [{' 1.0'}, {' 0.0'}]
+
+
 def test_the_loss_is_what_it_is_called():
   whole = checkpoints.load_model('tiny-drafter').unpacked()
   start = drafting.begin(config('x', layers=(0, 1)), whole)
@@ -235,10 +298,10 @@ def test_the_loss_is_what_it_is_called():
   other = jax.tree.map(lambda x: x * 1.1, own)
   head = shared['input_embedding'][said]
 
-  def figures(own, by_acceptance):
+  def figures(own, by_acceptance, sharpened=(1.0,)):
     some = tokens, places, counts, hidden
     return drafting.loss_fn(
-      own, shared, start.model, head, *some, by_acceptance
+      own, shared, start.model, head, *some, by_acceptance, sharpened
     )
 
   # All layers are the verifier itself.
@@ -262,6 +325,11 @@ def test_the_loss_is_what_it_is_called():
     -np.log(kept).mean(), rel=1e-3
   )
   assert seen['kept'] == pytest.approx(kept.mean(), rel=1e-4)
+  sharp = [x**2 / (x**2).sum(-1, keepdims=True) for x in (p, q)]
+  sharp = np.minimum(*sharp).sum(-1)
+  assert figures(other, True, (1.0, 0.5))[0] == pytest.approx(
+    -(np.log(kept) + np.log(sharp)).mean() / 2, rel=1e-3
+  )
 
 
 def test_what_acceptance_and_costs_promise():

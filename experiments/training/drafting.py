@@ -10,8 +10,10 @@ over the tokens that the drafter says.
 """
 
 import dataclasses
+import functools
 import json
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -34,13 +36,22 @@ def begin(
   """The drafter before it has learnt anything.
 
   Args:
-    config: Its `layers` are the verifier's that it begins as.
+    config: Its `layers` are the verifier's that it begins as; or its `init` is
+      the name or the folder of a drafter to go on from.
     verifier: In gemma's order.
 
   Raises:
-    ValueError: There are no such layers, they are no model of their own, or
-      none of them attends to the whole text.
+    ValueError: There are both fields or neither; or no such layers, they are no
+      model of their own, or none of them attends to the whole text; or what is
+      to be gone on from shares no table with the verifier.
   """
+  if ('init' in config) == ('layers' in config):
+    raise ValueError(
+      'init: give either that, a drafter to go on from, or layers, those of the'
+      ' verifier that a new one begins as.'
+    )
+  if 'init' in config:
+    return _again(config.init, verifier)
   model, params, tokenizer = verifier
   c = model.module.config
   layers = tuple(config.layers)
@@ -66,6 +77,25 @@ def begin(
   )
 
 
+def _again(
+  name: str, verifier: checkpoints.Checkpoint
+) -> checkpoints.Checkpoint:
+  """A drafter that was trained before, with all of the verifier's table."""
+  model, params, tokenizer = checkpoints.load_model(name, 'float32').unpacked()
+  table = params['embedder']['input_embedding']
+  theirs = verifier.params['embedder']['input_embedding']
+  shared = language.SAID in params['embedder']
+  if not shared or table.shape != theirs.shape or (table != theirs).any():
+    raise ValueError(
+      f'init: {name} does not share the table of the verifier; give a drafter'
+      ' that was trained for it.'
+    )
+  embedder = verifier.params['embedder']
+  return checkpoints.Checkpoint(
+    model, params | {'embedder': embedder}, tokenizer
+  )
+
+
 def loss_fn(
   own: Any,
   shared: Any,
@@ -76,6 +106,7 @@ def loss_fn(
   counts: Bool[Array, 'B N'],
   hidden: Float[Array, 'B N D'],
   by_acceptance: Array | bool,
+  sharpened: tuple[float, ...] = (1.0,),
 ) -> tuple[Float[Array, ''], dict[str, Float[Array, '']]]:
   """What is to be made less; and the figures that people look at.
 
@@ -90,6 +121,8 @@ def loss_fn(
     counts: Which of them.
     hidden: The verifier's states of them.
     by_acceptance: Whether the loss is -log sum min(p, q), else KL(p, q).
+    sharpened: Temperatures of both at which the former is taken; the loss is
+      their mean. The lower, the more it asks for the same likeliest token.
 
   Returns:
     Mean over places, in nats; KL, `kept`, the mean of sum min(p, q), and
@@ -107,7 +140,13 @@ def loss_fn(
 
   divergence = mean((p * (log_p - log_q)).sum(-1))
   agree = mean(said.argmax(-1) == guess.argmax(-1))
-  loss = jnp.where(by_acceptance, mean(-jnp.log(kept)), divergence)
+
+  def rejected(temperature):
+    both = (jax.nn.log_softmax(x / temperature) for x in (said, guess))
+    return -jax.nn.logsumexp(jnp.minimum(*both), -1)
+
+  rejection = sum(map(rejected, sharpened)) / len(sharpened)
+  loss = jnp.where(by_acceptance, mean(rejection), divergence)
   return loss, dict(kl=divergence, kept=mean(kept), agree=agree)
 
 
@@ -145,10 +184,11 @@ def train_drafter(
     ),
   )
   look = jax.jit(loss_fn, static_argnames='model')
+  learnt = functools.partial(loss_fn, sharpened=tuple(config.sharpened))
 
   @jax.jit
   def update(state, shared, head, some, by_acceptance):
-    grad = jax.value_and_grad(loss_fn, has_aux=True)
+    grad = jax.value_and_grad(learnt, has_aux=True)
     (loss, _), grads = grad(
       state['own'], shared, start.model, head, *some, by_acceptance
     )
@@ -238,14 +278,13 @@ _CARD = """---
 
 # {name}
 
-A drafter for `{verifier}`: its layers {layers} as they began, trained on, with
+A drafter for `{verifier}`: {begun}, with
 its embedding table, which is not in this folder. It says {said:,} tokens, those
 most frequent in the texts below, and reads all.
 
 - Data: {documents}; {answers:,} answers are the verifier's
-  own, at temperature 1. In {texts:,} rows of {row_length} tokens.
-- Training: {steps:,} steps of {rows} rows; forward KL divergence from the
-  verifier for {turn:.0%} of them, then -log sum min(p, q); AdamW, seed {seed}.
+  own, at temperature {temperatures}. In {texts:,} rows of {row_length} tokens.
+- Training: {steps:,} steps of {rows} rows; {losses}; AdamW, seed {seed}.
 - Retrain: `{command}`.
 - Stored in {stored}: {size:.1f} MB.
 
@@ -262,6 +301,31 @@ It is a language model, and answers alone too.
 {terms}"""
 
 
+def _list(numbers: Sequence[float]) -> str:
+  return ' and '.join(f'{x:g}' for x in numbers)
+
+
+def _begun(config: ConfigDict) -> str:
+  """What a drafter was before it learnt."""
+  if 'init' in config:
+    return f'an earlier `{pathlib.Path(config.init).name}`, trained on'
+  layers = ', '.join(map(str, config.layers))
+  return f'its layers {layers} as they began, trained on'
+
+
+def _losses(config: ConfigDict) -> str:
+  """What was made less, in the order in which it was."""
+  said = '-log sum min(p, q)'
+  if tuple(config.sharpened) != (1.0,):
+    said += f' at temperatures {_list(config.sharpened)}'
+  if not config.turn:
+    return said
+  return (
+    'forward KL divergence from the\n'
+    f'  verifier for {config.turn:.0%} of them, then {said}'
+  )
+
+
 def write_card(
   folder: pathlib.Path,
   config: ConfigDict,
@@ -269,7 +333,7 @@ def write_card(
   command: str,
 ) -> None:
   """Writes a card with these figures, and a notice, beside a drafter."""
-  said = checkpoints.load_model(folder).params['embedder'][language.PLACES]
+  said = checkpoints.load_model(folder).params['embedder'][language.SAID]
   at = [name for name in figures if name.startswith('temperature')]
   names = list(figures[at[0]])
   table = ['| | ' + ' | '.join(names) + ' |', '|---' * (len(names) + 1) + '|']
@@ -289,15 +353,16 @@ def write_card(
   text = _CARD.format(
     name=folder.name,
     verifier=config.verifier,
-    layers=', '.join(map(str, config.layers)),
-    said=int(said.max()),
+    begun=_begun(config),
+    temperatures=_list(config.temperatures),
+    losses=_losses(config),
+    said=len(said),
     documents=f'training problems of {documents}' if documents else 'own texts',
     row_length=config.row_length,
     texts=config.texts,
     answers=config.answers,
     steps=config.steps,
     rows=config.rows,
-    turn=config.turn,
     seed=config.seed,
     command=command,
     stored=config.stored or 'float32',

@@ -174,12 +174,18 @@ def taught(
   asked = texts.asked(config, found, config.answers, 'answers')
 
   @functools.cache
-  def writes():
+  def writes(temperature):
     model = checkpoints.load_model(config.verifier)
-    return sampler.Sampler(model, gamma=0, temperature=1.0)
+    return sampler.Sampler(model, gamma=0, temperature=temperature)
+
+  # Some prompts at each temperature in turn.
+  temperatures = tuple(config.temperatures)
+
+  def turn(number):
+    return number // texts.AT_A_TIME % len(temperatures)
 
   def answer(some, first):
-    answers = writes().sample(
+    answers = writes(temperatures[turn(first)]).sample(
       some,
       max_new_tokens=config.answer_length,
       seed=config.seed + first,
@@ -189,12 +195,11 @@ def taught(
 
   prompts = [prompt for prompt, _ in asked]
   written = texts.kept(workdir / 'answers.jsonl', prompts, answer)
-  own = [
-    document._replace(answer=text)
-    for (_, document), text in zip(asked, written, strict=True)
-  ]
-  # Its own as often as the user's, where there are any.
-  kinds = [found, own] if own else [found]
+  own: list[list[texts.Document]] = [[] for _ in temperatures]
+  for i, (_, document) in enumerate(asked):
+    own[turn(i)].append(document._replace(answer=written[i]))
+  # Its own of each temperature as often as the user's, where there are any.
+  kinds = [found, *filter(None, own)]
   made['train'] = texts.rows(config, kinds, tokenizer, config.texts, 'train')
   reads = verifier._replace(params=cast(config.dtype, verifier.params))
   lessons = [
