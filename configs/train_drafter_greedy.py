@@ -17,7 +17,7 @@ def get_config() -> ml_collections.ConfigDict:
   c = train_drafter.get_config()
   del c.layers
   # The name or the folder of the drafter to go on from.
-  c.init = c.name
+  c.init = f'runs/train_drafter/{c.name}'
   c.answers = 1536
   c.temperatures = (1.0, 0.0)
   c.texts = 4000
@@ -25,5 +25,4 @@ def get_config() -> ml_collections.ConfigDict:
   c.sharpened = (1.0, 0.3)
   c.steps = 1000
   c.learning_rate = 3e-4
-  c.eval_examples = 384
   return c

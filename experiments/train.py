@@ -97,6 +97,8 @@ def _train_drafter(config, workdir: pathlib.Path, path: str) -> None:
     f' --config.verifier={config.verifier}'
     f' --config.text={pathlib.Path(config.text).name}'
   )
+  if 'init' in config:
+    command += f' --config.init={config.init}'
   drafting.write_card(folder, config, figures, command)
   print(f'{folder}: {json.dumps(figures)}')
 

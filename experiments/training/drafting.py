@@ -278,13 +278,14 @@ _CARD = """---
 
 # {name}
 
-A drafter for `{verifier}`: {begun}, with
-its embedding table, which is not in this folder. It says {said:,} tokens, those
-most frequent in the texts below, and reads all.
+A drafter for `{verifier}`: {begun},
+with its embedding table, which is not in this folder. It says {said:,} tokens,
+those most frequent in the texts below, and reads all.
 
 - Data: {documents}; {answers:,} answers are the verifier's
   own, at temperature {temperatures}. In {texts:,} rows of {row_length} tokens.
-- Training: {steps:,} steps of {rows} rows; {losses}; AdamW, seed {seed}.
+- Training: {steps:,} steps of {rows} rows; {losses};
+  AdamW, seed {seed}.
 - Retrain: `{command}`.
 - Stored in {stored}: {size:.1f} MB.
 
@@ -308,7 +309,7 @@ def _list(numbers: Sequence[float]) -> str:
 def _begun(config: ConfigDict) -> str:
   """What a drafter was before it learnt."""
   if 'init' in config:
-    return f'an earlier `{pathlib.Path(config.init).name}`, trained on'
+    return f'an earlier\n`{pathlib.Path(config.init).name}`, trained on'
   layers = ', '.join(map(str, config.layers))
   return f'its layers {layers} as they began, trained on'
 
