@@ -24,7 +24,7 @@ def get_config() -> ml_collections.ConfigDict:
   # Tokens drafted from each position.
   c.depth = 5
   # Of the training, and texts in each step.
-  c.steps = 500
+  c.steps = 200
   c.learning_rate = 0.02
   c.eval_examples = 64
   return c

@@ -94,6 +94,28 @@ def test_answers_that_go_on_count_as_far_as_they_go():
   assert both[1][1] == pytest.approx(one[1][1], rel=1e-5)
 
 
+def test_a_head_goes_with_a_verifier_in_bfloat16():
+  tokens = jnp.array([[2, 300, 301, 302, 303, 304, 305, 306]])
+  places = jnp.array([[1, 2, 3, 4]])
+  head = recurrent.init_head(jax.random.key(0), 320)
+  losses, drafts = [], []
+  for dtype in ('float32', 'bfloat16'):
+    model, params, _ = load_model('tiny-verifier', dtype)
+    hidden = jax.random.normal(jax.random.key(1), (8, 320)).astype(dtype)
+    _, logits = recurrent.draft_one(
+      *(model, params, head, hidden[0], jnp.int32(5)),
+      lambda numbers, logits: jnp.int32(7),
+      jnp.zeros((3, 1)),
+    )
+    drafts.append(logits)
+    model, params, _ = load_model('tiny-verifier', dtype).unpacked()
+    said = params['embedder']['input_embedding']
+    some = tokens, places, jnp.ones_like(places, bool), hidden[places]
+    losses.append(distillation.loss_fn(head, params, model, said, *some, 2)[0])
+  np.testing.assert_allclose(*drafts, atol=0.1)
+  np.testing.assert_allclose(*losses, rtol=0.02)
+
+
 @pytest.mark.slow
 def test_a_head_of_texts_says_what_is_frequent_in_them(tmp_path):
   config = train_recurrent_270m.get_config()

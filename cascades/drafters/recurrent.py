@@ -51,7 +51,10 @@ def read(
   state: Float[Array, 'D'],
   token: Int[Array, ''],
 ) -> tuple[Float[Array, 'D'], Float[Array, 'D']]:
-  """One token read: the next state, and what logits are made of."""
+  """One token read: the next state, and what logits are made of.
+
+  Both are kept in what the verifier's states are, whatever the head is in.
+  """
   embedded = model.embed(params, token).astype(hidden.dtype)
   # Rows of Gemma's table have about unit length; states, unit variance.
   embedded = embedded * hidden.shape[-1] ** 0.5
@@ -61,7 +64,7 @@ def read(
   features = jnp.concatenate([hidden, state]) @ head['join']
   for layer in head['mix']:
     features = features + jax.nn.silu(features @ layer)
-  return state, features
+  return state.astype(hidden.dtype), features.astype(hidden.dtype)
 
 
 def step(
