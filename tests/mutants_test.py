@@ -20,6 +20,7 @@ import batching_test
 import caps_test
 import comparisons_test
 import decoding_test
+import drafters_test
 import jax
 import jax.numpy as jnp
 import learned_test
@@ -661,6 +662,15 @@ _MUTANTS = (
     'jnp.argmax(z).astype(jnp.int32)',
     _loop,
     ('speed',),
+  ),
+  Mutant(
+    'places_for_ids',
+    'a drafter of some tokens gives their places among these',
+    model._draft,
+    'last if said is None else said[last]',
+    'last',
+    drafters_test.test_a_drafter_of_some_tokens_keeps_the_law,
+    ('token',),
   ),
   Mutant(
     'verifier_row_early',
