@@ -5,8 +5,8 @@ Shows: the rules whose greedy target is not the verifier's likeliest token.
 Truncation leaves that token, lenient decoding keeps no other, and a block of
 certain tokens is judged as its tokens are: these are strict decoding here, and
 left out. A greedy drafter is certain of its token, and so Diff, OPT and TokenV1
-are one rule at each lenience. It wants `pip install -e '.[gemma]'` and the
-captions, `--config.task.path=multi30k/test_2016_flickr`.
+are one rule, up to what bfloat16 rounds. It wants `pip install -e '.[gemma]'`
+and the captions, `--config.task.path=multi30k/test_2016_flickr`.
 """
 
 import ml_collections
@@ -32,7 +32,7 @@ def sweep(add):
   add(method='token_v3', lenience=(0.5, 0.8, 0.95))
   add(method='chow', lenience=(0.2, 0.4, 0.6))
   add(method='diff', lenience=(-0.1, 0.0, 0.1, 0.3))
-  # One rule with the last, as their second leniences show.
+  # One rule with Diff, as at its .1.
   add(method='opt', lenience=(0.1,))
   add(method='token_v1', lenience=(0.1,))
   add(method='token_v2', lenience=(0.1, 0.3, 0.5))

@@ -52,6 +52,8 @@ PARTS: dict[str, Callable[[], str]] = {
     findings.sweep_table, 'specialist', 'mixture'
   ),
   'captions': functools.partial(findings.every, 'gemma3_270m'),
+  'captions_cooler': functools.partial(findings.every, 'gemma3_270m_cooler'),
+  'captions_greedy': functools.partial(findings.every, 'gemma3_270m_greedy'),
   'learned': functools.partial(
     findings.every, 'learned', 'exact match', 2, 'problems'
   ),
