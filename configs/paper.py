@@ -21,9 +21,9 @@ leniences are a plain grid; checkpoints are the pretrained ones (the instructed
 ones end in -it instead of -pt).
 
 Needs: memory, and hours by estimate, for 86 points; for 78 with an assistant,
-which cannot answer alone. What is above 72 GB takes one H200 (141 GB), what is
-below one H100 (80 GB). Assistants are folders of the hub, whose sizes are taken
-from ports of them.
+which cannot answer alone. From 72 GB on it takes one H200 (141 GB), below that
+one H100 (80 GB). Assistants are folders of the hub, whose sizes are taken from
+ports of them.
 
                          gemma2      gemma2      gemma3      gemma3      gemma4
                           2b_9b      2b_27b     270m_4b      1b_12b     e2b_31b

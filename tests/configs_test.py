@@ -436,7 +436,7 @@ def test_the_paper_says_what_a_sweep_needs(monkeypatch):
     weights[pair] = f'{needed.weights / 1e9:.0f} GB'
     gigabytes = f'{needed.total / 1e9:.0f}'
     cells.setdefault(task, []).append(f'{gigabytes} GB {needed.hours} h')
-    large = int(gigabytes) > 72
+    large = int(gigabytes) >= 72
     assert needed.device == ('H200 (141 GB)' if large else 'H100 (80 GB)')
     counted = [
       max(1, len(curve.leniences))
@@ -448,7 +448,7 @@ def test_the_paper_says_what_a_sweep_needs(monkeypatch):
   header = ' '.join(header.split())
   (each,), (with_assistants,) = points[True], points[False]
   assert f'for {each} points; for {with_assistants} with an assistant' in header
-  assert 'above 72 GB takes one H200 (141 GB)' in header
+  assert 'From 72 GB on it takes one H200 (141 GB)' in header
   written, rows = [], {}
   for table in tables:
     families, pairs, *lines = (x.split() for x in table.strip().splitlines())
