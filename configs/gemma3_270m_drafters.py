@@ -15,12 +15,14 @@ from configs import common
 
 def get_config() -> ml_collections.ConfigDict:
   return common.sweep(
-    'split',
+    *('split', 'dtype'),
     verifier='gemma3-270m',
     drafter='self:6',
     tasks=('multi30k_de_en',),
     task=dict(shots=4),
-    num_examples=100,
+    num_examples=104,
+    batch_size=8,
+    dtype='bfloat16',
   )
 
 

@@ -7,7 +7,8 @@ Shows: what configs/learned.py does, on few captions of Multi30k. It wants
 and a training make of captions of `val`. The sweeps, for METHOD opt and
 token_v1: `python -m experiments.sweep --config=configs/gemma3_270m.py
 --config.method=METHOD --config.num_examples=60 --config.split=validation
---config.task.path=multi30k/val --workdir=runs/captions_METHOD`. The training:
+--config.task.path=multi30k/val --config.dtype=float32
+--workdir=runs/captions_METHOD`. The training:
 `python -m experiments.train --config=configs/train_rule.py
 --config.workdirs=runs/captions_opt,runs/captions_token_v1
 --config.texts=240 --config.score=chrf --config.sharpness=4
@@ -23,6 +24,8 @@ from configs import gemma3_270m
 def get_config() -> ml_collections.ConfigDict:
   c = gemma3_270m.get_config()
   c.num_examples = 60
+  # As the weights are stored.
+  c.dtype = None
   return c
 
 

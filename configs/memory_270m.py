@@ -23,6 +23,8 @@ def get_config() -> ml_collections.ConfigDict:
   for name, value in (('schedule', 'constant'), ('cap', 'none')):
     c[name] = value
   c.num_examples = 150
+  # As the weights are stored.
+  c.dtype = None
   # Other captions than gemma3_270m.py's, but for some that are in both.
   c.seed = 2
   return c

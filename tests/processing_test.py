@@ -1,5 +1,7 @@
 """From logits to probabilities, and drawing from them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -77,6 +79,29 @@ def test_top_p_keeps_the_fewest_that_hold_the_mass():
 def test_top_p_counts_mass_after_top_k():
   # Of the two that top-k leaves, the first alone holds 0.73.
   assert (_probs(top_k=2, top_p=0.7) > 0).sum() == 1
+
+
+def _kept_by_sorting(probs, k, share):
+  """Which tokens a plain sort keeps, in float64."""
+  probs = np.asarray(probs, np.float64)
+  ordered = np.sort(probs)[::-1]
+  ordered = ordered[ordered >= ordered[min(k, len(ordered)) - 1]]
+  before = np.concatenate([[0], np.cumsum(ordered)[:-1]])
+  inside = ordered[(before < share * ordered.sum()) | (ordered == ordered[0])]
+  return probs >= inside.min()
+
+
+@pytest.mark.parametrize('dtype', [np.float16, np.float32])
+def test_what_is_kept_is_what_a_sort_keeps(dtype):
+  # Of sixteenths many are equal, and every sum is exact.
+  rows = np.random.default_rng(0).multinomial(16, np.full(9, 1 / 9), 200) / 16
+  for k, share in (1, 1.0), (3, 0.5), (9, 0.25), (5, 0.0), (20, 1.0):
+    cut = functools.partial(processing.truncate, top_k=k, top_p=share)
+    got = np.asarray(jax.vmap(cut)(jnp.asarray(rows, dtype)))
+    assert got.dtype == dtype
+    for row, kept in zip(rows, got > 0, strict=True):
+      want = _kept_by_sorting(row, k, share) & (row > 0)
+      assert kept.tolist() == want.tolist(), (row, k, share)
 
 
 def test_min_p_is_relative_to_the_largest():
