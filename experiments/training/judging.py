@@ -6,6 +6,10 @@ from typing import Any
 from cascades.models import checkpoints
 from cascades.sampler import sampler
 
+# More rows at a time, and on a CPU what is made of a large vocabulary lies in
+# no cache.
+_ROWS = 8
+
 
 def strict(
   verifier: checkpoints.Checkpoint,
@@ -35,6 +39,7 @@ def strict(
     lenience=0.0,
     gamma=gamma,
     temperature=temperature,
+    batch_size=_ROWS,
   )
   answers = decoding.sample(prompts, **asked)
   accepted, examined, calls = (
