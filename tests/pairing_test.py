@@ -5,6 +5,7 @@ import functools
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -141,6 +142,9 @@ def test_a_head_is_kept_and_knows_its_verifier(tmp_path):
   loaded.check(verifier)
   # In whatever order its weights lie.
   assert heads.fingerprint(verifier.unpacked()) == loaded.fingerprint
+  # Or as what they are loaded.
+  half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), verifier.params)
+  loaded.check(verifier._replace(params=half))
   with pytest.raises(ValueError, match='head was trained for a verifier with'):
     sampler.Sampler(drafter, str(tmp_path / 'head'))
 

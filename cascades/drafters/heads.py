@@ -27,13 +27,14 @@ _ROWS = 1024
 def fingerprint(verifier: checkpoints.Checkpoint) -> str:
   """Of some of a verifier's embeddings, which its head shares, and last norm.
 
-  The same whatever order the weights lie in, as long as their dtype is.
+  The same whatever order the weights lie in, and whether they are float32 or
+  the bfloat16 that those round to.
   """
   model, params, _ = verifier
   tokens = np.arange(min(model.vocab_size, _ROWS))
   rows = jax.jit(jax.vmap(model.embed, (None, 0)))(params, tokens)
   parts = [
-    zlib.crc32(np.asarray(x).tobytes())
+    zlib.crc32(np.asarray(jnp.asarray(x, jnp.bfloat16)).tobytes())
     for x in (rows, params['final_norm']['scale'])
   ]
   size = f'{model.vocab_size}x{rows.shape[1]}'
