@@ -12,6 +12,7 @@ import itertools
 import json
 import pathlib
 import random
+import struct
 import subprocess
 import sys
 
@@ -230,9 +231,47 @@ def test_a_pattern_may_be_a_number(tmp_path):
   assert [kind[0] for kind in found['layer_types']] == list('ssfssf')
 
 
-def test_positions_may_be_stretched(tmp_path):
+def test_a_pattern_is_written_as_a_number(tmp_path):
+  # It is what llama.cpp asks for.
+  field = 'gemma3.attention.sliding_window_pattern'
+  assert gguf_files.read_header(written(tmp_path)).fields[field] == 2
+  for period, layers, wanted in (
+    *((1, 3, 'ggg'), (2, 3, 'lgl'), (6, 7, 'lllllgl')),
+    *((4, 3, 'lll'), (0, 2, 'll')),
+  ):
+    found = gguf_files._are_local(period, layers)
+    assert ''.join('gl'[local] for local in found) == wanted
+
+
+def test_layers_that_are_local_in_no_order_cannot_be_written(tmp_path):
+  model, params, tokenizer = load('tiny-verifier')
+  config = model.module.config
+  local, every = config.attention_types[:2]
+  types = (every, local, local, every, local, local)
+  config = dataclasses.replace(config, attention_types=types)
+  module = dataclasses.replace(model.module, config=config)
+  model = dataclasses.replace(model, module=module)
+  made = checkpoints.Checkpoint(model, params, tokenizer)
+  with pytest.raises(ValueError, match='global layers do not come at even'):
+    checkpoints.save_gguf(tmp_path / 'odd.gguf', made)
+  assert not [*tmp_path.iterdir()]
+
+
+def test_what_says_only_some_tokens_cannot_be_written(tmp_path):
+  model, params, tokenizer = load('tiny-drafter')
+  params = model.speaking(params, [0, 1, 2, 3, 300])
+  made = checkpoints.Checkpoint(model, params, tokenizer)
+  for write in checkpoints.save_gguf, checkpoints.save_model:
+    with pytest.raises(ValueError, match='says only some tokens'):
+      write(tmp_path / 'reduced', made)
+  assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize('typed', [True, False])
+def test_positions_may_be_stretched(tmp_path, typed):
   def stretched(fields):
-    fields['gemma3.rope.scaling.type'] = [gguf.GGUFValueType.STRING], 'linear'
+    if typed:
+      fields['gemma3.rope.scaling.type'] = [gguf.GGUFValueType.STRING], 'linear'
     fields['gemma3.rope.scaling.factor'] = [gguf.GGUFValueType.FLOAT32], 8.0
 
   c = language.from_config(config(tmp_path, stretched)).module.config
@@ -322,7 +361,8 @@ hi<end_of_turn>|<unused5>|▁▁ already|\u2028\u00a0\u200b\u3000|<0x41>"""
 @functools.cache
 def of_turns() -> tokenizers.Tokenizer:
   """A tokenizer with tokens of turns, of spaces and of newlines."""
-  symbols = ['<start_of_turn>', '<end_of_turn>', '<unused5>', '\n\n']
+  symbols = ['<start_of_turn>', '<end_of_turn>', '<unused5>', '<mask>']
+  symbols += ['\n\n']
   symbols += [tokenizers.SPACE * n for n in range(2, 8)]
   some = itertools.islice(TASKS['word_problems'].problems('0', 'any'), 500)
   plain = [f'{prompt}{reference}' for _, prompt, reference in some]
@@ -343,14 +383,15 @@ def test_a_tokenizer_cuts_texts_as_before(tmp_path):
 
   # As llama.cpp's converter has them.
   def as_converted(fields):
-    types, names = fields['tokenizer.ggml.tokens']
-    names = [name.replace(tokenizers.SPACE, ' ') if ' ' not in name
-             and set(name) == {tokenizers.SPACE} and len(name) > 1 else name
-             for name in names]  # fmt: skip
-    fields['tokenizer.ggml.tokens'] = types, names
+    _, names = fields['tokenizer.ggml.tokens']
+    assert {' ' * n for n in range(2, 8)} < set(names)
     kinds, found = fields['tokenizer.ggml.token_type']
     found = [
-      3 if name in ('<start_of_turn>', '<unk>') else 1 if 'turn' in name else k
+      3
+      if name in ('<start_of_turn>', '<unk>', '<mask>')
+      else 1
+      if 'turn' in name
+      else k
       for name, k in zip(names, found, strict=True)
     ]
     fields['tokenizer.ggml.token_type'] = kinds, found
@@ -358,7 +399,7 @@ def test_a_tokenizer_cuts_texts_as_before(tmp_path):
   read = checkpoints.load_model(rewritten(file, as_converted)).tokenizer
   assert read.stops == tokenizer.stops
   assert len(read.stops) == 2
-  for text in texts():
+  for text in [*texts(), 'a <mask> b']:
     assert read.encode(text) == tokenizer.encode(text), text
     assert read.decode(read.encode(text)) == tokenizer.decode(
       tokenizer.encode(text)
@@ -366,16 +407,14 @@ def test_a_tokenizer_cuts_texts_as_before(tmp_path):
 
 
 def test_what_fills_the_vocabulary_is_no_token(tmp_path):
+  # Nor is a picture, which 262,208 rows have a place for, and 262,144 none.
   def filled(fields):
-    for name, value in (
-      ('tokens', '[PAD{}]'),
-      ('scores', -1e3),
-      ('token_type', 5),
+    for name, more in (
+      ('tokens', ['<image_soft_token>', '[PAD769]']),
+      ('scores', [-1e3, -1e3]),
+      ('token_type', [3, 5]),
     ):
       types, values = fields[f'tokenizer.ggml.{name}']
-      more = [
-        value.format(i) if name == 'tokens' else value for i in (768, 769)
-      ]
       fields[f'tokenizer.ggml.{name}'] = types, [*values, *more]
 
   def table(name, data):
@@ -430,6 +469,15 @@ def test_a_tokenizer_json_will_do(tmp_path):
   prompt = 'Ann has 12 apples, Ben has 7 more.'
   assert read.encode(prompt) == own.encode(prompt)
   assert read.stops == own.stops
+  # What a picture is read as is no token of the text models.
+  said = as_json(own)
+  said['added_tokens'] += [dict(id=768, content='<image_soft_token>')]
+  file.write_text(json.dumps(said))
+  assert checkpoints.load_model(tmp_path).tokenizer.vocab_size == 768
+  said['added_tokens'] += [dict(id=770, content='<of_mine>')]
+  file.write_text(json.dumps(said))
+  with pytest.raises(ValueError, match=r'tokenizer\.json leaves ids out'):
+    checkpoints.load_model(tmp_path)
   for damaged in ('{', '{}', '{"model": {"type": "WordPiece"}}'):
     file.write_text(damaged)
     with pytest.raises(
@@ -462,6 +510,61 @@ def test_a_file_that_is_cut_short_is_named_wherever_it_ends(tmp_path):
     assert refused(file) == (
       f'model: {file} is cut short or damaged; fetch it again.'
     )
+
+
+@pytest.mark.parametrize('length', [2**40, 2**62, 2**63])
+def test_a_length_that_makes_no_sense_is_named(tmp_path, length):
+  file = written(tmp_path)
+  data = bytearray(file.read_bytes())
+  at = data.index(b'general.architecture') - 8
+  data[at : at + 8] = length.to_bytes(8, 'little')
+  file.write_bytes(data)
+  assert refused(file).endswith('is cut short or damaged; fetch it again.')
+
+
+@pytest.mark.parametrize(
+  ('kind', 'value'),
+  [(gguf.GGUFValueType.UINT32, 0), (gguf.GGUFValueType.STRING, 'many')],
+)
+def test_an_alignment_that_makes_no_sense_is_named(tmp_path, kind, value):
+  # The library refuses to write these.
+  out = tmp_path / 'made.gguf'
+  field = struct.pack('<Q', 17) + b'general.alignment'
+  field += struct.pack('<I', kind)
+  field += (
+    struct.pack('<I', value)
+    if kind == gguf.GGUFValueType.UINT32
+    else struct.pack('<Q', 4) + value.encode()
+  )
+  out.write_bytes(b'GGUF' + struct.pack('<IQQ', 3, 0, 1) + field)
+  assert refused(out).endswith('is cut short or damaged; fetch it again.')
+
+
+@pytest.mark.parametrize('what', ['kind', 'twice', 'few'])
+def test_a_damaged_tokenizer_is_named(tmp_path, what):
+  def damaged(fields):
+    for name in 'tokens', 'scores', 'token_type':
+      types, values = fields[f'tokenizer.ggml.{name}']
+      if what == 'few':
+        values = values[:2]
+      elif (what, name) == ('kind', 'token_type'):
+        values = [*values[:9], 0, *values[10:]]
+      elif (what, name) == ('twice', 'tokens'):
+        values = [*values[:-1], values[-2]]
+      fields[f'tokenizer.ggml.{name}'] = types, values
+
+  file = rewritten(written(tmp_path), damaged)
+  assert refused(file) == (
+    f'model: {file} has a damaged tokenizer; fetch it again.'
+  )
+
+
+def test_a_config_may_lie_beside_a_file(tmp_path):
+  file = written(tmp_path)
+  (tmp_path / 'config.json').write_text('{}')
+  assert gguf_files.find(tmp_path) == file
+  (tmp_path / 'model.safetensors').touch()
+  assert gguf_files.find(tmp_path) is None
 
 
 def test_another_architecture_is_named(tmp_path):

@@ -203,10 +203,11 @@ def save_model(
 
   Raises:
     ValueError: `shard_gb` is not positive, `stored` is neither, or the model is
-      of another family.
+      of another family, or says only some tokens.
   """
   check_dtype(stored)
   model, params, tokenizer = checkpoint
+  _check_says_all(params)
   config = huggingface.config_of(model, params, tokenizer.stops)
   if model.packed:
     # On a CPU, and so views of the arrays and no copies.
@@ -244,6 +245,7 @@ def save_gguf(
       f'stored: {stored!r} will not do; give {", ".join(gguf_files.STORED)}.'
     )
   model, params, tokenizer = checkpoint
+  _check_says_all(params)
   if model.packed:
     params = model.unpack(jax.tree.map(np.asarray, params))
   file = pathlib.Path(file)
@@ -261,6 +263,19 @@ def save_gguf(
     made.replace(file)
   finally:
     made.unlink(missing_ok=True)
+
+
+def _check_says_all(params: language.Params) -> None:
+  """Refuses what would be another model where it was written.
+
+  Raises:
+    ValueError: It says only some tokens.
+  """
+  if language.SAID in params['embedder']:
+    raise ValueError(
+      'model: it says only some tokens, which other formats have no word for;'
+      ' copy its folder instead.'
+    )
 
 
 def check_dtype(dtype: str | None) -> None:

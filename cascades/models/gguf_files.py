@@ -10,9 +10,10 @@ becomes of them; what differs:
 - Not said are: the base of local positions (10,000), and that the queries of
   the two 27B models are scaled by their width; in most files also not, which
   layers are local.
-- A token's type is SentencePiece's, but those of turns and the unused ones are
-  called control or normal, though a text may contain them; and tokens of
-  several spaces hold spaces, where SentencePiece has what stands for them.
+- A token's type is SentencePiece's, but those of turns, the unused ones and a
+  few more are called control or normal, though a text may contain them; and
+  tokens of several spaces hold spaces, where SentencePiece has what stands for
+  them.
 
 A quantised tensor becomes float32 as the public `gguf` library has it. Its
 reader takes ten seconds and most of a gigabyte for Gemma's 262,144 tokens, so
@@ -38,6 +39,8 @@ SUFFIX = '.gguf'
 STORED = {'float32': 'F32', 'float16': 'F16', 'bfloat16': 'BF16'}
 _FILE_TYPES = {'F32': 0, 'F16': 1, 'BF16': 32}
 _FAMILIES = {'gemma2': 'gemma2', 'gemma3': 'gemma3_text'}
+# Of so many layers the last is global, where a file does not say it.
+_PERIODS = {'gemma2': 2, 'gemma3': 6}
 # Queries are scaled by the width: of the models of so many layers.
 _BY_WIDTH = {('gemma2', 46), ('gemma3', 62)}
 # Of the types of values in a header: strings and arrays hold others.
@@ -64,7 +67,9 @@ _IN_LAYER = {
 }
 _TURNS = '<start_of_turn>', '<end_of_turn>'
 # Tokens that a text may contain, whatever a file calls them.
-_IN_TEXTS = re.compile('|'.join(_TURNS) + r'|<unused\d+>')
+_IN_TEXTS = re.compile(
+  '|'.join(_TURNS) + r'|<unused\d+>|<mask>|<2mass>|\[@BOS@\]'
+)
 _LOCAL = 'sliding_attention'
 # Rows that are dequantised at a time.
 _STEP = 1024
@@ -113,7 +118,7 @@ def find(path: str | pathlib.Path) -> pathlib.Path | None:
   """The file that a path stands for; None if it stands for something else.
 
   Args:
-    path: A file, or a folder that holds one and no model of another format.
+    path: A file, or a folder that holds one and no safetensors.
 
   Raises:
     ValueError: The folder holds several.
@@ -121,7 +126,8 @@ def find(path: str | pathlib.Path) -> pathlib.Path | None:
   path = pathlib.Path(path)
   if path.is_file():
     return path
-  if not path.is_dir() or (path / 'config.json').exists():
+  # A config.json may lie beside a GGUF file.
+  if not path.is_dir() or any(path.glob('*.safetensors')):
     return None
   files = sorted(path.glob(f'*{SUFFIX}'))
   if len(files) > 1:
@@ -159,7 +165,10 @@ def read_header(path: pathlib.Path) -> File:
       return _read_rest(path, file)
     # Whatever a damaged header leads to: lengths that make no sense, texts that
     # are none, an end before the end.
-    except (EOFError, struct.error, UnicodeDecodeError, OverflowError) as e:
+    except (
+      *(EOFError, MemoryError, OverflowError),
+      *(struct.error, UnicodeDecodeError),
+    ) as e:
       raise ValueError(
         f'model: {path} is cut short or damaged; fetch it again.'
       ) from e
@@ -181,7 +190,9 @@ def _read_rest(path: pathlib.Path, file: BinaryIO) -> File:
     shape = _scalars(file, 'Q', min(axes, 8))[::-1]
     kind, at = *_scalars(file, 'I'), *_scalars(file, 'Q')
     headers.append((name, shape, kind, at))
-  step = int(fields.get('general.alignment', 32))
+  step = fields.get('general.alignment', 32)
+  if not isinstance(step, int) or step < 1:
+    raise EOFError
   start = -(-file.tell() // step) * step
   for name, shape, kind, at in headers:
     kind, size = _size(path, name, shape, kind)
@@ -288,6 +299,8 @@ def config_of(file: File) -> dict[str, Any]:
     'rms_norm_eps': 'attention.layer_norm_rms_epsilon',
   }
   config = {ours: file.get(theirs) for ours, theirs in named.items()}
+  if family == 'gemma2' and config['sliding_window'] is None:
+    config['sliding_window'] = 4096
   table = file.tensors.get('token_embd.weight')
   if table is None or None in config.values():
     lacks = next((named[k] for k, v in config.items() if v is None), 'tokens')
@@ -301,8 +314,14 @@ def config_of(file: File) -> dict[str, Any]:
     if by_width
     else config['head_dim'],
     'tie_word_embeddings': 'output.weight' not in file.tensors,
-    # Norms are kept in float32 beside a table of whatever type.
-    'dtype': 'bfloat16' if table.kind.name == 'BF16' else 'float32',
+    # Norms are kept in float32 beside matrices of whatever type.
+    'dtype': 'bfloat16'
+    if all(
+      tensor.kind.name == 'BF16'
+      for tensor in file.tensors.values()
+      if len(tensor.shape) > 1
+    )
+    else 'float32',
   }
   if family == 'gemma2':
     config['attn_logit_softcapping'] = file.get('attn_logit_softcapping', 50.0)
@@ -313,17 +332,21 @@ def config_of(file: File) -> dict[str, Any]:
   else:
     config['rope_theta'] = file.get('rope.freq_base', 1_000_000.0)
     config['rope_local_base_freq'] = file.get('rope.freq_base_swa', 10_000.0)
-  kind = file.get('rope.scaling.type', 'none')
+  factor = file.get('rope.scaling.factor')
+  kind = file.get('rope.scaling.type', 'none' if factor is None else 'linear')
   if kind != 'none':
-    factor = file.get('rope.scaling.factor', 1.0)
-    config['rope_scaling'] = {'rope_type': kind, 'factor': factor}
-  pattern = file.get('attention.sliding_window_pattern')
-  if isinstance(pattern, list):
-    kinds = 'full_attention', _LOCAL
-    config['layer_types'] = [kinds[bool(local)] for local in pattern]
-  elif pattern and family == 'gemma3':
-    config['sliding_window_pattern'] = pattern
+    config['rope_scaling'] = {'rope_type': kind, 'factor': factor or 1.0}
+  local = file.get('attention.sliding_window_pattern', _PERIODS[family])
+  if not isinstance(local, list):
+    local = _are_local(local, layers)
+  kinds = 'full_attention', _LOCAL
+  config['layer_types'] = [kinds[bool(x)] for x in local]
   return config
+
+
+def _are_local(period: int, layers: int) -> list[bool]:
+  """Which layers are local: all but the last of so many; of 0, all."""
+  return [not period or i % period < period - 1 for i in range(layers)]
 
 
 def tokenizer_of(file: File) -> tokenizers.Tokenizer:
@@ -356,27 +379,34 @@ def tokenizer_of(file: File) -> tokenizers.Tokenizer:
       f'model: {file.path} has a tokenizer whose special tokens are {ids}, not'
       f" Gemma's; give another conversion of the model."
     )
-  kinds = tokenizers.Kind
-  pieces = []
-  for i, (name, score, kind) in enumerate(
-    zip(names, scores, types, strict=True)
-  ):
-    if i == tokenizers.UNK:
-      kind = kinds.UNKNOWN
-    elif _IN_TEXTS.fullmatch(name):
-      kind = kinds.USER_DEFINED
-    # SentencePiece looks for runs of spaces in a text that has none any more.
-    text = name.replace(' ', tokenizers.SPACE)
-    pieces.append(tokenizers.Piece(text, score, kinds(kind)))
-  # What fills the table up to a size stands for no token.
-  while pieces[-1].kind == kinds.UNUSED and pieces[-1].text.startswith('[PAD'):
-    pieces.pop()
-  tokenizer = tokenizers.of_pieces(
-    pieces, dummy_prefix=bool(said.get('add_space_prefix', False))
-  )
+  try:
+    tokenizer = tokenizers.of_pieces(
+      tokenizers.of_texts(
+        _piece(i, *each)
+        for i, each in enumerate(zip(names, scores, types, strict=True))
+      ),
+      dummy_prefix=bool(said.get('add_space_prefix', False)),
+    )
+  except (ValueError, IndexError, TypeError, AttributeError) as e:
+    raise ValueError(
+      f'model: {file.path} has a damaged tokenizer; fetch it again.'
+    ) from e
   if 'tokenizer.chat_template' in file.fields:
     stops += [tokenizer.id_of(_TURNS[1])]
   return tokenizer.ending_at(*(i for i in stops if i is not None))
+
+
+def _piece(i: int, name: str, score: float, kind: int) -> tokenizers.Piece:
+  """A token of a file, as SentencePiece has it."""
+  kinds = tokenizers.Kind
+  if i == tokenizers.UNK:
+    kind = kinds.UNKNOWN
+  elif _IN_TEXTS.fullmatch(name):
+    kind = kinds.USER_DEFINED
+  # SentencePiece looks for runs of spaces in a text that has none any more.
+  return tokenizers.Piece(
+    name.replace(' ', tokenizers.SPACE), score, kinds(kind)
+  )
 
 
 class Handle:
@@ -545,9 +575,16 @@ def _write_fields(
   writer.add_value_length(dim)
   writer.add_layer_norm_rms_eps(config['rms_norm_eps'])
   writer.add_sliding_window(config['sliding_window'])
-  writer.add_sliding_window_pattern(
-    [kind == _LOCAL for kind in config['layer_types']]
-  )
+  local = [kind == _LOCAL for kind in config['layer_types']]
+  # A number, which is what llama.cpp asks for. Of two that will do, its own.
+  periods = _PERIODS[family], *range(1, layers + 2)
+  period = next((n for n in periods if _are_local(n, layers) == local), None)
+  if period is None:
+    raise ValueError(
+      'model: its global layers do not come at even distances, and GGUF has no'
+      ' word for others; write a Hugging Face folder.'
+    )
+  writer.add_sliding_window_pattern(period)
   writer.add_rope_freq_base(config['rope_theta'])
   if family == 'gemma2':
     writer.add_attn_logit_softcapping(config['attn_logit_softcapping'])
@@ -567,7 +604,14 @@ def _write_tokenizer(writer: Any, tokenizer: tokenizers.Tokenizer) -> None:
   pieces = list(tokenizer.vocabulary())
   writer.add_tokenizer_model('llama')
   writer.add_tokenizer_pre('default')
-  writer.add_token_list([piece.text for piece in pieces])
+  # What a text may contain is looked for before its spaces are replaced.
+  spaced = tokenizers.Kind.USER_DEFINED
+  writer.add_token_list(
+    [
+      text.replace(tokenizers.SPACE, ' ') if kind == spaced else text
+      for text, _, kind in pieces
+    ]
+  )
   writer.add_token_scores([piece.score for piece in pieces])
   writer.add_token_types([int(piece.kind) for piece in pieces])
   writer.add_pad_token_id(tokenizers.PAD)

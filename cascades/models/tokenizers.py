@@ -17,6 +17,10 @@ PAD, EOS, BOS, UNK = 0, 1, 2, 3
 # What stands for a space in pieces.
 SPACE = '\u2581'
 _BYTE = re.compile('<0x[0-9A-F]{2}>')
+# Of pictures and sounds, and what fills a table.
+_NO_TEXT = re.compile(
+  r'<\w+_soft_token>|<(start|end)_of_(image|audio|video)>|\[PAD\d+\]'
+)
 
 
 class Kind(enum.IntEnum):
@@ -198,6 +202,18 @@ def _proto(**fields):
   return sentencepiece_model_pb2.ModelProto(**fields)
 
 
+def of_texts(pieces: Iterable[Piece]) -> list[Piece]:
+  """Pieces by their ids, without those at the end that stand for no text.
+
+  Those are of pictures and sounds, and what fills a table: a file of the same
+  model may have them or not, and a tokenizer.model has none.
+  """
+  found = [*pieces]
+  while found and _NO_TEXT.fullmatch(found[-1].text):
+    found.pop()
+  return found
+
+
 def of_pieces(pieces: Sequence[Piece], dummy_prefix: bool = False) -> Tokenizer:
   """The byte-pair tokenizer of these pieces, with Gemma's conventions.
 
@@ -280,16 +296,21 @@ def from_json(file: pathlib.Path) -> Tokenizer:
 
   # What no pair makes is never joined, whatever its score.
   last = len(order)
-  return of_pieces(
-    [
-      Piece(
-        text.replace(' ', SPACE),
-        -float(order.get(text, last + i)),
-        kind(text, i),
-      )
-      for text, i in sorted(ids.items(), key=lambda item: item[1])
-    ]
+  listed = sorted(ids.items(), key=lambda item: item[1])
+  pieces = of_texts(
+    Piece(
+      text.replace(' ', SPACE),
+      -float(order.get(text, last + i)),
+      kind(text, i),
+    )
+    for text, i in listed
   )
+  if [i for _, i in listed[: len(pieces)]] != [*range(len(pieces))]:
+    raise ValueError(
+      f'tokenizer: {file} leaves ids out, or has some of them twice; give its'
+      ' tokenizer.model.'
+    )
+  return of_pieces(pieces)
 
 
 def train(
