@@ -54,6 +54,9 @@ PARTS: dict[str, Callable[[], str]] = {
   'captions': functools.partial(findings.every, 'gemma3_270m'),
   'captions_cooler': functools.partial(findings.every, 'gemma3_270m_cooler'),
   'captions_greedy': functools.partial(findings.every, 'gemma3_270m_greedy'),
+  'captions_self': functools.partial(findings.every, 'gemma3_270m_self'),
+  'captions_ngram': functools.partial(findings.every, 'gemma3_270m_ngram'),
+  'captions_head': functools.partial(findings.every, 'gemma3_270m_head'),
   'learned': functools.partial(
     findings.every, 'learned', 'exact match', 2, 'problems'
   ),
