@@ -90,8 +90,11 @@ def _rows(method, lenience):
   return exact.Table.of([(methods.METHODS[method], lenience)], _distributions())
 
 
-def _followed(method, name, asked, written, prompt=_PROMPT):
-  """Leniences of tokens, one more than there are, and what each has cost."""
+def _followed(method, name, asked, written, prompt=_PROMPT, alone=()):
+  """Leniences of tokens, one more than there are, and what each has cost.
+
+  Those at places `alone` are the verifier's, which cost nothing.
+  """
   lenience = _spec(name, asked, methods.METHODS[method].strict)
   told, leniences = [], []
   for i in range(len(written) + 1):
@@ -103,6 +106,7 @@ def _followed(method, name, asked, written, prompt=_PROMPT):
     said = _rows(method, leniences[-1])
     law, p = said.law[0, context], said.p[context]
     x = written[i]
+    law = p if i in alone else law
     told.append((x, np.maximum(law - p, 0).sum(), law[x] > p[x]))
 
 
@@ -187,18 +191,29 @@ def test_every_verification_keeps_a_law_that_bends(kind, drafts, name):
   assert np.abs(declared - plain[0]).sum() > 0.01
 
 
-def _decoded(method, name, scheme, drafts=1, rows=64, gamma=3, seed=0):
+def _decoded(
+  method,
+  name,
+  scheme,
+  drafts=1,
+  rows=64,
+  gamma=3,
+  seed=0,
+  drafter=(_DRAFTER, _TABLES[1]),
+):
   """Rows of the loop, whose leniences go along."""
+  if isinstance(scheme, str):
+    scheme = verification.Scheme(scheme)
   decoder = decoding.Decoder(
-    decoding.Models(_MODEL, _DRAFTER),
+    decoding.Models(_MODEL, drafter[0]),
     methods.METHODS[method],
     gamma,
-    verification.Scheme(scheme),
+    scheme,
     drafts,
   )
   return exact.decode_curve(
     decoder,
-    _TABLES,
+    (_TABLES[0], drafter[1]),
     exact.Asked(
       [_PROMPT] * rows,
       jax.random.split(jax.random.key(seed), rows),
@@ -246,6 +261,33 @@ def test_what_is_remembered_is_what_was_written(kind, drafts, name):
     }.get(name.partition(':')[0])
     if want is not None:
       np.testing.assert_allclose(rows.memory[i], want, atol=1e-5)
+
+
+@pytest.mark.parametrize('kind', ['token', 'sequential'])
+def test_what_no_draft_was_made_for_costs_nothing(kind):
+  # OPT follows a drafter that is certain, and nothing was drafted.
+  rare = drafters.NgramDrafter(6, 6), ()
+  rows = _decoded('opt', 'budget:0.4', kind, drafter=rare)
+  assert (rows.source != verification.DRAFT).all()
+  np.testing.assert_array_equal(rows.memory, 0)
+
+
+def test_a_bonus_of_the_verifiers_costs_nothing():
+  scheme = verification.Scheme('token', bonus='verifier')
+  rows = _decoded('opt', 'budget:0.4', scheme, rows=256)
+  seen = 0
+  for i, length in enumerate(rows.length):
+    sources = rows.source[i, len(_PROMPT) : int(length)]
+    if sources[-1] != verification.BONUS:
+      continue
+    written = rows.tokens[i, len(_PROMPT) : int(length)].tolist()
+    alone = np.flatnonzero(sources == verification.BONUS)
+    _, told = _followed('opt', 'budget:0.4', 0.3, written, alone=alone)
+    np.testing.assert_allclose(
+      rows.memory[i], sum(divergence for _, divergence, _ in told), atol=1e-5
+    )
+    seen += 1
+  assert seen > 20
 
 
 def test_another_number_compiles_nothing():

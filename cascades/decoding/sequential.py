@@ -109,7 +109,9 @@ def step(
   # 3. Commit it, as a block of which no draft stays.
   zero = jnp.zeros((), jnp.int32)
   emitted, ended = emitted_of(state, tokens, zero, stop_tokens)
-  memory = remembered(schedule, state.memory, method, d, lenience, tokens[0])
+  memory = remembered(
+    *(schedule, state.memory, method, d, lenience, tokens[0], ~there)
+  )
   committed = commit(
     *(state, params, drafter_state, cache),
     *(zero, tokens, hidden, memory, emitted, ended, decoder),

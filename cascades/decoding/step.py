@@ -359,12 +359,18 @@ def verify_block(
     cache = decoder.models.verifier.move(cache, at, at + kept)
     logits, hidden = logits[kept], hidden[kept]
 
+  def alone(i):
+    # As in verification: the verifier writes beyond the drafts where nothing is
+    # known of q, or where it is to.
+    beyond = i == draft.count[path]
+    if decoder.scheme.bonus == 'target':
+      beyond &= ~draft.known[path]
+    return beyond
+
   def law(i):
     d = row(i, path)
-    # As in verification: the verifier writes where nothing is known of q.
-    unknown = (i == draft.count[path]) & ~draft.known[path]
     law = decoder.method.law(d, leniences[path, i])
-    return jnp.where(unknown, d.p, law)
+    return jnp.where(alone(i), d.p, law)
 
   def padded(x):
     rest = [(0, len(index) - len(x))] + [(0, 0)] * (x.ndim - 1)
@@ -375,6 +381,7 @@ def verify_block(
     state.schedule,
     jax.tree.map(lambda x: x[path, n], memory),
     *(decoder.method, row(n, path), leniences[path, n], verdict.next_token),
+    alone(n),
   )
   return Verified(
     verdict=verdict,
@@ -395,6 +402,7 @@ def remembered(
   d: methods.Distributions,
   lenience: Float[Array, ''],
   token: Int[Array, ''],
+  alone: Bool[Array, ''],
 ) -> PyTree:
   """What a schedule remembers after one more token; () without one.
 
@@ -405,12 +413,14 @@ def remembered(
     d: What both models say of its place.
     lenience: The method's there.
     token: What was written.
+    alone: Whether the verifier wrote it alone, so that it gave nothing away.
   """
   if schedule is None:
     return ()
   cost = None
   if schedule.looks:
     cost = schedules.spent(method, d, lenience, token)
+    cost = jax.tree.map(lambda x: jnp.where(alone, jnp.zeros_like(x), x), cost)
   return schedule.after(memory, token, cost)
 
 
