@@ -59,8 +59,8 @@ _OPTIONAL = dict(
   # Which tokens a method may make likelier than the verifier does: 'top:3',
   # 'delta:0.1', or both; 'none': any.
   cap='none',
-  # Drafts per block; several want verification 'multi_round', 'k_seq' or
-  # 'traversal'.
+  # Drafts per block; several want verification 'multi_round', 'k_seq',
+  # 'traversal' or 'match'.
   drafts=1,
   # Most of their tokens that the verifier reads per block; None for all.
   tree_size=None,

@@ -1,11 +1,11 @@
 """Trains a drafter for a verifier that has none, of some of its own layers.
 
 Command: python -m experiments.train --config=configs/train_drafter.py
-Shows: how much of its drafts the verifier would keep, as it learns, on texts
-that are held out; then a folder that `load_model` takes, and a card that says
-whether it pays: tokens per call of the verifier, what a call costs, and the
-speed-up that these promise, by gamma. It wants the texts,
-`--config.text=multi30k/train`, and for other texts than captions
+Shows: how much of its drafts the verifier would keep, among the tokens that it
+says, as it learns, on texts that are held out; then a folder that `load_model`
+takes, and a card that says whether it pays: tokens per call of the verifier,
+what a call costs, and the speed-up that these promise, by gamma. It wants the
+texts, `--config.text=multi30k/train`, and for other texts than captions
 `--config.tasks=()`. For Gemma 3 270M, the default, it takes some two and a half
 hours on two CPU cores.
 """

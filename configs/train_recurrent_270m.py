@@ -1,8 +1,8 @@
 """Trains a recurrent head for Gemma 3 270M, on captions and its own answers.
 
 Command: python -m experiments.train --config=configs/train_recurrent_270m.py
-Shows: a head under the workdir that says 12,000 tokens, and how much of its
-drafts the verifier keeps on texts that are held out. It wants the texts,
+Shows: a head under the workdir that says up to 12,000 tokens, and how much of
+its drafts the verifier keeps on texts that are held out. It wants the texts,
 `--config.text=multi30k/train`; with the `--workdir` of a training of
 configs/train_drafter_greedy.py it takes from there what the verifier said.
 configs/gemma3_270m_drafters.py says what comes of it.

@@ -73,6 +73,13 @@ def main() -> None:
     print(f'{folder}: {json.dumps(figures)}')
 
 
+def _of_texts(config) -> str:
+  """Flags that name the texts: of a path its end, which others may have."""
+  tasks = '' if config.tasks else " --config.tasks='()'"
+  end = '/'.join(pathlib.Path(config.text).parts[-2:])
+  return f' --config.text={end}{tasks}'
+
+
 def _train_head(config, workdir: pathlib.Path, path: str) -> None:
   """A recurrent head for a verifier that is there already."""
   from experiments.training import distillation
@@ -81,7 +88,7 @@ def _train_head(config, workdir: pathlib.Path, path: str) -> None:
   figures = distillation.evaluate(folder, verifier, config)
   command = f'python -m experiments.train --config={path}'
   if 'text' in config:
-    command += f' --config.text={pathlib.Path(config.text).name}'
+    command += _of_texts(config)
   distillation.write_card(folder, config, figures, command)
   print(f'{folder}: {json.dumps(figures)}')
 
@@ -94,8 +101,7 @@ def _train_drafter(config, workdir: pathlib.Path, path: str) -> None:
   figures = drafting.evaluate(folder, held, config)
   command = (
     f'python -m experiments.train --config={path}'
-    f' --config.verifier={config.verifier}'
-    f' --config.text={pathlib.Path(config.text).name}'
+    f' --config.verifier={config.verifier}{_of_texts(config)}'
   )
   if 'init' in config:
     command += f' --config.init={config.init}'

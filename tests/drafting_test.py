@@ -15,7 +15,7 @@ from cascades.models import checkpoints, packaged
 from cascades.tasks import TASKS
 from configs import train_drafter
 from experiments.records import metrics
-from experiments.training import drafting, lessons, texts
+from experiments.training import claims, drafting, lessons, texts
 
 _DATA = pathlib.Path(__file__).parent / 'data/tasks'
 
@@ -173,6 +173,10 @@ def test_what_is_asked_is_not_among_its_examples():
   for prompt, document in texts.asked(c, found, 40, 'x'):
     assert document.text not in prompt
     assert prompt.endswith(document.prompt)
+  found = [texts.Document(f'{i}:', f' {i}') for i in range(12)]
+  once = [d for _, d in texts.asked(c, found, 10, 'x', again=False)]
+  assert len({*once}) == 10
+  assert len(texts.asked(c, found, 40, 'x', again=False)) == 40
   with pytest.raises(ValueError, match='shots: 2 examples and a prompt cannot'):
     texts.asked(c, found[:2], 1, 'x')
 
@@ -191,8 +195,17 @@ def test_answers_are_kept_as_they_come(tmp_path):
   # Half a line, of a run that was stopped.
   file.write_text(file.read_text()[:-3])
   assert texts.kept(file, prompts, answer) == want
-  assert asked == [(0, 256), (256, 44), (299, 256), (555, 45)]
+  # A group has a seed, and is written whole.
+  assert asked == [(0, 256), (256, 44), (256, 256), (512, 88)]
   assert texts.kept(file, prompts, None) == want
+
+
+def test_a_folder_is_one_trainings(tmp_path):
+  file = tmp_path / 'lessons.json'
+  claims.claim(file, {'seed': 0, 'temperatures': (1.0, 0.0)})
+  claims.claim(file, {'seed': 0, 'temperatures': [1.0, 0.0]})
+  with pytest.raises(ValueError, match='holds a training with another seed;'):
+    claims.claim(file, {'seed': 1, 'temperatures': (1.0, 0.0)})
 
 
 # --- What it learns ---

@@ -30,7 +30,8 @@ def _told(name: str, more: str = '', of: str = 'problems a task') -> str:
   path = flag.partition('=')[2]
   changes = ''.join(f' with `--{flag}`' for flag in changed)
   return markdown.filled(
-    f'`{path}`{changes} at commit `{start["commit"][:7]}`, {began:%Y-%m-%d},'
+    f'`{path}`{changes} at commit `{start["commit"][:7]}`'
+    f'{" (changed)" if start["dirty"] else ""}, {began:%Y-%m-%d},'
     f' {start["device"]}, jax {versions["jax"]}, gemma {versions["gemma"]}, in'
     f' {seconds // 60} min {seconds % 60} s'
     f' ([all of it]({name})): {config["num_examples"]}'

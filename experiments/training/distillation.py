@@ -24,7 +24,7 @@ from cascades.drafters import heads, recurrent
 from cascades.models import checkpoints
 from cascades.sampler import sampler
 from cascades.tasks import TASKS
-from experiments.training import judging, lessons, terms, texts
+from experiments.training import drafting, judging, lessons, terms, texts
 from experiments.training.small_models import (
   make_optimizer,
   problem_stream,
@@ -82,7 +82,8 @@ def loss_fn(
 
   Returns:
     Nats per drafted token, and for each step of a draft the mean of
-    sum min(p, q), the chance that its token is kept.
+    sum min(p, q), the chance that its token is kept; among the tokens that it
+    says.
   """
   p = jax.nn.softmax(lessons.logits(model, hidden, said))
   count, longest = places.shape[1], tokens.shape[1]
@@ -195,7 +196,7 @@ def evaluate(
   """
   if 'text' in config:
     held = texts.documents(config)[: config.held_out]
-    asked = texts.asked(config, held, config.eval_examples, 'held out')
+    asked = texts.asked(config, held, config.eval_examples, 'held out', False)
     how = dict(max_new_tokens=config.answer_length, stop_strings=('\n',))
     groups = {'held_out': ([prompt for prompt, _ in asked], how)}
   else:
@@ -264,9 +265,11 @@ def write_card(
     '  training problems of `cascades.tasks`; no held-out problem was seen'
   )
   if 'text' in config:
+    at = drafting.listed(config.temperatures)
     data = (
       f"{config.texts} rows of users' texts and of the verifier's own answers,"
-      '\n  half and half; no held-out text was seen'
+      f'\n  at temperature {at}, each of these as often; no held-out text was'
+      ' seen'
     )
   text = _CARD.format(
     name=config.name,
@@ -283,6 +286,6 @@ def write_card(
     examples=config.eval_examples,
     command=command,
     table=table(figures),
-    **terms.put(folder, config.verifier),
+    **terms.put(folder, config.verifier, of_weights=False),
   )
   (folder / 'README.md').write_text(text)

@@ -125,7 +125,8 @@ def loss_fn(
       their mean. The lower, the more it asks for the same likeliest token.
 
   Returns:
-    Mean over places, in nats; KL, `kept`, the mean of sum min(p, q), and
+    Mean over places, in nats; KL, `kept`, the mean of sum min(p, q), both among
+    the tokens that it says, and
     `agree`, how often both hold the same token likeliest.
   """
   params = lessons.cast(head.dtype, own) | {'embedder': shared}
@@ -233,7 +234,7 @@ def evaluate(
   """
   verifier = checkpoints.load_model(config.verifier, 'float32')
   drafter = checkpoints.load_model(folder, 'float32')
-  asked = texts.asked(config, held, config.eval_examples, 'held out')
+  asked = texts.asked(config, held, config.eval_examples, 'held out', False)
   prompts = [prompt for prompt, _ in asked]
   figures: dict[str, Any] = {
     f'temperature {temperature:g}': judging.strict(
@@ -302,7 +303,8 @@ It is a language model, and answers alone too.
 {terms}"""
 
 
-def _list(numbers: Sequence[float]) -> str:
+def listed(numbers: Sequence[float]) -> str:
+  """Numbers as a sentence has them."""
   return ' and '.join(f'{x:g}' for x in numbers)
 
 
@@ -318,7 +320,7 @@ def _losses(config: ConfigDict) -> str:
   """What was made less, in the order in which it was."""
   said = '-log sum min(p, q)'
   if tuple(config.sharpened) != (1.0,):
-    said += f' at temperatures {_list(config.sharpened)}'
+    said += f' at temperatures {listed(config.sharpened)}'
   if not config.turn:
     return said
   return (
@@ -355,7 +357,7 @@ def write_card(
     name=folder.name,
     verifier=config.verifier,
     begun=_begun(config),
-    temperatures=_list(config.temperatures),
+    temperatures=listed(config.temperatures),
     losses=_losses(config),
     said=len(said),
     documents=f'training problems of {documents}' if documents else 'own texts',

@@ -5,6 +5,7 @@ are made once, and kept in the workdir: they are a thousandth of its logits.
 """
 
 import functools
+import hashlib
 import pathlib
 from typing import Any, NamedTuple
 
@@ -17,8 +18,13 @@ from ml_collections import ConfigDict
 
 from cascades.models import checkpoints, language
 from cascades.sampler import sampler
-from experiments.training import texts
+from experiments.training import claims, texts
 
+# Fields of a config that decide what the verifier says, and of what.
+_DECIDING = (
+  *('seed', 'verifier', 'shots', 'held_out', 'answers', 'temperatures'),
+  *('answer_length', 'texts', 'row_length', 'dtype'),
+)
 # Rows whose hidden states are made at a time, and held-out rows that the log is
 # about.
 _READ, _WATCHED = 4, 8
@@ -157,10 +163,15 @@ def taught(
     workdir: Holds what it says.
 
   Raises:
-    ValueError: The texts will not do.
+    ValueError: The texts will not do, or the workdir is another training's.
   """
   found = texts.documents(config)
+  said = hashlib.sha256(repr([*map(tuple, found)]).encode()).hexdigest()
+  deciding = {name: config[name] for name in _DECIDING}
+  claims.claim(workdir / 'lessons.json', {'text': said, **deciding})
   held, found = found[: config.held_out], found[config.held_out :]
+  # What stands in the texts twice is not learnt from if it is held out.
+  found = [document for document in found if document not in {*held}]
   tokenizer = verifier.tokenizer
   # First, for what will not do is found before the verifier has answered.
   made = {
@@ -197,7 +208,9 @@ def taught(
   written = texts.kept(workdir / 'answers.jsonl', prompts, answer)
   own: list[list[texts.Document]] = [[] for _ in temperatures]
   for i, (_, document) in enumerate(asked):
-    own[turn(i)].append(document._replace(answer=written[i]))
+    # An empty one would be taken for a text without an answer.
+    if written[i] or not document.answer:
+      own[turn(i)].append(document._replace(answer=written[i]))
   # Its own of each temperature as often as the user's, where there are any.
   kinds = [found, *filter(None, own)]
   made['train'] = texts.rows(config, kinds, tokenizer, config.texts, 'train')

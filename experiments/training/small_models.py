@@ -22,6 +22,7 @@ from ml_collections import ConfigDict
 from cascades.models import checkpoints, huggingface, language, tokenizers
 from cascades.tasks import GENERATED, TASKS
 from cascades.tasks.task import split_of
+from experiments.training import claims
 
 
 def train_tokenizer(config: ConfigDict) -> tokenizers.Tokenizer:
@@ -212,8 +213,22 @@ def run_steps(
 
   Returns:
     The state after the last step.
+
+  Raises:
+    ValueError: The workdir holds a training of that name with other fields.
   """
   import orbax.checkpoint as ocp
+
+  fields = {
+    field: value
+    for field, value in config.to_dict().items()
+    if not field.startswith(('eval_', 'log_', 'checkpoint_'))
+    # What its texts are is hashed, where there are any; not where they lie.
+    and field not in ('models', 'text')
+  }
+  if 'models' in config:
+    fields |= config.models[name].to_dict()
+  claims.claim(workdir / f'{name}.json', fields)
 
   folder = (workdir / 'checkpoints' / name).absolute()
   options = ocp.CheckpointManagerOptions(max_to_keep=2)

@@ -12,7 +12,7 @@ from cascades.models import checkpoints, packaged
 
 _OWN = 'apache-2.0'
 _SAID = """
-It is made of `{verifier}`'s weights and learnt what that says, and so is a
+It {did}, and so is a
 derivative of it:
 {terms}.
 This project's own licence does not cover it; see LICENSE and NOTICE.
@@ -21,15 +21,21 @@ _MODIFIED = """
 This is a modification: parts of it, trained on what it says, without its
 embedding table.
 """
+_LEARNT = """
+This is a derivative: none of its weights, trained on what it says.
+"""
 
 
-def put(folder: pathlib.Path, verifier: str) -> dict[str, str]:
+def put(
+  folder: pathlib.Path, verifier: str, of_weights: bool = True
+) -> dict[str, str]:
   """Puts a licence and a notice beside what was made of a model.
 
   Args:
     folder: Of what was made.
     verifier: What it was made of. Beside what is made of the bundled ones, or
       of those of which nothing is known, nothing is put.
+    of_weights: Whether it has weights of the verifier, or only learnt from it.
 
   Returns:
     What a card says: `licence`, a line of its head or '', and `terms`.
@@ -38,7 +44,12 @@ def put(folder: pathlib.Path, verifier: str) -> dict[str, str]:
     own = verifier in checkpoints.BUNDLED
     return {'licence': f'license: {_OWN}\n' if own else '', 'terms': ''}
   of = packaged.MODELS[verifier]
-  (folder / 'NOTICE').write_text(of.notice + _MODIFIED)
+  (folder / 'NOTICE').write_text(
+    of.notice + (_MODIFIED if of_weights else _LEARNT)
+  )
   shutil.copyfile(of.licence, folder / 'LICENSE')
-  said = _SAID.format(verifier=verifier, terms=of.terms)
+  did = f'learnt what `{verifier}` says'
+  if of_weights:
+    did = f"is made of `{verifier}`'s weights and learnt what that says"
+  said = _SAID.format(did=did, terms=of.terms)
   return {'licence': 'license: gemma\n', 'terms': said}

@@ -114,7 +114,11 @@ def _lines(path: pathlib.Path) -> Iterator[Document]:
 
 
 def asked(
-  config: ConfigDict, found: Sequence[Document], count: int, seed: str
+  config: ConfigDict,
+  found: Sequence[Document],
+  count: int,
+  seed: str,
+  again: bool = True,
 ) -> list[tuple[str, Document]]:
   """Prompts with worked examples before them, for the verifier to answer.
 
@@ -123,6 +127,8 @@ def asked(
     found: To choose from.
     count: How many prompts.
     seed: Of the choice.
+    again: Whether a document may be asked twice; if not, only as more prompts
+      are wanted than there are documents.
 
   Returns:
     Each prompt with its examples, and the document that it is of.
@@ -136,14 +142,18 @@ def asked(
       f' {len(found)} documents; give less, or more of the texts.'
     )
   rng = random.Random(f'{config.seed}/{seed}')
-  prompts, numbers = [], range(len(found))
+  prompts, numbers, seen = [], range(len(found)), set()
   for i in range(count):
     if i % AT_A_TIME == 0:
       # The same for many prompts, so that they are read once for all of them.
       shown = rng.sample(numbers, config.shots)
-    while (last := rng.choice(numbers)) in shown:
-      # Its answer would stand in the prompt.
+    if seen.issuperset({*numbers} - {*shown}):
+      seen.clear()
+    # The answer of what is shown would stand in the prompt.
+    while (last := rng.choice(numbers)) in shown or last in seen:
       continue
+    if not again:
+      seen.add(last)
     texts = [found[number].text for number in shown]
     prompts.append((BETWEEN.join([*texts, found[last].prompt]), found[last]))
   return prompts
@@ -270,6 +280,9 @@ def kept(file: pathlib.Path, prompts: Sequence[str], answer: Any) -> list[str]:
         done.append(json.loads(line))
       except ValueError:
         break
+    if len(done) < len(prompts):
+      # Those of a group have a seed together, and are written together.
+      del done[len(done) // AT_A_TIME * AT_A_TIME :]
     text = ''.join(json.dumps(x) + '\n' for x in done)
     file.write_text(text, encoding='utf-8')
   with file.open('a', encoding='utf-8') as out:
