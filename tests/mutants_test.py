@@ -435,8 +435,8 @@ _MUTANTS = (
     'top_k_drops_equals',
     'top-k drops the token at its border',
     processing.truncate,
-    'probs = jnp.where(probs >= least, probs, 0)\n    if top_p',
-    'probs = jnp.where(probs > least, probs, 0)\n    if top_p',
+    'probs = jnp.where(probs >= least, probs, 0)\n  if top_p',
+    'probs = jnp.where(probs > least, probs, 0)\n  if top_p',
     processing_test.test_top_k_keeps_k_and_renormalises,
   ),
   # Verification.
