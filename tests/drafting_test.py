@@ -14,8 +14,9 @@ from ml_collections import ConfigDict
 from cascades.models import checkpoints, packaged
 from cascades.tasks import TASKS
 from configs import train_drafter
+from experiments import records
 from experiments.records import metrics
-from experiments.training import claims, drafting, lessons, texts
+from experiments.training import drafting, lessons, texts
 
 _DATA = pathlib.Path(__file__).parent / 'data/tasks'
 
@@ -202,10 +203,14 @@ def test_answers_are_kept_as_they_come(tmp_path):
 
 def test_a_folder_is_one_trainings(tmp_path):
   file = tmp_path / 'lessons.json'
-  claims.claim(file, {'seed': 0, 'temperatures': (1.0, 0.0)})
-  claims.claim(file, {'seed': 0, 'temperatures': [1.0, 0.0]})
+  records.claim(file, {'seed': 0, 'temperatures': (1.0, 0.0)}, 'training')
+  records.claim(file, {'seed': 0, 'temperatures': [1.0, 0.0]}, 'training')
+  other = {'seed': 1, 'temperatures': (1.0, 0.0)}
   with pytest.raises(ValueError, match='holds a training with another seed;'):
-    claims.claim(file, {'seed': 1, 'temperatures': (1.0, 0.0)})
+    records.claim(file, other, 'training')
+  # Nothing was made yet.
+  records.claim(file, other, 'training', bound=False)
+  records.claim(file, other, 'training')
 
 
 # --- What it learns ---

@@ -307,6 +307,7 @@ def config_of(file: File) -> dict[str, Any]:
     raise ValueError(f'model: {path} does not say its {lacks}; fetch it again.')
   layers, width = config['num_hidden_layers'], config['hidden_size']
   by_width = (family, layers) in _BY_WIDTH
+  matrices = {t.kind.name for t in file.tensors.values() if len(t.shape) > 1}
   config |= {
     'model_type': _FAMILIES[family],
     'vocab_size': table.shape[0],
@@ -315,14 +316,15 @@ def config_of(file: File) -> dict[str, Any]:
     else config['head_dim'],
     'tie_word_embeddings': 'output.weight' not in file.tensors,
     # Norms are kept in float32 beside matrices of whatever type.
-    'dtype': 'bfloat16'
-    if all(
-      tensor.kind.name == 'BF16'
-      for tensor in file.tensors.values()
-      if len(tensor.shape) > 1
-    )
-    else 'float32',
+    'dtype': 'bfloat16' if matrices == {'BF16'} else 'float32',
   }
+  return config | _attention_of(file, layers)
+
+
+def _attention_of(file: File, layers: int) -> dict[str, Any]:
+  """What a config.json would say of positions, soft caps and local layers."""
+  config: dict[str, Any] = {}
+  family = file.family
   if family == 'gemma2':
     config['attn_logit_softcapping'] = file.get('attn_logit_softcapping', 50.0)
     config['final_logit_softcapping'] = file.get(

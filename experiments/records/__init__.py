@@ -16,9 +16,11 @@ numbers of a point of its records, with intervals from `stats`.
 from cascades.plain import digest, plain
 from cascades.scheme import SOURCES
 from experiments.records.files import (
+  claim,
   read,
   read_all,
   read_examples,
+  read_json,
   read_points,
   read_race,
   read_rereadings,
@@ -53,6 +55,7 @@ __all__ = [
   'Rereading',
   'Trace',
   'View',
+  'claim',
   'digest',
   'dumps',
   'failure',
@@ -62,6 +65,7 @@ __all__ = [
   'read',
   'read_all',
   'read_examples',
+  'read_json',
   'read_points',
   'read_race',
   'read_rereadings',

@@ -6,11 +6,12 @@ there can be trusted; traces before their records.
 
 import contextlib
 import gzip
+import json
 import os
 import pathlib
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from cascades import tasks
@@ -46,6 +47,48 @@ def write_bytes(path: pathlib.Path, content: bytes) -> None:
       # A full disk does not say what would have been written.
       raise OSError(e.errno, e.strerror, str(path)) from None
     raise
+
+
+def claim(
+  path: pathlib.Path, fields: Mapping[str, Any], what: str, bound: bool = True
+) -> None:
+  """Says what a workdir's files were made with, or goes on with the same.
+
+  Args:
+    path: Where that is said, in the workdir.
+    fields: What JSON can hold, by name; tuples are lists to it.
+    what: Made the files, in a word.
+    bound: Whether there are such files; else what is said there is forgotten.
+
+  Raises:
+    ValueError: There are, and they were made with something else.
+  """
+  text = json.dumps(fields, indent=2) + '\n'
+  if bound and path.exists():
+    found, given = read_json(path), json.loads(text)
+    names = sorted(
+      name
+      for name in set(found) | set(given)
+      if found.get(name) != given.get(name)
+    )
+    if names:
+      raise ValueError(
+        f'workdir: {path.parent} holds a {what} with another'
+        f' {", ".join(names)}; choose another --workdir, or delete it.'
+      )
+  write_text(path, text)
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+  """Fields of a file of a workdir.
+
+  Raises:
+    ValueError: It is damaged.
+  """
+  try:
+    return json.loads(path.read_text(encoding='utf-8'))
+  except ValueError:
+    raise ValueError(f'workdir: {path} is damaged; delete it.') from None
 
 
 def write(path: str | pathlib.Path, lines: Iterable[Any]) -> None:

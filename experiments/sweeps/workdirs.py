@@ -119,24 +119,12 @@ class Workdir:
     Raises:
       ValueError: It holds another run's results.
     """
-    path = self.path / 'config.json'
-    if path.exists() and any(self.path.glob('records/*.jsonl')):
-      found = _json(path)
-      names = sorted(
-        name
-        for name in set(found) | set(settings)
-        if found.get(name) != settings.get(name)
-      )
-      if names:
-        raise ValueError(
-          f'workdir: {self.path} holds a run with another {", ".join(names)};'
-          ' choose another --workdir, or delete it.'
-        )
-    records.write_text(path, json.dumps(settings, indent=2) + '\n')
+    bound = any(self.path.glob('records/*.jsonl'))
+    records.claim(self.path / 'config.json', settings, 'run', bound)
 
   def _starts(self) -> list[dict[str, Any]]:
     path = self.path / 'provenance.json'
-    return _json(path)['starts'] if path.exists() else []
+    return records.read_json(path)['starts'] if path.exists() else []
 
   def log(self, start: Mapping[str, Any]) -> None:
     """Adds a start of the sweep to its provenance."""
@@ -235,10 +223,3 @@ class Workdir:
     folder = self.path / 'stale' / path.parent.name
     folder.mkdir(parents=True, exist_ok=True)
     shutil.move(path, folder / path.name)
-
-
-def _json(path: pathlib.Path) -> dict[str, Any]:
-  try:
-    return json.loads(path.read_text(encoding='utf-8'))
-  except ValueError:
-    raise ValueError(f'workdir: {path} is damaged; delete it.') from None

@@ -24,7 +24,7 @@ from cascades.drafters import heads, recurrent
 from cascades.models import checkpoints
 from cascades.sampler import sampler
 from cascades.tasks import TASKS
-from experiments.training import drafting, judging, lessons, terms, texts
+from experiments.training import judging, lessons, terms, texts
 from experiments.training.small_models import (
   make_optimizer,
   problem_stream,
@@ -265,7 +265,7 @@ def write_card(
     '  training problems of `cascades.tasks`; no held-out problem was seen'
   )
   if 'text' in config:
-    at = drafting.listed(config.temperatures)
+    at = lessons.listed(config.temperatures)
     data = (
       f"{config.texts} rows of users' texts and of the verifier's own answers,"
       f'\n  at temperature {at}, each of these as often; no held-out text was'

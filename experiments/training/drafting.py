@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import json
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -126,8 +125,8 @@ def loss_fn(
 
   Returns:
     Mean over places, in nats; KL, `kept`, the mean of sum min(p, q), both among
-    the tokens that it says, and
-    `agree`, how often both hold the same token likeliest.
+    the tokens that it says, and `agree`, how often both hold the same token
+    likeliest.
   """
   params = lessons.cast(head.dtype, own) | {'embedder': shared}
   own_hidden = lessons.forward(model, params, tokens, places)
@@ -303,11 +302,6 @@ It is a language model, and answers alone too.
 {terms}"""
 
 
-def listed(numbers: Sequence[float]) -> str:
-  """Numbers as a sentence has them."""
-  return ' and '.join(f'{x:g}' for x in numbers)
-
-
 def _begun(config: ConfigDict) -> str:
   """What a drafter was before it learnt."""
   if 'init' in config:
@@ -320,7 +314,7 @@ def _losses(config: ConfigDict) -> str:
   """What was made less, in the order in which it was."""
   said = '-log sum min(p, q)'
   if tuple(config.sharpened) != (1.0,):
-    said += f' at temperatures {listed(config.sharpened)}'
+    said += f' at temperatures {lessons.listed(config.sharpened)}'
   if not config.turn:
     return said
   return (
@@ -357,7 +351,7 @@ def write_card(
     name=folder.name,
     verifier=config.verifier,
     begun=_begun(config),
-    temperatures=listed(config.temperatures),
+    temperatures=lessons.listed(config.temperatures),
     losses=_losses(config),
     said=len(said),
     documents=f'training problems of {documents}' if documents else 'own texts',

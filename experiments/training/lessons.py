@@ -5,8 +5,8 @@ are made once, and kept in the workdir: they are a thousandth of its logits.
 """
 
 import functools
-import hashlib
 import pathlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +18,8 @@ from ml_collections import ConfigDict
 
 from cascades.models import checkpoints, language
 from cascades.sampler import sampler
-from experiments.training import claims, texts
+from experiments import records
+from experiments.training import texts
 
 # Fields of a config that decide what the verifier says, and of what.
 _DECIDING = (
@@ -166,12 +167,12 @@ def taught(
     ValueError: The texts will not do, or the workdir is another training's.
   """
   found = texts.documents(config)
-  said = hashlib.sha256(repr([*map(tuple, found)]).encode()).hexdigest()
   deciding = {name: config[name] for name in _DECIDING}
-  claims.claim(workdir / 'lessons.json', {'text': said, **deciding})
+  deciding['text'] = records.digest(found)
   held, found = found[: config.held_out], found[config.held_out :]
   # What stands in the texts twice is not learnt from if it is held out.
-  found = [document for document in found if document not in {*held}]
+  watched = {*held}
+  found = [document for document in found if document not in watched]
   tokenizer = verifier.tokenizer
   # First, for what will not do is found before the verifier has answered.
   made = {
@@ -183,6 +184,8 @@ def taught(
       ' example; give more.'
     )
   asked = texts.asked(config, found, config.answers, 'answers')
+  kept = workdir / 'answers.jsonl'
+  records.claim(workdir / 'lessons.json', deciding, 'training', kept.exists())
 
   @functools.cache
   def writes(temperature):
@@ -205,7 +208,7 @@ def taught(
     return [answer.text for answer in answers]
 
   prompts = [prompt for prompt, _ in asked]
-  written = texts.kept(workdir / 'answers.jsonl', prompts, answer)
+  written = texts.kept(kept, prompts, answer)
   own: list[list[texts.Document]] = [[] for _ in temperatures]
   for i, (_, document) in enumerate(asked):
     # An empty one would be taken for a text without an answer.
@@ -222,3 +225,8 @@ def taught(
   special = (*tokenizer.stops, *tokenizer.encode(texts.BETWEEN))
   said = texts.vocabulary(kinds, tokenizer, config.vocabulary, [*{*special}])
   return Taught(*lessons, said, held)
+
+
+def listed(numbers: Sequence[float]) -> str:
+  """Numbers as a sentence has them."""
+  return ' and '.join(f'{x:g}' for x in numbers)

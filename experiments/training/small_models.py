@@ -22,7 +22,7 @@ from ml_collections import ConfigDict
 from cascades.models import checkpoints, huggingface, language, tokenizers
 from cascades.tasks import GENERATED, TASKS
 from cascades.tasks.task import split_of
-from experiments.training import claims
+from experiments import records
 
 
 def train_tokenizer(config: ConfigDict) -> tokenizers.Tokenizer:
@@ -192,6 +192,20 @@ def make_optimizer(
   )
 
 
+def _deciding(config: ConfigDict, name: str) -> dict[str, Any]:
+  """Fields of a training that decide what becomes of a model.
+
+  Not where its texts lie: `lessons` sees to what they are.
+  """
+  fields = {
+    field: value
+    for field, value in config.to_dict().items()
+    if not field.startswith(('eval_', 'log_', 'checkpoint_'))
+    and field not in ('models', 'text')
+  }
+  return fields | (config.models[name].to_dict() if 'models' in config else {})
+
+
 def run_steps(
   config: ConfigDict,
   name: str,
@@ -219,21 +233,12 @@ def run_steps(
   """
   import orbax.checkpoint as ocp
 
-  fields = {
-    field: value
-    for field, value in config.to_dict().items()
-    if not field.startswith(('eval_', 'log_', 'checkpoint_'))
-    # What its texts are is hashed, where there are any; not where they lie.
-    and field not in ('models', 'text')
-  }
-  if 'models' in config:
-    fields |= config.models[name].to_dict()
-  claims.claim(workdir / f'{name}.json', fields)
-
   folder = (workdir / 'checkpoints' / name).absolute()
   options = ocp.CheckpointManagerOptions(max_to_keep=2)
   with ocp.CheckpointManager(folder, options=options) as manager:
     first = manager.latest_step() or 0
+    fields = _deciding(config, name)
+    records.claim(workdir / f'{name}.json', fields, 'training', bool(first))
     if first:
       state = manager.restore(first, args=ocp.args.StandardRestore(state))
     bar = tqdm.trange(first, steps, initial=first, total=steps, desc=name)

@@ -12,8 +12,8 @@ from cascades.models import checkpoints, packaged
 
 _OWN = 'apache-2.0'
 _SAID = """
-It {did}, and so is a
-derivative of it:
+It {did},
+and so is a derivative of it:
 {terms}.
 This project's own licence does not cover it; see LICENSE and NOTICE.
 """

@@ -127,8 +127,8 @@ def asked(
     found: To choose from.
     count: How many prompts.
     seed: Of the choice.
-    again: Whether a document may be asked twice; if not, only as more prompts
-      are wanted than there are documents.
+    again: Whether a document may be asked twice; if not, only once there is
+      none left that is no example.
 
   Returns:
     Each prompt with its examples, and the document that it is of.
@@ -147,7 +147,7 @@ def asked(
     if i % AT_A_TIME == 0:
       # The same for many prompts, so that they are read once for all of them.
       shown = rng.sample(numbers, config.shots)
-    if seen.issuperset({*numbers} - {*shown}):
+    if len(seen) + config.shots >= len(numbers):
       seen.clear()
     # The answer of what is shown would stand in the prompt.
     while (last := rng.choice(numbers)) in shown or last in seen:
