@@ -27,6 +27,15 @@ def test_temperature_divides_the_logits():
     )
 
 
+def test_the_likeliest_is_that_of_an_argmax():
+  some = np.random.default_rng(0).integers(0, 4, (5, 7, 9))
+  values = np.where(some == 3, -np.inf, some).astype(np.float32)
+  values[0, 0] = -np.inf
+  found = processing.likeliest(jnp.asarray(values))
+  np.testing.assert_array_equal(found, values.argmax(-1))
+  assert found.dtype == jnp.int32
+
+
 def test_zero_temperature_is_one_hot_at_the_first_largest():
   np.testing.assert_array_equal(_probs(temperature=0.0), [1, 0, 0, 0, 0])
   tied = jnp.array([0.0, 3.0, 3.0])

@@ -195,10 +195,19 @@ def probabilities(
     top_p=how.top_p,
     min_p=how.min_p,
   )
-  # By two plain reductions: an argmax is far slower on a CPU.
-  token = jnp.arange(logits.shape[-1])
-  best = jnp.where(logits == logits.max(-1), token, token.size).min(-1)
-  return jnp.where(greedy, (token == best).astype(probs.dtype), probs)
+  one_hot = jnp.arange(logits.shape[-1]) == likeliest(logits)
+  return jnp.where(greedy, one_hot.astype(probs.dtype), probs)
+
+
+def likeliest(values: Float[Array, '*B V']) -> Int[Array, '*B']:
+  """The token of the largest value; of equals the one of the lowest id.
+
+  As an argmax, but by two plain reductions: of a large vocabulary's logits XLA
+  takes ten times as long for an argmax on a CPU.
+  """
+  token = jnp.arange(values.shape[-1], dtype=jnp.int32)
+  most = values.max(-1, keepdims=True)
+  return jnp.where(values == most, token, token.size).min(-1)
 
 
 def sample(key: jax.Array, probs: Float[Array, 'V']) -> Int[Array, '']:

@@ -22,6 +22,7 @@ from cascades.methods.method import (
   ratio,
   total_variation,
 )
+from cascades.methods.processing import likeliest
 
 _INF = float('inf')
 
@@ -126,7 +127,7 @@ def bild(d: Distributions, lenience: Lenience):
   -log p(argmax q) > lam: BiLD*, the fixed-window form of Kim et al. 2023 that
   the cascades paper compares with.
   """
-  favourite = jnp.argmax(d.q_gate, axis=-1)
+  favourite = likeliest(d.q_gate)
   return -jnp.log(jnp.take(d.p_gate, favourite, axis=-1)) > lenience
 
 
@@ -192,7 +193,7 @@ def margin(d: Distributions, lenience: Lenience):
     )
   most = z.max(-1)
   # Ties at the border stay together.
-  second = jnp.where(jnp.arange(z.size) == jnp.argmax(z), -jnp.inf, z).max(-1)
+  second = jnp.where(jnp.arange(z.size) == likeliest(z), -jnp.inf, z).max(-1)
   near = (z >= second) & (z >= (1 - lenience) * most)
   return ~(near & (most > 0))
 

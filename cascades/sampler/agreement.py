@@ -119,7 +119,7 @@ def _say(
     )(jnp.arange(len(drafted)))
     of_drafter = jax.nn.softmax(of_drafter.astype(jnp.float32))
     of_verifier = jax.nn.softmax(block.logits[:-1].astype(jnp.float32))
-    wanted = jnp.argmax(of_verifier, -1)
+    wanted = processing.likeliest(of_verifier)
 
     def asked(of, tokens):
       return jnp.take_along_axis(of, tokens[:, None], 1)[:, 0]

@@ -423,8 +423,8 @@ def _look(method, d, lenience, token):
     p=d.p[token],
     pi=method.law(d, lenience)[token],
     deferred=of_token(method.rule, d, lenience, token) > 0,
-    drafter=d.q.argmax(),
-    verifier=d.p.argmax(),
+    drafter=processing.likeliest(d.q),
+    verifier=processing.likeliest(d.p),
   )
 
 

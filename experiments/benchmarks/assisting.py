@@ -23,6 +23,7 @@ from ml_collections import ConfigDict
 
 from cascades import arguments, decoding
 from cascades.drafters import assistants
+from cascades.methods import processing
 from cascades.models import checkpoints, language, panels
 from experiments.benchmarks.bars import Bar, bar
 from experiments.sweeps import costs
@@ -126,7 +127,7 @@ def _stepping(
         state, _ = drafter.step(params, banks, at, state, token)
         return state, (jnp.abs(state[0]) * 97).astype(jnp.int32) % 97
       state, logits = drafter.step(params, banks, at, state, token)
-      return state, jnp.argmax(logits).astype(jnp.int32)
+      return state, processing.likeliest(logits)
 
     size = model.hidden_size(params[1])
     start = jnp.ones(size, model.dtype(params[1])), jnp.int32(5)
@@ -152,14 +153,14 @@ def _floor(
       def step(carry, _):
         state, token = carry
         state, logits = drafter.step(params, banks, at, state, token)
-        return (state, jnp.argmax(logits).astype(jnp.int32)), token
+        return (state, processing.likeliest(logits)), token
 
       _, tokens = jax.lax.scan(step, (hidden, token), None, size)
       logits, states, cache = decoding.read_hidden(
         model, params[1], cache, tokens, at
       )
       # As if all had been kept.
-      token = jnp.argmax(logits.sum(0)).astype(jnp.int32)
+      token = processing.likeliest(logits.sum(0))
       return cache, states[-1], token
 
     width = model.hidden_size(params[1])

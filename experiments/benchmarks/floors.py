@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from cascades import decoding
 from cascades.decoding import reading
+from cascades.methods import processing
 from cascades.models import language
 from experiments.benchmarks import arms, pairs
 
@@ -66,7 +67,7 @@ class _Block:
       logits, verifier_cache = decoding.read(
         self.models[0], params[0], verifier_cache, tree, at, self.branches
       )
-      token = jnp.argmax(logits.sum(0)).astype(jnp.int32)
+      token = processing.likeliest(logits.sum(0))
     return (verifier_cache, drafter_cache), token
 
   def _drafted(
@@ -85,7 +86,7 @@ class _Block:
         *((at + j,) if self.paths == 1 else (at, beside)),
       )
       # What is read next hangs on what was said, so that no pass is left out.
-      token = jnp.argmax(logits.sum(0)).astype(jnp.int32)
+      token = processing.likeliest(logits.sum(0))
       return (cache, token), token
 
     (cache, token), drafted = jax.lax.scan(

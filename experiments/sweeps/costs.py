@@ -194,7 +194,8 @@ def reading(
   """Bare forward passes that read `width` tokens each.
 
   Args:
-    checkpoint: The model.
+    checkpoint: The model. Of one that says a part of the vocabulary alone, the
+      logits are of that part, as they are where it drafts.
     width: Tokens of a pass.
     context: Tokens in the cache at the end.
     logits: Whether they are made; else a pass ends with the states.
@@ -203,6 +204,8 @@ def reading(
 
   @jax.jit
   def run(params):
+    params, _ = model.tersely(params)
+
     def body(i, carry):
       cache, tokens = carry
       said, hidden, cache = decoding.read_hidden(
@@ -210,7 +213,7 @@ def reading(
       )
       # The next tokens depend on what was made, so that no pass is left out.
       last = said if logits else hidden
-      return cache, jnp.argmax(last, -1).astype(jnp.int32)
+      return cache, processing.likeliest(last)
 
     tokens = jnp.full((width,), 5, jnp.int32)
     cache = model.init_cache(params, context)
