@@ -243,8 +243,7 @@ def _product(
     return jnp.tensordot(x, w, axes, preferred_element_type=dtype)
   size = sum(part.size for part in jax.tree.leaves(parts))
   if m == 1 and (size >= _LARGE or x.dtype == jnp.bfloat16):
-    two = jnp.pad(x, ((0, 1), *[(0, 0)] * summed))
-    return _product(two, parts, order, dtype)[:1]
+    x = jnp.pad(x, ((0, 1), *[(0, 0)] * summed))
 
   def one(part, x):
     batch = range(part.ndim - summed - 1)
@@ -256,7 +255,7 @@ def _product(
       ((tuple(i + 1 for i in inner), inner), (tuple(batch), tuple(batch))),
       preferred_element_type=dtype,
     )
-    return jnp.moveaxis(out, len(batch), 0).reshape(m, -1)
+    return jnp.moveaxis(out, len(batch), 0)[:m].reshape(m, -1)
 
   if not isinstance(parts, tuple):
     return one(parts, x)
