@@ -5,6 +5,7 @@ import itertools
 import jax
 import numpy as np
 import pytest
+import tiers
 import verification_test
 
 from cascades import (
@@ -95,7 +96,7 @@ def test_a_window_keeps_more_than_strict_and_less_than_lenient():
   assert (kept(table, token) > by[0] + 0.01).all()
 
 
-@pytest.mark.parametrize('window', [2, 3])
+@pytest.mark.parametrize('window', tiers.first([2, 3]))
 def test_the_loop_emits_what_the_enumeration_says(window):
   model, n, new = exact.TableModel(4), 20_000, 4
   tables = [model.init_params(jax.random.key(k), 1.5) for k in (1, 2)]
@@ -132,6 +133,7 @@ def _sampler(**options):
   return Sampler(*pair, **given | options)
 
 
+@pytest.mark.slow
 def test_an_answer_at_the_strict_end_is_the_verifiers():
   def answer(**options):
     said = _sampler(temperature=0.0, **options).sample(

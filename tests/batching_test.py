@@ -310,7 +310,7 @@ def test_blocks_come_one_at_a_time():
   assert state is not None
 
 
-@pytest.mark.parametrize('begin', [0, 4, 80])
+@pytest.mark.parametrize('begin', tiers.first([80, 0, 4]))
 def test_what_all_prompts_begin_with_is_read_once(begin, monkeypatch):
   prompts, keys = _prompts(7)
   first = np.random.default_rng(1).integers(4, size=begin)

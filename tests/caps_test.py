@@ -151,6 +151,7 @@ def _tokens(**options):
   return [answer.tokens for answer in answers]
 
 
+@pytest.mark.slow
 def test_a_cap_that_holds_everything_is_none():
   assert _tokens(cap='delta:1') == _tokens()
   sizes = decoding.decode._cache_size()

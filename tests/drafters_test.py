@@ -378,7 +378,7 @@ def test_blocks_without_a_draft_are_read_as_one_token():
 @pytest.mark.parametrize(
   'kind', tiers.first((*verification.SINGLE, 'match', 'traversal'))
 )
-@pytest.mark.parametrize('name', ['ngram', 'adaptive'])
+@pytest.mark.parametrize('name', tiers.first(['ngram', 'adaptive']))
 def test_a_block_that_passes_emits_what_it_would_emit_if_it_were_read(
   name, kind
 ):

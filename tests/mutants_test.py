@@ -97,6 +97,7 @@ def _by_hand(drafter, prompt, lenience, gamma, limit, stops):
   return tokens, sources, logprobs, counts
 
 
+@pytest.mark.slow
 def test_a_greedy_run_is_what_a_loop_without_caches_writes():
   prompts = [(1,), (2, 4), (3, 3, 3), (0, 1, 2, 3, 4), (4,), (2,), (0, 2)]
   gamma, new, lenience, stops = 2, 9, 0.1, (4,)
@@ -1029,7 +1030,7 @@ def _said(caught: pytest.ExceptionInfo) -> str:
 
 # Of the faults whose test runs a compiled loop, those that the first tier has:
 # each compiles the loop once more, and its test when it is whole.
-_LOOPS = 'batching', 'decoding', 'several'
+_LOOPS = 'batching', 'decoding', 'drafters', 'schedules', 'several'
 _FIRST = 'after_the_limit', 'key_of_the_place'
 
 

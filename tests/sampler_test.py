@@ -74,7 +74,7 @@ def test_greedy_strict_is_the_verifier_alone(
   assert sum(c['residual'] for c in counts) > 0
 
 
-@pytest.mark.parametrize('verification', ['block', 'sequential'])
+@pytest.mark.parametrize('verification', tiers.first(['block', 'sequential']))
 def test_greedy_strict_is_the_verifier_however_it_is_verified(
   pair, prompts, want, verification
 ):

@@ -27,12 +27,12 @@ _HOW = processing.Processing(temperature=np.float32(1))
 _DRAFTER = drafters.ModelDrafter(_MODEL)
 _NAMES = (
   'first:2',
-  'ramp:3',
   'each:-1,0.2,0.9,0.4,0,0.6,0.5,0.3',
   'inside:1 ... 2',
-  'outside:0 ... 2',
   'budget:0.4',
   'mismatches:1',
+  'ramp:3',
+  'outside:0 ... 2',
 )
 
 
@@ -196,7 +196,7 @@ def _decoded(
   name,
   scheme,
   drafts=1,
-  rows=64,
+  rows=20_000,
   gamma=3,
   seed=0,
   drafter=(_DRAFTER, _TABLES[1]),
@@ -229,10 +229,10 @@ def _decoded(
 _THROUGH_THE_LOOP = (*_KINDS, ('sequential', 1))
 
 
-@pytest.mark.parametrize('name', _NAMES)
+@pytest.mark.parametrize('name', tiers.first(_NAMES, 5))
 @pytest.mark.parametrize(('kind', 'drafts'), tiers.first(_THROUGH_THE_LOOP))
 def test_the_loop_follows_a_law_that_bends(kind, drafts, name):
-  rows = _decoded('token_v3', name, kind, drafts, rows=20_000)
+  rows = _decoded('token_v3', name, kind, drafts)
   tokens = rows.tokens[:, len(_PROMPT) :][:, :_NEW]
   z = exact.z_scores(tokens, _declared('token_v3', name, 0.3, _NEW))
   assert np.abs(z).max() < 5
@@ -240,13 +240,13 @@ def test_the_loop_follows_a_law_that_bends(kind, drafts, name):
   assert squares < 5 * np.sqrt(2 * len(z)) + 5
 
 
-@pytest.mark.parametrize('name', _NAMES)
+@pytest.mark.parametrize('name', tiers.first(_NAMES, 5))
 @pytest.mark.parametrize(
   ('kind', 'drafts'), tiers.first([('token', 1), ('traversal', 2)])
 )
 def test_what_is_remembered_is_what_was_written(kind, drafts, name):
   rows = _decoded('token_v3', name, kind, drafts)
-  for i in range(len(rows.length)):
+  for i in range(64):
     written = rows.tokens[i, len(_PROMPT) : int(rows.length[i])].tolist()
     _, told = _followed('token_v3', name, 0.3, written)
     # A row that ended inside of a block remembers the block to its end.
@@ -263,11 +263,11 @@ def test_what_is_remembered_is_what_was_written(kind, drafts, name):
       np.testing.assert_allclose(rows.memory[i], want, atol=1e-5)
 
 
-@pytest.mark.parametrize('kind', ['token', 'sequential'])
+@pytest.mark.parametrize('kind', tiers.first(['token', 'sequential']))
 def test_what_no_draft_was_made_for_costs_nothing(kind):
   # OPT follows a drafter that is certain, and nothing was drafted.
   rare = drafters.NgramDrafter(6, 6), ()
-  rows = _decoded('opt', 'budget:0.4', kind, drafter=rare)
+  rows = _decoded('opt', 'budget:0.4', kind, rows=64, drafter=rare)
   assert (rows.source != verification.DRAFT).all()
   np.testing.assert_array_equal(rows.memory, 0)
 
@@ -311,23 +311,30 @@ def _tokens(sampler, **options):
   return [answer.tokens for answer in answers]
 
 
-@pytest.mark.parametrize('name', ['first:0', 'ramp:0', 'budget:1000'])
+@pytest.mark.parametrize(
+  'name', tiers.first(['budget:1000', 'first:0', 'ramp:0'])
+)
 def test_a_schedule_that_never_bends_is_none(name):
   assert _tokens(_sampler(schedule=name)) == _tokens(_sampler())
 
 
-@pytest.mark.parametrize('name', ['first:99', 'budget:0', 'mismatches:0'])
+@pytest.mark.parametrize(
+  'name', tiers.first(['budget:0', 'first:99', 'mismatches:0'])
+)
 def test_a_schedule_that_is_always_strict_is_strict(name):
   strict = _sampler(lenience=methods.METHODS['token_v3'].strict)
   assert _tokens(_sampler(schedule=name)) == _tokens(strict)
 
 
-@pytest.mark.parametrize('name', ['first:5', 'budget:1.5', 'inside:5 ... 9'])
+@pytest.mark.parametrize(
+  'name', tiers.first(['budget:1.5', 'first:5', 'inside:5 ... 9'])
+)
 def test_an_answer_does_not_depend_on_what_is_beside_it(name):
   together = _tokens(_sampler(schedule=name, batch_size=4))
   assert together == _tokens(_sampler(schedule=name, batch_size=1))
 
 
+@pytest.mark.slow
 def test_a_further_turn_begins_anew():
   more = ' Q: 5 + 5\nA:'
 
