@@ -350,6 +350,11 @@ def test_the_loss_is_what_it_is_called():
   )
 
 
+def test_a_card_says_how_often_each_temperature_was():
+  assert lessons.listed((1.0, 0.3)) == '1 and 0.3'
+  assert lessons.listed((0.0, 1.0, 0.0)) == '0 (2 of 3) and 1 (1 of 3)'
+
+
 def test_what_acceptance_and_costs_promise():
   unit = metrics.Costs(
     verifier_token_s=1.0, drafter_token_s=0.1, verify_s={4: 1.2}

@@ -4,6 +4,7 @@ What the verifier says of a position hangs on its last hidden state, and these
 are made once, and kept in the workdir: they are a thousandth of its logits.
 """
 
+import collections
 import functools
 import pathlib
 from collections.abc import Sequence
@@ -228,5 +229,10 @@ def taught(
 
 
 def listed(numbers: Sequence[float]) -> str:
-  """Numbers as a sentence has them."""
-  return ' and '.join(f'{x:g}' for x in numbers)
+  """Numbers as a sentence has them, and their shares if some stand twice."""
+  times = collections.Counter(numbers)
+  whole = len(numbers)
+  shares = len(times) < whole
+  return ' and '.join(
+    f'{x:g} ({n} of {whole})' if shares else f'{x:g}' for x, n in times.items()
+  )
