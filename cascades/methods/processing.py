@@ -202,8 +202,8 @@ def probabilities(
 def likeliest(values: Float[Array, '*B V']) -> Int[Array, '*B']:
   """The token of the largest value; of equals the one of the lowest id.
 
-  As an argmax, but by two plain reductions: of a large vocabulary's logits XLA
-  takes ten times as long for an argmax on a CPU.
+  As an argmax, but by two plain reductions: of one row of 262,144 logits XLA
+  takes nine times as long for an argmax on a CPU, of nine rows six times.
   """
   token = jnp.arange(values.shape[-1], dtype=jnp.int32)
   most = values.max(-1, keepdims=True)

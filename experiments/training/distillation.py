@@ -266,9 +266,11 @@ def write_card(
   )
   if 'text' in config:
     at = lessons.listed(config.temperatures)
+    # As `lessons.taught` mixes them.
+    kinds = 1 + len(config.temperatures)
     data = (
-      f"{config.texts} rows of users' texts and of the verifier's own answers,"
-      f'\n  at temperature {at}, each of these as often; no held-out text was'
+      f"{config.texts} rows of users' texts, one of {kinds}, and of the"
+      f" verifier's own answers,\n  at temperature {at}; no held-out text was"
       ' seen'
     )
   text = _CARD.format(
