@@ -260,6 +260,9 @@ def test_a_training_goes_on_from_a_drafter_of_the_same_table(lines, tmp_path):
     ValueError, match='init: give either that, a drafter to g'
   ):
     drafting.begin(c, whole)
+  c.stored = 'int4'
+  with pytest.raises(ValueError, match="stored: 'int4' will not do; give bfl"):
+    drafting.train_drafter(c, tmp_path)
   c.init = str(tmp_path / 'first')
   again = drafting.begin(c, whole)
   assert again.model == first.model
@@ -270,6 +273,49 @@ def test_a_training_goes_on_from_a_drafter_of_the_same_table(lines, tmp_path):
   ):
     drafting.begin(c, whole)
   assert drafting._losses(c) == '-log sum min(p, q) at temperatures 1 and 0.3'
+
+
+def test_layers_are_put_among_those_of_a_drafter(lines, tmp_path):
+  whole = checkpoints.load_model('tiny-verifier').unpacked()
+  first = drafting.begin(config(lines, layers=(0, 5)), whole)
+  folder = tmp_path / 'first'
+  drafting.reduced.save(
+    folder, first.model, first.params, np.arange(60), 'tiny-verifier'
+  )
+  c = config(lines)
+  del c.layers
+  c.init, c.inserted = str(folder), ((2, 3), (1, 2))
+  more = drafting.begin(c, whole)
+  assert [k.name for k in more.model.module.config.attention_types] == [
+    *('LOCAL_SLIDING', 'LOCAL_SLIDING', 'GLOBAL', 'GLOBAL')
+  ]
+  for name, (of, layer) in {
+    'layer_0': (first, 'layer_0'),
+    'layer_1': (whole, 'layer_2'),
+    'layer_2': (first, 'layer_1'),
+    'layer_3': (whole, 'layer_3'),
+  }.items():
+    ours, theirs = more.params[name], of.params[layer]
+    jax.tree.map(np.testing.assert_array_equal, ours['attn'], theirs['attn'])
+    for norm in ('post_attention_norm', 'post_ffw_norm'):
+      share = (ours[norm]['scale'] + 1) / (theirs[norm]['scale'] + 1)
+      want = 1 if of is first else 0.1
+      np.testing.assert_allclose(share, want, rtol=1e-3)
+  tokens = np.arange(8)[None] + 5
+  few, many = (
+    lessons.forward(at.model, at.params, tokens, tokens * 0 + np.arange(8))
+    for at in (first, more)
+  )
+  # Hardly disturbed, though it has twice the layers.
+  assert 0 < np.abs(many - few).mean() < 0.3 * np.abs(few).mean()
+  assert drafting._begun(c) == (
+    'an earlier\n`first`, with its layer\n3 before layer 2, with its layer\n2'
+    ' before layer 1, trained on'
+  )
+  for wrong in ((3, 0), (-1, 0), (0, 6)):
+    c.inserted = (wrong,)
+    with pytest.raises(ValueError, match=r'inserted: \(.*the verifier 6, from'):
+      drafting.begin(c, whole)
 
 
 def test_answers_at_several_temperatures_are_kinds_of_their_own(

@@ -116,6 +116,44 @@ def test_it_goes_with_its_table_in_any_numbers(tmp_path):
     assert read(found, [5, 6])[0].dtype == np.float32
 
 
+def test_layers_in_8_bits_are_read_as_numbers_times_scales(tmp_path, folder):
+  model, params, _ = checkpoints.load_model('tiny-drafter').unpacked()
+  name, out = 'model.layers.0.mlp.down_proj.weight', tmp_path / 'eight'
+  reduced.save(out, model, params, _SAID, 'tiny-drafter', 'int8')
+  tensors = load_file(out / 'model.safetensors')
+  numbers, scales = tensors[name], tensors[f'{name}_scale']
+  assert numbers.dtype == np.int8
+  assert scales.dtype == np.float32
+  # Whole rows of it are used, up to the largest number that there is.
+  assert (np.abs(numbers).max(1) == 127).all()
+  found = checkpoints.load_model(out).unpacked()
+  linear = found.params['layer_0']['mlp']['linear']
+  np.testing.assert_array_equal(linear, (numbers * scales).T)
+  whole = params['layer_0']['mlp']['linear']
+  # Half a scale; beside it what float32 rounds.
+  assert (np.abs(linear - whole) <= scales[:, 0] * 0.50001).all()
+  norm = 'layer_0', 'pre_attention_norm', 'scale'
+  exact, same = params, found.params
+  for key in norm:
+    exact, same = exact[key], same[key]
+  np.testing.assert_array_equal(exact, same)
+  said, halves = (
+    read(checkpoints.load_model(at), [5, 6, 7])[0][:, _SAID]
+    for at in (out, folder)
+  )
+  np.testing.assert_allclose(
+    jax.nn.softmax(said), jax.nn.softmax(halves), atol=0.01
+  )
+  sizes = [(at / 'model.safetensors').stat().st_size for at in (out, folder)]
+  assert sizes[0] < 0.6 * sizes[1]
+
+
+def test_a_row_of_zeros_is_one_in_8_bits():
+  numbers, scales = reduced.in_8_bits(np.array([[0.0, 0.0], [1.0, -2.0]]))
+  np.testing.assert_array_equal(numbers, [[0, 0], [64, -127]])
+  np.testing.assert_allclose(scales, [[1], [2 / 127]])
+
+
 def refused(folder) -> str:
   with pytest.raises(ValueError, match=r'^model: ') as error:
     checkpoints.load_model(folder)
@@ -141,3 +179,22 @@ def test_damaged_folders_are_named(folder):
     ids = np.array(ids, np.int32)
     save_file(tensors | {'vocabulary': ids}, folder / 'model.safetensors')
     assert 'has no vocabulary of ids in order, below 768' in refused(folder)
+
+
+def test_scales_that_do_not_fit_are_named(tmp_path):
+  model, params, _ = checkpoints.load_model('tiny-drafter').unpacked()
+  reduced.save(tmp_path, model, params, _SAID, 'tiny-drafter', 'int8')
+  name = 'model.layers.0.mlp.up_proj.weight'
+  file = tmp_path / 'model.safetensors'
+  tensors = load_file(file)
+  for changed in (
+    {f'{name}_scale': tensors[f'{name}_scale'][:-1]},
+    {f'{name}_scale': tensors[f'{name}_scale'].astype(np.float16)},
+    {name: tensors[name].astype(np.float32)},
+  ):
+    save_file(tensors | changed, file)
+    said = refused(tmp_path)
+    assert f'{name}_scale is no column of scales for {name} in 8' in said
+  del tensors[f'{name}_scale']
+  save_file(tensors, file)
+  assert f'the tensor {name} is quantised (I8)' in refused(tmp_path)

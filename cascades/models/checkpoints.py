@@ -606,7 +606,7 @@ def _open_reduced(
       f' {reduced.FILE}.'
     )
   whole = _open(folder, architecture)
-  places = huggingface.places(path)
+  places = reduced.places(path)
   size = whole.model.vocab_size
   # llama.cpp's converter leaves out what pads a table.
   config = config | {'vocab_size': whole.config['vocab_size']}

@@ -555,7 +555,25 @@ def find_params(
       find(what, where, name, x.shape)
       for name, x in zip(leaf.names, wanted, strict=True)
     ]
+    for name, (at, _) in zip(leaf.names, found, strict=True):
+      _check_real(what, name, *at)
     yield leaf, [where for where, _ in found], [shape for _, shape in found]
+
+
+def _check_real(
+  what: pathlib.Path, name: str, handle: Any, stored_as: str
+) -> None:
+  """Refuses what would be read as if its numbers were the weights.
+
+  Raises:
+    ValueError: It has whole numbers, or others of 8 bits and less.
+  """
+  kind = handle.get_slice(stored_as).get_dtype()
+  if kind not in ('F64', 'F32', *_DTYPES):
+    raise ValueError(
+      f'model: in {what} the tensor {name} is quantised ({kind}), which is not'
+      ' read; fetch the model as it was before, or as a GGUF file.'
+    )
 
 
 def stored(handle: Any, name: str, leaf: Leaf) -> np.ndarray | Rows:

@@ -8,6 +8,10 @@ a tokenizer, which are those of the model that reduced.json names:
   model.safetensors   the layers, and the ids of what it says, `vocabulary`
   reduced.json        whose table it is, and a checksum of some of it
 
+Matrices may be rounded to 8 bits: whole numbers, and beside them under the name
+with `_scale` what each row is multiplied by, as compressed-tensors has it for
+`int-quantized` weights of strategy `channel`. They are read as the products.
+
 It is a language model like any other: it reads every token, and answers alone.
 """
 
@@ -24,6 +28,9 @@ import numpy as np
 from cascades.models import huggingface, language
 
 FILE, VOCABULARY = 'reduced.json', 'vocabulary'
+STORED = 'bfloat16', 'float32', 'int8'
+# What the scales of a matrix in 8 bits are called, after its own name.
+_SCALE = '_scale'
 # Rows of a table that tell it from another.
 _ROWS = 256
 
@@ -88,6 +95,81 @@ def vocabulary(
   return ids
 
 
+def places(folder: pathlib.Path) -> dict[str, tuple[Any, str]]:
+  """Where a folder has its tensors; as `huggingface.places` gives it.
+
+  Raises:
+    ValueError: A file is missing or damaged.
+  """
+  where = huggingface.places(folder)
+  scales = {name for name in where if name.endswith(_SCALE)}
+  for name in scales:
+    matrix = name.removesuffix(_SCALE)
+    if matrix not in where:
+      continue
+    scaled = _Scaled(*where[matrix], *where[name])
+    if not scaled.fits():
+      raise ValueError(
+        f'model: in {folder} the tensor {name} is no column of scales for'
+        f' {matrix} in 8 bits; train it anew.'
+      )
+    where[matrix] = scaled, where[matrix][1]
+  return {name: at for name, at in where.items() if name not in scales}
+
+
+class _Scaled:
+  """A handle of a matrix in 8 bits, that gives it multiplied."""
+
+  def __init__(self, numbers: Any, name: str, scales: Any, named: str):
+    """Nothing is read yet.
+
+    Args:
+      numbers: Handle of the file that holds the whole numbers.
+      name: Theirs in it.
+      scales: Handle of the file that holds the scales, [rows, 1].
+      named: Theirs in it.
+    """
+    self._numbers = numbers.get_slice(name)
+    self._scales = scales.get_slice(named)
+
+  def fits(self) -> bool:
+    """Whether there is a scale for each row of whole numbers."""
+    shape = tuple(self._numbers.get_shape())
+    return (
+      self._numbers.get_dtype() == 'I8'
+      and self._scales.get_dtype() == 'F32'
+      and len(shape) == 2
+      and tuple(self._scales.get_shape()) == (shape[0], 1)
+    )
+
+  def get_slice(self, name: str) -> huggingface.Rows:
+    """The products, some rows at a time."""
+    del name
+    shape = tuple(self._numbers.get_shape())
+    return huggingface.Rows(
+      shape,
+      'F32',
+      lambda first, last: self._numbers[first:last] * self._scales[first:last],
+    )
+
+
+def in_8_bits(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """A matrix as whole numbers from -127 to 127, and a scale for each row.
+
+  Args:
+    matrix: [rows, columns].
+
+  Returns:
+    int8 [rows, columns]; float32 [rows, 1]. Their product is off by half a
+    scale at most, a 254th of the largest of a row.
+  """
+  matrix = np.asarray(matrix, np.float32)
+  scales = np.abs(matrix).max(1, keepdims=True) / np.float32(127)
+  # A row of zeros has no scale of its own.
+  scales = np.where(scales > 0, scales, np.float32(1))
+  return np.rint(matrix / scales).astype(np.int8), scales
+
+
 def checksum(model: language.LanguageModel, params: language.Params) -> str:
   """Tells a table from others, whatever order and numbers it is kept in.
 
@@ -98,6 +180,19 @@ def checksum(model: language.LanguageModel, params: language.Params) -> str:
   rounded = rows.astype(jnp.bfloat16).astype(jnp.float32)
   data = np.asarray(rounded).tobytes()
   return f'{zlib.crc32(data):08x}'
+
+
+def check_stored(stored: str | None) -> None:
+  """Refuses what layers cannot be rounded to.
+
+  Raises:
+    ValueError: It is neither None nor one of `STORED`.
+  """
+  if stored not in (None, *STORED):
+    raise ValueError(
+      f'stored: {stored!r} will not do; give {", ".join(STORED[:-1])} or'
+      f' {STORED[-1]}, or leave it out to take what they are.'
+    )
 
 
 def save(
@@ -116,10 +211,15 @@ def save(
     params: Its own, with the whole table, in gemma's order.
     tokens: Ids of what it says, upwards.
     verifier: Whose table it is: a name that `load_model` takes.
-    stored: What the layers are rounded to, 'bfloat16' or 'float32'; None for
-      what they are.
+    stored: What the layers are rounded to, one of `STORED`; None for what they
+      are. 'int8' is for matrices, and leaves vectors as they are.
+
+  Raises:
+    ValueError: `stored` is none of them.
   """
   from safetensors.numpy import save_file
+
+  check_stored(stored)
 
   folder = pathlib.Path(folder)
   folder.mkdir(parents=True, exist_ok=True)
@@ -130,9 +230,12 @@ def save(
     if leaf.path == huggingface.TABLE:
       continue
     x = np.asarray(huggingface.get(params, leaf.path))
-    x = x.astype(jnp.dtype(stored)) if stored else x
-    parts = map(np.ascontiguousarray, leaf.unpack(x))
-    tensors |= dict(zip(leaf.names, parts, strict=True))
+    if stored and stored != 'int8':
+      x = x.astype(jnp.dtype(stored))
+    for name, part in zip(leaf.names, leaf.unpack(x), strict=True):
+      if stored == 'int8' and part.ndim == 2:
+        part, tensors[name + _SCALE] = in_8_bits(part)
+      tensors[name] = np.ascontiguousarray(part)
   save_file(tensors, folder / 'model.safetensors', metadata={'format': 'pt'})
   # safetensors lets nobody but the owner read what it writes.
   (folder / 'model.safetensors').chmod(0o644)

@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import json
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -28,6 +29,9 @@ from experiments.sweeps import costs
 from experiments.training import judging, lessons, terms, texts
 from experiments.training.small_models import run_steps
 
+# What a layer that is put among trained ones adds at first, by what it would.
+_QUIET = 0.1
+
 
 def begin(
   config: ConfigDict, verifier: checkpoints.Checkpoint
@@ -36,7 +40,8 @@ def begin(
 
   Args:
     config: Its `layers` are the verifier's that it begins as; or its `init` is
-      the name or the folder of a drafter to go on from.
+      the name or the folder of a drafter to go on from, and `inserted`, if it
+      has any, the verifier's layers that are put into that; see `_grown`.
     verifier: In gemma's order.
 
   Raises:
@@ -50,7 +55,8 @@ def begin(
       ' verifier that a new one begins as.'
     )
   if 'init' in config:
-    return _again(config.init, verifier)
+    trained = _again(config.init, verifier)
+    return _grown(trained, verifier, config.get('inserted', ()))
   model, params, tokenizer = verifier
   c = model.module.config
   layers = tuple(config.layers)
@@ -92,6 +98,55 @@ def _again(
   embedder = verifier.params['embedder']
   return checkpoints.Checkpoint(
     model, params | {'embedder': embedder}, tokenizer
+  )
+
+
+def _grown(
+  drafter: checkpoints.Checkpoint,
+  verifier: checkpoints.Checkpoint,
+  inserted: Sequence[tuple[int, int]],
+) -> checkpoints.Checkpoint:
+  """A drafter with more layers, which so far say little.
+
+  The norms of an inserted layer's outputs are a tenth of the verifier's, so
+  that what the drafter has learnt is hardly disturbed.
+
+  Args:
+    drafter: As `_again` gives it.
+    verifier: In gemma's order.
+    inserted: Before which of the drafter's layers, from 0, which of the
+      verifier's.
+
+  Raises:
+    ValueError: There are no such layers.
+  """
+  model, params, tokenizer = drafter
+  kinds = list(model.module.config.attention_types)
+  theirs = verifier.model.module.config.attention_types
+  for place, layer in inserted:
+    if not (0 <= place <= len(kinds) and 0 <= layer < len(theirs)):
+      raise ValueError(
+        f'inserted: ({place}, {layer}) will not do; the drafter has'
+        f' {len(kinds)} layers to stand before or after, and the verifier'
+        f' {len(theirs)}, from 0.'
+      )
+  layers = [(kind, params[f'layer_{i}']) for i, kind in enumerate(kinds)]
+  # From behind, so that the places in front stay what they are.
+  for place, layer in sorted(inserted, reverse=True):
+    own = dict(verifier.params[f'layer_{layer}'])
+    for name in ('post_attention_norm', 'post_ffw_norm'):
+      # Gemma multiplies by one more than what it stores.
+      scale = (own[name]['scale'] + 1) * _QUIET - 1
+      own[name] = own[name] | {'scale': scale}
+    layers.insert(place, (theirs[layer], own))
+  config = dataclasses.replace(
+    model.module.config, attention_types=tuple(kind for kind, _ in layers)
+  )
+  module = dataclasses.replace(model.module, config=config)
+  own = {f'layer_{i}': layer for i, (_, layer) in enumerate(layers)}
+  shared = {name: params[name] for name in ('embedder', 'final_norm')}
+  return checkpoints.Checkpoint(
+    dataclasses.replace(model, module=module), own | shared, tokenizer
   )
 
 
@@ -166,6 +221,7 @@ def train_drafter(
     ValueError: The verifier or the texts will not do.
   """
   checkpoints.check_dtype(config.dtype)
+  reduced.check_stored(config.stored)
   # In gemma's order, for long rows.
   verifier = checkpoints.load_model(config.verifier, 'float32').unpacked()
   start = begin(config, verifier)
@@ -302,10 +358,18 @@ It is a language model, and answers alone too.
 {terms}"""
 
 
+# As a card says it.
+_STORED = {None: 'float32', 'int8': '8 bits, a scale to each row of a matrix'}
+
+
 def _begun(config: ConfigDict) -> str:
   """What a drafter was before it learnt."""
   if 'init' in config:
-    return f'an earlier\n`{pathlib.Path(config.init).name}`, trained on'
+    put = ''.join(
+      f'with its layer\n{layer} before layer {place}, '
+      for place, layer in config.get('inserted', ())
+    )
+    return f'an earlier\n`{pathlib.Path(config.init).name}`, {put}trained on'
   layers = ', '.join(map(str, config.layers))
   return f'its layers {layers} as they began, trained on'
 
@@ -362,7 +426,7 @@ def write_card(
     rows=config.rows,
     seed=config.seed,
     command=command,
-    stored=config.stored or 'float32',
+    stored=_STORED.get(config.stored, config.stored),
     size=size / 1e6,
     examples=config.eval_examples,
     gamma=config.eval_gamma,
