@@ -141,7 +141,7 @@ def test_a_number_that_is_missing_is_a_dash():
 def test_a_forced_method_keeps_as_many_as_it_is_told():
   d = jax.tree.map(jnp.asarray, exact.rows('random', 8))
   for name in ('speed', 'token_v3'):
-    method = arms.forced(methods.METHODS[name])
+    method = arms.forced(methods.METHODS[name], True)
     kept = jax.vmap(method.acceptance, (0, None))(d, jnp.float32(0.7))
     np.testing.assert_allclose(kept, 0.7, rtol=1e-6)
 

@@ -320,6 +320,29 @@ def test_the_emitted_law_of_functions_that_run_in_the_loop():
         assert np.abs(z).max() > 20
 
 
+def test_where_none_is_lenient_a_drafter_makes_a_pass_less():
+  speed = methods.METHODS['speed']
+  pairs = [(speed, 0.0), (speed, 0.5)]
+  d = seen_of_model(verification.STANDARD, HOWS['plain'])
+  laws = _law(exact.Table.of(pairs, d), verification.STANDARD, 3)
+  # A batch of both kinds, and one that is strict throughout.
+  for kinds in (np.arange(8192) % 2, np.zeros(8192, int)):
+    with conftest.optimised():
+      drawn = [
+        _generate('speed', kinds * 0.5, rows=8192, filled=8192, seed=seed)
+        for seed in range(8)
+      ]
+    there = np.unique(kinds)
+    check_samples(
+      *(drawn, kinds, [pairs[i] for i in there], laws[there], HOWS['plain']),
+      'plain',
+    )
+    counts = decoding.count(drawn[0])
+    np.testing.assert_array_equal(
+      counts.drafter_calls, (3 + kinds) * counts.blocks
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('scheme', 'gamma'),

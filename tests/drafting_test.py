@@ -405,9 +405,9 @@ def test_what_acceptance_and_costs_promise():
   unit = metrics.Costs(
     verifier_token_s=1.0, drafter_token_s=0.1, verify_s={4: 1.2}
   )
-  assert drafting.promised(0.0, 4, unit) == pytest.approx(1 / 1.7)
-  assert drafting.promised(1.0, 4, unit) == pytest.approx(5 / 1.7)
-  assert drafting.promised(0.5, 4, unit) == pytest.approx(1.9375 / 1.7)
+  assert drafting.promised(0.0, 4, unit) == pytest.approx(1 / 1.6)
+  assert drafting.promised(1.0, 4, unit) == pytest.approx(5 / 1.6)
+  assert drafting.promised(0.5, 4, unit) == pytest.approx(1.9375 / 1.6)
 
 
 @pytest.mark.slow

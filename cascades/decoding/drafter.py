@@ -164,10 +164,22 @@ class Drafter(Protocol):
     *,
     gamma: int,
     drafts: int,
+    beyond: Bool[Array, ''],
   ) -> tuple[Draft, State, PyTree]:
     """Drafts after the last token seen; also gives the verifier's cache back.
 
     In that cache, slots from the last token's on may have been written.
+
+    Args:
+      params: Its own.
+      state: It has read all that was seen but the last token.
+      seen: What it may look at.
+      key: Of this block.
+      how: From logits to probabilities.
+      gamma: Tokens of a draft.
+      drafts: How many drafts.
+      beyond: Whether the row after a whole draft is asked for; if not, it may
+        be any, and where no row of the batch asks, a pass is saved.
     """
 
   def keep(

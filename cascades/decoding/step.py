@@ -16,7 +16,7 @@ from cascades.decoding.journal import Info
 from cascades.decoding.reading import read_hidden, tree
 from cascades.decoding.state import Models, Params, SamplingState, write
 from cascades.methods import processing
-from cascades.scheme import DRAFT, SEQUENTIAL, STANDARD, Scheme
+from cascades.scheme import DRAFT, SEQUENTIAL, SINGLE, STANDARD, Scheme
 
 
 def _check_drafter(drafter: Drafter, scheme: Scheme, drafts: int) -> None:
@@ -100,6 +100,19 @@ class Decoder:
   def sequential(self) -> bool:
     """Whether there are no blocks: see `sequential.step`."""
     return self.scheme.verification == SEQUENTIAL
+
+  def beyond(self, state: SamplingState) -> Bool[Array, '']:
+    """Whether anyone asks what the drafter would say after its last token.
+
+    The bonus token is drawn there; not every law of it looks at q, and none
+    does where it is the verifier's.
+    """
+    single = self.drafts == 1 and self.scheme.verification in SINGLE
+    looks = self.method.law_uses_q and self.scheme.bonus == 'target'
+    strict = self.method.strict
+    if not single or (looks and (strict is None or state.schedule is not None)):
+      return jnp.ones((), bool)
+    return (state.lenience != strict) if looks else jnp.zeros((), bool)
 
   @property
   def may_pass(self) -> bool:
@@ -194,6 +207,7 @@ def propose(
     how,
     gamma=decoder.gamma,
     drafts=decoder.drafts,
+    beyond=decoder.beyond(state) & ~state.done,
   )
   count, paths = decoder.gamma, decoder.drafts
   chex.assert_shape(draft.tokens, (paths, count))

@@ -167,7 +167,7 @@ class AssistantDrafter(Plain):
     rest = said.min() - 1 if self.others_say else -jnp.inf
     return jnp.full(len(table), rest, said.dtype).at[ids].set(said)
 
-  def propose(self, params, state, seen, key, how, *, gamma, drafts):
+  def propose(self, params, state, seen, key, how, *, gamma, drafts, beyond):
     """Drafts that all look at what is written, and at themselves."""
     at = seen.length - 1
     banks = self.banks(seen.cache, seen.length)
@@ -184,5 +184,6 @@ class AssistantDrafter(Plain):
       vocab_size=self.model.vocab_size,
       gamma=gamma,
       drafts=drafts,
+      beyond=beyond,
     )
     return draft, state, seen.cache

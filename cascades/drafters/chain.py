@@ -76,7 +76,7 @@ class ChainDrafter(Plain):
       self.drafter.read(small, state[1], tokens, position),
     )
 
-  def propose(self, params, state, seen, key, how, *, gamma, drafts):
+  def propose(self, params, state, seen, key, how, *, gamma, drafts, beyond):
     """Runs the inner loop until every row has gamma + 1 tokens.
 
     The last of them is not drafted; its law is that of the bonus token.

@@ -181,7 +181,7 @@ class EagleDrafter(Plain):
     nothing = jnp.full(size, -jnp.inf, said.dtype)
     return nothing.at[own['tokens']].set(said)
 
-  def propose(self, params, state, seen, key, how, *, gamma, drafts):
+  def propose(self, params, state, seen, key, how, *, gamma, drafts, beyond):
     """Drafts that all look at what is written, and at themselves."""
     own, at = params[0], seen.length - 1
     slots = jnp.arange(len(state['k']))
@@ -202,5 +202,6 @@ class EagleDrafter(Plain):
       vocab_size=self.model.vocab_size,
       gamma=gamma,
       drafts=drafts,
+      beyond=beyond,
     )
     return draft, state, seen.cache

@@ -5,8 +5,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
 
-from cascades.decoding.drafter import ROWS, Draft, Plain, whole
+from cascades.decoding.drafter import ROWS, Draft, Plain, Seen, whole
 from cascades.decoding.reading import read, side_by_side
 from cascades.methods import processing
 
@@ -16,8 +17,11 @@ class ModelDrafter(Plain):
   """A language model that drafts token by token.
 
   Several drafts are drafted side by side, each level of them in one pass.
-  Drafting gamma + 1 times leaves its cache level with the verifier's, so that
-  "all accepted" is no special case.
+
+  The last token of a whole draft is read only where it is asked what comes
+  after it. So a block begins with the last two tokens of the sequence, of which
+  the first was read before unless a whole draft was kept; several drafts are
+  read whole, gamma + 1 times. Either way "all accepted" is no special case.
 
   Attributes:
     model: Drafts.
@@ -48,12 +52,14 @@ class ModelDrafter(Plain):
     # Nobody looks at the logits, so that none are computed.
     return read(self.model, self._split(params)[0], state, tokens, position)[1]
 
-  def propose(self, params, state, seen, key, how, *, gamma, drafts):
+  def propose(self, params, state, seen, key, how, *, gamma, drafts, beyond):
     """Drafts level by level, until all have gamma tokens or none goes on."""
     params, threshold = self._split(params)
     draft, state = _draft(
       *(self.model, params, state, seen, key, how),
       sizes=(gamma, drafts),
+      beyond=beyond,
+      behind=drafts == 1,
       threshold=threshold,
     )
     return draft, state, seen.cache
@@ -82,24 +88,50 @@ class SelfDrafter(Plain):
 
   model: Any
 
-  def propose(self, params, state, seen, key, how, *, gamma, drafts):
-    """As `ModelDrafter`, in the verifier's cache."""
+  def propose(self, params, state, seen, key, how, *, gamma, drafts, beyond):
+    """As `ModelDrafter`, in the verifier's cache, which misses nothing."""
     cache = self.model.of_first(seen.cache)
     draft, cache = _draft(
-      *(self.model, params, cache, seen, key, how), sizes=(gamma, drafts)
+      *(self.model, params, cache, seen, key, how),
+      sizes=(gamma, drafts),
+      beyond=beyond,
     )
     cache = self.model.rewind(cache, seen.length - 1)
     return draft, state, seen.cache | cache
 
 
-def _draft(model, params, cache, seen, key, how, *, sizes, threshold=None):
+def _draft(
+  model: Any,
+  params: PyTree,
+  cache: PyTree,
+  seen: Seen,
+  key: jax.Array,
+  how: processing.Processing,
+  *,
+  sizes: tuple[int, int],
+  beyond: Bool[Array, ''],
+  behind: bool = False,
+  threshold: Float[Array, ''] | None = None,
+) -> tuple[Draft, PyTree]:
   """Level by level; every draft begins with a copy of the last token.
 
-  `sizes` are gamma and the number of drafts; below `threshold`, a probability,
-  a draft stops.
+  Args:
+    model: Drafts.
+    params: Its parameters.
+    cache: Holds all tokens but the last, or, if `behind`, but the last two.
+    seen: The sequence.
+    key: Random.
+    how: From logits to probabilities.
+    sizes: Gamma and the number of drafts.
+    beyond: Whether there is a pass after a whole draft.
+    behind: Whether the last two tokens are read first, in one pass; there is
+      one draft then.
+    threshold: A probability below which a draft stops; None for none.
   """
   gamma, drafts = sizes
   at = seen.length - 1
+  # One loop for the batch, whose rows may ask for different things.
+  levels = gamma + jax.lax.pmax(beyond.astype(jnp.int32), ROWS)
   # Of a small part of the vocabulary, all of this is as small.
   params, said = model.tersely(params)
   how = how.among(said)
@@ -124,17 +156,20 @@ def _draft(model, params, cache, seen, key, how, *, sizes, threshold=None):
   def body(c):
     i = c['level']
     place = (at + i,) if drafts == 1 else (at, side_by_side(i, drafts, gamma))
-    logits, cache = read(model, params, c['cache'], c['last'], *place)
+    return grown(c, *read(model, params, c['cache'], c['last'], *place))
+
+  def grown(c, logits, cache):
+    i = c['level']
     last = jax.vmap(
       lambda u, z: processing.draw(u, processing.probabilities(z, how))
     )(uniforms[i], logits)
     last = last if said is None else said[last]
     going, anyone = c['going'], c['anyone']
-    calls = c['calls'] + going.any()
+    calls = c['calls'] + (going.any() & (i < gamma + beyond))
     if threshold is not None:
       most = jax.vmap(processing.gate_probabilities)(logits).max(-1)
       going = going & (most >= threshold)
-      # One loop for the batch: it ends when its last row does.
+      # It ends when the last row does.
       anyone = jax.lax.pmax(going.any(), ROWS)
     return dict(
       level=i + 1,
@@ -148,8 +183,15 @@ def _draft(model, params, cache, seen, key, how, *, sizes, threshold=None):
       anyone=anyone,
     )
 
+  if behind:
+    # Of a sequence of one token, what is read too much is written over.
+    first = jnp.maximum(at - 1, 0)
+    two = jax.lax.dynamic_slice(seen.tokens, (first,), (2,))
+    logits, cache = read(model, params, model.rewind(cache, first), two, first)
+    cache = model.rewind(cache, at + 1)
+    start = grown(start, logits[at - first][None], cache)
   end = jax.lax.while_loop(
-    lambda c: (c['level'] <= gamma) & c['anyone'], body, start
+    lambda c: (c['level'] < levels) & c['anyone'], body, start
   )
   draft = Draft(
     tokens=end['tokens'][:gamma].T,
@@ -166,7 +208,7 @@ def _draft(model, params, cache, seen, key, how, *, sizes, threshold=None):
 class NoDrafter(Plain):
   """Drafts nothing: with gamma = 0, plain decoding with the verifier."""
 
-  def propose(self, params, state, seen, key, how, *, gamma, drafts):
+  def propose(self, params, state, seen, key, how, *, gamma, drafts, beyond):
     """No token, and nothing known of the next: the verifier writes it."""
     draft = whole(jnp.zeros((drafts, 0), jnp.int32), None, 0)
     draft = draft._replace(known=jnp.zeros(drafts, bool))

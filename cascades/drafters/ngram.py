@@ -33,7 +33,7 @@ class NgramDrafter(Plain):
   most = 1
   may_pass = True
 
-  def propose(self, params, state, seen, key, how, *, gamma, drafts):
+  def propose(self, params, state, seen, key, how, *, gamma, drafts, beyond):
     """What followed, at the place that agrees best."""
     length = seen.length
     start, found = self._match(seen.tokens, length)

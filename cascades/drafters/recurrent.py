@@ -19,9 +19,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from cascades.decoding.drafter import Draft, Plain, whole
+from cascades.decoding.drafter import ROWS, Draft, Plain, whole
 from cascades.methods import processing
 
 Head = dict[str, Array]
@@ -118,6 +118,7 @@ def unroll(
   token: Int[Array, ''],
   pick: Callable[[Array, Float[Array, 'V']], Int[Array, '']],
   randoms: Float[Array, 'length_1 R'],
+  steps: Int[Array, ''] | None = None,
 ) -> tuple[Int[Array, 'length_1'], Float[Array, 'length_1 V']]:
   """A draft by whatever reads a token and says what may follow it.
 
@@ -127,18 +128,28 @@ def unroll(
     token: The verifier's, which the draft begins with.
     pick: A token, given random numbers and logits.
     randoms: Random numbers for each step.
+    steps: How many are made, all but the last at the least; None for all.
 
   Returns:
-    As `draft_one`.
+    As `draft_one`; zeros in place of logits that were not made.
   """
+  length = len(randoms)
+  empty = jax.eval_shape(step, state, token)[1]
 
-  def one(carry, numbers):
-    state, token = carry
-    state, logits = step(state, token)
-    return (state, pick(numbers, logits)), (token, logits)
+  def one(i, carry):
+    state, tokens, logits = carry
+    state, said = step(state, tokens[i])
+    # The token after a whole draft is no part of it.
+    tokens = tokens.at[i + 1].set(pick(randoms[i], said), mode='drop')
+    return state, tokens, logits.at[i].set(said)
 
-  _, (tokens, logits) = jax.lax.scan(one, (state, token), randoms)
-  return tokens, logits
+  start = (
+    state,
+    jnp.zeros(length, jnp.int32).at[0].set(token),
+    jnp.zeros((length, *empty.shape), empty.dtype),
+  )
+  steps = length if steps is None else steps
+  return jax.lax.fori_loop(0, steps, one, start)[1:]
 
 
 def draft_apart(
@@ -151,6 +162,7 @@ def draft_apart(
   vocab_size: int,
   gamma: int,
   drafts: int,
+  beyond: Bool[Array, ''],
   said: Int[Array, 'N'] | None = None,
 ) -> Draft:
   """Drafts that know nothing of each other, each token drawn.
@@ -164,21 +176,25 @@ def draft_apart(
     vocab_size: Number of logits.
     gamma: Tokens of a draft.
     drafts: How many.
+    beyond: Whether to say what would follow a whole draft.
     said: Ids that the logits are of; None for all.
   """
   how = how.among(said)
   size = processing.draw_size(vocab_size if said is None else len(said))
   randoms = processing.uniform(key, drafts, gamma + 1, size)
 
+  # One loop for the batch.
+  steps = gamma + jax.lax.pmax(beyond.astype(jnp.int32), ROWS)
+
   def pick(numbers, logits):
     drawn = processing.draw(numbers, processing.probabilities(logits, how))
     return drawn if said is None else said[drawn]
 
   def one(numbers):
-    return unroll(step, state, token, pick, numbers)
+    return unroll(step, state, token, pick, numbers, steps)
 
   tokens, logits = jax.vmap(one, out_axes=(0, 1))(randoms)
-  return whole(tokens[:, 1:], logits, gamma + 1, said)
+  return whole(tokens[:, 1:], logits, gamma + beyond, said)
 
 
 def draft_beams(
@@ -250,7 +266,7 @@ class RecurrentDrafter(Plain):
     """Beams know of each other."""
     return not self.beam
 
-  def propose(self, params, state, seen, key, how, *, gamma, drafts):
+  def propose(self, params, state, seen, key, how, *, gamma, drafts, beyond):
     """Drafts that do not read what was written before the last token."""
     head, params = params
     params, said = self.model.tersely(params)
@@ -273,6 +289,7 @@ class RecurrentDrafter(Plain):
       vocab_size=self.model.vocab_size,
       gamma=gamma,
       drafts=drafts,
+      beyond=beyond,
       said=said,
     )
     return draft, state, seen.cache

@@ -55,11 +55,16 @@ class Arm:
     return {'prefill': prefill_s, 'decode': decode_s}, state
 
 
-def forced(method: methods.Method) -> methods.Method:
+def forced(method: methods.Method, law_uses_q: bool) -> methods.Method:
   """A method that keeps every draft with a probability, its lenience.
 
   It computes what `method` would say, at its strict lenience, and so costs
   what `method` costs.
+
+  Args:
+    method: Whose costs are wanted.
+    law_uses_q: Whether they are to be those of a lenient one, for which the
+      drafter says what it would after a whole draft too.
   """
   strict = jnp.float32(method.strict)
 
@@ -76,6 +81,7 @@ def forced(method: methods.Method) -> methods.Method:
     law=lambda d, rate: method.law(d, strict),
     strict=None,
     drafter_only=None,
+    law_uses_q=law_uses_q,
     rule=method.rule,
   )
 

@@ -140,7 +140,8 @@ def _floor(
   verifier: checkpoints.Checkpoint, equipped: Any, config: ConfigDict
 ) -> costs.Loop:
   """The steps of a block and its pass, block after block."""
-  model, drafter, size = verifier.model, equipped.drafter, config.gamma + 1
+  model, drafter, gamma = verifier.model, equipped.drafter, config.gamma
+  size = gamma + 1
   count = max(1, config.context // size)
 
   @jax.jit
@@ -155,7 +156,8 @@ def _floor(
         state, logits = drafter.step(params, banks, at, state, token)
         return (state, processing.likeliest(logits)), token
 
-      _, tokens = jax.lax.scan(step, (hidden, token), None, size)
+      end, tokens = jax.lax.scan(step, (hidden, token), None, gamma)
+      tokens = jnp.append(tokens, end[1])
       logits, states, cache = decoding.read_hidden(
         model, params[1], cache, tokens, at
       )

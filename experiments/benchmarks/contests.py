@@ -44,7 +44,8 @@ def arms_of(
     yield floors.passes(pair, batch, 'drafting', 0, pair.new_tokens)
   rates, leniences = [speed.strict], config.leniences
   if pair.random:
-    speed, token_v3 = arms.forced(speed), arms.forced(token_v3)
+    speed = arms.forced(speed, law_uses_q=False)
+    token_v3 = arms.forced(token_v3, law_uses_q=True)
     rates = leniences = config.acceptances
   middle = rates[len(rates) // 2]
   for gamma in config.gammas:

@@ -29,6 +29,7 @@ class _Block:
     gamma: How many tokens the verifier reads beside the last one, on each path.
     paths: How many drafts lie side by side.
     drafts: How many passes the drafter makes.
+    behind: Whether the first of them reads two tokens.
     reads: Whether the verifier makes one.
     room: Slots of both caches.
     branches: How the tokens of several drafts stand; None for one draft.
@@ -38,6 +39,7 @@ class _Block:
   gamma: int
   paths: int
   drafts: int
+  behind: bool
   reads: bool
   room: int
   branches: reading.Branches | None
@@ -74,6 +76,16 @@ class _Block:
     self, cache: Any, token: jax.Array, at: jax.Array, params: Any
   ) -> tuple[Any, jax.Array, jax.Array]:
     """The drafter's passes: its cache, its last token, and all of them."""
+    start, drafted = token, []
+    if self.behind:
+      first = jnp.maximum(at - 1, 0)
+      cache = self.models[1].rewind(cache, first)
+      logits, cache = decoding.read(
+        self.models[1], params, cache, jnp.stack([token, token]), first
+      )
+      cache = self.models[1].rewind(cache, at + 1)
+      token = processing.likeliest(logits.sum(0))
+      drafted = [token]
 
     def draft(carry, j):
       cache, token = carry
@@ -89,10 +101,11 @@ class _Block:
       token = processing.likeliest(logits.sum(0))
       return (cache, token), token
 
-    (cache, token), drafted = jax.lax.scan(
-      draft, (cache, token), jnp.arange(self.drafts)
-    )
-    return cache, token, drafted
+    levels = jnp.arange(len(drafted), self.drafts)
+    (cache, token), rest = jax.lax.scan(draft, (cache, token), levels)
+    # As many as the verifier reads, the last token of the row in front.
+    drafted = jnp.concatenate([jnp.stack([start, *drafted]), rest])
+    return cache, token, drafted[: self.gamma + 1]
 
 
 def _block(pair: pairs.Pair, arm: str, gamma: int, paths: int) -> _Block:
@@ -103,12 +116,15 @@ def _block(pair: pairs.Pair, arm: str, gamma: int, paths: int) -> _Block:
   tree = decoding.tree(
     jnp.int32(0), decoding.whole(other, logits, 0), gamma * paths
   )
-  of_floor = gamma + 1 if gamma else 0
+  # What strict decoding takes: the last token of one draft is read in the next
+  # block, and those of several are at once.
+  of_floor = gamma + (paths > 1) if gamma else 0
   return _Block(
     (pair.verifier.model, pair.drafter.model),
     gamma=gamma,
     paths=paths,
     drafts={'floor': of_floor, 'reading': 0, 'drafting': 1}[arm],
+    behind=arm == 'floor' and gamma > 0 and paths == 1,
     reads=arm != 'drafting',
     room=pair.room(paths),
     branches=tree.branches,
@@ -128,9 +144,9 @@ def passes(
   Args:
     pair: Its models are called.
     batch: How many rows there are.
-    arm: What a block is: 'floor' for gamma + 1 passes of the drafter (none at
-      gamma 0) and one of the verifier, 'reading' for that one alone, and
-      'drafting' for one pass of the drafter.
+    arm: What a block is: 'floor' for gamma passes of the drafter, or one more
+      of several paths (none at gamma 0), and one of the verifier, 'reading' for
+      that one alone, and 'drafting' for one pass of the drafter.
     gamma: How many tokens the verifier reads beside the last one, on each path.
     blocks: How many blocks there are.
     paths: How many drafts lie side by side.

@@ -251,7 +251,7 @@ def proposing(
       how = processing.Processing(temperature=np.float32(1))
       key = jax.random.fold_in(jax.random.key(0), i)
       draft, state, cache = drafter.propose(
-        params, state, seen, key, how, **sizes
+        params, state, seen, key, how, **sizes, beyond=jnp.ones((), bool)
       )
       # As if all had been kept.
       path, length = jnp.zeros((), jnp.int32), at + gamma + 1

@@ -321,10 +321,10 @@ def promised(kept: float, gamma: int, unit: Any) -> float:
   """The speed-up of strict decoding that unit costs and acceptance promise.
 
   A block has (1 - b^(gamma + 1)) / (1 - b) tokens (Leviathan et al. 2023, eq.
-  1), and costs gamma + 1 calls of the drafter, and one that reads them all.
+  1), and costs gamma calls of the drafter, and one that reads them all.
   """
   tokens = gamma + 1 if kept == 1 else (1 - kept ** (gamma + 1)) / (1 - kept)
-  block = (gamma + 1) * unit.drafter_token_s + unit.verify_s[gamma]
+  block = gamma * unit.drafter_token_s + unit.verify_s[gamma]
   return tokens * unit.verifier_token_s / block
 
 
