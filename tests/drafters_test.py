@@ -168,19 +168,25 @@ def test_a_threshold_decides_how_much_is_drafted():
 
 def test_a_model_that_drafts_for_itself_is_never_rejected():
   # All blocks are kept whole, so that their last tokens are read a block late;
-  # after a prompt of one token, of some, and of more than a window.
+  # after a prompt of one token, of some, and of more than a window, and after
+  # another turn.
   itself = cascades.Sampler(
     *('tiny-drafter', 'tiny-drafter'), method='speed', lenience=0.0, gamma=3
   )
   prompts = ['', 'The number 31', 'one two three ' * 40]
+  answers = itself.sample(prompts, max_new_tokens=40)
+  asked = dict(max_new_tokens=8, stop_tokens=[])
+  for seed in range(3):
+    one = itself.sample('a', return_state=True, seed=seed, **asked)
+    then = itself.sample(' b', last_state=one.state, seed=seed, **asked)
+    answers += [one, then]
   calls = 0
-  for answer in itself.sample(prompts, max_new_tokens=40):
-    counts = answer.counts
+  for counts in (answer.counts for answer in answers):
     assert counts['accepted'] == counts['examined']
     assert counts['residual'] == 0
     assert counts['drafter_calls'] == 3 * counts['verifier_calls']
     calls += counts['verifier_calls']
-  assert calls > 8
+  assert calls >= 20
 
 
 # Where its n-grams have nothing to say, the middle model writes.

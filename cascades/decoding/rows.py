@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from cascades.decoding import reading
+from cascades.decoding.drafter import Drafter
 from cascades.decoding.journal import Row, per_token
 from cascades.decoding.state import Models, Params, write
 
@@ -25,11 +26,12 @@ def _extend(
   params: Params,
   *,
   models: Models,
+  fresh: bool,
 ) -> Row:
   """One sequence and its next prompt, which both models read in one pass.
 
   They read [last, prompt]. Padding on the right is read too; rewinding the
-  caches to the sequence's length hides it.
+  caches to the sequence's length hides it. `fresh` is a sequence of one token.
   """
   verifier, drafter = models
   at = state.length - 1
@@ -38,7 +40,12 @@ def _extend(
     *(verifier, params.verifier, state.verifier_cache, block, at),
     taps=drafter.taps,
   )
-  drafter_state = drafter.read(params.drafter, state.drafter_state, block, at)
+  drafter_state = state.drafter_state
+  # A block that takes all the room there is follows no token either.
+  if fresh or len(block) == len(state.tokens):
+    drafter_state = drafter.read(params.drafter, drafter_state, block, at)
+  else:
+    drafter_state = _catch_up(state, params, block, drafter)
   length = state.length + prompt_length
   drafter_state = drafter.keep(
     drafter_state, at, jnp.zeros((), jnp.int32), length - 1, gamma=0, drafts=1
@@ -66,6 +73,24 @@ def _extend(
     hidden=kept_hidden,
     taken=state.taken.at[length - 1].set(0),
   )
+
+
+def _catch_up(
+  state: Row, params: Params, block: Int[Array, 'L'], drafter: Drafter
+) -> PyTree:
+  """A drafter's state after a block that begins with the last token.
+
+  After a whole draft it may lack the token before that, and reads it too.
+  """
+  at = state.length - 1
+  first = jnp.maximum(at - 1, 0)
+  both = jnp.append(state.tokens[first], block)
+  # What is read too much of a sequence of one token is written over.
+  both = jnp.where(at > 0, both, jnp.append(block, 0))
+  before = drafter.keep(
+    state.drafter_state, first, jnp.zeros_like(at), first, gamma=0, drafts=1
+  )
+  return drafter.read(params.drafter, before, both, first)
 
 
 def _remembered(
@@ -163,9 +188,8 @@ def prefill(
       cache_length=cache_length,
       logits_length=logits_length,
     )
-    return _extend(
-      state, prompt[1:], prompt_length - 1, limit, params, models=models
-    )
+    one = functools.partial(_extend, models=models, fresh=True)
+    return one(state, prompt[1:], prompt_length - 1, limit, params)
 
   return jax.vmap(start, (0, 0, 0, 0, None, None))(
     prompts, prompt_lengths, keys, limits, params, schedule
@@ -195,7 +219,7 @@ def extend(
   Returns:
     The states; nothing is taken yet.
   """
-  one = functools.partial(_extend, models=models)
+  one = functools.partial(_extend, models=models, fresh=False)
   return jax.vmap(one, (0, 0, 0, 0, None))(
     rows, prompts, prompt_lengths, limits, params
   )

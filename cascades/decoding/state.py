@@ -50,7 +50,8 @@ class SamplingState:
   """One sequence and both models' memories of it; `vmap` for a batch.
 
   Invariant between steps: tokens[:length] is final, and both caches hold
-  exactly tokens[:length - 1].
+  tokens[:length - 1]; the drafter's may lack the last of these, with which it
+  begins its next block.
 
   T is the room of the caches; a step writes up to length + slack.
   """
