@@ -124,9 +124,8 @@ def test_a_batch_of_one_is_always_busy():
   assert usage.utilisation == 1
 
 
-@pytest.mark.parametrize(
-  ('first', 'new'), tiers.first([(8, 24), (8, 150), (40, 150)])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(('first', 'new'), [(8, 24), (8, 150), (40, 150)])
 def test_caches_grow_with_their_rows(first, new):
   def run():
     prompts, keys = _prompts(3)
@@ -197,6 +196,7 @@ def test_one_row_that_does_not_fit_is_an_error(monkeypatch):
     _run(20, 30, 4)
 
 
+@pytest.mark.slow
 def test_logits_come_with_their_rows():
   rows, _ = _run(6, 30, 4, return_logits=True)
   for row in rows.values():
@@ -310,7 +310,8 @@ def test_blocks_come_one_at_a_time():
   assert state is not None
 
 
-@pytest.mark.parametrize('begin', tiers.first([80, 0, 4]))
+@pytest.mark.slow
+@pytest.mark.parametrize('begin', [80, 0, 4])
 def test_what_all_prompts_begin_with_is_read_once(begin, monkeypatch):
   prompts, keys = _prompts(7)
   first = np.random.default_rng(1).integers(4, size=begin)

@@ -399,10 +399,9 @@ def test_blocks_without_a_draft_are_read_as_one_token():
   assert not dataclasses.replace(decoder, models=with_drafts).may_pass
 
 
-@pytest.mark.parametrize(
-  'kind', tiers.first((*verification.SINGLE, 'match', 'traversal'))
-)
-@pytest.mark.parametrize('name', tiers.first(['ngram', 'adaptive']))
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', [*verification.SINGLE, 'match', 'traversal'])
+@pytest.mark.parametrize('name', ['ngram', 'adaptive'])
 def test_a_block_that_passes_emits_what_it_would_emit_if_it_were_read(
   name, kind
 ):

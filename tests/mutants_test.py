@@ -1047,7 +1047,7 @@ def _said(caught: pytest.ExceptionInfo) -> str:
 # Of the faults whose test runs a compiled loop, those that the first tier has:
 # each compiles the loop once more, and its test when it is whole.
 _LOOPS = 'batching', 'decoding', 'drafters', 'schedules', 'several'
-_FIRST = 'after_the_limit', 'key_of_the_place'
+_FIRST = ('key_of_the_place',)
 
 
 def _marks(mutant):

@@ -27,9 +27,9 @@ _HOW = processing.Processing(temperature=np.float32(1))
 _DRAFTER = drafters.ModelDrafter(_MODEL)
 _NAMES = (
   'first:2',
+  'budget:0.4',
   'each:-1,0.2,0.9,0.4,0,0.6,0.5,0.3',
   'inside:1 ... 2',
-  'budget:0.4',
   'mismatches:1',
   'ramp:3',
   'outside:0 ... 2',
@@ -229,7 +229,7 @@ def _decoded(
 _THROUGH_THE_LOOP = (*_KINDS, ('sequential', 1))
 
 
-@pytest.mark.parametrize('name', tiers.first(_NAMES, 5))
+@pytest.mark.parametrize('name', tiers.first(_NAMES, 2))
 @pytest.mark.parametrize(('kind', 'drafts'), tiers.first(_THROUGH_THE_LOOP))
 def test_the_loop_follows_a_law_that_bends(kind, drafts, name):
   rows = _decoded('token_v3', name, kind, drafts)
@@ -240,7 +240,7 @@ def test_the_loop_follows_a_law_that_bends(kind, drafts, name):
   assert squares < 5 * np.sqrt(2 * len(z)) + 5
 
 
-@pytest.mark.parametrize('name', tiers.first(_NAMES, 5))
+@pytest.mark.parametrize('name', tiers.first(_NAMES, 2))
 @pytest.mark.parametrize(
   ('kind', 'drafts'), tiers.first([('token', 1), ('traversal', 2)])
 )
@@ -263,7 +263,8 @@ def test_what_is_remembered_is_what_was_written(kind, drafts, name):
       np.testing.assert_allclose(rows.memory[i], want, atol=1e-5)
 
 
-@pytest.mark.parametrize('kind', tiers.first(['token', 'sequential']))
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', ['token', 'sequential'])
 def test_what_no_draft_was_made_for_costs_nothing(kind):
   # OPT follows a drafter that is certain, and nothing was drafted.
   rare = drafters.NgramDrafter(6, 6), ()
@@ -272,6 +273,7 @@ def test_what_no_draft_was_made_for_costs_nothing(kind):
   np.testing.assert_array_equal(rows.memory, 0)
 
 
+@pytest.mark.slow
 def test_a_bonus_of_the_verifiers_costs_nothing():
   scheme = verification.Scheme('token', bonus='verifier')
   rows = _decoded('opt', 'budget:0.4', scheme, rows=256)
