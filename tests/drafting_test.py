@@ -309,8 +309,8 @@ def test_layers_are_put_among_those_of_a_drafter(lines, tmp_path):
   # Hardly disturbed, though it has twice the layers.
   assert 0 < np.abs(many - few).mean() < 0.3 * np.abs(few).mean()
   assert drafting._begun(c) == (
-    'an earlier\n`first`, with its layer\n3 before layer 2, with its layer\n2'
-    ' before layer 1, trained on'
+    "an earlier\n`first`, with the\nverifier's layer 3 before its layer 2, with"
+    " the\nverifier's layer 2 before its layer 1, trained on"
   )
   for wrong in ((3, 0), (-1, 0), (0, 6)):
     c.inserted = (wrong,)

@@ -366,7 +366,7 @@ def _begun(config: ConfigDict) -> str:
   """What a drafter was before it learnt."""
   if 'init' in config:
     put = ''.join(
-      f'with its layer\n{layer} before layer {place}, '
+      f"with the\nverifier's layer {layer} before its layer {place}, "
       for place, layer in config.get('inserted', ())
     )
     return f'an earlier\n`{pathlib.Path(config.init).name}`, {put}trained on'
