@@ -693,7 +693,7 @@ _MUTANTS = (
     'nobody_looks_beyond',
     'a lenient bonus looks at what the drafter never said',
     stepping.Decoder.beyond,
-    '(state.lenience != strict)',
+    'state.lenience != strict',
     'jnp.zeros((), bool)',
     decoding_test.test_where_none_is_lenient_a_drafter_makes_a_pass_less,
   ),

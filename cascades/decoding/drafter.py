@@ -172,7 +172,8 @@ class Drafter(Protocol):
 
     Args:
       params: Its own.
-      state: It has read all that was seen but the last token.
+      state: It has read all that was seen but the last token; where that was
+        not asked for, it may lack the last token of a whole draft too.
       seen: What it may look at.
       key: Of this block.
       how: From logits to probabilities.

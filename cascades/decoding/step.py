@@ -107,12 +107,14 @@ class Decoder:
     The bonus token is drawn there; not every law of it looks at q, and none
     does where it is the verifier's.
     """
-    single = self.drafts == 1 and self.scheme.verification in SINGLE
-    looks = self.method.law_uses_q and self.scheme.bonus == 'target'
-    strict = self.method.strict
-    if not single or (looks and (strict is None or state.schedule is not None)):
+    if self.drafts > 1 or self.scheme.verification not in SINGLE:
       return jnp.ones((), bool)
-    return (state.lenience != strict) if looks else jnp.zeros((), bool)
+    if not self.method.law_uses_q or self.scheme.bonus != 'target':
+      return jnp.zeros((), bool)
+    strict = self.method.strict
+    if strict is None or state.schedule is not None:
+      return jnp.ones((), bool)
+    return state.lenience != strict
 
   @property
   def may_pass(self) -> bool:

@@ -219,7 +219,7 @@ def _counts(asked: _Asked, sources: list[int], calls: int) -> dict[str, int]:
   return dict(
     verifier_calls=calls,
     verifier_tokens=calls * (gamma + 1),
-    drafter_calls=calls * (gamma + (asked.method != 'speed')),
+    drafter_calls=calls * (gamma + 1),
     drafted=calls * gamma,
     examined=drafted + residual,
     accepted=drafted,
