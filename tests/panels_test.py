@@ -19,6 +19,9 @@ ORDERS = {
   'by 48': (panels.Order((1,), (0,)), (400, 336)),
   'by 16': (panels.Order((1,), (0,)), (400, 176)),
   'odd': (panels.Order((1,), (0,)), (400, 90)),
+  # 17 panels of 64 columns, one of 63; and 128, one, and one of 3.
+  'prime table': (panels.Order((0,), (1,)), (1151, 40)),
+  'large prime table': (panels.Order((0,), (1,)), (64 * 129 + 3, 8)),
   'small': (panels.Order((2,), (0, 1)), (2, 8, 24)),
   'small table': (panels.Order((0,), (1,)), (50, 24)),
 }
@@ -54,9 +57,14 @@ def test_what_is_packed_is_unpacked_again(name):
     again = panels.unpack(packed, order)
     assert isinstance(again, np.ndarray) == isinstance(array, np.ndarray)
     np.testing.assert_array_equal(again, w)
-  sizes = {x.shape[-1] for x in jax.tree.leaves(packed)}
-  assert name == 'odd' or 'small' in name or sizes <= {16, 32, 48, 64}
-  assert isinstance(packed, tuple) == (name == 'large table')
+  widths = [x.shape[-1] for x in jax.tree.leaves(packed)]
+  if 'prime' in name:
+    assert set(widths[:-1]) == {64}
+    assert widths[-1] == len(w) % 64
+  else:
+    assert name == 'odd' or 'small' in name or set(widths) <= {16, 32, 48, 64}
+  parts = {'large table': 9, 'prime table': 2, 'large prime table': 3}
+  assert len(widths) == parts.get(name, 1)
 
 
 def dot(x, packed, order):

@@ -19,6 +19,7 @@ Weights of more axes are matrices too, once their axes are told apart: those
 that are summed over (`in`), and those that are kept (`out`).
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -67,18 +68,28 @@ def pack(x: Any, order: Order, put: Callable[[Any], Any] = lambda x: x) -> Any:
 
   Returns:
     [*kept axes but the last, panels, *summed axes, columns]; a tuple of such
-    arrays, one after the other, where a table has many panels. A small weight
-    stays whole: [*summed axes, *kept axes].
+    arrays, one after the other, where a table has many panels, or has columns
+    that fill none: the last array is those. A small weight stays whole:
+    [*summed axes, *kept axes].
   """
   if math.prod(x.shape) < _SMALL:
     return put(x[:].transpose(*order.summed, *order.kept))
   *batch, last = order.kept
-  columns = _columns(x.shape[last])
-  if batch or last or x.shape[last] <= _PANELS * columns:
+  size = x.shape[last]
+  columns = _columns(size)
+  if batch or last:
     return put(_pack(x[:], order, columns))
-  parts = range(0, x.shape[last], _PANELS * columns)
-  step = parts.step
-  return tuple(put(_pack(x[i : i + step], order, columns)) for i in parts)
+  # Of a vocabulary that is a prime number, one panel is not full.
+  columns = min(columns, _WIDTH)
+  full = size - size % columns
+  cuts = [*range(0, full, _PANELS * columns), full]
+  if full < size:
+    cuts.append(size)
+  parts = [
+    put(_pack(x[i:j], order, min(columns, j - i)))
+    for i, j in itertools.pairwise(cuts)
+  ]
+  return tuple(parts) if len(parts) > 1 else parts[0]
 
 
 def _pack(x: Any, order: Order, columns: int) -> Any:
@@ -107,7 +118,8 @@ def unpack(parts: Any, order: Order) -> Any:
   if is_whole(parts, order):
     return parts.transpose(*np.argsort((*order.summed, *order.kept)))
   if isinstance(parts, tuple):
-    parts = _library(parts).concatenate(parts)
+    each = [unpack(part, order) for part in parts]
+    return _library(parts).concatenate(each, order.kept[-1])
   at, end = len(order.kept) - 1, parts.ndim - 1
   x = parts.transpose(*range(at + 1), end, *range(at + 1, end))
   x = x.reshape(*x.shape[:at], -1, *x.shape[at + 2 :])
@@ -184,13 +196,14 @@ class Panels:
     parts = self.parts if isinstance(self.parts, tuple) else (self.parts,)
     if is_whole(parts[0], self.order):
       return jnp.moveaxis(parts[0][:, tokens], 0, -1)
-    columns, each = parts[0].shape[-1], len(parts[0])
-    panel, column = tokens // columns, tokens % columns
     # Of every part, but there are few.
-    found = [part[panel % each, :, column] for part in parts]
-    rows = found[0]
-    for i, more in enumerate(found[1:], 1):
-      rows = jnp.where((panel // each == i)[..., None], more, rows)
+    rows, at = None, 0
+    for part in parts:
+      columns, here = part.shape[-1], tokens - at
+      found = part[here // columns, :, here % columns]
+      inside = (here >= 0)[..., None]
+      rows = found if rows is None else jnp.where(inside, found, rows)
+      at += _kept(part)
     return rows
 
 
