@@ -54,6 +54,14 @@ def test_small_temperatures_are_greedy_and_never_nan(size):
       np.testing.assert_array_equal(got, greedy)
 
 
+@pytest.mark.parametrize('temperature', [0.0, 0.7])
+def test_devices_that_make_no_choice_give_the_same(monkeypatch, temperature):
+  given = dict(temperature=temperature, top_p=0.9, forbidden=_LOGITS == 0.5)
+  want = _probs(**given)
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  np.testing.assert_array_equal(_probs(**given), want)
+
+
 def test_what_is_forbidden_leaves_a_distribution():
   # Of a token that was chosen, all but one logit are -inf.
   chosen = jnp.where(jnp.arange(5) == 2, 0.0, -jnp.inf)

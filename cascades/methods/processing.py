@@ -188,15 +188,25 @@ def probabilities(
     logits = jnp.where(says(logits, how)[..., None], logits, 0)
     logits = jnp.where(how.forbidden, -jnp.inf, logits)
   greedy = how.temperature < GREEDY_BELOW
-  scaled = logits / jnp.where(greedy, 1.0, how.temperature)
-  probs = truncate(
-    jax.nn.softmax(scaled, axis=-1),
-    top_k=how.top_k,
-    top_p=how.top_p,
-    min_p=how.min_p,
-  )
-  one_hot = jnp.arange(logits.shape[-1]) == likeliest(logits)
-  return jnp.where(greedy, one_hot.astype(probs.dtype), probs)
+
+  def chosen(logits):
+    one_hot = jnp.arange(logits.shape[-1]) == likeliest(logits)
+    return one_hot.astype(jnp.float32)
+
+  def weighed(logits):
+    scaled = logits / jnp.where(greedy, 1.0, how.temperature)
+    return truncate(
+      jax.nn.softmax(scaled, axis=-1),
+      top_k=how.top_k,
+      top_p=how.top_p,
+      min_p=how.min_p,
+    )
+
+  # Of a large vocabulary either takes a CPU as long as a layer of a small model
+  # does; other devices would wait for the host to choose one.
+  if jax.default_backend() == 'cpu':
+    return jax.lax.cond(greedy, chosen, weighed, logits)
+  return jnp.where(greedy, chosen(logits), weighed(logits))
 
 
 def likeliest(values: Float[Array, '*B V']) -> Int[Array, '*B']:
