@@ -42,7 +42,7 @@ def get_config() -> ml_collections.ConfigDict:
     # Tokens drafted per block.
     gamma=4,
     # Turns of every arm.
-    repeats=3,
+    repeats=5,
     # Pythons that have other people's loops; '' for none.
     transformers='',
     llama='',
