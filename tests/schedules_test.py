@@ -313,24 +313,21 @@ def _tokens(sampler, **options):
   return [answer.tokens for answer in answers]
 
 
-@pytest.mark.parametrize(
-  'name', tiers.first(['budget:1000', 'first:0', 'ramp:0'])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['budget:1000', 'first:0', 'ramp:0'])
 def test_a_schedule_that_never_bends_is_none(name):
   assert _tokens(_sampler(schedule=name)) == _tokens(_sampler())
 
 
-@pytest.mark.parametrize(
-  'name', tiers.first(['budget:0', 'first:99', 'mismatches:0'])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['budget:0', 'first:99', 'mismatches:0'])
 def test_a_schedule_that_is_always_strict_is_strict(name):
   strict = _sampler(lenience=methods.METHODS['token_v3'].strict)
   assert _tokens(_sampler(schedule=name)) == _tokens(strict)
 
 
-@pytest.mark.parametrize(
-  'name', tiers.first(['budget:1.5', 'first:5', 'inside:5 ... 9'])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['budget:1.5', 'first:5', 'inside:5 ... 9'])
 def test_an_answer_does_not_depend_on_what_is_beside_it(name):
   together = _tokens(_sampler(schedule=name, batch_size=4))
   assert together == _tokens(_sampler(schedule=name, batch_size=1))
