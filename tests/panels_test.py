@@ -64,6 +64,7 @@ def test_what_is_packed_is_unpacked_again(name):
   else:
     assert name == 'odd' or 'small' in name or set(widths) <= {16, 32, 48, 64}
   parts = {'large table': 9, 'prime table': 2, 'large prime table': 3}
+  assert isinstance(packed, tuple) == (name in parts)
   assert len(widths) == parts.get(name, 1)
 
 

@@ -142,6 +142,11 @@ def test_low_precision_logits_give_float32_probabilities():
   assert got.sum() == pytest.approx(1, abs=1e-6)
 
 
+def test_a_temperature_of_more_bits_changes_no_type():
+  with jax.enable_x64(True):
+    assert _probs(temperature=np.float64(0.7)).dtype == np.float32
+
+
 def test_sampling_never_draws_a_zero_and_follows_the_rest():
   probs = jnp.array([0.0, 0.2, 0.0, 0.5, 0.3, 0.0])
   keys = jax.random.split(jax.random.key(0), 20_000)

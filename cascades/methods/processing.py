@@ -196,7 +196,7 @@ def probabilities(
   def weighed(logits):
     scaled = logits / jnp.where(greedy, 1.0, how.temperature)
     return truncate(
-      jax.nn.softmax(scaled, axis=-1),
+      jax.nn.softmax(scaled.astype(jnp.float32), axis=-1),
       top_k=how.top_k,
       top_p=how.top_p,
       min_p=how.min_p,
