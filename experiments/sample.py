@@ -73,7 +73,8 @@ _INNER_GAMMA = flags.DEFINE_integer(
 _CHAT = flags.DEFINE_bool(
   'chat',
   False,
-  "Whether the prompt is a user's turn; for instruction-tuned models.",
+  "Whether the prompt is a user's turn, in which tags of turns stay text; for"
+  ' instruction-tuned models.',
 )
 _VERIFIER = flags.DEFINE_string('verifier', 'tiny-verifier', 'Name or folder.')
 _SEED = flags.DEFINE_integer('seed', 0, 'Of the sampling.')

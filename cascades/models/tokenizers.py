@@ -17,6 +17,14 @@ PAD, EOS, BOS, UNK = 0, 1, 2, 3
 # What stands for a space in pieces.
 SPACE = '\u2581'
 _BYTE = re.compile('<0x[0-9A-F]{2}>')
+# Texts that stand for no words of a text, such as `<end_of_turn>`, `<|turn>`,
+# `<unused0>` or `[multimodal]`; but for HTML, which is text.
+_CONTROL = re.compile(r'<[^<>\s]+>|\[[^\[\]\s]+\]')
+_HTML = re.compile(
+  '</?(a|b|bbox|blockquote|body|br|caption|code|div|em|footer|h[1-6]|head|hr'
+  '|html|i|iframe|img|li|ol|p|pre|s|span|strong|sub|sup|table|tbody|td|tfoot'
+  '|th|thead|tr|u|ul)>'
+)
 # Of pictures and sounds, and what fills a table.
 _NO_TEXT = re.compile(
   r'<\w+_soft_token>|<(start|end)_of_(image|audio|video)>|\[PAD\d+\]'
@@ -91,14 +99,38 @@ class Tokenizer:
     Raises:
       ValueError: It holds half of a surrogate pair, which is no character.
     """
-    try:
-      text.encode()
-    except UnicodeEncodeError as e:
-      raise ValueError(
-        f'text: {text[e.start]!r} at {e.start} is half of a surrogate pair and'
-        ' no character; leave it out.'
-      ) from None
+    _check_characters(text)
     return self._model.encode(text, add_bos=add_bos)
+
+  def encode_framed(
+    self, parts: Iterable[str | int], add_bos: bool = False
+  ) -> list[int]:
+    """Encodes texts between given tokens; no text becomes a control token.
+
+    A text that spells a control token (`<end_of_turn>`, `<unused0>`,
+    `<start_of_image>`) is encoded as ordinary pieces. All other ids are those
+    of `encode`: tokens that texts may contain are never merged with what stands
+    beside them.
+
+    Args:
+      parts: Texts and token ids, in their order.
+      add_bos: Whether the ids start with beginning-of-sequence.
+
+    Raises:
+      ValueError: A text holds half of a surrogate pair.
+    """
+    model, prefix = _words_only(self.proto)
+    ids = [BOS] if add_bos else []
+    for is_id, some in itertools.groupby(
+      [prefix, *parts], lambda part: isinstance(part, int)
+    ):
+      if is_id:
+        ids += some
+        continue
+      text = ''.join(some)
+      _check_characters(text)
+      ids += model.encode(text)
+    return ids
 
   def decode(self, ids: Sequence[int]) -> str:
     """The text of token ids; special tokens have none."""
@@ -166,6 +198,52 @@ class Tokenizer:
 
   def __hash__(self) -> int:
     return hash(self.proto)
+
+
+def _check_characters(text: str) -> None:
+  """Refuses half of a surrogate pair, which is no character.
+
+  Raises:
+    ValueError: The text holds one.
+  """
+  try:
+    text.encode()
+  except UnicodeEncodeError as e:
+    raise ValueError(
+      f'text: {text[e.start]!r} at {e.start} is half of a surrogate pair and'
+      ' no character; leave it out.'
+    ) from None
+
+
+def _is_control(text: str) -> bool:
+  """Whether a token of this text is no part of a text's words."""
+  return bool(_CONTROL.fullmatch(text)) and not _HTML.fullmatch(text)
+
+
+@functools.lru_cache(maxsize=8)
+def _words_only(
+  proto: bytes,
+) -> tuple[sentencepiece.SentencePieceProcessor, str]:
+  """A SentencePiece model that makes no control token of any text.
+
+  Args:
+    proto: The serialised model.
+
+  Returns:
+    The same model where all control tokens are of the kind that is never found
+    in a text, and where texts get no prefix; and the prefix of a whole text.
+  """
+  model = _proto()
+  model.ParseFromString(proto)
+  for piece in model.pieces:
+    if piece.type == Kind.USER_DEFINED and _is_control(piece.piece):
+      piece.type = int(Kind.CONTROL)
+  prefix = ' ' if model.normalizer_spec.add_dummy_prefix else ''
+  model.normalizer_spec.add_dummy_prefix = False
+  words = sentencepiece.SentencePieceProcessor(
+    model_proto=model.SerializeToString()
+  )
+  return words, prefix
 
 
 @functools.lru_cache(maxsize=64)

@@ -11,10 +11,16 @@ told by its tokenizer, in which those of turns are pieces. The frames and their
 tokens are those of `dialog`, which gemma's own chat sampler writes with; its
 frame of a later turn is gemma's too, but here also closes an answer that was
 cut off.
+
+A user's words stay words: `Template.encode` encodes them apart from the tokens
+of the frame, and a tag that a user types, such as `<end_of_turn>`, becomes
+ordinary pieces. A prompt without a frame (`chat=False`) is encoded as it is;
+tags that it spells are control tokens.
 """
 
 import dataclasses
 import functools
+import re
 
 from cascades.models import tokenizers
 
@@ -32,12 +38,14 @@ class Template:
     then: The text of a turn after an answer that did not end.
     close: What `then` begins with: the end of an answer.
     end: The token that ends a turn.
+    tags: Texts of the frame that are a token each, with that token.
   """
 
   first: tuple[str, str]
   then: tuple[str, str]
   close: str
   end: int
+  tags: tuple[tuple[str, int], ...]
 
   def turn(self, words: str, last: int | None = None) -> str:
     """What the model has to read before it answers.
@@ -46,10 +54,39 @@ class Template:
       words: The user's.
       last: The token that the text before ends with; None if there is none.
     """
+    return words.join(self._frame(last))
+
+  def encode(
+    self,
+    tokenizer: tokenizers.Tokenizer,
+    words: str,
+    last: int | None = None,
+  ) -> list[int]:
+    """Encodes a turn; only the frame has control tokens.
+
+    Args:
+      tokenizer: The one that the template was made for.
+      words: The user's.
+      last: The token that the text before ends with. None starts a sequence,
+        with beginning-of-sequence.
+    """
+    before, after = (self._split(text) for text in self._frame(last))
+    return tokenizer.encode_framed(
+      [*before, words, *after], add_bos=last is None
+    )
+
+  def _frame(self, last: int | None) -> tuple[str, str]:
+    """The texts before and after the words."""
     before, after = self.first if last is None else self.then
     if last == self.end:
       before = before.removeprefix(self.close)
-    return before + words + after
+    return before, after
+
+  def _split(self, text: str) -> list[str | int]:
+    """A text of the frame, with tokens in place of its tags."""
+    ids = dict(self.tags)
+    pattern = '|'.join(re.escape(tag) for tag in ids)
+    return [ids.get(part, part) for part in re.split(f'({pattern})', text)]
 
 
 @functools.cache
@@ -60,14 +97,17 @@ def find(tokenizer: tokenizers.Tokenizer) -> Template | None:
 
   user = dialog.User(_WORDS)
   for tags in dialog.Format:
-    close = tags.from_gemma4(dialog.Tags.TURN.close)
+    names = dialog.Tags.TURN.open, dialog.Tags.TURN.close
+    start, close = (tags.from_gemma4(name) for name in names)
     end = tokenizer.id_of(close)
     if end is not None:
       first = dialog.Conversation(user).as_text(format=tags)
       # A turn of the model's that has begun before is only closed.
       then = dialog.Conversation(dialog.Model(), user).as_text(format=tags)
       split = [tuple(str(text).split(_WORDS)) for text in (first, then)]
-      return Template(*split, close=close, end=end)
+      ids = (start, tokenizer.id_of(start)), (close, end)
+      known = tuple((tag, i) for tag, i in ids if i is not None)
+      return Template(*split, close=close, end=end, tags=known)
   return None
 
 

@@ -259,7 +259,9 @@ class Sampler:
         tokens, and all counts, end with the token that completes the first of
         them. With them, an answer has no state to go on from.
       chat: Whether the prompts are a user's words, to be put as the models were
-        taught turns (see `turns`); a turn ends the answer.
+        taught turns (see `turns`); a turn ends the answer. Tags that the words
+        spell, such as `<end_of_turn>`, stay text; without `chat` they are
+        control tokens.
 
     Returns:
       An answer for a single prompt, else a list in the prompts' order.
@@ -364,8 +366,8 @@ class Sampler:
       raise ValueError('lenience: the list is empty; give at least one.')
     for value in leniences:
       arguments.number('lenience', value, -math.inf, math.inf)
-    texts = [self._put(prompt, asking.chat) for prompt in prompts]
-    ids = [self.tokenizer.encode(text, add_bos=True) for text in texts]
+    put = [self._put(prompt, asking.chat) for prompt in prompts]
+    texts, ids = [text for text, _ in put], [found for _, found in put]
     for number, prompt in enumerate(ids):
       self._check_room(f'prompt {number}', len(prompt), asking.max_new_tokens)
     engine, ending = self._engine(asking)
@@ -415,8 +417,7 @@ class Sampler:
       last_state.check(models, params)
       row, before = last_state.row, last_state.pieces
       read = row.tokens[0, : int(row.length[0])].tolist()
-    text = self._put(prompt, asking.chat, read)
-    ids = self.tokenizer.encode(text, add_bos=not read)
+    text, ids = self._put(prompt, asking.chat, read)
     before = before + self.tokenizer.spelled(ids, text)
     self._check_room('prompt', len(read) + len(ids), asking.max_new_tokens)
     self._check_memory(1, len(read) + len(ids), asking.max_new_tokens)
@@ -544,16 +545,23 @@ class Sampler:
 
   def encode(self, prompt: str, chat: bool = False) -> list[int]:
     """The ids of a prompt, from the beginning of a sequence on."""
-    return self.tokenizer.encode(self._put(prompt, chat), add_bos=True)
+    _, ids = self._put(prompt, chat)
+    return ids
 
-  def _put(self, prompt: str, chat: bool, read: Sequence[int] = ()) -> str:
-    """A prompt as it is read, after what was read before."""
+  def _put(
+    self, prompt: str, chat: bool, read: Sequence[int] = ()
+  ) -> tuple[str, list[int]]:
+    """A prompt as it is read after what was read before, and its ids."""
     if not isinstance(prompt, str):
       raise ValueError(f'prompts: {arguments.shown(prompt)} is not a text.')
-    if chat:
-      template = turns.template(self.tokenizer)
-      return template.turn(prompt, last=read[-1] if read else None)
-    return prompt
+    if not chat:
+      return prompt, self.tokenizer.encode(prompt, add_bos=not read)
+    template = turns.template(self.tokenizer)
+    last = read[-1] if read else None
+    return (
+      template.turn(prompt, last),
+      template.encode(self.tokenizer, prompt, last),
+    )
 
   def _token_ids(self, name: str, tokens: Sequence[int | str]) -> list[int]:
     most = self.verifier.model.vocab_size - 1
