@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors import safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from cascades.models import (
   checkpoints,
@@ -620,6 +620,114 @@ DAMAGE = {
     'tokenizer.model is missing, damaged',
   ),
 }
+
+
+def _index(change):
+  """Changes the weight_map of a folder's index."""
+
+  def apply(folder):
+    file = folder / huggingface.INDEX
+    index = json.loads(file.read_text())
+    change(index['weight_map'])
+    file.write_text(json.dumps(index))
+
+  return apply
+
+
+def _read_all(folder):
+  """All tensors that a folder's model is made of."""
+  places = huggingface.places(folder)
+  return {
+    name: np.asarray(handle.get_slice(at)[:])
+    for name, (handle, at) in places.items()
+  }
+
+
+@pytest.fixture
+def shards(tmp_path):
+  """A copy of a model in four shards, with an index."""
+  return shutil.copytree(FIXTURES / 'hf_gemma2', tmp_path / 'model')
+
+
+def test_the_index_says_which_copy_of_a_tensor_is_read(shards):
+  want = _read_all(shards)
+  index = json.loads((shards / huggingface.INDEX).read_text())['weight_map']
+  for name in min(want), max(want):
+    for shard in {*index.values()} - {index[name]}:
+      at = shards / shard
+      save_file(load_file(at) | {name: np.zeros_like(want[name])}, at)
+  # And files that it does not list are not looked at.
+  save_file(
+    {name: np.zeros_like(x) for name, x in want.items()},
+    shards / 'zzz.safetensors',
+  )
+  save_file({'odd': np.zeros(3)}, shards / 'model.safetensors')
+  found = _read_all(shards)
+  assert found.keys() == want.keys()
+  jax.tree.map(np.testing.assert_array_equal, found, want)
+
+
+def test_a_tensor_that_the_index_does_not_map_is_not_read(shards):
+  name = 'model.norm.weight'
+  _index(lambda files: files.pop(name))(shards)
+  assert name not in huggingface.places(shards)
+
+
+@pytest.mark.parametrize(
+  ('change', 'said'),
+  [
+    (
+      lambda files: files.update({'model.norm.weight': SHARD}),
+      f'{SHARD} lacks the tensor model.norm.weight, though model.safetensors.i',
+    ),
+    (lambda files: files.update({'model.norm.weight': None}), 'norm.weight is'),
+    (lambda files: files.update({'model.norm.weight': 3}), 'norm.weight is 3'),
+    (
+      lambda files: files.update({'model.norm.weight': '../x.safetensors'}),
+      "is '../x.safetensors', and not the name of a file beside it",
+    ),
+    (
+      lambda files: files.update({'language_model.model.norm.weight': SHARD}),
+      'lacks the tensor language_model.model.norm.weight',
+    ),
+  ],
+)
+def test_an_index_that_is_wrong_is_refused(shards, change, said):
+  _index(change)(shards)
+  with pytest.raises(ValueError, match=r'^model: ') as error:
+    huggingface.places(shards)
+  assert said in str(error.value)
+  check_message(str(error.value), shards)
+
+
+def test_without_an_index_there_is_one_file(shards):
+  want = _read_all(shards)
+  (shards / huggingface.INDEX).unlink()
+  with pytest.raises(ValueError, match=r'^model: .* several files') as error:
+    huggingface.places(shards)
+  check_message(str(error.value), shards)
+  for file in shards.glob('*.safetensors'):
+    assert file.name in str(error.value)
+  # The usual name decides, whatever else lies there.
+  save_file(want, shards / 'model.safetensors')
+  for stray in 'adapter_model.safetensors', 'zzz.safetensors':
+    save_file(
+      {name: np.zeros_like(x) for name, x in want.items()}, shards / stray
+    )
+  found = _read_all(shards)
+  jax.tree.map(np.testing.assert_array_equal, found, want)
+  # As does the only file, whatever it is called.
+  for file in shards.glob('*.safetensors'):
+    file.rename(shards / 'only.bin' if file.stem != 'zzz' else file)
+  assert set(_read_all(shards)) == set(want)
+
+
+def test_a_tensor_by_two_names_is_refused(tmp_path):
+  name = 'model.norm.weight'
+  tensors = {x: np.ones(2) for x in (name, f'language_model.{name}')}
+  save_file(tensors, tmp_path / 'model.safetensors')
+  with pytest.raises(ValueError, match=r'the tensor model\.norm\.weight twice'):
+    huggingface.places(tmp_path)
 
 
 def check_message(message: str, folder=None) -> None:

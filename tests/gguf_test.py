@@ -706,6 +706,15 @@ def test_a_full_disk_leaves_nothing_half_written(parts, monkeypatch):
   assert not list(parts.parent.iterdir())
 
 
+def test_a_tensor_that_a_file_has_twice_is_named(tmp_path):
+  file = written(tmp_path, 'tiny-drafter')
+  raw = file.read_bytes()
+  one, other = (f'blk.0.attn_{x}.weight'.encode() for x in 'qv')
+  assert raw.count(one) == 1
+  file.write_bytes(raw.replace(other, one))
+  assert 'has the tensor blk.0.attn_q.weight twice; fetch' in refused(file)
+
+
 # --- Export ---
 
 

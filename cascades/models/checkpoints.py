@@ -416,7 +416,8 @@ _tables: dict[Hashable, tuple[weakref.ref, ...]] = {}
 
 def _written(path: pathlib.Path) -> tuple:
   """What changes when a model's file, or a folder's, is written anew."""
-  files = [path] if path.is_file() else sorted(path.glob('*.safetensors'))
+  # The index too, which says what is read from which file.
+  files = [path] if path.is_file() else sorted(path.glob('*.safetensors*'))
   return tuple((f.name, f.stat().st_mtime_ns, f.stat().st_size) for f in files)
 
 

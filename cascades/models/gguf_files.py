@@ -195,6 +195,10 @@ def _read_rest(path: pathlib.Path, file: BinaryIO) -> File:
     raise EOFError
   start = -(-file.tell() // step) * step
   for name, shape, kind, at in headers:
+    if name in tensors:
+      raise ValueError(
+        f'model: {path} has the tensor {name} twice; fetch it again.'
+      )
     kind, size = _size(path, name, shape, kind)
     tensors[name] = Tensor(shape, kind, start + at, size)
     if start + at + size > end:

@@ -1,7 +1,8 @@
 """Folders in Hugging Face layout of Gemma 2, 3, 3n and 4, without torch.
 
-A folder holds config.json, the tensors in one *.safetensors file or in several
-(shards, which model.safetensors.index.json lists), and tokenizer.model. They
+A folder holds config.json, the tensors in model.safetensors or in several files
+(shards; model.safetensors.index.json says which has a tensor, and decides where
+files hold more), and tokenizer.model. They
 are read and written one tensor at a time: the tensors of one leaf, and when
 writing those of one shard, are all that is held beside the parameters.
 
@@ -20,9 +21,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cascades import arguments
 from cascades.models import families, language, tokenizers
 
-INDEX = 'model.safetensors.index.json'
+SINGLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 # The leaf with a row for each token: the largest of a small model.
 TABLE = 'embedder', 'input_embedding'
 # As safetensors names them.
@@ -592,55 +594,112 @@ def stored(handle: Any, name: str, leaf: Leaf) -> np.ndarray | Rows:
 
 
 def places(folder: pathlib.Path) -> dict[str, tuple[Any, str]]:
-  """Where a folder has its tensors.
+  """Finds the tensors of a folder.
+
+  The index decides: each tensor is read from the file that `weight_map` names
+  for it, and what else the files hold is ignored. Without an index the tensors
+  are those of `model.safetensors`, or of the only file there is.
 
   Returns:
     By the name that `leaves` gives a tensor, a handle of the file that holds it
     and its name there.
 
   Raises:
-    ValueError: A file is missing or damaged.
+    ValueError: A file or a tensor is missing, damaged, or there twice.
   """
-  from safetensors import SafetensorError, safe_open
-
-  where = {}
-  for file in _files(folder):
-    try:
-      # What is mapped would count as memory until the handle is closed.
-      handle = safe_open(file, framework='numpy', backend='pread')
-    except FileNotFoundError:
-      raise ValueError(
-        f'model: {file} is missing, though {INDEX} lists it; fetch it again.'
-      ) from None
-    except SafetensorError:
-      raise ValueError(f'model: {file} is damaged; fetch it again.') from None
-    for name in handle.keys():  # noqa: SIM118 (a handle is no dict)
-      # Multimodal checkpoints put the text model under another root.
-      short = name.removeprefix('language_model.')
-      short = short.replace('model.language_model.', 'model.')
-      where[short] = (handle, name)
-  return where
-
-
-def _files(folder: pathlib.Path) -> list[pathlib.Path]:
-  """The files with tensors: those that the index lists, or all there are.
-
-  Raises:
-    ValueError: There are none, or the index is damaged.
-  """
-  files = sorted(folder.glob('*.safetensors'))
-  if not files:
+  if not any(folder.glob('*.safetensors')):
     raise ValueError(
       f'model: {folder} has no *.safetensors file; fetch the weights in that'
       ' format, as others cannot be read.'
     )
+  files = _weight_map(folder)
+  if files is None:
+    file = _only_file(folder)
+    handles = {file.name: _opened(file)}
+    files = dict.fromkeys(handles[file.name].keys(), file.name)
+  else:
+    handles = {
+      file: _opened(folder / file) for file in sorted(set(files.values()))
+    }
+    held = {file: {*handle.keys()} for file, handle in handles.items()}
+    for name, file in files.items():
+      if name not in held[file]:
+        raise ValueError(
+          f'model: {folder / file} lacks the tensor {name}, though {INDEX} says'
+          ' that it is there; fetch both from one place.'
+        )
+  where: dict[str, tuple[Any, str]] = {}
+  for name, file in files.items():
+    # Multimodal checkpoints put the text model under another root.
+    short = name.removeprefix('language_model.')
+    short = short.replace('model.language_model.', 'model.')
+    if short in where:
+      raise ValueError(
+        f'model: {folder} has the tensor {short} twice, as {where[short][1]}'
+        f' and as {name}; fetch the model again.'
+      )
+    where[short] = (handles[file], name)
+  return where
+
+
+def _opened(file: pathlib.Path) -> Any:
+  """A handle of a file of tensors.
+
+  Raises:
+    ValueError: It is missing or damaged.
+  """
+  from safetensors import SafetensorError, safe_open
+
+  try:
+    # What is mapped would count as memory until the handle is closed.
+    return safe_open(file, framework='numpy', backend='pread')
+  except FileNotFoundError:
+    raise ValueError(
+      f'model: {file} is missing, though {INDEX} lists it; fetch it again.'
+    ) from None
+  except SafetensorError:
+    raise ValueError(f'model: {file} is damaged; fetch it again.') from None
+
+
+def _weight_map(folder: pathlib.Path) -> dict[str, str] | None:
+  """The file of each tensor, as the index says it; None without an index.
+
+  Raises:
+    ValueError: The index is damaged, or names a file outside of the folder.
+  """
   index = read_json(folder / INDEX)
   if index is None:
-    return files
-  listed = index.get('weight_map')
-  if not isinstance(listed, dict):
+    return None
+  files = index.get('weight_map')
+  if not isinstance(files, dict):
     raise ValueError(f'model: {folder / INDEX} is damaged; fetch it again.')
-  return [folder / name for name in sorted(set(listed.values()))]
+  for name, file in files.items():
+    if not isinstance(file, str) or pathlib.PurePath(file).name != file:
+      raise ValueError(
+        f'model: {folder / INDEX}: the file of {name} is'
+        f' {arguments.shown(file)}, and not the name of a file beside it; fetch'
+        ' it again.'
+      )
+  return files
+
+
+def _only_file(folder: pathlib.Path) -> pathlib.Path:
+  """The file of tensors of a folder that has no index.
+
+  Raises:
+    ValueError: There are several, and none is called `model.safetensors`.
+  """
+  files = sorted(folder.glob('*.safetensors'))
+  usual = folder / SINGLE
+  if usual in files:
+    return usual
+  if len(files) > 1:
+    names = ', '.join(file.name for file in files)
+    raise ValueError(
+      f'model: {folder} has several files of tensors ({names}) and no {INDEX}'
+      ' that says which to read; fetch the index, or leave one file there.'
+    )
+  return files[0]
 
 
 def config_of(
@@ -930,7 +989,7 @@ def _divided(tensors: Iterable[_Tensor], limit: float) -> list[list[_Tensor]]:
 def _named(shards: list[list[_Tensor]]) -> dict[str, list[_Tensor]]:
   """The same by the names of their files, which transformers looks for."""
   if len(shards) == 1:
-    return {'model.safetensors': shards[0]}
+    return {SINGLE: shards[0]}
   last = len(shards)
   return {
     f'model-{i:05}-of-{last:05}.safetensors': shard
