@@ -5,6 +5,7 @@
   state       What is kept of a sequence.
   step        A block: draft, verify, keep what stays.
   sequential  A token of a cascade that makes no blocks.
+  faults      Distributions that are not finite, which end a call.
   journal     What became of blocks, for people, and how it is counted.
   loop        Blocks of all rows, until there is something else to do.
   rows        What is done to rows between two loops.

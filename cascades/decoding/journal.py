@@ -12,6 +12,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from cascades.decoding.faults import Fault, earlier
 from cascades.decoding.state import SamplingState, write
 from cascades.scheme import BONUS, DRAFT, RESIDUAL
 
@@ -28,6 +29,7 @@ class Info(NamedTuple):
     drafter_calls: In how many forward passes.
     read: How many tokens the verifier had to read.
     law: What each follows, given those before; None if not asked for.
+    fault: The first distribution that is not finite; the row ends there.
   """
 
   sources: Int[Array, 'gamma_1']
@@ -38,6 +40,7 @@ class Info(NamedTuple):
   drafter_calls: Int[Array, '']
   read: Int[Array, '']
   law: Float[Array, 'gamma_1 V'] | None
+  fault: Fault
 
 
 @struct.dataclass
@@ -54,6 +57,8 @@ class Row(SamplingState):
   taken: Int[Array, 'T 4']
   logprob: Float[Array, 'T']
   logits: Float[Array, 'R V'] | None
+  # The first distribution that was not finite; what follows means nothing.
+  fault: Fault
 
 
 def per_token(room: int) -> dict[str, Array]:
@@ -92,6 +97,7 @@ def note(before: Row, after: Row, info: Info) -> Row:
     taken=write(before.taken, at, taken),
     logprob=write(before.logprob, at, info.logprobs),
     logits=logits,
+    fault=earlier(before.fault, info.fault),
   )
 
 

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from cascades.decoding import reading
 from cascades.decoding.drafter import Drafter
+from cascades.decoding.faults import no_fault
 from cascades.decoding.journal import Row, per_token
 from cascades.decoding.state import Models, Params, write
 
@@ -136,6 +137,7 @@ def _start(
     prompt_length=one,
     limit=one,
     logits=logits,
+    fault=no_fault(),
     **per_token(cache_length),
   )
 

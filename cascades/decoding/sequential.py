@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from cascades.decoding import faults
 from cascades.decoding.drafter import Draft
 from cascades.decoding.journal import Info, Row
 from cascades.decoding.reading import read_hidden
@@ -79,7 +80,9 @@ def step(
   draft_key, verify_key = keys_of(state)
 
   # 1. Draft one token; and what both models say of it.
-  draft, drafter_state, cache = propose(state, params, how, draft_key, decoder)
+  draft, drafter_state, cache, faulty = propose(
+    state, params, how, draft_key, decoder
+  )
   at = state.length - 1
   logits, hidden, cache = read_hidden(
     *(verifier, params.verifier, cache, state.tokens[at][None], at),
@@ -109,6 +112,14 @@ def step(
   # 3. Commit it, as a block of which no draft stays.
   zero = jnp.zeros((), jnp.int32)
   emitted, ended = emitted_of(state, tokens, zero, stop_tokens)
+  judged = rule[x].astype(jnp.float32)
+  fault = faults.locate(
+    state,
+    ~processing.is_distribution(logits),
+    faulty[:1],
+    (there & ~jnp.isfinite(judged))[None],
+  )
+  ended |= fault.found
   memory = remembered(
     *(schedule, state.memory, method, d, lenience, tokens[0], ~there)
   )
@@ -126,6 +137,7 @@ def step(
     drafter_calls=draft.calls,
     read=jnp.ones((), jnp.int32),
     law=law if with_law else None,
+    fault=fault,
   )
 
 

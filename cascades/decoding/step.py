@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from cascades import methods, schedules, verification
+from cascades.decoding import faults
 from cascades.decoding.drafter import ROWS, Draft, Drafter, Seen, permitted
 from cascades.decoding.journal import Info
 from cascades.decoding.reading import read_hidden, tree
@@ -173,11 +174,19 @@ def keys_of(state: SamplingState) -> tuple[jax.Array, jax.Array]:
 
 
 class Proposed(NamedTuple):
-  """A drafted block, and what its making left of both models' memories."""
+  """A drafted block, and what its making left of both models' memories.
+
+  Attributes:
+    draft: The drafts.
+    drafter_state: The drafter's.
+    verifier_cache: The verifier's.
+    faulty: Positions at which the drafter's logits are no distribution.
+  """
 
   draft: Draft
   drafter_state: PyTree
   verifier_cache: PyTree
+  faulty: Bool[Array, 'gamma_1']
 
 
 class Block(NamedTuple):
@@ -201,6 +210,7 @@ def propose(
   """Step 1: drafts, the drafter's state, and the verifier's cache."""
   verifier, drafter = decoder.models
   seen = Seen(state.tokens, state.length, state.hidden, state.verifier_cache)
+  needs_bonus_probs = decoder.beyond(state) & ~state.done
   draft, drafter_state, verifier_cache = drafter.propose(
     params.drafter,
     state.drafter_state,
@@ -209,7 +219,7 @@ def propose(
     how,
     gamma=decoder.gamma,
     drafts=decoder.drafts,
-    beyond=decoder.beyond(state) & ~state.done,
+    beyond=needs_bonus_probs,
   )
   count, paths = decoder.gamma, decoder.drafts
   chex.assert_shape(draft.tokens, (paths, count))
@@ -217,7 +227,8 @@ def propose(
     said = verifier.vocab_size if draft.said is None else len(draft.said)
     chex.assert_shape(draft.logits, (count + 1, paths, said))
   chex.assert_shape([draft.count, draft.known], (paths,))
-  return Proposed(permitted(draft, how), drafter_state, verifier_cache)
+  draft, faulty = faults.cut(permitted(draft, how), needs_bonus_probs)
+  return Proposed(draft, drafter_state, verifier_cache, faulty)
 
 
 def read_block(
@@ -236,7 +247,7 @@ def read_block(
     decoder: What is compiled.
     passed: That there is no draft, so that the last token is read alone.
   """
-  draft, _, cache = proposed
+  draft, cache = proposed.draft, proposed.verifier_cache
   at = state.length - 1
   tokens, branches, places, draft = tree(
     state.tokens[at], draft, decoder.tree_tokens
@@ -265,6 +276,7 @@ class Verified(NamedTuple):
     verifier_cache: With the slots of the draft that stays at the front.
     logits: What it says; None if not asked for.
     law: What each token follows; None if not asked for.
+    fault: The first distribution that is not finite.
   """
 
   verdict: verification.Verdict
@@ -275,6 +287,7 @@ class Verified(NamedTuple):
   verifier_cache: PyTree
   logits: Float[Array, 'gamma_1 V'] | None
   law: Float[Array, 'gamma_1 V'] | None
+  fault: faults.Fault
 
 
 def _rows(
@@ -408,7 +421,35 @@ def verify_block(
     verifier_cache=cache,
     logits=padded(logits) if with_logits else None,
     law=padded(jax.vmap(law)(index[:places])) if with_law else None,
+    fault=_fault(state, block, proposed.faulty, verdict, places),
   )
+
+
+def _fault(
+  state: SamplingState,
+  block: Block,
+  drafter: Bool[Array, 'gamma_1'],
+  verdict: verification.Verdict,
+  places: int,
+) -> faults.Fault:
+  """The first distribution of a block that is not finite.
+
+  Args:
+    state: Before the block.
+    block: What was read.
+    drafter: Where the drafter's logits are no distribution.
+    verdict: What stays.
+    places: How many of the gamma + 1 positions were read.
+  """
+  index = jnp.arange(len(drafter))
+  finite = processing.is_distribution(block.logits)
+  # A row that nothing was drafted for is read, and not looked at.
+  drafted = index <= block.draft.count[:, None]
+  of_paths = finite[block.places[:, :places]]
+  verifier = (drafted[:, :places] & ~of_paths).any(0)
+  verifier = jnp.pad(verifier, (0, len(index) - places))
+  method = (index == verdict.num_accepted) & ~verdict.is_finite
+  return faults.locate(state, verifier, drafter, method)
 
 
 def remembered(
@@ -607,10 +648,12 @@ def step(
     block = _one_of(anyone, verify, alone, proposed)
   else:
     block = verify(proposed)
-  (n, _, source, deferred, path), tokens = block.verdict, block.tokens
+  verdict, tokens = block.verdict, block.tokens
+  n, path = verdict.num_accepted, verdict.path
 
   # 4. End at the first stop token or at the limit, also inside a block.
   emitted, ended = emitted_of(state, tokens, n, stop_tokens)
+  ended |= block.fault.found
 
   # 5. Commit by moving `length`; roll both caches back.
   committed = commit(
@@ -618,12 +661,13 @@ def step(
     *(path, tokens, block.hidden, block.memory, emitted, ended, decoder),
   )
   return committed, Info(
-    sources=jnp.where(jnp.arange(len(tokens)) < n, DRAFT, source),
-    deferred=deferred,
+    sources=jnp.where(jnp.arange(len(tokens)) < n, DRAFT, verdict.next_source),
+    deferred=verdict.deferred,
     logprobs=block.logprobs,
     logits=block.logits,
     drafted=drafted,
     drafter_calls=proposed.draft.calls,
     read=_read_for(drafted, decoder),
     law=block.law,
+    fault=block.fault,
   )

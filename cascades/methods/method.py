@@ -140,9 +140,11 @@ def normalised(weights: Probs, otherwise: Probs) -> Probs:
 
 
 def ratio(target: Probs, q: Probs) -> Probs:
-  """min(1, target / q); 0 where the target is, whatever was proposed there."""
-  safe = jnp.maximum(q, _TINY)
-  return jnp.where((target >= q) & (target > 0), 1.0, target / safe)
+  """min(1, target / q); 0 where the target is 0, or where either is nan."""
+  # Comparisons, since XLA's max on a CPU can make a nan a number.
+  safe = jnp.where(q > _TINY, q, _TINY)
+  quotient = jnp.where((target >= q) & (target > 0), 1.0, target / safe)
+  return jnp.where((q >= 0) & (target >= 0), quotient, 0)
 
 
 def mixture(r: Array, q: Probs, p: Probs) -> Probs:

@@ -165,6 +165,21 @@ def spread(
   )
 
 
+def is_distribution(logits: Float[Array, '*N V']) -> Bool[Array, '*N']:
+  """Whether logits are those of a distribution.
+
+  They are not where one is nan or +inf, or where all are -inf. Comparisons show
+  that; a largest value may not, since XLA's max on a CPU can skip a nan.
+  """
+  return (logits < jnp.inf).all(-1) & (logits > -jnp.inf).any(-1)
+
+
+def has_mass(weights: Float[Array, '*N V']) -> Bool[Array, '*N']:
+  """Whether weights are such that a token can be drawn by them."""
+  total = weights.sum(-1)
+  return (total > 0) & (total < jnp.inf)
+
+
 def says(logits: Float[Array, '*N V'], how: Processing) -> Bool[Array, '*N']:
   """Whether logits have a token that is not forbidden.
 

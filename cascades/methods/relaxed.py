@@ -42,8 +42,8 @@ def kl(p: Probs, q: Probs) -> Float[Array, '']:
 
 def speed_acceptance(d: Distributions, lenience: Lenience) -> Probs:
   """min(1, p / ((1 - lam) * q)); from lam = 1 on, all that q can draw."""
-  # Infinity times nothing is nothing.
-  kept = jnp.where(d.q > 0, jnp.maximum(1 - lenience, 0) * d.q, 0)
+  # Infinity times nothing is nothing; a nan stays one.
+  kept = jnp.where(d.q == 0, 0, jnp.maximum(1 - lenience, 0) * d.q)
   return jnp.where((lenience >= 1) & (d.q > 0), 1.0, ratio(d.p, kept))
 
 

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cascades import arguments, decoding, methods
+from cascades.decoding import faults
 from cascades.drafters import pairing
 from cascades.methods import processing
 from cascades.models import checkpoints, tokenizers
@@ -107,7 +108,10 @@ def _say(
   *,
   decoder: decoding.Decoder,
 ) -> tuple[jax.Array, ...]:
-  """A block of each row: what `Place` has, each [B, gamma], and their count."""
+  """A block of each row: what `Place` has, each [B, gamma], and their count.
+
+  Also gives the first fault of each row.
+  """
 
   def one(row):
     key = jax.random.key(0)
@@ -124,9 +128,14 @@ def _say(
     def asked(of, tokens):
       return jnp.take_along_axis(of, tokens[:, None], 1)[:, 0]
 
+    # Rows after the draft are read, and not looked at.
+    there = jnp.arange(len(drafted)) < block.draft.count[0]
+    finite = processing.is_distribution(block.logits[:-1])
+    nothing = jnp.zeros_like(there)
+    fault = faults.locate(row, there & ~finite, proposed.faulty[:-1], nothing)
     both = [asked(of_drafter, x) for x in (drafted, wanted)]
     both += [asked(of_verifier, x) for x in (drafted, wanted)]
-    return drafted, wanted, *both, block.draft.count[0]
+    return drafted, wanted, *both, block.draft.count[0], fault
 
   return jax.vmap(one, axis_name=decoding.ROWS)(rows)
 
@@ -195,11 +204,13 @@ def _found(
     limits = [batching.bucket(room)] * rows
     read = engine.prefill(some, keys, limits, limits[0])
     said = _say(read, engine.params, engine.how, decoder=engine.decoder)
-    *places, counts = jax.device_get(said)
+    *places, counts, found = jax.device_get(said)
     for j, text in enumerate(texts[i : i + rows]):
-      found = [column[j, : counts[j]].tolist() for column in places]
+      fault = jax.tree.map(lambda x, j=j: x[j], found)
+      faults.check(fault, f'prompt {i + j}')
+      columns = [column[j, : counts[j]].tolist() for column in places]
       yield _agreement(
-        tokenizer, text, itertools.starmap(Place, zip(*found, strict=True))
+        tokenizer, text, itertools.starmap(Place, zip(*columns, strict=True))
       )
 
 

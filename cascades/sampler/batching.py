@@ -29,6 +29,7 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 from cascades import decoding
+from cascades.decoding import faults
 from cascades.methods import processing
 from cascades.models import sharding
 
@@ -353,11 +354,18 @@ class _Batch:
     self.rows, self._blocks = self._engine.decode(self.rows, live, max_blocks)
 
   def look(self, usage: Usage) -> None:
-    """Waits for the loop, and looks at what came of it."""
+    """Waits for the loop, and looks at what came of it.
+
+    Raises:
+      FaultError: A distribution of a row is not finite.
+    """
     ends = self._asked.ends
     self.small = fetch(self.rows)
     self._longest = int(self.small.length.max())
     usage.rows += int(self._blocks) * len(self.held)
+    for slot in self.going:
+      fault = jax.tree.map(lambda x, i=slot: x[i], self.small.fault)
+      faults.check(fault, f'prompt {self.held[slot].prompt}')
     if ends:
       self.small = _cut(self.small, self.going, ends)
 

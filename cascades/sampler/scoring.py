@@ -27,6 +27,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from cascades import arguments, decoding, drafters, methods, schedules
+from cascades.decoding import faults
 from cascades.methods import processing
 from cascades.models import sharding
 from cascades.sampler import batching, sampler
@@ -205,13 +206,19 @@ def score(
 
   Raises:
     ValueError: There is no one law, or a request does not fit.
+    FaultError: A distribution is not finite.
   """
-  return [
-    Score(math.fsum(logprobs.tolist()), bool(likeliest.all()))
-    for logprobs, likeliest in _by_size(
-      decoder, _target(decoder), requests, _log_law
-    )
-  ]
+  scores = []
+  said = _by_size(decoder, _target(decoder), requests, _log_law)
+  for (context, _), (logprobs, likeliest) in zip(requests, said, strict=True):
+    for at in np.flatnonzero(np.isnan(logprobs))[:1]:
+      method = faults.CULPRITS.index('method')
+      faults.check(
+        faults.Fault(method, len(context) + at), f'request {len(scores)}'
+      )
+    total = math.fsum(logprobs.tolist())
+    scores.append(Score(total, bool(likeliest.all())))
+  return scores
 
 
 def each(
@@ -381,6 +388,9 @@ def _read_rows(
   """What is said of requests of one size, in one pass; see `_read`.
 
   By default at the lenience of the decoder.
+
+  Raises:
+    FaultError: A distribution is not finite.
   """
   lenience = decoder.options.lenience if lenience is None else lenience
   rows = batching.width(len(requests), decoder.options.batch_size)
@@ -394,7 +404,7 @@ def _read_rows(
     # What follows a token is said after reading it.
     starts[i] = len(context) - 1
   look = _Looking(target.models, target.method, decoder.options.gate, say)
-  said = sharding.fetch(
+  said, culprits = sharding.fetch(
     _read(
       target.params,
       _Rows(tokens, starts, asked),
@@ -404,6 +414,14 @@ def _read_rows(
       look=look,
     )
   )
+  for i, (context, continuation) in enumerate(requests):
+    bad = culprits[i, : len(continuation)]
+    if bad.any():
+      at = int(bad.argmax())
+      faults.check(
+        faults.Fault(bad[at], len(context) + at),
+        f'a text with {len(context)} tokens of context',
+      )
   return [
     tuple(x[i, : len(continuation)] for x in said)
     for i, (_, continuation) in enumerate(requests)
@@ -498,8 +516,10 @@ def _read(
   schedule: Any,
   *,
   look: _Looking,
-) -> tuple[Array, ...]:
+) -> tuple[tuple[Array, ...], Int[Array, 'B N']]:
   """What is said of the tokens that are asked about, each [B, N, ...].
+
+  Also gives whose logits are no distribution there, a `faults.Fault.culprit`.
 
   Args:
     params: Each model's parameters.
@@ -526,11 +546,14 @@ def _read(
       for model, of_model in zip(models, params, strict=True)
     ]
 
-    def seen(states):
-      logits = [
+    def unembedded(states):
+      return [
         model.unembed(of_model, hidden)
         for model, of_model, hidden in zip(models, params, states, strict=True)
       ]
+
+    def seen(states):
+      logits = unembedded(states)
       # A law that does not look at the drafter may be shown anything.
       return decoding.distributions(logits[-1], logits[0], how, gate=look.gate)
 
@@ -548,7 +571,11 @@ def _read(
 
     def place(args):
       states, lenience, token = args
-      return look.say(look.method, seen(states), lenience, token)
+      bad = jnp.stack(
+        [~processing.is_distribution(x) for x in unembedded(states)]
+      )
+      culprit = jnp.where(bad.any(), jnp.argmax(bad) + 1, 0)
+      return look.say(look.method, seen(states), lenience, token), culprit
 
     at_once = max(1, AT_ONCE // models[0].vocab_size)
     return jax.lax.map(

@@ -95,6 +95,7 @@ def passed(ask: Question, last: Float[Array, 'n']) -> Verdict:
     next_source=jnp.full((), BONUS),
     deferred=jnp.zeros(ask.gamma + 1, bool),
     path=nothing,
+    is_finite=processing.has_mass(beyond),
   )
 
 
@@ -164,10 +165,12 @@ def block(
 
 def verdict(kept, rejected, instead, beyond, uniforms, deferred) -> Verdict:
   """The token after what was kept: a residual, or the bonus beyond it all."""
+  weights = jnp.where(rejected, instead, beyond)
   return Verdict(
     num_accepted=kept,
-    next_token=processing.draw(uniforms, jnp.where(rejected, instead, beyond)),
+    next_token=processing.draw(uniforms, weights),
     next_source=jnp.where(rejected, RESIDUAL, BONUS),
     deferred=jnp.append(deferred > 0, False),
     path=jnp.zeros((), jnp.int32),
+    is_finite=processing.has_mass(weights),
   )

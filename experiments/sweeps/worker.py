@@ -5,12 +5,13 @@ Of several workers each has the pair, and a launcher gives them points; see
 """
 
 import ast
+import contextlib
 import dataclasses
 import hashlib
 import math
 import pathlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ import jax.numpy as jnp
 
 import cascades
 from cascades import decoding
+from cascades.decoding import faults
 from cascades.drafters import pairing
 from cascades.models import checkpoints, sharding, turns
 from cascades.sampler import batching, memory, sampler, scoring
@@ -147,6 +149,17 @@ def weights(verifier: checkpoints.Checkpoint, equipped: Any) -> dict[str, str]:
   }
 
 
+@contextlib.contextmanager
+def _naming_model_alone(curve: plan.Curve) -> Iterator[None]:
+  """Names the model of the pair in an error of one that decodes alone."""
+  try:
+    yield
+  except faults.FaultError as error:
+    if not curve.alone:
+      raise
+    raise faults.FaultError(curve.alone, error.where) from None
+
+
 class Worker:
   """Decodes points of a sweep.
 
@@ -266,16 +279,17 @@ class Worker:
     leniences = curve.leniences or (math.nan,)
     points, wall = [[] for _ in leniences], math.nan
     if asked:
-      points, wall = self._timed(
-        decoder,
-        [example.prompt for example in asked],
-        curve.leniences or (0.0,),
-        max_new_tokens=task.max_new_tokens,
-        seed=seed,
-        stop_strings=task.stops,
-        chat=chat,
-        on_answer=on_answer,
-      )
+      with _naming_model_alone(curve):
+        points, wall = self._timed(
+          decoder,
+          [example.prompt for example in asked],
+          curve.leniences or (0.0,),
+          max_new_tokens=task.max_new_tokens,
+          seed=seed,
+          stop_strings=task.stops,
+          chat=chat,
+          on_answer=on_answer,
+        )
     if options.verification == 'sequential':
       # Both models read every token there, which the cascade need not.
       wall = math.nan

@@ -1,0 +1,200 @@
+"""Logits that are no distribution end a call, in a sentence."""
+
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small
+import tiers
+
+import cascades
+from cascades import decoding, drafters, methods, verification
+from cascades.decoding import faults
+from cascades.drafters import chain
+from cascades.methods import processing
+from cascades.sampler import agreement, scoring
+from experiments.sweeps import plan, worker
+
+pytestmark = pytest.mark.usefixtures('few_shapes')
+
+_PROMPT = 'The number 4302 in words:'
+_VALUES = {'nan': jnp.nan, 'inf': jnp.inf, 'no token': -jnp.inf}
+
+
+def _broken(checkpoint, value, row=...):
+  """The same table with rows that are no distribution."""
+  return checkpoint._replace(params=checkpoint.params.at[row].set(value))
+
+
+def _pair(culprit, value):
+  """A pair of tables, one of which is broken."""
+  verifier, drafter = small.tables()
+  if culprit == 'verifier':
+    return _broken(verifier, value), drafter
+  # One entry makes the whole row no distribution, unless it is impossible.
+  return verifier, _broken(drafter, value, ... if value < 0 else (..., 9))
+
+
+@pytest.mark.parametrize('temperature', [0.0, 1.0])
+@pytest.mark.parametrize('value', _VALUES.values(), ids=_VALUES)
+@pytest.mark.parametrize('culprit', ['verifier', 'drafter'])
+@pytest.mark.parametrize(
+  ('kind', 'drafts'),
+  tiers.first(
+    [
+      *(('token', 1), ('block', 1), ('look_ahead', 1), ('sequential', 1)),
+      *(('multi_round', 2), ('k_seq', 2), ('match', 2), ('traversal', 2)),
+    ]
+  ),
+)
+def test_a_call_ends_with_the_model_and_the_position(
+  kind, drafts, culprit, value, temperature
+):
+  sampler = cascades.Sampler(
+    *_pair(culprit, value),
+    verification=kind,
+    drafts=drafts,
+    lenience=0.3,
+    temperature=temperature,
+    cache_length=256,
+  )
+  length = len(sampler.encode(_PROMPT))
+  wanted = f'^{culprit}: its logits are not finite at position {length} of'
+  with pytest.raises(ValueError, match=f'{wanted} prompt 0; check its'):
+    sampler.sample(_PROMPT, max_new_tokens=8)
+
+
+def test_a_stream_and_a_curve_end_too():
+  pair = _pair('drafter', jnp.nan)
+  sampler = cascades.Sampler(*pair, lenience=0.3, cache_length=256)
+  with pytest.raises(ValueError, match=r'^drafter: its logits'):
+    list(sampler.stream(_PROMPT, max_new_tokens=8))
+  with pytest.raises(ValueError, match=r'^drafter: its logits'):
+    sampler.sample_curve(['x'], [0.3], max_new_tokens=8)
+
+
+@pytest.mark.slow
+def test_the_position_is_that_of_the_first_such_row():
+  verifier, _ = small.tables()
+  alone = functools.partial(cascades.Sampler, gamma=0, cache_length=256)
+  sampler = alone(verifier)
+  prompt = sampler.encode(_PROMPT)
+  answer = sampler.sample(_PROMPT, max_new_tokens=24)
+  tokens = np.array([*prompt, *answer.tokens])
+  contexts = [
+    int(verifier.model.context(tokens[:n], np.arange(n)))
+    for n in range(len(prompt), len(tokens))
+  ]
+  late = max(contexts, key=contexts.index)
+  at = len(prompt) + contexts.index(late)
+  assert at > len(prompt)
+  broken = alone(_broken(verifier, jnp.nan, late))
+  with pytest.raises(ValueError, match=f'at position {at} of prompt 0'):
+    broken.sample(_PROMPT, max_new_tokens=24)
+
+
+@pytest.mark.slow
+def test_a_method_without_a_distribution_is_named():
+  broken = methods.from_target(
+    lambda d, lenience: jnp.where(lenience > 0.5, jnp.nan, d.p),
+    name='broken',
+    equation='pi = nan',
+    reference='',
+    strict=0.0,
+    drafter_only=None,
+  )
+  sampler = cascades.Sampler(*small.tables(), method=broken, cache_length=256)
+  with pytest.raises(ValueError, match=r'^method: what it samples from is no'):
+    sampler.sample_curve([_PROMPT], [0.1, 0.9], max_new_tokens=8)
+
+
+@pytest.mark.parametrize('culprit', ['verifier', 'drafter'])
+def test_a_text_is_not_scored_by_what_is_not_finite(culprit):
+  sampler = cascades.Sampler(*_pair(culprit, jnp.nan), lenience=0.3)
+  with pytest.raises(ValueError, match=f'^{culprit}: .* at position 2 of a'):
+    scoring.score(sampler, [([2, 7], [8, 9])])
+
+
+@pytest.mark.parametrize('culprit', ['verifier', 'drafter'])
+def test_agreement_is_not_looked_for_with_what_is_not_finite(culprit):
+  with pytest.raises(ValueError, match=f'^{culprit}: its logits are not'):
+    agreement.agreement(_pair(culprit, jnp.nan), _PROMPT, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('broken', [0, 1])
+def test_a_chain_is_named_as_the_drafter_that_it_is(broken):
+  verifier, drafter = small.tables()
+  inner = [drafter, drafter]
+  inner[broken] = _broken(drafter, jnp.nan)
+  middle, last = inner
+  chained = chain.chain(
+    middle.model,
+    middle.params,
+    drafters.Equipped(drafters.ModelDrafter(last.model), last.params),
+    methods.get_method('speed'),
+    0.0,
+    2,
+  )
+  sampler = cascades.Sampler(verifier, chained, cache_length=256)
+  with pytest.raises(ValueError, match=r'^drafter: its logits are not finite'):
+    sampler.sample(_PROMPT, max_new_tokens=8)
+
+
+def test_what_is_no_distribution_accepts_nothing():
+  p = jnp.float32([0.5, 0.25, 0.25])
+  q = jnp.full(3, jnp.nan)
+  d = methods.Distributions(q, p, q, p, jnp.log(p))
+  for method in (methods.METHODS[name] for name in ('speed', 'min_p')):
+    assert (method.acceptance(d, jnp.float32(method.strict)) == 0).all()
+    residual = method.residual(d, jnp.float32(method.strict))
+    np.testing.assert_allclose(residual, p, atol=1e-6)
+
+
+def test_only_rows_that_are_looked_at_count():
+  nan = jnp.full(3, jnp.nan)
+  rows = jnp.zeros((3, 1, 3))
+  draft = decoding.whole(jnp.zeros((1, 2), jnp.int32), rows, 2)
+  cases = [
+    # Row, tokens that are there, whether the last row is the drafter's, whether
+    # it is asked for, and what is left.
+    *((0, 2, True, True, 0), (1, 2, True, True, 1), (2, 2, True, True, 2)),
+    *((2, 2, True, False, None), (2, 2, False, True, None)),
+    *((1, 1, True, False, 1), (1, 1, False, True, None), (2, 1, True, 1, None)),
+  ]
+  for row, count, known, asked, left in cases:
+    given = draft._replace(
+      logits=rows.at[row, 0].set(nan),
+      count=jnp.array([count]),
+      known=jnp.array([known]),
+    )
+    found, bad = faults.cut(given, jnp.bool_(asked))
+    assert bool(bad.any()) == (left is not None)
+    assert int(found.count[0]) == (count if left is None else left)
+    assert bool(found.known[0]) == (known and left is None)
+
+
+def test_logits_with_impossible_tokens_are_a_distribution():
+  rows = jnp.float32([[0, -jnp.inf], [0, 1], [3e38, 3e38]])
+  assert processing.is_distribution(rows).tolist() == [True, True, True]
+  bad = jnp.float32([[0, jnp.nan], [jnp.inf, 0], [-jnp.inf, -jnp.inf]])
+  assert not processing.is_distribution(bad).any()
+
+
+def test_a_sweep_names_the_drafter_that_decodes_alone():
+  curve = plan.Curve.of({}, 'drafter_only', ())
+  with (
+    pytest.raises(ValueError, match=r'^drafter: its logits .* of prompt 3;'),
+    worker._naming_model_alone(curve),
+  ):
+    raise faults.FaultError('verifier', 'at position 9 of prompt 3')
+
+
+def test_every_verification_says_whether_it_drew_from_a_distribution():
+  """So that no kind of verification is left out above."""
+  kinds = {*verification.VERIFICATIONS}
+  assert kinds == {
+    *('token', 'block', 'look_ahead', 'sequential'),
+    *('multi_round', 'k_seq', 'match', 'traversal'),
+  }
