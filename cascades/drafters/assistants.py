@@ -123,13 +123,18 @@ def describe(
   Args:
     name: A folder, or a key of `PUBLISHED`.
     dtype: What its parameters would become; None for bfloat16, which is what
-      Google stores.
+      Google stores, or float32 for what is stored in float16.
 
   Raises:
     ValueError: Its config.json is not an assistant's.
   """
+  checkpoints.check_dtype(dtype)
   if folder := folder_of(name):
     config = _config(folder)
+    stored = huggingface.stored_dtypes(
+      huggingface.places(folder), _shapes(config)
+    )
+    dtype = dtype or huggingface.choose_dtype(stored)
   elif str(name) in PUBLISHED:
     config = _spelled_out(str(name), PUBLISHED[str(name)])
   else:
@@ -147,11 +152,13 @@ def load(folder: str | pathlib.Path, dtype: str | None = None) -> Loaded:
 
   Args:
     folder: As Hugging Face has it.
-    dtype: What its parameters become; None for what is stored.
+    dtype: What its parameters become; None for what is stored, or float32 for
+      float16.
 
   Raises:
     ValueError: It is not whole, not there, or of another kind.
   """
+  checkpoints.check_dtype(dtype)
   if str(folder) in PUBLISHED and folder_of(folder) is None:
     raise ValueError(
       f'drafter: there is no folder {folder}; fetch google/{folder} from the'
@@ -316,7 +323,7 @@ def _arranged(
         'scale': found[f'model.layers.{i}.layer_scalar'],
       }
     )
-  return huggingface.put(params, dtype)
+  return huggingface.put(params, dtype, folder)
 
 
 def _check(loaded: Loaded, verifier: checkpoints.Checkpoint) -> None:

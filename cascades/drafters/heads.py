@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from cascades.drafters import recurrent
-from cascades.models import checkpoints
+from cascades.models import checkpoints, huggingface
 
 BUNDLED = ('tiny-recurrent',)
 _FILE, _SAYS = 'head.json', 'vocabulary'
@@ -108,6 +108,8 @@ def save(
 def load(folder: pathlib.Path | str) -> Loaded:
   """Reads a head.
 
+  Its parameters stay as they are stored, but float16 becomes float32.
+
   Raises:
     ValueError: It is not whole.
   """
@@ -126,7 +128,7 @@ def load(folder: pathlib.Path | str) -> Loaded:
     }
     if said.get('kind') != 'recurrent' or not same:
       raise ValueError('it is no recurrent head')
-    head = {name: jnp.asarray(x) for name, x in tensors.items()}
+    head = huggingface.put(tensors, what=folder)
     if says is not None and (says.ndim != 1 or (np.diff(says) < 1).any()):
       raise ValueError(f'{_SAYS} are no ids in order')
     return Loaded(head, str(said['verifier']), folder.name, says)

@@ -114,19 +114,21 @@ def describe(
   Args:
     name: A folder.
     dtype: What its parameters would become; None for bfloat16, which is what
-      is published.
+      is published, or float32 for what is stored in float16.
 
   Raises:
     ValueError: It is of another kind than is read here.
   """
+  checkpoints.check_dtype(dtype)
   if (folder := folder_of(name)) is None:
     return None
-  config = _config(folder)
+  config, places = _config(folder), huggingface.places(folder)
+  wanted = _shapes(config, places)
+  stored = huggingface.stored_dtypes(places, wanted)
+  dtype = dtype or huggingface.choose_dtype(stored) or 'bfloat16'
   shapes = {
-    name: jax.ShapeDtypeStruct(
-      shape, 'int32' if name == _OFFSETS else dtype or 'bfloat16'
-    )
-    for name, shape in _shapes(config, huggingface.places(folder)).items()
+    name: jax.ShapeDtypeStruct(shape, 'int32' if name == _OFFSETS else dtype)
+    for name, shape in wanted.items()
   }
   return config['transformer_layer_config']['vocab_size'], shapes
 
@@ -136,17 +138,21 @@ def load(folder: str | pathlib.Path, dtype: str | None = None) -> Loaded:
 
   Args:
     folder: As `speculators` writes it: config.json and safetensors.
-    dtype: What its parameters become; None for what `fc.weight` is stored in.
+    dtype: What its parameters become; None for what `fc.weight` is stored in,
+      or float32 where anything is stored in float16.
 
   Raises:
     ValueError: It is not whole, or of another kind.
   """
+  checkpoints.check_dtype(dtype)
   folder = pathlib.Path(folder)
   config = _config(folder)
   places = huggingface.places(folder)
   shapes = _shapes(config, places)
   found = huggingface.read_all(folder, places, shapes, 'drafter')
   params = _arranged(config, found, folder)
+  stored = (x.dtype for x in found.values())
+  dtype = dtype or huggingface.choose_dtype(stored, folder)
   params = huggingface.put(params, dtype or params['join'].dtype)
   return Loaded(params, config, folder.name)
 

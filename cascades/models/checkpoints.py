@@ -102,7 +102,8 @@ def load_model(
       as `gemma2-2b-it`.
     dtype: What the parameters become as they are read, 'bfloat16' or
       'float32'; None for what a folder's config.json names (`torch_dtype`), and
-      where it names neither, for what is stored.
+      where it names neither, for what is stored. What is stored in float16
+      becomes float32, whatever config.json says of float16.
     mesh: Devices that the parameters are divided among as they are read, as
       `sharding.make_mesh` gives them; None for the first device.
 
@@ -161,10 +162,12 @@ def describe(
     shapes = model.param_shapes()
   elif orbax := _orbax_folder(folder):
     model, _, shapes = _open_orbax(orbax, architecture)
+    dtype = dtype or huggingface.choose_dtype(_dtypes(shapes))
   else:
     found = _open(folder, architecture)
-    model, dtype, shapes = found.model, dtype or found.dtype, {}
-    for leaf, _, tensors in found.params():
+    leaves = list(found.params())
+    model, dtype, shapes = found.model, found.choose_dtype(dtype, leaves), {}
+    for leaf, _, tensors in leaves:
       _set(shapes, leaf.path, jax.eval_shape(leaf.pack, tensors))
     if found.said is not None:
       said = functools.partial(model.speaking, tokens=found.said)
@@ -287,7 +290,7 @@ def check_dtype(dtype: str | None) -> None:
   if dtype not in (None, *DTYPES):
     raise ValueError(
       f'dtype: {dtype!r} will not do; give {" or ".join(DTYPES)}, or leave it'
-      ' out to take what its folder says.'
+      ' out to take what its folder says (float32 for float16).'
     )
 
 
@@ -523,10 +526,23 @@ class Stored(NamedTuple):
   table_of: pathlib.Path | None = None
   checksum: str | None = None
 
-  @property
-  def dtype(self) -> str | None:
-    """What it says that its parameters are."""
-    return _named_dtype(self.config)
+  def choose_dtype(
+    self, dtype: str | None, leaves: list, what: Any = None
+  ) -> str | None:
+    """What its parameters become: as asked, as it says, or as they are stored.
+
+    Args:
+      dtype: What is asked for.
+      leaves: What `params` gives.
+      what: As in `huggingface.choose_dtype`.
+    """
+    return (
+      dtype
+      or _named_dtype(self.config)
+      or huggingface.choose_dtype(
+        (x.dtype for *_, tensors in leaves for x in tensors), what
+      )
+    )
 
   def params(self) -> Iterator[tuple[huggingface.Leaf, list, list]]:
     """Every leaf, and where it is; see `huggingface.find_params`."""
@@ -538,9 +554,10 @@ class Stored(NamedTuple):
     self, dtype: str | None, mesh: jax.sharding.Mesh | None, packed: bool
   ) -> Checkpoint:
     """Reads it; arguments as for `_load`."""
-    dtype = dtype or self.dtype
+    leaves = list(self.params())
+    dtype = self.choose_dtype(dtype, leaves, self.what)
     model, params = dataclasses.replace(self.model, packed=packed), {}
-    for leaf, places, _ in self.params():
+    for leaf, places, _ in leaves:
 
       def read(leaf=leaf, places=places):
         # Never kept longer: a leaf may be a fifth of the model.
@@ -757,10 +774,12 @@ def _restore(
     folder: What Orbax has written, here or in a cloud.
     model: Says how they can be divided.
     shapes: Shapes and dtypes of what is stored.
-    dtype: What they become; None leaves them as they are stored.
+    dtype: What they become; None leaves them as they are stored, but for
+      float16 (see `huggingface.choose_dtype`).
     mesh: Devices that they are divided among; None for the first device.
   """
   ckpts = language.import_gemma().ckpts
+  dtype = dtype or huggingface.choose_dtype(_dtypes(shapes), folder)
   if mesh is None:
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     layout = jax.tree.map(lambda x: here, shapes)
@@ -774,6 +793,11 @@ def _restore(
     layout,
   )
   return ckpts.load_params(folder, params=wanted)
+
+
+def _dtypes(shapes: PyTree) -> list[Any]:
+  """The types of parameters, by their shapes."""
+  return [x.dtype for x in jax.tree.leaves(shapes)]
 
 
 def _fetch(

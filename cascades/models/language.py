@@ -248,6 +248,7 @@ class LanguageModel:
 
   def init_cache(self, params: Params, cache_length: int) -> Cache:
     """An empty cache of `cache_length` slots, for one sequence."""
+    _check_params(params)
     cache = self.module.config.init_cache(
       batch_size=1,
       dtype=self.dtype(params),
@@ -338,6 +339,7 @@ class LanguageModel:
         Without any, the normalised states that the logits are made of. Not of
         a Gemma 3n, whose layers pass on four.
     """
+    _check_params(params)
     # The states after so many layers are what the next one is given.
     layers = self.module.config.num_layers
     readers = ['final_norm' if i == layers else f'layer_{i}' for i in taps]
@@ -517,6 +519,19 @@ class LanguageModel:
       ),
       cache,
       empty,
+    )
+
+
+def _check_params(params: Params) -> None:
+  """Refuses parameters in float16, of which `load_model` makes float32.
+
+  Raises:
+    ValueError: Some are.
+  """
+  if any(x.dtype == jnp.float16 for x in jax.tree.leaves(params)):
+    raise ValueError(
+      "params: they are float16, and Gemma's activations pass the largest"
+      ' number of float16; cast them to float32 or bfloat16.'
     )
 
 

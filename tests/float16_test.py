@@ -1,0 +1,264 @@
+"""Models that are stored in float16: they are computed in float32.
+
+Gemma's activations pass the largest number of float16, which float32 holds
+every number of.
+"""
+
+import json
+import pathlib
+import shutil
+
+import eagle_test
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+from safetensors.numpy import load_file, save_file
+
+import cascades
+from cascades import load_model
+from cascades.drafters import (
+  assistants,
+  heads,
+  pairing,
+  recurrent,
+  speculators,
+)
+from cascades.models import checkpoints, huggingface, language, reduced
+from experiments import cli
+
+FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
+TINY = checkpoints.ASSETS / 'tiny-drafter'
+FAMILIES = (
+  *('hf_gemma2', 'hf_gemma3', 'hf_gemma3n'),
+  *('hf_gemma4_dense', 'hf_gemma4_experts', 'hf_gemma4_shared'),
+)
+
+
+def rewrite(folder, dtype, some=lambda name: True, scale=lambda name: 1):
+  """Has a folder keep its real tensors in a type, and config.json say so.
+
+  Args:
+    folder: With files of tensors.
+    dtype: What they are rounded to, after float16.
+    some: Which tensors, by name; the others become float32.
+    scale: What they are multiplied by first, by name.
+  """
+  for file in folder.glob('*.safetensors'):
+    tensors = {}
+    for name, x in load_file(file).items():
+      if x.dtype.kind not in 'iub':
+        # Every number is one of float16's, whatever it is kept in.
+        half = (x.astype(np.float32) * scale(name)).astype(np.float16)
+        x = half.astype(dtype if some(name) else np.float32)
+      tensors[name] = x
+    save_file(tensors, file, metadata={'format': 'pt'})
+  config = folder / 'config.json'
+  if config.exists():
+    fields = json.loads(config.read_text())
+    for of in fields, fields.get('text_config') or {}:
+      of |= {'dtype': np.dtype(dtype).name, 'torch_dtype': np.dtype(dtype).name}
+    config.write_text(json.dumps(fields))
+  return folder
+
+
+def both(source, root, **how):
+  """Copies of a folder in float32 and float16, of the same numbers."""
+  return [
+    rewrite(shutil.copytree(source, root / name), np.dtype(name), **how)
+    for name in ('float32', 'float16')
+  ]
+
+
+def check_same(found, want):
+  """Checks that parameters are equal, and float32."""
+  jax.tree.map(np.testing.assert_array_equal, found, want)
+  for x in jax.tree.leaves(found):
+    assert x.dtype == jnp.float32 or jnp.issubdtype(x.dtype, jnp.integer)
+
+
+@pytest.mark.parametrize(
+  'family', [pytest.param(x, marks=pytest.mark.slow) for x in FAMILIES]
+)
+def test_every_family_is_read_as_float32(family, tmp_path, capsys):
+  whole, half = both(FIXTURES / family, tmp_path)
+  want = load_model(whole)
+  assert not capsys.readouterr().err
+  found = load_model(half)
+  assert capsys.readouterr().err == (
+    f'{half}: stored in float16, computed in float32, which takes twice the'
+    ' memory; with dtype bfloat16 it takes no more.\n'
+  )
+  assert found.model == want.model
+  for x, y in zip(*map(jax.tree.leaves, (found[1], want[1])), strict=True):
+    np.testing.assert_array_equal(x, y)
+    # Gemma asks for some leaves that nothing is stored of.
+    assert x.dtype == (y.dtype if x.any() else x.dtype)
+  assert not any(x.dtype == np.float16 for x in jax.tree.leaves(found[1]))
+  # Memory is estimated of what is computed in.
+  _, shapes = checkpoints.describe(half)
+  assert jax.tree.map(lambda x: x.dtype, shapes) == (
+    jax.tree.map(lambda x: x.dtype, found[1])
+  )
+  chosen = load_model(half, 'bfloat16')
+  assert chosen.model.dtype(chosen.params) == jnp.bfloat16
+
+
+def test_a_description_says_float32(tmp_path):
+  half = rewrite(shutil.copytree(TINY, tmp_path / 'half'), np.float16)
+  _, shapes = checkpoints.describe(half)
+  assert {x.dtype for x in jax.tree.leaves(shapes)} == {np.dtype('float32')}
+  _, shapes = checkpoints.describe(half, 'bfloat16')
+  assert {x.dtype for x in jax.tree.leaves(shapes)} == {jnp.dtype('bfloat16')}
+
+
+@pytest.mark.slow
+def test_one_tensor_in_float16_is_enough(tmp_path):
+  # The others are bfloat16, which float32 holds as well.
+  folder = shutil.copytree(TINY, tmp_path / 'mixed')
+  file = folder / 'model.safetensors'
+  tensors = load_file(file)
+  name = next(name for name in tensors if name.endswith('up_proj.weight'))
+  tensors[name] = tensors[name].astype(np.float16)
+  save_file(tensors, file)
+  fields = json.loads((folder / 'config.json').read_text())
+  del fields['dtype'], fields['torch_dtype']
+  (folder / 'config.json').write_text(json.dumps(fields))
+  read = load_model(folder).params
+  assert {x.dtype for x in jax.tree.leaves(read)} == {np.dtype('float32')}
+
+
+@pytest.mark.slow
+def test_answers_are_those_of_float32(tmp_path):
+  # Activations pass 65,504; a norm takes that back.
+  large = dict(scale=lambda name: 4096 if 'up_proj' in name else 1)
+  prompt, answers = 'The number 4302 in words:', []
+  for folder in both(TINY, tmp_path, **large):
+    one = cascades.Sampler(str(folder), None, gamma=0, temperature=0.0)
+    answers.append(one.sample(prompt, max_new_tokens=8, return_logits=True))
+  assert answers[0].text
+  assert answers[1].tokens == answers[0].tokens
+  np.testing.assert_array_equal(answers[1].logits, answers[0].logits)
+
+
+@pytest.mark.slow
+def test_a_gguf_file_in_f16_is_read_as_float32(tmp_path):
+  whole = load_model(TINY, 'float32').unpacked()
+  params = jax.tree.map(
+    lambda x: x.astype(np.float16).astype(np.float32), whole.params
+  )
+  file = tmp_path / 'half.gguf'
+  checkpoints.save_gguf(file, whole._replace(params=params), 'float16')
+  found = load_model(file).unpacked()
+  for x, y in zip(*map(jax.tree.leaves, (found[1], params)), strict=True):
+    assert x.dtype == np.float32
+    # Norms are stored plus 1.
+    np.testing.assert_allclose(x, y, rtol=0, atol=1e-6 if x.ndim == 1 else 0)
+
+
+@pytest.mark.slow
+def test_an_orbax_checkpoint_in_float16_is_read_as_float32(tmp_path, capsys):
+  _, params, tokenizer = checkpoints.load_folder(FIXTURES / 'hf_gemma3')
+  half = jax.tree.map(lambda x: x.astype(np.float16), params)
+  save = language.import_gemma().ckpts.save_params
+  save(half, tmp_path / 'gemma3-tiny', wait_until_finished=True)
+  (tmp_path / 'tokenizer.model').write_bytes(tokenizer.proto)
+  shutil.copy(FIXTURES / 'hf_gemma3/config.json', tmp_path)
+  found = load_model(tmp_path).unpacked()
+  assert 'stored in float16, computed in float32' in capsys.readouterr().err
+  check_same(found.params, jax.tree.map(lambda x: x.astype('f4'), half))
+  _, shapes = checkpoints.describe(tmp_path)
+  assert {x.dtype for x in jax.tree.leaves(shapes)} == {np.dtype('float32')}
+
+
+@pytest.mark.slow
+def test_a_reduced_drafter_in_float16_is_read_as_float32(tmp_path):
+  model, params, _ = load_model('tiny-drafter', 'float32').unpacked()
+  folder = tmp_path / 'reduced'
+  reduced.save(
+    folder, model, params, np.arange(4, 300), 'tiny-drafter', 'float32'
+  )
+  rewrite(folder, np.float32)
+  want = load_model(folder).params
+  rewrite(folder, np.float16)
+  check_same(load_model(folder).params, want)
+
+
+def test_a_recurrent_head_in_float16_is_read_as_float32(tmp_path, capsys):
+  folder = shutil.copytree(heads.folder_of('tiny-recurrent'), tmp_path / 'head')
+  rewrite(folder, np.float32)
+  want = heads.load(folder).head
+  rewrite(folder, np.float16)
+  capsys.readouterr()
+  found = heads.load(folder)
+  assert 'stored in float16, computed in float32' in capsys.readouterr().err
+  check_same(found.head, want)
+  assert found.head.keys() == recurrent.init_head(jax.random.key(0), 2).keys()
+
+
+def test_an_assistant_in_float16_is_read_as_float32(tmp_path, capsys):
+  source = FIXTURES / 'hf_gemma4_shared_assistant'
+  whole, half = both(source, tmp_path)
+  want = assistants.load(whole).params
+  capsys.readouterr()
+  check_same(assistants.load(half).params, want)
+  assert 'stored in float16, computed in float32' in capsys.readouterr().err
+  _, shapes = assistants.describe(half)
+  assert {x.dtype.name for x in shapes.values()} <= {'float32', 'int32'}
+
+
+def test_an_eagle_head_in_float16_is_read_as_float32(tmp_path, capsys):
+  eagle_test.write_head(tmp_path / 'head', 24, 64, [3, 4, 9], taps=(1, 2, 3))
+  whole, half = both(tmp_path / 'head', tmp_path)
+  want = speculators.load(whole).params
+  capsys.readouterr()
+  check_same(speculators.load(half).params, want)
+  assert 'stored in float16, computed in float32' in capsys.readouterr().err
+  _, shapes = speculators.describe(half)
+  assert {x.dtype.name for x in shapes.values()} <= {'float32', 'int32'}
+
+
+def test_float16_that_is_asked_for_is_refused(tmp_path):
+  assistant = str(FIXTURES / 'hf_gemma4_shared_assistant')
+  eagle_test.write_head(tmp_path / 'head', 24, 64, [3, 4, 9], taps=(1, 2, 3))
+  head = str(tmp_path / 'head')
+  for call in (
+    lambda: load_model(TINY, 'float16'),
+    lambda: checkpoints.describe(TINY, 'float16'),
+    lambda: cascades.Sampler('tiny-verifier', gamma=0, dtype='float16'),
+    *(
+      lambda call=call, name=name: call(name, 'float16')
+      for call in (pairing.load_drafter, pairing.describe)
+      for name in (str(TINY), assistant, head, f'{TINY}+ngram')
+    ),
+  ):
+    with pytest.raises(ValueError, match=r"^dtype: 'float16' will not do; giv"):
+      call()
+
+
+def test_no_launcher_takes_float16():
+  cli.define_dtype()
+  flags.FLAGS.mark_as_parsed()
+  with (
+    flagsaver.flagsaver(),
+    pytest.raises(flags.IllegalFlagValueError, match='float16'),
+  ):
+    flags.FLAGS['dtype'].parse('float16')
+
+
+def test_parameters_in_float16_of_your_own_are_refused():
+  one = load_model(TINY)
+  half = jax.tree.map(lambda x: x.astype(np.float16), one.params)
+  mine = one._replace(params=half)
+  with pytest.raises(ValueError, match=r'^params: they are float16.*float32'):
+    cascades.Sampler(mine, gamma=0).sample('a', max_new_tokens=2)
+  positions = jnp.arange(2)
+  with pytest.raises(ValueError, match=r'^params: they are float16'):
+    one.model(half, positions, positions, jnp.ones((2, 2), bool))
+
+
+def test_what_is_not_float16_stays_as_it_is_stored():
+  assert huggingface.choose_dtype([jnp.bfloat16, jnp.float32]) is None
+  assert huggingface.choose_dtype([jnp.bfloat16, np.float16]) == 'float32'
