@@ -1,7 +1,8 @@
 """EAGLE-3 heads: an independent pass in NumPy, the law, folders, refusals.
 
 No head of a Gemma was at hand: `write_head` makes random ones, as the library
-`speculators` writes them, and `reference` is what its description says.
+`speculators` writes them, and `reference` is what its description says. Two
+random heads in the fixtures come with the logits that `speculators` computes.
 """
 
 import dataclasses
@@ -411,6 +412,70 @@ def test_drafts_are_those_of_an_independent_pass(
   assert rejected > 0
 
 
+# --- Drafts of speculators
+
+
+@functools.cache
+def _gemma3():
+  return load_model(FIXTURES / 'hf_gemma3').unpacked()
+
+
+def read_text(equipped, model, params, tokens):
+  """The verifier's states of a text, and the head's cache of it."""
+  positions = jnp.arange(len(tokens))
+  mask = positions[None] <= positions[:, None]
+  drafter = equipped.drafter
+
+  @jax.jit
+  def read(params, own, tokens):
+    _, hidden, _ = model.with_hidden(
+      params, tokens, positions, mask, taps=drafter.taps
+    )
+    state = drafter.init(own, len(tokens))
+    # Of every token but the first, where it was said.
+    said = tokens[1:], hidden[:-1]
+    return hidden, drafter.absorb(own, state, *said, 0, len(tokens) - 1)
+
+  return read(params, equipped.params, tokens)
+
+
+# `speculators` made the fixtures (see make_eagle_fixtures.py there). The head
+# `apart` norms states apart, and has a layer with a window of 9.
+@pytest.mark.parametrize(
+  ('name', 'most'),
+  tiers.first(
+    [('apart', 40), ('joined', 40), ('apart', 716), ('joined', 716)], 1
+  ),
+)
+def test_drafts_are_those_of_speculators(name, most):
+  folder = FIXTURES / f'eagle3_{name}'
+  with np.load(folder / 'expected.npz') as file:
+    found = dict(file)
+  model, params, _ = _gemma3()
+  equipped = pairing.equip(_gemma3(), str(folder))
+  drafter, own = equipped.drafter, equipped.params
+  tokens = jnp.asarray(found.pop('tokens')[: most + 4])
+  hidden, state = read_text(equipped, model, params, tokens)
+  step = jax.jit(drafter.step)
+  warm = processing.Processing(temperature=np.float32(0.7))
+  lengths = [int(key.removeprefix('logits_')) for key in found]
+  for length in (n for n in lengths if n <= most):
+    bank, at = drafter.bank(state, jnp.int32(length)), jnp.int32(length - 1)
+    empty = jnp.zeros((4, *state['k'].shape[1:]))
+    g = drafter._joined(own[0], hidden[length - 2])
+    carry = jnp.zeros((), jnp.int32), g, empty, empty
+    for i, want in enumerate(found[f'logits_{length}']):
+      # speculators drafts what the text goes on with.
+      token = tokens[length - 1 + i]
+      carry, got = step(own, bank, at, carry, token)
+      drawn = processing.probabilities(got, warm)
+      said = own[0].get('tokens', jnp.arange(64))
+      np.testing.assert_allclose(got[said], want, rtol=0, atol=5e-5)
+      scaled = np.exp(np.float64(want) / 0.7)
+      scaled = scaled / scaled.sum()
+      np.testing.assert_allclose(drawn[said], scaled, rtol=0, atol=2e-5)
+
+
 # --- The law
 
 
@@ -642,6 +707,22 @@ def test_a_head_of_a_gemma_3n_is_refused(tmp_path):
     ({}, dict(intermediate_size=21), 'config.json asks for (21, 12)'),
     (dict(draft_vocab_size=4), {}, 'config.json asks for (4, 12)'),
     (dict(norm_before_fc=True), {}, 'lacks the tensor input_norm.weight'),
+    (dict(fc_norm=True), {}, 'lacks the tensor fc_norm.'),
+    (dict(fc_norm=True, norm_before_fc=True), {}, 'are both true'),
+    *(
+      (
+        {name: value},
+        {},
+        f'{name} is {value!r}, and neither true nor false',
+      )
+      for name, value in (('norm_output', 1), ('norm_before_residual', 'yes'))
+    ),
+    ({}, dict(layer_types=['chunked_attention']), "is ['chunked_attention']"),
+    (
+      {},
+      dict(sliding_window=0, layer_types=['sliding_attention']),
+      'sliding_window is 0, and not a number of at least 1',
+    ),
     (
       dict(eagle_aux_hidden_state_layer_ids=[1, -2, 3]),
       {},
@@ -673,6 +754,10 @@ def test_a_config_of_another_kind_is_refused(tmp_path, fields, layer, said):
     ('norm.weight', None, 'lacks the tensor norm.weight'),
     ('embed_tokens.weight', None, 'lacks the tensor embed_tokens.weight'),
     ('norm.weight', np.ones(5), 'the tensor norm.weight has the shape (5,)'),
+    *(
+      (name, np.ones(6), f'has a tensor {name}, of which its config.json says')
+      for name in ('layers.0.self_attn.q_norm.weight', 'fc_norm.0.weight')
+    ),
   ],
 )
 def test_a_folder_that_is_not_whole_is_refused(tmp_path, tensor, value, said):

@@ -8,9 +8,10 @@ one at p,
   y = r + attention([norm(E_x); norm(g_p)]),   y <- y + mlp(norm(y))
   logits = T norm(y),
 
-with r = g_p or its norm; and so on with the token that is drafted and y in the
-place of g. E is the head's own table or the verifier's, as it is stored. T says
-some of the tokens, and the others have -inf.
+with r = g_p or its norm; and so on with the token that is drafted and y, or
+norm(y), in the place of g. The states may be normed before F, all three
+together or each apart. E is the head's own table or the verifier's, as it is
+stored. T says some of the tokens, and the others have -inf.
 
 What the layer attends to are such pairs of a token and the state where it was
 said: the verifier's of what is written, its own of what it drafts. They are in
@@ -18,8 +19,11 @@ a cache of its own, at the slot and position of the token; the first token has
 none. A key and a value are made of a pair alone, so that `absorb` needs no
 attention, and drafts leave the cache as it is.
 
-It was compared with a pass in NumPy, written for the tests from the same
-description, and not with vLLM.
+A layer with a window attends to the last pairs of the text, as many as the
+window has, and to all that is drafted; so it was trained.
+
+It was compared with `speculators` itself, on random heads, and with a pass in
+NumPy, written for the tests from the same description; not with vLLM.
 """
 
 import dataclasses
@@ -66,6 +70,8 @@ class EagleDrafter(Plain):
     theta: Base of the frequencies by which positions are turned.
     epsilon: Of all norms.
     norm_before_residual: Whether r is the norm of g.
+    norm_output: Whether the norm of y takes the place of g, and not y.
+    window: Pairs of the text that the layer attends to; None for all.
   """
 
   model: Any
@@ -73,6 +79,8 @@ class EagleDrafter(Plain):
   theta: float = 10_000.0
   epsilon: float = 1e-6
   norm_before_residual: bool = False
+  norm_output: bool = False
+  window: int | None = None
   needs_hidden = True
 
   def _norm(self, x: Array, scale: Array) -> Array:
@@ -83,6 +91,9 @@ class EagleDrafter(Plain):
     hidden = hidden.astype(own['join'].dtype)
     if 'taps_norm' in own:
       hidden = self._norm(hidden, own['taps_norm'])
+    if 'norm_of_each' in own:
+      each = hidden.reshape(own['norm_of_each'].shape)
+      hidden = self._norm(each, own['norm_of_each']).ravel()
     g = hidden @ own['join']
     return g + own['join_bias'] if 'join_bias' in own else g
 
@@ -141,6 +152,20 @@ class EagleDrafter(Plain):
       for name, x in state.items()
     }
 
+  def bank(self, state: PyTree, length: Int[Array, '']) -> Bank:
+    """The pairs of a text that a block attends to.
+
+    Args:
+      state: The cache.
+      length: Tokens of the text.
+    """
+    slots, at = jnp.arange(len(state['k'])), length - 1
+    # The last token's pair is read once more, by the first step.
+    seen = (slots > 0) & (slots < at)
+    if self.window is not None:
+      seen &= slots > at - self.window
+    return Bank(state['k'], state['v'], seen)
+
   def step(
     self,
     params: tuple[PyTree, PyTree],
@@ -169,8 +194,9 @@ class EagleDrafter(Plain):
     y = y + jnp.einsum('nh,nhd->d', found, own['out'])
     x = self._norm(y, own['mlp_norm'])
     y = y + (jax.nn.silu(x @ own['gate']) * (x @ own['up'])) @ own['down']
-    logits = self.logits(own, self._norm(y, own['norm']))
-    return (count + 1, y, keys, values), logits
+    u = self._norm(y, own['norm'])
+    g = u if self.norm_output else y
+    return (count + 1, g, keys, values), self.logits(own, u)
 
   def logits(self, own: PyTree, u: Float[Array, 'H']) -> Float[Array, 'V']:
     """What the head says of its last state, of all the verifier's tokens."""
@@ -184,9 +210,7 @@ class EagleDrafter(Plain):
   def propose(self, params, state, seen, key, how, *, gamma, drafts, beyond):
     """Drafts that all look at what is written, and at themselves."""
     own, at = params[0], seen.length - 1
-    slots = jnp.arange(len(state['k']))
-    # The last token's pair is read once more, by the first step.
-    bank = Bank(state['k'], state['v'], (slots > 0) & (slots < at))
+    bank = self.bank(state, seen.length)
     empty = jnp.zeros((gamma + 1, *state['k'].shape[1:]), state['k'].dtype)
     g = self._joined(own, seen.hidden)
 

@@ -16,7 +16,7 @@ from jaxtyping import PyTree
 
 from cascades.decoding import Equipped
 from cascades.drafters import eagle
-from cascades.models import checkpoints, huggingface
+from cascades.models import checkpoints, families, huggingface
 
 _KIND = 'speculators_model_type'
 _TAPS = 'eagle_aux_hidden_state_layer_ids'
@@ -26,6 +26,8 @@ _DEFAULTS = {
   'draft_vocab_size': 32_000,
   'norm_before_residual': False,
   'norm_before_fc': False,
+  'fc_norm': False,
+  'norm_output': False,
   'target_hidden_size': None,
 }
 # Llama's own, which are left out where a head has them.
@@ -42,6 +44,8 @@ _LAYER = dict(
   rms_norm_eps=1e-6,
   attention_bias=False,
   mlp_bias=False,
+  layer_types=None,
+  sliding_window=None,
 )
 _FIXED = dict(
   model_type='llama',
@@ -52,15 +56,21 @@ _FIXED = dict(
 )
 _SIZES = (
   *('vocab_size', 'hidden_size', 'intermediate_size', 'num_attention_heads'),
-  *('num_key_value_heads', 'head_dim'),
+  *('num_key_value_heads', 'head_dim', 'sliding_window'),
 )
-_MAY_BE_ABSENT = 'num_key_value_heads', 'head_dim', 'target_hidden_size'
+_MAY_BE_ABSENT = (
+  *('num_key_value_heads', 'head_dim', 'sliding_window'),
+  'target_hidden_size',
+)
+_SWITCHES = 'norm_before_residual', 'norm_before_fc', 'fc_norm', 'norm_output'
 _NORMS = {
   'token_norm': 'layers.0.input_layernorm.weight',
   'state_norm': 'layers.0.hidden_norm.weight',
   'mlp_norm': 'layers.0.post_attention_layernorm.weight',
   'norm': 'norm.weight',
 }
+# How the names begin of tensors all of which have a part in what it drafts.
+_READ = 'layers.', 'input_norm.', 'fc_norm.'
 _EMBEDDINGS, _BIAS, _OFFSETS = 'embed_tokens.weight', 'fc.bias', 'd2t'
 
 
@@ -93,6 +103,8 @@ class Loaded(NamedTuple):
       layer['rope_theta'],
       layer['rms_norm_eps'],
       self.config['norm_before_residual'],
+      self.config['norm_output'],
+      layer['sliding_window'],
     )
     return Equipped(drafter, (self.params, verifier.params))
 
@@ -149,6 +161,13 @@ def load(folder: str | pathlib.Path, dtype: str | None = None) -> Loaded:
   config = _config(folder)
   places = huggingface.places(folder)
   shapes = _shapes(config, places)
+  # What the layer is given may be changed by more than is read here.
+  unread = [x for x in places if x.startswith(_READ) and x not in shapes]
+  if unread:
+    raise ValueError(
+      f'drafter: {folder} has a tensor {min(unread)}, of which its config.json'
+      ' says nothing that can be read; give another head.'
+    )
   found = huggingface.read_all(folder, places, shapes, 'drafter')
   params = _arranged(config, found, folder)
   stored = (x.dtype for x in found.values())
@@ -177,18 +196,13 @@ def _config(folder: pathlib.Path) -> dict[str, Any]:
   for field, value in _FIXED.items():
     check(field, layer[field], value)
   config = _DEFAULTS | said
-  for fields, name in (
-    *((layer, name) for name in _SIZES),
-    *((config, name) for name in ('draft_vocab_size', 'target_hidden_size')),
-  ):
-    value = fields[name]
-    if value is None and name in _MAY_BE_ABSENT:
-      continue
-    if type(value) is not int or value < 1:
-      raise ValueError(
-        f'drafter: {folder}/config.json: {name} is {value!r}, and not a number'
-        ' of at least 1; fetch it again.'
-      )
+  _check_sizes(folder, config, layer)
+  _check_norms(folder, config)
+  # A layer has a window only where its kind says so, whatever else is given.
+  kinds = layer['layer_types'] or [families.FULL]
+  if kinds != [families.SLIDING]:
+    check('layer_types', kinds, [families.FULL])
+    layer['sliding_window'] = None
   # transformers 5 keeps these in `rope_parameters`, 4 in flat fields.
   rope = layer.get('rope_parameters') or layer.get('rope_scaling') or {}
   kind = rope.get('rope_type', rope.get('type', 'default'))
@@ -221,6 +235,47 @@ def _config(folder: pathlib.Path) -> dict[str, Any]:
   return config
 
 
+def _check_sizes(
+  folder: pathlib.Path, config: Mapping[str, Any], layer: Mapping[str, Any]
+) -> None:
+  """Refuses sizes that are none.
+
+  Raises:
+    ValueError: One is no whole number, or less than 1.
+  """
+  for fields, name in (
+    *((layer, name) for name in _SIZES),
+    *((config, name) for name in ('draft_vocab_size', 'target_hidden_size')),
+  ):
+    value = fields[name]
+    if value is None and name in _MAY_BE_ABSENT:
+      continue
+    if type(value) is not int or value < 1:
+      raise ValueError(
+        f'drafter: {folder}/config.json: {name} is {value!r}, and not a number'
+        ' of at least 1; fetch it again.'
+      )
+
+
+def _check_norms(folder: pathlib.Path, config: Mapping[str, Any]) -> None:
+  """Refuses switches that are none, or that exclude each other.
+
+  Raises:
+    ValueError: One is neither true nor false, or states are normed twice.
+  """
+  for name in _SWITCHES:
+    if type(config[name]) is not bool:
+      raise ValueError(
+        f'drafter: {folder}/config.json: {name} is {config[name]!r}, and'
+        ' neither true nor false; fetch it again.'
+      )
+  if config['norm_before_fc'] and config['fc_norm']:
+    raise ValueError(
+      f'drafter: {folder}/config.json: norm_before_fc and fc_norm are both'
+      ' true, and a head has one of them at most; fetch it again.'
+    )
+
+
 def _shapes(
   config: Mapping[str, Any], there: Mapping[str, Any]
 ) -> dict[str, tuple[int, ...]]:
@@ -232,7 +287,8 @@ def _shapes(
   """
   layer = config['transformer_layer_config']
   width, hidden = layer['hidden_size'], layer['intermediate_size']
-  states = len(config[_TAPS] or range(3)) * config['target_hidden_size']
+  taps = len(config[_TAPS] or range(3))
+  states = taps * config['target_hidden_size']
   some, every = config['draft_vocab_size'], layer['vocab_size']
   queries, keys = (
     layer[f'num_{name}_heads'] * layer['head_dim']
@@ -251,6 +307,8 @@ def _shapes(
   } | dict.fromkeys(_NORMS.values(), (width,))
   if config['norm_before_fc']:
     shapes['input_norm.weight'] = (states,)
+  if config['fc_norm']:
+    shapes |= dict.fromkeys(_norms_of_each(taps), (states // taps,))
   if _EMBEDDINGS in there or width != config['target_hidden_size']:
     shapes[_EMBEDDINGS] = every, width
   if _BIAS in there:
@@ -258,6 +316,11 @@ def _shapes(
   if _OFFSETS in there or some != every:
     shapes[_OFFSETS] = (some,)
   return shapes
+
+
+def _norms_of_each(taps: int) -> list[str]:
+  """Names of the tensors that norm the states of each tap apart."""
+  return [f'fc_norm.{i}.weight' for i in range(taps)]
 
 
 def _arranged(
@@ -294,6 +357,11 @@ def _arranged(
   ):
     if theirs in found:
       params[ours] = found[theirs]
+  if config['fc_norm']:
+    taps = len(found['fc.weight'][0]) // config['target_hidden_size']
+    params['norm_of_each'] = np.stack(
+      [found[name] for name in _norms_of_each(taps)]
+    )
   if _OFFSETS in found:
     tokens = np.arange(len(found[_OFFSETS])) + found[_OFFSETS]
     inside = (tokens >= 0) & (tokens < layer['vocab_size'])
