@@ -2,9 +2,11 @@
 
 The fixtures were made by transformers (see make_assistant_fixtures.py there):
 verifiers with layers that share caches, with keys that are values, and with a
-mixture of experts, and an assistant for each.
+mixture of experts, and an assistant for each. Both models are also compared
+after a text of 720 tokens, with a window of 6 and one of 512.
 """
 
+import dataclasses
 import functools
 import json
 import pathlib
@@ -23,7 +25,7 @@ import cascades
 from cascades import decoding, load_model, methods
 from cascades.drafters import assistants, pairing
 from cascades.methods import processing
-from cascades.models import checkpoints
+from cascades.models import checkpoints, language
 from cascades.proof import exact
 from cascades.scheme import Scheme
 from configs import common
@@ -32,6 +34,7 @@ from experiments.sweeps import plan
 
 FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
 KINDS = ('shared', 'dense', 'experts')
+WINDOWS = (6, 512)
 _TEXTS = ['the quick brown fox', 'a cascade asks', 'every token is either kept']
 
 
@@ -41,26 +44,45 @@ def _folders(kind) -> tuple[str, str]:
 
 
 @functools.cache
-def verifier(kind):
-  return load_model(_folders(kind)[0])
+def verifier(kind, window=None):
+  found = load_model(_folders(kind)[0])
+  if window is None:
+    return found
+  config = _fields(kind)[0] | {'sliding_window': window}
+  model = language.from_config(config)
+  return found.unpacked()._replace(
+    model=dataclasses.replace(model, vocab_size=found.model.vocab_size)
+  )
+
+
+def _fields(kind):
+  """Of config.json, of both."""
+  return tuple(
+    json.loads(pathlib.Path(folder, 'config.json').read_text())
+    for folder in _folders(kind)
+  )
 
 
 @functools.cache
-def equipped(kind, others_say=True):
-  return assistants.load(_folders(kind)[1]).equip(verifier(kind), others_say)
+def equipped(kind, others_say=True, window=None):
+  found = assistants.load(_folders(kind)[1])
+  if window is not None:
+    text = found.config['text_config'] | {'sliding_window': window}
+    found = found._replace(config=found.config | {'text_config': text})
+  return found.equip(verifier(kind, window), others_say)
 
 
 @functools.cache
-def expected(kind):
-  file = FIXTURES / f'hf_gemma4_{kind}_assistant/expected.npz'
+def expected(kind, name='expected'):
+  file = FIXTURES / f'hf_gemma4_{kind}_assistant/{name}.npz'
   with np.load(file, allow_pickle=False) as found:
     return dict(found)
 
 
-def _read(kind, tokens, garbage=()):
+def _read(kind, tokens, garbage=(), window=None):
   """The verifier's cache and last state, before the last token."""
-  model, params, _ = verifier(kind)
-  cache = model.init_cache(params, 32)
+  model, params, _ = verifier(kind, window)
+  cache = model.init_cache(params, len(tokens) + 12)
   written = np.concatenate([tokens[:-1], garbage]).astype(np.int32)
   _, hidden, cache = decoding.read_hidden(
     model, params, cache, jnp.asarray(written), jnp.int32(0)
@@ -77,16 +99,38 @@ def test_drafts_are_transformers(kind, length, garbage):
   tokens = found['tokens'][:length]
   drafter, params = equipped(kind)
   # What was rejected lies beyond the text, and is not looked at.
-  cache, state = _read(kind, tokens, garbage)
-  banks = drafter.banks(cache, jnp.int32(length))
-  token, step = jnp.asarray(tokens[-1]), jax.jit(drafter.step)
-  for said, after in zip(
-    found[f'logits_{length}'], found[f'states_{length}'], strict=True
-  ):
+  read = _read(kind, tokens, garbage)
+  want = found[f'logits_{length}'], found[f'states_{length}']
+  check_drafts(drafter, params, tokens, read, want)
+
+
+def check_drafts(drafter, params, tokens, read, want):
+  """Three steps, greedily, and what each token would be drawn from at .7."""
+  cache, state = read
+  length, token = len(tokens), jnp.asarray(tokens[-1])
+  banks, step = drafter.banks(cache, jnp.int32(length)), jax.jit(drafter.step)
+  warm = processing.Processing(temperature=np.float32(0.7))
+  for said, after in zip(*want, strict=True):
     state, logits = step(params, banks, jnp.int32(length - 1), state, token)
     np.testing.assert_allclose(logits, said, rtol=0, atol=1e-5)
     np.testing.assert_allclose(state, after, rtol=0, atol=1e-5)
+    drawn_from = np.exp(np.float64(said) / 0.7)
+    drawn_from /= drawn_from.sum()
+    got = drafter.probabilities(logits, warm)
+    np.testing.assert_allclose(got, drawn_from, rtol=0, atol=2e-6)
     token = jnp.argmax(logits)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('window', WINDOWS)
+@pytest.mark.parametrize('garbage', [(), (5, 6, 7)], ids=['', 'rejected'])
+def test_drafts_beyond_the_window_are_transformers(kind, window, garbage):
+  found = expected(kind, 'long')
+  drafter, params = equipped(kind, window=window)
+  read = _read(kind, found['tokens'], garbage, window)
+  want = found[f'logits_{window}'], found[f'states_{window}']
+  check_drafts(drafter, params, found['tokens'], read, want)
 
 
 def test_tokens_of_other_groups_may_have_nothing():
@@ -145,11 +189,24 @@ _MANY, _BEFORE = 8192, 11
 _RULES = ('speed', 0.0), ('token_v3', 0.5), ('opt', 0.1)
 
 
-def _drawn(kind, others_say, new, rules=_RULES, **scheme):
+def _drawn(
+  kind,
+  others_say,
+  new,
+  rules=_RULES,
+  *,
+  prompt=None,
+  window=None,
+  temperature=1,
+  many=_MANY,
+  **scheme,
+):
   """Tokens after a prompt, [rules, rows, new], each of so many rows."""
-  model, theirs, _ = verifier(kind)
-  prompt = expected(kind)['tokens'][:_BEFORE]
-  drafter, params = equipped(kind, others_say)
+  model, theirs, _ = verifier(kind, window)
+  if prompt is None:
+    prompt = expected(kind)['tokens'][:_BEFORE]
+  before = len(prompt)
+  drafter, params = equipped(kind, others_say, window)
   models = decoding.Models(model, drafter)
   drafts = scheme.pop('drafts', 1)
   decoder = decoding.Decoder(
@@ -163,25 +220,25 @@ def _drawn(kind, others_say, new, rules=_RULES, **scheme):
   rows = decoding.prefill(
     params,
     prompt[None],
-    np.array([_BEFORE]),
+    np.array([before]),
     jax.random.split(jax.random.key(1), 1),
-    np.array([_BEFORE + new]),
+    np.array([before + new]),
     models=models,
-    cache_length=_BEFORE + new + decoder.slack,
+    cache_length=before + new + decoder.slack,
   )
-  many = jax.tree.map(lambda x: jnp.repeat(x, _MANY, 0), rows.replace(key=()))
+  every = jax.tree.map(lambda x: jnp.repeat(x, many, 0), rows.replace(key=()))
   drawn = []
   for i in range(len(rules)):
     # They take the memory of what they are given.
-    row = jax.tree.map(jnp.copy, many).replace(
-      key=jax.random.split(jax.random.key(i), _MANY),
-      lenience=jnp.full(_MANY, i, jnp.float32),
+    row = jax.tree.map(jnp.copy, every).replace(
+      key=jax.random.split(jax.random.key(i), many),
+      lenience=jnp.full(many, i, jnp.float32),
     )
-    how = processing.Processing(temperature=np.float32(1))
+    how = processing.Processing(temperature=np.float32(temperature))
     row, _ = decoding.decode(
       row, params, how, np.array([-1], np.int32), decoder=decoder
     )
-    drawn.append(np.asarray(row.tokens[:, _BEFORE : _BEFORE + new]))
+    drawn.append(np.asarray(row.tokens[:, before : before + new]))
   return drawn
 
 
@@ -254,6 +311,20 @@ def test_rules_have_their_law_whatever_other_tokens_say(others_say):
 )
 def test_rules_have_their_law_however_they_are_verified(kind, scheme):
   check_laws(kind, True, **scheme)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('kind', 'window'), [('shared', 6), ('dense', 512)])
+def test_strict_beyond_the_window_is_what_transformers_generates(kind, window):
+  # Rows of 720 tokens are large: fewer of them.
+  found, strict = expected(kind, 'long'), _RULES[:1]
+  given = dict(prompt=found['tokens'], window=window, rules=strict)
+  greedy = found[f'greedy_{window}']
+  (tokens,) = _drawn(kind, True, len(greedy), temperature=0, many=1, **given)
+  np.testing.assert_array_equal(tokens[0], greedy)
+  (tokens,) = _drawn(kind, True, 1, temperature=0.7, many=1024, **given)
+  law = found[f'drawn_from_{window}'][0]
+  assert np.abs(exact.z_scores(tokens, law)).max() < 5
 
 
 # --- Refusals ---

@@ -22,6 +22,8 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
+from cascades import decoding
+from cascades.methods import processing
 from cascades.models import (
   checkpoints,
   families,
@@ -113,6 +115,42 @@ def test_logits_through_the_cache_equal_those_of_transformers(folder, block):
     out, cache = step(params, chunk, positions, mask, cache)
     ours.append(out)
   np.testing.assert_allclose(np.concatenate(ours), logits, rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('window', [6, 512])
+def test_a_text_beyond_the_window_equals_that_of_transformers(window):
+  # It is also longer than max_position_embeddings, which bounds nothing.
+  config = read_config('hf_gemma3')
+  assert config['query_pre_attn_scalar'] != config['head_dim']
+  with np.load(FIXTURES / 'hf_gemma3/long.npz') as file:
+    tokens, positions = file['tokens'], file['positions']
+    logits, greedy, drawn_from = (
+      file[f'{name}_{window}'] for name in ('logits', 'greedy', 'drawn_from')
+    )
+  model = language.from_config(config | {'sliding_window': window})
+  model = dataclasses.replace(model, vocab_size=logits.shape[1])
+  params = load('hf_gemma3').params
+  at_once = uncached(model, params, tokens)[positions]
+  np.testing.assert_allclose(at_once, logits, rtol=0, atol=1e-4)
+
+  # And token by token, beyond the window too, on to the text that follows.
+  read = jax.jit(decoding.read, static_argnames='model')
+  cache = model.init_cache(params, len(tokens) + len(greedy))
+  written = jnp.asarray(np.append(tokens, greedy[:-1]))
+  first = 500
+  got, cache = read(model, params, cache, written[:first], jnp.int32(0))
+  found = list(got)
+  for i in range(first, len(written)):
+    got, cache = read(model, params, cache, written[i : i + 1], jnp.int32(i))
+    found.append(got[0])
+  found = np.array(found)
+  np.testing.assert_allclose(found[positions], logits, rtol=0, atol=1e-4)
+  last = jnp.asarray(found[len(tokens) - 1 :])
+  np.testing.assert_array_equal(last.argmax(-1), greedy)
+  warm = processing.Processing(temperature=np.float32(0.7))
+  probs = jax.vmap(processing.probabilities, (0, None))(last, warm)
+  np.testing.assert_allclose(probs, drawn_from, rtol=0, atol=2e-5)
 
 
 def _rope_4(**fields):

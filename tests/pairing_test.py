@@ -3,17 +3,21 @@
 import dataclasses
 import functools
 import json
+import pathlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cascades import drafters, load_model, tasks
+from cascades import decoding, drafters, load_model, methods, tasks
 from cascades.drafters import heads, pairing, recurrent
+from cascades.methods import processing
 from cascades.models import huggingface, language, tokenizers
+from cascades.proof import exact
 from cascades.sampler import sampler
 
+FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
 _NEW = 40
 pytestmark = pytest.mark.usefixtures('few_shapes')
 
@@ -85,6 +89,50 @@ def test_greedy_and_strict_is_the_verifier_alone(drafter, options):
   if not ngrams:
     calls = sum(a.counts['verifier_calls'] for a in answers)
     assert calls < sum(len(a.tokens) for a in answers)
+
+
+def _continued(verifier, equipped, tokens, new, temperature, rows):
+  """Tokens that strict decoding writes after a text, [rows, new]."""
+  models = decoding.Models(verifier.model, equipped.drafter)
+  decoder = decoding.Decoder(models, methods.METHODS['speed'], gamma=3)
+  params = decoding.Params(verifier.params, equipped.params)
+  limit = len(tokens) + new
+  row = decoding.prefill(
+    params,
+    tokens[None],
+    np.array([len(tokens)]),
+    jax.random.split(jax.random.key(0), 1),
+    np.array([limit]),
+    models=models,
+    cache_length=limit + decoder.slack,
+  )
+  row = jax.tree.map(lambda x: jnp.repeat(x, rows, 0), row.replace(key=()))
+  row = row.replace(key=jax.random.split(jax.random.key(1), rows))
+  how = processing.Processing(temperature=np.float32(temperature))
+  never = np.array([-1], np.int32)
+  row, _ = decoding.decode(row, params, how, never, decoder=decoder)
+  return np.asarray(row.tokens[:, len(tokens) : limit])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('drafter', ['hf_gemma2', 'eagle3_apart'])
+def test_a_drafter_with_fewer_positions_than_the_text_changes_nothing(drafter):
+  # Of 64, all of them; the text has 720 tokens. What follows it is
+  # transformers', greedily and at a temperature of .7.
+  config = json.loads((FIXTURES / drafter / 'config.json').read_text())
+  layer = config.get('transformer_layer_config', config)
+  assert layer['max_position_embeddings'] == 64
+  with np.load(FIXTURES / 'hf_gemma3/long.npz') as file:
+    text, greedy, law = (
+      file[name] for name in ('tokens', 'greedy_6', 'drawn_from_6')
+    )
+  verifier = load_model(FIXTURES / 'hf_gemma3')
+  drafts = pairing.load_drafter(str(FIXTURES / drafter))
+  pair = verifier, pairing.equip(verifier, drafts)
+  (tokens,) = _continued(*pair, text, len(greedy), temperature=0, rows=1)
+  np.testing.assert_array_equal(tokens, greedy)
+  tokens = _continued(*pair, text, 1, temperature=0.7, rows=1024)
+  assert np.abs(exact.z_scores(tokens, law[0])).max() < 5
 
 
 @pytest.mark.slow

@@ -19,7 +19,8 @@ less than the least of the logits, which gives each of them a little. The text
 follows its law either way.
 
 Known from transformers' modeling_gemma4_assistant, of which nothing is copied:
-its loop leaves rejected drafts in sight, and takes the likeliest token for one
+its loop leaves rejected drafts in sight, shows layers with a window two keys
+more than the verifier's own layers see, and takes the likeliest token for one
 that was drawn.
 """
 
