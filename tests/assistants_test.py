@@ -392,6 +392,12 @@ def test_a_sweep_with_an_assistant_ends_with_a_page(
   [
     ('backbone_hidden_size', 25, 'asks for (16, 50)'),
     ('num_centroids', 15, 'asks for (15, 16)'),
+    ('num_centroids', None, 'num_centroids is None'),
+    ('backbone_hidden_size', '16', "backbone_hidden_size is '16'"),
+    ('centroid_intermediate_top_k', None, 'centroid_intermediate_top_k is No'),
+    ('centroid_intermediate_top_k', 10**6, 'centroid_intermediate_top_k is 1'),
+    ('text_config', [1], 'text_config is [1]'),
+    ('text_config', {'num_hidden_layers': None}, 'num_hidden_layers is None'),
   ],
 )
 def test_a_folder_that_is_not_whole_is_refused(tmp_path, field, value, said):

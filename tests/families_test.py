@@ -11,7 +11,7 @@ import pytest
 
 from cascades import decoding, drafters, methods, verification
 from cascades.methods import processing
-from cascades.models import checkpoints, language
+from cascades.models import checkpoints, families, language
 from cascades.proof import exact
 from cascades.sampler import memory
 
@@ -178,3 +178,135 @@ def test_layers_that_share_are_no_models_of_their_own(kind):
   model, _ = models_test.make(kind)
   with pytest.raises(ValueError, match='layers: the first 1 of Gemma'):
     model.first(1)
+
+
+# --- Numbers of config.json ---
+
+_NO_NUMBERS = None, '64', '', [64], {'a': 1}, True, float('nan'), -4
+# Beside those that a family has in config.json by itself.
+_FURTHER = {
+  'gemma2': {'rope_theta': 1e4},
+  'gemma3_text': {'rope_theta': 1e6, 'rope_local_base_freq': 1e4},
+  'gemma3n_text': {'rope_theta': 1e6, 'rope_local_base_freq': 1e4},
+  'gemma4_text': {'global_head_dim': 512, 'num_global_key_value_heads': 1},
+  'gemma4_unified_text': {'global_head_dim': 512},
+}
+# These may be null.
+_OFF = {
+  *('final_logit_softcapping', 'attn_logit_softcapping', 'altup_coef_clip'),
+  'num_global_key_value_heads',
+}
+
+
+def _numbers():
+  for family, fields in families._FAMILIES.items():
+    for name, value in (fields | _FURTHER[family]).items():
+      kind = type(value)
+      if kind in (int, float) or name in _OFF:
+        yield family, name
+
+
+@pytest.mark.parametrize(('family', 'name'), _numbers())
+def test_a_number_of_a_config_is_a_number(family, name):
+  usual = families.text_config({'model_type': family})
+  assert name in usual or name in _FURTHER[family]
+  for value in _NO_NUMBERS:
+    config = {'model_type': family, name: value}
+    if value is None and name in _OFF:
+      families.text_config(config)
+      continue
+    # Of which a Gemma 4 may have none.
+    if value is None and name.endswith('_per_layer_input'):
+      continue
+    # Gemma 3n may say the size of each layer.
+    if name == 'intermediate_size' and value == [64]:
+      continue
+    with pytest.raises(ValueError, match=r'^config\.json: ') as error:
+      families.text_config(config)
+    assert name in str(error.value)
+    assert str(error.value).endswith('.')
+
+
+@pytest.mark.parametrize('value', [None, '1', [1], {}, 0, float('inf')])
+@pytest.mark.parametrize(
+  ('field', 'made'),
+  [
+    ('rope_theta', lambda x: {'full_attention': {'rope_theta': x}}),
+    (
+      'factor',
+      lambda x: {'full_attention': {'rope_type': 'linear', 'factor': x}},
+    ),
+    (
+      'partial_rotary_factor',
+      lambda x: {
+        'sliding_attention': {},
+        'full_attention': {
+          'rope_type': 'proportional',
+          'partial_rotary_factor': x,
+        },
+      },
+    ),
+  ],
+)
+def test_a_number_of_rotary_positions_is_a_number(field, made, value):
+  family = 'gemma4_text' if field.startswith('partial') else 'gemma3_text'
+  config = {'model_type': family, 'rope_parameters': made(value)}
+  with pytest.raises(ValueError, match=rf'^config\.json: .*{field}'):
+    families.text_config(config)
+
+
+@pytest.mark.parametrize(
+  ('family', 'fields', 'said'),
+  [
+    ('gemma3', {'text_config': 'none'}, 'text_config'),
+    ('gemma3', {'text_config': {'head_dim': None}}, 'head_dim'),
+    ('gemma3_text', {'sliding_window_pattern': None}, 'sliding_window_pattern'),
+    ('gemma3_text', {'layer_types': [None] * 26}, 'layer_types'),
+    ('gemma3_text', {'layer_types': 'full'}, 'layer_types'),
+    ('gemma3_text', {'num_hidden_layers': 10**9}, 'num_hidden_layers'),
+    ('gemma3n_text', {'intermediate_size': [64, None]}, 'intermediate_size'),
+    (
+      'gemma3n_text',
+      {'activation_sparsity_pattern': 0.5},
+      'activation_sparsity_pattern',
+    ),
+    (
+      'gemma3n_text',
+      {'activation_sparsity_pattern': [None] * 35},
+      'activation_sparsity_pattern',
+    ),
+    ('gemma4_text', {'per_layer_config': {'x': {}}}, 'per_layer_config'),
+    ('gemma4_text', {'per_layer_config': {'1': 5}}, '1 is 5'),
+    ('gemma4_text', {'per_layer_config': [5]}, 'per_layer_config'),
+    ('gemma4_text', {'per_layer_config': {'1': {'head_dim': '4'}}}, 'head_dim'),
+    (
+      'gemma4_text',
+      dict(
+        enable_moe_block=True,
+        num_experts='8',
+        top_k_experts=2,
+        moe_intermediate_size=8,
+      ),
+      'num_experts',
+    ),
+  ],
+)
+def test_a_field_of_another_type_is_named(family, fields, said):
+  with pytest.raises(ValueError, match=r'^config\.json: ') as error:
+    families.text_config({'model_type': family} | fields)
+  assert said in str(error.value)
+
+
+def test_a_window_is_asked_for_where_layers_have_one():
+  kinds = [families.FULL] * 2
+  config = dict(
+    model_type='gemma3_text',
+    num_hidden_layers=2,
+    layer_types=kinds,
+    sliding_window=None,
+  )
+  assert families.text_config(config)['sliding_window'] is None
+  with pytest.raises(
+    ValueError, match=r'^config\.json: sliding_window is None'
+  ):
+    families.text_config(config | {'layer_types': [families.SLIDING] * 2})

@@ -211,15 +211,21 @@ def _spelled_out(
     ValueError: They are no assistant's.
   """
   config = {**_DEFAULTS, **said}
-  given = {'model_type': 'gemma4_text', **(config.get('text_config') or {})}
-  # All its layers look into another's caches, which is no model by itself.
-  text = given | {
-    'num_kv_shared_layers': 0,
-    'hidden_size_per_layer_input': 0,
-    'model_type': 'gemma4_text',
-  }
   try:
-    config['text_config'] = families.text_config(text)
+    families.whole(config, 'backbone_hidden_size')
+    if config['use_ordered_embeddings']:
+      groups = families.whole(config, 'num_centroids')
+      families.whole(config, 'centroid_intermediate_top_k', 1, groups)
+    given = {'model_type': 'gemma4_text', **families.table(said, 'text_config')}
+    # All its layers look into another's caches, which is no model by itself.
+    config['text_config'] = families.text_config(
+      given
+      | {
+        'num_kv_shared_layers': 0,
+        'hidden_size_per_layer_input': 0,
+        'model_type': 'gemma4_text',
+      }
+    )
   except ValueError as e:
     raise ValueError(f'drafter: {folder}/{e}') from None
   odd = [

@@ -126,7 +126,8 @@ def load(folder: pathlib.Path | str) -> Loaded:
     same = {name: x.shape for name, x in want.items()} == {
       name: x.shape for name, x in tensors.items()
     }
-    if said.get('kind') != 'recurrent' or not same:
+    kind = said.get('kind') if isinstance(said, dict) else None
+    if kind != 'recurrent' or not same:
       raise ValueError('it is no recurrent head')
     head = huggingface.put(tensors, what=folder)
     if says is not None and (says.ndim != 1 or (np.diff(says) < 1).any()):

@@ -8,13 +8,16 @@ Hugging Face's families, of which some hold a text model beside others:
   gemma4_text          in gemma4
   gemma4_unified_text  in gemma4_unified; a Gemma 4 without the parts below
 
-What gemma's code cannot be is refused here, before anything is made.
+What gemma's code cannot be is refused here, before anything is made, as is what
+is no number where one is asked for.
 """
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from cascades import arguments
 
 FULL, SLIDING = 'full_attention', 'sliding_attention'
 # gemma's names of them; of which each family has an enumeration of its own.
@@ -96,6 +99,7 @@ _FAMILIES = {
     hidden_size_per_layer_input=0,
   ),
 }
+_PATTERN = 'sliding_window_pattern'
 # Layers from one with full attention to the next, where nothing is said.
 _EVERY = {'gemma2': 2, 'gemma3n_text': 5}
 # What gemma's code leaves no choice about; anything else would be read as this.
@@ -110,6 +114,27 @@ _FIXED_3N = dict(
   altup_num_inputs=4, altup_active_idx=0, altup_correct_scale=True
 )
 _LOCAL, _GLOBAL = 10_000, 1_000_000
+# More than any size of a model. Layers are gone through one by one.
+_MOST, MOST_LAYERS = 2**31 - 1, 10_000
+# Whole numbers by the least that they may be, and other numbers; those that a
+# family has, and that may not be null. All else is checked where it is read.
+_WHOLE = {
+  'num_kv_shared_layers': 0,
+  **dict.fromkeys(
+    (
+      *('vocab_size', 'hidden_size', 'num_attention_heads'),
+      *('num_key_value_heads', 'head_dim', 'laurel_rank'),
+    ),
+    1,
+  ),
+}
+# Null switches these off.
+_OR_NULL = (
+  *('final_logit_softcapping', 'attn_logit_softcapping', 'altup_coef_clip'),
+)
+
+
+_PROPORTIONAL, _SHARE = 'proportional', 'partial_rotary_factor'
 
 
 class Rope(NamedTuple):
@@ -154,8 +179,13 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
       ' give it as the drafter of its verifier.'
     )
   family, outer = config.get('model_type'), config
+  if not isinstance(family, str | None):
+    raise ValueError(
+      f'config.json: model_type is {arguments.shown(family)}, and not the name'
+      ' of a family; fetch it again.'
+    )
   if family in _OUTER:
-    config, family = config.get('text_config') or {}, _OUTER[family]
+    config, family = table(config, 'text_config'), _OUTER[family]
   if family not in _FAMILIES:
     if str(family).endswith('_assistant'):
       raise ValueError(
@@ -181,17 +211,134 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
     # Between tokens of a picture, of which a text has none.
     del fixed['use_bidirectional_attention']
   for field, value in fixed.items():
-    if not same(config[field] or False, value):
+    given = config[field]
+    # Null is as good as false, and no number.
+    if not same(given or False if value is False else given, value):
       raise ValueError(
         f'config.json: {field} is {config[field]!r}, but gemma has no other'
         f' than {value!r}; give another model.'
       )
+  _check_numbers(config)
   config['layer_types'] = _layer_types(config)
   if family == 'gemma3n_text':
     _resolve_3n(config)
-  elif is_four(config):
-    _resolve_4(config)
+  else:
+    whole(config, 'intermediate_size')
+    if is_four(config):
+      _resolve_4(config)
+  # A window is asked for where layers have one.
+  whole(config, 'sliding_window', or_null=SLIDING not in config['layer_types'])
+  ropes(config)
   return config
+
+
+def whole(
+  fields: Mapping[str, Any],
+  name: str,
+  low: int = 1,
+  high: int = _MOST,
+  or_null: bool = False,
+  where: str = 'config.json',
+) -> int | None:
+  """Returns a field that must be a whole number.
+
+  Args:
+    fields: Of a file.
+    name: Of the field; an absent one is null.
+    low: The least that it may be.
+    high: The most.
+    or_null: Whether it may be null.
+    where: The file, for errors.
+
+  Raises:
+    ValueError: It is none.
+  """
+  value = fields.get(name)
+  if type(value) is int and low <= value <= high:
+    return value
+  if or_null and value is None:
+    return value
+  raise _wrong(
+    where, name, value, f'not a whole number from {low} to {high}', or_null
+  )
+
+
+def number(
+  fields: Mapping[str, Any],
+  name: str,
+  or_null: bool = False,
+  where: str = 'config.json',
+  low: float = 0.0,
+  high: float = 1e30,
+) -> float | None:
+  """Returns a field that must be a number above `low`, up to `high`.
+
+  Args:
+    fields: Of a file.
+    name: Of the field; an absent one is null.
+    or_null: Whether it may be null.
+    where: The file, for errors.
+    low: Less than it may be.
+    high: The most.
+
+  Raises:
+    ValueError: It is none.
+  """
+  value = fields.get(name)
+  if type(value) in (int, float) and low < value <= high:
+    return value
+  if or_null and value is None:
+    return value
+  raise _wrong(
+    where, name, value, f'not a number above {low:g}, up to {high:g}', or_null
+  )
+
+
+def table(
+  fields: Mapping[str, Any], name: str, where: str = 'config.json'
+) -> dict[str, Any]:
+  """Returns a field that holds fields; {} where it is null or absent.
+
+  Raises:
+    ValueError: It holds something else.
+  """
+  value = fields.get(name)
+  if value is None or isinstance(value, dict):
+    return value or {}
+  raise _wrong(where, name, value, 'no table of fields', True)
+
+
+def _wrong(
+  where: str, name: str, value: Any, why: str, or_null: bool
+) -> ValueError:
+  """What is said of a field that is of another type, or out of bounds."""
+  end = ' and not null' if or_null else ''
+  return ValueError(
+    f'{where}: {name} is {arguments.shown(value)}, {why}{end}; fetch it again.'
+  )
+
+
+def _check_numbers(config: Mapping[str, Any]) -> None:
+  """Refuses what is no number among fields of which each family has its own.
+
+  Raises:
+    ValueError: One is none.
+  """
+  known = _FAMILIES[config['model_type']]
+  for name, low in _WHOLE.items():
+    if name in known:
+      whole(config, name, low)
+  for name in _OR_NULL:
+    if name in known:
+      number(config, name, or_null=True)
+  whole(config, 'num_hidden_layers', 1, MOST_LAYERS)
+  if 'query_pre_attn_scalar' in known:
+    number(config, 'query_pre_attn_scalar')
+  if 'hidden_size_per_layer_input' in known:
+    name, four = 'hidden_size_per_layer_input', is_four(config)
+    size = whole(config, name, 0, or_null=four)
+    name, least = 'vocab_size_per_layer_input', 1 if size else 0
+    whole(config, name, least, or_null=not size)
 
 
 def same(given: Any, known: Any) -> bool:
@@ -214,25 +361,32 @@ def _layer_types(config: Mapping[str, Any]) -> list[str]:
     ValueError: There are too few, or of other kinds.
   """
   family, layers = config['model_type'], config['num_hidden_layers']
-  every = _EVERY.get(family, config.get('sliding_window_pattern', 6))
-  kinds = list(config.get('layer_types') or ())
-  kinds = kinds or [SLIDING if (i + 1) % every else FULL for i in range(layers)]
-  if is_four(config):
-    # As transformers has it.
-    kinds[-1:] = [FULL]
-  if len(kinds) != layers or not set(kinds) <= {FULL, SLIDING}:
+  kinds = config.get('layer_types')
+  if kinds is None or kinds == []:
+    every = _EVERY.get(family)
+    if every is None:
+      every = whole({_PATTERN: 6} | config, _PATTERN)
+    kinds = [SLIDING if (i + 1) % every else FULL for i in range(layers)]
+  known = isinstance(kinds, list | tuple) and all(
+    kind in (FULL, SLIDING) for kind in kinds
+  )
+  if not known or len(kinds) != layers:
     raise ValueError(
       f'config.json: layer_types must say {FULL} or {SLIDING} for each of the'
-      f' {layers} layers, not {kinds}.'
+      f' {layers} layers, not {arguments.shown(kinds)}; fetch it again.'
     )
-  return kinds
+  # As transformers has it of a Gemma 4.
+  return [*kinds[:-1], FULL] if is_four(config) else kinds
 
 
 def _resolve_3n(config: dict[str, Any]) -> None:
   """Spells out what is Gemma 3n's own."""
   layers = config['num_hidden_layers']
   sizes = config['intermediate_size']
-  sizes = set(sizes) if isinstance(sizes, list | tuple) else {sizes}
+  sizes = sizes if isinstance(sizes, list | tuple) else [sizes]
+  sizes = {
+    whole({'intermediate_size': size}, 'intermediate_size') for size in sizes
+  }
   if len(sizes) != 1:
     raise _refuse(
       'intermediate_size',
@@ -244,9 +398,14 @@ def _resolve_3n(config: dict[str, Any]) -> None:
   if sparse is None:
     first = 10 if layers > 10 else 0
     sparse = [0.95] * first + [0.0] * (layers - first)
-  if len(sparse) != layers:
+  known = isinstance(sparse, list | tuple) and len(sparse) == layers
+  if not known or not all(
+    type(x) in (int, float) and 0 <= x < 1 for x in sparse
+  ):
     raise _refuse(
-      'activation_sparsity_pattern', sparse, f'there are {layers} layers'
+      'activation_sparsity_pattern',
+      sparse,
+      f'there are {layers} layers, each with a number from 0 to less than 1',
     )
   config['activation_sparsity_pattern'] = list(sparse)
   _resolve_tables(config)
@@ -272,6 +431,7 @@ def _resolve_4(config: dict[str, Any]) -> None:
     for field in ('num_experts', 'top_k_experts', 'moe_intermediate_size'):
       if not config.get(field):
         raise _refuse(field, config.get(field), 'enable_moe_block asks for it')
+      whole(config, field)
     if config['use_double_wide_mlp']:
       raise _refuse(
         'use_double_wide_mlp', True, 'gemma has no experts beside that'
@@ -313,14 +473,23 @@ def _of_full_layers(config: Mapping[str, Any]) -> dict[str, int]:
   said = config.get('per_layer_config')
   if said is None:
     # As published files have it.
-    found = usual | {'head_dim': config.get('global_head_dim', 512)}
-    heads = config.get('num_global_key_value_heads')
+    size = whole({'global_head_dim': 512} | dict(config), 'global_head_dim')
+    found = usual | {'head_dim': size}
+    heads = whole(config, 'num_global_key_value_heads', or_null=True)
     if heads and config['attention_k_eq_v']:
       found['num_key_value_heads'] = heads
     return found
   kinds = config['layer_types']
-  # Keys may have zeros in front.
-  own = {int(i): dict(fields) for i, fields in said.items()}
+  said, own = table(config, 'per_layer_config'), {}
+  for i in said:
+    if not i.isdecimal():
+      raise _refuse(
+        'per_layer_config', said, f'{i!r} is the number of no layer'
+      )
+    # Keys may have zeros in front.
+    own[int(i)] = table(said, i)
+    for name in own[int(i)]:
+      whole(own[int(i)], name)
   each = [usual | own.get(i, {}) for i in range(len(kinds))]
   full, window = (
     [each[i] for i, kind in enumerate(kinds) if kind == of]
@@ -358,12 +527,15 @@ def ropes(config: Mapping[str, Any]) -> dict[str, Rope]:
     ValueError: Otherwise than gemma can.
   """
   # transformers 5 keeps these in `rope_parameters`, 4 in flat fields.
-  given = config.get('rope_parameters') or {}
-  scaling = config.get('rope_scaling') or {}
+  given = table(config, 'rope_parameters')
+  scaling = table(config, 'rope_scaling')
   if config['model_type'] == 'gemma2':
-    both = _rope(scaling or given, config.get('rope_theta', _LOCAL))
+    both = _rope(scaling or given, _theta(config, 'rope_theta', _LOCAL))
     return {SLIDING: both, FULL: both}
-  window, full = given.get(SLIDING) or {}, given.get(FULL) or {}
+  window, full = (
+    table(given, kind, 'config.json: rope_parameters')
+    for kind in (SLIDING, FULL)
+  )
   if is_four(config):
     if not given:
       full = {'rope_type': 'proportional', 'partial_rotary_factor': 0.25}
@@ -372,9 +544,19 @@ def ropes(config: Mapping[str, Any]) -> dict[str, Rope]:
       FULL: _rope(full, _GLOBAL, True),
     }
   return {
-    SLIDING: _rope(window, config.get('rope_local_base_freq', _LOCAL)),
-    FULL: _rope(full | scaling, config.get('rope_theta', _GLOBAL)),
+    SLIDING: _rope(window, _theta(config, 'rope_local_base_freq', _LOCAL)),
+    FULL: _rope(full | scaling, _theta(config, 'rope_theta', _GLOBAL)),
   }
+
+
+def _theta(
+  fields: Mapping[str, Any],
+  name: str,
+  usual: float,
+  where: str = 'config.json',
+) -> float:
+  """The base of a kind's frequencies, or the usual one where it is absent."""
+  return number({name: usual} | dict(fields), name, where=where)
 
 
 def _rope(rope: Mapping[str, Any], theta: float, partly: bool = False) -> Rope:
@@ -386,18 +568,18 @@ def _rope(rope: Mapping[str, Any], theta: float, partly: bool = False) -> Rope:
     partly: Whether a share of the angles may stand still.
   """
   kind = rope.get('rope_type', rope.get('type', 'default'))
-  share = rope.get('partial_rotary_factor', 1.0) if partly else 1.0
-  kinds = (
-    ('default', 'linear', 'proportional') if partly else ('default', 'linear')
-  )
+  share = rope.get(_SHARE, 1.0) if partly else 1.0
+  kinds = ('default', 'linear', *([_PROPORTIONAL] if partly else ()))
   linear = kind == 'linear'
   if kind not in kinds or (linear and ('factor' not in rope or share != 1)):
     raise ValueError(
       f'config.json: the rope parameters {dict(rope)} cannot be read; gemma has'
       f' rope_type {", ".join(kinds)}; linear with a factor.'
     )
+  where = 'config.json: rope_parameters'
+  rope = {'rope_theta': theta, 'factor': 1.0, _SHARE: share} | dict(rope)
   return Rope(
-    rope.get('rope_theta', theta),
-    1.0 if kind == 'default' else rope.get('factor', 1.0),
-    share if kind == 'proportional' else 1.0,
+    number(rope, 'rope_theta', where=where),
+    1.0 if kind == 'default' else number(rope, 'factor', where=where),
+    number(rope, _SHARE, where=where, high=1) if kind == _PROPORTIONAL else 1.0,
   )

@@ -32,7 +32,7 @@ from typing import Any, BinaryIO, NamedTuple
 import jax
 import numpy as np
 
-from cascades.models import huggingface, language, tokenizers
+from cascades.models import families, huggingface, language, tokenizers
 
 SUFFIX = '.gguf'
 # What matrices can be written as, by the names of numpy's types.
@@ -107,6 +107,32 @@ class File(NamedTuple):
   def get(self, name: str, default: Any = None) -> Any:
     """A field of its architecture."""
     return self.fields.get(f'{self.family}.{name}', default)
+
+  def whole(self, name: str, usual: int | None = None, **bounds: int) -> int:
+    """Returns a field of its architecture that must be a whole number.
+
+    Args:
+      name: Of the field.
+      usual: What an absent one is.
+      **bounds: As `families.whole` takes them.
+
+    Raises:
+      ValueError: It is none.
+    """
+    name, value = f'{self.family}.{name}', self.get(name, usual)
+    return families.whole({name: value}, name, where=self._where, **bounds)
+
+  def number(
+    self, name: str, usual: float | None = None, **bounds: float
+  ) -> float:
+    """Returns a field of its architecture that must be a number; as `whole`."""
+    name, value = f'{self.family}.{name}', self.get(name, usual)
+    return families.number({name: value}, name, where=self._where, **bounds)
+
+  @property
+  def _where(self) -> str:
+    """How errors of fields begin."""
+    return f'model: {self.path}'
 
   @property
   def family(self) -> str:
@@ -287,28 +313,16 @@ def config_of(file: File) -> dict[str, Any]:
       f'model: {path} is of the architecture {family!r}; give a Gemma 2 or a'
       ' Gemma 3 (gemma2, gemma3).'
     )
-  if file.fields.get('split.count', 1) > 1:
+  parts = {'split.count': 1} | file.fields
+  if families.whole(parts, 'split.count', 0, where=f'model: {path}') > 1:
     raise ValueError(
       f'model: {path} is one of several files; join them with'
       " llama.cpp's llama-gguf-split --merge first."
     )
-  named = {
-    'hidden_size': 'embedding_length',
-    'intermediate_size': 'feed_forward_length',
-    'num_hidden_layers': 'block_count',
-    'num_attention_heads': 'attention.head_count',
-    'num_key_value_heads': 'attention.head_count_kv',
-    'head_dim': 'attention.key_length',
-    'sliding_window': 'attention.sliding_window',
-    'rms_norm_eps': 'attention.layer_norm_rms_epsilon',
-  }
-  config = {ours: file.get(theirs) for ours, theirs in named.items()}
-  if family == 'gemma2' and config['sliding_window'] is None:
-    config['sliding_window'] = 4096
+  config = _sizes_of(file)
   table = file.tensors.get('token_embd.weight')
-  if table is None or None in config.values():
-    lacks = next((named[k] for k, v in config.items() if v is None), 'tokens')
-    raise ValueError(f'model: {path} does not say its {lacks}; fetch it again.')
+  if table is None:
+    raise ValueError(f'model: {path} does not say its tokens; fetch it again.')
   layers, width = config['num_hidden_layers'], config['hidden_size']
   by_width = (family, layers) in _BY_WIDTH
   matrices = {t.kind.name for t in file.tensors.values() if len(t.shape) > 1}
@@ -325,26 +339,62 @@ def config_of(file: File) -> dict[str, Any]:
   return config | _attention_of(file, layers)
 
 
+def _sizes_of(file: File) -> dict[str, Any]:
+  """What a config.json would say of sizes, all of which a file must say.
+
+  Raises:
+    ValueError: It does not, or one is no number.
+  """
+  named = {
+    'hidden_size': 'embedding_length',
+    'intermediate_size': 'feed_forward_length',
+    'num_hidden_layers': 'block_count',
+    'num_attention_heads': 'attention.head_count',
+    'num_key_value_heads': 'attention.head_count_kv',
+    'head_dim': 'attention.key_length',
+    'sliding_window': 'attention.sliding_window',
+    'rms_norm_eps': 'attention.layer_norm_rms_epsilon',
+  }
+  usual = {'sliding_window': 4096} if file.family == 'gemma2' else {}
+  config = {}
+  for ours, theirs in named.items():
+    if file.get(theirs, usual.get(ours)) is None:
+      raise ValueError(
+        f'model: {file.path} does not say its {theirs}; fetch it again.'
+      )
+    if ours == 'rms_norm_eps':
+      config[ours] = file.number(theirs)
+      continue
+    most = {'high': families.MOST_LAYERS} if theirs == 'block_count' else {}
+    config[ours] = file.whole(theirs, usual.get(ours), **most)
+  return config
+
+
 def _attention_of(file: File, layers: int) -> dict[str, Any]:
-  """What a config.json would say of positions, soft caps and local layers."""
+  """What a config.json would say of positions, soft caps and local layers.
+
+  Raises:
+    ValueError: Something is no number.
+  """
   config: dict[str, Any] = {}
   family = file.family
   if family == 'gemma2':
-    config['attn_logit_softcapping'] = file.get('attn_logit_softcapping', 50.0)
-    config['final_logit_softcapping'] = file.get(
-      'final_logit_softcapping', 30.0
-    )
-    config['rope_theta'] = file.get('rope.freq_base', 10_000.0)
+    for name, usual in (('attn', 50.0), ('final', 30.0)):
+      name = f'{name}_logit_softcapping'
+      config[name] = file.number(name, usual)
+    config['rope_theta'] = file.number('rope.freq_base', 10_000.0)
   else:
-    config['rope_theta'] = file.get('rope.freq_base', 1_000_000.0)
-    config['rope_local_base_freq'] = file.get('rope.freq_base_swa', 10_000.0)
-  factor = file.get('rope.scaling.factor')
+    config['rope_theta'] = file.number('rope.freq_base', 1_000_000.0)
+    config['rope_local_base_freq'] = file.number('rope.freq_base_swa', 10_000.0)
+  # llama.cpp has 0 for none.
+  factor = file.number('rope.scaling.factor', or_null=True, low=-1.0)
   kind = file.get('rope.scaling.type', 'none' if factor is None else 'linear')
   if kind != 'none':
     config['rope_scaling'] = {'rope_type': kind, 'factor': factor or 1.0}
-  local = file.get('attention.sliding_window_pattern', _PERIODS[family])
+  name = 'attention.sliding_window_pattern'
+  local = file.get(name)
   if not isinstance(local, list):
-    local = _are_local(local, layers)
+    local = _are_local(file.whole(name, _PERIODS[family], low=0), layers)
   kinds = 'full_attention', _LOCAL
   config['layer_types'] = [kinds[bool(x)] for x in local]
   return config
@@ -368,7 +418,8 @@ def tokenizer_of(file: File) -> tokenizers.Tokenizer:
   }
   model, names = said.get('model'), said.get('tokens')
   scores, types = said.get('scores'), said.get('token_type')
-  if model != 'llama' or not (names and scores and types):
+  lists = all(x and isinstance(x, list) for x in (names, scores, types))
+  if model != 'llama' or not lists:
     raise ValueError(
       f'model: {file.path} has the tokenizer {model!r}, which is none of'
       " SentencePiece's; give another conversion of the model."
@@ -378,7 +429,10 @@ def tokenizer_of(file: File) -> tokenizers.Tokenizer:
     for i, name in enumerate(('padding', 'eos', 'bos', 'unknown'))
   ]
   # Of a tuned model, what ends an answer may stand for what ends a text.
-  stops = [ids[1], said.get('eot_token_id')]
+  eot = families.whole(
+    said, 'eot_token_id', 0, len(names) - 1, True, f'model: {file.path}'
+  )
+  stops = [ids[1], eot]
   wanted = [tokenizers.PAD, ids[1], tokenizers.BOS, tokenizers.UNK]
   if ids != wanted or not len(names) == len(scores) == len(types):
     raise ValueError(
