@@ -699,6 +699,13 @@ def test_a_head_of_a_gemma_3n_is_refused(tmp_path):
     ({}, dict(num_key_value_heads=3), 'which does not divide the 4'),
     ({}, dict(head_dim='6'), "head_dim is '6', and not a number of at least"),
     (dict(draft_vocab_size=0), {}, 'draft_vocab_size is 0, and not a number'),
+    (dict(draft_vocab_size=None), {}, 'draft_vocab_size is None, and not a'),
+    (dict(transformer_layer_config='x'), None, 'layer_config is'),
+    ({}, dict(rms_norm_eps=None), 'rms_norm_eps is None'),
+    ({}, dict(rms_norm_eps='1e-6'), "rms_norm_eps is '1e-6'"),
+    ({}, dict(rope_parameters=None, rope_theta=None), 'rope_theta is None'),
+    ({}, dict(rope_parameters={'rope_theta': '1e4'}), "rope_theta is '1e4'"),
+    ({}, dict(rope_parameters=[1]), 'rope_parameters is [1]'),
     (
       {},
       dict(rope_parameters={'rope_type': 'llama3'}),
@@ -738,10 +745,35 @@ def test_a_head_of_a_gemma_3n_is_refused(tmp_path):
 def test_a_config_of_another_kind_is_refused(tmp_path, fields, layer, said):
   folder = tmp_path / 'head'
   _, usual = write_head(folder, 24, 64, [3, 4, 9], taps=(1, 2, 3))
-  layer = usual['transformer_layer_config'] | layer
+  if layer is not None:
+    layer = usual['transformer_layer_config'] | layer
   usual |= {'transformer_layer_config': layer} | fields
   (folder / 'config.json').write_text(json.dumps(usual))
   assert said in _refused('hf_gemma4_dense', folder)
+
+
+@pytest.mark.parametrize('named', [None, 'absent', [2, 2, 1]])
+def test_layers_that_nobody_names_are_told(tmp_path, capsys, named):
+  folder = tmp_path / 'head'
+  _, fields = write_head(folder, 24, 64, [3, 4, 9], taps=None)
+  key = 'eagle_aux_hidden_state_layer_ids'
+  fields |= {key: named}
+  if named == 'absent':
+    del fields[key]
+  (folder / 'config.json').write_text(json.dumps(fields))
+  capsys.readouterr()
+  drafter = pairing.equip(_verifier('hf_gemma4_dense'), str(folder)).drafter
+  # Of four layers.
+  assert drafter.taps == (2, 2, 1)
+  said = capsys.readouterr().err
+  assert said == (
+    ''
+    if isinstance(named, list)
+    else f'head: config.json has no {key}; it looks at the states after 2, 2'
+    ' and 1 of the 4 layers, as speculators does by default.\n'
+  )
+  guide = pathlib.Path(__file__).parents[1] / 'cascades/README.md'
+  assert f'`{key}`' in guide.read_text()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ drafts badly, and nothing is wrong but the speed.
 """
 
 import pathlib
+import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -192,7 +193,8 @@ def _config(folder: pathlib.Path) -> dict[str, Any]:
       )
 
   check(_KIND, said.get(_KIND), 'eagle3')
-  layer = _LAYER | dict(said.get('transformer_layer_config') or {})
+  where = f'drafter: {folder}/config.json'
+  layer = _LAYER | families.table(said, 'transformer_layer_config', where)
   for field, value in _FIXED.items():
     check(field, layer[field], value)
   config = _DEFAULTS | said
@@ -204,10 +206,14 @@ def _config(folder: pathlib.Path) -> dict[str, Any]:
     check('layer_types', kinds, [families.FULL])
     layer['sliding_window'] = None
   # transformers 5 keeps these in `rope_parameters`, 4 in flat fields.
-  rope = layer.get('rope_parameters') or layer.get('rope_scaling') or {}
+  rope = families.table(layer, 'rope_parameters', where)
+  rope = rope or families.table(layer, 'rope_scaling', where)
   kind = rope.get('rope_type', rope.get('type', 'default'))
   check('rope_type', kind, 'default')
-  theta = rope.get('rope_theta', layer.get('rope_theta', 10_000.0))
+  theta = families.number(
+    {'rope_theta': 10_000.0} | layer | rope, 'rope_theta', where=where
+  )
+  families.number(layer, 'rms_norm_eps', where=where)
   heads, width = layer['num_attention_heads'], layer['hidden_size']
   layer |= dict(
     rope_theta=float(theta),
@@ -402,8 +408,16 @@ def _check(loaded: Loaded, verifier: checkpoints.Checkpoint) -> tuple[int, ...]:
   if int(tokens.max()) >= model.vocab_size:
     refuse(f'with a token {int(tokens.max())}')
   taps = config[_TAPS]
+  unnamed = taps is None
   # As `speculators` has it where nothing is said.
-  taps = tuple((2, layers // 2, layers - 3) if taps is None else taps)
+  taps = tuple((2, layers // 2, layers - 3) if unnamed else taps)
   if max(taps) > layers or min(taps) < 0:
     refuse(f'of more than {layers} layers, for it looks after {list(taps)}')
+  if unnamed:
+    print(
+      f'{loaded.name}: config.json has no {_TAPS}; it looks at the states after'
+      f' {taps[0]}, {taps[1]} and {taps[2]} of the {layers} layers, as'
+      ' speculators does by default.',
+      file=sys.stderr,
+    )
   return taps
