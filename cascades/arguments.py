@@ -30,7 +30,11 @@ def number(name: str, value, low: float, high: float) -> float:
   return found
 
 
-def whole(name: str, value, low: int, high: float = math.inf) -> int:
+# The largest count that a compiled program holds, in int32.
+MOST = 2**31 - 1
+
+
+def whole(name: str, value, low: int, high: float = MOST) -> int:
   """A whole number from low to high."""
   real = isinstance(value, numbers.Real) and not isinstance(value, bool)
   # What is left of nan and of infinity is nan, which is not 0.

@@ -70,7 +70,9 @@ class Scheme:
     if not isinstance(self.verification, str):
       return None
     kind, _, drafts = self.verification.partition(':')
-    if kind != AHEAD or (drafts and not drafts.isdecimal()):
+    # A number of many digits has no int, and no block has so many drafts.
+    known = not drafts or (drafts.isdecimal() and len(drafts) < 8)
+    if kind != AHEAD or not known:
       return None
     window = int(drafts) if drafts else _WINDOW
     return window if window > 1 else None

@@ -12,7 +12,9 @@ from experiments import cli
 _PROMPT = flags.DEFINE_string('prompt', None, 'The text to go on from.')
 _METHOD = flags.DEFINE_string('method', 'token_v3', 'Key of METHODS.')
 _LENIENCE = flags.DEFINE_float('lenience', 0.5, "The method's lenience.")
-_GAMMA = flags.DEFINE_integer('gamma', 4, 'Tokens drafted per block.')
+_GAMMA = flags.DEFINE_integer(
+  'gamma', None, 'Tokens drafted per block; 4 if not given.'
+)
 _TEMPERATURE = flags.DEFINE_float('temperature', 1.0, '0 is greedy.')
 _TOP_K = flags.DEFINE_integer('top_k', None, 'Keep this many tokens.')
 _TOP_P = flags.DEFINE_float('top_p', None, 'Keep tokens that hold this mass.')

@@ -43,7 +43,7 @@ _CURVES = [
   _curve('token_v3', (-1.0, 0.5, 1.0), gamma=4),
   _curve('speed', (0.5,), gamma=2, verification='block'),
   _curve('speed', (0.0,), gamma=2, verification='multi_round', drafts=2),
-  _curve('chow', (-1.0, 0.1, 1.0), gamma=4, verification='sequential'),
+  _curve('chow', (-1.0, 0.1, 1.0), verification='sequential'),
   _curve('sequence_mean', (-1.0, 0.05, 1.0)),
   _curve('sequence_least', (-1.0, 1.0)),
 ]
@@ -271,7 +271,7 @@ def test_records_are_whole_and_their_counts_add_up(workdir):
     'numerals-token_v3-gamma-4',
     'numerals-speed-block-gamma-2',
     'numerals-speed-multi_round-2-drafts-gamma-2',
-    'numerals-chow-sequential-gamma-4',
+    'numerals-chow-sequential-gamma-1',
     'numerals-sequence_mean',
     'numerals-sequence_least',
   }

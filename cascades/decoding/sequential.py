@@ -26,7 +26,7 @@ from cascades.decoding.step import (
   remembered,
 )
 from cascades.methods import Distributions, processing
-from cascades.scheme import DRAFT, RESIDUAL
+from cascades.scheme import BONUS, DRAFT, RESIDUAL
 
 
 def _drafted(
@@ -129,11 +129,11 @@ def step(
   )
   law = jnp.where(there, method.law(d, lenience), d.p)[None]
   return committed, Info(
-    sources=jnp.where(stays, DRAFT, RESIDUAL)[None],
+    sources=jnp.where(stays, DRAFT, jnp.where(there, RESIDUAL, BONUS))[None],
     deferred=(there & deferred)[None],
     logprobs=jax.vmap(processing.log_probability)(logits, tokens),
     logits=logits if with_logits else None,
-    drafted=draft.count.sum(),
+    drafted=there.astype(jnp.int32),
     drafter_calls=draft.calls,
     read=jnp.ones((), jnp.int32),
     law=law if with_law else None,
@@ -142,17 +142,14 @@ def step(
 
 
 def tally(row: Row) -> dict[str, int]:
-  """Calls and tokens of a cascade of tokens, of one row that was fetched.
+  """Counts the verifier's calls and tokens of one fetched row.
 
-  The drafter is called once a token. The verifier is called where it takes
-  over, and reads there what was written up to then.
+  The verifier is called where it writes: where the rule defers, and where the
+  drafter has nothing to say. It reads there what was written up to then.
   """
   new = slice(int(row.prompt_length), int(row.length))
-  (written,) = np.nonzero(np.asarray(row.source[new]) == RESIDUAL)
-  tokens = new.stop - new.start
+  (written,) = np.nonzero(np.asarray(row.source[new]) != DRAFT)
   return dict(
-    drafted=tokens,
-    drafter_calls=tokens,
     verifier_calls=len(written),
     verifier_tokens=int(written[-1]) + 1 if len(written) else 0,
   )

@@ -106,8 +106,10 @@ class Decoder:
     """Whether anyone asks what the drafter would say after its last token.
 
     The bonus token is drawn there; not every law of it looks at q, and none
-    does where it is the verifier's.
+    does where it is the verifier's. A sequential cascade has no bonus.
     """
+    if self.sequential:
+      return jnp.zeros((), bool)
     if self.drafts > 1 or self.scheme.verification not in SINGLE:
       return jnp.ones((), bool)
     if not self.method.law_uses_q or self.scheme.bonus != 'target':

@@ -25,6 +25,9 @@ from cascades.drafters import assistants, chains, heads, speculators
 from cascades.drafters.chain import chain
 from cascades.models import checkpoints, language, tokenizers
 
+# Most last tokens that a text look-up compares: each is compiled by itself.
+_WINDOW = 256
+
 
 def check_pair(
   verifier: checkpoints.Checkpoint, drafter: checkpoints.Checkpoint
@@ -110,12 +113,21 @@ def check_trained(
 
 def is_model(name: str) -> bool:
   """Whether a name is that of a language model, which can answer alone."""
-  own = name == 'ngram' or name.startswith(('ngram:', 'self:'))
   kinds = (
     *(heads.folder_of, assistants.known),
     *(speculators.folder_of, chains.parts),
   )
-  return not own and not any(known(name) for known in kinds)
+  return not _is_borrowed(name) and not any(known(name) for known in kinds)
+
+
+def _is_borrowed(name: str) -> bool:
+  """Whether it drafts from the text, or with the verifier's first layers."""
+  return name == 'ngram' or name.startswith(('ngram:', 'self:'))
+
+
+def has_parameters(name: str) -> bool:
+  """Whether what a name stands for is loaded with parameters of its own."""
+  return not all(map(_is_borrowed, chains.parts(name) or (name,)))
 
 
 def looks_at_block(name: str) -> bool:
@@ -294,10 +306,17 @@ def equip(
   if drafter == 'ngram':
     return drafters.Equipped(drafters.NgramDrafter(), ())
   kind, _, said = drafter.partition(':')
-  if not said.isdecimal() or not int(said):
+  # A number of many digits has no int.
+  count = int(said) if said.isdecimal() and len(said) < 8 else 0
+  if not count:
     what = 'layers' if kind == 'self' else 'tokens'
-    raise ValueError(f"drafter: {drafter!r} names no {what}; write '{kind}:3'.")
-  count = int(said)
+    name = arguments.shown(drafter)
+    raise ValueError(f"drafter: {name} names no {what}; write '{kind}:3'.")
+  if kind == 'ngram' and count > _WINDOW:
+    raise ValueError(
+      f'drafter: {drafter!r} compares more tokens than a text look-up can;'
+      f" write 'ngram:{_WINDOW}' or less."
+    )
   if kind == 'ngram':
     return drafters.Equipped(drafters.NgramDrafter(count, count), ())
   first = verifier.model.first(count)

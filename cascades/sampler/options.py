@@ -7,6 +7,29 @@ from cascades import arguments, methods, schedules
 from cascades.methods import caps
 from cascades.scheme import CONSTANT, NO_CAP, SEQUENTIAL, Scheme
 
+# Tokens drafted per block where nothing is said of them.
+_GAMMA = 4
+# Options that only matter where tokens are drafted; and of these, those that
+# only matter where there are blocks.
+_OF_DRAFTS = (
+  *('verification', 'gate', 'bonus', 'drafts', 'tree_size', 'stop_below'),
+  *('beam', 'schedule', 'cap', 'others_say'),
+  *('inner_method', 'inner_lenience', 'inner_gamma'),
+)
+_OF_BLOCKS = ('gamma', 'bonus', 'drafts', 'tree_size', 'stop_below', 'beam')
+
+
+def without_effect(gamma: int | None, verification: str) -> tuple[str, ...]:
+  """Names the options that have no effect, whatever the models.
+
+  Args:
+    gamma: Tokens drafted per block; None if nothing is said of it.
+    verification: As in `Options`.
+  """
+  if gamma == 0:
+    return _OF_DRAFTS
+  return _OF_BLOCKS if verification == SEQUENTIAL else ()
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
@@ -18,8 +41,8 @@ class Options:
       afterwards.
     lenience: How readily drafts are kept, from `Method.strict` to
       `Method.drafter_only`.
-    gamma: Tokens drafted per block; with 0 the verifier decodes alone, and
-      there is one draft.
+    gamma: Tokens drafted per block, 4 if None; with 0 the verifier decodes
+      alone, whatever the method. 1 for 'sequential', which makes no blocks.
     temperature: At which both models are sampled; 0 is greedy.
     top_k: Keep the k most probable tokens of both models; None for all.
     top_p: Keep the most probable tokens that hold this mass, of both models;
@@ -58,7 +81,7 @@ class Options:
 
   method: str | methods.Method = 'token_v3'
   lenience: float = 0.5
-  gamma: int = 4
+  gamma: int | None = None
   temperature: float = 1.0
   top_k: int | None = None
   top_p: float | None = None
@@ -83,11 +106,14 @@ class Options:
     method = methods.get_method(self.method)
     drafts = whole('drafts', self.drafts, 1)
     self.scheme.check(method, drafts)
+    gamma = self.gamma
+    if gamma is None:
+      gamma = 1 if self.verification == SEQUENTIAL else _GAMMA
     checked = dict(
       method=method,
       drafts=drafts,
+      gamma=whole('gamma', gamma, 0),
       lenience=number('lenience', self.lenience, -math.inf, math.inf),
-      gamma=whole('gamma', self.gamma, 0),
       temperature=number('temperature', self.temperature, 0, 1e6),
       cache_length=whole('cache_length', self.cache_length, 1),
       batch_size=whole('batch_size', self.batch_size, 1),
@@ -100,7 +126,8 @@ class Options:
           ' tree_size out.'
         )
     if self.top_k is not None:
-      checked['top_k'] = whole('top_k', self.top_k, 1)
+      # More than there are tokens keeps them all.
+      checked['top_k'] = whole('top_k', self.top_k, 1, math.inf)
     for name in ('top_p', 'stop_below'):
       value = getattr(self, name)
       if value is not None:
@@ -122,12 +149,34 @@ class Options:
         " another verification, or cap 'none'."
       )
     arguments.flags(beam=self.beam, others_say=self.others_say)
-    if not checked['gamma']:
-      # Without drafts, there is nothing to have several of.
-      checked |= dict(drafts=1, tree_size=None, schedule=CONSTANT, cap=NO_CAP)
     for name, value in checked.items():
       # Frozen for everyone else.
       object.__setattr__(self, name, value)
+    self._check_effects()
+
+  def _check_effects(self) -> None:
+    """Refuses options that have no effect beside the others.
+
+    Raises:
+      ValueError: There is one; names it.
+    """
+    usual = {field.name: field.default for field in dataclasses.fields(self)}
+    for name in without_effect(self.gamma, self.verification):
+      value = getattr(self, name)
+      if value == usual[name] or (name == 'gamma' and value == 1):
+        continue
+      reason = "verification 'sequential', which makes no blocks"
+      if not self.gamma:
+        reason = 'gamma 0, where the verifier decodes alone'
+      raise ValueError(
+        f'{name}: {value!r} has no effect with {reason}; leave it out.'
+      )
+    if self.scheme.window and self.gamma and self.scheme.window > self.gamma:
+      raise ValueError(
+        f'verification: {self.verification!r} judges a draft leniently only'
+        f' where {self.scheme.window - 1} more follow in its block, and gamma'
+        f' is {self.gamma}; raise gamma or look ahead less far.'
+      )
 
   @property
   def capped(self) -> methods.Method:

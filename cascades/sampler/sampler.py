@@ -41,7 +41,8 @@ class Sampler:
       and the folder of a rule that was learnt, or a `Method`.
     lenience: How readily drafts are kept, from `Method.strict` to
       `Method.drafter_only`.
-    gamma: Tokens drafted per block, >= 0.
+    gamma: Tokens drafted per block, >= 0; None for 4, or for the 1 of
+      'sequential', which makes no blocks.
     temperature: At which both models are sampled; 0 is greedy.
     top_k: Keep the k most probable tokens of both models.
     top_p: Keep the most probable tokens that hold this mass, of both models.
@@ -94,7 +95,7 @@ class Sampler:
     *,
     method: str | methods.Method = 'token_v3',
     lenience: float = 0.5,
-    gamma: int = 4,
+    gamma: int | None = None,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
@@ -166,6 +167,11 @@ class Sampler:
     # What batches need of the memory, by their size.
     self._needs: dict[tuple, memory.Need] = {}
     self._mesh = _mesh(mesh)
+    if dtype is not None and not any(map(_keeps_dtype, (verifier, drafter))):
+      raise ValueError(
+        f'dtype: {arguments.shown(dtype)} has no effect on models that are'
+        ' loaded already; give it to load_model, or give the models by name.'
+      )
     if isinstance(verifier, str):
       verifier = checkpoints.load_model(verifier, dtype, self._mesh)
     if isinstance(drafter, str):
@@ -189,9 +195,9 @@ class Sampler:
       self.equipped = pairing.equip(
         verifier,
         self.drafter,
-        stop_below=chosen.stop_below if chosen.gamma else None,
-        beam=chosen.beam and chosen.gamma > 0,
-        others_say=chosen.others_say or not chosen.gamma,
+        stop_below=chosen.stop_below,
+        beam=chosen.beam,
+        others_say=chosen.others_say,
         inner_method=chosen.inner_method,
         inner_lenience=chosen.inner_lenience,
         inner_gamma=chosen.inner_gamma,
@@ -638,6 +644,11 @@ def _check_kinds(verifier: Any, tokenizer: Any) -> None:
     tokenizers.Tokenizer | None,
     "a cascades.models.tokenizers.Tokenizer, or None for the verifier's",
   )
+
+
+def _keeps_dtype(model: Any) -> bool:
+  """Whether a model is given by name and has parameters of its own."""
+  return isinstance(model, str) and pairing.has_parameters(model)
 
 
 def _mesh(sizes: tuple[int, int]) -> jax.sharding.Mesh | None:

@@ -31,7 +31,6 @@ from cascades.decoding import faults
 from cascades.methods import processing
 from cascades.models import sharding
 from cascades.sampler import batching, sampler
-from cascades.scheme import SEQUENTIAL
 from cascades.verification.single import AT_ONCE, of_token
 
 
@@ -134,7 +133,7 @@ def _check_one_law(decoder: sampler.Sampler) -> None:
     NoLawError: It has not.
   """
   scheme = decoder.options.scheme
-  if scheme.bonus == 'verifier' and scheme.verification != SEQUENTIAL:
+  if scheme.bonus == 'verifier':
     raise NoLawError(
       "bonus: 'verifier' gives the token after a whole block another law, so"
       " that a text has no one probability; take 'target'."

@@ -6,11 +6,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cascades import arguments
 from cascades.schedules.budgets import Budget, Mismatches
 from cascades.schedules.places import Each, First, Ramp
 from cascades.schedules.spans import Span
 from cascades.scheme import CONSTANT
 
+# The largest number that float32 holds.
+_LARGEST = float(np.finfo(np.float32).max)
 # The id of a text that is one token.
 Token = Callable[[str], int]
 
@@ -31,23 +34,24 @@ class Kind(NamedTuple):
 
 def _whole(said: str) -> np.int32:
   count = int(said)
-  if count < 0:
+  if not 0 <= count <= arguments.MOST:
     raise ValueError
   return np.int32(count)
 
 
 def _number(said: str) -> np.float32:
   total = float(said)
-  if not 0 <= total < math.inf:
+  if not 0 <= total <= _LARGEST:
     raise ValueError
   return np.float32(total)
 
 
 def _each(said: str, token: Token | None) -> Each:
-  leniences = np.array([float(x) for x in said.split(',')], np.float32)
-  if np.isnan(leniences).any():
+  leniences = [float(x) for x in said.split(',')]
+  # Infinity is some methods' strict or drafter-only end.
+  if not all(abs(x) <= _LARGEST or math.isinf(x) for x in leniences):
     raise ValueError
-  return Each(leniences)
+  return Each(np.array(leniences, np.float32))
 
 
 def _span(inside: bool) -> Callable[[str, Token | None], Any]:
@@ -140,6 +144,7 @@ def parse(said: str, token: Token | None = None) -> Any:
     raise ValueError(f'schedule: {said!r}: {error}') from None
   except ValueError:
     raise ValueError(
-      f'schedule: {said!r} will not do; write it as {kind.pattern!r}, with'
-      ' numbers of 0 or more and two tokens that differ.'
+      f'schedule: {arguments.shown(said)} will not do; write it as'
+      f' {kind.pattern!r}, with numbers of 0 or more that 32 bits hold, and two'
+      ' tokens that differ.'
     ) from None

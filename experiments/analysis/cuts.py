@@ -116,12 +116,10 @@ def _by_curve(frame: pd.DataFrame, variants: Sequence[str]) -> pd.DataFrame:
 
 def _told(frame: pd.DataFrame) -> pd.DataFrame:
   """With what follows from the rows of a cut."""
-  sequential = frame.verification == roles.SEQUENTIAL
   alone = frame[frame.variant == roles.VERIFIER].mean_output_tokens
   level = float(alone.iloc[0]) if len(alone) else math.nan
   oracle = list(map(roles.is_oracle, frame.method, frame.verification))
   return frame.assign(
-    gamma=frame.gamma.where(~sequential, 0),
     oracle=pd.Series(oracle, frame.index, dtype=bool),
     relative_length=frame.mean_output_tokens / level,
   )

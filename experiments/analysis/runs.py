@@ -267,14 +267,19 @@ def summary(told: Mapping[str, Run]) -> pd.DataFrame:
     told: What lies in the workdirs, by what tells them apart.
 
   Returns:
-    Their rows with `variant`, and `run`, which is empty where no point is in
-    several runs, so that nothing has to be told apart.
+    Their rows with `variant`, gamma 0 for sequential cascades, and `run`, which
+    is empty where no point is in several runs, so that nothing has to be told
+    apart.
   """
   frame = pd.concat(
     [run.summary.assign(run=name) for name, run in told.items()],
     ignore_index=True,
   )
-  frame = frame.assign(variant=metrics.variants(frame))
+  frame = frame.assign(
+    variant=metrics.variants(frame),
+    # It makes no blocks, whatever gamma was recorded.
+    gamma=frame.gamma.where(frame.verification != roles.SEQUENTIAL, 0),
+  )
   twice = frame.duplicated([*GROUP, 'variant', 'lenience', 'gamma'])
   if (twice & ~frame.method.isin(roles.BASELINES)).any():
     return frame

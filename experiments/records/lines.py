@@ -90,8 +90,9 @@ class Record:
     task: Key of `TASKS`.
     method: Key of `METHODS`, or of `sequence.CONFIDENCES`.
     lenience: As given; nan where the method has none.
-    gamma: Tokens drafted per block; 0 is plain decoding. A sequential cascade
-      has no blocks: there it is what was asked for, and changes nothing.
+    gamma: Tokens drafted per block; 0 is plain decoding. 1 for a sequential
+      cascade, which makes no blocks; records from before there were results
+      versions have another number there, which changes nothing.
     verification: How blocks were verified; see `verification.VERIFICATIONS`.
     gate: What the deferral rule saw: 'raw' or 'processed'.
     bonus_from: What bonus tokens were drawn from: 'target' or 'verifier'.

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from cascades.scheme import SEQUENTIAL
 from cascades.tasks import TASKS
 from experiments.records import Record, variant
 from experiments.records.stats import (
@@ -352,6 +353,10 @@ def modelled_s(r: Record, costs: Costs) -> tuple[float, float]:
     ValueError: `costs` has no entry for its gamma.
   """
   drafted = _drafted_per_call(r)
+  if r.verification == SEQUENTIAL and r.gamma == 1 and costs.verify_s:
+    # It has no gamma of its own, and reads what was written up to a deferral:
+    # a token's share of the longest block is nearest to its cost.
+    drafted = max(costs.verify_s)
   return (
     r.drafter_calls * costs.drafter(r.drafts),
     costs.verifier_s(r.verifier_calls, r.verifier_tokens, drafted),

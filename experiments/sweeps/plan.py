@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import ml_collections
 
+from cascades.scheme import SEQUENTIAL
 from experiments import records
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Curve:
       ValueError: An option is unknown or out of its range, or cannot be
         combined with the method.
     """
-    from cascades.sampler.options import Options
+    from cascades.sampler.options import Options, without_effect
 
     odd = sorted(given.keys() - {*_OPTIONS})
     if odd:
@@ -123,12 +124,17 @@ class Curve:
       chosen['gamma'] = 0
       if method not in ALONE:
         method, confidence = 'drafter_only', method
-    options = Options(method=method, **chosen)
-    more = drafting(config) if options.gamma else {}
-    if options.drafts > 1:
+    chosen |= drafting(config)
+    if chosen.get('drafts', 1) > 1:
       # A single draft is no tree.
-      more['tree_size'] = config.get('tree_size')
-    options = dataclasses.replace(options, **more)
+      chosen['tree_size'] = config.get('tree_size')
+    # A sweep has one config for all curves: each takes of it what has an effect
+    # on it, and records what it took.
+    for name in without_effect(
+      chosen.get('gamma'), chosen.get('verification', 'token')
+    ):
+      chosen.pop(name, None)
+    options = Options(method=method, **chosen)
     if not confidence and method in _NO_LENIENCE:
       leniences = ()
     return cls(options, tuple(leniences), confidence)
@@ -222,6 +228,11 @@ def tasks_of(config) -> dict[str, Any]:
   """
   from cascades.tasks import TASKS
 
+  if not config.tasks:
+    raise ValueError(
+      'tasks: none is named; name one or more with --config.tasks, such as'
+      f' {next(iter(TASKS))}.'
+    )
   for name in config.tasks:
     if name not in TASKS:
       raise ValueError(
@@ -351,6 +362,10 @@ def curves(
     if gamma is None or 'gamma' in overridden:
       gamma = config['gamma']
     gammas = gamma if _drafts(method) else 0
+    verification = {'verification': config.get('verification'), **given}
+    if gammas and verification['verification'] == SEQUENTIAL:
+      # It makes no blocks: one curve, whatever the gammas of the others.
+      gammas = 1
     for each in gammas if isinstance(gammas, (tuple, list)) else (gammas,):
       chosen.append(Curve.of(config, method, leniences, **given, gamma=each))
 
@@ -378,9 +393,14 @@ def check(curves: Sequence[Curve], config: Mapping[str, Any]) -> None:
     config: Its fields.
 
   Raises:
-    ValueError: A curve is there twice, or was made of another config: what is
-      kept of it would be named after this one.
+    ValueError: There is no curve, one is there twice, or was made of another
+      config: what is kept of it would be named after this one.
   """
+  if not curves:
+    raise ValueError(
+      'sweep: it has no curves; give it a method, and a gamma where the method'
+      ' drafts.'
+    )
   for curve in curves:
     said = Curve.of(config, curve.method, curve.leniences, **curve.own)
     if said != curve:

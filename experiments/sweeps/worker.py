@@ -24,6 +24,7 @@ from cascades.drafters import pairing
 from cascades.models import checkpoints, sharding, turns
 from cascades.sampler import batching, memory, sampler, scoring
 from cascades.sampler.options import Options
+from cascades.scheme import SEQUENTIAL
 from experiments import cli, records
 from experiments.records import metrics
 from experiments.sweeps import costs, plan, sequence
@@ -160,6 +161,20 @@ def _naming_model_alone(curve: plan.Curve) -> Iterator[None]:
     raise faults.FaultError(curve.alone, error.where) from None
 
 
+def _blocks(curves: Sequence[plan.Curve]) -> list[tuple[int, int]]:
+  """Gammas and numbers of drafts whose costs are measured.
+
+  A sequential cascade makes no blocks; where nothing else drafts, a usual block
+  tells what the verifier takes for each token more.
+  """
+  every = [curve.options for curve in curves]
+  sequential = [o for o in every if o.verification == SEQUENTIAL]
+  blocks = {(o.gamma, o.drafts) for o in every if o not in sequential}
+  if sequential and not any(gamma for gamma, _ in blocks):
+    blocks.add((Options().gamma, 1))
+  return sorted(blocks)
+
+
 class Worker:
   """Decodes points of a sweep.
 
@@ -185,9 +200,7 @@ class Worker:
     self.usage = batching.Usage()
     self._config, self._tasks, self._clock = config, tasks, CompileClock()
     self._kinds: set[tuple] = set()
-    self._blocks = sorted(
-      {(curve.options.gamma, curve.options.drafts) for curve in curves}
-    )
+    self._blocks = _blocks(curves)
     self._is_model = pairing.is_model(config.drafter)
     # A config may be silent about these.
     dtype, self._tree_size = config.get('dtype'), config.get('tree_size')

@@ -1,0 +1,255 @@
+"""Every option has an effect on every kind of decoding, or is refused there."""
+
+import functools
+import math
+
+import numpy as np
+import pytest
+import small
+import tiers
+
+import cascades
+from cascades import verification
+from cascades.sampler import options as options_module
+from cascades.sampler.options import Options
+from cascades.scheme import AHEAD, SEQUENTIAL
+from experiments.sweeps import plan
+
+_PROMPTS = [f'The number {i} in words:' for i in range(1000, 1016)]
+# What decodes: the verifier alone, and each verification.
+_KINDS = {'alone': dict(gamma=0)} | {
+  kind: dict(verification=kind, gamma=2)
+  | (dict(drafts=2) if kind in verification.SEVERAL else {})
+  for kind in verification.VERIFICATIONS
+}
+_KINDS[AHEAD] = dict(verification='look_ahead:2', gamma=2)
+_KINDS[SEQUENTIAL] = dict(verification=SEQUENTIAL)
+# For each option a value that is not the usual one. At a temperature of 0.7,
+# which all are tried at, processed probabilities are not the raw ones.
+_VALUES = dict(
+  method='token_v3',
+  lenience=0.9,
+  gamma=6,
+  temperature=0.2,
+  top_k=1,
+  top_p=0.3,
+  cache_length=20,
+  batch_size=1,
+  verification='block',
+  gate='processed',
+  bonus='verifier',
+  drafts=3,
+  tree_size=3,
+  stop_below=0.9,
+  beam=True,
+  schedule='first:8',
+  cap='top:1',
+  others_say=False,
+  inner_method='token_v3',
+  inner_lenience=0.5,
+  inner_gamma=3,
+)
+# A rule under which an option shows, where the usual one rarely makes it.
+_UNDER = dict.fromkeys(('cap', 'bonus'), dict(method='token_v3', lenience=0.9))
+# Options of decoding that mean nothing where the verifier decodes alone, as
+# they say themselves: what is asked for is then the verifier's law.
+_MEANINGLESS = {('alone', 'method'), ('alone', 'lenience')}
+
+
+@functools.cache
+def _outcome(**options):
+  """What is decoded with some options, and all that is counted of it."""
+  # So near that whole drafts are kept now and then.
+  pair = small.tables(0.2)
+  if not options.get('gamma', 1):
+    pair = pair[:1]
+  sampler = cascades.Sampler(
+    *pair,
+    **dict(method='chow', lenience=0.5, temperature=0.7, cache_length=256)
+    | options,
+  )
+  try:
+    answers = sampler.sample(_PROMPTS, max_new_tokens=32)
+  except ValueError as error:
+    return str(error)
+  return [(a.tokens, a.sources, a.counts) for a in answers], sampler.usage.rows
+
+
+def test_every_option_is_tried():
+  assert {*_VALUES} == {*Options.__dataclass_fields__}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('few_shapes')
+@pytest.mark.parametrize('kind', _KINDS)
+@pytest.mark.parametrize('name', _VALUES)
+def test_an_option_has_an_effect_or_is_refused(kind, name):
+  if (kind, name) in _MEANINGLESS or (kind == _VALUES[name]):
+    return
+  usual = _UNDER.get(name, {}) | _KINDS[kind]
+  changed = usual | {name: _VALUES[name]}
+  try:
+    found = _outcome(**changed)
+  except ValueError as error:
+    refusal = str(error)
+  else:
+    assert found != _outcome(**usual)
+    return
+  # With its name, or that of what it does not go with.
+  assert refusal.startswith((f'{name}: ', 'verification: ', 'drafter: '))
+
+
+_WITHOUT_EFFECT = [
+  *(
+    (dict(gamma=0, **{name: _VALUES[name]}), name, 'gamma 0')
+    for name in options_module.without_effect(0, 'token')
+    if name != 'tree_size'
+  ),
+  *(
+    (
+      dict(verification=SEQUENTIAL, **{name: _VALUES[name]}),
+      name,
+      'has no effect with verification .sequential., which makes no blocks',
+    )
+    for name in ('gamma', 'bonus', 'stop_below', 'beam')
+  ),
+]
+
+
+@pytest.mark.parametrize(('given', 'name', 'reason'), _WITHOUT_EFFECT)
+def test_what_has_no_effect_is_refused(given, name, reason):
+  # A single draft is no tree, and a verification may look at one.
+  with pytest.raises(ValueError, match=f'^{name}: .*{reason}|^verification: '):
+    Options(**given)
+
+
+@pytest.mark.parametrize(
+  ('given', 'name'),
+  [
+    (dict(verification=SEQUENTIAL, drafts=2), 'verification'),
+    (dict(verification=SEQUENTIAL, drafts=1, tree_size=9), 'tree_size'),
+    (dict(gamma=0, tree_size=9), 'tree_size'),
+    (dict(verification=SEQUENTIAL, gamma=0), 'verification'),
+  ],
+)
+def test_what_has_no_effect_is_refused_in_other_words(given, name):
+  with pytest.raises(ValueError, match=f'^{name}: '):
+    Options(**given)
+
+
+def test_to_look_further_ahead_than_a_block_goes_is_refused():
+  assert Options(verification='look_ahead:4', gamma=4).gamma == 4
+  for verification_, gamma in (('look_ahead', 3), ('look_ahead:5', 4)):
+    with pytest.raises(ValueError, match=r'^verification: .* raise gamma or'):
+      Options(verification=verification_, gamma=gamma)
+
+
+def test_gamma_is_four_unless_there_are_no_blocks():
+  assert Options().gamma == 4
+  assert Options(verification=SEQUENTIAL).gamma == 1
+  assert Options(verification=SEQUENTIAL, gamma=1).gamma == 1
+
+
+def test_a_dtype_of_loaded_models_is_refused():
+  for drafter in (small.tables()[1], 'ngram'):
+    with pytest.raises(ValueError, match=r'^dtype: .bfloat16. has no effect'):
+      cascades.Sampler(small.tables()[0], drafter, dtype='bfloat16')
+
+
+def test_a_curve_of_a_sweep_takes_what_has_an_effect():
+  config = dict(
+    gamma=4, bonus='verifier', stop_below=0.5, tree_size=9, others_say=True
+  )
+  sequential = plan.Curve.of(
+    config, 'chow', (0.3,), gamma=8, verification=SEQUENTIAL
+  )
+  assert sequential.options == Options(method='chow', verification=SEQUENTIAL)
+  assert plan.Curve.of(config, 'verifier_only', ()).options == Options(
+    method='verifier_only', gamma=0
+  )
+  plan.check([sequential], config)
+
+
+# More than 32 bits hold, and more than Python reads.
+_LONG = '3000000000', '9' * 5000
+_NO_NUMBERS = [
+  *(
+    ('schedule', f'{kind}:{digits}')
+    for kind in ('first', 'ramp', 'mismatches')
+    for digits in _LONG
+  ),
+  *(
+    ('schedule', text) for text in ('budget:1e39', 'each:0,1e39', 'budget:inf')
+  ),
+  *(('cap', f'top:{digits}') for digits in _LONG),
+  *(('verification', f'{AHEAD}:{digits}') for digits in _LONG),
+  *(
+    (name, int(_LONG[0]))
+    for name in ('gamma', 'drafts', 'cache_length', 'batch_size')
+  ),
+]
+
+
+@pytest.mark.parametrize(('name', 'value'), _NO_NUMBERS)
+def test_a_number_that_no_program_holds_is_refused(name, value):
+  with pytest.raises(ValueError, match=f'^{name}: ') as caught:
+    Options(**{name: value})
+  assert len(str(caught.value).splitlines()) == 1
+
+
+def test_an_infinite_lenience_is_a_method_s_end():
+  Options(method='opt', schedule='each:-inf,inf')
+
+
+# --- What is counted ---
+
+
+def _check_counts(answer, gamma):
+  """That counts are what the README says they are, whatever decoded."""
+  counts, sources = answer.counts, np.array(answer.sources)
+  draft, residual, bonus = ((sources == i).sum() for i in (1, 2, 3))
+  assert counts['accepted'] == draft
+  assert counts['residual'] == residual
+  assert counts['bonus'] == bonus
+  assert draft + residual + bonus == len(answer.tokens)
+  # Each rejected draft is replaced by a token of the residual.
+  assert counts['examined'] == draft + residual
+  assert counts['examined'] <= counts['drafted']
+  assert counts['deferred'] <= counts['examined']
+  assert counts['verifier_calls'] <= counts['verifier_tokens']
+  rate = draft / counts['examined'] if counts['examined'] else math.nan
+  np.testing.assert_equal(answer.acceptance_rate, rate)
+  if not counts['drafted']:
+    assert bonus == len(answer.tokens)
+    assert counts['verifier_calls'] == len(answer.tokens)
+    assert counts['verifier_tokens'] == len(answer.tokens)
+
+
+@pytest.mark.usefixtures('few_shapes')
+@pytest.mark.parametrize(
+  ('drafter', 'kind'),
+  tiers.first(
+    [
+      *(('ngram', kind) for kind in (SEQUENTIAL, 'token', 'block', AHEAD)),
+      *(('ngram:1', kind) for kind in (SEQUENTIAL, 'token')),
+      *(('model', kind) for kind in _KINDS if kind != 'alone'),
+    ]
+  ),
+)
+def test_all_kinds_of_decoding_share_one_definition_of_each_count(
+  drafter, kind
+):
+  verifier, model = small.tables()
+  options = _KINDS[kind] | dict(lenience=0.5, cache_length=256)
+  sampler = cascades.Sampler(
+    verifier, model if drafter == 'model' else drafter, **options
+  )
+  for answer in sampler.sample(_PROMPTS, max_new_tokens=16):
+    _check_counts(answer, sampler.options.gamma)
+    if drafter == 'ngram':
+      # No 9 of 12 tokens stood there before: it has nothing to say.
+      assert answer.counts['drafted'] == answer.counts['drafter_calls'] == 0
+    elif drafter == 'model':
+      assert answer.counts['drafter_calls'] > 0
+    else:
+      assert answer.counts['drafter_calls'] == 0
