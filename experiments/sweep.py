@@ -19,6 +19,7 @@ import tqdm
 from absl import app, flags
 from ml_collections import config_flags
 
+from cascades import arguments
 from experiments import cli, records
 from experiments.sweeps import plan, remote
 
@@ -144,6 +145,7 @@ def run(
     facts = team.facts()
     examples = {name: found for name, (found, _) in loaded.items()}
     points = plan.points(config.to_dict(), chosen, tasks, examples, facts)
+    _tell_code(files, facts, say)
     if left := files.sort_out(points):
       files.keep_race([])
       say(
@@ -182,6 +184,23 @@ def run(
   _report(files.path, frame, team.usage)
 
 
+def _tell_code(files, facts, say: Callable[[str], None]) -> None:
+  """Says what the code is, where it is no results version or was another."""
+  from experiments.sweeps import versions
+
+  now, before = facts['code'], files.code()
+  if not versions.is_version(now):
+    say(
+      f'code: {versions.described(now)}; points are named by that source, and'
+      ' another edit makes them again.'
+    )
+  if before not in (None, now):
+    say(
+      f'workdir: it was decoded with {versions.described(before)}; what that'
+      f' made is put aside, and made again with {versions.described(now)}.'
+    )
+
+
 def _asked(
   config, chosen: Sequence[plan.Curve], launcher: str
 ) -> tuple[dict, dict]:
@@ -193,9 +212,10 @@ def _asked(
   from experiments.sweeps import launchers, trackers
 
   tasks = plan.tasks_of(config)
-  for name in ('num_examples', 'batch_size'):
-    if config[name] < 1:
-      raise ValueError(f'{name}: {config[name]} will not do; give 1 or more.')
+  least = dict(num_examples=1, batch_size=1, shard_size=0, clock=0)
+  for name, low in least.items():
+    if name in config:
+      arguments.whole(name, config[name], low)
   plan.check(chosen, config)
   if launcher not in launchers.LAUNCHERS:
     raise ValueError(

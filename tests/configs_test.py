@@ -207,6 +207,11 @@ def test_curves_take_what_they_are_not_given_from_the_config():
   ]
 
 
+def test_a_sweep_without_curves_is_refused():
+  with pytest.raises(ValueError, match=r'^sweep: it has no curves; give it'):
+    plan.check([], {})
+
+
 def test_a_curve_that_is_not_asked_for_may_be_one_that_cannot_be():
   config = {'gamma': 4, 'method': 'chow', 'verification': 'sequential'}
   config |= {'lenience': (0.3,), 'temperature': 0.5}

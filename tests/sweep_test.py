@@ -31,7 +31,7 @@ from cascades.tasks import TASKS
 from experiments import cli, records, reports, sweep
 from experiments.analysis import shown as shown_answers
 from experiments.records import metrics
-from experiments.sweeps import plan, workdirs, worker
+from experiments.sweeps import plan, versions, workdirs, worker
 
 _ROOT = pathlib.Path(__file__).parent.parent
 # Of a config that is silent, so that the options are the usual ones.
@@ -563,13 +563,37 @@ def test_more_examples_leave_the_first_shards_alone(measured):
 def test_points_of_other_code_are_put_aside(measured, capsys, monkeypatch):
   sweep.run(_config(), _CURVES[:1], measured)
   (old,) = _files(measured, '*')
-  monkeypatch.setattr(worker, 'code_version', lambda: 'another')
+  monkeypatch.setattr(versions, 'code', lambda: 'source ' + '0' * 64)
   sweep.run(_config(), _CURVES[:1], measured)
   said = capsys.readouterr().err
+  assert 'code: source 000000000000, which no results version is of' in said
+  assert 'workdir: it was decoded with ' in said
   assert '1 points of other weights, data, code or versions lie in' in said
   (new,) = _files(measured, '*')
   assert new.name != old.name
   assert (measured / 'stale/records' / old.name).exists()
+
+
+@pytest.mark.slow
+def test_a_workdir_from_before_versions_opens_and_says_what_it_is(
+  measured, capsys
+):
+  sweep.run(_config(), _CURVES[:1], measured)
+  path = measured / 'provenance.json'
+  kept = json.loads(path.read_text())
+  kept['starts'][-1]['code'] = 'ab' * 32
+  path.write_text(json.dumps(kept))
+  said = 'source abababababab, from before results had a version'
+  page = reports.write_report(measured)
+  assert f'Decoded with {said}.' in page.read_text()
+  capsys.readouterr()
+  sweep.run(_config(), _CURVES[:1], measured)
+  assert f'workdir: it was decoded with {said}; what' in capsys.readouterr().err
+  # What is there now is of this code, and the page says so.
+  page = reports.write_report(measured)
+  assert f'Decoded with {versions.described(versions.code())}.' in (
+    page.read_text()
+  )
 
 
 @pytest.mark.parametrize('what', ['weights', 'device', 'seed', 'lenience'])
@@ -612,22 +636,6 @@ def test_a_changed_weight_changes_the_fingerprint():
     {'b': np.array([0, -0.0], np.float16)},
   ):
     assert worker.fingerprint(params | change) != before
-
-
-def test_only_what_can_change_an_answer_makes_points_stale(tmp_path):
-  names = {path.name for path in worker.answering()}
-  assert {'step.py', 'single.py', 'gsm8k.py', 'worker.py'} <= names
-  assert not names & {'lm_eval.py', 'audit.py', 'scoring.py', 'page.py'}
-  path = tmp_path / 'x.py'
-  said = []
-  for text in (
-    '"""A."""\ndef f(x):\n  """B."""\n  return x + 1\n',
-    '# C.\ndef f(x):\n  return (x + 1)  # D.\n',
-    'def f(x):\n  return x + 2\n',
-  ):
-    path.write_text(text)
-    said.append(worker._said(path))
-  assert said[0] == said[1] != said[2]
 
 
 def test_two_runs_at_once_are_refused(measured):
@@ -886,6 +894,9 @@ def test_an_interrupted_write_leaves_nothing(tmp_path):
     ),
     (['--config.lenience=("nan",)'], 'lenience'),
     (['--config.tasks=("gsm9k",)'], "no task 'gsm9k'"),
+    (['--config.tasks=()'], 'tasks: none is named; name one or more'),
+    (['--config.shard_size=-5'], 'shard_size: -5 will not do'),
+    (['--config.clock=-1'], 'clock: -1 will not do'),
     (['--config.trackers=tensorbord'], "no tracker 'tensorbord'"),
     (['--config.num_examples=0'], 'num_examples: 0'),
     (['--workdir=/dev/null/x'], 'workdir: '),

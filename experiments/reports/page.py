@@ -31,6 +31,7 @@ from experiments.reports import (
 )
 from experiments.reports.drawings import Drawing
 from experiments.reports.first import First
+from experiments.sweeps.versions import described
 
 # How to read a plot, or a note on one, by what it is of.
 _GUIDES = {
@@ -426,12 +427,15 @@ def _footer(told: Mapping[str, Run], choice: Choice) -> str:
     for name in ('numpy', 'scipy', 'pandas', 'matplotlib', 'statsmodels')
   }
   several = len(told) > 1
-  costs, details = [], []
+  costs, made, details = [], [], []
   for name, run in told.items():
     # What the run itself used, if it says so, not what writes the page.
     versions |= run.config.get('versions') or {}
     of = html.escape(f' of {name}') if several else ''
     costs.append(f'Unit costs{of}: {_costs(run.costs)}.')
+    code = run.start.get('code')
+    if isinstance(code, str):
+      made.append(f'Decoded{of} with {html.escape(described(code))}.')
     if run.config:
       whose = html.escape(name) if several else 'the run'
       details.append(
@@ -447,7 +451,7 @@ Time on the clock stands beside it in the tables and is never merged with
 it.</p>
 <p>Intervals are percentiles of {choice.resamples:,} bootstrap resamples of the
 examples, seed {choice.seed}; those of differences are paired: both points have
-the same resamples.</p>
+the same resamples. {' '.join(made)}</p>
 {details}
 <p>{html.escape(line)}</p>
 </footer>"""

@@ -463,6 +463,8 @@ def points(
     examples: By task, from `load_examples`.
     facts: What else can change a result: weights, code, versions and device.
   """
+  from experiments.sweeps.versions import outside_source
+
   of_run = {
     name: value
     for name, value in records.plain(config).items()
@@ -483,6 +485,8 @@ def points(
       if trained := curve.options.method.trained:
         # The same name may be that of another rule tomorrow.
         hashed['learned'] = trained.identity
+      if source := outside_source(curve.options.method, tasks[task]):
+        hashed['outside'] = source
       identity = records.digest(hashed)
       found.append(Point(task, curve, first, first + len(shard), identity))
   return found

@@ -126,6 +126,11 @@ class Workdir:
     path = self.path / 'provenance.json'
     return records.read_json(path)['starts'] if path.exists() else []
 
+  def code(self) -> str | None:
+    """Names the code of the latest start; None before the first one."""
+    starts = self._starts()
+    return starts[-1].get('code') if starts else None
+
   def log(self, start: Mapping[str, Any]) -> None:
     """Adds a start of the sweep to its provenance."""
     self._write_starts([*self._starts(), start])

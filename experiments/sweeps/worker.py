@@ -4,12 +4,10 @@ Of several workers each has the pair, and a launcher gives them points; see
 `launchers`.
 """
 
-import ast
 import contextlib
 import dataclasses
 import hashlib
 import math
-import pathlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,7 +15,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-import cascades
 from cascades import decoding
 from cascades.decoding import faults
 from cascades.drafters import pairing
@@ -27,7 +24,7 @@ from cascades.sampler.options import Options
 from cascades.scheme import SEQUENTIAL
 from experiments import cli, records
 from experiments.records import metrics
-from experiments.sweeps import costs, plan, sequence
+from experiments.sweeps import costs, plan, sequence, versions
 
 # Added to the seed of the drafter alone. A sequence-level cascade takes either
 # model's own answer: were they drawn with the same random numbers, the
@@ -57,48 +54,6 @@ class CompileClock:
         self.seconds += duration
 
     jax.monitoring.register_event_duration_secs_listener(count)
-
-
-# What can change an answer: rooms of the library, and two modules here.
-_ANSWERING = (
-  'scheme.py methods verification models decoding drafters sampler tasks'
-).split()
-_ANSWERING_HERE = 'worker.py', 'sequence.py'
-# Of these rooms, what only looks.
-_LOOKING = 'agreement.py', 'memory.py', 'scoring.py'
-
-
-def answering() -> list[pathlib.Path]:
-  """The modules that can change an answer."""
-  library = pathlib.Path(cascades.__file__).parent
-  files = [pathlib.Path(__file__).with_name(name) for name in _ANSWERING_HERE]
-  for name in _ANSWERING:
-    room = library / name
-    files += sorted(room.rglob('*.py')) if room.is_dir() else [room]
-  return [path for path in files if path.name not in _LOOKING]
-
-
-def code_version() -> str:
-  """A hash of the code that can change an answer, without its comments."""
-  hashed = hashlib.sha256()
-  for path in answering():
-    hashed.update(f'{path.name}\n{_said(path)}'.encode())
-  return hashed.hexdigest()
-
-
-def _said(path: pathlib.Path) -> str:
-  """A module's statements, without comments and docstrings."""
-  tree = ast.parse(path.read_text(encoding='utf-8'))
-  for node in ast.walk(tree):
-    body = getattr(node, 'body', None)
-    if isinstance(body, list):
-      # A text that stands alone does nothing.
-      node.body = [
-        x
-        for x in body
-        if not (isinstance(x, ast.Expr) and isinstance(x.value, ast.Constant))
-      ]
-  return ast.dump(tree)
 
 
 def fingerprint(params: Any) -> str:
@@ -234,7 +189,7 @@ class Worker:
   def facts(self) -> dict[str, Any]:
     """What can change a result and is not said by a config."""
     return weights(self._verifier, self._equipped) | {
-      'code': code_version(),
+      'code': versions.code(),
       'device': jax.devices()[0].device_kind,
       'versions': cli.versions(),
     }

@@ -1,0 +1,188 @@
+"""What names the code that results are of."""
+
+import dataclasses
+import importlib.util
+import shutil
+import sys
+
+import jax.numpy as jnp
+import pytest
+
+from cascades import methods
+from cascades.tasks import TASKS
+from experiments.sweeps import plan, versions
+
+
+def test_the_accepted_source_is_this_one():
+  """Where it fails, what decides results has changed since they were tested."""
+  assert versions.source_hash() == versions.accepted().source, (
+    'run python -m experiments.accept'
+  )
+  assert versions.code() == f'results version {versions.accepted().version}'
+
+
+def test_every_version_has_its_line():
+  found = versions.accepted()
+  assert [*found.changelog] == [str(i + 1) for i in range(found.version)]
+  assert all(found.changelog.values())
+
+
+@pytest.fixture
+def checkout(tmp_path):
+  """A copy of what is hashed."""
+  for name, path in versions.deciding().items():
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(path, tmp_path / name)
+  assert versions.source_hash(tmp_path) == versions.source_hash()
+  return tmp_path
+
+
+def test_all_of_the_library_decides_but_what_only_looks():
+  names = {*versions.deciding()}
+  for name in (
+    *('schedules/places.py', 'decoding/step.py', 'methods/cascade.py'),
+    *('tasks/gsm8k.py', 'drafters/eagle.py', 'scheme.py', 'arguments.py'),
+  ):
+    assert f'cascades/{name}' in names
+  assert 'experiments/sweeps/worker.py' in names
+  assert not [n for n in names if n.startswith(versions.ONLY_LOOKS)]
+  every = {
+    path.relative_to(versions.ROOT).as_posix()
+    for path in (versions.ROOT / 'cascades').rglob('*.py')
+  }
+  looks = every - names
+  # Each entry of the list is there, and nothing else is left out.
+  for entry in versions.ONLY_LOOKS:
+    assert [name for name in looks if name.startswith(entry)], entry
+  assert all(name.startswith(versions.ONLY_LOOKS) for name in looks)
+
+
+def test_any_statement_of_any_module_is_of_the_hash(checkout):
+  want = versions.source_hash(checkout)
+  for name in ('cascades/schedules/places.py', 'cascades/scheme.py'):
+    file = checkout / name
+    text = file.read_text()
+    file.write_text(f'"""Other words."""\n# And a comment.\n{text}')
+    assert versions.source_hash(checkout) == want
+    file.write_text(f'{text}\n_X = 1\n')
+    assert versions.source_hash(checkout) != want
+    file.write_text(text)
+  new = checkout / 'cascades/schedules/new.py'
+  new.write_text('X = 1\n')
+  assert versions.source_hash(checkout) != want
+  new.rename(checkout / 'cascades/proof_of_it.py')
+  assert versions.source_hash(checkout) != want
+  (checkout / 'cascades/proof_of_it.py').unlink()
+  assert versions.source_hash(checkout) == want
+
+
+def test_code_is_described_in_words():
+  old, new = 'a1' * 32, 'source ' + 'b2' * 32
+  assert versions.described('results version 3') == 'results version 3'
+  assert versions.described(new) == (
+    'source b2b2b2b2b2b2, which no results version is of'
+  )
+  assert versions.described(old) == (
+    'source a1a1a1a1a1a1, from before results had a version'
+  )
+  assert versions.is_version('results version 3')
+  assert not versions.is_version(old)
+  assert not versions.is_version(new)
+
+
+# --- What is registered from outside ---
+
+_OUTSIDE = """
+from cascades import methods
+import helper
+
+SCALE = {scale}
+
+
+def _target(d, lenience):
+  return helper.same(d.p) * SCALE / SCALE
+
+
+METHOD = methods.from_target(
+  _target, name='outside', equation='', reference='', strict=0.0,
+  drafter_only=None)
+"""
+
+
+def _module(folder, name, text):
+  path = folder / f'{name}.py'
+  path.write_text(text)
+  spec = importlib.util.spec_from_file_location(name, path)
+  module = importlib.util.module_from_spec(spec)
+  sys.modules[name] = module
+  spec.loader.exec_module(module)
+  return module
+
+
+@pytest.fixture
+def outside(tmp_path, monkeypatch):
+  """A function that makes a method of a file, with a helper beside it."""
+
+  def make(scale=1.0, same='x'):
+    monkeypatch.setitem(sys.modules, 'outside_rule', None)
+    monkeypatch.setitem(sys.modules, 'helper', None)
+    _module(tmp_path, 'helper', f'def same(x):\n  return {same}\n')
+    text = _OUTSIDE.format(scale=scale)
+    return _module(tmp_path, 'outside_rule', text).METHOD
+
+  return make
+
+
+def test_methods_and_tasks_of_the_library_add_nothing():
+  for method in methods.METHODS.values():
+    assert versions.outside_source(method, methods.capped(method)) is None
+  assert versions.outside_source(*TASKS.values()) is None
+
+
+def test_a_method_of_a_file_adds_the_hash_of_its_source(outside):
+  want = versions.outside_source(outside())
+  assert want is not None
+  assert versions.outside_source(outside()) == want
+  assert versions.outside_source(methods.capped(outside())) is not None
+  # Its own number, and a function that it takes from beside it.
+  assert versions.outside_source(outside(scale=2.0)) != want
+  assert versions.outside_source(outside(same='x + 0')) != want
+
+
+def test_what_a_function_brings_along_is_of_its_hash():
+  def method(share):
+    return methods.from_target(
+      lambda d, lenience: share * d.p + (1 - share) * d.p,
+      name='closure',
+      equation='',
+      reference='',
+      strict=0.0,
+      drafter_only=None,
+    )
+
+  one, other = (versions.outside_source(method(x)) for x in (0.25, 0.5))
+  assert one != other
+  assert versions.outside_source(method(0.25)) == one
+
+
+def test_a_function_without_a_file_has_a_hash_too():
+  made = {'jnp': jnp}
+  exec('def f(d, lenience):\n  return jnp.abs(d.p)', made)
+  exec('def g(d, lenience):\n  return jnp.exp(d.p)', made)
+  hashes = {versions.outside_source(made[name]) for name in 'fg'}
+  assert len(hashes) == 2
+  assert None not in hashes
+
+
+def test_a_point_of_a_method_from_outside_is_named_by_it(outside):
+  def name(method):
+    curve = plan.Curve.of({}, 'token_v3', (0.3,))
+    options = dataclasses.replace(curve.options, method=method)
+    curve = dataclasses.replace(curve, options=options)
+    examples = {'numerals': list(TASKS['numerals'].load(num_examples=2))}
+    tasks = {'numerals': TASKS['numerals']}
+    facts = {'code': 'results version 1'}
+    (point,) = plan.points({}, [curve], tasks, examples, facts)
+    return point.name
+
+  assert name(outside()) == name(outside()) != name(outside(scale=3.0))
