@@ -3,6 +3,8 @@
 import os
 import pathlib
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -88,6 +90,43 @@ def test_a_lost_worker_changes_nothing(cluster, local, tmp_path):
   assert len(names[0]) == 8
   assert sweep_test._answers(there) == sweep_test._answers(local)
   assert (there / 'report/index.html').exists()
+
+
+_ONE_CORE = """
+import os, pathlib, sys
+
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
+import ray_test
+
+workdir, verifier, drafter = sys.argv[1:]
+config = ray_test._config(verifier=verifier, drafter=drafter)
+run = ray_test.sweep.run
+run(config, ray_test._CURVES, pathlib.Path(workdir), launcher='ray', quiet=True)
+"""
+
+
+@pytest.mark.skipif(
+  not hasattr(os, 'sched_setaffinity'), reason='needs a core of its own'
+)
+def test_a_cluster_of_one_core_changes_nothing(local, tmp_path):
+  """Models compute with one thread there, and with two here."""
+  config, there = _config(), tmp_path / 'ray'
+  done = subprocess.run(
+    [
+      *(sys.executable, '-c', _ONE_CORE, str(there)),
+      *(config.verifier, config.drafter),
+    ],
+    cwd=pathlib.Path(__file__).parent,
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0, done.stderr[-2000:]
+  names = [
+    {path.name for path in (run / 'records').iterdir()}
+    for run in (local, there)
+  ]
+  assert names[0] == names[1]
+  assert sweep_test._answers(there) == sweep_test._answers(local)
 
 
 @pytest.mark.parametrize(
