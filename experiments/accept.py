@@ -2,7 +2,7 @@
 
 Command: python -m experiments.accept
          python -m experiments.accept --change='Counts leave out the prompt.'
-Writes: experiments/sweeps/results_version.json; of a change also
+Writes: experiments/records/results_version.json; of a change also
         tests/data/fixed_results.json
 
 It runs the test of fixed results. With `--change` the results may be others:
@@ -17,7 +17,7 @@ import sys
 from absl import flags
 
 from experiments import cli, records
-from experiments.sweeps import versions
+from experiments.records import versions
 
 _CHANGE = flags.DEFINE_string(
   'change',

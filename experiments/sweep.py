@@ -186,7 +186,7 @@ def run(
 
 def _tell_code(files, facts, say: Callable[[str], None]) -> None:
   """Says what the code is, where it is no results version or was another."""
-  from experiments.sweeps import versions
+  from experiments.records import versions
 
   now, before = facts['code'], files.code()
   if not versions.is_version(now):

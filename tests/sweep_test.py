@@ -30,8 +30,8 @@ from cascades.sampler import memory
 from cascades.tasks import TASKS
 from experiments import cli, records, reports, sweep
 from experiments.analysis import shown as shown_answers
-from experiments.records import metrics
-from experiments.sweeps import plan, versions, workdirs, worker
+from experiments.records import metrics, versions
+from experiments.sweeps import plan, workdirs, worker
 
 _ROOT = pathlib.Path(__file__).parent.parent
 # Of a config that is silent, so that the options are the usual ones.

@@ -10,7 +10,8 @@ import pytest
 
 from cascades import methods
 from cascades.tasks import TASKS
-from experiments.sweeps import plan, versions
+from experiments.records import versions
+from experiments.sweeps import plan
 
 
 def test_the_accepted_source_is_this_one():

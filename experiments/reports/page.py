@@ -21,6 +21,7 @@ from experiments.analysis.cuts import Cut
 from experiments.analysis.runs import Run
 from experiments.analysis.shown import Shown
 from experiments.records.metrics import Costs
+from experiments.records.versions import described
 from experiments.reports import (
   drawings,
   examples,
@@ -31,7 +32,6 @@ from experiments.reports import (
 )
 from experiments.reports.drawings import Drawing
 from experiments.reports.first import First
-from experiments.sweeps.versions import described
 
 # How to read a plot, or a note on one, by what it is of.
 _GUIDES = {

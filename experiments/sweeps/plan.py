@@ -463,7 +463,7 @@ def points(
     examples: By task, from `load_examples`.
     facts: What else can change a result: weights, code, versions and device.
   """
-  from experiments.sweeps.versions import outside_source
+  from experiments.records.versions import outside_source
 
   of_run = {
     name: value

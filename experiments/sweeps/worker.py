@@ -23,8 +23,8 @@ from cascades.sampler import batching, memory, sampler, scoring
 from cascades.sampler.options import Options
 from cascades.scheme import SEQUENTIAL
 from experiments import cli, records
-from experiments.records import metrics
-from experiments.sweeps import costs, plan, sequence, versions
+from experiments.records import metrics, versions
+from experiments.sweeps import costs, plan, sequence
 
 # Added to the seed of the drafter alone. A sequence-level cascade takes either
 # model's own answer: were they drawn with the same random numbers, the
