@@ -6,6 +6,7 @@ above it in this list.
   arguments     what an argument may be, in a sentence
   compilation   what is compiled is kept for the next process
   plain         values as JSON can hold them
+  atomic        files that are written whole or not at all
   scheme        how blocks are verified, and where tokens come from
   methods       one position: both models' distributions to the one to sample
   schedules     one answer: how lenient a method is along it
@@ -41,8 +42,8 @@ _HOME = {
 }
 # In the order of the list; `tests/imports_test.py` holds them to it.
 ROOMS = (
-  'arguments compilation plain scheme methods schedules verification models'
-  ' decoding drafters sampler tasks proof lm_eval'
+  'arguments compilation plain atomic scheme methods schedules verification'
+  ' models decoding drafters sampler tasks proof lm_eval'
 ).split()
 
 __all__ = sorted([*_HOME, *ROOMS])

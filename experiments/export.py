@@ -35,6 +35,7 @@ def main() -> None:
       '--model, --folder: give both, such as --model=tiny-verifier'
       ' --folder=exported.'
     )
+  from cascades import atomic
   from cascades.models import checkpoints
 
   folder = pathlib.Path(_FOLDER.value)
@@ -44,12 +45,13 @@ def main() -> None:
     raise ValueError(
       f'folder: {folder} holds a model already; choose another --folder.'
     )
-  cli.make_folder(folder)
-  model = checkpoints.load_model(_MODEL.value, flags.FLAGS.dtype)
-  if as_gguf:
-    checkpoints.save_gguf(folder / name, model, _STORED.value)
-  else:
-    checkpoints.save_model(folder, model, _SHARD_GB.value, _STORED.value)
+  with atomic.making_folder(folder):
+    cli.make_folder(folder)
+    model = checkpoints.load_model(_MODEL.value, flags.FLAGS.dtype)
+    if as_gguf:
+      checkpoints.save_gguf(folder / name, model, _STORED.value)
+    else:
+      checkpoints.save_model(folder, model, _SHARD_GB.value, _STORED.value)
   files = sorted(file for file in folder.iterdir() if file.is_file())
   for file in files:
     print(f'{file.stat().st_size:>15,}  {file}')

@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
+from cascades import atomic
 from cascades.drafters import recurrent
 from cascades.models import checkpoints, huggingface
 
@@ -92,17 +93,17 @@ def save(
     head: Its parameters.
     verifier: Whose states it was trained on.
     says: Ids of the tokens that it is to say, upwards; None for all.
+
+  Raises:
+    OSError: A file cannot be written; names it, and the folder stays as it was.
   """
-  folder = pathlib.Path(folder)
-  folder.mkdir(parents=True, exist_ok=True)
   tensors = {name: np.asarray(x) for name, x in head.items()}
   if says is not None:
     tensors[_SAYS] = np.asarray(says, np.int32)
-  save_file(tensors, folder / 'head.safetensors')
-  # safetensors lets nobody but the owner read what it writes.
-  (folder / 'head.safetensors').chmod(0o644)
   said = {'kind': 'recurrent', 'verifier': fingerprint(verifier)}
-  (folder / _FILE).write_text(json.dumps(said, indent=2) + '\n')
+  with atomic.replace_files(pathlib.Path(folder)) as part:
+    huggingface.save_tensors(part / 'head.safetensors', tensors)
+    atomic.write_text(part / _FILE, json.dumps(said, indent=2) + '\n')
 
 
 def load(folder: pathlib.Path | str) -> Loaded:

@@ -34,6 +34,7 @@ import jax.numpy as jnp
 from jax.scipy import special
 from jaxtyping import Array, Float
 
+from cascades import atomic
 from cascades.methods.cascade import price
 from cascades.methods.method import (
   Distributions,
@@ -197,13 +198,12 @@ def save(
     names: Of the verifier and the drafter, for people.
     fingerprints: Of both, as `drafters.pairing.fingerprints` has them.
   """
-  folder.mkdir(parents=True, exist_ok=True)
   models = zip(('verifier', 'drafter'), names, fingerprints, strict=True)
   said: dict[str, Any] = {
     of: {'name': name, 'fingerprint': found} for of, name, found in models
   }
   said['weights'] = dict(weights)
-  (folder / FILE).write_text(json.dumps(said, indent=2) + '\n')
+  atomic.write_text(folder / FILE, json.dumps(said, indent=2) + '\n')
 
 
 def load(named: str, name: str | None = None) -> Method:

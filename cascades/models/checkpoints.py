@@ -33,7 +33,7 @@ import numpy as np
 from etils import epath
 from jaxtyping import PyTree
 
-from cascades import compilation
+from cascades import atomic, compilation
 from cascades.models import (
   gguf_files,
   huggingface,
@@ -207,6 +207,7 @@ def save_model(
   Raises:
     ValueError: `shard_gb` is not positive, `stored` is neither, or the model is
       of another family, or says only some tokens.
+    OSError: A file cannot be written; names it, and the folder stays as it was.
   """
   check_dtype(stored)
   model, params, tokenizer = checkpoint
@@ -242,6 +243,7 @@ def save_gguf(
   Raises:
     ValueError: `stored` is none of them, the model is of another family, or the
       format has no word for something of it.
+    OSError: It cannot be written; names the file.
   """
   if stored not in (None, *gguf_files.STORED):
     raise ValueError(
@@ -252,20 +254,15 @@ def save_gguf(
   if model.packed:
     params = model.unpack(jax.tree.map(np.asarray, params))
   file = pathlib.Path(file)
-  file.parent.mkdir(parents=True, exist_ok=True)
-  made = file.with_name(f'.{file.name}.part')
-  try:
+  with atomic.replace_file(file) as part:
     gguf_files.save(
-      made,
+      part,
       model,
       params,
       tokenizer,
       gate_by_rows=model.gate_by_rows,
       stored=stored,
     )
-    made.replace(file)
-  finally:
-    made.unlink(missing_ok=True)
 
 
 def _check_says_all(params: language.Params) -> None:

@@ -533,6 +533,15 @@ def name_of(name: str) -> str:
 # --- Writing ---
 
 
+class _Written(np.ndarray):
+  """An array that says why it could not be written, as NumPy's own does not."""
+
+  def tofile(self, fid, sep='', format='%s'):
+    """Writes its bytes."""
+    del sep, format
+    fid.write(self.data)
+
+
 def save(
   path: pathlib.Path,
   model: language.LanguageModel,
@@ -602,7 +611,7 @@ def save(
         x = x[: tokenizer.vocab_size]
       x = np.ascontiguousarray(x, np.float32)
       x = x + np.float32(1) if x.ndim == 1 else gguf.quantize(x, kind)
-      writer.write_tensor_data(x)
+      writer.write_tensor_data(x.view(_Written))
   finally:
     writer.close()
 

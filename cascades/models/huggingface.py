@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cascades import arguments
+from cascades import arguments, atomic
 from cascades.models import families, language, tokenizers
 
 SINGLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
@@ -958,6 +958,7 @@ def save(
 
   Args:
     folder: Made if it is not there; another model's tensors in it are removed.
+      It stays as it was if the model cannot be written.
     config: Fields of config.json, as `language.from_config` reads them.
     params: gemma's tree, of JAX's or of numpy's arrays.
     tokenizer: Written as tokenizer.model.
@@ -968,27 +969,24 @@ def save(
 
   Raises:
     ValueError: `shard_gb` is not positive.
+    OSError: A file cannot be written; names it.
   """
   if not shard_gb > 0:
     raise ValueError(f'shard_gb: {shard_gb:g} will not do; give more than 0.')
   folder = pathlib.Path(folder)
-  folder.mkdir(parents=True, exist_ok=True)
   tensors = _tensors(params, leaves(config, gate_by_rows))
   shards = _named(_divided(tensors, shard_gb * 1e9))
-  _write_shards(folder, shards, params)
-  _write_json(folder / 'config.json', config)
   written = set(shards)
-  if len(shards) > 1:
-    _write_index(folder, shards)
-    written.add(INDEX)
+  with atomic.replace_files(folder) as part:
+    _write_shards(part, shards, params)
+    write_json(part / 'config.json', config)
+    if len(shards) > 1:
+      _write_index(part, shards)
+      written.add(INDEX)
+    _write_tokenizer(part, tokenizer)
   for file in folder.glob('model*.safetensors*'):
     if file.name not in written:
       file.unlink()
-  # safetensors lets nobody but the owner read what it writes.
-  mode = (folder / 'config.json').stat().st_mode
-  for file in shards:
-    (folder / file).chmod(mode)
-  _write_tokenizer(folder, tokenizer)
 
 
 class _Tensor(NamedTuple):
@@ -1062,8 +1060,6 @@ def _write_shards(
     shards: By file name, its tensors.
     params: gemma's tree, of JAX's or of numpy's arrays.
   """
-  from safetensors.numpy import save_file
-
   for file, shard in shards.items():
     tensors = {
       name: np.ascontiguousarray(
@@ -1071,7 +1067,19 @@ def _write_shards(
       )
       for name, leaf, number, _ in shard
     }
-    save_file(tensors, folder / file, metadata={'format': 'pt'})
+    save_tensors(folder / file, tensors)
+
+
+def save_tensors(file: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> None:
+  """Writes a file of tensors, whole or not at all.
+
+  Raises:
+    OSError: It cannot be written; names the file.
+  """
+  from safetensors.numpy import save_file
+
+  with atomic.replace_file(file) as part:
+    save_file(dict(tensors), part, metadata={'format': 'pt'})
 
 
 def _write_index(
@@ -1082,7 +1090,7 @@ def _write_index(
   where = {
     tensor.name: file for file, shard in shards.items() for tensor in shard
   }
-  _write_json(
+  write_json(
     folder / INDEX, {'metadata': {'total_size': total}, 'weight_map': where}
   )
 
@@ -1092,15 +1100,15 @@ def _write_tokenizer(
 ) -> None:
   """Writes the tokenizer, its special tokens, and where answers end."""
   special = _special_ids(tokenizer.stops)
-  _write_json(folder / 'generation_config.json', special)
-  (folder / 'tokenizer.model').write_bytes(tokenizer.proto)
+  write_json(folder / 'generation_config.json', special)
+  atomic.write_bytes(folder / 'tokenizer.model', tokenizer.proto)
   names = dict(
     pad_token=tokenizers.PAD,
     eos_token=tokenizers.EOS,
     bos_token=tokenizers.BOS,
     unk_token=tokenizers.UNK,
   )
-  _write_json(
+  write_json(
     folder / 'tokenizer_config.json',
     {name: tokenizer.piece(i) for name, i in names.items()}
     | {
@@ -1112,10 +1120,10 @@ def _write_tokenizer(
   )
 
 
-def _write_json(file: pathlib.Path, fields: Mapping[str, Any]) -> None:
+def write_json(file: pathlib.Path, fields: Mapping[str, Any]) -> None:
   """Writes fields as JSON, sorted by name."""
   text = json.dumps(dict(fields), indent=2, sort_keys=True)
-  file.write_text(text + '\n', encoding='utf-8')
+  atomic.write_text(file, text + '\n')
 
 
 def get(tree: Any, path: Iterable[str]) -> Any:

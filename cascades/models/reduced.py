@@ -15,7 +15,6 @@ with `_scale` what each row is multiplied by, as compressed-tensors has it for
 It is a language model like any other: it reads every token, and answers alone.
 """
 
-import json
 import pathlib
 import zlib
 from collections.abc import Mapping
@@ -25,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cascades import atomic
 from cascades.models import huggingface, language
 
 FILE, VOCABULARY = 'reduced.json', 'vocabulary'
@@ -216,13 +216,11 @@ def save(
 
   Raises:
     ValueError: `stored` is none of them.
+    OSError: A file cannot be written; names it, and the folder stays as it was.
   """
-  from safetensors.numpy import save_file
-
   check_stored(stored)
 
   folder = pathlib.Path(folder)
-  folder.mkdir(parents=True, exist_ok=True)
   config = huggingface.config_of(model, params, (1,))
   tensors = {VOCABULARY: np.asarray(tokens, np.int32)}
   by_rows = model.gate_by_rows
@@ -236,10 +234,8 @@ def save(
       if stored == 'int8' and part.ndim == 2:
         part, tensors[name + _SCALE] = in_8_bits(part)
       tensors[name] = np.ascontiguousarray(part)
-  save_file(tensors, folder / 'model.safetensors', metadata={'format': 'pt'})
-  # safetensors lets nobody but the owner read what it writes.
-  (folder / 'model.safetensors').chmod(0o644)
   said = Said(verifier, checksum(model, params))._asdict()
-  for name, fields in (('config.json', config), (FILE, said)):
-    text = json.dumps(fields, indent=2, sort_keys=True)
-    (folder / name).write_text(text + '\n', encoding='utf-8')
+  with atomic.replace_files(folder) as part:
+    huggingface.save_tensors(part / 'model.safetensors', tensors)
+    for name, fields in (('config.json', config), (FILE, said)):
+      huggingface.write_json(part / name, fields)

@@ -7,14 +7,13 @@ there can be trusted; traces before their records.
 import contextlib
 import gzip
 import json
-import os
 import pathlib
-import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from cascades import tasks
+from cascades.atomic import write_bytes, write_text
 from experiments.records.lines import (
   Record,
   Rereading,
@@ -23,30 +22,6 @@ from experiments.records.lines import (
   dumps,
   loads,
 )
-
-
-def write_text(path: str | pathlib.Path, text: str) -> None:
-  """Writes a file whole or not at all, even where the power fails."""
-  write_bytes(pathlib.Path(path), text.encode())
-
-
-def write_bytes(path: pathlib.Path, content: bytes) -> None:
-  path.parent.mkdir(parents=True, exist_ok=True)
-  handle, name = tempfile.mkstemp(dir=path.parent, prefix='.', suffix='.part')
-  try:
-    with os.fdopen(handle, 'wb') as f:
-      f.write(content)
-      f.flush()
-      # Else the name could be there after a power cut, and nothing under it.
-      os.fsync(f.fileno())
-    os.chmod(name, 0o644)
-    os.replace(name, path)
-  except BaseException as e:
-    pathlib.Path(name).unlink(missing_ok=True)
-    if isinstance(e, OSError) and e.errno and not e.filename:
-      # A full disk does not say what would have been written.
-      raise OSError(e.errno, e.strerror, str(path)) from None
-    raise
 
 
 def claim(

@@ -24,6 +24,7 @@ from cascades.drafters import heads, recurrent
 from cascades.models import checkpoints
 from cascades.sampler import sampler
 from cascades.tasks import TASKS
+from experiments import records
 from experiments.training import judging, lessons, terms, texts
 from experiments.training.small_models import (
   make_optimizer,
@@ -290,4 +291,4 @@ def write_card(
     table=table(figures),
     **terms.put(folder, config.verifier, of_weights=False),
   )
-  (folder / 'README.md').write_text(text)
+  records.write_text(folder / 'README.md', text)

@@ -25,6 +25,7 @@ from ml_collections import ConfigDict
 
 from cascades.drafters import pairing
 from cascades.models import checkpoints, language, reduced
+from experiments import records
 from experiments.sweeps import costs
 from experiments.training import judging, lessons, terms, texts
 from experiments.training.small_models import run_steps
@@ -436,5 +437,6 @@ def write_card(
     promise='\n'.join(promise),
     **terms.put(folder, config.verifier),
   )
-  (folder / 'README.md').write_text(text)
-  (folder / 'figures.json').write_text(json.dumps(figures, indent=2) + '\n')
+  records.write_text(folder / 'README.md', text)
+  text = json.dumps(figures, indent=2) + '\n'
+  records.write_text(folder / 'figures.json', text)

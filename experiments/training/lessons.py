@@ -6,6 +6,7 @@ are made once, and kept in the workdir: they are a thousandth of its logits.
 
 import collections
 import functools
+import os
 import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ import tqdm
 from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
+from cascades import atomic
 from cascades.models import checkpoints, language
 from cascades.sampler import sampler
 from experiments import records
@@ -106,9 +108,10 @@ def hidden(
   dtype = model.dtype(params)
   # As bits, where numpy has no such numbers of its own.
   bits = np.uint16 if dtype == jnp.bfloat16 else np.float32
-  kept = np.lib.format.open_memmap(
-    file, 'r+' if done else 'w+', None if done else bits, shape
-  )
+  if done:
+    kept = np.lib.format.open_memmap(file, 'r+', None, shape)
+  else:
+    kept = _reserve(file, bits, shape)
   if kept.shape != shape or kept.dtype != bits:
     raise ValueError(f'workdir: {file} is of another training; remove it.')
   run = jax.jit(functools.partial(forward, model))
@@ -124,8 +127,31 @@ def hidden(
       bar.update(len(some))
       if done == count or done % (64 * _READ) == 0:
         kept.flush()
-        progress.write_text(str(done))
+        atomic.write_text(progress, str(done))
   return kept.view(dtype)
+
+
+def _reserve(
+  file: pathlib.Path, bits: Any, shape: tuple[int, ...]
+) -> np.memmap:
+  """Makes an array on the disk that is known to have the room.
+
+  What is written to an array that turns out to have no room kills the process.
+
+  Raises:
+    OSError: The disk is full; names the file, of which nothing is left.
+  """
+  try:
+    with atomic.naming(file):
+      kept = np.lib.format.open_memmap(file, 'w+', bits, shape)
+      # Where the system can reserve room.
+      if hasattr(os, 'posix_fallocate'):
+        with file.open('r+b') as out:
+          os.posix_fallocate(out.fileno(), 0, file.stat().st_size)
+  except BaseException:
+    file.unlink(missing_ok=True)
+    raise
+  return kept
 
 
 def logits(

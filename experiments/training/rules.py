@@ -28,7 +28,7 @@ from jaxtyping import Bool, Float, Int
 from ml_collections import ConfigDict
 from scipy import optimize, special
 
-from cascades import methods
+from cascades import atomic, methods
 from cascades.drafters import pairing
 from cascades.methods import learned
 from cascades.sampler import sampler, scoring
@@ -276,8 +276,8 @@ def _columns(decoder, texts, chat, kept) -> list[np.ndarray]:
     for column in zip(*said, strict=True)
   ]
   if file:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(file, *columns)
+    with atomic.replace_file(file) as part, part.open('wb') as out:
+      np.savez_compressed(out, *columns)
   return columns
 
 
@@ -582,6 +582,6 @@ def write_card(
     table='\n'.join(table),
     weights='\n'.join(weights),
   )
-  (folder / 'README.md').write_text(text)
-  text = json.dumps(figures, indent=2)
-  (folder / 'figures.json').write_text(text + '\n')
+  records.write_text(folder / 'README.md', text)
+  text = json.dumps(figures, indent=2) + '\n'
+  records.write_text(folder / 'figures.json', text)

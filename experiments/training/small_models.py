@@ -4,10 +4,12 @@ Every batch is a function of (seed, step), so a run that was stopped goes on
 from its last checkpoint as if it had not been, and one seed gives one model.
 """
 
+import contextlib
 import itertools
 import json
 import pathlib
 import random
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,8 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import tqdm
+from absl import logging
 from ml_collections import ConfigDict
 
+from cascades import atomic
 from cascades.models import checkpoints, huggingface, language, tokenizers
 from cascades.tasks import GENERATED, TASKS
 from cascades.tasks.task import split_of
@@ -234,8 +238,7 @@ def run_steps(
   import orbax.checkpoint as ocp
 
   folder = (workdir / 'checkpoints' / name).absolute()
-  options = ocp.CheckpointManagerOptions(max_to_keep=2)
-  with ocp.CheckpointManager(folder, options=options) as manager:
+  with _manage_checkpoints(folder) as manager:
     first = manager.latest_step() or 0
     fields = _deciding(config, name)
     records.claim(workdir / f'{name}.json', fields, 'training', bool(first))
@@ -256,6 +259,36 @@ def run_steps(
         if done % config.checkpoint_every == 0 or done == steps:
           manager.save(done, args=ocp.args.StandardSave(state))
   return state
+
+
+@contextlib.contextmanager
+def _manage_checkpoints(folder: pathlib.Path) -> Iterator[Any]:
+  """Keeps the last two checkpoints in a folder.
+
+  Yields:
+    Orbax's manager.
+
+  Raises:
+    OSError: The disk is full; of what is not whole nothing is left.
+  """
+  import orbax.checkpoint as ocp
+
+  options = ocp.CheckpointManagerOptions(max_to_keep=2)
+  verbosity = logging.get_verbosity()
+  # Its threads log the traceback of what is raised here all the same.
+  logging.set_verbosity(logging.FATAL)
+  try:
+    with (
+      atomic.naming(folder),
+      ocp.CheckpointManager(folder, options=options) as manager,
+    ):
+      yield manager
+  except OSError:
+    for part in folder.glob('*.orbax-checkpoint-tmp'):
+      shutil.rmtree(part, ignore_errors=True)
+    raise
+  finally:
+    logging.set_verbosity(verbosity)
 
 
 def begin(config: ConfigDict, name: str) -> checkpoints.Checkpoint:
@@ -486,4 +519,4 @@ def write_card(
     device=jax.devices()[0].device_kind,
     jax=jax.__version__,
   )
-  (folder / 'README.md').write_text(text)
+  records.write_text(folder / 'README.md', text)

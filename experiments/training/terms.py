@@ -6,9 +6,9 @@ project's own licence does not cover it.
 """
 
 import pathlib
-import shutil
 
 from cascades.models import checkpoints, packaged
+from experiments import records
 
 _OWN = 'apache-2.0'
 _SAID = """
@@ -44,10 +44,9 @@ def put(
     own = verifier in checkpoints.BUNDLED
     return {'licence': f'license: {_OWN}\n' if own else '', 'terms': ''}
   of = packaged.MODELS[verifier]
-  (folder / 'NOTICE').write_text(
-    of.notice + (_MODIFIED if of_weights else _LEARNT)
-  )
-  shutil.copyfile(of.licence, folder / 'LICENSE')
+  notice = of.notice + (_MODIFIED if of_weights else _LEARNT)
+  records.write_text(folder / 'NOTICE', notice)
+  records.write_text(folder / 'LICENSE', of.licence.read_text('utf-8'))
   did = f'learnt what `{verifier}` says'
   if of_weights:
     did = f"is made of `{verifier}`'s weights and learnt what that says"

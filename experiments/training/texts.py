@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
+from cascades import atomic
 from cascades.models import tokenizers
 from cascades.tasks import TASKS
+from experiments import records
 
 # Prompts that are answered between two times that the answers are kept.
 AT_A_TIME = 256
@@ -284,8 +286,8 @@ def kept(file: pathlib.Path, prompts: Sequence[str], answer: Any) -> list[str]:
       # Those of a group have a seed together, and are written together.
       del done[len(done) // AT_A_TIME * AT_A_TIME :]
     text = ''.join(json.dumps(x) + '\n' for x in done)
-    file.write_text(text, encoding='utf-8')
-  with file.open('a', encoding='utf-8') as out:
+    records.write_text(file, text)
+  with atomic.naming(file), file.open('a', encoding='utf-8') as out:
     while len(done) < len(prompts):
       some = prompts[len(done) : len(done) + AT_A_TIME]
       for text in answer(some, len(done)):

@@ -1,0 +1,252 @@
+"""A full disk: one sentence that names the file, and nothing half written.
+
+Files that grow beyond a limit of the process fail as on a full disk.
+"""
+
+import contextlib
+import errno
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from cascades import atomic
+from cascades.drafters import heads, recurrent
+from cascades.methods import learned
+from cascades.models import checkpoints, reduced
+from experiments import cli
+from experiments.training import lessons, small_models, terms, texts
+
+_ROOT = pathlib.Path(__file__).parents[1]
+FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
+
+
+@contextlib.contextmanager
+def file_limit(size):
+  """Has no file of this process grow beyond so many bytes."""
+  before = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+  try:
+    yield
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def contents(folder):
+  """All files and folders, with what is in them."""
+  return {
+    str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+    for path in sorted(folder.rglob('*'))
+  }
+
+
+def refuse(write, file, size=2000):
+  """Checks that what cannot be written names a file, in one sentence."""
+  with file_limit(size), pytest.raises(OSError, match='too large') as error:
+    write()
+  assert error.value.filename == str(file)
+  assert error.value.errno == errno.EFBIG
+  assert cli._sentence(error.value) == f'{file}: File too large.'
+
+
+def model():
+  return checkpoints.load_folder(FIXTURES / 'hf_gemma2')
+
+
+def save_reduced(folder):
+  one = model()
+  reduced.save(folder, one.model, one.params, np.arange(4, 40), 'any')
+
+
+def save_head(folder):
+  head = recurrent.init_head(jax.random.key(0), 32)
+  heads.save(folder, head, model())
+
+
+def save_rule(folder):
+  weights = dict.fromkeys(learned.FEATURES, 0.123456789)
+  learned.save(folder, weights, ('a', 'b'), ('1', '2'))
+
+
+SAVES = {
+  'huggingface': (
+    lambda folder: checkpoints.save_model(folder, model()),
+    'model.safetensors',
+    2000,
+  ),
+  'shards': (
+    lambda folder: checkpoints.save_model(folder, model(), shard_gb=2e-5),
+    'model-00001-of-00007.safetensors',
+    12_000,
+  ),
+  'gguf': (
+    lambda folder: checkpoints.save_gguf(folder / 'a.gguf', model()),
+    'a.gguf',
+    2000,
+  ),
+  'reduced': (save_reduced, 'model.safetensors', 2000),
+  'head': (save_head, 'head.safetensors', 2000),
+  'rule': (save_rule, 'rule.json', 200),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('there', [False, True])
+@pytest.mark.parametrize(('save', 'name', 'size'), SAVES.values(), ids=SAVES)
+def test_what_cannot_be_saved_leaves_nothing(tmp_path, save, name, size, there):
+  folder = tmp_path / 'made/here'
+  if there:
+    save(folder)
+    (folder / 'mine.txt').write_text('mine')
+  before = contents(tmp_path)
+  refuse(lambda: save(folder), folder / name, size)
+  assert contents(tmp_path) == before
+  save(folder)
+  # Others may read all of it.
+  for file in folder.iterdir():
+    assert file.stat().st_mode & 0o444 == 0o444
+  assert not list(tmp_path.rglob('.*'))
+
+
+def _interrupt(file):
+  with atomic.replace_file(file) as part:
+    part.write_text('half')
+    raise KeyboardInterrupt
+
+
+def test_a_file_stays_as_it_was_until_another_is_whole(tmp_path):
+  file = tmp_path / 'new/a.txt'
+  refuse(lambda: atomic.write_text(file, 'x' * 9999), file)
+  assert not list(tmp_path.iterdir())
+  atomic.write_text(file, 'first')
+  refuse(lambda: atomic.write_text(file, 'x' * 9999), file)
+  with pytest.raises(KeyboardInterrupt):
+    _interrupt(file)
+  assert contents(tmp_path) == {'new': None, 'new/a.txt': b'first'}
+
+
+def test_a_disk_that_is_full_at_the_end_is_told_too(tmp_path, monkeypatch):
+
+  def full(handle):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+  monkeypatch.setattr(os, 'fsync', full)
+  for write, name in (
+    (lambda: atomic.write_text(tmp_path / 'a', 'b'), 'a'),
+    (lambda: save_rule(tmp_path / 'rule'), 'rule/rule.json'),
+  ):
+    with pytest.raises(OSError, match='No space left') as error:
+      write()
+    assert cli._sentence(error.value) == (
+      f'{tmp_path / name}: No space left on device. Make room, then run it'
+      ' again.'
+    )
+  with (
+    pytest.raises(OSError, match='No space left') as error,
+    atomic.replace_files(tmp_path / 'c') as part,
+  ):
+    (part / 'd').write_text('e')
+  assert error.value.filename == str(tmp_path / 'c/d')
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+  'said',
+  [
+    'I/O error: No space left on device (os error 28)',
+    "RESOURCE_EXHAUSTED: No space left on device [os_error_code='28']",
+  ],
+)
+def test_errors_of_libraries_become_the_systems(tmp_path, said):
+  with (
+    pytest.raises(OSError, match='No space left') as error,
+    atomic.naming(tmp_path / 'a'),
+  ):
+    raise ValueError(said)
+  assert (error.value.errno, error.value.filename) == (
+    errno.ENOSPC,
+    str(tmp_path / 'a'),
+  )
+  with pytest.raises(ValueError, match='another'), atomic.naming(tmp_path):
+    raise ValueError('another')
+  # What names a file already keeps its name.
+  with pytest.raises(FileNotFoundError) as error, atomic.naming(tmp_path / 'a'):
+    (tmp_path / 'b').read_text()
+  assert error.value.filename == str(tmp_path / 'b')
+
+
+_LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+from experiments import cli, export
+cli.run(export.main)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', ['huggingface', 'gguf'])
+def test_the_launcher_says_so_in_one_sentence(tmp_path, kind):
+  folder = tmp_path / 'out'
+  done = subprocess.run(
+    [
+      *(sys.executable, '-c', _LIMITED, '--model=tiny-drafter'),
+      *(f'--folder={folder}', f'--format={kind}', '--nocompilation_cache'),
+    ],
+    capture_output=True,
+    text=True,
+    cwd=_ROOT,
+  )
+  assert done.returncode == 2, done.stderr
+  last = done.stderr.splitlines()[-1]
+  name = 'tiny-drafter.gguf' if kind == 'gguf' else 'model.safetensors'
+  assert last == f'error: {folder / name}: File too large.'
+  assert 'Traceback' not in done.stderr
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_a_training_that_is_not_whole_is_removed(
+  tmp_path, monkeypatch, capfd
+):
+  monkeypatch.setattr(small_models, '_deciding', lambda config, name: {'a': 1})
+  config = ConfigDict(dict(log_every=1, checkpoint_every=1))
+  rows = np.random.default_rng(0).normal(size=(100, 1000))
+  state = {'x': jnp.asarray(rows, jnp.float32)}
+
+  def run():
+    return small_models.run_steps(
+      config,
+      'one',
+      2,
+      tmp_path,
+      state,
+      lambda state, step: ({'x': state['x'] + 1}, dict(loss=np.float32(1))),
+    )
+
+  folder = tmp_path / 'checkpoints/one'
+  refuse(run, folder, 100_000)
+  assert not list(folder.iterdir())
+  assert 'Traceback' not in capfd.readouterr().err
+  np.testing.assert_allclose(run()['x'], state['x'] + 2, atol=1e-5)
+
+
+def test_what_a_training_keeps_is_named(tmp_path, monkeypatch):
+  monkeypatch.setattr(terms.packaged, 'MODELS', dict(terms.packaged.MODELS))
+  (name,) = terms.packaged.MODELS
+  refuse(lambda: terms.put(tmp_path, name), tmp_path / 'NOTICE', 10)
+  assert not list(tmp_path.iterdir())
+  file = tmp_path / 'states.npy'
+  refuse(lambda: lessons._reserve(file, np.float32, (100, 100)), file)
+  assert not file.exists()
+  answers = tmp_path / 'answers.jsonl'
+  refuse(
+    lambda: texts.kept(answers, ['a'], lambda some, first: ['x' * 9999]),
+    answers,
+  )
