@@ -786,6 +786,7 @@ def test_layers_that_nobody_names_are_told(tmp_path, capsys, named):
     ('norm.weight', None, 'lacks the tensor norm.weight'),
     ('embed_tokens.weight', None, 'lacks the tensor embed_tokens.weight'),
     ('norm.weight', np.ones(5), 'the tensor norm.weight has the shape (5,)'),
+    ('norm.weight', np.ones(12, np.int8), 'norm.weight is quantised (I8)'),
     *(
       (name, np.ones(6), f'has a tensor {name}, of which its config.json says')
       for name in ('layers.0.self_attn.q_norm.weight', 'fc_norm.0.weight')

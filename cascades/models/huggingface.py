@@ -514,6 +514,8 @@ def read_all(
   found = {}
   for name, shape in shapes.items():
     (handle, stored_as), _ = find(what, where, name, shape, field)
+    # Ids have 32 or 64 bits.
+    _check_real(what, name, handle, stored_as, ('I32', 'I64'), field)
     found[name] = np.asarray(handle.get_slice(stored_as)[:])
   return found
 
@@ -616,18 +618,31 @@ def find_params(
 
 
 def _check_real(
-  what: pathlib.Path, name: str, handle: Any, stored_as: str
+  what: pathlib.Path,
+  name: str,
+  handle: Any,
+  stored_as: str,
+  others: Sequence[str] = (),
+  field: str = 'model',
 ) -> None:
   """Refuses what would be read as if its numbers were the weights.
+
+  Args:
+    what: The folder or file, for errors.
+    name: Of the tensor.
+    handle: Of the file that holds it.
+    stored_as: Its name there.
+    others: Further types that it may have, as safetensors names them.
+    field: What the user gave the folder for.
 
   Raises:
     ValueError: It has whole numbers, or others of 8 bits and less.
   """
   kind = handle.get_slice(stored_as).get_dtype()
-  if kind not in ('F64', 'F32', *_DTYPES):
+  if kind not in ('F64', 'F32', *_DTYPES, *others):
     raise ValueError(
-      f'model: in {what} the tensor {name} is quantised ({kind}), which is not'
-      ' read; fetch the model as it was before, or as a GGUF file.'
+      f'{field}: in {what} the tensor {name} is quantised ({kind}), which is'
+      ' not read; fetch the model as it was before, or as a GGUF file.'
     )
 
 
