@@ -1,6 +1,7 @@
 """Logits that are no distribution end a call, in a sentence."""
 
 import functools
+import pickle
 
 import jax.numpy as jnp
 import numpy as np
@@ -43,8 +44,8 @@ def _pair(culprit, value):
   ('kind', 'drafts'),
   tiers.first(
     [
-      *(('token', 1), ('block', 1), ('look_ahead', 1), ('sequential', 1)),
-      *(('multi_round', 2), ('k_seq', 2), ('match', 2), ('traversal', 2)),
+      (kind, 1 + (kind in verification.SEVERAL))
+      for kind in verification.VERIFICATIONS
     ]
   ),
 )
@@ -63,6 +64,54 @@ def test_a_call_ends_with_the_model_and_the_position(
   wanted = f'^{culprit}: its logits are not finite at position {length} of'
   with pytest.raises(ValueError, match=f'{wanted} prompt 0; check its'):
     sampler.sample(_PROMPT, max_new_tokens=8)
+
+
+def test_forbidden_tokens_hide_no_fault():
+  for value in (jnp.nan, -jnp.inf):
+    sampler = cascades.Sampler(
+      *_pair('drafter', value), lenience=0.3, cache_length=256
+    )
+    with pytest.raises(
+      ValueError, match=r'^drafter: its logits are not finite'
+    ):
+      sampler.sample(_PROMPT, max_new_tokens=8, forbidden_tokens=[9, 11])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('culprit', ['verifier', 'drafter'])
+def test_what_no_emitted_token_is_drawn_from_is_no_fault(culprit):
+  """Strict decoding is the verifier alone, which reads nothing more either."""
+  options = dict(temperature=0.0, cache_length=256)
+  verifier, _ = small.tables()
+  prompt = cascades.Sampler(verifier, gamma=0, **options).encode(_PROMPT)
+  context = int(
+    verifier.model.context(np.array(prompt), np.arange(len(prompt)))
+  )
+  # The first token ends the answer; whatever is read after it is broken.
+  ends = jnp.arange(verifier.params.shape[1]) == 1
+  of_first = jnp.where(ends, 9.0, -9.0)
+
+  def table(is_broken):
+    rest = jnp.full_like(verifier.params, jnp.nan if is_broken else 0.0)
+    return verifier._replace(params=rest.at[context].set(of_first))
+
+  pair = table(culprit == 'verifier'), table(culprit == 'drafter')
+  for answer in (
+    cascades.Sampler(*pair, method='speed', lenience=0.0, **options).sample(
+      _PROMPT, max_new_tokens=8
+    ),
+    cascades.Sampler(pair[0], gamma=0, **options).sample(
+      _PROMPT, max_new_tokens=8
+    ),
+  ):
+    assert answer.tokens == [1]
+
+
+def test_a_fault_is_raised_in_another_process_too():
+  error = faults.FaultError('drafter', 'at position 9 of prompt 3')
+  found = pickle.loads(pickle.dumps(error))
+  assert str(found) == str(error)
+  assert (found.culprit, found.location) == (error.culprit, error.location)
 
 
 def test_a_stream_and_a_curve_end_too():
@@ -161,7 +210,8 @@ def test_only_rows_that_are_looked_at_count():
     # it is asked for, and what is left.
     *((0, 2, True, True, 0), (1, 2, True, True, 1), (2, 2, True, True, 2)),
     *((2, 2, True, False, None), (2, 2, False, True, None)),
-    *((1, 1, True, False, 1), (1, 1, False, True, None), (2, 1, True, 1, None)),
+    *((1, 1, True, True, 1), (1, 1, True, False, None)),
+    *((1, 1, False, True, None), (2, 1, True, True, None)),
   ]
   for row, count, known, asked, left in cases:
     given = draft._replace(
@@ -169,7 +219,7 @@ def test_only_rows_that_are_looked_at_count():
       count=jnp.array([count]),
       known=jnp.array([known]),
     )
-    found, bad = faults.cut(given, jnp.bool_(asked))
+    found, bad = faults.truncate(given, jnp.bool_(asked))
     assert bool(bad.any()) == (left is not None)
     assert int(found.count[0]) == (count if left is None else left)
     assert bool(found.known[0]) == (known and left is None)
@@ -189,12 +239,3 @@ def test_a_sweep_names_the_drafter_that_decodes_alone():
     worker._naming_model_alone(curve),
   ):
     raise faults.FaultError('verifier', 'at position 9 of prompt 3')
-
-
-def test_every_verification_says_whether_it_drew_from_a_distribution():
-  """So that no kind of verification is left out above."""
-  kinds = {*verification.VERIFICATIONS}
-  assert kinds == {
-    *('token', 'block', 'look_ahead', 'sequential'),
-    *('multi_round', 'k_seq', 'match', 'traversal'),
-  }

@@ -50,7 +50,8 @@ _VALUES = dict(
   inner_gamma=3,
 )
 # A rule under which an option shows, where the usual one rarely makes it.
-_UNDER = dict.fromkeys(('cap', 'bonus'), dict(method='token_v3', lenience=0.9))
+_LENIENT = dict(method='token_v3', lenience=0.9)
+_UNDER = dict(cap=_LENIENT, bonus=_LENIENT, schedule=_LENIENT)
 # Options of decoding that mean nothing where the verifier decodes alone, as
 # they say themselves: what is asked for is then the verifier's law.
 _MEANINGLESS = {('alone', 'method'), ('alone', 'lenience')}
@@ -63,11 +64,10 @@ def _outcome(**options):
   pair = small.tables(0.2)
   if not options.get('gamma', 1):
     pair = pair[:1]
-  sampler = cascades.Sampler(
-    *pair,
-    **dict(method='chow', lenience=0.5, temperature=0.7, cache_length=256)
-    | options,
-  )
+  usual = dict(method='chow', lenience=0.5, temperature=0.7, cache_length=256)
+  # Truncation that drops nothing: another number compiles nothing.
+  usual |= dict(top_k=2**20, top_p=1.0)
+  sampler = cascades.Sampler(*pair, **usual | options)
   try:
     answers = sampler.sample(_PROMPTS, max_new_tokens=32)
   except ValueError as error:

@@ -32,8 +32,8 @@ class Fault(NamedTuple):
   position: Int[Array, ''] | int
 
   @property
-  def found(self) -> Bool[Array, '']:
-    """Whether there is one."""
+  def is_fault(self) -> Bool[Array, '']:
+    """True if there is one."""
     return self.culprit > 0
 
 
@@ -42,17 +42,24 @@ class FaultError(ValueError):
 
   Attributes:
     culprit: One of `CULPRITS`.
-    where: The position and the sequence, in words.
+    location: The position and the sequence, in words.
   """
 
-  def __init__(self, culprit: str, where: str):
-    self.culprit, self.where = culprit, where
-    wrong = 'its logits are not finite'
-    advice = 'check its weights for nan and for the dtype they are kept in'
-    if culprit == 'method':
-      wrong = 'what it samples from is no distribution'
-      advice = 'check it with cascades.audit'
-    super().__init__(f'{culprit}: {wrong} {where}; {advice}.')
+  def __init__(self, culprit: str, location: str):
+    # Both are the error's arguments, so that another process can raise it too.
+    super().__init__(culprit, location)
+    self.culprit, self.location = culprit, location
+
+  def __str__(self) -> str:
+    if self.culprit == 'method':
+      return (
+        f'method: what it samples from is no distribution {self.location};'
+        ' check it with cascades.audit.'
+      )
+    return (
+      f'{self.culprit}: its logits are not finite {self.location}; check its'
+      ' weights for nan, or load it with another dtype.'
+    )
 
 
 def check(fault: Fault, sequence: str) -> None:
@@ -66,8 +73,8 @@ def check(fault: Fault, sequence: str) -> None:
     FaultError: There is one.
   """
   if fault.culprit:
-    where = f'at position {int(fault.position)} of {sequence}'
-    raise FaultError(CULPRITS[int(fault.culprit)], where)
+    location = f'at position {int(fault.position)} of {sequence}'
+    raise FaultError(CULPRITS[int(fault.culprit)], location)
 
 
 def no_fault() -> Fault:
@@ -78,54 +85,61 @@ def no_fault() -> Fault:
 
 def earlier(first: Fault, second: Fault) -> Fault:
   """`first` if it is a fault, else `second`."""
-  return jax.tree.map(lambda x, y: jnp.where(first.found, x, y), first, second)
+  return jax.tree.map(
+    lambda x, y: jnp.where(first.is_fault, x, y), first, second
+  )
 
 
 def locate(
   state: SamplingState,
-  verifier: Bool[Array, 'n'],
-  drafter: Bool[Array, 'n'],
-  method: Bool[Array, 'n'],
+  verifier_bad: Bool[Array, 'n'],
+  drafter_bad: Bool[Array, 'n'],
+  method_bad: Bool[Array, 'n'],
+  emitted: Int[Array, ''],
 ) -> Fault:
-  """Finds the first fault of a block.
+  """Finds the first fault among the tokens that a block emits.
 
   At one position the verifier is named before the drafter, which may read its
-  states, and the method, which looks at both, last.
+  states, and the method, which looks at both, last. What lies after a rejection
+  or after the end of the sequence is of no token, and no fault.
 
   Args:
-    state: Before the block; a finished row has no fault.
-    verifier: Where the verifier's logits are no distribution.
-    drafter: Where the drafter's are not.
-    method: Where what the method draws from is not.
+    state: Before the block.
+    verifier_bad: Where the verifier's logits are no distribution.
+    drafter_bad: Where the drafter's are not.
+    method_bad: Where what the method draws from is not.
+    emitted: Tokens that the block emits; 0 for a finished sequence.
   """
-  bad = jnp.stack([verifier, drafter, method]) & ~state.done
+  bad = jnp.stack([verifier_bad, drafter_bad, method_bad])
+  bad &= jnp.arange(bad.shape[1]) < emitted
   at = jnp.argmax(bad.any(0)).astype(jnp.int32)
   culprit = jnp.where(bad.any(), jnp.argmax(bad[:, at]) + 1, 0)
   return Fault(culprit.astype(jnp.int32), state.length + at)
 
 
-def cut(
-  draft: Draft, needs_bonus_probs: Bool[Array, '']
+def truncate(
+  draft: Draft, reads_bonus_row: Bool[Array, '']
 ) -> tuple[Draft, Bool[Array, 'gamma_1']]:
   """Ends drafts before the first token whose logits are no distribution.
 
-  So the verifier writes there, and the law holds whatever the drafter gives.
+  The verifier alone decides the token there, so that the law holds whatever the
+  drafter gives.
 
   Args:
     draft: K drafts.
-    needs_bonus_probs: Whether the row after a full-length draft is looked at.
+    reads_bonus_row: Whether the logits after a draft's last token are read.
 
   Returns:
-    The drafts, and at which of their positions one was cut.
+    The drafts, and at which of their positions one was ended.
   """
   size = draft.tokens.shape[1] + 1
   if draft.logits is None:
     # Its tokens were chosen, not drawn.
     return draft, jnp.zeros(size, bool)
   index = jnp.arange(size)[:, None]
-  has_row = draft.known & ((draft.count < size - 1) | needs_bonus_probs)
-  looked_at = (index < draft.count) | ((index == draft.count) & has_row)
-  bad = looked_at & ~processing.is_distribution(draft.logits)
+  is_bonus = (index == draft.count) & draft.known & reads_bonus_row
+  is_read = (index < draft.count) | is_bonus
+  bad = is_read & ~processing.is_distribution(draft.logits)
   count = jnp.where(bad, index, draft.count).min(0)
   known = draft.known & ~bad.any(0)
   return draft._replace(count=count, known=known), bad.any(-1)

@@ -80,7 +80,7 @@ def step(
   draft_key, verify_key = keys_of(state)
 
   # 1. Draft one token; and what both models say of it.
-  draft, drafter_state, cache, faulty = propose(
+  draft, drafter_state, cache, drafter_bad = propose(
     state, params, how, draft_key, decoder
   )
   at = state.length - 1
@@ -112,14 +112,14 @@ def step(
   # 3. Commit it, as a block of which no draft stays.
   zero = jnp.zeros((), jnp.int32)
   emitted, ended = emitted_of(state, tokens, zero, stop_tokens)
-  judged = rule[x].astype(jnp.float32)
   fault = faults.locate(
     state,
     ~processing.is_distribution(logits),
-    faulty[:1],
-    (there & ~jnp.isfinite(judged))[None],
+    drafter_bad[:1],
+    (there & ~jnp.isfinite(rule[x].astype(jnp.float32)))[None],
+    emitted,
   )
-  ended |= fault.found
+  ended |= fault.is_fault
   memory = remembered(
     *(schedule, state.memory, method, d, lenience, tokens[0], ~there)
   )

@@ -182,13 +182,13 @@ class Proposed(NamedTuple):
     draft: The drafts.
     drafter_state: The drafter's.
     verifier_cache: The verifier's.
-    faulty: Positions at which the drafter's logits are no distribution.
+    drafter_bad: Where the drafter's logits are no distribution.
   """
 
   draft: Draft
   drafter_state: PyTree
   verifier_cache: PyTree
-  faulty: Bool[Array, 'gamma_1']
+  drafter_bad: Bool[Array, 'gamma_1']
 
 
 class Block(NamedTuple):
@@ -229,8 +229,13 @@ def propose(
     said = verifier.vocab_size if draft.said is None else len(draft.said)
     chex.assert_shape(draft.logits, (count + 1, paths, said))
   chex.assert_shape([draft.count, draft.known], (paths,))
-  draft, faulty = faults.cut(permitted(draft, how), needs_bonus_probs)
-  return Proposed(draft, drafter_state, verifier_cache, faulty)
+  # A sequential cascade draws by the row at which its drafter stopped.
+  draft, drafter_bad = faults.truncate(
+    draft, needs_bonus_probs | decoder.sequential
+  )
+  return Proposed(
+    permitted(draft, how), drafter_state, verifier_cache, drafter_bad
+  )
 
 
 def read_block(
@@ -278,7 +283,8 @@ class Verified(NamedTuple):
     verifier_cache: With the slots of the draft that stays at the front.
     logits: What it says; None if not asked for.
     law: What each token follows; None if not asked for.
-    fault: The first distribution that is not finite.
+    verifier_bad: Where its logits are no distribution.
+    method_bad: Where what the method draws from is none.
   """
 
   verdict: verification.Verdict
@@ -289,7 +295,8 @@ class Verified(NamedTuple):
   verifier_cache: PyTree
   logits: Float[Array, 'gamma_1 V'] | None
   law: Float[Array, 'gamma_1 V'] | None
-  fault: faults.Fault
+  verifier_bad: Bool[Array, 'gamma_1']
+  method_bad: Bool[Array, 'gamma_1']
 
 
 def _rows(
@@ -423,35 +430,9 @@ def verify_block(
     verifier_cache=cache,
     logits=padded(logits) if with_logits else None,
     law=padded(jax.vmap(law)(index[:places])) if with_law else None,
-    fault=_fault(state, block, proposed.faulty, verdict, places),
+    verifier_bad=padded(~processing.is_distribution(logits)),
+    method_bad=(index == n) & ~verdict.is_valid,
   )
-
-
-def _fault(
-  state: SamplingState,
-  block: Block,
-  drafter: Bool[Array, 'gamma_1'],
-  verdict: verification.Verdict,
-  places: int,
-) -> faults.Fault:
-  """The first distribution of a block that is not finite.
-
-  Args:
-    state: Before the block.
-    block: What was read.
-    drafter: Where the drafter's logits are no distribution.
-    verdict: What stays.
-    places: How many of the gamma + 1 positions were read.
-  """
-  index = jnp.arange(len(drafter))
-  finite = processing.is_distribution(block.logits)
-  # A row that nothing was drafted for is read, and not looked at.
-  drafted = index <= block.draft.count[:, None]
-  of_paths = finite[block.places[:, :places]]
-  verifier = (drafted[:, :places] & ~of_paths).any(0)
-  verifier = jnp.pad(verifier, (0, len(index) - places))
-  method = (index == verdict.num_accepted) & ~verdict.is_finite
-  return faults.locate(state, verifier, drafter, method)
 
 
 def remembered(
@@ -655,7 +636,11 @@ def step(
 
   # 4. End at the first stop token or at the limit, also inside a block.
   emitted, ended = emitted_of(state, tokens, n, stop_tokens)
-  ended |= block.fault.found
+  fault = faults.locate(
+    *(state, block.verifier_bad, proposed.drafter_bad, block.method_bad),
+    emitted,
+  )
+  ended |= fault.is_fault
 
   # 5. Commit by moving `length`; roll both caches back.
   committed = commit(
@@ -671,5 +656,5 @@ def step(
     drafter_calls=proposed.draft.calls,
     read=_read_for(drafted, decoder),
     law=block.law,
-    fault=block.fault,
+    fault=fault,
   )

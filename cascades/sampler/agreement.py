@@ -128,11 +128,13 @@ def _say(
     def asked(of, tokens):
       return jnp.take_along_axis(of, tokens[:, None], 1)[:, 0]
 
-    # Rows after the draft are read, and not looked at.
+    # Rows after the draft are padding.
     there = jnp.arange(len(drafted)) < block.draft.count[0]
-    finite = processing.is_distribution(block.logits[:-1])
-    nothing = jnp.zeros_like(there)
-    fault = faults.locate(row, there & ~finite, proposed.faulty[:-1], nothing)
+    verifier_bad = there & ~processing.is_distribution(block.logits[:-1])
+    fault = faults.locate(
+      *(row, verifier_bad, proposed.drafter_bad[:-1], jnp.zeros_like(there)),
+      emitted=jnp.int32(len(drafted)),
+    )
     both = [asked(of_drafter, x) for x in (drafted, wanted)]
     both += [asked(of_verifier, x) for x in (drafted, wanted)]
     return drafted, wanted, *both, block.draft.count[0], fault

@@ -363,11 +363,13 @@ class _Batch:
     self.small = fetch(self.rows)
     self._longest = int(self.small.length.max())
     usage.rows += int(self._blocks) * len(self.held)
-    for slot in self.going:
-      fault = jax.tree.map(lambda x, i=slot: x[i], self.small.fault)
-      faults.check(fault, f'prompt {self.held[slot].prompt}')
     if ends:
       self.small = _cut(self.small, self.going, ends)
+    for slot in self.going:
+      row = jax.tree.map(lambda x, i=slot: x[i], self.small)
+      # A text may have ended the answer before.
+      if row.fault.position < row.length:
+        faults.check(row.fault, f'prompt {self.held[slot].prompt}')
 
   def finish(self, usage: Usage) -> list[tuple[Job, decoding.Row]]:
     """The answers that are finished; their rows are free from now on."""

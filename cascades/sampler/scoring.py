@@ -213,7 +213,8 @@ def score(
     for at in np.flatnonzero(np.isnan(logprobs))[:1]:
       method = faults.CULPRITS.index('method')
       faults.check(
-        faults.Fault(method, len(context) + at), f'request {len(scores)}'
+        faults.Fault(method, len(context) + at),
+        f'a request of {len(context)} and {len(logprobs)} tokens',
       )
     total = math.fsum(logprobs.tolist())
     scores.append(Score(total, bool(likeliest.all())))
@@ -419,7 +420,7 @@ def _read_rows(
       at = int(bad.argmax())
       faults.check(
         faults.Fault(bad[at], len(context) + at),
-        f'a text with {len(context)} tokens of context',
+        f'a request of {len(context)} and {len(continuation)} tokens',
       )
   return [
     tuple(x[i, : len(continuation)] for x in said)

@@ -73,4 +73,5 @@ def look_ahead(
   d, lenience = ask.row(kept, 0), ask.leniences[0, kept]
   instead = methods.normalised(jnp.maximum(0, d.p - d.q), d.p)
   beyond = ask.beyond(d, method.law(d, lenience), ask.known[0])
-  return single.verdict(kept, kept < count, instead, beyond, last, deferred)
+  found = single.verdict(kept, kept < count, instead, beyond, last, deferred)
+  return single.check_acceptance(found, acceptance, there)

@@ -170,7 +170,7 @@ def _walk(
     next_source=jnp.where(rejected, RESIDUAL, BONUS),
     deferred=jnp.append(deferred, False),
     path=path,
-    is_finite=processing.has_mass(weights),
+    is_valid=processing.has_mass(weights),
   )
 
 

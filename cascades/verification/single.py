@@ -95,7 +95,7 @@ def passed(ask: Question, last: Float[Array, 'n']) -> Verdict:
     next_source=jnp.full((), BONUS),
     deferred=jnp.zeros(ask.gamma + 1, bool),
     path=nothing,
-    is_finite=processing.has_mass(beyond),
+    is_valid=processing.has_mass(beyond),
   )
 
 
@@ -114,7 +114,26 @@ def token(
   d, lenience = ask.row(kept, 0), ask.leniences[0, kept]
   instead = method.residual(d, lenience)
   beyond = ask.beyond(d, method.law(d, lenience), ask.known[0])
-  return verdict(kept, kept < count, instead, beyond, last, deferred)
+  found = verdict(kept, kept < count, instead, beyond, last, deferred)
+  return check_acceptance(found, acceptance, there)
+
+
+def check_acceptance(
+  found: Verdict, acceptance: Float[Array, 'gamma'], there: Bool[Array, 'gamma']
+) -> Verdict:
+  """Marks a verdict as invalid if a draft was examined by a nan.
+
+  A comparison with nan rejects, which no acceptance asked for.
+
+  Args:
+    found: The verdict.
+    acceptance: Of the drafted tokens.
+    there: Which of them there are.
+  """
+  index = jnp.arange(len(acceptance))
+  examined = there & (index <= found.num_accepted)
+  is_number = (jnp.isfinite(acceptance) | ~examined).all()
+  return found._replace(is_valid=found.is_valid & is_number)
 
 
 def block(
@@ -172,5 +191,5 @@ def verdict(kept, rejected, instead, beyond, uniforms, deferred) -> Verdict:
     next_source=jnp.where(rejected, RESIDUAL, BONUS),
     deferred=jnp.append(deferred > 0, False),
     path=jnp.zeros((), jnp.int32),
-    is_finite=processing.has_mass(weights),
+    is_valid=processing.has_mass(weights),
   )

@@ -178,7 +178,7 @@ def traversal(
     next_source=jnp.where(rejected, RESIDUAL, BONUS),
     deferred=_deferred(ask, kept, path, end.firsts[kept]),
     path=path,
-    is_finite=processing.has_mass(weights),
+    is_valid=processing.has_mass(weights),
   )
 
 

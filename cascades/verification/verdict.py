@@ -15,8 +15,9 @@ class Verdict(NamedTuple):
       nothing more was drafted.
     deferred: [gamma + 1], where the rule defers the drafted token.
     path: Which draft of several begins with the tokens that stay.
-    is_finite: Whether the token after them was drawn from a distribution; not
-      where a model or the method gave nan.
+    is_valid: Whether the token after them was drawn from a distribution, and
+      acceptance of the drafts was a number; not where a model or the method
+      gave nan.
   """
 
   num_accepted: Int[Array, '']
@@ -24,4 +25,4 @@ class Verdict(NamedTuple):
   next_source: Int[Array, '']
   deferred: Bool[Array, 'gamma_1']
   path: Int[Array, '']
-  is_finite: Bool[Array, '']
+  is_valid: Bool[Array, '']

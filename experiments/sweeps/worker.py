@@ -113,7 +113,7 @@ def _naming_model_alone(curve: plan.Curve) -> Iterator[None]:
   except faults.FaultError as error:
     if not curve.alone:
       raise
-    raise faults.FaultError(curve.alone, error.where) from None
+    raise faults.FaultError(curve.alone, error.location) from None
 
 
 def _blocks(curves: Sequence[plan.Curve]) -> list[tuple[int, int]]:
