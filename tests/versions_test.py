@@ -1,15 +1,22 @@
 """What names the code that results are of."""
 
 import dataclasses
+import functools
 import importlib.util
+import os
+import pathlib
 import shutil
+import subprocess
 import sys
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from cascades import methods
 from cascades.tasks import TASKS
+from experiments.records import outside as outside_source
 from experiments.records import versions
 from experiments.sweeps import plan
 
@@ -136,41 +143,112 @@ def outside(tmp_path, monkeypatch):
 
 def test_methods_and_tasks_of_the_library_add_nothing():
   for method in methods.METHODS.values():
-    assert versions.outside_source(method, methods.capped(method)) is None
-  assert versions.outside_source(*TASKS.values()) is None
+    assert outside_source.source(method) is None
+  assert outside_source.source(*TASKS.values()) is None
 
 
 def test_a_method_of_a_file_adds_the_hash_of_its_source(outside):
-  want = versions.outside_source(outside())
+  want = outside_source.source(outside())
   assert want is not None
-  assert versions.outside_source(outside()) == want
-  assert versions.outside_source(methods.capped(outside())) is not None
+  assert outside_source.source(outside()) == want
+  assert outside_source.source(methods.capped(outside())) is not None
   # Its own number, and a function that it takes from beside it.
-  assert versions.outside_source(outside(scale=2.0)) != want
-  assert versions.outside_source(outside(same='x + 0')) != want
+  assert outside_source.source(outside(scale=2.0)) != want
+  assert outside_source.source(outside(same='x + 0')) != want
 
 
-def test_what_a_function_brings_along_is_of_its_hash():
+def _share(d, lenience, share):
+  return share * d.p + (1 - share) * d.p
+
+
+@dataclasses.dataclass(frozen=True)
+class _Share:
+  share: float
+
+  def __call__(self, d, lenience):
+    return _share(d, lenience, self.share)
+
+
+class _State:
+  def __init__(self, share):
+    self.share = share
+
+  def __call__(self, d, lenience):
+    return _share(d, lenience, self.share)
+
+
+@pytest.mark.parametrize(
+  'make',
+  [
+    lambda x: lambda d, lenience: _share(d, lenience, x),
+    lambda x: functools.partial(_share, share=x),
+    lambda x: _Share(x),
+    lambda x: _State(x),
+    lambda x: _Share(x).__call__,
+    lambda x: lambda d, lenience, values=[1, {'x': x}]: d.p,
+    lambda x: (lambda a: lambda d, lenience: a * d.p)(jnp.full(3, x)),
+    lambda x: (lambda a: lambda d, lenience: a * d.p)(np.full(3, x)),
+    lambda x: jax.jit(functools.partial(_share, share=x)),
+  ],
+)
+def test_what_a_function_brings_along_is_of_its_hash(make):
   def method(share):
     return methods.from_target(
-      lambda d, lenience: share * d.p + (1 - share) * d.p,
-      name='closure',
+      make(share),
+      name='brings',
       equation='',
       reference='',
       strict=0.0,
       drafter_only=None,
     )
 
-  one, other = (versions.outside_source(method(x)) for x in (0.25, 0.5))
+  one, other = (outside_source.source(method(x)) for x in (0.25, 0.5))
   assert one != other
-  assert versions.outside_source(method(0.25)) == one
+  assert outside_source.source(method(0.25)) == one
+
+
+def test_a_changed_method_of_the_library_is_from_outside():
+  own = methods.METHODS['speed']
+  assert outside_source.source(dataclasses.replace(own)) is None
+  changed = [
+    outside_source.source(dataclasses.replace(own, **changes))
+    for changes in (
+      dict(strict=0.5),
+      dict(strict=0.25),
+      dict(law=methods.METHODS['opt'].law),
+    )
+  ]
+  assert len({None, *changed}) == 4
+
+
+@pytest.mark.slow
+def test_hashes_are_those_of_another_process():
+  code = (
+    'import versions_test as t\nfrom experiments.records import outside\n'
+    'method = t.methods.from_target(t._State({1.5, "x"}), name="m",'
+    ' equation="", reference="", strict=0.0, drafter_only=None)\n'
+    'print(outside.source(method))'
+  )
+  found = {
+    subprocess.run(
+      [sys.executable, '-c', code],
+      cwd=pathlib.Path(__file__).parent,
+      env=os.environ | {'PYTHONHASHSEED': seed},
+      capture_output=True,
+      text=True,
+      check=True,
+    ).stdout
+    for seed in '12'
+  }
+  assert len(found) == 1
+  assert len(found.pop().strip()) == 64
 
 
 def test_a_function_without_a_file_has_a_hash_too():
   made = {'jnp': jnp}
   exec('def f(d, lenience):\n  return jnp.abs(d.p)', made)
   exec('def g(d, lenience):\n  return jnp.exp(d.p)', made)
-  hashes = {versions.outside_source(made[name]) for name in 'fg'}
+  hashes = {outside_source.source(made[name]) for name in 'fg'}
   assert len(hashes) == 2
   assert None not in hashes
 

@@ -35,6 +35,9 @@ for _method in (
 ):
   register(_method)
 
+# What the library registers; others come from outside of it.
+BUILTIN = frozenset(METHODS.values())
+
 # Names that the paper's one-token notebook uses.
 ALIASES = {
   'cascade_chow': 'chow',

@@ -6,22 +6,17 @@ code. So `results_version.json` holds a version, and the hash of the source that
 was last shown to give that version's results: `python -m experiments.accept`
 runs the test of fixed results and writes it. Source of that hash goes by the
 version, any other source by its own hash. What is registered from outside of
-the deciding modules adds a hash of its own source; see `outside_source`.
+the deciding modules adds a hash of its own source; see `outside`.
 """
 
 import ast
 import dataclasses
 import functools
 import hashlib
-import inspect
 import json
 import pathlib
-import sys
-import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
-
-import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FILE = pathlib.Path(__file__).with_name('results_version.json')
@@ -75,7 +70,7 @@ def source_hash(root: pathlib.Path = ROOT) -> str:
   """Hashes the deciding modules, without comments and docstrings."""
   hashed = hashlib.sha256()
   for name, path in deciding(root).items():
-    hashed.update(f'{name}\n{_statements(path.read_bytes())}\n'.encode())
+    hashed.update(f'{name}\n{statements(path.read_bytes())}\n'.encode())
   return hashed.hexdigest()
 
 
@@ -104,7 +99,7 @@ def described(name: str) -> str:
 
 
 @functools.cache
-def _statements(text: bytes) -> str:
+def statements(text: bytes) -> str:
   """A hash of a module's syntax tree, the same on every version of Python.
 
   Without comments, docstrings and other texts that stand alone, and without
@@ -138,148 +133,3 @@ def _parts(node: Any) -> Iterator[str]:
       yield ','
   else:
     yield repr(node)
-
-
-# --- What is registered from outside ---
-
-
-def outside_source(*registered: Any) -> str | None:
-  """Hashes the source of functions that are of no deciding module.
-
-  Args:
-    *registered: Methods, tasks, functions: whatever a result depends on. Their
-      fields, closures and defaults are gone through for functions, and the
-      modules of these for modules of the same folder that they import.
-
-  Returns:
-    None where all are of deciding modules.
-  """
-  ours = set(deciding().values())
-  found: dict[str, str] = {}
-  for function in _functions(registered, set()):
-    path = _path(function)
-    if path in ours:
-      continue
-    name = f'{function.__module__}.{function.__qualname__}'
-    found[name] = f'{_own_source(function, path)}\n{_constants(function)}'
-  if not found:
-    return None
-  text = json.dumps(sorted(found.items()))
-  return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _functions(values: Iterable, seen: set[int]) -> Iterator[Any]:
-  """Functions and classes that values hold, however deep."""
-  for value in values:
-    if id(value) in seen:
-      continue
-    seen.add(id(value))
-    if isinstance(value, functools.partial):
-      yield from _functions([value.func, *value.args], seen)
-      yield from _functions(value.keywords.values(), seen)
-    elif isinstance(value, types.MethodType):
-      yield from _functions([value.__func__, value.__self__], seen)
-    elif isinstance(value, types.FunctionType):
-      yield value
-      yield from _functions(_held(value), seen)
-    elif dataclasses.is_dataclass(value) or hasattr(value, '_fields'):
-      kind = value if isinstance(value, type) else type(value)
-      yield kind
-      if kind is not value:
-        names = getattr(value, '_fields', None)
-        names = names or [f.name for f in dataclasses.fields(value)]
-        yield from _functions([getattr(value, n) for n in names], seen)
-    elif isinstance(value, list | tuple):
-      yield from _functions(value, seen)
-    elif isinstance(value, dict):
-      yield from _functions(value.values(), seen)
-    elif isinstance(getattr(value, '__wrapped__', None), types.FunctionType):
-      # Compiled, or cached.
-      yield from _functions([value.__wrapped__], seen)
-    elif callable(value) and not isinstance(value, type):
-      yield type(value)
-      yield from _functions(getattr(value, '__dict__', {}).values(), seen)
-
-
-def _held(function: types.FunctionType) -> list:
-  """What a function brings along: its closure and its defaults."""
-  cells = function.__closure__ or ()
-  held = [cell.cell_contents for cell in cells if _is_filled(cell)]
-  held += function.__defaults__ or ()
-  held += (function.__kwdefaults__ or {}).values()
-  return held
-
-
-def _is_filled(cell: types.CellType) -> bool:
-  try:
-    _ = cell.cell_contents
-  except ValueError:
-    return False
-  return True
-
-
-def _path(function: Any) -> pathlib.Path | None:
-  """The file of the module that something is defined in."""
-  module = sys.modules.get(getattr(function, '__module__', None) or '')
-  file = getattr(module, '__file__', None)
-  if file is None and isinstance(function, types.FunctionType):
-    file = function.__code__.co_filename
-  path = pathlib.Path(file).resolve() if file else None
-  return path if path is not None and path.is_file() else None
-
-
-def _own_source(function: Any, path: pathlib.Path | None) -> str:
-  """The source of the function's module and of its neighbours there."""
-  if path is None:
-    # Typed into a shell or a notebook.
-    try:
-      return inspect.getsource(function)
-    except (OSError, TypeError):
-      return repr(_compiled(getattr(function, '__code__', None)))
-  if {'site-packages', 'dist-packages'} & {*path.parts}:
-    # A package that was installed; its version tells it from others.
-    return _statements(path.read_bytes())
-  near, waiting = {}, [path]
-  while waiting:
-    path = waiting.pop()
-    if path in near:
-      continue
-    near[path] = _statements(path.read_bytes())
-    waiting += _imported_nearby(path)
-  return '\n'.join(near[path] for path in sorted(near))
-
-
-def _compiled(code: Any) -> Any:
-  """What a compiled function does, without where it was compiled."""
-  if not isinstance(code, types.CodeType):
-    return code
-  constants = [_compiled(constant) for constant in code.co_consts]
-  return code.co_code.hex(), code.co_names, constants
-
-
-def _imported_nearby(path: pathlib.Path) -> list[pathlib.Path]:
-  """Files beside a module that it imports, by the names in its source."""
-  names = []
-  for node in ast.walk(ast.parse(path.read_bytes())):
-    if isinstance(node, ast.Import):
-      names += [alias.name for alias in node.names]
-    elif isinstance(node, ast.ImportFrom):
-      names += [node.module or '', *(alias.name for alias in node.names)]
-  files = [path.with_name(f'{name.rpartition(".")[2]}.py') for name in names]
-  ours = set(deciding().values())
-  return [file for file in files if file.is_file() and file not in ours]
-
-
-def _constants(function: Any) -> str:
-  """Numbers and texts that a function brings along."""
-  if not isinstance(function, types.FunctionType):
-    return ''
-  return repr(
-    [
-      value.tolist() if isinstance(value, np.ndarray) else value
-      for value in _held(function)
-      if isinstance(
-        value, bool | int | float | str | bytes | np.generic | np.ndarray
-      )
-    ]
-  )

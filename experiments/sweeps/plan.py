@@ -463,7 +463,7 @@ def points(
     examples: By task, from `load_examples`.
     facts: What else can change a result: weights, code, versions and device.
   """
-  from experiments.records.versions import outside_source
+  from experiments.records import outside
 
   of_run = {
     name: value
@@ -471,6 +471,11 @@ def points(
     if name not in (*OF_CURVES, *_CHANGE_NOTHING)
   }
   size = config.get('shard_size') or _SHARD
+  sources = {
+    (method, task): outside.source(method, tasks[task])
+    for method in {curve.options.method for curve in curves}
+    for task in tasks
+  }
   found = []
   for task, curve in itertools.product(tasks, curves):
     for first in range(0, len(examples[task]), size):
@@ -485,7 +490,7 @@ def points(
       if trained := curve.options.method.trained:
         # The same name may be that of another rule tomorrow.
         hashed['learned'] = trained.identity
-      if source := outside_source(curve.options.method, tasks[task]):
+      if source := sources[curve.options.method, task]:
         hashed['outside'] = source
       identity = records.digest(hashed)
       found.append(Point(task, curve, first, first + len(shard), identity))

@@ -1,0 +1,177 @@
+"""Hashes methods and tasks that come from outside of the deciding modules."""
+
+import ast
+import functools
+import hashlib
+import inspect
+import json
+import pathlib
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from cascades.methods import Method
+from cascades.methods.registry import BUILTIN
+from experiments.records import versions
+
+
+def source(*registered: Any) -> str | None:
+  """Hashes methods and tasks that the deciding modules do not define.
+
+  Args:
+    *registered: Methods, tasks, or anything that holds functions. What counts
+      of a function is the source of its module and of modules beside it that
+      this one imports, and all values that the function brings along: closures,
+      defaults, arguments of a partial, fields, arrays.
+
+  Returns:
+    None where all are the library's own. A learned rule is, for a point's name
+    has a hash of its weights.
+  """
+  parts = []
+  for value in registered:
+    if isinstance(value, Method):
+      if value not in BUILTIN and value.trained is None:
+        parts.append(_described(value, set()))
+    elif any(_path(f) not in _ours() for f in _functions([value], set())):
+      parts.append(_described(value, set()))
+  if not parts:
+    return None
+  return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+@functools.cache
+def _ours() -> frozenset[pathlib.Path]:
+  return frozenset(versions.deciding().values())
+
+
+def _functions(values: Iterable, seen: set[int]) -> Iterator[Any]:
+  """Functions that values hold, however deep."""
+  for value in values:
+    if id(value) in seen:
+      continue
+    seen.add(id(value))
+    if isinstance(value, types.FunctionType):
+      yield value
+    yield from _functions(_parts_of(value), seen)
+
+
+def _parts_of(value: Any) -> list:
+  """What a value is made of; nothing of plain values and classes."""
+  if isinstance(value, type | types.ModuleType | str | bytes):
+    return []
+  if isinstance(value, functools.partial):
+    return [value.func, *value.args, value.keywords]
+  if isinstance(value, types.MethodType):
+    return [value.__func__, value.__self__]
+  if isinstance(value, types.FunctionType):
+    return _captured(value)
+  if isinstance(value, dict):
+    return [part for item in sorted(value.items(), key=repr) for part in item]
+  if isinstance(value, list | tuple):
+    return list(value)
+  if isinstance(value, set | frozenset):
+    return sorted(value, key=repr)
+  if hasattr(value, '__wrapped__'):
+    # Compiled, or cached.
+    return [value.__wrapped__]
+  return [getattr(value, '__dict__', {})]
+
+
+def _described(value: Any, seen: set[int]) -> Any:
+  """A value as JSON can hold it, the same in every process."""
+  if value is None or isinstance(value, bool | int | float | str | bytes):
+    return repr(value)
+  if isinstance(value, np.generic | np.ndarray | jax.Array):
+    array = np.asarray(value)
+    bits = hashlib.sha256(array.tobytes()).hexdigest()
+    return [str(array.dtype), list(array.shape), bits]
+  if id(value) in seen:
+    return 'above'
+  seen = seen | {id(value)}
+  found = [type(value).__qualname__]
+  kind = value if isinstance(value, type | types.FunctionType) else type(value)
+  if isinstance(value, type | types.ModuleType | types.FunctionType):
+    found.append(getattr(value, '__qualname__', value.__name__))
+  path = _path(kind)
+  # Of what is built in there is no source, and no need of one.
+  if path not in _ours() and kind.__module__ != 'builtins':
+    found.append(_own_source(kind, path))
+  return [*found, *(_described(part, seen) for part in _parts_of(value))]
+
+
+def _captured(function: types.FunctionType) -> list:
+  """What a function brings along: closure, defaults, and globals of no file."""
+  cells = function.__closure__ or ()
+  captured = [cell.cell_contents for cell in cells if _is_filled(cell)]
+  captured += function.__defaults__ or ()
+  captured += (function.__kwdefaults__ or {}).values()
+  if _path(function) is None:
+    names = function.__code__.co_names
+    found = [function.__globals__.get(name) for name in names]
+    captured += [x for x in found if not isinstance(x, types.ModuleType)]
+  return captured
+
+
+def _is_filled(cell: types.CellType) -> bool:
+  try:
+    _ = cell.cell_contents
+  except ValueError:
+    return False
+  return True
+
+
+def _path(function: Any) -> pathlib.Path | None:
+  """The file of the module that something is defined in."""
+  module = sys.modules.get(getattr(function, '__module__', None) or '')
+  file = getattr(module, '__file__', None)
+  if file is None and isinstance(function, types.FunctionType):
+    file = function.__code__.co_filename
+  path = pathlib.Path(file).resolve() if file else None
+  return path if path is not None and path.is_file() else None
+
+
+def _own_source(function: Any, path: pathlib.Path | None) -> Any:
+  """The source of a function's module and of the modules beside it."""
+  if path is None:
+    # Typed into a shell or a notebook.
+    try:
+      return inspect.getsource(function)
+    except (OSError, TypeError):
+      return _compiled(getattr(function, '__code__', None))
+  if path.suffix != '.py':
+    # Compiled code of a package, which its version tells from others.
+    return path.name
+  if {'site-packages', 'dist-packages'} & {*path.parts}:
+    return versions.statements(path.read_bytes())
+  near, waiting = {}, [path]
+  while waiting:
+    path = waiting.pop()
+    if path not in near:
+      near[path] = versions.statements(path.read_bytes())
+      waiting += _imported_nearby(path)
+  return [near[path] for path in sorted(near)]
+
+
+def _compiled(code: Any) -> Any:
+  """What a compiled function does, without where it was compiled."""
+  if not isinstance(code, types.CodeType):
+    return repr(code)
+  constants = [_compiled(constant) for constant in code.co_consts]
+  return [code.co_code.hex(), list(code.co_names), constants]
+
+
+def _imported_nearby(path: pathlib.Path) -> list[pathlib.Path]:
+  """Files beside a module that it imports, by the names in its source."""
+  names = []
+  for node in ast.walk(ast.parse(path.read_bytes())):
+    if isinstance(node, ast.Import):
+      names += [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+      names += [node.module or '', *(alias.name for alias in node.names)]
+  files = [path.with_name(f'{name.rpartition(".")[2]}.py') for name in names]
+  return [file for file in files if file.is_file() and file not in _ours()]
