@@ -52,7 +52,7 @@ def replace_file(path: pathlib.Path) -> Iterator[pathlib.Path]:
     try:
       yield part
       _flush(part)
-      part.chmod(0o644)
+      part.chmod(_mode(path))
       os.replace(part, path)
     finally:
       part.unlink(missing_ok=True)
@@ -122,7 +122,8 @@ def _code(error: BaseException | None) -> int | None:
   while error is not None:
     if isinstance(error, OSError) and error.errno in _FULL.values():
       return error.errno
-    if found := _NUMBER.search(str(error)):
+    found = _NUMBER.search(str(error))
+    if found and int(found[1]) in _FULL.values():
       return int(found[1])
     for text, code in _FULL.items():
       if text in str(error):
@@ -147,6 +148,18 @@ def making_folder(path: pathlib.Path) -> Iterator[None]:
       with contextlib.suppress(OSError):
         each.rmdir()
     raise
+
+
+def _mode(path: pathlib.Path) -> int:
+  """The permissions of a file, or those of a new one if it is not there.
+
+  Some libraries, such as safetensors, write files for their owner alone.
+  """
+  if path.exists():
+    return path.stat().st_mode & 0o777
+  mask = os.umask(0)
+  os.umask(mask)
+  return 0o666 & ~mask
 
 
 def _flush(path: pathlib.Path) -> None:

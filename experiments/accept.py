@@ -5,12 +5,13 @@ Command: python -m experiments.accept
 Writes: experiments/records/results_version.json; of a change also
         tests/data/fixed_results.json
 
-It runs the test of fixed results. With `--change` the results may be others:
-what they are now is what the next version stands for, and the line says why.
+It runs the test of fixed results. With `--change` the results of this source
+become those of the next version, and the line says why they differ.
 """
 
 import dataclasses
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -36,31 +37,44 @@ def main() -> None:
     )
   before = versions.accepted()
   version, changelog = before.version, before.changelog
+  kept = versions.RESULTS.read_bytes()
   if _CHANGE.value is not None:
     line = ' '.join(_CHANGE.value.split())
     if not line:
       raise ValueError('change: the line is empty; say what changed.')
     version, changelog = version + 1, changelog | {str(version + 1): line}
-    print('decoding the fixed results anew; it takes some minutes')
-    _run('-c', _WRITE, cwd=_TESTS)
   source = versions.source_hash()
-  test = _TESTS / 'fixed_results_test.py'
-  if _run('-m', 'pytest', str(test), '-m', '', '-q', cwd=versions.ROOT):
-    raise ValueError(
-      'accept: the fixed results are others, as shown above; mend the code, or'
-      ' begin a version with --change="what changed".'
+  try:
+    if _CHANGE.value is not None:
+      print('decoding the fixed results for the next version: some minutes')
+      _run('-c', _WRITE, cwd=_TESTS)
+    _run(
+      *('-m', 'pytest', str(_TESTS / 'fixed_results_test.py'), '-m', '', '-q'),
+      cwd=versions.ROOT,
     )
-  if source != versions.source_hash():
-    raise ValueError('accept: the source changed meanwhile; run it once more.')
-  after = versions.Accepted(version, changelog, source)
+    if source != versions.source_hash():
+      raise ValueError('accept: the source changed meanwhile; run it again.')
+  except BaseException:
+    # Results and version belong together.
+    versions.RESULTS.write_bytes(kept)
+    raise
+  after = versions.Accepted(version, changelog, source, versions.results_hash())
   text = json.dumps(dataclasses.asdict(after), indent=2, ensure_ascii=False)
   records.write_text(versions.FILE, text + '\n')
   print(f'results version {version} is of source {source[:12]} now.')
 
 
-def _run(*arguments: str, cwd) -> int:
-  """Runs this Python; its exit status."""
-  return subprocess.run([sys.executable, *arguments], cwd=cwd).returncode
+def _run(*arguments: str, cwd: pathlib.Path) -> None:
+  """Runs this Python with arguments.
+
+  Raises:
+    ValueError: It failed.
+  """
+  if subprocess.run([sys.executable, *arguments], cwd=cwd).returncode:
+    raise ValueError(
+      'accept: the results differ from those of the version, as shown above;'
+      ' mend the code, or begin a version with --change="what changed".'
+    )
 
 
 if __name__ == '__main__':

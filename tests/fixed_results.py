@@ -29,9 +29,11 @@ import cascades
 from cascades import decoding, drafters, methods, schedules, verification
 from cascades.drafters import chain, recurrent, speculators
 from cascades.methods import caps, processing
-from cascades.models import tokenizers, turns
+from cascades.models import checkpoints, tokenizers, turns
 from cascades.proof import exact
 from cascades.tasks import TASKS
+from configs import common
+from experiments.sweeps import plan, worker
 
 FILE = pathlib.Path(__file__).parent / 'data/fixed_results.json'
 _TASKS = pathlib.Path(__file__).parent / 'data/tasks'
@@ -77,15 +79,15 @@ _PROMPTS = ((1, 2, 3), (4, 0), (2, 2, 1, 0))
 
 
 @functools.cache
-def _table(name: str, scale: float = 2.0) -> np.ndarray:
-  """Logits that are told by a name, whatever draws random numbers."""
-  wanted = _CONTEXTS * _V
+def _table(name: str, scale: float = 2.0, size: int = _V) -> np.ndarray:
+  """Logits that a name decides, whatever draws random numbers elsewhere."""
+  wanted = _CONTEXTS * size
   drawn = b''.join(
     hashlib.sha256(f'{name} {i}'.encode()).digest()
     for i in range(-(-wanted // 32))
   )
   bytes_ = np.frombuffer(drawn[:wanted], np.uint8).astype(np.float32)
-  return ((bytes_ - 127.5) / 64 * scale).reshape(_CONTEXTS, _V)
+  return ((bytes_ - 127.5) / 64 * scale).reshape(_CONTEXTS, size)
 
 
 def _moved(params: Any, number: int) -> Any:
@@ -340,13 +342,61 @@ def _drafter_cases() -> Iterator[TableCase]:
     )
 
 
-def table_cases() -> list[TableCase]:
+def table_cases() -> list['TableCase | SamplerCase']:
   """All that is decoded of tables."""
   kinds = (
     *(_method_cases, _verification_cases, _schedule_cases),
     *(_cap_cases, _drafter_cases),
   )
-  return [case for kind in kinds for case in kind()]
+  return [*(case for kind in kinds for case in kind()), SamplerCase()]
+
+
+# --- Tables that speak the bundled tokenizer's tokens ---
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplerCase:
+  """What a sampler draws: seeds, texts that end answers, forbidden tokens.
+
+  Attributes:
+    name: Of the case.
+    points: Seeds, each with its name.
+  """
+
+  name: str = 'sampler'
+  points: tuple[tuple[str, int], ...] = (('0', 0), ('large', 2**40 + 3))
+
+  def decode(self, move: int = 0) -> list[list[list]]:
+    """What each prompt is answered at each seed, with moved tables."""
+    tokenizer = cascades.load_model('tiny-drafter').tokenizer
+    size = tokenizer.vocab_size
+    tables = _moved(
+      [_table(x, 2.0, size) for x in ('verifier', 'drafter')], move
+    )
+    pair = (
+      checkpoints.Checkpoint(_Model(size, _CONTEXTS), x, tokenizer)
+      for x in tables
+    )
+    sampler = cascades.Sampler(
+      *pair, method='token_v2', lenience=0.3, gamma=2, top_p=0.9, top_k=40
+    )
+    prompts = [f'{text} {i}' for i in range(4) for text in _TEXTS]
+    return [
+      [
+        [a.tokens, a.sources, a.counts, a.text, a.ended]
+        for a in sampler.sample(
+          prompts[:_TRIED],
+          max_new_tokens=8,
+          seed=seed,
+          forbidden_tokens=[7, 300],
+          stop_strings=['e'],
+        )
+      ]
+      for _, seed in self.points
+    ]
+
+  stable = TableCase.stable
+  digests = TableCase.digests
 
 
 # --- The bundled pair ---
@@ -392,6 +442,41 @@ def pair_digests() -> dict[str, str]:
       [(a.tokens, a.sources, a.counts) for a in answers]
     )
   return found
+
+
+def sweep_digests() -> dict[str, str]:
+  """Records that a sweep makes of the bundled pair greedily, and its seeds."""
+  config = common.sweep(tasks=('numerals',), temperature=0.0, clock=0)
+  curves = [
+    plan.Curve.of(config, 'verifier_only', ()),
+    plan.Curve.of(config, 'drafter_only', ()),
+    plan.Curve.of(config, 'token_v2', (0.1, 0.6), gamma=3),
+    plan.Curve.of(config, 'chow', (0.3,), verification='sequential'),
+  ]
+  tasks = plan.tasks_of(config)
+  one = worker.Worker(config, curves, tasks)
+  task = tasks['numerals']
+  examples = list(task.load(num_examples=6))
+  made = [one.decode(task, curve, examples) for curve in curves]
+  cascade = plan.Curve.of(config, 'sequence_mean', (0.5,))
+  made.append(worker.combine(cascade, made[1], made[0]))
+  named = [*curves, cascade]
+  found = {
+    f'sweep {curve.name}': digest(
+      [
+        [
+          dataclasses.asdict(record)
+          | {'wall_s': 0, 'lenience': repr(record.lenience)},
+          trace.tokens,
+          trace.sources,
+        ]
+        for record, trace in of_curve
+      ]
+    )
+    for curve, of_curve in zip(named, made, strict=True)
+  }
+  seeds = [one._arm(curve)[1] for curve in curves]
+  return found | {'sweep seeds': digest(seeds)}
 
 
 # --- Texts: tokenizers, frames of turns, tasks ---
@@ -471,6 +556,9 @@ def _path(task: str) -> str:
 
 # --- All of them ---
 
+# What is no table.
+PARTS = pair_digests, sweep_digests, tokenizer_digests, task_digests
+
 
 def compute(
   rows: Callable[[TableCase], list[list[int]]],
@@ -483,7 +571,9 @@ def compute(
   found = {}
   for case in table_cases():
     found |= case.digests(rows(case))
-  return found | pair_digests() | tokenizer_digests() | task_digests()
+  for part in PARTS:
+    found |= part()
+  return found
 
 
 def write() -> None:

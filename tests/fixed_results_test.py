@@ -24,6 +24,10 @@ def test_nothing_is_left_out():
     assert len(rows) == len(case.points)
     # Few rows are near a boundary; a case in which most are says nothing.
     assert min(map(len, rows)) == fixed_results.KEPT
+  names = {f'{case.name} {name}' for case in cases for name, _ in case.points}
+  for part in fixed_results.PARTS:
+    names |= {*part()}
+  assert names == {*kept['digests']}
 
 
 @pytest.mark.parametrize(
@@ -34,13 +38,7 @@ def test_tables_are_decoded_as_before(case):
 
 
 @pytest.mark.parametrize(
-  'part',
-  [
-    fixed_results.pair_digests,
-    fixed_results.tokenizer_digests,
-    fixed_results.task_digests,
-  ],
-  ids=['pair', 'tokenizers', 'tasks'],
+  'part', fixed_results.PARTS, ids=lambda part: part.__name__
 )
 def test_the_rest_is_as_before(part):
   _check(part())

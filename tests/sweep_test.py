@@ -25,6 +25,7 @@ import small
 import tiers
 
 from cascades import decoding
+from cascades.drafters import pairing
 from cascades.models import checkpoints, tokenizers
 from cascades.sampler import memory
 from cascades.tasks import TASKS
@@ -636,6 +637,22 @@ def test_a_changed_weight_changes_the_fingerprint():
     {'b': np.array([0, -0.0], np.float16)},
   ):
     assert worker.fingerprint(params | change) != before
+
+
+@pytest.mark.slow
+def test_settings_of_a_model_are_among_its_facts(tmp_path):
+  """Two folders of the same weights, one of which has another config.json."""
+  folder = pathlib.Path(shutil.copytree(small.pair()[0], tmp_path / 'other'))
+  file = folder / 'config.json'
+  config = json.loads(file.read_text())
+  found = []
+  for window in (512, 256):
+    file.write_text(json.dumps(config | {'sliding_window': window}))
+    verifier = checkpoints.load_model(str(folder))
+    equipped = pairing.equip(verifier, verifier)
+    found.append(worker.weights(verifier, equipped))
+  assert found[0]['verifier'] == found[1]['verifier']
+  assert found[0]['settings'] != found[1]['settings']
 
 
 def test_two_runs_at_once_are_refused(measured):

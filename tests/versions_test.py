@@ -27,6 +27,8 @@ def test_the_accepted_source_is_this_one():
     'run python -m experiments.accept'
   )
   assert versions.code() == f'results version {versions.accepted().version}'
+  # Nor have the results themselves.
+  assert versions.results_hash() == versions.accepted().results
 
 
 def test_every_version_has_its_line():

@@ -742,7 +742,8 @@ def _weight_map(folder: pathlib.Path) -> dict[str, str] | None:
   if not isinstance(files, dict):
     raise ValueError(f'model: {folder / INDEX} is damaged; fetch it again.')
   for name, file in files.items():
-    if not isinstance(file, str) or pathlib.PurePath(file).name != file:
+    named = isinstance(file, str) and pathlib.PurePath(file).name == file
+    if not named or file in ('', '..'):
       raise ValueError(
         f'model: {folder / INDEX}: the file of {name} is'
         f' {arguments.shown(file)}, and not the name of a file beside it; fetch'

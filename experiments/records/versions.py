@@ -20,6 +20,8 @@ from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FILE = pathlib.Path(__file__).with_name('results_version.json')
+# The results that a version stands for; only a checkout has them.
+RESULTS = ROOT / 'tests/data/fixed_results.json'
 # Of the library, what only looks at models, answers and methods.
 ONLY_LOOKS = (
   'cascades/lm_eval.py',
@@ -29,7 +31,9 @@ ONLY_LOOKS = (
   'cascades/sampler/scoring.py',
 )
 # Around the library, what makes answers and records.
-AROUND = ('experiments/sweeps/worker.py', 'experiments/sweeps/sequence.py')
+AROUND = tuple(
+  f'experiments/sweeps/{name}.py' for name in ('plan', 'sequence', 'worker')
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,11 +44,13 @@ class Accepted:
     version: RESULTS_VERSION; results of another version are other results.
     changelog: What changed with each version, a line for each.
     source: Hash of the source that last passed the test of fixed results.
+    results: Hash of the file of those results.
   """
 
   version: int
   changelog: dict[str, str]
   source: str
+  results: str
 
 
 def accepted() -> Accepted:
@@ -74,6 +80,11 @@ def source_hash(root: pathlib.Path = ROOT) -> str:
   return hashed.hexdigest()
 
 
+def results_hash() -> str:
+  """Hashes the file of fixed results."""
+  return hashlib.sha256(RESULTS.read_bytes()).hexdigest()
+
+
 @functools.cache
 def code() -> str:
   """Names the code of this process: by its version, or by its hash."""
@@ -100,10 +111,11 @@ def described(name: str) -> str:
 
 @functools.cache
 def statements(text: bytes) -> str:
-  """A hash of a module's syntax tree, the same on every version of Python.
+  """A hash of a module's syntax tree.
 
-  Without comments, docstrings and other texts that stand alone, and without
-  fields that are empty, of which newer versions have more.
+  Without comments, docstrings and other texts that stand alone. Empty fields,
+  of which newer versions of Python have more, are left out, so that versions
+  agree (compared: 3.12 and 3.13).
   """
   tree = ast.parse(text)
   for node in ast.walk(tree):

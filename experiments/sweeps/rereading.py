@@ -254,7 +254,8 @@ class Reader:
         ' is; decode with a language model as drafter.'
       )
     for name, now in worker.weights(self._verifier, equipped).items():
-      if run.start.get(name) != now:
+      # An older run does not say all of them.
+      if run.start.get(name, now) != now:
         raise ValueError(
           f'workdir: {run.path} was decoded with another {name} than'
           f' {config.get(name, config.verifier)} is now; run experiments.sweep'

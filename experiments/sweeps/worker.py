@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from cascades import decoding
+from cascades import decoding, methods
 from cascades.decoding import faults
 from cascades.drafters import pairing
 from cascades.models import checkpoints, sharding, turns
@@ -97,12 +97,51 @@ def host_folder() -> str:
 
 
 def weights(verifier: checkpoints.Checkpoint, equipped: Any) -> dict[str, str]:
-  """Hashes of what a pair computes with, and of the tokenizer of both."""
+  """Hashes of what a pair computes with, and of the tokenizer of both.
+
+  Args:
+    verifier: The verifier.
+    equipped: What drafts.
+
+  Returns:
+    By name, of the parameters, the tokenizer, and all other settings.
+  """
   return {
     'verifier': fingerprint(verifier.params),
     'drafter': fingerprint(equipped.params),
     'tokenizer': hashlib.sha256(verifier.tokenizer.proto).hexdigest(),
+    'settings': records.digest(
+      records.plain(
+        [
+          _settings(verifier.model),
+          _settings(equipped.drafter),
+          list(verifier.tokenizer.stops),
+        ]
+      )
+    ),
   }
+
+
+def _settings(value: Any) -> Any:
+  """What a model computes with beside its parameters, without our names.
+
+  Such as the base of its rotations, its windows and its soft caps, as its
+  config.json says them.
+  """
+  config = getattr(getattr(value, 'module', None), 'config', None)
+  if config is not None:
+    return [repr(config), value.vocab_size]
+  if isinstance(value, methods.Method):
+    return value.name
+  if dataclasses.is_dataclass(value):
+    return [
+      _settings(getattr(value, field.name))
+      for field in dataclasses.fields(value)
+    ]
+  if isinstance(value, tuple | list):
+    return [_settings(x) for x in value]
+  plain = value is None or isinstance(value, bool | int | float | str)
+  return value if plain else type(value).__name__
 
 
 @contextlib.contextmanager
