@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ import pytest
 
 from cascades import methods
 from cascades.tasks import TASKS
+from experiments import accept as accept_command
 from experiments.records import outside as outside_source
 from experiments.records import versions
 from experiments.sweeps import plan
@@ -267,3 +269,78 @@ def test_a_point_of_a_method_from_outside_is_named_by_it(outside):
     return point.name
 
   assert name(outside()) == name(outside()) != name(outside(scale=3.0))
+
+
+# --- Accepting a source ---
+
+
+@pytest.fixture
+def accepting(tmp_path, monkeypatch):
+  """Copies of what the command writes; runs its tests by a given function."""
+  files = tmp_path / 'version.json', tmp_path / 'results.json'
+  files[0].write_text(
+    '{"version": 1, "changelog": {"1": "a"}, "source": "", "results": ""}'
+  )
+  files[1].write_text('old')
+  monkeypatch.setattr(versions, 'FILE', files[0])
+  monkeypatch.setattr(versions, 'RESULTS', files[1])
+
+  def accept(run, change=None):
+    monkeypatch.setattr(
+      accept_command.subprocess,
+      'run',
+      lambda command, cwd: types.SimpleNamespace(returncode=run(command)),
+    )
+    monkeypatch.setattr(
+      accept_command, '_CHANGE', types.SimpleNamespace(value=change)
+    )
+    accept_command.main()
+
+  return accept, *files
+
+
+def test_a_source_with_the_same_results_is_accepted(accepting):
+  accept, _, results = accepting
+  accept(lambda command: 0)
+  found = versions.accepted()
+  assert found.version == 1
+  assert found.source == versions.source_hash()
+  assert found.results == versions.results_hash()
+  assert results.read_text() == 'old'
+
+
+def test_a_source_with_other_results_begins_a_version(accepting):
+  accept, _, results = accepting
+
+  def run(command):
+    if '-c' in command:
+      results.write_text('new')
+    return 0
+
+  accept(run, 'b')
+  assert results.read_text() == 'new'
+  found = versions.accepted()
+  assert (found.version, found.changelog) == (2, {'1': 'a', '2': 'b'})
+  assert found.results == versions.results_hash()
+
+
+@pytest.mark.parametrize('fails', ['-c', '-m'])
+def test_what_fails_accepts_nothing(accepting, fails):
+  accept, version, results = accepting
+  before = version.read_text()
+
+  def run(command):
+    if '-c' in command:
+      results.write_text('half')
+    return int(fails in command)
+
+  with pytest.raises(ValueError, match=r'^accept: the results differ from'):
+    accept(run, 'b')
+  assert results.read_text() == 'old'
+  assert version.read_text() == before
+
+
+def test_a_change_that_says_nothing_is_refused(accepting):
+  accept, *_ = accepting
+  with pytest.raises(ValueError, match=r'^change: the line is empty'):
+    accept(lambda command: 0, ' ')
