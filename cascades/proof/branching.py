@@ -10,6 +10,12 @@ What can be asked is what verification is made of: `random`, `uniform`,
 `choice` of numbers and `multinomial` of one; of a uniform number, sums and
 products with numbers, and comparisons with them. Whoever asks for more gets
 `NotEnumerableError`.
+
+A branch whose probability is rounding is no branch: the float64 cumulative sum
+of a row ends near 1 and not at 1, and no generator draws the number between.
+Branches of at most `ROUNDING` are dropped, until together they have the
+probability `MOST_DROPPED`; what is dropped is missing in the law. So no branch
+is hidden that could change a law by more than that.
 """
 
 import math
@@ -18,8 +24,12 @@ from typing import Any
 
 import numpy as np
 
-# Rounding of probabilities that should sum to 1, as NumPy allows.
-_CLOSE = 1e-8
+# Largest probability of a branch that float64 rounding can make. Sums of
+# thousands of probabilities are exact to 1e-13; float32 is not meant, for its
+# sums are off by 1e-7, and a generator does draw numbers there.
+ROUNDING = 1e-12
+# Largest total probability of the branches that are dropped.
+MOST_DROPPED = 1e-10
 
 
 class NotEnumerableError(Exception):
@@ -31,6 +41,7 @@ class _Script:
 
   Attributes:
     chance: Of all answers so far.
+    dropped: Total probability of the branches that were dropped as rounding.
   """
 
   def __init__(self):
@@ -39,12 +50,19 @@ class _Script:
     self._chances: list[float] = []
     self._next = 0
     self.chance = 1.0
+    self.dropped = 0.0
 
-  def ask(self, chances: list[float]) -> int:
-    """An answer's number; those without a chance are never given."""
+  def ask(self, chances: list[float], scale: float = 1.0) -> int:
+    """An answer's number; those without a chance are never given.
+
+    Args:
+      chances: Of each answer, given all answers before.
+      scale: Probability of what the answers divide: a `Uniform` that was
+        compared before is in an interval of this width. Rounding is absolute,
+        so that it is the width of an answer that is compared with `ROUNDING`.
+    """
     if self._next == len(self._answers):
-      some = [(i, c) for i, c in enumerate(chances) if c > 0]
-      first, *others = some
+      first, *others = self._kept(chances, scale)
       self._answers.append(first[0])
       self._chances.append(first[1])
       self._open.append(others)
@@ -52,6 +70,22 @@ class _Script:
     self._next += 1
     self.chance *= self._chances[at]
     return self._answers[at]
+
+  def _kept(
+    self, chances: list[float], scale: float
+  ) -> list[tuple[int, float]]:
+    """Answers that are gone through, and their chances; at least one."""
+    possible = [(i, c) for i, c in enumerate(chances) if c > 0]
+    likeliest = max(c for _, c in possible)
+    kept = []
+    for i, c in possible:
+      lost = self.chance * c
+      is_rounding = c * scale <= ROUNDING and c < likeliest
+      if is_rounding and self.dropped + lost <= MOST_DROPPED:
+        self.dropped += lost
+      else:
+        kept.append((i, c))
+    return kept
 
   def rewind(self) -> bool:
     """Makes the next call another one; whether there is any."""
@@ -73,13 +107,15 @@ class _Interval:
 
   def below(self, threshold: float) -> bool:
     """Whether it is less than that."""
-    share = (threshold - self.low) / (self.high - self.low)
-    share = min(1.0, max(0.0, share))
-    is_below = self._script.ask([1 - share, share]) == 1
+    threshold = min(self.high, max(self.low, threshold))
+    width = self.high - self.low
+    # Each by a difference of its own: 1 - share would lose what is small.
+    chances = [(self.high - threshold) / width, (threshold - self.low) / width]
+    is_below = self._script.ask(chances, width) == 1
     if is_below:
-      self.high = min(self.high, threshold)
+      self.high = threshold
     else:
-      self.low = max(self.low, threshold)
+      self.low = threshold
     return is_below
 
 
@@ -167,11 +203,23 @@ class Uniform:
   __int__ = __index__ = __bool__ = __float__
 
 
+def _close(p: Any) -> float:
+  """How far probabilities may sum from 1: as much as NumPy allows."""
+  of_array = isinstance(p, np.ndarray) and np.issubdtype(p.dtype, np.floating)
+  dtypes = [np.float64, p.dtype] if of_array else [np.float64]
+  return max(float(np.sqrt(np.finfo(dtype).eps)) for dtype in dtypes)
+
+
 class Generator:
   """What of `numpy.random.Generator` can be gone through."""
 
   def __init__(self, script: _Script):
     self._script = script
+
+  @property
+  def chance(self) -> float:
+    """The probability of all that was drawn so far in this call."""
+    return self._script.chance
 
   def _each(self, size: Any, one: Callable[[], Any]) -> Any:
     """One of them, or an array of so many."""
@@ -193,12 +241,24 @@ class Generator:
     made = lambda: Uniform(_Interval(self._script), high - low, low)  # noqa: E731
     return self._each(size, made)
 
-  def choice(self, a: Any, size: Any = None, p: Any = None) -> Any:
+  def choice(
+    self,
+    a: Any,
+    size: Any = None,
+    replace: bool = True,
+    p: Any = None,
+    axis: int = 0,
+    shuffle: bool = True,
+  ) -> Any:
     """One of some things, or several that may be the same."""
+    if size is not None and not replace:
+      raise NotEnumerableError('several are drawn without replacement')
+    del axis, shuffle
     things = np.arange(a) if np.ndim(a) == 0 else np.asarray(a)
     chances = np.full(len(things), 1 / len(things)) if p is None else p
+    close = _close(chances)
     chances = np.asarray(chances, np.float64)
-    if (chances < 0).any() or not abs(chances.sum() - 1) < _CLOSE:
+    if (chances < 0).any() or not abs(chances.sum() - 1) <= close:
       raise ValueError('probabilities do not sum to 1')
     weights = (chances / chances.sum()).tolist()
     found = self._each(size, lambda: things[self._script.ask(weights)])
