@@ -69,10 +69,11 @@ def test_a_rule_of_ones_own_is_proven_like_any_other():
 
 def test_a_negative_target_is_shown():
   check = _failed(_method(lambda d, lenience: d.p - 0.1 * d.q + 0.1 / 9))
-  assert check.name == 'acceptance is in [0, 1] (float64)'
+  # What is kept of a negative target is nothing, and no negative number.
+  assert check.name == 'law is a distribution (float64)'
   assert 'row' in check.detail
   assert 'lenience 0.3' in check.detail
-  assert '-' in check.detail.split('acceptance')[1]
+  assert '-' in check.detail.split('law')[1]
 
 
 def test_a_target_that_is_not_normalised_is_shown():
@@ -133,7 +134,8 @@ def test_a_law_that_only_sampling_disproves_is_shown(monkeypatch):
   # With the enumeration switched off, the loop tells on the same fault.
   monkeypatch.setattr(audit, '_enumerate', lambda *_: iter(()))
   strict_residual = methods.METHODS['speed'].residual
-  found = audit.audit(_method(residual=strict_residual), [0.3])
+  # By enumeration, the tables of this seed show it with a z of 41.
+  found = audit.audit(_method(residual=strict_residual), [0.3], seed=1)
   failed = [check for check in found.checks if not check.passed]
   assert [c.name for c in failed] == [
     'sampled law, token verification: largest z'

@@ -1,13 +1,16 @@
 """A certificate of anybody's verification, exact where it can be."""
 
+import bisect
 import functools
 import json
 
 import launching
 import numpy as np
 import pytest
+import tiers
 
 from cascades.proof import branching, engines
+from cascades.proof.separation import LEAST_DISTANCE
 
 
 def _norm(x):
@@ -80,6 +83,235 @@ def test_faults_of_ports_are_told_with_their_row(verify, least, most):
   assert f'token {worst.token} has {worst.emitted:.4f}' in str(found)
   # With one draft neither has a fault to make.
   assert engines.certify(verify, gamma=1).passed
+
+
+def _reader(q, p, change):
+  """The rows of a call; at one place of one use, another row stands in."""
+  use, place, of, row = change
+
+  def read(name, i):
+    pair = [q[i] if i < len(q) else None, p[i]]
+    if (name, i) == (use, place):
+      pair['qp'.index(of)] = [*q, *p][row]
+    return pair
+
+  return read
+
+
+def _left(q, p, weight=1.0):
+  left = np.maximum(0, weight * p - q)
+  # A wrong pair of rows may leave nothing.
+  return _norm(left) if left.any() else _norm(np.ones(len(left)))
+
+
+def _mixed_token(change, q, p, drafts, rng):
+  read = _reader(q, p, change)
+  for i, x in enumerate(drafts):
+    of_q, of_p = read('accept', i)
+    if rng.random() * of_q[x] >= of_p[x]:
+      return [*drafts[:i], rng.choice(p.shape[1], p=_left(*read('left', i)))]
+  return [*drafts, rng.choice(p.shape[1], p=read('bonus', len(drafts))[1])]
+
+
+def _mixed_block(change, q, p, drafts, rng):
+  read, weights, kept = _reader(q, p, change), [1.0], 0
+  for i, x in enumerate(drafts):
+    of_q, of_p = read('accept', i)
+    weights.append(min(1, weights[-1] * of_p[x] / of_q[x]))
+  for i, w in enumerate(weights[1:], 1):
+    h = w
+    if i < len(drafts):
+      of_q, of_p = read('mass', i)
+      mass = np.maximum(0, w * of_p - of_q).sum()
+      h = mass / (mass + 1 - w) if w < 1 else 1.0
+    if rng.random() < h:
+      kept = i
+  if kept == len(drafts):
+    return [*drafts, rng.choice(p.shape[1], p=read('bonus', kept)[1])]
+  left = _left(*read('left', kept), weights[kept])
+  return [*drafts[:kept], rng.choice(p.shape[1], p=left)]
+
+
+def _mixtures(gamma, kind):
+  """Each row that is used, with each other row of the call in its place.
+
+  None of them is right: all rows differ. What no engine looks at is left out:
+  the q of a bonus, and a block's mass before its first draft (w = 1) and after
+  its last (h = w).
+  """
+  uses = [('accept', i) for i in range(gamma)]
+  uses += [('left', i) for i in range(gamma)]
+  if kind is _mixed_block:
+    uses += [('mass', i) for i in range(1, gamma)]
+  places = [(*use, of) for use in uses for of in 'qp']
+  for use, place, of in [*places, ('bonus', gamma, 'p')]:
+    own = place if of == 'q' else gamma + place
+    for row in range(2 * gamma + 1):
+      if row != own:
+        yield use, place, of, row
+
+
+@pytest.mark.parametrize(
+  ('gamma', 'size'), tiers.first([(1, 3), (2, 3), (3, 3), (2, 2), (1, 5)], 2)
+)
+@pytest.mark.parametrize('kind', [_mixed_token, _mixed_block])
+def test_an_engine_that_takes_a_row_for_another_fails(kind, gamma, size):
+  models = 8 if size == 2 else 2
+  certify = functools.partial(
+    engines.certify, gamma=gamma, size=size, models=models
+  )
+  assert certify(functools.partial(kind, (None, None, 'q', 0))).passed
+  for change in _mixtures(gamma, kind):
+    found = certify(functools.partial(kind, change))
+    assert found.exact
+    assert not found.passed, change
+    assert found.low > 1e-3, change
+
+
+@pytest.mark.parametrize(('gamma', 'size'), [(1, 2), (3, 3), (6, 2), (1, 60)])
+def test_all_rows_of_a_call_differ(gamma, size):
+  seen = []
+
+  def verify(q, p, drafts, rng):
+    seen.append(np.stack([*q, *p]))
+    return [0]
+
+  engines.certify(verify, gamma=gamma, size=size, models=2)
+  for rows in np.unique(seen, axis=0):
+    apart = np.abs(rows[:, None] - rows[None]).sum(-1) / 2
+    others = ~np.eye(len(rows), dtype=bool)
+    assert apart[others].min() >= LEAST_DISTANCE
+
+
+def _searched(row, rng, side='left'):
+  return int(np.searchsorted(np.cumsum(row), rng.random(), side=side))
+
+
+def _falls_through(row, rng):
+  u = rng.random()
+  for x, end in enumerate(np.cumsum(row)):
+    if u < end:
+      return x
+  return None
+
+
+def _by_subtraction(row, rng):
+  u = rng.random()
+  for x, chance in enumerate(row):
+    u = u - chance
+    if u <= 0:
+      return x
+  return None
+
+
+# Ways to draw a token that are right but for the last digit of a sum.
+_DRAWS = {
+  'left': _searched,
+  'right': functools.partial(_searched, side='right'),
+  'falls through': _falls_through,
+  'subtraction': _by_subtraction,
+  'from above': lambda row, rng: int(
+    np.searchsorted(np.cumsum(row), 1 - rng.random())
+  ),
+  'counted': lambda row, rng: int((rng.random() >= np.cumsum(row)).sum()),
+  'bisected': lambda row, rng: bisect.bisect(
+    np.cumsum(row).tolist(), rng.random()
+  ),
+  'scaled': lambda row, rng: int(
+    np.searchsorted(np.cumsum(row), rng.random() * row.sum())
+  ),
+  'positional': lambda row, rng: rng.choice(len(row), None, True, row),
+  'nearly 1': lambda row, rng: rng.choice(len(row), p=row * (1 + 1e-9)),
+}
+
+
+def _token_by(draw, q, p, drafts, rng):
+  for i, x in enumerate(drafts):
+    if rng.random() * q[i, x] >= p[i, x]:
+      return [*drafts[:i], draw(_left(q[i], p[i]), rng)]
+  return [*drafts, draw(p[-1], rng)]
+
+
+@pytest.mark.parametrize('name', _DRAWS)
+def test_a_branch_that_only_rounding_makes_is_none(name):
+  verify = functools.partial(_token_by, _DRAWS[name])
+  # Of nine tokens sums end below 1 and above it.
+  for gamma, size in ((2, 3), (1, 9)):
+    found = engines.certify(verify, gamma=gamma, size=size)
+    assert found.exact
+    assert found.passed
+    assert found.low < 1e-12
+
+
+def test_one_number_that_accepts_and_draws_passes():
+  def verify(q, p, drafts, rng):
+    u, ratio = rng.random(), min(1, p[0, drafts[0]] / q[0, drafts[0]])
+    if u < ratio:
+      return [*drafts, _searched(p[-1], rng)]
+    ends = np.cumsum(_left(q[0], p[0]))
+    return [int(np.searchsorted(ends, (u - ratio) / (1 - ratio)))]
+
+  for size in (2, 3, 9):
+    found = engines.certify(verify, gamma=1, size=size)
+    assert found.exact
+    assert found.passed
+
+
+@pytest.mark.parametrize('chance', [1e-4, 1e-6, 1e-8])
+def test_a_rare_branch_that_is_wrong_fails(chance):
+  def draw(row, rng):
+    if rng.random() < chance:
+      return int(np.argmin(row))
+    return _searched(row, rng)
+
+  found = engines.certify(functools.partial(_token_by, draw), gamma=1)
+  assert found.exact
+  assert not found.passed
+  assert chance / 10 < found.low < chance
+
+
+def test_what_is_dropped_is_little_in_all():
+  # Each of these is rounding, and all together they are not.
+  def run(rng):
+    return sum(bool(rng.random() < 9e-13) for _ in range(300))
+
+  found = branching.outcomes(run)
+  dropped = 1 - sum(found.values())
+  assert 0 < dropped <= 1.01 * branching.MOST_DROPPED
+  assert found[1] + dropped == pytest.approx(300 * 9e-13, rel=1e-3)
+  # Of two that are as rare as each other one is gone through.
+  tiny = 0.5 + 1e-13
+  assert branching.outcomes(
+    lambda r: (lambda u: (u < 0.5, u < tiny, u < 0.5 + 5e-14))(r.random())
+  ) == pytest.approx({(True,) * 3: 0.5, (False,) * 3: 0.5})
+
+
+def test_rounding_of_float32_is_named():
+  def ends(row):
+    return np.cumsum(row, dtype=np.float32)
+
+  def limited(row, rng):
+    return min(len(row) - 1, int(np.searchsorted(ends(row), rng.random())))
+
+  found = engines.certify(functools.partial(_token_by, limited))
+  assert found.exact
+  assert not found.passed
+  assert found.low < 1e-7
+  assert 'float32 rounds by as much: compute' in str(found)
+
+  def beyond(row, rng):
+    return int(np.searchsorted(ends(row) - 1e-7, rng.random()))
+
+  with pytest.raises(
+    ValueError, match=r'^verify: .* probability of only .e-08'
+  ):
+    engines.certify(functools.partial(_token_by, beyond))
+  # NumPy takes float32 probabilities that do not quite sum to 1.
+  row = np.float32([0.1, 0.2, 0.7]) * np.float32(1 + 1e-6)
+  found = branching.outcomes(lambda r: int(r.choice(3, p=row)))
+  assert found == pytest.approx({0: 0.1, 1: 0.2, 2: 0.7})
+  with pytest.raises(ValueError, match='do not sum to 1'):
+    branching.outcomes(lambda r: int(r.choice(3, p=row * 1.01)))
 
 
 def _opaque(verify, q, p, drafts, rng):
@@ -174,6 +406,7 @@ def test_all_that_is_drawn_is_gone_through():
     (lambda r: r.random() < r.random(), 'two random numbers'),
     (lambda r: float(r.random()), 'digits'),
     (lambda r: r.normal(), 'random numbers of normal'),
+    (lambda r: tuple(r.choice(3, 2, False)), 'without replacement'),
     (lambda r: tuple(r.choice(9, 9)), 'more than 1000 calls'),
   ):
     with pytest.raises(branching.NotEnumerableError, match=said):

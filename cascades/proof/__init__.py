@@ -1,6 +1,7 @@
 """Whether a method does what it declares.
 
 table_models  Small language models whose laws are known.
+separation    Distributions that no proof can take for each other.
 trial_rows    Distributions of many kinds to try a method on.
 tabulated     What methods say of every context, as tables, and methods that
               look it up again.

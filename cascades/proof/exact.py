@@ -7,6 +7,12 @@ package's docstring says which module has what.
 
 from cascades.proof.enumeration import blocks, declared_law, emitted_law
 from cascades.proof.sampled import Asked, decode_curve, z_scores
+from cascades.proof.separation import (
+  LEAST_DISTANCE,
+  check_distances,
+  context_pairs,
+  random_tables,
+)
 from cascades.proof.table_models import TableModel
 from cascades.proof.tabulated import (
   Table,
@@ -18,15 +24,19 @@ from cascades.proof.trial_rows import KINDS, rows
 
 __all__ = [
   'KINDS',
+  'LEAST_DISTANCE',
   'Asked',
   'Table',
   'TableModel',
   'blocks',
+  'check_distances',
+  'context_pairs',
   'declared_law',
   'decode_curve',
   'emitted_law',
   'looked_up',
   'one_of',
+  'random_tables',
   'rows',
   'table_distributions',
   'z_scores',

@@ -3,20 +3,45 @@
 `TableModel` looks up its logits by a hash of every token it can see in its
 cache. A cache that is one token behind, a slot that was not rolled back or a
 position that is off by one changes the hash, so it changes the law.
+
+The hash is a number in base b with a digit for each token, modulo the number of
+contexts. `TableModel.injective` takes so many contexts that no two texts share
+one which begin alike and then go on for at most so many tokens: no two rows of
+a block do, wherever it begins.
 """
 
 import dataclasses
+import functools
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 # Parameters: logits for each hash value.
 Logits = Float[Array, 'contexts V']
 # `tokens` and `positions`, [S] each, and `end_index`, the slots in use.
 Cache = dict[str, Array]
+
+
+def _base(vocab_size: int, contexts: int) -> int:
+  """The least base that tells all tokens, and positions, from each other."""
+  base = max(2, vocab_size)
+  while math.gcd(base, contexts) > 1 or (contexts > 2 and base % contexts == 1):
+    base += 1
+  return base
+
+
+@functools.cache
+def _powers(base: int, contexts: int) -> np.ndarray:
+  """The powers of a base modulo a number that it is prime to: one period."""
+  powers = [1 % contexts]
+  while (further := powers[-1] * base % contexts) != powers[0]:
+    powers.append(further)
+  return np.array(powers, np.int32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,10 +54,41 @@ class TableModel:
   Attributes:
     vocab_size: V.
     contexts: Number of hash values; 1 makes a context-free model.
+    base: Base of the hash, prime to `contexts`, to which token ids count
+      modulo it; None for the least that tells all tokens from each other.
   """
 
   vocab_size: int
   contexts: int = 7
+  base: int | None = None
+
+  @classmethod
+  def injective(
+    cls, vocab_size: int, depth: int, most_contexts: int = 2**14
+  ) -> Self:
+    """Makes a model in which the texts of a block have contexts of their own.
+
+    Texts that begin alike and go on for at most `depth` tokens are as many as
+    there are contexts, 1 + b + .. + b^depth with b = vocab_size, and the hash
+    of what they go on with is their number in the bijective numeration of base
+    b. So no two of them have the same context.
+
+    Args:
+      vocab_size: V.
+      depth: Tokens of a block.
+      most_contexts: Where there are more texts, the base is the largest that
+        needs no more contexts. Then texts that differ in tokens which are equal
+        modulo the base share a context; a text never shares one with a text
+        that it begins with.
+    """
+
+    def contexts(base):
+      return sum(base**i for i in range(depth + 1))
+
+    base = max(1, vocab_size)
+    while base > 1 and contexts(base) > most_contexts:
+      base -= 1
+    return cls(vocab_size, contexts(base), base)
 
   def init_params(self, key: jax.Array, scale: float = 2.0) -> Logits:
     """A random table.
@@ -58,7 +114,7 @@ class TableModel:
   def context(self, tokens, positions):
     """The hash of the visible tokens of a sequence.
 
-      context = sum_i (tokens_i + 1) (1 + 3 positions_i)  mod  contexts
+      context = sum_i (1 + tokens_i mod b) b^positions_i  mod  contexts
 
     Args:
       tokens: Token ids, [..., n], numpy's or JAX's.
@@ -67,7 +123,16 @@ class TableModel:
     Returns:
       Rows of the table, [...].
     """
-    return ((tokens + 1) * (1 + 3 * positions)).sum(-1) % self.contexts
+    return self._terms(tokens, positions).sum(-1) % self.contexts
+
+  def _terms(self, tokens, positions):
+    """What each token adds to the hash, from 0 to contexts - 1."""
+    base = self.base or _base(self.vocab_size, self.contexts)
+    powers = _powers(base, self.contexts)
+    if isinstance(positions, jax.Array):
+      powers = jnp.asarray(powers)
+    digits = (1 + tokens % base) % self.contexts
+    return digits * powers[positions % len(powers)] % self.contexts
 
   def __call__(
     self,
@@ -98,8 +163,8 @@ class TableModel:
 
     held = write(cache['tokens'], tokens)
     at = write(cache['positions'], positions.astype(jnp.int32))
-    seen = (held + 1) * (1 + 3 * at)
-    context = jnp.where(mask, seen[None], 0).sum(-1) % self.contexts
+    seen = jnp.where(mask, self._terms(held, at)[None], 0)
+    context = seen.sum(-1) % self.contexts
     end_index = cache['end_index'] + tokens.shape[0]
     return params[context], {
       'tokens': held,

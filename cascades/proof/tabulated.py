@@ -7,7 +7,6 @@ lenience, so that one compiled loop decodes with all of them in one batch.
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Collection, Sequence
 
 import jax
@@ -23,6 +22,11 @@ _FIELDS = ('acceptance', 'residual', 'law')
 # Rows whose numbers are nearer than that may be taken for each other, which
 # does no harm where what is said of them differs by less than this.
 _NEAR = 1e-4
+# Numbers by which a row is found: of hundreds of rows, one number of two is
+# often nearer than that, and so are two of them hardly ever.
+_NUMBERS = 2
+# Rows that are looked at on either side of where a row is looked for.
+_BESIDE = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,15 +153,16 @@ def looked_up(
     n: np.concatenate([getattr(t, n) for t in tables], 1).astype(np.float32)
     for n in (*_FIELDS, 'deferred')
   }
-  number = _numbering(d.q.shape[-1])
-  numbers = np.asarray(number(d))
-  _check_apart(numbers, said.values())
+  kept = d.q * said['acceptance']
+  rejected = (d.q - kept).sum(-1, keepdims=True)
+  # A residual matters as far as anything is rejected.
+  find = _finder(
+    d, [*(said | dict(residual=rejected * said['residual'])).values()]
+  )
 
   def pick(name):
     values = said[name]
-    return lambda d, i: jnp.asarray(values)[
-      i.astype(jnp.int32), jnp.argmin(jnp.abs(numbers - number(d)))
-    ]
+    return lambda d, i: jnp.asarray(values)[i.astype(jnp.int32), find(d)]
 
   return methods.Method(
     name='looked_up',
@@ -172,21 +177,67 @@ def looked_up(
   )
 
 
+def _finder(
+  d: methods.Distributions, said: Collection[np.ndarray]
+) -> Callable[[methods.Distributions], Array]:
+  """A function that finds the row that it is shown.
+
+  Rows are sorted by the first of their numbers, and compared with those beside
+  the place of the one that is looked for.
+
+  Args:
+    d: All rows, each field [rows, V].
+    said: Arrays [M, rows, V] of what the methods say of the rows.
+
+  Returns:
+    From distributions [V] to the number of a row.
+
+  Raises:
+    ValueError: There are rows that it could take for each other.
+  """
+  number = _numbering(d.q.shape[-1])
+  numbers = np.asarray(number(d))
+  _check_apart(numbers, said)
+  # Of equal rows one will do.
+  numbers, order = np.unique(numbers, axis=1, return_index=True)
+  first = numbers[0]
+  beside = np.searchsorted(first, [first - _NEAR, first + _NEAR])
+  if np.diff(beside, axis=0).max() > _BESIDE:
+    raise ValueError('looked_up: too many rows are near each other.')
+
+  def find(d):
+    own = number(d)
+    place = jnp.searchsorted(first, own[0]) + jnp.arange(-_BESIDE, _BESIDE)
+    place = jnp.clip(place, 0, len(first) - 1)
+    apart = jnp.abs(jnp.asarray(numbers)[:, place] - own[:, None]).sum(0)
+    return jnp.asarray(order)[place[jnp.argmin(apart)]]
+
+  return find
+
+
 def _numbering(size: int) -> Callable[[methods.Distributions], Array]:
-  """A function that makes one number of a row, by which the row is found.
+  """A function that makes a few numbers of a row, by which the row is found.
 
   Args:
     size: V.
 
   Returns:
-    From distributions [..., V] to numbers [...].
+    From distributions [..., V] to numbers [_NUMBERS, ...].
   """
   rng = np.random.default_rng(0)
-  weights = rng.uniform(-1, 1, (4, size)).astype(np.float32)
+  weights = rng.uniform(-1, 1, (_NUMBERS, 5, size)).astype(np.float32)
 
   def number(d):
-    seen = d.q, d.p, d.q_gate, d.p_gate
-    return sum((x * w).sum(-1) for x, w in zip(seen, weights, strict=True))
+    seen = [d.q, d.p, d.q_gate, d.p_gate]
+    if d.p_logits is not None:
+      # Rows can be equal in all else, and a method look at these.
+      seen.append(jax.nn.softmax(d.p_logits))
+    return jnp.stack(
+      [
+        sum((x * w).sum(-1) for x, w in zip(seen, of_one, strict=False))
+        for of_one in weights
+      ]
+    )
 
   return number
 
@@ -195,17 +246,15 @@ def _check_apart(numbers: np.ndarray, said: Collection[np.ndarray]) -> None:
   """Refuses rows that could be taken for each other where that matters.
 
   Args:
-    numbers: [rows], what each row is found by.
+    numbers: [_NUMBERS, rows], what each row is found by.
     said: Arrays [M, rows, V] of what the methods say of the rows.
 
   Raises:
     ValueError: There are two such rows.
   """
-  order = np.argsort(numbers)
-  for i, j in itertools.pairwise(order):
-    if numbers[j] - numbers[i] < _NEAR and any(
-      np.abs(x[:, i] - x[:, j]).max() > _NEAR for x in said
-    ):
+  distances = np.abs(numbers[:, :, None] - numbers[:, None]).sum(0)
+  for i, j in np.argwhere(np.triu(distances < _NEAR, 1)):
+    if any(np.abs(x[:, i] - x[:, j]).max() > _NEAR for x in said):
       raise ValueError(f'looked_up: rows {i} and {j} cannot be told apart.')
 
 

@@ -3,12 +3,17 @@
 import numpy as np
 
 from cascades import methods
+from cascades.proof import separation
 
 KINDS = ('random', 'equal', 'disjoint', 'one_hot', 'near_equal')
 
 
 def rows(
-  kind: str, count: int = 64, size: int = 9, seed: int = 0
+  kind: str,
+  count: int = 64,
+  size: int = 9,
+  seed: int = 0,
+  pairs: np.ndarray | None = None,
 ) -> methods.Distributions:
   """Distributions to try a method on, float64, numpy.
 
@@ -18,14 +23,24 @@ def rows(
     count: How many rows.
     size: V, entries of a row.
     seed: Fixes the random numbers that they are drawn with.
+    pairs: Rows of which p and q have to differ, as `separation.separated` takes
+      them; None for all rows.
 
   Returns:
     Each field [count, size], without a cap; the gates are independent of p and
-    q, and the logits are those of the verifier's gate.
+    q, and the logits are those of the verifier's gate. Every two distributions
+    among the q and p of 'random' rows differ by `separation.LEAST_DISTANCE`,
+    and so do the q of 'equal' and 'near_equal' rows.
+
+  Raises:
+    ValueError: There is no room for so many distributions that differ.
   """
+
+  def draw(rng, count):
+    return rng.dirichlet(np.full(size, 0.5), count)
+
   rng = np.random.default_rng(seed)
-  q = rng.dirichlet(np.full(size, 0.5), count)
-  p = rng.dirichlet(np.full(size, 0.5), count)
+  q, p = separation.separated(draw(rng, count), draw(rng, count), draw, pairs)
   if kind == 'equal':
     p = q
   elif kind == 'disjoint':
