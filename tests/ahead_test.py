@@ -20,7 +20,9 @@ from cascades.methods import processing
 from cascades.proof import exact
 from cascades.sampler import scoring
 
-_MODEL, _PROMPT, _GAMMA = exact.TableModel(3, contexts=7), (1, 2), 3
+_MODEL, _PROMPT, _GAMMA = (
+  getattr(verification_test, name) for name in ('_MODEL', '_PROMPT', '_GAMMA')
+)
 _PAIRS = [(m, x) for m in methods.METHODS.values() for x in (0.1, 0.8)]
 _STRICT = [
   (m, m.strict) for m in methods.METHODS.values() if m.strict is not None
@@ -98,11 +100,14 @@ def test_a_window_keeps_more_than_strict_and_less_than_lenient():
 
 @pytest.mark.parametrize('window', tiers.first([2, 3]))
 def test_the_loop_emits_what_the_enumeration_says(window):
-  model, n, new = exact.TableModel(4), 20_000, 4
-  tables = [model.init_params(jax.random.key(k), 1.5) for k in (1, 2)]
+  model, n, new = exact.TableModel.injective(4, _GAMMA), 20_000, 4
+  tables = exact.random_tables(model, jax.random.split(jax.random.key(1)), 1.5)
   how = processing.Processing(temperature=np.float32(1))
   pair = methods.METHODS['token_v3'], 0.8
-  table = exact.Table.of([pair], exact.table_distributions(*tables, how))
+  d = exact.table_distributions(*tables, how)
+  pairs = exact.context_pairs(model, _PROMPT, _GAMMA)
+  exact.check_distances(np.asarray(d.q), np.asarray(d.p), pairs)
+  table = exact.Table.of([pair], d)
   decoder = decoding.Decoder(
     decoding.Models(model, drafters.ModelDrafter(model)),
     pair[0],

@@ -298,7 +298,7 @@ def test_a_turn_may_need_more_room_than_the_last_one_had(monkeypatch):
 
 def test_blocks_come_one_at_a_time():
   engine = _engine()
-  key = jax.random.split(jax.random.key(5), 1)
+  key = jax.random.split(jax.random.key(6), 1)
   whole = _turn(engine, None, [1, 2, 3], key)[-1][0]
   *before, (last, state) = _turn(engine, None, [1, 2, 3], key, max_blocks=1)
   assert _said(last) == _said(whole)

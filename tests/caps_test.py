@@ -108,16 +108,24 @@ def test_a_capped_rule_is_strict_where_the_method_is():
 
 @pytest.mark.parametrize(
   ('kind', 'drafts'),
-  tiers.first([('token', 1), ('block', 1), ('traversal', 2), ('match', 2)]),
+  tiers.first(
+    [
+      *(('token', 1), ('block', 1), ('traversal', 2), ('match', 2)),
+      *(('multi_round', 2), ('k_seq', 2)),
+    ]
+  ),
 )
 def test_the_loop_follows_a_capped_law(kind, drafts):
-  model, n, new, prompt = exact.TableModel(4), 20_000, 3, (1, 2, 3)
-  tables = [model.init_params(jax.random.key(k), 1.5) for k in (1, 2)]
+  model, n, new, prompt = exact.TableModel.injective(4, 3), 20_000, 3, (1, 2, 3)
+  keys = jax.random.split(jax.random.key(1))
+  tables = exact.random_tables(model, keys, scale=1.5)
   how = processing.Processing(
     temperature=np.float32(1), cap=caps.parse('top:2 delta:0.4')
   )
   method, lenience = methods.METHODS['ensemble'], 0.8
   d = exact.table_distributions(*tables, how)
+  pairs = exact.context_pairs(model, prompt, 3)
+  exact.check_distances(np.asarray(d.q), np.asarray(d.p), pairs)
   table, free = (
     exact.Table.of([(m, lenience)], d) for m in (methods.capped(method), method)
   )
@@ -137,6 +145,31 @@ def test_the_loop_follows_a_capped_law(kind, drafts):
     for t in (table, free)
   )
   assert np.abs(z).max() < 5 < np.abs(other).max() / 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', verification.SEVERAL)
+def test_several_drafts_keep_every_capped_law(kind):
+  """By enumeration: every block of two drafts of two tokens."""
+  model, prompt = exact.TableModel.injective(3, 2), (0, 1)
+  keys = jax.random.split(jax.random.key(2))
+  tables = exact.random_tables(model, keys, scale=1.5)
+  how = processing.Processing(
+    temperature=np.float32(1), cap=caps.parse('top:1 delta:0.4')
+  )
+  pairs = [
+    (methods.capped(method), 0.4)
+    for method in methods.METHODS.values()
+    if method.single_target
+  ]
+  with jax.enable_x64(True):
+    d = exact.table_distributions(*tables, how)
+    table = exact.Table.of(pairs, d)
+  emitted = exact.emitted_law(
+    table, verification.Scheme(kind), model, prompt, 2, 2, drafts=2
+  )
+  declared = exact.declared_law(table, model, prompt, 2)
+  np.testing.assert_allclose(emitted, declared, atol=2e-6)
 
 
 @functools.cache

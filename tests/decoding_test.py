@@ -16,10 +16,16 @@ from cascades.methods import processing
 from cascades.proof import exact
 
 _V, _NEW = 5, 3
-_MODEL = exact.TableModel(_V)
-_VERIFIER = _MODEL.init_params(jax.random.key(1))
-_DRAFTER = _MODEL.init_params(jax.random.key(2))
 _PROMPT = (1, 2, 3)
+# A row for each text of a block of three drafts, and none like another.
+_MODEL = exact.TableModel.injective(_V, 3)
+_VERIFIER, _DRAFTER = exact.random_tables(
+  _MODEL, [jax.random.key(83), jax.random.key(84)]
+)
+exact.check_distances(
+  *(np.asarray(jax.nn.softmax(x)) for x in (_DRAFTER, _VERIFIER)),
+  exact.context_pairs(_MODEL, _PROMPT, 3),
+)
 
 
 # What all small runs have in common, so that they are one program: rows are

@@ -43,7 +43,7 @@ class _Few(exact.TableModel):
     return processing.spread(few, jnp.array(self.said), self.vocab_size)
 
 
-_FEW = _Few(_V)
+_FEW = _Few.injective(_V, 3)
 _REDUCED = _NEAR.at[:, jnp.array([1, 4])].set(-jnp.inf)
 _HEAD = recurrent.init_head(jax.random.key(4), _V)
 _INNER = methods.METHODS['token_v3'], 0.4

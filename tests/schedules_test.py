@@ -21,8 +21,11 @@ from cascades.methods import processing
 from cascades.proof import exact
 
 _V, _NEW, _PROMPT = 4, 4, (1, 2, 3)
-_MODEL = exact.TableModel(_V)
-_TABLES = [_MODEL.init_params(jax.random.key(k), 1.5) for k in (1, 2)]
+# A row for each text of a block of three drafts.
+_MODEL = exact.TableModel.injective(_V, 3)
+_TABLES = exact.random_tables(
+  _MODEL, [jax.random.key(k) for k in (5, 6)], scale=1.5
+)
 _HOW = processing.Processing(temperature=np.float32(1))
 _DRAFTER = drafters.ModelDrafter(_MODEL)
 _NAMES = (
@@ -81,7 +84,10 @@ def _spec(name, asked, strict):
 
 @functools.cache
 def _distributions():
-  return exact.table_distributions(*_TABLES, _HOW)
+  d = exact.table_distributions(*_TABLES, _HOW)
+  pairs = exact.context_pairs(_MODEL, _PROMPT, 3)
+  exact.check_distances(np.asarray(d.q), np.asarray(d.p), pairs)
+  return d
 
 
 @functools.cache

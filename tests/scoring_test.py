@@ -13,17 +13,19 @@ from cascades.models import checkpoints
 from cascades.proof import exact
 from cascades.sampler import sampler, scoring
 
-_MODEL = exact.TableModel(4)
 _PROMPT = (1, 2)
+# A row for each text of three tokens.
+_MODEL = exact.TableModel.injective(4, 3)
 _EVERY = list(itertools.product(range(4), repeat=2))
 
 
 @functools.cache
 def _pair():
-  return tuple(
-    checkpoints.Checkpoint(_MODEL, _MODEL.init_params(jax.random.key(i)), None)
-    for i in range(2)
-  )
+  keys = [jax.random.key(i) for i in range(2)]
+  tables = exact.random_tables(_MODEL, keys)
+  pairs = exact.context_pairs(_MODEL, _PROMPT, 3)
+  exact.check_distances(*(np.asarray(jax.nn.softmax(x)) for x in tables), pairs)
+  return tuple(checkpoints.Checkpoint(_MODEL, x, None) for x in tables)
 
 
 def _scores(decoder, texts=_EVERY):

@@ -14,9 +14,21 @@ from cascades import decoding, methods, verification
 from cascades.proof import exact
 from cascades.sampler.options import Options
 
-_MODEL = exact.TableModel(3)
 _PROMPT = (0, 2)
+# A row for each text of a tree whose drafts have three tokens.
+_MODEL = exact.TableModel.injective(3, 3)
+# Its law is not the verifier's, and it rejects often.
+_RULE = 'typical', 0.3
 _SCHEMES = [verification.Scheme(kind) for kind in verification.SEVERAL]
+
+
+def _rows(kind='random'):
+  """Distributions of every context; the random ones cannot be mixed up."""
+  d = exact.rows(kind, count=_MODEL.contexts, size=3, seed=3)
+  if kind == 'random':
+    pairs = exact.context_pairs(_MODEL, _PROMPT, 3)
+    exact.check_distances(d.q, d.p, pairs)
+  return d
 
 
 @functools.cache
@@ -27,8 +39,7 @@ def _table(kind='random'):
       ends = [x for x in (method.strict, method.drafter_only) if x is not None]
       pairs += [(method, x) for x in dict.fromkeys([*ends, 0.1, 0.3, 0.8])]
   with jax.enable_x64(True):
-    d = exact.rows(kind, count=7, size=3, seed=3)
-    return exact.Table.of(pairs, d)
+    return exact.Table.of(pairs, _rows(kind))
 
 
 @pytest.mark.parametrize(
@@ -148,12 +159,21 @@ def test_from_the_leaf_of_one_draft_it_is_the_block(rows):
 @pytest.mark.parametrize('drafts', [2, 3])
 @pytest.mark.parametrize('kind', verification.SEVERAL)
 def test_verify_emits_what_the_enumeration_says(kind, drafts):
+  _check_verify(verification.Scheme(kind), drafts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', verification.SEVERAL)
+def test_a_bonus_of_the_verifiers_is_of_its_own_row(kind):
+  _check_verify(verification.Scheme(kind, bonus='verifier'), 2)
+
+
+def _check_verify(scheme, drafts):
   # The library's own verification on every tree of drafts of one token, or,
   # of two drafts, of two: the mean over many keys against the enumeration.
-  scheme = verification.Scheme(kind)
   gamma, n = 4 - drafts, 3_000
-  method, lenience = methods.METHODS['token_v1'], 0.3
-  d = exact.rows('random', count=7, size=3, seed=3)
+  method, lenience = methods.METHODS[_RULE[0]], _RULE[1]
+  d = _rows()
   table = exact.Table.of([(method, lenience)], d)
   d = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), d)
 
@@ -184,6 +204,16 @@ def test_verify_emits_what_the_enumeration_says(kind, drafts):
     )
     keys = jax.random.split(jax.random.key(number), n)
     said = jax.device_get(verdicts(keys, jnp.array(paths), jnp.array(rows)))
+    # Whether the rule defers a token is asked in its own row, too.
+    deferred = table.deferred[0, rows[:gamma], np.transpose(paths)] > 0
+    np.testing.assert_array_equal(
+      np.where(
+        np.arange(gamma) < said.num_accepted[:, None],
+        said.deferred[:, :gamma],
+        deferred[:, said.path].T,
+      ),
+      deferred[:, said.path].T,
+    )
     for path, count, token in zip(
       said.path, said.num_accepted, said.next_token, strict=True
     ):
@@ -277,7 +307,8 @@ def test_where_drafts_end_hangs_on_what_stands_before_only():
 
 @pytest.mark.slow
 def test_a_tree_that_is_cut_keeps_more_of_more_drafts():
-  # Eight drafts in the room of four keep more than those four.
+  # Eight drafts in the room of four keep more than those four, of a drafter
+  # that is sure enough for them to agree in their first tokens.
   run = functools.partial(
     decoding_test._generate,
     'speed',
@@ -285,7 +316,7 @@ def test_a_tree_that_is_cut_keeps_more_of_more_drafts():
     gamma=3,
     rows=2_000,
     new=12,
-    drafter_table=decoding_test._DRAFTER + decoding_test._VERIFIER,
+    drafter_table=3 * (decoding_test._DRAFTER + decoding_test._VERIFIER),
     scheme=verification.Scheme('multi_round'),
   )
   kept = [
