@@ -8,6 +8,7 @@ Most of the tests are other files'. Some faults had none, or none that is
 cheap: theirs come first.
 """
 
+import functools
 import inspect
 import re
 import sys
@@ -30,6 +31,7 @@ import processing_test
 import pytest
 import reweighting_test
 import schedules_test
+import scoring_test
 import several_test
 import stats_test
 import theory_test
@@ -47,7 +49,8 @@ from cascades.methods import (
   processing,
   relaxed,
 )
-from cascades.sampler import batching
+from cascades.proof import enumeration
+from cascades.sampler import batching, scoring
 from cascades.verification import ahead, several, single, traversal
 from experiments.analysis import (
   calibration,
@@ -942,6 +945,186 @@ _MUTANTS = (
 )
 
 
+# Rows that verification, scoring or a proof's own enumeration could take for
+# each other: each use of a row, and the rows that stand there instead. Left out
+# is what changes nothing: a row after a whole draft is asked for in no other
+# place than the last, so that `kept + 1` and `ask.gamma` are that row.
+_ABOVE = '{0} + 1', 'jnp.maximum({0} - 1, 0)', '0 * {0}'
+_BELOW = _ABOVE[1:]
+_BESIDE = '({0} + 1) % len(ask.tokens)', '0 * {0}'
+
+
+def _of_others(template, row, others):
+  return [template.format(other.format(row)) for other in others]
+
+
+def _in_tree(i, j, levels=_ABOVE):
+  """Another level of a tree, and another draft."""
+  return [
+    *_of_others(f'ask.row({{}}, {j})', i, levels),
+    *_of_others(f'ask.row({i}, {{}})', j, _BESIDE),
+  ]
+
+
+def _mixed_up():
+  """Functions, what of their source, what instead, tests, and a name."""
+  token, ahead_, block = (
+    (_verify, kind, 'target') for kind in ('token', 'look_ahead:2', 'block')
+  )
+  half = (test_the_residual_after_half_a_block_has_its_weight,)
+  one = functools.partial(_of_others, 'ask.row({}, 0)')
+  kept, drafted = one('kept', _ABOVE), one('i', _ABOVE)
+  for tests in token, ahead_:
+    yield single.of_drafts, 'ask.row(i, 0)', drafted, tests, 'draft'
+  empty = (
+    verification_test.test_a_block_without_drafts_is_drawn_from_its_first_row
+  )
+  yield (
+    *(single.passed, 'ask.row(nothing, nothing)'),
+    *(['ask.row(nothing + 1, nothing)'], (empty, 2), 'nothing'),
+  )
+  for where, tests in ((single.token, token), (ahead.look_ahead, ahead_)):
+    yield where, 'ask.row(kept, 0)', kept, tests, 'after'
+    laws = [f'method.law({x}, lenience)' for x in one('kept', _BELOW)]
+    yield where, 'method.law(d, lenience)', laws, tests, 'bonus'
+  instead = [f'method.residual({x}, lenience)' for x in kept]
+  yield single.token, 'method.residual(d, lenience)', instead, token, 'residual'
+  for field in 'pq':
+    of = [f'd._replace({field}={x}.{field})' for x in kept]
+    left = [f'jnp.maximum(0, ({x}).p - ({x}).q)' for x in of]
+    yield (
+      *(ahead.look_ahead, 'jnp.maximum(0, d.p - d.q)'),
+      *(left, ahead_, f'residual_{field}'),
+    )
+  yield (
+    single.block,
+    'd = ask.row(kept, 0)',
+    ['d = ' + x for x in kept],
+    (*block,),
+    'after',
+  )
+  yield (
+    single.block,
+    'ask.row(i, 0), ask',
+    [x + ', ask' for x in drafted],
+    (*block,),
+    'draft',
+  )
+  left = [f'w[kept] * law - {x}.q' for x in kept]
+  left += [
+    f'w[kept] * method.law({x}, ask.leniences[0, kept]) - d.q' for x in kept
+  ]
+  yield single.block, 'w[kept] * law - d.q', left, block, 'residual'
+  weights = _of_others('w[{}]', 'kept', _BELOW)
+  yield single.block, 'w[kept]', weights, half, 'weight'
+  mass = ['w * pi - ask.row(i + 1, 0).q']
+  mass += ['w * method.law(ask.row(i + 1, 0), lenience) - d.q']
+  yield single.block, 'w * pi - d.q', mass, half, 'mass'
+  law = [
+    f'ask.beyond(d, method.law({x}, ask.leniences[0, kept])'
+    for x in one('kept', _BELOW)
+  ]
+  yield single.block, 'ask.beyond(d, law', law, block, 'bonus'
+
+
+def _mixed_up_in_trees():
+  """The same, where there are several drafts."""
+  check = several_test.test_verify_emits_what_the_enumeration_says
+  of_verifier = several_test.test_a_bonus_of_the_verifiers_is_of_its_own_row
+  for kind in 'multi_round', 'k_seq', 'match':
+    yield (
+      *(several._walk, 'd = ask.row(kept, path)\n    len'),
+      [f'd = {x}\n    len' for x in _in_tree('kept', 'path')],
+      *((check, kind, 2), f'step_{kind}'),
+    )
+    yield (
+      *(several._walk, 'd = ask.row(kept, path)\n  law'),
+      [f'd = {x}\n  law' for x in _in_tree('kept', 'path', _BELOW)],
+      *((check, kind, 2), f'bonus_{kind}'),
+    )
+    yield (
+      *(several._walk, 'd = ask.row(kept, path)\n  law'),
+      [f'd = {x}\n  law' for x in _in_tree('kept', 'path', _BELOW)],
+      *((of_verifier, kind), f'p_of_bonus_{kind}'),
+    )
+  for kind in 'multi_round', 'k_seq':
+    yield (
+      *(several._walk, 'step(d, pi'),
+      [f'step(d._replace(q={x}.q), pi' for x in _in_tree('kept', 'path')],
+      *((check, kind, 2), f'q_{kind}'),
+    )
+  for row in (('depth', 'path'), ('above', 'path'), ('at + 1', 'draft')):
+    old = f'ask.row({row[0]}, {row[1]})'
+    others = _in_tree(*row, levels=('1 + {0}', 'jnp.maximum({0} - 1, 0)'))
+    tests = check, 'traversal', 2
+    yield traversal._turn, old, others, tests, row[0].partition(' ')[0]
+  others = ['ask.row(zero + 1, zero)']
+  tests = check, 'traversal', 2
+  yield traversal.traversal, 'ask.row(zero, zero)', others, tests, 'root'
+  yield (
+    *(traversal.traversal, 'ask.row(kept, path)'),
+    _in_tree('kept', 'path', _BELOW),
+    *((of_verifier, 'traversal'), 'bonus'),
+  )
+  others = _in_tree('i', 'path', _BELOW)
+  yield traversal._deferred, 'ask.row(i, path)', others, tests, 'rule'
+
+
+def _mixed_up_in_texts():
+  """The same, where a text is scored, and in the enumerations themselves."""
+  text = (
+    scoring_test.test_every_text_has_the_probability_that_its_method_declares,
+    *('raw', ('opt', 'token_v1')),
+  )
+  starts = [f'len(context) - {n}' for n in (0, 2)]
+  yield scoring._read_rows, 'len(context) - 1', starts, text, 'start'
+  places = ['jnp.arange(1, 1 + asked.shape[0])', '0 * jnp.arange(len(asked))']
+  yield scoring._read, 'jnp.arange(asked.shape[0])', places, text, 'place'
+  models = ['logits[0], logits[-1],', 'logits[0], logits[0],']
+  yield scoring._read, 'logits[-1], logits[0],', models, text, 'model'
+  law = verification_test.test_blocks_follow_the_declared_law
+  later = ['place.context(done[:-1])', 'place.context(done[1:])']
+  for kind, where, old, others in (
+    ('token', enumeration._by_token, 'place.context(done)', later),
+    ('token', enumeration.emitted_law, '[*prompt, *done]', ['[*prompt]']),
+    (
+      *('block', enumeration._stays, 'rows[i], x]'),
+      ['rows[i + 1], x]', 'rows[0], x]'],
+    ),
+    (
+      *('block', enumeration._stays, 'table.q[rows[i + 1]]'),
+      ['table.q[rows[i]]', 'table.q[rows[0]]'],
+    ),
+  ):
+    yield where, old, others, (law, kind, 2, 'random'), old[:12]
+  tree = several_test.test_blocks_follow_the_declared_law
+  for kind in verification.SEVERAL:
+    scheme = verification.Scheme(kind)
+    traversed = kind == 'traversal'
+    where = enumeration._Leaves.through if traversed else enumeration._by_tree
+    others = ['rows[done[:-1]]', 'rows[done[1:]]']
+    yield where, 'rows[done]', others, (tree, scheme, 2, 2, 'random'), 'tree'
+
+
+def _row_mutants():
+  every = *_mixed_up(), *_mixed_up_in_trees(), *_mixed_up_in_texts()
+  for where, old, others, (victim, *arguments), use in every:
+    kind = str(arguments[0]) if arguments else 'half'
+    kind = getattr(arguments[0], 'verification', kind) if arguments else kind
+    for number, new in enumerate(others):
+      yield Mutant(
+        '_'.join(
+          re.findall(r'\w+', f'{where.__name__} row {use} {kind} {number}')
+        ),
+        f'{" ".join(new.split())} is read for {" ".join(old.split())}',
+        *(where, old, new, victim, tuple(arguments)),
+      )
+
+
+_ROW_MUTANTS = tuple(_row_mutants())
+_MUTANTS = *_MUTANTS, *_ROW_MUTANTS
+
+
 def _forget() -> None:
   """Empties whatever remembers what the library's functions did."""
   tests = {sys.modules[mutant.victim.__module__] for mutant in _MUTANTS}
@@ -1048,12 +1231,16 @@ def _said(caught: pytest.ExceptionInfo) -> str:
 # each compiles the loop once more, and its test when it is whole.
 _LOOPS = 'batching', 'decoding', 'drafters', 'schedules', 'several'
 _FIRST = ('key_of_the_place',)
+# Of those that take a row for another, the first tier has what was hidden where
+# two rows were equal: a draft judged, and replaced, by the row before its own.
+_ROWS_FIRST = 'of_drafts_row_draft_token_1', 'token_row_residual_token_2'
 
 
 def _marks(mutant):
   file = mutant.victim.__module__.removesuffix('_test')
   # Of weights, every text and block is gone through anew.
   slow = file in (*_LOOPS, 'reweighting') or mutant.victim is _greedy
+  slow |= mutant in _ROW_MUTANTS and mutant.name not in _ROWS_FIRST
   return [pytest.mark.slow] if slow and mutant.name not in _FIRST else []
 
 

@@ -24,7 +24,7 @@ _V, _NEW, _PROMPT = 4, 4, (1, 2, 3)
 # A row for each text of a block of three drafts.
 _MODEL = exact.TableModel.injective(_V, 3)
 _TABLES = exact.random_tables(
-  _MODEL, [jax.random.key(k) for k in (5, 6)], scale=1.5
+  _MODEL, [jax.random.key(k) for k in (47, 48)], scale=1.5
 )
 _HOW = processing.Processing(temperature=np.float32(1))
 _DRAFTER = drafters.ModelDrafter(_MODEL)
