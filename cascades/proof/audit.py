@@ -497,13 +497,9 @@ def _sample(
   """
   model = exact.TableModel.injective(_SIZE, _DRAFTED)
   keys = jax.random.split(jax.random.key(seed), 3)
-  # Flat enough that no fault is hidden where the first tokens are certain.
-  tables = exact.random_tables(model, keys[:2], scale=1.0)
   inner = _between(method, shown)
   how = processing.Processing(temperature=np.float32(1), cap=cap)
-  d = exact.table_distributions(*tables, how)
-  pairs = exact.context_pairs(model, _PROMPT, _DRAFTED)
-  exact.check_distances(np.asarray(d.q), np.asarray(d.p), pairs)
+  tables, d = _tables(model, keys[:2], how)
   table = exact.Table.of([(method, x) for x in inner], d)
   declared = exact.declared_law(table, model, _PROMPT, _NEW)
   models = decoding.Models(model, drafters.ModelDrafter(model))
@@ -539,6 +535,22 @@ def _sample(
       value=z,
       detail=detail,
     )
+
+
+def _tables(
+  model: exact.TableModel, keys: jax.Array, how: processing.Processing
+) -> tuple[list[jax.Array], methods.Distributions]:
+  """Draws the tables of both models; also gives what methods see of them.
+
+  Raises:
+    ValueError: Two contexts of a block are too near to be told apart.
+  """
+  # Flat enough that no fault is hidden where the first tokens are certain.
+  tables = exact.random_tables(model, keys, scale=1.0)
+  d = exact.table_distributions(*tables, how)
+  pairs = exact.context_pairs(model, _PROMPT, _DRAFTED)
+  exact.check_distances(np.asarray(d.q), np.asarray(d.p), pairs)
+  return tables, d
 
 
 def _between(method: methods.Method, shown: Sequence[float]) -> list[float]:
