@@ -216,7 +216,10 @@ class CascadesLM(TemplateLM):
   def _like(self, changes: dict[str, Any]) -> sampler.Sampler:
     """The same sampler with other options."""
     loaded = dict(verifier=self.sampler.verifier, drafter=self.sampler.drafter)
-    return sampler.Sampler(**self._options | loaded | changes)
+    given = self._options | loaded | changes
+    # The models have theirs.
+    given.pop('dtype', None)
+    return sampler.Sampler(**given)
 
   def _loglikelihood_tokens(
     self,

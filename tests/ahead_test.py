@@ -148,7 +148,7 @@ def test_an_answer_at_the_strict_end_is_the_verifiers():
 
   strict = answer(lenience=-1.0)
   assert strict == answer(method='speed', lenience=0.0, verification='token')
-  assert strict == answer(verification='look_ahead:9')
+  assert strict == answer(verification='look_ahead:3')
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def test_a_chain_keeps_the_law(kind):
 def test_a_threshold_decides_how_much_is_drafted():
   def run(threshold):
     equipped = _ADAPTIVE._replace(params=(_NEAR, jnp.float32(threshold)))
-    return _run(equipped, 'speed', leniences=(0.0,), rows=64, new=8)
+    return _run(equipped, 'speed', leniences=(0.0,), rows=256, new=8)
 
   never, some, always = run(0.0), run(0.55), run(1.1)
   of_never, of_some, of_always = map(decoding.count, (never, some, always))

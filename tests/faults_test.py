@@ -3,6 +3,7 @@
 import functools
 import pickle
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -66,6 +67,7 @@ def test_a_call_ends_with_the_model_and_the_position(
     sampler.sample(_PROMPT, max_new_tokens=8)
 
 
+@pytest.mark.slow
 def test_forbidden_tokens_hide_no_fault():
   for value in (jnp.nan, -jnp.inf):
     sampler = cascades.Sampler(
@@ -209,8 +211,7 @@ def test_only_rows_that_are_looked_at_count():
     # Row, tokens that are there, whether the last row is the drafter's, whether
     # it is asked for, and what is left.
     *((0, 2, True, True, 0), (1, 2, True, True, 1), (2, 2, True, True, 2)),
-    *((2, 2, True, False, None), (2, 2, False, True, None)),
-    *((1, 1, True, True, 1), (1, 1, True, False, None)),
+    *((2, 2, False, True, None), (1, 1, True, True, 1)),
     *((1, 1, False, True, None), (2, 1, True, True, None)),
   ]
   for row, count, known, asked, left in cases:
@@ -223,6 +224,61 @@ def test_only_rows_that_are_looked_at_count():
     assert bool(bad.any()) == (left is not None)
     assert int(found.count[0]) == (count if left is None else left)
     assert bool(found.known[0]) == (known and left is None)
+
+
+def test_a_bonus_row_that_nobody_asks_for_is_not_read_either():
+  rows = jnp.zeros((3, 1, 3)).at[2, 0].set(jnp.nan)
+  draft = decoding.whole(jnp.zeros((1, 2), jnp.int32), rows, 2)
+  found, bad = faults.truncate(draft, jnp.bool_(False))
+  assert not bad.any()
+  assert (int(found.count[0]), bool(found.known[0])) == (2, False)
+
+
+def _soft_capped(value):
+  """A Gemma 2, whose logits have a soft cap, with a broken last norm."""
+  verifier = cascades.load_model(small.pair()[0])
+
+  def one(path, x):
+    is_last = 'final_norm' in jax.tree_util.keystr(path)
+    return x.at[0].set(value) if is_last else x
+
+  params = jax.tree_util.tree_map_with_path(one, verifier.params)
+  return verifier._replace(params=params)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('value', [jnp.inf, jnp.nan])
+def test_a_soft_cap_hides_no_infinity(value):
+  verifier = _soft_capped(value)
+  sampler = cascades.Sampler(verifier, gamma=0, cache_length=256)
+  with pytest.raises(ValueError, match=r'^verifier: its logits'):
+    sampler.sample(_PROMPT, max_new_tokens=4)
+  with pytest.raises(ValueError, match=r'^verifier: its logits'):
+    scoring.score(sampler, [([2, 7], [8, 9])])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('kind', 'drafts'),
+  [(k, 1 + (k in verification.SEVERAL)) for k in verification.VERIFICATIONS],
+)
+def test_a_rule_that_says_nan_is_the_methods_fault(kind, drafts):
+  rule = methods.from_rule(
+    lambda d, lenience: jnp.full(d.q.shape, jnp.nan),
+    name='nan_rule',
+    equation='',
+    strict=None,
+    drafter_only=None,
+  )
+  sampler = cascades.Sampler(
+    *small.tables(),
+    method=rule,
+    verification=kind,
+    drafts=drafts,
+    cache_length=256,
+  )
+  with pytest.raises(ValueError, match=r'^method: what it samples from'):
+    sampler.sample(_PROMPT, max_new_tokens=8)
 
 
 def test_logits_with_impossible_tokens_are_a_distribution():

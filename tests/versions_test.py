@@ -211,6 +211,48 @@ def test_what_a_function_brings_along_is_of_its_hash(make):
   assert outside_source.source(method(0.25)) == one
 
 
+def test_functions_of_one_module_and_name_are_told_apart():
+  def method(rule):
+    return methods.from_rule(
+      rule, name='m', equation='', strict=2.0, drafter_only=0.0
+    )
+
+  rules = [
+    lambda d, lenience: d.q_gate.max(-1) < 0.1,
+    lambda d, lenience: d.q_gate.max(-1) < 0.9,
+  ]
+  found = {outside_source.source(method(rule)) for rule in rules}
+  assert len(found) == 2
+
+
+def test_a_task_with_a_score_from_outside_adds_its_hash():
+  def task(score):
+    return dataclasses.replace(TASKS['numerals'], score=score)
+
+  longer = dataclasses.replace(TASKS['numerals'], max_new_tokens=99)
+  assert outside_source.source(longer) is None
+  found = [
+    outside_source.source(task(score))
+    for score in (_State(0.1), _State(0.2), functools.partial(max, 1))
+  ]
+  assert len({None, *found}) == 4
+
+
+def test_what_is_shared_is_looked_at_once():
+  value = 0
+  for _ in range(60):
+    value = [value, value]
+  method = methods.from_target(
+    functools.partial(_share, share=value),
+    name='m',
+    equation='',
+    reference='',
+    strict=0.0,
+    drafter_only=None,
+  )
+  assert outside_source.source(method)
+
+
 def test_a_changed_method_of_the_library_is_from_outside():
   own = methods.METHODS['speed']
   assert outside_source.source(dataclasses.replace(own)) is None

@@ -137,9 +137,10 @@ def truncate(
     # Its tokens were chosen, not drawn.
     return draft, jnp.zeros(size, bool)
   index = jnp.arange(size)[:, None]
-  is_bonus = (index == draft.count) & draft.known & reads_bonus_row
-  is_read = (index < draft.count) | is_bonus
-  bad = is_read & ~processing.is_distribution(draft.logits)
+  is_bonus = (index == draft.count) & draft.known
+  is_bad = ~processing.is_distribution(draft.logits)
+  bad = is_bad & ((index < draft.count) | (is_bonus & reads_bonus_row))
   count = jnp.where(bad, index, draft.count).min(0)
-  known = draft.known & ~bad.any(0)
+  # A row that nobody asks for is no fault, but may not be read either.
+  known = draft.known & ~bad.any(0) & ~(is_bad & is_bonus).any(0)
   return draft._replace(count=count, known=known), bad.any(-1)

@@ -108,15 +108,18 @@ def step(
   deferred = rule[x] > 0
   stays = there & ~deferred
   tokens = jnp.where(stays, x, processing.draw(last, d.p))[None]
+  is_judged = jnp.isfinite(rule[x].astype(jnp.float32))
+  is_judged &= processing.has_mass(d.q)
+  is_valid = (is_judged | ~there) & (stays | processing.has_mass(d.p))
 
   # 3. Commit it, as a block of which no draft stays.
   zero = jnp.zeros((), jnp.int32)
   emitted, ended = emitted_of(state, tokens, zero, stop_tokens)
   fault = faults.locate(
     state,
-    ~processing.is_distribution(logits),
+    ~processing.is_sound(logits, hidden),
     drafter_bad[:1],
-    (there & ~jnp.isfinite(rule[x].astype(jnp.float32)))[None],
+    ~is_valid[None],
     emitted,
   )
   ended |= fault.is_fault

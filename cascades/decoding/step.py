@@ -430,7 +430,7 @@ def verify_block(
     verifier_cache=cache,
     logits=padded(logits) if with_logits else None,
     law=padded(jax.vmap(law)(index[:places])) if with_law else None,
-    verifier_bad=padded(~processing.is_distribution(logits)),
+    verifier_bad=padded(~processing.is_sound(logits, hidden)),
     method_bad=(index == n) & ~verdict.is_valid,
   )
 

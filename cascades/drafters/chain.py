@@ -114,7 +114,9 @@ class ChainDrafter(Plain):
       # A row that has enough writes past its end, and looks at nothing of it.
       at = jnp.minimum(before.length - seen.length, gamma + 1)
       # A fault of either model is one of what they draft together.
-      law = jnp.where(info.fault.is_fault, jnp.nan, jnp.log(info.law))
+      position = before.length + jnp.arange(len(info.law))
+      is_bad = info.fault.is_fault & (position >= info.fault.position)
+      law = jnp.where(is_bad[:, None], jnp.nan, jnp.log(info.law))
       rows = jax.lax.dynamic_update_slice(rows, law, (at, 0))
       anyone = jax.lax.pmax(~inner.done, decoding.ROWS)
       return inner, rows, anyone

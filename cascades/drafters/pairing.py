@@ -125,9 +125,14 @@ def _is_borrowed(name: str) -> bool:
   return name == 'ngram' or name.startswith(('ngram:', 'self:'))
 
 
-def has_parameters(name: str) -> bool:
-  """Whether what a name stands for is loaded with parameters of its own."""
-  return not all(map(_is_borrowed, chains.parts(name) or (name,)))
+def takes_dtype(name: str) -> bool:
+  """Whether a dtype has an effect on what a name stands for.
+
+  A recurrent head is kept in float32, and text look-ups and first layers have
+  no parameters of their own.
+  """
+  parts = chains.parts(name) or (name,)
+  return not all(_is_borrowed(x) or heads.folder_of(x) for x in parts)
 
 
 def looks_at_block(name: str) -> bool:

@@ -174,6 +174,18 @@ def is_distribution(logits: Float[Array, '*N V']) -> Bool[Array, '*N']:
   return (logits < jnp.inf).all(-1) & (logits > -jnp.inf).any(-1)
 
 
+def is_sound(
+  logits: Float[Array, '*N V'], hidden: Float[Array, '*N D']
+) -> Bool[Array, '*N']:
+  """Whether logits are a distribution's, and were made of numbers.
+
+  A soft cap makes an infinite logit finite, so that the hidden states that
+  logits are made of are looked at too. Those of a table are its logits, which
+  may be -inf.
+  """
+  return is_distribution(logits) & (hidden < jnp.inf).all(-1)
+
+
 def has_mass(weights: Float[Array, '*N V']) -> Bool[Array, '*N']:
   """Whether weights are such that a token can be drawn by them."""
   total = weights.sum(-1)

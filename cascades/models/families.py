@@ -286,7 +286,8 @@ def number(
   """
   value = fields.get(name)
   if type(value) in (int, float) and low < value <= high:
-    return value
+    # JAX takes no whole number of more than 32 bits.
+    return float(value)
   if or_null and value is None:
     return value
   raise _wrong(

@@ -130,7 +130,8 @@ def _say(
 
     # Rows after the draft are padding.
     there = jnp.arange(len(drafted)) < block.draft.count[0]
-    verifier_bad = there & ~processing.is_distribution(block.logits[:-1])
+    sound = processing.is_sound(block.logits[:-1], block.hidden[:-1])
+    verifier_bad = there & ~sound
     fault = faults.locate(
       *(row, verifier_bad, proposed.drafter_bad[:-1], jnp.zeros_like(there)),
       emitted=jnp.int32(len(drafted)),

@@ -648,7 +648,7 @@ def _check_kinds(verifier: Any, tokenizer: Any) -> None:
 
 def _keeps_dtype(model: Any) -> bool:
   """Whether a model is given by name and has parameters of its own."""
-  return isinstance(model, str) and pairing.has_parameters(model)
+  return isinstance(model, str) and pairing.takes_dtype(model)
 
 
 def _mesh(sizes: tuple[int, int]) -> jax.sharding.Mesh | None:

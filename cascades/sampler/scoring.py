@@ -572,7 +572,10 @@ def _read(
     def place(args):
       states, lenience, token = args
       bad = jnp.stack(
-        [~processing.is_distribution(x) for x in unembedded(states)]
+        [
+          ~processing.is_sound(logits, hidden)
+          for logits, hidden in zip(unembedded(states), states, strict=True)
+        ]
       )
       culprit = jnp.where(bad.any(), jnp.argmax(bad) + 1, 0)
       return look.say(look.method, seen(states), lenience, token), culprit

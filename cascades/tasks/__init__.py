@@ -34,4 +34,7 @@ TASKS: dict[str, Task] = {
 # Those whose problems the project makes up; its own models learn from them.
 GENERATED = tuple(name for name, task in TASKS.items() if task.problems)
 
-__all__ = ['GENERATED', 'TASKS', 'Example', 'Reference', 'Task']
+# What the library registers; others come from outside of it.
+BUILTIN = dict(TASKS)
+
+__all__ = ['BUILTIN', 'GENERATED', 'TASKS', 'Example', 'Reference', 'Task']

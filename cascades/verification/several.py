@@ -123,7 +123,7 @@ def _walk(
   paths, gamma = ask.tokens.shape
 
   def down(carry, inputs):
-    active, path, kept, instead, going = carry
+    active, path, kept, instead, going, is_valid = carry
     i, numbers = inputs
     there = active & (i < ask.count)
     d = ask.row(kept, path)
@@ -144,6 +144,8 @@ def _walk(
       kept + accepted,
       jnp.where(tried & ~accepted, found.instead, instead),
       accepted,
+      # A match is drawn from the target, whatever the token after it is.
+      is_valid & (processing.has_mass(pi) | ~tried),
     )
     return carry, (deferred > 0, tried & ~accepted)
 
@@ -155,8 +157,9 @@ def _walk(
     zero,
     jnp.zeros(ask.size, dtype),
     jnp.ones((), bool),
+    jnp.ones((), bool),
   )
-  (_, path, kept, instead, _), (deferred, rejected) = jax.lax.scan(
+  (_, path, kept, instead, _, is_valid), (deferred, rejected) = jax.lax.scan(
     down, start, (jnp.arange(gamma), chances.reshape(gamma, -1))
   )
   rejected = rejected.any()
@@ -170,7 +173,7 @@ def _walk(
     next_source=jnp.where(rejected, RESIDUAL, BONUS),
     deferred=jnp.append(deferred, False),
     path=path,
-    is_valid=processing.has_mass(weights),
+    is_valid=is_valid & processing.has_mass(weights),
   )
 
 

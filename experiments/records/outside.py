@@ -1,32 +1,37 @@
 """Hashes methods and tasks that come from outside of the deciding modules."""
 
 import ast
+import dataclasses
 import functools
 import hashlib
 import inspect
 import json
 import pathlib
 import sys
+import sysconfig
 import types
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from cascades.methods import Method
 from cascades.methods.registry import BUILTIN
+from cascades.tasks import BUILTIN as BUILTIN_TASKS
 from experiments.records import versions
+
+_STDLIB = pathlib.Path(sysconfig.get_paths()['stdlib']).resolve()
 
 
 def source(*registered: Any) -> str | None:
   """Hashes methods and tasks that the deciding modules do not define.
 
   Args:
-    *registered: Methods, tasks, or anything that holds functions. What counts
-      of a function is the source of its module and of modules beside it that
-      this one imports, and all values that the function brings along: closures,
-      defaults, arguments of a partial, fields, arrays.
+    *registered: Methods and tasks. What counts of a function is its code, the
+      source of its module and of modules beside it that this one imports, and
+      all values that it brings along: closures, defaults, arguments of a
+      partial, fields, arrays.
 
   Returns:
     None where all are the library's own. A learned rule is, for a point's name
@@ -37,7 +42,7 @@ def source(*registered: Any) -> str | None:
     if isinstance(value, Method):
       if value not in BUILTIN and value.trained is None:
         parts.append(_described(value, set()))
-    elif any(_path(f) not in _ours() for f in _functions([value], set())):
+    elif not _is_library_task(value):
       parts.append(_described(value, set()))
   if not parts:
     return None
@@ -49,15 +54,13 @@ def _ours() -> frozenset[pathlib.Path]:
   return frozenset(versions.deciding().values())
 
 
-def _functions(values: Iterable, seen: set[int]) -> Iterator[Any]:
-  """Functions that values hold, however deep."""
-  for value in values:
-    if id(value) in seen:
-      continue
-    seen.add(id(value))
-    if isinstance(value, types.FunctionType):
-      yield value
-    yield from _functions(_parts_of(value), seen)
+def _is_library_task(value: Any) -> bool:
+  """Whether a task is the library's, but for the length of its answers."""
+  own = BUILTIN_TASKS.get(getattr(value, 'name', None))
+  if own is None or type(value) is not type(own):
+    return False
+  changes = dict(max_new_tokens=own.max_new_tokens)
+  return dataclasses.replace(value, **changes) == own
 
 
 def _parts_of(value: Any) -> list:
@@ -79,7 +82,10 @@ def _parts_of(value: Any) -> list:
   if hasattr(value, '__wrapped__'):
     # Compiled, or cached.
     return [value.__wrapped__]
-  return [getattr(value, '__dict__', {})]
+  if hasattr(value, '__dict__'):
+    return [value.__dict__]
+  shown = repr(value)
+  return [] if '0x' in shown else [shown]
 
 
 def _described(value: Any, seen: set[int]) -> Any:
@@ -87,12 +93,14 @@ def _described(value: Any, seen: set[int]) -> Any:
   if value is None or isinstance(value, bool | int | float | str | bytes):
     return repr(value)
   if isinstance(value, np.generic | np.ndarray | jax.Array):
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+      value = jax.random.key_data(value)
     array = np.asarray(value)
     bits = hashlib.sha256(array.tobytes()).hexdigest()
     return [str(array.dtype), list(array.shape), bits]
   if id(value) in seen:
     return 'above'
-  seen = seen | {id(value)}
+  seen.add(id(value))
   found = [type(value).__qualname__]
   kind = value if isinstance(value, type | types.FunctionType) else type(value)
   if isinstance(value, type | types.ModuleType | types.FunctionType):
@@ -100,6 +108,8 @@ def _described(value: Any, seen: set[int]) -> Any:
   path = _path(kind)
   # Of what is built in there is no source, and no need of one.
   if path not in _ours() and kind.__module__ != 'builtins':
+    # Two functions of one module may have one name.
+    found.append(_compiled(getattr(kind, '__code__', None)))
     found.append(_own_source(kind, path))
   return [*found, *(_described(part, seen) for part in _parts_of(value))]
 
@@ -143,8 +153,8 @@ def _own_source(function: Any, path: pathlib.Path | None) -> Any:
       return inspect.getsource(function)
     except (OSError, TypeError):
       return _compiled(getattr(function, '__code__', None))
-  if path.suffix != '.py':
-    # Compiled code of a package, which its version tells from others.
+  if path.suffix != '.py' or path.is_relative_to(_STDLIB):
+    # Python's own, or compiled: its version tells it from others.
     return path.name
   if {'site-packages', 'dist-packages'} & {*path.parts}:
     return versions.statements(path.read_bytes())
@@ -159,6 +169,9 @@ def _own_source(function: Any, path: pathlib.Path | None) -> Any:
 
 def _compiled(code: Any) -> Any:
   """What a compiled function does, without where it was compiled."""
+  if isinstance(code, frozenset):
+    # Its order is another in each process.
+    return sorted(map(repr, code))
   if not isinstance(code, types.CodeType):
     return repr(code)
   constants = [_compiled(constant) for constant in code.co_consts]

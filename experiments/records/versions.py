@@ -66,7 +66,7 @@ def deciding(root: pathlib.Path = ROOT) -> dict[str, pathlib.Path]:
   """
   names = [
     path.relative_to(root).as_posix()
-    for path in (root / 'cascades').rglob('*.py')
+    for path in (root / 'cascades').rglob('[!.]*.py')
   ]
   names = [name for name in names if not name.startswith(ONLY_LOOKS)]
   return {name: root / name for name in sorted((*names, *AROUND))}
