@@ -201,7 +201,7 @@ def test_curves_take_what_they_are_not_given_from_the_config():
   module = _Module(
     {'method': 'diff', 'lenience': [0.5], 'verification': 'sequential'}
   )
-  # A sequential cascade makes no blocks: one curve for all gammas, and no bonus.
+  # A sequential cascade makes no blocks, and so has no gamma and no bonus.
   assert plan.curves(config, module, {}) == [
     _curve('diff', (0.5,), gamma=1, verification='sequential')
   ]
