@@ -74,7 +74,9 @@ def _parts_of(value: Any) -> list:
   if isinstance(value, types.FunctionType):
     return _captured(value)
   if isinstance(value, dict):
-    return [part for item in sorted(value.items(), key=repr) for part in item]
+    # A value may be too large, or too deep, to be shown.
+    items = sorted(value.items(), key=lambda item: repr(item[0]))
+    return [part for item in items for part in item]
   if isinstance(value, list | tuple):
     return list(value)
   if isinstance(value, set | frozenset):
