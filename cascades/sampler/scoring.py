@@ -552,8 +552,7 @@ def _read(
         for model, of_model, hidden in zip(models, params, states, strict=True)
       ]
 
-    def seen(states):
-      logits = unembedded(states)
+    def distributions(logits):
       # A law that does not look at the drafter may be shown anything.
       return decoding.distributions(logits[-1], logits[0], how, gate=look.gate)
 
@@ -563,7 +562,7 @@ def _read(
       leniences, _ = schedules.along(
         *(schedule, schedule.start(tokens, start + 1), lenience, look.method),
         asked[:-1],
-        lambda i: seen(jax.tree.map(lambda x: x[i], states)),
+        lambda i: distributions(unembedded([x[i] for x in states])),
       )
       return leniences
 
@@ -571,14 +570,12 @@ def _read(
 
     def place(args):
       states, lenience, token = args
-      bad = jnp.stack(
-        [
-          ~processing.is_sound(logits, hidden)
-          for logits, hidden in zip(unembedded(states), states, strict=True)
-        ]
-      )
+      # Made once, for what is said of a token and for whether it is sound.
+      logits = unembedded(states)
+      bad = ~jnp.stack(list(map(processing.is_sound, logits, states)))
       culprit = jnp.where(bad.any(), jnp.argmax(bad) + 1, 0)
-      return look.say(look.method, seen(states), lenience, token), culprit
+      d = distributions(logits)
+      return look.say(look.method, d, lenience, token), culprit
 
     at_once = max(1, AT_ONCE // models[0].vocab_size)
     return jax.lax.map(
