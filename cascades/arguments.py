@@ -1,4 +1,4 @@
-"""What an argument may be; where it may not, a ValueError of one sentence."""
+"""Checks of arguments; each raises a ValueError of one sentence."""
 
 import math
 import numbers

@@ -1,4 +1,4 @@
-"""What people look at of a decoded sequence, kept beside its state.
+"""Statistics of a decoded sequence, kept beside its state for people.
 
 `step` says in an `Info` what became of a block; the loop writes it down in the
 `Row`, token by token; `count` counts, outside of compiled code. No step reads
@@ -18,7 +18,7 @@ from cascades.scheme import BONUS, DRAFT, RESIDUAL
 
 
 class Info(NamedTuple):
-  """What became of one block.
+  """Statistics of one block.
 
   Attributes:
     sources: Where each of its tokens came from.
@@ -62,7 +62,7 @@ class Row(SamplingState):
 
 
 def per_token(room: int) -> dict[str, Array]:
-  """What a row keeps of each token beside the token, all of it 0."""
+  """Makes the statistics that a row keeps of each token, all of them 0."""
   return dict(
     source=jnp.zeros((room,), jnp.int8),
     deferral=jnp.zeros((room,), bool),
@@ -102,7 +102,7 @@ def note(before: Row, after: Row, info: Info) -> Row:
 
 
 class Counts(NamedTuple):
-  """How an answer came about, in counts of one row or of many.
+  """Counts of tokens and calls, of one row or of many.
 
   Attributes:
     blocks: Blocks since the prompt: calls of the verifier.
@@ -128,7 +128,7 @@ class Counts(NamedTuple):
 
 
 def count(row: Row) -> Counts:
-  """What there is to count of a row that was fetched, or of a batch of them.
+  """Counts tokens and calls of a fetched row, or of a batch of them.
 
   Those of an answer that is cut are those of the same row with another
   `length`.

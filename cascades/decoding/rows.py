@@ -97,7 +97,7 @@ def _catch_up(
 def _remembered(
   schedule: Any, tokens: Int[Array, 'T'], length: Int[Array, '']
 ) -> PyTree:
-  """What a schedule remembers of a prompt; an answer begins after it."""
+  """Makes a schedule's state after a prompt, where an answer begins."""
   return () if schedule is None else schedule.start(tokens, length)
 
 

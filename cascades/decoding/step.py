@@ -143,7 +143,7 @@ def distributions(
   q: Callable[..., Float[Array, 'V']] = processing.probabilities,
   gate: str = 'raw',
 ) -> methods.Distributions:
-  """What methods look at, of both models' logits at one position.
+  """Makes the distributions that methods look at, at one position.
 
   Args:
     drafter_logits: What `Draft.row` gives.

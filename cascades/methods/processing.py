@@ -166,7 +166,7 @@ def spread(
 
 
 def is_distribution(logits: Float[Array, '*N V']) -> Bool[Array, '*N']:
-  """Whether logits are those of a distribution.
+  """True if logits define a distribution.
 
   They are not where one is nan or +inf, or where all are -inf. Comparisons show
   that; a largest value may not, since XLA's max on a CPU can skip a nan.
@@ -177,7 +177,7 @@ def is_distribution(logits: Float[Array, '*N V']) -> Bool[Array, '*N']:
 def is_sound(
   logits: Float[Array, '*N V'], hidden: Float[Array, '*N D']
 ) -> Bool[Array, '*N']:
-  """Whether logits are a distribution's, and were made of numbers.
+  """True if logits define a distribution and were made of finite states.
 
   A soft cap makes an infinite logit finite, so that the hidden states that
   logits are made of are looked at too. Those of a table are its logits, which
@@ -187,7 +187,7 @@ def is_sound(
 
 
 def has_mass(weights: Float[Array, '*N V']) -> Bool[Array, '*N']:
-  """Whether weights are such that a token can be drawn by them."""
+  """True if the weights have a positive, finite sum, to draw a token by."""
   total = weights.sum(-1)
   return (total > 0) & (total < jnp.inf)
 
