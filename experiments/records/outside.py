@@ -64,7 +64,7 @@ def _is_library_task(value: Any) -> bool:
 
 
 def _parts_of(value: Any) -> list:
-  """What a value is made of; nothing of plain values and classes."""
+  """Lists the parts of a value; plain values and classes have none."""
   if isinstance(value, type | types.ModuleType | str | bytes):
     return []
   if isinstance(value, functools.partial):
@@ -91,7 +91,12 @@ def _parts_of(value: Any) -> list:
 
 
 def _described(value: Any, seen: set[int]) -> Any:
-  """A value as JSON can hold it, the same in every process."""
+  """Describes a value as JSON can hold it, the same in every process.
+
+  Args:
+    value: Anything.
+    seen: Identities of values that were described before; it grows.
+  """
   if value is None or isinstance(value, bool | int | float | str | bytes):
     return repr(value)
   if isinstance(value, np.generic | np.ndarray | jax.Array):
@@ -101,6 +106,7 @@ def _described(value: Any, seen: set[int]) -> Any:
     bits = hashlib.sha256(array.tobytes()).hexdigest()
     return [str(array.dtype), list(array.shape), bits]
   if id(value) in seen:
+    # Shared, or part of itself: it was described where it came first.
     return 'above'
   seen.add(id(value))
   found = [type(value).__qualname__]
@@ -117,7 +123,7 @@ def _described(value: Any, seen: set[int]) -> Any:
 
 
 def _captured(function: types.FunctionType) -> list:
-  """What a function brings along: closure, defaults, and globals of no file."""
+  """Lists what a function captures: closure, defaults, globals of no file."""
   cells = function.__closure__ or ()
   captured = [cell.cell_contents for cell in cells if _is_filled(cell)]
   captured += function.__defaults__ or ()
@@ -170,7 +176,7 @@ def _own_source(function: Any, path: pathlib.Path | None) -> Any:
 
 
 def _compiled(code: Any) -> Any:
-  """What a compiled function does, without where it was compiled."""
+  """Describes compiled code, without the place it was compiled at."""
   if isinstance(code, frozenset):
     # Its order is another in each process.
     return sorted(map(repr, code))
