@@ -39,7 +39,7 @@ class _MadeUp:
     self.usage = batching.Usage()
 
   def facts(self):
-    return {'versions': {}, 'device': 'none'}
+    return {'versions': {}, 'device': 'none', 'code': 'results version 1'}
 
   def costs(self):
     return metrics.Spread(report_test.COSTS, report_test.COSTS)
