@@ -36,8 +36,8 @@ def get_config() -> ml_collections.ConfigDict:
         # Who writes what it learns from; one of cascades/tasks/wording.py. The
         # two disagree about wording, as models of different makers do.
         author='plain',
-        # As small as reading five tokens may be to take little longer than
-        # reading one, on two CPU cores: configs/benchmark_sizes.py.
+        # The smallest that reads five tokens in little more time than one, on
+        # two CPU cores (experiments/results/README.md, earlier benchmarks).
         config=common.small_model(
           hidden_size=320,
           intermediate_size=960,

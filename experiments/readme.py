@@ -75,12 +75,7 @@ PARTS: dict[str, Callable[[], str]] = {
   'neighbours': functools.partial(findings.estimates, 'neighbours'),
   'performance': timings.performance,
   'drafters': timings.drafters,
-  'method_costs': timings.method_costs,
-  'report_cost': timings.report_cost,
-  'sizes': timings.sizes,
-  'assistants': timings.assistants,
   'pretrained': timings.pretrained,
-  'launcher_cost': timings.launcher_cost,
 }
 
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from cascades import methods
-from cascades.drafters import assistants
 from cascades.proof import exact
 from experiments import benchmarks, cli
 from experiments.benchmarks import arms, digits, elsewhere, loops, stopwatch
@@ -218,71 +217,6 @@ def test_drafters_are_timed(tmp_path):
   table = drafters_suite.table(figures)
   for word in ('model, stops', 'x alone', 'ms/block'):
     assert word in table
-
-
-@pytest.mark.slow
-def test_sizes_are_timed_and_gone_on_with(tmp_path):
-  config = cli.load_config_module('configs/benchmark_sizes.py').get_config()
-  with config.unlocked():
-    config.verifiers = {'32 x 1': _shape(32), '16 x 1': _shape(16)}
-    config.drafter = ml_collections.ConfigDict(_shape(16))
-  config.gammas, config.context, config.seconds = (1, 3), 16, 0.0
-  check = importlib.import_module('experiments.benchmarks.sizes')
-  one, other = check.measure(config)
-  assert [one['name'], other['name']] == ['16 x 1', '32 x 1']
-  assert one['parameters'] < other['parameters']
-  assert set(one['block_by_token']) == {'2', '4'}
-  assert 0 < one['token_s'] <= one['token_high_s']
-  # What an earlier run has is not measured again.
-  (again,) = check.measure(config, [one])
-  assert again['name'] == '32 x 1'
-  lines = check.table([one, other]).splitlines()
-  assert [line.split()[0] for line in lines] == ['16', '32']
-  for field, value, said in (
-    ('verifiers', {}, 'verifiers: give at least one'),
-    ('gammas', (), 'gammas: give at least one'),
-    ('gammas', (0,), 'gammas: 0'),
-  ):
-    bad = config.copy_and_resolve_references()
-    with bad.unlocked():
-      bad[field] = value
-    with pytest.raises(ValueError, match=said):
-      check.check(bad)
-
-
-@pytest.mark.slow
-def test_an_assistant_is_timed_with_random_weights(monkeypatch):
-  name = 'configs/benchmark_assistants.py'
-  config = cli.load_config_module(name).get_config()
-  sizes = dict(vocab_size=512, head_dim=16, global_head_dim=32)
-  small = dict(assistants.PUBLISHED[config.assistant])
-  small |= dict(backbone_hidden_size=64, num_centroids=64)
-  small['text_config'] = small['text_config'] | sizes
-  small['text_config'] |= dict(hidden_size=32, intermediate_size=64)
-  monkeypatch.setitem(assistants.PUBLISHED, 'small', small)
-  config.verifier.update(
-    dict(hidden_size=64, intermediate_size=128, num_hidden_layers=10)
-    | dict(layer_types=config.verifier.layer_types[:10])
-    | dict(num_kv_shared_layers=5, hidden_size_per_layer_input=8)
-    | dict(vocab_size_per_layer_input=512, query_pre_attn_scalar=16)
-    | sizes
-  )
-  config.update(dict(assistant='small', repeats=1, seconds=0.0, context=10))
-  check = importlib.import_module('experiments.benchmarks.assisting')
-  check.check(config)
-  figures = [*check.measure(config)]
-  assert not [*check.measure(config, figures)]
-  sizes, *loops = figures
-  assert sizes['layers'] == 10
-  assert sizes['verifier_parameters'] > sizes['assistant_parameters'] > 2**15
-  assert all(0 < row['call_s'] <= row['call_high_s'] for row in loops)
-  # The assistant looks into caches of both kinds.
-  table = check.table(figures)
-  for said in ('a step, logits of groups', 'floor', 'a block by the floor'):
-    assert said in table
-  config.assistant = 'none'
-  with pytest.raises(ValueError, match='assistant: none is none of gemma-4-E2'):
-    check.check(config)
 
 
 _LLAMA = """

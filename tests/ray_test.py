@@ -12,7 +12,6 @@ import pytest
 import sweep_test
 
 from experiments import sweep
-from experiments.benchmarks import launching as suite
 from experiments.sweeps import launchers, plan
 
 ray = pytest.importorskip('ray', reason="pip install 'cascades[ray]'")
@@ -154,17 +153,3 @@ def test_mistakes_of_the_pair_are_said_as_here(cluster, tmp_path):
 def test_other_launchers_are_refused_by_name(tmp_path):
   with pytest.raises(ValueError, match="no launcher 'slurm'; there are local"):
     sweep.run(_config(), _CURVES, tmp_path / 'w', launcher='slurm')
-
-
-def test_what_ray_costs_is_measured_on_the_same_answers(cluster):
-  config = _config(
-    num_examples=2, repeats=1, method='token_v3', lenience=(-1.0, 1.0), gamma=2
-  )
-  (row,) = suite.measure(config)
-  assert row['answers'] == 4
-  assert row['same']
-  assert [len(times) for times in row['seconds'].values()] == [1, 1]
-  assert f'by local {suite.ratio(row):.3f}' in suite.table([row])
-  assert list(suite.measure(config, (row,))) == []
-  with pytest.raises(ValueError, match='repeats: 0 will not do'):
-    suite.check(_config(repeats=0))

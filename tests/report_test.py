@@ -12,15 +12,13 @@ import subprocess
 import sys
 import xml.etree.ElementTree
 
-import counts
 import matplotlib.image
 import pandas as pd
 import pytest
 
 from cascades import methods, tasks
-from experiments import cli, records
+from experiments import records
 from experiments.analysis import cuts, roles, runs, shown
-from experiments.benchmarks import pages
 from experiments.records import metrics
 from experiments.reports import (
   Choice,
@@ -1063,24 +1061,3 @@ def test_an_empty_workdir_takes_one_sentence(tmp_path):
   assert done.returncode == 2
   assert 'no records in' in done.stderr
   assert done.stderr.count('\n') == 1
-
-
-@pytest.mark.slow
-def test_what_the_benchmark_makes_up_is_as_of_a_sweep(tmp_path):
-  config = cli.load_config_module(
-    ROOT / 'configs/benchmark_reports.py'
-  ).get_config()
-  config.examples, config.leniences = 6, 2
-  pages.check(config)
-  figures = pages.make(tmp_path, config)
-  assert figures['points'] == 2 * (2 + 7 * 2 * 2)
-  assert figures['records'] == 6 * figures['points']
-  assert figures['bytes_a_record'] <= 2000
-  for name, lines in records.read_points(tmp_path).items():
-    traces = records.read_traces(tmp_path, name)
-    for record, trace in zip(lines, traces, strict=True):
-      counts.check(record, trace)
-  Page(report_of(tmp_path).read_text(encoding='utf-8'))
-  config.tokens = 0
-  with pytest.raises(ValueError, match='tokens: 0'):
-    pages.check(config)

@@ -175,23 +175,6 @@ def load(folder: str | pathlib.Path, dtype: str | None = None) -> Loaded:
   return Loaded(params, config, tokenizer, folder.name)
 
 
-def of_tensors(
-  name: str, tensors: Mapping[str, np.ndarray], dtype: str | None = None
-) -> Loaded:
-  """An assistant as published, with other tensors: to be timed.
-
-  Args:
-    name: A key of `PUBLISHED`.
-    tensors: By name, of the shapes that `describe` gives.
-    dtype: What its parameters become; None for what is given.
-
-  Raises:
-    ValueError: Its tokens are not ordered.
-  """
-  config = _spelled_out(name, PUBLISHED[name])
-  return Loaded(_arranged(config, tensors, name, dtype), config, None, name)
-
-
 def _config(folder: pathlib.Path) -> dict[str, Any]:
   """The fields of a folder's config.json, spelled out.
 

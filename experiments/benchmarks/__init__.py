@@ -11,12 +11,7 @@ The suites:
 
   loops          'decoding': the loop, by gemma's own sampler, by its floor.
   proposals      'drafters': all that proposes, and several drafts per block.
-  single_blocks  'methods': what each method takes for a block.
-  sizes          'sizes': what a block costs verifiers of several sizes.
   pretrained     'pretrained': a real model, by other people's loops.
-  assisting      'assistants': a drafter that looks into caches.
-  pages          'reports': a report of many points.
-  launching      'launchers': a point that is decoded elsewhere.
 
 What they are made of:
 
@@ -33,7 +28,7 @@ What they are made of:
 
 To add a suite, write a module with these three functions here, name it in
 SUITES, and write a config whose `suite` is that name, as
-configs/benchmark_methods.py is one. `run` does the rest.
+configs/benchmark_drafters.py is one. `run` does the rest.
 """
 
 import importlib
@@ -48,14 +43,9 @@ from experiments import cli
 # A suite's name in configs, and its module here; imported when asked for, for
 # they import JAX.
 SUITES = {
-  'methods': 'single_blocks',
   'decoding': 'loops',
   'drafters': 'proposals',
-  'sizes': 'sizes',
   'pretrained': 'pretrained',
-  'assistants': 'assisting',
-  'reports': 'pages',
-  'launchers': 'launching',
 }
 
 
