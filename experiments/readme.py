@@ -69,10 +69,6 @@ PARTS: dict[str, Callable[[], str]] = {
   'memory_captions': functools.partial(
     findings.every, 'memory_270m', 'BLEU', 1, 'captions', True
   ),
-  'estimates': functools.partial(
-    findings.estimates, 'reweighting/seed_11', 'reweighting/seed_12'
-  ),
-  'neighbours': functools.partial(findings.estimates, 'neighbours'),
   'performance': timings.performance,
   'drafters': timings.drafters,
   'pretrained': timings.pretrained,

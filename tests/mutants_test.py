@@ -29,7 +29,6 @@ import methods_test
 import numpy as np
 import processing_test
 import pytest
-import reweighting_test
 import schedules_test
 import scoring_test
 import several_test
@@ -56,7 +55,6 @@ from experiments.analysis import (
   calibration,
   comparisons,
   mixture,
-  reweighting,
 )
 from experiments.analysis import kinds as plainer
 from experiments.records import stats
@@ -839,33 +837,6 @@ _MUTANTS = (
     stats_test.test_intervals_hold_the_true_mean_as_often_as_they_say,
   ),
   Mutant(
-    'unweighted_hidden',
-    'what is out of sight is not weighed by what stands before it',
-    reweighting._counted,
-    'hidden + weight * beyond[t, each, g]',
-    'hidden + beyond[t, each, g]',
-    reweighting_test.test_what_passes_a_limit_is_known_without_it,
-    (1.7, 'token'),
-  ),
-  Mutant(
-    'no_new_block',
-    'after a bonus token no block begins',
-    reweighting._examined,
-    'place[gamma] + (drafts',
-    '(drafts',
-    reweighting_test.test_weights_are_1_in_the_mean_and_give_what_is_there,
-    ('token',),
-  ),
-  Mutant(
-    'replaced_as_written',
-    'a token after a rejection has the weight of one that no draft stood for',
-    reweighting.per_block,
-    '[said.kept, said.instead]',
-    '[said.kept, said.law]',
-    reweighting_test.test_weights_are_1_in_the_mean_and_give_what_is_there,
-    ('block',),
-  ),
-  Mutant(
     'own_draws',
     'a draw has every example once',
     stats.bootstrap,
@@ -1238,8 +1209,7 @@ _ROWS_FIRST = 'of_drafts_row_draft_token_1', 'token_row_residual_token_2'
 
 def _marks(mutant):
   file = mutant.victim.__module__.removesuffix('_test')
-  # Of weights, every text and block is gone through anew.
-  slow = file in (*_LOOPS, 'reweighting') or mutant.victim is _greedy
+  slow = file in _LOOPS or mutant.victim is _greedy
   slow |= mutant in _ROW_MUTANTS and mutant.name not in _ROWS_FIRST
   return [pytest.mark.slow] if slow and mutant.name not in _FIRST else []
 

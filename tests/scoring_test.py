@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 
 import jax
 import numpy as np
@@ -107,6 +108,28 @@ def test_how_blocks_are_verified_changes_no_score():
   ):
     decoder = sampler.Sampler(*_pair(), **options | changes)
     np.testing.assert_array_equal(_laws(decoder), want)
+
+
+def test_a_schedule_gives_each_token_the_law_of_its_own_lenience():
+  pair = [(methods.METHODS['ensemble'], x) for x in (0.0, 0.6)]
+  verifier, drafter = _pair()
+  how = processing.Processing(temperature=1.0)
+  d = exact.table_distributions(verifier.params, drafter.params, how)
+  strict, lenient = exact.declared_law(
+    exact.Table.of(pair, d), _MODEL, _PROMPT, 2
+  )
+  decoder = sampler.Sampler(
+    *_pair(), method='ensemble', lenience=0.6, schedule='first:1'
+  )
+  first = strict.sum(1, keepdims=True)
+  want = first * lenient / lenient.sum(1, keepdims=True)
+  np.testing.assert_allclose(_laws(decoder), want, atol=1e-6)
+  assert np.abs(want - lenient).max() > 0.01
+  # A look has the same laws.
+  requests = [(_PROMPT, text) for text in _EVERY]
+  looks = scoring.look(decoder, requests)
+  seen = [math.prod(look.pi for look in said) for said in looks]
+  np.testing.assert_allclose(np.reshape(seen, (4, 4)), want, atol=1e-6)
 
 
 def test_scores_do_not_depend_on_what_is_scored_beside_them():

@@ -11,14 +11,13 @@ whatever block it stands in and however it is verified, unless the drafter or
 the bonus token says otherwise; those are refused.
 
 The same pass shows what both models and the method say of each token: `look`;
-what the method's laws at other leniences say of it: `across`; and what any
-function says of it: `each`.
+and what any function says of it: `each`.
 """
 
 import collections
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -67,38 +66,6 @@ class Look(NamedTuple):
   verifier: int
 
 
-class NoLawError(ValueError):
-  """What a text's tokens follow hangs on more than the tokens before them."""
-
-
-# How many times as likely a token may be under another law: `across` says how
-# likely those are that are more. Finer ones, and larger ones, change little.
-RATIOS = (*(2.0 ** np.arange(0, 8, 0.5)).tolist(), math.inf)
-
-
-class Across(NamedTuple):
-  """What a method's laws at K leniences say of a continuation of N tokens.
-
-  Attributes:
-    law: How likely each token is, [N, K].
-    kept: How likely it is to be drafted there, and kept, q(x) a(x), [N, K].
-    instead: How likely it is to be drawn there after a rejection, [N, K].
-    rejected: How likely a draft there is to be rejected, 1 - sum q a, [N, K].
-    beyond: How likely tokens are there that are more than so many times as
-      likely as under the first law, for each of `RATIOS`: for the last of them,
-      those that the first law has at 0, [N, K, M].
-    beyond_drafted: The same where a draft is examined, of two outcomes for each
-      token: that it is kept, and that it is drawn instead, [N, K, M].
-  """
-
-  law: Float[np.ndarray, 'N K']
-  kept: Float[np.ndarray, 'N K']
-  instead: Float[np.ndarray, 'N K']
-  rejected: Float[np.ndarray, 'N K']
-  beyond: Float[np.ndarray, 'N K M']
-  beyond_drafted: Float[np.ndarray, 'N K M']
-
-
 class _Target(NamedTuple):
   """One law for all positions.
 
@@ -130,16 +97,16 @@ def _check_one_law(decoder: sampler.Sampler) -> None:
   """Refuses what has not the same law wherever blocks begin.
 
   Raises:
-    NoLawError: It has not.
+    ValueError: It has not.
   """
   scheme = decoder.options.scheme
   if scheme.bonus == 'verifier':
-    raise NoLawError(
+    raise ValueError(
       "bonus: 'verifier' gives the token after a whole block another law, so"
       " that a text has no one probability; take 'target'."
     )
   if scheme.window:
-    raise NoLawError(
+    raise ValueError(
       f'verification: {scheme.verification!r} looks at the drafts that follow,'
       " so that a text has no one probability; take 'token' or 'block'."
     )
@@ -294,41 +261,6 @@ def look(
   ]
 
 
-def across(
-  decoder: sampler.Sampler,
-  requests: Sequence[tuple[Sequence[int], Sequence[int]]],
-  leniences: Sequence[float],
-) -> Iterator[Across]:
-  """What the method's laws at several leniences say of continuations.
-
-  All leniences are read in one pass, and none of them is compiled. Requests are
-  padded to one size, as in `look`.
-
-  Args:
-    decoder: Has the models and the method; its own lenience is the first of
-      those that are looked at, and its schedule is that of all.
-    requests: Token ids of a context, at least one, and of what follows it.
-    leniences: The others.
-
-  Yields:
-    For each request N tokens at K = 1 + len(leniences) leniences.
-
-  Raises:
-    NoLawError: There is no one law.
-    ValueError: The drafter is no language model, or a request does not fit.
-  """
-  _check_temperature(decoder)
-  _check_one_law(decoder)
-  target = _of_both(decoder)
-  leniences = np.float32([decoder.options.lenience, *leniences])
-  requests = arguments.listed('requests', requests, 'pairs of lists of ids')
-  size = _largest(decoder, requests)
-  for first in range(0, len(requests), decoder.options.batch_size):
-    rows = requests[first : first + decoder.options.batch_size]
-    for found in _read_rows(decoder, target, rows, *size, _across, leniences):
-      yield Across(*(np.asarray(x, np.float64) for x in found))
-
-
 def _largest(decoder, requests) -> list[int]:
   """What all requests are padded to: read, and asked about."""
   return [max(sizes) for sizes in zip(*_sizes(decoder, requests), strict=True)]
@@ -382,17 +314,12 @@ def _is_request(request, vocab_size: int) -> bool:
   )
 
 
-def _read_rows(
-  decoder, target, requests, length, asked_length, say, lenience=None
-):
+def _read_rows(decoder, target, requests, length, asked_length, say):
   """What is said of requests of one size, in one pass; see `_read`.
-
-  By default at the lenience of the decoder.
 
   Raises:
     FaultError: A distribution is not finite.
   """
-  lenience = decoder.options.lenience if lenience is None else lenience
   rows = batching.width(len(requests), decoder.options.batch_size)
   tokens = np.zeros((rows, length), np.int32)
   asked = np.zeros((rows, asked_length), np.int32)
@@ -408,7 +335,7 @@ def _read_rows(
     _read(
       target.params,
       _Rows(tokens, starts, asked),
-      np.float32(lenience),
+      np.float32(decoder.options.lenience),
       decoder.processing(),
       decoder.schedule(max(len(asked) for _, asked in requests)),
       look=look,
@@ -443,36 +370,6 @@ def _look(method, d, lenience, token):
     deferred=of_token(method.rule, d, lenience, token) > 0,
     drafter=processing.likeliest(d.q),
     verifier=processing.likeliest(d.p),
-  )
-
-
-def _across(method, d, leniences, token):
-  """For `across`: the fields of an `Across`, of leniences [K]."""
-  law, acceptance, residual = (
-    jax.vmap(fn, (None, 0))(d, leniences)
-    for fn in (method.law, method.acceptance, method.residual)
-  )
-  kept = d.q * acceptance
-  # sum q - sum kept, not 1 - sum kept: exactly 0 where all is kept.
-  rejected = (d.q - kept).sum(-1)
-  instead = rejected[:, None] * residual
-
-  def beyond(outcomes):
-    first = outcomes[0]
-    # 0 times infinity would be no number.
-    least = [first * ratio for ratio in RATIOS[:-1]]
-    least.append(jnp.where(first > 0, jnp.inf, 0))
-    return jnp.stack(
-      [jnp.where(outcomes > x, outcomes, 0).sum(-1) for x in least], -1
-    )
-
-  return Across(
-    law=law[:, token],
-    kept=kept[:, token],
-    instead=instead[:, token],
-    rejected=rejected,
-    beyond=beyond(law),
-    beyond_drafted=beyond(jnp.concatenate([kept, instead], -1)),
   )
 
 
@@ -511,7 +408,7 @@ class _Looking(NamedTuple):
 def _read(
   params: tuple[PyTree, ...],
   rows: _Rows,
-  lenience: Float[Array, '*K'],
+  lenience: Float[Array, ''],
   how: processing.Processing,
   schedule: Any,
   *,
@@ -524,8 +421,7 @@ def _read(
   Args:
     params: Each model's parameters.
     rows: Texts, and what of them is asked about.
-    lenience: How readily the method keeps drafts; of several, what is compiled
-      sees all.
+    lenience: How readily the method keeps drafts.
     how: From logits to probabilities.
     schedule: How the lenience goes along what is asked about; None: it stays.
     look: What is compiled.
@@ -556,17 +452,13 @@ def _read(
       # A law that does not look at the drafter may be shown anything.
       return decoding.distributions(logits[-1], logits[0], how, gate=look.gate)
 
-    def along(lenience):
-      if schedule is None:
-        return jnp.broadcast_to(lenience, asked.shape)
+    leniences = jnp.broadcast_to(lenience, asked.shape)
+    if schedule is not None:
       leniences, _ = schedules.along(
         *(schedule, schedule.start(tokens, start + 1), lenience, look.method),
         asked[:-1],
         lambda i: distributions(unembedded([x[i] for x in states])),
       )
-      return leniences
-
-    leniences = jnp.vectorize(along, signature='()->(n)')(lenience)
 
     def place(args):
       states, lenience, token = args
@@ -580,7 +472,7 @@ def _read(
     at_once = max(1, AT_ONCE // models[0].vocab_size)
     return jax.lax.map(
       place,
-      (states, jnp.moveaxis(leniences, -1, 0), asked),
+      (states, leniences, asked),
       batch_size=min(at_once, asked.shape[0]),
     )
 

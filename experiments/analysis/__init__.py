@@ -7,8 +7,6 @@ kinds        Kinds of decoding, each by its best point.
 calibration  Leniences chosen on one half, judged on the other.
 risk         Leniences that lose little, with a guarantee.
 race         Arms against each other on the clock.
-reweighting  What an answer counts at another lenience.
-estimates    Points estimated from another of their curve, with intervals.
 headline     What a sweep comes to.
 mixture      All tasks together.
 positions    Where in a block drafts are kept, and where rules defer.

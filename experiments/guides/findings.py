@@ -167,51 +167,6 @@ def quickstart() -> str:
   return f'{points("quickstart")}\n\n{note}'
 
 
-def estimates(*names: str) -> str:
-  """How far estimates from one lenience agree with what was decoded.
-
-  Args:
-    *names: Of the folders with the results.
-  """
-  import pandas as pd
-
-  from experiments.analysis import estimates as made
-
-  read = [
-    pd.read_csv(RESULTS / name / 'estimates.csv').fillna({'refused': ''})
-    for name in names
-  ]
-  found = pd.concat(read, ignore_index=True)
-  rows = []
-  for row in made.coverage(found).to_dict('records'):
-    kept = found[
-      (found.task == row['task'])
-      & (found.weighted == row['weighted'])
-      & (found.refused == '')
-    ]
-    wide = [
-      ((kept[f'{m}_high'] - kept[f'{m}_low']) / 2).median()
-      for m in made.MEASURES
-    ]
-    held = [
-      f'{row[f"{m}_held"]} of {row[f"{m}_compared"]} |'
-      f' {"-" if np.isnan(half) else f"{half:.3f}"}'
-      for m, half in zip(made.MEASURES, wide, strict=True)
-    ]
-    rows.append(
-      f'| {row["task"]} | {row["weighted"]} | {row["leniences"]} |'
-      f' {row["refused"]} | {held[0]} | {held[1]} |'
-    )
-  table = markdown.table(
-    '| task | weights per | leniences | refused | quality: 0 is held | half'
-    ' width | rejections: 0 is held | half width |',
-    *rows,
-  )
-  *others, last = map(_told, names)
-  told = ''.join(f'{text[:-1]};\n\n' for text in others)
-  return f'{told}{last}\n\n{table}'
-
-
 def of_report(name: str, table: str) -> str:
   """A table of a committed report."""
   path = RESULTS / name / f'{table}.md'

@@ -6,7 +6,6 @@ In a workdir lie, one JSON object a line,
   records/POINT.jsonl     what came of it: a `Record` each
   traces/POINT.jsonl.gz   how, token by token: a `Trace` for each record
   views/TASK.jsonl        what was thought of it: a `View` of a few of them
-  rereadings/*.jsonl.gz   what it counts at other leniences: a `Rereading` each
   race.jsonl              a few arms on the clock: a `Record` of each prompt
 
 `lines` says what they hold, `files` writes and reads them; `metrics` makes the
@@ -23,7 +22,6 @@ from experiments.records.files import (
   read_json,
   read_points,
   read_race,
-  read_rereadings,
   read_traces,
   read_views,
   scan,
@@ -35,7 +33,6 @@ from experiments.records.lines import (
   OPTIONS,
   VIEWED,
   Record,
-  Rereading,
   Trace,
   View,
   dumps,
@@ -52,7 +49,6 @@ __all__ = [
   'SOURCES',
   'VIEWED',
   'Record',
-  'Rereading',
   'Trace',
   'View',
   'claim',
@@ -68,7 +64,6 @@ __all__ = [
   'read_json',
   'read_points',
   'read_race',
-  'read_rereadings',
   'read_traces',
   'read_views',
   'scan',

@@ -16,7 +16,6 @@ from cascades import tasks
 from cascades.atomic import write_bytes, write_text
 from experiments.records.lines import (
   Record,
-  Rereading,
   Trace,
   View,
   dumps,
@@ -172,13 +171,3 @@ def read_views(workdir: str | pathlib.Path) -> dict[tuple, View]:
     with contextlib.suppress(ValueError):
       found |= {view.key: view for view in read(path, View)}
   return found
-
-
-def read_rereadings(workdir: str | pathlib.Path) -> list[Rereading]:
-  """What answers count elsewhere, files in name order; none if none were read.
-
-  Raises:
-    ValueError: One is damaged.
-  """
-  paths = sorted(pathlib.Path(workdir).glob('rereadings/*.jsonl.gz'))
-  return [line for path in paths for line in read(path, Rereading)]

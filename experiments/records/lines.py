@@ -225,40 +225,6 @@ def view_key(point: str, lenience: float, example: str) -> tuple:
   return point, None if math.isnan(lenience) else lenience, example
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Rereading:
-  """What an answer counts at other leniences than the one it was decoded at.
-
-  Each list has a number for each of the leniences; see
-  `analysis.reweighting.Counted`.
-
-  Attributes:
-    point: Name of the point that the answer is of: of its file.
-    lenience: At which of the point's leniences it was decoded.
-    id: The example's.
-    weighted: What has a weight: 'token' or 'block'.
-    limit: Most that an answer may count.
-    leniences: Its own, and then the others.
-    weights: What it counts.
-    hidden: What it tells of answers that would count more than the limit.
-    missing: What it tells of answers that it could not have become.
-    examined: Examined drafts, by weight; nan where nothing is known of them.
-    rejected: Rejected drafts, by weight; nan likewise.
-  """
-
-  point: str
-  lenience: float
-  id: str
-  weighted: str
-  limit: float
-  leniences: list[float]
-  weights: list[float]
-  hidden: list[float]
-  missing: list[float]
-  examined: list[float]
-  rejected: list[float]
-
-
 def told(options: Any, **more: Any) -> dict[str, Any]:
   """What a record says of how an example was to be decoded.
 

@@ -2,7 +2,7 @@
 
 A workdir holds `records`, `traces` and `examples`, `summary.csv`, `costs.json`
 and, for the page's first line, `config.json`; with `views`, the page also says
-how likely tokens were, and with `rereadings` what one lenience tells of others.
+how likely tokens were.
 Under `report/` go `index.html`, `tables/` (CSV, Markdown and LaTeX), `figures/`
 (SVG and PNG), all of them of the same frames, and `report.json`, which says how
 intervals were drawn.
@@ -36,7 +36,6 @@ import pandas as pd
 
 from experiments import records
 from experiments.analysis import (
-  estimates,
   mixture,
   positions,
   race,
@@ -88,15 +87,9 @@ def write_report(
   answers = shown.find(paths[0], read[0].lines)
   looks = _looks(frame, answers)
   counts = positions.read(found, told)
-  raced = estimated = None
-  if len(read) == 1:
-    # Of several runs, nothing is said of one alone.
-    raced = race.points(read[0])
-    lines = records.read_rereadings(paths[0])
-    estimated = estimates.frame(read[0], lines, choice)
-  asked = questions.answer(
-    Context(found, counts, looks, choice, raced, estimated)
-  )
+  # Of several runs, nothing is said of one alone.
+  raced = race.points(read[0]) if len(read) == 1 else None
+  asked = questions.answer(Context(found, counts, looks, choice, raced))
   note = _note(differing)
   screens = first.screens(mixture.whole(found, choice), looks, choice)
   text, drawn = page.render(

@@ -231,7 +231,7 @@ def _svg(
       for use, title in zip(uses, titles[identifier], strict=True):
         ElementTree.SubElement(use, 'title').text = title
     kind, _, method = (identifier or '').partition(':')
-    if kind in ('method', 'band', 'front', 'estimated'):
+    if kind in ('method', 'band', 'front'):
       element.set('data-method', method)
       if kind == 'band':
         element.set('data-band', '')

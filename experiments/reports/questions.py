@@ -16,12 +16,10 @@ import pandas as pd
 from experiments.analysis import (
   calibration,
   comparisons,
-  estimates,
   kinds,
   mixture,
   positions,
   race,
-  reweighting,
   risk,
 )
 from experiments.analysis.choice import Choice
@@ -86,8 +84,6 @@ class Context:
     looks: Styles by variant.
     choice: Margins, targets and how intervals are drawn.
     raced: Points and answers of arms that were timed, if any were.
-    estimated: Estimates of points from others, as `estimates.frame` makes them,
-      if answers were read once more.
   """
 
   found: Points
@@ -95,7 +91,6 @@ class Context:
   looks: Mapping[str, styles.Style]
   choice: Choice
   raced: Points | None = None
-  estimated: pd.DataFrame | None = None
 
   @functools.cached_property
   def frame(self) -> pd.DataFrame:
@@ -654,72 +649,6 @@ def _positions(context: Context) -> Question:
   )
 
 
-def _estimated(context: Context) -> Question | None:
-  """What one decoding tells of the others."""
-  whole = context.estimated
-  if whole is None or whole.empty:
-    return None
-  told = whole[whole.weighted == reweighting.TOKEN]
-  drawings = []
-  for name, part in context.tasks():
-    task, temperature = part.iloc[0][GROUP]
-    own = told[(told.task == task) & (told.temperature == temperature)]
-    if len(own):
-      drawing = figures.estimated(
-        context.placed(part),
-        context.placed(own),
-        context.looks,
-        name=_named('estimates', name),
-      )
-      drawings.append(_for(name, drawing))
-  source = Column(
-    'decoded_at', 'From', styles.lenience, 'lenience of the answers'
-  )
-  unseen = Column(
-    'hidden', 'Out of sight', digits(3), 'of the answers there, by probability'
-  )
-  effective = Column(
-    'effective',
-    'Effective size',
-    digits(0),
-    'answers that the weights are worth',
-  )
-  place = [*context.head, source, *context.place]
-  interval = 'with its 95 % interval'
-  columns = [
-    *place,
-    dataclasses.replace(QUALITY, heading='Quality', meaning=interval),
-    Column('decoded_quality', 'Decoded', digits(3), 'quality'),
-    Column('rejection_rate', 'Rejected', digits(3), interval),
-    Column('decoded_rejection_rate', 'Decoded', digits(3), 'rejection rate'),
-    unseen,
-    effective,
-  ]
-  why = Column('refused', 'Refused', texts, 'why nothing is estimated')
-  kept = told.refused == ''
-  return Question(
-    'What one decoding tells of the others',
-    'Hollow marks are estimates: the answers of one lenience of each curve,'
-    ' each counted by how much likelier it is at another (weights per token,'
-    ' self-normalised). Filled ones were decoded. An interval has the noise of'
-    ' the answers, and room for answers that are out of sight from that'
-    ' lenience; it has not the noise of what was decoded beside.'
-    f' {estimates.sentence(whole)} An estimate is refused where answers have no'
-    f' support, more than {estimates.MOST_HIDDEN:.0%} of them are out of sight,'
-    f' or the weights are worth fewer than {estimates.LEAST_EFFECTIVE}.',
-    [
-      Table('estimates', 'Estimated and decoded', told[kept], columns, whole),
-      Table(
-        'estimates_refused',
-        'Refused',
-        told[~kept],
-        [*place, unseen, effective, why],
-      ),
-    ],
-    drawings,
-  )
-
-
 # In the order of the page. Each says how to read what answers a question, or
 # gives None where it is not worth asking.
 QUESTIONS: tuple[Callable[[Context], Question | None], ...] = (
@@ -735,7 +664,6 @@ QUESTIONS: tuple[Callable[[Context], Question | None], ...] = (
   _rejections,
   _lengths,
   _positions,
-  _estimated,
 )
 
 

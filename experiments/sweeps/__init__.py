@@ -5,7 +5,6 @@ launchers  Who decodes them: this process, others, a cluster.
 worker     How.
 sequence   Cascades of whole answers.
 costs      What a call of each model costs here.
-rereading  What was written is read once more, at several leniences.
 workdirs   Where it is kept; `remote` where that is a URL.
 trackers   Where it is shown beside.
 """

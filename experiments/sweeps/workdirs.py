@@ -8,8 +8,6 @@
   traces/
   views/
   race.jsonl
-  rereadings/
-  estimates.csv      of experiments.reweight
   stale/             points of other weights, data, code or versions
   summary.csv, report/
   trackers/          what is shown elsewhere, a folder for each tracker
