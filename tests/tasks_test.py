@@ -1,13 +1,20 @@
 """Problems are right, different, seeded, and split by their content."""
 
 import decimal
+import hashlib
 import itertools
+import json
+import pathlib
 import re
 
 import pytest
 
-from cascades.tasks import GENERATED, TASKS, gsm8k, numerals, roman
+from cascades.tasks import GENERATED, TASKS, gsm8k, numerals, roman, wording
 from cascades.tasks.task import split_of
+
+_DATA = pathlib.Path(__file__).parent / 'data'
+# Hashes of every task's examples, by split.
+_EXAMPLES = json.loads((_DATA / 'task_examples.json').read_text())
 
 
 @pytest.fixture(params=GENERATED)
@@ -191,3 +198,40 @@ def test_chrf_is_sacrebleus():
   want = CHRF().sentence_score('four hundred two', ['four hundred ten']).score
   assert scores == {'exact_match': 0.0, 'chrf': want}
   assert 0 < want < 100
+
+
+def _digest(values) -> str:
+  text = json.dumps([*values], ensure_ascii=False)
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _examples(task, split):
+  """Lists the examples of a split as plain values.
+
+  Of tasks that make up their problems: the first 1,000 of two seeds. Of
+  published sets: all that the file in `data/tasks` has, with worked examples.
+  """
+  given = {}
+  if task.source is not None:
+    given['path'] = str(min((_DATA / 'tasks').glob(f'{task.name}.*')))
+    given['allow_code_execution'] = task.runs_code
+  for seed in (0, 1):
+    for e in task.load(split=split, seed=seed, num_examples=1000, **given):
+      yield [e.id, e.prompt, e.reference]
+
+
+@pytest.mark.parametrize('name', TASKS)
+def test_examples_stay_the_same_to_the_bit(name):
+  task, want = TASKS[name], dict(_EXAMPLES[name])
+  if task.problems:
+    for author in wording.AUTHORS:
+      stream = task.problems('any', author)
+      found = _digest(itertools.islice(stream, 1000))
+      assert found == want.pop(f'by {author}')
+  assert {split: _digest(_examples(task, split)) for split in want} == want
+
+
+def test_every_task_has_hashes_of_its_examples():
+  assert {*_EXAMPLES} == {*TASKS}
+  for name in GENERATED:
+    assert {'train', 'validation', 'test'} < {*_EXAMPLES[name]}
