@@ -33,8 +33,8 @@ def get_config() -> ml_collections.ConfigDict:
       tiny_verifier=dict(
         **_STEPS,
         steps=2200,
-        # Who writes what it learns from; one of cascades/tasks/wording.py. The
-        # two disagree about wording, as models of different makers do.
+        # Who writes what it learns from; one of experiments/tasks/wording.py.
+        # The two disagree about wording, as models of different makers do.
         author='plain',
         # The smallest that reads five tokens in little more time than one, on
         # two CPU cores (experiments/results/README.md, earlier benchmarks).

@@ -4,6 +4,7 @@ Here, too, a room imports only what stands above it, and of `cascades` whatever
 it likes; a command is one module, `python -m experiments.sweep`.
 
   cli         flags, mistakes in a sentence, progress
+  tasks       what is asked, and the score of an answer
   records     what a run keeps, and the numbers made of it
   analysis    frames that answer a question about points
   reports     a page of those frames
@@ -14,4 +15,6 @@ it likes; a command is one module, `python -m experiments.sweep`.
 """
 
 # In the order of the list; `tests/imports_test.py` holds them to it.
-ROOMS = 'cli records analysis reports sweeps training benchmarks guides'.split()
+ROOMS = (
+  'cli tasks records analysis reports sweeps training benchmarks guides'
+).split()

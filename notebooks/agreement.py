@@ -41,7 +41,7 @@ if 'google.colab' in sys.modules and not importlib.util.find_spec('cascades'):
 
 # %%
 import cascades
-from cascades.tasks import TASKS
+from experiments.tasks import TASKS
 
 verifier = cascades.load_model('tiny-verifier')
 drafter = cascades.load_model('tiny-drafter')

@@ -144,7 +144,9 @@ for draft in beams:
 # Multi-round rejection keeps its law, whatever was drafted.
 
 # %%
-problems = cascades.tasks.TASKS['word_problems']
+from experiments.tasks import TASKS
+
+problems = TASKS['word_problems']
 examples = list(problems.load(split='test', num_examples=8))
 for drafts, verification in ((1, 'token'), (4, 'multi_round')):
   sampler = cascades.Sampler(

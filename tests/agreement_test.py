@@ -9,10 +9,11 @@ import small
 import tiers
 
 import cascades
-from cascades import load_model, tasks
+from cascades import load_model
 from cascades.drafters import pairing
 from cascades.models import tokenizers
 from cascades.sampler import agreement, sampler
+from experiments import tasks
 
 _NEW = 24
 

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cascades.tasks import translation
 from experiments.analysis import (
   calibration,
   comparisons,
@@ -18,6 +17,7 @@ from experiments.analysis.choice import Choice
 from experiments.analysis.runs import Points
 from experiments.records import Trace, stats
 from experiments.reports import questions
+from experiments.tasks import translation
 
 CHOICE = Choice(resamples=500)
 

@@ -17,11 +17,11 @@ from cascades.drafters import assistants
 from cascades.models import checkpoints, language
 from cascades.sampler import batching
 from cascades.sampler.options import Options
-from cascades.tasks import GENERATED, TASKS
 from configs import common, paper, train_tiny
 from experiments import cli, records, sweep
 from experiments.records import metrics
 from experiments.sweeps import plan
+from experiments.tasks import GENERATED, TASKS
 
 _ROOT = pathlib.Path(__file__).parent.parent / 'configs'
 # By name, such as 'quickstart'; what they share is none.

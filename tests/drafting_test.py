@@ -12,10 +12,10 @@ import pytest
 from ml_collections import ConfigDict
 
 from cascades.models import checkpoints, packaged
-from cascades.tasks import TASKS
 from configs import train_drafter
 from experiments import records
 from experiments.records import metrics
+from experiments.tasks import TASKS
 from experiments.training import drafting, lessons, texts
 
 _DATA = pathlib.Path(__file__).parent / 'data/tasks'

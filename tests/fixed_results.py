@@ -31,9 +31,9 @@ from cascades.drafters import chain, recurrent, speculators
 from cascades.methods import caps, processing
 from cascades.models import checkpoints, tokenizers, turns
 from cascades.proof import exact
-from cascades.tasks import TASKS
 from configs import common
 from experiments.sweeps import plan, worker
+from experiments.tasks import TASKS
 
 FILE = pathlib.Path(__file__).parent / 'data/fixed_results.json'
 _TASKS = pathlib.Path(__file__).parent / 'data/tasks'

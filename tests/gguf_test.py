@@ -32,7 +32,7 @@ from cascades.models import (
   packaged,
   tokenizers,
 )
-from cascades.tasks import TASKS
+from experiments.tasks import TASKS
 
 FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
 KINDS = 'F32 F16 BF16 Q8_0 Q4_0 Q5_0 Q4_K Q5_K Q6_K'.split()

@@ -68,19 +68,38 @@ def test_the_library_knows_no_flags_and_no_torch():
 
 
 def test_no_two_modules_share_a_name():
-  # But for a command, which has the name of what it starts.
+  # But for a command, which has the name of what it starts, and for what says
+  # where the tasks went.
   names = [
     path.parent.name if path.stem == '__init__' else path.stem
     for path in _FILES
-    if path.parent != _ROOT / 'experiments' and path.stem != path.parent.name
+    if path.parent != _ROOT / 'experiments'
+    and path.stem != path.parent.name
+    and path != _ROOT / 'cascades/tasks.py'
   ]
   assert len(names) == len({*names})
+
+
+@pytest.mark.parametrize(
+  'statement',
+  [
+    'import cascades.tasks',
+    'from cascades import tasks',
+    'from cascades.tasks import TASKS',
+    'import cascades\ncascades.tasks',
+  ],
+)
+def test_the_library_says_where_its_tasks_went(statement):
+  with pytest.raises(ImportError, match=r'^cascades\.tasks: .*checkout') as e:
+    exec(statement, {})
+  assert 'import experiments.tasks' in str(e.value)
+  assert '\n' not in str(e.value)
 
 
 def test_importing_the_package_costs_no_jax():
   code = (
     'import sys, experiments.records.metrics, experiments.reports\n'
-    'import cascades.tasks, experiments.sweep, experiments.sweeps.trackers\n'
+    'import experiments.tasks, experiments.sweep, experiments.sweeps.trackers\n'
     'heavy = {"jax", "gemma", "tensorflow", "tensorboard", "wandb"}\n'
     'print(sorted(heavy & set(sys.modules)))'
   )

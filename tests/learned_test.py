@@ -19,11 +19,11 @@ from cascades.methods import learned
 from cascades.models import checkpoints
 from cascades.proof import exact, tabulated
 from cascades.sampler import sampler, scoring
-from cascades.tasks import Example
 from configs import train_rule
 from experiments import records, sweep
 from experiments.reports import styles
 from experiments.sweeps import plan
+from experiments.tasks import Example
 from experiments.training import rules
 
 _NAMES, _PRINTS = ('large', 'small'), ('one', 'other')

@@ -8,8 +8,8 @@ import counts
 import pandas as pd
 import pytest
 
-from cascades.tasks import translation
 from experiments.records import Record, Trace, metrics
+from experiments.tasks import translation
 
 COSTS = metrics.Costs(
   verifier_token_s=0.010,

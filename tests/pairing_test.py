@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cascades import decoding, drafters, load_model, methods, tasks
+from cascades import decoding, drafters, load_model, methods
 from cascades.drafters import heads, pairing, recurrent
 from cascades.methods import processing
 from cascades.models import huggingface, language, tokenizers
 from cascades.proof import exact
 from cascades.sampler import sampler
+from experiments import tasks
 
 FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
 _NEW = 40

@@ -7,9 +7,8 @@ import math
 import counts
 import pytest
 
-from cascades import tasks
 from cascades.sampler.options import Options
-from experiments import records
+from experiments import records, tasks
 
 RECORD = records.Record(
   task='sums',

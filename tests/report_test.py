@@ -16,8 +16,8 @@ import matplotlib.image
 import pandas as pd
 import pytest
 
-from cascades import methods, tasks
-from experiments import records
+from cascades import methods
+from experiments import records, tasks
 from experiments.analysis import cuts, roles, runs, shown
 from experiments.records import metrics
 from experiments.reports import (

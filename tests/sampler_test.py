@@ -20,7 +20,7 @@ from cascades import decoding
 from cascades.models import checkpoints, tokenizers
 from cascades.sampler import batching, memory
 from cascades.sampler.endings import Ending
-from cascades.tasks import TASKS
+from experiments.tasks import TASKS
 
 pytestmark = pytest.mark.usefixtures('few_shapes')
 

@@ -8,7 +8,7 @@ import tempfile
 
 import pytest
 
-from cascades.tasks import confined, sandbox
+from experiments.tasks import confined, sandbox
 
 pytestmark = pytest.mark.skipif(
   sys.platform != 'linux', reason='the sandbox needs Linux'

@@ -26,9 +26,9 @@ from cascades import methods
 from cascades.drafters import heads
 from cascades.models import checkpoints, huggingface, reduced
 from cascades.proof import traces
-from cascades.tasks import TASKS
 from experiments import sample
 from experiments.analysis import runs
+from experiments.tasks import TASKS
 
 pytestmark = pytest.mark.slow
 MODEL = checkpoints.ASSETS / 'tiny-drafter'

@@ -20,8 +20,7 @@ import strangers
 from absl import flags
 from absl.testing import flagsaver
 
-from cascades import tasks
-from experiments import records, sweep
+from experiments import records, sweep, tasks
 from experiments.reports import Choice, write_report
 from experiments.sweeps import remote, workdirs
 

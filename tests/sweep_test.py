@@ -28,11 +28,11 @@ from cascades import decoding
 from cascades.drafters import pairing
 from cascades.models import checkpoints, tokenizers
 from cascades.sampler import memory
-from cascades.tasks import TASKS
 from experiments import cli, records, reports, sweep
 from experiments.analysis import shown as shown_answers
 from experiments.records import metrics, versions
 from experiments.sweeps import plan, workdirs, worker
+from experiments.tasks import TASKS
 
 _ROOT = pathlib.Path(__file__).parent.parent
 # Of a config that is silent, so that the options are the usual ones.

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cascades.tasks import TASKS, mbpp, sandbox
+from experiments.tasks import TASKS, mbpp, sandbox
 
 _PATH = pathlib.Path(__file__).parent / 'data/tasks/mbpp.jsonl'
 _TASK = TASKS['mbpp']

@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from cascades.tasks import (
+from experiments.tasks import (
   TASKS,
   gsm8k,
   short_answers,

@@ -12,7 +12,7 @@ import types
 import pandas as pd
 import pytest
 
-from cascades.tasks import GENERATED, TASKS, spec_bench
+from experiments.tasks import GENERATED, TASKS, spec_bench
 
 _FOLDER = pathlib.Path(__file__).parent / 'data/tasks'
 # What runs code has tests of its own, in tasks_mbpp_test.py.

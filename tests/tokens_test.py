@@ -7,8 +7,7 @@ import re
 import pytest
 import report_test
 
-from cascades import tasks
-from experiments import records
+from experiments import records, tasks
 from experiments.analysis import blocks
 from experiments.analysis.shown import Shown
 from experiments.records import metrics

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from cascades.models import checkpoints
-from cascades.tasks.task import split_of
 from configs import train_specialist
 from experiments import cli
+from experiments.tasks.task import split_of
 from experiments.training import small_models
 
 _ROOT = pathlib.Path(__file__).parent.parent
@@ -76,7 +76,7 @@ def test_a_row_too_short_for_a_problem_is_named(config, tokenizer):
 
 
 def test_held_out_problems_are_never_trained_on(config):
-  from cascades.tasks import GENERATED, TASKS
+  from experiments.tasks import GENERATED, TASKS
 
   trained = {
     prompt

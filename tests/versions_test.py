@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from cascades import methods
-from cascades.tasks import TASKS
 from experiments import accept as accept_command
 from experiments.records import outside as outside_source
 from experiments.records import versions
 from experiments.sweeps import plan
+from experiments.tasks import TASKS
 
 
 def test_the_accepted_source_is_this_one():
@@ -53,10 +53,11 @@ def test_all_of_the_library_decides_but_what_only_looks():
   names = {*versions.deciding()}
   for name in (
     *('schedules/places.py', 'decoding/step.py', 'methods/cascade.py'),
-    *('tasks/gsm8k.py', 'drafters/eagle.py', 'scheme.py', 'arguments.py'),
+    *('drafters/eagle.py', 'scheme.py', 'arguments.py'),
   ):
     assert f'cascades/{name}' in names
-  assert 'experiments/sweeps/worker.py' in names
+  for name in ('sweeps/worker.py', 'tasks/gsm8k.py', 'tasks/task.py'):
+    assert f'experiments/{name}' in names
   assert not [n for n in names if n.startswith(versions.ONLY_LOOKS)]
   every = {
     path.relative_to(versions.ROOT).as_posix()
@@ -71,7 +72,10 @@ def test_all_of_the_library_decides_but_what_only_looks():
 
 def test_any_statement_of_any_module_is_of_the_hash(checkout):
   want = versions.source_hash(checkout)
-  for name in ('cascades/schedules/places.py', 'cascades/scheme.py'):
+  for name in (
+    *('cascades/schedules/places.py', 'cascades/scheme.py'),
+    'experiments/tasks/gsm8k.py',
+  ):
     file = checkout / name
     text = file.read_text()
     file.write_text(f'"""Other words."""\n# And a comment.\n{text}')
@@ -84,7 +88,11 @@ def test_any_statement_of_any_module_is_of_the_hash(checkout):
   assert versions.source_hash(checkout) != want
   new.rename(checkout / 'cascades/proof_of_it.py')
   assert versions.source_hash(checkout) != want
-  (checkout / 'cascades/proof_of_it.py').unlink()
+  (checkout / 'cascades/proof_of_it.py').rename(
+    checkout / 'experiments/tasks/new.py'
+  )
+  assert versions.source_hash(checkout) != want
+  (checkout / 'experiments/tasks/new.py').unlink()
   assert versions.source_hash(checkout) == want
 
 

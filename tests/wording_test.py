@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from cascades.tasks import GENERATED, TASKS, wording
+from experiments.tasks import GENERATED, TASKS, wording
 
 
 def test_shares_are_those_of_the_author():

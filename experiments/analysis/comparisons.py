@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from cascades.tasks import TASKS
 from experiments.analysis import roles
 from experiments.analysis.choice import Choice
 from experiments.analysis.runs import CURVE, GROUP, Points, is_corpus
 from experiments.records import stats
+from experiments.tasks import TASKS
 
 # Speed-ups: modelled, and on the clock.
 _SPEEDUPS = 'speedup', 'wall_speedup'

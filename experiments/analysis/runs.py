@@ -17,10 +17,10 @@ from typing import Any
 
 import pandas as pd
 
-from cascades.tasks import TASKS
 from experiments import records
 from experiments.analysis import roles
 from experiments.records import metrics
+from experiments.tasks import TASKS
 
 _REMEDY = 'run experiments.sweep with this workdir first.'
 

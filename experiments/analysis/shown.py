@@ -10,10 +10,10 @@ import math
 import pathlib
 from collections.abc import Mapping, Sequence
 
-from cascades.tasks import Example
 from experiments import records
 from experiments.analysis import roles
 from experiments.records import Record, Trace, View
+from experiments.tasks import Example
 
 
 @dataclasses.dataclass(frozen=True)

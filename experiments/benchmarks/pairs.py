@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from cascades import decoding, drafters, load_model, methods, tasks
+from cascades import decoding, drafters, load_model, methods
 from cascades.methods import processing
 from cascades.models import checkpoints, language, tokenizers
 from cascades.sampler import batching
+from experiments import tasks
 from experiments.benchmarks import stopwatch
 
 

@@ -24,10 +24,10 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from cascades import arguments, load_model, tasks
+from cascades import arguments, load_model
 from cascades.models import checkpoints, language, packaged
 from cascades.sampler import batching, sampler
-from experiments import cli
+from experiments import cli, tasks
 from experiments.benchmarks import stopwatch
 from experiments.benchmarks.bars import Bar, bar
 from experiments.benchmarks.digits import cell, median

@@ -20,12 +20,12 @@ import jax
 import tqdm
 from ml_collections import ConfigDict
 
-from cascades import arguments, decoding, drafters, load_model, tasks
+from cascades import arguments, decoding, drafters, load_model
 from cascades.drafters import pairing
 from cascades.models import checkpoints
 from cascades.sampler import batching, sampler
 from cascades.sampler.options import Options
-from experiments import cli
+from experiments import cli, tasks
 from experiments.benchmarks import arms, floors, pairs, stopwatch
 from experiments.benchmarks.digits import cell, median
 from experiments.sweeps import costs

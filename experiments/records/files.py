@@ -12,8 +12,8 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from cascades import tasks
 from cascades.atomic import write_bytes, write_text
+from experiments import tasks
 from experiments.records.lines import (
   Record,
   Trace,

@@ -15,9 +15,9 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from cascades import tasks
 from cascades.plain import digest, plain
 from cascades.scheme import CONSTANT, NO_CAP, STANDARD
+from experiments import tasks
 
 # How blocks are verified unless a run says otherwise, under the names that
 # configs and records have for it.

@@ -19,13 +19,13 @@ import numpy as np
 import pandas as pd
 
 from cascades.scheme import SEQUENTIAL
-from cascades.tasks import TASKS
 from experiments.records import Record, variant
 from experiments.records.stats import (
   bootstrap_mean_interval,
   bootstrap_means,
   bootstrap_sums_interval,
 )
+from experiments.tasks import TASKS
 
 Metric = Callable[[Sequence[Record]], float]
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from cascades.methods import Method
 from cascades.methods.registry import BUILTIN
-from cascades.tasks import BUILTIN as BUILTIN_TASKS
 from experiments.records import versions
+from experiments.tasks import BUILTIN as BUILTIN_TASKS
 
 _STDLIB = pathlib.Path(sysconfig.get_paths()['stdlib']).resolve()
 

@@ -31,8 +31,9 @@ ONLY_LOOKS = (
   'cascades/sampler/scoring.py',
 )
 # Around the library, what makes answers and records.
-AROUND = tuple(
-  f'experiments/sweeps/{name}.py' for name in ('plan', 'sequence', 'worker')
+AROUND = (
+  *('experiments/tasks/', 'experiments/sweeps/plan.py'),
+  *('experiments/sweeps/sequence.py', 'experiments/sweeps/worker.py'),
 )
 
 
@@ -61,15 +62,20 @@ def accepted() -> Accepted:
 def deciding(root: pathlib.Path = ROOT) -> dict[str, pathlib.Path]:
   """The modules that can change a result, by their paths below `root`.
 
-  Everything in the library decides but `ONLY_LOOKS`, so that a new module is
-  never left out.
+  Everything in the library decides but `ONLY_LOOKS`, and all tasks do, so that
+  a new module is never left out.
   """
   names = [
     path.relative_to(root).as_posix()
-    for path in (root / 'cascades').rglob('[!.]*.py')
+    for layer in ('cascades', 'experiments')
+    for path in (root / layer).rglob('[!.]*.py')
   ]
-  names = [name for name in names if not name.startswith(ONLY_LOOKS)]
-  return {name: root / name for name in sorted((*names, *AROUND))}
+  return {
+    name: root / name
+    for name in sorted(names)
+    if name.startswith(AROUND)
+    or (name.startswith('cascades/') and not name.startswith(ONLY_LOOKS))
+  }
 
 
 def source_hash(root: pathlib.Path = ROOT) -> str:

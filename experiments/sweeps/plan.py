@@ -226,7 +226,7 @@ def tasks_of(config) -> dict[str, Any]:
   Raises:
     ValueError: There is no such task, or a file is given for several.
   """
-  from cascades.tasks import TASKS
+  from experiments.tasks import TASKS
 
   if not config.tasks:
     raise ValueError(

@@ -31,8 +31,7 @@ from typing import Any
 
 import filelock
 
-from cascades import tasks
-from experiments import records
+from experiments import records, tasks
 from experiments.records import metrics
 from experiments.sweeps import plan
 

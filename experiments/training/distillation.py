@@ -23,8 +23,8 @@ from ml_collections import ConfigDict
 from cascades.drafters import heads, recurrent
 from cascades.models import checkpoints
 from cascades.sampler import sampler
-from cascades.tasks import TASKS
 from experiments import records
+from experiments.tasks import TASKS
 from experiments.training import judging, lessons, terms, texts
 from experiments.training.small_models import (
   make_optimizer,
@@ -263,7 +263,7 @@ def write_card(
   head, says = loaded.head, loaded.says
   data = (
     f'{config.texts} answers of the verifier itself, at temperature 1, to\n'
-    '  training problems of `cascades.tasks`; no held-out problem was seen'
+    '  training problems of `experiments.tasks`; no held-out problem was seen'
   )
   if 'text' in config:
     at = lessons.listed(config.temperatures)

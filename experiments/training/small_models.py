@@ -24,9 +24,9 @@ from ml_collections import ConfigDict
 
 from cascades import atomic
 from cascades.models import checkpoints, huggingface, language, tokenizers
-from cascades.tasks import GENERATED, TASKS
-from cascades.tasks.task import split_of
 from experiments import records
+from experiments.tasks import GENERATED, TASKS
+from experiments.tasks.task import split_of
 
 
 def train_tokenizer(config: ConfigDict) -> tokenizers.Tokenizer:
@@ -435,10 +435,10 @@ library_name: cascades
   vocabulary {vocab}; {parameters:,} parameters, float32,
   stored in {stored}.
 - Data: {data}, made from seed {seed} by the modules of
-  `cascades.tasks` with these names; the author of the answers is the {author}
-  one of `cascades/tasks/wording.py`. A problem's own numbers decide by a hash
-  whether it is training, validation or test, so no held-out problem was ever
-  trained on.
+  `experiments.tasks` with these names; the author of the answers is the
+  {author} one of `experiments/tasks/wording.py`. A problem's own numbers decide
+  by a hash whether it is training, validation or test, so no held-out problem
+  was ever trained on.
 - Training: {steps} steps of {tokens:,} tokens, cross entropy on answers only;
   Muon for matrices, Adam for the rest.
 - Retrain: `{command}`, then copy the folder here.

@@ -18,8 +18,8 @@ from ml_collections import ConfigDict
 
 from cascades import atomic
 from cascades.models import tokenizers
-from cascades.tasks import TASKS
 from experiments import records
+from experiments.tasks import TASKS
 
 # Prompts that are answered between two times that the answers are kept.
 AT_A_TIME = 256

@@ -1,6 +1,6 @@
 """Tasks by name: `TASKS['word_problems'].load(split='test', seed=0)`."""
 
-from cascades.tasks import (
+from experiments.tasks import (
   gsm8k,
   mbpp,
   multi30k,
@@ -13,7 +13,7 @@ from cascades.tasks import (
   translation,
   word_problems,
 )
-from cascades.tasks.task import Example, Reference, Task
+from experiments.tasks.task import Example, Reference, Task
 
 TASKS: dict[str, Task] = {
   task.name: task

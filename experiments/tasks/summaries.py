@@ -18,8 +18,8 @@ stemming.
 import functools
 import importlib.metadata
 
-from cascades.tasks.sources import Source, take_text
-from cascades.tasks.task import Task, benchmark
+from experiments.tasks.sources import Source, take_text
+from experiments.tasks.task import Task, benchmark
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import collections
 import re
 import string
 
-from cascades.tasks.task import Reference
+from experiments.tasks.task import Reference
 
 _PUNCTUATION = str.maketrans('', '', string.punctuation)
 _ARTICLES = re.compile(r'\b(a|an|the)\b')

@@ -13,9 +13,9 @@ Beside what makes BLEU (see `translation`) each answer has its `chrf` (Popovic
 import functools
 import pathlib
 
-from cascades.tasks import translation
-from cascades.tasks.sources import DamagedError, Source, at, take, take_text
-from cascades.tasks.task import benchmark
+from experiments.tasks import translation
+from experiments.tasks.sources import DamagedError, Source, at, take, take_text
+from experiments.tasks.task import benchmark
 
 _NAMES = {'en': 'English', 'de': 'German'}
 # More than anyone shows.

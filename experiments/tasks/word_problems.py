@@ -9,10 +9,10 @@ do not depend on it, and nothing but the number at the end is judged.
 
 import random
 
-from cascades.tasks.gsm8k import MARK, marked_number
-from cascades.tasks.numerals import number_in_words
-from cascades.tasks.task import generated
-from cascades.tasks.wording import Author
+from experiments.tasks.gsm8k import MARK, marked_number
+from experiments.tasks.numerals import number_in_words
+from experiments.tasks.task import generated
+from experiments.tasks.wording import Author
 
 # Every other one is a she.
 NAMES = (

@@ -10,15 +10,15 @@ after it; the challenge tests are left aside, as is usual. It is run, by
 `sandbox`: who loads the task must say that this is wanted.
 """
 
-from cascades.tasks import sandbox
-from cascades.tasks.sources import (
+from experiments.tasks import sandbox
+from experiments.tasks.sources import (
   DamagedError,
   Source,
   take,
   take_text,
   take_texts,
 )
-from cascades.tasks.task import benchmark
+from experiments.tasks.task import benchmark
 
 # First and last id of each split; the first ten tasks are for prompts.
 _IDS = {'train': (601, 974), 'validation': (511, 600), 'test': (11, 510)}

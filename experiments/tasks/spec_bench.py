@@ -11,14 +11,14 @@ a conversation, only the first turn is taken: what a second one is depends on
 the answer to the first. The category stands in an example's id.
 """
 
-from cascades.tasks.sources import (
+from experiments.tasks.sources import (
   DamagedError,
   Source,
   take,
   take_text,
   take_texts,
 )
-from cascades.tasks.task import benchmark
+from experiments.tasks.task import benchmark
 
 # What does not come from MT-bench, which has categories of its own.
 CATEGORIES = ('translation', 'summarization', 'qa', 'math_reasoning', 'rag')

@@ -18,8 +18,8 @@ right, and counts.
 
 import re
 
-from cascades.tasks import short_answers
-from cascades.tasks.sources import (
+from experiments.tasks import short_answers
+from experiments.tasks.sources import (
   DamagedError,
   Source,
   at,
@@ -29,7 +29,7 @@ from cascades.tasks.sources import (
   take_text,
   take_texts,
 )
-from cascades.tasks.task import Reference, Task, benchmark
+from experiments.tasks.task import Reference, Task, benchmark
 
 _DESCRIPTION = re.compile(
   r'\(description (?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>[^()"]*))\)'

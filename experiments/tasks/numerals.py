@@ -7,8 +7,8 @@ that the way back of a training number is never a held-out problem.
 
 import random
 
-from cascades.tasks.task import generated
-from cascades.tasks.wording import Author
+from experiments.tasks.task import generated
+from experiments.tasks.wording import Author
 
 _ONES = (
   'zero one two three four five six seven eight nine ten eleven twelve'

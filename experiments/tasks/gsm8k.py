@@ -11,8 +11,8 @@ score of its own, `marked`.
 import re
 from decimal import Decimal
 
-from cascades.tasks.sources import DamagedError, Source, take_text
-from cascades.tasks.task import benchmark
+from experiments.tasks.sources import DamagedError, Source, take_text
+from experiments.tasks.task import benchmark
 
 MARK = '####'
 # Thousands in threes, decimals, a denominator. A minus after a number or apart

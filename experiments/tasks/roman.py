@@ -7,8 +7,8 @@ is never a held-out problem. Of its 7998 prompts, 506 are test problems.
 
 import random
 
-from cascades.tasks.task import generated
-from cascades.tasks.wording import Author
+from experiments.tasks.task import generated
+from experiments.tasks.wording import Author
 
 _NUMERALS = {
   'M': 1000,

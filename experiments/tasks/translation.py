@@ -19,7 +19,7 @@ import functools
 import pathlib
 from collections.abc import Iterator, Mapping
 
-from cascades.tasks.sources import (
+from experiments.tasks.sources import (
   DamagedError,
   Row,
   Source,
@@ -27,7 +27,7 @@ from cascades.tasks.sources import (
   take,
   take_text,
 )
-from cascades.tasks.task import benchmark
+from experiments.tasks.task import benchmark
 
 _ORDERS = range(1, 5)
 _LANGUAGES = ('en', 'de')

@@ -13,9 +13,9 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from cascades.tasks import sandbox
-from cascades.tasks.sources import DamagedError, Source, at
-from cascades.tasks.wording import Author
+from experiments.tasks import sandbox
+from experiments.tasks.sources import DamagedError, Source, at
+from experiments.tasks.wording import Author
 
 SPLITS = ('train', 'validation', 'test')
 
@@ -308,7 +308,7 @@ def _check_allowed(name: str, allowed: bool) -> None:
   if not allowed:
     raise ValueError(
       f'task: {name} runs the programs that models write, confined as'
-      ' cascades/tasks/sandbox.py says; allow it with'
+      ' experiments/tasks/sandbox.py says; allow it with'
       ' --config.task.allow_code_execution=True.'
     )
   sandbox.check()

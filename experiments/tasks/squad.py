@@ -9,8 +9,8 @@ examples show, and nothing else. (The official script takes an empty answer for
 it, which a language model would give by saying nothing at all.)
 """
 
-from cascades.tasks import short_answers
-from cascades.tasks.sources import (
+from experiments.tasks import short_answers
+from experiments.tasks.sources import (
   DamagedError,
   Source,
   at,
@@ -19,7 +19,7 @@ from cascades.tasks.sources import (
   take_text,
   take_texts,
 )
-from cascades.tasks.task import Reference, benchmark
+from experiments.tasks.task import Reference, benchmark
 
 UNANSWERABLE = 'unanswerable'
 
