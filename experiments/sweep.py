@@ -152,7 +152,7 @@ def run(
         f'workdir: {left} points of other weights, data, code or versions lie'
         f' in {workdir}/stale now.'
       )
-    measured = _costs(files, facts, team, bar)
+    measured = files.costs(facts) or _measured(files, team, bar)
     data = _keep_examples(files, loaded)
     files.log(workdirs.provenance(facts, seed=config.seed, data=data))
 
@@ -243,14 +243,6 @@ def _place(
       workdir, tracked = workdir / worker.host_folder(), ()
   cli.make_folder(workdir)
   return workdir, tracked
-
-
-def _costs(files, facts, team, bar: tqdm.tqdm):
-  """What a call of each model costs here, measured as a workdir begins."""
-  measured = files.costs(facts)
-  if measured is None:
-    measured = _measured(files, team, bar)
-  return measured
 
 
 def _measured(files, team, bar: tqdm.tqdm, *before):

@@ -1,5 +1,6 @@
 """Training a head: the loss is what it says, and a stop changes nothing."""
 
+import functools
 import json
 import shutil
 
@@ -102,8 +103,9 @@ def test_a_head_goes_with_a_verifier_in_bfloat16():
   for dtype in ('float32', 'bfloat16'):
     model, params, _ = load_model('tiny-verifier', dtype)
     hidden = jax.random.normal(jax.random.key(1), (8, 320)).astype(dtype)
-    _, logits = recurrent.draft_one(
-      *(model, params, head, hidden[0], jnp.int32(5)),
+    step = functools.partial(recurrent.step, model, params, head, hidden[0])
+    _, logits = recurrent.unroll(
+      *(step, hidden[0], jnp.int32(5)),
       lambda numbers, logits: jnp.int32(7),
       jnp.zeros((3, 1)),
     )

@@ -499,9 +499,8 @@ def _single(hidden, token, randoms, length=4):
     return processing.draw(numbers, jax.nn.softmax(logits))
 
   assert randoms.shape[0] == length + 1
-  return recurrent.draft_one(
-    _MODEL, _VERIFIER, _HEAD, hidden, token, pick, randoms
-  )
+  step = functools.partial(recurrent.step, _MODEL, _VERIFIER, _HEAD, hidden)
+  return recurrent.unroll(step, hidden, token, pick, randoms)
 
 
 def test_beams_and_batches_are_single_calls():

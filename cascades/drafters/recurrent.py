@@ -7,10 +7,10 @@ where it said the last token, e_t the embedding of a token and s_0 = h,
   f_t = P [h; s_t],   f_t <- f_t + silu(M f_t)  for each layer
   logits_t = (the verifier's embedding table) f_t.
 
-`draft_one` is written for one sequence and one draft. Several drafts of a
-sequence are `vmap` of it over random numbers, the hidden state shared; a batch
-is `vmap` of that over sequences. A beam search scores what `vmap` over its
-beams gives.
+`step` and `unroll` are written for one sequence and one draft. Several drafts
+of a sequence are `vmap` of them over random numbers, the hidden state shared; a
+batch is `vmap` of that over sequences. A beam search scores what `vmap` over
+its beams gives.
 """
 
 import dataclasses
@@ -80,38 +80,6 @@ def step(
   return state, model.unembed(params, features)
 
 
-def draft_one(
-  model: Any,
-  params: PyTree,
-  head: Head,
-  hidden: Float[Array, 'D'],
-  token: Int[Array, ''],
-  pick: Callable[[Array, Float[Array, 'V']], Int[Array, '']],
-  randoms: Float[Array, 'length_1 R'],
-) -> tuple[Int[Array, 'length_1'], Float[Array, 'length_1 V']]:
-  """One draft for one sequence.
-
-  Args:
-    model: The verifier, whose embedding table is used.
-    params: Its parameters.
-    head: From `init_head`, trained.
-    hidden: The verifier's hidden state where it said `token`.
-    token: The verifier's, which the draft begins with.
-    pick: A token, given random numbers and logits.
-    randoms: Random numbers for each step; there is one step more than tokens
-      are drafted.
-
-  Returns:
-    Tokens [length + 1], the verifier's first; logits [length + 1, V], those
-    after each of them.
-  """
-
-  def one(state, token):
-    return step(model, params, head, hidden, state, token)
-
-  return unroll(one, hidden, token, pick, randoms)
-
-
 def unroll(
   step: Callable[..., tuple[Any, Float[Array, 'V']]],
   state: Any,
@@ -127,11 +95,13 @@ def unroll(
     state: Before the first token.
     token: The verifier's, which the draft begins with.
     pick: A token, given random numbers and logits.
-    randoms: Random numbers for each step.
+    randoms: Random numbers for each step; there is one step more than tokens
+      are drafted.
     steps: How many are made, all but the last at the least; None for all.
 
   Returns:
-    As `draft_one`; zeros in place of logits that were not made.
+    Tokens [length + 1], the verifier's first; logits [length + 1, V], those
+    after each of them, zeros in place of those that were not made.
   """
   length = len(randoms)
   empty = jax.eval_shape(step, state, token)[1]

@@ -593,7 +593,7 @@ def _open(path: pathlib.Path, architecture: str | None = None) -> Stored:
       f" '{architecture}:'."
     )
   if file := gguf_files.find(path):
-    return _open_file(file)
+    return _opened(file, _written(file))
   config, model = huggingface.read_config(path)
   if shared := reduced.read(path):
     return _open_reduced(path, config, model, shared)
@@ -641,11 +641,6 @@ def _open_reduced(
     whole.what,
     shared.checksum,
   )
-
-
-def _open_file(file: pathlib.Path) -> Stored:
-  """A GGUF file."""
-  return _opened(file, _written(file))
 
 
 @functools.lru_cache(maxsize=2)

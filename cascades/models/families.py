@@ -550,14 +550,9 @@ def ropes(config: Mapping[str, Any]) -> dict[str, Rope]:
   }
 
 
-def _theta(
-  fields: Mapping[str, Any],
-  name: str,
-  usual: float,
-  where: str = 'config.json',
-) -> float:
+def _theta(fields: Mapping[str, Any], name: str, usual: float) -> float:
   """The base of a kind's frequencies, or the usual one where it is absent."""
-  return number({name: usual} | dict(fields), name, where=where)
+  return number({name: usual} | dict(fields), name, where='config.json')
 
 
 def _rope(rope: Mapping[str, Any], theta: float, partly: bool = False) -> Rope:

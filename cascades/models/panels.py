@@ -119,16 +119,13 @@ def unpack(parts: Any, order: Order) -> Any:
     return parts.transpose(*np.argsort((*order.summed, *order.kept)))
   if isinstance(parts, tuple):
     each = [unpack(part, order) for part in parts]
-    return _library(parts).concatenate(each, order.kept[-1])
+    # Arrays stay where they are.
+    join = np if isinstance(each[0], np.ndarray) else jnp
+    return join.concatenate(each, order.kept[-1])
   at, end = len(order.kept) - 1, parts.ndim - 1
   x = parts.transpose(*range(at + 1), end, *range(at + 1, end))
   x = x.reshape(*x.shape[:at], -1, *x.shape[at + 2 :])
   return x.transpose(*np.argsort((*order.kept, *order.summed)))
-
-
-def _library(parts: tuple) -> Any:
-  """What joins arrays and leaves them where they are."""
-  return np if isinstance(parts[0], np.ndarray) else jnp
 
 
 class Boxed(struct.PyTreeNode, meta.AxisMetadata[Any]):

@@ -199,7 +199,9 @@ def audit(
       return finish()
     if x64:
       checks += _limits(method, found, tried)
-      kept = _expected_acceptance(found['random'])
+      random = found['random']
+      # sum q * a, [leniences, rows].
+      kept = (random['q'] * random['acceptance']).sum(-1)
       examples = _examples(method, shown, seed, inside)
   if all(check.passed for check in checks):
     checks += _sample(method, shown, samples, seed, schemes, inside)
@@ -426,11 +428,6 @@ def _limits(
     )
 
 
-def _expected_acceptance(f: _Values) -> np.ndarray:
-  """sum q * a, [leniences, rows]."""
-  return (f['q'] * f['acceptance']).sum(-1)
-
-
 def _trend(kept: np.ndarray, tried: Sequence[float]) -> str:
   """How acceptance moves with lenience, row by row, in words.
 
@@ -516,7 +513,9 @@ def _sample(
       # It follows the rule, and nothing caps that.
       continue
     decoder = decoding.Decoder(models, method, _DRAFTED, scheme, drafts)
-    tokens = _draw(decoder, tables, asked, how)
+    # No row stops, so that all end where the prompt and the new tokens do.
+    rows = exact.decode_curve(decoder, tables, asked, how)
+    tokens = rows.tokens[:, :, len(_PROMPT) : len(_PROMPT) + _NEW]
     laws = declared
     if scheme.window:
       # What it declares is of a block, and not of a token.
@@ -561,25 +560,6 @@ def _between(method: methods.Method, shown: Sequence[float]) -> list[float]:
   ends = (method.strict, method.drafter_only)
   inner = [x for x in shown if x not in ends] or list(shown)
   return inner[: len(inner) // 2 + 1][-2:]
-
-
-def _draw(
-  decoder: decoding.Decoder,
-  tables: Sequence[jax.Array],
-  asked: exact.Asked,
-  how: processing.Processing,
-) -> np.ndarray:
-  """New tokens from the loop, [prompts, leniences, new]; no row may stop.
-
-  Args:
-    decoder: Two `TableModel`s, and how their blocks are verified.
-    tables: The verifier's parameters, then the drafter's.
-    asked: What is decoded, from prompts of one length.
-    how: From logits to probabilities.
-  """
-  rows = exact.decode_curve(decoder, tables, asked, how)
-  start = len(asked.prompts[0])
-  return rows.tokens[:, :, start : start + asked.new]
 
 
 def _show_samples(lenience: float, tokens: np.ndarray, law: np.ndarray) -> str:

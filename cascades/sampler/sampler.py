@@ -167,7 +167,10 @@ class Sampler:
     # What batches need of the memory, by their size.
     self._needs: dict[tuple, memory.Need] = {}
     self._mesh = _mesh(mesh)
-    if dtype is not None and not any(map(_keeps_dtype, (verifier, drafter))):
+    if dtype is not None and not any(
+      isinstance(model, str) and pairing.takes_dtype(model)
+      for model in (verifier, drafter)
+    ):
       raise ValueError(
         f'dtype: {arguments.shown(dtype)} has no effect on models that are'
         ' loaded already; give it to load_model, or give the models by name.'
@@ -644,11 +647,6 @@ def _check_kinds(verifier: Any, tokenizer: Any) -> None:
     tokenizers.Tokenizer | None,
     "a cascades.models.tokenizers.Tokenizer, or None for the verifier's",
   )
-
-
-def _keeps_dtype(model: Any) -> bool:
-  """Whether a model is given by name and has parameters of its own."""
-  return isinstance(model, str) and pairing.takes_dtype(model)
 
 
 def _mesh(sizes: tuple[int, int]) -> jax.sharding.Mesh | None:

@@ -80,19 +80,6 @@ class _Target(NamedTuple):
   method: methods.Method
 
 
-def _check_temperature(decoder: sampler.Sampler) -> None:
-  """Refuses what is greedy.
-
-  Raises:
-    ValueError: It is.
-  """
-  if decoder.options.temperature < processing.GREEDY_BELOW:
-    raise ValueError(
-      'temperature: at 0 the target is one token and says nothing of the'
-      ' others; give a temperature above 0.'
-    )
-
-
 def _check_one_law(decoder: sampler.Sampler) -> None:
   """Refuses what has not the same law wherever blocks begin.
 
@@ -114,7 +101,11 @@ def _check_one_law(decoder: sampler.Sampler) -> None:
 
 def _target(decoder: sampler.Sampler) -> _Target:
   verifier, method = decoder.verifier, decoder.options.capped
-  _check_temperature(decoder)
+  if decoder.options.temperature < processing.GREEDY_BELOW:
+    raise ValueError(
+      'temperature: at 0 the target is one token and says nothing of the'
+      ' others; give a temperature above 0.'
+    )
   strict = decoder.options.lenience == method.strict
   if decoder.options.gamma == 0 or (strict and decoder.schedule() is None):
     # The verifier's law, whatever drafts for it and however it is verified.
@@ -250,7 +241,8 @@ def look(
   """
   target = _of_both(decoder)
   requests = arguments.listed('requests', requests, 'pairs of lists of ids')
-  size = _largest(decoder, requests)
+  # Empty where there are no requests.
+  size = list(map(max, zip(*_sizes(decoder, requests), strict=True)))
   looks = []
   for first in range(0, len(requests), decoder.options.batch_size):
     rows = requests[first : first + decoder.options.batch_size]
@@ -259,11 +251,6 @@ def look(
     [Look(*each) for each in zip(*(x.tolist() for x in found), strict=True)]
     for found in looks
   ]
-
-
-def _largest(decoder, requests) -> list[int]:
-  """What all requests are padded to: read, and asked about."""
-  return [max(sizes) for sizes in zip(*_sizes(decoder, requests), strict=True)]
 
 
 def _sizes(decoder, requests) -> list[tuple[int, int]]:

@@ -313,11 +313,6 @@ def pair(
 # --- What is read off that frame.
 
 
-def _drafting(frame: pd.DataFrame) -> pd.DataFrame:
-  """Without the models alone."""
-  return frame[~frame.method.isin(roles.BASELINES)]
-
-
 def pareto(frame: pd.DataFrame) -> pd.DataFrame:
   """Points that no other beats in both quality and modelled latency.
 
@@ -392,7 +387,7 @@ def two_sided(frame: pd.DataFrame) -> pd.DataFrame:
     latency (best_lenience, best_gamma, difference with its interval,
     best_speedup). Where there is none, nan.
   """
-  shown = _drafting(frame)
+  shown = frame[~frame.method.isin(roles.BASELINES)]
   # What cannot be compared has no place in the table.
   known = shown[np.isfinite(shown.speedup) & np.isfinite(shown.difference)]
   curves = known[[*CURVE, 'method', 'oracle']].drop_duplicates(CURVE)

@@ -400,22 +400,20 @@ def _drafted_per_call(r: Record) -> int:
 def summarise(
   records: Iterable[Record],
   costs: Costs,
-  wall_s: Mapping[tuple, float] | None = None,
 ) -> pd.DataFrame:
   """A row per point, in order of first appearance.
 
   Args:
     records: Those of any number of points, in any order.
     costs: Measured unit costs.
-    wall_s: Seconds on the clock by `Record.point`, reported beside the
-      modelled latency and never merged with it; a missing point gives nan. By
-      default the sum over the point's records.
 
   Returns:
     Columns: task, method, lenience, gamma, verification, gate, bonus_from,
     drafts, schedule, cap, temperature, n (of answers), failed (examples without
     one), quality, quality_low, quality_high (95 % bootstrap over examples),
-    then METRICS, relative_latency before mean_output_tokens, and wall_s.
+    then METRICS, relative_latency before mean_output_tokens, and wall_s: time
+    on the clock in seconds, reported beside the modelled latency and never
+    merged with it.
   """
   points: dict[tuple, list[Record]] = {}
   for record in records:
@@ -425,14 +423,10 @@ def summarise(
     for everything in points.values()
   ]
   rows = []
-  for (point, everything), group, (low, high) in zip(
-    points.items(), groups, _quality_intervals(groups), strict=True
+  for everything, group, (low, high) in zip(
+    points.values(), groups, _quality_intervals(groups), strict=True
   ):
     first = everything[0]
-    if wall_s is None:
-      seconds = _total(group, 'wall_s')
-    else:
-      seconds = wall_s.get(point, math.nan)
     rows.append(
       {
         'task': first.task,
@@ -455,7 +449,7 @@ def summarise(
       | {name: metric(group) for name, metric in METRICS.items()}
       | {
         'relative_latency': relative_latency(group, costs),
-        'wall_s': seconds,
+        'wall_s': _total(group, 'wall_s'),
       }
     )
   return pd.DataFrame(rows, columns=columns())

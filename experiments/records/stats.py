@@ -175,13 +175,12 @@ def bootstrap_sums_interval(
   rows = np.asarray(rows, dtype=np.float64)
   if not len(rows):
     rows, score = np.zeros((0, 1)), lambda sums: math.nan
-  low, high = bootstrap(rows, each(score), level, resamples, seed)
+
+  def scores(sums):
+    return np.apply_along_axis(score, -1, sums)[..., None]
+
+  low, high = bootstrap(rows, scores, level, resamples, seed)
   return float(low[0]), float(high[0])
-
-
-def each(score: Callable[[np.ndarray], float]) -> Score:
-  """For `bootstrap`, a score that knows a single list of sums."""
-  return lambda sums: np.apply_along_axis(score, -1, sums)[..., None]
 
 
 def not_inferior(low: float | np.ndarray, margin: float) -> bool | np.ndarray:

@@ -144,6 +144,8 @@ def loss_fn(params, model: language.LanguageModel, batch):
   return (nats * weights).sum(), (right * weights).sum()
 
 
+# Prompts decoded at a time; only a matter of memory.
+_PROMPTS = 100
 # By name, which axes of Gemma's matrices are summed over, and which come out.
 _AXES = {
   'q_einsum': (1, (0, 2)),
@@ -373,7 +375,6 @@ def evaluate(
   folder: pathlib.Path,
   tasks: Sequence[str],
   num_examples: int,
-  batch_size: int = 100,
 ) -> dict[str, dict[str, float]]:
   """Held-out scores of a model decoding alone, greedily.
 
@@ -381,7 +382,6 @@ def evaluate(
     folder: In Hugging Face layout.
     tasks: Names of them.
     num_examples: Per task.
-    batch_size: Prompts decoded at a time; only a matter of memory.
 
   Returns:
     The mean of every score, by task.
@@ -395,8 +395,7 @@ def evaluate(
   for task in (TASKS[name] for name in tasks):
     examples = list(task.load(split='test', num_examples=num_examples))
     scores = []
-    for i in range(0, len(examples), batch_size):
-      batch = examples[i : i + batch_size]
+    for batch in itertools.batched(examples, _PROMPTS):
       answers = alone.sample(
         [e.prompt for e in batch], max_new_tokens=task.max_new_tokens
       )
