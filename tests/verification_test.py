@@ -10,7 +10,6 @@ import pytest
 from cascades import methods, verification
 from cascades.proof import exact
 
-_ALL = list(methods.METHODS)
 _PROMPT, _GAMMA = (1, 2), 3
 # Its law is not the verifier's, and it rejects often.
 _RULE = 'typical', 0.3

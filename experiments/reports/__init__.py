@@ -44,12 +44,11 @@ from experiments.analysis import (
   shown,
 )
 from experiments.analysis.choice import Choice
-from experiments.analysis.runs import SETTINGS
 from experiments.analysis.shown import Shown
 from experiments.reports import first, page, questions, styles, tables
 from experiments.reports.questions import Context, Question
 
-__all__ = ['SETTINGS', 'Choice', 'write_report']
+__all__ = ['Choice', 'write_report']
 
 
 def write_report(
@@ -65,7 +64,7 @@ def write_report(
       report goes to `report/with-...` of the first.
     choice: Margins, targets and how intervals are drawn; by default those of
       `Choice`.
-    allow: Those of `SETTINGS` that may differ between several.
+    allow: Those of `runs.SETTINGS` that may differ between several.
     figures: Whether to write each figure of the page as files too.
 
   Returns:
