@@ -286,6 +286,40 @@ def test_a_rule_that_says_nan_is_the_methods_fault(kind, drafts):
     sampler.sample(_PROMPT, max_new_tokens=8)
 
 
+def test_weights_with_a_negative_one_have_no_mass():
+  rows = jnp.float32(
+    [[0.5, 0.5], [0, 2], [1.5, -0.5], [1, -1e-9], [0, 0], [jnp.nan, 1]]
+  )
+  want = [True, True, False, False, False, False]
+  assert processing.has_mass(rows).tolist() == want
+
+
+@pytest.mark.parametrize('kind', ['token', 'block', 'k_seq', 'traversal'])
+@pytest.mark.parametrize('kept', [False, True])
+def test_a_law_with_a_negative_probability_is_the_methods_fault(kind, kept):
+  # It sums to 1, and the residual is made of what is above 0.
+  pi = jnp.float32([-0.5, 1.0, 0.5] if kept else [-0.5, 0.0, 1.5])
+  broken = methods.from_target(
+    lambda d, lenience: pi,
+    name='negative',
+    equation='',
+    reference='',
+    strict=None,
+    drafter_only=None,
+  )
+  q = p = jnp.float32([0.25, 0.5, 0.25])
+  d = methods.Distributions(q, p, q, p, jnp.log(p))
+  find = functools.partial(
+    *(verification.verify, broken, jnp.zeros((1, 2)), jax.random.key(0)),
+    tokens=jnp.int32([[1]]),
+    row=lambda i, j: d,
+    scheme=verification.Scheme(kind),
+  )
+  assert not find().is_valid
+  pi = p
+  assert find().is_valid
+
+
 def test_logits_with_impossible_tokens_are_a_distribution():
   rows = jnp.float32([[0, -jnp.inf], [0, 1], [3e38, 3e38]])
   assert processing.is_distribution(rows).tolist() == [True, True, True]

@@ -187,9 +187,13 @@ def is_sound(
 
 
 def has_mass(weights: Float[Array, '*N V']) -> Bool[Array, '*N']:
-  """True if the weights have a positive, finite sum, to draw a token by."""
+  """True if a token can be drawn by the weights.
+
+  Each is 0 or more, and their sum is positive and finite. A negative weight has
+  no logarithm, so that `draw` would give its token whenever it looks at it.
+  """
   total = weights.sum(-1)
-  return (total > 0) & (total < jnp.inf)
+  return (weights >= 0).all(-1) & (total > 0) & (total < jnp.inf)
 
 
 def says(logits: Float[Array, '*N V'], how: Processing) -> Bool[Array, '*N']:

@@ -113,9 +113,10 @@ def token(
   # Only the one row that is sampled is made.
   d, lenience = ask.row(kept, 0), ask.leniences[0, kept]
   instead = method.residual(d, lenience)
-  beyond = ask.beyond(d, method.law(d, lenience), ask.known[0])
+  law = method.law(d, lenience)
+  beyond = ask.beyond(d, law, ask.known[0])
   found = verdict(kept, kept < count, instead, beyond, last, deferred)
-  return check_acceptance(found, acceptance, there)
+  return check_acceptance(check_law(found, law), acceptance, there)
 
 
 def check_acceptance(
@@ -134,6 +135,20 @@ def check_acceptance(
   examined = there & (index <= found.num_accepted)
   is_number = (jnp.isfinite(acceptance) | ~examined).all()
   return found._replace(is_valid=found.is_valid & is_number)
+
+
+def check_law(found: Verdict, law: Float[Array, 'V']) -> Verdict:
+  """Marks a verdict as invalid if its residual is of no distribution.
+
+  A residual is made of what is above 0, and hides a law that is below.
+
+  Args:
+    found: The verdict.
+    law: Of the token after what was kept.
+  """
+  is_residual = found.next_source == RESIDUAL
+  is_valid = processing.has_mass(law) | ~is_residual
+  return found._replace(is_valid=found.is_valid & is_valid)
 
 
 def block(
@@ -179,7 +194,8 @@ def block(
   law = method.law(d, ask.leniences[0, kept])
   instead = methods.normalised(jnp.maximum(0, w[kept] * law - d.q), law)
   beyond = ask.beyond(d, law, ask.known[0])
-  return verdict(kept, kept < count, instead, beyond, last, deferred)
+  found = verdict(kept, kept < count, instead, beyond, last, deferred)
+  return check_law(found, law)
 
 
 def verdict(kept, rejected, instead, beyond, uniforms, deferred) -> Verdict:

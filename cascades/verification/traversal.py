@@ -60,6 +60,7 @@ class _Walk(NamedTuple):
     budgets: r of the nodes along the path.
     targets: t of them.
     firsts: The draft whose token was tried first there; -1 for none.
+    is_valid: Whether the laws of all nodes so far are distributions.
   """
 
   depth: Int[Array, '']
@@ -70,6 +71,7 @@ class _Walk(NamedTuple):
   budgets: Float[Array, 'gamma_1']
   targets: Float[Array, 'gamma_1 V']
   firsts: Int[Array, 'gamma_1']
+  is_valid: Bool[Array, '']
 
   def at(
     self,
@@ -139,6 +141,7 @@ def _turn(
     tried=walk.tried.at[draft, at].set(walk.tried[draft, at] | down),
     tests=walk.tests + up,
     done=walk.done | (~down & ends),
+    is_valid=walk.is_valid & (processing.has_mass(law) | ~down),
   )
 
 
@@ -158,6 +161,7 @@ def traversal(
     budgets=jnp.ones(gamma + 1, law.dtype),
     targets=jnp.zeros((gamma + 1, ask.size), law.dtype).at[0].set(law),
     firsts=jnp.full(gamma + 1, -1, jnp.int32),
+    is_valid=processing.has_mass(law) | (ask.count == 0).all(),
   )
   # Each token is gone down to once, and up from once; then the block ends.
   end = jax.lax.fori_loop(
@@ -178,7 +182,7 @@ def traversal(
     next_source=jnp.where(rejected, RESIDUAL, BONUS),
     deferred=_deferred(ask, kept, path, end.firsts[kept]),
     path=path,
-    is_valid=processing.has_mass(weights),
+    is_valid=end.is_valid & processing.has_mass(weights),
   )
 
 
