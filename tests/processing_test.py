@@ -27,6 +27,14 @@ def test_temperature_divides_the_logits():
     )
 
 
+@pytest.mark.parametrize('temperature', [1e-5, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize('sign', [1, -1])
+def test_finite_logits_do_not_overflow(temperature, sign):
+  logits = sign * jnp.float32([3e38, 2e38, 3e38, -3e38])
+  want = [0.5, 0, 0.5, 0] if sign > 0 else [0, 0, 0, 1]
+  np.testing.assert_array_equal(_probs(logits, temperature=temperature), want)
+
+
 def test_the_likeliest_is_that_of_an_argmax():
   some = np.random.default_rng(0).integers(0, 4, (5, 7, 9))
   values = np.where(some == 3, -np.inf, some).astype(np.float32)

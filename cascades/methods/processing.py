@@ -225,7 +225,12 @@ def probabilities(
     return one_hot.astype(jnp.float32)
 
   def weighed(logits):
-    scaled = logits / jnp.where(greedy, 1.0, how.temperature)
+    temperature = jnp.where(greedy, 1.0, how.temperature)
+    most = logits.max(-1, keepdims=True)
+    # Quotients of finite logits may not be finite; differences below 0 are 0
+    # to a softmax then. All others are divided as they are.
+    scaled = logits - jnp.where(jnp.isfinite(most / temperature), 0, most)
+    scaled = scaled / temperature
     return truncate(
       jax.nn.softmax(scaled.astype(jnp.float32), axis=-1),
       top_k=how.top_k,
