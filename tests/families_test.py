@@ -297,6 +297,16 @@ def test_a_field_of_another_type_is_named(family, fields, said):
   assert said in str(error.value)
 
 
+@pytest.mark.parametrize('value', [None, 'two', 2, [2], {}])
+@pytest.mark.parametrize('family', ['gemma2', 'gemma3_text', 'gemma4_text'])
+def test_a_field_of_another_family_is_left_alone(family, value):
+  want = families.text_config({'model_type': family})
+  fields = set().union(*families._FAMILIES.values(), ['table_size'])
+  foreign = dict.fromkeys(fields - want.keys(), value)
+  assert foreign
+  assert families.text_config({'model_type': family} | foreign) == want
+
+
 def test_a_window_is_asked_for_where_layers_have_one():
   kinds = [families.FULL] * 2
   config = dict(

@@ -12,6 +12,7 @@ What gemma's code cannot be is refused here, before anything is made, as is what
 is no number where one is asked for.
 """
 
+import itertools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -110,6 +111,13 @@ FIXED = dict(
   tie_word_embeddings=True,
   use_bidirectional_attention=False,
 )
+# Fields that other families have, and what is worked out here.
+_FOREIGN = {
+  family: {*itertools.chain(*_FAMILIES.values()), 'table_size'}.difference(
+    fields, FIXED
+  )
+  for family, fields in _FAMILIES.items()
+}
 _FIXED_3N = dict(
   altup_num_inputs=4, altup_active_idx=0, altup_correct_scale=True
 )
@@ -204,6 +212,9 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
     **config,
     'model_type': family,
   }
+  for name in _FOREIGN[family]:
+    # As transformers, which leaves it alone too.
+    config.pop(name, None)
   fixed = dict(FIXED)
   if family == 'gemma3n_text':
     fixed |= _FIXED_3N
