@@ -96,6 +96,25 @@ def test_any_statement_of_any_module_is_of_the_hash(checkout):
   assert versions.source_hash(checkout) == want
 
 
+@pytest.mark.parametrize(
+  'text',
+  [
+    *('', '[]', 'null', '5', '{}', '{"version": 1}'),
+    *('{"version": "1", "changelog": {}, "source": "", "results": ""}',),
+    *('{"version": 1, "changelog": [], "source": "", "results": ""}',),
+    *('{"version": 1, "changelog": {}, "source": null, "results": ""}',),
+    *('{"version": 1, "changelog": {}, "source": "", "results": "", "a": 1}',),
+  ],
+)
+def test_a_damaged_file_of_the_version_is_named(text, tmp_path, monkeypatch):
+  file = tmp_path / 'results_version.json'
+  monkeypatch.setattr(versions, 'FILE', file)
+  for written in (text, None):
+    file.unlink() if written is None else file.write_text(written)
+    with pytest.raises(ValueError, match=f'^results_version: {file} cannot'):
+      versions.accepted()
+
+
 def test_code_is_described_in_words():
   old, new = 'a1' * 32, 'source ' + 'b2' * 32
   assert versions.described('results version 3') == 'results version 3'

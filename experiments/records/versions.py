@@ -15,6 +15,7 @@ import functools
 import hashlib
 import json
 import pathlib
+import typing
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,8 +56,23 @@ class Accepted:
 
 
 def accepted() -> Accepted:
-  """Reads the accepted version."""
-  return Accepted(**json.loads(FILE.read_text(encoding='utf-8')))
+  """Reads the accepted version.
+
+  Raises:
+    ValueError: The file is missing or damaged.
+  """
+  try:
+    found = Accepted(**json.loads(FILE.read_text(encoding='utf-8')))
+    for field in dataclasses.fields(Accepted):
+      kind = typing.get_origin(field.type) or field.type
+      if type(getattr(found, field.name)) is not kind:
+        raise TypeError(f'{field.name} is no {kind.__name__}')
+  except (OSError, TypeError, ValueError) as error:
+    raise ValueError(
+      f'results_version: {FILE} cannot be read ({error}); take it from git'
+      ' again.'
+    ) from None
+  return found
 
 
 def deciding(root: pathlib.Path = ROOT) -> dict[str, pathlib.Path]:
