@@ -198,6 +198,15 @@ def test_a_recurrent_head_in_float16_is_read_as_float32(tmp_path, capsys):
   assert found.head.keys() == recurrent.init_head(jax.random.key(0), 2).keys()
 
 
+def test_a_recurrent_head_takes_a_dtype():
+  for name in ('bfloat16', 'float32'):
+    head = pairing.load_drafter('tiny-recurrent', name).head
+    assert {x.dtype for x in head.values()} == {np.dtype(name)}
+  assert pairing.takes_dtype('tiny-recurrent')
+  with pytest.raises(ValueError, match=r'^dtype: '):
+    heads.load(heads.folder_of('tiny-recurrent'), 'float16')
+
+
 def test_an_assistant_in_float16_is_read_as_float32(tmp_path, capsys):
   source = FIXTURES / 'hf_gemma4_shared_assistant'
   whole, half = both(source, tmp_path)

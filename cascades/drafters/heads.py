@@ -106,14 +106,18 @@ def save(
     atomic.write_text(part / _FILE, json.dumps(said, indent=2) + '\n')
 
 
-def load(folder: pathlib.Path | str) -> Loaded:
+def load(folder: pathlib.Path | str, dtype: str | None = None) -> Loaded:
   """Reads a head.
 
-  Its parameters stay as they are stored, but float16 becomes float32.
+  Args:
+    folder: As `save` writes it.
+    dtype: What its parameters become; None for what they are stored in, or
+      float32 where that is float16.
 
   Raises:
     ValueError: It is not whole.
   """
+  checkpoints.check_dtype(dtype)
   folder = pathlib.Path(folder)
   try:
     said = json.loads((folder / _FILE).read_text())
@@ -130,7 +134,7 @@ def load(folder: pathlib.Path | str) -> Loaded:
     kind = said.get('kind') if isinstance(said, dict) else None
     if kind != 'recurrent' or not same:
       raise ValueError('it is no recurrent head')
-    head = huggingface.put(tensors, what=folder)
+    head = huggingface.put(tensors, dtype, what=folder)
     if says is not None and (says.ndim != 1 or (np.diff(says) < 1).any()):
       raise ValueError(f'{_SAYS} are no ids in order')
     return Loaded(head, str(said['verifier']), folder.name, says)

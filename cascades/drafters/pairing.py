@@ -128,11 +128,9 @@ def _is_borrowed(name: str) -> bool:
 def takes_dtype(name: str) -> bool:
   """Whether a dtype has an effect on what a name stands for.
 
-  A recurrent head is kept in float32, and text look-ups and first layers have
-  no parameters of their own.
+  Text look-ups and first layers have no parameters of their own.
   """
-  parts = chains.parts(name) or (name,)
-  return not all(_is_borrowed(x) or heads.folder_of(x) for x in parts)
+  return not all(map(_is_borrowed, chains.parts(name) or (name,)))
 
 
 def looks_at_block(name: str) -> bool:
@@ -202,8 +200,8 @@ def load_drafter(
 
   Args:
     name: A model's or a head's name, 'ngram', or 'self:3'.
-    dtype: What the parameters of a model are kept in, 'float32' or 'bfloat16';
-      None for what they are stored in.
+    dtype: What the parameters are kept in, 'float32' or 'bfloat16'; None for
+      what they are stored in.
     mesh: Devices that the parameters of a model are split over; None for one.
 
   Raises:
@@ -218,7 +216,7 @@ def load_drafter(
   if folder := speculators.folder_of(name):
     return speculators.load(folder, dtype)
   folder = heads.folder_of(name)
-  return name if folder is None else heads.load(folder)
+  return name if folder is None else heads.load(folder, dtype)
 
 
 def equip(
