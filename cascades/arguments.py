@@ -1,27 +1,46 @@
 """Checks of arguments; each raises a ValueError of one sentence."""
 
+import decimal
 import math
 import numbers
 import reprlib
 
 import numpy as np
 
+# The largest number that float32 holds.
+LARGEST = float(np.finfo(np.float32).max)
+# Digits of the numbers in names such as 'self:3'. A number of thousands has no
+# int.
+_DIGITS = 7
+_SHORT = reprlib.Repr()
+# As long as most paths.
+_SHORT.maxstring = _SHORT.maxother = 100
+
 
 def shown(value) -> str:
   """A value in a few words, whatever it is."""
   try:
-    return ' '.join(reprlib.repr(value).split())
+    return ' '.join(_SHORT.repr(value).split())
   # Integers of thousands of digits have no text; what a user made may fail.
   except Exception:
     return f'a {type(value).__name__}'
 
 
 def number(name: str, value, low: float, high: float) -> float:
-  """A number from low to high, which nan never is."""
+  """A number from low to high that float32 holds, which nan never is."""
+  if getattr(value, 'ndim', None) == 0:
+    # Of an array, or a number of NumPy's.
+    value = value.item()
+  known = isinstance(value, numbers.Real | decimal.Decimal)
   try:
-    found = float(value)
-  except (TypeError, ValueError, OverflowError):
+    found = float(value) if known and not isinstance(value, bool) else math.nan
+  except (ValueError, OverflowError):
     found = math.nan
+  if math.isfinite(found) and abs(found) > LARGEST:
+    raise ValueError(
+      f'{name}: {shown(value)} is more than float32 holds; give a number from'
+      f' {-LARGEST:.2g} to {LARGEST:.2g}, or infinity.'
+    )
   if not low <= found <= high:
     raise ValueError(
       f'{name}: {shown(value)} will not do; give a number from {low:g} to'
@@ -32,6 +51,8 @@ def number(name: str, value, low: float, high: float) -> float:
 
 # The largest count that a compiled program holds, in int32.
 MOST = 2**31 - 1
+# The largest seed of a random key, of which JAX takes 32 bits.
+LARGEST_SEED = 2**32 - 1
 
 
 def whole(name: str, value, low: int, high: float = MOST) -> int:
@@ -47,6 +68,27 @@ def whole(name: str, value, low: int, high: float = MOST) -> int:
       f'{name}: {shown(value)} will not do; give {high} or less.'
     )
   return int(value)
+
+
+def count_in(text: str) -> int | None:
+  """The whole number that a part of a name is; None of any other text."""
+  known = text.isascii() and text.isdigit() and len(text) <= _DIGITS
+  return int(text) if known else None
+
+
+def file_name(name: str, value: str) -> str:
+  """A text that a file can be called; no disk has longer ones.
+
+  Raises:
+    ValueError: It is longer, so that looking for it would fail.
+  """
+  parts = value.encode(errors='replace').split(b'/')
+  if max(map(len, parts)) > 255 or len(value) > 4000:
+    raise ValueError(
+      f'{name}: {shown(value)} has {len(value)} characters, more than the name'
+      ' of a file can have; give another name.'
+    )
+  return value
 
 
 def listed(name: str, values, kind: str) -> list:

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+from cascades import arguments
+
 # Where a token comes from; each is the index of its name.
 SOURCES = ('prompt', 'draft', 'residual', 'bonus')
 PROMPT, DRAFT, RESIDUAL, BONUS = range(4)
@@ -58,7 +60,8 @@ class Scheme:
       known = isinstance(value, str) and value in values
       if not known and not (name == 'verification' and self.window):
         raise ValueError(
-          f'{name}: {value!r} is not known; there are {", ".join(values)}.'
+          f'{name}: {arguments.shown(value)} is not known; there are'
+          f' {", ".join(values)}.'
         )
 
   @property
@@ -70,12 +73,10 @@ class Scheme:
     if not isinstance(self.verification, str):
       return None
     kind, _, drafts = self.verification.partition(':')
-    # A number of many digits has no int, and no block has so many drafts.
-    known = not drafts or (drafts.isdecimal() and len(drafts) < 8)
-    if kind != AHEAD or not known:
+    if kind != AHEAD:
       return None
-    window = int(drafts) if drafts else _WINDOW
-    return window if window > 1 else None
+    window = arguments.count_in(drafts) if drafts else _WINDOW
+    return window if window and window > 1 else None
 
   def check(self, method: Any, drafts: int = 1) -> None:
     """Refuses a method that cannot be verified this way.

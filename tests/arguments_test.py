@@ -16,7 +16,7 @@ import cascades
 from cascades import arguments
 from cascades.models import checkpoints
 from cascades.proof import exact
-from cascades.sampler import batching, scoring
+from cascades.sampler import batching, options, scoring
 
 _V = 768
 _MODEL = exact.TableModel(_V)
@@ -284,6 +284,69 @@ def test_prompts_of_one_checksum_do_not_change_each_other():
   twice = [a.tokens for a in run(prompts * 2)]
   assert twice[:2] == alone
   assert twice[2:] != alone
+
+
+@pytest.mark.parametrize(
+  'value', ['1', '', b'2', True, np.bool_(True), np.array(True), 1j, None, [1]]
+)
+def test_only_numbers_are_numbers(value):
+  with pytest.raises(
+    ValueError, match=r'^lenience: .* will not do; give a num'
+  ):
+    arguments.number('lenience', value, 0, 9)
+
+
+def test_numbers_of_any_kind_are_numbers():
+  for value in (2, 2.0, np.float32(2), np.array(2), fractions.Fraction(2)):
+    assert arguments.number('lenience', value, 0, 9) == 2
+  assert arguments.number('lenience', decimal.Decimal(2), 0, 9) == 2
+  assert arguments.number('lenience', math.inf, 0, math.inf) == math.inf
+
+
+@pytest.mark.parametrize('value', [1e39, -1e39, 10**300], ids=arguments.shown)
+def test_a_number_that_float32_makes_infinite_is_refused(value):
+  for run in (
+    lambda: cascades.Sampler(*_pair(), method='opt', lenience=value),
+    lambda: _sampler().sample_curve(['four'], [value]),
+  ):
+    with pytest.raises(ValueError, match=r'^lenience: .* than float32 holds;'):
+      run()
+
+
+@pytest.mark.parametrize(
+  'value', [10**5000, 'x' * 5000, b'1', None, 1.5], ids=arguments.shown
+)
+@pytest.mark.parametrize(
+  'name',
+  ['method', 'verification', 'gate', 'bonus', 'schedule', 'cap', 'beam'],
+)
+def test_an_option_of_another_type_is_named_in_a_few_words(name, value):
+  with pytest.raises(ValueError, match=f'^{name}: ') as caught:
+    options.Options(**{name: value})
+  assert len(str(caught.value)) < 700
+
+
+@pytest.mark.parametrize('value', [10**5000, b'1', [1]], ids=arguments.shown)
+@pytest.mark.parametrize('name', ['method', 'lenience', 'gamma'])
+def test_an_option_of_the_inner_two_is_named(name, value):
+  with pytest.raises(ValueError, match=f'^inner_{name}: '):
+    options.Options(**{f'inner_{name}': value})
+
+
+def test_a_long_name_of_a_model_is_said_in_a_few_words():
+  for name in ('x' * 5000, 'ngram:' + '9' * 5000, 'self:' + '9' * 5000):
+    made = _answer_or_sentence(
+      lambda name=name: cascades.Sampler(*_pair()[:1], name)
+    )
+    assert made is None
+
+
+def test_a_number_in_a_name_is_one_of_a_few_digits():
+  assert [arguments.count_in(x) for x in ('7', '0007', '1234567')] == [
+    *(7, 7, 1234567)
+  ]
+  for text in ('', '-1', '1.0', '12345678', '9' * 5000, '\u0663', '\u00b2'):
+    assert arguments.count_in(text) is None
 
 
 def test_shown_says_anything_in_a_few_words():

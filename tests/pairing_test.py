@@ -415,7 +415,12 @@ def test_a_name_may_be_of_two_models():
     ('tiny-drafter+nowhere', {}, 'nowhere'),
     ('tiny-drafter', dict(inner_gamma=2), 'inner_gamma: only a model that is'),
     ('tiny-drafter+ngram', dict(inner_gamma=0), 'inner_gamma: 0'),
-    ('tiny-drafter+ngram', dict(inner_method='odd'), "method: 'odd'"),
+    ('tiny-drafter+ngram', dict(inner_method='odd'), "^inner_method: 'odd'"),
+    (
+      'tiny-drafter+ngram',
+      dict(inner_method='learned:nowhere'),
+      '^inner_method: there is no nowhere',
+    ),
     (
       'tiny-drafter+ngram',
       dict(inner_method='contrastive'),

@@ -33,7 +33,8 @@ class Inner:
   gamma: int = 2
 
   def __post_init__(self):
-    method, lenience = methods.get_method(self.method), self.lenience
+    method = methods.get_method(self.method, 'inner_method')
+    lenience = self.lenience
     if lenience is None:
       lenience = method.strict
     if lenience is None:
@@ -61,7 +62,12 @@ class Loaded:
 
 
 def parts(name: str) -> tuple[str, str] | None:
-  """The names of the two; None of what is no such name, or a file."""
+  """The names of the two; None of what is no such name, or a file.
+
+  Raises:
+    ValueError: The name is longer than those of files.
+  """
+  arguments.file_name('drafter', name)
   middle, plus, small = name.partition(_AND)
   if not plus or not middle or not small or pathlib.Path(name).exists():
     return None

@@ -60,6 +60,22 @@ def check_pair(
     )
 
 
+def check_tokenizer(
+  verifier: checkpoints.Checkpoint, tokenizer: tokenizers.Tokenizer
+) -> None:
+  """Refuses a tokenizer that does not have a piece for each logit.
+
+  Raises:
+    ValueError: It has more, or less.
+  """
+  pieces, size = tokenizer.vocab_size, verifier.model.vocab_size
+  if pieces != size:
+    raise ValueError(
+      f'tokenizer: it has {pieces} pieces and the verifier gives {size} logits;'
+      " give the verifier's own."
+    )
+
+
 def fingerprints(
   verifier: checkpoints.Checkpoint, equipped: drafters.Equipped
 ) -> tuple[str | None, str | None]:
@@ -114,8 +130,8 @@ def check_trained(
 def is_model(name: str) -> bool:
   """Whether a name is that of a language model, which can answer alone."""
   kinds = (
-    *(heads.folder_of, assistants.known),
-    *(speculators.folder_of, chains.parts),
+    *(chains.parts, heads.folder_of),
+    *(assistants.known, speculators.folder_of),
   )
   return not _is_borrowed(name) and not any(known(name) for known in kinds)
 
@@ -309,8 +325,7 @@ def equip(
   if drafter == 'ngram':
     return drafters.Equipped(drafters.NgramDrafter(), ())
   kind, _, said = drafter.partition(':')
-  # A number of many digits has no int.
-  count = int(said) if said.isdecimal() and len(said) < 8 else 0
+  count = arguments.count_in(said)
   if not count:
     what = 'layers' if kind == 'self' else 'tokens'
     name = arguments.shown(drafter)

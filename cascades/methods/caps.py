@@ -22,6 +22,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from cascades import arguments
 from cascades.methods.method import Method, Probs, from_target, normalised
 from cascades.scheme import NO_CAP
 
@@ -73,6 +74,8 @@ def parse(said: str) -> Cap | None:
   if said == NO_CAP:
     return None
   try:
+    if not isinstance(said, str):
+      raise ValueError
     pairs = [part.split(':') for part in said.split(' ')]
     numbers = dict(pairs)
     if len(numbers) < len(pairs) or not numbers.keys() <= {'top', 'delta'}:
@@ -82,10 +85,11 @@ def parse(said: str) -> Cap | None:
       raise ValueError
     if delta is not None and not 0 <= float(delta) <= 1:
       raise ValueError
-  except (AttributeError, ValueError):
+  except ValueError:
     raise ValueError(
-      f"cap: {said!r} is not known; write 'none', 'top:3', 'delta:0.1' or"
-      " 'top:3 delta:0.1', with a count of 1 or more and a delta from 0 to 1."
+      f"cap: {arguments.shown(said)} is not known; write 'none', 'top:3',"
+      " 'delta:0.1' or 'top:3 delta:0.1', with a count of 1 or more and a delta"
+      ' from 0 to 1.'
     ) from None
   return Cap(
     None if top is None else np.int32(int(top)),

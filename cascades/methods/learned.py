@@ -34,7 +34,7 @@ import jax.numpy as jnp
 from jax.scipy import special
 from jaxtyping import Array, Float
 
-from cascades import atomic
+from cascades import arguments, atomic
 from cascades.methods.cascade import price
 from cascades.methods.method import (
   Distributions,
@@ -216,6 +216,7 @@ def load(named: str, name: str | None = None) -> Method:
   Raises:
     ValueError: There is none, or it is damaged.
   """
+  arguments.file_name('method', named)
   bundled = _ASSETS / named
   folder = bundled if (bundled / FILE).is_file() else pathlib.Path(named)
   file = folder / FILE

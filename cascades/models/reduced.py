@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cascades import atomic
+from cascades import arguments, atomic
 from cascades.models import huggingface, language
 
 FILE, VOCABULARY = 'reduced.json', 'vocabulary'
@@ -190,7 +190,8 @@ def check_stored(stored: str | None) -> None:
   """
   if stored not in (None, *STORED):
     raise ValueError(
-      f'stored: {stored!r} will not do; give {", ".join(STORED[:-1])} or'
+      f'stored: {arguments.shown(stored)} will not do; give'
+      f' {", ".join(STORED[:-1])} or'
       f' {STORED[-1]}, or leave it out to take what they are.'
     )
 

@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 from cascades import arguments, methods, schedules
+from cascades.drafters import chains
 from cascades.methods import caps
 from cascades.scheme import CONSTANT, NO_CAP, SEQUENTIAL, Scheme
 
@@ -149,6 +150,11 @@ class Options:
         " another verification, or cap 'none'."
       )
     arguments.flags(beam=self.beam, others_say=self.others_say)
+    inner = {
+      name: getattr(self, f'inner_{name}')
+      for name in ('method', 'lenience', 'gamma')
+    }
+    chains.Inner(**{name: x for name, x in inner.items() if x is not None})
     for name, value in checked.items():
       # Frozen for everyone else.
       object.__setattr__(self, name, value)
@@ -169,7 +175,8 @@ class Options:
       if not self.gamma:
         reason = 'gamma 0, where the verifier decodes alone'
       raise ValueError(
-        f'{name}: {value!r} has no effect with {reason}; leave it out.'
+        f'{name}: {arguments.shown(value)} has no effect with {reason}; leave'
+        ' it out.'
       )
     if self.scheme.window and self.gamma and self.scheme.window > self.gamma:
       raise ValueError(

@@ -1,6 +1,5 @@
 """Schedules by name, as options and configs have them: 'first:16'."""
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,8 +11,6 @@ from cascades.schedules.places import Each, First, Ramp
 from cascades.schedules.spans import Span
 from cascades.scheme import CONSTANT
 
-# The largest number that float32 holds.
-_LARGEST = float(np.finfo(np.float32).max)
 # The id of a text that is one token.
 Token = Callable[[str], int]
 
@@ -41,16 +38,17 @@ def _whole(said: str) -> np.int32:
 
 def _number(said: str) -> np.float32:
   total = float(said)
-  if not 0 <= total <= _LARGEST:
+  if not 0 <= total <= arguments.LARGEST:
     raise ValueError
   return np.float32(total)
 
 
 def _each(said: str, token: Token | None) -> Each:
   leniences = [float(x) for x in said.split(',')]
-  # Infinity is some methods' strict or drafter-only end.
-  if not all(abs(x) <= _LARGEST or math.isinf(x) for x in leniences):
-    raise ValueError
+  # Infinity is some methods' strict or drafter-only end, where it is asked for.
+  for x, text in zip(leniences, said.split(','), strict=True):
+    if not (abs(x) <= arguments.LARGEST or 'inf' in text.lower()):
+      raise ValueError
   return Each(np.array(leniences, np.float32))
 
 
@@ -127,8 +125,8 @@ def parse(said: str, token: Token | None = None) -> Any:
   if name not in KINDS:
     patterns = ', '.join(repr(kind.pattern) for kind in KINDS.values())
     raise ValueError(
-      f'schedule: {said!r} is not known; there are {patterns}, with numbers or'
-      ' tokens of your own.'
+      f'schedule: {arguments.shown(said)} is not known; there are {patterns},'
+      ' with numbers or tokens of your own.'
     )
 
   def known(text):
@@ -141,7 +139,7 @@ def parse(said: str, token: Token | None = None) -> Any:
   try:
     return kind.make(rest, known if token else None)
   except _MarkerError as error:
-    raise ValueError(f'schedule: {said!r}: {error}') from None
+    raise ValueError(f'schedule: {arguments.shown(said)}: {error}') from None
   except ValueError:
     raise ValueError(
       f'schedule: {arguments.shown(said)} will not do; write it as'

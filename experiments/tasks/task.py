@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from cascades import arguments
 from experiments.tasks import sandbox
 from experiments.tasks.sources import DamagedError, Source, at
 from experiments.tasks.wording import Author
@@ -327,6 +328,6 @@ def _check_split(name: str, split: str, splits: Sequence[str]) -> None:
   """
   if split not in splits:
     raise ValueError(
-      f'split: {split!r} is not a split of {name}; choose one of'
-      f' {", ".join(splits)}.'
+      f'split: {arguments.shown(split)} is not a split of {name}; choose one'
+      f' of {", ".join(splits)}.'
     )
