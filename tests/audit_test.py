@@ -15,7 +15,7 @@ import tiers
 
 import cascades
 from cascades import methods, verification
-from cascades.proof import audit
+from cascades.proof import audit, engines
 from cascades.sampler import options
 
 _ROOT = pathlib.Path(__file__).parent.parent
@@ -204,6 +204,16 @@ def test_mistakes_are_named(flags, message, tmp_path):
   assert done.returncode == 2
   assert message in done.stderr
   assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize('value', [-1, 1.5, 2**32, 10**5000, '1'], ids=type)
+@pytest.mark.parametrize('name', ['samples', 'seed'])
+def test_numbers_that_no_audit_can_have_are_named(name, value):
+  with pytest.raises(ValueError, match=f'^{name}: '):
+    audit.audit('speed', **{name: value})
+  if name == 'seed':
+    with pytest.raises(ValueError, match=r'^seed: '):
+      engines.certify(lambda *given: [0], seed=value)
 
 
 def test_leniences_hold_the_limits_and_many_more():

@@ -61,14 +61,19 @@ def check_pair(
 
 
 def check_tokenizer(
-  verifier: checkpoints.Checkpoint, tokenizer: tokenizers.Tokenizer
+  verifier: checkpoints.Checkpoint, tokenizer: tokenizers.Tokenizer | None
 ) -> None:
   """Refuses a tokenizer that does not have a piece for each logit.
+
+  Args:
+    verifier: The verifier.
+    tokenizer: What its tokens are read by; None where only ids are scored.
 
   Raises:
     ValueError: It has more, or less.
   """
-  pieces, size = tokenizer.vocab_size, verifier.model.vocab_size
+  size = verifier.model.vocab_size
+  pieces = size if tokenizer is None else tokenizer.vocab_size
   if pieces != size:
     raise ValueError(
       f'tokenizer: it has {pieces} pieces and the verifier gives {size} logits;'

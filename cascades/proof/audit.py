@@ -15,7 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cascades import compilation, decoding, drafters, methods, verification
+from cascades import (
+  arguments,
+  compilation,
+  decoding,
+  drafters,
+  methods,
+  verification,
+)
 from cascades.methods import caps, processing
 from cascades.plain import plain
 from cascades.proof import exact
@@ -30,6 +37,8 @@ _GAMMA = 4
 # What is sampled: so many tokens after this prompt, of a vocabulary of so many,
 # in blocks of so many drafts.
 _NEW, _PROMPT, _SIZE, _DRAFTED = 3, (1, 2, 3), 5, 3
+# Of which all are in memory at once.
+_MOST_SAMPLES = 10_000_000
 
 # Of one kind of row: q and p, [rows, V], and by the names in _FIELDS what the
 # method says of them, [leniences, rows, V].
@@ -172,6 +181,8 @@ def audit(
       is not a number.
   """
   compilation.keep()
+  samples = arguments.whole('samples', samples, 1, _MOST_SAMPLES)
+  seed = arguments.whole('seed', seed, 0, arguments.LARGEST_SEED)
   method, inside = methods.get_method(method), caps.parse(cap)
   if inside is not None:
     method = methods.capped(method)

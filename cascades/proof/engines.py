@@ -185,6 +185,7 @@ def certify(
   gamma = arguments.whole('gamma', gamma, 1)
   size = arguments.whole('size', size, 2)
   models = arguments.whole('models', models, 1)
+  seed = arguments.whole('seed', seed, 0, arguments.LARGEST_SEED)
   model = TableModel.injective(size, gamma)
   pairs = separation.context_pairs(model, _PROMPT, gamma, along_drafts=True)
   ones = [

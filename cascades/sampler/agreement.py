@@ -171,8 +171,15 @@ def agreement(
   verifier, drafter = given
   if isinstance(verifier, str):
     verifier = checkpoints.load_model(verifier)
+  pairing.check_tokenizer(verifier, verifier.tokenizer)
   equipped = pairing.equip(verifier, drafter)
-  gamma = arguments.whole('max_new_tokens', max_new_tokens, 1)
+  # They are drafted as one block, whose logits are one array.
+  gamma = arguments.whole(
+    'max_new_tokens',
+    max_new_tokens,
+    1,
+    arguments.MOST // verifier.model.vocab_size,
+  )
   texts = [prompts]
   if not isinstance(prompts, str):
     texts = arguments.listed('prompts', prompts, 'texts')

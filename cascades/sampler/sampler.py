@@ -183,6 +183,7 @@ class Sampler:
       _on(self._mesh, given) for given in (verifier, drafter)
     )
     self.tokenizer = tokenizer or verifier.tokenizer
+    pairing.check_tokenizer(verifier, self.tokenizer)
     self._equip()
 
   def _equip(self) -> None:
@@ -373,8 +374,10 @@ class Sampler:
       raise ValueError('prompts: the list is empty; give at least one text.')
     if not leniences:
       raise ValueError('lenience: the list is empty; give at least one.')
-    for value in leniences:
+    leniences = [
       arguments.number('lenience', value, -math.inf, math.inf)
+      for value in leniences
+    ]
     put = [self._put(prompt, asking.chat) for prompt in prompts]
     texts, ids = [text for text, _ in put], [found for _, found in put]
     for number, prompt in enumerate(ids):
@@ -489,7 +492,8 @@ class Sampler:
     reason = schedule and schedule.refusal(new, forbidden)
     if reason:
       raise ValueError(
-        f'schedule: {said!r} does not go with what is asked: {reason}.'
+        f'schedule: {arguments.shown(said)} does not go with what is asked:'
+        f' {reason}.'
       )
     return schedule
 
