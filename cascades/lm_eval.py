@@ -219,6 +219,10 @@ class CascadesLM(TemplateLM):
     given = self._options | loaded | changes
     # The models have theirs.
     given.pop('dtype', None)
+    if not given.get('temperature', 1):
+      # A task that is decoded greedily has no use for the sampler's own.
+      for name in ('top_k', 'top_p'):
+        given.pop(name, None)
     return sampler.Sampler(**given)
 
   def _loglikelihood_tokens(

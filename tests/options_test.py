@@ -9,7 +9,9 @@ import small
 import tiers
 
 import cascades
-from cascades import verification
+from cascades import methods, verification
+from cascades.methods import inputs
+from cascades.methods.inputs import has_verifier_law
 from cascades.sampler import options as options_module
 from cascades.sampler.options import Options
 from cascades.scheme import AHEAD, BONUS, DRAFT, RESIDUAL, SEQUENTIAL
@@ -107,7 +109,7 @@ def test_an_option_has_an_effect_or_is_refused(kind, name):
 _WITHOUT_EFFECT = [
   *(
     (dict(gamma=0, **{name: _VALUES[name]}), name, 'gamma 0')
-    for name in options_module.without_effect(0, 'token')
+    for name in options_module._OF_DRAFTS
     if name != 'tree_size'
   ),
   *(
@@ -117,6 +119,38 @@ _WITHOUT_EFFECT = [
       'has no effect with verification .sequential., which makes no blocks',
     )
     for name in ('gamma', 'bonus', 'stop_below', 'beam')
+  ),
+]
+
+
+_WITHOUT_EFFECT += [
+  *(
+    (dict(method=method, gate='processed'), 'gate', f'method {method}, which')
+    for method in ('speed', 'cactus', 'min_p', 'ensemble', 'always_accept')
+  ),
+  *(
+    (
+      {'method': method, name: _VALUES[name]},
+      name,
+      f'method {method}, which has no lenience',
+    )
+    for method, name in (
+      *(('verifier_only', 'lenience'), ('verifier_only', 'schedule')),
+      *(('drafter_only', 'lenience'), ('always_accept', 'lenience')),
+    )
+  ),
+  *(
+    (
+      {'method': 'verifier_only', name: _VALUES[name]},
+      name,
+      "method verifier_only, whose law is the verifier's",
+    )
+    for name in ('bonus', 'cap')
+  ),
+  *(
+    ({'temperature': t, name: _VALUES[name]}, name, f'temperature {t:g}, which')
+    for t in (0, 1e-9)
+    for name in ('top_k', 'top_p')
   ),
 ]
 
@@ -159,6 +193,62 @@ def test_a_dtype_of_loaded_models_is_refused():
   for drafter in (small.tables()[1], 'ngram'):
     with pytest.raises(ValueError, match=r'^dtype: .bfloat16. has no effect'):
       cascades.Sampler(small.tables()[0], drafter, dtype='bfloat16')
+
+
+def _custom(**changes):
+  """A method of a user's own."""
+  given = dict(
+    name='mine',
+    equation='',
+    reference='',
+    strict=0.0,
+    drafter_only=None,
+    target=lambda d, lenience: d.p,
+  )
+  return methods.from_target(**given | changes)
+
+
+def test_what_a_method_looks_at_is_found_in_its_functions():
+  every = {'q', 'p', 'q_gate', 'p_gate', 'p_logits', 'lenience'}
+  assert inputs.used(methods.METHODS['speed']) == {'q', 'p', 'lenience'}
+  assert inputs.used(methods.METHODS['opt']) == every - {'p_logits'}
+  gated = _custom(target=lambda d, lenience: d.p_gate + 0 * lenience)
+  assert inputs.used(gated) == {'q', 'p_gate', 'lenience'}
+  assert Options(method=gated, gate='processed').gate == 'processed'
+  # What cannot be traced may look at anything.
+  broken = _custom(target=lambda d, lenience: d.absent)
+  assert inputs.used(broken) == every
+  assert Options(method=broken, gate='processed', lenience=0.1).lenience == 0.1
+
+
+def test_a_rule_a_cap_or_an_end_has_its_option():
+  # A cap looks at the gate, whatever its method does.
+  assert Options(method='speed', gate='processed', cap='top:1')
+  for method in methods.METHODS.values():
+    for lenience in (method.strict, method.drafter_only):
+      if lenience is not None:
+        assert Options(method=method, lenience=lenience).lenience == lenience
+    looks = inputs.used(method) & {'q_gate', 'p_gate'}
+    # The rule of `margin` looks at logits.
+    looks |= {'p_logits'} & inputs.used(method)
+    assert bool(looks) == (method.rule is not None)
+    own = method.name in ('verifier_only', 'drafter_only', 'always_accept')
+    assert ('lenience' in inputs.used(method)) != own
+  assert [x.name for x in methods.METHODS.values() if has_verifier_law(x)] == [
+    'verifier_only'
+  ]
+
+
+def test_a_sweep_drops_what_a_curve_does_not_look_at():
+  config = dict(gate='processed', bonus='verifier', temperature=0.0)
+  for method in ('speed', 'min_p', 'always_accept'):
+    curve = plan.Curve.of(config, method, (0.0,), gamma=4)
+    assert (curve.own['gate'], curve.own['bonus']) == ('raw', 'verifier')
+    plan.check([curve], config)
+  (lenient,) = plan.curves(
+    config | dict(method='opt', lenience=(0.1,), gamma=4), None, {}
+  )
+  assert lenient.own['gate'] == 'processed'
 
 
 def test_a_curve_of_a_sweep_takes_what_has_an_effect():

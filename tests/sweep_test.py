@@ -748,7 +748,7 @@ def test_another_runs_workdir_is_refused_by_field(workdir):
   ('leniences', 'own'),
   [
     ((0.0, 1.0), {'gamma': 2}),
-    ((0.0, 1.0), {'gate': 'processed'}),
+    ((0.0, 1.0), {'bonus': 'verifier'}),
     ((0.0, 0.9), {}),
   ],
 )

@@ -5,7 +5,7 @@ import math
 
 from cascades import arguments, methods, schedules
 from cascades.drafters import chains
-from cascades.methods import caps
+from cascades.methods import caps, inputs, processing, registry
 from cascades.scheme import CONSTANT, NO_CAP, SEQUENTIAL, Scheme
 
 # Tokens drafted per block where nothing is said of them.
@@ -20,16 +20,45 @@ _OF_DRAFTS = (
 _OF_BLOCKS = ('gamma', 'bonus', 'drafts', 'tree_size', 'stop_below', 'beam')
 
 
-def without_effect(gamma: int | None, verification: str) -> tuple[str, ...]:
-  """Names the options that have no effect, whatever the models.
+def without_effect(
+  method: methods.Method,
+  gamma: int | None,
+  verification: str,
+  temperature: float,
+  cap: str,
+) -> dict[str, str]:
+  """Names the options that have no effect, whatever the models, and says why.
 
   Args:
+    method: The method.
     gamma: Tokens drafted per block; None if nothing is said of it.
     verification: As in `Options`.
+    temperature: At which both models are sampled.
+    cap: As in `Options`; another than 'none' looks at the gate.
   """
+  found = {}
+  temperature = arguments.number('temperature', temperature, 0, 1e6)
+  if temperature < processing.GREEDY_BELOW:
+    reason = f'temperature {temperature:g}, which takes the likeliest token'
+    found |= dict.fromkeys(('top_k', 'top_p'), reason)
   if gamma == 0:
-    return _OF_DRAFTS
-  return _OF_BLOCKS if verification == SEQUENTIAL else ()
+    reason = 'gamma 0, where the verifier decodes alone'
+    return found | dict.fromkeys(_OF_DRAFTS, reason)
+  if verification == SEQUENTIAL:
+    reason = "verification 'sequential', which makes no blocks"
+    found |= dict.fromkeys(_OF_BLOCKS, reason)
+  looks_at = inputs.used(method)
+  if not looks_at & {'q_gate', 'p_gate'} and cap == NO_CAP:
+    found['gate'] = f'method {method.name}, which does not look at it'
+  # Points of a sweep are named by a lenience, also those of a method from
+  # outside that has none.
+  if 'lenience' not in looks_at and method in registry.BUILTIN:
+    reason = f'method {method.name}, which has no lenience'
+    found |= dict.fromkeys(('lenience', 'schedule'), reason)
+  if inputs.has_verifier_law(method):
+    reason = f"method {method.name}, whose law is the verifier's"
+    found |= dict.fromkeys(('bonus', 'cap'), reason)
+  return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -166,18 +195,19 @@ class Options:
     Raises:
       ValueError: There is one; names it.
     """
-    usual = {field.name: field.default for field in dataclasses.fields(self)}
-    for name in without_effect(self.gamma, self.verification):
+    # Values that say what is the case anyway.
+    usual = {field.name: {field.default} for field in dataclasses.fields(self)}
+    usual['gamma'].add(1)
+    usual['lenience'] |= {self.method.strict, self.method.drafter_only}
+    for name, reason in without_effect(
+      *(self.method, self.gamma, self.verification, self.temperature, self.cap)
+    ).items():
       value = getattr(self, name)
-      if value == usual[name] or (name == 'gamma' and value == 1):
-        continue
-      reason = "verification 'sequential', which makes no blocks"
-      if not self.gamma:
-        reason = 'gamma 0, where the verifier decodes alone'
-      raise ValueError(
-        f'{name}: {arguments.shown(value)} has no effect with {reason}; leave'
-        ' it out.'
-      )
+      if value not in usual[name]:
+        raise ValueError(
+          f'{name}: {arguments.shown(value)} has no effect with {reason}; leave'
+          ' it out.'
+        )
     if self.scheme.window and self.gamma and self.scheme.window > self.gamma:
       raise ValueError(
         f'verification: {self.verification!r} judges a draft leniently only'

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import ml_collections
 
-from cascades.scheme import SEQUENTIAL
+from cascades.scheme import NO_CAP, SEQUENTIAL
 from experiments import records
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class Curve:
       ValueError: An option is unknown or out of its range, or cannot be
         combined with the method.
     """
+    from cascades import methods
     from cascades.sampler.options import Options, without_effect
 
     odd = sorted(given.keys() - {*_OPTIONS})
@@ -130,8 +131,11 @@ class Curve:
       chosen['tree_size'] = config.get('tree_size')
     # A sweep has one config for all curves: each takes of it what has an effect
     # on it, and records what it took.
+    usual = {'gamma': None, 'verification': 'token', 'temperature': 1.0}
+    usual['cap'] = NO_CAP
     for name in without_effect(
-      chosen.get('gamma'), chosen.get('verification', 'token')
+      methods.get_method(method),
+      **{name: chosen.get(name, value) for name, value in usual.items()},
     ):
       chosen.pop(name, None)
     options = Options(method=method, **chosen)
