@@ -77,16 +77,16 @@ def count_in(text: str) -> int | None:
 
 
 def file_name(name: str, value: str) -> str:
-  """A text that a file can be called; no disk has longer ones.
+  """A text that can be the name of a file.
 
   Raises:
-    ValueError: It is longer, so that looking for it would fail.
+    ValueError: It cannot, so that looking for it would fail.
   """
   parts = value.encode(errors='replace').split(b'/')
-  if max(map(len, parts)) > 255 or len(value) > 4000:
+  if '\0' in value or max(map(len, parts)) > 255 or len(value) > 4000:
     raise ValueError(
-      f'{name}: {shown(value)} has {len(value)} characters, more than the name'
-      ' of a file can have; give another name.'
+      f'{name}: {shown(value)}, a text of {len(value)} characters, cannot be'
+      ' the name of a file; give another name.'
     )
   return value
 

@@ -164,7 +164,7 @@ def sweep(*optional: str, **fields) -> ml_collections.ConfigDict:
 
   Raises:
     KeyError: There is no such field, which may be misspelt; a new one is to be
-      added to these tables, or to the config afterwards.
+      added to these tables, and to those of experiments/sweeps/fields.py.
   """
   names = [*optional, *(name for name in fields if name in _OPTIONAL)]
   c = ml_collections.ConfigDict(

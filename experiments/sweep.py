@@ -19,9 +19,8 @@ import tqdm
 from absl import app, flags
 from ml_collections import config_flags
 
-from cascades import arguments
 from experiments import cli, records
-from experiments.sweeps import plan, remote
+from experiments.sweeps import fields, plan, remote
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'What to run, such as configs/quickstart.py.'
@@ -123,6 +122,7 @@ def run(
   from experiments.records import metrics
   from experiments.sweeps import launchers, trackers, workdirs
 
+  fields.check(config, complete=True)
   config = plan.shrunk(config)
   tasks, loaded = _asked(config, chosen, launcher)
   chosen = plan.with_models_alone(_decodable(config, chosen))
@@ -212,10 +212,6 @@ def _asked(
   from experiments.sweeps import launchers, trackers
 
   tasks = plan.tasks_of(config)
-  least = dict(num_examples=1, batch_size=1, shard_size=0, clock=0)
-  for name, low in least.items():
-    if name in config:
-      arguments.whole(name, config[name], low)
   plan.check(chosen, config)
   if launcher not in launchers.LAUNCHERS:
     raise ValueError(

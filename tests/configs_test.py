@@ -20,7 +20,7 @@ from cascades.sampler.options import Options
 from configs import common, paper, train_tiny
 from experiments import cli, records, sweep
 from experiments.records import metrics
-from experiments.sweeps import plan
+from experiments.sweeps import fields, plan
 from experiments.tasks import GENERATED, TASKS
 
 _ROOT = pathlib.Path(__file__).parent.parent / 'configs'
@@ -55,6 +55,15 @@ def test_a_config_is_documented(name):
   assert isinstance(config, ml_collections.ConfigDict)
   assert f'--config=configs/{name}.py' in module.__doc__
   assert 'Shows:' in module.__doc__
+
+
+def test_a_config_of_a_sweep_has_the_fields_of_sweeps():
+  checked = 0
+  for name in (*_CONFIGS, *_OF_PAIRS):
+    if name != 'paper' and 'method' in (config := _load(name)[1]):
+      fields.check(config, complete=True)
+      checked += 1
+  assert checked > 10
 
 
 def _quickstart():

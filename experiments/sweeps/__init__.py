@@ -1,5 +1,6 @@
 """Every point of a config, decoded, whatever happens meanwhile.
 
+fields     Which fields a config can have, and of what type.
 plan       What the points are.
 launchers  Who decodes them: this process, others, a cluster.
 worker     How.

@@ -18,6 +18,7 @@ import ml_collections
 
 from cascades.scheme import NO_CAP, SEQUENTIAL
 from experiments import records
+from experiments.sweeps import fields
 
 if TYPE_CHECKING:
   # It brings JAX, which nobody is to wait for who asks for help.
@@ -346,6 +347,7 @@ def curves(
   Raises:
     ValueError: What a curve of them cannot be; as `Curve.of`.
   """
+  fields.check(config)
   overridden = {*OF_CURVES} & {*overrides}
   only = _method(config['method']) if 'method' in overridden else None
   chosen = []

@@ -1,0 +1,205 @@
+"""The fields that a sweep's config can have: their types and ranges, checked.
+
+Everything else of an experiment reads fields without looking at their types, so
+that `check` comes first. What a name stands for (a method, a task, a model) is
+looked up where it is used.
+"""
+
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ml_collections
+
+from cascades import arguments
+
+# Takes the name of a field and its value; raises a ValueError of one sentence.
+Check = Callable[[str, Any], object]
+_LARGEST_SEED = 2**64 - 1
+
+
+def whole(low: int, high: int = arguments.MOST) -> Check:
+  """A whole number from low to high."""
+  return lambda name, value: arguments.whole(name, value, low, high)
+
+
+def number(low: float, high: float = math.inf) -> Check:
+  """A number from low to high."""
+  return lambda name, value: arguments.number(name, value, low, high)
+
+
+def text(name: str, value: Any) -> None:
+  """A text that is not empty."""
+  if not isinstance(value, str) or not value:
+    raise ValueError(
+      f'{name}: {arguments.shown(value)} will not do; give a text.'
+    )
+
+
+def name_of_file(name: str, value: Any) -> None:
+  """A text that could be the name of a file."""
+  text(name, value)
+  arguments.file_name(name, value)
+
+
+def or_empty(check: Check) -> Check:
+  """The same, or an empty text, which says nothing."""
+  return lambda name, value: None if value == '' else check(name, value)
+
+
+def flag(name: str, value: Any) -> None:
+  """True or False."""
+  arguments.flags(**{name: value})
+
+
+def choice(*values: str) -> Check:
+  """One of a few texts."""
+
+  def check(name, value):
+    if not isinstance(value, str) or value not in values:
+      raise ValueError(
+        f'{name}: {arguments.shown(value)} will not do; give'
+        f' {" or ".join(values)}.'
+      )
+
+  return check
+
+
+def or_none(check: Check) -> Check:
+  """The same, or None."""
+  return lambda name, value: None if value is None else check(name, value)
+
+
+def several(kind: str, check: Check, count: int | None = None) -> Check:
+  """A list or tuple, of so many values or of any number.
+
+  Args:
+    kind: What the values are, in words.
+    check: Of each value.
+    count: How many there must be; None for any number.
+  """
+
+  def check_all(name, values):
+    if not isinstance(values, list | tuple) or count not in (None, len(values)):
+      wanted = f'a list of {"" if count is None else f"{count} "}{kind}'
+      raise ValueError(
+        f'{name}: {arguments.shown(values)} will not do; give {wanted}.'
+      )
+    for value in values:
+      check(name, value)
+
+  return check_all
+
+
+def one_or_several(kind: str, check: Check) -> Check:
+  """A value, or a list of one or more."""
+  each = several(kind, check)
+
+  def check_any(name, values):
+    if not isinstance(values, list | tuple):
+      check(name, values)
+      return
+    if not values:
+      raise ValueError(f'{name}: the list is empty; give at least one.')
+    each(name, values)
+
+  return check_any
+
+
+def table(**checks: Check) -> Check:
+  """Fields by name, any of which may be absent; None for none of them."""
+
+  def check_table(name, value):
+    if value is None:
+      return
+    if not isinstance(value, Mapping | ml_collections.ConfigDict):
+      raise ValueError(
+        f'{name}: {arguments.shown(value)} will not do; give the fields'
+        f' {", ".join(checks)}.'
+      )
+    _check(dict(value.items()), checks, f'{name}.')
+
+  return check_table
+
+
+# What every sweep must say; what else there is has a usual value.
+REQUIRED = (
+  *('verifier', 'drafter', 'tasks', 'num_examples', 'batch_size', 'seed'),
+)
+FIELDS: dict[str, Check] = dict(
+  verifier=name_of_file,
+  drafter=name_of_file,
+  tasks=several('names', text),
+  num_examples=whole(1),
+  method=name_of_file,
+  lenience=several('numbers', number(-math.inf)),
+  gamma=one_or_several('whole numbers', whole(0)),
+  temperature=number(0, 1e6),
+  batch_size=whole(1),
+  ray=table(
+    address=or_empty(text), cpus=number(0), gpus=number(0), retries=whole(0)
+  ),
+  trackers=several('names', text),
+  seed=whole(0, _LARGEST_SEED),
+  verification=text,
+  gate=text,
+  bonus=text,
+  schedule=text,
+  cap=text,
+  drafts=whole(1),
+  tree_size=or_none(whole(1)),
+  stop_below=or_none(number(0, 1)),
+  beam=flag,
+  others_say=flag,
+  inner_method=or_none(text),
+  inner_lenience=or_none(number(-math.inf)),
+  inner_gamma=or_none(whole(1)),
+  clock=whole(0),
+  split=text,
+  task=table(
+    path=or_none(or_empty(name_of_file)),
+    shots=or_none(whole(0)),
+    max_new_tokens=or_none(whole(0)),
+    allow_code_execution=or_none(flag),
+  ),
+  chat=flag,
+  dtype=or_none(choice('bfloat16', 'float32')),
+  cache_length=whole(1),
+  mesh=several('whole numbers', whole(1), 2),
+  shard_size=whole(0),
+  tiny=flag,
+)
+
+
+def check(config: Mapping[str, Any], complete: bool = False) -> None:
+  """Refuses fields that a sweep does not have, and values of another type.
+
+  Args:
+    config: Fields.
+    complete: Whether those that every sweep needs must be there.
+
+  Raises:
+    ValueError: There is one; names it.
+  """
+  given = dict(config.items())
+  _check(given, FIELDS)
+  for name in REQUIRED if complete else ():
+    if name not in given:
+      raise ValueError(
+        f'{name}: the config has no such field; begin it with common.sweep().'
+      )
+
+
+def _check(
+  given: Mapping[str, Any], checks: Mapping[str, Check], prefix: str = ''
+) -> None:
+  """Checks fields by their names, with what stands before those in errors."""
+  for name, value in given.items():
+    if name not in checks:
+      near = difflib.get_close_matches(str(name), checks, 1, 0.0)
+      raise ValueError(
+        f'{prefix}{name}: a sweep has no such field; did you mean'
+        f' {prefix}{near[0]}?'
+      )
+    checks[name](f'{prefix}{name}', value)

@@ -1,0 +1,183 @@
+"""Fields of a sweep's config: of another type or unknown, each is named."""
+
+import math
+
+import launching
+import ml_collections
+import pytest
+
+from configs import common
+from experiments import sweep
+from experiments.sweeps import fields, plan
+
+_NUMBERS = (0, 1, -1, 0.5, math.nan, math.inf, -math.inf, 10**400, 10**5000)
+_ODD = (
+  *(None, True, '', 'x', 'x' * 5000, 'x\0', b'x', 1j, object()),
+  *((), ('x',), [[]], ([],), (None,), {}, {'x': 1}, {'': None}, {1}, len),
+)
+_USUAL = common._SWEEP | common._OPTIONAL
+# Of each field values of other types that it has; all else is to be refused.
+_GOOD = {
+  'verifier': ['x'],
+  'drafter': ['x'],
+  'tasks': [(), ('x',)],
+  'num_examples': [1],
+  'method': ['x'],
+  'lenience': [()],
+  'gamma': [0, 1],
+  'temperature': [0, 1, 0.5],
+  'batch_size': [1],
+  'ray': [None, {}],
+  'trackers': [(), ('x',)],
+  'seed': [0, 1],
+  'drafts': [1],
+  'tree_size': [None, 1],
+  'stop_below': [None, 0, 1, 0.5],
+  'beam': [True],
+  'others_say': [True],
+  'inner_lenience': [None, 0, 1, -1, 0.5, math.inf, -math.inf],
+  'inner_gamma': [None, 1],
+  'clock': [0, 1],
+  'task': [None, {}],
+  'chat': [True],
+  'dtype': [None],
+  'cache_length': [1],
+  'mesh': [],
+  'shard_size': [0, 1],
+  'tiny': [True],
+  'inner_method': [None, 'x', 'x' * 5000, 'x\0'],
+}
+# What these name is looked up where it is used.
+_GOOD |= {
+  name: ['x', 'x' * 5000, 'x\0']
+  for name in ('verification', 'gate', 'bonus', 'schedule', 'cap', 'split')
+}
+_OF_TABLES = {
+  'ray.address': ['', 'x', 'x' * 5000, 'x\0'],
+  'ray.cpus': [0, 1, 0.5, math.inf],
+  'ray.gpus': [0, 1, 0.5, math.inf],
+  'ray.retries': [0, 1],
+  'task.path': [None, '', 'x'],
+  'task.shots': [None, 0, 1],
+  'task.max_new_tokens': [None, 0, 1],
+  'task.allow_code_execution': [None, True],
+}
+
+
+def _same(value, good):
+  return any(type(value) is type(x) and value == x for x in good)
+
+
+def _refused(run, name):
+  """That it is a sentence on a field, and no other error."""
+  with pytest.raises(ValueError, match=rf'^{name}[.:]') as error:
+    run()
+  assert type(error.value) is ValueError
+  said = str(error.value)
+  assert said.endswith(('.', '?'))
+  assert '\n' not in said
+  assert len(said) < 300
+
+
+def _odd(good):
+  return [x for x in (*_NUMBERS, *_ODD) if not _same(x, good)]
+
+
+@pytest.mark.parametrize('name', _GOOD)
+def test_a_field_of_another_type_is_named(name, tmp_path):
+  for value in _odd(_GOOD[name]):
+    given = _USUAL | {name: value}
+    _refused(lambda given=given: fields.check(given), name)
+    _refused(lambda given=given: plan.curves(given, None, {}), name)
+    _refused(lambda given=given: sweep.run(given, [], tmp_path / 'run'), name)
+  for value in _GOOD[name]:
+    fields.check(_USUAL | {name: value}, complete=True)
+  # Nothing was written.
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize('name', _OF_TABLES)
+def test_a_field_of_a_table_is_named(name):
+  table, _, field = name.partition('.')
+  for value in _odd(_OF_TABLES[name]):
+    given = {table: {field: value}}
+    _refused(lambda given=given: fields.check(given), name)
+    given = ml_collections.ConfigDict(given)
+    _refused(lambda given=given: fields.check(given), name)
+  for value in _OF_TABLES[name]:
+    fields.check({table: {field: value}})
+
+
+@pytest.mark.parametrize(
+  ('name', 'values'),
+  [
+    ('tasks', ['']),
+    ('tasks', ('numerals', 3)),
+    ('lenience', (0.1, math.nan)),
+    ('lenience', (0.1, '0.2')),
+    ('lenience', (1e39,)),
+    ('gamma', (2, -1)),
+    ('gamma', (2, True)),
+    ('mesh', (1, 1, 1)),
+    ('mesh', (1, 0)),
+    ('trackers', ('wandb', None)),
+  ],
+  ids=str,
+)
+def test_a_value_of_a_list_is_named(name, values):
+  _refused(lambda: fields.check({name: values}), name)
+  _refused(lambda: fields.check({name: list(values)}), name)
+
+
+@pytest.mark.parametrize(
+  ('given', 'name', 'near'),
+  [
+    ({'drafer': 'ngram'}, 'drafer', 'drafter'),
+    ({'gama': 3}, 'gama', 'gamma'),
+    ({'task': {'shot': 3}}, 'task.shot', 'task.shots'),
+    ({'ray': {'cpu': 3}}, 'ray.cpu', 'ray.cpus'),
+    ({7: 3}, '7', ''),
+  ],
+  ids=str,
+)
+def test_a_field_that_no_sweep_has_is_named(given, name, near):
+  with pytest.raises(ValueError, match=rf'^{name}: .* did you mean {near}'):
+    fields.check(given)
+
+
+@pytest.mark.parametrize('name', fields.REQUIRED)
+def test_a_field_that_every_sweep_has_is_asked_for(name, tmp_path):
+  given = {x: value for x, value in _USUAL.items() if x != name}
+  _refused(lambda: sweep.run(given, [], tmp_path / 'run'), name)
+  assert not list(tmp_path.iterdir())
+
+
+def test_the_table_has_every_field_that_configs_share():
+  assert fields.FIELDS.keys() == _USUAL.keys() == _GOOD.keys()
+  fields.check(_USUAL, complete=True)
+  fields.check(common.sweep(*common._OPTIONAL), complete=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('field', 'name'),
+  [('mesh = 3', 'mesh'), ('trackers = None', 'trackers'), ('a = 1', 'a')],
+)
+def test_the_command_says_a_sentence(field, name, tmp_path):
+  config = tmp_path / 'mine.py'
+  config.write_text(
+    'from configs import common\n'
+    'def get_config():\n'
+    "  c = common.sweep('mesh')\n"
+    '  with c.ignore_type():\n'
+    f'    c.{field}\n'
+    '  return c\n'
+  )
+  run = launching.run(
+    *('experiments.sweep', f'--config={config}'),
+    f'--workdir={tmp_path / "run"}',
+  )
+  assert run.returncode == 2
+  assert run.stderr.startswith(f'error: {name}: ')
+  assert len(run.stderr.splitlines()) == 1
+  assert not (tmp_path / 'run').exists()
