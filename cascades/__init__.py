@@ -4,6 +4,7 @@ The library has rooms, each with one rule; a room imports only what stands
 above it in this list.
 
   arguments     what an argument may be, in a sentence
+  extras        which command installs an optional dependency
   compilation   what is compiled is kept for the next process
   plain         values as JSON can hold them
   atomic        files that are written whole or not at all
@@ -24,6 +25,9 @@ The names below are imported when they are first used, so that importing
 
 import importlib
 
+# The only source of the package's version; pyproject.toml reads it here.
+__version__ = '0.1.0'
+
 _HOME = {
   'Sampler': 'sampler.sampler',
   'Answer': 'sampler.sampler',
@@ -41,8 +45,8 @@ _HOME = {
 }
 # In the order of the list; `tests/imports_test.py` holds them to it.
 ROOMS = (
-  'arguments compilation plain atomic scheme methods schedules verification'
-  ' models decoding drafters sampler proof lm_eval'
+  'arguments extras compilation plain atomic scheme methods schedules'
+  ' verification models decoding drafters sampler proof lm_eval'
 ).split()
 
 __all__ = sorted([*_HOME, *ROOMS])

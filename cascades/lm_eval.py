@@ -24,6 +24,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cascades import extras
 from cascades.models import tokenizers
 from cascades.sampler import sampler, scoring
 
@@ -36,7 +37,7 @@ try:
   from lm_eval.models.utils import normalize_gen_kwargs
 except ModuleNotFoundError as error:
   raise ModuleNotFoundError(
-    "lm_eval: the harness is not installed; pip install 'cascades[eval]'."
+    extras.missing('lm_eval', 'lm-evaluation-harness', 'eval')
   ) from error
 
 # A child of the harness's logger, since that is what it shows.

@@ -14,7 +14,38 @@ it likes; a command is one module, `python -m experiments.sweep`.
   guides      what READMEs say of the code and of what was measured
 """
 
+import importlib.util
+import sys
+
+from cascades import extras
+
 # In the order of the list; `tests/imports_test.py` holds them to it.
 ROOMS = (
   'cli tasks records analysis reports sweeps training benchmarks guides'
 ).split()
+
+# What the rooms import and the library does not.
+NEEDED = (
+  'absl datasets filelock fsspec matplotlib ml_collections optax pandas'
+  ' rouge_score sacrebleu statsmodels tqdm'
+).split()
+
+
+def _check_installed() -> None:
+  """Refuses to start a command without what the rooms import.
+
+  Raises:
+    ModuleNotFoundError: A package is not installed, and no command starts.
+  """
+  absent = [x for x in NEEDED if importlib.util.find_spec(x) is None]
+  if not absent:
+    return
+  said = extras.missing('experiments', absent[0], 'experiments')
+  # While `python -m experiments.sweep` imports this package, argv[0] is '-m'.
+  if sys.argv[:1] == ['-m']:
+    print(f'error: {said}', file=sys.stderr)
+    sys.exit(2)
+  raise ModuleNotFoundError(said)
+
+
+_check_installed()

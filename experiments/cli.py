@@ -15,6 +15,7 @@ from typing import Any
 import tqdm
 from absl import app, flags, logging
 
+import cascades
 from cascades import compilation
 
 _DEBUG = flags.DEFINE_bool(
@@ -236,5 +237,6 @@ def progress(total: int, description: str, quiet: bool = False) -> tqdm.tqdm:
 
 def versions() -> dict[str, str]:
   """Versions of what a result depends on."""
-  names = ('cascades', 'gemma', 'jax', 'jaxlib', 'flax', 'numpy')
-  return {name: importlib.metadata.version(name) for name in names}
+  names = ('gemma', 'jax', 'jaxlib', 'flax', 'numpy')
+  found = {name: importlib.metadata.version(name) for name in names}
+  return {'cascades': cascades.__version__} | found

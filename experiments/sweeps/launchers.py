@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Protocol
 
+from cascades import extras
 from cascades.sampler import batching
 from experiments import records
 from experiments.records import metrics
@@ -196,9 +197,7 @@ class Ray:
     try:
       import ray
     except ImportError:
-      raise ValueError(
-        "launcher: Ray is not installed; pip install 'cascades[ray]'."
-      ) from None
+      raise ValueError(extras.missing('launcher', 'ray', 'ray')) from None
     said = _ray_fields(config)
     self._ray, self._say, self.usage = ray, say, batching.Usage()
     self._own = not ray.is_initialized()

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 import pandas as pd
 
+from cascades import extras
 from experiments import cli, records
 from experiments.analysis import cuts
 from experiments.records import metrics
@@ -236,9 +237,7 @@ def check(names: Sequence[str]) -> None:
         f'trackers: no tracker {name!r}; there are {", ".join(TRACKERS)}.'
       )
     if importlib.util.find_spec(TRACKERS[name].package) is None:
-      raise ValueError(
-        f"trackers: {name} is not installed; pip install 'cascades[track]'."
-      )
+      raise ValueError(extras.missing('trackers', name, 'track'))
 
 
 class Trackers:

@@ -1,0 +1,141 @@
+"""The package's metadata, and what happens where something is not installed."""
+
+import ast
+import pathlib
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+import cascades
+import experiments
+from cascades import extras
+from cascades.models import checkpoints, gguf_files
+
+_ROOT = pathlib.Path(__file__).parent.parent
+_PROJECT = tomllib.loads((_ROOT / 'pyproject.toml').read_text())['project']
+_EXTRAS = _PROJECT['optional-dependencies']
+# Distributions that are not named after what they install.
+_DISTRIBUTIONS = {
+  'absl': 'absl-py',
+  'lm_eval': 'lm-eval',
+  'orbax': 'orbax-checkpoint',
+  'rouge_score': 'rouge-score',
+}
+# Optional dependencies of the library, by their extras.
+_OPTIONAL = {'eval': 'lm-eval', 'gguf': 'gguf'}
+_OWN = {'cascades', 'configs', 'experiments'}
+
+
+def _imported(folder: str) -> set[str]:
+  """Distributions that the modules of a folder import, anywhere in them."""
+  names = set()
+  for path in (_ROOT / folder).rglob('*.py'):
+    for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+      if isinstance(node, ast.Import):
+        names |= {alias.name.split('.')[0] for alias in node.names}
+      elif isinstance(node, ast.ImportFrom):
+        names.add(node.module.split('.')[0])
+  names -= _OWN | sys.stdlib_module_names
+  return {_DISTRIBUTIONS.get(name, name) for name in names}
+
+
+def _required(requirements: list[str]) -> set[str]:
+  """Names of required distributions, without versions and extras."""
+  return {re.split(r'[\[<>=]', text)[0] for text in requirements}
+
+
+def test_the_library_depends_on_what_it_imports_and_on_no_more():
+  optional = {*_OPTIONAL.values()}
+  assert _required(_PROJECT['dependencies']) == _imported('cascades') - optional
+  for extra, name in _OPTIONAL.items():
+    assert _required(_EXTRAS[extra]) == {name}
+
+
+def test_the_experiments_depend_on_what_they_import():
+  given = _required(_PROJECT['dependencies'] + _EXTRAS['experiments'])
+  assert (_imported('configs') | {'absl-py'}) <= given
+  # What other engines are timed with has an environment of its own.
+  elsewhere = {'torch', 'transformers', 'xllamacpp'}
+  optional = _required(_EXTRAS['ray'] + _EXTRAS['track'])
+  assert _imported('experiments') - elsewhere - optional <= given
+  needed = {_DISTRIBUTIONS.get(name, name) for name in experiments.NEEDED}
+  assert needed == _required(_EXTRAS['experiments'])
+
+
+def test_every_dependency_is_pinned():
+  lines = (_ROOT / 'constraints.txt').read_text().split('\n')
+  pinned = {line.partition('==')[0].replace('_', '-') for line in lines}
+  wanted = _PROJECT['dependencies'] + [x for e in _EXTRAS.values() for x in e]
+  names = {name.replace('_', '-') for name in _required(wanted)}
+  assert names - pinned == {extras.DISTRIBUTION}
+
+
+def test_the_version_has_one_source():
+  assert _PROJECT['name'] == extras.DISTRIBUTION
+  assert 'version' in _PROJECT['dynamic']
+  assert re.fullmatch(r'\d+\.\d+\.\d+', cascades.__version__)
+
+
+@pytest.mark.parametrize('extra', ['eval', 'gemma', 'gguf', 'ray', 'track'])
+def test_a_message_names_the_extra_that_installs_a_dependency(extra):
+  assert extra in _EXTRAS
+  assert extras.missing('model', 'it', extra) == (
+    f'model: it is not installed; run pip install'
+    f" 'speculative-cascades[{extra}]'."
+  )
+
+
+def test_extras_that_messages_name_are_declared():
+  called = set()
+  for folder in ('cascades', 'experiments'):
+    for path in (_ROOT / folder).rglob('*.py'):
+      text = path.read_text(encoding='utf-8')
+      called |= set(re.findall(r"extras\.missing\([^)]*'(\w+)'\)", text))
+  assert {'eval', 'experiments', 'gguf', 'ray', 'track'} <= called
+  assert called <= {*_EXTRAS}
+
+
+def test_a_gguf_file_without_its_library_is_one_sentence(monkeypatch, tmp_path):
+  monkeypatch.setitem(sys.modules, 'gguf', None)
+  checkpoint = checkpoints.load_model('tiny-drafter')
+  with pytest.raises(ValueError, match=r'^model: gguf is not .*\[gguf\]') as e:
+    gguf_files.save(tmp_path / 'a.gguf', *checkpoint)
+  assert '\n' not in str(e.value)
+
+
+def test_a_model_that_is_not_in_the_wheel_is_one_sentence(
+  monkeypatch, tmp_path
+):
+  monkeypatch.setattr(checkpoints, 'ASSETS', tmp_path)
+  (name,) = checkpoints.REDUCED
+  with pytest.raises(ValueError, match=rf'cascades/assets/{name}\.$') as e:
+    checkpoints.load_model(name)
+  assert '\n' not in str(e.value)
+
+
+@pytest.mark.parametrize('command', ['sweep', 'report', 'sample'])
+def test_a_command_without_its_packages_is_one_sentence(command, tmp_path):
+  (tmp_path / 'sitecustomize.py').write_text(
+    'import sys\nsys.modules |= {"pandas": None, "sacrebleu": None}\n'
+  )
+  done = subprocess.run(
+    [sys.executable, '-m', f'experiments.{command}', '--help'],
+    env={'PYTHONPATH': str(tmp_path)},
+    cwd=_ROOT,
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 2
+  assert done.stderr == (
+    'error: experiments: pandas is not installed; run pip install'
+    " 'speculative-cascades[experiments]'.\n"
+  )
+
+
+def test_importing_them_without_their_packages_is_an_error(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'pandas', None)
+  with pytest.raises(ModuleNotFoundError, match=r'pandas .*\[experiments\]'):
+    experiments._check_installed()
