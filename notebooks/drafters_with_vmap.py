@@ -21,21 +21,27 @@
 # verified for real.
 
 # %%
-# In Colab this installs the package; elsewhere it does nothing.
+# Makes the project's checkout importable. In Colab, clones and installs it.
 import importlib.util
+import pathlib
 import subprocess
 import sys
 
 REPOSITORY = ''  # @param {type: 'string'}
 
-if 'google.colab' in sys.modules and not importlib.util.find_spec('cascades'):
-  if not REPOSITORY:
-    raise ValueError('REPOSITORY: give the address to clone cascades from.')
-  subprocess.run(['git', 'clone', REPOSITORY, 'cascades'], check=True)
-  pip = [sys.executable, '-m', 'pip', 'install', '-q']
-  subprocess.run(
-    [*pip, '-c', 'cascades/constraints.txt', './cascades'], check=True
-  )
+checkout = pathlib.Path('.' if pathlib.Path('experiments').is_dir() else '..')
+if 'google.colab' in sys.modules:
+  checkout = pathlib.Path('speculative-cascades')
+  if not checkout.exists():
+    if not REPOSITORY:
+      raise ValueError('REPOSITORY: it is empty; give the address to clone.')
+    subprocess.run(['git', 'clone', '-q', REPOSITORY, checkout], check=True)
+  if not importlib.util.find_spec('cascades'):
+    pip = [sys.executable, '-m', 'pip', 'install', '-q']
+    constraints = checkout / 'constraints.txt'
+    package = f'./{checkout}[experiments]'
+    subprocess.run([*pip, '-c', constraints, package], check=True)
+sys.path.insert(0, str(checkout.resolve()))
 
 # %% [markdown]
 # ## 1. One sequence, one draft
