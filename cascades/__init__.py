@@ -8,6 +8,7 @@ above it in this list.
   compilation   what is compiled is kept for the next process
   plain         values as JSON can hold them
   atomic        files that are written whole or not at all
+  registries    what an option can name, plug-ins included
   scheme        how blocks are verified, and where tokens come from
   methods       one position: both models' distributions to the one to sample
   schedules     one answer: how lenient a method is along it
@@ -17,7 +18,7 @@ above it in this list.
   drafters      all that proposes, and what their names stand for
   sampler       strings in, strings and counts out
   proof         whether a method does what it declares
-  lm_eval       the adapter for that harness
+  contrib       what plugs into the registries, and the core never imports
 
 The names below are imported when they are first used, so that importing
 `cascades` alone costs no JAX.
@@ -45,8 +46,8 @@ _HOME = {
 }
 # In the order of the list; `tests/imports_test.py` holds them to it.
 ROOMS = (
-  'arguments extras compilation plain atomic scheme methods schedules'
-  ' verification models decoding drafters sampler proof lm_eval'
+  'arguments extras compilation plain atomic registries scheme methods'
+  ' schedules verification models decoding drafters sampler proof contrib'
 ).split()
 
 __all__ = sorted([*_HOME, *ROOMS])

@@ -1,9 +1,13 @@
 """How blocks are verified, and where their tokens come from; without JAX."""
 
 import dataclasses
+import functools
+import pkgutil
+from collections.abc import Callable
 from typing import Any
 
 from cascades import arguments
+from cascades.registries import Registry, split
 
 # Where a token comes from; each is the index of its name.
 SOURCES = ('prompt', 'draft', 'residual', 'bonus')
@@ -13,8 +17,6 @@ PROMPT, DRAFT, RESIDUAL, BONUS = range(4)
 SINGLE = ('token', 'block')
 SEVERAL = ('multi_round', 'k_seq', 'match', 'traversal')
 SEQUENTIAL = 'sequential'
-AHEAD = 'look_ahead'
-VERIFICATIONS = (*SINGLE, AHEAD, SEQUENTIAL, *SEVERAL)
 GATES = ('raw', 'processed')
 BONUSES = ('target', 'verifier')
 
@@ -23,8 +25,69 @@ BONUSES = ('target', 'verifier')
 CONSTANT = 'constant'
 # Of methods: that they may make any token likelier.
 NO_CAP = 'none'
-# Drafts of a window that looks ahead, the one that is judged among them.
-_WINDOW = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Verification:
+  """A kind of verification: the entry of a name.
+
+  Functions are named as 'module:function' and imported when a block is
+  verified, so that names can be checked without JAX.
+
+  Attributes:
+    decide: Called as decide(block, accept_uniforms, sample_uniforms) with a
+      `verification.single.Question` and uniform numbers, and `argument` where
+      `parse` is given; returns a `Verdict`. None: there are no blocks.
+    any_drafts: True if a block may have several drafts.
+    single_target: True if methods need a single target, the law.
+    keeps_law: True if each token follows the method's law, wherever blocks
+      begin. If not, a text has no one probability.
+    draws_tokens: True if tokens are drawn for every draft, which takes numbers
+      for each of them.
+    blocks: Called as blocks(place, argument) by the enumeration of
+      `proof.enumeration`; every block and its chance. None for the core's.
+    pattern: How a name with an argument is written.
+    shortest: The name with the argument for the shortest blocks, which audits
+      take; empty if the name alone will do.
+    parse: Makes the argument of what stands after the colon, '' if nothing
+      does; raises ValueError if it is written in another way. None: the name
+      takes no argument.
+    refuse: Called as refuse(argument, gamma); says in a few words why blocks
+      of gamma drafts cannot be verified so, or None.
+  """
+
+  decide: str | None
+  any_drafts: bool = False
+  single_target: bool = False
+  keeps_law: bool = True
+  draws_tokens: bool = False
+  blocks: str | None = None
+  pattern: str = ''
+  shortest: str = ''
+  parse: Callable[[str], Any] | None = None
+  refuse: Callable[[Any, int], str | None] | None = None
+
+
+VERIFICATIONS: Registry[Verification] = Registry('verification')
+for _name, _entry in {
+  'token': Verification(decide='cascades.verification.single:token'),
+  'block': Verification(
+    decide='cascades.verification.single:block', single_target=True
+  ),
+  SEQUENTIAL: Verification(decide=None),
+  **{
+    name: Verification(
+      decide=f'cascades.verification.{module}:{name}',
+      any_drafts=True,
+      single_target=True,
+      draws_tokens=name == 'match',
+    )
+    for name, module in zip(
+      SEVERAL, ('several', 'several', 'several', 'traversal'), strict=True
+    )
+  },
+}.items():
+  VERIFICATIONS.register(_name, _entry, builtin=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +97,7 @@ class Scheme:
   Attributes:
     verification: One of `VERIFICATIONS`: how the package `verification` looks
       at a block, or 'sequential' for a cascade that makes no blocks.
-      'look_ahead' may have the drafts of its window, 2 or more, as in
-      'look_ahead:6'; otherwise they are 4.
+      Those of plug-ins may have an argument, as in 'look_ahead:6'.
     gate: What deferral rules see: 'raw' probabilities, at temperature 1 and
       untruncated, or the 'processed' ones that tokens are drawn from.
     bonus: What the bonus token is drawn from: the 'target', which is the
@@ -51,32 +113,51 @@ class Scheme:
   bonus: str = 'target'
 
   def __post_init__(self):
-    for name, values in (
-      ('verification', VERIFICATIONS),
-      ('gate', GATES),
-      ('bonus', BONUSES),
-    ):
+    for name, values in ('gate', GATES), ('bonus', BONUSES):
       value = getattr(self, name)
-      known = isinstance(value, str) and value in values
-      if not known and not (name == 'verification' and self.window):
+      if not isinstance(value, str) or value not in values:
         raise ValueError(
           f'{name}: {arguments.shown(value)} is not known; there are'
           f' {", ".join(values)}.'
         )
+    # Raises where it is not known, or written in another way.
+    _ = self.argument
 
   @property
-  def window(self) -> int | None:
-    """Drafts that are looked at for one that is judged leniently, itself too.
+  def kind(self) -> Verification:
+    """The entry of the verification's name."""
+    return VERIFICATIONS.find(self.verification)[0]
 
-    None where each is judged by itself.
+  @property
+  def argument(self) -> Any:
+    """The verification's argument; None if it takes none.
+
+    Raises:
+      ValueError: It is not known, or is written in another way.
     """
-    if not isinstance(self.verification, str):
+    kind, text = VERIFICATIONS.find(self.verification)
+    if kind.parse is None:
+      if ':' in self.verification:
+        raise ValueError(
+          f'verification: {arguments.shown(self.verification)} is not known;'
+          f' write {split(self.verification)[0]!r}, which takes no argument.'
+        )
       return None
-    kind, _, drafts = self.verification.partition(':')
-    if kind != AHEAD:
-      return None
-    window = arguments.count_in(drafts) if drafts else _WINDOW
-    return window if window and window > 1 else None
+    try:
+      return kind.parse(text)
+    except ValueError:
+      raise ValueError(
+        f'verification: {arguments.shown(self.verification)} is not known;'
+        f' write {kind.pattern!r}.'
+      ) from None
+
+  @property
+  def decide(self) -> Callable:
+    """The function that verifies a block, with the argument if there is one."""
+    decide = pkgutil.resolve_name(self.kind.decide)
+    if self.kind.parse is None:
+      return decide
+    return functools.partial(decide, argument=self.argument)
 
   def check(self, method: Any, drafts: int = 1) -> None:
     """Refuses a method that cannot be verified this way.
@@ -89,8 +170,7 @@ class Scheme:
       ValueError: It has no single target, or no deferral rule; or there are
         more drafts than the scheme looks at.
     """
-    several = (*SEVERAL, 'block')
-    if self.verification in several and not method.single_target:
+    if self.kind.single_target and not method.single_target:
       raise ValueError(
         f'verification: {method.name} verifies each token against a target of'
         f" its own, and {self.verification!r} needs a single one; take 'token'."
@@ -100,7 +180,7 @@ class Scheme:
         f"verification: 'sequential' follows a deferral rule, and"
         f" {method.name} has none; take 'token' or 'block'."
       )
-    if drafts > 1 and self.verification not in SEVERAL:
+    if drafts > 1 and not self.kind.any_drafts:
       raise ValueError(
         f'verification: {self.verification!r} looks at one draft, and there are'
         f' {drafts}; take {", ".join(SEVERAL)}, or 1 draft.'

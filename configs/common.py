@@ -13,6 +13,8 @@ sweep that does not decide it is decoded anew.
 
 import ml_collections
 
+from cascades.registries import OPTIONS
+
 # Of every sweep.
 _SWEEP = dict(
   # Bundled models, Hugging Face folders, or gemma's checkpoint names; a drafter
@@ -54,7 +56,7 @@ _OPTIONAL = dict(
   # What the token after a whole block is drawn from: 'target' or 'verifier'.
   bonus='target',
   # How the lenience goes along an answer: 'first:16' is strict for 16 tokens;
-  # see schedules.KINDS.
+  # see schedules.SCHEDULES.
   schedule='constant',
   # Which tokens a method may make likelier than the verifier does: 'top:3',
   # 'delta:0.1', or both; 'none': any.
@@ -71,11 +73,6 @@ _OPTIONAL = dict(
   # Whether an assistant gives a little to tokens of groups that it does not
   # look into, as transformers has it; else nothing.
   others_say=True,
-  # Where the drafter is two, 'tiny-drafter+ngram': by which method, how
-  # leniently (None: strictly) and in blocks of how many tokens they decode.
-  inner_method=None,
-  inner_lenience=None,
-  inner_gamma=None,
   # Prompts of each task at which the models alone, strict decoding and the
   # fastest point are timed against each other, one prompt at a time; 0: none.
   clock=10,
@@ -100,6 +97,8 @@ _OPTIONAL = dict(
   # rehearsal that runs anywhere.
   tiny=False,
 )
+# Options that plug-ins declare; None leaves the choice to the plug-in.
+_OPTIONAL |= dict.fromkeys(OPTIONS.names())
 # Of every benchmark that times arms in turns.
 _BENCHMARK = dict(
   # Turns of each arm, after one that is not counted.

@@ -5,13 +5,14 @@ Shows: every check with its largest error, how many tokens a block gives, and
 a picture of the target; exit code 1 and the row that shows it if one fails.
 
 A verification of your own, from whatever engine: put `verify(q_rows, p_rows,
-drafts, rng) -> tokens` into a file, as `cascades.proof.engines` has it, and
-give it with --function=my_engine.py:verify. It is compared with the rule
---method ('speed' at lenience 0 is plain speculative decoding), exactly where
-what it draws can be gone through.
+drafts, rng) -> tokens` into a file, as
+`cascades.contrib.engine_audits.engines` has it, and give it with
+--function=my_engine.py:verify. It is compared with the rule --method ('speed'
+at lenience 0 is plain speculative decoding), exactly where what it draws can be
+gone through.
 
 What an engine wrote down of its blocks, a line of JSON each as
-`cascades.proof.traces` has it: --trace=blocks.jsonl.
+`cascades.contrib.engine_audits.traces` has it: --trace=blocks.jsonl.
 
 The loop is sampled by token and by block verification; --verification=all takes
 all that the method can be verified by, and --cap=top:3 audits it with a cap.
@@ -75,7 +76,7 @@ def _certify(leniences: list[float] | None) -> None:
   verify = getattr(cli.load_config_module(file), name, None)
   if not callable(verify):
     raise ValueError(f'function: {file} has no function {name!r}.')
-  from cascades.proof import engines
+  from cascades.contrib.engine_audits import engines
 
   found = [
     engines.certify(verify, _METHOD.value, lenience, seed=_SEED.value)
@@ -86,7 +87,7 @@ def _certify(leniences: list[float] | None) -> None:
 
 def _certify_trace(leniences: list[float] | None) -> None:
   """Compares what an engine wrote down with a rule."""
-  from cascades.proof import traces
+  from cascades.contrib.engine_audits import traces
 
   found = [
     traces.certify(_TRACE.value, _METHOD.value, lenience)
@@ -136,10 +137,10 @@ def main() -> None:
     chosen = [methods.get_method(_METHOD.value).name]
   kinds = _VERIFICATION.value
   if kinds == ['all']:
-    # A window that fits into the blocks of an audit.
-    ahead = verification.AHEAD
-    kinds = [*verification.VERIFICATIONS, f'{ahead}:2']
-    kinds.remove(ahead)
+    # What fits into the blocks of an audit.
+    kinds = [
+      kind.shortest or name for name, kind in verification.VERIFICATIONS.items()
+    ]
   workdir = pathlib.Path(_WORKDIR.value)
   cli.make_folder(workdir)
   bar = cli.progress(len(chosen), 'auditing')

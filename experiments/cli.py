@@ -17,6 +17,7 @@ from absl import app, flags, logging
 
 import cascades
 from cascades import compilation
+from cascades.registries import OPTIONS
 
 _DEBUG = flags.DEFINE_bool(
   'debug', False, 'Show the traceback of a user mistake.'
@@ -52,6 +53,20 @@ def define_dtype() -> None:
     'What the parameters become as they are read; by default as'
     ' config.json names it.',
   )
+
+
+def define_plugin_options() -> dict[str, flags.FlagHolder]:
+  """Defines a flag for each option that a plug-in declares, by its name."""
+  define = {
+    bool: flags.DEFINE_bool,
+    float: flags.DEFINE_float,
+    int: flags.DEFINE_integer,
+    str: flags.DEFINE_string,
+  }
+  return {
+    name: define[option.kind](name, None, option.help)
+    for name, option in OPTIONS.items()
+  }
 
 
 def _define_enum(name: str, *about) -> None:

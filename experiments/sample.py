@@ -63,15 +63,7 @@ _OTHERS_SAY = flags.DEFINE_bool(
   True,
   "Whether an assistant's tokens of other groups have a little.",
 )
-_INNER_METHOD = flags.DEFINE_string(
-  'inner_method', None, 'Of a drafter that is drafted for, as A+B.'
-)
-_INNER_LENIENCE = flags.DEFINE_float(
-  'inner_lenience', None, 'Of that method; strict if not given.'
-)
-_INNER_GAMMA = flags.DEFINE_integer(
-  'inner_gamma', None, 'Tokens drafted per block of those two; 2 if not given.'
-)
+_PLUGINS = cli.define_plugin_options()
 _CHAT = flags.DEFINE_bool(
   'chat',
   False,
@@ -144,10 +136,8 @@ def main() -> None:
     schedule=_SCHEDULE.value,
     cap=_CAP.value,
     others_say=_OTHERS_SAY.value,
-    inner_method=_INNER_METHOD.value,
-    inner_lenience=_INNER_LENIENCE.value,
-    inner_gamma=_INNER_GAMMA.value,
     dtype=flags.FLAGS.dtype,
+    **{name: flag.value for name, flag in _PLUGINS.items()},
   )
   decoder = sampler.Sampler(_VERIFIER.value, _DRAFTER.value, **settings)
   answer = decoder.sample(

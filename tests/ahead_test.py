@@ -161,5 +161,5 @@ def test_another_window_is_refused(said):
 
 def test_a_text_has_no_one_probability():
   decoder = _sampler()
-  with pytest.raises(ValueError, match='looks at the drafts that follow'):
+  with pytest.raises(ValueError, match='has another law after other blocks'):
     scoring.score(decoder, [([1], [2])])

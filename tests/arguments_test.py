@@ -330,7 +330,7 @@ def test_an_option_of_another_type_is_named_in_a_few_words(name, value):
 @pytest.mark.parametrize('name', ['method', 'lenience', 'gamma'])
 def test_an_option_of_the_inner_two_is_named(name, value):
   with pytest.raises(ValueError, match=f'^inner_{name}: '):
-    options.Options(**{f'inner_{name}': value})
+    options.Options.of(**{f'inner_{name}': value})
 
 
 def test_a_long_name_of_a_model_is_said_in_a_few_words():

@@ -69,7 +69,7 @@ def equipped(kind, others_say=True, window=None):
   if window is not None:
     text = found.config['text_config'] | {'sliding_window': window}
     found = found._replace(config=found.config | {'text_config': text})
-  return found.equip(verifier(kind, window), others_say)
+  return found.bind(verifier(kind, window), others_say)
 
 
 @functools.cache
@@ -332,7 +332,7 @@ def test_strict_beyond_the_window_is_what_transformers_generates(kind, window):
 
 def _refused(kind_of_verifier, folder):
   with pytest.raises(ValueError, match=r'^drafter: ') as error:
-    assistants.load(folder).equip(verifier(kind_of_verifier))
+    assistants.load(folder).bind(verifier(kind_of_verifier))
   message = str(error.value)
   assert '\n' not in message
   assert message.endswith('.')

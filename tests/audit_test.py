@@ -15,7 +15,10 @@ import tiers
 
 import cascades
 from cascades import methods, verification
-from cascades.proof import audit, engines
+from cascades.contrib import capping
+from cascades.contrib.engine_audits import engines
+from cascades.methods import caps
+from cascades.proof import audit
 from cascades.sampler import options
 
 _ROOT = pathlib.Path(__file__).parent.parent
@@ -240,14 +243,14 @@ def test_all_verifications_of_a_capped_method_pass(name, cap):
 def test_a_capped_law_that_is_declared_wrong_is_seen(monkeypatch):
   one, kinds = methods.METHODS['ensemble'], dict(verifications=(), cap='top:2')
   assert audit.audit(one, [0.3], **kinds).passed
-  right = methods.capped(one)
+  right = capping.capped(one)
 
   def law(d, lenience):
     # Inside out: what is likely is held back.
     return right.law(d._replace(cap=~d.cap), lenience)
 
   wrong = dataclasses.replace(right, law=law)
-  monkeypatch.setattr(methods, 'capped', lambda method: wrong)
+  monkeypatch.setattr(caps, 'capped', lambda method, cap: wrong)
   assert not audit.audit(one, [0.3], **kinds).passed
 
 

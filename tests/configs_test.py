@@ -304,7 +304,7 @@ def test_a_pair_on_a_task_is_the_papers_setting(name):
   assert (config.gamma, config.temperature) == (1, 1.0)
   chosen = plan.curves(config, module, {})
   for curve in chosen:
-    method = methods.METHODS.get(curve.method)
+    method = methods.METHODS.get(curve.method, None)
     if method is None or method.rule is None or 'sequential' in curve.name:
       continue
     assert curve.leniences[0] == method.strict

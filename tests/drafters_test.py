@@ -15,7 +15,8 @@ import tiers
 
 import cascades
 from cascades import decoding, drafters, methods, verification
-from cascades.drafters import chain, recurrent
+from cascades.contrib.chains import chain_drafter as chain
+from cascades.drafters import recurrent
 from cascades.methods import processing
 from cascades.proof import exact
 

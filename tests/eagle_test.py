@@ -629,7 +629,7 @@ def test_what_is_read_is_what_is_stored(tmp_path):
   loaded = pairing.load_drafter(str(tmp_path / 'head'), 'bfloat16')
   assert all(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(loaded.params))
   loaded = speculators.load(tmp_path / 'head')
-  equipped = loaded.equip(_verifier('hf_gemma4_dense'))
+  equipped = loaded.bind(_verifier('hf_gemma4_dense'))
   assert equipped.drafter.taps == (0, 1, 2)
   np.testing.assert_array_equal(
     loaded.params['table'], tensors['lm_head.weight']
@@ -647,7 +647,7 @@ def test_taps_that_are_not_named_are_the_usual_ones(tmp_path):
   write_head(tmp_path / 'head', 24, 64, None, taps=None)
   loaded = speculators.load(tmp_path / 'head')
   # Of 6 layers.
-  assert loaded.equip(_verifier('hf_gemma4_shared')).drafter.taps == (2, 3, 3)
+  assert loaded.bind(_verifier('hf_gemma4_shared')).drafter.taps == (2, 3, 3)
 
 
 # --- Refusals

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tiers
 
-from cascades.proof import branching, engines
+from cascades.contrib.engine_audits import branching, engines
 from cascades.proof.separation import LEAST_DISTANCE
 
 

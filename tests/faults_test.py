@@ -12,8 +12,8 @@ import tiers
 
 import cascades
 from cascades import decoding, drafters, methods, verification
+from cascades.contrib.chains import chain_drafter as chain
 from cascades.decoding import faults
-from cascades.drafters import chain
 from cascades.methods import processing
 from cascades.sampler import agreement, scoring
 from experiments.sweeps import plan, worker
@@ -264,7 +264,7 @@ def test_a_soft_cap_hides_no_infinity(value):
     (kind, 1 + (kind in verification.SEVERAL))
     for kind in verification.VERIFICATIONS
     # It draws from p alone, and is strict where nothing is accepted.
-    if kind != verification.AHEAD
+    if kind != 'look_ahead'
   ],
 )
 def test_a_rule_that_says_nan_is_the_methods_fault(kind, drafts):

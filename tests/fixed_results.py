@@ -27,8 +27,10 @@ import numpy as np
 
 import cascades
 from cascades import decoding, drafters, methods, schedules, verification
-from cascades.drafters import chain, recurrent, speculators
-from cascades.methods import caps, processing
+from cascades.contrib import capping
+from cascades.contrib.chains import chain_drafter as chain
+from cascades.drafters import recurrent, speculators
+from cascades.methods import processing
 from cascades.models import checkpoints, tokenizers, turns
 from cascades.proof import exact
 from configs import common
@@ -223,9 +225,12 @@ def _leniences(method: methods.Method) -> list[float]:
 
 def _every(names: Sequence[str] | None = None) -> tuple:
   """Methods at their leniences, each with its name."""
-  found = methods.METHODS.values()
-  if names is not None:
-    found = [methods.METHODS[name] for name in names]
+  if names is None:
+    every = methods.METHODS
+    names = [n for n in every if every.is_builtin(n) and n != 'learned']
+    # What is drawn depends on the order, which is that of the first results.
+    names.insert(names.index('token_v3') + 1, 'learned')
+  found = [methods.METHODS[name] for name in names]
   return tuple((m, x) for m in found for x in _leniences(m))
 
 
@@ -278,7 +283,7 @@ def _schedule_cases() -> Iterator[TableCase]:
     'budget': 'budget:0.4',
     'mismatches': 'mismatches:1',
   }
-  assert {*said} == {*schedules.KINDS} - {'constant'}
+  assert {*said} == {*schedules.SCHEDULES} - {'constant'}
   for text in said.values():
     yield TableCase(
       name=f'schedule {text}',
@@ -294,9 +299,9 @@ def _cap_cases() -> Iterator[TableCase]:
   for text in ('top:2', 'delta:0.2', 'top:2 delta:0.2'):
     yield TableCase(
       name=f'cap {text}',
-      **_of_one(0.3, 0.9, method=methods.capped(_TOKEN_V3)),
+      **_of_one(0.3, 0.9, method=capping.capped(_TOKEN_V3)),
       drafter=_DRAFTER,
-      how=_how(cap=caps.parse(text)),
+      how=_how(cap=capping.parse(text)),
     )
 
 

@@ -18,8 +18,8 @@ import pytest
 from ml_collections import ConfigDict
 
 from cascades import atomic
+from cascades.contrib import learned
 from cascades.drafters import heads, recurrent
-from cascades.methods import learned
 from cascades.models import checkpoints, reduced
 from experiments import cli
 from experiments.training import lessons, small_models, terms, texts

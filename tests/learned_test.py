@@ -14,8 +14,8 @@ import small
 
 import cascades
 from cascades import methods
+from cascades.contrib import capping, learned
 from cascades.drafters import pairing
-from cascades.methods import learned
 from cascades.models import checkpoints
 from cascades.proof import exact, tabulated
 from cascades.sampler import sampler, scoring
@@ -26,6 +26,7 @@ from experiments.sweeps import plan
 from experiments.tasks import Example
 from experiments.training import rules
 
+_BUNDLED = checkpoints.ASSETS / learned.BUNDLED / learned.FILE
 _NAMES, _PRINTS = ('large', 'small'), ('one', 'other')
 
 
@@ -124,8 +125,9 @@ def test_a_head_is_kept_and_is_one_method(tmp_path):
   name = f'learned:{folder}'
   method = methods.get_method(name)
   assert method.name == name
-  assert method.trained.names == _NAMES
-  assert (method.trained.verifier, method.trained.drafter) == _PRINTS
+  _, trained = learned.read(folder / learned.FILE)
+  assert trained.names == _NAMES
+  assert (trained.verifier, trained.drafter) == _PRINTS
   d = jax.tree.map(lambda x: jnp.asarray(x[0]), exact.rows('random'))
   for lam in (-0.3, 0.0, 0.4):
     h = 0.01 + 1.1 * d.p_gate.max() - 0.9 * d.q_gate.max()
@@ -136,18 +138,20 @@ def test_a_head_is_kept_and_is_one_method(tmp_path):
   assert methods.get_method(name) is method
   assert methods.get_method(method) is method
   assert pickle.loads(pickle.dumps(method)) is method
-  assert methods.capped(method).trained == method.trained
+  assert capping.capped(method).identity == method.identity
   # And another where there is another.
   _folder(tmp_path, mq=-0.8)
   other = methods.get_method(name)
   assert other is not method
-  assert other.trained.identity != method.trained.identity
+  assert other.identity != method.identity
 
 
 def test_the_bundled_head_has_the_plain_name():
   bundled = methods.METHODS['learned']
   assert methods.get_method('learned:tiny-rule') is bundled
-  assert bundled.trained.names == ('tiny-verifier', 'tiny-drafter')
+  _, trained = learned.read(_BUNDLED)
+  assert trained.names == ('tiny-verifier', 'tiny-drafter')
+  assert bundled.identity == trained.identity
 
 
 def test_the_same_head_compiles_nothing_again(tmp_path):
@@ -605,7 +609,7 @@ def test_the_bundled_rule_is_of_the_bundled_pair():
   verifier, drafter = map(
     checkpoints.load_model, ('tiny-verifier', 'tiny-drafter')
   )
-  trained = methods.METHODS['learned'].trained
+  _, trained = learned.read(_BUNDLED)
   equipped = pairing.equip(verifier, drafter)
   assert pairing.fingerprints(verifier, equipped) == (
     trained.verifier,

@@ -15,7 +15,7 @@ pytest.importorskip('lm_eval', reason=_REASON)
 from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.api.registry import get_model  # noqa: E402
 
-from cascades.lm_eval import CascadesLM, Generation  # noqa: E402
+from cascades.contrib.lm_eval import CascadesLM, Generation  # noqa: E402
 from cascades.sampler import sampler, scoring  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -217,7 +217,7 @@ def test_tasks_run_through_the_command_line(tmp_path):
   arguments = 'verifier=tiny-verifier,drafter=tiny-drafter,lenience=0.3,gamma=4'
   done = subprocess.run(
     [
-      *(sys.executable, '-m', 'cascades.lm_eval'),
+      *(sys.executable, '-m', 'cascades.contrib.lm_eval'),
       *('--model', 'cascades', '--model_args', arguments),
       *('--tasks', 'numerals_written,numerals_chosen'),
       *('--include_path', _DATA, '--batch_size', '18'),

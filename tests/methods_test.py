@@ -371,10 +371,10 @@ def test_equal_distributions_leave_a_residual_that_can_be_sampled(x64):
 def test_names():
   assert (
     'drafter_only verifier_only always_accept'
-    ' chow diff opt token_v1 token_v2 token_v3 learned'
+    ' chow diff opt token_v1 token_v2 token_v3'
     ' speed lossy mentored bild fuzzy_tv fuzzy_kl_qp fuzzy_kl_pq fuzzy_js'
     ' fuzzy_js_unbounded undecided margin typical ensemble contrastive cactus'
-    ' min_p top_p top_k eta'
+    ' min_p top_p top_k eta learned'
   ).split() == _ALL
   assert methods.get_method('cascade_tokenV3') is methods.METHODS['token_v3']
   with pytest.raises(ValueError, match="did you mean 'token_v3'"):
@@ -410,7 +410,7 @@ def test_registering_makes_a_method_known():
     assert pickle.loads(pickle.dumps(method)) is method
     test_law_is_what_acceptance_and_residual_emit('test_blend', True)
   finally:
-    del methods.METHODS['test_blend']
+    methods.METHODS.unregister('test_blend')
 
 
 @pytest.mark.slow

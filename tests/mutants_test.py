@@ -37,20 +37,20 @@ import theory_test
 import verification_test
 
 from cascades import decoding, methods, schedules, verification
+from cascades.contrib import capping, learned
+from cascades.contrib.look_ahead import window
 from cascades.decoding import journal, reading, rows, sequential
 from cascades.drafters import model
 from cascades.methods import (
   baselines,
-  caps,
   cascade,
-  learned,
   method,
   processing,
   relaxed,
 )
 from cascades.proof import enumeration
 from cascades.sampler import batching, scoring
-from cascades.verification import ahead, several, single, traversal
+from cascades.verification import several, single, traversal
 from experiments.analysis import (
   calibration,
   comparisons,
@@ -400,7 +400,7 @@ _MUTANTS = (
   Mutant(
     'cap_inside_out',
     'a cap holds back the likely tokens, not the others',
-    caps.capped,
+    capping.capped,
     'jnp.where(d.cap, pi,',
     'jnp.where(~d.cap, pi,',
     caps_test.test_a_capped_method_emits_its_law,
@@ -409,7 +409,7 @@ _MUTANTS = (
   Mutant(
     'cut_goes_to_the_target',
     'what a cap cuts goes to its target, not to the verifier',
-    caps.capped,
+    capping.capped,
     'jnp.maximum(0, d.p - kept), d.p',
     'kept, d.p',
     caps_test.test_a_capped_method_emits_its_law,
@@ -497,7 +497,7 @@ _MUTANTS = (
   Mutant(
     'window_too_short',
     'a window that looks ahead is a draft too short',
-    ahead.look_ahead,
+    window.look_ahead,
     'followed >= window - 1',
     'followed >= window - 2',
     verification_test.test_verify_emits_what_the_enumeration_says,
@@ -506,7 +506,7 @@ _MUTANTS = (
   Mutant(
     'verifier_after_a_window',
     'after a window fails comes a token of p, not of what q leaves of it',
-    ahead.look_ahead,
+    window.look_ahead,
     'methods.normalised(jnp.maximum(0, d.p - d.q), d.p)',
     'd.p',
     verification_test.test_verify_emits_what_the_enumeration_says,
@@ -954,7 +954,7 @@ def _mixed_up():
     *(single.passed, 'ask.row(nothing, nothing)'),
     *(['ask.row(nothing + 1, nothing)'], (empty, 2), 'nothing'),
   )
-  for where, tests in ((single.token, token), (ahead.look_ahead, ahead_)):
+  for where, tests in ((single.token, token), (window.look_ahead, ahead_)):
     yield where, 'ask.row(kept, 0)', kept, tests, 'after'
     laws = [f'method.law({x}, lenience)' for x in one('kept', _BELOW)]
     yield where, 'method.law(d, lenience)', laws, tests, 'bonus'
@@ -964,7 +964,7 @@ def _mixed_up():
     of = [f'd._replace({field}={x}.{field})' for x in kept]
     left = [f'jnp.maximum(0, ({x}).p - ({x}).q)' for x in of]
     yield (
-      *(ahead.look_ahead, 'jnp.maximum(0, d.p - d.q)'),
+      *(window.look_ahead, 'jnp.maximum(0, d.p - d.q)'),
       *(left, ahead_, f'residual_{field}'),
     )
   yield (

@@ -12,9 +12,10 @@ import cascades
 from cascades import methods, verification
 from cascades.methods import inputs
 from cascades.methods.inputs import has_verifier_law
+from cascades.registries import OPTIONS
 from cascades.sampler import options as options_module
 from cascades.sampler.options import Options
-from cascades.scheme import AHEAD, BONUS, DRAFT, RESIDUAL, SEQUENTIAL
+from cascades.scheme import BONUS, DRAFT, RESIDUAL, SEQUENTIAL
 from experiments.sweeps import plan
 
 _PROMPTS = [f'The number {i} in words:' for i in range(1000, 1016)]
@@ -24,8 +25,9 @@ _KINDS = {'alone': dict(gamma=0)} | {
   | (dict(drafts=2) if kind in verification.SEVERAL else {})
   for kind in verification.VERIFICATIONS
 }
-_KINDS[AHEAD] = dict(verification='look_ahead:2', gamma=2)
+_KINDS['look_ahead'] = dict(verification='look_ahead:2', gamma=2)
 _KINDS[SEQUENTIAL] = dict(verification=SEQUENTIAL)
+_OF_ONE_DRAFT = (SEQUENTIAL, 'token', 'block', 'look_ahead')
 # For each option a value that is not the usual one. At a temperature of 0.7,
 # which all are tried at, processed probabilities are not the raw ones.
 _VALUES = dict(
@@ -75,7 +77,10 @@ def _outcome(**options):
 
 
 def test_every_option_is_tried():
-  assert {*_VALUES} == {*Options.__dataclass_fields__}
+  assert {*_VALUES} == {
+    *Options.__dataclass_fields__,
+    *OPTIONS.names(),
+  } - {'plugins'}
 
 
 _PAIRS = [
@@ -159,7 +164,7 @@ _WITHOUT_EFFECT += [
 def test_what_has_no_effect_is_refused(given, name, reason):
   # A single draft is no tree, and a verification may look at one.
   with pytest.raises(ValueError, match=f'^{name}: .*{reason}|^verification: '):
-    Options(**given)
+    Options.of(**given)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +282,7 @@ _NO_NUMBERS = [
     ('schedule', text) for text in ('budget:1e39', 'each:0,1e39', 'budget:inf')
   ),
   *(('cap', f'top:{digits}') for digits in _LONG),
-  *(('verification', f'{AHEAD}:{digits}') for digits in _LONG),
+  *(('verification', f'look_ahead:{digits}') for digits in _LONG),
   *(
     (name, int(_LONG[0]))
     for name in ('gamma', 'drafts', 'cache_length', 'batch_size')
@@ -327,7 +332,7 @@ def _check_counts(answer):
   ('drafter', 'kind'),
   tiers.first(
     [
-      *(('ngram', kind) for kind in (SEQUENTIAL, 'token', 'block', AHEAD)),
+      *(('ngram', kind) for kind in _OF_ONE_DRAFT),
       *(('ngram:1', kind) for kind in (SEQUENTIAL, 'token')),
       *(('model', kind) for kind in _KINDS if kind != 'alone'),
     ]

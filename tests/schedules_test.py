@@ -360,7 +360,7 @@ def test_a_further_turn_begins_anew():
 @pytest.mark.parametrize(
   ('options', 'said'),
   [
-    ({'schedule': 'later:3'}, "'later:3' is not known; there are 'constant'"),
+    ({'schedule': 'later:3'}, "'later:3' is not known; did you mean"),
     ({'schedule': 'first:-1'}, "write it as 'first:16'"),
     ({'schedule': 'budget:-0.5'}, "write it as 'budget:2.5'"),
     ({'schedule': 'budget:inf'}, "write it as 'budget:2.5'"),

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import cascades
-from cascades import decoding, drafters, methods, schedules
+from cascades import decoding, drafters, methods
 from cascades.methods import processing
 from cascades.models import checkpoints, language, sharding, tokenizers
 from cascades.proof import exact
@@ -104,7 +104,7 @@ def decode(pair, params, mesh=None):
   models = decoding.Models(pair[0], drafters.ModelDrafter(pair[1]))
   decoder = decoding.Decoder(models, methods.METHODS['token_v3'], _GAMMA)
   params = decoding.Params(*params)
-  strict_first = schedules.First(np.int32(3))
+  strict_first = First(np.int32(3))
   for temperature, schedule in (0.0, None), (1.0, strict_first):
     rows = decoding.prefill(
       params,

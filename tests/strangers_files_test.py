@@ -23,9 +23,9 @@ import pytest
 import strangers
 
 from cascades import methods
+from cascades.contrib.engine_audits import traces
 from cascades.drafters import heads
 from cascades.models import checkpoints, huggingface, reduced
-from cascades.proof import traces
 from experiments import sample
 from experiments.analysis import runs
 from experiments.tasks import TASKS

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from cascades import decoding, drafters, methods, verification
-from cascades.drafters import chain, pairing, recurrent, speculators
+from cascades.contrib.chains import chain_drafter as chain
+from cascades.drafters import pairing, recurrent, speculators
 from cascades.methods import processing
 from cascades.proof import exact
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from cascades import decoding, load_model, methods
+from cascades.contrib.engine_audits import traces
 from cascades.models import language
-from cascades.proof import traces
 
 _V, _GAMMA = 6, 2
 

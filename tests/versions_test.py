@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from cascades import methods
+from cascades.contrib import capping
 from experiments import accept as accept_command
 from experiments.records import outside as outside_source
 from experiments.records import versions
@@ -52,7 +53,7 @@ def checkout(tmp_path):
 def test_all_of_the_library_decides_but_what_only_looks():
   names = {*versions.deciding()}
   for name in (
-    *('schedules/places.py', 'decoding/step.py', 'methods/cascade.py'),
+    *('schedules/naming.py', 'decoding/step.py', 'methods/cascade.py'),
     *('drafters/eagle.py', 'scheme.py', 'arguments.py'),
   ):
     assert f'cascades/{name}' in names
@@ -73,7 +74,7 @@ def test_all_of_the_library_decides_but_what_only_looks():
 def test_any_statement_of_any_module_is_of_the_hash(checkout):
   want = versions.source_hash(checkout)
   for name in (
-    *('cascades/schedules/places.py', 'cascades/scheme.py'),
+    *('cascades/schedules/naming.py', 'cascades/scheme.py'),
     'experiments/tasks/gsm8k.py',
   ):
     file = checkout / name
@@ -182,7 +183,7 @@ def test_a_method_of_a_file_adds_the_hash_of_its_source(outside):
   want = outside_source.source(outside())
   assert want is not None
   assert outside_source.source(outside()) == want
-  assert outside_source.source(methods.capped(outside())) is not None
+  assert outside_source.source(capping.capped(outside())) is not None
   # Its own number, and a function that it takes from beside it.
   assert outside_source.source(outside(scale=2.0)) != want
   assert outside_source.source(outside(same='x + 0')) != want

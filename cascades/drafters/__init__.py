@@ -9,11 +9,10 @@
              `assistants` loads them.
   eagle      EAGLE-3 heads, which look between the verifier's layers;
              `speculators` loads them.
-  chain      A model whose tokens a smaller drafter drafts; `chains` has its
-             name.
-  pairing    What a name stands for, and whether it goes with a verifier.
+  specs      What names stand for, and the registry of kinds.
+  pairing    Names to drafters, and whether they go with a verifier.
 
-To add one, write a class here; `pairing` gives it a name.
+To add one, write a class and register a `specs.Kind`.
 """
 
 from cascades.decoding import Draft, Drafter, Equipped, Seen

@@ -77,10 +77,15 @@ class Loaded(NamedTuple):
   tokenizer: tokenizers.Tokenizer | None
   name: str
 
-  def equip(
+  @property
+  def options(self) -> tuple[str, ...]:
+    """Names of the options that `bind` takes."""
+    return ('others_say',)
+
+  def bind(
     self, verifier: checkpoints.Checkpoint, others_say: bool = True
   ) -> Equipped:
-    """What drafts for a verifier.
+    """Binds it to a verifier.
 
     Args:
       verifier: A Gemma 4 of the size that the assistant was made for.

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from cascades import atomic
+from cascades.decoding import Equipped
 from cascades.drafters import recurrent
 from cascades.models import checkpoints, huggingface
 
@@ -56,6 +57,30 @@ class Loaded(NamedTuple):
   fingerprint: str
   name: str
   says: np.ndarray | None = None
+
+  @property
+  def options(self) -> tuple[str, ...]:
+    """Names of the options that `bind` takes."""
+    return ('beam',)
+
+  def bind(
+    self, verifier: checkpoints.Checkpoint, beam: bool = False
+  ) -> Equipped:
+    """Binds the head to its verifier.
+
+    Args:
+      verifier: The one that it was trained for.
+      beam: Whether its drafts are those of a beam search.
+
+    Raises:
+      ValueError: It is another.
+    """
+    self.check(verifier)
+    params = verifier.params
+    if self.says is not None:
+      params = verifier.model.speaking(params, self.says)
+    drafter = recurrent.RecurrentDrafter(verifier.model, beam=beam)
+    return Equipped(drafter, (self.head, params))
 
   def check(self, verifier: checkpoints.Checkpoint) -> None:
     """Refuses another verifier.

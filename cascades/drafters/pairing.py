@@ -8,25 +8,31 @@
   'self:3'                        the verifier's own first 3 layers
   'tiny-recurrent', or a folder   a recurrent head that was trained for it
   a folder                        an assistant of Gemma 4, or an EAGLE-3 head
-  'tiny-drafter+ngram'            a model, and what drafts for it; see `chains`
+  'NAME:ARGUMENT', 'A+B'          what a plug-in declares; see `specs`
   an `Equipped`                   anything that was put together before
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from cascades import arguments, drafters, methods
+from cascades import arguments, drafters
 from cascades.decoding import Plain
-from cascades.drafters import assistants, chains, heads, speculators
-from cascades.drafters.chain import chain
+from cascades.drafters import assistants, heads, specs, speculators
+from cascades.drafters.specs import DRAFTERS, kind_of
 from cascades.models import checkpoints, language, tokenizers
+from cascades.registries import OPTIONS
 
-# Most last tokens that a text look-up compares: each is compiled by itself.
-_WINDOW = 256
+# What each option of a drafter needs, and its default.
+_NEEDS = {
+  'stop_below': ('a model that drafts can stop early', None),
+  'beam': ('a recurrent head has beams', False),
+  'others_say': ('an assistant looks into some groups', True),
+}
 
 
 def check_pair(
@@ -108,61 +114,6 @@ def _fingerprint(checkpoint: checkpoints.Checkpoint) -> str | None:
   return f'{layers}x{heads.fingerprint(checkpoint)}'
 
 
-def check_trained(
-  method: methods.Method,
-  verifier: checkpoints.Checkpoint,
-  equipped: drafters.Equipped,
-) -> None:
-  """Refuses a method that was trained for other models.
-
-  Raises:
-    ValueError: It was; names the model that is another.
-  """
-  if method.trained is None:
-    return
-  trained, found = method.trained, fingerprints(verifier, equipped)
-  for i, role in enumerate(('verifier', 'drafter')):
-    want = getattr(trained, role)
-    if found[i] != want:
-      own = found[i] or 'none, for it is no language model'
-      raise ValueError(
-        f'method: {method.name} was trained for the {role} {trained.names[i]},'
-        f' with the fingerprint {want}, and this one has {own}; train a rule'
-        ' for these two with configs/train_rule.py.'
-      )
-
-
-def is_model(name: str) -> bool:
-  """Whether a name is that of a language model, which can answer alone."""
-  kinds = (
-    *(chains.parts, heads.folder_of),
-    *(assistants.known, speculators.folder_of),
-  )
-  return not _is_borrowed(name) and not any(known(name) for known in kinds)
-
-
-def _is_borrowed(name: str) -> bool:
-  """Whether it drafts from the text, or with the verifier's first layers."""
-  return name == 'ngram' or name.startswith(('ngram:', 'self:'))
-
-
-def takes_dtype(name: str) -> bool:
-  """Whether a dtype has an effect on what a name stands for.
-
-  Text look-ups and first layers have no parameters of their own.
-  """
-  return not all(map(_is_borrowed, chains.parts(name) or (name,)))
-
-
-def looks_at_block(name: str) -> bool:
-  """Whether what it drafts hangs on where a block began, and not on the text.
-
-  A cascade's target holds block by block then, and there is no drafter alone.
-  """
-  own_layers = name.startswith('self:') and not chains.parts(name)
-  return not is_model(name) and not own_layers
-
-
 @dataclasses.dataclass(frozen=True)
 class Drafting:
   """What drafts and is no model of its own, as memory is counted of models.
@@ -180,6 +131,68 @@ class Drafting:
     return self.drafter.init(params, cache_length)
 
 
+def _describe_with(
+  describe: Callable[[str, str | None], tuple[int, PyTree] | None],
+) -> Callable[[str, str | None], tuple[Any, PyTree] | None]:
+  """Describes a drafter whose cache counts once it is loaded."""
+
+  def described(name, dtype):
+    size, shapes = describe(name, dtype)
+    # A head's cache is a layer's.
+    return Drafting(Plain(), size), shapes
+
+  return described
+
+
+for _name, _kind in {
+  'recurrent': specs.Kind(
+    pattern='tiny-recurrent, or a folder',
+    says='a recurrent head that was trained for the verifier',
+    load=lambda name, dtype, mesh: heads.load(heads.folder_of(name), dtype),
+    matches=lambda name: heads.folder_of(name) is not None,
+  ),
+  'assistant': specs.Kind(
+    pattern='a folder',
+    says='an assistant of Gemma 4',
+    load=lambda name, dtype, mesh: assistants.load(name, dtype),
+    describe=_describe_with(assistants.describe),
+    matches=assistants.known,
+  ),
+  'eagle': specs.Kind(
+    pattern='a folder',
+    says='an EAGLE-3 head',
+    load=lambda name, dtype, mesh: speculators.load(
+      speculators.folder_of(name), dtype
+    ),
+    describe=_describe_with(speculators.describe),
+    matches=lambda name: speculators.folder_of(name) is not None,
+  ),
+  'model': specs.Kind(
+    pattern='a name, or a folder',
+    says='a language model of the same family',
+    load=checkpoints.load_model,
+    describe=checkpoints.describe,
+    looks_at_block=False,
+  ),
+}.items():
+  DRAFTERS.register(_name, _kind, builtin=True)
+
+
+def is_model(name: str) -> bool:
+  """Whether a name is that of a language model, which can answer alone."""
+  return kind_of(name) is DRAFTERS['model']
+
+
+def takes_dtype(name: str) -> bool:
+  """Whether a dtype has an effect on what a name stands for."""
+  return kind_of(name).takes_dtype(name)
+
+
+def looks_at_block(name: str) -> bool:
+  """Whether what it drafts depends on where a block began; see `specs.Kind`."""
+  return kind_of(name).looks_at_block
+
+
 def describe(name: str, dtype: str | None = None) -> tuple[Any, PyTree] | None:
   """What drafts, and the shapes of its parameters, without reading them.
 
@@ -194,29 +207,14 @@ def describe(name: str, dtype: str | None = None) -> tuple[Any, PyTree] | None:
   Raises:
     ValueError: There is nothing of that name.
   """
-  if names := chains.parts(name):
-    # The middle model is by far the larger.
-    return describe(names[0], dtype)
-  for kind in assistants, speculators:
-    if found := kind.describe(name, dtype):
-      size, shapes = found
-      # A head's cache is a layer's, which counts once it is loaded.
-      return Drafting(Plain(), size), shapes
-  return checkpoints.describe(name, dtype) if is_model(name) else None
+  return kind_of(name).describe(name, dtype)
 
 
 def load_drafter(
   name: str,
   dtype: str | None = None,
   mesh: jax.sharding.Mesh | None = None,
-) -> (
-  checkpoints.Checkpoint
-  | heads.Loaded
-  | assistants.Loaded
-  | speculators.Loaded
-  | chains.Loaded
-  | str
-):
+) -> checkpoints.Checkpoint | specs.Spec:
   """What a name stands for, as far as no verifier is needed for it.
 
   Args:
@@ -228,28 +226,36 @@ def load_drafter(
   Raises:
     ValueError: There is nothing of that name.
   """
-  if names := chains.parts(name):
-    return chains.Loaded(*(load_drafter(part, dtype, mesh) for part in names))
-  if is_model(name):
-    return checkpoints.load_model(name, dtype, mesh)
-  if assistants.known(name):
-    return assistants.load(name, dtype)
-  if folder := speculators.folder_of(name):
-    return speculators.load(folder, dtype)
-  folder = heads.folder_of(name)
-  return name if folder is None else heads.load(folder, dtype)
+  return kind_of(name).load(name, dtype, mesh)
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSpec:
+  """A language model that drafts.
+
+  Attributes:
+    checkpoint: The model.
+  """
+
+  checkpoint: checkpoints.Checkpoint
+  options = ('stop_below',)
+
+  def bind(
+    self, verifier: checkpoints.Checkpoint, stop_below: float | None = None
+  ) -> drafters.Equipped:
+    """Binds it to a verifier of the same tokens; see `equip`."""
+    model, params, _ = self.checkpoint
+    check_pair(verifier, self.checkpoint)
+    if stop_below is None:
+      return drafters.Equipped(drafters.ModelDrafter(model), params)
+    return drafters.Equipped(
+      drafters.ModelDrafter(model, adaptive=True),
+      (params, jnp.float32(stop_below)),
+    )
 
 
 def equip(
-  verifier: checkpoints.Checkpoint,
-  drafter: Any,
-  *,
-  stop_below: float | None = None,
-  beam: bool = False,
-  others_say: bool = True,
-  inner_method: str | methods.Method | None = None,
-  inner_lenience: float | None = None,
-  inner_gamma: int | None = None,
+  verifier: checkpoints.Checkpoint, drafter: Any, **options: Any
 ) -> drafters.Equipped:
   """What drafts for a verifier.
 
@@ -257,115 +263,53 @@ def equip(
     verifier: The verifier.
     drafter: A checkpoint, a loaded head or assistant, a name for one, 'ngram',
       'self:3', or a drafter that is equipped already.
-    stop_below: A drafting model stops where its most probable token is less
-      probable than this; None: never.
-    beam: Whether a recurrent head's drafts are those of a beam search.
-    others_say: Whether an assistant gives a little to the tokens of groups that
-      it does not look into, as transformers has it; else nothing.
-    inner_method: By which a model decodes with what drafts for it, where there
-      are such two; None for 'speed'.
-    inner_lenience: How readily it keeps their drafts; None for strictly.
-    inner_gamma: Tokens per block of the two; None for 2.
+    **options: stop_below, beam and others_say, as `Options` has them, and those
+      that plug-ins declare. None, or the default, says nothing.
 
   Raises:
     ValueError: They do not go together, or an option is not this drafter's.
   """
   if isinstance(drafter, str):
     drafter = load_drafter(drafter)
-  if stop_below is not None and not isinstance(drafter, checkpoints.Checkpoint):
-    raise ValueError('stop_below: only a model that drafts can stop early.')
-  if beam and not isinstance(drafter, heads.Loaded):
-    raise ValueError('beam: only a recurrent head has beams.')
-  if not others_say and not isinstance(drafter, assistants.Loaded):
-    raise ValueError('others_say: only an assistant looks into some groups.')
-  given = dict(method=inner_method, lenience=inner_lenience, gamma=inner_gamma)
-  given = {name: x for name, x in given.items() if x is not None}
-  if isinstance(drafter, chains.Loaded):
-    return _chained(verifier, drafter, chains.Inner(**given))
-  for name in given:
-    raise ValueError(
-      f'inner_{name}: only a model that is drafted for itself has one; give a'
-      " drafter such as 'self:6+ngram'."
-    )
+  given = {
+    name: value
+    for name, value in options.items()
+    if value != _NEEDS.get(name, ('', None))[1]
+  }
   if isinstance(drafter, checkpoints.Checkpoint):
-    check_pair(verifier, drafter)
-    if stop_below is None:
-      return drafters.Equipped(
-        drafters.ModelDrafter(drafter.model), drafter.params
-      )
-    return drafters.Equipped(
-      drafters.ModelDrafter(drafter.model, adaptive=True),
-      (drafter.params, jnp.float32(stop_below)),
-    )
-  if isinstance(drafter, assistants.Loaded):
-    return drafter.equip(verifier, others_say)
-  if isinstance(drafter, speculators.Loaded):
-    return drafter.equip(verifier)
-  if isinstance(drafter, heads.Loaded):
-    drafter.check(verifier)
-    params = verifier.params
-    if drafter.says is not None:
-      params = verifier.model.speaking(params, drafter.says)
-    return drafters.Equipped(
-      drafters.RecurrentDrafter(verifier.model, beam=beam),
-      (drafter.head, params),
-    )
+    drafter = ModelSpec(drafter)
+  taken = getattr(drafter, 'options', ())
+  for name in given:
+    if name in taken:
+      continue
+    need = _NEEDS[name][0] if name in _NEEDS else OPTIONS.get(name).applies
+    raise ValueError(f'{name}: only {need}.')
+  if isinstance(drafter, drafters.Equipped):
+    return _checked(verifier, drafter)
   arguments.a(
     'drafter',
     drafter,
-    str | drafters.Equipped,
+    specs.Spec,
     "what load_model gives, a name for it, 'ngram', 'self:3', or a drafter with"
     ' its parameters',
   )
-  if isinstance(drafter, drafters.Equipped):
-    # Of the model that drafts, or of what drafts without one.
-    owner = getattr(drafter.drafter, 'model', drafter.drafter)
-    size = getattr(owner, 'vocab_size', None)
-    if size not in (None, verifier.model.vocab_size):
-      raise ValueError(
-        f'drafter: its vocabulary has {size} tokens, the verifier has'
-        f' {verifier.model.vocab_size}; take two of one family.'
-      )
-    return drafter
-  if drafter == 'ngram':
-    return drafters.Equipped(drafters.NgramDrafter(), ())
-  kind, _, said = drafter.partition(':')
-  count = arguments.count_in(said)
-  if not count:
-    what = 'layers' if kind == 'self' else 'tokens'
-    name = arguments.shown(drafter)
-    raise ValueError(f"drafter: {name} names no {what}; write '{kind}:3'.")
-  if kind == 'ngram' and count > _WINDOW:
-    raise ValueError(
-      f'drafter: {drafter!r} compares more tokens than a text look-up can;'
-      f" write 'ngram:{_WINDOW}' or less."
-    )
-  if kind == 'ngram':
-    return drafters.Equipped(drafters.NgramDrafter(count, count), ())
-  first = verifier.model.first(count)
-  return drafters.Equipped(drafters.SelfDrafter(first), verifier.params)
+  return drafter.bind(verifier, **given)
 
 
-def _chained(
-  verifier: checkpoints.Checkpoint, loaded: chains.Loaded, inner: chains.Inner
+def _checked(
+  verifier: checkpoints.Checkpoint, drafter: drafters.Equipped
 ) -> drafters.Equipped:
-  """A middle model that drafts for a verifier, and is drafted for itself."""
-  middle = loaded.middle
-  if isinstance(middle, str) and middle.startswith('self:'):
-    first = equip(verifier, middle)
-    middle = verifier._replace(model=first.drafter.model)
-  if not isinstance(middle, checkpoints.Checkpoint):
+  """A drafter that is equipped already.
+
+  Raises:
+    ValueError: It has another vocabulary.
+  """
+  # Of the model that drafts, or of what drafts without one.
+  owner = getattr(drafter.drafter, 'model', drafter.drafter)
+  size = getattr(owner, 'vocab_size', None)
+  if size not in (None, verifier.model.vocab_size):
     raise ValueError(
-      "drafter: what stands before '+' is no language model, which could be"
-      ' drafted for; take a model, or its first layers by self:N.'
+      f'drafter: its vocabulary has {size} tokens, the verifier has'
+      f' {verifier.model.vocab_size}; take two of one family.'
     )
-  check_pair(verifier, middle)
-  small = equip(middle, loaded.small)
-  return chain(
-    middle.model,
-    middle.params,
-    small,
-    inner.method,
-    inner.lenience,
-    inner.gamma,
-  )
+  return drafter

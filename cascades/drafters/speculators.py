@@ -88,8 +88,13 @@ class Loaded(NamedTuple):
   config: dict[str, Any]
   name: str
 
-  def equip(self, verifier: checkpoints.Checkpoint) -> Equipped:
-    """What drafts for a verifier.
+  @property
+  def options(self) -> tuple[str, ...]:
+    """Names of the options that `bind` takes."""
+    return ()
+
+  def bind(self, verifier: checkpoints.Checkpoint) -> Equipped:
+    """Binds it to a verifier.
 
     Args:
       verifier: Of the size that the head was trained for.

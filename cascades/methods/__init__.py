@@ -1,17 +1,14 @@
 """Every method as a pair: what to keep of a draft, what to sample instead.
 
 `method.py` says what a method is; `cascade.py` holds the paper's deferral
-rules, `learned.py` one that is trained, `relaxed.py` other relaxations,
-`baselines.py` what to compare with.
+rules, `relaxed.py` other relaxations, `baselines.py` what to compare with.
 To add a method, write one small function and one entry in the module it
 belongs to, or call `register` from a notebook.
 """
 
-from cascades.methods.caps import Cap, capped
 from cascades.methods.method import (
   Distributions,
   Method,
-  Trained,
   from_rule,
   from_target,
   law_of,
@@ -31,11 +28,8 @@ from cascades.methods.registry import (
 __all__ = [
   'ALIASES',
   'METHODS',
-  'Cap',
   'Distributions',
   'Method',
-  'Trained',
-  'capped',
   'from_rule',
   'from_target',
   'get_acceptance_residual_fns',

@@ -1,130 +1,75 @@
-"""Caps: which tokens a method may make likelier than the verifier does.
+"""Caps by name: which tokens a method may make likelier than the verifier does.
 
-A rule bounds what it gives away at a place by a lenience; a cap says besides
-which tokens it may give it to. With C the tokens inside of the cap and pi the
-law of any method,
-
-  m(v) = pi(v) for v in C, min(pi(v), p(v)) elsewhere
-  law  = m + (1 - sum m) norm(max(0, p - m)),
-
-so that no token outside is likelier than to the verifier, and where pi asks for
-none the law is pi. TensorRT-LLM's relaxed acceptance has two caps, the
-`relaxed_topk` likeliest tokens and those with p(v) >= max p - `relaxed_delta`
-(unverified: as described elsewhere).
+The core has none. A plug-in, such as `cascades.contrib.capping`, says which
+tokens are inside of its cap, and what a method's law becomes with it.
 """
 
-import dataclasses
-import functools
-
-import jax
-import jax.numpy as jnp
-import numpy as np
-from flax import struct
-from jaxtyping import Array, Bool, Float, Int
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from cascades import arguments
-from cascades.methods.method import Method, Probs, from_target, normalised
+from cascades.methods.method import Method
+from cascades.registries import Registry
 from cascades.scheme import NO_CAP
 
 
-@struct.dataclass
-class Cap:
-  """Tokens that are likely to the verifier; a pytree of traced numbers.
+class Kind(NamedTuple):
+  """A kind of cap: the entry of a name.
 
   Attributes:
-    top: How many of the likeliest, with all that are as likely as the last;
-      None for any number.
-    delta: By how much they may be less likely than the likeliest; None for any.
+    patterns: How it may be written.
+    says: What its numbers must be, in a few words.
+    parse: Makes the cap of its text: a pytree of traced numbers with a function
+      `inside(p)`, [V] -> bool [V]. None: there is no cap. Raises ValueError if
+      the text is written in another way.
+    wrap: The method whose law keeps to `Distributions.cap`.
   """
 
-  top: Int[Array, ''] | int | None = None
-  delta: Float[Array, ''] | float | None = None
-
-  def inside(self, p: Probs) -> Bool[Array, 'V']:
-    """Which tokens are inside, of what deferral rules see of the verifier."""
-    most = p.max()
-    inside = jnp.ones(p.shape, bool)
-    if self.delta is not None:
-      inside = p >= most - self.delta
-    if self.top is not None:
-      # A few plain reductions: a sort of a large vocabulary costs far more.
-      # The second condition ends it where a broken model says nan.
-      least = jax.lax.while_loop(
-        lambda least: ((p >= least).sum() < self.top) & (least > -jnp.inf),
-        lambda least: jnp.where(p < least, p, -jnp.inf).max(),
-        most,
-      )
-      inside &= p >= least
-    return inside
+  patterns: tuple[str, ...]
+  says: str
+  parse: Callable[[str], Any]
+  wrap: Callable[[Method], Method]
 
 
-def parse(said: str) -> Cap | None:
-  """A cap by name.
+CAPS: Registry[Kind] = Registry('cap')
+CAPS.register(
+  NO_CAP,
+  Kind((NO_CAP,), 'any token', lambda spec: None, lambda method: method),
+  builtin=True,
+)
+
+
+def _kind(spec: str) -> Kind:
+  # Of several that go together, each a word, the first names the kind.
+  kind, _ = CAPS.find(spec)
+  return kind
+
+
+def parse(spec: str) -> Any:
+  """Makes a cap by name.
 
   Args:
-    said: 'none', 'top:3', 'delta:0.1' or 'top:3 delta:0.1', with numbers of
-      one's own.
+    spec: 'none', or a pattern of a kind with other numbers.
 
   Returns:
     The cap; None for none.
 
   Raises:
-    ValueError: It is written in another way, or a number will not do.
+    ValueError: It is not known, or is written in another way.
   """
-  if said == NO_CAP:
-    return None
+  kind = _kind(spec)
   try:
-    if not isinstance(said, str):
+    if kind is CAPS[NO_CAP] and spec != NO_CAP:
       raise ValueError
-    pairs = [part.split(':') for part in said.split(' ')]
-    numbers = dict(pairs)
-    if len(numbers) < len(pairs) or not numbers.keys() <= {'top', 'delta'}:
-      raise ValueError
-    top, delta = numbers.get('top'), numbers.get('delta')
-    if top is not None and not 1 <= int(top) < 2**31:
-      raise ValueError
-    if delta is not None and not 0 <= float(delta) <= 1:
-      raise ValueError
+    return kind.parse(spec)
   except ValueError:
+    patterns = ', '.join(map(repr, kind.patterns))
     raise ValueError(
-      f"cap: {arguments.shown(said)} is not known; write 'none', 'top:3',"
-      " 'delta:0.1' or 'top:3 delta:0.1', with a count of 1 or more and a delta"
-      ' from 0 to 1.'
+      f'cap: {arguments.shown(spec)} is not known; write {patterns}, with'
+      f' {kind.says}.'
     ) from None
-  return Cap(
-    None if top is None else np.int32(int(top)),
-    None if delta is None else np.float32(float(delta)),
-  )
 
 
-# The same object for the same method: it is what programs are compiled for.
-@functools.cache
-def capped(method: Method) -> Method:
-  """A method whose law makes no token outside of a cap likelier than p does.
-
-  The cap is `Distributions.cap`, which has to be there.
-  """
-
-  def law(d, lenience):
-    pi = method.law(d, lenience)
-    kept = jnp.where(d.cap, pi, jnp.minimum(pi, d.p))
-    # Exactly 0 where nothing is cut: the law is pi to the last bit then.
-    cut = (pi - kept).sum(-1)
-    return kept + cut * normalised(jnp.maximum(0, d.p - kept), d.p)
-
-  def rule(d, lenience):
-    return method.rule(d, lenience) | ~d.cap
-
-  return dataclasses.replace(
-    from_target(
-      law,
-      name=method.name,
-      equation=f'{method.equation}; at most p outside of the cap',
-      reference=method.reference,
-      strict=method.strict,
-      drafter_only=None,
-      rule=method.rule and rule,
-    ),
-    law_uses_q=method.law_uses_q,
-    trained=method.trained,
-  )
+def capped(method: Method, spec: str) -> Method:
+  """Returns the method with a cap, by the cap's name."""
+  return _kind(spec).wrap(method)

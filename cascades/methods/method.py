@@ -20,7 +20,7 @@ Leniences are numbers whose meaning belongs to the method; `Method.strict` and
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +47,7 @@ class Distributions(NamedTuple):
     p_logits: The verifier's raw logits, for rules whose thresholds are of
       logits; None where only probabilities are known.
     cap: Which tokens a capped method may make likelier than p; None without a
-      cap. See `methods.capped`.
+      cap. See `contrib.capping`.
   """
 
   q: Probs
@@ -56,23 +56,6 @@ class Distributions(NamedTuple):
   p_gate: Probs
   p_logits: Float[Array, 'V'] | None = None
   cap: Bool[Array, 'V'] | None = None
-
-
-class Trained(NamedTuple):
-  """What a method that was trained has to say of it.
-
-  Attributes:
-    verifier: Fingerprint of the verifier that it was trained for; see
-      `drafters.pairing.fingerprints`.
-    drafter: That of the drafter.
-    names: Of both, for people.
-    identity: A hash of what was learnt.
-  """
-
-  verifier: str
-  drafter: str
-  names: tuple[str, str]
-  identity: str
 
 
 Rule = Callable[[Distributions, Lenience], Array]
@@ -101,8 +84,13 @@ class Method:
       where the method has no deferral rule.
     single_target: Whether all tokens are verified against one distribution,
       the law. If not, only token verification can be asked for.
-    trained: For which models, where it was trained for some; with others a
-      sampler refuses it.
+    bind: Called as bind(verifier, drafter) with a `Checkpoint` and an
+      `Equipped`; returns the method to decode with, or raises ValueError where
+      the method does not fit the pair. None: the method fits every pair.
+    load: Makes the method that a name with an argument stands for, such as
+      'learned:FOLDER', of the argument. None: the name takes no argument.
+    identity: A hash of what tells the method from others of the same name, as
+      a folder's content can change; records keep it. Empty if nothing does.
   """
 
   name: str
@@ -116,7 +104,9 @@ class Method:
   law_uses_q: bool = True
   rule: Rule | None = None
   single_target: bool = True
-  trained: Trained | None = None
+  bind: Callable[[Any, Any], 'Method'] | None = None
+  load: Callable[[str], 'Method'] | None = None
+  identity: str = ''
 
 
 def total_variation(p: Probs, q: Probs) -> Float[Array, '']:
@@ -174,7 +164,6 @@ def from_target(
   drafter_only: float | None,
   law_uses_q: bool = True,
   rule: Rule | None = None,
-  trained: Trained | None = None,
 ) -> Method:
   """The method whose law is `target`: exact speculative sampling from it."""
 
@@ -196,7 +185,6 @@ def from_target(
     drafter_only=drafter_only,
     law_uses_q=law_uses_q,
     rule=rule,
-    trained=trained,
   )
 
 
@@ -208,7 +196,6 @@ def from_rule(
   strict: float | None,
   drafter_only: float | None,
   reference: str = '',
-  trained: Trained | None = None,
 ) -> Method:
   """The speculative cascade of a deferral rule: target = mixture(rule)."""
   return from_target(
@@ -219,7 +206,6 @@ def from_rule(
     strict=strict,
     drafter_only=drafter_only,
     rule=rule,
-    trained=trained,
   )
 
 

@@ -8,14 +8,13 @@ traced, so changing one compiles nothing; what is None costs nothing.
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jax.scipy import special
 from jaxtyping import Array, Bool, Float, Int
-
-from cascades.methods.caps import Cap
 
 # A temperature below this is greedy. Logits of about 10 that differ by one
 # float32 step are then a factor e apart; much less, and quotients overflow.
@@ -44,7 +43,7 @@ class Processing:
   top_p: Float[Array, ''] | float | None = None
   min_p: Float[Array, ''] | float | None = None
   forbidden: Bool[Array, 'V'] | None = None
-  cap: Cap | None = None
+  cap: Any = None
 
   def among(self, said: Int[Array, 'N'] | None) -> 'Processing':
     """The same for logits of some tokens alone; None for all of them."""

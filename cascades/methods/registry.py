@@ -1,43 +1,14 @@
 """The registry: every method by its name, and the notebook's interface."""
 
 import copyreg
-import difflib
 
 import jax
 import jax.numpy as jnp
 
 from cascades import arguments
-from cascades.methods import baselines, cascade, learned, relaxed
+from cascades.methods import baselines, cascade, relaxed
 from cascades.methods.method import Distributions, Method
-
-METHODS: dict[str, Method] = {}
-
-
-def register(method: Method) -> Method:
-  """Adds a method under its name, so that every tool can be asked for it.
-
-  Raises:
-    ValueError: Another method has the name.
-  """
-  if METHODS.get(method.name, method) is not method:
-    raise ValueError(
-      f'method: the name {method.name!r} is taken; choose another.'
-    )
-  METHODS[method.name] = method
-  return method
-
-
-for _method in (
-  *baselines.METHODS,
-  *cascade.METHODS,
-  *learned.METHODS,
-  *relaxed.METHODS,
-  *baselines.TRUNCATIONS,
-):
-  register(_method)
-
-# What the library registers; others come from outside of it.
-BUILTIN = frozenset(METHODS.values())
+from cascades.registries import Registry, split
 
 # Names that the paper's one-token notebook uses.
 ALIASES = {
@@ -49,12 +20,31 @@ ALIASES = {
   'cascade_tokenV3': 'token_v3',
 }
 
+METHODS: Registry[Method] = Registry('method', ALIASES)
+for _method in (
+  *baselines.METHODS,
+  *cascade.METHODS,
+  *relaxed.METHODS,
+  *baselines.TRUNCATIONS,
+):
+  METHODS.register(_method.name, _method, builtin=True)
+
+
+def register(method: Method) -> Method:
+  """Adds a method under its name, so that every tool can be asked for it.
+
+  Raises:
+    ValueError: Another method has the name.
+  """
+  return METHODS.register(method.name, method)
+
 
 def get_method(method: str | Method, option: str = 'method') -> Method:
-  """The method of a name, an alias of it, or the method itself.
+  """Returns the method of a name, an alias of it, or the method itself.
 
   Args:
-    method: One of them; 'learned:' and a folder names the head that lies there.
+    method: One of them. A name may have an argument where its method takes
+      one: 'learned:' and a folder names the rule that lies there.
     option: Names the argument in errors.
 
   Raises:
@@ -62,26 +52,29 @@ def get_method(method: str | Method, option: str = 'method') -> Method:
   """
   if isinstance(method, Method):
     return method
-  if isinstance(method, str) and method.startswith(learned.PREFIX):
-    named = method.removeprefix(learned.PREFIX)
-    bundled = named == learned.BUNDLED
-    if bundled:
-      return METHODS[learned.NAME]
-    try:
-      return learned.load(named)
-    except ValueError as error:
-      said = str(error).removeprefix('method')
-      raise ValueError(f'{option}{said}') from None
-  name = ALIASES.get(method, method) if isinstance(method, str) else None
-  if name in METHODS:
-    return METHODS[name]
-  # An integer of thousands of digits has no text, which is no near miss.
-  text = method if isinstance(method, str) else ''
-  near = difflib.get_close_matches(text, [*METHODS, *ALIASES], 1, 0.0)
-  raise ValueError(
-    f'{option}: {arguments.shown(method)} is not known; did you mean'
-    f' {near[0]!r}? There are {", ".join(METHODS)}.'
-  )
+  found, argument = METHODS.find(method, option)
+  if not argument:
+    return found
+  if found.load is None:
+    raise ValueError(
+      f'{option}: {found.name!r} takes no argument, and'
+      f' {arguments.shown(argument)} is given; leave out the colon and what'
+      ' follows it.'
+    )
+  try:
+    return found.load(argument)
+  except ValueError as error:
+    text = str(error).removeprefix('method')
+    raise ValueError(f'{option}{text}') from None
+
+
+def is_builtin(method: Method) -> bool:
+  """Whether a method is the library's own, as it was registered."""
+  name, argument = split(method.name)
+  if not METHODS.is_builtin(name):
+    return False
+  own = METHODS[name]
+  return own == method or bool(argument and own.load and method.identity)
 
 
 def _by_name(method: Method) -> tuple:
@@ -90,9 +83,11 @@ def _by_name(method: Method) -> tuple:
   What stands there under the name is what that process has compiled; made of
   its functions once more it would be another method each time.
   """
-  on_disk = method.name.startswith(learned.PREFIX)
-  if on_disk or METHODS.get(method.name) is method:
-    return get_method, (method.name,)
+  name, argument = split(method.name)
+  if name in METHODS:
+    own = METHODS[name]
+    if own is method or (argument and own.load):
+      return get_method, (method.name,)
   return method.__reduce_ex__(4)
 
 

@@ -170,7 +170,7 @@ def undecided(d: Distributions, lenience: Lenience):
   """Defer where the verifier is surer than that: H < (1 - lam) log 3.
 
   The entropy is of the three likeliest by themselves, normalised. It is the
-  gate of FLy, which looks ahead besides: `verification.ahead`.
+  gate of FLy, which looks ahead besides: `contrib.look_ahead`.
   """
   top, _ = jax.lax.top_k(d.p_gate, min(3, d.p_gate.shape[-1]))
   spread = entropy(top / top.sum(-1, keepdims=True)) / jnp.log(3.0)

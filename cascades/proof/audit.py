@@ -185,7 +185,7 @@ def audit(
   seed = arguments.whole('seed', seed, 0, arguments.LARGEST_SEED)
   method, inside = methods.get_method(method), caps.parse(cap)
   if inside is not None:
-    method = methods.capped(method)
+    method = caps.capped(method, cap)
   schemes = [verification.Scheme(kind) for kind in verifications]
   shown = tuple(shown_leniences(method) if shown is None else shown)
   if not shown:
@@ -257,7 +257,7 @@ def _evaluate(
   tried: Sequence[float],
   x64: bool,
   seed: int,
-  cap: caps.Cap | None,
+  cap: Any,
 ) -> dict[str, _Values]:
   """What a method says of rows of every kind.
 
@@ -289,9 +289,7 @@ def _evaluate(
   return found
 
 
-def _with_cap(
-  d: methods.Distributions, cap: caps.Cap | None
-) -> methods.Distributions:
+def _with_cap(d: methods.Distributions, cap: Any) -> methods.Distributions:
   """Rows, and which of their tokens are inside of a cap."""
   if cap is None:
     return d
@@ -458,7 +456,7 @@ def _examples(
   method: methods.Method,
   shown: Sequence[float],
   seed: int,
-  cap: caps.Cap | None,
+  cap: Any,
 ) -> dict[str, np.ndarray]:
   """Three rows on which the two models agree well, so-so and badly.
 
@@ -491,7 +489,7 @@ def _sample(
   samples: int,
   seed: int,
   schemes: Sequence[verification.Scheme],
-  cap: caps.Cap | None,
+  cap: Any,
 ) -> Iterator[Check]:
   """Draws a few tokens through the compiled loop, very often.
 
@@ -515,7 +513,7 @@ def _sample(
     [_PROMPT] * samples, jax.random.split(keys[2], samples), inner, _NEW
   )
   for scheme in schemes:
-    drafts = 1 + (scheme.verification in verification.SEVERAL)
+    drafts = 1 + scheme.kind.any_drafts
     try:
       scheme.check(method, drafts)
     except ValueError:
@@ -528,7 +526,7 @@ def _sample(
     rows = exact.decode_curve(decoder, tables, asked, how)
     tokens = rows.tokens[:, :, len(_PROMPT) : len(_PROMPT) + _NEW]
     laws = declared
-    if scheme.window:
+    if not scheme.kind.keeps_law:
       # What it declares is of a block, and not of a token.
       laws = exact.emitted_law(table, scheme, model, _PROMPT, _NEW, _DRAFTED)
     scores = [

@@ -11,6 +11,7 @@ them. One block may be found several times; its chances are to be added.
 import dataclasses
 import functools
 import itertools
+import pkgutil
 from collections.abc import Generator, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -121,13 +122,13 @@ def blocks(
     Tokens, and the chance [M] of having them so; the chances sum to 1.
   """
   bonus = table.law if scheme.bonus == 'target' else table.p[None]
-  place = _Place(table, bonus, model, tuple(prefix), gamma)
+  place = Place(table, bonus, model, tuple(prefix), gamma)
   if scheme.verification in verification.SEVERAL:
     yield from _by_tree(place, scheme.verification, drafts, tree_size)
   elif scheme.verification == 'token':
     yield from _by_token(place, (), place.certain)
-  elif scheme.window:
-    yield from _by_window(place, scheme.window)
+  elif scheme.kind.blocks:
+    yield from pkgutil.resolve_name(scheme.kind.blocks)(place, scheme.argument)
   elif scheme.verification == verification.SEQUENTIAL:
     yield from _by_rule(place)
   else:
@@ -135,7 +136,7 @@ def blocks(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Place:
+class Place:
   """Where a block begins, and what is known of whatever follows.
 
   Attributes:
@@ -169,7 +170,7 @@ class _Place:
     return int(self.model.context(tokens, np.arange(len(tokens))))
 
 
-def _ended(
+def ended(
   done: tuple[int, ...], chance: np.ndarray, weights: np.ndarray
 ) -> Iterator[Block]:
   """Blocks whose last token is drawn now.
@@ -187,7 +188,7 @@ def _ended(
 
 
 def _by_token(
-  place: _Place, done: tuple[int, ...], chance: np.ndarray
+  place: Place, done: tuple[int, ...], chance: np.ndarray
 ) -> Iterator[Block]:
   """Blocks that go on from accepted drafts, each draft judged by itself.
 
@@ -201,56 +202,16 @@ def _by_token(
   """
   table, c = place.table, place.context(done)
   if len(done) == place.gamma:
-    yield from _ended(done, chance, place.bonus[:, c])
+    yield from ended(done, chance, place.bonus[:, c])
     return
   kept = table.q[c] * table.acceptance[:, c]
   missed = (table.q[c] - kept).sum(-1)
-  yield from _ended(done, chance * missed, table.residual[:, c])
+  yield from ended(done, chance * missed, table.residual[:, c])
   for x in place.tokens:
     yield from _by_token(place, (*done, x), chance * kept[:, x])
 
 
-def _by_window(place: _Place, window: int) -> Iterator[Block]:
-  """Blocks of one draft, judged leniently where what follows is strictly kept.
-
-  Each draft is kept strictly, kept only leniently, or kept by neither, with
-  min(1, p / q), max(0, a - min(1, p / q)) and what is left.
-
-  Args:
-    place: Where the block begins.
-    window: Drafts that are looked at for one of them, itself too.
-  """
-  table, gamma = place.table, place.gamma
-  for draft in itertools.product(place.tokens, repeat=gamma):
-    rows = [place.context(draft[:i]) for i in range(gamma + 1)]
-    chance, ways = place.certain, []
-    for c, x in zip(rows, draft, strict=False):
-      q, p = table.q[c, x], table.p[c, x]
-      chance = chance * q
-      strict = place.certain * (1.0 if p >= q else p / q)
-      likely = np.maximum(table.acceptance[:, c, x], strict)
-      ways.append({'sure': strict, 'likely': likely - strict, '': 1 - likely})
-    if not chance.any():
-      continue
-    for said in itertools.product(('sure', 'likely', ''), repeat=gamma):
-      of_these = [way[word] for way, word in zip(ways, said, strict=True)]
-      n = 0
-      while n < gamma and (
-        said[n] == 'sure'
-        or said[n : n + window] == ('likely', *['sure'] * (window - 1))
-      ):
-        n += 1
-      c = rows[n]
-      left = np.maximum(table.p[c] - table.q[c], 0)[None]
-      instead = _normalised(left, table.p[c][None])
-      yield from _ended(
-        draft[:n],
-        chance * np.prod(of_these, axis=0),
-        place.bonus[:, c] if n == gamma else instead,
-      )
-
-
-def _by_rule(place: _Place) -> Iterator[Block]:
+def _by_rule(place: Place) -> Iterator[Block]:
   """The next token of a sequential cascade.
 
   A draft is x, and stays, with q(x) (1 - r(x)); where the rule r defers, the
@@ -259,10 +220,10 @@ def _by_rule(place: _Place) -> Iterator[Block]:
   table, c = place.table, place.context(())
   kept = table.q[c] * (1 - table.deferred[:, c])
   missed = (table.q[c] - kept).sum(-1, keepdims=True)
-  yield from _ended((), place.certain, kept + missed * table.p[c])
+  yield from ended((), place.certain, kept + missed * table.p[c])
 
 
-def _by_block(place: _Place) -> Iterator[Block]:
+def _by_block(place: Place) -> Iterator[Block]:
   """Blocks of one draft that is judged as a whole.
 
   The longest part of it stays that may, x_1 .. x_n with the largest n whose own
@@ -278,13 +239,13 @@ def _by_block(place: _Place) -> Iterator[Block]:
       continue
     stays, instead = _stays(place.table, draft, rows)
     chance = drawn * place.certain
-    yield from _ended(draft, chance * stays[-1], place.bonus[:, rows[-1]])
+    yield from ended(draft, chance * stays[-1], place.bonus[:, rows[-1]])
     chance = chance * (1 - stays[-1])
     for n in range(gamma - 1, -1, -1):
       stay = stays[n - 1] if n else 1.0
       mass = instead[n].sum(-1, keepdims=True)
       weights = instead[n] / np.where(mass > 0, mass, 1)
-      yield from _ended(draft[:n], chance * stay, weights)
+      yield from ended(draft[:n], chance * stay, weights)
       chance = chance * (1 - stay)
 
 
@@ -328,7 +289,7 @@ def _stays(
 
 
 def _by_tree(
-  place: _Place, kind: str, drafts: int, tree_size: int | None
+  place: Place, kind: str, drafts: int, tree_size: int | None
 ) -> Iterator[Block]:
   """Blocks of several drafts, all of them drawn independently.
 
@@ -360,10 +321,10 @@ def _by_tree(
     """Blocks that go on from `done`, where the active drafts agree with it."""
     c = rows[done]
     if len(done) == levels:
-      yield from _ended(done, chance, place.bonus[:, c])
+      yield from ended(done, chance, place.bonus[:, c])
       return
     accepted, instead = step(c, tuple(draft[len(done)] for draft in active))
-    yield from _ended(done, chance, instead)
+    yield from ended(done, chance, instead)
     for x, share in accepted.items():
       agree = [draft for draft in active if draft[len(done)] == x]
       yield from down((*done, x), agree, chance * share, levels)
@@ -391,7 +352,7 @@ class _Leaves:
     tried: Pairs of a draft and the place of its token, which were tried.
   """
 
-  place: _Place
+  place: Place
   rows: Mapping[tuple[int, ...], int]
   paths: Sequence[tuple[int, ...]]
   tried: set[tuple[int, int]]
@@ -417,10 +378,10 @@ class _Leaves:
       left = np.maximum(budget[:, None] * target - q, 0)
       mass, missing = left.sum(-1), 1 - budget
       budget = mass / np.where(mass > 0, mass + missing, 1)
-      target = weights = _normalised(left, target)
+      target = weights = normalised(left, target)
     if not done:
       budget = self.place.certain
-    yield from _ended(done, chance * budget, weights)
+    yield from ended(done, chance * budget, weights)
     return chance * (1 - budget)
 
 
@@ -478,7 +439,7 @@ def _multi_round(
     yes = np.minimum(1, rho[:, x] / q[x])
     accepted[x] = accepted[x] + alive * yes
     alive = alive * (1 - yes)
-    rho = _normalised(np.maximum(rho - q, 0), rho)
+    rho = normalised(np.maximum(rho - q, 0), rho)
   return accepted, alive[:, None] * rho
 
 
@@ -504,7 +465,7 @@ def _k_seq(law: np.ndarray, q: np.ndarray, candidates: Sequence[int]) -> _Step:
     alive = alive * (1 - yes)
   share = np.minimum(q, law / c[:, None])
   left = np.maximum(law - share * (a / np.where(b > 0, b, 1))[:, None], 0)
-  return accepted, alive[:, None] * _normalised(left, law)
+  return accepted, alive[:, None] * normalised(left, law)
 
 
 def _divisor(
@@ -536,7 +497,7 @@ def _divisor(
   return high, *accepts(high)
 
 
-def _normalised(weights: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
+def normalised(weights: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
   """weights / sum(weights), [M, V], or `otherwise` where there is no mass."""
   mass = weights.sum(-1, keepdims=True)
   return np.where(mass > 0, weights / np.where(mass > 0, mass, 1), otherwise)

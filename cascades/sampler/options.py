@@ -1,11 +1,13 @@
 """What may be chosen about decoding: one value, made and checked once."""
 
 import dataclasses
+import difflib
 import math
+from typing import Any
 
 from cascades import arguments, methods, schedules
-from cascades.drafters import chains
 from cascades.methods import caps, inputs, processing, registry
+from cascades.registries import OPTIONS
 from cascades.scheme import CONSTANT, NO_CAP, SEQUENTIAL, Scheme
 
 # Tokens drafted per block where nothing is said of them.
@@ -15,7 +17,6 @@ _GAMMA = 4
 _OF_DRAFTS = (
   *('verification', 'gate', 'bonus', 'drafts', 'tree_size', 'stop_below'),
   *('beam', 'schedule', 'cap', 'others_say'),
-  *('inner_method', 'inner_lenience', 'inner_gamma'),
 )
 _OF_BLOCKS = ('gamma', 'bonus', 'drafts', 'tree_size', 'stop_below', 'beam')
 
@@ -43,7 +44,7 @@ def without_effect(
     found |= dict.fromkeys(('top_k', 'top_p'), reason)
   if gamma == 0:
     reason = 'gamma 0, where the verifier decodes alone'
-    return found | dict.fromkeys(_OF_DRAFTS, reason)
+    return found | dict.fromkeys((*_OF_DRAFTS, *OPTIONS.names()), reason)
   if verification == SEQUENTIAL:
     reason = "verification 'sequential', which makes no blocks"
     found |= dict.fromkeys(_OF_BLOCKS, reason)
@@ -52,7 +53,7 @@ def without_effect(
     found['gate'] = f'method {method.name}, which does not look at it'
   # Points of a sweep are named by a lenience, also those of a method from
   # outside that has none.
-  if 'lenience' not in looks_at and method in registry.BUILTIN:
+  if 'lenience' not in looks_at and registry.is_builtin(method):
     reason = f'method {method.name}, which has no lenience'
     found |= dict.fromkeys(('lenience', 'schedule'), reason)
   if inputs.has_verifier_law(method):
@@ -93,16 +94,13 @@ class Options:
     beam: Whether several drafts of a recurrent head are those of a beam
       search.
     schedule: How the lenience goes along an answer, by a name of
-      `schedules.KINDS` such as 'first:16'; 'constant': it stays.
+      `schedules.SCHEDULES` such as 'first:16'; 'constant': it stays.
     cap: Which tokens the method may make likelier than the verifier does:
       'top:3', the 3 likeliest; 'delta:0.1', those that are less likely than the
       likeliest by no more than that; 'top:3 delta:0.1', both; 'none': any.
     others_say: Whether an assistant gives a little to the tokens of groups that
       it does not look into, as transformers has it; else nothing.
-    inner_method: By which a drafting model decodes with what drafts for it,
-      where the drafter is such two ('tiny-drafter+ngram'); None for 'speed'.
-    inner_lenience: How readily it keeps their drafts; None for strictly.
-    inner_gamma: Tokens per block of those two; None for 2.
+    plugins: Names and values of options that plug-ins declare; see `of`.
 
   Raises:
     ValueError: One is out of its range, or two do not go together; one
@@ -127,9 +125,28 @@ class Options:
   schedule: str = CONSTANT
   cap: str = NO_CAP
   others_say: bool = True
-  inner_method: str | None = None
-  inner_lenience: float | None = None
-  inner_gamma: int | None = None
+  plugins: tuple[tuple[str, Any], ...] = ()
+
+  @classmethod
+  def of(cls, **options: Any) -> 'Options':
+    """Options by name, those that plug-ins declare among them.
+
+    Raises:
+      TypeError: There is no such option; names the nearest.
+      ValueError: As for the class.
+    """
+    own = {field.name for field in dataclasses.fields(cls)} - {'plugins'}
+    plugins = {name: options[name] for name in options.keys() - own}
+    for name in plugins:
+      if name not in OPTIONS:
+        near = difflib.get_close_matches(name, [*own, *OPTIONS], 1, 0.0)
+        raise TypeError(
+          f'option: {arguments.shown(name)} is not known; did you mean'
+          f' {near[0]!r}?'
+        )
+    given = ((k, v) for k, v in sorted(plugins.items()) if v is not None)
+    core = {name: options[name] for name in options.keys() & own}
+    return cls(**core, plugins=tuple(given))
 
   def __post_init__(self):
     number, whole = arguments.number, arguments.whole
@@ -162,28 +179,15 @@ class Options:
       value = getattr(self, name)
       if value is not None:
         checked[name] = number(name, value, 0, 1)
-    if schedules.parse(self.schedule) is not None:
-      if method.strict is None:
-        raise ValueError(
-          f'schedule: {method.name} has no lenience at which it is strict;'
-          ' leave the schedule out, or take another method.'
-        )
-      if self.schedule.startswith('ramp') and math.isinf(method.strict):
-        raise ValueError(
-          f'schedule: {method.name} is strict at {method.strict}, from where'
-          " no ramp leads anywhere; take 'first' or 'each'."
-        )
+    schedules.check(self.schedule, method)
     if caps.parse(self.cap) and self.scheme.verification == SEQUENTIAL:
       raise ValueError(
         "cap: 'sequential' follows the rule itself, which nothing caps; take"
         " another verification, or cap 'none'."
       )
     arguments.flags(beam=self.beam, others_say=self.others_say)
-    inner = {
-      name: getattr(self, f'inner_{name}')
-      for name in ('method', 'lenience', 'gamma')
-    }
-    chains.Inner(**{name: x for name, x in inner.items() if x is not None})
+    for name, value in self.plugins:
+      OPTIONS.get(name).check(value)
     for name, value in checked.items():
       # Frozen for everyone else.
       object.__setattr__(self, name, value)
@@ -199,26 +203,28 @@ class Options:
     usual = {field.name: {field.default} for field in dataclasses.fields(self)}
     usual['gamma'].add(1)
     usual['lenience'] |= {self.method.strict, self.method.drafter_only}
+    plugins = dict(self.plugins)
     for name, reason in without_effect(
       *(self.method, self.gamma, self.verification, self.temperature, self.cap)
     ).items():
-      value = getattr(self, name)
-      if value not in usual[name]:
+      value = getattr(self, name) if name in usual else plugins.get(name)
+      if value not in usual.get(name, {None}):
         raise ValueError(
           f'{name}: {arguments.shown(value)} has no effect with {reason}; leave'
           ' it out.'
         )
-    if self.scheme.window and self.gamma and self.scheme.window > self.gamma:
-      raise ValueError(
-        f'verification: {self.verification!r} judges a draft leniently only'
-        f' where {self.scheme.window - 1} more follow in its block, and gamma'
-        f' is {self.gamma}; raise gamma or look ahead less far.'
-      )
+    refuse = self.scheme.kind.refuse
+    if (
+      self.gamma
+      and refuse
+      and (reason := refuse(self.scheme.argument, self.gamma))
+    ):
+      raise ValueError(f'verification: {self.verification!r} {reason}.')
 
   @property
   def capped(self) -> methods.Method:
     """The method, with its cap if there is one."""
-    return self.method if self.cap == NO_CAP else methods.capped(self.method)
+    return caps.capped(self.method, self.cap)
 
   @property
   def scheme(self) -> Scheme:

@@ -73,6 +73,8 @@ class Sampler:
     mesh: (data, model): devices to split the rows and the parameters over.
     dtype: 'float32' or 'bfloat16', what the parameters of models that are given
       by name are kept in; None for what they are stored in.
+    **plugins: Options that plug-ins declare, such as inner_gamma of a drafter
+      'tiny-drafter+ngram'.
 
   Raises:
     ValueError: A value is out of its range, or the models do not share a
@@ -111,13 +113,11 @@ class Sampler:
     schedule: str = CONSTANT,
     cap: str = NO_CAP,
     others_say: bool = True,
-    inner_method: str | None = None,
-    inner_lenience: float | None = None,
-    inner_gamma: int | None = None,
     mesh: tuple[int, int] = (1, 1),
     dtype: str | None = None,
+    **plugins: Any,
   ):
-    options = Options(
+    options = Options.of(
       method=method,
       lenience=lenience,
       gamma=gamma,
@@ -136,9 +136,7 @@ class Sampler:
       schedule=schedule,
       cap=cap,
       others_say=others_say,
-      inner_method=inner_method,
-      inner_lenience=inner_lenience,
-      inner_gamma=inner_gamma,
+      **plugins,
     )
     self._load(options, verifier, drafter, tokenizer, mesh, dtype)
 
@@ -202,9 +200,7 @@ class Sampler:
         stop_below=chosen.stop_below,
         beam=chosen.beam,
         others_say=chosen.others_say,
-        inner_method=chosen.inner_method,
-        inner_lenience=chosen.inner_lenience,
-        inner_gamma=chosen.inner_gamma,
+        **dict(chosen.plugins),
       )
       name = type(self.equipped.drafter).__name__
       looks = self.equipped.drafter.needs_hidden
@@ -214,9 +210,10 @@ class Sampler:
           ' what the verifier has read; give another method.'
         )
     drafting = self.equipped
-    if chosen.gamma:
-      pairing.check_trained(chosen.method, verifier, self.equipped)
-    else:
+    if chosen.method.bind and chosen.gamma:
+      method = chosen.method.bind(verifier, self.equipped)
+      self.options = chosen = dataclasses.replace(chosen, method=method)
+    if not chosen.gamma:
       nothing = drafters.NoDrafter()
       drafting = drafters.Equipped(nothing, ())
     self._params = decoding.Params(verifier.params, drafting.params)

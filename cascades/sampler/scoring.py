@@ -92,10 +92,10 @@ def _check_one_law(decoder: sampler.Sampler) -> None:
       "bonus: 'verifier' gives the token after a whole block another law, so"
       " that a text has no one probability; take 'target'."
     )
-  if scheme.window:
+  if not scheme.kind.keeps_law:
     raise ValueError(
-      f'verification: {scheme.verification!r} looks at the drafts that follow,'
-      " so that a text has no one probability; take 'token' or 'block'."
+      f'verification: {scheme.verification!r} has another law after other'
+      " blocks, so that a text has no one probability; take 'token' or 'block'."
     )
 
 

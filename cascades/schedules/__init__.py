@@ -11,27 +11,23 @@ only, whatever the verification, and so every verification keeps it:
   law(x_1 .. x_n) = prod_i law(x_i | prefix, lenience_i)
 
 A schedule is a pytree of numbers, which are traced: another number compiles
-nothing. To add one: a class with the functions of `Schedule`, in a file beside
-the others, and a line in `schedules.naming`.
+nothing. The core has the constant one; others are plug-ins, such as those of
+`cascades.contrib.lenience_schedules`. To add one: a class with the functions of
+`Schedule`, and a `Kind` in the registry `SCHEDULES`.
 """
 
-from cascades.schedules.budgets import Budget, Mismatches
-from cascades.schedules.naming import KINDS, parse
-from cascades.schedules.places import Each, First, Ramp
-from cascades.schedules.schedule import Schedule, Spent, along, spent
-from cascades.schedules.spans import Span
+from cascades.schedules.naming import SCHEDULES, Kind, Token, check, parse
+from cascades.schedules.schedule import Plain, Schedule, Spent, along, spent
 
 __all__ = [
-  'KINDS',
-  'Budget',
-  'Each',
-  'First',
-  'Mismatches',
-  'Ramp',
+  'SCHEDULES',
+  'Kind',
+  'Plain',
   'Schedule',
-  'Span',
   'Spent',
+  'Token',
   'along',
+  'check',
   'parse',
   'spent',
 ]

@@ -3,12 +3,8 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from cascades import arguments
-from cascades.schedules.budgets import Budget, Mismatches
-from cascades.schedules.places import Each, First, Ramp
-from cascades.schedules.spans import Span
+from cascades import arguments, methods
+from cascades.registries import Registry
 from cascades.scheme import CONSTANT
 
 # The id of a text that is one token.
@@ -16,101 +12,44 @@ Token = Callable[[str], int]
 
 
 class Kind(NamedTuple):
-  """A kind of schedule.
+  """A kind of schedule: the entry of a name.
 
   Attributes:
     pattern: How it is written.
     says: What it does, for people.
-    make: A schedule, of what stands after the colon.
+    make: Called as make(argument, token) with what stands after the colon and
+      a `Token` or None; returns a `Schedule`, or None where leniences stay.
+      Raises ValueError if the argument is written in another way.
+    refuse: Called with the method, which has a strict lenience; says why it
+      has no such schedule, in a few words, or None. None refuses no method.
   """
 
   pattern: str
   says: str
   make: Callable[[str, Token | None], Any]
+  refuse: Callable[[methods.Method], str | None] | None = None
 
 
-def _whole(said: str) -> np.int32:
-  count = int(said)
-  if not 0 <= count <= arguments.MOST:
+def _constant(argument: str, token: Token | None) -> None:
+  if argument:
     raise ValueError
-  return np.int32(count)
 
 
-def _number(said: str) -> np.float32:
-  total = float(said)
-  if not 0 <= total <= arguments.LARGEST:
-    raise ValueError
-  return np.float32(total)
-
-
-def _each(said: str, token: Token | None) -> Each:
-  leniences = [float(x) for x in said.split(',')]
-  # Infinity is some methods' strict or drafter-only end, where it is asked for.
-  for x, text in zip(leniences, said.split(','), strict=True):
-    if not (abs(x) <= arguments.LARGEST or 'inf' in text.lower()):
-      raise ValueError
-  return Each(np.array(leniences, np.float32))
-
-
-def _span(inside: bool) -> Callable[[str, Token | None], Any]:
-  def make(said, token):
-    begins, ends = said.split(' ... ')
-    if not begins or not ends or begins == ends:
-      raise ValueError
-    # Without a tokenizer, only how it is written can be checked.
-    find = token or (lambda text: 0)
-    return Span(*map(np.int32, (find(begins), find(ends))), np.bool_(inside))
-
-  return make
-
-
-KINDS = {
-  CONSTANT: Kind(
-    CONSTANT, 'lenient everywhere alike', lambda said, token: None
-  ),
-  'first': Kind(
-    'first:16',
-    'strict for the first 16 tokens',
-    lambda said, token: First(_whole(said)),
-  ),
-  'ramp': Kind(
-    'ramp:16',
-    'from strict to the lenience within 16 tokens',
-    lambda said, token: Ramp(_whole(said)),
-  ),
-  'each': Kind('each:0,0.2,0.5', 'a lenience for each token', _each),
-  'inside': Kind(
-    'inside:<a> ... <b>',
-    'lenient inside of a span, strict elsewhere',
-    _span(True),
-  ),
-  'outside': Kind(
-    'outside:<a> ... <b>',
-    'strict inside of a span, lenient elsewhere',
-    _span(False),
-  ),
-  'budget': Kind(
-    'budget:2.5',
-    'lenient until its divergences sum to 2.5',
-    lambda said, token: Budget(_number(said)),
-  ),
-  'mismatches': Kind(
-    'mismatches:3',
-    "lenient until 3 tokens are not the verifier's",
-    lambda said, token: Mismatches(_whole(said)),
-  ),
-}
+SCHEDULES: Registry[Kind] = Registry('schedule')
+SCHEDULES.register(
+  CONSTANT, Kind(CONSTANT, 'lenient everywhere alike', _constant), builtin=True
+)
 
 
 class _MarkerError(Exception):
   """A marker that is not one token, as its message says."""
 
 
-def parse(said: str, token: Token | None = None) -> Any:
-  """A schedule by name.
+def parse(spec: str, token: Token | None = None) -> Any:
+  """Makes a schedule by name.
 
   Args:
-    said: One of the patterns of `KINDS`, with other numbers or tokens.
+    spec: The pattern of a kind, with other numbers or tokens.
     token: The id of a text that is one token; raises ValueError for others. If
       None, markers are not looked up: the schedule is only good to be checked.
 
@@ -121,13 +60,7 @@ def parse(said: str, token: Token | None = None) -> Any:
     ValueError: It is written in another way, a number is below 0, or a marker
       is not one token.
   """
-  name, _, rest = said.partition(':') if isinstance(said, str) else ('', '', '')
-  if name not in KINDS:
-    patterns = ', '.join(repr(kind.pattern) for kind in KINDS.values())
-    raise ValueError(
-      f'schedule: {arguments.shown(said)} is not known; there are {patterns},'
-      ' with numbers or tokens of your own.'
-    )
+  kind, argument = SCHEDULES.find(spec)
 
   def known(text):
     try:
@@ -135,14 +68,33 @@ def parse(said: str, token: Token | None = None) -> Any:
     except ValueError as error:
       raise _MarkerError(str(error)) from None
 
-  kind = KINDS[name]
   try:
-    return kind.make(rest, known if token else None)
+    return kind.make(argument, known if token else None)
   except _MarkerError as error:
-    raise ValueError(f'schedule: {arguments.shown(said)}: {error}') from None
+    raise ValueError(f'schedule: {arguments.shown(spec)}: {error}') from None
   except ValueError:
     raise ValueError(
-      f'schedule: {arguments.shown(said)} will not do; write it as'
+      f'schedule: {arguments.shown(spec)} will not do; write it as'
       f' {kind.pattern!r}, with numbers of 0 or more that 32 bits hold, and two'
       ' tokens that differ.'
     ) from None
+
+
+def check(spec: str, method: methods.Method) -> None:
+  """Refuses a schedule that is written wrong or that a method cannot have.
+
+  Raises:
+    ValueError: It is; says why.
+  """
+  if parse(spec) is None:
+    return
+  reason = None
+  if method.strict is None:
+    reason = (
+      f'{method.name} has no lenience at which it is strict; leave the schedule'
+      ' out, or take another method'
+    )
+  elif refuse := SCHEDULES.find(spec)[0].refuse:
+    reason = refuse(method)
+  if reason:
+    raise ValueError(f'schedule: {reason}.')

@@ -8,11 +8,6 @@ Of one draft per block (`single`):
   block       Look at the block as a whole: the same law, at least as many
               drafts kept (Sun et al., ICLR 2025, arXiv 2403.10444).
 
-Of one draft per block, with a law of its own (`ahead`):
-
-  look_ahead  Keep a draft that only the lenient method would keep if the drafts
-              after it would stay by strict decoding (FLy, arXiv 2511.22972).
-
 Of one draft or several (`several`), each with the same law:
 
   multi_round One candidate after the other, each against what the last
@@ -25,6 +20,8 @@ Of one draft or several (`several`), each with the same law:
   traversal   From the leaves of the tree, the longest path that may stay; of
               one draft it is `block` (arXiv 2505.12398). Its module is its own.
 
+These are entries of the registry `VERIFICATIONS`; plug-ins add others.
+
 If all drafts stay, one more token, the bonus, is sampled from the method's law,
 or from the verifier if `Scheme.bonus` says so.
 
@@ -35,7 +32,6 @@ the targets along a path.
 """
 
 from cascades.scheme import (
-  AHEAD,
   BONUS,
   BONUSES,
   DRAFT,
@@ -48,13 +44,13 @@ from cascades.scheme import (
   STANDARD,
   VERIFICATIONS,
   Scheme,
+  Verification,
 )
-from cascades.verification import ahead, several, single, traversal
+from cascades.verification import several, single, traversal
 from cascades.verification.verdict import Verdict
 from cascades.verification.verify import verify
 
 __all__ = [
-  'AHEAD',
   'BONUS',
   'BONUSES',
   'DRAFT',
@@ -68,7 +64,7 @@ __all__ = [
   'VERIFICATIONS',
   'Scheme',
   'Verdict',
-  'ahead',
+  'Verification',
   'several',
   'single',
   'traversal',

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 from cascades import methods
 from cascades.methods import processing
 from cascades.scheme import STANDARD, Scheme
-from cascades.verification import ahead, several, single, traversal
+from cascades.verification import single
 from cascades.verification.verdict import Verdict
 
 
@@ -64,20 +64,10 @@ def verify(
     from_target=scheme.bonus == 'target',
   )
   draw = processing.draw_size(size)
-  each = draw if scheme.verification == 'match' else paths
+  each = draw if scheme.kind.draws_tokens else paths
   # One draw for all of a block's numbers; its last are always in one place.
   numbers = processing.uniform(key, gamma * each + draw)
   chances, last = jnp.split(numbers, [gamma * each])
   if not gamma or passed:
     return single.passed(ask, last)
-  if scheme.window:
-    return ahead.look_ahead(ask, chances, last, scheme.window)
-  decide = {
-    'token': single.token,
-    'block': single.block,
-    'multi_round': several.multi_round,
-    'k_seq': several.k_seq,
-    'match': several.match,
-    'traversal': traversal.traversal,
-  }[scheme.verification]
-  return decide(ask, chances, last)
+  return scheme.decide(ask, chances, last)

@@ -18,9 +18,10 @@ def strict_lenience(method: str) -> float:
   """
   # It takes JAX, which not every page needs.
   from cascades.methods import METHODS
+  from cascades.registries import split
 
   # Behind a colon stands which of a kind, such as a rule that was learnt.
-  known = METHODS.get(method.partition(':')[0])
+  known = METHODS.get(split(method)[0], None)
   return math.nan if known is None or known.strict is None else known.strict
 
 

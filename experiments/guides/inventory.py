@@ -42,11 +42,11 @@ def _documented(folder: str) -> Iterator[tuple[str, str, str]]:
 
 def schedules() -> str:
   """A row per kind of schedule."""
-  from cascades.schedules import KINDS
+  from cascades.schedules import SCHEDULES
 
   return markdown.table(
     '| `schedule` | what it does |',
-    *(f'| `{kind.pattern}` | {kind.says} |' for kind in KINDS.values()),
+    *(f'| `{kind.pattern}` | {kind.says} |' for kind in SCHEDULES.values()),
   )
 
 

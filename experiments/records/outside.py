@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cascades.methods import Method
-from cascades.methods.registry import BUILTIN
+from cascades.methods.registry import is_builtin
 from experiments.records import versions
 from experiments.tasks import BUILTIN as BUILTIN_TASKS
 
@@ -40,7 +40,7 @@ def source(*registered: Any) -> str | None:
   parts = []
   for value in registered:
     if isinstance(value, Method):
-      if value not in BUILTIN and value.trained is None:
+      if not is_builtin(value):
         parts.append(_described(value, set()))
     elif not _is_library_task(value):
       parts.append(_described(value, set()))

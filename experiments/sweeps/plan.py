@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import ml_collections
 
+from cascades.registries import OPTIONS
 from cascades.scheme import NO_CAP, SEQUENTIAL
 from experiments import records
 from experiments.sweeps import fields
@@ -51,10 +52,7 @@ _CHANGE_NOTHING = (
   'clock',
 )
 # Options of `Sampler` about what drafts, which a sweep has for all curves.
-_DRAFTING = (
-  *('stop_below', 'beam', 'others_say'),
-  *('inner_method', 'inner_lenience', 'inner_gamma'),
-)
+_DRAFTING = ('stop_below', 'beam', 'others_say')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +137,7 @@ class Curve:
       **{name: chosen.get(name, value) for name, value in usual.items()},
     ):
       chosen.pop(name, None)
-    options = Options(method=method, **chosen)
+    options = Options.of(method=method, **chosen)
     if not confidence and method in _NO_LENIENCE:
       leniences = ()
     return cls(options, tuple(leniences), confidence)
@@ -298,7 +296,7 @@ def load_examples(config, task) -> tuple[list, dict[str, Any]]:
 
 def drafting(config) -> dict[str, Any]:
   """What a config, which may be silent, says of its drafter."""
-  said = {name: config.get(name) for name in _DRAFTING}
+  said = {name: config.get(name) for name in (*_DRAFTING, *OPTIONS.names())}
   return {name: value for name, value in said.items() if value is not None}
 
 
@@ -493,9 +491,9 @@ def points(
         'task': [task, tasks[task].max_new_tokens, list(tasks[task].stops)],
         'examples': records.hash_of(shard),
       }
-      if trained := curve.options.method.trained:
+      if identity := curve.options.method.identity:
         # The same name may be that of another rule tomorrow.
-        hashed['learned'] = trained.identity
+        hashed['learned'] = identity
       if source := sources[curve.options.method, task]:
         hashed['outside'] = source
       identity = records.digest(hashed)

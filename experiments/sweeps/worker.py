@@ -220,10 +220,9 @@ class Worker:
       self._verifier, self._drafter, **plan.drafting(config)
     )
     for curve in curves:
-      if curve.options.gamma:
-        pairing.check_trained(
-          curve.options.method, self._verifier, self._equipped
-        )
+      bind = curve.options.method.bind
+      if bind and curve.options.gamma:
+        bind(self._verifier, self._equipped)
 
   def facts(self) -> dict[str, Any]:
     """What can change a result and is not said by a config."""

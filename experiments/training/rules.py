@@ -10,7 +10,7 @@ rejections (Lemma 3), so that at lenience lam it is to make
 small (Lemma 4 of Narasimhan et al. 2025, arXiv 2405.19261). Nobody has texts of
 the true distribution; here they are those of a sweep of the pair, on training
 examples, each weighing as it was scored, and each example as much as another.
-Both models read them once. Then the head of `methods.learned` is fitted, from
+Both models read them once. Then the head of `contrib.learned` is fitted, from
 OPT's weights on: r is a sigmoid, and J its mean over some leniences.
 """
 
@@ -29,8 +29,8 @@ from ml_collections import ConfigDict
 from scipy import optimize, special
 
 from cascades import atomic, methods
+from cascades.contrib import learned
 from cascades.drafters import pairing
-from cascades.methods import learned
 from cascades.sampler import sampler, scoring
 from experiments import records
 from experiments.records import stats
@@ -502,7 +502,7 @@ library_name: cascades
 
 A deferral rule for `{verifier}` and `{drafter}`, and for no other pair:
 Lemma 4 of Narasimhan et al. 2025 (arXiv 2405.19261) with a linear head in the
-place of the difference of losses (`cascades/methods/learned.py`).
+place of the difference of losses (`cascades/contrib/learned.py`).
 
 - Data: {texts} texts that a sweep of the pair wrote to training examples, at
   temperature {temperature:g}, weighed by {score}; {all_tokens:,} tokens. Of

@@ -44,8 +44,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from cascades import methods
+from cascades.contrib.engine_audits import engines
 from cascades.plain import plain
-from cascades.proof import engines
 
 # What rows may be off 1, as float16 and printed digits are.
 _SUM = 2e-3

@@ -42,8 +42,8 @@ class ChainDrafter(Plain):
     self.scheme.check(self.method)
     if self.gamma < 1:
       raise ValueError(f'gamma: {self.gamma} will not do; give 1 or more.')
-    lawless = self.scheme.bonus != 'target' or self.scheme.window
-    if lawless or self.drafter.needs_hidden:
+    keeps_law = self.scheme.bonus == 'target' and self.scheme.kind.keeps_law
+    if not keeps_law or self.drafter.needs_hidden:
       raise ValueError(
         'drafter: within a chain every token must follow the law, and nothing'
         " is told of hidden states; take bonus='target', verification 'token'"

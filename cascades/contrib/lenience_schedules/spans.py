@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int
 
-from cascades.schedules.schedule import Plain
+from cascades.schedules import Plain
 
 
 @struct.dataclass

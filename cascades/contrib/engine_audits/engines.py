@@ -31,8 +31,9 @@ import jax
 import numpy as np
 
 from cascades import arguments, methods
+from cascades.contrib.engine_audits import branching
 from cascades.plain import plain
-from cascades.proof import branching, enumeration, separation, trial_rows
+from cascades.proof import enumeration, separation, trial_rows
 from cascades.proof.table_models import TableModel
 from cascades.proof.tabulated import Table
 

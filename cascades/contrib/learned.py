@@ -23,24 +23,25 @@ On disk a head is a folder with a rule.json: the weights by the features' names,
 the names of its models, and their fingerprints.
 """
 
+import dataclasses
 import functools
 import json
 import math
 import pathlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax.scipy import special
 from jaxtyping import Array, Float
 
 from cascades import arguments, atomic
+from cascades.drafters import pairing
 from cascades.methods.cascade import price
 from cascades.methods.method import (
   Distributions,
   Lenience,
   Method,
-  Trained,
   from_rule,
   total_variation,
 )
@@ -48,7 +49,7 @@ from cascades.plain import digest
 
 # The head of the bundled pair, which has the plain name; others have a name, or
 # a folder, behind the colon.
-NAME, PREFIX, BUNDLED = 'learned', 'learned:', 'tiny-rule'
+NAME, BUNDLED = 'learned', 'tiny-rule'
 FILE = 'rule.json'
 _ASSETS = pathlib.Path(__file__).parents[1] / 'assets'
 _TRAIN = 'train one with configs/train_rule.py'
@@ -136,6 +137,45 @@ def defer(d: Distributions, lenience: Lenience, weights: Mapping[str, float]):
   return difference(d, weights) > price(d, lenience)
 
 
+class Trained(NamedTuple):
+  """The pair of models that a rule was trained for.
+
+  Attributes:
+    verifier: Fingerprint of the verifier; see `drafters.pairing.fingerprints`.
+    drafter: Fingerprint of the drafter.
+    names: Of both, for people.
+    identity: A hash of the rule.
+  """
+
+  verifier: str
+  drafter: str
+  names: tuple[str, str]
+  identity: str
+
+  def check(self, name: str, verifier, drafter) -> None:
+    """Refuses another pair.
+
+    Args:
+      name: Of the method.
+      verifier: A `Checkpoint`.
+      drafter: An `Equipped`.
+
+    Raises:
+      ValueError: One of the models is another; names it.
+    """
+    prints = pairing.fingerprints(verifier, drafter)
+    for role, expected, found, model in zip(
+      ('verifier', 'drafter'), self, prints, self.names, strict=False
+    ):
+      if found != expected:
+        raise ValueError(
+          f'method: {name} was trained for the {role} {model}, with the'
+          f' fingerprint {expected}, and this one has'
+          f' {found or "none, for it is no language model"}; train a rule for'
+          ' these two with configs/train_rule.py.'
+        )
+
+
 def of(
   weights: Mapping[str, float],
   name: str = NAME,
@@ -170,7 +210,7 @@ def of(
 @functools.cache
 def _made(name, weights, trained) -> Method:
   weights = dict(weights)
-  return from_rule(
+  method = from_rule(
     lambda d, lenience: defer(d, lenience, weights),
     name=name,
     equation='defer if h(q, p) > lam TV(p, q), h linear in features of both',
@@ -180,8 +220,19 @@ def _made(name, weights, trained) -> Method:
     ),
     strict=-math.inf,
     drafter_only=math.inf,
-    trained=trained,
   )
+  if trained is None:
+    return method
+
+  def bind(verifier, drafter):
+    trained.check(name, verifier, drafter)
+    return bound
+
+  load_named = load if name == NAME else None
+  bound = dataclasses.replace(
+    method, bind=bind, load=load_named, identity=trained.identity
+  )
+  return bound
 
 
 def save(
@@ -206,29 +257,40 @@ def save(
   atomic.write_text(folder / FILE, json.dumps(said, indent=2) + '\n')
 
 
-def load(named: str, name: str | None = None) -> Method:
-  """The method of a head on disk.
+def read(file: pathlib.Path) -> tuple[dict[str, float], Trained]:
+  """Reads a head's weights by feature, and the pair that it was trained for.
+
+  Raises:
+    OSError, ValueError, KeyError, TypeError: It cannot be read.
+  """
+  said = json.loads(file.read_text(encoding='utf-8'))
+  models = said['verifier'], said['drafter']
+  trained = Trained(
+    *(str(model['fingerprint']) for model in models),
+    names=tuple(str(model['name']) for model in models),
+    identity=digest(said),
+  )
+  return said['weights'], trained
+
+
+def load(named: str) -> Method:
+  """Loads the method of a head on disk.
 
   Args:
     named: A bundled head's name, or the folder of one.
-    name: Of the method; None for one that names the head.
 
   Raises:
     ValueError: There is none, or it is damaged.
   """
   arguments.file_name('method', named)
+  # That of the bundled pair has the plain name.
+  name = NAME if named == BUNDLED else f'{NAME}:{named}'
   bundled = _ASSETS / named
   folder = bundled if (bundled / FILE).is_file() else pathlib.Path(named)
   file = folder / FILE
   try:
-    said = json.loads(file.read_text(encoding='utf-8'))
-    models = said['verifier'], said['drafter']
-    trained = Trained(
-      *(str(model['fingerprint']) for model in models),
-      names=tuple(str(model['name']) for model in models),
-      identity=digest(said),
-    )
-    return of(said['weights'], name or PREFIX + named, trained)
+    weights, trained = read(file)
+    return of(weights, name, trained)
   except FileNotFoundError:
     raise ValueError(f'method: there is no {file}; {_TRAIN}.') from None
   except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
@@ -238,4 +300,5 @@ def load(named: str, name: str | None = None) -> Method:
     ) from None
 
 
-METHODS = (load(BUNDLED, NAME),)
+# What the plain name stands for.
+METHOD = load(BUNDLED)

@@ -28,7 +28,7 @@ def look_ahead(
   ask: single.Question,
   chances: Float[Array, 'gamma'],
   last: Float[Array, 'n'],
-  window: int,
+  argument: int,
 ) -> Verdict:
   """From the left, each draft by itself or by what follows it.
 
@@ -54,8 +54,9 @@ def look_ahead(
     ask: The block.
     chances: One for each draft.
     last: What the token after those that stay is drawn by.
-    window: W, 2 or more.
+    argument: W, 2 or more.
   """
+  window = argument
   method, count = ask.method, ask.count[0]
   strict, acceptance, deferred = single.of_drafts(
     ask, (_strict, method.acceptance, method.rule), ask.tokens[0]

@@ -1,7 +1,8 @@
 """The model type `cascades` of lm-evaluation-harness.
 
-  python -m cascades.lm_eval --model cascades --tasks gsm8k --batch_size 16 \\
-    --model_args verifier=tiny-verifier,drafter=tiny-drafter,lenience=0.3
+  python -m cascades.contrib.lm_eval --model cascades --tasks gsm8k \\
+    --batch_size 16 --model_args \\
+    verifier=tiny-verifier,drafter=tiny-drafter,lenience=0.3
 
 is `lm_eval` with one model more. The harness (0.4.13) has no hook for models
 of other packages: it knows those of a fixed table, and `--include_path` is for
@@ -26,6 +27,7 @@ from typing import Any
 
 from cascades import extras
 from cascades.models import tokenizers
+from cascades.registries import OPTIONS
 from cascades.sampler import sampler, scoring
 
 try:
@@ -43,7 +45,10 @@ except ModuleNotFoundError as error:
 # A child of the harness's logger, since that is what it shows.
 _LOG = logging.getLogger('lm_eval.cascades')
 
-_OPTIONS = tuple(inspect.signature(sampler.Sampler).parameters)
+_OPTIONS = (
+  *(x for x in inspect.signature(sampler.Sampler).parameters if x != 'plugins'),
+  *OPTIONS.names(),
+)
 # What a task may ask for, as `normalize_gen_kwargs` names it.
 _GENERATION = (
   'until',

@@ -1,0 +1,13 @@
+"""What plugs into the registries of the core, which never imports it.
+
+  lenience_schedules  leniences that change along an answer
+  capping             which tokens a method may make likelier
+  look_ahead          verification that judges a draft by the drafts after it
+  learned             a deferral rule that was trained
+  chains              drafters that are drafted for
+  engine_audits       audits of other engines, by their functions or traces
+  lm_eval             the adapter for that harness
+
+Names of options find these through entry points (see `cascades.registries`), as
+they find a package of somebody else.
+"""

@@ -1,0 +1,40 @@
+"""Verification that judges a draft by the drafts after it: 'look_ahead:4'.
+
+  window           the verification
+  windowed_blocks  its enumeration, for proofs
+
+The entry of the registry stands here; the modules are imported as a block is
+verified or enumerated.
+"""
+
+from cascades import arguments
+from cascades.scheme import Verification
+
+# Drafts of a window, the one that is judged among them.
+_WINDOW = 4
+
+
+def _window(argument: str) -> int:
+  if not argument:
+    return _WINDOW
+  return arguments.whole('window', arguments.count_in(argument), 2)
+
+
+def _refuse(window: int, gamma: int) -> str | None:
+  if window <= gamma:
+    return None
+  return (
+    f'judges a draft leniently only where {window - 1} more follow in its'
+    f' block, and gamma is {gamma}; raise gamma or look ahead less far'
+  )
+
+
+VERIFICATION = Verification(
+  decide=f'{__name__}.window:look_ahead',
+  blocks=f'{__name__}.windowed_blocks:blocks',
+  keeps_law=False,
+  pattern='look_ahead:4',
+  shortest='look_ahead:2',
+  parse=_window,
+  refuse=_refuse,
+)

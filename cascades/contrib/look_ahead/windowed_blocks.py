@@ -1,0 +1,50 @@
+"""The blocks that `look_ahead` emits, enumerated."""
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from cascades.proof import enumeration
+
+
+def blocks(
+  place: enumeration.Place, window: int
+) -> Iterator[enumeration.Block]:
+  """Enumerates blocks that `look_ahead` emits, each with its chance.
+
+  Each draft is kept strictly, kept only leniently, or kept by neither, with
+  min(1, p / q), max(0, a - min(1, p / q)) and what is left.
+
+  Args:
+    place: Where the block begins.
+    window: Drafts that are looked at for one of them, itself too.
+  """
+  table, gamma = place.table, place.gamma
+  for draft in itertools.product(place.tokens, repeat=gamma):
+    rows = [place.context(draft[:i]) for i in range(gamma + 1)]
+    chance, ways = place.certain, []
+    for c, x in zip(rows, draft, strict=False):
+      q, p = table.q[c, x], table.p[c, x]
+      chance = chance * q
+      strict = place.certain * (1.0 if p >= q else p / q)
+      likely = np.maximum(table.acceptance[:, c, x], strict)
+      ways.append({'sure': strict, 'likely': likely - strict, '': 1 - likely})
+    if not chance.any():
+      continue
+    for said in itertools.product(('sure', 'likely', ''), repeat=gamma):
+      of_these = [way[word] for way, word in zip(ways, said, strict=True)]
+      n = 0
+      while n < gamma and (
+        said[n] == 'sure'
+        or said[n : n + window] == ('likely', *['sure'] * (window - 1))
+      ):
+        n += 1
+      c = rows[n]
+      left = np.maximum(table.p[c] - table.q[c], 0)[None]
+      instead = enumeration.normalised(left, table.p[c][None])
+      yield from enumeration.ended(
+        draft[:n],
+        chance * np.prod(of_these, axis=0),
+        place.bonus[:, c] if n == gamma else instead,
+      )

@@ -1,0 +1,235 @@
+"""Registries: what an option can name, with room for plug-ins.
+
+A registry holds entries of one kind by name. The core registers its own as it
+is imported. A plug-in declares its entries as entry points of the registry's
+group, in the metadata of its package:
+
+  [project.entry-points."cascades.schedules"]
+  first = "cascades.contrib.lenience_schedules:FIRST"
+
+The module is imported when the name is first used, so the core needs to import
+no plug-in. `cascades.contrib` is declared in the same way as a package of
+somebody else.
+"""
+
+import dataclasses
+import difflib
+import functools
+import importlib.metadata
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from cascades import arguments
+
+# That no default is given.
+_REFUSE = object()
+# Between a name and its argument, as in 'first:16'.
+_COLON = ':'
+
+
+def split(spec: str) -> tuple[str, str]:
+  """Splits 'first:16' into a name, 'first', and an argument, '16'.
+
+  The argument is empty where there is none.
+  """
+  name, _, argument = spec.partition(_COLON)
+  return name, argument
+
+
+class Registry[Entry](Mapping[str, Entry]):
+  """Entries of one kind by name.
+
+  A mapping of all names, those that plug-ins declare included; looking one of
+  these up imports its plug-in.
+
+  Args:
+    option: The option whose values the entries are; begins error messages.
+    aliases: Other names of entries.
+  """
+
+  def __init__(self, option: str, aliases: Mapping[str, str] | None = None):
+    self.option = option
+    self.aliases = dict(aliases or {})
+    self._entries: dict[str, Entry] = {}
+    # Names and values of the library's own entries.
+    self._builtin: dict[str, Any] = {}
+
+  @property
+  def group(self) -> str:
+    """The group of entry points that plug-ins declare entries in."""
+    return f'cascades.{self.option}s'
+
+  def register(self, name: str, entry: Entry, builtin: bool = False) -> Entry:
+    """Adds an entry.
+
+    Args:
+      name: What options call it.
+      entry: What the name stands for.
+      builtin: True for entries of the core.
+
+    Returns:
+      The entry.
+
+    Raises:
+      ValueError: Another entry has the name.
+    """
+    arguments.a('name', name, str, 'a text')
+    taken = name in self.aliases or (
+      self._entries[name] is not entry
+      if name in self._entries
+      else name in self._declared
+    )
+    if taken:
+      raise ValueError(
+        f'{self.option}: the name {name!r} is taken; choose another.'
+      )
+    self._entries[name] = entry
+    if builtin:
+      self._builtin[name] = entry
+    return entry
+
+  def unregister(self, name: str) -> None:
+    """Removes an entry that `register` added."""
+    del self._entries[name]
+
+  def get(self, name: str, default: Any = _REFUSE) -> Entry:
+    """Returns the entry of a name or an alias; imports a plug-in if need be.
+
+    Args:
+      name: The name.
+      default: Returned where there is no such entry, instead of an error.
+
+    Raises:
+      ValueError: There is no such entry; the message has the nearest names.
+    """
+    known = isinstance(name, str)
+    own = self.aliases.get(name, name) if known else None
+    if own in self._entries:
+      return self._entries[own]
+    if own in self._declared:
+      return self._load(own)
+    if default is not _REFUSE:
+      return default
+    raise ValueError(self.unknown(name))
+
+  def find(self, spec: str, option: str = '') -> tuple[Entry, str]:
+    """Returns the entry of 'NAME:ARGUMENT', and the argument.
+
+    Args:
+      spec: The name, and maybe an argument.
+      option: Names the option in errors, where it is another than usual.
+
+    Raises:
+      ValueError: There is no such entry; the message has the nearest names.
+    """
+    name, argument = split(spec) if isinstance(spec, str) else ('', '')
+    if name not in self and name not in self.aliases:
+      raise ValueError(self.unknown(spec, option))
+    return self.get(name), argument
+
+  def unknown(self, name: Any, option: str = '') -> str:
+    """Says that a name is not known, which is nearest, and which there are."""
+    every = [*self.names(), *self.aliases]
+    text, _ = split(name[:99]) if isinstance(name, str) else ('', '')
+    near = difflib.get_close_matches(text, every, 1, 0.0)
+    guess = f' did you mean {near[0]!r}?' if near else ''
+    return (
+      f'{option or self.option}: {arguments.shown(name)} is not known;{guess}'
+      f' There are {", ".join(self.names())}.'
+    )
+
+  def names(self) -> tuple[str, ...]:
+    """Names of all entries, also of plug-ins that were not imported yet."""
+    declared = (name for name in self._declared if name not in self._entries)
+    return (*self._entries, *declared)
+
+  def loaded(self) -> tuple[Entry, ...]:
+    """Entries that are registered, or were imported since."""
+    return tuple(self._entries.values())
+
+  def is_builtin(self, name: str) -> bool:
+    """Whether the library itself has an entry, and it was not replaced."""
+    if name in self._builtin:
+      return self._entries[name] is self._builtin[name]
+    point = self._declared.get(name)
+    return point is not None and point.value.startswith('cascades.')
+
+  @functools.cached_property
+  def _declared(self) -> dict[str, importlib.metadata.EntryPoint]:
+    """Entry points of plug-ins by name."""
+    declared = {}
+    for point in importlib.metadata.entry_points(group=self.group):
+      other = declared.setdefault(point.name, point)
+      if point.name in self._builtin or other.value != point.value:
+        warnings.warn(
+          f'{self.option}: {_package(point)} declares {point.name!r}, a name'
+          ' that is taken; its entry is not used.',
+          stacklevel=2,
+        )
+    return {k: v for k, v in declared.items() if k not in self._builtin}
+
+  def _load(self, name: str) -> Entry:
+    """Imports the plug-in that declares a name.
+
+    Raises:
+      ValueError: Its package cannot be imported, or has no such entry.
+    """
+    point = self._declared[name]
+    try:
+      self._entries[name] = point.load()
+    except (ImportError, AttributeError) as error:
+      reason = ' '.join(str(error).split()).rstrip('.')
+      raise ValueError(
+        f'{self.option}: {name!r} is declared by {_package(point)}, which'
+        f' cannot be imported ({reason}); install it again or remove it.'
+      ) from error
+    return self._entries[name]
+
+  def __getitem__(self, name: str) -> Entry:
+    if name not in self:
+      raise KeyError(name)
+    return self.get(name)
+
+  def __contains__(self, name: object) -> bool:
+    return isinstance(name, str) and (
+      name in self._entries or name in self._declared
+    )
+
+  def __iter__(self) -> Iterator[str]:
+    return iter(self.names())
+
+  def __len__(self) -> int:
+    return len(self.names())
+
+
+def _package(point: importlib.metadata.EntryPoint) -> str:
+  """The name of the package that declares an entry point."""
+  return f'the package {point.dist.name}' if point.dist else 'a package'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Option:
+  """An option that only a plug-in has.
+
+  It is declared as an entry point of the group `cascades.options`, in a module
+  that imports little: flags and help read it. `Sampler` takes it as a keyword
+  argument.
+
+  Attributes:
+    name: Of the keyword argument, the flag and the config field.
+    kind: Type of its value: str, int, float or bool.
+    help: One line that says what it does.
+    applies: What it has an effect on, in a few words.
+    check: Raises ValueError if a value is out of its range.
+  """
+
+  name: str
+  kind: type
+  help: str
+  applies: str
+  check: Callable[[Any], Any]
+
+
+# By name; the default of each is None, which leaves the choice to the plug-in.
+OPTIONS: Registry[Option] = Registry('option')
