@@ -40,6 +40,4 @@ def get_config() -> ml_collections.ConfigDict:
     prompt_tokens=64,
     # Of every answer.
     new_tokens=128,
-    # Whether further pairs are compiled, with `large` and `memory`.
-    compiles=False,
   )

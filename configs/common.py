@@ -99,9 +99,9 @@ _OPTIONAL = dict(
 )
 # Options that plug-ins declare; None leaves the choice to the plug-in.
 _OPTIONAL |= dict.fromkeys(OPTIONS.names())
-# Of every benchmark that times arms in turns.
+# Of every benchmark.
 _BENCHMARK = dict(
-  # Turns of each arm, after one that is not counted.
+  # Turns of each entrant, after one that is not counted.
   repeats=5,
   # Of weights, prompts, sampling, and whatever else is random.
   seed=0,
@@ -110,13 +110,33 @@ _BENCHMARK = dict(
 _DECODING = dict(
   # Of the random weights; the bundled ones are float32.
   dtype='float32',
-  # The gamma of arms other than the strict ones, and the one at which more
+  # The gamma of entrants other than the strict ones, and the one at which more
   # acceptances are tried.
   gamma=4,
   # How often a draft of random weights is kept; the middle one for all gammas.
   acceptances=(0.6, 0.8, 0.9),
-  # Points of a curve that is decoded in one call; for trained weights.
-  curve_points=11,
+)
+# Of those of samplers, which answer a task's prompts.
+_ANSWERING = dict(
+  # The task's file, and worked examples before each prompt.
+  path='',
+  shots=0,
+  # What ends an answer, a single token; '' for the model's own.
+  stop='',
+  # At which problems are sampled; copies are greedy.
+  temperature=1.0,
+  # What the models are kept in.
+  dtypes=('float32',),
+  # Prompts that are answered at a time.
+  batch_sizes=(1,),
+  # Tokens drafted per block.
+  gamma=4,
+  # Whether gemma's own sampler takes part, and Pythons that have other
+  # people's loops, '' for none: they are greedy. `assistant` drafts there.
+  gemma=False,
+  transformers='',
+  llama='',
+  assistant='',
 )
 # Of those who train models.
 _TRAINING = dict(
@@ -178,10 +198,10 @@ def sweep(*optional: str, **fields) -> ml_collections.ConfigDict:
 
 
 def benchmark(suite: str, **fields) -> ml_collections.ConfigDict:
-  """The fields of a benchmark whose arms take turns.
+  """The fields of a benchmark.
 
   Args:
-    suite: What to time; a key of experiments.benchmarks.SUITES.
+    suite: What to time; one of experiments.benchmarks.SUITES.
     **fields: Its own, and values other than the usual.
   """
   return ml_collections.ConfigDict(dict(suite=suite) | _BENCHMARK | fields)
@@ -194,7 +214,30 @@ def decoding(**fields) -> ml_collections.ConfigDict:
     **fields: Its own, and values other than the usual. `pairs` are timed: the
       bundled names of two models, or their `shape`.
   """
-  return benchmark('decoding', **_DECODING | fields)
+  return benchmark('loops', **_DECODING | fields)
+
+
+def answering(**fields) -> ml_collections.ConfigDict:
+  """The fields of a benchmark of samplers.
+
+  Args:
+    **fields: Its own, and values other than the usual. `problems` and `copies`
+      have an `entrant` each for what decodes, the verifier alone first.
+  """
+  return benchmark('answering', **_ANSWERING | fields)
+
+
+def entrant(
+  name: str, drafter: str | None = None, **options
+) -> ml_collections.ConfigDict:
+  """What a benchmark of samplers times.
+
+  Args:
+    name: What the tables call it.
+    drafter: The name of what drafts; None for the verifier alone.
+    **options: Further options of the sampler.
+  """
+  return ml_collections.ConfigDict(dict(name=name, drafter=drafter) | options)
 
 
 def training(**fields) -> ml_collections.ConfigDict:

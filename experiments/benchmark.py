@@ -1,12 +1,12 @@
-"""Times compiled functions against each other, in one process.
+"""Times loops and drafters against each other, in one process.
 
 Command: python -m experiments.benchmark --config=configs/benchmark.py
-Shows: a table of medians; every figure with its repeats, versions and device
-goes to benchmark.json, as soon as it is known. A run that was stopped goes on
-when it is started again.
+Shows: a table of medians and ratios, and the thresholds that they are held to;
+every figure with its repeats, versions and device goes to benchmark.json, part
+by part. A run that was stopped continues when it is started again.
 
-Arms take turns, so that a busy moment of the machine falls on all of them, and
-each is warmed up first. Compare ratios of one run, not seconds of two.
+Entrants take turns, so that a busy moment of the machine falls on all of them,
+and each is warmed up first. Compare ratios of one run, not seconds of two.
 """
 
 import pathlib
@@ -29,13 +29,10 @@ def main() -> None:
     raise app.UsageError(
       '--config: name a config, such as --config=configs/benchmark.py.'
     )
-  config = _CONFIG.value
   path = config_flags.get_config_filename(flags.FLAGS['config'])
-  workdir = pathlib.Path(
-    _WORKDIR.value or pathlib.Path('runs') / pathlib.Path(path).stem
-  )
-  cli.make_folder(workdir)
-  benchmarks.run(config, workdir)
+  workdir = _WORKDIR.value or f'runs/{pathlib.Path(path).stem}'
+  cli.make_folder(pathlib.Path(workdir))
+  benchmarks.run(_CONFIG.value, pathlib.Path(workdir))
 
 
 if __name__ == '__main__':

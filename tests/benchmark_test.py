@@ -1,7 +1,9 @@
-"""The benchmark of the loop, on models of no size, and its arithmetic."""
+"""Benchmarks: their harness, the floor and thresholds; on models of no size."""
 
+import functools
 import importlib
 import json
+import math
 import pathlib
 import sys
 import time
@@ -12,13 +14,23 @@ import ml_collections
 import numpy as np
 import pytest
 
-from cascades import methods
+from cascades import decoding, methods
 from cascades.proof import exact
 from experiments import benchmarks, cli
-from experiments.benchmarks import arms, digits, elsewhere, loops, stopwatch
-from experiments.benchmarks import proposals as drafters_suite
+from experiments.benchmarks import (
+  answering,
+  entrants,
+  harness,
+  loops,
+  lower_bounds,
+  peers,
+)
 
 _DATA = pathlib.Path(__file__).parent / 'data/tasks'
+
+
+def _config(name):
+  return cli.load_config_module(f'configs/{name}.py').get_config()
 
 
 def _shape(width):
@@ -35,114 +47,168 @@ def _shape(width):
   )
 
 
-@pytest.fixture(scope='module')
-def found(tmp_path_factory):
-  workdir = tmp_path_factory.mktemp('benchmark')
-  config = cli.load_config_module('configs/benchmark.py').get_config()
-  config.pairs = (
-    ml_collections.ConfigDict(
-      {'name': 'small', 'verifier': _shape(32), 'drafter': _shape(16)}
-    ),
-  )
-  config.compiles = False
+@pytest.fixture
+def no_cache():
+  """Keeps what a run sets of the whole process."""
+  before = jax.config.jax_enable_compilation_cache
+  yield
+  jax.config.update('jax_enable_compilation_cache', before)
+
+
+@pytest.mark.slow
+def test_the_loop_is_timed_once_and_a_run_continues(tmp_path, no_cache):
+  config = _config('benchmark')
+  models = {'verifier': _shape(32), 'drafter': _shape(16)}
+  config.pairs = (ml_collections.ConfigDict({'name': 'small'} | models),)
   config.batch_sizes, config.gammas, config.gamma = (1,), (1, 2), 2
   config.acceptances, config.repeats, config.new_tokens = (0.5, 0.9), 2, 12
-  before = jax.config.jax_enable_compilation_cache
-  benchmarks.run(config, workdir)
+  benchmarks.run(config, tmp_path)
+  text = (tmp_path / 'benchmark.json').read_text()
   # Nothing is left to be done, and nothing is done twice.
-  figures = (workdir / 'benchmark.json').read_text()
-  benchmarks.run(config, workdir)
-  assert (workdir / 'benchmark.json').read_text() == figures
-  (start,) = json.loads(figures)['starts']
+  benchmarks.run(config, tmp_path)
+  assert (tmp_path / 'benchmark.json').read_text() == text
+  (start,) = json.loads(text)['starts']
   assert {'command', 'commit', 'dirty'} <= start.keys()
   config.repeats = 3
   with pytest.raises(ValueError, match='figures of another config;'):
-    benchmarks.run(config, workdir)
-  jax.config.update('jax_enable_compilation_cache', before)
-  return json.loads((workdir / 'benchmark.json').read_text())
-
-
-@pytest.mark.slow
-def test_every_arm_is_timed(found):
-  timed = [row for row in found['figures'] if 'decode_s' in row]
+    benchmarks.run(config, tmp_path)
+  figures = json.loads(text)['figures']
+  timed = [row for row in figures if 'decode_s' in row]
   arms = [row['arm'] for row in timed]
-  assert {arm: arms.count(arm) for arm in arms} == {
-    'gemma': 1,
-    'alone': 1,
-    'lock-step': 1,
-    'strict': 3,
-    'token_v3': 2,
-    'floor': 3,
-    'reading': 2,
-    'drafting': 1,
-  }
+  counted = {arm: arms.count(arm) for arm in arms}
+  assert counted == dict(gemma=1, alone=1, floor=3, strict=3, token_v3=2)
   for row in timed:
     assert len(row['decode_s']) == len(row['prefill_s']) == 2
     assert min(row['decode_s']) > 0
-    if 'tokens' in row:
-      assert row['tokens'] == 12 * row['batch']
-    if row['arm'] in ('gemma', 'alone', 'lock-step'):
+    assert row['compile_s'] >= 0
+    assert row['weight_bytes'] > 0
+    if row['arm'] != 'floor':
+      assert row['tokens'] == 12
+    if row['arm'] in ('gemma', 'alone'):
       assert row['same_tokens']
-
-
-@pytest.mark.slow
-def test_all_that_follows_is_there(found):
-  rows = loops.rows(found['figures'])
-  strict = [r for r in rows if r['arm'] == 'strict' and r['batch'] == 1]
-  assert all(row['over_formula'] > 0 for row in strict)
-  assert sum('over_floor' in row for row in strict) == 2
-  names = [name for name, *_ in loops.targets(found['figures'])]
-  assert len(set(names)) == len(names) == 5
-  table = loops.table(found['figures'])
-  for word in ('small', 'lock-step', 'x floor', 'target', 'formula'):
-    assert word in table
+  rows = loops.rows(figures)
+  assert sum(row['over_floor'] is not None for row in rows) == 3
+  assert all(row['over_copy'] > 0 for row in rows)
+  names = [name for name, *_ in loops.thresholds(figures)]
+  assert len(set(names)) == len(names) == 3
+  every, held = map(harness.text, loops.tables(figures))
+  assert 'token_v3' in every
+  assert 'x floor' in every
+  assert 'small, batch 1: loop time by its floor, worst gamma' in held
 
 
 def test_every_suite_has_what_run_asks_of_it():
-  for name in benchmarks.SUITES.values():
+  for name in benchmarks.SUITES:
     suite = importlib.import_module(f'experiments.benchmarks.{name}')
-    assert all(map(callable, (suite.check, suite.measure, suite.table)))
+    assert all(map(callable, (suite.check, suite.parts, suite.tables)))
     assert f'  {name} ' in benchmarks.__doc__
 
 
-@pytest.mark.parametrize(
-  ('alternate', 'called'), [(False, 'ababab'), (True, 'baabba')]
-)
-def test_arms_take_turns_after_one_that_warms_up(alternate, called):
+def test_entrants_take_turns_after_one_that_warms_up():
   calls = []
-  turns = [lambda name=name: calls.append(name) or len(calls) for name in 'ab']
-  bar = cli.progress(6, 'turns', quiet=True)
-  found = stopwatch.take_turns(turns, 2, bar, alternate)
-  assert ''.join(calls) == called
-  assert found == [
-    [i + 1 for i in (2, 3, 4, 5) if called[i] == x] for x in 'ab'
+  runs = [lambda name=name: calls.append(name) or len(calls) for name in 'ab']
+  outputs = harness.take_turns(runs, 2, 'turns')
+  assert ''.join(calls) == 'baabba'
+  assert outputs == [[3, 6], [4, 5]]
+
+
+def _entrant(name, seconds, **facts):
+  """An entrant whose runs take the given seconds, one after the other."""
+  turns = iter(seconds)
+  run = lambda: {'decode_s': next(turns)} | facts  # noqa: E731
+  return harness.Entrant({'arm': name}, run)
+
+
+def test_a_race_keeps_all_seconds_and_compares_tokens():
+  first = _entrant('first', (9.0, 1.0, 2.0), first=[1, 2, 3], tokens=3)
+  other = _entrant('other', (9.0, 3.0, 4.0), first=np.array([1, 2, 4]))
+  short = _entrant('short', (9.0, 3.0, 4.0), first=[1, 2])
+  unknown = _entrant('unknown', (9.0, 3.0, 4.0), first=None)
+  assert harness.race([first, other, short, unknown], 2, 'race') == [
+    dict(arm='first', decode_s=[1.0, 2.0], same_tokens=True, tokens=3),
+    dict(arm='other', decode_s=[3.0, 4.0], same_tokens=False),
+    dict(arm='short', decode_s=[3.0, 4.0], same_tokens=True),
+    dict(arm='unknown', decode_s=[3.0, 4.0], same_tokens=None),
   ]
+  json.dumps(harness.race([_entrant('a', (1.0, 1.0), first=[1])], 1, 'race'))
+
+
+def test_the_first_run_is_that_which_compiles():
+  warm, output = harness.warmed(_entrant('x', (9.0, 2.0), blocks=5))
+  assert warm.fields == {'arm': 'x', 'compile_s': 7.0}
+  assert output == {'decode_s': 2.0, 'blocks': 5}
 
 
 def test_seconds_are_those_of_the_call():
-  seconds, found = stopwatch.timed(time.sleep, 0.02)
-  assert found is None
+  seconds, output = harness.timed(time.sleep, 0.02)
+  assert output is None
   assert seconds >= 0.02
-  seconds, double = stopwatch.compiled(jax.jit(lambda x: 2 * x), np.ones(2))
-  assert seconds > 0
-  assert double(np.ones(2)).tolist() == [2, 2]
-  bar = cli.progress(3, 'turns', quiet=True)
-  (times,) = stopwatch.interleave({'x': lambda: None}, 2, bar).values()
-  assert len(times) == 2
+  fields = {'arm': 'x'}
+  wait = functools.partial(time.sleep, 0.02)
+  two = harness.in_two_parts(
+    fields, wait, lambda state: 7, lambda state: {'tokens': state}
+  )
+  output = two.run()
+  assert output.pop('prefill_s') >= 0.02 > output.pop('decode_s')
+  assert output == {'tokens': 7}
 
 
-def test_a_number_that_is_missing_is_a_dash():
-  assert digits.cell(None, 4, 2) == '   -'
-  assert digits.cell(1.236, 6, 2) == '  1.24'
-  assert digits.median([3, 1, 9]) == 3
+def test_a_table_has_what_its_rows_have():
+  columns = {'a': ('x', None), 'b': ('y', 2), 'c': ('z', 0)}
+  table = harness.table(columns, [{'x': 'one', 'y': 1.236}, {'x': 'two'}])
+  assert table == [['a', 'b'], ['one', '1.24'], ['two', '-']]
+  assert harness.text(table) == 'a    b\none  1.24\ntwo  -'
+
+
+def test_a_ratio_is_held_to_its_bound():
+  held = functools.partial(harness.threshold, 'x')
+  assert held('<=', 1.1, 1.1) == ('x', '<= 1.1', '1.10', 'yes')
+  assert held('<=', 1.1, 1.11)[-1] == '**no**'
+  assert held('>=', 2, 2.0)[-1] == 'yes'
+  assert held('>=', 2, 1.99)[-1] == '**no**'
 
 
 def test_a_forced_method_keeps_as_many_as_it_is_told():
   d = jax.tree.map(jnp.asarray, exact.rows('random', 8))
   for name in ('speed', 'token_v3'):
-    method = arms.forced(methods.METHODS[name], True)
+    method = entrants.forced(methods.METHODS[name], True)
     kept = jax.vmap(method.acceptance, (0, None))(d, jnp.float32(0.7))
     np.testing.assert_allclose(kept, 0.7, rtol=1e-6)
+
+
+class _Model:
+  """A model whose cache is where it stands."""
+
+  def __init__(self, name):
+    self.name = name
+
+  def rewind(self, cache, at):
+    return at
+
+
+@pytest.mark.parametrize('gamma', [0, 2, 4])
+def test_the_floor_makes_the_passes_of_a_strict_block(gamma, monkeypatch):
+  """Gamma of the drafter, whose first reads two tokens; one of the verifier."""
+  passes = []
+
+  def read(model, params, cache, tokens, at):
+    passes.append((model.name, tokens.shape[0], int(at) - int(cache)))
+    assert params == model.name
+    return jnp.eye(7)[tokens + 1], cache + tokens.shape[0]
+
+  monkeypatch.setattr(decoding, 'read', read)
+  models = _Model('verifier'), _Model('drafter')
+  start = (jnp.int32(90), jnp.int32(90)), jnp.int32(0)
+  with jax.disable_jit():
+    caches, token = lower_bounds.block(
+      models, gamma, 64, jnp.int32(2), start, ('verifier', 'drafter')
+    )
+  drafts = [('drafter', 2, 0)] + (gamma - 1) * [('drafter', 1, 0)]
+  verifies = [('verifier', gamma + 1, 0)]
+  assert passes == (drafts if gamma else []) + verifies
+  # Where the next block's tokens begin, and a token that all passes made.
+  assert int(caches[0]) == 3 * (gamma + 1)
+  assert 0 <= int(token) < 7
 
 
 def _row(arm, gamma, decode_s, blocks, **more):
@@ -154,68 +220,138 @@ def _row(arm, gamma, decode_s, blocks, **more):
     'prefill_s': [1.0],
     'decode_s': [decode_s],
     'blocks': blocks,
-    'tokens': 40,
     'weight_bytes': 8,
   } | more
 
 
-def test_targets_are_the_formulas():
+def test_the_loop_is_held_to_gemma_and_to_its_floor():
+  written = dict(tokens=40)
   figures = [
-    _row('gemma', 0, 80.0, 40),
-    _row('alone', 0, 40.0, 40),
-    _row('lock-step', 1, 60.0, 40),
+    {'arm': 'copy', 'bytes_per_s': 2.0},
+    _row('gemma', 0, 80.0, 40, **written),
+    _row('alone', 0, 40.0, 40, **written),
     _row('floor', 0, 40.0, 40),
-    _row('drafting', 0, 4.0, 40),
-    _row('strict', 3, 16.0, 10, acceptance=1.0, lenience=0.0),
+    _row('strict', 3, 16.0, 10, acceptance=1.0, lenience=0.0, **written),
+    # Another share of drafts, which makes blocks that the floor does not.
+    _row('strict', 3, 8.0, 9, acceptance=1.0, lenience=0.9, **written),
     _row('floor', 3, 15.0, 10),
-    _row('reading', 3, 10.0, 10),
+    _row('strict', 4, 20.0, 8, acceptance=1.0, lenience=0.0, **written),
+    _row('floor', 4, 10.0, 8),
+    _row('token_v3', 3, 15.0, 10, **written),
+    # Of another batch, and no bound for these.
+    _row('floor', 3, 1.0, 10, batch=4),
   ]
-  (row,) = [r for r in loops.rows(figures) if r['arm'] == 'strict']
-  assert row['over_gemma'] == pytest.approx(5)
-  assert row['over_lock_step'] == pytest.approx(3.75)
-  assert row['over_floor'] == pytest.approx(16 / 15)
-  # 4 tokens for 3 drafts of 0.1 and a reading of 1, in passes of 1.
-  assert row['formula'] == pytest.approx(4 / (3 * 0.1 + 1))
-  assert row['over_formula'] == pytest.approx(2.5 / (4 / 1.3))
-  met = {name: met for name, _, _, met in loops.targets(figures)}
-  assert met['x, batch 1: loop time by its floor, worst gamma']
-  assert not met['x, batch 1: speed-up by the formula, worst gamma 3']
+  rows = loops.rows(figures)
+  strict, apart, _ = (row for row in rows if row['arm'] == 'strict')
+  assert strict['over_gemma'] == pytest.approx(5)
+  assert strict['over_alone'] == pytest.approx(2.5)
+  assert strict['over_floor'] == pytest.approx(16 / 15)
+  assert strict['over_copy'] == pytest.approx(8 / 16 / 2)
+  assert strict['ms_per_block'] == pytest.approx(1600)
+  assert apart['over_floor'] is None
+  assert loops.fastest(rows) == {('x', 1): strict}
+  (every,) = (r for r in rows if r['arm'] == 'token_v3')
+  assert every['over_floor'] is None
+  assert loops.thresholds(figures) == [
+    (
+      'x, batch 1: loop time by its floor, median of gammas',
+      '<= 1.1',
+      '1.07',
+      'yes',
+    ),
+    (
+      'x, batch 1: loop time by its floor, worst gamma',
+      '<= 1.1',
+      '2.00',
+      '**no**',
+    ),
+    ('x, batch 1: the verifier alone, by gemma', '>= 1', '2.00', 'yes'),
+  ]
+
+
+def _answered(arm, decode_s, calls=None, dtype='float32', **more):
+  return {
+    'part': 'problems',
+    'dtype': dtype,
+    'batch': 1,
+    'arm': arm,
+    'tokens': 20,
+    'decode_s': [9 * decode_s, decode_s, decode_s / 9],
+    'verifier_calls': calls,
+  } | more
+
+
+def test_answers_are_compared_within_their_group():
+  cost = {'part': 'costs', 'dtype': 'float32'}
+  figures = [
+    cost | {'arm': 'alone', 'what': 'reading', 'block_s': [1.0]},
+    cost | {'arm': 'strict', 'what': 'reading', 'block_s': [1.5]},
+    cost | {'arm': 'strict', 'what': 'proposing', 'block_s': [0.5]},
+    _answered('alone', 10.0, 20),
+    _answered('strict', 5.0, 5, accepted=15, examined=20),
+    _answered('transformers, plain', 20.0),
+    _answered('alone', 8.0, 20, 'bfloat16'),
+    _answered('n-gram', 8.0, 20, 'bfloat16', batch=8),
+  ]
+  rows = answering.rows(figures)
+  assert [row['over_alone'] for row in rows] == [1, 2, 0.5, 1, 1]
+  strict = rows[1]
+  assert strict['tokens_per_call'] == 4
+  assert strict['acceptance'] == 0.75
+  # A block of 2 gives 4 tokens, where the verifier alone takes 1 for each.
+  assert strict['latency'] == 0.5
+  assert 'latency' not in rows[3]
+  assert answering.thresholds(figures) == [
+    (
+      'problems, float32, batch 1: alone by transformers, plain',
+      '>= 2.7',
+      '2.00',
+      '**no**',
+    ),
+    ('problems, float32, batch 1: strict by alone', '>= 1.6', '2.00', 'yes'),
+    (
+      'problems, bfloat16, batch 1: alone by float32',
+      '>= 1.54',
+      '1.25',
+      '**no**',
+    ),
+  ]
+
+
+def test_committed_figures_are_read():
+  results = pathlib.Path(benchmarks.__file__).parents[1] / 'results'
+  for name, suite in (
+    ('benchmark', loops),
+    ('benchmark_drafters', answering),
+    ('benchmark_270m', answering),
+  ):
+    text = (results / name / 'benchmark.json').read_text(encoding='utf-8')
+    every, *_ = suite.tables(json.loads(text)['figures'])
+    assert len(every) > 10
+    assert len({len(row) for row in every}) == 1
 
 
 @pytest.mark.slow
-def test_drafters_are_timed(tmp_path):
-  config = cli.load_config_module('configs/benchmark_drafters.py').get_config()
-  config.problems = tuple(
-    arm
-    for arm in config.problems
-    if arm.name in ('none', 'model, 2', 'model, stops', 'recurrent')
-  )
+def test_drafters_are_timed(tmp_path, no_cache):
+  config = _config('benchmark_drafters')
+  some = 'none', 'model, 2', 'model, stops'
+  config.problems = tuple(arm for arm in config.problems if arm.name in some)
   config.copies = config.copies[:2]
-  with config.unlocked():
-    config.tree = ml_collections.ConfigDict(
-      {'name': 'small', 'verifier': _shape(32), 'drafter': _shape(16)}
-    )
-  config.num_examples, config.max_new_tokens, config.repeats = 3, 40, 1
-  config.new_tokens, config.tree_drafts, config.gamma = 12, (1, 2), 2
-  config.batch_sizes, config.loop_tokens, config.loop_gammas = (1,), 40, (4,)
-  before = jax.config.jax_enable_compilation_cache
+  config.num_examples, config.new_tokens, config.repeats = 3, 40, 1
+  config.gamma = 2
   benchmarks.run(config, tmp_path)
-  jax.config.update('jax_enable_compilation_cache', before)
   figures = json.loads((tmp_path / 'benchmark.json').read_text())['figures']
-  rows = {(r['part'], r['arm']): r for r in drafters_suite.rows(figures)}
-  assert len(rows) == 8
+  rows = {(r['part'], r['arm']): r for r in answering.rows(figures)}
+  assert len(rows) == 5
   assert rows['problems', 'none']['tokens_per_call'] == 1
   assert rows['problems', 'none']['latency'] == 1
   assert rows['problems', 'model, 2']['tokens_per_call'] > 1.5
   assert all(row['tokens_per_s'] > 0 for row in rows.values())
   # What stands in the prompt already is found there.
   assert rows['copies', 'n-gram']['tokens_per_call'] > 1
-  # Greedy texts of random weights come to repeat a token.
-  assert rows['loops', 'n-gram']['tokens_per_call'] > 2
-  trees = [row for row in figures if row['part'] == 'tree']
-  assert [row['drafts'] for row in trees] == [1, 2]
-  table = drafters_suite.table(figures)
-  for word in ('model, stops', 'x alone', 'ms/block'):
+  assert rows['copies', 'n-gram']['same_tokens']
+  table = harness.text(answering.tables(figures)[0])
+  for word in ('model, stops', 'x alone', 'latency'):
     assert word in table
 
 
@@ -252,7 +388,7 @@ def test_other_peoples_loops_answer_from_a_process_of_their_own(
   about.mkdir()
   (about / 'METADATA').write_text('Name: xllamacpp\nVersion: 9\n')
   monkeypatch.setenv('PYTHONPATH', str(tmp_path))
-  with elsewhere.Elsewhere(sys.executable, 'llama', _SPEC) as other:
+  with peers.Peer(sys.executable, 'llama', _SPEC) as other:
     assert other.versions == {'xllamacpp': '9'}
     for _ in range(2):
       assert other.answer('plain', 1) == {
@@ -267,63 +403,92 @@ def test_other_peoples_loops_answer_from_a_process_of_their_own(
 def test_a_python_without_them_is_named(tmp_path, monkeypatch):
   monkeypatch.setenv('PYTHONPATH', str(tmp_path))
   with pytest.raises(ValueError, match='with llama ended; see whether it can'):
-    elsewhere.Elsewhere(sys.executable, 'llama', _SPEC)
+    peers.Peer(sys.executable, 'llama', _SPEC)
   with pytest.raises(ValueError, match='python: /nowhere cannot be started'):
-    elsewhere.Elsewhere('/nowhere', 'llama', _SPEC)
+    peers.Peer('/nowhere', 'llama', _SPEC)
+
+
+class _Peer:
+  """A peer that says what it is asked."""
+
+  def __init__(self, python, engine, spec):
+    assert (python, engine) == ('a Python', 'transformers')
+    assert spec['stop_text'] == '\n'
+    for name in ('verifier', 'drafter'):
+      assert (pathlib.Path(spec[name]) / 'config.json').is_file()
+    self.versions = {'torch': '9'}
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    pass
+
+  def answer(self, kind, batch):
+    return dict(prefill_s=1.0, decode_s=2.0, tokens=batch, first=None)
 
 
 @pytest.mark.slow
-def test_a_pretrained_model_is_timed(tmp_path):
-  config = cli.load_config_module('configs/benchmark_270m.py').get_config()
-  config.verifier, config.drafter = 'tiny-verifier', 'tiny-drafter'
+def test_a_pretrained_model_is_timed_by_others(tmp_path, monkeypatch, no_cache):
+  monkeypatch.setattr(peers, 'Peer', _Peer)
+  config = _config('benchmark_270m')
+  config.verifier, config.assistant = 'tiny-verifier', 'tiny-drafter'
+  for part in (config.problems, config.copies):
+    part[1].drafter = 'tiny-drafter'
   config.path, config.shots = str(_DATA / 'multi30k_de_en'), 1
   config.stop, config.new_tokens, config.repeats = '\n', 6, 1
-  config.dtypes, config.batch_sizes = ('float32', 'bfloat16'), (1, 2)
-  config.widths, config.context, config.seconds = (1, 2), 16, 0.0
-  before = jax.config.jax_enable_compilation_cache
+  config.batch_sizes, config.num_examples, config.context = (1,), 2, 16
+  config.transformers = 'a Python'
   benchmarks.run(config, tmp_path)
-  jax.config.update('jax_enable_compilation_cache', before)
-  figures = json.loads((tmp_path / 'benchmark.json').read_text())['figures']
-  suite = importlib.import_module('experiments.benchmarks.pretrained')
-  rows = suite.rows(figures)
-  arms = {(r['part'], r['dtype'], r['batch'], r['arm']): r for r in rows}
-  assert len(arms) == len(rows) == 2 * 2 * (4 + 3)
-  for key, row in arms.items():
+  text = (tmp_path / 'benchmark.json').read_text()
+  figures = json.loads(text)['figures']
+  rows = {
+    (r['part'], r['dtype'], r['batch'], r['arm']): r
+    for r in answering.rows(figures)
+  }
+  # Ours, gemma's and the peer's; ours copy.
+  assert len(rows) == 2 * (3 + 1 + 3 + 3)
+  for (part, dtype, batch, arm), row in rows.items():
     assert row['tokens_per_s'] > 0
-    if key[-1] == 'alone':
-      assert row['over_alone'] == 1
-      assert row['tokens_per_call'] == 1
-    if key[1] == 'float32':
+    if arm == 'alone':
+      assert row['over_alone'] == row['tokens_per_call'] == 1
+    if arm == 'gemma':
+      # All that it writes, of the first prompt.
+      assert row['tokens'] == 6
+    if arm.startswith('transformers'):
+      assert part == 'problems'
+      assert row['tokens_per_s'] == batch / 2
+      assert row['same_tokens'] is None
+    elif dtype == 'float32':
       # Strict and greedy, all write what the verifier does.
       assert row['same_tokens']
-  assert set(suite.calls(figures)['float32']) == {
-    '1',
-    '2',
-    '1 without logits',
-    'drafter',
-  }
-  names = [name for name, *_ in suite.targets(figures)]
-  assert 'float32: reading 2 by 1' in names
-  assert 'bfloat16: reading 1 by 2' in names
-  assert "batch 1: bfloat16's time by float32's, alone" in names
-  table = suite.table(figures)
-  for word in ('n-gram', 'gemma', 'x alone', 'copies'):
+    if (part, batch, arm) == ('problems', 1, 'strict'):
+      assert math.isfinite(row['latency'])
+  names = [name for name, *_ in answering.thresholds(figures)]
+  assert 'problems, float32, batch 1: alone by transformers, plain' in names
+  assert 'problems, bfloat16, batch 1: alone by float32' in names
+  table = harness.text(answering.tables(figures)[0])
+  for word in ('n-gram', 'gemma', 'x alone', 'copies', 'transformers, look-up'):
     assert word in table
   # A run that goes on has nothing left to do.
-  assert list(suite.measure(config, figures)) == []
+  benchmarks.run(config, tmp_path)
+  assert (tmp_path / 'benchmark.json').read_text() == text
 
 
 @pytest.mark.parametrize(
-  ('field', 'value', 'said'),
+  ('name', 'field', 'value', 'said'),
   [
-    ('repeats', 0, 'repeats: 0'),
-    ('gammas', (), 'gammas: it is empty'),
-    ('acceptances', (1.5,), 'acceptances: 1.5 is no probability'),
-    ('suite', 'odd', 'suite: no suite'),
+    ('benchmark', 'repeats', 0, 'repeats: 0'),
+    ('benchmark', 'gammas', (), 'gammas: it is empty'),
+    ('benchmark', 'acceptances', (1.5,), 'acceptances: must be above 0, up to'),
+    ('benchmark', 'suite', 'odd', 'suite: no suite'),
+    ('benchmark_drafters', 'batch_sizes', (1, 0), 'batch_sizes: 0'),
+    ('benchmark_drafters', 'dtypes', ('float8',), 'dtype'),
+    ('benchmark_drafters', 'temperature', -1.0, 'temperature'),
   ],
 )
-def test_bad_fields_are_named(field, value, said, tmp_path):
-  config = cli.load_config_module('configs/benchmark.py').get_config()
+def test_bad_fields_are_named(name, field, value, said, tmp_path, no_cache):
+  config = _config(name)
   with config.unlocked():
     config[field] = value
   with pytest.raises(ValueError, match=said):

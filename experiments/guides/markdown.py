@@ -1,6 +1,7 @@
 """How the generated parts of a guide are written."""
 
 import textwrap
+from collections.abc import Sequence
 
 
 def number(value: float | None) -> str:
@@ -20,3 +21,8 @@ def table(*rows: str) -> str:
   head, *rest = rows
   columns = head.count('|') - 1
   return '\n'.join([head, f'|{"---|" * columns}', *rest])
+
+
+def cells(rows: Sequence[Sequence[str]]) -> str:
+  """A table of cells, the first row being its head."""
+  return table(*(f'| {" | ".join(row)} |' for row in rows))

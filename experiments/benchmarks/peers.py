@@ -1,52 +1,59 @@
 """Other people's loops, in a process and a Python of their own.
 
 transformers and llama.cpp are no part of this project. Where a Python has them,
-`Elsewhere` starts it with this very file, which imports nothing of ours; it
-answers prompts when it is asked to, and says how long that took. So its arms
+`Peer` starts it with this very file, which imports nothing of ours. It answers
+prompts when it is asked to, and says how long that took, so that its entrants
 take turns with those here.
 """
 
 import contextlib
+import functools
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
+# What a peer can do, and at how many rows: transformers assists a single one,
+# and llama.cpp answers one prompt at a time.
+KINDS = {
+  'transformers': {'plain': 2**30, 'assisted': 1, 'look-up': 1},
+  'llama.cpp': {'plain': 1},
+}
 
-class Elsewhere:
+
+class Peer:
   """A Python that answers prompts; use it as a context.
 
   Args:
     python: The interpreter.
     engine: 'transformers' or 'llama'.
-    spec: What it is to load and to answer; see `_transformers` and `_llama`.
+    spec: What it loads and answers; see `_transformers` and `_llama`.
 
   Raises:
     ValueError: It does not start, or ends.
+
+  Attributes:
+    versions: Of its libraries, by their names.
   """
 
   def __init__(self, python: str, engine: str, spec: dict[str, Any]):
     self._name = f'{python} with {engine}'
     command = [python, __file__, engine, json.dumps(spec)]
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
     try:
       self._process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
+        command, stdin=pipe, stdout=pipe, stderr=null, text=True
       )
     except OSError as error:
       raise ValueError(
-        f'python: {python} cannot be started ({error.strerror}).'
+        f'python: {python} cannot be started ({error.strerror}); name a Python.'
       ) from None
     # What it says once all is loaded.
     self.versions = self._hear()
 
-  def __enter__(self) -> 'Elsewhere':
+  def __enter__(self) -> 'Peer':
     return self
 
   def __exit__(self, *_) -> None:
@@ -54,18 +61,18 @@ class Elsewhere:
       self._process.stdin.close()
     self._process.wait()
 
-  def answer(self, arm: str, batch: int) -> dict[str, Any]:
-    """Has it answer all prompts.
+  def answer(self, kind: str, batch: int) -> dict[str, Any]:
+    """Answers all prompts.
 
     Args:
-      arm: A key of what `_transformers` or `_llama` returns.
-      batch: How many at a time.
+      kind: What it does; see `KINDS`.
+      batch: How many prompts at a time.
 
     Returns:
       `prefill_s` and `decode_s`, `tokens` that `decode_s` was for, and `first`,
       the tokens of the first answer; None if they are not known.
     """
-    print(json.dumps([arm, batch]), file=self._process.stdin, flush=True)
+    print(json.dumps([kind, batch]), file=self._process.stdin, flush=True)
     return self._hear()
 
   def _hear(self) -> dict[str, Any]:
@@ -87,7 +94,7 @@ def _transformers(spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
       `new_tokens`; drafted tokens per block, `gamma`; `threads`.
 
   Returns:
-    Versions; and arms by name.
+    Versions; and functions of the batch by kind.
   """
   import torch
   import transformers
@@ -108,15 +115,14 @@ def _transformers(spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
   def generate(prompts, new_tokens, **more):
     longest = max(map(len, prompts))
     # Padded on the left, as it asks for.
-    ids = torch.tensor([[0] * (longest - len(p)) + p for p in prompts])
-    mask = torch.tensor(
-      [[0] * (longest - len(p)) + [1] * len(p) for p in prompts]
-    )
+    pads = [longest - len(prompt) for prompt in prompts]
+    ids = [[0] * n + p for n, p in zip(pads, prompts, strict=True)]
+    mask = [[0] * n + [1] * (longest - n) for n in pads]
     start = time.perf_counter()
     with torch.inference_mode():
       out = model.generate(
-        ids,
-        attention_mask=mask,
+        torch.tensor(ids),
+        attention_mask=torch.tensor(mask),
         do_sample=False,
         max_new_tokens=new_tokens,
         eos_token_id=spec['stop'],
@@ -124,42 +130,34 @@ def _transformers(spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         **more,
       )
     seconds = time.perf_counter() - start
-    return seconds, [_ended(row, spec['stop']) for row in out[:, longest:]]
+    rows, stop = out[:, longest:].tolist(), spec['stop']
+    # With the token that ends it, and nothing after that.
+    return seconds, [x[: (*x, stop).index(stop) + 1] for x in rows]
 
-  def arm(batch, **more):
-    prefill_s = whole_s = tokens = 0.0
-    first = None
+  def answer(batch, **more):
+    prefill_s = whole_s = 0.0
+    answers = []
     for i in range(0, len(spec['prompts']), batch):
       some = spec['prompts'][i : i + batch]
       # The first token comes of reading the prompt.
       prefill_s += generate(some, 1)[0]
-      seconds, answers = generate(some, spec['new_tokens'], **more)
+      seconds, new = generate(some, spec['new_tokens'], **more)
       whole_s += seconds
-      tokens += sum(len(answer) - 1 for answer in answers)
-      first = first or answers[0]
+      answers += new
     return dict(
       prefill_s=prefill_s,
       decode_s=whole_s - prefill_s,
-      tokens=tokens,
-      first=first,
+      tokens=sum(len(one) - 1 for one in answers),
+      first=answers[0],
     )
 
-  return (
-    {'torch': torch.__version__, 'transformers': transformers.__version__},
-    {
-      'plain': arm,
-      'assisted': lambda batch: arm(batch, assistant_model=drafter),
-      'look-up': lambda batch: arm(
-        batch, prompt_lookup_num_tokens=spec['gamma']
-      ),
-    },
-  )
-
-
-def _ended(row: Any, stop: int) -> list[int]:
-  """An answer with the token that ends it, and nothing after that."""
-  ids = row.tolist()
-  return ids[: ids.index(stop) + 1] if stop in ids else ids
+  libraries = {'torch': torch, 'transformers': transformers}
+  look_up = dict(prompt_lookup_num_tokens=spec['gamma'])
+  return {name: one.__version__ for name, one in libraries.items()}, {
+    'plain': answer,
+    'assisted': functools.partial(answer, assistant_model=drafter),
+    'look-up': functools.partial(answer, **look_up),
+  }
 
 
 def _llama(spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
@@ -169,7 +167,7 @@ def _llama(spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     spec: As for `_transformers`; the `verifier` is a GGUF file.
 
   Returns:
-    Versions; and arms by name.
+    Versions; and functions of the batch by kind.
   """
   import importlib.metadata
 
@@ -184,10 +182,9 @@ def _llama(spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
   params.warmup = True
   server = xllamacpp.Server(params)
 
-  def arm(batch):
-    prefill_s = decode_s = tokens = 0.0
-    for prompt in spec['prompts']:
-      said = server.handle_completions(
+  def answer(batch):
+    timings = [
+      server.handle_completions(
         dict(
           prompt=prompt,
           n_predict=spec['new_tokens'],
@@ -195,25 +192,20 @@ def _llama(spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
           cache_prompt=False,
           stop=[spec['stop_text']],
         )
-      )
-      timings = said['timings']
-      prefill_s += timings['prompt_ms'] / 1e3
-      decode_s += timings['predicted_ms'] / 1e3
-      # The first token comes of reading the prompt.
-      tokens += timings['predicted_n'] - 1
-    # It does not say which tokens they were.
+      )['timings']
+      for prompt in spec['prompts']
+    ]
     return dict(
-      prefill_s=prefill_s, decode_s=decode_s, tokens=tokens, first=None
+      prefill_s=sum(one['prompt_ms'] for one in timings) / 1e3,
+      decode_s=sum(one['predicted_ms'] for one in timings) / 1e3,
+      # The first token comes of reading the prompt.
+      tokens=sum(one['predicted_n'] - 1 for one in timings),
+      # It does not say which tokens they were.
+      first=None,
     )
 
-  version = importlib.metadata.version('xllamacpp')
-  return {'xllamacpp': version}, {'plain': arm}
-
-
-def _asked() -> Iterator[tuple[str, int]]:
-  """Arms and batches, a line each, until there are no more."""
-  for line in sys.stdin:
-    yield tuple(json.loads(line))
+  versions = {'xllamacpp': importlib.metadata.version('xllamacpp')}
+  return versions, {'plain': answer}
 
 
 def _main() -> None:
@@ -222,10 +214,12 @@ def _main() -> None:
   # Whatever libraries print goes elsewhere.
   with os.fdopen(os.dup(1), 'w') as out:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    versions, arms = load(json.loads(spec))
+    versions, kinds = load(json.loads(spec))
     print(json.dumps(versions), file=out, flush=True)
-    for name, batch in _asked():
-      print(json.dumps(arms[name](batch)), file=out, flush=True)
+    # Kinds and batches, a line each, until there are no more.
+    for line in sys.stdin:
+      kind, batch = json.loads(line)
+      print(json.dumps(kinds[kind](batch)), file=out, flush=True)
 
 
 if __name__ == '__main__':
