@@ -127,11 +127,16 @@ def test_it_runs_in_colab(path, tmp_path, colab):
   assert not (site / 'experiments').exists()
 
 
-def test_it_runs_in_a_checkout():
+def test_the_first_cell_finds_the_checkout_around_it():
   notebook = nbformat.read(_FOLDER / 'agreement.ipynb', as_version=4)
-  text = _run(notebook, _FOLDER, 'python3')
-  for said in _SAYS['agreement']:
-    assert said in text
+  first = next(c for c in notebook.cells if c.cell_type == 'code')
+  first.source += (
+    '\nimport configs, experiments.tasks\nprint(experiments.tasks.__file__)'
+  )
+  notebook.cells = [first]
+  wanted = str(_FOLDER.parent / 'experiments/tasks/__init__.py')
+  for folder in (_FOLDER, _FOLDER.parent):
+    assert wanted in _run(notebook, folder, 'python3')
 
 
 def test_there_are_notebooks():
