@@ -1,6 +1,7 @@
 """Registries: names, errors, plug-ins that the core never imports."""
 
 import importlib.metadata
+import os
 import subprocess
 import sys
 import textwrap
@@ -140,7 +141,7 @@ _CORE = """
   import sys
   import cascades
   from cascades import methods, verification
-  from cascades.drafters import specs
+  sys.path[:0] = ['tests']
   import small
 
   assert not [m for m in sys.modules if m.startswith('cascades.contrib')]
@@ -163,9 +164,194 @@ _CORE = """
 
 
 @pytest.mark.slow
-def test_decoding_with_the_core_imports_no_plug_in():
-  code = textwrap.dedent(_CORE)
-  subprocess.run(
-    [sys.executable, '-c', f"import sys; sys.path[:0] = ['tests']\n{code}"],
-    check=True,
+def test_decoding_with_the_core_imports_no_plug_in(tmp_path):
+  done = _run(tmp_path, '-c', textwrap.dedent(_CORE))
+  assert done.returncode == 0, done.stderr
+
+
+_OTHER = '''
+import dataclasses
+
+import jax.numpy as jnp
+from flax import struct
+
+from cascades import methods, schedules
+from cascades.contrib import capping
+from cascades.drafters import NgramDrafter, specs
+from cascades.decoding import Equipped
+from cascades.scheme import Verification
+
+
+METHOD = dataclasses.replace(
+  methods.METHODS['speed'], name='other_method', load=None
+)
+
+
+@struct.dataclass
+class Alternate(schedules.Plain):
+  """Lenient at every other token."""
+
+  def start(self, tokens, length):
+    return jnp.zeros((), jnp.int32)
+
+  def lenience(self, memory, asked, strict):
+    return jnp.where(memory % 2 == 0, asked, strict)
+
+  def after(self, memory, token, spent):
+    return memory + 1
+
+
+SCHEDULE = schedules.Kind(
+  'other_schedule',
+  'lenient at every other token',
+  lambda text, token: Alternate(),
+)
+VERIFICATION = Verification(decide='cascades.verification.single:token')
+CAP = capping.TOP._replace(
+  patterns=('other_cap:1',),
+  parse=lambda text: capping.parse(text.replace('other_cap', 'top')),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+  options = ('other_window',)
+
+  def bind(self, verifier, other_window=1):
+    return Equipped(NgramDrafter(other_window, other_window), ())
+
+
+DRAFTER = specs.Kind(
+  pattern='other_drafter',
+  says='a text look-up',
+  load=lambda name, dtype, mesh: Spec(),
+  has_prefix=True,
+)
+'''
+_OTHER_OPTION = """
+from cascades import arguments
+from cascades.registries import Option
+
+WINDOW = Option(
+  name='other_window',
+  kind=int,
+  help='Last tokens that another look-up compares.',
+  applies='the other drafter has a window',
+  check=lambda value: arguments.whole('other_window', value, 1),
+)
+"""
+_OTHER_ENTRIES = """
+[cascades.methods]
+other_method = other_package:METHOD
+[cascades.schedules]
+other_schedule = other_package:SCHEDULE
+[cascades.verifications]
+other_verification = other_package:VERIFICATION
+[cascades.caps]
+other_cap = other_package:CAP
+[cascades.drafters]
+other_drafter = other_package:DRAFTER
+[cascades.options]
+other_window = other_option:WINDOW
+"""
+
+
+@pytest.fixture(scope='module')
+def other_package(tmp_path_factory):
+  """A folder with somebody else's package, installed there with metadata."""
+  folder = tmp_path_factory.mktemp('other')
+  (folder / 'other_package.py').write_text(_OTHER)
+  (folder / 'other_option.py').write_text(_OTHER_OPTION)
+  info = folder / 'other_package-1.0.dist-info'
+  info.mkdir()
+  (info / 'METADATA').write_text('Name: other-package\nVersion: 1.0\n')
+  (info / 'entry_points.txt').write_text(_OTHER_ENTRIES)
+  return folder
+
+
+def _run(folder, *command):
+  """Runs a command with a package installed; returns what it printed."""
+  path = os.pathsep.join([str(folder), os.environ['PYTHONPATH']])
+  return subprocess.run(
+    [sys.executable, *command],
+    env=os.environ | {'PYTHONPATH': path},
+    capture_output=True,
+    text=True,
+    check=False,
   )
+
+
+_DECODED = """
+  import sys
+  import cascades
+  from experiments.sweeps import plan
+  sys.path[:0] = ['tests']
+  import small
+
+  pair = small.pair()
+  usual = dict(method='opt', lenience=0.1, gamma=2)
+
+  def decode(drafter=pair[1], **options):
+    sampler = cascades.Sampler(pair[0], drafter, **usual | options)
+    assert sampler.sample('The number 12', max_new_tokens=6).tokens
+    return sampler
+
+  assert 'other_package' not in sys.modules
+  usual_one = decode()
+  assert 'other_package' not in sys.modules
+  decode(method='other_method')
+  decode(schedule='other_schedule')
+  decode(verification='other_verification')
+  decode(cap='other_cap:1')
+  sampler = decode('other_drafter', other_window=2)
+  assert sampler.equipped.drafter.window == 2
+  config = dict(usual, drafter='other_drafter', other_window=3)
+  curve = plan.Curve.of(config, 'other_method', (0.1,))
+  assert dict(curve.options.plugins) == {'other_window': 3}
+  for mistake in dict(other_window=0), dict(drafter='ngram', other_window=1):
+    try:
+      decode(**mistake)
+    except ValueError as error:
+      assert str(error).startswith('other_window: '), error
+    else:
+      raise AssertionError(mistake)
+"""
+
+
+@pytest.mark.slow
+def test_another_package_is_found_by_its_names(other_package):
+  done = _run(other_package, '-c', textwrap.dedent(_DECODED))
+  assert done.returncode == 0, done.stderr
+  # And its option in the help of a command, without its other module.
+  done = _run(other_package, '-m', 'experiments.sample', '--helpfull')
+  assert '--other_window' in done.stdout
+  assert 'Last tokens that another look-up compares.' in done.stdout
+
+
+_CONTRIB = """
+  import sys
+  import cascades
+  sys.path[:0] = ['tests']
+  import small
+
+  pair = small.pair()
+  for drafter, options in (
+    (pair[1], dict(schedule='first:2')),
+    (pair[1], dict(schedule='budget:2.5')),
+    (pair[1], dict(schedule='inside:1 ... 2')),
+    (pair[1], dict(cap='top:3 delta:0.1')),
+    (pair[1], dict(verification='look_ahead:2')),
+    ('self:1+ngram', dict(inner_gamma=1, inner_method='opt')),
+  ):
+    sampler = cascades.Sampler(
+      pair[0], drafter, method='opt', lenience=0.1, gamma=2, **options
+    )
+    assert sampler.sample('The number 12', max_new_tokens=6).tokens
+  assert cascades.METHODS['learned'].load is not None
+"""
+
+
+@pytest.mark.slow
+def test_each_plug_in_of_contrib_decodes_from_outside(tmp_path):
+  done = _run(tmp_path, '-c', textwrap.dedent(_CONTRIB))
+  assert done.returncode == 0, done.stderr

@@ -1,0 +1,100 @@
+"""What a minute shows: imports, each kind of method, a sweep, errors.
+
+Every claim here is proven at length elsewhere; this is what to run after each
+edit: `python -m pytest -m smoke`.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+import small
+
+import cascades
+from experiments import cli, sweep
+from experiments.sweeps import plan
+
+pytestmark = pytest.mark.smoke
+_ROOT = pathlib.Path(__file__).parents[1]
+_PROMPTS = ['The number 12 in words:', 'The number 4302 in words:']
+# One method of each kind, with a lenience between its ends.
+_METHODS = {
+  'verifier_only': None,
+  'speed': 0.3,
+  'chow': 0.5,
+  'opt': 0.1,
+  'token_v3': 0.3,
+  'ensemble': 0.5,
+  'min_p': 0.3,
+}
+
+
+def _sampler(**options):
+  return cascades.Sampler(*small.tables(), gamma=2, **options)
+
+
+def test_importing_the_library_costs_no_jax():
+  code = "import cascades, sys; assert 'jax' not in sys.modules"
+  subprocess.run([sys.executable, '-c', code], check=True)
+
+
+@pytest.mark.parametrize('name', _METHODS)
+def test_a_method_of_each_kind_decodes(name):
+  lenience = _METHODS[name]
+  options = {} if lenience is None else dict(lenience=lenience)
+  sampler = _sampler(method=name, **options)
+  answers = sampler.sample(_PROMPTS, max_new_tokens=8)
+  assert answers == sampler.sample(_PROMPTS, max_new_tokens=8)
+  for answer in answers:
+    counts = answer.counts
+    assert counts['accepted'] <= counts['examined'] <= counts['drafted']
+    assert 1 <= len(answer.tokens) <= 8
+    assert len(answer.tokens) == len(answer.sources)
+
+
+def test_strict_greedy_decoding_is_the_verifier():
+  alone = cascades.Sampler(small.tables()[0], gamma=0, temperature=0)
+  lenience = cascades.METHODS['token_v3'].strict
+  strict = _sampler(method='token_v3', lenience=lenience, temperature=0)
+  want = alone.sample(_PROMPTS, max_new_tokens=8)
+  found = strict.sample(_PROMPTS, max_new_tokens=8)
+  assert [x.tokens for x in found] == [x.tokens for x in want]
+
+
+def test_a_sweep_of_two_points_ends_with_a_summary(tmp_path):
+  module = cli.load_config_module(_ROOT / 'configs/quickstart.py')
+  config = module.get_config()
+  with config.unlocked():
+    verifier, drafter = small.pair()
+    config.update(verifier=verifier, drafter=drafter, tasks=('numerals',))
+    config.update(num_examples=2, batch_size=2, clock=0, gamma=2)
+  curves = [
+    plan.Curve.of(config, 'verifier_only', ()),
+    plan.Curve.of(config, 'token_v3', (0.3,)),
+  ]
+  sweep.run(config, curves, tmp_path / 'run', quiet=True)
+  frame = pd.read_csv(tmp_path / 'run' / 'summary.csv')
+  assert list(frame.method) == ['verifier_only', 'token_v3']
+  assert (frame.n == 2).all()
+  assert (frame.failed == 0).all()
+  assert json.loads((tmp_path / 'run' / 'costs.json').read_text())
+
+
+@pytest.mark.parametrize(
+  ('options', 'start'),
+  [
+    (dict(method='token_v33'), "method: 'token_v33' is not known; did you"),
+    (dict(lenience='a lot'), 'lenience: '),
+    (dict(temperature=-1), 'temperature: '),
+    (dict(verification='blok'), "verification: 'blok' is not known; did you"),
+    (dict(schedule='first'), "schedule: 'first' "),
+    (dict(drafts=2), 'verification: '),
+  ],
+)
+def test_mistakes_end_in_a_sentence_that_names_the_option(options, start):
+  with pytest.raises(ValueError, match=start) as caught:
+    _sampler(**options)
+  assert len(str(caught.value).splitlines()) == 1
