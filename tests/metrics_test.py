@@ -7,58 +7,22 @@ import math
 import counts
 import pandas as pd
 import pytest
+from answers import COSTS, make_alone, make_record, make_trace
 
-from experiments.records import Record, Trace, metrics
+from experiments.records import metrics
 from experiments.tasks import translation
 
-COSTS = metrics.Costs(
-  verifier_token_s=0.010,
-  drafter_token_s=0.001,
-  verify_s={2: 0.012, 4: 0.013},
+_COLUMNS = (
+  'task method lenience gamma verification gate bonus_from drafts schedule cap'
+  ' temperature n failed quality quality_low quality_high acceptance_rate'
+  ' rejection_rate deferral_rate block_efficiency verifier_calls_per_token'
+  ' drafter_calls_per_token relative_latency mean_output_tokens unended_rate'
+  ' wall_s'
 )
-
-
-def make_record(sources='drb', **changes):
-  """A record whose tokens come from draft (d), residual (r) or bonus (b).
-
-  Counts are those of blocks of gamma = 2: `ddb`, `dr` and `r` are a block.
-  """
-  blocks = sources.count('r') + sources.count('b')
-  fields = dict(
-    task='sums',
-    method='token_v3',
-    lenience=0.5,
-    gamma=2,
-    verification='token',
-    gate='raw',
-    bonus_from='target',
-    drafts=1,
-    temperature=1.0,
-    id='0',
-    failure=None,
-    text='2',
-    quality=1.0,
-    scores={'exact': 1.0},
-    emitted=len(sources),
-    ended=True,
-    drafted=2 * blocks,
-    examined=sources.count('d') + sources.count('r'),
-    accepted=sources.count('d'),
-    deferred=sources.count('r'),
-    residual=sources.count('r'),
-    bonus=sources.count('b'),
-    verifier_calls=blocks,
-    verifier_tokens=3 * blocks,
-    drafter_calls=3 * blocks,
-    wall_s=0.25,
-  )
-  return Record(**fields | changes)
-
-
 # Blocks: [ddb][dr] and [r]: 6 tokens, 3 verifier calls, 5 examined, 3 kept.
 RECORDS = [
   make_record('ddbdr'),
-  make_record('r', id='1', quality=0.0, deferred=0),
+  make_record('r', id='1', quality=0.0, deferred=0, ended=False),
 ]
 
 
@@ -73,18 +37,16 @@ RECORDS = [
     ('verifier_calls_per_token', 3 / 6),
     ('drafter_calls_per_token', 9 / 6),
     ('mean_output_tokens', 6 / 2),
+    ('unended_rate', 1 / 2),
   ],
 )
 def test_metrics_are_ratios_of_totals(name, value):
   assert metrics.METRICS[name](RECORDS) == pytest.approx(value)
 
 
-@pytest.mark.parametrize('metric', metrics.METRICS.values())
-def test_no_records_give_nan(metric):
-  assert math.isnan(metric([]))
-
-
-def test_deferral_rate_needs_a_rule():
+def test_what_is_not_there_has_no_rate():
+  assert all(math.isnan(metric([])) for metric in metrics.METRICS.values())
+  # A method without a rule defers nothing.
   assert math.isnan(metrics.deferral_rate([make_record(deferred=None)]))
 
 
@@ -95,20 +57,17 @@ def test_relative_latency_counts_calls_times_costs():
   )
 
 
-@pytest.mark.parametrize('gamma', [2, 4])
-def test_blocks_cost_what_was_measured(gamma):
-  seconds = COSTS.verifier_s(7, 7 * (gamma + 1), gamma)
-  assert seconds == pytest.approx(7 * COSTS.verify(gamma))
-
-
-def test_other_reads_cost_by_the_token():
+def test_reads_cost_what_was_measured_else_by_the_token():
+  for gamma in (2, 4):
+    seconds = COSTS.verifier_s(7, 7 * (gamma + 1), gamma)
+    assert seconds == pytest.approx(7 * COSTS.verify(gamma))
   # A token more costs (0.012 - 0.010) / 2.
   assert COSTS.verifier_s(3, 11, 2) == pytest.approx(3 * 0.010 + 8 * 0.001)
   assert COSTS.verifier_s(3, 3, 2) == pytest.approx(3 * 0.010)
   assert COSTS.verifier_s(0, 0, 2) == 0
   assert COSTS.verifier_s(3, 3, 0) == pytest.approx(3 * 0.010)
   with pytest.raises(ValueError, match='gamma 7'):
-    COSTS.verifier_s(3, 11, 7)
+    metrics.relative_latency([make_record(gamma=7, verifier_tokens=8)], COSTS)
 
 
 def make_sequential(**changes):
@@ -143,16 +102,7 @@ def test_a_clock_that_says_nothing_breaks_nothing():
 
 
 def test_models_alone_need_no_special_case():
-  plain = dict(gamma=0, drafted=0, examined=0, accepted=0, residual=0)
-  verifier = make_record('bbb', drafter_calls=0, verifier_tokens=3, **plain)
-  drafter = make_record(
-    'ddd',
-    method='drafter_only',
-    verifier_calls=0,
-    verifier_tokens=0,
-    drafter_calls=3,
-    **plain,
-  )
+  verifier, drafter = map(make_alone, ('verifier_only', 'drafter_only'))
   assert metrics.relative_latency([verifier], COSTS) == pytest.approx(1)
   assert metrics.relative_latency([drafter], COSTS) == pytest.approx(0.1)
   assert metrics.block_efficiency([verifier]) == 1
@@ -161,12 +111,6 @@ def test_models_alone_need_no_special_case():
   counts.check(drafter)
   with pytest.raises(ValueError, match='at gamma 0'):
     counts.check(dataclasses.replace(drafter, verifier_tokens=3))
-
-
-def test_a_gamma_that_was_not_measured_is_named():
-  record = make_record('dr', gamma=7, verifier_tokens=8)
-  with pytest.raises(ValueError, match='gamma 7'):
-    metrics.relative_latency([record], COSTS)
 
 
 def slower(costs, token, block):
@@ -179,31 +123,30 @@ def slower(costs, token, block):
 
 
 def test_costs_survive_a_file():
-  measured = metrics.Measured(
-    (
-      metrics.Spread(COSTS, slower(COSTS, 1.5, 2)),
-      metrics.Spread(slower(COSTS, 1, 1.2), slower(COSTS, 2, 2)),
-    )
-  )
-  assert metrics.Measured.from_json(measured.to_json()) == measured
+  spreads = metrics.Spread(COSTS, slower(COSTS, 1.5, 2))
+  twice = metrics.Measured((spreads, metrics.Spread(COSTS, COSTS)))
+  assert metrics.Measured.from_json(twice.to_json()) == twice
   # Workdirs of before have a single one, without a spread.
   flat = json.dumps(dataclasses.asdict(COSTS))
   (alone,) = metrics.Measured.from_json(flat).times
   assert alone == metrics.Spread(COSTS, COSTS)
 
 
-def test_of_costs_measured_twice_the_lower_count():
-  start, end = slower(COSTS, 2, 1), slower(COSTS, 1, 3)
-  measured = metrics.Measured(
+def measured(start, end):
+  """Unit costs that were measured twice, each time without a spread."""
+  return metrics.Measured(
     (metrics.Spread(start, start), metrics.Spread(end, end))
   )
-  assert measured.costs == COSTS
+
+
+def test_of_costs_measured_twice_the_lower_count():
+  both = measured(slower(COSTS, 2, 1), slower(COSTS, 1, 3))
+  assert both.costs == COSTS
 
 
 def test_drift_is_of_what_a_latency_is_made_of():
   def drift(end):
-    spreads = (metrics.Spread(COSTS, COSTS), metrics.Spread(end, end))
-    return metrics.Measured(spreads).drift()
+    return measured(COSTS, end).drift()
 
   # A machine that is slower in all it does models the same latencies.
   drafter = dataclasses.replace(
@@ -239,34 +182,7 @@ def test_summary_has_a_row_per_point_in_order_of_appearance():
   nan = make_record('ddb', lenience=math.nan, method='speed')
   records = [nan, *RECORDS, dataclasses.replace(nan, id='1')]
   frame = metrics.summarise(records, COSTS)
-  assert list(frame.columns) == [
-    'task',
-    'method',
-    'lenience',
-    'gamma',
-    'verification',
-    'gate',
-    'bonus_from',
-    'drafts',
-    'schedule',
-    'cap',
-    'temperature',
-    'n',
-    'failed',
-    'quality',
-    'quality_low',
-    'quality_high',
-    'acceptance_rate',
-    'rejection_rate',
-    'deferral_rate',
-    'block_efficiency',
-    'verifier_calls_per_token',
-    'drafter_calls_per_token',
-    'relative_latency',
-    'mean_output_tokens',
-    'unended_rate',
-    'wall_s',
-  ]
+  assert list(frame.columns) == _COLUMNS.split()
   assert list(frame.method) == ['speed', 'token_v3']
   assert list(frame.n) == [2, 2]
   assert math.isnan(frame.lenience[0])
@@ -275,13 +191,10 @@ def test_summary_has_a_row_per_point_in_order_of_appearance():
   assert frame.wall_s[1] == pytest.approx(0.5)
 
 
-def test_no_records_still_have_columns():
+def test_columns_are_those_of_the_metrics(monkeypatch):
   frame = metrics.summarise([], COSTS)
   assert frame.empty
   assert list(frame.columns) == metrics.columns()
-
-
-def test_a_new_metric_is_a_new_column(monkeypatch):
   monkeypatch.setitem(metrics.METRICS, 'examples', len)
   frame = metrics.summarise(RECORDS, COSTS)
   assert frame.examples[0] == 2
@@ -317,14 +230,7 @@ def test_counts_that_cannot_be_are_refused(changes, rule):
 )
 def test_traces_that_cannot_be_are_refused(changes, rule):
   record = make_record('drb')
-  trace = Trace(
-    id='0',
-    tokens=[4, 5, 1],
-    pieces=['2', '', ''],
-    sources=[1, 2, 3],
-    deferred=[0, 1, 0],
-    logprobs=[0.0, -1.0, -2.0],
-  )
+  trace = make_trace('drb', pieces=['2', '', ''])
   counts.check(record, trace)
   with pytest.raises(ValueError, match=rule):
     counts.check(record, dataclasses.replace(trace, **changes))
@@ -340,16 +246,15 @@ def test_a_failure_is_counted_and_is_no_answer():
   pd.testing.assert_frame_equal(
     with_it.drop(columns='failed'), without.drop(columns='failed')
   )
+  # A quality that nobody knows, as of a task without a metric.
+  unknown = make_record(task='spec_bench', quality=math.nan, scores={})
+  frame = metrics.summarise([unknown], COSTS)
+  assert frame[['quality', 'quality_low', 'quality_high']].isna().all(None)
   # Where every example failed, nothing is known of the point.
   row = metrics.summarise([failed], COSTS).iloc[0]
   assert (row.n, row.failed) == (0, 1)
   assert math.isnan(row.quality)
   assert math.isnan(row.relative_latency)
-
-
-def test_answers_that_their_limit_cut_off_are_told():
-  cut = make_record('dr', id='2', ended=False)
-  assert metrics.unended_rate([*RECORDS, cut]) == pytest.approx(1 / 3)
 
 
 _GERMAN = [
@@ -360,7 +265,7 @@ _GERMAN = [
 ]
 
 
-def _translations(*numbers):
+def _translations(pairs):
   return [
     make_record(
       task='wmt14_en_de',
@@ -369,36 +274,27 @@ def _translations(*numbers):
       scores=translation.score(answer, reference),
       quality=translation.score(answer, reference)['sentence_bleu'],
     )
-    for i, (answer, reference) in enumerate(_GERMAN)
-    if not numbers or i in numbers
+    for i, (answer, reference) in enumerate(pairs)
   ]
 
 
-@pytest.mark.parametrize('numbers', [(), (0,), (0, 1), (2,), (3,)])
+@pytest.mark.parametrize('numbers', [(0, 1, 2, 3), (0,), (0, 1), (2,), (3,)])
 def test_quality_of_translations_is_sacrebleus_corpus_score(numbers):
   from sacrebleu.metrics import BLEU
 
-  lines = _translations(*numbers)
-  wanted = [reference for answer, reference in _GERMAN]
-  want = BLEU().corpus_score(
-    [r.text for r in lines], [[wanted[int(r.id)] for r in lines]]
-  )
-  assert metrics.quality(lines) == pytest.approx(want.score)
+  pairs = [_GERMAN[i] for i in numbers]
+  answers, references = map(list, zip(*pairs, strict=True))
+  want = BLEU().corpus_score(answers, [references])
+  assert metrics.quality(_translations(pairs)) == pytest.approx(want.score)
 
 
 def test_sentence_bleu_is_not_averaged():
-  lines = _translations()
+  lines = _translations(_GERMAN)
   mean = sum(r.quality for r in lines) / len(lines)
   assert abs(metrics.quality(lines) - mean) > 1
   row = metrics.summarise(lines, COSTS).iloc[0]
   assert row.quality == metrics.quality(lines)
   assert row.quality_low < row.quality < row.quality_high
-
-
-def test_a_quality_that_nobody_knows_is_nan():
-  line = make_record(task='spec_bench', quality=math.nan, scores={})
-  frame = metrics.summarise([line], COSTS)
-  assert frame[['quality', 'quality_low', 'quality_high']].isna().all(None)
 
 
 def test_points_of_the_same_examples_have_the_intervals_they_have_alone():

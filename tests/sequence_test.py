@@ -5,60 +5,31 @@ import math
 
 import counts
 import pytest
+from answers import COSTS, make_alone, make_failure, make_trace
 
 from experiments import records
 from experiments.records import metrics
 from experiments.sweeps import sequence
 
-COSTS = metrics.Costs(
-  verifier_token_s=0.010, drafter_token_s=0.001, verify_s={}
-)
 
-
-def make_alone(method, tokens, **changes):
+def alone(method, tokens):
   """A model's own answer of some tokens."""
   drafts = method == 'drafter_only'
-  fields = dict(
-    task='sums',
-    method=method,
-    lenience=math.nan,
-    gamma=0,
-    verification='token',
-    gate='raw',
-    bonus_from='target',
-    drafts=1,
-    temperature=1.0,
-    id='0',
-    failure=None,
+  record = make_alone(
+    method,
+    len(tokens),
     text=f'{method} says',
-    emitted=len(tokens),
-    ended=True,
     quality=0.0 if drafts else 1.0,
-    scores={'exact': 0.0 if drafts else 1.0},
-    drafted=0,
-    examined=0,
-    accepted=0,
-    deferred=None,
-    residual=0,
-    bonus=len(tokens),
-    verifier_calls=0 if drafts else len(tokens),
-    verifier_tokens=0 if drafts else len(tokens),
-    drafter_calls=len(tokens) if drafts else 0,
     wall_s=0.1 if drafts else 1.0,
   )
-  trace = records.Trace(
-    id='0',
-    tokens=tokens,
-    pieces=list(map(str, tokens)),
-    sources=[3] * len(tokens),
-    deferred=None,
-    logprobs=[-0.5] * len(tokens),
+  pieces = [*map(str, tokens)]
+  return record, make_trace(
+    'b' * len(tokens), tokens=tokens, pieces=pieces, deferred=None
   )
-  return records.Record(**fields | changes), trace
 
 
-DRAFTER, DRAFTED = make_alone('drafter_only', [5, 6, 1])
-VERIFIER, VERIFIED = make_alone('verifier_only', [7, 8, 9, 9, 1])
+DRAFTER, DRAFTED = alone('drafter_only', [5, 6, 1])
+VERIFIER, VERIFIED = alone('verifier_only', [7, 8, 9, 9, 1])
 # Probabilities 0.9, 0.4 and 0.6: geometric mean 0.6, least 0.4.
 LOGPROBS = [math.log(p) for p in (0.9, 0.4, 0.6)]
 
@@ -107,14 +78,14 @@ def test_the_extremes_are_the_two_models(method, logprobs):
     seconds / 5 / 0.010
   )
 
-  alone, trace = cascade(method, 1.0, logprobs)
-  assert alone.text == DRAFTER.text
+  loose, trace = cascade(method, 1.0, logprobs)
+  assert loose.text == DRAFTER.text
   assert (trace.tokens, trace.pieces) == (DRAFTED.tokens, DRAFTED.pieces)
-  assert alone.quality == DRAFTER.quality
-  assert alone.drafter_calls == 3
-  assert alone.verifier_calls == alone.verifier_tokens == 0
-  assert alone.wall_s == pytest.approx(0.1)
-  assert metrics.relative_latency([alone], COSTS) == metrics.relative_latency(
+  assert loose.quality == DRAFTER.quality
+  assert loose.drafter_calls == 3
+  assert loose.verifier_calls == loose.verifier_tokens == 0
+  assert loose.wall_s == pytest.approx(0.1)
+  assert metrics.relative_latency([loose], COSTS) == metrics.relative_latency(
     [DRAFTER], COSTS
   )
 
@@ -152,11 +123,8 @@ def test_answers_of_two_examples_are_refused():
 
 @pytest.mark.parametrize('which', ['drafter', 'verifier'])
 def test_where_a_model_failed_so_does_the_cascade(which):
-  alone = {'drafter': DRAFTER, 'verifier': VERIFIER}[which]
-  told = dict(gamma=0, lenience=math.nan, method=alone.method, id='0')
-  told |= dict(task='sums', drafts=1, temperature=1.0)
-  told |= dict(verification='token', gate='raw', bonus_from='target')
-  failed, _ = records.failure('too long', **told)
+  model = {'drafter': DRAFTER, 'verifier': VERIFIER}[which]
+  failed, _ = make_failure(model, 'too long')
   record, _ = cascade(lenience=0.5, **{which: failed})
   assert (record.failure, record.method) == ('too long', 'sequence_mean')
   assert record.lenience == 0.5

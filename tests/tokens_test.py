@@ -6,6 +6,7 @@ import re
 
 import pytest
 import report_test
+from answers import COSTS, make_trace
 
 from experiments import records, tasks
 from experiments.analysis import blocks
@@ -13,21 +14,7 @@ from experiments.analysis.shown import Shown
 from experiments.records import metrics
 from experiments.reports import tokens
 
-_COSTS = report_test.COSTS
-_DRAFT, _RESIDUAL, _BONUS = 1, 2, 3
-
-
-def _trace(sources, **changes):
-  n = len(sources)
-  fields = dict(
-    id='0',
-    tokens=list(range(n)),
-    pieces=[f' {i}' for i in range(n)],
-    sources=list(sources),
-    deferred=[0] * n,
-    logprobs=[0.0] * n,
-  )
-  return records.Trace(**fields | changes)
+_DRAFT, _RESIDUAL, _BONUS = 'drb'
 
 
 def _record(trace, method='opt', **changes):
@@ -53,7 +40,7 @@ def _view(trace, **changes):
 
 def _answer(record, trace, view=None, name='x', end=1.0):
   asked = tasks.Example(id='0', prompt='?', reference='!')
-  time = blocks.timeline(record, trace, _COSTS)
+  time = blocks.timeline(record, trace, COSTS)
   return tokens.answer(
     Shown(record, trace, asked, 'all', view), time, name, end
   )
@@ -71,27 +58,27 @@ def _answer(record, trace, view=None, name='x', end=1.0):
   ],
 )
 def test_a_block_is_drafts_and_what_ends_them(sources, sizes):
-  trace = _trace(sources)
+  trace = make_trace(sources)
   found = blocks.split(_record(trace), trace)
   assert list(map(len, found)) == sizes
   assert [i for block in found for i in block] == list(range(len(sources)))
 
 
 def test_the_verifier_alone_has_a_block_for_each_token():
-  trace = _trace([_BONUS] * 3)
+  trace = make_trace([_BONUS] * 3)
   record = _record(trace, 'verifier_only')
   assert list(map(len, blocks.split(record, trace))) == [1, 1, 1]
-  assert blocks.duration(record, _COSTS) == pytest.approx(0.030)
+  assert blocks.duration(record, COSTS) == pytest.approx(0.030)
 
 
 def test_a_clock_ends_where_the_modelled_latency_says():
-  trace = _trace([_DRAFT, _RESIDUAL, _DRAFT, _DRAFT, _BONUS])
+  trace = make_trace([_DRAFT, _RESIDUAL, _DRAFT, _DRAFT, _BONUS])
   record = _record(trace)
-  seconds = blocks.duration(record, _COSTS)
+  seconds = blocks.duration(record, COSTS)
   # Two blocks: three calls of the drafter, and one that reads three tokens.
   assert seconds == pytest.approx(2 * (3 * 0.001 + 0.012))
-  latency = metrics.relative_latency([record], _COSTS)
-  assert seconds / 5 / _COSTS.verifier_token_s == pytest.approx(latency)
+  latency = metrics.relative_latency([record], COSTS)
+  assert seconds / 5 / COSTS.verifier_token_s == pytest.approx(latency)
   text = _answer(record, trace, end=seconds)
   assert re.findall('data-from="(.*?)" data-to="(.*?)"', text) == [
     ('0', '0.015'),
@@ -101,7 +88,7 @@ def test_a_clock_ends_where_the_modelled_latency_says():
 
 
 def test_blocks_of_a_sequential_cascade_are_as_long_as_they_have_to_be():
-  trace = _trace([_DRAFT, _DRAFT, _DRAFT, _RESIDUAL, _RESIDUAL, _DRAFT])
+  trace = make_trace([_DRAFT, _DRAFT, _DRAFT, _RESIDUAL, _RESIDUAL, _DRAFT])
   record = _record(
     trace,
     verification='sequential',
@@ -109,8 +96,8 @@ def test_blocks_of_a_sequential_cascade_are_as_long_as_they_have_to_be():
     verifier_tokens=5,
     drafter_calls=6,
   )
-  found = blocks.timeline(record, trace, _COSTS).blocks
-  call = _COSTS.verifier_s(2, 5, 2) / 2
+  found = blocks.timeline(record, trace, COSTS).blocks
+  call = COSTS.verifier_s(2, 5, 2) / 2
   assert [block.drafting for block in found] == pytest.approx(
     [4 * 0.001, 0.001, 0.001]
   )
@@ -131,7 +118,7 @@ def _titles(trace, view, **changes):
 
 
 def test_titles_say_what_is_known():
-  trace = _trace([_DRAFT, _RESIDUAL], deferred=[0, 1])
+  trace = make_trace([_DRAFT, _RESIDUAL], deferred=[0, 1])
   view = _view(trace, deferred=[0, 0], verifier=['a', 'b'], pi=[0.0, 2e-5])
   assert _titles(trace, view) == [
     'drafted and kept, token 0\nq 0.500 · p 0.250 · π 0.000\n'
@@ -149,14 +136,14 @@ def test_titles_say_what_is_known():
 
 
 def test_of_a_long_answer_the_end_has_no_probabilities():
-  trace = _trace([_DRAFT] * 4)
-  view = _view(_trace([_DRAFT] * 3))
+  trace = make_trace([_DRAFT] * 4)
+  view = _view(make_trace([_DRAFT] * 3))
   said = [title.count('\n') for title in _titles(trace, view)]
   assert said == [3, 3, 3, 0]
 
 
 def test_no_text_of_a_model_is_markup():
-  trace = _trace([_DRAFT], pieces=['<b>"'])
+  trace = make_trace([_DRAFT], pieces=['<b>"'])
   view = _view(trace, drafter=['<i>\n'], verifier=['">'])
   record = _record(trace)
   text = _answer(record, trace, view, '<u>"')

@@ -1,0 +1,97 @@
+"""Records, traces and unit costs of answers that are made up."""
+
+import math
+
+from experiments import records
+from experiments.records import metrics
+
+COSTS = metrics.Costs(
+  verifier_token_s=0.010,
+  drafter_token_s=0.001,
+  verify_s={2: 0.012, 4: 0.013},
+)
+# What `records.failure` takes of a record.
+_POINT = (
+  'task method lenience gamma verification gate bonus_from drafts temperature'
+)
+
+
+def make_record(sources='drb', **changes) -> records.Record:
+  """Makes a record whose counts are those of blocks of two drafts.
+
+  Args:
+    sources: A letter for each token: drafted (d), residual (r) or bonus (b);
+      `ddb`, `dr` and `r` are a block each.
+    **changes: Fields with other values.
+  """
+  blocks = sources.count('r') + sources.count('b')
+  fields = dict(
+    task='sums',
+    method='token_v3',
+    lenience=0.5,
+    gamma=2,
+    verification='token',
+    gate='raw',
+    bonus_from='target',
+    drafts=1,
+    temperature=1.0,
+    id='0',
+    failure=None,
+    text='2',
+    quality=1.0,
+    scores={'exact': 1.0},
+    emitted=len(sources),
+    ended=True,
+    drafted=2 * blocks,
+    examined=sources.count('d') + sources.count('r'),
+    accepted=sources.count('d'),
+    deferred=sources.count('r'),
+    residual=sources.count('r'),
+    bonus=sources.count('b'),
+    verifier_calls=blocks,
+    verifier_tokens=3 * blocks,
+    drafter_calls=3 * blocks,
+    wall_s=0.25,
+  )
+  return records.Record(**fields | changes)
+
+
+def make_alone(method, emitted=3, **changes) -> records.Record:
+  """Makes a record of one model alone: `verifier_only` or `drafter_only`."""
+  drafts = method == 'drafter_only'
+  fields = dict(
+    method=method,
+    lenience=math.nan,
+    gamma=0,
+    drafted=0,
+    examined=0,
+    accepted=0,
+    deferred=None,
+    residual=0,
+    bonus=0,
+    verifier_calls=0 if drafts else emitted,
+    verifier_tokens=0 if drafts else emitted,
+    drafter_calls=emitted if drafts else 0,
+  )
+  return make_record('b' * emitted, **fields | changes)
+
+
+def make_trace(sources='drb', **changes) -> records.Trace:
+  """Makes a trace; the sources are letters, as in `make_record`."""
+  n = len(sources)
+  fields = dict(
+    id='0',
+    tokens=[*range(n)],
+    pieces=[f' {i}' for i in range(n)],
+    sources=['pdrb'.index(source) for source in sources],
+    deferred=[0] * n,
+    logprobs=[0.0] * n,
+  )
+  return records.Trace(**fields | changes)
+
+
+def make_failure(record, reason) -> tuple[records.Record, records.Trace]:
+  """Makes the record and the trace of an example that has no answer."""
+  names = f'{_POINT} id'.split()
+  told = {name: getattr(record, name) for name in names}
+  return records.failure(reason, **told)
