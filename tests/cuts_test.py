@@ -97,20 +97,19 @@ def test_best_points_are_fastest_at_the_verifiers_quality_else_the_best():
   assert best.variant.tolist() == best.method.tolist()
 
 
-def test_of_points_that_are_alike_the_first_is_the_best():
-  rows = [VERIFIER, *(('a', i / 40, 0.9, 0.5) for i in range(40))]
-  assert cuts.best_points(make_summary(rows)).index.tolist() == [0, 1]
-
-
-def test_without_quality_the_fastest_point_is_the_best():
-  rows = [('a', 0.1, NAN, 0.7), ('a', 0.2, NAN, 0.6), ('a', 0.3, NAN, NAN)]
-  assert cuts.best_points(make_summary(rows)).lenience.tolist() == [0.2]
-
-
-def test_a_variant_whose_examples_all_failed_has_a_row():
-  rows = [VERIFIER, ('a', 0.1, NAN, NAN), ('b', 0.1, 0.9, 0.5)]
-  best = cuts.best_points(make_summary(rows))
-  assert best.method.tolist() == ['verifier_only', 'a', 'b']
+@pytest.mark.parametrize(
+  ('rows', 'kept'),
+  [
+    # Of points that are alike the first.
+    ([VERIFIER, *(('a', i / 40, 0.9, 0.5) for i in range(40))], [0, 1]),
+    # Without quality the fastest.
+    ([('a', 0, NAN, 0.7), ('a', 0.2, NAN, 0.6), ('a', 0.3, NAN, NAN)], [1]),
+    # A variant whose examples all failed has a row.
+    ([VERIFIER, ('a', 0.1, NAN, NAN), ('b', 0.1, 0.9, 0.5)], [0, 1, 2]),
+  ],
+)
+def test_best_points_of_odd_curves(rows, kept):
+  assert cuts.best_points(make_summary(rows)).index.tolist() == kept
 
 
 def test_an_oracle_is_no_best_point():

@@ -12,6 +12,7 @@ from experiments.analysis.choice import Choice
 
 DRAWS = 2000
 RISK, DELTA = 0.05, 0.1
+CHOICE = Choice()
 
 
 def drawn(wrong, n, seed=0):
@@ -90,49 +91,40 @@ SPECS = {
 }
 
 
+def _controlled(n, choice=CHOICE, specs=SPECS):
+  """What is found for TokenV3's curve on some examples."""
+  table = risk.control(make(specs, n=n), choice)
+  return table.set_index('variant').loc['token_v3']
+
+
 def test_each_curve_has_its_loosest_lenience():
-  table = risk.control(make(SPECS, n=200), Choice())
-  row = table.set_index('variant').loc['token_v3']
+  row = _controlled(200)
   assert (row.lenience, row.strict, row.found, row.tried) == (0.6, False, 2, 3)
   assert row.lost == pytest.approx(0.01)
   assert row.latency == pytest.approx(0.6)
   assert row.p <= 0.1
   assert row.examples == 200
+  # A looser choice finds more.
+  for least, count in ((0.005, 0), (0.5, 3)):
+    choice = dataclasses.replace(CHOICE, risk=least)
+    assert _controlled(200, choice).found == count
 
 
 def test_too_few_examples_give_strict_and_say_how_many_it_takes():
-  table = risk.control(make(SPECS, n=20), Choice())
-  row = table.set_index('variant').loc['token_v3']
+  row = _controlled(20)
   assert (row.lenience, row.strict, row.found) == (-1.0, True, 0)
   assert row.latency == pytest.approx(0.8)
   assert row.needed == risk.needed(0.05, 0.1) == 60
+  # A curve without a strict point has no guarantee for free.
+  row = _controlled(20, specs={k: v for k, v in SPECS.items() if k[1] != -1.0})
+  assert (row.lenience, row.strict, row.found) == (0.3, False, 0)
 
 
 def test_several_tasks_are_one_more():
   one, other = make(SPECS, n=50), make(SPECS, n=50, task='words', seed=1)
-  table = risk.control(join(one, other), Choice()).set_index(
-    ['variant', 'task']
-  )
+  table = risk.control(join(one, other), CHOICE).set_index(['variant', 'task'])
   assert table.loc[('token_v3', 'sums'), 'found'] == 0
   together = table.loc[('token_v3', mixture.ALL)]
   assert together.examples == 100
   assert together.found == 2
   assert together.latency == pytest.approx(0.6)
-
-
-def test_a_curve_without_a_strict_point_has_no_guarantee_for_free():
-  specs = {k: v for k, v in SPECS.items() if k[1] != -1.0}
-  table = risk.control(make(specs, n=20), Choice())
-  row = table.set_index('variant').loc['token_v3']
-  assert (row.lenience, row.strict, row.found) == (0.3, False, 0)
-
-
-def test_a_looser_choice_finds_more():
-  found = make(SPECS, n=200)
-  loose = dataclasses.replace(Choice(), risk=0.5)
-  strict = dataclasses.replace(Choice(), risk=0.005)
-  found_at = [
-    risk.control(found, c).set_index('variant').loc['token_v3', 'found']
-    for c in (strict, Choice(), loose)
-  ]
-  assert found_at == [0, 2, 3]

@@ -50,14 +50,16 @@ def test_equal_seeds_agree_and_others_do_not():
   )
 
 
-@pytest.mark.parametrize('n', [1, 3, 1000])
-def test_equal_values_give_that_value_twice(n):
-  assert bootstrap_mean_interval([0.1] * n) == (0.1, 0.1)
-
-
-@pytest.mark.parametrize('values', [[], [1.0, math.nan]])
-def test_nothing_known_gives_nan(values):
-  assert all(map(math.isnan, bootstrap_mean_interval(values)))
+def test_what_does_not_vary_or_is_not_known_has_no_spread():
+  for n in (1, 3, 1000):
+    assert bootstrap_mean_interval([0.1] * n) == (0.1, 0.1)
+  assert bootstrap_sums_interval([[1.0, 2.0]] * 3, max) == (6.0, 6.0)
+  for interval in (
+    bootstrap_mean_interval([]),
+    bootstrap_mean_interval([1.0, math.nan]),
+    bootstrap_sums_interval([], max),
+  ):
+    assert all(map(math.isnan, interval))
 
 
 def test_a_mean_made_of_sums_has_the_interval_of_a_mean():
@@ -65,11 +67,6 @@ def test_a_mean_made_of_sums_has_the_interval_of_a_mean():
   want = bootstrap_mean_interval([row[0] for row in rows])
   got = bootstrap_sums_interval(rows, lambda sums: sums[0] / sums[1])
   assert got == pytest.approx(want, abs=0.02)
-
-
-def test_sums_of_one_row_or_none_have_no_spread():
-  assert bootstrap_sums_interval([[1.0, 2.0]] * 3, max) == (6.0, 6.0)
-  assert all(map(math.isnan, bootstrap_sums_interval([], max)))
 
 
 @pytest.mark.parametrize('wrong', [{'level': 1.0}, {'resamples': 0}])
@@ -93,14 +90,11 @@ def test_points_share_their_draws_and_are_what_they_are_alone():
   for i in range(3):
     alone = bootstrap_mean_interval(values[:, i])
     assert alone == pytest.approx((low[i], high[i]), abs=1e-12)
-
-
-def test_draws_are_those_of_plain_resampling():
+  # Draws are those of plain resampling.
   values = _drawn(n=40, points=1)[:, 0]
   draws = np.random.default_rng(0).integers(0, 40, (10_000, 40))
   want = np.percentile(values[draws].mean(1), [2.5, 97.5])
-  got = bootstrap_mean_interval(values)
-  assert got == pytest.approx(tuple(want), abs=0.026)
+  assert bootstrap_mean_interval(values) == pytest.approx(want, abs=0.026)
 
 
 def test_a_paired_difference_is_narrower_than_one_of_strangers():

@@ -130,9 +130,7 @@ def test_f1_counts_words_in_common(answer, reference, f1, exact):
 def test_an_unanswerable_question_wants_that_word(answer, score):
   scores = TASKS['squad_v2'].score(answer, 'unanswerable')
   assert scores == {'f1': score, 'exact_match': score}
-
-
-def test_an_answerable_question_does_not_want_it():
+  # One that has an answer does not want it.
   scores = TASKS['squad_v2'].score('unanswerable', ('1931',))
   assert scores == {'f1': 0, 'exact_match': 0}
 

@@ -189,6 +189,12 @@ def test_a_method_of_a_file_adds_the_hash_of_its_source(outside):
   assert outside_source.source(outside(same='x + 0')) != want
 
 
+def _method(rule):
+  return methods.from_target(
+    rule, name='m', equation='', reference='', strict=0.0, drafter_only=None
+  )
+
+
 def _share(d, lenience, share):
   return share * d.p + (1 - share) * d.p
 
@@ -224,19 +230,9 @@ class _State:
   ],
 )
 def test_what_a_function_brings_along_is_of_its_hash(make):
-  def method(share):
-    return methods.from_target(
-      make(share),
-      name='brings',
-      equation='',
-      reference='',
-      strict=0.0,
-      drafter_only=None,
-    )
-
-  one, other = (outside_source.source(method(x)) for x in (0.25, 0.5))
+  one, other = (outside_source.source(_method(make(x))) for x in (0.25, 0.5))
   assert one != other
-  assert outside_source.source(method(0.25)) == one
+  assert outside_source.source(_method(make(0.25))) == one
 
 
 def test_functions_of_one_module_and_name_are_told_apart():
@@ -270,15 +266,7 @@ def test_what_is_shared_is_looked_at_once():
   value = 0
   for _ in range(60):
     value = [value, value]
-  method = methods.from_target(
-    functools.partial(_share, share=value),
-    name='m',
-    equation='',
-    reference='',
-    strict=0.0,
-    drafter_only=None,
-  )
-  assert outside_source.source(method)
+  assert outside_source.source(_method(functools.partial(_share, share=value)))
 
 
 def test_a_changed_method_of_the_library_is_from_outside():
@@ -299,9 +287,7 @@ def test_a_changed_method_of_the_library_is_from_outside():
 def test_hashes_are_those_of_another_process():
   code = (
     'import versions_test as t\nfrom experiments.records import outside\n'
-    'method = t.methods.from_target(t._State({1.5, "x"}), name="m",'
-    ' equation="", reference="", strict=0.0, drafter_only=None)\n'
-    'print(outside.source(method))'
+    'print(outside.source(t._method(t._State({1.5, "x"}))))'
   )
   found = {
     subprocess.run(
@@ -404,13 +390,9 @@ def test_what_fails_accepts_nothing(accepting, fails):
       results.write_text('half')
     return int(fails in command)
 
+  with pytest.raises(ValueError, match=r'^change: the line is empty'):
+    accept(lambda command: 0, ' ')
   with pytest.raises(ValueError, match=r'^accept: the results differ from'):
     accept(run, 'b')
   assert results.read_text() == 'old'
   assert version.read_text() == before
-
-
-def test_a_change_that_says_nothing_is_refused(accepting):
-  accept, *_ = accepting
-  with pytest.raises(ValueError, match=r'^change: the line is empty'):
-    accept(lambda command: 0, ' ')
