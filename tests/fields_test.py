@@ -153,7 +153,7 @@ def test_a_field_that_every_sweep_has_is_asked_for(name, tmp_path):
 
 
 def test_the_table_has_every_field_that_configs_share():
-  assert fields.FIELDS.keys() == _USUAL.keys() == _GOOD.keys()
+  assert fields.known().keys() == _USUAL.keys() == _GOOD.keys()
   fields.check(_USUAL, complete=True)
   fields.check(common.sweep(*common._OPTIONAL), complete=True)
 

@@ -284,7 +284,7 @@ def _run(folder, *command):
 _DECODED = """
   import sys
   import cascades
-  from experiments.sweeps import plan
+  from experiments.sweeps import fields, plan
   sys.path[:0] = ['tests']
   import small
 
@@ -307,7 +307,14 @@ _DECODED = """
   assert sampler.equipped.drafter.window == 2
   config = dict(usual, drafter='other_drafter', other_window=3)
   curve = plan.Curve.of(config, 'other_method', (0.1,))
+  fields.check(config)
   assert dict(curve.options.plugins) == {'other_window': 3}
+  try:
+    fields.check(dict(config, other_window=0))
+  except ValueError as error:
+    assert str(error).startswith('other_window: '), error
+  else:
+    raise AssertionError('other_window')
   for mistake in dict(other_window=0), dict(drafter='ngram', other_window=1):
     try:
       decode(**mistake)

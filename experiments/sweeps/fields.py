@@ -13,6 +13,7 @@ from typing import Any
 import ml_collections
 
 from cascades import arguments
+from cascades.registries import OPTIONS
 
 # Takes the name of a field and its value; raises a ValueError of one sentence.
 Check = Callable[[str, Any], object]
@@ -152,9 +153,6 @@ FIELDS: dict[str, Check] = dict(
   stop_below=or_none(number(0, 1)),
   beam=flag,
   others_say=flag,
-  inner_method=or_none(text),
-  inner_lenience=or_none(number(-math.inf)),
-  inner_gamma=or_none(whole(1)),
   clock=whole(0),
   split=text,
   task=table(
@@ -172,6 +170,16 @@ FIELDS: dict[str, Check] = dict(
 )
 
 
+def known() -> dict[str, Check]:
+  """Every field: those of the table, and options that plug-ins declare."""
+  declared = {
+    # What a text names is looked up where it is used.
+    name: text if option.kind is str else lambda _, x, o=option: o.check(x)
+    for name, option in OPTIONS.items()
+  }
+  return FIELDS | {name: or_none(check) for name, check in declared.items()}
+
+
 def check(config: Mapping[str, Any], complete: bool = False) -> None:
   """Refuses fields that a sweep does not have, and values of another type.
 
@@ -183,7 +191,7 @@ def check(config: Mapping[str, Any], complete: bool = False) -> None:
     ValueError: There is one; names it.
   """
   given = dict(config.items())
-  _check(given, FIELDS)
+  _check(given, known())
   for name in REQUIRED if complete else ():
     if name not in given:
       raise ValueError(
