@@ -1,6 +1,7 @@
 """A house of rooms: each imports only what stands above it."""
 
 import ast
+import importlib
 import pathlib
 import subprocess
 import sys
@@ -107,3 +108,13 @@ def test_importing_the_package_costs_no_jax():
     [sys.executable, '-c', code], capture_output=True, text=True, check=True
   )
   assert done.stdout.strip() == '[]'
+
+
+@pytest.mark.parametrize('name', ['branching', 'engines', 'traces'])
+def test_audits_of_engines_are_found_where_they_were(name):
+  with pytest.warns(
+    DeprecationWarning, match='contrib.engine_audits'
+  ) as caught:
+    moved = getattr(importlib.import_module('cascades.proof'), name)
+  assert moved.__name__ == f'cascades.contrib.engine_audits.{name}'
+  assert len(caught) == 1
