@@ -113,7 +113,7 @@ def test_importing_the_package_costs_no_jax():
 @pytest.mark.parametrize('name', ['branching', 'engines', 'traces'])
 def test_audits_of_engines_are_found_where_they_were(name):
   with pytest.warns(
-    DeprecationWarning, match='contrib.engine_audits'
+    DeprecationWarning, match=r'contrib\.engine_audits'
   ) as caught:
     moved = getattr(importlib.import_module('cascades.proof'), name)
   assert moved.__name__ == f'cascades.contrib.engine_audits.{name}'
