@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import functools
 import os
 import pathlib
 
@@ -78,6 +79,26 @@ def forget():
   # Where it cannot be told, after every file.
   if not maps.exists() or len(maps.read_text().splitlines()) > 25_000:
     jax.clear_caches()
+
+
+@pytest.fixture(autouse=True, scope='session')
+def brief_sweeps():
+  """Makes what surrounds the decoding of a sweep take a moment.
+
+  Unit costs are timed for less than four seconds, and the page at its end comes
+  with wider intervals and without files of its figures. Tests of those two call
+  them by themselves.
+  """
+  from experiments import reports
+  from experiments.sweeps import costs
+
+  with pytest.MonkeyPatch.context() as patch:
+    measure = functools.partial(costs.measure, seconds=0.1)
+    patch.setattr(costs, 'measure', measure)
+    few = reports.Choice(resamples=100)
+    write = functools.partial(reports.write_report, choice=few, figures=False)
+    patch.setattr(reports, 'write_report', write)
+    yield
 
 
 @pytest.fixture(scope='module')
