@@ -318,23 +318,10 @@ def test_answers_are_compared_within_their_group():
   ]
 
 
-def test_committed_figures_are_read():
-  results = pathlib.Path(benchmarks.__file__).parents[1] / 'results'
-  for name, suite in (
-    ('benchmark', loops),
-    ('benchmark_drafters', answering),
-    ('benchmark_270m', answering),
-  ):
-    text = (results / name / 'benchmark.json').read_text(encoding='utf-8')
-    every, *_ = suite.tables(json.loads(text)['figures'])
-    assert len(every) > 10
-    assert len({len(row) for row in every}) == 1
-
-
 @pytest.mark.slow
 def test_drafters_are_timed(tmp_path, no_cache):
   config = _config('benchmark_drafters')
-  some = 'none', 'model, 2', 'model, stops'
+  some = 'none', 'model, 2'
   config.problems = tuple(arm for arm in config.problems if arm.name in some)
   config.copies = config.copies[:2]
   config.num_examples, config.new_tokens, config.repeats = 3, 40, 1
@@ -342,7 +329,7 @@ def test_drafters_are_timed(tmp_path, no_cache):
   benchmarks.run(config, tmp_path)
   figures = json.loads((tmp_path / 'benchmark.json').read_text())['figures']
   rows = {(r['part'], r['arm']): r for r in answering.rows(figures)}
-  assert len(rows) == 5
+  assert len(rows) == 4
   assert rows['problems', 'none']['tokens_per_call'] == 1
   assert rows['problems', 'none']['latency'] == 1
   assert rows['problems', 'model, 2']['tokens_per_call'] > 1.5
@@ -351,7 +338,7 @@ def test_drafters_are_timed(tmp_path, no_cache):
   assert rows['copies', 'n-gram']['tokens_per_call'] > 1
   assert rows['copies', 'n-gram']['same_tokens']
   table = harness.text(answering.tables(figures)[0])
-  for word in ('model, stops', 'x alone', 'latency'):
+  for word in ('model, 2', 'x alone', 'latency'):
     assert word in table
 
 
@@ -438,17 +425,14 @@ def test_a_pretrained_model_is_timed_by_others(tmp_path, monkeypatch, no_cache):
   config.path, config.shots = str(_DATA / 'multi30k_de_en'), 1
   config.stop, config.new_tokens, config.repeats = '\n', 6, 1
   config.batch_sizes, config.num_examples, config.context = (1,), 2, 16
-  config.transformers = 'a Python'
+  config.dtypes, config.transformers = ('float32',), 'a Python'
   benchmarks.run(config, tmp_path)
   text = (tmp_path / 'benchmark.json').read_text()
   figures = json.loads(text)['figures']
-  rows = {
-    (r['part'], r['dtype'], r['batch'], r['arm']): r
-    for r in answering.rows(figures)
-  }
+  rows = {(row['part'], row['arm']): row for row in answering.rows(figures)}
   # Ours, gemma's and the peer's; ours copy.
-  assert len(rows) == 2 * (3 + 1 + 3 + 3)
-  for (part, dtype, batch, arm), row in rows.items():
+  assert len(rows) == 3 + 1 + 3 + 3
+  for (part, arm), row in rows.items():
     assert row['tokens_per_s'] > 0
     if arm == 'alone':
       assert row['over_alone'] == row['tokens_per_call'] == 1
@@ -457,16 +441,14 @@ def test_a_pretrained_model_is_timed_by_others(tmp_path, monkeypatch, no_cache):
       assert row['tokens'] == 6
     if arm.startswith('transformers'):
       assert part == 'problems'
-      assert row['tokens_per_s'] == batch / 2
+      assert row['tokens_per_s'] == 0.5
       assert row['same_tokens'] is None
-    elif dtype == 'float32':
+    else:
       # Strict and greedy, all write what the verifier does.
       assert row['same_tokens']
-    if (part, batch, arm) == ('problems', 1, 'strict'):
-      assert math.isfinite(row['latency'])
+  assert math.isfinite(rows['problems', 'strict']['latency'])
   names = [name for name, *_ in answering.thresholds(figures)]
   assert 'problems, float32, batch 1: alone by transformers, plain' in names
-  assert 'problems, bfloat16, batch 1: alone by float32' in names
   table = harness.text(answering.tables(figures)[0])
   for word in ('n-gram', 'gemma', 'x alone', 'copies', 'transformers, look-up'):
     assert word in table
