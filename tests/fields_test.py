@@ -2,7 +2,6 @@
 
 import math
 
-import launching
 import ml_collections
 import pytest
 
@@ -156,28 +155,3 @@ def test_the_table_has_every_field_that_configs_share():
   assert fields.known().keys() == _USUAL.keys() == _GOOD.keys()
   fields.check(_USUAL, complete=True)
   fields.check(common.sweep(*common._OPTIONAL), complete=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ('field', 'name'),
-  [('mesh = 3', 'mesh'), ('trackers = None', 'trackers'), ('a = 1', 'a')],
-)
-def test_the_command_says_a_sentence(field, name, tmp_path):
-  config = tmp_path / 'mine.py'
-  config.write_text(
-    'from configs import common\n'
-    'def get_config():\n'
-    "  c = common.sweep('mesh')\n"
-    '  with c.ignore_type():\n'
-    f'    c.{field}\n'
-    '  return c\n'
-  )
-  run = launching.run(
-    *('experiments.sweep', f'--config={config}'),
-    f'--workdir={tmp_path / "run"}',
-  )
-  assert run.returncode == 2
-  assert run.stderr.startswith(f'error: {name}: ')
-  assert len(run.stderr.splitlines()) == 1
-  assert not (tmp_path / 'run').exists()

@@ -32,6 +32,9 @@ def test_it_prints_the_answer_coloured_and_the_counts():
     'experiments.sample',
     '--prompt=The number 4302 in words:',
     '--lenience=0.3',
+    '--verification=block',
+    '--gate=processed',
+    '--bonus=verifier',
     '--temperature=0',
     '--colour=always',
     '--max_new_tokens=32',
@@ -46,26 +49,8 @@ def test_it_prints_the_answer_coloured_and_the_counts():
   assert '\x1b[32m' in done.stdout
   for name in ('drafted', 'examined', 'accepted', 'verifier_calls'):
     assert name in done.stdout
-  assert 'token_v3, lenience 0.3, gamma 4, temperature 0' in done.stdout
-
-
-@pytest.mark.slow
-def test_options_are_flags_and_are_named():
-  done = launching.run(
-    'experiments.sample',
-    '--prompt=The number 4302 in words:',
-    '--method=chow',
-    '--lenience=0.1',
-    '--verification=block',
-    '--gate=processed',
-    '--bonus=verifier',
-    '--verifier=tiny-drafter',
-    '--max_new_tokens=8',
-  )
-  assert done.returncode == 0, done.stderr
-  assert 'verifier_tokens' in done.stdout
-  name = 'chow block gate processed bonus verifier'
-  assert f'{name}, lenience 0.1, gamma 4, temperature 1' in done.stdout
+  name = 'token_v3 block gate processed bonus verifier'
+  assert f'{name}, lenience 0.3, gamma 4, temperature 0' in done.stdout
 
 
 def test_flags_offer_what_there_is():
@@ -87,12 +72,7 @@ def test_flags_offer_what_there_is():
     (['--prompt=x', '--gamma=-2'], 'gamma: -2'),
     (['--prompt=x', '--lenience=nan'], 'lenience: nan'),
     (['--prompt=x', '--gamma=two'], 'gamma'),
-    (['--prompt=x', '--verification=blok'], 'verification'),
     (['--prompt=x', '--distributed=here'], "distributed: 'here' will not do"),
-    (
-      ['--prompt=x', '--method=cactus', '--verification=block'],
-      'cactus verifies each token',
-    ),
   ],
 )
 def test_mistakes_are_one_sentence_and_exit_code_2(arguments, said):

@@ -10,10 +10,10 @@ import pytest
 import report_test
 import small
 import sweep_test
+from answers import COSTS, make_trace
 
-from cascades.models import checkpoints
 from cascades.sampler import batching
-from experiments import records, reports, sweep
+from experiments import reports, sweep
 from experiments.records import metrics
 from experiments.sweeps import launchers, trackers
 
@@ -21,6 +21,7 @@ pytest.importorskip('tensorboard', reason="pip install -e '.[track]'")
 wandb = pytest.importorskip('wandb', reason="pip install -e '.[track]'")
 
 pytestmark = pytest.mark.slow
+no_models = sweep_test.no_models
 _CURVES = [
   sweep_test._curve('verifier_only', ()),
   sweep_test._curve('opt', (-math.inf, 0.0, math.inf), gamma=2),
@@ -42,7 +43,7 @@ class _MadeUp:
     return {'versions': {}, 'device': 'none', 'code': 'results version 1'}
 
   def costs(self):
-    return metrics.Spread(report_test.COSTS, report_test.COSTS)
+    return metrics.Spread(COSTS, COSTS)
 
   def decode(self, jobs, on_answer, stopped):
     for i, (point, examples) in enumerate(jobs):
@@ -54,8 +55,7 @@ class _MadeUp:
         for lenience in point.curve.leniences or [math.nan]
         for k, e in enumerate(examples)
       ]
-      empty = dict(tokens=[], pieces=[], sources=[], deferred=None, logprobs=[])
-      yield point, [(r, records.Trace(id=r.id, **empty)) for r in made]
+      yield point, [(r, make_trace('', id=r.id, deferred=None)) for r in made]
 
   def views(self, curve, lenience, answers):
     return []
@@ -323,17 +323,9 @@ def test_trackers_are_closed_whatever_happens(tmp_path, monkeypatch):
   assert _Noted.last.said == [*_ALL[:2], 'closed']
 
 
-def _refuse_to_load(monkeypatch):
-  def load(name):
-    raise AssertionError(name)
-
-  monkeypatch.setattr(checkpoints, 'load_model', load)
-
-
 def test_what_cannot_be_told_is_refused_before_a_model_is_loaded(
-  tmp_path, monkeypatch
+  tmp_path, monkeypatch, no_models
 ):
-  _refuse_to_load(monkeypatch)
   absent = type('Absent', (_Noted,), {'package': 'no_such_package'})
   monkeypatch.setitem(trackers.TRACKERS, 'absent', absent)
   for name, said in (
@@ -349,8 +341,9 @@ def test_what_cannot_be_told_is_refused_before_a_model_is_loaded(
   assert not (tmp_path / 'w').exists()
 
 
-def test_whoever_is_not_logged_in_is_told_so(tmp_path, monkeypatch, capfd):
-  _refuse_to_load(monkeypatch)
+def test_whoever_is_not_logged_in_is_told_so(
+  tmp_path, monkeypatch, no_models, capfd
+):
   for name in ('WANDB_MODE', 'WANDB_API_KEY', 'NETRC'):
     monkeypatch.delenv(name, raising=False)
   monkeypatch.setenv('HOME', str(tmp_path))
