@@ -10,10 +10,6 @@ COSTS = metrics.Costs(
   drafter_token_s=0.001,
   verify_s={2: 0.012, 4: 0.013},
 )
-# What `records.failure` takes of a record.
-_POINT = (
-  'task method lenience gamma verification gate bonus_from drafts temperature'
-)
 
 
 def make_record(sources='drb', **changes) -> records.Record:
@@ -92,6 +88,9 @@ def make_trace(sources='drb', **changes) -> records.Trace:
 
 def make_failure(record, reason) -> tuple[records.Record, records.Trace]:
   """Makes the record and the trace of an example that has no answer."""
-  names = f'{_POINT} id'.split()
-  told = {name: getattr(record, name) for name in names}
+  names = (
+    'task method lenience gamma verification gate bonus_from drafts temperature'
+    ' id'
+  )
+  told = {name: getattr(record, name) for name in names.split()}
   return records.failure(reason, **told)

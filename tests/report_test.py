@@ -353,15 +353,12 @@ def test_variants_are_curves_of_their_own(tmp_path):
   assert ':not(.on, [data-method=verifier_only],' in text
 
 
-def summary_of(path, lines):
-  return runs.summary({'one': runs.read(make_workdir(path, lines))})
-
-
 def test_a_cut_is_of_one_task_and_gamma_and_before_them_of_the_best(tmp_path):
   lines = make_records(methods=['verifier_only', 'opt'])
   lines += make_records(['sums'], ['opt'], gamma=4, drafter_calls=0)
   lines += make_records(['sums'], ['chow'], verification='sequential')
-  sums, words = cuts.cut(summary_of(tmp_path, lines))
+  run = runs.read(make_workdir(tmp_path, lines))
+  sums, words = cuts.cut(runs.summary({'one': run}))
   assert (sums.task, sums.tuned, sums.gamma) == ('sums', True, None)
   assert sums.temperature is None
   assert sums.run == ''
