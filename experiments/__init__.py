@@ -11,7 +11,7 @@ it likes; a command is one module, `python -m experiments.sweep`.
   sweeps      every point of a config, decoded
   training    models and heads trained here
   benchmarks  what decoding costs, in ratios of one run
-  guides      what READMEs say of the code and of what was measured
+  guides      what READMEs say of the code
 """
 
 import importlib.util

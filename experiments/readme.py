@@ -4,8 +4,8 @@ Command: python -m experiments.readme
 Shows: nothing; a test fails while a guide is not what this would write.
 
 A part stands between `<!-- name -->` and `<!-- /name -->`, in the guide that it
-belongs to: tables of what the code has (rooms, commands, methods, configs), and
-figures from committed results and model cards.
+belongs to: tables of what the code has (rooms, commands, methods, schedules,
+fields, configs, models).
 """
 
 import functools
@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 
 from experiments import cli
-from experiments.guides import ROOT, findings, inventory, timings
+from experiments.guides import ROOT, inventory
 
 GUIDES = (
   'README.md',
@@ -31,47 +31,8 @@ PARTS: dict[str, Callable[[], str]] = {
   'models': inventory.models,
   'configs': inventory.configs,
   'fields': inventory.fields,
-  'needs': inventory.needs,
   'rooms_of_experiments': functools.partial(inventory.rooms, 'experiments'),
   'commands': inventory.commands,
-  'headlines': findings.headlines,
-  'quickstart': findings.quickstart,
-  'greedy': functools.partial(
-    findings.points, 'quickstart_greedy', 'word_problems'
-  ),
-  'tuned_gamma': functools.partial(
-    findings.sweep_table, 'tuned_gamma', 'kinds'
-  ),
-  'front': functools.partial(findings.of_report, 'tuned_gamma', 'pareto'),
-  'race': functools.partial(findings.of_report, 'quickstart', 'race'),
-  'baselines': functools.partial(findings.sweep_table, 'baselines', 'kinds'),
-  'truncated_alike': functools.partial(
-    findings.of_report, 'baselines', 'truncated_alike'
-  ),
-  'specialist': functools.partial(
-    findings.sweep_table, 'specialist', 'mixture'
-  ),
-  'captions': functools.partial(findings.every, 'gemma3_270m'),
-  'captions_cooler': functools.partial(findings.every, 'gemma3_270m_cooler'),
-  'captions_greedy': functools.partial(findings.every, 'gemma3_270m_greedy'),
-  'captions_self': functools.partial(findings.every, 'gemma3_270m_self'),
-  'captions_ngram': functools.partial(findings.every, 'gemma3_270m_ngram'),
-  'captions_head': functools.partial(findings.every, 'gemma3_270m_head'),
-  'learned': functools.partial(
-    findings.every, 'learned', 'exact match', 2, 'problems'
-  ),
-  'learned_captions': functools.partial(
-    findings.every, 'learned_270m', 'BLEU', 1, 'captions'
-  ),
-  'memory': functools.partial(
-    findings.every, 'memory', 'exact match', 3, 'word problems', True
-  ),
-  'memory_captions': functools.partial(
-    findings.every, 'memory_270m', 'BLEU', 1, 'captions', True
-  ),
-  'performance': timings.performance,
-  'drafters': timings.drafters,
-  'pretrained': timings.pretrained,
 }
 
 

@@ -1,12 +1,16 @@
 """The guides: fresh where they are generated, and true where they point."""
 
+import csv
+import functools
 import importlib.util
+import json
 import pathlib
 import re
 
 import pytest
 
 from experiments import readme
+from experiments.benchmarks import answering, loops
 
 _TEXTS = {
   name: (readme.ROOT / name).read_text(encoding='utf-8')
@@ -120,3 +124,125 @@ def test_configs_and_files_that_are_named_exist(guide):
 def test_the_proofs_name_tests_that_exist():
   for name in set(re.findall(r'`(\w+_test)\b', _TEXTS['tests/README.md'])):
     assert (readme.ROOT / f'tests/{name}.py').exists(), name
+
+
+_RESULTS = readme.ROOT / 'experiments/results'
+# Columns of the tables of points, as summary.csv calls them.
+_COLUMNS = {
+  'task': 'task',
+  'gamma': 'gamma',
+  'rejection rate': 'rejection_rate',
+  'tokens per verifier call': 'block_efficiency',
+  'modelled latency': 'relative_latency',
+}
+_OPTIONS = {'verification': 'token', 'schedule': 'constant', 'cap': 'none'}
+
+
+def _cells(line: str) -> list[str]:
+  return [cell.strip() for cell in re.split(r'(?<!\\)\|', line)[1:-1]]
+
+
+def _tables(text: str):
+  """Yields tables that follow a link to all of a folder, and its name."""
+  folder = ''
+  found = re.finditer(r'\[all\s+of\s+it\]\((\w+)\)|(?:^\|.*\n)+', text, re.M)
+  for match in found:
+    folder = match[1] or folder
+    if not match[1] and folder:
+      head, _, *rows = map(_cells, match[0].splitlines())
+      yield folder, head, rows
+
+
+_SHOWN = list(_tables(_TEXTS['experiments/results/README.md']))
+
+
+@functools.cache
+def _pages(folder: str) -> list[list[str]]:
+  """Rows of a folder's tables."""
+  pages = sorted((_RESULTS / folder).glob('*.md'))
+  lines = [line for page in pages for line in page.read_text().splitlines()]
+  return [_cells(line) for line in lines if line.startswith('|')]
+
+
+@functools.cache
+def _points(folder: str) -> list[dict[str, str]]:
+  path = _RESULTS / folder / 'summary.csv'
+  return list(csv.DictReader(path.open())) if path.exists() else []
+
+
+@functools.cache
+def _entrants(folder: str) -> list[dict[str, str]]:
+  """Rows of a benchmark by the heads of its columns."""
+  path = _RESULTS / folder / 'benchmark.json'
+  if not path.exists():
+    return []
+  read = json.loads(path.read_text())
+  suite = loops if folder == 'benchmark' else answering
+  (head, *rows), _ = suite.tables(read['figures'])
+  return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+def _same(shown: str, value: str) -> bool:
+  """Whether a cell shows a value, rounded to the digits that it has."""
+  if shown == (value or '-'):
+    return True
+  try:
+    digits = len(shown.partition('.')[2])
+    return f'{float(value):.{digits}f}' == shown
+  except ValueError:
+    return False
+
+
+def _point(head: list[str], row: list[str], point: dict[str, str]) -> bool:
+  """Whether a row of a table shows a point of summary.csv."""
+  shown = dict(zip(head, row, strict=True))
+  options = {name: point.get(name) or usual for name, usual in _OPTIONS.items()}
+  own = [x for name, x in options.items() if x != _OPTIONS[name]]
+  method = ', '.join(f'`{x}`' for x in (point['method'], *own))
+  lam = shown.pop('lenience')
+  if shown.pop('method') != method or (lam == '-') != (not point['lenience']):
+    return False
+  if lam != '-' and float(lam) != float(point['lenience']):
+    return False
+  (score,) = (name for name in shown if name.endswith('(95 % interval)'))
+  quality = re.fullmatch(r'(\S+) \((\S+) to (\S+)\)', shown.pop(score))
+  fields = 'quality', 'quality_low', 'quality_high'
+  pairs = [*zip(fields, quality.groups(), strict=True)]
+  pairs += [(_COLUMNS[name], cell) for name, cell in shown.items()]
+  return all(_same(cell, point[field]) for field, cell in pairs)
+
+
+@pytest.mark.parametrize(('folder', 'head', 'rows'), _SHOWN)
+def test_a_table_of_results_is_of_the_files_of_its_folder(folder, head, rows):
+  for row in rows:
+    entrants = [[x.get(name) for name in head] for x in _entrants(folder)]
+    if row in _pages(folder) or row in entrants:
+      continue
+    assert 'method' in head, row
+    assert any(_point(head, row, point) for point in _points(folder)), row
+
+
+def test_every_folder_of_results_is_shown():
+  folders = {path.name for path in _RESULTS.iterdir() if path.is_dir()}
+  assert folders == {folder for folder, _, _ in _SHOWN}
+
+
+def test_the_ten_figures_stand_below_too():
+  _, _, text = _TEXTS['experiments/results/README.md'].partition('## Ten')
+  text, _, below = text.partition('## Quickstart')
+  figures = [_cells(x)[-1] for x in text.splitlines() if x.startswith('|')][2:]
+  assert len(figures) == 10
+  for figure in figures:
+    for each in re.findall(
+      r'\d+ of \d+|[\d.]+ \([\d.]+ to [\d.]+\)|[\d.]+', figure
+    ):
+      assert each in below, each
+
+
+@pytest.mark.parametrize('folder', ['benchmark', 'benchmark_270m'])
+def test_thresholds_that_are_met_are_counted(folder):
+  read = json.loads((_RESULTS / folder / 'benchmark.json').read_text())
+  suite = loops if folder == 'benchmark' else answering
+  met = [met for *_, met in suite.thresholds(read['figures'])]
+  shown = f'{met.count("yes")} of {len(met)}'
+  assert shown in _TEXTS['experiments/results/README.md']

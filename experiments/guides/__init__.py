@@ -1,12 +1,9 @@
-"""What the guides say of the code and of what was measured, as Markdown.
+"""What the guides say of the code, as Markdown.
 
 inventory  What the code has: rooms, commands, configs, methods, models.
-timings    What benchmarks gave, from their committed figures.
-findings   What sweeps gave, from their committed results, and the headlines.
-markdown   Tables, and lines of 80.
+markdown   Tables, and numbers in them.
 """
 
 import pathlib
 
 ROOT = pathlib.Path(__file__).parents[2]
-RESULTS = ROOT / 'experiments/results'

@@ -4,7 +4,6 @@ import ast
 import importlib
 import pathlib
 import re
-import textwrap
 from collections.abc import Iterator
 
 from experiments.guides import ROOT, markdown
@@ -108,18 +107,6 @@ def fields() -> str:
       for names, about in _fields(table)
     ),
   )
-
-
-def needs() -> str:
-  """What the paper's sweeps need, as configs/paper.py says."""
-  text = (ROOT / 'configs/paper.py').read_text(encoding='utf-8')
-  says = ast.get_docstring(ast.parse(text))
-  about, table = re.search(
-    r'^Needs: (.*?)\n\n((?: .*\n?)+)', says, re.M | re.S
-  ).groups()
-  about = ' '.join(about.split())
-  table = textwrap.dedent(table).rstrip()
-  return f'{markdown.filled(about[0].upper() + about[1:])}\n\n```\n{table}\n```'
 
 
 def methods_table() -> str:
