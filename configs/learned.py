@@ -4,7 +4,8 @@ Command: python -m experiments.sweep --config=configs/learned.py
 Shows: on word problems, in some minutes on two CPU cores, the bundled learned
 rule, OPT, which it began as, and the token rules, at several leniences. Those
 were chosen on training problems, and no problem here was learnt from.
-configs/learned_270m.py does the same with Gemma 3 270M.
+A rule of another pair is a method of its sweeps, as in
+`--config=configs/gemma3_270m.py --config.method=learned:FOLDER`.
 """
 
 import ml_collections

@@ -6,7 +6,6 @@ cap and a margin of logits gain over `token_v2`, `token_v3` and the ensemble
 with one lenience for all; each with short and with long blocks, of which the
 page takes the better. Truncation of the verifier stands beside them, decoded
 strictly: what a rule gains by cutting what is unlikely is not its memory's.
-configs/memory_270m.py does the same with Gemma 3 270M, on captions.
 """
 
 import ml_collections

@@ -6,7 +6,9 @@ Command: python -m experiments.sweep --config=configs/tiny_gsm8k.py
 Hugging Face hub.)
 Shows: that a published set runs from end to end on a laptop. Acceptance, calls
 and lengths are those of text that the models were not trained on; they are far
-too small for its problems, so that exact match stays near zero.
+too small for its problems, so that exact match stays near zero. Other sets run
+in the same way: `--config.tasks="('spec_bench',)" --config.task.shots=0
+--config.task.path=question.jsonl`.
 """
 
 import ml_collections

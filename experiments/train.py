@@ -13,6 +13,7 @@ from absl import app, flags
 from ml_collections import config_flags
 
 from experiments import cli
+from experiments.sweeps import plan
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'What to train, such as configs/train_tiny.py.'
@@ -38,8 +39,7 @@ def main() -> None:
       f'--only: no model {_ONLY.value!r}; there are {", ".join(names)}.'
     )
   path = config_flags.get_config_filename(flags.FLAGS['config'])
-  default = pathlib.Path('runs') / pathlib.Path(path).stem
-  workdir = pathlib.Path(_WORKDIR.value or default)
+  workdir = pathlib.Path(_WORKDIR.value or plan.default_workdir(path))
   cli.make_folder(workdir)
 
   if 'models' not in config:

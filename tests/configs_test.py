@@ -24,12 +24,18 @@ from experiments.sweeps import fields, plan
 from experiments.tasks import GENERATED, TASKS
 
 _ROOT = pathlib.Path(__file__).parent.parent / 'configs'
+_RESULTS = _ROOT.parent / 'experiments/results'
 # By name, such as 'quickstart'; what they share is none.
 _CONFIGS = {
   path.stem: path
   for path in sorted(_ROOT.glob('*.py'))
   if path.stem != 'common'
 }
+# Variants of configs, by argument.
+_VARIANTS = (
+  *('gemma3_270m:cooler', 'gemma3_270m:greedy'),
+  *('train_drafter:greedy', 'train_recurrent:texts'),
+)
 # Of a config that is silent, so that the options are the usual ones.
 _curve = functools.partial(plan.Curve.of, {})
 # Arguments of configs/paper.py.
@@ -41,12 +47,12 @@ def _module(name):
 
 
 def _load(name):
-  """The module and the fields of a config, or of an argument of paper.py."""
-  if name not in _OF_PAIRS:
-    module = _module(name)
-    return module, module.get_config()
-  module = _module('paper')
-  return module, module.get_config(name)
+  """The module and fields of a config, a variant or an argument of paper.py."""
+  if name in _OF_PAIRS:
+    name = f'paper:{name}'
+  name, *argument = name.split(':')
+  module = _module(name)
+  return module, module.get_config(*argument)
 
 
 @pytest.mark.parametrize('name', _CONFIGS)
@@ -57,13 +63,52 @@ def test_a_config_is_documented(name):
   assert 'Shows:' in module.__doc__
 
 
+@pytest.mark.parametrize('name', _VARIANTS)
+def test_a_variant_is_documented_and_another_is_refused(name):
+  module, config = _load(name)
+  assert isinstance(config, ml_collections.ConfigDict)
+  path, _, argument = name.partition(':')
+  assert f'`configs/{path}.py:{argument}`' in module.__doc__
+  with pytest.raises(ValueError, match=f"no variant 'x'; .*{argument}"):
+    module.get_config('x')
+
+
 def test_a_config_of_a_sweep_has_the_fields_of_sweeps():
   checked = 0
-  for name in (*_CONFIGS, *_OF_PAIRS):
+  for name in (*_CONFIGS, *_VARIANTS, *_OF_PAIRS):
     if name != 'paper' and 'method' in (config := _load(name)[1]):
       fields.check(config, complete=True)
       checked += 1
   assert checked > 10
+
+
+_COMMITTED = {
+  'quickstart_greedy': 'quickstart',
+  'gemma3_270m_cooler': 'gemma3_270m:cooler',
+  'gemma3_270m_greedy': 'gemma3_270m:greedy',
+}
+
+
+@pytest.mark.parametrize(
+  'folder', sorted(path.parent.name for path in _RESULTS.glob('*/summary.csv'))
+)
+def test_a_config_has_the_points_of_its_committed_results(folder):
+  module, config = _load(_COMMITTED.get(folder, folder))
+  said = json.loads((_RESULTS / folder / 'config.json').read_text())
+  config.temperature = said['temperature']
+  for name in ('num_examples', 'seed', 'verifier', 'drafter', 'batch_size'):
+    assert config[name] == said[name]
+  frame = pd.read_csv(_RESULTS / folder / 'summary.csv')
+  # A sequential cascade has no gamma, for which 4 stood there once.
+  frame.loc[frame.verification == 'sequential', 'gamma'] = 1
+  given = [*frame[['method', 'lenience', 'gamma', 'verification']].values]
+  points = {(m, repr(lam), g, v) for m, lam, g, v in given}
+  wanted = {
+    (curve.method, repr(lam), curve.options.gamma, curve.options.verification)
+    for curve in plan.with_models_alone(plan.curves(config, module, {}))
+    for lam in map(float, curve.leniences or ('nan',))
+  }
+  assert points == wanted
 
 
 def _quickstart():
@@ -80,8 +125,9 @@ def _by_name(curves):
 @pytest.mark.parametrize(
   'name',
   [
-    *('quickstart', 'baselines', 'specialist', 'tiny_gsm8k', 'tiny_spec_bench'),
-    *_OF_PAIRS,
+    *('quickstart', 'baselines', 'specialist', 'tiny_gsm8k', 'tuned_gamma'),
+    *('learned', 'memory', 'gemma3_270m'),
+    *('gemma3_270m:cooler', 'gemma3_270m:greedy', *_OF_PAIRS),
   ],
 )
 def test_a_sweep_asks_for_what_can_be_run(name):
@@ -534,6 +580,9 @@ def test_code_is_not_run_unless_the_config_says_so(tmp_path):
 def test_results_of_every_config_lie_apart(tmp_path):
   named = [str(path) for path in _CONFIGS.values() if path.stem != 'paper']
   named += [f'{_CONFIGS["paper"]}:{name}' for name in _OF_PAIRS]
+  for name in _VARIANTS:
+    path, _, argument = name.partition(':')
+    named.append(f'{_CONFIGS[path]}:{argument}')
   found = [
     *(plan.default_workdir(name) for name in named),
     *(plan.default_workdir(name, tiny=True) for name in named),
@@ -542,6 +591,7 @@ def test_results_of_every_config_lie_apart(tmp_path):
   names = [str(path) for path in found]
   assert 'runs/quickstart' in names
   assert 'runs/gemma2_2b_9b/gsm8k' in names
+  assert 'runs/gemma3_270m/cooler' in names
   assert 'runs/tiny/gemma2_2b_9b/gsm8k' in names
   mine = tmp_path / 'paper.py'
   assert str(plan.default_workdir(mine)) == 'runs/paper'

@@ -11,7 +11,7 @@ import pytest
 
 from cascades import load_model
 from cascades.drafters import heads, pairing, recurrent
-from configs import train_recurrent, train_recurrent_270m
+from configs import train_recurrent
 from experiments.training import distillation
 
 
@@ -120,7 +120,7 @@ def test_a_head_goes_with_a_verifier_in_bfloat16():
 
 @pytest.mark.slow
 def test_a_head_of_texts_says_what_is_frequent_in_them(tmp_path):
-  config = train_recurrent_270m.get_config()
+  config = train_recurrent.get_config('texts')
   lines = [
     json.dumps({'prompt': f'{n} in words:', 'answer': f' number {n}'})
     for n in range(60)

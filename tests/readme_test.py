@@ -44,6 +44,20 @@ def test_the_first_page_is_short():
   assert len(_TEXTS['README.md'].splitlines()) <= 200
 
 
+def test_guides_generators_and_configs_are_few():
+  assert sum(len(text.splitlines()) for text in _TEXTS.values()) <= 2200
+  experiments = readme.ROOT / 'experiments'
+  generators = [
+    experiments / 'readme.py',
+    *(experiments / 'guides').glob('*.py'),
+  ]
+  assert sum(len(x.read_text().splitlines()) for x in generators) <= 300
+  configs = {path.stem for path in (readme.ROOT / 'configs').glob('*.py')}
+  assert len(configs - {'common'}) <= 18
+  for name in configs - {'common'}:
+    assert any(f'configs/{name}.py' in text for text in _TEXTS.values()), name
+
+
 @pytest.mark.parametrize('extra', ['[test]', '[test-all]'])
 def test_the_lines_that_ci_runs_are_commands(extra):
   lines = _TEXTS['README.md'].splitlines()

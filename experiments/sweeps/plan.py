@@ -7,6 +7,7 @@ so that a file of that name need not be made again.
 """
 
 import dataclasses
+import inspect
 import itertools
 import pathlib
 import re
@@ -337,7 +338,8 @@ def curves(
       Options may be missing.
     module: The config's module, whose `sweep(add)` adds curves: `add(method,
       lenience, gamma)`, and by name verification, gate, bonus and drafts, where
-      what is not given is the config's. Several gammas are a curve each.
+      what is not given is the config's. Several gammas are a curve each. A
+      `sweep(add, config)` also receives the fields.
     overrides: Fields set on the command line: they win, so that a method
       named there is the only one, and leniences, gamma and options given there
       are everyone's. Curves that they make equal become one.
@@ -374,7 +376,8 @@ def curves(
       chosen.append(Curve.of(config, method, leniences, **given, gamma=each))
 
   if hasattr(module, 'sweep'):
-    module.sweep(add)
+    wanted = len(inspect.signature(module.sweep).parameters)
+    module.sweep(*(add, config)[:wanted])
   else:
     add(config['method'], config['lenience'])
   if only and not chosen:

@@ -6,7 +6,7 @@ given there. The loss is the cross entropy of the two, which is least where the
 head says what the verifier says.
 
 Answers are the verifier's own, to training problems; or, where a config has
-texts, as configs/train_recurrent_270m.py does, the users' as well (see
+texts, as configs/train_recurrent.py:texts does, the users' as well (see
 `lessons`), and then the head says the tokens that are frequent in them alone.
 """
 
