@@ -9,6 +9,7 @@ import re
 
 import pytest
 
+from cascades import schedules
 from experiments import readme
 from experiments.benchmarks import answering, loops
 
@@ -23,6 +24,16 @@ _ALL = pytest.mark.parametrize('guide', readme.GUIDES)
 def test_generated_parts_are_fresh(guide):
   text = _TEXTS[guide]
   assert readme.render(text) == text, 'run python -m experiments.readme'
+
+
+def test_the_order_of_imports_does_not_change_a_table(monkeypatch):
+  names = list(schedules.SCHEDULES)
+  before = readme.PARTS['schedules']()
+  reverse = dict.fromkeys(reversed(names))
+  monkeypatch.setattr(
+    type(schedules.SCHEDULES), '__iter__', lambda _: iter(reverse)
+  )
+  assert readme.PARTS['schedules']() == before
 
 
 def test_every_part_has_one_place():

@@ -43,9 +43,12 @@ def schedules() -> str:
   """A row per kind of schedule."""
   from cascades.schedules import SCHEDULES
 
+  # Plug-ins that were imported already come first among the names.
+  names = sorted(SCHEDULES, key=lambda name: (name != 'constant', name))
+  kinds = [SCHEDULES[name] for name in names]
   return markdown.table(
     '| `schedule` | what it does |',
-    *(f'| `{kind.pattern}` | {kind.says} |' for kind in SCHEDULES.values()),
+    *(f'| `{kind.pattern}` | {kind.says} |' for kind in kinds),
   )
 
 
