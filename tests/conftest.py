@@ -5,6 +5,7 @@ import contextlib
 import functools
 import os
 import pathlib
+import re
 
 from cascades import compilation
 
@@ -129,3 +130,13 @@ def optimised():
     yield
   finally:
     jax.config.update(option, before)
+
+
+def refused(option: str, call, *args) -> str:
+  """What a call says that refuses an option: one sentence, on one line."""
+  with pytest.raises(ValueError, match=f'^{re.escape(option)}: ') as error:
+    call(*args)
+  message = str(error.value)
+  assert message.endswith('.')
+  assert '\n' not in message
+  return message

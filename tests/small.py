@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import json
 import pathlib
 import shutil
 import tempfile
@@ -9,10 +10,14 @@ import tempfile
 import jax
 import jax.numpy as jnp
 import numpy as np
+from safetensors.numpy import load_file, save_file
 
 import cascades
+from cascades import decoding, drafters, methods
+from cascades.methods import processing
 from cascades.models import checkpoints, huggingface, language, tokenizers
 from cascades.proof import exact
+from cascades.scheme import Scheme
 
 
 @functools.cache
@@ -39,6 +44,22 @@ def tables(
   )
 
 
+def config_of(vocab_size: int, layers: int = 1, width: int = 16) -> dict:
+  """config.json of a Gemma 2 that is hardly one."""
+  return dict(
+    model_type='gemma2',
+    vocab_size=vocab_size,
+    hidden_size=width,
+    intermediate_size=width,
+    num_hidden_layers=layers,
+    num_attention_heads=1,
+    num_key_value_heads=1,
+    head_dim=width,
+    query_pre_attn_scalar=width,
+    sliding_window=512,
+  )
+
+
 @functools.cache
 def pair() -> tuple[str, str]:
   """Folders of a verifier of two layers, and of a drafter of one.
@@ -50,18 +71,102 @@ def pair() -> tuple[str, str]:
   atexit.register(shutil.rmtree, root, ignore_errors=True)
   tokenizer = cascades.load_model('tiny-drafter').tokenizer
   for i, (name, layers) in enumerate((('verifier', 2), ('drafter', 1))):
-    config = dict(
-      model_type='gemma2',
-      vocab_size=tokenizer.vocab_size,
-      hidden_size=16,
-      intermediate_size=16,
-      num_hidden_layers=layers,
-      num_attention_heads=1,
-      num_key_value_heads=1,
-      head_dim=16,
-      query_pre_attn_scalar=16,
-      sliding_window=512,
-    )
+    config = config_of(tokenizer.vocab_size, layers)
     params = language.from_config(config).init_params(jax.random.key(i))
     huggingface.save(root / name, config, params, tokenizer)
   return str(root / 'verifier'), str(root / 'drafter')
+
+
+def rewrite(folder, fields=None, tensors=None) -> None:
+  """Changes a folder of Hugging Face's, which may be cut in shards.
+
+  Args:
+    folder: The folder.
+    fields: Of its config.json; those that are `...` are taken out.
+    tensors: By name; those that are None are taken out.
+  """
+  if fields:
+    file = folder / 'config.json'
+    said = json.loads(file.read_text()) | fields
+    said = {name: x for name, x in said.items() if x is not ...}
+    file.write_text(json.dumps(said))
+  if tensors:
+    found = {}
+    for file in folder.glob('*.safetensors'):
+      found |= load_file(file)
+    for file in folder.glob('*.safetensors*'):
+      file.unlink()
+    found |= tensors
+    found = {
+      name: np.ascontiguousarray(x)
+      for name, x in found.items()
+      if x is not None
+    }
+    save_file(found, folder / 'model.safetensors')
+
+
+def continued(
+  verifier,
+  equipped: drafters.Equipped,
+  text: np.ndarray,
+  new: int,
+  method: str | methods.Method = 'speed',
+  *,
+  gamma: int = 3,
+  rows: int = 1,
+  temperature: float = 1.0,
+  seed: int = 1,
+  lenience: float = 0.0,
+  drafts: int = 1,
+  **scheme,
+) -> np.ndarray:
+  """Tokens that are written after a text, [rows, new].
+
+  The text is read once; its row is copied.
+  """
+  models = decoding.Models(verifier.model, equipped.drafter)
+  decoder = decoding.Decoder(
+    models,
+    methods.METHODS[method] if isinstance(method, str) else method,
+    gamma,
+    Scheme(**scheme),
+    drafts,
+  )
+  params = decoding.Params(verifier.params, equipped.params)
+  limit = len(text) + new
+  row = decoding.prefill(
+    params,
+    text[None],
+    np.array([len(text)]),
+    jax.random.split(jax.random.key(1), 1),
+    np.array([limit]),
+    models=models,
+    cache_length=limit + decoder.slack,
+  )
+  row = jax.tree.map(lambda x: jnp.repeat(x, rows, 0), row.replace(key=()))
+  row = row.replace(
+    key=jax.random.split(jax.random.key(seed), rows),
+    lenience=jnp.full(rows, lenience, jnp.float32),
+  )
+  how = processing.Processing(temperature=np.float32(temperature))
+  never = np.array([-1], np.int32)
+  row, _ = decoding.decode(row, params, how, never, decoder=decoder)
+  return np.asarray(row.tokens[:, len(text) : limit])
+
+
+def check_continued(verifier, equipped, text, greedy, law) -> None:
+  """That strict decoding goes on as a reference does.
+
+  Args:
+    verifier: A checkpoint.
+    equipped: What drafts for it.
+    text: Its tokens.
+    greedy: Those that follow, greedily.
+    law: What the first of them is drawn from at a temperature of .7.
+  """
+  asked = verifier, equipped, text
+  (tokens,) = continued(*asked, len(greedy), temperature=0)
+  np.testing.assert_array_equal(tokens, greedy)
+  # Rows of long texts are large: few of them.
+  tokens = continued(*asked, 1, temperature=0.7, rows=1024)
+  assert np.abs(exact.z_scores(tokens, law)).max() < 5
