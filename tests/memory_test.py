@@ -1,17 +1,19 @@
 """Tests of what a pair of models needs of a device's memory."""
 
+import functools
 import json
 import pathlib
 import re
 import shutil
 
+import conftest
 import jax
 import jax.numpy as jnp
 import pytest
 
 from cascades import drafters
 from cascades.models import checkpoints, huggingface, language
-from cascades.sampler import batching, memory
+from cascades.sampler import memory
 
 FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
 PAIR = ('tiny-verifier', 'tiny-drafter')
@@ -49,12 +51,8 @@ def check(pair, limit, allocated=False, **changes):
 
 
 def refusal(pair, limit, allocated=False, **changes) -> str:
-  with pytest.raises(ValueError, match=r'^memory: ') as error:
-    check(pair, limit, allocated, **changes)
-  message = str(error.value)
-  assert message.endswith('.')
-  assert '\n' not in message
-  return message
+  call = functools.partial(check, pair, limit, allocated, **changes)
+  return conftest.refused('memory', call)
 
 
 def ways(message: str) -> list[str]:
@@ -91,14 +89,6 @@ def test_weights_and_caches_are_what_arrays_take():
   # Shapes say as much as arrays.
   described = map(checkpoints.describe, PAIR)
   assert need == memory.need(*described, batch_size=4, cache_length=96, gamma=2)
-
-
-def test_without_drafts_a_drafter_has_only_weights(pair):
-  options = OPTIONS | dict(gamma=0)
-  alone = memory.need(pair[0], None, **options)
-  both = memory.need(*pair, **options)
-  assert both.params > alone.params
-  assert (both.caches, both.logits) == (alone.caches, alone.logits)
 
 
 def test_a_single_row_has_a_prompt_waiting(pair):
@@ -142,10 +132,22 @@ def test_what_cannot_be_divided_every_device_has_whole(pair):
 # --- What is refused, and what is proposed ---
 
 
-def test_what_just_fits_is_accepted(pair):
-  size = total(pair)
-  check(pair, size)
-  refusal(pair, size - 1)
+@pytest.mark.parametrize(
+  ('changes', 'said'),
+  [
+    ({}, {}),
+    # The verifier alone.
+    (dict(gamma=0), {}),
+    # Caches are as long as they are padded to.
+    (dict(cache_length=1536), dict(cache_length=1030)),
+  ],
+  ids=['pair', 'alone', 'padded'],
+)
+def test_what_just_fits_is_accepted(pair, changes, said):
+  pair = (pair[0], None) if 'gamma' in changes else pair
+  size = total(pair, **changes)
+  check(pair, size, **changes | said)
+  refusal(pair, size - 1, **changes | said)
 
 
 def test_weights_in_memory_are_not_needed_again(pair):
@@ -154,43 +156,30 @@ def test_weights_in_memory_are_not_needed_again(pair):
   message = refusal(pair, need.total - need.params - 1, allocated=True)
   assert 'caches' in message
   assert 'weights' not in message
+  # Without drafts a drafter has only weights.
+  alone, both = (
+    memory.need(*two, **OPTIONS | dict(gamma=0))
+    for two in ((pair[0], None), pair)
+  )
+  assert both.params > alone.params
+  assert (both.caches, both.logits) == (alone.caches, alone.logits)
 
 
-def test_the_verifier_alone_is_checked(pair):
-  alone = pair[0], None
-  size = total(alone, gamma=0)
-  check(alone, size, gamma=0)
-  refusal(alone, size - 1, gamma=0)
-
-
-@pytest.mark.parametrize('batch_size', [64, 48])
-def test_the_largest_batch_that_fits(pair, batch_size):
-  limit = total(pair, batch_size=8) + 1000
-  message = refusal(pair, limit, batch_size=batch_size)
-  rows = option(message, 'batch_size')
-  assert rows == 8
-  check(pair, limit, batch_size=rows)
-  refusal(pair, limit, batch_size=2 * rows)
-
-
-def test_a_batch_of_no_power_of_two_may_shrink_to_the_next(pair):
-  limit = total(pair, batch_size=32)
-  assert option(refusal(pair, limit, batch_size=48), 'batch_size') == 32
-
-
-def test_the_longest_cache_that_fits(pair):
-  limit = total(pair, cache_length=384)
-  message = refusal(pair, limit)
-  length = option(message, 'cache_length')
-  assert length == 384
-  check(pair, limit, cache_length=length)
-  refusal(pair, limit, cache_length=length + 1)
-
-
-def test_caches_are_as_long_as_they_are_padded_to(pair):
-  assert batching.bucket(1030) == 1536
-  check(pair, total(pair, cache_length=1536), cache_length=1030)
-  refusal(pair, total(pair, cache_length=1536) - 1, cache_length=1030)
+@pytest.mark.parametrize(
+  ('name', 'asked', 'fits', 'too_much'),
+  [
+    ('batch_size', 64, 8, 16),
+    ('batch_size', 48, 8, 16),
+    # A batch of no power of two may shrink to the next.
+    ('batch_size', 48, 32, 64),
+    ('cache_length', 1024, 384, 385),
+  ],
+)
+def test_the_most_that_fits_is_proposed(pair, name, asked, fits, too_much):
+  limit = total(pair, **{name: fits}) + 1000
+  assert option(refusal(pair, limit, **{name: asked}), name) == fits
+  check(pair, limit, **{name: fits})
+  refusal(pair, limit, **{name: too_much})
 
 
 def halved(pair):
@@ -243,14 +232,12 @@ def test_what_is_short_does_not_read_as_enough(pair):
   assert needs * 1e9 >= size > free * 1e9
 
 
-def test_nothing_is_refused_where_memory_is_unknown(pair, monkeypatch):
-  monkeypatch.setattr(memory, 'available', lambda *_: None)
-  check(pair, None, batch_size=2**40)
-
-
 def test_what_is_free_is_the_limit(pair, monkeypatch):
   monkeypatch.setattr(memory, 'available', lambda *_: 1000)
   refusal(pair, None)
+  # Where memory is unknown, nothing is refused.
+  monkeypatch.setattr(memory, 'available', lambda *_: None)
+  check(pair, None, batch_size=2**40)
 
 
 def test_a_pair_of_9b_is_refused_without_being_made(nine_b):
@@ -280,50 +267,29 @@ def test_a_pair_of_9b_is_refused_without_being_made(nine_b):
 # --- Names, before they are loaded ---
 
 
-def same(described, loaded):
-  model, shapes = described
-  assert model == loaded.model
-  assert jax.tree.structure(shapes) == jax.tree.structure(loaded.params)
-  for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
-    assert isinstance(leaf, jax.ShapeDtypeStruct), path
-  jax.tree.map(
-    lambda x, y: (
-      (x.shape, x.dtype) == (y.shape, y.dtype) or pytest.fail(str(x))
-    ),
-    shapes,
-    loaded.params,
-  )
-
-
-@pytest.mark.parametrize(
-  'name', [*PAIR, FIXTURES / 'hf_gemma2', str(FIXTURES / 'hf_gemma3')]
-)
-def test_a_description_is_what_loading_gives(name):
-  same(checkpoints.describe(name), checkpoints.load_model(name))
-
-
-@pytest.mark.parametrize('dtype', [jnp.bfloat16, jnp.float16])
-def test_a_description_has_the_dtypes_that_are_stored(tmp_path, dtype):
+def test_a_description_has_the_dtypes_that_are_stored(tmp_path):
   verifier = checkpoints.load_model('tiny-verifier')
   source = checkpoints.ASSETS / 'tiny-verifier/config.json'
   config = json.loads(source.read_text())
   # Or else all of them would become what it says.
   del config['dtype'], config['torch_dtype']
-  params = verifier.unpacked().params
   # Training may leave some in float32.
   params = {
-    name: jax.tree.map(lambda x: x.astype(dtype), layer)
-    if name != 'final_norm'
-    else layer
-    for name, layer in params.items()
+    name: layer
+    if name == 'final_norm'
+    else jax.tree.map(lambda x: x.astype(jnp.bfloat16), layer)
+    for name, layer in verifier.unpacked().params.items()
   }
   huggingface.save(tmp_path, config, params, verifier.tokenizer)
-  described = checkpoints.describe(tmp_path)
-  same(described, checkpoints.load_model(tmp_path))
-  dtypes = {str(x.dtype) for x in jax.tree.leaves(described[1])}
-  # float16 is computed in float32.
-  kept = 'float32' if dtype == jnp.float16 else str(jnp.dtype(dtype))
-  assert dtypes == {'float32', kept}
+  model, shapes = checkpoints.describe(tmp_path)
+  loaded = checkpoints.load_model(tmp_path)
+  assert model == loaded.model
+  assert shapes == jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), loaded.params
+  )
+  assert {str(x.dtype) for x in jax.tree.leaves(shapes)} == {
+    *('float32', 'bfloat16')
+  }
 
 
 def test_a_description_needs_no_network_and_no_tensors(monkeypatch):
@@ -340,28 +306,21 @@ def test_a_description_needs_no_network_and_no_tensors(monkeypatch):
 
 
 def test_what_cannot_be_loaded_cannot_be_described(tmp_path):
-  source = FIXTURES / 'hf_gemma2'
   cases = ['gemma2_2b_it', tmp_path / 'nowhere', tmp_path]
   for name, files in (('cut', '*.json'), ('bare', '*.safetensors')):
-    shutil.copytree(source, tmp_path / name)
+    shutil.copytree(FIXTURES / 'hf_gemma2', tmp_path / name)
     for file in (tmp_path / name).glob(files):
       file.unlink()
     cases.append(tmp_path / name)
   for case in cases:
-    with pytest.raises(ValueError, match=r'^model: ') as loading:
-      checkpoints.load_model(case)
-    with pytest.raises(ValueError, match=r'^model: ') as describing:
-      checkpoints.describe(case)
-    assert str(loading.value) == str(describing.value)
+    loading, describing = (
+      conftest.refused('model', call, case)
+      for call in (checkpoints.load_model, checkpoints.describe)
+    )
+    assert loading == describing
 
 
 # --- What is free ---
-
-
-def test_this_machine_has_memory():
-  free = memory.available()
-  assert isinstance(free, int)
-  assert free > 0
 
 
 class Device:
@@ -375,6 +334,9 @@ class Device:
 
 
 def test_an_accelerator_says_what_is_free(monkeypatch):
+  # As does this machine.
+  assert memory.available() > 0
+
   def device(*args):
     monkeypatch.setattr(jax, 'local_devices', lambda: [Device(*args)])
     return memory.available()
@@ -403,11 +365,9 @@ def machine(monkeypatch, tmp_path):
 MEMINFO = {'proc/meminfo': 'MemTotal: 900 kB\nMemAvailable:  100 kB\n'}
 
 
-def test_another_system_does_not_say(machine):
-  assert memory.available() is None
-
-
 def test_a_machine_without_groups(machine):
+  # Another system does not say.
+  assert memory.available() is None
   machine(MEMINFO)
   assert memory.available() == 102_400
 

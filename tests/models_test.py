@@ -228,18 +228,6 @@ def test_cached_equals_gemmas_own_uncached_forward(kind, block):
   assert all(layer['end_index'] == LENGTH for layer in cache.values())
 
 
-@every_kind
-def test_without_a_cache(kind):
-  model, params = make(kind)
-  tokens = jnp.asarray(text(1, LENGTH))
-  own = gemmas_own(model, params, tokens)
-  positions = jnp.arange(LENGTH)
-  mask = positions[None] <= positions[:, None]
-  logits, cache = model(params, tokens, positions, mask)
-  assert cache is None
-  np.testing.assert_allclose(logits, own, rtol=0, atol=1e-5)
-
-
 @pytest.mark.slow
 @every_kind
 def test_the_window_and_the_past_matter(kind):
@@ -261,9 +249,7 @@ def test_the_window_and_the_past_matter(kind):
 
 
 @every_kind
-@pytest.mark.parametrize(
-  ('kept', 'wrong'), [(1, 6), (4, 1), (7, 6), (16, 6), (20, 9), (0, 9)]
-)
+@pytest.mark.parametrize(('kept', 'wrong'), [(7, 6), (16, 6), (0, 9)])
 def test_rewinding_forgets_wrong_tokens(kind, kept, wrong):
   model, params = make(kind)
   prefix, right = text(1, kept), text(2, 9)
@@ -277,26 +263,20 @@ def test_rewinding_forgets_wrong_tokens(kind, kept, wrong):
   logits, _ = feed(model, params, rewound, kept, right, 3)
   np.testing.assert_array_equal(logits, expected)
 
-  # Not rewound, the wrong tokens do show.
-  logits, _ = feed(model, params, dirty, kept + wrong, right[:3], 3)
-  assert not np.allclose(logits, expected[:3])
-
-
-@every_kind
-def test_rewinding_changes_integers_only(kind):
-  model, params = make(kind)
-  cache = model.init_cache(params, SLOTS)
-  _, cache = feed(model, params, cache, 0, text(1, 9), 3)
-  rewound = model.rewind(cache, jnp.asarray(4))
-  for name, layer in cache.items():
+  # Integers are changed, and nothing is copied.
+  for name, layer in dirty.items():
     assert rewound[name].keys() == layer.keys()
     for part, value in layer.items():
       if part == 'end_index':
         assert rewound[name][part].dtype == value.dtype
         assert rewound[name][part].shape == value.shape
-        assert (rewound[name][part] == 4).all()
+        assert (rewound[name][part] == kept).all()
       else:
         assert rewound[name][part] is value
+
+  # Not rewound, the wrong tokens do show.
+  logits, _ = feed(model, params, dirty, kept + wrong, right[:3], 3)
+  assert not np.allclose(logits, expected[:3])
 
 
 @every_kind
@@ -335,25 +315,11 @@ def test_rows_of_different_lengths_equal_single_ones(kind):
   )
 
 
-@every_kind
-def test_hidden_states_and_the_table_make_the_logits(kind):
-  model, params = make(kind)
-  tokens = jnp.asarray(text(1, 3))
-  cache = model.init_cache(params, SLOTS)
-  logits, hidden, _ = _jitted(model)(params, tokens, *_place(0, 3), cache)
-  assert hidden.shape == (3, model.hidden_size(params))
-  assert hidden.dtype == model.dtype(params) == jnp.float32
-  again = jax.vmap(model.unembed, (None, 0))(params, hidden)
-  np.testing.assert_allclose(again, logits, rtol=0, atol=1e-5)
-  table = params['embedder']['input_embedding']
-  np.testing.assert_array_equal(
-    model.embed(params, tokens[1]), table[tokens[1]]
-  )
-
-
 @pytest.mark.parametrize('in_panels', tiers.first([True, False]))
 @every_kind
-def test_packed_parameters_give_the_same_logits(kind, in_panels, monkeypatch):
+def test_hidden_states_make_the_logits_packed_or_not(
+  kind, in_panels, monkeypatch
+):
   if in_panels:
     # However small they are.
     monkeypatch.setattr(panels, '_SMALL', 0)
@@ -367,18 +333,20 @@ def test_packed_parameters_give_the_same_logits(kind, in_panels, monkeypatch):
   tokens = jnp.asarray(text(1, 3))
   cache = model.init_cache(params, SLOTS)
   logits, *_ = _jitted(model)(params, tokens, *_place(0, 3), cache)
-  again, hidden, _ = _jitted(packed)(theirs, tokens, *_place(0, 3), cache)
-  # Panels are multiplied in another order of additions.
-  np.testing.assert_allclose(again, logits, rtol=0, atol=1e-5)
-  said = packed.unembed(theirs, hidden[0])
-  np.testing.assert_allclose(said, logits[0], rtol=0, atol=1e-5)
-  np.testing.assert_array_equal(
-    packed.embed(theirs, tokens[0]), model.embed(params, tokens[0])
-  )
+  table = params['embedder']['input_embedding']
+  for one, own in (model, params), (packed, theirs):
+    again, hidden, _ = _jitted(one)(own, tokens, *_place(0, 3), cache)
+    assert hidden.shape == (3, model.hidden_size(params))
+    assert hidden.dtype == model.dtype(params) == jnp.float32
+    # Panels are multiplied in another order of additions.
+    np.testing.assert_allclose(again, logits, rtol=0, atol=1e-5)
+    said = one.unembed(own, hidden[0])
+    np.testing.assert_allclose(said, logits[0], rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(one.embed(own, tokens[0]), table[tokens[0]])
 
 
 @every_kind
-def test_a_larger_cache_holds_the_same(kind):
+def test_slots_of_a_cache_grow_and_move(kind):
   model, params = make(kind)
   cache = model.init_cache(params, SLOTS)
   _, cache = feed(model, params, cache, 0, text(1, 9), 3)
@@ -393,13 +361,6 @@ def test_a_larger_cache_holds_the_same(kind):
     assert np.count_nonzero(y) == np.count_nonzero(x)
 
   jax.tree.map(same, cache, larger, empty)
-
-
-@every_kind
-def test_slots_that_are_moved_hold_what_the_others_held(kind):
-  model, params = make(kind)
-  cache = model.init_cache(params, SLOTS)
-  _, cache = feed(model, params, cache, 0, text(1, 9), 3)
   moved = model.move(cache, jnp.int32(2), jnp.array([5, 7]))
   for name, layer in cache.items():
     for part, old in layer.items():
@@ -481,18 +442,6 @@ def test_models_of_equal_configuration_are_one_static_argument():
   assert one == two
   assert hash(one) == hash(two)
   assert one != other
-  traces = []
-
-  @functools.partial(jax.jit, static_argnums=0)
-  def f(model, x):
-    traces.append(model)
-    return x + model.vocab_size
-
-  f(one, 1)
-  f(two, 1)
-  assert len(traces) == 1
-  f(other, 1)
-  assert len(traces) == 2
 
 
 # --- Importing ---
@@ -512,10 +461,8 @@ def _run(code: str) -> subprocess.CompletedProcess:
   )
 
 
-@pytest.fixture(scope='module')
-def fresh_process() -> subprocess.CompletedProcess:
-  """A process that imports the module first, and then gemma."""
-  return _run(
+def test_gemma_is_imported_late_without_tensorflow_and_quietly():
+  done = _run(
     'import sys\n'
     'from cascades.models import language\n'
     'heavy = {"gemma", "tensorflow", "kauldron"}\n'
@@ -527,17 +474,14 @@ def fresh_process() -> subprocess.CompletedProcess:
     'heavy = {"tensorflow", "kauldron.train"}\n'
     'print("heavy", sorted(heavy & set(sys.modules)))\n'
   )
-
-
-def test_importing_the_module_does_not_import_gemma(fresh_process):
-  assert fresh_process.returncode == 0, fresh_process.stderr
-  lines = fresh_process.stdout.splitlines()
-  assert 'early []' in lines
-  assert 'late gemma.gm True' in lines
-
-
-def test_importing_gemma_does_not_import_tensorflow(fresh_process):
-  assert 'heavy []' in fresh_process.stdout.splitlines()
+  assert done.returncode == 0, done.stderr
+  assert done.stdout.splitlines() == [
+    *('early []', 'late gemma.gm True', 'heavy []')
+  ]
+  # No line of absl's, as TensorFlow writes them: a letter, digits, a time.
+  logged = re.compile(r'^[IWEF]?\d{4}|^20\d\d-|tensorflow|onednn|absl::', re.I)
+  stderr = done.stderr.splitlines()
+  assert not [line for line in stderr if logged.search(line)]
 
 
 @pytest.mark.slow
@@ -553,10 +497,3 @@ def test_what_gemma_was_imported_without_is_the_real_one():
     'assert issubclass(gm.ckpts.AnchoredPolicyLoader, kd.ckpts.InitTransform)'
   )
   assert done.returncode == 0, done.stderr
-
-
-def test_importing_gemma_leaves_no_log_lines(fresh_process):
-  # One of absl's, as TensorFlow writes them: a letter, digits, a time.
-  logged = re.compile(r'^[IWEF]?\d{4}|^20\d\d-|tensorflow|onednn|absl::', re.I)
-  stderr = fresh_process.stderr.splitlines()
-  assert not [line for line in stderr if logged.search(line)]
