@@ -18,16 +18,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiers
-from safetensors.numpy import load_file, save_file
+import small
 
 import cascades
-from cascades import decoding, load_model, methods
+from cascades import decoding, drafters, load_model, methods
 from cascades.drafters import assistants, pairing
 from cascades.methods import processing
 from cascades.models import checkpoints, language
 from cascades.proof import exact
-from cascades.scheme import Scheme
 from configs import common
 from experiments import records, sweep
 from experiments.sweeps import plan
@@ -91,24 +89,30 @@ def _read(kind, tokens, garbage=(), window=None):
   return model.rewind(cache, jnp.int32(last + 1)), hidden[last]
 
 
+@functools.cache
+def _step(drafter):
+  return jax.jit(drafter.step)
+
+
+# What was rejected lies beyond the text, and is not looked at.
+_REJECTED = 5, 6, 7
+
+
 @pytest.mark.parametrize('kind', KINDS)
-@pytest.mark.parametrize('length', [4, 20])
-@pytest.mark.parametrize('garbage', [(), (5, 6, 7)], ids=['', 'rejected'])
+@pytest.mark.parametrize(('length', 'garbage'), [(4, ()), (20, _REJECTED)])
 def test_drafts_are_transformers(kind, length, garbage):
   found = expected(kind)
   tokens = found['tokens'][:length]
-  drafter, params = equipped(kind)
-  # What was rejected lies beyond the text, and is not looked at.
   read = _read(kind, tokens, garbage)
   want = found[f'logits_{length}'], found[f'states_{length}']
-  check_drafts(drafter, params, tokens, read, want)
+  check_drafts(*equipped(kind), tokens, read, want)
 
 
 def check_drafts(drafter, params, tokens, read, want):
   """Three steps, greedily, and what each token would be drawn from at .7."""
   cache, state = read
   length, token = len(tokens), jnp.asarray(tokens[-1])
-  banks, step = drafter.banks(cache, jnp.int32(length)), jax.jit(drafter.step)
+  banks, step = drafter.banks(cache, jnp.int32(length)), _step(drafter)
   warm = processing.Processing(temperature=np.float32(0.7))
   for said, after in zip(*want, strict=True):
     state, logits = step(params, banks, jnp.int32(length - 1), state, token)
@@ -124,13 +128,11 @@ def check_drafts(drafter, params, tokens, read, want):
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', KINDS)
 @pytest.mark.parametrize('window', WINDOWS)
-@pytest.mark.parametrize('garbage', [(), (5, 6, 7)], ids=['', 'rejected'])
-def test_drafts_beyond_the_window_are_transformers(kind, window, garbage):
+def test_drafts_beyond_the_window_are_transformers(kind, window):
   found = expected(kind, 'long')
-  drafter, params = equipped(kind, window=window)
-  read = _read(kind, found['tokens'], garbage, window)
+  read = _read(kind, found['tokens'], _REJECTED, window)
   want = found[f'logits_{window}'], found[f'states_{window}']
-  check_drafts(drafter, params, found['tokens'], read, want)
+  check_drafts(*equipped(kind, window=window), found['tokens'], read, want)
 
 
 def test_tokens_of_other_groups_may_have_nothing():
@@ -159,20 +161,19 @@ def test_a_text_of_one_token_has_nothing_to_look_at():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.usefixtures('few_shapes')
 @pytest.mark.parametrize(
-  'more', [{}, {'drafts': 3, 'verification': 'multi_round'}], ids=['', 'three']
+  ('kind', 'more'),
+  [
+    ('shared', {'drafts': 3, 'verification': 'multi_round'}),
+    ('dense', {}),
+    ('experts', {}),
+  ],
 )
 def test_greedy_and_strict_is_the_verifier_alone(kind, more):
   alone = cascades.Sampler(verifier(kind), gamma=0, temperature=0.0)
-  strict = cascades.Sampler(
-    *_folders(kind),
-    method='speed',
-    lenience=0.0,
-    gamma=3,
-    temperature=0.0,
-    **more,
-  )
+  how = dict(method='speed', lenience=0.0, gamma=3, temperature=0.0) | more
+  strict = cascades.Sampler(*_folders(kind), **how)
   want, got = (s.sample(_TEXTS, max_new_tokens=24) for s in (alone, strict))
   assert [a.tokens for a in got] == [a.tokens for a in want]
   # Rows of unlike lengths are what they are alone.
@@ -187,59 +188,6 @@ def test_greedy_and_strict_is_the_verifier_alone(kind, more):
 _MANY, _BEFORE = 8192, 11
 # Strict, a token's rule, and a position's.
 _RULES = ('speed', 0.0), ('token_v3', 0.5), ('opt', 0.1)
-
-
-def _drawn(
-  kind,
-  others_say,
-  new,
-  rules=_RULES,
-  *,
-  prompt=None,
-  window=None,
-  temperature=1,
-  many=_MANY,
-  **scheme,
-):
-  """Tokens after a prompt, [rules, rows, new], each of so many rows."""
-  model, theirs, _ = verifier(kind, window)
-  if prompt is None:
-    prompt = expected(kind)['tokens'][:_BEFORE]
-  before = len(prompt)
-  drafter, params = equipped(kind, others_say, window)
-  models = decoding.Models(model, drafter)
-  drafts = scheme.pop('drafts', 1)
-  decoder = decoding.Decoder(
-    models,
-    exact.one_of([(methods.METHODS[name], at) for name, at in rules]),
-    gamma=2,
-    scheme=Scheme(**scheme),
-    drafts=drafts,
-  )
-  params = decoding.Params(theirs, params)
-  rows = decoding.prefill(
-    params,
-    prompt[None],
-    np.array([before]),
-    jax.random.split(jax.random.key(1), 1),
-    np.array([before + new]),
-    models=models,
-    cache_length=before + new + decoder.slack,
-  )
-  every = jax.tree.map(lambda x: jnp.repeat(x, many, 0), rows.replace(key=()))
-  drawn = []
-  for i in range(len(rules)):
-    # They take the memory of what they are given.
-    row = jax.tree.map(jnp.copy, every).replace(
-      key=jax.random.split(jax.random.key(i), many),
-      lenience=jnp.full(many, i, jnp.float32),
-    )
-    how = processing.Processing(temperature=np.float32(temperature))
-    row, _ = decoding.decode(
-      row, params, how, np.array([-1], np.int32), decoder=decoder
-    )
-    drawn.append(np.asarray(row.tokens[:, before : before + new]))
-  return drawn
 
 
 @functools.cache
@@ -276,16 +224,31 @@ def check_laws(kind, others_say, **scheme):
   q hangs on where a block began, so that a cascade's target holds block by
   block.
   """
+  prompt = expected(kind)['tokens'][:_BEFORE]
+  rules = [(methods.METHODS[name], at) for name, at in _RULES]
   with conftest.optimised():
-    drawn = _drawn(kind, others_say, 2, **scheme)
+    drawn = [
+      small.continued(
+        verifier(kind),
+        drafters.Equipped(*equipped(kind, others_say)),
+        prompt,
+        2,
+        exact.one_of(rules),
+        gamma=2,
+        rows=_MANY,
+        seed=i,
+        lenience=i,
+        **scheme,
+      )
+      for i in range(len(rules))
+    ]
   q, p = _of_first(kind, others_say)
   assert np.abs(q - p).max() > 0.005
-  for (name, lenience), tokens in zip(_RULES, drawn, strict=True):
-    method = methods.METHODS[name]
+  for (method, lenience), tokens in zip(rules, drawn, strict=True):
     law = method.law(methods.Distributions(q, p, q, p), lenience)
     z = exact.z_scores(tokens[:, :1], np.asarray(law))
-    assert np.abs(z).max() < 5, name
-    if name == 'speed':
+    assert np.abs(z).max() < 5, method.name
+    if method.name == 'speed':
       second = _after(kind)[0] @ _after(kind)[1]
       assert np.abs(exact.z_scores(tokens[:, 1:], second)).max() < 5
     else:
@@ -293,66 +256,53 @@ def check_laws(kind, others_say, **scheme):
       assert np.abs(exact.z_scores(tokens[:, :1], np.asarray(p))).max() > 5
 
 
-@pytest.mark.parametrize('others_say', tiers.first([False, True]))
-def test_rules_have_their_law_whatever_other_tokens_say(others_say):
-  check_laws('shared', others_say)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize('kind', KINDS)
 @pytest.mark.parametrize(
-  'scheme',
+  ('kind', 'others_say', 'scheme'),
   [
-    dict(verification='token'),
-    dict(verification='block'),
-    dict(verification='multi_round', drafts=3),
+    ('shared', False, {}),
+    ('experts', True, {}),
+    ('dense', True, dict(verification='block')),
+    ('shared', True, dict(verification='multi_round', drafts=3)),
   ],
-  ids=lambda x: x['verification'],
 )
-def test_rules_have_their_law_however_they_are_verified(kind, scheme):
-  check_laws(kind, True, **scheme)
+def test_rules_have_their_law(kind, others_say, scheme):
+  check_laws(kind, others_say, **scheme)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(('kind', 'window'), [('shared', 6), ('dense', 512)])
 def test_strict_beyond_the_window_is_what_transformers_generates(kind, window):
-  # Rows of 720 tokens are large: fewer of them.
-  found, strict = expected(kind, 'long'), _RULES[:1]
-  given = dict(prompt=found['tokens'], window=window, rules=strict)
-  greedy = found[f'greedy_{window}']
-  (tokens,) = _drawn(kind, True, len(greedy), temperature=0, many=1, **given)
-  np.testing.assert_array_equal(tokens[0], greedy)
-  (tokens,) = _drawn(kind, True, 1, temperature=0.7, many=1024, **given)
-  law = found[f'drawn_from_{window}'][0]
-  assert np.abs(exact.z_scores(tokens, law)).max() < 5
+  found = expected(kind, 'long')
+  small.check_continued(
+    verifier(kind, window),
+    drafters.Equipped(*equipped(kind, window=window)),
+    found['tokens'],
+    found[f'greedy_{window}'],
+    found[f'drawn_from_{window}'][0],
+  )
 
 
 # --- Refusals ---
 
 
 def _refused(kind_of_verifier, folder):
-  with pytest.raises(ValueError, match=r'^drafter: ') as error:
+  def bind():
     assistants.load(folder).bind(verifier(kind_of_verifier))
-  message = str(error.value)
-  assert '\n' not in message
-  assert message.endswith('.')
-  return message
+
+  return conftest.refused('drafter', bind)
 
 
-def test_a_verifier_of_another_size_is_refused():
+def test_a_verifier_of_another_size_is_refused(tmp_path):
   # Both are as wide; heads for keys are not as many.
   said = _refused('dense', _folders('shared')[1])
   assert 'another verifier (with 1 heads of 8 for keys' in said
-  with pytest.raises(ValueError, match=r'another verifier \(a Gemma 4\)'):
-    pairing.equip(load_model('tiny-verifier'), _folders('shared')[1])
-
-
-@pytest.mark.slow
-def test_a_verifier_of_a_gguf_is_none_of_its(tmp_path):
-  # Such files are of Gemma 2 and 3.
-  checkpoints.save_gguf(tmp_path / 'tiny.gguf', load_model('tiny-verifier'))
-  with pytest.raises(ValueError, match=r'another verifier \(a Gemma 4\)'):
-    cascades.Sampler(str(tmp_path / 'tiny.gguf'), _folders('shared')[1])
+  # Files of GGUF are of Gemma 2 and 3.
+  file = tmp_path / 'tiny.gguf'
+  checkpoints.save_gguf(file, load_model('tiny-drafter'))
+  for name in 'tiny-verifier', file:
+    with pytest.raises(ValueError, match=r'another verifier \(a Gemma 4\)'):
+      pairing.equip(load_model(name), _folders('shared')[1])
 
 
 @pytest.mark.slow
@@ -387,39 +337,36 @@ def test_a_sweep_with_an_assistant_ends_with_a_page(
   assert 'a target holds block by block, and there is no drafter alone' in page
 
 
+_ORDER = 'masked_embedding.token_ordering'
+
+
 @pytest.mark.parametrize(
-  ('field', 'value', 'said'),
+  ('fields', 'tensors', 'said'),
   [
-    ('backbone_hidden_size', 25, 'asks for (16, 50)'),
-    ('num_centroids', 15, 'asks for (15, 16)'),
-    ('num_centroids', None, 'num_centroids is None'),
-    ('backbone_hidden_size', '16', "backbone_hidden_size is '16'"),
-    ('centroid_intermediate_top_k', None, 'centroid_intermediate_top_k is No'),
-    ('centroid_intermediate_top_k', 10**6, 'centroid_intermediate_top_k is 1'),
-    ('text_config', [1], 'text_config is [1]'),
-    ('text_config', {'num_hidden_layers': None}, 'num_hidden_layers is None'),
+    ({'backbone_hidden_size': 25}, {}, 'asks for (16, 50)'),
+    ({'backbone_hidden_size': '16'}, {}, "backbone_hidden_size is '16'"),
+    ({'num_centroids': 15}, {}, 'asks for (15, 16)'),
+    ({'num_centroids': None}, {}, 'num_centroids is None'),
+    *(
+      ({'centroid_intermediate_top_k': k}, {}, f'intermediate_top_k is {k}')
+      for k in (None, 10**6)
+    ),
+    ({'text_config': [1]}, {}, 'text_config is [1]'),
+    (
+      {'text_config': {'num_hidden_layers': None}},
+      {},
+      'num_hidden_layers is None',
+    ),
+    # An order that leaves tokens out.
+    ({}, {_ORDER: np.zeros(64, np.int64)}, 'not each of them once'),
+    ({}, {'model.norm.weight': None}, 'lacks the tensor model.norm.weight'),
   ],
 )
-def test_a_folder_that_is_not_whole_is_refused(tmp_path, field, value, said):
+def test_a_folder_that_is_not_whole_is_refused(tmp_path, fields, tensors, said):
   folder = tmp_path / 'assistant'
   shutil.copytree(_folders('shared')[1], folder)
-  file = folder / 'config.json'
-  file.write_text(json.dumps(json.loads(file.read_text()) | {field: value}))
+  small.rewrite(folder, fields, tensors)
   assert said in _refused('shared', folder)
-
-
-def test_an_order_that_leaves_tokens_out_is_refused(tmp_path):
-  folder = tmp_path / 'assistant'
-  shutil.copytree(_folders('shared')[1], folder)
-  file = folder / 'model.safetensors'
-  tensors = load_file(file)
-  tensors['masked_embedding.token_ordering'][0] = 1
-  tensors['masked_embedding.token_ordering'][1] = 1
-  save_file(tensors, file)
-  assert 'not each of them once' in _refused('shared', folder)
-  del tensors['model.norm.weight']
-  save_file(tensors, file)
-  assert 'lacks the tensor model.norm.weight' in _refused('shared', folder)
 
 
 def test_an_assistant_is_no_model_of_its_own():

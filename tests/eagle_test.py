@@ -22,8 +22,9 @@ import ml_dtypes
 import models_test
 import numpy as np
 import pytest
+import small
 import tiers
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 import cascades
 from cascades import decoding, drafters, load_model, methods, verification
@@ -254,41 +255,6 @@ def _packed(model, params, monkeypatch):
   return dataclasses.replace(model, packed=True), model.pack(params)
 
 
-# Those that the first tier leaves out are in the drafts below, which it has.
-@pytest.mark.parametrize(
-  ('kind', 'packed'),
-  tiers.first(
-    [
-      *(('gemma4-26b-a4b', False), ('gemma3-mqa', False), ('gemma4-31b', True)),
-      *(('gemma4-26b-a4b', True), ('gemma3-mqa', True), ('gemma4-31b', False)),
-      *(('gemma2-2b', True), ('gemma4-e2b', False)),
-    ]
-  ),
-)
-def test_taps_are_the_states_between_the_layers(kind, packed, monkeypatch):
-  model, params = models_test.make(kind)
-  tokens = models_test.text(1, models_test.WINDOW + 7)
-  want = states_of(model, params, tokens)
-  layers = len(want) - 1
-  if packed:
-    model, params = _packed(model, params, monkeypatch)
-  read = jax.jit(decoding.read_hidden, static_argnames=('model', 'taps'))
-  # What was compiled for some is not taken for others.
-  for taps in ((layers, 0, 1), (1,))[: 1 if packed else 2]:
-    width = model.hidden_size(params, taps)
-    assert width == len(taps) * model.hidden_size(params)
-    cache, got = model.init_cache(params, models_test.SLOTS), []
-    for at in range(0, len(tokens), 4):
-      part = jnp.asarray(tokens[at : at + 4])
-      _, hidden, cache = read(
-        model, params, cache, part, jnp.int32(at), taps=taps
-      )
-      assert hidden.shape == (4, width)
-      got.append(hidden)
-    expected = np.concatenate([want[i] for i in taps], 1)
-    np.testing.assert_allclose(np.concatenate(got), expected, rtol=0, atol=2e-5)
-
-
 # --- Drafts through the loop
 
 
@@ -363,15 +329,13 @@ def _blocks(model, params, equipped, drafts=1):
   ('kind', 'packed', 'drafts', 'options'),
   tiers.first(
     [
-      ('gemma3-mqa', False, 1, dict(norm_before_residual=True)),
+      ('gemma3-mqa', True, 1, dict(norm_before_residual=True)),
+      ('gemma4-26b-a4b', False, 1, dict(width=24, embeddings=False)),
       ('gemma4-31b', True, 1, dict(width=24, embeddings=False)),
       ('gemma4-31b', False, 3, dict(norm_before_fc=True, bias=True)),
-      ('gemma4-26b-a4b', False, 1, dict(width=24, embeddings=False)),
-      ('gemma4-26b-a4b', True, 2, dict(norm_before_fc=True)),
       ('gemma4-e2b', False, 1, dict(norm_before_residual=True, bias=True)),
       ('gemma2-2b', True, 1, dict(norm_before_fc=True, bias=True)),
-    ],
-    2,
+    ]
   ),
 )
 def test_drafts_are_those_of_an_independent_pass(
@@ -443,9 +407,7 @@ def read_text(equipped, model, params, tokens):
 # `apart` norms states apart, and has a layer with a window of 9.
 @pytest.mark.parametrize(
   ('name', 'most'),
-  tiers.first(
-    [('apart', 40), ('joined', 40), ('apart', 716), ('joined', 716)], 1
-  ),
+  tiers.first([('apart', 40), ('apart', 716), ('joined', 716)]),
 )
 def test_drafts_are_those_of_speculators(name, most):
   folder = FIXTURES / f'eagle3_{name}'
@@ -504,54 +466,14 @@ def _of_head(files, text):
   return np.asarray(jax.nn.softmax(row))
 
 
-_LENIENT = methods.METHODS['token_v3'], 0.5
-_KINDS = (1, 'token'), (1, 'block'), (3, 'multi_round'), (2, 'match')
-
-
-_BOTH = exact.one_of([(methods.METHODS['speed'], 0.0), _LENIENT])
-
-
-def _run(equipped, drafts, kind, method=_BOTH):
-  """Decodes; of both methods, at lenience 0 strict, at 1 as a cascade."""
-  return functools.partial(
-    drafters_test._run,
-    equipped,
-    method,
-    scheme=verification.Scheme(kind),
-    drafts=drafts,
-    filled=drafters_test._MANY,
-  )
-
-
-@pytest.mark.parametrize(('drafts', 'kind'), tiers.first(_KINDS))
-def test_a_head_keeps_the_law(drafts, kind, of_table):
-  # Strict, the verifier's. Else q is declared for the first token of a block,
-  # here of the one after a prompt.
-  equipped, files = of_table
-  prompt, strict = decoding_test._PROMPT, (methods.METHODS['speed'], 0.0)
-  each = np.arange(drafters_test._MANY) % 2
-  with conftest.optimised():
-    state = _run(equipped, drafts, kind)(leniences=each, rows=len(each))
-  tokens = state.tokens[:, len(prompt) : len(prompt) + 3]
-  d = exact.table_distributions(_TABLE, _TABLE, decoding_test.HOWS['plain'])
-  law = exact.declared_law(exact.Table.of([strict], d), _MODEL, prompt, 3)[0]
-  assert np.abs(exact.z_scores(tokens[each == 0], law)).max() < 5
-
-  q = _of_head(files, prompt)
-  p = jax.nn.softmax(_MODEL.logits(_TABLE, prompt))
-  method, lenience = _LENIENT
-  law = np.asarray(method.law(methods.Distributions(q, p, q, p), lenience))
-  assert np.abs(law - p).max() > 0.1
-  assert np.abs(exact.z_scores(tokens[each == 1, :1], law)).max() < 5
-  assert decoding.count(state).accepted.sum() > 0
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(('drafts', 'kind'), _KINDS)
-def test_strict_is_the_verifier_however_it_is_processed(drafts, kind, of_table):
-  run = _run(of_table[0], drafts, kind)
-  drafters_test._check_strict(run, 0)
-  drafters_test._check_greedy(run, 0)
+@pytest.mark.parametrize(
+  ('drafts', 'kind'), [(1, 'token'), (3, 'multi_round'), (2, 'match')]
+)
+def test_a_head_keeps_the_law(drafts, kind, of_table):
+  equipped, files = of_table
+  q = jnp.asarray(_of_head(files, decoding_test._PROMPT))
+  drafters_test.check_head(equipped, drafts, kind, q)
 
 
 @pytest.mark.slow
@@ -559,10 +481,16 @@ def test_a_cascade_without_blocks_asks_the_head_for_each_token(of_table):
   # Its rule defers nothing, so that each token is the head's, which knows of
   # all that was written.
   equipped, files = of_table
-  run = _run(equipped, 1, 'sequential', 'token_v3')
   prompt, many = decoding_test._PROMPT, drafters_test._MANY
   with conftest.optimised():
-    state = run(leniences=np.ones(many), rows=many)
+    state = drafters_test._run(
+      equipped,
+      'token_v3',
+      scheme=verification.Scheme('sequential'),
+      leniences=np.ones(many),
+      rows=many,
+      filled=many,
+    )
   law = np.ones(1)
   for n in range(3):
     q = [
@@ -592,7 +520,6 @@ def _verifier(name):
 @pytest.mark.parametrize(
   ('name', 'more'),
   [
-    ('hf_gemma4_dense', {}),
     ('hf_gemma3', dict(drafts=3, verification='multi_round')),
     ('hf_gemma4_experts', {}),
     ('hf_gemma4_shared', dict(drafts=2, verification='match')),
@@ -643,23 +570,11 @@ def test_what_is_read_is_what_is_stored(tmp_path):
   )
 
 
-def test_taps_that_are_not_named_are_the_usual_ones(tmp_path):
-  write_head(tmp_path / 'head', 24, 64, None, taps=None)
-  loaded = speculators.load(tmp_path / 'head')
-  # Of 6 layers.
-  assert loaded.bind(_verifier('hf_gemma4_shared')).drafter.taps == (2, 3, 3)
-
-
 # --- Refusals
 
 
-def _refused(name, folder):
-  with pytest.raises(ValueError, match=r'^drafter: ') as error:
-    pairing.equip(_verifier(name), str(folder))
-  message = str(error.value)
-  assert '\n' not in message
-  assert message.endswith('.')
-  return message
+def _refused(verifier, folder):
+  return conftest.refused('drafter', pairing.equip, verifier, str(folder))
 
 
 @pytest.mark.parametrize(
@@ -669,98 +584,24 @@ def _refused(name, folder):
     (dict(vocab=65), 'another verifier (of 65 tokens, not 64)'),
     (dict(taps=(1, 2, 5)), 'of more than 4 layers, for it looks after [1, 2'),
     (dict(target=16, taps=None), 'another verifier (of width 16'),
+    ({}, 'not the four of a Gemma 3n'),
   ],
 )
 def test_a_head_of_another_verifier_is_refused(tmp_path, head, said):
   given = dict(target=24, vocab=64, said=[3, 4, 9], taps=(1, 2, 3)) | head
   write_head(tmp_path / 'head', **given)
-  assert said in _refused('hf_gemma4_dense', tmp_path / 'head')
+  verifier = _verifier('hf_gemma4_dense')
+  if 'Gemma 3n' in said:
+    made = models_test.make('gemma3n-e2b')
+    verifier = checkpoints.Checkpoint(*made, None)
+  assert said in _refused(verifier, tmp_path / 'head')
 
 
-def test_a_head_of_a_gemma_3n_is_refused(tmp_path):
-  write_head(tmp_path / 'head', 24, 64, [3, 4, 9])
-  model, params = models_test.make('gemma3n-e2b')
-  verifier = checkpoints.Checkpoint(model, params, None)
-  with pytest.raises(ValueError, match='not the four of a Gemma 3n'):
-    pairing.equip(verifier, str(tmp_path / 'head'))
-
-
-@pytest.mark.parametrize(
-  ('fields', 'layer', 'said'),
-  [
-    *(
-      (dict(speculators_model_type=kind), {}, f'model_type is {kind!r}, and on')
-      for kind in ('eagle', 'dflash', 'mtp')
-    ),
-    ({}, dict(model_type='qwen3'), "model_type is 'qwen3', and only 'llama'"),
-    ({}, dict(num_hidden_layers=2), 'num_hidden_layers is 2, and only 1'),
-    ({}, dict(hidden_act='gelu'), "hidden_act is 'gelu'"),
-    ({}, dict(attention_bias=True), 'attention_bias is True'),
-    ({}, dict(num_key_value_heads=3), 'which does not divide the 4'),
-    ({}, dict(head_dim='6'), "head_dim is '6', and not a number of at least"),
-    (dict(draft_vocab_size=0), {}, 'draft_vocab_size is 0, and not a number'),
-    (dict(draft_vocab_size=None), {}, 'draft_vocab_size is None, and not a'),
-    (dict(transformer_layer_config='x'), None, 'layer_config is'),
-    ({}, dict(rms_norm_eps=None), 'rms_norm_eps is None'),
-    ({}, dict(rms_norm_eps='1e-6'), "rms_norm_eps is '1e-6'"),
-    ({}, dict(rope_parameters=None, rope_theta=None), 'rope_theta is None'),
-    ({}, dict(rope_parameters={'rope_theta': '1e4'}), "rope_theta is '1e4'"),
-    ({}, dict(rope_parameters=[1]), 'rope_parameters is [1]'),
-    (
-      {},
-      dict(rope_parameters={'rope_type': 'llama3'}),
-      "rope_type is 'llama3'",
-    ),
-    ({}, dict(intermediate_size=21), 'config.json asks for (21, 12)'),
-    (dict(draft_vocab_size=4), {}, 'config.json asks for (4, 12)'),
-    (dict(norm_before_fc=True), {}, 'lacks the tensor input_norm.weight'),
-    (dict(fc_norm=True), {}, 'lacks the tensor fc_norm.'),
-    (dict(fc_norm=True, norm_before_fc=True), {}, 'are both true'),
-    *(
-      (
-        {name: value},
-        {},
-        f'{name} is {value!r}, and neither true nor false',
-      )
-      for name, value in (('norm_output', 1), ('norm_before_residual', 'yes'))
-    ),
-    ({}, dict(layer_types=['chunked_attention']), "is ['chunked_attention']"),
-    (
-      {},
-      dict(sliding_window=0, layer_types=['sliding_attention']),
-      'sliding_window is 0, and not a number of at least 1',
-    ),
-    (
-      dict(eagle_aux_hidden_state_layer_ids=[1, -2, 3]),
-      {},
-      'is [1, -2, 3], and not a list',
-    ),
-    (
-      dict(eagle_aux_hidden_state_layer_ids=[1, 2]),
-      {},
-      'the tensor fc.weight has the shape (12, 72)',
-    ),
-  ],
-)
-def test_a_config_of_another_kind_is_refused(tmp_path, fields, layer, said):
-  folder = tmp_path / 'head'
-  _, usual = write_head(folder, 24, 64, [3, 4, 9], taps=(1, 2, 3))
-  if layer is not None:
-    layer = usual['transformer_layer_config'] | layer
-  usual |= {'transformer_layer_config': layer} | fields
-  (folder / 'config.json').write_text(json.dumps(usual))
-  assert said in _refused('hf_gemma4_dense', folder)
-
-
-@pytest.mark.parametrize('named', [None, 'absent', [2, 2, 1]])
+@pytest.mark.parametrize('named', [None, ..., [2, 2, 1]])
 def test_layers_that_nobody_names_are_told(tmp_path, capsys, named):
   folder = tmp_path / 'head'
-  _, fields = write_head(folder, 24, 64, [3, 4, 9], taps=None)
-  key = 'eagle_aux_hidden_state_layer_ids'
-  fields |= {key: named}
-  if named == 'absent':
-    del fields[key]
-  (folder / 'config.json').write_text(json.dumps(fields))
+  write_head(folder, 24, 64, [3, 4, 9], taps=None)
+  small.rewrite(folder, {_TAPS: named})
   capsys.readouterr()
   drafter = pairing.equip(_verifier('hf_gemma4_dense'), str(folder)).drafter
   # Of four layers.
@@ -769,40 +610,88 @@ def test_layers_that_nobody_names_are_told(tmp_path, capsys, named):
   assert said == (
     ''
     if isinstance(named, list)
-    else f'head: config.json has no {key}; it looks at the states after 2, 2'
+    else f'head: config.json has no {_TAPS}; it looks at the states after 2, 2'
     ' and 1 of the 4 layers, as speculators does by default.\n'
   )
+  # Of six.
+  six = speculators.load(folder).bind(_verifier('hf_gemma4_shared'))
+  assert six.drafter.taps == (tuple(named) if said == '' else (2, 3, 3))
   guide = pathlib.Path(__file__).parents[1] / 'cascades/README.md'
-  assert f'`{key}`' in guide.read_text()
+  assert f'`{_TAPS}`' in guide.read_text()
+
+
+_TAPS = 'eagle_aux_hidden_state_layer_ids'
+_OF_CONFIG = [
+  *(
+    (dict(speculators_model_type=kind), {}, f'model_type is {kind!r}, and on')
+    for kind in ('eagle', 'dflash', 'mtp')
+  ),
+  ({}, dict(model_type='qwen3'), "model_type is 'qwen3', and only 'llama'"),
+  ({}, dict(num_hidden_layers=2), 'num_hidden_layers is 2, and only 1'),
+  ({}, dict(hidden_act='gelu'), "hidden_act is 'gelu'"),
+  ({}, dict(attention_bias=True), 'attention_bias is True'),
+  ({}, dict(num_key_value_heads=3), 'which does not divide the 4'),
+  ({}, dict(head_dim='6'), "head_dim is '6', and not a number of at least"),
+  (dict(draft_vocab_size=0), {}, 'draft_vocab_size is 0, and not a number'),
+  (dict(draft_vocab_size=None), {}, 'draft_vocab_size is None, and not a'),
+  (dict(transformer_layer_config='x'), {}, 'layer_config is'),
+  ({}, dict(rms_norm_eps=None), 'rms_norm_eps is None'),
+  ({}, dict(rms_norm_eps='1e-6'), "rms_norm_eps is '1e-6'"),
+  ({}, dict(rope_parameters=None, rope_theta=None), 'rope_theta is None'),
+  ({}, dict(rope_parameters={'rope_theta': '1e4'}), "rope_theta is '1e4'"),
+  ({}, dict(rope_parameters=[1]), 'rope_parameters is [1]'),
+  ({}, dict(rope_parameters={'rope_type': 'llama3'}), "rope_type is 'llama3'"),
+  ({}, dict(intermediate_size=21), 'config.json asks for (21, 12)'),
+  (dict(draft_vocab_size=4), {}, 'config.json asks for (4, 12)'),
+  (dict(norm_before_fc=True), {}, 'lacks the tensor input_norm.weight'),
+  (dict(fc_norm=True), {}, 'lacks the tensor fc_norm.'),
+  (dict(fc_norm=True, norm_before_fc=True), {}, 'are both true'),
+  *(
+    ({name: value}, {}, f'{name} is {value!r}, and neither true nor false')
+    for name, value in (('norm_output', 1), ('norm_before_residual', 'yes'))
+  ),
+  ({}, dict(layer_types=['chunked_attention']), "is ['chunked_attention']"),
+  (
+    {},
+    dict(sliding_window=0, layer_types=['sliding_attention']),
+    'sliding_window is 0, and not a number of at least 1',
+  ),
+  ({_TAPS: [1, -2, 3]}, {}, 'is [1, -2, 3], and not a list'),
+  ({_TAPS: [1, 2]}, {}, 'the tensor fc.weight has the shape (12, 72)'),
+]
+_OF_TENSORS = [
+  ('d2t', None, 'lacks the tensor d2t'),
+  ('d2t', np.array([3, 3, 62]), 'd2t points outside the 64 tokens'),
+  ('d2t', np.array([-1, 3, 7]), 'd2t points outside the 64 tokens'),
+  ('d2t', np.array([3, 2, 7]), 'or twice at one'),
+  ('norm.weight', None, 'lacks the tensor norm.weight'),
+  ('embed_tokens.weight', None, 'lacks the tensor embed_tokens.weight'),
+  ('norm.weight', np.ones(5), 'the tensor norm.weight has the shape (5,)'),
+  ('norm.weight', np.ones(12, np.int8), 'norm.weight is quantised (I8)'),
+  *(
+    (name, np.ones(6), f'has a tensor {name}, of which its config.json says')
+    for name in ('layers.0.self_attn.q_norm.weight', 'fc_norm.0.weight')
+  ),
+]
 
 
 @pytest.mark.parametrize(
-  ('tensor', 'value', 'said'),
+  ('fields', 'layer', 'tensors', 'said'),
   [
-    ('d2t', None, 'lacks the tensor d2t'),
-    ('d2t', np.array([3, 3, 62]), 'd2t points outside the 64 tokens'),
-    ('d2t', np.array([-1, 3, 7]), 'd2t points outside the 64 tokens'),
-    ('d2t', np.array([3, 2, 7]), 'or twice at one'),
-    ('norm.weight', None, 'lacks the tensor norm.weight'),
-    ('embed_tokens.weight', None, 'lacks the tensor embed_tokens.weight'),
-    ('norm.weight', np.ones(5), 'the tensor norm.weight has the shape (5,)'),
-    ('norm.weight', np.ones(12, np.int8), 'norm.weight is quantised (I8)'),
-    *(
-      (name, np.ones(6), f'has a tensor {name}, of which its config.json says')
-      for name in ('layers.0.self_attn.q_norm.weight', 'fc_norm.0.weight')
-    ),
+    *((fields, layer, {}, said) for fields, layer, said in _OF_CONFIG),
+    *(({}, {}, {name: x}, said) for name, x, said in _OF_TENSORS),
   ],
 )
-def test_a_folder_that_is_not_whole_is_refused(tmp_path, tensor, value, said):
+def test_a_folder_of_another_kind_is_refused(
+  tmp_path, fields, layer, tensors, said
+):
   folder = tmp_path / 'head'
-  write_head(folder, 24, 64, [3, 4, 9], taps=(1, 2, 3))
-  tensors = load_file(folder / 'model.safetensors')
-  if value is None:
-    del tensors[tensor]
-  else:
-    tensors[tensor] = value
-  save_file(tensors, folder / 'model.safetensors')
-  assert said in _refused('hf_gemma4_dense', folder)
+  _, usual = write_head(folder, 24, 64, [3, 4, 9], taps=(1, 2, 3))
+  layer = {
+    'transformer_layer_config': usual['transformer_layer_config'] | layer
+  }
+  small.rewrite(folder, layer | fields, tensors)
+  assert said in _refused(_verifier('hf_gemma4_dense'), folder)
 
 
 def test_a_head_is_no_model_of_its_own(tmp_path):
