@@ -127,16 +127,12 @@ def test_the_command_prints_the_first_difference():
   assert not run.stderr
 
 
-def test_models_of_two_tokenizers_are_refused():
-  verifier, drafter = _models()
+def test_pairs_that_will_not_do_are_refused():
   words = tokenizers.train(['the quick brown fox ' * 20] * 3, 280)
+  verifier, drafter = _models()
   other = drafter._replace(tokenizer=words)
   with pytest.raises(ValueError, match=r'drafter: its tokenizer .* is not the'):
     agreement.agreement((verifier, other), 'a')
-
-
-def test_a_tokenizer_without_a_piece_for_each_logit_is_refused():
-  words = tokenizers.train(['the quick brown fox ' * 20] * 3, 280)
   pair = [model._replace(tokenizer=words) for model in _of_tables()]
   said = r'^tokenizer: it has 280 pieces and the verifier gives 768 logits; '
   for run in (
@@ -147,8 +143,6 @@ def test_a_tokenizer_without_a_piece_for_each_logit_is_refused():
   ):
     with pytest.raises(ValueError, match=said):
       run()
-
-
-def test_more_tokens_than_one_block_can_have_are_refused():
+  # More tokens than one block can have.
   with pytest.raises(ValueError, match=r'^max_new_tokens: .*; give 2796202 or'):
     agreement.agreement(_of_tables(), 'a', 2**31 - 1)

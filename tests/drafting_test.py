@@ -31,6 +31,24 @@ def lines(tmp_path_factory):
   return file
 
 
+@pytest.fixture(scope='module')
+def whole():
+  """The verifier."""
+  return checkpoints.load_model('tiny-drafter').unpacked()
+
+
+@pytest.fixture(scope='module')
+def tokenizer(whole):
+  return whole.tokenizer
+
+
+def save(folder, start, verifier='tiny-drafter'):
+  """Writes a drafter that says sixty tokens."""
+  said = np.arange(60)
+  drafting.reduced.save(folder, start.model, start.params, said, verifier)
+  return str(folder)
+
+
 def config(text, **fields):
   c = train_drafter.get_config()
   c.update(
@@ -87,23 +105,20 @@ def test_documents_are_prompts_and_what_follows_them(lines, tmp_path):
     ({'text': 'absent.txt'}, r'text: absent.txt cannot be read \(No such'),
     ({'held_out': 101}, 'has 200 documents; give 202 or more, as 101 are held'),
     ({'tasks': ('roman',)}, "tasks: 'roman' is no published set; there are"),
+    ({'text': None}, 'line 2, is no JSON object with a prom'),
   ],
 )
-def test_texts_that_will_not_do_are_named(lines, fields, said):
-  with pytest.raises(ValueError, match=said):
-    texts.documents(config(**{'text': lines} | fields))
-
-
-def test_a_damaged_line_is_named(tmp_path):
-  file = tmp_path / 'lines.jsonl'
+def test_texts_that_will_not_do_are_named(lines, tmp_path, fields, said):
+  file = tmp_path / 'damaged.jsonl'
   file.write_text('{"prompt": "a"}\n{"question": "b"}\n')
-  with pytest.raises(ValueError, match='line 2, is no JSON object with a prom'):
-    texts.documents(config(file))
+  fields = {'text': lines} | fields
+  fields['text'] = file if fields['text'] is None else fields['text']
+  with pytest.raises(ValueError, match=said):
+    texts.documents(config(**fields))
 
 
-def test_rows_are_documents_one_after_the_other(lines):
+def test_rows_are_documents_one_after_the_other(lines, tokenizer):
   found = texts.documents(config(lines))
-  tokenizer = checkpoints.load_model('tiny-drafter').tokenizer
   made = texts.rows(config(lines), [found], tokenizer, 3, 'x')
   assert made.tokens.shape == (3, 48)
   assert (made.tokens[:, 0] == 2).all()
@@ -113,9 +128,8 @@ def test_rows_are_documents_one_after_the_other(lines):
   assert any(first.startswith(d.text[: len(first)]) for d in found)
 
 
-def test_answers_and_what_ends_them_count(lines):
+def test_answers_and_what_ends_them_count(lines, tokenizer):
   found = texts.documents(config(lines))
-  tokenizer = checkpoints.load_model('tiny-drafter').tokenizer
   answers = {d.answer for d in found}
   for shots in (0, 1):
     c = config(lines, shots=shots, row_length=96)
@@ -132,16 +146,14 @@ def test_answers_and_what_ends_them_count(lines):
       assert before.count(texts.BETWEEN) == shots
 
 
-def test_texts_without_answers_count_as_a_whole():
+def test_texts_without_answers_count_as_a_whole(tokenizer):
   found = [texts.Document('one two three', '')]
-  tokenizer = checkpoints.load_model('tiny-drafter').tokenizer
   made = texts.rows(config('x', shots=0), [found], tokenizer, 2, 'x')
   assert made.counts.all()
   np.testing.assert_array_equal(made.places, [range(47)] * 2)
 
 
-def test_each_kind_of_document_is_as_frequent():
-  tokenizer = checkpoints.load_model('tiny-drafter').tokenizer
+def test_each_kind_of_document_is_as_frequent(tokenizer):
   many, one = [texts.Document('a' * 9, '')] * 99, [texts.Document('b' * 9, '')]
   c = config('x', row_length=4000)
   (tokens,) = texts.rows(c, [many, one], tokenizer, 1, 'x').tokens
@@ -149,9 +161,8 @@ def test_each_kind_of_document_is_as_frequent():
   assert 0.35 < text.count('a') / (text.count('a') + text.count('b')) < 0.65
 
 
-def test_the_most_frequent_tokens_of_answers_are_said(lines):
+def test_the_most_frequent_tokens_of_answers_are_said(lines, tokenizer):
   found = texts.documents(config(lines))
-  tokenizer = checkpoints.load_model('tiny-drafter').tokenizer
   said = texts.vocabulary([found], tokenizer, 10, [1, 700])
   assert len(said) == 10
   assert (np.diff(said) > 0).all()
@@ -242,35 +253,26 @@ def test_layers_that_will_not_do_are_named():
   assert start.params['layer_1'] is whole.params['layer_5']
 
 
-def test_a_training_goes_on_from_a_drafter_of_the_same_table(lines, tmp_path):
-  whole = checkpoints.load_model('tiny-drafter').unpacked()
+def test_a_training_goes_on_from_a_drafter_of_the_same_table(
+  lines, tmp_path, whole
+):
   first = drafting.begin(config(lines), whole)
-  drafting.reduced.save(
-    tmp_path / 'first', first.model, first.params, np.arange(60), 'tiny-drafter'
-  )
+  folder = save(tmp_path / 'first', first)
   c = config(lines, steps=1, sharpened=(1.0, 0.3), turn=0.0)
-  with pytest.raises(
-    ValueError, match='init: give either that, a drafter to g'
-  ):
-    drafting.begin(
-      ConfigDict(config(lines).to_dict() | {'init': 'first'}), whole
-    )
+  both = ConfigDict(config(lines).to_dict() | {'init': 'first'})
   del c.layers
-  with pytest.raises(
-    ValueError, match='init: give either that, a drafter to g'
-  ):
-    drafting.begin(c, whole)
+  for wrong in both, c:
+    with pytest.raises(ValueError, match='init: give either that, a drafter'):
+      drafting.begin(wrong, whole)
   c.stored = 'int4'
   with pytest.raises(ValueError, match="stored: 'int4' will not do; give bfl"):
     drafting.train_drafter(c, tmp_path)
-  c.init = str(tmp_path / 'first')
+  c.init = folder
   again = drafting.begin(c, whole)
   assert again.model == first.model
   jax.tree.map(np.testing.assert_array_equal, again.params, first.params)
   c.init = 'tiny-verifier'
-  with pytest.raises(
-    ValueError, match='init: tiny-verifier does not share the'
-  ):
+  with pytest.raises(ValueError, match='init: tiny-verifier does not share'):
     drafting.begin(c, whole)
   assert drafting._losses(c) == '-log sum min(p, q) at temperatures 1 and 0.3'
 
@@ -278,13 +280,10 @@ def test_a_training_goes_on_from_a_drafter_of_the_same_table(lines, tmp_path):
 def test_layers_are_put_among_those_of_a_drafter(lines, tmp_path):
   whole = checkpoints.load_model('tiny-verifier').unpacked()
   first = drafting.begin(config(lines, layers=(0, 5)), whole)
-  folder = tmp_path / 'first'
-  drafting.reduced.save(
-    folder, first.model, first.params, np.arange(60), 'tiny-verifier'
-  )
   c = config(lines)
   del c.layers
-  c.init, c.inserted = str(folder), ((2, 3), (1, 2))
+  c.init = save(tmp_path / 'first', first, 'tiny-verifier')
+  c.inserted = (2, 3), (1, 2)
   more = drafting.begin(c, whole)
   assert [k.name for k in more.model.module.config.attention_types] == [
     *('LOCAL_SLIDING', 'LOCAL_SLIDING', 'GLOBAL', 'GLOBAL')
@@ -319,7 +318,7 @@ def test_layers_are_put_among_those_of_a_drafter(lines, tmp_path):
 
 
 def test_answers_at_several_temperatures_are_kinds_of_their_own(
-  lines, tmp_path, monkeypatch
+  lines, tmp_path, monkeypatch, whole
 ):
   asked, kinds = [], []
 
@@ -342,15 +341,13 @@ def test_answers_at_several_temperatures_are_kinds_of_their_own(
 
   monkeypatch.setattr(texts, 'rows', held_out_first)
   c = config(lines, answers=600, temperatures=(1.0, 0.0))
-  whole = checkpoints.load_model('tiny-drafter').unpacked()
   with pytest.raises(KeyboardInterrupt):
     lessons.taught(c, whole, tmp_path)
   assert asked == [(1.0, 256), (0.0, 256), (1.0, 88)]
   assert kinds[0][1:] == [{' 1.0'}, {' 0.0'}]
 
 
-def test_the_loss_is_what_it_is_called():
-  whole = checkpoints.load_model('tiny-drafter').unpacked()
+def test_the_loss_is_what_it_is_called(whole):
   start = drafting.begin(config('x', layers=(0, 1)), whole)
   tokens = jnp.asarray(np.arange(24).reshape(2, 12) + 300)
   places = jnp.asarray([[0, 3, 11], [5, 6, 6]])
@@ -450,15 +447,11 @@ def test_a_training_that_was_stopped_ends_with_the_same_drafter(
 
 
 def test_what_is_made_of_a_model_with_terms_carries_them(
-  lines, tmp_path, monkeypatch
+  lines, tmp_path, monkeypatch, whole
 ):
   c = config(lines)
-  whole = checkpoints.load_model('tiny-drafter').unpacked()
-  start = drafting.begin(c, whole)
   folder = tmp_path / 'made'
-  drafting.reduced.save(
-    folder, start.model, start.params, np.arange(60), 'tiny-drafter'
-  )
+  save(folder, drafting.begin(c, whole))
   of = packaged.MODELS['gemma3-270m']
   monkeypatch.setitem(packaged.MODELS, 'tiny-drafter', of)
   both = {'acceptance': 0.5, 'tokens per verifier call': 2.0}

@@ -23,7 +23,6 @@ from cascades.drafters import (
   assistants,
   heads,
   pairing,
-  recurrent,
   speculators,
 )
 from cascades.models import checkpoints, huggingface, language, reduced
@@ -31,10 +30,6 @@ from experiments import cli
 
 FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
 TINY = checkpoints.ASSETS / 'tiny-drafter'
-FAMILIES = (
-  *('hf_gemma2', 'hf_gemma3', 'hf_gemma3n'),
-  *('hf_gemma4_dense', 'hf_gemma4_experts', 'hf_gemma4_shared'),
-)
 
 
 def rewrite(folder, dtype, some=lambda name: True, scale=lambda name: 1):
@@ -72,15 +67,22 @@ def both(source, root, **how):
   ]
 
 
+_TOLD = 'stored in float16, computed in float32'
+
+
 def check_same(found, want):
-  """Checks that parameters are equal, and float32."""
+  """Checks that parameters are equal, and float32 if they are numbers."""
   jax.tree.map(np.testing.assert_array_equal, found, want)
-  for x in jax.tree.leaves(found):
-    assert x.dtype == jnp.float32 or jnp.issubdtype(x.dtype, jnp.integer)
+  assert _dtypes(found) <= {'float32', 'int32'}
 
 
+def _dtypes(params):
+  return {x.dtype.name for x in jax.tree.leaves(params)}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-  'family', [pytest.param(x, marks=pytest.mark.slow) for x in FAMILIES]
+  'family', ['hf_gemma2', 'hf_gemma3n', 'hf_gemma4_shared']
 )
 def test_every_family_is_read_as_float32(family, tmp_path, capsys):
   whole, half = both(FIXTURES / family, tmp_path)
@@ -108,26 +110,9 @@ def test_every_family_is_read_as_float32(family, tmp_path, capsys):
 
 def test_a_description_says_float32(tmp_path):
   half = rewrite(shutil.copytree(TINY, tmp_path / 'half'), np.float16)
-  _, shapes = checkpoints.describe(half)
-  assert {x.dtype for x in jax.tree.leaves(shapes)} == {np.dtype('float32')}
-  _, shapes = checkpoints.describe(half, 'bfloat16')
-  assert {x.dtype for x in jax.tree.leaves(shapes)} == {jnp.dtype('bfloat16')}
-
-
-@pytest.mark.slow
-def test_one_tensor_in_float16_is_enough(tmp_path):
-  # The others are bfloat16, which float32 holds as well.
-  folder = shutil.copytree(TINY, tmp_path / 'mixed')
-  file = folder / 'model.safetensors'
-  tensors = load_file(file)
-  name = next(name for name in tensors if name.endswith('up_proj.weight'))
-  tensors[name] = tensors[name].astype(np.float16)
-  save_file(tensors, file)
-  fields = json.loads((folder / 'config.json').read_text())
-  del fields['dtype'], fields['torch_dtype']
-  (folder / 'config.json').write_text(json.dumps(fields))
-  read = load_model(folder).params
-  assert {x.dtype for x in jax.tree.leaves(read)} == {np.dtype('float32')}
+  for asked, want in (None, 'float32'), ('bfloat16', 'bfloat16'):
+    _, shapes = checkpoints.describe(half, asked)
+    assert _dtypes(shapes) == {want}
 
 
 @pytest.mark.slow
@@ -144,21 +129,6 @@ def test_answers_are_those_of_float32(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_gguf_file_in_f16_is_read_as_float32(tmp_path):
-  whole = load_model(TINY, 'float32').unpacked()
-  params = jax.tree.map(
-    lambda x: x.astype(np.float16).astype(np.float32), whole.params
-  )
-  file = tmp_path / 'half.gguf'
-  checkpoints.save_gguf(file, whole._replace(params=params), 'float16')
-  found = load_model(file).unpacked()
-  for x, y in zip(*map(jax.tree.leaves, (found[1], params)), strict=True):
-    assert x.dtype == np.float32
-    # Norms are stored plus 1.
-    np.testing.assert_allclose(x, y, rtol=0, atol=1e-6 if x.ndim == 1 else 0)
-
-
-@pytest.mark.slow
 def test_an_orbax_checkpoint_in_float16_is_read_as_float32(tmp_path, capsys):
   _, params, tokenizer = checkpoints.load_folder(FIXTURES / 'hf_gemma3')
   half = jax.tree.map(lambda x: x.astype(np.float16), params)
@@ -167,76 +137,58 @@ def test_an_orbax_checkpoint_in_float16_is_read_as_float32(tmp_path, capsys):
   (tmp_path / 'tokenizer.model').write_bytes(tokenizer.proto)
   shutil.copy(FIXTURES / 'hf_gemma3/config.json', tmp_path)
   found = load_model(tmp_path).unpacked()
-  assert 'stored in float16, computed in float32' in capsys.readouterr().err
+  assert _TOLD in capsys.readouterr().err
   check_same(found.params, jax.tree.map(lambda x: x.astype('f4'), half))
   _, shapes = checkpoints.describe(tmp_path)
-  assert {x.dtype for x in jax.tree.leaves(shapes)} == {np.dtype('float32')}
+  assert _dtypes(shapes) == {'float32'}
 
 
-@pytest.mark.slow
-def test_a_reduced_drafter_in_float16_is_read_as_float32(tmp_path):
+def _reduced(folder):
   model, params, _ = load_model('tiny-drafter', 'float32').unpacked()
-  folder = tmp_path / 'reduced'
-  reduced.save(
-    folder, model, params, np.arange(4, 300), 'tiny-drafter', 'float32'
-  )
-  rewrite(folder, np.float32)
-  want = load_model(folder).params
-  rewrite(folder, np.float16)
-  check_same(load_model(folder).params, want)
+  said = np.arange(4, 300)
+  reduced.save(folder, model, params, said, 'tiny-drafter', 'float32')
+  return folder
 
 
-def test_a_recurrent_head_in_float16_is_read_as_float32(tmp_path, capsys):
-  folder = shutil.copytree(heads.folder_of('tiny-recurrent'), tmp_path / 'head')
-  rewrite(folder, np.float32)
-  want = heads.load(folder).head
-  rewrite(folder, np.float16)
+def _eagle(folder):
+  eagle_test.write_head(folder, 24, 64, [3, 4, 9], taps=(1, 2, 3))
+  return folder
+
+
+_ASSISTANT = FIXTURES / 'hf_gemma4_shared_assistant'
+
+
+@pytest.mark.parametrize(
+  ('make', 'module', 'part'),
+  [
+    (lambda _: heads.folder_of('tiny-recurrent'), heads, 'head'),
+    (lambda _: _ASSISTANT, assistants, 'params'),
+    (_eagle, speculators, 'params'),
+    pytest.param(_reduced, reduced, 'params', marks=pytest.mark.slow),
+  ],
+  ids=['recurrent', 'assistant', 'eagle', 'reduced'],
+)
+def test_a_drafter_in_float16_is_read_as_float32(
+  tmp_path, capsys, make, module, part
+):
+  load = load_model if module is reduced else module.load
+  whole, half = both(make(tmp_path / 'made'), tmp_path)
+  want = getattr(load(whole), part)
   capsys.readouterr()
-  found = heads.load(folder)
-  assert 'stored in float16, computed in float32' in capsys.readouterr().err
-  check_same(found.head, want)
-  assert found.head.keys() == recurrent.init_head(jax.random.key(0), 2).keys()
-
-
-def test_a_recurrent_head_takes_a_dtype():
-  for name in ('bfloat16', 'float32'):
-    head = pairing.load_drafter('tiny-recurrent', name).head
-    assert {x.dtype for x in head.values()} == {np.dtype(name)}
-  assert pairing.takes_dtype('tiny-recurrent')
-  with pytest.raises(ValueError, match=r'^dtype: '):
-    heads.load(heads.folder_of('tiny-recurrent'), 'float16')
-
-
-def test_an_assistant_in_float16_is_read_as_float32(tmp_path, capsys):
-  source = FIXTURES / 'hf_gemma4_shared_assistant'
-  whole, half = both(source, tmp_path)
-  want = assistants.load(whole).params
-  capsys.readouterr()
-  check_same(assistants.load(half).params, want)
-  assert 'stored in float16, computed in float32' in capsys.readouterr().err
-  _, shapes = assistants.describe(half)
-  assert {x.dtype.name for x in shapes.values()} <= {'float32', 'int32'}
-
-
-def test_an_eagle_head_in_float16_is_read_as_float32(tmp_path, capsys):
-  eagle_test.write_head(tmp_path / 'head', 24, 64, [3, 4, 9], taps=(1, 2, 3))
-  whole, half = both(tmp_path / 'head', tmp_path)
-  want = speculators.load(whole).params
-  capsys.readouterr()
-  check_same(speculators.load(half).params, want)
-  assert 'stored in float16, computed in float32' in capsys.readouterr().err
-  _, shapes = speculators.describe(half)
-  assert {x.dtype.name for x in shapes.values()} <= {'float32', 'int32'}
+  check_same(getattr(load(half), part), want)
+  assert _TOLD in capsys.readouterr().err
+  if module in (assistants, speculators):
+    _, shapes = module.describe(half)
+    assert _dtypes(shapes) <= {'float32', 'int32'}
 
 
 def test_float16_that_is_asked_for_is_refused(tmp_path):
-  assistant = str(FIXTURES / 'hf_gemma4_shared_assistant')
-  eagle_test.write_head(tmp_path / 'head', 24, 64, [3, 4, 9], taps=(1, 2, 3))
-  head = str(tmp_path / 'head')
+  assistant, head = str(_ASSISTANT), str(_eagle(tmp_path / 'head'))
   for call in (
     lambda: load_model(TINY, 'float16'),
     lambda: checkpoints.describe(TINY, 'float16'),
     lambda: cascades.Sampler('tiny-verifier', gamma=0, dtype='float16'),
+    lambda: heads.load(heads.folder_of('tiny-recurrent'), 'float16'),
     *(
       lambda call=call, name=name: call(name, 'float16')
       for call in (pairing.load_drafter, pairing.describe)
@@ -245,6 +197,10 @@ def test_float16_that_is_asked_for_is_refused(tmp_path):
   ):
     with pytest.raises(ValueError, match=r"^dtype: 'float16' will not do; giv"):
       call()
+  for name in ('bfloat16', 'float32'):
+    head = pairing.load_drafter('tiny-recurrent', name).head
+    assert _dtypes(head) == {name}
+  assert pairing.takes_dtype('tiny-recurrent')
 
 
 def test_no_launcher_takes_float16():

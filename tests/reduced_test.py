@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import conftest
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,12 +17,16 @@ _SAID = np.arange(4, 768, 2)
 _SAID = np.union1d(_SAID, [1, 7, 9])
 
 
+def save(folder, stored='bfloat16'):
+  """The bundled drafter, which says some tokens."""
+  model, params, _ = checkpoints.load_model('tiny-drafter').unpacked()
+  reduced.save(folder, model, params, _SAID, 'tiny-drafter', stored)
+  return folder
+
+
 @pytest.fixture
 def folder(tmp_path):
-  model, params, _ = checkpoints.load_model('tiny-drafter').unpacked()
-  out = tmp_path / 'reduced'
-  reduced.save(out, model, params, _SAID, 'tiny-drafter', 'bfloat16')
-  return out
+  return save(tmp_path / 'reduced')
 
 
 def read(checkpoint, tokens):
@@ -34,11 +39,9 @@ def read(checkpoint, tokens):
 
 @pytest.mark.parametrize('packed', [True, False])
 def test_it_says_what_the_whole_model_says_of_these_tokens(folder, packed):
-  whole, part = (
-    checkpoints.load_model(name) if packed
-    else checkpoints.load_model(name).unpacked()
-    for name in ('tiny-drafter', folder)
-  )  # fmt: skip
+  whole, part = map(checkpoints.load_model, ('tiny-drafter', folder))
+  if not packed:
+    whole, part = whole.unpacked(), part.unpacked()
   # More tokens than products in panels take, and one.
   for count in (200, 1):
     tokens = np.arange(count) % 700 + 5
@@ -117,9 +120,11 @@ def test_it_goes_with_its_table_in_any_numbers(tmp_path):
 
 
 def test_layers_in_8_bits_are_read_as_numbers_times_scales(tmp_path, folder):
-  model, params, _ = checkpoints.load_model('tiny-drafter').unpacked()
-  name, out = 'model.layers.0.mlp.down_proj.weight', tmp_path / 'eight'
-  reduced.save(out, model, params, _SAID, 'tiny-drafter', 'int8')
+  _, params, _ = checkpoints.load_model('tiny-drafter').unpacked()
+  name, out = (
+    'model.layers.0.mlp.down_proj.weight',
+    save(tmp_path / '8', 'int8'),
+  )
   tensors = load_file(out / 'model.safetensors')
   numbers, scales = tensors[name], tensors[f'{name}_scale']
   assert numbers.dtype == np.int8
@@ -132,11 +137,8 @@ def test_layers_in_8_bits_are_read_as_numbers_times_scales(tmp_path, folder):
   whole = params['layer_0']['mlp']['linear']
   # Half a scale; beside it what float32 rounds.
   assert (np.abs(linear - whole) <= scales[:, 0] * 0.50001).all()
-  norm = 'layer_0', 'pre_attention_norm', 'scale'
-  exact, same = params, found.params
-  for key in norm:
-    exact, same = exact[key], same[key]
-  np.testing.assert_array_equal(exact, same)
+  norms = (x['layer_0']['pre_attention_norm'] for x in (params, found.params))
+  jax.tree.map(np.testing.assert_array_equal, *norms)
   said, halves = (
     read(checkpoints.load_model(at), [5, 6, 7])[0][:, _SAID]
     for at in (out, folder)
@@ -155,9 +157,7 @@ def test_a_row_of_zeros_is_one_in_8_bits():
 
 
 def refused(folder) -> str:
-  with pytest.raises(ValueError, match=r'^model: ') as error:
-    checkpoints.load_model(folder)
-  return str(error.value)
+  return conftest.refused('model', checkpoints.load_model, folder)
 
 
 def test_damaged_folders_are_named(folder):
@@ -182,8 +182,7 @@ def test_damaged_folders_are_named(folder):
 
 
 def test_scales_that_do_not_fit_are_named(tmp_path):
-  model, params, _ = checkpoints.load_model('tiny-drafter').unpacked()
-  reduced.save(tmp_path, model, params, _SAID, 'tiny-drafter', 'int8')
+  save(tmp_path, 'int8')
   name = 'model.layers.0.mlp.up_proj.weight'
   file = tmp_path / 'model.safetensors'
   tensors = load_file(file)

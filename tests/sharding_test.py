@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 
+import conftest
 import jax
 import models_test
 import numpy as np
@@ -385,24 +386,18 @@ def test_two_processes_share_one_mesh_and_both_get_every_row():
   finish(*[start(4, 'join', port, process) for process in range(2)])
 
 
-@pytest.mark.parametrize(
-  ('data', 'model', 'text'),
-  [
+def test_a_mesh_needs_its_devices():
+  count = jax.device_count()
+  for data, model, said in (
     (0, 1, 'mesh: 0 x 1 has no devices; give numbers of at least 1.'),
     (2, -1, 'mesh: 2 x -1 has no devices; give numbers of at least 1.'),
     (
-      4000,
-      2,
-      # Not counted here: children must not start JAX as they import this.
-      'mesh: 4000 x 2 needs 8000 devices, but there are {count};'
-      ' give numbers whose product is at most that.',
+      *(4000, 2),
+      f'mesh: 4000 x 2 needs 8000 devices, but there are {count}; give numbers'
+      ' whose product is at most that.',
     ),
-  ],
-)
-def test_a_mesh_needs_its_devices(data, model, text):
-  with pytest.raises(ValueError) as error:  # noqa: PT011 (all of it is below)
-    sharding.make_mesh(data, model)
-  assert str(error.value) == text.format(count=jax.device_count())
+  ):
+    assert conftest.refused('mesh', sharding.make_mesh, data, model) == said
 
 
 def test_one_device_is_a_mesh_too_and_tables_are_copied():

