@@ -16,6 +16,7 @@ from cascades.sampler import agreement, sampler
 from experiments import tasks
 
 _NEW = 24
+pytestmark = pytest.mark.usefixtures('few_shapes')
 
 
 @functools.cache

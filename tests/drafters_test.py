@@ -106,7 +106,8 @@ def _of_chain(scheme, how):
 _FEW_SAID = drafters.Equipped(drafters.ModelDrafter(_FEW), _REDUCED)
 
 
-@pytest.mark.parametrize('kind', tiers.first(decoding_test.ONE_DRAFT))
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', decoding_test.ONE_DRAFT)
 def test_a_drafter_that_stops_early_keeps_the_law(kind):
   scheme = verification.Scheme(kind)
   decoding_test.check_laws(scheme, 3, equipped=_ADAPTIVE, seen=_of_near)
@@ -162,6 +163,7 @@ def test_a_threshold_decides_how_much_is_drafted():
   assert rate[1] > rate[0]
 
 
+@pytest.mark.usefixtures('few_shapes')
 def test_a_model_that_drafts_for_itself_is_never_rejected():
   # All blocks are kept whole, so that their last tokens are read a block late;
   # after a prompt of one token, of some, and of more than a window, and after

@@ -240,9 +240,7 @@ def test_a_conversation_goes_on_turn_by_turn(folder):
 
 @pytest.mark.parametrize(
   ('family', 'tags'),
-  tiers.first(
-    [('gemma2', 'start'), ('gemma3n', 'start'), ('gemma4_shared', 'bar')]
-  ),
+  tiers.first([('gemma2', 'start'), ('gemma4_shared', 'bar')]),
 )
 def test_answers_of_a_tuned_model_end_with_their_turn(family, tags):
   folder, answers = _folder(family, tags), {}
