@@ -141,8 +141,8 @@ class Registry[Entry](Mapping[str, Entry]):
 
   def names(self) -> tuple[str, ...]:
     """Names of all entries, also of plug-ins that were not imported yet."""
-    declared = (name for name in self._declared if name not in self._entries)
-    return (*self._entries, *declared)
+    # In one order, whatever was imported before.
+    return tuple(self._builtin | self._declared | self._entries)
 
   def loaded(self) -> tuple[Entry, ...]:
     """Entries that are registered, or were imported since."""
@@ -167,7 +167,7 @@ class Registry[Entry](Mapping[str, Entry]):
           ' that is taken; its entry is not used.',
           stacklevel=2,
         )
-    return {k: v for k, v in declared.items() if k not in self._builtin}
+    return {k: declared[k] for k in sorted(declared) if k not in self._builtin}
 
   def _load(self, name: str) -> Entry:
     """Imports the plug-in that declares a name.
