@@ -28,9 +28,14 @@ from cascades import decoding
 from cascades.methods import processing
 from cascades.models import (
   checkpoints,
+  config_fields,
   families,
+  gemma_library,
   huggingface,
   language,
+  orbax_files,
+  param_mapping,
+  tensor_files,
   tokenizers,
 )
 
@@ -233,6 +238,18 @@ def test_a_key_value_head_for_every_query_head(folder, copied):
   check_logits(read, folder)
 
 
+def test_parameters_stay_in_the_type_that_they_are_stored_in(tmp_path):
+  config, tensors = read_config('hf_gemma3'), stored(FIXTURES / 'hf_gemma3')
+  config = {k: v for k, v in config.items() if not k.endswith('dtype')}
+  (tmp_path / 'config.json').write_text(json.dumps(config))
+  shutil.copy(FIXTURES / 'hf_gemma3' / 'tokenizer.model', tmp_path)
+  tensors = {name: x.astype(jnp.bfloat16) for name, x in tensors.items()}
+  save_file(tensors, tmp_path / 'model.safetensors')
+  # As they lie on every device but a CPU, the table among them.
+  params = checkpoints.load_folder(tmp_path).params
+  assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype('bfloat16')}
+
+
 def test_reading_needs_no_torch(monkeypatch):
   monkeypatch.setitem(sys.modules, 'torch', None)
   params = checkpoints.load_model(FIXTURES / 'hf_gemma3').params
@@ -407,7 +424,7 @@ def flat(params):
 def downloads(tmp_path_factory):
   """Folders as downloads are: the checkpoint, and its tokenizer beside it."""
   _, params, tokenizer = load('hf_gemma3')
-  save = language.import_gemma().ckpts.save_params
+  save = gemma_library.import_gemma().ckpts.save_params
   root = tmp_path_factory.mktemp('downloads')
   for name, tree in (('nested', params), ('flat', flat(params))):
     folder = root / name
@@ -445,7 +462,7 @@ def catalogue(monkeypatch):
     )
   }
   file = str(FIXTURES / 'hf_gemma3' / 'tokenizer.model')
-  monkeypatch.setattr(language, 'gemma_checkpoints', lambda: dict(found))
+  monkeypatch.setattr(gemma_library, 'gemma_checkpoints', lambda: dict(found))
   monkeypatch.setattr(language, 'from_gemma', lambda name: (found[name], file))
   return found
 
@@ -517,7 +534,7 @@ LAYER = 'model.layers.1'
 SHARD = 'model-00002-of-00004.safetensors'
 ATTENTION = f'{LAYER}.self_attn'
 OF_CONFIG = 'config.json is damaged'
-OF_INDEX = f'{huggingface.INDEX} is damaged'
+OF_INDEX = f'{tensor_files.INDEX} is damaged'
 NO_TOKENIZER = 'tokenizer.model is missing'
 DAMAGE = {
   'no config': (_drop('config.json'), 'no config.json'),
@@ -540,7 +557,10 @@ DAMAGE = {
     OF_INDEX,
   ),
   'no weights': (_drop('*.safetensors'), 'no *.safetensors file'),
-  'no shard': (_drop(SHARD), f'{SHARD} is missing, though {huggingface.INDEX}'),
+  'no shard': (
+    _drop(SHARD),
+    f'{SHARD} is missing, though {tensor_files.INDEX}',
+  ),
   'empty shard': (_cut(SHARD, 0), SHARD),
   'cut header': (_cut(SHARD, 50), SHARD),
   'cut data': (_cut(SHARD, 30_000), SHARD),
@@ -570,7 +590,7 @@ def _index(change):
   """Changes the weight_map of a folder's index."""
 
   def apply(folder):
-    file = folder / huggingface.INDEX
+    file = folder / tensor_files.INDEX
     index = json.loads(file.read_text())
     change(index['weight_map'])
     file.write_text(json.dumps(index))
@@ -580,11 +600,8 @@ def _index(change):
 
 def _read_all(folder):
   """All tensors that a folder's model is made of."""
-  places = huggingface.places(folder)
-  return {
-    name: np.asarray(handle.get_slice(at)[:])
-    for name, (handle, at) in places.items()
-  }
+  places = tensor_files.places(folder)
+  return {name: np.asarray(rows) for name, rows in places.items()}
 
 
 @pytest.fixture
@@ -595,7 +612,7 @@ def shards(copied):
 
 def test_the_index_says_which_copy_of_a_tensor_is_read(shards):
   want = _read_all(shards)
-  index = json.loads((shards / huggingface.INDEX).read_text())['weight_map']
+  index = json.loads((shards / tensor_files.INDEX).read_text())['weight_map']
   for name in min(want), max(want):
     for shard in {*index.values()} - {index[name]}:
       at = shards / shard
@@ -609,7 +626,7 @@ def test_the_index_says_which_copy_of_a_tensor_is_read(shards):
   same(_read_all(shards), want)
   # Nor is a tensor that it does not map.
   _index(lambda files: files.pop(NORM))(shards)
-  assert NORM not in huggingface.places(shards)
+  assert NORM not in tensor_files.places(shards)
 
 
 NORM = 'model.norm.weight'
@@ -631,15 +648,15 @@ NORM = 'model.norm.weight'
 )
 def test_an_index_that_is_wrong_is_refused(shards, name, file, said):
   _index(lambda files: files.update({name: file}))(shards)
-  message = conftest.refused('model', huggingface.places, shards)
+  message = conftest.refused('model', tensor_files.places, shards)
   assert said in message
   check_message(message, shards)
 
 
 def test_without_an_index_there_is_one_file(shards):
   want = _read_all(shards)
-  (shards / huggingface.INDEX).unlink()
-  message = conftest.refused('model', huggingface.places, shards)
+  (shards / tensor_files.INDEX).unlink()
+  message = conftest.refused('model', tensor_files.places, shards)
   assert ' several files' in message
   check_message(message, shards)
   assert all(file.name in message for file in shards.glob('*.safetensors'))
@@ -660,7 +677,7 @@ def test_a_tensor_by_two_names_is_refused(tmp_path):
   tensors = {x: np.ones(2) for x in (NORM, f'language_model.{NORM}')}
   save_file(tensors, tmp_path / 'model.safetensors')
   with pytest.raises(ValueError, match=r'the tensor model\.norm\.weight twice'):
-    huggingface.places(tmp_path)
+    tensor_files.places(tmp_path)
 
 
 def check_message(message: str, folder=None) -> None:
@@ -706,7 +723,7 @@ def test_a_multimodal_config_may_say_little_of_its_text_part(text):
   whole = {'model_type': 'gemma3', 'text_config': text, 'vision_config': {}}
   assert built(whole) == built({'model_type': 'gemma3_text'})
   # The mapping has to know the same defaults.
-  assert len(list(huggingface.leaves(whole))) == 2 + 26 * 11
+  assert len(list(param_mapping.leaves(whole))) == 2 + 26 * 11
 
 
 def frequencies(family='gemma3_text', **fields):
@@ -843,8 +860,8 @@ def test_a_value_that_was_rounded_to_float32_is_that_value():
   )
   for known in families.FIXED.values():
     if isinstance(known, float):
-      assert families.same(float(np.float32(known)), known)
-      assert not families.same(known * (1 + 1e-6), known)
+      assert config_fields.same(float(np.float32(known)), known)
+      assert not config_fields.same(known * (1 + 1e-6), known)
 
 
 def test_heads_of_full_layers_by_either_name():
@@ -934,7 +951,7 @@ def test_every_leaf_of_a_published_size_has_its_tensors(size):
     tuple(key.key for key in path): leaf.shape
     for path, leaf in jax.tree_util.tree_leaves_with_path(model.param_shapes())
   }
-  leaves = list(huggingface.leaves(config))
+  leaves = list(param_mapping.leaves(config))
   assert sorted(leaf.path for leaf in leaves) == sorted(wanted)
   names = [name for leaf in leaves for name in leaf.names]
   assert len(set(names)) == len(names)
@@ -952,11 +969,11 @@ def test_gemmas_checkpoints_are_told_apart_and_have_their_tokenizers():
       continue
     model, tokenizer = own_model(size)
     config = model.module.config
-    found = language.find_gemma(config.num_layers, config.embed_dim)
+    found = orbax_files.find_gemma(config.num_layers, config.embed_dim)
     assert found.startswith(f'{size}-')
     assert re.search(rf'gemma{size[5]}.*\.model$', tokenizer)
-  assert language.find_gemma(26, 26) is None
-  names = language.gemma_checkpoints()
+  assert orbax_files.find_gemma(26, 26) is None
+  names = gemma_library.gemma_checkpoints()
   assert names['gemma2-2b-it'].value.endswith('/gemma2-2b-it')
 
 
@@ -982,7 +999,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_the_list():
   message = str(error.value)
   assert "'gemma2_2b_it'" in message
   assert "did you mean 'gemma2-2b-it'?" in message
-  for name in [*checkpoints.BUNDLED, *language.gemma_checkpoints()]:
+  for name in [*checkpoints.BUNDLED, *gemma_library.gemma_checkpoints()]:
     assert name in message.split('?')[1]
   with pytest.raises(ValueError, match="did you mean 'tiny-drafter'"):
     checkpoints.load_model('tinydrafter')
@@ -1005,7 +1022,7 @@ def local_tokenizer(monkeypatch):
     asked.append(name)
     return types.SimpleNamespace(read_bytes=lambda: proto)
 
-  monkeypatch.setattr(checkpoints.epath, 'Path', path)
+  monkeypatch.setattr(orbax_files.epath, 'Path', path)
   return asked
 
 
@@ -1019,9 +1036,11 @@ def test_a_name_is_fetched_by_gemma(monkeypatch, local_tokenizer, kind):
 
   shape = jax.ShapeDtypeStruct((3,), jnp.float32)
   monkeypatch.setattr(
-    language, 'orbax_shapes', lambda path: {'the': {'parameters': shape}}
+    gemma_library, 'orbax_shapes', lambda path: {'the': {'parameters': shape}}
   )
-  monkeypatch.setattr(language.import_gemma().ckpts, 'load_params', load_params)
+  monkeypatch.setattr(
+    gemma_library.import_gemma().ckpts, 'load_params', load_params
+  )
   name = f'gemma2-2b-{kind}'
   model, params, tokenizer = checkpoints.load_model(name, 'bfloat16').unpacked()
   (path, wanted), *rest = calls
@@ -1043,9 +1062,9 @@ def _refuse(*args, **kwargs):
 
 @pytest.mark.parametrize('part', ['parameters', 'tokenizer'])
 def test_a_failed_fetch_says_what_to_do(monkeypatch, local_tokenizer, part):
-  monkeypatch.setattr(language, 'orbax_shapes', _refuse)
+  monkeypatch.setattr(gemma_library, 'orbax_shapes', _refuse)
   if part == 'tokenizer':
-    monkeypatch.setattr(checkpoints.epath, 'Path', _refuse)
+    monkeypatch.setattr(orbax_files.epath, 'Path', _refuse)
   with pytest.raises(ValueError, match=r'^model: gemma3-1b-it ') as error:
     checkpoints.load_model('gemma3-1b-it')
   assert 'no route to host' in str(error.value)

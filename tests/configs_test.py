@@ -14,7 +14,7 @@ import pytest
 
 from cascades import methods, scheme
 from cascades.drafters import assistants
-from cascades.models import checkpoints, language
+from cascades.models import checkpoints, gemma_library
 from cascades.sampler import batching
 from cascades.sampler.options import Options
 from configs import common, paper, train_tiny
@@ -481,7 +481,7 @@ def test_what_configs_share_is_a_default():
 def test_the_paper_says_what_a_sweep_needs(monkeypatch):
   describe = functools.cache(checkpoints.describe)
   monkeypatch.setattr(checkpoints, 'describe', describe)
-  known = language.gemma_checkpoints()
+  known = gemma_library.gemma_checkpoints()
   weights, cells, points = {}, {}, {}
   for name in _OF_PAIRS:
     module, config = _load(name)

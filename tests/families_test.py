@@ -12,7 +12,7 @@ import pytest
 
 from cascades import decoding, drafters, methods, verification
 from cascades.methods import processing
-from cascades.models import checkpoints, families, language
+from cascades.models import checkpoints, families, gemma_library, language
 from cascades.proof import exact
 from cascades.sampler import memory
 
@@ -52,7 +52,7 @@ _TABLES = {
 def test_every_checkpoint_of_gemma_is_known_here():
   # A new one wants a line above, and a small one in models_test.
   names = {f'{name}-{kind}' for name in _PUBLISHED for kind in ('pt', 'it')}
-  assert set(language.gemma_checkpoints()) == names
+  assert set(gemma_library.gemma_checkpoints()) == names
 
 
 @pytest.mark.slow

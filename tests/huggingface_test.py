@@ -15,7 +15,7 @@ from absl import flags
 from absl.testing import flagsaver
 from safetensors import safe_open
 
-from cascades.models import checkpoints, huggingface, tokenizers
+from cascades.models import checkpoints, huggingface, tensor_files, tokenizers
 from experiments import export
 
 _ROOT = pathlib.Path(__file__).parent.parent
@@ -67,7 +67,7 @@ def test_what_transformers_says_of_a_model_is_written(folder, tmp_path):
 def test_a_model_in_shards_is_the_same_to_the_last_bit(folder, dtype, tmp_path):
   checkpoint = checkpoints.load_model(_FIXTURES / folder, dtype)
   checkpoints.save_model(tmp_path, checkpoint, shard_gb=2e-5)
-  index = _json(tmp_path / huggingface.INDEX)
+  index = _json(tmp_path / tensor_files.INDEX)
   found = _stored(tmp_path)
   assert {name: file for name, (_, file) in found.items()} == (
     index['weight_map']
@@ -201,7 +201,7 @@ def test_the_launcher_writes_a_model_and_no_other_over_it(tmp_path, capsys):
   printed = capsys.readouterr().out
   for file in folder.iterdir():
     assert str(file) in printed
-  assert (folder / huggingface.INDEX).exists()
+  assert (folder / tensor_files.INDEX).exists()
   want = checkpoints.load_model('tiny-drafter', 'bfloat16')
   jax.tree.map(
     np.testing.assert_array_equal,

@@ -82,9 +82,9 @@ def _serve() -> None:
   import ml_collections  # noqa: F401
   import pandas  # noqa: F401
 
-  from cascades.models import language
+  from cascades.models import gemma_library
 
-  language.import_gemma()
+  gemma_library.import_gemma()
   # Threads of those libraries have nothing to do for who makes a mistake.
   warnings.simplefilter('ignore', DeprecationWarning)
   for line in sys.stdin:

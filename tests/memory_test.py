@@ -12,7 +12,13 @@ import jax.numpy as jnp
 import pytest
 
 from cascades import drafters
-from cascades.models import checkpoints, huggingface, language
+from cascades.models import (
+  checkpoints,
+  gemma_library,
+  huggingface,
+  language,
+  orbax_files,
+)
 from cascades.sampler import memory
 
 FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
@@ -296,9 +302,9 @@ def test_a_description_needs_no_network_and_no_tensors(monkeypatch):
   def refuse(*args, **kwargs):
     raise AssertionError('it was fetched')
 
-  ckpts = language.import_gemma().ckpts
+  ckpts = gemma_library.import_gemma().ckpts
   monkeypatch.setattr(ckpts, 'load_params', refuse)
-  monkeypatch.setattr(checkpoints.epath, 'Path', refuse)
+  monkeypatch.setattr(orbax_files.epath, 'Path', refuse)
   _, shapes = checkpoints.describe('gemma3-270m-it')
   leaves = jax.tree.leaves(shapes)
   assert {str(x.dtype) for x in leaves} == {'bfloat16'}

@@ -195,7 +195,7 @@ def gemmas_pass(model, params, tokens, **options):
   """What gemma's module gives of a text, without a cache.
 
   Of a mixture, its router is given what transformers gives it (see
-  `language._products`); that this is right, checkpoints_test.py shows.
+  `products.intercepted`); that this is right, checkpoints_test.py shows.
   """
   unnormed = []
 
@@ -464,10 +464,10 @@ def _run(code: str) -> subprocess.CompletedProcess:
 def test_gemma_is_imported_late_without_tensorflow_and_quietly():
   done = _run(
     'import sys\n'
-    'from cascades.models import language\n'
+    'from cascades.models import gemma_library, language\n'
     'heavy = {"gemma", "tensorflow", "kauldron"}\n'
     'print("early", sorted(heavy & set(sys.modules)))\n'
-    'gm = language.import_gemma()\n'
+    'gm = gemma_library.import_gemma()\n'
     'print("late", gm.__name__, "gemma" in sys.modules)\n'
     'gm.nn.Gemma2_2B, gm.text.Gemma2Tokenizer, gm.ckpts.load_params\n'
     'language.from_gemma("gemma4-31b-it")\n'
@@ -487,8 +487,8 @@ def test_gemma_is_imported_late_without_tensorflow_and_quietly():
 @pytest.mark.slow
 def test_what_gemma_was_imported_without_is_the_real_one():
   done = _run(
-    'from cascades.models import language\n'
-    'gm = language.import_gemma()\n'
+    'from cascades.models import gemma_library\n'
+    'gm = gemma_library.import_gemma()\n'
     'from kauldron import kd, typing\n'
     'import kauldron.train, tensorflow\n'
     'assert kd.train.Trainer is kauldron.train.Trainer\n'

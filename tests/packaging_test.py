@@ -12,7 +12,7 @@ import pytest
 import cascades
 import experiments
 from cascades import extras
-from cascades.models import checkpoints, gguf_files
+from cascades.models import checkpoints, gguf_export
 
 _ROOT = pathlib.Path(__file__).parent.parent
 _PROJECT = tomllib.loads((_ROOT / 'pyproject.toml').read_text())['project']
@@ -102,7 +102,7 @@ def test_a_gguf_file_without_its_library_is_one_sentence(monkeypatch, tmp_path):
   monkeypatch.setitem(sys.modules, 'gguf', None)
   checkpoint = checkpoints.load_model('tiny-drafter')
   with pytest.raises(ValueError, match=r'^model: gguf is not .*\[gguf\]') as e:
-    gguf_files.save(tmp_path / 'a.gguf', *checkpoint)
+    gguf_export.save(tmp_path / 'a.gguf', *checkpoint)
   assert '\n' not in str(e.value)
 
 

@@ -22,7 +22,13 @@ import pytest
 import cascades
 from cascades import decoding, drafters, methods
 from cascades.methods import processing
-from cascades.models import checkpoints, language, sharding, tokenizers
+from cascades.models import (
+  checkpoints,
+  gemma_library,
+  language,
+  sharding,
+  tokenizers,
+)
 from cascades.proof import exact
 
 _ROOT = pathlib.Path(__file__).parents[1]
@@ -289,7 +295,7 @@ def check_loading():
     model = language.LanguageModel(model.module.clone(config=grown), 280)
     checkpoint = checkpoints.Checkpoint(model, params, tokenizer)
     checkpoints.save_model(folder / 'files', checkpoint)
-    language.import_gemma().ckpts.save_params(
+    gemma_library.import_gemma().ckpts.save_params(
       params, folder / 'orbax' / 'one', wait_until_finished=True
     )
     for file in 'config.json', 'tokenizer.model':

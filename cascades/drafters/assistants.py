@@ -10,7 +10,13 @@ from jaxtyping import PyTree
 
 from cascades.decoding import Equipped
 from cascades.drafters import assistant
-from cascades.models import checkpoints, families, huggingface, tokenizers
+from cascades.models import (
+  checkpoints,
+  config_fields,
+  families,
+  tensor_files,
+  tokenizers,
+)
 
 _TYPES = 'gemma4_assistant', 'gemma4_unified_assistant'
 # What config.json is silent about.
@@ -108,11 +114,8 @@ class Loaded(NamedTuple):
 
 def folder_of(name: str | pathlib.Path) -> pathlib.Path | None:
   """Where the assistant of that name is; None if it is none."""
-  folder = pathlib.Path(name)
-  if not (folder / 'config.json').is_file():
-    return None
-  said = huggingface.read_json(folder / 'config.json') or {}
-  return folder if said.get('model_type') in _TYPES else None
+  said = tensor_files.read_config(name)
+  return pathlib.Path(name) if said.get('model_type') in _TYPES else None
 
 
 def known(name: str | pathlib.Path) -> bool:
@@ -135,20 +138,14 @@ def describe(
   """
   checkpoints.check_dtype(dtype)
   if folder := folder_of(name):
-    config = _config(folder)
-    stored = huggingface.stored_dtypes(
-      huggingface.places(folder), _shapes(config)
-    )
-    dtype = dtype or huggingface.choose_dtype(stored)
+    config = _spelled_out(folder, tensor_files.read_config(folder))
+    places = tensor_files.places(folder)
   elif str(name) in PUBLISHED:
-    config = _spelled_out(str(name), PUBLISHED[str(name)])
+    config, places = _spelled_out(str(name), PUBLISHED[str(name)]), {}
   else:
     return None
-  kinds = {'masked_embedding.token_ordering': 'int32'}
-  shapes = {
-    name: jax.ShapeDtypeStruct(shape, kinds.get(name, dtype or 'bfloat16'))
-    for name, shape in _shapes(config).items()
-  }
+  ids = 'masked_embedding.token_ordering'
+  shapes = tensor_files.describe(places, _shapes(config), dtype, ids)
   return config['text_config']['vocab_size'], shapes
 
 
@@ -170,24 +167,14 @@ def load(folder: str | pathlib.Path, dtype: str | None = None) -> Loaded:
       ' hub, and give where it lies.'
     )
   folder = pathlib.Path(folder)
-  config = _config(folder)
-  places = huggingface.places(folder)
-  found = huggingface.read_all(folder, places, _shapes(config), 'drafter')
-  file, tokenizer = checkpoints.tokenizer_file(folder), None
+  config = _spelled_out(folder, tensor_files.read_config(folder))
+  places = tensor_files.places(folder)
+  found = tensor_files.read_all(folder, places, _shapes(config), 'drafter')
+  file, tokenizer = tokenizers.file_in(folder), None
   if file.exists():
-    tokenizer = checkpoints.read_tokenizer(file)
+    tokenizer = tokenizers.read(file)
   params = _arranged(config, found, folder, dtype)
   return Loaded(params, config, tokenizer, folder.name)
-
-
-def _config(folder: pathlib.Path) -> dict[str, Any]:
-  """The fields of a folder's config.json, spelled out.
-
-  Raises:
-    ValueError: They are no assistant's.
-  """
-  said = huggingface.read_json(folder / 'config.json') or {}
-  return _spelled_out(folder, said)
 
 
 def _spelled_out(
@@ -200,11 +187,14 @@ def _spelled_out(
   """
   config = {**_DEFAULTS, **said}
   try:
-    families.whole(config, 'backbone_hidden_size')
+    config_fields.whole(config, 'backbone_hidden_size')
     if config['use_ordered_embeddings']:
-      groups = families.whole(config, 'num_centroids')
-      families.whole(config, 'centroid_intermediate_top_k', 1, groups)
-    given = {'model_type': 'gemma4_text', **families.table(said, 'text_config')}
+      groups = config_fields.whole(config, 'num_centroids')
+      config_fields.whole(config, 'centroid_intermediate_top_k', 1, groups)
+    given = {
+      'model_type': 'gemma4_text',
+      **config_fields.table(said, 'text_config'),
+    }
     # All its layers look into another's caches, which is no model by itself.
     config['text_config'] = families.text_config(
       given
@@ -317,7 +307,7 @@ def _arranged(
         'scale': found[f'model.layers.{i}.layer_scalar'],
       }
     )
-  return huggingface.put(params, dtype, folder)
+  return tensor_files.put(params, dtype, folder)
 
 
 def _check(loaded: Loaded, verifier: checkpoints.Checkpoint) -> None:
@@ -355,15 +345,8 @@ def _check(loaded: Loaded, verifier: checkpoints.Checkpoint) -> None:
     odd = text['num_attention_heads'] % keys
     if (theirs, size) != (keys, dim) or odd:
       refuse(f'with {keys} heads of {dim} for keys in layers of {kind}')
-  turned = {
-    families.SLIDING: families.Rope(
-      c.local_base_frequency, c.local_scale_factor, c.local_rope_proportion
-    ),
-    families.FULL: families.Rope(
-      c.global_base_frequency, c.global_scale_factor, c.global_rope_proportion
-    ),
-  }
-  if any(turned[kind] != ropes[kind] for kind in set(text['layer_types'])):
+  turned = model.ropes
+  if any(turned[families.KINDS[x]] != ropes[x] for x in text['layer_types']):
     refuse('that turns positions otherwise')
   if c.sliding_window_size != text['sliding_window']:
     refuse(f'with a window of {text["sliding_window"]}')

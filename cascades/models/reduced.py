@@ -18,14 +18,14 @@ It is a language model like any other: it reads every token, and answers alone.
 import pathlib
 import zlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from cascades import arguments, atomic
-from cascades.models import huggingface, language
+from cascades.models import huggingface, language, param_mapping, tensor_files
 
 FILE, VOCABULARY = 'reduced.json', 'vocabulary'
 STORED = 'bfloat16', 'float32', 'int8'
@@ -56,7 +56,7 @@ def read(folder: pathlib.Path) -> Said | None:
   """
   if not folder.is_dir():
     return None
-  said = huggingface.read_json(folder / FILE)
+  said = tensor_files.read_json(folder / FILE)
   if said is None:
     return None
   try:
@@ -68,24 +68,21 @@ def read(folder: pathlib.Path) -> Said | None:
 
 
 def vocabulary(
-  folder: pathlib.Path, places: Mapping[str, tuple[Any, str]], size: int
+  folder: pathlib.Path, places: Mapping[str, tensor_files.Rows], size: int
 ) -> np.ndarray:
   """The ids of what a folder's model says.
 
   Args:
     folder: For errors.
-    places: Where its tensors are; see `huggingface.places`.
+    places: Where its tensors are; see `tensor_files.places`.
     size: Tokens that there are.
 
   Raises:
     ValueError: They are missing, or no ids.
   """
-  ids = np.empty(0, np.int32)
-  if VOCABULARY in places:
-    handle, name = places[VOCABULARY]
-    found = handle.get_slice(name)
-    # safetensors cannot slice what is empty.
-    ids = np.asarray(found[:]) if min(found.get_shape(), default=0) else ids
+  found = places.get(VOCABULARY)
+  # Of one number alone, there are no rows.
+  ids = np.asarray(found if found is not None and found.shape else [])
   fits = ids.ndim == 1 and ids.dtype.kind == 'i' and len(ids)
   if not fits or ids.min() < 0 or ids.max() >= size or (np.diff(ids) < 1).any():
     raise ValueError(
@@ -95,62 +92,41 @@ def vocabulary(
   return ids
 
 
-def places(folder: pathlib.Path) -> dict[str, tuple[Any, str]]:
-  """Where a folder has its tensors; as `huggingface.places` gives it.
+def places(folder: pathlib.Path) -> dict[str, tensor_files.Rows]:
+  """Where a folder has its tensors; as `tensor_files.places` gives it.
 
   Raises:
-    ValueError: A file is missing or damaged.
+    ValueError: A file is missing or damaged, or has scales that fit no matrix.
   """
-  where = huggingface.places(folder)
+  where = tensor_files.places(folder)
   scales = {name for name in where if name.endswith(_SCALE)}
   for name in scales:
     matrix = name.removesuffix(_SCALE)
     if matrix not in where:
       continue
-    scaled = _Scaled(*where[matrix], *where[name])
-    if not scaled.fits():
+    where[matrix] = _scaled(where[matrix], where[name])
+    if where[matrix] is None:
       raise ValueError(
         f'model: in {folder} the tensor {name} is no column of scales for'
         f' {matrix} in 8 bits; train it anew.'
       )
-    where[matrix] = scaled, where[matrix][1]
-  return {name: at for name, at in where.items() if name not in scales}
+  return {name: rows for name, rows in where.items() if name not in scales}
 
 
-class _Scaled:
-  """A handle of a matrix in 8 bits, that gives it multiplied."""
+def _scaled(
+  numbers: tensor_files.Rows, scales: tensor_files.Rows
+) -> tensor_files.Rows | None:
+  """A matrix in 8 bits, multiplied; None if there is no scale for each row."""
+  kinds = numbers.kind, scales.kind
+  if kinds != ('I8', 'F32') or len(numbers.shape) != 2:
+    return None
+  if scales.shape != (numbers.shape[0], 1):
+    return None
 
-  def __init__(self, numbers: Any, name: str, scales: Any, named: str):
-    """Nothing is read yet.
+  def read(first: int, last: int) -> np.ndarray:
+    return numbers[first:last] * scales[first:last]
 
-    Args:
-      numbers: Handle of the file that holds the whole numbers.
-      name: Theirs in it.
-      scales: Handle of the file that holds the scales, [rows, 1].
-      named: Theirs in it.
-    """
-    self._numbers = numbers.get_slice(name)
-    self._scales = scales.get_slice(named)
-
-  def fits(self) -> bool:
-    """Whether there is a scale for each row of whole numbers."""
-    shape = tuple(self._numbers.get_shape())
-    return (
-      self._numbers.get_dtype() == 'I8'
-      and self._scales.get_dtype() == 'F32'
-      and len(shape) == 2
-      and tuple(self._scales.get_shape()) == (shape[0], 1)
-    )
-
-  def get_slice(self, name: str) -> huggingface.Rows:
-    """The products, some rows at a time."""
-    del name
-    shape = tuple(self._numbers.get_shape())
-    return huggingface.Rows(
-      shape,
-      'F32',
-      lambda first, last: self._numbers[first:last] * self._scales[first:last],
-    )
+  return tensor_files.Rows(numbers.shape, 'F32', read)
 
 
 def in_8_bits(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -225,10 +201,10 @@ def save(
   config = huggingface.config_of(model, params, (1,))
   tensors = {VOCABULARY: np.asarray(tokens, np.int32)}
   by_rows = model.gate_by_rows
-  for leaf in huggingface.leaves(config, by_rows):
-    if leaf.path == huggingface.TABLE:
+  for leaf in param_mapping.leaves(config, by_rows):
+    if leaf.path == param_mapping.TABLE:
       continue
-    x = np.asarray(huggingface.get(params, leaf.path))
+    x = np.asarray(param_mapping.get(params, leaf.path))
     if stored and stored != 'int8':
       x = x.astype(jnp.dtype(stored))
     for name, part in zip(leaf.names, leaf.unpack(x), strict=True):
@@ -237,6 +213,6 @@ def save(
       tensors[name] = np.ascontiguousarray(part)
   said = Said(verifier, checksum(model, params))._asdict()
   with atomic.replace_files(folder) as part:
-    huggingface.save_tensors(part / 'model.safetensors', tensors)
+    tensor_files.save_tensors(part / 'model.safetensors', tensors)
     for name, fields in (('config.json', config), (FILE, said)):
-      huggingface.write_json(part / name, fields)
+      tensor_files.write_json(part / name, fields)

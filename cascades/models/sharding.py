@@ -20,14 +20,14 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from cascades.models import language, panels
+from cascades.models import panels, products
 
 # By name, which axis of a matrix is split: of those that a product keeps and,
 # after them, those that it sums over. A packed one has them in that order; see
 # `panels`.
 _MATRICES = {
   'input_embedding': 0,
-  language.REDUCED: 0,
+  products.REDUCED: 0,
   'qkv_einsum/w': 1,
   'q_einsum/w': 0,
   'k_einsum/w': 0,
@@ -128,7 +128,7 @@ def layout(model: Any, params: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
   def split(path, x):
     order = model.order(path)
     if order is not None:
-      axis = _MATRICES[language.matrix_name(path)]
+      axis = _MATRICES[products.matrix_name(path)]
       axes = *order.kept, *order.summed
       if not model.packed:
         axis = axes[axis]
@@ -138,7 +138,7 @@ def layout(model: Any, params: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
         # Columns of each panel, where panels do not come out even.
         axis = x.ndim - 1
       return _sharding(x, [None] * axis + ['model'], mesh)
-    keys = ((name, np.ndim(x)) for name in _names(path))
+    keys = ((name, np.ndim(x)) for name in products.tree_keys(path))
     names = next((_PLAIN[key] for key in keys if key in _PLAIN), ())
     return _sharding(x, names, mesh)
 
@@ -165,7 +165,7 @@ def rows_layout(rows: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
   def split(path, x):
     names = ['data']
     # [B, 1, T, K, h], as `LanguageModel.init_cache` makes them under `vmap`.
-    if _names(path)[-1:] in (['k'], ['v']) and np.ndim(x) == 5:
+    if products.tree_keys(path)[-1:] in (['k'], ['v']) and np.ndim(x) == 5:
       names = ['data', None, None, 'model']
     return _sharding(x, names, mesh)
 
@@ -196,13 +196,6 @@ def fetch(tree: PyTree) -> PyTree:
 def _identity(x):
   # Has a name, so that `jax.jit` knows it again.
   return x
-
-
-def _names(path) -> list[str]:
-  """The names on the way to a leaf."""
-  return [
-    str(getattr(entry, 'key', getattr(entry, 'name', entry))) for entry in path
-  ]
 
 
 def _sharding(x, names, mesh: Mesh | AbstractMesh) -> NamedSharding:

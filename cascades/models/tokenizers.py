@@ -14,6 +14,7 @@ from typing import NamedTuple
 import sentencepiece
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
+_IDS = dict(pad_id=PAD, eos_id=EOS, bos_id=BOS, unk_id=UNK)
 # What stands for a space in pieces.
 SPACE = '\u2581'
 _BYTE = re.compile('<0x[0-9A-F]{2}>')
@@ -313,10 +314,7 @@ def of_pieces(pieces: Sequence[Piece], dummy_prefix: bool = False) -> Tokenizer:
       model_type=2,
       vocab_size=len(pieces),
       byte_fallback=any(piece.kind == Kind.BYTE for piece in pieces),
-      pad_id=PAD,
-      eos_id=EOS,
-      bos_id=BOS,
-      unk_id=UNK,
+      **_IDS,
       pad_piece=names[PAD],
       eos_piece=names[EOS],
       bos_piece=names[BOS],
@@ -335,6 +333,33 @@ def of_pieces(pieces: Sequence[Piece], dummy_prefix: bool = False) -> Tokenizer:
     raise ValueError(
       f'tokenizer: its pieces make none ({error}); fetch it again.'
     ) from None
+
+
+def file_in(folder: pathlib.Path) -> pathlib.Path:
+  """Where a folder has its tokenizer, or should have it."""
+  files = [folder / 'tokenizer.model', folder / 'tokenizer.json']
+  return next((file for file in files if file.exists()), files[0])
+
+
+def read(file: pathlib.Path) -> Tokenizer:
+  """The tokenizer of a tokenizer.model, or of a tokenizer.json.
+
+  Raises:
+    ValueError: It is missing or damaged.
+  """
+  if file.suffix == '.json':
+    return from_json(file)
+  try:
+    tokenizer = Tokenizer.from_file(file)
+  except ValueError:
+    tokenizer = None
+  # An empty file makes a tokenizer without pieces.
+  if tokenizer is None or not tokenizer.vocab_size:
+    raise ValueError(
+      f'model: {file} is missing, damaged or not a SentencePiece model; fetch'
+      ' it again.'
+    )
+  return tokenizer
 
 
 def from_json(file: pathlib.Path) -> Tokenizer:
@@ -412,10 +437,7 @@ def train(
     model_type='bpe',
     byte_fallback=True,
     split_digits=True,
-    pad_id=PAD,
-    eos_id=EOS,
-    bos_id=BOS,
-    unk_id=UNK,
+    **_IDS,
     normalization_rule_name='identity',
     add_dummy_prefix=False,
     remove_extra_whitespaces=False,

@@ -111,6 +111,12 @@ def find(tokenizer: tokenizers.Tokenizer) -> Template | None:
   return None
 
 
+def ending(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+  """The tokenizer of a model that was taught turns, if it has their tokens."""
+  found = find(tokenizer)
+  return tokenizer.ending_at(found.end) if found else tokenizer
+
+
 def template(tokenizer: tokenizers.Tokenizer) -> Template:
   """As `find`, for those who cannot do without.
 

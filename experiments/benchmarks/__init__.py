@@ -20,6 +20,7 @@ What they share:
   harness       Entrants, turns, figures, thresholds and tables.
   entrants      Two models and their prompts; our loop and gemma's own.
   lower_bounds  The loop's forward passes, without any rule.
+  own_sampler   What gemma's own is made of.
   peers         Other people's loops, in a Python of their own.
 """
 

@@ -20,7 +20,7 @@ from cascades.methods import processing
 from cascades.models import checkpoints, language
 from cascades.sampler import batching
 from experiments import tasks
-from experiments.benchmarks import harness
+from experiments.benchmarks import harness, own_sampler
 
 
 class Pair(NamedTuple):
@@ -198,7 +198,7 @@ def gemma(
   """
   checkpoint = checkpoint.unpacked()
   padded, _ = batching.pad(prompts, max(map(len, prompts)))
-  prefill, decode = language.own_sampler(
+  prefill, decode = own_sampler.in_two_parts(
     checkpoint.model,
     checkpoint.params,
     padded,

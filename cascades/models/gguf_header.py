@@ -1,0 +1,235 @@
+"""What stands at the beginning of a GGUF file: fields, and where tensors lie.
+
+The public `gguf` library's reader takes ten seconds and most of a gigabyte for
+Gemma's 262,144 tokens, so that headers are read here.
+
+Source: ggml's docs/gguf.md.
+"""
+
+import math
+import pathlib
+import struct
+import types
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from cascades import extras
+from cascades.models import config_fields
+
+# Of the types of values in a header: strings and arrays hold others.
+_STRING, _ARRAY = 8, 9
+_SCALARS = dict(enumerate('BbHhIif?')) | {10: 'Q', 11: 'q', 12: 'd'}
+
+
+class Tensor(NamedTuple):
+  """Where a tensor lies in a file.
+
+  Attributes:
+    shape: As numpy has it: rows first.
+    kind: Its type, a `gguf.GGMLQuantizationType`.
+    at: Its first byte.
+    size: Its bytes.
+  """
+
+  shape: tuple[int, ...]
+  kind: Any
+  at: int
+  size: int
+
+
+class File(NamedTuple):
+  """The header of a file.
+
+  Attributes:
+    path: The file.
+    fields: What it says of itself, by name.
+    tensors: By name.
+  """
+
+  path: pathlib.Path
+  fields: dict[str, Any]
+  tensors: dict[str, Tensor]
+
+  def get(self, name: str, default: Any = None) -> Any:
+    """A field of its architecture."""
+    return self.fields.get(f'{self.family}.{name}', default)
+
+  def whole(self, name: str, usual: int | None = None, **bounds: int) -> int:
+    """Returns a field of its architecture that must be a whole number.
+
+    Args:
+      name: Of the field.
+      usual: What an absent one is.
+      **bounds: As `config_fields.whole` takes them.
+
+    Raises:
+      ValueError: It is none.
+    """
+    name, value = f'{self.family}.{name}', self.get(name, usual)
+    return config_fields.whole({name: value}, name, where=self._where, **bounds)
+
+  def number(
+    self, name: str, usual: float | None = None, **bounds: float
+  ) -> float:
+    """Returns a field of its architecture that must be a number; as `whole`."""
+    name, value = f'{self.family}.{name}', self.get(name, usual)
+    return config_fields.number(
+      {name: value}, name, where=self._where, **bounds
+    )
+
+  @property
+  def _where(self) -> str:
+    """How errors of fields begin."""
+    return f'model: {self.path}'
+
+  @property
+  def family(self) -> str:
+    """llama.cpp's name of the architecture."""
+    return str(self.fields.get('general.architecture'))
+
+
+def library() -> types.ModuleType:
+  """Imports the `gguf` library, an optional dependency.
+
+  Raises:
+    ValueError: It is not installed.
+  """
+  try:
+    import gguf
+  except ModuleNotFoundError as error:
+    raise ValueError(extras.missing('model', 'gguf', 'gguf')) from error
+  return gguf
+
+
+def read_header(path: pathlib.Path) -> File:
+  """What a file says of itself, and where its tensors lie.
+
+  Raises:
+    ValueError: It is no GGUF file, of a version or a type that is not known, or
+      cut short.
+  """
+  with path.open('rb') as file:
+    magic, version = file.read(4), file.read(4)
+    if magic != b'GGUF':
+      raise ValueError(
+        f'model: {path} is no GGUF file; give one, or a folder that holds a'
+        ' model.'
+      )
+    version = int.from_bytes(version, 'little')
+    if version not in (2, 3):
+      raise ValueError(
+        f'model: {path} is GGUF of version {version}, and 2 and 3 can be read;'
+        ' convert it anew.'
+      )
+    try:
+      return _read_rest(path, file)
+    # Whatever a damaged header leads to: lengths that make no sense, texts that
+    # are none, an end before the end.
+    except (
+      *(EOFError, MemoryError, OverflowError),
+      *(struct.error, UnicodeDecodeError),
+    ) as e:
+      raise ValueError(
+        f'model: {path} is cut short or damaged; fetch it again.'
+      ) from e
+
+
+def _read_rest(path: pathlib.Path, file: BinaryIO) -> File:
+  """What comes after the version."""
+  end = path.stat().st_size
+  tensors, fields = {}, {}
+  count, of_fields = _scalars(file, 'Q', 2)
+  if max(count, of_fields) > end:
+    raise EOFError
+  for _ in range(of_fields):
+    name = _text(file)
+    fields[name] = _value(file, end)
+  headers = []
+  for _ in range(count):
+    name, (axes,) = _text(file), _scalars(file, 'I')
+    shape = _scalars(file, 'Q', min(axes, 8))[::-1]
+    kind, at = *_scalars(file, 'I'), *_scalars(file, 'Q')
+    headers.append((name, shape, kind, at))
+  step = fields.get('general.alignment', 32)
+  if not isinstance(step, int) or step < 1:
+    raise EOFError
+  start = -(-file.tell() // step) * step
+  for name, shape, kind, at in headers:
+    if name in tensors:
+      raise ValueError(
+        f'model: {path} has the tensor {name} twice; fetch it again.'
+      )
+    kind, size = _size(path, name, shape, kind)
+    tensors[name] = Tensor(shape, kind, start + at, size)
+    if start + at + size > end:
+      raise EOFError
+  return File(path, fields, tensors)
+
+
+def _bytes(file: BinaryIO, count: int) -> bytes:
+  """The next bytes.
+
+  Raises:
+    EOFError: There are fewer.
+  """
+  found = file.read(count)
+  if len(found) < count:
+    raise EOFError
+  return found
+
+
+def _scalars(file: BinaryIO, code: str, count: int = 1) -> tuple:
+  """The next numbers, little-endian, by their letter in `struct`."""
+  layout = f'<{count}{code}'
+  return struct.unpack(layout, _bytes(file, struct.calcsize(layout)))
+
+
+def _text(file: BinaryIO) -> str:
+  """The next text."""
+  return _bytes(file, *_scalars(file, 'Q')).decode()
+
+
+def _value(file: BinaryIO, end: int) -> Any:
+  """The next value, whose type stands before it."""
+  (kind,) = _scalars(file, 'I')
+  if kind == _STRING:
+    return _text(file)
+  if kind != _ARRAY:
+    return _scalars(file, _code(kind))[0]
+  (kind,), (count,) = _scalars(file, 'I'), _scalars(file, 'Q')
+  if count > end:
+    raise EOFError
+  if kind == _STRING:
+    return [_text(file) for _ in range(count)]
+  return list(_scalars(file, _code(kind), count))
+
+
+def _code(kind: int) -> str:
+  """The letter of a type of numbers."""
+  if kind not in _SCALARS:
+    raise EOFError
+  return _SCALARS[kind]
+
+
+def _size(
+  path: pathlib.Path, name: str, shape: tuple[int, ...], number: int
+) -> tuple[Any, int]:
+  """A tensor's type by its number, and its bytes.
+
+  Raises:
+    ValueError: There is no such type, or nobody can read it.
+  """
+  gguf = library()
+  try:
+    kind = gguf.GGMLQuantizationType(number)
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    # Of one block, which says whether it can.
+    gguf.dequantize(np.zeros((1, size), np.uint8), kind)
+  except (ValueError, KeyError, NotImplementedError):
+    raise ValueError(
+      f'model: {path} has the tensor {name} of type {number}, which cannot be'
+      ' read; give a file in F32, F16, BF16, Q8_0, Q4_0, Q5_0, Q4_K, Q5_K or'
+      ' Q6_K.'
+    ) from None
+  return kind, math.prod(shape) // block * size
