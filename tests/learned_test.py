@@ -14,7 +14,7 @@ from answers import make_failure, make_record
 
 import cascades
 from cascades import methods
-from cascades.contrib import capping, learned
+from cascades.contrib import capping, learned, rule_fitting
 from cascades.drafters import pairing
 from cascades.models import checkpoints
 from cascades.proof import exact, tabulated
@@ -403,11 +403,11 @@ def test_what_is_read_is_what_models_and_rules_say():
   options = dict(method='speed', lenience=0.0, gamma=1, temperature=0.7)
   decoder = sampler.Sampler(*tables, **options)
   texts = [
-    rules.Text(('t', 'x'), 'The', (40, 50, 60), 0.25),
-    rules.Text(('t', 'x'), 'The', (70,), 0.75),
-    rules.Text(('t', 'y'), 'And so', (80, 90), 1.0),
+    rule_fitting.Text(('t', 'x'), 'The', (40, 50, 60), 0.25),
+    rule_fitting.Text(('t', 'x'), 'The', (70,), 0.75),
+    rule_fitting.Text(('t', 'y'), 'And so', (80, 90), 1.0),
   ]
-  places = rules.read(decoder, texts, 0.5)
+  places = rule_fitting.read(decoder, texts, 0.5)
   ids = [decoder.encode(text.prompt) for text in texts]
   looks = scoring.look(
     decoder, [(a, b.tokens) for a, b in zip(ids, texts, strict=True)]
@@ -422,7 +422,7 @@ def test_what_is_read_is_what_models_and_rules_say():
   assert places.example.tolist() == [0, 0, 0, 0, 1, 1]
   assert places.features.shape == (6, len(learned.FEATURES))
   # At their strict ends all rules are the verifier's law.
-  at = rules.COMPARED['diff'].index(-0.5)
+  at = rule_fitting.COMPARED['diff'].index(-0.5)
   strict = places.rejected['diff'][:, at] > 0
   np.testing.assert_allclose(
     places.laws['diff'][strict, at], places.p[strict], rtol=1e-5
@@ -452,11 +452,11 @@ def _places(count=6000, seed=0, truth=None):
   price = rng.uniform(0.05, 1, count)
   empty = {
     name: np.zeros((count, len(leniences)))
-    for name, leniences in rules.COMPARED.items()
+    for name, leniences in rule_fitting.COMPARED.items()
   }
   # What was drawn is only the mean of it.
   noise = rng.normal(0, 0.03, count)
-  return h, rules.Places(
+  return h, rule_fitting.Places(
     features=features,
     q=q,
     p=q + h + noise,
@@ -472,7 +472,7 @@ def _places(count=6000, seed=0, truth=None):
 def test_the_best_head_is_found():
   h, places = _places()
   train, test = places.only(~places.held), places.only(places.held)
-  weights = rules.fit(train, _LENIENCES, 0.01, 1e-6)
+  weights = rule_fitting.fit(train, _LENIENCES, 0.01, 1e-6)
   assert list(weights) == list(learned.FEATURES)
   row = np.array(list(weights.values()))
   for lam in _LENIENCES:
@@ -482,7 +482,7 @@ def test_the_best_head_is_found():
     assert (ours == best).mean() > 0.98
 
   def objective(weights):
-    made = rules.compare(test, weights, _LENIENCES)[learned.NAME]
+    made = rule_fitting.compare(test, weights, _LENIENCES)[learned.NAME]
     return np.mean(
       [
         test.weight @ made.at(lam)[:, i]
@@ -498,23 +498,23 @@ def test_the_best_head_is_found():
   least = np.mean(1 - test.q) + best.mean()
   assert objective(weights) - least < 0.02 * (objective(learned.OPT) - least)
   # The same of the same.
-  assert rules.fit(train, _LENIENCES, 0.01, 1e-6) == weights
+  assert rule_fitting.fit(train, _LENIENCES, 0.01, 1e-6) == weights
 
 
 def test_a_strong_ridge_leaves_opt_and_a_constant_feature_has_no_say():
   _, places = _places()
-  weights = rules.fit(places, _LENIENCES, 0.05, 1e6)
+  weights = rule_fitting.fit(places, _LENIENCES, 0.05, 1e6)
   for name, weight in weights.items():
     assert weight == pytest.approx(learned.OPT.get(name, 0.0), abs=1e-3)
   features = places.features.copy()
   features[:, list(learned.FEATURES).index('agree')] = 1
   changed = dataclasses.replace(places, features=features)
-  assert rules.fit(changed, _LENIENCES, 0.05, 1e-4)['agree'] == 0
+  assert rule_fitting.fit(changed, _LENIENCES, 0.05, 1e-4)['agree'] == 0
 
 
 def test_rules_are_judged_on_what_is_held_out():
   _, places = _places()
-  weights = rules.fit(places.only(~places.held), _LENIENCES, 0.01, 1e-6)
+  weights = rule_fitting.fit(places.only(~places.held), _LENIENCES, 0.01, 1e-6)
   found = rules.judge(places, weights, _LENIENCES)
   assert found['examples'] == 300
   assert found['tokens'] == 3000

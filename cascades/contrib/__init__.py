@@ -4,6 +4,7 @@
   capping             which tokens a method may make likelier
   look_ahead          verification that judges a draft by the drafts after it
   learned             a deferral rule that was trained
+  rule_fitting        fits one to the texts of a pair
   chains              drafters that are drafted for
   engine_audits       audits of other engines, by their functions or traces
   lm_eval             the adapter for that harness
