@@ -1138,7 +1138,7 @@ def _apply(patch: pytest.MonkeyPatch, mutant: Mutant) -> None:
       made = {'__name__': rules.__name__}
       exec(inspect.getsource(rules).replace(source, changed), made)
       for one in (*made['METHODS'], *made.get('TRUNCATIONS', ())):
-        patch.setitem(methods.METHODS, one.name, one)
+        patch.setitem(methods.METHODS._entries, one.name, one)
 
 
 # Tests that were run on the library as it is; a cache would be forgotten too.

@@ -384,7 +384,7 @@ def test_nothing_is_traced_again(pair, prompts):
     ({'temperature': -0.1}, 'temperature: '),
     ({'top_k': 0}, 'top_k: 0'),
     ({'top_p': 1.1}, 'top_p: '),
-    ({'verification': 'all'}, 'verification: .* there are token, block'),
+    ({'verification': 'all'}, 'verification: .* There are token, block'),
     ({'gate': 'cooked'}, "gate: 'cooked' is not known"),
     ({'bonus': 'none'}, "bonus: 'none' is not known"),
     ({'method': 'cactus', 'verification': 'block'}, 'cactus verifies each'),

@@ -282,9 +282,12 @@ def load(named: str) -> Method:
   Raises:
     ValueError: There is none, or it is damaged.
   """
+  return METHOD if named == BUNDLED else _load(named, f'{NAME}:{named}')
+
+
+def _load(named: str, name: str) -> Method:
+  """As `load`, by the name that the method is to have."""
   arguments.file_name('method', named)
-  # That of the bundled pair has the plain name.
-  name = NAME if named == BUNDLED else f'{NAME}:{named}'
   bundled = _ASSETS / named
   folder = bundled if (bundled / FILE).is_file() else pathlib.Path(named)
   file = folder / FILE
@@ -301,4 +304,4 @@ def load(named: str) -> Method:
 
 
 # What the plain name stands for.
-METHOD = load(BUNDLED)
+METHOD = _load(BUNDLED, NAME)
