@@ -68,7 +68,7 @@ class Verification:
   refuse: Callable[[Any, int], str | None] | None = None
 
 
-VERIFICATIONS: Registry[Verification] = Registry('verification')
+VERIFICATIONS: Registry[Verification] = Registry('verification', Verification)
 for _name, _entry in {
   'token': Verification(decide='cascades.verification.single:token'),
   'block': Verification(

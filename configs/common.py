@@ -98,7 +98,7 @@ _OPTIONAL = dict(
   tiny=False,
 )
 # Options that plug-ins declare; None leaves the choice to the plug-in.
-_OPTIONAL |= dict.fromkeys(OPTIONS.names())
+_OPTIONAL |= {name: None for name in OPTIONS if name not in _OPTIONAL}
 # Of every benchmark.
 _BENCHMARK = dict(
   # Turns of each entrant, after one that is not counted.

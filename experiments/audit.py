@@ -139,7 +139,8 @@ def main() -> None:
   if kinds == ['all']:
     # What fits into the blocks of an audit.
     kinds = [
-      kind.shortest or name for name, kind in verification.VERIFICATIONS.items()
+      kind.shortest or name
+      for name, kind in verification.VERIFICATIONS.available().items()
     ]
   workdir = pathlib.Path(_WORKDIR.value)
   cli.make_folder(workdir)

@@ -65,7 +65,9 @@ def define_plugin_options() -> dict[str, flags.FlagHolder]:
   }
   return {
     name: define[option.kind](name, None, option.help)
-    for name, option in OPTIONS.items()
+    for name, option in OPTIONS.available().items()
+    # A flag of the library's own is no plug-in's to define.
+    if name not in flags.FLAGS
   }
 
 

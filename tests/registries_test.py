@@ -1,6 +1,7 @@
 """Registries: names, errors, plug-ins that the core never imports."""
 
 import importlib.metadata
+import numbers
 import os
 import subprocess
 import sys
@@ -25,7 +26,7 @@ _REGISTRIES = (
 
 @pytest.fixture
 def registry():
-  made = Registry('colour', aliases={'crimson': 'red'})
+  made = Registry('colour', numbers.Real, aliases={'crimson': 'red'})
   made.register('red', 1, builtin=True)
   made.register('blue', 2)
   return made
@@ -43,7 +44,7 @@ def _declare(monkeypatch, registry, *declared):
     lambda group: points if group == 'cascades.colours' else [],
   )
   # They were read as the first entry was registered.
-  vars(registry).pop('_declared', None)
+  vars(registry).pop('_points', None)
 
 
 def test_entries_are_found_by_name_and_alias(registry):
@@ -93,10 +94,14 @@ def test_a_plug_in_is_imported_when_its_name_is_used(
   assert registry.names() == ('red', 'green', 'blue')
 
 
-@pytest.mark.parametrize('value', ['no_such_package:X', 'math:no_such_name'])
+@pytest.mark.parametrize(
+  'value', ['no_such_package:X', 'math:no_such_name', 'broken_plugin:X']
+)
 def test_a_plug_in_that_cannot_be_imported_is_named(
-  monkeypatch, registry, value
+  monkeypatch, registry, value, tmp_path
 ):
+  (tmp_path / 'broken_plugin.py').write_text('X = {}["absent"]\n')
+  monkeypatch.syspath_prepend(tmp_path)
   _declare(monkeypatch, registry, ('green', value))
   with pytest.raises(ValueError, match=r"^colour: 'green' is declared by"):
     registry.get('green')
@@ -104,17 +109,54 @@ def test_a_plug_in_that_cannot_be_imported_is_named(
   assert registry.get('red') == 1
 
 
-def test_names_of_the_core_are_not_replaced(monkeypatch, registry):
-  _declare(monkeypatch, registry, ('red', 'math:pi'), ('teal', 'math:e'))
-  with pytest.warns(UserWarning, match="'red', a name that is taken"):
-    assert 'teal' in registry
-  assert registry.get('red') == 1
+@pytest.mark.parametrize('first', [True, False])
+def test_names_of_the_core_are_not_replaced(monkeypatch, first):
+  made = Registry('colour', numbers.Real)
+  _declare(monkeypatch, made, ('red', 'math:pi'), ('teal', 'math:e'))
+  if first:
+    # Whoever asks before the core has registered all of its own.
+    assert made.names() == ('red', 'teal')
+  assert made.register('red', 1, builtin=True) == made.get('red') == 1
+  assert made.names() == ('red', 'teal')
+  assert made.is_builtin('red')
 
 
-def test_two_packages_that_declare_a_name_are_told(monkeypatch, registry):
+def test_two_packages_that_declare_a_name_are_named(monkeypatch, registry):
   _declare(monkeypatch, registry, ('teal', 'math:e'), ('teal', 'math:pi'))
-  with pytest.warns(UserWarning, match="'teal', a name that is taken"):
-    assert registry.get('teal') > 2
+  with pytest.raises(
+    ValueError, match=r"^colour: 'teal' .* math:e and math:pi"
+  ):
+    registry.get('teal')
+  with pytest.warns(UserWarning, match='uninstall one of them'):
+    assert registry.available() == {'red': 1, 'blue': 2}
+
+
+def test_what_is_no_entry_is_refused(monkeypatch, registry):
+  _declare(
+    monkeypatch,
+    registry,
+    *(
+      ('teal', 'math:sqrt'),
+      ('a b', 'math:pi'),
+      ('half', 'fractions:Fraction'),
+    ),
+  )
+  for name, reason in {
+    'teal': r'math:sqrt declares is a builtin_function',
+    'a b': 'cannot be a name',
+    'half': 'is a ABCMeta',
+  }.items():
+    with pytest.raises(ValueError, match=f'^colour: {name!r}.*{reason}'):
+      registry.get(name)
+  for name, entry in (('a:b', 1), ('', 1), ('a+b', 1), ('mauve', 'mauve')):
+    with pytest.raises(ValueError, match=r'^colour: '):
+      registry.register(name, entry)
+
+
+def test_a_colon_wants_an_argument(registry):
+  assert registry.find('red:3') == (1, '3')
+  with pytest.raises(ValueError, match=r"^colour: 'red:' has nothing after"):
+    registry.find('red:')
 
 
 def test_a_package_that_is_installed_twice_is_one(monkeypatch, registry):
@@ -226,7 +268,6 @@ DRAFTER = specs.Kind(
   pattern='other_drafter',
   says='a text look-up',
   load=lambda name, dtype, mesh: Spec(),
-  has_prefix=True,
 )
 '''
 _OTHER_OPTION = """
@@ -285,6 +326,8 @@ def _run(folder, *command):
 _DECODED = """
   import sys
   import cascades
+  from cascades.sampler import options as options_module
+  from experiments.records import outside
   from experiments.sweeps import fields, plan
   sys.path[:0] = ['tests']
   import small
@@ -307,8 +350,20 @@ _DECODED = """
   sampler = decode('other_drafter', other_window=2)
   assert sampler.equipped.drafter.window == 2
   config = dict(usual, drafter='other_drafter', other_window=3)
+  config['lenience'] = [0.1]
   curve = plan.Curve.of(config, 'other_method', (0.1,))
   fields.check(config)
+  found = outside.plugins(curve.options, 'other_drafter')
+  assert found[1:] == [('other-package', '1.0')]
+  assert outside.source(curve.options.method, *found)
+  for options in (
+    dict(verification='other_verification'),
+    dict(schedule='other_schedule'),
+    dict(cap='other_cap:1'),
+  ):
+    made = options_module.Options.of(method='opt', **options)
+    assert ('other-package', '1.0') in outside.plugins(made, 'ngram')
+  assert not outside.plugins(options_module.Options(), 'self:2+ngram')
   assert dict(curve.options.plugins) == {'other_window': 3}
   try:
     fields.check(dict(config, other_window=0))

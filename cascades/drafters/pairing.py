@@ -148,12 +148,14 @@ for _name, _kind in {
   'recurrent': specs.Kind(
     pattern='tiny-recurrent, or a folder',
     says='a recurrent head that was trained for the verifier',
+    has_prefix=False,
     load=lambda name, dtype, mesh: heads.load(heads.folder_of(name), dtype),
     matches=lambda name: heads.folder_of(name) is not None,
   ),
   'assistant': specs.Kind(
     pattern='a folder',
     says='an assistant of Gemma 4',
+    has_prefix=False,
     load=lambda name, dtype, mesh: assistants.load(name, dtype),
     describe=_describe_with(assistants.describe),
     matches=assistants.known,
@@ -161,6 +163,7 @@ for _name, _kind in {
   'eagle': specs.Kind(
     pattern='a folder',
     says='an EAGLE-3 head',
+    has_prefix=False,
     load=lambda name, dtype, mesh: speculators.load(
       speculators.folder_of(name), dtype
     ),
@@ -170,6 +173,7 @@ for _name, _kind in {
   'model': specs.Kind(
     pattern='a name, or a folder',
     says='a language model of the same family',
+    has_prefix=False,
     load=checkpoints.load_model,
     describe=checkpoints.describe,
     looks_at_block=False,

@@ -86,13 +86,13 @@ class Kind:
   says: str
   load: Callable[[str, str | None, jax.sharding.Mesh | None], Any]
   describe: Callable[[str, str | None], tuple[Any, PyTree] | None] = _no_params
-  has_prefix: bool = False
+  has_prefix: bool = True
   matches: Callable[[str], bool] = _never
   takes_dtype: Callable[[str], bool] = lambda name: True
   looks_at_block: bool = True
 
 
-DRAFTERS: Registry[Kind] = Registry('drafter')
+DRAFTERS: Registry[Kind] = Registry('drafter', Kind)
 
 
 def parts(name: str) -> tuple[str, str] | None:
@@ -205,7 +205,6 @@ for _name, _spec, _says in (
       pattern=f'{_name}:3',
       says=_says,
       load=_spec.load,
-      has_prefix=True,
       takes_dtype=_never,
       looks_at_block=_spec is NgramSpec,
     ),

@@ -31,7 +31,7 @@ class Kind(NamedTuple):
   wrap: Callable[[Method], Method]
 
 
-CAPS: Registry[Kind] = Registry('cap')
+CAPS: Registry[Kind] = Registry('cap', Kind)
 CAPS.register(
   NO_CAP,
   Kind((NO_CAP,), 'any token', lambda spec: None, lambda method: method),

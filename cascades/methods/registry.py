@@ -20,7 +20,7 @@ ALIASES = {
   'cascade_tokenV3': 'token_v3',
 }
 
-METHODS: Registry[Method] = Registry('method', ALIASES)
+METHODS: Registry[Method] = Registry('method', Method, ALIASES)
 for _method in (
   *baselines.METHODS,
   *cascade.METHODS,

@@ -186,8 +186,9 @@ class Options:
         " another verification, or cap 'none'."
       )
     arguments.flags(beam=self.beam, others_say=self.others_say)
-    for name, value in self.plugins:
-      OPTIONS.get(name).check(value)
+    checked['plugins'] = tuple(
+      (name, OPTIONS.get(name).check(value)) for name, value in self.plugins
+    )
     for name, value in checked.items():
       # Frozen for everyone else.
       object.__setattr__(self, name, value)

@@ -35,7 +35,7 @@ def _constant(argument: str, token: Token | None) -> None:
     raise ValueError
 
 
-SCHEDULES: Registry[Kind] = Registry('schedule')
+SCHEDULES: Registry[Kind] = Registry('schedule', Kind)
 SCHEDULES.register(
   CONSTANT, Kind(CONSTANT, 'lenient everywhere alike', _constant), builtin=True
 )

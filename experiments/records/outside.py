@@ -7,6 +7,7 @@ import hashlib
 import inspect
 import json
 import pathlib
+import pkgutil
 import sys
 import sysconfig
 import types
@@ -16,8 +17,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cascades.drafters.specs import DRAFTERS, parts
 from cascades.methods import Method
+from cascades.methods.caps import CAPS
 from cascades.methods.registry import is_builtin
+from cascades.registries import split
+from cascades.sampler.options import Options
+from cascades.schedules import SCHEDULES
+from cascades.scheme import VERIFICATIONS
 from experiments.records import versions
 from experiments.tasks import BUILTIN as BUILTIN_TASKS
 
@@ -28,10 +35,10 @@ def source(*registered: Any) -> str | None:
   """Hashes methods and tasks that the deciding modules do not define.
 
   Args:
-    *registered: Methods and tasks. What counts of a function is its code, the
-      source of its module and of modules beside it that this one imports, and
-      all values that it brings along: closures, defaults, arguments of a
-      partial, fields, arrays.
+    *registered: Methods, tasks and `plugins`. What counts of a function is its
+      code, the source of its module and of modules beside it that this one
+      imports, and all values that it brings along: closures, defaults,
+      arguments of a partial, fields, arrays.
 
   Returns:
     None where all are the library's own. A learned rule is, for a point's name
@@ -47,6 +54,36 @@ def source(*registered: Any) -> str | None:
   if not parts:
     return None
   return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def plugins(options: Options, drafter: str) -> list[Any]:
+  """Lists what another package's plug-ins add to decoding, for `source`.
+
+  Args:
+    options: How a curve is decoded.
+    drafter: The drafter's name.
+
+  Returns:
+    Entries of the registries, with the functions that they name and the name
+    and version of their package; nothing for the library's own.
+  """
+  cap, *_ = options.cap.split(' ')
+  used = [
+    (VERIFICATIONS, options.verification),
+    (SCHEDULES, options.schedule),
+    (CAPS, cap),
+    *((DRAFTERS, name) for name in parts(drafter) or (drafter,)),
+  ]
+  found = []
+  for registry, spec in used:
+    name, _ = split(spec)
+    if name not in registry or registry.is_builtin(name):
+      continue
+    entry = registry.get(name)
+    found += [entry, registry.origin(name)]
+    if registry is VERIFICATIONS and entry.decide:
+      found.append(pkgutil.resolve_name(entry.decide))
+  return found
 
 
 @functools.cache

@@ -175,9 +175,10 @@ def known() -> dict[str, Check]:
   declared = {
     # What a text names is looked up where it is used.
     name: text if option.kind is str else lambda _, x, o=option: o.check(x)
-    for name, option in OPTIONS.items()
+    for name, option in OPTIONS.available().items()
   }
-  return FIELDS | {name: or_none(check) for name, check in declared.items()}
+  # What the library has itself is no plug-in's to check.
+  return {name: or_none(check) for name, check in declared.items()} | FIELDS
 
 
 def check(config: Mapping[str, Any], complete: bool = False) -> None:

@@ -479,8 +479,12 @@ def points(
   }
   size = config.get('shard_size') or _SHARD
   sources = {
-    (method, task): outside.source(method, tasks[task])
-    for method in {curve.options.method for curve in curves}
+    (curve, task): outside.source(
+      curve.options.method,
+      tasks[task],
+      *outside.plugins(curve.options, config.get('drafter', '')),
+    )
+    for curve in curves
     for task in tasks
   }
   found = []
@@ -497,7 +501,7 @@ def points(
       if identity := curve.options.method.identity:
         # The same name may be that of another rule tomorrow.
         hashed['learned'] = identity
-      if source := sources[curve.options.method, task]:
+      if source := sources[curve, task]:
         hashed['outside'] = source
       identity = records.digest(hashed)
       found.append(Point(task, curve, first, first + len(shard), identity))

@@ -17,11 +17,11 @@ _APPLIES = (
 )
 
 
-def _check_method(value) -> None:
+def _check_method(value):
   # It takes JAX, which flags and help do not wait for.
   from cascades import methods
 
-  methods.get_method(value, 'inner_method')
+  return methods.get_method(value, 'inner_method')
 
 
 INNER_METHOD = Option(

@@ -115,6 +115,7 @@ def _describe(name: str, dtype: str | None):
 KIND = specs.Kind(
   pattern='tiny-drafter+ngram',
   says='a model, and what drafts for it',
+  has_prefix=False,
   load=_load,
   describe=_describe,
   takes_dtype=lambda name: any(map(pairing.takes_dtype, specs.parts(name))),
