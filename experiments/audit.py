@@ -110,6 +110,18 @@ def _tell(name: str, found: list) -> None:
     sys.exit(1)
 
 
+def _keep(workdir: pathlib.Path, name: str, found) -> None:
+  """Writes an audit, and a picture of its examples if there are any."""
+  from experiments import records
+  from experiments.reports import targets
+
+  text = json.dumps(found.to_dict(), indent=2, allow_nan=False) + '\n'
+  records.write_text(workdir / f'{name}.json', text)
+  if found.examples is not None:
+    path = workdir / f'{name}.png'
+    targets.draw(path, name, found.leniences, found.examples)
+
+
 def main() -> None:
   if _METHOD.value is None:
     raise app.UsageError("--method: name a method, or 'all'.")
@@ -126,13 +138,11 @@ def main() -> None:
 
   from cascades import methods, verification
   from cascades.proof import audit
-  from experiments import records
-  from experiments.reports import targets
 
   if _RULES.value is not None:
     cli.load_config_module(_RULES.value)
   if _METHOD.value == 'all':
-    chosen = list(methods.METHODS)
+    chosen = list(methods.METHODS.available())
   else:
     chosen = [methods.get_method(_METHOD.value).name]
   kinds = _VERIFICATION.value
@@ -157,11 +167,7 @@ def main() -> None:
       cap=_CAP.value,
     )
     bar.write(str(found) + '\n')
-    text = json.dumps(found.to_dict(), indent=2, allow_nan=False) + '\n'
-    records.write_text(workdir / f'{name}.json', text)
-    if found.examples is not None:
-      path = workdir / f'{name}.png'
-      targets.draw(path, name, found.leniences, found.examples)
+    _keep(workdir, name, found)
     if not found.passed:
       failed.append(name)
     # A process can map only so much memory, and each loop takes a lot of it.

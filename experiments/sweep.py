@@ -146,12 +146,7 @@ def run(
     examples = {name: found for name, (found, _) in loaded.items()}
     points = plan.points(config.to_dict(), chosen, tasks, examples, facts)
     _tell_code(files, facts, say)
-    if left := files.sort_out(points):
-      files.keep_race([])
-      say(
-        f'workdir: {left} points of other weights, data, code or versions lie'
-        f' in {workdir}/stale now.'
-      )
+    _put_aside(files, points, say)
     measured = files.costs(facts) or _measured(files, team, bar)
     data = _keep_examples(files, loaded)
     files.log(workdirs.provenance(facts, seed=config.seed, data=data))
@@ -182,6 +177,16 @@ def run(
     _race(config, files, points, lines, examples, team, bar)
     files.log_end()
   _report(files.path, frame, team.usage)
+
+
+def _put_aside(files, points, say: Callable[[str], None]) -> None:
+  """Moves points that are not of this run, and says how many there were."""
+  if left := files.sort_out(points):
+    files.keep_race([])
+    say(
+      f'workdir: {left} points of other weights, data, code or versions lie'
+      f' in {files.path}/stale now.'
+    )
 
 
 def _tell_code(files, facts, say: Callable[[str], None]) -> None:

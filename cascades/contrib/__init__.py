@@ -1,4 +1,4 @@
-"""What plugs into the registries of the core, which never imports it.
+"""Plug-ins of the registries, which the core never imports.
 
   lenience_schedules  leniences that change along an answer
   capping             which tokens a method may make likelier
@@ -9,6 +9,6 @@
   engine_audits       audits of other engines, by their functions or traces
   lm_eval             the adapter for that harness
 
-Names of options find these through entry points (see `cascades.registries`), as
-they find a package of somebody else.
+Entry points declare them, as those of another package (see
+`cascades.registries`).
 """

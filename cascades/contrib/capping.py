@@ -40,7 +40,7 @@ class Cap:
   delta: Float[Array, ''] | float | None = None
 
   def inside(self, p: Probs) -> Bool[Array, 'V']:
-    """Which tokens are inside, of what deferral rules see of the verifier."""
+    """Marks the tokens inside of the cap, given what a rule sees of p."""
     most = p.max()
     inside = jnp.ones(p.shape, bool)
     if self.delta is not None:

@@ -40,13 +40,13 @@ COMPARED = {
 
 
 class Text(NamedTuple):
-  """What a sweep wrote.
+  """An answer that a sweep wrote.
 
   Attributes:
     example: Of which task, and its id.
     prompt: Text that it answers.
     tokens: Ids of the answer.
-    weight: How much it stands for what is right, of 1 for all of an example's.
+    weight: Its share of its example's weight, which sums to 1.
   """
 
   example: tuple[str, str]
@@ -95,7 +95,7 @@ class Places:
 
 
 def said_of(method, d, lenience, token):
-  """For `scoring.each`: what (J) is made of, at one place."""
+  """Computes the terms of (J) at one position, for `scoring.each`."""
   del method, lenience
   laws, rejected = [], []
   for name, leniences in COMPARED.items():
@@ -126,7 +126,7 @@ def read(
 
   Args:
     decoder: Has the models, and how they are sampled.
-    texts: From `Text`s.
+    texts: Answers that count as right.
     held_out: Share of the examples that is held out, which a hash chooses.
     chat: Whether prompts are turns of a chat.
     kept: Where what was read is kept, so that it is not read again; None:
@@ -153,7 +153,7 @@ def read(
 
 
 def _columns(decoder, texts, chat, kept) -> list[np.ndarray]:
-  """What `said_of` says of all tokens, float64."""
+  """Computes `said_of` for all tokens, or reads it again; float64."""
   asked = [(decoder.encode(text.prompt, chat), text.tokens) for text in texts]
   options = decoder.options
   of = (
@@ -244,7 +244,7 @@ def fit(
 
 
 class Losses(NamedTuple):
-  """What a rule loses and pays, on average, at each of K leniences.
+  """Loss and rejection cost of a rule at each of K leniences.
 
   Attributes:
     loss: Of what it lets through, [N, K].
@@ -262,12 +262,12 @@ class Losses(NamedTuple):
 def compare(
   places: Places, weights: Mapping[str, float], leniences: Sequence[float]
 ) -> dict[str, Losses]:
-  """What rules lose and pay at tokens: the learned one, and all others.
+  """Computes losses of the learned rule and of those it is compared with.
 
   Args:
     places: Tokens.
-    weights: Of the learned one.
-    leniences: At which it is looked at.
+    weights: Of the learned rule, by feature.
+    leniences: Of the learned rule.
   """
   row = np.array([weights.get(name, 0.0) for name in learned.FEATURES])
   h, price = places.features @ row, places.price[:, None]

@@ -302,7 +302,7 @@ class Verified(NamedTuple):
 def _rows(
   block: Block, how: processing.Processing, decoder: Decoder
 ) -> Callable[[Array, Array], methods.Distributions]:
-  """What methods look at after i tokens of draft j; made where it is asked."""
+  """Gives the distributions after i tokens of draft j, when asked for."""
   q, gate = decoder.models.drafter.probabilities, decoder.scheme.gate
 
   def row(i, j):

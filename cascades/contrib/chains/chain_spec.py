@@ -17,15 +17,15 @@ from cascades.models import checkpoints
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inner:
-  """How the middle model and what drafts for it decode.
+  """Options of the inner pair: the middle model and its own drafter.
 
   Attributes:
     method: Decides which drafts the middle model keeps.
-    lenience: How readily; None for the method's strict one.
+    lenience: The method's lenience; None for its strict one.
     gamma: Tokens per block of the two.
 
   Raises:
-    ValueError: One will not do; says which.
+    ValueError: A value is out of its range; names the option.
   """
 
   method: str | methods.Method = 'speed'
