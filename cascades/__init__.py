@@ -55,7 +55,9 @@ __all__ = sorted([*_HOME, *ROOMS])
 
 def __getattr__(name: str):
   if name in _HOME:
-    return getattr(importlib.import_module(f'cascades.{_HOME[name]}'), name)
+    value = getattr(importlib.import_module(f'cascades.{_HOME[name]}'), name)
+    globals()[name] = value
+    return value
   # What moved away says where to: see `tasks.py`.
   if name in ROOMS or name == 'tasks':
     return importlib.import_module(f'cascades.{name}')
