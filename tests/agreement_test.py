@@ -1,5 +1,6 @@
 """Agreement: one pass of the verifier says what two greedy answers would."""
 
+import dataclasses
 import functools
 
 import launching
@@ -130,20 +131,33 @@ def test_the_command_prints_the_first_difference():
 
 def test_pairs_that_will_not_do_are_refused():
   words = tokenizers.train(['the quick brown fox ' * 20] * 3, 280)
-  verifier, drafter = _models()
-  other = drafter._replace(tokenizer=words)
-  with pytest.raises(ValueError, match=r'drafter: its tokenizer .* is not the'):
-    agreement.agreement((verifier, other), 'a')
-  pair = [model._replace(tokenizer=words) for model in _of_tables()]
-  said = r'^tokenizer: it has 280 pieces and the verifier gives 768 logits; '
-  for run in (
-    lambda: agreement.agreement(pair, 'a'),
-    lambda: sampler.Sampler(*pair),
-    lambda: sampler.Sampler(pair[0], gamma=0),
-    lambda: sampler.Sampler(*_of_tables(), words),
+  verifier, drafter = tables = _of_tables()
+  others = [model._replace(tokenizer=words) for model in tables]
+  fewer = dataclasses.replace(drafter.model, vocab_size=100)
+  foreign = r'tokenizer: it has 280 pieces and the verifier gives 768 logits; '
+  for run, said in (
+    # More tokens than one block can have.
+    (
+      lambda: agreement.agreement(tables, 'a', 2**31 - 1),
+      r'max_new_t.*2796202',
+    ),
+    (
+      lambda: agreement.agreement((verifier, others[1]), 'a'),
+      'drafter: its to',
+    ),
+    (lambda: agreement.agreement(others, 'a'), foreign),
+    (lambda: sampler.Sampler(*others), foreign),
+    (lambda: sampler.Sampler(others[0], gamma=0), foreign),
+    (lambda: sampler.Sampler(*tables, words), foreign),
+    (
+      lambda: sampler.Sampler(verifier, others[1]),
+      r'drafter: its tokenizer \(280 pieces\) is not the verifier',
+    ),
+    (
+      lambda: sampler.Sampler(verifier, drafter._replace(model=fewer)),
+      'drafter: it gives 100 logits and the verifier 768',
+    ),
+    (lambda: sampler.Sampler(verifier), 'drafter: none is given'),
   ):
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=f'^{said}'):
       run()
-  # More tokens than one block can have.
-  with pytest.raises(ValueError, match=r'^max_new_tokens: .*; give 2796202 or'):
-    agreement.agreement(_of_tables(), 'a', 2**31 - 1)

@@ -151,14 +151,6 @@ def test_an_answer_at_the_strict_end_is_the_verifiers():
   assert strict == answer(verification='look_ahead:3')
 
 
-@pytest.mark.parametrize(
-  'said', ['look_ahead:1', 'look_ahead:x', 'ahead', 'a:4']
-)
-def test_another_window_is_refused(said):
-  with pytest.raises(ValueError, match=f"verification: '{said}' is not known"):
-    _sampler(verification=said)
-
-
 def test_a_text_has_no_one_probability():
   decoder = _sampler()
   with pytest.raises(ValueError, match='has another law after other blocks'):

@@ -7,32 +7,17 @@ import math
 import re
 
 import hypothesis
-import jax
 import numpy as np
 import pytest
+import small
 from hypothesis import strategies as st
 
 import cascades
 from cascades import arguments
-from cascades.models import checkpoints
-from cascades.proof import exact
 from cascades.sampler import batching, options, scoring
 
-_V = 768
-_MODEL = exact.TableModel(_V)
-_SIZE = 96
-
-
-@functools.cache
-def _pair():
-  """Tables that speak the bundled tokenizer's tokens: they compile at once."""
-  tokenizer = cascades.load_model('tiny-drafter').tokenizer
-  return tuple(
-    checkpoints.Checkpoint(
-      _MODEL, _MODEL.init_params(jax.random.key(i)), tokenizer
-    )
-    for i in range(2)
-  )
+_V, _SIZE = 768, 96
+_pair = small.tables
 
 
 @functools.cache
@@ -209,30 +194,97 @@ def test_odd_agreements(pair, prompts, new):
   _answer_or_sentence(lambda: cascades.agreement(pair, prompts, new))
 
 
+# Options of a sampler, and what their refusal begins with.
+_OPTIONS_REFUSED = [
+  (dict(method='token_v33'), "method: 'token_v33' is not known; did you"),
+  *((dict(lenience=x), 'lenience: ') for x in (math.nan, 'a lot')),
+  (dict(gamma=-1), 'gamma: -1 will not do'),
+  (dict(gamma=1.5), 'gamma: 1.5 is not a whole number'),
+  (dict(temperature=-0.1), 'temperature: '),
+  (dict(top_k=0), 'top_k: 0'),
+  (dict(top_p=1.1), 'top_p: '),
+  (dict(drafts=2), 'verification: '),
+  (dict(verification='all'), 'verification: .* There are token, block'),
+  *(
+    (dict(verification=x), f"verification: '{x}' is not known")
+    for x in ('look_ahead:1', 'look_ahead:x', 'ahead', 'a:4')
+  ),
+  (dict(gate='cooked'), "gate: 'cooked' is not known"),
+  (dict(bonus='none'), "bonus: 'none' is not known"),
+  (dict(method='cactus', verification='block'), '.*cactus verifies each'),
+  (dict(method='speed', verification='sequential'), '.*speed has none'),
+  (dict(verification='sequential', cap='top:3'), "cap: 'sequential' follows"),
+  *(
+    (dict(cap=x), 'cap: .* is not known; ')
+    for x in 'top,top:0,top:x,delta:2,delta:nan,top:3 top:2,k:3,'.split(',')
+  ),
+  (dict(cap=3), 'cap: .* is not known; '),
+  (dict(schedule='later:3'), "schedule: 'later:3' is not known; did you mean"),
+  (dict(schedule='first'), "schedule: 'first' "),
+  (dict(schedule='first:-1'), "schedule: .* write it as 'first:16'"),
+  (dict(schedule='budget:-0.5'), "schedule: .* write it as 'budget:2.5'"),
+  (dict(schedule='budget:inf'), "schedule: .* write it as 'budget:2.5'"),
+  (dict(schedule='each:0.1,x'), "schedule: .* write it as 'each:0,0.2,0.5'"),
+  (dict(schedule='inside:3'), 'schedule: .* two tokens that differ'),
+  (dict(schedule='inside:3 ... 3'), 'schedule: .* two tokens that differ'),
+  (dict(schedule=3), 'schedule: 3 is not known'),
+  (dict(schedule='ramp:3', method='opt'), 'schedule: .* no ramp leads any'),
+  (dict(schedule='first:3', method='drafter_only'), 'schedule: .*_only has no'),
+]
+# What is asked of a sampler.
+_ASKED_REFUSED = [
+  (dict(prompts=[]), 'prompts: the list is empty'),
+  (dict(prompts=[3]), 'prompts: 3 is not a text'),
+  (dict(prompts='x' * 5000), 'prompt 0: .* do not fit'),
+  (dict(prompts='a\ud800b'), r"text: '\\ud800' at 1 is half of a"),
+  (dict(max_new_tokens=0), 'max_new_tokens: 0'),
+  (dict(max_new_tokens=5000), 'prompt 0: .* do not fit'),
+  (dict(stop_tokens=['two words']), 'stop_tokens: .* tokens'),
+  (dict(stop_tokens=[5.5]), 'stop_tokens: there is no token 5.5; ids go'),
+  (dict(stop_tokens=['\udfff']), '.*half of a surrogate pair'),
+  (dict(stop_strings='one'), 'stop_strings: .* give a list of texts'),
+  (dict(stop_strings=['']), 'stop_strings: give a list of texts'),
+  (dict(stop_strings=[5]), 'stop_strings: give a list of texts'),
+  (dict(stop_strings=None), 'stop_strings: None will not do; give a list'),
+  (dict(stop_strings=['.'], return_state=True), 'stop_strings: .* has no stat'),
+  (dict(forbidden_tokens=[10**6]), 'forbidden_tokens: there is no'),
+  (dict(forbidden_tokens=[True]), 'forbidden_tokens: there is no token True'),
+  (dict(forbidden_tokens='ab'), "forbidden_tokens: 'ab' will not do; give"),
+  (dict(seed=-1), 'seed: -1'),
+  (dict(seed=2**64), 'seed: 18446744073709551616 will not do; give 1844'),
+  (dict(seed=10**5000), 'seed: .* will not do'),
+  (dict(last_state=5), 'last_state: 5 will not do'),
+  (dict(echo='yes'), "echo: 'yes' will not do; give True or False"),
+]
+# Schedules, and what is asked that does not go with them.
+_BOTH_REFUSED = [
+  ('inside:abc xyz ... 3', {}, 'is 7 tokens; give texts of one token'),
+  ('each:0.1,0.2', dict(max_new_tokens=24), 'an answer may have 24 tokens'),
+  ('inside:3 ... 7', dict(forbidden_tokens=['7']), 'its markers, is forbidden'),
+]
+
+
+@pytest.mark.smoke
 @pytest.mark.parametrize(
-  ('arguments', 'said'),
+  ('options', 'asked', 'said'),
   [
-    (dict(seed=2**64), 'seed: 18446744073709551616 will not do; give 1844'),
-    (dict(seed=10**5000), 'seed: .* will not do'),
-    (dict(stop_tokens=[5.5]), 'stop_tokens: there is no token 5.5; ids go'),
-    (dict(forbidden_tokens=[True]), 'forbidden_tokens: there is no token True'),
-    (dict(forbidden_tokens='ab'), "forbidden_tokens: 'ab' will not do; give"),
-    (dict(stop_strings=[5]), 'stop_strings: give a list of texts'),
-    (dict(stop_strings=None), 'stop_strings: None will not do; give a list'),
-    (dict(last_state=5), 'last_state: 5 will not do'),
-    (dict(echo='yes'), "echo: 'yes' will not do; give True or False"),
+    *((options, {}, said) for options, said in _OPTIONS_REFUSED),
+    *(({}, asked, said) for asked, said in _ASKED_REFUSED),
+    *((dict(schedule=x), y, f'schedule: .*{z}') for x, y, z in _BOTH_REFUSED),
   ],
 )
-def test_what_ended_in_foreign_errors_is_named(arguments, said):
-  with pytest.raises(ValueError, match=said):
-    _sampler().sample('four', **arguments)
+def test_what_will_not_do_is_named_in_a_sentence(options, asked, said):
+  def ask():
+    return cascades.Sampler(*_pair(), **options).sample(
+      **dict(prompts='x') | asked
+    )
 
-
-def test_half_a_surrogate_pair_is_named():
-  with pytest.raises(ValueError, match=r"text: '\\ud800' at 1 is half of a"):
-    _sampler().sample('a\ud800b')
-  with pytest.raises(ValueError, match='half of a surrogate pair'):
-    _sampler().sample('a', stop_tokens=['\udfff'])
+  with pytest.raises(ValueError, match=f'^{said}') as caught:
+    ask()
+  message = str(caught.value)
+  assert message.endswith('.')
+  assert '\n' not in message
+  assert len(message) < 700
 
 
 def test_arrays_and_large_numbers_are_as_good_as_any():

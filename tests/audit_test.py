@@ -19,7 +19,6 @@ from cascades.contrib import capping
 from cascades.contrib.engine_audits import engines
 from cascades.methods import caps
 from cascades.proof import audit
-from cascades.sampler import options
 
 _ROOT = pathlib.Path(__file__).parent.parent
 
@@ -252,8 +251,3 @@ def test_a_capped_law_that_is_declared_wrong_is_seen(monkeypatch):
   wrong = dataclasses.replace(right, law=law)
   monkeypatch.setattr(caps, 'capped', lambda method, cap: wrong)
   assert not audit.audit(one, [0.3], **kinds).passed
-
-
-def test_a_sequential_cascade_has_no_cap():
-  with pytest.raises(ValueError, match="cap: 'sequential' follows the rule"):
-    options.Options(method='chow', verification='sequential', cap='top:3')

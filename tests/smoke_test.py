@@ -76,20 +76,3 @@ def test_a_sweep_of_two_points_ends_with_a_summary(tmp_path):
   assert (frame.n == 2).all()
   assert (frame.failed == 0).all()
   assert json.loads((tmp_path / 'run' / 'costs.json').read_text())
-
-
-@pytest.mark.parametrize(
-  ('options', 'start'),
-  [
-    (dict(method='token_v33'), "method: 'token_v33' is not known; did you"),
-    (dict(lenience='a lot'), 'lenience: '),
-    (dict(temperature=-1), 'temperature: '),
-    (dict(verification='blok'), "verification: 'blok' is not known; did you"),
-    (dict(schedule='first'), "schedule: 'first' "),
-    (dict(drafts=2), 'verification: '),
-  ],
-)
-def test_mistakes_end_in_a_sentence_that_names_the_option(options, start):
-  with pytest.raises(ValueError, match=start) as caught:
-    _sampler(**options)
-  assert len(str(caught.value).splitlines()) == 1
