@@ -55,57 +55,22 @@ def token_v3(d: Distributions, lenience: Lenience):
   return d.p_gate < (1 - lenience) * d.p_gate.max(-1)
 
 
-_PAPER = 'Narasimhan et al. 2025, arXiv 2405.19261'
-
-METHODS = (
+METHODS = tuple(
   from_rule(
-    chow,
-    name='chow',
-    equation='defer if mq < 1 - lam',
-    reference=_PAPER,
-    strict=-1.0,
-    drafter_only=1.0,
-  ),
-  from_rule(
-    diff,
-    name='diff',
-    equation='defer if mq < mp - lam',
-    reference=_PAPER,
-    strict=-1.0,
-    drafter_only=1.0,
-  ),
-  from_rule(
-    opt,
-    name='opt',
-    equation='defer if mq < mp - lam TV(p, q)',
-    reference=_PAPER,
-    strict=-float('inf'),
-    drafter_only=float('inf'),
-  ),
-  from_rule(
-    token_v1,
-    name='token_v1',
-    equation='defer v if q(v) < mp - lam',
-    reference=_PAPER,
-    strict=-1.0,
-    drafter_only=1.0,
-  ),
-  from_rule(
-    token_v2,
-    name='token_v2',
-    equation='defer v if p(v) < mp - lam',
-    reference=_PAPER,
-    # Any negative lenience; at 0 the verifier's favourite is still kept.
-    strict=-1.0,
-    drafter_only=1.0,
-  ),
-  from_rule(
-    token_v3,
-    name='token_v3',
-    equation='defer v if p(v) < (1 - lam) mp',
-    reference=_PAPER,
-    # Any negative lenience; at 0 the verifier's favourite is still kept.
-    strict=-1.0,
-    drafter_only=1.0,
-  ),
+    rule,
+    name=rule.__name__,
+    equation=equation,
+    reference='Narasimhan et al. 2025, arXiv 2405.19261',
+    strict=strict,
+    drafter_only=drafter_only,
+  )
+  for rule, equation, strict, drafter_only in (
+    (chow, 'defer if mq < 1 - lam', -1.0, 1.0),
+    (diff, 'defer if mq < mp - lam', -1.0, 1.0),
+    (opt, 'defer if mq < mp - lam TV(p, q)', -float('inf'), float('inf')),
+    (token_v1, 'defer v if q(v) < mp - lam', -1.0, 1.0),
+    # Strict at any negative lenience; at 0 the verifier's favourite is kept.
+    (token_v2, 'defer v if p(v) < mp - lam', -1.0, 1.0),
+    (token_v3, 'defer v if p(v) < (1 - lam) mp', -1.0, 1.0),
+  )
 )

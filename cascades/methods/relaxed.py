@@ -15,6 +15,7 @@ from cascades.methods.method import (
   Lenience,
   Method,
   Probs,
+  Rule,
   from_rule,
   from_target,
   law_of,
@@ -309,6 +310,23 @@ def cactus_residual(d: Distributions, lenience: Lenience) -> Probs:
   return normalised(jnp.maximum(p * sums_c - q * sums_1, 0), p)
 
 
+_FUZZY = 'Holsman et al. 2025, arXiv 2502.20704'
+
+
+def _rule(
+  rule: Rule, equation: str, reference: str, drafter_only: float | None
+) -> Method:
+  """The cascade of a rule that is strict at every lenience below 0."""
+  return from_rule(
+    rule,
+    name=rule.__name__,
+    equation=equation,
+    reference=reference,
+    strict=-1.0,
+    drafter_only=drafter_only,
+  )
+
+
 METHODS = (
   Method(
     name='speed',
@@ -336,69 +354,38 @@ METHODS = (
     strict=0.0,
     drafter_only=_INF,
   ),
-  from_rule(
+  _rule(
     bild,
-    name='bild',
-    equation='defer if -log p(argmax q) > lam',
-    reference='Kim et al. 2023, arXiv 2302.07863, as BiLD* in 2405.19261',
-    strict=-1.0,
-    drafter_only=_INF,
+    'defer if -log p(argmax q) > lam',
+    'Kim et al. 2023, arXiv 2302.07863, as BiLD* in 2405.19261',
+    _INF,
   ),
-  from_rule(
-    fuzzy_tv,
-    name='fuzzy_tv',
-    equation='defer if TV(p, q) > lam',
-    reference='Holsman et al. 2025, arXiv 2502.20704',
-    strict=-1.0,
-    drafter_only=1.0,
-  ),
-  from_rule(
+  _rule(fuzzy_tv, 'defer if TV(p, q) > lam', _FUZZY, 1.0),
+  _rule(
     fuzzy_kl_qp,
-    name='fuzzy_kl_qp',
-    equation='defer if KL(q || p) > lam',
-    reference="Holsman et al. 2025, arXiv 2502.20704, its authors' default",
-    strict=-1.0,
-    drafter_only=_INF,
+    'defer if KL(q || p) > lam',
+    f"{_FUZZY}, its authors' default",
+    _INF,
   ),
-  from_rule(
-    fuzzy_kl_pq,
-    name='fuzzy_kl_pq',
-    equation='defer if KL(p || q) > lam',
-    reference='Holsman et al. 2025, arXiv 2502.20704',
-    strict=-1.0,
-    drafter_only=_INF,
-  ),
-  from_rule(
-    fuzzy_js,
-    name='fuzzy_js',
-    equation='defer if JS(p, q) > lam',
-    reference='Holsman et al. 2025, arXiv 2502.20704',
-    strict=-1.0,
-    drafter_only=1.0,
-  ),
-  from_rule(
+  _rule(fuzzy_kl_pq, 'defer if KL(p || q) > lam', _FUZZY, _INF),
+  _rule(fuzzy_js, 'defer if JS(p, q) > lam', _FUZZY, 1.0),
+  _rule(
     fuzzy_js_unbounded,
-    name='fuzzy_js_unbounded',
-    equation='defer if (KL(m || p) + KL(m || q)) / 2 > lam, m = (p + q) / 2',
-    reference="Holsman et al. 2025, arXiv 2502.20704, as its authors' code",
-    strict=-1.0,
-    drafter_only=_INF,
+    'defer if (KL(m || p) + KL(m || q)) / 2 > lam, m = (p + q) / 2',
+    f"{_FUZZY}, as its authors' code",
+    _INF,
   ),
-  from_rule(
+  _rule(
     undecided,
-    name='undecided',
-    equation='defer if H(top 3 of p) < (1 - lam) log 3',
-    reference='FLy, arXiv 2511.22972, its gate (unverified)',
-    strict=-1.0,
-    drafter_only=1.0,
+    'defer if H(top 3 of p) < (1 - lam) log 3',
+    'FLy, arXiv 2511.22972, its gate (unverified)',
+    1.0,
   ),
-  from_rule(
+  _rule(
     margin,
-    name='margin',
-    equation='defer v if z(v) < (1 - lam) max z, or if it is not in the top 2',
-    reference='MARS, arXiv 2601.15498 (unverified)',
-    strict=-1.0,
-    drafter_only=None,
+    'defer v if z(v) < (1 - lam) max z, or if it is not in the top 2',
+    'MARS, arXiv 2601.15498 (unverified)',
+    None,
   ),
   Method(
     name='typical',
