@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiers
+import verification_test
 
 from cascades import decoding, methods, verification
 from cascades.proof import exact
@@ -17,18 +18,11 @@ from cascades.sampler.options import Options
 _PROMPT = (0, 2)
 # A row for each text of a tree whose drafts have three tokens.
 _MODEL = exact.TableModel.injective(3, 3)
-# Its law is not the verifier's, and it rejects often.
-_RULE = 'typical', 0.3
-_SCHEMES = [verification.Scheme(kind) for kind in verification.SEVERAL]
-
-
-def _rows(kind='random'):
-  """Distributions of every context; the random ones cannot be mixed up."""
-  d = exact.rows(kind, count=_MODEL.contexts, size=3, seed=3)
-  if kind == 'random':
-    pairs = exact.context_pairs(_MODEL, _PROMPT, 3)
-    exact.check_distances(d.q, d.p, pairs)
-  return d
+_every_scheme = pytest.mark.parametrize(
+  'scheme',
+  [*map(verification.Scheme, verification.SEVERAL)],
+  ids=lambda x: x.verification,
+)
 
 
 @functools.cache
@@ -39,7 +33,15 @@ def _table(kind='random'):
       ends = [x for x in (method.strict, method.drafter_only) if x is not None]
       pairs += [(method, x) for x in dict.fromkeys([*ends, 0.1, 0.3, 0.8])]
   with jax.enable_x64(True):
-    return exact.Table.of(pairs, _rows(kind))
+    rows = verification_test.rows_of(_MODEL, _PROMPT, 3, kind)
+    return exact.Table.of(pairs, rows)
+
+
+def _check_law(scheme, drafts, gamma, length, kind='random', tree_size=None):
+  given = _table(kind), scheme, _MODEL, _PROMPT, length, gamma, drafts
+  emitted = exact.emitted_law(*given, tree_size)
+  declared = exact.declared_law(given[0], _MODEL, _PROMPT, length)
+  np.testing.assert_allclose(emitted, declared, atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -53,53 +55,21 @@ def _table(kind='random'):
     4,
   ),
 )
-@pytest.mark.parametrize('scheme', _SCHEMES, ids=lambda x: x.verification)
+@_every_scheme
 def test_blocks_follow_the_declared_law(scheme, drafts, gamma, kind):
-  length = gamma + 1
-  given = _table(kind), scheme, _MODEL, _PROMPT, length, gamma, drafts
-  emitted = exact.emitted_law(*given)
-  declared = exact.declared_law(given[0], _MODEL, _PROMPT, length)
-  np.testing.assert_allclose(emitted, declared, atol=1e-9)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('scheme', _SCHEMES, ids=lambda x: x.verification)
-def test_three_drafts_of_two_tokens_follow_the_declared_law(scheme):
-  # Their first block and the token after it; 3^6 trees.
-  table = _table()
-  emitted = exact.emitted_law(table, scheme, _MODEL, _PROMPT, 2, 2, 3)
-  declared = exact.declared_law(table, _MODEL, _PROMPT, 2)
-  np.testing.assert_allclose(emitted, declared, atol=1e-9)
+  _check_law(scheme, drafts, gamma, gamma + 1, kind)
 
 
 @pytest.mark.parametrize(
   ('drafts', 'gamma', 'tree_size'),
-  tiers.first([(2, 2, 3), (2, 3, 3), (3, 2, 4)]),
+  # Cut, the next level is read where drafts so far have enough in common; 3^6
+  # trees are whole.
+  tiers.first([(2, 2, 3), (2, 3, 3), (3, 2, 4), (3, 2, None)]),
 )
-@pytest.mark.parametrize('scheme', _SCHEMES, ids=lambda x: x.verification)
-def test_trees_that_are_cut_follow_the_declared_law(
-  scheme, drafts, gamma, tree_size
-):
-  # The next level is read where drafts so far have enough in common.
-  table = _table()
-  given = table, scheme, _MODEL, _PROMPT, 2, gamma, drafts
-  emitted = exact.emitted_law(*given, tree_size)
-  declared = exact.declared_law(table, _MODEL, _PROMPT, 2)
-  np.testing.assert_allclose(emitted, declared, atol=1e-9)
-
-
-@pytest.mark.parametrize('scheme', _SCHEMES, ids=lambda x: x.verification)
-def test_more_drafts_keep_more(scheme):
-  table = _table()
-
-  def kept(drafts):
-    blocks = exact.blocks(table, scheme, _MODEL, _PROMPT, 1, drafts)
-    return sum((len(block) - 1) * chance for block, chance in blocks)
-
-  one, two, three = kept(1), kept(2), kept(3)
-  assert (two >= one - 1e-12).all()
-  assert (three >= two - 1e-12).all()
-  assert (three > one + 1e-3).any()
+@_every_scheme
+def test_trees_follow_the_declared_law(scheme, drafts, gamma, tree_size):
+  # Their first block and the token after it.
+  _check_law(scheme, drafts, gamma, 2, tree_size=tree_size)
 
 
 def _kept(kind, gamma, drafts, rows='random'):
@@ -107,6 +77,14 @@ def _kept(kind, gamma, drafts, rows='random'):
   scheme = verification.Scheme(kind)
   blocks = exact.blocks(_table(rows), scheme, _MODEL, _PROMPT, gamma, drafts)
   return sum((len(block) - 1) * chance for block, chance in blocks)
+
+
+@pytest.mark.parametrize('kind', verification.SEVERAL)
+def test_more_drafts_keep_more(kind):
+  one, two, three = (_kept(kind, 1, drafts) for drafts in (1, 2, 3))
+  assert (two >= one - 1e-12).all()
+  assert (three >= two - 1e-12).all()
+  assert (three > one + 1e-3).any()
 
 
 @pytest.mark.parametrize('rows', ['random', 'near_equal', 'disjoint'])
@@ -156,6 +134,12 @@ def test_from_the_leaf_of_one_draft_it_is_the_block(rows):
     np.testing.assert_allclose(chance, other[block], atol=1e-12)
 
 
+def _check_verify(scheme, drafts):
+  # Drafts of one token, or, of two drafts, of two.
+  given = _MODEL, _PROMPT, 3, scheme, drafts
+  verification_test.check_verify(*given, 4 - drafts, 3_000, 3)
+
+
 @pytest.mark.parametrize('drafts', [2, 3])
 @pytest.mark.parametrize('kind', verification.SEVERAL)
 def test_verify_emits_what_the_enumeration_says(kind, drafts):
@@ -168,85 +152,18 @@ def test_a_bonus_of_the_verifiers_is_of_its_own_row(kind):
   _check_verify(verification.Scheme(kind, bonus='verifier'), 2)
 
 
-def _check_verify(scheme, drafts):
-  # The library's own verification on every tree of drafts of one token, or,
-  # of two drafts, of two: the mean over many keys against the enumeration.
-  gamma, n = 4 - drafts, 3_000
-  method, lenience = methods.METHODS[_RULE[0]], _RULE[1]
-  d = _rows()
-  table = exact.Table.of([(method, lenience)], d)
-  d = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), d)
-
-  def context(done):
-    tokens = np.array([*_PROMPT, *done])
-    return int(_MODEL.context(tokens, np.arange(len(tokens))))
-
-  @jax.jit
-  @functools.partial(jax.vmap, in_axes=(0, None, None))
-  def verdicts(key, paths, rows):
-    return verification.verify(
-      method,
-      jnp.asarray(lenience),
-      key,
-      paths,
-      lambda i, j: jax.tree.map(lambda x: x[rows[i, j]], d),
-      scheme,
-    )
-
-  got = {}
-  every = list(itertools.product(range(3), repeat=gamma))
-  for number, paths in enumerate(itertools.product(every, repeat=drafts)):
-    rows = np.array(
-      [[context(path[:i]) for path in paths] for i in range(gamma + 1)]
-    )
-    chance = np.prod(
-      [d.q[rows[i, j]][x] for j, p in enumerate(paths) for i, x in enumerate(p)]
-    )
-    keys = jax.random.split(jax.random.key(number), n)
-    said = jax.device_get(verdicts(keys, jnp.array(paths), jnp.array(rows)))
-    # Whether the rule defers a token is asked in its own row, too.
-    deferred = table.deferred[0, rows[:gamma], np.transpose(paths)] > 0
-    np.testing.assert_array_equal(
-      np.where(
-        np.arange(gamma) < said.num_accepted[:, None],
-        said.deferred[:, :gamma],
-        deferred[:, said.path].T,
-      ),
-      deferred[:, said.path].T,
-    )
-    for path, count, token in zip(
-      said.path, said.num_accepted, said.next_token, strict=True
-    ):
-      block = (*paths[path][:count], int(token))
-      got[block] = got.get(block, 0) + float(chance) / n
-  want = {}
-  found = exact.blocks(table, scheme, _MODEL, _PROMPT, gamma, drafts)
-  for block, chance in found:
-    want[block] = want.get(block, 0) + float(chance[0])
-  assert sum(want.values()) == pytest.approx(1)
-  for block in want | got:
-    off = abs(got.get(block, 0) - want.get(block, 0))
-    assert off < 5 * np.sqrt(max(want.get(block, 0), 1e-4) / n) / 3
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize('kind', verification.SEVERAL)
-def test_the_loop_emits_the_declared_law_however_it_is_processed(kind):
-  scheme = verification.Scheme(kind)
-  decoding_test.check_laws(scheme, 2, drafts=3, hows=decoding_test.HOWS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('kind', verification.SEVERAL)
-def test_the_loop_emits_the_declared_law_of_trees_that_are_cut(kind):
-  scheme = verification.Scheme(kind)
-  decoding_test.check_laws(
-    scheme,
-    3,
-    drafts=3,
-    tree_size=4,
-    hows=('plain', 'forbidden, truncated'),
-  )
+@pytest.mark.parametrize(
+  'options',
+  [
+    dict(gamma=2, hows=decoding_test.HOWS),
+    dict(gamma=3, tree_size=4, hows=('plain', 'forbidden, truncated')),
+  ],
+  ids=['whole', 'cut'],
+)
+@_every_scheme
+def test_the_loop_emits_the_declared_law(scheme, options):
+  decoding_test.check_laws(scheme, drafts=3, **options)
 
 
 def test_drafts_share_what_they_begin_with():

@@ -1,5 +1,6 @@
 """Verification by enumeration: every block that it can emit, exactly."""
 
+import functools
 import itertools
 
 import jax
@@ -30,18 +31,17 @@ def _pairs(scheme):
   return pairs
 
 
-def _rows(kind='random'):
+def rows_of(model, prompt, length, kind='random'):
   """Distributions of every context; the random ones cannot be mixed up."""
-  d = exact.rows(kind, count=_MODEL.contexts, size=3, seed=3)
+  d = exact.rows(kind, count=model.contexts, size=3, seed=3)
   if kind == 'random':
-    pairs = exact.context_pairs(_MODEL, _PROMPT, _GAMMA + 1)
-    exact.check_distances(d.q, d.p, pairs)
+    exact.check_distances(d.q, d.p, exact.context_pairs(model, prompt, length))
   return d
 
 
 def _table(pairs, kind='random'):
   with jax.enable_x64(True):
-    return exact.Table.of(pairs, _rows(kind))
+    return exact.Table.of(pairs, rows_of(_MODEL, _PROMPT, _GAMMA + 1, kind))
 
 
 @pytest.mark.parametrize('kind', ['random', 'near_equal', 'disjoint'])
@@ -95,11 +95,18 @@ def test_the_verifiers_bonus_is_not_the_target():
   'verification_', [*verification.SINGLE, 'look_ahead:2']
 )
 def test_verify_emits_what_the_enumeration_says(verification_, bonus):
-  # The library's own verification, on every draft of two tokens: the mean over
-  # many keys against the enumerated blocks, for one method after the other.
   scheme = verification.Scheme(verification_, bonus=bonus)
-  gamma, n = 2, 20_000
-  d = _rows()
+  # Five standard deviations of a share of 9 n, at the most.
+  check_verify(_MODEL, _PROMPT, 4, scheme, 1, 2, 20_000, 1.5)
+
+
+def check_verify(model, prompt, length, scheme, drafts, gamma, n, share):
+  """The library's own verification, on every tree of drafts, one after another.
+
+  The mean over n keys each is compared with the enumerated blocks, to five
+  standard deviations over `share`.
+  """
+  d = rows_of(model, prompt, length)
   # The second is looser: there is something to look ahead for.
   name, lenience = ('ensemble', 0.8) if not scheme.kind.keeps_law else _RULE
   method = methods.METHODS[name]
@@ -107,43 +114,49 @@ def test_verify_emits_what_the_enumeration_says(verification_, bonus):
   d = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), d)
 
   def context(done):
-    tokens = np.array([*_PROMPT, *done])
-    return int(_MODEL.context(tokens, np.arange(len(tokens))))
+    tokens = np.array([*prompt, *done])
+    return int(model.context(tokens, np.arange(len(tokens))))
 
   @jax.jit
-  @jax.vmap
-  def verdicts(key, draft, rows):
-    dists = jax.tree.map(lambda x: x[rows], d)
+  @functools.partial(jax.vmap, in_axes=(0, None, None))
+  def verdicts(key, paths, rows):
     return verification.verify(
-      method,
-      jnp.asarray(lenience),
-      key,
-      draft[None],
-      lambda i, j: jax.tree.map(lambda x: x[i], dists),
+      *(method, jnp.asarray(lenience), key, paths),
+      lambda i, j: jax.tree.map(lambda x: x[rows[i, j]], d),
       scheme,
     )
 
-  blocks = {}
-  for draft in itertools.product(range(3), repeat=gamma):
-    rows = [context(draft[:i]) for i in range(gamma + 1)]
-    chance = np.prod([d.q[c][x] for c, x in zip(rows, draft, strict=False)])
-    keys = jax.random.split(jax.random.key(sum(draft)), n)
-    tiled = (jnp.tile(jnp.array(x), (n, 1)) for x in (draft, rows))
-    said = jax.device_get(verdicts(keys, *tiled))
-    # Whether the rule defers a draft is asked in its own row, too.
-    deferred = table.deferred[0, rows[:gamma], draft] > 0
-    assert (said.deferred[:, :gamma] == deferred).all()
-    for count, token in zip(said.num_accepted, said.next_token, strict=True):
-      block = (*draft[:count], int(token))
-      blocks[block] = blocks.get(block, 0) + float(chance) / n
+  got = {}
+  every = list(itertools.product(range(3), repeat=gamma))
+  for number, paths in enumerate(itertools.product(every, repeat=drafts)):
+    rows = np.array(
+      [[context(path[:i]) for path in paths] for i in range(gamma + 1)]
+    )
+    chance = np.prod(
+      [d.q[rows[i, j]][x] for j, p in enumerate(paths) for i, x in enumerate(p)]
+    )
+    keys = jax.random.split(jax.random.key(number), n)
+    said = jax.device_get(verdicts(keys, jnp.array(paths), jnp.array(rows)))
+    # Whether the rule defers a token is asked in its own row, too: of one draft
+    # wherever it is, of several along the path that stays.
+    deferred = table.deferred[0, rows[:gamma], np.transpose(paths)] > 0
+    asked = gamma if drafts == 1 else said.num_accepted[:, None]
+    differs = said.deferred[:, :gamma] != deferred[:, said.path].T
+    assert not (differs & (np.arange(gamma) < asked)).any()
+    for path, count, token in zip(
+      said.path, said.num_accepted, said.next_token, strict=True
+    ):
+      block = (*paths[path][:count], int(token))
+      got[block] = got.get(block, 0) + float(chance) / n
   want = {}
-  for block, chance in exact.blocks(table, scheme, _MODEL, _PROMPT, gamma):
+  for block, chance in exact.blocks(
+    table, scheme, model, prompt, gamma, drafts
+  ):
     want[block] = want.get(block, 0) + float(chance[0])
   assert sum(want.values()) == pytest.approx(1)
-  for block in want | blocks:
-    got, chance = blocks.get(block, 0), want.get(block, 0)
-    # Five standard deviations of a share of 9 n, at the most.
-    assert abs(got - chance) < 5 * np.sqrt(max(chance, 1e-4) / n) / 1.5
+  for block in want | got:
+    off = abs(got.get(block, 0) - want.get(block, 0))
+    assert off < 5 * np.sqrt(max(want.get(block, 0), 1e-4) / n) / share
 
 
 @pytest.mark.parametrize('gamma', [0, 2])
