@@ -46,18 +46,11 @@ def verifier(kind, window=None):
   found = load_model(_folders(kind)[0])
   if window is None:
     return found
-  config = _fields(kind)[0] | {'sliding_window': window}
+  file = pathlib.Path(_folders(kind)[0], 'config.json')
+  config = json.loads(file.read_text()) | {'sliding_window': window}
   model = language.from_config(config)
   return found.unpacked()._replace(
     model=dataclasses.replace(model, vocab_size=found.model.vocab_size)
-  )
-
-
-def _fields(kind):
-  """Of config.json, of both."""
-  return tuple(
-    json.loads(pathlib.Path(folder, 'config.json').read_text())
-    for folder in _folders(kind)
   )
 
 
@@ -171,15 +164,7 @@ def test_a_text_of_one_token_has_nothing_to_look_at():
   ],
 )
 def test_greedy_and_strict_is_the_verifier_alone(kind, more):
-  alone = cascades.Sampler(verifier(kind), gamma=0, temperature=0.0)
-  how = dict(method='speed', lenience=0.0, gamma=3, temperature=0.0) | more
-  strict = cascades.Sampler(*_folders(kind), **how)
-  want, got = (s.sample(_TEXTS, max_new_tokens=24) for s in (alone, strict))
-  assert [a.tokens for a in got] == [a.tokens for a in want]
-  # Rows of unlike lengths are what they are alone.
-  (one,) = strict.sample(_TEXTS[1:2], max_new_tokens=24)
-  assert one.tokens == got[1].tokens
-  assert one.counts == got[1].counts
+  small.check_alone(verifier(kind), _folders(kind)[1], _TEXTS, 24, **more)
 
 
 # --- Laws ---
@@ -188,86 +173,97 @@ def test_greedy_and_strict_is_the_verifier_alone(kind, more):
 _MANY, _BEFORE = 8192, 11
 # Strict, a token's rule, and a position's.
 _RULES = ('speed', 0.0), ('token_v3', 0.5), ('opt', 0.1)
+_PLAIN = processing.Processing(temperature=np.float32(1))
+# Of 64 tokens; the two models drop different ones.
+_TRUNCATED = processing.Processing(
+  temperature=np.float32(1.2), top_k=np.int32(50)
+)
 
 
 @functools.cache
 def _after(kind):
-  """The verifier's probabilities after a prompt, and after one more token."""
+  """The verifier's logits after a prompt, and after one more token."""
   model, params, _ = verifier(kind)
   prompt = jnp.asarray(expected(kind)['tokens'][:_BEFORE])
 
   def said(tokens):
     positions = jnp.arange(len(tokens))
     mask = positions[None] <= positions[:, None]
-    logits, _ = model(params, tokens, positions, mask)
-    return jax.nn.softmax(logits[-1])
+    return model(params, tokens, positions, mask)[0][-1]
 
   more = jnp.arange(model.vocab_size)
-  longer = jax.vmap(lambda token: said(jnp.append(prompt, token)))
-  return np.asarray(said(prompt)), np.asarray(longer(more))
+  return said(prompt), jax.vmap(lambda x: said(jnp.append(prompt, x)))(more)
 
 
-def _of_first(kind, others_say):
-  """q and p of the first token after the prompt."""
+def _of_first(kind, others_say, how):
+  """What both models say of the first token after the prompt."""
   drafter, params = equipped(kind, others_say)
   tokens = expected(kind)['tokens'][:_BEFORE]
   cache, state = _read(kind, tokens)
   banks = drafter.banks(cache, jnp.int32(_BEFORE))
   at, token = jnp.int32(_BEFORE - 1), jnp.asarray(tokens[-1])
   _, logits = drafter.step(params, banks, at, state, token)
-  return jax.nn.softmax(logits), jnp.asarray(_after(kind)[0])
+  return decoding.distributions(logits, _after(kind)[0], how)
 
 
-def check_laws(kind, others_say, **scheme):
-  """The declared law of a block's first token; strictly, of the next one too.
-
-  q hangs on where a block began, so that a cascade's target holds block by
-  block.
-  """
+def _drawn(kind, equipped, rules, how, **scheme):
+  """The first two tokens of many rows, by each rule."""
   prompt = expected(kind)['tokens'][:_BEFORE]
-  rules = [(methods.METHODS[name], at) for name, at in _RULES]
   with conftest.optimised():
-    drawn = [
+    return [
       small.continued(
-        verifier(kind),
-        drafters.Equipped(*equipped(kind, others_say)),
-        prompt,
-        2,
-        exact.one_of(rules),
-        gamma=2,
-        rows=_MANY,
-        seed=i,
-        lenience=i,
-        **scheme,
+        *(verifier(kind), equipped, prompt, 2, exact.one_of(rules)),
+        **dict(gamma=2, rows=_MANY, seed=i, lenience=i, how=how, **scheme),
       )
       for i in range(len(rules))
     ]
-  q, p = _of_first(kind, others_say)
-  assert np.abs(q - p).max() > 0.005
-  for (method, lenience), tokens in zip(rules, drawn, strict=True):
-    law = method.law(methods.Distributions(q, p, q, p), lenience)
-    z = exact.z_scores(tokens[:, :1], np.asarray(law))
-    assert np.abs(z).max() < 5, method.name
-    if method.name == 'speed':
-      second = _after(kind)[0] @ _after(kind)[1]
-      assert np.abs(exact.z_scores(tokens[:, 1:], second)).max() < 5
-    else:
-      # Another law than the verifier's, which many rows tell apart.
-      assert np.abs(exact.z_scores(tokens[:, :1], np.asarray(p))).max() > 5
+
+
+def _check_strict(kind, tokens, how):
+  """That both tokens follow the verifier's law."""
+  first, then = (
+    np.asarray(jax.vmap(processing.probabilities, (0, None))(x, how))
+    for x in (_after(kind)[0][None], _after(kind)[1])
+  )
+  law = first[0][:, None] * then
+  assert np.abs(exact.z_scores(tokens, law)).max() < 5
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('kind', 'others_say', 'scheme'),
+  ('kind', 'others_say', 'how', 'scheme'),
   [
-    ('shared', False, {}),
-    ('experts', True, {}),
-    ('dense', True, dict(verification='block')),
-    ('shared', True, dict(verification='multi_round', drafts=3)),
+    ('shared', False, _PLAIN, {}),
+    ('experts', True, _PLAIN, {}),
+    ('dense', True, _PLAIN, dict(verification='block')),
+    ('dense', True, _TRUNCATED, {}),
+    ('shared', True, _PLAIN, dict(verification='multi_round', drafts=3)),
   ],
 )
-def test_rules_have_their_law(kind, others_say, scheme):
-  check_laws(kind, others_say, **scheme)
+def test_rules_have_their_law(kind, others_say, how, scheme):
+  # q hangs on where a block began, so that a cascade's target holds block by
+  # block: of a block's first token, and strictly of the next one too.
+  rules = [(methods.METHODS[name], at) for name, at in _RULES]
+  drafts = drafters.Equipped(*equipped(kind, others_say))
+  drawn = _drawn(kind, drafts, rules, how, **scheme)
+  d = _of_first(kind, others_say, how)
+  assert np.abs(d.q - d.p).max() > 0.005
+  assert how is _PLAIN or ((d.q == 0) != (d.p == 0)).any()
+  for (method, lenience), tokens in zip(rules, drawn, strict=True):
+    z = exact.z_scores(tokens[:, :1], np.asarray(method.law(d, lenience)))
+    assert np.abs(z).max() < 5, method.name
+    if method.name == 'speed':
+      _check_strict(kind, tokens, how)
+    else:
+      # Another law than the verifier's, which many rows tell apart.
+      assert np.abs(exact.z_scores(tokens[:, :1], np.asarray(d.p))).max() > 5
+
+
+@pytest.mark.slow
+def test_own_layers_keep_the_truncated_law():
+  own = pairing.equip(verifier('dense'), 'self:1')
+  (tokens,) = _drawn('dense', own, [(methods.METHODS['speed'], 0)], _TRUNCATED)
+  _check_strict('dense', tokens, _TRUNCATED)
 
 
 @pytest.mark.slow
@@ -286,23 +282,20 @@ def test_strict_beyond_the_window_is_what_transformers_generates(kind, window):
 # --- Refusals ---
 
 
-def _refused(kind_of_verifier, folder):
-  def bind():
-    assistants.load(folder).bind(verifier(kind_of_verifier))
-
-  return conftest.refused('drafter', bind)
+def _refused(verifier, folder):
+  return conftest.refused('drafter', pairing.equip, verifier, str(folder))
 
 
 def test_a_verifier_of_another_size_is_refused(tmp_path):
   # Both are as wide; heads for keys are not as many.
-  said = _refused('dense', _folders('shared')[1])
+  said = _refused(verifier('dense'), _folders('shared')[1])
   assert 'another verifier (with 1 heads of 8 for keys' in said
   # Files of GGUF are of Gemma 2 and 3.
   file = tmp_path / 'tiny.gguf'
   checkpoints.save_gguf(file, load_model('tiny-drafter'))
   for name in 'tiny-verifier', file:
-    with pytest.raises(ValueError, match=r'another verifier \(a Gemma 4\)'):
-      pairing.equip(load_model(name), _folders('shared')[1])
+    said = _refused(load_model(name), _folders('shared')[1])
+    assert 'another verifier (a Gemma 4)' in said
 
 
 @pytest.mark.slow
@@ -364,7 +357,7 @@ def test_a_folder_that_is_not_whole_is_refused(tmp_path, fields, tensors, said):
   folder = tmp_path / 'assistant'
   shutil.copytree(_folders('shared')[1], folder)
   small.rewrite(folder, fields, tensors)
-  assert said in _refused('shared', folder)
+  assert said in _refused(verifier('shared'), folder)
 
 
 def test_an_assistant_is_no_model_of_its_own():

@@ -29,7 +29,7 @@ import cascades
 from cascades import decoding, drafters, methods, schedules, verification
 from cascades.contrib import capping
 from cascades.contrib.chains import chain_drafter as chain
-from cascades.drafters import recurrent, speculators
+from cascades.drafters import recurrent
 from cascades.methods import processing
 from cascades.models import checkpoints, tokenizers, turns
 from cascades.proof import exact
@@ -315,14 +315,9 @@ def _drafter_cases() -> Iterator[TableCase]:
   of_head = head, _table('verifier')
   inner = drafters.Equipped(drafters.ModelDrafter(_MODEL), _table('small'))
   with tempfile.TemporaryDirectory() as folder:
-    eagle_test.write_head(
-      pathlib.Path(folder, 'head'), _V, _V, [0, 1, 2, 4], taps=(1, 2, 4), seed=3
+    eagle, own = eagle_test.head_of_table(
+      pathlib.Path(folder, 'head'), _MODEL, [0, 1, 2, 4]
     )
-    loaded = speculators.load(pathlib.Path(folder, 'head'))
-  layer = loaded.config['transformer_layer_config']
-  eagle = drafters.EagleDrafter(
-    _MODEL, (1, 2, 4), layer['rope_theta'], layer['rms_norm_eps']
-  )
   found = {
     'stops': (
       drafters.ModelDrafter(_MODEL, adaptive=True),
@@ -332,7 +327,7 @@ def _drafter_cases() -> Iterator[TableCase]:
     'ngram': (drafters.NgramDrafter(3, 1), ()),
     'recurrent': (drafters.RecurrentDrafter(_MODEL), of_head),
     'beam': (drafters.RecurrentDrafter(_MODEL, beam=True), of_head),
-    'eagle': (eagle, (loaded.params, _table('verifier'))),
+    'eagle': (eagle, (own, _table('verifier'))),
     'chain': chain.chain(_MODEL, near, inner, _TOKEN_V3, 0.4, 2),
   }
   for name, equipped in found.items():

@@ -34,12 +34,6 @@ def _prompts():
   return [example.prompt for example in problems]
 
 
-@functools.cache
-def _alone():
-  alone = sampler.Sampler(_models()[0], gamma=0, temperature=0.0)
-  return alone.sample(_prompts(), max_new_tokens=_NEW)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('drafter', 'options'),
@@ -60,17 +54,12 @@ def _alone():
   ids=str,
 )
 def test_greedy_and_strict_is_the_verifier_alone(drafter, options):
-  one = sampler.Sampler(
-    _models()[0],
-    drafter,
-    method='speed',
-    lenience=0.0,
-    gamma=3,
-    temperature=0.0,
+  # In a conversation the hidden state, and the caches of both, go on as well.
+  answers = small.check_alone(
+    *(_models()[0], drafter, _prompts(), _NEW),
+    turns=drafter in ('tiny-recurrent', 'self:2'),
     **options,
   )
-  answers = one.sample(_prompts(), max_new_tokens=_NEW)
-  assert [a.tokens for a in answers] == [a.tokens for a in _alone()]
   for answer in answers:
     counts = answer.counts
     size = 1 + 3 * options.get('drafts', 1)
@@ -107,23 +96,6 @@ def test_a_drafter_with_fewer_positions_than_the_text_changes_nothing(drafter):
   drafts = pairing.load_drafter(str(FIXTURES / drafter))
   equipped = pairing.equip(verifier, drafts)
   small.check_continued(verifier, equipped, text, greedy, law[0])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('drafter', ['tiny-recurrent', 'self:2'])
-def test_a_conversation_goes_on_with_any_drafter(drafter):
-  # The hidden state, and the caches of both, go on as well.
-  options = dict(method='speed', lenience=0.0, gamma=3, temperature=0.0)
-  one = sampler.Sampler(_models()[0], drafter, **options)
-  alone = sampler.Sampler(_models()[0], gamma=0, temperature=0.0)
-  said = []
-  for which in (one, alone):
-    first = which.sample(_prompts()[0], max_new_tokens=8, return_state=True)
-    then = which.sample(
-      _prompts()[1], max_new_tokens=24, last_state=first.state
-    )
-    said.append((first.tokens, then.tokens))
-  assert said[0] == said[1]
 
 
 @pytest.mark.slow

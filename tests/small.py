@@ -114,7 +114,7 @@ def continued(
   *,
   gamma: int = 3,
   rows: int = 1,
-  temperature: float = 1.0,
+  how: processing.Processing | None = None,
   seed: int = 1,
   lenience: float = 0.0,
   drafts: int = 1,
@@ -148,7 +148,7 @@ def continued(
     key=jax.random.split(jax.random.key(seed), rows),
     lenience=jnp.full(rows, lenience, jnp.float32),
   )
-  how = processing.Processing(temperature=np.float32(temperature))
+  how = how or processing.Processing(temperature=np.float32(1))
   never = np.array([-1], np.int32)
   row, _ = decoding.decode(row, params, how, never, decoder=decoder)
   return np.asarray(row.tokens[:, len(text) : limit])
@@ -165,8 +165,44 @@ def check_continued(verifier, equipped, text, greedy, law) -> None:
     law: What the first of them is drawn from at a temperature of .7.
   """
   asked = verifier, equipped, text
-  (tokens,) = continued(*asked, len(greedy), temperature=0)
+  cold, warm = (
+    processing.Processing(temperature=np.float32(t)) for t in (0, 0.7)
+  )
+  (tokens,) = continued(*asked, len(greedy), how=cold)
   np.testing.assert_array_equal(tokens, greedy)
   # Rows of long texts are large: few of them.
-  tokens = continued(*asked, 1, temperature=0.7, rows=1024)
+  tokens = continued(*asked, 1, how=warm, rows=1024)
   assert np.abs(exact.z_scores(tokens, law)).max() < 5
+
+
+def check_alone(
+  verifier, drafter, texts, new: int, turns: bool = True, **options
+) -> list[cascades.Answer]:
+  """That strict greedy decoding is the verifier alone; gives the answers.
+
+  Args:
+    verifier: A checkpoint.
+    drafter: What drafts for it.
+    texts: Of unlike lengths.
+    new: Tokens to be written after each.
+    turns: Whether a conversation is tried, too.
+    **options: Of the sampler.
+  """
+  alone = cascades.Sampler(verifier, gamma=0, temperature=0.0)
+  strict = cascades.Sampler(
+    *(verifier, drafter),
+    **dict(method='speed', lenience=0.0, gamma=3, temperature=0.0) | options,
+  )
+  want, got = (s.sample(texts, max_new_tokens=new) for s in (alone, strict))
+  assert [a.tokens for a in got] == [a.tokens for a in want]
+  # A row is what it is by itself.
+  one = strict.sample(texts[1], max_new_tokens=new)
+  assert (one.tokens, one.counts) == (got[1].tokens, got[1].counts)
+  if turns:
+    said = []
+    for sampler in alone, strict:
+      begun = sampler.sample(texts[0], max_new_tokens=6, return_state=True)
+      then = sampler.sample(texts[2], max_new_tokens=12, last_state=begun.state)
+      said.append((begun.tokens, then.tokens))
+    assert said[0] == said[1]
+  return got
