@@ -231,7 +231,7 @@ METHOD = dataclasses.replace(
 
 
 @struct.dataclass
-class Alternate(schedules.Plain):
+class Alternate(schedules.Schedule):
   """Lenient at every other token."""
 
   def start(self, tokens, length):

@@ -19,7 +19,6 @@ from cascades.decoding.drafter import (
   Draft,
   Drafter,
   Equipped,
-  Plain,
   Seen,
   whole,
 )
@@ -47,7 +46,6 @@ __all__ = [
   'Info',
   'Models',
   'Params',
-  'Plain',
   'Row',
   'SamplingState',
   'Seen',

@@ -123,6 +123,8 @@ def permitted(draft: Draft, how: processing.Processing) -> Draft:
 class Drafter(Protocol):
   """Proposes tokens for one sequence. Hashable: it is a static argument.
 
+  A class that inherits these methods has no state, and rows that are logits.
+
   Attributes:
     needs_hidden: Whether it looks at the verifier's hidden states.
     taps: After how many of the verifier's layers, which are then given one
@@ -135,15 +137,16 @@ class Drafter(Protocol):
       one, the verifier reads one token then, and not a whole block.
   """
 
-  needs_hidden: bool
-  taps: tuple[int, ...]
-  independent: bool
-  most: int | None
-  slack: int
-  may_pass: bool
+  needs_hidden: bool = False
+  taps: tuple[int, ...] = ()
+  independent: bool = True
+  most: int | None = None
+  slack: int = 0
+  may_pass: bool = False
 
   def init(self, params: PyTree, cache_length: int) -> State:
     """The state before anything is read, with room for `cache_length`."""
+    return ()
 
   def read(
     self,
@@ -153,6 +156,7 @@ class Drafter(Protocol):
     position: Int[Array, ''],
   ) -> State:
     """The state after `tokens`, the first of which stands at `position`."""
+    return state
 
   def propose(
     self,
@@ -203,6 +207,7 @@ class Drafter(Protocol):
       gamma: Tokens per draft that `propose` was asked for; 0 after `read`.
       drafts: How many drafts `propose` was asked for; 1 after `read`.
     """
+    return state
 
   def absorb(
     self,
@@ -226,46 +231,14 @@ class Drafter(Protocol):
         there stands one further.
       count: How many there are; what follows is not of the sequence.
     """
+    return state
 
   def resize(self, params: PyTree, state: State, cache_length: int) -> State:
     """The same state with another room."""
+    return state
 
   def probabilities(
     self, logits: Float[Array, 'V'], how: processing.Processing
   ) -> Float[Array, 'V']:
     """What a token was drawn from, of `Draft.row`."""
-
-
-class Plain:
-  """What most drafters have in common: no state, and rows that are logits."""
-
-  needs_hidden = False
-  taps: tuple[int, ...] = ()
-  independent = True
-  most: int | None = None
-  slack = 0
-  may_pass = False
-
-  def init(self, params, cache_length):
-    """No state."""
-    return ()
-
-  def read(self, params, state, tokens, position):
-    """Nothing to remember."""
-    return state
-
-  def keep(self, state, position, path, length, *, gamma, drafts):
-    """Nothing to forget."""
-    return state
-
-  def absorb(self, params, state, tokens, hidden, position, count):
-    """Nothing to look at beside the last hidden state."""
-    return state
-
-  def resize(self, params, state, cache_length):
-    """Nothing to make room for."""
-    return state
-
-  def probabilities(self, logits, how):
-    """Of both models alike."""
     return processing.probabilities(logits, how)

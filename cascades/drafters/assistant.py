@@ -25,6 +25,7 @@ that was drawn.
 """
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -32,7 +33,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from cascades.decoding.drafter import Plain
 from cascades.drafters import recurrent
 
 # Of what is not to be seen; finite, since nothing may be seen at all.
@@ -86,7 +86,7 @@ def attend(queries: Float[Array, 'N h'], *banks: Bank) -> Float[Array, 'N h']:
 
 
 @dataclasses.dataclass(frozen=True)
-class AssistantDrafter(Plain):
+class AssistantDrafter(recurrent.Unrolled):
   """Drafts with an assistant; parameters are (its own, the verifier's).
 
   Attributes:
@@ -101,7 +101,6 @@ class AssistantDrafter(Plain):
   kinds: tuple[str, ...]
   top: int | None = None
   others_say: bool = True
-  needs_hidden = True
 
   def banks(self, cache: PyTree, length: Int[Array, '']) -> dict[str, Bank]:
     """What layers of each kind see of a sequence.
@@ -168,23 +167,8 @@ class AssistantDrafter(Plain):
     rest = said.min() - 1 if self.others_say else -jnp.inf
     return jnp.full(len(table), rest, said.dtype).at[ids].set(said)
 
-  def propose(self, params, state, seen, key, how, *, gamma, drafts, beyond):
-    """Drafts that all look at what is written, and at themselves."""
-    at = seen.length - 1
+  def start(self, params, state, seen, gamma):
+    """All drafts look at what is written, and at themselves."""
     banks = self.banks(seen.cache, seen.length)
-
-    def step(state, token):
-      return self.step(params, banks, at, state, token)
-
-    draft = recurrent.draft_apart(
-      step,
-      seen.hidden,
-      seen.tokens[at],
-      key,
-      how,
-      vocab_size=self.model.vocab_size,
-      gamma=gamma,
-      drafts=drafts,
-      beyond=beyond,
-    )
-    return draft, state, seen.cache
+    step = functools.partial(self.step, params, banks, seen.length - 1)
+    return step, seen.hidden, None

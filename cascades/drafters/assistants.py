@@ -82,11 +82,7 @@ class Loaded(NamedTuple):
   config: dict[str, Any]
   tokenizer: tokenizers.Tokenizer | None
   name: str
-
-  @property
-  def options(self) -> tuple[str, ...]:
-    """Names of the options that `bind` takes."""
-    return ('others_say',)
+  options = ('others_say',)
 
   def bind(
     self, verifier: checkpoints.Checkpoint, others_say: bool = True

@@ -27,13 +27,13 @@ NumPy, written for the tests from the same description; not with vLLM.
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from cascades.decoding.drafter import Plain
 from cascades.decoding.state import write
 from cascades.drafters import recurrent
 from cascades.drafters.assistant import Bank, attend, norm
@@ -61,7 +61,7 @@ def turn(
 
 
 @dataclasses.dataclass(frozen=True)
-class EagleDrafter(Plain):
+class EagleDrafter(recurrent.Unrolled):
   """Drafts with an EAGLE-3 head; parameters are (its own, the verifier's).
 
   Attributes:
@@ -81,7 +81,6 @@ class EagleDrafter(Plain):
   norm_before_residual: bool = False
   norm_output: bool = False
   window: int | None = None
-  needs_hidden = True
 
   def _norm(self, x: Array, scale: Array) -> Array:
     return norm(x, scale, self.epsilon)
@@ -207,25 +206,10 @@ class EagleDrafter(Plain):
     nothing = jnp.full(size, -jnp.inf, said.dtype)
     return nothing.at[own['tokens']].set(said)
 
-  def propose(self, params, state, seen, key, how, *, gamma, drafts, beyond):
-    """Drafts that all look at what is written, and at themselves."""
-    own, at = params[0], seen.length - 1
+  def start(self, params, state, seen, gamma):
+    """All drafts look at what is written, and at themselves."""
     bank = self.bank(state, seen.length)
     empty = jnp.zeros((gamma + 1, *state['k'].shape[1:]), state['k'].dtype)
-    g = self._joined(own, seen.hidden)
-
-    def step(carry, token):
-      return self.step(params, bank, at, carry, token)
-
-    draft = recurrent.draft_apart(
-      step,
-      (jnp.zeros((), jnp.int32), g, empty, empty),
-      seen.tokens[at],
-      key,
-      how,
-      vocab_size=self.model.vocab_size,
-      gamma=gamma,
-      drafts=drafts,
-      beyond=beyond,
-    )
-    return draft, state, seen.cache
+    g = self._joined(params[0], seen.hidden)
+    step = functools.partial(self.step, params, bank, seen.length - 1)
+    return step, (jnp.zeros((), jnp.int32), g, empty, empty), None

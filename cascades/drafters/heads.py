@@ -57,11 +57,7 @@ class Loaded(NamedTuple):
   fingerprint: str
   name: str
   says: np.ndarray | None = None
-
-  @property
-  def options(self) -> tuple[str, ...]:
-    """Names of the options that `bind` takes."""
-    return ('beam',)
+  options = ('beam',)
 
   def bind(
     self, verifier: checkpoints.Checkpoint, beam: bool = False

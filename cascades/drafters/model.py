@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from cascades.decoding.drafter import ROWS, Draft, Plain, Seen, whole
+from cascades.decoding.drafter import ROWS, Draft, Drafter, Seen, whole
 from cascades.decoding.reading import read, side_by_side
 from cascades.methods import processing
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelDrafter(Plain):
+class ModelDrafter(Drafter):
   """A language model that drafts token by token.
 
   Several drafts are drafted side by side, each level of them in one pass.
@@ -77,7 +77,7 @@ class ModelDrafter(Plain):
 
 
 @dataclasses.dataclass(frozen=True)
-class SelfDrafter(Plain):
+class SelfDrafter(Drafter):
   """The verifier's own first layers, with its parameters and its cache.
 
   What they write of the drafts is what the verifier itself will write there.
@@ -205,7 +205,7 @@ def _draft(
 
 
 @dataclasses.dataclass(frozen=True)
-class NoDrafter(Plain):
+class NoDrafter(Drafter):
   """Drafts nothing: with gamma = 0, plain decoding with the verifier."""
 
   def propose(self, params, state, seen, key, how, *, gamma, drafts, beyond):

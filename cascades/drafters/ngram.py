@@ -9,11 +9,11 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from cascades.decoding.drafter import Draft, Plain
+from cascades.decoding.drafter import Draft, Drafter
 
 
 @dataclasses.dataclass(frozen=True)
-class NgramDrafter(Plain):
+class NgramDrafter(Drafter):
   """Drafts what followed the last tokens when they stood there before.
 
   Its tokens are chosen, not drawn: their q is one-hot. Where too little stands

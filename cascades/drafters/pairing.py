@@ -21,7 +21,6 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from cascades import arguments, drafters
-from cascades.decoding import Plain
 from cascades.drafters import assistants, heads, specs, speculators
 from cascades.drafters.specs import DRAFTERS, kind_of
 from cascades.models import checkpoints, language, tokenizers
@@ -139,7 +138,7 @@ def _describe_with(
   def described(name, dtype):
     size, shapes = describe(name, dtype)
     # A head's cache is a layer's.
-    return Drafting(Plain(), size), shapes
+    return Drafting(drafters.NoDrafter(), size), shapes
 
   return described
 

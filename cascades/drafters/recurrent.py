@@ -14,14 +14,15 @@ its beams gives.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
-from cascades.decoding.drafter import ROWS, Draft, Plain, whole
+from cascades.decoding.drafter import ROWS, Drafter, Seen, whole
 from cascades.methods import processing
 
 Head = dict[str, Array]
@@ -122,49 +123,56 @@ def unroll(
   return jax.lax.fori_loop(0, steps, one, start)[1:]
 
 
-def draft_apart(
-  step: Callable[..., tuple[Any, Float[Array, 'V']]],
-  state: Any,
-  token: Int[Array, ''],
-  key: jax.Array,
-  how: processing.Processing,
-  *,
-  vocab_size: int,
-  gamma: int,
-  drafts: int,
-  beyond: Bool[Array, ''],
-  said: Int[Array, 'N'] | None = None,
-) -> Draft:
-  """Drafts that know nothing of each other, each token drawn.
+class Unrolled(Drafter):
+  """Drafts by reading a token and saying what may follow it, again and again.
 
-  Args:
-    step: As for `unroll`.
-    state: Before the first token, of all drafts.
-    token: The verifier's, which all of them begin with.
-    key: Random.
-    how: From logits to probabilities.
-    vocab_size: Number of logits.
-    gamma: Tokens of a draft.
-    drafts: How many.
-    beyond: Whether to say what would follow a whole draft.
-    said: Ids that the logits are of; None for all.
+  Drafts know nothing of each other, and each token is drawn.
+
+  Attributes:
+    model: The verifier.
   """
-  how = how.among(said)
-  size = processing.draw_size(vocab_size if said is None else len(said))
-  randoms = processing.uniform(key, drafts, gamma + 1, size)
 
-  # One loop for the batch.
-  steps = gamma + jax.lax.pmax(beyond.astype(jnp.int32), ROWS)
+  model: Any
+  needs_hidden = True
 
-  def pick(numbers, logits):
-    drawn = processing.draw(numbers, processing.probabilities(logits, how))
-    return drawn if said is None else said[drawn]
+  def start(
+    self, params: PyTree, state: PyTree, seen: Seen, gamma: int
+  ) -> tuple[Callable[..., tuple[Any, Array]], PyTree, Int[Array, 'N'] | None]:
+    """What reads a token, and its state before it has read the last one.
 
-  def one(numbers):
-    return unroll(step, state, token, pick, numbers, steps)
+    Args:
+      params: As for `propose`.
+      state: Likewise.
+      seen: Likewise.
+      gamma: Tokens of a draft.
 
-  tokens, logits = jax.vmap(one, out_axes=(0, 1))(randoms)
-  return whole(tokens[:, 1:], logits, gamma + beyond, said)
+    Returns:
+      The step and the state that `unroll` takes; and the ids that its logits
+      are of, None for all.
+    """
+    raise NotImplementedError
+
+  def propose(self, params, state, seen, key, how, *, gamma, drafts, beyond):
+    """Drafts that all begin with the verifier's last token."""
+    step, carry, said = self.start(params, state, seen, gamma)
+    how = how.among(said)
+    count = self.model.vocab_size if said is None else len(said)
+    size = processing.draw_size(count)
+    randoms = processing.uniform(key, drafts, gamma + 1, size)
+    # One loop for the batch.
+    steps = gamma + jax.lax.pmax(beyond.astype(jnp.int32), ROWS)
+    token = seen.tokens[seen.length - 1]
+
+    def pick(numbers, logits):
+      drawn = processing.draw(numbers, processing.probabilities(logits, how))
+      return drawn if said is None else said[drawn]
+
+    def one(numbers):
+      return unroll(step, carry, token, pick, numbers, steps)
+
+    tokens, logits = jax.vmap(one, out_axes=(0, 1))(randoms)
+    draft = whole(tokens[:, 1:], logits, gamma + beyond, said)
+    return draft, state, seen.cache
 
 
 def draft_beams(
@@ -218,8 +226,10 @@ def draft_beams(
 
 
 @dataclasses.dataclass(frozen=True)
-class RecurrentDrafter(Plain):
+class RecurrentDrafter(Unrolled):
   """Drafts with a head of the verifier's; parameters are (head, verifier's).
+
+  Its drafts do not read what was written before the last token.
 
   Attributes:
     model: The verifier.
@@ -229,37 +239,31 @@ class RecurrentDrafter(Plain):
 
   model: Any
   beam: bool = False
-  needs_hidden = True
 
   @property
   def independent(self) -> bool:
     """Beams know of each other."""
     return not self.beam
 
-  def propose(self, params, state, seen, key, how, *, gamma, drafts, beyond):
-    """Drafts that do not read what was written before the last token."""
+  def start(self, params, state, seen, gamma):
+    """Reads with the verifier's hidden state as its own."""
     head, params = params
     params, said = self.model.tersely(params)
-    given = self.model, params, head, seen.hidden
+    read_token = functools.partial(step, self.model, params, head, seen.hidden)
+    return read_token, seen.hidden, said
+
+  def propose(self, params, state, seen, key, how, *, gamma, drafts, beyond):
+    """Independent draws, or beams."""
+    if not self.beam:
+      return super().propose(
+        *(params, state, seen, key, how),
+        **dict(gamma=gamma, drafts=drafts, beyond=beyond),
+      )
+    head, params = params
+    params, said = self.model.tersely(params)
     token = seen.tokens[seen.length - 1]
-    if self.beam:
-      tokens, logits = draft_beams(*given, token, gamma, drafts, said)
-      draft = whole(tokens[:, 1:], logits, gamma + 1, said)
-      return draft, state, seen.cache
-
-    def one(state, token):
-      return step(*given, state, token)
-
-    draft = draft_apart(
-      one,
-      seen.hidden,
-      token,
-      key,
-      how,
-      vocab_size=self.model.vocab_size,
-      gamma=gamma,
-      drafts=drafts,
-      beyond=beyond,
-      said=said,
+    tokens, logits = draft_beams(
+      *(self.model, params, head, seen.hidden, token, gamma, drafts, said)
     )
+    draft = whole(tokens[:, 1:], logits, gamma + 1, said)
     return draft, state, seen.cache

@@ -92,11 +92,7 @@ class Loaded(NamedTuple):
   params: PyTree
   config: dict[str, Any]
   name: str
-
-  @property
-  def options(self) -> tuple[str, ...]:
-    """Names of the options that `bind` takes."""
-    return ()
+  options = ()
 
   def bind(self, verifier: checkpoints.Checkpoint) -> Equipped:
     """Binds it to a verifier.

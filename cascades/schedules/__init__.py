@@ -17,12 +17,11 @@ nothing. The core has the constant one; others are plug-ins, such as those of
 """
 
 from cascades.schedules.naming import SCHEDULES, Kind, Token, check, parse
-from cascades.schedules.schedule import Plain, Schedule, Spent, along, spent
+from cascades.schedules.schedule import Schedule, Spent, along, spent
 
 __all__ = [
   'SCHEDULES',
   'Kind',
-  'Plain',
   'Schedule',
   'Spent',
   'Token',

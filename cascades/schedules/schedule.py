@@ -32,7 +32,7 @@ class Schedule(Protocol):
       every place of a draft, before any is judged.
   """
 
-  looks: bool
+  looks: bool = False
 
   def start(self, tokens: Int[Array, 'T'], length: Int[Array, '']) -> Memory:
     """What is to be remembered of a prompt, its first `length` tokens."""
@@ -60,15 +60,6 @@ class Schedule(Protocol):
       new: Most tokens of the answer.
       forbidden: Ids that it must not have.
     """
-
-
-class Plain:
-  """What most schedules have in common: they fit every answer."""
-
-  looks = False
-
-  def refusal(self, new, forbidden):
-    """Nothing is in the way."""
     return None
 
 

@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 
 from cascades import decoding, drafters, methods, verification
-from cascades.decoding.drafter import Plain, State
+from cascades.decoding.drafter import State
 
 
 @dataclasses.dataclass(frozen=True)
-class ChainDrafter(Plain):
+class ChainDrafter(drafters.Drafter):
   """A model drafts, and a drafter drafts for it.
 
   Its parameters are (middle model's, drafter's, lenience).

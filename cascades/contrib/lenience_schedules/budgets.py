@@ -11,11 +11,11 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from cascades.schedules import Plain
+from cascades.schedules import Schedule
 
 
 @struct.dataclass
-class Budget(Plain):
+class Budget(Schedule):
   """Lenient while the divergences of an answer's places sum to less.
 
   What is spent is sum_i TV(law_i, p_i), over the tokens written; so the law of
@@ -43,7 +43,7 @@ class Budget(Plain):
 
 
 @struct.dataclass
-class Mismatches(Plain):
+class Mismatches(Schedule):
   """Lenient until so many tokens are not what the verifier would write.
 
   A token counts where the law makes it likelier than the verifier does: at

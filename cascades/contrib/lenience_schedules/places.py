@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from cascades.schedules import Plain
+from cascades.schedules import Schedule
 
 
 @struct.dataclass
-class First(Plain):
+class First(Schedule):
   """Strict for the first tokens of an answer.
 
   Attributes:
@@ -36,7 +36,7 @@ class First(Plain):
 
 
 @struct.dataclass
-class Ramp(Plain):
+class Ramp(Schedule):
   """From strict to the lenience asked for, in equal steps from token to token.
 
     lenience_t = strict + (asked - strict) min(1, t / tokens),  t = 0, 1, ...
@@ -63,7 +63,7 @@ class Ramp(Plain):
 
 
 @struct.dataclass
-class Each(Plain):
+class Each(Schedule):
   """A lenience of its own for each token of an answer; none is asked for.
 
   Attributes:

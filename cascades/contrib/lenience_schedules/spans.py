@@ -11,11 +11,11 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int
 
-from cascades.schedules import Plain
+from cascades.schedules import Schedule
 
 
 @struct.dataclass
-class Span(Plain):
+class Span(Schedule):
   """Lenient on one side of two markers, strict on the other.
 
   The token after `begins` is inside, and so is `ends` itself. A span may begin
