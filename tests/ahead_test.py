@@ -38,15 +38,10 @@ def _first(table, scheme, gamma=_GAMMA):
   return exact.emitted_law(table, scheme, _MODEL, _PROMPT, 1, gamma)
 
 
-def _context(done):
-  tokens = np.array([*_PROMPT, *done])
-  return int(_MODEL.context(tokens, np.arange(len(tokens))))
-
-
 @pytest.mark.parametrize('window', [2, 3, 4])
 def test_the_first_token_has_the_law_that_is_declared(window):
   table = verification_test._table(_PAIRS)
-  c = _context(())
+  c = _MODEL.after(_PROMPT)
   strict = np.minimum(1, table.p / table.q)
 
   def sure(done, drafts):
@@ -55,7 +50,7 @@ def test_the_first_token_has_the_law_that_is_declared(window):
     for further in itertools.product(range(3), repeat=drafts):
       chance = 1.0
       for i, x in enumerate(further):
-        of = _context((*done, *further[:i]))
+        of = _MODEL.after([*_PROMPT, *done, *further[:i]])
         chance *= table.q[of, x] * strict[of, x]
       total += chance
     return total

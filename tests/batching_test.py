@@ -252,8 +252,7 @@ def _check_logits(row):
   table, tokens = np.asarray(_PARAMS[0]), row.tokens[: row.length]
   assert len(row.logits) == row.length - row.prompt_length
   for i, logits in enumerate(row.logits):
-    before = tokens[: row.prompt_length + i]
-    at = _MODEL.context(before, np.arange(len(before)))
+    at = _MODEL.after(tokens[: row.prompt_length + i])
     np.testing.assert_array_equal(logits, table[at])
 
 

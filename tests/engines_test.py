@@ -3,6 +3,7 @@
 import bisect
 import functools
 import json
+import pathlib
 
 import launching
 import numpy as np
@@ -13,39 +14,64 @@ from cascades.contrib.engine_audits import branching, engines
 from cascades.proof.separation import LEAST_DISTANCE
 
 
-def _norm(x):
-  return x / x.sum()
+def _reader(q, p, change):
+  """The rows of a call; at one place of one use, another row stands in."""
+  use, place, of, row = change or (None, None, 'q', 0)
+
+  def read(name, i):
+    pair = [q[i] if i < len(q) else None, p[i]]
+    if (name, i) == (use, place):
+      pair['qp'.index(of)] = [*q, *p][row]
+    return pair
+
+  return read
 
 
-def _token(q, p, drafts, rng):
+def _left(q, p, weight=1.0):
+  left = np.maximum(0, weight * p - q)
+  # A wrong pair of rows may leave nothing.
+  left = left if left.any() else np.ones(len(left))
+  return left / left.sum()
+
+
+def _chosen(row, rng):
+  return rng.choice(len(row), p=row)
+
+
+def _token(q, p, drafts, rng, change=None, draw=_chosen):
   """Token by token, as published."""
+  read = _reader(q, p, change)
   for i, x in enumerate(drafts):
-    if rng.random() < min(1, p[i, x] / q[i, x]):
-      continue
-    left = np.maximum(0, p[i] - q[i])
-    return [*drafts[:i], rng.choice(len(left), p=_norm(left))]
-  return [*drafts, rng.choice(p.shape[1], p=p[-1])]
+    of_q, of_p = read('accept', i)
+    if rng.random() * of_q[x] >= of_p[x]:
+      return [*drafts[:i], draw(_left(*read('left', i)), rng)]
+  return [*drafts, draw(read('bonus', len(drafts))[1], rng)]
 
 
-def _block(q, p, drafts, rng, capped=True, fresh=True):
+def _block(q, p, drafts, rng, change=None, capped=True, fresh=True):
   """As a block; its last weight is that of the whole draft where uncapped."""
-  weights, ratios = [1.0], [p[i, x] / q[i, x] for i, x in enumerate(drafts)]
-  for ratio in ratios:
-    weights.append(min(1, weights[-1] * ratio))
+  read, weights, ratios, kept = _reader(q, p, change), [1.0], [], 0
+  for i, x in enumerate(drafts):
+    of_q, of_p = read('accept', i)
+    ratios.append(of_p[x] / of_q[x])
+    weights.append(min(1, weights[-1] * ratios[-1]))
   if not capped:
     weights[-1] = min(1, np.prod(ratios))
-  kept, u = 0, rng.random()
-  for i in range(1, len(drafts) + 1):
-    w, h = weights[i], weights[i]
+  u = None if fresh else rng.random()
+  for i, w in enumerate(weights[1:], 1):
+    h = w
     if i < len(drafts):
-      mass = np.maximum(0, w * p[i] - q[i]).sum()
+      of_q, of_p = read('mass', i)
+      mass = np.maximum(0, w * of_p - of_q).sum()
       h = mass / (mass + 1 - w) if w < 1 else 1.0
     if (rng.random() if fresh else u) < h:
       kept = i
   if kept == len(drafts):
-    return [*drafts, rng.choice(p.shape[1], p=p[kept])]
-  left = np.maximum(0, weights[kept] * p[kept] - q[kept])
-  return [*drafts[:kept], rng.choice(len(left), p=_norm(left))]
+    return [*drafts, _chosen(read('bonus', kept)[1], rng)]
+  return [
+    *drafts[:kept],
+    _chosen(_left(*read('left', kept), weights[kept]), rng),
+  ]
 
 
 _uncapped = functools.partial(_block, capped=False)
@@ -85,53 +111,6 @@ def test_faults_of_ports_are_told_with_their_row(verify, least, most):
   assert engines.certify(verify, gamma=1).passed
 
 
-def _reader(q, p, change):
-  """The rows of a call; at one place of one use, another row stands in."""
-  use, place, of, row = change
-
-  def read(name, i):
-    pair = [q[i] if i < len(q) else None, p[i]]
-    if (name, i) == (use, place):
-      pair['qp'.index(of)] = [*q, *p][row]
-    return pair
-
-  return read
-
-
-def _left(q, p, weight=1.0):
-  left = np.maximum(0, weight * p - q)
-  # A wrong pair of rows may leave nothing.
-  return _norm(left) if left.any() else _norm(np.ones(len(left)))
-
-
-def _mixed_token(change, q, p, drafts, rng):
-  read = _reader(q, p, change)
-  for i, x in enumerate(drafts):
-    of_q, of_p = read('accept', i)
-    if rng.random() * of_q[x] >= of_p[x]:
-      return [*drafts[:i], rng.choice(p.shape[1], p=_left(*read('left', i)))]
-  return [*drafts, rng.choice(p.shape[1], p=read('bonus', len(drafts))[1])]
-
-
-def _mixed_block(change, q, p, drafts, rng):
-  read, weights, kept = _reader(q, p, change), [1.0], 0
-  for i, x in enumerate(drafts):
-    of_q, of_p = read('accept', i)
-    weights.append(min(1, weights[-1] * of_p[x] / of_q[x]))
-  for i, w in enumerate(weights[1:], 1):
-    h = w
-    if i < len(drafts):
-      of_q, of_p = read('mass', i)
-      mass = np.maximum(0, w * of_p - of_q).sum()
-      h = mass / (mass + 1 - w) if w < 1 else 1.0
-    if rng.random() < h:
-      kept = i
-  if kept == len(drafts):
-    return [*drafts, rng.choice(p.shape[1], p=read('bonus', kept)[1])]
-  left = _left(*read('left', kept), weights[kept])
-  return [*drafts[:kept], rng.choice(p.shape[1], p=left)]
-
-
 def _mixtures(gamma, kind):
   """Each row that is used, with each other row of the call in its place.
 
@@ -141,7 +120,7 @@ def _mixtures(gamma, kind):
   """
   uses = [('accept', i) for i in range(gamma)]
   uses += [('left', i) for i in range(gamma)]
-  if kind is _mixed_block:
+  if kind is _block:
     uses += [('mass', i) for i in range(1, gamma)]
   places = [(*use, of) for use in uses for of in 'qp']
   for use, place, of in [*places, ('bonus', gamma, 'p')]:
@@ -154,15 +133,15 @@ def _mixtures(gamma, kind):
 @pytest.mark.parametrize(
   ('gamma', 'size'), tiers.first([(1, 3), (2, 3), (3, 3), (2, 2), (1, 5)], 2)
 )
-@pytest.mark.parametrize('kind', [_mixed_token, _mixed_block])
+@pytest.mark.parametrize('kind', [_token, _block])
 def test_an_engine_that_takes_a_row_for_another_fails(kind, gamma, size):
   models = 8 if size == 2 else 2
   certify = functools.partial(
     engines.certify, gamma=gamma, size=size, models=models
   )
-  assert certify(functools.partial(kind, (None, None, 'q', 0))).passed
+  assert certify(kind).passed
   for change in _mixtures(gamma, kind):
-    found = certify(functools.partial(kind, change))
+    found = certify(functools.partial(kind, change=change))
     assert found.exact
     assert not found.passed, change
     assert found.low > 1e-3, change
@@ -225,16 +204,9 @@ _DRAWS = {
 }
 
 
-def _token_by(draw, q, p, drafts, rng):
-  for i, x in enumerate(drafts):
-    if rng.random() * q[i, x] >= p[i, x]:
-      return [*drafts[:i], draw(_left(q[i], p[i]), rng)]
-  return [*drafts, draw(p[-1], rng)]
-
-
 @pytest.mark.parametrize('name', _DRAWS)
 def test_a_branch_that_only_rounding_makes_is_none(name):
-  verify = functools.partial(_token_by, _DRAWS[name])
+  verify = functools.partial(_token, draw=_DRAWS[name])
   # Of nine tokens sums end below 1 and above it.
   for gamma, size in ((2, 3), (1, 9)):
     found = engines.certify(verify, gamma=gamma, size=size)
@@ -264,7 +236,7 @@ def test_a_rare_branch_that_is_wrong_fails(chance):
       return int(np.argmin(row))
     return _searched(row, rng)
 
-  found = engines.certify(functools.partial(_token_by, draw), gamma=1)
+  found = engines.certify(functools.partial(_token, draw=draw), gamma=1)
   assert found.exact
   assert not found.passed
   assert chance / 10 < found.low < chance
@@ -293,7 +265,7 @@ def test_rounding_of_float32_is_named():
   def limited(row, rng):
     return min(len(row) - 1, int(np.searchsorted(ends(row), rng.random())))
 
-  found = engines.certify(functools.partial(_token_by, limited))
+  found = engines.certify(functools.partial(_token, draw=limited))
   assert found.exact
   assert not found.passed
   assert found.low < 1e-7
@@ -305,7 +277,7 @@ def test_rounding_of_float32_is_named():
   with pytest.raises(
     ValueError, match=r'^verify: .* probability of only .e-08'
   ):
-    engines.certify(functools.partial(_token_by, beyond))
+    engines.certify(functools.partial(_token, draw=beyond))
   # NumPy takes float32 probabilities that do not quite sum to 1.
   row = np.float32([0.1, 0.2, 0.7]) * np.float32(1 + 1e-6)
   found = branching.outcomes(lambda r: int(r.choice(3, p=row)))
@@ -345,32 +317,22 @@ def test_a_number_that_is_squared_is_drawn():
 
 
 @pytest.mark.parametrize(
-  ('said', 'message'),
+  ('verify', 'given', 'message'),
   [
-    (lambda q, p, d, rng: [9], r'it made \[9\]; let it return drafts from'),
-    (lambda q, p, d, rng: [], 'let it return drafts'),
-    (lambda q, p, d, rng: [*d, 0, 0], 'let it return drafts'),
-    (lambda q, p, d, rng: [1 - d[0] % 2, 0], 'let it return drafts'),
-    (lambda q, p, d, rng: None, 'it returned None; let it return a list'),
+    (lambda q, p, d, rng: [9], {}, r'verify: .*made \[9\]; let it return dra'),
+    (lambda q, p, d, rng: [], {}, 'verify: .*let it return drafts'),
+    (lambda q, p, d, rng: [*d, 0, 0], {}, 'verify: .*let it return drafts'),
+    (lambda q, p, d, rng: [1 - d[0] % 2, 0], {}, 'verify: .*let it return dra'),
+    (lambda q, p, d, rng: None, {}, 'verify: .*None; let it return a list'),
+    (_token, dict(rule='cactus'), 'rule: cactus has no single target'),
+    (_token, dict(rule='contrastive'), 'lenience: contrastive is nowhere str'),
+    (_token, dict(gamma=0), 'gamma: 0'),
+    (_token, dict(size=1), 'size: 1'),
   ],
 )
-def test_what_is_no_block_is_refused(said, message):
-  with pytest.raises(ValueError, match=f'^verify: .*{message}'):
-    engines.certify(said)
-
-
-@pytest.mark.parametrize(
-  ('given', 'message'),
-  [
-    (dict(rule='cactus'), 'rule: cactus has no single target'),
-    (dict(rule='contrastive'), 'lenience: contrastive is nowhere strict'),
-    (dict(gamma=0), 'gamma: 0'),
-    (dict(size=1), 'size: 1'),
-  ],
-)
-def test_a_rule_that_declares_nothing_is_refused(given, message):
-  with pytest.raises(ValueError, match=message):
-    engines.certify(_token, **given)
+def test_what_is_no_block_or_no_rule_is_refused(verify, given, message):
+  with pytest.raises(ValueError, match=f'^{message}'):
+    engines.certify(verify, **given)
 
 
 def test_all_that_is_drawn_is_gone_through():
@@ -415,17 +377,12 @@ def test_all_that_is_drawn_is_gone_through():
 
 @pytest.mark.slow
 def test_the_command_says_it_with_its_exit_code(tmp_path):
-  lines = [
-    'import numpy as np',
-    'def verify(q, p, drafts, rng):',
-    '  for i, x in enumerate(drafts):',
-    '    if rng.random() * q[i, x] >= p[i, x]:',
-    '      left = np.maximum(0, p[i] - q[i])',
-    '      return [*drafts[:i], rng.choice(len(left), p=left / left.sum())]',
-    '  return [*drafts, rng.choice(p.shape[1], p=p[-1])]',
-  ]
   file = tmp_path / 'engine.py'
-  file.write_text('\n'.join(lines) + '\n')
+  here = str(pathlib.Path(__file__).parent)
+  file.write_text(
+    f'import sys\nsys.path.append({here!r})\n'
+    'from engines_test import _token as verify\n'
+  )
   command = (
     *('experiments.audit', f'--function={file}:verify', '--method=speed'),
     f'--workdir={tmp_path}',

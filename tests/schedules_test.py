@@ -107,8 +107,7 @@ def _followed(method, name, asked, written, prompt=_PROMPT, alone=()):
     leniences.append(lenience(prompt, told))
     if i == len(written):
       return leniences, told
-    tokens = np.array([*prompt, *written[:i]])
-    context = int(_MODEL.context(tokens, np.arange(len(tokens))))
+    context = _MODEL.after([*prompt, *written[:i]])
     said = _rows(method, leniences[-1])
     law, p = said.law[0, context], said.p[context]
     x = written[i]
@@ -139,8 +138,7 @@ def _table(method, name, asked):
   parts = []
   for prefix in _EVERY:
     leniences, _ = _followed(method, name, asked, prefix)
-    tokens = np.array([*_PROMPT, *prefix])
-    context = int(_MODEL.context(tokens, np.arange(len(tokens))))
+    context = _MODEL.after([*_PROMPT, *prefix])
     parts.append((_rows(method, leniences[-1]), context))
 
   def gathered(field, axis):

@@ -221,8 +221,7 @@ def test_a_look_is_what_models_rule_and_law_say_of_each_token(gate):
   shorter, said = scoring.look(decoder, [(_PROMPT, text[:2]), (_PROMPT, text)])
   assert [look.drafter for look in shorter] == [x.drafter for x in said[:2]]
   for i, (token, look) in enumerate(zip(text, said, strict=True)):
-    before = np.array([*_PROMPT, *text[:i]])
-    at = _MODEL.context(before, np.arange(len(before)))
+    at = _MODEL.after([*_PROMPT, *text[:i]])
     d = jax.tree.map(lambda x, at=at: x[at], table)
     assert look.q == pytest.approx(float(d.q[token]), abs=1e-6)
     assert look.p == pytest.approx(float(d.p[token]), abs=1e-6)

@@ -56,8 +56,7 @@ def _greedy_on_q(q, p, drafts, rng):
   """As relaxed acceptance has it: what q likes stays."""
   for i, x in enumerate(drafts):
     if p[i, x] < 0.3 * p[i].max():
-      left = np.maximum(0, p[i] - q[i])
-      return [*drafts[:i], rng.choice(_V, p=left / left.sum())]
+      return [*drafts[:i], rng.choice(_V, p=engines_test._left(q[i], p[i]))]
   return [*drafts, rng.choice(_V, p=p[-1])]
 
 
@@ -172,25 +171,19 @@ def test_a_line_that_is_no_block_is_named(tmp_path, change, said):
     traces.certify(path)
 
 
-def test_a_packed_trace_that_is_damaged_is_refused(tmp_path):
-  path = tmp_path / 'a.jsonl.gz'
-  path.write_bytes(gzip.compress(b'\n' * 999)[:-9])
-  with pytest.raises(ValueError, match=r'trace: .* is damaged'):
-    traces.certify(path)
-
-
-def test_a_trace_that_says_nothing_is_refused(tmp_path):
-  with pytest.raises(ValueError, match='trace: there is no file'):
-    traces.certify(tmp_path / 'a')
-  (tmp_path / 'a').write_text('\n')
-  with pytest.raises(ValueError, match='has no block'):
-    traces.certify(tmp_path / 'a')
-  for given, said in (
-    (dict(rule='cactus'), 'rule: cactus has no single target'),
-    (dict(rule='contrastive'), 'lenience: contrastive is nowhere strict'),
-  ):
-    with pytest.raises(ValueError, match=said):
-      traces.certify(tmp_path / 'a', **given)
+@pytest.mark.parametrize(
+  ('name', 'written', 'said'),
+  [
+    ('a.jsonl.gz', gzip.compress(b'\n' * 999)[:-9], '.* is damaged'),
+    ('a', None, 'there is no file'),
+    ('a', b'\n', '.* has no block'),
+  ],
+)
+def test_a_file_that_is_no_trace_is_refused(tmp_path, name, written, said):
+  if written is not None:
+    (tmp_path / name).write_bytes(written)
+  with pytest.raises(ValueError, match=f'^trace: {said}'):
+    traces.certify(tmp_path / name)
 
 
 def test_transformers_keeps_the_law():

@@ -166,8 +166,15 @@ class Place:
 
   def context(self, done: Sequence[int]) -> int:
     """The table's row after these tokens of the block."""
-    tokens = np.array([*self.prefix, *done])
-    return int(self.model.context(tokens, np.arange(len(tokens))))
+    return self.model.after([*self.prefix, *done])
+
+  def drafts(self) -> Iterator[tuple[tuple[int, ...], float, list[int]]]:
+    """Every draft, its chance, and the rows before its tokens and after it."""
+    for draft in itertools.product(self.tokens, repeat=self.gamma):
+      rows = [self.context(draft[:i]) for i in range(self.gamma + 1)]
+      chance = np.prod(self.table.q[rows[:-1], draft])
+      if chance:
+        yield draft, chance, rows
 
 
 def ended(
@@ -229,19 +236,12 @@ def _by_block(place: Place) -> Iterator[Block]:
   The longest part of it stays that may, x_1 .. x_n with the largest n whose own
   coin, of chance h_n, says so; h and what follows are those of `_stays`.
   """
-  gamma = place.gamma
-  for draft in itertools.product(place.tokens, repeat=gamma):
-    rows = [place.context(draft[:i]) for i in range(gamma + 1)]
-    drawn = np.prod(
-      [place.table.q[c][x] for c, x in zip(rows, draft, strict=False)]
-    )
-    if not drawn:
-      continue
+  for draft, drawn, rows in place.drafts():
     stays, instead = _stays(place.table, draft, rows)
     chance = drawn * place.certain
     yield from ended(draft, chance * stays[-1], place.bonus[:, rows[-1]])
     chance = chance * (1 - stays[-1])
-    for n in range(gamma - 1, -1, -1):
+    for n in reversed(range(place.gamma)):
       stay = stays[n - 1] if n else 1.0
       mass = instead[n].sum(-1, keepdims=True)
       weights = instead[n] / np.where(mass > 0, mass, 1)
@@ -299,17 +299,13 @@ def _by_tree(
     drafts: How many there are.
     tree_size: Most drafted tokens that the verifier reads; None for all.
   """
-  table, gamma, tokens = place.table, place.gamma, place.tokens
-  every = list(itertools.product(tokens, repeat=gamma))
+  table, gamma = place.table, place.gamma
+  every = list(place.drafts())
   # A prefix of one draft is one of another's: their rows are looked up once.
   rows = {
-    done: place.context(done)
+    draft[:i]: of_draft[i]
+    for draft, _, of_draft in every
     for i in range(gamma + 1)
-    for done in itertools.product(tokens, repeat=i)
-  }
-  drawn = {
-    draft: np.prod([table.q[rows[draft[:i]]][x] for i, x in enumerate(draft)])
-    for draft in every
   }
 
   # Many trees ask the same.
@@ -329,16 +325,16 @@ def _by_tree(
       agree = [draft for draft in active if draft[len(done)] == x]
       yield from down((*done, x), agree, chance * share, levels)
 
-  for paths in itertools.product(every, repeat=drafts):
-    chance = np.prod([drawn[draft] for draft in paths])
-    if chance:
-      levels = _levels(paths, tree_size or gamma * drafts)
-      if kind == 'traversal':
-        cut = [draft[:levels] for draft in paths]
-        tree = _Leaves(place, rows, cut, set())
-        yield from tree.through((), place.certain, chance * place.certain)
-        continue
-      yield from down((), paths, chance * place.certain, levels)
+  for drawn in itertools.product(every, repeat=drafts):
+    paths, chances, _ = zip(*drawn, strict=True)
+    chance = np.prod(chances) * place.certain
+    levels = _levels(paths, tree_size or gamma * drafts)
+    if kind == 'traversal':
+      cut = [draft[:levels] for draft in paths]
+      tree = _Leaves(place, rows, cut, set())
+      yield from tree.through((), place.certain, chance)
+      continue
+    yield from down((), paths, chance, levels)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -52,7 +52,7 @@ def context_pairs(
     for length in range(depth + 1)
     for text in itertools.product(range(model.vocab_size), repeat=length)
   ]
-  contexts = {text: _context(model, prompt, text) for text in texts}
+  contexts = {text: model.after([*prompt, *text]) for text in texts}
   own = sorted(set(contexts.values()))
   if along_drafts:
     pairs = [
@@ -71,13 +71,6 @@ def context_pairs(
       ' more contexts.'
     )
   return np.unique(np.concatenate([found, np.stack([own, own], 1)]), axis=0)
-
-
-def _context(
-  model: TableModel, prompt: Sequence[int], text: Sequence[int]
-) -> int:
-  tokens = np.array([*prompt, *text])
-  return int(model.context(tokens, np.arange(len(tokens))))
 
 
 def check_distances(

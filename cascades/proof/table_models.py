@@ -243,6 +243,10 @@ class TableModel:
       name: jnp.pad(cache[name], (0, more)) for name in ('tokens', 'positions')
     }
 
+  def after(self, text: Sequence[int]) -> int:
+    """The row of the table after a whole text."""
+    return int(self.context(np.array(text, int), np.arange(len(text))))
+
   def logits(
     self, params: Logits, tokens: Sequence[int] | Int[Array, 'n']
   ) -> Float[Array, 'V']:

@@ -195,10 +195,7 @@ def certify(
   ]
   reason = ''
   try:
-    laws = [
-      one.emitted(lambda *given: branching.outcomes(_asked(verify, *given)))
-      for one in ones
-    ]
+    laws = [one.emitted(verify) for one in ones]
   except (branching.NotEnumerableError, TypeError) as e:
     # What no number of ours can do is a TypeError; a fault of the function's
     # own comes again.
@@ -291,15 +288,11 @@ class _Model:
   """A small model, and what is declared of it.
 
   Attributes:
-    model: Tells contexts.
-    table: What the rule says of each.
-    gamma: Drafts of a block.
+    place: Where its blocks begin, and what the rule says of what follows.
     declared: The law of gamma + 1 tokens, [V] * (gamma + 1).
   """
 
-  model: TableModel
-  table: Table
-  gamma: int
+  place: enumeration.Place
   declared: np.ndarray
 
   @classmethod
@@ -325,30 +318,21 @@ class _Model:
     with jax.enable_x64(True):
       table = Table.of([(method, lenience)], d)
     law = enumeration.declared_law(table, model, _PROMPT, gamma + 1)[0]
-    return cls(model, table, gamma, law)
+    return cls(enumeration.Place(table, table.law, model, _PROMPT, gamma), law)
 
-  def context(self, done: Sequence[int]) -> int:
-    """The table's row after these tokens."""
-    tokens = np.array([*_PROMPT, *done])
-    return int(self.model.context(tokens, np.arange(len(tokens))))
+  def _asked(
+    self, verify: Verify
+  ) -> Iterator[tuple[Callable[[Any], tuple[int, ...]], float]]:
+    """For every draft a call for a generator, and the draft's chance."""
+    q, p = self.place.table.q, self.place.table.p
+    for draft, chance, rows in self.place.drafts():
+      yield _asked(verify, q[rows[:-1]], p[rows], np.array(draft)), chance
 
-  def _blocks(self) -> Iterator[tuple[np.ndarray, float, list[int]]]:
-    """Drafts, the chance of each, and the contexts along it."""
-    size = self.table.q.shape[-1]
-    for draft in itertools.product(range(size), repeat=self.gamma):
-      rows = [self.context(draft[:i]) for i in range(self.gamma + 1)]
-      chance = np.prod(
-        [self.table.q[c][x] for c, x in zip(rows, draft, strict=False)]
-      )
-      if chance > 0:
-        yield np.array(draft), float(chance), rows
-
-  def emitted(self, run: Callable[..., dict]) -> np.ndarray:
-    """The law of a function, of whose blocks the chances are known."""
+  def emitted(self, verify: Verify) -> np.ndarray:
+    """The law of a function, all of whose outcomes are gone through."""
     total = np.zeros_like(self.declared)
-    for draft, chance, rows in self._blocks():
-      said = run(self.table.q[rows[:-1]], self.table.p[rows], draft)
-      for tokens, share in said.items():
+    for run, chance in self._asked(verify):
+      for tokens, share in branching.outcomes(run).items():
         total[tokens] += chance * share * self._after(tokens)
     return total
 
@@ -360,11 +344,9 @@ class _Model:
   def sampled(self, verify: Verify, rng: np.random.Generator) -> np.ndarray:
     """Frequencies of gamma + 1 tokens."""
     total = np.zeros_like(self.declared)
-    every = list(self._blocks())
-    chances = np.array([chance for _, chance, _ in every])
-    counts = rng.multinomial(_SAMPLES, chances / chances.sum())
-    for (draft, _, rows), count in zip(every, counts, strict=True):
-      run = _asked(verify, self.table.q[rows[:-1]], self.table.p[rows], draft)
+    runs, chances = zip(*self._asked(verify), strict=True)
+    counts = rng.multinomial(_SAMPLES, np.array(chances) / sum(chances))
+    for run, count in zip(runs, counts, strict=True):
       for _ in range(count):
         tokens = run(rng)
         rest = self._after(tokens)
@@ -378,8 +360,9 @@ class _Model:
 def _worst(one: _Model, emitted: np.ndarray) -> Worst:
   """Where the chance of a next token differs most, weighed by its prefix."""
   best, found = -1.0, None
-  for length in range(one.gamma + 1):
-    axes = tuple(range(length + 1, one.gamma + 1))
+  gamma, table = one.place.gamma, one.place.table
+  for length in range(gamma + 1):
+    axes = tuple(range(length + 1, gamma + 1))
     ours, theirs = emitted.sum(axes), one.declared.sum(axes)
     for prefix in itertools.product(range(emitted.shape[0]), repeat=length):
       mine, declared = ours[prefix], theirs[prefix]
@@ -390,14 +373,14 @@ def _worst(one: _Model, emitted: np.ndarray) -> Worst:
       token = int(np.argmax(np.abs(mine - declared)))
       off = weight * abs(mine[token] - declared[token])
       if off > best:
-        c = one.context(prefix)
+        c = one.place.context(prefix)
         best = off
         found = Worst(
           prefix=prefix,
           token=token,
           declared=float(declared[token]),
           emitted=float(mine[token]),
-          q=tuple(one.table.q[c].tolist()),
-          p=tuple(one.table.p[c].tolist()),
+          q=tuple(table.q[c].tolist()),
+          p=tuple(table.p[c].tolist()),
         )
   return found

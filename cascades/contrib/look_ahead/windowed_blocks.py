@@ -21,17 +21,13 @@ def blocks(
     window: Drafts that are looked at for one of them, itself too.
   """
   table, gamma = place.table, place.gamma
-  for draft in itertools.product(place.tokens, repeat=gamma):
-    rows = [place.context(draft[:i]) for i in range(gamma + 1)]
-    chance, ways = place.certain, []
+  for draft, chance, rows in place.drafts():
+    ways = []
     for c, x in zip(rows, draft, strict=False):
       q, p = table.q[c, x], table.p[c, x]
-      chance = chance * q
       strict = place.certain * (1.0 if p >= q else p / q)
       likely = np.maximum(table.acceptance[:, c, x], strict)
       ways.append({'sure': strict, 'likely': likely - strict, '': 1 - likely})
-    if not chance.any():
-      continue
     for said in itertools.product(('sure', 'likely', ''), repeat=gamma):
       of_these = [way[word] for way, word in zip(ways, said, strict=True)]
       n = 0
