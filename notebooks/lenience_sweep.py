@@ -147,7 +147,7 @@ figure.tight_layout()
 
 # %%
 calibrated = calibration.calibrate(found, choice)
-chosen = calibration.own(calibrated, 'quality')
+chosen = calibrated[calibrated.target == 'quality']
 print(f'at most {choice.loss:g} of quality lost')
 chosen[
   'task variant lenience loss latency kept best_lenience regret'.split()

@@ -5,19 +5,17 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from answers import make_trace
 
 from experiments.analysis import (
   calibration,
   comparisons,
   kinds,
   mixture,
-  positions,
 )
 from experiments.analysis.choice import Choice
 from experiments.analysis.runs import Points
 from experiments.records import stats
-from experiments.reports import questions
+from experiments.reports import first, styles
 from experiments.tasks import translation
 
 CHOICE = Choice(resamples=500)
@@ -28,7 +26,7 @@ def make(specs, n=200, task='sums', seed=0, batch_size=8, run='a'):
 
   Args:
     specs: By (method, lenience, gamma): share of right answers, modelled
-      latency of a token, seconds of a token, tokens, share of rejections.
+      latency of a token, seconds of a token, tokens.
     n: Examples.
     task: Its name.
     seed: Of who is right where; a harder example is hard for all.
@@ -39,17 +37,13 @@ def make(specs, n=200, task='sums', seed=0, batch_size=8, run='a'):
   hard = rng.permutation(n) / n
   points, answers = [], []
   for i, ((method, lenience, gamma), spec) in enumerate(specs.items()):
-    right, latency, wall, tokens, rejected = spec
+    right, latency, wall, tokens = spec
     point = dict(run=run, batch_size=batch_size, task=task, n=n, failed=0)
     point |= dict(method=method, variant=method, lenience=lenience, gamma=gamma)
     point |= dict(verification='token', temperature=1.0, oracle=False)
     points.append(point)
-    answer = dict(point=i, emitted=tokens, ended=True)
+    answer = dict(point=i, emitted=tokens)
     answer |= dict(latency=latency * tokens, wall_s=wall * tokens)
-    answer |= dict(
-      examined=100 if gamma else 0,
-      accepted=round(100 * (1 - rejected)) if gamma else 0,
-    )
     answers += [
       dict(id=str(example), quality=float(hard[example] < right), **answer)
       for example in range(n)
@@ -70,13 +64,13 @@ def join(*parts):
 
 ALONE = ('verifier_only', math.nan, 0)
 SPECS = {
-  ALONE: (0.80, 1.0, 0.010, 10, 0.0),
-  ('drafter_only', math.nan, 0): (0.40, 0.1, 0.002, 10, 0.0),
-  ('opt', 0.0, 4): (0.80, 0.8, 0.009, 10, 0.3),
-  ('opt', 0.5, 4): (0.795, 0.6, 0.008, 11, 0.2),
-  ('opt', 1.0, 4): (0.50, 0.4, 0.012, 20, 0.1),
-  ('opt', 0.5, 2): (0.795, 0.5, 0.007, 11, 0.2),
-  ('diff', 0.5, 4): (0.85, 1.2, 0.011, 10, 0.4),
+  ALONE: (0.80, 1.0, 0.010, 10),
+  ('drafter_only', math.nan, 0): (0.40, 0.1, 0.002, 10),
+  ('opt', 0.0, 4): (0.80, 0.8, 0.009, 10),
+  ('opt', 0.5, 4): (0.795, 0.6, 0.008, 11),
+  ('opt', 1.0, 4): (0.50, 0.4, 0.012, 20),
+  ('opt', 0.5, 2): (0.795, 0.5, 0.007, 11),
+  ('diff', 0.5, 4): (0.85, 1.2, 0.011, 10),
 }
 
 
@@ -104,14 +98,9 @@ def test_points_are_compared_with_the_verifier(frame):
   assert one.difference_low < -0.3 < one.difference_high
   assert one.speedup == pytest.approx(1 / 0.4)
   assert one.wall_speedup == pytest.approx(10 / 12)
-  assert one.length == pytest.approx(2)
-  assert one.rejection_rate == pytest.approx(0.1)
   alone = row(frame, 'verifier_only')
   assert alone[['difference_low', 'difference_high']].tolist() == [0, 0]
-  assert alone.speedup == alone.length == 1
-  # Tokens are faster, and twice as many.
-  told = row(comparisons.lengths(frame), 'opt', 1.0, 4)
-  assert told.answer_speedup == pytest.approx(1 / 0.4 / 2)
+  assert alone.speedup == 1
 
 
 def test_intervals_are_paired(found, frame):
@@ -182,36 +171,6 @@ def test_both_sides_of_the_table(found):
   assert comparisons.fastest_as_good(frame).method.tolist() == ['diff']
   table = comparisons.two_sided(frame)
   assert table[table.method == 'opt'].speedup.isna().all()
-
-
-def test_a_gamma_of_its_own_beside_everyones(found):
-  frame = comparisons.compare(found, Choice(margin=0.05, resamples=500))
-  assert comparisons.common_gamma(frame) == 4
-  table = comparisons.gammas(frame)
-  assert table.variant.tolist() == ['opt']
-  one = table.iloc[0]
-  assert (one.fixed_gamma, one.fixed_lenience, one.gamma) == (4, 0.5, 2)
-  assert (one.fixed_speedup, one.speedup) == pytest.approx((1 / 0.6, 2))
-  single = frame[frame.gamma != 2]
-  assert comparisons.gammas(single).empty
-
-
-def test_rejections_tell_latency_by_a_line():
-  specs = {ALONE: (0.8, 1.0, 0.01, 10, 0.0)} | {
-    ('opt', r, 4): (0.8, 0.3 + 2 * r, 0.01 * (0.5 + r), 10, r)
-    for r in (0.1, 0.2, 0.3, 0.4)
-  }
-  frame = comparisons.rates(
-    join(make(specs), make(specs, batch_size=1, run='b'))
-  )
-  fit = comparisons.latency_fit(frame)
-  assert fit.batch_size.tolist() == [8, 1]
-  np.testing.assert_allclose(fit.slope, [2, 2])
-  np.testing.assert_allclose(fit.intercept, [0.3, 0.3])
-  np.testing.assert_allclose(fit.r2, 1)
-  frame.loc[2, 'latency'] = 5.0
-  assert comparisons.latency_fit(frame).r2[0] < 0.9
-  assert comparisons.latency_fit(frame[frame.lenience != 0.1][:3]).empty
 
 
 def test_the_clock_of_another_batch_size_says_nothing():
@@ -304,7 +263,7 @@ def test_a_lenience_is_chosen_and_judged_apart(found):
   lucky = (answers.point == 4) & (side == 0)
   answers.loc[lucky, 'quality'] = alone[side[:200].to_numpy() == 0]
   table = calibration.calibrate(Points(found.points, answers), CHOICE)
-  own = calibration.own(table, 'quality').set_index('variant')
+  own = table[table.target == 'quality'].set_index('variant')
   opt = own.loc['opt']
   assert opt.lenience == 1.0
   assert not opt.kept
@@ -316,137 +275,17 @@ def test_a_lenience_is_chosen_and_judged_apart(found):
 
 def test_a_target_of_latency_takes_the_best_quality(found):
   choice = Choice(resamples=500, latency=0.65)
-  table = calibration.own(calibration.calibrate(found, choice), 'latency')
+  table = calibration.calibrate(found, choice)
+  table = table[table.target == 'latency']
   opt = table.set_index('variant').loc['opt']
   # Gamma is everyone's: the faster point at gamma 2 is no choice.
   assert (opt.lenience, opt.gamma, opt.kept) == (0.5, 4, True)
   assert opt.regret == 0
   # Nothing of diff is as fast: the fastest there is, and told so.
   assert not table.set_index('variant').loc['diff'].kept
-
-
-def test_one_tasks_lenience_on_another():
-  easy = {
-    ALONE: SPECS[ALONE],
-    ('opt', 0.0, 4): (0.8, 0.8, 0.01, 10, 0.3),
-    ('opt', 1.0, 4): (0.8, 0.4, 0.01, 10, 0.1),
-  }
-  hard = easy | {('opt', 1.0, 4): (0.3, 0.4, 0.01, 10, 0.1)}
-  found = join(make(easy, task='easy'), make(hard, task='hard'))
-  table = calibration.calibrate(found, CHOICE)
-  matrix = calibration.transfer(table, 'quality')
-  assert matrix.loc['easy', 'easy'] == 1
-  assert matrix.loc['easy', 'hard'] == 0
-  assert matrix.loc['hard', 'easy'] == matrix.loc['hard', 'hard'] == 1
-  part = table[(table.target == 'quality') & (table.chosen_on == 'hard')]
-  regret = part.set_index('task').regret
-  assert regret['easy'] == pytest.approx(0.4)
-  lost, kept = calibration.by_judge(table, 'quality')
-  assert list(lost) == list(kept) == ['easy', 'hard']
-  lost, kept = (
-    f.droplevel(['temperature', 'run', 'variant']) for f in (lost, kept)
-  )
-  assert lost.loc[(8, 'easy'), 'hard'] > 0.4
-  assert kept.loc[(8, 'easy')].tolist() == [1, 0]
-  assert kept.loc[(8, 'hard')].tolist() == [1, 1]
-
-
-def test_a_typical_point_is_the_calibrated_one_else_a_middling_one(found):
-  table = calibration.calibrate(found, CHOICE)
-  own = calibration.own(table, 'quality').point.tolist()
-  # Neither model alone can be chosen, and each has one point.
-  assert calibration.typical(found.points, table) == sorted([0, 1, *own])
-  assert calibration.typical(found.points, table.iloc[:0]) == [0, 1, 3, 6]
   # One example cannot be halved.
   one = make({k: SPECS[k] for k in (ALONE, ('opt', 0.5, 4))}, n=1)
   assert calibration.calibrate(one, CHOICE).empty
-
-
-# --- Traces.
-
-
-def trace(sources, deferred=None, pieces=None):
-  n = len(sources)
-  return make_trace(sources, deferred=deferred, pieces=pieces or ['a'] * n)
-
-
-def test_positions_agree_with_a_walk_over_the_tokens():
-  rng = np.random.default_rng(0)
-  kept, examined, traces = {}, {}, []
-  for _ in range(300):
-    sources = ''
-    while len(sources) < 12:
-      block = 'd' * rng.integers(0, 5)
-      sources += block + ('b' if len(block) == 4 else 'r')
-    sources = sources[: rng.integers(0, 13)]
-    traces.append(trace(sources))
-    place = 0
-    for source in sources:
-      if source in 'dr':
-        examined[place] = examined.get(place, 0) + 1
-      if source == 'd':
-        kept[place] = kept.get(place, 0) + 1
-      place = place + 1 if source == 'd' else 0
-  counts = {}
-  positions.count([7] * 300, traces, counts)
-  found = counts[7].by_block()
-  assert {r['position'] - 1: r['examined'] for r in found} == examined
-  assert {r['position'] - 1: r['accepted'] for r in found if r['accepted']} == (
-    kept
-  )
-
-
-def test_deferrals_by_position_and_kind_leave_the_bonus_out():
-  pieces = [' 12', ' cat', '.', '\n', 'a1', '', 'x']
-  counts = {}
-  positions.count(
-    [1], [trace('dddddrb', [1, 0, 0, 1, 0, 1, 1], pieces)], counts
-  )
-  expected = {
-    r['kind']: (r['deferred'], r['examined']) for r in counts[1].by_kind()
-  }
-  assert expected == {
-    'digits': (1, 1),
-    'letters': (0, 1),
-    'punctuation': (0, 1),
-    'spaces': (1, 1),
-    'other': (1, 2),
-  }
-  long = {}
-  positions.count([1], [trace('d' * 20, [0] * 8 + [1] * 12)], long)
-  found = [
-    (r['position'], r['rate'], r['examined']) for r in long[1].by_answer()
-  ]
-  assert found == [(0, 0, 8), (8, 1, 8), (16, 1, 4)]
-
-
-def test_what_has_no_rule_has_no_deferrals_and_failures_no_tokens():
-  counts = {}
-  positions.count([0, None, 0], [trace('dr'), trace('d'), trace('')], counts)
-  assert list(counts) == [0]
-  assert counts[0].by_answer() == counts[0].by_kind() == []
-  assert len(counts[0].by_block()) == 2
-
-
-def test_what_is_drawn_of_places_is_of_the_first_run_and_of_enough_tokens():
-  specs = {key: SPECS[key] for key in (ALONE, ('opt', 0.5, 4))}
-  found = join(make(specs), make(specs, run='b'))
-  counts = {}
-  short, long = trace('d' * 8, [1] * 8), trace('d' * 16, [0] * 16)
-  positions.count([1] * 20, [short] * 20, counts)
-  positions.count([1, 3], [long, trace('dr', [0, 1], ['7', '.'])], counts)
-  frames = positions.frames(found.points, counts)
-  block, answer = positions.drawn(frames, [1, 3])
-  assert set(block.run) == set(answer.run) == {'a'}
-  # One answer of 21 goes on.
-  assert set(frames['by_answer'].position) == {0, 8}
-  assert set(answer.position) == {0}
-  block, _ = positions.drawn(frames, [3])
-  assert set(block.run) == {'b'}
-  told = positions.kinds_beside(frames, [1, 3]).set_index('run')
-  assert told.letters['a'] == pytest.approx(160 / 176)
-  assert (told.digits['b'], told.punctuation['b']) == (0, 1)
-  assert math.isnan(told.letters['b'])
 
 
 # --- Plainer ways.
@@ -472,13 +311,13 @@ def test_every_known_method_has_a_kind():
 def test_a_kind_is_shown_by_its_best_points():
   found = make(
     {
-      ALONE: (0.80, 1.0, 0.01, 10, 0.0),
-      ('speed', 0.0, 4): (0.80, 0.9, 0.01, 10, 0.3),
-      ('min_p', 0.1, 4): (0.84, 0.95, 0.01, 10, 0.3),
-      ('opt', 0.5, 4): (0.82, 0.8, 0.01, 10, 0.3),
-      ('diff', 0.5, 4): (0.81, 0.7, 0.01, 10, 0.3),
-      ('chow', 0.5, 4): (0.20, 0.3, 0.01, 10, 0.3),
-      ('bild', 0.5, 4): (0.90, 1.1, 0.01, 10, 0.3),
+      ALONE: (0.80, 1.0, 0.01, 10),
+      ('speed', 0.0, 4): (0.80, 0.9, 0.01, 10),
+      ('min_p', 0.1, 4): (0.84, 0.95, 0.01, 10),
+      ('opt', 0.5, 4): (0.82, 0.8, 0.01, 10),
+      ('diff', 0.5, 4): (0.81, 0.7, 0.01, 10),
+      ('chow', 0.5, 4): (0.20, 0.3, 0.01, 10),
+      ('bild', 0.5, 4): (0.90, 1.1, 0.01, 10),
     }
   )
   table = kinds.best_of_kinds(comparisons.compare(found, CHOICE))
@@ -502,11 +341,11 @@ def test_a_kind_is_shown_by_its_best_points():
 def test_what_truncation_alone_is_worth_is_told():
   found = make(
     {
-      ALONE: (0.80, 1.0, 0.01, 10, 0.0),
-      ('token_v3', 0.9, 4): (0.82, 0.5, 0.01, 10, 0.3),
-      ('token_v3', 0.7, 4): (0.82, 0.5, 0.01, 10, 0.3),
-      ('min_p', 0.1, 4): (0.90, 0.75, 0.01, 20, 0.3),
-      ('min_p', 0.1, 2): (0.10, 0.75, 0.01, 20, 0.3),
+      ALONE: (0.80, 1.0, 0.01, 10),
+      ('token_v3', 0.9, 4): (0.82, 0.5, 0.01, 10),
+      ('token_v3', 0.7, 4): (0.82, 0.5, 0.01, 10),
+      ('min_p', 0.1, 4): (0.90, 0.75, 0.01, 20),
+      ('min_p', 0.1, 2): (0.10, 0.75, 0.01, 20),
     }
   )
   table = kinds.truncated_alike(found, CHOICE)
@@ -516,7 +355,7 @@ def test_what_truncation_alone_is_worth_is_told():
   assert one['gained'] == pytest.approx(-0.08)
   assert one['gained_low'] < -0.08 < one['gained_high'] < 0
   assert one['faster'] == pytest.approx(1.5)
-  lone = make({ALONE: (0.8, 1.0, 0.01, 10, 0.0)})
+  lone = make({ALONE: (0.8, 1.0, 0.01, 10)})
   assert kinds.best_of_kinds(comparisons.compare(lone, CHOICE)).empty
   assert kinds.truncated_alike(lone, CHOICE).empty
 
@@ -535,7 +374,7 @@ def _two_tasks(cascade):
   return join(
     *(
       make(
-        {key: (of[i], 0.5 + i, 0.01, 10, 0.1) for key, of in rows},
+        {key: (of[i], 0.5 + i, 0.01, 10) for key, of in rows},
         task=task,
         seed=i,
         n=(100, 400)[i],
@@ -563,19 +402,21 @@ def test_tasks_count_equally_in_a_mixture():
 
 
 def test_it_is_said_whether_a_cascade_is_above_both_models():
-  best = mixture.best(mixture.mix(_two_tasks((0.9, 0.7)), CHOICE))
-  assert list(best.method) == ['diff', 'opt']
-  assert best.iloc[0].above == pytest.approx(0.2)
-  said = questions.above(best, 'Diff', 'lenience 0.2')
-  assert said.startswith('Diff at lenience 0.2 is above both models alone, by')
-  assert said.endswith('0.200, and its intervals over both are above 0.')
-  best = mixture.best(mixture.mix(_two_tasks((0.9, 0.3025)), CHOICE))
-  said = questions.above(best, 'Diff', 'lenience 0.2')
-  assert said.endswith('0.001, but within what chance could give.')
-  best = mixture.best(mixture.mix(_two_tasks((0.8, 0.3)), CHOICE))
-  said = questions.above(best, 'Diff', 'lenience 0.2')
-  assert said.startswith('No cascade is above both models alone: Diff at')
-  assert said.endswith('nearest, and lacks 0.050 of the better one.')
+  for cascade, above, said in (
+    ((0.9, 0.7), 0.2, 'A cascade is better than both models: Diff'),
+    ((0.9, 0.3025), 0.00125, 'No cascade is better than both models beyond'),
+    ((0.8, 0.3), -0.05, 'No cascade is better than both models beyond chance'),
+  ):
+    frame = mixture.mix(_two_tasks(cascade), CHOICE)
+    best = mixture.best(frame)
+    assert list(best.method) == ['diff', 'opt']
+    assert best.iloc[0].above == pytest.approx(above)
+    assert (best.iloc[0].above_low > 0) == (above == 0.2)
+    looks = styles.styles(dict(zip(frame.variant, frame.method, strict=True)))
+    (screen,) = first.screens(frame, looks, CHOICE)
+    assert screen.answers[2].startswith(said)
+    gained = f'{above:+.3f}'.replace('-', styles.MINUS)
+    assert f'Diff at lenience 0.2, {gained} (' in screen.answers[2]
 
 
 def test_one_task_is_no_mixture(found):

@@ -19,7 +19,7 @@ from answers import COSTS
 
 from cascades import methods
 from experiments import records, tasks
-from experiments.analysis import cuts, roles, runs, shown
+from experiments.analysis import comparisons, cuts, roles, runs, shown
 from experiments.records import metrics
 from experiments.reports import (
   Choice,
@@ -670,9 +670,6 @@ def test_every_question_is_on_the_page_and_its_tables_are_files(graded_page):
     'How do I choose the lenience',
     'Can the lenience be chosen beforehand',
     'Are right answers lost',
-    'Do rejections tell latency',
-    'Do answers get longer',
-    'Where drafts are kept, and what is deferred',
   ]
   table = csv(path, 'two_sided_modelled').set_index('variant')
   cells = dict(reversed(cells_of(parts[list(parts)[1]], 'Speed-up')))
@@ -683,12 +680,6 @@ def test_every_question_is_on_the_page_and_its_tables_are_files(graded_page):
       text = (path.parent / f'tables/two_sided_modelled.{suffix}').read_text()
       row = next(line for line in text.splitlines() if label in line)
       assert number in row
-  blocks = csv(path, 'by_block')
-  # Of each trace one draft was kept at the first place, one turned down at the
-  # second.
-  assert set(blocks.position) == {1, 2}
-  assert set(blocks[blocks.position == 1].rate) == {1}
-  assert set(blocks[blocks.position == 2].rate) == {0}
   told = json.loads((path.parent / 'report.json').read_text())
   assert (told['resamples'], told['seed'], told['allowed']) == (100, 0, [])
 
@@ -738,17 +729,15 @@ def test_a_question_more_is_a_function_on_the_list(tmp_path, monkeypatch):
 
 
 def test_the_tables_numbers_are_the_summarys(graded_page):
-  table = csv(graded_page, 'lengths')
-  summary = pd.read_csv(graded_page.parents[1] / 'summary.csv')
+  run = runs.read(graded_page.parents[1])
+  frame = comparisons.rates(runs.gather([run]))
   for column, other in (
     ('quality', 'quality'),
     ('latency', 'relative_latency'),
-    ('rejection_rate', 'rejection_rate'),
-    ('unended_rate', 'unended_rate'),
     ('mean_output_tokens', 'mean_output_tokens'),
   ):
-    assert table[column].tolist() == pytest.approx(
-      summary[other].tolist(), nan_ok=True
+    assert frame[column].tolist() == pytest.approx(
+      run.summary[other].tolist(), nan_ok=True
     )
 
 
@@ -759,7 +748,7 @@ def test_figures_are_files_without_the_pages_colours(tmp_path):
   )
   drawn = sorted(p.name for p in (path.parent / 'figures').iterdir())
   names = {name.rpartition('.')[0] for name in drawn}
-  assert {'pareto-sums', 'positions-sums', 'p0-panels'} <= names
+  assert {'pareto-sums', 'first', 'p0-panels'} <= names
   assert drawn == sorted(f'{n}.{s}' for n in names for s in ('png', 'svg'))
   for name in names:
     text = (path.parent / f'figures/{name}.svg').read_text()
@@ -804,9 +793,9 @@ def test_workdirs_of_the_same_settings_are_one_page(tmp_path):
   assert 'class="allowed"' not in text
   table = csv(path, 'two_sided_modelled')
   assert set(table.variant) == {'opt', 'token_v3', 'diff'}
-  # Where drafts are kept is drawn for the curves of both.
-  last = parts_of(text)['Where drafts are kept, and what is deferred']
-  assert set(re.findall('data-method="(.*?)"', last)) == set(table.variant)
+  # The curves of both are drawn together.
+  front = parts_of(text)['Which points no other beats']
+  assert set(table.variant) < set(re.findall('data-method="(.*?)"', front))
 
 
 @pytest.mark.slow

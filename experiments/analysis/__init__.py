@@ -9,7 +9,6 @@ risk         Leniences that lose little, with a guarantee.
 race         Arms against each other on the clock.
 headline     What a sweep comes to.
 mixture      All tasks together.
-positions    Where in a block drafts are kept, and where rules defer.
 cuts         The summary in parts, and the best point of each.
 shown        The answers that stand for a sweep.
 blocks       The blocks of an answer, and when they were there.

@@ -1,9 +1,8 @@
 """Points against the verifier alone, and what follows from that.
 
 Frames in, frames out. `compare` has a row for each point, with paired bootstrap
-intervals over the examples that both answered; Pareto fronts, the two sides of
-the paper's table, the worth of tuning gamma and what rejections cost are read
-off that frame.
+intervals over the examples that both answered; Pareto fronts and the two sides
+of the paper's table are read off that frame.
 
 Latency is per emitted token, the verifier alone being 1: modelled from counted
 calls, or on the clock. A speed-up is one by the other.
@@ -145,14 +144,11 @@ def _sums(
       of_verifier = part[f'{name} of verifier'] / part['emitted of verifier']
       return of_verifier * part['emitted'] / part[name]
 
-    length = part['emitted'] / part['emitted of verifier']
     with np.errstate(divide='ignore', invalid='ignore'):
-      return np.concatenate(
-        [more, faster('latency'), faster('wall_s'), length], -1
-      )
+      return np.concatenate([more, faster('latency'), faster('wall_s')], -1)
 
   rows = np.concatenate(list(parts.values()), 1)
-  return rows, score, ['difference', 'speedup', 'wall_speedup', 'length']
+  return rows, score, ['difference', *_SPEEDUPS]
 
 
 def _corpus(task: str, part: dict[str, np.ndarray], whose: str) -> np.ndarray:
@@ -188,9 +184,8 @@ def rates(found: Points) -> pd.DataFrame:
   """`points` with what all of their answers say, without intervals.
 
   Returns:
-    Columns beside those of the points: quality, scale, latency, wall_latency
-    (nan where the clock says nothing), rejection_rate, mean_output_tokens,
-    unended_rate, exact (whether each answer is right or wrong).
+    Columns beside those of the points: quality, scale, latency,
+    mean_output_tokens, exact (whether each answer is right or wrong).
   """
   parts = []
   for (task, _), places in _groups(found.points):
@@ -206,13 +201,6 @@ def rates(found: Points) -> pd.DataFrame:
         # One nan is no quality of 0.
         known = np.isfinite(of['quality']).sum(0) == n
         quality = np.where(known, total['quality'] / n, math.nan)
-      wall = np.where(
-        np.isfinite(of['wall_s']).sum(0) == n,
-        total['wall_s'] / total['emitted'],
-        math.nan,
-      )
-      reference, clock = references(points)
-      alone = np.where(clock & (reference >= 0), wall[reference], math.nan)
       values = of['quality']
       right_or_wrong = np.isin(values, (0, 1)) | np.isnan(values)
       exact = right_or_wrong.all(0) & np.isfinite(values).any(0)
@@ -221,10 +209,7 @@ def rates(found: Points) -> pd.DataFrame:
           quality=quality,
           scale=scale(task, values),
           latency=total['latency'] / total['emitted'],
-          wall_latency=wall / alone,
-          rejection_rate=1 - total['accepted'] / total['examined'],
           mean_output_tokens=total['emitted'] / n,
-          unended_rate=1 - total['ended'] / n,
           exact=exact & (not is_corpus(task)),
         )
       )
@@ -240,13 +225,12 @@ def compare(found: Points, choice: Choice) -> pd.DataFrame:
 
   Returns:
     Beside the columns of `rates`, each with its `_low` and `_high`: difference
-    (of quality), speedup, wall_speedup, length (of the output, by the
-    verifier's); paired, over the examples that both answered, nan where there
-    is no verifier alone. Then `as_good`, whether the difference is no less than
-    the margin allows.
+    (of quality), speedup, wall_speedup; paired, over the examples that both
+    answered, nan where there is no verifier alone. Then `as_good`, whether the
+    difference is no less than the margin allows.
   """
   frame = rates(found)
-  scores = ['difference', *_SPEEDUPS, 'length']
+  scores = ['difference', *_SPEEDUPS]
   columns = [column for name in scores for column in with_ends(name)]
   frame = frame.assign(**dict.fromkeys(columns, math.nan))
   for (task, _), places in _groups(found.points):
@@ -420,88 +404,6 @@ def at_gamma(frame: pd.DataFrame, gamma: int) -> pd.DataFrame:
 def at_common_gamma(frame: pd.DataFrame) -> pd.DataFrame:
   """Points at the gamma that most have, and those of curves without one."""
   return at_gamma(frame, common_gamma(frame))
-
-
-def gammas(frame: pd.DataFrame) -> pd.DataFrame:
-  """Each curve at a gamma of its own, beside the gamma that is everyone's.
-
-  Args:
-    frame: A row per point, as `compare` makes them.
-
-  Returns:
-    A row per task and curve that has several gammas: fixed_gamma with
-    fixed_lenience and fixed_speedup, gamma with lenience and speedup, all of
-    them of the fastest points that are as good as the verifier.
-  """
-  drafting = frame[frame.gamma > 0]
-  several = drafting.groupby(CURVE).gamma.transform('nunique') > 1
-  drafting = drafting[several]
-  fixed = common_gamma(frame)
-  curves = drafting[CURVE].drop_duplicates()
-  kept = [*CURVE, 'gamma', 'lenience', *with_ends('speedup')]
-  of_all, own = (
-    fastest_as_good(part)[kept]
-    for part in (at_gamma(drafting, fixed), drafting)
-  )
-  of_all = of_all.rename(
-    columns={c: f'fixed_{c}' for c in of_all if c not in CURVE}
-  )
-  made = curves.merge(of_all, 'left', on=CURVE).merge(own, 'left', on=CURVE)
-  return made.assign(fixed_gamma=fixed)
-
-
-def lengths(frame: pd.DataFrame) -> pd.DataFrame:
-  """Points with answers, and how fast whole answers are.
-
-  Args:
-    frame: A row per point, as `compare` makes them.
-
-  Returns:
-    Its rows whose mean output length is known, with `answer_speedup`: the
-    modelled speed-up of an answer, which is that of a token by how much longer
-    answers are.
-  """
-  known = frame[np.isfinite(frame.mean_output_tokens)]
-  return known.assign(answer_speedup=known.speedup / known.length)
-
-
-def latency_fit(frame: pd.DataFrame) -> pd.DataFrame:
-  """How well rejections tell latency: a line through the points.
-
-  Args:
-    frame: A row per point, as `rates` or `compare` makes them.
-
-  Returns:
-    A row per task, batch size and gamma with at least three points whose
-    rejection rates differ: n, slope, intercept, r2, and low and high, the least
-    and most rejection rate.
-  """
-  import scipy.stats
-
-  rows = []
-  keys = [*GROUP, 'batch_size', 'gamma']
-  drafting = frame[frame.gamma > 0]
-  for key, part in drafting.groupby(keys, sort=False):
-    known = part[np.isfinite(part.rejection_rate) & np.isfinite(part.latency)]
-    x, y = known.rejection_rate, known.latency
-    if len(known) < 3 or not np.ptp(x):
-      continue
-    fit = scipy.stats.linregress(x, y)
-    rows.append(
-      dict(zip(keys, key, strict=True))
-      | {
-        'n': len(known),
-        'slope': fit.slope,
-        'intercept': fit.intercept,
-        'r2': fit.rvalue**2,
-        'low': x.min(),
-        'high': x.max(),
-      }
-    )
-  return pd.DataFrame(
-    rows,
-    columns=[*keys, *'n slope intercept r2 low high'.split()],
-  )
 
 
 def significance(found: Points, chosen: Sequence[int]) -> pd.DataFrame:

@@ -241,23 +241,18 @@ class Points:
       out what its rule looks at), n (how many answers), failed (how many
       examples have none).
     answers: A row per answer: point (a row of `points`), id, quality, emitted,
-      ended, latency (modelled; the verifier's for a token being 1), wall_s (nan
-      where the clock says nothing), examined, accepted, and `score:NAME` where
-      quality is made of sums.
-    places: Row of `points` by run and `Record.point`.
+      latency (modelled; the verifier's for a token being 1), wall_s (nan where
+      the clock says nothing), and `score:NAME` where quality is made of sums.
   """
 
   points: pd.DataFrame
   answers: pd.DataFrame
-  places: Mapping[tuple, int] = dataclasses.field(default_factory=dict)
 
   def __repr__(self) -> str:
     return f'{len(self.points)} points, {len(self.answers)} answers'
 
 
-_COLUMNS = (
-  'point id quality emitted ended latency wall_s examined accepted'.split()
-)
+_COLUMNS = 'point id quality emitted latency wall_s'.split()
 
 
 def summary(told: Mapping[str, Run]) -> pd.DataFrame:
@@ -313,11 +308,8 @@ def gather(runs: Sequence[Run], clock: bool = False) -> Points:
           r.id,
           r.quality,
           r.emitted,
-          r.ended,
           metrics.latency(r, run.costs),
           r.wall_s if clock else math.nan,
-          r.examined,
-          r.accepted,
         )
       )
       if is_corpus(r.task):
@@ -327,7 +319,7 @@ def gather(runs: Sequence[Run], clock: bool = False) -> Points:
   if scores:
     frame = frame.join(pd.DataFrame(scores).set_index('row'))
   kept = pd.DataFrame(list(points.values())).drop(columns='place')
-  return Points(kept, frame, {key: one['place'] for key, one in points.items()})
+  return Points(kept, frame)
 
 
 def is_corpus(task: str) -> bool:

@@ -37,7 +37,6 @@ import pandas as pd
 from experiments import records
 from experiments.analysis import (
   mixture,
-  positions,
   race,
   roles,
   runs,
@@ -85,10 +84,9 @@ def write_report(
   frame = runs.summary(told)
   answers = shown.find(paths[0], read[0].lines)
   looks = _looks(frame, answers)
-  counts = positions.read(found, told)
   # Of several runs, nothing is said of one alone.
   raced = race.points(read[0]) if len(read) == 1 else None
-  asked = questions.answer(Context(found, counts, looks, choice, raced))
+  asked = questions.answer(Context(found, looks, choice, raced))
   note = _note(differing)
   screens = first.screens(mixture.whole(found, choice), looks, choice)
   text, drawn = page.render(

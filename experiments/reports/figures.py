@@ -7,7 +7,6 @@ are told of where on it.
 """
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -22,12 +21,10 @@ from experiments.analysis import comparisons
 from experiments.analysis.roles import BASELINES, DRAFTER, VERIFIER
 from experiments.reports import drawings
 from experiments.reports.drawings import Drawing
-from experiments.reports.styles import DASHES, Style, lenience, number, words
+from experiments.reports.styles import Style, lenience, number, words
 
 # Of lines that something is to be compared with.
 _DASHED = dict(color=drawings.SOFT, linestyle=(0, (4, 3)), linewidth=1.1)
-# Of fitted lines, in order of appearance: the first is solid.
-_LINES = ((), *DASHES[:3])
 # What stands along an axis, by the column that is drawn.
 LABELS = {
   'quality': 'quality',
@@ -418,79 +415,3 @@ def _scatter(
     )
     titles[f'{kind}:{variant}'] = _titles(part, style, x, y)
   return titles
-
-
-def fits(
-  frame: pd.DataFrame,
-  lines: pd.DataFrame,
-  styles: Mapping[str, Style],
-  *,
-  name: str,
-) -> Drawing:
-  """Latency against rejections, with the fitted lines.
-
-  Args:
-    frame: A row per point of one task, as `comparisons.compare` makes them.
-    lines: A row per line, as `comparisons.latency_fit` makes them of the task.
-    styles: Styles by variant.
-    name: What its files are called; no other drawing of the page has it.
-  """
-  with mpl.rc_context(drawings.RC):
-    figure = drawings.new(7.4, 4.4)
-    axes = figure.subplots()
-    drafting = frame[frame.gamma > 0]
-    _scatter(axes, drafting, styles, 'rejection_rate', 'latency', 0.9)
-    fitted = lines.to_dict('records')
-    for line, dashes in zip(fitted, itertools.cycle(_LINES), strict=False):
-      ends = np.array([line['low'], line['high']])
-      size = f', batch {line["batch_size"]}' if line['batch_size'] else ''
-      axes.plot(
-        ends,
-        line['intercept'] + line['slope'] * ends,
-        color=drawings.SOFT,
-        linestyle=(0, dashes) if dashes else '-',
-        label=f'gamma {line["gamma"]}{size}: r² {number(line["r2"])}',
-      )
-    if fitted:
-      axes.legend(frameon=False, fontsize=9)
-    axes.axhline(1, **_DASHED)
-    axes.set_xlabel(LABELS['rejection_rate'])
-    axes.set_ylabel(LABELS['latency'])
-    description = 'modelled latency against rejection rate'
-    return drawings.finish(figure, name, description, styles, {})
-
-
-def by_position(
-  block: pd.DataFrame,
-  answer: pd.DataFrame,
-  styles: Mapping[str, Style],
-  *,
-  name: str,
-) -> Drawing:
-  """Acceptance along the block and deferrals along the answer.
-
-  Args:
-    block: A row per place in the block, of a point of each curve of one task,
-      as `positions.drawn` gives them.
-    answer: A row per place in the answer, of the same points.
-    styles: Styles by variant.
-    name: What its files are called; no other drawing of the page has it.
-  """
-  with mpl.rc_context(drawings.RC):
-    figure = drawings.new(10.4, 4.4)
-    left, right = figure.subplots(1, 2)
-    for axes, frame in ((left, block), (right, answer)):
-      for variant, part in frame.groupby('variant', sort=False):
-        axes.plot(
-          part.position,
-          part.rate,
-          gid=f'method:{variant}',
-          **_looks(styles[variant]),
-        )
-    left.xaxis.get_major_locator().set_params(integer=True)
-    left.set_xlabel('place in the block')
-    left.set_ylabel('kept, of the drafts examined there')
-    right.set_xlabel('tokens of the answer before it')
-    right.set_ylabel('deferred, of the tokens examined there')
-    description = 'acceptance along the block and deferrals along the answer'
-    return drawings.finish(figure, name, description, styles, {})

@@ -7,7 +7,6 @@ the end, lists these functions in the order of the page.
 
 import dataclasses
 import functools
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 
@@ -18,7 +17,6 @@ from experiments.analysis import (
   comparisons,
   kinds,
   mixture,
-  positions,
   race,
   risk,
 )
@@ -42,7 +40,6 @@ from experiments.reports.columns import (
   count,
   digits,
   p_value,
-  size,
   texts,
   yes,
 )
@@ -80,14 +77,12 @@ class Context:
 
   Attributes:
     found: Points and answers.
-    counts: What was counted in traces, by row of the points.
     looks: Styles by variant.
     choice: Margins, targets and how intervals are drawn.
     raced: Points and answers of arms that were timed, if any were.
   """
 
   found: Points
-  counts: Mapping[int, positions.Counts]
   looks: Mapping[str, styles.Style]
   choice: Choice
   raced: Points | None = None
@@ -263,16 +258,6 @@ def _mixture(context: Context) -> Question:
   """All tasks together."""
   frame = mixture.mix(context.found, context.choice)
   best = mixture.best(frame)
-  guide = (
-    'All tasks together, each counting as much as any other, as a share of its'
-    ' best score. Of each method the point that is furthest above the better of'
-    ' the two models alone, chosen on these same examples.'
-  )
-  if len(best):
-    first = best.iloc[0]
-    place = styles.place(first.lenience, first.gamma * context.several_gammas)
-    name = context.looks[first.variant].label
-    guide = f'{above(best, name, place)} {guide}'
   drawings, parts = [], mixture.drawn(frame)
   for i, (temperature, run, part) in enumerate(parts):
     drawn = figures.curves(
@@ -297,35 +282,12 @@ def _mixture(context: Context) -> Question:
   columns = [*context.head, *context.place, LATENCY, QUALITY, *over]
   return Question(
     'When is a cascade better than both models',
-    guide,
+    'All tasks together, each counting as much as any other, as a share of its'
+    ' best score. Of each method the point that is furthest above the better of'
+    ' the two models alone, chosen on these same examples.',
     [Table('mixture', 'All tasks together', best, columns, frame)],
     drawings,
     'It takes at least two tasks, and both models alone on each.',
-  )
-
-
-def above(frame: pd.DataFrame, name: str, place: str) -> str:
-  """In a sentence, whether a cascade is above both models, and by how much.
-
-  Args:
-    frame: The best points over all tasks, as `mixture.best` gives them; the
-      first row is spoken of.
-    name: What people call its method.
-    place: Where on its curve it is, in words.
-  """
-  row = frame.iloc[0]
-  by = styles.number(abs(row.above), 3)
-  where = f'{name} at {place}'
-  if row.above > 0:
-    sure = (
-      'and its intervals over both are above 0'
-      if row.above_low > 0
-      else 'but within what chance could give'
-    )
-    return f'{where} is above both models alone, by {by}, {sure}.'
-  return (
-    f'No cascade is above both models alone: {where} comes nearest, and lacks'
-    f' {by} of the better one.'
   )
 
 
@@ -361,31 +323,6 @@ def _front(context: Context) -> Question:
   )
 
 
-def _gammas(context: Context) -> Question | None:
-  """What gamma adds to the lenience."""
-  if not context.several_gammas:
-    return None
-  table = comparisons.gammas(context.frame)
-  fixed = comparisons.common_gamma(context.frame)
-  columns = [
-    *context.head,
-    Column('fixed_lenience', 'Lenience', styles.lenience, f'at gamma {fixed}'),
-    Column(
-      'fixed_speedup', f'Speed-up at gamma {fixed}', digits(2), 'modelled'
-    ),
-    Column('lenience', 'Lenience', styles.lenience, 'at the gamma of its own'),
-    Column('gamma', 'Own gamma', size, 'that made it fastest'),
-    dataclasses.replace(SPEEDUP, heading='Speed-up at its own'),
-  ]
-  return Question(
-    'What a gamma of its own is worth',
-    'The fastest point at the quality of the verifier, with one gamma for all'
-    ' methods (that of most points), and with the one that suits the method.',
-    [Table('gammas', 'Modelled latency', table, columns)],
-    otherwise='No method was run at several gammas.',
-  )
-
-
 def _calibrated(context: Context) -> Question:
   """Leniences that were not chosen where they are judged."""
   table, choice = context.calibrated, context.choice
@@ -415,20 +352,15 @@ def _calibrated(context: Context) -> Question:
       Table(
         f'calibration_{target}',
         f'Target: {words}',
-        calibration.own(table, target),
-        [*columns, regret],
         table[table.target == target].drop(columns='point'),
+        [*columns, regret],
       )
     )
-  for target, words in asked.items():
-    if table[table.target == target].task.nunique() > 1:
-      tables.append(_transfer(context, target, words))
   return Question(
     'Can the lenience be chosen beforehand',
     'Lenience is chosen on one half of the examples and judged on the other'
-    f' (halves by a hash of the id, seed {choice.seed}), at one gamma for all.'
-    ' Where several tasks were run, the lenience of each is judged on the'
-    ' others too.',
+    f' (halves by a hash of the id, seed {choice.seed}), at one gamma for'
+    ' all.',
     tables,
     otherwise='There are too few examples, or no verifier alone, to choose by.',
   )
@@ -476,41 +408,6 @@ def _guaranteed(context: Context) -> Question | None:
   )
 
 
-def _transfer(context: Context, target: str, words: str) -> Table:
-  """A row per curve and task of choice, a column per task that judges.
-
-  Args:
-    context: What every question is answered with.
-    target: Key of `calibration.TARGETS`.
-    words: What the target is.
-  """
-  values, kept = calibration.by_judge(context.calibrated, target)
-  frame, judges = values.index.to_frame(index=False), []
-  what = 'quality lost' if target == 'quality' else 'latency'
-  for i, task in enumerate(values):
-    # As numbers of the task, whatever it is called.
-    frame[f'on {i}'] = [
-      styles.number(value, 3)
-      if math.isnan(value)
-      else f'{styles.number(value, 3)} {yes(mark)}'
-      for value, mark in zip(values[task], kept[task], strict=True)
-    ]
-    heading = f'{styles.words(task)}: {what}'
-    judges.append(Column(f'on {i}', heading, texts, 'where judged'))
-  columns = [
-    Column('chosen_on', 'Chosen on', styles.words, 'the task'),
-    *(c for c in context.head if c is not TASK),
-    *judges,
-  ]
-  return Table(
-    f'transfer_{target}',
-    f"One task's lenience on another; {words}",
-    frame,
-    columns,
-    calibration.transfer(context.calibrated, target).reset_index(),
-  )
-
-
 def _tested(context: Context) -> Question:
   """Whether a difference could be chance."""
   table = calibration.tested(context.found, context.calibrated, context.choice)
@@ -536,119 +433,6 @@ def _tested(context: Context) -> Question:
   )
 
 
-def _rejections(context: Context) -> Question:
-  """Whether counts say how long it takes."""
-  lines = comparisons.latency_fit(context.frame)
-  drawings = []
-  for name, part in context.tasks():
-    task, temperature = part.iloc[0][GROUP]
-    own = lines[(lines.task == task) & (lines.temperature == temperature)]
-    if len(own):
-      drawings.append(
-        _for(
-          name,
-          figures.fits(
-            context.placed(part), own, context.looks, name=_named('fit', name)
-          ),
-        )
-      )
-  # Lines are of all methods together.
-  table = lines.assign(variant='')
-  columns = [
-    *(c for c in context.head if c in (TASK, TEMPERATURE)),
-    BATCH,
-    *context.place[1:],
-    Column('n', 'Points', count, 'that the line goes through'),
-    Column('slope', 'Slope', digits(2), 'latency per rejection rate'),
-    Column('intercept', 'Intercept', digits(2), 'where nothing is rejected'),
-    Column('r2', 'r²', digits(3), 'share of the variance explained'),
-  ]
-  return Question(
-    'Do rejections tell latency',
-    'A line by least squares through the points of all methods, for each gamma'
-    ' and batch size. Where r² is near 1, the rejection rate says all about the'
-    ' modelled latency.',
-    [Table('latency_fit', 'Fitted lines', table, columns)],
-    drawings,
-    'Too few points draft, or they all reject as much.',
-  )
-
-
-def _lengths(context: Context) -> Question:
-  """Whether tokens that are faster are more of them."""
-  frame = comparisons.lengths(context.frame)
-  columns = [
-    *context.head,
-    *context.place,
-    Column('mean_output_tokens', 'Tokens', digits(1), 'per answer'),
-    Column('length', "By the verifier's", digits(3), 'with its 95 % interval'),
-    Column(
-      'unended_rate', 'Not ended', digits(3), 'cut off by the longest allowed'
-    ),
-    Column('speedup', 'Speed-up per token', digits(2), 'modelled'),
-    Column(
-      'answer_speedup', 'Per answer', digits(2), 'speed-up of whole answers'
-    ),
-  ]
-  return Question(
-    'Do answers get longer',
-    'Output length over that of the verifier alone, on the same examples, and'
-    ' the share of answers that did not end by themselves. Longer answers eat'
-    ' into the speed-up per token.',
-    [Table('lengths', 'Every point', frame, columns)],
-    otherwise='No point has answers.',
-  )
-
-
-def _positions(context: Context) -> Question:
-  """What traces say of places."""
-  points = context.found.points
-  counted = positions.frames(points, context.counts)
-  typical = calibration.typical(points, context.calibrated)
-  drawings = []
-  for name, part in context.tasks():
-    block, answer = positions.drawn(counted, part.index.intersection(typical))
-    if len(block):
-      drawing = figures.by_position(
-        block, answer, context.looks, name=_named('positions', name)
-      )
-      drawings.append(_for(name, drawing))
-  columns = [
-    *(c for c in context.head if c is not BATCH),
-    *context.place,
-    *(
-      Column(name, name.capitalize(), digits(3), 'deferred, of those examined')
-      for name in positions.KINDS
-    ),
-  ]
-
-  def file(name: str, title: str) -> Table:
-    """A table that is a file, and not on the page."""
-    return Table(name, title, counted[name].iloc[:0], (), counted[name])
-
-  return Question(
-    'Where drafts are kept, and what is deferred',
-    'On the left, how many of the drafts that verification reached were kept,'
-    ' by their place in the block; on the right, how often the rule defers, by'
-    f' the place in the answer, {positions.WIDTH} tokens together. Each method'
-    ' is shown at the lenience calibrated for quality above, else at a middling'
-    ' one; all points are in the CSV files.',
-    [
-      Table(
-        'by_kind',
-        'Deferred, by what a token is made of',
-        positions.kinds_beside(counted, typical),
-        columns,
-        counted['by_kind'],
-      ),
-      file('by_block', 'Acceptance by place in the block'),
-      file('by_answer', 'Deferrals by place in the answer'),
-    ],
-    drawings,
-    'No method drafts.',
-  )
-
-
 # In the order of the page. Each says how to read what answers a question, or
 # gives None where it is not worth asking.
 QUESTIONS: tuple[Callable[[Context], Question | None], ...] = (
@@ -657,13 +441,9 @@ QUESTIONS: tuple[Callable[[Context], Question | None], ...] = (
   _kinds,
   _front,
   _mixture,
-  _gammas,
   _guaranteed,
   _calibrated,
   _tested,
-  _rejections,
-  _lengths,
-  _positions,
 )
 
 
