@@ -420,11 +420,11 @@ def test_it_is_said_whether_a_cascade_is_above_both_models():
 
 
 def test_one_task_is_no_mixture(found):
-  nothing = mixture.mix(found, CHOICE)
+  nothing = mixture.of_several(mixture.mix(found, CHOICE))
   assert nothing.empty
   assert mixture.best(nothing).empty
   two = _two_tasks((0.9, 0.7))
   drafter = two.points.index[two.points.method == 'drafter_only']
   answers = two.answers[~two.answers.point.isin(drafter)]
   alone = Points(two.points.drop(drafter), answers)
-  assert mixture.mix(alone, CHOICE).empty
+  assert mixture.of_several(mixture.mix(alone, CHOICE)).empty

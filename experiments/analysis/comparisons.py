@@ -9,7 +9,7 @@ calls, or on the clock. A speed-up is one by the other.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -94,9 +94,38 @@ def references(points: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
 # --- One row for each point.
 
 
+def scored(
+  rows: np.ndarray,
+  score: stats.Score,
+  names: Sequence[str],
+  choice: Choice,
+  strata: Sequence[int] = (),
+) -> dict[str, np.ndarray]:
+  """Scores of all examples with their intervals, by column.
+
+  Args:
+    rows: What each example adds to the sums, as in `stats.bootstrap`.
+    score: Of the sums; its scores are those of `names`, each of all points.
+    names: What the scores are called.
+    choice: How intervals are drawn.
+    strata: As in `stats.bootstrap`.
+  """
+  with np.errstate(divide='ignore', invalid='ignore'):
+    whole = score(rows.sum(0))
+    ends = stats.bootstrap(
+      rows, score, resamples=choice.resamples, seed=choice.seed, strata=strata
+    )
+  parts = [np.split(values, len(names)) for values in (whole, *ends)]
+  return {
+    column: values
+    for name, of_name in zip(names, zip(*parts, strict=True), strict=True)
+    for column, values in zip(with_ends(name), of_name, strict=True)
+  }
+
+
 def _sums(
   task: str, of: dict[str, np.ndarray], reference: np.ndarray
-) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray], list[str]]:
+) -> tuple[np.ndarray, stats.Score]:
   """What each example adds, and the scores that its sums make.
 
   Args:
@@ -106,8 +135,8 @@ def _sums(
       compared with, [points].
 
   Returns:
-    Rows, [examples, sums], and score for `stats.bootstrap`, and the names of
-    the scores, each of which has a value for every point.
+    Rows, [examples, sums], and score for `stats.bootstrap`: difference (of
+    quality) and `_SPEEDUPS`, each of every point.
   """
   own = np.isfinite(of['emitted'])
   both = own & own[:, reference]
@@ -144,11 +173,10 @@ def _sums(
       of_verifier = part[f'{name} of verifier'] / part['emitted of verifier']
       return of_verifier * part['emitted'] / part[name]
 
-    with np.errstate(divide='ignore', invalid='ignore'):
-      return np.concatenate([more, faster('latency'), faster('wall_s')], -1)
+    return np.concatenate([more, faster('latency'), faster('wall_s')], -1)
 
   rows = np.concatenate(list(parts.values()), 1)
-  return rows, score, ['difference', *_SPEEDUPS]
+  return rows, score
 
 
 def _corpus(task: str, part: dict[str, np.ndarray], whose: str) -> np.ndarray:
@@ -230,8 +258,8 @@ def compare(found: Points, choice: Choice) -> pd.DataFrame:
     difference is no less than the margin allows.
   """
   frame = rates(found)
-  scores = ['difference', *_SPEEDUPS]
-  columns = [column for name in scores for column in with_ends(name)]
+  names = ['difference', *_SPEEDUPS]
+  columns = [column for name in names for column in with_ends(name)]
   frame = frame.assign(**dict.fromkeys(columns, math.nan))
   for (task, _), places in _groups(found.points):
     points = found.points.loc[places]
@@ -239,18 +267,9 @@ def compare(found: Points, choice: Choice) -> pd.DataFrame:
     of = matrices(found, places)
     if (reference < 0).any() or not len(of['id']):
       continue
-    rows, score, names = _sums(task, of, reference)
-    with np.errstate(divide='ignore', invalid='ignore'):
-      whole = score(rows.sum(0))
-    ends = stats.bootstrap(
-      rows, score, resamples=choice.resamples, seed=choice.seed
-    )
-    for suffix, values in zip(('', *ENDS), (whole, *ends), strict=True):
-      for i, name in enumerate(names):
-        part = values[i * len(places) : (i + 1) * len(places)]
-        if name == 'wall_speedup':
-          part = np.where(clock, part, math.nan)
-        frame.loc[places, f'{name}{suffix}'] = part
+    told = scored(*_sums(task, of, reference), names, choice)
+    frame.loc[places, list(told)] = np.column_stack(list(told.values()))
+    frame.loc[places[~clock], with_ends('wall_speedup')] = math.nan
   good = stats.not_inferior(
     frame.difference_low.to_numpy(), choice.margin * frame.scale.to_numpy()
   )
@@ -275,23 +294,10 @@ def pair(
   """
   of = matrices(found, [one, other])
   both = np.isfinite(of['emitted']).all(1)
-  told = [of[name][both] for name in ('quality', 'latency', 'emitted')]
-  rows = np.column_stack([np.ones(both.sum()), *told])
-
-  def score(sums: np.ndarray) -> np.ndarray:
-    n, q1, q2, t1, t2, e1, e2 = np.moveaxis(sums, -1, 0)
-    with np.errstate(divide='ignore', invalid='ignore'):
-      return np.stack([(q1 - q2) / n, (t2 / e2) / (t1 / e1)], -1)
-
-  ends = stats.bootstrap(
-    rows, score, resamples=choice.resamples, seed=choice.seed
-  )
-  names = ('gained', 'faster')
-  made: dict[str, float] = {'n': len(rows)}
-  whole = score(rows.sum(0))
-  for suffix, values in zip(('', *ENDS), (whole, *ends), strict=True):
-    made |= {f'{k}{suffix}': v for k, v in zip(names, values, strict=True)}
-  return made
+  of = {name: values[both] for name, values in of.items()}
+  rows, score = _sums(found.points.task[one], of, np.array([1, 1]))
+  told = scored(rows, score, ('gained', 'faster', 'wall_faster'), choice)
+  return {'n': len(rows)} | {name: told[name][0] for name in told}
 
 
 # --- What is read off that frame.

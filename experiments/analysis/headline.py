@@ -39,7 +39,7 @@ def find(points: pd.DataFrame, choice: Choice) -> Headline | None:
   """The answers; None where there is no verifier alone to compare with.
 
   Args:
-    points: A row per point of one run and temperature, as `mixture.whole` makes
+    points: A row per point of one run and temperature, as `mixture.mix` makes
       them.
     choice: Says by how much a quality may be less and still be the verifier's.
   """
@@ -69,11 +69,11 @@ def arms(found: Points) -> list[pd.Series]:
     found: Points and answers of one run.
 
   Returns:
-    Rows as `mixture.whole` makes them, each once; none where there is no
+    Rows as `mixture.mix` makes them, each once; none where there is no
     verifier alone to compare with.
   """
   choice = Choice()
-  points = mixture.tuned(mixture.whole(found, choice))
+  points = mixture.tuned(mixture.mix(found, choice))
   told = find(points, choice)
   if told is None:
     return []

@@ -7,7 +7,7 @@ of the best that it can give.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,7 @@ _MODELS = {'over_verifier': roles.VERIFIER, 'over_drafter': roles.DRAFTER}
 
 
 def mix(found: Points, choice: Choice) -> pd.DataFrame:
-  """Points over all tasks, against both models alone.
+  """Points over all tasks of each run, against both models alone.
 
   Args:
     found: Points and answers; tasks whose quality is one of all answers
@@ -35,46 +35,18 @@ def mix(found: Points, choice: Choice) -> pd.DataFrame:
 
   Returns:
     A row per curve, lenience and gamma that is there in every task, the models
-    alone among them: task (`ALL`), method, oracle, quality (mean over tasks, as
-    a share), latency (modelled, per token of all of them), and over_verifier
-    and over_drafter (quality gained), all with intervals over the examples,
-    those of gains paired.
-    Empty where there are fewer than two tasks of two examples, or a model
-    alone is missing.
+    alone among them: task (`ALL`, or the only one), method, oracle, quality
+    (mean over tasks, as a share), latency (modelled, per token of all of them),
+    and over_verifier and over_drafter (quality gained), all with intervals over
+    the examples, those of gains paired; over_drafter is nan where the drafter
+    did not answer alone. None of a run where a task has fewer than two
+    examples, or the verifier alone is missing.
   """
-  return _each_run(found, choice, 2, _MODELS)
-
-
-def whole(found: Points, choice: Choice) -> pd.DataFrame:
-  """The same of however many tasks there are, with or without a drafter alone.
-
-  Args:
-    found: Points and answers.
-    choice: How intervals are drawn.
-
-  Returns:
-    As `mix`; `task` is the only one if it is, and over_drafter is nan where the
-    drafter did not answer alone.
-  """
-  return _each_run(found, choice, 1, ['over_verifier'])
-
-
-def _each_run(
-  found: Points, choice: Choice, least: int, models: Collection[str]
-) -> pd.DataFrame:
-  """Points over all tasks of each run, one below the other.
-
-  Args:
-    found: Points and answers.
-    choice: How intervals are drawn.
-    least: How many tasks there have to be.
-    models: Keys of `_MODELS` that have to be there.
-  """
-  parts = []
-  for _, points in found.points.groupby(RUN, sort=False):
-    part = _mixed(found, points, choice, least, models)
-    if part is not None:
-      parts.append(part)
+  parts = [
+    part
+    for _, points in found.points.groupby(RUN, sort=False)
+    if (part := _mixed(found, points, choice)) is not None
+  ]
   columns = ['task', *_POINT, 'method', 'oracle']
   for name in ('quality', 'latency', *_MODELS):
     columns += with_ends(name)
@@ -83,12 +55,19 @@ def _each_run(
   return pd.concat(parts, ignore_index=True)[columns]
 
 
+def of_several(frame: pd.DataFrame) -> pd.DataFrame:
+  """Points of runs that have several tasks, and both models alone on each.
+
+  Args:
+    frame: Points over all tasks, as `mix` makes them.
+  """
+  keys = [frame[name] for name in RUN]
+  drafter = frame.method.eq(roles.DRAFTER).groupby(keys).transform('any')
+  return frame[drafter & (frame.task == ALL)]
+
+
 def _mixed(
-  found: Points,
-  points: pd.DataFrame,
-  choice: Choice,
-  least: int,
-  models: Collection[str],
+  found: Points, points: pd.DataFrame, choice: Choice
 ) -> pd.DataFrame | None:
   """What is said of one run; None where nothing can be said."""
   tasks = {}
@@ -97,10 +76,9 @@ def _mixed(
     key = zip(part.variant, map(str, part.lenience), part.gamma, strict=True)
     part = part.assign(key=list(key))
     of = comparisons.matrices(found, part.index)
-    if is_corpus(task) or not np.isfinite(of['quality']).any():
-      continue
-    tasks[task] = part.set_index('key'), of
-  if len(tasks) < least:
+    if not is_corpus(task) and np.isfinite(of['quality']).any():
+      tasks[task] = part.set_index('key'), of
+  if not tasks:
     return None
   first, *others = (part for part, _ in tasks.values())
   keys = [k for k in first.index if all(k in part.index for part in others)]
@@ -110,29 +88,19 @@ def _mixed(
     for name, method in _MODELS.items()
     if len(places := np.flatnonzero(told.method == method))
   }
-  if not alone.keys() >= set(models):
+  if 'over_verifier' not in alone:
     return None
   rows, score = _sums(tasks, keys, list(alone.values()))
   # A mixture has as many examples of each task in every draw.
   strata = list(map(len, rows))
   if min(strata) < 2:
     return None
-  rows = np.concatenate(rows)
-  with np.errstate(divide='ignore', invalid='ignore'):
-    mean = score(rows.sum(0))
-    ends = stats.bootstrap(
-      rows, score, resamples=choice.resamples, seed=choice.seed, strata=strata
-    )
-  size = len(keys)
-  made = told.reset_index(drop=True)
-  made = made.assign(task=ALL if len(tasks) > 1 else next(iter(tasks)))
-  made = made.assign(
-    **{name: math.nan for model in _MODELS for name in with_ends(model)}
+  names = ('quality', *alone, 'latency')
+  return told.reset_index(drop=True).assign(
+    task=ALL if len(tasks) > 1 else next(iter(tasks)),
+    **dict.fromkeys(with_ends('over_drafter'), math.nan)
+    | comparisons.scored(np.concatenate(rows), score, names, choice, strata),
   )
-  for i, name in enumerate(('quality', *alone, 'latency')):
-    for column, values in zip(with_ends(name), (mean, *ends), strict=True):
-      made[column] = values[i * size : (i + 1) * size]
-  return made
 
 
 def _sums(

@@ -36,7 +36,6 @@ import pandas as pd
 
 from experiments import records
 from experiments.analysis import (
-  mixture,
   race,
   roles,
   runs,
@@ -86,9 +85,10 @@ def write_report(
   looks = _looks(frame, answers)
   # Of several runs, nothing is said of one alone.
   raced = race.points(read[0]) if len(read) == 1 else None
-  asked = questions.answer(Context(found, looks, choice, raced))
+  context = Context(found, looks, choice, raced)
+  asked = questions.answer(context)
   note = _note(differing)
-  screens = first.screens(mixture.whole(found, choice), looks, choice)
+  screens = first.screens(context.mixed, looks, choice)
   text, drawn = page.render(
     frame, answers, told, screens, asked, looks, choice, note
   )

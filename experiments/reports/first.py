@@ -38,7 +38,7 @@ def screens(
   """What is said first, of each run and temperature.
 
   Args:
-    frame: Points over all tasks, as `mixture.whole` makes them.
+    frame: Points over all tasks, as `mixture.mix` makes them.
     looks: Styles by variant.
     choice: Says by how much a quality may be less and still be the verifier's.
   """

@@ -93,6 +93,11 @@ class Context:
     return comparisons.compare(self.found, self.choice)
 
   @functools.cached_property
+  def mixed(self) -> pd.DataFrame:
+    """Every point over all tasks, against both models alone."""
+    return mixture.mix(self.found, self.choice)
+
+  @functools.cached_property
   def calibrated(self) -> pd.DataFrame:
     """Leniences chosen on a half of the examples, judged on the other."""
     return calibration.calibrate(self.found, self.choice)
@@ -256,7 +261,7 @@ def _kinds(context: Context) -> Question:
 
 def _mixture(context: Context) -> Question:
   """All tasks together."""
-  frame = mixture.mix(context.found, context.choice)
+  frame = mixture.of_several(context.mixed)
   best = mixture.best(frame)
   drawings, parts = [], mixture.drawn(frame)
   for i, (temperature, run, part) in enumerate(parts):
