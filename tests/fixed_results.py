@@ -457,7 +457,7 @@ def sweep_digests() -> dict[str, str]:
   one = worker.Worker(config, curves, tasks)
   task = tasks['numerals']
   examples = list(task.load(num_examples=6))
-  made = [one.decode(task, curve, examples) for curve in curves]
+  made = [one.decode_curve(task, curve, examples) for curve in curves]
   cascade = plan.Curve.of(config, 'sequence_mean', (0.5,))
   made.append(worker.combine(cascade, made[1], made[0]))
   named = [*curves, cascade]

@@ -1,6 +1,7 @@
 """Pairs with nothing to say that compile and run at once."""
 
 import atexit
+import dataclasses
 import functools
 import json
 import pathlib
@@ -18,6 +19,12 @@ from cascades.methods import processing
 from cascades.models import checkpoints, huggingface, language, tokenizers
 from cascades.proof import exact
 from cascades.scheme import Scheme
+from experiments import cli, records
+from experiments.sweeps import plan
+
+ROOT = pathlib.Path(__file__).parents[1]
+# Of a config that is silent, so that the options are the usual ones.
+curve = functools.partial(plan.Curve.of, {})
 
 
 @functools.cache
@@ -75,6 +82,33 @@ def pair() -> tuple[str, str]:
     params = language.from_config(config).init_params(jax.random.key(i))
     huggingface.save(root / name, config, params, tokenizer)
   return str(root / 'verifier'), str(root / 'drafter')
+
+
+def config(**fields):
+  """The quickstart's config of that pair, on five numbers, with changes."""
+  config = cli.load_config_module(ROOT / 'configs/quickstart.py').get_config()
+  with config.unlocked():
+    config.verifier, config.drafter = pair()
+    config.update(tasks=('numerals',), num_examples=5, batch_size=3, clock=0)
+    config.update(fields)
+  return config
+
+
+def made(workdir):
+  """Yields each record of a sweep with its trace."""
+  for name, lines in records.read_points(workdir).items():
+    yield from zip(lines, records.read_traces(workdir, name), strict=True)
+
+
+def answers(workdir) -> dict:
+  """All that a sweep says but timings, by point and example."""
+  return {
+    (record.point, record.id): (
+      records.dumps(dataclasses.replace(record, wall_s=0.0, lenience=0.0)),
+      trace,
+    )
+    for record, trace in made(workdir)
+  }
 
 
 def rewrite(folder, fields=None, tensors=None) -> None:

@@ -1,169 +1,27 @@
 """Who decodes the points of a sweep: this process, or a cluster.
 
-A launcher gives what its workers know of themselves, the unit costs, and what
-comes of points, in whatever order they are done. To add one, write a class
-with what `Launcher` says, and name it in LAUNCHERS.
+A launcher is made of the sweep's config, its curves, its tasks by name, and a
+function that shows the user a line. It has the methods of `worker.Worker`, the
+launcher of this process: `facts` and `costs` of its workers, who all have to be
+alike; `decode`, which gives points in whatever order they are done; `views`,
+`race` and `close`. `usage` is what decoding took, in all. To add one, write a
+class with these, and name it in LAUNCHERS.
 """
 
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
+
+import ml_collections
 
 from cascades import extras
 from cascades.sampler import batching
 from experiments import records
 from experiments.records import metrics
-from experiments.sweeps import plan
-
-# A point, and the examples that it is of.
-Job = tuple[plan.Point, Sequence]
-
-
-class Launcher(Protocol):
-  """Decodes points.
-
-  It is made of the sweep's config, the curves that its points are on, its tasks
-  by name, and a function that shows the user a line.
-
-  Attributes:
-    usage: What decoding took, in all.
-  """
-
-  usage: batching.Usage
-
-  def facts(self) -> dict[str, Any]:
-    """What can change a result and is not said by a config.
-
-    It is the same of all workers, by the names of `worker.Worker.facts`.
-    """
-
-  def costs(self) -> metrics.Spread:
-    """What one call of each model costs on one of the workers."""
-
-  def decode(
-    self,
-    jobs: Sequence[Job],
-    on_answer: Callable[[], None],
-    stopped: Callable[[], bool],
-  ) -> Iterator[tuple[plan.Point, list]]:
-    """Points as they are done, with what came of them.
-
-    Args:
-      jobs: Points that need no other's results, each with its examples.
-      on_answer: Is called for each answer, as soon as it is known.
-      stopped: Says whether to begin no further point.
-
-    Yields:
-      A point and its `worker.Made`: the answers at its first lenience in the
-      order of the examples, then those at the next.
-    """
-
-  def views(
-    self,
-    curve: plan.Curve,
-    lenience: float,
-    answers: Sequence[tuple[str, str, records.Trace]],
-  ) -> list[records.View]:
-    """Views of answers, with what both models say of every token.
-
-    Args:
-      curve: What the answers were decoded with.
-      lenience: The point of the curve.
-      answers: For each the name of its point, what was asked, and its tokens.
-    """
-
-  def race(
-    self,
-    arms: Sequence[tuple[plan.Curve, float]],
-    asked: Mapping[str, Sequence],
-  ) -> list[records.Record]:
-    """Arms against each other on the clock of one worker.
-
-    Args:
-      arms: Curves, each with one of its leniences.
-      asked: Examples, by task.
-    """
-
-  def close(self) -> None:
-    """Gives back what it took."""
-
-
-class Local:
-  """This process, a point at a time."""
-
-  def __init__(
-    self,
-    config,
-    curves: Sequence[plan.Curve],
-    tasks: Mapping[str, Any],
-    say: Callable[[str], None],
-  ):
-    """Loads the pair.
-
-    Args:
-      config: The sweep's.
-      curves: The curves that its points are on.
-      tasks: Its tasks by name.
-      say: Shows the user a line.
-
-    Raises:
-      ValueError: The pair is absent, does not fit or does not go together.
-    """
-    from experiments.sweeps import worker
-
-    self._worker = worker.Worker(config, curves, tasks)
-    self._tasks, self._say = tasks, say
-
-  @property
-  def usage(self) -> batching.Usage:
-    return self._worker.usage
-
-  def facts(self) -> dict[str, Any]:
-    return self._worker.facts()
-
-  def costs(self) -> metrics.Spread:
-    return self._worker.costs()
-
-  def decode(self, jobs, on_answer, stopped):
-    for point, examples in jobs:
-      if stopped():
-        return
-      task, before = self._tasks[point.task], self._worker.batch_size
-      yield (
-        point,
-        self._worker.decode(task, point.curve, examples, on_answer),
-      )
-      _say_if_narrower(self._say, point, before, self._worker.batch_size)
-
-  def views(self, curve, lenience, answers):
-    return self._worker.views(curve, lenience, answers)
-
-  def race(self, arms, asked):
-    return self._worker.race(arms, asked)
-
-  def close(self) -> None:
-    pass
-
-
-def _say_if_narrower(
-  say: Callable[[str], None], point: plan.Point, before: int, after: int
-) -> None:
-  """Tells that there was no memory for as many rows as were asked for.
-
-  Args:
-    say: Shows the user a line.
-    point: What was decoded.
-    before: Most rows at a time before that.
-    after: Most rows at a time since.
-  """
-  if after < before:
-    say(
-      f'memory: {before} rows at a time were too many for {point.curve.name};'
-      f' going on with {after}.'
-    )
+from experiments.sweeps import plan, worker
 
 
 class Ray:
@@ -198,7 +56,8 @@ class Ray:
       import ray
     except ImportError:
       raise ValueError(extras.missing('launcher', 'ray', 'ray')) from None
-    said = _ray_fields(config)
+    # The config may say nothing of it.
+    said = _RAY | dict(config.get('ray') or {})
     self._ray, self._say, self.usage = ray, say, batching.Usage()
     self._own = not ray.is_initialized()
     if self._own:
@@ -224,8 +83,8 @@ class Ray:
     """Asks a worker for something; `_result` waits for it.
 
     Args:
-      what: 'facts', 'costs', 'views', 'race' or 'decode'.
-      *args: What `_on_worker` takes for it.
+      what: As `_on_worker` has it, and so its arguments.
+      *args: Those.
 
     Returns:
       Ray's reference to it.
@@ -272,24 +131,24 @@ class Ray:
     while running or (waiting and not stopped()):
       while waiting and len(running) < self._slots and not stopped():
         point, examples = waiting.pop()
-        ref = self._call('decode', point.task, point.curve, tuple(examples))
-        running[ref] = point
+        running[self._call('decode', point, tuple(examples))] = point
       # Not for ever: Ctrl-C is heard between two of these.
       done, _ = self._ray.wait(list(running), timeout=1.0)
       for ref in done:
         point = running.pop(ref)
-        found, usage, before, after = self._result(ref)
+        found, usage, said = self._result(ref)
         self.usage.add(usage)
         for _ in found:
           on_answer()
         yield point, found
-        _say_if_narrower(self._say, point, before, after)
+        for line in said:
+          self._say(line)
 
-  def views(self, curve, lenience, answers):
-    return self._result(self._call('views', curve, lenience, tuple(answers)))
+  def views(self, *asked):
+    return self._result(self._call('views', *asked))
 
-  def race(self, arms, asked):
-    return self._result(self._call('race', tuple(arms), dict(asked)))
+  def race(self, *asked):
+    return self._result(self._call('race', *asked))
 
   def close(self) -> None:
     if self._own:
@@ -297,13 +156,9 @@ class Ray:
 
 
 _RAY = {'address': '', 'cpus': 1, 'gpus': 0, 'retries': 3}
-# The pair of this process, by the run that it is of.
-_loaded: dict[str, tuple[Any, dict[str, Any]]] = {}
-
-
-def _ray_fields(config) -> dict[str, Any]:
-  """What a config says of Ray, which may be nothing: every name of `_RAY`."""
-  return _RAY | dict(config.get('ray') or {})
+# The pair of this process, by the run that it is of: its worker, the facts of
+# that, and what it has to say to the user.
+_loaded: dict[str, tuple[worker.Worker, dict[str, Any], list[str]]] = {}
 
 
 def _connect(ray: ModuleType, address: str) -> None:
@@ -370,38 +225,30 @@ def _on_worker(key: str, pair, what: str, *args) -> tuple[dict, Any]:
   Args:
     key: Names the run, for which the pair is loaded.
     pair: The fields of the sweep's config, and its curves.
-    what: 'facts', 'costs', 'views', 'race' or 'decode'.
-    *args: For views and races those of `Launcher`; to decode, the name of a
-      task, a curve and examples.
+    what: 'facts', or a method of `worker.Worker`.
+    *args: Of that method; to decode, a point and its examples.
 
   Returns:
-    The worker's facts, and what was asked for: None where that was facts, else
-    costs, views or records of a race; of a point, what came of it, what it
-    took, and most rows at a time before and after it.
+    The worker's facts, and what was asked for: None where that was facts; of a
+    point, what came of it, what it took, and what is to be told of it.
   """
-  import ml_collections
-
-  from experiments.sweeps import worker
-
   fields, curves = pair
-  config = ml_collections.ConfigDict(fields)
-  tasks = plan.tasks_of(config)
   if key not in _loaded:
+    config = ml_collections.ConfigDict(fields)
     # That of another run has no place beside it.
     _loaded.clear()
-    one = worker.Worker(config, curves, tasks)
-    _loaded[key] = one, one.facts()
-  one, facts = _loaded[key]
+    said = []
+    one = worker.Worker(config, curves, plan.tasks_of(config), said.append)
+    _loaded[key] = one, one.facts(), said
+  one, facts, said = _loaded[key]
   if what == 'facts':
     return facts, None
-  if what == 'costs':
-    return facts, one.costs()
-  if what in ('views', 'race'):
+  if what != 'decode':
     return facts, getattr(one, what)(*args)
-  task, curve, examples = args
-  before, one.usage = one.batch_size, batching.Usage()
-  made = one.decode(tasks[task], curve, examples)
-  return facts, (made, one.usage, before, one.batch_size)
+  said.clear()
+  one.usage = batching.Usage()
+  ((_, made),) = one.decode([args])
+  return facts, (made, one.usage, list(said))
 
 
-LAUNCHERS = {'local': Local, 'ray': Ray}
+LAUNCHERS = {'local': worker.Worker, 'ray': Ray}

@@ -1,21 +1,18 @@
 """What decodes points: a pair of models, loaded once.
 
-Of several workers each has the pair, and a launcher gives them points; see
-`launchers`.
+A sweep in one process has one worker. Of several each has the pair, and a
+launcher gives them points; see `launchers`.
 """
 
-import contextlib
 import dataclasses
-import hashlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from cascades import decoding, methods
+from cascades import decoding
 from cascades.decoding import faults
 from cascades.drafters import pairing
 from cascades.models import checkpoints, sharding, turns
@@ -24,7 +21,7 @@ from cascades.sampler.options import Options
 from cascades.scheme import SEQUENTIAL
 from experiments import cli, records
 from experiments.records import metrics, versions
-from experiments.sweeps import costs, plan, sequence
+from experiments.sweeps import costs, fingerprints, plan, sequence
 
 # Added to the seed of the drafter alone. A sequence-level cascade takes either
 # model's own answer: were they drawn with the same random numbers, the
@@ -39,6 +36,8 @@ _BONUS = records.SOURCES.index('bonus')
 
 # What comes of an example.
 Made = tuple[records.Record, records.Trace]
+# A point, and the examples that it is of.
+Job = tuple[plan.Point, Sequence]
 # An answer that is to be viewed: its point's name, what was asked, its tokens.
 Viewed = tuple[str, str, records.Trace]
 
@@ -56,32 +55,6 @@ class CompileClock:
     jax.monitoring.register_event_duration_secs_listener(count)
 
 
-def fingerprint(params: Any) -> str:
-  """A hash of all weights, made of a checksum of each where it lies."""
-  leaves, treedef = jax.tree.flatten(params)
-  said = [str(treedef)]
-  for leaf in leaves:
-    first, second = sharding.fetch(_checksum(leaf))
-    said.append(f'{leaf.dtype}{leaf.shape}{first:08x}{second:08x}')
-  return hashlib.sha256('\n'.join(said).encode()).hexdigest()
-
-
-@jax.jit
-def _checksum(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Two sums of an array's bits, weighed by their places; of integers, so that
-  the order in which a device adds does not matter."""
-  kind = {1: jnp.uint8, 2: jnp.uint16}.get(x.dtype.itemsize, jnp.uint32)
-  bits = jax.lax.bitcast_convert_type(x, kind).astype(jnp.uint32)
-  place, stride = jnp.ones((), jnp.uint32), 1
-  for axis, size in enumerate(bits.shape):
-    along = jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
-    place, stride = place + along * jnp.uint32(stride % 2**32), stride * size
-  # Odd, as is every product that is to lose none of the bits.
-  weight = 2 * place * jnp.uint32(2654435761) + 1
-  mixed = bits * weight
-  return mixed.sum(), ((mixed ^ (mixed >> 15)) * weight).sum()
-
-
 def make_mesh(config):
   """The devices that a config asks for; None for one."""
   if math.prod(plan.mesh_of(config)) == 1:
@@ -94,65 +67,6 @@ def host_folder() -> str:
   first one's results are the results."""
   index = jax.process_index()
   return f'host-{index}' if index else ''
-
-
-def weights(verifier: checkpoints.Checkpoint, equipped: Any) -> dict[str, str]:
-  """Hashes of what a pair computes with, and of the tokenizer of both.
-
-  Args:
-    verifier: The verifier.
-    equipped: What drafts.
-
-  Returns:
-    By name, of the parameters, the tokenizer, and all other settings.
-  """
-  return {
-    'verifier': fingerprint(verifier.params),
-    'drafter': fingerprint(equipped.params),
-    'tokenizer': hashlib.sha256(verifier.tokenizer.proto).hexdigest(),
-    'settings': records.digest(
-      records.plain(
-        [
-          _settings(verifier.model),
-          _settings(equipped.drafter),
-          list(verifier.tokenizer.stops),
-        ]
-      )
-    ),
-  }
-
-
-def _settings(value: Any) -> Any:
-  """What a model computes with beside its parameters, without our names.
-
-  Such as the base of its rotations, its windows and its soft caps, as its
-  config.json says them.
-  """
-  config = getattr(getattr(value, 'module', None), 'config', None)
-  if config is not None:
-    return [repr(config), value.vocab_size]
-  if isinstance(value, methods.Method):
-    return value.name
-  if dataclasses.is_dataclass(value):
-    return [
-      _settings(getattr(value, field.name))
-      for field in dataclasses.fields(value)
-    ]
-  if isinstance(value, tuple | list):
-    return [_settings(x) for x in value]
-  plain = value is None or isinstance(value, bool | int | float | str)
-  return value if plain else type(value).__name__
-
-
-@contextlib.contextmanager
-def _naming_model_alone(curve: plan.Curve) -> Iterator[None]:
-  """Names the model of the pair in an error of one that decodes alone."""
-  try:
-    yield
-  except faults.FaultError as error:
-    if not curve.alone:
-      raise
-    raise faults.FaultError(curve.alone, error.location) from None
 
 
 def _blocks(curves: Sequence[plan.Curve]) -> list[tuple[int, int]]:
@@ -178,7 +92,11 @@ class Worker:
   """
 
   def __init__(
-    self, config, curves: Sequence[plan.Curve], tasks: Mapping[str, Any]
+    self,
+    config,
+    curves: Sequence[plan.Curve],
+    tasks: Mapping[str, Any],
+    say: Callable[[str], None] = lambda text: None,
   ):
     """Loads the pair.
 
@@ -186,13 +104,15 @@ class Worker:
       config: Of the sweep.
       curves: Of the sweep.
       tasks: Of the sweep, by name.
+      say: Shows the user a line.
 
     Raises:
       ValueError: The pair is absent, does not fit or does not go together.
     """
     self.batch_size = config.batch_size
     self.usage = batching.Usage()
-    self._config, self._tasks, self._clock = config, tasks, CompileClock()
+    self._config, self._tasks, self._say = config, tasks, say
+    self._clock = CompileClock()
     self._kinds: set[tuple] = set()
     self._blocks = _blocks(curves)
     self._is_model = pairing.is_model(config.drafter)
@@ -226,7 +146,7 @@ class Worker:
 
   def facts(self) -> dict[str, Any]:
     """What can change a result and is not said by a config."""
-    return weights(self._verifier, self._equipped) | {
+    return fingerprints.weights(self._verifier, self._equipped) | {
       'code': versions.code(),
       'device': jax.devices()[0].device_kind,
       'versions': cli.versions(),
@@ -256,6 +176,30 @@ class Worker:
 
   def decode(
     self,
+    jobs: Sequence[Job],
+    on_answer: Callable[[], None] | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+  ) -> Iterator[tuple[plan.Point, list[Made]]]:
+    """Decodes points, and gives each as it is done with what came of it.
+
+    Args:
+      jobs: Points that need no other's results, each with its examples.
+      on_answer: Is called for each answer, as soon as it is known.
+      stopped: Says whether to begin no further point.
+    """
+    for point, examples in jobs:
+      if stopped():
+        return
+      before, task = self.batch_size, self._tasks[point.task]
+      yield point, self.decode_curve(task, point.curve, examples, on_answer)
+      if self.batch_size < before:
+        self._say(
+          f'memory: {before} rows at a time were too many for'
+          f' {point.curve.name}; going on with {self.batch_size}.'
+        )
+
+  def decode_curve(
+    self,
     task,
     curve: plan.Curve,
     examples: Sequence,
@@ -275,7 +219,7 @@ class Worker:
     """
     self._make_room(task.name, curve)
     decoder, seed = self._arm(curve, batch_size=self.batch_size)
-    options, chat = decoder.options, self._config.get('chat', False)
+    chat = self._config.get('chat', False)
     refused = {
       example.id: reason
       for example in examples
@@ -285,7 +229,7 @@ class Worker:
     leniences = curve.leniences or (math.nan,)
     points, wall = [[] for _ in leniences], math.nan
     if asked:
-      with _naming_model_alone(curve):
+      try:
         points, wall = self._timed(
           decoder,
           [example.prompt for example in asked],
@@ -296,7 +240,12 @@ class Worker:
           chat=chat,
           on_answer=on_answer,
         )
-    if options.verification == 'sequential':
+      except faults.FaultError as error:
+        if not curve.alone:
+          raise
+        # One that decodes alone does not know which of the pair it is.
+        raise faults.FaultError(curve.alone, error.location) from None
+    if curve.options.verification == SEQUENTIAL:
       # Both models read every token there, which the cascade need not.
       wall = math.nan
     # 0 where a sequential cascade never defers.
@@ -306,7 +255,7 @@ class Worker:
       of = dict(zip([example.id for example in asked], answers, strict=True))
       for example in examples:
         told = records.told(
-          options, task=task.name, lenience=lenience, id=example.id
+          decoder.options, task=task.name, lenience=lenience, id=example.id
         )
         if example.id in refused:
           made.append(records.failure(refused[example.id], **told))
@@ -420,12 +369,8 @@ class Worker:
     options = curve.options
     if not (options.gamma and scoring.is_language_model(self._equipped)):
       return []
-    options = dataclasses.replace(
-      options,
-      lenience=0.0 if math.isnan(lenience) else lenience,
-      # A row at a time fits wherever a batch did.
-      batch_size=1,
-    )
+    # A row at a time fits wherever a batch did.
+    options = dataclasses.replace(options, batch_size=1, **_at(lenience))
     decoder = self._decoder(options, self._verifier, self._drafter)
     chat = self._config.get('chat', False)
     looks = scoring.look(
@@ -457,6 +402,9 @@ class Worker:
         )
       )
     return views
+
+  def close(self) -> None:
+    """Gives nothing back: the process ends."""
 
 
 def _at(lenience: float) -> dict[str, float]:
