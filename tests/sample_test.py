@@ -1,27 +1,25 @@
 """The sample launcher, as a user runs it."""
 
 import os
-import pathlib
 import re
 import subprocess
 import sys
 
 import launching
 import pytest
+import small
 from absl import flags
 
 from cascades import verification
 from experiments import sample
 
-_ROOT = pathlib.Path(__file__).parent.parent
 
-
-def _run(*arguments, **environment):
+def _python(*arguments, **environment):
   return subprocess.run(
-    [sys.executable, '-m', 'experiments.sample', *arguments],
+    [sys.executable, *arguments],
     capture_output=True,
     text=True,
-    cwd=_ROOT,
+    cwd=small.ROOT,
     env=os.environ | environment,
   )
 
@@ -76,20 +74,11 @@ def test_flags_offer_what_there_is():
   ],
 )
 def test_mistakes_are_one_sentence_and_exit_code_2(arguments, said):
-  done = launching.run('experiments.sample', *arguments)
-  assert done.returncode == 2
-  assert done.stderr.startswith('error: ')
-  assert said in done.stderr
-  assert len(done.stderr.strip().split('\n')) == 1
+  assert said in launching.refused('experiments.sample', *arguments)
 
 
 def test_help_comes_without_importing_a_model_library():
-  done = subprocess.run(
-    [sys.executable, '-X', 'importtime', '-m', 'experiments.sample', '--help'],
-    capture_output=True,
-    text=True,
-    cwd=_ROOT,
-  )
+  done = _python('-X', 'importtime', '-m', 'experiments.sample', '--help')
   assert '--prompt' in done.stdout
   imported = {line.split('|')[-1].strip() for line in done.stderr.split('\n')}
   assert 'absl.flags' in imported
@@ -109,12 +98,16 @@ def test_what_was_compiled_is_kept_for_the_next_process(tmp_path, monkeypatch):
   # All of it: what takes about half a second, the default, takes more than that
   # in one process and less in the next.
   monkeypatch.setenv('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
-  arguments = '--prompt=x', '--max_new_tokens=2', '--gamma=0'
-  kept = tmp_path / 'cascades' / 'compiled'
-  done = _run(*arguments, XDG_CACHE_HOME=str(tmp_path))
-  assert done.returncode == 0, done.stderr
-  files = {path: path.stat().st_mtime_ns for path in kept.glob('*-cache')}
-  assert files
-  again = _run(*arguments, XDG_CACHE_HOME=str(tmp_path))
-  assert (again.stdout, again.stderr) == (done.stdout, done.stderr)
-  assert {p: p.stat().st_mtime_ns for p in kept.glob('*-cache')} == files
+  arguments = '--prompt=x --max_new_tokens=2 --gamma=0'.split()
+
+  def run():
+    done = _python(
+      *('-m', 'experiments.sample', *arguments), XDG_CACHE_HOME=str(tmp_path)
+    )
+    assert done.returncode == 0, done.stderr
+    files = (tmp_path / 'cascades' / 'compiled').glob('*-cache')
+    written = {path: path.stat().st_mtime_ns for path in files}
+    assert written
+    return written, done.stdout, done.stderr
+
+  assert run() == run()

@@ -16,6 +16,7 @@ import xml.etree.ElementTree
 
 import pytest
 import report_test
+import small
 import strangers
 from absl import flags
 from absl.testing import flagsaver
@@ -25,14 +26,16 @@ from experiments.reports import Choice, write_report
 from experiments.sweeps import remote, workdirs
 
 pytestmark = pytest.mark.slow
-ROOT = pathlib.Path(__file__).parents[1]
+
+
+def fails_today(*errors):
+  """What is right, and ends in one of these errors today."""
+  return pytest.mark.xfail(strict=True, reason='strangers', raises=errors)
 
 
 def report(workdir, figures=False) -> pathlib.Path:
   return write_report(workdir, Choice(resamples=5), figures=figures)
 
-
-# --- Records ---
 
 # Values of a record that no sweep writes.
 IMPOSSIBLE = {
@@ -62,7 +65,7 @@ def workdir(tmp_path_factory):
   return path
 
 
-@pytest.mark.xfail(strict=True, reason='strangers', raises=strangers.CRASHED)
+@fails_today(*strangers.CRASHED)
 @pytest.mark.parametrize(('field', 'value'), strangers.cases(IMPOSSIBLE))
 def test_an_impossible_record_is_refused_by_its_line(
   workdir, tmp_path, field, value
@@ -77,27 +80,23 @@ def test_an_impossible_record_is_refused_by_its_line(
   assert f'{path}:{len(others) + 1}: ' in str(error.value)
 
 
-def damaged_lines() -> dict[str, str]:
-  """Returns lines of a file of records, by what is wrong with each."""
-  record = report_test.make_record('sums', 'speed', 0.0, 0)
-  fields = json.loads(records.dumps(record))
-  return {
-    'a lenience of 400 digits': json.dumps(fields | {'lenience': 10**400}),
-    'lists in lists': '[' * 100_000 + ']' * 100_000,
-    'numbers in the place of texts': json.dumps(dict.fromkeys(fields, 1)),
-  }
-
-
-@pytest.mark.xfail(
-  strict=True,
-  reason='strangers',
-  raises=(AssertionError, OverflowError, RecursionError),
+FIELDS = json.loads(
+  records.dumps(report_test.make_record('sums', 'speed', 0.0, 0))
 )
-@pytest.mark.parametrize('case', damaged_lines())
+# Lines of a file of records, by what is wrong with each.
+DAMAGED = {
+  'a lenience of 400 digits': json.dumps(FIELDS | {'lenience': 10**400}),
+  'lists in lists': '[' * 100_000 + ']' * 100_000,
+  'numbers in the place of texts': json.dumps(dict.fromkeys(FIELDS, 1)),
+}
+
+
+@fails_today(AssertionError, OverflowError, RecursionError)
+@pytest.mark.parametrize('case', DAMAGED)
 def test_a_sweep_makes_a_point_with_a_damaged_record_again(tmp_path, case):
   path, stale = (tmp_path / x / 'a.jsonl' for x in ('records', 'stale/records'))
   path.parent.mkdir()
-  path.write_text(damaged_lines()[case] + '\n')
+  path.write_text(DAMAGED[case] + '\n')
   trace = records.Trace(
     id='1', tokens=[], pieces=[], sources=[], deferred=None, logprobs=[]
   )
@@ -110,20 +109,11 @@ def test_a_sweep_makes_a_point_with_a_damaged_record_again(tmp_path, case):
   assert stale.exists()
 
 
-# --- The page ---
-
-
-@pytest.mark.xfail(
-  strict=True,
-  reason='strangers',
-  raises=(UnicodeEncodeError, xml.etree.ElementTree.ParseError),
-)
+@fails_today(UnicodeEncodeError, xml.etree.ElementTree.ParseError)
 @pytest.mark.parametrize(
   ('method', 'prompt'),
-  [
-    pytest.param('speed', 'a \ud800 b', id='half of a surrogate pair'),
-    pytest.param('mi\x1bne', 'a b', id='a method with an escape character'),
-  ],
+  [('speed', 'half of a surrogate pair: \ud800'), ('an escape: \x1b', 'a b')],
+  ids=repr,
 )
 def test_a_page_replaces_characters_that_it_cannot_show(
   tmp_path, method, prompt
@@ -144,7 +134,7 @@ def test_a_page_replaces_characters_that_it_cannot_show(
 refusing = contextlib.suppress(ValueError, OSError)
 
 
-@pytest.mark.xfail(strict=True, reason='strangers', raises=AssertionError)
+@fails_today(AssertionError)
 def test_a_report_writes_nothing_that_its_figures_point_at(tmp_path):
   outside = tmp_path / 'mine.txt'
   outside.write_text('precious')
@@ -160,7 +150,7 @@ def test_a_report_writes_nothing_that_its_figures_point_at(tmp_path):
   assert outside.read_bytes() == b'precious'
 
 
-@pytest.mark.xfail(strict=True, reason='strangers', raises=AssertionError)
+@fails_today(AssertionError)
 @pytest.mark.parametrize('name', ['notes.jsonl', '.download.part'])
 def test_a_sweep_takes_nothing_that_its_records_point_at(tmp_path, name):
   outside, workdir = tmp_path / 'docs', tmp_path / 'run'
@@ -174,7 +164,7 @@ def test_a_sweep_takes_nothing_that_its_records_point_at(tmp_path, name):
   assert (outside / name).read_text() == 'precious'
 
 
-@pytest.mark.xfail(strict=True, reason='strangers', raises=AssertionError)
+@fails_today(AssertionError)
 def test_a_sweep_overwrites_nothing_that_its_stale_records_point_at(tmp_path):
   outside, workdir = tmp_path / 'docs', tmp_path / 'run'
   for path in (outside, workdir / 'records', workdir / 'stale'):
@@ -190,43 +180,39 @@ def test_a_sweep_overwrites_nothing_that_its_stale_records_point_at(tmp_path):
 # --- URLs ---
 
 PASSWORD = 'hunter2secret'
-SHOWN = '://user:***@127.0.0.1'
 
 
 def url(scheme) -> str:
   return f'{scheme}://user:{PASSWORD}@127.0.0.1:9/run'
 
 
-@pytest.mark.xfail(strict=True, reason='strangers', raises=AssertionError)
-def test_an_error_about_a_url_shows_no_password():
+def an_error(patch, capsys) -> str:
   # Nothing listens at this port.
   with pytest.raises(ValueError, match=r'^workdir: ') as error:
     remote.Mirror(url('ftp'))
-  assert PASSWORD not in str(error.value)
-  assert SHOWN in str(error.value)
+  return str(error.value)
 
 
-@pytest.mark.xfail(strict=True, reason='strangers', raises=AssertionError)
-def test_the_provenance_of_a_sweep_shows_no_password(monkeypatch):
+def the_provenance(patch, capsys) -> str:
   command = ['python', '-m', 'experiments.sweep', f'--workdir={url("ftp")}']
-  monkeypatch.setattr(sys, 'orig_argv', command)
-  provenance = json.dumps(workdirs.provenance({}))
-  assert PASSWORD not in provenance
-  assert SHOWN in provenance
+  patch.setattr(sys, 'orig_argv', command)
+  return json.dumps(workdirs.provenance({}))
 
 
-@pytest.mark.xfail(strict=True, reason='strangers', raises=AssertionError)
-def test_the_last_line_of_a_sweep_shows_no_password(
-  tmp_path, monkeypatch, capsys
-):
+def the_last_line(patch, capsys) -> str:
+  patch.setattr(sweep, 'run', lambda *args, **options: None)
+  config = small.ROOT / 'configs/quickstart.py'
+  with flagsaver.flagsaver():
+    flags.FLAGS(['', f'--config={config}', f'--workdir={url("memory")}'])
+    sweep.main()
+  return capsys.readouterr().out
+
+
+@fails_today(AssertionError)
+@pytest.mark.parametrize('of', [an_error, the_provenance, the_last_line])
+def test_no_password_of_a_url_is_shown(tmp_path, monkeypatch, capsys, of):
   # The copy of the workdir on this machine.
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
-  monkeypatch.setattr(sweep, 'run', lambda *args, **options: None)
-  config = ROOT / 'configs/quickstart.py'
-  command = ['sweep', f'--config={config}', f'--workdir={url("memory")}']
-  with flagsaver.flagsaver():
-    flags.FLAGS(command)
-    sweep.main()
-  printed = capsys.readouterr().out
-  assert PASSWORD not in printed
-  assert SHOWN in printed
+  shown = of(monkeypatch, capsys)
+  assert PASSWORD not in shown
+  assert '://user:***@127.0.0.1' in shown

@@ -1,15 +1,16 @@
 """Problems are right, different, seeded, and split by their content."""
 
-import decimal
+import collections
 import hashlib
 import itertools
 import json
 import pathlib
+import random
 import re
 
 import pytest
 
-from experiments.tasks import GENERATED, TASKS, gsm8k, numerals, roman, wording
+from experiments.tasks import GENERATED, TASKS, numerals, roman, wording
 from experiments.tasks.task import split_of
 
 _DATA = pathlib.Path(__file__).parent / 'data'
@@ -22,11 +23,17 @@ def task(request):
   return TASKS[request.param]
 
 
+def _problems(task, count, *stream):
+  return list(itertools.islice(task.problems(*stream), count))
+
+
 def test_examples_are_reproducible_and_different(task):
-  first = list(task.load(split='test', seed=0, num_examples=50))
-  assert first == list(task.load(split='test', seed=0, num_examples=50))
-  assert first[:10] == list(task.load(split='test', seed=0, num_examples=10))
-  other = list(task.load(split='test', seed=1, num_examples=50))
+  def load(seed, count):
+    return list(task.load(split='test', seed=seed, num_examples=count))
+
+  first, other = load(0, 50), load(1, 50)
+  assert first == load(0, 50)
+  assert first[:10] == load(0, 10)
   assert {e.id for e in first}.isdisjoint(e.id for e in other)
   assert len({e.prompt for e in first}) == 50
   assert [e.prompt for e in first] != [e.prompt for e in other]
@@ -35,18 +42,17 @@ def test_examples_are_reproducible_and_different(task):
 def test_splits_share_no_problem_whatever_the_seed(task):
   keys = {}
   for seed in (0, 1):
-    for key, *_ in itertools.islice(task.problems(f'any/{seed}'), 3000):
+    for key, *_ in _problems(task, 3000, f'any/{seed}'):
       keys.setdefault(split_of(key), set()).add(key)
   train, test = keys['train'], keys['test']
   assert train.isdisjoint(test | keys['validation'])
   assert 0.03 < len(test) / sum(map(len, keys.values())) < 0.1
   # What `load` yields is of the split it was asked for.
-  wanted = {e.prompt for e in task.load(split='test', num_examples=20)}
-  found = {
-    prompt: split_of(key)
-    for key, prompt, _ in itertools.islice(task.problems('test/0'), 1000)
+  split = {
+    prompt: split_of(key) for key, prompt, _ in _problems(task, 1000, 'test/0')
   }
-  assert {found[prompt] for prompt in wanted} == {'test'}
+  examples = task.load(split='test', num_examples=20)
+  assert {split[e.prompt] for e in examples} == {'test'}
 
 
 def test_references_score_full_and_others_do_not(task):
@@ -70,40 +76,17 @@ def test_word_problems_are_worked_out_right():
     values = []
     for line in lines[:-1]:
       a, op, b, c = re.search(r'(\d+)([-+*/])(\d+)=(\d+)', line).groups()
-      a, b, c = int(a), int(b), int(c)
-      assert c == {'+': a + b, '-': a - b, '*': a * b, '/': a / b}[op]
-      assert 0 < c < 1000
-      assert not values or a == values[-1]
-      values.append(c)
+      assert int(c) == eval(f'{a}{op}{b}')
+      assert 0 < int(c) < 1000
+      assert not values or int(a) == values[-1]
+      values.append(int(c))
       operators.add(op)
-      large += c > 99
+      large += int(c) > 99
     steps.add(len(values))
     assert lines[-1] == f'#### {values[-1]}'
   assert operators == set('+-*/')
   assert steps == {2, 3, 4}
   assert large > 300
-
-
-@pytest.mark.parametrize(
-  ('answer', 'number'),
-  [
-    ('#### 12', 12),
-    ('so\n#### -3', -3),
-    ('####1,234', 1234),
-    ('#### 0.5', 0.5),
-    ('#### 7\n#### 8', 7),
-    ('#### 11\n#### 12', 11),
-    ('#### 12/0', None),
-    ('####\n12', None),
-    ('#### twelve', None),
-    ('12', None),
-    ('####', None),
-    ('', None),
-  ],
-)
-def test_only_a_marked_number_counts(answer, number):
-  want = None if number is None else decimal.Decimal(str(number))
-  assert gsm8k.marked_number(answer) == want
 
 
 @pytest.mark.parametrize(
@@ -165,9 +148,7 @@ def test_numbers_and_dates_are_spelled(spell):
 
 def test_a_roman_problem_and_its_way_back_are_of_one_split():
   prompts = {}
-  for key, prompt, reference in itertools.islice(
-    TASKS['roman'].problems('any'), 4000
-  ):
+  for key, prompt, reference in _problems(TASKS['roman'], 4000, 'any'):
     prompts.setdefault(key, {})[prompt] = reference
   assert prompts['1994'] == {
     'The number 1994 in Roman numerals:': ' MCMXCIV',
@@ -215,8 +196,7 @@ def test_examples_stay_the_same_to_the_bit(name):
   task, want = TASKS[name], dict(_EXAMPLES[name])
   if task.problems:
     for author in wording.AUTHORS:
-      stream = task.problems('any', author)
-      found = _digest(itertools.islice(stream, 1000))
+      found = _digest(_problems(task, 1000, 'any', author))
       assert found == want.pop(f'by {author}')
   assert {split: _digest(_examples(task, split)) for split in want} == want
 
@@ -225,3 +205,49 @@ def test_every_task_has_hashes_of_its_examples():
   assert {*_EXAMPLES} == {*TASKS}
   for name in GENERATED:
     assert {'train', 'validation', 'test'} < {*_EXAMPLES[name]}
+
+
+# --- Authors: they tell the same problems, each in a manner of their own. ---
+
+
+def test_shares_are_those_of_the_author():
+  plain = wording.shares('plain', 4)
+  assert plain == pytest.approx([0.663, 0.191, 0.092, 0.055], abs=1e-3)
+  assert wording.shares('ornate', 4) == plain[::-1]
+  assert wording.shares('any', 4) == [0.25] * 4
+  for author in wording.AUTHORS:
+    assert sum(wording.shares(author, 5)) == pytest.approx(1)
+  with pytest.raises(ValueError, match="author: 'curt' is none; choose one of"):
+    next(TASKS['roman'].problems('0', 'curt'))
+
+
+def test_an_author_chooses_by_their_shares_and_fills_words_in():
+  author = wording.Author('ornate', random.Random(0))
+  text = '[now|then|later [on|still]] {n} has {k}.'
+  found = collections.Counter(
+    author.write(text, n='Ana', k=3) for _ in range(4000)
+  )
+  first, second, third = wording.shares('ornate', 3)
+  on, still = wording.shares('ornate', 2)
+  want = {
+    'now Ana has 3.': first,
+    'then Ana has 3.': second,
+    'later on Ana has 3.': third * on,
+    'later still Ana has 3.': third * still,
+  }
+  shares = {said: count / 4000 for said, count in found.items()}
+  assert shares == pytest.approx(want, abs=0.03)
+
+
+def test_authors_tell_the_same_problems_in_other_words(task):
+  plain, ornate = (
+    _problems(task, 300, 'train/0', author) for author in ('plain', 'ornate')
+  )
+  assert [x[:2] for x in plain] == [x[:2] for x in ornate]
+  pairs = [(a, b) for (*_, a), (*_, b) in zip(plain, ornate, strict=True)]
+  for one, other in pairs:
+    # Each is right by the other's book.
+    assert task.score(one, other)['exact_match'] == 1
+    assert task.score(other, one)['exact_match'] == 1
+  if task.name == 'word_problems':
+    assert sum(one == other for one, other in pairs) <= 3

@@ -23,9 +23,9 @@ wandb = pytest.importorskip('wandb', reason="pip install -e '.[track]'")
 pytestmark = pytest.mark.slow
 no_models = sweep_test.no_models
 _CURVES = [
-  sweep_test._curve('verifier_only', ()),
-  sweep_test._curve('opt', (-math.inf, 0.0, math.inf), gamma=2),
-  sweep_test._curve('token_v3', (-1.0, 0.25, 1.0), gamma=2),
+  small.curve('verifier_only', ()),
+  small.curve('opt', (-math.inf, 0.0, math.inf), gamma=2),
+  small.curve('token_v3', (-1.0, 0.25, 1.0), gamma=2),
 ]
 _NAMES = ('quality', 'quality_low', 'relative_latency', 'n', 'wall_s')
 
@@ -38,6 +38,7 @@ class _MadeUp:
 
   def __init__(self, config, curves, tasks, say):
     self.usage = batching.Usage()
+    self.close = self.views = lambda *_: []
 
   def facts(self):
     return {'versions': {}, 'device': 'none', 'code': 'results version 1'}
@@ -57,12 +58,6 @@ class _MadeUp:
       ]
       yield point, [(r, make_trace('', id=r.id, deferred=None)) for r in made]
 
-  def views(self, curve, lenience, answers):
-    return []
-
-  def close(self):
-    pass
-
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch, tmp_path):
@@ -79,7 +74,7 @@ def _alone(monkeypatch, tmp_path):
 
 
 def _run(workdir, *names, **fields):
-  config = sweep_test._config(trackers=names, num_examples=4, **fields)
+  config = small.config(trackers=names, num_examples=4, **fields)
   sweep.run(config, _CURVES, workdir, launcher='made up', quiet=True)
 
 
@@ -94,10 +89,10 @@ def _stop_after(points, workdir, *names, **fields):
 def _rows(workdir):
   """Rows of the summary by curve, each as in its file, for each lenience."""
   frame = pd.read_csv(workdir / 'summary.csv')
-  return {
-    curve.name: frame[frame.method == curve.method].to_dict('records')
-    for curve in _CURVES
+  rows = {
+    method: of.to_dict('records') for method, of in frame.groupby('method')
   }
+  return [(curve, rows[curve.method]) for curve in _CURVES]
 
 
 def _charts(workdir):
@@ -132,16 +127,13 @@ def _of_curve(charts, curve):
 
 def _check_charts(workdir):
   """Looks whether TensorBoard shows each number of the summary once."""
-  charts, rows = _charts(workdir), _rows(workdir)
-  for curve in _CURVES:
+  charts = _charts(workdir)
+  for curve, rows in _rows(workdir):
     found = _of_curve(charts, curve)
     for name in _NAMES:
-      expected = [(i, row[name]) for i, row in enumerate(rows[curve.name])]
-      assert found[name] == [
-        (i, pytest.approx(value)) for i, value in expected
-      ], name
-    leniences = list(enumerate(curve.leniences))
-    assert found.get('lenience', []) == leniences
+      values = [pytest.approx(row[name]) for row in rows]
+      assert found[name] == list(enumerate(values)), name
+    assert found.get('lenience', []) == list(enumerate(curve.leniences))
   # A method without a rule has no rate of deferral, rather than nan.
   assert 'deferral_rate' not in _of_curve(charts, _CURVES[0])
   return charts
@@ -170,11 +162,10 @@ def _check_history(workdir, lines):
     {tag: value for tag, value in item.items() if not tag.startswith('_')}
     for item in history
   ]
-  rows = _rows(workdir)
   expected = [
     (f'numerals/{curve.name}', row)
-    for curve in _CURVES
-    for row in rows[curve.name]
+    for curve, rows in _rows(workdir)
+    for row in rows
   ]
   assert len(found) == len(expected)
   for item, (tag, row) in zip(found, expected, strict=True):
@@ -324,21 +315,15 @@ def test_trackers_are_closed_whatever_happens(tmp_path, monkeypatch):
   assert _Noted.last.said == [*_ALL[:2], 'closed']
 
 
-def test_what_cannot_be_told_is_refused_before_a_model_is_loaded(
+def test_what_is_not_installed_is_refused_before_a_model_is_loaded(
   tmp_path, monkeypatch, no_models
 ):
   absent = type('Absent', (_Noted,), {'package': 'no_such_package'})
   monkeypatch.setitem(trackers.TRACKERS, 'absent', absent)
-  for name, said in (
-    ('tensorbord', "trackers: no tracker 'tensorbord'; there are tensorboard,"),
-    ('absent', 'absent is not installed; run pip install .*\\[track\\]'),
-  ):
-    with pytest.raises(ValueError, match=said):
-      sweep.run(
-        sweep_test._config(trackers=('tensorboard', name)),
-        _CURVES,
-        tmp_path / 'w',
-      )
+  said = 'absent is not installed; run pip install .*\\[track\\]'
+  config = small.config(trackers=('tensorboard', 'absent'))
+  with pytest.raises(ValueError, match=said):
+    sweep.run(config, _CURVES, tmp_path / 'w')
   assert not (tmp_path / 'w').exists()
 
 
