@@ -3,7 +3,6 @@
 from experiments.tasks import (
   gsm8k,
   mbpp,
-  multi30k,
   numerals,
   open_domain,
   roman,
@@ -26,8 +25,7 @@ TASKS: dict[str, Task] = {
     squad.TASK,
     *open_domain.TASKS,
     *summaries.TASKS,
-    translation.TASK,
-    *multi30k.TASKS,
+    *translation.TASKS,
     spec_bench.TASK,
   )
 }

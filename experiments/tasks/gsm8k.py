@@ -12,7 +12,7 @@ import re
 from decimal import Decimal
 
 from experiments.tasks.sources import DamagedError, Source, take_text
-from experiments.tasks.task import benchmark
+from experiments.tasks.task import ask, benchmark
 
 MARK = '####'
 # Thousands in threes, decimals, a denominator. A minus after a number or apart
@@ -65,15 +65,11 @@ def score(answer: str, reference: str) -> dict[str, float]:
   return {'exact_match': float(right), 'marked': float(marked)}
 
 
-def _ask(question: str) -> str:
-  return f'Question: {question}\nAnswer:'
-
-
 def _problem(row, number):
   question, answer = take_text(row, 'question'), take_text(row, 'answer')
   if marked_number(answer) is None:
     raise DamagedError(f"has an 'answer' without a number after {MARK}")
-  return str(number), _ask(question), answer
+  return str(number), ask(question), answer
 
 
 # Written for this project.
@@ -140,7 +136,7 @@ TASK = benchmark(
   _problem,
   score=score,
   metric='exact_match',
-  worked=tuple((_ask(question), answer) for question, answer in WORKED),
+  worked=tuple((ask(question), answer) for question, answer in WORKED),
   shots=8,
   # Not a blank line, for some of the set's own answers hold one.
   stops=('\nQuestion:',),

@@ -25,11 +25,12 @@ from experiments.tasks.sources import (
   at,
   read_json,
   read_list,
+  rows_in,
   take,
   take_text,
   take_texts,
 )
-from experiments.tasks.task import Reference, Task, benchmark
+from experiments.tasks.task import Reference, Task, ask, benchmark
 
 _DESCRIPTION = re.compile(
   r'\(description (?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>[^()"]*))\)'
@@ -53,11 +54,8 @@ def _read_web_questions(path):
 
 def _read_trivia_qa(path):
   """Rows as the hub has them: `QuestionId` is `question_id` there."""
-  whole = read_json(path)
-  with at(str(path)):
-    rows = take(whole, 'Data', list)
-  for number, row in enumerate(rows):
-    yield f'{path}, Data[{number}],', _as_on_hub(row)
+  for place, row in rows_in(str(path), read_json(path), 'Data'):
+    yield place, _as_on_hub(row)
 
 
 def _as_on_hub(value):
@@ -69,15 +67,11 @@ def _as_on_hub(value):
   }
 
 
-def _ask(question: str) -> str:
-  return f'Question: {question}\nAnswer:'
-
-
 def _listed(field: str):
   """Of rows with a question and a list of accepted answers."""
 
   def problem(row, number):
-    question = _ask(take_text(row, 'question'))
+    question = ask(take_text(row, 'question'))
     return str(number), question, take_texts(row, field)
 
   return problem
@@ -94,7 +88,7 @@ def _trivia(row, number):
   different: dict[str, str] = {}
   for text in texts:
     different.setdefault(short_answers.normalise(text), text)
-  question = _ask(take_text(row, 'question'))
+  question = ask(take_text(row, 'question'))
   return take_text(row, 'question_id'), question, tuple(different.values())
 
 
@@ -110,7 +104,7 @@ def _task(name: str, source: Source, problem, worked) -> Task:
     problem,
     score=_score,
     metric='exact_match',
-    worked=tuple((_ask(question), answer) for question, answer in worked),
+    worked=tuple((ask(question), answer) for question, answer in worked),
     shots=1,
     stops=('\n',),
     max_new_tokens=32,

@@ -132,6 +132,24 @@ def take(row: Any, name: str, kind: type = str) -> Any:
   return value
 
 
+def rows_in(place: str, row: Any, name: str) -> Iterator[Row]:
+  """Rows that a field of a row lists.
+
+  Args:
+    place: Of the row.
+    row: It.
+    name: Of the field.
+
+  Raises:
+    DamagedError: It is missing, or no list.
+  """
+  with at(place):
+    values = take(row, name, list)
+  start = f'{place[:-1]}.' if place.endswith(',') else f'{place}, '
+  for number, value in enumerate(values):
+    yield f'{start}{name}[{number}],', value
+
+
 def take_text(row: Any, name: str) -> str:
   """A field that must say something, without white space around it.
 

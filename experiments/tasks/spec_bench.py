@@ -18,7 +18,7 @@ from experiments.tasks.sources import (
   take_text,
   take_texts,
 )
-from experiments.tasks.task import benchmark
+from experiments.tasks.task import ask, benchmark
 
 # What does not come from MT-bench, which has categories of its own.
 CATEGORIES = ('translation', 'summarization', 'qa', 'math_reasoning', 'rag')
@@ -30,7 +30,7 @@ def _problem(row, number):
   if not turns:
     raise DamagedError("has no text in 'turns'")
   group = category if category in CATEGORIES else 'mt_bench'
-  return f'{group}/{key}', f'Question: {turns[0]}\nAnswer:', ()
+  return f'{group}/{key}', ask(turns[0]), ()
 
 
 TASK = benchmark(

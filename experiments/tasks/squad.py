@@ -15,6 +15,7 @@ from experiments.tasks.sources import (
   Source,
   at,
   read_json,
+  rows_in,
   take,
   take_text,
   take_texts,
@@ -26,29 +27,16 @@ UNANSWERABLE = 'unanswerable'
 
 def _read(path):
   """Rows as the hub has them, of articles that hold paragraphs."""
-  whole = read_json(path)
-  with at(str(path)):
-    articles = take(whole, 'data', list)
-  for i, article in enumerate(articles):
-    with at(f'{path}, data[{i}],'):
-      paragraphs = take(article, 'paragraphs', list)
-    for j, paragraph in enumerate(paragraphs):
-      place = f'{path}, data[{i}].paragraphs[{j}]'
-      with at(f'{place},'):
-        context, asked = (
-          take(paragraph, 'context'),
-          take(paragraph, 'qas', list),
-        )
-      for k, row in enumerate(asked):
-        with at(f'{place}.qas[{k}],'):
+  for article_at, article in rows_in(str(path), read_json(path), 'data'):
+    for place, paragraph in rows_in(article_at, article, 'paragraphs'):
+      with at(place):
+        context = take(paragraph, 'context')
+      for row_at, row in rows_in(place, paragraph, 'qas'):
+        with at(row_at):
           texts = [take(a, 'text') for a in take(row, 'answers', list)]
           if take(row, 'is_impossible', bool) == bool(texts):
             raise DamagedError("has 'answers' that contradict 'is_impossible'")
-        answers = {'text': texts}
-        yield (
-          f'{place}.qas[{k}],',
-          {**row, 'context': context, 'answers': answers},
-        )
+        yield row_at, {**row, 'context': context, 'answers': {'text': texts}}
 
 
 def _ask(context: str, question: str) -> str:

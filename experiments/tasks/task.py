@@ -96,6 +96,11 @@ class Task:
   runs_code: bool = False
 
 
+def ask(question: str) -> str:
+  """A prompt of most tasks, which ends where the answer begins."""
+  return f'Question: {question}\nAnswer:'
+
+
 def split_of(key: str) -> str:
   """The split that a problem belongs to, decided by its content alone.
 
@@ -230,7 +235,13 @@ def benchmark(
     allow_code_execution=False,
   ):
     if task.runs_code:
-      _check_allowed(name, allow_code_execution)
+      if not allow_code_execution:
+        raise ValueError(
+          f'task: {name} runs the programs that models write, confined as'
+          ' experiments/tasks/sandbox.py says; allow it with'
+          ' --config.task.allow_code_execution=True.'
+        )
+      sandbox.check()
     _check_split(name, split, source.splits)
     shots = task.shots if shots is None else shots
     shown = ()
@@ -296,36 +307,8 @@ def _published(
     raise ValueError(f'path: {e}; give {source.get}.') from None
 
 
-def _check_allowed(name: str, allowed: bool) -> None:
-  """Refuses to run what models write unless that is wanted, and safe.
-
-  Args:
-    name: The task's, for the error.
-    allowed: Whether it is wanted.
-
-  Raises:
-    ValueError: It is not, or this machine cannot confine it.
-  """
-  if not allowed:
-    raise ValueError(
-      f'task: {name} runs the programs that models write, confined as'
-      ' experiments/tasks/sandbox.py says; allow it with'
-      ' --config.task.allow_code_execution=True.'
-    )
-  sandbox.check()
-
-
 def _check_split(name: str, split: str, splits: Sequence[str]) -> None:
-  """Refuses a split that a task has not.
-
-  Args:
-    name: The task's, for the error.
-    split: What was asked for.
-    splits: What there is.
-
-  Raises:
-    ValueError: It is not among them.
-  """
+  """Refuses, with a ValueError, a split that a task of that name has not."""
   if split not in splits:
     raise ValueError(
       f'split: {arguments.shown(split)} is not a split of {name}; choose one'

@@ -11,7 +11,7 @@ import random
 
 from experiments.tasks.gsm8k import MARK, marked_number
 from experiments.tasks.numerals import number_in_words
-from experiments.tasks.task import generated
+from experiments.tasks.task import ask, generated
 from experiments.tasks.wording import Author
 
 # Every other one is a she.
@@ -169,7 +169,7 @@ def _problem(rng: random.Random, author: Author) -> tuple[str, str, str]:
       f'How many {item} does {name} have in the end?',
     )
   )
-  prompt = f'Question: {" ".join(story)} {question}\nAnswer:'
+  prompt = ask(f'{" ".join(story)} {question}')
   worked = [_work(author, words, step) for step in steps]
   reference = ' ' + '\n'.join([*worked, f'{MARK} {value}'])
   return ' '.join(map(_equation, steps)), prompt, reference
