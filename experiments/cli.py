@@ -55,20 +55,20 @@ def define_dtype() -> None:
   )
 
 
-def define_plugin_options() -> dict[str, flags.FlagHolder]:
-  """Defines a flag for each option that a plug-in declares, by its name."""
+def define_plugin_options() -> list[flags.FlagHolder]:
+  """Defines a flag for each option that a plug-in declares."""
   define = {
     bool: flags.DEFINE_bool,
     float: flags.DEFINE_float,
     int: flags.DEFINE_integer,
     str: flags.DEFINE_string,
   }
-  return {
-    name: define[option.kind](name, None, option.help)
+  return [
+    define[option.kind](name, None, option.help)
     for name, option in OPTIONS.available().items()
     # A flag of the library's own is no plug-in's to define.
     if name not in flags.FLAGS
-  }
+  ]
 
 
 def _define_enum(name: str, *about) -> None:

@@ -10,60 +10,66 @@ from absl import app, flags
 from experiments import cli
 
 _PROMPT = flags.DEFINE_string('prompt', None, 'The text to go on from.')
-_METHOD = flags.DEFINE_string('method', 'token_v3', 'Key of METHODS.')
-_LENIENCE = flags.DEFINE_float('lenience', 0.5, "The method's lenience.")
-_GAMMA = flags.DEFINE_integer(
-  'gamma', None, 'Tokens drafted per block; 4 if not given.'
-)
-_TEMPERATURE = flags.DEFINE_float('temperature', 1.0, '0 is greedy.')
-_TOP_K = flags.DEFINE_integer('top_k', None, 'Keep this many tokens.')
-_TOP_P = flags.DEFINE_float('top_p', None, 'Keep tokens that hold this mass.')
-_VERIFICATION = flags.DEFINE_string(
-  'verification',
-  'token',
-  'Which drafts stay: token, block, look_ahead, sequential; of several:'
-  ' multi_round, k_seq, match, traversal.',
-)
-_GATE = flags.DEFINE_enum(
-  'gate', 'raw', ['raw', 'processed'], 'What deferral rules see.'
-)
-_BONUS = flags.DEFINE_enum(
-  'bonus',
-  'target',
-  ['target', 'verifier'],
-  'What the token after a whole block is drawn from.',
+# Options of `Sampler`, by their names.
+_OPTIONS = (
+  flags.DEFINE_string('method', 'token_v3', 'Key of METHODS.'),
+  flags.DEFINE_float('lenience', 0.5, "The method's lenience."),
+  flags.DEFINE_integer(
+    'gamma', None, 'Tokens drafted per block; 4 if not given.'
+  ),
+  flags.DEFINE_float('temperature', 1.0, '0 is greedy.'),
+  flags.DEFINE_integer('top_k', None, 'Keep this many tokens.'),
+  flags.DEFINE_float('top_p', None, 'Keep tokens that hold this mass.'),
+  flags.DEFINE_string(
+    'verification',
+    'token',
+    'Which drafts stay: token, block, look_ahead, sequential; of several:'
+    ' multi_round, k_seq, match, traversal.',
+  ),
+  flags.DEFINE_enum(
+    'gate', 'raw', ['raw', 'processed'], 'What deferral rules see.'
+  ),
+  flags.DEFINE_enum(
+    'bonus',
+    'target',
+    ['target', 'verifier'],
+    'What the token after a whole block is drawn from.',
+  ),
+  flags.DEFINE_integer('drafts', 1, 'Drafts per block, side by side.'),
+  flags.DEFINE_integer(
+    'tree_size', None, 'Most drafted tokens that the verifier reads per block.'
+  ),
+  flags.DEFINE_float(
+    'stop_below', None, 'Drafting stops where its best token is less probable.'
+  ),
+  flags.DEFINE_string(
+    'schedule',
+    'constant',
+    "How the lenience goes along an answer: 'first:16' is strict for 16"
+    ' tokens.',
+  ),
+  flags.DEFINE_string(
+    'cap',
+    'none',
+    "Tokens that may become likelier: 'top:3', 'delta:0.1', or both.",
+  ),
+  flags.DEFINE_bool(
+    'beam',
+    False,
+    "Whether a recurrent head's drafts are those of a beam search.",
+  ),
+  flags.DEFINE_bool(
+    'others_say',
+    True,
+    "Whether an assistant's tokens of other groups have a little.",
+  ),
+  *cli.define_plugin_options(),
 )
 _DRAFTER = flags.DEFINE_string(
   'drafter',
   'tiny-drafter',
   "Name or folder; 'ngram'; 'self:3', the verifier's first 3 layers; 'A+B'.",
 )
-_DRAFTS = flags.DEFINE_integer('drafts', 1, 'Drafts per block, side by side.')
-_TREE_SIZE = flags.DEFINE_integer(
-  'tree_size', None, 'Most drafted tokens that the verifier reads per block.'
-)
-_STOP_BELOW = flags.DEFINE_float(
-  'stop_below', None, 'Drafting stops where its best token is less probable.'
-)
-_SCHEDULE = flags.DEFINE_string(
-  'schedule',
-  'constant',
-  "How the lenience goes along an answer: 'first:16' is strict for 16 tokens.",
-)
-_CAP = flags.DEFINE_string(
-  'cap',
-  'none',
-  "Tokens that may become likelier: 'top:3', 'delta:0.1', or both.",
-)
-_BEAM = flags.DEFINE_bool(
-  'beam', False, "Whether a recurrent head's drafts are those of a beam search."
-)
-_OTHERS_SAY = flags.DEFINE_bool(
-  'others_say',
-  True,
-  "Whether an assistant's tokens of other groups have a little.",
-)
-_PLUGINS = cli.define_plugin_options()
 _CHAT = flags.DEFINE_bool(
   'chat',
   False,
@@ -115,31 +121,13 @@ def legend(colour: bool) -> str:
 def main() -> None:
   if not _PROMPT.value:
     raise app.UsageError("--prompt: give a text, such as --prompt='Hello'.")
-  from cascades import methods
   from cascades.sampler import sampler
   from experiments import records
 
-  settings = dict(
-    method=methods.get_method(_METHOD.value),
-    lenience=_LENIENCE.value,
-    gamma=_GAMMA.value,
-    temperature=_TEMPERATURE.value,
-    top_k=_TOP_K.value,
-    top_p=_TOP_P.value,
-    verification=_VERIFICATION.value,
-    gate=_GATE.value,
-    bonus=_BONUS.value,
-    drafts=_DRAFTS.value,
-    tree_size=_TREE_SIZE.value,
-    stop_below=_STOP_BELOW.value,
-    beam=_BEAM.value,
-    schedule=_SCHEDULE.value,
-    cap=_CAP.value,
-    others_say=_OTHERS_SAY.value,
-    dtype=flags.FLAGS.dtype,
-    **{name: flag.value for name, flag in _PLUGINS.items()},
+  options = {flag.name: flag.value for flag in _OPTIONS}
+  decoder = sampler.Sampler(
+    _VERIFIER.value, _DRAFTER.value, dtype=flags.FLAGS.dtype, **options
   )
-  decoder = sampler.Sampler(_VERIFIER.value, _DRAFTER.value, **settings)
   answer = decoder.sample(
     _PROMPT.value,
     max_new_tokens=_MAX_NEW_TOKENS.value,

@@ -182,7 +182,7 @@ def run(
 def _put_aside(files, points, say: Callable[[str], None]) -> None:
   """Moves points that are not of this run, and says how many there were."""
   if left := files.sort_out(points):
-    files.keep_race([])
+    files.write('race.jsonl', [])
     say(
       f'workdir: {left} points of other weights, data, code or versions lie'
       f' in {files.path}/stale now.'
@@ -260,7 +260,7 @@ def _keep_examples(files, loaded) -> dict[str, dict]:
   """Writes what is asked; of each task, what tells its examples from others."""
   data = {}
   for name, (found, told) in loaded.items():
-    files.keep_examples(name, found)
+    files.write(f'examples/{name}.jsonl', found)
     data[name] = told | {
       'examples': len(found),
       'hash': records.hash_of(found),
@@ -395,7 +395,7 @@ def _look(files, points, lines, team, say: Callable[[str], None]) -> None:
   for task in {s.record.task for s in every} if views else ():
     of_task = [s for s in every if s.record.task == task]
     kept = [s.view or views.get(s.key) for s in of_task]
-    files.keep_views(task, [view for view in kept if view is not None])
+    files.write(f'views/{task}.jsonl', [view for view in kept if view])
 
 
 def _race(config, files, points, lines, examples, team, bar: tqdm.tqdm) -> None:
@@ -430,7 +430,7 @@ def _race(config, files, points, lines, examples, team, bar: tqdm.tqdm) -> None:
     there.setdefault(key, []).append(r.id)
   if {key: sorted(found) for key, found in there.items()} != wanted:
     bar.set_description('timing arms against each other')
-    files.keep_race(team.race(arms, asked))
+    files.write('race.jsonl', team.race(arms, asked))
 
 
 def _report(workdir: pathlib.Path, frame, usage) -> None:

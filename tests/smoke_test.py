@@ -5,7 +5,6 @@ edit: `python -m pytest -m smoke`.
 """
 
 import json
-import pathlib
 import subprocess
 import sys
 
@@ -14,11 +13,10 @@ import pytest
 import small
 
 import cascades
-from experiments import cli, sweep
+from experiments import sweep
 from experiments.sweeps import plan
 
 pytestmark = pytest.mark.smoke
-_ROOT = pathlib.Path(__file__).parents[1]
 _PROMPTS = ['The number 12 in words:', 'The number 4302 in words:']
 # One method of each kind, with a lenience between its ends.
 _METHODS = {
@@ -60,12 +58,7 @@ def test_strict_greedy_decoding_is_the_verifier():
 
 
 def test_a_sweep_of_two_points_ends_with_a_summary(tmp_path):
-  module = cli.load_config_module(_ROOT / 'configs/quickstart.py')
-  config = module.get_config()
-  with config.unlocked():
-    verifier, drafter = small.pair()
-    config.update(verifier=verifier, drafter=drafter, tasks=('numerals',))
-    config.update(num_examples=2, batch_size=2, clock=0, gamma=2)
+  config = small.config(num_examples=2, batch_size=2, gamma=2)
   curves = [
     plan.Curve.of(config, 'verifier_only', ()),
     plan.Curve.of(config, 'token_v3', (0.3,)),

@@ -80,22 +80,11 @@ class Ray:
     self._facts: dict[str, Any] | None = None
 
   def _call(self, what: str, *args) -> Any:
-    """Asks a worker for something; `_result` waits for it.
-
-    Args:
-      what: As `_on_worker` has it, and so its arguments.
-      *args: Those.
-
-    Returns:
-      Ray's reference to it.
-    """
+    """Asks `_on_worker` for something; gives Ray's reference to it."""
     return self._remote.remote(self._key, self._pair, what, *args)
 
   def _result(self, ref: Any) -> Any:
-    """What a worker gave back.
-
-    Args:
-      ref: Ray's reference to it, of `_call`.
+    """What a worker gave back to a call.
 
     Raises:
       ValueError: It could not do it, or it was lost too often.
@@ -162,11 +151,7 @@ _loaded: dict[str, tuple[worker.Worker, dict[str, Any], list[str]]] = {}
 
 
 def _connect(ray: ModuleType, address: str) -> None:
-  """Connects this process to a cluster, or starts one.
-
-  Args:
-    ray: The library.
-    address: Where the cluster is; empty for one on this machine.
+  """Connects this process to a cluster, or, without an address, starts one.
 
   Raises:
     ValueError: There is none.

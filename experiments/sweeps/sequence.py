@@ -41,20 +41,6 @@ CONFIDENCES: dict[str, Callable[[Sequence[float]], float]] = {
 }
 
 
-def defers(method: str, lenience: float, logprobs: Sequence[float]) -> bool:
-  """Whether the verifier answers: confidence < 1 - lenience.
-
-  Chow's rule of whole answers: strict (the verifier always answers) at any
-  lenience < 0, the drafter alone at 1.
-
-  Args:
-    method: Key of CONFIDENCES.
-    lenience: How readily the drafter's answer is kept.
-    logprobs: The drafter's, of the tokens of its answer, at temperature 1.
-  """
-  return CONFIDENCES[method](logprobs) < 1 - lenience
-
-
 def cascade(
   drafter: tuple[Record, Trace],
   verifier: tuple[Record, Trace],
@@ -72,7 +58,8 @@ def cascade(
     drafter: What `drafter_only` made of the example.
     verifier: What `verifier_only` made of it.
     method: Key of CONFIDENCES.
-    lenience: How readily the drafter's answer is kept.
+    lenience: How readily the drafter's answer is kept: where its confidence,
+      of log-probabilities at temperature 1, is 1 - lenience or more.
 
   Returns:
     One of the two answers, with what the cascade costs. The drafter's tokens
@@ -88,7 +75,7 @@ def cascade(
   for record, of_it in (drafter, verifier):
     if record.failure is not None:
       return dataclasses.replace(record, **told), of_it
-  deferred = defers(method, lenience, trace.logprobs)
+  deferred = CONFIDENCES[method](trace.logprobs) < 1 - lenience
   answer, tokens = verifier if deferred else drafter
   drafted, emitted = drafts.emitted, answer.emitted
   record = dataclasses.replace(

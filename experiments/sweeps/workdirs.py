@@ -31,7 +31,7 @@ from typing import Any
 
 import filelock
 
-from experiments import records, tasks
+from experiments import records
 from experiments.records import metrics
 from experiments.sweeps import plan
 
@@ -155,9 +155,14 @@ class Workdir:
     """Writes unit costs."""
     records.write_text(self.path / 'costs.json', measured.to_json())
 
-  def keep_examples(self, task: str, examples: Sequence[tasks.Example]) -> None:
-    """Writes what is asked."""
-    records.write(self.path / f'examples/{task}.jsonl', examples)
+  def write(self, name: str, values: Sequence) -> None:
+    """Writes a file of lines: examples, views, or what arms took on the clock.
+
+    Args:
+      name: Its path in the folder.
+      values: Of one kind.
+    """
+    records.write(self.path / name, values)
 
   def _paths(self, point: plan.Point) -> tuple[pathlib.Path, pathlib.Path]:
     return (
@@ -170,14 +175,6 @@ class Workdir:
     path, traces = self._paths(point)
     records.write(traces, [trace for _, trace in made])
     records.write(path, [record for record, _ in made])
-
-  def keep_views(self, task: str, views: Sequence[records.View]) -> None:
-    """Writes what is said of the answers of a task that are shown."""
-    records.write(self.path / f'views/{task}.jsonl', views)
-
-  def keep_race(self, found: Sequence[records.Record]) -> None:
-    """Writes what arms took on the clock."""
-    records.write(self.path / 'race.jsonl', found)
 
   def records(
     self, points: Sequence[plan.Point]
