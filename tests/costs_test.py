@@ -8,14 +8,8 @@ from experiments.sweeps import costs
 def measured(monkeypatch, times, blocks, calls, drafter='', **options):
   """Unit costs, where each loop takes a time of its own."""
   monkeypatch.setattr(costs, '_alone', lambda checkpoint, context: checkpoint)
-  monkeypatch.setattr(
-    costs,
-    'proposing',
-    lambda *of: costs.Loop(None, (), 1),
-  )
-  monkeypatch.setattr(
-    costs, 'strict', lambda v, e, gamma, drafts, *_: (None, calls)
-  )
+  monkeypatch.setattr(costs, 'proposing', lambda *of: costs.Loop(None, (), 1))
+  monkeypatch.setattr(costs, 'strict', lambda *of: (None, calls))
   asked = []
 
   def take_turns(loops, repeats, seconds):
