@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import jax.numpy as jnp
-import launching
 import numpy as np
 import pytest
 import tiers
@@ -190,22 +189,6 @@ def test_the_launcher_fails_with_the_row(tmp_path):
   assert 'Traceback' not in done.stderr
   # All methods' programs are more than a process can hold.
   assert 'forgotten' in done.stdout
-
-
-@pytest.mark.parametrize(
-  ('flags', 'message'),
-  [
-    ((), '--method: name a method'),
-    (('--method=tokenv3',), 'did you mean'),
-    (('--method=chow', '--lenience=much'), 'lenience: could not convert'),
-    (('--method=chow', '--rules=nowhere.py'), 'there is no file nowhere.py'),
-  ],
-)
-def test_mistakes_are_named(flags, message, tmp_path):
-  done = launching.run('experiments.audit', *flags, f'--workdir={tmp_path}')
-  assert done.returncode == 2
-  assert message in done.stderr
-  assert len(done.stderr.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize('value', [-1, 1.5, 2**32, 10**5000, '1'], ids=type)

@@ -50,15 +50,6 @@ def run(module: str, *arguments: str) -> subprocess.CompletedProcess:
     )
 
 
-def refused(module: str, *arguments: str) -> str:
-  """The sentence, and nothing else, that a command ends with: a mistake's."""
-  done = run(module, *arguments)
-  assert (done.returncode, done.stdout) == (2, '')
-  assert done.stderr.startswith('error: ')
-  assert len(done.stderr.strip().split('\n')) == 1
-  return done.stderr
-
-
 def _child(told: dict[str, Any]) -> None:
   """Runs a command; never returns."""
   for fd, path in ((1, told['out']), (2, told['err'])):

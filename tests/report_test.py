@@ -475,27 +475,6 @@ def test_launcher_rebuilds_the_page(workdir, page):
   assert path.read_text(encoding='utf-8') == page
 
 
-@pytest.mark.parametrize(
-  ('flag', 'sentence'),
-  [
-    ('--workdir={}', 'no records in'),
-    ('--workdir={}/none', 'there is no folder'),
-    ('--wrkdir={}', "Unknown command line flag 'wrkdir'"),
-    ('--nodebug', '--workdir: name the folder'),
-    ('--workdir={0},{0}', 'no records in'),
-    ('workdir', "'workdir' is not a flag"),
-  ],
-)
-def test_mistakes_take_one_sentence(tmp_path, flag, sentence):
-  (tmp_path / 'records').mkdir()
-  done = run_report(flag.format(tmp_path))
-  assert done.returncode == 2
-  assert done.stdout == ''
-  assert done.stderr.startswith('error: ')
-  assert sentence in done.stderr
-  assert done.stderr.count('\n') == 1
-
-
 def test_debug_shows_the_traceback(tmp_path):
   done = run_report(f'--workdir={tmp_path}', '--debug')
   assert done.returncode not in (0, 2)

@@ -62,21 +62,6 @@ def test_flags_offer_what_there_is():
     assert flags.FLAGS[flag].default == getattr(verification.STANDARD, flag)
 
 
-@pytest.mark.parametrize(
-  ('arguments', 'said'),
-  [
-    ([], '--prompt: give a text'),
-    (['--prompt=x', '--method=tokenv3'], 'did you mean'),
-    (['--prompt=x', '--gamma=-2'], 'gamma: -2'),
-    (['--prompt=x', '--lenience=nan'], 'lenience: nan'),
-    (['--prompt=x', '--gamma=two'], 'gamma'),
-    (['--prompt=x', '--distributed=here'], "distributed: 'here' will not do"),
-  ],
-)
-def test_mistakes_are_one_sentence_and_exit_code_2(arguments, said):
-  assert said in launching.refused('experiments.sample', *arguments)
-
-
 def test_help_comes_without_importing_a_model_library():
   done = _python('-X', 'importtime', '-m', 'experiments.sample', '--help')
   assert '--prompt' in done.stdout

@@ -13,7 +13,6 @@ import types
 
 import counts
 import jax
-import launching
 import numpy as np
 import pandas as pd
 import pytest
@@ -44,6 +43,12 @@ _CURVES = [
 ]
 
 
+def _run(workdir, curves=_CURVES, **fields):
+  """Runs a sweep, and returns its summary."""
+  sweep.run(small.config(**fields), curves, workdir)
+  return pd.read_csv(workdir / 'summary.csv')
+
+
 def _costs(workdir):
   text = (workdir / 'costs.json').read_text()
   return metrics.Measured.from_json(text).costs
@@ -52,7 +57,7 @@ def _costs(workdir):
 @pytest.fixture(scope='module')
 def workdir(tmp_path_factory):
   path = tmp_path_factory.mktemp('runs') / 'small'
-  sweep.run(small.config(), _CURVES, path)
+  _run(path)
   return path
 
 
@@ -240,9 +245,7 @@ def test_any_drafter_can_be_swept(tmp_path, capsys):
     counts.check(record)
   # Layers of the verifier's say how likely a given text is; n-grams do not.
   assert list((tmp_path / 'own/views').iterdir())
-  (tmp_path / 'copy').mkdir()
-  config = small.config(drafter='ngram', num_examples=1)
-  sweep.run(config, [small.curve('speed', (0.0,), gamma=5)], tmp_path / 'copy')
+  _run(tmp_path / 'copy', [_CURVES[2]], drafter='ngram', num_examples=1)
   assert not (tmp_path / 'copy/views').exists()
 
 
@@ -325,7 +328,7 @@ def test_what_is_shown_was_looked_at(workdir, monkeypatch):
   assert page.count('data-said=') == sum(s.record.emitted for s in every)
   # Whoever goes on does not look again.
   monkeypatch.setattr(worker.Worker, 'views', None)
-  sweep.run(small.config(), _CURVES, workdir)
+  _run(workdir)
   again = shown_answers.find(workdir, records.read_points(workdir))
   assert again == shown
 
@@ -378,7 +381,7 @@ def test_a_sweep_goes_on_after_a_full_disk_and_ends_the_same(workdir, tmp_path):
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(os, 'fsync', full_after_two)
     with pytest.raises(OSError, match='No space left') as full:
-      sweep.run(small.config(), _CURVES, other)
+      _run(other)
   # The third record was begun; of what was not whole nothing is left.
   assert cli._sentence(full.value).endswith(
     'No space left on device. Make room, then run it again.'
@@ -388,7 +391,7 @@ def test_a_sweep_goes_on_after_a_full_disk_and_ends_the_same(workdir, tmp_path):
   written = _files(other)
   assert len(written) == 2
   assert not (other / 'summary.csv').exists()
-  sweep.run(small.config(), _CURVES, other)
+  _run(other)
   assert written.items() <= _files(other).items()
   assert small.answers(other) == small.answers(workdir)
   assert {p.name for p in _files(other)} == {p.name for p in _files(workdir)}
@@ -431,10 +434,11 @@ def test_points_are_shards_and_more_examples_leave_the_first_alone(
   workdir, measured
 ):
   curves = [_CURVES[0], _CURVES[3]]
-  sweep.run(small.config(shard_size=2, num_examples=4), curves, measured)
+  _run(measured, curves, shard_size=2, num_examples=4)
   before = _files(measured)
   (measured / 'config.json').unlink()
-  sweep.run(small.config(shard_size=2), curves, measured)
+  frame = _run(measured, curves, shard_size=2)
+  assert frame.n.tolist() == [5] * 4
   assert before.items() <= _files(measured).items()
   names = [path.name.rsplit('-', 2)[1] for path in _files(measured, '*v3*')]
   assert names == ['0', '2', '4']
@@ -446,8 +450,6 @@ def test_points_are_shards_and_more_examples_leave_the_first_alone(
     # In a batch of another size sums may be rounded in another order.
     assert trace.logprobs == pytest.approx(trace_.logprobs, abs=2e-5)
     assert trace == dataclasses.replace(trace_, logprobs=trace.logprobs)
-  frame = pd.read_csv(measured / 'summary.csv')
-  assert frame.n.tolist() == [5] * 4
 
 
 @pytest.mark.slow
@@ -456,7 +458,7 @@ def test_points_of_other_code_are_put_aside_and_said(
 ):
   def run():
     capsys.readouterr()
-    sweep.run(small.config(), _CURVES[:1], measured)
+    _run(measured, _CURVES[:1])
     return capsys.readouterr().err
 
   run()
@@ -468,7 +470,7 @@ def test_points_of_other_code_are_put_aside_and_said(
   said = 'source abababababab, from before results had a version'
   page = reports.write_report(measured).read_text()
   assert f'Decoded with {said}.' in page
-  (old,) = _files(measured, '*')
+  (old,) = _files(measured)
   assert f'workdir: it was decoded with {said}; what' in run()
   # What is there now is of this code, and the page says so.
   page = (measured / 'report/index.html').read_text()
@@ -478,7 +480,7 @@ def test_points_of_other_code_are_put_aside_and_said(
   said = run()
   assert 'code: source 000000000000, which no results version is of' in said
   assert '1 points of other weights, data, code or versions lie in' in said
-  (new,) = _files(measured, '*')
+  (new,) = _files(measured)
   assert new.name != old.name
   assert (measured / 'stale/records' / old.name).exists()
 
@@ -600,24 +602,20 @@ def test_ctrl_c_finishes_a_point_and_says_how_to_go_on(measured, capsys):
     os.kill(os.getpid(), signal.SIGINT)
     return real(self, task, curve, examples, on_answer)
 
-  before = signal.getsignal(signal.SIGINT)
+  before, kept = signal.getsignal(signal.SIGINT), []
+  config, curves = small.config(num_examples=2), _CURVES[:2]
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(worker.Worker, 'decode_curve', decode)
-    kept = []
     with pytest.raises(cli.StoppedError, match='1 of 2 points are done'):
       sweep.run(
-        small.config(num_examples=2),
-        _CURVES[:2],
-        measured,
-        kept=lambda: kept.append(len(_files(measured, '*'))),
+        config, curves, measured, kept=lambda: kept.append(_files(measured))
       )
   # Whoever copies what is kept is told of each point, once it is there.
-  assert kept == [1]
+  assert [len(files) for files in kept] == [1]
   assert signal.getsignal(signal.SIGINT) is before
   assert 'once more stops' in capsys.readouterr().err
-  assert len(_files(measured, '*')) == 1
-  decoded = _count_decoded(small.config(num_examples=2), _CURVES[:2], measured)
-  assert decoded == ['drafter_only']
+  assert len(_files(measured)) == 1
+  assert _count_decoded(config, curves, measured) == ['drafter_only']
 
 
 @pytest.mark.parametrize(
@@ -633,7 +631,7 @@ def test_another_runs_workdir_is_refused_by_field(workdir, fields, curve, said):
   curves = [*_CURVES]
   curves[2] = curve
   with pytest.raises(ValueError, match=said):
-    sweep.run(small.config(**fields), curves, workdir)
+    _run(workdir, curves, **fields)
 
 
 @pytest.mark.parametrize(
@@ -708,13 +706,16 @@ def test_what_cannot_be_run_is_refused_before_a_model_is_loaded(
 
 def test_a_tokenizer_without_turns_cannot_chat(tmp_path):
   with pytest.raises(ValueError, match='chat: the tokenizer has no tokens of'):
-    sweep.run(small.config(chat=True), _CURVES[:1], tmp_path / 'w')
+    _run(tmp_path / 'w', _CURVES[:1], chat=True)
 
 
 def test_a_config_says_which_examples_of_a_set():
   path = str(_SETS / 'cnn_dailymail.jsonl')
-  config = small.config(tasks=('cnn_dailymail',), num_examples=1)
-  config.task = ConfigDict(dict(path=path, shots=0, max_new_tokens=7))
+  config = small.config(
+    tasks=('cnn_dailymail',),
+    num_examples=1,
+    task=dict(path=path, shots=0, max_new_tokens=7),
+  )
   (task,) = plan.tasks_of(config).values()
   assert task.max_new_tokens == 7
   examples, data = plan.load_examples(config, task)
@@ -732,41 +733,14 @@ def test_a_config_says_which_examples_of_a_set():
 
 @pytest.mark.slow
 def test_a_task_without_a_metric_has_no_quality(measured):
-  config = small.config(tasks=('spec_bench',))
-  config.task = ConfigDict(
-    dict(path=str(_SETS / 'spec_bench.jsonl'), max_new_tokens=8)
-  )
-  sweep.run(config, _CURVES[:1], measured)
-  frame = pd.read_csv(measured / 'summary.csv')
+  task = dict(path=str(_SETS / 'spec_bench.jsonl'), max_new_tokens=8)
+  frame = _run(measured, _CURVES[:1], tasks=('spec_bench',), task=task)
   assert frame.quality.isna().all()
   assert (frame.n == 4).all()
   assert (frame.mean_output_tokens <= 8).all()
   (data,) = json.loads((measured / 'config.json').read_text())['data'].values()
   assert list(data['files']) == ['spec_bench.jsonl']
   assert (measured / 'report/index.html').exists()
-
-
-@pytest.mark.parametrize(
-  ('arguments', 'said'),
-  [
-    (['--config.gama=3'], 'gamma'),
-    (['--config.gamma=x'], 'config.gamma'),
-    (['--config.method=token_v33'], "did you mean 'token_v3'"),
-    (['--config.method=sequence_men'], 'also takes sequence_mean and'),
-    (['--config.lenience=("nan",)'], 'lenience'),
-    (['--config.tasks=("gsm9k",)'], "no task 'gsm9k'"),
-    (['--config.tasks=()'], 'tasks: none is named; name one or more'),
-    (['--config.trackers=tensorbord'], "no tracker 'tensorbord'"),
-    (['--workdir=/dev/null/x'], 'workdir: '),
-    (['--config=configs/nothing.py'], 'nothing.py'),
-    (['stray'], "'stray' is not a flag"),
-  ],
-)
-def test_mistakes_are_one_sentence_and_exit_code_2(arguments, said, tmp_path):
-  usual = f'--workdir={tmp_path / "w"}', '--config=configs/quickstart.py'
-  # The last of a flag counts.
-  assert said in launching.refused('experiments.sweep', *usual, *arguments)
-  assert not (tmp_path / 'w').exists()
 
 
 @pytest.mark.slow
@@ -779,13 +753,12 @@ def test_a_batch_that_does_not_fit_is_said(tmp_path, capsys, monkeypatch):
     return decode(rows, *args, **options)
 
   monkeypatch.setattr(decoding, 'decode', scarce)
-  sweep.run(small.config(batch_size=4), _CURVES[:1], tmp_path / 'w')
+  frame = _run(tmp_path / 'w', _CURVES[:1], batch_size=4)
+  assert (frame.n == 5).all()
   said = capsys.readouterr()
   assert 'memory: 4 rows at a time were too many for' in said.err
   assert 'going on with 2.' in said.err
   assert re.search(r'Rows kept busy: \d', said.out)
-  frame = pd.read_csv(tmp_path / 'w' / 'summary.csv')
-  assert (frame.n == 5).all()
 
 
 def test_a_config_may_say_a_dtype(tmp_path, monkeypatch):
@@ -808,5 +781,5 @@ def test_a_config_may_say_a_dtype(tmp_path, monkeypatch):
   for fields, dtype in ((dict(dtype='bfloat16'), 'bfloat16'), ({}, None)):
     asked.clear()
     with pytest.raises(InterruptedError):
-      sweep.run(small.config(**fields), _CURVES[:1], tmp_path / 'w')
+      _run(tmp_path / 'w', _CURVES[:1], **fields)
     assert asked == [(name, dtype) for name in pair] * 2

@@ -207,8 +207,11 @@ def test_trackers_say_what_the_summary_says(tmp_path, capfd):
   )
 
 
-def test_shards_are_told_as_they_come_and_at_the_next_start_again(tmp_path):
-  both = ('tensorboard', 'wandb')
+def test_shards_are_told_as_they_come_and_at_the_next_start_again(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setitem(trackers.TRACKERS, 'noted', _Noted)
+  both = ('tensorboard', 'wandb', 'noted')
   # All of the first two curves, and the first half of the third.
   _stop_after(5, tmp_path, *both, shard_size=2)
   charts = _charts(tmp_path)
@@ -218,6 +221,9 @@ def test_shards_are_told_as_they_come_and_at_the_next_start_again(tmp_path):
   lines = _lines(_starts(tmp_path)[0])
   assert sum('history' in line for line in lines) == 1 + 3
   assert lines[-1]['exit']['exit_code'] == 1
+  # Trackers are closed whatever happens.
+  assert _Noted.last.said[-1] == 'closed'
+  assert 'summary' not in _Noted.last.said
   _run(tmp_path, *both, shard_size=2)
   _check_charts(tmp_path)
   first, second = _starts(tmp_path)
@@ -307,12 +313,6 @@ def test_a_full_disk_is_heard(tmp_path, capsys):
   assert said.startswith('trackers: tensorboard failed (')
   assert said.count('\n') == 1
   assert (tmp_path / 'summary.csv').exists()
-
-
-def test_trackers_are_closed_whatever_happens(tmp_path, monkeypatch):
-  monkeypatch.setitem(trackers.TRACKERS, 'good', _Noted)
-  _stop_after(2, tmp_path, 'good')
-  assert _Noted.last.said == [*_ALL[:2], 'closed']
 
 
 def test_what_is_not_installed_is_refused_before_a_model_is_loaded(

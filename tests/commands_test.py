@@ -1,0 +1,65 @@
+"""Mistakes of a command are one sentence, and exit code 2."""
+
+import launching
+import pytest
+
+_USUAL = {
+  'audit': ['--workdir={}/w'],
+  'report': [],
+  'sample': [],
+  'sweep': ['--workdir={}/w', '--config=configs/quickstart.py'],
+}
+# Flags, of which the last of a name counts, and what is said of them.
+_MISTAKES = {
+  'audit': [
+    ([], '--method: name a method'),
+    (['--method=tokenv3'], 'did you mean'),
+    (['--method=chow', '--lenience=much'], 'lenience: could not convert'),
+    (['--method=chow', '--rules=nowhere.py'], 'there is no file nowhere.py'),
+  ],
+  'report': [
+    (['--workdir={}'], 'no records in'),
+    (['--workdir={}/none'], 'there is no folder'),
+    (['--wrkdir={}'], "Unknown command line flag 'wrkdir'"),
+    (['--nodebug'], '--workdir: name the folder'),
+    (['--workdir={0},{0}'], 'no records in'),
+    (['workdir'], "'workdir' is not a flag"),
+  ],
+  'sample': [
+    ([], '--prompt: give a text'),
+    (['--prompt=x', '--method=tokenv3'], 'did you mean'),
+    (['--prompt=x', '--gamma=-2'], 'gamma: -2'),
+    (['--prompt=x', '--lenience=nan'], 'lenience: nan'),
+    (['--prompt=x', '--gamma=two'], 'gamma'),
+    (['--prompt=x', '--distributed=here'], "distributed: 'here' will not do"),
+  ],
+  'sweep': [
+    (['--config.gama=3'], 'gamma'),
+    (['--config.gamma=x'], 'config.gamma'),
+    (['--config.method=token_v33'], "did you mean 'token_v3'"),
+    (['--config.method=sequence_men'], 'also takes sequence_mean and'),
+    (['--config.lenience=("nan",)'], 'lenience'),
+    (['--config.tasks=("gsm9k",)'], "no task 'gsm9k'"),
+    (['--config.tasks=()'], 'tasks: none is named; name one or more'),
+    (['--config.trackers=tensorbord'], "no tracker 'tensorbord'"),
+    (['--workdir=/dev/null/x'], 'workdir: '),
+    (['--config=configs/nothing.py'], 'nothing.py'),
+    (['stray'], "'stray' is not a flag"),
+  ],
+}
+
+
+@pytest.mark.parametrize(
+  ('command', 'flags', 'said'),
+  [(name, *case) for name, cases in _MISTAKES.items() for case in cases],
+)
+def test_a_mistake_is_one_sentence(command, flags, said, tmp_path):
+  (tmp_path / 'records').mkdir()
+  given = [flag.format(tmp_path) for flag in _USUAL[command] + flags]
+  done = launching.run(f'experiments.{command}', *given)
+  assert (done.returncode, done.stdout) == (2, '')
+  assert done.stderr.startswith('error: ')
+  assert said in done.stderr
+  assert done.stderr.count('\n') == 1
+  # Nothing was written.
+  assert [*tmp_path.rglob('*')] == [tmp_path / 'records']
