@@ -313,7 +313,7 @@ def _settings(config, chosen, loaded) -> dict:
   fields |= {'data': data} if data else {}
   # What became of the fields that make curves.
   fields['curves'] = [curve.fields for curve in chosen]
-  if pairing.looks_at_block(config.drafter):
+  if pairing.kind_of(config.drafter).looks_at_block:
     # For whoever reads the results, and has no such drafter.
     fields['block_by_block'] = True
   return records.plain(fields)

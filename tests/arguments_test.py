@@ -203,7 +203,9 @@ _OPTIONS_REFUSED = [
   (dict(temperature=-0.1), 'temperature: '),
   (dict(top_k=0), 'top_k: 0'),
   (dict(top_p=1.1), 'top_p: '),
-  (dict(drafts=2), 'verification: '),
+  (dict(drafts=2), "verification: 'token' looks at one draft, and there are 2"),
+  (dict(drafts=4, tree_size=3, verification='match'), 'tree_size: 3 .* give 4'),
+  (dict(tree_size=3), 'tree_size: .*a single draft is no tree'),
   (dict(verification='all'), 'verification: .* There are token, block'),
   *(
     (dict(verification=x), f"verification: '{x}' is not known")

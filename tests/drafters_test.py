@@ -54,18 +54,14 @@ _ADAPTIVE = drafters.Equipped(
 )
 # It drafts wherever a text is that has its last token already.
 _NGRAM = drafters.Equipped(drafters.NgramDrafter(3, 1), ())
-_RECURRENT = drafters.Equipped(
-  drafters.RecurrentDrafter(_MODEL), (_HEAD, _VERIFIER)
+_RECURRENT, _BEAM, _RECURRENT_FEW, _BEAM_FEW = (
+  drafters.Equipped(
+    drafters.RecurrentDrafter(model, beam=beam), (_HEAD, _VERIFIER)
+  )
+  for model in (_MODEL, _FEW)
+  for beam in (False, True)
 )
-_RECURRENT_FEW = drafters.Equipped(
-  drafters.RecurrentDrafter(_FEW), (_HEAD, _VERIFIER)
-)
-_BEAM_FEW = drafters.Equipped(
-  drafters.RecurrentDrafter(_FEW, beam=True), (_HEAD, _VERIFIER)
-)
-_BEAM = drafters.Equipped(
-  drafters.RecurrentDrafter(_MODEL, beam=True), (_HEAD, _VERIFIER)
-)
+_FEW_SAID = drafters.Equipped(drafters.ModelDrafter(_FEW), _REDUCED)
 _CHAIN = chain.chain(
   _MODEL,
   _NEAR,
@@ -85,14 +81,11 @@ def _run(equipped, method='speed', gamma=3, **options):
   )
 
 
-def _of_near(scheme, how):
-  """What the loop sees of `_NEAR` and the verifier."""
-  return exact.table_distributions(_VERIFIER, _NEAR, how, scheme.gate)
-
-
-def _of_reduced(scheme, how):
-  """As a drafter sees it that does not say all tokens."""
-  return exact.table_distributions(_VERIFIER, _REDUCED, how, scheme.gate)
+def _of(table):
+  """What the loop sees of a drafter's table and the verifier's."""
+  return lambda scheme, how: exact.table_distributions(
+    _VERIFIER, table, how, scheme.gate
+  )
 
 
 def _of_chain(scheme, how):
@@ -103,44 +96,36 @@ def _of_chain(scheme, how):
   return d._replace(q=q, q_gate=q)
 
 
-_FEW_SAID = drafters.Equipped(drafters.ModelDrafter(_FEW), _REDUCED)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('kind', decoding_test.ONE_DRAFT)
-def test_a_drafter_that_stops_early_keeps_the_law(kind):
-  scheme = verification.Scheme(kind)
-  decoding_test.check_laws(scheme, 3, equipped=_ADAPTIVE, seen=_of_near)
-
-
 @pytest.mark.parametrize('kind', tiers.first(decoding_test.ONE_DRAFT))
 def test_a_drafter_of_some_tokens_keeps_the_law(kind):
   scheme = verification.Scheme(kind)
-  decoding_test.check_laws(scheme, 3, equipped=_FEW_SAID, seen=_of_reduced)
+  seen = _of(_REDUCED)
+  decoding_test.check_laws(scheme, 3, equipped=_FEW_SAID, seen=seen)
+
+
+_TWO = dict(gamma=2, drafts=2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('equipped', 'seen', 'kind', 'options'),
   [
-    (_ADAPTIVE, _of_near, 'multi_round', dict(hows=decoding_test.HOWS)),
-    *((_FEW_SAID, _of_reduced, kind, {}) for kind in verification.SEVERAL),
+    *((_ADAPTIVE, _of(_NEAR), kind, {}) for kind in decoding_test.ONE_DRAFT),
+    (
+      *(_ADAPTIVE, _of(_NEAR), 'multi_round'),
+      _TWO | dict(hows=decoding_test.HOWS),
+    ),
+    *((_FEW_SAID, _of(_REDUCED), kind, _TWO) for kind in verification.SEVERAL),
+    # Greedy, the middle model has one law and the outer pair another gate.
+    *((_CHAIN, _of_chain, x, dict(rows=24_000)) for x in ('token', 'block')),
   ],
 )
-def test_several_drafts_of_such_drafters_keep_the_law(
+def test_drafters_that_stop_or_are_drafted_for_keep_the_law(
   equipped, seen, kind, options
 ):
-  scheme, how = verification.Scheme(kind), dict(equipped=equipped, seen=seen)
-  decoding_test.check_laws(scheme, 2, drafts=2, **how, **options)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('kind', ['token', 'block'])
-def test_a_chain_keeps_the_law(kind):
-  # Greedy, the middle model has one law and the outer pair another gate.
-  scheme = verification.Scheme(kind)
   decoding_test.check_laws(
-    scheme, 3, equipped=_CHAIN, seen=_of_chain, rows=24_000
+    verification.Scheme(kind),
+    **dict(gamma=3, equipped=equipped, seen=seen) | options,
   )
 
 
@@ -273,6 +258,7 @@ def _of_ngrams(kind):
 def test_strict_is_the_verifier_though_ngrams_are_drafted(kind):
   *_, run = _of_ngrams(kind)
   _check_strict(run, 0)
+  _check_greedy(run, 0)
 
 
 @pytest.mark.parametrize(
@@ -340,11 +326,6 @@ def test_a_head_keeps_the_law(drafts, kind):
     _MODEL, _VERIFIER, _HEAD, hidden, hidden, jnp.int32(prompt[-1])
   )
   check_head(_RECURRENT, drafts, kind, jax.nn.softmax(logits))
-
-
-def test_greedy_and_strict_is_the_verifier_though_ngrams_are_drafted():
-  *_, run = _of_ngrams('token')
-  _check_greedy(run, 0)
 
 
 def _check_greedy(run, lenience):
@@ -622,14 +603,10 @@ def test_own_first_layers_draft_as_a_model_of_their_own(kind, drafts, verified):
 
 def test_what_does_not_go_together_is_refused():
   run = functools.partial(_run, leniences=(0.0,))
-  with pytest.raises(ValueError, match='drafts: 2 will not do; NgramDrafter'):
-    run(_NGRAM, drafts=2, scheme=verification.Scheme('match'))
   # A single beam is no draw from its rows either.
   for method in ('speed', 'diff'):
     with pytest.raises(ValueError, match="not independent draws, as 'token'"):
       run(_BEAM, method)
-  with pytest.raises(ValueError, match="not independent draws, as 'k_seq'"):
-    run(_BEAM, drafts=2, scheme=verification.Scheme('k_seq'))
   with pytest.raises(ValueError, match='nothing is told of hidden states'):
     chain.chain(_MODEL, _DRAFTER, _RECURRENT, *_INNER, gamma=2)
   with pytest.raises(ValueError, match='gamma: 0 will not do'):

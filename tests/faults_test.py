@@ -38,51 +38,45 @@ def _pair(culprit, value):
   return verifier, _broken(drafter, value, ... if value < 0 else (..., 9))
 
 
+def _fails(culprit, pair, asked=None, **options):
+  """That a sampler's answer ends in an error which names the culprit."""
+  sampler = cascades.Sampler(*pair, **dict(cache_length=256) | options)
+  length = len(sampler.encode(_PROMPT))
+  wanted = f'its logits are not finite at position {length}'
+  if culprit == 'method':
+    wanted = 'what it samples from is no distribution at position'
+  with pytest.raises(ValueError, match=f'^{culprit}: {wanted} .*of prompt 0;'):
+    sampler.sample(_PROMPT, max_new_tokens=8, **asked or {})
+
+
+_VERIFIED = [
+  (kind, 1 + (kind in verification.SEVERAL))
+  for kind in verification.VERIFICATIONS
+]
+
+
 @pytest.mark.parametrize('temperature', [0.0, 1.0])
 @pytest.mark.parametrize('value', _VALUES.values(), ids=_VALUES)
 @pytest.mark.parametrize('culprit', ['verifier', 'drafter'])
-@pytest.mark.parametrize(
-  ('kind', 'drafts'),
-  tiers.first(
-    [
-      (kind, 1 + (kind in verification.SEVERAL))
-      for kind in verification.VERIFICATIONS
-    ]
-  ),
-)
+@pytest.mark.parametrize(('kind', 'drafts'), tiers.first(_VERIFIED))
 def test_a_call_ends_with_the_model_and_the_position(
   kind, drafts, culprit, value, temperature
 ):
-  sampler = cascades.Sampler(
-    *_pair(culprit, value),
-    verification=kind,
-    drafts=drafts,
-    lenience=0.3,
-    temperature=temperature,
-    cache_length=256,
-  )
-  length = len(sampler.encode(_PROMPT))
-  wanted = f'^{culprit}: its logits are not finite at position {length} of'
-  with pytest.raises(ValueError, match=f'{wanted} prompt 0; check its'):
-    sampler.sample(_PROMPT, max_new_tokens=8)
+  options = dict(verification=kind, drafts=drafts, temperature=temperature)
+  _fails(culprit, _pair(culprit, value), lenience=0.3, **options)
 
 
 @pytest.mark.slow
-def test_forbidden_tokens_hide_no_fault():
-  for value in (jnp.nan, -jnp.inf):
-    sampler = cascades.Sampler(
-      *_pair('drafter', value), lenience=0.3, cache_length=256
-    )
-    with pytest.raises(
-      ValueError, match=r'^drafter: its logits are not finite'
-    ):
-      sampler.sample(_PROMPT, max_new_tokens=8, forbidden_tokens=[9, 11])
+@pytest.mark.parametrize('value', [jnp.nan, -jnp.inf])
+def test_forbidden_tokens_hide_no_fault(value):
+  asked = dict(forbidden_tokens=[9, 11])
+  _fails('drafter', _pair('drafter', value), asked, lenience=0.3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('culprit', ['verifier', 'drafter'])
 def test_what_no_emitted_token_is_drawn_from_is_no_fault(culprit):
-  """Strict decoding is the verifier alone, which reads nothing more either."""
+  # Strict decoding is the verifier alone, which reads nothing more either.
   options = dict(temperature=0.0, cache_length=256)
   verifier, _ = small.tables()
   prompt = cascades.Sampler(verifier, gamma=0, **options).encode(_PROMPT)
@@ -98,15 +92,11 @@ def test_what_no_emitted_token_is_drawn_from_is_no_fault(culprit):
     return verifier._replace(params=rest.at[context].set(of_first))
 
   pair = table(culprit == 'verifier'), table(culprit == 'drafter')
-  for answer in (
-    cascades.Sampler(*pair, method='speed', lenience=0.0, **options).sample(
-      _PROMPT, max_new_tokens=8
-    ),
-    cascades.Sampler(pair[0], gamma=0, **options).sample(
-      _PROMPT, max_new_tokens=8
-    ),
+  for sampler in (
+    cascades.Sampler(*pair, method='speed', lenience=0.0, **options),
+    cascades.Sampler(pair[0], gamma=0, **options),
   ):
-    assert answer.tokens == [1]
+    assert sampler.sample(_PROMPT, max_new_tokens=8).tokens == [1]
 
 
 def test_a_fault_is_raised_in_another_process_too():
@@ -117,8 +107,9 @@ def test_a_fault_is_raised_in_another_process_too():
 
 
 def test_a_stream_and_a_curve_end_too():
-  pair = _pair('drafter', jnp.nan)
-  sampler = cascades.Sampler(*pair, lenience=0.3, cache_length=256)
+  sampler = cascades.Sampler(
+    *_pair('drafter', jnp.nan), lenience=0.3, cache_length=256
+  )
   with pytest.raises(ValueError, match=r'^drafter: its logits'):
     list(sampler.stream(_PROMPT, max_new_tokens=8))
   with pytest.raises(ValueError, match=r'^drafter: its logits'):
@@ -161,16 +152,13 @@ def test_a_method_without_a_distribution_is_named():
 
 
 @pytest.mark.parametrize('culprit', ['verifier', 'drafter'])
-def test_a_text_is_not_scored_by_what_is_not_finite(culprit):
-  sampler = cascades.Sampler(*_pair(culprit, jnp.nan), lenience=0.3)
+def test_what_is_not_finite_neither_scores_nor_agrees(culprit):
+  pair = _pair(culprit, jnp.nan)
+  sampler = cascades.Sampler(*pair, lenience=0.3)
   with pytest.raises(ValueError, match=f'^{culprit}: .* at position 2 of a'):
     scoring.score(sampler, [([2, 7], [8, 9])])
-
-
-@pytest.mark.parametrize('culprit', ['verifier', 'drafter'])
-def test_agreement_is_not_looked_for_with_what_is_not_finite(culprit):
   with pytest.raises(ValueError, match=f'^{culprit}: its logits are not'):
-    agreement.agreement(_pair(culprit, jnp.nan), _PROMPT, 4)
+    agreement.agreement(pair, _PROMPT, 4)
 
 
 @pytest.mark.slow
@@ -188,9 +176,7 @@ def test_a_chain_is_named_as_the_drafter_that_it_is(broken):
     0.0,
     2,
   )
-  sampler = cascades.Sampler(verifier, chained, cache_length=256)
-  with pytest.raises(ValueError, match=r'^drafter: its logits are not finite'):
-    sampler.sample(_PROMPT, max_new_tokens=8)
+  _fails('drafter', (verifier, chained))
 
 
 def test_what_is_no_distribution_accepts_nothing():
@@ -213,6 +199,8 @@ def test_only_rows_that_are_looked_at_count():
     *((0, 2, True, True, 0), (1, 2, True, True, 1), (2, 2, True, True, 2)),
     *((2, 2, False, True, None), (1, 1, True, True, 1)),
     *((1, 1, False, True, None), (2, 1, True, True, None)),
+    # A bonus row that nobody asks for is no fault, and is not read either.
+    (2, 2, True, False, None),
   ]
   for row, count, known, asked, left in cases:
     given = draft._replace(
@@ -223,15 +211,7 @@ def test_only_rows_that_are_looked_at_count():
     found, bad = faults.truncate(given, jnp.bool_(asked))
     assert bool(bad.any()) == (left is not None)
     assert int(found.count[0]) == (count if left is None else left)
-    assert bool(found.known[0]) == (known and left is None)
-
-
-def test_a_bonus_row_that_nobody_asks_for_is_not_read_either():
-  rows = jnp.zeros((3, 1, 3)).at[2, 0].set(jnp.nan)
-  draft = decoding.whole(jnp.zeros((1, 2), jnp.int32), rows, 2)
-  found, bad = faults.truncate(draft, jnp.bool_(False))
-  assert not bad.any()
-  assert (int(found.count[0]), bool(found.known[0])) == (2, False)
+    assert bool(found.known[0]) == (known and asked and left is None)
 
 
 def _soft_capped(value):
@@ -258,40 +238,29 @@ def test_a_soft_cap_hides_no_infinity(value):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  ('kind', 'drafts'),
-  [
-    (kind, 1 + (kind in verification.SEVERAL))
-    for kind in verification.VERIFICATIONS
-    # It draws from p alone, and is strict where nothing is accepted.
-    if kind != 'look_ahead'
-  ],
-)
+@pytest.mark.parametrize(('kind', 'drafts'), _VERIFIED)
 def test_a_rule_that_says_nan_is_the_methods_fault(kind, drafts):
+  if kind == 'look_ahead':
+    pytest.skip('It draws from p alone, and is strict where none is accepted.')
   rule = methods.from_rule(
     lambda d, lenience: jnp.full(d.q.shape, jnp.nan),
-    name='nan_rule',
-    equation='',
-    strict=None,
-    drafter_only=None,
+    **dict(name='nan_rule', equation='', strict=None, drafter_only=None),
   )
-  sampler = cascades.Sampler(
-    *small.tables(),
-    method=rule,
-    verification=kind,
-    drafts=drafts,
-    cache_length=256,
-  )
-  with pytest.raises(ValueError, match=r'^method: what it samples from'):
-    sampler.sample(_PROMPT, max_new_tokens=8)
+  options = dict(method=rule, verification=kind, drafts=drafts)
+  _fails('method', small.tables(), **options)
 
 
-def test_weights_with_a_negative_one_have_no_mass():
+def test_what_is_a_distribution():
   rows = jnp.float32(
     [[0.5, 0.5], [0, 2], [1.5, -0.5], [1, -1e-9], [0, 0], [jnp.nan, 1]]
   )
   want = [True, True, False, False, False, False]
   assert processing.has_mass(rows).tolist() == want
+  # Of logits, some may be impossible.
+  rows = jnp.float32([[0, -jnp.inf], [0, 1], [3e38, 3e38]])
+  assert processing.is_distribution(rows).tolist() == [True, True, True]
+  bad = jnp.float32([[0, jnp.nan], [jnp.inf, 0], [-jnp.inf, -jnp.inf]])
+  assert not processing.is_distribution(bad).any()
 
 
 @pytest.mark.parametrize('kind', ['token', 'block', 'k_seq', 'traversal'])
@@ -318,13 +287,6 @@ def test_a_law_with_a_negative_probability_is_the_methods_fault(kind, kept):
   assert not find().is_valid
   pi = p
   assert find().is_valid
-
-
-def test_logits_with_impossible_tokens_are_a_distribution():
-  rows = jnp.float32([[0, -jnp.inf], [0, 1], [3e38, 3e38]])
-  assert processing.is_distribution(rows).tolist() == [True, True, True]
-  bad = jnp.float32([[0, jnp.nan], [jnp.inf, 0], [-jnp.inf, -jnp.inf]])
-  assert not processing.is_distribution(bad).any()
 
 
 def test_a_sweep_names_the_drafter_that_decodes_alone():

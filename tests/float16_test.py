@@ -200,7 +200,7 @@ def test_float16_that_is_asked_for_is_refused(tmp_path):
   for name in ('bfloat16', 'float32'):
     head = pairing.load_drafter('tiny-recurrent', name).head
     assert _dtypes(head) == {name}
-  assert pairing.takes_dtype('tiny-recurrent')
+  assert pairing.kind_of('tiny-recurrent').takes_dtype('tiny-recurrent')
 
 
 def test_no_launcher_takes_float16():

@@ -81,7 +81,8 @@ def test_law_is_what_acceptance_and_residual_emit(name, x64):
     assert (residual >= 0).all(), kind
     np.testing.assert_allclose(law.sum(-1), 1, atol=close)
     # A residual of little mass is a difference of larger numbers.
-    np.testing.assert_allclose(residual.sum(-1), 1, atol=5 * close)
+    off = min(1e-6, 5 * close) if kind == 'equal' else 5 * close
+    np.testing.assert_allclose(residual.sum(-1), 1, atol=off)
     np.testing.assert_allclose(emitted, law, atol=1e-9 if x64 else close)
 
 
@@ -305,31 +306,20 @@ def test_contrastive_is_its_formula_in_logits():
 
 
 def _reference_inputs(case):
-  how = processing.Processing(temperature=case['temperature'])
-  small = jnp.array(case['logits_small'])
-  large = jnp.array(case['logits_large'])
+  both = [jnp.array(case[f'logits_{size}']) for size in ('small', 'large')]
 
   # In the dtype of the logits: the library's own functions are float32.
   def probs(logits):
     if not case['temperature']:
       return jax.nn.one_hot(jnp.argmax(logits), len(logits), dtype=logits.dtype)
-    return jax.nn.softmax(logits / how.temperature)
+    return jax.nn.softmax(logits / case['temperature'])
 
-  return (
-    probs(small),
-    probs(large),
-    jax.nn.softmax(small),
-    jax.nn.softmax(large),
-  )
+  return *map(probs, both), *map(jax.nn.softmax, both)
 
 
-@pytest.mark.parametrize(
-  ('x64', 'tolerance'),
-  tiers.first([(True, 1e-9), (False, 1e-5)]),
-  ids=['64', '32'],
-)
-def test_parity_with_the_notebook(x64, tolerance):
-  compared = 0
+@_in_both
+def test_parity_with_the_notebook(x64):
+  tolerance, compared = 1e-9 if x64 else 1e-5, 0
   with jax.enable_x64(x64):
     for case in _CASES:
       inputs = _reference_inputs(case)
@@ -357,15 +347,6 @@ def test_parity_with_the_notebook(x64, tolerance):
         )
         compared += 1
   assert compared > 100
-
-
-@pytest.mark.parametrize('x64', tiers.first([True, False]), ids=['64', '32'])
-def test_equal_distributions_leave_a_residual_that_can_be_sampled(x64):
-  for name in _ALL:
-    _, _, found = _evaluate(name, x64)
-    residual = found['equal'][2]
-    assert np.isfinite(residual).all(), name
-    np.testing.assert_allclose(residual.sum(-1), 1, atol=1e-6)
 
 
 def test_names():

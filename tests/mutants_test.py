@@ -290,8 +290,8 @@ _MUTANTS = (
     'strict_sign',
     'the strict lenience of Diff is 1, not -1',
     cascade,
-    "'defer if mq < mp - lam',\n    reference=_PAPER,\n    strict=-1.0",
-    "'defer if mq < mp - lam',\n    reference=_PAPER,\n    strict=1.0",
+    "'defer if mq < mp - lam', -1.0",
+    "'defer if mq < mp - lam', 1.0",
     _limits,
     ('diff', True),
   ),
@@ -299,11 +299,8 @@ _MUTANTS = (
     'zero_is_strict',
     'TokenV3 calls lenience 0 strict',
     cascade,
-    "'defer v if p(v) < (1 - lam) mp',\n    reference=_PAPER,\n"
-    '    # Any negative lenience; at 0'
-    " the verifier's favourite is still kept.\n"
-    '    strict=-1.0',
-    "'defer v if p(v) < (1 - lam) mp',\n    reference=_PAPER,\n    strict=0.0",
+    "'defer v if p(v) < (1 - lam) mp', -1.0",
+    "'defer v if p(v) < (1 - lam) mp', 0.0",
     _limits,
     ('token_v3', True),
   ),
@@ -555,7 +552,7 @@ _MUTANTS = (
     'how, q, gate)',
     'how, q)',
     decoding_test.test_the_emitted_law_of_every_other_scheme,
-    (verification.Scheme('token', 'processed'), 3),
+    (verification.Scheme('token', 'processed'), 3, decoding_test.FEW),
   ),
   Mutant(
     'one_rejection',

@@ -125,10 +125,6 @@ _WITHOUT_EFFECT = [
     )
     for name in ('gamma', 'bonus', 'stop_below', 'beam')
   ),
-]
-
-
-_WITHOUT_EFFECT += [
   *(
     (dict(method=method, gate='processed'), 'gate', f'method {method}, which')
     for method in ('speed', 'cactus', 'min_p', 'ensemble', 'always_accept')
@@ -160,38 +156,54 @@ _WITHOUT_EFFECT += [
 ]
 
 
-@pytest.mark.parametrize(('given', 'name', 'reason'), _WITHOUT_EFFECT)
-def test_what_has_no_effect_is_refused(given, name, reason):
-  # A single draft is no tree, and a verification may look at one.
-  with pytest.raises(ValueError, match=f'^{name}: .*{reason}|^verification: '):
-    Options.of(**given)
+# In other words.
+_WITHOUT_EFFECT += [
+  (dict(verification=SEQUENTIAL, drafts=2), 'verification', ''),
+  (dict(verification=SEQUENTIAL, drafts=1, tree_size=9), 'tree_size', ''),
+  (dict(gamma=0, tree_size=9), 'tree_size', ''),
+  (dict(verification=SEQUENTIAL, gamma=0), 'verification', ''),
+  (dict(verification='look_ahead', gamma=3), 'verification', 'raise gamma or'),
+  (dict(verification='look_ahead:5', gamma=4), 'verification', 'raise gamma'),
+]
+# More than 32 bits hold, and more than Python reads.
+_LONG = '3000000000', '9' * 5000
+_NO_NUMBERS = [
+  *(
+    ('schedule', f'{kind}:{digits}')
+    for kind in ('first', 'ramp', 'mismatches')
+    for digits in _LONG
+  ),
+  *(
+    ('schedule', text) for text in ('budget:1e39', 'each:0,1e39', 'budget:inf')
+  ),
+  *(('cap', f'top:{digits}') for digits in _LONG),
+  *(('verification', f'look_ahead:{digits}') for digits in _LONG),
+  *(
+    (name, int(_LONG[0]))
+    for name in ('gamma', 'drafts', 'cache_length', 'batch_size')
+  ),
+]
 
 
 @pytest.mark.parametrize(
-  ('given', 'name'),
-  [
-    (dict(verification=SEQUENTIAL, drafts=2), 'verification'),
-    (dict(verification=SEQUENTIAL, drafts=1, tree_size=9), 'tree_size'),
-    (dict(gamma=0, tree_size=9), 'tree_size'),
-    (dict(verification=SEQUENTIAL, gamma=0), 'verification'),
-  ],
+  ('given', 'name', 'reason'),
+  [*_WITHOUT_EFFECT, *(({name: x}, name, '') for name, x in _NO_NUMBERS)],
 )
-def test_what_has_no_effect_is_refused_in_other_words(given, name):
-  with pytest.raises(ValueError, match=f'^{name}: '):
-    Options(**given)
-
-
-def test_to_look_further_ahead_than_a_block_goes_is_refused():
-  assert Options(verification='look_ahead:4', gamma=4).gamma == 4
-  for verification_, gamma in (('look_ahead', 3), ('look_ahead:5', 4)):
-    with pytest.raises(ValueError, match=r'^verification: .* raise gamma or'):
-      Options(verification=verification_, gamma=gamma)
+def test_what_has_no_effect_or_no_program_holds_is_refused(given, name, reason):
+  # A single draft is no tree, and a verification may look at one.
+  wanted = f'^{name}: .*{reason}|^verification: '
+  with pytest.raises(ValueError, match=wanted) as caught:
+    Options.of(**given)
+  assert len(str(caught.value).splitlines()) == 1
 
 
 def test_gamma_is_four_unless_there_are_no_blocks():
   assert Options().gamma == 4
   assert Options(verification=SEQUENTIAL).gamma == 1
   assert Options(verification=SEQUENTIAL, gamma=1).gamma == 1
+  assert Options(verification='look_ahead:4', gamma=4).gamma == 4
+  # An infinite lenience is a method's end.
+  Options(method='opt', schedule='each:-inf,inf')
 
 
 def test_a_dtype_of_loaded_models_is_refused():
@@ -268,37 +280,6 @@ def test_a_curve_of_a_sweep_takes_what_has_an_effect():
     method='verifier_only', gamma=0
   )
   plan.check([sequential], config)
-
-
-# More than 32 bits hold, and more than Python reads.
-_LONG = '3000000000', '9' * 5000
-_NO_NUMBERS = [
-  *(
-    ('schedule', f'{kind}:{digits}')
-    for kind in ('first', 'ramp', 'mismatches')
-    for digits in _LONG
-  ),
-  *(
-    ('schedule', text) for text in ('budget:1e39', 'each:0,1e39', 'budget:inf')
-  ),
-  *(('cap', f'top:{digits}') for digits in _LONG),
-  *(('verification', f'look_ahead:{digits}') for digits in _LONG),
-  *(
-    (name, int(_LONG[0]))
-    for name in ('gamma', 'drafts', 'cache_length', 'batch_size')
-  ),
-]
-
-
-@pytest.mark.parametrize(('name', 'value'), _NO_NUMBERS)
-def test_a_number_that_no_program_holds_is_refused(name, value):
-  with pytest.raises(ValueError, match=f'^{name}: ') as caught:
-    Options(**{name: value})
-  assert len(str(caught.value).splitlines()) == 1
-
-
-def test_an_infinite_lenience_is_a_method_s_end():
-  Options(method='opt', schedule='each:-inf,inf')
 
 
 # --- What is counted ---

@@ -11,6 +11,7 @@ import small
 from absl import flags
 
 from cascades import verification
+from cascades.scheme import BONUSES, GATES
 from experiments import sample
 
 
@@ -55,8 +56,8 @@ def test_flags_offer_what_there_is():
   offered = re.findall(r'[a-z_]+', flags.FLAGS['verification'].help)
   assert {*verification.VERIFICATIONS} <= {*offered}
   for flag, values in (
-    ('gate', verification.GATES),
-    ('bonus', verification.BONUSES),
+    ('gate', GATES),
+    ('bonus', BONUSES),
   ):
     assert flags.FLAGS[flag].parser.enum_values == list(values)
     assert flags.FLAGS[flag].default == getattr(verification.STANDARD, flag)

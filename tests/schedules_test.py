@@ -19,6 +19,7 @@ from cascades import (
 )
 from cascades.methods import processing
 from cascades.proof import exact
+from cascades.scheme import BONUS, DRAFT
 
 _V, _NEW, _PROMPT = 4, 4, (1, 2, 3)
 # A row for each text of a block of three drafts.
@@ -254,7 +255,7 @@ def test_what_is_remembered_is_what_was_written(kind, drafts, name):
     written = rows.tokens[i, len(_PROMPT) : int(rows.length[i])].tolist()
     _, told = _followed('token_v3', name, 0.3, written)
     # A row that ended inside of a block remembers the block to its end.
-    if rows.source[i, rows.length[i] - 1] == verification.DRAFT:
+    if rows.source[i, rows.length[i] - 1] == DRAFT:
       continue
     want = {
       'first': len(told),
@@ -273,7 +274,7 @@ def test_what_no_draft_was_made_for_costs_nothing(kind):
   # OPT follows a drafter that is certain, and nothing was drafted.
   rare = drafters.NgramDrafter(6, 6), ()
   rows = _decoded('opt', 'budget:0.4', kind, rows=64, drafter=rare)
-  assert (rows.source != verification.DRAFT).all()
+  assert (rows.source != DRAFT).all()
   np.testing.assert_array_equal(rows.memory, 0)
 
 
@@ -284,10 +285,10 @@ def test_a_bonus_of_the_verifiers_costs_nothing():
   seen = 0
   for i, length in enumerate(rows.length):
     sources = rows.source[i, len(_PROMPT) : int(length)]
-    if sources[-1] != verification.BONUS:
+    if sources[-1] != BONUS:
       continue
     written = rows.tokens[i, len(_PROMPT) : int(length)].tolist()
-    alone = np.flatnonzero(sources == verification.BONUS)
+    alone = np.flatnonzero(sources == BONUS)
     _, told = _followed('opt', 'budget:0.4', 0.3, written, alone=alone)
     np.testing.assert_allclose(
       rows.memory[i], sum(divergence for _, divergence, _ in told), atol=1e-5

@@ -13,7 +13,6 @@ import verification_test
 
 from cascades import decoding, methods, verification
 from cascades.proof import exact
-from cascades.sampler.options import Options
 
 _PROMPT = (0, 2)
 # A row for each text of a tree whose drafts have three tokens.
@@ -271,15 +270,3 @@ def test_a_tree_of_drafts_is_read_as_each_draft_alone(kind, size):
       logits = decoding_test._MODEL.logits(decoding_test._VERIFIER, tokens[:at])
       want = jax.nn.log_softmax(logits)[tokens[at]]
       assert abs(row.logprob[at] - want) < 1e-5
-
-
-def test_what_does_not_go_together_is_refused():
-  with pytest.raises(ValueError, match="'token' looks at one draft, and there"):
-    verification.Scheme('token').check(methods.METHODS['speed'], 2)
-  with pytest.raises(ValueError, match="'k_seq' needs a single one"):
-    verification.Scheme('k_seq').check(methods.METHODS['cactus'], 2)
-  options = dict(method='speed', lenience=0.0, gamma=4, temperature=1.0)
-  with pytest.raises(ValueError, match='tree_size: 3 will not do; give 4'):
-    Options(**options, drafts=4, tree_size=3, verification='match')
-  with pytest.raises(ValueError, match='a single draft is no tree'):
-    Options(**options, tree_size=3)

@@ -10,6 +10,7 @@ import pytest
 
 from cascades import methods, verification
 from cascades.proof import exact
+from cascades.scheme import BONUSES, SINGLE
 
 _PROMPT, _GAMMA = (1, 2), 3
 # Its law is not the verifier's, and it rejects often.
@@ -46,9 +47,7 @@ def _table(pairs, kind='random'):
 
 @pytest.mark.parametrize('kind', ['random', 'near_equal', 'disjoint'])
 @pytest.mark.parametrize('gamma', range(1, _GAMMA + 1))
-@pytest.mark.parametrize(
-  'verification_', [*verification.SINGLE, verification.SEQUENTIAL]
-)
+@pytest.mark.parametrize('verification_', [*SINGLE, verification.SEQUENTIAL])
 def test_blocks_follow_the_declared_law(verification_, gamma, kind):
   # The law of the first gamma + 1 tokens, whatever blocks they come in.
   scheme = verification.Scheme(verification_)
@@ -90,10 +89,8 @@ def test_the_verifiers_bonus_is_not_the_target():
   assert off[at] > 0.05
 
 
-@pytest.mark.parametrize('bonus', verification.BONUSES)
-@pytest.mark.parametrize(
-  'verification_', [*verification.SINGLE, 'look_ahead:2']
-)
+@pytest.mark.parametrize('bonus', BONUSES)
+@pytest.mark.parametrize('verification_', [*SINGLE, 'look_ahead:2'])
 def test_verify_emits_what_the_enumeration_says(verification_, bonus):
   scheme = verification.Scheme(verification_, bonus=bonus)
   # Five standard deviations of a share of 9 n, at the most.
@@ -172,13 +169,3 @@ def test_a_block_without_drafts_is_drawn_from_its_first_row(gamma):
     passed=True,
   )
   assert (said.num_accepted, said.next_token) == (0, 0)
-
-
-def test_what_does_not_fit_is_refused_by_name():
-  with pytest.raises(ValueError, match='cactus verifies each token against'):
-    verification.Scheme('block').check(methods.METHODS['cactus'])
-  with pytest.raises(ValueError, match='and speed has none'):
-    verification.Scheme('sequential').check(methods.METHODS['speed'])
-  for field in ('verification', 'gate', 'bonus'):
-    with pytest.raises(ValueError, match=f"{field}: 'odd' is not known"):
-      verification.Scheme(**{field: 'odd'})

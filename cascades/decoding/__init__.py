@@ -22,9 +22,9 @@ from cascades.decoding.drafter import (
   Seen,
   whole,
 )
-from cascades.decoding.journal import Counts, Info, Row, count
+from cascades.decoding.journal import Row, count
 from cascades.decoding.loop import decode, tally
-from cascades.decoding.reading import read, read_hidden, side_by_side, tree
+from cascades.decoding.reading import read, read_hidden, tree
 from cascades.decoding.rows import extend, place, prefill, resize, take
 from cascades.decoding.state import Models, Params, SamplingState
 from cascades.decoding.step import (
@@ -38,12 +38,10 @@ from cascades.decoding.step import (
 
 __all__ = [
   'ROWS',
-  'Counts',
   'Decoder',
   'Draft',
   'Drafter',
   'Equipped',
-  'Info',
   'Models',
   'Params',
   'Row',
@@ -60,7 +58,6 @@ __all__ = [
   'read_block',
   'read_hidden',
   'resize',
-  'side_by_side',
   'step',
   'take',
   'tally',

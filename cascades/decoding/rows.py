@@ -102,8 +102,10 @@ def _remembered(
 
 
 def _start(
-  token: Int[Array, ''],
+  prompt: Int[Array, 'P'],
+  prompt_length: Int[Array, ''],
   key: jax.Array,
+  limit: Int[Array, ''],
   params: Params,
   schedule: Any,
   *,
@@ -111,7 +113,7 @@ def _start(
   cache_length: int,
   logits_length: int,
 ) -> Row:
-  """A sequence of one token, which no model has read."""
+  """A sequence whose prompt both models have read."""
   one = jnp.ones((), jnp.int32)
   logits = hidden = None
   if logits_length:
@@ -121,8 +123,9 @@ def _start(
       models.verifier.hidden_size(params.verifier, models.drafter.taps),
       models.verifier.dtype(params.verifier),
     )
-  tokens = jnp.zeros((cache_length,), jnp.int32).at[0].set(token)
-  return Row(
+  tokens = jnp.zeros((cache_length,), jnp.int32).at[0].set(prompt[0])
+  # Of one token, which no model has read.
+  state = Row(
     tokens=tokens,
     length=one,
     done=jnp.ones((), bool),
@@ -139,6 +142,11 @@ def _start(
     logits=logits,
     fault=no_fault(),
     **per_token(cache_length),
+  )
+  return _extend(
+    *(state, prompt[1:], prompt_length - 1, limit, params),
+    models=models,
+    fresh=True,
   )
 
 
@@ -179,21 +187,13 @@ def prefill(
   Returns:
     The states, [B, ...], ready for `decode` at lenience 0.
   """
-
-  def start(prompt, prompt_length, key, limit, params, schedule):
-    state = _start(
-      prompt[0],
-      key,
-      params,
-      schedule,
-      models=models,
-      cache_length=cache_length,
-      logits_length=logits_length,
-    )
-    one = functools.partial(_extend, models=models, fresh=True)
-    return one(state, prompt[1:], prompt_length - 1, limit, params)
-
-  return jax.vmap(start, (0, 0, 0, 0, None, None))(
+  one = functools.partial(
+    _start,
+    models=models,
+    cache_length=cache_length,
+    logits_length=logits_length,
+  )
+  return jax.vmap(one, (0, 0, 0, 0, None, None))(
     prompts, prompt_lengths, keys, limits, params, schedule
   )
 

@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from cascades.decoding import Equipped
-from cascades.drafters import assistant
+from cascades.drafters import assistant, specs
+from cascades.drafters.model import NoDrafter
 from cascades.models import (
   checkpoints,
   config_fields,
@@ -120,9 +121,9 @@ def known(name: str | pathlib.Path) -> bool:
 
 
 def describe(
-  name: str | pathlib.Path, dtype: str | None = None
-) -> tuple[int, dict[str, jax.ShapeDtypeStruct]] | None:
-  """How many tokens an assistant knows, and its tensors; None if it is none.
+  name: str, dtype: str | None = None
+) -> tuple[specs.Drafting, dict[str, jax.ShapeDtypeStruct]]:
+  """What counts as an assistant's model, and its tensors.
 
   Args:
     name: A folder, or a key of `PUBLISHED`.
@@ -136,22 +137,24 @@ def describe(
   if folder := folder_of(name):
     config = _spelled_out(folder, tensor_files.read_config(folder))
     places = tensor_files.places(folder)
-  elif str(name) in PUBLISHED:
-    config, places = _spelled_out(str(name), PUBLISHED[str(name)]), {}
   else:
-    return None
+    config, places = _spelled_out(name, PUBLISHED[name]), {}
   ids = 'masked_embedding.token_ordering'
   shapes = tensor_files.describe(places, _shapes(config), dtype, ids)
-  return config['text_config']['vocab_size'], shapes
+  size = config['text_config']['vocab_size']
+  return specs.Drafting(NoDrafter(), size), shapes
 
 
-def load(folder: str | pathlib.Path, dtype: str | None = None) -> Loaded:
+def load(
+  folder: str | pathlib.Path, dtype: str | None = None, mesh: Any = None
+) -> Loaded:
   """Reads an assistant.
 
   Args:
     folder: As Hugging Face has it.
     dtype: What its parameters become; None for what is stored, or float32 for
       float16.
+    mesh: Ignored, for an assistant is small.
 
   Raises:
     ValueError: It is not whole, not there, or of another kind.

@@ -71,19 +71,6 @@ class Loaded(NamedTuple):
     Raises:
       ValueError: It is another.
     """
-    self.check(verifier)
-    params = verifier.params
-    if self.says is not None:
-      params = verifier.model.speaking(params, self.says)
-    drafter = recurrent.RecurrentDrafter(verifier.model, beam=beam)
-    return Equipped(drafter, (self.head, params))
-
-  def check(self, verifier: checkpoints.Checkpoint) -> None:
-    """Refuses another verifier.
-
-    Raises:
-      ValueError: The fingerprints differ.
-    """
     found = fingerprint(verifier)
     if found != self.fingerprint:
       raise ValueError(
@@ -91,6 +78,11 @@ class Loaded(NamedTuple):
         f' {self.fingerprint}, and this one has {found}; train a head for it'
         ' with configs/train_recurrent.py.'
       )
+    params = verifier.params
+    if self.says is not None:
+      params = verifier.model.speaking(params, self.says)
+    drafter = recurrent.RecurrentDrafter(verifier.model, beam=beam)
+    return Equipped(drafter, (self.head, params))
 
 
 def folder_of(name: str) -> pathlib.Path | None:

@@ -13,7 +13,6 @@
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -113,36 +112,6 @@ def _fingerprint(checkpoint: checkpoints.Checkpoint) -> str | None:
   return f'{layers}x{heads.fingerprint(checkpoint)}'
 
 
-@dataclasses.dataclass(frozen=True)
-class Drafting:
-  """What drafts and is no model of its own, as memory is counted of models.
-
-  Attributes:
-    drafter: A `decoding.Drafter`; what it keeps of a row counts as its cache.
-    vocab_size: Logits of a drafted token.
-  """
-
-  drafter: Any
-  vocab_size: int
-
-  def init_cache(self, params: PyTree, cache_length: int) -> PyTree:
-    """What it keeps of a row."""
-    return self.drafter.init(params, cache_length)
-
-
-def _describe_with(
-  describe: Callable[[str, str | None], tuple[int, PyTree] | None],
-) -> Callable[[str, str | None], tuple[Any, PyTree] | None]:
-  """Describes a drafter whose cache counts once it is loaded."""
-
-  def described(name, dtype):
-    size, shapes = describe(name, dtype)
-    # A head's cache is a layer's.
-    return Drafting(drafters.NoDrafter(), size), shapes
-
-  return described
-
-
 for _name, _kind in {
   'recurrent': specs.Kind(
     pattern='tiny-recurrent, or a folder',
@@ -155,19 +124,17 @@ for _name, _kind in {
     pattern='a folder',
     says='an assistant of Gemma 4',
     has_prefix=False,
-    load=lambda name, dtype, mesh: assistants.load(name, dtype),
-    describe=_describe_with(assistants.describe),
+    load=assistants.load,
+    describe=assistants.describe,
     matches=assistants.known,
   ),
   'eagle': specs.Kind(
     pattern='a folder',
     says='an EAGLE-3 head',
     has_prefix=False,
-    load=lambda name, dtype, mesh: speculators.load(
-      speculators.folder_of(name), dtype
-    ),
-    describe=_describe_with(speculators.describe),
-    matches=lambda name: speculators.folder_of(name) is not None,
+    load=speculators.load,
+    describe=speculators.describe,
+    matches=speculators.known,
   ),
   'model': specs.Kind(
     pattern='a name, or a folder',
@@ -184,16 +151,6 @@ for _name, _kind in {
 def is_model(name: str) -> bool:
   """Whether a name is that of a language model, which can answer alone."""
   return kind_of(name) is DRAFTERS['model']
-
-
-def takes_dtype(name: str) -> bool:
-  """Whether a dtype has an effect on what a name stands for."""
-  return kind_of(name).takes_dtype(name)
-
-
-def looks_at_block(name: str) -> bool:
-  """Whether what it drafts depends on where a block began; see `specs.Kind`."""
-  return kind_of(name).looks_at_block
 
 
 def describe(name: str, dtype: str | None = None) -> tuple[Any, PyTree] | None:

@@ -54,6 +54,23 @@ class Spec(Protocol):
     """
 
 
+@dataclasses.dataclass(frozen=True)
+class Drafting:
+  """What drafts and is no model of its own, as memory is counted of models.
+
+  Attributes:
+    drafter: A `decoding.Drafter`; what it keeps of a row counts as its cache.
+    vocab_size: Logits of a drafted token.
+  """
+
+  drafter: Any
+  vocab_size: int
+
+  def init_cache(self, params: PyTree, cache_length: int) -> PyTree:
+    """What it keeps of a row."""
+    return self.drafter.init(params, cache_length)
+
+
 def _never(name: str) -> bool:
   return False
 

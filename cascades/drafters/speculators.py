@@ -16,7 +16,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from cascades.decoding import Equipped
-from cascades.drafters import eagle
+from cascades.drafters import eagle, specs
+from cascades.drafters.model import NoDrafter
 from cascades.models import (
   checkpoints,
   config_fields,
@@ -116,19 +117,18 @@ class Loaded(NamedTuple):
     return Equipped(drafter, (self.params, verifier.params))
 
 
-def folder_of(name: str | pathlib.Path) -> pathlib.Path | None:
-  """Where what `speculators` made of that name is; None if there is none."""
-  said = tensor_files.read_config(name)
-  return pathlib.Path(name) if _KIND in said else None
+def known(name: str) -> bool:
+  """Whether `speculators` made what lies in a folder."""
+  return _KIND in tensor_files.read_config(name)
 
 
 def describe(
-  name: str | pathlib.Path, dtype: str | None = None
-) -> tuple[int, dict[str, jax.ShapeDtypeStruct]] | None:
-  """How many tokens a head's verifier has, and its tensors; None if none.
+  name: str, dtype: str | None = None
+) -> tuple[specs.Drafting, dict[str, jax.ShapeDtypeStruct]]:
+  """What counts as a head's model, and its tensors.
 
   Args:
-    name: A folder.
+    name: Its folder.
     dtype: What its parameters would become; None for bfloat16, which is what
       is published, or float32 for what is stored in float16.
 
@@ -136,21 +136,25 @@ def describe(
     ValueError: It is of another kind than is read here.
   """
   checkpoints.check_dtype(dtype)
-  if (folder := folder_of(name)) is None:
-    return None
+  folder = pathlib.Path(name)
   config, places = _config(folder), tensor_files.places(folder)
   wanted = _shapes(config, places)
   shapes = tensor_files.describe(places, wanted, dtype, _OFFSETS)
-  return config['transformer_layer_config']['vocab_size'], shapes
+  size = config['transformer_layer_config']['vocab_size']
+  # A head's cache is a layer's.
+  return specs.Drafting(NoDrafter(), size), shapes
 
 
-def load(folder: str | pathlib.Path, dtype: str | None = None) -> Loaded:
+def load(
+  folder: str | pathlib.Path, dtype: str | None = None, mesh: Any = None
+) -> Loaded:
   """Reads a head.
 
   Args:
     folder: As `speculators` writes it: config.json and safetensors.
     dtype: What its parameters become; None for what `fc.weight` is stored in,
       or float32 where anything is stored in float16.
+    mesh: Ignored, for a head is small.
 
   Raises:
     ValueError: It is not whole, or of another kind.

@@ -18,7 +18,6 @@ from cascades.methods.method import (
   total_variation,
 )
 from cascades.methods.registry import (
-  ALIASES,
   METHODS,
   get_acceptance_residual_fns,
   get_method,
@@ -26,7 +25,6 @@ from cascades.methods.registry import (
 )
 
 __all__ = [
-  'ALIASES',
   'METHODS',
   'Distributions',
   'Method',

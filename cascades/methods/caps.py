@@ -39,12 +39,6 @@ CAPS.register(
 )
 
 
-def _kind(spec: str) -> Kind:
-  # Of several that go together, each a word, the first names the kind.
-  kind, _ = CAPS.find(spec)
-  return kind
-
-
 def parse(spec: str) -> Any:
   """Makes a cap by name.
 
@@ -57,7 +51,8 @@ def parse(spec: str) -> Any:
   Raises:
     ValueError: It is not known, or is written in another way.
   """
-  kind = _kind(spec)
+  # Of several that go together, each a word, the first names the kind.
+  kind, _ = CAPS.find(spec)
   try:
     if kind is CAPS[NO_CAP] and spec != NO_CAP:
       raise ValueError
@@ -72,4 +67,4 @@ def parse(spec: str) -> Any:
 
 def capped(method: Method, spec: str) -> Method:
   """Returns the method with a cap, by the cap's name."""
-  return _kind(spec).wrap(method)
+  return CAPS.find(spec)[0].wrap(method)

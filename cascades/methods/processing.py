@@ -255,11 +255,6 @@ def likeliest(values: Float[Array, '*B V']) -> Int[Array, '*B']:
   return jnp.where(values == most, token, token.size).min(-1)
 
 
-def sample(key: jax.Array, probs: Float[Array, 'V']) -> Int[Array, '']:
-  """One token; never one of probability 0, whatever the rounding."""
-  return draw(uniform(key, draw_size(probs.shape[-1])), probs)
-
-
 def draw_size(vocab_size: int) -> int:
   """How many random numbers `draw` takes, about 2 sqrt(V)."""
   width = _run_length(vocab_size)
@@ -279,14 +274,14 @@ def uniform(key: jax.Array, *shape: int) -> Float[Array, '...']:
 def draw(
   uniforms: Float[Array, 'n'], probs: Float[Array, 'V']
 ) -> Int[Array, '']:
-  """As `sample`, with `draw_size(V)` numbers from `uniform`.
+  """One token; never one of probability 0, whatever the rounding.
 
   First one of about sqrt(V) runs of tokens, then a token of that run, each by
   Gumbel's trick, argmax(log weight + noise): noise for every token would cost
   more than a small model.
 
   Args:
-    uniforms: The random numbers.
+    uniforms: `draw_size(V)` numbers from `uniform`.
     probs: Need not be normalised.
   """
   size = probs.shape[-1]

@@ -17,7 +17,7 @@ from cascades import (
   methods,
   schedules,
 )
-from cascades.drafters import pairing
+from cascades.drafters import pairing, specs
 from cascades.methods import caps, processing
 from cascades.models import checkpoints, sharding, tokenizers, turns
 from cascades.sampler import batching, endings, keys, memory
@@ -166,7 +166,7 @@ class Sampler:
     self._needs: dict[tuple, memory.Need] = {}
     self._mesh = _mesh(mesh)
     if dtype is not None and not any(
-      isinstance(model, str) and pairing.takes_dtype(model)
+      isinstance(model, str) and specs.kind_of(model).takes_dtype(model)
       for model in (verifier, drafter)
     ):
       raise ValueError(
@@ -533,7 +533,7 @@ class Sampler:
     if not isinstance(drafter, checkpoints.Checkpoint | None):
       size = self.verifier.model.vocab_size
       drafting, params = self.equipped
-      drafter = pairing.Drafting(drafting, size), params
+      drafter = specs.Drafting(drafting, size), params
     models = self.verifier, drafter
     size = dict(
       batch_size=batching.width(rows, self.options.batch_size),

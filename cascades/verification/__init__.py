@@ -32,41 +32,21 @@ the targets along a path.
 """
 
 from cascades.scheme import (
-  BONUS,
-  BONUSES,
-  DRAFT,
-  GATES,
-  PROMPT,
-  RESIDUAL,
   SEQUENTIAL,
   SEVERAL,
-  SINGLE,
   STANDARD,
   VERIFICATIONS,
   Scheme,
-  Verification,
 )
-from cascades.verification import several, single, traversal
 from cascades.verification.verdict import Verdict
 from cascades.verification.verify import verify
 
 __all__ = [
-  'BONUS',
-  'BONUSES',
-  'DRAFT',
-  'GATES',
-  'PROMPT',
-  'RESIDUAL',
   'SEQUENTIAL',
   'SEVERAL',
-  'SINGLE',
   'STANDARD',
   'VERIFICATIONS',
   'Scheme',
   'Verdict',
-  'Verification',
-  'several',
-  'single',
-  'traversal',
   'verify',
 ]

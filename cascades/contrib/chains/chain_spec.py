@@ -118,5 +118,7 @@ KIND = specs.Kind(
   has_prefix=False,
   load=_load,
   describe=_describe,
-  takes_dtype=lambda name: any(map(pairing.takes_dtype, specs.parts(name))),
+  takes_dtype=lambda name: any(
+    specs.kind_of(part).takes_dtype(part) for part in specs.parts(name)
+  ),
 )
