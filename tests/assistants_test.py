@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small
+import tiers
 
 import cascades
 from cascades import decoding, drafters, load_model, methods
@@ -92,21 +93,26 @@ _REJECTED = 5, 6, 7
 
 
 @pytest.mark.parametrize('kind', KINDS)
-@pytest.mark.parametrize(('length', 'garbage'), [(4, ()), (20, _REJECTED)])
-def test_drafts_are_transformers(kind, length, garbage):
-  found = expected(kind)
+@pytest.mark.parametrize(
+  ('length', 'garbage', 'window'),
+  tiers.first(
+    [(4, (), None), (20, _REJECTED, None)]
+    + [(720, _REJECTED, window) for window in WINDOWS],
+    2,
+  ),
+)
+def test_drafts_are_transformers(kind, length, garbage, window):
+  # Three steps, greedily, and what each token would be drawn from at .7.
+  found = expected(kind, 'long' if window else 'expected')
   tokens = found['tokens'][:length]
-  read = _read(kind, tokens, garbage)
-  want = found[f'logits_{length}'], found[f'states_{length}']
-  check_drafts(*equipped(kind), tokens, read, want)
-
-
-def check_drafts(drafter, params, tokens, read, want):
-  """Three steps, greedily, and what each token would be drawn from at .7."""
-  cache, state = read
-  length, token = len(tokens), jnp.asarray(tokens[-1])
+  assert len(tokens) == length
+  cache, state = _read(kind, tokens, garbage, window)
+  drafter, params = equipped(kind, window=window)
+  token = jnp.asarray(tokens[-1])
   banks, step = drafter.banks(cache, jnp.int32(length)), _step(drafter)
   warm = processing.Processing(temperature=np.float32(0.7))
+  key = window or length
+  want = found[f'logits_{key}'], found[f'states_{key}']
   for said, after in zip(*want, strict=True):
     state, logits = step(params, banks, jnp.int32(length - 1), state, token)
     np.testing.assert_allclose(logits, said, rtol=0, atol=1e-5)
@@ -116,16 +122,6 @@ def check_drafts(drafter, params, tokens, read, want):
     got = drafter.probabilities(logits, warm)
     np.testing.assert_allclose(got, drawn_from, rtol=0, atol=2e-6)
     token = jnp.argmax(logits)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('kind', KINDS)
-@pytest.mark.parametrize('window', WINDOWS)
-def test_drafts_beyond_the_window_are_transformers(kind, window):
-  found = expected(kind, 'long')
-  read = _read(kind, found['tokens'], _REJECTED, window)
-  want = found[f'logits_{window}'], found[f'states_{window}']
-  check_drafts(*equipped(kind, window=window), found['tokens'], read, want)
 
 
 def test_tokens_of_other_groups_may_have_nothing():

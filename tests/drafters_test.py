@@ -429,27 +429,23 @@ def test_a_block_that_passes_emits_what_it_would_emit_if_it_were_read(
   np.testing.assert_array_equal(one, other)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _drafted(drafter, tokens, length):
+  seen = drafters.Seen(tokens, length, None, None)
+  return drafter.propose(
+    *((), (), seen, None, None), gamma=4, drafts=1, beyond=jnp.bool_(True)
+  )[0]
+
+
 @pytest.mark.parametrize('asked', [(3, 1), (5, 3)])
 def test_ngrams_are_what_followed_the_last_time(asked):
   drafter = drafters.NgramDrafter(*asked)
   rng = np.random.default_rng(0)
-  propose = jax.jit(
-    lambda tokens, length: drafter.propose(
-      (),
-      (),
-      drafters.Seen(tokens, length, None, None),
-      None,
-      None,
-      gamma=4,
-      drafts=1,
-      beyond=jnp.bool_(True),
-    )[0]
-  )
   found = 0
   for _ in range(200):
     tokens = rng.integers(0, 4, rng.integers(1, 14)).tolist()
     rest = rng.integers(0, 4, 20 - len(tokens)).tolist()
-    draft = propose(jnp.array(tokens + rest), jnp.int32(len(tokens)))
+    draft = _drafted(drafter, jnp.array(tokens + rest), len(tokens))
     want = _look_up(tokens, 4, *asked)
     assert draft.tokens[0, : draft.count[0]].tolist() == want
     rows = [draft.row(i, 0, 9) for i in range(len(want))]
@@ -459,23 +455,20 @@ def test_ngrams_are_what_followed_the_last_time(asked):
 
 
 def test_ngrams_draft_on_after_another_token_and_not_after_a_phrase():
-  drafter = drafters.NgramDrafter()
-
-  def drafted(tokens):
-    seen = drafters.Seen(jnp.array(tokens), jnp.int32(len(tokens)), None, None)
-    draft, *_ = drafter.propose(
-      *((), (), seen, None, None), gamma=4, drafts=1, beyond=jnp.bool_(True)
-    )
-    return draft.tokens[0, : draft.count[0]].tolist()
-
   text, other = list(range(10, 30)), list(range(40, 60))
-  assert drafted([*text, *other, *text[:10]]) == text[10:14]
-  # One token of the copy is another; and again, just before what is drafted.
-  assert drafted([*text, *other, *text[:5], 3, *text[6:12]]) == text[12:16]
-  assert drafted([*text, *other, *text[:9], 3]) == []
-  assert drafted([*text, *other, *text[:10], 3, text[11]]) == text[12:16]
-  # Eight tokens alike are a phrase.
-  assert drafted([*text, *other, *text[:8]]) == []
+  for more, want in (
+    (text[:10], text[10:14]),
+    # One token of the copy is another; and again, just before what is drafted.
+    ([*text[:5], 3, *text[6:12]], text[12:16]),
+    ([*text[:9], 3], []),
+    ([*text[:10], 3, text[11]], text[12:16]),
+    # Eight tokens alike are a phrase.
+    (text[:8], []),
+  ):
+    tokens = [*text, *other, *more]
+    padded = jnp.array(tokens + [0] * (64 - len(tokens)))
+    draft = _drafted(drafters.NgramDrafter(), padded, len(tokens))
+    assert draft.tokens[0, : draft.count[0]].tolist() == want
 
 
 # --- The recurrent head
