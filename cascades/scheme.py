@@ -37,7 +37,7 @@ class Verification:
   Attributes:
     decide: Called as decide(block, accept_uniforms, sample_uniforms) with a
       `verification.single.Question` and uniform numbers, and `argument` where
-      `parse` is given; returns a `Verdict`. None: there are no blocks.
+      `parse` is given; returns a `Verdict`.
     any_drafts: True if a block may have several drafts.
     single_target: True if methods need a single target, the law.
     keeps_law: True if each token follows the method's law, wherever blocks
@@ -56,7 +56,7 @@ class Verification:
       of gamma drafts cannot be verified so, or None.
   """
 
-  decide: str | None
+  decide: str
   any_drafts: bool = False
   single_target: bool = False
   keeps_law: bool = True
@@ -74,7 +74,10 @@ for _name, _entry in {
   'block': Verification(
     decide='cascades.verification.single:block', single_target=True
   ),
-  SEQUENTIAL: Verification(decide=None),
+  # Of a "block" of one draft, which is not read.
+  SEQUENTIAL: Verification(
+    decide='cascades.verification.single:sequential', draws_tokens=True
+  ),
   **{
     name: Verification(
       decide=f'cascades.verification.{module}:{name}',

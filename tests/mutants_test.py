@@ -39,7 +39,7 @@ import verification_test
 from cascades import decoding, methods, schedules, verification
 from cascades.contrib import capping, learned
 from cascades.contrib.look_ahead import window
-from cascades.decoding import journal, reading, rows, sequential
+from cascades.decoding import journal, reading, rows
 from cascades.drafters import model
 from cascades.methods import (
   baselines,
@@ -539,9 +539,9 @@ _MUTANTS = (
   Mutant(
     'sequential_residual',
     'a sequential cascade samples the residual, not p',
-    sequential.step,
+    single.sequential,
     'processing.draw(last, d.p)',
-    'processing.draw(last, method.residual(d, state.lenience))',
+    'processing.draw(last, ask.method.residual(d, ask.leniences[0, 0]))',
     _cascade,
     (verification.Scheme('sequential'), ('plain',)),
   ),
@@ -707,8 +707,8 @@ _MUTANTS = (
     'verifier_ahead',
     'a rejected draft stays in the verifier',
     stepping.commit,
-    'verifier.rewind(verifier_cache, length - 1)',
-    'verifier.rewind(verifier_cache, at + decoder.gamma + 1)',
+    'verifier.rewind(block.verifier_cache, length - 1)',
+    'verifier.rewind(block.verifier_cache, at + decoder.gamma + 1)',
     _greedy,
   ),
   Mutant(

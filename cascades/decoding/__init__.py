@@ -4,7 +4,6 @@
   reading     How a model reads the next tokens, or drafts as a tree.
   state       What is kept of a sequence.
   step        A block: draft, verify, keep what stays.
-  sequential  A token of a cascade that makes no blocks.
   faults      Distributions that are not finite, which end a call.
   journal     What became of blocks, for people, and how it is counted.
   loop        Blocks of all rows, until there is something else to do.

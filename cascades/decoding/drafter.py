@@ -101,6 +101,21 @@ def whole(
   )
 
 
+def ended(draft: Draft, says: Bool[Array, 'K gamma_1']) -> Draft:
+  """Drafts that end before the first token which a row does not say.
+
+  Args:
+    draft: The drafts.
+    says: Of which rows a token can be drawn. If the row after a draft is not
+      one of them, its drafter has nothing to say of what follows it.
+  """
+  index = jnp.arange(says.shape[1])
+  count = jnp.where(says | (index >= draft.count[:, None]), index[-1], index)
+  count = jnp.minimum(count.min(-1), draft.count)
+  at_end = jnp.take_along_axis(says, count[:, None], 1)[:, 0]
+  return draft._replace(count=count, known=draft.known & at_end)
+
+
 def permitted(draft: Draft, how: processing.Processing) -> Draft:
   """Drafts that end where forbidden tokens leave their drafter nothing to say.
 
@@ -111,13 +126,8 @@ def permitted(draft: Draft, how: processing.Processing) -> Draft:
     return draft
   if draft.logits is None:
     says = jnp.pad(~how.forbidden[draft.tokens], ((0, 0), (0, 1)))
-  else:
-    says = processing.says(draft.logits, how.among(draft.said)).T
-  index = jnp.arange(says.shape[1])
-  count = jnp.where(says | (index >= draft.count[:, None]), index[-1], index)
-  count = jnp.minimum(count.min(-1), draft.count)
-  at_end = jnp.take_along_axis(says, count[:, None], 1)[:, 0]
-  return draft._replace(count=count, known=draft.known & at_end)
+    return ended(draft, says)
+  return ended(draft, processing.says(draft.logits, how.among(draft.said)).T)
 
 
 class Drafter(Protocol):

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from cascades.decoding.drafter import Draft
+from cascades.decoding.drafter import Draft, ended
 from cascades.decoding.state import SamplingState
 from cascades.methods import processing
 
@@ -139,8 +139,6 @@ def truncate(
   index = jnp.arange(size)[:, None]
   is_bonus = (index == draft.count) & draft.known
   is_bad = ~processing.is_distribution(draft.logits)
+  # A row that nobody asks for is no fault, but is not read either.
   bad = is_bad & ((index < draft.count) | (is_bonus & reads_bonus_row))
-  count = jnp.where(bad, index, draft.count).min(0)
-  # A row that nobody asks for is no fault, but may not be read either.
-  known = draft.known & ~bad.any(0) & ~(is_bad & is_bonus).any(0)
-  return draft._replace(count=count, known=known), bad.any(-1)
+  return ended(draft, ~is_bad.T), bad.any(-1)

@@ -4,14 +4,15 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Int
 
-from cascades.decoding import sequential
 from cascades.decoding.drafter import ROWS
 from cascades.decoding.journal import Row, count, note
 from cascades.decoding.state import Params
 from cascades.decoding.step import Decoder, step
 from cascades.methods import processing
+from cascades.scheme import DRAFT
 
 
 @functools.partial(jax.jit, static_argnames='decoder', donate_argnames='rows')
@@ -44,10 +45,8 @@ def decode(
     The rows, and the number of blocks that the loop made.
   """
 
-  one_step = sequential.step if decoder.sequential else step
-
   def one_block(row, params, how, stop_tokens):
-    after, info = one_step(
+    after, info = step(
       *(row, params, how, stop_tokens),
       decoder=decoder,
       with_logits=row.logits is not None,
@@ -88,5 +87,12 @@ def tally(row: Row, decoder: Decoder) -> dict[str, int]:
     verifier_calls=blocks, verifier_tokens=read, drafter_calls=drafter_calls
   )
   if decoder.sequential:
-    counts |= sequential.tally(row)
+    # The verifier is called where the rule defers, and where the drafter has
+    # nothing to say. It reads there what was written up to then.
+    new = slice(int(row.prompt_length), int(row.length))
+    (written,) = np.nonzero(np.asarray(row.source[new]) != DRAFT)
+    counts |= dict(
+      verifier_calls=len(written),
+      verifier_tokens=int(written[-1]) + 1 if len(written) else 0,
+    )
   return counts

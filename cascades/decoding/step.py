@@ -99,7 +99,12 @@ class Decoder:
 
   @property
   def sequential(self) -> bool:
-    """Whether there are no blocks: see `sequential.step`."""
+    """Whether there are no blocks: see `verification.single.sequential`.
+
+    A step is one token then, and both models read in each, for rows of a batch
+    go on side by side; what the cascade would cost that asks its verifier only
+    where it has to is counted apart.
+    """
     return self.scheme.verification == SEQUENTIAL
 
   def beyond(self, state: SamplingState) -> Bool[Array, '']:
@@ -123,7 +128,8 @@ class Decoder:
   def may_pass(self) -> bool:
     """Whether a block may have no draft, and is read as one token then."""
     passes = self.models.drafter.may_pass and self.drafts == 1
-    return passes and self.gamma > 0 and not self.whole
+    blocks = self.gamma > 0 and not self.sequential
+    return passes and blocks and not self.whole
 
   @property
   def slack(self) -> int:
@@ -252,7 +258,7 @@ def read_block(
     params: Of both models.
     proposed: What was drafted.
     decoder: What is compiled.
-    passed: That there is no draft, so that the last token is read alone.
+    passed: That the last token is read alone.
   """
   draft, cache = proposed.draft, proposed.verifier_cache
   at = state.length - 1
@@ -366,8 +372,9 @@ def verify_block(
     key: Of the verification.
     proposed: What was drafted.
     decoder: What is compiled.
-    passed: That there is no draft. What comes out is the same then, and a
-      single row is made of all that has the size of the vocabulary.
+    passed: That there is no draft, or that none is read. What comes out is the
+      same then, and a single row is made of all that has the size of the
+      vocabulary.
     with_logits: Whether to give what the verifier says.
     with_law: Whether to say what each token follows.
   """
@@ -467,6 +474,8 @@ def remembered(
 def _read_for(drafted: Int[Array, ''], decoder: Decoder) -> Int[Array, '']:
   """Tokens that the verifier has to read for a sequence, whatever its batch."""
   all_of_them = jnp.asarray(decoder.tree_tokens + 1)
+  if decoder.sequential:
+    return jnp.ones((), jnp.int32)
   if not decoder.may_pass:
     return all_of_them
   return jnp.where(drafted > 0, all_of_them, 1)
@@ -496,11 +505,7 @@ def commit(
   state: SamplingState,
   params: Params,
   drafter_state: PyTree,
-  verifier_cache: PyTree,
-  path: Int[Array, ''],
-  tokens: Int[Array, 'gamma_1'],
-  hidden: Float[Array, 'gamma_1 D'],
-  memory: PyTree,
+  block: Verified,
   emitted: Int[Array, ''],
   ended: Bool[Array, ''],
   decoder: Decoder,
@@ -511,12 +516,8 @@ def commit(
     state: Before the block.
     params: Of both models.
     drafter_state: The drafter's, after it proposed.
-    verifier_cache: With what was read of the draft that stays.
-    path: Which draft that is.
-    tokens: What stays of it, and the token after.
-    hidden: The verifier's hidden states where it says each of them.
-    memory: What the schedule remembers of them.
-    emitted: How many of them are written; 0 of a sequence that is done.
+    block: What stays.
+    emitted: How many of its tokens are written; 0 of a sequence that is done.
     ended: Whether the sequence ends with them.
     decoder: What is compiled.
   """
@@ -524,29 +525,29 @@ def commit(
   at, length = state.length - 1, state.length + emitted
   last_hidden = state.hidden
   if last_hidden is not None:
-    last_said = hidden[jnp.maximum(emitted - 1, 0)]
+    last_said = block.hidden[jnp.maximum(emitted - 1, 0)]
     last_hidden = jnp.where(state.done, last_hidden, last_said)
   drafter_state = drafter.keep(
     drafter_state,
     at,
-    path,
+    block.verdict.path,
     length - 1,
     gamma=decoder.gamma,
     drafts=decoder.drafts,
   )
   drafter_state = drafter.absorb(
-    params.drafter, drafter_state, tokens, hidden, at, emitted
+    *(params.drafter, drafter_state, block.tokens, block.hidden, at, emitted)
   )
   return state.replace(
-    tokens=write(state.tokens, state.length, tokens),
+    tokens=write(state.tokens, state.length, block.tokens),
     length=length,
     blocks=state.blocks + ~state.done,
-    verifier_cache=verifier.rewind(verifier_cache, length - 1),
+    verifier_cache=verifier.rewind(block.verifier_cache, length - 1),
     drafter_state=drafter_state,
     hidden=last_hidden,
     done=state.done | ended,
     memory=jax.tree.map(
-      functools.partial(jnp.where, state.done), state.memory, memory
+      functools.partial(jnp.where, state.done), state.memory, block.memory
     ),
   )
 
@@ -613,6 +614,9 @@ def step(
   # 1. Draft gamma tokens, so many times; and what each was drawn from.
   proposed = propose(state, params, how, draft_key, decoder)
   drafted = proposed.draft.count.sum()
+  if decoder.sequential:
+    # Where it stopped but knows what it would say, that is drawn later.
+    drafted = jnp.maximum(drafted, proposed.draft.known[0].astype(jnp.int32))
 
   # 2. Read the last token and all drafts with the verifier, in one call.
   # 3. How many drafts stay, and the token after them.
@@ -630,9 +634,9 @@ def step(
     alone = functools.partial(verify, passed=True)
     block = _one_of(anyone, verify, alone, proposed)
   else:
-    block = verify(proposed)
+    block = verify(proposed, passed=decoder.sequential)
   verdict, tokens = block.verdict, block.tokens
-  n, path = verdict.num_accepted, verdict.path
+  n = verdict.num_accepted
 
   # 4. End at the first stop token or at the limit, also inside a block.
   emitted, ended = emitted_of(state, tokens, n, stop_tokens)
@@ -644,8 +648,7 @@ def step(
 
   # 5. Commit by moving `length`; roll both caches back.
   committed = commit(
-    *(state, params, proposed.drafter_state, block.verifier_cache),
-    *(path, tokens, block.hidden, block.memory, emitted, ended, decoder),
+    *(state, params, proposed.drafter_state, block, emitted, ended, decoder)
   )
   return committed, Info(
     sources=jnp.where(jnp.arange(len(tokens)) < n, DRAFT, verdict.next_source),

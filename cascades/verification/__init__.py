@@ -7,6 +7,7 @@ Of one draft per block (`single`):
               2023, Chen et al. 2023; Narasimhan et al. 2025 for any target).
   block       Look at the block as a whole: the same law, at least as many
               drafts kept (Sun et al., ICLR 2025, arXiv 2403.10444).
+  sequential  Nothing is read ahead: a cascade that goes on token by token.
 
 Of one draft or several (`several`), each with the same law:
 

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from cascades import methods
 from cascades.methods import processing
-from cascades.scheme import BONUS, RESIDUAL
+from cascades.scheme import BONUS, DRAFT, RESIDUAL
 from cascades.verification.verdict import Verdict
 
 # Probabilities of one sequence that are made at a time, at least one row.
@@ -96,6 +96,36 @@ def passed(ask: Question, last: Float[Array, 'n']) -> Verdict:
     deferred=jnp.zeros(ask.gamma + 1, bool),
     path=nothing,
     is_valid=processing.has_mass(beyond),
+  )
+
+
+def sequential(
+  ask: Question, chances: Float[Array, 'n'], last: Float[Array, 'n']
+) -> Verdict:
+  """One token of the cascade that speculative ones are compared with.
+
+    x ~ q;  emit x where r(x) = 0, and otherwise a token drawn from p
+
+  Where the drafter stopped before it proposed x, though it knows what it would
+  say, x is drawn here; where it has nothing to say, the verifier writes. The
+  token comes after no draft, whoever wrote it.
+  """
+  zero = jnp.zeros((), jnp.int32)
+  d = ask.row(zero, zero)
+  proposed = ask.count[0] > 0
+  x = jnp.where(proposed, ask.tokens[0, 0], processing.draw(chances, d.q))
+  there = proposed | ask.known[0]
+  rule = of_token(ask.method.rule, d, ask.leniences[0, 0], x)
+  stays = there & ~(rule > 0)
+  is_judged = jnp.isfinite(rule.astype(jnp.float32)) & processing.has_mass(d.q)
+  is_valid = (is_judged | ~there) & (stays | processing.has_mass(d.p))
+  return Verdict(
+    num_accepted=zero,
+    next_token=jnp.where(stays, x, processing.draw(last, d.p)),
+    next_source=jnp.where(stays, DRAFT, jnp.where(there, RESIDUAL, BONUS)),
+    deferred=jnp.append(there & (rule > 0), False),
+    path=zero,
+    is_valid=is_valid,
   )
 
 

@@ -12,7 +12,7 @@ class Verdict(NamedTuple):
     num_accepted: How many drafts stay, 0 to gamma.
     next_token: The token after them.
     next_source: Where it comes from: RESIDUAL after a rejection, BONUS where
-      nothing more was drafted.
+      nothing more was drafted, DRAFT only without blocks.
     deferred: [gamma + 1], where the rule defers the drafted token.
     path: Which draft of several begins with the tokens that stay.
     is_valid: Whether the token after them was drawn from a distribution, and

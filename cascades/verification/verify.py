@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from cascades import methods
 from cascades.methods import processing
-from cascades.scheme import STANDARD, Scheme
+from cascades.scheme import SEQUENTIAL, STANDARD, Scheme
 from cascades.verification import single
 from cascades.verification.verdict import Verdict
 
@@ -35,7 +35,7 @@ def verify(
     row: The distributions after i tokens of draft j, 0 <= i <= gamma; their
       `q` is what the next token of the draft was drawn from, and their gates
       are those of the scheme.
-    scheme: How; not 'sequential', which makes no blocks.
+    scheme: How.
     count: Tokens of each draft that are there; None for all of them.
     known: Whether the row after the last of them has a `q`. If not, the token
       that follows it is the verifier's. None for yes.
@@ -68,6 +68,6 @@ def verify(
   # One draw for all of a block's numbers; its last are always in one place.
   numbers = processing.uniform(key, gamma * each + draw)
   chances, last = jnp.split(numbers, [gamma * each])
-  if not gamma or passed:
+  if (not gamma or passed) and scheme.verification != SEQUENTIAL:
     return single.passed(ask, last)
   return scheme.decide(ask, chances, last)
