@@ -374,7 +374,6 @@ def test_what_an_assistant_is_not_asked_for_is_refused():
   pair = verifier('shared'), _folders('shared')[1]
   for options, said in (
     (dict(stop_below=0.5), 'stop_below: only a model that drafts'),
-    (dict(beam=True), 'beam: only a recurrent head'),
     (dict(others_say='no'), 'others_say: .* give True or False'),
   ):
     with pytest.raises(ValueError, match=said):

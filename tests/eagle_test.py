@@ -10,7 +10,6 @@ block, is compared with that. `write_head` makes other random ones, as
 import dataclasses
 import functools
 import inspect
-import itertools
 import json
 import math
 import pathlib
@@ -33,7 +32,6 @@ from cascades import decoding, drafters, load_model, methods, verification
 from cascades.drafters import pairing, speculators
 from cascades.methods import processing
 from cascades.models import checkpoints, panels
-from cascades.proof import exact
 from cascades.sampler import batching
 
 FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
@@ -421,32 +419,6 @@ def _of_head(equipped, text):
 def test_a_head_keeps_the_law(drafts, kind, of_table):
   q = jnp.asarray(_of_head(of_table, decoding_test._PROMPT))
   drafters_test.check_head(of_table, drafts, kind, q)
-
-
-@pytest.mark.slow
-def test_a_cascade_without_blocks_asks_the_head_for_each_token(of_table):
-  # Its rule defers nothing, so that each token is the head's, which knows of
-  # all that was written.
-  prompt, many = decoding_test._PROMPT, drafters_test._MANY
-  with conftest.optimised():
-    state = drafters_test._run(
-      of_table,
-      'token_v3',
-      scheme=verification.Scheme('sequential'),
-      leniences=np.ones(many),
-      rows=many,
-      filled=many,
-    )
-  law = np.ones(1)
-  for n in range(3):
-    q = [
-      _of_head(of_table, prompt + then)
-      for then in itertools.product(range(_V), repeat=n)
-    ]
-    law = (law[:, None] * np.array(q)).ravel()
-  tokens = state.tokens[:, len(prompt) : len(prompt) + 3]
-  z = exact.z_scores(tokens, law.reshape(_V, _V, _V))
-  assert np.abs(z).max() < 5
 
 
 # --- Folders, through the sampler

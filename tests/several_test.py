@@ -98,25 +98,6 @@ def test_from_the_leaves_at_least_as_many_stay(gamma, drafts, rows):
     assert (found > rounds + 1e-4).any()
 
 
-@pytest.mark.parametrize('kind', verification.SEVERAL)
-def test_where_nothing_is_drafted_the_law_is_drawn_from(kind):
-  d = exact.rows('random', count=1, size=3, seed=3)
-  d = jax.tree.map(lambda x: jnp.asarray(x[0], jnp.float32), d)
-  method = methods.METHODS['token_v3']
-
-  def one(key):
-    return verification.verify(
-      *(method, jnp.asarray(0.3), key, jnp.zeros((1, 0), jnp.int32)),
-      lambda i, j: d,
-      verification.Scheme(kind),
-    )
-
-  said = jax.vmap(one)(jax.random.split(jax.random.key(0), 4000))
-  assert not said.num_accepted.any()
-  z = exact.z_scores(said.next_token[:, None], np.asarray(method.law(d, 0.3)))
-  assert np.abs(z).max() < 5
-
-
 @pytest.mark.parametrize('rows', ['random', 'near_equal', 'disjoint'])
 def test_from_the_leaf_of_one_draft_it_is_the_block(rows):
   of_kind = []
