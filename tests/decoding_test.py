@@ -363,26 +363,6 @@ def test_the_emitted_law_of_every_other_scheme(scheme, gamma, hows):
   check_laws(scheme, gamma, hows=hows)
 
 
-def _plainly(pairs):
-  d = seen_of_model(verification.STANDARD, processing.Processing())
-  return exact.Table.of(pairs, d)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('method', ['speed'])
-def test_forbidden_tokens_are_never_emitted(method):
-  # A single method in a loop of its own, for faults to be shown by.
-  how = processed_by(temperature=1.3, forbidden=_ONE)
-  state = _generate(method, (0.3,), 2, 20_000, how=how)
-  d = seen_of_model(verification.STANDARD, how)
-  table = exact.Table.of([(methods.METHODS[method], 0.3)], d)
-  law = _law(table, verification.STANDARD, 2)[0]
-  first = len(_PROMPT)
-  tokens = state.tokens[:, 0, first : first + _NEW]
-  assert np.abs(exact.z_scores(tokens, law)).max() < 5
-  assert (tokens != 1).all()
-
-
 # Of the verifier alone.
 _alone = functools.partial(_generate, 'token_v3', gamma=0, filled=4096)
 
@@ -391,7 +371,10 @@ def test_plain_decoding_is_the_verifier():
   # Whatever the method and its lenience.
   drawn = [_alone((0.9,), rows=4096, seed=seed) for seed in range(5)]
   pairs = [(methods.METHODS['verifier_only'], 0.0)]
-  law = _law(_plainly(pairs), verification.STANDARD, 0)
+  table = exact.Table.of(
+    pairs, seen_of_model(verification.STANDARD, HOWS['plain'])
+  )
+  law = _law(table, verification.STANDARD, 0)
   first = len(_PROMPT)
   tokens = np.concatenate([x.tokens[:, 0] for x in drawn])
   z = exact.z_scores(tokens[:, first : first + _NEW], law[0])

@@ -224,7 +224,6 @@ _law = methods_test.test_law_is_what_acceptance_and_residual_emit
 _limits = methods_test.test_limits_are_exactly_the_verifier_and_the_drafter
 _verify = verification_test.test_verify_emits_what_the_enumeration_says
 _cascade = decoding_test.test_the_emitted_law_is_the_declared_law
-_loop = decoding_test.test_forbidden_tokens_are_never_emitted
 _greedy = test_a_greedy_run_is_what_a_loop_without_caches_writes
 _formula = theory_test.test_rules_are_their_formulas
 _rows = decoding_test.test_rows_do_not_depend_on_their_batch
@@ -641,8 +640,8 @@ _MUTANTS = (
     decoding.step,
     'params, how, verify_key)',
     'params, how, draft_key)',
-    _loop,
-    ('speed',),
+    _cascade,
+    (verification.STANDARD, ('forbidden',)),
   ),
   Mutant(
     'raw_q',
@@ -650,8 +649,8 @@ _MUTANTS = (
     decoding.distributions,
     'drawn_from = q(drafter_logits, how)',
     'drawn_from = processing.gate_probabilities(drafter_logits)',
-    _loop,
-    ('speed',),
+    _cascade,
+    (verification.STANDARD, ('forbidden',)),
   ),
   Mutant(
     'argmax_draft',
@@ -659,8 +658,8 @@ _MUTANTS = (
     model._draft,
     'processing.draw(u, processing.probabilities(z, how))',
     'jnp.argmax(z).astype(jnp.int32)',
-    _loop,
-    ('speed',),
+    _cascade,
+    (verification.STANDARD, ('forbidden',)),
   ),
   Mutant(
     'places_for_ids',

@@ -37,29 +37,25 @@ _DEFAULTS = {
   'norm_output': False,
   'target_hidden_size': None,
 }
-# Llama's own, which are left out where a head has them.
-_LAYER = dict(
-  model_type='llama',
-  vocab_size=32_000,
-  hidden_size=4096,
-  intermediate_size=11_008,
-  num_hidden_layers=32,
-  num_attention_heads=32,
-  num_key_value_heads=None,
-  head_dim=None,
-  hidden_act='silu',
-  rms_norm_eps=1e-6,
-  attention_bias=False,
-  mlp_bias=False,
-  layer_types=None,
-  sliding_window=None,
-)
 _FIXED = dict(
   model_type='llama',
   num_hidden_layers=1,
   hidden_act='silu',
   attention_bias=False,
   mlp_bias=False,
+)
+# Llama's own, which are left out where a head has them.
+_LAYER = _FIXED | dict(
+  num_hidden_layers=32,
+  vocab_size=32_000,
+  hidden_size=4096,
+  intermediate_size=11_008,
+  num_attention_heads=32,
+  num_key_value_heads=None,
+  head_dim=None,
+  rms_norm_eps=1e-6,
+  layer_types=None,
+  sliding_window=None,
 )
 _SIZES = (
   *('vocab_size', 'hidden_size', 'intermediate_size', 'num_attention_heads'),
