@@ -106,9 +106,10 @@ def test_points_are_compared_with_the_verifier(frame):
 def test_intervals_are_paired(found, frame):
   one = row(frame, 'opt', 1.0, 4)
   values = comparisons.matrices(found, found.points.index)['quality']
-  want = stats.bootstrap_mean_interval(
-    values[:, 4] - values[:, 0], resamples=500
+  low, high = stats.bootstrap_means(
+    values[:, [4]] - values[:, [0]], resamples=500
   )
+  want = low[0], high[0]
   assert (one.difference_low, one.difference_high) == pytest.approx(want)
   # As strangers they would be told apart far worse.
   near = row(frame, 'opt', 0.5, 4)

@@ -156,7 +156,7 @@ def page(workdir):
   return write_report(workdir).read_text(encoding='utf-8')
 
 
-def test_page_needs_nothing_else(page):
+def test_page_needs_nothing_else_and_escapes_texts(page):
   parsed = Page(page)
   assert not re.search('https?:|@import', page)
   assert not {'link', 'img', 'iframe', 'object'} & set(parsed.tags)
@@ -167,17 +167,11 @@ def test_page_needs_nothing_else(page):
   inner = parsed.values('href') + re.findall(r'url\((#[^)]*)\)', page)
   assert inner
   assert {h[1:] for h in inner} <= set(ids)
-
-
-def test_texts_are_escaped(page):
-  parsed = Page(page)
   assert HOSTILE not in page
   assert parsed.tags.count('script') == 1
   assert any(HOSTILE in text for text in parsed.texts)
   assert 'three <methods>' in parsed.texts
-
-
-def test_every_colour_of_a_plot_is_the_pages(page):
+  # Every colour of a plot is the page's.
   assert '#0a0b' not in page
   assert '#0a0c' not in page
   used = set(re.findall(r'var\((--[\w-]+)\)', page))
@@ -189,7 +183,13 @@ def test_every_colour_of_a_plot_is_the_pages(page):
     assert f'{variable}: {drawings._PAPER[placeholder]};' in light
 
 
-def test_page_has_plots_and_a_row_for_each_point(page):
+def test_page_has_plots_and_a_row_for_each_point_and_says_what_was_run(page):
+  assert (
+    'small drafts for large · 8 examples a task · gamma 2 · temperature 1'
+  ) in page
+  assert 'verifier token\n10 ms; drafter token\n1 ms' in page
+  assert 'block of 2 drafts 12 ms' in page
+  assert 'jax 9.9.9' in page
   page = before_questions(page)
   # Four of each task, and the first.
   assert page.count('role="img"') == 4 * 2 + 1
@@ -202,15 +202,6 @@ def test_page_has_plots_and_a_row_for_each_point(page):
   # Markers say what they are.
   assert f'<title>OPT, lenience {MINUS}∞\n' in page
   assert '<title>Verifier alone\n' in page
-
-
-def test_page_says_what_was_run_and_how_latency_is_modelled(page):
-  assert (
-    'small drafts for large · 8 examples a task · gamma 2 · temperature 1'
-  ) in page
-  assert 'verifier token\n10 ms; drafter token\n1 ms' in page
-  assert 'block of 2 drafts 12 ms' in page
-  assert 'jax 9.9.9' in page
 
 
 def test_tokens_keep_whitespace_and_source(page):
@@ -287,29 +278,22 @@ def cells_of(part, heading):
   ]
 
 
-def test_several_gammas_are_tuned_first_and_alone_below(two_gammas):
+def test_several_gammas_are_tuned_first_and_alone_below(two_gammas, page):
   Page(two_gammas)
-  assert list(parts_of(two_gammas))[:3] == [
-    'sums, gamma tuned',
-    'sums, gamma 2',
-    'sums, gamma 4',
-  ]
+  parts = parts_of(two_gammas)
+  own = ['sums, gamma tuned', 'sums, gamma 2', 'sums, gamma 4']
+  assert list(parts)[:3] == own
   # What is below is folded away, and no part of the section above it.
   tuned, below = two_gammas.split('<details>', 1)
-  assert '<h2>sums, gamma tuned</h2>' in tuned
+  assert f'<h2>{own[0]}</h2>' in tuned
   assert tuned.rstrip().endswith('</section>')
-  assert '<h2>sums, gamma 4</h2>' in below.split('</details>')[0]
-  for part in parts_of(two_gammas).values():
-    if 'sums, gamma' in part:
-      assert '>Verifier alone</span>' in part
-      assert 'Sequence mean' in part
-
-
-def test_the_tuned_table_has_the_gamma_of_each_point(two_gammas, page):
-  parts = parts_of(two_gammas)
-  cells = cells_of(parts['sums, gamma tuned'], 'Gamma')
+  assert f'<h2>{own[2]}</h2>' in below.split('</details>')[0]
+  for title in own:
+    assert '>Verifier alone</span>' in parts[title]
+    assert 'Sequence mean' in parts[title]
+  # The table has the gamma of each point.
   dash = '\N{EN DASH}'
-  assert cells == [
+  assert cells_of(parts[own[0]], 'Gamma') == [
     ('Verifier alone', dash),
     ('Drafter alone', dash),
     *[('OPT', '4')] * 3,
@@ -317,24 +301,21 @@ def test_the_tuned_table_has_the_gamma_of_each_point(two_gammas, page):
     ('Sequence mean', dash),
     ('Chow (sequential)', dash),
   ]
-  assert '>Gamma</button>' not in parts['sums, gamma 2']
+  assert '>Gamma</button>' not in parts[own[1]]
+  # So has the best point, with how it was chosen.
+  best = f'OPT, lenience {MINUS}∞, gamma 4; chosen on these same examples'
+  assert f'{best}, with no margin' in parts[own[0]]
+  assert 'made it fastest on these same\n' not in parts[own[1]]
+  assert f'OPT, lenience {MINUS}∞; chosen' in parts[own[2]]
   # Where there is one gamma it is not spoken of.
   assert list(parts_of(page))[:2] == ['sums', 'words']
   for words in ('each gamma by itself', '>Gamma</button>', ', gamma'):
     assert words not in page
 
 
-def test_the_best_point_names_its_gamma_and_how_it_was_chosen(two_gammas):
-  parts = parts_of(two_gammas)
-  best = f'OPT, lenience {MINUS}∞, gamma 4; chosen on these same examples'
-  assert best in parts['sums, gamma tuned']
-  assert f'{best}, with no margin' in parts['sums, gamma tuned']
-  assert 'made it fastest on these same\n' not in parts['sums, gamma 2']
-  assert f'OPT, lenience {MINUS}∞; chosen' in parts['sums, gamma 4']
-
-
 def test_variants_are_curves_of_their_own(tmp_path):
   changes = [{}, {'verification': 'block'}, {'bonus_from': 'verifier'}]
+  changes.append({'gate': 'processed'})
   changes.append({'verification': 'sequential', 'wall_s': math.nan})
   lines = make_records(['sums'], ['verifier_only', 'drafter_only'])
   for change in changes:
@@ -343,8 +324,10 @@ def test_variants_are_curves_of_their_own(tmp_path):
   Page(text)
   legend = re.search('<ul class="legend">.*?</ul>', text)[0]
   assert re.findall('</svg> TokenV3(.*?)</li>', legend) == [
-    *('', ' (block)', ' (bonus verifier)', ' (sequential oracle)')
+    *('', ' (block)', ' (bonus verifier)', ' (gate processed)'),
+    ' (sequential oracle)',
   ]
+  assert 'where it defers: a bound, not a method that could be run.' in text
   keys = re.findall('<li data-key="(.*?)">', legend)
   assert keys[2:4] == ['token_v3', 'token_v3 block']
   drawn = set(re.findall('data-method="(.*?)"', text))
@@ -409,18 +392,10 @@ def test_variants_look_like_their_method_but_hollow():
   assert len({s.variable for s in table.values()}) == len(table)
 
 
-@pytest.mark.parametrize(
-  ('value', 'text'),
-  [
-    (math.nan, '\N{EN DASH}'),
-    (math.inf, '∞'),
-    (-math.inf, MINUS + '∞'),
-    (-0.25, MINUS + '0.25'),
-    (1.0, '1'),
-  ],
-)
-def test_leniences_are_readable(value, text):
-  assert styles.lenience(value) == text
+def test_leniences_are_readable():
+  values = [math.nan, math.inf, -math.inf, -0.25, 1.0]
+  texts = ['\N{EN DASH}', '∞', f'{MINUS}∞', f'{MINUS}0.25', '1']
+  assert [*map(styles.lenience, values)] == texts
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from experiments.records.stats import (
   bootstrap,
-  bootstrap_mean_interval,
+  bootstrap_means,
   bootstrap_sums_interval,
   holm,
   mcnemar,
@@ -15,9 +15,15 @@ from experiments.records.stats import (
 )
 
 
+def mean_interval(values, **drawn):
+  """The interval of one mean, [n]."""
+  low, high = bootstrap_means(np.array(values, dtype=float)[:, None], **drawn)
+  return low[0], high[0]
+
+
 def test_interval_of_a_binary_mean_is_near_the_normal_one():
   values = np.repeat([0.0, 1.0], [120, 280])
-  low, high = bootstrap_mean_interval(values)
+  low, high = mean_interval(values)
   half = 1.96 * math.sqrt(0.7 * 0.3 / 400)
   assert low == pytest.approx(0.7 - half, abs=0.006)
   assert high == pytest.approx(0.7 + half, abs=0.006)
@@ -27,7 +33,7 @@ def test_intervals_hold_the_true_mean_as_often_as_they_say():
   rng = np.random.default_rng(0)
   hits = 0
   for trial in range(200):
-    low, high = bootstrap_mean_interval(
+    low, high = mean_interval(
       rng.normal(3.0, 1.0, 60), level=0.9, resamples=300, seed=trial
     )
     hits += low <= 3.0 <= high
@@ -35,28 +41,26 @@ def test_intervals_hold_the_true_mean_as_often_as_they_say():
   assert 164 <= hits <= 195
 
 
-def test_a_higher_level_gives_a_wider_interval():
+def test_a_higher_level_is_wider_and_equal_seeds_agree():
   values = np.random.default_rng(1).normal(size=80)
-  inner = bootstrap_mean_interval(values, level=0.5)
-  outer = bootstrap_mean_interval(values, level=0.99)
+  assert mean_interval(values) == mean_interval(values)
+  assert mean_interval(values) != mean_interval(values, seed=1)
+  inner = mean_interval(values, level=0.5)
+  outer = mean_interval(values, level=0.99)
   assert outer[0] < inner[0] < inner[1] < outer[1]
-
-
-def test_equal_seeds_agree_and_others_do_not():
-  values = np.random.default_rng(2).normal(size=50)
-  assert bootstrap_mean_interval(values) == bootstrap_mean_interval(values)
-  assert bootstrap_mean_interval(values) != bootstrap_mean_interval(
-    values, seed=1
-  )
 
 
 def test_what_does_not_vary_or_is_not_known_has_no_spread():
   for n in (1, 3, 1000):
-    assert bootstrap_mean_interval([0.1] * n) == (0.1, 0.1)
+    assert mean_interval([0.1] * n) == (0.1, 0.1)
   assert bootstrap_sums_interval([[1.0, 2.0]] * 3, max) == (6.0, 6.0)
+  # Nor has a score that has no denominator in some draw.
+  rows = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 1.0]])
+  _, high = bootstrap(rows, lambda s: s[..., :1] / s[..., 1:])
+  assert not np.isfinite(high).any()
   for interval in (
-    bootstrap_mean_interval([]),
-    bootstrap_mean_interval([1.0, math.nan]),
+    mean_interval([]),
+    mean_interval([1.0, math.nan]),
     bootstrap_sums_interval([], max),
   ):
     assert all(map(math.isnan, interval))
@@ -64,7 +68,7 @@ def test_what_does_not_vary_or_is_not_known_has_no_spread():
 
 def test_a_mean_made_of_sums_has_the_interval_of_a_mean():
   rows = [[float(i % 3 == 0), 1.0] for i in range(60)]
-  want = bootstrap_mean_interval([row[0] for row in rows])
+  want = mean_interval([row[0] for row in rows])
   got = bootstrap_sums_interval(rows, lambda sums: sums[0] / sums[1])
   assert got == pytest.approx(want, abs=0.02)
 
@@ -72,7 +76,7 @@ def test_a_mean_made_of_sums_has_the_interval_of_a_mean():
 @pytest.mark.parametrize('wrong', [{'level': 1.0}, {'resamples': 0}])
 def test_impossible_settings_are_refused(wrong):
   for interval in (
-    bootstrap_mean_interval,
+    mean_interval,
     lambda values, **wrong: bootstrap_sums_interval([values], max, **wrong),
   ):
     with pytest.raises(ValueError, match=next(iter(wrong))):
@@ -88,13 +92,13 @@ def test_points_share_their_draws_and_are_what_they_are_alone():
   values = _drawn()
   low, high = bootstrap(values, lambda s: s / len(values))
   for i in range(3):
-    alone = bootstrap_mean_interval(values[:, i])
+    alone = mean_interval(values[:, i])
     assert alone == pytest.approx((low[i], high[i]), abs=1e-12)
   # Draws are those of plain resampling.
   values = _drawn(n=40, points=1)[:, 0]
   draws = np.random.default_rng(0).integers(0, 40, (10_000, 40))
   want = np.percentile(values[draws].mean(1), [2.5, 97.5])
-  assert bootstrap_mean_interval(values) == pytest.approx(want, abs=0.026)
+  assert mean_interval(values) == pytest.approx(want, abs=0.026)
 
 
 def test_a_paired_difference_is_narrower_than_one_of_strangers():
@@ -104,7 +108,7 @@ def test_a_paired_difference_is_narrower_than_one_of_strangers():
   low, high = bootstrap(
     np.stack([first, second], 1), lambda s: (s[..., :1] - s[..., 1:]) / 400
   )
-  apart = bootstrap_mean_interval(first)
+  apart = mean_interval(first)
   assert (high - low)[0] < 0.1 * (apart[1] - apart[0])
   assert low[0] < first.mean() - second.mean() < high[0]
 
@@ -135,18 +139,9 @@ def test_strata_are_drawn_apart():
   assert mean - apart[0] > 3 * half
 
 
-def test_a_score_without_a_denominator_has_no_interval():
-  rows = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 1.0]])
-  _, high = bootstrap(rows, lambda s: s[..., :1] / s[..., 1:])
-  assert not np.isfinite(high).any()
-
-
-def test_what_is_no_worse_but_for_a_margin():
+def test_no_inferiority_and_mcnemar_are_their_definitions():
   low = np.array([-0.02, -0.01, -0.005, math.nan])
   assert not_inferior(low, 0.01).tolist() == [False, False, True, False]
-
-
-def test_mcnemar_is_the_binomial_test_of_the_uneven_pairs():
   first = [1] * 12 + [0] * 3 + [1] * 50 + [0] * 35
   second = [0] * 12 + [1] * 3 + [1] * 50 + [0] * 35
   below = sum(math.comb(15, k) for k in range(4)) / 2**15

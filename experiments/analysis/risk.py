@@ -16,7 +16,9 @@ example grows beyond 1 / delta with probability delta or less where the
 hypothesis is true, by Ville's inequality.
 """
 
+import bisect
 import functools
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -69,16 +71,12 @@ def needed(risk: float, delta: float) -> int:
   Returns:
     At least so many; where some examples lose, it takes more.
   """
-  low, high = 0, 1
-  while p_value(np.zeros(high), risk, delta) > delta:
-    low, high = high, 2 * high
-  while high - low > 1:
-    middle = (low + high) // 2
-    if p_value(np.zeros(middle), risk, delta) > delta:
-      low = middle
-    else:
-      high = middle
-  return high
+
+  def shown(n: int) -> bool:
+    return p_value(np.zeros(n), risk, delta) <= delta
+
+  high = next(n for i in itertools.count() if shown(n := 2**i))
+  return bisect.bisect_left(range(high + 1), True, high // 2, key=shown)
 
 
 def loosest(losses: np.ndarray, risk: float, delta: float) -> np.ndarray:

@@ -289,37 +289,31 @@ def gather(runs: Sequence[Run], clock: bool = False) -> Points:
     clock: Whether seconds on the clock are of the same prompts, decoded alike;
       else they are left out, for nothing can be told from them.
   """
-  points: dict[tuple, dict[str, Any]] = {}
-  answers, scores = [], []
+  places: dict[tuple, int] = {}
+  points, answers = [], []
   for run, name in zip(runs, names(runs), strict=True):
     told = {'run': name, 'batch_size': run.config.get('batch_size') or 0}
     for r in (r for lines in run.lines.values() for r in lines):
-      key = name, r.point
-      if key not in points:
-        points[key] = told | _row(r) | {'place': len(points)}
-      point = points[key]
+      place = places.setdefault((name, r.point), len(points))
+      if place == len(points):
+        points.append(told | _row(r))
+      points[place]['n' if r.failure is None else 'failed'] += 1
       if r.failure is not None:
-        point['failed'] += 1
         continue
-      point['n'] += 1
-      answers.append(
-        (
-          point['place'],
-          r.id,
-          r.quality,
-          r.emitted,
-          metrics.latency(r, run.costs),
-          r.wall_s if clock else math.nan,
-        )
-      )
+      answer = {
+        'point': place,
+        'id': r.id,
+        'quality': r.quality,
+        'emitted': r.emitted,
+        'latency': metrics.latency(r, run.costs),
+        'wall_s': r.wall_s if clock else math.nan,
+      }
       if is_corpus(r.task):
-        added = {f'score:{k}': v for k, v in r.scores.items()}
-        scores.append({'row': len(answers) - 1} | added)
-  frame = pd.DataFrame(answers, columns=_COLUMNS)
-  if scores:
-    frame = frame.join(pd.DataFrame(scores).set_index('row'))
-  kept = pd.DataFrame(list(points.values())).drop(columns='place')
-  return Points(kept, frame)
+        answer |= {f'score:{k}': v for k, v in r.scores.items()}
+      answers.append(answer)
+  # Of runs in which everything failed there are the columns.
+  columns = None if answers else _COLUMNS
+  return Points(pd.DataFrame(points), pd.DataFrame(answers, columns=columns))
 
 
 def is_corpus(task: str) -> bool:

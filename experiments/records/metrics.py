@@ -21,7 +21,6 @@ import pandas as pd
 from cascades.scheme import SEQUENTIAL
 from experiments.records import Record, variant
 from experiments.records.stats import (
-  bootstrap_mean_interval,
   bootstrap_means,
   bootstrap_sums_interval,
 )
@@ -39,6 +38,8 @@ CURVE = [
   'schedule',
   'cap',
 ]
+# What tells points apart, in the order of the summary.
+_POINT = ['task', 'method', 'lenience', 'gamma', *CURVE[1:], 'temperature']
 
 
 def _ratio(numerator: float, denominator: float) -> float:
@@ -65,23 +66,19 @@ def quality(records: Sequence[Record]) -> float:
   return _ratio(_total(records, 'quality'), len(records))
 
 
-def quality_interval(records: Sequence[Record]) -> tuple[float, float]:
-  """95 % bootstrap interval of `quality`, over examples."""
-  corpus = _corpus(records)
-  if corpus:
-    return bootstrap_sums_interval(_addends(records), corpus)
-  return bootstrap_mean_interval([r.quality for r in records])
-
-
 def _quality_intervals(
   groups: Sequence[Sequence[Record]],
 ) -> list[tuple[float, float]]:
-  """`quality_interval` of each; those of the same examples share the draws."""
+  """95 % bootstrap intervals of `quality`, over examples.
+
+  Those of the same examples share the draws.
+  """
   found = [(math.nan, math.nan)] * len(groups)
   alike: dict[tuple, list[int]] = {}
   for i, group in enumerate(groups):
-    if _corpus(group):
-      found[i] = quality_interval(group)
+    corpus = _corpus(group)
+    if corpus:
+      found[i] = bootstrap_sums_interval(_addends(group), corpus)
     else:
       alike.setdefault(tuple(r.id for r in group), []).append(i)
   for places in alike.values():
@@ -429,17 +426,7 @@ def summarise(
     first = everything[0]
     rows.append(
       {
-        'task': first.task,
-        'method': first.method,
-        'lenience': first.lenience,
-        'gamma': first.gamma,
-        'verification': first.verification,
-        'gate': first.gate,
-        'bonus_from': first.bonus_from,
-        'drafts': first.drafts,
-        'schedule': first.schedule,
-        'cap': first.cap,
-        'temperature': first.temperature,
+        **{name: getattr(first, name) for name in _POINT},
         'n': len(group),
         'failed': len(everything) - len(group),
         'quality': quality(group),
@@ -463,11 +450,8 @@ def variants(frame: pd.DataFrame) -> pd.Series:
 
 def columns() -> list[str]:
   """Columns of the summary, in order."""
-  options = CURVE[1:]
-  head = ['task', 'method', 'lenience', 'gamma', *options, 'temperature']
-  head += ['n', 'failed']
   names = [*METRICS, 'wall_s']
   after = names.index('quality') + 1
   names[after:after] = ['quality_low', 'quality_high']
   names.insert(names.index('mean_output_tokens'), 'relative_latency')
-  return head + names
+  return [*_POINT, 'n', 'failed', *names]

@@ -10,6 +10,7 @@ one answer are not independent.
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -96,81 +97,42 @@ def bootstrap(
 
 
 def bootstrap_means(
-  values: np.ndarray,
-  level: float = 0.95,
-  resamples: int = RESAMPLES,
-  seed: int = 0,
+  values: np.ndarray, **drawn: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-  """As `bootstrap_mean_interval`, of many points that share their draws.
+  """Intervals of the means of many points, which share their draws.
 
   Args:
     values: One number per example and point, [n, points].
-    level: Share of the resampled scores inside the interval, in (0, 1).
-    resamples: Number of resampled means.
-    seed: Equal seeds give equal intervals.
+    **drawn: `level`, `resamples` and `seed` of `bootstrap`.
 
   Returns:
-    (low, high), [points] each.
+    (low, high), [points] each, in the unit of `values`. Values that are all
+    equal (one value included) give that value twice; no values, or one that is
+    nan, give nan twice.
   """
   n = max(1, len(values))
   # The mean of equal values is that value, to the last bit.
   equal = len(values) > 0 and (values == values[:1]).all(0)
   offset = np.where(equal, values[0], 0.0) if len(values) else 0.0
-  low, high = bootstrap(
-    values - offset, lambda sums: sums / n, level, resamples, seed
-  )
+  low, high = bootstrap(values - offset, lambda sums: sums / n, **drawn)
   return low + offset, high + offset
-
-
-def bootstrap_mean_interval(
-  values: Sequence[float],
-  level: float = 0.95,
-  resamples: int = RESAMPLES,
-  seed: int = 0,
-) -> tuple[float, float]:
-  """Interval of a mean.
-
-  Args:
-    values: One number per example, [n].
-    level: Share of the resampled scores inside the interval, in (0, 1).
-    resamples: Number of resampled means.
-    seed: Equal seeds give equal intervals.
-
-  Returns:
-    (low, high), in the unit of `values`. Values that are all equal (one value
-    included) give that value twice; no values, or one that is nan, give
-    (nan, nan).
-
-  Raises:
-    ValueError: `level` is outside (0, 1), or `resamples` is below 1.
-  """
-  values = np.asarray(values, dtype=np.float64)[:, None]
-  low, high = bootstrap_means(values, level, resamples, seed)
-  return float(low[0]), float(high[0])
 
 
 def bootstrap_sums_interval(
   rows: Sequence[Sequence[float]],
   score: Callable[[np.ndarray], float],
-  level: float = 0.95,
-  resamples: int = RESAMPLES,
-  seed: int = 0,
+  **drawn: Any,
 ) -> tuple[float, float]:
   """Interval of one score that knows a single list of sums.
 
   Args:
     rows: What each example adds to the sums, [n, sums].
     score: [sums] to a number: the score, of the sums over some examples.
-    level: Share of the resampled scores inside the interval, in (0, 1).
-    resamples: Number of resampled scores.
-    seed: Equal seeds give equal intervals.
+    **drawn: `level`, `resamples` and `seed` of `bootstrap`.
 
   Returns:
     (low, high), in the unit of `score`. Rows that are all equal (one row
     included) give the score twice; no rows give (nan, nan).
-
-  Raises:
-    ValueError: `level` is outside (0, 1), or `resamples` is below 1.
   """
   rows = np.asarray(rows, dtype=np.float64)
   if not len(rows):
@@ -179,7 +141,7 @@ def bootstrap_sums_interval(
   def scores(sums):
     return np.apply_along_axis(score, -1, sums)[..., None]
 
-  low, high = bootstrap(rows, scores, level, resamples, seed)
+  low, high = bootstrap(rows, scores, **drawn)
   return float(low[0]), float(high[0])
 
 
