@@ -29,23 +29,34 @@ OPTIONS = {
 }
 
 
-# How a variant names an option that is not the standard one.
-_NAMED = ('{}', 'gate {}', 'bonus {}', '{} drafts', '{}', 'cap {}')
-
-
-def variant(method: str, *options: Any) -> str:
+def variant(
+  method: str,
+  verification: str,
+  gate: str,
+  bonus: str,
+  drafts: int = 1,
+  schedule: str = CONSTANT,
+  cap: str = NO_CAP,
+) -> str:
   """A method's name, and its options where they are not the standard ones.
 
   'token_v3', 'token_v3 block', 'diff gate processed', 'speed bonus verifier',
   'opt k_seq 4 drafts', 'token_v3 first:16', 'token_v2 cap top:3'.
-
-  Args:
-    method: The name.
-    *options: Their values, in the order of `OPTIONS`.
   """
-  known = zip(_NAMED, options, OPTIONS.values(), strict=True)
-  own = (named.format(x) for named, x, usual in known if x != usual)
-  return ' '.join([method, *own])
+  words = [method]
+  if verification != OPTIONS['verification']:
+    words.append(verification)
+  if gate != OPTIONS['gate']:
+    words += ['gate', gate]
+  if bonus != OPTIONS['bonus']:
+    words += ['bonus', bonus]
+  if drafts != OPTIONS['drafts']:
+    words.append(f'{drafts} drafts')
+  if schedule != OPTIONS['schedule']:
+    words.append(schedule)
+  if cap != OPTIONS['cap']:
+    words += ['cap', cap]
+  return ' '.join(words)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
