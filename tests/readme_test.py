@@ -41,12 +41,9 @@ def test_every_part_has_one_place():
   assert sorted(placed) == sorted(readme.PARTS)
 
 
-def test_a_place_for_no_part_is_named():
+def test_a_place_for_no_part_or_without_an_end_is_named():
   with pytest.raises(ValueError, match='nothing: no such part; there are'):
     readme.render('<!-- nothing -->\n<!-- /nothing -->\n')
-
-
-def test_a_place_without_an_end_is_named():
   with pytest.raises(ValueError, match='methods: its place does not end'):
     readme.render('# cascades\n\n<!-- methods -->\n')
 

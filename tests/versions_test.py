@@ -235,52 +235,64 @@ def test_what_a_function_brings_along_is_of_its_hash(make):
   assert outside_source.source(_method(make(0.25))) == one
 
 
-def test_functions_of_one_module_and_name_are_told_apart():
-  def method(rule):
-    return methods.from_rule(
-      rule, name='m', equation='', strict=2.0, drafter_only=0.0
-    )
-
-  rules = [
-    lambda d, lenience: d.q_gate.max(-1) < 0.1,
-    lambda d, lenience: d.q_gate.max(-1) < 0.9,
-  ]
-  found = {outside_source.source(method(rule)) for rule in rules}
-  assert len(found) == 2
+def _rule(rule):
+  return methods.from_rule(
+    rule, name='m', equation='', strict=2.0, drafter_only=0.0
+  )
 
 
-def test_a_task_with_a_score_from_outside_adds_its_hash():
-  def task(score):
-    return dataclasses.replace(TASKS['numerals'], score=score)
-
-  longer = dataclasses.replace(TASKS['numerals'], max_new_tokens=99)
-  assert outside_source.source(longer) is None
-  found = [
-    outside_source.source(task(score))
-    for score in (_State(0.1), _State(0.2), functools.partial(max, 1))
-  ]
-  assert len({None, *found}) == 4
+def _functions_without_a_file():
+  made = {'jnp': jnp}
+  exec('def f(d, lenience):\n  return jnp.abs(d.p)', made)
+  exec('def g(d, lenience):\n  return jnp.exp(d.p)', made)
+  return made['f'], made['g']
 
 
-def test_what_is_shared_is_looked_at_once():
+@pytest.mark.parametrize(
+  'values',
+  [
+    pytest.param(
+      lambda: (
+        _rule(lambda d, lenience: d.q_gate.max(-1) < 0.1),
+        _rule(lambda d, lenience: d.q_gate.max(-1) < 0.9),
+      ),
+      id='functions of one module and name',
+    ),
+    pytest.param(
+      lambda: (
+        dataclasses.replace(TASKS['numerals'], score=score)
+        for score in (_State(0.1), _State(0.2), functools.partial(max, 1))
+      ),
+      id='tasks with a score from outside',
+    ),
+    pytest.param(
+      lambda: (
+        dataclasses.replace(methods.METHODS['speed'], **changes)
+        for changes in (
+          dict(strict=0.5),
+          dict(strict=0.25),
+          dict(law=methods.METHODS['opt'].law),
+        )
+      ),
+      id='changed methods of the library',
+    ),
+    pytest.param(_functions_without_a_file, id='functions without a file'),
+  ],
+)
+def test_what_is_from_outside_is_told_apart(values):
+  found = [outside_source.source(value) for value in values()]
+  assert len({None, *found}) == len(found) + 1
+
+
+def test_copies_and_longer_answers_add_nothing_and_what_is_shared_ends():
+  assert not outside_source.source(
+    dataclasses.replace(methods.METHODS['speed']),
+    dataclasses.replace(TASKS['numerals'], max_new_tokens=99),
+  )
   value = 0
   for _ in range(60):
     value = [value, value]
   assert outside_source.source(_method(functools.partial(_share, share=value)))
-
-
-def test_a_changed_method_of_the_library_is_from_outside():
-  own = methods.METHODS['speed']
-  assert outside_source.source(dataclasses.replace(own)) is None
-  changed = [
-    outside_source.source(dataclasses.replace(own, **changes))
-    for changes in (
-      dict(strict=0.5),
-      dict(strict=0.25),
-      dict(law=methods.METHODS['opt'].law),
-    )
-  ]
-  assert len({None, *changed}) == 4
 
 
 @pytest.mark.slow
@@ -302,15 +314,6 @@ def test_hashes_are_those_of_another_process():
   }
   assert len(found) == 1
   assert len(found.pop().strip()) == 64
-
-
-def test_a_function_without_a_file_has_a_hash_too():
-  made = {'jnp': jnp}
-  exec('def f(d, lenience):\n  return jnp.abs(d.p)', made)
-  exec('def g(d, lenience):\n  return jnp.exp(d.p)', made)
-  hashes = {outside_source.source(made[name]) for name in 'fg'}
-  assert len(hashes) == 2
-  assert None not in hashes
 
 
 def test_a_point_of_a_method_from_outside_is_named_by_it(outside):
@@ -355,18 +358,15 @@ def accepting(tmp_path, monkeypatch):
   return accept, *files
 
 
-def test_a_source_with_the_same_results_is_accepted(accepting):
+def test_a_source_is_accepted_and_with_other_results_begins_a_version(
+  accepting,
+):
   accept, _, results = accepting
   accept(lambda command: 0)
   found = versions.accepted()
-  assert found.version == 1
+  assert (found.version, results.read_text()) == (1, 'old')
   assert found.source == versions.source_hash()
   assert found.results == versions.results_hash()
-  assert results.read_text() == 'old'
-
-
-def test_a_source_with_other_results_begins_a_version(accepting):
-  accept, _, results = accepting
 
   def run(command):
     if '-c' in command:
