@@ -423,10 +423,6 @@ def test_missing_and_damaged_pieces_are_named(tmp_path, name, text, said):
   assert not (tmp_path / 'report').exists()
 
 
-def run_report(*flags):
-  return launching.run('experiments.report', *flags)
-
-
 def test_reports_need_no_accelerator_library():
   code = (
     'import sys, experiments.reports, experiments.report;'
@@ -439,19 +435,20 @@ def test_reports_need_no_accelerator_library():
   assert done.stdout == '[]\n', done.stderr
 
 
-def test_launcher_rebuilds_the_page(workdir, page):
+def test_launcher_rebuilds_the_page_or_shows_the_traceback(
+  workdir, page, tmp_path
+):
   path = workdir / 'report' / 'index.html'
   path.unlink(missing_ok=True)
   shutil.rmtree(path.parent / 'figures', ignore_errors=True)
-  done = run_report(f'--workdir={workdir}', '--nofigures')
+  done = launching.run(
+    'experiments.report', f'--workdir={workdir}', '--nofigures'
+  )
   assert not (path.parent / 'figures').exists()
   assert (done.returncode, done.stderr) == (0, '')
   assert done.stdout == f'{path}\n'
   assert path.read_text(encoding='utf-8') == page
-
-
-def test_debug_shows_the_traceback(tmp_path):
-  done = run_report(f'--workdir={tmp_path}', '--debug')
+  done = launching.run('experiments.report', f'--workdir={tmp_path}', '--debug')
   assert done.returncode not in (0, 2)
   assert 'Traceback' in done.stderr
   assert 'no records in' in done.stderr

@@ -101,18 +101,6 @@ def test_points_share_their_draws_and_are_what_they_are_alone():
   assert mean_interval(values) == pytest.approx(want, abs=0.026)
 
 
-def test_a_paired_difference_is_narrower_than_one_of_strangers():
-  rng = np.random.default_rng(3)
-  hard = rng.random(400)
-  first, second = hard + 0.01 * rng.normal(size=(2, 400))
-  low, high = bootstrap(
-    np.stack([first, second], 1), lambda s: (s[..., :1] - s[..., 1:]) / 400
-  )
-  apart = mean_interval(first)
-  assert (high - low)[0] < 0.1 * (apart[1] - apart[0])
-  assert low[0] < first.mean() - second.mean() < high[0]
-
-
 def test_ratios_of_totals_follow_the_delta_method():
   rng = np.random.default_rng(4)
   x, y = 3 + rng.random(500), 2 + rng.random(500)

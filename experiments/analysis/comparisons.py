@@ -297,7 +297,8 @@ def pair(
   of = {name: values[both] for name, values in of.items()}
   rows, score = _sums(found.points.task[one], of, np.array([1, 1]))
   told = scored(rows, score, ('gained', 'faster', 'wall_faster'), choice)
-  return {'n': len(rows)} | {name: told[name][0] for name in told}
+  names = *with_ends('gained'), *with_ends('faster')
+  return {'n': len(rows)} | {name: told[name][0] for name in names}
 
 
 # --- What is read off that frame.
@@ -395,21 +396,12 @@ def two_sided(frame: pd.DataFrame) -> pd.DataFrame:
   return curves.merge(one, 'left', on=CURVE).merge(other, 'left', on=CURVE)
 
 
-def common_gamma(frame: pd.DataFrame) -> int:
-  """The gamma that most points have; 0 where none drafts."""
-  gammas = frame.gamma[frame.gamma > 0]
-  return int(gammas.mode().iloc[0]) if len(gammas) else 0
-
-
-def at_gamma(frame: pd.DataFrame, gamma: int) -> pd.DataFrame:
-  """Points at a gamma, and those of curves that have none."""
-  most = frame.groupby(CURVE).gamma.transform('max')
-  return frame[(frame.gamma == gamma) | (most == 0)]
-
-
 def at_common_gamma(frame: pd.DataFrame) -> pd.DataFrame:
   """Points at the gamma that most have, and those of curves without one."""
-  return at_gamma(frame, common_gamma(frame))
+  gammas = frame.gamma[frame.gamma > 0]
+  common = gammas.mode().iloc[0] if len(gammas) else 0
+  most = frame.groupby(CURVE).gamma.transform('max')
+  return frame[(frame.gamma == common) | (most == 0)]
 
 
 def significance(found: Points, chosen: Sequence[int]) -> pd.DataFrame:
@@ -428,24 +420,20 @@ def significance(found: Points, chosen: Sequence[int]) -> pd.DataFrame:
   rows = []
   exact = rates(found).exact
   for _, places in _groups(found.points):
-    points = found.points.loc[places]
-    reference, _ = references(points)
+    reference, _ = references(found.points.loc[places])
     quality = matrices(found, places)['quality']
-    for at, place in enumerate(places):
-      to = reference[at]
-      if place not in set(chosen) or to < 0 or to == at:
+    for at in np.flatnonzero(np.isin(places, chosen)):
+      pair = [at, reference[at]]
+      if min(pair) < 0 or len(set(pair)) < 2 or not exact[places[pair]].all():
         continue
-      if not exact[place] or not exact[places[to]]:
-        continue
-      pair = quality[:, [at, to]]
-      pair = pair[np.isfinite(pair).all(1)]
+      ours, theirs = quality[np.isfinite(quality[:, pair]).all(1)][:, pair].T
       rows.append(
-        found.points.loc[place, [*CURVE, 'lenience', 'gamma']].to_dict()
+        found.points.loc[places[at], [*CURVE, 'lenience', 'gamma']].to_dict()
         | {
-          'n': len(pair),
-          'only_verifier': int((pair[:, 1] > pair[:, 0]).sum()),
-          'only_method': int((pair[:, 0] > pair[:, 1]).sum()),
-          'p': stats.mcnemar(pair[:, 0], pair[:, 1]) if len(pair) else math.nan,
+          'n': len(ours),
+          'only_verifier': int((theirs > ours).sum()),
+          'only_method': int((ours > theirs).sum()),
+          'p': stats.mcnemar(ours, theirs) if len(ours) else math.nan,
         }
       )
   columns = [*CURVE, 'lenience', 'gamma', 'n', 'only_verifier', 'only_method']

@@ -181,22 +181,6 @@ def tuned(frame: pd.DataFrame) -> pd.DataFrame:
   Returns:
     Its rows, in its order.
   """
-  # nan is not equal to itself.
-  lenience = frame.lenience.fillna('none')
-  order = frame.assign(key=lenience).sort_values('latency', kind='stable')
-  return frame.loc[order.drop_duplicates([*ACROSS, 'key']).index.sort_values()]
-
-
-def drawn(frame: pd.DataFrame) -> list[tuple[float, str, pd.DataFrame]]:
-  """What is drawn together: the points of a run, at the gamma of most.
-
-  Args:
-    frame: Points over all tasks, as `mix` makes them.
-
-  Returns:
-    For each temperature and run these, and the points.
-  """
-  return [
-    (*key, comparisons.at_common_gamma(part))
-    for key, part in frame.groupby(['temperature', 'run'], sort=False)
-  ]
+  order = frame.sort_values('latency', kind='stable')
+  kept = order.drop_duplicates([*ACROSS, 'lenience'])
+  return frame.loc[kept.index.sort_values()]

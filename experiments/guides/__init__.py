@@ -1,7 +1,6 @@
 """What the guides say of the code, as Markdown.
 
 inventory  What the code has: rooms, commands, configs, methods, models.
-markdown   Tables, and numbers in them.
 """
 
 import pathlib

@@ -6,7 +6,14 @@ import pathlib
 import re
 from collections.abc import Iterator
 
-from experiments.guides import ROOT, markdown
+from experiments.guides import ROOT
+
+
+def _table(*rows: str) -> str:
+  """A table of rows, the first of them its head; cells stand between bars."""
+  head, *rest = rows
+  columns = head.count('|') - 1
+  return '\n'.join([head, f'|{"---|" * columns}', *rest])
 
 
 def rooms(layer: str) -> str:
@@ -14,7 +21,7 @@ def rooms(layer: str) -> str:
   package = importlib.import_module(layer)
   says = dict(re.findall(r'^  (\w+) +(\S.*)$', package.__doc__, re.M))
   folder = pathlib.Path(package.__file__).parent
-  return markdown.table(
+  return _table(
     '| room | what it is for |',
     *(
       f'| [`{name}`]({name if (folder / name).is_dir() else f"{name}.py"}) |'
@@ -46,7 +53,7 @@ def schedules() -> str:
   # Plug-ins that were imported already come first among the names.
   names = sorted(SCHEDULES, key=lambda name: (name != 'constant', name))
   kinds = [SCHEDULES[name] for name in names]
-  return markdown.table(
+  return _table(
     '| `schedule` | what it does |',
     *(f'| `{kind.pattern}` | {kind.says} |' for kind in kinds),
   )
@@ -54,7 +61,7 @@ def schedules() -> str:
 
 def commands() -> str:
   """A row per command of the package."""
-  return markdown.table(
+  return _table(
     '| command | what it does |',
     *(
       f'| [`python -m {command}`]({name}.py) | {about} |'
@@ -65,7 +72,7 @@ def commands() -> str:
 
 def configs() -> str:
   """A row per config."""
-  return markdown.table(
+  return _table(
     '| config | what it asks | started by |',
     *(
       f'| [`{name}.py`]({name}.py) | {about} | `{command}` |'
@@ -102,7 +109,7 @@ def _fields(table: str) -> Iterator[tuple[str, str]]:
 
 def fields() -> str:
   """A row per field that sweeps share, or for several of one comment."""
-  return markdown.table(
+  return _table(
     '| field, and its usual value | what it says |',
     *(
       f'| {names} | {about} |'
@@ -118,12 +125,16 @@ def methods_table() -> str:
 
   def row(method):
     equation = method.equation.replace('|', r'\|')
+    ends = (
+      '-' if end is None else f'{end:g}'
+      for end in (method.strict, method.drafter_only)
+    )
     return (
-      f'| `{method.name}` | {equation} | {markdown.number(method.strict)}'
-      f' | {markdown.number(method.drafter_only)} | {method.reference} |'
+      f'| `{method.name}` | {equation} | {" | ".join(ends)} |'
+      f' {method.reference} |'
     )
 
-  return markdown.table(
+  return _table(
     '| method | equation | strict at | drafter alone at | reference |',
     *map(row, methods.METHODS.values()),
   )
@@ -148,6 +159,4 @@ def models() -> str:
   for name, (config, parameters, scores) in found.items():
     cells = ' | '.join(scores.get(task, '-') for task in tasks)
     rows.append(f'| `{name}` | `{config}` | {parameters} | {cells} |')
-  return markdown.table(
-    f'| | trained by | parameters | {" | ".join(tasks)} |', *rows
-  )
+  return _table(f'| | trained by | parameters | {" | ".join(tasks)} |', *rows)

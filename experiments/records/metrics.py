@@ -50,10 +50,6 @@ def _total(records: Sequence[Record], field: str) -> float:
   return sum(getattr(r, field) for r in records)
 
 
-def _emitted(records: Sequence[Record]) -> int:
-  return _total(records, 'emitted')
-
-
 def quality(records: Sequence[Record]) -> float:
   """Mean of the task's own metric over examples.
 
@@ -131,22 +127,22 @@ def block_efficiency(records: Sequence[Record]) -> float:
   More where the drafter needs no verifier to go on, as in the cascades that
   speculative ones are compared with.
   """
-  return _ratio(_emitted(records), _total(records, 'verifier_calls'))
+  return _ratio(_total(records, 'emitted'), _total(records, 'verifier_calls'))
 
 
 def verifier_calls_per_token(records: Sequence[Record]) -> float:
   """Forward passes of the verifier per emitted token."""
-  return _ratio(_total(records, 'verifier_calls'), _emitted(records))
+  return _ratio(_total(records, 'verifier_calls'), _total(records, 'emitted'))
 
 
 def drafter_calls_per_token(records: Sequence[Record]) -> float:
   """Forward passes of the drafter per emitted token."""
-  return _ratio(_total(records, 'drafter_calls'), _emitted(records))
+  return _ratio(_total(records, 'drafter_calls'), _total(records, 'emitted'))
 
 
 def mean_output_tokens(records: Sequence[Record]) -> float:
   """Emitted tokens per example, end-of-sequence included."""
-  return _ratio(_emitted(records), len(records))
+  return _ratio(_total(records, 'emitted'), len(records))
 
 
 def unended_rate(records: Sequence[Record]) -> float:
@@ -374,7 +370,9 @@ def relative_latency(records: Sequence[Record], costs: Costs) -> float:
   Raises:
     ValueError: `costs` has no entry for a record's gamma.
   """
-  return _ratio(sum(latency(r, costs) for r in records), _emitted(records))
+  return _ratio(
+    sum(latency(r, costs) for r in records), _total(records, 'emitted')
+  )
 
 
 def latency(r: Record, costs: Costs) -> float:

@@ -153,11 +153,7 @@ def _two_sided(context: Context) -> Question:
     *context.place,
     SPEEDUP,
     Column('best_lenience', 'Best: lenience', styles.lenience, 'other side'),
-    *(
-      dataclasses.replace(GAMMA, field='best_gamma')
-      for column in context.place
-      if column is GAMMA
-    ),
+    *(dataclasses.replace(c, field='best_gamma') for c in context.place[1:]),
     DIFFERENCE,
     BEST_SPEEDUP,
   ]
@@ -263,10 +259,11 @@ def _mixture(context: Context) -> Question:
   """All tasks together."""
   frame = mixture.of_several(context.mixed)
   best = mixture.best(frame)
-  drawings, parts = [], mixture.drawn(frame)
-  for i, (temperature, run, part) in enumerate(parts):
+  drawings, parts = [], list(frame.groupby(['temperature', 'run'], sort=False))
+  for i, ((temperature, run), part) in enumerate(parts):
     drawn = figures.curves(
-      context.placed(part),
+      # At the gamma of most.
+      context.placed(comparisons.at_common_gamma(part)),
       context.looks,
       x='latency',
       y='quality',
