@@ -24,7 +24,6 @@ from experiments.records.files import (
   read_race,
   read_traces,
   read_views,
-  scan_traces,
   write,
   write_text,
 )
@@ -65,7 +64,6 @@ __all__ = [
   'read_race',
   'read_traces',
   'read_views',
-  'scan_traces',
   'told',
   'variant',
   'view_key',

@@ -9,7 +9,7 @@ import gzip
 import json
 import pathlib
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cascades.atomic import write_bytes, write_text
@@ -75,8 +75,8 @@ def write(path: str | pathlib.Path, lines: Iterable[Any]) -> None:
   write_bytes(path, content)
 
 
-def scan(path: str | pathlib.Path, kind: type = Record) -> Iterator[Any]:
-  """Reads a file that `write` wrote, a line at a time.
+def read(path: str | pathlib.Path, kind: type = Record) -> list:
+  """Reads a file that `write` wrote.
 
   Args:
     path: Where the file lies.
@@ -87,23 +87,18 @@ def scan(path: str | pathlib.Path, kind: type = Record) -> Iterator[Any]:
   """
   path = pathlib.Path(path)
   opened = gzip.open if path.suffix == '.gz' else open
-  number = 0
+  found = []
   try:
     with opened(path, 'rb') as f:
-      for number, line in enumerate(f):
+      for line in f:
         # A line that was cut off might still be read.
         if not line.endswith(b'\n'):
           raise ValueError('it has no end')
-        yield loads(line, kind)
-        # What breaks from here on is the next one.
-        number += 1
+        found.append(loads(line, kind))
   except (EOFError, ValueError, TypeError, zlib.error, gzip.BadGzipFile) as e:
-    raise ValueError(f'{path}:{number + 1}: damaged record ({e})') from None
-
-
-def read(path: str | pathlib.Path, kind: type = Record) -> list:
-  """All that `scan` gives."""
-  return list(scan(path, kind))
+    place = f'{path}:{len(found) + 1}'
+    raise ValueError(f'{place}: damaged record ({e})') from None
+  return found
 
 
 def read_all(workdir: str | pathlib.Path) -> list[Record]:
@@ -130,8 +125,8 @@ def read_points(workdir: str | pathlib.Path) -> dict[str, list[Record]]:
   return found
 
 
-def scan_traces(workdir: str | pathlib.Path, point: str) -> Iterator[Trace]:
-  """A point's traces, in the order of its records, one at a time.
+def read_traces(workdir: str | pathlib.Path, point: str) -> list[Trace]:
+  """A point's traces, in the order of its records.
 
   Raises:
     ValueError: They are damaged, or not there.
@@ -139,12 +134,7 @@ def scan_traces(workdir: str | pathlib.Path, point: str) -> Iterator[Trace]:
   path = pathlib.Path(workdir) / 'traces' / f'{point}.jsonl.gz'
   if not path.is_file():
     raise ValueError(f'workdir: there is no {path}; run experiments.sweep.')
-  yield from scan(path, Trace)
-
-
-def read_traces(workdir: str | pathlib.Path, point: str) -> list[Trace]:
-  """All that `scan_traces` gives."""
-  return list(scan_traces(workdir, point))
+  return read(path, Trace)
 
 
 def read_examples(
