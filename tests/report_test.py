@@ -758,7 +758,6 @@ def test_the_same_points_of_two_runs_are_told_apart(tmp_path):
   assert sorted(table.run) == ['one', 'one', 'two', 'two']
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   ('field', 'changes'),
   [
@@ -774,20 +773,29 @@ def test_the_same_points_of_two_runs_are_told_apart(tmp_path):
 )
 def test_workdirs_of_other_settings_are_refused(tmp_path, field, changes):
   if 'lines' in changes:
-    lines = graded_records(['verifier_only', 'diff'], **changes.pop('lines'))
+    lines = graded_records(['verifier_only', 'diff'], **changes['lines'])
     changes = {'lines': lines}
   workdirs = two(tmp_path, **changes)
   if field == 'data':
     (workdirs[0] / 'config.json').write_text(
       json.dumps(config_of(data={'sums': {'hash': 'y'}}))
     )
+  read = list(map(runs.read, workdirs))
   with pytest.raises(ValueError, match=rf'differ in {field}; .*allow={field}'):
+    runs.check(read)
+  assert runs.check(read, [field]) == [field]
+
+
+@pytest.mark.slow
+def test_what_may_differ_stands_on_the_page_and_at_every_table(tmp_path):
+  field = 'max_new_tokens'
+  workdirs = two(tmp_path, task={'shots': 8, 'max_new_tokens': 32})
+  with pytest.raises(ValueError, match=f'differ in {field};'):
     report_of(workdirs)
   assert not (workdirs[0] / 'report').exists()
   path = report_of(workdirs, allow=[field])
   said = f'These runs differ in {field}, which was allowed.'
   page = path.read_text(encoding='utf-8')
-  # Once for the page, and at every table that compares.
   titles = re.findall('<h3>.*?</h3>\n(.*)', page)
   assert titles
   assert {f'<p class="allowed">{said}</p>'} == set(titles)
@@ -798,18 +806,17 @@ def test_workdirs_of_other_settings_are_refused(tmp_path, field, changes):
     assert note in text or text.count('\n') <= 1, table
 
 
-@pytest.mark.slow
 def test_weights_are_told_by_their_hashes(tmp_path):
   workdirs = two(tmp_path, verifier='elsewhere/large')
   for workdir, drafter in zip(workdirs, 'ab', strict=True):
     start = {'verifier': '1', 'drafter': drafter, 'tokenizer': '3'}
     (workdir / 'provenance.json').write_text(json.dumps({'starts': [start]}))
   with pytest.raises(ValueError, match='differ in weights;'):
-    report_of(workdirs)
+    runs.check(list(map(runs.read, workdirs)))
   (workdirs[1] / 'provenance.json').write_text(
     (workdirs[0] / 'provenance.json').read_text()
   )
-  report_of(workdirs)
+  assert not runs.check(list(map(runs.read, workdirs)))
 
 
 def test_what_cannot_be_allowed_or_is_named_twice_is_said(tmp_path):
