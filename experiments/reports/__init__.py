@@ -149,7 +149,6 @@ def _write_tables(
   for table in (t for question in asked for t in question.tables):
     path = folder / table.name
     records.write_text(path.with_suffix('.csv'), table.csv(note))
-    if table.columns:
-      for suffix, text_of in (('.md', tables.markdown), ('.tex', tables.latex)):
-        text = text_of(table, looks, note)
-        records.write_text(path.with_suffix(suffix), text)
+    for suffix, text_of in (('.md', tables.markdown), ('.tex', tables.latex)):
+      text = text_of(table, looks, note)
+      records.write_text(path.with_suffix(suffix), text)

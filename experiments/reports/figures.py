@@ -369,9 +369,9 @@ def front(
   with mpl.rc_context(drawings.RC):
     figure = drawings.new(7.4, 5.2)
     axes = figure.subplots()
-    titles = _scatter(axes, frame, styles, 'latency', 'quality', 0.35)
+    titles = _scatter(axes, frame, styles, 0.35, 'method')
     axes.plot(best.latency, best.quality, color=drawings.SOFT, zorder=1.5)
-    titles |= _scatter(axes, best, styles, 'latency', 'quality', 1.0, 'front')
+    titles |= _scatter(axes, best, styles, 1.0, 'front')
     axes.set_xlabel(LABELS['relative_latency'])
     axes.set_ylabel(LABELS['quality'])
     description = 'points that no other beats in quality and modelled latency'
@@ -382,19 +382,15 @@ def _scatter(
   axes: Axes,
   frame: pd.DataFrame,
   styles: Mapping[str, Style],
-  x: str,
-  y: str,
   alpha: float,
-  kind: str = 'method',
+  kind: str,
 ) -> dict[str, list[str]]:
-  """Draws marks without lines.
+  """Draws quality against latency, as marks without lines.
 
   Args:
     axes: What is drawn on.
     frame: A row per point of one task.
     styles: Styles by variant.
-    x: Column of the horizontal axis.
-    y: Column of the vertical axis.
     alpha: How far marks hide what is behind them: 0 is not at all, 1 all of it.
     kind: What the ids of the artists begin with.
 
@@ -402,16 +398,14 @@ def _scatter(
     What to show at each mark, by the id of its artist.
   """
   titles = {}
-  for variant, part in frame.groupby('variant', sort=False):
-    part = part[np.isfinite(part[x]) & np.isfinite(part[y])]
+  known = frame[np.isfinite(frame.latency) & np.isfinite(frame.quality)]
+  for variant, part in known.groupby('variant', sort=False):
     style = styles[variant]
-    if part.empty:
-      continue
     axes.plot(
-      part[x],
-      part[y],
+      part.latency,
+      part.quality,
       **_looks(style) | dict(linestyle='none', alpha=alpha),
       gid=f'{kind}:{variant}',
     )
-    titles[f'{kind}:{variant}'] = _titles(part, style, x, y)
+    titles[f'{kind}:{variant}'] = _titles(part, style, 'latency', 'quality')
   return titles

@@ -125,25 +125,6 @@ class Context:
     shown = part.gamma if self.several_gammas else 0 * part.gamma
     return part.assign(place=list(map(styles.place, part.lenience, shown)))
 
-  def tasks(self) -> list[tuple[str, pd.DataFrame]]:
-    """Points that are drawn apart, with what people call them."""
-    parts = list(self.frame.groupby(GROUP, sort=False))
-    several = self.frame.temperature.nunique() > 1
-    return [
-      (f'{task}, temperature {t:g}' if several else task, part)
-      for (task, t), part in parts
-    ]
-
-
-def _named(name: str, task: str) -> str:
-  """A name for the files of a drawing, whatever the task is called."""
-  return f'{name}-{re.sub("[^A-Za-z0-9_.]+", "-", task)}'
-
-
-def _for(task: str, drawing: Drawing, **more) -> Drawing:
-  """A drawing of one task among others."""
-  return dataclasses.replace(drawing, caption=styles.words(task), **more)
-
 
 def _two_sided(context: Context) -> Question:
   """The paper's table."""
@@ -297,21 +278,19 @@ def _front(context: Context) -> Question:
   """What is not beaten."""
   best = comparisons.pareto(context.frame)
   drawings = []
-  for name, part in context.tasks():
-    own = best[best.index.isin(part.index)]
+  several = context.frame.temperature.nunique() > 1
+  for (task, temperature), part in context.frame.groupby(GROUP, sort=False):
+    own = best.index[best.index.isin(part.index)]
     if len(own):
+      name = f'{task}, temperature {temperature:g}' if several else task
+      # A task may have any name, and a file may not.
+      file = re.sub('[^A-Za-z0-9_.]+', '-', name)
       part = context.placed(part)
+      drawing = figures.front(
+        part, part.loc[own], context.looks, name=f'pareto-{file}'
+      )
       drawings.append(
-        _for(
-          name,
-          figures.front(
-            part,
-            part.loc[own.index],
-            context.looks,
-            name=_named('pareto', name),
-          ),
-          wide=False,
-        )
+        dataclasses.replace(drawing, caption=styles.words(name), wide=False)
       )
   columns = [*context.head, *context.place, LATENCY, QUALITY, DIFFERENCE]
   return Question(

@@ -68,9 +68,6 @@ def _setting(value: object) -> str:
 
 # --- Tables of any frame.
 
-# Whom a row is of that is of no curve.
-EVERYONE = 'All methods'
-
 
 @dataclasses.dataclass(frozen=True)
 class Table:
@@ -80,9 +77,8 @@ class Table:
     name: What its files are called, without an ending.
     title: What people read above it.
     frame: Its rows; `variant` is the curve that a row is of, or what people
-      call the several that it is of; '' if of all.
-    columns: What is shown, after the method's name; none for a table that is
-      a CSV file and no more.
+      call the several that it is of.
+    columns: What is shown, after the method's name.
     whole: What the CSV file holds, where that is more than is shown.
   """
 
@@ -105,9 +101,9 @@ class Table:
 
 
 def _name(row: Mapping, looks: Mapping[str, styles.Style]) -> str:
-  """Whom a row is of: a curve, several that it names itself, or all."""
+  """Whom a row is of: a curve, or several that it names itself."""
   style = looks.get(row['variant'])
-  return style.label if style else row['variant'] or EVERYONE
+  return style.label if style else row['variant']
 
 
 def _shown(row: Mapping, column: Column) -> tuple[str, str]:
