@@ -174,15 +174,19 @@ def test_both_sides_of_the_table(found):
   assert table[table.method == 'opt'].speedup.isna().all()
 
 
-def test_the_clock_of_another_batch_size_says_nothing():
-  one = make({ALONE: SPECS[ALONE]})
-  other = make({('opt', 0.5, 4): SPECS['opt', 0.5, 4]}, batch_size=1, run='b')
-  frame = comparisons.compare(join(one, other), CHOICE)
-  assert math.isnan(frame.wall_speedup[1])
-  assert frame.speedup[1] == pytest.approx(1 / 0.6)
-  other.points['batch_size'] = 8
-  frame = comparisons.compare(join(one, other), CHOICE)
-  assert frame.wall_speedup[1] == pytest.approx(10 / 8)
+def test_the_verifier_of_the_same_run_or_batch_size_is_compared_with():
+  points = pd.DataFrame(
+    [
+      ('verifier_only', 'a', 8),
+      ('verifier_only', 'b', 1),
+      ('opt', 'b', 1),
+      ('opt', 'c', 1),
+      ('opt', 'c', 4),
+    ],
+    columns=['method', 'run', 'batch_size'],
+  )
+  assert comparisons.references(points).tolist() == [0, 1, 1, 1, 0]
+  assert comparisons.references(points[2:]).tolist() == [-1, -1, -1]
 
 
 def test_without_the_verifier_nothing_is_compared():

@@ -47,7 +47,7 @@ def _judged(found: Points) -> pd.DataFrame:
   frame = comparisons.rates(found)
   loss = pd.Series(math.nan, frame.index)
   for _, part in frame.groupby(GROUP, sort=False):
-    reference, _ = comparisons.references(part)
+    reference = comparisons.references(part)
     if (reference >= 0).all():
       level = part.quality.to_numpy()[reference]
       loss[part.index] = (level - part.quality) / part.scale

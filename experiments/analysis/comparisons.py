@@ -66,29 +66,24 @@ def scale(task: str, quality: np.ndarray) -> float:
   return 100.0 if np.nanmax(quality, initial=0.0) > 1 else 1.0
 
 
-def references(points: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+def references(points: pd.DataFrame) -> np.ndarray:
   """For each point, the verifier alone that it is compared with.
 
-  The one of its own run; else another's of its batch size, for the clock knows
-  how many rows were decoded together; else any, and the clock says nothing.
+  The one of its own run; else another's of its batch size; else any.
 
   Args:
     points: Rows of `Points.points`, all of one task and temperature.
 
   Returns:
-    Places in `points`, -1 where there is none; and whether the clock of that
-    verifier is comparable; [points] both.
+    Places in `points`, -1 where there is none, [points].
   """
   alone = np.flatnonzero(points.method == roles.VERIFIER)
+  if not len(alone):
+    return np.full(len(points), -1)
   runs, sizes = points.run.to_numpy(), points.batch_size.to_numpy()
-  places, clock = [], []
-  for run, size in zip(runs, sizes, strict=True):
-    own = alone[(runs[alone] == run) & (sizes[alone] == size)]
-    like = alone[sizes[alone] == size]
-    any_of = [*own, *like, *alone]
-    places.append(any_of[0] if any_of else -1)
-    clock.append(len(like) > 0)
-  return np.array(places, dtype=int), np.array(clock, dtype=bool)
+  # Points by verifiers: how near they are, of which the first nearest counts.
+  alike = sizes[:, None] == sizes[alone]
+  return alone[(alike * (1 + (runs[:, None] == runs[alone]))).argmax(1)]
 
 
 # --- One row for each point.
@@ -263,13 +258,12 @@ def compare(found: Points, choice: Choice) -> pd.DataFrame:
   frame = frame.assign(**dict.fromkeys(columns, math.nan))
   for (task, _), places in _groups(found.points):
     points = found.points.loc[places]
-    reference, clock = references(points)
+    reference = references(points)
     of = matrices(found, places)
     if (reference < 0).any() or not len(of['id']):
       continue
     told = scored(*_sums(task, of, reference), names, choice)
     frame.loc[places, list(told)] = np.column_stack(list(told.values()))
-    frame.loc[places[~clock], with_ends('wall_speedup')] = math.nan
   good = stats.not_inferior(
     frame.difference_low.to_numpy(), choice.margin * frame.scale.to_numpy()
   )
@@ -420,7 +414,7 @@ def significance(found: Points, chosen: Sequence[int]) -> pd.DataFrame:
   rows = []
   exact = rates(found).exact
   for _, places in _groups(found.points):
-    reference, _ = references(found.points.loc[places])
+    reference = references(found.points.loc[places])
     quality = matrices(found, places)['quality']
     for at in np.flatnonzero(np.isin(places, chosen)):
       pair = [at, reference[at]]

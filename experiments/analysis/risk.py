@@ -149,7 +149,7 @@ def _lost(found: Points) -> tuple[dict[int, np.ndarray], pd.DataFrame]:
   """
   losses = {}
   for (task, _), part in found.points.groupby(GROUP, sort=False):
-    reference, _ = comparisons.references(part)
+    reference = comparisons.references(part)
     if is_corpus(task) or (reference < 0).any():
       continue
     of = comparisons.matrices(found, part.index)
