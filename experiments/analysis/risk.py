@@ -28,7 +28,7 @@ import pandas as pd
 
 from experiments.analysis import comparisons, mixture, roles
 from experiments.analysis.choice import Choice
-from experiments.analysis.runs import ACROSS, CURVE, GROUP, Points, is_corpus
+from experiments.analysis.runs import ACROSS, GROUP, Points, is_corpus
 
 # Of the capital that a single example could lose, the most that is bet.
 _STAKE = 0.75
@@ -122,19 +122,16 @@ def control(found: Points, choice: Choice) -> pd.DataFrame:
   losses, frame = _lost(found)
   frame = frame[~frame.method.isin(roles.BASELINES) & ~frame.oracle]
   frame = comparisons.at_common_gamma(frame)
-  # By curve, a part for each task: points from strict on, and their losses.
-  parts: dict[tuple, dict[str, tuple[pd.DataFrame, np.ndarray]]] = {}
-  for key, curve in frame.groupby(CURVE, sort=False):
-    curve = _from_strict(curve)
-    lost = np.stack([losses[i] for i in curve.index])
-    lost = lost[:, np.isfinite(lost).all(0)]
-    task, *which = key
-    parts.setdefault(tuple(which), {})[task] = curve, lost
-  rows = []
-  for key, tasks in parts.items():
-    several = found.points.task.nunique()
+  several, rows = found.points.task.nunique(), []
+  for key, curves in frame.groupby(ACROSS, sort=False):
+    # Of each task points from strict on, and their losses.
+    tasks: dict[str, tuple[pd.DataFrame, np.ndarray]] = {}
+    for task, curve in curves.groupby('task', sort=False):
+      curve = _from_strict(curve)
+      lost = np.stack([losses[i] for i in curve.index])
+      tasks[task] = curve, lost[:, np.isfinite(lost).all(0)]
     if len(tasks) == several > 1:
-      tasks = tasks | _together(tasks)
+      tasks |= _together(tasks)
     for task, (curve, lost) in tasks.items():
       told = dict(zip(ACROSS, key, strict=True)) | {'task': task}
       rows.append(told | _controlled(curve, lost, choice))

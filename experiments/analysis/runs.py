@@ -9,6 +9,7 @@ where it is said by name what may differ.
 import dataclasses
 import functools
 import io
+import itertools
 import json
 import math
 import pathlib
@@ -192,15 +193,16 @@ def _said(config: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def differences(runs: Sequence[Run]) -> list[str]:
   """Which of `SETTINGS` are not alike in all runs that say them."""
-  said = [settings(run) for run in runs]
-  differing = []
-  for name in SETTINGS:
-    values: dict[str, Any] = {}
-    for one in said:
-      for key, value in one[name].items():
-        if values.setdefault(key, value) != value and name not in differing:
-          differing.append(name)
-  return differing
+  pairs = list(itertools.combinations(map(settings, runs), 2))
+  return [
+    name
+    for name in SETTINGS
+    if any(
+      one[name].get(key, value) != value
+      for one, other in pairs
+      for key, value in other[name].items()
+    )
+  ]
 
 
 def check(runs: Sequence[Run], allow: Sequence[str] = ()) -> list[str]:

@@ -116,8 +116,7 @@ def _question(
   """A question with what answers it; long tables are folded away."""
   shown = [table for table in question.tables if len(table.frame)]
   drawn = ''.join(drawing.svg for drawing in question.drawings)
-  variants = [v for v in looks if f'data-method="{html.escape(v)}"' in drawn]
-  parts = [_legend(variants, looks)] if variants else []
+  parts = [_legend(_drawn(drawn, looks), looks)] if drawn else []
   parts += [
     f'<figure class="wide">{_captioned(drawing)}</figure>'
     for drawing in question.drawings
@@ -180,14 +179,13 @@ def _first(screens: Sequence[First], looks: Mapping[str, styles.Style]) -> str:
   parts = []
   for screen in screens:
     svg = screen.drawing.svg
-    variants = [v for v in looks if f'data-method="{html.escape(v)}"' in svg]
     answers = ''.join(
       f'<li>{html.escape(answer)}</li>' for answer in screen.answers
     )
     parts.append(f"""<section class="first">
 <div><figure>{_captioned(screen.drawing)}</figure></div>
 <div><ol>{answers}</ol>
-{_legend(variants, looks)}</div>
+{_legend(_drawn(svg, looks), looks)}</div>
 </section>""")
   return '\n'.join(parts)
 
@@ -242,6 +240,11 @@ def _tiles(cut: Cut, table: Mapping[str, styles.Style]) -> str:
       )
     tiles.append(_tile('Fastest that scored no worse', *said))
   return f'<div class="tiles">{"".join(tiles)}</div>'
+
+
+def _drawn(svg: str, looks: Mapping[str, styles.Style]) -> list[str]:
+  """The curves that are in a drawing."""
+  return [v for v in looks if f'data-method="{html.escape(v)}"' in svg]
 
 
 def _legend(variants: Sequence[str], table: Mapping[str, styles.Style]) -> str:
@@ -385,9 +388,7 @@ def _lead(told: Mapping[str, Run], frame: pd.DataFrame) -> str:
     return ', '.join(f'{v:g}' for v in sorted(rows[column].unique()))
 
   parts = []
-  if config.get('pair'):
-    parts.append(f'pair {config["pair"]}')
-  elif config.get('drafter') and config.get('verifier'):
+  if config.get('drafter') and config.get('verifier'):
     parts.append(f'{config["drafter"]} drafts for {config["verifier"]}')
   parts.append(f'{values("n", frame)} examples a task')
   drafted = frame[frame.gamma > 0]
