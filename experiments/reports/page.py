@@ -105,9 +105,11 @@ def _css(table: Mapping[str, styles.Style]) -> str:
   return text.replace('$dark', colours('dark'))
 
 
-def _captioned(drawing: Drawing) -> str:
-  """What is inside a figure of the page."""
-  return f'{drawing.svg}<figcaption>{html.escape(drawing.caption)}</figcaption>'
+def _figure(drawing: Drawing, wide: bool = False) -> str:
+  """A drawing with its caption; a wide one fills a line of the page."""
+  caption = f'<figcaption>{html.escape(drawing.caption)}</figcaption>'
+  kind = ' class="wide"' if wide else ''
+  return f'<figure{kind}>{drawing.svg}{caption}</figure>'
 
 
 def _question(
@@ -117,16 +119,8 @@ def _question(
   shown = [table for table in question.tables if len(table.frame)]
   drawn = ''.join(drawing.svg for drawing in question.drawings)
   parts = [_legend(_drawn(drawn, looks), looks)] if drawn else []
-  parts += [
-    f'<figure class="wide">{_captioned(drawing)}</figure>'
-    for drawing in question.drawings
-    if drawing.wide
-  ]
-  narrow = ''.join(
-    f'<figure>{_captioned(drawing)}</figure>'
-    for drawing in question.drawings
-    if not drawing.wide
-  )
+  parts += [_figure(d, wide=True) for d in question.drawings if d.wide]
+  narrow = ''.join(_figure(d) for d in question.drawings if not d.wide)
   parts += [f'<div class="pair">{narrow}</div>'] if narrow else []
   parts += [
     _folded(
@@ -150,13 +144,7 @@ def _anchor(title: str) -> str:
 
 
 def _folded(table: str, title: str, rows: int) -> str:
-  """A table, folded away if it is long.
-
-  Args:
-    table: Its text.
-    title: What it is called while it is folded.
-    rows: How many it has.
-  """
+  """The text of a table, folded away under its title if it has many rows."""
   if rows <= _LONG:
     return table
   return (
@@ -183,7 +171,7 @@ def _first(screens: Sequence[First], looks: Mapping[str, styles.Style]) -> str:
       f'<li>{html.escape(answer)}</li>' for answer in screen.answers
     )
     parts.append(f"""<section class="first">
-<div><figure>{_captioned(screen.drawing)}</figure></div>
+<div>{_figure(screen.drawing)}</div>
 <div><ol>{answers}</ol>
 {_legend(_drawn(svg, looks), looks)}</div>
 </section>""")
@@ -306,10 +294,7 @@ def _plots(
 
   def shown(drawing: Drawing, guide: str) -> str:
     drawn.append(drawing)
-    return (
-      f'<figure>{drawing.svg}'
-      f'<figcaption>{html.escape(_GUIDES[guide])}</figcaption></figure>'
-    )
+    return _figure(dataclasses.replace(drawing, caption=_GUIDES[guide]))
 
   def against(x: str, y: str, guide: str, **size) -> str:
     drawing = figures.curves(
