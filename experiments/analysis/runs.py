@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import io
 import itertools
-import json
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -92,7 +91,7 @@ def read(path: str | pathlib.Path) -> Run:
     raise ValueError(f'workdir: there is no folder {path}; {_REMEDY}')
   lines = records.read_points(path)
   summary = _summary(path / 'summary.csv')
-  starts = _object(path / 'provenance.json').get('starts') or [{}]
+  starts = _fields(path / 'provenance.json').get('starts') or [{}]
   # Files are in the order of their names, a summary in that of the sweep.
   order: dict[tuple, int] = {}
   for key in zip(summary.task, metrics.variants(summary), strict=True):
@@ -107,7 +106,7 @@ def read(path: str | pathlib.Path) -> Run:
   lines = dict(sorted(lines.items(), key=lambda item: place(item[1])))
   return Run(
     path,
-    _object(path / 'config.json'),
+    _fields(path / 'config.json'),
     starts[-1],
     metrics.Measured.from_json(_text(path / 'costs.json')),
     summary,
@@ -144,17 +143,9 @@ def _summary(path: pathlib.Path) -> pd.DataFrame:
   return frame
 
 
-def _object(path: pathlib.Path) -> dict:
+def _fields(path: pathlib.Path) -> dict[str, Any]:
   """What a JSON file holds; empty if it was not kept."""
-  if not path.is_file():
-    return {}
-  try:
-    found = json.loads(_text(path))
-  except json.JSONDecodeError as e:
-    raise ValueError(f'workdir: {path} is not JSON ({e}); {_REMEDY}') from None
-  if not isinstance(found, dict):
-    raise ValueError(f'workdir: {path} is not a JSON object; {_REMEDY}')
-  return found
+  return records.read_json(path) if path.is_file() else {}
 
 
 def settings(run: Run) -> dict[str, dict[str, Any]]:

@@ -41,11 +41,6 @@ class Shown:
     """What its view is found by."""
     return records.view_key(self.point, self.record.lenience, self.trace.id)
 
-  @property
-  def tokens_per_call(self) -> float:
-    """Tokens of the answer by calls of the verifier."""
-    return self.record.emitted / max(1, self.record.verifier_calls)
-
 
 def find(
   workdir: pathlib.Path, points: Mapping[str, Sequence[Record]]

@@ -57,12 +57,15 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
   """Fields of a file of a workdir.
 
   Raises:
-    ValueError: It is damaged.
+    ValueError: It is damaged, or no JSON object.
   """
   try:
-    return json.loads(path.read_text(encoding='utf-8'))
+    found = json.loads(path.read_text(encoding='utf-8'))
   except ValueError:
-    raise ValueError(f'workdir: {path} is damaged; delete it.') from None
+    found = None
+  if not isinstance(found, dict):
+    raise ValueError(f'workdir: {path} is damaged; delete it.')
+  return found
 
 
 def write(path: str | pathlib.Path, lines: Iterable[Any]) -> None:

@@ -44,11 +44,12 @@ def _lane(
   record = shown.record
   name = style.label
   if record.gamma:
+    per_call = record.emitted / max(1, record.verifier_calls)
     place = styles.place(record.lenience, record.gamma if gamma else 0)
     name = f'{name}, {place}'
     counts = (
       f'{record.emitted} tokens in {record.verifier_calls} verifier calls'
-      f' ({styles.number(shown.tokens_per_call, 1)} per call)'
+      f' ({styles.number(per_call, 1)} per call)'
     )
   else:
     counts = f'{record.emitted} tokens, a verifier call each'
