@@ -235,53 +235,37 @@ def test_what_a_function_brings_along_is_of_its_hash(make):
   assert outside_source.source(_method(make(0.25))) == one
 
 
-def _rule(rule):
-  return methods.from_rule(
-    rule, name='m', equation='', strict=2.0, drafter_only=0.0
-  )
+def test_what_is_from_outside_is_told_apart():
+  def method(rule):
+    return methods.from_rule(
+      rule, name='m', equation='', strict=2.0, drafter_only=0.0
+    )
 
-
-def _functions_without_a_file():
-  made = {'jnp': jnp}
-  exec('def f(d, lenience):\n  return jnp.abs(d.p)', made)
-  exec('def g(d, lenience):\n  return jnp.exp(d.p)', made)
-  return made['f'], made['g']
-
-
-@pytest.mark.parametrize(
-  'values',
-  [
-    pytest.param(
-      lambda: (
-        _rule(lambda d, lenience: d.q_gate.max(-1) < 0.1),
-        _rule(lambda d, lenience: d.q_gate.max(-1) < 0.9),
-      ),
-      id='functions of one module and name',
-    ),
-    pytest.param(
-      lambda: (
-        dataclasses.replace(TASKS['numerals'], score=score)
-        for score in (_State(0.1), _State(0.2), functools.partial(max, 1))
-      ),
-      id='tasks with a score from outside',
-    ),
-    pytest.param(
-      lambda: (
-        dataclasses.replace(methods.METHODS['speed'], **changes)
-        for changes in (
-          dict(strict=0.5),
-          dict(strict=0.25),
-          dict(law=methods.METHODS['opt'].law),
-        )
-      ),
-      id='changed methods of the library',
-    ),
-    pytest.param(_functions_without_a_file, id='functions without a file'),
-  ],
-)
-def test_what_is_from_outside_is_told_apart(values):
-  found = [outside_source.source(value) for value in values()]
-  assert len({None, *found}) == len(found) + 1
+  speed, typed = methods.METHODS['speed'], {'jnp': jnp}
+  exec('def f(d, lenience):\n  return jnp.abs(d.p)', typed)
+  exec('def g(d, lenience):\n  return jnp.exp(d.p)', typed)
+  for values in (
+    # Functions of one module and name.
+    [
+      method(lambda d, lenience: d.q_gate.max(-1) < 0.1),
+      method(lambda d, lenience: d.q_gate.max(-1) < 0.9),
+    ],
+    # Tasks with a score from outside.
+    [
+      dataclasses.replace(TASKS['numerals'], score=score)
+      for score in (_State(0.1), _State(0.2), functools.partial(max, 1))
+    ],
+    # Changed methods of the library.
+    [
+      dataclasses.replace(speed, strict=0.5),
+      dataclasses.replace(speed, strict=0.25),
+      dataclasses.replace(speed, law=methods.METHODS['opt'].law),
+    ],
+    # Functions without a file.
+    [typed['f'], typed['g']],
+  ):
+    found = [outside_source.source(value) for value in values]
+    assert len({None, *found}) == len(found) + 1
 
 
 def test_copies_and_longer_answers_add_nothing_and_what_is_shared_ends():
