@@ -42,19 +42,14 @@ def cascade(
   )
 
 
-def test_confidences_are_means_and_minima():
+def test_confidences_are_means_and_minima_between_0_and_1():
   mean, least = sequence.sequence_mean, sequence.sequence_least
   assert mean(LOGPROBS) == pytest.approx((0.9 * 0.4 * 0.6) ** (1 / 3))
   assert least(LOGPROBS) == pytest.approx(0.4)
-
-
-@pytest.mark.parametrize('confidence', sequence.CONFIDENCES.values())
-@pytest.mark.parametrize(
-  'logprobs', [[], [0.0], [1e-6], [-math.inf], [-math.inf, 0.0], [-200.0]]
-)
-def test_confidences_lie_between_0_and_1(confidence, logprobs):
-  assert 0 <= confidence(logprobs) <= 1
-  assert isinstance(confidence(logprobs), float)
+  for confidence in sequence.CONFIDENCES.values():
+    for logprobs in ([], [0], [1e-6], [-math.inf], [-math.inf, 0], [-200]):
+      assert 0 <= confidence(logprobs) <= 1
+      assert isinstance(confidence(logprobs), float)
 
 
 @pytest.mark.parametrize('method', sequence.CONFIDENCES)

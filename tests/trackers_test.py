@@ -139,20 +139,18 @@ def _check_charts(workdir):
   return charts
 
 
-def _lines(folder):
-  """The lines of the file of a run of W&B's."""
+def _lines(workdir, starts):
+  """The lines of W&B's file of the latest of so many starts, and its folder."""
+  folders = sorted(workdir.glob('trackers/wandb/offline-run-*'))
+  assert len(folders) == starts
+  folder = folders[-1]
   done = subprocess.run(
     [sys.executable, '-m', 'wandb', 'leet', 'inspect', '--json', folder],
     capture_output=True,
     text=True,
     check=True,
   )
-  return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def _starts(workdir):
-  """Folders of W&B's run, one for each start."""
-  return sorted(workdir.glob('trackers/wandb/offline-run-*'))
+  return [json.loads(line) for line in done.stdout.splitlines()], folder
 
 
 def _check_history(workdir, lines):
@@ -185,8 +183,7 @@ def test_trackers_say_what_the_summary_says(tmp_path, capfd):
   ((_, best),) = charts['.', 'best points']
   assert best[0][:4] == [b'task', b'variant', b'gamma', b'lenience']
   assert [row[1] for row in best[1:]] == [b'verifier_only', b'opt', b'token_v3']
-  (folder,) = _starts(tmp_path)
-  lines = _lines(folder)
+  lines, folder = _lines(tmp_path, 1)
   _check_history(tmp_path, lines)
   (run,) = [line['run'] for line in lines if 'run' in line]
   assert run['project'] == 'cascades'
@@ -218,7 +215,7 @@ def test_shards_are_told_as_they_come_and_at_the_next_start_again(
   assert _of_curve(charts, _CURVES[1])['n'] == [(0, 4), (1, 4), (2, 4)]
   assert _of_curve(charts, _CURVES[2])['n'] == [(0, 2), (1, 2), (2, 2)]
   assert ('.', 'best points') not in charts
-  lines = _lines(_starts(tmp_path)[0])
+  lines, first = _lines(tmp_path, 1)
   assert sum('history' in line for line in lines) == 1 + 3
   assert lines[-1]['exit']['exit_code'] == 1
   # Trackers are closed whatever happens.
@@ -226,8 +223,8 @@ def test_shards_are_told_as_they_come_and_at_the_next_start_again(
   assert 'summary' not in _Noted.last.said
   _run(tmp_path, *both, shard_size=2)
   _check_charts(tmp_path)
-  first, second = _starts(tmp_path)
-  _check_history(tmp_path, _lines(second))
+  lines, second = _lines(tmp_path, 2)
+  _check_history(tmp_path, lines)
   # To W&B it is the same run: offline-run-TIME-ID, and a number behind that
   # where both began within a second.
   assert first.name.split('-')[3] == second.name.split('-')[3]

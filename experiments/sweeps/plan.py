@@ -477,32 +477,24 @@ def points(
     for name, value in records.plain(config).items()
     if name not in (*OF_CURVES, *_CHANGE_NOTHING)
   }
-  size = config.get('shard_size') or _SHARD
-  sources = {
-    (curve, task): outside.source(
-      curve.options.method,
-      tasks[task],
-      *outside.plugins(curve.options, config.get('drafter', '')),
-    )
-    for curve in curves
-    for task in tasks
-  }
-  found = []
+  size, found = config.get('shard_size') or _SHARD, []
   for task, curve in itertools.product(tasks, curves):
+    hashed = {
+      'run': of_run,
+      'facts': facts,
+      'curve': records.plain(curve.fields),
+      'task': [task, tasks[task].max_new_tokens, list(tasks[task].stops)],
+    }
+    method = curve.options.method
+    if method.identity:
+      # The same name may be that of another rule tomorrow.
+      hashed['learned'] = method.identity
+    plugins = outside.plugins(curve.options, config.get('drafter', ''))
+    if source := outside.source(method, tasks[task], *plugins):
+      hashed['outside'] = source
     for first in range(0, len(examples[task]), size):
       shard = examples[task][first : first + size]
-      hashed = {
-        'run': of_run,
-        'facts': facts,
-        'curve': records.plain(curve.fields),
-        'task': [task, tasks[task].max_new_tokens, list(tasks[task].stops)],
-        'examples': records.hash_of(shard),
-      }
-      if identity := curve.options.method.identity:
-        # The same name may be that of another rule tomorrow.
-        hashed['learned'] = identity
-      if source := sources[curve, task]:
-        hashed['outside'] = source
+      hashed['examples'] = records.hash_of(shard)
       identity = records.digest(hashed)
       found.append(Point(task, curve, first, first + len(shard), identity))
   return found

@@ -134,7 +134,8 @@ class Worker:
     self._verifier = checkpoints.load_model(config.verifier, dtype, mesh)
     self._drafter = pairing.load_drafter(config.drafter, dtype, mesh)
     # Whatever does not go together is refused here.
-    if config.get('chat', False):
+    self._chat = config.get('chat', False)
+    if self._chat:
       turns.template(self._verifier.tokenizer)
     self._equipped = pairing.equip(
       self._verifier, self._drafter, **plan.drafting(config)
@@ -161,11 +162,6 @@ class Worker:
       self._blocks,
       tree_size=self._tree_size,
     )
-
-  def _decoder(self, options: Options, verifier, drafter) -> sampler.Sampler:
-    """What decodes so, on the devices of the sweep."""
-    mesh = plan.mesh_of(self._config)
-    return sampler.Sampler.of(options, verifier, drafter, mesh=mesh)
 
   def _make_room(self, *kind) -> None:
     """Forgets what was compiled, once it is a lot."""
@@ -219,11 +215,14 @@ class Worker:
     """
     self._make_room(task.name, curve)
     decoder, seed = self._arm(curve, batch_size=self.batch_size)
-    chat = self._config.get('chat', False)
     refused = {
       example.id: reason
       for example in examples
-      if (reason := decoder.refusal(example.prompt, task.max_new_tokens, chat))
+      if (
+        reason := decoder.refusal(
+          example.prompt, task.max_new_tokens, self._chat
+        )
+      )
     }
     asked = [example for example in examples if example.id not in refused]
     leniences = curve.leniences or (math.nan,)
@@ -237,7 +236,7 @@ class Worker:
           max_new_tokens=task.max_new_tokens,
           seed=seed,
           stop_strings=task.stops,
-          chat=chat,
+          chat=self._chat,
           on_answer=on_answer,
         )
       except faults.FaultError as error:
@@ -267,7 +266,7 @@ class Worker:
     return made
 
   def _arm(self, curve: plan.Curve, **changes) -> tuple[sampler.Sampler, int]:
-    """What decodes a curve, and its seed.
+    """What decodes a curve, on the devices of the sweep, and its seed.
 
     Args:
       curve: Any but those of whole answers.
@@ -281,7 +280,8 @@ class Worker:
       seed += _DRAFTER_SEED * (curve.alone == 'drafter')
       drafter = None
     options = dataclasses.replace(curve.options, **changes)
-    return self._decoder(options, verifier, drafter), seed
+    mesh = plan.mesh_of(self._config)
+    return sampler.Sampler.of(options, verifier, drafter, mesh=mesh), seed
 
   def race(
     self,
@@ -305,7 +305,6 @@ class Worker:
       those of decoding, without reading the prompt: the fewest of all turns,
       for what else the machine does only adds to them.
     """
-    chat = self._config.get('chat', False)
     racing = [
       (curve, lenience, *self._arm(curve, batch_size=1, **_at(lenience)))
       for curve, lenience in arms
@@ -318,10 +317,10 @@ class Worker:
         example
         for example in examples
         if not any(
-          arm.refusal(example.prompt, new, chat) for *_, arm, _ in racing
+          arm.refusal(example.prompt, new, self._chat) for *_, arm, _ in racing
         )
       ]
-      told = dict(max_new_tokens=new, stop_strings=task.stops, chat=chat)
+      told = dict(max_new_tokens=new, stop_strings=task.stops, chat=self._chat)
       # All prompts once, so that whatever their lengths ask for is compiled.
       for example in fit:
         for *_, arm, seed in racing:
@@ -370,13 +369,11 @@ class Worker:
     if not (options.gamma and scoring.is_language_model(self._equipped)):
       return []
     # A row at a time fits wherever a batch did.
-    options = dataclasses.replace(options, batch_size=1, **_at(lenience))
-    decoder = self._decoder(options, self._verifier, self._drafter)
-    chat = self._config.get('chat', False)
+    decoder, _ = self._arm(curve, batch_size=1, **_at(lenience))
     looks = scoring.look(
       decoder,
       [
-        (decoder.encode(prompt, chat), trace.tokens[: records.VIEWED])
+        (decoder.encode(prompt, self._chat), trace.tokens[: records.VIEWED])
         for _, prompt, trace in answers
       ],
     )
