@@ -552,6 +552,8 @@ def test_a_rehearsal_runs_every_task_from_end_to_end(tmp_path, monkeypatch):
     (row,) = pd.read_csv(workdir / 'summary.csv').to_dict('records')
     found = records.read_all(workdir)
     assert (row['task'], row['n']) == (task, len(found)), task
+    # Where nothing is scored, there is no quality.
+    assert pd.isna(row['quality']) == (TASKS[task].metric is None), task
     assert len(found) == min(4, len(list(_examples(task, files[task])))), task
     for record in found:
       assert TASKS[task].metric in (None, *record.scores), task
@@ -562,6 +564,7 @@ def test_a_rehearsal_runs_every_task_from_end_to_end(tmp_path, monkeypatch):
       'tiny-drafter',
     )
     assert ran['data'][task]['shots'] == 0
+    assert files[task].name in ran['data'][task]['files']
     assert (workdir / 'report/index.html').exists()
 
 
