@@ -66,34 +66,33 @@ def main() -> None:
   run(config, chosen, workdir, **how)
 
 
-class Interrupt:
-  """Ctrl-C: the first ends a sweep after the points at work, the second now."""
+@contextlib.contextmanager
+def _hearing_ctrl_c(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
+  """Ctrl-C: the first ends a sweep after the points at work, the second now.
 
-  def __init__(self, say: Callable[[str], None]):
-    self.asked, self._say = False, say
+  Yields:
+    Whether there was one.
+  """
+  heard = []
 
-  @contextlib.contextmanager
-  def heard(self) -> Iterator[None]:
-    """Listens, in a main thread."""
+  def hear(number, frame):
+    if heard:
+      raise KeyboardInterrupt
+    heard.append(number)
+    say(
+      'stopping: what is being decoded is finished and kept; once more stops at'
+      ' once.'
+    )
 
-    def hear(number, frame):
-      if self.asked:
-        raise KeyboardInterrupt
-      self.asked = True
-      self._say(
-        'stopping: what is being decoded is finished and kept; once more stops'
-        ' at once.'
-      )
-
-    try:
-      before = signal.signal(signal.SIGINT, hear)
-    except ValueError:
-      # No main thread, so that there is nothing to hear.
-      yield
-      return
-    try:
-      yield
-    finally:
+  try:
+    before = signal.signal(signal.SIGINT, hear)
+  except ValueError:
+    # No main thread, so that there is nothing to hear.
+    before = None
+  try:
+    yield lambda: bool(heard)
+  finally:
+    if before is not None:
       signal.signal(signal.SIGINT, before)
 
 
@@ -156,9 +155,8 @@ def run(
       kept()
 
     shown.tell(points, measured.costs)
-    interrupt = Interrupt(say)
-    with interrupt.heard():
-      done = _decode(files, points, examples, team, bar, interrupt, tell)
+    with _hearing_ctrl_c(say) as stopped:
+      done = _decode(files, points, examples, team, bar, stopped, tell)
     if done < len(points):
       raise cli.StoppedError(
         f'stopped: {done} of {len(points)} points are done; the same command'
@@ -320,7 +318,7 @@ def _settings(config, chosen, loaded) -> dict:
 
 
 def _decode(
-  files, points, examples, team, bar: tqdm.tqdm, interrupt: Interrupt, kept
+  files, points, examples, team, bar: tqdm.tqdm, stopped, kept
 ) -> int:
   """Makes what is missing; how many points are done then."""
   from experiments.sweeps import worker
@@ -344,7 +342,7 @@ def _decode(
   jobs = [
     (point, shard(point)) for point in missing if not point.curve.confidence
   ]
-  for point, found in team.decode(jobs, bar.update, lambda: interrupt.asked):
+  for point, found in team.decode(jobs, bar.update, stopped):
     files.keep(point, found)
     kept()
     made.add(point)
@@ -355,7 +353,7 @@ def _decode(
     if point.curve.alone
   }
   for point in missing:
-    if not point.curve.confidence or interrupt.asked:
+    if not point.curve.confidence or stopped():
       continue
     of_models = (
       files.made(alone[model, point.task, point.first])

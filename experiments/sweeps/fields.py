@@ -112,14 +112,10 @@ def table(**checks: Check) -> Check:
   """Fields by name, any of which may be absent; None for none of them."""
 
   def check_table(name, value):
-    if value is None:
-      return
-    if not isinstance(value, Mapping | ml_collections.ConfigDict):
-      raise ValueError(
-        f'{name}: {arguments.shown(value)} will not do; give the fields'
-        f' {", ".join(checks)}.'
-      )
-    _check(dict(value.items()), checks, f'{name}.')
+    if value is not None:
+      kind = Mapping | ml_collections.ConfigDict
+      arguments.a(name, value, kind, f'the fields {", ".join(checks)}')
+      _check(dict(value.items()), checks, f'{name}.')
 
   return check_table
 
