@@ -57,6 +57,14 @@ def test_the_order_of_sets_is_the_same_in_every_process():
   assert len({_run(program).output for _ in range(3)}) == 1
 
 
+def _writing(data):
+  """A program that writes wherever it can, and leaves."""
+  return (
+    f'import os\nfor i in range(3, 32):\n  try: os.write(i, {data})\n'
+    '  except OSError: pass\nos._exit(0)'
+  )
+
+
 # What programs try, by what becomes of them: a result, and what is printed.
 _ATTACKS = {
   ('failed', 'MemoryError'): {
@@ -125,20 +133,8 @@ _ATTACKS = {
   ('failed', ''): {
     'os._exit': 'import os; os._exit(0)',
     'abort': 'import os; os.abort()',
-    'write on every descriptor': (
-      'import os\n'
-      'for i in range(3, 32):\n'
-      '  try: os.write(i, b"ready\\npassed\\n")\n'
-      '  except OSError: pass\n'
-      'os._exit(0)'
-    ),
-    'say that it was refused': (
-      'import os\n'
-      'for i in range(3, 32):\n'
-      '  try: os.write(i, b"refused")\n'
-      '  except OSError: pass\n'
-      'os._exit(0)'
-    ),
+    'write on every descriptor': _writing(b'ready\npassed\n'),
+    'say that it was refused': _writing(b'refused'),
   },
   ('failed', 'AssertionError'): {
     'other asserts': (
