@@ -187,14 +187,14 @@ def test_layers_that_share_are_no_models_of_their_own(kind):
     model.first(1)
 
 
-# --- Numbers of config.json ---
+# --- Fields of config.json ---
 
 
 def _refused(config):
   return conftest.refused('config.json', families.text_config, config)
 
 
-_NO_NUMBERS = None, '64', '', [64], {'a': 1}, True, float('nan'), -4
+_NO_NUMBERS = None, '64', '', [64], {'a': 1}, True, float('nan'), -4, 0
 # Beside those that a family has in config.json by itself.
 _FURTHER = {
   'gemma2': {'rope_theta': 1e4},
@@ -203,10 +203,17 @@ _FURTHER = {
   'gemma4_text': {'global_head_dim': 512, 'num_global_key_value_heads': 1},
   'gemma4_unified_text': {'global_head_dim': 512},
 }
-# These may be null.
+# These may be null; these be no whole number; and these be 0.
 _OFF = {
   *('final_logit_softcapping', 'attn_logit_softcapping', 'altup_coef_clip'),
   'num_global_key_value_heads',
+}
+_REAL = {
+  *('final_logit_softcapping', 'attn_logit_softcapping', 'altup_coef_clip'),
+  *('query_pre_attn_scalar', 'rope_theta', 'rope_local_base_freq'),
+}
+_NONE = {
+  *('num_kv_shared_layers', 'hidden_size_per_layer_input', 'altup_active_idx'),
 }
 
 
@@ -222,6 +229,9 @@ def _may_be(family, name, value):
   if value is None:
     # Of inputs for each layer a Gemma 4 may have none.
     return name in _OFF or name.endswith('_per_layer_input')
+  if type(value) is int and not value:
+    unified = family == 'gemma4_unified_text'
+    return name in _NONE or (unified and name.endswith('_per_layer_input'))
   # Gemma 3n may say the size of each layer.
   return name == 'intermediate_size' and value == [64]
 
@@ -230,7 +240,8 @@ def _may_be(family, name, value):
 def test_a_number_of_a_config_is_a_number(family, name):
   usual = families.text_config({'model_type': family})
   assert name in usual or name in _FURTHER[family]
-  for value in _NO_NUMBERS:
+  beyond = () if name in _REAL else (2.5, 10**30)
+  for value in (*_NO_NUMBERS, *beyond):
     config = {'model_type': family, name: value}
     if not _may_be(family, name, value):
       assert name in _refused(config)
@@ -255,45 +266,79 @@ def test_a_number_of_rotary_positions_is_a_number(field, kind, value):
   assert field in _refused(config)
 
 
-@pytest.mark.parametrize(
-  ('family', 'fields', 'said'),
-  [
-    ('gemma3', {'text_config': 'none'}, 'text_config'),
-    ('gemma3', {'text_config': {'head_dim': None}}, 'head_dim'),
-    ('gemma3_text', {'sliding_window_pattern': None}, 'sliding_window_pattern'),
-    ('gemma3_text', {'layer_types': [None] * 26}, 'layer_types'),
-    ('gemma3_text', {'layer_types': 'full'}, 'layer_types'),
-    ('gemma3_text', {'num_hidden_layers': 10**9}, 'num_hidden_layers'),
-    # A window is asked for where layers have one.
-    ('gemma3_text', {'sliding_window': None}, 'sliding_window is None'),
-    ('gemma3n_text', {'intermediate_size': [64, None]}, 'intermediate_size'),
-    *(
-      ('gemma3n_text', {'activation_sparsity_pattern': x}, 'activation_sparsi')
-      for x in (0.5, [None] * 35)
-    ),
-    *(
-      ('gemma4_text', {'per_layer_config': value}, said)
-      for value, said in (
-        ({'x': {}}, 'per_layer_config'),
-        ({'1': 5}, '1 is 5'),
-        ([5], 'per_layer_config'),
-        ({'1': {'head_dim': '4'}}, 'head_dim'),
-      )
-    ),
-    (
-      'gemma4_text',
-      dict(
-        enable_moe_block=True,
-        num_experts='8',
-        top_k_experts=2,
-        moe_intermediate_size=8,
-      ),
-      'num_experts',
-    ),
-  ],
+_ROPES = (
+  *(5, 'default', [1], {'full_attention': 5}),
+  {'full_attention': {'rope_theta': '1e5'}},
 )
-def test_a_field_of_another_type_is_named(family, fields, said):
-  assert said in _refused({'model_type': family} | fields)
+# By field, what neither a Gemma 2 nor a Gemma 3 can have.
+_CLASSIC = {
+  'tie_word_embeddings': [False],
+  'hidden_activation': ['silu'],
+  'rms_norm_eps': [1e-5],
+  'attention_bias': [True],
+  'use_bidirectional_attention': [True],
+  'query_pre_attn_scalar': [100],
+  'layer_types': [[families.FULL], ['chunked_attention'] * 26, [None] * 26],
+  'rope_scaling': [
+    {'rope_type': 'yarn', 'factor': 4.0},
+    {'rope_type': 'linear'},
+  ],
+}
+_MIXED = dict(enable_moe_block=True, top_k_experts=2, moe_intermediate_size=8)
+# A family, fields of its config.json, and the one that is named; None for the
+# last of them.
+_WRONG = [
+  *(
+    (family, {field: value}, {'rope_scaling': 'rope'}.get(field))
+    for family in ('gemma2', 'gemma3_text')
+    for field, values in _CLASSIC.items()
+    for value in values
+  ),
+  *((kind, {}, 'model_type') for kind in (['gemma3_text'], {}, None)),
+  *((f'gemma{i}_assistant', {}, 'model_type') for i in (3, 4)),
+  ('gemma3', {'text_config': 'none'}, None),
+  ('gemma3', {'text_config': {'head_dim': None}}, 'head_dim'),
+  *(
+    ('gemma3_text', {'sliding_window_pattern': x}, None) for x in (None, 0, '6')
+  ),
+  *(('gemma3_text', {'layer_types': x}, None) for x in (5, True, 'full')),
+  *(('gemma3_text', {'rope_parameters': x}, None) for x in _ROPES),
+  ('gemma3_text', {'rope_scaling': [1]}, None),
+  ('gemma3_text', {'num_hidden_layers': 10**9}, None),
+  # A window is asked for where layers have one.
+  ('gemma3_text', {'sliding_window': None}, 'sliding_window is None'),
+  ('gemma3n_text', {'altup_num_inputs': 2}, None),
+  ('gemma3n_text', {'altup_active_idx': 1}, None),
+  ('gemma3n_text', {'altup_correct_scale': False}, None),
+  ('gemma3n_text', {'intermediate_size': [8] * 34 + [9]}, None),
+  ('gemma3n_text', {'intermediate_size': [64, None]}, None),
+  *(
+    ('gemma3n_text', {'activation_sparsity_pattern': x}, None)
+    for x in (0.5, [0.5], [None] * 35)
+  ),
+  ('gemma3n_text', {'num_kv_shared_layers': 14}, None),
+  ('gemma3n_text', {'num_key_value_heads': 8}, 'num_kv_shared_layers'),
+  ('gemma4_text', {'use_bidirectional_attention': 'all'}, None),
+  ('gemma4_text', {'num_kv_shared_layers': 5}, None),
+  ('gemma4_text', {'enable_moe_block': True}, 'num_experts'),
+  ('gemma4_text', _MIXED | {'num_experts': '8'}, None),
+  *(
+    ('gemma4_text', {'per_layer_config': value}, said)
+    for value, said in (
+      *(({i: {'head_dim': 512}}, None) for i in '05'),
+      ({'5': {'sliding_window': 9}}, None),
+      *(({'x': {}}, None), ([5], None), ({'1': 5}, '1 is 5')),
+      ({'1': {'head_dim': '4'}}, 'head_dim'),
+    )
+  ),
+]
+
+
+@pytest.mark.parametrize(('family', 'fields', 'named'), _WRONG)
+def test_what_gemma_cannot_have_is_named(family, fields, named):
+  config = {'model_type': family} | fields
+  said = conftest.refused('config.json', language.from_config, config)
+  assert (named or [*fields][-1]) in said
 
 
 @pytest.mark.parametrize('value', [None, 'two', 2, [2], {}])

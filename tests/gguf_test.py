@@ -10,6 +10,7 @@ import functools
 import hashlib
 import itertools
 import json
+import math
 import pathlib
 import random
 import struct
@@ -208,43 +209,108 @@ def test_a_description_reads_no_tensor(tmp_path, monkeypatch):
   )
 
 
-# --- What files do not say ---
+# --- What files say, and do not say ---
+
+_SAID = {
+  'embedding_length': 64,
+  'feed_forward_length': 4,
+  'context_length': 9,
+  'attention.head_count': 8,
+  'attention.head_count_kv': 4,
+  'attention.key_length': 12,
+  'attention.sliding_window': 9,
+  # float32's nearest to 1e-6 is that.
+  'attention.layer_norm_rms_epsilon': 9.999999974752427e-07,
+}
+_PATTERN = 'attention.sliding_window_pattern'
 
 
-def config(tmp_path, change, name='tiny-verifier'):
-  file = rewritten(written(tmp_path, name), change)
-  return gguf_files.config_of(gguf_header.read_header(file))
+def config(said, family='gemma3', layers=6):
+  """What a config.json would say of a file that says this of itself."""
+  said = _SAID | {'block_count': layers} | said
+  fields = {
+    name if name.startswith('split.') else f'{family}.{name}': value
+    for name, value in said.items()
+  } | {'general.architecture': family}
+  table = gguf_header.Tensor((10, 64), gguf.GGMLQuantizationType.F32, 0, 0)
+  path, tensors = pathlib.Path('x.gguf'), {'token_embd.weight': table}
+  return gguf_files.config_of(gguf_header.File(path, fields, tensors))
 
 
 @pytest.mark.parametrize(
-  ('name', 'kinds'), [('tiny-verifier', 'sssssf'), ('hf_gemma2', 'sfs')]
+  ('said', 'family', 'kinds'),
+  [
+    # Older files do not say the pattern.
+    ({}, 'gemma3', 'sssssf'),
+    ({}, 'gemma2', 'sfs'),
+    ({_PATTERN: 3}, 'gemma3', 'ssfssf'),
+    ({_PATTERN: [True, False, False]}, 'gemma3', 'sff'),
+  ],
 )
-def test_an_older_file_has_the_pattern_of_its_family(tmp_path, name, kinds):
-  def older(fields):
-    for key in [x for x in fields if x.endswith(('_pattern', 'freq_base_swa'))]:
-      del fields[key]
-
-  found = families.text_config(config(tmp_path, older, name))
+def test_layers_are_local_by_pattern_or_by_family(said, family, kinds):
+  found = families.text_config(config(said, family, len(kinds)))
   assert [kind[0] for kind in found['layer_types']] == list(kinds)
   assert found.get('rope_local_base_freq', 10_000) == 10_000
 
 
-def test_a_pattern_may_be_a_number_and_is_written_as_one(tmp_path):
-  field = 'gemma3.attention.sliding_window_pattern'
-
-  def every_third(fields):
-    fields[field] = [gguf.GGUFValueType.UINT32], 3
-
-  found = families.text_config(config(tmp_path, every_third))
-  assert [kind[0] for kind in found['layer_types']] == list('ssfssf')
+def test_a_pattern_is_written_as_a_number(tmp_path):
   # It is what llama.cpp asks for.
-  assert gguf_header.read_header(written(tmp_path)).fields[field] == 2
+  fields = gguf_header.read_header(written(tmp_path)).fields
+  assert fields[f'gemma3.{_PATTERN}'] == 2
   for period, layers, wanted in (
     *((1, 3, 'ggg'), (2, 3, 'lgl'), (6, 7, 'lllllgl')),
     *((4, 3, 'lll'), (0, 2, 'll')),
   ):
     found = gguf_files.are_local(period, layers)
     assert ''.join('gl'[local] for local in found) == wanted
+
+
+@pytest.mark.parametrize('kind', [{}, {'rope.scaling.type': 'linear'}])
+def test_positions_may_be_stretched(kind):
+  said = config(kind | {'rope.scaling.factor': 8.0})
+  c = language.from_config(said).module.config
+  assert (c.global_scale_factor, c.local_scale_factor) == (8, 1)
+
+
+@pytest.mark.parametrize(
+  ('family', 'layers', 'scale'),
+  [
+    ('gemma2', 46, 8),
+    ('gemma2', 42, 12),
+    ('gemma3', 62, 8),
+    ('gemma3', 48, 12),
+  ],
+)
+def test_only_the_largest_scale_queries_by_their_width(family, layers, scale):
+  found = config({}, family, layers)
+  assert found['query_pre_attn_scalar'] == scale
+  language.from_config(found)
+
+
+_NO_SIZES = '4', [4], 4.5, math.nan, -4, 2**63
+
+
+@pytest.mark.parametrize(
+  ('field', 'values'),
+  [
+    ('embedding_length', (*_NO_SIZES, 2**32 - 1)),
+    ('feed_forward_length', _NO_SIZES),
+    ('attention.head_count', (*_NO_SIZES, 0)),
+    ('attention.head_count_kv', _NO_SIZES),
+    ('attention.key_length', (*_NO_SIZES, 0)),
+    ('attention.sliding_window', ('48', [48], 2**32 - 1)),
+    ('block_count', ('2', [2], 2.0)),
+    (_PATTERN, ('abc',)),
+    ('rope.freq_base', ('1e6',)),
+    ('rope.scaling.factor', ('2',)),
+    ('split.count', ('2',)),
+  ],
+)
+def test_a_number_of_a_header_is_a_number(field, values):
+  for value in values:
+    said = conftest.refused('model', config, {field: value})
+    assert said.startswith('model: x.gguf')
+    assert field in said
 
 
 def _in_no_order():
@@ -286,53 +352,6 @@ def test_what_the_format_cannot_say_is_refused_and_nothing_is_left(
   with pytest.raises(ValueError, match="stored: 'int8' will not do"):
     checkpoints.save_gguf(file, load('tiny-drafter'), 'int8')
   assert not [*tmp_path.iterdir()]
-
-
-@pytest.mark.parametrize('typed', [True, False])
-def test_positions_may_be_stretched(tmp_path, typed):
-  def stretched(fields):
-    if typed:
-      fields['gemma3.rope.scaling.type'] = [gguf.GGUFValueType.STRING], 'linear'
-    fields['gemma3.rope.scaling.factor'] = [gguf.GGUFValueType.FLOAT32], 8.0
-
-  c = language.from_config(config(tmp_path, stretched)).module.config
-  assert c.global_scale_factor == 8
-  assert c.local_scale_factor == 1
-
-
-@pytest.mark.parametrize(
-  ('family', 'layers', 'scale'),
-  [
-    ('gemma2', 46, 8),
-    ('gemma2', 42, 12),
-    ('gemma3', 62, 8),
-    ('gemma3', 48, 12),
-  ],
-)
-def test_only_the_largest_scale_queries_by_their_width(family, layers, scale):
-  said = {
-    'embedding_length': 64,
-    'feed_forward_length': 4,
-    'block_count': layers,
-    'context_length': 9,
-    'attention.head_count': 8,
-    'attention.head_count_kv': 4,
-    'attention.key_length': 12,
-    'attention.sliding_window': 9,
-    # float32's nearest to 1e-6 is that.
-    'attention.layer_norm_rms_epsilon': 9.999999974752427e-07,
-  }
-  fields = {f'{family}.{name}': value for name, value in said.items()}
-  table = gguf_header.Tensor((10, 64), gguf.GGMLQuantizationType.F32, 0, 0)
-  found = gguf_files.config_of(
-    gguf_header.File(
-      pathlib.Path('x.gguf'),
-      fields | {'general.architecture': family},
-      {'token_embd.weight': table},
-    )
-  )
-  assert found['query_pre_attn_scalar'] == scale
-  language.from_config(found)
 
 
 # --- Tokenizers ---
@@ -575,7 +594,7 @@ def _with_tokenizer(name, change):
   return damaged
 
 
-def _with_field(name, kind, value):
+def with_field(name, kind, value):
   field = [gguf.GGUFValueType[kind]], value
   return lambda fields: fields.update({name: field})
 
@@ -593,19 +612,19 @@ _BAD_TOKENIZER = 'has a damaged tokenizer; fetch it again.'
     (_with_tokenizer('tokens', lambda x: [*x[:-1], x[-2]]), _BAD_TOKENIZER),
     (_with_tokenizer('', lambda x: x[:2]), _BAD_TOKENIZER),
     (
-      _with_field('general.architecture', 'STRING', 'llama'),
+      with_field('general.architecture', 'STRING', 'llama'),
       "is of the architecture 'llama'; give a Gemma 2 or a Gemma 3 (gemma2,"
       ' gemma3).',
     ),
     (
-      _with_field('tokenizer.ggml.model', 'STRING', 'gpt2'),
+      with_field('tokenizer.ggml.model', 'STRING', 'gpt2'),
       "has the tokenizer 'gpt2', which is none of SentencePiece's",
     ),
     (
       lambda fields: fields.pop('gemma3.attention.key_length'),
       'does not say its attention.key_length',
     ),
-    (_with_field('split.count', 'UINT16', 3), 'is one of several files'),
+    (with_field('split.count', 'UINT16', 3), 'is one of several files'),
   ],
 )
 def test_a_file_with_other_fields_is_named(tmp_path, change, said):

@@ -7,7 +7,6 @@ fails today; `strict` turns the test red once the product is right.
 
 import gzip
 import json
-import math
 import os
 import pathlib
 import random
@@ -16,7 +15,6 @@ import subprocess
 import sys
 import zlib
 
-import gguf
 import gguf_test
 import launching
 import pytest
@@ -51,118 +49,7 @@ def gguf_file(tmp_path_factory):
   return gguf_test.written(root, 'tiny-drafter', 'float16')
 
 
-# --- Models: config.json ---
-
-NUMBERS = ('64', None, 2.5, [64], {'a': 1}, math.nan, -4)
-CONFIG_WRONG = {
-  'hidden_size': (*NUMBERS, 10**30),
-  'intermediate_size': NUMBERS,
-  'num_attention_heads': (*NUMBERS, 0),
-  'num_key_value_heads': (*NUMBERS, 10**30),
-  'head_dim': (*NUMBERS, 0),
-  'vocab_size': ('64', None, [64], {'a': 1}, math.nan, 10**30),
-  'sliding_window': ('48', [48], 10**30),
-  'sliding_window_pattern': (0, '6'),
-  'layer_types': (5, True),
-  'final_logit_softcapping': ('30', [30]),
-  'attn_logit_softcapping': ('50',),
-  'rope_parameters': (
-    *(5, 'default', [1], {'full_attention': 5}),
-    {'full_attention': {'rope_theta': '1e5'}},
-  ),
-  'rope_scaling': ([1],),
-  'model_type': (['gemma3_text'], {}),
-}
-# Refused today, in a sentence that may name another field.
-CONFIG_REFUSED = {
-  'num_hidden_layers': ('2', 2.5, None),
-  'vocab_size': (2.5, -4),
-}
-
-
-def refuse_config(folder, field, value) -> str:
-  """Returns the sentence that refuses a config.json with another value."""
-  path = folder / 'config.json'
-  fields = json.loads(path.read_text()) | {field: value}
-  if field == 'sliding_window_pattern':
-    # The pattern is read only without a list of layers.
-    del fields['layer_types']
-  write_json(path, fields)
-  return gguf_test.refused(folder)
-
-
-@pytest.mark.parametrize(('field', 'value'), strangers.cases(CONFIG_WRONG))
-def test_a_wrong_value_in_a_config_is_refused_by_its_field(
-  folder, field, value
-):
-  assert field in refuse_config(folder, field, value)
-
-
-@pytest.mark.parametrize(('field', 'value'), strangers.cases(CONFIG_REFUSED))
-def test_a_wrong_value_in_a_config_is_refused(folder, field, value):
-  assert str(folder) in refuse_config(folder, field, value)
-
-
 # --- Models: GGUF files ---
-
-GGUF_NUMBERS = ('4', [4], 4.5, math.nan, -4, 2**63)
-GGUF_WRONG = {
-  'gemma3.embedding_length': (*GGUF_NUMBERS, 2**32 - 1),
-  'gemma3.feed_forward_length': GGUF_NUMBERS,
-  'gemma3.attention.head_count': (*GGUF_NUMBERS, 0),
-  'gemma3.attention.head_count_kv': GGUF_NUMBERS,
-  'gemma3.attention.key_length': ('4', [4], 4.5, -4, 2**63, 0),
-  'gemma3.block_count': ('2', [2], 2.0),
-  'gemma3.attention.sliding_window': ('48', [48], 2**32 - 1),
-  'gemma3.attention.sliding_window_pattern': ('abc',),
-  'gemma3.rope.freq_base': ('1e6',),
-  'gemma3.rope.scaling.factor': ('2',),
-  'split.count': ('2',),
-}
-# Refused today, in a sentence that names another field.
-GGUF_REFUSED = {'gemma3.attention.key_length': (math.nan,)}
-
-
-def gguf_types(value) -> list[gguf.GGUFValueType]:
-  """Returns the types that a GGUF header gives a value."""
-  kinds = gguf.GGUFValueType
-  if isinstance(value, str):
-    return [kinds.STRING]
-  if isinstance(value, list):
-    return [kinds.ARRAY, kinds.UINT32]
-  if isinstance(value, float):
-    return [kinds.FLOAT32]
-  if value < 0:
-    return [kinds.INT32]
-  return [kinds.UINT32 if value < 2**32 else kinds.UINT64]
-
-
-def with_field(file, folder, field, value) -> pathlib.Path:
-  """Writes a GGUF file again, with another value of a field."""
-
-  def change(fields):
-    fields[field] = gguf_types(value), value
-
-  return gguf_test.rewritten(shutil.copy(file, folder / file.name), change)
-
-
-@pytest.mark.parametrize(('field', 'value'), strangers.cases(GGUF_WRONG))
-def test_a_wrong_field_of_a_gguf_file_is_refused_by_file_and_field(
-  gguf_file, tmp_path, field, value
-):
-  path = with_field(gguf_file, tmp_path, field, value)
-  sentence = gguf_test.refused(path)
-  assert str(path) in sentence
-  assert field.removeprefix('gemma3.') in sentence
-
-
-@pytest.mark.parametrize(('field', 'value'), strangers.cases(GGUF_REFUSED))
-def test_a_wrong_field_of_a_gguf_file_is_refused(
-  gguf_file, tmp_path, field, value
-):
-  path = with_field(gguf_file, tmp_path, field, value)
-  assert str(path) in gguf_test.refused(path)
-
 
 # Ends early beyond 10 seconds, or 500 MB more than the first model took.
 LOAD_WITHIN_LIMITS = """
@@ -182,13 +69,14 @@ except ValueError as e:
 """
 
 
-def load_within_limits(gguf_file, folder, layers) -> tuple[pathlib.Path, str]:
-  """Loads a GGUF file that claims some layers, in a process of its own.
-
-  Returns:
-    The file, and what the process prints: 'loaded', or the error's sentence.
-  """
-  path = with_field(gguf_file, folder, 'gemma3.block_count', layers)
+@pytest.mark.parametrize('layers', [2, 200_000_000])
+def test_layers_that_a_gguf_file_claims_take_no_memory(
+  gguf_file, tmp_path, layers
+):
+  # Its own two load within the limits.
+  claim = gguf_test.with_field('gemma3.block_count', 'UINT32', layers)
+  path = shutil.copy(gguf_file, tmp_path / gguf_file.name)
+  path = gguf_test.rewritten(path, claim)
   assert path.stat().st_size < 2**20
   done = subprocess.run(
     [sys.executable, '-c', LOAD_WITHIN_LIMITS, str(gguf_file), str(path)],
@@ -197,37 +85,11 @@ def load_within_limits(gguf_file, folder, layers) -> tuple[pathlib.Path, str]:
     cwd=pathlib.Path(__file__).parents[1],
   )
   assert done.returncode == 0, done.stderr[-2000:]
-  return path, done.stdout
-
-
-def test_a_gguf_file_with_its_own_layers_loads_within_limits(
-  gguf_file, tmp_path
-):
-  assert load_within_limits(gguf_file, tmp_path, 2)[1] == 'loaded\n'
-
-
-def test_a_gguf_file_that_claims_many_layers_takes_no_memory_for_them(
-  gguf_file, tmp_path
-):
-  path, sentence = load_within_limits(gguf_file, tmp_path, 200_000_000)
-  assert sentence.startswith('model: ')
-  assert str(path) in sentence
+  refused = layers > 2
+  assert done.stdout.startswith(f'model: {path}' if refused else 'loaded\n')
 
 
 # --- Models: files that name other files ---
-
-
-@pytest.mark.parametrize('absolute', [False, True])
-def test_an_index_names_no_file_out_of_its_folder(folder, absolute):
-  weights = folder / 'model.safetensors'
-  outside = shutil.copy(weights, folder.parent / 'outside.safetensors')
-  # All other tensors lie in the folder: nothing else is wrong.
-  names = dict.fromkeys(tensor_files.places(folder), weights.name)
-  names['model.norm.weight'] = (
-    str(outside) if absolute else '../outside.safetensors'
-  )
-  write_json(folder / tensor_files.INDEX, {'weight_map': names})
-  assert str(folder / tensor_files.INDEX) in gguf_test.refused(folder)
 
 
 @pytest.mark.xfail(strict=True, reason='strangers', raises=RecursionError)
