@@ -5,7 +5,6 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 from cascades.models import (
@@ -73,33 +72,25 @@ def save(
   _write_tokenizer(writer, tokenizer)
 
   norm = gguf.GGMLQuantizationType.F32
-  tensors = [
-    (name, leaf, number)
-    for leaf in param_mapping.leaves(config, model.gate_by_rows)
-    for number, name in enumerate(leaf.names)
-  ]
+  tensors = [*param_mapping.tensors(params, config, model.gate_by_rows)]
   # A header stands before what it tells of, and no tensor is held for long.
-  for name, leaf, number in tensors:
-    x = param_mapping.get(params, leaf.path)
-    x = jax.ShapeDtypeStruct(x.shape, x.dtype)
-    shape = list(jax.eval_shape(leaf.unpack, x)[number].shape)
-    if leaf.path == param_mapping.TABLE:
+  for tensor in tensors:
+    shape = list(tensor.of.shape)
+    if tensor.name == param_mapping.TABLE_TENSOR:
       shape[0] = tokenizer.vocab_size
     of = kind if len(shape) > 1 else norm
     block, size = gguf.GGML_QUANT_SIZES[of]
     size *= math.prod(shape) // block
-    writer.add_tensor_info(
-      gguf_files.name_of(name), shape, np.dtype('f4'), size, of
-    )
+    name = gguf_files.name_of(tensor.name)
+    writer.add_tensor_info(name, shape, np.dtype('f4'), size, of)
   try:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    for _, leaf, number in tensors:
-      x = leaf.unpack(np.asarray(param_mapping.get(params, leaf.path)))[number]
-      if leaf.path == param_mapping.TABLE:
+    for tensor in tensors:
+      x = tensor.make().astype(np.float32, copy=False)
+      if tensor.name == param_mapping.TABLE_TENSOR:
         x = x[: tokenizer.vocab_size]
-      x = np.ascontiguousarray(x, np.float32)
       x = x + np.float32(1) if x.ndim == 1 else gguf.quantize(x, kind)
       writer.write_tensor_data(x.view(_Written))
   finally:

@@ -6,13 +6,9 @@ held beside the parameters when they are written.
 """
 
 import dataclasses
-import math
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
-
-import jax
-import numpy as np
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from cascades import atomic
 from cascades.models import (
@@ -279,51 +275,30 @@ def save(
   if not shard_gb > 0:
     raise ValueError(f'shard_gb: {shard_gb:g} will not do; give more than 0.')
   folder = pathlib.Path(folder)
-  tensors = _tensors(params, param_mapping.leaves(config, gate_by_rows))
-  shards = _named(_divided(tensors, shard_gb * 1e9))
-  written = {*shards}
+  tensors = param_mapping.tensors(params, config, gate_by_rows)
+  shards = _divided(tensors, shard_gb * 1e9)
   with atomic.replace_files(folder) as part:
     for file, shard in shards.items():
-      _write_shard(part / file, shard, params)
-    tensor_files.write_json(part / 'config.json', config)
+      made = {tensor.name: tensor.make() for tensor in shard}
+      tensor_files.save_tensors(part / file, made)
     if len(shards) > 1:
       _write_index(part, shards)
-      written.add(tensor_files.INDEX)
+    tensor_files.write_json(part / 'config.json', config)
     _write_tokenizer(part, tokenizer)
+    written = {file.name for file in part.iterdir()}
   for file in folder.glob('model*.safetensors*'):
     if file.name not in written:
       file.unlink()
 
 
-class _Tensor(NamedTuple):
-  """A tensor that is to be written.
-
-  Attributes:
-    name: Its name in the file.
-    leaf: The leaf of gemma's tree that it is made of.
-    number: Which of the leaf's tensors it is, from 0.
-    size: Its bytes.
-  """
-
-  name: str
-  leaf: param_mapping.Leaf
-  number: int
-  size: int
+def _bytes(tensor: param_mapping.Tensor) -> int:
+  """How many a tensor takes."""
+  return tensor.of.size * tensor.of.dtype.itemsize
 
 
-def _tensors(
-  params: language.Params, made_of: Iterable[param_mapping.Leaf]
-) -> Iterator[_Tensor]:
-  """The tensors of a model, in the order of its leaves; none is made."""
-  for leaf in made_of:
-    x = param_mapping.get(params, leaf.path)
-    shapes = jax.eval_shape(leaf.unpack, jax.ShapeDtypeStruct(x.shape, x.dtype))
-    for i, (name, shape) in enumerate(zip(leaf.names, shapes, strict=True)):
-      size = math.prod(shape.shape) * shape.dtype.itemsize
-      yield _Tensor(name, leaf, i, size)
-
-
-def _divided(tensors: Iterable[_Tensor], limit: float) -> list[list[_Tensor]]:
+def _divided(
+  tensors: Iterable[param_mapping.Tensor], limit: float
+) -> dict[str, list[param_mapping.Tensor]]:
   """Tensors in their order, so many a file as it may hold.
 
   Args:
@@ -331,53 +306,29 @@ def _divided(tensors: Iterable[_Tensor], limit: float) -> list[list[_Tensor]]:
     limit: Most bytes of a file, unless it has a single tensor.
 
   Returns:
-    For each file its tensors; at least one file.
+    For each file, by the name that transformers looks for, its tensors.
   """
   shards, room = [[]], limit
   for tensor in tensors:
-    if tensor.size > room and shards[-1]:
+    if _bytes(tensor) > room and shards[-1]:
       shards.append([])
       room = limit
     shards[-1].append(tensor)
-    room -= tensor.size
-  return shards
-
-
-def _named(shards: list[list[_Tensor]]) -> dict[str, list[_Tensor]]:
-  """The same by the names of their files, which transformers looks for."""
-  if len(shards) == 1:
-    return {tensor_files.SINGLE: shards[0]}
+    room -= _bytes(tensor)
   last = len(shards)
+  if last == 1:
+    return {tensor_files.SINGLE: shards[0]}
   return {
     f'model-{i:05}-of-{last:05}.safetensors': shard
     for i, shard in enumerate(shards, 1)
   }
 
 
-def _write_shard(
-  file: pathlib.Path, shard: list[_Tensor], params: language.Params
-) -> None:
-  """Writes a file of tensors, which are held meanwhile.
-
-  Args:
-    file: Where they go.
-    shard: Which they are.
-    params: gemma's tree, of JAX's or of numpy's arrays.
-  """
-  tensors = {
-    name: np.ascontiguousarray(
-      leaf.unpack(np.asarray(param_mapping.get(params, leaf.path)))[number]
-    )
-    for name, leaf, number, _ in shard
-  }
-  tensor_files.save_tensors(file, tensors)
-
-
 def _write_index(
-  folder: pathlib.Path, shards: Mapping[str, list[_Tensor]]
+  folder: pathlib.Path, shards: Mapping[str, list[param_mapping.Tensor]]
 ) -> None:
   """Writes which file has which tensor, and their bytes in all."""
-  total = sum(tensor.size for shard in shards.values() for tensor in shard)
+  total = sum(_bytes(tensor) for shard in shards.values() for tensor in shard)
   where = {
     tensor.name: file for file, shard in shards.items() for tensor in shard
   }

@@ -39,6 +39,20 @@ class Leaf(NamedTuple):
   unpack: Callable[[Any], list[Any]]
 
 
+class Tensor(NamedTuple):
+  """A tensor of Hugging Face's, before it is made.
+
+  Attributes:
+    name: Its name in a file.
+    of: Its shape and dtype.
+    make: Gives it, contiguous.
+  """
+
+  name: str
+  of: jax.ShapeDtypeStruct
+  make: Callable[[], np.ndarray]
+
+
 def get(tree: Any, path: Iterable[str]) -> Any:
   """What a tree holds at the end of a path of keys."""
   return functools.reduce(lambda part, key: part[key], path, tree)
@@ -151,6 +165,28 @@ def leaves(
       yield _leaf('skip_scale', 'layer_scalar', layer=i)
     if config.get('hidden_size_per_layer_input'):
       yield from _per_layer_input(config, i)
+
+
+def tensors(
+  params: Any, config: Mapping[str, Any], gate_by_rows: bool = True
+) -> Iterator[Tensor]:
+  """The tensors of a model, in the order of its leaves; none is made.
+
+  Args:
+    params: gemma's tree, of JAX's or of numpy's arrays.
+    config: As of `leaves`.
+    gate_by_rows: As of `leaves`.
+  """
+
+  def made(leaf, i):
+    whole = np.asarray(get(params, leaf.path))
+    return np.ascontiguousarray(leaf.unpack(whole)[i])
+
+  for leaf in leaves(config, gate_by_rows):
+    x = get(params, leaf.path)
+    shapes = jax.eval_shape(leaf.unpack, jax.ShapeDtypeStruct(x.shape, x.dtype))
+    for i, (name, of) in enumerate(zip(leaf.names, shapes, strict=True)):
+      yield Tensor(name, of, functools.partial(made, leaf, i))
 
 
 def _table(config: Mapping[str, Any]) -> Leaf:
