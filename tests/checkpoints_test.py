@@ -11,7 +11,6 @@ import pathlib
 import re
 import shutil
 import socket
-import sys
 import types
 
 import conftest
@@ -21,8 +20,8 @@ import numpy as np
 import pytest
 import small
 import tiers
-from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
+from small import FIXTURES, dtypes, same, stored
 
 from cascades import decoding
 from cascades.methods import processing
@@ -39,7 +38,6 @@ from cascades.models import (
   tokenizers,
 )
 
-FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
 CLASSIC = ('hf_gemma2', 'hf_gemma3')
 FOUR = ('hf_gemma4_shared', 'hf_gemma4_dense', 'hf_gemma4_experts')
 FOLDERS = (*CLASSIC, 'hf_gemma3n', *FOUR)
@@ -61,7 +59,7 @@ def load(folder: str) -> checkpoints.Checkpoint:
 
 
 def read_config(folder: str) -> dict:
-  return json.loads((FIXTURES / folder / 'config.json').read_text())
+  return small.read_json(FIXTURES / folder / 'config.json')
 
 
 def expected(folder: str) -> tuple[np.ndarray, np.ndarray]:
@@ -74,15 +72,6 @@ def uncached(model, params, tokens):
   positions = jnp.arange(len(tokens))
   mask = positions[None] <= positions[:, None]
   return model(params, jnp.asarray(tokens), positions, mask)[0]
-
-
-def stored(folder: pathlib.Path) -> dict[str, np.ndarray]:
-  """Every tensor of a folder."""
-  tensors = {}
-  for file in folder.glob('*.safetensors'):
-    with safe_open(file, framework='numpy') as handle:
-      tensors |= {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
-  return tensors
 
 
 @pytest.fixture
@@ -101,35 +90,21 @@ def check_logits(checkpoint: checkpoints.Checkpoint, folder: str) -> None:
   np.testing.assert_allclose(ours, logits, rtol=0, atol=1e-4)
 
 
-def same(a, b) -> None:
-  """That parameters are equal, to the last bit."""
-  jax.tree.map(np.testing.assert_array_equal, a, b)
-
-
 def like(tree):
   """What parameters are made of, without their numbers."""
   return jax.tree.map(lambda x: (x.shape, jnp.dtype(x.dtype)), tree)
 
 
-def dtypes(params) -> set[str]:
-  return {x.dtype.name for x in jax.tree.leaves(params)}
-
-
 @pytest.mark.parametrize('folder', FOLDERS)
-def test_logits_equal_those_of_transformers(folder):
+@pytest.mark.parametrize('block', tiers.first([5, 1]))
+def test_logits_equal_those_of_transformers(folder, block):
   model, params, tokenizer = load(folder)
   tokens, logits = expected(folder)
   assert len(tokens) > 3 * model.module.config.sliding_window_size
   assert tokenizer.vocab_size <= model.vocab_size == logits.shape[-1]
   assert dtypes(params) == {'float32'}
   check_logits(load(folder), folder)
-
-
-@pytest.mark.parametrize('folder', FOLDERS)
-@pytest.mark.parametrize('block', tiers.first([5, 1]))
-def test_logits_through_the_cache_equal_those_of_transformers(folder, block):
-  model, params, _ = load(folder)
-  tokens, logits = expected(folder)
+  # And in blocks, through the cache.
   slots = len(tokens) + 3
   step = jax.jit(model)
   cache = model.init_cache(params, slots)
@@ -222,56 +197,43 @@ def test_the_reference_notices_a_misread_field(folder, changes):
 
 
 @pytest.mark.parametrize('folder', CLASSIC)
-def test_a_key_value_head_for_every_query_head(folder, copied):
+def test_a_key_value_head_for_every_query_head(folder, copied, tmp_path):
   # Heads that are shared, spelled out: the same model in gemma's other layout.
-  config, tensors = read_config(folder), {}
+  config, tensors = read_config(folder), stored(FIXTURES / folder)
   heads, dim = config['num_attention_heads'], config['head_dim']
   shared = heads // config['num_key_value_heads']
-  for name, tensor in stored(FIXTURES / folder).items():
+  for name, tensor in tensors.items():
     if 'k_proj' in name or 'v_proj' in name:
       by_head = tensor.reshape(-1, dim, tensor.shape[-1])
       tensors[name] = by_head.repeat(shared, 0).reshape(heads * dim, -1)
+  # And rows that pad the table, which stand for no token.
+  table = tensors[param_mapping.TABLE_TENSOR]
+  tensors[param_mapping.TABLE_TENSOR] = np.concatenate([table, table[:6] + 1])
   there = copied(folder)
-  small.rewrite(there, {'num_key_value_heads': heads}, tensors)
-  read = checkpoints.load_model(there)
+  fields = {'num_key_value_heads': heads, 'vocab_size': 70}
+  small.rewrite(there, fields, tensors)
+  read = checkpoints.load_model(there).unpacked()
+  assert read.model.vocab_size == 64
   assert 'qkv_einsum' in read.params['layer_0']['attn']
   check_logits(read, folder)
-
-
-def test_parameters_stay_in_the_type_that_they_are_stored_in(tmp_path):
-  config, tensors = read_config('hf_gemma3'), stored(FIXTURES / 'hf_gemma3')
-  config = {k: v for k, v in config.items() if not k.endswith('dtype')}
-  (tmp_path / 'config.json').write_text(json.dumps(config))
-  shutil.copy(FIXTURES / 'hf_gemma3' / 'tokenizer.model', tmp_path)
-  tensors = {name: x.astype(jnp.bfloat16) for name, x in tensors.items()}
-  save_file(tensors, tmp_path / 'model.safetensors')
-  # As they lie on every device but a CPU, the table among them.
-  params = checkpoints.load_folder(tmp_path).params
-  assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype('bfloat16')}
-
-
-def test_reading_needs_no_torch(monkeypatch):
-  monkeypatch.setitem(sys.modules, 'torch', None)
-  params = checkpoints.load_model(FIXTURES / 'hf_gemma3').params
-  assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(params))
+  out = tmp_path / 'not' / 'there yet'
+  huggingface.save(out, config | fields, *read[1:])
+  same(stored(out), tensors)
 
 
 @pytest.mark.parametrize(
   'root', ['model.language_model.', 'language_model.model.']
 )
-def test_the_text_part_of_a_multimodal_checkpoint(tmp_path, root):
-  source = FIXTURES / 'hf_gemma3'
-  tensors = {
-    name.replace('model.', root, 1): tensor
-    for name, tensor in stored(source).items()
-  }
+def test_the_text_part_of_a_multimodal_checkpoint(copied, root):
+  there, changed = copied('hf_gemma3'), {}
+  for name, tensor in stored(there).items():
+    changed |= {name: None, name.replace('model.', root, 1): tensor}
   vision = root.replace('language_model', 'vision_tower')
-  tensors[vision + 'embeddings.weight'] = np.ones((3, 3), np.float32)
-  save_file(tensors, tmp_path / 'model.safetensors')
-  shutil.copy(source / 'tokenizer.model', tmp_path)
+  changed[vision + 'embeddings.weight'] = np.ones((3, 3), np.float32)
+  small.rewrite(there, tensors=changed)
   whole = {'model_type': 'gemma3', 'text_config': read_config('hf_gemma3')}
-  (tmp_path / 'config.json').write_text(json.dumps(whole))
-  read = checkpoints.load_model(str(tmp_path)).unpacked()
+  (there / 'config.json').write_text(json.dumps(whole))
+  read = checkpoints.load_model(str(there)).unpacked()
   assert read.model == load('hf_gemma3').model
   same(read.params, load('hf_gemma3').params)
 
@@ -298,52 +260,10 @@ def test_written_tensors_are_those_that_transformers_wrote(folder, tmp_path):
   for name, tensor in theirs.items():
     assert ours[name].dtype == tensor.dtype
     np.testing.assert_array_equal(ours[name], tensor, err_msg=name)
-  assert json.loads((tmp_path / 'config.json').read_text()) == read_config(
-    folder
-  )
+  config = small.read_json(tmp_path / 'config.json')
+  assert config == read_config(folder)
   modes = {file.stat().st_mode for file in tmp_path.iterdir()}
   assert len(modes) == 1, 'one file is more private than the others'
-
-
-@pytest.mark.parametrize(
-  ('family', 'heads', 'kv_heads', 'dtype'),
-  [
-    ('gemma2', 4, 1, 'float32'),
-    ('gemma2', 2, 2, 'bfloat16'),
-    ('gemma3_text', 4, 2, 'bfloat16'),
-    ('gemma3_text', 2, 2, 'float32'),
-  ],
-)
-def test_round_trip_is_exact(family, heads, kv_heads, dtype, tmp_path):
-  config = dict(
-    model_type=family,
-    vocab_size=70,
-    hidden_size=16,
-    intermediate_size=24,
-    num_hidden_layers=2,
-    num_attention_heads=heads,
-    num_key_value_heads=kv_heads,
-    head_dim=6,
-    query_pre_attn_scalar=6,
-    sliding_window=4,
-  )
-  model = language.from_config(config)
-  random = np.random.default_rng(0)
-  params = jax.tree.map(
-    lambda x: jnp.asarray(random.normal(size=x.shape), dtype),
-    model.param_shapes(),
-  )
-  tokenizer = load('hf_gemma2').tokenizer
-  folder = tmp_path / 'not' / 'there yet'
-  huggingface.save(folder, config, params, tokenizer)
-  read = checkpoints.load_model(folder).unpacked()
-  # Rows that pad the table stand for no token.
-  assert read.model == dataclasses.replace(model, vocab_size=64)
-  assert read.tokenizer == tokenizer
-  assert like(read.params) == like(params)
-  same(read.params, params)
-  attn = read.params['layer_0']['attn']
-  assert ('qkv_einsum' in attn) == (heads == kv_heads)
 
 
 # --- As another dtype ---
@@ -394,16 +314,21 @@ def test_tensors_that_are_rounded_are_read_as_what_they_were(tmp_path):
     # One that is null is none.
     ({'dtype': None, 'torch_dtype': 'bfloat16'}, 'bfloat16'),
     # What neither names nor allows stays as it is stored.
-    ({'dtype': 'float16'}, 'float32'),
-    ({'torch_dtype': 'float16'}, 'float32'),
-    ({}, 'float32'),
+    ({'dtype': 'float16'}, 'stored'),
+    ({'torch_dtype': 'float16'}, 'stored'),
+    ({}, 'stored'),
   ],
   ids=str,
 )
-def test_config_json_says_what_parameters_become(tmp_path, said, want):
-  checkpoints.save_model(tmp_path, checkpoints.load_model('tiny-drafter'))
+@pytest.mark.parametrize('kept', ['float32', 'bfloat16'])
+def test_config_json_says_what_parameters_become(tmp_path, said, want, kept):
+  whole = checkpoints.load_model('tiny-drafter')
+  checkpoints.save_model(tmp_path, whole, stored=kept)
   small.rewrite(tmp_path, {'dtype': ..., 'torch_dtype': ...} | said)
-  assert dtypes(checkpoints.load_model(tmp_path).params) == {want}
+  # Packed on a CPU; and as they lie on every other device.
+  for load in checkpoints.load_model, checkpoints.load_folder:
+    params = load(tmp_path).params
+    assert dtypes(params) == {kept if want == 'stored' else want}
 
 
 # --- Orbax ---
@@ -536,54 +461,44 @@ ATTENTION = f'{LAYER}.self_attn'
 OF_CONFIG = 'config.json is damaged'
 OF_INDEX = f'{tensor_files.INDEX} is damaged'
 NO_TOKENIZER = 'tokenizer.model is missing'
-DAMAGE = {
-  'no config': (_drop('config.json'), 'no config.json'),
-  'cut config': (_cut('config.json', 100), OF_CONFIG),
-  'binary config': (
-    _each('config.json', lambda f: f.write_bytes(b'\xff\xfe\x00')),
-    OF_CONFIG,
-  ),
-  'other family': (_configure(model_type='llama'), "model_type 'llama'"),
-  'no family': (_configure(model_type=None), 'model_type None'),
-  'untied': (_configure(tie_word_embeddings=False), 'tie_word_embeddings'),
-  'smaller vocabulary': (_configure(vocab_size=60), 'tokenizer.model has 64'),
-  'wrong width': (
+# What is done to a folder, and what is said of it.
+DAMAGE = [
+  (_drop('config.json'), 'no config.json'),
+  (_cut('config.json', 100), OF_CONFIG),
+  (_each('config.json', lambda f: f.write_bytes(b'\xff\xfe\x00')), OF_CONFIG),
+  (_configure(model_type='llama'), "model_type 'llama'"),
+  (_configure(vocab_size=60), 'tokenizer.model has 64'),
+  (
     _configure(hidden_size=36, query_pre_attn_scalar=12),
     'model.embed_tokens.weight has the shape (64, 32)',
   ),
-  'cut index': (_cut('*.index.json', 900), OF_INDEX),
-  'index of nothing': (
-    _each('*.index.json', lambda f: f.write_text('{}')),
-    OF_INDEX,
-  ),
-  'no weights': (_drop('*.safetensors'), 'no *.safetensors file'),
-  'no shard': (
-    _drop(SHARD),
-    f'{SHARD} is missing, though {tensor_files.INDEX}',
-  ),
-  'empty shard': (_cut(SHARD, 0), SHARD),
-  'cut header': (_cut(SHARD, 50), SHARD),
-  'cut data': (_cut(SHARD, 30_000), SHARD),
-  'no tokenizer': (_drop('tokenizer.model'), NO_TOKENIZER),
-  'cut tokenizer': (_cut('tokenizer.model', 300), f'{NO_TOKENIZER}, damaged'),
-  'missing norm': (
+  (_cut('*.index.json', 900), OF_INDEX),
+  (_each('*.index.json', lambda f: f.write_text('{}')), OF_INDEX),
+  (_drop('*.safetensors'), 'no *.safetensors file'),
+  (_drop(SHARD), f'{SHARD} is missing, though {tensor_files.INDEX}'),
+  # Nothing; some of the header; some of the numbers.
+  *((_cut(SHARD, size), SHARD) for size in (0, 50, 30_000)),
+  (_drop('tokenizer.model'), NO_TOKENIZER),
+  (_cut('tokenizer.model', 300), f'{NO_TOKENIZER}, damaged'),
+  (
     _retensor(f'{LAYER}.input_layernorm.weight', lambda t: None),
     f'lacks the tensor {LAYER}.input_layernorm.weight',
   ),
-} | {
-  f'{name} {shape}': (
-    _retensor(f'{name}.weight', change),
-    f'{name}.weight has the shape {shape}',
-  )
-  for name, change, shape in (
-    ('model.norm', lambda t: np.tile(t, 2), (64,)),
-    (f'{ATTENTION}.q_proj', lambda t: t[:47], (47, 32)),
-    # As many numbers as asked for, in the wrong order.
-    (f'{ATTENTION}.q_proj', lambda t: t.T, (32, 48)),
-    (f'{ATTENTION}.o_proj', lambda t: t.T, (48, 32)),
-    (f'{LAYER}.mlp.up_proj', lambda t: t[:40], (40, 32)),
-  )
-}
+  *(
+    (
+      _retensor(f'{name}.weight', change),
+      f'{name}.weight has the shape {shape}',
+    )
+    for name, change, shape in (
+      ('model.norm', lambda t: np.tile(t, 2), (64,)),
+      (f'{ATTENTION}.q_proj', lambda t: t[:47], (47, 32)),
+      # As many numbers as asked for, in the wrong order.
+      (f'{ATTENTION}.q_proj', lambda t: t.T, (32, 48)),
+      (f'{ATTENTION}.o_proj', lambda t: t.T, (48, 32)),
+      (f'{LAYER}.mlp.up_proj', lambda t: t[:40], (40, 32)),
+    )
+  ),
+]
 
 
 def _index(change):
@@ -686,7 +601,7 @@ def check_message(message: str, folder=None) -> None:
   assert re.search(r'\b(fetch|give|check)\b', message), message
 
 
-@pytest.mark.parametrize(('damage', 'named'), DAMAGE.values(), ids=DAMAGE)
+@pytest.mark.parametrize(('damage', 'named'), DAMAGE)
 def test_a_damaged_folder_is_refused_in_one_sentence(damage, named, copied):
   folder = copied('hf_gemma2')
   damage(folder)
@@ -946,23 +861,18 @@ def test_a_model_of_gemmas_can_be_said(size):
   assert built(json.loads(json.dumps(fields))) == own
 
 
-def test_an_unknown_name_is_answered_with_the_nearest_and_the_list():
-  with pytest.raises(ValueError, match='did you mean') as error:
-    checkpoints.load_model('gemma2_2b_it')
-  message = str(error.value)
-  assert "'gemma2_2b_it'" in message
-  assert "did you mean 'gemma2-2b-it'?" in message
-  for name in [*checkpoints.BUNDLED, *gemma_library.gemma_checkpoints()]:
-    assert name in message.split('?')[1]
-  with pytest.raises(ValueError, match="did you mean 'tiny-drafter'"):
-    checkpoints.load_model('tinydrafter')
-
-
-def test_a_missing_folder_is_no_known_name(tmp_path):
-  folder = tmp_path / 'nowhere'
-  with pytest.raises(ValueError, match='is no folder and no known name') as e:
-    checkpoints.load_model(folder)
-  assert str(folder) in str(e.value)
+def test_an_unknown_name_is_answered_with_the_nearest_and_the_list(tmp_path):
+  folder = str(tmp_path / 'nowhere')
+  for name, near in (
+    ('gemma2_2b_it', 'gemma2-2b-it'),
+    ('tinydrafter', 'tiny-drafter'),
+    (folder, ''),
+  ):
+    said = conftest.refused('model', checkpoints.load_model, name)
+    assert f"'{name}' is no folder and no known name; did you mean" in said
+    assert f"did you mean '{near}" in said
+    for name in [*checkpoints.BUNDLED, *gemma_library.gemma_checkpoints()]:
+      assert name in said.split('?')[1]
 
 
 @pytest.fixture

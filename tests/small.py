@@ -23,6 +23,7 @@ from experiments import cli, records
 from experiments.sweeps import plan
 
 ROOT = pathlib.Path(__file__).parents[1]
+FIXTURES = ROOT / 'tests/fixtures'
 # Of a config that is silent, so that the options are the usual ones.
 curve = functools.partial(plan.Curve.of, {})
 
@@ -111,6 +112,27 @@ def answers(workdir) -> dict:
   }
 
 
+def stored(folder) -> dict[str, np.ndarray]:
+  """Every tensor of a folder of Hugging Face's."""
+  files = sorted(folder.glob('*.safetensors'))
+  return {name: x for file in files for name, x in load_file(file).items()}
+
+
+def same(a, b) -> None:
+  """That parameters are equal, to the last bit."""
+  jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def dtypes(params) -> set[str]:
+  """The types of parameters, or of their shapes."""
+  return {x.dtype.name for x in jax.tree.leaves(params)}
+
+
+def read_json(file) -> dict:
+  """The fields of a file."""
+  return json.loads(file.read_text())
+
+
 def rewrite(folder, fields=None, tensors=None) -> None:
   """Changes a folder of Hugging Face's, which may be cut in shards.
 
@@ -121,16 +143,13 @@ def rewrite(folder, fields=None, tensors=None) -> None:
   """
   if fields:
     file = folder / 'config.json'
-    said = json.loads(file.read_text()) | fields
+    said = read_json(file) | fields
     said = {name: x for name, x in said.items() if x is not ...}
     file.write_text(json.dumps(said))
   if tensors:
-    found = {}
-    for file in folder.glob('*.safetensors'):
-      found |= load_file(file)
+    found = stored(folder) | tensors
     for file in folder.glob('*.safetensors*'):
       file.unlink()
-    found |= tensors
     found = {
       name: np.ascontiguousarray(x)
       for name, x in found.items()
