@@ -45,7 +45,9 @@ def tokenizer(whole):
 def save(folder, start, verifier='tiny-drafter'):
   """Writes a drafter that says sixty tokens."""
   said = np.arange(60)
-  drafting.reduced.save(folder, start.model, start.params, said, verifier)
+  drafting.reduced_folders.save(
+    folder, start.model, start.params, said, verifier
+  )
   return str(folder)
 
 

@@ -31,11 +31,12 @@ from cascades.contrib import capping
 from cascades.contrib.chains import chain_drafter as chain
 from cascades.drafters import recurrent
 from cascades.methods import processing
-from cascades.models import checkpoints, tokenizers, turns
+from cascades.models import checkpoints, turns
 from cascades.proof import exact
 from configs import common
 from experiments.sweeps import plan, worker
 from experiments.tasks import TASKS
+from experiments.training import pieces
 
 FILE = pathlib.Path(__file__).parent / 'data/fixed_results.json'
 _TASKS = pathlib.Path(__file__).parent / 'data/tasks'
@@ -502,7 +503,7 @@ def tokenizer_digests() -> dict[str, str]:
   }
   texts = ['user model hello what is two and two', 'the quick brown fox'] * 40
   for tags in _FRAMES:
-    tokenizer = tokenizers.train(texts, 330, tags)
+    tokenizer = pieces.train(texts, 330, tags)
     frame = turns.template(tokenizer)
     found[f'chat {tags[0]}'] = digest(
       [_framed(frame, tokenizer, text) for text in _WORDS]

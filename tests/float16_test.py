@@ -5,7 +5,6 @@ every number of.
 """
 
 import json
-import pathlib
 import shutil
 
 import eagle_test
@@ -13,9 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import small
+import tiers
 from absl import flags
 from absl.testing import flagsaver
 from safetensors.numpy import load_file, save_file
+from small import FIXTURES, dtypes, same
 
 import cascades
 from cascades import load_model
@@ -27,34 +29,32 @@ from cascades.drafters import (
 )
 from cascades.models import checkpoints, gemma_library, reduced, tensor_files
 from experiments import cli
+from experiments.training import reduced_folders
 
-FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
 TINY = checkpoints.ASSETS / 'tiny-drafter'
 
 
-def rewrite(folder, dtype, some=lambda name: True, scale=lambda name: 1):
+def rewrite(folder, dtype, scale=lambda name: 1):
   """Has a folder keep its real tensors in a type, and config.json say so.
 
   Args:
     folder: With files of tensors.
     dtype: What they are rounded to, after float16.
-    some: Which tensors, by name; the others become float32.
     scale: What they are multiplied by first, by name.
   """
   for file in folder.glob('*.safetensors'):
-    tensors = {}
-    for name, x in load_file(file).items():
+    tensors = load_file(file)
+    for name, x in tensors.items():
       if x.dtype.kind not in 'iub':
         # Every number is one of float16's, whatever it is kept in.
         half = (x.astype(np.float32) * scale(name)).astype(np.float16)
-        x = half.astype(dtype if some(name) else np.float32)
-      tensors[name] = x
+        tensors[name] = half.astype(dtype)
     save_file(tensors, file, metadata={'format': 'pt'})
   config = folder / 'config.json'
   if config.exists():
-    fields = json.loads(config.read_text())
+    fields = small.read_json(config)
     for of in fields, fields.get('text_config') or {}:
-      of |= {'dtype': np.dtype(dtype).name, 'torch_dtype': np.dtype(dtype).name}
+      of |= dict.fromkeys(('dtype', 'torch_dtype'), np.dtype(dtype).name)
     config.write_text(json.dumps(fields))
   return folder
 
@@ -72,17 +72,12 @@ _TOLD = 'stored in float16, computed in float32'
 
 def check_same(found, want):
   """Checks that parameters are equal, and float32 if they are numbers."""
-  jax.tree.map(np.testing.assert_array_equal, found, want)
-  assert _dtypes(found) <= {'float32', 'int32'}
+  same(found, want)
+  assert dtypes(found) <= {'float32', 'int32'}
 
 
-def _dtypes(params):
-  return {x.dtype.name for x in jax.tree.leaves(params)}
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-  'family', ['hf_gemma2', 'hf_gemma3n', 'hf_gemma4_shared']
+  'family', tiers.first(['hf_gemma2', 'hf_gemma3n', 'hf_gemma4_shared'])
 )
 def test_every_family_is_read_as_float32(family, tmp_path, capsys):
   whole, half = both(FIXTURES / family, tmp_path)
@@ -94,25 +89,20 @@ def test_every_family_is_read_as_float32(family, tmp_path, capsys):
     ' memory; with dtype bfloat16 it takes no more.\n'
   )
   assert found.model == want.model
-  for x, y in zip(*map(jax.tree.leaves, (found[1], want[1])), strict=True):
-    np.testing.assert_array_equal(x, y)
-    # Gemma asks for some leaves that nothing is stored of.
-    assert x.dtype == (y.dtype if x.any() else x.dtype)
-  assert not any(x.dtype == np.float16 for x in jax.tree.leaves(found[1]))
+  same(found.params, want.params)
+  # Gemma asks for some leaves that nothing is stored of.
+  stored = [x for x in jax.tree.leaves(found.params) if x.any()]
+  assert dtypes(stored) == {'float32'}
+  assert 'float16' not in dtypes(found.params)
   # Memory is estimated of what is computed in.
-  _, shapes = checkpoints.describe(half)
-  assert jax.tree.map(lambda x: x.dtype, shapes) == (
-    jax.tree.map(lambda x: x.dtype, found[1])
+  types, computed = (
+    jax.tree.map(lambda x: x.dtype, x)
+    for x in (checkpoints.describe(half)[1], found.params)
   )
+  assert types == computed
+  assert dtypes(checkpoints.describe(half, 'bfloat16')[1]) == {'bfloat16'}
   chosen = load_model(half, 'bfloat16')
   assert chosen.model.dtype(chosen.params) == jnp.bfloat16
-
-
-def test_a_description_says_float32(tmp_path):
-  half = rewrite(shutil.copytree(TINY, tmp_path / 'half'), np.float16)
-  for asked, want in (None, 'float32'), ('bfloat16', 'bfloat16'):
-    _, shapes = checkpoints.describe(half, asked)
-    assert _dtypes(shapes) == {want}
 
 
 @pytest.mark.slow
@@ -140,13 +130,13 @@ def test_an_orbax_checkpoint_in_float16_is_read_as_float32(tmp_path, capsys):
   assert _TOLD in capsys.readouterr().err
   check_same(found.params, jax.tree.map(lambda x: x.astype('f4'), half))
   _, shapes = checkpoints.describe(tmp_path)
-  assert _dtypes(shapes) == {'float32'}
+  assert dtypes(shapes) == {'float32'}
 
 
 def _reduced(folder):
   model, params, _ = load_model('tiny-drafter', 'float32').unpacked()
   said = np.arange(4, 300)
-  reduced.save(folder, model, params, said, 'tiny-drafter', 'float32')
+  reduced_folders.save(folder, model, params, said, 'tiny-drafter', 'float32')
   return folder
 
 
@@ -179,7 +169,7 @@ def test_a_drafter_in_float16_is_read_as_float32(
   assert _TOLD in capsys.readouterr().err
   if module in (assistants, speculators):
     _, shapes = module.describe(half)
-    assert _dtypes(shapes) <= {'float32', 'int32'}
+    assert dtypes(shapes) <= {'float32', 'int32'}
 
 
 def test_float16_that_is_asked_for_is_refused(tmp_path):
@@ -199,7 +189,7 @@ def test_float16_that_is_asked_for_is_refused(tmp_path):
       call()
   for name in ('bfloat16', 'float32'):
     head = pairing.load_drafter('tiny-recurrent', name).head
-    assert _dtypes(head) == {name}
+    assert dtypes(head) == {name}
   assert pairing.kind_of('tiny-recurrent').takes_dtype('tiny-recurrent')
 
 

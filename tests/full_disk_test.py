@@ -21,9 +21,15 @@ from ml_collections import ConfigDict
 from cascades import atomic
 from cascades.contrib import learned
 from cascades.drafters import heads, recurrent
-from cascades.models import checkpoints, reduced
+from cascades.models import checkpoints
 from experiments import cli
-from experiments.training import lessons, small_models, terms, texts
+from experiments.training import (
+  lessons,
+  reduced_folders,
+  small_models,
+  terms,
+  texts,
+)
 
 FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
 
@@ -62,7 +68,7 @@ def model():
 
 def save_reduced(folder):
   one = model()
-  reduced.save(folder, one.model, one.params, np.arange(4, 40), 'any')
+  reduced_folders.save(folder, one.model, one.params, np.arange(4, 40), 'any')
 
 
 def save_head(folder):

@@ -7,47 +7,30 @@ import pathlib
 import subprocess
 import sys
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 from absl import flags
 from absl.testing import flagsaver
-from safetensors import safe_open
+from safetensors.numpy import load_file
+from small import FIXTURES, dtypes, read_json, same
 
 from cascades.models import checkpoints, huggingface, tensor_files, tokenizers
 from experiments import export
 
 _ROOT = pathlib.Path(__file__).parent.parent
-_FIXTURES = _ROOT / 'tests' / 'fixtures'
 _FOLDERS = ('hf_gemma2', 'hf_gemma3')
 
 
 @functools.cache
 def _load(folder):
-  return checkpoints.load_model(_FIXTURES / folder)
-
-
-def _stored(folder):
-  """Every tensor of a folder, and the file it lies in."""
-  found = {}
-  for file in folder.glob('*.safetensors'):
-    with safe_open(file, framework='numpy') as handle:
-      for name in handle.keys():  # noqa: SIM118
-        found[name] = handle.get_tensor(name), file.name
-  return found
-
-
-def _json(file):
-  return json.loads(file.read_text())
+  return checkpoints.load_model(FIXTURES / folder)
 
 
 @pytest.mark.parametrize('folder', _FOLDERS)
 def test_what_transformers_says_of_a_model_is_written(folder, tmp_path):
   # Its tensors too, see checkpoints_test.py; but not what no model has.
   checkpoints.save_model(tmp_path, _load(folder))
-  theirs = _json(_FIXTURES / folder / 'config.json')
-  ours = _json(tmp_path / 'config.json')
+  theirs = read_json(FIXTURES / folder / 'config.json')
+  ours = read_json(tmp_path / 'config.json')
   of_none = {
     '_sliding_window_pattern',
     'sliding_window_pattern',
@@ -65,45 +48,35 @@ def test_what_transformers_says_of_a_model_is_written(folder, tmp_path):
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 @pytest.mark.parametrize('folder', _FOLDERS)
 def test_a_model_in_shards_is_the_same_to_the_last_bit(folder, dtype, tmp_path):
-  checkpoint = checkpoints.load_model(_FIXTURES / folder, dtype)
+  checkpoint = checkpoints.load_model(FIXTURES / folder, dtype)
   checkpoints.save_model(tmp_path, checkpoint, shard_gb=2e-5)
-  index = _json(tmp_path / tensor_files.INDEX)
-  found = _stored(tmp_path)
-  assert {name: file for name, (_, file) in found.items()} == (
-    index['weight_map']
-  )
+  index = read_json(tmp_path / tensor_files.INDEX)
+  found = {f.name: load_file(f) for f in tmp_path.glob('*.safetensors')}
+  where = {name: file for file, some in found.items() for name in some}
+  assert where == index['weight_map']
   files = sorted(set(index['weight_map'].values()))
   assert len(files) > 2
   last = len(files)
   assert files[0] == f'model-00001-of-{last:05}.safetensors'
   assert files[-1] == f'model-{last:05}-of-{last:05}.safetensors'
-  sizes = dict.fromkeys(files, 0)
-  for tensor, file in found.values():
-    sizes[file] += tensor.nbytes
-  assert max(sizes.values()) <= 2e4
-  assert sum(sizes.values()) == index['metadata']['total_size']
+  sizes = [sum(x.nbytes for x in some.values()) for some in found.values()]
+  assert max(sizes) <= 2e4
+  assert sum(sizes) == index['metadata']['total_size']
   read = checkpoints.load_model(tmp_path)
   assert read.model == checkpoint.model
   assert read.tokenizer == checkpoint.tokenizer
-  for x, y in zip(
-    *map(jax.tree.leaves, (read.params, checkpoint.params)), strict=True
-  ):
-    assert x.dtype == y.dtype == jnp.dtype(dtype)
-    assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+  assert dtypes(read.params) == dtypes(checkpoint.params) == {dtype}
+  same(read.params, checkpoint.params)
   # In one file again, and nothing of the others is left.
   checkpoints.save_model(tmp_path, checkpoint)
   names = {file.name for file in tmp_path.glob('*.safetensors*')}
   assert names == {'model.safetensors'}
-  jax.tree.map(
-    np.testing.assert_array_equal,
-    checkpoints.load_model(tmp_path).params,
-    checkpoint.params,
-  )
+  same(checkpoints.load_model(tmp_path).params, checkpoint.params)
 
 
 def test_a_gate_by_columns_is_written_by_rows(tmp_path):
   # As gemma's own Gemma 2 2B has it.
-  rows = checkpoints.load_folder(_FIXTURES / 'hf_gemma2')
+  rows = checkpoints.load_folder(FIXTURES / 'hf_gemma2')
   config = dataclasses.replace(
     rows.model.module.config, transpose_gating_einsum=False
   )
@@ -121,7 +94,7 @@ def test_a_gate_by_columns_is_written_by_rows(tmp_path):
     checkpoints.save_model(tmp_path, checkpoint)
     read = checkpoints.load_folder(tmp_path)
     assert read.model == rows.model
-    jax.tree.map(np.testing.assert_array_equal, read.params, rows.params)
+    same(read.params, rows.params)
 
 
 def test_what_config_json_has_no_word_for_cannot_be_written():
@@ -155,7 +128,7 @@ def test_a_folder_says_where_answers_end(said, stops, tmp_path):
   (tmp_path / 'generation_config.json').unlink()
   for name, ids in said.items():
     file = tmp_path / name
-    fields = _json(file) if file.exists() else {}
+    fields = read_json(file) if file.exists() else {}
     file.write_text(json.dumps(fields | {'eos_token_id': ids}))
   read = checkpoints.load_model(tmp_path)
   assert read.tokenizer.stops == stops
@@ -179,13 +152,13 @@ def test_a_folder_whose_ends_cannot_be_read_is_refused(tmp_path):
 
 def test_the_tokenizer_has_what_transformers_needs(tmp_path):
   checkpoints.save_model(tmp_path, checkpoints.load_model('tiny-drafter'))
-  said = _json(tmp_path / 'tokenizer_config.json')
-  tokenizer = tokenizers.Tokenizer.from_file(tmp_path / 'tokenizer.model')
+  said = read_json(tmp_path / 'tokenizer_config.json')
+  tokenizer = tokenizers.read(tmp_path / 'tokenizer.model')
   ids = [tokenizer.id_of(said[f'{x}_token']) for x in ('pad', 'eos', 'bos')]
   assert ids == [tokenizers.PAD, tokenizers.EOS, tokenizers.BOS]
   assert said['tokenizer_class'] == 'GemmaTokenizer'
   assert said['add_bos_token']
-  said = _json(tmp_path / 'generation_config.json')
+  said = read_json(tmp_path / 'generation_config.json')
   assert [said[f'{x}_token_id'] for x in ('pad', 'eos', 'bos')] == ids
 
 
@@ -203,11 +176,7 @@ def test_the_launcher_writes_a_model_and_no_other_over_it(tmp_path, capsys):
     assert str(file) in printed
   assert (folder / tensor_files.INDEX).exists()
   want = checkpoints.load_model('tiny-drafter', 'bfloat16')
-  jax.tree.map(
-    np.testing.assert_array_equal,
-    checkpoints.load_model(folder).params,
-    want.params,
-  )
+  same(checkpoints.load_model(folder).params, want.params)
   # As one file beside it; and neither is written over.
   gguf = said | dict(format='gguf', stored='float16')
   with flagsaver.flagsaver(**gguf):

@@ -173,7 +173,7 @@ def test_rolling_likelihoods_go_on_window_by_window():
     (dict(mesh=2), 'mesh: 2 will not do; give two numbers'),
     (dict(batch_size='many'), "batch_size: 'many' is not a whole number"),
     (dict(method='tokenv3'), 'did you mean'),
-    (dict(tokenizer='nowhere'), 'tokenizer: nowhere cannot be read'),
+    (dict(tokenizer='nowhere'), 'tokenizer: nowhere is missing'),
   ],
 )
 def test_model_args_are_checked_by_name(options, said):

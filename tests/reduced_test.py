@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+import small
 
 import cascades
 from cascades.models import checkpoints, reduced
+from experiments.training import reduced_folders
 
 _SAID = np.arange(4, 768, 2)
 _SAID = np.union1d(_SAID, [1, 7, 9])
@@ -20,7 +21,7 @@ _SAID = np.union1d(_SAID, [1, 7, 9])
 def save(folder, stored='bfloat16'):
   """The bundled drafter, which says some tokens."""
   model, params, _ = checkpoints.load_model('tiny-drafter').unpacked()
-  reduced.save(folder, model, params, _SAID, 'tiny-drafter', stored)
+  reduced_folders.save(folder, model, params, _SAID, 'tiny-drafter', stored)
   return folder
 
 
@@ -67,24 +68,22 @@ def test_soft_caps_leave_out_what_is_not_said():
 
 
 def test_it_has_no_table_of_its_own_on_disk_or_in_memory(folder):
-  tensors = load_file(folder / 'model.safetensors')
+  tensors = small.stored(folder)
   assert not [name for name in tensors if 'embed' in name]
   whole, part = map(checkpoints.load_model, ('tiny-drafter', folder))
   tables = [c.params['embedder']['input_embedding'] for c in (whole, part)]
   assert tables[0] is tables[1]
   assert part.tokenizer == whole.tokenizer
-  described, shapes = checkpoints.describe(folder)
-  assert described == part.model
-  want = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), part[1])
-  assert shapes == want
+  want = part.model, jax.eval_shape(lambda: part.params)
+  assert checkpoints.describe(folder) == want
 
 
 def test_a_table_that_is_written_anew_is_read_anew(folder, tmp_path):
   other = tmp_path / 'other'
   checkpoints.save_model(other, checkpoints.load_model('tiny-drafter'))
   first = checkpoints.load_model(other)
-  table = load_file(other / 'model.safetensors')
-  save_file({k: v + 1 for k, v in table.items()}, other / 'model.safetensors')
+  table = small.stored(other)
+  small.rewrite(other, tensors={k: v + 1 for k, v in table.items()})
   second = checkpoints.load_model(other)
   one, two = (c.params['embedder']['input_embedding'] for c in (first, second))
   np.testing.assert_allclose(two, one + 1, atol=1e-6)
@@ -111,7 +110,9 @@ def test_it_goes_with_its_table_in_any_numbers(tmp_path):
   params = jax.tree.map(lambda x: x * 1.001, whole.params)
   checkpoints.save_model(tmp_path / 'whole', whole._replace(params=params))
   part = tmp_path / 'part'
-  reduced.save(part, whole.model, params, _SAID, str(tmp_path / 'whole'))
+  reduced_folders.save(
+    part, whole.model, params, _SAID, str(tmp_path / 'whole')
+  )
   for dtype in ('float32', 'bfloat16'):
     found = checkpoints.load_model(part, dtype)
     assert found.model.dtype(found.params) == dtype
@@ -121,11 +122,9 @@ def test_it_goes_with_its_table_in_any_numbers(tmp_path):
 
 def test_layers_in_8_bits_are_read_as_numbers_times_scales(tmp_path, folder):
   _, params, _ = checkpoints.load_model('tiny-drafter').unpacked()
-  name, out = (
-    'model.layers.0.mlp.down_proj.weight',
-    save(tmp_path / '8', 'int8'),
-  )
-  tensors = load_file(out / 'model.safetensors')
+  name = 'model.layers.0.mlp.down_proj.weight'
+  out = save(tmp_path / '8', 'int8')
+  tensors = small.stored(out)
   numbers, scales = tensors[name], tensors[f'{name}_scale']
   assert numbers.dtype == np.int8
   assert scales.dtype == np.float32
@@ -137,6 +136,12 @@ def test_layers_in_8_bits_are_read_as_numbers_times_scales(tmp_path, folder):
   whole = params['layer_0']['mlp']['linear']
   # Half a scale; beside it what float32 rounds.
   assert (np.abs(linear - whole) <= scales[:, 0] * 0.50001).all()
+  # A row of zeros, too, has a scale.
+  numbers, scales = reduced_folders.in_8_bits(
+    np.array([[0.0, 0.0], [1.0, -2.0]])
+  )
+  np.testing.assert_array_equal(numbers, [[0, 0], [64, -127]])
+  np.testing.assert_allclose(scales, [[1], [2 / 127]])
   norms = (x['layer_0']['pre_attention_norm'] for x in (params, found.params))
   jax.tree.map(np.testing.assert_array_equal, *norms)
   said, halves = (
@@ -150,50 +155,44 @@ def test_layers_in_8_bits_are_read_as_numbers_times_scales(tmp_path, folder):
   assert sizes[0] < 0.6 * sizes[1]
 
 
-def test_a_row_of_zeros_is_one_in_8_bits():
-  numbers, scales = reduced.in_8_bits(np.array([[0.0, 0.0], [1.0, -2.0]]))
-  np.testing.assert_array_equal(numbers, [[0, 0], [64, -127]])
-  np.testing.assert_allclose(scales, [[1], [2 / 127]])
-
-
 def refused(folder) -> str:
   return conftest.refused('model', checkpoints.load_model, folder)
 
 
 def test_damaged_folders_are_named(folder):
   file = folder / reduced.FILE
-  said = json.loads(file.read_text())
-  file.write_text(json.dumps(said | {'verifier': 'tiny-verifier'}))
-  assert 'tensor' in refused(folder) or 'shape' in refused(folder)
-  file.write_text(json.dumps(said | {'checksum': '0'}))
-  assert 'was trained with another embedding table (0, and' in refused(folder)
-  file.write_text(json.dumps(said | {'verifier': 'gemma2-2b-it'}))
-  assert 'shares the table of gemma2-2b-it, which is no folder' in refused(
-    folder
-  )
-  file.write_text('{}')
-  assert refused(folder) == f'model: {file} is damaged; fetch it again.'
+  said = small.read_json(file)
+  for fields, message in (
+    (said | {'verifier': 'tiny-verifier'}, 'the tensor'),
+    (
+      said | {'checksum': '0'},
+      'was trained with another embedding table (0, and',
+    ),
+    (
+      said | {'verifier': 'gemma2-2b-it'},
+      'shares the table of gemma2-2b-it, which is no folder',
+    ),
+    ({}, f'model: {file} is damaged; fetch it again.'),
+  ):
+    file.write_text(json.dumps(fields))
+    assert message in refused(folder)
   file.write_text(json.dumps(said))
-  tensors = load_file(folder / 'model.safetensors')
   for ids in ([3, 3], [-1, 2], [5, 4], [767, 768], []):
-    ids = np.array(ids, np.int32)
-    save_file(tensors | {'vocabulary': ids}, folder / 'model.safetensors')
+    small.rewrite(folder, tensors={'vocabulary': np.array(ids, np.int32)})
     assert 'has no vocabulary of ids in order, below 768' in refused(folder)
 
 
 def test_scales_that_do_not_fit_are_named(tmp_path):
   save(tmp_path, 'int8')
   name = 'model.layers.0.mlp.up_proj.weight'
-  file = tmp_path / 'model.safetensors'
-  tensors = load_file(file)
+  scale, tensors = f'{name}_scale', small.stored(tmp_path)
   for changed in (
-    {f'{name}_scale': tensors[f'{name}_scale'][:-1]},
-    {f'{name}_scale': tensors[f'{name}_scale'].astype(np.float16)},
+    {scale: tensors[scale][:-1]},
+    {scale: tensors[scale].astype(np.float16)},
     {name: tensors[name].astype(np.float32)},
   ):
-    save_file(tensors | changed, file)
+    small.rewrite(tmp_path, tensors=tensors | changed)
     said = refused(tmp_path)
-    assert f'{name}_scale is no column of scales for {name} in 8' in said
-  del tensors[f'{name}_scale']
-  save_file(tensors, file)
+    assert f'{scale} is no column of scales for {name} in 8' in said
+  small.rewrite(tmp_path, tensors=tensors | {scale: None})
   assert f'the tensor {name} is quantised (I8)' in refused(tmp_path)

@@ -420,7 +420,7 @@ def test_usage_is_that_of_the_last_call(pair, prompts):
 
 
 _IN_PYTHON = """
-import sys, jax
+import pathlib, sys, jax
 from jax import monitoring
 found = []
 monitoring.register_event_listener(lambda event, **_: found.append(event))
@@ -428,7 +428,7 @@ jax.jit(lambda x: x + 1)(1)  # JAX has compiled something before.
 import cascades
 from cascades.models import checkpoints
 from cascades.proof import exact
-tokenizer = tokenizers.Tokenizer.from_file(sys.argv[1])
+tokenizer = tokenizers.read(pathlib.Path(sys.argv[1]))
 model = exact.TableModel(tokenizer.vocab_size)
 table = checkpoints.Checkpoint(
   model, model.init_params(jax.random.key(0)), tokenizer

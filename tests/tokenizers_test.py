@@ -1,11 +1,10 @@
 """Tests of the SentencePiece tokenizers."""
 
-import pathlib
-
 import numpy as np
 import pytest
 
 from cascades.models import tokenizers
+from experiments.training import pieces
 
 TEXTS = (
   'There are 12 apples and 7 pears.\nHow many pieces of fruit are there?',
@@ -15,7 +14,7 @@ TEXTS = (
 
 @pytest.fixture(scope='module')
 def tokenizer() -> tokenizers.Tokenizer:
-  return tokenizers.train(TEXTS, vocab_size=300)
+  return pieces.train(TEXTS, vocab_size=300)
 
 
 def test_tokens_are_as_gemmas(tokenizer):
@@ -103,21 +102,18 @@ def test_what_is_no_character_is_refused(tokenizer):
       tokenizer.encode(half)
 
 
-def test_equal_when_the_bytes_are(tokenizer, tmp_path):
-  path = tmp_path / 'tokenizer.model'
-  path.write_bytes(tokenizer.proto)
-  read = tokenizers.Tokenizer.from_file(path)
+def test_equal_when_the_bytes_are(tokenizer):
   # Training is deterministic.
-  again = tokenizers.train(TEXTS, vocab_size=300)
-  assert read == tokenizer == again
-  assert len({read, tokenizer, again}) == 1
-  assert tokenizers.train(TEXTS, vocab_size=310) != tokenizer
+  again = pieces.train(TEXTS, vocab_size=300)
+  assert again == tokenizer
+  assert len({tokenizer, again}) == 1
+  assert pieces.train(TEXTS, vocab_size=310) != tokenizer
   assert tokenizer != tokenizer.proto
 
 
 def test_symbols_are_tokens_and_answers_may_end_at_them():
   symbols = '<start_of_turn>', '<end_of_turn>'
-  tokenizer = tokenizers.train(TEXTS, 310, symbols)
+  tokenizer = pieces.train(TEXTS, 310, symbols)
   ids = [tokenizer.id_of(symbol) for symbol in symbols]
   assert tokenizer.encode(f'7{symbols[1]}')[-1:] == ids[1:]
   assert tokenizer.stops == (tokenizers.EOS,)
@@ -129,22 +125,10 @@ def test_symbols_are_tokens_and_answers_may_end_at_them():
 def test_the_first_difference_of_two_tokenizers(tokenizer):
   differ = tokenizers.first_difference
   assert differ(tokenizer, tokenizers.Tokenizer(tokenizer.proto)) is None
-  other = tokenizers.train(TEXTS, 300, ('<end_of_turn>',))
+  other = pieces.train(TEXTS, 300, ('<end_of_turn>',))
   assert differ(tokenizer, other) == differ(other, tokenizer) == 5
-  longer = tokenizers.train(TEXTS, 310)
+  longer = pieces.train(TEXTS, 310)
   at = differ(tokenizer, longer)
   assert at == differ(longer, tokenizer)
   assert tokenizer.piece(at - 1) == longer.piece(at - 1)
   assert tokenizer.piece(at) != longer.piece(at)
-
-
-@pytest.mark.parametrize('content', [None, b'not a model', 'half'])
-def test_an_unreadable_file_is_named(tokenizer, tmp_path, content):
-  path: pathlib.Path = tmp_path / 'tokenizer.model'
-  if content == 'half':
-    content = tokenizer.proto[: len(tokenizer.proto) // 2]
-  if content is not None:
-    path.write_bytes(content)
-  with pytest.raises(ValueError, match='tokenizer: ') as error:
-    tokenizers.Tokenizer.from_file(path)
-  assert str(path) in str(error.value)

@@ -2,7 +2,6 @@
 
 import atexit
 import functools
-import json
 import pathlib
 import shutil
 import tempfile
@@ -22,6 +21,7 @@ from cascades.models import (
   turns,
 )
 from cascades.sampler import sampler
+from experiments.training import pieces
 
 # Of Gemma 2 and 3, and of Gemma 4.
 _TAGS = {
@@ -34,11 +34,13 @@ _TEXTS = ['user and model take turns', 'what is 2 + 2?', 'it is 4'] * 9
 @functools.cache
 def _tokenizer(tags):
   symbols = _TAGS.get(tags, ())
-  return tokenizers.train(_TEXTS, 300, symbols)
+  return pieces.train(_TEXTS, 300, symbols)
 
 
 @pytest.mark.parametrize('tags', _TAGS)
 def test_a_conversation_is_written_as_the_families_were_taught(tags):
+  import dialog
+
   start, end = _TAGS[tags]
   template = turns.template(_tokenizer(tags))
   assert _tokenizer(tags).piece(template.end) == end
@@ -49,19 +51,12 @@ def test_a_conversation_is_written_as_the_families_were_taught(tags):
     assert template.turn(words, last=template.end) == f'\n{first}'
     assert template.turn(words, last=17) == f'{end}\n{first}'
   assert _tokenizer(tags).encode(first).count(template.end) == 1
-
-
-@pytest.mark.parametrize('tags', _TAGS)
-def test_the_frames_are_those_of_gemmas_own_conversations(tags):
-  import dialog
-
-  template = turns.template(_tokenizer(tags))
-  words = ['What is 2 + 2?', 'And 3 + 3?', '']
-  said, so_far = '', []
+  # And so gemma's own conversations go.
   kind = dialog.Format.GEMMA3 if tags == 'start' else dialog.Format.GEMMA4
-  for number, word in enumerate(words):
-    said += template.turn(word, last=17 if number else None)
-    so_far.append(dialog.User(word))
+  said, so_far = '', []
+  for number, words in enumerate(('What is 2 + 2?', 'And 3 + 3?', '')):
+    said += template.turn(words, last=17 if number else None)
+    so_far.append(dialog.User(words))
     assert said == dialog.Conversation(*so_far).as_text(format=kind)
     said += f'It is {number}.'
     so_far.append(dialog.Model(f'It is {number}.'))
@@ -93,12 +88,12 @@ _SYMBOLS = (
 @functools.cache
 def _like_gemmas(tags, kind=tokenizers.Kind.USER_DEFINED, prefix=False):
   """A tokenizer with tokens as Gemma's; those of turns are of a kind."""
-  trained = tokenizers.train(_TEXTS, 320, (*_TAGS[tags], *_SYMBOLS))
-  pieces = [
+  trained = pieces.train(_TEXTS, 320, (*_TAGS[tags], *_SYMBOLS))
+  some = [
     piece._replace(kind=kind) if piece.text in _TAGS[tags] else piece
     for piece in trained.vocabulary()
   ]
-  return tokenizers.of_pieces(pieces, dummy_prefix=prefix)
+  return tokenizers.of_pieces(some, dummy_prefix=prefix)
 
 
 def _control_tokens(tokenizer, ids):
@@ -164,8 +159,12 @@ def test_gemmas_own_tokenizer_keeps_words_and_ids():
     assert words in ''.join(tokenizer.pieces(ids))
 
 
-def test_a_tokenizer_without_turns_is_refused():
+def test_a_tokenizer_without_turns_ends_no_turn_and_is_refused():
+  tuned = turns.ending(_tokenizer('bar'))
+  assert tuned.stops == (1, turns.template(tuned).end)
+  # The bundled pair was taught none.
   assert turns.find(_tokenizer('none')) is None
+  assert turns.ending(_tokenizer('none')).stops == (1,)
   one = sampler.Sampler('tiny-verifier', gamma=0)
   for call in one.sample, one.stream:
     with pytest.raises(ValueError, match=r'^chat: .* has no tokens of turns'):
@@ -175,14 +174,11 @@ def test_a_tokenizer_without_turns_is_refused():
 # --- Through the sampler ---
 
 
-_FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
-
-
 def _config(family, vocab_size):
   """Of a small model of a family, of so many tokens."""
   if family == 'gemma2':
     return small.config_of(vocab_size, width=8)
-  config = json.loads((_FIXTURES / f'hf_{family}/config.json').read_text())
+  config = small.read_json(small.FIXTURES / f'hf_{family}/config.json')
   return config | {k: vocab_size for k in config if k.startswith('vocab_size')}
 
 
@@ -206,11 +202,9 @@ def folder():
   return _folder('gemma2', 'start')
 
 
-def _text(answer, one):
-  """All that a conversation's models have read and written."""
-  row = answer.state.row
-  ids = row.tokens[0, : int(row.length[0])].tolist()
-  return ''.join(one.tokenizer.piece(i).replace('\u2581', ' ') for i in ids)
+def _spelled(ids, one):
+  """Tokens as a text, control tokens too."""
+  return ''.join(map(one.tokenizer.piece, ids)).replace('\u2581', ' ')
 
 
 def test_a_conversation_goes_on_turn_by_turn(folder):
@@ -227,15 +221,13 @@ def test_a_conversation_goes_on_turn_by_turn(folder):
   assert len(cut.tokens) == 3
   asked['last_state'] = cut.state
   last = one.sample('three', forbidden_tokens=nothing_else, **asked)
-  start, close = _TAGS['start']
-  said = ''.join(one.tokenizer.piece(i) for i in cut.tokens)
-  said = said.replace('\u2581', ' ')
-
-  def turn(words):
-    return f'{start}user\n{words}{close}\n{start}model\n'
-
+  close = _TAGS['start'][1]
+  said = _spelled(cut.tokens, one)
+  turn = turns.template(one.tokenizer).turn
   want = f'<s>{turn("one")}{close}\n{turn("two")}{said}{close}\n'
-  assert _text(last, one) == f'{want}{turn("three")}{close}'
+  want += f'{turn("three")}{close}'
+  row = last.state.row
+  assert _spelled(row.tokens[0, : int(row.length[0])].tolist(), one) == want
 
 
 @pytest.mark.parametrize(
@@ -300,11 +292,3 @@ def test_words_stay_words_in_every_way_of_sampling(folder):
   want = one.sample(framed, **options)
   assert one.sample(plain, chat=True, **options).tokens == want.tokens
   assert one.sample(plain, **options).logprobs != want.logprobs
-
-
-def test_the_names_of_tuned_models_say_so():
-  tokenizer = turns.ending(_tokenizer('bar'))
-  assert tokenizer.stops == (1, turns.template(tokenizer).end)
-  assert tokenizer == _tokenizer('bar')
-  # The bundled pair was taught none.
-  assert turns.ending(_tokenizer('none')).stops == (1,)

@@ -22,6 +22,7 @@ import collections
 import dataclasses
 import inspect
 import logging
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -147,8 +148,8 @@ class CascadesLM(TemplateLM):
       if isinstance(options.get(name), int | float):
         options[name] = str(options[name])
     if isinstance(options.get('tokenizer'), str):
-      path = options['tokenizer']
-      options['tokenizer'] = tokenizers.Tokenizer.from_file(path)
+      path = pathlib.Path(options['tokenizer'])
+      options['tokenizer'] = tokenizers.read(path, 'tokenizer')
     if str(batch_size).startswith('auto'):
       batch_size = max_batch_size
     if batch_size is not None:

@@ -13,6 +13,7 @@ with `_scale` what each row is multiplied by, as compressed-tensors has it for
 `int-quantized` weights of strategy `channel`. They are read as the products.
 
 It is a language model like any other: it reads every token, and answers alone.
+Training one writes it; see `experiments.training.reduced_folders`.
 """
 
 import pathlib
@@ -24,13 +25,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cascades import arguments, atomic
-from cascades.models import huggingface, language, param_mapping, tensor_files
+from cascades.models import language, tensor_files
 
 FILE, VOCABULARY = 'reduced.json', 'vocabulary'
-STORED = 'bfloat16', 'float32', 'int8'
 # What the scales of a matrix in 8 bits are called, after its own name.
-_SCALE = '_scale'
+SCALE = '_scale'
 # Rows of a table that tell it from another.
 _ROWS = 256
 
@@ -99,9 +98,9 @@ def places(folder: pathlib.Path) -> dict[str, tensor_files.Rows]:
     ValueError: A file is missing or damaged, or has scales that fit no matrix.
   """
   where = tensor_files.places(folder)
-  scales = {name for name in where if name.endswith(_SCALE)}
+  scales = {name for name in where if name.endswith(SCALE)}
   for name in scales:
-    matrix = name.removesuffix(_SCALE)
+    matrix = name.removesuffix(SCALE)
     if matrix not in where:
       continue
     where[matrix] = _scaled(where[matrix], where[name])
@@ -129,23 +128,6 @@ def _scaled(
   return tensor_files.Rows(numbers.shape, 'F32', read)
 
 
-def in_8_bits(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """A matrix as whole numbers from -127 to 127, and a scale for each row.
-
-  Args:
-    matrix: [rows, columns].
-
-  Returns:
-    int8 [rows, columns]; float32 [rows, 1]. Their product is off by half a
-    scale at most, a 254th of the largest of a row.
-  """
-  matrix = np.asarray(matrix, np.float32)
-  scales = np.abs(matrix).max(1, keepdims=True) / np.float32(127)
-  # A row of zeros has no scale of its own.
-  scales = np.where(scales > 0, scales, np.float32(1))
-  return np.rint(matrix / scales).astype(np.int8), scales
-
-
 def checksum(model: language.LanguageModel, params: language.Params) -> str:
   """Tells a table from others, whatever order and numbers it is kept in.
 
@@ -156,63 +138,3 @@ def checksum(model: language.LanguageModel, params: language.Params) -> str:
   rounded = rows.astype(jnp.bfloat16).astype(jnp.float32)
   data = np.asarray(rounded).tobytes()
   return f'{zlib.crc32(data):08x}'
-
-
-def check_stored(stored: str | None) -> None:
-  """Refuses what layers cannot be rounded to.
-
-  Raises:
-    ValueError: It is neither None nor one of `STORED`.
-  """
-  if stored not in (None, *STORED):
-    raise ValueError(
-      f'stored: {arguments.shown(stored)} will not do; give'
-      f' {", ".join(STORED[:-1])} or'
-      f' {STORED[-1]}, or leave it out to take what they are.'
-    )
-
-
-def save(
-  folder: str | pathlib.Path,
-  model: language.LanguageModel,
-  params: language.Params,
-  tokens: np.ndarray,
-  verifier: str,
-  stored: str | None = None,
-) -> None:
-  """Writes a model without its table.
-
-  Args:
-    folder: Made if it is not there.
-    model: A Gemma 2 or a Gemma 3, not packed.
-    params: Its own, with the whole table, in gemma's order.
-    tokens: Ids of what it says, upwards.
-    verifier: Whose table it is: a name that `load_model` takes.
-    stored: What the layers are rounded to, one of `STORED`; None for what they
-      are. 'int8' is for matrices, and leaves vectors as they are.
-
-  Raises:
-    ValueError: `stored` is none of them.
-    OSError: A file cannot be written; names it, and the folder stays as it was.
-  """
-  check_stored(stored)
-
-  folder = pathlib.Path(folder)
-  config = huggingface.config_of(model, params, (1,))
-  tensors = {VOCABULARY: np.asarray(tokens, np.int32)}
-  by_rows = model.gate_by_rows
-  for leaf in param_mapping.leaves(config, by_rows):
-    if leaf.path == param_mapping.TABLE:
-      continue
-    x = np.asarray(param_mapping.get(params, leaf.path))
-    if stored and stored != 'int8':
-      x = x.astype(jnp.dtype(stored))
-    for name, part in zip(leaf.names, leaf.unpack(x), strict=True):
-      if stored == 'int8' and part.ndim == 2:
-        part, tensors[name + _SCALE] = in_8_bits(part)
-      tensors[name] = np.ascontiguousarray(part)
-  said = Said(verifier, checksum(model, params))._asdict()
-  with atomic.replace_files(folder) as part:
-    tensor_files.save_tensors(part / 'model.safetensors', tensors)
-    for name, fields in (('config.json', config), (FILE, said)):
-      tensor_files.write_json(part / name, fields)

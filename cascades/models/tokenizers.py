@@ -3,7 +3,6 @@
 import codecs
 import enum
 import functools
-import io
 import itertools
 import json
 import pathlib
@@ -14,7 +13,7 @@ from typing import NamedTuple
 import sentencepiece
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
-_IDS = dict(pad_id=PAD, eos_id=EOS, bos_id=BOS, unk_id=UNK)
+IDS = dict(pad_id=PAD, eos_id=EOS, bos_id=BOS, unk_id=UNK)
 # What stands for a space in pieces.
 SPACE = '\u2581'
 _BYTE = re.compile('<0x[0-9A-F]{2}>')
@@ -75,24 +74,6 @@ class Tokenizer:
     self._model = sentencepiece.SentencePieceProcessor(model_proto=proto)
     self.vocab_size = self._model.vocab_size()
     self.stops = tuple(dict.fromkeys((EOS, *stops)))
-
-  @classmethod
-  def from_file(cls, path: str | pathlib.Path) -> 'Tokenizer':
-    """Reads a `tokenizer.model`.
-
-    Raises:
-      ValueError: The file is missing or is no SentencePiece model.
-    """
-    try:
-      return cls(pathlib.Path(path).read_bytes())
-    except OSError:
-      raise ValueError(
-        f'tokenizer: {path} cannot be read; give a SentencePiece model.'
-      ) from None
-    except RuntimeError:
-      raise ValueError(
-        f'tokenizer: {path} is damaged or is not a SentencePiece model.'
-      ) from None
 
   def encode(self, text: str, add_bos: bool = False) -> list[int]:
     """Token ids of a text.
@@ -314,7 +295,7 @@ def of_pieces(pieces: Sequence[Piece], dummy_prefix: bool = False) -> Tokenizer:
       model_type=2,
       vocab_size=len(pieces),
       byte_fallback=any(piece.kind == Kind.BYTE for piece in pieces),
-      **_IDS,
+      **IDS,
       pad_piece=names[PAD],
       eos_piece=names[EOS],
       bos_piece=names[BOS],
@@ -341,8 +322,12 @@ def file_in(folder: pathlib.Path) -> pathlib.Path:
   return next((file for file in files if file.exists()), files[0])
 
 
-def read(file: pathlib.Path) -> Tokenizer:
+def read(file: pathlib.Path, field: str = 'model') -> Tokenizer:
   """The tokenizer of a tokenizer.model, or of a tokenizer.json.
+
+  Args:
+    file: Either of them.
+    field: What the user gave it for.
 
   Raises:
     ValueError: It is missing or damaged.
@@ -350,13 +335,13 @@ def read(file: pathlib.Path) -> Tokenizer:
   if file.suffix == '.json':
     return from_json(file)
   try:
-    tokenizer = Tokenizer.from_file(file)
-  except ValueError:
+    tokenizer = Tokenizer(file.read_bytes())
+  except (OSError, RuntimeError):
     tokenizer = None
   # An empty file makes a tokenizer without pieces.
   if tokenizer is None or not tokenizer.vocab_size:
     raise ValueError(
-      f'model: {file} is missing, damaged or not a SentencePiece model; fetch'
+      f'{field}: {file} is missing, damaged or not a SentencePiece model; fetch'
       ' it again.'
     )
   return tokenizer
@@ -414,35 +399,3 @@ def from_json(file: pathlib.Path) -> Tokenizer:
       ' tokenizer.model.'
     )
   return of_pieces(pieces)
-
-
-def train(
-  texts: Iterable[str], vocab_size: int, symbols: Sequence[str] = ()
-) -> Tokenizer:
-  """A byte-pair tokenizer of these texts, with Gemma's conventions.
-
-  Digits are single tokens, unknown characters fall back to bytes, spaces are
-  kept as they are, and there is no dummy prefix.
-
-  Args:
-    texts: What to learn the pieces from.
-    vocab_size: Pieces in all; 256 of them are bytes.
-    symbols: Texts that are to be a token each, such as those of turns.
-  """
-  out = io.BytesIO()
-  sentencepiece.SentencePieceTrainer.train(
-    sentence_iterator=iter(texts),
-    model_writer=out,
-    vocab_size=vocab_size,
-    model_type='bpe',
-    byte_fallback=True,
-    split_digits=True,
-    **_IDS,
-    normalization_rule_name='identity',
-    add_dummy_prefix=False,
-    remove_extra_whitespaces=False,
-    user_defined_symbols=['\n', *symbols],
-    num_threads=1,
-    minloglevel=2,
-  )
-  return Tokenizer(out.getvalue())

@@ -1,11 +1,11 @@
 """Models and heads trained here, for the bundled ones and for a laptop.
 
-small_models  Language models on generated problems.
+small_models  Language models on generated problems; `pieces`, their tokenizers.
 distillation  Recurrent heads on what their verifier says.
 texts         What a user gives to learn from, in rows.
 lessons       What a verifier says of them.
 judging       How much of a drafter's drafts a verifier keeps.
 terms         What goes with whatever is made of a model that has terms.
-drafting      Drafters of some of the verifier's own layers.
+drafting      Drafters of some of the verifier's own layers; `reduced_folders`.
 rules         Deferral rules, of what sweeps of a pair wrote.
 """

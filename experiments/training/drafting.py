@@ -24,10 +24,16 @@ from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
 
 from cascades.drafters import pairing
-from cascades.models import checkpoints, language, reduced
+from cascades.models import checkpoints, language
 from experiments import records
 from experiments.sweeps import costs
-from experiments.training import judging, lessons, terms, texts
+from experiments.training import (
+  judging,
+  lessons,
+  reduced_folders,
+  terms,
+  texts,
+)
 from experiments.training.small_models import run_steps
 
 # What a layer that is put among trained ones adds at first, by what it would.
@@ -222,7 +228,7 @@ def train_drafter(
     ValueError: The verifier or the texts will not do.
   """
   checkpoints.check_dtype(config.dtype)
-  reduced.check_stored(config.stored)
+  reduced_folders.check_stored(config.stored)
   # In gemma's order, for long rows.
   verifier = checkpoints.load_model(config.verifier, 'float32').unpacked()
   start = begin(config, verifier)
@@ -273,7 +279,7 @@ def train_drafter(
   state = run_steps(config, config.name, config.steps, workdir, first, one)
   out = workdir / config.name
   trained = state['own'] | {'embedder': shared}
-  reduced.save(
+  reduced_folders.save(
     out, start.model, trained, tokens, config.verifier, config.stored
   )
   return out, held

@@ -27,6 +27,7 @@ from cascades.models import checkpoints, huggingface, language, tokenizers
 from experiments import records
 from experiments.tasks import GENERATED, TASKS
 from experiments.tasks.task import split_of
+from experiments.training import pieces
 
 
 def train_tokenizer(config: ConfigDict) -> tokenizers.Tokenizer:
@@ -36,7 +37,7 @@ def train_tokenizer(config: ConfigDict) -> tokenizers.Tokenizer:
     stream = problem_stream({name: 1}, str(config.seed), 'any')
     first = itertools.islice(stream, config.tokenizer_examples)
     texts.extend(prompt + reference for prompt, reference in first)
-  return tokenizers.train(texts, config.vocab_size)
+  return pieces.train(texts, config.vocab_size)
 
 
 def problem_stream(
