@@ -623,7 +623,7 @@ def built(config):
   'family', ['gemma2', 'gemma3_text', 'gemma3n_text', 'gemma4_text']
 )
 def test_absent_fields_take_the_defaults_of_transformers(family):
-  defaults = json.loads((FIXTURES / 'hf_defaults.json').read_text())[family]
+  defaults = small.read_json(FIXTURES / 'hf_defaults.json')[family]
   silent = built({'model_type': family})
   assert silent == built(defaults)
   assert silent.num_layers == len(defaults['layer_types'])
@@ -664,45 +664,37 @@ def test_rope_fields_of_transformers_4_and_5_mean_the_same():
 
 
 _LINEAR = {'rope_type': 'linear', 'factor': 2.0}
+_DEFAULT = {'rope_type': 'default', 'factor': 8.0}
 
 
 @pytest.mark.parametrize(
-  ('family', 'fields', 'want'),
+  ('fields', 'want'),
   [
-    ('gemma3_text', {}, (10_000, 1, 1_000_000, 1)),
-    ('gemma3_text', {'rope_scaling': None}, (10_000, 1, 1_000_000, 1)),
+    ({}, (10_000, 1, 1_000_000, 1)),
+    ({'rope_scaling': None}, (10_000, 1, 1_000_000, 1)),
     # Older configs say `type`; and 4 scales no local layer.
     (
-      'gemma3_text',
       {'rope_scaling': {'type': 'linear', 'factor': 4.0}},
       (10_000, 1, 1_000_000, 4),
     ),
     (
-      'gemma3_text',
       {'rope_parameters': {SLIDING: {'rope_theta': 500.0}}},
       (500, 1, 1_000_000, 1),
     ),
-    (
-      'gemma3_text',
-      {'rope_parameters': {FULL: {'rope_type': 'default', 'factor': 8.0}}},
-      (10_000, 1, 1_000_000, 1),
-    ),
-    # Gemma 2 turns all layers alike.
-    ('gemma2', {'rope_theta': 10_000.0}, (10_000, 1, 10_000, 1)),
-    (
-      'gemma2',
-      {'rope_theta': 500.0, 'rope_scaling': _LINEAR},
-      (500, 2, 500, 2),
-    ),
-    (
-      'gemma2',
-      {'rope_parameters': _LINEAR | {'rope_theta': 500.0}},
-      (500, 2, 500, 2),
-    ),
+    ({'rope_parameters': {FULL: _DEFAULT}}, (10_000, 1, 1_000_000, 1)),
   ],
 )
-def test_positions_turn_as_a_config_says(family, fields, want):
-  assert frequencies(family, **fields) == want
+def test_positions_turn_as_a_config_says(fields, want):
+  assert frequencies(**fields) == want
+
+
+def test_a_gemma_2_turns_all_layers_alike():
+  for fields, theta, factor in (
+    ({'rope_theta': 10_000.0}, 10_000, 1),
+    ({'rope_theta': 500.0, 'rope_scaling': _LINEAR}, 500, 2),
+    ({'rope_parameters': _LINEAR | {'rope_theta': 500.0}}, 500, 2),
+  ):
+    assert frequencies('gemma2', **fields) == (theta, factor) * 2
 
 
 def test_layer_types_from_a_pattern_or_spelled_out():
@@ -776,7 +768,7 @@ def test_every_share_of_layers_can_be_said():
 
 # As the config.json of each published size says it; of the last one gemma has
 # no class, but it is a Gemma 4 all the same.
-PUBLISHED = json.loads((FIXTURES / 'published_configs.json').read_text())
+PUBLISHED = small.read_json(FIXTURES / 'published_configs.json')
 NAMED = [size for size in PUBLISHED if size != 'gemma4-12b']
 
 
@@ -794,20 +786,26 @@ def _own_config(size):
 
 @pytest.mark.parametrize('size', NAMED)
 def test_a_published_config_is_the_architecture_that_gemma_has(size):
-  changes = {}
+  changes, gates = {}, {}
   if re.match('gemma[23]-', size):
     # Published vocabularies are padded differently, and the gate is a choice.
-    config = built(PUBLISHED[size])
-    changes |= {
-      name: getattr(config, name)
-      for name in ('num_embed', 'transpose_gating_einsum')
-    }
+    gates['transpose_gating_einsum'] = True
+    changes = gates | {'num_embed': built(PUBLISHED[size]).num_embed}
   if size.startswith('gemma3n'):
     # Published files of Gemma 3n have one, and gemma's class has not.
     assert _own_config(size).final_logit_softcap is None
     changes |= {'final_logit_softcap': 30.0}
-  own = dataclasses.replace(_own_config(size), **changes)
-  assert built(PUBLISHED[size]) == own
+  own = _own_config(size)
+  assert built(PUBLISHED[size]) == dataclasses.replace(own, **changes)
+  # And what is written of it says the same; of parameters, nothing but their
+  # type is looked at.
+  table = jax.ShapeDtypeStruct((1, 1), jnp.bfloat16)
+  params = {'embedder': {'input_embedding': table}}
+  fields = huggingface.config_of(own_model(size)[0], params, (1, 106))
+  assert fields['eos_token_id'] == [1, 106]
+  assert fields['dtype'] == fields['torch_dtype'] == 'bfloat16'
+  again = built(json.loads(json.dumps(fields)))
+  assert again == dataclasses.replace(own, **gates)
 
 
 @pytest.mark.slow
@@ -843,22 +841,6 @@ def test_gemmas_checkpoints_are_told_apart_and_have_their_tokenizers():
   assert orbax_files.find_gemma(26, 26) is None
   names = gemma_library.gemma_checkpoints()
   assert names['gemma2-2b-it'].value.endswith('/gemma2-2b-it')
-
-
-@pytest.mark.parametrize('size', NAMED)
-def test_a_model_of_gemmas_can_be_said(size):
-  model, _ = own_model(size)
-  # Of parameters, nothing but their type is looked at.
-  table = jax.ShapeDtypeStruct((1, 1), jnp.bfloat16)
-  params = {'embedder': {'input_embedding': table}}
-  fields = huggingface.config_of(model, params, (1, 106))
-  assert fields['eos_token_id'] == [1, 106]
-  assert fields['dtype'] == fields['torch_dtype'] == 'bfloat16'
-  own = _own_config(size)
-  if re.match('gemma[23]-', size):
-    # Gates are written by rows.
-    own = dataclasses.replace(own, transpose_gating_einsum=True)
-  assert built(json.loads(json.dumps(fields))) == own
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_the_list(tmp_path):
