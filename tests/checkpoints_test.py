@@ -21,7 +21,7 @@ import pytest
 import small
 import tiers
 from safetensors.numpy import load_file, save_file
-from small import FIXTURES, dtypes, same, stored
+from small import FIXTURES, dtypes, load, same, stored
 
 from cascades import decoding
 from cascades.methods import processing
@@ -51,11 +51,6 @@ def _no_network(monkeypatch):
 
   monkeypatch.setattr(socket.socket, 'connect', refuse)
   monkeypatch.setattr(socket, 'getaddrinfo', refuse)
-
-
-@functools.cache
-def load(folder: str) -> checkpoints.Checkpoint:
-  return checkpoints.load_model(FIXTURES / folder).unpacked()
 
 
 def read_config(folder: str) -> dict:
@@ -286,9 +281,9 @@ def test_parameters_become_another_dtype_as_they_are_read(name):
     model, shapes = checkpoints.describe(name, dtype)
     assert model == loaded.model
     assert like(shapes) == like(loaded.params)
-  for load in checkpoints.load_model, checkpoints.describe:
+  for call in checkpoints.load_model, checkpoints.describe:
     with pytest.raises(ValueError, match=r"^dtype: 'int8' will not do; give"):
-      load(name, 'int8')
+      call(name, 'int8')
 
 
 def test_tensors_that_are_rounded_are_read_as_what_they_were(tmp_path):
@@ -326,8 +321,8 @@ def test_config_json_says_what_parameters_become(tmp_path, said, want, kept):
   checkpoints.save_model(tmp_path, whole, stored=kept)
   small.rewrite(tmp_path, {'dtype': ..., 'torch_dtype': ...} | said)
   # Packed on a CPU; and as they lie on every other device.
-  for load in checkpoints.load_model, checkpoints.load_folder:
-    params = load(tmp_path).params
+  for call in checkpoints.load_model, checkpoints.load_folder:
+    params = call(tmp_path).params
     assert dtypes(params) == {kept if want == 'stored' else want}
 
 
@@ -409,8 +404,8 @@ def test_orbax_folders_that_will_not_do(downloads, catalogue, tmp_path):
   source = downloads / 'nested' / 'gemma3-tiny-it'
 
   def refused(name, said):
-    for load in checkpoints.load_model, checkpoints.describe:
-      assert said in conftest.refused('model', load, name)
+    for call in checkpoints.load_model, checkpoints.describe:
+      assert said in conftest.refused('model', call, name)
 
   folder = tmp_path / 'one'
   shutil.copytree(source, folder / 'it')

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import reduced_test
 import small
 import tiers
 from absl import flags
@@ -29,7 +30,6 @@ from cascades.drafters import (
 )
 from cascades.models import checkpoints, gemma_library, reduced, tensor_files
 from experiments import cli
-from experiments.training import reduced_folders
 
 TINY = checkpoints.ASSETS / 'tiny-drafter'
 
@@ -134,10 +134,7 @@ def test_an_orbax_checkpoint_in_float16_is_read_as_float32(tmp_path, capsys):
 
 
 def _reduced(folder):
-  model, params, _ = load_model('tiny-drafter', 'float32').unpacked()
-  said = np.arange(4, 300)
-  reduced_folders.save(folder, model, params, said, 'tiny-drafter', 'float32')
-  return folder
+  return reduced_test.save(folder, 'float32')
 
 
 def _eagle(folder):

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import FIXTURES, dtypes, same
+from small import FIXTURES, dtypes, load, same
 
 import cascades
 from cascades import atomic
@@ -44,12 +44,6 @@ from experiments.tasks import TASKS
 from experiments.training import pieces
 
 KINDS = 'F32 F16 BF16 Q8_0 Q4_0 Q5_0 Q4_K Q5_K Q6_K'.split()
-
-
-@functools.cache
-def load(name) -> checkpoints.Checkpoint:
-  folder = FIXTURES / name
-  return checkpoints.load_model(folder if folder.exists() else name).unpacked()
 
 
 @functools.cache

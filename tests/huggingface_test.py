@@ -1,7 +1,6 @@
 """Folders that are written for transformers, and read again."""
 
 import dataclasses
-import functools
 import json
 import pathlib
 import subprocess
@@ -11,7 +10,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 from safetensors.numpy import load_file
-from small import FIXTURES, dtypes, read_json, same
+from small import FIXTURES, dtypes, load, read_json, same
 
 from cascades.models import checkpoints, huggingface, tensor_files, tokenizers
 from experiments import export
@@ -20,15 +19,10 @@ _ROOT = pathlib.Path(__file__).parent.parent
 _FOLDERS = ('hf_gemma2', 'hf_gemma3')
 
 
-@functools.cache
-def _load(folder):
-  return checkpoints.load_model(FIXTURES / folder)
-
-
 @pytest.mark.parametrize('folder', _FOLDERS)
 def test_what_transformers_says_of_a_model_is_written(folder, tmp_path):
   # Its tensors too, see checkpoints_test.py; but not what no model has.
-  checkpoints.save_model(tmp_path, _load(folder))
+  checkpoints.save_model(tmp_path, load(folder))
   theirs = read_json(FIXTURES / folder / 'config.json')
   ours = read_json(tmp_path / 'config.json')
   of_none = {
@@ -102,7 +96,7 @@ def test_a_gate_by_columns_is_written_by_rows(tmp_path):
 
 
 def test_what_config_json_has_no_word_for_cannot_be_written():
-  model, params, _ = _load('hf_gemma2')
+  model, params, _ = load('hf_gemma2')
   config = dataclasses.replace(model.module.config, use_post_ffw_norm=False)
   module = dataclasses.replace(model.module, config=config)
   odd = dataclasses.replace(model, module=module)
@@ -122,7 +116,7 @@ def test_what_config_json_has_no_word_for_cannot_be_written():
   ids=['nothing', 'one', 'two', 'three'],
 )
 def test_a_folder_says_where_answers_end(said, stops, tmp_path):
-  checkpoints.save_model(tmp_path, _load('hf_gemma3'))
+  checkpoints.save_model(tmp_path, load('hf_gemma3'))
   (tmp_path / 'generation_config.json').unlink()
   for name, ids in said.items():
     file = tmp_path / name
@@ -136,7 +130,7 @@ def test_a_folder_says_where_answers_end(said, stops, tmp_path):
 
 
 def test_a_folder_whose_ends_cannot_be_read_is_refused(tmp_path):
-  checkpoints.save_model(tmp_path, _load('hf_gemma3'))
+  checkpoints.save_model(tmp_path, load('hf_gemma3'))
   file = tmp_path / 'generation_config.json'
   for ids in (['</s>'], 64, True):
     file.write_text(json.dumps({'eos_token_id': ids}))

@@ -112,6 +112,13 @@ def answers(workdir) -> dict:
   }
 
 
+@functools.cache
+def load(name: str) -> checkpoints.Checkpoint:
+  """A model of the fixtures, or a bundled one, in gemma's order."""
+  folder = FIXTURES / name
+  return checkpoints.load_model(folder if folder.exists() else name).unpacked()
+
+
 def stored(folder) -> dict[str, np.ndarray]:
   """Every tensor of a folder of Hugging Face's."""
   files = sorted(folder.glob('*.safetensors'))

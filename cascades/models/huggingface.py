@@ -120,16 +120,12 @@ def _common_fields(
   """
   c = model.module.config
   kinds = {gemmas: theirs for theirs, gemmas in families.KINDS.items()}
-  ropes = {
-    kinds[kind]: {'rope_type': 'default', 'rope_theta': float(rope.theta)}
-    if rope.factor == 1
-    else {
-      'rope_type': 'linear',
-      'rope_theta': float(rope.theta),
-      'factor': float(rope.factor),
-    }
-    for kind, rope in model.ropes.items()
-  }
+  ropes = {}
+  for kind, rope in model.ropes.items():
+    said = {'rope_type': 'default', 'rope_theta': float(rope.theta)}
+    if rope.factor != 1:
+      said |= {'rope_type': 'linear', 'factor': float(rope.factor)}
+    ropes[kinds[kind]] = said
   return {
     **{theirs: getattr(c, ours) for ours, theirs in families.SIZES.items()},
     'num_hidden_layers': c.num_layers,
