@@ -2,7 +2,7 @@
 
 import itertools
 
-import jax
+import decoding_test
 import numpy as np
 import pytest
 import tiers
@@ -10,15 +10,11 @@ import verification_test
 
 from cascades import (
   Sampler,
-  decoding,
-  drafters,
   load_model,
   methods,
   verification,
 )
-from cascades.methods import processing
 from cascades.proof import exact
-from cascades.sampler import scoring
 
 _MODEL, _PROMPT, _GAMMA = (
   getattr(verification_test, name) for name in ('_MODEL', '_PROMPT', '_GAMMA')
@@ -95,36 +91,24 @@ def test_a_window_keeps_more_than_strict_and_less_than_lenient():
 
 @pytest.mark.parametrize('window', tiers.first([2, 3]))
 def test_the_loop_emits_what_the_enumeration_says(window):
-  model, n, new = exact.TableModel.injective(4, _GAMMA), 20_000, 4
-  tables = exact.random_tables(model, jax.random.split(jax.random.key(1)), 1.5)
-  how = processing.Processing(temperature=np.float32(1))
-  pair = methods.METHODS['token_v3'], 0.8
-  d = exact.table_distributions(*tables, how)
-  pairs = exact.context_pairs(model, _PROMPT, _GAMMA)
-  exact.check_distances(np.asarray(d.q), np.asarray(d.p), pairs)
-  table = exact.Table.of([pair], d)
-  decoder = decoding.Decoder(
-    decoding.Models(model, drafters.ModelDrafter(model)),
-    pair[0],
-    _GAMMA,
-    _ahead(window),
+  pair, scheme = (methods.METHODS['token_v3'], 0.8), _ahead(window)
+  how = decoding_test.HOWS['plain']
+  table = exact.Table.of([pair], decoding_test.seen_of_model(scheme, how))
+  rows = decoding_test._generate(
+    *(pair[0], [pair[1]], 3, 20_000),
+    **dict(how=how, scheme=scheme, return_logits=False),
   )
-  rows = exact.decode_curve(
-    decoder,
-    tables,
-    exact.Asked(
-      [_PROMPT] * n, jax.random.split(jax.random.key(0), n), [pair[1]], new
-    ),
-    how,
-    room=8,
+  z, other = (
+    exact.z_scores(
+      rows.tokens[:, 0, 3:6],
+      exact.emitted_law(
+        table, of, decoding_test._MODEL, decoding_test._PROMPT, 3, 3
+      )[0],
+    )
+    for of in (scheme, verification.STANDARD)
   )
-  tokens = rows.tokens[:, 0, len(_PROMPT) :][:, :new]
-  want = exact.emitted_law(table, decoder.scheme, model, _PROMPT, new, _GAMMA)
-  z = exact.z_scores(tokens, want[0])
   assert np.abs(z).max() < 5
-  token = verification.Scheme('token')
-  other = exact.emitted_law(table, token, model, _PROMPT, new, _GAMMA)
-  assert np.abs(exact.z_scores(tokens, other[0])).max() > 10
+  assert np.abs(other).max() > 10
 
 
 def _sampler(**options):
@@ -144,9 +128,3 @@ def test_an_answer_at_the_strict_end_is_the_verifiers():
   strict = answer(lenience=-1.0)
   assert strict == answer(method='speed', lenience=0.0, verification='token')
   assert strict == answer(verification='look_ahead:3')
-
-
-def test_a_text_has_no_one_probability():
-  decoder = _sampler()
-  with pytest.raises(ValueError, match='has another law after other blocks'):
-    scoring.score(decoder, [([1], [2])])

@@ -23,6 +23,7 @@ import tiers
 
 import cascades
 from cascades import decoding, drafters, load_model, methods
+from cascades.contrib import many_methods
 from cascades.drafters import assistants, pairing
 from cascades.methods import processing
 from cascades.models import checkpoints, language
@@ -208,7 +209,7 @@ def _drawn(kind, equipped, rules, how, **scheme):
   with conftest.optimised():
     return [
       small.continued(
-        *(verifier(kind), equipped, prompt, 2, exact.one_of(rules)),
+        *(verifier(kind), equipped, prompt, 2, many_methods.one_of(rules)),
         **dict(gamma=2, rows=_MANY, seed=i, lenience=i, how=how, **scheme),
       )
       for i in range(len(rules))

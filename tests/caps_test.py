@@ -2,6 +2,7 @@
 
 import functools
 
+import decoding_test
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +12,6 @@ import tiers
 from cascades import (
   Sampler,
   decoding,
-  drafters,
   load_model,
   methods,
   verification,
@@ -49,54 +49,34 @@ def test_a_cap_ends_where_a_model_says_nan():
   assert not inside.any()
 
 
-@functools.cache
-def _evaluated(name, x64):
-  """Rows with caps, leniences, and what a method says with and without."""
-  method = methods.METHODS[name]
-  with jax.enable_x64(x64):
-    dtype = jnp.float64 if x64 else jnp.float32
-    rows = [exact.rows(kind, 32) for kind in exact.KINDS]
-    d = jax.tree.map(lambda *x: np.concatenate(x), *rows)
-    d = jax.tree.map(lambda x: jnp.asarray(x, dtype), d)
-    top = jnp.arange(d.q.shape[0]) % 4 + 1
-    inside = jax.vmap(lambda p, top: capping.Cap(top, 0.5).inside(p))
-    d = d._replace(cap=inside(d.p_gate, top))
-
-    @jax.jit
-    def run(d, leniences):
-      def one(d, lenience):
-        capped = capping.capped(method)
-        said = [
-          getattr(capped, field)(d, lenience)
-          for field in ('acceptance', 'residual', 'law')
-        ]
-        return *said, method.law(d, lenience)
-
-      return jax.vmap(jax.vmap(one, (0, None)), (None, 0))(d, leniences)
-
-    leniences = audit.leniences(method, 20)
-    return jax.device_get((d, run(d, jnp.asarray(leniences, dtype))))
-
-
 @pytest.mark.parametrize('name', _ALL)
 @pytest.mark.parametrize('x64', tiers.first([True, False]), ids=['64', '32'])
 def test_a_capped_method_emits_its_law(name, x64):
-  d, (a, residual, law, free) = _evaluated(name, x64)
+  method, cap, cut = methods.METHODS[name], capping.Cap(2, 0.5), False
+  leniences = audit.leniences(method, 20)
+  said, free = (
+    audit._evaluate(one, leniences, x64, 0, cap)
+    for one in (capping.capped(method), method)
+  )
+  for check in audit._enumerate(said, leniences, 1e-9 if x64 else 3e-6, x64):
+    assert check.passed, check
   close = 1e-12 if x64 else 3e-6
-  np.testing.assert_allclose(law.sum(-1), 1, atol=close)
-  assert (law >= 0).all()
-  kept = d.q * a
-  emitted = kept + (d.q - kept).sum(-1, keepdims=True) * residual
-  np.testing.assert_allclose(emitted, law, atol=1e-9 if x64 else 3e-6)
-  outside = ~d.cap
-  assert (law - d.p)[:, outside].max() <= close
-  # Nothing is cut where nothing stands out.
-  fits = (free <= np.where(d.cap, 2, d.p)).all(-1)
-  np.testing.assert_array_equal(law[fits], free[fits])
-  # And no more than what has to be: what is inside keeps what it had.
-  assert (law - free)[:, d.cap].min() >= -close
-  if name in ('drafter_only', 'token_v3', 'ensemble', 'always_accept'):
-    assert (~fits).any()
+  for kind, of_kind in said.items():
+    law, p, pi = of_kind['law'], of_kind['p'], free[kind]['law']
+    with jax.enable_x64(x64):
+      gates = jnp.asarray(exact.rows(kind).p_gate, p.dtype)
+      inside = np.asarray(jax.vmap(cap.inside)(gates))
+    np.testing.assert_allclose(law.sum(-1), 1, atol=close)
+    assert (law >= 0).all()
+    assert (law - p)[:, ~inside].max() <= close
+    # Nothing is cut where nothing stands out.
+    fits = (pi <= np.where(inside, 2, p)).all(-1)
+    np.testing.assert_array_equal(law[fits], pi[fits])
+    cut |= not fits.all()
+    # And no more than what has to be: what is inside keeps what it had.
+    assert (law - pi)[:, inside].min() >= -close
+  lenient = 'drafter_only', 'token_v3', 'ensemble', 'always_accept'
+  assert cut or name not in lenient
 
 
 def test_a_capped_rule_is_strict_where_the_method_is():
@@ -107,70 +87,23 @@ def test_a_capped_rule_is_strict_where_the_method_is():
     assert capping.capped(method).drafter_only is None
 
 
-@pytest.mark.parametrize(
-  ('kind', 'drafts'),
-  tiers.first(
-    [
-      *(('token', 1), ('block', 1), ('traversal', 2), ('match', 2)),
-      *(('multi_round', 2), ('k_seq', 2)),
-    ]
-  ),
-)
-def test_the_loop_follows_a_capped_law(kind, drafts):
-  model, n, new, prompt = exact.TableModel.injective(4, 3), 20_000, 3, (1, 2, 3)
-  keys = jax.random.split(jax.random.key(1))
-  tables = exact.random_tables(model, keys, scale=1.5)
-  how = processing.Processing(
-    temperature=np.float32(1), cap=capping.parse('top:2 delta:0.4')
-  )
+def test_the_loop_follows_a_capped_law():
+  # By token; audit_test samples all other verifications of a capped method.
+  cap = capping.parse('top:2 delta:0.4')
+  how = processing.Processing(temperature=np.float32(1), cap=cap)
   method, lenience = methods.METHODS['ensemble'], 0.8
-  d = exact.table_distributions(*tables, how)
-  pairs = exact.context_pairs(model, prompt, 3)
-  exact.check_distances(np.asarray(d.q), np.asarray(d.p), pairs)
-  table, free = (
-    exact.Table.of([(m, lenience)], d) for m in (capping.capped(method), method)
+  capped = capping.capped(method)
+  d = decoding_test.seen_of_model(verification.STANDARD, how)
+  table = exact.Table.of([(capped, lenience), (method, lenience)], d)
+  asked = decoding_test._MODEL, decoding_test._PROMPT, 3
+  rows = decoding_test._generate(
+    *(capped, [lenience], 3, 20_000), how=how, return_logits=False
   )
-  decoder = decoding.Decoder(
-    decoding.Models(model, drafters.ModelDrafter(model)),
-    capping.capped(method),
-    3,
-    verification.Scheme(kind),
-    drafts,
+  tokens = rows.tokens[:, 0, 3:6]
+  z, free = (
+    exact.z_scores(tokens, law) for law in exact.declared_law(table, *asked)
   )
-  keys = jax.random.split(jax.random.key(0), n)
-  asked = exact.Asked([prompt] * n, keys, [lenience], new)
-  rows = exact.decode_curve(decoder, tables, asked, how, room=8)
-  tokens = rows.tokens[:, 0, len(prompt) :][:, :new]
-  z, other = (
-    exact.z_scores(tokens, exact.declared_law(t, model, prompt, new)[0])
-    for t in (table, free)
-  )
-  assert np.abs(z).max() < 5 < np.abs(other).max() / 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('kind', verification.SEVERAL)
-def test_several_drafts_keep_every_capped_law(kind):
-  """By enumeration: every block of two drafts of two tokens."""
-  model, prompt = exact.TableModel.injective(3, 2), (0, 1)
-  keys = jax.random.split(jax.random.key(2))
-  tables = exact.random_tables(model, keys, scale=1.5)
-  how = processing.Processing(
-    temperature=np.float32(1), cap=capping.parse('top:1 delta:0.4')
-  )
-  pairs = [
-    (capping.capped(method), 0.4)
-    for method in methods.METHODS.values()
-    if method.single_target
-  ]
-  with jax.enable_x64(True):
-    d = exact.table_distributions(*tables, how)
-    table = exact.Table.of(pairs, d)
-  emitted = exact.emitted_law(
-    table, verification.Scheme(kind), model, prompt, 2, 2, drafts=2
-  )
-  declared = exact.declared_law(table, model, prompt, 2)
-  np.testing.assert_allclose(emitted, declared, atol=2e-6)
+  assert np.abs(z).max() < 5 < np.abs(free).max() / 2
 
 
 @functools.cache

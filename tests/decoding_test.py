@@ -12,6 +12,7 @@ import pytest
 import tiers
 
 from cascades import decoding, drafters, methods, verification
+from cascades.contrib import many_methods
 from cascades.methods import processing
 from cascades.proof import exact
 from cascades.scheme import BONUSES, GATES, SINGLE
@@ -54,6 +55,7 @@ def _generate(
   filled=_ROWS,
   room=_ROOM,
   return_logits=True,
+  schedule=None,
   **processed,
 ):
   """Final states of `rows` rows, numpy; an array of leniences: one for each."""
@@ -91,6 +93,7 @@ def _generate(
     stops=np.append(stops, [-1] * (2 - len(stops))),
     room=room,
     return_logits=return_logits,
+    schedule=schedule,
   )
   return jax.tree.map(lambda x: x[:count].reshape(shape + x.shape[1:]), states)
 
@@ -214,7 +217,7 @@ def check_laws(
   every = [seen(scheme, HOWS[name]) for name in hows]
   tables = [exact.Table.of(pairs, d) for d in every]
   rules = scheme.verification == verification.SEQUENTIAL
-  method = exact.looked_up(tables, every, with_rules=rules)
+  method = many_methods.looked_up(tables, every, with_rules=rules)
   given = dict(scheme=scheme, drafts=drafts, tree_size=tree_size)
   given |= dict(room=_NEW, return_logits=False)
   if equipped:
@@ -285,7 +288,7 @@ _OWN = (
   *pairs_of(verification.STANDARD, _REAL),
   _ALWAYS,
 )
-_MIXED = exact.one_of(_OWN)
+_MIXED = many_methods.one_of(_OWN)
 
 
 def _many(*args, **options):

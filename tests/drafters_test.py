@@ -15,6 +15,7 @@ import tiers
 
 import cascades
 from cascades import decoding, drafters, methods, verification
+from cascades.contrib import many_methods
 from cascades.contrib.chains import chain_drafter as chain
 from cascades.drafters import recurrent
 from cascades.methods import processing
@@ -247,7 +248,7 @@ def _of_ngrams(kind):
     d = jax.tree.map(lambda x: np.tile(x, (_V, 1)), d)
     seen[name] = d._replace(q=said, q_gate=said)
   tables = {name: exact.Table.of(pairs, d) for name, d in seen.items()}
-  method = exact.looked_up(
+  method = many_methods.looked_up(
     [*tables.values()], [*seen.values()], with_rules=kind == 'sequential'
   )
   run = functools.partial(_run, _NGRAM, method, scheme=scheme, filled=_MANY)
@@ -299,7 +300,7 @@ def check_head(equipped, drafts, kind, q):
   run = functools.partial(
     _run,
     equipped,
-    exact.one_of([(methods.METHODS['speed'], 0.0), (method, lenience)]),
+    many_methods.one_of([(methods.METHODS['speed'], 0.0), (method, lenience)]),
     scheme=verification.Scheme(kind),
     drafts=drafts,
     filled=_MANY,

@@ -3,7 +3,7 @@
 import functools
 import itertools
 
-import jax
+import decoding_test
 import numpy as np
 import pytest
 import tiers
@@ -17,18 +17,14 @@ from cascades import (
   schedules,
   verification,
 )
-from cascades.methods import processing
 from cascades.proof import exact
 from cascades.scheme import BONUS, DRAFT
 
-_V, _NEW, _PROMPT = 4, 4, (1, 2, 3)
-# A row for each text of a block of three drafts.
-_MODEL = exact.TableModel.injective(_V, 3)
-_TABLES = exact.random_tables(
-  _MODEL, [jax.random.key(k) for k in (47, 48)], scale=1.5
+_V, _MODEL = decoding_test._V, decoding_test._MODEL
+_NEW, _PROMPT = 4, decoding_test._PROMPT
+_DISTRIBUTIONS = decoding_test.seen_of_model(
+  verification.STANDARD, decoding_test.HOWS['plain']
 )
-_HOW = processing.Processing(temperature=np.float32(1))
-_DRAFTER = drafters.ModelDrafter(_MODEL)
 _NAMES = (
   'first:2',
   'budget:0.4',
@@ -84,17 +80,9 @@ def _spec(name, asked, strict):
 
 
 @functools.cache
-def _distributions():
-  d = exact.table_distributions(*_TABLES, _HOW)
-  pairs = exact.context_pairs(_MODEL, _PROMPT, 3)
-  exact.check_distances(np.asarray(d.q), np.asarray(d.p), pairs)
-  return d
-
-
-@functools.cache
 def _rows(method, lenience):
   """What a method says of every context at a lenience."""
-  return exact.Table.of([(methods.METHODS[method], lenience)], _distributions())
+  return exact.Table.of([(methods.METHODS[method], lenience)], _DISTRIBUTIONS)
 
 
 def _followed(method, name, asked, written, prompt=_PROMPT, alone=()):
@@ -116,53 +104,16 @@ def _followed(method, name, asked, written, prompt=_PROMPT, alone=()):
     told.append((x, np.maximum(law - p, 0).sum(), law[x] > p[x]))
 
 
-class _Prefixes(exact.TableModel):
-  """A table with a row for every text that follows the prompt."""
-
-  def context(self, tokens, positions):
-    """Its number: of all texts that are no longer than `_NEW`."""
-    written = tuple(np.asarray(tokens)[..., len(_PROMPT) :].tolist())
-    return np.array(_NUMBER[written])
-
-
-_EVERY = [
-  prefix
-  for length in range(_NEW + 2)
-  for prefix in itertools.product(range(_V), repeat=length)
-]
-_NUMBER = {prefix: i for i, prefix in enumerate(_EVERY)}
-
-
 @functools.cache
-def _table(method, name, asked):
-  """What a method says after every text, as lenient as it is there."""
-  parts = []
-  for prefix in _EVERY:
-    leniences, _ = _followed(method, name, asked, prefix)
-    context = _MODEL.after([*_PROMPT, *prefix])
-    parts.append((_rows(method, leniences[-1]), context))
-
-  def gathered(field, axis):
-    return np.stack(
-      [np.take(getattr(of, field), c, axis) for of, c in parts], axis
-    )
-
-  return exact.Table(
-    *(gathered(field, 0) for field in ('q', 'p')),
-    *(
-      gathered(field, 1)
-      for field in ('acceptance', 'residual', 'law', 'deferred')
-    ),
-  )
-
-
 def _declared(method, name, asked, new):
-  """[V] * new, the product of laws."""
-  table = _table(method, name, asked)
+  """[V] * new, the product of laws, each as lenient as it is there."""
   law = np.ones([_V] * new)
-  for written in itertools.product(range(_V), repeat=new):
-    for i in range(new):
-      law[written] *= table.law[0, _NUMBER[written[:i]], written[i]]
+  for length in range(new):
+    for written in itertools.product(range(_V), repeat=length):
+      leniences, _ = _followed(method, name, asked, written)
+      context = _MODEL.after([*_PROMPT, *written])
+      of_next = _rows(method, leniences[-1]).law[0, context]
+      law[written] *= of_next.reshape([_V] + [1] * (new - length - 1))
   return law
 
 
@@ -176,58 +127,16 @@ _KINDS = (
 )
 
 
-@pytest.mark.parametrize('name', _NAMES)
-@pytest.mark.parametrize(('kind', 'drafts'), tiers.first(_KINDS, 2))
-def test_every_verification_keeps_a_law_that_bends(kind, drafts, name):
-  table = _table('token_v3', name, 0.3)
-  emitted = exact.emitted_law(
-    table,
-    verification.Scheme(kind),
-    _Prefixes(_V),
-    _PROMPT,
-    3,
-    2,
-    drafts=drafts,
-  )
-  declared = _declared('token_v3', name, 0.3, 3)
-  np.testing.assert_allclose(emitted[0], declared, atol=2e-6)
-  # It bends: no single lenience has this law.
-  plain = exact.declared_law(_rows('token_v3', 0.3), _MODEL, _PROMPT, 3)
-  assert np.abs(declared - plain[0]).sum() > 0.01
-
-
-def _decoded(
-  method,
-  name,
-  scheme,
-  drafts=1,
-  rows=20_000,
-  gamma=3,
-  seed=0,
-  drafter=(_DRAFTER, _TABLES[1]),
-):
+def _decoded(method, name, scheme, drafts=1, rows=20_000, **more):
   """Rows of the loop, whose leniences go along."""
   if isinstance(scheme, str):
     scheme = verification.Scheme(scheme)
-  decoder = decoding.Decoder(
-    decoding.Models(_MODEL, drafter[0]),
-    methods.METHODS[method],
-    gamma,
-    scheme,
-    drafts,
-  )
-  return exact.decode_curve(
-    decoder,
-    (_TABLES[0], drafter[1]),
-    exact.Asked(
-      [_PROMPT] * rows,
-      jax.random.split(jax.random.key(seed), rows),
-      np.full(rows, 0.3),
-      _NEW,
-    ),
-    _HOW,
-    room=8,
+  return decoding_test._generate(
+    *(method, np.full(rows, 0.3), 3, rows, _NEW),
+    scheme=scheme,
+    drafts=drafts,
     schedule=_made(name),
+    **dict(return_logits=False) | more,
   )
 
 
@@ -239,7 +148,11 @@ _THROUGH_THE_LOOP = (*_KINDS, ('sequential', 1))
 def test_the_loop_follows_a_law_that_bends(kind, drafts, name):
   rows = _decoded('token_v3', name, kind, drafts)
   tokens = rows.tokens[:, len(_PROMPT) :][:, :_NEW]
-  z = exact.z_scores(tokens, _declared('token_v3', name, 0.3, _NEW))
+  declared = _declared('token_v3', name, 0.3, _NEW)
+  # It bends: no single lenience has this law.
+  (plain,) = exact.declared_law(_rows('token_v3', 0.3), _MODEL, _PROMPT, _NEW)
+  assert np.abs(declared - plain).sum() > 0.01
+  z = exact.z_scores(tokens, declared)
   assert np.abs(z).max() < 5
   squares = (z**2).sum() - len(z) + 1
   assert squares < 5 * np.sqrt(2 * len(z)) + 5
@@ -272,8 +185,8 @@ def test_what_is_remembered_is_what_was_written(kind, drafts, name):
 @pytest.mark.parametrize('kind', ['token', 'sequential'])
 def test_what_no_draft_was_made_for_costs_nothing(kind):
   # OPT follows a drafter that is certain, and nothing was drafted.
-  rare = drafters.NgramDrafter(6, 6), ()
-  rows = _decoded('opt', 'budget:0.4', kind, rows=64, drafter=rare)
+  rare = dict(drafter=drafters.NgramDrafter(6, 6), drafter_table=())
+  rows = _decoded('opt', 'budget:0.4', kind, rows=64, **rare)
   assert (rows.source != DRAFT).all()
   np.testing.assert_array_equal(rows.memory, 0)
 
@@ -319,23 +232,24 @@ def _tokens(sampler, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['budget:1000', 'first:0', 'ramp:0'])
-def test_a_schedule_that_never_bends_is_none(name):
-  assert _tokens(_sampler(schedule=name)) == _tokens(_sampler())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('name', ['budget:0', 'first:99', 'mismatches:0'])
-def test_a_schedule_that_is_always_strict_is_strict(name):
-  strict = _sampler(lenience=methods.METHODS['token_v3'].strict)
-  assert _tokens(_sampler(schedule=name)) == _tokens(strict)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('name', ['budget:1.5', 'first:5', 'inside:5 ... 9'])
-def test_an_answer_does_not_depend_on_what_is_beside_it(name):
-  together = _tokens(_sampler(schedule=name, batch_size=4))
-  assert together == _tokens(_sampler(schedule=name, batch_size=1))
+@pytest.mark.parametrize(
+  ('one', 'other'),
+  [
+    # Those that never bend are none, those that are always strict are strict.
+    *((dict(schedule=x), {}) for x in ('budget:1000', 'first:0', 'ramp:0')),
+    *(
+      (dict(schedule=x), dict(lenience=methods.METHODS['token_v3'].strict))
+      for x in ('budget:0', 'first:99', 'mismatches:0')
+    ),
+    # An answer does not depend on what is beside it.
+    *(
+      (dict(schedule=x, batch_size=4), dict(schedule=x, batch_size=1))
+      for x in ('budget:1.5', 'first:5', 'inside:5 ... 9')
+    ),
+  ],
+)
+def test_schedules_that_come_to_the_same_answer_alike(one, other):
+  assert _tokens(_sampler(**one)) == _tokens(_sampler(**other))
 
 
 @pytest.mark.slow

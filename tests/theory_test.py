@@ -15,6 +15,7 @@ import pytest
 from scipy import stats
 
 from cascades import decoding, drafters, methods, verification
+from cascades.contrib import many_methods
 from cascades.methods import processing
 from cascades.models import checkpoints
 from cascades.proof import exact
@@ -90,7 +91,7 @@ def test_the_loop_emits_rejects_and_defers_as_much(gamma):
   table = exact.Table.of(_LOOPED, d)
   decoder = decoding.Decoder(
     decoding.Models(model, drafters.ModelDrafter(model)),
-    exact.one_of(_LOOPED, with_rules=True),
+    many_methods.one_of(_LOOPED, with_rules=True),
     gamma,
   )
   rows, kinds = 100_000, len(_LOOPED)

@@ -6,6 +6,7 @@
   learned             a deferral rule that was trained
   rule_fitting        fits one to the texts of a pair
   chains              drafters that are drafted for
+  many_methods        methods that stand for many, for proofs
   engine_audits       audits of other engines, by their functions or traces
   lm_eval             the adapter for that harness
 

@@ -323,29 +323,38 @@ def _enumerate(
   for name, shown, errors in tests:
     if errors is _off_law and not sound:
       return
-    worst, where = _worst(
-      {kind: errors(values, shown[0]) for kind, values in found.items()}
-    )
-    passed = worst <= tolerance
-    sound &= passed
-    detail = '' if passed else _show(found, tried, where, shown)
-    yield Check(
-      name=f'{name} ({bits})', passed=passed, value=worst, detail=detail
-    )
+    off = {kind: errors(values, shown[0]) for kind, values in found.items()}
+    check = _largest(f'{name} ({bits})', off, tolerance, found, tried, shown)
+    sound &= check.passed
+    yield check
 
 
-def _worst(errors: dict[str, np.ndarray]) -> tuple[float, _Where | None]:
-  """The largest error, and where it is; None if it is 0.
+def _largest(
+  name: str,
+  errors: dict[str, np.ndarray],
+  tolerance: float,
+  found: dict[str, _Values],
+  tried: Sequence[float],
+  shown: Sequence[str],
+) -> Check:
+  """Checks the largest error.
 
   Args:
+    name: Of the check.
     errors: By kind of row, [leniences, rows, V].
+    tolerance: Largest error that passes.
+    found: What the method says, by kind of row.
+    tried: The leniences that it was asked at.
+    shown: The fields that a failing row is shown with.
   """
-  worst, where = 0.0, None
-  for kind, error in errors.items():
-    at = np.unravel_index(error.argmax(), error.shape)
-    if error[at] > worst:
-      worst, where = float(error[at]), (kind, *map(int, at))
-  return worst, where
+  kind = max(errors, key=lambda kind: errors[kind].max())
+  error = errors[kind]
+  where = np.unravel_index(error.argmax(), error.shape)
+  passed = bool(error[where] <= tolerance)
+  detail = '' if passed else _show(found, tried, (kind, *where), shown)
+  return Check(
+    name=name, passed=passed, value=float(error[where]), detail=detail
+  )
 
 
 # Errors [leniences, rows, V] in what was found of one kind of row.
@@ -422,19 +431,13 @@ def _limits(
     limit = getattr(method, field)
     if limit is None:
       continue
-    i = tried.index(limit)
-    worst, where = _worst(
-      {kind: np.abs(f['law'][[i]] - f[side]) for kind, f in found.items()}
-    )
-    # The errors are of one lenience.
-    where = where and (where[0], i, *where[2:])
-    passed = worst <= _EXACT
-    yield Check(
-      name=f'at {field} lenience {limit:g} the law is {side}',
-      passed=passed,
-      value=worst,
-      detail='' if passed else _show(found, tried, where, ('law',)),
-    )
+    there = (np.asarray(tried) == limit)[:, None, None]
+    off = {
+      kind: np.where(there, np.abs(f['law'] - f[side]), 0)
+      for kind, f in found.items()
+    }
+    name = f'at {field} lenience {limit:g} the law is {side}'
+    yield _largest(name, off, _EXACT, found, tried, ('law',))
 
 
 def _trend(kept: np.ndarray, tried: Sequence[float]) -> str:
@@ -505,7 +508,10 @@ def _sample(
   keys = jax.random.split(jax.random.key(seed), 3)
   inner = _between(method, shown)
   how = processing.Processing(temperature=np.float32(1), cap=cap)
-  tables, d = _tables(model, keys[:2], how)
+  # Flat enough that no fault is hidden where the first tokens are certain.
+  tables, d = exact.random_models(
+    model, keys[:2], how, _PROMPT, _DRAFTED, scale=1.0
+  )
   table = exact.Table.of([(method, x) for x in inner], d)
   declared = exact.declared_law(table, model, _PROMPT, _NEW)
   models = decoding.Models(model, drafters.ModelDrafter(model))
@@ -545,22 +551,6 @@ def _sample(
     )
 
 
-def _tables(
-  model: exact.TableModel, keys: jax.Array, how: processing.Processing
-) -> tuple[list[jax.Array], methods.Distributions]:
-  """Draws the tables of both models; also gives what methods see of them.
-
-  Raises:
-    ValueError: Two contexts of a block are too near to be told apart.
-  """
-  # Flat enough that no fault is hidden where the first tokens are certain.
-  tables = exact.random_tables(model, keys, scale=1.0)
-  d = exact.table_distributions(*tables, how)
-  pairs = exact.context_pairs(model, _PROMPT, _DRAFTED)
-  exact.check_distances(np.asarray(d.q), np.asarray(d.p), pairs)
-  return tables, d
-
-
 def _between(method: methods.Method, shown: Sequence[float]) -> list[float]:
   """Up to two leniences to sample at, in the middle of those shown.
 
@@ -579,10 +569,8 @@ def _show_samples(lenience: float, tokens: np.ndarray, law: np.ndarray) -> str:
     tokens: [samples, n], what was drawn.
     law: [V] * n, what was declared.
   """
-  counts = np.zeros(law.shape[:1])
-  np.add.at(counts, tokens[:, 0], 1)
   first = law.sum(tuple(range(1, law.ndim)))
-  drawn = counts / len(tokens)
+  drawn = np.bincount(tokens[:, 0], minlength=len(first)) / len(tokens)
   return '\n'.join(
     [
       f'lenience {lenience:g}, first token of {len(tokens)} samples:',

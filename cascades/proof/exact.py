@@ -6,7 +6,7 @@ package's docstring says which module has what.
 """
 
 from cascades.proof.enumeration import blocks, declared_law, emitted_law
-from cascades.proof.sampled import Asked, decode_curve, z_scores
+from cascades.proof.sampled import decode_curve, z_scores
 from cascades.proof.separation import (
   LEAST_DISTANCE,
   check_distances,
@@ -16,11 +16,11 @@ from cascades.proof.separation import (
 from cascades.proof.table_models import TableModel
 from cascades.proof.tabulated import (
   Table,
-  looked_up,
-  one_of,
+  random_models,
   table_distributions,
 )
 from cascades.proof.trial_rows import KINDS, rows
+from cascades.sampler.batching import Asked
 
 __all__ = [
   'KINDS',
@@ -34,8 +34,7 @@ __all__ = [
   'declared_law',
   'decode_curve',
   'emitted_law',
-  'looked_up',
-  'one_of',
+  'random_models',
   'random_tables',
   'rows',
   'table_distributions',

@@ -1,7 +1,7 @@
 """Laws as the compiled loop samples them, and how far off samples are."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -10,29 +10,13 @@ from scipy import special
 
 from cascades import decoding
 from cascades.methods import processing
-
-
-class Asked(NamedTuple):
-  """What is decoded.
-
-  Attributes:
-    prompts: Token ids of each prompt.
-    keys: Random keys, [prompts]; all leniences of a prompt share its key.
-    leniences: Points of a curve, at each of which every prompt is decoded; or
-      an array, [prompts], with the one lenience of each prompt.
-    new: Most new tokens.
-  """
-
-  prompts: Sequence[Sequence[int]]
-  keys: jax.Array
-  leniences: Sequence[float] | np.ndarray
-  new: int
+from cascades.sampler import batching
 
 
 def decode_curve(
   decoder: decoding.Decoder,
   params: Sequence[PyTree],
-  asked: Asked,
+  asked: batching.Asked,
   how: processing.Processing,
   *,
   stops: Sequence[int] = (-1,),
@@ -45,11 +29,12 @@ def decode_curve(
   Args:
     decoder: Both models, and how their blocks are verified.
     params: The parameters of the verifier, then those of the drafter.
-    asked: Prompts and leniences.
+    asked: Prompts, keys and leniences; an array of leniences, [prompts], has
+      one for each prompt, which is then decoded at that alone.
     how: From logits to probabilities.
     stops: Ids that end a row.
-    room: For how many new tokens there is room, at least `asked.new`, which
-      is that if None; runs that differ in it alone are then one program.
+    room: For how many new tokens there is room, at least those asked for,
+      which it is if None; runs that differ in those alone are then one program.
     return_logits: Whether the rows hold the verifier's logits.
     schedule: How leniences go along a row; None: they stay.
 
@@ -57,8 +42,10 @@ def decode_curve(
     Final rows, numpy, [prompts, leniences, ...], or [prompts, ...] of an
     array of leniences; without caches and keys.
   """
-  prompts, keys, leniences, new = asked
-  padded, lengths = _padded(prompts)
+  prompts, keys, leniences, new, *_ = asked
+  # Of few lengths, so that prompts of many compile once.
+  longest = -(-max(map(len, prompts)) // 8) * 8
+  padded, lengths = batching.pad(prompts, longest)
   paired = isinstance(leniences, np.ndarray)
   shape = (len(prompts),) if paired else (len(prompts), len(leniences))
   params = decoding.Params(*params)
@@ -87,18 +74,6 @@ def decode_curve(
   )
   rows = jax.tree.map(lambda x: x.reshape(shape + x.shape[1:]), rows)
   return jax.device_get(rows)
-
-
-def _padded(prompts: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-  """Prompts, [prompts, P], padded on the right, and their lengths, [prompts].
-
-  P is a multiple of 8, so that prompts of many lengths compile once.
-  """
-  lengths = np.array([len(prompt) for prompt in prompts], np.int32)
-  padded = np.zeros((len(prompts), -(-lengths.max() // 8) * 8), np.int32)
-  for row, prompt in zip(padded, prompts, strict=True):
-    row[: len(prompt)] = prompt
-  return padded, lengths
 
 
 def z_scores(tokens: np.ndarray, law: np.ndarray) -> np.ndarray:

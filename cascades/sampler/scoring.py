@@ -16,6 +16,7 @@ and what any function says of it: `each`.
 
 import collections
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -80,38 +81,33 @@ class _Target(NamedTuple):
   method: methods.Method
 
 
-def _check_one_law(decoder: sampler.Sampler) -> None:
-  """Refuses what has not the same law wherever blocks begin.
+def _target(decoder: sampler.Sampler) -> _Target:
+  """The law that scores are of.
 
   Raises:
-    ValueError: It has not.
+    ValueError: It is not the same wherever blocks begin, or is not known.
   """
-  scheme = decoder.options.scheme
-  if scheme.bonus == 'verifier':
-    raise ValueError(
-      "bonus: 'verifier' gives the token after a whole block another law, so"
-      " that a text has no one probability; take 'target'."
-    )
-  if not scheme.kind.keeps_law:
-    raise ValueError(
-      f'verification: {scheme.verification!r} has another law after other'
-      " blocks, so that a text has no one probability; take 'token' or 'block'."
-    )
-
-
-def _target(decoder: sampler.Sampler) -> _Target:
-  verifier, method = decoder.verifier, decoder.options.capped
-  if decoder.options.temperature < processing.GREEDY_BELOW:
+  verifier, options = decoder.verifier, decoder.options
+  method, scheme = options.capped, options.scheme
+  if options.temperature < processing.GREEDY_BELOW:
     raise ValueError(
       'temperature: at 0 the target is one token and says nothing of the'
       ' others; give a temperature above 0.'
     )
-  strict = decoder.options.lenience == method.strict
-  if decoder.options.gamma == 0 or (strict and decoder.schedule() is None):
+  strict = options.lenience == method.strict
+  if options.gamma == 0 or (strict and decoder.schedule() is None):
     # The verifier's law, whatever drafts for it and however it is verified.
     method = methods.METHODS['verifier_only']
-    return _Target((verifier.model,), (verifier.params,), method)
-  _check_one_law(decoder)
+  elif scheme.bonus == 'verifier':
+    raise ValueError(
+      "bonus: 'verifier' gives the token after a whole block another law, so"
+      " that a text has no one probability; take 'target'."
+    )
+  elif not scheme.kind.keeps_law:
+    raise ValueError(
+      f'verification: {scheme.verification!r} has another law after other'
+      " blocks, so that a text has no one probability; take 'token' or 'block'."
+    )
   if not method.law_uses_q:
     return _Target((verifier.model,), (verifier.params,), method)
   return _of_both(decoder)
@@ -202,18 +198,30 @@ def each(
   return _by_size(decoder, _of_both(decoder), requests, say)
 
 
-def _by_size(decoder, target, requests, say) -> list[tuple[np.ndarray, ...]]:
-  """What is said of requests, in their order, those of one size together."""
+def _by_size(
+  decoder, target, requests, say, one_size=False
+) -> list[tuple[np.ndarray, ...]]:
+  """What is said of requests, in their order, those of one size together.
+
+  Args:
+    decoder: As for `each`.
+    target: What is compiled.
+    requests: As for `each`.
+    say: As for `each`.
+    one_size: Whether all of them are padded to one size.
+  """
   requests = arguments.listed('requests', requests, 'pairs of lists of ids')
+  sizes = _sizes(decoder, requests)
+  if one_size and sizes:
+    sizes = [tuple(map(max, zip(*sizes, strict=True)))] * len(sizes)
   alike = collections.defaultdict(list)
-  for i, sizes in enumerate(_sizes(decoder, requests)):
-    alike[sizes].append(i)
+  for i, size in enumerate(sizes):
+    alike[size].append(i)
   said: list = [None] * len(requests)
-  for sizes, indices in alike.items():
-    for first in range(0, len(indices), decoder.options.batch_size):
-      some = indices[first : first + decoder.options.batch_size]
+  for size, indices in alike.items():
+    for some in itertools.batched(indices, decoder.options.batch_size):
       rows = [requests[i] for i in some]
-      found = _read_rows(decoder, target, rows, *sizes, say)
+      found = _read_rows(decoder, target, rows, *size, say)
       for i, of_one in zip(some, found, strict=True):
         said[i] = of_one
   return said
@@ -229,9 +237,8 @@ def look(
   size, so that it is compiled once.
 
   Args:
-    decoder: Has the models, the method and its lenience; its drafter is looked
-      at whatever the law needs.
-    requests: Token ids of a context, at least one, and of what follows it.
+    decoder: As for `each`.
+    requests: As for `each`.
 
   Returns:
     For each a `Look` per token.
@@ -239,17 +246,10 @@ def look(
   Raises:
     ValueError: The drafter is no language model, or a request does not fit.
   """
-  target = _of_both(decoder)
-  requests = arguments.listed('requests', requests, 'pairs of lists of ids')
-  # Empty where there are no requests.
-  size = list(map(max, zip(*_sizes(decoder, requests), strict=True)))
-  looks = []
-  for first in range(0, len(requests), decoder.options.batch_size):
-    rows = requests[first : first + decoder.options.batch_size]
-    looks += _read_rows(decoder, target, rows, *size, _look)
+  said = _by_size(decoder, _of_both(decoder), requests, _look, one_size=True)
   return [
     [Look(*each) for each in zip(*(x.tolist() for x in found), strict=True)]
-    for found in looks
+    for found in said
   ]
 
 
@@ -317,15 +317,17 @@ def _read_rows(decoder, target, requests, length, asked_length, say):
     asked[i, : len(continuation)] = continuation
     # What follows a token is said after reading it.
     starts[i] = len(context) - 1
-  look = _Looking(target.models, target.method, decoder.options.gate, say)
   said, culprits = sharding.fetch(
     _read(
       target.params,
-      _Rows(tokens, starts, asked),
+      (tokens, starts, asked),
       np.float32(decoder.options.lenience),
       decoder.processing(),
       decoder.schedule(max(len(asked) for _, asked in requests)),
-      look=look,
+      models=target.models,
+      method=target.method,
+      gate=decoder.options.gate,
+      say=say,
     )
   )
   for i, (context, continuation) in enumerate(requests):
@@ -360,46 +362,18 @@ def _look(method, d, lenience, token):
   )
 
 
-class _Rows(NamedTuple):
-  """Texts that are read, padded on the right.
-
-  Attributes:
-    tokens: All but the last of each text.
-    starts: Where each row's first token that is asked about is said.
-    asked: Those that are asked about; what is said of the padding means
-      nothing.
-  """
-
-  tokens: Int[Array, 'B L']
-  starts: Int[Array, 'B']
-  asked: Int[Array, 'B N']
-
-
-class _Looking(NamedTuple):
-  """What is compiled into a reading.
-
-  Attributes:
-    models: The verifier, and the drafter if the law looks at it.
-    method: Has the law.
-    gate: What the rule sees: 'raw' or 'processed' probabilities.
-    say: (method, distributions, lenience, token) -> what is said of the token.
-  """
-
-  models: tuple[Any, ...]
-  method: methods.Method
-  gate: str
-  say: Callable[..., tuple[Array, ...]]
-
-
-@functools.partial(jax.jit, static_argnames='look')
+@functools.partial(jax.jit, static_argnames=('models', 'method', 'gate', 'say'))
 def _read(
   params: tuple[PyTree, ...],
-  rows: _Rows,
+  rows: tuple[Int[Array, 'B L'], Int[Array, 'B'], Int[Array, 'B N']],
   lenience: Float[Array, ''],
   how: processing.Processing,
   schedule: Any,
   *,
-  look: _Looking,
+  models: tuple[Any, ...],
+  method: methods.Method,
+  gate: str,
+  say: Callable[..., tuple[Array, ...]],
 ) -> tuple[tuple[Array, ...], Int[Array, 'B N']]:
   """What is said of the tokens that are asked about, each [B, N, ...].
 
@@ -407,13 +381,17 @@ def _read(
 
   Args:
     params: Each model's parameters.
-    rows: Texts, and what of them is asked about.
+    rows: All but the last token of each text, padded on the right; where each
+      row's first token that is asked about is said; and those tokens, of whose
+      padding what is said means nothing.
     lenience: How readily the method keeps drafts.
     how: From logits to probabilities.
     schedule: How the lenience goes along what is asked about; None: it stays.
-    look: What is compiled.
+    models: The verifier, and the drafter if the law looks at it.
+    method: Has the law.
+    gate: What the rule sees: 'raw' or 'processed' probabilities.
+    say: (method, distributions, lenience, token) -> what is said of the token.
   """
-  models = look.models
   zero = jnp.zeros((), jnp.int32)
 
   def said(model, params, tokens, places):
@@ -437,12 +415,12 @@ def _read(
 
     def distributions(logits):
       # A law that does not look at the drafter may be shown anything.
-      return decoding.distributions(logits[-1], logits[0], how, gate=look.gate)
+      return decoding.distributions(logits[-1], logits[0], how, gate=gate)
 
     leniences = jnp.broadcast_to(lenience, asked.shape)
     if schedule is not None:
       leniences, _ = schedules.along(
-        *(schedule, schedule.start(tokens, start + 1), lenience, look.method),
+        *(schedule, schedule.start(tokens, start + 1), lenience, method),
         asked[:-1],
         lambda i: distributions(unembedded([x[i] for x in states])),
       )
@@ -454,7 +432,7 @@ def _read(
       bad = ~jnp.stack(list(map(processing.is_sound, logits, states)))
       culprit = jnp.where(bad.any(), jnp.argmax(bad) + 1, 0)
       d = distributions(logits)
-      return look.say(look.method, d, lenience, token), culprit
+      return say(method, d, lenience, token), culprit
 
     at_once = max(1, AT_ONCE // models[0].vocab_size)
     return jax.lax.map(
