@@ -13,7 +13,7 @@ a block begins, the continuation is what it makes of the prompt alone.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -77,10 +77,7 @@ class Agreement:
   @property
   def matched(self) -> int:
     """Tokens before the first difference."""
-    return next(
-      (i for i, place in enumerate(self.places) if not place.agree),
-      len(self.places),
-    )
+    return [*(place.agree for place in self.places), False].index(False)
 
   @property
   def difference(self) -> Place | None:
@@ -219,20 +216,11 @@ def _found(
       fault = jax.tree.map(lambda x, j=j: x[j], found)
       faults.check(fault, f'prompt {i + j}')
       columns = [column[j, : counts[j]].tolist() for column in places]
-      yield _agreement(
-        tokenizer, text, itertools.starmap(Place, zip(*columns, strict=True))
-      )
-
-
-def _agreement(
-  tokenizer: tokenizers.Tokenizer, text: str, places: Iterable[Place]
-) -> Agreement:
-  """Of places up to the end of the text."""
-  kept = []
-  for place in places:
-    kept.append(place)
-    if place.drafted in tokenizer.stops:
-      break
-  pieces = tuple(tokenizer.pieces([place.drafted for place in kept]))
-  ended = bool(kept) and kept[-1].drafted == tokenizers.EOS
-  return Agreement(text, tuple(kept), pieces, ended)
+      kept = []
+      for place in itertools.starmap(Place, zip(*columns, strict=True)):
+        kept.append(place)
+        if place.drafted in tokenizer.stops:
+          break
+      pieces = tokenizer.pieces([place.drafted for place in kept])
+      ended = bool(kept) and kept[-1].drafted == tokenizers.EOS
+      yield Agreement(text, tuple(kept), tuple(pieces), ended)

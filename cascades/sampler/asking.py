@@ -10,22 +10,7 @@ from cascades import arguments
 class Asking:
   """How prompts are to be answered, whatever they are.
 
-  Attributes:
-    max_new_tokens: Most tokens of an answer.
-    seed: Decides what is sampled; from 0 to 2^64 - 1.
-    echo: Whether texts and tokens start with the prompt.
-    return_logits: Whether to return the verifier's logits of the emitted
-      tokens.
-    forbidden_tokens: Ids, or texts that are one token, never to be emitted;
-      None for nothing.
-    stop_tokens: Ids, or texts that are one token, that end an answer beside
-      the tokenizer's own: end-of-sequence, and end-of-turn for models that
-      were tuned for instructions. None for no more.
-    stop_strings: Texts that end an answer. They are no part of its text; its
-      tokens, and all counts, end with the token that completes the first of
-      them.
-    chat: Whether the prompts are a user's words, to be put as the models were
-      taught turns (see `turns`); a turn ends the answer.
+  Fields are arguments of `sampler.Sampler.sample`, which has what they mean.
 
   Raises:
     ValueError: One will not do; one sentence says which.

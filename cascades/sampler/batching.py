@@ -99,10 +99,8 @@ class Usage:
 
   def add(self, other: 'Usage') -> None:
     """Adds what another call took."""
-    self.prefill_s += other.prefill_s
-    self.decode_s += other.decode_s
-    self.live_rows += other.live_rows
-    self.rows += other.rows
+    for name in ('prefill_s', 'decode_s', 'live_rows', 'rows'):
+      setattr(self, name, getattr(self, name) + getattr(other, name))
     self.batch_size = other.batch_size or self.batch_size
 
 
@@ -466,10 +464,6 @@ class _Prompts:
       self._first = self._engine.resize(self._first, room)
     return self._first
 
-  def wait(self) -> None:
-    """Waits until the group is read."""
-    jax.block_until_ready(self.rows)
-
   def take(self, count: int) -> list[Job]:
     """The next jobs, so many at the most."""
     now, self.waiting = self.waiting[:count], self.waiting[count:]
@@ -553,7 +547,7 @@ def _run(
       batch.decode(live, look)
     # Not before the loop is on its way: to send it off takes a while too.
     with _timed(usage, 'prefill_s'):
-      prompts.wait()
+      jax.block_until_ready(prompts.rows)
     with _timed(usage, 'decode_s'):
       batch.look(usage)
       found = batch.finish(usage)

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import math
 import pathlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -187,10 +187,14 @@ def need(
   batches = batch_size, max(1, batch_size // 2)
   caches = logits = 0
   for model, weights, *_ in both:
-    caches += sum(
-      _bytes(rows, sharding.rows_layout(rows, mesh))
-      for rows in _caches(model, weights, cache_length, batches)
+    one = jax.eval_shape(
+      functools.partial(model.init_cache, weights, cache_length)
     )
+    for n in batches:
+      rows = jax.tree.map(
+        lambda x, n=n: jax.ShapeDtypeStruct((n, *x.shape), x.dtype), one
+      )
+      caches += _bytes(rows, sharding.rows_layout(rows, mesh))
     # Logits are float32.
     logits += (gamma + 1) * model.vocab_size * 4
   logits += _ROWS_OF_FLOATS * 4 * verifier[0].vocab_size
@@ -202,26 +206,6 @@ def need(
     logits=logits * batch_size,
     other=tokens * sum(batches),
   )
-
-
-def _caches(
-  model: Any, weights: PyTree, cache_length: int, batches: Iterable[int]
-) -> Iterator[PyTree]:
-  """The shapes of a model's caches, batch after batch.
-
-  Args:
-    model: A `LanguageModel`.
-    weights: Its parameters, or their shapes.
-    cache_length: Slots of a cache.
-    batches: Number of rows in each batch.
-  """
-  cache = jax.eval_shape(
-    functools.partial(model.init_cache, weights, cache_length)
-  )
-  for rows in batches:
-    yield jax.tree.map(
-      lambda x, n=rows: jax.ShapeDtypeStruct((n, *x.shape), x.dtype), cache
-    )
 
 
 def check(
@@ -238,16 +222,14 @@ def check(
   """Refuses what does not fit, and says what would.
 
   Args:
-    verifier: The verifier's model, and its parameters or their shapes.
-    drafter: The drafter's model, and its parameters or their shapes; None for
-      decoding with the verifier alone.
-    batch_size: Most rows decoded at a time.
+    verifier: As for `need`.
+    drafter: As for `need`.
+    batch_size: As for `need`.
     cache_length: Most tokens of a sequence, prompt and answer together; caches
       are padded to the next `batching.bucket`.
-    gamma: Drafted tokens that the verifier reads per block; 0 for none.
+    gamma: As for `need`.
     allocated: Whether the weights are in memory already, and so not needed.
-    mesh: Number of devices along each axis of `sharding.make_mesh`, (data,
-      model).
+    mesh: As for `need`.
     limit: Bytes that a device still has; None for those of this one.
 
   Raises:
@@ -306,7 +288,11 @@ def _ways(
     if fits(batch_size=2**rows):
       yield f'batch_size {2**rows}'
       break
-  for size in reversed(_shorter(cache_length)):
+  lengths, size = [], batching.bucket(1)
+  while size < cache_length:
+    lengths.append(size)
+    size = batching.bucket(size + 1)
+  for size in reversed(lengths):
     if fits(cache_length=size):
       yield f'cache_length {size}'
       break
@@ -337,15 +323,6 @@ def _shortage(asked: Need, held: int, limit: int) -> str:
   total = math.ceil((asked.total - held) / 1e8) / 10
   there = math.floor(limit / 1e8) / 10
   return f'{total:.1f} GB ({split}) where {there:.1f} GB are free'
-
-
-def _shorter(slots: int) -> list[int]:
-  """Lengths of caches below `slots`, upwards."""
-  lengths, size = [], batching.bucket(1)
-  while size < slots:
-    lengths.append(size)
-    size = batching.bucket(size + 1)
-  return lengths
 
 
 def _halved(described: Described | None) -> Described | None:

@@ -66,40 +66,10 @@ def without_effect(
 class Options:
   """How answers are decoded, whatever the models.
 
+  All but one are arguments of `sampler.Sampler`, which has what they mean.
+
   Attributes:
-    method: A name in `METHODS`, an alias of the paper's notebook, 'learned:'
-      and the folder of a rule that was learnt, or a `Method`; a `Method`
-      afterwards.
-    lenience: How readily drafts are kept, from `Method.strict` to
-      `Method.drafter_only`.
-    gamma: Tokens drafted per block, 4 if None; with 0 the verifier decodes
-      alone, whatever the method. 1 for 'sequential', which makes no blocks.
-    temperature: At which both models are sampled; 0 is greedy.
-    top_k: Keep the k most probable tokens of both models; None for all.
-    top_p: Keep the most probable tokens that hold this mass, of both models;
-      None for all.
-    cache_length: Most tokens a sequence may have, prompt included.
-    batch_size: Most rows decoded at a time.
-    verification: How blocks are verified: 'token', 'block', 'look_ahead' or
-      'sequential' for one draft per block, 'multi_round', 'k_seq', 'match' or
-      'traversal' for any number.
-    gate: Whether deferral rules see 'raw' or 'processed' probabilities.
-    bonus: Whether the token after a whole block is drawn from the 'target' or
-      from the 'verifier'.
-    drafts: How many are drafted per block, side by side.
-    tree_size: Most drafted tokens that the verifier reads per block, where
-      there are several drafts; None for all.
-    stop_below: The drafter stops where its most probable token is less
-      probable than this; None: never.
-    beam: Whether several drafts of a recurrent head are those of a beam
-      search.
-    schedule: How the lenience goes along an answer, by a name of
-      `schedules.SCHEDULES` such as 'first:16'; 'constant': it stays.
-    cap: Which tokens the method may make likelier than the verifier does:
-      'top:3', the 3 likeliest; 'delta:0.1', those that are less likely than the
-      likeliest by no more than that; 'top:3 delta:0.1', both; 'none': any.
-    others_say: Whether an assistant gives a little to the tokens of groups that
-      it does not look into, as transformers has it; else nothing.
+    method: A `Method`, whatever was given.
     plugins: Names and values of options that plug-ins declare; see `of`.
 
   Raises:

@@ -41,18 +41,20 @@ class Sampler:
       and the folder of a rule that was learnt, or a `Method`.
     lenience: How readily drafts are kept, from `Method.strict` to
       `Method.drafter_only`.
-    gamma: Tokens drafted per block, >= 0; None for 4, or for the 1 of
-      'sequential', which makes no blocks.
+    gamma: Tokens drafted per block; with 0 the verifier decodes alone, whatever
+      the method. None for 4, or for the 1 of 'sequential', which makes no
+      blocks.
     temperature: At which both models are sampled; 0 is greedy.
-    top_k: Keep the k most probable tokens of both models.
-    top_p: Keep the most probable tokens that hold this mass, of both models.
+    top_k: Keep the k most probable tokens of both models; None for all.
+    top_p: Keep the most probable tokens that hold this mass, of both models;
+      None for all.
     cache_length: Most tokens a sequence may have, prompt included. Caches are
       only as long as the answers need.
     batch_size: Most rows decoded at a time; a row is a prompt at a lenience.
       The row of a finished answer takes the next prompt.
-    verification: 'token', 'block' or 'sequential' for one draft per block,
-      'multi_round', 'k_seq', 'match' or 'traversal' for any number (package
-      `verification`).
+    verification: How blocks are verified: 'token', 'block', 'look_ahead' or
+      'sequential' for one draft per block, 'multi_round', 'k_seq', 'match' or
+      'traversal' for any number (package `verification`).
     gate: Whether deferral rules see 'raw' or 'processed' probabilities.
     bonus: Whether the token after a whole block is drawn from the 'target' or
       from the 'verifier'.
@@ -62,10 +64,11 @@ class Sampler:
       begin with, and end before a level of the tree that might not fit.
     stop_below: The drafter stops where its most probable token is less
       probable than this; None: never.
-    schedule: How the lenience goes along an answer, such as 'first:16'; see
-      `Options`.
-    cap: Which tokens the method may make likelier than the verifier does, such
-      as 'top:3 delta:0.1'; see `Options`.
+    schedule: How the lenience goes along an answer, by a name of
+      `schedules.SCHEDULES` such as 'first:16'; 'constant': it stays.
+    cap: Which tokens the method may make likelier than the verifier does:
+      'top:3', the 3 likeliest; 'delta:0.1', those that are less likely than the
+      likeliest by no more than that; 'top:3 delta:0.1', both; 'none': any.
     beam: Whether several drafts of a recurrent head are those of a beam
       search; for 'match'.
     others_say: Whether an assistant gives a little to the tokens of groups that
@@ -160,7 +163,10 @@ class Sampler:
     """Loads what is given by name, and puts the models together."""
     self.options = options
     compilation.keep()
-    _check_kinds(verifier, tokenizer)
+    known = 'what load_model gives, or a name for it'
+    arguments.a('verifier', verifier, str | checkpoints.Checkpoint, known)
+    known = "a cascades.models.tokenizers.Tokenizer, or None for the verifier's"
+    arguments.a('tokenizer', tokenizer, tokenizers.Tokenizer | None, known)
     self.usage = batching.Usage()
     # What batches need of the memory, by their size.
     self._needs: dict[tuple, memory.Need] = {}
@@ -178,7 +184,12 @@ class Sampler:
     if isinstance(drafter, str):
       drafter = pairing.load_drafter(drafter, dtype, self._mesh)
     self.verifier, self.drafter = (
-      _on(self._mesh, given) for given in (verifier, drafter)
+      given._replace(
+        params=sharding.shard_params(given.model, given.params, self._mesh)
+      )
+      if self._mesh is not None and isinstance(given, checkpoints.Checkpoint)
+      else given
+      for given in (verifier, drafter)
     )
     self.tokenizer = tokenizer or verifier.tokenizer
     pairing.check_tokenizer(verifier, self.tokenizer)
@@ -250,7 +261,7 @@ class Sampler:
     Args:
       prompts: One text, or several.
       max_new_tokens: Most tokens of an answer.
-      seed: Decides what is sampled.
+      seed: Decides what is sampled; from 0 to 2^64 - 1.
       echo: Whether texts and tokens start with the prompt.
       return_logits: Whether to return the verifier's logits of the emitted
         tokens.
@@ -258,7 +269,8 @@ class Sampler:
       last_state: The state of an earlier answer: the prompt, a single one, is
         appended to all that was read and written until then, which is not read
         again. It stays as it is, and may be gone on from several times.
-      forbidden_tokens: Ids, or texts that are one token, never to be emitted.
+      forbidden_tokens: Ids, or texts that are one token, never to be emitted;
+        None for nothing.
       stop_tokens: Ids, or texts that are one token, that end an answer beside
         the tokenizer's own: end-of-sequence, and end-of-turn for models that
         were tuned for instructions.
@@ -630,26 +642,6 @@ class Sampler:
     )
 
 
-def _check_kinds(verifier: Any, tokenizer: Any) -> None:
-  """Refuses what is no verifier, or no tokenizer.
-
-  Raises:
-    ValueError: One of them is something else.
-  """
-  arguments.a(
-    'verifier',
-    verifier,
-    str | checkpoints.Checkpoint,
-    'what load_model gives, or a name for it',
-  )
-  arguments.a(
-    'tokenizer',
-    tokenizer,
-    tokenizers.Tokenizer | None,
-    "a cascades.models.tokenizers.Tokenizer, or None for the verifier's",
-  )
-
-
 def _mesh(sizes: tuple[int, int]) -> jax.sharding.Mesh | None:
   """The devices of (data, model); None for a single one.
 
@@ -664,11 +656,3 @@ def _mesh(sizes: tuple[int, int]) -> jax.sharding.Mesh | None:
   if tuple(sizes) == (1, 1):
     return None
   return sharding.make_mesh(*(arguments.whole('mesh', n, 1) for n in sizes))
-
-
-def _on(mesh: jax.sharding.Mesh | None, given: Any) -> Any:
-  """A model with its parameters where the mesh wants them."""
-  if mesh is None or not isinstance(given, checkpoints.Checkpoint):
-    return given
-  params = sharding.shard_params(given.model, given.params, mesh)
-  return given._replace(params=params)
