@@ -82,6 +82,8 @@ def test_answers_are_what_they_are_alone(batch_size):
   assert len({len(tokens) for tokens, _ in want.values()}) > 5
   assert usage.live_rows == sum(counts[0] for _, counts in want.values())
   assert usage.live_rows <= usage.rows
+  # A batch of one is always busy.
+  assert batch_size > 1 or usage.utilisation == 1
 
 
 @pytest.mark.parametrize('batch_size', tiers.first([4, 1]))
@@ -116,12 +118,6 @@ def test_rows_are_kept_busy():
   # 60 answers of about 2 blocks each: what is lost is at the end.
   _, usage = _run(20, 30, 4)
   assert 0.9 < usage.utilisation < 1
-
-
-@pytest.mark.slow
-def test_a_batch_of_one_is_always_busy():
-  _, usage = _run(20, 30, 1)
-  assert usage.utilisation == 1
 
 
 @pytest.mark.slow
@@ -178,22 +174,18 @@ def test_a_batch_that_does_not_fit_is_halved(monkeypatch):
   assert set(sizes[5:]) == {8}
 
 
-def test_other_faults_are_not_swallowed(monkeypatch):
+@pytest.mark.parametrize(
+  ('batch_size', 'said'),
+  # One row that does not fit, and what is no lack of memory.
+  [(4, 'RESOURCE_EXHAUSTED: Out of memory.'), (32, 'INTERNAL: a fault')],
+)
+def test_other_faults_are_not_swallowed(monkeypatch, batch_size, said):
   def broken(*args, **options):
-    raise jax.errors.JaxRuntimeError('INTERNAL: a fault')
+    raise jax.errors.JaxRuntimeError(said)
 
   monkeypatch.setattr(decoding, 'decode', broken)
-  with pytest.raises(jax.errors.JaxRuntimeError, match='a fault'):
-    _run(20, 30, 32)
-
-
-def test_one_row_that_does_not_fit_is_an_error(monkeypatch):
-  def scarce(*args, **options):
-    raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory.')
-
-  monkeypatch.setattr(decoding, 'decode', scarce)
-  with pytest.raises(jax.errors.JaxRuntimeError, match='EXHAUSTED'):
-    _run(20, 30, 4)
+  with pytest.raises(jax.errors.JaxRuntimeError, match=said):
+    _run(20, 30, batch_size)
 
 
 @pytest.mark.slow
@@ -203,32 +195,6 @@ def test_logits_come_with_their_rows():
     _check_logits(row)
 
 
-def test_nothing_is_traced_again_for_other_prompts():
-  functions = decoding.prefill, decoding.decode, decoding.place
-  _run(20, 30, 4)
-  sizes = [fn._cache_size() for fn in functions]
-  prompts, keys = _prompts(33)
-  usage = batching.Usage()
-  asked = batching.Asked(prompts, keys, (0.1, 0.2, 0.9), 25)
-  list(batching.run(_engine(), asked, 4, usage))
-  assert sizes == [fn._cache_size() for fn in functions]
-
-
-def test_short_prompts_are_padded_little():
-  def shape(*lengths):
-    return batching.pad([np.ones(n, int) for n in lengths], 80)[0].shape
-
-  assert [shape(n) for n in (1, 32, 33, 49, 65)] == [
-    (1, 32),
-    (1, 32),
-    (1, 48),
-    (1, 64),
-    # There is no more room.
-    (1, 80),
-  ]
-  assert shape(3, 50) == (2, 64)
-
-
 def test_shapes_are_few():
   sizes = (1, 64, 65, 97, 129, 257, 1000)
   assert [batching.bucket(n, 64) for n in sizes] == [
@@ -236,15 +202,18 @@ def test_shapes_are_few():
   ]
   # Of caches.
   assert [batching.bucket(n) for n in sizes] == [*[256] * 5, 384, 1024]
-  assert [batching.width(n, 64) for n in (1, 2, 3, 11, 33, 65, 700)] == [
-    1,
-    2,
-    4,
-    12,
-    48,
-    64,
-    64,
-  ]
+  rows = (1, 2, 3, 11, 33, 65, 700)
+  assert [batching.width(n, 64) for n in rows] == [*(1, 2, 4, 12, 48, 64, 64)]
+
+  def shape(*lengths):
+    return batching.pad([np.ones(n, int) for n in lengths], 80)[0].shape
+
+  # Short prompts are padded little; of 65 tokens there is no more room.
+  lengths = {1: 32, 32: 32, 33: 48, 49: 64, 65: 80}
+  assert {n: shape(n) for n in lengths} == {
+    n: (1, x) for n, x in lengths.items()
+  }
+  assert shape(3, 50) == (2, 64)
 
 
 def _check_logits(row):
@@ -302,9 +271,7 @@ def test_blocks_come_one_at_a_time():
   *before, (last, state) = _turn(engine, None, [1, 2, 3], key, max_blocks=1)
   assert _said(last) == _said(whole)
   assert whole.blocks > 2
-  assert [int(row.blocks) for row, _ in before] == list(
-    range(1, int(whole.blocks))
-  )
+  assert [int(row.blocks) for row, _ in before] == [*range(1, whole.blocks)]
   assert all(later is None for _, later in before)
   assert state is not None
 

@@ -305,9 +305,7 @@ def test_what_cannot_be_gone_through_is_sampled():
   assert not wrong.passed
   assert wrong.low <= exact.low <= wrong.high
 
-
-@pytest.mark.slow
-def test_a_number_that_is_squared_is_drawn():
+  # So is a number that is squared.
   def squared(q, p, drafts, rng):
     return [int(rng.random() ** 2 < p[0, 1])]
 

@@ -98,6 +98,7 @@ def test_the_library_says_where_its_tasks_went(statement):
   assert '\n' not in str(e.value)
 
 
+@pytest.mark.smoke
 def test_importing_the_package_costs_no_jax():
   code = (
     'import sys, experiments.records.metrics, experiments.reports\n'

@@ -55,14 +55,19 @@ def test_entries_are_found_by_name_and_alias(registry):
     registry.get('bleu')
   with pytest.raises(KeyError):
     registry['crimson']
-
-
-@pytest.mark.parametrize('name', [None, 3, b'red', ('red',), '', 'r' * 10_000])
-def test_what_is_no_name_is_refused_in_a_sentence(registry, name):
-  assert name not in registry
-  with pytest.raises(ValueError, match=r'^colour: ') as caught:
-    registry.get(name)
-  assert len(str(caught.value)) < 300
+  for name in (None, 3, b'red', ('red',), '', 'r' * 10_000):
+    assert name not in registry
+    with pytest.raises(ValueError, match=r'^colour: ') as caught:
+      registry.get(name)
+    assert len(str(caught.value)) < 300
+  # An entry that is removed leaves its name free.
+  registry.unregister('blue')
+  assert registry.register('blue', 5) == registry['blue'] == 5
+  assert registry.find('red:3') == (1, '3')
+  with pytest.raises(ValueError, match=r"^colour: 'red:' has nothing after"):
+    registry.find('red:')
+  assert split('learned:C:/rules') == ('learned', 'C:/rules')
+  assert split('token') == ('token', '')
 
 
 @pytest.mark.parametrize('name', ['red', 'crimson', 'first'])
@@ -71,11 +76,6 @@ def test_a_name_is_taken_once(monkeypatch, registry, name):
   with pytest.raises(ValueError, match=f'^colour: the name {name!r} is taken'):
     registry.register(name, 3)
   assert registry.register('blue', registry['blue']) == 2
-
-
-def test_an_entry_that_is_removed_leaves_its_name_free(registry):
-  registry.unregister('blue')
-  assert registry.register('blue', 5) == registry['blue'] == 5
 
 
 def test_a_plug_in_is_imported_when_its_name_is_used(
@@ -94,21 +94,6 @@ def test_a_plug_in_is_imported_when_its_name_is_used(
   assert registry.names() == ('red', 'green', 'blue')
 
 
-@pytest.mark.parametrize(
-  'value', ['no_such_package:X', 'math:no_such_name', 'broken_plugin:X']
-)
-def test_a_plug_in_that_cannot_be_imported_is_named(
-  monkeypatch, registry, value, tmp_path
-):
-  (tmp_path / 'broken_plugin.py').write_text('X = {}["absent"]\n')
-  monkeypatch.syspath_prepend(tmp_path)
-  _declare(monkeypatch, registry, ('green', value))
-  with pytest.raises(ValueError, match=r"^colour: 'green' is declared by"):
-    registry.get('green')
-  # The others are there.
-  assert registry.get('red') == 1
-
-
 @pytest.mark.parametrize('first', [True, False])
 def test_names_of_the_core_are_not_replaced(monkeypatch, first):
   made = Registry('colour', numbers.Real)
@@ -121,47 +106,40 @@ def test_names_of_the_core_are_not_replaced(monkeypatch, first):
   assert made.is_builtin('red')
 
 
-def test_two_packages_that_declare_a_name_are_named(monkeypatch, registry):
-  _declare(monkeypatch, registry, ('teal', 'math:e'), ('teal', 'math:pi'))
-  with pytest.raises(
-    ValueError, match=r"^colour: 'teal' .* math:e and math:pi"
-  ):
+@pytest.mark.parametrize(
+  ('declared', 'said'),
+  [
+    (('no_such_package:X',), 'is declared by no_such_package:X, which cannot'),
+    (('math:no_such_name',), 'is declared by math:no_such_name, which cannot'),
+    (('broken_plugin:X',), 'is declared by broken_plugin:X, which cannot'),
+    (('math:e', 'math:pi'), '.* math:e and math:pi; uninstall one of them'),
+    (('math:sqrt',), 'math:sqrt declares is a builtin_function'),
+    (('fractions:Fraction',), 'is a ABCMeta'),
+  ],
+)
+def test_what_is_no_entry_is_refused(
+  monkeypatch, registry, tmp_path, declared, said
+):
+  (tmp_path / 'broken_plugin.py').write_text('X = {}["absent"]\n')
+  monkeypatch.syspath_prepend(tmp_path)
+  _declare(monkeypatch, registry, *(('teal', value) for value in declared))
+  with pytest.raises(ValueError, match=f"^colour: 'teal'.*{said}"):
     registry.get('teal')
-  with pytest.warns(UserWarning, match='uninstall one of them'):
+  # The others are there.
+  with pytest.warns(UserWarning, match="^colour: 'teal'"):
     assert registry.available() == {'red': 1, 'blue': 2}
 
 
-def test_what_is_no_entry_is_refused(monkeypatch, registry):
-  _declare(
-    monkeypatch,
-    registry,
-    *(
-      ('teal', 'math:sqrt'),
-      ('a b', 'math:pi'),
-      ('half', 'fractions:Fraction'),
-    ),
-  )
-  for name, reason in {
-    'teal': r'math:sqrt declares is a builtin_function',
-    'a b': 'cannot be a name',
-    'half': 'is a ABCMeta',
-  }.items():
-    with pytest.raises(ValueError, match=f'^colour: {name!r}.*{reason}'):
-      registry.get(name)
+def test_what_cannot_be_a_name_is_refused(monkeypatch, registry):
   for name, entry in (('a:b', 1), ('', 1), ('a+b', 1), ('mauve', 'mauve')):
     with pytest.raises(ValueError, match=r'^colour: '):
       registry.register(name, entry)
-
-
-def test_a_colon_wants_an_argument(registry):
-  assert registry.find('red:3') == (1, '3')
-  with pytest.raises(ValueError, match=r"^colour: 'red:' has nothing after"):
-    registry.find('red:')
-
-
-def test_a_package_that_is_installed_twice_is_one(monkeypatch, registry):
-  _declare(monkeypatch, registry, ('teal', 'math:e'), ('teal', 'math:e'))
+  # A package that is installed twice is one.
+  twice = ('teal', 'math:e')
+  _declare(monkeypatch, registry, twice, twice, ('a b', 'math:pi'))
   assert registry.get('teal') > 2
+  with pytest.raises(ValueError, match=r"^colour: 'a b'.*cannot be a name"):
+    registry.get('a b')
 
 
 @pytest.mark.parametrize('made', _REGISTRIES, ids=lambda r: r.option)
@@ -172,12 +150,6 @@ def test_every_entry_can_be_imported(made):
     assert made.get(name) is not None
   if made is OPTIONS:
     assert all(isinstance(x, Option) for x in made.values())
-
-
-def test_a_name_has_an_argument_behind_its_colon():
-  assert split('first:16') == ('first', '16')
-  assert split('token') == ('token', '')
-  assert split('learned:C:/rules') == ('learned', 'C:/rules')
 
 
 _CORE = """
@@ -203,23 +175,36 @@ _CORE = """
     assert decoder.sample('12', max_new_tokens=3).tokens
   loaded = [m for m in sys.modules if m.startswith('cascades.contrib')]
   assert not loaded, loaded
+
+  for made, options in (
+    (drafter, dict(schedule='first:2')),
+    (drafter, dict(schedule='budget:2.5')),
+    (drafter, dict(schedule='inside:1 ... 2')),
+    (drafter, dict(cap='top:3 delta:0.1')),
+    (drafter, dict(verification='look_ahead:2')),
+    ('self:1+ngram', dict(inner_gamma=1, inner_method='opt')),
+  ):
+    usual = dict(method='opt', lenience=0.1, gamma=2)
+    decoder = cascades.Sampler(verifier, made, **usual, **options)
+    assert decoder.sample('The number 12', max_new_tokens=6).tokens
+  assert cascades.METHODS['learned'].load is not None
 """
 
 
 @pytest.mark.slow
-def test_decoding_with_the_core_imports_no_plug_in(tmp_path):
+def test_decoding_imports_plug_ins_as_they_are_named_and_none_before(tmp_path):
   done = _run(tmp_path, '-c', textwrap.dedent(_CORE))
   assert done.returncode == 0, done.stderr
 
 
-_OTHER = '''
+_OTHER = """
 import dataclasses
 
 import jax.numpy as jnp
-from flax import struct
 
 from cascades import methods, schedules
 from cascades.contrib import capping
+from cascades.contrib.lenience_schedules import places
 from cascades.drafters import NgramDrafter, specs
 from cascades.decoding import Equipped
 from cascades.scheme import Verification
@@ -230,24 +215,10 @@ METHOD = dataclasses.replace(
 )
 
 
-@struct.dataclass
-class Alternate(schedules.Schedule):
-  """Lenient at every other token."""
-
-  def start(self, tokens, length):
-    return jnp.zeros((), jnp.int32)
-
-  def lenience(self, memory, asked, strict):
-    return jnp.where(memory % 2 == 0, asked, strict)
-
-  def after(self, memory, token, spent):
-    return memory + 1
-
-
 SCHEDULE = schedules.Kind(
   'other_schedule',
-  'lenient at every other token',
-  lambda text, token: Alternate(),
+  'strict for two tokens',
+  lambda text, token: places.First(jnp.int32(2)),
 )
 VERIFICATION = Verification(decide='cascades.verification.single:token')
 CAP = capping.TOP._replace(
@@ -269,7 +240,7 @@ DRAFTER = specs.Kind(
   says='a text look-up',
   load=lambda name, dtype, mesh: Spec(),
 )
-'''
+"""
 _OTHER_OPTION = """
 from cascades import arguments
 from cascades.registries import Option
@@ -325,6 +296,7 @@ def _run(folder, *command):
 
 _DECODED = """
   import sys
+  import pytest
   import cascades
   from cascades.sampler import options as options_module
   from experiments.records import outside
@@ -343,10 +315,12 @@ _DECODED = """
   assert 'other_package' not in sys.modules
   usual_one = decode()
   assert 'other_package' not in sys.modules
-  decode(method='other_method')
-  decode(schedule='other_schedule')
-  decode(verification='other_verification')
-  decode(cap='other_cap:1')
+  named = [
+    {kind: f'other_{kind}' + ':1' * (kind == 'cap')}
+    for kind in ('schedule', 'verification', 'cap')
+  ]
+  for options in dict(method='other_method'), *named:
+    decode(**options)
   sampler = decode('other_drafter', other_window=2)
   assert sampler.equipped.drafter.window == 2
   config = dict(usual, drafter='other_drafter', other_window=3)
@@ -356,28 +330,18 @@ _DECODED = """
   found = outside.plugins(curve.options, 'other_drafter')
   assert found[1:] == [('other-package', '1.0')]
   assert outside.source(curve.options.method, *found)
-  for options in (
-    dict(verification='other_verification'),
-    dict(schedule='other_schedule'),
-    dict(cap='other_cap:1'),
-  ):
+  for options in named:
     made = options_module.Options.of(method='opt', **options)
     assert ('other-package', '1.0') in outside.plugins(made, 'ngram')
   assert not outside.plugins(options_module.Options(), 'self:2+ngram')
   assert dict(curve.options.plugins) == {'other_window': 3}
-  try:
-    fields.check(dict(config, other_window=0))
-  except ValueError as error:
-    assert str(error).startswith('other_window: '), error
-  else:
-    raise AssertionError('other_window')
-  for mistake in dict(other_window=0), dict(drafter='ngram', other_window=1):
-    try:
-      decode(**mistake)
-    except ValueError as error:
-      assert str(error).startswith('other_window: '), error
-    else:
-      raise AssertionError(mistake)
+  for mistake in (
+    lambda: fields.check(dict(config, other_window=0)),
+    lambda: decode(other_window=0),
+    lambda: decode('ngram', other_window=1),
+  ):
+    with pytest.raises(ValueError, match='^other_window: '):
+      mistake()
 """
 
 
@@ -389,32 +353,3 @@ def test_another_package_is_found_by_its_names(other_package):
   done = _run(other_package, '-m', 'experiments.sample', '--helpfull')
   assert '--other_window' in done.stdout
   assert 'Last tokens that another look-up compares.' in done.stdout
-
-
-_CONTRIB = """
-  import sys
-  import cascades
-  sys.path[:0] = ['tests']
-  import small
-
-  pair = small.pair()
-  for drafter, options in (
-    (pair[1], dict(schedule='first:2')),
-    (pair[1], dict(schedule='budget:2.5')),
-    (pair[1], dict(schedule='inside:1 ... 2')),
-    (pair[1], dict(cap='top:3 delta:0.1')),
-    (pair[1], dict(verification='look_ahead:2')),
-    ('self:1+ngram', dict(inner_gamma=1, inner_method='opt')),
-  ):
-    sampler = cascades.Sampler(
-      pair[0], drafter, method='opt', lenience=0.1, gamma=2, **options
-    )
-    assert sampler.sample('The number 12', max_new_tokens=6).tokens
-  assert cascades.METHODS['learned'].load is not None
-"""
-
-
-@pytest.mark.slow
-def test_each_plug_in_of_contrib_decodes_from_outside(tmp_path):
-  done = _run(tmp_path, '-c', textwrap.dedent(_CONTRIB))
-  assert done.returncode == 0, done.stderr
