@@ -246,25 +246,17 @@ def test_a_head_of_another_pair_is_refused(pair, own):
 
 
 def test_a_sweep_of_another_pair_is_refused_before_it_decodes(tmp_path):
-  verifier, drafter = small.pair()
-  config = _sweep_config(verifier=verifier, drafter=drafter)
   curves = [plan.Curve.of({}, 'learned', (0.3,))]
   with pytest.raises(ValueError, match='learned was trained for the verifier'):
-    sweep.run(config, curves, tmp_path / 'w')
+    sweep.run(small.config(), curves, tmp_path / 'w')
   assert not list((tmp_path / 'w').glob('records/*'))
-
-
-def _sweep_config(**fields):
-  from configs import common
-
-  return common.sweep('split', 'clock', **dict(clock=0) | fields)
 
 
 def test_points_are_named_after_the_head_and_not_only_its_name(tmp_path):
   folder = _folder(tmp_path)
 
   def point():
-    config = _sweep_config()
+    config = small.config(tasks=('word_problems',))
     curve = plan.Curve.of({}, f'learned:{folder}', (0.3,))
     plan.check([curve], {})
     tasks = plan.tasks_of(config)
@@ -516,11 +508,8 @@ def test_rules_are_judged_on_what_is_held_out():
 
 @pytest.mark.slow
 def test_a_rule_is_trained_on_what_a_sweep_wrote(tmp_path):
-  verifier, drafter = small.pair()
-  pair = dict(verifier=verifier, drafter=drafter)
-  config = _sweep_config(
-    split='train', num_examples=24, tasks=('numerals',), **pair
-  )
+  pair = dict(zip(('verifier', 'drafter'), small.pair(), strict=True))
+  config = small.config(split='train', num_examples=24)
   curves = [
     plan.Curve.of(config.to_dict(), 'verifier_only', ()),
     plan.Curve.of(config.to_dict(), 'opt', (0.1, 0.5)),
@@ -548,4 +537,4 @@ def test_a_rule_is_trained_on_what_a_sweep_wrote(tmp_path):
   answer = decoder.sample('The number 4302 in words:', max_new_tokens=16)
   assert answer.counts['examined'] > 0
   with pytest.raises(ValueError, match=r'for the drafter .*drafter, with'):
-    sampler.Sampler(**pair | dict(drafter=verifier))
+    sampler.Sampler(**pair | dict(drafter=pair['verifier']))
