@@ -1,7 +1,6 @@
 """Tests of what a pair of models needs of a device's memory."""
 
 import functools
-import json
 import pathlib
 import re
 import shutil
@@ -9,16 +8,12 @@ import shutil
 import conftest
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+import small
 
 from cascades import drafters
-from cascades.models import (
-  checkpoints,
-  gemma_library,
-  huggingface,
-  language,
-  orbax_files,
-)
+from cascades.models import checkpoints, gemma_library, language, orbax_files
 from cascades.sampler import memory
 
 FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
@@ -241,21 +236,12 @@ def test_a_pair_of_9b_is_refused_without_being_made(nine_b):
 
 
 def test_a_description_has_the_dtypes_that_are_stored(tmp_path):
-  verifier = checkpoints.load_model('tiny-verifier')
-  source = checkpoints.ASSETS / 'tiny-verifier/config.json'
-  config = json.loads(source.read_text())
+  folder = shutil.copytree(FIXTURES / 'hf_gemma2', tmp_path / 'mixed')
+  norm = {'model.norm.weight': np.zeros(32, jnp.bfloat16)}
   # Or else all of them would become what it says.
-  del config['dtype'], config['torch_dtype']
-  # Training may leave some in float32.
-  params = {
-    name: layer
-    if name == 'final_norm'
-    else jax.tree.map(lambda x: x.astype(jnp.bfloat16), layer)
-    for name, layer in verifier.unpacked().params.items()
-  }
-  huggingface.save(tmp_path, config, params, verifier.tokenizer)
-  model, shapes = checkpoints.describe(tmp_path)
-  loaded = checkpoints.load_model(tmp_path)
+  small.rewrite(folder, dict(dtype=..., torch_dtype=...), norm)
+  model, shapes = checkpoints.describe(folder)
+  loaded = checkpoints.load_model(folder)
   assert model == loaded.model
   assert shapes == jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), loaded.params

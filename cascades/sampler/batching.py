@@ -244,12 +244,12 @@ class Engine:
 
 
 def pad(
-  prompts: Sequence[np.ndarray], room: int
+  prompts: Sequence[np.ndarray], room: int, least: int = _SHORTEST
 ) -> tuple[np.ndarray, np.ndarray]:
   """Prompts, padded on the right to a bucket of at most `room`; lengths."""
   lengths = np.array([len(prompt) for prompt in prompts], np.int32)
   padded = np.zeros(
-    (len(prompts), min(bucket(lengths.max(), _SHORTEST), room)), np.int32
+    (len(prompts), min(bucket(lengths.max(), least), room)), np.int32
   )
   for row, prompt in zip(padded, prompts, strict=True):
     row[: len(prompt)] = prompt

@@ -308,15 +308,12 @@ def _read_rows(decoder, target, requests, length, asked_length, say):
     FaultError: A distribution is not finite.
   """
   rows = batching.width(len(requests), decoder.options.batch_size)
-  tokens = np.zeros((rows, length), np.int32)
-  asked = np.zeros((rows, asked_length), np.int32)
-  starts = np.zeros(rows, np.int32)
-  for i, (context, continuation) in enumerate(requests):
-    text = [*context, *continuation]
-    tokens[i, : len(text) - 1] = text[:-1]
-    asked[i, : len(continuation)] = continuation
-    # What follows a token is said after reading it.
-    starts[i] = len(context) - 1
+  filled = [*requests, *[((0,), ())] * (rows - len(requests))]
+  texts = [[*context, *continuation][:-1] for context, continuation in filled]
+  tokens, _ = batching.pad(texts, length, length)
+  asked, _ = batching.pad([x for _, x in filled], asked_length, asked_length)
+  # What follows a token is said after reading it.
+  starts = np.array([len(context) - 1 for context, _ in filled], np.int32)
   said, culprits = sharding.fetch(
     _read(
       target.params,
