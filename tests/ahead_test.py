@@ -8,12 +8,7 @@ import pytest
 import tiers
 import verification_test
 
-from cascades import (
-  Sampler,
-  load_model,
-  methods,
-  verification,
-)
+from cascades import methods, verification
 from cascades.proof import exact
 
 _MODEL, _PROMPT, _GAMMA = (
@@ -109,22 +104,3 @@ def test_the_loop_emits_what_the_enumeration_says(window):
   )
   assert np.abs(z).max() < 5
   assert np.abs(other).max() > 10
-
-
-def _sampler(**options):
-  pair = load_model('tiny-verifier'), load_model('tiny-drafter')
-  given = dict(method='undecided', lenience=0.9, verification='look_ahead')
-  return Sampler(*pair, **given | options)
-
-
-@pytest.mark.slow
-def test_an_answer_at_the_strict_end_is_the_verifiers():
-  def answer(**options):
-    said = _sampler(temperature=0.0, **options).sample(
-      'Q: 3 + 4\nA:', max_new_tokens=24
-    )
-    return said.tokens
-
-  strict = answer(lenience=-1.0)
-  assert strict == answer(method='speed', lenience=0.0, verification='token')
-  assert strict == answer(verification='look_ahead:3')

@@ -1,7 +1,5 @@
 """Caps on any rule: what they say is inside, and the laws that they leave."""
 
-import functools
-
 import decoding_test
 import jax
 import jax.numpy as jnp
@@ -9,13 +7,7 @@ import numpy as np
 import pytest
 import tiers
 
-from cascades import (
-  Sampler,
-  decoding,
-  load_model,
-  methods,
-  verification,
-)
+from cascades import decoding, methods, verification
 from cascades.contrib import capping
 from cascades.methods import processing
 from cascades.proof import audit, exact
@@ -89,41 +81,26 @@ def test_a_capped_rule_is_strict_where_the_method_is():
 
 def test_the_loop_follows_a_capped_law():
   # By token; audit_test samples all other verifications of a capped method.
-  cap = capping.parse('top:2 delta:0.4')
-  how = processing.Processing(temperature=np.float32(1), cap=cap)
   method, lenience = methods.METHODS['ensemble'], 0.8
   capped = capping.capped(method)
-  d = decoding_test.seen_of_model(verification.STANDARD, how)
-  table = exact.Table.of([(capped, lenience), (method, lenience)], d)
-  asked = decoding_test._MODEL, decoding_test._PROMPT, 3
-  rows = decoding_test._generate(
-    *(capped, [lenience], 3, 20_000), how=how, return_logits=False
-  )
-  tokens = rows.tokens[:, 0, 3:6]
-  z, free = (
-    exact.z_scores(tokens, law) for law in exact.declared_law(table, *asked)
-  )
+
+  def drawn(cap):
+    how = processing.Processing(np.float32(1), cap=capping.parse(cap))
+    d = decoding_test.seen_of_model(verification.STANDARD, how)
+    table = exact.Table.of([(capped, lenience), (method, lenience)], d)
+    asked = decoding_test._MODEL, decoding_test._PROMPT, 3
+    rows = decoding_test._generate(
+      *(capped, [lenience], 3, 20_000), how=how, return_logits=False
+    )
+    laws = exact.declared_law(table, *asked)
+    return [exact.z_scores(rows.tokens[:, 0, 3:6], law) for law in laws]
+
+  z, free = drawn('top:2 delta:0.4')
   assert np.abs(z).max() < 5 < np.abs(free).max() / 2
-
-
-@functools.cache
-def _sampler(**options):
-  pair = load_model('tiny-verifier'), load_model('tiny-drafter')
-  return Sampler(*pair, **dict(method='token_v1', lenience=0.6) | options)
-
-
-def _tokens(**options):
-  asked = ['Q: 3 + 4\nA:', 'Tom has 5 apples.']
-  answers = _sampler(**options).sample(asked, max_new_tokens=24, seed=3)
-  return [answer.tokens for answer in answers]
-
-
-@pytest.mark.slow
-def test_a_cap_that_holds_everything_is_none():
-  assert _tokens(cap='delta:1') == _tokens()
   sizes = decoding.decode._cache_size()
-  assert _tokens(cap='delta:0.01') != _tokens()
-  # Another number compiles nothing.
+  z, free = drawn('top:5 delta:1')
+  # It holds everything; and another number compiles nothing.
+  assert np.abs(z).max() < 5 > np.abs(free).max()
   assert decoding.decode._cache_size() == sizes
 
 

@@ -27,7 +27,7 @@ _DISTRIBUTIONS = decoding_test.seen_of_model(
 )
 _NAMES = (
   'first:2',
-  'budget:0.4',
+  'budget:0.1',
   'each:-1,0.2,0.9,0.4,0,0.6,0.5,0.3',
   'inside:1 ... 2',
   'mismatches:1',

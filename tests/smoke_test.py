@@ -41,15 +41,6 @@ def test_a_method_of_each_kind_decodes(name):
     assert len(answer.tokens) == len(answer.sources)
 
 
-def test_strict_greedy_decoding_is_the_verifier():
-  alone = cascades.Sampler(small.tables()[0], gamma=0, temperature=0)
-  lenience = cascades.METHODS['token_v3'].strict
-  strict = _sampler(method='token_v3', lenience=lenience, temperature=0)
-  want = alone.sample(_PROMPTS, max_new_tokens=8)
-  found = strict.sample(_PROMPTS, max_new_tokens=8)
-  assert [x.tokens for x in found] == [x.tokens for x in want]
-
-
 def test_a_sweep_of_two_points_ends_with_a_summary(tmp_path):
   config = small.config(num_examples=2, batch_size=2, gamma=2)
   curves = [
