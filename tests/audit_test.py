@@ -6,6 +6,7 @@ import math
 import re
 
 import jax.numpy as jnp
+import launching
 import numpy as np
 import pytest
 import tiers

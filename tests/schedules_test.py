@@ -22,6 +22,8 @@ from cascades.scheme import BONUS, DRAFT
 
 _V, _MODEL = decoding_test._V, decoding_test._MODEL
 _NEW, _PROMPT = 4, decoding_test._PROMPT
+# What is asked for; at it the laws of these models differ most.
+_LENIENT = 0.8
 _DISTRIBUTIONS = decoding_test.seen_of_model(
   verification.STANDARD, decoding_test.HOWS['plain']
 )
@@ -132,7 +134,7 @@ def _decoded(method, name, scheme, drafts=1, rows=20_000, **more):
   if isinstance(scheme, str):
     scheme = verification.Scheme(scheme)
   return decoding_test._generate(
-    *(method, np.full(rows, 0.3), 3, rows, _NEW),
+    *(method, np.full(rows, _LENIENT), 3, rows, _NEW),
     scheme=scheme,
     drafts=drafts,
     schedule=_made(name),
@@ -148,9 +150,11 @@ _THROUGH_THE_LOOP = (*_KINDS, ('sequential', 1))
 def test_the_loop_follows_a_law_that_bends(kind, drafts, name):
   rows = _decoded('token_v3', name, kind, drafts)
   tokens = rows.tokens[:, len(_PROMPT) :][:, :_NEW]
-  declared = _declared('token_v3', name, 0.3, _NEW)
+  declared = _declared('token_v3', name, _LENIENT, _NEW)
   # It bends: no single lenience has this law.
-  (plain,) = exact.declared_law(_rows('token_v3', 0.3), _MODEL, _PROMPT, _NEW)
+  (plain,) = exact.declared_law(
+    _rows('token_v3', _LENIENT), _MODEL, _PROMPT, _NEW
+  )
   assert np.abs(declared - plain).sum() > 0.01
   z = exact.z_scores(tokens, declared)
   assert np.abs(z).max() < 5
@@ -166,7 +170,7 @@ def test_what_is_remembered_is_what_was_written(kind, drafts, name):
   rows = _decoded('token_v3', name, kind, drafts)
   for i in range(64):
     written = rows.tokens[i, len(_PROMPT) : int(rows.length[i])].tolist()
-    _, told = _followed('token_v3', name, 0.3, written)
+    _, told = _followed('token_v3', name, _LENIENT, written)
     # A row that ended inside of a block remembers the block to its end.
     if rows.source[i, rows.length[i] - 1] == DRAFT:
       continue
@@ -202,7 +206,7 @@ def test_a_bonus_of_the_verifiers_costs_nothing():
       continue
     written = rows.tokens[i, len(_PROMPT) : int(length)].tolist()
     alone = np.flatnonzero(sources == BONUS)
-    _, told = _followed('opt', 'budget:0.4', 0.3, written, alone=alone)
+    _, told = _followed('opt', 'budget:0.4', _LENIENT, written, alone=alone)
     np.testing.assert_allclose(
       rows.memory[i], sum(divergence for _, divergence, _ in told), atol=1e-5
     )
