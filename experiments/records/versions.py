@@ -27,6 +27,7 @@ RESULTS = ROOT / 'tests/data/fixed_results.json'
 ONLY_LOOKS = (
   'cascades/contrib/engine_audits/',
   'cascades/contrib/lm_eval.py',
+  'cascades/contrib/many_methods.py',
   'cascades/contrib/rule_fitting.py',
   'cascades/contrib/look_ahead/windowed_blocks.py',
   'cascades/proof/',
