@@ -201,17 +201,10 @@ def check_laws(
 ):
   """Samples every method through one loop, in one batch.
 
-  Args:
-    scheme: How.
-    gamma: Tokens per block.
-    drafts: Per block.
-    tree_size: As for `decoding.decode`.
-    equipped: What drafts; None for the usual model.
-    seen: Of (scheme, how), what the loop sees in each context.
-    pairs: Methods at leniences; None for all, none of them at a limit.
-    rows: Of a batch, which the methods share evenly.
-    hows: Keys of HOWS.
-    times: How many batches are drawn of what is not processed.
+  `equipped` drafts, or the usual model, and `seen(scheme, how)` is what the
+  loop sees in each context. `pairs` are methods at leniences, or all of them,
+  none at a limit; they share the rows evenly. Of what is not processed, `times`
+  batches are drawn.
   """
   pairs = pairs_of(scheme) if pairs is None else pairs
   every = [seen(scheme, HOWS[name]) for name in hows]

@@ -290,11 +290,8 @@ def test_the_first_token_of_a_cascade_with_ngrams_follows_its_law(kind):
 def check_head(equipped, drafts, kind, q):
   """Strict, the verifier's law; else that of a block's first token.
 
-  Args:
-    equipped: A head of the table model.
-    drafts: How many it drafts.
-    kind: How they are verified.
-    q: What it draws from after the usual prompt.
+  `equipped` is a head of the table model, and q what it draws from after the
+  usual prompt.
   """
   method, lenience = methods.METHODS['token_v3'], 0.5
   run = functools.partial(

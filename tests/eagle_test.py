@@ -72,7 +72,6 @@ def write_head(
     dtype: What they are stored in.
     **config: Further fields.
   """
-  rng = np.random.default_rng(seed)
   fields = {
     'architectures': ['Eagle3DraftModel'],
     'speculators_model_type': 'eagle3',
@@ -163,12 +162,8 @@ def _step(drafter):
 def drafts_of(equipped, read, tokens, length, drafted):
   """The logits after the first `length` tokens, and after each of a draft.
 
-  Args:
-    equipped: A head.
-    read: What `_reader` gives of all the tokens.
-    tokens: A text, of which nothing beyond `length` is looked at.
-    length: How many there are.
-    drafted: What is drafted after them.
+  `read` is what `_reader` gives of all tokens; nothing beyond `length` is
+  looked at.
   """
   (drafter, own), (hidden, state) = equipped, read
   bank, at = drafter.bank(state, jnp.int32(length)), jnp.int32(length - 1)
@@ -221,10 +216,7 @@ _PADDED = 40
 def states_of(model, params, tokens):
   """A text's states after each number of layers, as flax captures them.
 
-  Args:
-    model: Not packed.
-    params: Its parameters.
-    tokens: The text, `_PADDED` of them.
+  The model is not packed; there are `_PADDED` tokens.
   """
   _, found = models_test.gemmas_pass(
     model,

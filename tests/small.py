@@ -217,12 +217,8 @@ def continued(
 def check_continued(verifier, equipped, text, greedy, law) -> None:
   """That strict decoding goes on as a reference does.
 
-  Args:
-    verifier: A checkpoint.
-    equipped: What drafts for it.
-    text: Its tokens.
-    greedy: Those that follow, greedily.
-    law: What the first of them is drawn from at a temperature of .7.
+  `greedy` are the tokens that follow a text, and `law` what the first of them
+  is drawn from at a temperature of .7.
   """
   asked = verifier, equipped, text
   cold, warm = (
@@ -240,13 +236,8 @@ def check_alone(
 ) -> list[cascades.Answer]:
   """That strict greedy decoding is the verifier alone; gives the answers.
 
-  Args:
-    verifier: A checkpoint.
-    drafter: What drafts for it.
-    texts: Of unlike lengths.
-    new: Tokens to be written after each.
-    turns: Whether a conversation is tried, too.
-    **options: Of the sampler.
+  The texts have unlike lengths; `new` tokens are written after each, and with
+  `turns` a conversation is tried, too.
   """
   alone = cascades.Sampler(verifier, gamma=0, temperature=0.0)
   strict = cascades.Sampler(
