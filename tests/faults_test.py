@@ -2,6 +2,7 @@
 
 import functools
 import pickle
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -290,9 +291,12 @@ def test_a_law_with_a_negative_probability_is_the_methods_fault(kind, kept):
 
 
 def test_a_sweep_names_the_drafter_that_decodes_alone():
+  ended = mock.Mock()
+  ended._arm.return_value = mock.Mock(), 0
+  ended._arm.return_value[0].refusal.return_value = None
+  ended._timed.side_effect = faults.FaultError(
+    'verifier', 'at position 9 of prompt 3'
+  )
   curve = plan.Curve.of({}, 'drafter_only', ())
-  with (
-    pytest.raises(ValueError, match=r'^drafter: its logits .* of prompt 3;'),
-    worker._naming_model_alone(curve),
-  ):
-    raise faults.FaultError('verifier', 'at position 9 of prompt 3')
+  with pytest.raises(ValueError, match=r'^drafter: its logits .* of prompt 3;'):
+    worker.Worker.decode_curve(ended, mock.Mock(), curve, [mock.Mock()])
