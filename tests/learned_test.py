@@ -139,7 +139,7 @@ def test_the_bundled_head_has_the_plain_name():
   assert bundled.identity == trained.identity
   verifier, drafter = map(cascades.load_model, trained.names)
   equipped = pairing.equip(verifier, drafter)
-  assert pairing.fingerprints(verifier, equipped) == (
+  assert learned.fingerprints(verifier, equipped) == (
     trained.verifier,
     trained.drafter,
   )
@@ -204,7 +204,7 @@ def own(pair, tmp_path_factory):
   verifier, drafter = pair
   equipped = pairing.equip(verifier, drafter)
   folder = tmp_path_factory.mktemp('own') / 'rule'
-  prints = pairing.fingerprints(verifier, equipped)
+  prints = learned.fingerprints(verifier, equipped)
   learned.save(folder, {'mp': 1.0, 'mq': -1.0, 'one': 0.1}, _NAMES, prints)
   return f'learned:{folder}'
 

@@ -35,8 +35,8 @@ import jax.numpy as jnp
 from jax.scipy import special
 from jaxtyping import Array, Float
 
-from cascades import arguments, atomic
-from cascades.drafters import pairing
+from cascades import arguments, atomic, drafters
+from cascades.drafters import heads
 from cascades.methods.cascade import price
 from cascades.methods.method import (
   Distributions,
@@ -45,6 +45,7 @@ from cascades.methods.method import (
   from_rule,
   total_variation,
 )
+from cascades.models import checkpoints, language
 from cascades.plain import digest
 
 # The head of the bundled pair, which has the plain name; others have a name, or
@@ -141,7 +142,7 @@ class Trained(NamedTuple):
   """The pair of models that a rule was trained for.
 
   Attributes:
-    verifier: Fingerprint of the verifier; see `drafters.pairing.fingerprints`.
+    verifier: Fingerprint of the verifier; see `fingerprints`.
     drafter: Fingerprint of the drafter.
     names: Of both, for people.
     identity: A hash of the rule.
@@ -163,7 +164,7 @@ class Trained(NamedTuple):
     Raises:
       ValueError: One of the models is another; names it.
     """
-    prints = pairing.fingerprints(verifier, drafter)
+    prints = fingerprints(verifier, drafter)
     for role, expected, found, model in zip(
       ('verifier', 'drafter'), self, prints, self.names, strict=False
     ):
@@ -174,6 +175,33 @@ class Trained(NamedTuple):
           f' {found or "none, for it is no language model"}; train a rule for'
           ' these two with configs/train_rule.py.'
         )
+
+
+def fingerprints(
+  verifier: checkpoints.Checkpoint, equipped: drafters.Equipped
+) -> tuple[str | None, str | None]:
+  """What tells two language models from others; None of what is none.
+
+  Args:
+    verifier: The verifier.
+    equipped: What drafts.
+  """
+  drafter, params = equipped
+  if getattr(drafter, 'adaptive', False):
+    params, _ = params
+  own = None
+  if isinstance(drafter, drafters.ModelDrafter | drafters.SelfDrafter):
+    own = verifier._replace(model=drafter.model, params=params)
+  return _fingerprint(verifier), own and _fingerprint(own)
+
+
+def _fingerprint(checkpoint: checkpoints.Checkpoint) -> str | None:
+  """Also of how many layers it has, for the first of them are another model."""
+  model = checkpoint.model
+  if not isinstance(model, language.LanguageModel):
+    return None
+  layers = model.module.config.num_layers
+  return f'{layers}x{heads.fingerprint(checkpoint)}'
 
 
 def of(
@@ -247,7 +275,7 @@ def save(
     folder: Made if it is not there.
     weights: By name of feature.
     names: Of the verifier and the drafter, for people.
-    fingerprints: Of both, as `drafters.pairing.fingerprints` has them.
+    fingerprints: Of both, as the function of that name has them.
   """
   models = zip(('verifier', 'drafter'), names, fingerprints, strict=True)
   said: dict[str, Any] = {

@@ -25,7 +25,6 @@ from scipy import optimize, special
 
 from cascades import atomic, methods
 from cascades.contrib import learned
-from cascades.drafters import pairing
 from cascades.plain import digest, plain
 from cascades.sampler import sampler, scoring
 
@@ -157,7 +156,7 @@ def _columns(decoder, texts, chat, kept) -> list[np.ndarray]:
   asked = [(decoder.encode(text.prompt, chat), text.tokens) for text in texts]
   options = decoder.options
   of = (
-    *pairing.fingerprints(decoder.verifier, decoder.equipped),
+    *learned.fingerprints(decoder.verifier, decoder.equipped),
     *(options.temperature, options.gate, list(learned.FEATURES), COMPARED),
   )
   identity = digest([plain(of), asked])

@@ -22,7 +22,7 @@ from jaxtyping import PyTree
 from cascades import arguments, drafters
 from cascades.drafters import assistants, heads, specs, speculators
 from cascades.drafters.specs import DRAFTERS, kind_of
-from cascades.models import checkpoints, language, tokenizers
+from cascades.models import checkpoints, tokenizers
 from cascades.registries import OPTIONS
 
 # What each option of a drafter needs, and its default.
@@ -83,33 +83,6 @@ def check_tokenizer(
       f'tokenizer: it has {pieces} pieces and the verifier gives {size} logits;'
       " give the verifier's own."
     )
-
-
-def fingerprints(
-  verifier: checkpoints.Checkpoint, equipped: drafters.Equipped
-) -> tuple[str | None, str | None]:
-  """What tells two language models from others; None of what is none.
-
-  Args:
-    verifier: The verifier.
-    equipped: What drafts.
-  """
-  drafter, params = equipped
-  if getattr(drafter, 'adaptive', False):
-    params, _ = params
-  own = None
-  if isinstance(drafter, drafters.ModelDrafter | drafters.SelfDrafter):
-    own = verifier._replace(model=drafter.model, params=params)
-  return _fingerprint(verifier), own and _fingerprint(own)
-
-
-def _fingerprint(checkpoint: checkpoints.Checkpoint) -> str | None:
-  """Also of how many layers it has, for the first of them are another model."""
-  model = checkpoint.model
-  if not isinstance(model, language.LanguageModel):
-    return None
-  layers = model.module.config.num_layers
-  return f'{layers}x{heads.fingerprint(checkpoint)}'
 
 
 for _name, _kind in {

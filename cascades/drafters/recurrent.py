@@ -7,10 +7,9 @@ where it said the last token, e_t the embedding of a token and s_0 = h,
   f_t = P [h; s_t],   f_t <- f_t + silu(M f_t)  for each layer
   logits_t = (the verifier's embedding table) f_t.
 
-`step` and `unroll` are written for one sequence and one draft. Several drafts
-of a sequence are `vmap` of them over random numbers, the hidden state shared; a
-batch is `vmap` of that over sequences. A beam search scores what `vmap` over
-its beams gives.
+`step` is written for one sequence and one draft. Several drafts of a sequence
+are `vmap` of it over random numbers, the hidden state shared; a batch is `vmap`
+of that over sequences. A beam search scores what `vmap` over its beams gives.
 """
 
 import dataclasses
@@ -81,48 +80,6 @@ def step(
   return state, model.unembed(params, features)
 
 
-def unroll(
-  step: Callable[..., tuple[Any, Float[Array, 'V']]],
-  state: Any,
-  token: Int[Array, ''],
-  pick: Callable[[Array, Float[Array, 'V']], Int[Array, '']],
-  randoms: Float[Array, 'length_1 R'],
-  steps: Int[Array, ''] | None = None,
-) -> tuple[Int[Array, 'length_1'], Float[Array, 'length_1 V']]:
-  """A draft by whatever reads a token and says what may follow it.
-
-  Args:
-    step: Takes a state and a token, gives the next state and logits.
-    state: Before the first token.
-    token: The verifier's, which the draft begins with.
-    pick: A token, given random numbers and logits.
-    randoms: Random numbers for each step; there is one step more than tokens
-      are drafted.
-    steps: How many are made, all but the last at the least; None for all.
-
-  Returns:
-    Tokens [length + 1], the verifier's first; logits [length + 1, V], those
-    after each of them, zeros in place of those that were not made.
-  """
-  length = len(randoms)
-  empty = jax.eval_shape(step, state, token)[1]
-
-  def one(i, carry):
-    state, tokens, logits = carry
-    state, said = step(state, tokens[i])
-    # The token after a whole draft is no part of it.
-    tokens = tokens.at[i + 1].set(pick(randoms[i], said), mode='drop')
-    return state, tokens, logits.at[i].set(said)
-
-  start = (
-    state,
-    jnp.zeros(length, jnp.int32).at[0].set(token),
-    jnp.zeros((length, *empty.shape), empty.dtype),
-  )
-  steps = length if steps is None else steps
-  return jax.lax.fori_loop(0, steps, one, start)[1:]
-
-
 class Unrolled(Drafter):
   """Drafts by reading a token and saying what may follow it, again and again.
 
@@ -147,28 +104,40 @@ class Unrolled(Drafter):
       gamma: Tokens of a draft.
 
     Returns:
-      The step and the state that `unroll` takes; and the ids that its logits
-      are of, None for all.
+      A function that takes a state and a token and gives the next state and
+      logits; the first state; and the ids that the logits are of, None for all.
     """
     raise NotImplementedError
 
   def propose(self, params, state, seen, key, how, *, gamma, drafts, beyond):
     """Drafts that all begin with the verifier's last token."""
-    step, carry, said = self.start(params, state, seen, gamma)
+    step, state_before, said = self.start(params, state, seen, gamma)
     how = how.among(said)
     count = self.model.vocab_size if said is None else len(said)
     size = processing.draw_size(count)
     randoms = processing.uniform(key, drafts, gamma + 1, size)
-    # One loop for the batch.
+    # One loop for the batch. Rows of logits that are not made are zeros.
     steps = gamma + jax.lax.pmax(beyond.astype(jnp.int32), ROWS)
     token = seen.tokens[seen.length - 1]
-
-    def pick(numbers, logits):
-      drawn = processing.draw(numbers, processing.probabilities(logits, how))
-      return drawn if said is None else said[drawn]
+    row = jax.eval_shape(step, state_before, token)[1]
+    start = (
+      state_before,
+      jnp.zeros(gamma + 1, jnp.int32).at[0].set(token),
+      jnp.zeros((gamma + 1, *row.shape), row.dtype),
+    )
 
     def one(numbers):
-      return unroll(step, carry, token, pick, numbers, steps)
+      def read(i, carry):
+        state, tokens, logits = carry
+        state, row = step(state, tokens[i])
+        probs = processing.probabilities(row, how)
+        drawn = processing.draw(numbers[i], probs)
+        drawn = drawn if said is None else said[drawn]
+        # The token after a whole draft is no part of it.
+        tokens = tokens.at[i + 1].set(drawn, mode='drop')
+        return state, tokens, logits.at[i].set(row)
+
+      return jax.lax.fori_loop(0, steps, read, start)[1:]
 
     tokens, logits = jax.vmap(one, out_axes=(0, 1))(randoms)
     draft = whole(tokens[:, 1:], logits, gamma + beyond, said)

@@ -35,7 +35,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from cascades import methods
 from cascades.methods import processing
-from cascades.scheme import BONUS, RESIDUAL
 from cascades.verification import single
 from cascades.verification.verdict import Verdict
 
@@ -166,15 +165,8 @@ def _walk(
   d = ask.row(kept, path)
   law = ask.method.law(d, ask.leniences[path, kept])
   beyond = ask.beyond(d, law, ask.known[path])
-  weights = jnp.where(rejected, instead, beyond)
-  return Verdict(
-    num_accepted=kept,
-    next_token=processing.draw(last, weights),
-    next_source=jnp.where(rejected, RESIDUAL, BONUS),
-    deferred=jnp.append(deferred, False),
-    path=path,
-    is_valid=is_valid & processing.has_mass(weights),
-  )
+  found = single.verdict(kept, rejected, instead, beyond, last, deferred, path)
+  return found._replace(is_valid=found.is_valid & is_valid)
 
 
 def multi_round(

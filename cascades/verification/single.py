@@ -89,14 +89,8 @@ def passed(ask: Question, last: Float[Array, 'n']) -> Verdict:
   d = ask.row(nothing, nothing)
   law = ask.method.law(d, ask.leniences[0, 0])
   beyond = ask.beyond(d, law, ask.known[0])
-  return Verdict(
-    num_accepted=nothing,
-    next_token=processing.draw(last, beyond),
-    next_source=jnp.full((), BONUS),
-    deferred=jnp.zeros(ask.gamma + 1, bool),
-    path=nothing,
-    is_valid=processing.has_mass(beyond),
-  )
+  rejected, deferred = jnp.zeros((), bool), jnp.zeros(ask.gamma)
+  return verdict(nothing, rejected, beyond, beyond, last, deferred)
 
 
 def sequential(
@@ -228,7 +222,9 @@ def block(
   return check_law(found, law)
 
 
-def verdict(kept, rejected, instead, beyond, uniforms, deferred) -> Verdict:
+def verdict(
+  kept, rejected, instead, beyond, uniforms, deferred, path=0
+) -> Verdict:
   """The token after what was kept: a residual, or the bonus beyond it all."""
   weights = jnp.where(rejected, instead, beyond)
   return Verdict(
@@ -236,6 +232,6 @@ def verdict(kept, rejected, instead, beyond, uniforms, deferred) -> Verdict:
     next_token=processing.draw(uniforms, weights),
     next_source=jnp.where(rejected, RESIDUAL, BONUS),
     deferred=jnp.append(deferred > 0, False),
-    path=jnp.zeros((), jnp.int32),
+    path=jnp.asarray(path, jnp.int32),
     is_valid=processing.has_mass(weights),
   )

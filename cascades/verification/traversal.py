@@ -35,7 +35,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from cascades import methods
 from cascades.methods import processing
-from cascades.scheme import BONUS, RESIDUAL
 from cascades.verification import single
 from cascades.verification.verdict import Verdict
 
@@ -175,15 +174,11 @@ def traversal(
   d = ask.row(kept, path)
   known = ask.known[path] | (kept < ask.count[path])
   beyond = ask.beyond(d, end.targets[kept], known)
-  weights = jnp.where(rejected, end.targets[kept], beyond)
-  return Verdict(
-    num_accepted=kept,
-    next_token=processing.draw(last, weights),
-    next_source=jnp.where(rejected, RESIDUAL, BONUS),
-    deferred=_deferred(ask, kept, path, end.firsts[kept]),
-    path=path,
-    is_valid=end.is_valid & processing.has_mass(weights),
+  deferred = _deferred(ask, kept, path, end.firsts[kept])
+  found = single.verdict(
+    kept, rejected, end.targets[kept], beyond, last, deferred, path
   )
+  return found._replace(is_valid=found.is_valid & end.is_valid)
 
 
 def _deferred(
@@ -191,7 +186,7 @@ def _deferred(
   kept: Int[Array, ''],
   path: Int[Array, ''],
   first: Int[Array, ''],
-) -> Bool[Array, 'gamma_1']:
+) -> Bool[Array, 'gamma']:
   """Where the rule defers: of tokens that stay, and of the first that did not.
 
   Args:
@@ -209,4 +204,4 @@ def _deferred(
     said = single.of_token(ask.method.rule, d, lenience, x)
     return there & (said > 0)
 
-  return jnp.append(jax.lax.map(one, jnp.arange(ask.gamma)), False)
+  return jax.lax.map(one, jnp.arange(ask.gamma))

@@ -15,7 +15,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from cascades.contrib import learned, rule_fitting
-from cascades.drafters import pairing
 from cascades.sampler import sampler
 from experiments import records
 from experiments.records import stats
@@ -226,7 +225,7 @@ def train_rule(
   fields = config.leniences, config.softness, config.ridge
   weights = rule_fitting.fit(places.only(~places.held), *fields)
   names = of['verifier'], of['drafter']
-  prints = pairing.fingerprints(decoder.verifier, decoder.equipped)
+  prints = learned.fingerprints(decoder.verifier, decoder.equipped)
   folder = workdir / config.name
   learned.save(folder, weights, names, prints)
   figures = judge(places, weights, config.leniences)
