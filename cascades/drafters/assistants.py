@@ -109,15 +109,13 @@ class Loaded(NamedTuple):
     return Equipped(drafter, (self.params, verifier.params))
 
 
-def folder_of(name: str | pathlib.Path) -> pathlib.Path | None:
-  """Where the assistant of that name is; None if it is none."""
-  said = tensor_files.read_config(name)
-  return pathlib.Path(name) if said.get('model_type') in _TYPES else None
-
-
 def known(name: str | pathlib.Path) -> bool:
   """Whether a name is that of an assistant, which may not be there yet."""
-  return str(name) in PUBLISHED or folder_of(name) is not None
+  return str(name) in PUBLISHED or _is_there(name)
+
+
+def _is_there(name: str | pathlib.Path) -> bool:
+  return tensor_files.read_config(name).get('model_type') in _TYPES
 
 
 def describe(
@@ -134,7 +132,8 @@ def describe(
     ValueError: Its config.json is not an assistant's.
   """
   checkpoints.check_dtype(dtype)
-  if folder := folder_of(name):
+  if _is_there(name):
+    folder = pathlib.Path(name)
     config = _spelled_out(folder, tensor_files.read_config(folder))
     places = tensor_files.places(folder)
   else:
@@ -160,7 +159,7 @@ def load(
     ValueError: It is not whole, not there, or of another kind.
   """
   checkpoints.check_dtype(dtype)
-  if str(folder) in PUBLISHED and folder_of(folder) is None:
+  if str(folder) in PUBLISHED and not _is_there(folder):
     raise ValueError(
       f'drafter: there is no folder {folder}; fetch google/{folder} from the'
       ' hub, and give where it lies.'
