@@ -12,12 +12,12 @@ import ml_collections
 import pandas as pd
 import pytest
 
-from cascades import methods, scheme
+from cascades import methods
 from cascades.drafters import assistants
 from cascades.models import checkpoints, gemma_library
 from cascades.sampler import batching
 from cascades.sampler.options import Options
-from configs import common, paper, train_tiny
+from configs import common, paper
 from experiments import cli, records, sweep
 from experiments.records import metrics
 from experiments.sweeps import fields, plan
@@ -55,31 +55,17 @@ def _load(name):
   return module, module.get_config(*argument)
 
 
-@pytest.mark.parametrize('name', _CONFIGS)
+@pytest.mark.parametrize('name', [*_CONFIGS, *_VARIANTS])
 def test_a_config_is_documented(name):
   module, config = _load(_OF_PAIRS[0] if name == 'paper' else name)
   assert isinstance(config, ml_collections.ConfigDict)
-  assert f'--config=configs/{name}.py' in module.__doc__
-  assert 'Shows:' in module.__doc__
-
-
-@pytest.mark.parametrize('name', _VARIANTS)
-def test_a_variant_is_documented_and_another_is_refused(name):
-  module, config = _load(name)
-  assert isinstance(config, ml_collections.ConfigDict)
   path, _, argument = name.partition(':')
-  assert f'`configs/{path}.py:{argument}`' in module.__doc__
-  with pytest.raises(ValueError, match=f"no variant 'x'; .*{argument}"):
-    module.get_config('x')
-
-
-def test_a_config_of_a_sweep_has_the_fields_of_sweeps():
-  checked = 0
-  for name in (*_CONFIGS, *_VARIANTS, *_OF_PAIRS):
-    if name != 'paper' and 'method' in (config := _load(name)[1]):
-      fields.check(config, complete=True)
-      checked += 1
-  assert checked > 10
+  assert f'--config=configs/{path}.py' in module.__doc__
+  assert 'Shows:' in module.__doc__
+  if argument:
+    assert f'`configs/{path}.py:{argument}`' in module.__doc__
+    with pytest.raises(ValueError, match=f"no variant 'x'; .*{argument}"):
+      module.get_config('x')
 
 
 _COMMITTED = {
@@ -101,18 +87,20 @@ def test_a_config_has_the_points_of_its_committed_results(folder):
   frame = pd.read_csv(_RESULTS / folder / 'summary.csv')
   # A sequential cascade has no gamma, for which 4 stood there once.
   frame.loc[frame.verification == 'sequential', 'gamma'] = 1
-  given = [*frame[['method', 'lenience', 'gamma', 'verification']].values]
-  points = {(m, repr(lam), g, v) for m, lam, g, v in given}
+  frame = frame.rename(columns={'bonus_from': 'bonus'})
+  names = 'gamma verification gate bonus drafts schedule cap'.split()
+  points = {
+    (method, repr(lenience), *options)
+    for method, lenience, *options in frame[
+      ['method', 'lenience', *names]
+    ].values
+  }
   wanted = {
-    (curve.method, repr(lam), curve.options.gamma, curve.options.verification)
+    (curve.method, repr(lam), *(getattr(curve.options, x) for x in names))
     for curve in plan.with_models_alone(plan.curves(config, module, {}))
     for lam in map(float, curve.leniences or ('nan',))
   }
   assert points == wanted
-
-
-def _quickstart():
-  return _module('quickstart')
 
 
 def _by_name(curves):
@@ -132,56 +120,22 @@ def _by_name(curves):
 )
 def test_a_sweep_asks_for_what_can_be_run(name):
   module, config = _load(name)
+  fields.check(config, complete=True)
   chosen = plan.curves(config, module, {})
   plan.check(chosen, config)
   assert list(plan.tasks_of(config)) == list(config.tasks)
   for curve in chosen:
     assert list(curve.leniences) == sorted(curve.leniences)
-
-
-def test_quickstart_runs_its_methods_from_strict_to_drafter_only():
-  module = _quickstart()
-  config = module.get_config()
-  chosen = plan.curves(config, module, {})
-  assert [curve.method for curve in chosen] == (
-    'verifier_only drafter_only speed chow diff opt token_v1 token_v2 token_v3'
-  ).split()
-  # What the bundled pair was trained on.
-  assert set(config.tasks) == set(train_tiny.get_config().mixture)
-  for curve in chosen:
-    method = methods.METHODS[curve.method]
-    assert curve.options.scheme == scheme.STANDARD
-    if curve.method in ('verifier_only', 'drafter_only'):
-      assert (curve.leniences, curve.options.gamma) == ((), 0)
-      continue
-    assert curve.options.gamma == config.gamma
-    assert len(set(curve.leniences)) >= 7
-    assert (curve.leniences[0], curve.leniences[-1]) == (
-      method.strict,
-      method.drafter_only,
-    )
-
-
-def test_baselines_compare_all_at_three_gammas():
-  module = _module('baselines')
-  found = _by_name(plan.curves(module.get_config(), module, {}))
-  for name in (
-    *('token_v3', 'chow', 'diff', 'speed', 'token_v3 block', 'speed block'),
-    *('always_accept bonus verifier', 'min_p', 'top_p', 'top_k', 'eta'),
-  ):
-    assert {f'{name} gamma {gamma}' for gamma in (2, 4, 8)} <= set(found)
-  assert {
-    'verifier_only',
-    'drafter_only',
-    'chow sequential gamma 1',
-    'diff sequential gamma 1',
-    'sequence_mean',
-    'sequence_least',
-  } <= set(found)
+    rule = getattr(methods.METHODS.get(curve.method, None), 'rule', None)
+    whole = name == 'quickstart' or name in _OF_PAIRS
+    if rule and whole and 'sequential' not in curve.name:
+      method = methods.METHODS[curve.method]
+      ends = method.strict, method.drafter_only
+      assert (curve.leniences[0], curve.leniences[-1]) == ends
 
 
 def test_fields_given_on_the_command_line_win():
-  module = _quickstart()
+  module = _module('quickstart')
   config = module.get_config()
   config.method, config.lenience = 'cascade_chow', (0.25,)
   chosen = plan.curves(config, module, {'method': 'chow', 'lenience': ()})
@@ -209,7 +163,7 @@ def test_gamma_and_options_given_on_the_command_line_win():
 
 
 def test_a_method_that_the_sweep_has_not_takes_the_configs_fields():
-  module = _quickstart()
+  module = _module('quickstart')
   config = module.get_config()
   config.method, config.verification, config.gate = 'bild', 'block', 'processed'
   given = dict.fromkeys(('method', 'verification', 'gate'))
@@ -262,11 +216,6 @@ def test_curves_take_what_they_are_not_given_from_the_config():
   ]
 
 
-def test_a_sweep_without_curves_is_refused():
-  with pytest.raises(ValueError, match=r'^sweep: it has no curves; give it'):
-    plan.check([], {})
-
-
 def test_a_curve_that_is_not_asked_for_may_be_one_that_cannot_be():
   config = {'gamma': 4, 'method': 'chow', 'verification': 'sequential'}
   config |= {'lenience': (0.3,), 'temperature': 0.5}
@@ -309,7 +258,7 @@ def test_options_are_made_once_of_what_the_config_says():
   assert last is answers
 
 
-def test_curves_that_are_there_twice_are_refused_unless_overridden():
+def test_curves_that_are_there_twice_or_not_at_all_are_refused():
   config = {'gamma': 4, 'seed': 0, 'temperature': 1.0}
   module = _Module(
     {'method': 'diff', 'lenience': [0.1]},
@@ -320,17 +269,25 @@ def test_curves_that_are_there_twice_are_refused_unless_overridden():
     plan.check(chosen, config)
   chosen = plan.curves(config, module, {'gamma': 4})
   assert chosen == [_curve('diff', (0.1, 0.5), gamma=4)]
+  with pytest.raises(ValueError, match=r'^sweep: it has no curves; give it'):
+    plan.check([], {})
 
 
-def test_the_paper_has_every_published_set():
+def test_the_paper_has_every_published_set_and_says_which_runs_code():
   # Captions are the project's own choice, for a model that a laptop runs.
   captions = {name for name in TASKS if name.startswith('multi30k')}
   assert set(paper.TASKS) == set(TASKS) - set(GENERATED) - captions
+  (task,) = (task for task in paper.TASKS if TASKS[task].runs_code)
+  said, _, after = paper.__doc__.partition(
+    '--config.task.allow_code_execution=True'
+  )
+  assert after
+  assert f'{task} runs what models write' in said
 
 
 @pytest.mark.parametrize('name', _OF_PAIRS)
 def test_a_pair_on_a_task_is_the_papers_setting(name):
-  module, config = _load(name)
+  _, config = _load(name)
   pair, task = name.split(',')
   assert config.tasks == (task,)
   assert config.task.shots == TASKS[task].shots
@@ -348,24 +305,8 @@ def test_a_pair_on_a_task_is_the_papers_setting(name):
       f'{family}-{size}-pt' for size in sizes
     ]
   assert (config.gamma, config.temperature) == (1, 1.0)
-  chosen = plan.curves(config, module, {})
-  for curve in chosen:
-    method = methods.METHODS.get(curve.method, None)
-    if method is None or method.rule is None or 'sequential' in curve.name:
-      continue
-    assert curve.leniences[0] == method.strict
-    assert curve.leniences[-1] == method.drafter_only
   # Nothing runs what models write unless its user says so.
   assert config.task.allow_code_execution is False
-
-
-def test_the_paper_says_which_task_runs_code():
-  (task,) = (task for task in paper.TASKS if TASKS[task].runs_code)
-  said, _, after = paper.__doc__.partition(
-    '--config.task.allow_code_execution=True'
-  )
-  assert after
-  assert f'{task} runs what models write' in said
 
 
 _NAME_BOTH = 'name a pair and a task, such as configs/paper.py:'
@@ -397,22 +338,11 @@ def test_what_the_paper_has_not_is_refused_in_one_sentence(named, said, known):
   assert done.stderr == sentence
 
 
-def _refusal(named):
-  """What the launcher says of a config, without the name of the flag."""
-  done = launching.run('experiments.sweep', f'--config={named}')
-  assert (done.returncode, done.stdout) == (2, '')
-  start = f'error: flag --config={named}: '
-  assert done.stderr.startswith(start)
-  return done.stderr.removeprefix(start)
-
-
-def test_an_argument_that_a_config_does_not_take_is_refused():
-  assert _refusal('configs/quickstart.py:x') == (
-    'this config takes no argument; leave out the colon and what follows it.\n'
-  )
-
-
 _MISTAKEN = [
+  (
+    '',
+    'this config takes no argument; leave out the colon and what follows it.\n',
+  ),
   (
     'def get_config(size):\n  return size',
     'this config needs an argument; give it after a colon, as in'
@@ -439,9 +369,12 @@ _MISTAKEN = [
 def test_a_mistake_in_a_config_takes_one_sentence(code, said, tmp_path):
   path = tmp_path / 'mine.py'
   path.write_text(f'{code}\n')
-  found = _refusal(path)
-  assert found.startswith(said.format(path=path))
-  assert found.count('\n') == 1
+  named = path if code else 'configs/quickstart.py:x'
+  done = launching.run('experiments.sweep', f'--config={named}')
+  assert (done.returncode, done.stdout) == (2, '')
+  sentence = said.format(path=path)
+  assert done.stderr.startswith(f'error: flag --config={named}: {sentence}')
+  assert done.stderr.count('\n') == 1
 
 
 def test_a_config_is_loaded_from_any_folder(tmp_path):
