@@ -10,12 +10,12 @@ import time
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 import pytest
 
 from cascades import decoding, methods
 from cascades.proof import exact
+from configs import common
 from experiments import benchmarks, cli
 from experiments.benchmarks import (
   answering,
@@ -33,20 +33,6 @@ def _config(name):
   return cli.load_config_module(f'configs/{name}.py').get_config()
 
 
-def _shape(width):
-  return dict(
-    model_type='gemma2',
-    vocab_size=512,
-    hidden_size=width,
-    intermediate_size=32,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    num_key_value_heads=1,
-    head_dim=8,
-    query_pre_attn_scalar=8,
-  )
-
-
 @pytest.fixture
 def no_cache():
   """Keeps what a run sets of the whole process."""
@@ -58,8 +44,8 @@ def no_cache():
 @pytest.mark.slow
 def test_the_loop_is_timed_once_and_a_run_continues(tmp_path, no_cache):
   config = _config('benchmark')
-  models = {'verifier': _shape(32), 'drafter': _shape(16)}
-  config.pairs = (ml_collections.ConfigDict({'name': 'small'} | models),)
+  models = (common.shape('gemma2', n, 32, 1, 2, 1, 8, 512) for n in (32, 16))
+  config.pairs = (common.pair(*models, 'small'),)
   config.batch_sizes, config.gammas, config.gamma = (1,), (1, 2), 2
   config.acceptances, config.repeats, config.new_tokens = (0.5, 0.9), 2, 12
   benchmarks.run(config, tmp_path)
@@ -104,14 +90,6 @@ def test_every_suite_has_what_run_asks_of_it():
     assert f'  {name} ' in benchmarks.__doc__
 
 
-def test_entrants_take_turns_after_one_that_warms_up():
-  calls = []
-  runs = [lambda name=name: calls.append(name) or len(calls) for name in 'ab']
-  outputs = harness.take_turns(runs, 2, 'turns')
-  assert ''.join(calls) == 'baabba'
-  assert outputs == [[3, 6], [4, 5]]
-
-
 def _entrant(name, seconds, **facts):
   """An entrant whose runs take the given seconds, one after the other."""
   turns = iter(seconds)
@@ -133,39 +111,37 @@ def test_a_race_keeps_all_seconds_and_compares_tokens():
   json.dumps(harness.race([_entrant('a', (1.0, 1.0), first=[1])], 1, 'race'))
 
 
-def test_the_first_run_is_that_which_compiles():
+def test_entrants_take_turns_after_one_that_warms_up():
+  calls = []
+  runs = [lambda name=name: calls.append(name) or len(calls) for name in 'ab']
+  outputs = harness.take_turns(runs, 2, 'turns')
+  assert ''.join(calls) == 'baabba'
+  assert outputs == [[3, 6], [4, 5]]
+  # The first run is that which compiles.
   warm, output = harness.warmed(_entrant('x', (9.0, 2.0), blocks=5))
   assert warm.fields == {'arm': 'x', 'compile_s': 7.0}
   assert output == {'decode_s': 2.0, 'blocks': 5}
-
-
-def test_seconds_are_those_of_the_call():
-  seconds, output = harness.timed(time.sleep, 0.02)
-  assert output is None
-  assert seconds >= 0.02
-  fields = {'arm': 'x'}
   wait = functools.partial(time.sleep, 0.02)
   two = harness.in_two_parts(
-    fields, wait, lambda state: 7, lambda state: {'tokens': state}
+    {'arm': 'x'}, wait, lambda state: 7, lambda state: {'tokens': state}
   )
   output = two.run()
   assert output.pop('prefill_s') >= 0.02 > output.pop('decode_s')
   assert output == {'tokens': 7}
 
 
-def test_a_table_has_what_its_rows_have():
+_BOUNDS = ('<=', 1.1, 1.1), ('<=', 1.1, 1.11), ('>=', 2, 2.0), ('>=', 2, 1.99)
+
+
+def test_a_table_has_what_its_rows_have_and_a_ratio_its_bound():
   columns = {'a': ('x', None), 'b': ('y', 2), 'c': ('z', 0)}
-  table = harness.table(columns, [{'x': 'one', 'y': 1.236}, {'x': 'two'}])
+  rows = [{'x': 'one', 'y': 1.236}, {'x': 'two'}]
+  held = [harness.threshold('x', *bound) for bound in _BOUNDS]
+  table, thresholds = harness.tables(columns, rows, held)
   assert table == [['a', 'b'], ['one', '1.24'], ['two', '-']]
   assert harness.text(table) == 'a    b\none  1.24\ntwo  -'
-
-
-def test_a_ratio_is_held_to_its_bound():
-  held = functools.partial(harness.threshold, 'x')
-  assert held('<=', 1.1, 1.1) == ('x', '<= 1.1', '1.10', 'yes')
-  assert held('<=', 1.1, 1.11)[-1] == '**no**'
-  assert held('>=', 2, 2.0)[-1] == 'yes'
-  assert held('>=', 2, 1.99)[-1] == '**no**'
+  assert thresholds[:2] == [harness.THRESHOLDS, ('x', '<= 1.1', '1.10', 'yes')]
+  assert [met for *_, met in held] == ['yes', '**no**', 'yes', '**no**']
 
 
 def test_a_forced_method_keeps_as_many_as_it_is_told():
@@ -212,16 +188,9 @@ def test_the_floor_makes_the_passes_of_a_strict_block(gamma, monkeypatch):
 
 
 def _row(arm, gamma, decode_s, blocks, **more):
-  return {
-    'pair': 'x',
-    'batch': 1,
-    'arm': arm,
-    'gamma': gamma,
-    'prefill_s': [1.0],
-    'decode_s': [decode_s],
-    'blocks': blocks,
-    'weight_bytes': 8,
-  } | more
+  fields = dict(pair='bundled', batch=1, arm=arm, gamma=gamma, blocks=blocks)
+  timed = dict(prefill_s=[1.0], decode_s=[decode_s], weight_bytes=8)
+  return fields | timed | more
 
 
 def test_the_loop_is_held_to_gemma_and_to_its_floor():
@@ -249,36 +218,22 @@ def test_the_loop_is_held_to_gemma_and_to_its_floor():
   assert strict['over_copy'] == pytest.approx(8 / 16 / 2)
   assert strict['ms_per_block'] == pytest.approx(1600)
   assert apart['over_floor'] is None
-  assert loops.fastest(rows) == {('x', 1): strict}
   (every,) = (r for r in rows if r['arm'] == 'token_v3')
   assert every['over_floor'] is None
+  floor = 'bundled, batch 1: loop time by its floor'
   assert loops.thresholds(figures) == [
-    (
-      'x, batch 1: loop time by its floor, median of gammas',
-      '<= 1.1',
-      '1.07',
-      'yes',
-    ),
-    (
-      'x, batch 1: loop time by its floor, worst gamma',
-      '<= 1.1',
-      '2.00',
-      '**no**',
-    ),
-    ('x, batch 1: the verifier alone, by gemma', '>= 1', '2.00', 'yes'),
+    (f'{floor}, median of gammas', '<= 1.25', '1.07', 'yes'),
+    (f'{floor}, worst gamma', '<= 1.25', '2.00', '**no**'),
+    ('bundled, batch 1: the verifier alone, by gemma', '>= 1', '2.00', 'yes'),
+    # The fastest.
+    ('bundled, batch 1: strict at gamma 3, by gemma', '>= 2', '5.00', 'yes'),
   ]
 
 
 def _answered(arm, decode_s, calls=None, dtype='float32', **more):
-  return {
-    'part': 'problems',
-    'dtype': dtype,
-    'batch': 1,
-    'arm': arm,
-    'tokens': 20,
-    'decode_s': [9 * decode_s, decode_s, decode_s / 9],
-    'verifier_calls': calls,
-  } | more
+  fields = dict(part='problems', dtype=dtype, batch=1, arm=arm, tokens=20)
+  seconds = [9 * decode_s, decode_s, decode_s / 9]
+  return fields | dict(decode_s=seconds, verifier_calls=calls) | more
 
 
 def test_answers_are_compared_within_their_group():
@@ -301,20 +256,11 @@ def test_answers_are_compared_within_their_group():
   # A block of 2 gives 4 tokens, where the verifier alone takes 1 for each.
   assert strict['latency'] == 0.5
   assert 'latency' not in rows[3]
+  one, other = (f'problems, {x}, batch 1' for x in ('float32', 'bfloat16'))
   assert answering.thresholds(figures) == [
-    (
-      'problems, float32, batch 1: alone by transformers, plain',
-      '>= 2.7',
-      '2.00',
-      '**no**',
-    ),
-    ('problems, float32, batch 1: strict by alone', '>= 1.6', '2.00', 'yes'),
-    (
-      'problems, bfloat16, batch 1: alone by float32',
-      '>= 1.54',
-      '1.25',
-      '**no**',
-    ),
+    (f'{one}: alone by transformers, plain', '>= 2.7', '2.00', '**no**'),
+    (f'{one}: strict by alone', '>= 1.6', '2.00', 'yes'),
+    (f'{other}: alone by float32', '>= 1.54', '1.25', '**no**'),
   ]
 
 

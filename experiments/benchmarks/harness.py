@@ -14,7 +14,6 @@ from ml_collections import ConfigDict
 
 from cascades import arguments
 from experiments import cli
-from experiments.sweeps import costs
 
 Figures = Sequence[dict[str, Any]]
 # Cells of a table: its head, and then its rows.
@@ -69,21 +68,6 @@ def in_two_parts(
     prefill_s, state = timed(prefill)
     decode_s, state = timed(decode, state)
     return {'prefill_s': prefill_s, 'decode_s': decode_s, **facts(state)}
-
-  return Entrant(fields, run)
-
-
-def bare(loop: costs.Loop, **fields: Any) -> Entrant:
-  """Makes an entrant of bare calls, with the seconds of one, `block_s`.
-
-  Args:
-    loop: Makes the calls.
-    **fields: What its figure says of it.
-  """
-
-  def run() -> dict[str, Any]:
-    seconds, _ = timed(loop.run, *loop.given)
-    return {'block_s': seconds / loop.calls}
 
   return Entrant(fields, run)
 
@@ -197,16 +181,19 @@ def threshold(
   return name, f'{sign} {bound:g}', found, 'yes' if met else '**no**'
 
 
-def table(
-  columns: Mapping[str, tuple[str, int | None]], rows: Figures
-) -> Table:
-  """Makes a table of rows.
+def tables(
+  columns: Mapping[str, tuple[str, int | None]],
+  rows: Figures,
+  thresholds: Sequence[tuple[str, ...]],
+) -> list[Table]:
+  """Makes tables of rows and of thresholds.
 
   Args:
     columns: By its head, the field that a column shows, and how many digits of
       it after the point, None for a text. A column of which no row has the
       field is left out.
     rows: A field that a row lacks is a dash.
+    thresholds: From `threshold`.
   """
   shown = {
     head: column
@@ -223,7 +210,7 @@ def table(
     [cell(row.get(name), digits) for name, digits in shown.values()]
     for row in rows
   ]
-  return [list(shown), *cells]
+  return [[list(shown), *cells], [THRESHOLDS, *thresholds]]
 
 
 def text(table: Table) -> str:
