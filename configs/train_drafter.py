@@ -36,9 +36,6 @@ def get_config(argument: str = '') -> ml_collections.ConfigDict:
     del c.layers
     # The name or the folder of the drafter to go on from.
     c.init = f'runs/train_drafter/{c.name}'
-    # Before which of its layers, from 0, which of the verifier's is put in, as
-    # in ((1, 5),).
-    c.inserted = ()
     c.answers = 1536
     c.temperatures = (1.0, 0.0)
     c.texts = 4000

@@ -42,35 +42,35 @@ def main() -> None:
   workdir = pathlib.Path(_WORKDIR.value or plan.default_workdir(path))
   cli.make_folder(workdir)
 
-  if 'models' not in config:
-    train = _train_head if 'depth' in config else _train_drafter
-    train = _train_rule if 'workdirs' in config else train
-    train(config, workdir, path)
+  command = f'python -m experiments.train --config={path}'
+  if 'models' in config:
+    for name in [_ONLY.value] if _ONLY.value else names:
+      _train_model(config, name, workdir, command)
     return
+  train = _train_head if 'depth' in config else _train_drafter
+  train = _train_rule if 'workdirs' in config else train
+  train(config, workdir, command)
 
+
+def _train_model(config, name: str, workdir: pathlib.Path, command) -> None:
+  """A language model, of problems that are made up."""
   from cascades.models import checkpoints
   from experiments.sweeps import costs
   from experiments.training import small_models
 
-  for name in [_ONLY.value] if _ONLY.value else config.models:
-    start = small_models.begin(config, name)
-    folder = small_models.train_model(config, name, start, workdir)
-    figures = small_models.evaluate(
-      folder, config.eval_tasks, config.eval_examples
-    )
-    model = checkpoints.load_folder(folder)
-    passes = {'token': costs.reading(model, 1, _CONTEXT)}
-    seconds = costs.take_turns(passes, repeats=15, seconds=4.0)['token']
-    small_models.write_card(
-      folder,
-      config,
-      name,
-      f'python -m experiments.train --config={path}',
-      figures,
-      statistics.quantiles(seconds, n=10)[0],
-      _CONTEXT,
-    )
-    print(f'{folder}: {json.dumps(figures)}')
+  start = small_models.begin(config, name)
+  folder = small_models.train_model(config, name, start, workdir)
+  figures = small_models.evaluate(
+    folder, config.eval_tasks, config.eval_examples
+  )
+  model = checkpoints.load_folder(folder)
+  passes = {'token': costs.reading(model, 1, _CONTEXT)}
+  seconds = costs.take_turns(passes, repeats=15, seconds=4.0)['token']
+  least = statistics.quantiles(seconds, n=10)[0]
+  small_models.write_card(
+    folder, config, name, command, figures, least, _CONTEXT
+  )
+  print(f'{folder}: {json.dumps(figures)}')
 
 
 def _of_texts(config) -> str:
@@ -80,44 +80,37 @@ def _of_texts(config) -> str:
   return f' --config.text={end}{tasks}'
 
 
-def _train_head(config, workdir: pathlib.Path, path: str) -> None:
+def _train_head(config, workdir: pathlib.Path, command: str) -> None:
   """A recurrent head for a verifier that is there already."""
   from experiments.training import distillation
 
   folder, verifier = distillation.train_head(config, workdir)
   figures = distillation.evaluate(folder, verifier, config)
-  command = f'python -m experiments.train --config={path}'
   if 'text' in config:
     command += _of_texts(config)
   distillation.write_card(folder, config, figures, command)
   print(f'{folder}: {json.dumps(figures)}')
 
 
-def _train_drafter(config, workdir: pathlib.Path, path: str) -> None:
+def _train_drafter(config, workdir: pathlib.Path, command: str) -> None:
   """A drafter for a verifier that has none."""
   from experiments.training import drafting
 
   folder, held = drafting.train_drafter(config, workdir)
   figures = drafting.evaluate(folder, held, config)
-  command = (
-    f'python -m experiments.train --config={path}'
-    f' --config.verifier={config.verifier}{_of_texts(config)}'
-  )
+  command += f' --config.verifier={config.verifier}{_of_texts(config)}'
   if 'init' in config:
     command += f' --config.init={config.init}'
   drafting.write_card(folder, config, figures, command)
   print(f'{folder}: {json.dumps(figures)}')
 
 
-def _train_rule(config, workdir: pathlib.Path, path: str) -> None:
+def _train_rule(config, workdir: pathlib.Path, command: str) -> None:
   """A deferral rule, of what sweeps of a pair wrote."""
   from experiments.training import rules
 
   folder, figures, of = rules.train_rule(config, workdir)
-  command = (
-    f'python -m experiments.train --config={path}'
-    f' --config.workdirs={config.workdirs}'
-  )
+  command += f' --config.workdirs={config.workdirs}'
   rules.write_card(folder, config, figures, of, command)
   means = {name: round(x, 5) for name, x in figures['mean'].items()}
   print(f'{folder}: {json.dumps(means)}')

@@ -24,7 +24,7 @@ def test_the_loss_is_of_what_the_head_would_draft():
   places = jnp.array([[2, 3, 4, 4]])
   counts = jnp.array([[True, True, True, False]])
   said = params['embedder']['input_embedding']
-  loss, kept = distillation.loss_fn(
+  loss, seen = distillation.loss_fn(
     head,
     params,
     model,
@@ -52,7 +52,7 @@ def test_the_loss_is_of_what_the_head_would_draft():
       shares[i].append(jnp.minimum(p, q).sum())
   np.testing.assert_allclose(loss, np.mean(nats), rtol=1e-4)
   want = [np.mean(share) for share in shares]
-  np.testing.assert_allclose(kept, want, rtol=1e-4)
+  np.testing.assert_allclose(seen['kept'], want, rtol=1e-4)
 
 
 def test_answers_that_go_on_count_as_far_as_they_go():
@@ -66,8 +66,8 @@ def test_answers_that_go_on_count_as_far_as_they_go():
     places = jnp.array([[t for answer in answers for t in answer]])
     counts = jnp.ones_like(places, bool)
     some = said, tokens, places, counts, hidden[places]
-    nats, kept = distillation.loss_fn(head, params, model, *some, 2)
-    return float(nats), kept.tolist()
+    nats, seen = distillation.loss_fn(head, params, model, *some, 2)
+    return float(nats), seen['kept'].tolist()
 
   # Nothing is drafted from one answer into the next.
   both, one, two = loss([1, 2, 3], [5, 6]), loss([1, 2, 3]), loss([5, 6])

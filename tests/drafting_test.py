@@ -279,46 +279,6 @@ def test_a_training_goes_on_from_a_drafter_of_the_same_table(
   assert drafting._losses(c) == '-log sum min(p, q) at temperatures 1 and 0.3'
 
 
-def test_layers_are_put_among_those_of_a_drafter(lines, tmp_path):
-  whole = checkpoints.load_model('tiny-verifier').unpacked()
-  first = drafting.begin(config(lines, layers=(0, 5)), whole)
-  c = config(lines)
-  del c.layers
-  c.init = save(tmp_path / 'first', first, 'tiny-verifier')
-  c.inserted = (2, 3), (1, 2)
-  more = drafting.begin(c, whole)
-  assert [k.name for k in more.model.module.config.attention_types] == [
-    *('LOCAL_SLIDING', 'LOCAL_SLIDING', 'GLOBAL', 'GLOBAL')
-  ]
-  for name, (of, layer) in {
-    'layer_0': (first, 'layer_0'),
-    'layer_1': (whole, 'layer_2'),
-    'layer_2': (first, 'layer_1'),
-    'layer_3': (whole, 'layer_3'),
-  }.items():
-    ours, theirs = more.params[name], of.params[layer]
-    jax.tree.map(np.testing.assert_array_equal, ours['attn'], theirs['attn'])
-    for norm in ('post_attention_norm', 'post_ffw_norm'):
-      share = (ours[norm]['scale'] + 1) / (theirs[norm]['scale'] + 1)
-      want = 1 if of is first else 0.1
-      np.testing.assert_allclose(share, want, rtol=1e-3)
-  tokens = np.arange(8)[None] + 5
-  few, many = (
-    lessons.forward(at.model, at.params, tokens, tokens * 0 + np.arange(8))
-    for at in (first, more)
-  )
-  # Hardly disturbed, though it has twice the layers.
-  assert 0 < np.abs(many - few).mean() < 0.3 * np.abs(few).mean()
-  assert drafting._begun(c) == (
-    "an earlier\n`first`, with the\nverifier's layer 3 before its layer 2, with"
-    " the\nverifier's layer 2 before its layer 1, trained on"
-  )
-  for wrong in ((3, 0), (-1, 0), (0, 6)):
-    c.inserted = (wrong,)
-    with pytest.raises(ValueError, match=r'inserted: \(.*the verifier 6, from'):
-      drafting.begin(c, whole)
-
-
 def test_answers_at_several_temperatures_are_kinds_of_their_own(
   lines, tmp_path, monkeypatch, whole
 ):
@@ -423,16 +383,16 @@ def test_a_training_that_was_stopped_ends_with_the_same_drafter(
   assert [line['step'] for line in seen] == [2, 4, 6]
   assert {'kept', 'agree', 'kl', 'loss'} <= seen[0].keys()
 
-  original = drafting.run_steps
+  original = drafting.descent.fit
 
   def stop(config, name, steps, *args):
     original(config, name, 4, *args)
     raise KeyboardInterrupt
 
-  monkeypatch.setattr(drafting, 'run_steps', stop)
+  monkeypatch.setattr(drafting.descent, 'fit', stop)
   with pytest.raises(KeyboardInterrupt):
     drafting.train_drafter(config(lines), two)
-  monkeypatch.setattr(drafting, 'run_steps', original)
+  monkeypatch.setattr(drafting.descent, 'fit', original)
   again, _ = drafting.train_drafter(config(lines), two)
   for name in ('model.safetensors', 'reduced.json', 'config.json'):
     assert (folder / name).read_bytes() == (again / name).read_bytes()

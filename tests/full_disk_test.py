@@ -14,6 +14,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import small
 from ml_collections import ConfigDict
@@ -24,9 +25,9 @@ from cascades.drafters import heads, recurrent
 from cascades.models import checkpoints
 from experiments import cli
 from experiments.training import (
+  descent,
   lessons,
   reduced_folders,
-  small_models,
   terms,
   texts,
 )
@@ -208,22 +209,23 @@ def test_the_launcher_says_so_in_one_sentence(tmp_path):
 def test_a_checkpoint_of_a_training_that_is_not_whole_is_removed(
   tmp_path, monkeypatch, capfd
 ):
-  monkeypatch.setattr(small_models, '_deciding', lambda config, name: {'a': 1})
+  monkeypatch.setattr(descent, '_deciding', lambda config, name: {'a': 1})
   config = ConfigDict(dict(log_every=1, checkpoint_every=1))
   rows = np.random.default_rng(0).normal(size=(100, 1000))
-  state = {'x': jnp.asarray(rows, jnp.float32)}
+  start = jnp.asarray(rows, jnp.float32)
 
-  def step(state, step):
-    return {'x': state['x'] + 1}, dict(loss=np.float32(1))
+  def loss(x):
+    return x.sum(), {}
 
   def run():
-    return small_models.run_steps(config, 'one', 2, tmp_path, state, step)
+    asked = config, 'one', 2, tmp_path, start
+    return descent.fit(*asked, optax.sgd(1.0), loss, lambda step: ())
 
   folder = tmp_path / 'checkpoints/one'
   refuse(run, folder, 100_000)
   assert not list(folder.iterdir())
   assert 'Traceback' not in capfd.readouterr().err
-  np.testing.assert_allclose(run()['x'], state['x'] + 2, atol=1e-5)
+  np.testing.assert_allclose(run(), start - 2, atol=1e-5)
 
 
 def test_what_a_training_keeps_is_named(tmp_path, monkeypatch):

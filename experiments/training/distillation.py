@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
 
@@ -25,13 +24,8 @@ from cascades.models import checkpoints
 from cascades.sampler import sampler
 from experiments import records
 from experiments.tasks import TASKS
-from experiments.training import judging, lessons, terms, texts
-from experiments.training.small_models import (
-  make_optimizer,
-  problem_stream,
-  run_steps,
-  table,
-)
+from experiments.training import descent, judging, lessons, terms, texts
+from experiments.training.small_models import problem_stream
 
 
 def write_texts(
@@ -67,7 +61,7 @@ def loss_fn(
   counts: Bool[Array, 'B N'],
   hidden: Float[Array, 'B N D'],
   depth: int,
-) -> tuple[Float[Array, ''], Float[Array, 'depth']]:
+) -> tuple[Float[Array, ''], dict[str, Float[Array, 'depth']]]:
   """Mean cross entropy with the verifier; and its expected acceptance.
 
   Args:
@@ -82,7 +76,7 @@ def loss_fn(
     depth: Tokens drafted from each place.
 
   Returns:
-    Nats per drafted token, and for each step of a draft the mean of
+    Nats per drafted token, and `kept`, for each step of a draft the mean of
     sum min(p, q), the chance that its token is kept; among the tokens that it
     says.
   """
@@ -110,10 +104,11 @@ def loss_fn(
 
   hidden = hidden.astype(said.dtype)
   _, (nats, kept, many) = jax.lax.scan(step, hidden, jnp.arange(depth))
-  return nats.sum() / jnp.maximum(1, many.sum()), kept / jnp.maximum(1, many)
+  kept = kept / jnp.maximum(1, many)
+  return nats.sum() / jnp.maximum(1, many.sum()), {'kept': kept}
 
 
-# Of the head's matrices; see `small_models.make_optimizer`.
+# Of the head's matrices; see `descent.make_optimizer`.
 _AXES = {
   'state': (0, 1),
   'input': (0, 1),
@@ -153,37 +148,23 @@ def train_head(
   multiplied = lessons.cast(config.dtype, params['embedder'])
   said = multiplied['input_embedding'][: model.vocab_size]
   said = said if says is None else said[says]
-  optimizer = make_optimizer(config.steps, config.learning_rate, _AXES)
+  optimizer = descent.make_optimizer(config.steps, config.learning_rate, _AXES)
 
   @jax.jit
   def init():
     key = jax.random.key(config.seed)
-    head = recurrent.init_head(key, model.hidden_size(params), config.layers)
-    return {'head': head, 'opt_state': optimizer.init(head)}
+    return recurrent.init_head(key, model.hidden_size(params), config.layers)
 
-  @jax.jit
-  def update(state, params, said, some):
-    grad = jax.value_and_grad(loss_fn, has_aux=True)
-    (loss, kept), grads = grad(
-      state['head'], params, model, said, *some, config.depth
-    )
-    updates, opt_state = optimizer.update(
-      grads, state['opt_state'], state['head']
-    )
-    head = optax.apply_updates(state['head'], updates)
-    return {'head': head, 'opt_state': opt_state}, loss, kept
+  def loss(head, params, *some):
+    return loss_fn(head, params, model, *some, config.depth)
 
-  def one(state, step):
-    rng = np.random.default_rng((config.seed, step))
-    chosen = rng.choice(len(lesson.hidden), config.rows, replace=False)
-    state, loss, kept = update(
-      state, {'embedder': multiplied}, said, lesson.of(chosen)
-    )
-    return state, dict(loss=loss, kept=kept)
+  def batch(step):
+    return {'embedder': multiplied}, said, *lesson.some(config, step)
 
-  state = run_steps(config, config.name, config.steps, workdir, init(), one)
+  sizes = config.name, config.steps, workdir
+  head = descent.fit(config, *sizes, init(), optimizer, loss, batch)
   out = workdir / config.name
-  heads.save(out, state['head'], verifier, says)
+  heads.save(out, head, verifier, says)
   return out, verifier
 
 
@@ -236,7 +217,7 @@ It drafts for that verifier only, which it knows by a fingerprint.
   position; cross entropy with the verifier's distribution; Muon.
 - Retrain: `{command}`.
 
-Held out, strict, gamma {gamma}, {examples} problems a task:
+Held out, strict, gamma {eval_gamma}, {eval_examples} problems a task:
 
 {table}
 
@@ -275,20 +256,13 @@ def write_card(
       ' seen'
     )
   text = _CARD.format(
-    name=config.name,
-    verifier=config.verifier,
+    **config,
     size=head['state'].shape[0],
-    layers=config.layers,
     parameters=sum(x.size for x in head.values()),
     says='all' if says is None else f'{len(says):,}',
     data=data,
-    steps=config.steps,
-    rows=config.rows,
-    depth=config.depth,
-    gamma=config.eval_gamma,
-    examples=config.eval_examples,
     command=command,
-    table=table(figures),
+    table=judging.by_task(figures),
     **terms.put(folder, config.verifier, of_weights=False),
   )
   records.write_text(folder / 'README.md', text)

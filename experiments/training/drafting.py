@@ -10,10 +10,8 @@ over the tokens that the drafter says.
 """
 
 import dataclasses
-import functools
 import json
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -28,16 +26,13 @@ from cascades.models import checkpoints, language
 from experiments import records
 from experiments.sweeps import costs
 from experiments.training import (
+  descent,
   judging,
   lessons,
   reduced_folders,
   terms,
   texts,
 )
-from experiments.training.small_models import run_steps
-
-# What a layer that is put among trained ones adds at first, by what it would.
-_QUIET = 0.1
 
 
 def begin(
@@ -47,8 +42,7 @@ def begin(
 
   Args:
     config: Its `layers` are the verifier's that it begins as; or its `init` is
-      the name or the folder of a drafter to go on from, and `inserted`, if it
-      has any, the verifier's layers that are put into that; see `_grown`.
+      the name or the folder of a drafter to go on from.
     verifier: In gemma's order.
 
   Raises:
@@ -62,8 +56,7 @@ def begin(
       ' verifier that a new one begins as.'
     )
   if 'init' in config:
-    trained = _again(config.init, verifier)
-    return _grown(trained, verifier, config.get('inserted', ()))
+    return _again(config.init, verifier)
   model, params, tokenizer = verifier
   c = model.module.config
   layers = tuple(config.layers)
@@ -105,55 +98,6 @@ def _again(
   embedder = verifier.params['embedder']
   return checkpoints.Checkpoint(
     model, params | {'embedder': embedder}, tokenizer
-  )
-
-
-def _grown(
-  drafter: checkpoints.Checkpoint,
-  verifier: checkpoints.Checkpoint,
-  inserted: Sequence[tuple[int, int]],
-) -> checkpoints.Checkpoint:
-  """A drafter with more layers, which so far say little.
-
-  The norms of an inserted layer's outputs are a tenth of the verifier's, so
-  that what the drafter has learnt is hardly disturbed.
-
-  Args:
-    drafter: As `_again` gives it.
-    verifier: In gemma's order.
-    inserted: Before which of the drafter's layers, from 0, which of the
-      verifier's.
-
-  Raises:
-    ValueError: There are no such layers.
-  """
-  model, params, tokenizer = drafter
-  kinds = list(model.module.config.attention_types)
-  theirs = verifier.model.module.config.attention_types
-  for place, layer in inserted:
-    if not (0 <= place <= len(kinds) and 0 <= layer < len(theirs)):
-      raise ValueError(
-        f'inserted: ({place}, {layer}) will not do; the drafter has'
-        f' {len(kinds)} layers to stand before or after, and the verifier'
-        f' {len(theirs)}, from 0.'
-      )
-  layers = [(kind, params[f'layer_{i}']) for i, kind in enumerate(kinds)]
-  # From behind, so that the places in front stay what they are.
-  for place, layer in sorted(inserted, reverse=True):
-    own = dict(verifier.params[f'layer_{layer}'])
-    for name in ('post_attention_norm', 'post_ffw_norm'):
-      # Gemma multiplies by one more than what it stores.
-      scale = (own[name]['scale'] + 1) * _QUIET - 1
-      own[name] = own[name] | {'scale': scale}
-    layers.insert(place, (theirs[layer], own))
-  config = dataclasses.replace(
-    model.module.config, attention_types=tuple(kind for kind, _ in layers)
-  )
-  module = dataclasses.replace(model.module, config=config)
-  own = {f'layer_{i}': layer for i, (_, layer) in enumerate(layers)}
-  shared = {name: params[name] for name in ('embedder', 'final_norm')}
-  return checkpoints.Checkpoint(
-    dataclasses.replace(model, module=module), own | shared, tokenizer
   )
 
 
@@ -246,39 +190,26 @@ def train_drafter(
       weight_decay=0.01,
     ),
   )
-  look = jax.jit(loss_fn, static_argnames='model')
-  learnt = functools.partial(loss_fn, sharpened=tuple(config.sharpened))
+
+  def loss(own, shared, *given):
+    sharpened = tuple(config.sharpened)
+    return loss_fn(own, shared, start.model, *given, sharpened)
 
   @jax.jit
-  def update(state, shared, head, some, by_acceptance):
-    grad = jax.value_and_grad(learnt, has_aux=True)
-    (loss, _), grads = grad(
-      state['own'], shared, start.model, head, *some, by_acceptance
-    )
-    updates, opt_state = optimizer.update(
-      grads, state['opt_state'], state['own']
-    )
-    own = optax.apply_updates(state['own'], updates)
-    return {'own': own, 'opt_state': opt_state}, loss
+  def watch(own, shared, *given):
+    return loss_fn(own, shared, start.model, *given, True)[1]
 
-  def one(state, step):
-    rng = np.random.default_rng((config.seed, step))
-    chosen = rng.choice(config.texts, config.rows, replace=False)
+  def batch(step):
     by_acceptance = np.bool_(step >= config.turn * config.steps)
-    some = lesson.of(chosen)
-    state, loss = update(state, multiplied, head, some, by_acceptance)
-    figures = dict(loss=loss)
-    if (step + 1) % config.log_every == 0 or step + 1 == config.steps:
-      _, seen = look(
-        state['own'], multiplied, start.model, head, *watched.of(...), True
-      )
-      figures = seen | figures
-    return state, figures
+    return multiplied, head, *lesson.some(config, step), by_acceptance
 
-  first = {'own': own, 'opt_state': jax.jit(optimizer.init)(own)}
-  state = run_steps(config, config.name, config.steps, workdir, first, one)
+  def look(own):
+    return watch(own, multiplied, head, *watched.of(...))
+
+  sizes = config.name, config.steps, workdir
+  own = descent.fit(config, *sizes, own, optimizer, loss, batch, look)
   out = workdir / config.name
-  trained = state['own'] | {'embedder': shared}
+  trained = own | {'embedder': shared}
   reduced_folders.save(
     out, start.model, trained, tokens, config.verifier, config.stored
   )
@@ -339,20 +270,20 @@ _CARD = """---
 {licence}library_name: cascades
 ---
 
-# {name}
+# {folder}
 
 A drafter for `{verifier}`: {begun},
 with its embedding table, which is not in this folder. It says {said:,} tokens,
 those most frequent in the texts below, and reads all.
 
 - Data: {documents}; {answers:,} answers are the verifier's
-  own, at temperature {temperatures}. In {texts:,} rows of {row_length} tokens.
+  own, at temperature {at}. In {texts:,} rows of {row_length} tokens.
 - Training: {steps:,} steps of {rows} rows; {losses};
   AdamW, seed {seed}.
 - Retrain: `{command}`.
-- Stored in {stored}: {size:.1f} MB.
+- Stored in {numbers}: {size:.1f} MB.
 
-On {examples} held-out prompts, strict, gamma {gamma}:
+On {eval_examples} held-out prompts, strict, gamma {eval_gamma}:
 
 {table}
 
@@ -360,7 +291,7 @@ A call costs {cost:.3f} of the verifier's on {device}, and promises, by gamma:
 
 {promise}
 
-Use: `cascades.Sampler('{verifier}', '{name}')`.
+Use: `cascades.Sampler('{verifier}', '{folder}')`.
 It is a language model, and answers alone too.
 {terms}"""
 
@@ -372,11 +303,7 @@ _STORED = {None: 'float32', 'int8': '8 bits, a scale to each row of a matrix'}
 def _begun(config: ConfigDict) -> str:
   """What a drafter was before it learnt."""
   if 'init' in config:
-    put = ''.join(
-      f"with the\nverifier's layer {layer} before its layer {place}, "
-      for place, layer in config.get('inserted', ())
-    )
-    return f'an earlier\n`{pathlib.Path(config.init).name}`, {put}trained on'
+    return f'an earlier\n`{pathlib.Path(config.init).name}`, trained on'
   layers = ', '.join(map(str, config.layers))
   return f'its layers {layers} as they began, trained on'
 
@@ -403,44 +330,28 @@ def write_card(
   """Writes a card with these figures, and a notice, beside a drafter."""
   said = checkpoints.load_model(folder).params['embedder'][language.SAID]
   at = [name for name in figures if name.startswith('temperature')]
-  names = list(figures[at[0]])
-  table = ['| | ' + ' | '.join(names) + ' |', '|---' * (len(names) + 1) + '|']
-  for name in at:
-    values = ' | '.join(f'{figures[name][x]:.2f}' for x in names)
-    table.append(f'| {name} | {values} |')
-  gammas = list(figures['speed-up'][at[0]])
-  promise = [
-    '| gamma | ' + ' | '.join(map(str, gammas)) + ' |',
-    '|---' * (len(gammas) + 1) + '|',
-  ]
-  for name in at:
-    values = ' | '.join(f'{figures["speed-up"][name][g]:.2f}' for g in gammas)
-    promise.append(f'| {name} | {values} |')
+
+  def table(first, figures):
+    rows = [(at_, *(f'{x:.2f}' for x in figures[at_].values())) for at_ in at]
+    return judging.table((first, *map(str, figures[at[0]])), rows)
+
   size = sum(f.stat().st_size for f in folder.glob('*.safetensors'))
   documents = ', '.join(f'`{task}`' for task in config.tasks)
   text = _CARD.format(
-    name=folder.name,
-    verifier=config.verifier,
+    **config,
+    folder=folder.name,
     begun=_begun(config),
-    temperatures=lessons.listed(config.temperatures),
+    at=lessons.listed(config.temperatures),
     losses=_losses(config),
     said=len(said),
     documents=f'training problems of {documents}' if documents else 'own texts',
-    row_length=config.row_length,
-    texts=config.texts,
-    answers=config.answers,
-    steps=config.steps,
-    rows=config.rows,
-    seed=config.seed,
     command=command,
-    stored=_STORED.get(config.stored, config.stored),
+    numbers=_STORED.get(config.stored, config.stored),
     size=size / 1e6,
-    examples=config.eval_examples,
-    gamma=config.eval_gamma,
-    table='\n'.join(table),
+    table=table('', figures),
     cost=figures['cost of a call'],
     device=jax.devices()[0].device_kind,
-    promise='\n'.join(promise),
+    promise=table('gamma', figures['speed-up']),
     **terms.put(folder, config.verifier),
   )
   records.write_text(folder / 'README.md', text)

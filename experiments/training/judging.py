@@ -1,6 +1,6 @@
-"""How much of a drafter's drafts a verifier keeps, strictly."""
+"""How much of a drafter's drafts a verifier keeps; and tables of cards."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cascades.models import checkpoints
@@ -51,3 +51,21 @@ def strict(
     'acceptance': accepted / examined,
     'tokens per verifier call': emitted / calls,
   }
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+  """A table as a card shows it."""
+  lines = ['| ' + ' | '.join(row) + ' |' for row in (head, *rows)]
+  return '\n'.join([lines[0], '|---' * len(head) + '|', *lines[1:]])
+
+
+def by_task(figures: dict[str, dict[str, float]]) -> str:
+  """A table of figures of tasks."""
+  return table(
+    ('task', 'score', 'value'),
+    [
+      (task, name, f'{value:.3f}')
+      for task, of_task in figures.items()
+      for name, value in of_task.items()
+    ],
+  )

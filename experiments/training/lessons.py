@@ -49,6 +49,11 @@ class Lesson(NamedTuple):
     """Tokens, places, which of them count, and states, of some rows."""
     return *(each[chosen] for each in self.rows), self.hidden[chosen]
 
+  def some(self, config: ConfigDict, step: int) -> tuple[np.ndarray, ...]:
+    """The same of rows that a config's seed and a step choose."""
+    rng = np.random.default_rng((config.seed, step))
+    return self.of(rng.choice(len(self.hidden), config.rows, replace=False))
+
 
 class Taught(NamedTuple):
   """All that a training takes of texts.

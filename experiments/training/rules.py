@@ -18,6 +18,7 @@ from cascades.contrib import learned, rule_fitting
 from cascades.sampler import sampler
 from experiments import records
 from experiments.records import stats
+from experiments.training import judging
 
 # Fields of a sweep that say how rows come about, with their usual values: they
 # have to be the same of all workdirs.
@@ -288,20 +289,14 @@ def write_card(
   # A few of the prices will do.
   shown = sorted({*np.linspace(0, len(config.leniences) - 1, 4).astype(int)})
   prices = [f'{figures["leniences"][i]:g}' for i in shown]
-  table = [
-    '| rule | ' + ' | '.join(prices) + ' | mean | learned, less |',
-    '|---' * (len(prices) + 3) + '|',
-  ]
+  rows = []
   for name, values in figures['objective'].items():
     less = '-'
     if name in figures['gained']:
       less = '{:.4f} ({:.4f} to {:.4f})'.format(*figures['gained'][name])
-    cells = ' | '.join(f'{values[i]:.4f}' for i in shown)
-    table.append(
-      f'| `{name}` | {cells} | {figures["mean"][name]:.4f} | {less} |'
-    )
-  weights = ['| feature | weight |', '|---|---|']
-  weights += [f'| `{name}` | {w:g} |' for name, w in said['weights'].items()]
+    cells = [values[i] for i in shown] + [figures['mean'][name]]
+    rows.append((f'`{name}`', *(f'{x:.4f}' for x in cells), less))
+  weights = [(f'`{name}`', f'{w:g}') for name, w in said['weights'].items()]
   text = _CARD.format(
     name=folder.name,
     verifier=of['verifier'],
@@ -318,8 +313,8 @@ def write_card(
     examples=figures['examples'],
     tokens=figures['tokens'],
     prices=', '.join(prices),
-    table='\n'.join(table),
-    weights='\n'.join(weights),
+    table=judging.table(('rule', *prices, 'mean', 'learned, less'), rows),
+    weights=judging.table(('feature', 'weight'), weights),
   )
   records.write_text(folder / 'README.md', text)
   text = json.dumps(figures, indent=2) + '\n'

@@ -1,33 +1,21 @@
-"""Training models on the bundled tasks, from scratch or from another model.
+"""Training models on the bundled tasks, from scratch or from another model."""
 
-Every batch is a function of (seed, step), so a run that was stopped goes on
-from its last checkpoint as if it had not been, and one seed gives one model.
-"""
-
-import contextlib
 import itertools
-import json
 import pathlib
 import random
-import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import tqdm
-from absl import logging
 from ml_collections import ConfigDict
 
-from cascades import atomic
 from cascades.models import checkpoints, huggingface, language, tokenizers
 from experiments import records
 from experiments.tasks import GENERATED, TASKS
 from experiments.tasks.task import split_of
-from experiments.training import pieces
+from experiments.training import descent, judging, pieces
 
 
 def train_tokenizer(config: ConfigDict) -> tokenizers.Tokenizer:
@@ -124,7 +112,7 @@ def make_batch(
 
 
 def loss_fn(params, model: language.LanguageModel, batch):
-  """Mean cross entropy per answer token, in nats; and token accuracy."""
+  """Mean cross entropy per answer token, in nats; and token `accuracy`."""
   segments = batch['segments']
   same = segments[:, :, None] == segments[:, None, :]
   causal = jnp.tril(jnp.ones(same.shape[-2:], bool))
@@ -142,156 +130,11 @@ def loss_fn(params, model: language.LanguageModel, batch):
     logits, batch['targets']
   )
   right = jnp.argmax(logits, -1) == batch['targets']
-  return (nats * weights).sum(), (right * weights).sum()
+  return (nats * weights).sum(), {'accuracy': (right * weights).sum()}
 
 
 # Prompts decoded at a time; only a matter of memory.
 _PROMPTS = 100
-# By name, which axes of Gemma's matrices are summed over, and which come out.
-_AXES = {
-  'q_einsum': (1, (0, 2)),
-  'kv_einsum': (2, (1, 3)),
-  'qkv_einsum': (2, (1, 3)),
-  'attn_vec_einsum': ((0, 1), 2),
-  'gating_einsum': (2, 1),
-  'linear': (0, 1),
-}
-
-
-def make_optimizer(
-  steps: int, learning_rate: float, axes: Mapping[str, tuple] = _AXES
-) -> optax.GradientTransformation:
-  """Muon for matrices, Adam for all that has no axes; linear decay.
-
-  Muon: https://kellerjordan.github.io/posts/muon/, as in optax.
-
-  Args:
-    steps: How many steps the training has.
-    learning_rate: Muon's; Adam has a fifth of it.
-    axes: By name, a matrix's axes that are summed over, and those that come
-      out.
-  """
-
-  def axes_of(path, _):
-    found = next((axes[p.key] for p in path if p.key in axes), None)
-    return found and optax.contrib.MuonDimensionNumbers(*found)
-
-  def schedule(peak):
-    warm = min(100, steps // 10)
-    return optax.join_schedules(
-      [
-        optax.linear_schedule(0.0, peak, warm),
-        optax.constant_schedule(peak),
-        optax.linear_schedule(peak, 0.0, steps - steps // 3),
-      ],
-      [warm, steps // 3],
-    )
-
-  return optax.chain(
-    optax.clip_by_global_norm(1.0),
-    optax.contrib.muon(
-      schedule(learning_rate),
-      adam_learning_rate=schedule(learning_rate / 5),
-      muon_weight_dimension_numbers=lambda params: (
-        jax.tree_util.tree_map_with_path(axes_of, params)
-      ),
-    ),
-  )
-
-
-def _deciding(config: ConfigDict, name: str) -> dict[str, Any]:
-  """Fields of a training that decide what becomes of a model.
-
-  Not where its texts lie: `lessons` sees to what they are.
-  """
-  fields = {
-    field: value
-    for field, value in config.to_dict().items()
-    if not field.startswith(('eval_', 'log_', 'checkpoint_'))
-    and field not in ('models', 'text')
-  }
-  return fields | (config.models[name].to_dict() if 'models' in config else {})
-
-
-def run_steps(
-  config: ConfigDict,
-  name: str,
-  steps: int,
-  workdir: pathlib.Path,
-  state: Any,
-  update: Callable[[Any, int], tuple[Any, dict[str, Any]]],
-) -> Any:
-  """A training, from its last checkpoint if there is one.
-
-  Args:
-    config: Says `log_every` and `checkpoint_every`.
-    name: What the trained model is called.
-    steps: How many steps the whole training has.
-    workdir: Holds checkpoints and the log.
-    state: What it begins with.
-    update: Takes a state and a step's number, gives the next state and
-      figures.
-
-  Returns:
-    The state after the last step.
-
-  Raises:
-    ValueError: The workdir holds a training of that name with other fields.
-  """
-  import orbax.checkpoint as ocp
-
-  folder = (workdir / 'checkpoints' / name).absolute()
-  with _manage_checkpoints(folder) as manager:
-    first = manager.latest_step() or 0
-    fields = _deciding(config, name)
-    records.claim(workdir / f'{name}.json', fields, 'training', bool(first))
-    if first:
-      state = manager.restore(first, args=ocp.args.StandardRestore(state))
-    bar = tqdm.trange(first, steps, initial=first, total=steps, desc=name)
-    with (workdir / f'{name}.jsonl').open('a') as log:
-      for step in bar:
-        state, figures = update(state, step)
-        done = step + 1
-        if done % config.log_every == 0 or done == steps:
-          figures = {k: np.asarray(v).tolist() for k, v in figures.items()}
-          bar.set_postfix(
-            {k: f'{np.ravel(v)[0]:.4f}' for k, v in figures.items()}
-          )
-          line = dict(step=done, time=time.time(), **figures)
-          print(json.dumps(line), file=log, flush=True)
-        if done % config.checkpoint_every == 0 or done == steps:
-          manager.save(done, args=ocp.args.StandardSave(state))
-  return state
-
-
-@contextlib.contextmanager
-def _manage_checkpoints(folder: pathlib.Path) -> Iterator[Any]:
-  """Keeps the last two checkpoints in a folder.
-
-  Yields:
-    Orbax's manager.
-
-  Raises:
-    OSError: The disk is full; of what is not whole nothing is left.
-  """
-  import orbax.checkpoint as ocp
-
-  options = ocp.CheckpointManagerOptions(max_to_keep=2)
-  verbosity = logging.get_verbosity()
-  # Its threads log the traceback of what is raised here all the same.
-  logging.set_verbosity(logging.FATAL)
-  try:
-    with (
-      atomic.naming(folder),
-      ocp.CheckpointManager(folder, options=options) as manager,
-    ):
-      yield manager
-  except OSError:
-    for part in folder.glob('*.orbax-checkpoint-tmp'):
-      shutil.rmtree(part, ignore_errors=True)
-    raise
-  finally:
-    logging.set_verbosity(verbosity)
 
 
 def begin(config: ConfigDict, name: str) -> checkpoints.Checkpoint:
@@ -347,27 +190,15 @@ def train_model(
   model, params, tokenizer = start
   # Before the training, so that it is not in vain.
   huggingface.config_of(model, params, tokenizer.stops)
-  optimizer = make_optimizer(spec.steps, spec.learning_rate)
+  optimizer = descent.make_optimizer(spec.steps, spec.learning_rate)
 
-  @jax.jit
-  def update(state, batch):
-    grad = jax.value_and_grad(loss_fn, has_aux=True)
-    (loss, accuracy), grads = grad(state['params'], model, batch)
-    updates, opt_state = optimizer.update(
-      grads, state['opt_state'], state['params']
-    )
-    params = optax.apply_updates(state['params'], updates)
-    return {'params': params, 'opt_state': opt_state}, loss, accuracy
-
-  def one(state, step):
-    batch = make_batch(config, tokenizer, spec.rows, step, author)
-    state, loss, accuracy = update(state, batch)
-    return state, dict(loss=loss, accuracy=accuracy)
-
-  first = {'params': params, 'opt_state': jax.jit(optimizer.init)(params)}
-  state = run_steps(config, name, spec.steps, workdir, first, one)
+  params = descent.fit(
+    *(config, name, spec.steps, workdir, params, optimizer),
+    lambda params, batch: loss_fn(params, model, batch),
+    lambda step: [make_batch(config, tokenizer, spec.rows, step, author)],
+  )
   out = workdir / name.replace('_', '-')
-  trained = start._replace(params=state['params'])
+  trained = start._replace(params=params)
   checkpoints.save_model(out, trained, stored=spec.get('stored'))
   return out
 
@@ -410,16 +241,6 @@ def evaluate(
   return figures
 
 
-def table(figures: dict[str, dict[str, float]]) -> str:
-  """Figures of tasks, as a card shows them."""
-  rows = [
-    f'| {task} | {name} | {value:.3f} |'
-    for task, of_task in figures.items()
-    for name, value in of_task.items()
-  ]
-  return '\n'.join(['| task | score | value |', '|---|---|---|', *rows])
-
-
 _CARD = """---
 license: apache-2.0
 language: en
@@ -430,9 +251,10 @@ library_name: cascades
 
 {intro}
 
-- Shape: {layers} layers ({kinds}), {width} wide, {heads} heads of {head_dim}
-  ({kv_heads} key-value), feed-forward {ffw}, sliding window {window},
-  vocabulary {vocab}; {parameters:,} parameters, float32,
+- Shape: {num_hidden_layers} layers ({kinds}), {hidden_size} wide,
+  {num_attention_heads} heads of {head_dim} ({num_key_value_heads} key-value),
+  feed-forward {intermediate_size}, sliding window {sliding_window},
+  vocabulary {vocab_size}; {parameters:,} parameters, float32,
   stored in {stored}.
 - Data: {data}, made from seed {seed} by the modules of
   `experiments.tasks` with these names; the author of the answers is the
@@ -443,7 +265,7 @@ library_name: cascades
   Muon for matrices, Adam for the rest.
 - Retrain: `{command}`, then copy the folder here.
 
-Held out, greedy, {examples} problems a task:
+Held out, greedy, {eval_examples} problems a task:
 
 {table}
 
@@ -485,7 +307,7 @@ def write_card(
   """
   spec = config.models[name]
   model, params, tokenizer = checkpoints.load_folder(folder)
-  c = ConfigDict(huggingface.config_of(model, params, tokenizer.stops))
+  c = huggingface.config_of(model, params, tokenizer.stops)
   whole = sum(config.mixture.values())
   shares = [
     f'`{task}` ({100 * share / whole:g}%)'
@@ -493,18 +315,11 @@ def write_card(
     if share
   ]
   text = _CARD.format(
+    **c,
     name=folder.name,
     intro=_TUNED.format(init=spec.init) if 'init' in spec else _SCRATCH,
     data=', '.join(shares),
-    layers=c.num_hidden_layers,
-    kinds=', '.join(k.split('_')[0] for k in c.layer_types),
-    width=c.hidden_size,
-    heads=c.num_attention_heads,
-    head_dim=c.head_dim,
-    kv_heads=c.num_key_value_heads,
-    ffw=c.intermediate_size,
-    window=c.sliding_window,
-    vocab=c.vocab_size,
+    kinds=', '.join(k.split('_')[0] for k in c['layer_types']),
     parameters=sum(x.size for x in jax.tree.leaves(params)),
     stored=spec.get('stored') or 'float32',
     seed=config.seed,
@@ -512,8 +327,8 @@ def write_card(
     steps=spec.steps,
     tokens=spec.rows * config.row_length,
     command=command,
-    examples=config.eval_examples,
-    table=table(figures),
+    eval_examples=config.eval_examples,
+    table=judging.by_task(figures),
     token_ms=1e3 * token_s,
     context=context,
     device=jax.devices()[0].device_kind,

@@ -1,0 +1,186 @@
+"""The loop of every training: optimizer, checkpoints and a log.
+
+Every batch is a function of (seed, step), so a run that was stopped goes on
+from its last checkpoint as if it had not been, and one seed gives one model.
+"""
+
+import contextlib
+import json
+import pathlib
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import tqdm
+from absl import logging
+from ml_collections import ConfigDict
+
+from cascades import atomic
+from experiments import records
+
+# By name, which axes of Gemma's matrices are summed over, and which come out.
+_AXES = {
+  'q_einsum': (1, (0, 2)),
+  'kv_einsum': (2, (1, 3)),
+  'qkv_einsum': (2, (1, 3)),
+  'attn_vec_einsum': ((0, 1), 2),
+  'gating_einsum': (2, 1),
+  'linear': (0, 1),
+}
+
+
+def make_optimizer(
+  steps: int, learning_rate: float, axes: Mapping[str, tuple] = _AXES
+) -> optax.GradientTransformation:
+  """Muon for matrices, Adam for all that has no axes; linear decay.
+
+  Muon: https://kellerjordan.github.io/posts/muon/, as in optax.
+
+  Args:
+    steps: How many steps the training has.
+    learning_rate: Muon's; Adam has a fifth of it.
+    axes: By name, a matrix's axes that are summed over, and those that come
+      out.
+  """
+
+  def axes_of(path, _):
+    found = next((axes[p.key] for p in path if p.key in axes), None)
+    return found and optax.contrib.MuonDimensionNumbers(*found)
+
+  def schedule(peak):
+    warm = min(100, steps // 10)
+    return optax.join_schedules(
+      [
+        optax.linear_schedule(0.0, peak, warm),
+        optax.constant_schedule(peak),
+        optax.linear_schedule(peak, 0.0, steps - steps // 3),
+      ],
+      [warm, steps // 3],
+    )
+
+  return optax.chain(
+    optax.clip_by_global_norm(1.0),
+    optax.contrib.muon(
+      schedule(learning_rate),
+      adam_learning_rate=schedule(learning_rate / 5),
+      muon_weight_dimension_numbers=lambda params: (
+        jax.tree_util.tree_map_with_path(axes_of, params)
+      ),
+    ),
+  )
+
+
+def _deciding(config: ConfigDict, name: str) -> dict[str, Any]:
+  """Fields of a training that decide what becomes of a model.
+
+  Not where its texts lie: `lessons` sees to what they are.
+  """
+  fields = {
+    field: value
+    for field, value in config.to_dict().items()
+    if not field.startswith(('eval_', 'log_', 'checkpoint_'))
+    and field not in ('models', 'text')
+  }
+  return fields | (config.models[name].to_dict() if 'models' in config else {})
+
+
+def fit(
+  config: ConfigDict,
+  name: str,
+  steps: int,
+  workdir: pathlib.Path,
+  params: Any,
+  optimizer: optax.GradientTransformation,
+  loss_fn: Callable[..., tuple[jax.Array, dict[str, jax.Array]]],
+  batch: Callable[[int], Sequence[Any]],
+  look: Callable[[Any], dict[str, Any]] = lambda params: {},
+) -> Any:
+  """Makes a loss less, from the last checkpoint if there is one.
+
+  Args:
+    config: Says `log_every` and `checkpoint_every`.
+    name: What the trained model is called.
+    steps: How many steps the whole training has.
+    workdir: Holds checkpoints and the log.
+    params: What is trained, as it begins.
+    optimizer: Of `params`.
+    loss_fn: Takes parameters and a batch; gives the loss, and figures.
+    batch: Arrays by a step's number.
+    look: Figures of parameters that the log has instead.
+
+  Returns:
+    The parameters after the last step.
+
+  Raises:
+    ValueError: The workdir holds a training of that name with other fields.
+  """
+  import orbax.checkpoint as ocp
+
+  @jax.jit
+  def update(state, *batch):
+    grad = jax.value_and_grad(loss_fn, has_aux=True)
+    (loss, figures), grads = grad(state['params'], *batch)
+    updates, opt_state = optimizer.update(
+      grads, state['opt_state'], state['params']
+    )
+    params = optax.apply_updates(state['params'], updates)
+    return {'params': params, 'opt_state': opt_state}, {'loss': loss} | figures
+
+  state = {'params': params, 'opt_state': jax.jit(optimizer.init)(params)}
+  folder = (workdir / 'checkpoints' / name).absolute()
+  with _manage_checkpoints(folder) as manager:
+    first = manager.latest_step() or 0
+    fields = _deciding(config, name)
+    records.claim(workdir / f'{name}.json', fields, 'training', bool(first))
+    if first:
+      state = manager.restore(first, args=ocp.args.StandardRestore(state))
+    bar = tqdm.trange(first, steps, initial=first, total=steps, desc=name)
+    with (workdir / f'{name}.jsonl').open('a') as log:
+      for step in bar:
+        state, figures = update(state, *batch(step))
+        done = step + 1
+        if done % config.log_every == 0 or done == steps:
+          figures |= look(state['params'])
+          figures = {k: np.asarray(v).tolist() for k, v in figures.items()}
+          bar.set_postfix(
+            {k: f'{np.ravel(v)[0]:.4f}' for k, v in figures.items()}
+          )
+          line = dict(step=done, time=time.time(), **figures)
+          print(json.dumps(line), file=log, flush=True)
+        if done % config.checkpoint_every == 0 or done == steps:
+          manager.save(done, args=ocp.args.StandardSave(state))
+  return state['params']
+
+
+@contextlib.contextmanager
+def _manage_checkpoints(folder: pathlib.Path) -> Iterator[Any]:
+  """Keeps the last two checkpoints in a folder.
+
+  Yields:
+    Orbax's manager.
+
+  Raises:
+    OSError: The disk is full; of what is not whole nothing is left.
+  """
+  import orbax.checkpoint as ocp
+
+  options = ocp.CheckpointManagerOptions(max_to_keep=2)
+  verbosity = logging.get_verbosity()
+  # Its threads log the traceback of what is raised here all the same.
+  logging.set_verbosity(logging.FATAL)
+  try:
+    with (
+      atomic.naming(folder),
+      ocp.CheckpointManager(folder, options=options) as manager,
+    ):
+      yield manager
+  except OSError:
+    for part in folder.glob('*.orbax-checkpoint-tmp'):
+      shutil.rmtree(part, ignore_errors=True)
+    raise
+  finally:
+    logging.set_verbosity(verbosity)
