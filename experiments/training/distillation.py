@@ -190,11 +190,11 @@ def evaluate(
   head, gamma = heads.load(folder), config.eval_gamma
   return {
     name: {
-      f'{what}, temperature {temperature:g}': value
-      for temperature in (1.0, 0.0)
-      for what, value in judging.strict(
-        verifier, head, prompts, gamma, temperature, **how
+      f'{what}, {temperature}': value
+      for temperature, found in judging.strict(
+        verifier, head, prompts, gamma, **how
       ).items()
+      for what, value in found.items()
     }
     for name, (prompts, how) in groups.items()
   }

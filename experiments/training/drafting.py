@@ -229,18 +229,11 @@ def evaluate(
   drafter = checkpoints.load_model(folder, 'float32')
   asked = texts.asked(config, held, config.eval_examples, 'held out', False)
   prompts = [prompt for prompt, _ in asked]
-  figures: dict[str, Any] = {
-    f'temperature {temperature:g}': judging.strict(
-      verifier,
-      drafter,
-      prompts,
-      config.eval_gamma,
-      temperature,
-      max_new_tokens=config.answer_length,
-      stop_strings=('\n',),
-    )
-    for temperature in (1.0, 0.0)
-  }
+  figures: dict[str, Any] = judging.strict(
+    *(verifier, drafter, prompts, config.eval_gamma),
+    max_new_tokens=config.answer_length,
+    stop_strings=('\n',),
+  )
   gammas = sorted({1, 2, 3, 4, 6, 8, config.eval_gamma})
   equipped = pairing.equip(verifier, drafter)
   unit = costs.measure(

@@ -16,9 +16,8 @@ def strict(
   drafter: Any,
   prompts: Sequence[str],
   gamma: int,
-  temperature: float,
   **asked: Any,
-) -> dict[str, float]:
+) -> dict[str, dict[str, float]]:
   """Answers prompts.
 
   Args:
@@ -26,31 +25,33 @@ def strict(
     drafter: Drafts; whatever `Sampler` takes.
     prompts: Texts that neither was trained on.
     gamma: Tokens drafted per block.
-    temperature: Of both.
     **asked: As for `Sampler.sample`.
 
   Returns:
-    'acceptance', accepted by examined drafts, and 'tokens per verifier call'.
+    At 'temperature 1' and 'temperature 0', of both: 'acceptance', accepted by
+    examined drafts, and 'tokens per verifier call'.
   """
-  decoding = sampler.Sampler(
-    verifier,
-    drafter,
-    method='speed',
-    lenience=0.0,
-    gamma=gamma,
-    temperature=temperature,
-    batch_size=_ROWS,
-  )
-  answers = decoding.sample(prompts, **asked)
-  accepted, examined, calls = (
-    sum(answer.counts[name] for answer in answers)
-    for name in ('accepted', 'examined', 'verifier_calls')
-  )
-  emitted = sum(len(answer.logprobs) for answer in answers)
-  return {
-    'acceptance': accepted / examined,
-    'tokens per verifier call': emitted / calls,
-  }
+  found = {}
+  for temperature in (1.0, 0.0):
+    decoding = sampler.Sampler(
+      *(verifier, drafter),
+      method='speed',
+      lenience=0.0,
+      gamma=gamma,
+      temperature=temperature,
+      batch_size=_ROWS,
+    )
+    answers = decoding.sample(prompts, **asked)
+    accepted, examined, calls = (
+      sum(answer.counts[name] for answer in answers)
+      for name in ('accepted', 'examined', 'verifier_calls')
+    )
+    emitted = sum(len(answer.logprobs) for answer in answers)
+    found[f'temperature {temperature:g}'] = {
+      'acceptance': accepted / examined,
+      'tokens per verifier call': emitted / calls,
+    }
+  return found
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -220,21 +220,18 @@ def evaluate(
   """
   from cascades.sampler import sampler
 
-  alone = sampler.Sampler(
-    checkpoints.load_folder(folder), gamma=0, temperature=0.0
-  )
+  model = checkpoints.load_folder(folder)
+  alone = sampler.Sampler(model, gamma=0, temperature=0.0, batch_size=_PROMPTS)
   figures = {}
   for task in (TASKS[name] for name in tasks):
     examples = list(task.load(split='test', num_examples=num_examples))
-    scores = []
-    for batch in itertools.batched(examples, _PROMPTS):
-      answers = alone.sample(
-        [e.prompt for e in batch], max_new_tokens=task.max_new_tokens
-      )
-      scores += [
-        task.score(answer.text, example.reference)
-        for answer, example in zip(answers, batch, strict=True)
-      ]
+    answers = alone.sample(
+      [e.prompt for e in examples], max_new_tokens=task.max_new_tokens
+    )
+    scores = [
+      task.score(answer.text, example.reference)
+      for answer, example in zip(answers, examples, strict=True)
+    ]
     figures[task.name] = {
       name: float(np.mean([s[name] for s in scores])) for name in scores[0]
     }
