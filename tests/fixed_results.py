@@ -275,17 +275,13 @@ def _verification_cases() -> Iterator[TableCase]:
 
 def _schedule_cases() -> Iterator[TableCase]:
   """All schedules."""
-  said = {
-    'first': 'first:2',
-    'ramp': 'ramp:3',
-    'each': 'each:0.9,0,0.4',
-    'inside': 'inside:1 ... 2',
-    'outside': 'outside:1 ... 2',
-    'budget': 'budget:0.4',
-    'mismatches': 'mismatches:1',
-  }
-  assert {*said} == {*schedules.SCHEDULES} - {'constant'}
-  for text in said.values():
+  said = (
+    *('first:2', 'ramp:3', 'each:0.9,0,0.4', 'inside:1 ... 2'),
+    *('outside:1 ... 2', 'budget:0.4', 'mismatches:1'),
+  )
+  kinds = {text.partition(':')[0] for text in said}
+  assert kinds == {*schedules.SCHEDULES} - {'constant'}
+  for text in said:
     yield TableCase(
       name=f'schedule {text}',
       **_of_one(0.3, 0.9),
@@ -505,24 +501,22 @@ def tokenizer_digests() -> dict[str, str]:
   for tags in _FRAMES:
     tokenizer = pieces.train(texts, 330, tags)
     frame = turns.template(tokenizer)
+    # A first turn, one after a finished answer, and one after a cut one.
+    lasts = None, frame.end, 300
     found[f'chat {tags[0]}'] = digest(
-      [_framed(frame, tokenizer, text) for text in _WORDS]
+      [[frame.encode(tokenizer, x, last) for last in lasts] for x in _WORDS]
     )
   return found
-
-
-def _framed(frame: turns.Template, tokenizer, words: str) -> list[list[int]]:
-  """A first turn, one after a finished answer, and one after a cut one."""
-  return [
-    frame.encode(tokenizer, words, last) for last in (None, frame.end, 300)
-  ]
 
 
 def task_digests() -> dict[str, str]:
   """Prompts and references of each task, and scores of fixed answers."""
   found = {}
   for name, task in TASKS.items():
-    given = {} if task.source is None else {'path': _path(name)}
+    given = {}
+    if task.source is not None:
+      # The sample of a published set that the tests have.
+      given['path'] = str(min(_TASKS.glob(f'{name}.*')))
     if task.runs_code:
       given['allow_code_execution'] = True
     examples = list(task.load(num_examples=8, **given))
@@ -548,11 +542,6 @@ def _scores(task, examples) -> list:
     ]
     for e in examples
   ]
-
-
-def _path(task: str) -> str:
-  """The sample of a published set that the tests have."""
-  return str(min(_TASKS.glob(f'{task}.*')))
 
 
 # --- All of them ---

@@ -20,7 +20,7 @@ def _name(path: pathlib.Path) -> str:
   return str(path.relative_to(_ROOT))
 
 
-def _imported(path: pathlib.Path) -> set[str]:
+def imported(path: pathlib.Path) -> set[str]:
   """Full names of what a file imports, anywhere in it."""
   names = set()
   for node in ast.walk(ast.parse(path.read_text())):
@@ -37,7 +37,7 @@ def test_rooms_import_only_what_stands_above_them(path):
   rooms = {'cascades': cascades.ROOMS, 'experiments': experiments.ROOMS}[layer]
   # A command stands below all rooms.
   above = rooms[: rooms.index(room) + 1] if room in rooms else rooms
-  used = {n.split('.')[1] for n in _imported(path) if n.startswith(f'{layer}.')}
+  used = {n.split('.')[1] for n in imported(path) if n.startswith(f'{layer}.')}
   assert used <= {*above, *cascades.__all__} - {*rooms} | {*above}
 
 
@@ -54,7 +54,7 @@ def test_every_room_is_on_the_list(layer):
 
 @pytest.mark.parametrize('path', _FILES, ids=_name)
 def test_gemma_is_imported_in_one_module_and_inside_functions(path):
-  roots = {name.split('.')[0] for name in _imported(path)}
+  roots = {name.split('.')[0] for name in imported(path)}
   # Beside it, what calls gemma's own sampler, for comparisons.
   if path.name not in ('gemma_library.py', 'own_sampler.py'):
     assert 'gemma' not in roots
@@ -65,7 +65,7 @@ def test_gemma_is_imported_in_one_module_and_inside_functions(path):
 
 def test_the_library_knows_no_flags_and_no_torch():
   for path in _LIBRARY:
-    roots = {name.split('.')[0] for name in _imported(path)}
+    roots = {name.split('.')[0] for name in imported(path)}
     assert not roots & {'absl', 'configs', 'experiments', 'pickle', 'torch'}
 
 

@@ -1,6 +1,5 @@
 """The package's metadata, and what happens where something is not installed."""
 
-import ast
 import pathlib
 import re
 import subprocess
@@ -8,6 +7,7 @@ import sys
 import tomllib
 
 import pytest
+from imports_test import imported
 
 import cascades
 import experiments
@@ -31,14 +31,10 @@ _OWN = {'cascades', 'configs', 'experiments'}
 
 def _imported(folder: str) -> set[str]:
   """Distributions that the modules of a folder import, anywhere in them."""
-  names = set()
-  for path in (_ROOT / folder).rglob('*.py'):
-    for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
-      if isinstance(node, ast.Import):
-        names |= {alias.name.split('.')[0] for alias in node.names}
-      elif isinstance(node, ast.ImportFrom):
-        names.add(node.module.split('.')[0])
-  names -= _OWN | sys.stdlib_module_names
+  paths = (_ROOT / folder).rglob('*.py')
+  names = {name for path in paths for name in imported(path)}
+  names = {name.split('.')[0] for name in names} - _OWN
+  names -= sys.stdlib_module_names
   return {_DISTRIBUTIONS.get(name, name) for name in names}
 
 
