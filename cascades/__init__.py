@@ -4,6 +4,7 @@ The library has rooms, each with one rule; a room imports only what stands
 above it in this list.
 
   arguments     what an argument may be, in a sentence
+  untrusted     files that others made, and text that they hold
   extras        which command installs an optional dependency
   compilation   what is compiled is kept for the next process
   plain         values as JSON can hold them
@@ -46,8 +47,9 @@ _HOME = {
 }
 # In the order of the list; `tests/imports_test.py` holds them to it.
 ROOMS = (
-  'arguments extras compilation plain atomic registries scheme methods'
-  ' schedules verification models decoding drafters sampler proof contrib'
+  'arguments untrusted extras compilation plain atomic registries scheme'
+  ' methods schedules verification models decoding drafters sampler proof'
+  ' contrib'
 ).split()
 
 __all__ = sorted([*_HOME, *ROOMS])

@@ -1,0 +1,179 @@
+"""Reading files of others within bounds: of size, of number, of depth.
+
+A bound is a hundred times what the largest known file of a kind has, or more,
+so that it refuses nothing but what was made to fill the memory. What is packed
+is read as a stream, since little of it may unpack to much.
+"""
+
+import gzip
+import json
+import pathlib
+import zlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from cascades.untrusted import display
+
+
+class Bounds(NamedTuple):
+  """The most that a file, or a line of one, may hold.
+
+  Attributes:
+    size: In bytes.
+    values: Of JSON, at most: each takes some 64 bytes once it is read.
+  """
+
+  size: int
+  values: int
+
+
+# A config.json has 15 KB; an index of tensors 110 KB and 1,300 values.
+FIELDS = Bounds(2**24, 2**20)
+# Gemma's has 33 MB, and 1.8 million values in 262,144 pieces and their pairs.
+TOKENIZER = Bounds(2**32, 2**28)
+# A block of a trace with whole rows has 700 KB and 35,000 values.
+LINE = Bounds(2**26, 2**22)
+# Of a packed file, unpacked.
+_UNPACKED = 2**34
+
+
+def read_bytes(
+  path: pathlib.Path, option: str, advice: str, most: int = FIELDS.size
+) -> bytes:
+  """Reads a file of at most so many bytes.
+
+  Args:
+    path: The file.
+    option: What the user gave the file or its folder for, for errors.
+    advice: What the user can do about a file that is refused.
+    most: Bytes of the file.
+
+  Raises:
+    FileNotFoundError: There is no such file.
+    ValueError: It is no regular file, or larger; a pipe would never end.
+  """
+  check_regular(path, option, advice)
+  with path.open('rb') as file:
+    found = file.read(most + 1)
+  if len(found) > most:
+    raise _refusal(path, f'has more than {most} bytes', option, advice)
+  return found
+
+
+def check_regular(path: pathlib.Path, option: str, advice: str) -> None:
+  """Refuses a folder, a pipe, a device.
+
+  Raises:
+    FileNotFoundError: There is no such file.
+    ValueError: It is none that can be read to its end.
+  """
+  # Raises where nothing is; follows links, as the hub's cache has them.
+  path.stat()
+  if not path.is_file():
+    raise _refusal(path, 'is no regular file', option, advice)
+
+
+def read_json(
+  path: pathlib.Path,
+  option: str,
+  advice: str = 'fetch it again',
+  bounds: Bounds = FIELDS,
+) -> Any:
+  """Reads a file of JSON.
+
+  Args:
+    path: The file.
+    option: What the user gave the file or its folder for, for errors.
+    advice: What the user can do about a file that is refused.
+    bounds: The most that it may hold.
+
+  Raises:
+    FileNotFoundError: There is no such file.
+    ValueError: It is no JSON, or beyond a bound.
+  """
+  text = read_bytes(path, option, advice, bounds.size)
+  try:
+    return parse_json(text, bounds)
+  except ValueError as error:
+    raise _refusal(path, str(error), option, advice) from None
+
+
+def read_fields(
+  path: pathlib.Path, option: str, advice: str = 'fetch it again'
+) -> dict[str, Any]:
+  """Reads a file whose JSON is one object; see `read_json`.
+
+  Raises:
+    FileNotFoundError: There is no such file.
+    ValueError: It holds anything else.
+  """
+  found = read_json(path, option, advice)
+  if not isinstance(found, dict):
+    raise _refusal(path, 'is no JSON object', option, advice)
+  return found
+
+
+def parse_json(text: bytes | str, bounds: Bounds = LINE) -> Any:
+  """Parses JSON of others.
+
+  Raises:
+    ValueError: It is none, holds more values than it may, or is nested as no
+      known file is. The error says why, after "the file ...".
+  """
+  signs = ',[{' if isinstance(text, str) else (b',', b'[', b'{')
+  # As many values as there are, or more: texts have such signs too.
+  if sum(map(text.count, signs)) > bounds.values:
+    raise ValueError(f'holds more than {bounds.values} values')
+  try:
+    return json.loads(text)
+  except RecursionError:
+    raise ValueError('is nested too deeply') from None
+  except UnicodeDecodeError:
+    raise ValueError('is no text in UTF-8') from None
+  except ValueError as error:
+    raise ValueError(f'is damaged ({error})') from None
+
+
+def read_lines(
+  path: pathlib.Path, option: str, advice: str, bounds: Bounds = LINE
+) -> Iterator[bytes]:
+  """Reads a file line by line; unpacks it, where its name ends in '.gz'.
+
+  Args:
+    path: The file.
+    option: What the user gave the file or its folder for, for errors.
+    advice: What the user can do about a file that is refused.
+    bounds: The most that a line may hold.
+
+  Yields:
+    Each line with its end, which the last one may lack.
+
+  Raises:
+    FileNotFoundError: There is no such file.
+    ValueError: It is no regular file, cannot be unpacked, or a line is too
+      long. The error names file and line.
+  """
+  check_regular(path, option, advice)
+  opened = gzip.open if path.suffix == '.gz' else open
+  number, room = 1, _UNPACKED
+  try:
+    with opened(path, 'rb') as file:
+      while line := file.readline(bounds.size + 1):
+        room -= len(line)
+        if len(line) > bounds.size:
+          raise ValueError(f'has more than {bounds.size} bytes')
+        if room < 0:
+          raise ValueError(f'comes after {_UNPACKED} bytes')
+        yield line
+        number += 1
+  except (EOFError, gzip.BadGzipFile, zlib.error, ValueError) as error:
+    raise _refusal(f'{path}:{number}', f'{error}', option, advice) from None
+
+
+def _refusal(
+  what: pathlib.Path | str, why: str, option: str, advice: str
+) -> ValueError:
+  """Makes the error of a file: `<option>: <file> <why>; <advice>.`."""
+  return ValueError(
+    f'{option}: {display.printable(f"{what} {why}")}; {advice}.'
+  )

@@ -1,0 +1,82 @@
+"""Text of others where people see it: terminals, pages, tables.
+
+A name or an answer may hold what acts there: sequences that move a cursor,
+characters that turn the direction of writing, formulas, markup. Each place has
+one function, which shows such text as it is spelled.
+"""
+
+import html
+import re
+import unicodedata
+
+# Of formats that show nothing themselves, those that join letters and emoji.
+_JOINERS = '\u200c\u200d'
+# Cc: control, Cf: format, Cs: half of a surrogate pair, Zl, Zp: ends of lines.
+_UNSEEN = {'Cc', 'Cf', 'Cs', 'Zl', 'Zp'}
+# What XML, and so SVG and HTML, has no way to hold.
+_NO_XML = re.compile(r'[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]')
+_FORMULA = ('=', '+', '-', '@', '\t', '\r')
+_USER = re.compile(r'(?<=://)([^/@\s:]*):[^/@\s]*@')
+_QUERY = re.compile(r'(://[^\s?#]*)\?[^\s#]*')
+_LATEX = {c: f'\\{c}' for c in '&%$#_{}'} | {
+  '\\': r'\textbackslash{}',
+  '~': r'\textasciitilde{}',
+  '^': r'\textasciicircum{}',
+}
+
+
+def unseen(character: str) -> bool:
+  """Says whether a character has no form of its own, or may act."""
+  return (
+    character not in '\n\t'
+    and character not in _JOINERS
+    and unicodedata.category(character) in _UNSEEN
+  )
+
+
+def escaped(character: str) -> str:
+  r"""Spells a character as Python does: '\x1b', '\u202e'."""
+  return character.encode('unicode_escape').decode()
+
+
+def printable(text: str) -> str:
+  """Returns a text for a terminal or a log: what acts there is spelled."""
+  if text.isascii() and text.isprintable():
+    return text
+  return ''.join(escaped(c) if unseen(c) else c for c in text)
+
+
+def for_html(text: str) -> str:
+  """Returns a text for a page or a picture, between tags or in quotes.
+
+  What XML cannot hold becomes U+FFFD.
+  """
+  return html.escape(_NO_XML.sub('\N{REPLACEMENT CHARACTER}', text))
+
+
+def for_csv(value: object) -> object:
+  """Returns a cell of a table that no spreadsheet takes for a formula.
+
+  Args:
+    value: Numbers stay as they are.
+  """
+  if isinstance(value, str) and value.startswith(_FORMULA):
+    return f"'{value}"
+  return value
+
+
+def for_markdown(text: str) -> str:
+  """Returns a text for a cell of a table in Markdown, on one line."""
+  text = ' '.join(printable(text).split())
+  return re.sub(r'([\\`*_|<>\[\]])', r'\\\1', text)
+
+
+def for_latex(text: str) -> str:
+  """Returns a text for a table in LaTeX, on one line."""
+  text = ' '.join(printable(text).split())
+  return ''.join(_LATEX.get(c, c) for c in text)
+
+
+def without_secrets(text: str) -> str:
+  """Returns a text whose URLs have no password, and no query, as keys are."""
+  return _QUERY.sub(r'\1?***', _USER.sub(r'\1:***@', text))

@@ -1,0 +1,95 @@
+"""What the fields of a file of others may be, and one form of error for them.
+
+A kind of file is a class with a typed field for each that is read; what else a
+file holds is kept and is not looked at. Numbers are taken as they stand: a text
+is no number, and neither are true, NaN and infinity.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+import pydantic
+
+from cascades import arguments
+
+# More than any size of a model, and what fits 32 bits.
+MOST = 2**31 - 1
+
+Count = Annotated[int, pydantic.Field(ge=0, le=MOST)]
+Size = Annotated[int, pydantic.Field(ge=1, le=MOST)]
+Number = Annotated[float, pydantic.Field(ge=-1e30, le=1e30)]
+Positive = Annotated[float, pydantic.Field(gt=0, le=1e30)]
+Share = Annotated[float, pydantic.Field(ge=0, le=1)]
+
+
+class Schema(pydantic.BaseModel):
+  """The fields of a kind of file."""
+
+  model_config = pydantic.ConfigDict(
+    strict=True,
+    extra='allow',
+    frozen=True,
+    allow_inf_nan=False,
+    arbitrary_types_allowed=True,
+    # Names such as model_type are theirs.
+    protected_namespaces=(),
+  )
+
+  @classmethod
+  def check(
+    cls, fields: Any, where: str, advice: str = 'fetch it again'
+  ) -> Self:
+    """Returns the fields of a file, each of its type and within its range.
+
+    Args:
+      fields: What the file holds.
+      where: The option and the file, for errors.
+      advice: What the user can do about a file that is refused.
+
+    Raises:
+      ValueError: One is of another type or out of range: `<where>: <field> must
+        be <what>, got <value>; <advice>.`
+    """
+    if not isinstance(fields, Mapping):
+      raise ValueError(f'{where}: is no table of fields; {advice}.')
+    try:
+      return cls.model_validate(dict(fields))
+    except pydantic.ValidationError as error:
+      raise ValueError(f'{where}: {_why(error, fields)}; {advice}.') from None
+
+
+def _why(error: pydantic.ValidationError, fields: Mapping[str, Any]) -> str:
+  """Says what is wrong with the first field that is wrong."""
+  found = [
+    (_place(x['loc'], fields), x)
+    for x in error.errors(include_url=False, include_context=False)
+  ]
+  # Of a field that may be a list, its item, and not that it is no number.
+  of_field = (x for x in found if x[1]['loc'][0] == found[0][1]['loc'][0])
+  place, first = max(of_field, key=lambda x: x[0].count('.'))
+  if first['type'] == 'missing':
+    return f'{place} is missing'
+  # Of a field that may be one of several types, each says what it must be.
+  what = dict.fromkeys(x['msg'] for at, x in found if at == place)
+  what = ' or '.join(x.removeprefix('Input should be ') for x in what)
+  return f'{place} must be {what}, got {arguments.shown(first["input"])}'
+
+
+def _place(parts: tuple[int | str, ...], fields: Mapping[str, Any]) -> str:
+  """Returns the name of a field within others: 'rope_parameters.factor'.
+
+  Args:
+    parts: As pydantic has it: names of fields, indices, and names of types that
+      were tried.
+    fields: What the file holds.
+  """
+  names, value = [], fields
+  for part in parts:
+    missing = isinstance(value, Mapping) and part == parts[-1]
+    try:
+      value = value[part]
+    except (KeyError, IndexError, TypeError):
+      if not missing:
+        continue
+    names.append(str(part))
+  return '.'.join(names)
