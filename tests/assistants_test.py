@@ -343,7 +343,7 @@ _ORDER = 'masked_embedding.token_ordering'
     (
       {'text_config': {'num_hidden_layers': None}},
       {},
-      'num_hidden_layers is None',
+      'num_hidden_layers must',
     ),
     # An order that leaves tokens out.
     ({}, {_ORDER: np.zeros(64, np.int64)}, 'not each of them once'),

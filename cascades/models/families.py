@@ -12,12 +12,15 @@ What gemma's code cannot be is refused here, before anything is made, as is what
 is no number where one is asked for.
 """
 
-import itertools
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+import pydantic
+import pydantic_core
 
 from cascades import arguments
-from cascades.models.config_fields import number, same, table, whole
+from cascades.untrusted.schema import Count, Positive, Schema, Size
 
 FULL, SLIDING = 'full_attention', 'sliding_attention'
 # gemma's names of them; of which each family has an enumeration of its own.
@@ -40,80 +43,6 @@ _OUTER = {
   'gemma4': 'gemma4_text',
   'gemma4_unified': 'gemma4_unified_text',
 }
-# What transformers takes where config.json is silent, which it often is.
-_SHAPE = dict(
-  hidden_size=2304,
-  intermediate_size=9216,
-  num_attention_heads=8,
-  num_key_value_heads=4,
-  head_dim=256,
-)
-_CLASSIC = dict(
-  **_SHAPE,
-  num_hidden_layers=26,
-  query_pre_attn_scalar=256,
-  sliding_window=4096,
-)
-_FOUR = dict(
-  **_SHAPE,
-  num_hidden_layers=30,
-  vocab_size=262_144,
-  vocab_size_per_layer_input=262_144,
-  final_logit_softcapping=None,
-  attention_k_eq_v=False,
-  num_kv_shared_layers=0,
-  use_double_wide_mlp=False,
-  enable_moe_block=False,
-)
-_FIXED_3N = dict(
-  altup_num_inputs=4, altup_active_idx=0, altup_correct_scale=True
-)
-_FAMILIES = {
-  'gemma2': dict(
-    **_CLASSIC,
-    vocab_size=256_000,
-    final_logit_softcapping=30.0,
-    attn_logit_softcapping=50.0,
-  ),
-  'gemma3_text': dict(
-    **_CLASSIC,
-    vocab_size=262_208,
-    final_logit_softcapping=None,
-    attn_logit_softcapping=None,
-  ),
-  'gemma3n_text': dict(
-    vocab_size=262_400,
-    vocab_size_per_layer_input=262_144,
-    hidden_size=2048,
-    intermediate_size=16_384,
-    num_hidden_layers=35,
-    num_attention_heads=8,
-    num_key_value_heads=2,
-    head_dim=256,
-    sliding_window=512,
-    final_logit_softcapping=30.0,
-    hidden_size_per_layer_input=256,
-    num_kv_shared_layers=15,
-    laurel_rank=64,
-    altup_coef_clip=120.0,
-    **_FIXED_3N,
-  ),
-  'gemma4_text': dict(
-    **_FOUR,
-    sliding_window=512,
-    use_bidirectional_attention=None,
-    hidden_size_per_layer_input=256,
-  ),
-  'gemma4_unified_text': dict(
-    **_FOUR,
-    sliding_window=1024,
-    use_bidirectional_attention='vision',
-    hidden_size_per_layer_input=0,
-  ),
-}
-_PATTERN = 'sliding_window_pattern'
-# Layers from one with full attention to the next, where nothing is said.
-_EVERY = {'gemma2': 2, 'gemma3n_text': 5}
 # What gemma's code leaves no choice about; anything else would be read as this.
 FIXED = dict(
   hidden_activation='gelu_pytorch_tanh',
@@ -122,35 +51,145 @@ FIXED = dict(
   tie_word_embeddings=True,
   use_bidirectional_attention=False,
 )
-# Fields that other families have, and what is worked out here.
-_FOREIGN = {
-  family: {*itertools.chain(*_FAMILIES.values()), 'table_size'}.difference(
-    fields, FIXED
-  )
-  for family, fields in _FAMILIES.items()
-}
-_LOCAL, _GLOBAL = 10_000, 1_000_000
 # More than any model has; they are gone through one by one.
 MOST_LAYERS = 10_000
-# Of those that a family has, and that may not be null, whole numbers by the
-# least that they may be. All else is checked where it is read.
-_WHOLE = dict(
-  num_kv_shared_layers=0,
-  vocab_size=1,
-  hidden_size=1,
-  num_attention_heads=1,
-  num_key_value_heads=1,
-  head_dim=1,
-  laurel_rank=1,
-)
-# Other numbers, and whether null switches them off.
-_NUMBERS = dict(
-  final_logit_softcapping=True,
-  attn_logit_softcapping=True,
-  altup_coef_clip=True,
-  query_pre_attn_scalar=False,
-)
-_PROPORTIONAL, _SHARE = 'proportional', 'partial_rotary_factor'
+_LOCAL, _GLOBAL = 10_000, 1_000_000
+_PROPORTIONAL = 'proportional'
+
+
+def _fixed(*known: Any) -> Any:
+  """The type of a field that may be one of these, or a float32 next to it."""
+
+  def check(given: Any) -> Any:
+    # Null is as good as false, and no number.
+    value = False if given is None and False in known else given
+    for one in known:
+      if isinstance(one, float) and isinstance(value, float):
+        if np.float32(value) == np.float32(one):
+          return given
+      elif type(value) is type(one) and value == one:
+        return given
+    what = ' or '.join(map(repr, known))
+    raise pydantic_core.PydanticCustomError(
+      'fixed', f"{what}, as gemma's code has it"
+    )
+
+  return Annotated[Any, pydantic.PlainValidator(check)]
+
+
+_Kind = Literal['full_attention', 'sliding_attention']
+_Sparsity = Annotated[float, pydantic.Field(ge=0, lt=1)]
+_Layers = Annotated[int, pydantic.Field(ge=1, le=MOST_LAYERS)]
+
+
+class _Text(Schema):
+  """Fields of all families; what is absent is as transformers has it."""
+
+  model_type: str
+  vocab_size: Size
+  hidden_size: Size = 2304
+  intermediate_size: Size | list[Size] = 9216
+  num_hidden_layers: _Layers
+  num_attention_heads: Size = 8
+  num_key_value_heads: Size = 4
+  head_dim: Size = 256
+  sliding_window: Size | None
+  layer_types: list[_Kind] | None = None
+  final_logit_softcapping: Positive | None = None
+  rope_parameters: dict[str, Any] | None = None
+  rope_scaling: dict[str, Any] | None = None
+  hidden_activation: _fixed(FIXED['hidden_activation']) = FIXED[
+    'hidden_activation'
+  ]
+  rms_norm_eps: _fixed(FIXED['rms_norm_eps']) = FIXED['rms_norm_eps']
+  attention_bias: _fixed(False) = False
+  tie_word_embeddings: _fixed(True) = True
+  use_bidirectional_attention: _fixed(False) = False
+
+
+class _Classic(_Text):
+  """Of Gemma 2 and 3."""
+
+  num_hidden_layers: _Layers = 26
+  intermediate_size: Size = 9216
+  query_pre_attn_scalar: Positive = 256
+  sliding_window: Size | None = 4096
+  attn_logit_softcapping: Positive | None = None
+
+
+class _Gemma2(_Classic):
+  vocab_size: Size = 256_000
+  final_logit_softcapping: Positive | None = 30.0
+  attn_logit_softcapping: Positive | None = 50.0
+  rope_theta: Positive = _LOCAL
+
+
+class _Gemma3(_Classic):
+  vocab_size: Size = 262_208
+  # Layers from one with full attention to the next, where nothing is said.
+  sliding_window_pattern: Size = 6
+  rope_theta: Positive = _GLOBAL
+  rope_local_base_freq: Positive = _LOCAL
+
+
+class _Gemma3n(_Text):
+  vocab_size: Size = 262_400
+  vocab_size_per_layer_input: Count | None = 262_144
+  hidden_size: Size = 2048
+  intermediate_size: Size | list[Size] = 16_384
+  num_hidden_layers: _Layers = 35
+  num_key_value_heads: Size = 2
+  sliding_window: Size | None = 512
+  final_logit_softcapping: Positive | None = 30.0
+  hidden_size_per_layer_input: Count = 256
+  num_kv_shared_layers: Count = 15
+  laurel_rank: Size = 64
+  activation_sparsity_pattern: list[_Sparsity] | None = None
+  altup_coef_clip: Positive | None = 120.0
+  altup_num_inputs: _fixed(4) = 4
+  altup_active_idx: _fixed(0) = 0
+  altup_correct_scale: _fixed(True) = True
+  rope_theta: Positive = _GLOBAL
+  rope_local_base_freq: Positive = _LOCAL
+
+
+class _Gemma4(_Text):
+  num_hidden_layers: _Layers = 30
+  vocab_size: Size = 262_144
+  intermediate_size: Size = 9216
+  vocab_size_per_layer_input: Count | None = 262_144
+  sliding_window: Size | None = 512
+  hidden_size_per_layer_input: Count | None = 256
+  global_head_dim: Size = 512
+  num_global_key_value_heads: Size | None = None
+  per_layer_config: dict[str, dict[str, Size]] | None = None
+  attention_k_eq_v: bool = False
+  num_kv_shared_layers: Count = 0
+  use_double_wide_mlp: bool = False
+  enable_moe_block: bool = False
+  num_experts: Size | None = None
+  top_k_experts: Size | None = None
+  moe_intermediate_size: Size | None = None
+  expert_intermediate_size: Size | None = None
+  # 'vision': between tokens of a picture, of which a text has none.
+  use_bidirectional_attention: _fixed(False, 'vision') = None
+
+
+class _Unified(_Gemma4):
+  sliding_window: Size | None = 1024
+  hidden_size_per_layer_input: Count | None = 0
+  use_bidirectional_attention: _fixed(False, 'vision') = 'vision'
+
+
+_FAMILIES: dict[str, type[_Text]] = {
+  'gemma2': _Gemma2,
+  'gemma3_text': _Gemma3,
+  'gemma3n_text': _Gemma3n,
+  'gemma4_text': _Gemma4,
+  'gemma4_unified_text': _Unified,
+}
+# All that any family reads, and what is worked out here.
+_KNOWN = {'table_size'}.union(*(x.model_fields for x in _FAMILIES.values()))
 
 
 class Rope(NamedTuple):
@@ -165,6 +204,28 @@ class Rope(NamedTuple):
   theta: float
   factor: float = 1.0
   share: float = 1.0
+
+
+class _ByKind(Schema):
+  """What a file says of the positions of both kinds of layer."""
+
+  full_attention: dict[str, Any] | None = None
+  sliding_attention: dict[str, Any] | None = None
+
+
+class _RopeFields(Schema):
+  """What a file says of the positions of a kind of layer."""
+
+  rope_type: str = 'default'
+  rope_theta: Positive
+  factor: Positive = 1.0
+  partial_rotary_factor: Annotated[Positive, pydantic.Field(le=1)] = 1.0
+
+
+class _Holder(Schema):
+  """A model that also sees or hears."""
+
+  text_config: dict[str, Any] | None = None
 
 
 def is_four(config: Mapping[str, Any]) -> bool:
@@ -197,11 +258,12 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
   family, outer = config.get('model_type'), config
   if not isinstance(family, str | None):
     raise ValueError(
-      f'config.json: model_type is {arguments.shown(family)}, and not the name'
-      ' of a family; fetch it again.'
+      'config.json: model_type must be the name of a family, got'
+      f' {arguments.shown(family)}; fetch it again.'
     )
   if family in _OUTER:
-    config, family = table(config, 'text_config'), _OUTER[family]
+    config = _Holder.check(config, 'config.json').text_config or {}
+    family = _OUTER[family]
   if family not in _FAMILIES:
     if str(family).endswith('_assistant'):
       raise ValueError(
@@ -209,70 +271,38 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
         " Gemma 4's caches, and no model by itself; give its folder as drafter,"
         ' beside the verifier that it was made for.'
       )
+    names = ', '.join([*_FAMILIES, *_OUTER])
     raise ValueError(
-      f'config.json: model_type {family!r} cannot be read; give a text model of'
-      f' Gemma 2, 3, 3n or 4 ({", ".join([*_FAMILIES, *_OUTER])}).'
+      f'config.json: model_type {arguments.shown(family)} cannot be read; give'
+      f' a text model of Gemma 2, 3, 3n or 4 ({names}).'
     )
+  tied = {'tie_word_embeddings': outer.get('tie_word_embeddings', True)}
+  schema = _FAMILIES[family]
+  checked = schema.check(
+    {**tied, **config, 'model_type': family}, 'config.json'
+  )
+  # Fields of other families are left alone, as transformers has it.
   config = {
-    **FIXED,
-    **_FAMILIES[family],
-    'tie_word_embeddings': outer.get('tie_word_embeddings', True),
-    **config,
-    'model_type': family,
+    name: value
+    for name, value in checked
+    if name in schema.model_fields or name not in _KNOWN
   }
-  for name in _FOREIGN[family]:
-    # As transformers, which leaves it alone too.
-    config.pop(name, None)
-  fixed = FIXED | (_FIXED_3N if family == 'gemma3n_text' else {})
-  if is_four(config) and config['use_bidirectional_attention'] == 'vision':
-    # Between tokens of a picture, of which a text has none.
-    del fixed['use_bidirectional_attention']
-  for field, value in fixed.items():
-    given = config[field]
-    # Null is as good as false, and no number.
-    if not same(given or False if value is False else given, value):
-      raise ValueError(
-        f'config.json: {field} is {config[field]!r}, but gemma has no other'
-        f' than {value!r}; give another model.'
-      )
-  _check_numbers(config)
   config['layer_types'] = _layer_types(config)
+  if SLIDING in config['layer_types'] and config['sliding_window'] is None:
+    raise _refuse('sliding_window', None, 'a number, as layers have one')
   if family == 'gemma3n_text':
     _resolve_3n(config)
-  else:
-    whole(config, 'intermediate_size')
-    if is_four(config):
-      _resolve_4(config)
-  # A window is asked for where layers have one.
-  whole(config, 'sliding_window', or_null=SLIDING not in config['layer_types'])
+  elif is_four(config):
+    _resolve_4(config)
   ropes(config)
   return config
 
 
-def _check_numbers(config: Mapping[str, Any]) -> None:
-  """Refuses what is no number among fields of which each family has its own.
-
-  Raises:
-    ValueError: One is none.
-  """
-  known = _FAMILIES[config['model_type']]
-  for name, low in _WHOLE.items():
-    if name in known:
-      whole(config, name, low)
-  for name, or_null in _NUMBERS.items():
-    if name in known:
-      number(config, name, or_null)
-  whole(config, 'num_hidden_layers', 1, MOST_LAYERS)
-  if 'hidden_size_per_layer_input' in known:
-    name, four = 'hidden_size_per_layer_input', is_four(config)
-    size = whole(config, name, 0, or_null=four)
-    name, least = 'vocab_size_per_layer_input', 1 if size else 0
-    whole(config, name, least, or_null=not size)
-
-
-def _refuse(field: str, value: Any, why: str) -> ValueError:
+def _refuse(field: str, value: Any, what: str) -> ValueError:
+  """What is said of a field that does not go with the others."""
   return ValueError(
-    f'config.json: {field} is {value!r}, but {why}; give another model.'
+    f'config.json: {field} must be {what}, got {arguments.shown(value)}; give'
+    ' another model.'
   )
 
 
@@ -280,21 +310,16 @@ def _layer_types(config: Mapping[str, Any]) -> list[str]:
   """The kind of each layer.
 
   Raises:
-    ValueError: There are too few, or of other kinds.
+    ValueError: There are too few, or too many.
   """
   family, layers = config['model_type'], config['num_hidden_layers']
-  kinds = config.get('layer_types')
-  if kinds is None or kinds == []:
-    every = _EVERY.get(family) or whole({_PATTERN: 6} | config, _PATTERN)
+  kinds = config['layer_types']
+  if not kinds:
+    every = {'gemma2': 2, 'gemma3n_text': 5}.get(family)
+    every = every or config.get('sliding_window_pattern', 6)
     kinds = [SLIDING if (i + 1) % every else FULL for i in range(layers)]
-  known = isinstance(kinds, list | tuple) and all(
-    kind in (FULL, SLIDING) for kind in kinds
-  )
-  if not known or len(kinds) != layers:
-    raise ValueError(
-      f'config.json: layer_types must say {FULL} or {SLIDING} for each of the'
-      f' {layers} layers, not {arguments.shown(kinds)}; fetch it again.'
-    )
+  if len(kinds) != layers:
+    raise _refuse('layer_types', kinds, f'one for each of the {layers} layers')
   # As transformers has it of a Gemma 4.
   return [*kinds[:-1], FULL] if is_four(config) else kinds
 
@@ -303,38 +328,24 @@ def _resolve_3n(config: dict[str, Any]) -> None:
   """Spells out what is Gemma 3n's own."""
   layers = config['num_hidden_layers']
   sizes = config['intermediate_size']
-  sizes = sizes if isinstance(sizes, list | tuple) else [sizes]
-  sizes = {
-    whole({'intermediate_size': size}, 'intermediate_size') for size in sizes
-  }
-  if len(sizes) != 1:
-    raise _refuse(
-      'intermediate_size',
-      config['intermediate_size'],
-      'in gemma all layers have the same',
-    )
-  (config['intermediate_size'],) = sizes
-  sparse = config.get('activation_sparsity_pattern')
+  alike = {*sizes} if isinstance(sizes, list) else {sizes}
+  if len(alike) != 1:
+    raise _refuse('intermediate_size', sizes, 'the same for all layers')
+  (config['intermediate_size'],) = alike
+  sparse = config['activation_sparsity_pattern']
   if sparse is None:
     first = 10 if layers > 10 else 0
     sparse = [0.95] * first + [0.0] * (layers - first)
-  known = isinstance(sparse, list | tuple) and len(sparse) == layers
-  if not known or not all(
-    type(x) in (int, float) and 0 <= x < 1 for x in sparse
-  ):
-    raise _refuse(
-      'activation_sparsity_pattern',
-      sparse,
-      f'there are {layers} layers, each with a number from 0 to less than 1',
-    )
-  config['activation_sparsity_pattern'] = list(sparse)
+  if len(sparse) != layers:
+    what = f'a number for each of the {layers} layers'
+    raise _refuse('activation_sparsity_pattern', sparse, what)
+  config['activation_sparsity_pattern'] = sparse
   _resolve_tables(config)
   _check_sharing(config)
   shared = config['num_kv_shared_layers']
   if shared and config['num_attention_heads'] == config['num_key_value_heads']:
-    raise _refuse(
-      'num_kv_shared_layers', shared, 'gemma has a key for each query then'
-    )
+    what = '0, as gemma has a key for each query then'
+    raise _refuse('num_kv_shared_layers', shared, what)
 
 
 def _resolve_4(config: dict[str, Any]) -> None:
@@ -346,23 +357,24 @@ def _resolve_4(config: dict[str, Any]) -> None:
   config['num_global_key_value_heads'] = of_full['num_key_value_heads']
   if config['enable_moe_block']:
     name = 'moe_intermediate_size'
-    config[name] = config.get(name) or config.get('expert_intermediate_size')
+    config[name] = config[name] or config['expert_intermediate_size']
     for field in ('num_experts', 'top_k_experts', name):
-      if not config.get(field):
-        raise _refuse(field, config.get(field), 'enable_moe_block asks for it')
-      whole(config, field)
+      if not config[field]:
+        raise _refuse(field, config[field], 'a number, by enable_moe_block')
     if config['use_double_wide_mlp']:
-      raise _refuse(
-        'use_double_wide_mlp', True, 'gemma has no experts beside that'
-      )
+      what = 'false, as gemma has no experts beside that'
+      raise _refuse('use_double_wide_mlp', True, what)
 
 
 def _resolve_tables(config: dict[str, Any]) -> None:
   """As many tokens as both tables have, of which gemma has one number."""
-  rows = config['vocab_size']
+  rows, name = config['vocab_size'], 'vocab_size_per_layer_input'
   config['table_size'] = rows
   if config['hidden_size_per_layer_input']:
-    config['vocab_size'] = min(rows, config['vocab_size_per_layer_input'])
+    if not config[name]:
+      what = 'at least 1, by hidden_size_per_layer_input'
+      raise _refuse(name, config[name], what)
+    config['vocab_size'] = min(rows, config[name])
 
 
 def _check_sharing(config: Mapping[str, Any]) -> None:
@@ -374,11 +386,8 @@ def _check_sharing(config: Mapping[str, Any]) -> None:
   shared = config['num_kv_shared_layers']
   own = config['layer_types'][: config['num_hidden_layers'] - shared]
   if shared and own[-2:] != [SLIDING, FULL]:
-    raise _refuse(
-      'num_kv_shared_layers',
-      shared,
-      'before them gemma asks for a layer with a window and one without',
-    )
+    what = 'so that gemma has a layer with a window and one without before them'
+    raise _refuse('num_kv_shared_layers', shared, what)
 
 
 def _of_full_layers(config: Mapping[str, Any]) -> dict[str, int]:
@@ -389,26 +398,19 @@ def _of_full_layers(config: Mapping[str, Any]) -> dict[str, int]:
   """
   fields = 'head_dim', 'num_key_value_heads'
   usual = {field: config[field] for field in fields}
-  said = config.get('per_layer_config')
+  said = config['per_layer_config']
   if said is None:
     # As published files have it.
-    size = whole({'global_head_dim': 512} | dict(config), 'global_head_dim')
-    found = usual | {'head_dim': size}
-    heads = whole(config, 'num_global_key_value_heads', or_null=True)
+    found = usual | {'head_dim': config['global_head_dim']}
+    heads = config['num_global_key_value_heads']
     if heads and config['attention_k_eq_v']:
       found['num_key_value_heads'] = heads
     return found
+  if not all(i.isdecimal() for i in said):
+    raise _refuse('per_layer_config', said, 'fields by the number of a layer')
   kinds = config['layer_types']
-  said, own = table(config, 'per_layer_config'), {}
-  for i in said:
-    if not i.isdecimal():
-      raise _refuse(
-        'per_layer_config', said, f'{i!r} is the number of no layer'
-      )
-    # Keys may have zeros in front.
-    own[int(i)] = table(said, i)
-    for name in own[int(i)]:
-      whole(own[int(i)], name)
+  # Keys may have zeros in front.
+  own = {int(i): fields for i, fields in said.items()}
   each = [usual | own.get(i, {}) for i in range(len(kinds))]
   full, window = (
     [each[i] for i, kind in enumerate(kinds) if kind == of]
@@ -416,11 +418,10 @@ def _of_full_layers(config: Mapping[str, Any]) -> dict[str, int]:
   )
   odd = any(x != full[0] for x in full) or any(x != usual for x in window)
   if odd or set(full[0]) != set(fields):
-    raise _refuse(
-      'per_layer_config',
-      said,
-      'in gemma layers of a kind differ in nothing, and kinds in their heads',
+    what = (
+      'such that layers of a kind differ in nothing, and kinds in their heads'
     )
+    raise _refuse('per_layer_config', said, what)
   return full[0]
 
 
@@ -446,31 +447,25 @@ def ropes(config: Mapping[str, Any]) -> dict[str, Rope]:
     ValueError: Otherwise than gemma can.
   """
   # transformers 5 keeps these in `rope_parameters`, 4 in flat fields.
-  given = table(config, 'rope_parameters')
-  scaling = table(config, 'rope_scaling')
+  given = config['rope_parameters'] or {}
+  scaling = config['rope_scaling'] or {}
   if config['model_type'] == 'gemma2':
-    both = _rope(scaling or given, _theta(config, 'rope_theta', _LOCAL))
+    both = _rope(scaling or given, config['rope_theta'])
     return {SLIDING: both, FULL: both}
-  window, full = (
-    table(given, kind, 'config.json: rope_parameters')
-    for kind in (SLIDING, FULL)
-  )
+  by_kind = _ByKind.check(given, 'config.json: rope_parameters')
+  window = by_kind.sliding_attention or {}
+  full = by_kind.full_attention or {}
   if is_four(config):
     if not given:
-      full = {'rope_type': 'proportional', 'partial_rotary_factor': 0.25}
+      full = {'rope_type': _PROPORTIONAL, 'partial_rotary_factor': 0.25}
     return {
       SLIDING: _rope(window, _LOCAL, True),
       FULL: _rope(full, _GLOBAL, True),
     }
   return {
-    SLIDING: _rope(window, _theta(config, 'rope_local_base_freq', _LOCAL)),
-    FULL: _rope(full | scaling, _theta(config, 'rope_theta', _GLOBAL)),
+    SLIDING: _rope(window, config['rope_local_base_freq']),
+    FULL: _rope(full | scaling, config['rope_theta']),
   }
-
-
-def _theta(fields: Mapping[str, Any], name: str, usual: float) -> float:
-  """The base of a kind's frequencies, or the usual one where it is absent."""
-  return number({name: usual} | dict(fields), name, where='config.json')
 
 
 def _rope(rope: Mapping[str, Any], theta: float, partly: bool = False) -> Rope:
@@ -481,19 +476,22 @@ def _rope(rope: Mapping[str, Any], theta: float, partly: bool = False) -> Rope:
     theta: Where it says none.
     partly: Whether a share of the angles may stand still.
   """
-  kind = rope.get('rope_type', rope.get('type', 'default'))
-  share = rope.get(_SHARE, 1.0) if partly else 1.0
+  if 'rope_type' not in rope and 'type' in rope:
+    rope = {**rope, 'rope_type': rope['type']}
+  said = _RopeFields.check(
+    {'rope_theta': theta, **rope}, 'config.json: rope_parameters'
+  )
   kinds = ('default', 'linear', *([_PROPORTIONAL] if partly else ()))
+  kind, share = said.rope_type, said.partial_rotary_factor if partly else 1.0
   linear = kind == 'linear'
   if kind not in kinds or (linear and ('factor' not in rope or share != 1)):
     raise ValueError(
-      f'config.json: the rope parameters {dict(rope)} cannot be read; gemma has'
-      f' rope_type {", ".join(kinds)}; linear with a factor.'
+      f'config.json: the rope parameters {arguments.shown(dict(rope))} cannot'
+      f' be read; gemma has rope_type {", ".join(kinds)}; linear with a'
+      ' factor.'
     )
-  where = 'config.json: rope_parameters'
-  rope = {'rope_theta': theta, 'factor': 1.0, _SHARE: share} | dict(rope)
   return Rope(
-    number(rope, 'rope_theta', where=where),
-    1.0 if kind == 'default' else number(rope, 'factor', where=where),
-    number(rope, _SHARE, where=where, high=1) if kind == _PROPORTIONAL else 1.0,
+    said.rope_theta,
+    1.0 if kind == 'default' else said.factor,
+    share if kind == _PROPORTIONAL else 1.0,
   )
