@@ -47,6 +47,8 @@ from cascades.methods.method import (
 )
 from cascades.models import checkpoints, language
 from cascades.plain import digest
+from cascades.untrusted import bounded
+from cascades.untrusted.schema import Number, Schema
 
 # The head of the bundled pair, which has the plain name; others have a name, or
 # a folder, behind the colon.
@@ -285,20 +287,37 @@ def save(
   atomic.write_text(folder / FILE, json.dumps(said, indent=2) + '\n')
 
 
+class _Model(Schema):
+  """A model that a head was trained for."""
+
+  name: str
+  fingerprint: str
+
+
+class _Fields(Schema):
+  """What rule.json says."""
+
+  verifier: _Model
+  drafter: _Model
+  weights: dict[str, Number]
+
+
 def read(file: pathlib.Path) -> tuple[dict[str, float], Trained]:
   """Reads a head's weights by feature, and the pair that it was trained for.
 
   Raises:
-    OSError, ValueError, KeyError, TypeError: It cannot be read.
+    FileNotFoundError: There is no such file.
+    ValueError: It is damaged.
   """
-  said = json.loads(file.read_text(encoding='utf-8'))
-  models = said['verifier'], said['drafter']
+  fields = bounded.read_fields(file, 'method', _TRAIN)
+  said = _Fields.check(fields, f'method: {file}', _TRAIN)
+  models = said.verifier, said.drafter
   trained = Trained(
-    *(str(model['fingerprint']) for model in models),
-    names=tuple(str(model['name']) for model in models),
-    identity=digest(said),
+    *(model.fingerprint for model in models),
+    names=tuple(model.name for model in models),
+    identity=digest(fields),
   )
-  return said['weights'], trained
+  return said.weights, trained
 
 
 def load(named: str) -> Method:
@@ -324,8 +343,10 @@ def _load(named: str, name: str) -> Method:
     return of(weights, name, trained)
   except FileNotFoundError:
     raise ValueError(f'method: there is no {file}; {_TRAIN}.') from None
-  except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
-    reason = f'no {e}' if isinstance(e, KeyError) else str(e).rstrip('.')
+  except (OSError, ValueError) as e:
+    if str(e).startswith('method: '):
+      raise
+    reason = str(e).rstrip('.')
     raise ValueError(
       f'method: {file} cannot be read as a learned rule ({reason}); {_TRAIN}.'
     ) from None

@@ -7,7 +7,7 @@ with another it would draft nonsense, and nothing would be wrong but the speed.
 import json
 import pathlib
 import zlib
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,14 @@ from cascades import atomic
 from cascades.decoding import Equipped
 from cascades.drafters import recurrent
 from cascades.models import checkpoints, tensor_files
+from cascades.untrusted import bounded
+from cascades.untrusted.schema import Schema
 
 BUNDLED = ('tiny-recurrent',)
 _FILE, _SAYS = 'head.json', 'vocabulary'
+_ADVICE = (
+  'save one with heads.save, or train one with configs/train_recurrent.py'
+)
 # Embeddings that tell a verifier: it is looked at for every curve of a sweep.
 _ROWS = 1024
 
@@ -119,6 +124,13 @@ def save(
     atomic.write_text(part / _FILE, json.dumps(said, indent=2) + '\n')
 
 
+class _Fields(Schema):
+  """What a folder says of its head."""
+
+  kind: Literal['recurrent']
+  verifier: str
+
+
 def load(folder: pathlib.Path | str, dtype: str | None = None) -> Loaded:
   """Reads a head.
 
@@ -132,8 +144,14 @@ def load(folder: pathlib.Path | str, dtype: str | None = None) -> Loaded:
   """
   checkpoints.check_dtype(dtype)
   folder = pathlib.Path(folder)
+  file = folder / _FILE
   try:
-    said = json.loads((folder / _FILE).read_text())
+    fields = bounded.read_fields(file, 'drafter', _ADVICE)
+    said = _Fields.check(fields, f'drafter: {file}', _ADVICE)
+  except FileNotFoundError:
+    raise ValueError(f'drafter: there is no {file}; {_ADVICE}.') from None
+  try:
+    bounded.check_regular(folder / 'head.safetensors', 'drafter', _ADVICE)
     tensors = load_file(folder / 'head.safetensors')
     says = tensors.pop(_SAYS, None)
     size = tensors['state'].shape[0]
@@ -144,15 +162,13 @@ def load(folder: pathlib.Path | str, dtype: str | None = None) -> Loaded:
     same = {name: x.shape for name, x in want.items()} == {
       name: x.shape for name, x in tensors.items()
     }
-    kind = said.get('kind') if isinstance(said, dict) else None
-    if kind != 'recurrent' or not same:
+    if not same:
       raise ValueError('it is no recurrent head')
     head = tensor_files.put(tensors, dtype, what=folder)
     if says is not None and (says.ndim != 1 or (np.diff(says) < 1).any()):
       raise ValueError(f'{_SAYS} are no ids in order')
-    return Loaded(head, str(said['verifier']), folder.name, says)
+    return Loaded(head, said.verifier, folder.name, says)
   except (OSError, KeyError, ValueError, IndexError, SafetensorError) as e:
     raise ValueError(
-      f'drafter: {folder} cannot be read as a recurrent head ({e}); save one'
-      ' with heads.save, or train one with configs/train_recurrent.py.'
+      f'drafter: {folder} cannot be read as a recurrent head ({e}); {_ADVICE}.'
     ) from e

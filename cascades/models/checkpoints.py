@@ -357,6 +357,12 @@ def _open_reduced(
       ' in Hugging Face layout and no GGUF file; give it a name of one in'
       f' {reduced.FILE}.'
     )
+  if reduced.read(folder):
+    # It may be this one.
+    raise ValueError(
+      f'model: {path} shares the table of {folder}, which has none of its own;'
+      f' name one that has in {reduced.FILE}.'
+    )
   whole = _open(folder, architecture)
   places = reduced.places(path)
   size = whole.model.vocab_size

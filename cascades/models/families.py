@@ -79,7 +79,7 @@ def _fixed(*known: Any) -> Any:
 
 _Kind = Literal['full_attention', 'sliding_attention']
 _Sparsity = Annotated[float, pydantic.Field(ge=0, lt=1)]
-_Layers = Annotated[int, pydantic.Field(ge=1, le=MOST_LAYERS)]
+Layers = Annotated[int, pydantic.Field(ge=1, le=MOST_LAYERS)]
 
 
 class _Text(Schema):
@@ -89,7 +89,7 @@ class _Text(Schema):
   vocab_size: Size
   hidden_size: Size = 2304
   intermediate_size: Size | list[Size] = 9216
-  num_hidden_layers: _Layers
+  num_hidden_layers: Layers
   num_attention_heads: Size = 8
   num_key_value_heads: Size = 4
   head_dim: Size = 256
@@ -110,7 +110,7 @@ class _Text(Schema):
 class _Classic(_Text):
   """Of Gemma 2 and 3."""
 
-  num_hidden_layers: _Layers = 26
+  num_hidden_layers: Layers = 26
   intermediate_size: Size = 9216
   query_pre_attn_scalar: Positive = 256
   sliding_window: Size | None = 4096
@@ -137,7 +137,7 @@ class _Gemma3n(_Text):
   vocab_size_per_layer_input: Count | None = 262_144
   hidden_size: Size = 2048
   intermediate_size: Size | list[Size] = 16_384
-  num_hidden_layers: _Layers = 35
+  num_hidden_layers: Layers = 35
   num_key_value_heads: Size = 2
   sliding_window: Size | None = 512
   final_logit_softcapping: Positive | None = 30.0
@@ -154,7 +154,7 @@ class _Gemma3n(_Text):
 
 
 class _Gemma4(_Text):
-  num_hidden_layers: _Layers = 30
+  num_hidden_layers: Layers = 30
   vocab_size: Size = 262_144
   intermediate_size: Size = 9216
   vocab_size_per_layer_input: Count | None = 262_144

@@ -26,32 +26,91 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pydantic
 
+from cascades import arguments
 from cascades.models import (
-  config_fields,
   families,
   gguf_header,
   param_mapping,
   tensor_files,
   tokenizers,
 )
+from cascades.untrusted.schema import (
+  Count,
+  NotNegative,
+  Number,
+  Positive,
+  Schema,
+  Size,
+)
 
 SUFFIX = '.gguf'
 FAMILIES = {'gemma2': 'gemma2', 'gemma3': 'gemma3_text'}
-# Of so many layers the last is global, where a file does not say it.
-PERIODS = {'gemma2': 2, 'gemma3': 6}
 # Queries are scaled by the width: of the models of so many layers.
 BY_WIDTH = {('gemma2', 46), ('gemma3', 62)}
+
+
+def _as(name: str, usual: Any = ...) -> Any:
+  """A field by its name in a file, with what an absent one is."""
+  return pydantic.Field(usual, alias=name)
+
+
+class _Whole(Schema):
+  """What is read of a file whatever its architecture."""
+
+  parts: Count = _as('split.count', 1)
+
+
+class _Gemma3(Schema):
+  """Fields of a config.json by their names in a file, without its family."""
+
+  hidden_size: Size = _as('embedding_length')
+  intermediate_size: Size = _as('feed_forward_length')
+  num_hidden_layers: families.Layers = _as('block_count')
+  num_attention_heads: Size = _as('attention.head_count')
+  num_key_value_heads: Size = _as('attention.head_count_kv')
+  head_dim: Size = _as('attention.key_length')
+  sliding_window: Size = _as('attention.sliding_window')
+  rms_norm_eps: Positive = _as('attention.layer_norm_rms_epsilon')
+  rope_theta: Positive = _as('rope.freq_base', 1_000_000.0)
+  rope_local_base_freq: Positive = _as('rope.freq_base_swa', 10_000.0)
+  # llama.cpp has 0 for none.
+  factor: NotNegative | None = _as('rope.scaling.factor', None)
+  rope_type: str | None = _as('rope.scaling.type', None)
+  # Of so many layers the last is global, where a file does not say which.
+  local: Count | list[bool] = _as('attention.sliding_window_pattern', 6)
+
+
+class _Gemma2(_Gemma3):
+  sliding_window: Size = _as('attention.sliding_window', 4096)
+  attn_logit_softcapping: Positive = _as('attn_logit_softcapping', 50.0)
+  final_logit_softcapping: Positive = _as('final_logit_softcapping', 30.0)
+  rope_theta: Positive = _as('rope.freq_base', 10_000.0)
+  local: Count | list[bool] = _as('attention.sliding_window_pattern', 2)
+
+
+class _Tokens(Schema):
+  """What a file says of its tokenizer."""
+
+  tokens: list[str]
+  scores: list[Number]
+  token_type: list[Count]
+  padding_token_id: Count = tokenizers.PAD
+  eos_token_id: Count = tokenizers.EOS
+  bos_token_id: Count = tokenizers.BOS
+  unknown_token_id: Count = tokenizers.UNK
+  eot_token_id: Count | None = None
+  add_space_prefix: bool = False
+
+
+_OF = {'gemma2': _Gemma2, 'gemma3': _Gemma3}
+PERIODS = {name: of.model_fields['local'].default for name, of in _OF.items()}
 # Of a config.json, and of a file.
 SIZES = {
-  'hidden_size': 'embedding_length',
-  'intermediate_size': 'feed_forward_length',
-  'num_hidden_layers': 'block_count',
-  'num_attention_heads': 'attention.head_count',
-  'num_key_value_heads': 'attention.head_count_kv',
-  'head_dim': 'attention.key_length',
-  'sliding_window': 'attention.sliding_window',
-  'rms_norm_eps': 'attention.layer_norm_rms_epsilon',
+  name: field.alias
+  for name, field in _Gemma3.model_fields.items()
+  if field.is_required()
 }
 _NAMES = {
   'model.embed_tokens.weight': 'token_embd.weight',
@@ -117,80 +176,41 @@ def config_of(file: gguf_header.File) -> dict[str, Any]:
       f'model: {path} is of the architecture {family!r}; give a Gemma 2 or a'
       ' Gemma 3 (gemma2, gemma3).'
     )
-  parts = {'split.count': 1} | file.fields
-  if config_fields.whole(parts, 'split.count', 0, where=f'model: {path}') > 1:
+  whole = _Whole.check(file.fields, f'model: {path}')
+  if whole.parts > 1:
     raise ValueError(
       f'model: {path} is one of several files; join them with'
       " llama.cpp's llama-gguf-split --merge first."
     )
-  config = _sizes_of(file)
+  fields = _OF[family].check(file.under(f'{family}.'), f'model: {path}')
   table = file.tensors.get('token_embd.weight')
   if table is None:
     raise ValueError(f'model: {path} does not say its tokens; fetch it again.')
-  layers, width = config['num_hidden_layers'], config['hidden_size']
+  layers = fields.num_hidden_layers
   by_width = (family, layers) in BY_WIDTH
   matrices = {t.kind.name for t in file.tensors.values() if len(t.shape) > 1}
-  config |= {
+  own = {'factor', 'rope_type', 'local'}
+  config = {
+    **{
+      name: x for name, x in fields if name in {*_OF[family].model_fields} - own
+    },
     'model_type': FAMILIES[family],
     'vocab_size': table.shape[0],
-    'query_pre_attn_scalar': width // config['num_attention_heads']
+    'query_pre_attn_scalar': fields.hidden_size // fields.num_attention_heads
     if by_width
-    else config['head_dim'],
+    else fields.head_dim,
     'tie_word_embeddings': 'output.weight' not in file.tensors,
     # Norms are kept in float32 beside matrices of whatever type.
     'dtype': 'bfloat16' if matrices == {'BF16'} else 'float32',
   }
-  return config | _attention_of(file, layers)
-
-
-def _sizes_of(file: gguf_header.File) -> dict[str, Any]:
-  """What a config.json would say of sizes, all of which a file must say.
-
-  Raises:
-    ValueError: It does not, or one is no number.
-  """
-  usual = {'sliding_window': 4096} if file.family == 'gemma2' else {}
-  config = {}
-  for ours, theirs in SIZES.items():
-    if file.get(theirs, usual.get(ours)) is None:
-      raise ValueError(
-        f'model: {file.path} does not say its {theirs}; fetch it again.'
-      )
-    if ours == 'rms_norm_eps':
-      config[ours] = file.number(theirs)
-      continue
-    most = {'high': families.MOST_LAYERS} if theirs == 'block_count' else {}
-    config[ours] = file.whole(theirs, usual.get(ours), **most)
-  return config
-
-
-def _attention_of(file: gguf_header.File, layers: int) -> dict[str, Any]:
-  """What a config.json would say of positions, soft caps and local layers.
-
-  Raises:
-    ValueError: Something is no number.
-  """
-  config: dict[str, Any] = {}
-  family = file.family
-  if family == 'gemma2':
-    for name, usual in (('attn', 50.0), ('final', 30.0)):
-      name = f'{name}_logit_softcapping'
-      config[name] = file.number(name, usual)
-    config['rope_theta'] = file.number('rope.freq_base', 10_000.0)
-  else:
-    config['rope_theta'] = file.number('rope.freq_base', 1_000_000.0)
-    config['rope_local_base_freq'] = file.number('rope.freq_base_swa', 10_000.0)
-  # llama.cpp has 0 for none.
-  factor = file.number('rope.scaling.factor', or_null=True, low=-1.0)
-  kind = file.get('rope.scaling.type', 'none' if factor is None else 'linear')
+  kind = fields.rope_type or ('none' if fields.factor is None else 'linear')
   if kind != 'none':
-    config['rope_scaling'] = {'rope_type': kind, 'factor': factor or 1.0}
-  name = 'attention.sliding_window_pattern'
-  local = file.get(name)
+    config['rope_scaling'] = {'rope_type': kind, 'factor': fields.factor or 1.0}
+  local = fields.local
   if not isinstance(local, list):
-    local = are_local(file.whole(name, PERIODS[family], low=0), layers)
+    local = are_local(local, layers)
   kinds = families.FULL, families.SLIDING
-  config['layer_types'] = [kinds[bool(x)] for x in local]
+  config['layer_types'] = [kinds[x] for x in local]
   return config
 
 
@@ -205,49 +225,40 @@ def tokenizer_of(file: gguf_header.File) -> tokenizers.Tokenizer:
   Raises:
     ValueError: It is none of SentencePiece's, or not one of Gemma's.
   """
-  said = {
-    name.removeprefix('tokenizer.ggml.'): value
-    for name, value in file.fields.items()
-    if name.startswith('tokenizer.')
-  }
-  model, names = said.get('model'), said.get('tokens')
-  scores, types = said.get('scores'), said.get('token_type')
-  lists = all(x and isinstance(x, list) for x in (names, scores, types))
-  if model != 'llama' or not lists:
+  found = file.under('tokenizer.ggml.')
+  if found.get('model') != 'llama':
     raise ValueError(
-      f'model: {file.path} has the tokenizer {model!r}, which is none of'
+      f'model: {file.path} has the tokenizer'
+      f' {arguments.shown(found.get("model"))}, which is none of'
       " SentencePiece's; give another conversion of the model."
     )
-  ids = [
-    said.get(f'{name}_token_id', i)
-    for i, name in enumerate(('padding', 'eos', 'bos', 'unknown'))
-  ]
-  # Of a tuned model, what ends an answer may stand for what ends a text.
-  eot = config_fields.whole(
-    said, 'eot_token_id', 0, len(names) - 1, True, f'model: {file.path}'
-  )
-  stops = [ids[1], eot]
-  wanted = [tokenizers.PAD, ids[1], tokenizers.BOS, tokenizers.UNK]
-  if ids != wanted or not len(names) == len(scores) == len(types):
+  said = _Tokens.check(found, f'model: {file.path}')
+  ids = said.padding_token_id, said.bos_token_id, said.unknown_token_id
+  if ids != (tokenizers.PAD, tokenizers.BOS, tokenizers.UNK):
     raise ValueError(
       f'model: {file.path} has a tokenizer whose special tokens are {ids}, not'
       f" Gemma's; give another conversion of the model."
     )
+  # Of a tuned model, what ends an answer may stand for what ends a text.
+  stops = [i for i in (said.eos_token_id, said.eot_token_id) if i is not None]
+  lists = said.tokens, said.scores, said.token_type
   try:
+    if max(stops) >= len(said.tokens):
+      raise IndexError
     tokenizer = tokenizers.of_pieces(
       tokenizers.of_texts(
-        _piece(i, *each)
-        for i, each in enumerate(zip(names, scores, types, strict=True))
+        _piece(i, *each) for i, each in enumerate(zip(*lists, strict=True))
       ),
-      dummy_prefix=bool(said.get('add_space_prefix', False)),
+      dummy_prefix=said.add_space_prefix,
     )
-  except (ValueError, IndexError, TypeError, AttributeError) as e:
+  except (ValueError, IndexError) as e:
     raise ValueError(
       f'model: {file.path} has a damaged tokenizer; fetch it again.'
     ) from e
   if 'tokenizer.chat_template' in file.fields:
-    stops += [tokenizer.id_of(_TURNS[1])]
-  return tokenizer.ending_at(*(i for i in stops if i is not None))
+    end = tokenizer.id_of(_TURNS[1])
+    stops += [] if end is None else [end]
+  return tokenizer.ending_at(*stops)
 
 
 def _piece(i: int, name: str, score: float, kind: int) -> tokenizers.Piece:

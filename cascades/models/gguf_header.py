@@ -6,16 +6,17 @@ Gemma's 262,144 tokens, so that headers are read here.
 Source: ggml's docs/gguf.md.
 """
 
+import itertools
 import math
 import pathlib
 import struct
 import types
+from collections.abc import Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from cascades import extras
-from cascades.models import config_fields
 
 # Of the types of values in a header: strings and arrays hold others.
 _STRING, _ARRAY = 8, 9
@@ -51,42 +52,18 @@ class File(NamedTuple):
   fields: dict[str, Any]
   tensors: dict[str, Tensor]
 
-  def get(self, name: str, default: Any = None) -> Any:
-    """A field of its architecture."""
-    return self.fields.get(f'{self.family}.{name}', default)
-
-  def whole(self, name: str, usual: int | None = None, **bounds: int) -> int:
-    """Returns a field of its architecture that must be a whole number.
-
-    Args:
-      name: Of the field.
-      usual: What an absent one is.
-      **bounds: As `config_fields.whole` takes them.
-
-    Raises:
-      ValueError: It is none.
-    """
-    name, value = f'{self.family}.{name}', self.get(name, usual)
-    return config_fields.whole({name: value}, name, where=self._where, **bounds)
-
-  def number(
-    self, name: str, usual: float | None = None, **bounds: float
-  ) -> float:
-    """Returns a field of its architecture that must be a number; as `whole`."""
-    name, value = f'{self.family}.{name}', self.get(name, usual)
-    return config_fields.number(
-      {name: value}, name, where=self._where, **bounds
-    )
-
-  @property
-  def _where(self) -> str:
-    """How errors of fields begin."""
-    return f'model: {self.path}'
-
   @property
   def family(self) -> str:
     """llama.cpp's name of the architecture."""
     return str(self.fields.get('general.architecture'))
+
+  def under(self, prefix: str) -> dict[str, Any]:
+    """The fields whose names begin so, by what follows."""
+    return {
+      name.removeprefix(prefix): value
+      for name, value in self.fields.items()
+      if name.startswith(prefix)
+    }
 
 
 def library() -> types.ModuleType:
@@ -148,7 +125,9 @@ def _read_rest(path: pathlib.Path, file: BinaryIO) -> File:
   headers = []
   for _ in range(count):
     name, (axes,) = _text(file), _scalars(file, 'I')
-    shape = _scalars(file, 'Q', min(axes, 8))[::-1]
+    if not 1 <= axes <= 4:
+      raise EOFError
+    shape = _scalars(file, 'Q', axes)[::-1]
     kind, at = *_scalars(file, 'I'), *_scalars(file, 'Q')
     headers.append((name, shape, kind, at))
   step = fields.get('general.alignment', 32)
@@ -162,9 +141,26 @@ def _read_rest(path: pathlib.Path, file: BinaryIO) -> File:
       )
     kind, size = _size(path, name, shape, kind)
     tensors[name] = Tensor(shape, kind, start + at, size)
-    if start + at + size > end:
+    if start + at + size > end or at % step:
       raise EOFError
+  _check_apart(path, tensors)
   return File(path, fields, tensors)
+
+
+def _check_apart(path: pathlib.Path, tensors: Mapping[str, Tensor]) -> None:
+  """Refuses tensors of which one lies in another.
+
+  Raises:
+    ValueError: Two share bytes.
+  """
+  inside = ((name, x) for name, x in tensors.items() if x.size)
+  in_order = sorted(inside, key=lambda item: item[1].at)
+  for (one, first), (other, second) in itertools.pairwise(in_order):
+    if first.at + first.size > second.at:
+      raise ValueError(
+        f'model: {path} has the tensors {one} and {other} in one place; fetch'
+        ' it again.'
+      )
 
 
 def _bytes(file: BinaryIO, count: int) -> bytes:

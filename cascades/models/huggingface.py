@@ -18,6 +18,7 @@ from cascades.models import (
   tensor_files,
   tokenizers,
 )
+from cascades.untrusted.schema import Count, Schema
 
 
 def read_config(
@@ -41,6 +42,12 @@ def read_config(
     raise ValueError(f'model: {folder}/{e}') from None
 
 
+class _Ends(Schema):
+  """What a file says of where answers end."""
+
+  eos_token_id: Count | list[Count | None] | None = None
+
+
 def stop_tokens(folder: pathlib.Path, vocab_size: int) -> list[int]:
   """The ids that a folder says end an answer: of a turn, if it was taught any.
 
@@ -54,13 +61,13 @@ def stop_tokens(folder: pathlib.Path, vocab_size: int) -> list[int]:
   ids = []
   for name in ('config.json', 'generation_config.json'):
     fields = tensor_files.read_json(folder / name) or {}
-    said = fields.get('eos_token_id')
+    said = _Ends.check(fields, f'model: {folder / name}').eos_token_id
     found = said if isinstance(said, list) else [said]
     found = [i for i in found if i is not None]
-    if not all(type(i) is int and 0 <= i < vocab_size for i in found):
+    if max(found, default=0) >= vocab_size:
       raise ValueError(
-        f'model: {folder / name} says that answers end at eos_token_id'
-        f' {said!r}; give ids from 0 to {vocab_size - 1}.'
+        f'model: {folder / name}: eos_token_id must be less than {vocab_size},'
+        f' the number of tokens, got {max(found)}; fetch it again.'
       )
     ids += found
   return ids

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cascades.models import language, tensor_files
+from cascades.untrusted.schema import Schema
 
 FILE, VOCABULARY = 'reduced.json', 'vocabulary'
 # What the scales of a matrix in 8 bits are called, after its own name.
@@ -47,6 +48,11 @@ class Said(NamedTuple):
   checksum: str
 
 
+class _Fields(Schema):
+  verifier: str
+  checksum: str
+
+
 def read(folder: pathlib.Path) -> Said | None:
   """What a folder says of its table; None if it has one of its own.
 
@@ -55,15 +61,11 @@ def read(folder: pathlib.Path) -> Said | None:
   """
   if not folder.is_dir():
     return None
-  said = tensor_files.read_json(folder / FILE)
-  if said is None:
+  fields = tensor_files.read_json(folder / FILE)
+  if fields is None:
     return None
-  try:
-    return Said(str(said['verifier']), str(said['checksum']))
-  except KeyError:
-    raise ValueError(
-      f'model: {folder / FILE} is damaged; fetch it again.'
-    ) from None
+  said = _Fields.check(fields, f'model: {folder / FILE}')
+  return Said(said.verifier, said.checksum)
 
 
 def vocabulary(

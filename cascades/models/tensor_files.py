@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from cascades import arguments, atomic
+from cascades.untrusted import bounded, paths
+from cascades.untrusted.schema import Schema
 
 SINGLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 DTYPES = 'bfloat16', 'float32'
@@ -27,6 +29,12 @@ _DTYPES = {
   'F32': jnp.float32,
   'F64': jnp.float32,
 }
+
+
+class _Index(Schema):
+  """What an index says."""
+
+  weight_map: dict[str, str]
 
 
 class Rows:
@@ -76,17 +84,12 @@ def read_json(file: pathlib.Path) -> dict[str, Any] | None:
   """A file's fields; None if there is no such file.
 
   Raises:
-    ValueError: It is damaged.
+    ValueError: It is damaged, or beyond the bounds of such files.
   """
   try:
-    fields = json.loads(file.read_text(encoding='utf-8'))
-  except OSError:
+    return bounded.read_fields(file, 'model')
+  except (FileNotFoundError, NotADirectoryError):
     return None
-  except ValueError:
-    fields = None
-  if not isinstance(fields, dict):
-    raise ValueError(f'model: {file} is damaged; fetch it again.')
-  return fields
 
 
 def read_config(folder: str | pathlib.Path) -> dict[str, Any]:
@@ -311,6 +314,7 @@ def _opened(file: pathlib.Path) -> Any:
   from safetensors import SafetensorError, safe_open
 
   try:
+    bounded.check_regular(file, 'model', 'fetch it again')
     # What is mapped would count as memory until the handle is closed.
     return safe_open(file, framework='numpy', backend='pread')
   except FileNotFoundError:
@@ -327,20 +331,13 @@ def _weight_map(folder: pathlib.Path) -> dict[str, str] | None:
   Raises:
     ValueError: The index is damaged, or names a file outside of the folder.
   """
-  index = read_json(folder / INDEX)
-  if index is None:
+  fields = read_json(folder / INDEX)
+  if fields is None:
     return None
-  files = index.get('weight_map')
-  if not isinstance(files, dict):
-    raise ValueError(f'model: {folder / INDEX} is damaged; fetch it again.')
+  where = f'model: {folder / INDEX}'
+  files = _Index.check(fields, where).weight_map
   for name, file in files.items():
-    named = isinstance(file, str) and pathlib.PurePath(file).name == file
-    if not named or file in ('', '..'):
-      raise ValueError(
-        f'model: {folder / INDEX}: the file of {name} is'
-        f' {arguments.shown(file)}, and not the name of a file beside it; fetch'
-        ' it again.'
-      )
+    paths.beside(folder, file, f'{where}: {arguments.shown(name)}')
   return files
 
 

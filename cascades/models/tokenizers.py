@@ -4,13 +4,16 @@ import codecs
 import enum
 import functools
 import itertools
-import json
 import pathlib
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import sentencepiece
+
+from cascades import arguments
+from cascades.untrusted import bounded
+from cascades.untrusted.schema import Count, Schema
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 IDS = dict(pad_id=PAD, eos_id=EOS, bos_id=BOS, unk_id=UNK)
@@ -347,6 +350,29 @@ def read(file: pathlib.Path, field: str = 'model') -> Tokenizer:
   return tokenizer
 
 
+class _Pairs(Schema):
+  """A byte-pair model of a tokenizer.json."""
+
+  type: Literal['BPE']
+  byte_fallback: Literal[True]
+  vocab: dict[str, Count]
+  merges: list[str | list[str]]
+
+
+class _Added(Schema):
+  """A token beside those of the model."""
+
+  id: Count
+  content: str
+
+
+class _Fields(Schema):
+  """A tokenizer.json."""
+
+  model: _Pairs
+  added_tokens: list[_Added] | None = None
+
+
 def from_json(file: pathlib.Path) -> Tokenizer:
   """The tokenizer of a `tokenizer.json`, as Hugging Face's library writes it.
 
@@ -357,23 +383,21 @@ def from_json(file: pathlib.Path) -> Tokenizer:
     ValueError: The file is missing or damaged, or holds another kind of
       tokenizer.
   """
-  try:
-    said = json.loads(file.read_text(encoding='utf-8'))
-    model = said['model']
-    if model['type'] != 'BPE' or not model.get('byte_fallback'):
-      raise ValueError('another kind')
-    order: dict[str, int] = {}
-    for i, pair in enumerate(model['merges']):
-      left, right = pair.split(' ') if isinstance(pair, str) else pair
-      order.setdefault(left + right, i)
-    ids = dict(model['vocab'])
-    added = {x['content']: x for x in said.get('added_tokens', ())}
-    ids |= {text: x['id'] for text, x in added.items()}
-  except (OSError, ValueError, KeyError, TypeError, AttributeError):
-    raise ValueError(
-      f'tokenizer: {file} is missing, damaged or no byte-pair tokenizer of'
-      ' Gemma; give its tokenizer.model.'
-    ) from None
+  advice = 'give its tokenizer.model'
+  fields = bounded.read_json(file, 'tokenizer', advice, bounded.TOKENIZER)
+  said = _Fields.check(fields, f'tokenizer: {file}', advice)
+  order: dict[str, int] = {}
+  for i, pair in enumerate(said.model.merges):
+    pair = pair.split(' ') if isinstance(pair, str) else pair
+    if len(pair) != 2:
+      raise ValueError(
+        f'tokenizer: {file}: model.merges.{i} must be a pair of pieces, got'
+        f' {arguments.shown(pair)}; {advice}.'
+      )
+    order.setdefault(''.join(pair), i)
+  ids = dict(said.model.vocab)
+  added = {token.content: token.id for token in said.added_tokens or ()}
+  ids |= added
 
   def kind(text: str, i: int) -> Kind:
     if i in (PAD, EOS, BOS, UNK):

@@ -53,11 +53,9 @@ def read_bytes(
     ValueError: It is no regular file, or larger; a pipe would never end.
   """
   check_regular(path, option, advice)
-  with path.open('rb') as file:
-    found = file.read(most + 1)
-  if len(found) > most:
+  if path.stat().st_size > most:
     raise _refusal(path, f'has more than {most} bytes', option, advice)
-  return found
+  return path.read_bytes()
 
 
 def check_regular(path: pathlib.Path, option: str, advice: str) -> None:

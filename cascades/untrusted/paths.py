@@ -22,6 +22,7 @@ def beside(folder: pathlib.Path, name: object, where: str) -> pathlib.Path:
     isinstance(name, str)
     and name not in ('', '.', '..')
     and not {'/', '\\', '\0'} & set(name)
+    and len(name.encode(errors='replace')) <= 255
   )
   if not plain:
     raise ValueError(

@@ -18,6 +18,7 @@ MOST = 2**31 - 1
 Count = Annotated[int, pydantic.Field(ge=0, le=MOST)]
 Size = Annotated[int, pydantic.Field(ge=1, le=MOST)]
 Number = Annotated[float, pydantic.Field(ge=-1e30, le=1e30)]
+NotNegative = Annotated[float, pydantic.Field(ge=0, le=1e30)]
 Positive = Annotated[float, pydantic.Field(gt=0, le=1e30)]
 Share = Annotated[float, pydantic.Field(ge=0, le=1)]
 

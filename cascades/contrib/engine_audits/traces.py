@@ -32,8 +32,6 @@ trace bounds it from above: it shows each context once.
 """
 
 import dataclasses
-import gzip
-import json
 import math
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,6 +44,7 @@ import numpy as np
 from cascades import methods
 from cascades.contrib.engine_audits import engines
 from cascades.plain import plain
+from cascades.untrusted import bounded
 
 # What rows may be off 1, as float16 and printed digits are.
 _SUM = 2e-3
@@ -180,24 +179,20 @@ def read(path: str | pathlib.Path) -> Iterator[_Block]:
   path = pathlib.Path(path)
   if not path.is_file():
     raise ValueError(f'trace: there is no file {path}.')
-  opened = gzip.open if path.suffix == '.gz' else open
-  with opened(path, 'rb') as lines:
-    try:
-      for number, line in enumerate(lines, 1):
-        if line.strip():
-          try:
-            yield _block(number, line)
-          except ValueError as e:
-            raise ValueError(f'trace: {path}, line {number}: {e}.') from None
-    except (EOFError, OSError) as e:
-      raise ValueError(f'trace: {path} is damaged ({e}).') from None
+  lines = bounded.read_lines(path, 'trace', 'write it again')
+  for number, line in enumerate(lines, 1):
+    if line.strip():
+      try:
+        yield _block(number, line)
+      except ValueError as e:
+        raise ValueError(f'trace: {path}, line {number}: {e}.') from None
 
 
 def _block(number: int, line: bytes) -> _Block:
   try:
-    said = json.loads(line)
-  except ValueError:
-    raise ValueError('it is not JSON') from None
+    said = bounded.parse_json(line)
+  except ValueError as e:
+    raise ValueError(f'it {e}') from None
   needed = {'q', 'p', 'drafts', 'tokens'}
   if not isinstance(said, dict) or not needed <= said.keys():
     raise ValueError('it has to be an object with q, p, drafts and tokens')
