@@ -13,20 +13,31 @@ from cascades.drafters import assistant, specs
 from cascades.drafters.model import NoDrafter
 from cascades.models import (
   checkpoints,
-  config_fields,
   families,
   tensor_files,
   tokenizers,
 )
+from cascades.untrusted.schema import Fixed, Schema, Size
 
 _TYPES = 'gemma4_assistant', 'gemma4_unified_assistant'
-# What config.json is silent about.
-_DEFAULTS = dict(
-  backbone_hidden_size=1536,
-  use_ordered_embeddings=False,
-  num_centroids=2048,
-  centroid_intermediate_top_k=32,
-)
+
+
+class _Text(Schema):
+  """What an assistant's own layers must not have."""
+
+  hidden_size_per_layer_input: Fixed(None, 0) = 0
+  enable_moe_block: Fixed(False) = False
+  use_double_wide_mlp: Fixed(False) = False
+
+
+class _Fields(Schema):
+  """What config.json says beside its text model."""
+
+  backbone_hidden_size: Size = 1536
+  use_ordered_embeddings: bool = False
+  num_centroids: Size = 2048
+  centroid_intermediate_top_k: Size = 32
+  text_config: dict[str, Any] | None = None
 
 
 def _published(backbone: int, heads: int, keys: tuple[int, int]):
@@ -183,18 +194,19 @@ def _spelled_out(
   Raises:
     ValueError: They are no assistant's.
   """
-  config = {**_DEFAULTS, **said}
+  where = f'drafter: {folder}/config.json'
+  config = _Fields.check(said, where)
+  groups, top = config.num_centroids, config.centroid_intermediate_top_k
+  if config.use_ordered_embeddings and top > groups:
+    raise ValueError(
+      f'{where}: centroid_intermediate_top_k must be at most the {groups} of'
+      f' num_centroids, got {top}; fetch it again.'
+    )
+  given = config.text_config or {}
+  _Text.check(given, f'{where}: text_config')
   try:
-    config_fields.whole(config, 'backbone_hidden_size')
-    if config['use_ordered_embeddings']:
-      groups = config_fields.whole(config, 'num_centroids')
-      config_fields.whole(config, 'centroid_intermediate_top_k', 1, groups)
-    given = {
-      'model_type': 'gemma4_text',
-      **config_fields.table(said, 'text_config'),
-    }
     # All its layers look into another's caches, which is no model by itself.
-    config['text_config'] = families.text_config(
+    text = families.text_config(
       given
       | {
         'num_kv_shared_layers': 0,
@@ -204,21 +216,7 @@ def _spelled_out(
     )
   except ValueError as e:
     raise ValueError(f'drafter: {folder}/{e}') from None
-  odd = [
-    name
-    for name, usual in (
-      ('hidden_size_per_layer_input', 0),
-      ('enable_moe_block', False),
-      ('use_double_wide_mlp', False),
-    )
-    if given.get(name, usual)
-  ]
-  if odd:
-    raise ValueError(
-      f'drafter: {folder}/config.json: an assistant with {odd[0]} cannot be'
-      ' read; give another.'
-    )
-  return config
+  return dict(config) | {'text_config': text}
 
 
 def _shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -9,10 +9,11 @@ drafts badly, and nothing is wrong but the speed.
 import pathlib
 import sys
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import numpy as np
+import pydantic
 from jaxtyping import PyTree
 
 from cascades.decoding import Equipped
@@ -20,52 +21,61 @@ from cascades.drafters import eagle, specs
 from cascades.drafters.model import NoDrafter
 from cascades.models import (
   checkpoints,
-  config_fields,
   families,
   tensor_files,
 )
+from cascades.untrusted.schema import Count, Fixed, Positive, Schema, Size
 
 _KIND = 'speculators_model_type'
 _TAPS = 'eagle_aux_hidden_state_layer_ids'
-# What config.json is silent about.
-_DEFAULTS = {
-  _TAPS: None,
-  'draft_vocab_size': 32_000,
-  'norm_before_residual': False,
-  'norm_before_fc': False,
-  'fc_norm': False,
-  'norm_output': False,
-  'target_hidden_size': None,
-}
-_FIXED = dict(
-  model_type='llama',
-  num_hidden_layers=1,
-  hidden_act='silu',
-  attention_bias=False,
-  mlp_bias=False,
-)
-# Llama's own, which are left out where a head has them.
-_LAYER = _FIXED | dict(
-  num_hidden_layers=32,
-  vocab_size=32_000,
-  hidden_size=4096,
-  intermediate_size=11_008,
-  num_attention_heads=32,
-  num_key_value_heads=None,
-  head_dim=None,
-  rms_norm_eps=1e-6,
-  layer_types=None,
-  sliding_window=None,
-)
-_SIZES = (
-  *('vocab_size', 'hidden_size', 'intermediate_size', 'num_attention_heads'),
-  *('num_key_value_heads', 'head_dim', 'sliding_window'),
-)
-_MAY_BE_ABSENT = (
-  *('num_key_value_heads', 'head_dim', 'sliding_window'),
-  'target_hidden_size',
-)
-_SWITCHES = 'norm_before_residual', 'norm_before_fc', 'fc_norm', 'norm_output'
+
+
+class _Layer(Schema):
+  """Fields of a layer of Llama's; what is absent is as transformers has it."""
+
+  model_type: Fixed('llama') = 'llama'
+  num_hidden_layers: Fixed(1)
+  vocab_size: Size = 32_000
+  hidden_size: Size = 4096
+  intermediate_size: Size = 11_008
+  num_attention_heads: Size = 32
+  num_key_value_heads: Size | None = None
+  head_dim: Size | None = None
+  hidden_act: Fixed('silu') = 'silu'
+  rms_norm_eps: Positive = 1e-6
+  attention_bias: Fixed(False) = False
+  mlp_bias: Fixed(False) = False
+  layer_types: Fixed(None, [families.FULL], [families.SLIDING]) = None
+  sliding_window: Size | None = None
+  # transformers 5 keeps these in `rope_parameters`, 4 in flat fields.
+  rope_theta: Positive = 10_000.0
+  rope_parameters: dict[str, Any] | None = None
+  rope_scaling: dict[str, Any] | None = None
+
+
+class _Rope(Schema):
+  """How positions are turned."""
+
+  rope_type: Fixed('default') = 'default'
+  rope_theta: Positive
+
+
+class _Head(Schema):
+  """Fields of a head."""
+
+  speculators_model_type: Fixed('eagle3')
+  transformer_layer_config: _Layer
+  eagle_aux_hidden_state_layer_ids: (
+    Annotated[list[Count], pydantic.Field(min_length=1)] | None
+  ) = None
+  draft_vocab_size: Size = 32_000
+  target_hidden_size: Size | None = None
+  norm_before_residual: bool = False
+  norm_before_fc: bool = False
+  fc_norm: bool = False
+  norm_output: bool = False
+
+
 _NORMS = {
   'token_norm': 'layers.0.input_layernorm.weight',
   'state_norm': 'layers.0.hidden_norm.weight',
@@ -181,86 +191,37 @@ def _config(folder: pathlib.Path) -> dict[str, Any]:
   Raises:
     ValueError: They are of another kind than is read here.
   """
-  said = tensor_files.read_config(folder)
   where = f'drafter: {folder}/config.json'
-
-  def check(field: str, value: Any, known: Any) -> None:
-    if value != known:
-      raise ValueError(
-        f'{where}: {field} is {value!r}, and only {known!r} can be read; give'
-        ' another head.'
-      )
-
-  check(_KIND, said.get(_KIND), 'eagle3')
-  layer = _LAYER | config_fields.table(said, 'transformer_layer_config', where)
-  for field, value in _FIXED.items():
-    check(field, layer[field], value)
-  config = _DEFAULTS | said
-  _check_fields(where, config, layer)
-  # A layer has a window only where its kind says so, whatever else is given.
-  kinds = layer['layer_types'] or [families.FULL]
-  if kinds != [families.SLIDING]:
-    check('layer_types', kinds, [families.FULL])
-    layer['sliding_window'] = None
-  # transformers 5 keeps these in `rope_parameters`, 4 in flat fields.
-  rope = config_fields.table(layer, 'rope_parameters', where)
-  rope = rope or config_fields.table(layer, 'rope_scaling', where)
-  kind = rope.get('rope_type', rope.get('type', 'default'))
-  check('rope_type', kind, 'default')
-  theta = config_fields.number(
-    {'rope_theta': 10_000.0} | layer | rope, 'rope_theta', where=where
-  )
-  config_fields.number(layer, 'rms_norm_eps', where=where)
-  heads, width = layer['num_attention_heads'], layer['hidden_size']
-  layer |= dict(
-    rope_theta=float(theta),
-    num_key_value_heads=layer['num_key_value_heads'] or heads,
-    head_dim=layer['head_dim'] or width // heads,
-  )
-  if heads % layer['num_key_value_heads']:
+  said = _Head.check(tensor_files.read_config(folder), where)
+  layer = said.transformer_layer_config
+  rope = layer.rope_parameters or layer.rope_scaling or {}
+  if 'rope_type' not in rope and 'type' in rope:
+    rope = {**rope, 'rope_type': rope['type']}
+  rope = _Rope.check({'rope_theta': layer.rope_theta} | rope, where)
+  heads = layer.num_attention_heads
+  keys = layer.num_key_value_heads or heads
+  if heads % keys:
     raise ValueError(
-      f'{where}: num_key_value_heads is {layer["num_key_value_heads"]}, which'
-      f' does not divide the {heads} of num_attention_heads; fetch it again.'
+      f'{where}: num_key_value_heads must divide the {heads} of'
+      f' num_attention_heads, got {keys}; fetch it again.'
     )
-  config['transformer_layer_config'] = layer
-  config['target_hidden_size'] = config['target_hidden_size'] or width
-  return config
-
-
-def _check_fields(
-  where: str, config: Mapping[str, Any], layer: Mapping[str, Any]
-) -> None:
-  """Refuses sizes, switches and layers that are none.
-
-  Raises:
-    ValueError: One is of another type, or states are normed twice.
-  """
-
-  def wrong(name: str, value: Any, why: str) -> ValueError:
-    return ValueError(
-      f'{where}: {name} is {value!r}, and {why}; fetch it again.'
-    )
-
-  sizes = {name: layer[name] for name in _SIZES}
-  for name in ('draft_vocab_size', 'target_hidden_size'):
-    sizes[name] = config[name]
-  for name, value in sizes.items():
-    absent = value is None and name in _MAY_BE_ABSENT
-    if not absent and (type(value) is not int or value < 1):
-      raise wrong(name, value, 'not a number of at least 1')
-  for name in _SWITCHES:
-    if type(config[name]) is not bool:
-      raise wrong(name, config[name], 'neither true nor false')
-  if config['norm_before_fc'] and config['fc_norm']:
+  if said.norm_before_fc and said.fc_norm:
     raise ValueError(
       f'{where}: norm_before_fc and fc_norm are both true, and a head has one'
       ' of them at most; fetch it again.'
     )
-  taps = config[_TAPS]
-  listed = isinstance(taps, list) and taps
-  known = listed and all(type(i) is int and i >= 0 for i in taps)
-  if taps is not None and not known:
-    raise wrong(_TAPS, taps, 'not a list of numbers of layers')
+  # A layer has a window only where its kind says so, whatever else is given.
+  windowed = layer.layer_types == [families.SLIDING]
+  layer = dict(layer) | dict(
+    sliding_window=layer.sliding_window if windowed else None,
+    rope_theta=rope.rope_theta,
+    num_key_value_heads=keys,
+    head_dim=layer.head_dim or layer.hidden_size // heads,
+  )
+  return dict(said) | dict(
+    transformer_layer_config=layer,
+    target_hidden_size=said.target_hidden_size or layer['hidden_size'],
+  )
 
 
 def _shapes(

@@ -8,7 +8,6 @@ sharding       Over the devices of a mesh.
 checkpoints    By name or folder, loaded where they belong, and written.
 loading        Parameters as they are stored, and as they are to lie.
 families       What a config.json says of a model, spelled out.
-config_fields  Numbers and tables of such files, or a refusal.
 param_mapping  Gemma's parameters as tensors of Hugging Face's.
 tensor_files   Files of safetensors.
 huggingface    Folders in that layout.

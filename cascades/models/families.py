@@ -15,12 +15,10 @@ is no number where one is asked for.
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
-import numpy as np
 import pydantic
-import pydantic_core
 
 from cascades import arguments
-from cascades.untrusted.schema import Count, Positive, Schema, Size
+from cascades.untrusted.schema import Count, Fixed, Positive, Schema, Size
 
 FULL, SLIDING = 'full_attention', 'sliding_attention'
 # gemma's names of them; of which each family has an enumeration of its own.
@@ -57,26 +55,6 @@ _LOCAL, _GLOBAL = 10_000, 1_000_000
 _PROPORTIONAL = 'proportional'
 
 
-def _fixed(*known: Any) -> Any:
-  """The type of a field that may be one of these, or a float32 next to it."""
-
-  def check(given: Any) -> Any:
-    # Null is as good as false, and no number.
-    value = False if given is None and False in known else given
-    for one in known:
-      if isinstance(one, float) and isinstance(value, float):
-        if np.float32(value) == np.float32(one):
-          return given
-      elif type(value) is type(one) and value == one:
-        return given
-    what = ' or '.join(map(repr, known))
-    raise pydantic_core.PydanticCustomError(
-      'fixed', f"{what}, as gemma's code has it"
-    )
-
-  return Annotated[Any, pydantic.PlainValidator(check)]
-
-
 _Kind = Literal['full_attention', 'sliding_attention']
 _Sparsity = Annotated[float, pydantic.Field(ge=0, lt=1)]
 Layers = Annotated[int, pydantic.Field(ge=1, le=MOST_LAYERS)]
@@ -98,13 +76,13 @@ class _Text(Schema):
   final_logit_softcapping: Positive | None = None
   rope_parameters: dict[str, Any] | None = None
   rope_scaling: dict[str, Any] | None = None
-  hidden_activation: _fixed(FIXED['hidden_activation']) = FIXED[
+  hidden_activation: Fixed(FIXED['hidden_activation']) = FIXED[
     'hidden_activation'
   ]
-  rms_norm_eps: _fixed(FIXED['rms_norm_eps']) = FIXED['rms_norm_eps']
-  attention_bias: _fixed(False) = False
-  tie_word_embeddings: _fixed(True) = True
-  use_bidirectional_attention: _fixed(False) = False
+  rms_norm_eps: Fixed(FIXED['rms_norm_eps']) = FIXED['rms_norm_eps']
+  attention_bias: Fixed(False) = False
+  tie_word_embeddings: Fixed(True) = True
+  use_bidirectional_attention: Fixed(False) = False
 
 
 class _Classic(_Text):
@@ -146,9 +124,9 @@ class _Gemma3n(_Text):
   laurel_rank: Size = 64
   activation_sparsity_pattern: list[_Sparsity] | None = None
   altup_coef_clip: Positive | None = 120.0
-  altup_num_inputs: _fixed(4) = 4
-  altup_active_idx: _fixed(0) = 0
-  altup_correct_scale: _fixed(True) = True
+  altup_num_inputs: Fixed(4) = 4
+  altup_active_idx: Fixed(0) = 0
+  altup_correct_scale: Fixed(True) = True
   rope_theta: Positive = _GLOBAL
   rope_local_base_freq: Positive = _LOCAL
 
@@ -172,13 +150,13 @@ class _Gemma4(_Text):
   moe_intermediate_size: Size | None = None
   expert_intermediate_size: Size | None = None
   # 'vision': between tokens of a picture, of which a text has none.
-  use_bidirectional_attention: _fixed(False, 'vision') = None
+  use_bidirectional_attention: Fixed(False, 'vision') = None
 
 
 class _Unified(_Gemma4):
   sliding_window: Size | None = 1024
   hidden_size_per_layer_input: Count | None = 0
-  use_bidirectional_attention: _fixed(False, 'vision') = 'vision'
+  use_bidirectional_attention: Fixed(False, 'vision') = 'vision'
 
 
 _FAMILIES: dict[str, type[_Text]] = {

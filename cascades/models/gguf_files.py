@@ -309,7 +309,12 @@ def places(file: gguf_header.File, config: Mapping[str, Any]) -> dict[str, Any]:
   Args:
     file: A header.
     config: What `config_of` gives.
+
+  Raises:
+    ValueError: There are tensors of layers that the model does not have.
   """
+  layers = config['num_hidden_layers']
+  tensor_files.check_layers(file.path, file.tensors, layers, 'blk.')
   return {
     name: _rows(file.path, file.tensors[stored])
     for leaf in param_mapping.leaves(config)

@@ -159,6 +159,8 @@ class Stored(NamedTuple):
       ValueError: A tensor is missing or of another model.
     """
     shapes, found = self.model.param_shapes(), []
+    layers = self.model.module.config.num_layers
+    tensor_files.check_layers(self.what, self.places, layers, 'model.layers.')
     for leaf in param_mapping.leaves(self.config):
       # Of the stored tensors: a transposed one can be packed, but wrongly.
       shape = param_mapping.get(shapes, leaf.path)

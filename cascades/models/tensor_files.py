@@ -150,6 +150,31 @@ def find(
   return found
 
 
+def check_layers(
+  what: pathlib.Path, names: Iterable[str], layers: int, prefix: str
+) -> None:
+  """Refuses tensors of layers that a model does not have.
+
+  It is another model then, or what says its layers is of another.
+
+  Args:
+    what: The folder or file, for errors.
+    names: Of all tensors.
+    layers: How many the model has.
+    prefix: What the number of a layer stands behind.
+
+  Raises:
+    ValueError: There is such a tensor.
+  """
+  for name in names:
+    number = name.removeprefix(prefix).partition('.')[0]
+    if name.startswith(prefix) and number.isdecimal() and int(number) >= layers:
+      raise ValueError(
+        f'model: {what} has the tensor {name}, of a layer beyond its {layers};'
+        ' fetch it again.'
+      )
+
+
 def read_all(
   what: pathlib.Path,
   where: Mapping[str, Rows],

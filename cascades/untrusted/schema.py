@@ -5,10 +5,13 @@ file holds is kept and is not looked at. Numbers are taken as they stand: a text
 is no number, and neither are true, NaN and infinity.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
+import numpy as np
 import pydantic
+import pydantic_core
 
 from cascades import arguments
 
@@ -21,6 +24,27 @@ Number = Annotated[float, pydantic.Field(ge=-1e30, le=1e30)]
 NotNegative = Annotated[float, pydantic.Field(ge=0, le=1e30)]
 Positive = Annotated[float, pydantic.Field(gt=0, le=1e30)]
 Share = Annotated[float, pydantic.Field(ge=0, le=1)]
+
+
+def Fixed(*known: Any) -> Any:  # noqa: N802
+  """The type of a field that may be one of these, or a float32 next to it."""
+
+  def check(given: Any) -> Any:
+    # Null is as good as false, and no number.
+    value = given
+    if given is None and any(one is False for one in known):
+      value = False
+    for one in known:
+      if isinstance(one, float) and isinstance(value, float):
+        if np.float32(value) == np.float32(one):
+          return given
+      elif type(value) is type(one) and value == one:
+        return given
+    raise pydantic_core.PydanticCustomError(
+      'fixed', ' or '.join(map(repr, known))
+    )
+
+  return Annotated[Any, pydantic.PlainValidator(check)]
 
 
 class Schema(pydantic.BaseModel):
@@ -73,6 +97,8 @@ def _why(error: pydantic.ValidationError, fields: Mapping[str, Any]) -> str:
   # Of a field that may be one of several types, each says what it must be.
   what = dict.fromkeys(x['msg'] for at, x in found if at == place)
   what = ' or '.join(x.removeprefix('Input should be ') for x in what)
+  # A class of this library is nothing that a file can hold.
+  what = re.sub(r' or instance of \w+', '', what)
   return f'{place} must be {what}, got {arguments.shown(first["input"])}'
 
 
