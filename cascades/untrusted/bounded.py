@@ -9,7 +9,7 @@ import gzip
 import json
 import pathlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from cascades.untrusted import display
@@ -133,14 +133,15 @@ def parse_json(text: bytes | str, bounds: Bounds = LINE) -> Any:
 
 
 def read_lines(
-  path: pathlib.Path, option: str, advice: str, bounds: Bounds = LINE
+  path: pathlib.Path,
+  refuse: Callable[[int, str], ValueError],
+  bounds: Bounds = LINE,
 ) -> Iterator[bytes]:
   """Reads a file line by line; unpacks it, where its name ends in '.gz'.
 
   Args:
-    path: The file.
-    option: What the user gave the file or its folder for, for errors.
-    advice: What the user can do about a file that is refused.
+    path: A regular file; see `check_regular`.
+    refuse: Makes the error of a line, of its number and of what is wrong.
     bounds: The most that a line may hold.
 
   Yields:
@@ -148,24 +149,25 @@ def read_lines(
 
   Raises:
     FileNotFoundError: There is no such file.
-    ValueError: It is no regular file, cannot be unpacked, or a line is too
-      long. The error names file and line.
+    ValueError: It cannot be unpacked, or a line is too long.
   """
-  check_regular(path, option, advice)
   opened = gzip.open if path.suffix == '.gz' else open
   number, room = 1, _UNPACKED
-  try:
-    with opened(path, 'rb') as file:
-      while line := file.readline(bounds.size + 1):
-        room -= len(line)
-        if len(line) > bounds.size:
-          raise ValueError(f'has more than {bounds.size} bytes')
-        if room < 0:
-          raise ValueError(f'comes after {_UNPACKED} bytes')
-        yield line
-        number += 1
-  except (EOFError, gzip.BadGzipFile, zlib.error, ValueError) as error:
-    raise _refusal(f'{path}:{number}', f'{error}', option, advice) from None
+  with opened(path, 'rb') as file:
+    while True:
+      try:
+        line = file.readline(bounds.size + 1)
+      except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise refuse(number, str(error)) from None
+      if not line:
+        return
+      room -= len(line)
+      if len(line) > bounds.size:
+        raise refuse(number, f'has more than {bounds.size} bytes')
+      if room < 0:
+        raise refuse(number, f'comes after {_UNPACKED} bytes')
+      yield line
+      number += 1
 
 
 def _refusal(

@@ -75,12 +75,24 @@ class Schema(pydantic.BaseModel):
       ValueError: One is of another type or out of range: `<where>: <field> must
         be <what>, got <value>; <advice>.`
     """
+    try:
+      return cls.parse(fields)
+    except ValueError as error:
+      raise ValueError(f'{where}: {error}; {advice}.') from None
+
+  @classmethod
+  def parse(cls, fields: Any) -> Self:
+    """As `check`, where the caller says which file it is.
+
+    Raises:
+      ValueError: What is wrong, alone: `<field> must be <what>, got <value>`.
+    """
     if not isinstance(fields, Mapping):
-      raise ValueError(f'{where}: is no table of fields; {advice}.')
+      raise ValueError('is no table of fields')
     try:
       return cls.model_validate(dict(fields))
     except pydantic.ValidationError as error:
-      raise ValueError(f'{where}: {_why(error, fields)}; {advice}.') from None
+      raise ValueError(_why(error, fields)) from None
 
 
 def _why(error: pydantic.ValidationError, fields: Mapping[str, Any]) -> str:

@@ -17,12 +17,14 @@ from typing import Any
 
 import pandas as pd
 
+from cascades.untrusted import bounded
 from experiments import records
 from experiments.analysis import roles
 from experiments.records import metrics
 from experiments.tasks import TASKS
 
-_REMEDY = 'run experiments.sweep with this workdir first.'
+_ADVICE = 'run experiments.sweep with this workdir first'
+_REMEDY = f'{_ADVICE}.'
 
 # Columns that tell points apart. Answers are compared within a GROUP. A CURVE
 # is a variant of a method in one run on one task; ACROSS tasks it goes on.
@@ -119,7 +121,7 @@ def _text(path: pathlib.Path) -> str:
   """A file that has to be there."""
   if not path.is_file():
     raise ValueError(f'workdir: there is no {path}; {_REMEDY}')
-  return path.read_text(encoding='utf-8')
+  return bounded.read_bytes(path, 'workdir', _ADVICE).decode(errors='replace')
 
 
 def _summary(path: pathlib.Path) -> pd.DataFrame:

@@ -8,11 +8,11 @@ import contextlib
 import gzip
 import json
 import pathlib
-import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cascades.atomic import write_bytes, write_text
+from cascades.untrusted import bounded
 from experiments import tasks
 from experiments.records.lines import (
   Record,
@@ -59,13 +59,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
   Raises:
     ValueError: It is damaged, or no JSON object.
   """
-  try:
-    found = json.loads(path.read_text(encoding='utf-8'))
-  except ValueError:
-    found = None
-  if not isinstance(found, dict):
-    raise ValueError(f'workdir: {path} is damaged; delete it.')
-  return found
+  return bounded.read_fields(path, 'workdir', 'delete it')
 
 
 def write(path: str | pathlib.Path, lines: Iterable[Any]) -> None:
@@ -89,18 +83,19 @@ def read(path: str | pathlib.Path, kind: type = Record) -> list:
     ValueError: It is damaged; names file and line.
   """
   path = pathlib.Path(path)
-  opened = gzip.open if path.suffix == '.gz' else open
+
+  def refuse(number: int, why: object) -> ValueError:
+    return ValueError(f'{path}:{number}: damaged record ({why})')
+
   found = []
-  try:
-    with opened(path, 'rb') as f:
-      for line in f:
-        # A line that was cut off might still be read.
-        if not line.endswith(b'\n'):
-          raise ValueError('it has no end')
-        found.append(loads(line, kind))
-  except (EOFError, ValueError, TypeError, zlib.error, gzip.BadGzipFile) as e:
-    place = f'{path}:{len(found) + 1}'
-    raise ValueError(f'{place}: damaged record ({e})') from None
+  for number, line in enumerate(bounded.read_lines(path, refuse), 1):
+    # A line that was cut off might still be read.
+    if not line.endswith(b'\n'):
+      raise refuse(number, 'it has no end')
+    try:
+      found.append(loads(line, kind))
+    except ValueError as e:
+      raise refuse(number, e) from None
   return found
 
 

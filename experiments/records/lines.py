@@ -12,11 +12,17 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Callable, Iterable
-from typing import Any
+import operator
+import types
+import typing
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import pydantic
 
 from cascades.plain import digest, plain
 from cascades.scheme import CONSTANT, NO_CAP, STANDARD
+from cascades.untrusted import bounded, schema
 from experiments import tasks
 
 # How blocks are verified unless a run says otherwise, under the names that
@@ -281,15 +287,6 @@ def hash_of(examples: Iterable[tasks.Example]) -> str:
   return digest([[e.id, e.prompt, e.reference] for e in examples])
 
 
-_READERS: dict[Any, Callable[[Any], Any]] = {
-  float: float,
-  list[float]: lambda value: list(map(float, value)),
-  tasks.Reference: lambda value: (
-    tuple(value) if isinstance(value, list) else value
-  ),
-}
-
-
 def dumps(line: Any) -> str:
   """A dataclass of this module, or an example, as one line of JSON."""
   return json.dumps(plain(dataclasses.asdict(line)), allow_nan=False)
@@ -299,28 +296,74 @@ def loads[Line](text: str | bytes, kind: type[Line] = Record) -> Line:
   """What `dumps` wrote.
 
   Raises:
-    ValueError: A field is missing or unknown.
+    ValueError: A field is missing, unknown, of another type or out of range;
+      counts of a record do not add up.
   """
-  values, (needed, optional, readers) = json.loads(text), _fields(kind)
-  if not isinstance(values, dict):
-    raise ValueError('record: a line has to be a JSON object.')
-  odd = values.keys() - needed - optional | needed - values.keys()
-  if odd:
-    odd = ', '.join(sorted(odd))
-    raise ValueError(f'record: missing or unknown fields: {odd}.')
-  for name, reader in readers:
-    values[name] = reader(values[name])
-  return kind(**values)
+  fields = dict(_schema(kind).parse(bounded.parse_json(text)))
+  if kind is tasks.Example and isinstance(fields['reference'], list):
+    fields['reference'] = tuple(fields['reference'])
+  line = kind(**fields)
+  if isinstance(line, Record):
+    _check_counts(line)
+  return line
 
 
 @functools.cache
-def _fields(cls: type) -> tuple[set[str], set[str], list]:
-  """Fields that must be there, that may be, and what JSON changes of them."""
-  silent = {
-    field.name
-    for field in dataclasses.fields(cls)
-    if field.default is not dataclasses.MISSING
+def _schema(kind: type) -> type[schema.Schema]:
+  """What the fields of a line may be."""
+  fields = {
+    field.name: (
+      _typed(field.type),
+      ... if field.default is dataclasses.MISSING else field.default,
+    )
+    for field in dataclasses.fields(kind)
   }
-  kinds = {field.name: field.type for field in dataclasses.fields(cls)}
-  readers = [(k, _READERS[t]) for k, t in kinds.items() if t in _READERS]
-  return kinds.keys() - silent, silent, readers
+  return pydantic.create_model(kind.__name__, __base__=_Line, **fields)
+
+
+class _Line(schema.Schema):
+  """A line; it has no fields but its own."""
+
+  model_config = pydantic.ConfigDict(extra='forbid')
+
+
+# Numbers that JSON cannot hold are texts; see `plain`.
+_Float = Annotated[
+  float,
+  pydantic.Field(allow_inf_nan=True),
+  pydantic.BeforeValidator(
+    lambda x: float(x) if x in ('nan', 'inf', '-inf') else x
+  ),
+]
+
+
+def _typed(kind: Any) -> Any:
+  """The type of a field as JSON has it."""
+  known = {float: _Float, int: schema.Count, tuple[str, ...]: list[str]}
+  if kind in known:
+    return known[kind]
+  inner = tuple(map(_typed, typing.get_args(kind)))
+  if not inner:
+    return kind
+  if isinstance(kind, types.UnionType):
+    return functools.reduce(operator.or_, inner)
+  return typing.get_origin(kind)[inner]
+
+
+def _check_counts(record: Record) -> None:
+  """Refuses counts that no decoding gives.
+
+  Raises:
+    ValueError: They do not add up.
+  """
+  r = record
+  if r.emitted != r.accepted + r.residual + r.bonus:
+    raise ValueError(
+      f'emitted must be accepted + residual + bonus, got {r.emitted} and'
+      f' {r.accepted} + {r.residual} + {r.bonus}'
+    )
+  if not r.accepted <= r.examined <= r.drafted:
+    raise ValueError(
+      'accepted must be at most examined, and examined at most drafted, got'
+      f' {r.accepted}, {r.examined} and {r.drafted}'
+    )

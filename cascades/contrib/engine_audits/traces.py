@@ -179,13 +179,16 @@ def read(path: str | pathlib.Path) -> Iterator[_Block]:
   path = pathlib.Path(path)
   if not path.is_file():
     raise ValueError(f'trace: there is no file {path}.')
-  lines = bounded.read_lines(path, 'trace', 'write it again')
-  for number, line in enumerate(lines, 1):
+
+  def refuse(number: int, why: object) -> ValueError:
+    return ValueError(f'trace: {path}, line {number}: {why}.')
+
+  for number, line in enumerate(bounded.read_lines(path, refuse), 1):
     if line.strip():
       try:
         yield _block(number, line)
       except ValueError as e:
-        raise ValueError(f'trace: {path}, line {number}: {e}.') from None
+        raise refuse(number, e) from None
 
 
 def _block(number: int, line: bytes) -> _Block:
