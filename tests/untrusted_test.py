@@ -79,7 +79,11 @@ def test_fields_that_nobody_reads_are_kept():
 def read(kind, path, **more):
   """Reads a file, of JSON or of lines."""
   if kind == 'lines':
-    return [*bounded.read_lines(path, 'data', ADVICE, **more)]
+
+    def refuse(number, why):
+      return ValueError(f'data: {path}:{number}: {why}')
+
+    return [*bounded.read_lines(path, refuse, **more)]
   return bounded.read_json(path, 'data', **more)
 
 
@@ -115,7 +119,7 @@ def test_json_is_read_within_bounds(tmp_path, content, why):
 def test_only_regular_files_are_read(tmp_path, kind):
   os.mkfifo(tmp_path / 'pipe')
   for path in (tmp_path / 'pipe', tmp_path, pathlib.Path('/dev/zero')):
-    assert refused(kind, path) == f' is no regular file; {ADVICE}.'
+    assert 'is no regular file' in refused(kind, path)
   with pytest.raises(FileNotFoundError):
     read(kind, tmp_path / 'none')
 
@@ -131,7 +135,7 @@ def test_a_packed_line_is_unpacked_no_further_than_its_bound(tmp_path):
   why = refused('lines', path)
   _, peak = tracemalloc.get_traced_memory()
   tracemalloc.stop()
-  assert why == f':2 has more than {bounded.LINE.size} bytes; {ADVICE}.'
+  assert why == f':2: it has more than {bounded.LINE.size} bytes'
   # A buffer grows by being copied.
   assert peak < 3 * bounded.LINE.size
 
@@ -155,7 +159,19 @@ def test_names_lead_to_nothing_outside_of_their_folder(tmp_path):
   outside.mkdir()
   (folder / 'link').symlink_to(outside)
   where = 'workdir: index'
-  for name in ('../a', '/a', '..', '.', '', 'a/b', 'a\\b', 'a\0', 'é' * 128, None, 3):
+  for name in (
+    '../a',
+    '/a',
+    '..',
+    '.',
+    '',
+    'a/b',
+    'a\\b',
+    'a\0',
+    'é' * 128,
+    None,
+    3,
+  ):
     with pytest.raises(ValueError, match=r'index must name a file beside it'):
       paths.beside(folder, name, where)
   for name in ('../a', '/a', '..', '', 'a/../../b', 'a\0'):

@@ -140,7 +140,7 @@ def read_lines(
   """Reads a file line by line; unpacks it, where its name ends in '.gz'.
 
   Args:
-    path: A regular file; see `check_regular`.
+    path: The file.
     refuse: Makes the error of a line, of its number and of what is wrong.
     bounds: The most that a line may hold.
 
@@ -149,8 +149,12 @@ def read_lines(
 
   Raises:
     FileNotFoundError: There is no such file.
-    ValueError: It cannot be unpacked, or a line is too long.
+    ValueError: It is no regular file, cannot be unpacked, or a line is too
+      long.
   """
+  path.stat()
+  if not path.is_file():
+    raise refuse(1, 'it is no regular file')
   opened = gzip.open if path.suffix == '.gz' else open
   number, room = 1, _UNPACKED
   with opened(path, 'rb') as file:
@@ -163,9 +167,9 @@ def read_lines(
         return
       room -= len(line)
       if len(line) > bounds.size:
-        raise refuse(number, f'has more than {bounds.size} bytes')
+        raise refuse(number, f'it has more than {bounds.size} bytes')
       if room < 0:
-        raise refuse(number, f'comes after {_UNPACKED} bytes')
+        raise refuse(number, f'it comes after {_UNPACKED} bytes')
       yield line
       number += 1
 

@@ -104,8 +104,9 @@ def _why(error: pydantic.ValidationError, fields: Mapping[str, Any]) -> str:
   # Of a field that may be a list, its item, and not that it is no number.
   of_field = (x for x in found if x[1]['loc'][0] == found[0][1]['loc'][0])
   place, first = max(of_field, key=lambda x: x[0].count('.'))
-  if first['type'] == 'missing':
-    return f'{place} is missing'
+  short = {'missing': 'is missing', 'extra_forbidden': 'is no known field'}
+  if first['type'] in short:
+    return f'{place} {short[first["type"]]}'
   # Of a field that may be one of several types, each says what it must be.
   what = dict.fromkeys(x['msg'] for at, x in found if at == place)
   what = ' or '.join(x.removeprefix('Input should be ') for x in what)

@@ -13,12 +13,15 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
+import pydantic
 
 from cascades.scheme import SEQUENTIAL
+from cascades.untrusted import bounded
+from cascades.untrusted.schema import Positive, Schema
 from experiments.records import Record, variant
 from experiments.records.stats import (
   bootstrap_means,
@@ -163,6 +166,33 @@ METRICS: dict[str, Metric] = {
 }
 
 
+# JSON has only strings for keys.
+_Table = dict[Annotated[str, pydantic.Field(pattern='^[0-9]{1,6}$')], Positive]
+
+
+class _CostFields(Schema):
+  """What a file says of unit costs."""
+
+  model_config = pydantic.ConfigDict(extra='forbid')
+  verifier_token_s: Positive
+  drafter_token_s: Positive
+  verify_s: _Table
+  drafts_s: _Table = pydantic.Field(default_factory=dict)
+
+
+class _SpreadFields(Schema):
+  """What a file says of one measurement."""
+
+  low: dict[str, Any]
+  high: dict[str, Any]
+
+
+class _MeasuredFields(Schema):
+  """What a costs.json says."""
+
+  times: Annotated[list[_SpreadFields], pydantic.Field(min_length=1)]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Costs:
   """Measured unit costs, in seconds for one sequence: what the loop takes.
@@ -232,20 +262,12 @@ class Costs:
     Raises:
       ValueError: A field is missing, unknown or not a positive number.
     """
-    try:
-      # JSON has only strings for keys.
-      tables = {
-        name: {int(k): float(v) for k, v in values.items()}
-        for name, values in fields.items()
-        if name in ('verify_s', 'drafts_s')
-      }
-      costs = cls(**fields | tables)
-      valid = all(0 < s < math.inf for s in costs.units().values())
-    except (AttributeError, KeyError, TypeError, ValueError) as e:
-      raise ValueError(f'costs: cannot be read ({e}).') from None
-    if not valid:
-      raise ValueError('costs: every cost must be a positive number.')
-    return costs
+    said = dict(_CostFields.check(fields, 'costs', 'measure them again'))
+    tables = {
+      name: {int(k): s for k, s in said[name].items()}
+      for name in ('verify_s', 'drafts_s')
+    }
+    return cls(**said | tables)
 
   def units(self) -> dict[str, float]:
     """Every cost, in seconds, by what it is of."""
@@ -323,16 +345,17 @@ class Measured:
     Raises:
       ValueError: A field is missing, unknown or not a positive number.
     """
+    advice = 'measure them again'
     try:
-      said = json.loads(text)
-      if 'times' not in said:
-        said = {'times': [{'low': said, 'high': said}]}
-      times = tuple(
-        Spread(Costs.of(time['low']), Costs.of(time['high']))
-        for time in said['times']
-      )
-    except (AttributeError, KeyError, TypeError, json.JSONDecodeError) as e:
-      raise ValueError(f'costs: cannot be read ({e}).') from None
+      fields = bounded.parse_json(text)
+    except ValueError as e:
+      raise ValueError(f'costs: the file {e}; {advice}.') from None
+    if isinstance(fields, dict) and 'times' not in fields:
+      fields = {'times': [{'low': fields, 'high': fields}]}
+    said = _MeasuredFields.check(fields, 'costs', advice)
+    times = tuple(
+      Spread(Costs.of(time.low), Costs.of(time.high)) for time in said.times
+    )
     names = [set(c.units()) for t in times for c in (t.low, t.high)]
     if not names or any(found != names[0] for found in names):
       raise ValueError('costs: not the same were measured each time.')
