@@ -18,6 +18,7 @@ from absl import app, flags, logging
 import cascades
 from cascades import compilation
 from cascades.registries import OPTIONS
+from cascades.untrusted import display
 
 _DEBUG = flags.DEFINE_bool(
   'debug', False, 'Show the traceback of a user mistake.'
@@ -160,13 +161,31 @@ def _quietly(
     # Flags may not be parsed yet, which plain attribute access insists on.
     if flags.FLAGS['debug'].value:
       raise
-    print(f'error: {_sentence(e)}', file=sys.stderr)
+    print(f'error: {display.sentence(_sentence(e))}', file=sys.stderr)
     sys.exit(2)
   except StoppedError as e:
-    print(_sentence(e), file=sys.stderr)
+    print(display.sentence(_sentence(e)), file=sys.stderr)
     sys.exit(130)
   except KeyboardInterrupt:
     sys.exit(130)
+  except Exception as e:
+    if flags.FLAGS['debug'].value:
+      raise
+    print(f'error: {display.sentence(_bug(e))}', file=sys.stderr)
+    sys.exit(1)
+
+
+def _bug(error: Exception) -> str:
+  """Writes the traceback of a mistake of ours, and says where it lies."""
+  text = display.without_secrets(''.join(traceback.format_exception(error)))
+  with tempfile.NamedTemporaryFile(
+    'w', prefix='cascades-', suffix='.txt', delete=False, encoding='utf-8'
+  ) as file:
+    file.write(text)
+  return (
+    f'{type(error).__name__}: {error}. This is a mistake of cascades, not of'
+    f' yours: please open an issue with the traceback in {file.name}.'
+  )
 
 
 def _join_hosts(said: str) -> None:

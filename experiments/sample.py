@@ -7,6 +7,7 @@ Shows: the text, its tokens coloured by source, and the counts.
 
 from absl import app, flags
 
+from cascades.untrusted import display
 from experiments import cli
 
 _PROMPT = flags.DEFINE_string('prompt', None, 'The text to go on from.')
@@ -104,6 +105,7 @@ def paint(pieces: list[str], sources: list[int], colour: bool) -> str:
     _, code, (left, right) = _STYLES[source]
     if not piece:
       continue
+    piece = display.printable(piece)
     out.append(
       f'\x1b[{code}m{piece}\x1b[0m' if colour else f'{left}{piece}{right}'
     )

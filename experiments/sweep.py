@@ -19,6 +19,7 @@ import tqdm
 from absl import app, flags
 from ml_collections import config_flags
 
+from cascades.untrusted import display
 from experiments import cli, records
 from experiments.sweeps import fields, plan, remote
 
@@ -58,7 +59,7 @@ def main() -> None:
     mirror = remote.Mirror(_WORKDIR.value)
     with mirror.held():
       run(config, chosen, mirror.folder, **how, kept=mirror.push)
-    print(f'Copied to:  {mirror.url}')
+    print(f'Copied to:  {display.printable(mirror.url)}')
     return
   workdir = pathlib.Path(
     _WORKDIR.value or plan.default_workdir(named, bool(config.get('tiny')))

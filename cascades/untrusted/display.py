@@ -15,6 +15,8 @@ _JOINERS = '\u200c\u200d'
 _UNSEEN = {'Cc', 'Cf', 'Cs', 'Zl', 'Zp'}
 # What XML, and so SVG and HTML, has no way to hold.
 _NO_XML = re.compile(r'[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]')
+# Of a message.
+_LONGEST = 1000
 _FORMULA = ('=', '+', '-', '@', '\t', '\r')
 _USER = re.compile(r'(?<=://)([^/@\s:]*):[^/@\s]*@')
 _QUERY = re.compile(r'(://[^\s?#]*)\?[^\s#]*')
@@ -44,6 +46,16 @@ def printable(text: str) -> str:
   if text.isascii() and text.isprintable():
     return text
   return ''.join(escaped(c) if unseen(c) else c for c in text)
+
+
+def sentence(text: str) -> str:
+  """Returns a message as one line for a terminal, of a thousand characters.
+
+  What is left out is in its middle; URLs are without their secrets.
+  """
+  text = printable(' '.join(without_secrets(text).split()))
+  half = _LONGEST // 2
+  return text if len(text) <= _LONGEST else f'{text[:half]} ... {text[-half:]}'
 
 
 def for_html(text: str) -> str:

@@ -1,5 +1,6 @@
 """Names that a file or a bucket gives, resolved within a folder or refused."""
 
+import os
 import pathlib
 
 from cascades import arguments
@@ -53,6 +54,21 @@ def inside(folder: pathlib.Path, name: str, where: str) -> pathlib.Path:
   path = folder.joinpath(*parts)
   check_links(folder, path, where)
   return path
+
+
+def check_tree(folder: pathlib.Path, where: str = 'workdir') -> None:
+  """Refuses a folder in which a link stands, however deep; see `check_links`.
+
+  Args:
+    folder: May be a link itself, and need not be there.
+    where: The option, for errors.
+
+  Raises:
+    ValueError: There is a link.
+  """
+  for parent, folders, files in os.walk(folder):
+    for name in (*folders, *files):
+      check_links(folder, pathlib.Path(parent, name), where)
 
 
 def check_links(

@@ -34,6 +34,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from cascades.untrusted import paths
 from experiments import records
 from experiments.analysis import (
   race,
@@ -74,14 +75,15 @@ def write_report(
   """
   choice = choice or Choice()
   many = not isinstance(workdir, str | pathlib.Path)
-  paths = list(map(pathlib.Path, workdir if many else [workdir]))
-  read = [runs.read(path) for path in paths]
+  folders = list(map(pathlib.Path, workdir if many else [workdir]))
+  paths.check_tree(folders[0])
+  read = [runs.read(path) for path in folders]
   names = runs.names(read)
   told = dict(zip(names, read, strict=True))
   differing = runs.check(read, allow)
   found = runs.gather(read)
   frame = runs.summary(told)
-  answers = shown.find(paths[0], read[0].lines)
+  answers = shown.find(folders[0], read[0].lines)
   looks = _looks(frame, answers)
   # Of several runs, nothing is said of one alone.
   raced = race.points(read[0]) if len(read) == 1 else None
@@ -92,8 +94,8 @@ def write_report(
   text, drawn = page.render(
     frame, answers, told, screens, asked, looks, choice, note
   )
-  folder = paths[0] / 'report'
-  if len(paths) > 1:
+  folder = folders[0] / 'report'
+  if len(folders) > 1:
     folder /= '-'.join(['with', *names[1:]]).replace('/', '-')
   _write_tables(folder / 'tables', asked, looks, note)
   if figures:
@@ -104,7 +106,7 @@ def write_report(
     folder / 'report.json',
     json.dumps(
       dataclasses.asdict(choice)
-      | {'workdirs': list(map(str, paths)), 'allowed': differing},
+      | {'workdirs': list(map(str, folders)), 'allowed': differing},
       indent=2,
     )
     + '\n',

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 
 import fsspec
 
-from cascades import compilation
+from cascades import arguments, compilation
+from cascades.untrusted import display, paths
 
 _OWNER = '.owner'
 
@@ -42,9 +43,9 @@ class Mirror:
       self._fs, self._root = fsspec.core.url_to_fs(url)
     except (ImportError, OSError, ValueError) as error:
       raise ValueError(
-        f'workdir: {url} cannot be used ({" ".join(str(error).split())}).'
+        display.sentence(f'workdir: {url} cannot be used ({error}).')
       ) from None
-    self.url = url
+    self.url = display.without_secrets(url)
     name = hashlib.sha256(url.encode()).hexdigest()[:16]
     self.folder = folder or compilation.folder().parent / 'workdirs' / name
     self._copied: dict[pathlib.Path, tuple[int, int]] = {}
@@ -61,14 +62,22 @@ class Mirror:
     """
     owner, here = f'{self._root}/{_OWNER}', socket.gethostname()
     if self._fs.exists(owner):
-      process, host = self._fs.cat_file(owner).decode().split()
-      if host != here or _lives(int(process)):
+      said = self._fs.cat_file(owner).decode(errors='replace')
+      process, _, host = said.partition(' ')
+      process = arguments.count_in(process)
+      if process is None or host != here or _lives(process):
         raise ValueError(
-          f'workdir: process {process} on {host} is at work in {self.url}; wait'
-          f' for it, or, if it is gone, delete {_OWNER} there.'
+          f'workdir: {arguments.shown(said)} (process, host) is at work in'
+          f' {self.url}; wait for it, or, if it is gone, delete {_OWNER} there.'
         )
-    self._fs.makedirs(self._root, exist_ok=True)
-    self._fs.pipe_file(owner, f'{os.getpid()} {here}'.encode())
+    try:
+      self._fs.makedirs(self._root, exist_ok=True)
+      self._fs.pipe_file(owner, f'{os.getpid()} {here}'.encode())
+    except NotImplementedError:
+      raise ValueError(
+        f'workdir: nothing can be written to {self.url}; choose another'
+        ' --workdir.'
+      ) from None
     try:
       self._pull()
       yield
@@ -83,7 +92,8 @@ class Mirror:
     not be made again.
     """
     for name, about in self._fs.find(self._root, detail=True).items():
-      path = self.folder / os.path.relpath(name, self._root)
+      name_there = os.path.relpath(name, self._root)
+      path = paths.inside(self.folder, name_there, 'workdir')
       if path.name == _OWNER:
         continue
       if not path.exists() or path.stat().st_size != about['size']:

@@ -31,6 +31,7 @@ from typing import Any
 
 import filelock
 
+from cascades.untrusted import display, paths, schema
 from experiments import records
 from experiments.records import metrics
 from experiments.sweeps import plan
@@ -61,7 +62,7 @@ def provenance(facts: Mapping[str, Any], **more: Any) -> dict[str, Any]:
   changes = _git('status', '--porcelain')
   return {
     'started': _now(),
-    'command': shlex.join(sys.orig_argv),
+    'command': display.without_secrets(shlex.join(sys.orig_argv)),
     'commit': _git('rev-parse', 'HEAD'),
     'dirty': None if changes is None else bool(changes),
     'python': platform.python_version(),
@@ -69,6 +70,12 @@ def provenance(facts: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     **facts,
     **more,
   }
+
+
+class _Provenance(schema.Schema):
+  """What a provenance.json says."""
+
+  starts: list[dict[str, Any]]
 
 
 class Workdir:
@@ -79,6 +86,16 @@ class Workdir:
   """
 
   def __init__(self, path: pathlib.Path):
+    """Looks whether it can be written to.
+
+    Args:
+      path: The folder, which need not be there.
+
+    Raises:
+      ValueError: A link stands in it; what is written or deleted there might
+        lie anywhere.
+    """
+    paths.check_tree(path)
     self.path = path
 
   @contextlib.contextmanager
@@ -121,7 +138,10 @@ class Workdir:
 
   def _starts(self) -> list[dict[str, Any]]:
     path = self.path / 'provenance.json'
-    return records.read_json(path)['starts'] if path.exists() else []
+    if not path.exists():
+      return []
+    fields = records.read_json(path)
+    return _Provenance.check(fields, f'workdir: {path}', 'delete it').starts
 
   def code(self) -> str | None:
     """Names the code of the latest start; None before the first one."""
@@ -190,7 +210,8 @@ class Workdir:
     except FileNotFoundError:
       return None
     except ValueError as error:
-      print(f'{error}: it is made again.', file=sys.stderr)
+      said = display.sentence(f'{error}: it is made again.')
+      print(said, file=sys.stderr)
       self._set_aside(path)
       return None
     wanted = (point.last - point.first) * max(1, len(point.curve.leniences))
