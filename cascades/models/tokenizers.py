@@ -384,7 +384,7 @@ def from_json(file: pathlib.Path) -> Tokenizer:
       tokenizer.
   """
   advice = 'give its tokenizer.model'
-  fields = bounded.read_json(file, 'tokenizer', advice, bounded.TOKENIZER)
+  fields = bounded.read_json(file, 'tokenizer', advice, bounded.TABLE)
   said = _Fields.check(fields, f'tokenizer: {file}', advice)
   order: dict[str, int] = {}
   for i, pair in enumerate(said.model.merges):

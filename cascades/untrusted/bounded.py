@@ -29,8 +29,9 @@ class Bounds(NamedTuple):
 
 # A config.json has 15 KB; an index of tensors 110 KB and 1,300 values.
 FIELDS = Bounds(2**24, 2**20)
-# Gemma's has 33 MB, and 1.8 million values in 262,144 pieces and their pairs.
-TOKENIZER = Bounds(2**32, 2**28)
+# A tokenizer.json of Gemma's has 33 MB, and 1.8 million values: 262,144 pieces
+# and their pairs; a set such as SQuAD has 40 MB.
+TABLE = Bounds(2**32, 2**28)
 # A block of a trace with whole rows has 700 KB and 35,000 values.
 LINE = Bounds(2**26, 2**22)
 # Of a packed file, unpacked.

@@ -5,15 +5,15 @@ shape of the hub's, so that a task has one way from a row to a problem. A row
 comes with its place, which is what an error names.
 """
 
+import codecs
 import contextlib
 import dataclasses
-import gzip
 import hashlib
-import json
 import pathlib
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+from cascades.untrusted import bounded
 
 # Where a row lies, in words, and its fields.
 Row = tuple[str, Mapping[str, Any]]
@@ -38,35 +38,38 @@ def read_lines(path: pathlib.Path) -> list[str]:
   Raises:
     DamagedError: It cannot be read, or is no text.
   """
+
+  def refuse(number: int, why: str) -> DamagedError:
+    return DamagedError(f'{path}, line {number}: {why}')
+
+  found: list[str] = []
   try:
-    data = path.read_bytes()
-    data = gzip.decompress(data) if path.suffix == '.gz' else data
-    text = data.decode('utf-8-sig')
-  except (OSError, EOFError, zlib.error) as e:
-    reason = getattr(e, 'strerror', None) or e
-    raise DamagedError(f'{path} cannot be read ({reason})') from None
-  except UnicodeDecodeError as e:
-    raise DamagedError(f'{path} is no UTF-8 text (byte {e.start})') from None
-  # Not splitlines: a line may hold other separators that Unicode knows.
-  lines = text.replace('\r\n', '\n').split('\n')
-  return lines[:-1] if lines[-1] == '' else lines
+    for line in bounded.read_lines(path, refuse):
+      text = line.removeprefix(codecs.BOM_UTF8) if not found else line
+      # Nothing else ends a line, though Unicode knows more that might.
+      found.append(text.decode().removesuffix('\n').removesuffix('\r'))
+  except OSError as e:
+    raise DamagedError(f'{path} cannot be read ({e.strerror or e})') from None
+  except UnicodeDecodeError:
+    raise refuse(len(found) + 1, 'it is no UTF-8 text') from None
+  return found
 
 
-def _parse(text: str, path: pathlib.Path, line: int | None = None) -> Any:
+def _parse(text: str, place: str, bounds: bounded.Bounds = bounded.LINE) -> Any:
   try:
-    return json.loads(text)
-  except json.JSONDecodeError as e:
-    line = line or e.lineno
-    raise DamagedError(f'{path}, line {line}, is not JSON ({e.msg})') from None
+    return bounded.parse_json(text, bounds)
+  except ValueError as e:
+    raise DamagedError(f'{place} {e}') from None
 
 
 def read_json(path: pathlib.Path) -> Any:
   """The value that a JSON file holds.
 
   Raises:
-    DamagedError: It cannot be read, or is not JSON; names file and line.
+    DamagedError: It cannot be read, or is not JSON.
   """
-  return _parse('\n'.join(read_lines(path)), path)
+  text = '\n'.join(read_lines(path))
+  return _parse(text, str(path), bounded.TABLE)
 
 
 def read_list(path: pathlib.Path) -> Iterator[Row]:
@@ -103,7 +106,8 @@ def read_table(path: pathlib.Path) -> Iterator[Row]:
     return
   for number, line in enumerate(read_lines(path), 1):
     if line.strip():
-      yield f'{path}, line {number},', _parse(line, path, number)
+      place = f'{path}, line {number},'
+      yield place, _parse(line, place)
 
 
 def take(row: Any, name: str, kind: type = str) -> Any:
