@@ -17,6 +17,7 @@ from experiments.sweeps import launchers
 ray = pytest.importorskip('ray', reason="pip install -e '.[ray]'")
 
 pytestmark = pytest.mark.slow
+_ROOT = pathlib.Path(__file__).parents[1]
 _CURVES = [
   small.curve('verifier_only', ()),
   small.curve('drafter_only', ()),
@@ -48,6 +49,32 @@ def local(tmp_path_factory):
   path = tmp_path_factory.mktemp('runs') / 'local'
   sweep.run(_config(), _CURVES, path)
   return path
+
+
+_LISTENING = """
+import psutil, small
+from experiments.sweeps import launchers
+config = small.config(num_examples=1, ray=dict(cpus=1))
+team = launchers.LAUNCHERS['ray'](config, [], {}, print)
+for child in psutil.Process().children(recursive=True):
+  for one in child.net_connections():
+    if one.status == 'LISTEN':
+      print('listens', one.laddr.ip)
+team.close()
+"""
+
+
+def test_a_cluster_of_this_machine_listens_to_this_machine_alone():
+  done = subprocess.run(
+    [sys.executable, '-c', _LISTENING],
+    capture_output=True,
+    text=True,
+    env={**os.environ, 'PYTHONPATH': f'{_ROOT}:{_ROOT / "tests"}'},
+    timeout=120,
+  )
+  listens = {x for x in done.stdout.splitlines() if x.startswith('listens')}
+  assert listens, done.stderr[-2000:]
+  assert {x.rpartition(':')[2].split()[-1] for x in listens} == {'127.0.0.1'}
 
 
 def _busy() -> list[int]:

@@ -9,7 +9,7 @@ import tracemalloc
 
 import pytest
 
-from cascades.untrusted import display, paths, bounded, schema
+from cascades.untrusted import bounded, display, paths, schema
 
 ADVICE = 'fetch it again'
 

@@ -52,12 +52,16 @@ class Ray:
         small for a point.
     """
     os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')
+    # The config may say nothing of it.
+    said = _RAY | dict(config.get('ray') or {})
+    if not said['address']:
+      # As on a laptop's system, Ray then listens to this machine alone.
+      os.environ.setdefault('RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER', '0')
+      os.environ.setdefault('RAY_AUTH_MODE', 'token')
     try:
       import ray
     except ImportError:
       raise ValueError(extras.missing('launcher', 'ray', 'ray')) from None
-    # The config may say nothing of it.
-    said = _RAY | dict(config.get('ray') or {})
     self._ray, self._say, self.usage = ray, say, batching.Usage()
     self._own = not ray.is_initialized()
     if self._own:
