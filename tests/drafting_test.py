@@ -107,7 +107,7 @@ def test_documents_are_prompts_and_what_follows_them(lines, tmp_path):
     ({'text': 'absent.txt'}, r'text: absent.txt cannot be read \(No such'),
     ({'held_out': 101}, 'has 200 documents; give 202 or more, as 101 are held'),
     ({'tasks': ('roman',)}, "tasks: 'roman' is no published set; there are"),
-    ({'text': None}, 'line 2, is no JSON object with a prom'),
+    ({'text': None}, 'line 2: prompt is missing'),
   ],
 )
 def test_texts_that_will_not_do_are_named(lines, tmp_path, fields, said):

@@ -60,7 +60,7 @@ class Model(schema.Schema):
   ],
 )
 def test_a_field_is_of_its_type_and_within_its_range(fields, why):
-  why = why or 'is no table of fields'
+  why = why or 'it is no table of fields'
   with pytest.raises(ValueError, match=r'^model: a/config\.json: ') as error:
     Model.check(fields, 'model: a/config.json')
   assert str(error.value) == f'model: a/config.json: {why}; {ADVICE}.'
@@ -97,20 +97,20 @@ def refused(kind, path, **more) -> str:
 @pytest.mark.parametrize(
   ('content', 'why'),
   [
-    (b'{"a": ' + b'[' * 100_000 + b']' * 100_000 + b'}', 'is nested too'),
+    (b'{"a": ' + b'[' * 100_000 + b']' * 100_000 + b'}', 'it is nested too'),
     (b'[' * 700 + b']' * 700, ''),
-    (b'{"a": 1', 'is damaged (Expecting'),
-    (b'', 'is damaged (Expecting value'),
-    (b'"\xff"', 'is no text in UTF-8'),
-    (b'1' * 5000, 'is damaged (Exceeds the limit'),
-    (b'[' + b'0,' * 2**20 + b'0]', 'holds more than 1048576 values'),
+    (b'{"a": 1', 'it is damaged (Expecting'),
+    (b'', 'it is damaged (Expecting value'),
+    (b'"\xff"', 'it is no text in UTF-8'),
+    (b'1' * 5000, 'it is damaged (Exceeds the limit'),
+    (b'[' + b'0,' * 2**20 + b'0]', 'it holds more than 1048576 values'),
   ],
 )
 def test_json_is_read_within_bounds(tmp_path, content, why):
   path = tmp_path / 'a.json'
   path.write_bytes(content)
   if why:
-    assert refused('json', path).startswith(f' {why}')
+    assert refused('json', path).startswith(f': {why}')
   else:
     assert isinstance(read('json', path), list)
 

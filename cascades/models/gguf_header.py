@@ -8,6 +8,7 @@ Source: ggml's docs/gguf.md.
 
 import itertools
 import math
+import os
 import pathlib
 import struct
 import types
@@ -20,6 +21,7 @@ from cascades import extras
 
 # Of the types of values in a header: strings and arrays hold others.
 _STRING, _ARRAY = 8, 9
+_SOME = 2**16
 _SCALARS = dict(enumerate('BbHhIif?')) | {10: 'Q', 11: 'q', 12: 'd'}
 
 
@@ -169,6 +171,9 @@ def _bytes(file: BinaryIO, count: int) -> bytes:
   Raises:
     EOFError: There are fewer.
   """
+  # What is asked for is laid out before it is read, however much it is.
+  if count > _SOME and count > os.fstat(file.fileno()).st_size:
+    raise EOFError
   found = file.read(count)
   if len(found) < count:
     raise EOFError

@@ -338,7 +338,8 @@ def read(file: pathlib.Path, field: str = 'model') -> Tokenizer:
   if file.suffix == '.json':
     return from_json(file)
   try:
-    tokenizer = Tokenizer(file.read_bytes())
+    proto = bounded.read_bytes(file, field, 'fetch it again', 2**30)
+    tokenizer = Tokenizer(proto)
   except (OSError, RuntimeError):
     tokenizer = None
   # An empty file makes a tokenizer without pieces.

@@ -55,7 +55,7 @@ def read_bytes(
   """
   check_regular(path, option, advice)
   if path.stat().st_size > most:
-    raise _refusal(path, f'has more than {most} bytes', option, advice)
+    raise _refusal(path, f'it has more than {most} bytes', option, advice)
   return path.read_bytes()
 
 
@@ -69,7 +69,7 @@ def check_regular(path: pathlib.Path, option: str, advice: str) -> None:
   # Raises where nothing is; follows links, as the hub's cache has them.
   path.stat()
   if not path.is_file():
-    raise _refusal(path, 'is no regular file', option, advice)
+    raise _refusal(path, 'it is no regular file', option, advice)
 
 
 def read_json(
@@ -108,7 +108,7 @@ def read_fields(
   """
   found = read_json(path, option, advice)
   if not isinstance(found, dict):
-    raise _refusal(path, 'is no JSON object', option, advice)
+    raise _refusal(path, 'it is no JSON object', option, advice)
   return found
 
 
@@ -117,20 +117,20 @@ def parse_json(text: bytes | str, bounds: Bounds = LINE) -> Any:
 
   Raises:
     ValueError: It is none, holds more values than it may, or is nested as no
-      known file is. The error says why, after "the file ...".
+      known file is.
   """
   signs = ',[{' if isinstance(text, str) else (b',', b'[', b'{')
   # As many values as there are, or more: texts have such signs too.
   if sum(map(text.count, signs)) > bounds.values:
-    raise ValueError(f'holds more than {bounds.values} values')
+    raise ValueError(f'it holds more than {bounds.values} values')
   try:
     return json.loads(text)
   except RecursionError:
-    raise ValueError('is nested too deeply') from None
+    raise ValueError('it is nested too deeply') from None
   except UnicodeDecodeError:
-    raise ValueError('is no text in UTF-8') from None
+    raise ValueError('it is no text in UTF-8') from None
   except ValueError as error:
-    raise ValueError(f'is damaged ({error})') from None
+    raise ValueError(f'it is damaged ({error})') from None
 
 
 def read_lines(
@@ -178,7 +178,7 @@ def read_lines(
 def _refusal(
   what: pathlib.Path | str, why: str, option: str, advice: str
 ) -> ValueError:
-  """Makes the error of a file: `<option>: <file> <why>; <advice>.`."""
+  """Makes the error of a file: `<option>: <file>: <why>; <advice>.`."""
   return ValueError(
-    f'{option}: {display.printable(f"{what} {why}")}; {advice}.'
+    f'{option}: {display.printable(f"{what}: {why}")}; {advice}.'
   )

@@ -88,7 +88,7 @@ class Schema(pydantic.BaseModel):
       ValueError: What is wrong, alone: `<field> must be <what>, got <value>`.
     """
     if not isinstance(fields, Mapping):
-      raise ValueError('is no table of fields')
+      raise ValueError('it is no table of fields')
     try:
       return cls.model_validate(dict(fields))
     except pydantic.ValidationError as error:

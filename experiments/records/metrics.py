@@ -339,7 +339,7 @@ class Measured:
     return json.dumps(dataclasses.asdict(self), indent=2) + '\n'
 
   @classmethod
-  def from_json(cls, text: str) -> 'Measured':
+  def from_json(cls, text: str | bytes) -> 'Measured':
     """Reads the text of a `costs.json`, or of one without a spread.
 
     Raises:
@@ -349,7 +349,7 @@ class Measured:
     try:
       fields = bounded.parse_json(text)
     except ValueError as e:
-      raise ValueError(f'costs: the file {e}; {advice}.') from None
+      raise ValueError(f'costs: {e}; {advice}.') from None
     if isinstance(fields, dict) and 'times' not in fields:
       fields = {'times': [{'low': fields, 'high': fields}]}
     said = _MeasuredFields.check(fields, 'costs', advice)

@@ -66,9 +66,12 @@ class Mirror:
       process, _, host = said.partition(' ')
       process = arguments.count_in(process)
       if process is None or host != here or _lives(process):
+        who = arguments.shown(said)
+        if process is not None:
+          who = f'process {process} on {display.printable(host)}'
         raise ValueError(
-          f'workdir: {arguments.shown(said)} (process, host) is at work in'
-          f' {self.url}; wait for it, or, if it is gone, delete {_OWNER} there.'
+          f'workdir: {who} is at work in {self.url}; wait for it, or, if it is'
+          f' gone, delete {_OWNER} there.'
         )
     try:
       self._fs.makedirs(self._root, exist_ok=True)

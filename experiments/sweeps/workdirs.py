@@ -31,7 +31,7 @@ from typing import Any
 
 import filelock
 
-from cascades.untrusted import display, paths, schema
+from cascades.untrusted import bounded, display, paths, schema
 from experiments import records
 from experiments.records import metrics
 from experiments.sweeps import plan
@@ -111,8 +111,9 @@ class Workdir:
       lock.acquire(timeout=0)
     except filelock.Timeout:
       try:
-        who = owner.read_text(encoding='utf-8')
-      except OSError:
+        said = bounded.read_bytes(owner, 'workdir', 'delete it', 2**10)
+        who = display.printable(said.decode(errors='replace'))
+      except (OSError, ValueError):
         who = 'another process'
       raise ValueError(
         f'workdir: {who} is at work in {self.path}; wait for it, or choose'
@@ -169,7 +170,8 @@ class Workdir:
     # What was measured before is as good as what would be now.
     if starts and any(starts[-1].get(k) != v for k, v in facts.items()):
       return None
-    return metrics.Measured.from_json(path.read_text(encoding='utf-8'))
+    text = bounded.read_bytes(path, 'costs', 'delete it')
+    return metrics.Measured.from_json(text)
 
   def keep_costs(self, measured: metrics.Measured) -> None:
     """Writes unit costs."""

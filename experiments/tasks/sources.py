@@ -59,7 +59,7 @@ def _parse(text: str, place: str, bounds: bounded.Bounds = bounded.LINE) -> Any:
   try:
     return bounded.parse_json(text, bounds)
   except ValueError as e:
-    raise DamagedError(f'{place} {e}') from None
+    raise DamagedError(f'{place} {str(e).removeprefix("it ")}') from None
 
 
 def read_json(path: pathlib.Path) -> Any:

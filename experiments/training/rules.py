@@ -45,9 +45,9 @@ def settings(workdirs: Sequence[str]) -> dict[str, Any]:
   for workdir in workdirs:
     path = pathlib.Path(workdir) / 'config.json'
     try:
-      config = json.loads(path.read_text(encoding='utf-8'))
+      config = records.read_json(path)
       said = {name: config.get(name, _ALIKE[name]) for name in _ALIKE}
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError):
       raise ValueError(
         f'workdirs: {path} is not there, or no config; name finished sweeps,'
         ' with commas between them.'

@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 
 from cascades import atomic
 from cascades.models import tokenizers
+from cascades.untrusted import bounded, schema
 from experiments import records
 from experiments.tasks import TASKS
 
@@ -93,26 +94,38 @@ def _task(name: str):
   return TASKS[name]
 
 
+class _Row(schema.Schema):
+  """A line of a file of prompts."""
+
+  prompt: str
+  answer: str = ''
+
+
 def _lines(path: pathlib.Path) -> Iterator[Document]:
   """Documents of a file of lines."""
+
+  def refuse(number: int, why: object) -> ValueError:
+    return ValueError(f'text: {path}, line {number}: {why}.')
+
+  number = 0
   try:
-    lines = path.read_text(encoding='utf-8').splitlines()
-  except (OSError, UnicodeDecodeError) as e:
-    reason = getattr(e, 'strerror', None) or 'it is no UTF-8 text'
-    raise ValueError(f'text: {path} cannot be read ({reason}).') from None
-  for number, line in enumerate(lines, 1):
-    if not line.strip():
-      continue
-    if path.suffix != '.jsonl':
-      yield Document(line, '')
-      continue
-    try:
-      row = json.loads(line)
-      yield Document(str(row['prompt']), str(row.get('answer', '')))
-    except (ValueError, KeyError, TypeError, AttributeError):
-      raise ValueError(
-        f'text: {path}, line {number}, is no JSON object with a prompt.'
-      ) from None
+    for line in bounded.read_lines(path, refuse):
+      number += 1
+      if not line.strip():
+        continue
+      if path.suffix == '.jsonl':
+        row = _Row.parse(bounded.parse_json(line))
+        yield Document(row.prompt, row.answer)
+      else:
+        yield Document(line.decode().rstrip('\r\n'), '')
+  except OSError as e:
+    raise ValueError(f'text: {path} cannot be read ({e.strerror}).') from None
+  except UnicodeDecodeError:
+    raise refuse(number, 'it is no UTF-8 text') from None
+  except ValueError as e:
+    if str(e).startswith('text: '):
+      raise
+    raise refuse(number, e) from None
 
 
 def asked(

@@ -192,10 +192,7 @@ def read(path: str | pathlib.Path) -> Iterator[_Block]:
 
 
 def _block(number: int, line: bytes) -> _Block:
-  try:
-    said = bounded.parse_json(line)
-  except ValueError as e:
-    raise ValueError(f'it {e}') from None
+  said = bounded.parse_json(line)
   needed = {'q', 'p', 'drafts', 'tokens'}
   if not isinstance(said, dict) or not needed <= said.keys():
     raise ValueError('it has to be an object with q, p, drafts and tokens')
