@@ -437,7 +437,15 @@ def _report(workdir: pathlib.Path, frame, usage) -> None:
   from experiments import reports
   from experiments.analysis import cuts
 
-  page = reports.write_report(workdir)
+  try:
+    page = reports.write_report(workdir)
+  except Exception as error:
+    # What was decoded is there, whatever a page makes of it.
+    raise ValueError(
+      f'report: all points are kept in {workdir}, but the page could not be'
+      f' written ({type(error).__name__}: {error}); make it again with'
+      f' python -m experiments.report --workdir={workdir}.'
+    ) from error
   shown = cuts.best_points(frame)[
     'task variant gamma lenience quality rejection_rate block_efficiency'
     ' relative_latency'.split()

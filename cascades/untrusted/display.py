@@ -8,6 +8,7 @@ one function, which shows such text as it is spelled.
 import html
 import re
 import unicodedata
+from collections.abc import Mapping
 
 # Of formats that show nothing themselves, those that join letters and emoji.
 _JOINERS = '\u200c\u200d'
@@ -58,12 +59,14 @@ def sentence(text: str) -> str:
   return text if len(text) <= _LONGEST else f'{text[:half]} ... {text[-half:]}'
 
 
-def for_html(text: str) -> str:
-  """Returns a text for a page or a picture, between tags or in quotes.
+def for_xml(text: str) -> str:
+  """Returns a text in which U+FFFD stands for what XML cannot hold."""
+  return _NO_XML.sub('\N{REPLACEMENT CHARACTER}', text)
 
-  What XML cannot hold becomes U+FFFD.
-  """
-  return html.escape(_NO_XML.sub('\N{REPLACEMENT CHARACTER}', text))
+
+def for_html(text: str) -> str:
+  """Returns a text for a page, between tags or in quotes; see `for_xml`."""
+  return html.escape(for_xml(text))
 
 
 def for_csv(value: object) -> object:
@@ -80,13 +83,18 @@ def for_csv(value: object) -> object:
 def for_markdown(text: str) -> str:
   """Returns a text for a cell of a table in Markdown, on one line."""
   text = ' '.join(printable(text).split())
-  return re.sub(r'([\\`*_|<>\[\]])', r'\\\1', text)
+  return re.sub(r'([\\`*|<>\[\]])', r'\\\1', text)
 
 
-def for_latex(text: str) -> str:
-  """Returns a text for a table in LaTeX, on one line."""
-  text = ' '.join(printable(text).split())
-  return ''.join(_LATEX.get(c, c) for c in text)
+def for_latex(text: str, symbols: Mapping[str, str] | None = None) -> str:
+  """Returns a text for a table in LaTeX.
+
+  Args:
+    text: On one line.
+    symbols: What stands for characters that LaTeX lacks.
+  """
+  known = _LATEX | dict(symbols or {})
+  return ''.join(known.get(c, c) for c in printable(text))
 
 
 def without_secrets(text: str) -> str:

@@ -10,6 +10,7 @@ import io
 import pathlib
 import re
 from collections.abc import Mapping
+from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib as mpl
@@ -23,6 +24,7 @@ from matplotlib.markers import MarkerStyle
 from matplotlib.path import Path
 from matplotlib.transforms import Affine2D
 
+from cascades.untrusted import display
 from experiments.reports.styles import Style
 
 # Placeholder colours and the CSS variables they turn into.
@@ -123,11 +125,17 @@ class Drawing:
         labelcolor=_PAPER[INK],
       )
       looks = dict(bbox_inches='tight', facecolor='white')
-      self.figure.savefig(
-        folder / f'{self.name}.svg', metadata=_UNDATED, **looks
-      )
+      text = _xml(self.figure, **looks)
+      (folder / f'{self.name}.svg').write_text(text, encoding='utf-8')
       FigureCanvasAgg(self.figure)
       self.figure.savefig(folder / f'{self.name}.png', dpi=120, **looks)
+
+
+def _xml(figure: Figure, **looks: Any) -> str:
+  """Returns a figure's SVG, whatever its labels hold."""
+  buffer = io.StringIO()
+  figure.savefig(buffer, format='svg', metadata=_UNDATED, **looks)
+  return display.for_xml(buffer.getvalue())
 
 
 def _recolour(figure: Figure, colours: Mapping[str, str]) -> None:
@@ -206,9 +214,7 @@ def _svg(
     titles: What to show when the pointer rests on each marker, by the id of
       the artist that has the markers.
   """
-  buffer = io.StringIO()
-  figure.savefig(buffer, format='svg', metadata=_UNDATED, transparent=True)
-  text = buffer.getvalue()
+  text = _xml(figure, transparent=True)
   for style in styles.values():
     text = text.replace(style.placeholder, f'var({style.variable})')
   for placeholder, variable in _VARIABLES.items():

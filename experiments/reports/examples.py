@@ -3,10 +3,10 @@
 Which ones is not decided here: `analysis.shown` says so.
 """
 
-import html
 import math
 from collections.abc import Mapping, Sequence
 
+from cascades.untrusted import display
 from experiments.analysis import blocks
 from experiments.analysis.shown import Shown, every
 from experiments.records import metrics
@@ -56,7 +56,7 @@ def _lane(
   time = blocks.timeline(record, shown.trace, costs)
   return f"""<div class="lane">
 <header>{_verdict(record.quality)}
-<span>{drawings.marker(style)} {html.escape(name)}</span>
+<span>{drawings.marker(style)} {display.for_html(name)}</span>
 <span>{counts}</span></header>
 {tokens.answer(shown, time, name, end)}
 </div>"""
@@ -80,10 +80,11 @@ def _example(
   lanes = '\n'.join(
     _lane(s, table[s.record.variant], gamma, costs, end) for s in every([shown])
   )
+  prompt = display.for_html(shown.example.prompt)
   return f"""<article class="example">
-<header><span>{html.escape(name)}</span></header>
-<dl><dt>Prompt</dt><dd class="text">{html.escape(shown.example.prompt)}</dd>
-<dt>Reference</dt><dd class="text">{html.escape(reference)}</dd></dl>
+<header><span>{display.for_html(name)}</span></header>
+<dl><dt>Prompt</dt><dd class="text">{prompt}</dd>
+<dt>Reference</dt><dd class="text">{display.for_html(reference)}</dd></dl>
 {tokens.CONTROLS}
 <div class="lanes">
 {lanes}

@@ -6,7 +6,6 @@ pointer rests on and plays answers, and nothing is hidden without it.
 """
 
 import dataclasses
-import html
 import importlib.metadata
 import importlib.resources
 import platform
@@ -15,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from cascades.untrusted import display
 from experiments.analysis import cuts, roles
 from experiments.analysis.choice import Choice
 from experiments.analysis.cuts import Cut
@@ -107,7 +107,7 @@ def _css(table: Mapping[str, styles.Style]) -> str:
 
 def _figure(drawing: Drawing, wide: bool = False) -> str:
   """A drawing with its caption; a wide one fills a line of the page."""
-  caption = f'<figcaption>{html.escape(drawing.caption)}</figcaption>'
+  caption = f'<figcaption>{display.for_html(drawing.caption)}</figcaption>'
   kind = ' class="wide"' if wide else ''
   return f'<figure{kind}>{drawing.svg}{caption}</figure>'
 
@@ -129,11 +129,11 @@ def _question(
     for table in shown
   ]
   if not parts:
-    parts = [f'<p class="guide">{html.escape(question.otherwise)}</p>']
+    parts = [f'<p class="guide">{display.for_html(question.otherwise)}</p>']
   body = '\n'.join(parts)
   return f"""<section class="question" id="{_anchor(question.title)}">
-<h2>{html.escape(question.title)}</h2>
-<p class="guide">{html.escape(question.guide)}</p>
+<h2>{display.for_html(question.title)}</h2>
+<p class="guide">{display.for_html(question.guide)}</p>
 {body}
 </section>"""
 
@@ -148,7 +148,7 @@ def _folded(table: str, title: str, rows: int) -> str:
   if rows <= _LONG:
     return table
   return (
-    f'<details><summary>{html.escape(title)}, {rows} rows</summary>'
+    f'<details><summary>{display.for_html(title)}, {rows} rows</summary>'
     f'{table}</details>'
   )
 
@@ -156,7 +156,7 @@ def _folded(table: str, title: str, rows: int) -> str:
 def _contents(titles: Sequence[str]) -> str:
   """A list of what is below, to jump there."""
   links = ''.join(
-    f'<li><a href="#{_anchor(title)}">{html.escape(title)}</a></li>'
+    f'<li><a href="#{_anchor(title)}">{display.for_html(title)}</a></li>'
     for title in titles
   )
   return f'<nav><ul>{links}</ul></nav>'
@@ -168,7 +168,7 @@ def _first(screens: Sequence[First], looks: Mapping[str, styles.Style]) -> str:
   for screen in screens:
     svg = screen.drawing.svg
     answers = ''.join(
-      f'<li>{html.escape(answer)}</li>' for answer in screen.answers
+      f'<li>{display.for_html(answer)}</li>' for answer in screen.answers
     )
     parts.append(f"""<section class="first">
 <div>{_figure(screen.drawing)}</div>
@@ -197,8 +197,8 @@ def _drifts(told: Mapping[str, Run]) -> list[str]:
 def _tile(what: str, value: str, note: str) -> str:
   """A number that stands out, with what it is and what to know of it."""
   return (
-    f'<div class="tile"><span>{html.escape(what)}</span>'
-    f'<b>{html.escape(value)}</b><small>{html.escape(note)}</small></div>'
+    f'<div class="tile"><span>{display.for_html(what)}</span>'
+    f'<b>{display.for_html(value)}</b><small>{display.for_html(note)}</small></div>'
   )
 
 
@@ -232,14 +232,14 @@ def _tiles(cut: Cut, table: Mapping[str, styles.Style]) -> str:
 
 def _drawn(svg: str, looks: Mapping[str, styles.Style]) -> list[str]:
   """The curves that are in a drawing."""
-  return [v for v in looks if f'data-method="{html.escape(v)}"' in svg]
+  return [v for v in looks if f'data-method="{display.for_html(v)}"' in svg]
 
 
 def _legend(variants: Sequence[str], table: Mapping[str, styles.Style]) -> str:
   """The curves of a section, each of which the pointer can lift out."""
   entries = ''.join(
-    f'<li data-key="{html.escape(v)}">{drawings.marker(table[v])}'
-    f' {html.escape(table[v].label)}</li>'
+    f'<li data-key="{display.for_html(v)}">{drawings.marker(table[v])}'
+    f' {display.for_html(table[v].label)}</li>'
     for v in variants
   )
   return f'<ul class="legend">{entries}</ul>'
@@ -274,7 +274,7 @@ def _notes(cut: Cut, hollow: bool) -> str:
     'oracle': frame.oracle.any(),
   }
   guide = ' '.join(_GUIDES[note] for note, holds in notes.items() if holds)
-  return f'<p class="guide">{html.escape(guide)}</p>\n' if guide else ''
+  return f'<p class="guide">{display.for_html(guide)}</p>\n' if guide else ''
 
 
 def _plots(
@@ -346,12 +346,12 @@ def _part(
   )
   if under:
     under = (
-      f'\n<details><summary>{html.escape(styles.words(cut.task))}'
+      f'\n<details><summary>{display.for_html(styles.words(cut.task))}'
       f', each gamma by itself</summary>\n{under}\n</details>'
     )
   title = _title(cut)
   text = f"""<section id="{_anchor(title)}">
-<h2>{html.escape(title)}</h2>
+<h2>{display.for_html(title)}</h2>
 {guide}{_tiles(cut, table)}
 {_legend(variants, table)}
 {plots}
@@ -417,13 +417,13 @@ def _footer(told: Mapping[str, Run], choice: Choice) -> str:
   for name, run in told.items():
     # What the run itself used, if it says so, not what writes the page.
     versions |= run.config.get('versions') or {}
-    of = html.escape(f' of {name}') if several else ''
+    of = display.for_html(f' of {name}') if several else ''
     costs.append(f'Unit costs{of}: {_costs(run.costs)}.')
     code = run.start.get('code')
     if isinstance(code, str):
-      made.append(f'Decoded{of} with {html.escape(described(code))}.')
+      made.append(f'Decoded{of} with {display.for_html(described(code))}.')
     if run.config:
-      whose = html.escape(name) if several else 'the run'
+      whose = display.for_html(name) if several else 'the run'
       details.append(
         f'<details><summary>Settings of {whose}</summary>'
         f'{tables.settings(run.config)}</details>'
@@ -439,7 +439,7 @@ it.</p>
 examples, seed {choice.seed}; those of differences are paired: both points have
 the same resamples. {' '.join(made)}</p>
 {details}
-<p>{html.escape(line)}</p>
+<p>{display.for_html(line)}</p>
 </footer>"""
 
 
@@ -476,7 +476,7 @@ def render(
   sections = '\n'.join(text for text, _ in parts)
   answers = '\n'.join(_question(one, looks, note) for one in asked)
   marked = ''.join(
-    f'<p class="allowed">{html.escape(one)}</p>\n'
+    f'<p class="allowed">{display.for_html(one)}</p>\n'
     for one in ([note] if note else []) + _drifts(told)
   )
   titles = [_title(one) for one in cut] + [one.title for one in asked]
@@ -485,14 +485,14 @@ def render(
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{html.escape(name)}: quality and latency</title>
+<title>{display.for_html(name)}: quality and latency</title>
 <style>
 {_css(looks)}</style>
 </head>
 <body>
 <header>
-<h1>{html.escape(name)}</h1>
-<p class="lead">{html.escape(_lead(told, frame))}</p>
+<h1>{display.for_html(name)}</h1>
+<p class="lead">{display.for_html(_lead(told, frame))}</p>
 {marked}</header>
 <main>
 {_first(screens, looks)}

@@ -428,7 +428,25 @@ QUESTIONS: tuple[Callable[[Context], Question | None], ...] = (
 )
 
 
+def _asked(
+  ask: Callable[[Context], Question | None], context: Context
+) -> Question | None:
+  """Asks one question; where that fails, what is said is that it did.
+
+  The page is the last step of a run that may have taken hours.
+  """
+  try:
+    return ask(context)
+  except Exception as error:
+    title = ask.__name__.strip('_').replace('_', ' ').capitalize()
+    return Question(
+      title,
+      'What the records say of this could not be shown.',
+      otherwise=f'{type(error).__name__}: {error}',
+    )
+
+
 def answer(context: Context) -> list[Question]:
   """All questions that are worth asking, in the order of the page."""
-  answers = [ask(context) for ask in QUESTIONS]
+  answers = [_asked(ask, context) for ask in QUESTIONS]
   return [question for question in answers if question is not None]

@@ -4,12 +4,12 @@ All of them are made of the same frames and columns.
 """
 
 import dataclasses
-import html
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
+from cascades.untrusted import display
 from experiments.analysis import comparisons
 from experiments.reports import columns, drawings, styles
 from experiments.reports.columns import Column
@@ -18,7 +18,7 @@ from experiments.reports.columns import Column
 def _cell(value: float | str, text: str) -> str:
   """A cell, and what it is sorted by."""
   if isinstance(value, str):
-    key = html.escape(value)
+    key = display.for_html(value)
   else:
     # Every browser sorts by this number; nan goes last either way.
     key = 'nan' if math.isnan(value) else repr(float(value))
@@ -50,8 +50,8 @@ def settings(config: Mapping[str, object]) -> str:
     config: Values that JSON can hold, by their names.
   """
   rows = ''.join(
-    f'<tr><th scope="row">{html.escape(str(key))}</th>'
-    f'<td>{html.escape(_setting(value))}</td></tr>'
+    f'<tr><th scope="row">{display.for_html(str(key))}</th>'
+    f'<td>{display.for_html(_setting(value))}</td></tr>'
     for key, value in config.items()
   )
   return f'<table class="settings">{rows}</table>'
@@ -97,7 +97,8 @@ class Table:
     whole = self.frame if self.whole is None else self.whole
     if note:
       whole = whole.assign(note=note)
-    return whole.to_csv(index=False)
+    texts = whole.select_dtypes(['object', 'string'])
+    return whole.assign(**texts.map(display.for_csv)).to_csv(index=False)
 
 
 def _name(row: Mapping, looks: Mapping[str, styles.Style]) -> str:
@@ -124,18 +125,18 @@ def _sortable(
 ) -> str:
   """Rows that sort by the heading that is pressed."""
   heads = ''.join(
-    f'<th scope="col" title="{html.escape(c.meaning)}">'
-    f'<button type="button">{html.escape(c.heading)}</button></th>'
+    f'<th scope="col" title="{display.for_html(c.meaning)}">'
+    f'<button type="button">{display.for_html(c.heading)}</button></th>'
     for c in columns
   )
   rows = []
   for row in frame.to_dict('records'):
     style = looks.get(row['variant'])
-    name = html.escape(_name(row, looks))
+    name = display.for_html(_name(row, looks))
     mark = f'{drawings.marker(style)} ' if style else ''
     cells = [f'<th scope="row" data-key="{name}">{mark}{name}</th>']
     for column in columns:
-      text, ends = map(html.escape, _shown(row, column))
+      text, ends = map(display.for_html, _shown(row, column))
       if ends:
         text += f' <span class="interval">{ends}</span>'
       cells.append(_cell(row[column.field], text))
@@ -158,9 +159,9 @@ def interactive(
     looks: Styles by variant.
     note: What is said above the rows; may be empty.
   """
-  note = f'<p class="allowed">{html.escape(note)}</p>\n' if note else ''
+  note = f'<p class="allowed">{display.for_html(note)}</p>\n' if note else ''
   rows = _sortable(table.frame, table.columns, looks)
-  return f'<h3>{html.escape(table.title)}</h3>\n{note}{rows}'
+  return f'<h3>{display.for_html(table.title)}</h3>\n{note}{rows}'
 
 
 def _lines(
@@ -188,7 +189,7 @@ def markdown(
   """
 
   def line(cells: Sequence[str]) -> str:
-    return f'| {" | ".join(c.replace("|", r"\|") for c in cells)} |'
+    return f'| {" | ".join(map(display.for_markdown, cells))} |'
 
   head, *rows = _lines(table, looks)
   # Numbers stand under each other.
@@ -201,12 +202,8 @@ def markdown(
   return '\n\n'.join(part for part in parts if part) + '\n'
 
 
-# What LaTeX has to be told in words of its own.
-_LATEX = {
-  '\\': r'\textbackslash{}',
-  **{c: f'\\{c}' for c in '&%$#_{}'},
-  '~': r'\textasciitilde{}',
-  '^': r'\textasciicircum{}',
+# What LaTeX lacks among the characters of a table.
+_SYMBOLS = {
   styles.MINUS: '$-$',
   '∞': r'$\infty$',
   styles.DASH: '--',
@@ -221,7 +218,7 @@ _LATEX = {
 def _latex(text: str) -> str:
   """A text as LaTeX has it."""
   # What is mathematics on both sides is one piece of it.
-  return ''.join(_LATEX.get(c, c) for c in text).replace('$$', '')
+  return display.for_latex(text, _SYMBOLS).replace('$$', '')
 
 
 def latex(

@@ -5,9 +5,9 @@ bars are there; `tokens.js` shows the same beside the pointer or the cursor, and
 plays the blocks in modelled time.
 """
 
-import html
 from collections.abc import Sequence
 
+from cascades.untrusted import display
 from experiments import records
 from experiments.analysis import blocks
 from experiments.analysis.shown import Shown
@@ -37,10 +37,11 @@ CONTROLS = """<div class="controls" role="group" aria-label="Playback" hidden>
 
 def _visible(text: str) -> str:
   """A text, escaped, of which nothing is unseen."""
-  text = html.escape(text)
-  for character, visible in _VISIBLE.items():
-    text = text.replace(character, visible)
-  return text
+  return ''.join(
+    _VISIBLE.get(c)
+    or display.for_html(display.escaped(c) if display.unseen(c) else c)
+    for c in text
+  )
 
 
 def _chance(p: float) -> str:
@@ -85,7 +86,7 @@ def _token(record: Record, trace: Trace, view: View | None, index: int) -> str:
   # The end of a sequence has no text of its own.
   last = index == len(trace.tokens) - 1
   text = _visible(trace.pieces[index] or ('[end]' if last else '∅'))
-  title = html.escape('\n'.join(lines))
+  title = display.for_html('\n'.join(lines))
   return f'<span class="t {source}" title="{title}"{chances}>{text}</span>'
 
 
@@ -133,7 +134,7 @@ def answer(shown: Shown, time: blocks.Timeline, name: str, end: float) -> str:
   return f"""{_bars(time.blocks, end)}
 <p class="clock"><b role="timer">{styles.milliseconds(time.end)}</b> modelled,
 {styles.number(time.pace)} times the verifier's per token</p>
-<div class="text tokens{alone}" data-name="{html.escape(name)}"
+<div class="text tokens{alone}" data-name="{display.for_html(name)}"
 data-step="{time.step:.6g}" data-to="{time.end:.6g}">{''.join(parts)}</div>"""
 
 
@@ -146,8 +147,8 @@ def legend(alone: bool) -> str:
   known = [(source, *said) for source, said in SOURCES.items()]
   known += [_ALONE] if alone else []
   entries = ''.join(
-    f'<span title="{html.escape(meaning)}">'
-    f'<span class="t {source}">{html.escape(name)}</span></span>'
+    f'<span title="{display.for_html(meaning)}">'
+    f'<span class="t {source}">{display.for_html(name)}</span></span>'
     for source, name, meaning in known
   )
   bars = ''.join(
