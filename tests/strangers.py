@@ -1,4 +1,4 @@
-"""What the tests of strangers' files share: cases, errors and a workdir."""
+"""What the tests of strangers' files share: cases and a workdir."""
 
 import pathlib
 from collections.abc import Iterable, Mapping
@@ -6,15 +6,6 @@ from typing import Any
 
 import pytest
 import report_test
-
-# What ends a test whose file is not refused, is refused in other words, or ends
-# in a traceback. An `xfail` names its errors: a test that no longer fits the
-# code, as after a rename, is red.
-CRASHED = (
-  AssertionError,
-  pytest.fail.Exception,
-  *(ArithmeticError, KeyError, TypeError),
-)
 
 
 def cases(values: Mapping[str, Iterable[Any]]) -> list:

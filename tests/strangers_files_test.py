@@ -1,8 +1,7 @@
 """Tests of models, traces and task sets that come from strangers.
 
 A stranger's file may be damaged, or made to do harm: what reads it refuses it
-in one sentence. An `xfail` for the reason `strangers` marks what is right and
-fails today; `strict` turns the test red once the product is right.
+in one sentence.
 """
 
 import gzip

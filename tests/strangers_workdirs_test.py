@@ -1,9 +1,7 @@
 """Tests of workdirs that come from strangers, and of URLs with a password.
 
 A workdir's records may be damaged or made up, its texts hold control
-characters, and its folders link elsewhere. An `xfail` for the reason
-`strangers` marks what is right and fails today; `strict` turns the test red
-once the product is right.
+characters, and its folders link elsewhere.
 """
 
 import contextlib
@@ -26,11 +24,6 @@ from experiments.reports import Choice, write_report
 from experiments.sweeps import remote, workdirs
 
 pytestmark = pytest.mark.slow
-
-
-def fails_today(*errors):
-  """What is right, and ends in one of these errors today."""
-  return pytest.mark.xfail(strict=True, reason='strangers', raises=errors)
 
 
 def report(workdir, figures=False) -> pathlib.Path:
@@ -65,7 +58,6 @@ def workdir(tmp_path_factory):
   return path
 
 
-@fails_today(*strangers.CRASHED)
 @pytest.mark.parametrize(('field', 'value'), strangers.cases(IMPOSSIBLE))
 def test_an_impossible_record_is_refused_by_its_line(
   workdir, tmp_path, field, value
@@ -91,7 +83,6 @@ DAMAGED = {
 }
 
 
-@fails_today(AssertionError, OverflowError, RecursionError)
 @pytest.mark.parametrize('case', DAMAGED)
 def test_a_sweep_makes_a_point_with_a_damaged_record_again(tmp_path, case):
   path, stale = (tmp_path / x / 'a.jsonl' for x in ('records', 'stale/records'))
@@ -109,7 +100,6 @@ def test_a_sweep_makes_a_point_with_a_damaged_record_again(tmp_path, case):
   assert stale.exists()
 
 
-@fails_today(UnicodeEncodeError, xml.etree.ElementTree.ParseError)
 @pytest.mark.parametrize(
   ('method', 'prompt'),
   [('speed', 'half of a surrogate pair: \ud800'), ('an escape: \x1b', 'a b')],
@@ -134,7 +124,6 @@ def test_a_page_replaces_characters_that_it_cannot_show(
 refusing = contextlib.suppress(ValueError, OSError)
 
 
-@fails_today(AssertionError)
 def test_a_report_writes_nothing_that_its_figures_point_at(tmp_path):
   outside = tmp_path / 'mine.txt'
   outside.write_text('precious')
@@ -150,7 +139,6 @@ def test_a_report_writes_nothing_that_its_figures_point_at(tmp_path):
   assert outside.read_bytes() == b'precious'
 
 
-@fails_today(AssertionError)
 @pytest.mark.parametrize(
   ('link', 'name'),
   [
@@ -207,7 +195,6 @@ def the_last_line(patch, capsys) -> str:
   return capsys.readouterr().out
 
 
-@fails_today(AssertionError)
 @pytest.mark.parametrize('of', [an_error, the_provenance, the_last_line])
 def test_no_password_of_a_url_is_shown(tmp_path, monkeypatch, capsys, of):
   # The copy of the workdir on this machine.
