@@ -12,7 +12,6 @@ import random
 import shutil
 import subprocess
 import sys
-import zlib
 
 import gguf_test
 import launching

@@ -10,7 +10,6 @@ import pathlib
 import shutil
 import sys
 import types
-import xml.etree.ElementTree
 
 import pytest
 import report_test
