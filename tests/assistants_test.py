@@ -332,14 +332,14 @@ _ORDER = 'masked_embedding.token_ordering'
   ('fields', 'tensors', 'said'),
   [
     ({'backbone_hidden_size': 25}, {}, 'asks for (16, 50)'),
-    ({'backbone_hidden_size': '16'}, {}, "backbone_hidden_size is '16'"),
+    ({'backbone_hidden_size': '16'}, {}, 'backbone_hidden_size must'),
     ({'num_centroids': 15}, {}, 'asks for (15, 16)'),
-    ({'num_centroids': None}, {}, 'num_centroids is None'),
+    ({'num_centroids': None}, {}, 'num_centroids must'),
     *(
-      ({'centroid_intermediate_top_k': k}, {}, f'intermediate_top_k is {k}')
+      ({'centroid_intermediate_top_k': k}, {}, 'intermediate_top_k must')
       for k in (None, 10**6)
     ),
-    ({'text_config': [1]}, {}, 'text_config is [1]'),
+    ({'text_config': [1]}, {}, 'text_config must'),
     (
       {'text_config': {'num_hidden_layers': None}},
       {},

@@ -452,8 +452,8 @@ def _retensor(name, change):
 LAYER = 'model.layers.1'
 SHARD = 'model-00002-of-00004.safetensors'
 ATTENTION = f'{LAYER}.self_attn'
-OF_CONFIG = 'config.json is damaged'
-OF_INDEX = f'{tensor_files.INDEX} is damaged'
+OF_CONFIG = 'config.json: it is '
+OF_INDEX = f'{tensor_files.INDEX}: '
 NO_TOKENIZER = 'tokenizer.model is missing'
 # What is done to a folder, and what is said of it.
 DAMAGE = [
@@ -545,10 +545,10 @@ NORM = 'model.norm.weight'
   ('name', 'file', 'said'),
   [
     (NORM, SHARD, f'{SHARD} lacks the tensor {NORM}, though model.safetensors'),
-    (NORM, None, 'norm.weight is'),
-    (NORM, 3, 'norm.weight is 3'),
+    (NORM, None, 'norm.weight must be a valid string'),
+    (NORM, 3, 'norm.weight must be a valid string, got 3'),
     *(
-      (NORM, file, f"is '{file}', and not the name of a file beside it")
+      (NORM, file, f"must name a file beside it, got '{file}'")
       for file in ('../x.safetensors', '/tmp/x.safetensors')
     ),
     (f'language_model.{NORM}', SHARD, 'lacks the tensor language_model.model'),

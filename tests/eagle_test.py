@@ -517,40 +517,60 @@ def test_layers_that_nobody_names_are_told(tmp_path, capsys, named):
 _TAPS = 'eagle_aux_hidden_state_layer_ids'
 _OF_CONFIG = [
   *(
-    (dict(speculators_model_type=kind), {}, f'model_type is {kind!r}, and on')
+    (
+      dict(speculators_model_type=kind),
+      {},
+      f"model_type must be 'eagle3', got {kind!r}",
+    )
     for kind in ('eagle', 'dflash', 'mtp')
   ),
-  ({}, dict(model_type='qwen3'), "model_type is 'qwen3', and only 'llama'"),
-  ({}, dict(num_hidden_layers=2), 'num_hidden_layers is 2, and only 1'),
-  ({}, dict(hidden_act='gelu'), "hidden_act is 'gelu'"),
-  ({}, dict(attention_bias=True), 'attention_bias is True'),
-  ({}, dict(num_key_value_heads=3), 'which does not divide the 4'),
-  ({}, dict(head_dim='6'), "head_dim is '6', and not a number of at least"),
-  (dict(draft_vocab_size=0), {}, 'draft_vocab_size is 0, and not a number'),
-  (dict(draft_vocab_size=None), {}, 'draft_vocab_size is None, and not a'),
-  (dict(transformer_layer_config='x'), {}, 'layer_config is'),
-  ({}, dict(rms_norm_eps=None), 'rms_norm_eps is None'),
-  ({}, dict(rms_norm_eps='1e-6'), "rms_norm_eps is '1e-6'"),
-  ({}, dict(rope_parameters=None, rope_theta=None), 'rope_theta is None'),
-  ({}, dict(rope_parameters={'rope_theta': '1e4'}), "rope_theta is '1e4'"),
-  ({}, dict(rope_parameters=[1]), 'rope_parameters is [1]'),
-  ({}, dict(rope_parameters={'rope_type': 'llama3'}), "rope_type is 'llama3'"),
+  ({}, dict(model_type='qwen3'), "model_type must be 'llama', got 'qwen3'"),
+  ({}, dict(num_hidden_layers=2), 'num_hidden_layers must be 1, got 2'),
+  ({}, dict(hidden_act='gelu'), "hidden_act must be 'silu'"),
+  ({}, dict(attention_bias=True), 'attention_bias must be False, got True'),
+  ({}, dict(num_key_value_heads=3), 'must divide the 4'),
+  ({}, dict(head_dim='6'), "head_dim must be a valid integer, got '6'"),
+  (dict(draft_vocab_size=0), {}, 'draft_vocab_size must be greater than'),
+  (dict(draft_vocab_size=None), {}, 'draft_vocab_size must be a valid'),
+  (
+    dict(transformer_layer_config='x'),
+    {},
+    'layer_config must be a valid dictionary',
+  ),
+  ({}, dict(rms_norm_eps=None), 'rms_norm_eps must'),
+  ({}, dict(rms_norm_eps='1e-6'), "number, got '1e-6'"),
+  ({}, dict(rope_parameters=None, rope_theta=None), 'rope_theta must'),
+  (
+    {},
+    dict(rope_parameters={'rope_theta': '1e4'}),
+    "rope_theta must be a valid number, got '1e4'",
+  ),
+  ({}, dict(rope_parameters=[1]), 'rope_parameters must'),
+  (
+    {},
+    dict(rope_parameters={'rope_type': 'llama3'}),
+    "rope_type must be 'default'",
+  ),
   ({}, dict(intermediate_size=21), 'config.json asks for (21, 12)'),
   (dict(draft_vocab_size=4), {}, 'config.json asks for (4, 12)'),
   (dict(norm_before_fc=True), {}, 'lacks the tensor input_norm.weight'),
   (dict(fc_norm=True), {}, 'lacks the tensor fc_norm.'),
   (dict(fc_norm=True, norm_before_fc=True), {}, 'are both true'),
   *(
-    ({name: value}, {}, f'{name} is {value!r}, and neither true nor false')
+    ({name: value}, {}, f'{name} must be a valid boolean')
     for name, value in (('norm_output', 1), ('norm_before_residual', 'yes'))
   ),
-  ({}, dict(layer_types=['chunked_attention']), "is ['chunked_attention']"),
+  ({}, dict(layer_types=['chunked_attention']), "got ['chunked_attention']"),
   (
     {},
     dict(sliding_window=0, layer_types=['sliding_attention']),
-    'sliding_window is 0, and not a number of at least 1',
+    'sliding_window must be greater than or equal to 1, got 0',
   ),
-  ({_TAPS: [1, -2, 3]}, {}, 'is [1, -2, 3], and not a list'),
+  (
+    {_TAPS: [1, -2, 3]},
+    {},
+    'layer_ids.1 must be greater than or equal to 0, got -2',
+  ),
   ({_TAPS: [1, 2]}, {}, 'the tensor fc.weight has the shape (12, 72)'),
 ]
 _OF_TENSORS = [

@@ -488,9 +488,7 @@ def test_a_tokenizer_json_will_do(tmp_path):
     checkpoints.load_model(tmp_path)
   for damaged in ('{', '{}', '{"model": {"type": "WordPiece"}}'):
     file.write_text(damaged)
-    with pytest.raises(
-      ValueError, match=r'tokenizer\.json is missing, damaged'
-    ):
+    with pytest.raises(ValueError, match=r'tokenizer\.json: (it is damaged|model is missing)'):
       checkpoints.load_model(tmp_path)
 
 
@@ -606,13 +604,14 @@ _BAD_TOKENIZER = 'has a damaged tokenizer; fetch it again.'
     (with_field('split.count', 'UINT16', 3), 'is one of several files'),
     (
       lambda fields: fields.pop('gemma3.attention.key_length'),
-      'does not say its attention.key_length',
+      ': attention.key_length is missing',
     ),
   ],
 )
 def test_a_file_with_other_fields_is_named(tmp_path, change, said):
   file = rewritten(written(tmp_path), change)
-  assert refused(file).startswith(f'model: {file} {said}')
+  assert refused(file).startswith(f'model: {file}')
+  assert said in refused(file)
 
 
 def test_it_is_plain_which_file_is_meant(tmp_path):

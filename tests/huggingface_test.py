@@ -138,7 +138,7 @@ def test_a_folder_whose_ends_cannot_be_read_is_refused(tmp_path):
       checkpoints.load_model(tmp_path)
     assert str(file) in str(error.value)
   file.write_text('[')
-  with pytest.raises(ValueError, match=r'config\.json is damaged'):
+  with pytest.raises(ValueError, match=r'config\.json: it is damaged'):
     checkpoints.load_model(tmp_path)
 
 

@@ -172,7 +172,7 @@ def test_damaged_folders_are_named(folder):
       said | {'verifier': 'gemma2-2b-it'},
       'shares the table of gemma2-2b-it, which is no folder',
     ),
-    ({}, f'model: {file} is damaged; fetch it again.'),
+    ({}, f'model: {file}: verifier is missing; fetch it again.'),
   ):
     file.write_text(json.dumps(fields))
     assert message in refused(folder)

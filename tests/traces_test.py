@@ -140,7 +140,7 @@ _GOOD = dict(q=[[0.5, 0.5]], p=[[1, 0], [0.2, 0.8]], drafts=[0], tokens=[0, 1])
   ('change', 'said'),
   [
     ('[1, 2]', 'has to be an object with q, p, drafts and tokens'),
-    ('{"q": 1', 'it is not JSON'),
+    ('{"q": 1', 'it is damaged'),
     (dict(p=[[1, 0]]), 'there are 1 and 1'),
     (dict(q=1), 'q has to be a list of rows'),
     (
@@ -174,7 +174,7 @@ def test_a_line_that_is_no_block_is_named(tmp_path, change, said):
 @pytest.mark.parametrize(
   ('name', 'written', 'said'),
   [
-    ('a.jsonl.gz', gzip.compress(b'\n' * 999)[:-9], '.* is damaged'),
+    ('a.jsonl.gz', gzip.compress(b'\n' * 999)[:-9], '.*ended before the end'),
     ('a', None, 'there is no file'),
     ('a', b'\n', '.* has no block'),
   ],
