@@ -2,7 +2,7 @@
 
 import pathlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,7 +17,7 @@ from cascades.models import (
   tensor_files,
   tokenizers,
 )
-from cascades.untrusted.schema import Fixed, Schema, Size
+from cascades.untrusted.schema import Schema, Size, one_of
 
 _TYPES = 'gemma4_assistant', 'gemma4_unified_assistant'
 
@@ -25,9 +25,9 @@ _TYPES = 'gemma4_assistant', 'gemma4_unified_assistant'
 class _Text(Schema):
   """What an assistant's own layers must not have."""
 
-  hidden_size_per_layer_input: Fixed(None, 0) = 0
-  enable_moe_block: Fixed(False) = False
-  use_double_wide_mlp: Fixed(False) = False
+  hidden_size_per_layer_input: Annotated[Any, one_of(None, 0)] = 0
+  enable_moe_block: Annotated[Any, one_of(False)] = False
+  use_double_wide_mlp: Annotated[Any, one_of(False)] = False
 
 
 class _Fields(Schema):

@@ -24,28 +24,33 @@ from cascades.models import (
   families,
   tensor_files,
 )
-from cascades.untrusted.schema import Count, Fixed, Positive, Schema, Size
+from cascades.untrusted.schema import Count, Positive, Schema, Size, one_of
 
 _KIND = 'speculators_model_type'
 _TAPS = 'eagle_aux_hidden_state_layer_ids'
 
 
+_Kinds = Annotated[Any, one_of(None, [families.FULL], [families.SLIDING])]
+
+
 class _Layer(Schema):
   """Fields of a layer of Llama's; what is absent is as transformers has it."""
 
-  model_type: Fixed('llama') = 'llama'
-  num_hidden_layers: Fixed(1)
+  model_type: Annotated[Any, one_of('llama')] = 'llama'
+  num_hidden_layers: Annotated[Any, one_of(1)]
   vocab_size: Size = 32_000
   hidden_size: Size = 4096
   intermediate_size: Size = 11_008
   num_attention_heads: Size = 32
   num_key_value_heads: Size | None = None
   head_dim: Size | None = None
-  hidden_act: Fixed('silu') = 'silu'
+  hidden_act: Annotated[Any, one_of('silu')] = 'silu'
   rms_norm_eps: Positive = 1e-6
-  attention_bias: Fixed(False) = False
-  mlp_bias: Fixed(False) = False
-  layer_types: Fixed(None, [families.FULL], [families.SLIDING]) = None
+  attention_bias: Annotated[Any, one_of(False)] = False
+  mlp_bias: Annotated[Any, one_of(False)] = False
+  layer_types: Annotated[
+    Any, one_of(None, [families.FULL], [families.SLIDING])
+  ] = None
   sliding_window: Size | None = None
   # transformers 5 keeps these in `rope_parameters`, 4 in flat fields.
   rope_theta: Positive = 10_000.0
@@ -56,14 +61,14 @@ class _Layer(Schema):
 class _Rope(Schema):
   """How positions are turned."""
 
-  rope_type: Fixed('default') = 'default'
+  rope_type: Annotated[Any, one_of('default')] = 'default'
   rope_theta: Positive
 
 
 class _Head(Schema):
   """Fields of a head."""
 
-  speculators_model_type: Fixed('eagle3')
+  speculators_model_type: Annotated[Any, one_of('eagle3')]
   transformer_layer_config: _Layer
   eagle_aux_hidden_state_layer_ids: (
     Annotated[list[Count], pydantic.Field(min_length=1)] | None

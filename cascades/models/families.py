@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import pydantic
 
 from cascades import arguments
-from cascades.untrusted.schema import Count, Fixed, Positive, Schema, Size
+from cascades.untrusted.schema import Count, Positive, Schema, Size, one_of
 
 FULL, SLIDING = 'full_attention', 'sliding_attention'
 # gemma's names of them; of which each family has an enumeration of its own.
@@ -55,6 +55,10 @@ _LOCAL, _GLOBAL = 10_000, 1_000_000
 _PROPORTIONAL = 'proportional'
 
 
+_GELU = Annotated[Any, one_of(FIXED['hidden_activation'])]
+_EPS = Annotated[Any, one_of(FIXED['rms_norm_eps'])]
+# 'vision': between tokens of a picture, of which a text has none.
+_OfPictures = Annotated[Any, one_of(False, 'vision')]
 _Kind = Literal['full_attention', 'sliding_attention']
 _Sparsity = Annotated[float, pydantic.Field(ge=0, lt=1)]
 Layers = Annotated[int, pydantic.Field(ge=1, le=MOST_LAYERS)]
@@ -76,13 +80,13 @@ class _Text(Schema):
   final_logit_softcapping: Positive | None = None
   rope_parameters: dict[str, Any] | None = None
   rope_scaling: dict[str, Any] | None = None
-  hidden_activation: Fixed(FIXED['hidden_activation']) = FIXED[
-    'hidden_activation'
+  hidden_activation: _GELU = FIXED['hidden_activation']
+  rms_norm_eps: Annotated[Any, one_of(FIXED['rms_norm_eps'])] = FIXED[
+    'rms_norm_eps'
   ]
-  rms_norm_eps: Fixed(FIXED['rms_norm_eps']) = FIXED['rms_norm_eps']
-  attention_bias: Fixed(False) = False
-  tie_word_embeddings: Fixed(True) = True
-  use_bidirectional_attention: Fixed(False) = False
+  attention_bias: Annotated[Any, one_of(False)] = False
+  tie_word_embeddings: Annotated[Any, one_of(True)] = True
+  use_bidirectional_attention: Annotated[Any, one_of(False)] = False
 
 
 class _Classic(_Text):
@@ -124,9 +128,9 @@ class _Gemma3n(_Text):
   laurel_rank: Size = 64
   activation_sparsity_pattern: list[_Sparsity] | None = None
   altup_coef_clip: Positive | None = 120.0
-  altup_num_inputs: Fixed(4) = 4
-  altup_active_idx: Fixed(0) = 0
-  altup_correct_scale: Fixed(True) = True
+  altup_num_inputs: Annotated[Any, one_of(4)] = 4
+  altup_active_idx: Annotated[Any, one_of(0)] = 0
+  altup_correct_scale: Annotated[Any, one_of(True)] = True
   rope_theta: Positive = _GLOBAL
   rope_local_base_freq: Positive = _LOCAL
 
@@ -149,14 +153,13 @@ class _Gemma4(_Text):
   top_k_experts: Size | None = None
   moe_intermediate_size: Size | None = None
   expert_intermediate_size: Size | None = None
-  # 'vision': between tokens of a picture, of which a text has none.
-  use_bidirectional_attention: Fixed(False, 'vision') = None
+  use_bidirectional_attention: _OfPictures = None
 
 
 class _Unified(_Gemma4):
   sliding_window: Size | None = 1024
   hidden_size_per_layer_input: Count | None = 0
-  use_bidirectional_attention: Fixed(False, 'vision') = 'vision'
+  use_bidirectional_attention: _OfPictures = 'vision'
 
 
 _FAMILIES: dict[str, type[_Text]] = {

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 import pydantic
-import pydantic_core
 
 from cascades import arguments
 
@@ -26,11 +25,13 @@ Positive = Annotated[float, pydantic.Field(gt=0, le=1e30)]
 Share = Annotated[float, pydantic.Field(ge=0, le=1)]
 
 
-def Fixed(*known: Any) -> Any:  # noqa: N802
-  """The type of a field that may be one of these, or a float32 next to it."""
+def one_of(*known: Any) -> pydantic.PlainValidator:
+  """Checks that a field is one of these values, or a float32 next to it.
+
+  For `Annotated[Any, one_of(...)]`; null is as good as false.
+  """
 
   def check(given: Any) -> Any:
-    # Null is as good as false, and no number.
     value = given
     if given is None and any(one is False for one in known):
       value = False
@@ -40,11 +41,9 @@ def Fixed(*known: Any) -> Any:  # noqa: N802
           return given
       elif type(value) is type(one) and value == one:
         return given
-    raise pydantic_core.PydanticCustomError(
-      'fixed', ' or '.join(map(repr, known))
-    )
+    raise ValueError(' or '.join(map(repr, known)))
 
-  return Annotated[Any, pydantic.PlainValidator(check)]
+  return pydantic.PlainValidator(check)
 
 
 class Schema(pydantic.BaseModel):
@@ -109,7 +108,8 @@ def _why(error: pydantic.ValidationError, fields: Mapping[str, Any]) -> str:
     return f'{place} {short[first["type"]]}'
   # Of a field that may be one of several types, each says what it must be.
   what = dict.fromkeys(x['msg'] for at, x in found if at == place)
-  what = ' or '.join(x.removeprefix('Input should be ') for x in what)
+  start = r'Input should be |Value error, '
+  what = ' or '.join(re.sub(start, '', x, count=1) for x in what)
   # A class of this library is nothing that a file can hold.
   what = re.sub(r' or instance of \w+', '', what)
   return f'{place} must be {what}, got {arguments.shown(first["input"])}'
