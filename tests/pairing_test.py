@@ -119,7 +119,7 @@ def test_a_head_is_kept_and_knows_its_verifier(tmp_path):
     sampler.Sampler(drafter, str(folder))
   # A broken one is refused.
   (folder / 'head.json').write_text(json.dumps({'kind': 'other'}))
-  with pytest.raises(ValueError, match='it is no recurrent head'):
+  with pytest.raises(ValueError, match="kind must be 'recurrent', got 'other'"):
     heads.load(folder)
   heads.save(folder, head | {'bias': np.zeros(3, np.float32)}, verifier)
   with pytest.raises(ValueError, match='it is no recurrent head'):
