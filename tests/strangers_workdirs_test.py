@@ -201,3 +201,38 @@ def test_no_password_of_a_url_is_shown(tmp_path, monkeypatch, capsys, of):
   shown = of(monkeypatch, capsys)
   assert PASSWORD not in shown
   assert '://user:***@127.0.0.1' in shown
+
+
+# By file, fields that no sweep writes there.
+OTHER_SETTINGS = {
+  'config.json': (
+    *({'task': 5}, {'data': [1]}, {'data': {'sums': 3}}, {'versions': 'x'}),
+    *({'batch_size': -1}, {'name': {}}, {'verifier': 5}, {'block_by_block': 2}),
+  ),
+  'provenance.json': (
+    {'starts': 3},
+    {'starts': [3]},
+    {'starts': [{'code': 1}]},
+  ),
+}
+
+
+@pytest.mark.parametrize(
+  ('name', 'fields'),
+  [(name, x) for name, each in OTHER_SETTINGS.items() for x in each],
+)
+def test_settings_of_other_types_are_refused_by_field(
+  workdir, tmp_path, name, fields
+):
+  copy = shutil.copytree(workdir, tmp_path / 'run')
+  (copy / name).write_text(json.dumps(fields))
+  with pytest.raises(ValueError, match=f'^workdir: {copy}/{name}: ') as error:
+    report(copy)
+  assert f'{next(iter(fields))}' in str(error.value)
+
+
+def test_settings_that_nobody_reads_are_shown_however_deep(workdir, tmp_path):
+  copy = shutil.copytree(workdir, tmp_path / 'run')
+  deep = json.loads('[' * 400 + '1' + ']' * 400)
+  (copy / 'config.json').write_text(json.dumps({'other': deep}))
+  assert 'other' in report(copy).read_text(encoding='utf-8')

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from cascades.untrusted import bounded
+from cascades.untrusted import bounded, schema
 from experiments import records
 from experiments.analysis import roles
 from experiments.records import metrics
@@ -79,6 +79,31 @@ class Run:
     return self.measured.costs
 
 
+class _Config(schema.Schema):
+  """What is read of a config.json."""
+
+  name: str | None = None
+  verifier: str | None = None
+  drafter: str | None = None
+  batch_size: schema.Count | None = None
+  block_by_block: bool | None = None
+  task: dict[str, Any] | None = None
+  data: dict[str, dict[str, Any]] | None = None
+  versions: dict[str, str] | None = None
+
+
+class _Start(schema.Schema):
+  """What is read of a start of a sweep."""
+
+  code: str | None = None
+
+
+class _Provenance(schema.Schema):
+  """What is read of a provenance.json."""
+
+  starts: list[_Start] | None = None
+
+
 def read(path: str | pathlib.Path) -> Run:
   """Reads a workdir, except for its traces.
 
@@ -93,7 +118,7 @@ def read(path: str | pathlib.Path) -> Run:
     raise ValueError(f'workdir: there is no folder {path}; {_REMEDY}')
   lines = records.read_points(path)
   summary = _summary(path / 'summary.csv')
-  starts = _fields(path / 'provenance.json').get('starts') or [{}]
+  starts = _fields(path / 'provenance.json', _Provenance).get('starts') or [{}]
   # Files are in the order of their names, a summary in that of the sweep.
   order: dict[tuple, int] = {}
   for key in zip(summary.task, metrics.variants(summary), strict=True):
@@ -108,7 +133,7 @@ def read(path: str | pathlib.Path) -> Run:
   lines = dict(sorted(lines.items(), key=lambda item: place(item[1])))
   return Run(
     path,
-    _fields(path / 'config.json'),
+    _fields(path / 'config.json', _Config),
     starts[-1],
     metrics.Measured.from_json(_text(path / 'costs.json')),
     summary,
@@ -145,9 +170,13 @@ def _summary(path: pathlib.Path) -> pd.DataFrame:
   return frame
 
 
-def _fields(path: pathlib.Path) -> dict[str, Any]:
-  """What a JSON file holds; empty if it was not kept."""
-  return records.read_json(path) if path.is_file() else {}
+def _fields(path: pathlib.Path, kind: type[schema.Schema]) -> dict[str, Any]:
+  """What a JSON file holds, of its types; empty if it was not kept."""
+  if not path.is_file():
+    return {}
+  fields = records.read_json(path)
+  kind.check(fields, f'workdir: {path}', 'delete it')
+  return fields
 
 
 def settings(run: Run) -> dict[str, dict[str, Any]]:

@@ -57,12 +57,14 @@ def settings(config: Mapping[str, object]) -> str:
   return f'<table class="settings">{rows}</table>'
 
 
-def _setting(value: object) -> str:
-  """A value without brackets."""
+def _setting(value: object, inner: int = 0) -> str:
+  """A value without brackets, unless it lies in several others."""
+  if inner > 3:
+    return str(value)
   if isinstance(value, list | tuple):
-    return ', '.join(_setting(v) for v in value)
+    return ', '.join(_setting(v, inner + 1) for v in value)
   if isinstance(value, dict):
-    return ', '.join(f'{k}: {_setting(v)}' for k, v in value.items())
+    return ', '.join(f'{k}: {_setting(v, inner + 1)}' for k, v in value.items())
   return str(value)
 
 
