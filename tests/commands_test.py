@@ -1,5 +1,9 @@
 """Mistakes of a command are one sentence, and exit code 2."""
 
+import os
+import subprocess
+import sys
+
 import launching
 import pytest
 
@@ -63,3 +67,20 @@ def test_a_mistake_is_one_sentence(command, flags, said, tmp_path):
   assert done.stderr.count('\n') == 1
   # Nothing was written.
   assert [*tmp_path.rglob('*')] == [tmp_path / 'records']
+
+
+def test_a_mistake_of_ours_is_a_sentence_and_a_file(tmp_path):
+  code = "from experiments import cli\ncli.run(lambda: {}['\x1b'])"
+  done = subprocess.run(
+    [sys.executable, '-c', code],
+    capture_output=True,
+    text=True,
+    env=os.environ | {'TMPDIR': str(tmp_path)},
+  )
+  assert done.returncode == 1
+  (file,) = tmp_path.glob('cascades-*.txt')
+  assert done.stderr.startswith("error: KeyError: '")
+  assert str(file) in done.stderr
+  assert done.stderr.count('\n') == 1
+  assert '\x1b' not in done.stderr
+  assert 'Traceback' in file.read_text()

@@ -108,6 +108,36 @@ def test_two_at_once_are_refused(there, tmp_path):
     mirror.held().__enter__()
 
 
+@pytest.mark.parametrize('owner', [b'', b'x', b'1', b'-3 vm', b'\xff\x1b[2J'])
+def test_an_owner_that_nobody_wrote_keeps_out(there, tmp_path, owner):
+  there.pipe_file('/runs/a/.owner', owner)
+  with pytest.raises(
+    ValueError, match=r'at work in .* delete \.owner'
+  ) as error:
+    _mirror(tmp_path).held().__enter__()
+  assert '\x1b' not in str(error.value)
+
+
+def test_nothing_is_taken_that_leads_out_of_the_folder(there, tmp_path):
+  mirror = _mirror(tmp_path)
+  (tmp_path / 'outside').mkdir()
+  mirror.folder.mkdir(parents=True)
+  (mirror.folder / 'records').symlink_to(tmp_path / 'outside')
+  there.pipe_file('/runs/a/records/p.jsonl', b'p')
+  with pytest.raises(ValueError, match='is a symbolic link'), mirror.held():
+    pass
+  assert not [*(tmp_path / 'outside').iterdir()]
+
+
+def test_a_place_that_cannot_be_written_to_is_refused(tmp_path):
+  mirror = remote.Mirror('http://127.0.0.1:9/run', tmp_path / 'here')
+  with (
+    pytest.raises((ValueError, OSError), match=r'127\.0\.0\.1'),
+    mirror.held(),
+  ):
+    pass
+
+
 def test_a_crash_leaves_what_was_copied(there, tmp_path):
   mirror = _mirror(tmp_path)
   with contextlib.suppress(InterruptedError), mirror.held():

@@ -99,6 +99,25 @@ def test_models_that_share_a_table_in_a_ring_are_refused(tmp_path, ring):
   assert str(tmp_path) in gguf_test.refused(tmp_path / 'one')
 
 
+@pytest.mark.parametrize(
+  'name',
+  ['config.json', 'model.safetensors', 'tokenizer.model', tensor_files.INDEX],
+)
+def test_a_pipe_in_the_place_of_a_file_is_no_file(folder, name):
+  (folder / name).unlink(missing_ok=True)
+  os.mkfifo(folder / name)
+  assert str(folder) in gguf_test.refused(folder)
+
+
+def test_layers_that_a_config_leaves_out_are_no_other_model(folder):
+  # Its layers are those of a model that has more of them.
+  path = folder / 'config.json'
+  fields = json.loads(path.read_text())
+  fields |= {'num_hidden_layers': 1, 'layer_types': fields['layer_types'][:1]}
+  write_json(path, fields)
+  assert 'of a layer beyond its 1' in gguf_test.refused(folder)
+
+
 # --- JSON that is nested too deeply ---
 
 DEEP = '{"a": ' + '[' * 100_000 + ']' * 100_000 + '}\n'

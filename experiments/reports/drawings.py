@@ -24,6 +24,7 @@ from matplotlib.markers import MarkerStyle
 from matplotlib.path import Path
 from matplotlib.transforms import Affine2D
 
+from cascades import atomic
 from cascades.untrusted import display
 from experiments.reports.styles import Style
 
@@ -126,9 +127,11 @@ class Drawing:
       )
       looks = dict(bbox_inches='tight', facecolor='white')
       text = _xml(self.figure, **looks)
-      (folder / f'{self.name}.svg').write_text(text, encoding='utf-8')
+      atomic.write_text(folder / f'{self.name}.svg', text)
       FigureCanvasAgg(self.figure)
-      self.figure.savefig(folder / f'{self.name}.png', dpi=120, **looks)
+      picture = io.BytesIO()
+      self.figure.savefig(picture, format='png', dpi=120, **looks)
+    atomic.write_bytes(folder / f'{self.name}.png', picture.getvalue())
 
 
 def _xml(figure: Figure, **looks: Any) -> str:

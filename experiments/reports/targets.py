@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from cascades import atomic
 from experiments.reports.styles import lenience
 
 _TITLES = ('p and q agree well', 'so-so', 'badly')
@@ -71,4 +72,5 @@ def draw(
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc='outside right upper', frameon=False)
     figure.suptitle(f'{name}: the target', x=0.01, ha='left', fontsize=13)
-    figure.savefig(path, dpi=110)
+    with atomic.replace_file(path) as part:
+      figure.savefig(part, format='png', dpi=110)

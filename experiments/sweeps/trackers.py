@@ -211,7 +211,7 @@ class WandB:
       tag = f'{row.pop("task")}/{row.pop("variant")}'
       self._run.summary.update({f'{tag}/best {k}': v for k, v in row.items()})
     path = self._folder / 'summary.csv'
-    summary.to_csv(path, index=False)
+    records.write_text(path, summary.to_csv(index=False))
     self._run.save(path, base_path=self._folder, policy='now')
     self._done = True
 
