@@ -76,11 +76,10 @@ class Mirror:
     try:
       self._fs.makedirs(self._root, exist_ok=True)
       self._fs.pipe_file(owner, f'{os.getpid()} {here}'.encode())
-    except NotImplementedError:
-      raise ValueError(
-        f'workdir: nothing can be written to {self.url}; choose another'
-        ' --workdir.'
-      ) from None
+    # Each file system has errors of its own.
+    except Exception as error:
+      said = f'workdir: nothing can be written to {self.url} ({error}).'
+      raise ValueError(display.sentence(said)) from None
     try:
       self._pull()
       yield
