@@ -158,9 +158,12 @@ class Stored(NamedTuple):
     Raises:
       ValueError: A tensor is missing or of another model.
     """
-    shapes, found = self.model.param_shapes(), []
+    # Before anything is made of as many layers as a config claims.
+    for leaf in param_mapping.leaves(self.config):
+      tensor_files.check_there(self.what, self.places, leaf.names)
     layers = self.model.module.config.num_layers
     tensor_files.check_layers(self.what, self.places, layers, 'model.layers.')
+    shapes, found = self.model.param_shapes(), []
     for leaf in param_mapping.leaves(self.config):
       # Of the stored tensors: a transposed one can be packed, but wrongly.
       shape = param_mapping.get(shapes, leaf.path)

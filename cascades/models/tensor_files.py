@@ -131,11 +131,7 @@ def find(
     ValueError: It is missing or of another shape; or it has whole numbers, or
       others of 8 bits and less, which would be read as if they were weights.
   """
-  if name not in where:
-    raise ValueError(
-      f'{field}: {what} lacks the tensor {name}; the download may be'
-      ' incomplete, fetch it again.'
-    )
+  check_there(what, where, [name], field)
   found = where[name]
   if found.shape != wanted:
     raise ValueError(
@@ -148,6 +144,25 @@ def find(
       ' is not read; fetch the model as it was before, or as a GGUF file.'
     )
   return found
+
+
+def check_there(
+  what: pathlib.Path,
+  where: Mapping[str, Rows],
+  names: Iterable[str],
+  field: str = 'model',
+) -> None:
+  """Refuses what lacks a tensor; arguments as for `find`.
+
+  Raises:
+    ValueError: One is missing.
+  """
+  for name in names:
+    if name not in where:
+      raise ValueError(
+        f'{field}: {what} lacks the tensor {name}; the download may be'
+        ' incomplete, fetch it again.'
+      )
 
 
 def check_layers(
