@@ -192,17 +192,23 @@ def test_what_acts_on_a_terminal_is_spelled():
   assert display.printable('a\u202eb\u200bc\ud800') == r'a\u202eb\u200bc\ud800'
   for text in ('a\n\tb', 'é ∆ 漢字', '\U0001f468\u200d\U0001f469', 'a\xa0b'):
     assert display.printable(text) == text
+  assert all(map(display.unseen, '\u115f\u1160\u3164\uffa0\u2800'))
 
 
 def test_each_place_has_its_own_way_to_show_a_text():
-  assert display.for_html('<a>\x1b"\ud800') == '&lt;a&gt;\ufffd&quot;\ufffd'
-  assert display.for_csv('=1+1') == "'=1+1"
+  shown = display.for_html('<a>\x1b"\ud800\u202e\ufffe\n')
+  assert shown == '&lt;a&gt;\\x1b&quot;\\ud800\\u202e\ufffd\n'
+  assert display.for_xml(shown) == shown
+  for text in ('=1+1', ' =1+1', '\n=1', '\uff1d1', '\u200b@a', '\t1'):
+    assert display.for_csv(text) == f"'{text}"
   assert [display.for_csv(x) for x in ('a=1', -0.5, None)] == [
     'a=1',
     -0.5,
     None,
   ]
-  assert display.for_markdown('a|b\n<c>\x1b') == r'a\|b \<c\>\\x1b'
+  assert display.for_markdown('a|b\n<c>\x1b') == r'a\|b &lt;c\>\\x1b'
+  shown = display.for_markdown('https://a www.b @c &lt; $x$ 1.5')
+  assert shown == r'https\://a www\.b \@c &amp;lt; \$x\$ 1.5'
   assert display.for_latex('50%_{\\') == r'50\%\_\{\textbackslash{}'
 
 

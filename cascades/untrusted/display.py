@@ -14,6 +14,8 @@ from collections.abc import Mapping
 _JOINERS = '\u200c\u200d'
 # Cc: control, Cf: format, Cs: half of a surrogate pair, Zl, Zp: ends of lines.
 _UNSEEN = {'Cc', 'Cf', 'Cs', 'Zl', 'Zp'}
+# Letters and a symbol that are blank: fillers of Hangul, an empty Braille cell.
+_BLANK = '\u115f\u1160\u3164\uffa0\u2800'
 # What XML, and so SVG and HTML, has no way to hold.
 _NO_XML = re.compile(r'[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]')
 # Of a message.
@@ -33,7 +35,7 @@ def unseen(character: str) -> bool:
   return (
     character not in '\n\t'
     and character not in _JOINERS
-    and unicodedata.category(character) in _UNSEEN
+    and (character in _BLANK or unicodedata.category(character) in _UNSEEN)
   )
 
 
@@ -60,8 +62,13 @@ def sentence(text: str) -> str:
 
 
 def for_xml(text: str) -> str:
-  """Returns a text in which U+FFFD stands for what XML cannot hold."""
-  return _NO_XML.sub('\N{REPLACEMENT CHARACTER}', text)
+  """Returns a text of which nothing acts, or is unseen: it is spelled.
+
+  U+FFFD stands for what else XML cannot hold. What is spelled once stays as it
+  is if it comes here again.
+  """
+  spelled = {ord(c): escaped(c) for c in set(text) if unseen(c)}
+  return _NO_XML.sub('\N{REPLACEMENT CHARACTER}', text.translate(spelled))
 
 
 def for_html(text: str) -> str:
@@ -75,15 +82,27 @@ def for_csv(value: object) -> object:
   Args:
     value: Numbers stay as they are.
   """
-  if isinstance(value, str) and value.startswith(_FORMULA):
-    return f"'{value}"
-  return value
+  if not isinstance(value, str):
+    return value
+  # What a spreadsheet may pass over, or take for another: full-width forms.
+  seen = (
+    c
+    for c in unicodedata.normalize('NFKC', value)
+    if not c.isspace() and not unseen(c)
+  )
+  acts = value.startswith(_FORMULA) or next(seen, '') in _FORMULA
+  return f"'{value}" if acts else value
 
 
 def for_markdown(text: str) -> str:
-  """Returns a text for a cell of a table in Markdown, on one line."""
+  """Returns a text for a cell of a table in Markdown, on one line.
+
+  Without markup, entities, mathematics and links, also those that only look
+  like addresses.
+  """
   text = ' '.join(printable(text).split())
-  return re.sub(r'([\\`*|<>\[\]])', r'\\\1', text)
+  text = re.sub(r'([\\`*|>$@\[\]]|:(?=//)|(?<=www)\.)', r'\\\1', text)
+  return text.replace('&', '&amp;').replace('<', '&lt;')
 
 
 def for_latex(text: str, symbols: Mapping[str, str] | None = None) -> str:

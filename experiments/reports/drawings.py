@@ -228,6 +228,8 @@ def _svg(
   text = re.sub(r'(?<=\bid=")(?=[mp][0-9a-f]{8,})', f'{name}-', text)
   text = re.sub(r'(?<=#)(?=[mp][0-9a-f]{8,})', f'{name}-', text)
   root = ElementTree.fromstring(text)
+  # Ids are as the text has them.
+  titles = {display.for_xml(key): value for key, value in titles.items()}
   used = set(re.findall(r'#([\w-]+)[")]', text))
   parents = {child: parent for parent in root.iter() for child in parent}
   for element in list(root.iter()):
@@ -253,7 +255,7 @@ def _svg(
     root.attrib.pop(key, None)
   root.set('role', 'img')
   root.set('aria-label', description)
-  return ElementTree.tostring(root, encoding='unicode')
+  return display.for_xml(ElementTree.tostring(root, encoding='unicode'))
 
 
 def shape(style: Style) -> MarkerStyle:

@@ -37,11 +37,7 @@ CONTROLS = """<div class="controls" role="group" aria-label="Playback" hidden>
 
 def _visible(text: str) -> str:
   """A text, escaped, of which nothing is unseen."""
-  return ''.join(
-    _VISIBLE.get(c)
-    or display.for_html(display.escaped(c) if display.unseen(c) else c)
-    for c in text
-  )
+  return ''.join(_VISIBLE.get(c) or display.for_html(c) for c in text)
 
 
 def _chance(p: float) -> str:
