@@ -138,6 +138,32 @@ def test_a_place_that_cannot_be_written_to_is_refused(tmp_path):
     pass
 
 
+@pytest.mark.parametrize(
+  'call',
+  'exists cat_file find get_file put_file rm_file makedirs pipe_file'.split(),
+)
+def test_errors_of_a_file_system_are_one_sentence(
+  there, tmp_path, monkeypatch, call
+):
+  there.pipe_file('/runs/a/summary.csv', b'a')
+  mirror = remote.Mirror('memory://runs/a?key=hunter2', tmp_path / 'here')
+  mirror._root = '/runs/a'
+
+  def fails(*args, **options):
+    raise RuntimeError('no answer from https://me:hunter2@host/b?key=hunter2')
+
+  if call == 'cat_file':
+    there.pipe_file('/runs/a/.owner', b'1 x')
+  monkeypatch.setattr(type(there), call, fails)
+  with (
+    pytest.raises(ValueError, match=r'^workdir: .*no answer') as error,
+    mirror.held(),
+  ):
+    _write(mirror, 'records/p.jsonl', 'p')
+  assert 'hunter2' not in str(error.value)
+  assert '\n' not in str(error.value)
+
+
 def test_a_crash_leaves_what_was_copied(there, tmp_path):
   mirror = _mirror(tmp_path)
   with contextlib.suppress(InterruptedError), mirror.held():

@@ -11,6 +11,7 @@ import os
 import pathlib
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import fsspec
 
@@ -53,6 +54,23 @@ class Mirror:
   def _there(self, path: pathlib.Path) -> str:
     return f'{self._root}/{path.relative_to(self.folder).as_posix()}'
 
+  def _ask(self, call: str, *args: Any, **options: Any) -> Any:
+    """Calls the file system, which may have errors of its own.
+
+    Raises:
+      OSError: Of the file system.
+      ValueError: Any other error became one sentence.
+    """
+    try:
+      return getattr(self._fs, call)(*args, **options)
+    except (OSError, ValueError):
+      raise
+    except Exception as error:
+      why = f'{type(error).__name__}: {error}'
+      raise ValueError(
+        display.sentence(f'workdir: {self.url} failed in {call} ({why}).')
+      ) from None
+
   @contextlib.contextmanager
   def held(self) -> Iterator[None]:
     """Keeps others out, takes what is there, and leaves a copy of the rest.
@@ -61,8 +79,8 @@ class Mirror:
       ValueError: Another process is at work there.
     """
     owner, here = f'{self._root}/{_OWNER}', socket.gethostname()
-    if self._fs.exists(owner):
-      said = self._fs.cat_file(owner).decode(errors='replace')
+    if self._ask('exists', owner):
+      said = self._ask('cat_file', owner).decode(errors='replace')
       process, _, host = said.partition(' ')
       process = arguments.count_in(process)
       if process is None or host != here or _lives(process):
@@ -74,10 +92,9 @@ class Mirror:
           f' gone, delete {_OWNER} there.'
         )
     try:
-      self._fs.makedirs(self._root, exist_ok=True)
-      self._fs.pipe_file(owner, f'{os.getpid()} {here}'.encode())
-    # Each file system has errors of its own.
-    except Exception as error:
+      self._ask('makedirs', self._root, exist_ok=True)
+      self._ask('pipe_file', owner, f'{os.getpid()} {here}'.encode())
+    except (OSError, ValueError) as error:
       said = f'workdir: nothing can be written to {self.url} ({error}).'
       raise ValueError(display.sentence(said)) from None
     try:
@@ -85,7 +102,7 @@ class Mirror:
       yield
       self.push()
     finally:
-      self._fs.rm_file(owner)
+      self._ask('rm_file', owner)
 
   def _pull(self) -> None:
     """What is there, and not yet here; what is not there does not count.
@@ -93,7 +110,7 @@ class Mirror:
     But for points, which are named by what they are: one whose copy failed need
     not be made again.
     """
-    for name, about in self._fs.find(self._root, detail=True).items():
+    for name, about in self._ask('find', self._root, detail=True).items():
       name_there = os.path.relpath(name, self._root)
       path = paths.inside(self.folder, name_there, 'workdir')
       if path.name == _OWNER:
@@ -101,7 +118,7 @@ class Mirror:
       if not path.exists() or path.stat().st_size != about['size']:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f'.{path.name}.part')
-        self._fs.get_file(name, str(part))
+        self._ask('get_file', name, str(part))
         part.replace(path)
       self._copied[path] = _state(path)
     for path in self.folder.rglob('*'):
@@ -118,11 +135,11 @@ class Mirror:
     for path in found:
       if self._copied.get(path) != _state(path):
         there = self._there(path)
-        self._fs.makedirs(there.rpartition('/')[0], exist_ok=True)
-        self._fs.put_file(str(path), there)
+        self._ask('makedirs', there.rpartition('/')[0], exist_ok=True)
+        self._ask('put_file', str(path), there)
         self._copied[path] = _state(path)
     for path in set(self._copied) - set(found):
-      self._fs.rm_file(self._there(path))
+      self._ask('rm_file', self._there(path))
       del self._copied[path]
 
 
