@@ -44,6 +44,44 @@ def test_a_line_holds_a_record_in_strict_json():
     assert back.scores == {}
 
 
+@pytest.mark.parametrize(
+  ('changes', 'said'),
+  [
+    ({'pieces': ['a']}, 'pieces must be as many as tokens, got 1 and 3'),
+    ({'sources': [0, 1]}, 'sources must be as many'),
+    ({'logprobs': []}, 'logprobs must be as many'),
+    ({'deferred': [0]}, 'deferred must be as many'),
+    ({'deferred': [0, 2, 0]}, 'deferred must be 0 or 1, got 2'),
+    ({'sources': [99, 1, 1]}, 'sources must be 0 to 3, got 99'),
+  ],
+)
+def test_a_trace_says_the_same_of_each_token(changes, said):
+  trace = make_trace('drb')
+  assert records.loads(records.dumps(trace), records.Trace) == trace
+  line = records.dumps(dataclasses.replace(trace, **changes))
+  with pytest.raises(ValueError, match=said):
+    records.loads(line, records.Trace)
+
+
+@pytest.mark.parametrize('name', 'p pi deferred drafter verifier'.split())
+def test_a_view_says_the_same_of_each_token(name):
+  view = records.View(
+    point='a',
+    lenience=0.5,
+    id='0',
+    q=[0.5, 0.5],
+    p=[0.5, 0.5],
+    pi=[0.5, 0.5],
+    deferred=[0, 1],
+    drafter=['a', 'b'],
+    verifier=['a', 'b'],
+  )
+  assert records.loads(records.dumps(view), records.View) == view
+  line = records.dumps(dataclasses.replace(view, **{name: []}))
+  with pytest.raises(ValueError, match=f'{name} must be as many as q'):
+    records.loads(line, records.View)
+
+
 def test_a_view_is_found_by_what_it_is_of(tmp_path):
   view = records.View(
     point='sums-opt',

@@ -4,7 +4,6 @@ A file is written under another name and renamed when it is whole, so what is
 there can be trusted; traces before their records.
 """
 
-import contextlib
 import gzip
 import json
 import pathlib
@@ -152,10 +151,20 @@ def read_race(workdir: str | pathlib.Path) -> list[Record]:
   return read(path) if path.is_file() else []
 
 
-def read_views(workdir: str | pathlib.Path) -> dict[tuple, View]:
-  """What is there of views, by their key; a damaged file is as good as none."""
+def read_views(
+  workdir: str | pathlib.Path, damaged: list[str] | None = None
+) -> dict[tuple, View]:
+  """What is there of views, by their key; a damaged file is as good as none.
+
+  Args:
+    workdir: Where they lie.
+    damaged: Gets a sentence for each file that is damaged.
+  """
   found = {}
   for path in sorted(pathlib.Path(workdir).glob('views/*.jsonl')):
-    with contextlib.suppress(ValueError):
+    try:
       found |= {view.key: view for view in read(path, View)}
+    except ValueError as error:
+      if damaged is not None:
+        damaged.append(f'{error}.')
   return found

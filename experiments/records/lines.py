@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import pydantic
 
 from cascades.plain import digest, plain
-from cascades.scheme import CONSTANT, NO_CAP, STANDARD
+from cascades.scheme import CONSTANT, NO_CAP, SOURCES, STANDARD
 from cascades.untrusted import bounded, schema
 from experiments import tasks
 
@@ -297,14 +297,16 @@ def loads[Line](text: str | bytes, kind: type[Line] = Record) -> Line:
 
   Raises:
     ValueError: A field is missing, unknown, of another type or out of range;
-      counts of a record do not add up.
+      counts of a record do not add up; what a trace or a view says is not of
+      each token.
   """
   fields = dict(_schema(kind).parse(bounded.parse_json(text)))
   if kind is tasks.Example and isinstance(fields['reference'], list):
     fields['reference'] = tuple(fields['reference'])
   line = kind(**fields)
-  if isinstance(line, Record):
-    _check_counts(line)
+  check = _CHECKS.get(kind)
+  if check is not None:
+    check(line)
   return line
 
 
@@ -367,3 +369,46 @@ def _check_counts(record: Record) -> None:
       'accepted must be at most examined, and examined at most drafted, got'
       f' {r.accepted}, {r.examined} and {r.drafted}'
     )
+
+
+def _check_trace(trace: Trace) -> None:
+  """Refuses a trace that does not say the same of each of its tokens.
+
+  Raises:
+    ValueError: A list is longer or shorter, or there is no such source.
+  """
+  _check_lengths(trace, 'tokens', 'pieces', 'sources', 'deferred', 'logprobs')
+  last = len(SOURCES) - 1
+  wrong = [x for x in trace.sources if not 0 <= x <= last]
+  if wrong:
+    raise ValueError(f'sources must be 0 to {last}, got {wrong[0]}')
+
+
+def _check_view(view: View) -> None:
+  """Refuses a view that does not say the same of each of its tokens.
+
+  Raises:
+    ValueError: A list is longer or shorter than the first.
+  """
+  _check_lengths(view, 'q', 'p', 'pi', 'deferred', 'drafter', 'verifier')
+
+
+def _check_lengths(line: Trace | View, first: str, *others: str) -> None:
+  """Refuses lists of other lengths, and deferrals other than 0 and 1."""
+  wanted = len(getattr(line, first))
+  for name in others:
+    values = getattr(line, name)
+    # Where there is no deferral rule, nothing is deferred.
+    if values is None:
+      continue
+    if len(values) != wanted:
+      raise ValueError(
+        f'{name} must be as many as {first}, got {len(values)} and {wanted}'
+      )
+  wrong = [x for x in line.deferred or () if x not in (0, 1)]
+  if wrong:
+    raise ValueError(f'deferred must be 0 or 1, got {wrong[0]}')
+
+
+# What is looked at beside the types of fields, by the kind of a line.
+_CHECKS = {Record: _check_counts, Trace: _check_trace, View: _check_view}
