@@ -402,7 +402,6 @@ def test_leniences_are_readable():
   ('name', 'text', 'said'),
   [
     ('records', None, r'records.*; run experiments\.sweep'),
-    ('traces', None, r'traces.*; run experiments\.sweep'),
     ('summary.csv', None, r'summary\.csv.*; run experiments\.sweep'),
     ('costs.json', None, r'costs\.json.*; run experiments\.sweep'),
     ('summary.csv', '', 'summary'),

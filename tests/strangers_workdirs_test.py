@@ -5,12 +5,16 @@ characters, and its folders link elsewhere.
 """
 
 import contextlib
+import gzip
+import html
 import json
 import pathlib
+import re
 import shutil
 import sys
 import types
 
+import pandas as pd
 import pytest
 import report_test
 import small
@@ -18,8 +22,9 @@ import strangers
 from absl import flags
 from absl.testing import flagsaver
 
+from cascades.untrusted import display
 from experiments import records, sweep, tasks
-from experiments.reports import Choice, write_report
+from experiments.reports import Choice, drawings, tables, write_report
 from experiments.sweeps import remote, workdirs
 
 pytestmark = pytest.mark.slow
@@ -101,10 +106,16 @@ def test_a_sweep_makes_a_point_with_a_damaged_record_again(tmp_path, case):
 
 @pytest.mark.parametrize(
   ('method', 'prompt'),
-  [('speed', 'half of a surrogate pair: \ud800'), ('an escape: \x1b', 'a b')],
+  [
+    ('speed', 'half of a surrogate pair: \ud800'),
+    ('an escape: \x1b', 'a b'),
+    ('speed', 'the other way: \u202e'),
+    ('the other way: \u202e', 'a b'),
+    ('a filler: \u3164', 'a b'),
+  ],
   ids=repr,
 )
-def test_a_page_replaces_characters_that_it_cannot_show(
+def test_a_page_spells_what_would_act_or_cannot_be_seen(
   tmp_path, method, prompt
 ):
   workdir = strangers.make_workdir(tmp_path / 'run', method)
@@ -113,8 +124,154 @@ def test_a_page_replaces_characters_that_it_cannot_show(
   ]
   records.write(workdir / 'examples/sums.jsonl', examples)
   page = report(workdir).read_text(encoding='utf-8')
-  assert '\N{REPLACEMENT CHARACTER}' in page
-  assert '\x1b' not in page
+  (odd,) = filter(display.unseen, method + prompt)
+  spelled = display.escaped(odd)
+  assert not any(map(display.unseen, page))
+  if odd in method:
+    # Curves are found by the same name in figures and legends.
+    assert f'data-key="{method.replace(odd, spelled)}"' in page
+    assert f'data-method="{method.replace(odd, spelled)}"' in page
+  else:
+    assert prompt.replace(odd, spelled) in page
+
+
+# --- Files that disagree ---
+
+
+def _damage_traces(of, skip=0):
+  def damage(workdir):
+    lines = records.read_traces(workdir, 'all')[skip:]
+    fields = [of(json.loads(records.dumps(line))) for line in lines]
+    text = ''.join(json.dumps(f) + '\n' for f in fields if f is not None)
+    path = workdir / 'traces/all.jsonl.gz'
+    path.write_bytes(gzip.compress(text.encode()))
+
+  return damage
+
+
+def _other_ids(workdir):
+  asked = [tasks.Example(id='x', prompt='p', reference='r')]
+  records.write(workdir / 'examples/sums.jsonl', asked)
+
+
+def _view(**changes):
+  def damage(workdir):
+    fields = dict(point='all', lenience=0.5, id='0', deferred=None)
+    fields |= dict.fromkeys(('q', 'p', 'pi'), [0.5] * 3)
+    fields |= dict.fromkeys(('drafter', 'verifier'), ['a'] * 3)
+    path = workdir / 'views/sums.jsonl'
+    path.parent.mkdir()
+    path.write_text(json.dumps(fields | changes) + '\n')
+
+  return damage
+
+
+# What is done to a workdir, and what the page says of it.
+DISAGREEING = {
+  'a source of no kind': (
+    _damage_traces(lambda f: f | {'sources': [99, 1, 1]}),
+    'sources must be',
+  ),
+  'few pieces': (_damage_traces(lambda f: f | {'pieces': []}), 'pieces must'),
+  'few sources': (_damage_traces(lambda f: f | {'sources': [1]}), 'sources'),
+  'few traces': (_damage_traces(lambda f: f, skip=12), 'has no trace'),
+  'no trace': (_damage_traces(lambda f: None), 'has no trace'),
+  'traces of others': (
+    _damage_traces(lambda f: f | {'id': 'x'}),
+    'has no trace',
+  ),
+  'no traces': (lambda w: shutil.rmtree(w / 'traces'), 'there is no'),
+  'no zip': (
+    lambda w: (w / 'traces/all.jsonl.gz').write_bytes(b'x'),
+    'traces/all.jsonl.gz',
+  ),
+  'no examples': (lambda w: shutil.rmtree(w / 'examples'), 'no example 0'),
+  'examples of others': (_other_ids, 'there is no example 0'),
+  'a view of three q': (_view(p=[0.5], pi=[0.5]), 'p must be as many as q'),
+  'a view without pi': (_view(pi=[]), 'pi must be as many as q'),
+}
+
+
+@pytest.mark.parametrize('case', DISAGREEING)
+def test_what_disagrees_is_left_out_and_named(workdir, tmp_path, case):
+  copy = shutil.copytree(workdir, tmp_path / 'run')
+  damage, said = DISAGREEING[case]
+  damage(copy)
+  page = report(copy).read_text(encoding='utf-8')
+  marked = re.findall('<p class="allowed">(.*?)</p>', page)
+  assert any(said in html.unescape(line) for line in marked)
+  assert all(line.startswith('Left out: ') for line in marked)
+  # Views are not needed to show an answer.
+  assert ('<article' in page) == ('views' in ''.join(marked))
+
+
+# By column of a summary, what is no value of it.
+NO_NUMBERS = {
+  'gamma': ('x', '1.5', '-1', ''),
+  'n': ('x', '1e309', ''),
+  'drafts': ('x',),
+  'temperature': ('x', '-1', '1e309', ''),
+  **dict.fromkeys(('lenience', 'quality', 'relative_latency'), ('x', '1_0')),
+}
+
+
+def _change_summary(workdir, name, value):
+  path = workdir / 'summary.csv'
+  frame = pd.read_csv(path, dtype=str)
+  frame.loc[2, name] = value
+  frame.to_csv(path, index=False)
+  return path
+
+
+@pytest.mark.parametrize(('name', 'value'), strangers.cases(NO_NUMBERS))
+def test_a_cell_of_a_summary_is_refused_by_column_and_row(
+  workdir, tmp_path, name, value
+):
+  copy = shutil.copytree(workdir, tmp_path / 'run')
+  path = _change_summary(copy, name, value)
+  said = rf'^workdir: {re.escape(str(path))}: {name} of row 3 has to be '
+  with pytest.raises(ValueError, match=said):
+    report(copy)
+
+
+@pytest.mark.parametrize('name', ['relative_latency', 'quality'])
+@pytest.mark.parametrize(
+  'value', ['1e309', '-1e309', '1e308', '-1e308', '1e-320']
+)
+def test_no_measured_number_ends_the_page(workdir, tmp_path, name, value):
+  copy = shutil.copytree(workdir, tmp_path / 'run')
+  _change_summary(copy, name, value)
+  assert report(copy).exists()
+
+
+def test_a_table_or_figure_that_fails_leaves_the_page(
+  workdir, tmp_path, monkeypatch, capsys
+):
+  copy = shutil.copytree(workdir, tmp_path / 'run')
+  save, failing = drawings.Drawing.save, []
+
+  def fails(self, folder):
+    failing.append(self.name)
+    if len(failing) == 1:
+      raise OverflowError('too large')
+    save(self, folder)
+
+  def latex(*_):
+    raise RecursionError('too deep')
+
+  monkeypatch.setattr(drawings.Drawing, 'save', fails)
+  monkeypatch.setattr(tables, 'latex', latex)
+  page = report(copy, figures=True).read_text(encoding='utf-8')
+  said = capsys.readouterr().err
+  for why in ('OverflowError: too large', 'RecursionError: too deep'):
+    assert why in page
+    assert why in said
+  folder = copy / 'report'
+  assert len(failing) > 1
+  assert not (folder / 'figures' / f'{failing[0]}.svg').exists()
+  assert (folder / 'figures' / f'{failing[1]}.svg').exists()
+  assert list(folder.glob('tables/*.csv'))
+  assert (folder / 'report.json').exists()
 
 
 # --- Symbolic links ---

@@ -12,12 +12,13 @@ import io
 import itertools
 import math
 import pathlib
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from cascades.untrusted import bounded, schema
+from cascades.untrusted import bounded, display, schema
 from experiments import records
 from experiments.analysis import roles
 from experiments.records import metrics
@@ -167,7 +168,48 @@ def _summary(path: pathlib.Path) -> pd.DataFrame:
   if missing or frame.empty:
     what = f'has no column {missing[0]}' if missing else 'has no rows'
     raise ValueError(f'workdir: {path} {what}; {_REMEDY}')
-  return frame
+  return frame.assign(
+    **{c: _numbers(path, frame[c]) for c in metrics.columns() if c not in texts}
+  )
+
+
+# Columns of a summary in which every row has a whole number.
+_COUNTS = ('gamma', 'drafts', 'n', 'failed')
+_LARGEST = 1e100
+
+
+def _numbers(path: pathlib.Path, column: pd.Series) -> pd.Series:
+  """A column of a summary as numbers.
+
+  Args:
+    path: The file, for the message.
+    column: What it holds.
+
+  Raises:
+    ValueError: A cell is no number, or one that cannot stand there.
+  """
+  found = pd.to_numeric(column, errors='coerce').astype(float)
+  wrong, what = found.isna() & column.notna(), 'a number'
+  if column.name in _COUNTS:
+    what = 'a whole number from 0 on'
+    wrong |= ~(found.between(0, 2**53) & (found % 1 == 0))
+  elif column.name == 'temperature':
+    what = 'a number from 0 on'
+    wrong |= ~found.between(0, sys.float_info.max)
+  if wrong.any():
+    row = int(wrong.to_numpy().argmax())
+    cell = display.printable(str(column.iloc[row]))
+    raise ValueError(
+      f'workdir: {path}: {column.name} of row {row + 1} has to be {what}, got'
+      f' {cell:.40}; {_REMEDY}'
+    )
+  if column.name in _COUNTS:
+    return found.astype(int)
+  # A lenience may be infinite; what is measured is as good as not known then,
+  # or where sums and squares of it would be infinite.
+  if column.name == 'lenience':
+    return found
+  return found.where(found.abs() < _LARGEST)
 
 
 def _fields(path: pathlib.Path, kind: type[schema.Schema]) -> dict[str, Any]:

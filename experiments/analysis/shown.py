@@ -43,15 +43,21 @@ class Shown:
 
 
 def find(
-  workdir: pathlib.Path, points: Mapping[str, Sequence[Record]]
+  workdir: pathlib.Path,
+  points: Mapping[str, Sequence[Record]],
+  left_out: list[str] | None = None,
 ) -> list[Shown]:
   """The answers that are shown, each with what stands beside it.
+
+  An answer whose trace or prompt is missing or damaged is not shown.
 
   Args:
     workdir: Where traces, examples and views lie; only these are read.
     points: Records by name of their file, as `records.read_points` has them,
       but in the order of the sweep.
+    left_out: Gets a sentence for each thing that is missing or damaged.
   """
+  left_out = [] if left_out is None else left_out
   every = list(itertools.chain(*points.values()))
   chosen = choose(every)
   others = [beside(every, record) for record in chosen]
@@ -62,15 +68,29 @@ def find(
     places = [i for i, line in enumerate(lines) if id(line) in wanted]
     if not places:
       continue
-    traces = records.read_traces(workdir, name)
-    views = records.read_views(workdir) if views is None else views
+    try:
+      traces = records.read_traces(workdir, name)
+    except (OSError, ValueError) as error:
+      left_out.append(f'{str(error).rstrip(".")}.')
+      continue
+    if views is None:
+      views = records.read_views(workdir, left_out)
     for i in places:
       r = lines[i]
-      one = Shown(r, traces[i], asked[r.task][r.id], name)
-      found[id(r)] = dataclasses.replace(one, view=views.get(one.key))
+      example = asked.get(r.task, {}).get(r.id)
+      # Both are in one order, and an id is there at each lenience.
+      trace = traces[i] if i < len(traces) else None
+      if trace is None or trace.id != r.id:
+        left_out.append(f'traces/{name}: record {i + 1} has no trace.')
+      elif example is None:
+        left_out.append(f'examples/{r.task}: there is no example {r.id}.')
+      else:
+        one = Shown(r, trace, example, name)
+        found[id(r)] = dataclasses.replace(one, view=views.get(one.key))
   return [
     dataclasses.replace(found[id(r)], beside=found.get(id(other)))
     for r, other in zip(chosen, others, strict=True)
+    if id(r) in found
   ]
 
 

@@ -28,13 +28,15 @@ follow from that.
 """
 
 import dataclasses
+import functools
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 
-from cascades.untrusted import paths
+from cascades.untrusted import display, paths
 from experiments import records
 from experiments.analysis import (
   race,
@@ -44,10 +46,20 @@ from experiments.analysis import (
 )
 from experiments.analysis.choice import Choice
 from experiments.analysis.shown import Shown
-from experiments.reports import first, page, questions, styles, tables
+from experiments.reports import (
+  drawings,
+  first,
+  page,
+  questions,
+  styles,
+  tables,
+)
 from experiments.reports.questions import Context, Question
 
 __all__ = ['Choice', 'write_report']
+
+# Writes the file that it is given.
+_Writer = Callable[[pathlib.Path], None]
 
 
 def write_report(
@@ -57,6 +69,9 @@ def write_report(
   figures: bool = True,
 ) -> pathlib.Path:
   """Writes `report/index.html` under a workdir, and what belongs to it.
+
+  The page comes first. What cannot be written beside it is left out, which the
+  page says, and a line on stderr.
 
   Args:
     workdir: A folder, or several whose points are compared; of several the
@@ -81,39 +96,63 @@ def write_report(
   names = runs.names(read)
   told = dict(zip(names, read, strict=True))
   differing = runs.check(read, allow)
-  found = runs.gather(read)
-  frame = runs.summary(told)
-  answers = shown.find(folders[0], read[0].lines)
+  frame, left_out = runs.summary(told), []
+  answers = shown.find(folders[0], read[0].lines, left_out)
   looks = _looks(frame, answers)
   # Of several runs, nothing is said of one alone.
   raced = race.points(read[0]) if len(read) == 1 else None
-  context = Context(found, looks, choice, raced)
+  context = Context(runs.gather(read), looks, choice, raced)
   asked = questions.answer(context)
   note = _note(differing)
   screens = first.screens(context.mixed, looks, choice)
-  text, drawn = page.render(
-    frame, answers, told, screens, asked, looks, choice, note
+  render = functools.partial(
+    page.render, frame, answers, told, screens, asked, looks, choice, note
   )
-  folder = folders[0] / 'report'
-  if len(folders) > 1:
-    folder /= '-'.join(['with', *names[1:]]).replace('/', '-')
-  _write_tables(folder / 'tables', asked, looks, note)
-  if figures:
-    (folder / 'figures').mkdir(parents=True, exist_ok=True)
-    for drawing in drawn:
-      drawing.save(folder / 'figures')
-  records.write_text(
-    folder / 'report.json',
-    json.dumps(
-      dataclasses.asdict(choice)
-      | {'workdirs': list(map(str, folders)), 'allowed': differing},
-      indent=2,
-    )
-    + '\n',
-  )
+  left_out = [f'Left out: {display.sentence(one)}' for one in left_out]
+  text, drawn = render(left_out)
+  folder = _folder(folders[0], names)
   path = folder / 'index.html'
   records.write_text(path, text)
+  written = {folder / 'report.json': _about(choice, folders, differing)}
+  written |= _tables(folder / 'tables', asked, looks, note)
+  written |= _figures(folder / 'figures', drawn if figures else ())
+  failed = _write(written)
+  if failed:
+    print(*failed, sep='\n', file=sys.stderr)
+    text, _ = render([*left_out, *failed])
+    records.write_text(path, text)
   return path
+
+
+def _write(written: Mapping[pathlib.Path, _Writer]) -> list[str]:
+  """Writes what it can.
+
+  Args:
+    written: What writes each file.
+
+  Returns:
+    A sentence for each that could not be written.
+  """
+  failed = []
+  for path, write in written.items():
+    try:
+      path.parent.mkdir(parents=True, exist_ok=True)
+      write(path)
+    # One that cannot be drawn takes nothing else with it.
+    except Exception as error:
+      why = f'{type(error).__name__}: {error}'
+      failed.append(
+        display.sentence(f'Left out: {path} could not be written ({why}).')
+      )
+  return failed
+
+
+def _folder(first: pathlib.Path, names: Sequence[str]) -> pathlib.Path:
+  """Where a report goes, under the first of the workdirs of these names."""
+  folder = first / 'report'
+  if len(names) == 1:
+    return folder
+  return folder / '-'.join(['with', *names[1:]]).replace('/', '-')
 
 
 def _looks(
@@ -134,23 +173,56 @@ def _note(differing: Sequence[str]) -> str:
   return f'These runs differ in {", ".join(differing)}, which was allowed.'
 
 
-def _write_tables(
+def _about(
+  choice: Choice, folders: Sequence[pathlib.Path], differing: Sequence[str]
+) -> _Writer:
+  """What writes how a report was made."""
+  kept = dataclasses.asdict(choice) | {
+    'workdirs': list(map(str, folders)),
+    'allowed': differing,
+  }
+  text = json.dumps(kept, indent=2) + '\n'
+  return lambda path: records.write_text(path, text)
+
+
+def _figures(
+  folder: pathlib.Path, drawn: Sequence[drawings.Drawing]
+) -> dict[pathlib.Path, _Writer]:
+  """What writes drawings as files, by those without their endings."""
+  return {
+    folder / drawing.name: lambda path, drawing=drawing: drawing.save(
+      path.parent
+    )
+    for drawing in drawn
+  }
+
+
+def _tables(
   folder: pathlib.Path,
   asked: Sequence[Question],
   looks: Mapping[str, styles.Style],
   note: str,
-) -> None:
-  """Writes the tables of all questions as files.
+) -> dict[pathlib.Path, _Writer]:
+  """What writes the tables of all questions, by file.
 
   Args:
-    folder: Made if need be.
+    folder: Where they are to lie.
     asked: Questions with their answers.
     looks: Styles by variant.
     note: What has to be said in each file; may be empty.
   """
-  for table in (t for question in asked for t in question.tables):
-    path = folder / table.name
-    records.write_text(path.with_suffix('.csv'), table.csv(note))
-    for suffix, text_of in (('.md', tables.markdown), ('.tex', tables.latex)):
-      text = text_of(table, looks, note)
-      records.write_text(path.with_suffix(suffix), text)
+  texts = {
+    '.csv': lambda table: table.csv(note),
+    '.md': lambda table: tables.markdown(table, looks, note),
+    '.tex': lambda table: tables.latex(table, looks, note),
+  }
+
+  def writer(table: tables.Table, suffix: str) -> _Writer:
+    return lambda path: records.write_text(path, texts[suffix](table))
+
+  return {
+    (folder / table.name).with_suffix(suffix): writer(table, suffix)
+    for question in asked
+    for table in question.tables
+    for suffix in texts
+  }

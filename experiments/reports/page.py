@@ -452,6 +452,7 @@ def render(
   looks: Mapping[str, styles.Style],
   choice: Choice,
   note: str = '',
+  left_out: Sequence[str] = (),
 ) -> tuple[str, list[Drawing]]:
   """The page, and all that is drawn on it.
 
@@ -464,6 +465,7 @@ def render(
     looks: Styles by variant.
     choice: How intervals were drawn.
     note: What has to be known before anything is compared; may be empty.
+    left_out: Sentences on what is missing.
   """
   several = frame.gamma[frame.gamma > 0].nunique() > 1
   first = next(iter(told.values()))
@@ -477,7 +479,7 @@ def render(
   answers = '\n'.join(_question(one, looks, note) for one in asked)
   marked = ''.join(
     f'<p class="allowed">{display.for_html(one)}</p>\n'
-    for one in ([note] if note else []) + _drifts(told)
+    for one in [*([note] if note else []), *_drifts(told), *left_out]
   )
   titles = [_title(one) for one in cut] + [one.title for one in asked]
   text = f"""<!DOCTYPE html>
