@@ -11,12 +11,14 @@ import hashlib
 import itertools
 import json
 import math
+import os
 import pathlib
 import random
 import struct
 import subprocess
 import sys
 import tempfile
+import tracemalloc
 
 import conftest
 import gguf
@@ -229,6 +231,9 @@ def config(said, family='gemma3', layers=6):
     ({}, 'gemma2', 'sfs'),
     ({_PATTERN: 3}, 'gemma3', 'ssfssf'),
     ({_PATTERN: [True, False, False]}, 'gemma3', 'sff'),
+    ({_PATTERN: np.array([True, False, False])}, 'gemma3', 'sff'),
+    # Some writers have 1 and 0, in any type of whole numbers.
+    ({_PATTERN: np.array([1, 0, 0], np.int32)}, 'gemma3', 'sff'),
   ],
 )
 def test_layers_are_local_by_pattern_or_by_family(said, family, kinds):
@@ -247,6 +252,17 @@ def test_a_pattern_is_written_as_a_number(tmp_path):
   ):
     found = gguf_files.are_local(period, layers)
     assert ''.join('gl'[local] for local in found) == wanted
+
+
+_EACH = 'feed_forward_length', 'attention.head_count_kv'
+
+
+@pytest.mark.parametrize('name', _EACH)
+def test_what_is_the_same_for_each_layer_may_be_a_list(name):
+  assert config({name: np.full(6, 4, np.int32)}) == config({name: 4})
+  for wrong in ([4] * 5 + [8], [4] * 5, [4.0] * 6, []):
+    said = conftest.refused('model', config, {name: np.array(wrong)})
+    assert f'model: x.gguf: {name} must be' in said
 
 
 @pytest.mark.parametrize('kind', [{}, {'rope.scaling.type': 'linear'}])
@@ -284,7 +300,7 @@ _NO_SIZES = '4', [4], 4.5, math.nan, -4, 2**63
     ('attention.key_length', (*_NO_SIZES, 0)),
     ('attention.sliding_window', ('48', [48], 2**32 - 1)),
     ('block_count', ('2', [2], 2.0)),
-    (_PATTERN, ('abc',)),
+    (_PATTERN, ('abc', np.array([1, 2]))),
     ('rope.freq_base', ('1e6',)),
     ('rope.scaling.factor', ('2',)),
     ('split.count', ('2',)),
@@ -582,6 +598,135 @@ def with_field(name, kind, value):
   return lambda fields: fields.update({name: field})
 
 
+def _of_tokenizer(**fields) -> tokenizers.Tokenizer:
+  """The tokenizer of a header that says this beside four pieces and two."""
+  said = {
+    'model': 'llama',
+    'tokens': ['<pad>', '<eos>', '<bos>', '<unk>', 'a', 'b'],
+    'scores': np.array([0, 0, 0, 0, -1, -2], np.float32),
+    'token_type': np.array([3, 3, 3, 2, 1, 1], np.int32),
+  } | fields
+  said = {f'tokenizer.ggml.{name}': x for name, x in said.items()}
+  file = gguf_header.File(pathlib.Path('x.gguf'), said, {})
+  return gguf_files.tokenizer_of(file)
+
+
+def test_a_tokenizer_says_none_and_no_in_several_ways():
+  usual = _of_tokenizer()
+  for none in (-1, 2**32 - 1):
+    assert _of_tokenizer(eot_token_id=none).stops == usual.stops
+  assert _of_tokenizer(eot_token_id=4).stops == (1, 4)
+  for no in (0, False):
+    assert _of_tokenizer(add_space_prefix=no) == usual
+  assert _of_tokenizer(add_space_prefix=1) == _of_tokenizer(
+    add_space_prefix=True
+  )
+  for fields in (
+    *({'eot_token_id': x} for x in (-2, 6, np.array([-1]))),
+    *({'add_space_prefix': x} for x in (2, 1.0, np.array([1]))),
+  ):
+    conftest.refused('model', lambda fields=fields: _of_tokenizer(**fields))
+
+
+def test_a_score_may_be_infinitely_low_and_nothing_else_infinite():
+  scores = np.array([0, 0, 0, 0, -1, -np.inf], np.float32)
+  last = _of_tokenizer(scores=scores).vocabulary()[-1]
+  assert -math.inf < last.score < -1e29
+  for other in (np.inf, np.nan):
+    scores[-1] = other
+    said = conftest.refused('model', lambda: _of_tokenizer(scores=scores))
+    assert 'scores.5' in said
+
+
+def _header(fields: list[bytes], tensors: list[bytes] = (), data=b'') -> bytes:
+  """A file of these fields and tensors, as they are written."""
+  counts = struct.pack('<IQQ', 3, len(tensors), len(fields))
+  said = b'GGUF' + counts + b''.join([*fields, *tensors])
+  return said + bytes(-len(said) % 32) + data
+
+
+def _named(name: bytes) -> bytes:
+  return struct.pack('<Q', len(name)) + name
+
+
+def test_a_list_of_numbers_takes_no_more_memory_than_in_its_file(tmp_path):
+  count = 10**6
+  field = _named(b'many') + struct.pack('<IIQ', 9, 0, count)
+  file = tmp_path / 'x.gguf'
+  file.write_bytes(_header([field + b'\x07' * count]))
+  tracemalloc.start()
+  try:
+    found = gguf_header.read_header(file).fields['many']
+    _, peak = tracemalloc.get_traced_memory()
+  finally:
+    tracemalloc.stop()
+  assert len(found) == count
+  assert (found == 7).all()
+  assert peak < 2.5 * count
+
+
+@pytest.mark.parametrize(
+  ('kind', 'code', 'values'),
+  [
+    *((kind, code, [0, 1, 100]) for kind, code in enumerate('BbHhIi')),
+    *((10, 'Q', [2**64 - 1]), (11, 'q', [-(2**63)])),
+    *((6, 'f', [0.5, -2.0]), (12, 'd', [0.1])),
+    # Any byte but 0 is true.
+    (7, 'B', [1, 0, 2]),
+    (0, 'B', []),
+  ],
+)
+def test_lists_of_numbers_are_read_as_they_are_written(
+  tmp_path, kind, code, values
+):
+  field = _named(b'many') + struct.pack('<IIQ', 9, kind, len(values))
+  field += struct.pack(f'<{len(values)}{code}', *values)
+  file = tmp_path / 'x.gguf'
+  file.write_bytes(_header([field]))
+  wanted = [x != 0 for x in values] if kind == 7 else values
+  found = gguf_header.read_header(file).fields['many']
+  assert found.tolist() == wanted
+
+
+def test_blocks_that_do_not_fit_rows_are_refused(tmp_path):
+  file = tmp_path / 'x.gguf'
+  for width, said in ((16, 'rows of 16 numbers, and Q8_0 has'), (32, None)):
+    # Two rows of 16 are a block.
+    tensor = _named(b'odd') + struct.pack('<IQQIQ', 2, width, 2, 8, 0)
+    file.write_bytes(_header([], [tensor], bytes(128)))
+    if said is None:
+      assert gguf_header.read_header(file).tensors['odd'].size == 68
+    else:
+      assert said in conftest.refused('model', gguf_header.read_header, file)
+
+
+def test_a_type_is_tried_once(tmp_path, monkeypatch):
+  tried = []
+  own = gguf.dequantize
+  monkeypatch.setattr(
+    gguf, 'dequantize', lambda *args: tried.append(1) or own(*args)
+  )
+  gguf_header._blocks.cache_clear()
+  gguf_header.read_header(written(tmp_path))
+  assert 1 <= len(tried) <= 2
+
+
+def test_a_pipe_is_no_file(tmp_path):
+  os.mkfifo(tmp_path / 'm.gguf')
+  code = (
+    'import sys; from cascades.models import gguf_files, gguf_header;'
+    ' gguf_header.read_header(gguf_files.find(sys.argv[1]))'
+  )
+  # Whoever opened it would wait.
+  done = subprocess.run(
+    [sys.executable, '-c', code, tmp_path],
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+  assert 'm.gguf: it is no regular file; fetch it again.' in done.stderr
+
+
 _BAD_TOKENIZER = 'has a damaged tokenizer; fetch it again.'
 
 
@@ -600,6 +745,10 @@ _BAD_TOKENIZER = 'has a damaged tokenizer; fetch it again.'
       with_field('general.architecture', 'STRING', 'llama'),
       "is of the architecture 'llama'; give a Gemma 2 or a Gemma 3 (gemma2,"
       ' gemma3).',
+    ),
+    (
+      with_field('general.architecture', 'STRING', 'x' * 10**6),
+      'is of the architecture',
     ),
     (
       with_field('tokenizer.ggml.model', 'STRING', 'gpt2'),

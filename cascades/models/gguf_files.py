@@ -23,7 +23,7 @@ Source: llama.cpp's convert_hf_to_gguf.py.
 import pathlib
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pydantic
@@ -56,6 +56,42 @@ def _as(name: str, usual: Any = ...) -> Any:
   return pydantic.Field(usual, alias=name)
 
 
+def _listed(given: Any) -> Any:
+  """A list of what a header has as an array; anything else as it is."""
+  return given.tolist() if isinstance(given, np.ndarray) else given
+
+
+def _flags(given: Any) -> Any:
+  """A list of true and false, of numbers that are 1 and 0."""
+  numbers = isinstance(given, np.ndarray) and given.dtype.kind in 'iu'
+  if numbers and ((given == 0) | (given == 1)).all():
+    given = given != 0
+  return _listed(given)
+
+
+def _flag(given: Any) -> Any:
+  """True or false, of a number that is 1 or 0."""
+  return given != 0 if type(given) is int and given in (0, 1) else given
+
+
+def _of_scores(given: Any) -> Any:
+  """A list of scores, of which -inf is the lowest that there is."""
+  if isinstance(given, np.ndarray) and given.dtype.kind == 'f':
+    given = np.where(np.isneginf(given), given.dtype.type(_LOWEST), given)
+  return _listed(given)
+
+
+def _token(given: Any) -> Any:
+  """The id of a token; None where a file says -1, of 32 bits."""
+  none = type(given) is int and given in (-1, 2**32 - 1)
+  return None if none else given
+
+
+# A score of float32.
+_LOWEST = -(2.0**99)
+_Local = Annotated[Count | list[bool], pydantic.BeforeValidator(_flags)]
+
+
 class _Whole(Schema):
   """What is read of a file whatever its architecture."""
 
@@ -79,7 +115,7 @@ class _Gemma3(Schema):
   factor: NotNegative | None = _as('rope.scaling.factor', None)
   rope_type: str | None = _as('rope.scaling.type', None)
   # Of so many layers the last is global, where a file does not say which.
-  local: Count | list[bool] = _as('attention.sliding_window_pattern', 6)
+  local: _Local = _as('attention.sliding_window_pattern', 6)
 
 
 class _Gemma2(_Gemma3):
@@ -87,21 +123,21 @@ class _Gemma2(_Gemma3):
   attn_logit_softcapping: Positive = _as('attn_logit_softcapping', 50.0)
   final_logit_softcapping: Positive = _as('final_logit_softcapping', 30.0)
   rope_theta: Positive = _as('rope.freq_base', 10_000.0)
-  local: Count | list[bool] = _as('attention.sliding_window_pattern', 2)
+  local: _Local = _as('attention.sliding_window_pattern', 2)
 
 
 class _Tokens(Schema):
   """What a file says of its tokenizer."""
 
   tokens: list[str]
-  scores: list[Number]
-  token_type: list[Count]
+  scores: Annotated[list[Number], pydantic.BeforeValidator(_of_scores)]
+  token_type: Annotated[list[Count], pydantic.BeforeValidator(_listed)]
   padding_token_id: Count = tokenizers.PAD
   eos_token_id: Count = tokenizers.EOS
   bos_token_id: Count = tokenizers.BOS
   unknown_token_id: Count = tokenizers.UNK
-  eot_token_id: Count | None = None
-  add_space_prefix: bool = False
+  eot_token_id: Annotated[Count | None, pydantic.BeforeValidator(_token)] = None
+  add_space_prefix: Annotated[bool, pydantic.BeforeValidator(_flag)] = False
 
 
 _OF = {'gemma2': _Gemma2, 'gemma3': _Gemma3}
@@ -173,8 +209,8 @@ def config_of(file: gguf_header.File) -> dict[str, Any]:
   path, family = file.path, file.family
   if family not in FAMILIES:
     raise ValueError(
-      f'model: {path} is of the architecture {family!r}; give a Gemma 2 or a'
-      ' Gemma 3 (gemma2, gemma3).'
+      f'model: {path} is of the architecture {arguments.shown(family)}; give a'
+      ' Gemma 2 or a Gemma 3 (gemma2, gemma3).'
     )
   whole = _Whole.check(file.fields, f'model: {path}')
   if whole.parts > 1:
@@ -182,7 +218,8 @@ def config_of(file: gguf_header.File) -> dict[str, Any]:
       f'model: {path} is one of several files; join them with'
       " llama.cpp's llama-gguf-split --merge first."
     )
-  fields = _OF[family].check(file.under(f'{family}.'), f'model: {path}')
+  said = _once(file.under(f'{family}.'))
+  fields = _OF[family].check(said, f'model: {path}')
   table = file.tensors.get('token_embd.weight')
   if table is None:
     raise ValueError(f'model: {path} does not say its tokens; fetch it again.')
@@ -212,6 +249,18 @@ def config_of(file: gguf_header.File) -> dict[str, Any]:
   kinds = families.FULL, families.SLIDING
   config['layer_types'] = [kinds[x] for x in local]
   return config
+
+
+def _once(fields: dict[str, Any]) -> dict[str, Any]:
+  """Fields, with one number where a file has the same for each layer."""
+  layers, same = fields.get('block_count'), {}
+  for name in ('feed_forward_length', 'attention.head_count_kv'):
+    each = fields.get(name)
+    if not isinstance(each, np.ndarray) or not isinstance(layers, int):
+      continue
+    if len(each) == layers and len(each) and (each == each[0]).all():
+      same[name] = each[0].item()
+  return fields | same
 
 
 def are_local(period: int, layers: int) -> list[bool]:

@@ -6,6 +6,7 @@ Gemma's 262,144 tokens, so that headers are read here.
 Source: ggml's docs/gguf.md.
 """
 
+import functools
 import itertools
 import math
 import os
@@ -18,6 +19,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from cascades import extras
+from cascades.untrusted import bounded
 
 # Of the types of values in a header: strings and arrays hold others.
 _STRING, _ARRAY = 8, 9
@@ -46,7 +48,7 @@ class File(NamedTuple):
 
   Attributes:
     path: The file.
-    fields: What it says of itself, by name.
+    fields: What it says of itself, by name; numbers of a list as an array.
     tensors: By name.
   """
 
@@ -88,6 +90,7 @@ def read_header(path: pathlib.Path) -> File:
     ValueError: It is no GGUF file, of a version or a type that is not known, or
       cut short.
   """
+  bounded.check_regular(path, 'model', 'fetch it again')
   with path.open('rb') as file:
     magic, version = file.read(4), file.read(4)
     if magic != b'GGUF':
@@ -203,7 +206,15 @@ def _value(file: BinaryIO, end: int) -> Any:
     raise EOFError
   if kind == _STRING:
     return [_text(file) for _ in range(count)]
-  return list(_scalars(file, _code(kind), count))
+  return _numbers(file, _code(kind), count)
+
+
+def _numbers(file: BinaryIO, code: str, count: int) -> np.ndarray:
+  """The next numbers, in no more memory than they take in the file."""
+  # Any byte but 0 is true, as `struct` has it.
+  dtype = np.dtype('u1' if code == '?' else f'<{code}')
+  found = np.frombuffer(_bytes(file, count * dtype.itemsize), dtype)
+  return found != 0 if code == '?' else found
 
 
 def _code(kind: int) -> str:
@@ -219,7 +230,30 @@ def _size(
   """A tensor's type by its number, and its bytes.
 
   Raises:
-    ValueError: There is no such type, or nobody can read it.
+    ValueError: There is no such type, or nobody can read it, or its blocks do
+      not fit the tensor's rows.
+  """
+  found = _blocks(number)
+  if found is None:
+    raise ValueError(
+      f'model: {path} has the tensor {name} of type {number}, which cannot be'
+      ' read; give a file in F32, F16, BF16, Q8_0, Q4_0, Q5_0, Q4_K, Q5_K or'
+      ' Q6_K.'
+    )
+  kind, block, size = found
+  if shape[-1] % block:
+    raise ValueError(
+      f'model: {path} has the tensor {name} with rows of {shape[-1]} numbers,'
+      f' and {kind.name} has blocks of {block}; fetch it again.'
+    )
+  return kind, math.prod(shape) // block * size
+
+
+@functools.cache
+def _blocks(number: int) -> tuple[Any, int, int] | None:
+  """A type by its number, with the numbers and the bytes of a block.
+
+  None if there is no such type, or nobody can read it.
   """
   gguf = library()
   try:
@@ -228,9 +262,5 @@ def _size(
     # Of one block, which says whether it can.
     gguf.dequantize(np.zeros((1, size), np.uint8), kind)
   except (ValueError, KeyError, NotImplementedError):
-    raise ValueError(
-      f'model: {path} has the tensor {name} of type {number}, which cannot be'
-      ' read; give a file in F32, F16, BF16, Q8_0, Q4_0, Q5_0, Q4_K, Q5_K or'
-      ' Q6_K.'
-    ) from None
-  return kind, math.prod(shape) // block * size
+    return None
+  return kind, block, size
