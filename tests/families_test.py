@@ -2,6 +2,7 @@
 
 import functools
 import math
+import warnings
 
 import conftest
 import jax
@@ -218,6 +219,8 @@ def _numbers():
 
 
 def _may_be(family, name, value):
+  if value is None and name in families._NULL_IS_ABSENT:
+    return True
   if value is None:
     # Of inputs for each layer a Gemma 4 may have none.
     return name in _OFF or name.endswith('_per_layer_input')
@@ -252,6 +255,8 @@ def test_a_number_of_a_config_is_a_number(family, name):
 )
 def test_a_number_of_rotary_positions_is_a_number(field, kind, value):
   family = 'gemma4_text' if field.startswith('partial') else 'gemma3_text'
+  if value is None and field in families._NULL_IS_ABSENT:
+    return
   layers = {'full_attention': {'rope_type': kind, field: value}}
   layers |= {'sliding_attention': {}}
   config = {'model_type': family, 'rope_parameters': layers}
@@ -290,8 +295,18 @@ _WRONG = [
   *((f'gemma{i}_assistant', {}, 'model_type') for i in (3, 4)),
   ('gemma3', {'text_config': 'none'}, None),
   ('gemma3', {'text_config': {'head_dim': None}}, 'head_dim'),
+  *(('gemma3_text', {'sliding_window_pattern': x}, None) for x in (0, '6')),
+  # Heads that do not go together.
   *(
-    ('gemma3_text', {'sliding_window_pattern': x}, None) for x in (None, 0, '6')
+    (family, {'num_attention_heads': 4, 'num_key_value_heads': 3}, None)
+    for family in ('gemma2', 'gemma3_text', 'gemma3n_text', 'gemma4_text')
+  ),
+  *(('gemma3_text', {'head_dim': x}, None) for x in (1, 255)),
+  ('gemma4_text', {'global_head_dim': 5}, None),
+  (
+    'gemma4_text',
+    {'attention_k_eq_v': True, 'num_global_key_value_heads': 3},
+    None,
   ),
   *(('gemma3_text', {'layer_types': x}, None) for x in (5, True, 'full')),
   *(('gemma3_text', {'rope_parameters': x}, None) for x in _ROPES),
@@ -320,6 +335,7 @@ _WRONG = [
       *(({i: {'head_dim': 512}}, None) for i in '05'),
       ({'5': {'sliding_window': 9}}, None),
       *(({'x': {}}, None), ([5], None), ({'1': 5}, 'config.1 must')),
+      ({'9' * 5000: {}}, None),
       ({'1': {'head_dim': '4'}}, 'head_dim'),
     )
   ),
@@ -340,6 +356,33 @@ def test_a_field_of_another_family_is_left_alone(family, value):
   foreign = dict.fromkeys(families._KNOWN - want.keys(), value)
   assert foreign
   assert families.text_config({'model_type': family} | foreign) == want
+
+
+@pytest.mark.parametrize('family', [*families._FAMILIES])
+def test_a_null_is_an_absent_field_where_writers_spell_it_out(family):
+  plain = {'model_type': family}
+  nulls = dict.fromkeys(families._NULL_IS_ABSENT)
+  assert families.text_config(plain | nulls) == families.text_config(plain)
+  held = {'model_type': 'gemma3', 'text_config': {}}
+  tied = held | {'tie_word_embeddings': None}
+  assert families.text_config(tied) == families.text_config(held)
+  ropes = {'full_attention': {'partial_rotary_factor': None}}
+  found = families.text_config(
+    {'model_type': 'gemma4_text'} | {'rope_parameters': ropes}
+  )
+  assert families.ropes(found)[families.FULL].share == 1
+
+
+def test_what_float32_does_not_hold_is_refused_without_a_warning():
+  config = {'model_type': 'gemma3_text', 'rms_norm_eps': 1e308}
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    assert 'rms_norm_eps' in _refused(config)
+
+
+@pytest.mark.parametrize('name', ['speculators_model_type', 'model_type'])
+def test_a_text_of_megabytes_is_shortened(name):
+  assert len(_refused({name: 'x' * 10**6 + '_assistant'})) < 1000
 
 
 def test_layers_without_a_window_ask_for_none():

@@ -49,6 +49,11 @@ FIXED = dict(
   tie_word_embeddings=True,
   use_bidirectional_attention=False,
 )
+# Of these null is what an absent one is: some writers spell it out.
+_NULL_IS_ABSENT = {
+  *('hidden_activation', 'tie_word_embeddings', 'sliding_window_pattern'),
+  *('rope_local_base_freq', 'partial_rotary_factor'),
+}
 # More than any model has; they are gone through one by one.
 MOST_LAYERS = 10_000
 _LOCAL, _GLOBAL = 10_000, 1_000_000
@@ -81,9 +86,7 @@ class _Text(Schema):
   rope_parameters: dict[str, Any] | None = None
   rope_scaling: dict[str, Any] | None = None
   hidden_activation: _GELU = FIXED['hidden_activation']
-  rms_norm_eps: Annotated[Any, one_of(FIXED['rms_norm_eps'])] = FIXED[
-    'rms_norm_eps'
-  ]
+  rms_norm_eps: _EPS = FIXED['rms_norm_eps']
   attention_bias: Annotated[Any, one_of(False)] = False
   tie_word_embeddings: Annotated[Any, one_of(True)] = True
   use_bidirectional_attention: Annotated[Any, one_of(False)] = False
@@ -231,10 +234,10 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
     ValueError: The family, or a value in it, is not supported.
   """
   if 'speculators_model_type' in config:
+    kind = arguments.shown(config['speculators_model_type'])
     raise ValueError(
-      'config.json: speculators_model_type'
-      f' {config["speculators_model_type"]!r} is no model that answers alone;'
-      ' give it as the drafter of its verifier.'
+      f'config.json: speculators_model_type {kind} is no model that answers'
+      ' alone; give it as the drafter of its verifier.'
     )
   family, outer = config.get('model_type'), config
   if not isinstance(family, str | None):
@@ -248,9 +251,9 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
   if family not in _FAMILIES:
     if str(family).endswith('_assistant'):
       raise ValueError(
-        f'config.json: model_type {family!r} is a drafter that looks into a'
-        " Gemma 4's caches, and no model by itself; give its folder as drafter,"
-        ' beside the verifier that it was made for.'
+        f'config.json: model_type {arguments.shown(family)} is a drafter that'
+        " looks into a Gemma 4's caches, and no model by itself; give its"
+        ' folder as drafter, beside the verifier that it was made for.'
       )
     names = ', '.join([*_FAMILIES, *_OUTER])
     raise ValueError(
@@ -260,7 +263,7 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
   tied = {'tie_word_embeddings': outer.get('tie_word_embeddings', True)}
   schema = _FAMILIES[family]
   checked = schema.check(
-    {**tied, **config, 'model_type': family}, 'config.json'
+    _without_nulls({**tied, **config, 'model_type': family}), 'config.json'
   )
   # Fields of other families are left alone, as transformers has it.
   config = {
@@ -268,6 +271,7 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in checked
     if name in schema.model_fields or name not in _KNOWN
   }
+  _check_heads(config, 'num_key_value_heads', 'head_dim')
   config['layer_types'] = _layer_types(config)
   if SLIDING in config['layer_types'] and config['sliding_window'] is None:
     raise _refuse('sliding_window', None, 'a number, as layers have one')
@@ -277,6 +281,21 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
     _resolve_4(config)
   ropes(config)
   return config
+
+
+def _without_nulls(fields: Mapping[str, Any]) -> dict[str, Any]:
+  """Fields, without those whose null says as much as none."""
+  nulls = {x for x in _NULL_IS_ABSENT if fields.get(x, 0) is None}
+  return {name: x for name, x in fields.items() if name not in nulls}
+
+
+def _check_heads(config: Mapping[str, Any], keys: str, size: str) -> None:
+  """Refuses heads of so many keys, and of such a size, that do not fit."""
+  if (queries := config['num_attention_heads']) % config[keys]:
+    what = f'a divisor of the {queries} of num_attention_heads'
+    raise _refuse(keys, config[keys], what)
+  if config[size] % 2:
+    raise _refuse(size, config[size], 'even, as positions turn pairs')
 
 
 def _refuse(field: str, value: Any, what: str) -> ValueError:
@@ -336,6 +355,7 @@ def _resolve_4(config: dict[str, Any]) -> None:
   of_full = _of_full_layers(config)
   config['global_head_dim'] = of_full['head_dim']
   config['num_global_key_value_heads'] = of_full['num_key_value_heads']
+  _check_heads(config, 'num_global_key_value_heads', 'global_head_dim')
   if config['enable_moe_block']:
     name = 'moe_intermediate_size'
     config[name] = config[name] or config['expert_intermediate_size']
@@ -387,11 +407,11 @@ def _of_full_layers(config: Mapping[str, Any]) -> dict[str, int]:
     if heads and config['attention_k_eq_v']:
       found['num_key_value_heads'] = heads
     return found
-  if not all(i.isdecimal() for i in said):
+  # Keys may have zeros in front.
+  own = {arguments.count_in(i): fields for i, fields in said.items()}
+  if None in own:
     raise _refuse('per_layer_config', said, 'fields by the number of a layer')
   kinds = config['layer_types']
-  # Keys may have zeros in front.
-  own = {int(i): fields for i, fields in said.items()}
   each = [usual | own.get(i, {}) for i in range(len(kinds))]
   full, window = (
     [each[i] for i, kind in enumerate(kinds) if kind == of]
@@ -460,7 +480,8 @@ def _rope(rope: Mapping[str, Any], theta: float, partly: bool = False) -> Rope:
   if 'rope_type' not in rope and 'type' in rope:
     rope = {**rope, 'rope_type': rope['type']}
   said = _RopeFields.check(
-    {'rope_theta': theta, **rope}, 'config.json: rope_parameters'
+    _without_nulls({'rope_theta': theta, **rope}),
+    'config.json: rope_parameters',
   )
   kinds = ('default', 'linear', *([_PROPORTIONAL] if partly else ()))
   kind, share = said.rope_type, said.partial_rotary_factor if partly else 1.0

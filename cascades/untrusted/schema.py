@@ -37,8 +37,10 @@ def one_of(*known: Any) -> pydantic.PlainValidator:
       value = False
     for one in known:
       if isinstance(one, float) and isinstance(value, float):
-        if np.float32(value) == np.float32(one):
-          return given
+        # What float32 does not hold is infinite there, and none of them.
+        with np.errstate(over='ignore'):
+          if np.float32(value) == np.float32(one):
+            return given
       elif type(value) is type(one) and value == one:
         return given
     raise ValueError(' or '.join(map(repr, known)))
