@@ -347,6 +347,8 @@ _ORDER = 'masked_embedding.token_ordering'
     ),
     # An order that leaves tokens out.
     ({}, {_ORDER: np.zeros(64, np.int64)}, 'not each of them once'),
+    ({}, {_ORDER: np.zeros(64)}, 'has the type F64, and ids are whole'),
+    ({}, {'model.norm.weight': np.ones(16, np.int64)}, 'is quantised (I64)'),
     ({}, {'model.norm.weight': None}, 'lacks the tensor model.norm.weight'),
   ],
 )

@@ -588,6 +588,15 @@ def test_a_tensor_by_two_names_is_refused(tmp_path):
     tensor_files.places(tmp_path)
 
 
+@pytest.mark.parametrize('number', ['4', '9' * 5000, '٩'])
+def test_a_layer_that_a_model_does_not_have_is_refused(number):
+  names = 'model.layers.3.x', 'model.layers.x', f'model.layers.{number}.x'
+  tensor_files.check_layers('FOLDER', names[:2], 4, 'model.layers.')
+  with pytest.raises(ValueError, match='of a layer beyond its 4; ') as error:
+    tensor_files.check_layers('FOLDER', names, 4, 'model.layers.')
+  assert len(str(error.value)) < 300
+
+
 def check_message(message: str, folder=None) -> None:
   """One sentence that says what to do."""
   message = message.replace(str(folder), 'FOLDER')

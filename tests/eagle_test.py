@@ -578,6 +578,8 @@ _OF_TENSORS = [
   ('d2t', np.array([3, 3, 62]), 'd2t points outside the 64 tokens'),
   ('d2t', np.array([-1, 3, 7]), 'd2t points outside the 64 tokens'),
   ('d2t', np.array([3, 2, 7]), 'or twice at one'),
+  ('d2t', np.array([3.0, 3, 7]), 'd2t has the type F64, and ids are whole'),
+  ('norm.weight', np.ones(12, np.int32), 'norm.weight is quantised (I32)'),
   ('norm.weight', None, 'lacks the tensor norm.weight'),
   ('embed_tokens.weight', None, 'lacks the tensor embed_tokens.weight'),
   ('norm.weight', np.ones(5), 'the tensor norm.weight has the shape (5,)'),

@@ -129,6 +129,61 @@ def test_a_head_is_kept_and_knows_its_verifier(tmp_path):
     heads.load(folder)
 
 
+@pytest.mark.parametrize(
+  ('name', 'kind', 'shape'),
+  [
+    ('state', 'F32', (0, 5)),
+    ('state', 'F32', (2**40, 0)),
+    ('state', 'F32', ()),
+    ('mix', 'F32', ()),
+    ('mix', 'F32', (2**40, 0, 0)),
+    ('join', 'F8_E4M3', (8, 4)),
+    ('join', 'I32', (8, 4)),
+    ('vocabulary', 'F8_E4M3', (3,)),
+    ('vocabulary', 'F32', (1,)),
+    ('vocabulary', 'I32', (0,)),
+    ('vocabulary', 'I32', ()),
+    ('vocabulary', 'I32', (1, 1)),
+    # All of them zeros.
+    ('vocabulary', 'I32', (2,)),
+  ],
+)
+def test_a_head_of_other_tensors_is_refused(tmp_path, name, kind, shape):
+  _save_small_head(tmp_path, [3, 5])
+  assert heads.load(tmp_path).says.tolist() == [3, 5]
+  small.as_type(tmp_path / 'head.safetensors', name, kind, shape)
+  with pytest.raises(ValueError, match='cannot be read as a recurrent head'):
+    heads.load(tmp_path)
+
+
+@pytest.mark.parametrize('says', [[-1, 2], [3, 3], [5, -(2**31)]])
+def test_a_head_says_ids_in_order(tmp_path, says):
+  _save_small_head(tmp_path, says)
+  with pytest.raises(ValueError, match='vocabulary are no ids in order'):
+    heads.load(tmp_path)
+
+
+def _save_small_head(folder, says):
+  """A head of four numbers, of the bundled verifier."""
+  head = recurrent.init_head(jax.random.key(0), 4)
+  heads.save(folder, head, _models()[0], np.array(says))
+
+
+def test_a_head_says_tokens_of_its_verifier(tmp_path):
+  verifier, _ = _models()
+  _save_small_head(tmp_path, [3, verifier.model.vocab_size - 1])
+  heads.load(tmp_path).bind(verifier)
+  _save_small_head(tmp_path, [3, verifier.model.vocab_size])
+  with pytest.raises(ValueError, match='says a token 768, and its verifier'):
+    heads.load(tmp_path).bind(verifier)
+
+
+def test_a_head_may_have_no_layers(tmp_path):
+  head = recurrent.init_head(jax.random.key(0), 4, layers=0)
+  heads.save(tmp_path, head, _models()[0])
+  assert heads.load(tmp_path).head['mix'].shape == (0, 4, 4)
+
+
 def test_a_tree_that_does_not_fit_is_refused():
   one = sampler.Sampler(
     *_models(), drafts=8, verification='match', gamma=8, cache_length=100

@@ -182,6 +182,12 @@ def test_damaged_folders_are_named(folder):
     assert 'has no vocabulary of ids in order, below 768' in refused(folder)
 
 
+@pytest.mark.parametrize('kind', ['F8_E4M3', 'F4', 'F32', 'I8'])
+def test_ids_of_another_type_are_not_read(folder, kind):
+  small.as_type(folder / 'model.safetensors', 'vocabulary', kind, (4,))
+  assert 'has no vocabulary of ids in order, below 768' in refused(folder)
+
+
 def test_scales_that_do_not_fit_are_named(tmp_path):
   save(tmp_path, 'int8')
   name = 'model.layers.0.mlp.up_proj.weight'

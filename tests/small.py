@@ -4,8 +4,10 @@ import atexit
 import dataclasses
 import functools
 import json
+import math
 import pathlib
 import shutil
+import struct
 import tempfile
 
 import jax
@@ -163,6 +165,35 @@ def rewrite(folder, fields=None, tensors=None) -> None:
       if x is not None
     }
     save_file(found, folder / 'model.safetensors')
+
+
+def as_type(file, name: str, kind: str, shape) -> None:
+  """Changes the type and the shape that a file says one of its tensors has.
+
+  Args:
+    file: Of safetensors. As many bytes as before, or of nothing at all.
+    name: Of the tensor, whose bytes become zeros.
+    kind: As safetensors names types, some of which NumPy lacks.
+    shape: Of the tensor.
+  """
+  bits = {'F4': 4, 'F8_E4M3': 8, 'I8': 8, 'I32': 32, 'F32': 32, 'I64': 64}
+  tensors = load_file(file)
+  at, header = 0, {}
+  kinds = {'float32': 'F32', 'int32': 'I32', 'bfloat16': 'BF16', 'int8': 'I8'}
+  data = b''
+  for each, x in tensors.items():
+    said = kinds.get(str(x.dtype), 'I64')
+    part, sizes = x.tobytes(), x.shape
+    if each == name:
+      said, sizes = kind, shape
+      part = bytes(math.prod(shape) * bits[kind] // 8)
+    header[each] = dict(
+      dtype=said, shape=[*sizes], data_offsets=[at, at + len(part)]
+    )
+    at += len(part)
+    data += part
+  text = json.dumps(header).encode()
+  file.write_bytes(struct.pack('<Q', len(text)) + text + data)
 
 
 def continued(

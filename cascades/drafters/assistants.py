@@ -20,6 +20,8 @@ from cascades.models import (
 from cascades.untrusted.schema import Schema, Size, one_of
 
 _TYPES = 'gemma4_assistant', 'gemma4_unified_assistant'
+# The ids of the tokens, ordered by centroids.
+_ORDER = 'masked_embedding.token_ordering'
 
 
 class _Text(Schema):
@@ -149,8 +151,7 @@ def describe(
     places = tensor_files.places(folder)
   else:
     config, places = _spelled_out(name, PUBLISHED[name]), {}
-  ids = 'masked_embedding.token_ordering'
-  shapes = tensor_files.describe(places, _shapes(config), dtype, ids)
+  shapes = tensor_files.describe(places, _shapes(config), dtype, _ORDER)
   size = config['text_config']['vocab_size']
   return specs.Drafting(NoDrafter(), size), shapes
 
@@ -178,7 +179,8 @@ def load(
   folder = pathlib.Path(folder)
   config = _spelled_out(folder, tensor_files.read_config(folder))
   places = tensor_files.places(folder)
-  found = tensor_files.read_all(folder, places, _shapes(config), 'drafter')
+  shapes = _shapes(config)
+  found = tensor_files.read_all(folder, places, shapes, 'drafter', _ORDER)
   file, tokenizer = tokenizers.file_in(folder), None
   if file.exists():
     tokenizer = tokenizers.read(file)
@@ -232,7 +234,7 @@ def _shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
   }
   if config['use_ordered_embeddings']:
     shapes['masked_embedding.centroids.weight'] = config['num_centroids'], width
-    shapes['masked_embedding.token_ordering'] = (vocab,)
+    shapes[_ORDER] = (vocab,)
   for i in range(text['num_hidden_layers']):
     heads, (_, dim) = text['num_attention_heads'], families.key_heads(text, i)
     of_layer = {
@@ -272,7 +274,7 @@ def _arranged(
     'layers': [],
   }
   if config['use_ordered_embeddings']:
-    order = found['masked_embedding.token_ordering']
+    order = found[_ORDER]
     count = config['num_centroids']
     if len(order) % count or (np.sort(order) != np.arange(len(order))).any():
       raise ValueError(
@@ -338,8 +340,7 @@ def _check(loaded: Loaded, verifier: checkpoints.Checkpoint) -> None:
       refuse(f'with a layer of {kind}')
     keys, dim = families.key_heads(text, i)
     *_, theirs, size = cache[f'layer_{last[families.KINDS[kind]]}']['k'].shape
-    odd = text['num_attention_heads'] % keys
-    if (theirs, size) != (keys, dim) or odd:
+    if (theirs, size) != (keys, dim):
       refuse(f'with {keys} heads of {dim} for keys in layers of {kind}')
   turned = model.ropes
   if any(turned[families.KINDS[x]] != ropes[x] for x in text['layer_types']):

@@ -12,8 +12,6 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from cascades import atomic
 from cascades.decoding import Equipped
@@ -74,7 +72,7 @@ class Loaded(NamedTuple):
       beam: Whether its drafts are those of a beam search.
 
     Raises:
-      ValueError: It is another.
+      ValueError: It is another, or lacks a token that the head says.
     """
     found = fingerprint(verifier)
     if found != self.fingerprint:
@@ -83,7 +81,12 @@ class Loaded(NamedTuple):
         f' {self.fingerprint}, and this one has {found}; train a head for it'
         ' with configs/train_recurrent.py.'
       )
-    params = verifier.params
+    params, size = verifier.params, verifier.model.vocab_size
+    if self.says is not None and self.says[-1] >= size:
+      raise ValueError(
+        f'drafter: {self.name} says a token {self.says[-1]}, and its verifier'
+        f' has {size} tokens; {_ADVICE}.'
+      )
     if self.says is not None:
       params = verifier.model.speaking(params, self.says)
     drafter = recurrent.RecurrentDrafter(verifier.model, beam=beam)
@@ -151,24 +154,44 @@ def load(folder: pathlib.Path | str, dtype: str | None = None) -> Loaded:
   except FileNotFoundError:
     raise ValueError(f'drafter: there is no {file}; {_ADVICE}.') from None
   try:
-    bounded.check_regular(folder / 'head.safetensors', 'drafter', _ADVICE)
-    tensors = load_file(folder / 'head.safetensors')
-    says = tensors.pop(_SAYS, None)
-    size = tensors['state'].shape[0]
-    layers = tensors['mix'].shape[0]
-    want = jax.eval_shape(
-      lambda: recurrent.init_head(jax.random.key(0), size, layers)
-    )
-    same = {name: x.shape for name, x in want.items()} == {
-      name: x.shape for name, x in tensors.items()
-    }
-    if not same:
-      raise ValueError('it is no recurrent head')
-    head = tensor_files.put(tensors, dtype, what=folder)
-    if says is not None and (says.ndim != 1 or (np.diff(says) < 1).any()):
-      raise ValueError(f'{_SAYS} are no ids in order')
-    return Loaded(head, said.verifier, folder.name, says)
-  except (OSError, KeyError, ValueError, IndexError, SafetensorError) as e:
+    head, says = _tensors(folder / 'head.safetensors')
+  except (OSError, ValueError) as e:
     raise ValueError(
       f'drafter: {folder} cannot be read as a recurrent head ({e}); {_ADVICE}.'
     ) from e
+  head = tensor_files.put(head, dtype, what=folder)
+  return Loaded(head, said.verifier, folder.name, says)
+
+
+def _tensors(
+  file: pathlib.Path,
+) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+  """The parameters of a head, and the ids of what it says, if it says some.
+
+  Raises:
+    ValueError: They are not those of a head.
+  """
+  there = tensor_files.of_file(file)
+  says = there.pop(_SAYS, None)
+  # Before anything is read: of some types NumPy has none.
+  if not all(x.is_weights for x in there.values()):
+    raise ValueError('its tensors are no weights')
+  if not {'state', 'mix'} <= there.keys():
+    raise ValueError('it has no tensors of a recurrent head')
+  size, layers = (there[name].shape[:1] for name in ('state', 'mix'))
+  # Of empty tensors a file may say any shape.
+  if not size or not layers or not all(there['state'].shape):
+    raise ValueError('it is no recurrent head')
+  want = jax.eval_shape(
+    lambda: recurrent.init_head(jax.random.key(0), *size, *layers)
+  )
+  shapes = ({k: x.shape for k, x in of.items()} for of in (want, there))
+  if next(shapes) != next(shapes):
+    raise ValueError('it is no recurrent head')
+  ids = None
+  if says is not None:
+    fits = says.is_ids and len(says.shape) == 1
+    ids = np.asarray(says if fits else [])
+    if not len(ids) or ids[0] < 0 or (ids[1:] <= ids[:-1]).any():
+      raise ValueError(f'{_SAYS} are no ids in order')
+  return {name: np.asarray(x) for name, x in there.items()}, ids

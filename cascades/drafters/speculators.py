@@ -182,7 +182,7 @@ def load(
       f'drafter: {folder} has a tensor {min(unread)}, of which its config.json'
       ' says nothing that can be read; give another head.'
     )
-  found = tensor_files.read_all(folder, places, shapes, 'drafter')
+  found = tensor_files.read_all(folder, places, shapes, 'drafter', _OFFSETS)
   params = _arranged(config, found, folder)
   stored = (x.dtype for x in found.values())
   dtype = dtype or tensor_files.choose_dtype(stored, folder)

@@ -82,10 +82,15 @@ def vocabulary(
     ValueError: They are missing, or no ids.
   """
   found = places.get(VOCABULARY)
-  # Of one number alone, there are no rows.
-  ids = np.asarray(found if found is not None and found.shape else [])
-  fits = ids.ndim == 1 and ids.dtype.kind == 'i' and len(ids)
-  if not fits or ids.min() < 0 or ids.max() >= size or (np.diff(ids) < 1).any():
+  # Before it is read: of some types NumPy has none.
+  fits = found is not None and found.is_ids and len(found.shape) == 1
+  ids = np.asarray(found if fits else [])
+  if (
+    not len(ids)
+    or ids.min() < 0
+    or ids.max() >= size
+    or (np.diff(ids) < 1).any()
+  ):
     raise ValueError(
       f'model: {folder} has no {VOCABULARY} of ids in order, below {size};'
       ' train it anew.'

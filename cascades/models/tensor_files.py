@@ -9,7 +9,7 @@ time: the tensors of one leaf are all that is held beside the parameters.
 import json
 import pathlib
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -29,6 +29,8 @@ _DTYPES = {
   'F32': jnp.float32,
   'F64': jnp.float32,
 }
+# Of ids.
+_WHOLE = 'I32', 'I64'
 
 
 class _Index(Schema):
@@ -64,6 +66,16 @@ class Rows:
   def dtype(self) -> Any:
     """What the parameter is that it is read for."""
     return _DTYPES.get(self.kind, jnp.float32)
+
+  @property
+  def is_weights(self) -> bool:
+    """Whether it has numbers that a parameter can be."""
+    return self.kind in _DTYPES
+
+  @property
+  def is_ids(self) -> bool:
+    """Whether it has whole numbers, of 32 or 64 bits."""
+    return self.kind in _WHOLE
 
   def first(self, count: int) -> 'Rows':
     """So many of them."""
@@ -114,7 +126,7 @@ def find(
   name: str,
   wanted: tuple[int, ...],
   field: str = 'model',
-  others: Sequence[str] = (),
+  ids: bool = False,
 ) -> Rows:
   """A tensor by its name.
 
@@ -124,12 +136,12 @@ def find(
     name: Of the tensor.
     wanted: Its shape by config.json.
     field: What the user gave the folder for.
-    others: Types that it may have beside those of weights, as safetensors names
-      them.
+    ids: Whether it has ids, and no weights.
 
   Raises:
-    ValueError: It is missing or of another shape; or it has whole numbers, or
-      others of 8 bits and less, which would be read as if they were weights.
+    ValueError: It is missing or of another shape; or weights are whole numbers,
+      or others of 8 bits and less, which would be read as if they were weights;
+      or ids are no whole numbers.
   """
   check_there(what, where, [name], field)
   found = where[name]
@@ -138,7 +150,12 @@ def find(
       f'{field}: in {what} the tensor {name} has the shape {found.shape}'
       f' where config.json asks for {wanted}; fetch both from one place.'
     )
-  if found.kind not in (*_DTYPES, *others):
+  if ids and not found.is_ids:
+    raise ValueError(
+      f'{field}: in {what} the tensor {name} has the type {found.kind}, and ids'
+      f' are whole numbers ({", ".join(_WHOLE)}); fetch it again.'
+    )
+  if not ids and not found.is_weights:
     raise ValueError(
       f'{field}: in {what} the tensor {name} is quantised ({found.kind}), which'
       ' is not read; fetch the model as it was before, or as a GGUF file.'
@@ -183,10 +200,14 @@ def check_layers(
   """
   for name in names:
     number = name.removeprefix(prefix).partition('.')[0]
-    if name.startswith(prefix) and number.isdecimal() and int(number) >= layers:
+    if not name.startswith(prefix) or not number.isdecimal():
+      continue
+    # A number of thousands of digits is none that a model has.
+    i = arguments.count_in(number)
+    if i is None or i >= layers:
       raise ValueError(
-        f'model: {what} has the tensor {name}, of a layer beyond its {layers};'
-        ' fetch it again.'
+        f'model: {what} has the tensor {arguments.shown(name)}, of a layer'
+        f' beyond its {layers}; fetch it again.'
       )
 
 
@@ -195,6 +216,7 @@ def read_all(
   where: Mapping[str, Rows],
   shapes: Mapping[str, tuple[int, ...]],
   field: str,
+  ids: str,
 ) -> dict[str, np.ndarray]:
   """All of some tensors, by name, as they are stored.
 
@@ -203,13 +225,13 @@ def read_all(
     where: As `places` gives it.
     shapes: By name, what config.json asks for.
     field: What the user gave the folder for.
+    ids: The name of the one that has ids, where there is one.
 
   Raises:
-    ValueError: One is missing or of another shape.
+    ValueError: One is missing, of another shape or of another type.
   """
-  # Ids have 32 or 64 bits.
   return {
-    name: np.asarray(find(what, where, name, shape, field, ('I32', 'I64')))
+    name: np.asarray(find(what, where, name, shape, field, name == ids))
     for name, shape in shapes.items()
   }
 
@@ -331,6 +353,16 @@ def places(folder: pathlib.Path) -> dict[str, Rows]:
   return {
     short: _rows(handles[files[name]], name) for short, name in names.items()
   }
+
+
+def of_file(file: pathlib.Path) -> dict[str, Rows]:
+  """The tensors of one file, by name.
+
+  Raises:
+    ValueError: It is missing or damaged.
+  """
+  handle = _opened(file)
+  return {name: _rows(handle, name) for name in sorted(handle.keys())}
 
 
 def _rows(handle: Any, name: str) -> Rows:
