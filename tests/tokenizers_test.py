@@ -1,5 +1,7 @@
 """Tests of the SentencePiece tokenizers."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -125,3 +127,24 @@ def test_the_first_difference_of_two_tokenizers(tokenizer):
   assert at == differ(longer, tokenizer)
   assert tokenizer.piece(at - 1) == longer.piece(at - 1)
   assert tokenizer.piece(at) != longer.piece(at)
+
+
+@pytest.mark.parametrize(
+  ('names', 'said'),
+  [
+    ([], 'it has 0 pieces'),
+    (['<pad>', '</s>', '<s>'], 'it has 3 pieces'),
+    (['<pad>', '</s>', '<s>', '<unk>', '\ud800'], 'its pieces make none'),
+    (['<pad>', '</s>', '<s>', '<unk>', ''], 'its pieces make none'),
+  ],
+)
+def test_pieces_of_no_tokenizer_are_refused_with_their_file(
+  tmp_path, names, said
+):
+  vocab = {name: i for i, name in enumerate(names)}
+  model = dict(type='BPE', byte_fallback=True, vocab=vocab, merges=[])
+  file = tmp_path / 'tokenizer.json'
+  file.write_text(json.dumps(dict(model=model)))
+  with pytest.raises(ValueError, match=rf'tokenizer\.json: {said}') as error:
+    tokenizers.from_json(file)
+  assert str(error.value).startswith(f'tokenizer: {file}: ')

@@ -287,6 +287,22 @@ def of_pieces(pieces: Sequence[Piece], dummy_prefix: bool = False) -> Tokenizer:
   Raises:
     ValueError: SentencePiece makes no tokenizer of them.
   """
+  if len(pieces) <= UNK:
+    raise ValueError(
+      f'tokenizer: it has {len(pieces)} pieces, and the first {UNK + 1} are of'
+      ' its own; fetch it again.'
+    )
+  try:
+    return Tokenizer(_written(pieces, dummy_prefix))
+  # A text may hold half of a surrogate pair.
+  except (RuntimeError, UnicodeEncodeError) as error:
+    raise ValueError(
+      f'tokenizer: its pieces make none ({error}); fetch it again.'
+    ) from None
+
+
+def _written(pieces: Sequence[Piece], dummy_prefix: bool) -> bytes:
+  """The SentencePiece model of these pieces; see `of_pieces`."""
   names = [piece.text for piece in pieces]
   made = _proto(
     pieces=[
@@ -311,12 +327,7 @@ def of_pieces(pieces: Sequence[Piece], dummy_prefix: bool = False) -> Tokenizer:
       escape_whitespaces=True,
     ),
   )
-  try:
-    return Tokenizer(made.SerializeToString())
-  except RuntimeError as error:
-    raise ValueError(
-      f'tokenizer: its pieces make none ({error}); fetch it again.'
-    ) from None
+  return made.SerializeToString()
 
 
 def file_in(folder: pathlib.Path) -> pathlib.Path:
@@ -423,4 +434,8 @@ def from_json(file: pathlib.Path) -> Tokenizer:
       f'tokenizer: {file} leaves ids out, or has some of them twice; give its'
       ' tokenizer.model.'
     )
-  return of_pieces(pieces)
+  try:
+    return of_pieces(pieces)
+  except ValueError as error:
+    said = str(error).removeprefix('tokenizer: ')
+    raise ValueError(f'tokenizer: {file}: {said}') from None
