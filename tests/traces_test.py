@@ -158,6 +158,7 @@ _GOOD = dict(q=[[0.5, 0.5]], p=[[1, 0], [0.2, 0.8]], drafts=[0], tokens=[0, 1])
     ),
     (dict(tokens=[]), r'\[\] are no drafts of \[0\]'),
     (dict(tokens=[1, 1]), 'are no drafts of'),
+    (dict(tokens=[1] * 10**5), r'\[(1, ){6}\.\.\.\] are no drafts of'),
     (dict(tokens=[0, 1, 1]), 'are no drafts of'),
     (dict(drafts=[-1]), 'drafts has to be a list of token ids'),
     (dict(drafts=[True]), 'drafts has to be a list of token ids'),

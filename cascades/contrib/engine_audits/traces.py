@@ -41,7 +41,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cascades import methods
+from cascades import arguments, methods
 from cascades.contrib.engine_audits import engines
 from cascades.plain import plain
 from cascades.untrusted import bounded
@@ -208,11 +208,14 @@ def _block(number: int, line: bytes) -> _Block:
     )
   for i, token in enumerate(drafts):
     if q[i].of(token) == 0:
-      raise ValueError(f'draft {i}, token {token}, has no chance in its q')
+      raise ValueError(
+        f'draft {i}, token {arguments.shown(token)}, has no chance in its q'
+      )
   count = len(tokens) - 1
   if not 0 <= count <= len(drafts) or tokens[:count] != drafts[:count]:
     raise ValueError(
-      f'{tokens} are no drafts of {drafts} from the first on and one token more'
+      f'{arguments.shown(tokens)} are no drafts of {arguments.shown(drafts)}'
+      ' from the first on and one token more'
     )
   return _Block(number, q, p, drafts, tokens)
 
