@@ -8,6 +8,7 @@ verifier greedy speculative decoding needs for the answer.
 
 from absl import app, flags
 
+from cascades.untrusted import display
 from experiments import cli
 
 _PROMPT = flags.DEFINE_string('prompt', None, 'The text to go on from.')
@@ -28,7 +29,7 @@ def _painted(found, colour: bool) -> str:
   for i, (place, piece) in enumerate(
     zip(found.places, found.pieces, strict=True)
   ):
-    piece = piece or '<end>'
+    piece = display.printable(piece) or '<end>'
     if i < found.matched:
       out.append(f'\x1b[32m{piece}\x1b[0m' if colour else piece)
     elif place.agree:

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from cascades import methods
 from cascades.contrib.engine_audits import traces
-from cascades.drafters import assistants, heads, speculators
+from cascades.drafters import heads, pairing
 from cascades.models import (
   checkpoints,
   families,
@@ -223,14 +223,14 @@ FORMATS = {
   "an assistant's config.json": Format(
     copied('hf_gemma4_dense_assistant'),
     'config.json',
-    lambda path: assistants.describe(path.parent),
-    load=lambda path: assistants.load(path.parent),
+    lambda path: pairing.describe(str(path.parent)),
+    load=lambda path: pairing.load_drafter(str(path.parent)),
   ),
   "an EAGLE-3 head's config.json": Format(
     copied('eagle3_apart'),
     'config.json',
-    lambda path: speculators.describe(path.parent),
-    load=lambda path: speculators.load(path.parent),
+    lambda path: pairing.describe(str(path.parent)),
+    load=lambda path: pairing.load_drafter(str(path.parent)),
   ),
   "a recurrent head's head.json": Format(
     copied('tiny-recurrent'), 'head.json', lambda path: heads.load(path.parent)

@@ -155,7 +155,7 @@ def test_every_entry_can_be_imported(made):
 _CORE = """
   import sys
   import cascades
-  from cascades import methods, verification
+  from cascades import methods, scheme
   sys.path[:0] = ['tests']
   import small
 
@@ -163,12 +163,12 @@ _CORE = """
   verifier, drafter = small.pair()
   core = {
     'method': [n for n in methods.METHODS if n != 'learned'],
-    'verification': verification.SINGLE + verification.SEVERAL,
+    'verification': scheme.SINGLE + scheme.SEVERAL,
   }
   for name in core['method']:
     cascades.Sampler(verifier, drafter, method=name, lenience=0)
   for name in core['verification']:
-    many = 1 + (name in verification.SEVERAL)
+    many = 1 + (name in scheme.SEVERAL)
     cascades.Sampler(verifier, drafter, verification=name, drafts=many)
   for made in drafter, 'ngram', 'self:1':
     decoder = cascades.Sampler(verifier, made, method='speed', lenience=0)

@@ -24,6 +24,7 @@ from cascades.models import (
   families,
   tensor_files,
 )
+from cascades.untrusted import display
 from cascades.untrusted.schema import Count, Positive, Schema, Size, one_of
 
 _KIND = 'speculators_model_type'
@@ -362,9 +363,9 @@ def _check(loaded: Loaded, verifier: checkpoints.Checkpoint) -> tuple[int, ...]:
     refuse(f'of more than {layers} layers, for it looks after {list(taps)}')
   if unnamed:
     print(
-      f'{loaded.name}: config.json has no {_TAPS}; it looks at the states after'
-      f' {taps[0]}, {taps[1]} and {taps[2]} of the {layers} layers, as'
-      ' speculators does by default.',
+      f'{display.printable(loaded.name)}: config.json has no {_TAPS}; it looks'
+      f' at the states after {taps[0]}, {taps[1]} and {taps[2]} of the'
+      f' {layers} layers, as speculators does by default.',
       file=sys.stderr,
     )
   return taps

@@ -18,7 +18,14 @@ from typing import Annotated, Any, Literal, NamedTuple
 import pydantic
 
 from cascades import arguments
-from cascades.untrusted.schema import Count, Positive, Schema, Size, one_of
+from cascades.untrusted.schema import (
+  Count,
+  Each,
+  Positive,
+  Schema,
+  Size,
+  one_of,
+)
 
 FULL, SLIDING = 'full_attention', 'sliding_attention'
 # gemma's names of them; of which each family has an enumeration of its own.
@@ -69,19 +76,22 @@ _Sparsity = Annotated[float, pydantic.Field(ge=0, lt=1)]
 Layers = Annotated[int, pydantic.Field(ge=1, le=MOST_LAYERS)]
 
 
+_Sizes = Annotated[list[Size], Each]
+
+
 class _Text(Schema):
   """Fields of all families; what is absent is as transformers has it."""
 
   model_type: str
   vocab_size: Size
   hidden_size: Size = 2304
-  intermediate_size: Size | list[Size] = 9216
+  intermediate_size: Size | _Sizes = 9216
   num_hidden_layers: Layers
   num_attention_heads: Size = 8
   num_key_value_heads: Size = 4
   head_dim: Size = 256
   sliding_window: Size | None
-  layer_types: list[_Kind] | None = None
+  layer_types: Annotated[list[_Kind], Each] | None = None
   final_logit_softcapping: Positive | None = None
   rope_parameters: dict[str, Any] | None = None
   rope_scaling: dict[str, Any] | None = None
@@ -121,7 +131,7 @@ class _Gemma3n(_Text):
   vocab_size: Size = 262_400
   vocab_size_per_layer_input: Count | None = 262_144
   hidden_size: Size = 2048
-  intermediate_size: Size | list[Size] = 16_384
+  intermediate_size: Size | _Sizes = 16_384
   num_hidden_layers: Layers = 35
   num_key_value_heads: Size = 2
   sliding_window: Size | None = 512
@@ -129,7 +139,7 @@ class _Gemma3n(_Text):
   hidden_size_per_layer_input: Count = 256
   num_kv_shared_layers: Count = 15
   laurel_rank: Size = 64
-  activation_sparsity_pattern: list[_Sparsity] | None = None
+  activation_sparsity_pattern: Annotated[list[_Sparsity], Each] | None = None
   altup_coef_clip: Positive | None = 120.0
   altup_num_inputs: Annotated[Any, one_of(4)] = 4
   altup_active_idx: Annotated[Any, one_of(0)] = 0

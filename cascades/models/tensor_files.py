@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from cascades import arguments, atomic
-from cascades.untrusted import bounded, paths
-from cascades.untrusted.schema import Schema
+from cascades.untrusted import bounded, display, paths
+from cascades.untrusted.schema import Schema, Texts
 
 SINGLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 DTYPES = 'bfloat16', 'float32'
@@ -36,7 +36,7 @@ _WHOLE = 'I32', 'I64'
 class _Index(Schema):
   """What an index says."""
 
-  weight_map: dict[str, str]
+  weight_map: Texts
 
 
 class Rows:
@@ -256,8 +256,9 @@ def choose_dtype(stored: Iterable[Any], what: Any = None) -> str | None:
     return None
   if what is not None:
     print(
-      f'{what}: stored in float16, computed in float32, which takes twice the'
-      ' memory; with dtype bfloat16 it takes no more.',
+      f'{display.printable(str(what))}: stored in float16, computed in'
+      ' float32, which takes twice the memory; with dtype bfloat16 it takes no'
+      ' more.',
       file=sys.stderr,
     )
   return 'float32'

@@ -7,13 +7,13 @@ import itertools
 import pathlib
 import re
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import sentencepiece
 
 from cascades import arguments
 from cascades.untrusted import bounded
-from cascades.untrusted.schema import Count, Schema
+from cascades.untrusted.schema import Count, Counts, Each, Schema
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 IDS = dict(pad_id=PAD, eos_id=EOS, bos_id=BOS, unk_id=UNK)
@@ -349,7 +349,8 @@ def read(file: pathlib.Path, field: str = 'model') -> Tokenizer:
   if file.suffix == '.json':
     return from_json(file)
   try:
-    proto = bounded.read_bytes(file, field, 'fetch it again', 2**30)
+    # A model of Gemma's has 4.7 MB, and begins with its first piece.
+    proto = bounded.read_bytes(file, field, 'fetch it again', 2**29, b'\n')
     tokenizer = Tokenizer(proto)
   except (OSError, RuntimeError):
     tokenizer = None
@@ -367,8 +368,8 @@ class _Pairs(Schema):
 
   type: Literal['BPE']
   byte_fallback: Literal[True]
-  vocab: dict[str, Count]
-  merges: list[str | list[str]]
+  vocab: Counts
+  merges: Annotated[list[str | list[str]], Each]
 
 
 class _Added(Schema):
@@ -382,7 +383,7 @@ class _Fields(Schema):
   """A tokenizer.json."""
 
   model: _Pairs
-  added_tokens: list[_Added] | None = None
+  added_tokens: Annotated[list[_Added], Each] | None = None
 
 
 def from_json(file: pathlib.Path) -> Tokenizer:

@@ -8,6 +8,7 @@ is read as a stream, since little of it may unpack to much.
 import gzip
 import json
 import pathlib
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -21,25 +22,36 @@ class Bounds(NamedTuple):
   Attributes:
     size: In bytes.
     values: Of JSON, at most: each takes some 64 bytes once it is read.
+    containers: Of these, lists and objects, which take up to 200 bytes each.
   """
 
   size: int
   values: int
+  containers: int
 
 
 # A config.json has 15 KB; an index of tensors 110 KB and 1,300 values.
-FIELDS = Bounds(2**24, 2**20)
+FIELDS = Bounds(2**24, 2**20, 2**16)
 # A tokenizer.json of Gemma's has 33 MB, and 1.8 million values: 262,144 pieces
 # and their pairs; a set such as SQuAD has 40 MB.
-TABLE = Bounds(2**32, 2**28)
+TABLE = Bounds(2**32, 2**28, 2**26)
 # A block of a trace with whole rows has 700 KB and 35,000 values.
-LINE = Bounds(2**26, 2**22)
+LINE = Bounds(2**26, 2**22, 2**16)
+# Halves of a surrogate pair, spelled; with what must not be taken for one.
+_SPELLED = re.compile(
+  r'\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}'
+  r'|\\(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|\\.'
+)
 # Of a packed file, unpacked.
 _UNPACKED = 2**34
 
 
 def read_bytes(
-  path: pathlib.Path, option: str, advice: str, most: int = FIELDS.size
+  path: pathlib.Path,
+  option: str,
+  advice: str,
+  most: int = FIELDS.size,
+  start: bytes = b'',
 ) -> bytes:
   """Reads a file of at most so many bytes.
 
@@ -48,15 +60,20 @@ def read_bytes(
     option: What the user gave the file or its folder for, for errors.
     advice: What the user can do about a file that is refused.
     most: Bytes of the file.
+    start: What it begins with.
 
   Raises:
     FileNotFoundError: There is no such file.
-    ValueError: It is no regular file, or larger; a pipe would never end.
+    ValueError: It is no regular file, larger, or begins otherwise; a pipe would
+      never end.
   """
   check_regular(path, option, advice)
   if path.stat().st_size > most:
     raise _refusal(path, f'it has more than {most} bytes', option, advice)
-  return path.read_bytes()
+  with path.open('rb') as file:
+    if file.read(len(start)) != start:
+      raise _refusal(path, 'it is of another kind', option, advice)
+    return start + file.read()
 
 
 def check_regular(path: pathlib.Path, option: str, advice: str) -> None:
@@ -115,20 +132,30 @@ def read_fields(
 def parse_json(text: bytes | str, bounds: Bounds = LINE) -> Any:
   """Parses JSON of others.
 
+  Returns:
+    What it says; U+FFFD stands for half of a surrogate pair.
+
   Raises:
     ValueError: It is none, holds more values than it may, or is nested as no
       known file is.
   """
-  signs = ',[{' if isinstance(text, str) else (b',', b'[', b'{')
-  # As many values as there are, or more: texts have such signs too.
-  if sum(map(text.count, signs)) > bounds.values:
+  try:
+    text = text if isinstance(text, str) else text.decode('utf-8-sig')
+  except UnicodeDecodeError:
+    raise ValueError('it is no text in UTF-8') from None
+  # As many as there are, or more: texts have such signs too.
+  containers = text.count('[') + text.count('{')
+  if text.count(',') + containers > bounds.values:
     raise ValueError(f'it holds more than {bounds.values} values')
+  if containers > bounds.containers:
+    raise ValueError(f'it holds more than {bounds.containers} lists')
+  if '\\ud' in text or '\\uD' in text:
+    # Half of a pair is no character, and ends whatever writes it.
+    text = _SPELLED.sub(lambda x: '\\ufffd' if x['half'] else x[0], text)
   try:
     return json.loads(text)
   except RecursionError:
     raise ValueError('it is nested too deeply') from None
-  except UnicodeDecodeError:
-    raise ValueError('it is no text in UTF-8') from None
   except ValueError as error:
     raise ValueError(f'it is damaged ({error})') from None
 

@@ -21,8 +21,7 @@ _NO_XML = re.compile(r'[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]')
 # Of a message.
 _LONGEST = 1000
 _FORMULA = ('=', '+', '-', '@', '\t', '\r')
-_USER = re.compile(r'(?<=://)([^/@\s:]*):[^/@\s]*@')
-_QUERY = re.compile(r'(://[^\s?#]*)\?[^\s#]*')
+_URL = re.compile(r'(\w[\w+.-]*://)([^\s\'"<>]+)')
 _LATEX = {c: f'\\{c}' for c in '&%$#_{}'} | {
   '\\': r'\textbackslash{}',
   '~': r'\textasciitilde{}',
@@ -117,5 +116,16 @@ def for_latex(text: str, symbols: Mapping[str, str] | None = None) -> str:
 
 
 def without_secrets(text: str) -> str:
-  """Returns a text whose URLs have no password, and no query, as keys are."""
-  return _QUERY.sub(r'\1?***', _USER.sub(r'\1:***@', text))
+  """Returns a text whose URLs have no password, token, query or fragment."""
+  return _URL.sub(_without_secrets, text)
+
+
+def _without_secrets(url: re.Match) -> str:
+  place = re.split('[?#]', url[2], maxsplit=1)[0]
+  rest = '?***' if len(place) < len(url[2]) else ''
+  user, at, host = place.rpartition('@')
+  name, colon, _ = user.partition(':')
+  # An '@' behind a '/' is of a path, unless a password holds that.
+  if at and ('/' not in user or (colon and '/' not in name)):
+    place = f'{name if colon else ""}{colon}***@{host}'
+  return url[1] + place + rest

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+from collections.abc import Collection
 
 from cascades import arguments
 
@@ -56,11 +57,14 @@ def inside(folder: pathlib.Path, name: str, where: str) -> pathlib.Path:
   return path
 
 
-def check_tree(folder: pathlib.Path, where: str = 'workdir') -> None:
+def check_tree(
+  folder: pathlib.Path, but: Collection[str] = (), where: str = 'workdir'
+) -> None:
   """Refuses a folder in which a link stands, however deep; see `check_links`.
 
   Args:
     folder: May be a link itself, and need not be there.
+    but: Folders in it, relative to it, within which links may stand.
     where: The option, for errors.
 
   Raises:
@@ -69,6 +73,8 @@ def check_tree(folder: pathlib.Path, where: str = 'workdir') -> None:
   for parent, folders, files in os.walk(folder):
     for name in (*folders, *files):
       check_links(folder, pathlib.Path(parent, name), where)
+    place = pathlib.Path(parent).relative_to(folder)
+    folders[:] = [x for x in folders if (place / x).as_posix() not in but]
 
 
 def check_links(

@@ -6,13 +6,14 @@ is no number, and neither are true, NaN and infinity.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Self
 
 import numpy as np
 import pydantic
 
 from cascades import arguments
+from cascades.untrusted import display
 
 # More than any size of a model, and what fits 32 bits.
 MOST = 2**31 - 1
@@ -46,6 +47,33 @@ def one_of(*known: Any) -> pydantic.PlainValidator:
     raise ValueError(' or '.join(map(repr, known)))
 
   return pydantic.PlainValidator(check)
+
+
+# A list stops at the first item that is wrong: an error takes a kilobyte.
+Each = pydantic.Field(fail_fast=True)
+
+
+def each_is(known: Callable[[Any], bool]) -> pydantic.BeforeValidator:
+  """Has a table, too, report the first item alone that is wrong.
+
+  Args:
+    known: Says whether a value will do.
+  """
+
+  def check(given: Any) -> Any:
+    if isinstance(given, dict):
+      for name, value in given.items():
+        if not known(value):
+          return {name: value}
+    return given
+
+  return pydantic.BeforeValidator(check)
+
+
+Texts = Annotated[dict[str, str], each_is(lambda x: isinstance(x, str))]
+Counts = Annotated[
+  dict[str, Count], each_is(lambda x: type(x) is int and 0 <= x <= MOST)
+]
 
 
 class Schema(pydantic.BaseModel):
@@ -103,7 +131,7 @@ def _why(error: pydantic.ValidationError, fields: Mapping[str, Any]) -> str:
     for x in error.errors(include_url=False, include_context=False)
   ]
   # Of a field that may be a list, its item, and not that it is no number.
-  of_field = (x for x in found if x[1]['loc'][0] == found[0][1]['loc'][0])
+  of_field = (x for x in found if x[1]['loc'][:1] == found[0][1]['loc'][:1])
   place, first = max(of_field, key=lambda x: x[0].count('.'))
   short = {'missing': 'is missing', 'extra_forbidden': 'is no known field'}
   if first['type'] in short:
@@ -134,4 +162,4 @@ def _place(parts: tuple[int | str, ...], fields: Mapping[str, Any]) -> str:
       if not missing:
         continue
     names.append(str(part))
-  return '.'.join(names)
+  return display.sentence('.'.join(names))

@@ -349,7 +349,9 @@ def _typed(kind: Any) -> Any:
     return kind
   if isinstance(kind, types.UnionType):
     return functools.reduce(operator.or_, inner)
-  return typing.get_origin(kind)[inner]
+  origin = typing.get_origin(kind)
+  found = origin[inner]
+  return Annotated[found, schema.Each] if origin is list else found
 
 
 def _check_counts(record: Record) -> None:

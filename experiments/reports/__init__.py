@@ -91,7 +91,7 @@ def write_report(
   choice = choice or Choice()
   many = not isinstance(workdir, str | pathlib.Path)
   folders = list(map(pathlib.Path, workdir if many else [workdir]))
-  paths.check_tree(folders[0])
+  paths.check_tree(folders[0], ['trackers/wandb'])
   read = [runs.read(path) for path in folders]
   names = runs.names(read)
   told = dict(zip(names, read, strict=True))

@@ -95,6 +95,7 @@ def read_table(path: pathlib.Path) -> Iterator[Row]:
     import pandas as pd
 
     try:
+      bounded.check_regular(path, 'path', 'give a file')
       if path.suffix == '.csv':
         frame = pd.read_csv(path, dtype=str, keep_default_na=False)
       else:

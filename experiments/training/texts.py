@@ -288,13 +288,15 @@ def kept(file: pathlib.Path, prompts: Sequence[str], answer: Any) -> list[str]:
   """
   done: list[str] = []
   if file.exists():
-    lines = file.read_text(encoding='utf-8').splitlines()
     # The last may be half a line, of a run that was stopped.
-    for line in lines:
+    for line in bounded.read_lines(file, lambda _, why: ValueError(why)):
       try:
-        done.append(json.loads(line))
+        text = bounded.parse_json(line)
       except ValueError:
         break
+      if not isinstance(text, str):
+        break
+      done.append(text)
     if len(done) < len(prompts):
       # Those of a group have a seed together, and are written together.
       del done[len(done) // AT_A_TIME * AT_A_TIME :]
