@@ -38,6 +38,7 @@ from cascades.models import (
 )
 from cascades.untrusted.schema import (
   Count,
+  Each,
   NotNegative,
   Number,
   Positive,
@@ -129,9 +130,9 @@ class _Gemma2(_Gemma3):
 class _Tokens(Schema):
   """What a file says of its tokenizer."""
 
-  tokens: list[str]
-  scores: Annotated[list[Number], pydantic.BeforeValidator(_of_scores)]
-  token_type: Annotated[list[Count], pydantic.BeforeValidator(_listed)]
+  tokens: Annotated[list[str], Each]
+  scores: Annotated[list[Number], Each, pydantic.BeforeValidator(_of_scores)]
+  token_type: Annotated[list[Count], Each, pydantic.BeforeValidator(_listed)]
   padding_token_id: Count = tokenizers.PAD
   eos_token_id: Count = tokenizers.EOS
   bos_token_id: Count = tokenizers.BOS
