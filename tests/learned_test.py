@@ -295,7 +295,14 @@ def _record(example, tokens, quality):
   record = dataclasses.replace(
     record, failure=None, quality=quality, scores={'half': quality / 2}
   )
-  return record, dataclasses.replace(trace, tokens=list(tokens))
+  n = len(tokens)
+  return record, dataclasses.replace(
+    trace,
+    tokens=list(tokens),
+    pieces=[''] * n,
+    sources=[0] * n,
+    logprobs=[0.0] * n,
+  )
 
 
 def _workdir(path, **fields):
