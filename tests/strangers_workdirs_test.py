@@ -125,7 +125,8 @@ def test_a_page_spells_what_would_act_or_cannot_be_seen(
   records.write(workdir / 'examples/sums.jsonl', examples)
   page = report(workdir).read_text(encoding='utf-8')
   (odd,) = filter(display.unseen, method + prompt)
-  spelled = display.escaped(odd)
+  # Half of a pair of surrogates is none of a file's characters.
+  spelled = '\ufffd' if odd == '\ud800' else display.escaped(odd)
   assert not any(map(display.unseen, page))
   if odd in method:
     # Curves are found by the same name in figures and legends.
