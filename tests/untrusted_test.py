@@ -169,8 +169,8 @@ def test_a_packed_line_is_unpacked_no_further_than_its_bound(tmp_path):
   _, peak = tracemalloc.get_traced_memory()
   tracemalloc.stop()
   assert why == f':2: it has more than {bounded.LINE.size} bytes'
-  # A buffer grows by being copied.
-  assert peak < 3 * bounded.LINE.size
+  # Nothing is joined at the end.
+  assert peak < 1.3 * bounded.LINE.size
 
 
 def test_a_packed_file_with_a_wrong_byte_is_refused_by_its_line(tmp_path):

@@ -11,7 +11,7 @@ import pathlib
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from cascades.untrusted import display
 
@@ -42,6 +42,8 @@ _SPELLED = re.compile(
   r'\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}'
   r'|\\(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|\\.'
 )
+# Of a line, read at a time.
+_PIECE = 2**20
 # Of a packed file, unpacked.
 _UNPACKED = 2**34
 
@@ -129,7 +131,7 @@ def read_fields(
   return found
 
 
-def parse_json(text: bytes | str, bounds: Bounds = LINE) -> Any:
+def parse_json(text: bytes | bytearray | str, bounds: Bounds = LINE) -> Any:
   """Parses JSON of others.
 
   Returns:
@@ -139,16 +141,17 @@ def parse_json(text: bytes | str, bounds: Bounds = LINE) -> Any:
     ValueError: It is none, holds more values than it may, or is nested as no
       known file is.
   """
+  signs = '[{,' if isinstance(text, str) else (b'[', b'{', b',')
+  # As many as there are, or more: texts have such signs too.
+  lists, tables, commas = map(text.count, signs)
+  if lists + tables + commas > bounds.values:
+    raise ValueError(f'it holds more than {bounds.values} values')
+  if lists + tables > bounds.containers:
+    raise ValueError(f'it holds more than {bounds.containers} lists')
   try:
     text = text if isinstance(text, str) else text.decode('utf-8-sig')
   except UnicodeDecodeError:
     raise ValueError('it is no text in UTF-8') from None
-  # As many as there are, or more: texts have such signs too.
-  containers = text.count('[') + text.count('{')
-  if text.count(',') + containers > bounds.values:
-    raise ValueError(f'it holds more than {bounds.values} values')
-  if containers > bounds.containers:
-    raise ValueError(f'it holds more than {bounds.containers} lists')
   if '\\ud' in text or '\\uD' in text:
     # Half of a pair is no character, and ends whatever writes it.
     text = _SPELLED.sub(lambda x: '\\ufffd' if x['half'] else x[0], text)
@@ -164,7 +167,7 @@ def read_lines(
   path: pathlib.Path,
   refuse: Callable[[int, str], ValueError],
   bounds: Bounds = LINE,
-) -> Iterator[bytes]:
+) -> Iterator[bytes | bytearray]:
   """Reads a file line by line; unpacks it, where its name ends in '.gz'.
 
   Args:
@@ -188,7 +191,7 @@ def read_lines(
   with opened(path, 'rb') as file:
     while True:
       try:
-        line = file.readline(bounds.size + 1)
+        line = _line(file, bounds.size)
       except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise refuse(number, str(error)) from None
       if not line:
@@ -200,6 +203,20 @@ def read_lines(
         raise refuse(number, f'it comes after {_UNPACKED} bytes')
       yield line
       number += 1
+
+
+def _line(file: BinaryIO, most: int) -> bytes | bytearray:
+  """Reads a line, or a little more than so many bytes of a longer one."""
+  line = file.readline(_PIECE)
+  if len(line) < _PIECE:
+    return line
+  # What grows in its place takes half of what is joined at the end.
+  whole = bytearray(line)
+  while len(whole) <= most and not whole.endswith(b'\n'):
+    if not (line := file.readline(_PIECE)):
+      break
+    whole += line
+  return whole
 
 
 def _refusal(

@@ -184,7 +184,7 @@ def read(path: str | pathlib.Path) -> Iterator[_Block]:
     return ValueError(f'trace: {path}, line {number}: {why}.')
 
   for number, line in enumerate(bounded.read_lines(path, refuse), 1):
-    if line.strip():
+    if not line.isspace():
       try:
         yield _block(number, line)
       except ValueError as e:
