@@ -306,7 +306,9 @@ def _watch(event: str, arguments: tuple) -> None:
     return
   if isinstance(path, str | bytes | os.PathLike):
     path = os.path.realpath(os.fsdecode(path))
-    if not path.startswith((inside, '/dev/')):
+    # JAX keeps what it compiles.
+    kept = os.path.realpath(os.environ['JAX_COMPILATION_CACHE_DIR'])
+    if not path.startswith((inside, kept, '/dev/')):
       _WATCHED['written'].append((event, path))
 
 
