@@ -347,13 +347,18 @@ def check(file: pathlib.Path, data: bytes, read: Callable) -> None:
   assert len(said) < 1000
 
 
-@pytest.mark.parametrize('kind', FORMATS)
-@pytest.mark.parametrize('part', ['read', 'load'])
+@pytest.mark.parametrize(
+  ('part', 'kind'),
+  [
+    (part, kind)
+    for part in ('read', 'load')
+    for kind, of in FORMATS.items()
+    if getattr(of, part)
+  ],
+)
 def test_a_changed_file_is_read_or_refused(tmp_path, kind, part):
   of = FORMATS[kind]
   read = getattr(of, part)
-  if read is None:
-    pytest.skip('what is read is all')
   of.make(tmp_path / 'folder')
   file = tmp_path / 'folder' / of.name
   good = file.read_bytes()

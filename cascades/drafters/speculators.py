@@ -49,9 +49,7 @@ class _Layer(Schema):
   rms_norm_eps: Positive = 1e-6
   attention_bias: Annotated[Any, one_of(False)] = False
   mlp_bias: Annotated[Any, one_of(False)] = False
-  layer_types: Annotated[
-    Any, one_of(None, [families.FULL], [families.SLIDING])
-  ] = None
+  layer_types: _Kinds = None
   sliding_window: Size | None = None
   # transformers 5 keeps these in `rope_parameters`, 4 in flat fields.
   rope_theta: Positive = 10_000.0
@@ -62,7 +60,7 @@ class _Layer(Schema):
 class _Rope(Schema):
   """How positions are turned."""
 
-  rope_type: Annotated[Any, one_of('default')] = 'default'
+  rope_type: Annotated[Any, one_of('default')] = families.rope_type()
   rope_theta: Positive
 
 
@@ -201,8 +199,6 @@ def _config(folder: pathlib.Path) -> dict[str, Any]:
   said = _Head.check(tensor_files.read_config(folder), where)
   layer = said.transformer_layer_config
   rope = layer.rope_parameters or layer.rope_scaling or {}
-  if 'rope_type' not in rope and 'type' in rope:
-    rope = {**rope, 'rope_type': rope['type']}
   rope = _Rope.check({'rope_theta': layer.rope_theta} | rope, where)
   heads = layer.num_attention_heads
   keys = layer.num_key_value_heads or heads

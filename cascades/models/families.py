@@ -207,10 +207,16 @@ class _ByKind(Schema):
   sliding_attention: dict[str, Any] | None = None
 
 
+def rope_type() -> Any:
+  """A field that older files call `type`; an absent one is 'default'."""
+  names = pydantic.AliasChoices('rope_type', 'type')
+  return pydantic.Field('default', validation_alias=names)
+
+
 class _RopeFields(Schema):
   """What a file says of the positions of a kind of layer."""
 
-  rope_type: str = 'default'
+  rope_type: str = rope_type()
   rope_theta: Positive
   factor: Positive = 1.0
   partial_rotary_factor: Annotated[Positive, pydantic.Field(le=1)] = 1.0
@@ -487,8 +493,6 @@ def _rope(rope: Mapping[str, Any], theta: float, partly: bool = False) -> Rope:
     theta: Where it says none.
     partly: Whether a share of the angles may stand still.
   """
-  if 'rope_type' not in rope and 'type' in rope:
-    rope = {**rope, 'rope_type': rope['type']}
   said = _RopeFields.check(
     _without_nulls({'rope_theta': theta, **rope}),
     'config.json: rope_parameters',

@@ -52,7 +52,7 @@ FAMILIES = {'gemma2': 'gemma2', 'gemma3': 'gemma3_text'}
 BY_WIDTH = {('gemma2', 46), ('gemma3', 62)}
 
 
-def _as(name: str, usual: Any = ...) -> Any:
+def _named(name: str, usual: Any = ...) -> Any:
   """A field by its name in a file, with what an absent one is."""
   return pydantic.Field(usual, alias=name)
 
@@ -75,14 +75,14 @@ def _flag(given: Any) -> Any:
   return given != 0 if type(given) is int and given in (0, 1) else given
 
 
-def _of_scores(given: Any) -> Any:
+def _scores(given: Any) -> Any:
   """A list of scores, of which -inf is the lowest that there is."""
   if isinstance(given, np.ndarray) and given.dtype.kind == 'f':
     given = np.where(np.isneginf(given), given.dtype.type(_LOWEST), given)
   return _listed(given)
 
 
-def _token(given: Any) -> Any:
+def _token_or_none(given: Any) -> Any:
   """The id of a token; None where a file says -1, of 32 bits."""
   none = type(given) is int and given in (-1, 2**32 - 1)
   return None if none else given
@@ -90,54 +90,59 @@ def _token(given: Any) -> Any:
 
 # A score of float32.
 _LOWEST = -(2.0**99)
+_Token = Annotated[Count | None, pydantic.BeforeValidator(_token_or_none)]
 _Local = Annotated[Count | list[bool], pydantic.BeforeValidator(_flags)]
 
 
 class _Whole(Schema):
   """What is read of a file whatever its architecture."""
 
-  parts: Count = _as('split.count', 1)
+  parts: Count = _named('split.count', 1)
 
 
 class _Gemma3(Schema):
   """Fields of a config.json by their names in a file, without its family."""
 
-  hidden_size: Size = _as('embedding_length')
-  intermediate_size: Size = _as('feed_forward_length')
-  num_hidden_layers: families.Layers = _as('block_count')
-  num_attention_heads: Size = _as('attention.head_count')
-  num_key_value_heads: Size = _as('attention.head_count_kv')
-  head_dim: Size = _as('attention.key_length')
-  sliding_window: Size = _as('attention.sliding_window')
-  rms_norm_eps: Positive = _as('attention.layer_norm_rms_epsilon')
-  rope_theta: Positive = _as('rope.freq_base', 1_000_000.0)
-  rope_local_base_freq: Positive = _as('rope.freq_base_swa', 10_000.0)
+  hidden_size: Size = _named('embedding_length')
+  intermediate_size: Size = _named('feed_forward_length')
+  num_hidden_layers: families.Layers = _named('block_count')
+  num_attention_heads: Size = _named('attention.head_count')
+  num_key_value_heads: Size = _named('attention.head_count_kv')
+  head_dim: Size = _named('attention.key_length')
+  sliding_window: Size = _named('attention.sliding_window')
+  rms_norm_eps: Positive = _named('attention.layer_norm_rms_epsilon')
+  rope_theta: Positive = _named('rope.freq_base', 1_000_000.0)
+  rope_local_base_freq: Positive = _named('rope.freq_base_swa', 10_000.0)
   # llama.cpp has 0 for none.
-  factor: NotNegative | None = _as('rope.scaling.factor', None)
-  rope_type: str | None = _as('rope.scaling.type', None)
+  factor: NotNegative | None = _named('rope.scaling.factor', None)
+  rope_type: str | None = _named('rope.scaling.type', None)
   # Of so many layers the last is global, where a file does not say which.
-  local: _Local = _as('attention.sliding_window_pattern', 6)
+  local: _Local = _named('attention.sliding_window_pattern', 6)
 
 
 class _Gemma2(_Gemma3):
-  sliding_window: Size = _as('attention.sliding_window', 4096)
-  attn_logit_softcapping: Positive = _as('attn_logit_softcapping', 50.0)
-  final_logit_softcapping: Positive = _as('final_logit_softcapping', 30.0)
-  rope_theta: Positive = _as('rope.freq_base', 10_000.0)
-  local: _Local = _as('attention.sliding_window_pattern', 2)
+  """The same of a Gemma 2, which caps its logits."""
+
+  sliding_window: Size = _named('attention.sliding_window', 4096)
+  attn_logit_softcapping: Positive = _named('attn_logit_softcapping', 50.0)
+  final_logit_softcapping: Positive = _named('final_logit_softcapping', 30.0)
+  rope_theta: Positive = _named('rope.freq_base', 10_000.0)
+  local: _Local = _named('attention.sliding_window_pattern', 2)
 
 
 class _Tokens(Schema):
   """What a file says of its tokenizer."""
 
   tokens: Annotated[list[str], Each]
-  scores: Annotated[list[Number], Each, pydantic.BeforeValidator(_of_scores)]
+  scores: Annotated[list[Number], Each, pydantic.BeforeValidator(_scores)]
   token_type: Annotated[list[Count], Each, pydantic.BeforeValidator(_listed)]
   padding_token_id: Count = tokenizers.PAD
   eos_token_id: Count = tokenizers.EOS
   bos_token_id: Count = tokenizers.BOS
   unknown_token_id: Count = tokenizers.UNK
-  eot_token_id: Annotated[Count | None, pydantic.BeforeValidator(_token)] = None
+  eot_token_id: Annotated[
+    Count | None, pydantic.BeforeValidator(_token_or_none)
+  ] = None
   add_space_prefix: Annotated[bool, pydantic.BeforeValidator(_flag)] = False
 
 
@@ -219,7 +224,7 @@ def config_of(file: gguf_header.File) -> dict[str, Any]:
       f'model: {path} is one of several files; join them with'
       " llama.cpp's llama-gguf-split --merge first."
     )
-  said = _once(file.under(f'{family}.'))
+  said = _as_one_number(file.under(f'{family}.'))
   fields = _OF[family].check(said, f'model: {path}')
   table = file.tensors.get('token_embd.weight')
   if table is None:
@@ -252,7 +257,7 @@ def config_of(file: gguf_header.File) -> dict[str, Any]:
   return config
 
 
-def _once(fields: dict[str, Any]) -> dict[str, Any]:
+def _as_one_number(fields: dict[str, Any]) -> dict[str, Any]:
   """Fields, with one number where a file has the same for each layer."""
   layers, same = fields.get('block_count'), {}
   for name in ('feed_forward_length', 'attention.head_count_kv'):

@@ -93,18 +93,6 @@ class _Config(schema.Schema):
   versions: dict[str, str] | None = None
 
 
-class _Start(schema.Schema):
-  """What is read of a start of a sweep."""
-
-  code: str | None = None
-
-
-class _Provenance(schema.Schema):
-  """What is read of a provenance.json."""
-
-  starts: list[_Start] | None = None
-
-
 def read(path: str | pathlib.Path) -> Run:
   """Reads a workdir, except for its traces.
 
@@ -119,7 +107,7 @@ def read(path: str | pathlib.Path) -> Run:
     raise ValueError(f'workdir: there is no folder {path}; {_REMEDY}')
   lines = records.read_points(path)
   summary = _summary(path / 'summary.csv')
-  starts = _fields(path / 'provenance.json', _Provenance).get('starts') or [{}]
+  starts = records.read_starts(path) or [{}]
   # Files are in the order of their names, a summary in that of the sweep.
   order: dict[tuple, int] = {}
   for key in zip(summary.task, metrics.variants(summary), strict=True):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cascades.atomic import write_bytes, write_text
-from cascades.untrusted import bounded
+from cascades.untrusted import bounded, schema
 from experiments import tasks
 from experiments.records.lines import (
   Record,
@@ -59,6 +59,32 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     ValueError: It is damaged, or no JSON object.
   """
   return bounded.read_fields(path, 'workdir', 'delete it')
+
+
+class _Start(schema.Schema):
+  """What is read of a start of a sweep."""
+
+  code: str | None = None
+
+
+class _Provenance(schema.Schema):
+  """What is read of a provenance.json."""
+
+  starts: list[_Start]
+
+
+def read_starts(workdir: pathlib.Path) -> list[dict[str, Any]]:
+  """Reads the starts of a sweep in its provenance; none if it was not kept.
+
+  Raises:
+    ValueError: The file is damaged.
+  """
+  path = workdir / 'provenance.json'
+  if not path.is_file():
+    return []
+  fields = read_json(path)
+  _Provenance.check(fields, f'workdir: {path}', 'delete it')
+  return fields['starts']
 
 
 def write(path: str | pathlib.Path, lines: Iterable[Any]) -> None:

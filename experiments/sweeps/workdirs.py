@@ -31,7 +31,7 @@ from typing import Any
 
 import filelock
 
-from cascades.untrusted import bounded, display, paths, schema
+from cascades.untrusted import bounded, display, paths
 from experiments import records
 from experiments.records import metrics
 from experiments.sweeps import plan
@@ -70,12 +70,6 @@ def provenance(facts: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     **facts,
     **more,
   }
-
-
-class _Provenance(schema.Schema):
-  """What a provenance.json says."""
-
-  starts: list[dict[str, Any]]
 
 
 class Workdir:
@@ -138,25 +132,18 @@ class Workdir:
     bound = any(self.path.glob('records/*.jsonl'))
     records.claim(self.path / 'config.json', settings, 'run', bound)
 
-  def _starts(self) -> list[dict[str, Any]]:
-    path = self.path / 'provenance.json'
-    if not path.exists():
-      return []
-    fields = records.read_json(path)
-    return _Provenance.check(fields, f'workdir: {path}', 'delete it').starts
-
   def code(self) -> str | None:
     """Names the code of the latest start; None before the first one."""
-    starts = self._starts()
+    starts = records.read_starts(self.path)
     return starts[-1].get('code') if starts else None
 
   def log(self, start: Mapping[str, Any]) -> None:
     """Adds a start of the sweep to its provenance."""
-    self._write_starts([*self._starts(), start])
+    self._write_starts([*records.read_starts(self.path), start])
 
   def log_end(self) -> None:
     """Adds to the latest start when it came to its end."""
-    *others, start = self._starts()
+    *others, start = records.read_starts(self.path)
     self._write_starts([*others, start | {'ended': _now()}])
 
   def _write_starts(self, starts: Sequence[Mapping[str, Any]]) -> None:
@@ -165,7 +152,7 @@ class Workdir:
 
   def costs(self, facts: Mapping[str, Any]) -> metrics.Measured | None:
     """Unit costs; None where there are none, or they are of other facts."""
-    path, starts = self.path / 'costs.json', self._starts()
+    path, starts = self.path / 'costs.json', records.read_starts(self.path)
     if not path.exists():
       return None
     # What was measured before is as good as what would be now.

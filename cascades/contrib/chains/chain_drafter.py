@@ -57,7 +57,7 @@ class ChainDrafter(drafters.Drafter):
 
   @property
   def slack(self) -> int:
-    """Of the last inner block, which may go on past the drafts."""
+    """Positions that the last inner block may take past the drafts."""
     return self._inner.slack + 1
 
   def init(self, params, cache_length):

@@ -1,4 +1,4 @@
-"""Whether somebody's verification emits the law of a rule.
+"""Certifies that a verification function emits the law of a rule.
 
 It is a function of NumPy arrays, from whatever engine:
 
@@ -79,7 +79,7 @@ class Worst:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Certificate:
-  """What is known of how far a function is from a rule.
+  """Bounds on how far a verification function is from a rule.
 
   Attributes:
     rule: A method's name.
@@ -110,11 +110,11 @@ class Certificate:
 
   @property
   def passed(self) -> bool:
-    """Whether nothing tells it from the rule."""
+    """Says whether no difference from the rule was found."""
     return self.low <= _EXACT
 
   def to_dict(self) -> dict[str, Any]:
-    """As JSON can hold it."""
+    """Returns the certificate as JSON can hold it."""
     return {'passed': self.passed} | plain(dataclasses.asdict(self))
 
   def __str__(self) -> str:
@@ -224,7 +224,7 @@ def certify(
 
 
 def _spread(cells: int, models: int) -> float:
-  """How far a sampled distance is from the true one at the most.
+  """Bounds how far a sampled distance is from the true one.
 
   Of n samples the frequencies of so many cells are within e of the law in
   total variation but for a chance of (2^cells - 2) exp(-2 n e^2) (Weissman et
@@ -337,7 +337,7 @@ class _Model:
     return total
 
   def _after(self, tokens: tuple[int, ...]) -> np.ndarray:
-    """What the declared law has after some tokens."""
+    """Returns the declared law of the token after these."""
     mass = self.declared[tokens]
     return mass / mass.sum() if mass.sum() > 0 else mass
 
@@ -358,7 +358,7 @@ class _Model:
 
 
 def _worst(one: _Model, emitted: np.ndarray) -> Worst:
-  """Where the chance of a next token differs most, weighed by its prefix."""
+  """Finds the next token whose chance, times its prefix's, differs most."""
   best, found = -1.0, None
   gamma, table = one.place.gamma, one.place.table
   for length in range(gamma + 1):

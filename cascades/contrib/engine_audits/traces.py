@@ -1,4 +1,4 @@
-"""Whether what an engine wrote down of its blocks follows the law of a rule.
+"""Checks whether the blocks that an engine wrote follow the law of a rule.
 
 A trace is a file with a block a line, in JSON; packed, if it ends in '.gz':
 
@@ -83,7 +83,7 @@ class _Block:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Drift:
-  """How often tokens of a kind were emitted.
+  """The share of emitted tokens that are of a kind, beside the declared one.
 
   Attributes:
     kind: Which.
@@ -110,7 +110,7 @@ class Drift:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Certificate:
-  """What a trace says of how far an engine is from a rule.
+  """Bounds, from a trace, on how far an engine is from a rule.
 
   Attributes:
     rule: A method's name.
@@ -338,7 +338,7 @@ def _likeliest(pi: _Row, q: _Row | None) -> np.ndarray:
 
 
 def _unlikely(pi: _Row, q: _Row | None) -> np.ndarray:
-  """What is far less likely, the others included."""
+  """Marks the tokens that are far less likely than the likeliest."""
   del q
   return pi.probs < _UNLIKELY * pi.probs.max()
 
