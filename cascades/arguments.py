@@ -1,130 +1,155 @@
-"""Checks of arguments; each raises a ValueError of one sentence."""
+"""Checks of argument values; each raises a ValueError of one sentence."""
 
 import decimal
 import math
 import numbers
 import reprlib
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
 # The largest number that float32 holds.
-LARGEST = float(np.finfo(np.float32).max)
-# Digits of the numbers in names such as 'self:3'. A number of thousands has no
-# int.
-_DIGITS = 7
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
+# The largest count that a compiled program holds, in int32.
+MAX_INT32 = 2**31 - 1
+# The largest seed of a random key, of which JAX takes 32 bits.
+MAX_SEED = 2**32 - 1
+# Digits of the numbers in names such as 'self:3'. A number with thousands of
+# digits cannot be converted to an int.
+_MAX_DIGITS = 7
 _SHORT = reprlib.Repr()
-# As long as most paths.
+# The length of most paths.
 _SHORT.maxstring = _SHORT.maxother = 100
 
 
-def shown(value) -> str:
-  """A value in a few words, whatever it is."""
+def quote(value: Any) -> str:
+  """Returns a short text for any value, for error messages."""
   try:
     return ' '.join(_SHORT.repr(value).split())
-  # Integers of thousands of digits have no text; what a user made may fail.
+  # Integers of thousands of digits have no text; a user's __repr__ may fail.
   except Exception:
     return f'a {type(value).__name__}'
 
 
-def number(name: str, value, low: float, high: float) -> float:
-  """A number from low to high that float32 holds, which nan never is."""
+def number(name: str, value: Any, low: float, high: float) -> float:
+  """Returns a number from low to high that float32 holds; never nan.
+
+  Args:
+    name: Name of the argument.
+    value: A real number, a decimal, or a NumPy or JAX scalar.
+    low: Smallest allowed value.
+    high: Largest allowed value.
+
+  Raises:
+    ValueError: The value is not such a number.
+  """
   if getattr(value, 'ndim', None) == 0:
-    # Of an array, or a number of NumPy's.
+    # A scalar array, or a NumPy number.
     value = value.item()
-  known = isinstance(value, numbers.Real | decimal.Decimal)
+  is_real = isinstance(value, numbers.Real | decimal.Decimal)
   try:
-    found = float(value) if known and not isinstance(value, bool) else math.nan
+    real = float(value) if is_real and not isinstance(value, bool) else math.nan
   except (ValueError, OverflowError):
-    found = math.nan
-  if math.isfinite(found) and abs(found) > LARGEST:
+    real = math.nan
+  if math.isfinite(real) and abs(real) > MAX_FLOAT32:
     raise ValueError(
-      f'{name}: {shown(value)} is more than float32 holds; give a number from'
-      f' {-LARGEST:.2g} to {LARGEST:.2g}, or infinity.'
+      f'{name}: {quote(value)} is more than float32 holds; give a number'
+      f' from {-MAX_FLOAT32:.2g} to {MAX_FLOAT32:.2g}, or infinity.'
     )
-  if not low <= found <= high:
+  if not low <= real <= high:
     raise ValueError(
-      f'{name}: {shown(value)} will not do; give a number from {low:g} to'
-      f' {high:g}.'
+      f'{name}: must be a number from {low:g} to {high:g}, got {quote(value)}.'
     )
-  return found
+  return real
 
 
-# The largest count that a compiled program holds, in int32.
-MOST = 2**31 - 1
-# The largest seed of a random key, of which JAX takes 32 bits.
-LARGEST_SEED = 2**32 - 1
+def integer(name: str, value: Any, low: int, high: float = MAX_INT32) -> int:
+  """Returns a whole number from low to high.
 
+  Args:
+    name: Name of the argument.
+    value: An int, or a float without a fraction.
+    low: Smallest allowed value.
+    high: Largest allowed value.
 
-def whole(name: str, value, low: int, high: float = MOST) -> int:
-  """A whole number from low to high."""
-  real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-  # What is left of nan and of infinity is nan, which is not 0.
-  if not real or value % 1 != 0:
-    raise ValueError(f'{name}: {shown(value)} is not a whole number.')
+  Raises:
+    ValueError: The value is not such a number.
+  """
+  is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+  # nan and infinity modulo 1 are nan, which is not 0.
+  if not is_real or value % 1 != 0:
+    raise ValueError(f'{name}: must be a whole number, got {quote(value)}.')
   if value < low:
-    raise ValueError(f'{name}: {shown(value)} will not do; give {low} or more.')
+    raise ValueError(f'{name}: must be {low} or more, got {quote(value)}.')
   if value > high:
-    raise ValueError(
-      f'{name}: {shown(value)} will not do; give {high} or less.'
-    )
+    raise ValueError(f'{name}: must be {high} or less, got {quote(value)}.')
   return int(value)
 
 
-def count_in(text: str) -> int | None:
-  """The whole number that a part of a name is; None of any other text."""
-  known = text.isascii() and text.isdigit() and len(text) <= _DIGITS
-  return int(text) if known else None
+def parse_count(text: str) -> int | None:
+  """Returns the whole number that a text spells, or None."""
+  is_count = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
+  return int(text) if is_count else None
 
 
 def file_name(name: str, value: str) -> str:
-  """A text that can be the name of a file.
+  """Returns a text that can be the name of a file.
 
   Raises:
-    ValueError: It cannot, so that looking for it would fail.
+    ValueError: The operating system would refuse to look for it.
   """
   parts = value.encode(errors='replace').split(b'/')
   if '\0' in value or max(map(len, parts)) > 255 or len(value) > 4000:
     raise ValueError(
-      f'{name}: {shown(value)}, a text of {len(value)} characters, cannot be'
-      ' the name of a file; give another name.'
+      f'{name}: {quote(value)}, a text of {len(value)} characters, cannot'
+      ' be the name of a file; give another name.'
     )
   return value
 
 
-def listed(name: str, values, kind: str) -> list:
-  """A list, of anything that can be gone through and is no text.
+def as_list(name: str, values: Any, kind: str) -> list:
+  """Returns the elements of an iterable that is not a text.
 
   Args:
-    name: The argument's name.
-    values: What was given for it.
-    kind: What the list is to hold, in words.
+    name: Name of the argument.
+    values: An iterable.
+    kind: Plural noun for the elements, such as 'numbers'.
+
+  Raises:
+    ValueError: The value is a text or cannot be iterated.
   """
-  try:
-    if isinstance(values, str | bytes):
-      raise TypeError
-    return list(values)
-  except TypeError:
-    raise ValueError(
-      f'{name}: {shown(values)} will not do; give a list of {kind}.'
-    ) from None
+  if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+    raise ValueError(f'{name}: must be a list of {kind}, got {quote(values)}.')
+  return list(values)
 
 
-def texts(name: str, values) -> tuple[str, ...]:
-  """A list of texts, none of which is empty."""
-  found = tuple(listed(name, values, 'texts'))
-  if not all(isinstance(text, str) and text for text in found):
-    raise ValueError(f'{name}: give a list of texts, none of which is empty.')
-  return found
+def text_tuple(name: str, values: Any) -> tuple[str, ...]:
+  """Returns a tuple of texts, none of which is empty."""
+  texts = tuple(as_list(name, values, 'texts'))
+  if not all(isinstance(text, str) and text for text in texts):
+    raise ValueError(f'{name}: must be a list of texts, none of them empty.')
+  return texts
 
 
-def a(name: str, value, kind, advice: str):
-  """A value of a kind, as `isinstance` has it; `advice` says what to give."""
+def instance(name: str, value: Any, kind: Any, expected: str) -> Any:
+  """Returns a value of a type, as `isinstance` takes it.
+
+  Args:
+    name: Name of the argument.
+    value: The value.
+    kind: A type or a union of types.
+    expected: Noun phrase for the type, used in the error.
+
+  Raises:
+    ValueError: The value has another type.
+  """
   if not isinstance(value, kind):
-    raise ValueError(f'{name}: {shown(value)} will not do; give {advice}.')
+    raise ValueError(f'{name}: must be {expected}, got {quote(value)}.')
   return value
 
 
-def flags(**given) -> None:
-  """Values that are True or False, by the names of their arguments."""
-  for name, value in given.items():
-    a(name, value, bool | np.bool_, 'True or False')
+def booleans(**values: Any) -> None:
+  """Refuses values that are not True or False, by their arguments' names."""
+  for name, value in values.items():
+    instance(name, value, bool | np.bool_, 'True or False')

@@ -83,7 +83,7 @@ class Registry[Entry](Mapping[str, Entry]):
     Raises:
       ValueError: Another entry has the name, or it cannot be a name.
     """
-    arguments.a('name', name, str, 'a text')
+    arguments.instance('name', name, str, 'a text')
     self._check(name, entry)
     taken = name in self.aliases or (
       self._entries[name] is not entry
@@ -139,7 +139,7 @@ class Registry[Entry](Mapping[str, Entry]):
       raise ValueError(self.unknown(spec, option))
     if spec.endswith(_COLON) and not argument:
       raise ValueError(
-        f'{option or self.option}: {arguments.shown(spec)} has nothing after'
+        f'{option or self.option}: {arguments.quote(spec)} has nothing after'
         ' its colon; leave the colon out or give an argument.'
       )
     return self.get(name), argument
@@ -151,7 +151,7 @@ class Registry[Entry](Mapping[str, Entry]):
     near = difflib.get_close_matches(text, every, 1, 0.0)
     guess = f' did you mean {near[0]!r}?' if near else ''
     return (
-      f'{option or self.option}: {arguments.shown(name)} is not known;{guess}'
+      f'{option or self.option}: {arguments.quote(name)} is not known;{guess}'
       f' There are {", ".join(self.names())}.'
     )
 
@@ -258,7 +258,7 @@ class Registry[Entry](Mapping[str, Entry]):
     """
     if not _NAME.fullmatch(name):
       raise ValueError(
-        f'{self.option}: {arguments.shown(name)}{who} cannot be a name; take'
+        f'{self.option}: {arguments.quote(name)}{who} cannot be a name; take'
         ' letters, digits, dots, hyphens and underscores.'
       )
     if not isinstance(entry, self.kind):
@@ -269,7 +269,7 @@ class Registry[Entry](Mapping[str, Entry]):
     own = getattr(entry, 'name', name)
     if own != name:
       raise ValueError(
-        f'{self.option}: {name!r}{who} calls itself {arguments.shown(own)};'
+        f'{self.option}: {name!r}{who} calls itself {arguments.quote(own)};'
         ' give both one name.'
       )
 

@@ -120,7 +120,7 @@ class Scheme:
       value = getattr(self, name)
       if not isinstance(value, str) or value not in values:
         raise ValueError(
-          f'{name}: {arguments.shown(value)} is not known; there are'
+          f'{name}: {arguments.quote(value)} is not known; there are'
           f' {", ".join(values)}.'
         )
     # Raises where it is not known, or written in another way.
@@ -142,7 +142,7 @@ class Scheme:
     if kind.parse is None:
       if ':' in self.verification:
         raise ValueError(
-          f'verification: {arguments.shown(self.verification)} is not known;'
+          f'verification: {arguments.quote(self.verification)} is not known;'
           f' write {split(self.verification)[0]!r}, which takes no argument.'
         )
       return None
@@ -150,7 +150,7 @@ class Scheme:
       return kind.parse(text)
     except ValueError:
       raise ValueError(
-        f'verification: {arguments.shown(self.verification)} is not known;'
+        f'verification: {arguments.quote(self.verification)} is not known;'
         f' write {kind.pattern!r}.'
       ) from None
 

@@ -32,8 +32,11 @@ _MISTAKES = {
   'sample': [
     ([], '--prompt: give a text'),
     (['--prompt=x', '--method=tokenv3'], 'did you mean'),
-    (['--prompt=x', '--gamma=-2'], 'gamma: -2'),
-    (['--prompt=x', '--lenience=nan'], 'lenience: nan'),
+    (['--prompt=x', '--gamma=-2'], 'gamma: must be 0 or more, got -2'),
+    (
+      ['--prompt=x', '--lenience=nan'],
+      'lenience: must be a number from -inf to inf',
+    ),
     (['--prompt=x', '--gamma=two'], 'gamma'),
     (['--prompt=x', '--distributed=here'], "distributed: 'here' will not do"),
   ],

@@ -164,7 +164,7 @@ def test_rolling_likelihoods_go_on_window_by_window():
     (dict(pretrained='x'), "model_args: 'pretrained' is not known"),
     (dict(verifier=7), "'7'"),
     (dict(mesh=2), 'mesh: 2 will not do; give two numbers'),
-    (dict(batch_size='many'), "batch_size: 'many' is not a whole number"),
+    (dict(batch_size='many'), "batch_size: must be a whole number, got 'many'"),
     (dict(method='tokenv3'), 'did you mean'),
     (dict(tokenizer='nowhere'), 'tokenizer: nowhere is missing'),
   ],

@@ -277,8 +277,12 @@ def test_a_name_may_be_of_two_models():
       'drafts: 2 will not do; NgramDrafter',
     ),
     ('tiny-drafter', dict(beam=True), 'beam: only a recurrent head'),
-    ('tiny-drafter', dict(drafts=0), 'drafts: 0 will not do'),
-    ('tiny-drafter', dict(stop_below=2), 'stop_below: 2 will not do'),
+    ('tiny-drafter', dict(drafts=0), 'drafts: must be 1 or more, got 0'),
+    (
+      'tiny-drafter',
+      dict(stop_below=2),
+      'stop_below: must be a number from 0 to 1, got 2',
+    ),
     (
       'tiny-recurrent',
       dict(drafts=2, verification='k_seq', beam=True),
@@ -293,7 +297,11 @@ def test_a_name_may_be_of_two_models():
     ('tiny-drafter+tiny-recurrent', {}, 'was trained for a verifier'),
     ('tiny-drafter+nowhere', {}, 'nowhere'),
     ('tiny-drafter', dict(inner_gamma=2), 'inner_gamma: only a model that is'),
-    ('tiny-drafter+ngram', dict(inner_gamma=0), 'inner_gamma: 0'),
+    (
+      'tiny-drafter+ngram',
+      dict(inner_gamma=0),
+      'inner_gamma: must be 1 or more',
+    ),
     ('tiny-drafter+ngram', dict(inner_method='odd'), "^inner_method: 'odd'"),
     (
       'tiny-drafter+ngram',

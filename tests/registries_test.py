@@ -250,7 +250,7 @@ WINDOW = Option(
   kind=int,
   help='Last tokens that another look-up compares.',
   applies='the other drafter has a window',
-  check=lambda value: arguments.whole('other_window', value, 1),
+  check=lambda value: arguments.integer('other_window', value, 1),
 )
 """
 _OTHER_ENTRIES = """

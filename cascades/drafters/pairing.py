@@ -219,7 +219,7 @@ def equip(
     raise ValueError(f'{name}: only {need}.')
   if isinstance(drafter, drafters.Equipped):
     return _checked(verifier, drafter)
-  arguments.a(
+  arguments.instance(
     'drafter',
     drafter,
     specs.Spec,

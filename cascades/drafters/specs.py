@@ -146,10 +146,10 @@ def count_of(name: str, what: str) -> int:
     ValueError: There is none, or it is 0.
   """
   kind, text = split(name)
-  count = arguments.count_in(text)
+  count = arguments.parse_count(text)
   if not count:
     raise ValueError(
-      f"drafter: {arguments.shown(name)} names no {what}; write '{kind}:3'."
+      f"drafter: {arguments.quote(name)} names no {what}; write '{kind}:3'."
     )
   return count
 

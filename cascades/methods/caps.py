@@ -60,7 +60,7 @@ def parse(spec: str) -> Any:
   except ValueError:
     patterns = ', '.join(map(repr, kind.patterns))
     raise ValueError(
-      f'cap: {arguments.shown(spec)} is not known; write {patterns}, with'
+      f'cap: {arguments.quote(spec)} is not known; write {patterns}, with'
       f' {kind.says}.'
     ) from None
 

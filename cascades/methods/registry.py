@@ -58,7 +58,7 @@ def get_method(method: str | Method, option: str = 'method') -> Method:
   if found.load is None:
     raise ValueError(
       f'{option}: {found.name!r} takes no argument, and'
-      f' {arguments.shown(argument)} is given; leave out the colon and what'
+      f' {arguments.quote(argument)} is given; leave out the colon and what'
       ' follows it.'
     )
   try:

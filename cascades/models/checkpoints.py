@@ -230,7 +230,7 @@ def save_gguf(
   """
   if stored not in (None, *gguf_export.STORED):
     raise ValueError(
-      f'stored: {arguments.shown(stored)} will not do; give'
+      f'stored: {arguments.quote(stored)} will not do; give'
       f' {", ".join(gguf_export.STORED)}.'
     )
   model, params, tokenizer = checkpoint
@@ -266,7 +266,7 @@ def check_dtype(dtype: str | None) -> None:
   """
   if dtype not in (None, *tensor_files.DTYPES):
     raise ValueError(
-      f'dtype: {arguments.shown(dtype)} will not do; give'
+      f'dtype: {arguments.quote(dtype)} will not do; give'
       f' {" or ".join(tensor_files.DTYPES)}, or leave it'
       ' out to take what its folder says (float32 for float16).'
     )
@@ -415,7 +415,7 @@ def _check_known(name: str) -> dict[str, Any]:
     names = [*BUNDLED, *packaged.MODELS, *REDUCED, *known]
     near = difflib.get_close_matches(name, names, 1, 0.0)
     raise ValueError(
-      f'model: {arguments.shown(name)} is no folder and no known name; did you'
+      f'model: {arguments.quote(name)} is no folder and no known name; did you'
       f' mean {near[0]!r}? There are {", ".join(names)}.'
     )
   return known

@@ -250,7 +250,7 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
     ValueError: The family, or a value in it, is not supported.
   """
   if 'speculators_model_type' in config:
-    kind = arguments.shown(config['speculators_model_type'])
+    kind = arguments.quote(config['speculators_model_type'])
     raise ValueError(
       f'config.json: speculators_model_type {kind} is no model that answers'
       ' alone; give it as the drafter of its verifier.'
@@ -259,7 +259,7 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
   if not isinstance(family, str | None):
     raise ValueError(
       'config.json: model_type must be the name of a family, got'
-      f' {arguments.shown(family)}; fetch it again.'
+      f' {arguments.quote(family)}; fetch it again.'
     )
   if family in _OUTER:
     config = _Holder.check(config, 'config.json').text_config or {}
@@ -267,13 +267,13 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
   if family not in _FAMILIES:
     if str(family).endswith('_assistant'):
       raise ValueError(
-        f'config.json: model_type {arguments.shown(family)} is a drafter that'
+        f'config.json: model_type {arguments.quote(family)} is a drafter that'
         " looks into a Gemma 4's caches, and no model by itself; give its"
         ' folder as drafter, beside the verifier that it was made for.'
       )
     names = ', '.join([*_FAMILIES, *_OUTER])
     raise ValueError(
-      f'config.json: model_type {arguments.shown(family)} cannot be read; give'
+      f'config.json: model_type {arguments.quote(family)} cannot be read; give'
       f' a text model of Gemma 2, 3, 3n or 4 ({names}).'
     )
   tied = {'tie_word_embeddings': outer.get('tie_word_embeddings', True)}
@@ -317,7 +317,7 @@ def _check_heads(config: Mapping[str, Any], keys: str, size: str) -> None:
 def _refuse(field: str, value: Any, what: str) -> ValueError:
   """What is said of a field that does not go with the others."""
   return ValueError(
-    f'config.json: {field} must be {what}, got {arguments.shown(value)}; give'
+    f'config.json: {field} must be {what}, got {arguments.quote(value)}; give'
     ' another model.'
   )
 
@@ -424,7 +424,7 @@ def _of_full_layers(config: Mapping[str, Any]) -> dict[str, int]:
       found['num_key_value_heads'] = heads
     return found
   # Keys may have zeros in front.
-  own = {arguments.count_in(i): fields for i, fields in said.items()}
+  own = {arguments.parse_count(i): fields for i, fields in said.items()}
   if None in own:
     raise _refuse('per_layer_config', said, 'fields by the number of a layer')
   kinds = config['layer_types']
@@ -502,7 +502,7 @@ def _rope(rope: Mapping[str, Any], theta: float, partly: bool = False) -> Rope:
   linear = kind == 'linear'
   if kind not in kinds or (linear and ('factor' not in rope or share != 1)):
     raise ValueError(
-      f'config.json: the rope parameters {arguments.shown(dict(rope))} cannot'
+      f'config.json: the rope parameters {arguments.quote(dict(rope))} cannot'
       f' be read; gemma has rope_type {", ".join(kinds)}; linear with a'
       ' factor.'
     )

@@ -215,7 +215,7 @@ def config_of(file: gguf_header.File) -> dict[str, Any]:
   path, family = file.path, file.family
   if family not in FAMILIES:
     raise ValueError(
-      f'model: {path} is of the architecture {arguments.shown(family)}; give a'
+      f'model: {path} is of the architecture {arguments.quote(family)}; give a'
       ' Gemma 2 or a Gemma 3 (gemma2, gemma3).'
     )
   whole = _Whole.check(file.fields, f'model: {path}')
@@ -284,7 +284,7 @@ def tokenizer_of(file: gguf_header.File) -> tokenizers.Tokenizer:
   if found.get('model') != 'llama':
     raise ValueError(
       f'model: {file.path} has the tokenizer'
-      f' {arguments.shown(found.get("model"))}, which is none of'
+      f' {arguments.quote(found.get("model"))}, which is none of'
       " SentencePiece's; give another conversion of the model."
     )
   said = _Tokens.check(found, f'model: {file.path}')

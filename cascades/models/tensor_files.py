@@ -203,10 +203,10 @@ def check_layers(
     if not name.startswith(prefix) or not number.isdecimal():
       continue
     # A number of thousands of digits is none that a model has.
-    i = arguments.count_in(number)
+    i = arguments.parse_count(number)
     if i is None or i >= layers:
       raise ValueError(
-        f'model: {what} has the tensor {arguments.shown(name)}, of a layer'
+        f'model: {what} has the tensor {arguments.quote(name)}, of a layer'
         f' beyond its {layers}; fetch it again.'
       )
 
@@ -410,7 +410,7 @@ def _weight_map(folder: pathlib.Path) -> dict[str, str] | None:
   where = f'model: {folder / INDEX}'
   files = _Index.check(fields, where).weight_map
   for name, file in files.items():
-    paths.beside(folder, file, f'{where}: {arguments.shown(name)}')
+    paths.beside(folder, file, f'{where}: {arguments.quote(name)}')
   return files
 
 

@@ -405,7 +405,7 @@ def from_json(file: pathlib.Path) -> Tokenizer:
     if len(pair) != 2:
       raise ValueError(
         f'tokenizer: {file}: model.merges.{i} must be a pair of pieces, got'
-        f' {arguments.shown(pair)}; {advice}.'
+        f' {arguments.quote(pair)}; {advice}.'
       )
     order.setdefault(''.join(pair), i)
   ids = dict(said.model.vocab)

@@ -181,8 +181,8 @@ def audit(
       is not a number.
   """
   compilation.keep()
-  samples = arguments.whole('samples', samples, 1, _MOST_SAMPLES)
-  seed = arguments.whole('seed', seed, 0, arguments.LARGEST_SEED)
+  samples = arguments.integer('samples', samples, 1, _MOST_SAMPLES)
+  seed = arguments.integer('seed', seed, 0, arguments.MAX_SEED)
   method, inside = methods.get_method(method), caps.parse(cap)
   if inside is not None:
     method = caps.capped(method, cap)

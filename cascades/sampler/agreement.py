@@ -159,7 +159,7 @@ def agreement(
   Raises:
     ValueError: The models do not go together, or an argument will not do.
   """
-  given = arguments.listed('pair', pair, 'a verifier and what drafts for it')
+  given = arguments.as_list('pair', pair, 'a verifier and what drafts for it')
   known = str | checkpoints.Checkpoint
   if len(given) != 2 or not isinstance(given[0], known):
     raise ValueError(
@@ -171,17 +171,17 @@ def agreement(
   pairing.check_tokenizer(verifier, verifier.tokenizer)
   equipped = pairing.equip(verifier, drafter)
   # They are drafted as one block, whose logits are one array.
-  gamma = arguments.whole(
+  gamma = arguments.integer(
     'max_new_tokens',
     max_new_tokens,
     1,
-    arguments.MOST // verifier.model.vocab_size,
+    arguments.MAX_INT32 // verifier.model.vocab_size,
   )
   texts = [prompts]
   if not isinstance(prompts, str):
-    texts = arguments.listed('prompts', prompts, 'texts')
+    texts = arguments.as_list('prompts', prompts, 'texts')
   for text in texts:
-    arguments.a('prompts', text, str, 'texts')
+    arguments.instance('prompts', text, str, 'texts')
   models = decoding.Models(verifier.model, equipped.drafter)
   # Which method would verify is nothing to us.
   strict = methods.get_method('speed')

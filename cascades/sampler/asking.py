@@ -26,13 +26,15 @@ class Asking:
   chat: bool = False
 
   def __post_init__(self):
-    arguments.flags(
+    arguments.booleans(
       echo=self.echo, return_logits=self.return_logits, chat=self.chat
     )
     checked = dict(
-      max_new_tokens=arguments.whole('max_new_tokens', self.max_new_tokens, 1),
-      seed=arguments.whole('seed', self.seed, 0, 2**64 - 1),
-      stop_strings=arguments.texts('stop_strings', self.stop_strings),
+      max_new_tokens=arguments.integer(
+        'max_new_tokens', self.max_new_tokens, 1
+      ),
+      seed=arguments.integer('seed', self.seed, 0, 2**64 - 1),
+      stop_strings=arguments.text_tuple('stop_strings', self.stop_strings),
     )
     for name, value in checked.items():
       # Frozen for everyone else.

@@ -111,7 +111,7 @@ class Options:
       if name not in OPTIONS:
         near = difflib.get_close_matches(name, [*own, *OPTIONS], 1, 0.0)
         raise TypeError(
-          f'option: {arguments.shown(name)} is not known; did you mean'
+          f'option: {arguments.quote(name)} is not known; did you mean'
           f' {near[0]!r}?'
         )
     given = ((k, v) for k, v in sorted(plugins.items()) if v is not None)
@@ -119,7 +119,7 @@ class Options:
     return cls(**core, plugins=tuple(given))
 
   def __post_init__(self):
-    number, whole = arguments.number, arguments.whole
+    number, whole = arguments.number, arguments.integer
     method = methods.get_method(self.method)
     drafts = whole('drafts', self.drafts, 1)
     self.scheme.check(method, drafts)
@@ -155,7 +155,7 @@ class Options:
         "cap: 'sequential' follows the rule itself, which nothing caps; take"
         " another verification, or cap 'none'."
       )
-    arguments.flags(beam=self.beam, others_say=self.others_say)
+    arguments.booleans(beam=self.beam, others_say=self.others_say)
     checked['plugins'] = tuple(
       (name, OPTIONS.get(name).check(value)) for name, value in self.plugins
     )
@@ -181,7 +181,7 @@ class Options:
       value = getattr(self, name) if name in usual else plugins.get(name)
       if value not in usual.get(name, {None}):
         raise ValueError(
-          f'{name}: {arguments.shown(value)} has no effect with {reason}; leave'
+          f'{name}: {arguments.quote(value)} has no effect with {reason}; leave'
           ' it out.'
         )
     refuse = self.scheme.kind.refuse

@@ -164,9 +164,13 @@ class Sampler:
     self.options = options
     compilation.keep()
     known = 'what load_model gives, or a name for it'
-    arguments.a('verifier', verifier, str | checkpoints.Checkpoint, known)
+    arguments.instance(
+      'verifier', verifier, str | checkpoints.Checkpoint, known
+    )
     known = "a cascades.models.tokenizers.Tokenizer, or None for the verifier's"
-    arguments.a('tokenizer', tokenizer, tokenizers.Tokenizer | None, known)
+    arguments.instance(
+      'tokenizer', tokenizer, tokenizers.Tokenizer | None, known
+    )
     self.usage = batching.Usage()
     # What batches need of the memory, by their size.
     self._needs: dict[tuple, memory.Need] = {}
@@ -176,7 +180,7 @@ class Sampler:
       for model in (verifier, drafter)
     ):
       raise ValueError(
-        f'dtype: {arguments.shown(dtype)} has no effect on models that are'
+        f'dtype: {arguments.quote(dtype)} has no effect on models that are'
         ' loaded already; give it to load_model, or give the models by name.'
       )
     if isinstance(verifier, str):
@@ -299,7 +303,7 @@ class Sampler:
       stop_strings=stop_strings,
       chat=chat,
     )
-    arguments.flags(return_state=return_state)
+    arguments.booleans(return_state=return_state)
     if return_state and asking.stop_strings:
       raise ValueError(
         'stop_strings: an answer that they may cut has no state; leave'
@@ -377,8 +381,8 @@ class Sampler:
     on_answer: Callable[[], None] | None = None,
   ) -> list[list[Answer]]:
     """As `sample_curve`."""
-    prompts = arguments.listed('prompts', prompts, 'texts')
-    leniences = arguments.listed('lenience', leniences, 'numbers')
+    prompts = arguments.as_list('prompts', prompts, 'texts')
+    leniences = arguments.as_list('lenience', leniences, 'numbers')
     if not prompts:
       raise ValueError('prompts: the list is empty; give at least one text.')
     if not leniences:
@@ -432,7 +436,7 @@ class Sampler:
     models, params = engine.decoder.models, engine.params
     row, read, before = None, [], []
     if last_state is not None:
-      arguments.a(
+      arguments.instance(
         'last_state', last_state, State, "an answer's, of return_state=True"
       )
       last_state.check(models, params)
@@ -501,7 +505,7 @@ class Sampler:
     reason = schedule and schedule.refusal(new, forbidden)
     if reason:
       raise ValueError(
-        f'schedule: {arguments.shown(said)} does not go with what is asked:'
+        f'schedule: {arguments.quote(said)} does not go with what is asked:'
         f' {reason}.'
       )
     return schedule
@@ -575,7 +579,7 @@ class Sampler:
   ) -> tuple[str, list[int]]:
     """A prompt as it is read after what was read before, and its ids."""
     if not isinstance(prompt, str):
-      raise ValueError(f'prompts: {arguments.shown(prompt)} is not a text.')
+      raise ValueError(f'prompts: {arguments.quote(prompt)} is not a text.')
     if not chat:
       return prompt, self.tokenizer.encode(prompt, add_bos=not read)
     template = turns.template(self.tokenizer)
@@ -588,14 +592,14 @@ class Sampler:
   def _token_ids(self, name: str, tokens: Sequence[int | str]) -> list[int]:
     most = self.verifier.model.vocab_size - 1
     ids = []
-    for token in arguments.listed(
+    for token in arguments.as_list(
       name, tokens, 'ids, or of texts of one token'
     ):
       if isinstance(token, str):
         found = self.tokenizer.encode(token)
         if len(found) != 1:
           raise ValueError(
-            f'{name}: {arguments.shown(token)} is {len(found)} tokens; give'
+            f'{name}: {arguments.quote(token)} is {len(found)} tokens; give'
             ' texts of one token, or ids.'
           )
         ids += found
@@ -605,7 +609,7 @@ class Sampler:
       )
       if not whole or not 0 <= token <= most:
         raise ValueError(
-          f'{name}: there is no token {arguments.shown(token)}; ids go from 0'
+          f'{name}: there is no token {arguments.quote(token)}; ids go from 0'
           f' to {most}.'
         )
       ids.append(int(token))
@@ -650,9 +654,9 @@ def _mesh(sizes: tuple[int, int]) -> jax.sharding.Mesh | None:
   """
   if not isinstance(sizes, tuple | list) or len(sizes) != 2:
     raise ValueError(
-      f'mesh: {arguments.shown(sizes)} will not do; give two numbers, such as'
+      f'mesh: {arguments.quote(sizes)} will not do; give two numbers, such as'
       ' (4, 2).'
     )
   if tuple(sizes) == (1, 1):
     return None
-  return sharding.make_mesh(*(arguments.whole('mesh', n, 1) for n in sizes))
+  return sharding.make_mesh(*(arguments.integer('mesh', n, 1) for n in sizes))

@@ -210,7 +210,7 @@ def _by_size(
     say: As for `each`.
     one_size: Whether all of them are padded to one size.
   """
-  requests = arguments.listed('requests', requests, 'pairs of lists of ids')
+  requests = arguments.as_list('requests', requests, 'pairs of lists of ids')
   sizes = _sizes(decoder, requests)
   if one_size and sizes:
     sizes = [tuple(map(max, zip(*sizes, strict=True)))] * len(sizes)
@@ -264,7 +264,7 @@ def _sizes(decoder, requests) -> list[tuple[int, int]]:
   for i, request in enumerate(requests):
     if not _is_request(request, vocab_size):
       raise ValueError(
-        f'request {i}: {arguments.shown(request)} will not do; give two lists'
+        f'request {i}: {arguments.quote(request)} will not do; give two lists'
         f' of token ids, from 0 to {vocab_size - 1}: a context and what follows'
         ' it.'
       )

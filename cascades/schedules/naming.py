@@ -71,10 +71,10 @@ def parse(spec: str, token: Token | None = None) -> Any:
   try:
     return kind.make(argument, known if token else None)
   except _MarkerError as error:
-    raise ValueError(f'schedule: {arguments.shown(spec)}: {error}') from None
+    raise ValueError(f'schedule: {arguments.quote(spec)}: {error}') from None
   except ValueError:
     raise ValueError(
-      f'schedule: {arguments.shown(spec)} will not do; write it as'
+      f'schedule: {arguments.quote(spec)} will not do; write it as'
       f' {kind.pattern!r}, with numbers of 0 or more that 32 bits hold, and two'
       ' tokens that differ.'
     ) from None

@@ -28,7 +28,7 @@ def beside(folder: pathlib.Path, name: object, where: str) -> pathlib.Path:
   )
   if not plain:
     raise ValueError(
-      f'{where} must name a file beside it, got {arguments.shown(name)}; fetch'
+      f'{where} must name a file beside it, got {arguments.quote(name)}; fetch'
       ' it again.'
     )
   return folder / name
@@ -49,7 +49,7 @@ def inside(folder: pathlib.Path, name: str, where: str) -> pathlib.Path:
   odd = {'..', '/', ''} & {*parts} or '\0' in name or '\\' in name
   if not parts or odd:
     raise ValueError(
-      f'{where}: {arguments.shown(name)} leads out of {folder}; delete it'
+      f'{where}: {arguments.quote(name)} leads out of {folder}; delete it'
       ' there, or choose another folder.'
     )
   path = folder.joinpath(*parts)

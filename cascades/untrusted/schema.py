@@ -142,7 +142,7 @@ def _why(error: pydantic.ValidationError, fields: Mapping[str, Any]) -> str:
   what = ' or '.join(re.sub(start, '', x, count=1) for x in what)
   # A class of this library is nothing that a file can hold.
   what = re.sub(r' or instance of \w+', '', what)
-  return f'{place} must be {what}, got {arguments.shown(first["input"])}'
+  return f'{place} must be {what}, got {arguments.quote(first["input"])}'
 
 
 def _place(parts: tuple[int | str, ...], fields: Mapping[str, Any]) -> str:

@@ -159,7 +159,7 @@ def check_whole(config: ConfigDict, *names: str) -> None:
     if not values:
       raise ValueError(f'{name}: it is empty; give at least one.')
     for value in values:
-      arguments.whole(name, value, 1)
+      arguments.integer(name, value, 1)
 
 
 def threshold(

@@ -20,9 +20,9 @@ Check = Callable[[str, Any], object]
 _LARGEST_SEED = 2**64 - 1
 
 
-def whole(low: int, high: int = arguments.MOST) -> Check:
+def whole(low: int, high: int = arguments.MAX_INT32) -> Check:
   """A whole number from low to high."""
-  return lambda name, value: arguments.whole(name, value, low, high)
+  return lambda name, value: arguments.integer(name, value, low, high)
 
 
 def number(low: float, high: float = math.inf) -> Check:
@@ -34,7 +34,7 @@ def text(name: str, value: Any) -> None:
   """A text that is not empty."""
   if not isinstance(value, str) or not value:
     raise ValueError(
-      f'{name}: {arguments.shown(value)} will not do; give a text.'
+      f'{name}: {arguments.quote(value)} will not do; give a text.'
     )
 
 
@@ -51,7 +51,7 @@ def or_empty(check: Check) -> Check:
 
 def flag(name: str, value: Any) -> None:
   """True or False."""
-  arguments.flags(**{name: value})
+  arguments.booleans(**{name: value})
 
 
 def choice(*values: str) -> Check:
@@ -60,7 +60,7 @@ def choice(*values: str) -> Check:
   def check(name, value):
     if not isinstance(value, str) or value not in values:
       raise ValueError(
-        f'{name}: {arguments.shown(value)} will not do; give'
+        f'{name}: {arguments.quote(value)} will not do; give'
         f' {" or ".join(values)}.'
       )
 
@@ -85,7 +85,7 @@ def several(kind: str, check: Check, count: int | None = None) -> Check:
     if not isinstance(values, list | tuple) or count not in (None, len(values)):
       wanted = f'a list of {"" if count is None else f"{count} "}{kind}'
       raise ValueError(
-        f'{name}: {arguments.shown(values)} will not do; give {wanted}.'
+        f'{name}: {arguments.quote(values)} will not do; give {wanted}.'
       )
     for value in values:
       check(name, value)
@@ -114,7 +114,7 @@ def table(**checks: Check) -> Check:
   def check_table(name, value):
     if value is not None:
       kind = Mapping | ml_collections.ConfigDict
-      arguments.a(name, value, kind, f'the fields {", ".join(checks)}')
+      arguments.instance(name, value, kind, f'the fields {", ".join(checks)}')
       _check(dict(value.items()), checks, f'{name}.')
 
   return check_table

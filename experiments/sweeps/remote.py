@@ -82,9 +82,9 @@ class Mirror:
     if self._ask('exists', owner):
       said = self._ask('cat_file', owner).decode(errors='replace')
       process, _, host = said.partition(' ')
-      process = arguments.count_in(process)
+      process = arguments.parse_count(process)
       if process is None or host != here or _lives(process):
-        who = arguments.shown(said)
+        who = arguments.quote(said)
         if process is not None:
           who = f'process {process} on {display.printable(host)}'
         raise ValueError(

@@ -311,6 +311,6 @@ def _check_split(name: str, split: str, splits: Sequence[str]) -> None:
   """Refuses, with a ValueError, a split that a task of that name has not."""
   if split not in splits:
     raise ValueError(
-      f'split: {arguments.shown(split)} is not a split of {name}; choose one'
+      f'split: {arguments.quote(split)} is not a split of {name}; choose one'
       f' of {", ".join(splits)}.'
     )

@@ -42,7 +42,7 @@ def check_stored(stored: str | None) -> None:
   """
   if stored not in (None, *STORED):
     raise ValueError(
-      f'stored: {arguments.shown(stored)} will not do; give'
+      f'stored: {arguments.quote(stored)} will not do; give'
       f' {", ".join(STORED[:-1])} or'
       f' {STORED[-1]}, or leave it out to take what they are.'
     )

@@ -45,5 +45,5 @@ INNER_GAMMA = Option(
   kind=int,
   help='Tokens drafted per block of those two; 2 if not given.',
   applies=_APPLIES,
-  check=lambda value: arguments.whole('inner_gamma', value, 1),
+  check=lambda value: arguments.integer('inner_gamma', value, 1),
 )

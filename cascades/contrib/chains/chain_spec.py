@@ -46,7 +46,7 @@ class Inner:
       lenience=arguments.number(
         'inner_lenience', lenience, -float('inf'), float('inf')
       ),
-      gamma=arguments.whole('inner_gamma', self.gamma, 1),
+      gamma=arguments.integer('inner_gamma', self.gamma, 1),
     )
     for name, value in checked.items():
       # Frozen for everyone else.

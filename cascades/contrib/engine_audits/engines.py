@@ -183,10 +183,10 @@ def certify(
       verification can.
   """
   method, lenience = declared(rule, lenience)
-  gamma = arguments.whole('gamma', gamma, 1)
-  size = arguments.whole('size', size, 2)
-  models = arguments.whole('models', models, 1)
-  seed = arguments.whole('seed', seed, 0, arguments.LARGEST_SEED)
+  gamma = arguments.integer('gamma', gamma, 1)
+  size = arguments.integer('size', size, 2)
+  models = arguments.integer('models', models, 1)
+  seed = arguments.integer('seed', seed, 0, arguments.MAX_SEED)
   model = TableModel.injective(size, gamma)
   pairs = separation.context_pairs(model, _PROMPT, gamma, along_drafts=True)
   ones = [
@@ -268,7 +268,7 @@ def _checked(said: Any, drafts: np.ndarray, size: int) -> tuple[int, ...]:
     tokens = tuple(int(x) for x in said)
   except (TypeError, ValueError):
     raise ValueError(
-      f'verify: it returned {arguments.shown(said)}; let it return a list of'
+      f'verify: it returned {arguments.quote(said)}; let it return a list of'
       ' token ids.'
     ) from None
   count = len(tokens) - 1

@@ -209,12 +209,12 @@ def _block(number: int, line: bytes) -> _Block:
   for i, token in enumerate(drafts):
     if q[i].of(token) == 0:
       raise ValueError(
-        f'draft {i}, token {arguments.shown(token)}, has no chance in its q'
+        f'draft {i}, token {arguments.quote(token)}, has no chance in its q'
       )
   count = len(tokens) - 1
   if not 0 <= count <= len(drafts) or tokens[:count] != drafts[:count]:
     raise ValueError(
-      f'{arguments.shown(tokens)} are no drafts of {arguments.shown(drafts)}'
+      f'{arguments.quote(tokens)} are no drafts of {arguments.quote(drafts)}'
       ' from the first on and one token more'
     )
   return _Block(number, q, p, drafts, tokens)

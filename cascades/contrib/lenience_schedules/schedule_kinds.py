@@ -15,14 +15,14 @@ from cascades.schedules import Kind, Token
 
 def _whole(argument: str) -> np.int32:
   count = int(argument)
-  if not 0 <= count <= arguments.MOST:
+  if not 0 <= count <= arguments.MAX_INT32:
     raise ValueError
   return np.int32(count)
 
 
 def _number(argument: str) -> np.float32:
   total = float(argument)
-  if not 0 <= total <= arguments.LARGEST:
+  if not 0 <= total <= arguments.MAX_FLOAT32:
     raise ValueError
   return np.float32(total)
 
@@ -31,7 +31,7 @@ def _each(argument: str, token: Token | None) -> Each:
   leniences = [float(x) for x in argument.split(',')]
   # Infinity is some methods' strict or drafter-only end, where it is asked for.
   for x, text in zip(leniences, argument.split(','), strict=True):
-    if not (abs(x) <= arguments.LARGEST or 'inf' in text.lower()):
+    if not (abs(x) <= arguments.MAX_FLOAT32 or 'inf' in text.lower()):
       raise ValueError
   return Each(np.array(leniences, np.float32))
 

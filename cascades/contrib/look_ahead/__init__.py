@@ -17,7 +17,7 @@ _WINDOW = 4
 def _window(argument: str) -> int:
   if not argument:
     return _WINDOW
-  return arguments.whole('window', arguments.count_in(argument), 2)
+  return arguments.integer('window', arguments.parse_count(argument), 2)
 
 
 def _refuse(window: int, gamma: int) -> str | None:
