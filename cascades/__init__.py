@@ -3,7 +3,8 @@
 The library has rooms, each with one rule; a room imports only what stands
 above it in this list.
 
-  arguments     what an argument may be, in a sentence
+  arguments     checks of argument values
+  declarations  options, each declared once
   untrusted     files that others made, and text that they hold
   extras        which command installs an optional dependency
   compilation   what is compiled is kept for the next process
@@ -47,8 +48,8 @@ _HOME = {
 }
 # In the order of the list; `tests/imports_test.py` holds them to it.
 ROOMS = (
-  'arguments untrusted extras compilation plain atomic registries scheme'
-  ' methods schedules verification models decoding drafters sampler proof'
+  'arguments declarations untrusted extras compilation plain atomic registries'
+  ' scheme methods schedules verification models decoding drafters sampler proof'
   ' contrib'
 ).split()
 
