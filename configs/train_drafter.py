@@ -30,7 +30,7 @@ def get_config(argument: str = '') -> ml_collections.ConfigDict:
     ValueError: It is neither.
   """
   if argument not in ('', 'greedy'):
-    raise ValueError(f'no variant {argument!r}; there is greedy.')
+    raise ValueError(f'argument: must be greedy or empty, got {argument!r}.')
   c = _new()
   if argument == 'greedy':
     del c.layers

@@ -25,7 +25,7 @@ def get_config(argument: str = '') -> ml_collections.ConfigDict:
     ValueError: It is neither.
   """
   if argument not in ('', 'texts'):
-    raise ValueError(f'no variant {argument!r}; there is texts.')
+    raise ValueError(f'argument: must be texts or empty, got {argument!r}.')
   return _of_texts() if argument else _of_problems()
 
 

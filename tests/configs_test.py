@@ -33,7 +33,7 @@ _CONFIGS = {
 }
 # Variants of configs, by argument.
 _VARIANTS = (
-  *('gemma3_270m:cooler', 'gemma3_270m:greedy'),
+  *('gemma3_270m:t05', 'gemma3_270m:greedy'),
   *('train_drafter:greedy', 'train_recurrent:texts'),
 )
 # Of a config that is silent, so that the options are the usual ones.
@@ -64,13 +64,13 @@ def test_a_config_is_documented(name):
   assert 'Shows:' in module.__doc__
   if argument:
     assert f'`configs/{path}.py:{argument}`' in module.__doc__
-    with pytest.raises(ValueError, match=f"no variant 'x'; .*{argument}"):
+    with pytest.raises(ValueError, match=f"must be .*{argument}.* got 'x'"):
       module.get_config('x')
 
 
 _COMMITTED = {
   'quickstart_greedy': 'quickstart',
-  'gemma3_270m_cooler': 'gemma3_270m:cooler',
+  'gemma3_270m_cooler': 'gemma3_270m:t05',
   'gemma3_270m_greedy': 'gemma3_270m:greedy',
 }
 
@@ -115,7 +115,7 @@ def _by_name(curves):
   [
     *('quickstart', 'baselines', 'specialist', 'tiny_gsm8k', 'tuned_gamma'),
     *('learned', 'memory', 'gemma3_270m'),
-    *('gemma3_270m:cooler', 'gemma3_270m:greedy', *_OF_PAIRS),
+    *('gemma3_270m:t05', 'gemma3_270m:greedy', *_OF_PAIRS),
   ],
 )
 def test_a_sweep_asks_for_what_can_be_run(name):
@@ -527,7 +527,7 @@ def test_results_of_every_config_lie_apart(tmp_path):
   names = [str(path) for path in found]
   assert 'runs/quickstart' in names
   assert 'runs/gemma2_2b_9b/gsm8k' in names
-  assert 'runs/gemma3_270m/cooler' in names
+  assert 'runs/gemma3_270m/t05' in names
   assert 'runs/tiny/gemma2_2b_9b/gsm8k' in names
   mine = tmp_path / 'paper.py'
   assert str(plan.default_workdir(mine)) == 'runs/paper'
