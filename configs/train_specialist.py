@@ -22,7 +22,7 @@ def get_config() -> ml_collections.ConfigDict:
       # Goes on from `init`, a name or a folder, with its shape and tokenizer.
       tiny_specialist=dict(
         init='tiny-drafter',
-        author='ornate',
+        phrasing_style='ornate',
         steps=500,
         rows=24,
         learning_rate=0.005,

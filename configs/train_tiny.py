@@ -1,11 +1,11 @@
-"""Trains the bundled pair, which disagrees about wording and about content.
+"""Trains the bundled pair, which disagrees about phrasing and about content.
 
 Command: python -m experiments.train --config=configs/train_tiny.py
 Shows: one tokenizer and two models in Hugging Face layout under the workdir,
-and their held-out figures. The verifier learns from an author who likes the
-first way of saying a thing, the drafter from one who likes the last, and it is
-too small for the harder content: so they disagree as models of different makers
-do, often about words, which harms nothing, and now and then about numbers. It
+and their held-out figures. The verifier learns a style that prefers the
+first of several phrasings, the drafter one that prefers the last, and the
+drafter is too small for the harder content: so they disagree as models of two
+makers do, often about words, which is harmless, and sometimes about numbers. It
 takes one to two hours on two CPU cores.
 """
 
@@ -33,9 +33,9 @@ def get_config() -> ml_collections.ConfigDict:
       tiny_verifier=dict(
         **_STEPS,
         steps=2200,
-        # Who writes what it learns from; one of experiments/tasks/wording.py.
-        # The two disagree about wording, as models of different makers do.
-        author='plain',
+        # Words of its training answers; see experiments/tasks/phrasing.py.
+        # The two models disagree about phrasing, as models of two makers do.
+        phrasing_style='plain',
         # The smallest that reads five tokens in little more time than one, on
         # two CPU cores (experiments/results/README.md, earlier benchmarks).
         config=common.small_model(
@@ -52,7 +52,7 @@ def get_config() -> ml_collections.ConfigDict:
       tiny_drafter=dict(
         **_STEPS,
         steps=2000,
-        author='ornate',
+        phrasing_style='ornate',
         config=common.small_model(
           hidden_size=64,
           intermediate_size=256,

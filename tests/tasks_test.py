@@ -10,7 +10,7 @@ import re
 
 import pytest
 
-from experiments.tasks import GENERATED, TASKS, numerals, roman, wording
+from experiments.tasks import GENERATED, TASKS, numerals, phrasing, roman
 from experiments.tasks.task import split_of
 
 _DATA = pathlib.Path(__file__).parent / 'data'
@@ -195,9 +195,9 @@ def _examples(task, split):
 def test_examples_stay_the_same_to_the_bit(name):
   task, want = TASKS[name], dict(_EXAMPLES[name])
   if task.problems:
-    for author in wording.AUTHORS:
-      found = _digest(_problems(task, 1000, 'any', author))
-      assert found == want.pop(f'by {author}')
+    for phrasing_style in phrasing.PHRASING_STYLES:
+      found = _digest(_problems(task, 1000, 'any', phrasing_style))
+      assert found == want.pop(f'by {phrasing_style}')
   assert {split: _digest(_examples(task, split)) for split in want} == want
 
 
@@ -207,28 +207,28 @@ def test_every_task_has_hashes_of_its_examples():
     assert {'train', 'validation', 'test'} < {*_EXAMPLES[name]}
 
 
-# --- Authors: they tell the same problems, each in a manner of their own. ---
+# --- Phrasing styles: the same problems in different words. ---
 
 
-def test_shares_are_those_of_the_author():
-  plain = wording.shares('plain', 4)
+def test_shares_are_those_of_the_phrasing_style():
+  plain = phrasing.shares('plain', 4)
   assert plain == pytest.approx([0.663, 0.191, 0.092, 0.055], abs=1e-3)
-  assert wording.shares('ornate', 4) == plain[::-1]
-  assert wording.shares('any', 4) == [0.25] * 4
-  for author in wording.AUTHORS:
-    assert sum(wording.shares(author, 5)) == pytest.approx(1)
-  with pytest.raises(ValueError, match="author: 'curt' is none; choose one of"):
+  assert phrasing.shares('ornate', 4) == plain[::-1]
+  assert phrasing.shares('any', 4) == [0.25] * 4
+  for phrasing_style in phrasing.PHRASING_STYLES:
+    assert sum(phrasing.shares(phrasing_style, 5)) == pytest.approx(1)
+  with pytest.raises(ValueError, match=r"phrasing_style: .* got 'curt'"):
     next(TASKS['roman'].problems('0', 'curt'))
 
 
-def test_an_author_chooses_by_their_shares_and_fills_words_in():
-  author = wording.Author('ornate', random.Random(0))
+def test_a_phraser_draws_by_its_shares_and_fills_words_in():
+  phraser = phrasing.Phraser('ornate', random.Random(0))
   text = '[now|then|later [on|still]] {n} has {k}.'
   found = collections.Counter(
-    author.write(text, n='Ana', k=3) for _ in range(4000)
+    phraser.write(text, n='Ana', k=3) for _ in range(4000)
   )
-  first, second, third = wording.shares('ornate', 3)
-  on, still = wording.shares('ornate', 2)
+  first, second, third = phrasing.shares('ornate', 3)
+  on, still = phrasing.shares('ornate', 2)
   want = {
     'now Ana has 3.': first,
     'then Ana has 3.': second,
@@ -239,9 +239,10 @@ def test_an_author_chooses_by_their_shares_and_fills_words_in():
   assert shares == pytest.approx(want, abs=0.03)
 
 
-def test_authors_tell_the_same_problems_in_other_words(task):
+def test_styles_tell_the_same_problems_in_other_words(task):
   plain, ornate = (
-    _problems(task, 300, 'train/0', author) for author in ('plain', 'ornate')
+    _problems(task, 300, 'train/0', phrasing_style)
+    for phrasing_style in ('plain', 'ornate')
   )
   assert [x[:2] for x in plain] == [x[:2] for x in ornate]
   pairs = [(a, b) for (*_, a), (*_, b) in zip(plain, ornate, strict=True)]

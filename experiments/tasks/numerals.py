@@ -7,8 +7,8 @@ that the way back of a training number is never a held-out problem.
 
 import random
 
+from experiments.tasks.phrasing import Phraser
 from experiments.tasks.task import generated
-from experiments.tasks.wording import Author
 
 _ONES = (
   'zero one two three four five six seven eight nine ten eleven twelve'
@@ -66,9 +66,9 @@ def date_in_words(year: int, month: int, day: int) -> str:
   return f'the {ordinal_in_words(day)} of {_MONTHS[month - 1]}, {spoken}'
 
 
-def _problem(rng: random.Random, author: Author) -> tuple[str, str, str]:
+def _problem(rng: random.Random, phraser: Phraser) -> tuple[str, str, str]:
   """(key, prompt, reference): the value in figures is the key."""
-  del author  # There is one way to say it.
+  del phraser  # A number has a single spelling.
   if rng.random() < 0.6:
     value = rng.randrange(10 ** rng.randint(2, 6))
     figures, words, kind = str(value), number_in_words(value), 'number'

@@ -7,8 +7,8 @@ is never a held-out problem. Of its 7998 prompts, 506 are test problems.
 
 import random
 
+from experiments.tasks.phrasing import Phraser
 from experiments.tasks.task import generated
-from experiments.tasks.wording import Author
 
 _NUMERALS = {
   'M': 1000,
@@ -36,9 +36,9 @@ def roman_numeral(n: int) -> str:
   return found
 
 
-def _problem(rng: random.Random, author: Author) -> tuple[str, str, str]:
+def _problem(rng: random.Random, phraser: Phraser) -> tuple[str, str, str]:
   """(key, prompt, reference): the value in figures is the key."""
-  del author  # There is one way to say it.
+  del phraser  # A number has a single spelling.
   figures = str(value := rng.randint(1, 3999))
   numeral = roman_numeral(value)
   if rng.random() < 0.5:

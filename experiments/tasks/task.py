@@ -15,8 +15,8 @@ from typing import Any
 
 from cascades import arguments
 from experiments.tasks import sandbox
+from experiments.tasks.phrasing import Phraser
 from experiments.tasks.sources import DamagedError, Source, at
-from experiments.tasks.wording import Author
 
 SPLITS = ('train', 'validation', 'test')
 
@@ -68,10 +68,10 @@ class Task:
       score, and only speed counts.
     max_new_tokens: Where problems are made up, enough for the longest
       reference, in bundled tokens; else a usual limit, in Gemma's.
-    problems: `problems(seed, author='plain')`, the endless (key, prompt,
-      reference) stream of all splits that `load` picks from; None unless
-      problems are made up. The author is one of `wording.AUTHORS`, who
-      writes the references; problems are the same whoever writes them.
+    problems: `problems(seed, phrasing_style='plain')`, the endless stream of
+      (key, prompt, reference) of all splits that `load` picks from; None unless
+      problems are made up. The style is one of
+      `phrasing.PHRASING_STYLES` and changes only the words of references.
     source: Where the set comes from; None where problems are made up.
     shots: Worked examples before the question.
     stops: Texts at which an answer ends, for a model that would go on with the
@@ -119,15 +119,15 @@ def split_of(key: str) -> str:
 
 def generated(
   name: str,
-  problem: Callable[[random.Random, Author], tuple[str, str, str]],
+  problem: Callable[[random.Random, Phraser], tuple[str, str, str]],
   **fields,
 ) -> Task:
   """A task whose problems are made up, without repeats.
 
   Args:
     name: Key of the task in `TASKS`.
-    problem: `problem(rng, author)` draws one (key, prompt, reference), whose
-      reference the author writes.
+    problem: `problem(rng, phraser)` draws one (key, prompt, reference), whose
+      reference the phraser writes.
     **fields: The task's other fields; `score`, `metric` and `max_new_tokens`
       must be among them.
 
@@ -136,9 +136,9 @@ def generated(
     where a task has no more problems.
   """
 
-  def problems(seed, author='plain'):
+  def problems(seed, phrasing_style='plain'):
     rng = random.Random(f'{name}/{seed}')
-    writer = Author(author, random.Random(f'{name}/{seed}/wording'))
+    writer = Phraser(phrasing_style, random.Random(f'{name}/{seed}/wording'))
     while True:
       yield problem(rng, writer)
 

@@ -3,16 +3,16 @@
 A story starts from a quantity and changes it in two to four steps with +, -,
 x and /; every number stays below 1000. The reference works the steps out, one
 line each, and ends in a line `#### N` as GSM8K's answers do (Cobbe et al.
-2021, arXiv 2110.14168). How a step is worded is up to its author: the equations
-do not depend on it, and nothing but the number at the end is judged.
+2021, arXiv 2110.14168). The phrasing style decides the words of a step, but
+not its equation, and only the number at the end is scored.
 """
 
 import random
 
 from experiments.tasks.gsm8k import MARK, marked_number
 from experiments.tasks.numerals import number_in_words
+from experiments.tasks.phrasing import Phraser
 from experiments.tasks.task import ask, generated
-from experiments.tasks.wording import Author
 
 # Every other one is a she.
 NAMES = (
@@ -21,7 +21,7 @@ NAMES = (
 ITEMS = 'apples books cards coins eggs marbles pens shells stamps tickets'
 ITEMS = ITEMS.split()
 _LARGEST = 999
-# Numbers that an author may write out, by their words.
+# Numbers that a phrasing style may write out, by their words.
 SPOKEN = {number_in_words(n): n for n in range(21)}
 
 # Each step: how the story tells it. {n} acts, {f} is a friend, {k} the number.
@@ -49,7 +49,7 @@ _TOLD = {
     '{n} splits the {i} into {k} equal piles and is left with one pile.',
   ),
 }
-# How an author may work it out. {n} acts, who is {p}; {k} is the number, {w}
+# Worked steps by operation. {n} acts, who is {p}; {k} is the number, {w}
 # the same as `spoken`; {e} is 'a+b=c'.
 _STEP = (
   '[Then|Next|Now|Later] [{n}|{p}] %s, [so|thus|hence|and]'
@@ -121,11 +121,11 @@ def _opening(rng: random.Random, words: dict[str, str]):
 
 
 def _work(
-  author: Author, words: dict[str, str], step: tuple[str, int, int]
+  phraser: Phraser, words: dict[str, str], step: tuple[str, int, int]
 ) -> str:
   """A worked line of a step: an operation and its operands."""
   op, _, k = step
-  return author.write(
+  return phraser.write(
     _STEP % _WORKED[op],
     k=k,
     w=spoken(k),
@@ -139,7 +139,7 @@ def _equation(step: tuple[str, int, int]) -> str:
   return f'{a}{op}{b}={_APPLY[op](a, b)}'
 
 
-def _problem(rng: random.Random, author: Author) -> tuple[str, str, str]:
+def _problem(rng: random.Random, phraser: Phraser) -> tuple[str, str, str]:
   """(key, prompt, reference): the chain of equations is the key."""
   name, friend = rng.sample(NAMES, 2)
   item, other = rng.sample(ITEMS, 2)
@@ -170,7 +170,7 @@ def _problem(rng: random.Random, author: Author) -> tuple[str, str, str]:
     )
   )
   prompt = ask(f'{" ".join(story)} {question}')
-  worked = [_work(author, words, step) for step in steps]
+  worked = [_work(phraser, words, step) for step in steps]
   reference = ' ' + '\n'.join([*worked, f'{MARK} {value}'])
   return ' '.join(map(_equation, steps)), prompt, reference
 

@@ -74,10 +74,15 @@ def make_optimizer(
   )
 
 
-def _deciding(config: ConfigDict, name: str) -> dict[str, Any]:
-  """Fields of a training that decide what becomes of a model.
+# Names of fields in a workdir's file, which trainings that began under earlier
+# names of these fields are resumed by.
+_NAMES_IN_FILES = {'phrasing_style': 'author', 'kl_fraction': 'turn'}
 
-  Not where its texts lie: `lessons` sees to what they are.
+
+def _deciding(config: ConfigDict, name: str) -> dict[str, Any]:
+  """Returns the fields of a training that determine the trained model.
+
+  The path of the texts is left out: `distillation_data` hashes their content.
   """
   fields = {
     field: value
@@ -85,7 +90,8 @@ def _deciding(config: ConfigDict, name: str) -> dict[str, Any]:
     if not field.startswith(('eval_', 'log_', 'checkpoint_'))
     and field not in ('models', 'text')
   }
-  return fields | (config.models[name].to_dict() if 'models' in config else {})
+  fields |= config.models[name].to_dict() if 'models' in config else {}
+  return {_NAMES_IN_FILES.get(name, name): x for name, x in fields.items()}
 
 
 def fit(

@@ -19,7 +19,7 @@ from experiments.training import descent, judging, pieces
 
 
 def train_tokenizer(config: ConfigDict) -> tokenizers.Tokenizer:
-  """A tokenizer of each task's first training problems, in every wording."""
+  """A tokenizer of each task's first training problems, in every phrasing."""
   texts = []
   for name in sorted(config.mixture):
     stream = problem_stream({name: 1}, str(config.seed), 'any')
@@ -29,14 +29,14 @@ def train_tokenizer(config: ConfigDict) -> tokenizers.Tokenizer:
 
 
 def problem_stream(
-  mixture: Mapping[str, float], seed: str, author: str = 'plain'
+  mixture: Mapping[str, float], seed: str, phrasing_style: str = 'plain'
 ) -> Iterator[tuple[str, str]]:
   """Endless training (prompt, reference) pairs, tasks mixed by share.
 
   Args:
     mixture: Shares of the problems, by task.
     seed: Of the problems and of their order.
-    author: Who writes the references; one of `wording.AUTHORS`.
+    phrasing_style: Words of the references; one of `phrasing.PHRASING_STYLES`.
 
   Raises:
     ValueError: Problems of one of the tasks are not made up.
@@ -49,7 +49,7 @@ def problem_stream(
       )
   rng = random.Random(seed)
   names, weights = zip(*sorted(mixture.items()), strict=True)
-  streams = {name: TASKS[name].problems(seed, author) for name in names}
+  streams = {name: TASKS[name].problems(seed, phrasing_style) for name in names}
   while True:
     stream = streams[rng.choices(names, weights)[0]]
     key, prompt, reference = next(stream)
@@ -62,7 +62,7 @@ def make_batch(
   tokenizer: tokenizers.Tokenizer,
   rows: int,
   step: int,
-  author: str = 'plain',
+  phrasing_style: str = 'plain',
 ) -> dict[str, np.ndarray]:
   """Rows of packed problems: a function of the seed and the step alone.
 
@@ -74,7 +74,7 @@ def make_batch(
     tokenizer: The model's.
     rows: How many rows.
     step: Number of the batch.
-    author: Who writes the references; one of `wording.AUTHORS`.
+    phrasing_style: Words of the references; one of `phrasing.PHRASING_STYLES`.
 
   Returns:
     Arrays [rows, row_length]: `tokens`; `targets`, the next tokens;
@@ -87,7 +87,9 @@ def make_batch(
     for name in ('tokens', 'targets', 'weights', 'segments', 'positions')
   }
   used, count = [0] * rows, [0] * rows
-  stream = problem_stream(config.mixture, f'{config.seed}/{step}', author)
+  stream = problem_stream(
+    config.mixture, f'{config.seed}/{step}', phrasing_style
+  )
   for prompt, reference in stream:
     prompt = tokenizer.encode(prompt, add_bos=True)
     answer = [*tokenizer.encode(reference), tokenizers.EOS]
@@ -186,7 +188,7 @@ def train_model(
     ValueError: That layout has no place for a model of this family.
   """
   spec = config.models[name]
-  author = spec.get('author', 'plain')
+  phrasing_style = spec.get('phrasing_style', 'plain')
   model, params, tokenizer = start
   # Before the training, so that it is not in vain.
   huggingface.config_of(model, params, tokenizer.stops)
@@ -195,7 +197,9 @@ def train_model(
   params = descent.fit(
     *(config, name, spec.steps, workdir, params, optimizer),
     lambda params, batch: loss_fn(params, model, batch),
-    lambda step: [make_batch(config, tokenizer, spec.rows, step, author)],
+    lambda step: [
+      make_batch(config, tokenizer, spec.rows, step, phrasing_style)
+    ],
   )
   out = workdir / name.replace('_', '-')
   trained = start._replace(params=params)
@@ -254,8 +258,8 @@ library_name: cascades
   vocabulary {vocab_size}; {parameters:,} parameters, float32,
   stored in {stored}.
 - Data: {data}, made from seed {seed} by the modules of
-  `experiments.tasks` with these names; the author of the answers is the
-  {author} one of `experiments/tasks/wording.py`. A problem's own numbers decide
+  `experiments.tasks` with these names; answers are in the {phrasing_style}
+  style of `experiments/tasks/phrasing.py`. A problem's own numbers decide
   by a hash whether it is training, validation or test, so no held-out problem
   was ever trained on.
 - Training: {steps} steps of {tokens:,} tokens, cross entropy on answers only;
@@ -320,7 +324,7 @@ def write_card(
     parameters=sum(x.size for x in jax.tree.leaves(params)),
     stored=spec.get('stored') or 'float32',
     seed=config.seed,
-    author=spec.get('author', 'plain'),
+    phrasing_style=spec.get('phrasing_style', 'plain'),
     steps=spec.steps,
     tokens=spec.rows * config.row_length,
     command=command,
