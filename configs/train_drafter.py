@@ -39,7 +39,7 @@ def get_config(argument: str = '') -> ml_collections.ConfigDict:
     c.answers = 1536
     c.temperatures = (1.0, 0.0)
     c.texts = 4000
-    c.turn = 0.0
+    c.kl_fraction = 0.0
     c.sharpened = (1.0, 0.3)
     c.steps = 1000
     c.learning_rate = 3e-4
@@ -78,8 +78,8 @@ def _new() -> ml_collections.ConfigDict:
     # What is multiplied, while texts are read and learnt from; sums, norms and
     # the optimizer are float32.
     dtype='bfloat16',
-    # From this share of the steps on, acceptance itself is the objective.
-    turn=0.6,
+    # Share of the steps that minimize KL(p, q); the rest maximize acceptance.
+    kl_fraction=0.6,
     # At these temperatures; of several, their mean.
     sharpened=(1.0,),
     # What its tensors are rounded to; 'int8' takes half of the room.

@@ -64,7 +64,7 @@ def _of_problems() -> ml_collections.ConfigDict:
 
 def _of_texts() -> ml_collections.ConfigDict:
   c = train_drafter.get_config('greedy')
-  for name in ('init', 'turn', 'sharpened', 'stored'):
+  for name in ('init', 'kl_fraction', 'sharpened', 'stored'):
     del c[name]
   with c.ignore_type():
     # Residual layers of the head.

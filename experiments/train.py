@@ -82,26 +82,26 @@ def _of_texts(config) -> str:
 
 def _train_head(config, workdir: pathlib.Path, command: str) -> None:
   """A recurrent head for a verifier that is there already."""
-  from experiments.training import distillation
+  from experiments.training import recurrent_heads
 
-  folder, verifier = distillation.train_head(config, workdir)
-  figures = distillation.evaluate(folder, verifier, config)
+  folder, verifier = recurrent_heads.train_head(config, workdir)
+  figures = recurrent_heads.evaluate(folder, verifier, config)
   if 'text' in config:
     command += _of_texts(config)
-  distillation.write_card(folder, config, figures, command)
+  recurrent_heads.write_card(folder, config, figures, command)
   print(f'{folder}: {json.dumps(figures)}')
 
 
 def _train_drafter(config, workdir: pathlib.Path, command: str) -> None:
   """A drafter for a verifier that has none."""
-  from experiments.training import drafting
+  from experiments.training import layer_drafters
 
-  folder, held = drafting.train_drafter(config, workdir)
-  figures = drafting.evaluate(folder, held, config)
+  folder, held = layer_drafters.train_drafter(config, workdir)
+  figures = layer_drafters.evaluate(folder, held, config)
   command += f' --config.verifier={config.verifier}{_of_texts(config)}'
   if 'init' in config:
     command += f' --config.init={config.init}'
-  drafting.write_card(folder, config, figures, command)
+  layer_drafters.write_card(folder, config, figures, command)
   print(f'{folder}: {json.dumps(figures)}')
 
 

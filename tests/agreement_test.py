@@ -15,7 +15,7 @@ from cascades.drafters import pairing
 from cascades.models import tokenizers
 from cascades.sampler import agreement, sampler
 from experiments import tasks
-from experiments.training import pieces
+from experiments.training import tokenizer_training
 
 _NEW = 24
 pytestmark = pytest.mark.usefixtures('few_shapes')
@@ -131,7 +131,7 @@ def test_the_command_prints_the_first_difference():
 
 
 def test_pairs_that_will_not_do_are_refused():
-  words = pieces.train(['the quick brown fox ' * 20] * 3, 280)
+  words = tokenizer_training.train(['the quick brown fox ' * 20] * 3, 280)
   verifier, drafter = tables = _of_tables()
   others = [model._replace(tokenizer=words) for model in tables]
   fewer = dataclasses.replace(drafter.model, vocab_size=100)

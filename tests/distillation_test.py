@@ -10,7 +10,7 @@ import pytest
 from cascades import load_model
 from cascades.drafters import heads, pairing, recurrent
 from configs import train_recurrent
-from experiments.training import distillation
+from experiments.training import recurrent_heads
 
 
 def test_the_loss_is_of_what_the_head_would_draft():
@@ -24,7 +24,7 @@ def test_the_loss_is_of_what_the_head_would_draft():
   places = jnp.array([[2, 3, 4, 4]])
   counts = jnp.array([[True, True, True, False]])
   said = params['embedder']['input_embedding']
-  loss, seen = distillation.loss_fn(
+  loss, seen = recurrent_heads.loss_fn(
     head,
     params,
     model,
@@ -66,7 +66,7 @@ def test_answers_that_go_on_count_as_far_as_they_go():
     places = jnp.array([[t for answer in answers for t in answer]])
     counts = jnp.ones_like(places, bool)
     some = said, tokens, places, counts, hidden[places]
-    nats, seen = distillation.loss_fn(head, params, model, *some, 2)
+    nats, seen = recurrent_heads.loss_fn(head, params, model, *some, 2)
     return float(nats), seen['kept'].tolist()
 
   # Nothing is drafted from one answer into the next.
@@ -93,7 +93,9 @@ def test_a_head_goes_with_a_verifier_in_bfloat16():
     model, params, _ = load_model('tiny-verifier', dtype).unpacked()
     said = params['embedder']['input_embedding']
     some = tokens, places, jnp.ones_like(places, bool), hidden[places]
-    losses.append(distillation.loss_fn(head, params, model, said, *some, 2)[0])
+    losses.append(
+      recurrent_heads.loss_fn(head, params, model, said, *some, 2)[0]
+    )
   np.testing.assert_allclose(*map(jnp.stack, drafts), atol=0.1)
   np.testing.assert_allclose(*losses, rtol=0.02)
 
@@ -111,7 +113,7 @@ def test_a_head_of_texts_says_what_is_frequent_in_them(tmp_path):
   config.update(said | steps | dict(eval_examples=3, checkpoint_every=2))
   config.update(name='head', verifier='tiny-verifier', dtype='float32')
   config.update(text=str(tmp_path / 'texts.jsonl'), tasks=())
-  folder, verifier = distillation.train_head(config, tmp_path)
+  folder, verifier = recurrent_heads.train_head(config, tmp_path)
   (line,) = (tmp_path / 'head.jsonl').read_text().splitlines()[1:]
   assert np.isfinite(json.loads(line)['loss'])
   loaded = heads.load(folder)
@@ -123,9 +125,9 @@ def test_a_head_of_texts_says_what_is_frequent_in_them(tmp_path):
     *(state, state, jnp.int32(5)),
   )
   assert np.flatnonzero(np.isfinite(logits)).tolist() == loaded.says.tolist()
-  figures = distillation.evaluate(folder, verifier, config)
+  figures = recurrent_heads.evaluate(folder, verifier, config)
   assert figures['held_out']['tokens per verifier call, temperature 0'] >= 1
-  distillation.write_card(folder, config, figures, 'a command')
+  recurrent_heads.write_card(folder, config, figures, 'a command')
   card = (folder / 'README.md').read_text()
   assert 'Says 20 tokens' in card
   assert '| held_out | acceptance, temperature 1 |' in card

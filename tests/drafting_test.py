@@ -16,7 +16,7 @@ from configs import train_drafter
 from experiments import records
 from experiments.records import metrics
 from experiments.tasks import TASKS
-from experiments.training import drafting, lessons, texts
+from experiments.training import distillation_data, layer_drafters, texts
 
 _DATA = pathlib.Path(__file__).parent / 'data/tasks'
 
@@ -45,7 +45,7 @@ def tokenizer(whole):
 def save(folder, start, verifier='tiny-drafter'):
   """Writes a drafter that says sixty tokens."""
   said = np.arange(60)
-  drafting.reduced_folders.save(
+  layer_drafters.reduced_folders.save(
     folder, start.model, start.params, said, verifier
   )
   return str(folder)
@@ -232,7 +232,7 @@ def test_a_folder_is_one_trainings(tmp_path):
 def test_rows_without_an_answer_are_refused(lines, tmp_path):
   c = config(lines, row_length=8, answers=0)
   with pytest.raises(ValueError, match='row_length: in 8 tokens no answer beg'):
-    drafting.train_drafter(c, tmp_path)
+    layer_drafters.train_drafter(c, tmp_path)
 
 
 def test_layers_that_will_not_do_are_named():
@@ -246,8 +246,8 @@ def test_layers_that_will_not_do_are_named():
     ),
   ):
     with pytest.raises(ValueError, match=said):
-      drafting.begin(config('x', layers=layers), whole)
-  start = drafting.begin(config('x', layers=(0, 5)), whole)
+      layer_drafters.begin(config('x', layers=layers), whole)
+  start = layer_drafters.begin(config('x', layers=(0, 5)), whole)
   assert [k.name for k in start.model.module.config.attention_types] == [
     'LOCAL_SLIDING',
     'GLOBAL',
@@ -258,25 +258,27 @@ def test_layers_that_will_not_do_are_named():
 def test_a_training_goes_on_from_a_drafter_of_the_same_table(
   lines, tmp_path, whole
 ):
-  first = drafting.begin(config(lines), whole)
+  first = layer_drafters.begin(config(lines), whole)
   folder = save(tmp_path / 'first', first)
-  c = config(lines, steps=1, sharpened=(1.0, 0.3), turn=0.0)
+  c = config(lines, steps=1, sharpened=(1.0, 0.3), kl_fraction=0.0)
   both = ConfigDict(config(lines).to_dict() | {'init': 'first'})
   del c.layers
   for wrong in both, c:
     with pytest.raises(ValueError, match='init: give either that, a drafter'):
-      drafting.begin(wrong, whole)
+      layer_drafters.begin(wrong, whole)
   c.stored = 'int4'
   with pytest.raises(ValueError, match="stored: 'int4' will not do; give bfl"):
-    drafting.train_drafter(c, tmp_path)
+    layer_drafters.train_drafter(c, tmp_path)
   c.init = folder
-  again = drafting.begin(c, whole)
+  again = layer_drafters.begin(c, whole)
   assert again.model == first.model
   jax.tree.map(np.testing.assert_array_equal, again.params, first.params)
   c.init = 'tiny-verifier'
   with pytest.raises(ValueError, match='init: tiny-verifier does not share'):
-    drafting.begin(c, whole)
-  assert drafting._losses(c) == '-log sum min(p, q) at temperatures 1 and 0.3'
+    layer_drafters.begin(c, whole)
+  assert (
+    layer_drafters._losses(c) == '-log sum min(p, q) at temperatures 1 and 0.3'
+  )
 
 
 def test_answers_at_several_temperatures_are_kinds_of_their_own(
@@ -292,7 +294,7 @@ def test_answers_at_several_temperatures_are_kinds_of_their_own(
       asked.append((self.temperature, len(prompts)))
       return [types.SimpleNamespace(text=f' {self.temperature}')] * len(prompts)
 
-  monkeypatch.setattr(lessons.sampler, 'Sampler', Writer)
+  monkeypatch.setattr(distillation_data.sampler, 'Sampler', Writer)
   made = texts.rows
 
   def held_out_first(config, found, *rest):
@@ -304,17 +306,17 @@ def test_answers_at_several_temperatures_are_kinds_of_their_own(
   monkeypatch.setattr(texts, 'rows', held_out_first)
   c = config(lines, answers=600, temperatures=(1.0, 0.0))
   with pytest.raises(KeyboardInterrupt):
-    lessons.taught(c, whole, tmp_path)
+    distillation_data.taught(c, whole, tmp_path)
   assert asked == [(1.0, 256), (0.0, 256), (1.0, 88)]
   assert kinds[0][1:] == [{' 1.0'}, {' 0.0'}]
 
 
 def test_the_loss_is_what_it_is_called(whole):
-  start = drafting.begin(config('x', layers=(0, 1)), whole)
+  start = layer_drafters.begin(config('x', layers=(0, 1)), whole)
   tokens = jnp.asarray(np.arange(24).reshape(2, 12) + 300)
   places = jnp.asarray([[0, 3, 11], [5, 6, 6]])
   counts = jnp.asarray([[True, True, True], [True, True, False]])
-  hidden = lessons.forward(whole.model, whole.params, tokens, places)
+  hidden = distillation_data.forward(whole.model, whole.params, tokens, places)
   said = np.arange(0, 768, 3)
   shared = start.params['embedder']
   own = {k: v for k, v in start.params.items() if k != 'embedder'}
@@ -323,7 +325,7 @@ def test_the_loss_is_what_it_is_called(whole):
 
   def figures(own, by_acceptance, sharpened=(1.0,)):
     some = tokens, places, counts, hidden
-    return drafting.loss_fn(
+    return layer_drafters.loss_fn(
       own, shared, start.model, head, *some, by_acceptance, sharpened
     )
 
@@ -332,7 +334,7 @@ def test_the_loss_is_what_it_is_called(whole):
   assert abs(loss) < 1e-5
   assert seen['kept'] == pytest.approx(1, abs=1e-5)
   assert seen['agree'] == 1
-  states = lessons.forward(
+  states = distillation_data.forward(
     start.model, other | {'embedder': shared}, tokens, places
   )
   p, q = (
@@ -356,17 +358,19 @@ def test_the_loss_is_what_it_is_called(whole):
 
 
 def test_a_card_says_how_often_each_temperature_was():
-  assert lessons.listed((1.0, 0.3)) == '1 and 0.3'
-  assert lessons.listed((0.0, 1.0, 0.0)) == '0 (2 of 3) and 1 (1 of 3)'
+  assert distillation_data.listed((1.0, 0.3)) == '1 and 0.3'
+  assert (
+    distillation_data.listed((0.0, 1.0, 0.0)) == '0 (2 of 3) and 1 (1 of 3)'
+  )
 
 
 def test_what_acceptance_and_costs_promise():
   unit = metrics.Costs(
     verifier_token_s=1.0, drafter_token_s=0.1, verify_s={4: 1.2}
   )
-  assert drafting.promised(0.0, 4, unit) == pytest.approx(1 / 1.6)
-  assert drafting.promised(1.0, 4, unit) == pytest.approx(5 / 1.6)
-  assert drafting.promised(0.5, 4, unit) == pytest.approx(1.9375 / 1.6)
+  assert layer_drafters.promised(0.0, 4, unit) == pytest.approx(1 / 1.6)
+  assert layer_drafters.promised(1.0, 4, unit) == pytest.approx(5 / 1.6)
+  assert layer_drafters.promised(0.5, 4, unit) == pytest.approx(1.9375 / 1.6)
 
 
 @pytest.mark.slow
@@ -376,31 +380,31 @@ def test_a_training_that_was_stopped_ends_with_the_same_drafter(
   one, two = tmp_path / 'one', tmp_path / 'two'
   for workdir in (one, two):
     workdir.mkdir()
-  folder, held = drafting.train_drafter(config(lines), one)
+  folder, held = layer_drafters.train_drafter(config(lines), one)
   assert len(held) == 20
   log = (one / 'small.jsonl').read_text().splitlines()
   seen = [json.loads(line) for line in log]
   assert [line['step'] for line in seen] == [2, 4, 6]
   assert {'kept', 'agree', 'kl', 'loss'} <= seen[0].keys()
 
-  original = drafting.descent.fit
+  original = layer_drafters.training_loop.fit
 
   def stop(config, name, steps, *args):
     original(config, name, 4, *args)
     raise KeyboardInterrupt
 
-  monkeypatch.setattr(drafting.descent, 'fit', stop)
+  monkeypatch.setattr(layer_drafters.training_loop, 'fit', stop)
   with pytest.raises(KeyboardInterrupt):
-    drafting.train_drafter(config(lines), two)
-  monkeypatch.setattr(drafting.descent, 'fit', original)
-  again, _ = drafting.train_drafter(config(lines), two)
+    layer_drafters.train_drafter(config(lines), two)
+  monkeypatch.setattr(layer_drafters.training_loop, 'fit', original)
+  again, _ = layer_drafters.train_drafter(config(lines), two)
   for name in ('model.safetensors', 'reduced.json', 'config.json'):
     assert (folder / name).read_bytes() == (again / name).read_bytes()
 
-  figures = drafting.evaluate(folder, held, config(lines))
+  figures = layer_drafters.evaluate(folder, held, config(lines))
   assert 0 < figures['cost of a call'] < 3
   assert figures['temperature 0']['tokens per verifier call'] >= 1
-  drafting.write_card(folder, config(lines), figures, 'a command')
+  layer_drafters.write_card(folder, config(lines), figures, 'a command')
   card = (folder / 'README.md').read_text()
   assert 'A drafter for `tiny-drafter`: its layers 1 as they began' in card
   assert 'It says 60 tokens' in card
@@ -413,7 +417,7 @@ def test_what_is_made_of_a_model_with_terms_carries_them(
 ):
   c = config(lines)
   folder = tmp_path / 'made'
-  save(folder, drafting.begin(c, whole))
+  save(folder, layer_drafters.begin(c, whole))
   of = packaged.MODELS['gemma3-270m']
   monkeypatch.setitem(packaged.MODELS, 'tiny-drafter', of)
   both = {'acceptance': 0.5, 'tokens per verifier call': 2.0}
@@ -423,7 +427,7 @@ def test_what_is_made_of_a_model_with_terms_carries_them(
     'cost of a call': 0.1,
     'speed-up': {f'temperature {t}': {1: 1.2, 4: 1.6} for t in (1, 0)},
   }
-  drafting.write_card(folder, c, figures, 'a command')
+  layer_drafters.write_card(folder, c, figures, 'a command')
   card = (folder / 'README.md').read_text()
   assert 'license: gemma' in card
   assert 'under the Gemma Terms of Use' in card

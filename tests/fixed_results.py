@@ -36,7 +36,7 @@ from cascades.proof import exact
 from configs import common
 from experiments.sweeps import plan, worker
 from experiments.tasks import TASKS
-from experiments.training import pieces
+from experiments.training import tokenizer_training
 
 FILE = pathlib.Path(__file__).parent / 'data/fixed_results.json'
 _TASKS = pathlib.Path(__file__).parent / 'data/tasks'
@@ -499,7 +499,7 @@ def tokenizer_digests() -> dict[str, str]:
   }
   texts = ['user model hello what is two and two', 'the quick brown fox'] * 40
   for tags in _FRAMES:
-    tokenizer = pieces.train(texts, 330, tags)
+    tokenizer = tokenizer_training.train(texts, 330, tags)
     frame = turns.template(tokenizer)
     # A first turn, one after a finished answer, and one after a cut one.
     lasts = None, frame.end, 300

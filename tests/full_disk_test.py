@@ -25,11 +25,11 @@ from cascades.drafters import heads, recurrent
 from cascades.models import checkpoints
 from experiments import cli
 from experiments.training import (
-  descent,
-  lessons,
+  distillation_data,
   reduced_folders,
   terms,
   texts,
+  training_loop,
 )
 
 FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
@@ -209,7 +209,7 @@ def test_the_launcher_says_so_in_one_sentence(tmp_path):
 def test_a_checkpoint_of_a_training_that_is_not_whole_is_removed(
   tmp_path, monkeypatch, capfd
 ):
-  monkeypatch.setattr(descent, '_deciding', lambda config, name: {'a': 1})
+  monkeypatch.setattr(training_loop, '_deciding', lambda config, name: {'a': 1})
   config = ConfigDict(dict(log_every=1, checkpoint_every=1))
   rows = np.random.default_rng(0).normal(size=(100, 1000))
   start = jnp.asarray(rows, jnp.float32)
@@ -219,7 +219,7 @@ def test_a_checkpoint_of_a_training_that_is_not_whole_is_removed(
 
   def run():
     asked = config, 'one', 2, tmp_path, start
-    return descent.fit(*asked, optax.sgd(1.0), loss, lambda step: ())
+    return training_loop.fit(*asked, optax.sgd(1.0), loss, lambda step: ())
 
   folder = tmp_path / 'checkpoints/one'
   refuse(run, folder, 100_000)
@@ -234,7 +234,7 @@ def test_what_a_training_keeps_is_named(tmp_path, monkeypatch):
   refuse(lambda: terms.put(tmp_path, name), tmp_path / 'NOTICE', 10)
   assert not list(tmp_path.iterdir())
   file = tmp_path / 'states.npy'
-  refuse(lambda: lessons._reserve(file, np.float32, (100, 100)), file)
+  refuse(lambda: distillation_data._reserve(file, np.float32, (100, 100)), file)
   assert not file.exists()
   answers = tmp_path / 'answers.jsonl'
   refuse(

@@ -43,7 +43,7 @@ from cascades.models import (
   tokenizers,
 )
 from experiments.tasks import TASKS
-from experiments.training import pieces
+from experiments.training import tokenizer_training
 
 KINDS = 'F32 F16 BF16 Q8_0 Q4_0 Q5_0 Q4_K Q5_K Q6_K'.split()
 
@@ -393,7 +393,7 @@ def of_turns() -> tokenizers.Tokenizer:
   symbols += [tokenizers.SPACE * n for n in range(2, 8)]
   some = itertools.islice(TASKS['word_problems'].problems('0', 'any'), 500)
   plain = [f'{prompt}{reference}' for _, prompt, reference in some]
-  return pieces.train(plain, 600, symbols)
+  return tokenizer_training.train(plain, 600, symbols)
 
 
 def test_a_tokenizer_cuts_texts_as_before(tmp_path):

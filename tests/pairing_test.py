@@ -17,7 +17,7 @@ from cascades.drafters import heads, pairing, recurrent
 from cascades.models import tokenizers
 from cascades.sampler import sampler
 from experiments import tasks
-from experiments.training import pieces
+from experiments.training import tokenizer_training
 
 FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
 _NEW = 40
@@ -210,7 +210,7 @@ _TEXTS = ['one model drafts', 'and another one verifies'] * 9
 
 @functools.cache
 def _tokenizer(vocab_size=290, symbols=()):
-  return pieces.train(_TEXTS, vocab_size, symbols)
+  return tokenizer_training.train(_TEXTS, vocab_size, symbols)
 
 
 def test_models_of_two_families_are_refused():

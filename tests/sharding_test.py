@@ -30,7 +30,7 @@ from cascades.models import (
   sharding,
 )
 from cascades.proof import exact
-from experiments.training import pieces
+from experiments.training import tokenizer_training
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _LENGTHS = np.array([8, 7, 6, 5, 4, 3, 8, 8], np.int32)
@@ -286,7 +286,7 @@ def check_loading():
   """A model that is read for a mesh lies there, and is the same."""
   model, mesh = gemma(), sharding.make_mesh(2, 4)
   params = model.init_params(jax.random.key(0))
-  tokenizer = pieces.train(['one model on many devices'] * 9, 276)
+  tokenizer = tokenizer_training.train(['one model on many devices'] * 9, 276)
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
     wide = dict(params['embedder'])

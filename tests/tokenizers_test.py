@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cascades.models import tokenizers
-from experiments.training import pieces
+from experiments.training import tokenizer_training
 
 TEXTS = (
   'There are 12 apples and 7 pears.\nHow many pieces of fruit are there?',
@@ -16,7 +16,7 @@ TEXTS = (
 
 @pytest.fixture(scope='module')
 def tokenizer() -> tokenizers.Tokenizer:
-  return pieces.train(TEXTS, vocab_size=300)
+  return tokenizer_training.train(TEXTS, vocab_size=300)
 
 
 def test_tokens_are_as_gemmas(tokenizer):
@@ -99,16 +99,16 @@ def test_pieces_of_a_text_join_to_it(tokenizer, text):
 
 def test_equal_when_the_bytes_are(tokenizer):
   # Training is deterministic.
-  again = pieces.train(TEXTS, vocab_size=300)
+  again = tokenizer_training.train(TEXTS, vocab_size=300)
   assert again == tokenizer
   assert len({tokenizer, again}) == 1
-  assert pieces.train(TEXTS, vocab_size=310) != tokenizer
+  assert tokenizer_training.train(TEXTS, vocab_size=310) != tokenizer
   assert tokenizer != tokenizer.proto
 
 
 def test_symbols_are_tokens_and_answers_may_end_at_them():
   symbols = '<start_of_turn>', '<end_of_turn>'
-  tokenizer = pieces.train(TEXTS, 310, symbols)
+  tokenizer = tokenizer_training.train(TEXTS, 310, symbols)
   ids = [tokenizer.id_of(symbol) for symbol in symbols]
   assert tokenizer.encode(f'7{symbols[1]}')[-1:] == ids[1:]
   assert tokenizer.stops == (tokenizers.EOS,)
@@ -120,9 +120,9 @@ def test_symbols_are_tokens_and_answers_may_end_at_them():
 def test_the_first_difference_of_two_tokenizers(tokenizer):
   differ = tokenizers.first_difference
   assert differ(tokenizer, tokenizers.Tokenizer(tokenizer.proto)) is None
-  other = pieces.train(TEXTS, 300, ('<end_of_turn>',))
+  other = tokenizer_training.train(TEXTS, 300, ('<end_of_turn>',))
   assert differ(tokenizer, other) == differ(other, tokenizer) == 5
-  longer = pieces.train(TEXTS, 310)
+  longer = tokenizer_training.train(TEXTS, 310)
   at = differ(tokenizer, longer)
   assert at == differ(longer, tokenizer)
   assert tokenizer.piece(at - 1) == longer.piece(at - 1)

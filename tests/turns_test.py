@@ -21,7 +21,7 @@ from cascades.models import (
   turns,
 )
 from cascades.sampler import sampler
-from experiments.training import pieces
+from experiments.training import tokenizer_training
 
 # Of Gemma 2 and 3, and of Gemma 4.
 _TAGS = {
@@ -34,7 +34,7 @@ _TEXTS = ['user and model take turns', 'what is 2 + 2?', 'it is 4'] * 9
 @functools.cache
 def _tokenizer(tags):
   symbols = _TAGS.get(tags, ())
-  return pieces.train(_TEXTS, 300, symbols)
+  return tokenizer_training.train(_TEXTS, 300, symbols)
 
 
 @pytest.mark.parametrize('tags', _TAGS)
@@ -88,7 +88,7 @@ _SYMBOLS = (
 @functools.cache
 def _like_gemmas(tags, kind=tokenizers.Kind.USER_DEFINED, prefix=False):
   """A tokenizer with tokens as Gemma's; those of turns are of a kind."""
-  trained = pieces.train(_TEXTS, 320, (*_TAGS[tags], *_SYMBOLS))
+  trained = tokenizer_training.train(_TEXTS, 320, (*_TAGS[tags], *_SYMBOLS))
   some = [
     piece._replace(kind=kind) if piece.text in _TAGS[tags] else piece
     for piece in trained.vocabulary()

@@ -284,7 +284,10 @@ _OWN = {
   # What was just made, and pipes between processes of one run.
   *('experiments/records/files.py', 'experiments/benchmarks/__init__.py'),
   *('experiments/benchmarks/peers.py', 'experiments/tasks/confined.py'),
-  *('experiments/sweeps/trackers.py', 'experiments/training/lessons.py'),
+  *(
+    'experiments/sweeps/trackers.py',
+    'experiments/training/distillation_data.py',
+  ),
   'experiments/training/rules.py',
   # Fingerprints of files that are read through the door.
   'experiments/tasks/sources.py',

@@ -1,12 +1,14 @@
-"""Models and heads trained here, for the bundled ones and for a laptop.
+"""Training of models, drafters, heads and rules that fits a laptop.
 
-small_models  Language models on generated problems; `pieces`, their tokenizers.
-distillation  Recurrent heads on what their verifier says.
-texts         What a user gives to learn from, in rows.
-lessons       What a verifier says of them.
-judging       How much of a drafter's drafts a verifier keeps; tables of cards.
-descent       The loop of all: optimizer, checkpoints and a log.
-terms         What goes with whatever is made of a model that has terms.
-drafting      Drafters of some of the verifier's own layers; `reduced_folders`.
-rules         Deferral rules, of what sweeps of a pair wrote.
+small_models        Language models on generated problems.
+tokenizer_training  The tokenizers of these models.
+recurrent_heads     Recurrent heads, distilled from a verifier.
+layer_drafters      Drafters made of some of the verifier's layers.
+reduced_folders     Folders of drafters that share the verifier's table.
+rules               Deferral rules, from the answers of sweeps.
+texts               Training texts of a user, packed into rows.
+distillation_data   Hidden states of a verifier on such texts.
+training_loop       Optimizer, checkpoints and log of every training.
+acceptance_eval     Acceptance of drafters, and tables of model cards.
+terms               Licences of what is derived from a licensed model.
 """

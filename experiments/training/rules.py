@@ -18,7 +18,7 @@ from cascades.contrib import learned, rule_fitting
 from cascades.sampler import sampler
 from experiments import records
 from experiments.records import stats
-from experiments.training import judging
+from experiments.training import acceptance_eval
 
 # Fields of a sweep that say how rows come about, with their usual values: they
 # have to be the same of all workdirs.
@@ -313,8 +313,10 @@ def write_card(
     examples=figures['examples'],
     tokens=figures['tokens'],
     prices=', '.join(prices),
-    table=judging.table(('rule', *prices, 'mean', 'learned, less'), rows),
-    weights=judging.table(('feature', 'weight'), weights),
+    table=acceptance_eval.table(
+      ('rule', *prices, 'mean', 'learned, less'), rows
+    ),
+    weights=acceptance_eval.table(('feature', 'weight'), weights),
   )
   records.write_text(folder / 'README.md', text)
   text = json.dumps(figures, indent=2) + '\n'

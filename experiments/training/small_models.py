@@ -15,7 +15,11 @@ from cascades.models import checkpoints, huggingface, language, tokenizers
 from experiments import records
 from experiments.tasks import GENERATED, TASKS
 from experiments.tasks.task import split_of
-from experiments.training import descent, judging, pieces
+from experiments.training import (
+  acceptance_eval,
+  tokenizer_training,
+  training_loop,
+)
 
 
 def train_tokenizer(config: ConfigDict) -> tokenizers.Tokenizer:
@@ -25,7 +29,7 @@ def train_tokenizer(config: ConfigDict) -> tokenizers.Tokenizer:
     stream = problem_stream({name: 1}, str(config.seed), 'any')
     first = itertools.islice(stream, config.tokenizer_examples)
     texts.extend(prompt + reference for prompt, reference in first)
-  return pieces.train(texts, config.vocab_size)
+  return tokenizer_training.train(texts, config.vocab_size)
 
 
 def problem_stream(
@@ -192,9 +196,9 @@ def train_model(
   model, params, tokenizer = start
   # Before the training, so that it is not in vain.
   huggingface.config_of(model, params, tokenizer.stops)
-  optimizer = descent.make_optimizer(spec.steps, spec.learning_rate)
+  optimizer = training_loop.make_optimizer(spec.steps, spec.learning_rate)
 
-  params = descent.fit(
+  params = training_loop.fit(
     *(config, name, spec.steps, workdir, params, optimizer),
     lambda params, batch: loss_fn(params, model, batch),
     lambda step: [
@@ -329,7 +333,7 @@ def write_card(
     tokens=spec.rows * config.row_length,
     command=command,
     eval_examples=config.eval_examples,
-    table=judging.by_task(figures),
+    table=acceptance_eval.by_task(figures),
     token_ms=1e3 * token_s,
     context=context,
     device=jax.devices()[0].device_kind,

@@ -7,7 +7,8 @@ head says what the verifier says.
 
 Answers are the verifier's own, to training problems; or, where a config has
 texts, as configs/train_recurrent.py:texts does, the users' as well (see
-`lessons`), and then the head says the tokens that are frequent in them alone.
+`distillation_data`), and then the head says only the tokens that are frequent
+in them.
 """
 
 import pathlib
@@ -24,7 +25,13 @@ from cascades.models import checkpoints
 from cascades.sampler import sampler
 from experiments import records
 from experiments.tasks import TASKS
-from experiments.training import descent, judging, lessons, terms, texts
+from experiments.training import (
+  acceptance_eval,
+  distillation_data,
+  terms,
+  texts,
+  training_loop,
+)
 from experiments.training.small_models import problem_stream
 
 
@@ -80,7 +87,7 @@ def loss_fn(
     sum min(p, q), the chance that its token is kept; among the tokens that it
     says.
   """
-  p = jax.nn.softmax(lessons.logits(model, hidden, said))
+  p = jax.nn.softmax(distillation_data.logits(model, hidden, said))
   count, longest = places.shape[1], tokens.shape[1]
 
   def read(*row):
@@ -93,7 +100,7 @@ def loss_fn(
   def step(states, i):
     # The verifier said the token after a place with the state of the place.
     states, features = jax.vmap(jax.vmap(read))(hidden, states, following(i))
-    guess = jax.nn.log_softmax(lessons.logits(model, features, said))
+    guess = jax.nn.log_softmax(distillation_data.logits(model, features, said))
     at = jnp.minimum(jnp.arange(count) + 1 + i, count - 1)
     # As far as the answer goes on.
     inside = counts & counts[:, at] & (places[:, at] == places + 1 + i)
@@ -108,7 +115,7 @@ def loss_fn(
   return nats.sum() / jnp.maximum(1, many.sum()), {'kept': kept}
 
 
-# Of the head's matrices; see `descent.make_optimizer`.
+# Of the head's matrices; see `training_loop.make_optimizer`.
 _AXES = {
   'state': (0, 1),
   'input': (0, 1),
@@ -139,16 +146,18 @@ def train_head(
   model, params, _ = whole = verifier.unpacked()
   says = None
   if 'text' in config:
-    lesson, _, says, _ = lessons.taught(config, whole, workdir)
+    lesson, _, says, _ = distillation_data.taught(config, whole, workdir)
   else:
     rows = write_texts(config, verifier)
-    reads = whole._replace(params=lessons.cast(config.dtype, params))
-    hidden = lessons.hidden(workdir / 'train.npy', reads, rows)
-    lesson = lessons.Lesson(rows, hidden)
-  multiplied = lessons.cast(config.dtype, params['embedder'])
+    reads = whole._replace(params=distillation_data.cast(config.dtype, params))
+    hidden = distillation_data.hidden(workdir / 'train.npy', reads, rows)
+    lesson = distillation_data.DistillationBatch(rows, hidden)
+  multiplied = distillation_data.cast(config.dtype, params['embedder'])
   said = multiplied['input_embedding'][: model.vocab_size]
   said = said if says is None else said[says]
-  optimizer = descent.make_optimizer(config.steps, config.learning_rate, _AXES)
+  optimizer = training_loop.make_optimizer(
+    config.steps, config.learning_rate, _AXES
+  )
 
   @jax.jit
   def init():
@@ -162,7 +171,7 @@ def train_head(
     return {'embedder': multiplied}, said, *lesson.some(config, step)
 
   sizes = config.name, config.steps, workdir
-  head = descent.fit(config, *sizes, init(), optimizer, loss, batch)
+  head = training_loop.fit(config, *sizes, init(), optimizer, loss, batch)
   out = workdir / config.name
   heads.save(out, head, verifier, says)
   return out, verifier
@@ -191,7 +200,7 @@ def evaluate(
   return {
     name: {
       f'{what}, {temperature}': value
-      for temperature, found in judging.strict(
+      for temperature, found in acceptance_eval.strict(
         verifier, head, prompts, gamma, **how
       ).items()
       for what, value in found.items()
@@ -247,8 +256,8 @@ def write_card(
     '  training problems of `experiments.tasks`; no held-out problem was seen'
   )
   if 'text' in config:
-    at = lessons.listed(config.temperatures)
-    # As `lessons.taught` mixes them.
+    at = distillation_data.listed(config.temperatures)
+    # As `distillation_data.taught` mixes them.
     kinds = 1 + len(config.temperatures)
     data = (
       f"{config.texts} rows of users' texts, one of {kinds}, and of the"
@@ -262,7 +271,7 @@ def write_card(
     says='all' if says is None else f'{len(says):,}',
     data=data,
     command=command,
-    table=judging.by_task(figures),
+    table=acceptance_eval.by_task(figures),
     **terms.put(folder, config.verifier, of_weights=False),
   )
   records.write_text(folder / 'README.md', text)

@@ -26,12 +26,12 @@ from cascades.models import checkpoints, language
 from experiments import records
 from experiments.sweeps import costs
 from experiments.training import (
-  descent,
-  judging,
-  lessons,
+  acceptance_eval,
+  distillation_data,
   reduced_folders,
   terms,
   texts,
+  training_loop,
 )
 
 
@@ -134,9 +134,11 @@ def loss_fn(
     the tokens that it says, and `agree`, how often both hold the same token
     likeliest.
   """
-  params = lessons.cast(head.dtype, own) | {'embedder': shared}
-  own_hidden = lessons.forward(model, params, tokens, places)
-  said, guess = (lessons.logits(model, x, head) for x in (hidden, own_hidden))
+  params = distillation_data.cast(head.dtype, own) | {'embedder': shared}
+  own_hidden = distillation_data.forward(model, params, tokens, places)
+  said, guess = (
+    distillation_data.logits(model, x, head) for x in (hidden, own_hidden)
+  )
   log_p, log_q = jax.nn.log_softmax(said), jax.nn.log_softmax(guess)
   p, q = jnp.exp(log_p), jnp.exp(log_q)
   kept = jnp.minimum(p, q).sum(-1)
@@ -176,9 +178,11 @@ def train_drafter(
   # In gemma's order, for long rows.
   verifier = checkpoints.load_model(config.verifier, 'float32').unpacked()
   start = begin(config, verifier)
-  lesson, watched, tokens, held = lessons.taught(config, verifier, workdir)
+  lesson, watched, tokens, held = distillation_data.taught(
+    config, verifier, workdir
+  )
   shared = start.params['embedder']
-  multiplied = lessons.cast(config.dtype, shared)
+  multiplied = distillation_data.cast(config.dtype, shared)
   head = multiplied['input_embedding'][tokens]
   own = {k: v for k, v in start.params.items() if k != 'embedder'}
   optimizer = optax.chain(
@@ -200,14 +204,14 @@ def train_drafter(
     return loss_fn(own, shared, start.model, *given, True)[1]
 
   def batch(step):
-    by_acceptance = np.bool_(step >= config.turn * config.steps)
+    by_acceptance = np.bool_(step >= config.kl_fraction * config.steps)
     return multiplied, head, *lesson.some(config, step), by_acceptance
 
   def look(own):
     return watch(own, multiplied, head, *watched.of(...))
 
   sizes = config.name, config.steps, workdir
-  own = descent.fit(config, *sizes, own, optimizer, loss, batch, look)
+  own = training_loop.fit(config, *sizes, own, optimizer, loss, batch, look)
   out = workdir / config.name
   trained = own | {'embedder': shared}
   reduced_folders.save(
@@ -229,7 +233,7 @@ def evaluate(
   drafter = checkpoints.load_model(folder, 'float32')
   asked = texts.asked(config, held, config.eval_examples, 'held out', False)
   prompts = [prompt for prompt, _ in asked]
-  figures: dict[str, Any] = judging.strict(
+  figures: dict[str, Any] = acceptance_eval.strict(
     *(verifier, drafter, prompts, config.eval_gamma),
     max_new_tokens=config.answer_length,
     stop_strings=('\n',),
@@ -305,12 +309,12 @@ def _losses(config: ConfigDict) -> str:
   """What was made less, in the order in which it was."""
   said = '-log sum min(p, q)'
   if tuple(config.sharpened) != (1.0,):
-    said += f' at temperatures {lessons.listed(config.sharpened)}'
-  if not config.turn:
+    said += f' at temperatures {distillation_data.listed(config.sharpened)}'
+  if not config.kl_fraction:
     return said
   return (
     'forward KL divergence from the\n'
-    f'  verifier for {config.turn:.0%} of them, then {said}'
+    f'  verifier for {config.kl_fraction:.0%} of them, then {said}'
   )
 
 
@@ -326,7 +330,7 @@ def write_card(
 
   def table(first, figures):
     rows = [(at_, *(f'{x:.2f}' for x in figures[at_].values())) for at_ in at]
-    return judging.table((first, *map(str, figures[at[0]])), rows)
+    return acceptance_eval.table((first, *map(str, figures[at[0]])), rows)
 
   size = sum(f.stat().st_size for f in folder.glob('*.safetensors'))
   documents = ', '.join(f'`{task}`' for task in config.tasks)
@@ -334,7 +338,7 @@ def write_card(
     **config,
     folder=folder.name,
     begun=_begun(config),
-    at=lessons.listed(config.temperatures),
+    at=distillation_data.listed(config.temperatures),
     losses=_losses(config),
     said=len(said),
     documents=f'training problems of {documents}' if documents else 'own texts',

@@ -34,7 +34,7 @@ _DECIDING = (
 _READ, _WATCHED = 4, 8
 
 
-class Lesson(NamedTuple):
+class DistillationBatch(NamedTuple):
   """What a drafter learns from.
 
   Attributes:
@@ -55,7 +55,7 @@ class Lesson(NamedTuple):
     return self.of(rng.choice(len(self.hidden), config.rows, replace=False))
 
 
-class Taught(NamedTuple):
+class DistillationData(NamedTuple):
   """All that a training takes of texts.
 
   Attributes:
@@ -65,8 +65,8 @@ class Taught(NamedTuple):
     held: Documents that are held out.
   """
 
-  lesson: Lesson
-  watched: Lesson
+  lesson: DistillationBatch
+  watched: DistillationBatch
   said: np.ndarray
   held: list[texts.Document]
 
@@ -186,7 +186,7 @@ def logits(
 
 def taught(
   config: ConfigDict, verifier: checkpoints.Checkpoint, workdir: pathlib.Path
-) -> Taught:
+) -> DistillationData:
   """Has the verifier answer, and read.
 
   Args:
@@ -250,13 +250,15 @@ def taught(
   kinds = [found, *filter(None, own)]
   made['train'] = texts.rows(config, kinds, tokenizer, config.texts, 'train')
   reads = verifier._replace(params=cast(config.dtype, verifier.params))
-  lessons = [
-    Lesson(made[name], hidden(workdir / f'{name}.npy', reads, made[name]))
+  distillation_data = [
+    DistillationBatch(
+      made[name], hidden(workdir / f'{name}.npy', reads, made[name])
+    )
     for name in ('train', 'held_out')
   ]
   special = (*tokenizer.stops, *tokenizer.encode(texts.BETWEEN))
   said = texts.vocabulary(kinds, tokenizer, config.vocabulary, [*{*special}])
-  return Taught(*lessons, said, held)
+  return DistillationData(*distillation_data, said, held)
 
 
 def listed(numbers: Sequence[float]) -> str:
