@@ -56,11 +56,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import cascades
-from cascades.drafters import heads, recurrent
+from cascades.drafters.recurrent import recurrent_checkpoint, recurrent_drafter
 from cascades.models import checkpoints
 
 verifier = cascades.load_model('tiny-verifier')
-head = heads.load(checkpoints.ASSETS / 'tiny-recurrent').head
+head = recurrent_checkpoint.load(checkpoints.ASSETS / 'tiny-recurrent').head
 print({name: x.shape for name, x in head.items()})
 
 
@@ -69,7 +69,7 @@ def draft_one(hidden, token, key, length=4):
 
   def step(carry, key):
     state, token = carry
-    state, logits = recurrent.step(
+    state, logits = recurrent_drafter.step(
       verifier.model, verifier.params, head, hidden, state, token
     )
     return (state, jax.random.categorical(key, logits)), token
@@ -136,7 +136,7 @@ assert (batch[..., 0] == tokens[:, None]).all()
 # scores. The step is the same, `vmap`ped over the beams.
 
 # %%
-beams, logits = recurrent.draft_beams(
+beams, logits = recurrent_drafter.draft_beams(
   verifier.model, verifier.params, head, hidden, token, 4, 3
 )
 print('beams', beams.shape, 'logits', logits.shape)

@@ -24,7 +24,8 @@ import tiers
 import cascades
 from cascades import decoding, drafters, load_model, methods
 from cascades.contrib import many_methods
-from cascades.drafters import assistants, pairing
+from cascades.drafters import pairing
+from cascades.drafters.assistant import assistant_checkpoint
 from cascades.methods import processing
 from cascades.models import checkpoints, language
 from cascades.proof import exact
@@ -58,7 +59,7 @@ def verifier(kind, window=None):
 
 @functools.cache
 def equipped(kind, others_say=True, window=None):
-  found = assistants.load(_folders(kind)[1])
+  found = assistant_checkpoint.load(_folders(kind)[1])
   if window is not None:
     text = found.config['text_config'] | {'sliding_window': window}
     found = found._replace(config=found.config | {'text_config': text})

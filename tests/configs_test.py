@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from cascades import methods
-from cascades.drafters import assistants
+from cascades.drafters.assistant import assistant_checkpoint
 from cascades.models import checkpoints, gemma_library
 from cascades.sampler import batching
 from cascades.sampler.options import Options
@@ -420,7 +420,7 @@ def test_the_paper_says_what_a_sweep_needs(monkeypatch):
     module, config = _load(name)
     assert config.verifier in known
     is_model = config.drafter in known
-    assert is_model or config.drafter in assistants.PUBLISHED
+    assert is_model or config.drafter in assistant_checkpoint.PUBLISHED
     chosen = plan.curves(config, module, {})
     needed = module.needs(config, chosen)
     pair, task = name.split(',')

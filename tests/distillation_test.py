@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 
 from cascades import load_model
-from cascades.drafters import heads, pairing, recurrent
+from cascades.drafters import pairing
+from cascades.drafters.recurrent import recurrent_checkpoint, recurrent_drafter
 from configs import train_recurrent
 from experiments.training import recurrent_heads
 
 
 def test_the_loss_is_of_what_the_head_would_draft():
   model, params, _ = load_model('tiny-verifier').unpacked()
-  head = recurrent.init_head(jax.random.key(0), model.hidden_size(params))
+  head = recurrent_drafter.init_head(
+    jax.random.key(0), model.hidden_size(params)
+  )
   tokens = jnp.array([[2, 300, 301, 302, 303, 304, 0, 0]])
   positions = jnp.arange(6)
   mask = positions[None] <= positions[:, None]
@@ -44,7 +47,7 @@ def test_the_loss_is_of_what_the_head_would_draft():
     for i in range(2):
       if t + 1 + i >= 5:
         continue
-      state, guess = recurrent.step(
+      state, guess = recurrent_drafter.step(
         model, params, head, hidden[t], state, tokens[0, t + 1 + i]
       )
       p, q = said[t + 1 + i], jax.nn.softmax(guess)
@@ -57,7 +60,9 @@ def test_the_loss_is_of_what_the_head_would_draft():
 
 def test_answers_that_go_on_count_as_far_as_they_go():
   model, params, _ = load_model('tiny-verifier').unpacked()
-  head = recurrent.init_head(jax.random.key(0), model.hidden_size(params))
+  head = recurrent_drafter.init_head(
+    jax.random.key(0), model.hidden_size(params)
+  )
   tokens = jnp.array([[2, 300, 301, 302, 303, 304, 305, 306]])
   hidden = jax.random.normal(jax.random.key(1), (8, 320))
   said = params['embedder']['input_embedding'][300:400]
@@ -78,7 +83,7 @@ def test_answers_that_go_on_count_as_far_as_they_go():
 def test_a_head_goes_with_a_verifier_in_bfloat16():
   tokens = jnp.array([[2, 300, 301, 302, 303, 304, 305, 306]])
   places = jnp.array([[1, 2, 3, 4]])
-  head = recurrent.init_head(jax.random.key(0), 320)
+  head = recurrent_drafter.init_head(jax.random.key(0), 320)
   losses, drafts = [], []
   for dtype in ('float32', 'bfloat16'):
     drafts.append([])
@@ -86,7 +91,7 @@ def test_a_head_goes_with_a_verifier_in_bfloat16():
     hidden = jax.random.normal(jax.random.key(1), (8, 320)).astype(dtype)
     state = hidden[0]
     for token in 5, 7, 7:
-      state, logits = recurrent.step(
+      state, logits = recurrent_drafter.step(
         model, params, head, hidden[0], state, jnp.int32(token)
       )
       drafts[-1].append(logits)
@@ -116,11 +121,11 @@ def test_a_head_of_texts_says_what_is_frequent_in_them(tmp_path):
   folder, verifier = recurrent_heads.train_head(config, tmp_path)
   (line,) = (tmp_path / 'head.jsonl').read_text().splitlines()[1:]
   assert np.isfinite(json.loads(line)['loss'])
-  loaded = heads.load(folder)
+  loaded = recurrent_checkpoint.load(folder)
   assert loaded.says.shape == (20,)
   equipped = pairing.equip(verifier, loaded)
   state = jnp.ones(320)
-  _, logits = recurrent.step(
+  _, logits = recurrent_drafter.step(
     *(equipped.drafter.model, equipped.params[1], loaded.head),
     *(state, state, jnp.int32(5)),
   )

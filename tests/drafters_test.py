@@ -17,7 +17,7 @@ import cascades
 from cascades import decoding, drafters, methods, verification
 from cascades.contrib import many_methods
 from cascades.contrib.chains import chain_drafter as chain
-from cascades.drafters import recurrent
+from cascades.drafters.recurrent import recurrent_drafter
 from cascades.methods import processing
 from cascades.proof import exact
 
@@ -47,7 +47,7 @@ class _Few(exact.TableModel):
 
 _FEW = _Few.injective(_V, 3)
 _REDUCED = _NEAR.at[:, jnp.array([1, 4])].set(-jnp.inf)
-_HEAD = recurrent.init_head(jax.random.key(4), _V)
+_HEAD = recurrent_drafter.init_head(jax.random.key(4), _V)
 _INNER = methods.METHODS['token_v3'], 0.4
 
 _ADAPTIVE = drafters.Equipped(
@@ -320,7 +320,7 @@ def check_head(equipped, drafts, kind, q):
 def test_a_head_keeps_the_law(drafts, kind):
   prompt = decoding_test._PROMPT
   hidden = _MODEL.logits(_VERIFIER, prompt[:-1])
-  _, logits = recurrent.step(
+  _, logits = recurrent_drafter.step(
     _MODEL, _VERIFIER, _HEAD, hidden, hidden, jnp.int32(prompt[-1])
   )
   check_head(_RECURRENT, drafts, kind, jax.nn.softmax(logits))
@@ -476,7 +476,7 @@ def test_the_beams_are_the_likeliest_drafts():
   # As many beams as prefixes, so that the search misses nothing.
   length, beams = 3, _V**2
   hidden, token = jax.random.normal(jax.random.key(5), (_V,)), jnp.int32(2)
-  tokens, logits = recurrent.draft_beams(
+  tokens, logits = recurrent_drafter.draft_beams(
     _MODEL, _VERIFIER, _HEAD, hidden, token, length, beams
   )
   assert tokens.shape == (beams, length + 1)
@@ -484,7 +484,9 @@ def test_the_beams_are_the_likeliest_drafts():
   for draft in itertools.product(range(_V), repeat=length):
     state, last, score = hidden, token, 0.0
     for x in draft:
-      state, row = recurrent.step(_MODEL, _VERIFIER, _HEAD, hidden, state, last)
+      state, row = recurrent_drafter.step(
+        _MODEL, _VERIFIER, _HEAD, hidden, state, last
+      )
       score += float(jax.nn.log_softmax(row)[x])
       last = jnp.int32(x)
     scores[draft] = score
@@ -495,7 +497,7 @@ def test_the_beams_are_the_likeliest_drafts():
   for j in (0, 7, beams - 1):
     state = hidden
     for i in range(length + 1):
-      state, row = recurrent.step(
+      state, row = recurrent_drafter.step(
         _MODEL, _VERIFIER, _HEAD, hidden, state, tokens[j, i]
       )
       np.testing.assert_allclose(logits[i, j], row, atol=1e-5)

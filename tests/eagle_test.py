@@ -29,7 +29,8 @@ from safetensors.numpy import save_file
 
 import cascades
 from cascades import decoding, drafters, load_model, methods, verification
-from cascades.drafters import pairing, speculators
+from cascades.drafters import pairing
+from cascades.drafters.eagle import eagle_checkpoint
 from cascades.methods import processing
 from cascades.models import checkpoints, panels
 from cascades.sampler import batching
@@ -94,7 +95,7 @@ def write_head(
   folder.mkdir(exist_ok=True)
   (folder / 'config.json').write_text(json.dumps(fields))
   there = ['embed_tokens.weight'] * embeddings + ['fc.bias'] * bias
-  shapes = speculators._shapes(speculators._config(folder), there)
+  shapes = eagle_checkpoint._shapes(eagle_checkpoint._config(folder), there)
   rng = np.random.default_rng(seed)
   tensors = {
     name: rng.normal(size=shape) / shape[1] ** 0.5
@@ -124,7 +125,7 @@ def head_of_table(folder, model, said):
   write_head(
     folder, model.vocab_size, model.vocab_size, said, taps=(1, 2, 4), seed=3
   )
-  loaded = speculators.load(folder)
+  loaded = eagle_checkpoint.load(folder)
   layer = loaded.config['transformer_layer_config']
   drafter = drafters.EagleDrafter(
     model, (1, 2, 4), layer['rope_theta'], layer['rms_norm_eps']
@@ -449,7 +450,7 @@ def test_what_is_read_is_what_is_stored(tmp_path):
   tensors, _ = write_head(tmp_path / 'head', 24, 64, None, bias=True)
   loaded = pairing.load_drafter(str(tmp_path / 'head'), 'bfloat16')
   assert all(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(loaded.params))
-  loaded = speculators.load(tmp_path / 'head')
+  loaded = eagle_checkpoint.load(tmp_path / 'head')
   equipped = loaded.bind(_verifier('hf_gemma4_dense'))
   assert equipped.drafter.taps == (0, 1, 2)
   np.testing.assert_array_equal(
@@ -508,7 +509,7 @@ def test_layers_that_nobody_names_are_told(tmp_path, capsys, named):
     ' and 1 of the 4 layers, as speculators does by default.\n'
   )
   # Of six.
-  six = speculators.load(folder).bind(_verifier('hf_gemma4_shared'))
+  six = eagle_checkpoint.load(folder).bind(_verifier('hf_gemma4_shared'))
   assert six.drafter.taps == (tuple(named) if said == '' else (2, 3, 3))
   guide = pathlib.Path(__file__).parents[1] / 'cascades/README.md'
   assert f'`{_TAPS}`' in guide.read_text()
@@ -618,7 +619,7 @@ def test_a_head_is_no_model_of_its_own(tmp_path):
   # Its bytes are known before it is read.
   drafting, shapes = pairing.describe(str(tmp_path / 'head'))
   assert drafting.vocab_size == 64
-  read = jax.tree.leaves(speculators.load(tmp_path / 'head').params)
+  read = jax.tree.leaves(eagle_checkpoint.load(tmp_path / 'head').params)
   assert sum(x.size for x in read) == sum(
     math.prod(x.shape) for x in shapes.values()
   )

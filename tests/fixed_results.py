@@ -29,7 +29,7 @@ import cascades
 from cascades import decoding, drafters, methods, schedules, verification
 from cascades.contrib import capping, many_methods
 from cascades.contrib.chains import chain_drafter as chain
-from cascades.drafters import recurrent
+from cascades.drafters.recurrent import recurrent_drafter
 from cascades.methods import processing
 from cascades.models import checkpoints, turns
 from cascades.proof import exact
@@ -307,7 +307,7 @@ def _drafter_cases() -> Iterator[TableCase]:
   near = _table('drafter') + np.float32(0.7) * _table('verifier')
   head = jax.tree.map(
     lambda x: np.round(np.asarray(x) * 64) / np.float32(64),
-    recurrent.init_head(jax.random.key(4), _V),
+    recurrent_drafter.init_head(jax.random.key(4), _V),
   )
   of_head = head, _table('verifier')
   inner = drafters.Equipped(drafters.ModelDrafter(_MODEL), _table('small'))

@@ -22,12 +22,10 @@ from small import FIXTURES, dtypes, same
 
 import cascades
 from cascades import load_model
-from cascades.drafters import (
-  assistants,
-  heads,
-  pairing,
-  speculators,
-)
+from cascades.drafters import pairing
+from cascades.drafters.assistant import assistant_checkpoint
+from cascades.drafters.eagle import eagle_checkpoint
+from cascades.drafters.recurrent import recurrent_checkpoint
 from cascades.models import checkpoints, gemma_library, reduced, tensor_files
 from experiments import cli
 
@@ -148,9 +146,13 @@ _ASSISTANT = FIXTURES / 'hf_gemma4_shared_assistant'
 @pytest.mark.parametrize(
   ('make', 'module', 'part'),
   [
-    (lambda _: heads.folder_of('tiny-recurrent'), heads, 'head'),
-    (lambda _: _ASSISTANT, assistants, 'params'),
-    (_eagle, speculators, 'params'),
+    (
+      lambda _: recurrent_checkpoint.folder_of('tiny-recurrent'),
+      recurrent_checkpoint,
+      'head',
+    ),
+    (lambda _: _ASSISTANT, assistant_checkpoint, 'params'),
+    (_eagle, eagle_checkpoint, 'params'),
     pytest.param(_reduced, reduced, 'params', marks=pytest.mark.slow),
   ],
   ids=['recurrent', 'assistant', 'eagle', 'reduced'],
@@ -164,7 +166,7 @@ def test_a_drafter_in_float16_is_read_as_float32(
   capsys.readouterr()
   check_same(getattr(load(half), part), want)
   assert _TOLD in capsys.readouterr().err
-  if module in (assistants, speculators):
+  if module in (assistant_checkpoint, eagle_checkpoint):
     _, shapes = module.describe(half)
     assert dtypes(shapes) <= {'float32', 'int32'}
 
@@ -175,7 +177,9 @@ def test_float16_that_is_asked_for_is_refused(tmp_path):
     lambda: load_model(TINY, 'float16'),
     lambda: checkpoints.describe(TINY, 'float16'),
     lambda: cascades.Sampler('tiny-verifier', gamma=0, dtype='float16'),
-    lambda: heads.load(heads.folder_of('tiny-recurrent'), 'float16'),
+    lambda: recurrent_checkpoint.load(
+      recurrent_checkpoint.folder_of('tiny-recurrent'), 'float16'
+    ),
     *(
       lambda call=call, name=name: call(name, 'float16')
       for call in (pairing.load_drafter, pairing.describe)

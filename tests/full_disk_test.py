@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 
 from cascades import atomic
 from cascades.contrib import learned
-from cascades.drafters import heads, recurrent
+from cascades.drafters.recurrent import recurrent_checkpoint, recurrent_drafter
 from cascades.models import checkpoints
 from experiments import cli
 from experiments.training import (
@@ -73,7 +73,9 @@ def save_reduced(folder):
 
 
 def save_head(folder):
-  heads.save(folder, recurrent.init_head(jax.random.key(0), 32), model())
+  recurrent_checkpoint.save(
+    folder, recurrent_drafter.init_head(jax.random.key(0), 32), model()
+  )
 
 
 def save_rule(folder):

@@ -27,7 +27,8 @@ from hypothesis import strategies as st
 
 from cascades import methods
 from cascades.contrib.engine_audits import traces
-from cascades.drafters import heads, pairing
+from cascades.drafters import pairing
+from cascades.drafters.recurrent import recurrent_checkpoint
 from cascades.models import (
   checkpoints,
   families,
@@ -233,7 +234,9 @@ FORMATS = {
     load=lambda path: pairing.load_drafter(str(path.parent)),
   ),
   "a recurrent head's head.json": Format(
-    copied('tiny-recurrent'), 'head.json', lambda path: heads.load(path.parent)
+    copied('tiny-recurrent'),
+    'head.json',
+    lambda path: recurrent_checkpoint.load(path.parent),
   ),
   "a rule's rule.json": Format(
     copied('tiny-rule'),

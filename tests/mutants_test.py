@@ -345,7 +345,7 @@ one_key: drafting and verifying share a key
 raw_q: q is raw, the draft is not
 -drawn_from = q(drafter_logits, how)
 +drawn_from = processing.gate_probabilities(drafter_logits)
-@@ cascades.drafters.model:_draft Scheme('token'), ('forbidden',)
+@@ cascades.drafters.language_model:_draft Scheme('token'), ('forbidden',)
 argmax_draft: the draft is the argmax of a q that is soft
 -processing.draw(u, processing.probabilities(z, how))
 +jnp.argmax(z).astype(jnp.int32)
@@ -393,7 +393,7 @@ do not fit
   before + there.sum(0) <= size => before + own.sum(0) <= size
 
 === drafters_test:test_a_drafter_of_some_tokens_keeps_the_law
-@@ cascades.drafters.model:_draft 'token'
+@@ cascades.drafters.language_model:_draft 'token'
 places_for_ids: a drafter of some tokens gives their places among these
   last if said is None else said[last] => last
 
@@ -416,7 +416,7 @@ finished_rows_go_on: a row that has ended emits until the others have
   jnp.where(state.done, 0, emitted) => emitted
 
 === drafters_test:test_a_model_that_drafts_for_itself_is_never_rejected
-@@ cascades.drafters.model:_draft
+@@ cascades.drafters.language_model:_draft
 drafter_behind: after a whole block the drafter lacks the last draft
   jnp.maximum(at - 1, 0) => at
 
@@ -424,7 +424,7 @@ drafter_behind: after a whole block the drafter lacks the last draft
 @@ cascades.decoding.step:Decoder.beyond
 nobody_looks_beyond: a lenient bonus looks at what the drafter never said
   state.lenience != strict => jnp.zeros((), bool)
-@@ cascades.drafters.model:_draft
+@@ cascades.drafters.language_model:_draft
 a_call_for_others: a strict row counts the pass that a lenient one asks for
   going.any() & (i < gamma + beyond) => going.any()
 

@@ -13,7 +13,8 @@ import pytest
 import small
 
 from cascades import drafters, load_model
-from cascades.drafters import heads, pairing, recurrent
+from cascades.drafters import pairing
+from cascades.drafters.recurrent import recurrent_checkpoint, recurrent_drafter
 from cascades.models import tokenizers
 from cascades.sampler import sampler
 from experiments import tasks
@@ -102,16 +103,18 @@ def test_a_drafter_with_fewer_positions_than_the_text_changes_nothing(drafter):
 def test_a_head_is_kept_and_knows_its_verifier(tmp_path):
   verifier, drafter = _models()
   width = verifier.model.hidden_size(verifier.params)
-  head = recurrent.init_head(jax.random.key(0), width)
+  head = recurrent_drafter.init_head(jax.random.key(0), width)
   folder = tmp_path / 'head'
-  heads.save(folder, head, verifier)
-  loaded = heads.load(folder)
+  recurrent_checkpoint.save(folder, head, verifier)
+  loaded = recurrent_checkpoint.load(folder)
   for name, x in head.items():
     np.testing.assert_array_equal(loaded.head[name], x)
   assert (folder / 'head.safetensors').stat().st_mode & 0o444 == 0o444
   loaded.bind(verifier)
   # In whatever order its weights lie.
-  assert heads.fingerprint(verifier.unpacked()) == loaded.fingerprint
+  assert (
+    recurrent_checkpoint.fingerprint(verifier.unpacked()) == loaded.fingerprint
+  )
   # Or as what they are loaded.
   half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), verifier.params)
   loaded.bind(verifier._replace(params=half))
@@ -120,13 +123,15 @@ def test_a_head_is_kept_and_knows_its_verifier(tmp_path):
   # A broken one is refused.
   (folder / 'head.json').write_text(json.dumps({'kind': 'other'}))
   with pytest.raises(ValueError, match="kind must be 'recurrent', got 'other'"):
-    heads.load(folder)
-  heads.save(folder, head | {'bias': np.zeros(3, np.float32)}, verifier)
+    recurrent_checkpoint.load(folder)
+  recurrent_checkpoint.save(
+    folder, head | {'bias': np.zeros(3, np.float32)}, verifier
+  )
   with pytest.raises(ValueError, match='it is no recurrent head'):
-    heads.load(folder)
+    recurrent_checkpoint.load(folder)
   (folder / 'head.safetensors').write_bytes(b'x')
   with pytest.raises(ValueError, match='cannot be read as a recurrent head'):
-    heads.load(folder)
+    recurrent_checkpoint.load(folder)
 
 
 @pytest.mark.parametrize(
@@ -150,38 +155,38 @@ def test_a_head_is_kept_and_knows_its_verifier(tmp_path):
 )
 def test_a_head_of_other_tensors_is_refused(tmp_path, name, kind, shape):
   _save_small_head(tmp_path, [3, 5])
-  assert heads.load(tmp_path).says.tolist() == [3, 5]
+  assert recurrent_checkpoint.load(tmp_path).says.tolist() == [3, 5]
   small.as_type(tmp_path / 'head.safetensors', name, kind, shape)
   with pytest.raises(ValueError, match='cannot be read as a recurrent head'):
-    heads.load(tmp_path)
+    recurrent_checkpoint.load(tmp_path)
 
 
 @pytest.mark.parametrize('says', [[-1, 2], [3, 3], [5, -(2**31)]])
 def test_a_head_says_ids_in_order(tmp_path, says):
   _save_small_head(tmp_path, says)
   with pytest.raises(ValueError, match='vocabulary are no ids in order'):
-    heads.load(tmp_path)
+    recurrent_checkpoint.load(tmp_path)
 
 
 def _save_small_head(folder, says):
   """A head of four numbers, of the bundled verifier."""
-  head = recurrent.init_head(jax.random.key(0), 4)
-  heads.save(folder, head, _models()[0], np.array(says))
+  head = recurrent_drafter.init_head(jax.random.key(0), 4)
+  recurrent_checkpoint.save(folder, head, _models()[0], np.array(says))
 
 
 def test_a_head_says_tokens_of_its_verifier(tmp_path):
   verifier, _ = _models()
   _save_small_head(tmp_path, [3, verifier.model.vocab_size - 1])
-  heads.load(tmp_path).bind(verifier)
+  recurrent_checkpoint.load(tmp_path).bind(verifier)
   _save_small_head(tmp_path, [3, verifier.model.vocab_size])
   with pytest.raises(ValueError, match='says a token 768, and its verifier'):
-    heads.load(tmp_path).bind(verifier)
+    recurrent_checkpoint.load(tmp_path).bind(verifier)
 
 
 def test_a_head_may_have_no_layers(tmp_path):
-  head = recurrent.init_head(jax.random.key(0), 4, layers=0)
-  heads.save(tmp_path, head, _models()[0])
-  assert heads.load(tmp_path).head['mix'].shape == (0, 4, 4)
+  head = recurrent_drafter.init_head(jax.random.key(0), 4, layers=0)
+  recurrent_checkpoint.save(tmp_path, head, _models()[0])
+  assert recurrent_checkpoint.load(tmp_path).head['mix'].shape == (0, 4, 4)
 
 
 def test_a_tree_that_does_not_fit_is_refused():

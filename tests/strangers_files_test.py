@@ -20,7 +20,7 @@ import strangers
 
 from cascades import methods
 from cascades.contrib.engine_audits import traces
-from cascades.drafters import heads
+from cascades.drafters.recurrent import recurrent_checkpoint
 from cascades.models import checkpoints, reduced, tensor_files
 from experiments import sample
 from experiments.analysis import runs
@@ -154,7 +154,7 @@ DEEP_FILES = {
   tensor_files.INDEX: (copy_model, load_parent),
   reduced.FILE: (copy_model, load_parent),
   'tokenizer.json': (copy_model_without_tokenizer, load_parent),
-  'head.json': (os.mkdir, lambda path: heads.load(path.parent)),
+  'head.json': (os.mkdir, lambda path: recurrent_checkpoint.load(path.parent)),
   'rule.json': (
     os.mkdir,
     lambda path: methods.get_method(f'learned:{path.parent}'),

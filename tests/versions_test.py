@@ -54,7 +54,7 @@ def test_all_of_the_library_decides_but_what_only_looks():
   names = {*versions.deciding()}
   for name in (
     *('schedules/naming.py', 'decoding/step.py', 'methods/cascade.py'),
-    *('drafters/eagle.py', 'scheme.py', 'arguments.py'),
+    *('drafters/eagle/eagle_drafter.py', 'scheme.py', 'arguments.py'),
   ):
     assert f'cascades/{name}' in names
   for name in ('sweeps/worker.py', 'tasks/gsm8k.py', 'tasks/task.py'):

@@ -36,7 +36,7 @@ from jax.scipy import special
 from jaxtyping import Array, Float
 
 from cascades import arguments, atomic, drafters
-from cascades.drafters import heads
+from cascades.drafters.recurrent import recurrent_checkpoint
 from cascades.methods.cascade import price
 from cascades.methods.method import (
   Distributions,
@@ -203,7 +203,7 @@ def _fingerprint(checkpoint: checkpoints.Checkpoint) -> str | None:
   if not isinstance(model, language.LanguageModel):
     return None
   layers = model.module.config.num_layers
-  return f'{layers}x{heads.fingerprint(checkpoint)}'
+  return f'{layers}x{recurrent_checkpoint.fingerprint(checkpoint)}'
 
 
 def of(

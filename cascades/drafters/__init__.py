@@ -1,26 +1,27 @@
-"""What proposes: anything with the methods of `decoding.Drafter`.
+"""Drafters: anything with the methods of `decoding.Drafter`.
 
-  model      A language model, token by token: another, or the verifier's own
-             first layers. It may stop where it is not sure.
-  ngram      The text itself: what followed the last time.
-  recurrent  A small head on the verifier's last hidden state; `heads` keeps and
-             loads it.
-  assistant  Gemma 4's own: layers that look into the verifier's caches;
-             `assistants` loads them.
-  eagle      EAGLE-3 heads, which look between the verifier's layers;
-             `speculators` loads them.
-  specs      What names stand for, and the registry of kinds.
-  pairing    Names to drafters, and whether they go with a verifier.
+  language_model  language models that draft token by token: another model, or
+                  the verifier's own first layers
+  ngram           prompt look-up: what followed the last tokens the last time
+  recurrent       recurrent heads on the verifier's last hidden state
+  assistant       Gemma 4's own drafters, which attend to the verifier's caches
+  eagle           EAGLE-3 heads, which read several layers of the verifier
+  specs           names of drafters, and the registry of kinds
+  pairing         loads a drafter by name and binds it to a verifier
 
-To add one, write a class and register a `specs.Kind`.
+A new drafter is a class and a `specs.Kind` in the registry.
 """
 
 from cascades.decoding import Draft, Drafter, Equipped, Seen
-from cascades.drafters.assistant import AssistantDrafter
-from cascades.drafters.eagle import EagleDrafter
-from cascades.drafters.model import ModelDrafter, NoDrafter, SelfDrafter
+from cascades.drafters.assistant.assistant_drafter import AssistantDrafter
+from cascades.drafters.eagle.eagle_drafter import EagleDrafter
+from cascades.drafters.language_model import (
+  ModelDrafter,
+  NoDrafter,
+  SelfDrafter,
+)
 from cascades.drafters.ngram import NgramDrafter
-from cascades.drafters.recurrent import RecurrentDrafter
+from cascades.drafters.recurrent.recurrent_drafter import RecurrentDrafter
 
 __all__ = [
   'AssistantDrafter',

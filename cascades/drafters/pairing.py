@@ -20,7 +20,10 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from cascades import arguments, drafters
-from cascades.drafters import assistants, heads, specs, speculators
+from cascades.drafters import specs
+from cascades.drafters.assistant import assistant_checkpoint
+from cascades.drafters.eagle import eagle_checkpoint
+from cascades.drafters.recurrent import recurrent_checkpoint
 from cascades.drafters.specs import DRAFTERS, kind_of
 from cascades.models import checkpoints, tokenizers
 from cascades.registries import OPTIONS
@@ -90,24 +93,26 @@ for _name, _kind in {
     pattern='tiny-recurrent, or a folder',
     says='a recurrent head that was trained for the verifier',
     has_prefix=False,
-    load=lambda name, dtype, mesh: heads.load(heads.folder_of(name), dtype),
-    matches=lambda name: heads.folder_of(name) is not None,
+    load=lambda name, dtype, mesh: recurrent_checkpoint.load(
+      recurrent_checkpoint.folder_of(name), dtype
+    ),
+    matches=lambda name: recurrent_checkpoint.folder_of(name) is not None,
   ),
   'assistant': specs.Kind(
     pattern='a folder',
     says='an assistant of Gemma 4',
     has_prefix=False,
-    load=assistants.load,
-    describe=assistants.describe,
-    matches=assistants.known,
+    load=assistant_checkpoint.load,
+    describe=assistant_checkpoint.describe,
+    matches=assistant_checkpoint.known,
   ),
   'eagle': specs.Kind(
     pattern='a folder',
     says='an EAGLE-3 head',
     has_prefix=False,
-    load=speculators.load,
-    describe=speculators.describe,
-    matches=speculators.known,
+    load=eagle_checkpoint.load,
+    describe=eagle_checkpoint.describe,
+    matches=eagle_checkpoint.known,
   ),
   'model': specs.Kind(
     pattern='a name, or a folder',

@@ -21,7 +21,7 @@ from jaxtyping import PyTree
 
 from cascades import arguments
 from cascades.decoding import Equipped
-from cascades.drafters.model import SelfDrafter
+from cascades.drafters.language_model import SelfDrafter
 from cascades.drafters.ngram import NgramDrafter
 from cascades.models import checkpoints
 from cascades.registries import Registry, split

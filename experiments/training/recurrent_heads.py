@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
 
-from cascades.drafters import heads, recurrent
+from cascades.drafters.recurrent import recurrent_checkpoint, recurrent_drafter
 from cascades.models import checkpoints
 from cascades.sampler import sampler
 from experiments import records
@@ -59,7 +59,7 @@ def write_texts(
 
 
 def loss_fn(
-  head: recurrent.Head,
+  head: recurrent_drafter.Head,
   params: Any,
   model: Any,
   said: Float[Array, 'n D'],
@@ -91,7 +91,7 @@ def loss_fn(
   count, longest = places.shape[1], tokens.shape[1]
 
   def read(*row):
-    return recurrent.read(model, params, head, *row)
+    return recurrent_drafter.read(model, params, head, *row)
 
   def following(i):
     at = jnp.minimum(places + 1 + i, longest - 1)
@@ -162,7 +162,9 @@ def train_head(
   @jax.jit
   def init():
     key = jax.random.key(config.seed)
-    return recurrent.init_head(key, model.hidden_size(params), config.layers)
+    return recurrent_drafter.init_head(
+      key, model.hidden_size(params), config.layers
+    )
 
   def loss(head, params, *some):
     return loss_fn(head, params, model, *some, config.depth)
@@ -173,7 +175,7 @@ def train_head(
   sizes = config.name, config.steps, workdir
   head = training_loop.fit(config, *sizes, init(), optimizer, loss, batch)
   out = workdir / config.name
-  heads.save(out, head, verifier, says)
+  recurrent_checkpoint.save(out, head, verifier, says)
   return out, verifier
 
 
@@ -196,7 +198,7 @@ def evaluate(
       some = task.load(split='test', num_examples=config.eval_examples)
       how = dict(max_new_tokens=task.max_new_tokens)
       groups[task.name] = [example.prompt for example in some], how
-  head, gamma = heads.load(folder), config.eval_gamma
+  head, gamma = recurrent_checkpoint.load(folder), config.eval_gamma
   return {
     name: {
       f'{what}, {temperature}': value
@@ -249,7 +251,7 @@ def write_card(
     figures: What `evaluate` found.
     command: What trains it.
   """
-  loaded = heads.load(folder)
+  loaded = recurrent_checkpoint.load(folder)
   head, says = loaded.head, loaded.says
   data = (
     f'{config.texts} answers of the verifier itself, at temperature 1, to\n'

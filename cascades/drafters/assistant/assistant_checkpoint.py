@@ -9,8 +9,9 @@ import numpy as np
 from jaxtyping import PyTree
 
 from cascades.decoding import Equipped
-from cascades.drafters import assistant, specs
-from cascades.drafters.model import NoDrafter
+from cascades.drafters import specs
+from cascades.drafters.assistant import assistant_drafter
+from cascades.drafters.language_model import NoDrafter
 from cascades.models import (
   checkpoints,
   families,
@@ -113,7 +114,7 @@ class Loaded(NamedTuple):
     _check(self, verifier)
     text = self.config['text_config']
     top = self.config['centroid_intermediate_top_k']
-    drafter = assistant.AssistantDrafter(
+    drafter = assistant_drafter.AssistantDrafter(
       verifier.model,
       tuple(families.KINDS[kind] for kind in text['layer_types']),
       top if self.config['use_ordered_embeddings'] else None,

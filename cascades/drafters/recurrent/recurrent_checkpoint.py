@@ -15,7 +15,7 @@ import numpy as np
 
 from cascades import atomic
 from cascades.decoding import Equipped
-from cascades.drafters import recurrent
+from cascades.drafters.recurrent import recurrent_drafter
 from cascades.models import checkpoints, tensor_files
 from cascades.untrusted import bounded
 from cascades.untrusted.schema import Schema
@@ -23,7 +23,8 @@ from cascades.untrusted.schema import Schema
 BUNDLED = ('tiny-recurrent',)
 _FILE, _SAYS = 'head.json', 'vocabulary'
 _ADVICE = (
-  'save one with heads.save, or train one with configs/train_recurrent.py'
+  'save one with recurrent_checkpoint.save, or train one with'
+  ' configs/train_recurrent.py'
 )
 # Embeddings that tell a verifier: it is looked at for every curve of a sweep.
 _ROWS = 1024
@@ -50,13 +51,13 @@ class Loaded(NamedTuple):
   """A head, and the verifier that it was trained for.
 
   Attributes:
-    head: Its parameters, a pytree of the form that `recurrent.init_head` makes.
+    head: Its parameters, a tree as `recurrent_drafter.init_head` makes it.
     fingerprint: A hash of its verifier's weights.
     name: Where it came from.
     says: Ids of the tokens that it says, upwards; None for all.
   """
 
-  head: recurrent.Head
+  head: recurrent_drafter.Head
   fingerprint: str
   name: str
   says: np.ndarray | None = None
@@ -89,7 +90,7 @@ class Loaded(NamedTuple):
       )
     if self.says is not None:
       params = verifier.model.speaking(params, self.says)
-    drafter = recurrent.RecurrentDrafter(verifier.model, beam=beam)
+    drafter = recurrent_drafter.RecurrentDrafter(verifier.model, beam=beam)
     return Equipped(drafter, (self.head, params))
 
 
@@ -103,7 +104,7 @@ def folder_of(name: str) -> pathlib.Path | None:
 
 def save(
   folder: pathlib.Path | str,
-  head: recurrent.Head,
+  head: recurrent_drafter.Head,
   verifier: checkpoints.Checkpoint,
   says: np.ndarray | None = None,
 ) -> None:
@@ -183,7 +184,7 @@ def _tensors(
   if not size or not layers or not all(there['state'].shape):
     raise ValueError('it is no recurrent head')
   want = jax.eval_shape(
-    lambda: recurrent.init_head(jax.random.key(0), *size, *layers)
+    lambda: recurrent_drafter.init_head(jax.random.key(0), *size, *layers)
   )
   shapes = ({k: x.shape for k, x in of.items()} for of in (want, there))
   if next(shapes) != next(shapes):

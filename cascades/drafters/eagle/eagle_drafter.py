@@ -35,8 +35,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from cascades.decoding.state import write
-from cascades.drafters import recurrent
-from cascades.drafters.assistant import Bank, attend, norm
+from cascades.drafters.assistant.assistant_drafter import Bank, attend, norm
+from cascades.drafters.recurrent import recurrent_drafter
 
 # How many tokens were drafted before; the last state; keys and values of these.
 _Carry = tuple[Array, Array, Array, Array]
@@ -61,7 +61,7 @@ def turn(
 
 
 @dataclasses.dataclass(frozen=True)
-class EagleDrafter(recurrent.Unrolled):
+class EagleDrafter(recurrent_drafter.Unrolled):
   """Drafts with an EAGLE-3 head; parameters are (its own, the verifier's).
 
   Attributes:

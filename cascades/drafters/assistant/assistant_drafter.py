@@ -33,7 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from cascades.drafters import recurrent
+from cascades.drafters.recurrent import recurrent_drafter
 
 # Of what is not to be seen; finite, since nothing may be seen at all.
 _HIDDEN = -2.3819763e38
@@ -86,7 +86,7 @@ def attend(queries: Float[Array, 'N h'], *banks: Bank) -> Float[Array, 'N h']:
 
 
 @dataclasses.dataclass(frozen=True)
-class AssistantDrafter(recurrent.Unrolled):
+class AssistantDrafter(recurrent_drafter.Unrolled):
   """Drafts with an assistant; parameters are (its own, the verifier's).
 
   Attributes:

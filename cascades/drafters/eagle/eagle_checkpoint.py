@@ -17,8 +17,9 @@ import pydantic
 from jaxtyping import PyTree
 
 from cascades.decoding import Equipped
-from cascades.drafters import eagle, specs
-from cascades.drafters.model import NoDrafter
+from cascades.drafters import specs
+from cascades.drafters.eagle import eagle_drafter
+from cascades.drafters.language_model import NoDrafter
 from cascades.models import (
   checkpoints,
   families,
@@ -115,7 +116,7 @@ class Loaded(NamedTuple):
       ValueError: It is of another.
     """
     layer = self.config['transformer_layer_config']
-    drafter = eagle.EagleDrafter(
+    drafter = eagle_drafter.EagleDrafter(
       verifier.model,
       _check(self, verifier),
       layer['rope_theta'],

@@ -1,0 +1,1 @@
+"""EAGLE-3 heads, which read hidden states of several verifier layers."""

@@ -1,0 +1,1 @@
+"""Recurrent heads on the last hidden state of the verifier."""
