@@ -14,7 +14,7 @@ What may differ is said by `--allow=seed,...`, and stands on the page.
 from absl import app, flags
 
 from experiments import cli
-from experiments.analysis.choice import Choice
+from experiments.analysis.analysis_config import AnalysisConfig
 
 _WORKDIR = flags.DEFINE_list(
   'workdir', None, 'Folder of a finished run, or several of them.'
@@ -24,29 +24,44 @@ _ALLOW = flags.DEFINE_list(
 )
 _MARGIN = flags.DEFINE_float(
   'margin',
-  Choice.margin,
+  AnalysisConfig.margin,
   "What quality may lack and still be the verifier's.",
   0,
   1,
 )
 _LOSS = flags.DEFINE_float(
-  'loss', Choice.loss, 'Quality that a calibrated lenience may lose.', 0, 1
+  'loss',
+  AnalysisConfig.loss,
+  'Quality that a calibrated lenience may lose.',
+  0,
+  1,
 )
 _LATENCY = flags.DEFINE_float(
-  'latency', Choice.latency, 'Latency that a calibrated lenience may take.', 0
+  'latency',
+  AnalysisConfig.latency,
+  'Latency that a calibrated lenience may take.',
+  0,
 )
 _RISK = flags.DEFINE_float(
-  'risk', Choice.risk, 'Quality that a guaranteed lenience may lose.', 0.001, 1
+  'risk',
+  AnalysisConfig.risk,
+  'Quality that a guaranteed lenience may lose.',
+  0.001,
+  1,
 )
 _DELTA = flags.DEFINE_float(
-  'delta', Choice.delta, 'How often that guarantee may fail.', 0.0001, 0.9999
+  'delta',
+  AnalysisConfig.delta,
+  'How often that guarantee may fail.',
+  0.0001,
+  0.9999,
 )
 _RESAMPLES = flags.DEFINE_integer(
-  'resamples', Choice.resamples, 'How often examples are drawn anew.', 1
+  'resamples', AnalysisConfig.resamples, 'How often examples are drawn anew.', 1
 )
 _SEED = flags.DEFINE_integer(
   'bootstrap_seed',
-  Choice.seed,
+  AnalysisConfig.seed,
   'Of the resamples, and of the halves of the examples.',
   0,
 )
@@ -61,7 +76,7 @@ def main() -> None:
   # After the flags, so that a mistyped one is reported at once.
   from experiments.reports import write_report
 
-  choice = Choice(
+  config = AnalysisConfig(
     margin=_MARGIN.value,
     resamples=_RESAMPLES.value,
     seed=_SEED.value,
@@ -71,7 +86,7 @@ def main() -> None:
     delta=_DELTA.value,
   )
   workdirs = [path for path in _WORKDIR.value if path]
-  print(write_report(workdirs, choice, _ALLOW.value, _FIGURES.value))
+  print(write_report(workdirs, config, _ALLOW.value, _FIGURES.value))
 
 
 if __name__ == '__main__':

@@ -372,10 +372,12 @@ def _look(files, points, lines, team, say: Callable[[str], None]) -> None:
   """Makes the views of what the page shows, as far as they are not there."""
   import jax
 
-  from experiments.analysis import shown
+  from experiments.analysis import example_selection
 
   curves = {point.name: point.curve for point in points}
-  every = shown.every(shown.find(files.path, lines))
+  every = example_selection.with_counterparts(
+    example_selection.select_answers(files.path, lines)
+  )
   missing: dict[tuple, list] = {}
   for each in every:
     if each.record.gamma and each.view is None:
@@ -413,7 +415,7 @@ def _race(config, files, points, lines, examples, team, bar: tqdm.tqdm) -> None:
   }
   rows = [
     row
-    for row in headline.arms(runs.gather([runs.read(files.path)]))
+    for row in headline.entrants(runs.gather([runs.read(files.path)]))
     if (row.variant, row.gamma) in curves
   ]
   arms = [(curves[row.variant, row.gamma], float(row.lenience)) for row in rows]
@@ -435,7 +437,7 @@ def _race(config, files, points, lines, examples, team, bar: tqdm.tqdm) -> None:
 def _report(workdir: pathlib.Path, frame, usage) -> None:
   """Writes the page, and prints what is best."""
   from experiments import reports
-  from experiments.analysis import cuts
+  from experiments.analysis import slices
 
   try:
     page = reports.write_report(workdir)
@@ -446,7 +448,7 @@ def _report(workdir: pathlib.Path, frame, usage) -> None:
       f' written ({type(error).__name__}: {error}); make it again with'
       f' python -m experiments.report --workdir={workdir}.'
     ) from error
-  shown = cuts.best_points(frame)[
+  shown = slices.best_points(frame)[
     'task variant gamma lenience quality rejection_rate block_efficiency'
     ' relative_latency'.split()
   ]

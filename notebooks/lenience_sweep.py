@@ -80,7 +80,7 @@ if not (pathlib.Path(WORKDIR) / 'summary.csv').exists():
 # %%
 from experiments import records
 from experiments.analysis import calibration, comparisons, runs
-from experiments.reports import Choice, styles
+from experiments.reports import AnalysisConfig, styles
 
 first = records.read_all(WORKDIR)[0]
 print(first.variant, first.id, repr(first.text), first.quality, first.emitted)
@@ -97,8 +97,8 @@ found.points[['task', 'variant', 'lenience', 'gamma', 'n', 'failed']]
 # paired bootstrap intervals.
 
 # %%
-choice = Choice(loss=0.05, latency=0.75)
-frame = comparisons.compare(found, choice)
+config = AnalysisConfig(loss=0.05, latency=0.75)
+frame = comparisons.compare(found, config)
 frame[
   'variant lenience quality difference difference_low difference_high'
   ' latency speedup speedup_low speedup_high as_good'.split()
@@ -146,9 +146,9 @@ figure.tight_layout()
 # and how much latency was given away against the best choice there (regret)?
 
 # %%
-calibrated = calibration.calibrate(found, choice)
+calibrated = calibration.calibrate(found, config)
 chosen = calibrated[calibrated.target == 'quality']
-print(f'at most {choice.loss:g} of quality lost')
+print(f'at most {config.loss:g} of quality lost')
 chosen[
   'task variant lenience loss latency kept best_lenience regret'.split()
 ].round(3)
@@ -168,7 +168,7 @@ import dataclasses
 
 from experiments.analysis import risk
 
-careful = dataclasses.replace(choice, risk=0.1, delta=0.1)
+careful = dataclasses.replace(config, risk=0.1, delta=0.1)
 promised = risk.control(found, careful)
 print(f'at most {careful.risk:g} lost, in {1 - careful.delta:.0%} of all cases')
 promised[
@@ -183,9 +183,9 @@ promised[
 # for both met the same problems.
 
 # %%
-_, other = calibration.halves(found, choice.seed)
+_, other = calibration.halves(found, config.seed)
 one, two = chosen[chosen.task == task].point.astype(int)[:2]
-told = comparisons.pair(other, one, two, choice)
+told = comparisons.pair(other, one, two, config)
 names = [
   f'{found.points.variant[i]} at lenience {found.points.lenience[i]:g}'
   for i in (one, two)

@@ -9,16 +9,16 @@ import pytest
 from experiments.analysis import (
   calibration,
   comparisons,
-  kinds,
+  method_kinds,
   mixture,
 )
-from experiments.analysis.choice import Choice
+from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.runs import Points
 from experiments.records import stats
-from experiments.reports import first, styles
+from experiments.reports import first_screen, styles
 from experiments.tasks import translation
 
-CHOICE = Choice(resamples=500)
+CHOICE = AnalysisConfig(resamples=500)
 
 
 def make(specs, n=200, task='sums', seed=0, batch_size=8, run='a'):
@@ -117,11 +117,15 @@ def test_intervals_are_paired(found, frame):
 
 
 def test_as_good_is_by_the_lower_end_and_the_margin(found):
-  wide = comparisons.compare(found, Choice(margin=0.05, resamples=500))
-  narrow = comparisons.compare(found, Choice(margin=0.004, resamples=500))
+  wide = comparisons.compare(found, AnalysisConfig(margin=0.05, resamples=500))
+  narrow = comparisons.compare(
+    found, AnalysisConfig(margin=0.004, resamples=500)
+  )
   assert row(wide, 'opt', 0.5, 4).as_good
   # The difference itself is within the margin, its interval is not.
-  close = comparisons.compare(found, Choice(margin=0.006, resamples=500))
+  close = comparisons.compare(
+    found, AnalysisConfig(margin=0.006, resamples=500)
+  )
   assert row(close, 'opt', 0.5, 4).difference > -0.006
   assert not row(close, 'opt', 0.5, 4).as_good
   assert row(narrow, 'opt', 0.0, 4).as_good
@@ -156,7 +160,7 @@ def test_the_front_has_no_point_that_is_beaten(frame):
 
 
 def test_both_sides_of_the_table(found):
-  frame = comparisons.compare(found, Choice(margin=0.05, resamples=500))
+  frame = comparisons.compare(found, AnalysisConfig(margin=0.05, resamples=500))
   table = comparisons.two_sided(frame).set_index('method')
   opt = table.loc['opt']
   assert (opt.lenience, opt.gamma) == (0.5, 2)
@@ -168,7 +172,7 @@ def test_both_sides_of_the_table(found):
   # It is never as fast.
   assert math.isnan(diff.best_lenience)
   # A curve that is never as good has no speed.
-  frame = comparisons.compare(found, Choice(margin=0.0, resamples=500))
+  frame = comparisons.compare(found, AnalysisConfig(margin=0.0, resamples=500))
   assert comparisons.fastest_as_good(frame).method.tolist() == ['diff']
   table = comparisons.two_sided(frame)
   assert table[table.method == 'opt'].speedup.isna().all()
@@ -239,7 +243,7 @@ def test_a_corpus_quality_is_made_of_sums_in_every_draw():
     rows.append(translation.score(' '.join(words), ' '.join(asked)))
   scores = pd.DataFrame(rows).add_prefix('score:')
   found = Points(found.points, found.answers.join(scores))
-  frame = comparisons.compare(found, Choice(resamples=60))
+  frame = comparisons.compare(found, AnalysisConfig(resamples=60))
   alone, opt = frame.iloc[0], frame.iloc[1]
   assert alone.quality == 100
   sums = pd.DataFrame(rows)[found.answers.point == 1].sum()
@@ -247,7 +251,9 @@ def test_a_corpus_quality_is_made_of_sums_in_every_draw():
   assert opt.difference == pytest.approx(opt.quality - 100)
   assert opt.difference_low < opt.difference < opt.difference_high < 0
   assert (opt.scale, bool(opt.exact), bool(opt.as_good)) == (100, False, False)
-  assert comparisons.compare(found, Choice(margin=0.5, resamples=60)).as_good[1]
+  assert comparisons.compare(
+    found, AnalysisConfig(margin=0.5, resamples=60)
+  ).as_good[1]
 
 
 # --- Calibration.
@@ -279,8 +285,8 @@ def test_a_lenience_is_chosen_and_judged_apart(found):
 
 
 def test_a_target_of_latency_takes_the_best_quality(found):
-  choice = Choice(resamples=500, latency=0.65)
-  table = calibration.calibrate(found, choice)
+  config = AnalysisConfig(resamples=500, latency=0.65)
+  table = calibration.calibrate(found, config)
   table = table[table.target == 'latency']
   opt = table.set_index('variant').loc['opt']
   # Gamma is everyone's: the faster point at gamma 2 is no choice.
@@ -309,8 +315,8 @@ def test_every_known_method_has_a_kind():
     ('sequence_mean', 'token', 0.1): 'cascade of answers',
     ('always_accept', 'token', math.nan): 'always accept',
   }
-  assert {key: kinds.kind(*key) for key in expected} == expected
-  assert set(expected.values()) == {'', *kinds.KINDS}
+  assert {key: method_kinds.classify(*key) for key in expected} == expected
+  assert set(expected.values()) == {'', *method_kinds.KINDS}
 
 
 def test_a_kind_is_shown_by_its_best_points():
@@ -325,8 +331,8 @@ def test_a_kind_is_shown_by_its_best_points():
       ('bild', 0.5, 4): (0.90, 1.1, 0.01, 10),
     }
   )
-  table = kinds.best_of_kinds(comparisons.compare(found, CHOICE))
-  assert list(table.kind) == list(kinds.KINDS[:4])
+  table = method_kinds.best_of_kinds(comparisons.compare(found, CHOICE))
+  assert list(table.kind) == list(method_kinds.KINDS[:4])
   told = table.set_index('kind')
   ours = told.loc['speculative cascade']
   assert (ours.variant, ours.speedup) == ('diff', pytest.approx(1 / 0.7))
@@ -353,7 +359,7 @@ def test_what_truncation_alone_is_worth_is_told():
       ('min_p', 0.1, 2): (0.10, 0.75, 0.01, 20),
     }
   )
-  table = kinds.truncated_alike(found, CHOICE)
+  table = method_kinds.compare_with_truncation(found, CHOICE)
   assert len(table) == 1
   (one,) = table.to_dict('records')
   assert (one['lenience'], one['gamma'], one['n']) == (0.9, 4, 200)
@@ -361,8 +367,8 @@ def test_what_truncation_alone_is_worth_is_told():
   assert one['gained_low'] < -0.08 < one['gained_high'] < 0
   assert one['faster'] == pytest.approx(1.5)
   lone = make({ALONE: (0.8, 1.0, 0.01, 10)})
-  assert kinds.best_of_kinds(comparisons.compare(lone, CHOICE)).empty
-  assert kinds.truncated_alike(lone, CHOICE).empty
+  assert method_kinds.best_of_kinds(comparisons.compare(lone, CHOICE)).empty
+  assert method_kinds.compare_with_truncation(lone, CHOICE).empty
 
 
 # --- All tasks together.
@@ -413,23 +419,23 @@ def test_it_is_said_whether_a_cascade_is_above_both_models():
     ((0.8, 0.3), -0.05, 'No cascade is better than both models beyond chance'),
   ):
     frame = mixture.mix(_two_tasks(cascade), CHOICE)
-    best = mixture.best(frame)
+    best = mixture.best_per_curve(frame)
     assert list(best.method) == ['diff', 'opt']
     assert best.iloc[0].above == pytest.approx(above)
     assert (best.iloc[0].above_low > 0) == (above == 0.2)
     looks = styles.styles(dict(zip(frame.variant, frame.method, strict=True)))
-    (screen,) = first.screens(frame, looks, CHOICE)
+    (screen,) = first_screen.first_screens(frame, looks, CHOICE)
     assert screen.answers[2].startswith(said)
     gained = f'{above:+.3f}'.replace('-', styles.MINUS)
     assert f'Diff at lenience 0.2, {gained} (' in screen.answers[2]
 
 
 def test_one_task_is_no_mixture(found):
-  nothing = mixture.of_several(mixture.mix(found, CHOICE))
+  nothing = mixture.multi_task_points(mixture.mix(found, CHOICE))
   assert nothing.empty
-  assert mixture.best(nothing).empty
+  assert mixture.best_per_curve(nothing).empty
   two = _two_tasks((0.9, 0.7))
   drafter = two.points.index[two.points.method == 'drafter_only']
   answers = two.answers[~two.answers.point.isin(drafter)]
   alone = Points(two.points.drop(drafter), answers)
-  assert mixture.of_several(mixture.mix(alone, CHOICE)).empty
+  assert mixture.multi_task_points(mixture.mix(alone, CHOICE)).empty

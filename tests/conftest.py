@@ -96,8 +96,8 @@ def brief_sweeps():
   with pytest.MonkeyPatch.context() as patch:
     measure = functools.partial(costs.measure, seconds=0.1)
     patch.setattr(costs, 'measure', measure)
-    few = reports.Choice(resamples=100)
-    write = functools.partial(reports.write_report, choice=few, figures=False)
+    few = reports.AnalysisConfig(resamples=100)
+    write = functools.partial(reports.write_report, config=few, figures=False)
     patch.setattr(reports, 'write_report', write)
     yield
 

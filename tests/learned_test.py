@@ -170,7 +170,7 @@ def test_the_same_head_compiles_nothing_again(tmp_path):
       (dict(weights={'mq': x}), f'weights.mq must be a valid number, got {x!r}')
       for x in (None, '1', True)
     ),
-    # Cut short.
+    # SummarySlice short.
     (None, 'it is damaged'),
   ],
 )

@@ -520,7 +520,7 @@ judged_where_chosen: a lenience is judged on the half that it was chosen on
   for i in (0, 1) => for i in (0, 0)
 
 === comparisons_test:test_what_truncation_alone_is_worth_is_told
-@@ experiments.analysis.kinds:truncated_alike
+@@ experiments.analysis.method_kinds:compare_with_truncation
 truncated_otherwise: TokenV3 stands beside min-p at its own lenience
   1 - row.lenience => row.lenience
 

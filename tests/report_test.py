@@ -19,10 +19,16 @@ from answers import COSTS
 
 from cascades import methods
 from experiments import records, tasks
-from experiments.analysis import comparisons, cuts, roles, runs, shown
+from experiments.analysis import (
+  comparisons,
+  example_selection,
+  reference_points,
+  runs,
+  slices,
+)
 from experiments.records import metrics
 from experiments.reports import (
-  Choice,
+  AnalysisConfig,
   columns,
   drawings,
   questions,
@@ -55,7 +61,7 @@ def make_record(task, method, lenience, example, gamma=2, **changes):
     quality=float(example % 4 > 0),
     wall_s=0.5,
   )
-  if method in roles.BASELINES:
+  if method in reference_points.BASELINES:
     return answers.make_alone(method, **fields | changes)
   fields |= dict(quality=float(example % 4 > lenience))
   fields |= dict(method=method, gamma=gamma, verifier_tokens=2 * (gamma + 1))
@@ -100,8 +106,8 @@ def make_workdir(path, lines=None, config=None, reference=HOSTILE):
 
 
 def read_page(workdir, **options):
-  choice = Choice(resamples=100)
-  path = write_report(workdir, choice, figures=False, **options)
+  config = AnalysisConfig(resamples=100)
+  path = write_report(workdir, config, figures=False, **options)
   return path.read_text(encoding='utf-8')
 
 
@@ -212,21 +218,26 @@ def test_tokens_keep_whitespace_and_source(page):
 
 
 def test_examples_are_of_a_middling_lenience_and_of_every_task():
-  chosen = shown.choose(make_records())
+  chosen = example_selection.choose_records(make_records())
   assert [r.task for r in chosen] == ['sums', 'words', 'sums', 'words', 'sums']
   assert {(r.method, r.lenience) for r in chosen} == {('token_v3', 0.25)}
-  other = shown.choose(make_records(methods=['verifier_only', 'opt']))
+  other = example_selection.choose_records(
+    make_records(methods=['verifier_only', 'opt'])
+  )
   assert {(r.method, r.lenience) for r in other} == {('opt', 0.0)}
-  assert shown.choose(make_records(methods=['verifier_only'])) == []
+  assert (
+    example_selection.choose_records(make_records(methods=['verifier_only']))
+    == []
+  )
 
 
 def test_beside_an_answer_stands_the_strict_one_or_the_verifiers_own():
   lines = make_records(['sums'])
   one = next(r for r in lines if (r.method, r.lenience) == ('opt', 0.0))
-  alone = shown.beside(lines, one)
+  alone = example_selection.find_counterpart(lines, one)
   assert (alone.method, alone.id) == ('verifier_only', one.id)
   failed = dataclasses.replace(alone, failure='too long')
-  assert shown.beside([one, failed], one) is None
+  assert example_selection.find_counterpart([one, failed], one) is None
   strict = [
     make_record('sums', 'speed', lenience, int(one.id), **changes)
     for lenience, changes in (
@@ -237,12 +248,16 @@ def test_beside_an_answer_stands_the_strict_one_or_the_verifiers_own():
       (0.0, {}),
     )
   ]
-  assert shown.beside(lines + strict[:3], one) is alone
-  assert shown.beside(lines + strict[:4], one) is strict[3]
-  assert shown.beside(lines + strict, one) is strict[4]
+  assert example_selection.find_counterpart(lines + strict[:3], one) is alone
+  assert (
+    example_selection.find_counterpart(lines + strict[:4], one) is strict[3]
+  )
+  assert example_selection.find_counterpart(lines + strict, one) is strict[4]
   # Nothing stands beside itself.
-  assert shown.beside(lines + strict, strict[4]) is strict[3]
-  assert shown.beside([one, strict[4]], strict[4]) is None
+  assert (
+    example_selection.find_counterpart(lines + strict, strict[4]) is strict[3]
+  )
+  assert example_selection.find_counterpart([one, strict[4]], strict[4]) is None
 
 
 @pytest.fixture(scope='module')
@@ -341,7 +356,7 @@ def test_a_cut_is_of_one_task_and_gamma_and_before_them_of_the_best(tmp_path):
   lines += make_records(['sums'], ['opt'], gamma=4, drafter_calls=0)
   lines += make_records(['sums'], ['chow'], verification='sequential')
   run = runs.read(make_workdir(tmp_path, lines))
-  sums, words = cuts.cut(runs.summary({'one': run}))
+  sums, words = slices.slice_summary(runs.summary({'one': run}))
   assert (sums.task, sums.tuned, sums.gamma) == ('sums', True, None)
   assert sums.temperature is None
   assert sums.run == ''
@@ -571,7 +586,7 @@ def test_costs_that_changed_are_spoken_of(tmp_path, block, said):
 
 def graded(method, lenience, example, **changes):
   """An answer that is right less often the more lenient it is."""
-  alone = method in roles.BASELINES
+  alone = method in reference_points.BASELINES
   level = 0.9 if method == 'verifier_only' else 0.9 - 0.4 * max(0, lenience)
   if method == 'drafter_only':
     level = 0.5
@@ -597,7 +612,9 @@ def graded_records(methods=('verifier_only', 'opt', 'token_v3'), **changes):
 
 
 def report_of(workdir, **options):
-  return write_report(workdir, Choice(resamples=100), figures=False, **options)
+  return write_report(
+    workdir, AnalysisConfig(resamples=100), figures=False, **options
+  )
 
 
 def csv(page, name):
@@ -694,7 +711,7 @@ def test_the_tables_numbers_are_the_summarys(graded_page):
 @pytest.mark.slow
 def test_figures_are_files_without_the_pages_colours(tmp_path):
   path = write_report(
-    make_workdir(tmp_path, graded_records()), Choice(resamples=100)
+    make_workdir(tmp_path, graded_records()), AnalysisConfig(resamples=100)
   )
   drawn = sorted(p.name for p in (path.parent / 'figures').iterdir())
   names = {name.rpartition('.')[0] for name in drawn}

@@ -8,11 +8,11 @@ import pytest
 from comparisons_test import join, make
 
 from experiments.analysis import mixture, risk
-from experiments.analysis.choice import Choice
+from experiments.analysis.analysis_config import AnalysisConfig
 
 DRAWS = 2000
 RISK, DELTA = 0.05, 0.1
-CHOICE = Choice()
+CHOICE = AnalysisConfig()
 
 
 def drawn(wrong, n, seed=0):
@@ -91,9 +91,9 @@ SPECS = {
 }
 
 
-def _controlled(n, choice=CHOICE, specs=SPECS):
+def _controlled(n, config=CHOICE, specs=SPECS):
   """What is found for TokenV3's curve on some examples."""
-  table = risk.control(make(specs, n=n), choice)
+  table = risk.control(make(specs, n=n), config)
   return table.set_index('variant').loc['token_v3']
 
 
@@ -106,8 +106,8 @@ def test_each_curve_has_its_loosest_lenience():
   assert row.examples == 200
   # A looser choice finds more.
   for least, count in ((0.005, 0), (0.5, 3)):
-    choice = dataclasses.replace(CHOICE, risk=least)
-    assert _controlled(200, choice).found == count
+    config = dataclasses.replace(CHOICE, risk=least)
+    assert _controlled(200, config).found == count
 
 
 def test_too_few_examples_give_strict_and_say_how_many_it_takes():

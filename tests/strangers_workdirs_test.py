@@ -24,14 +24,14 @@ from absl.testing import flagsaver
 
 from cascades.untrusted import display
 from experiments import records, sweep, tasks
-from experiments.reports import Choice, drawings, tables, write_report
+from experiments.reports import AnalysisConfig, drawings, tables, write_report
 from experiments.sweeps import remote, workdirs
 
 pytestmark = pytest.mark.slow
 
 
 def report(workdir, figures=False) -> pathlib.Path:
-  return write_report(workdir, Choice(resamples=5), figures=figures)
+  return write_report(workdir, AnalysisConfig(resamples=5), figures=figures)
 
 
 # Values of a record that no sweep writes.

@@ -25,7 +25,7 @@ from cascades.drafters import pairing
 from cascades.models import checkpoints, tokenizers
 from cascades.sampler import memory
 from experiments import cli, records, reports, sweep
-from experiments.analysis import shown as shown_answers
+from experiments.analysis import example_selection
 from experiments.records import metrics, versions
 from experiments.sweeps import fingerprints, plan, workdirs, worker
 from experiments.tasks import TASKS
@@ -309,8 +309,10 @@ def test_the_report_stands_beside_the_records(workdir):
 
 
 def test_what_is_shown_was_looked_at(workdir, monkeypatch):
-  shown = shown_answers.find(workdir, records.read_points(workdir))
-  every = shown_answers.every(shown)
+  shown = example_selection.select_answers(
+    workdir, records.read_points(workdir)
+  )
+  every = example_selection.with_counterparts(shown)
   assert [s.record.variant for s in every] == ['token_v3', 'speed'] * 5
   for s in every:
     logprobs = np.log(s.view.p)
@@ -329,7 +331,9 @@ def test_what_is_shown_was_looked_at(workdir, monkeypatch):
   # Whoever goes on does not look again.
   monkeypatch.setattr(worker.Worker, 'views', None)
   _run(workdir)
-  again = shown_answers.find(workdir, records.read_points(workdir))
+  again = example_selection.select_answers(
+    workdir, records.read_points(workdir)
+  )
   assert again == shown
 
 

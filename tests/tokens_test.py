@@ -10,7 +10,7 @@ from answers import COSTS, make_trace
 
 from experiments import records, tasks
 from experiments.analysis import blocks
-from experiments.analysis.shown import Shown
+from experiments.analysis.example_selection import SelectedAnswer
 from experiments.records import metrics
 from experiments.reports import tokens
 
@@ -42,7 +42,7 @@ def _answer(record, trace, view=None, name='x', end=1.0):
   asked = tasks.Example(id='0', prompt='?', reference='!')
   time = blocks.timeline(record, trace, COSTS)
   return tokens.answer(
-    Shown(record, trace, asked, 'all', view), time, name, end
+    SelectedAnswer(record, trace, asked, 'all', view), time, name, end
   )
 
 

@@ -1,16 +1,16 @@
-"""Frames that answer a question about points; no page, no model.
+"""Frames that compare the points of sweeps, without a page or a model.
 
-runs         What workdirs hold, as one table.
-choice       What is asked of a comparison.
-comparisons  Quality against cost, with intervals.
-kinds        Kinds of decoding, each by its best point.
-calibration  Leniences chosen on one half, judged on the other.
-risk         Leniences that lose little, with a guarantee.
-race         Arms against each other on the clock.
-headline     What a sweep comes to.
-mixture      All tasks together.
-cuts         The summary in parts, and the best point of each.
-shown        The answers that stand for a sweep.
-blocks       The blocks of an answer, and when they were there.
-roles        Models alone, and what cannot be done.
+runs               The contents of workdirs, as one set of points.
+analysis_config    Margins, targets and bootstrap settings.
+comparisons        Quality against cost, with intervals.
+method_kinds       Kinds of decoding, each by its best point.
+calibration        Leniences chosen on one half of the examples.
+risk               Leniences that lose little, with a guarantee.
+race               Points timed against each other on the clock.
+headline           Summary of a sweep in three headline results.
+mixture            Scores over all tasks together.
+slices             Parts of the summary, and the best point of each.
+example_selection  The answers that a page shows token by token.
+blocks             The blocks of an answer and their modelled times.
+reference_points   The models alone, strict leniences and oracles.
 """

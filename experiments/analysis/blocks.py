@@ -6,7 +6,7 @@ The clock is the modelled one: counted calls times measured unit costs.
 import dataclasses
 import itertools
 
-from experiments.analysis import roles
+from experiments.analysis import reference_points
 from experiments.records import SOURCES, Record, Trace, metrics
 
 # Places in `SOURCES`.
@@ -90,7 +90,7 @@ def timeline(record: Record, trace: Trace, costs: metrics.Costs) -> Timeline:
   drafting, verifying = metrics.modelled_s(record, costs)
   found = split(record, trace)
   drafted, read = [1.0] * len(found), [1.0] * len(found)
-  if record.gamma and record.verification == roles.SEQUENTIAL:
+  if record.gamma and record.verification == reference_points.SEQUENTIAL:
     drafted = [float(len(block)) for block in found]
     read = [float(trace.sources[block[-1]] == RESIDUAL) for block in found]
   blocks, at = [], 0.0

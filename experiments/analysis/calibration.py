@@ -12,12 +12,12 @@ import math
 import numpy as np
 import pandas as pd
 
-from experiments.analysis import comparisons, roles
-from experiments.analysis.choice import Choice
+from experiments.analysis import comparisons, reference_points
+from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.runs import ACROSS, CURVE, GROUP, Points
 
-# By what is asked for: the column (of points, and of `Choice`) that it bounds,
-# and the one that is then made best.
+# By target: the column that it bounds, by the field of `AnalysisConfig` of the
+# same name, and the column that is then minimized.
 TARGETS = {'quality': ('loss', 'latency'), 'latency': ('latency', 'loss')}
 # For columns that were written with fewer digits than they have.
 _ROUNDING = 1e-9
@@ -52,24 +52,24 @@ def _judged(found: Points) -> pd.DataFrame:
       level = part.quality.to_numpy()[reference]
       loss[part.index] = (level - part.quality) / part.scale
   frame = frame.assign(loss=loss)
-  frame = frame[~frame.method.isin(roles.BASELINES)]
+  frame = frame[~frame.method.isin(reference_points.BASELINES)]
   frame = comparisons.at_common_gamma(frame)
   return frame[np.isfinite(frame.loss) & np.isfinite(frame.latency)]
 
 
-def choose(points: pd.DataFrame, target: str, choice: Choice) -> int:
+def choose(points: pd.DataFrame, target: str, config: AnalysisConfig) -> int:
   """The point that is best where the target holds, else the nearest to it.
 
   Args:
     points: The points of one curve, with columns loss and latency.
     target: Key of `TARGETS`.
-    choice: Says what the target is.
+    config: Says what the target is.
 
   Returns:
     Its label in the frame.
   """
   asked, best = TARGETS[target]
-  held = points[asked] <= getattr(choice, asked) + _ROUNDING
+  held = points[asked] <= getattr(config, asked) + _ROUNDING
   among = points[held] if held.any() else points
   order = [best, asked] if held.any() else [asked, best]
   return among.sort_values(order, kind='stable').index[0]
@@ -81,12 +81,12 @@ _COLUMNS = (
 ).split()
 
 
-def calibrate(found: Points, choice: Choice) -> pd.DataFrame:
+def calibrate(found: Points, config: AnalysisConfig) -> pd.DataFrame:
   """Leniences chosen on a half of each task, judged on the other.
 
   Args:
     found: Points and answers.
-    choice: The targets, and the seed of the halves.
+    config: The targets, and the seed of the halves.
 
   Returns:
     A row per target, curve and task, with the lenience that was chosen: loss
@@ -96,24 +96,24 @@ def calibrate(found: Points, choice: Choice) -> pd.DataFrame:
     where it breaks the target), and point (its row). Curves of a single point
     have no choice, and are in it all the same.
   """
-  first, second = map(_judged, halves(found, choice.seed))
+  first, second = map(_judged, halves(found, config.seed))
   curves = dict(list(second.groupby(CURVE)))
   rows = []
   for _, part in first.groupby(ACROSS, sort=False):
     for target, (asked, measured) in TARGETS.items():
       for key, seen in part.groupby(CURVE, sort=False):
-        point = choose(seen, target, choice)
+        point = choose(seen, target, config)
         if point not in second.index:
           continue
         one = second.loc[point]
-        best = second.loc[choose(curves[key], target, choice)]
+        best = second.loc[choose(curves[key], target, config)]
         rows.append(
           dict(zip(CURVE, key, strict=True))
           | one[['gamma', 'lenience', 'loss', 'latency']].to_dict()
           | {f'best_{k}': best[k] for k in ('lenience', 'loss', 'latency')}
           | {
             'target': target,
-            'kept': bool(one[asked] <= getattr(choice, asked) + _ROUNDING),
+            'kept': bool(one[asked] <= getattr(config, asked) + _ROUNDING),
             'regret': one[measured] - best[measured],
             'point': point,
           }
@@ -121,16 +121,18 @@ def calibrate(found: Points, choice: Choice) -> pd.DataFrame:
   return pd.DataFrame(rows, columns=_COLUMNS)
 
 
-def tested(found: Points, frame: pd.DataFrame, choice: Choice) -> pd.DataFrame:
+def tested(
+  found: Points, frame: pd.DataFrame, config: AnalysisConfig
+) -> pd.DataFrame:
   """`comparisons.significance` on the half that no lenience was chosen on.
 
   Args:
     found: Points and answers.
     frame: Chosen leniences, as `calibrate` judges them: those of the quality
       are tested.
-    choice: The seed of the halves.
+    config: The seed of the halves.
   """
-  _, other = halves(found, choice.seed)
+  _, other = halves(found, config.seed)
   return comparisons.significance(
     other, frame[frame.target == 'quality'].point.tolist()
   )

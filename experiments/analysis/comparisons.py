@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from experiments.analysis import roles
-from experiments.analysis.choice import Choice
+from experiments.analysis import reference_points
+from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.runs import CURVE, GROUP, Points, is_corpus
 from experiments.records import stats
 from experiments.tasks import TASKS
@@ -77,7 +77,7 @@ def references(points: pd.DataFrame) -> np.ndarray:
   Returns:
     Places in `points`, -1 where there is none, [points].
   """
-  alone = np.flatnonzero(points.method == roles.VERIFIER)
+  alone = np.flatnonzero(points.method == reference_points.VERIFIER)
   if not len(alone):
     return np.full(len(points), -1)
   runs, sizes = points.run.to_numpy(), points.batch_size.to_numpy()
@@ -93,7 +93,7 @@ def scored(
   rows: np.ndarray,
   score: stats.Score,
   names: Sequence[str],
-  choice: Choice,
+  config: AnalysisConfig,
   strata: Sequence[int] = (),
 ) -> dict[str, np.ndarray]:
   """Scores of all examples with their intervals, by column.
@@ -102,13 +102,13 @@ def scored(
     rows: What each example adds to the sums, as in `stats.bootstrap`.
     score: Of the sums; its scores are those of `names`, each of all points.
     names: What the scores are called.
-    choice: How intervals are drawn.
+    config: How intervals are drawn.
     strata: As in `stats.bootstrap`.
   """
   with np.errstate(divide='ignore', invalid='ignore'):
     whole = score(rows.sum(0))
     ends = stats.bootstrap(
-      rows, score, resamples=choice.resamples, seed=choice.seed, strata=strata
+      rows, score, resamples=config.resamples, seed=config.seed, strata=strata
     )
   parts = [np.split(values, len(names)) for values in (whole, *ends)]
   return {
@@ -239,12 +239,12 @@ def rates(found: Points) -> pd.DataFrame:
   return pd.concat(parts).sort_index()
 
 
-def compare(found: Points, choice: Choice) -> pd.DataFrame:
+def compare(found: Points, config: AnalysisConfig) -> pd.DataFrame:
   """Each point against the verifier alone.
 
   Args:
     found: Points and answers.
-    choice: How intervals are drawn, and the margin.
+    config: How intervals are drawn, and the margin.
 
   Returns:
     Beside the columns of `rates`, each with its `_low` and `_high`: difference
@@ -262,16 +262,16 @@ def compare(found: Points, choice: Choice) -> pd.DataFrame:
     of = matrices(found, places)
     if (reference < 0).any() or not len(of['id']):
       continue
-    told = scored(*_sums(task, of, reference), names, choice)
+    told = scored(*_sums(task, of, reference), names, config)
     frame.loc[places, list(told)] = np.column_stack(list(told.values()))
   good = stats.not_inferior(
-    frame.difference_low.to_numpy(), choice.margin * frame.scale.to_numpy()
+    frame.difference_low.to_numpy(), config.margin * frame.scale.to_numpy()
   )
   return frame.assign(as_good=good)
 
 
 def pair(
-  found: Points, one: int, other: int, choice: Choice
+  found: Points, one: int, other: int, config: AnalysisConfig
 ) -> dict[str, float]:
   """A point against another, on the examples that both answered.
 
@@ -279,7 +279,7 @@ def pair(
     found: Points and answers.
     one: A row of the points.
     other: Another one of its task, whose quality is a mean over answers.
-    choice: How intervals are drawn.
+    config: How intervals are drawn.
 
   Returns:
     n (examples), gained (quality of the one less that of the other) and faster
@@ -290,7 +290,7 @@ def pair(
   both = np.isfinite(of['emitted']).all(1)
   of = {name: values[both] for name, values in of.items()}
   rows, score = _sums(found.points.task[one], of, np.array([1, 1]))
-  told = scored(rows, score, ('gained', 'faster', 'wall_faster'), choice)
+  told = scored(rows, score, ('gained', 'faster', 'wall_faster'), config)
   names = *with_ends('gained'), *with_ends('faster')
   return {'n': len(rows)} | {name: told[name][0] for name in names}
 
@@ -372,7 +372,7 @@ def two_sided(frame: pd.DataFrame) -> pd.DataFrame:
     latency (best_lenience, best_gamma, difference with its interval,
     best_speedup). Where there is none, nan.
   """
-  shown = frame[~frame.method.isin(roles.BASELINES)]
+  shown = frame[~frame.method.isin(reference_points.BASELINES)]
   # What cannot be compared has no place in the table.
   known = shown[np.isfinite(shown.speedup) & np.isfinite(shown.difference)]
   curves = known[[*CURVE, 'method', 'oracle']].drop_duplicates(CURVE)

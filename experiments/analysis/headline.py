@@ -11,8 +11,8 @@ import dataclasses
 import numpy as np
 import pandas as pd
 
-from experiments.analysis import mixture, roles
-from experiments.analysis.choice import Choice
+from experiments.analysis import mixture, reference_points
+from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.runs import Points
 from experiments.records import stats
 
@@ -35,34 +35,38 @@ class Headline:
   above: pd.Series | None
 
 
-def find(points: pd.DataFrame, choice: Choice) -> Headline | None:
+def summarize(points: pd.DataFrame, config: AnalysisConfig) -> Headline | None:
   """The answers; None where there is no verifier alone to compare with.
 
   Args:
     points: A row per point of one run and temperature, as `mixture.mix` makes
       them.
-    choice: Says by how much a quality may be less and still be the verifier's.
+    config: Says by how much a quality may be less and still be the verifier's.
   """
   if points.empty:
     return None
-  shown = points[~points.method.isin(roles.BASELINES) & ~points.oracle]
+  shown = points[
+    ~points.method.isin(reference_points.BASELINES) & ~points.oracle
+  ]
   shown = shown[np.isfinite(shown.latency)]
   if shown.empty:
     return None
   good = stats.not_inferior(
-    shown.over_verifier_low.to_numpy(dtype=float), choice.margin
+    shown.over_verifier_low.to_numpy(dtype=float), config.margin
   )
   fastest = shown[good].sort_values('latency', kind='stable')
   best = shown[shown.latency <= 1].sort_values(
     ['quality', 'latency'], ascending=[False, True], kind='stable'
   )
-  strict = shown[shown.lenience == shown.method.map(roles.strict_lenience)]
+  strict = shown[
+    shown.lenience == shown.method.map(reference_points.strict_lenience)
+  ]
   strict = strict.sort_values('latency', kind='stable')
-  above = mixture.best(points)
+  above = mixture.best_per_curve(points)
   return Headline(*map(_first, (strict, fastest, best, above)))
 
 
-def arms(found: Points) -> list[pd.Series]:
+def entrants(found: Points) -> list[pd.Series]:
   """What is worth timing: both models alone, strict, and the fastest as good.
 
   Args:
@@ -72,13 +76,16 @@ def arms(found: Points) -> list[pd.Series]:
     Rows as `mixture.mix` makes them, each once; none where there is no
     verifier alone to compare with.
   """
-  choice = Choice()
-  points = mixture.tuned(mixture.mix(found, choice))
-  told = find(points, choice)
+  config = AnalysisConfig()
+  points = mixture.at_fastest_gamma(mixture.mix(found, config))
+  told = summarize(points, config)
   if told is None:
     return []
   alone = [
-    row for _, row in points[points.method.isin(roles.BASELINES)].iterrows()
+    row
+    for _, row in points[
+      points.method.isin(reference_points.BASELINES)
+    ].iterrows()
   ]
   rows = [*alone, told.strict, told.fastest]
   return list({row.name: row for row in rows if row is not None}.values())

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from experiments.analysis import comparisons, roles
-from experiments.analysis.choice import Choice
+from experiments.analysis import comparisons, reference_points
+from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.comparisons import with_ends
 from experiments.analysis.runs import ACROSS, RUN, Points, is_corpus
 from experiments.records import stats
@@ -22,16 +22,19 @@ from experiments.records import stats
 ALL = 'all tasks'
 _POINT = [*ACROSS, 'lenience', 'gamma']
 # What a point is compared with, by the column that says so.
-_MODELS = {'over_verifier': roles.VERIFIER, 'over_drafter': roles.DRAFTER}
+_MODELS = {
+  'over_verifier': reference_points.VERIFIER,
+  'over_drafter': reference_points.DRAFTER,
+}
 
 
-def mix(found: Points, choice: Choice) -> pd.DataFrame:
+def mix(found: Points, config: AnalysisConfig) -> pd.DataFrame:
   """Points over all tasks of each run, against both models alone.
 
   Args:
     found: Points and answers; tasks whose quality is one of all answers
       together, and those without any, are left out.
-    choice: How intervals are drawn.
+    config: How intervals are drawn.
 
   Returns:
     A row per curve, lenience and gamma that is there in every task, the models
@@ -45,7 +48,7 @@ def mix(found: Points, choice: Choice) -> pd.DataFrame:
   parts = [
     part
     for _, points in found.points.groupby(RUN, sort=False)
-    if (part := _mixed(found, points, choice)) is not None
+    if (part := _mixed(found, points, config)) is not None
   ]
   columns = ['task', *_POINT, 'method', 'oracle']
   for name in ('quality', 'latency', *_MODELS):
@@ -55,19 +58,21 @@ def mix(found: Points, choice: Choice) -> pd.DataFrame:
   return pd.concat(parts, ignore_index=True)[columns]
 
 
-def of_several(frame: pd.DataFrame) -> pd.DataFrame:
+def multi_task_points(frame: pd.DataFrame) -> pd.DataFrame:
   """Points of runs that have several tasks, and both models alone on each.
 
   Args:
     frame: Points over all tasks, as `mix` makes them.
   """
   keys = [frame[name] for name in RUN]
-  drafter = frame.method.eq(roles.DRAFTER).groupby(keys).transform('any')
+  drafter = (
+    frame.method.eq(reference_points.DRAFTER).groupby(keys).transform('any')
+  )
   return frame[drafter & (frame.task == ALL)]
 
 
 def _mixed(
-  found: Points, points: pd.DataFrame, choice: Choice
+  found: Points, points: pd.DataFrame, config: AnalysisConfig
 ) -> pd.DataFrame | None:
   """What is said of one run; None where nothing can be said."""
   tasks = {}
@@ -99,7 +104,7 @@ def _mixed(
   return told.reset_index(drop=True).assign(
     task=ALL if len(tasks) > 1 else next(iter(tasks)),
     **dict.fromkeys(with_ends('over_drafter'), math.nan)
-    | comparisons.scored(np.concatenate(rows), score, names, choice, strata),
+    | comparisons.scored(np.concatenate(rows), score, names, config, strata),
   )
 
 
@@ -150,7 +155,7 @@ def _sums(
   return blocks, score
 
 
-def best(frame: pd.DataFrame) -> pd.DataFrame:
+def best_per_curve(frame: pd.DataFrame) -> pd.DataFrame:
   """Of each curve, the point that is furthest above the better model.
 
   Args:
@@ -162,7 +167,7 @@ def best(frame: pd.DataFrame) -> pd.DataFrame:
     and `above_low` the lower end of the nearer of the two intervals.
   """
   # An oracle is no cascade that could be run.
-  shown = frame[~frame.method.isin(roles.BASELINES) & ~frame.oracle]
+  shown = frame[~frame.method.isin(reference_points.BASELINES) & ~frame.oracle]
   above = shown[list(_MODELS)].astype(float).min(axis=1)
   low = shown[[f'{name}_low' for name in _MODELS]].astype(float)
   shown = shown.assign(above=above, above_low=low.min(axis=1, skipna=False))
@@ -172,7 +177,7 @@ def best(frame: pd.DataFrame) -> pd.DataFrame:
   return shown.drop_duplicates(ACROSS)
 
 
-def tuned(frame: pd.DataFrame) -> pd.DataFrame:
+def at_fastest_gamma(frame: pd.DataFrame) -> pd.DataFrame:
   """Of each curve and lenience the gamma that makes it fastest.
 
   Args:

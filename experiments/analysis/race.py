@@ -8,12 +8,12 @@ import dataclasses
 
 import pandas as pd
 
-from experiments.analysis import comparisons, mixture, roles, runs
-from experiments.analysis.choice import Choice
+from experiments.analysis import comparisons, mixture, reference_points, runs
+from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.runs import Points, Run
 
 
-def points(run: Run) -> Points | None:
+def timed_points(run: Run) -> Points | None:
   """The arms that a run timed, over all of its tasks; None if it timed none."""
   if not run.race:
     return None
@@ -24,17 +24,17 @@ def points(run: Run) -> Points | None:
   return runs.gather([timed], clock=True)
 
 
-def compare(found: Points, choice: Choice) -> pd.DataFrame:
+def compare(found: Points, config: AnalysisConfig) -> pd.DataFrame:
   """Each arm against the verifier alone, on the clock and as modelled.
 
   Args:
     found: What `points` gives.
-    choice: How intervals are drawn.
+    config: How intervals are drawn.
 
   Returns:
     Rows as `comparisons.compare` makes them, without the verifier alone, with
     `by_model`: time on the clock by modelled latency, both over the verifier's.
   """
-  frame = comparisons.compare(found, choice)
-  frame = frame[frame.method != roles.VERIFIER]
+  frame = comparisons.compare(found, config)
+  frame = frame[frame.method != reference_points.VERIFIER]
   return frame.assign(by_model=frame.speedup / frame.wall_speedup)

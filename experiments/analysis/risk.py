@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.analysis import comparisons, mixture, roles
-from experiments.analysis.choice import Choice
+from experiments.analysis import comparisons, mixture, reference_points
+from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.runs import ACROSS, GROUP, Points, is_corpus
 
 # Of the capital that a single example could lose, the most that is bet.
@@ -100,7 +100,7 @@ _COLUMNS = (
 ).split()
 
 
-def control(found: Points, choice: Choice) -> pd.DataFrame:
+def control(found: Points, config: AnalysisConfig) -> pd.DataFrame:
   """The loosest lenience of each curve that loses little, with a guarantee.
 
   The guarantee is of one curve: of one that was chosen before, not of the best
@@ -109,7 +109,7 @@ def control(found: Points, choice: Choice) -> pd.DataFrame:
   Args:
     found: Points and answers; tasks whose quality is one of all answers
       together are left out. Of several tasks, all together are one more.
-    choice: Says how much may be lost, and how often it may be more.
+    config: Says how much may be lost, and how often it may be more.
 
   Returns:
     A row per curve and task, of the loosest lenience that is shown to lose
@@ -120,7 +120,7 @@ def control(found: Points, choice: Choice) -> pd.DataFrame:
     them loses anything).
   """
   losses, frame = _lost(found)
-  frame = frame[~frame.method.isin(roles.BASELINES) & ~frame.oracle]
+  frame = frame[~frame.method.isin(reference_points.BASELINES) & ~frame.oracle]
   frame = comparisons.at_common_gamma(frame)
   several, rows = found.points.task.nunique(), []
   for key, curves in frame.groupby(ACROSS, sort=False):
@@ -134,7 +134,7 @@ def control(found: Points, choice: Choice) -> pd.DataFrame:
       tasks |= _together(tasks)
     for task, (curve, lost) in tasks.items():
       told = dict(zip(ACROSS, key, strict=True)) | {'task': task}
-      rows.append(told | _controlled(curve, lost, choice))
+      rows.append(told | _controlled(curve, lost, config))
   return pd.DataFrame(rows, columns=_COLUMNS)
 
 
@@ -161,7 +161,7 @@ def _lost(found: Points) -> tuple[dict[int, np.ndarray], pd.DataFrame]:
 
 def _from_strict(curve: pd.DataFrame) -> pd.DataFrame:
   """The points of a curve from strict to drafter-only, with `strict`."""
-  strict = roles.strict_lenience(curve.method.iloc[0])
+  strict = reference_points.strict_lenience(curve.method.iloc[0])
   # Of some methods the largest lenience is the strict one.
   ascending = not strict > curve.lenience.min()
   curve = curve.sort_values('lenience', ascending=ascending, kind='stable')
@@ -187,18 +187,18 @@ def _together(
 
 
 def _controlled(
-  curve: pd.DataFrame, losses: np.ndarray, choice: Choice
+  curve: pd.DataFrame, losses: np.ndarray, config: AnalysisConfig
 ) -> dict[str, Any]:
   """What `control` says of one curve of one task.
 
   Args:
     curve: Its points, from strict on.
     losses: What each example loses, [points, n].
-    choice: Says how much may be lost, and how often it may be more.
+    config: Says how much may be lost, and how often it may be more.
   """
   # What emits what the verifier would loses nothing, whatever was drawn here.
   first = int(curve.strict.iloc[0])
-  count = int(loosest(losses[first:], choice.risk, choice.delta))
+  count = int(loosest(losses[first:], config.risk, config.delta))
   place = max(0, first + count - 1)
   row = curve.iloc[place]
   return {
@@ -207,9 +207,9 @@ def _controlled(
     'strict': bool(row.strict),
     'lost': losses[place].mean() if losses.size else math.nan,
     'latency': row.latency,
-    'p': float(p_value(losses[place], choice.risk, choice.delta)),
+    'p': float(p_value(losses[place], config.risk, config.delta)),
     'found': count,
     'tried': len(curve) - first,
     'examples': losses.shape[1],
-    'needed': needed(choice.risk, choice.delta),
+    'needed': needed(config.risk, config.delta),
   }

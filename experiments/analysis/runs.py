@@ -20,7 +20,7 @@ import pandas as pd
 
 from cascades.untrusted import bounded, display, schema
 from experiments import records
-from experiments.analysis import roles
+from experiments.analysis import reference_points
 from experiments.records import metrics
 from experiments.tasks import TASKS
 
@@ -327,10 +327,12 @@ def summary(told: Mapping[str, Run]) -> pd.DataFrame:
   frame = frame.assign(
     variant=metrics.variants(frame),
     # It makes no blocks, whatever gamma was recorded.
-    gamma=frame.gamma.where(frame.verification != roles.SEQUENTIAL, 0),
+    gamma=frame.gamma.where(
+      frame.verification != reference_points.SEQUENTIAL, 0
+    ),
   )
   twice = frame.duplicated([*GROUP, 'variant', 'lenience', 'gamma'])
-  if (twice & ~frame.method.isin(roles.BASELINES)).any():
+  if (twice & ~frame.method.isin(reference_points.BASELINES)).any():
     return frame
   return frame[~twice].assign(run='')
 
@@ -385,8 +387,8 @@ def _row(r: records.Record) -> dict[str, Any]:
     'variant': r.variant,
     'verification': r.verification,
     'lenience': r.lenience,
-    'gamma': 0 if r.verification == roles.SEQUENTIAL else r.gamma,
-    'oracle': roles.is_oracle(r.method, r.verification),
+    'gamma': 0 if r.verification == reference_points.SEQUENTIAL else r.gamma,
+    'oracle': reference_points.is_oracle(r.method, r.verification),
     'n': 0,
     'failed': 0,
   }

@@ -39,16 +39,16 @@ import pandas as pd
 from cascades.untrusted import display, paths
 from experiments import records
 from experiments.analysis import (
+  example_selection,
   race,
-  roles,
+  reference_points,
   runs,
-  shown,
 )
-from experiments.analysis.choice import Choice
-from experiments.analysis.shown import Shown
+from experiments.analysis.analysis_config import AnalysisConfig
+from experiments.analysis.example_selection import SelectedAnswer
 from experiments.reports import (
   drawings,
-  first,
+  first_screen,
   page,
   questions,
   styles,
@@ -56,7 +56,7 @@ from experiments.reports import (
 )
 from experiments.reports.questions import Context, Question
 
-__all__ = ['Choice', 'write_report']
+__all__ = ['AnalysisConfig', 'write_report']
 
 # Writes the file that it is given.
 _Writer = Callable[[pathlib.Path], None]
@@ -64,7 +64,7 @@ _Writer = Callable[[pathlib.Path], None]
 
 def write_report(
   workdir: str | pathlib.Path | Sequence[str | pathlib.Path],
-  choice: Choice | None = None,
+  config: AnalysisConfig | None = None,
   allow: Sequence[str] = (),
   figures: bool = True,
 ) -> pathlib.Path:
@@ -76,8 +76,8 @@ def write_report(
   Args:
     workdir: A folder, or several whose points are compared; of several the
       report goes to `report/with-...` of the first.
-    choice: Margins, targets and how intervals are drawn; by default those of
-      `Choice`.
+    config: Margins, targets and how intervals are drawn; by default those of
+      `AnalysisConfig`.
     allow: Those of `runs.SETTINGS` that may differ between several.
     figures: Whether to write each figure of the page as files too.
 
@@ -88,7 +88,7 @@ def write_report(
     ValueError: A file is missing or damaged, or workdirs cannot be compared;
       says what to do.
   """
-  choice = choice or Choice()
+  config = config or AnalysisConfig()
   many = not isinstance(workdir, str | pathlib.Path)
   folders = list(map(pathlib.Path, workdir if many else [workdir]))
   paths.check_tree(folders[0], ['trackers/wandb'])
@@ -97,23 +97,25 @@ def write_report(
   told = dict(zip(names, read, strict=True))
   differing = runs.check(read, allow)
   frame, left_out = runs.summary(told), []
-  answers = shown.find(folders[0], read[0].lines, left_out)
+  answers = example_selection.select_answers(
+    folders[0], read[0].lines, left_out
+  )
   looks = _looks(frame, answers)
   # Of several runs, nothing is said of one alone.
-  raced = race.points(read[0]) if len(read) == 1 else None
-  context = Context(runs.gather(read), looks, choice, raced)
+  raced = race.timed_points(read[0]) if len(read) == 1 else None
+  context = Context(runs.gather(read), looks, config, raced)
   asked = questions.answer(context)
   note = _note(differing)
-  screens = first.screens(context.mixed, looks, choice)
+  screens = first_screen.first_screens(context.mixed, looks, config)
   render = functools.partial(
-    page.render, frame, answers, told, screens, asked, looks, choice, note
+    page.render, frame, answers, told, screens, asked, looks, config, note
   )
   left_out = [f'Left out: {display.sentence(one)}' for one in left_out]
   text, drawn = render(left_out)
   folder = _folder(folders[0], names)
   path = folder / 'index.html'
   records.write_text(path, text)
-  written = {folder / 'report.json': _about(choice, folders, differing)}
+  written = {folder / 'report.json': _about(config, folders, differing)}
   written |= _tables(folder / 'tables', asked, looks, note)
   written |= _figures(folder / 'figures', drawn if figures else ())
   failed = _write(written)
@@ -156,13 +158,18 @@ def _folder(first: pathlib.Path, names: Sequence[str]) -> pathlib.Path:
 
 
 def _looks(
-  frame: pd.DataFrame, answers: Sequence[Shown]
+  frame: pd.DataFrame, answers: Sequence[SelectedAnswer]
 ) -> dict[str, styles.Style]:
   """Styles by variant, of all that is on the page."""
   return styles.styles(
-    dict(zip(roles.BASELINES, roles.BASELINES, strict=True))
+    dict(
+      zip(reference_points.BASELINES, reference_points.BASELINES, strict=True)
+    )
     | dict(zip(frame.variant, frame.method, strict=True))
-    | {s.record.variant: s.record.method for s in shown.every(answers)}
+    | {
+      s.record.variant: s.record.method
+      for s in example_selection.with_counterparts(answers)
+    }
   )
 
 
@@ -174,10 +181,12 @@ def _note(differing: Sequence[str]) -> str:
 
 
 def _about(
-  choice: Choice, folders: Sequence[pathlib.Path], differing: Sequence[str]
+  config: AnalysisConfig,
+  folders: Sequence[pathlib.Path],
+  differing: Sequence[str],
 ) -> _Writer:
   """What writes how a report was made."""
-  kept = dataclasses.asdict(choice) | {
+  kept = dataclasses.asdict(config) | {
     'workdirs': list(map(str, folders)),
     'allowed': differing,
   }

@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 
 from cascades.untrusted import display
 from experiments.analysis import blocks
-from experiments.analysis.shown import Shown, every
+from experiments.analysis.example_selection import (
+  SelectedAnswer,
+  with_counterparts,
+)
 from experiments.records import metrics
 from experiments.reports import drawings, styles, tokens
 
@@ -26,7 +29,7 @@ def _verdict(quality: float) -> str:
 
 
 def _lane(
-  shown: Shown,
+  shown: SelectedAnswer,
   style: styles.Style,
   gamma: bool,
   costs: metrics.Costs,
@@ -63,7 +66,7 @@ def _lane(
 
 
 def _example(
-  shown: Shown,
+  shown: SelectedAnswer,
   table: Mapping[str, styles.Style],
   gamma: bool,
   costs: metrics.Costs,
@@ -76,9 +79,12 @@ def _example(
   reference = shown.example.reference
   if not isinstance(reference, str):
     reference = '\n'.join(reference)
-  end = max(blocks.duration(s.record, costs) for s in every([shown]))
+  end = max(
+    blocks.duration(s.record, costs) for s in with_counterparts([shown])
+  )
   lanes = '\n'.join(
-    _lane(s, table[s.record.variant], gamma, costs, end) for s in every([shown])
+    _lane(s, table[s.record.variant], gamma, costs, end)
+    for s in with_counterparts([shown])
   )
   prompt = display.for_html(shown.example.prompt)
   return f"""<article class="example">
@@ -93,7 +99,7 @@ def _example(
 
 
 def section(
-  shown: Sequence[Shown],
+  shown: Sequence[SelectedAnswer],
   table: Mapping[str, styles.Style],
   gamma: bool,
   costs: metrics.Costs,
@@ -108,7 +114,7 @@ def section(
   """
   if not shown:
     return ''
-  alone = any(not s.record.gamma for s in every(shown))
+  alone = any(not s.record.gamma for s in with_counterparts(shown))
   articles = '\n'.join(_example(s, table, gamma, costs) for s in shown)
   return f"""<section>
 <h2>Who wrote what</h2>

@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.transforms import Bbox
 
 from experiments.analysis import comparisons
-from experiments.analysis.roles import BASELINES, DRAFTER, VERIFIER
+from experiments.analysis.reference_points import BASELINES, DRAFTER, VERIFIER
 from experiments.reports import drawings
 from experiments.reports.drawings import Drawing
 from experiments.reports.styles import Style, lenience, number, words

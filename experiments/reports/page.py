@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from cascades.untrusted import display
-from experiments.analysis import cuts, roles
-from experiments.analysis.choice import Choice
-from experiments.analysis.cuts import Cut
+from experiments.analysis import reference_points, slices
+from experiments.analysis.analysis_config import AnalysisConfig
+from experiments.analysis.example_selection import SelectedAnswer
 from experiments.analysis.runs import Run
-from experiments.analysis.shown import Shown
+from experiments.analysis.slices import SummarySlice
 from experiments.records.metrics import Costs
 from experiments.records.versions import described
 from experiments.reports import (
@@ -31,7 +31,7 @@ from experiments.reports import (
   tables,
 )
 from experiments.reports.drawings import Drawing
-from experiments.reports.first import First
+from experiments.reports.first_screen import FirstScreen
 
 # How to read a plot, or a note on one, by what it is of.
 _GUIDES = {
@@ -162,7 +162,9 @@ def _contents(titles: Sequence[str]) -> str:
   return f'<nav><ul>{links}</ul></nav>'
 
 
-def _first(screens: Sequence[First], looks: Mapping[str, styles.Style]) -> str:
+def _first(
+  screens: Sequence[FirstScreen], looks: Mapping[str, styles.Style]
+) -> str:
   """One figure of everything, and what it comes to in three sentences."""
   parts = []
   for screen in screens:
@@ -202,10 +204,10 @@ def _tile(what: str, value: str, note: str) -> str:
   )
 
 
-def _tiles(cut: Cut, table: Mapping[str, styles.Style]) -> str:
+def _tiles(cut: SummarySlice, table: Mapping[str, styles.Style]) -> str:
   """The two models alone, and the fastest point that scored no worse."""
   tiles = []
-  for baseline in roles.BASELINES:
+  for baseline in reference_points.BASELINES:
     rows = cut.frame[cut.frame.method == baseline]
     if len(rows):
       row = rows.iloc[0]
@@ -216,7 +218,7 @@ def _tiles(cut: Cut, table: Mapping[str, styles.Style]) -> str:
         else (latency, 'latency per token')
       )
       tiles.append(_tile(table[baseline].label, *said))
-  fit = cuts.no_worse(cut)
+  fit = slices.no_worse(cut)
   if fit is not None:
     said = 'none', 'every point scored worse'
     if len(fit):
@@ -245,7 +247,7 @@ def _legend(variants: Sequence[str], table: Mapping[str, styles.Style]) -> str:
   return f'<ul class="legend">{entries}</ul>'
 
 
-def _title(cut: Cut) -> str:
+def _title(cut: SummarySlice) -> str:
   """Which rows a cut has, as far as there are others."""
   parts = [styles.words(cut.task)]
   parts += [cut.run] if cut.run else []
@@ -258,7 +260,7 @@ def _title(cut: Cut) -> str:
   return ', '.join(parts)
 
 
-def _notes(cut: Cut, hollow: bool) -> str:
+def _notes(cut: SummarySlice, hollow: bool) -> str:
   """How to read a cut; empty if it goes without saying.
 
   Args:
@@ -278,7 +280,7 @@ def _notes(cut: Cut, hollow: bool) -> str:
 
 
 def _plots(
-  cut: Cut, table: Mapping[str, styles.Style], name: str
+  cut: SummarySlice, table: Mapping[str, styles.Style], name: str
 ) -> tuple[str, list[Drawing]]:
   """What is drawn of a cut: two plots beside each other, others below.
 
@@ -308,7 +310,7 @@ def _plots(
   else:
     pair = against('rejection_rate', 'relative_latency', 'by_rejections')
   third = ''
-  if not frame.method.isin(roles.BASELINES).all():
+  if not frame.method.isin(reference_points.BASELINES).all():
     if cut.known:
       drawing = figures.panels(
         frame, table, x='relative_latency', y='quality', name=f'{name}-panels'
@@ -322,7 +324,7 @@ def _plots(
 
 
 def _part(
-  cut: Cut, table: Mapping[str, styles.Style], name: str
+  cut: SummarySlice, table: Mapping[str, styles.Style], name: str
 ) -> tuple[str, list[Drawing]]:
   """Everything about one cut, and what is folded away below it.
 
@@ -401,12 +403,12 @@ def _costs(costs: Costs) -> str:
 {styles.milliseconds(costs.drafter_token_s)}; {blocks}"""
 
 
-def _footer(told: Mapping[str, Run], choice: Choice) -> str:
+def _footer(told: Mapping[str, Run], config: AnalysisConfig) -> str:
   """How latency and intervals came about, settings and versions.
 
   Args:
     told: The runs by name.
-    choice: How intervals were drawn.
+    config: How intervals were drawn.
   """
   versions = {'python': platform.python_version()} | {
     name: importlib.metadata.version(name)
@@ -435,8 +437,8 @@ def _footer(told: Mapping[str, Run], choice: Choice) -> str:
 token, over the verifier's cost of one token. {costs} Prefill is not in it.
 Time on the clock stands beside it in the tables and is never merged with
 it.</p>
-<p>Intervals are percentiles of {choice.resamples:,} bootstrap resamples of the
-examples, seed {choice.seed}; those of differences are paired: both points have
+<p>Intervals are percentiles of {config.resamples:,} bootstrap resamples of the
+examples, seed {config.seed}; those of differences are paired: both points have
 the same resamples. {' '.join(made)}</p>
 {details}
 <p>{display.for_html(line)}</p>
@@ -445,12 +447,12 @@ the same resamples. {' '.join(made)}</p>
 
 def render(
   frame: pd.DataFrame,
-  shown: Sequence[Shown],
+  shown: Sequence[SelectedAnswer],
   told: Mapping[str, Run],
-  screens: Sequence[First],
+  screens: Sequence[FirstScreen],
   asked: Sequence[questions.Question],
   looks: Mapping[str, styles.Style],
-  choice: Choice,
+  config: AnalysisConfig,
   note: str = '',
   left_out: Sequence[str] = (),
 ) -> tuple[str, list[Drawing]]:
@@ -463,14 +465,14 @@ def render(
     screens: What is said first.
     asked: Questions with their answers.
     looks: Styles by variant.
-    choice: How intervals were drawn.
+    config: How intervals were drawn.
     note: What has to be known before anything is compared; may be empty.
     left_out: Sentences on what is missing.
   """
   several = frame.gamma[frame.gamma > 0].nunique() > 1
   first = next(iter(told.values()))
   name = str(first.config.get('name') or 'Speculative cascades')
-  cut = list(cuts.cut(frame))
+  cut = list(slices.slice_summary(frame))
   parts = [_part(one, looks, f'p{i}') for i, one in enumerate(cut)]
   drawn = [screen.drawing for screen in screens]
   drawn += [drawing for _, own in parts for drawing in own]
@@ -503,7 +505,7 @@ def render(
 {answers}
 {examples.section(shown, looks, several, first.costs)}
 </main>
-{_footer(told, choice)}
+{_footer(told, config)}
 <script>
 {_inlined(_SCRIPTS)}</script>
 </body>

@@ -15,12 +15,12 @@ import pandas as pd
 from experiments.analysis import (
   calibration,
   comparisons,
-  kinds,
+  method_kinds,
   mixture,
   race,
   risk,
 )
-from experiments.analysis.choice import Choice
+from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.runs import GROUP, Points
 from experiments.reports import figures, styles
 from experiments.reports.columns import (
@@ -78,29 +78,29 @@ class Context:
   Attributes:
     found: Points and answers.
     looks: Styles by variant.
-    choice: Margins, targets and how intervals are drawn.
+    config: Margins, targets and how intervals are drawn.
     raced: Points and answers of arms that were timed, if any were.
   """
 
   found: Points
   looks: Mapping[str, styles.Style]
-  choice: Choice
+  config: AnalysisConfig
   raced: Points | None = None
 
   @functools.cached_property
   def frame(self) -> pd.DataFrame:
     """Every point against the verifier alone."""
-    return comparisons.compare(self.found, self.choice)
+    return comparisons.compare(self.found, self.config)
 
   @functools.cached_property
   def mixed(self) -> pd.DataFrame:
     """Every point over all tasks, against both models alone."""
-    return mixture.mix(self.found, self.choice)
+    return mixture.mix(self.found, self.config)
 
   @functools.cached_property
   def calibrated(self) -> pd.DataFrame:
     """Leniences chosen on a half of the examples, judged on the other."""
-    return calibration.calibrate(self.found, self.choice)
+    return calibration.calibrate(self.found, self.config)
 
   @property
   def several_gammas(self) -> bool:
@@ -142,7 +142,7 @@ def _two_sided(context: Context) -> Question:
     'How fast at the same quality, how good at the same speed',
     'For each method, on the left its fastest point whose quality is that of'
     ' the verifier alone: the lower end of the paired 95 % interval of the'
-    f' difference is above {styles.MINUS}{context.choice.margin:g} of the best'
+    f' difference is above {styles.MINUS}{context.config.margin:g} of the best'
     ' score. On the right its best point that takes no longer than the'
     ' verifier. A dash is a method that has none. Both are chosen on these same'
     ' examples, which flatters them; below, they are chosen on others.',
@@ -161,7 +161,7 @@ def _raced(context: Context) -> Question | None:
   """What the clock says, of arms that took turns at the same prompts."""
   if context.raced is None:
     return None
-  table = race.compare(context.raced, context.choice)
+  table = race.compare(context.raced, context.config)
   columns = [
     *(c for c in context.head if c is not TASK),
     *context.place,
@@ -182,7 +182,7 @@ def _raced(context: Context) -> Question | None:
 
 def _kinds(context: Context) -> Question:
   """What else would do."""
-  table = kinds.best_of_kinds(context.frame)
+  table = method_kinds.best_of_kinds(context.frame)
   table = table.rename(columns={'variant': 'fastest', 'kind': 'variant'})
 
   def name(variant: object) -> str:
@@ -206,7 +206,7 @@ def _kinds(context: Context) -> Question:
     DIFFERENCE,
     BEST_SPEEDUP,
   ]
-  alike = kinds.truncated_alike(context.found, context.choice)
+  alike = method_kinds.compare_with_truncation(context.found, context.config)
   gained = "over min-p's, on the same examples, with its 95 % interval"
   faster = "by min-p's, with its 95 % interval"
   return Question(
@@ -238,8 +238,8 @@ def _kinds(context: Context) -> Question:
 
 def _mixture(context: Context) -> Question:
   """All tasks together."""
-  frame = mixture.of_several(context.mixed)
-  best = mixture.best(frame)
+  frame = mixture.multi_task_points(context.mixed)
+  best = mixture.best_per_curve(frame)
   drawings, parts = [], list(frame.groupby(['temperature', 'run'], sort=False))
   for i, ((temperature, run), part) in enumerate(parts):
     drawn = figures.curves(
@@ -306,10 +306,10 @@ def _front(context: Context) -> Question:
 
 def _calibrated(context: Context) -> Question:
   """Leniences that were not chosen where they are judged."""
-  table, choice = context.calibrated, context.choice
+  table, config = context.calibrated, context.config
   asked = {
-    'quality': f'at most {choice.loss:g} of quality lost',
-    'latency': f'modelled latency of at most {choice.latency:g}',
+    'quality': f'at most {config.loss:g} of quality lost',
+    'latency': f'modelled latency of at most {config.latency:g}',
   }
   given_away = {'quality': 'latency', 'latency': 'quality'}
   columns = [
@@ -340,7 +340,7 @@ def _calibrated(context: Context) -> Question:
   return Question(
     'Can the lenience be chosen beforehand',
     'Lenience is chosen on one half of the examples and judged on the other'
-    f' (halves by a hash of the id, seed {choice.seed}), at one gamma for'
+    f' (halves by a hash of the id, seed {config.seed}), at one gamma for'
     ' all.',
     tables,
     otherwise='There are too few examples, or no verifier alone, to choose by.',
@@ -349,8 +349,8 @@ def _calibrated(context: Context) -> Question:
 
 def _guaranteed(context: Context) -> Question | None:
   """Leniences that lose little, with a guarantee."""
-  choice = context.choice
-  table = risk.control(context.found, choice)
+  config = context.config
+  table = risk.control(context.found, config)
   if table.empty:
     return None
   table = table.assign(
@@ -380,8 +380,8 @@ def _guaranteed(context: Context) -> Question | None:
   return Question(
     'How do I choose the lenience',
     'The loosest lenience that loses at most'
-    f' {choice.risk:g} of the quality against the verifier, with probability'
-    f' {1 - choice.delta:g} or more whatever the examples are: tested from'
+    f' {config.risk:g} of the quality against the verifier, with probability'
+    f' {1 - config.delta:g} or more whatever the examples are: tested from'
     ' strict on, up to the first that is not shown to lose so little'
     ' (learn-then-test, arXiv 2110.01052; by betting, 2010.09686). It holds for'
     ' one curve, chosen before.' + few,
@@ -391,7 +391,7 @@ def _guaranteed(context: Context) -> Question | None:
 
 def _tested(context: Context) -> Question:
   """Whether a difference could be chance."""
-  table = calibration.tested(context.found, context.calibrated, context.choice)
+  table = calibration.tested(context.found, context.calibrated, context.config)
   columns = [
     *context.head,
     *context.place,

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.analysis.roles import DRAFTER, VERIFIER, is_oracle
+from experiments.analysis.reference_points import DRAFTER, VERIFIER, is_oracle
 
 MINUS = '\N{MINUS SIGN}'
 # What stands for a value that is not there.

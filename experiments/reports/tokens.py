@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from cascades.untrusted import display
 from experiments import records
 from experiments.analysis import blocks
-from experiments.analysis.shown import Shown
+from experiments.analysis.example_selection import SelectedAnswer
 from experiments.records import Record, Trace, View
 from experiments.reports import styles
 
@@ -108,7 +108,9 @@ def _bars(found: Sequence[blocks.Block], end: float) -> str:
   )
 
 
-def answer(shown: Shown, time: blocks.Timeline, name: str, end: float) -> str:
+def answer(
+  shown: SelectedAnswer, time: blocks.Timeline, name: str, end: float
+) -> str:
   """An answer with its clock.
 
   Args:

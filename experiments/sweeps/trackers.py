@@ -22,7 +22,7 @@ import pandas as pd
 
 from cascades import extras
 from experiments import cli, records
-from experiments.analysis import cuts
+from experiments.analysis import slices
 from experiments.records import metrics
 from experiments.sweeps import plan, workdirs
 
@@ -335,7 +335,7 @@ class Trackers:
     """
     if not self._left:
       return
-    best = cuts.best_points(summary)[_BEST]
+    best = slices.best_points(summary)[_BEST]
     self._each(lambda tracker: tracker.summary(summary, best))
 
   def close(self) -> None:

@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from experiments.analysis import cuts
+from experiments.analysis import slices
 from experiments.records import metrics
 
 NAN = math.nan
@@ -43,8 +43,8 @@ def make_frame(rows, names=POINTS):
 
 
 def no_worse(rows):
-  (one,) = cuts.cut(make_frame(rows))
-  return cuts.no_worse(one)
+  (one,) = slices.slice_summary(make_frame(rows))
+  return slices.no_worse(one)
 
 
 VERIFIER = ('verifier_only', NAN, 0.9, 1.0)
@@ -76,7 +76,7 @@ def test_where_nobody_knows_the_verifiers_quality_nothing_is_judged(alone):
   rows = [*alone, ('a', 0.0, 0.9, 0.7), ('a', 1.0, 0.5, 0.3)]
   assert no_worse(rows) is None
   # Of its best points the fastest.
-  assert cuts.best_points(make_summary(rows)).lenience.iloc[-1] == 0.0
+  assert slices.best_points(make_summary(rows)).lenience.iloc[-1] == 0.0
 
 
 def test_best_points_are_fastest_at_the_verifiers_quality_else_the_best():
@@ -92,7 +92,7 @@ def test_best_points_are_fastest_at_the_verifiers_quality_else_the_best():
     ('u', 'a', 0.0, 0.4, 0.7),
     ('u', 'a', 1.0, 0.3, 0.1),
   ]
-  best = cuts.best_points(make_summary(rows, f'task {POINTS}'))
+  best = slices.best_points(make_summary(rows, f'task {POINTS}'))
   assert best.index.tolist() == [0, 1, 3, 6, 8]
   assert best.variant.tolist() == best.method.tolist()
 
@@ -109,7 +109,7 @@ def test_best_points_are_fastest_at_the_verifiers_quality_else_the_best():
   ],
 )
 def test_best_points_of_odd_curves(rows, kept):
-  assert cuts.best_points(make_summary(rows)).index.tolist() == kept
+  assert slices.best_points(make_summary(rows)).index.tolist() == kept
 
 
 def test_an_oracle_is_no_best_point():
@@ -120,7 +120,7 @@ def test_an_oracle_is_no_best_point():
     ('diff', 'token', 0.9, 0.6),
   ]
   names = 'method verification quality relative_latency'
-  best = cuts.best_points(make_summary(rows, names))
+  best = slices.best_points(make_summary(rows, names))
   assert best.variant.tolist() == ['verifier_only', 'chow sequential', 'diff']
   # As the summary has it, though a sequential cascade has no blocks.
   assert best.gamma.tolist() == [0, 2, 2]
@@ -144,7 +144,7 @@ def test_best_points_are_of_each_variant_at_the_gamma_that_suits_each_point():
     ('c', 'token', 0.5, 0, 0.9, 1.0),
     ('c', 'token', 0.5, 2, 0.7, 0.2),
   ]
-  best = cuts.best_points(make_summary(rows, GAMMAS))
+  best = slices.best_points(make_summary(rows, GAMMAS))
   assert best.variant.tolist() == ['verifier_only', 'a', 'b', 'a block', 'c']
   assert best.gamma.tolist() == [0, 4, 2, 4, 2]
 
@@ -157,11 +157,11 @@ def test_the_fastest_of_a_sweeps_table_is_that_of_its_page():
     ('b', 'token', 0.0, 2, 0.9, 0.6),
     ('b', 'token', 0.0, 4, 0.9, 0.7),
   ]
-  page, *_ = cuts.cut(make_frame(rows, GAMMAS))
+  page, *_ = slices.slice_summary(make_frame(rows, GAMMAS))
   assert page.tuned
-  best = cuts.best_points(make_summary(rows, GAMMAS)).iloc[1:]
+  best = slices.best_points(make_summary(rows, GAMMAS)).iloc[1:]
   as_good = best[best.quality >= 0.9].sort_values('relative_latency')
-  assert cuts.no_worse(page).index.tolist() == as_good.index.tolist() == [3]
+  assert slices.no_worse(page).index.tolist() == as_good.index.tolist() == [3]
 
 
 def test_tuned_keeps_the_fastest_gamma_of_each_point():
@@ -185,10 +185,10 @@ def test_tuned_keeps_the_fastest_gamma_of_each_point():
   ]
   names = 'task temperature method verification lenience gamma relative_latency'
   frame = make_frame(rows, names)
-  kept = cuts.tuned(frame)
+  kept = slices.at_fastest_gamma(frame)
   assert kept.index.tolist() == [0, 1, 2, 5, 6, 7, 8, 10, 12]
-  assert cuts.tuned(kept).equals(kept)
-  assert cuts.tuned(frame.iloc[:0]).empty
+  assert slices.at_fastest_gamma(kept).equals(kept)
+  assert slices.at_fastest_gamma(frame.iloc[:0]).empty
 
 
 def test_tuned_leaves_what_gamma_changes():
@@ -198,4 +198,8 @@ def test_tuned_leaves_what_gamma_changes():
     for gamma in (2, 4)
   ]
   names = 'method bonus_from gamma relative_latency'
-  assert cuts.tuned(make_frame(rows, names)).gamma.tolist() == [4, 2, 4]
+  assert slices.at_fastest_gamma(make_frame(rows, names)).gamma.tolist() == [
+    4,
+    2,
+    4,
+  ]

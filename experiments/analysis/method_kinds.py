@@ -8,8 +8,8 @@ that does not speculate, or by keeping whatever was drafted.
 import numpy as np
 import pandas as pd
 
-from experiments.analysis import comparisons, roles
-from experiments.analysis.choice import Choice
+from experiments.analysis import comparisons, reference_points
+from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.runs import GROUP, RUN, Points
 
 _CASCADES = ('chow', 'diff', 'opt', 'token_v1', 'token_v2', 'token_v3')
@@ -28,7 +28,7 @@ KINDS = (
 )
 
 
-def kind(method: str, verification: str, lenience: float) -> str:
+def classify(method: str, verification: str, lenience: float) -> str:
   """What sort of decoding a point is; one of `KINDS`, '' for a model alone.
 
   Args:
@@ -36,10 +36,10 @@ def kind(method: str, verification: str, lenience: float) -> str:
     verification: How its blocks were verified, as in a record.
     lenience: Where on its curve it is; nan where the method has none.
   """
-  if method in roles.BASELINES:
+  if method in reference_points.BASELINES:
     return ''
-  if verification == roles.SEQUENTIAL:
-    oracle = roles.is_oracle(method, verification)
+  if verification == reference_points.SEQUENTIAL:
+    oracle = reference_points.is_oracle(method, verification)
     return 'sequential oracle' if oracle else 'sequential cascade'
   if method == 'speed' and lenience == 0:
     return 'strict decoding'
@@ -71,7 +71,7 @@ def best_of_kinds(frame: pd.DataFrame) -> pd.DataFrame:
     with its interval, of the best within the verifier's latency; nan where
     there is none. No rows where there is one kind only.
   """
-  kinds = list(map(kind, frame.method, frame.verification, frame.lenience))
+  kinds = list(map(classify, frame.method, frame.verification, frame.lenience))
   frame = frame.assign(kind=kinds)
   frame = frame[np.isfinite(frame.speedup) & np.isfinite(frame.difference)]
   tasks = frame.task.unique().tolist()
@@ -93,7 +93,9 @@ def best_of_kinds(frame: pd.DataFrame) -> pd.DataFrame:
   return made.loc[order].reset_index(drop=True)
 
 
-def truncated_alike(found: Points, choice: Choice) -> pd.DataFrame:
+def compare_with_truncation(
+  found: Points, config: AnalysisConfig
+) -> pd.DataFrame:
   """TokenV3 beside the verifier that is truncated to the same tokens.
 
   TokenV3 at lenience lam keeps the drafter to tokens with p >= (1 - lam) max p;
@@ -102,7 +104,7 @@ def truncated_alike(found: Points, choice: Choice) -> pd.DataFrame:
 
   Args:
     found: Points and answers.
-    choice: How intervals are drawn.
+    config: How intervals are drawn.
 
   Returns:
     A row per pair of points with the same run, gamma and verification:
@@ -122,7 +124,7 @@ def truncated_alike(found: Points, choice: Choice) -> pd.DataFrame:
       rows.append(
         dict(zip(keys, key, strict=True))
         | {'variant': row.variant, 'lenience': row.lenience}
-        | comparisons.pair(found, place, alike.index[0], choice)
+        | comparisons.pair(found, place, alike.index[0], config)
       )
   told = [*comparisons.with_ends('gained'), *comparisons.with_ends('faster')]
   return pd.DataFrame(rows, columns=[*keys, 'variant', 'lenience', 'n', *told])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import pandas as pd
 
 from experiments.analysis import headline, mixture
-from experiments.analysis.choice import Choice
+from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.headline import Headline
 from experiments.reports import figures, styles
 from experiments.reports.drawings import Drawing
@@ -20,7 +20,7 @@ _Who = Callable[[pd.Series], str]
 
 
 @dataclasses.dataclass(frozen=True)
-class First:
+class FirstScreen:
   """What is said first of the points of a run and temperature.
 
   Attributes:
@@ -32,22 +32,22 @@ class First:
   answers: tuple[str, ...]
 
 
-def screens(
-  frame: pd.DataFrame, looks: Mapping[str, styles.Style], choice: Choice
-) -> list[First]:
+def first_screens(
+  frame: pd.DataFrame, looks: Mapping[str, styles.Style], config: AnalysisConfig
+) -> list[FirstScreen]:
   """What is said first, of each run and temperature.
 
   Args:
     frame: Points over all tasks, as `mixture.mix` makes them.
     looks: Styles by variant.
-    choice: Says by how much a quality may be less and still be the verifier's.
+    config: Says by how much a quality may be less and still be the verifier's.
   """
   made = []
   groups = list(frame.groupby(['temperature', 'run'], sort=False))
   gammas = frame.gamma[frame.gamma > 0].nunique() > 1
   for i, ((temperature, run), part) in enumerate(groups):
-    part = mixture.tuned(part)
-    told = headline.find(part, choice)
+    part = mixture.at_fastest_gamma(part)
+    told = headline.summarize(part, config)
     if told is None:
       continue
     shown = part.gamma if gammas else 0 * part.gamma
@@ -64,15 +64,17 @@ def screens(
     caption = [styles.words(part.task.iloc[0])]
     caption += [f'temperature {temperature:g}', run] if len(groups) > 1 else []
     caption = ', '.join(filter(None, caption))
-    told_by = _answers(told, looks, choice, gammas)
-    made.append(First(dataclasses.replace(drawing, caption=caption), told_by))
+    told_by = _answers(told, looks, config, gammas)
+    made.append(
+      FirstScreen(dataclasses.replace(drawing, caption=caption), told_by)
+    )
   return made
 
 
 def _answers(
   told: Headline,
   looks: Mapping[str, styles.Style],
-  choice: Choice,
+  config: AnalysisConfig,
   gammas: bool,
 ) -> tuple[str, ...]:
   """The sentences.
@@ -80,7 +82,7 @@ def _answers(
   Args:
     told: The points that they are of.
     looks: Styles by variant.
-    choice: Says by how much a quality may be less and still be the verifier's.
+    config: Says by how much a quality may be less and still be the verifier's.
     gammas: Whether points differ in gamma, so that it is named.
   """
 
@@ -89,18 +91,18 @@ def _answers(
     return f'{looks[row.variant].label} at {place}'
 
   return (
-    _fastest(told, choice, who),
+    _fastest(told, config, who),
     _best(told, who),
     _above(told, who),
   )
 
 
-def _fastest(told: Headline, choice: Choice, who: _Who) -> str:
+def _fastest(told: Headline, config: AnalysisConfig, who: _Who) -> str:
   row = told.fastest
   if row is None:
     said = (
       'No point is shown to keep the quality of the verifier within'
-      f' {choice.margin:g}.'
+      f' {config.margin:g}.'
     )
   else:
     said = (

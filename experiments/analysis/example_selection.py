@@ -11,13 +11,13 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 from experiments import records
-from experiments.analysis import roles
+from experiments.analysis import reference_points
 from experiments.records import Record, Trace, View
 from experiments.tasks import Example
 
 
 @dataclasses.dataclass(frozen=True)
-class Shown:
+class SelectedAnswer:
   """An answer that is shown.
 
   Attributes:
@@ -26,7 +26,8 @@ class Shown:
     example: What was asked.
     point: Name of the file, without an ending, that the record is in.
     view: What was said of its tokens; None where nobody looked.
-    beside: What another method answered to the same; None where there is none.
+    counterpart: The answer of a reference method to the same prompt; None if
+      there is none.
   """
 
   record: Record
@@ -34,7 +35,7 @@ class Shown:
   example: Example
   point: str
   view: View | None = None
-  beside: 'Shown | None' = None
+  counterpart: 'SelectedAnswer | None' = None
 
   @property
   def key(self) -> tuple:
@@ -42,11 +43,11 @@ class Shown:
     return records.view_key(self.point, self.record.lenience, self.trace.id)
 
 
-def find(
+def select_answers(
   workdir: pathlib.Path,
   points: Mapping[str, Sequence[Record]],
   left_out: list[str] | None = None,
-) -> list[Shown]:
+) -> list[SelectedAnswer]:
   """The answers that are shown, each with what stands beside it.
 
   An answer whose trace or prompt is missing or damaged is not shown.
@@ -59,11 +60,11 @@ def find(
   """
   left_out = [] if left_out is None else left_out
   every = list(itertools.chain(*points.values()))
-  chosen = choose(every)
-  others = [beside(every, record) for record in chosen]
+  chosen = choose_records(every)
+  others = [find_counterpart(every, record) for record in chosen]
   wanted = {id(r) for r in (*chosen, *others)}
   asked, views = records.read_examples(workdir), None
-  found: dict[int, Shown] = {}
+  found: dict[int, SelectedAnswer] = {}
   for name, lines in points.items():
     places = [i for i, line in enumerate(lines) if id(line) in wanted]
     if not places:
@@ -85,21 +86,23 @@ def find(
       elif example is None:
         left_out.append(f'examples/{r.task}: there is no example {r.id}.')
       else:
-        one = Shown(r, trace, example, name)
+        one = SelectedAnswer(r, trace, example, name)
         found[id(r)] = dataclasses.replace(one, view=views.get(one.key))
   return [
-    dataclasses.replace(found[id(r)], beside=found.get(id(other)))
+    dataclasses.replace(found[id(r)], counterpart=found.get(id(other)))
     for r, other in zip(chosen, others, strict=True)
     if id(r) in found
   ]
 
 
-def every(shown: Sequence[Shown]) -> list[Shown]:
+def with_counterparts(shown: Sequence[SelectedAnswer]) -> list[SelectedAnswer]:
   """What is shown, and what stands beside it."""
-  return [each for s in shown for each in (s, s.beside) if each is not None]
+  return [
+    each for s in shown for each in (s, s.counterpart) if each is not None
+  ]
 
 
-def choose(lines: Sequence[Record], count: int = 5) -> list[Record]:
+def choose_records(lines: Sequence[Record], count: int = 5) -> list[Record]:
   """Examples of a middling lenience, in turn from each task.
 
   TokenV3 if the run has it, else the first curve that drafts. Of each task the
@@ -127,7 +130,7 @@ def choose(lines: Sequence[Record], count: int = 5) -> list[Record]:
   return [r for r in turns if r is not None][:count]
 
 
-def beside(lines: Sequence[Record], record: Record) -> Record | None:
+def find_counterpart(lines: Sequence[Record], record: Record) -> Record | None:
   """What strict speculative decoding, or the verifier alone, made of a prompt.
 
   Strict decoding at the same gamma if the run has it; None if it has neither.
@@ -146,5 +149,5 @@ def beside(lines: Sequence[Record], record: Record) -> Record | None:
   ]
   strict = [r for r in others if r.variant == 'speed' and r.lenience == 0]
   strict.sort(key=lambda r: abs(r.gamma - record.gamma))
-  alone = [r for r in others if r.method == roles.VERIFIER]
+  alone = [r for r in others if r.method == reference_points.VERIFIER]
   return next(iter(strict + alone), None)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from experiments.analysis import roles
+from experiments.analysis import reference_points
 from experiments.records import metrics
 
 # What rows have in common that are looked at together.
@@ -19,7 +19,7 @@ _TOGETHER = ['task', 'temperature', 'run']
 
 # Frames are not equal to anything in one word.
 @dataclasses.dataclass(frozen=True, eq=False)
-class Cut:
+class SummarySlice:
   """Rows of the summary that are looked at together.
 
   Attributes:
@@ -42,7 +42,7 @@ class Cut:
   run: str = ''
   gamma: int | None = None
   tuned: bool = False
-  under: tuple['Cut', ...] = ()
+  under: tuple['SummarySlice', ...] = ()
 
   @property
   def known(self) -> bool:
@@ -50,7 +50,7 @@ class Cut:
     return bool(self.frame.quality.notna().any())
 
 
-def cut(frame: pd.DataFrame) -> Iterator[Cut]:
+def slice_summary(frame: pd.DataFrame) -> Iterator[SummarySlice]:
   """A cut per task, temperature and run; where gamma was varied, tuned.
 
   Args:
@@ -70,7 +70,7 @@ def cut(frame: pd.DataFrame) -> Iterator[Cut]:
     }
     without = plain[part.index]
     single = [
-      Cut(
+      SummarySlice(
         _told(part[without | (part.gamma == gamma)]),
         **told,
         gamma=gamma if gammas else None,
@@ -78,13 +78,13 @@ def cut(frame: pd.DataFrame) -> Iterator[Cut]:
       for gamma in part[~without].gamma.unique()
     ]
     if len(single) > 1:
-      best = _by_curve(tuned(part), part.variant.unique().tolist())
-      yield Cut(_told(best), **told, tuned=True, under=tuple(single))
+      best = _by_curve(at_fastest_gamma(part), part.variant.unique().tolist())
+      yield SummarySlice(_told(best), **told, tuned=True, under=tuple(single))
     else:
-      yield from single or [Cut(_told(part), **told)]
+      yield from single or [SummarySlice(_told(part), **told)]
 
 
-def tuned(frame: pd.DataFrame) -> pd.DataFrame:
+def at_fastest_gamma(frame: pd.DataFrame) -> pd.DataFrame:
   """Each point at the gamma that makes it fastest, judged on these examples.
 
   What is emitted has the same law at any gamma, so that only the latency is
@@ -116,16 +116,18 @@ def _by_curve(frame: pd.DataFrame, variants: Sequence[str]) -> pd.DataFrame:
 
 def _told(frame: pd.DataFrame) -> pd.DataFrame:
   """With what follows from the rows of a cut."""
-  alone = frame[frame.variant == roles.VERIFIER].mean_output_tokens
+  alone = frame[frame.variant == reference_points.VERIFIER].mean_output_tokens
   level = float(alone.iloc[0]) if len(alone) else math.nan
-  oracle = list(map(roles.is_oracle, frame.method, frame.verification))
+  oracle = list(
+    map(reference_points.is_oracle, frame.method, frame.verification)
+  )
   return frame.assign(
     oracle=pd.Series(oracle, frame.index, dtype=bool),
     relative_length=frame.mean_output_tokens / level,
   )
 
 
-def no_worse(one: Cut) -> pd.DataFrame | None:
+def no_worse(one: SummarySlice) -> pd.DataFrame | None:
   """Points that score no worse than the verifier alone, fastest first.
 
   They are judged on these same examples, with no margin for chance:
@@ -139,10 +141,12 @@ def no_worse(one: Cut) -> pd.DataFrame | None:
     good the verifier alone is.
   """
   frame = one.frame
-  levels = frame[frame.method == roles.VERIFIER].quality.dropna()
+  levels = frame[frame.method == reference_points.VERIFIER].quality.dropna()
   if levels.empty:
     return None
-  drafting = frame[~frame.method.isin(roles.BASELINES) & ~frame.oracle]
+  drafting = frame[
+    ~frame.method.isin(reference_points.BASELINES) & ~frame.oracle
+  ]
   fit = drafting[drafting.quality >= levels.iloc[0]]
   fit = fit[fit.relative_latency.notna()]
   return fit.sort_values('relative_latency', kind='stable')
@@ -166,7 +170,7 @@ def best_points(summary: pd.DataFrame) -> pd.DataFrame:
   """
   frame = summary.assign(variant=metrics.variants(summary), run='')
   places = []
-  for one in cut(frame):
+  for one in slice_summary(frame):
     fit = no_worse(one)
     shown = one.frame[~one.frame.oracle]
     for variant, points in shown.groupby('variant', sort=False):
