@@ -185,9 +185,9 @@ HTML(
 # %%
 from experiments.sweeps import costs
 
-equipped = cascades.Sampler(verifier, drafter, gamma=4).equipped
+bound_drafter = cascades.Sampler(verifier, drafter, gamma=4).bound_drafter
 model = models.get('drafter')
-unit = costs.measure(verifier, model, equipped, [(4, 1)], seconds=2.0).low
+unit = costs.measure(verifier, model, bound_drafter, [(4, 1)], seconds=2.0).low
 block = 5 * unit.drafter_token_s + unit.verify_s[4]
 print(f'a draft: {unit.drafter_token_s / unit.verifier_token_s:.2f}')
 print(f'reading five tokens: {unit.verify_s[4] / unit.verifier_token_s:.2f}')

@@ -88,10 +88,10 @@ def test_a_model_agrees_with_itself_to_the_end():
 def test_whatever_drafts_can_be_looked_at():
   # Some models that agree, and the text itself, which has nothing to say here.
   verifier, drafter = _of_tables()
-  equipped = pairing.equip(verifier, drafter, stop_below=0.2)
+  bound_drafter = pairing.bind_drafter(verifier, drafter, stop_below=0.2)
   whole, part = (
     agreement.agreement((verifier, x), _prompts()[:3], 8)
-    for x in (drafter, equipped)
+    for x in (drafter, bound_drafter)
   )
   for one, other in zip(whole, part, strict=True):
     count = len(other.places)

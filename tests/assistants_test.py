@@ -58,7 +58,7 @@ def verifier(kind, window=None):
 
 
 @functools.cache
-def equipped(kind, others_say=True, window=None):
+def bound_drafter(kind, others_say=True, window=None):
   found = assistant_checkpoint.load(_folders(kind)[1])
   if window is not None:
     text = found.config['text_config'] | {'sliding_window': window}
@@ -109,7 +109,7 @@ def test_drafts_are_transformers(kind, length, garbage, window):
   tokens = found['tokens'][:length]
   assert len(tokens) == length
   cache, state = _read(kind, tokens, garbage, window)
-  drafter, params = equipped(kind, window=window)
+  drafter, params = bound_drafter(kind, window=window)
   token = jnp.asarray(tokens[-1])
   banks, step = drafter.banks(cache, jnp.int32(length)), _step(drafter)
   warm = processing.Processing(temperature=np.float32(0.7))
@@ -127,8 +127,8 @@ def test_drafts_are_transformers(kind, length, garbage, window):
 
 
 def test_tokens_of_other_groups_may_have_nothing():
-  drafter, params = equipped('shared')
-  silent, _ = equipped('shared', others_say=False)
+  drafter, params = bound_drafter('shared')
+  silent, _ = bound_drafter('shared', others_say=False)
   u = jax.random.normal(jax.random.key(0), (16,))
   both = drafter.logits(params[0], u), silent.logits(params[0], u)
   some = np.isfinite(both[1])
@@ -139,7 +139,7 @@ def test_tokens_of_other_groups_may_have_nothing():
 
 
 def test_a_text_of_one_token_has_nothing_to_look_at():
-  drafter, params = equipped('dense')
+  drafter, params = bound_drafter('dense')
   model, theirs, _ = verifier('dense')
   cache = model.init_cache(theirs, 8)
   banks = drafter.banks(cache, jnp.int32(1))
@@ -195,7 +195,7 @@ def _after(kind):
 
 def _of_first(kind, others_say, how):
   """What both models say of the first token after the prompt."""
-  drafter, params = equipped(kind, others_say)
+  drafter, params = bound_drafter(kind, others_say)
   tokens = expected(kind)['tokens'][:_BEFORE]
   cache, state = _read(kind, tokens)
   banks = drafter.banks(cache, jnp.int32(_BEFORE))
@@ -204,13 +204,13 @@ def _of_first(kind, others_say, how):
   return decoding.distributions(logits, _after(kind)[0], how)
 
 
-def _drawn(kind, equipped, rules, how, **scheme):
+def _drawn(kind, bound_drafter, rules, how, **scheme):
   """The first two tokens of many rows, by each rule."""
   prompt = expected(kind)['tokens'][:_BEFORE]
   with conftest.optimised():
     return [
       small.continued(
-        *(verifier(kind), equipped, prompt, 2, many_methods.one_of(rules)),
+        *(verifier(kind), bound_drafter, prompt, 2, many_methods.one_of(rules)),
         **dict(gamma=2, rows=_MANY, seed=i, lenience=i, how=how, **scheme),
       )
       for i in range(len(rules))
@@ -242,7 +242,7 @@ def test_rules_have_their_law(kind, others_say, how, scheme):
   # q hangs on where a block began, so that a cascade's target holds block by
   # block: of a block's first token, and strictly of the next one too.
   rules = [(methods.METHODS[name], at) for name, at in _RULES]
-  drafts = drafters.Equipped(*equipped(kind, others_say))
+  drafts = drafters.BoundDrafter(*bound_drafter(kind, others_say))
   drawn = _drawn(kind, drafts, rules, how, **scheme)
   d = _of_first(kind, others_say, how)
   assert np.abs(d.q - d.p).max() > 0.005
@@ -259,7 +259,7 @@ def test_rules_have_their_law(kind, others_say, how, scheme):
 
 @pytest.mark.slow
 def test_own_layers_keep_the_truncated_law():
-  own = pairing.equip(verifier('dense'), 'self:1')
+  own = pairing.bind_drafter(verifier('dense'), 'self:1')
   (tokens,) = _drawn('dense', own, [(methods.METHODS['speed'], 0)], _TRUNCATED)
   _check_strict('dense', tokens, _TRUNCATED)
 
@@ -270,7 +270,7 @@ def test_strict_beyond_the_window_is_what_transformers_generates(kind, window):
   found = expected(kind, 'long')
   small.check_continued(
     verifier(kind, window),
-    drafters.Equipped(*equipped(kind, window=window)),
+    drafters.BoundDrafter(*bound_drafter(kind, window=window)),
     found['tokens'],
     found[f'greedy_{window}'],
     found[f'drawn_from_{window}'][0],
@@ -281,7 +281,9 @@ def test_strict_beyond_the_window_is_what_transformers_generates(kind, window):
 
 
 def _refused(verifier, folder):
-  return conftest.refused('drafter', pairing.equip, verifier, str(folder))
+  return conftest.refused(
+    'drafter', pairing.bind_drafter, verifier, str(folder)
+  )
 
 
 def test_a_verifier_of_another_size_is_refused(tmp_path):
@@ -386,4 +388,4 @@ def test_what_an_assistant_is_not_asked_for_is_refused():
     cascades.Sampler('tiny-verifier', 'tiny-drafter', others_say=False)
   # Which is told from what was loaded, and passed on.
   silent = cascades.Sampler(*pair, others_say=False)
-  assert not silent.equipped.drafter.others_say
+  assert not silent.bound_drafter.drafter.others_say

@@ -192,7 +192,7 @@ def check_laws(
   *,
   drafts=1,
   tree_size=None,
-  equipped=None,
+  bound_drafter=None,
   seen=seen_of_model,
   pairs=None,
   rows=48_000,
@@ -201,10 +201,10 @@ def check_laws(
 ):
   """Samples every method through one loop, in one batch.
 
-  `equipped` drafts, or the usual model, and `seen(scheme, how)` is what the
-  loop sees in each context. `pairs` are methods at leniences, or all of them,
-  none at a limit; they share the rows evenly. Of what is not processed, `times`
-  batches are drawn.
+  `bound_drafter` drafts, or the usual model, and `seen(scheme, how)` is what
+  the loop sees in each context. `pairs` are methods at leniences, or all of
+  them, none at a limit; they share the rows evenly. Of what is not processed,
+  `times` batches are drawn.
   """
   pairs = pairs_of(scheme) if pairs is None else pairs
   every = [seen(scheme, HOWS[name]) for name in hows]
@@ -213,8 +213,10 @@ def check_laws(
   method = many_methods.looked_up(tables, every, with_rules=rules)
   given = dict(scheme=scheme, drafts=drafts, tree_size=tree_size)
   given |= dict(room=_NEW, return_logits=False)
-  if equipped:
-    given |= dict(drafter=equipped.drafter, drafter_table=equipped.params)
+  if bound_drafter:
+    given |= dict(
+      drafter=bound_drafter.drafter, drafter_table=bound_drafter.params
+    )
   each = np.arange(rows) % len(pairs)
   for name, table in zip(hows, tables, strict=True):
     how = HOWS[name]

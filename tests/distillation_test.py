@@ -123,10 +123,10 @@ def test_a_head_of_texts_says_what_is_frequent_in_them(tmp_path):
   assert np.isfinite(json.loads(line)['loss'])
   loaded = recurrent_checkpoint.load(folder)
   assert loaded.says.shape == (20,)
-  equipped = pairing.equip(verifier, loaded)
+  bound_drafter = pairing.bind_drafter(verifier, loaded)
   state = jnp.ones(320)
   _, logits = recurrent_drafter.step(
-    *(equipped.drafter.model, equipped.params[1], loaded.head),
+    *(bound_drafter.drafter.model, bound_drafter.params[1], loaded.head),
     *(state, state, jnp.int32(5)),
   )
   assert np.flatnonzero(np.isfinite(logits)).tolist() == loaded.says.tolist()

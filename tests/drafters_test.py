@@ -50,34 +50,34 @@ _REDUCED = _NEAR.at[:, jnp.array([1, 4])].set(-jnp.inf)
 _HEAD = recurrent_drafter.init_head(jax.random.key(4), _V)
 _INNER = methods.METHODS['token_v3'], 0.4
 
-_ADAPTIVE = drafters.Equipped(
+_ADAPTIVE = drafters.BoundDrafter(
   drafters.ModelDrafter(_MODEL, adaptive=True), (_NEAR, jnp.float32(0.55))
 )
 # It drafts wherever a text is that has its last token already.
-_NGRAM = drafters.Equipped(drafters.NgramDrafter(3, 1), ())
+_NGRAM = drafters.BoundDrafter(drafters.NgramDrafter(3, 1), ())
 _RECURRENT, _BEAM, _RECURRENT_FEW, _BEAM_FEW = (
-  drafters.Equipped(
+  drafters.BoundDrafter(
     drafters.RecurrentDrafter(model, beam=beam), (_HEAD, _VERIFIER)
   )
   for model in (_MODEL, _FEW)
   for beam in (False, True)
 )
-_FEW_SAID = drafters.Equipped(drafters.ModelDrafter(_FEW), _REDUCED)
+_FEW_SAID = drafters.BoundDrafter(drafters.ModelDrafter(_FEW), _REDUCED)
 _CHAIN = chain.chain(
   _MODEL,
   _NEAR,
-  drafters.Equipped(drafters.ModelDrafter(_MODEL), _SMALL),
+  drafters.BoundDrafter(drafters.ModelDrafter(_MODEL), _SMALL),
   *_INNER,
   gamma=2,
 )
 
 
-def _run(equipped, method='speed', gamma=3, **options):
+def _run(bound_drafter, method='speed', gamma=3, **options):
   return decoding_test._generate(
     method,
     gamma=gamma,
-    drafter=equipped.drafter,
-    drafter_table=equipped.params,
+    drafter=bound_drafter.drafter,
+    drafter_table=bound_drafter.params,
     **options,
   )
 
@@ -101,7 +101,7 @@ def _of_chain(scheme, how):
 def test_a_drafter_of_some_tokens_keeps_the_law(kind):
   scheme = verification.Scheme(kind)
   seen = _of(_REDUCED)
-  decoding_test.check_laws(scheme, 3, equipped=_FEW_SAID, seen=seen)
+  decoding_test.check_laws(scheme, 3, bound_drafter=_FEW_SAID, seen=seen)
 
 
 _TWO = dict(gamma=2, drafts=2)
@@ -109,7 +109,7 @@ _TWO = dict(gamma=2, drafts=2)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('equipped', 'seen', 'kind', 'options'),
+  ('bound_drafter', 'seen', 'kind', 'options'),
   [
     *((_ADAPTIVE, _of(_NEAR), kind, {}) for kind in decoding_test.ONE_DRAFT),
     (
@@ -122,18 +122,18 @@ _TWO = dict(gamma=2, drafts=2)
   ],
 )
 def test_drafters_that_stop_or_are_drafted_for_keep_the_law(
-  equipped, seen, kind, options
+  bound_drafter, seen, kind, options
 ):
   decoding_test.check_laws(
     verification.Scheme(kind),
-    **dict(gamma=3, equipped=equipped, seen=seen) | options,
+    **dict(gamma=3, bound_drafter=bound_drafter, seen=seen) | options,
   )
 
 
 def test_a_threshold_decides_how_much_is_drafted():
   def run(threshold):
-    equipped = _ADAPTIVE._replace(params=(_NEAR, jnp.float32(threshold)))
-    return _run(equipped, 'speed', leniences=(0.0,), rows=256, new=8)
+    bound_drafter = _ADAPTIVE._replace(params=(_NEAR, jnp.float32(threshold)))
+    return _run(bound_drafter, 'speed', leniences=(0.0,), rows=256, new=8)
 
   never, some, always = run(0.0), run(0.55), run(1.1)
   of_never, of_some, of_always = map(decoding.count, (never, some, always))
@@ -183,7 +183,7 @@ _MANY = 20_480
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('equipped', 'drafts', 'kind'),
+  ('bound_drafter', 'drafts', 'kind'),
   [
     (_BEAM, 3, 'match'),
     (_CHAIN_OF_NGRAMS, 1, 'token'),
@@ -194,9 +194,15 @@ _MANY = 20_480
     (_BEAM_FEW, 3, 'match'),
   ],
 )
-def test_strict_is_the_verifier_whatever_is_drafted(equipped, drafts, kind):
+def test_strict_is_the_verifier_whatever_is_drafted(
+  bound_drafter, drafts, kind
+):
   run = functools.partial(
-    _run, equipped, 'speed', scheme=verification.Scheme(kind), drafts=drafts
+    _run,
+    bound_drafter,
+    'speed',
+    scheme=verification.Scheme(kind),
+    drafts=drafts,
   )
   _check_strict(run, 0.0)
   _check_greedy(functools.partial(run, filled=_MANY), 0.0)
@@ -287,16 +293,16 @@ def test_the_first_token_of_a_cascade_with_ngrams_follows_its_law(kind):
       assert np.abs(exact.z_scores(tokens[of == i], law)).max() < 5
 
 
-def check_head(equipped, drafts, kind, q):
+def check_head(bound_drafter, drafts, kind, q):
   """Strict, the verifier's law; else that of a block's first token.
 
-  `equipped` is a head of the table model, and q what it draws from after the
-  usual prompt.
+  `bound_drafter` is a head of the table model, and q what it draws from after
+  the usual prompt.
   """
   method, lenience = methods.METHODS['token_v3'], 0.5
   run = functools.partial(
     _run,
-    equipped,
+    bound_drafter,
     many_methods.one_of([(methods.METHODS['speed'], 0.0), (method, lenience)]),
     scheme=verification.Scheme(kind),
     drafts=drafts,
@@ -355,10 +361,10 @@ def _look_up(tokens, gamma, window, agreeing):
 def test_blocks_without_a_draft_are_read_as_one_token():
   # It looks for more tokens than there are at first.
   rare = drafters.NgramDrafter(6, 6)
-  equipped = drafters.Equipped(rare, ())
+  bound_drafter = drafters.BoundDrafter(rare, ())
   given = dict(leniences=(0.0,), gamma=3, rows=4, temperature=0.0, new=40)
   given |= dict(room=64, filled=4)
-  found = _run(equipped, **given)
+  found = _run(bound_drafter, **given)
   plain = decoding_test._generate('speed', **given | dict(gamma=0))
   for row in range(4):
     said = decoding_test._emitted(found, row)
@@ -393,10 +399,10 @@ def test_a_block_that_passes_emits_what_it_would_emit_if_it_were_read(
   name, kind
 ):
   # Both have blocks with drafts and blocks without.
-  often = drafters.Equipped(drafters.NgramDrafter(3, 3), ())
-  equipped = often if name == 'ngram' else _ADAPTIVE
+  often = drafters.BoundDrafter(drafters.NgramDrafter(3, 3), ())
+  bound_drafter = often if name == 'ngram' else _ADAPTIVE
   decoder = decoding.Decoder(
-    decoding.Models(_MODEL, equipped.drafter),
+    decoding.Models(_MODEL, bound_drafter.drafter),
     methods.METHODS['token_v3'],
     3,
     verification.Scheme(kind),
@@ -405,7 +411,7 @@ def test_a_block_that_passes_emits_what_it_would_emit_if_it_were_read(
   passing, read = (
     exact.decode_curve(
       dataclasses.replace(decoder, whole=whole),
-      (_VERIFIER, equipped.params),
+      (_VERIFIER, bound_drafter.params),
       exact.Asked(
         [[3, 1, 2]], jax.random.split(jax.random.key(5), 1), [0.3], 40
       ),

@@ -160,13 +160,13 @@ def _step(drafter):
   return jax.jit(drafter.step)
 
 
-def drafts_of(equipped, read, tokens, length, drafted):
+def drafts_of(bound_drafter, read, tokens, length, drafted):
   """The logits after the first `length` tokens, and after each of a draft.
 
   `read` is what `_reader` gives of all tokens; nothing beyond `length` is
   looked at.
   """
-  (drafter, own), (hidden, state) = equipped, read
+  (drafter, own), (hidden, state) = bound_drafter, read
   bank, at = drafter.bank(state, jnp.int32(length)), jnp.int32(length - 1)
   empty = jnp.zeros((len(drafted) + 1, *state['k'].shape[1:]))
   # A text of one token was said by nobody; it is read with its own state.
@@ -189,8 +189,8 @@ def test_drafts_are_those_of_speculators(name, most):
   with np.load(folder / 'expected.npz') as file:
     found = dict(file)
   verifier = load_model(FIXTURES / 'hf_gemma3').unpacked()
-  equipped = pairing.equip(verifier, str(folder))
-  drafter, own = equipped
+  bound_drafter = pairing.bind_drafter(verifier, str(folder))
+  drafter, own = bound_drafter
   tokens = jnp.asarray(found.pop('tokens')[: most + 4])
   read = _reader(drafter, verifier.model)(verifier.params, own, tokens)
   warm = processing.Processing(temperature=np.float32(0.7))
@@ -200,7 +200,7 @@ def test_drafts_are_those_of_speculators(name, most):
     want = found[f'logits_{length}']
     # speculators drafts what the text goes on with.
     drafted = tokens[length : length + len(want) - 1]
-    got = drafts_of(equipped, read, tokens, length, drafted)
+    got = drafts_of(bound_drafter, read, tokens, length, drafted)
     np.testing.assert_allclose(got[:, said], want, rtol=0, atol=5e-5)
     drawn = jax.vmap(processing.probabilities, (0, None))(got, warm)
     scaled = np.exp(np.float64(want) / 0.7)
@@ -253,7 +253,7 @@ _THEN = 3, 5, 0
 _SAID = np.r_[2:20, 25:47:2]
 
 
-def _blocks(model, params, equipped, drafts=1):
+def _blocks(model, params, bound_drafter, drafts=1):
   """Blocks of rows of unlike lengths: rows before, drafts, and rows after.
 
   Sampled at temperature 1 and strict, so that drafts are rejected; the last two
@@ -261,13 +261,13 @@ def _blocks(model, params, equipped, drafts=1):
   """
   kind = 'token' if drafts == 1 else 'multi_round'
   decoder = decoding.Decoder(
-    decoding.Models(model, equipped.drafter),
+    decoding.Models(model, bound_drafter.drafter),
     methods.METHODS['speed'],
     _GAMMA,
     verification.Scheme(kind),
     drafts,
   )
-  given = decoding.Params(params, equipped.params)
+  given = decoding.Params(params, bound_drafter.params)
   how = processing.Processing(temperature=np.float32(1))
   prompts, more = (
     [models_test.text(seed + n, n) for n in lengths]
@@ -332,17 +332,17 @@ def test_the_loop_drafts_what_a_head_says_of_the_text_at_once(
   model, params = models_test.make(kind)
   write_head(tmp_path / 'head', 24, models_test.VOCAB, _SAID, **options)
   own = _packed(model, params, monkeypatch) if packed else (model, params)
-  equipped = pairing.equip(
+  bound_drafter = pairing.bind_drafter(
     checkpoints.Checkpoint(*own, None), str(tmp_path / 'head')
   )
-  drafter = equipped.drafter
-  found = jax.device_get(_blocks(*own, equipped, drafts))
+  drafter = bound_drafter.drafter
+  found = jax.device_get(_blocks(*own, bound_drafter, drafts))
   accepted = rejected = 0
   for i, last in enumerate(found[-1][2].length):
     # What is read of a text hangs on nothing that follows it.
     text = found[-1][2].tokens[i]
     padded = np.where(np.arange(len(text)) < last, text, 1)[:_PADDED]
-    read = _reader(drafter, model)(params, equipped.params, padded)
+    read = _reader(drafter, model)(params, bound_drafter.params, padded)
     states = states_of(model, params, padded)
     taps = np.concatenate([states[k] for k in drafter.taps], 1)
     np.testing.assert_allclose(read[0][:last], taps[:last], atol=2e-5)
@@ -352,7 +352,7 @@ def test_the_loop_drafts_what_a_head_says_of_the_text_at_once(
       for j in range(drafts):
         drafted, got = draft.tokens[i, j], draft.logits[i, :, j]
         assert np.isin(drafted, _SAID).all()
-        want = drafts_of(equipped, read, text, length, drafted)
+        want = drafts_of(bound_drafter, read, text, length, drafted)
         # Strictly, nobody asks what would follow the one draft.
         asked = len(want) - (drafts == 1)
         np.testing.assert_allclose(got[:asked], want[:asked], 0, 5e-5)
@@ -367,7 +367,7 @@ def test_a_bias_is_added_and_a_verifiers_table_is_taken_as_it_is(tmp_path):
   head = tmp_path / 'head'
   write_head(head, 24, 64, None, width=24, embeddings=False, bias=True)
   verifier = _verifier('hf_gemma4_dense')
-  drafter, (own, params) = pairing.equip(verifier, str(head))
+  drafter, (own, params) = pairing.bind_drafter(verifier, str(head))
   g = drafter._joined(own, np.arange(72.0, dtype=np.float32))
   want = np.arange(72) @ own['join'] + own['join_bias']
   np.testing.assert_allclose(g, want, rtol=1e-5)
@@ -393,15 +393,17 @@ def of_table(tmp_path_factory):
   """A head of a table, which says four of its five tokens."""
   folder = tmp_path_factory.mktemp('heads') / 'head'
   drafter, own = head_of_table(folder, _MODEL, [0, 1, 2, 4])
-  return drafters.Equipped(drafter, (own, _TABLE))
+  return drafters.BoundDrafter(drafter, (own, _TABLE))
 
 
-def _of_head(equipped, text):
+def _of_head(bound_drafter, text):
   """What the head of a table draws from after a text."""
   padded = np.zeros(8, np.int32)
   padded[: len(text)] = text
-  read = _reader(equipped.drafter, _MODEL)(_TABLE, equipped.params, padded)
-  (row,) = drafts_of(equipped, read, padded, len(text), [])
+  read = _reader(bound_drafter.drafter, _MODEL)(
+    _TABLE, bound_drafter.params, padded
+  )
+  (row,) = drafts_of(bound_drafter, read, padded, len(text), [])
   return np.asarray(jax.nn.softmax(row))
 
 
@@ -451,15 +453,15 @@ def test_what_is_read_is_what_is_stored(tmp_path):
   loaded = pairing.load_drafter(str(tmp_path / 'head'), 'bfloat16')
   assert all(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(loaded.params))
   loaded = eagle_checkpoint.load(tmp_path / 'head')
-  equipped = loaded.bind(_verifier('hf_gemma4_dense'))
-  assert equipped.drafter.taps == (0, 1, 2)
+  bound_drafter = loaded.bind(_verifier('hf_gemma4_dense'))
+  assert bound_drafter.drafter.taps == (0, 1, 2)
   np.testing.assert_array_equal(
     loaded.params['table'], tensors['lm_head.weight']
   )
   # All tokens, without a list of them.
   u = np.ones(_WIDTH, np.float32)
   np.testing.assert_allclose(
-    equipped.drafter.logits(loaded.params, u),
+    bound_drafter.drafter.logits(loaded.params, u),
     tensors['lm_head.weight'] @ u,
     rtol=1e-5,
   )
@@ -469,7 +471,9 @@ def test_what_is_read_is_what_is_stored(tmp_path):
 
 
 def _refused(verifier, folder):
-  return conftest.refused('drafter', pairing.equip, verifier, str(folder))
+  return conftest.refused(
+    'drafter', pairing.bind_drafter, verifier, str(folder)
+  )
 
 
 @pytest.mark.parametrize(
@@ -498,7 +502,9 @@ def test_layers_that_nobody_names_are_told(tmp_path, capsys, named):
   write_head(folder, 24, 64, [3, 4, 9], taps=None)
   small.rewrite(folder, {_TAPS: named})
   capsys.readouterr()
-  drafter = pairing.equip(_verifier('hf_gemma4_dense'), str(folder)).drafter
+  drafter = pairing.bind_drafter(
+    _verifier('hf_gemma4_dense'), str(folder)
+  ).drafter
   # Of four layers.
   assert drafter.taps == (2, 2, 1)
   said = capsys.readouterr().err

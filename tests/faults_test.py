@@ -172,7 +172,7 @@ def test_a_chain_is_named_as_the_drafter_that_it_is(broken):
   chained = chain.chain(
     middle.model,
     middle.params,
-    drafters.Equipped(drafters.ModelDrafter(last.model), last.params),
+    drafters.BoundDrafter(drafters.ModelDrafter(last.model), last.params),
     methods.get_method('speed'),
     0.0,
     2,

@@ -126,7 +126,7 @@ class TableCase:
   name: str
   points: tuple[tuple[str, float], ...]
   method: methods.Method
-  drafter: drafters.Equipped
+  drafter: drafters.BoundDrafter
   how: processing.Processing
   gamma: int = 3
   drafts: int = 1
@@ -213,7 +213,9 @@ _HOWS = {
   'forbidden': _how(forbidden=np.arange(_V) == 2),
   'greedy': _how(temperature=np.float32(0)),
 }
-_DRAFTER = drafters.Equipped(drafters.ModelDrafter(_MODEL), _table('drafter'))
+_DRAFTER = drafters.BoundDrafter(
+  drafters.ModelDrafter(_MODEL), _table('drafter')
+)
 _TOKEN_V3 = methods.METHODS['token_v3']
 
 
@@ -310,7 +312,7 @@ def _drafter_cases() -> Iterator[TableCase]:
     recurrent_drafter.init_head(jax.random.key(4), _V),
   )
   of_head = head, _table('verifier')
-  inner = drafters.Equipped(drafters.ModelDrafter(_MODEL), _table('small'))
+  inner = drafters.BoundDrafter(drafters.ModelDrafter(_MODEL), _table('small'))
   with tempfile.TemporaryDirectory() as folder:
     eagle, own = eagle_test.head_of_table(
       pathlib.Path(folder, 'head'), _MODEL, [0, 1, 2, 4]
@@ -327,12 +329,12 @@ def _drafter_cases() -> Iterator[TableCase]:
     'eagle': (eagle, (own, _table('verifier'))),
     'chain': chain.chain(_MODEL, near, inner, _TOKEN_V3, 0.4, 2),
   }
-  for name, equipped in found.items():
+  for name, bound_drafter in found.items():
     beam = name == 'beam'
     yield TableCase(
       name=f'drafter {name}',
       **_of_one(-0.1, 0.5),
-      drafter=drafters.Equipped(*equipped),
+      drafter=drafters.BoundDrafter(*bound_drafter),
       how=_HOWS['plain'],
       drafts=2 if beam else 1,
       scheme=verification.Scheme('match') if beam else verification.STANDARD,

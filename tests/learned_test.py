@@ -138,8 +138,8 @@ def test_the_bundled_head_has_the_plain_name():
   assert trained.names == ('tiny-verifier', 'tiny-drafter')
   assert bundled.identity == trained.identity
   verifier, drafter = map(cascades.load_model, trained.names)
-  equipped = pairing.equip(verifier, drafter)
-  assert learned.fingerprints(verifier, equipped) == (
+  bound_drafter = pairing.bind_drafter(verifier, drafter)
+  assert learned.fingerprints(verifier, bound_drafter) == (
     trained.verifier,
     trained.drafter,
   )
@@ -202,9 +202,9 @@ def pair():
 def own(pair, tmp_path_factory):
   """The name of a rule for that pair."""
   verifier, drafter = pair
-  equipped = pairing.equip(verifier, drafter)
+  bound_drafter = pairing.bind_drafter(verifier, drafter)
   folder = tmp_path_factory.mktemp('own') / 'rule'
-  prints = learned.fingerprints(verifier, equipped)
+  prints = learned.fingerprints(verifier, bound_drafter)
   learned.save(folder, {'mp': 1.0, 'mq': -1.0, 'one': 0.1}, _NAMES, prints)
   return f'learned:{folder}'
 

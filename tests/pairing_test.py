@@ -96,8 +96,8 @@ def test_a_drafter_with_fewer_positions_than_the_text_changes_nothing(drafter):
     )
   verifier = load_model(FIXTURES / 'hf_gemma3')
   drafts = pairing.load_drafter(str(FIXTURES / drafter))
-  equipped = pairing.equip(verifier, drafts)
-  small.check_continued(verifier, equipped, text, greedy, law[0])
+  bound_drafter = pairing.bind_drafter(verifier, drafts)
+  small.check_continued(verifier, bound_drafter, text, greedy, law[0])
 
 
 def test_a_head_is_kept_and_knows_its_verifier(tmp_path):
@@ -200,9 +200,9 @@ def test_a_tree_that_does_not_fit_is_refused():
 def test_another_vocabulary_is_refused():
   verifier, drafter = _models()
   model = dataclasses.replace(drafter.model, vocab_size=9)
-  other = drafters.Equipped(drafters.ModelDrafter(model), ())
+  other = drafters.BoundDrafter(drafters.ModelDrafter(model), ())
   with pytest.raises(ValueError, match='its vocabulary has 9 tokens'):
-    pairing.equip(verifier, other)
+    pairing.bind_drafter(verifier, other)
   with pytest.raises(ValueError, match='gives 9 logits and the verifier 768'):
     pairing.check_pair(verifier, drafter._replace(model=model))
 
@@ -250,18 +250,18 @@ def test_tokenizers_that_only_cut_otherwise_go_together():
 
 def test_a_name_may_be_of_two_models():
   verifier, _ = _models()
-  equipped = pairing.equip(
+  bound_drafter = pairing.bind_drafter(
     verifier,
     'tiny-drafter+ngram:2',
     inner_method='fuzzy_kl_qp',
     inner_lenience=0.5,
   )
-  drafter = equipped.drafter
+  drafter = bound_drafter.drafter
   assert (drafter.method.name, drafter.gamma) == ('fuzzy_kl_qp', 2)
-  assert float(equipped.params[2]) == 0.5
+  assert float(bound_drafter.params[2]) == 0.5
   assert isinstance(drafter.drafter, drafters.NgramDrafter)
   # Strict, unless it is said otherwise.
-  first = pairing.equip(verifier, 'self:2+tiny-drafter')
+  first = pairing.bind_drafter(verifier, 'self:2+tiny-drafter')
   assert float(first.params[2]) == first.drafter.method.strict == 0
   assert first.params[0] is verifier.params
   for name in 'tiny-drafter+ngram', 'self:2+ngram':

@@ -206,7 +206,7 @@ from cascades import methods, schedules
 from cascades.contrib import capping
 from cascades.contrib.lenience_schedules import places
 from cascades.drafters import NgramDrafter, specs
-from cascades.decoding import Equipped
+from cascades.decoding import BoundDrafter
 from cascades.scheme import Verification
 
 
@@ -232,7 +232,7 @@ class Spec:
   options = ('other_window',)
 
   def bind(self, verifier, other_window=1):
-    return Equipped(NgramDrafter(other_window, other_window), ())
+    return BoundDrafter(NgramDrafter(other_window, other_window), ())
 
 
 DRAFTER = specs.Kind(
@@ -322,7 +322,7 @@ _DECODED = """
   for options in dict(method='other_method'), *named:
     decode(**options)
   sampler = decode('other_drafter', other_window=2)
-  assert sampler.equipped.drafter.window == 2
+  assert sampler.bound_drafter.drafter.window == 2
   config = dict(usual, drafter='other_drafter', other_window=3)
   config['lenience'] = [0.1]
   curve = plan.Curve.of(config, 'other_method', (0.1,))

@@ -198,7 +198,7 @@ def as_type(file, name: str, kind: str, shape) -> None:
 
 def continued(
   verifier,
-  equipped: drafters.Equipped,
+  bound_drafter: drafters.BoundDrafter,
   text: np.ndarray,
   new: int,
   method: str | methods.Method = 'speed',
@@ -215,7 +215,7 @@ def continued(
 
   The text is read once; its row is copied.
   """
-  models = decoding.Models(verifier.model, equipped.drafter)
+  models = decoding.Models(verifier.model, bound_drafter.drafter)
   decoder = decoding.Decoder(
     models,
     methods.METHODS[method] if isinstance(method, str) else method,
@@ -223,7 +223,7 @@ def continued(
     Scheme(**scheme),
     drafts,
   )
-  params = decoding.Params(verifier.params, equipped.params)
+  params = decoding.Params(verifier.params, bound_drafter.params)
   limit = len(text) + new
   row = decoding.prefill(
     params,
@@ -245,13 +245,13 @@ def continued(
   return np.asarray(row.tokens[:, len(text) : limit])
 
 
-def check_continued(verifier, equipped, text, greedy, law) -> None:
+def check_continued(verifier, bound_drafter, text, greedy, law) -> None:
   """That strict decoding goes on as a reference does.
 
   `greedy` are the tokens that follow a text, and `law` what the first of them
   is drawn from at a temperature of .7.
   """
-  asked = verifier, equipped, text
+  asked = verifier, bound_drafter, text
   cold, warm = (
     processing.Processing(temperature=np.float32(t)) for t in (0, 0.7)
   )

@@ -537,8 +537,8 @@ def test_settings_of_a_model_are_among_its_facts(tmp_path):
   for window in (512, 256):
     file.write_text(json.dumps(config | {'sliding_window': window}))
     verifier = checkpoints.load_model(str(folder))
-    equipped = pairing.equip(verifier, verifier)
-    found.append(fingerprints.weights(verifier, equipped))
+    bound_drafter = pairing.bind_drafter(verifier, verifier)
+    found.append(fingerprints.weights(verifier, bound_drafter))
   assert found[0]['verifier'] == found[1]['verifier']
   assert found[0]['settings'] != found[1]['settings']
 

@@ -161,7 +161,7 @@ class Trained(NamedTuple):
     Args:
       name: Of the method.
       verifier: A `Checkpoint`.
-      drafter: An `Equipped`.
+      drafter: A `BoundDrafter`.
 
     Raises:
       ValueError: One of the models is another; names it.
@@ -180,15 +180,15 @@ class Trained(NamedTuple):
 
 
 def fingerprints(
-  verifier: checkpoints.Checkpoint, equipped: drafters.Equipped
+  verifier: checkpoints.Checkpoint, bound_drafter: drafters.BoundDrafter
 ) -> tuple[str | None, str | None]:
   """What tells two language models from others; None of what is none.
 
   Args:
     verifier: The verifier.
-    equipped: What drafts.
+    bound_drafter: What drafts.
   """
-  drafter, params = equipped
+  drafter, params = bound_drafter
   if getattr(drafter, 'adaptive', False):
     params, _ = params
   own = None

@@ -156,7 +156,7 @@ def _columns(decoder, texts, chat, kept) -> list[np.ndarray]:
   asked = [(decoder.encode(text.prompt, chat), text.tokens) for text in texts]
   options = decoder.options
   of = (
-    *learned.fingerprints(decoder.verifier, decoder.equipped),
+    *learned.fingerprints(decoder.verifier, decoder.bound_drafter),
     *(options.temperature, options.gate, list(learned.FEATURES), COMPARED),
   )
   identity = digest([plain(of), asked])

@@ -15,9 +15,9 @@ Everything but the loop and `rows` is written for one sequence and `vmap`ped:
 
 from cascades.decoding.drafter import (
   ROWS,
+  BoundDrafter,
   Draft,
   Drafter,
-  Equipped,
   Seen,
   whole,
 )
@@ -37,10 +37,10 @@ from cascades.decoding.step import (
 
 __all__ = [
   'ROWS',
+  'BoundDrafter',
   'Decoder',
   'Draft',
   'Drafter',
-  'Equipped',
   'Models',
   'Params',
   'Row',

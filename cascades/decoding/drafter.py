@@ -76,7 +76,7 @@ class Draft(NamedTuple):
     return jnp.where(jnp.arange(vocab_size) == token, 0.0, -jnp.inf)
 
 
-class Equipped(NamedTuple):
+class BoundDrafter(NamedTuple):
   """A drafter and what it drafts with."""
 
   drafter: 'Drafter'

@@ -12,7 +12,7 @@
 A new drafter is a class and a `specs.Kind` in the registry.
 """
 
-from cascades.decoding import Draft, Drafter, Equipped, Seen
+from cascades.decoding import BoundDrafter, Draft, Drafter, Seen
 from cascades.drafters.assistant.assistant_drafter import AssistantDrafter
 from cascades.drafters.eagle.eagle_drafter import EagleDrafter
 from cascades.drafters.language_model import (
@@ -25,10 +25,10 @@ from cascades.drafters.recurrent.recurrent_drafter import RecurrentDrafter
 
 __all__ = [
   'AssistantDrafter',
+  'BoundDrafter',
   'Draft',
   'Drafter',
   'EagleDrafter',
-  'Equipped',
   'ModelDrafter',
   'NgramDrafter',
   'NoDrafter',

@@ -1,6 +1,6 @@
 """A verifier, and what drafts for it: by name, by checkpoint, or made here.
 
-`equip` understands
+`bind_drafter` understands
 
   a `Checkpoint`, or its name     a language model of the same family
   'ngram'                         the text itself, where it repeats itself
@@ -9,7 +9,7 @@
   'tiny-recurrent', or a folder   a recurrent head that was trained for it
   a folder                        an assistant of Gemma 4, or an EAGLE-3 head
   'NAME:ARGUMENT', 'A+B'          what a plug-in declares; see `specs`
-  an `Equipped`                   anything that was put together before
+  a `BoundDrafter`                   anything that was put together before
 """
 
 import dataclasses
@@ -180,27 +180,27 @@ class ModelSpec:
 
   def bind(
     self, verifier: checkpoints.Checkpoint, stop_below: float | None = None
-  ) -> drafters.Equipped:
-    """Binds it to a verifier of the same tokens; see `equip`."""
+  ) -> drafters.BoundDrafter:
+    """Binds it to a verifier of the same tokens; see `bind_drafter`."""
     model, params, _ = self.checkpoint
     check_pair(verifier, self.checkpoint)
     if stop_below is None:
-      return drafters.Equipped(drafters.ModelDrafter(model), params)
-    return drafters.Equipped(
+      return drafters.BoundDrafter(drafters.ModelDrafter(model), params)
+    return drafters.BoundDrafter(
       drafters.ModelDrafter(model, adaptive=True),
       (params, jnp.float32(stop_below)),
     )
 
 
-def equip(
+def bind_drafter(
   verifier: checkpoints.Checkpoint, drafter: Any, **options: Any
-) -> drafters.Equipped:
+) -> drafters.BoundDrafter:
   """What drafts for a verifier.
 
   Args:
     verifier: The verifier.
     drafter: A checkpoint, a loaded head or assistant, a name for one, 'ngram',
-      'self:3', or a drafter that is equipped already.
+      'self:3', or a drafter that is bound_drafter already.
     **options: stop_below, beam and others_say, as `Options` has them, and those
       that plug-ins declare. None, or the default, says nothing.
 
@@ -222,7 +222,7 @@ def equip(
       continue
     need = _NEEDS[name][0] if name in _NEEDS else OPTIONS.get(name).applies
     raise ValueError(f'{name}: only {need}.')
-  if isinstance(drafter, drafters.Equipped):
+  if isinstance(drafter, drafters.BoundDrafter):
     return _checked(verifier, drafter)
   arguments.instance(
     'drafter',
@@ -235,9 +235,9 @@ def equip(
 
 
 def _checked(
-  verifier: checkpoints.Checkpoint, drafter: drafters.Equipped
-) -> drafters.Equipped:
-  """A drafter that is equipped already.
+  verifier: checkpoints.Checkpoint, drafter: drafters.BoundDrafter
+) -> drafters.BoundDrafter:
+  """A drafter that is bound_drafter already.
 
   Raises:
     ValueError: It has another vocabulary.

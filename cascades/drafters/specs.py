@@ -5,7 +5,7 @@ A name stands for a drafter of one kind. Some kinds have names of their own,
 not needed to load a drafter, only to bind it:
 
   kind_of(name).load(name, dtype, mesh)   a `Checkpoint`, or a `Spec`
-  spec.bind(verifier, **options)          an `Equipped`: drafts for the verifier
+  spec.bind(verifier, **options)          a `BoundDrafter` for the verifier
 
 To add a kind from outside: a `Kind` as an entry point of the group
 `cascades.drafters`; names of the form 'NAME:ARGUMENT' find it.
@@ -20,7 +20,7 @@ import jax
 from jaxtyping import PyTree
 
 from cascades import arguments
-from cascades.decoding import Equipped
+from cascades.decoding import BoundDrafter
 from cascades.drafters.language_model import SelfDrafter
 from cascades.drafters.ngram import NgramDrafter
 from cascades.models import checkpoints
@@ -42,7 +42,9 @@ class Spec(Protocol):
 
   options: tuple[str, ...]
 
-  def bind(self, verifier: checkpoints.Checkpoint, **options: Any) -> Equipped:
+  def bind(
+    self, verifier: checkpoints.Checkpoint, **options: Any
+  ) -> BoundDrafter:
     """Binds the drafter to a verifier.
 
     Args:
@@ -179,11 +181,11 @@ class NgramSpec:
       )
     return cls(window)
 
-  def bind(self, verifier: checkpoints.Checkpoint) -> Equipped:
+  def bind(self, verifier: checkpoints.Checkpoint) -> BoundDrafter:
     """Binds it; it fits every verifier."""
     if self.window is None:
-      return Equipped(NgramDrafter(), ())
-    return Equipped(NgramDrafter(self.window, self.window), ())
+      return BoundDrafter(NgramDrafter(), ())
+    return BoundDrafter(NgramDrafter(self.window, self.window), ())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,14 +204,14 @@ class SelfSpec:
     """Reads 'self:3'."""
     return cls(count_of(name, 'layers'))
 
-  def bind(self, verifier: checkpoints.Checkpoint) -> Equipped:
+  def bind(self, verifier: checkpoints.Checkpoint) -> BoundDrafter:
     """Binds it.
 
     Raises:
       ValueError: The verifier has no more layers than these.
     """
     first = verifier.model.first(self.layers)
-    return Equipped(SelfDrafter(first), verifier.params)
+    return BoundDrafter(SelfDrafter(first), verifier.params)
 
 
 for _name, _spec, _says in (

@@ -84,9 +84,9 @@ class Method:
       where the method has no deferral rule.
     single_target: Whether all tokens are verified against one distribution,
       the law. If not, only token verification can be asked for.
-    bind: Called as bind(verifier, drafter) with a `Checkpoint` and an
-      `Equipped`; returns the method to decode with, or raises ValueError where
-      the method does not fit the pair. None: the method fits every pair.
+    bind: Called as bind(verifier, drafter) with a `Checkpoint` and a
+      `BoundDrafter`; returns the method to decode with, or raises ValueError
+      where the method does not fit the pair. None: the method fits every pair.
     load: Makes the method that a name with an argument stands for, such as
       'learned:FOLDER', of the argument. None: the name takes no argument.
     identity: A hash of what tells the method from others of the same name, as

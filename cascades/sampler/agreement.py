@@ -169,7 +169,7 @@ def agreement(
   if isinstance(verifier, str):
     verifier = checkpoints.load_model(verifier)
   pairing.check_tokenizer(verifier, verifier.tokenizer)
-  equipped = pairing.equip(verifier, drafter)
+  bound_drafter = pairing.bind_drafter(verifier, drafter)
   # They are drafted as one block, whose logits are one array.
   gamma = arguments.integer(
     'max_new_tokens',
@@ -182,12 +182,12 @@ def agreement(
     texts = arguments.as_list('prompts', prompts, 'texts')
   for text in texts:
     arguments.instance('prompts', text, str, 'texts')
-  models = decoding.Models(verifier.model, equipped.drafter)
+  models = decoding.Models(verifier.model, bound_drafter.drafter)
   # Which method would verify is nothing to us.
   strict = methods.get_method('speed')
   engine = batching.Engine(
     decoding.Decoder(models, strict, gamma),
-    decoding.Params(verifier.params, equipped.params),
+    decoding.Params(verifier.params, bound_drafter.params),
     processing.Processing(temperature=np.float32(0)),
     np.zeros(0, np.int32),
   )

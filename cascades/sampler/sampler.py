@@ -34,8 +34,8 @@ class Sampler:
     verifier: A `Checkpoint` from `load_model`, or a name for it.
     drafter: What drafts: a `Checkpoint` or a name for it, or else a text
       look-up 'ngram', the verifier's first layers 'self:3', a recurrent head
-      'tiny-recurrent', an assistant's folder, or drafters.Equipped. None only
-      with gamma = 0, plain decoding with the verifier.
+      'tiny-recurrent', an assistant's folder, or drafters.BoundDrafter. None
+      only with gamma = 0, plain decoding with the verifier.
     tokenizer: The tokenizer of both models; None takes the verifier's.
     method: A name in `METHODS`, an alias of the paper's notebook, 'learned:'
       and the folder of a rule that was learnt, or a `Method`.
@@ -87,7 +87,7 @@ class Sampler:
     options: How answers are decoded, checked.
     verifier: The verifier, with its parameters where they are used.
     drafter: What was given to draft, loaded; None for nothing.
-    equipped: What drafts, put together for this verifier, with its parameters.
+    bound_drafter: The drafter, bound to this verifier, and its parameters.
     tokenizer: The one that both models share.
     usage: What the last call took, a `batching.Usage`.
   """
@@ -197,9 +197,9 @@ class Sampler:
     )
     self.tokenizer = tokenizer or verifier.tokenizer
     pairing.check_tokenizer(verifier, self.tokenizer)
-    self._equip()
+    self._bind_drafter()
 
-  def _equip(self) -> None:
+  def _bind_drafter(self) -> None:
     """Puts together what drafts, and what is compiled."""
     chosen, verifier = self.options, self.verifier
     if self.drafter is None and chosen.gamma:
@@ -207,9 +207,9 @@ class Sampler:
         f'drafter: none is given, but gamma is {chosen.gamma}; give a drafter,'
         ' or gamma 0 to decode with the verifier alone.'
       )
-    self.equipped = None
+    self.bound_drafter = None
     if self.drafter is not None:
-      self.equipped = pairing.equip(
+      self.bound_drafter = pairing.bind_drafter(
         verifier,
         self.drafter,
         stop_below=chosen.stop_below,
@@ -217,20 +217,20 @@ class Sampler:
         others_say=chosen.others_say,
         **dict(chosen.plugins),
       )
-      name = type(self.equipped.drafter).__name__
-      looks = self.equipped.drafter.needs_hidden
+      name = type(self.bound_drafter.drafter).__name__
+      looks = self.bound_drafter.drafter.needs_hidden
       if chosen.method.name == 'drafter_only' and looks:
         raise ValueError(
           f'method: drafter_only is the drafter alone, and {name} drafts from'
           ' what the verifier has read; give another method.'
         )
-    drafting = self.equipped
+    drafting = self.bound_drafter
     if chosen.method.bind and chosen.gamma:
-      method = chosen.method.bind(verifier, self.equipped)
+      method = chosen.method.bind(verifier, self.bound_drafter)
       self.options = chosen = dataclasses.replace(chosen, method=method)
     if not chosen.gamma:
       nothing = drafters.NoDrafter()
-      drafting = drafters.Equipped(nothing, ())
+      drafting = drafters.BoundDrafter(nothing, ())
     self._params = decoding.Params(verifier.params, drafting.params)
     self._decoder = decoding.Decoder(
       decoding.Models(verifier.model, drafting.drafter),
@@ -548,7 +548,7 @@ class Sampler:
     drafter = self.drafter
     if not isinstance(drafter, checkpoints.Checkpoint | None):
       size = self.verifier.model.vocab_size
-      drafting, params = self.equipped
+      drafting, params = self.bound_drafter
       drafter = specs.Drafting(drafting, size), params
     models = self.verifier, drafter
     size = dict(

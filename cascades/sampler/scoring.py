@@ -113,30 +113,30 @@ def _target(decoder: sampler.Sampler) -> _Target:
   return _of_both(decoder)
 
 
-def is_language_model(equipped: drafters.Equipped) -> bool:
+def is_language_model(bound_drafter: drafters.BoundDrafter) -> bool:
   """Whether what drafts says of any text how likely each token is."""
   kinds = drafters.ModelDrafter, drafters.SelfDrafter
-  return isinstance(equipped.drafter, kinds)
+  return isinstance(bound_drafter.drafter, kinds)
 
 
 def _of_both(decoder: sampler.Sampler) -> _Target:
   """The method's law, of both models whether it needs them or not."""
-  verifier, equipped = decoder.verifier, decoder.equipped
-  if equipped is None:
+  verifier, bound_drafter = decoder.verifier, decoder.bound_drafter
+  if bound_drafter is None:
     raise ValueError(
       'drafter: none is given, and the target looks at one; give a model.'
     )
-  if not is_language_model(equipped):
+  if not is_language_model(bound_drafter):
     raise ValueError(
-      f'drafter: {type(equipped.drafter).__name__} is no language model, so'
-      ' that the target of a given text is not known; take a model, or the'
+      f'drafter: {type(bound_drafter.drafter).__name__} is no language model,'
+      ' so that the target of a given text is not known; take a model, or the'
       " method's strict lenience."
     )
-  params = equipped.params
-  if getattr(equipped.drafter, 'adaptive', False):
+  params = bound_drafter.params
+  if getattr(bound_drafter.drafter, 'adaptive', False):
     # Where it stops changes how much is drafted, and no law.
     params, _ = params
-  models = verifier.model, equipped.drafter.model
+  models = verifier.model, bound_drafter.drafter.model
   return _Target(models, (verifier.params, params), decoder.options.capped)
 
 

@@ -141,9 +141,9 @@ def _costs(load: Callable[[], _Models], key: dict[str, Any]) -> Figures:
     loops = {'reading': costs.reading(verifier, width, config.context)}
     if gamma:
       options = {x: arm[x] for x in ('stop_below', 'beam') if x in arm}
-      equipped = pairing.equip(verifier, drafter, **options)
+      bound_drafter = pairing.bind_drafter(verifier, drafter, **options)
       loops['proposing'] = costs.proposing(
-        verifier, equipped, gamma, drafts, config.context
+        verifier, bound_drafter, gamma, drafts, config.context
       )
     for what, loop in loops.items():
       fields = key | {'arm': arm.name, 'what': what}

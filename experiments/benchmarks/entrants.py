@@ -145,10 +145,10 @@ def ours(
     lenience: The method's, in every row.
     name: What figures call the entrant.
   """
-  drafter = drafters.Equipped(drafters.NoDrafter(), ())
+  drafter = drafters.BoundDrafter(drafters.NoDrafter(), ())
   if gamma:
     model, params, _ = pair.drafter
-    drafter = drafters.Equipped(drafters.ModelDrafter(model), params)
+    drafter = drafters.BoundDrafter(drafters.ModelDrafter(model), params)
   models = decoding.Models(pair.verifier.model, drafter.drafter)
   engine = batching.Engine(
     decoding.Decoder(models, method, gamma),

@@ -39,7 +39,7 @@ class Loop(NamedTuple):
 def measure(
   verifier: checkpoints.Checkpoint,
   drafter: checkpoints.Checkpoint | None,
-  equipped: drafters.Equipped,
+  bound_drafter: drafters.BoundDrafter,
   blocks: Iterable[tuple[int, int]],
   context: int = 128,
   repeats: int = 5,
@@ -59,7 +59,7 @@ def measure(
   Args:
     verifier: Decodes alone, and verifies.
     drafter: The model that drafts; None where it is no model.
-    equipped: What drafts, put together for this verifier.
+    bound_drafter: What drafts, put together for this verifier.
     blocks: (gamma, drafts per block) to time.
     context: Tokens in the cache at the end of a loop, at the most.
     repeats: Turns of each loop, at the least.
@@ -82,12 +82,12 @@ def measure(
     loops[1] = _alone(drafter, context)
     shares -= {1}
   for drafts in shares:
-    made = proposing(verifier, equipped, longest, drafts, context)
+    made = proposing(verifier, bound_drafter, longest, drafts, context)
     loops[drafts] = made._replace(calls=made.calls * (longest + 1))
   called = {}
   for block in blocks:
     loops[block], called[block] = strict(
-      verifier, equipped, *block, tree_size, context
+      verifier, bound_drafter, *block, tree_size, context
     )
   taken = take_turns(loops, repeats, seconds)
 
@@ -136,23 +136,23 @@ def take_turns(
 
 def _alone(checkpoint: checkpoints.Checkpoint, context: int) -> Loop:
   """A model that decodes alone, a token per call."""
-  none = drafters.Equipped(drafters.NoDrafter(), ())
+  none = drafters.BoundDrafter(drafters.NoDrafter(), ())
   return strict(checkpoint, none, 0, 1, None, context)[0]
 
 
 def strict(
   verifier: checkpoints.Checkpoint,
-  equipped: drafters.Equipped,
+  bound_drafter: drafters.BoundDrafter,
   gamma: int,
   drafts: int,
   tree_size: int | None,
   context: int,
 ) -> tuple[Loop, float]:
   """Strict blocks; and how many calls of the drafter one of them makes."""
-  several = 'multi_round' if equipped.drafter.independent else 'match'
+  several = 'multi_round' if bound_drafter.drafter.independent else 'match'
   engine = batching.Engine(
     decoding.Decoder(
-      decoding.Models(verifier.model, equipped.drafter),
+      decoding.Models(verifier.model, bound_drafter.drafter),
       methods.get_method('speed'),
       gamma,
       Scheme('token' if drafts == 1 else several),
@@ -160,7 +160,7 @@ def strict(
       tree_size,
       whole=True,
     ),
-    decoding.Params(verifier.params, equipped.params),
+    decoding.Params(verifier.params, bound_drafter.params),
     how=processing.Processing(temperature=np.float32(1)),
     stop_tokens=_NEVER,
   )
@@ -224,13 +224,13 @@ def reading(
 
 def proposing(
   verifier: checkpoints.Checkpoint,
-  equipped: drafters.Equipped,
+  bound_drafter: drafters.BoundDrafter,
   gamma: int,
   drafts: int,
   context: int,
 ) -> Loop:
   """Proposals at temperature 1."""
-  model, drafter = verifier.model, equipped.drafter
+  model, drafter = verifier.model, bound_drafter.drafter
   count = max(1, context // (gamma + 1) - 1)
   room = count * (gamma + 1) + (gamma + 1) * drafts + 1 + drafter.slack
   sizes = dict(gamma=gamma, drafts=drafts)
@@ -267,5 +267,5 @@ def proposing(
     return jax.lax.fori_loop(0, count, body, start)[2]
 
   over = jax.vmap(one, (None, None, 0), axis_name=decoding.ROWS)
-  given = equipped.params, verifier.params, np.array([5])
+  given = bound_drafter.params, verifier.params, np.array([5])
   return Loop(jax.jit(over), given, count)

@@ -38,25 +38,27 @@ def _checksum(x: jax.Array) -> tuple[jax.Array, jax.Array]:
   return mixed.sum(), ((mixed ^ (mixed >> 15)) * weight).sum()
 
 
-def weights(verifier: checkpoints.Checkpoint, equipped: Any) -> dict[str, str]:
+def weights(
+  verifier: checkpoints.Checkpoint, bound_drafter: Any
+) -> dict[str, str]:
   """Hashes of what a pair computes with, and of the tokenizer of both.
 
   Args:
     verifier: The verifier.
-    equipped: What drafts.
+    bound_drafter: What drafts.
 
   Returns:
     By name, of the parameters, the tokenizer, and all other settings.
   """
   return {
     'verifier': fingerprint(verifier.params),
-    'drafter': fingerprint(equipped.params),
+    'drafter': fingerprint(bound_drafter.params),
     'tokenizer': hashlib.sha256(verifier.tokenizer.proto).hexdigest(),
     'settings': records.digest(
       records.plain(
         [
           _settings(verifier.model),
-          _settings(equipped.drafter),
+          _settings(bound_drafter.drafter),
           list(verifier.tokenizer.stops),
         ]
       )

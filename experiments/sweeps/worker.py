@@ -137,17 +137,17 @@ class Worker:
     self._chat = config.get('chat', False)
     if self._chat:
       turns.template(self._verifier.tokenizer)
-    self._equipped = pairing.equip(
+    self._bound_drafter = pairing.bind_drafter(
       self._verifier, self._drafter, **plan.drafting(config)
     )
     for curve in curves:
       bind = curve.options.method.bind
       if bind and curve.options.gamma:
-        bind(self._verifier, self._equipped)
+        bind(self._verifier, self._bound_drafter)
 
   def facts(self) -> dict[str, Any]:
     """What can change a result and is not said by a config."""
-    return fingerprints.weights(self._verifier, self._equipped) | {
+    return fingerprints.weights(self._verifier, self._bound_drafter) | {
       'code': versions.code(),
       'device': jax.devices()[0].device_kind,
       'versions': cli.versions(),
@@ -158,7 +158,7 @@ class Worker:
     return costs.measure(
       self._verifier,
       self._drafter if self._is_model else None,
-      self._equipped,
+      self._bound_drafter,
       self._blocks,
       tree_size=self._tree_size,
     )
@@ -366,7 +366,7 @@ class Worker:
       A view of each; none where the drafter says nothing of a given text.
     """
     options = curve.options
-    if not (options.gamma and scoring.is_language_model(self._equipped)):
+    if not (options.gamma and scoring.is_language_model(self._bound_drafter)):
       return []
     # A row at a time fits wherever a batch did.
     decoder, _ = self._arm(curve, batch_size=1, **_at(lenience))

@@ -239,9 +239,9 @@ def evaluate(
     stop_strings=('\n',),
   )
   gammas = sorted({1, 2, 3, 4, 6, 8, config.eval_gamma})
-  equipped = pairing.equip(verifier, drafter)
+  bound_drafter = pairing.bind_drafter(verifier, drafter)
   unit = costs.measure(
-    verifier, drafter, equipped, [(gamma, 1) for gamma in gammas]
+    verifier, drafter, bound_drafter, [(gamma, 1) for gamma in gammas]
   ).low
   figures['cost of a call'] = unit.drafter_token_s / unit.verifier_token_s
   figures['speed-up'] = {

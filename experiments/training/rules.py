@@ -226,7 +226,7 @@ def train_rule(
   fields = config.leniences, config.softness, config.ridge
   weights = rule_fitting.fit(places.only(~places.held), *fields)
   names = of['verifier'], of['drafter']
-  prints = learned.fingerprints(decoder.verifier, decoder.equipped)
+  prints = learned.fingerprints(decoder.verifier, decoder.bound_drafter)
   folder = workdir / config.name
   learned.save(folder, weights, names, prints)
   figures = judge(places, weights, config.leniences)

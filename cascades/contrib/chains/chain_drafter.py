@@ -155,11 +155,11 @@ class ChainDrafter(drafters.Drafter):
 def chain(
   model: Any,
   params: Any,
-  inner: drafters.Equipped,
+  inner: drafters.BoundDrafter,
   method: methods.Method,
   lenience: float,
   gamma: int,
-) -> drafters.Equipped:
+) -> drafters.BoundDrafter:
   """A model and what drafts for it, as a drafter of a larger one.
 
   Args:
@@ -171,6 +171,6 @@ def chain(
     gamma: Tokens per block of the two.
   """
   drafter = ChainDrafter(model, inner.drafter, method, gamma)
-  return drafters.Equipped(
+  return drafters.BoundDrafter(
     drafter, (params, inner.params, jnp.float32(lenience))
   )

@@ -68,7 +68,7 @@ class ChainSpec:
 
   def bind(
     self, verifier: checkpoints.Checkpoint, **options: Any
-  ) -> drafters.Equipped:
+  ) -> drafters.BoundDrafter:
     """Binds the two to a verifier.
 
     Args:
@@ -90,7 +90,7 @@ class ChainSpec:
         ' drafted for; take a model, or its first layers by self:N.'
       )
     pairing.check_pair(verifier, middle)
-    small = pairing.equip(middle, self.small)
+    small = pairing.bind_drafter(middle, self.small)
     return chain(
       middle.model,
       middle.params,

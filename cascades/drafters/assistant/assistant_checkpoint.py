@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from cascades.decoding import Equipped
+from cascades.decoding import BoundDrafter
 from cascades.drafters import specs
 from cascades.drafters.assistant import assistant_drafter
 from cascades.drafters.language_model import NoDrafter
@@ -101,7 +101,7 @@ class Loaded(NamedTuple):
 
   def bind(
     self, verifier: checkpoints.Checkpoint, others_say: bool = True
-  ) -> Equipped:
+  ) -> BoundDrafter:
     """Binds it to a verifier.
 
     Args:
@@ -120,7 +120,7 @@ class Loaded(NamedTuple):
       top if self.config['use_ordered_embeddings'] else None,
       others_say,
     )
-    return Equipped(drafter, (self.params, verifier.params))
+    return BoundDrafter(drafter, (self.params, verifier.params))
 
 
 def known(name: str | pathlib.Path) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 import pydantic
 from jaxtyping import PyTree
 
-from cascades.decoding import Equipped
+from cascades.decoding import BoundDrafter
 from cascades.drafters import specs
 from cascades.drafters.eagle import eagle_drafter
 from cascades.drafters.language_model import NoDrafter
@@ -106,7 +106,7 @@ class Loaded(NamedTuple):
   name: str
   options = ()
 
-  def bind(self, verifier: checkpoints.Checkpoint) -> Equipped:
+  def bind(self, verifier: checkpoints.Checkpoint) -> BoundDrafter:
     """Binds it to a verifier.
 
     Args:
@@ -125,7 +125,7 @@ class Loaded(NamedTuple):
       self.config['norm_output'],
       layer['sliding_window'],
     )
-    return Equipped(drafter, (self.params, verifier.params))
+    return BoundDrafter(drafter, (self.params, verifier.params))
 
 
 def known(name: str) -> bool:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cascades import atomic
-from cascades.decoding import Equipped
+from cascades.decoding import BoundDrafter
 from cascades.drafters.recurrent import recurrent_drafter
 from cascades.models import checkpoints, tensor_files
 from cascades.untrusted import bounded
@@ -65,7 +65,7 @@ class Loaded(NamedTuple):
 
   def bind(
     self, verifier: checkpoints.Checkpoint, beam: bool = False
-  ) -> Equipped:
+  ) -> BoundDrafter:
     """Binds the head to its verifier.
 
     Args:
@@ -91,7 +91,7 @@ class Loaded(NamedTuple):
     if self.says is not None:
       params = verifier.model.speaking(params, self.says)
     drafter = recurrent_drafter.RecurrentDrafter(verifier.model, beam=beam)
-    return Equipped(drafter, (self.head, params))
+    return BoundDrafter(drafter, (self.head, params))
 
 
 def folder_of(name: str) -> pathlib.Path | None:
