@@ -47,7 +47,7 @@ def replace_file(path: pathlib.Path) -> Iterator[pathlib.Path]:
   Raises:
     OSError: It cannot be written; names the file.
   """
-  with naming(path), making_folder(path.parent):
+  with name_path_in_errors(path), create_folder(path.parent):
     part = path.parent / f'.{secrets.token_hex(8)}{SUFFIX}'
     try:
       yield part
@@ -71,7 +71,7 @@ def replace_files(folder: pathlib.Path) -> Iterator[pathlib.Path]:
   Raises:
     OSError: A file cannot be written; names it as it would be called.
   """
-  with naming(folder), making_folder(folder):
+  with name_path_in_errors(folder), create_folder(folder):
     # Within it, for what lies beside it may be another disk.
     part = folder / f'.{secrets.token_hex(8)}{SUFFIX}'
     try:
@@ -79,7 +79,7 @@ def replace_files(folder: pathlib.Path) -> Iterator[pathlib.Path]:
       yield part
       files = sorted(part.iterdir())
       for file in files:
-        with naming(file):
+        with name_path_in_errors(file):
           _flush(file)
       for file in files:
         os.replace(file, folder / file.name)
@@ -93,7 +93,7 @@ def replace_files(folder: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 @contextlib.contextmanager
-def naming(path: pathlib.Path) -> Iterator[None]:
+def name_path_in_errors(path: pathlib.Path) -> Iterator[None]:
   """Has errors of the system name a path, if they name none.
 
   Args:
@@ -133,7 +133,7 @@ def _code(error: BaseException | None) -> int | None:
 
 
 @contextlib.contextmanager
-def making_folder(path: pathlib.Path) -> Iterator[None]:
+def create_folder(path: pathlib.Path) -> Iterator[None]:
   """Makes a folder, and removes it if what is done meanwhile fails.
 
   Args:

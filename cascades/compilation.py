@@ -1,31 +1,34 @@
-"""What takes long to compile is kept for the next process.
+"""The compilation cache: compiled programs are reused by later processes.
 
-By JAX's own cache, in the user's cache folder. Whoever has told JAX of another
-folder, or to keep nothing (JAX_ENABLE_COMPILATION_CACHE=false), knows better.
+The cache is JAX's own, in the user's cache folder. A folder that JAX was
+configured with, or JAX_ENABLE_COMPILATION_CACHE=false, takes precedence.
 """
 
 import os
 import pathlib
 
-# What compiles faster is not worth a file.
-_LEAST = 0.5
-_SECONDS = 'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'
+# Programs that compile faster than this, in seconds, are not stored.
+_MIN_COMPILE_SECONDS = 0.5
+_SECONDS_VARIABLE = 'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'
 
 
-def folder() -> pathlib.Path:
-  """Where it is kept."""
+def cache_folder() -> pathlib.Path:
+  """Returns the folder of the compilation cache."""
   home = os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'
   return pathlib.Path(home) / 'cascades' / 'compiled'
 
 
-def announce() -> None:
-  """As `keep`, before JAX is imported: to this process and those it starts."""
-  os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(folder()))
-  os.environ.setdefault(_SECONDS, str(_LEAST))
+def set_environment() -> None:
+  """Configures JAX's cache by environment variables, before JAX is imported.
+
+  Processes that this process starts inherit the variables.
+  """
+  os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(cache_folder()))
+  os.environ.setdefault(_SECONDS_VARIABLE, str(_MIN_COMPILE_SECONDS))
 
 
-def keep() -> None:
-  """Has this process load what is kept, and keep what it compiles."""
+def enable_cache() -> None:
+  """Enables the cache in this process, unless JAX has a setting of its own."""
   import jax
   from jax.experimental.compilation_cache import compilation_cache
 
@@ -33,9 +36,11 @@ def keep() -> None:
     return
   if jax.config.jax_compilation_cache_dir is not None:
     return
-  jax.config.update('jax_compilation_cache_dir', str(folder()))
-  if _SECONDS not in os.environ:
-    jax.config.update('jax_persistent_cache_min_compile_time_secs', _LEAST)
-  # JAX asks once whether there is a folder: when it first compiles, which may
-  # have been before.
+  jax.config.update('jax_compilation_cache_dir', str(cache_folder()))
+  if _SECONDS_VARIABLE not in os.environ:
+    jax.config.update(
+      'jax_persistent_cache_min_compile_time_secs', _MIN_COMPILE_SECONDS
+    )
+  # JAX reads the folder once, at its first compilation, which may have been
+  # before this call.
   compilation_cache.reset_cache()

@@ -61,7 +61,7 @@ def main() -> None:
   def text(token: int) -> str:
     if token == tokenizers.EOS:
       return 'end'
-    return repr(verifier.tokenizer.pieces([token])[0])
+    return repr(verifier.tokenizer.token_strings([token])[0])
 
   print(f'{"":>4}  {"drafter":<16}{"q":>6}{"p":>7}   {"verifier":<16}{"p":>6}')
   for i, place in enumerate(found.places):

@@ -221,7 +221,7 @@ def run(
     if len(argv) > 1:
       raise app.UsageError(f'{argv[1]!r} is not a flag; see --help.')
     if _CACHE.value:
-      compilation.announce()
+      compilation.set_environment()
     else:
       os.environ['JAX_ENABLE_COMPILATION_CACHE'] = 'false'
     if _DISTRIBUTED.value:

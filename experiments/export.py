@@ -45,7 +45,7 @@ def main() -> None:
     raise ValueError(
       f'folder: {folder} holds a model already; choose another --folder.'
     )
-  with atomic.making_folder(folder):
+  with atomic.create_folder(folder):
     cli.make_folder(folder)
     model = checkpoints.load_model(_MODEL.value, flags.FLAGS.dtype)
     if as_gguf:

@@ -77,7 +77,7 @@ for name, token, q, p in (
   ),
   ('verifier', place.wanted, place.drafter_of_wanted, place.verifier_of_wanted),
 ):
-  text = verifier.tokenizer.pieces([token])[0]
+  text = verifier.tokenizer.token_strings([token])[0]
   print(f'the {name} wants {text!r}: q = {q:.3f}, p = {p:.3f}')
 
 # %% [markdown]

@@ -99,7 +99,7 @@ def read(prompt):
 hidden, token = read(prompts[0])
 draft = draft_one(hidden, token, jax.random.key(0))
 print('hidden', hidden.shape, 'token', token.shape, 'draft', draft.shape)
-print(repr(''.join(verifier.tokenizer.pieces(draft.tolist()))))
+print(repr(''.join(verifier.tokenizer.token_strings(draft.tolist()))))
 
 # %% [markdown]
 # ## 2. Several drafts: `vmap` over random keys
@@ -111,7 +111,7 @@ several = jax.vmap(draft_one, in_axes=(None, None, 0))
 drafts = several(hidden, token, jax.random.split(jax.random.key(0), 3))
 print('drafts', drafts.shape)
 for draft in drafts:
-  print(repr(''.join(verifier.tokenizer.pieces(draft.tolist()))))
+  print(repr(''.join(verifier.tokenizer.token_strings(draft.tolist()))))
 
 # %% [markdown]
 # ## 3. A batch: `vmap` once more
@@ -141,7 +141,7 @@ beams, logits = recurrent_drafter.draft_beams(
 )
 print('beams', beams.shape, 'logits', logits.shape)
 for draft in beams:
-  print(repr(''.join(verifier.tokenizer.pieces(draft.tolist()))))
+  print(repr(''.join(verifier.tokenizer.token_strings(draft.tolist()))))
 
 # %% [markdown]
 # ## 5. Verified

@@ -52,7 +52,7 @@ def verifier(kind, window=None):
   file = pathlib.Path(_folders(kind)[0], 'config.json')
   config = json.loads(file.read_text()) | {'sliding_window': window}
   model = language.from_config(config)
-  return found.unpacked()._replace(
+  return found.unpack()._replace(
     model=dataclasses.replace(model, vocab_size=found.model.vocab_size)
   )
 

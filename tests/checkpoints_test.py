@@ -206,7 +206,7 @@ def test_a_key_value_head_for_every_query_head(folder, copied, tmp_path):
   there = copied(folder)
   fields = {'num_key_value_heads': heads, 'vocab_size': 70}
   small.rewrite(there, fields, tensors)
-  read = checkpoints.load_model(there).unpacked()
+  read = checkpoints.load_model(there).unpack()
   assert read.model.vocab_size == 64
   assert 'qkv_einsum' in read.params['layer_0']['attn']
   check_logits(read, folder)
@@ -227,7 +227,7 @@ def test_the_text_part_of_a_multimodal_checkpoint(copied, root):
   small.rewrite(there, tensors=changed)
   whole = {'model_type': 'gemma3', 'text_config': read_config('hf_gemma3')}
   (there / 'config.json').write_text(json.dumps(whole))
-  read = checkpoints.load_model(str(there)).unpacked()
+  read = checkpoints.load_model(str(there)).unpack()
   assert read.model == load('hf_gemma3').model
   same(read.params, load('hf_gemma3').params)
 
@@ -235,10 +235,10 @@ def test_the_text_part_of_a_multimodal_checkpoint(copied, root):
 @pytest.mark.parametrize('folder', CLASSIC)
 def test_packed_parameters_are_the_same_model(folder):
   plain = load(folder)
-  packed = plain.packed()
-  assert packed.packed() is packed
+  packed = plain.pack()
+  assert packed.pack() is packed
   assert like(packed.params) != like(plain.params)
-  same(packed.unpacked().params, plain.params)
+  same(packed.unpack().params, plain.params)
   check_logits(packed, folder)
 
 
@@ -359,7 +359,7 @@ def test_an_orbax_checkpoint_is_the_model_that_was_saved(
   downloads, layout, inner
 ):
   folder = downloads / layout / inner
-  read, want = checkpoints.load_model(folder), load('hf_gemma3').packed()
+  read, want = checkpoints.load_model(folder), load('hf_gemma3').pack()
   assert (read.model, read.tokenizer) == (want.model, want.tokenizer)
   same(read.params, want.params)
   model, shapes = checkpoints.describe(folder)
@@ -392,7 +392,7 @@ def test_an_architecture_is_found_by_its_size_or_by_its_name(
 ):
   # Without a config.json, and without a tokenizer.
   shutil.copytree(downloads / 'flat' / 'gemma3-tiny-it', tmp_path / 'it')
-  read = checkpoints.load_model(f'{said}{tmp_path}').unpacked()
+  read = checkpoints.load_model(f'{said}{tmp_path}').unpack()
   want = load('hf_gemma3')
   assert read.model == want.model
   assert read.tokenizer == want.tokenizer
@@ -509,7 +509,7 @@ def _index(change):
 
 def _read_all(folder):
   """All tensors that a folder's model is made of."""
-  places = tensor_files.places(folder)
+  places = tensor_files.open_folder(folder)
   return {name: np.asarray(rows) for name, rows in places.items()}
 
 
@@ -535,7 +535,7 @@ def test_the_index_says_which_copy_of_a_tensor_is_read(shards):
   same(_read_all(shards), want)
   # Nor is a tensor that it does not map.
   _index(lambda files: files.pop(NORM))(shards)
-  assert NORM not in tensor_files.places(shards)
+  assert NORM not in tensor_files.open_folder(shards)
 
 
 NORM = 'model.norm.weight'
@@ -556,7 +556,7 @@ NORM = 'model.norm.weight'
 )
 def test_an_index_that_is_wrong_is_refused(shards, name, file, said):
   _index(lambda files: files.update({name: file}))(shards)
-  message = conftest.refused('model', tensor_files.places, shards)
+  message = conftest.refused('model', tensor_files.open_folder, shards)
   assert said in message
   check_message(message, shards)
 
@@ -564,7 +564,7 @@ def test_an_index_that_is_wrong_is_refused(shards, name, file, said):
 def test_without_an_index_there_is_one_file(shards):
   want = _read_all(shards)
   (shards / tensor_files.INDEX).unlink()
-  message = conftest.refused('model', tensor_files.places, shards)
+  message = conftest.refused('model', tensor_files.open_folder, shards)
   assert ' several files' in message
   check_message(message, shards)
   assert all(file.name in message for file in shards.glob('*.safetensors'))
@@ -585,7 +585,7 @@ def test_a_tensor_by_two_names_is_refused(tmp_path):
   tensors = {x: np.ones(2) for x in (NORM, f'language_model.{NORM}')}
   save_file(tensors, tmp_path / 'model.safetensors')
   with pytest.raises(ValueError, match=r'the tensor model\.norm\.weight twice'):
-    tensor_files.places(tmp_path)
+    tensor_files.open_folder(tmp_path)
 
 
 @pytest.mark.parametrize('number', ['4', '9' * 5000, '٩'])
@@ -640,7 +640,7 @@ def test_a_multimodal_config_may_say_little_of_its_text_part(text):
   whole = {'model_type': 'gemma3', 'text_config': text, 'vision_config': {}}
   assert built(whole) == built({'model_type': 'gemma3_text'})
   # The mapping has to know the same defaults.
-  assert len(list(param_mapping.leaves(whole))) == 2 + 26 * 11
+  assert len(list(param_mapping.param_mappings(whole))) == 2 + 26 * 11
 
 
 def frequencies(family='gemma3_text', **fields):
@@ -803,7 +803,7 @@ def test_a_published_config_is_the_architecture_that_gemma_has(size):
   # type is looked at.
   table = jax.ShapeDtypeStruct((1, 1), jnp.bfloat16)
   params = {'embedder': {'input_embedding': table}}
-  fields = huggingface.config_of(own_model(size)[0], params, (1, 106))
+  fields = huggingface.make_config(own_model(size)[0], params, (1, 106))
   assert fields['eos_token_id'] == [1, 106]
   assert fields['dtype'] == fields['torch_dtype'] == 'bfloat16'
   again = built(json.loads(json.dumps(fields)))
@@ -819,7 +819,7 @@ def test_every_leaf_of_a_published_size_has_its_tensors(size):
     tuple(key.key for key in path): leaf.shape
     for path, leaf in jax.tree_util.tree_leaves_with_path(model.param_shapes())
   }
-  leaves = list(param_mapping.leaves(config))
+  leaves = list(param_mapping.param_mappings(config))
   assert sorted(leaf.path for leaf in leaves) == sorted(wanted)
   names = [name for leaf in leaves for name in leaf.names]
   assert len(set(names)) == len(names)
@@ -889,7 +889,7 @@ def test_a_name_is_fetched_by_gemma(monkeypatch, local_tokenizer, kind):
     gemma_library.import_gemma().ckpts, 'load_params', load_params
   )
   name = f'gemma2-2b-{kind}'
-  model, params, tokenizer = checkpoints.load_model(name, 'bfloat16').unpacked()
+  model, params, tokenizer = checkpoints.load_model(name, 'bfloat16').unpack()
   (path, wanted), *rest = calls
   assert not rest
   assert path.endswith(f'/{name}')

@@ -22,7 +22,7 @@ os.environ['PYTHONPATH'] = os.pathsep.join(
 # run: what one has compiled, the other loads. The oldest goes when it is full.
 if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
   os.environ['JAX_COMPILATION_CACHE_DIR'] = str(
-    compilation.folder().with_name('compiled-by-tests')
+    compilation.cache_folder().with_name('compiled-by-tests')
   )
   os.environ['JAX_COMPILATION_CACHE_MAX_SIZE'] = str(2**30)
   os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0.3'

@@ -15,7 +15,7 @@ from experiments.training import recurrent_heads
 
 
 def test_the_loss_is_of_what_the_head_would_draft():
-  model, params, _ = load_model('tiny-verifier').unpacked()
+  model, params, _ = load_model('tiny-verifier').unpack()
   head = recurrent_drafter.init_head(
     jax.random.key(0), model.hidden_size(params)
   )
@@ -59,7 +59,7 @@ def test_the_loss_is_of_what_the_head_would_draft():
 
 
 def test_answers_that_go_on_count_as_far_as_they_go():
-  model, params, _ = load_model('tiny-verifier').unpacked()
+  model, params, _ = load_model('tiny-verifier').unpack()
   head = recurrent_drafter.init_head(
     jax.random.key(0), model.hidden_size(params)
   )
@@ -95,7 +95,7 @@ def test_a_head_goes_with_a_verifier_in_bfloat16():
         model, params, head, hidden[0], state, jnp.int32(token)
       )
       drafts[-1].append(logits)
-    model, params, _ = load_model('tiny-verifier', dtype).unpacked()
+    model, params, _ = load_model('tiny-verifier', dtype).unpack()
     said = params['embedder']['input_embedding']
     some = tokens, places, jnp.ones_like(places, bool), hidden[places]
     losses.append(

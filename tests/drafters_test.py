@@ -567,7 +567,7 @@ def test_a_tree_is_read_as_each_of_its_drafts(kind):
 def test_own_first_layers_draft_as_a_model_of_their_own(kind, drafts, verified):
   # In the verifier's cache, and the answers are the same to the last token.
   model, params = models_test.make(kind)
-  first = model.first(1)
+  first = model.first_layers(1)
   asked = exact.Asked(
     [(3, 4, 5), (6, 7)],
     jax.random.split(jax.random.key(0), 2),
@@ -594,7 +594,7 @@ def test_own_first_layers_draft_as_a_model_of_their_own(kind, drafts, verified):
     )
   assert decoding.count(own).accepted.sum() > 0
   with pytest.raises(ValueError, match='layers: 2 will not do; the verifier'):
-    model.first(2)
+    model.first_layers(2)
 
 
 # --- Refusals

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from cascades.models import checkpoints, packaged
+from cascades.models import checkpoints, package_index
 from configs import train_drafter
 from experiments import records
 from experiments.records import metrics
@@ -34,7 +34,7 @@ def lines(tmp_path_factory):
 @pytest.fixture(scope='module')
 def whole():
   """The verifier."""
-  return checkpoints.load_model('tiny-drafter').unpacked()
+  return checkpoints.load_model('tiny-drafter').unpack()
 
 
 @pytest.fixture(scope='module')
@@ -236,7 +236,7 @@ def test_rows_without_an_answer_are_refused(lines, tmp_path):
 
 
 def test_layers_that_will_not_do_are_named():
-  whole = checkpoints.load_model('tiny-verifier').unpacked()
+  whole = checkpoints.load_model('tiny-verifier').unpack()
   for layers, said in (
     ((), 'the verifier has 6, from 0'),
     ((0, 6), 'the verifier has 6, from 0'),
@@ -418,8 +418,8 @@ def test_what_is_made_of_a_model_with_terms_carries_them(
   c = config(lines)
   folder = tmp_path / 'made'
   save(folder, layer_drafters.begin(c, whole))
-  of = packaged.MODELS['gemma3-270m']
-  monkeypatch.setitem(packaged.MODELS, 'tiny-drafter', of)
+  of = package_index.MODELS['gemma3-270m']
+  monkeypatch.setitem(package_index.MODELS, 'tiny-drafter', of)
   both = {'acceptance': 0.5, 'tokens per verifier call': 2.0}
   figures = {
     'temperature 1': both,

@@ -32,7 +32,7 @@ from cascades import decoding, drafters, load_model, methods, verification
 from cascades.drafters import pairing
 from cascades.drafters.eagle import eagle_checkpoint
 from cascades.methods import processing
-from cascades.models import checkpoints, panels
+from cascades.models import blocked_layout, checkpoints
 from cascades.sampler import batching
 
 FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
@@ -188,7 +188,7 @@ def test_drafts_are_those_of_speculators(name, most):
   folder = FIXTURES / f'eagle3_{name}'
   with np.load(folder / 'expected.npz') as file:
     found = dict(file)
-  verifier = load_model(FIXTURES / 'hf_gemma3').unpacked()
+  verifier = load_model(FIXTURES / 'hf_gemma3').unpack()
   bound_drafter = pairing.bind_drafter(verifier, str(folder))
   drafter, own = bound_drafter
   tokens = jnp.asarray(found.pop('tokens')[: most + 4])
@@ -239,7 +239,7 @@ def states_of(model, params, tokens):
 
 def _packed(model, params, monkeypatch):
   """The same model, with all of its matrices in panels."""
-  monkeypatch.setattr(panels, '_SMALL', 0)
+  monkeypatch.setattr(blocked_layout, '_SMALL', 0)
   return dataclasses.replace(model, packed=True), model.pack(params)
 
 
@@ -371,7 +371,7 @@ def test_a_bias_is_added_and_a_verifiers_table_is_taken_as_it_is(tmp_path):
   g = drafter._joined(own, np.arange(72.0, dtype=np.float32))
   want = np.arange(72) @ own['join'] + own['join_bias']
   np.testing.assert_allclose(g, want, rtol=1e-5)
-  table = verifier.unpacked().params['embedder']['input_embedding']
+  table = verifier.unpack().params['embedder']['input_embedding']
   with_own = own | {'embeddings': jnp.asarray(table)}
   for one, other in zip(
     drafter._pair((own, params), g, jnp.int32(9)),

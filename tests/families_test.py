@@ -185,7 +185,7 @@ def test_strict_decoding_says_what_the_verifier_says(kind, gamma, drafts):
 def test_layers_that_share_are_no_models_of_their_own(kind):
   model, _ = models_test.make(kind)
   with pytest.raises(ValueError, match='layers: the first 1 of Gemma'):
-    model.first(1)
+    model.first_layers(1)
 
 
 # --- Fields of config.json ---

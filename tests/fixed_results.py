@@ -502,7 +502,7 @@ def tokenizer_digests() -> dict[str, str]:
   texts = ['user model hello what is two and two', 'the quick brown fox'] * 40
   for tags in _FRAMES:
     tokenizer = tokenizer_training.train(texts, 330, tags)
-    frame = turns.template(tokenizer)
+    frame = turns.require_template(tokenizer)
     # A first turn, one after a finished answer, and one after a cut one.
     lasts = None, frame.end, 300
     found[f'chat {tags[0]}'] = digest(

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reduced_test
+import shared_table_test
 import small
 import tiers
 from absl import flags
@@ -26,7 +26,12 @@ from cascades.drafters import pairing
 from cascades.drafters.assistant import assistant_checkpoint
 from cascades.drafters.eagle import eagle_checkpoint
 from cascades.drafters.recurrent import recurrent_checkpoint
-from cascades.models import checkpoints, gemma_library, reduced, tensor_files
+from cascades.models import (
+  checkpoints,
+  gemma_library,
+  shared_table,
+  tensor_files,
+)
 from experiments import cli
 
 TINY = checkpoints.ASSETS / 'tiny-drafter'
@@ -124,7 +129,7 @@ def test_an_orbax_checkpoint_in_float16_is_read_as_float32(tmp_path, capsys):
   save(half, tmp_path / 'gemma3-tiny', wait_until_finished=True)
   (tmp_path / 'tokenizer.model').write_bytes(tokenizer.proto)
   shutil.copy(FIXTURES / 'hf_gemma3/config.json', tmp_path)
-  found = load_model(tmp_path).unpacked()
+  found = load_model(tmp_path).unpack()
   assert _TOLD in capsys.readouterr().err
   check_same(found.params, jax.tree.map(lambda x: x.astype('f4'), half))
   _, shapes = checkpoints.describe(tmp_path)
@@ -132,7 +137,7 @@ def test_an_orbax_checkpoint_in_float16_is_read_as_float32(tmp_path, capsys):
 
 
 def _reduced(folder):
-  return reduced_test.save(folder, 'float32')
+  return shared_table_test.save(folder, 'float32')
 
 
 def _eagle(folder):
@@ -153,14 +158,14 @@ _ASSISTANT = FIXTURES / 'hf_gemma4_shared_assistant'
     ),
     (lambda _: _ASSISTANT, assistant_checkpoint, 'params'),
     (_eagle, eagle_checkpoint, 'params'),
-    pytest.param(_reduced, reduced, 'params', marks=pytest.mark.slow),
+    pytest.param(_reduced, shared_table, 'params', marks=pytest.mark.slow),
   ],
   ids=['recurrent', 'assistant', 'eagle', 'reduced'],
 )
 def test_a_drafter_in_float16_is_read_as_float32(
   tmp_path, capsys, make, module, part
 ):
-  load = load_model if module is reduced else module.load
+  load = load_model if module is shared_table else module.load
   whole, half = both(make(tmp_path / 'made'), tmp_path)
   want = getattr(load(whole), part)
   capsys.readouterr()

@@ -169,15 +169,21 @@ def test_errors_of_libraries_become_the_systems(tmp_path):
   ):
     with (
       pytest.raises(OSError, match='No space left') as error,
-      atomic.naming(tmp_path / 'a'),
+      atomic.name_path_in_errors(tmp_path / 'a'),
     ):
       raise ValueError(said)
     assert error.value.errno == errno.ENOSPC
     assert error.value.filename == str(tmp_path / 'a')
-  with pytest.raises(ValueError, match='another'), atomic.naming(tmp_path):
+  with (
+    pytest.raises(ValueError, match='another'),
+    atomic.name_path_in_errors(tmp_path),
+  ):
     raise ValueError('another')
   # What names a file already keeps its name.
-  with pytest.raises(FileNotFoundError) as error, atomic.naming(tmp_path / 'a'):
+  with (
+    pytest.raises(FileNotFoundError) as error,
+    atomic.name_path_in_errors(tmp_path / 'a'),
+  ):
     (tmp_path / 'b').read_text()
   assert error.value.filename == str(tmp_path / 'b')
 
@@ -231,8 +237,10 @@ def test_a_checkpoint_of_a_training_that_is_not_whole_is_removed(
 
 
 def test_what_a_training_keeps_is_named(tmp_path, monkeypatch):
-  monkeypatch.setattr(terms.packaged, 'MODELS', dict(terms.packaged.MODELS))
-  (name,) = terms.packaged.MODELS
+  monkeypatch.setattr(
+    terms.package_index, 'MODELS', dict(terms.package_index.MODELS)
+  )
+  (name,) = terms.package_index.MODELS
   refuse(lambda: terms.put(tmp_path, name), tmp_path / 'NOTICE', 10)
   assert not list(tmp_path.iterdir())
   file = tmp_path / 'states.npy'

@@ -157,10 +157,10 @@ def read_config(path: pathlib.Path) -> Any:
 
 def read_gguf(path: pathlib.Path) -> Any:
   file = gguf_header.read_header(path)
-  config = gguf_files.config_of(file)
+  config = gguf_files.read_config(file)
   families.text_config(config)
-  gguf_files.tokenizer_of(file)
-  return gguf_files.places(file, config)
+  gguf_files.read_tokenizer(file)
+  return gguf_files.open_tensors(file, config)
 
 
 def make_gguf(folder: pathlib.Path) -> None:
@@ -179,7 +179,7 @@ def make_tokenizer_json(folder: pathlib.Path) -> None:
 
 def make_index(folder: pathlib.Path) -> None:
   copied('tiny-drafter')(folder)
-  names = dict.fromkeys(tensor_files.places(folder), 'model.safetensors')
+  names = dict.fromkeys(tensor_files.open_folder(folder), 'model.safetensors')
   fields = {'metadata': {'total_size': 1}, 'weight_map': names}
   (folder / tensor_files.INDEX).write_text(json.dumps(fields))
 
@@ -251,12 +251,12 @@ FORMATS = {
   'an index of tensors': Format(
     make_index,
     tensor_files.INDEX,
-    lambda path: tensor_files.places(path.parent),
+    lambda path: tensor_files.open_folder(path.parent),
   ),
   'a header of safetensors': Format(
     copied('tiny-drafter'),
     'model.safetensors',
-    lambda path: tensor_files.places(path.parent),
+    lambda path: tensor_files.open_folder(path.parent),
     binary=True,
     load=load_folder,
   ),

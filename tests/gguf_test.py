@@ -38,7 +38,7 @@ from cascades.models import (
   gguf_header,
   huggingface,
   language,
-  packaged,
+  package_index,
   param_mapping,
   tokenizers,
 )
@@ -107,7 +107,7 @@ def refused(path) -> str:
 def test_a_file_is_the_model_that_it_was_written_of(tmp_path):
   file = written(tmp_path)
   for path in file, str(file), tmp_path:
-    read = checkpoints.load_model(path).unpacked()
+    read = checkpoints.load_model(path).unpack()
     # To the last bit, as norms were bfloat16 once.
     same(read.params, load('tiny-verifier').params)
     assert read.model == load('tiny-verifier').model
@@ -119,7 +119,7 @@ def test_a_file_is_the_model_that_it_was_written_of(tmp_path):
 def test_a_gemma_2_keeps_its_caps_and_all_but_the_last_bits_of_its_norms(
   tmp_path,
 ):
-  read = checkpoints.load_model(written(tmp_path, 'hf_gemma2')).unpacked()
+  read = checkpoints.load_model(written(tmp_path, 'hf_gemma2')).unpack()
   own = load('hf_gemma2')
   assert read.model == own.model
 
@@ -137,7 +137,7 @@ def test_matrices_may_be_rounded_and_norms_are_not(tmp_path, stored):
   kinds = {t.name: t.tensor_type.name for t in gguf.GGUFReader(file).tensors}
   assert kinds['blk.0.ffn_up.weight'] == gguf_export.STORED[stored]
   assert kinds['blk.0.ffn_norm.weight'] == 'F32'
-  read = checkpoints.load_model(file).unpacked()
+  read = checkpoints.load_model(file).unpack()
   # They are bfloat16 in the project's own files, so that nothing is lost.
   want = jnp.bfloat16 if stored == 'bfloat16' else jnp.float32
   assert dtypes(read.params) == {jnp.dtype(want).name}
@@ -178,11 +178,13 @@ def test_what_is_quantised_becomes_what_the_library_makes_of_it(
 
   file = rewritten(written(tmp_path), lambda fields: None, instead)
   assert made
-  read = checkpoints.load_model(file, 'float32').unpacked()
-  for leaf in param_mapping.leaves(huggingface.config_of(*read[:2], (1,))):
+  read = checkpoints.load_model(file, 'float32').unpack()
+  for leaf in param_mapping.param_mappings(
+    huggingface.make_config(*read[:2], (1,))
+  ):
     tensors = leaf.unpack(np.asarray(param_mapping.get(read.params, leaf.path)))
     for name, got in zip(leaf.names, tensors, strict=True):
-      if (stored := gguf_files.name_of(name)) in made:
+      if (stored := gguf_files.gguf_name(name)) in made:
         want = gguf.dequantize(made.pop(stored), kind)
         np.testing.assert_array_equal(got, want)
   assert not made
@@ -220,7 +222,7 @@ def config(said, family='gemma3', layers=6):
   } | {'general.architecture': family}
   table = gguf_header.Tensor((10, 64), gguf.GGMLQuantizationType.F32, 0, 0)
   path, tensors = pathlib.Path('x.gguf'), {'token_embd.weight': table}
-  return gguf_files.config_of(gguf_header.File(path, fields, tensors))
+  return gguf_files.read_config(gguf_header.File(path, fields, tensors))
 
 
 @pytest.mark.parametrize(
@@ -250,7 +252,7 @@ def test_a_pattern_is_written_as_a_number(tmp_path):
     *((1, 3, 'ggg'), (2, 3, 'lgl'), (6, 7, 'lllllgl')),
     *((4, 3, 'lll'), (0, 2, 'll')),
   ):
-    found = gguf_files.are_local(period, layers)
+    found = gguf_files.local_layers(period, layers)
     assert ''.join('gl'[local] for local in found) == wanted
 
 
@@ -326,7 +328,7 @@ def _in_no_order():
 
 def _of_some_tokens():
   model, params, tokenizer = load('tiny-drafter')
-  params = model.speaking(params, [0, 1, 2, 3, 300])
+  params = model.restrict_vocab(params, [0, 1, 2, 3, 300])
   return checkpoints.Checkpoint(model, params, tokenizer)
 
 
@@ -403,7 +405,7 @@ def test_a_tokenizer_cuts_texts_as_before(tmp_path):
   config = dataclasses.replace(model.module.config, num_embed=600)
   module = dataclasses.replace(model.module, config=config)
   model = dataclasses.replace(model, module=module, vocab_size=600)
-  tokenizer = of_turns().ending_at(of_turns().id_of('<end_of_turn>'))
+  tokenizer = of_turns().with_stops(of_turns().token_id('<end_of_turn>'))
   file = tmp_path / 'model.gguf'
   checkpoints.save_gguf(file, checkpoints.Checkpoint(model, params, tokenizer))
 
@@ -608,7 +610,7 @@ def _of_tokenizer(**fields) -> tokenizers.Tokenizer:
   } | fields
   said = {f'tokenizer.ggml.{name}': x for name, x in said.items()}
   file = gguf_header.File(pathlib.Path('x.gguf'), said, {})
-  return gguf_files.tokenizer_of(file)
+  return gguf_files.read_tokenizer(file)
 
 
 def test_a_tokenizer_says_none_and_no_in_several_ways():
@@ -715,7 +717,7 @@ def test_a_pipe_is_no_file(tmp_path):
   os.mkfifo(tmp_path / 'm.gguf')
   code = (
     'import sys; from cascades.models import gguf_files, gguf_header;'
-    ' gguf_header.read_header(gguf_files.find(sys.argv[1]))'
+    ' gguf_header.read_header(gguf_files.find_file(sys.argv[1]))'
   )
   # Whoever opened it would wait.
   done = subprocess.run(
@@ -773,12 +775,12 @@ def test_it_is_plain_which_file_is_meant(tmp_path):
   assert said.startswith(f'model: {file} says itself what it is')
   # A config may lie beside it.
   (tmp_path / 'config.json').write_text('{}')
-  assert gguf_files.find(tmp_path) == file
+  assert gguf_files.find_file(tmp_path) == file
   (tmp_path / 'other.gguf').write_bytes(file.read_bytes())
   said = refused(tmp_path)
   assert 'holds several GGUF files (other.gguf, tiny-verifier.gguf)' in said
   (tmp_path / 'model.safetensors').touch()
-  assert gguf_files.find(tmp_path) is None
+  assert gguf_files.find_file(tmp_path) is None
 
 
 # --- Models that come as packages ---
@@ -793,7 +795,7 @@ def parts(tmp_path, monkeypatch):
     (place / 'data').mkdir(parents=True)
     (place / '__init__.py').touch()
     (place / 'data' / f'{i}').write_bytes(part)
-  made = packaged.Packaged(
+  made = package_index.PackagedModel(
     file='whole.gguf',
     sha256=hashlib.sha256(whole).hexdigest(),
     parts=[(f'part_of_model_{i}', f'data/{i}') for i in range(2)],
@@ -802,14 +804,14 @@ def parts(tmp_path, monkeypatch):
     notice='',
     licence=tmp_path / 'licence',
   )
-  monkeypatch.setitem(packaged.MODELS, 'in-parts', made)
+  monkeypatch.setitem(package_index.MODELS, 'in-parts', made)
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
   monkeypatch.syspath_prepend(tmp_path)
   return tmp_path / 'cache/cascades/models/whole.gguf'
 
 
 def test_parts_are_joined_once_and_terms_are_named_once(parts, capsys):
-  read = checkpoints.load_model('in-parts').unpacked()
+  read = checkpoints.load_model('in-parts').unpack()
   same(read.params, load('tiny-verifier').params)
   assert capsys.readouterr().err == f'in-parts: under terms; kept as {parts}.\n'
   written_at = parts.stat().st_mtime_ns
@@ -820,10 +822,12 @@ def test_parts_are_joined_once_and_terms_are_named_once(parts, capsys):
 
 
 def test_parts_that_are_missing_or_others_are_named(parts, monkeypatch):
-  right = packaged.MODELS['in-parts']
+  right = package_index.MODELS['in-parts']
 
   def change(**fields):
-    monkeypatch.setitem(packaged.MODELS, 'in-parts', right._replace(**fields))
+    monkeypatch.setitem(
+      package_index.MODELS, 'in-parts', right._replace(**fields)
+    )
 
   change(parts=[('no_such_part', 'x')])
   assert refused('in-parts') == (
@@ -927,11 +931,11 @@ _PEAK = """
 import resource, sys
 import jax, jax.numpy as jnp
 from cascades.models import checkpoints, gemma_library, gguf_files
-from cascades.models import gguf_header, packaged
+from cascades.models import gguf_header, package_index
 
 gemma_library.import_gemma()
-header = gguf_header.read_header(packaged.fetch('gemma3-270m'))
-tokenizer = gguf_files.tokenizer_of(header)
+header = gguf_header.read_header(package_index.fetch('gemma3-270m'))
+tokenizer = gguf_files.read_tokenizer(header)
 del header
 jax.block_until_ready(jnp.zeros(3) + 1)
 peak = lambda: 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -88,7 +88,7 @@ def test_a_gate_by_columns_is_written_by_rows(tmp_path):
       mlp['gating_einsum'] = mlp['gating_einsum'].transpose(0, 2, 1)
       params[name] = params[name] | {'mlp': mlp}
   columns = checkpoints.Checkpoint(model, params, rows.tokenizer)
-  for checkpoint in columns, columns.packed():
+  for checkpoint in columns, columns.pack():
     checkpoints.save_model(tmp_path, checkpoint)
     read = checkpoints.load_folder(tmp_path)
     assert read.model == rows.model
@@ -101,7 +101,7 @@ def test_what_config_json_has_no_word_for_cannot_be_written():
   module = dataclasses.replace(model.module, config=config)
   odd = dataclasses.replace(model, module=module)
   with pytest.raises(ValueError, match='give a Gemma 2, 3, 3n or 4') as error:
-    huggingface.config_of(odd, params, (1,))
+    huggingface.make_config(odd, params, (1,))
   assert 'a Transformer with this configuration' in str(error.value)
 
 
@@ -146,7 +146,7 @@ def test_the_tokenizer_has_what_transformers_needs(tmp_path):
   checkpoints.save_model(tmp_path, checkpoints.load_model('tiny-drafter'))
   said = read_json(tmp_path / 'tokenizer_config.json')
   tokenizer = tokenizers.read(tmp_path / 'tokenizer.model')
-  ids = [tokenizer.id_of(said[f'{x}_token']) for x in ('pad', 'eos', 'bos')]
+  ids = [tokenizer.token_id(said[f'{x}_token']) for x in ('pad', 'eos', 'bos')]
   assert ids == [tokenizers.PAD, tokenizers.EOS, tokenizers.BOS]
   assert said['tokenizer_class'] == 'GemmaTokenizer'
   assert said['add_bos_token']

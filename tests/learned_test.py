@@ -220,7 +220,7 @@ def test_a_head_takes_its_own_pair(pair, own):
     made = sampler.Sampler(verifier, drafter, method=own, **options)
     assert made.options.method is methods.get_method(own)
   # In whatever order the weights lie.
-  sampler.Sampler(verifier.unpacked(), drafter, method=own)
+  sampler.Sampler(verifier.unpack(), drafter, method=own)
 
 
 def test_a_head_of_another_pair_is_refused(pair, own):

@@ -15,7 +15,7 @@ import pytest
 import tiers
 from flax import linen as nn
 
-from cascades.models import language, panels
+from cascades.models import blocked_layout, language
 
 WINDOW, LENGTH, SLOTS, VOCAB = 5, 24, 32, 50
 KINDS = {
@@ -315,7 +315,7 @@ def test_hidden_states_make_the_logits_packed_or_not(
 ):
   if in_panels:
     # However small they are.
-    monkeypatch.setattr(panels, '_SMALL', 0)
+    monkeypatch.setattr(blocked_layout, '_SMALL', 0)
   model, params = make(kind)
   packed, theirs = dataclasses.replace(model, packed=True), model.pack(params)
   jax.tree.map(np.testing.assert_array_equal, packed.unpack(theirs), params)

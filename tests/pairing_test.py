@@ -113,7 +113,7 @@ def test_a_head_is_kept_and_knows_its_verifier(tmp_path):
   loaded.bind(verifier)
   # In whatever order its weights lie.
   assert (
-    recurrent_checkpoint.fingerprint(verifier.unpacked()) == loaded.fingerprint
+    recurrent_checkpoint.fingerprint(verifier.unpack()) == loaded.fingerprint
   )
   # Or as what they are loaded.
   half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), verifier.params)

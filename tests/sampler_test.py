@@ -218,9 +218,9 @@ def test_a_token_that_holds_a_text_that_ends_an_answer_ends_its_row(pair):
   assert cut.text == free.text.partition('an')[0]
   assert cut.tokens == free.tokens[: free.tokens.index(many) + 1]
   # Of a text that several tokens make, no token is sure to end anything.
-  assert tokenizer.holding(['\n']) == (stop,)
-  assert tokenizer.holding(['a\n']) == ()
-  assert a in tokenizer.holding(['zz', 'a'])
+  assert tokenizer.tokens_containing(['\n']) == (stop,)
+  assert tokenizer.tokens_containing(['a\n']) == ()
+  assert a in tokenizer.tokens_containing(['zz', 'a'])
 
 
 def test_what_may_end_an_answer_is_not_streamed(pair):
@@ -237,7 +237,7 @@ def test_what_is_new_ends_an_answer_wherever_it_begins(pair):
   before = tokenizer.encode('\u20ac' * 40)
   tokens = before + tokenizer.encode(' seven pears')
   ending = Ending(tokenizer, [1], ('\u20ac seven p',), 4)
-  texts = np.cumsum([len(piece) for piece in tokenizer.pieces(tokens)])
+  texts = np.cumsum([len(piece) for piece in tokenizer.token_strings(tokens)])
   last = int(np.searchsorted(texts, 40 + len(' seven p'))) + 1
   for length in range(len(before), min(last + 4, len(tokens)) + 1):
     row = types.SimpleNamespace(
@@ -416,7 +416,7 @@ def test_what_compiles_fast_is_not_worth_a_file(monkeypatch):
   monkeypatch.delenv(name, raising=False)
   monkeypatch.delenv('JAX_COMPILATION_CACHE_DIR', raising=False)
   code = (
-    'import jax; from cascades import compilation; compilation.keep();'
+    'import jax; from cascades import compilation; compilation.enable_cache();'
     ' print(jax.config.jax_persistent_cache_min_compile_time_secs)'
   )
   said = subprocess.run(

@@ -167,7 +167,7 @@ def test_lengths_and_leniences_of_one_size_are_compiled_once():
 @pytest.mark.slow
 def test_a_language_model_scores_what_it_wrote_as_when_it_wrote_it():
   whole = load_model('tiny-drafter')
-  first = whole._replace(model=whole.model.first(1))
+  first = whole._replace(model=whole.model.first_layers(1))
   # One is longer than the model's window, of 48 tokens.
   prompts = ['The number 4302 in words:', 'It was cold. ' * 7]
   answers = sampler.Sampler(first, gamma=0).sample(prompts, max_new_tokens=12)

@@ -118,7 +118,7 @@ def answers(workdir) -> dict:
 def load(name: str) -> checkpoints.Checkpoint:
   """A model of the fixtures, or a bundled one, in gemma's order."""
   folder = FIXTURES / name
-  return checkpoints.load_model(folder if folder.exists() else name).unpacked()
+  return checkpoints.load_model(folder if folder.exists() else name).unpack()
 
 
 def stored(folder) -> dict[str, np.ndarray]:

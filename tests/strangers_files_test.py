@@ -21,7 +21,7 @@ import strangers
 from cascades import methods
 from cascades.contrib.engine_audits import traces
 from cascades.drafters.recurrent import recurrent_checkpoint
-from cascades.models import checkpoints, reduced, tensor_files
+from cascades.models import checkpoints, shared_table, tensor_files
 from experiments import sample
 from experiments.analysis import runs
 from experiments.tasks import TASKS
@@ -105,7 +105,7 @@ def test_models_that_share_a_table_in_a_ring_are_refused(tmp_path, ring):
   for name, owner in zip(ring, (*ring[1:], ring[0]), strict=True):
     shutil.copytree(MODEL, tmp_path / name)
     fields = {'verifier': str(tmp_path / owner), 'checksum': '0'}
-    write_json(tmp_path / name / reduced.FILE, fields)
+    write_json(tmp_path / name / shared_table.FILE, fields)
   assert str(tmp_path) in gguf_test.refused(tmp_path / 'one')
 
 
@@ -152,7 +152,7 @@ DEEP_FILES = {
   'config.json': (copy_model, load_parent),
   'generation_config.json': (copy_model, load_parent),
   tensor_files.INDEX: (copy_model, load_parent),
-  reduced.FILE: (copy_model, load_parent),
+  shared_table.FILE: (copy_model, load_parent),
   'tokenizer.json': (copy_model_without_tokenizer, load_parent),
   'head.json': (os.mkdir, lambda path: recurrent_checkpoint.load(path.parent)),
   'rule.json': (

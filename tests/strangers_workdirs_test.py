@@ -124,10 +124,10 @@ def test_a_page_spells_what_would_act_or_cannot_be_seen(
   ]
   records.write(workdir / 'examples/sums.jsonl', examples)
   page = report(workdir).read_text(encoding='utf-8')
-  (odd,) = filter(display.unseen, method + prompt)
+  (odd,) = filter(display.is_invisible, method + prompt)
   # Half of a pair of surrogates is none of a file's characters.
-  spelled = '\ufffd' if odd == '\ud800' else display.escaped(odd)
-  assert not any(map(display.unseen, page))
+  spelled = '\ufffd' if odd == '\ud800' else display.escape(odd)
+  assert not any(map(display.is_invisible, page))
   if odd in method:
     # Curves are found by the same name in figures and legends.
     assert f'data-key="{method.replace(odd, spelled)}"' in page

@@ -24,8 +24,8 @@ def test_tokens_are_as_gemmas(tokenizer):
   ids = range(tokenizer.vocab_size)
   names = [tokenizer.piece(i) for i in ids]
   assert names[:4] == ['<pad>', '</s>', '<s>', '<unk>']
-  assert [tokenizer.id_of(name) for name in names] == list(ids)
-  assert tokenizer.id_of('<end_of_turn>') is None
+  assert [tokenizer.token_id(name) for name in names] == list(ids)
+  assert tokenizer.token_id('<end_of_turn>') is None
   # Digits are single tokens; other text was learned in pieces.
   digits, text = tokenizer.encode('1219'), 'There are 12 apples'
   assert len(digits) == 4
@@ -55,7 +55,7 @@ def test_text_survives_encoding(tokenizer, text):
   assert tokenizers.UNK not in ids
   assert all(i > tokenizers.UNK for i in ids)
   assert tokenizer.decode(ids) == text
-  pieces = tokenizer.pieces(ids)
+  pieces = tokenizer.token_strings(ids)
   assert len(pieces) == len(ids)
   assert ''.join(pieces) == text
 
@@ -67,17 +67,17 @@ def test_special_tokens_have_no_text_and_characters_end_with_their_last(
   pad, eos, bos = tokenizers.PAD, tokenizers.EOS, tokenizers.BOS
   written = np.array([bos, *ids, eos, pad, pad], np.int32)
   assert tokenizer.decode(written) == '7 pears'
-  assert tokenizer.pieces([bos, eos]) == ['', '']
+  assert tokenizer.token_strings([bos, eos]) == ['', '']
   smile = tokenizer.encode('🙂')
   assert len(smile) == 4
-  assert tokenizer.pieces(smile) == ['', '', '', '🙂']
+  assert tokenizer.token_strings(smile) == ['', '', '', '🙂']
   # Cut at the end, and before more text, as when sampling stops in the middle.
   assert tokenizer.decode(smile[:2]) == '\ufffd'
   cut = [*smile[:2], *tokenizer.encode(' pears')]
   assert tokenizer.decode(cut) == '\ufffd pears'
   # What is lost at the beginning takes nothing of what follows with it.
   assert tokenizer.decode([smile[-1], *smile]) == '\ufffd🙂'
-  assert len(tokenizer.pieces(cut)) == len(cut)
+  assert len(tokenizer.token_strings(cut)) == len(cut)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_special_tokens_have_no_text_and_characters_end_with_their_last(
 )
 def test_pieces_of_a_text_join_to_it(tokenizer, text):
   ids = tokenizer.encode(text, add_bos=True)
-  pieces = tokenizer.spelled(ids, text)
+  pieces = tokenizer.token_strings(ids, text)
   assert ''.join(pieces) == text
   assert len(pieces) == len(ids)
   # The ids alone cannot tell.
@@ -109,10 +109,10 @@ def test_equal_when_the_bytes_are(tokenizer):
 def test_symbols_are_tokens_and_answers_may_end_at_them():
   symbols = '<start_of_turn>', '<end_of_turn>'
   tokenizer = tokenizer_training.train(TEXTS, 310, symbols)
-  ids = [tokenizer.id_of(symbol) for symbol in symbols]
+  ids = [tokenizer.token_id(symbol) for symbol in symbols]
   assert tokenizer.encode(f'7{symbols[1]}')[-1:] == ids[1:]
   assert tokenizer.stops == (tokenizers.EOS,)
-  ending = tokenizer.ending_at(ids[1], tokenizers.EOS, ids[1])
+  ending = tokenizer.with_stops(ids[1], tokenizers.EOS, ids[1])
   assert ending.stops == (tokenizers.EOS, ids[1])
   assert ending == tokenizer
 

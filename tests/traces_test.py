@@ -209,7 +209,7 @@ def test_gemmas_own_sampler_keeps_the_law(tmp_path, wrong):
   # Blocks without drafts: what it wrote of the bundled verifier at temperature
   # 2, and what the verifier says here of the same texts.
   rows, new, temperature = 16, 80, 2.0
-  verifier = load_model('tiny-verifier').unpacked()
+  verifier = load_model('tiny-verifier').unpack()
   model, params = verifier.model, verifier.params
   asked = np.array(verifier.tokenizer.encode('Q: 3 + 4\nA:'), np.int32)
   prompts = np.tile(asked, (rows, 1))

@@ -114,7 +114,7 @@ def test_a_model_goes_on_from_another(tmp_path):
   assert start.tokenizer.proto == drafter.tokenizer.proto
   for a, b in zip(
     jax.tree.leaves(start.params),
-    jax.tree.leaves(drafter.unpacked().params),
+    jax.tree.leaves(drafter.unpack().params),
     strict=True,
   ):
     np.testing.assert_array_equal(a, b)

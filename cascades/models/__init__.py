@@ -3,7 +3,7 @@
 language       A model's forward pass, and its cache.
 gemma_library  The only module that imports gemma.
 products       How gemma's modules multiply here, and what is mended in them.
-panels         Matrices as a CPU reads them best.
+blocked_layout Matrices in the order in which a CPU reads them fastest.
 sharding       Over the devices of a mesh.
 checkpoints    By name or folder, loaded where they belong, and written.
 loading        Parameters as they are stored, and as they are to lie.
@@ -13,8 +13,8 @@ tensor_files   Files of safetensors.
 huggingface    Folders in that layout.
 gguf_files     Files of llama.cpp's format; `gguf_header`, `gguf_export`.
 orbax_files    Checkpoints that gemma's authors wrote, and gemma fetches.
-reduced        Layers that share another model's table, and say some tokens.
-packaged       Real models that come as packages; `terms` has their terms.
+shared_table   Layers that share the embedding table of another model.
+package_index  Models in Python packages; `terms` has their licences.
 tokenizers     Text to tokens and back.
 turns          Conversations as instruction-tuned models know them.
 """

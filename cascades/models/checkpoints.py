@@ -3,11 +3,11 @@
 Seven kinds of names are understood:
 
 - the bundled models, those of `BUNDLED` and `REDUCED`;
-- real models that come as Python packages, those of `packaged.MODELS`;
+- real models that come as Python packages, those of `package_index.MODELS`;
 - a folder in Hugging Face layout of Gemma 2, 3, 3n or 4; see `huggingface`;
 - a GGUF file of Gemma 2 or Gemma 3, or a folder with one; see `gguf_files`;
 - a folder with a few layers that share another model's embedding table; see
-  `reduced`;
+  `shared_table`;
 - a folder with an Orbax checkpoint of gemma's, as its Flax downloads are. What
   it is a checkpoint of is told by a config.json beside it, else by its name in
   front of the folder (`gemma2-2b:/path/to/folder`), else by its number of
@@ -41,9 +41,9 @@ from cascades.models import (
   language,
   loading,
   orbax_files,
-  packaged,
+  package_index,
   param_mapping,
-  reduced,
+  shared_table,
   tensor_files,
   tokenizers,
 )
@@ -54,7 +54,7 @@ BUNDLED = (
   'tiny-specialist',
   'tiny-verifier',
 )
-# Bundled too, but for the table, which is that of one of `packaged.MODELS`.
+# Bundled without an embedding table, which is that of a packaged model.
 REDUCED = ('gemma3-270m-multi30k-de-en',)
 
 
@@ -72,7 +72,7 @@ class Checkpoint(NamedTuple):
   params: language.Params
   tokenizer: tokenizers.Tokenizer
 
-  def packed(self) -> 'Checkpoint':
+  def pack(self) -> 'Checkpoint':
     """The same model as a CPU reads it best; see `LanguageModel.pack`."""
     if self.model.packed:
       return self
@@ -81,7 +81,7 @@ class Checkpoint(NamedTuple):
       params=self.model.pack(self.params),
     )
 
-  def unpacked(self) -> 'Checkpoint':
+  def unpack(self) -> 'Checkpoint':
     """The same model with its parameters as gemma's own code takes them."""
     return self._replace(
       model=dataclasses.replace(self.model, packed=False),
@@ -97,7 +97,7 @@ def load_model(
   """Loads a model with its parameters and tokenizer.
 
   Args:
-    name: One of `BUNDLED` or `packaged.MODELS`; a GGUF file; a folder in
+    name: One of `BUNDLED` or `package_index.MODELS`; a GGUF file; a folder in
       Hugging Face layout or of Orbax's; or one of gemma's own checkpoints, such
       as `gemma2-2b-it`.
     dtype: What the parameters become as they are read, 'bfloat16' or
@@ -109,13 +109,13 @@ def load_model(
 
   Returns:
     (model, params, tokenizer); on a CPU with packed parameters, which
-    `Checkpoint.unpacked` brings into gemma's order.
+    `Checkpoint.unpack` brings into gemma's order.
 
   Raises:
     ValueError: There is no such model, or its folder is damaged; one sentence
       says what to do.
   """
-  compilation.keep()
+  compilation.enable_cache()
   check_dtype(dtype)
   packed = jax.default_backend() == 'cpu'
   return Checkpoint(*_source(name).load(dtype, mesh, packed))
@@ -143,7 +143,7 @@ def describe(
   rows that pad its table.
 
   Args:
-    name: One of `BUNDLED` or `packaged.MODELS`; a GGUF file; a folder in
+    name: One of `BUNDLED` or `package_index.MODELS`; a GGUF file; a folder in
       Hugging Face layout or of Orbax's; or one of gemma's own checkpoints, such
       as `gemma2-2b-it`.
     dtype: What the parameters would become as they are read, 'bfloat16' or
@@ -197,7 +197,7 @@ def save_model(
   """
   check_dtype(stored)
   model, params, tokenizer = checkpoint
-  config = huggingface.config_of(model, params, tokenizer.stops)
+  config = huggingface.make_config(model, params, tokenizer.stops)
   params = _to_write(model, params)
   if stored:
     rounded = jnp.dtype(stored)
@@ -247,7 +247,7 @@ def _to_write(
   Raises:
     ValueError: It says only some tokens, and would be another model there.
   """
-  if language.SAID in params['embedder']:
+  if language.VOCAB_IDS in params['embedder']:
     raise ValueError(
       'model: it says only some tokens, which other formats have no word for;'
       ' copy its folder instead.'
@@ -286,8 +286,8 @@ def _locate(
       )
     return folder, None
   arguments.file_name('model', str(name))
-  if name in packaged.MODELS:
-    return packaged.fetch(name), None
+  if name in package_index.MODELS:
+    return package_index.fetch(name), None
   if pathlib.Path(name).exists():
     return pathlib.Path(name), None
   architecture, _, folder = str(name).partition(':')
@@ -329,17 +329,21 @@ def _open(path: pathlib.Path, architecture: str | None) -> loading.Stored:
       f'model: {path} says itself what it is; give it without'
       f" '{architecture}:'."
     )
-  if file := gguf_files.find(path):
+  if file := gguf_files.find_file(path):
     return _opened(file, loading.written(file))
   config, model = huggingface.read_config(path)
-  if shared := reduced.read(path):
+  if shared := shared_table.read(path):
     return _open_reduced(path, config, model, shared)
-  file = tokenizers.file_in(path)
+  file = tokenizers.find_file(path)
   tokenizer = tokenizers.read(file)
   model = loading.paired(str(file), model, tokenizer)
   stops = huggingface.stop_tokens(path, model.vocab_size)
   return loading.Stored(
-    path, config, model, tokenizer.ending_at(*stops), tensor_files.places(path)
+    path,
+    config,
+    model,
+    tokenizer.with_stops(*stops),
+    tensor_files.open_folder(path),
   )
 
 
@@ -347,7 +351,7 @@ def _open_reduced(
   path: pathlib.Path,
   config: dict[str, Any],
   model: language.LanguageModel,
-  shared: reduced.Said,
+  shared: shared_table.TableOwner,
 ) -> loading.Stored:
   """A folder whose table is another model's."""
   folder, architecture = _locate(shared.verifier)
@@ -355,16 +359,16 @@ def _open_reduced(
     raise ValueError(
       f'model: {path} shares the table of {shared.verifier}, which is no folder'
       ' in Hugging Face layout and no GGUF file; give it a name of one in'
-      f' {reduced.FILE}.'
+      f' {shared_table.FILE}.'
     )
-  if reduced.read(folder):
+  if shared_table.read(folder):
     # It may be this one.
     raise ValueError(
       f'model: {path} shares the table of {folder}, which has none of its own;'
-      f' name one that has in {reduced.FILE}.'
+      f' name one that has in {shared_table.FILE}.'
     )
   whole = _open(folder, architecture)
-  places = reduced.places(path)
+  places = shared_table.places(path)
   size = whole.model.vocab_size
   # llama.cpp's converter leaves out what pads a table.
   config = config | {'vocab_size': whole.config['vocab_size']}
@@ -376,7 +380,7 @@ def _open_reduced(
     dataclasses.replace(model, vocab_size=size),
     whole.tokenizer,
     {**places, table: whole.places[table]},
-    reduced.vocabulary(path, places, size),
+    shared_table.vocabulary(path, places, size),
     whole.what,
     shared.checksum,
   )
@@ -387,15 +391,15 @@ def _opened(file: pathlib.Path, written: Hashable) -> loading.Stored:
   """A GGUF file, as it was written last: Gemma's tokenizer takes seconds."""
   del written
   header = gguf_header.read_header(file)
-  config = gguf_files.config_of(header)
+  config = gguf_files.read_config(header)
   try:
     model = language.from_config(config)
   except ValueError as e:
     said = str(e).removeprefix('config.json: ')
     raise ValueError(f'model: {file}: {said}') from None
-  tokenizer = gguf_files.tokenizer_of(header)
+  tokenizer = gguf_files.read_tokenizer(header)
   model = loading.paired(str(file), model, tokenizer)
-  places = gguf_files.places(header, config)
+  places = gguf_files.open_tensors(header, config)
   return loading.Stored(file, config, model, tokenizer, places)
 
 
@@ -412,7 +416,7 @@ def _check_known(name: str) -> dict[str, Any]:
   """gemma's own checkpoints, which must have this name."""
   known = gemma_library.gemma_checkpoints()
   if name not in known:
-    names = [*BUNDLED, *packaged.MODELS, *REDUCED, *known]
+    names = [*BUNDLED, *package_index.MODELS, *REDUCED, *known]
     near = difflib.get_close_matches(name, names, 1, 0.0)
     raise ValueError(
       f'model: {arguments.quote(name)} is no folder and no known name; did you'

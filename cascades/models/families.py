@@ -228,7 +228,7 @@ class _Holder(Schema):
   text_config: dict[str, Any] | None = None
 
 
-def is_four(config: Mapping[str, Any]) -> bool:
+def is_gemma4(config: Mapping[str, Any]) -> bool:
   """Whether a text model is a Gemma 4."""
   return config['model_type'].startswith('gemma4')
 
@@ -293,7 +293,7 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
     raise _refuse('sliding_window', None, 'a number, as layers have one')
   if family == 'gemma3n_text':
     _resolve_3n(config)
-  elif is_four(config):
+  elif is_gemma4(config):
     _resolve_4(config)
   ropes(config)
   return config
@@ -337,7 +337,7 @@ def _layer_types(config: Mapping[str, Any]) -> list[str]:
   if len(kinds) != layers:
     raise _refuse('layer_types', kinds, f'one for each of the {layers} layers')
   # As transformers has it of a Gemma 4.
-  return [*kinds[:-1], FULL] if is_four(config) else kinds
+  return [*kinds[:-1], FULL] if is_gemma4(config) else kinds
 
 
 def _resolve_3n(config: dict[str, Any]) -> None:
@@ -442,14 +442,14 @@ def _of_full_layers(config: Mapping[str, Any]) -> dict[str, int]:
   return full[0]
 
 
-def key_heads(config: Mapping[str, Any], i: int) -> tuple[int, int]:
+def key_value_shape(config: Mapping[str, Any], i: int) -> tuple[int, int]:
   """How many heads a layer has for keys, and the numbers of each head.
 
   Args:
     config: As `text_config` gives it.
     i: The layer.
   """
-  whole = is_four(config) and config['layer_types'][i] == FULL
+  whole = is_gemma4(config) and config['layer_types'][i] == FULL
   prefix = 'global_' if whole else ''
   return config[f'num_{prefix}key_value_heads'], config[f'{prefix}head_dim']
 
@@ -472,7 +472,7 @@ def ropes(config: Mapping[str, Any]) -> dict[str, Rope]:
   by_kind = _ByKind.check(given, 'config.json: rope_parameters')
   window = by_kind.sliding_attention or {}
   full = by_kind.full_attention or {}
-  if is_four(config):
+  if is_gemma4(config):
     if not given:
       full = {'rope_type': _PROPORTIONAL, 'partial_rotary_factor': 0.25}
     return {

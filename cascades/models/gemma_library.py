@@ -100,7 +100,7 @@ def orbax_shapes(folder: str | os.PathLike) -> PyTree:
   return tree.as_nested(remove_mm=tree.has_mm_params).tree
 
 
-def turn(
+def apply_rope(
   x: Float[Array, 'N h'], position: Int[Array, ''], rope: families.Rope
 ) -> Float[Array, 'N h']:
   """Queries of a Gemma 4, turned by where they stand."""
@@ -132,7 +132,7 @@ def transformer(config: Mapping[str, Any], dtype: Any) -> Any:
     from gemma.gm.nn.gemma3n import _config, _modules, _transformer
 
     made, own = _transformer.Gemma3nTransformer, _gemma3n
-  elif families.is_four(config):
+  elif families.is_gemma4(config):
     from gemma.gm.nn.gemma4 import _config, _modules, _transformer
 
     made, own = _transformer.Transformer, _gemma4

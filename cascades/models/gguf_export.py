@@ -58,7 +58,7 @@ def save(
   """
   gguf = gguf_header.library()
 
-  config = huggingface.config_of(model, params, tokenizer.stops)
+  config = huggingface.make_config(model, params, tokenizer.stops)
   named = {theirs: ours for ours, theirs in gguf_files.FAMILIES.items()}
   family = named.get(config['model_type'])
   if family is None:
@@ -81,7 +81,7 @@ def save(
     of = kind if len(shape) > 1 else norm
     block, size = gguf.GGML_QUANT_SIZES[of]
     size *= math.prod(shape) // block
-    name = gguf_files.name_of(tensor.name)
+    name = gguf_files.gguf_name(tensor.name)
     writer.add_tensor_info(name, shape, np.dtype('f4'), size, of)
   try:
     writer.write_header_to_file()
@@ -123,7 +123,7 @@ def _write_fields(
   local = [kind == families.SLIDING for kind in config['layer_types']]
   # A number, which is what llama.cpp asks for. Of two that will do, its own.
   periods = gguf_files.PERIODS[family], *range(1, layers + 2)
-  fits = (n for n in periods if gguf_files.are_local(n, layers) == local)
+  fits = (n for n in periods if gguf_files.local_layers(n, layers) == local)
   period = next(fits, None)
   if period is None:
     raise ValueError(

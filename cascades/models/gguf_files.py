@@ -2,8 +2,8 @@
 
 One file holds everything: what the model is, its tokenizer, and its tensors,
 most of them quantised in blocks of 32 or 256 numbers. The tensors are those of
-a Hugging Face folder by other names, so that `param_mapping.leaves` says what
-becomes of them; what differs:
+a Hugging Face folder under other names, so that `param_mapping.param_mappings`
+applies to them. The differences are:
 
 - The weight of every norm is stored plus 1.
 - `ffn_norm` is the norm before the feed-forward layer, not one after attention.
@@ -182,7 +182,7 @@ _IN_TEXTS = re.compile(
 _STEP = 1024
 
 
-def find(path: str | pathlib.Path) -> pathlib.Path | None:
+def find_file(path: str | pathlib.Path) -> pathlib.Path | None:
   """The file that a path stands for; None if it stands for something else.
 
   Args:
@@ -206,7 +206,7 @@ def find(path: str | pathlib.Path) -> pathlib.Path | None:
   return files[0] if files else None
 
 
-def config_of(file: gguf_header.File) -> dict[str, Any]:
+def read_config(file: gguf_header.File) -> dict[str, Any]:
   """What a config.json would say of the model.
 
   Raises:
@@ -251,7 +251,7 @@ def config_of(file: gguf_header.File) -> dict[str, Any]:
     config['rope_scaling'] = {'rope_type': kind, 'factor': fields.factor or 1.0}
   local = fields.local
   if not isinstance(local, list):
-    local = are_local(local, layers)
+    local = local_layers(local, layers)
   kinds = families.FULL, families.SLIDING
   config['layer_types'] = [kinds[x] for x in local]
   return config
@@ -269,12 +269,12 @@ def _as_one_number(fields: dict[str, Any]) -> dict[str, Any]:
   return fields | same
 
 
-def are_local(period: int, layers: int) -> list[bool]:
+def local_layers(period: int, layers: int) -> list[bool]:
   """Which layers are local: all but the last of so many; of 0, all."""
   return [not period or i % period < period - 1 for i in range(layers)]
 
 
-def tokenizer_of(file: gguf_header.File) -> tokenizers.Tokenizer:
+def read_tokenizer(file: gguf_header.File) -> tokenizers.Tokenizer:
   """The tokenizer that a file holds.
 
   Raises:
@@ -300,8 +300,8 @@ def tokenizer_of(file: gguf_header.File) -> tokenizers.Tokenizer:
   try:
     if max(stops) >= len(said.tokens):
       raise IndexError
-    tokenizer = tokenizers.of_pieces(
-      tokenizers.of_texts(
+    tokenizer = tokenizers.from_pieces(
+      tokenizers.strip_non_text(
         _piece(i, *each) for i, each in enumerate(zip(*lists, strict=True))
       ),
       dummy_prefix=said.add_space_prefix,
@@ -311,9 +311,9 @@ def tokenizer_of(file: gguf_header.File) -> tokenizers.Tokenizer:
       f'model: {file.path} has a damaged tokenizer; fetch it again.'
     ) from e
   if 'tokenizer.chat_template' in file.fields:
-    end = tokenizer.id_of(_TURNS[1])
+    end = tokenizer.token_id(_TURNS[1])
     stops += [] if end is None else [end]
-  return tokenizer.ending_at(*stops)
+  return tokenizer.with_stops(*stops)
 
 
 def _piece(i: int, name: str, score: float, kind: int) -> tokenizers.Piece:
@@ -343,7 +343,9 @@ def _dequantised(
   return found.reshape(rows, *tensor.shape[1:])
 
 
-def _rows(path: pathlib.Path, tensor: gguf_header.Tensor) -> tensor_files.Rows:
+def _rows(
+  path: pathlib.Path, tensor: gguf_header.Tensor
+) -> tensor_files.TensorHandle:
   """A tensor that is read some rows at a time."""
 
   def read(first: int, last: int) -> np.ndarray:
@@ -355,15 +357,17 @@ def _rows(path: pathlib.Path, tensor: gguf_header.Tensor) -> tensor_files.Rows:
     # A norm.
     return found - np.float32(1) if found.ndim == 1 else found
 
-  return tensor_files.Rows(tensor.shape, 'F32', read)
+  return tensor_files.TensorHandle(tensor.shape, 'F32', read)
 
 
-def places(file: gguf_header.File, config: Mapping[str, Any]) -> dict[str, Any]:
-  """Where a file has its tensors, as `tensor_files.places` has it.
+def open_tensors(
+  file: gguf_header.File, config: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Where a file has its tensors, as `tensor_files.open_folder` has it.
 
   Args:
     file: A header.
-    config: What `config_of` gives.
+    config: What `read_config` gives.
 
   Raises:
     ValueError: There are tensors of layers that the model does not have.
@@ -372,13 +376,13 @@ def places(file: gguf_header.File, config: Mapping[str, Any]) -> dict[str, Any]:
   tensor_files.check_layers(file.path, file.tensors, layers, 'blk.')
   return {
     name: _rows(file.path, file.tensors[stored])
-    for leaf in param_mapping.leaves(config)
+    for leaf in param_mapping.param_mappings(config)
     for name in leaf.names
-    if (stored := name_of(name)) in file.tensors
+    if (stored := gguf_name(name)) in file.tensors
   }
 
 
-def name_of(name: str) -> str:
+def gguf_name(name: str) -> str:
   """llama.cpp's name of a tensor, of Hugging Face's."""
   if name in _NAMES:
     return _NAMES[name]

@@ -73,7 +73,7 @@ def stop_tokens(folder: pathlib.Path, vocab_size: int) -> list[int]:
   return ids
 
 
-def config_of(
+def make_config(
   model: language.LanguageModel, params: language.Params, stops: tuple[int, ...]
 ) -> dict[str, Any]:
   """What config.json has to say of a model: the inverse of `from_config`.

@@ -26,8 +26,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from cascades.methods import processing
-from cascades.models import families, gemma_library, panels, products
-from cascades.models.products import REDUCED, SAID
+from cascades.models import blocked_layout, families, gemma_library, products
+from cascades.models.products import RESTRICTED_TABLE, VOCAB_IDS
 
 Cache = PyTree
 Params = PyTree
@@ -56,22 +56,22 @@ class LanguageModel:
   ) -> Params:
     """Parameters for the same model with `packed` set.
 
-    Their matrices lie in memory as a CPU reads them best; see `panels`.
+    Their matrices lie in memory as a CPU reads them best; see `blocked_layout`.
 
     Args:
       params: In gemma's order, or some of them.
       put: What becomes of each array that is made, before the next one is.
     """
-    made = functools.partial(panels.pack, put=put)
+    made = functools.partial(blocked_layout.pack, put=put)
     return self._matrices(params, made, put)
 
   def unpack(self, params: Params) -> Params:
     """Parameters in gemma's order, of a packed model; the same otherwise."""
     if not self.packed:
       return params
-    return self._matrices(params, panels.unpack)
+    return self._matrices(params, blocked_layout.unpack)
 
-  def order(self, path) -> panels.Order | None:
+  def order(self, path) -> blocked_layout.AxisSplit | None:
     """How the axes of a leaf are told apart; None if it is never packed.
 
     Args:
@@ -118,7 +118,7 @@ class LanguageModel:
     return getattr(module, 'kv_cache_sharing_patterns', layers)
 
   @property
-  def last_of_kind(self) -> dict[str, int]:
+  def last_cached_layers(self) -> dict[str, int]:
     """Of each kind of layer, by gemma's name for it, the last with a cache."""
     kinds = [kind.name for kind in self.module.config.attention_types]
     own = [i for i, source in enumerate(self._sources) if i == source]
@@ -137,7 +137,7 @@ class LanguageModel:
       for kind, side in (('LOCAL_SLIDING', 'local'), ('GLOBAL', 'global'))
     }
 
-  def turn(
+  def apply_rope(
     self, x: Float[Array, 'N h'], position: Int[Array, ''], kind: str
   ) -> Float[Array, 'N h']:
     """Queries of a Gemma 4, turned as a kind of layer turns its keys.
@@ -147,7 +147,7 @@ class LanguageModel:
       position: Where they stand.
       kind: gemma's name of the kind of layer.
     """
-    return gemma_library.turn(x, position, self.ropes[kind])
+    return gemma_library.apply_rope(x, position, self.ropes[kind])
 
   def _own(self, cache: Cache) -> Cache:
     """A cache of every layer, without those that attend to another's."""
@@ -265,7 +265,7 @@ class LanguageModel:
 
     def batch(params, tokens, positions, mask, cache):
       if self.packed:
-        params = self._matrices(params, panels.Boxed)
+        params = self._matrices(params, blocked_layout.BlockedParam)
       with products.intercepted(readers) as tapped:
         out, given = self.module.apply(
           {'params': params},
@@ -296,12 +296,12 @@ class LanguageModel:
     Rows that stand for no token are left out; a token that is not spoken has
     -inf.
     """
-    said = params['embedder'].get(SAID)
+    said = params['embedder'].get(VOCAB_IDS)
     if said is not None:
       return processing.spread(logits, said, self.vocab_size)
     return logits[..., : self.vocab_size]
 
-  def speaking(
+  def restrict_vocab(
     self, params: Params, tokens: Int[Array, 'N'] | np.ndarray
   ) -> Params:
     """Parameters of the same model that only says some of the tokens.
@@ -317,12 +317,14 @@ class LanguageModel:
       tokens: Ids, each of them once.
     """
     tokens = np.sort(np.asarray(tokens, np.int32))
-    rows = {REDUCED: jnp.asarray(self._table(params)[tokens])}
+    rows = {RESTRICTED_TABLE: jnp.asarray(self._table(params)[tokens])}
     rows = self.pack(rows) if self.packed else rows
-    extra = rows | {SAID: jnp.asarray(tokens)}
+    extra = rows | {VOCAB_IDS: jnp.asarray(tokens)}
     return params | {'embedder': params['embedder'] | extra}
 
-  def tersely(self, params: Params) -> tuple[Params, Int[Array, 'N'] | None]:
+  def split_vocab_ids(
+    self, params: Params
+  ) -> tuple[Params, Int[Array, 'N'] | None]:
     """Parameters with which logits are of the tokens alone that are said.
 
     Returns:
@@ -330,7 +332,7 @@ class LanguageModel:
       None of a model that says all tokens.
     """
     embedder = dict(params['embedder'])
-    said = embedder.pop(SAID, None)
+    said = embedder.pop(VOCAB_IDS, None)
     return params if said is None else params | {'embedder': embedder}, said
 
   def hidden_size(self, params: Params, taps: tuple[int, ...] = ()) -> int:
@@ -345,7 +347,11 @@ class LanguageModel:
   def _table(self, params: Params, name: str = 'input_embedding') -> Any:
     """The embedding table, [tokens, width], or what stands for it."""
     table = params['embedder'][name]
-    return panels.Panels(table, products.ORDERS[name]) if self.packed else table
+    return (
+      blocked_layout.BlockedWeight(table, products.ORDERS[name])
+      if self.packed
+      else table
+    )
 
   def embed(self, params: Params, token: Int[Array, '']) -> Float[Array, 'D']:
     """A token's row of the embedding table, as it is stored."""
@@ -355,13 +361,17 @@ class LanguageModel:
     self, params: Params, hidden: Float[Array, 'D']
   ) -> Float[Array, 'V']:
     """Logits of a hidden state, by the same table."""
-    spoken = REDUCED if REDUCED in params['embedder'] else 'input_embedding'
+    spoken = (
+      RESTRICTED_TABLE
+      if RESTRICTED_TABLE in params['embedder']
+      else 'input_embedding'
+    )
     logits = products.decode(hidden, self._table(params, spoken))
     cap = self.module.config.final_logit_softcap
     logits = logits if cap is None else jnp.tanh(logits / cap) * cap
     return self._spread(params, logits)
 
-  def first(self, layers: int) -> 'LanguageModel':
+  def first_layers(self, layers: int) -> 'LanguageModel':
     """The model of the first layers only; the same parameters will do.
 
     Raises:
@@ -390,7 +400,7 @@ class LanguageModel:
       self, module=dataclasses.replace(self.module, config=config)
     )
 
-  def of_first(self, cache: Cache) -> Cache:
+  def first_layers_cache(self, cache: Cache) -> Cache:
     """What a cache of more layers holds of this model's."""
     return _layers(cache, range(self.module.config.num_layers))
 

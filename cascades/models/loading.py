@@ -20,8 +20,8 @@ from jaxtyping import PyTree
 from cascades.models import (
   language,
   param_mapping,
-  reduced,
   sharding,
+  shared_table,
   tensor_files,
   tokenizers,
 )
@@ -53,7 +53,7 @@ def lay(
 
   def put(x):
     # What gives its rows when it is asked becomes an array here.
-    x = np.asarray(x) if isinstance(x, tensor_files.Rows) else x
+    x = np.asarray(x) if isinstance(x, tensor_files.TensorHandle) else x
     x = x.astype(jnp.dtype(dtype), copy=False) if dtype else x
     # JAX copies while Python reads on, and holds what it still has to copy.
     return x if mesh else jax.block_until_ready(jnp.asarray(x))
@@ -137,7 +137,7 @@ class Stored(NamedTuple):
     config: What its config.json says, or would.
     model: What that describes.
     tokenizer: Its own.
-    places: Where its tensors are; see `tensor_files.places`.
+    places: Where its tensors are; see `tensor_files.open_folder`.
     said: Ids of what it says, where it does not say all tokens.
     table_of: Whose table it has, where it is another model's.
     checksum: Of that table.
@@ -147,24 +147,24 @@ class Stored(NamedTuple):
   config: dict[str, Any]
   model: language.LanguageModel
   tokenizer: tokenizers.Tokenizer
-  places: Mapping[str, tensor_files.Rows]
+  places: Mapping[str, tensor_files.TensorHandle]
   said: np.ndarray | None = None
   table_of: pathlib.Path | None = None
   checksum: str | None = None
 
-  def _params(self) -> list[tuple[param_mapping.Leaf, list]]:
+  def _params(self) -> list[tuple[param_mapping.ParamMapping, list]]:
     """Every leaf, and the tensors that it is made of.
 
     Raises:
       ValueError: A tensor is missing or of another model.
     """
     # Before anything is made of as many layers as a config claims.
-    for leaf in param_mapping.leaves(self.config):
-      tensor_files.check_there(self.what, self.places, leaf.names)
+    for leaf in param_mapping.param_mappings(self.config):
+      tensor_files.check_present(self.what, self.places, leaf.names)
     layers = self.model.module.config.num_layers
     tensor_files.check_layers(self.what, self.places, layers, 'model.layers.')
     shapes, found = self.model.param_shapes(), []
-    for leaf in param_mapping.leaves(self.config):
+    for leaf in param_mapping.param_mappings(self.config):
       # Of the stored tensors: a transposed one can be packed, but wrongly.
       shape = param_mapping.get(shapes, leaf.path)
       wanted = zip(leaf.names, jax.eval_shape(leaf.unpack, shape), strict=True)
@@ -206,7 +206,7 @@ class Stored(NamedTuple):
       tensors = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in tensors]
       _set(shapes, leaf.path, jax.eval_shape(leaf.pack, tensors))
     if self.said is not None:
-      said = functools.partial(self.model.speaking, tokens=self.said)
+      said = functools.partial(self.model.restrict_vocab, tokens=self.said)
       shapes = jax.eval_shape(said, shapes)
     return self.model, shapes, self._choose_dtype(dtype, leaves)
 
@@ -237,12 +237,12 @@ class Stored(NamedTuple):
 
       _set(params, leaf.path, _held(key, read) if is_table else read())
     if self.said is not None:
-      found = reduced.checksum(model, params)
+      found = shared_table.checksum(model, params)
       if found != self.checksum:
         raise ValueError(
           f'model: {self.what} was trained with another embedding table'
           f' ({self.checksum}, and this is {found}); give the model that it was'
           ' trained for, in its place.'
         )
-      params = model.speaking(params, self.said)
+      params = model.restrict_vocab(params, self.said)
     return model, params, self.tokenizer

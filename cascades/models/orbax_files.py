@@ -115,7 +115,7 @@ class Fetched(NamedTuple):
         ' check the connection, or give a folder that holds the model.'
       ) from e
     if self.name.endswith('-it'):
-      tokenizer = turns.ending(tokenizer)
+      tokenizer = turns.with_turn_end(tokenizer)
     model = loading.paired(file, model, tokenizer)
     model = dataclasses.replace(model, packed=packed)
     return model, loading.lay_all(model, params, dtype, mesh), tokenizer
@@ -165,7 +165,7 @@ def open_folder(
       ) from e
   names = str(architecture), folder.name, folder.parent.name
   if any(name.endswith('-it') for name in names):
-    tokenizer = turns.ending(tokenizer)
+    tokenizer = turns.with_turn_end(tokenizer)
   model = loading.paired('tokenizer.model', model, tokenizer)
   return Folder(folder, model, tokenizer, shapes)
 

@@ -1,8 +1,8 @@
 """Gemma's parameters, leaf by leaf, as tensors of Hugging Face's.
 
-The table `leaves` pairs every leaf of gemma's parameter tree with the tensors
-that Hugging Face keeps it in. All that stands between them is an order of
-axes, which a pattern of einops says, to be read in both directions.
+`param_mappings` pairs every leaf of gemma's parameter tree with the tensors of
+Hugging Face's layout that hold it. The two differ only in the order of axes,
+which a pattern of einops describes in both directions.
 """
 
 import functools
@@ -22,7 +22,7 @@ TABLE_TENSOR = 'model.embed_tokens.weight'
 _SAME, _TURNED = '... -> ...', 'o i -> i o'
 
 
-class Leaf(NamedTuple):
+class ParamMapping(NamedTuple):
   """One leaf of gemma's tree and the Hugging Face tensors it comes from.
 
   Attributes:
@@ -92,7 +92,7 @@ def _leaf(
   pattern: str = _SAME,
   layer: int | None = None,
   **sizes: int,
-) -> Leaf:
+) -> ParamMapping:
   """A leaf that is a tensor, or several of one shape one after the other.
 
   Args:
@@ -119,22 +119,24 @@ def _leaf(
       einops.rearrange(part, back, **sizes) for part in (x if several else [x])
     ]
 
-  return Leaf(tuple(path.split('/')), tuple(names), pack, unpack)
+  return ParamMapping(tuple(path.split('/')), tuple(names), pack, unpack)
 
 
-def _unused(path: str, layer: int, shape: tuple[int, ...]) -> Leaf:
+def _unused(path: str, layer: int, shape: tuple[int, ...]) -> ParamMapping:
   """A leaf that gemma asks for and never looks at, and no tensor holds."""
 
   def pack(tensors):
     del tensors
     return np.zeros(shape, jnp.bfloat16)
 
-  return Leaf((f'layer_{layer}', *path.split('/')), (), pack, lambda x: [])
+  return ParamMapping(
+    (f'layer_{layer}', *path.split('/')), (), pack, lambda x: []
+  )
 
 
-def leaves(
+def param_mappings(
   config: Mapping[str, Any], gate_by_rows: bool = True
-) -> Iterator[Leaf]:
+) -> Iterator[ParamMapping]:
   """Every leaf of the model that `language.from_config(config)` builds.
 
   Args:
@@ -161,7 +163,7 @@ def leaves(
     yield from _feed_forward(config, i, gate_by_rows)
     if config['model_type'] == 'gemma3n_text':
       yield from _streams(config, i)
-    elif families.is_four(config):
+    elif families.is_gemma4(config):
       yield _leaf('skip_scale', 'layer_scalar', layer=i)
     if config.get('hidden_size_per_layer_input'):
       yield from _per_layer_input(config, i)
@@ -174,22 +176,22 @@ def tensors(
 
   Args:
     params: gemma's tree, of JAX's or of numpy's arrays.
-    config: As of `leaves`.
-    gate_by_rows: As of `leaves`.
+    config: As of `param_mappings`.
+    gate_by_rows: As of `param_mappings`.
   """
 
   def made(leaf, i):
     whole = np.asarray(get(params, leaf.path))
     return np.ascontiguousarray(leaf.unpack(whole)[i])
 
-  for leaf in leaves(config, gate_by_rows):
+  for leaf in param_mappings(config, gate_by_rows):
     x = get(params, leaf.path)
     shapes = jax.eval_shape(leaf.unpack, jax.ShapeDtypeStruct(x.shape, x.dtype))
     for i, (name, of) in enumerate(zip(leaf.names, shapes, strict=True)):
       yield Tensor(name, of, functools.partial(made, leaf, i))
 
 
-def _table(config: Mapping[str, Any]) -> Leaf:
+def _table(config: Mapping[str, Any]) -> ParamMapping:
   """The embedding table, of which gemma may have fewer rows."""
   rows = config['vocab_size']
   more = config.get('table_size', rows) - rows
@@ -209,7 +211,7 @@ def _table(config: Mapping[str, Any]) -> Leaf:
     copies = library.broadcast_to(x[:1], (more, *x.shape[1:]))
     return [library.concatenate([x, copies])]
 
-  return Leaf(TABLE, (TABLE_TENSOR,), pack, unpack)
+  return ParamMapping(TABLE, (TABLE_TENSOR,), pack, unpack)
 
 
 def _norms(config: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -230,15 +232,15 @@ def _norms(config: Mapping[str, Any]) -> list[tuple[str, str]]:
   ]
 
 
-def _attention(config: Mapping[str, Any], i: int) -> Iterator[Leaf]:
+def _attention(config: Mapping[str, Any], i: int) -> Iterator[ParamMapping]:
   """What a layer attends by.
 
   Args:
     config: As `families.text_config` gives it.
     i: The layer.
   """
-  four, heads = families.is_four(config), config['num_attention_heads']
-  kv_heads, dim = families.key_heads(config, i)
+  four, heads = families.is_gemma4(config), config['num_attention_heads']
+  kv_heads, dim = families.key_value_shape(config, i)
   own = i < config['num_hidden_layers'] - config.get('num_kv_shared_layers', 0)
   q, k, v = (f'self_attn.{x}_proj.weight' for x in 'qkv')
   by_head = functools.partial(_leaf, pattern='(n h) d -> n d h', layer=i, h=dim)
@@ -270,7 +272,7 @@ def _attention(config: Mapping[str, Any], i: int) -> Iterator[Leaf]:
 
 def _feed_forward(
   config: Mapping[str, Any], i: int, gate_by_rows: bool
-) -> Iterator[Leaf]:
+) -> Iterator[ParamMapping]:
   """A dense feed-forward layer; beside it, experts and what chooses them."""
   experts = config.get('enable_moe_block')
   ours = 'mlp2' if experts else 'mlp'
@@ -288,7 +290,7 @@ def _feed_forward(
   yield _leaf('mlp/linear/w', 'experts.down_proj', 'e d f -> e f d', i)
 
 
-def _per_layer_inputs(config: Mapping[str, Any]) -> Iterator[Leaf]:
+def _per_layer_inputs(config: Mapping[str, Any]) -> Iterator[ParamMapping]:
   """What each layer is told of a token, beside its embedding."""
   layers = config['num_hidden_layers']
   if config['model_type'] == 'gemma3n_text':
@@ -306,7 +308,9 @@ def _per_layer_inputs(config: Mapping[str, Any]) -> Iterator[Leaf]:
   yield _leaf(f'embedder/{name}/scale', f'model.{name}.weight')
 
 
-def _per_layer_input(config: Mapping[str, Any], i: int) -> Iterator[Leaf]:
+def _per_layer_input(
+  config: Mapping[str, Any], i: int
+) -> Iterator[ParamMapping]:
   """How a layer takes what it is told of a token."""
   three = config['model_type'] == 'gemma3n_text'
   ours = 'per_layer_mapping/' if three else ''
@@ -316,7 +320,7 @@ def _per_layer_input(config: Mapping[str, Any], i: int) -> Iterator[Leaf]:
   yield _leaf(f'{ours}{name}/scale', f'{name}.weight', layer=i)
 
 
-def _streams(config: Mapping[str, Any], i: int) -> Iterator[Leaf]:
+def _streams(config: Mapping[str, Any], i: int) -> Iterator[ParamMapping]:
   """What a layer of Gemma 3n does with its streams, and beside attention."""
   name = 'altup/correct_output_scale'
   yield _leaf(name, name.replace('/', '.'), layer=i)

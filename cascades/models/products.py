@@ -1,7 +1,7 @@
 """How gemma's modules multiply here, and what is mended in them.
 
-Their matrices may be packed (see `panels`), or the embedding table reduced to
-the rows of some tokens; both happen as their methods are called.
+Matrices may be packed (see `blocked_layout`), and the embedding table may be
+restricted to some tokens. Interceptors of flax apply both.
 """
 
 import contextlib
@@ -12,26 +12,26 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from cascades.models import panels
+from cascades.models import blocked_layout
 
 # Beside the embedding table, the rows of the tokens that a model says, where it
 # does not say all of them; and their ids.
-REDUCED, SAID = 'reduced', 'said'
+RESTRICTED_TABLE, VOCAB_IDS = 'restricted_table', 'vocab_ids'
 # Of matrices, by the end of the path to them: which axes come out of a product,
 # and which it sums over. A mixture's experts end in `gating_einsum/w`.
 ORDERS = {
-  'input_embedding': panels.Order((0,), (1,)),
-  'qkv_einsum/w': panels.Order((0, 1, 3), (2,)),
-  'q_einsum/w': panels.Order((0, 2), (1,)),
-  'k_einsum/w': panels.Order((0, 2), (1,)),
-  'kv_einsum/w': panels.Order((0, 1, 3), (2,)),
-  'attn_vec_einsum/w': panels.Order((2,), (0, 1)),
-  'gating_einsum': panels.Order((0, 2), (1,)),
-  'linear': panels.Order((1,), (0,)),
-  REDUCED: panels.Order((0,), (1,)),
+  'input_embedding': blocked_layout.AxisSplit((0,), (1,)),
+  'qkv_einsum/w': blocked_layout.AxisSplit((0, 1, 3), (2,)),
+  'q_einsum/w': blocked_layout.AxisSplit((0, 2), (1,)),
+  'k_einsum/w': blocked_layout.AxisSplit((0, 2), (1,)),
+  'kv_einsum/w': blocked_layout.AxisSplit((0, 1, 3), (2,)),
+  'attn_vec_einsum/w': blocked_layout.AxisSplit((2,), (0, 1)),
+  'gating_einsum': blocked_layout.AxisSplit((0, 2), (1,)),
+  'linear': blocked_layout.AxisSplit((1,), (0,)),
+  RESTRICTED_TABLE: blocked_layout.AxisSplit((0,), (1,)),
 }
 # Where its matrices are transposed.
-GATE_BY_ROWS = panels.Order((0, 1), (2,))
+GATE_BY_ROWS = blocked_layout.AxisSplit((0, 1), (2,))
 
 
 def decode(x: Float[Array, '*L D'], table: Any) -> Float[Array, '*L P']:
@@ -39,8 +39,8 @@ def decode(x: Float[Array, '*L D'], table: Any) -> Float[Array, '*L P']:
 
   Rounded to bfloat16, tokens that are nearly as likely would be equally so.
   """
-  if isinstance(table, panels.Panels):
-    return panels.dot(x, table, jnp.float32)
+  if isinstance(table, blocked_layout.BlockedWeight):
+    return blocked_layout.dot(x, table, jnp.float32)
   return jnp.dot(x, table.T, preferred_element_type=jnp.float32)
 
 
@@ -76,13 +76,17 @@ def intercepted(readers: Sequence[str] = ()) -> Iterator[str]:
       # the model was trained with; transformers, and gemma since, do not.
       args = tuple(unnormed)
     if name == 'decode' and hasattr(module, 'input_embedding_table'):
-      table = module.get_variable('params', REDUCED)
+      table = module.get_variable('params', RESTRICTED_TABLE)
       table = module.input_embedding_table if table is None else table
-      table = table.unbox() if isinstance(table, panels.Boxed) else table
+      table = (
+        table.unbox()
+        if isinstance(table, blocked_layout.BlockedParam)
+        else table
+      )
       return decode(*args, table)
     if name == '__call__' and hasattr(module, 'weight_name') and len(args) == 2:
       weight = module.get_variable('params', module.weight_name)
-      if isinstance(weight, panels.Boxed):
+      if isinstance(weight, blocked_layout.BlockedParam):
         return _einsum(*args, weight.unbox())
     return call(*args, **kwargs)
 
@@ -90,7 +94,9 @@ def intercepted(readers: Sequence[str] = ()) -> Iterator[str]:
     yield tapped
 
 
-def _einsum(equation: str, x: Array, weight: panels.Panels) -> Array:
+def _einsum(
+  equation: str, x: Array, weight: blocked_layout.BlockedWeight
+) -> Array:
   """As `jnp.einsum` with a weight on the right; x ends in the summed axes."""
   (rows, letters), out = (
     side.split(',') if ',' in side else side for side in equation.split('->')
@@ -100,7 +106,7 @@ def _einsum(equation: str, x: Array, weight: panels.Panels) -> Array:
     for axes in (weight.order.summed, weight.order.kept)
   )
   rows = rows.removesuffix(summed)
-  return jnp.einsum(f'{rows}{kept}->{out}', panels.dot(x, weight))
+  return jnp.einsum(f'{rows}{kept}->{out}', blocked_layout.dot(x, weight))
 
 
 def tree_keys(path) -> list[str]:

@@ -20,14 +20,14 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from cascades.models import panels, products
+from cascades.models import blocked_layout, products
 
 # By name, which axis of a matrix is split: of those that a product keeps and,
 # after them, those that it sums over. A packed one has them in that order; see
-# `panels`.
+# `blocked_layout`.
 _MATRICES = {
   'input_embedding': 0,
-  products.REDUCED: 0,
+  products.RESTRICTED_TABLE: 0,
   'qkv_einsum/w': 1,
   'q_einsum/w': 0,
   'k_einsum/w': 0,
@@ -132,7 +132,7 @@ def layout(model: Any, params: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
       axes = *order.kept, *order.summed
       if not model.packed:
         axis = axes[axis]
-      elif panels.is_whole(x, order):
+      elif blocked_layout.is_whole(x, order):
         axis = (*order.summed, *order.kept).index(axes[axis])
       elif axis == len(order.kept) - 1 and x.shape[axis] % mesh.shape['model']:
         # Columns of each panel, where panels do not come out even.

@@ -1,9 +1,9 @@
 """Tensors on disk: safetensors, in one file or in several.
 
 An index, `model.safetensors.index.json`, says which of several files has a
-tensor, and decides where files hold more. Every format gives its tensors as
-`Rows`, by the names that Hugging Face has for them, and they are read one at a
-time: the tensors of one leaf are all that is held beside the parameters.
+tensor, and decides where files hold more. Every format gives a `TensorHandle`
+for each tensor, under its Hugging Face name, and tensors are read one at a
+time: beside the parameters, memory holds the tensors of one leaf.
 """
 
 import json
@@ -39,7 +39,7 @@ class _Index(Schema):
   weight_map: Texts
 
 
-class Rows:
+class TensorHandle:
   """A tensor that is read some rows at a time, so that it is never held whole.
 
   Attributes:
@@ -77,9 +77,9 @@ class Rows:
     """Whether it has whole numbers, of 32 or 64 bits."""
     return self.kind in _WHOLE
 
-  def first(self, count: int) -> 'Rows':
+  def first(self, count: int) -> 'TensorHandle':
     """So many of them."""
-    return Rows((count, *self.shape[1:]), self.kind, self._read)
+    return TensorHandle((count, *self.shape[1:]), self.kind, self._read)
 
   def __getitem__(self, rows: slice) -> np.ndarray:
     """Some rows that stand together."""
@@ -122,17 +122,17 @@ def write_json(file: pathlib.Path, fields: Mapping[str, Any]) -> None:
 
 def find(
   what: pathlib.Path,
-  where: Mapping[str, Rows],
+  where: Mapping[str, TensorHandle],
   name: str,
   wanted: tuple[int, ...],
   field: str = 'model',
   ids: bool = False,
-) -> Rows:
+) -> TensorHandle:
   """A tensor by its name.
 
   Args:
     what: The folder or file, for errors.
-    where: As `places` gives it.
+    where: As `open_folder` gives it.
     name: Of the tensor.
     wanted: Its shape by config.json.
     field: What the user gave the folder for.
@@ -143,7 +143,7 @@ def find(
       or others of 8 bits and less, which would be read as if they were weights;
       or ids are no whole numbers.
   """
-  check_there(what, where, [name], field)
+  check_present(what, where, [name], field)
   found = where[name]
   if found.shape != wanted:
     raise ValueError(
@@ -163,9 +163,9 @@ def find(
   return found
 
 
-def check_there(
+def check_present(
   what: pathlib.Path,
-  where: Mapping[str, Rows],
+  where: Mapping[str, TensorHandle],
   names: Iterable[str],
   field: str = 'model',
 ) -> None:
@@ -213,7 +213,7 @@ def check_layers(
 
 def read_all(
   what: pathlib.Path,
-  where: Mapping[str, Rows],
+  where: Mapping[str, TensorHandle],
   shapes: Mapping[str, tuple[int, ...]],
   field: str,
   ids: str,
@@ -222,7 +222,7 @@ def read_all(
 
   Args:
     what: The folder or file, for errors.
-    where: As `places` gives it.
+    where: As `open_folder` gives it.
     shapes: By name, what config.json asks for.
     field: What the user gave the folder for.
     ids: The name of the one that has ids, where there is one.
@@ -264,8 +264,8 @@ def choose_dtype(stored: Iterable[Any], what: Any = None) -> str | None:
   return 'float32'
 
 
-def describe(
-  where: Mapping[str, Rows],
+def drafter_shapes(
+  where: Mapping[str, TensorHandle],
   shapes: Mapping[str, tuple[int, ...]],
   dtype: str | None,
   ids: str,
@@ -273,7 +273,7 @@ def describe(
   """Tensors of a drafter as they are to be, as far as is known without reading.
 
   Args:
-    where: As `places` gives it; nothing if they are not there yet.
+    where: As `open_folder` gives it; nothing if they are not there yet.
     shapes: By name, what config.json asks for.
     dtype: What is asked for; None for bfloat16, in which such drafters are
       published, or what `choose_dtype` says.
@@ -287,7 +287,7 @@ def describe(
   }
 
 
-def put(params: Any, dtype: Any = None, what: Any = None) -> Any:
+def device_put_params(params: Any, dtype: Any = None, what: Any = None) -> Any:
   """Puts parameters on the device.
 
   Args:
@@ -306,7 +306,7 @@ def put(params: Any, dtype: Any = None, what: Any = None) -> Any:
   return jax.tree.map(one, params)
 
 
-def places(folder: pathlib.Path) -> dict[str, Rows]:
+def open_folder(folder: pathlib.Path) -> dict[str, TensorHandle]:
   """Finds the tensors of a folder.
 
   The index decides: each tensor is read from the file that `weight_map` names
@@ -314,7 +314,7 @@ def places(folder: pathlib.Path) -> dict[str, Rows]:
   are those of `model.safetensors`, or of the only file there is.
 
   Returns:
-    By the name that `param_mapping.leaves` gives a tensor, what reads it.
+    A handle for each tensor, by its name in `param_mapping.param_mappings`.
 
   Raises:
     ValueError: A file or a tensor is missing, damaged, or there twice.
@@ -356,7 +356,7 @@ def places(folder: pathlib.Path) -> dict[str, Rows]:
   }
 
 
-def of_file(file: pathlib.Path) -> dict[str, Rows]:
+def open_file(file: pathlib.Path) -> dict[str, TensorHandle]:
   """The tensors of one file, by name.
 
   Raises:
@@ -366,7 +366,7 @@ def of_file(file: pathlib.Path) -> dict[str, Rows]:
   return {name: _rows(handle, name) for name in sorted(handle.keys())}
 
 
-def _rows(handle: Any, name: str) -> Rows:
+def _rows(handle: Any, name: str) -> TensorHandle:
   """What reads a tensor of a file of safetensors."""
   found = handle.get_slice(name)
   shape = tuple(found.get_shape())
@@ -375,7 +375,7 @@ def _rows(handle: Any, name: str) -> Rows:
     # Of nothing, no slice can be taken.
     return found[first:last] if all(shape) else handle.get_tensor(name)
 
-  return Rows(shape, found.get_dtype(), read)
+  return TensorHandle(shape, found.get_dtype(), read)
 
 
 def _opened(file: pathlib.Path) -> Any:
@@ -410,7 +410,7 @@ def _weight_map(folder: pathlib.Path) -> dict[str, str] | None:
   where = f'model: {folder / INDEX}'
   files = _Index.check(fields, where).weight_map
   for name, file in files.items():
-    paths.beside(folder, file, f'{where}: {arguments.quote(name)}')
+    paths.sibling(folder, file, f'{where}: {arguments.quote(name)}')
   return files
 
 

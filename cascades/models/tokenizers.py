@@ -120,13 +120,32 @@ class Tokenizer:
   def decode(self, ids: Sequence[int]) -> str:
     """The text of token ids; special tokens have none."""
     # A leading space belongs to the text: SentencePiece would strip it.
-    return ''.join(self.pieces(ids))
+    return ''.join(self.token_strings(ids))
 
-  def pieces(self, ids: Sequence[int]) -> list[str]:
-    """The text that each token adds; bytes of one character come together.
+  def token_strings(
+    self, ids: Sequence[int], text: str | None = None
+  ) -> list[str]:
+    """Returns the text of each token; joined, they are the decoded text.
 
-    A character spelled in several byte tokens is given to the last of them.
+    The bytes of a character that is split over several byte tokens are given
+    to the last of these tokens.
+
+    Args:
+      ids: Token ids.
+      text: The text that `encode` made the ids of. The result then joins to
+        this text, in which a space and U+2581 differ, though both have the
+        same tokens. None decodes the ids alone.
     """
+    strings = self._decode_each(ids)
+    if text is None:
+      return strings
+    if len(''.join(strings)) != len(text):
+      return [text, *[''] * (len(strings) - 1)]
+    ends = itertools.accumulate(map(len, strings), initial=0)
+    return [text[a:b] for a, b in itertools.pairwise(ends)]
+
+  def _decode_each(self, ids: Sequence[int]) -> list[str]:
+    """Returns the text that each token adds."""
     texts = []
     decoder = codecs.getincrementaldecoder('utf-8')('replace')
     for i in map(int, ids):
@@ -134,25 +153,13 @@ class Tokenizer:
         byte = bytes.fromhex(self._model.id_to_piece(i)[3:-1])
         texts.append(decoder.decode(byte))
         continue
-      lost = decoder.decode(b'', final=True)
-      special = self._model.is_control(i) or self._model.is_unknown(i)
-      piece = '' if special else self._model.id_to_piece(i)
-      texts.append(lost + piece.replace(SPACE, ' '))
+      incomplete = decoder.decode(b'', final=True)
+      is_special = self._model.is_control(i) or self._model.is_unknown(i)
+      piece = '' if is_special else self._model.id_to_piece(i)
+      texts.append(incomplete + piece.replace(SPACE, ' '))
     if texts:
       texts[-1] += decoder.decode(b'', final=True)
     return texts
-
-  def spelled(self, ids: Sequence[int], text: str) -> list[str]:
-    """As `pieces`, of a text whose ids these are: they join to the text.
-
-    A token cannot tell whether it was cut from a space or from U+2581, in whose
-    place SentencePiece keeps it.
-    """
-    pieces = self.pieces(ids)
-    if len(''.join(pieces)) != len(text):
-      return [text, *[''] * (len(pieces) - 1)]
-    ends = itertools.accumulate(map(len, pieces), initial=0)
-    return [text[a:b] for a, b in itertools.pairwise(ends)]
 
   def piece(self, i: int) -> str:
     """The name of a token, which special ones have too."""
@@ -164,17 +171,17 @@ class Tokenizer:
     model.ParseFromString(self.proto)
     return [Piece(p.piece, p.score, Kind(p.type)) for p in model.pieces]
 
-  def holding(self, texts: Sequence[str]) -> tuple[int, ...]:
+  def tokens_containing(self, texts: Sequence[str]) -> tuple[int, ...]:
     """Tokens whose own text holds one of these."""
-    return _holding(self, tuple(texts)) if texts else ()
+    return _tokens_containing(self, tuple(texts)) if texts else ()
 
-  def id_of(self, piece: str) -> int | None:
+  def token_id(self, piece: str) -> int | None:
     """The token of that name; None if there is none."""
     # Of what it does not know, SentencePiece gives the id of `<unk>`.
     i = self._model.piece_to_id(piece)
     return i if self.piece(i) == piece else None
 
-  def ending_at(self, *stops: int) -> 'Tokenizer':
+  def with_stops(self, *stops: int) -> 'Tokenizer':
     """The same tokenizer, of a model whose answers end at these ids too."""
     return Tokenizer(self.proto, (*self.stops, *stops))
 
@@ -232,8 +239,10 @@ def _words_only(
 
 
 @functools.lru_cache(maxsize=64)
-def _holding(tokenizer: Tokenizer, texts: tuple[str, ...]) -> tuple[int, ...]:
-  """As `Tokenizer.holding`; large vocabularies are gone through once."""
+def _tokens_containing(
+  tokenizer: Tokenizer, texts: tuple[str, ...]
+) -> tuple[int, ...]:
+  """Returns `Tokenizer.tokens_containing`; caches it for large vocabularies."""
   found = []
   for i in range(tokenizer.vocab_size):
     # A space is kept as another character.
@@ -265,7 +274,7 @@ def _proto(**fields):
   return sentencepiece_model_pb2.ModelProto(**fields)
 
 
-def of_texts(pieces: Iterable[Piece]) -> list[Piece]:
+def strip_non_text(pieces: Iterable[Piece]) -> list[Piece]:
   """Pieces by their ids, without those at the end that stand for no text.
 
   Those are of pictures and sounds, and what fills a table: a file of the same
@@ -277,7 +286,9 @@ def of_texts(pieces: Iterable[Piece]) -> list[Piece]:
   return found
 
 
-def of_pieces(pieces: Sequence[Piece], dummy_prefix: bool = False) -> Tokenizer:
+def from_pieces(
+  pieces: Sequence[Piece], dummy_prefix: bool = False
+) -> Tokenizer:
   """The byte-pair tokenizer of these pieces, with Gemma's conventions.
 
   Args:
@@ -302,7 +313,7 @@ def of_pieces(pieces: Sequence[Piece], dummy_prefix: bool = False) -> Tokenizer:
 
 
 def _written(pieces: Sequence[Piece], dummy_prefix: bool) -> bytes:
-  """The SentencePiece model of these pieces; see `of_pieces`."""
+  """The SentencePiece model of these pieces; see `from_pieces`."""
   names = [piece.text for piece in pieces]
   made = _proto(
     pieces=[
@@ -330,7 +341,7 @@ def _written(pieces: Sequence[Piece], dummy_prefix: bool) -> bytes:
   return made.SerializeToString()
 
 
-def file_in(folder: pathlib.Path) -> pathlib.Path:
+def find_file(folder: pathlib.Path) -> pathlib.Path:
   """Where a folder has its tokenizer, or should have it."""
   files = [folder / 'tokenizer.model', folder / 'tokenizer.json']
   return next((file for file in files if file.exists()), files[0])
@@ -422,7 +433,7 @@ def from_json(file: pathlib.Path) -> Tokenizer:
   # What no pair makes is never joined, whatever its score.
   last = len(order)
   listed = sorted(ids.items(), key=lambda item: item[1])
-  pieces = of_texts(
+  pieces = strip_non_text(
     Piece(
       text.replace(' ', SPACE),
       -float(order.get(text, last + i)),
@@ -436,7 +447,7 @@ def from_json(file: pathlib.Path) -> Tokenizer:
       ' tokenizer.model.'
     )
   try:
-    return of_pieces(pieces)
+    return from_pieces(pieces)
   except ValueError as error:
     said = str(error).removeprefix('tokenizer: ')
     raise ValueError(f'tokenizer: {file}: {said}') from None

@@ -37,17 +37,17 @@ class Template:
     first: The text of a first turn, with {} where the user's words go.
     then: The text of a turn after an answer that did not end.
     close: What `then` begins with: the end of an answer.
-    end: The token that ends a turn.
+    end_token: The token that ends a turn.
     tags: Texts of the frame that are a token each, with that token.
   """
 
   first: tuple[str, str]
   then: tuple[str, str]
   close: str
-  end: int
+  end_token: int
   tags: tuple[tuple[str, int], ...]
 
-  def turn(self, words: str, last: int | None = None) -> str:
+  def format_turn(self, words: str, last: int | None = None) -> str:
     """What the model has to read before it answers.
 
     Args:
@@ -78,7 +78,7 @@ class Template:
   def _frame(self, last: int | None) -> tuple[str, str]:
     """The texts before and after the words."""
     before, after = self.first if last is None else self.then
-    if last == self.end:
+    if last == self.end_token:
       before = before.removeprefix(self.close)
     return before, after
 
@@ -90,7 +90,7 @@ class Template:
 
 
 @functools.cache
-def find(tokenizer: tokenizers.Tokenizer) -> Template | None:
+def find_template(tokenizer: tokenizers.Tokenizer) -> Template | None:
   """The template of a tokenizer's models; None if it has no tokens of turns."""
   # It comes with gemma, and takes seconds.
   import dialog
@@ -99,31 +99,31 @@ def find(tokenizer: tokenizers.Tokenizer) -> Template | None:
   for tags in dialog.Format:
     names = dialog.Tags.TURN.open, dialog.Tags.TURN.close
     start, close = (tags.from_gemma4(name) for name in names)
-    end = tokenizer.id_of(close)
+    end = tokenizer.token_id(close)
     if end is not None:
       first = dialog.Conversation(user).as_text(format=tags)
       # A turn of the model's that has begun before is only closed.
       then = dialog.Conversation(dialog.Model(), user).as_text(format=tags)
       split = [tuple(str(text).split(_WORDS)) for text in (first, then)]
-      ids = (start, tokenizer.id_of(start)), (close, end)
+      ids = (start, tokenizer.token_id(start)), (close, end)
       known = tuple((tag, i) for tag, i in ids if i is not None)
-      return Template(*split, close=close, end=end, tags=known)
+      return Template(*split, close=close, end_token=end, tags=known)
   return None
 
 
-def ending(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+def with_turn_end(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
   """The tokenizer of a model that was taught turns, if it has their tokens."""
-  found = find(tokenizer)
-  return tokenizer.ending_at(found.end) if found else tokenizer
+  found = find_template(tokenizer)
+  return tokenizer.with_stops(found.end_token) if found else tokenizer
 
 
-def template(tokenizer: tokenizers.Tokenizer) -> Template:
-  """As `find`, for those who cannot do without.
+def require_template(tokenizer: tokenizers.Tokenizer) -> Template:
+  """As `find_template`, for those who cannot do without.
 
   Raises:
     ValueError: The tokenizer has no tokens of turns.
   """
-  found = find(tokenizer)
+  found = find_template(tokenizer)
   if found is None:
     raise ValueError(
       'chat: the tokenizer has no tokens of turns; give an instruction-tuned'

@@ -180,7 +180,7 @@ def audit(
     ValueError: No such method, verification or cap, no leniences, or one that
       is not a number.
   """
-  compilation.keep()
+  compilation.enable_cache()
   samples = arguments.integer('samples', samples, 1, _MOST_SAMPLES)
   seed = arguments.integer('seed', seed, 0, arguments.MAX_SEED)
   method, inside = methods.get_method(method), caps.parse(cap)

@@ -216,7 +216,7 @@ class TableModel:
     del params
     return hidden
 
-  def tersely(self, params: Logits) -> tuple[Logits, None]:
+  def split_vocab_ids(self, params: Logits) -> tuple[Logits, None]:
     """As of a `LanguageModel` that says all tokens."""
     return params, None
 

@@ -221,6 +221,6 @@ def _found(
         kept.append(place)
         if place.drafted in tokenizer.stops:
           break
-      pieces = tokenizer.pieces([place.drafted for place in kept])
+      pieces = tokenizer.token_strings([place.drafted for place in kept])
       ended = bool(kept) and kept[-1].drafted == tokenizers.EOS
       yield Agreement(text, tuple(kept), tuple(pieces), ended)

@@ -28,7 +28,7 @@ class Ending:
 
   def pieces(self, tokens: list[int]) -> list[str]:
     """The texts of an answer's tokens, without what ends it."""
-    pieces = self.tokenizer.pieces(tokens)
+    pieces = self.tokenizer.token_strings(tokens)
     if tokens and tokens[-1] in self.tokens:
       pieces[-1] = ''
     start, _ = self._first(''.join(pieces))
@@ -50,7 +50,7 @@ class Ending:
     Those that end an answer, and those that hold a text which does. A text that
     several tokens make together is found where the row is looked at.
     """
-    ids = [*self.tokens, *self.tokenizer.holding(self.texts)]
+    ids = [*self.tokens, *self.tokenizer.tokens_containing(self.texts)]
     # A few sizes, so that a stop token more compiles nothing.
     size = max(8, 1 << (len(ids) - 1).bit_length())
     return np.pad(np.array(ids, np.int32), (0, size - len(ids)), 'edge')
@@ -70,7 +70,7 @@ class Ending:
     reach = 4 * longest
     while True:
       first = max(earliest, new - reach)
-      pieces = self.tokenizer.pieces(state.tokens[first:length].tolist())
+      pieces = self.tokenizer.token_strings(state.tokens[first:length].tolist())
       seen = sum(map(len, pieces[: max(0, new - first)]))
       if first == earliest or seen > longest:
         break

@@ -162,7 +162,7 @@ class Sampler:
   def _load(self, options, verifier, drafter, tokenizer, mesh, dtype) -> None:
     """Loads what is given by name, and puts the models together."""
     self.options = options
-    compilation.keep()
+    compilation.enable_cache()
     known = 'what load_model gives, or a name for it'
     arguments.instance(
       'verifier', verifier, str | checkpoints.Checkpoint, known
@@ -413,7 +413,9 @@ class Sampler:
     for job, row in batching.run(engine, asked, batch_size, self.usage):
       before = None
       if asking.echo:
-        before = self.tokenizer.spelled(ids[job.prompt], texts[job.prompt])
+        before = self.tokenizer.token_strings(
+          ids[job.prompt], texts[job.prompt]
+        )
       answers[job.lenience][job.prompt] = self._answer(row, ending, before)
       if on_answer:
         on_answer()
@@ -443,7 +445,7 @@ class Sampler:
       row, before = last_state.row, last_state.pieces
       read = row.tokens[0, : int(row.length[0])].tolist()
     text, ids = self._put(prompt, asking.chat, read)
-    before = before + self.tokenizer.spelled(ids, text)
+    before = before + self.tokenizer.token_strings(ids, text)
     self._check_room('prompt', len(read) + len(ids), asking.max_new_tokens)
     self._check_memory(1, len(read) + len(ids), asking.max_new_tokens)
     self.usage = batching.Usage()
@@ -462,7 +464,7 @@ class Sampler:
       if later is not None:
         first = int(small.prompt_length)
         written = small.tokens[first : int(small.length)].tolist()
-        pieces = before + self.tokenizer.pieces(written)
+        pieces = before + self.tokenizer.token_strings(written)
         state = State(later, models, params, pieces)
         answer = dataclasses.replace(answer, state=state)
       text = answer.text
@@ -479,7 +481,7 @@ class Sampler:
         raise ValueError('forbidden_tokens: no token is left to emit.')
     stops = list(self.tokenizer.stops)
     if asking.chat:
-      stops.append(turns.template(self.tokenizer).end)
+      stops.append(turns.require_template(self.tokenizer).end_token)
     if asking.stop_tokens is not None:
       stops += self._token_ids('stop_tokens', asking.stop_tokens)
     fresh = batching.LOOK * (self.options.gamma + 1)
@@ -582,10 +584,10 @@ class Sampler:
       raise ValueError(f'prompts: {arguments.quote(prompt)} is not a text.')
     if not chat:
       return prompt, self.tokenizer.encode(prompt, add_bos=not read)
-    template = turns.template(self.tokenizer)
+    template = turns.require_template(self.tokenizer)
     last = read[-1] if read else None
     return (
-      template.turn(prompt, last),
+      template.format_turn(prompt, last),
       template.encode(self.tokenizer, prompt, last),
     )
 

@@ -29,7 +29,7 @@ _LATEX = {c: f'\\{c}' for c in '&%$#_{}'} | {
 }
 
 
-def unseen(character: str) -> bool:
+def is_invisible(character: str) -> bool:
   """Says whether a character has no form of its own, or may act."""
   return (
     character not in '\n\t'
@@ -38,7 +38,7 @@ def unseen(character: str) -> bool:
   )
 
 
-def escaped(character: str) -> str:
+def escape(character: str) -> str:
   r"""Spells a character as Python does: '\x1b', '\u202e'."""
   return character.encode('unicode_escape').decode()
 
@@ -47,7 +47,7 @@ def printable(text: str) -> str:
   """Returns a text for a terminal or a log: what acts there is spelled."""
   if text.isascii() and text.isprintable():
     return text
-  return ''.join(escaped(c) if unseen(c) else c for c in text)
+  return ''.join(escape(c) if is_invisible(c) else c for c in text)
 
 
 def sentence(text: str) -> str:
@@ -66,7 +66,7 @@ def for_xml(text: str) -> str:
   U+FFFD stands for what else XML cannot hold. What is spelled once stays as it
   is if it comes here again.
   """
-  spelled = {ord(c): escaped(c) for c in set(text) if unseen(c)}
+  spelled = {ord(c): escape(c) for c in set(text) if is_invisible(c)}
   return _NO_XML.sub('\N{REPLACEMENT CHARACTER}', text.translate(spelled))
 
 
@@ -87,7 +87,7 @@ def for_csv(value: object) -> object:
   seen = (
     c
     for c in unicodedata.normalize('NFKC', value)
-    if not c.isspace() and not unseen(c)
+    if not c.isspace() and not is_invisible(c)
   )
   acts = value.startswith(_FORMULA) or next(seen, '') in _FORMULA
   return f"'{value}" if acts else value

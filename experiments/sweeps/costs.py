@@ -204,7 +204,7 @@ def reading(
 
   @jax.jit
   def run(params):
-    params, _ = model.tersely(params)
+    params, _ = model.split_vocab_ids(params)
 
     def body(i, carry):
       cache, tokens = carry

@@ -48,7 +48,9 @@ class Mirror:
       ) from None
     self.url = display.without_secrets(url)
     name = hashlib.sha256(url.encode()).hexdigest()[:16]
-    self.folder = folder or compilation.folder().parent / 'workdirs' / name
+    self.folder = (
+      folder or compilation.cache_folder().parent / 'workdirs' / name
+    )
     self._copied: dict[pathlib.Path, tuple[int, int]] = {}
 
   def _there(self, path: pathlib.Path) -> str:
@@ -112,7 +114,7 @@ class Mirror:
     """
     for name, about in self._ask('find', self._root, detail=True).items():
       name_there = os.path.relpath(name, self._root)
-      path = paths.inside(self.folder, name_there, 'workdir')
+      path = paths.descendant(self.folder, name_there, 'workdir')
       if path.name == _OWNER:
         continue
       if not path.exists() or path.stat().st_size != about['size']:

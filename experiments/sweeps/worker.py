@@ -136,7 +136,7 @@ class Worker:
     # Whatever does not go together is refused here.
     self._chat = config.get('chat', False)
     if self._chat:
-      turns.template(self._verifier.tokenizer)
+      turns.require_template(self._verifier.tokenizer)
     self._bound_drafter = pairing.bind_drafter(
       self._verifier, self._drafter, **plan.drafting(config)
     )
@@ -416,7 +416,7 @@ def _rounded(probabilities: Iterable[float]) -> list[float]:
 
 def _name(tokenizer, token: int) -> str:
   """A token's text; the name of one that has none of its own."""
-  (text,) = tokenizer.pieces([token])
+  (text,) = tokenizer.token_strings([token])
   return tokenizer.piece(token) if text in ('', '\ufffd') else text
 
 

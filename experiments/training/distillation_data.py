@@ -147,7 +147,7 @@ def _reserve(
     OSError: The disk is full; names the file, of which nothing is left.
   """
   try:
-    with atomic.naming(file):
+    with atomic.name_path_in_errors(file):
       kept = np.lib.format.open_memmap(file, 'w+', bits, shape)
       # Where the system can reserve room.
       if hasattr(os, 'posix_fallocate'):

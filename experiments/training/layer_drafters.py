@@ -2,11 +2,11 @@
 
 It begins as some of the verifier's own layers, between the verifier's embedding
 table and its last norm, and says only the tokens that are frequent in answers
-(see `LanguageModel.speaking`). It learns what the verifier says where an answer
-is being written, be that the user's or one of its own: first by the forward KL
-divergence, sum p log p/q, and then by -log sum min(p, q), which is the
-acceptance itself (LK loss, arXiv 2602.23881). p is the verifier's distribution
-over the tokens that the drafter says.
+(see `LanguageModel.restrict_vocab`). It learns what the verifier says where an
+answer is being written, be that the user's or one of its own: first by the
+forward KL divergence, sum p log p/q, and then by -log sum min(p, q), which is
+the acceptance itself (LK loss, arXiv 2602.23881). p is the verifier's
+distribution over the tokens that the drafter says.
 """
 
 import dataclasses
@@ -65,7 +65,7 @@ def begin(
       f'layers: {layers} will not do; the verifier has {c.num_layers}, from 0.'
     )
   # What is no model of its own is refused there.
-  model.first(1)
+  model.first_layers(1)
   kinds = [c.attention_types[i] for i in layers]
   if all(kind.name != 'GLOBAL' for kind in kinds):
     whole = [i for i, k in enumerate(c.attention_types) if k.name == 'GLOBAL']
@@ -86,10 +86,10 @@ def _again(
   name: str, verifier: checkpoints.Checkpoint
 ) -> checkpoints.Checkpoint:
   """A drafter that was trained before, with all of the verifier's table."""
-  model, params, tokenizer = checkpoints.load_model(name, 'float32').unpacked()
+  model, params, tokenizer = checkpoints.load_model(name, 'float32').unpack()
   table = params['embedder']['input_embedding']
   theirs = verifier.params['embedder']['input_embedding']
-  shared = language.SAID in params['embedder']
+  shared = language.VOCAB_IDS in params['embedder']
   if not shared or table.shape != theirs.shape or (table != theirs).any():
     raise ValueError(
       f'init: {name} does not share the table of the verifier; give a drafter'
@@ -176,7 +176,7 @@ def train_drafter(
   checkpoints.check_dtype(config.dtype)
   reduced_folders.check_stored(config.stored)
   # In gemma's order, for long rows.
-  verifier = checkpoints.load_model(config.verifier, 'float32').unpacked()
+  verifier = checkpoints.load_model(config.verifier, 'float32').unpack()
   start = begin(config, verifier)
   lesson, watched, tokens, held = distillation_data.taught(
     config, verifier, workdir
@@ -325,7 +325,7 @@ def write_card(
   command: str,
 ) -> None:
   """Writes a card with these figures, and a notice, beside a drafter."""
-  said = checkpoints.load_model(folder).params['embedder'][language.SAID]
+  said = checkpoints.load_model(folder).params['embedder'][language.VOCAB_IDS]
   at = [name for name in figures if name.startswith('temperature')]
 
   def table(first, figures):

@@ -143,7 +143,7 @@ def train_head(
   checkpoints.check_dtype(config.dtype)
   verifier = checkpoints.load_model(config.verifier)
   # In gemma's order, for long rows.
-  model, params, _ = whole = verifier.unpacked()
+  model, params, _ = whole = verifier.unpack()
   says = None
   if 'text' in config:
     lesson, _, says, _ = distillation_data.taught(config, whole, workdir)

@@ -1,4 +1,4 @@
-"""Writing models that share another's embedding table; see `models.reduced`."""
+"""Writes models that share the table of another; see `models.shared_table`."""
 
 import pathlib
 
@@ -10,7 +10,7 @@ from cascades.models import (
   huggingface,
   language,
   param_mapping,
-  reduced,
+  shared_table,
   tensor_files,
 )
 
@@ -74,19 +74,21 @@ def save(
   check_stored(stored)
 
   folder = pathlib.Path(folder)
-  config = huggingface.config_of(model, params, (1,))
-  tensors = {reduced.VOCABULARY: np.asarray(tokens, np.int32)}
+  config = huggingface.make_config(model, params, (1,))
+  tensors = {shared_table.VOCABULARY: np.asarray(tokens, np.int32)}
   for tensor in param_mapping.tensors(params, config, model.gate_by_rows):
     if tensor.name == param_mapping.TABLE_TENSOR:
       continue
     name, x = tensor.name, tensor.make()
     if stored == 'int8' and x.ndim == 2:
-      x, tensors[name + reduced.SCALE] = in_8_bits(x)
+      x, tensors[name + shared_table.SCALE] = in_8_bits(x)
     elif stored and stored != 'int8':
       x = x.astype(jnp.dtype(stored))
     tensors[name] = x
-  said = reduced.Said(verifier, reduced.checksum(model, params))._asdict()
+  said = shared_table.TableOwner(
+    verifier, shared_table.checksum(model, params)
+  )._asdict()
   with atomic.replace_files(folder) as part:
     tensor_files.save_tensors(part / 'model.safetensors', tensors)
-    for name, fields in (('config.json', config), (reduced.FILE, said)):
+    for name, fields in (('config.json', config), (shared_table.FILE, said)):
       tensor_files.write_json(part / name, fields)

@@ -165,7 +165,7 @@ def begin(config: ConfigDict, name: str) -> checkpoints.Checkpoint:
       ' shape of a new one.'
     )
   if 'init' in spec:
-    return checkpoints.load_model(spec.init, 'float32').unpacked()
+    return checkpoints.load_model(spec.init, 'float32').unpack()
   model = language.from_config(spec.config.to_dict())
   params = jax.jit(model.init_params)(jax.random.key(config.seed))
   return checkpoints.Checkpoint(model, params, train_tokenizer(config))
@@ -195,7 +195,7 @@ def train_model(
   phrasing_style = spec.get('phrasing_style', 'plain')
   model, params, tokenizer = start
   # Before the training, so that it is not in vain.
-  huggingface.config_of(model, params, tokenizer.stops)
+  huggingface.make_config(model, params, tokenizer.stops)
   optimizer = training_loop.make_optimizer(spec.steps, spec.learning_rate)
 
   params = training_loop.fit(
@@ -312,7 +312,7 @@ def write_card(
   """
   spec = config.models[name]
   model, params, tokenizer = checkpoints.load_folder(folder)
-  c = huggingface.config_of(model, params, tokenizer.stops)
+  c = huggingface.make_config(model, params, tokenizer.stops)
   whole = sum(config.mixture.values())
   shares = [
     f'`{task}` ({100 * share / whole:g}%)'

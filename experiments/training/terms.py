@@ -7,7 +7,7 @@ project's own licence does not cover it.
 
 import pathlib
 
-from cascades.models import checkpoints, packaged
+from cascades.models import checkpoints, package_index
 from experiments import records
 
 _OWN = 'apache-2.0'
@@ -40,10 +40,10 @@ def put(
   Returns:
     What a card says: `licence`, a line of its head or '', and `terms`.
   """
-  if verifier not in packaged.MODELS:
+  if verifier not in package_index.MODELS:
     own = verifier in checkpoints.BUNDLED
     return {'licence': f'license: {_OWN}\n' if own else '', 'terms': ''}
-  of = packaged.MODELS[verifier]
+  of = package_index.MODELS[verifier]
   notice = of.notice + (_MODIFIED if of_weights else _LEARNT)
   records.write_text(folder / 'NOTICE', notice)
   records.write_text(folder / 'LICENSE', of.licence.read_text('utf-8'))

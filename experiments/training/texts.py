@@ -302,7 +302,10 @@ def kept(file: pathlib.Path, prompts: Sequence[str], answer: Any) -> list[str]:
       del done[len(done) // AT_A_TIME * AT_A_TIME :]
     text = ''.join(json.dumps(x) + '\n' for x in done)
     records.write_text(file, text)
-  with atomic.naming(file), file.open('a', encoding='utf-8') as out:
+  with (
+    atomic.name_path_in_errors(file),
+    file.open('a', encoding='utf-8') as out,
+  ):
     while len(done) < len(prompts):
       some = prompts[len(done) : len(done) + AT_A_TIME]
       for text in answer(some, len(done)):

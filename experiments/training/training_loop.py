@@ -180,7 +180,7 @@ def _manage_checkpoints(folder: pathlib.Path) -> Iterator[Any]:
   logging.set_verbosity(logging.FATAL)
   try:
     with (
-      atomic.naming(folder),
+      atomic.name_path_in_errors(folder),
       ocp.CheckpointManager(folder, options=options) as manager,
     ):
       yield manager

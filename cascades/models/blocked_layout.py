@@ -35,8 +35,8 @@ from jaxtyping import Array, Float
 _WIDTH = 64
 # A matrix of fewer numbers lies in a cache, and in one piece.
 _SMALL = 2**15
-# Panels of one array of a table: each is given a copy of the rows, which many
-# rows would have to read from memory again.
+# Blocks in one array of a table. Each block multiplies its own copy of the
+# inputs, and many copies would not stay in a cache.
 _PANELS = 128
 # A single row goes another way on CPUs, which reads what lies in no cache more
 # slowly than two rows are read; of bfloat16, ten times as slowly whatever lies
@@ -46,7 +46,7 @@ _LARGE = 2**16
 _MANY = 128
 
 
-class Order(NamedTuple):
+class AxisSplit(NamedTuple):
   """A weight's axes, told apart.
 
   Attributes:
@@ -58,7 +58,9 @@ class Order(NamedTuple):
   summed: tuple[int, ...]
 
 
-def pack(x: Any, order: Order, put: Callable[[Any], Any] = lambda x: x) -> Any:
+def pack(
+  x: Any, order: AxisSplit, put: Callable[[Any], Any] = lambda x: x
+) -> Any:
   """A weight in panels.
 
   Args:
@@ -92,7 +94,7 @@ def pack(x: Any, order: Order, put: Callable[[Any], Any] = lambda x: x) -> Any:
   return tuple(parts) if len(parts) > 1 else parts[0]
 
 
-def _pack(x: Any, order: Order, columns: int) -> Any:
+def _pack(x: Any, order: AxisSplit, columns: int) -> Any:
   """A weight in panels of so many columns, in one array."""
   *batch, last = order.kept
   at = len(batch)
@@ -107,13 +109,13 @@ def _columns(kept: int) -> int:
   return next(fits, kept)
 
 
-def is_whole(parts: Any, order: Order) -> bool:
+def is_whole(parts: Any, order: AxisSplit) -> bool:
   """Whether a packed weight was too small for panels."""
   axes = len(order.kept) + len(order.summed)
   return not isinstance(parts, tuple) and np.ndim(parts) == axes
 
 
-def unpack(parts: Any, order: Order) -> Any:
+def unpack(parts: Any, order: AxisSplit) -> Any:
   """A weight as it was before it was packed."""
   if is_whole(parts, order):
     return parts.transpose(*np.argsort((*order.summed, *order.kept)))
@@ -128,7 +130,7 @@ def unpack(parts: Any, order: Order) -> Any:
   return x.transpose(*np.argsort((*order.kept, *order.summed)))
 
 
-class Boxed(struct.PyTreeNode, meta.AxisMetadata[Any]):
+class BlockedParam(struct.PyTreeNode, meta.AxisMetadata[Any]):
   """A packed weight among a module's parameters; flax takes it for an array.
 
   Attributes:
@@ -137,24 +139,24 @@ class Boxed(struct.PyTreeNode, meta.AxisMetadata[Any]):
   """
 
   parts: Any
-  order: Order = struct.field(pytree_node=False)
+  order: AxisSplit = struct.field(pytree_node=False)
 
-  def unbox(self) -> 'Panels':
+  def unbox(self) -> 'BlockedWeight':
     """What the module is given."""
-    return Panels(self.parts, self.order)
+    return BlockedWeight(self.parts, self.order)
 
-  def replace_boxed(self, value: Any) -> 'Boxed':
+  def replace_boxed(self, value: Any) -> 'BlockedParam':
     """Another weight of the same order."""
     return self.replace(parts=value)
 
-  def add_axis(self, index: int, params: dict[Any, Any]) -> 'Boxed':
+  def add_axis(self, index: int, params: dict[Any, Any]) -> 'BlockedParam':
     """Nothing is said of axes that flax adds."""
     raise NotImplementedError
 
   remove_axis = add_axis
 
 
-class Panels:
+class BlockedWeight:
   """A packed weight in the place of the array that it was.
 
   `dot` multiplies with it as it lies. Whatever else is done with it makes the
@@ -166,7 +168,7 @@ class Panels:
     shape: Of the array.
   """
 
-  def __init__(self, parts: Any, order: Order):
+  def __init__(self, parts: Any, order: AxisSplit):
     self.parts, self.order = parts, order
     self.shape = jax.eval_shape(lambda x: unpack(x, order), parts).shape
 
@@ -204,7 +206,9 @@ class Panels:
     return rows
 
 
-def dot(x: Float[Array, '...'], weight: Panels, dtype: Any = None) -> Array:
+def dot(
+  x: Float[Array, '...'], weight: BlockedWeight, dtype: Any = None
+) -> Array:
   """A product with a packed weight, read once for all rows.
 
   Under `vmap` the rows of all are multiplied together.
@@ -243,7 +247,7 @@ def dot(x: Float[Array, '...'], weight: Panels, dtype: Any = None) -> Array:
 
 
 def _product(
-  x: Float[Array, 'm ...'], parts: Any, order: Order, dtype: Any
+  x: Float[Array, 'm ...'], parts: Any, order: AxisSplit, dtype: Any
 ) -> Array:
   """Rows by a packed weight, [m, ...]: its kept axes, flat or not."""
   m, summed = len(x), len(order.summed)

@@ -5,25 +5,31 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cascades.models import panels
+from cascades.models import blocked_layout
 
 # Orders of weights, their shapes, and the equations of gemma's modules.
 ORDERS = {
-  'table': (panels.Order((0,), (1,)), (1088, 48)),
-  'large table': (panels.Order((0,), (1,)), (64 * 1024 + 640, 8)),
-  'keys and values': (panels.Order((0, 1, 3), (2,)), (2, 2, 64, 192)),
-  'queries': (panels.Order((0, 2), (1,)), (4, 96, 128)),
-  'of heads': (panels.Order((2,), (0, 1)), (4, 64, 192)),
-  'gate by rows': (panels.Order((0, 1), (2,)), (2, 320, 80)),
+  'table': (blocked_layout.AxisSplit((0,), (1,)), (1088, 48)),
+  'large table': (blocked_layout.AxisSplit((0,), (1,)), (64 * 1024 + 640, 8)),
+  'keys and values': (
+    blocked_layout.AxisSplit((0, 1, 3), (2,)),
+    (2, 2, 64, 192),
+  ),
+  'queries': (blocked_layout.AxisSplit((0, 2), (1,)), (4, 96, 128)),
+  'of heads': (blocked_layout.AxisSplit((2,), (0, 1)), (4, 64, 192)),
+  'gate by rows': (blocked_layout.AxisSplit((0, 1), (2,)), (2, 320, 80)),
   # 48 columns a panel; 16; and a number of columns that has no such divisor.
-  'by 48': (panels.Order((1,), (0,)), (400, 336)),
-  'by 16': (panels.Order((1,), (0,)), (400, 176)),
-  'odd': (panels.Order((1,), (0,)), (400, 90)),
+  'by 48': (blocked_layout.AxisSplit((1,), (0,)), (400, 336)),
+  'by 16': (blocked_layout.AxisSplit((1,), (0,)), (400, 176)),
+  'odd': (blocked_layout.AxisSplit((1,), (0,)), (400, 90)),
   # 17 panels of 64 columns, one of 63; and 128, one, and one of 3.
-  'prime table': (panels.Order((0,), (1,)), (1151, 40)),
-  'large prime table': (panels.Order((0,), (1,)), (64 * 129 + 3, 8)),
-  'small': (panels.Order((2,), (0, 1)), (2, 8, 24)),
-  'small table': (panels.Order((0,), (1,)), (50, 24)),
+  'prime table': (blocked_layout.AxisSplit((0,), (1,)), (1151, 40)),
+  'large prime table': (
+    blocked_layout.AxisSplit((0,), (1,)),
+    (64 * 129 + 3, 8),
+  ),
+  'small': (blocked_layout.AxisSplit((2,), (0, 1)), (2, 8, 24)),
+  'small table': (blocked_layout.AxisSplit((0,), (1,)), (50, 24)),
 }
 every_order = pytest.mark.parametrize('name', ORDERS)
 
@@ -53,8 +59,8 @@ def plain(x, w, order):
 def test_what_is_packed_is_unpacked_again(name):
   order, w = make(name)
   for array in w, np.asarray(w):
-    packed = panels.pack(array, order)
-    again = panels.unpack(packed, order)
+    packed = blocked_layout.pack(array, order)
+    again = blocked_layout.unpack(packed, order)
     assert isinstance(again, np.ndarray) == isinstance(array, np.ndarray)
     np.testing.assert_array_equal(again, w)
   widths = [x.shape[-1] for x in jax.tree.leaves(packed)]
@@ -69,15 +75,15 @@ def test_what_is_packed_is_unpacked_again(name):
 
 
 def dot(x, packed, order):
-  return panels.dot(x, panels.Panels(packed, order))
+  return blocked_layout.dot(x, blocked_layout.BlockedWeight(packed, order))
 
 
 @every_order
 @pytest.mark.parametrize('count', [1, 5, 200])
 def test_products_are_those_of_the_matrix(name, count):
   order, w = make(name)
-  x, packed = rows(order, w.shape, 1, count), panels.pack(w, order)
-  assert panels.Panels(packed, order).shape == w.shape
+  x, packed = rows(order, w.shape, 1, count), blocked_layout.pack(w, order)
+  assert blocked_layout.BlockedWeight(packed, order).shape == w.shape
   got = jax.jit(dot, static_argnums=2)(x, packed, order)
   np.testing.assert_allclose(got, plain(x, w, order), rtol=0, atol=2e-4)
 
@@ -86,7 +92,10 @@ def test_a_single_row_is_two_where_the_weight_is_in_no_cache():
   # On CPUs one row is multiplied otherwise, and takes longer than two.
   def rows_of(name, dtype=np.float32):
     order, w = make(name, dtype)
-    x, packed = rows(order, w.shape, 1, dtype=dtype), panels.pack(w, order)
+    x, packed = (
+      rows(order, w.shape, 1, dtype=dtype),
+      blocked_layout.pack(w, order),
+    )
     text = str(jax.make_jaxpr(lambda x, w: dot(x, w, order))(x, packed))
     return 2 if 'pad[' in text else 1
 
@@ -100,7 +109,7 @@ def test_a_single_row_is_two_where_the_weight_is_in_no_cache():
 @every_order
 def test_rows_of_all_sequences_are_multiplied_together(name):
   order, w = make(name)
-  x, packed = rows(order, w.shape, 3, 2, 4), panels.pack(w, order)
+  x, packed = rows(order, w.shape, 3, 2, 4), blocked_layout.pack(w, order)
   one = jax.vmap(lambda x, packed: dot(x, packed, order), (0, None))
   each = jax.vmap(one, (0, None))
   got = jax.jit(each)(x, packed)
@@ -114,7 +123,7 @@ def test_rows_of_all_sequences_are_multiplied_together(name):
 def test_weights_may_differ_as_well():
   order, w = make('queries')
   x = rows(order, w.shape, 3, 2)
-  packed = jnp.stack([panels.pack(w * i, order) for i in range(3)])
+  packed = jnp.stack([blocked_layout.pack(w * i, order) for i in range(3)])
   got = jax.vmap(lambda x, packed: dot(x, packed, order))(x, packed)
   want = [plain(x[i], w * i, order) for i in range(3)]
   np.testing.assert_allclose(got, want, rtol=0, atol=5e-4)
@@ -124,7 +133,7 @@ def test_weights_may_differ_as_well():
 def test_half_as_many_bits_give_the_same_product_rounded(count):
   order, w = make('keys and values', jnp.bfloat16)
   x = rows(order, w.shape, count, dtype=jnp.bfloat16)
-  got = dot(x, panels.pack(w, order), order)
+  got = dot(x, blocked_layout.pack(w, order), order)
   assert got.dtype == jnp.bfloat16
   assert got.shape == (count, 2, 2, 192)
   want = plain(x, w, order)
@@ -134,7 +143,7 @@ def test_half_as_many_bits_give_the_same_product_rounded(count):
 @pytest.mark.parametrize('name', [n for n in ORDERS if 'table' in n])
 def test_rows_of_a_table_are_found(name):
   order, w = make(name)
-  weight = panels.Panels(panels.pack(w, order), order)
+  weight = blocked_layout.BlockedWeight(blocked_layout.pack(w, order), order)
   last = len(w) - 1
   tokens = jnp.array([[0, 1, last], [last - 1, 17, last // 2]])
   np.testing.assert_array_equal(weight[tokens], w[tokens])

@@ -35,7 +35,7 @@ SCALE = '_scale'
 _ROWS = 256
 
 
-class Said(NamedTuple):
+class TableOwner(NamedTuple):
   """What reduced.json says.
 
   Attributes:
@@ -53,7 +53,7 @@ class _Fields(Schema):
   checksum: str
 
 
-def read(folder: pathlib.Path) -> Said | None:
+def read(folder: pathlib.Path) -> TableOwner | None:
   """What a folder says of its table; None if it has one of its own.
 
   Raises:
@@ -65,17 +65,19 @@ def read(folder: pathlib.Path) -> Said | None:
   if fields is None:
     return None
   said = _Fields.check(fields, f'model: {folder / FILE}')
-  return Said(said.verifier, said.checksum)
+  return TableOwner(said.verifier, said.checksum)
 
 
 def vocabulary(
-  folder: pathlib.Path, places: Mapping[str, tensor_files.Rows], size: int
+  folder: pathlib.Path,
+  places: Mapping[str, tensor_files.TensorHandle],
+  size: int,
 ) -> np.ndarray:
   """The ids of what a folder's model says.
 
   Args:
     folder: For errors.
-    places: Where its tensors are; see `tensor_files.places`.
+    places: Where its tensors are; see `tensor_files.open_folder`.
     size: Tokens that there are.
 
   Raises:
@@ -98,13 +100,13 @@ def vocabulary(
   return ids
 
 
-def places(folder: pathlib.Path) -> dict[str, tensor_files.Rows]:
-  """Where a folder has its tensors; as `tensor_files.places` gives it.
+def places(folder: pathlib.Path) -> dict[str, tensor_files.TensorHandle]:
+  """Where a folder has its tensors; as `tensor_files.open_folder` gives it.
 
   Raises:
     ValueError: A file is missing or damaged, or has scales that fit no matrix.
   """
-  where = tensor_files.places(folder)
+  where = tensor_files.open_folder(folder)
   scales = {name for name in where if name.endswith(SCALE)}
   for name in scales:
     matrix = name.removesuffix(SCALE)
@@ -120,8 +122,8 @@ def places(folder: pathlib.Path) -> dict[str, tensor_files.Rows]:
 
 
 def _scaled(
-  numbers: tensor_files.Rows, scales: tensor_files.Rows
-) -> tensor_files.Rows | None:
+  numbers: tensor_files.TensorHandle, scales: tensor_files.TensorHandle
+) -> tensor_files.TensorHandle | None:
   """A matrix in 8 bits, multiplied; None if there is no scale for each row."""
   kinds = numbers.kind, scales.kind
   if kinds != ('I8', 'F32') or len(numbers.shape) != 2:
@@ -132,7 +134,7 @@ def _scaled(
   def read(first: int, last: int) -> np.ndarray:
     return numbers[first:last] * scales[first:last]
 
-  return tensor_files.Rows(numbers.shape, 'F32', read)
+  return tensor_files.TensorHandle(numbers.shape, 'F32', read)
 
 
 def checksum(model: language.LanguageModel, params: language.Params) -> str:

@@ -11,7 +11,7 @@ import pytest
 import small
 
 import cascades
-from cascades.models import checkpoints, reduced
+from cascades.models import checkpoints, shared_table
 from experiments.training import reduced_folders
 
 _SAID = np.arange(4, 768, 2)
@@ -20,7 +20,7 @@ _SAID = np.union1d(_SAID, [1, 7, 9])
 
 def save(folder, stored='bfloat16'):
   """The bundled drafter, which says some tokens."""
-  model, params, _ = checkpoints.load_model('tiny-drafter').unpacked()
+  model, params, _ = checkpoints.load_model('tiny-drafter').unpack()
   reduced_folders.save(folder, model, params, _SAID, 'tiny-drafter', stored)
   return folder
 
@@ -42,7 +42,7 @@ def read(checkpoint, tokens):
 def test_it_says_what_the_whole_model_says_of_these_tokens(folder, packed):
   whole, part = map(checkpoints.load_model, ('tiny-drafter', folder))
   if not packed:
-    whole, part = whole.unpacked(), part.unpacked()
+    whole, part = whole.unpack(), part.unpack()
   # More tokens than products in panels take, and one.
   for count in (200, 1):
     tokens = np.arange(count) % 700 + 5
@@ -57,11 +57,13 @@ def test_it_says_what_the_whole_model_says_of_these_tokens(folder, packed):
 
 
 def test_soft_caps_leave_out_what_is_not_said():
-  model, params, _ = checkpoints.load_model('tiny-drafter').unpacked()
+  model, params, _ = checkpoints.load_model('tiny-drafter').unpack()
   config = dataclasses.replace(model.module.config, final_logit_softcap=3.0)
   module = dataclasses.replace(model.module, config=config)
   model = dataclasses.replace(model, module=module)
-  capped = checkpoints.Checkpoint(model, model.speaking(params, _SAID), None)
+  capped = checkpoints.Checkpoint(
+    model, model.restrict_vocab(params, _SAID), None
+  )
   said, *_ = read(capped, [5, 6])
   assert np.isneginf(np.delete(said, _SAID, axis=1)).all()
   assert np.abs(said[:, _SAID]).max() <= 3
@@ -105,7 +107,7 @@ def test_it_drafts_and_it_answers_alone(folder):
 
 
 def test_it_goes_with_its_table_in_any_numbers(tmp_path):
-  whole = checkpoints.load_model('tiny-drafter', 'float32').unpacked()
+  whole = checkpoints.load_model('tiny-drafter', 'float32').unpack()
   # Of more bits than bfloat16 has.
   params = jax.tree.map(lambda x: x * 1.001, whole.params)
   checkpoints.save_model(tmp_path / 'whole', whole._replace(params=params))
@@ -121,7 +123,7 @@ def test_it_goes_with_its_table_in_any_numbers(tmp_path):
 
 
 def test_layers_in_8_bits_are_read_as_numbers_times_scales(tmp_path, folder):
-  _, params, _ = checkpoints.load_model('tiny-drafter').unpacked()
+  _, params, _ = checkpoints.load_model('tiny-drafter').unpack()
   name = 'model.layers.0.mlp.down_proj.weight'
   out = save(tmp_path / '8', 'int8')
   tensors = small.stored(out)
@@ -130,7 +132,7 @@ def test_layers_in_8_bits_are_read_as_numbers_times_scales(tmp_path, folder):
   assert scales.dtype == np.float32
   # Whole rows of it are used, up to the largest number that there is.
   assert (np.abs(numbers).max(1) == 127).all()
-  found = checkpoints.load_model(out).unpacked()
+  found = checkpoints.load_model(out).unpack()
   linear = found.params['layer_0']['mlp']['linear']
   np.testing.assert_array_equal(linear, (numbers * scales).T)
   whole = params['layer_0']['mlp']['linear']
@@ -160,7 +162,7 @@ def refused(folder) -> str:
 
 
 def test_damaged_folders_are_named(folder):
-  file = folder / reduced.FILE
+  file = folder / shared_table.FILE
   said = small.read_json(file)
   for fields, message in (
     (said | {'verifier': 'tiny-verifier'}, 'the tensor'),
