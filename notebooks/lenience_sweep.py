@@ -86,8 +86,8 @@ first = records.read_all(WORKDIR)[0]
 print(first.variant, first.id, repr(first.text), first.quality, first.emitted)
 
 run = runs.read(WORKDIR)
-found = runs.gather([run])
-found.points[['task', 'variant', 'lenience', 'gamma', 'n', 'failed']]
+points = runs.gather([run])
+points.table[['task', 'variant', 'lenience', 'gamma', 'n', 'failed']]
 
 # %% [markdown]
 # ## 3. The curves
@@ -98,7 +98,7 @@ found.points[['task', 'variant', 'lenience', 'gamma', 'n', 'failed']]
 
 # %%
 config = AnalysisConfig(loss=0.05, latency=0.75)
-frame = comparisons.compare(found, config)
+frame = comparisons.compare(points, config)
 frame[
   'variant lenience quality difference difference_low difference_high'
   ' latency speedup speedup_low speedup_high as_good'.split()
@@ -108,22 +108,22 @@ frame[
 import matplotlib.pyplot as plt
 
 task = frame.task.iloc[0]
-shown = frame[frame.task == task]
-names = dict(zip(shown.variant, shown.method, strict=True))
-looks = styles.styles(names)
+task_frame = frame[frame.task == task]
+names = dict(zip(task_frame.variant, task_frame.method, strict=True))
+curve_styles = styles.styles(names)
 figure, axes = plt.subplots(figsize=(6, 4))
-for variant, curve in shown.groupby('variant', sort=False):
+for variant, curve in task_frame.groupby('variant', sort=False):
   curve = curve.sort_values('lenience')
-  alone = len(curve) == 1
+  is_single = len(curve) == 1
   axes.plot(
     curve.latency,
     curve.quality,
-    '*' if alone else 'o-',
-    markersize=12 if alone else 6,
-    color=looks[variant].light,
-    label=looks[variant].label,
+    '*' if is_single else 'o-',
+    markersize=12 if is_single else 6,
+    color=curve_styles[variant].light,
+    label=curve_styles[variant].label,
   )
-  if not alone:
+  if not is_single:
     for point in curve.itertuples():
       axes.annotate(
         f'{point.lenience:g}',
@@ -146,10 +146,10 @@ figure.tight_layout()
 # and how much latency was given away against the best choice there (regret)?
 
 # %%
-calibrated = calibration.calibrate(found, config)
-chosen = calibrated[calibrated.target == 'quality']
+calibrated = calibration.calibrate(points, config)
+selection = calibrated[calibrated.target == 'quality']
 print(f'at most {config.loss:g} of quality lost')
-chosen[
+selection[
   'task variant lenience loss latency kept best_lenience regret'.split()
 ].round(3)
 
@@ -168,10 +168,11 @@ import dataclasses
 
 from experiments.analysis import risk
 
-careful = dataclasses.replace(config, risk=0.1, delta=0.1)
-promised = risk.control(found, careful)
-print(f'at most {careful.risk:g} lost, in {1 - careful.delta:.0%} of all cases')
-promised[
+risk_config = dataclasses.replace(config, risk=0.1, delta=0.1)
+guaranteed = risk.control(points, risk_config)
+confidence = 1 - risk_config.delta
+print(f'at most {risk_config.risk:g} lost, in {confidence:.0%} of all cases')
+guaranteed[
   'task variant lenience strict lost latency p found tried needed'.split()
 ].round(3)
 
@@ -183,24 +184,24 @@ promised[
 # for both met the same problems.
 
 # %%
-_, other = calibration.halves(found, config.seed)
-one, two = chosen[chosen.task == task].point.astype(int)[:2]
-told = comparisons.pair(other, one, two, config)
+_, evaluation = calibration.halves(points, config.seed)
+first, second = selection[selection.task == task].point.astype(int)[:2]
+difference = comparisons.pair(evaluation, first, second, config)
 names = [
-  f'{found.points.variant[i]} at lenience {found.points.lenience[i]:g}'
-  for i in (one, two)
+  f'{points.table.variant[i]} at lenience {points.table.lenience[i]:g}'
+  for i in (first, second)
 ]
-print(f'{names[0]} over {names[1]}, {told["n"]} examples:')
-for what in ('gained', 'faster'):
-  low, high = told[f'{what}_low'], told[f'{what}_high']
-  print(f'  {what} {told[what]:.3f} ({low:.3f} to {high:.3f})')
+print(f'{names[0]} over {names[1]}, {difference["n"]} examples:')
+for name in ('gained', 'faster'):
+  low, high = difference[f'{name}_low'], difference[f'{name}_high']
+  print(f'  {name} {difference[name]:.3f} ({low:.3f} to {high:.3f})')
 
 # %% [markdown]
 # The same for every method against the verifier, by McNemar's exact test and
 # corrected for their number after Holm:
 
 # %%
-comparisons.significance(other, chosen.point.tolist())[
+comparisons.significance(evaluation, selection.point.tolist())[
   'task variant lenience n only_verifier only_method p p_holm'.split()
 ].round(3)
 

@@ -55,9 +55,9 @@ def join(*parts):
   shift, answers = 0, []
   for part in parts:
     answers.append(part.answers.assign(point=part.answers.point + shift))
-    shift += len(part.points)
+    shift += len(part.table)
   return Points(
-    pd.concat([p.points for p in parts], ignore_index=True),
+    pd.concat([p.table for p in parts], ignore_index=True),
     pd.concat(answers, ignore_index=True),
   )
 
@@ -75,13 +75,13 @@ SPECS = {
 
 
 @pytest.fixture(scope='module')
-def found():
+def points():
   return make(SPECS)
 
 
 @pytest.fixture(scope='module')
-def frame(found):
-  return comparisons.compare(found, CHOICE)
+def frame(points):
+  return comparisons.compare(points, CHOICE)
 
 
 def row(frame, method, lenience=math.nan, gamma=0):
@@ -103,9 +103,9 @@ def test_points_are_compared_with_the_verifier(frame):
   assert alone.speedup == 1
 
 
-def test_intervals_are_paired(found, frame):
+def test_intervals_are_paired(points, frame):
   one = row(frame, 'opt', 1.0, 4)
-  values = comparisons.matrices(found, found.points.index)['quality']
+  values = comparisons.matrices(points, points.table.index)['quality']
   low, high = stats.bootstrap_means(
     values[:, [4]] - values[:, [0]], resamples=500
   )
@@ -116,15 +116,15 @@ def test_intervals_are_paired(found, frame):
   assert near.difference_high - near.difference_low < 0.03
 
 
-def test_as_good_is_by_the_lower_end_and_the_margin(found):
-  wide = comparisons.compare(found, AnalysisConfig(margin=0.05, resamples=500))
+def test_as_good_is_by_the_lower_end_and_the_margin(points):
+  wide = comparisons.compare(points, AnalysisConfig(margin=0.05, resamples=500))
   narrow = comparisons.compare(
-    found, AnalysisConfig(margin=0.004, resamples=500)
+    points, AnalysisConfig(margin=0.004, resamples=500)
   )
   assert row(wide, 'opt', 0.5, 4).as_good
   # The difference itself is within the margin, its interval is not.
   close = comparisons.compare(
-    found, AnalysisConfig(margin=0.006, resamples=500)
+    points, AnalysisConfig(margin=0.006, resamples=500)
   )
   assert row(close, 'opt', 0.5, 4).difference > -0.006
   assert not row(close, 'opt', 0.5, 4).as_good
@@ -132,15 +132,15 @@ def test_as_good_is_by_the_lower_end_and_the_margin(found):
   assert not row(wide, 'opt', 1.0, 4).as_good
 
 
-def test_examples_that_one_did_not_answer_are_out_of_the_pair(found):
-  point, example = found.answers.point, found.answers.id.astype(int)
+def test_examples_that_one_did_not_answer_are_out_of_the_pair(points):
+  point, example = points.answers.point, points.answers.id.astype(int)
   # The method lacks the first ones, the verifier alone the last ones.
   lost = ((point == 4) & (example < 40)) | ((point == 0) & (example >= 190))
-  answers = found.answers[~lost]
+  answers = points.answers[~lost]
   frame = comparisons.compare(
-    Points(found.points, answers.reset_index(drop=True)), CHOICE
+    Points(points.table, answers.reset_index(drop=True)), CHOICE
   )
-  values = comparisons.matrices(found, found.points.index)['quality']
+  values = comparisons.matrices(points, points.table.index)['quality']
   one = frame.loc[4]
   # Examples are in the order of their ids.
   assert one.difference == pytest.approx(
@@ -159,8 +159,10 @@ def test_the_front_has_no_point_that_is_beaten(frame):
   assert (front.gamma == [0, 4, 2, 4, 4]).all()
 
 
-def test_both_sides_of_the_table(found):
-  frame = comparisons.compare(found, AnalysisConfig(margin=0.05, resamples=500))
+def test_both_sides_of_the_table(points):
+  frame = comparisons.compare(
+    points, AnalysisConfig(margin=0.05, resamples=500)
+  )
   table = comparisons.two_sided(frame).set_index('method')
   opt = table.loc['opt']
   assert (opt.lenience, opt.gamma) == (0.5, 2)
@@ -172,7 +174,7 @@ def test_both_sides_of_the_table(found):
   # It is never as fast.
   assert math.isnan(diff.best_lenience)
   # A curve that is never as good has no speed.
-  frame = comparisons.compare(found, AnalysisConfig(margin=0.0, resamples=500))
+  frame = comparisons.compare(points, AnalysisConfig(margin=0.0, resamples=500))
   assert comparisons.fastest_as_good(frame).method.tolist() == ['diff']
   table = comparisons.two_sided(frame)
   assert table[table.method == 'opt'].speedup.isna().all()
@@ -203,22 +205,22 @@ def test_without_the_verifier_nothing_is_compared():
   assert len(comparisons.pareto(frame))
 
 
-def test_what_nobody_knows_is_nan_and_never_as_good(found):
-  answers = found.answers.assign(quality=math.nan)
-  frame = comparisons.compare(Points(found.points, answers), CHOICE)
+def test_what_nobody_knows_is_nan_and_never_as_good(points):
+  answers = points.answers.assign(quality=math.nan)
+  frame = comparisons.compare(Points(points.table, answers), CHOICE)
   assert not frame.as_good.any()
   assert frame.quality.isna().all()
   assert frame.speedup_low.notna().all()
   assert comparisons.pareto(frame).empty
   # A point whose examples all failed.
-  answers = found.answers[found.answers.point != 3].reset_index(drop=True)
-  frame = comparisons.compare(Points(found.points, answers), CHOICE)
+  answers = points.answers[points.answers.point != 3].reset_index(drop=True)
+  frame = comparisons.compare(Points(points.table, answers), CHOICE)
   assert frame.loc[3, ['quality', 'difference', 'speedup']].isna().all()
   assert frame.loc[2].difference == 0
 
 
-def test_mcnemar_is_corrected_for_the_methods_of_a_task(found):
-  table = comparisons.significance(found, [2, 4, 6]).set_index('variant')
+def test_mcnemar_is_corrected_for_the_methods_of_a_task(points):
+  table = comparisons.significance(points, [2, 4, 6]).set_index('variant')
   assert len(table) == 3
   one = table[table.lenience == 1.0].iloc[0]
   assert (one.n, one.only_verifier, one.only_method) == (200, 60, 0)
@@ -226,33 +228,35 @@ def test_mcnemar_is_corrected_for_the_methods_of_a_task(found):
   assert one.p_holm == pytest.approx(3 * one.p)
   assert table.loc['diff'].p_holm == pytest.approx(2 * 2 * 0.5**10)
   # It is for right and wrong alone.
-  answers = found.answers.assign(quality=found.answers.quality * 0.3)
-  assert comparisons.significance(Points(found.points, answers), [4]).empty
+  answers = points.answers.assign(quality=points.answers.quality * 0.3)
+  assert comparisons.significance(Points(points.table, answers), [4]).empty
 
 
 def test_a_corpus_quality_is_made_of_sums_in_every_draw():
-  found = make({ALONE: SPECS[ALONE], ('opt', 0.5, 4): SPECS['opt', 0.5, 4]}, 30)
-  found.points['task'] = 'wmt14_en_de'
+  points = make(
+    {ALONE: SPECS[ALONE], ('opt', 0.5, 4): SPECS['opt', 0.5, 4]}, 30
+  )
+  points.table['task'] = 'wmt14_en_de'
   asked = 'the cat sat on the mat and looked at the dog outside today'.split()
   rows = []
   for point, example in zip(
-    found.answers.point, found.answers.id.astype(int), strict=True
+    points.answers.point, points.answers.id.astype(int), strict=True
   ):
     # The method loses some words, and not the same number everywhere.
     words = asked[: len(asked) - (example % 4 if point else 0)]
     rows.append(translation.score(' '.join(words), ' '.join(asked)))
   scores = pd.DataFrame(rows).add_prefix('score:')
-  found = Points(found.points, found.answers.join(scores))
-  frame = comparisons.compare(found, AnalysisConfig(resamples=60))
+  points = Points(points.table, points.answers.join(scores))
+  frame = comparisons.compare(points, AnalysisConfig(resamples=60))
   alone, opt = frame.iloc[0], frame.iloc[1]
   assert alone.quality == 100
-  sums = pd.DataFrame(rows)[found.answers.point == 1].sum()
+  sums = pd.DataFrame(rows)[points.answers.point == 1].sum()
   assert opt.quality == pytest.approx(translation.corpus_bleu(sums))
   assert opt.difference == pytest.approx(opt.quality - 100)
   assert opt.difference_low < opt.difference < opt.difference_high < 0
   assert (opt.scale, bool(opt.exact), bool(opt.as_good)) == (100, False, False)
   assert comparisons.compare(
-    found, AnalysisConfig(margin=0.5, resamples=60)
+    points, AnalysisConfig(margin=0.5, resamples=60)
   ).as_good[1]
 
 
@@ -266,14 +270,14 @@ def test_halves_are_of_the_ids_alone():
   assert sides != [calibration.half(str(i), 1) for i in range(400)]
 
 
-def test_a_lenience_is_chosen_and_judged_apart(found):
+def test_a_lenience_is_chosen_and_judged_apart(points):
   # On the half that chooses, lenience 1 loses nothing; on the other, much.
-  side = found.answers.id.map(lambda i: calibration.half(i, 0))
-  answers = found.answers.copy()
+  side = points.answers.id.map(lambda i: calibration.half(i, 0))
+  answers = points.answers.copy()
   alone = answers[answers.point == 0].quality.to_numpy()
   lucky = (answers.point == 4) & (side == 0)
   answers.loc[lucky, 'quality'] = alone[side[:200].to_numpy() == 0]
-  table = calibration.calibrate(Points(found.points, answers), CHOICE)
+  table = calibration.calibrate(Points(points.table, answers), CHOICE)
   own = table[table.target == 'quality'].set_index('variant')
   opt = own.loc['opt']
   assert opt.lenience == 1.0
@@ -284,9 +288,9 @@ def test_a_lenience_is_chosen_and_judged_apart(found):
   assert own.loc['diff'].regret == 0
 
 
-def test_a_target_of_latency_takes_the_best_quality(found):
+def test_a_target_of_latency_takes_the_best_quality(points):
   config = AnalysisConfig(resamples=500, latency=0.65)
-  table = calibration.calibrate(found, config)
+  table = calibration.calibrate(points, config)
   table = table[table.target == 'latency']
   opt = table.set_index('variant').loc['opt']
   # Gamma is everyone's: the faster point at gamma 2 is no choice.
@@ -320,7 +324,7 @@ def test_every_known_method_has_a_kind():
 
 
 def test_a_kind_is_shown_by_its_best_points():
-  found = make(
+  points = make(
     {
       ALONE: (0.80, 1.0, 0.01, 10),
       ('speed', 0.0, 4): (0.80, 0.9, 0.01, 10),
@@ -331,7 +335,7 @@ def test_a_kind_is_shown_by_its_best_points():
       ('bild', 0.5, 4): (0.90, 1.1, 0.01, 10),
     }
   )
-  table = method_kinds.best_of_kinds(comparisons.compare(found, CHOICE))
+  table = method_kinds.best_of_kinds(comparisons.compare(points, CHOICE))
   assert list(table.kind) == list(method_kinds.KINDS[:4])
   told = table.set_index('kind')
   ours = told.loc['speculative cascade']
@@ -350,7 +354,7 @@ def test_a_kind_is_shown_by_its_best_points():
 
 
 def test_what_truncation_alone_is_worth_is_told():
-  found = make(
+  points = make(
     {
       ALONE: (0.80, 1.0, 0.01, 10),
       ('token_v3', 0.9, 4): (0.82, 0.5, 0.01, 10),
@@ -359,7 +363,7 @@ def test_what_truncation_alone_is_worth_is_told():
       ('min_p', 0.1, 2): (0.10, 0.75, 0.01, 20),
     }
   )
-  table = method_kinds.compare_with_truncation(found, CHOICE)
+  table = method_kinds.compare_with_truncation(points, CHOICE)
   assert len(table) == 1
   (one,) = table.to_dict('records')
   assert (one['lenience'], one['gamma'], one['n']) == (0.9, 4, 200)
@@ -430,12 +434,12 @@ def test_it_is_said_whether_a_cascade_is_above_both_models():
     assert f'Diff at lenience 0.2, {gained} (' in screen.answers[2]
 
 
-def test_one_task_is_no_mixture(found):
-  nothing = mixture.multi_task_points(mixture.mix(found, CHOICE))
+def test_one_task_is_no_mixture(points):
+  nothing = mixture.multi_task_points(mixture.mix(points, CHOICE))
   assert nothing.empty
   assert mixture.best_per_curve(nothing).empty
   two = _two_tasks((0.9, 0.7))
-  drafter = two.points.index[two.points.method == 'drafter_only']
+  drafter = two.table.index[two.table.method == 'drafter_only']
   answers = two.answers[~two.answers.point.isin(drafter)]
-  alone = Points(two.points.drop(drafter), answers)
+  alone = Points(two.table.drop(drafter), answers)
   assert mixture.multi_task_points(mixture.mix(alone, CHOICE)).empty

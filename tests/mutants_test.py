@@ -507,7 +507,7 @@ uncorrected: p-values are not corrected for the number of methods
 === comparisons_test:test_examples_that_one_did_not_answer_are_out_of_the_pair
 @@ experiments.analysis.comparisons:_sums answers
 strangers: examples that only the method answered are compared all the same
-  own & own[:, reference] => own
+  answered & answered[:, reference] => answered
 
 === comparisons_test:test_both_sides_of_the_table
 @@ experiments.analysis.comparisons:best_as_fast answers

@@ -357,21 +357,21 @@ def test_a_cut_is_of_one_task_and_gamma_and_before_them_of_the_best(tmp_path):
   lines += make_records(['sums'], ['chow'], verification='sequential')
   run = runs.read(make_workdir(tmp_path, lines))
   sums, words = slices.slice_summary(runs.summary({'one': run}))
-  assert (sums.task, sums.tuned, sums.gamma) == ('sums', True, None)
+  assert (sums.task, sums.gamma_tuned, sums.gamma) == ('sums', True, None)
   assert sums.temperature is None
   assert sums.run == ''
-  assert [one.gamma for one in sums.under] == [2, 4]
-  assert (words.task, words.tuned, words.gamma) == ('words', False, 2)
-  assert words.under == ()
+  assert [one.gamma for one in sums.by_gamma] == [2, 4]
+  assert (words.task, words.gamma_tuned, words.gamma) == ('words', False, 2)
+  assert words.by_gamma == ()
   opt = sums.frame[sums.frame.method == 'opt']
   assert opt.gamma.tolist() == [4, 4, 4]
   assert opt.lenience.is_monotonic_increasing
-  for one in (sums, words, *sums.under):
+  for one in (sums, words, *sums.by_gamma):
     assert (one.frame.relative_length == 1).all()
     assert 'verifier_only' in set(one.frame.method)
   # A sequential cascade has no blocks, so that it is of no gamma or of all of
   # them; and Chow asks no verifier.
-  for one in sums.under:
+  for one in sums.by_gamma:
     chow = one.frame.set_index('method').loc['chow']
     assert not chow.gamma.any()
     assert not chow.oracle.any()
@@ -681,7 +681,7 @@ def test_the_clock_is_compared_where_arms_took_turns(tmp_path, graded_page):
 def test_a_question_more_is_a_function_on_the_list(tmp_path, monkeypatch):
   def failures(context):
     head = [*context.head, columns.Column('failed', 'Failed', str, 'of all')]
-    table = tables.Table('failures', 'Failures', context.found.points, head)
+    table = tables.Table('failures', 'Failures', context.points.table, head)
     return questions.Question('How much failed', 'At each point.', [table])
 
   asked = [failures, lambda context: None]
@@ -837,7 +837,9 @@ def test_weights_are_told_by_their_hashes(tmp_path):
 
 def test_what_cannot_be_allowed_or_is_named_twice_is_said(tmp_path):
   workdirs = two(tmp_path)
-  with pytest.raises(ValueError, match='allow: no setting colour; there are'):
+  with pytest.raises(
+    ValueError, match='allow: must name settings, got colour; the'
+  ):
     report_of(workdirs, allow=['colour'])
   with pytest.raises(ValueError, match='named twice'):
     report_of([workdirs[0], workdirs[0]])

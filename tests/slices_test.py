@@ -158,7 +158,7 @@ def test_the_fastest_of_a_sweeps_table_is_that_of_its_page():
     ('b', 'token', 0.0, 4, 0.9, 0.7),
   ]
   page, *_ = slices.slice_summary(make_frame(rows, GAMMAS))
-  assert page.tuned
+  assert page.gamma_tuned
   best = slices.best_points(make_summary(rows, GAMMAS)).iloc[1:]
   as_good = best[best.quality >= 0.9].sort_values('relative_latency')
   assert slices.no_worse(page).index.tolist() == as_good.index.tolist() == [3]

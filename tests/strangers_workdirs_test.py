@@ -230,7 +230,7 @@ def test_a_cell_of_a_summary_is_refused_by_column_and_row(
 ):
   copy = shutil.copytree(workdir, tmp_path / 'run')
   path = _change_summary(copy, name, value)
-  said = rf'^workdir: {re.escape(str(path))}: {name} of row 3 has to be '
+  said = rf'^workdir: {re.escape(str(path))}: {name} of row 3 must be '
   with pytest.raises(ValueError, match=said):
     report(copy)
 

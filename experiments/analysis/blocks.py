@@ -1,6 +1,6 @@
-"""An answer's blocks: whose tokens they are, and when they were there.
+"""The blocks of an answer: their tokens, and when each block begins and ends.
 
-The clock is the modelled one: counted calls times measured unit costs.
+Times are modelled: counted calls times measured unit costs.
 """
 
 import dataclasses
@@ -9,19 +9,19 @@ import itertools
 from experiments.analysis import reference_points
 from experiments.records import SOURCES, Record, Trace, metrics
 
-# Places in `SOURCES`.
+# Indices into `SOURCES`.
 DRAFT, RESIDUAL = SOURCES.index('draft'), SOURCES.index('residual')
 
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-  """A block of an answer on the clock.
+  """A block of an answer and its modelled times.
 
   Attributes:
-    tokens: Places of its tokens in the answer.
-    start: When it begins, in modelled seconds from the first token on.
-    drafting: Seconds that the drafter then works.
-    verifying: Seconds that the verifier works after that.
+    tokens: Positions of its tokens in the answer.
+    start: Modelled seconds from the start of the answer to that of the block.
+    drafting: Seconds that the drafter takes.
+    verifying: Seconds that the verifier takes after the drafter.
   """
 
   tokens: range
@@ -30,24 +30,24 @@ class Block:
   verifying: float
 
   @property
-  def drafted(self) -> float:
-    """When its drafts are there, in seconds."""
+  def drafts_end(self) -> float:
+    """Seconds at which the drafts of the block are complete."""
     return self.start + self.drafting
 
   @property
   def end(self) -> float:
-    """When all of it is there, in seconds."""
+    """Seconds at which the block is complete."""
     return self.start + self.drafting + self.verifying
 
 
 @dataclasses.dataclass(frozen=True)
 class Timeline:
-  """When the tokens of an answer were there.
+  """The modelled times of all blocks of an answer.
 
   Attributes:
-    blocks: All of them, in order.
-    step: Seconds of one call of the drafter; 0 where it was not called.
-    pace: Seconds of a token, by those of the verifier alone.
+    blocks: The blocks in order.
+    step: Seconds of one drafter call; 0 if the drafter was not called.
+    pace: Seconds per token, relative to the verifier alone.
   """
 
   blocks: tuple[Block, ...]
@@ -56,17 +56,20 @@ class Timeline:
 
   @property
   def end(self) -> float:
-    """When the answer is there, in seconds."""
+    """Seconds at which the answer is complete."""
     return self.blocks[-1].end if self.blocks else 0.0
 
 
 def duration(record: Record, costs: metrics.Costs) -> float:
-  """Modelled seconds of an answer."""
+  """Returns the modelled seconds of an answer."""
   return sum(metrics.modelled_s(record, costs))
 
 
 def split(record: Record, trace: Trace) -> list[range]:
-  """Places of each block's tokens: drafts, and the token that ends them."""
+  """Returns the positions of each block's tokens.
+
+  A block holds its accepted drafts and the token after them.
+  """
   count = len(trace.tokens)
   ends = [i + 1 for i in range(count) if trace.sources[i] != DRAFT]
   if not record.gamma:
@@ -77,31 +80,39 @@ def split(record: Record, trace: Trace) -> list[range]:
 
 
 def timeline(record: Record, trace: Trace, costs: metrics.Costs) -> Timeline:
-  """When the blocks of an answer begin and end.
+  """Models when each block of an answer begins and ends.
 
-  All blocks cost the same, for all are drafted and read whole. Not so those of
-  a sequential cascade, which are as long as they have to be.
+  All blocks of an answer cost the same, because each is drafted and verified to
+  its full length. The blocks of a sequential cascade cost as much as they have
+  tokens.
 
   Args:
-    record: What came of the example.
-    trace: Its tokens.
-    costs: Measured unit costs.
+    record: Counts of the answer.
+    trace: Tokens of the answer and their sources.
+    costs: Measured unit costs, in seconds.
   """
   drafting, verifying = metrics.modelled_s(record, costs)
-  found = split(record, trace)
-  drafted, read = [1.0] * len(found), [1.0] * len(found)
+  token_ranges = split(record, trace)
+  draft_weights = [1.0] * len(token_ranges)
+  verify_weights = [1.0] * len(token_ranges)
   if record.gamma and record.verification == reference_points.SEQUENTIAL:
-    drafted = [float(len(block)) for block in found]
-    read = [float(trace.sources[block[-1]] == RESIDUAL) for block in found]
-  blocks, at = [], 0.0
-  for tokens, d, r in zip(found, drafted, read, strict=True):
-    drafts, reads = (
-      drafting * d / sum(drafted),
-      verifying * r / (sum(read) or 1),
+    draft_weights = [float(len(tokens)) for tokens in token_ranges]
+    verify_weights = [
+      float(trace.sources[tokens[-1]] == RESIDUAL) for tokens in token_ranges
+    ]
+  blocks, start = [], 0.0
+  for tokens, d, v in zip(
+    token_ranges, draft_weights, verify_weights, strict=True
+  ):
+    block = Block(
+      tokens,
+      start,
+      drafting=drafting * d / sum(draft_weights),
+      verifying=verifying * v / (sum(verify_weights) or 1),
     )
-    blocks.append(Block(tokens, at, drafts, reads))
-    at = blocks[-1].end
-  # Of the drafter, one call for a token of each of its drafts.
+    blocks.append(block)
+    start = block.end
+  # With several drafts, one drafter call makes a token of each.
   step = costs.drafter(record.drafts) if record.drafter_calls else 0.0
-  pace = at / costs.verifier_token_s / max(1, record.emitted)
+  pace = start / costs.verifier_token_s / max(1, record.emitted)
   return Timeline(tuple(blocks), step, pace)

@@ -1,9 +1,9 @@
-"""Lenience chosen on some examples, and judged on others.
+"""Lenience chosen on one half of the examples and judged on the other half.
 
-Whoever uses a method has to choose its lenience before the test. Here it is
-chosen on one half of the examples for a target, and judged on the other half,
-beside the best that could have been chosen there. Examples are halved by a hash
-of their ids: the same half for every method.
+A user chooses the lenience of a method before the test. Here the lenience is
+chosen on one half of the examples for a target and judged on the other half,
+against the best choice on that half. A hash of its id decides the half of an
+example, which is the same for every method.
 """
 
 import hashlib
@@ -19,32 +19,40 @@ from experiments.analysis.runs import ACROSS, CURVE, GROUP, Points
 # By target: the column that it bounds, by the field of `AnalysisConfig` of the
 # same name, and the column that is then minimized.
 TARGETS = {'quality': ('loss', 'latency'), 'latency': ('latency', 'loss')}
-# For columns that were written with fewer digits than they have.
+# Columns may have been written with fewer digits than the values have.
 _ROUNDING = 1e-9
 
 
 def half(example: str, seed: int) -> int:
-  """0 or 1: which half an example is in, whatever the others are."""
+  """Returns the half of an example, 0 or 1, from its id and a seed alone."""
   return hashlib.sha256(f'{seed} {example}'.encode()).digest()[0] & 1
 
 
-def halves(found: Points, seed: int) -> tuple[Points, Points]:
-  """Answers to choose on, and answers to judge on; the same points."""
-  ids = {i: half(i, seed) for i in found.answers.id.unique()}
-  side = found.answers.id.map(ids)
-  one, other = (
-    Points(found.points, found.answers[side == i].reset_index(drop=True))
+def halves(points: Points, seed: int) -> tuple[Points, Points]:
+  """Splits the answers into two halves by example; both have all points.
+
+  Args:
+    points: Points and answers.
+    seed: Seed of the split.
+
+  Returns:
+    The half to choose on, and the half to judge on.
+  """
+  ids = {i: half(i, seed) for i in points.answers.id.unique()}
+  side = points.answers.id.map(ids)
+  selection, evaluation = (
+    Points(points.table, points.answers[side == i].reset_index(drop=True))
     for i in (0, 1)
   )
-  return one, other
+  return selection, evaluation
 
 
-def _judged(found: Points) -> pd.DataFrame:
-  """Points that could be chosen: loss against the verifier, and latency.
+def _candidates(points: Points) -> pd.DataFrame:
+  """Returns the points to choose from, with loss and latency.
 
-  One gamma for all, for it is the lenience that is chosen.
+  The points have one common gamma, because only the lenience is chosen.
   """
-  frame = comparisons.rates(found)
+  frame = comparisons.rates(points)
   loss = pd.Series(math.nan, frame.index)
   for _, part in frame.groupby(GROUP, sort=False):
     reference = comparisons.references(part)
@@ -57,22 +65,22 @@ def _judged(found: Points) -> pd.DataFrame:
   return frame[np.isfinite(frame.loss) & np.isfinite(frame.latency)]
 
 
-def choose(points: pd.DataFrame, target: str, config: AnalysisConfig) -> int:
-  """The point that is best where the target holds, else the nearest to it.
+def choose(curve: pd.DataFrame, target: str, config: AnalysisConfig) -> int:
+  """Chooses the best point that meets a target, else the nearest to it.
 
   Args:
-    points: The points of one curve, with columns loss and latency.
+    curve: The points of one curve, with columns loss and latency.
     target: Key of `TARGETS`.
-    config: Says what the target is.
+    config: The bound of each target.
 
   Returns:
-    Its label in the frame.
+    Label of the row in the frame.
   """
-  asked, best = TARGETS[target]
-  held = points[asked] <= getattr(config, asked) + _ROUNDING
-  among = points[held] if held.any() else points
-  order = [best, asked] if held.any() else [asked, best]
-  return among.sort_values(order, kind='stable').index[0]
+  bounded, minimized = TARGETS[target]
+  is_met = curve[bounded] <= getattr(config, bounded) + _ROUNDING
+  eligible = curve[is_met] if is_met.any() else curve
+  order = [minimized, bounded] if is_met.any() else [bounded, minimized]
+  return eligible.sort_values(order, kind='stable').index[0]
 
 
 _COLUMNS = (
@@ -81,58 +89,61 @@ _COLUMNS = (
 ).split()
 
 
-def calibrate(found: Points, config: AnalysisConfig) -> pd.DataFrame:
-  """Leniences chosen on a half of each task, judged on the other.
+def calibrate(points: Points, config: AnalysisConfig) -> pd.DataFrame:
+  """Chooses leniences on half of each task and judges them on the other half.
 
   Args:
-    found: Points and answers.
-    config: The targets, and the seed of the halves.
+    points: Points and answers.
+    config: Bounds of the targets, and the seed of the halves.
 
   Returns:
     A row per target, curve and task, with the lenience that was chosen: loss
-    (of quality, as a share) and latency on the half that judges, kept (whether
-    the target holds there), the best lenience of that half with its loss and
-    latency, regret (latency, or quality, given away against it; less than 0
-    where it breaks the target), and point (its row). Curves of a single point
-    have no choice, and are in it all the same.
+    (of quality, as a share) and latency on the half that judges, kept (True if
+    the target is met there), the best lenience of that half with its loss and
+    latency, regret (latency, or quality, given away against the best lenience;
+    below 0 if the target is not met), and point (label of the row). Curves of
+    a single point are included.
   """
-  first, second = map(_judged, halves(found, config.seed))
-  curves = dict(list(second.groupby(CURVE)))
+  selection, evaluation = map(_candidates, halves(points, config.seed))
+  evaluation_curves = dict(list(evaluation.groupby(CURVE)))
   rows = []
-  for _, part in first.groupby(ACROSS, sort=False):
-    for target, (asked, measured) in TARGETS.items():
-      for key, seen in part.groupby(CURVE, sort=False):
-        point = choose(seen, target, config)
-        if point not in second.index:
+  for _, part in selection.groupby(ACROSS, sort=False):
+    for target, (bounded, minimized) in TARGETS.items():
+      for key, curve in part.groupby(CURVE, sort=False):
+        point = choose(curve, target, config)
+        if point not in evaluation.index:
           continue
-        one = second.loc[point]
-        best = second.loc[choose(curves[key], target, config)]
+        row = evaluation.loc[point]
+        best = evaluation.loc[choose(evaluation_curves[key], target, config)]
+        bound = getattr(config, bounded) + _ROUNDING
         rows.append(
           dict(zip(CURVE, key, strict=True))
-          | one[['gamma', 'lenience', 'loss', 'latency']].to_dict()
+          | row[['gamma', 'lenience', 'loss', 'latency']].to_dict()
           | {f'best_{k}': best[k] for k in ('lenience', 'loss', 'latency')}
           | {
             'target': target,
-            'kept': bool(one[asked] <= getattr(config, asked) + _ROUNDING),
-            'regret': one[measured] - best[measured],
+            'kept': bool(row[bounded] <= bound),
+            'regret': row[minimized] - best[minimized],
             'point': point,
           }
         )
   return pd.DataFrame(rows, columns=_COLUMNS)
 
 
-def tested(
-  found: Points, frame: pd.DataFrame, config: AnalysisConfig
+def significance(
+  points: Points, calibrated: pd.DataFrame, config: AnalysisConfig
 ) -> pd.DataFrame:
-  """`comparisons.significance` on the half that no lenience was chosen on.
+  """Tests the leniences chosen for quality on the half that judges.
 
   Args:
-    found: Points and answers.
-    frame: Chosen leniences, as `calibrate` judges them: those of the quality
-      are tested.
+    points: Points and answers.
+    calibrated: Chosen leniences, as `calibrate` returns them.
     config: The seed of the halves.
+
+  Returns:
+    Rows as `comparisons.significance` makes them.
   """
-  _, other = halves(found, config.seed)
+  _, evaluation = halves(points, config.seed)
   return comparisons.significance(
-    other, frame[frame.target == 'quality'].point.tolist()
+    evaluation, calibrated[calibrated.target == 'quality'].point.tolist()
   )

@@ -1,11 +1,11 @@
-"""Points against the verifier alone, and what follows from that.
+"""Comparisons of points with the verifier alone: quality, speed, fronts, tests.
 
-Frames in, frames out. `compare` has a row for each point, with paired bootstrap
-intervals over the examples that both answered; Pareto fronts and the two sides
-of the paper's table are read off that frame.
+Functions take frames and return frames. `compare` returns a row per point, with
+paired bootstrap intervals over the examples that both points answered; the
+Pareto fronts and the two sides of the paper's table are selections of its rows.
 
-Latency is per emitted token, the verifier alone being 1: modelled from counted
-calls, or on the clock. A speed-up is one by the other.
+Latency is per emitted token, relative to the verifier alone: modelled from
+counted calls, or on the clock. A speed-up is its reciprocal.
 """
 
 import math
@@ -22,44 +22,46 @@ from experiments.tasks import TASKS
 
 # Speed-ups: modelled, and on the clock.
 _SPEEDUPS = 'speedup', 'wall_speedup'
-# What is put behind a column's name for the ends of its interval.
+# Suffixes of the columns that hold the ends of an interval.
 ENDS = ('_low', '_high')
 
 
 def with_ends(name: str) -> list[str]:
-  """A column, and those of its interval."""
+  """Returns the name of a column and those of the ends of its interval."""
   return [name, *(f'{name}{end}' for end in ENDS)]
 
 
-def matrices(found: Points, places: Sequence[int]) -> dict[str, np.ndarray]:
-  """Columns of the answers of some points, nan where there is no answer.
+def matrices(
+  points: Points, indices: Sequence[int] | pd.Index | np.ndarray
+) -> dict[str, np.ndarray]:
+  """Returns the answers of some points as matrices.
 
   Args:
-    found: Points and answers.
-    places: Rows of `found.points`, all of one task.
+    points: Points and answers.
+    indices: Rows of `points.table`, all of one task.
 
   Returns:
-    By column of the answers a matrix, [examples, points]; `id` has the names
-    of the examples, [examples].
+    By column of the answers a matrix, [examples, points], with nan if a point
+    has no answer; `id` has the ids of the examples, [examples].
   """
-  answers = found.answers[found.answers.point.isin(places)]
+  answers = points.answers[points.answers.point.isin(indices)]
   ids, names = pd.factorize(answers.id)
-  columns = pd.Index(places).get_indexer(answers.point)
-  made = {'id': np.asarray(names, dtype=object)}
+  columns = pd.Index(indices).get_indexer(answers.point)
+  output = {'id': np.asarray(names, dtype=object)}
   for field in answers.columns.difference(['point', 'id']):
-    values = np.full((len(names), len(places)), math.nan)
+    values = np.full((len(names), len(indices)), math.nan)
     values[ids, columns] = answers[field].to_numpy(dtype=np.float64)
-    made[field] = values
-  return made
+    output[field] = values
+  return output
 
 
 def scale(task: str, quality: np.ndarray) -> float:
-  """What the best quality of a task is: tasks score in [0, 1] or [0, 100].
+  """Returns the best possible quality of a task, 1 or 100.
 
   Args:
-    task: What it is called in the points.
-    quality: The quality of its answers, of any shape; nan where it is not
-      known.
+    task: Name of the task.
+    quality: Quality of its answers, of any shape; nan if unknown. A task
+      without a corpus metric scores up to 100 if any answer has more than 1.
   """
   if is_corpus(task):
     return 100.0
@@ -67,23 +69,24 @@ def scale(task: str, quality: np.ndarray) -> float:
 
 
 def references(points: pd.DataFrame) -> np.ndarray:
-  """For each point, the verifier alone that it is compared with.
+  """Returns the verifier-alone point that each point is compared with.
 
-  The one of its own run; else another's of its batch size; else any.
+  It is that of the same run, else one of the same batch size, else any.
 
   Args:
-    points: Rows of `Points.points`, all of one task and temperature.
+    points: Rows of `Points.table`, all of one task and temperature.
 
   Returns:
-    Places in `points`, -1 where there is none, [points].
+    Indices into `points`, [points]; -1 if the verifier alone was not run.
   """
-  alone = np.flatnonzero(points.method == reference_points.VERIFIER)
-  if not len(alone):
+  verifiers = np.flatnonzero(points.method == reference_points.VERIFIER)
+  if not len(verifiers):
     return np.full(len(points), -1)
   runs, sizes = points.run.to_numpy(), points.batch_size.to_numpy()
-  # Points by verifiers: how near they are, of which the first nearest counts.
-  alike = sizes[:, None] == sizes[alone]
-  return alone[(alike * (1 + (runs[:, None] == runs[alone]))).argmax(1)]
+  # [points, verifiers]: 2 for the same run, 1 for the same batch size, else 0.
+  same_size = sizes[:, None] == sizes[verifiers]
+  closeness = same_size * (1 + (runs[:, None] == runs[verifiers]))
+  return verifiers[closeness.argmax(1)]
 
 
 # --- One row for each point.
@@ -96,48 +99,52 @@ def scored(
   config: AnalysisConfig,
   strata: Sequence[int] = (),
 ) -> dict[str, np.ndarray]:
-  """Scores of all examples with their intervals, by column.
+  """Returns the scores over all examples, with their intervals.
 
   Args:
-    rows: What each example adds to the sums, as in `stats.bootstrap`.
-    score: Of the sums; its scores are those of `names`, each of all points.
-    names: What the scores are called.
-    config: How intervals are drawn.
-    strata: As in `stats.bootstrap`.
+    rows: Summands of each example, [examples, sums], as in `stats.bootstrap`.
+    score: Function of the sums; it returns the scores `names`, each of all
+      points, one after the other.
+    names: Names of the scores.
+    config: Bootstrap settings.
+    strata: Numbers of examples per stratum, as in `stats.bootstrap`.
+
+  Returns:
+    By column, as `with_ends` names them, a value per point, [points].
   """
   with np.errstate(divide='ignore', invalid='ignore'):
-    whole = score(rows.sum(0))
+    aggregate = score(rows.sum(0))
     ends = stats.bootstrap(
       rows, score, resamples=config.resamples, seed=config.seed, strata=strata
     )
-  parts = [np.split(values, len(names)) for values in (whole, *ends)]
+  parts = [np.split(values, len(names)) for values in (aggregate, *ends)]
   return {
     column: values
-    for name, of_name in zip(names, zip(*parts, strict=True), strict=True)
-    for column, values in zip(with_ends(name), of_name, strict=True)
+    for name, triple in zip(names, zip(*parts, strict=True), strict=True)
+    for column, values in zip(with_ends(name), triple, strict=True)
   }
 
 
 def _sums(
-  task: str, of: dict[str, np.ndarray], reference: np.ndarray
+  task: str, answers: dict[str, np.ndarray], reference: np.ndarray
 ) -> tuple[np.ndarray, stats.Score]:
-  """What each example adds, and the scores that its sums make.
+  """Returns the summands of each example, and the scores of their sums.
 
   Args:
-    task: What it is called in the points.
-    of: Columns of the answers, as `matrices` makes them, [examples, points].
-    reference: The place of the verifier alone among them that each point is
-      compared with, [points].
+    task: Name of the task.
+    answers: Columns of the answers, as `matrices` makes them, [examples,
+      points].
+    reference: Index of the point that each point is compared with, [points].
 
   Returns:
     Rows, [examples, sums], and score for `stats.bootstrap`: difference (of
     quality) and `_SPEEDUPS`, each of every point.
   """
-  own = np.isfinite(of['emitted'])
-  both = own & own[:, reference]
+  answered = np.isfinite(answers['emitted'])
+  both = answered & answered[:, reference]
 
-  def column(name: str, places: np.ndarray | slice = slice(None)):
-    return np.where(both, of[name][:, places], 0.0)
+  def column(name: str, points: np.ndarray | slice = slice(None)) -> np.ndarray:
+    return np.where(both, answers[name][:, points], 0.0)
 
   parts = {
     'both': both.astype(float),
@@ -148,7 +155,7 @@ def _sums(
     },
   }
   if is_corpus(task):
-    corpus = [name for name in of if name.startswith('score:')]
+    corpus = [name for name in answers if name.startswith('score:')]
     parts |= {name: column(name) for name in corpus}
     parts |= {f'{name} of verifier': column(name, reference) for name in corpus}
   else:
@@ -174,61 +181,66 @@ def _sums(
   return rows, score
 
 
-def _corpus(task: str, part: dict[str, np.ndarray], whose: str) -> np.ndarray:
-  """Quality of all answers together, for each point.
+def _corpus(task: str, part: dict[str, np.ndarray], suffix: str) -> np.ndarray:
+  """Returns the corpus metric of each point.
 
   Args:
-    task: What it is called in the points.
+    task: Name of the task.
     part: Sums over examples by name, [..., points].
-    whose: What stands behind the names of the sums that are meant: '' for
-      each point's own, ' of verifier' for those that it is compared with.
-  """
-  known = [n for n in part if n.startswith('score:') and ' of ' not in n]
-  stacked = np.stack([part[f'{name}{whose}'] for name in known], -1)
-  titles = [name.removeprefix('score:') for name in known]
+    suffix: Suffix of the names of the sums to use: '' for the sums of the
+      point, ' of verifier' for those of the point that it is compared with.
 
-  def one(sums: np.ndarray) -> float:
+  Returns:
+    Qualities, [..., points].
+  """
+  names = [n for n in part if n.startswith('score:') and ' of ' not in n]
+  stacked = np.stack([part[f'{name}{suffix}'] for name in names], -1)
+  titles = [name.removeprefix('score:') for name in names]
+
+  def metric(sums: np.ndarray) -> float:
     return TASKS[task].corpus(dict(zip(titles, sums, strict=True)))
 
-  # Mostly all points are compared with the same answers of one verifier.
+  # Most often all points are compared with the same verifier.
   if stacked.ndim > 2 and (stacked == stacked[..., :1, :]).all():
-    alike = np.apply_along_axis(one, -1, stacked[..., :1, :])
-    return np.broadcast_to(alike, stacked.shape[:-1])
-  return np.apply_along_axis(one, -1, stacked)
+    shared = np.apply_along_axis(metric, -1, stacked[..., :1, :])
+    return np.broadcast_to(shared, stacked.shape[:-1])
+  return np.apply_along_axis(metric, -1, stacked)
 
 
 def _groups(points: pd.DataFrame) -> Iterator[tuple[tuple, np.ndarray]]:
-  """Task and temperature, and the rows that have them."""
+  """Yields each task and temperature with the labels of its rows."""
   for key, part in points.groupby(GROUP, sort=False):
     yield key, part.index.to_numpy()
 
 
-def rates(found: Points) -> pd.DataFrame:
-  """`points` with what all of their answers say, without intervals.
+def rates(points: Points) -> pd.DataFrame:
+  """Computes the quality and latency of each point, without intervals.
+
+  Args:
+    points: Points and answers.
 
   Returns:
-    Columns beside those of the points: quality, scale, latency,
-    mean_output_tokens, exact (whether each answer is right or wrong).
+    The table of points with further columns: quality, scale, latency,
+    mean_output_tokens, exact (True if each answer is right or wrong).
   """
   parts = []
-  for (task, _), places in _groups(found.points):
-    of = matrices(found, places)
-    points = found.points.loc[places]
-    n = np.isfinite(of['emitted']).sum(0)
+  for (task, _), indices in _groups(points.table):
+    answers = matrices(points, indices)
+    n = np.isfinite(answers['emitted']).sum(0)
     with np.errstate(divide='ignore', invalid='ignore'):
-      total = {k: np.nansum(v, 0) for k, v in of.items() if k != 'id'}
+      total = {k: np.nansum(v, 0) for k, v in answers.items() if k != 'id'}
       if is_corpus(task):
         quality = _corpus(task, total, '')
         quality = np.where(n > 0, quality, math.nan)
       else:
-        # One nan is no quality of 0.
-        known = np.isfinite(of['quality']).sum(0) == n
-        quality = np.where(known, total['quality'] / n, math.nan)
-      values = of['quality']
+        # A single unknown quality makes the mean unknown.
+        is_known = np.isfinite(answers['quality']).sum(0) == n
+        quality = np.where(is_known, total['quality'] / n, math.nan)
+      values = answers['quality']
       right_or_wrong = np.isin(values, (0, 1)) | np.isnan(values)
       exact = right_or_wrong.all(0) & np.isfinite(values).any(0)
       parts.append(
-        points.assign(
+        points.table.loc[indices].assign(
           quality=quality,
           scale=scale(task, values),
           latency=total['latency'] / total['emitted'],
@@ -239,31 +251,31 @@ def rates(found: Points) -> pd.DataFrame:
   return pd.concat(parts).sort_index()
 
 
-def compare(found: Points, config: AnalysisConfig) -> pd.DataFrame:
-  """Each point against the verifier alone.
+def compare(points: Points, config: AnalysisConfig) -> pd.DataFrame:
+  """Compares each point with the verifier alone.
 
   Args:
-    found: Points and answers.
-    config: How intervals are drawn, and the margin.
+    points: Points and answers.
+    config: Bootstrap settings and the margin.
 
   Returns:
-    Beside the columns of `rates`, each with its `_low` and `_high`: difference
-    (of quality), speedup, wall_speedup; paired, over the examples that both
-    answered, nan where there is no verifier alone. Then `as_good`, whether the
-    difference is no less than the margin allows.
+    The columns of `rates`, and with their ends `_low` and `_high`: difference
+    (of quality), speedup, wall_speedup. They are paired over the examples that
+    both points answered, and nan if the verifier alone was not run. `as_good`
+    is True if the difference is within the margin.
   """
-  frame = rates(found)
+  frame = rates(points)
   names = ['difference', *_SPEEDUPS]
   columns = [column for name in names for column in with_ends(name)]
   frame = frame.assign(**dict.fromkeys(columns, math.nan))
-  for (task, _), places in _groups(found.points):
-    points = found.points.loc[places]
-    reference = references(points)
-    of = matrices(found, places)
-    if (reference < 0).any() or not len(of['id']):
+  for (task, _), indices in _groups(points.table):
+    reference = references(points.table.loc[indices])
+    answers = matrices(points, indices)
+    if (reference < 0).any() or not len(answers['id']):
       continue
-    told = scored(*_sums(task, of, reference), names, config)
-    frame.loc[places, list(told)] = np.column_stack(list(told.values()))
+    rows, score = _sums(task, answers, reference)
+    scores = scored(rows, score, names, config)
+    frame.loc[indices, list(scores)] = np.column_stack(list(scores.values()))
   good = stats.not_inferior(
     frame.difference_low.to_numpy(), config.margin * frame.scale.to_numpy()
   )
@@ -271,97 +283,97 @@ def compare(found: Points, config: AnalysisConfig) -> pd.DataFrame:
 
 
 def pair(
-  found: Points, one: int, other: int, config: AnalysisConfig
+  points: Points, index: int, reference: int, config: AnalysisConfig
 ) -> dict[str, float]:
-  """A point against another, on the examples that both answered.
+  """Compares two points on the examples that both answered.
 
   Args:
-    found: Points and answers.
-    one: A row of the points.
-    other: Another one of its task, whose quality is a mean over answers.
-    config: How intervals are drawn.
+    points: Points and answers.
+    index: Row of the point.
+    reference: Row of the point that it is compared with, of the same task; the
+      quality of the task is a mean over answers.
+    config: Bootstrap settings.
 
   Returns:
-    n (examples), gained (quality of the one less that of the other) and faster
-    (its speed by the other's: modelled latency per token), with their paired
-    intervals, `_low` and `_high`.
+    n (examples), gained (quality of the point less that of the reference) and
+    faster (its speed per token over that of the reference, by modelled
+    latency), with the ends of their paired intervals, `_low` and `_high`.
   """
-  of = matrices(found, [one, other])
-  both = np.isfinite(of['emitted']).all(1)
-  of = {name: values[both] for name, values in of.items()}
-  rows, score = _sums(found.points.task[one], of, np.array([1, 1]))
-  told = scored(rows, score, ('gained', 'faster', 'wall_faster'), config)
+  answers = matrices(points, [index, reference])
+  both = np.isfinite(answers['emitted']).all(1)
+  answers = {name: values[both] for name, values in answers.items()}
+  rows, score = _sums(points.table.task[index], answers, np.array([1, 1]))
+  scores = scored(rows, score, ('gained', 'faster', 'wall_faster'), config)
   names = *with_ends('gained'), *with_ends('faster')
-  return {'n': len(rows)} | {name: told[name][0] for name in names}
+  return {'n': len(rows)} | {name: scores[name][0] for name in names}
 
 
-# --- What is read off that frame.
+# --- Selections of compared points.
 
 
 def pareto(frame: pd.DataFrame) -> pd.DataFrame:
-  """Points that no other beats in both quality and modelled latency.
+  """Selects the Pareto front of each task by quality and modelled latency.
 
   Args:
     frame: A row per point, as `rates` or `compare` makes them.
 
   Returns:
-    Its rows on the front of each task, fastest first. Oracles are on none.
+    Rows on the front of each task, fastest first. Oracles are left out.
   """
   parts = []
   for _, part in frame[~frame.oracle].groupby(GROUP, sort=False):
-    known = part[np.isfinite(part.quality) & np.isfinite(part.latency)]
-    # Of equally fast ones the best comes first, and hides the others.
-    known = known.sort_values(
+    finite = part[np.isfinite(part.quality) & np.isfinite(part.latency)]
+    # Of equally fast points the best comes first and hides the rest.
+    finite = finite.sort_values(
       ['latency', 'quality'], ascending=[True, False], kind='stable'
     )
-    best = known.quality.cummax().shift(fill_value=-math.inf)
-    parts.append(known[known.quality > best])
+    best = finite.quality.cummax().shift(fill_value=-math.inf)
+    parts.append(finite[finite.quality > best])
   return pd.concat(parts) if parts else frame.iloc[:0]
 
 
 def fastest_as_good(
-  frame: pd.DataFrame, of: Sequence[str] = CURVE
+  frame: pd.DataFrame, group: Sequence[str] = CURVE
 ) -> pd.DataFrame:
-  """The fastest point that is as good as the verifier, of each curve.
+  """Selects the fastest point of each curve with the verifier's quality.
 
   Args:
     frame: A row per point, as `compare` makes them.
-    of: Columns of what has a best point; by default of a curve.
+    group: Columns that group the points; by default those of a curve.
 
   Returns:
-    Its rows, in its order; none for a curve that has no such point.
+    At most one row per group, in the order of the frame.
   """
   fit = frame[frame.as_good & np.isfinite(frame.speedup)]
   fit = fit.sort_values('speedup', ascending=False, kind='stable')
-  return fit.drop_duplicates(of).sort_index()
+  return fit.drop_duplicates(group).sort_index()
 
 
 def best_as_fast(
   frame: pd.DataFrame,
-  of: Sequence[str] = CURVE,
+  group: Sequence[str] = CURVE,
   by: str = 'quality',
 ) -> pd.DataFrame:
-  """The best point that takes no longer than the verifier, of each curve.
+  """Selects the best point of each curve within the verifier's latency.
 
   Args:
-    frame: A row per point, as `compare` makes them. Of points that are alike
-      the first is taken.
-    of: Columns of what has a best point; by default of a curve.
-    by: Column that says how good a point is.
+    frame: A row per point, as `compare` makes them. Of equally good and fast
+      points the first is selected.
+    group: Columns that group the points; by default those of a curve.
+    by: Column to maximize.
 
   Returns:
-    Its rows, in the order of their labels; none for a curve that has no such
-    point.
+    At most one row per group, in the order of their labels.
   """
   fit = frame[(frame.speedup >= 1) & np.isfinite(frame[by])]
   fit = fit.sort_values(
     [by, 'speedup'], ascending=[False, False], kind='stable'
   )
-  return fit.drop_duplicates(of).sort_index()
+  return fit.drop_duplicates(group).sort_index()
 
 
 def two_sided(frame: pd.DataFrame) -> pd.DataFrame:
-  """The paper's table.
+  """Makes the paper's table: speed at equal quality, quality at equal speed.
 
   Args:
     frame: A row per point, as `compare` makes them.
@@ -370,64 +382,67 @@ def two_sided(frame: pd.DataFrame) -> pd.DataFrame:
     A row per task and curve: the fastest point at the verifier's quality
     (lenience, gamma, speedup with its interval), and the best within its
     latency (best_lenience, best_gamma, difference with its interval,
-    best_speedup). Where there is none, nan.
+    best_speedup). Values are nan if there is no such point.
   """
-  shown = frame[~frame.method.isin(reference_points.BASELINES)]
-  # What cannot be compared has no place in the table.
-  known = shown[np.isfinite(shown.speedup) & np.isfinite(shown.difference)]
-  curves = known[[*CURVE, 'method', 'oracle']].drop_duplicates(CURVE)
-  one = fastest_as_good(shown)
-  one = one[[*CURVE, 'lenience', 'gamma', *with_ends('speedup')]]
-  other = best_as_fast(shown)
+  points = frame[~frame.method.isin(reference_points.BASELINES)]
+  # Curves without a point that can be compared are left out.
+  finite = points[np.isfinite(points.speedup) & np.isfinite(points.difference)]
+  curves = finite[[*CURVE, 'method', 'oracle']].drop_duplicates(CURVE)
+  fastest = fastest_as_good(points)
+  fastest = fastest[[*CURVE, 'lenience', 'gamma', *with_ends('speedup')]]
+  best = best_as_fast(points)
   names = {
     'lenience': 'best_lenience',
     'gamma': 'best_gamma',
     'speedup': 'best_speedup',
   }
-  other = other[[*CURVE, *names, 'quality', *with_ends('difference')]].rename(
+  best = best[[*CURVE, *names, 'quality', *with_ends('difference')]].rename(
     columns=names
   )
-  return curves.merge(one, 'left', on=CURVE).merge(other, 'left', on=CURVE)
+  return curves.merge(fastest, 'left', on=CURVE).merge(best, 'left', on=CURVE)
 
 
 def at_common_gamma(frame: pd.DataFrame) -> pd.DataFrame:
-  """Points at the gamma that most have, and those of curves without one."""
+  """Selects points at the most common gamma, and curves without a gamma."""
   gammas = frame.gamma[frame.gamma > 0]
   common = gammas.mode().iloc[0] if len(gammas) else 0
-  most = frame.groupby(CURVE).gamma.transform('max')
-  return frame[(frame.gamma == common) | (most == 0)]
+  largest = frame.groupby(CURVE).gamma.transform('max')
+  return frame[(frame.gamma == common) | (largest == 0)]
 
 
-def significance(found: Points, chosen: Sequence[int]) -> pd.DataFrame:
-  """McNemar's test of points against the verifier alone, by right answers.
+def significance(points: Points, tested: Sequence[int]) -> pd.DataFrame:
+  """Runs McNemar's test of points against the verifier alone.
 
   Args:
-    found: Points and answers.
-    chosen: Rows of `found.points`: one for each method, and not chosen on these
-      answers, or the test says less than it seems to.
+    points: Points and answers.
+    tested: Rows of `points.table`, one for each method. The p-values are valid
+      only if the rows were chosen on other answers.
 
   Returns:
-    A row for each of them whose answers are right or wrong: n (answered by
-    both), only_verifier and only_method (right), p, and p_holm, corrected for
-    the other methods of its task.
+    A row per point whose answers are right or wrong: n (answered by both),
+    only_verifier and only_method (right), p, and p_holm, corrected for the
+    number of methods of the task.
   """
   rows = []
-  exact = rates(found).exact
-  for _, places in _groups(found.points):
-    reference = references(found.points.loc[places])
-    quality = matrices(found, places)['quality']
-    for at in np.flatnonzero(np.isin(places, chosen)):
-      pair = [at, reference[at]]
-      if min(pair) < 0 or len(set(pair)) < 2 or not exact[places[pair]].all():
+  exact = rates(points).exact
+  for _, indices in _groups(points.table):
+    reference = references(points.table.loc[indices])
+    quality = matrices(points, indices)['quality']
+    for column in np.flatnonzero(np.isin(indices, tested)):
+      pair = [column, reference[column]]
+      if min(pair) < 0 or len(set(pair)) < 2 or not exact[indices[pair]].all():
         continue
-      ours, theirs = quality[np.isfinite(quality[:, pair]).all(1)][:, pair].T
+      method, verifier = quality[np.isfinite(quality[:, pair]).all(1)][
+        :, pair
+      ].T
+      keys = [*CURVE, 'lenience', 'gamma']
       rows.append(
-        found.points.loc[places[at], [*CURVE, 'lenience', 'gamma']].to_dict()
+        points.table.loc[indices[column], keys].to_dict()
         | {
-          'n': len(ours),
-          'only_verifier': int((theirs > ours).sum()),
-          'only_method': int((ours > theirs).sum()),
-          'p': stats.mcnemar(ours, theirs) if len(ours) else math.nan,
+          'n': len(method),
+          'only_verifier': int((verifier > method).sum()),
+          'only_method': int((method > verifier).sum()),
+          'p': stats.mcnemar(method, verifier) if len(method) else math.nan,
         }
       )
   columns = [*CURVE, 'lenience', 'gamma', 'n', 'only_verifier', 'only_method']

@@ -1,7 +1,7 @@
-"""The answers that stand for a sweep, each with what stands beside it.
+"""The answers that a page shows token by token, with their counterparts.
 
-A page shows them token by token, and a sweep says beforehand how likely their
-tokens were.
+A sweep computes the probabilities of the tokens of these answers, and no
+others, before the page is written.
 """
 
 import dataclasses
@@ -18,14 +18,14 @@ from experiments.tasks import Example
 
 @dataclasses.dataclass(frozen=True)
 class SelectedAnswer:
-  """An answer that is shown.
+  """An answer that a page shows token by token.
 
   Attributes:
-    record: What came of the example.
-    trace: Its tokens.
-    example: What was asked.
-    point: Name of the file, without an ending, that the record is in.
-    view: What was said of its tokens; None where nobody looked.
+    record: Counts and quality of the answer.
+    trace: Tokens of the answer and their sources.
+    example: The example of the task: prompt and reference.
+    point: Name of the file that holds the record, without an ending.
+    view: Probabilities of the tokens; None if they were not computed.
     counterpart: The answer of a reference method to the same prompt; None if
       there is none.
   """
@@ -39,7 +39,7 @@ class SelectedAnswer:
 
   @property
   def key(self) -> tuple:
-    """What its view is found by."""
+    """The key of the answer among the views of a workdir."""
     return records.view_key(self.point, self.record.lenience, self.trace.id)
 
 
@@ -48,26 +48,26 @@ def select_answers(
   points: Mapping[str, Sequence[Record]],
   left_out: list[str] | None = None,
 ) -> list[SelectedAnswer]:
-  """The answers that are shown, each with what stands beside it.
+  """Selects the answers that are shown, each with its counterpart.
 
-  An answer whose trace or prompt is missing or damaged is not shown.
+  An answer whose trace or prompt is missing or damaged is not selected.
 
   Args:
-    workdir: Where traces, examples and views lie; only these are read.
-    points: Records by name of their file, as `records.read_points` has them,
-      but in the order of the sweep.
-    left_out: Gets a sentence for each thing that is missing or damaged.
+    workdir: The folder of traces, examples and views; only these are read.
+    points: Records by the name of their file, as `records.read_points` returns
+      them, but in the order of the sweep.
+    left_out: Receives a sentence for each thing that is missing or damaged.
   """
   left_out = [] if left_out is None else left_out
-  every = list(itertools.chain(*points.values()))
-  chosen = choose_records(every)
-  others = [find_counterpart(every, record) for record in chosen]
-  wanted = {id(r) for r in (*chosen, *others)}
-  asked, views = records.read_examples(workdir), None
-  found: dict[int, SelectedAnswer] = {}
-  for name, lines in points.items():
-    places = [i for i, line in enumerate(lines) if id(line) in wanted]
-    if not places:
+  all_records = list(itertools.chain(*points.values()))
+  selected = choose_records(all_records)
+  counterparts = [find_counterpart(all_records, r) for r in selected]
+  needed = {id(r) for r in (*selected, *counterparts)}
+  examples, views = records.read_examples(workdir), None
+  answers: dict[int, SelectedAnswer] = {}
+  for name, of_file in points.items():
+    indices = [i for i, r in enumerate(of_file) if id(r) in needed]
+    if not indices:
       continue
     try:
       traces = records.read_traces(workdir, name)
@@ -76,43 +76,48 @@ def select_answers(
       continue
     if views is None:
       views = records.read_views(workdir, left_out)
-    for i in places:
-      r = lines[i]
-      example = asked.get(r.task, {}).get(r.id)
-      # Both are in one order, and an id is there at each lenience.
+    for i in indices:
+      r = of_file[i]
+      example = examples.get(r.task, {}).get(r.id)
+      # Both files have the same order, and an id occurs at each lenience.
       trace = traces[i] if i < len(traces) else None
       if trace is None or trace.id != r.id:
         left_out.append(f'traces/{name}: record {i + 1} has no trace.')
       elif example is None:
         left_out.append(f'examples/{r.task}: there is no example {r.id}.')
       else:
-        one = SelectedAnswer(r, trace, example, name)
-        found[id(r)] = dataclasses.replace(one, view=views.get(one.key))
+        answer = SelectedAnswer(r, trace, example, name)
+        answers[id(r)] = dataclasses.replace(answer, view=views.get(answer.key))
   return [
-    dataclasses.replace(found[id(r)], counterpart=found.get(id(other)))
-    for r, other in zip(chosen, others, strict=True)
-    if id(r) in found
+    dataclasses.replace(answers[id(r)], counterpart=answers.get(id(c)))
+    for r, c in zip(selected, counterparts, strict=True)
+    if id(r) in answers
   ]
 
 
-def with_counterparts(shown: Sequence[SelectedAnswer]) -> list[SelectedAnswer]:
-  """What is shown, and what stands beside it."""
+def with_counterparts(
+  answers: Sequence[SelectedAnswer],
+) -> list[SelectedAnswer]:
+  """Returns the answers, each followed by its counterpart if it has one."""
   return [
-    each for s in shown for each in (s, s.counterpart) if each is not None
+    answer
+    for pair in ((a, a.counterpart) for a in answers)
+    for answer in pair
+    if answer is not None
   ]
 
 
-def choose_records(lines: Sequence[Record], count: int = 5) -> list[Record]:
-  """Examples of a middling lenience, in turn from each task.
+def choose_records(sweep: Sequence[Record], count: int = 5) -> list[Record]:
+  """Chooses records at a middle lenience, in turn from each task.
 
-  TokenV3 if the run has it, else the first curve that drafts. Of each task the
-  first examples are taken, whatever came of them.
+  The records are of TokenV3 if the sweep has it, else of the first curve that
+  drafts. Of each task the first examples are chosen, whatever their quality.
 
   Args:
-    lines: All records of a sweep, in its order.
-    count: How many are chosen, if there are as many.
+    sweep: All records of a sweep, in its order.
+    count: Largest number of records.
   """
-  drafted = [r for r in lines if r.gamma > 0 and r.failure is None]
+  drafted = [r for r in sweep if r.gamma > 0 and r.failure is None]
   if not drafted:
     return []
   variants = [r.variant for r in drafted]
@@ -122,32 +127,36 @@ def choose_records(lines: Sequence[Record], count: int = 5) -> list[Record]:
     if record.variant == variant:
       points = by_task.setdefault(record.task, {})
       points.setdefault(record.point, []).append(record)
-  chosen = []
+  middle = []
   for points in by_task.values():
     ordered = sorted(points, key=lambda p: -math.inf if p[2] is None else p[2])
-    chosen.append(points[ordered[len(ordered) // 2]])
-  turns = itertools.chain.from_iterable(itertools.zip_longest(*chosen))
-  return [r for r in turns if r is not None][:count]
+    middle.append(points[ordered[len(ordered) // 2]])
+  in_turn = itertools.chain.from_iterable(itertools.zip_longest(*middle))
+  return [r for r in in_turn if r is not None][:count]
 
 
-def find_counterpart(lines: Sequence[Record], record: Record) -> Record | None:
-  """What strict speculative decoding, or the verifier alone, made of a prompt.
+def find_counterpart(sweep: Sequence[Record], record: Record) -> Record | None:
+  """Finds the reference answer to the prompt of a record.
 
-  Strict decoding at the same gamma if the run has it; None if it has neither.
+  The counterpart is of strict speculative decoding at the nearest gamma if the
+  sweep has it, else of the verifier alone.
 
   Args:
-    lines: All records of a sweep.
-    record: The one that something is to stand beside.
+    sweep: All records of a sweep.
+    record: The record that needs a counterpart.
+
+  Returns:
+    The counterpart; None if the sweep has neither.
   """
-  same = record.task, record.id, record.temperature
-  others = [
+  key = record.task, record.id, record.temperature
+  candidates = [
     r
-    for r in lines
-    if (r.task, r.id, r.temperature) == same
+    for r in sweep
+    if (r.task, r.id, r.temperature) == key
     and r.failure is None
     and r.point != record.point
   ]
-  strict = [r for r in others if r.variant == 'speed' and r.lenience == 0]
+  strict = [r for r in candidates if r.variant == 'speed' and r.lenience == 0]
   strict.sort(key=lambda r: abs(r.gamma - record.gamma))
-  alone = [r for r in others if r.method == reference_points.VERIFIER]
-  return next(iter(strict + alone), None)
+  verifier = [r for r in candidates if r.method == reference_points.VERIFIER]
+  return next(iter(strict + verifier), None)

@@ -1,9 +1,9 @@
-"""What a sweep comes to: three answers, over all of its tasks.
+"""Summary of a sweep in three headline results, over all of its tasks.
 
-How much faster at the verifier's quality, how much better within its latency,
-and whether a cascade is better than both models. Each is the best of many
-points, on the examples that it was chosen on: what would hold of a point that
-was chosen before is what `calibration` and `risk` say.
+The results are the speed-up at the verifier's quality, the quality within the
+verifier's latency, and the gain over both models. Each is the best of many
+points on the examples that it was chosen on. `calibration` and `risk` tell what
+holds for a point that was chosen beforehand.
 """
 
 import dataclasses
@@ -17,16 +17,20 @@ from experiments.analysis.runs import Points
 from experiments.records import stats
 
 
-# Frames are not equal to anything in one word.
+# The fields hold series, whose == is not one truth value.
 @dataclasses.dataclass(frozen=True, eq=False)
 class Headline:
-  """Points that stand out among all, each None where there is none.
+  """The points behind the headline results.
 
   Attributes:
-    strict: The fastest that emits what the verifier would.
-    fastest: The fastest whose quality is the verifier's, within the margin.
-    best: Of those that take no longer than the verifier, the best.
-    above: The one furthest above the better model.
+    strict: The fastest point that emits what the verifier would; None if there
+      is none.
+    fastest: The fastest point with the verifier's quality, within the margin;
+      None if there is none.
+    best: The point of the highest quality among those that take no longer than
+      the verifier; None if there is none.
+    above: The point with the largest gain over the better model; None if there
+      is none.
   """
 
   strict: pd.Series | None
@@ -35,61 +39,67 @@ class Headline:
   above: pd.Series | None
 
 
-def summarize(points: pd.DataFrame, config: AnalysisConfig) -> Headline | None:
-  """The answers; None where there is no verifier alone to compare with.
+def summarize(frame: pd.DataFrame, config: AnalysisConfig) -> Headline | None:
+  """Summarizes the points of a sweep in headline results.
 
   Args:
-    points: A row per point of one run and temperature, as `mixture.mix` makes
+    frame: A row per point of one run and temperature, as `mixture.mix` makes
       them.
-    config: Says by how much a quality may be less and still be the verifier's.
-  """
-  if points.empty:
-    return None
-  shown = points[
-    ~points.method.isin(reference_points.BASELINES) & ~points.oracle
-  ]
-  shown = shown[np.isfinite(shown.latency)]
-  if shown.empty:
-    return None
-  good = stats.not_inferior(
-    shown.over_verifier_low.to_numpy(dtype=float), config.margin
-  )
-  fastest = shown[good].sort_values('latency', kind='stable')
-  best = shown[shown.latency <= 1].sort_values(
-    ['quality', 'latency'], ascending=[False, True], kind='stable'
-  )
-  strict = shown[
-    shown.lenience == shown.method.map(reference_points.strict_lenience)
-  ]
-  strict = strict.sort_values('latency', kind='stable')
-  above = mixture.best_per_curve(points)
-  return Headline(*map(_first, (strict, fastest, best, above)))
-
-
-def entrants(found: Points) -> list[pd.Series]:
-  """What is worth timing: both models alone, strict, and the fastest as good.
-
-  Args:
-    found: Points and answers of one run.
+    config: The margin within which a quality counts as the verifier's.
 
   Returns:
-    Rows as `mixture.mix` makes them, each once; none where there is no
-    verifier alone to compare with.
+    The points; None if there is no verifier alone to compare them with.
+  """
+  if frame.empty:
+    return None
+  candidates = frame[
+    ~frame.method.isin(reference_points.BASELINES) & ~frame.oracle
+  ]
+  candidates = candidates[np.isfinite(candidates.latency)]
+  if candidates.empty:
+    return None
+  as_good = stats.not_inferior(
+    candidates.over_verifier_low.to_numpy(dtype=float), config.margin
+  )
+  within_time = candidates[candidates.latency <= 1].sort_values(
+    ['quality', 'latency'], ascending=[False, True], kind='stable'
+  )
+  strict = candidates[
+    candidates.lenience
+    == candidates.method.map(reference_points.strict_lenience)
+  ]
+  return Headline(
+    strict=_first(strict.sort_values('latency', kind='stable')),
+    fastest=_first(candidates[as_good].sort_values('latency', kind='stable')),
+    best=_first(within_time),
+    above=_first(mixture.best_per_curve(frame)),
+  )
+
+
+def entrants(points: Points) -> list[pd.Series]:
+  """Selects the points to time against each other on the clock.
+
+  The entrants are both models alone, the fastest strict point, and the fastest
+  point with the verifier's quality.
+
+  Args:
+    points: Points and answers of one run.
+
+  Returns:
+    Distinct rows, as `mixture.mix` makes them; none if there is no verifier
+    alone to compare them with.
   """
   config = AnalysisConfig()
-  points = mixture.at_fastest_gamma(mixture.mix(found, config))
-  told = summarize(points, config)
-  if told is None:
+  frame = mixture.at_fastest_gamma(mixture.mix(points, config))
+  headline = summarize(frame, config)
+  if headline is None:
     return []
-  alone = [
-    row
-    for _, row in points[
-      points.method.isin(reference_points.BASELINES)
-    ].iterrows()
-  ]
-  rows = [*alone, told.strict, told.fastest]
+  baselines = frame[frame.method.isin(reference_points.BASELINES)]
+  rows = [row for _, row in baselines.iterrows()]
+  rows += [headline.strict, headline.fastest]
   return list({row.name: row for row in rows if row is not None}.values())
 
 
 def _first(frame: pd.DataFrame) -> pd.Series | None:
+  """Returns the first row of a frame; None if there is none."""
   return frame.iloc[0] if len(frame) else None

@@ -1,13 +1,13 @@
-"""All tasks together: where a cascade can be better than either model.
+"""Scores over all tasks together, against both models alone.
 
-A verifier that knows a little of everything, and a drafter that knows one task
-better: no model alone is best everywhere, and a rule that takes each one's word
-where it is surer can be better than both. Tasks count equally, each as a share
-of the best that it can give.
+If the drafter knows one task better than the verifier does, no model alone is
+best on every task, and a rule that follows the surer model can be better than
+both. Tasks count equally, each as a share of its best score.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,37 +18,49 @@ from experiments.analysis.comparisons import with_ends
 from experiments.analysis.runs import ACROSS, RUN, Points, is_corpus
 from experiments.records import stats
 
-# What the mixture is called where a task would be.
+# Name of all tasks together, in the column of the task.
 ALL = 'all tasks'
 _POINT = [*ACROSS, 'lenience', 'gamma']
-# What a point is compared with, by the column that says so.
+# The baseline of each column of gains.
 _MODELS = {
   'over_verifier': reference_points.VERIFIER,
   'over_drafter': reference_points.DRAFTER,
 }
 
 
-def mix(found: Points, config: AnalysisConfig) -> pd.DataFrame:
-  """Points over all tasks of each run, against both models alone.
+class _TaskPoints(NamedTuple):
+  """The points of one task, and their answers.
+
+  Attributes:
+    table: A row per point, by key: variant, lenience and gamma.
+    answers: Columns of the answers, as `comparisons.matrices` makes them.
+  """
+
+  table: pd.DataFrame
+  answers: dict[str, np.ndarray]
+
+
+def mix(points: Points, config: AnalysisConfig) -> pd.DataFrame:
+  """Scores the points of each run over all of its tasks.
 
   Args:
-    found: Points and answers; tasks whose quality is one of all answers
-      together, and those without any, are left out.
-    config: How intervals are drawn.
+    points: Points and answers. Tasks with a corpus metric, and tasks without
+      any quality, are left out.
+    config: Bootstrap settings.
 
   Returns:
-    A row per curve, lenience and gamma that is there in every task, the models
-    alone among them: task (`ALL`, or the only one), method, oracle, quality
-    (mean over tasks, as a share), latency (modelled, per token of all of them),
-    and over_verifier and over_drafter (quality gained), all with intervals over
-    the examples, those of gains paired; over_drafter is nan where the drafter
-    did not answer alone. None of a run where a task has fewer than two
-    examples, or the verifier alone is missing.
+    A row per curve, lenience and gamma that every task has, with the models
+    alone: task (`ALL`, or the only one), method, oracle, quality (mean over
+    tasks, as a share), latency (modelled, per token of all tasks), and
+    over_verifier and over_drafter (gain of quality). Intervals are over the
+    examples, those of gains paired. over_drafter is nan if the drafter alone
+    was not run. A run has no rows if a task has fewer than two examples, or if
+    the verifier alone was not run.
   """
   parts = [
-    part
-    for _, points in found.points.groupby(RUN, sort=False)
-    if (part := _mixed(found, points, config)) is not None
+    mixed
+    for _, table in points.table.groupby(RUN, sort=False)
+    if (mixed := _mix_run(points, table, config)) is not None
   ]
   columns = ['task', *_POINT, 'method', 'oracle']
   for name in ('quality', 'latency', *_MODELS):
@@ -59,96 +71,106 @@ def mix(found: Points, config: AnalysisConfig) -> pd.DataFrame:
 
 
 def multi_task_points(frame: pd.DataFrame) -> pd.DataFrame:
-  """Points of runs that have several tasks, and both models alone on each.
+  """Selects the points of runs with several tasks and both models alone.
 
   Args:
     frame: Points over all tasks, as `mix` makes them.
   """
   keys = [frame[name] for name in RUN]
-  drafter = (
-    frame.method.eq(reference_points.DRAFTER).groupby(keys).transform('any')
-  )
-  return frame[drafter & (frame.task == ALL)]
+  is_drafter = frame.method.eq(reference_points.DRAFTER)
+  has_drafter = is_drafter.groupby(keys).transform('any')
+  return frame[has_drafter & (frame.task == ALL)]
 
 
-def _mixed(
-  found: Points, points: pd.DataFrame, config: AnalysisConfig
+def _mix_run(
+  points: Points, table: pd.DataFrame, config: AnalysisConfig
 ) -> pd.DataFrame | None:
-  """What is said of one run; None where nothing can be said."""
+  """Scores the points of one run over all of its tasks.
+
+  Args:
+    points: Points and answers of all runs.
+    table: The rows of `points.table` that are of the run.
+    config: Bootstrap settings.
+
+  Returns:
+    A row per point that every task has; None if nothing can be compared.
+  """
   tasks = {}
-  for task, part in points.groupby('task', sort=False):
-    # nan is not equal to itself, and no key.
+  for task, part in table.groupby('task', sort=False):
+    # As text, because nan differs from itself and cannot be a key.
     key = zip(part.variant, map(str, part.lenience), part.gamma, strict=True)
     part = part.assign(key=list(key))
-    of = comparisons.matrices(found, part.index)
-    if not is_corpus(task) and np.isfinite(of['quality']).any():
-      tasks[task] = part.set_index('key'), of
+    answers = comparisons.matrices(points, part.index)
+    if not is_corpus(task) and np.isfinite(answers['quality']).any():
+      tasks[task] = _TaskPoints(part.set_index('key'), answers)
   if not tasks:
     return None
-  first, *others = (part for part, _ in tasks.values())
-  keys = [k for k in first.index if all(k in part.index for part in others)]
-  told = first.loc[keys]
-  alone = {
-    name: int(places[0])
+  first, *rest = (task.table for task in tasks.values())
+  keys = [k for k in first.index if all(k in part.index for part in rest)]
+  common = first.loc[keys]
+  baselines = {
+    name: int(indices[0])
     for name, method in _MODELS.items()
-    if len(places := np.flatnonzero(told.method == method))
+    if len(indices := np.flatnonzero(common.method == method))
   }
-  if 'over_verifier' not in alone:
+  if 'over_verifier' not in baselines:
     return None
-  rows, score = _sums(tasks, keys, list(alone.values()))
-  # A mixture has as many examples of each task in every draw.
+  rows, score = _sums(tasks, keys, list(baselines.values()))
+  # Each resample has the same number of examples of a task.
   strata = list(map(len, rows))
   if min(strata) < 2:
     return None
-  names = ('quality', *alone, 'latency')
-  return told.reset_index(drop=True).assign(
+  names = ('quality', *baselines, 'latency')
+  scores = comparisons.scored(
+    np.concatenate(rows), score, names, config, strata=strata
+  )
+  return common.reset_index(drop=True).assign(
     task=ALL if len(tasks) > 1 else next(iter(tasks)),
-    **dict.fromkeys(with_ends('over_drafter'), math.nan)
-    | comparisons.scored(np.concatenate(rows), score, names, config, strata),
+    **dict.fromkeys(with_ends('over_drafter'), math.nan) | scores,
   )
 
 
 def _sums(
-  tasks: Mapping[str, tuple[pd.DataFrame, dict[str, np.ndarray]]],
+  tasks: Mapping[str, _TaskPoints],
   keys: Sequence[tuple],
-  alone: Sequence[int],
+  baselines: Sequence[int],
 ) -> tuple[list[np.ndarray], stats.Score]:
-  """What each example adds, and the scores that its sums make.
+  """Returns the summands of each example, and the scores of their sums.
 
   Args:
-    tasks: Points by key, and what `comparisons.matrices` made of them, by the
-      name of the task.
-    keys: What tells the points apart that every task has.
-    alone: Places of the models alone among the keys.
+    tasks: Points and answers by the name of the task.
+    keys: Keys of the points that every task has.
+    baselines: Indices of the models alone among the keys.
 
   Returns:
-    Rows of each task, and the score, for `stats.bootstrap`; scores are
-    quality, what is gained over each model alone, and latency, each for all
-    points.
+    Rows of each task, and the score, for `stats.bootstrap`. The scores are
+    quality, the gain over each model alone, and latency, each of all points.
   """
   size, blocks = len(keys), []
-  for i, (task, (part, of)) in enumerate(tasks.items()):
-    order = [part.index.get_loc(key) for key in keys]
-    quality = of['quality'] / comparisons.scale(task, of['quality'])
-    # Only what everyone answered: a mixture of other examples is another one.
-    there = np.isfinite(of['emitted'][:, order]).all(1)
-    one = [quality, of['latency'], of['emitted']]
-    one = [matrix[np.ix_(there, order)] for matrix in one]
-    block = np.zeros((there.sum(), len(tasks) * (size + 1) + 2 * size))
-    at = i * (size + 1)
-    block[:, at] = 1
-    block[:, at + 1 : at + 1 + size] = one[0]
-    block[:, -2 * size :] = np.concatenate(one[1:], 1)
+  for i, (task, (table, answers)) in enumerate(tasks.items()):
+    order = [table.index.get_loc(key) for key in keys]
+    quality = answers['quality'] / comparisons.scale(task, answers['quality'])
+    # Only examples that every point answered, so that the mixtures are equal.
+    answered = np.isfinite(answers['emitted'][:, order]).all(1)
+    quality, latency, emitted = (
+      matrix[np.ix_(answered, order)]
+      for matrix in (quality, answers['latency'], answers['emitted'])
+    )
+    block = np.zeros((answered.sum(), len(tasks) * (size + 1) + 2 * size))
+    start = i * (size + 1)
+    block[:, start] = 1
+    block[:, start + 1 : start + 1 + size] = quality
+    block[:, -2 * size :] = np.concatenate([latency, emitted], 1)
     blocks.append(block)
 
   def score(sums: np.ndarray) -> np.ndarray:
-    of_task = [
+    by_task = [
       sums[..., i * (size + 1) + 1 : (i + 1) * (size + 1)]
       / sums[..., i * (size + 1), None]
       for i in range(len(tasks))
     ]
-    quality = sum(of_task) / len(tasks)
-    gained = [quality - quality[..., place, None] for place in alone]
+    quality = sum(by_task) / len(tasks)
+    gained = [quality - quality[..., index, None] for index in baselines]
     latency = sums[..., -2 * size : -size] / sums[..., -size:]
     return np.concatenate([quality, *gained, latency], -1)
 
@@ -156,36 +178,37 @@ def _sums(
 
 
 def best_per_curve(frame: pd.DataFrame) -> pd.DataFrame:
-  """Of each curve, the point that is furthest above the better model.
+  """Selects the point of each curve with the largest gain over both models.
 
   Args:
     frame: Points over all tasks, as `mix` makes them.
 
   Returns:
-    Its rows, the best curve first, without models alone and oracles; `above`
-    is by how much it is above the better model, less than 0 where it is not,
-    and `above_low` the lower end of the nearer of the two intervals.
+    Rows of the frame, the best curve first, without models alone and oracles.
+    `above` is the gain over the better model, negative if there is none, and
+    `above_low` the lower end of the lower of the two intervals.
   """
-  # An oracle is no cascade that could be run.
-  shown = frame[~frame.method.isin(reference_points.BASELINES) & ~frame.oracle]
-  above = shown[list(_MODELS)].astype(float).min(axis=1)
-  low = shown[[f'{name}_low' for name in _MODELS]].astype(float)
-  shown = shown.assign(above=above, above_low=low.min(axis=1, skipna=False))
-  shown = shown[np.isfinite(above)].sort_values(
+  is_baseline = frame.method.isin(reference_points.BASELINES)
+  # No method can run as an oracle.
+  points = frame[~is_baseline & ~frame.oracle]
+  above = points[list(_MODELS)].astype(float).min(axis=1)
+  low = points[[f'{name}_low' for name in _MODELS]].astype(float)
+  points = points.assign(above=above, above_low=low.min(axis=1, skipna=False))
+  points = points[np.isfinite(above)].sort_values(
     ['above', 'latency'], ascending=[False, True], kind='stable'
   )
-  return shown.drop_duplicates(ACROSS)
+  return points.drop_duplicates(ACROSS)
 
 
 def at_fastest_gamma(frame: pd.DataFrame) -> pd.DataFrame:
-  """Of each curve and lenience the gamma that makes it fastest.
+  """Selects each curve and lenience at the gamma that makes it fastest.
 
   Args:
     frame: Points over all tasks, as `mix` makes them.
 
   Returns:
-    Its rows, in its order.
+    Rows of the frame, in its order.
   """
   order = frame.sort_values('latency', kind='stable')
-  kept = order.drop_duplicates([*ACROSS, 'lenience'])
-  return frame.loc[kept.index.sort_values()]
+  fastest = order.drop_duplicates([*ACROSS, 'lenience'])
+  return frame.loc[fastest.index.sort_values()]

@@ -1,7 +1,7 @@
-"""Arms against each other on the clock: the same prompts, one at a time.
+"""Points timed against each other on the clock, one prompt at a time.
 
-Elsewhere the clock says nothing of one point beside another: rows are decoded
-together, as many as there are, and a batch that is half empty is slower.
+Elsewhere wall-clock times of two points cannot be compared: rows are decoded
+together, and a batch that is half empty is slower per token.
 """
 
 import dataclasses
@@ -14,27 +14,35 @@ from experiments.analysis.runs import Points, Run
 
 
 def timed_points(run: Run) -> Points | None:
-  """The arms that a run timed, over all of its tasks; None if it timed none."""
+  """Returns the points that a run timed, over all of its tasks.
+
+  Args:
+    run: The contents of a workdir.
+
+  Returns:
+    The points and their answers; None if the run timed none.
+  """
   if not run.race:
     return None
   together = [dataclasses.replace(r, task=mixture.ALL) for r in run.race]
   timed = dataclasses.replace(
-    run, lines={'race': together}, config=run.config | {'batch_size': 1}
+    run, records={'race': together}, config=run.config | {'batch_size': 1}
   )
   return runs.gather([timed], clock=True)
 
 
-def compare(found: Points, config: AnalysisConfig) -> pd.DataFrame:
-  """Each arm against the verifier alone, on the clock and as modelled.
+def compare(points: Points, config: AnalysisConfig) -> pd.DataFrame:
+  """Compares each timed point with the verifier alone.
 
   Args:
-    found: What `points` gives.
-    config: How intervals are drawn.
+    points: The points that `timed_points` returns.
+    config: Bootstrap settings.
 
   Returns:
     Rows as `comparisons.compare` makes them, without the verifier alone, with
-    `by_model`: time on the clock by modelled latency, both over the verifier's.
+    `by_model`: wall-clock time over modelled latency, each relative to the
+    verifier alone.
   """
-  frame = comparisons.compare(found, config)
+  frame = comparisons.compare(points, config)
   frame = frame[frame.method != reference_points.VERIFIER]
   return frame.assign(by_model=frame.speedup / frame.wall_speedup)

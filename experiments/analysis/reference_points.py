@@ -1,34 +1,45 @@
-"""Methods that are no cascades: both models alone, and what cannot be done."""
+"""Both models alone, strict leniences, and oracles.
+
+A point of a sweep is judged against these: the verifier alone and the drafter
+alone are the baselines, a strict lenience emits what the verifier would, and an
+oracle is a bound that no method reaches.
+"""
 
 import math
 
 VERIFIER, DRAFTER = 'verifier_only', 'drafter_only'
 BASELINES = (VERIFIER, DRAFTER)
-# The verification of a cascade that does not speculate: it has no blocks.
+# The verification of a cascade that does not speculate and has no blocks.
 SEQUENTIAL = 'sequential'
-# Rules that look at the drafter alone, and can be followed without a verifier.
-_OF_DRAFTER = ('chow',)
+# Rules that read only the drafter, and that need no verifier call to decide.
+_DRAFTER_RULES = ('chow',)
 
 
 def strict_lenience(method: str) -> float:
-  """Where a method emits what the verifier would; nan where it never does.
+  """Returns the lenience at which a method emits what the verifier would.
 
   Args:
-    method: Its name, which need not be known here.
+    method: Name of the method; it need not be registered.
+
+  Returns:
+    The lenience; nan if the method has none or is not registered.
   """
-  # It takes JAX, which not every page needs.
+  # The import loads JAX, which not every page needs.
   from cascades.methods import METHODS
   from cascades.registries import split
 
-  # Behind a colon stands which of a kind, such as a rule that was learnt.
-  known = METHODS.get(split(method)[0], None)
-  return math.nan if known is None or known.strict is None else known.strict
+  # The part after a colon names one of a kind, such as a learned rule.
+  registered = METHODS.get(split(method)[0], None)
+  if registered is None or registered.strict is None:
+    return math.nan
+  return registered.strict
 
 
 def is_oracle(method: str, verification: str) -> bool:
-  """Whether its rule needs the verifier where its cost is not counted.
+  """Tells if a rule reads the verifier at tokens where no call is counted.
 
-  A sequential cascade calls the verifier where it takes over; a rule that
-  looks at the verifier elsewhere shows what it could do if that were free.
+  A sequential cascade calls the verifier only where the verifier takes over. A
+  rule that reads the verifier at every token shows what the cascade could reach
+  if these calls were free.
   """
-  return verification == SEQUENTIAL and method not in _OF_DRAFTER
+  return verification == SEQUENTIAL and method not in _DRAFTER_RULES

@@ -1,19 +1,19 @@
-"""The loosest lenience that loses little, with a guarantee.
+"""The loosest lenience that loses little quality, with a guarantee.
 
 Learn-then-test (Angelopoulos et al. 2021, arXiv 2110.01052): for each lenience
 the hypothesis "more than `risk` of the quality is lost against the verifier" is
 tested on n examples, from the strictest lenience to the loosest, until the
-first that is not rejected. Such a fixed sequence needs no further correction
-for the number of leniences: with probability 1 - delta or more, over the
-examples, the one that comes out loses `risk` or less. This holds for whatever
-examples there are; all that is asked is that they are independent.
+first hypothesis that is not rejected. Such a fixed sequence needs no further
+correction for the number of leniences: with probability at least 1 - delta over
+the examples, the last rejected lenience loses at most `risk`. The guarantee
+holds for any distribution of the examples if they are independent.
 
-What an example loses is the verifier's quality less the method's, both in
-[0, 1] and of the same example, so that it is in [-1, 1]. The test bets against
-the hypothesis (Waudby-Smith and Ramdas 2020, arXiv 2010.09686, section 4):
-capital that begins as 1 and is multiplied by 1 + bet (risk - loss) at each
-example grows beyond 1 / delta with probability delta or less where the
-hypothesis is true, by Ville's inequality.
+The loss of an example is the verifier's quality less the method's, both in
+[0, 1], and is thus in [-1, 1]. The test bets against the hypothesis
+(Waudby-Smith and Ramdas 2020, arXiv 2010.09686, section 4): capital that begins
+at 1 and is multiplied by 1 + bet (risk - loss) at each example exceeds
+1 / delta with probability at most delta if the hypothesis is true, by Ville's
+inequality.
 """
 
 import bisect
@@ -21,7 +21,7 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -30,31 +30,33 @@ from experiments.analysis import comparisons, mixture, reference_points
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.runs import ACROSS, GROUP, Points, is_corpus
 
-# Of the capital that a single example could lose, the most that is bet.
+# Largest share of the capital that a single example can lose.
 _STAKE = 0.75
 
 
 def p_value(losses: np.ndarray, risk: float, delta: float) -> np.ndarray:
-  """Of the hypothesis that the mean loss is more than `risk`.
+  """Returns p-values of the hypothesis that the mean loss exceeds `risk`.
 
   Args:
-    losses: What each example loses, in [-1, 1], [..., n]; in an order that does
-      not hang on them.
-    risk: Loss that is allowed, in (0, 1).
-    delta: Where the test is to have the most power; it is valid anywhere.
+    losses: Loss of each example, in [-1, 1], [..., n]. The order of the
+      examples must not depend on the losses.
+    risk: Largest mean loss that is allowed, in (0, 1).
+    delta: Level at which the test has the most power; it is valid at any.
 
   Returns:
-    Of each row, [...]: less than x with probability x or less, if true.
+    A p-value per series of examples, [...].
   """
   n = losses.shape[-1]
   if not n:
     return np.ones(losses.shape[:-1])
-  # A bet is made before its example is seen.
+  # A bet depends only on the examples before it.
   count = np.arange(1, n + 1)
   mean = np.cumsum(losses, -1) / count
-  spread = (0.25 + np.cumsum((losses - mean) ** 2, -1)) / (count + 1)
-  before = np.concatenate([np.full_like(spread[..., :1], 0.25), spread], -1)
-  bet = np.sqrt(2 * math.log(1 / delta) / (n * before[..., :-1]))
+  variance = (0.25 + np.cumsum((losses - mean) ** 2, -1)) / (count + 1)
+  variance = np.concatenate(
+    [np.full_like(variance[..., :1], 0.25), variance[..., :-1]], -1
+  )
+  bet = np.sqrt(2 * math.log(1 / delta) / (n * variance))
   bet = np.minimum(bet, _STAKE / (1 - risk))
   capital = np.cumsum(np.log1p(bet * (risk - losses)), -1)
   return np.exp(-np.maximum(capital.max(-1), 0))
@@ -62,36 +64,45 @@ def p_value(losses: np.ndarray, risk: float, delta: float) -> np.ndarray:
 
 @functools.cache
 def needed(risk: float, delta: float) -> int:
-  """Fewest examples for a guarantee, if none of them loses anything.
+  """Returns the fewest examples for a guarantee, if no example has a loss.
 
   Args:
-    risk: Loss that is allowed, in (0, 1).
-    delta: How often the guarantee may fail, in (0, 1).
-
-  Returns:
-    At least so many; where some examples lose, it takes more.
+    risk: Largest mean loss that is allowed, in (0, 1).
+    delta: Probability with which the guarantee may fail, in (0, 1).
   """
 
-  def shown(n: int) -> bool:
+  def is_rejected(n: int) -> bool:
     return p_value(np.zeros(n), risk, delta) <= delta
 
-  high = next(n for i in itertools.count() if shown(n := 2**i))
-  return bisect.bisect_left(range(high + 1), True, high // 2, key=shown)
+  high = next(n for i in itertools.count() if is_rejected(n := 2**i))
+  return bisect.bisect_left(range(high + 1), True, high // 2, key=is_rejected)
 
 
 def loosest(losses: np.ndarray, risk: float, delta: float) -> np.ndarray:
-  """How many leniences, from the strictest on, lose `risk` or less.
+  """Counts the leniences, from the strictest on, that lose at most `risk`.
 
   Args:
-    losses: What each example loses, in [-1, 1], [..., leniences, n].
-    risk: Loss that is allowed.
-    delta: How often the guarantee may fail.
+    losses: Loss of each example, in [-1, 1], [..., leniences, n].
+    risk: Largest mean loss that is allowed.
+    delta: Probability with which the guarantee may fail.
 
   Returns:
-    Of each, [...]; 0 where not even the strictest is shown to.
+    Counts, [...]; 0 if the test of the strictest lenience fails.
   """
-  shown = p_value(losses, risk, delta) <= delta
-  return np.cumprod(shown, -1).sum(-1)
+  is_rejected = p_value(losses, risk, delta) <= delta
+  return np.cumprod(is_rejected, -1).sum(-1)
+
+
+class _Curve(NamedTuple):
+  """The points of one curve of one task, from strict on.
+
+  Attributes:
+    table: A row per point, with a column `strict`.
+    losses: Loss of each example at each point, [points, examples].
+  """
+
+  table: pd.DataFrame
+  losses: np.ndarray
 
 
 _COLUMNS = (
@@ -100,116 +111,116 @@ _COLUMNS = (
 ).split()
 
 
-def control(found: Points, config: AnalysisConfig) -> pd.DataFrame:
-  """The loosest lenience of each curve that loses little, with a guarantee.
+def control(points: Points, config: AnalysisConfig) -> pd.DataFrame:
+  """Selects the loosest lenience of each curve with a guaranteed loss.
 
-  The guarantee is of one curve: of one that was chosen before, not of the best
-  of them all.
+  The guarantee holds for one curve that was chosen beforehand, and not for the
+  best of all curves.
 
   Args:
-    found: Points and answers; tasks whose quality is one of all answers
-      together are left out. Of several tasks, all together are one more.
-    config: Says how much may be lost, and how often it may be more.
+    points: Points and answers. Tasks with a corpus metric are left out. All
+      tasks together are one task more, if there are several.
+    config: Largest loss of the guarantee, and its probability of failure.
 
   Returns:
-    A row per curve and task, of the loosest lenience that is shown to lose
-    little, else of the strictest: lenience, strict (whether it emits what the
-    verifier would), lost (quality on these examples, as a share), latency, p
-    (of the hypothesis that more is lost), found of tried (leniences that are
-    not strict), examples, and needed (examples for a guarantee where none of
-    them loses anything).
+    A row per curve and task, of the loosest lenience with the guarantee, else
+    of the strictest: lenience, strict (True if it emits what the verifier
+    would), lost (quality on these examples, as a share), latency, p (of the
+    hypothesis that more is lost), found (leniences with the guarantee) of tried
+    (leniences that are not strict), examples, and needed (examples for a
+    guarantee if no example has a loss).
   """
-  losses, frame = _lost(found)
+  losses, frame = _losses(points)
   frame = frame[~frame.method.isin(reference_points.BASELINES) & ~frame.oracle]
   frame = comparisons.at_common_gamma(frame)
-  several, rows = found.points.task.nunique(), []
+  task_count, rows = points.table.task.nunique(), []
   for key, curves in frame.groupby(ACROSS, sort=False):
-    # Of each task points from strict on, and their losses.
-    tasks: dict[str, tuple[pd.DataFrame, np.ndarray]] = {}
+    tasks: dict[str, _Curve] = {}
     for task, curve in curves.groupby('task', sort=False):
       curve = _from_strict(curve)
       lost = np.stack([losses[i] for i in curve.index])
-      tasks[task] = curve, lost[:, np.isfinite(lost).all(0)]
-    if len(tasks) == several > 1:
-      tasks |= _together(tasks)
-    for task, (curve, lost) in tasks.items():
-      told = dict(zip(ACROSS, key, strict=True)) | {'task': task}
-      rows.append(told | _controlled(curve, lost, config))
+      tasks[task] = _Curve(curve, lost[:, np.isfinite(lost).all(0)])
+    if len(tasks) == task_count > 1:
+      tasks |= _all_tasks(tasks)
+    for task, curve in tasks.items():
+      keys = dict(zip(ACROSS, key, strict=True)) | {'task': task}
+      rows.append(keys | _controlled(curve, config))
   return pd.DataFrame(rows, columns=_COLUMNS)
 
 
-def _lost(found: Points) -> tuple[dict[int, np.ndarray], pd.DataFrame]:
-  """What each example of a point loses, by row; and the rates of these points.
+def _losses(points: Points) -> tuple[dict[int, np.ndarray], pd.DataFrame]:
+  """Returns the losses of the examples of each point, and the points.
 
-  Points are left out whose task has no verifier alone, or a quality of all
-  answers together.
+  Points are left out if their task has a corpus metric, or if the verifier
+  alone was not run on the task.
+
+  Returns:
+    Loss of each example, [examples], by the row of the point; and the rows of
+    these points, as `comparisons.rates` makes them.
   """
   losses = {}
-  for (task, _), part in found.points.groupby(GROUP, sort=False):
+  for (task, _), part in points.table.groupby(GROUP, sort=False):
     reference = comparisons.references(part)
     if is_corpus(task) or (reference < 0).any():
       continue
-    of = comparisons.matrices(found, part.index)
-    if not np.isfinite(of['quality']).any():
+    quality = comparisons.matrices(points, part.index)['quality']
+    if not np.isfinite(quality).any():
       continue
-    quality = of['quality'] / comparisons.scale(task, of['quality'])
+    quality = quality / comparisons.scale(task, quality)
     lost = quality[:, reference] - quality
     losses |= dict(zip(part.index, lost.T, strict=True))
-  frame = comparisons.rates(found)
+  frame = comparisons.rates(points)
   return losses, frame[frame.index.isin(losses)]
 
 
 def _from_strict(curve: pd.DataFrame) -> pd.DataFrame:
-  """The points of a curve from strict to drafter-only, with `strict`."""
+  """Sorts a curve from strict to drafter-only, and adds column `strict`."""
   strict = reference_points.strict_lenience(curve.method.iloc[0])
-  # Of some methods the largest lenience is the strict one.
+  # For some methods the largest lenience is strict.
   ascending = not strict > curve.lenience.min()
   curve = curve.sort_values('lenience', ascending=ascending, kind='stable')
   return curve.assign(strict=curve.lenience == strict)
 
 
-def _together(
-  tasks: Mapping[str, tuple[pd.DataFrame, np.ndarray]],
-) -> dict[str, tuple[pd.DataFrame, np.ndarray]]:
-  """All tasks as one, if they were run at the same leniences."""
-  curves = [curve for curve, _ in tasks.values()]
-  places = [list(zip(c.lenience, c.gamma, strict=True)) for c in curves]
-  if any(place != places[0] for place in places):
+def _all_tasks(tasks: Mapping[str, _Curve]) -> dict[str, _Curve]:
+  """Joins all tasks into one, if they were run at the same leniences."""
+  curves = [curve.table for curve in tasks.values()]
+  points = [list(zip(c.lenience, c.gamma, strict=True)) for c in curves]
+  if any(of_task != points[0] for of_task in points):
     return {}
-  # Time per token of all of them.
+  # Time per token over all tasks.
   tokens = sum(c.mean_output_tokens.to_numpy() * c.n.to_numpy() for c in curves)
   time = sum(
     c.latency.to_numpy() * c.mean_output_tokens.to_numpy() * c.n.to_numpy()
     for c in curves
   )
-  losses = np.concatenate([lost for _, lost in tasks.values()], 1)
-  return {mixture.ALL: (curves[0].assign(latency=time / tokens), losses)}
+  losses = np.concatenate([curve.losses for curve in tasks.values()], 1)
+  table = curves[0].assign(latency=time / tokens)
+  return {mixture.ALL: _Curve(table, losses)}
 
 
-def _controlled(
-  curve: pd.DataFrame, losses: np.ndarray, config: AnalysisConfig
-) -> dict[str, Any]:
-  """What `control` says of one curve of one task.
+def _controlled(curve: _Curve, config: AnalysisConfig) -> dict[str, Any]:
+  """Returns the row of `control` for one curve of one task.
 
   Args:
-    curve: Its points, from strict on.
-    losses: What each example loses, [points, n].
-    config: Says how much may be lost, and how often it may be more.
+    curve: Points from strict on, and their losses.
+    config: Largest loss of the guarantee, and its probability of failure.
   """
-  # What emits what the verifier would loses nothing, whatever was drawn here.
-  first = int(curve.strict.iloc[0])
+  table, losses = curve
+  # A strict point loses nothing in expectation, whatever the samples are.
+  first = int(table.strict.iloc[0])
   count = int(loosest(losses[first:], config.risk, config.delta))
-  place = max(0, first + count - 1)
-  row = curve.iloc[place]
+  index = max(0, first + count - 1)
+  row = table.iloc[index]
   return {
     'gamma': row.gamma,
     'lenience': row.lenience,
     'strict': bool(row.strict),
-    'lost': losses[place].mean() if losses.size else math.nan,
+    'lost': losses[index].mean() if losses.size else math.nan,
     'latency': row.latency,
-    'p': float(p_value(losses[place], config.risk, config.delta)),
+    'p': float(p_value(losses[index], config.risk, config.delta)),
     'found': count,
-    'tried': len(curve) - first,
+    'tried': len(table) - first,
     'examples': losses.shape[1],
     'needed': needed(config.risk, config.delta),
   }

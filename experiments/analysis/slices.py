@@ -1,7 +1,7 @@
-"""The summary in parts: rows that are looked at together, and the best of them.
+"""Slices of the summary, and the best points of each slice.
 
-A cut is of one task, temperature and run, and of one gamma; where gamma was
-varied, there is one more in which each point has the gamma that suits it best.
+A slice has the rows of one task, temperature and run, and of one gamma. If
+gamma was varied, a further slice has each point at its fastest gamma.
 """
 
 import dataclasses
@@ -13,27 +13,26 @@ import pandas as pd
 from experiments.analysis import reference_points
 from experiments.records import metrics
 
-# What rows have in common that are looked at together.
-_TOGETHER = ['task', 'temperature', 'run']
+# Columns that are equal in all rows of a slice.
+_SLICE_KEYS = ['task', 'temperature', 'run']
 
 
-# Frames are not equal to anything in one word.
+# The field `frame` is a frame, whose == is not one truth value.
 @dataclasses.dataclass(frozen=True, eq=False)
 class SummarySlice:
-  """Rows of the summary that are looked at together.
+  """The rows of a summary that are shown together.
 
   Attributes:
-    frame: A row per point, the curves that have no gamma among them: the
-      columns of `runs.summary`, but with gamma 0 where there are no blocks,
-      oracle (whether its cost leaves out what its rule looks at), and
-      relative_length (of the output, by that of the verifier alone).
-    task: What was asked.
-    temperature: At which both models were sampled; None where all of the
-      summary has one.
-    run: Which workdir it is of; empty where that need not be told.
-    gamma: The gamma of all rows; None where all of the summary has one.
-    tuned: Whether each point has a gamma of its own.
-    under: Cuts of the same by each gamma, where they are tuned here.
+    frame: A row per point, curves without a gamma included: the columns of
+      `runs.summary`, with gamma 0 for points without blocks, oracle (True if
+      the cost leaves out verifier calls that the rule needs), and
+      relative_length (mean output length over that of the verifier alone).
+    task: Name of the task.
+    temperature: Temperature of both models; None if the whole summary has one.
+    run: Name of the workdir; empty if it need not be named.
+    gamma: The gamma of all rows; None if the whole summary has one.
+    gamma_tuned: True if each point is at its fastest gamma.
+    by_gamma: Slices of the same rows at each gamma; empty unless gamma_tuned.
   """
 
   frame: pd.DataFrame
@@ -41,83 +40,87 @@ class SummarySlice:
   temperature: float | None = None
   run: str = ''
   gamma: int | None = None
-  tuned: bool = False
-  under: tuple['SummarySlice', ...] = ()
+  gamma_tuned: bool = False
+  by_gamma: tuple['SummarySlice', ...] = ()
 
   @property
-  def known(self) -> bool:
-    """Whether anything is said of how good the answers are."""
+  def has_quality(self) -> bool:
+    """True if the quality of any point is known."""
     return bool(self.frame.quality.notna().any())
 
 
 def slice_summary(frame: pd.DataFrame) -> Iterator[SummarySlice]:
-  """A cut per task, temperature and run; where gamma was varied, tuned.
+  """Yields a slice per task, temperature and run, at the fastest gammas.
 
   Args:
     frame: Rows of several workdirs, as `runs.summary` makes them.
   """
-  # The models alone, and cascades of whole answers, have no gamma.
-  plain = frame.groupby('variant').gamma.transform('max') == 0
+  # The models alone and cascades of whole answers have no gamma.
+  gamma_free = frame.groupby('variant').gamma.transform('max') == 0
   temperatures, gammas = (
-    frame[~plain][column].nunique() > 1 for column in ('temperature', 'gamma')
+    frame[~gamma_free][column].nunique() > 1
+    for column in ('temperature', 'gamma')
   )
-  groups = frame.groupby(_TOGETHER, sort=False)
+  groups = frame.groupby(_SLICE_KEYS, sort=False)
   for (task, temperature, run), part in groups:
-    told = {
+    keys = {
       'task': task,
       'temperature': temperature if temperatures else None,
       'run': run,
     }
-    without = plain[part.index]
-    single = [
+    no_gamma = gamma_free[part.index]
+    by_gamma = [
       SummarySlice(
-        _told(part[without | (part.gamma == gamma)]),
-        **told,
+        _with_derived(part[no_gamma | (part.gamma == gamma)]),
+        **keys,
         gamma=gamma if gammas else None,
       )
-      for gamma in part[~without].gamma.unique()
+      for gamma in part[~no_gamma].gamma.unique()
     ]
-    if len(single) > 1:
+    if len(by_gamma) > 1:
       best = _by_curve(at_fastest_gamma(part), part.variant.unique().tolist())
-      yield SummarySlice(_told(best), **told, tuned=True, under=tuple(single))
+      yield SummarySlice(
+        _with_derived(best), **keys, gamma_tuned=True, by_gamma=tuple(by_gamma)
+      )
     else:
-      yield from single or [SummarySlice(_told(part), **told)]
+      yield from by_gamma or [SummarySlice(_with_derived(part), **keys)]
 
 
 def at_fastest_gamma(frame: pd.DataFrame) -> pd.DataFrame:
-  """Each point at the gamma that makes it fastest, judged on these examples.
+  """Selects each point at its fastest gamma, judged on the same examples.
 
-  What is emitted has the same law at any gamma, so that only the latency is
-  chosen; quality differs by the noise of the sampling. Bonus tokens from the
-  verifier make it another law at each gamma: there every gamma is a point.
+  The emitted tokens have the same law at any gamma, so that gamma changes only
+  the latency, and quality differs by sampling noise. With bonus tokens from the
+  verifier the law depends on gamma, and each gamma is a point of its own.
 
   Args:
     frame: Rows of several workdirs, as `runs.summary` makes them.
 
   Returns:
     A row per task, temperature, run, variant and lenience, in the order of the
-    frame. Gamma 0 is not a choice, for it is the verifier alone, whatever the
-    method: such rows stay only where there is no other.
+    frame. Rows with gamma 0 are the verifier alone, whatever the method, and
+    are selected only if a point has no other gamma.
   """
-  keys = [*_TOGETHER, 'variant', 'lenience']
-  most = frame.groupby(keys, dropna=False).gamma.transform('max')
-  rows = frame[(frame.gamma > 0) | (most == 0)]
+  keys = [*_SLICE_KEYS, 'variant', 'lenience']
+  largest = frame.groupby(keys, dropna=False).gamma.transform('max')
+  rows = frame[(frame.gamma > 0) | (largest == 0)]
   rows = rows.assign(law=rows.gamma.where(rows.bonus_from == 'verifier', 0))
   rows = rows.sort_values('relative_latency', kind='stable')
   return frame.loc[rows.drop_duplicates([*keys, 'law']).index.sort_values()]
 
 
 def _by_curve(frame: pd.DataFrame, variants: Sequence[str]) -> pd.DataFrame:
-  """Curves in the order of their variants, each along its lenience."""
-  appears = {v: i for i, v in enumerate(variants)}
-  ranked = frame.assign(rank=frame.variant.map(appears))
+  """Sorts rows by the order of their variants, then by lenience."""
+  ranks = {v: i for i, v in enumerate(variants)}
+  ranked = frame.assign(rank=frame.variant.map(ranks))
   return ranked.sort_values(['rank', 'lenience'], kind='stable')
 
 
-def _told(frame: pd.DataFrame) -> pd.DataFrame:
-  """With what follows from the rows of a cut."""
-  alone = frame[frame.variant == reference_points.VERIFIER].mean_output_tokens
-  level = float(alone.iloc[0]) if len(alone) else math.nan
+def _with_derived(frame: pd.DataFrame) -> pd.DataFrame:
+  """Adds the columns `oracle` and `relative_length` to the rows of a slice."""
+  verifier = frame[frame.variant == reference_points.VERIFIER]
+  lengths = verifier.mean_output_tokens
+  level = float(lengths.iloc[0]) if len(lengths) else math.nan
   oracle = list(
     map(reference_points.is_oracle, frame.method, frame.verification)
   )
@@ -127,57 +130,57 @@ def _told(frame: pd.DataFrame) -> pd.DataFrame:
   )
 
 
-def no_worse(one: SummarySlice) -> pd.DataFrame | None:
-  """Points that score no worse than the verifier alone, fastest first.
+def no_worse(part: SummarySlice) -> pd.DataFrame | None:
+  """Selects points whose quality is at least that of the verifier alone.
 
-  They are judged on these same examples, with no margin for chance:
-  `comparisons.fastest_as_good` has one.
+  Points are judged on these same examples, without a margin for chance;
+  `comparisons.fastest_as_good` has a margin.
 
   Args:
-    one: Points that are looked at together.
+    part: A slice of the summary.
 
   Returns:
-    Their rows, without models alone and oracles; None where it is not known how
-    good the verifier alone is.
+    Rows by latency, fastest first, without models alone and oracles; None if
+    the quality of the verifier alone is not known.
   """
-  frame = one.frame
-  levels = frame[frame.method == reference_points.VERIFIER].quality.dropna()
+  frame = part.frame
+  is_verifier = frame.method == reference_points.VERIFIER
+  levels = frame[is_verifier].quality.dropna()
   if levels.empty:
     return None
-  drafting = frame[
-    ~frame.method.isin(reference_points.BASELINES) & ~frame.oracle
-  ]
-  fit = drafting[drafting.quality >= levels.iloc[0]]
+  is_baseline = frame.method.isin(reference_points.BASELINES)
+  candidates = frame[~is_baseline & ~frame.oracle]
+  fit = candidates[candidates.quality >= levels.iloc[0]]
   fit = fit[fit.relative_latency.notna()]
   return fit.sort_values('relative_latency', kind='stable')
 
 
 def best_points(summary: pd.DataFrame) -> pd.DataFrame:
-  """The best point of each variant, beside the two models alone.
+  """Selects the best point of each variant, and the two models alone.
 
-  It is the first of `no_worse` that is of this variant: where gamma was varied,
-  points have the gamma that makes them fastest, as on the page. A variant that
-  does not reach the verifier's quality, or whose quality nobody knows, has the
-  fastest of its best points. Oracles are left out: theirs is no latency that
-  anybody could have.
+  The best point is the fastest of `no_worse`, at the gamma that makes it
+  fastest, as on the page. If no point of a variant reaches the verifier's
+  quality, or if no quality is known, it is the fastest of the points with the
+  highest quality. Oracles are left out, because no method reaches their
+  latency.
 
   Args:
     summary: A row per point of one sweep, from `metrics.summarise`.
 
   Returns:
-    Rows of the summary, with their `variant`, by task and then in the order of
+    Rows of the summary with their `variant`, by task and then in the order of
     the sweep.
   """
   frame = summary.assign(variant=metrics.variants(summary), run='')
-  places = []
-  for one in slice_summary(frame):
-    fit = no_worse(one)
-    shown = one.frame[~one.frame.oracle]
-    for variant, points in shown.groupby('variant', sort=False):
+  indices = []
+  for part in slice_summary(frame):
+    fit = no_worse(part)
+    possible = part.frame[~part.frame.oracle]
+    for variant, points in possible.groupby('variant', sort=False):
       good = points.iloc[:0] if fit is None else fit[fit.variant == variant]
       if good.empty:
         good = points.sort_values(
           ['quality', 'relative_latency'], ascending=[False, True]
         )
-      places.append(good.index[0])
-  return frame.loc[places].drop(columns='run')
+      indices.append(good.index[0])
+  return frame.loc[indices].drop(columns='run')

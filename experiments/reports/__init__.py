@@ -98,7 +98,7 @@ def write_report(
   differing = runs.check(read, allow)
   frame, left_out = runs.summary(told), []
   answers = example_selection.select_answers(
-    folders[0], read[0].lines, left_out
+    folders[0], read[0].records, left_out
   )
   looks = _looks(frame, answers)
   # Of several runs, nothing is said of one alone.

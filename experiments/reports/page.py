@@ -214,7 +214,7 @@ def _tiles(cut: SummarySlice, table: Mapping[str, styles.Style]) -> str:
       latency = styles.number(row.relative_latency)
       said = (
         (styles.number(row.quality, 3), f'quality, at latency {latency}')
-        if cut.known
+        if cut.has_quality
         else (latency, 'latency per token')
       )
       tiles.append(_tile(table[baseline].label, *said))
@@ -253,7 +253,7 @@ def _title(cut: SummarySlice) -> str:
   parts += [cut.run] if cut.run else []
   if cut.temperature is not None:
     parts.append(f'temperature {cut.temperature:g}')
-  if cut.tuned:
+  if cut.gamma_tuned:
     parts.append('gamma tuned')
   elif cut.gamma is not None:
     parts.append(f'gamma {cut.gamma}')
@@ -269,9 +269,9 @@ def _notes(cut: SummarySlice, hollow: bool) -> str:
   """
   frame = cut.frame
   notes = {
-    'speed': not cut.known,
-    'tuned': cut.tuned,
-    'bonus': cut.tuned and (frame.bonus_from == 'verifier').any(),
+    'speed': not cut.has_quality,
+    'tuned': cut.gamma_tuned,
+    'bonus': cut.gamma_tuned and (frame.bonus_from == 'verifier').any(),
     'variants': hollow,
     'oracle': frame.oracle.any(),
   }
@@ -304,14 +304,14 @@ def _plots(
     )
     return shown(drawing, guide)
 
-  if cut.known:
+  if cut.has_quality:
     pair = against('relative_latency', 'quality', 'relative_latency')
     pair += against('rejection_rate', 'quality', 'rejection_rate')
   else:
     pair = against('rejection_rate', 'relative_latency', 'by_rejections')
   third = ''
   if not frame.method.isin(reference_points.BASELINES).all():
-    if cut.known:
+    if cut.has_quality:
       drawing = figures.panels(
         frame, table, x='relative_latency', y='quality', name=f'{name}-panels'
       )
@@ -337,14 +337,15 @@ def _part(
     Its section, and its own drawings: not those of what is folded away.
   """
   frame = cut.frame
-  shown = frame.gamma if cut.tuned else 0 * frame.gamma
+  shown = frame.gamma if cut.gamma_tuned else 0 * frame.gamma
   frame = frame.assign(place=list(map(styles.place, frame.lenience, shown)))
   cut = dataclasses.replace(cut, frame=frame)
   variants = [v for v in table if (frame.variant == v).any()]
   guide = _notes(cut, any(table[v].dashes for v in variants))
   plots, drawn = _plots(cut, table, name)
   under = '\n'.join(
-    _part(below, table, f'{name}-{i}')[0] for i, below in enumerate(cut.under)
+    _part(below, table, f'{name}-{i}')[0]
+    for i, below in enumerate(cut.by_gamma)
   )
   if under:
     under = (
@@ -357,7 +358,7 @@ def _part(
 {guide}{_tiles(cut, table)}
 {_legend(variants, table)}
 {plots}
-{_folded(tables.summary(frame, table, cut.tuned), 'All points', len(frame))}
+{_folded(tables.summary(frame, table, cut.gamma_tuned), 'All points', len(frame))}
 </section>{under}"""
   return text, drawn
 

@@ -76,13 +76,13 @@ class Context:
   """What every question is answered with.
 
   Attributes:
-    found: Points and answers.
+    points: Points and answers.
     looks: Styles by variant.
     config: Margins, targets and how intervals are drawn.
     raced: Points and answers of arms that were timed, if any were.
   """
 
-  found: Points
+  points: Points
   looks: Mapping[str, styles.Style]
   config: AnalysisConfig
   raced: Points | None = None
@@ -90,28 +90,28 @@ class Context:
   @functools.cached_property
   def frame(self) -> pd.DataFrame:
     """Every point against the verifier alone."""
-    return comparisons.compare(self.found, self.config)
+    return comparisons.compare(self.points, self.config)
 
   @functools.cached_property
   def mixed(self) -> pd.DataFrame:
     """Every point over all tasks, against both models alone."""
-    return mixture.mix(self.found, self.config)
+    return mixture.mix(self.points, self.config)
 
   @functools.cached_property
   def calibrated(self) -> pd.DataFrame:
     """Leniences chosen on a half of the examples, judged on the other."""
-    return calibration.calibrate(self.found, self.config)
+    return calibration.calibrate(self.points, self.config)
 
   @property
   def several_gammas(self) -> bool:
     """Whether points differ in gamma, so that it is named."""
-    gammas = self.found.points.gamma
+    gammas = self.points.table.gamma
     return gammas[gammas > 0].nunique() > 1
 
   @property
   def head(self) -> list[Column]:
     """Columns that tell where a row is from."""
-    points, head = self.found.points, [TASK]
+    points, head = self.points.table, [TASK]
     head += [TEMPERATURE] if points.temperature.nunique() > 1 else []
     return head + ([RUN, BATCH] if points.run.nunique() > 1 else [])
 
@@ -206,7 +206,7 @@ def _kinds(context: Context) -> Question:
     DIFFERENCE,
     BEST_SPEEDUP,
   ]
-  alike = method_kinds.compare_with_truncation(context.found, context.config)
+  alike = method_kinds.compare_with_truncation(context.points, context.config)
   gained = "over min-p's, on the same examples, with its 95 % interval"
   faster = "by min-p's, with its 95 % interval"
   return Question(
@@ -350,7 +350,7 @@ def _calibrated(context: Context) -> Question:
 def _guaranteed(context: Context) -> Question | None:
   """Leniences that lose little, with a guarantee."""
   config = context.config
-  table = risk.control(context.found, config)
+  table = risk.control(context.points, config)
   if table.empty:
     return None
   table = table.assign(
@@ -391,7 +391,9 @@ def _guaranteed(context: Context) -> Question | None:
 
 def _tested(context: Context) -> Question:
   """Whether a difference could be chance."""
-  table = calibration.tested(context.found, context.calibrated, context.config)
+  table = calibration.significance(
+    context.points, context.calibrated, context.config
+  )
   columns = [
     *context.head,
     *context.place,

@@ -92,7 +92,7 @@ def _bars(found: Sequence[blocks.Block], end: float) -> str:
   scale = _UNITS / end if end else 0.0
   for block in found:
     start, split, to = (
-      seconds * scale for seconds in (block.start, block.drafted, block.end)
+      seconds * scale for seconds in (block.start, block.drafts_end, block.end)
     )
     # A gap is left between blocks, which none is too short for.
     gap = min(2.0, (to - start) / 4)
