@@ -379,10 +379,10 @@ def test_blocks_without_a_draft_are_read_as_one_token():
     decoding.Models(_MODEL, rare), methods.METHODS['speed'], 3
   )
   whole = dataclasses.replace(decoder, whole=True)
-  assert decoder.may_pass
-  assert not whole.may_pass
+  assert decoder.allows_empty_draft
+  assert not whole.allows_empty_draft
   with_drafts = decoding.Models(_MODEL, drafters.ModelDrafter(_MODEL))
-  assert not dataclasses.replace(decoder, models=with_drafts).may_pass
+  assert not dataclasses.replace(decoder, models=with_drafts).allows_empty_draft
 
 
 @pytest.mark.slow
@@ -435,10 +435,10 @@ def test_a_block_that_passes_emits_what_it_would_emit_if_it_were_read(
 
 @functools.partial(jax.jit, static_argnums=0)
 def _drafted(drafter, tokens, length):
-  seen = drafters.Seen(tokens, length, None, None)
-  return drafter.propose(
-    *((), (), seen, None, None), gamma=4, drafts=1, beyond=jnp.bool_(True)
-  )[0]
+  context = drafters.DraftContext(
+    tokens, length, *[None] * 4, needs_bonus_probs=jnp.bool_(True)
+  )
+  return drafter.propose((), (), context, gamma=4, drafts=1)[0]
 
 
 @pytest.mark.parametrize('asked', [(3, 1), (5, 3)])
@@ -451,8 +451,8 @@ def test_ngrams_are_what_followed_the_last_time(asked):
     rest = rng.integers(0, 4, 20 - len(tokens)).tolist()
     draft = _drafted(drafter, jnp.array(tokens + rest), len(tokens))
     want = _look_up(tokens, 4, *asked)
-    assert draft.tokens[0, : draft.count[0]].tolist() == want
-    rows = [draft.row(i, 0, 9) for i in range(len(want))]
+    assert draft.tokens[0, : draft.lengths[0]].tolist() == want
+    rows = [draft.logits_at(i, 0, 9) for i in range(len(want))]
     assert [int(jnp.argmax(row)) for row in rows] == want
     found += bool(want)
   assert 20 < found < 200
@@ -472,7 +472,7 @@ def test_ngrams_draft_on_after_another_token_and_not_after_a_phrase():
     tokens = [*text, *other, *more]
     padded = jnp.array(tokens + [0] * (64 - len(tokens)))
     draft = _drafted(drafters.NgramDrafter(), padded, len(tokens))
-    assert draft.tokens[0, : draft.count[0]].tolist() == want
+    assert draft.tokens[0, : draft.lengths[0]].tolist() == want
 
 
 # --- The recurrent head
@@ -534,7 +534,7 @@ def test_a_tree_is_read_as_each_of_its_drafts(kind):
   _, cache = read(model, params, cache, wrong, at + 1)
   cache = model.rewind(cache, at)
   logits = jnp.zeros((gamma + 1, paths, 1))
-  draft = decoding.whole(jnp.array(drafts), logits, 0)
+  draft = decoding.full_length_draft(jnp.array(drafts), logits, 0)
   tree = decoding.tree(jnp.int32(prefix[-1]), draft, paths * gamma)
   logits, cache = read(model, params, cache, tree.tokens, at, tree.branches)
 

@@ -50,7 +50,7 @@ def write_head(
   vocab,
   said,
   *,
-  taps=(0, 1, 2),
+  hidden_layers=(0, 1, 2),
   width=_WIDTH,
   embeddings=True,
   bias=False,
@@ -65,7 +65,7 @@ def write_head(
     target: The verifier's width.
     vocab: How many tokens the verifier has.
     said: Ids of the tokens that it says, upwards; None for all.
-    taps: After how many layers it looks; None for what is usual.
+    hidden_layers: After how many layers it looks; None for what is usual.
     width: Its own.
     embeddings: Whether it has a table of its own.
     bias: Whether `fc` has one.
@@ -77,7 +77,9 @@ def write_head(
     'architectures': ['Eagle3DraftModel'],
     'speculators_model_type': 'eagle3',
     'draft_vocab_size': vocab if said is None else len(said),
-    'eagle_aux_hidden_state_layer_ids': None if taps is None else list(taps),
+    'eagle_aux_hidden_state_layer_ids': None
+    if hidden_layers is None
+    else list(hidden_layers),
     'target_hidden_size': None if target == width else target,
     'transformer_layer_config': {
       'model_type': 'llama',
@@ -123,7 +125,12 @@ def write_head(
 def head_of_table(folder, model, said):
   """A head of a table model, and its parameters."""
   write_head(
-    folder, model.vocab_size, model.vocab_size, said, taps=(1, 2, 4), seed=3
+    folder,
+    model.vocab_size,
+    model.vocab_size,
+    said,
+    hidden_layers=(1, 2, 4),
+    seed=3,
   )
   loaded = eagle_checkpoint.load(folder)
   layer = loaded.config['transformer_layer_config']
@@ -145,12 +152,12 @@ def _reader(drafter, model):
     positions = jnp.arange(len(tokens))
     mask = positions[None] <= positions[:, None]
     _, hidden, _ = model.with_hidden(
-      params, tokens, positions, mask, taps=drafter.taps
+      params, tokens, positions, mask, hidden_layers=drafter.hidden_layers
     )
     state = drafter.init(own, len(tokens))
     # Of every token but the first, where it was said.
     said = tokens[1:], hidden[:-1]
-    return hidden, drafter.absorb(own, state, *said, 0, len(tokens) - 1)
+    return hidden, drafter.observe(own, state, *said, 0, len(tokens) - 1)
 
   return read
 
@@ -344,8 +351,10 @@ def test_the_loop_drafts_what_a_head_says_of_the_text_at_once(
     padded = np.where(np.arange(len(text)) < last, text, 1)[:_PADDED]
     read = _reader(drafter, model)(params, bound_drafter.params, padded)
     states = states_of(model, params, padded)
-    taps = np.concatenate([states[k] for k in drafter.taps], 1)
-    np.testing.assert_allclose(read[0][:last], taps[:last], atol=2e-5)
+    hidden_layers = np.concatenate(
+      [states[k] for k in drafter.hidden_layers], 1
+    )
+    np.testing.assert_allclose(read[0][:last], hidden_layers[:last], atol=2e-5)
     for before, draft, after in found:
       length = before.length[i]
       np.testing.assert_array_equal(before.tokens[i, :length], text[:length])
@@ -443,7 +452,9 @@ def test_greedy_and_strict_is_the_verifier_alone(name, more, tmp_path):
   # It says little but what is said, so that something is kept.
   said = np.unique([x for answer in first for x in answer.tokens])[:5]
   head = tmp_path / 'head'
-  write_head(head, 24, 64, said, taps=(1, 2, 3), dtype=ml_dtypes.bfloat16)
+  write_head(
+    head, 24, 64, said, hidden_layers=(1, 2, 3), dtype=ml_dtypes.bfloat16
+  )
   got = small.check_alone(_verifier(name), str(head), _TEXTS, 24, **more)
   assert sum(a.counts['accepted'] for a in got) > 0
 
@@ -454,7 +465,7 @@ def test_what_is_read_is_what_is_stored(tmp_path):
   assert all(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(loaded.params))
   loaded = eagle_checkpoint.load(tmp_path / 'head')
   bound_drafter = loaded.bind(_verifier('hf_gemma4_dense'))
-  assert bound_drafter.drafter.taps == (0, 1, 2)
+  assert bound_drafter.drafter.hidden_layers == (0, 1, 2)
   np.testing.assert_array_equal(
     loaded.params['table'], tensors['lm_head.weight']
   )
@@ -481,13 +492,18 @@ def _refused(verifier, folder):
   [
     (dict(target=25), 'another verifier (of width 25, not 24)'),
     (dict(vocab=65), 'another verifier (of 65 tokens, not 64)'),
-    (dict(taps=(1, 2, 5)), 'of more than 4 layers, for it looks after [1, 2'),
-    (dict(target=16, taps=None), 'another verifier (of width 16'),
+    (
+      dict(hidden_layers=(1, 2, 5)),
+      'of more than 4 layers, for it looks after [1, 2',
+    ),
+    (dict(target=16, hidden_layers=None), 'another verifier (of width 16'),
     ({}, 'not the four of a Gemma 3n'),
   ],
 )
 def test_a_head_of_another_verifier_is_refused(tmp_path, head, said):
-  given = dict(target=24, vocab=64, said=[3, 4, 9], taps=(1, 2, 3)) | head
+  given = (
+    dict(target=24, vocab=64, said=[3, 4, 9], hidden_layers=(1, 2, 3)) | head
+  )
   write_head(tmp_path / 'head', **given)
   verifier = _verifier('hf_gemma4_dense')
   if 'Gemma 3n' in said:
@@ -499,14 +515,14 @@ def test_a_head_of_another_verifier_is_refused(tmp_path, head, said):
 @pytest.mark.parametrize('named', [None, ..., [2, 2, 1]])
 def test_layers_that_nobody_names_are_told(tmp_path, capsys, named):
   folder = tmp_path / 'head'
-  write_head(folder, 24, 64, [3, 4, 9], taps=None)
+  write_head(folder, 24, 64, [3, 4, 9], hidden_layers=None)
   small.rewrite(folder, {_TAPS: named})
   capsys.readouterr()
   drafter = pairing.bind_drafter(
     _verifier('hf_gemma4_dense'), str(folder)
   ).drafter
   # Of four layers.
-  assert drafter.taps == (2, 2, 1)
+  assert drafter.hidden_layers == (2, 2, 1)
   said = capsys.readouterr().err
   assert said == (
     ''
@@ -516,7 +532,9 @@ def test_layers_that_nobody_names_are_told(tmp_path, capsys, named):
   )
   # Of six.
   six = eagle_checkpoint.load(folder).bind(_verifier('hf_gemma4_shared'))
-  assert six.drafter.taps == (tuple(named) if said == '' else (2, 3, 3))
+  assert six.drafter.hidden_layers == (
+    tuple(named) if said == '' else (2, 3, 3)
+  )
   guide = pathlib.Path(__file__).parents[1] / 'cascades/README.md'
   assert f'`{_TAPS}`' in guide.read_text()
 
@@ -609,7 +627,7 @@ def test_a_folder_of_another_kind_is_refused(
   tmp_path, fields, layer, tensors, said
 ):
   folder = tmp_path / 'head'
-  _, usual = write_head(folder, 24, 64, [3, 4, 9], taps=(1, 2, 3))
+  _, usual = write_head(folder, 24, 64, [3, 4, 9], hidden_layers=(1, 2, 3))
   layer = {
     'transformer_layer_config': usual['transformer_layer_config'] | layer
   }

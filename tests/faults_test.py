@@ -193,7 +193,7 @@ def test_what_is_no_distribution_accepts_nothing():
 def test_only_rows_that_are_looked_at_count():
   nan = jnp.full(3, jnp.nan)
   rows = jnp.zeros((3, 1, 3))
-  draft = decoding.whole(jnp.zeros((1, 2), jnp.int32), rows, 2)
+  draft = decoding.full_length_draft(jnp.zeros((1, 2), jnp.int32), rows, 2)
   cases = [
     # Row, tokens that are there, whether the last row is the drafter's, whether
     # it is asked for, and what is left.
@@ -206,13 +206,13 @@ def test_only_rows_that_are_looked_at_count():
   for row, count, known, asked, left in cases:
     given = draft._replace(
       logits=rows.at[row, 0].set(nan),
-      count=jnp.array([count]),
-      known=jnp.array([known]),
+      lengths=jnp.array([count]),
+      has_bonus_probs=jnp.array([known]),
     )
     found, bad = faults.truncate(given, jnp.bool_(asked))
     assert bool(bad.any()) == (left is not None)
-    assert int(found.count[0]) == (count if left is None else left)
-    assert bool(found.known[0]) == (known and asked and left is None)
+    assert int(found.lengths[0]) == (count if left is None else left)
+    assert bool(found.has_bonus_probs[0]) == (known and asked and left is None)
 
 
 def _soft_capped(value):

@@ -141,7 +141,7 @@ def _reduced(folder):
 
 
 def _eagle(folder):
-  eagle_test.write_head(folder, 24, 64, [3, 4, 9], taps=(1, 2, 3))
+  eagle_test.write_head(folder, 24, 64, [3, 4, 9], hidden_layers=(1, 2, 3))
   return folder
 
 

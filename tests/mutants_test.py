@@ -421,7 +421,7 @@ drafter_behind: after a whole block the drafter lacks the last draft
   jnp.maximum(at - 1, 0) => at
 
 === decoding_test:test_where_none_is_lenient_a_drafter_makes_a_pass_less
-@@ cascades.decoding.step:Decoder.beyond
+@@ cascades.decoding.step:Decoder.needs_bonus_probs
 nobody_looks_beyond: a lenient bonus looks at what the drafter never said
   state.lenience != strict => jnp.zeros((), bool)
 @@ cascades.drafters.language_model:_draft
@@ -465,7 +465,7 @@ prompts_mixed_up: a row takes the prompt that was read before its own
 === batching_test:test_caches_grow_with_their_rows
 @@ cascades.decoding.loop:decode 8, 24
 not_wide_enough: a row goes on where its cache has ended
-  rows.length + decoder.slack <= room => rows.length <= room
+  rows.length + decoder.cache_headroom <= room => rows.length <= room
 
 === batching_test:test_a_batch_is_narrowed_when_few_rows_are_left
 @@ cascades.sampler.batching:_Batch.narrow

@@ -279,7 +279,7 @@ def test_a_name_may_be_of_two_models():
     ('ngram', dict(stop_below=0.5), 'stop_below: only a model that drafts'),
     (
       *('ngram', dict(drafts=2, verification='match')),
-      'drafts: 2 will not do; NgramDrafter',
+      'drafts: must be at most 1 with NgramDrafter',
     ),
     ('tiny-drafter', dict(beam=True), 'beam: only a recurrent head'),
     ('tiny-drafter', dict(drafts=0), 'drafts: must be 1 or more, got 0'),

@@ -150,8 +150,8 @@ def test_drafts_share_what_they_begin_with():
   # a c, a d, b e and a c f: the first and the last have two tokens in common.
   a, b, c, d, e, f = range(1, 7)
   tokens = jnp.array([[a, c, 0], [a, d, 0], [b, e, 0], [a, c, f]])
-  draft = decoding.whole(tokens, jnp.zeros((4, 4, 7)), 0)._replace(
-    count=jnp.array([2, 2, 2, 3])
+  draft = decoding.full_length_draft(tokens, jnp.zeros((4, 4, 7)), 0)._replace(
+    lengths=jnp.array([2, 2, 2, 3])
   )
   found = decoding.tree(jnp.int32(9), draft, 12)
   assert found.tokens.tolist()[:7] == [9, a, b, c, d, e, f]
@@ -172,11 +172,11 @@ def test_drafts_share_what_they_begin_with():
     found.places[:, :3], [[0, 1, 3], [0, 1, 4], [0, 2, 5], [0, 1, 3]]
   )
   assert found.places[3, 3] == 6
-  assert found.draft.count.tolist() == [2, 2, 2, 3]
+  assert found.draft.lengths.tolist() == [2, 2, 2, 3]
   # Level 2 may have 4 tokens beside the 2 above it, level 3 one more.
   for size, count in ((6, [2, 2, 2, 3]), (5, [1, 1, 1, 1])):
     cut = decoding.tree(jnp.int32(9), draft, size)
-    assert cut.draft.count.tolist() == count
+    assert cut.draft.lengths.tolist() == count
     assert cut.tokens.shape == (size + 1,)
 
 
@@ -189,8 +189,8 @@ def test_where_drafts_end_hangs_on_what_stands_before_only():
   @jax.jit
   @jax.vmap
   def counts(tokens):
-    draft = decoding.whole(tokens, logits, 0)
-    return decoding.tree(jnp.int32(0), draft, 4).draft.count
+    draft = decoding.full_length_draft(tokens, logits, 0)
+    return decoding.tree(jnp.int32(0), draft, 4).draft.lengths
 
   levels = np.asarray(counts(every))
   assert (levels == levels[:, :1]).all()

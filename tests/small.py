@@ -232,7 +232,7 @@ def continued(
     jax.random.split(jax.random.key(1), 1),
     np.array([limit]),
     models=models,
-    cache_length=limit + decoder.slack,
+    cache_length=limit + decoder.cache_headroom,
   )
   row = jax.tree.map(lambda x: jnp.repeat(x, rows, 0), row.replace(key=()))
   row = row.replace(

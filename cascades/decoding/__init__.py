@@ -17,9 +17,9 @@ from cascades.decoding.drafter import (
   ROWS,
   BoundDrafter,
   Draft,
+  DraftContext,
   Drafter,
-  Seen,
-  whole,
+  full_length_draft,
 )
 from cascades.decoding.journal import Row, count
 from cascades.decoding.loop import decode, tally
@@ -40,16 +40,17 @@ __all__ = [
   'BoundDrafter',
   'Decoder',
   'Draft',
+  'DraftContext',
   'Drafter',
   'Models',
   'Params',
   'Row',
   'SamplingState',
-  'Seen',
   'count',
   'decode',
   'distributions',
   'extend',
+  'full_length_draft',
   'place',
   'prefill',
   'propose',
@@ -62,5 +63,4 @@ __all__ = [
   'tally',
   'tree',
   'tree_tokens',
-  'whole',
 ]

@@ -1,12 +1,12 @@
-"""The protocol of drafters.
+"""The protocol of drafters, and the values that pass through it.
 
 A drafter is written for one sequence and `vmap`ped over the batch. It proposes
-K drafts of gamma tokens and, with each token, the logits of the distribution
-it was drawn from; plus, if it can, those of one more position, since the bonus
-token's law may look at the drafter too.
+K drafts of gamma tokens, each token with the logits of the distribution that it
+was drawn from. It may also give the logits after its last token, since the
+target of the bonus token may depend on q there.
 """
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -16,146 +16,184 @@ from cascades.methods import processing
 
 State = PyTree
 
-# The axis of a batch, by which a drafter knows when all its rows have stopped.
+# The `vmap` axis of a batch; collectives over it see all rows of the batch.
 ROWS = 'rows'
 
 
-class Seen(NamedTuple):
-  """What a drafter may look at: one sequence, and what the verifier keeps.
+class DraftContext(NamedTuple):
+  """A sequence, the verifier's states of it, and the request for drafts.
 
   Attributes:
-    tokens: The sequence's, up to `length`; anything after it.
-    length: How many; none has read the last of them.
-    hidden: The verifier's hidden state where it said the last token; None
-      unless the drafter asks for it.
-    cache: The verifier's, which holds all but the last token.
+    tokens: The sequence up to `length`; later tokens are undefined.
+    length: Tokens of the sequence. No model has read the last token.
+    hidden: The verifier's hidden state that predicted the last token; None
+      unless `Drafter.needs_hidden`.
+    verifier_cache: Holds all tokens but the last.
+    key: Random key of the block.
+    sampling: Sampling parameters of the request.
+    needs_bonus_probs: True if the bonus token's target depends on q after the
+      last draft. Otherwise those logits may be anything, and a drafter saves
+      the forward pass if no row of the batch needs them.
   """
 
   tokens: Int[Array, 'T']
   length: Int[Array, '']
   hidden: Float[Array, 'D'] | None
-  cache: PyTree
+  verifier_cache: PyTree
+  key: jax.Array
+  sampling: processing.Processing
+  needs_bonus_probs: Bool[Array, '']
 
 
 class Draft(NamedTuple):
-  """A block of drafted tokens.
+  """K drafts of up to gamma tokens, and the logits they were drawn from.
 
   Attributes:
-    tokens: K drafts.
-    logits: Row (i, j) is the drafter's after i tokens of draft j. Each token
-      was drawn from the `probabilities` of its row. None where all tokens were
-      not drawn but chosen.
-    count: Tokens of each draft that are there; what follows is not looked at.
-    known: Whether row (count, j) is the drafter's. If not, it has nothing to
-      say of what follows its draft.
-    calls: Forward passes that this took.
-    said: Ids of the tokens that the rows of `logits` are of, upwards; None
-      where they are of all.
+    tokens: The drafted tokens.
+    logits: [i, j] are the drafter's logits after i tokens of draft j. None if
+      each q is one-hot at the drafted token.
+    lengths: Tokens of each draft; later tokens are ignored.
+    has_bonus_probs: True if the logits after the last token of a draft are the
+      drafter's; False if q is undefined there.
+    calls: Forward passes of the drafter.
+    draft_vocab_ids: Increasing token ids of the last axis of `logits`; None if
+      it spans the whole vocabulary.
   """
 
   tokens: Int[Array, 'K gamma']
   logits: Float[Array, 'gamma_1 K N'] | None
-  count: Int[Array, 'K']
-  known: Bool[Array, 'K']
+  lengths: Int[Array, 'K']
+  has_bonus_probs: Bool[Array, 'K']
   calls: Int[Array, '']
-  said: Int[Array, 'N'] | None = None
+  draft_vocab_ids: Int[Array, 'N'] | None = None
 
-  def row(
-    self, i: Int[Array, ''] | int, j: Int[Array, ''] | int, vocab_size: int
+  def logits_at(
+    self,
+    position: Int[Array, ''] | int,
+    draft: Int[Array, ''] | int,
+    vocab_size: int,
   ) -> Float[Array, 'V']:
-    """Logits of all tokens; one-hot, 0 and -inf, of a token that was chosen.
+    """Returns logits over the vocabulary after `position` tokens of a draft.
 
-    After the last of those, where nothing was chosen, it may be any.
+    They are 0 and -inf for a one-hot q, and undefined after its last token.
+
+    Args:
+      position: Tokens of the draft that precede, 0 to gamma.
+      draft: Index of the draft, 0 to K - 1.
+      vocab_size: V.
     """
     if self.logits is not None:
-      row = self.logits[i, j]
-      if self.said is None:
-        return row
-      return processing.spread(row, self.said, vocab_size)
-    token = jnp.append(self.tokens[j], 0)[i]
+      logits = self.logits[position, draft]
+      if self.draft_vocab_ids is None:
+        return logits
+      return processing.spread(logits, self.draft_vocab_ids, vocab_size)
+    token = jnp.append(self.tokens[draft], 0)[position]
     return jnp.where(jnp.arange(vocab_size) == token, 0.0, -jnp.inf)
 
 
 class BoundDrafter(NamedTuple):
-  """A drafter and what it drafts with."""
+  """A drafter and the parameters that it drafts with."""
 
   drafter: 'Drafter'
   params: PyTree
 
 
-def whole(
+def full_length_draft(
   tokens: Int[Array, 'K gamma'],
   logits: Float[Array, 'gamma_1 K N'] | None,
   calls: Int[Array, ''] | int,
-  said: Int[Array, 'N'] | None = None,
+  draft_vocab_ids: Int[Array, 'N'] | None = None,
 ) -> Draft:
-  """Drafts that all have their length, and a row after it."""
-  paths, gamma = tokens.shape
+  """Returns drafts of gamma tokens each, with logits after the last."""
+  num_drafts, gamma = tokens.shape
   return Draft(
     tokens=tokens,
     logits=logits,
-    count=jnp.full(paths, gamma),
-    known=jnp.ones(paths, bool),
+    lengths=jnp.full(num_drafts, gamma),
+    has_bonus_probs=jnp.ones(num_drafts, bool),
     calls=jnp.asarray(calls, jnp.int32),
-    said=said,
+    draft_vocab_ids=draft_vocab_ids,
   )
 
 
-def ended(draft: Draft, says: Bool[Array, 'K gamma_1']) -> Draft:
-  """Drafts that end before the first token which a row does not say.
+def end_before_undefined(
+  draft: Draft, is_defined: Bool[Array, 'K gamma_1']
+) -> Draft:
+  """Ends each draft before the first token whose q is undefined.
 
   Args:
-    draft: The drafts.
-    says: Of which rows a token can be drawn. If the row after a draft is not
-      one of them, its drafter has nothing to say of what follows it.
+    draft: K drafts.
+    is_defined: True where a token can be drawn from the drafter's logits. The
+      value after a draft's last token decides `has_bonus_probs`.
   """
-  index = jnp.arange(says.shape[1])
-  count = jnp.where(says | (index >= draft.count[:, None]), index[-1], index)
-  count = jnp.minimum(count.min(-1), draft.count)
-  at_end = jnp.take_along_axis(says, count[:, None], 1)[:, 0]
-  return draft._replace(count=count, known=draft.known & at_end)
+  index = jnp.arange(is_defined.shape[1])
+  in_draft = index < draft.lengths[:, None]
+  lengths = jnp.where(is_defined | ~in_draft, index[-1], index)
+  lengths = jnp.minimum(lengths.min(-1), draft.lengths)
+  at_end = jnp.take_along_axis(is_defined, lengths[:, None], 1)[:, 0]
+  return draft._replace(
+    lengths=lengths, has_bonus_probs=draft.has_bonus_probs & at_end
+  )
 
 
-def permitted(draft: Draft, how: processing.Processing) -> Draft:
-  """Drafts that end where forbidden tokens leave their drafter nothing to say.
+def end_before_forbidden(
+  draft: Draft, sampling: processing.Processing
+) -> Draft:
+  """Ends drafts before a position where only forbidden tokens have mass.
 
-  That is where a token was chosen that is forbidden: it is not proposed, and
-  the verifier writes there. Where tokens are drawn nothing changes.
+  The verifier alone decides the token there. With a one-hot q that is each
+  forbidden token; with sampled tokens it seldom occurs.
+
+  Args:
+    draft: K drafts.
+    sampling: Names the forbidden tokens.
   """
-  if how.forbidden is None:
+  if sampling.forbidden is None:
     return draft
   if draft.logits is None:
-    says = jnp.pad(~how.forbidden[draft.tokens], ((0, 0), (0, 1)))
-    return ended(draft, says)
-  return ended(draft, processing.says(draft.logits, how.among(draft.said)).T)
+    is_allowed = jnp.pad(~sampling.forbidden[draft.tokens], ((0, 0), (0, 1)))
+    return end_before_undefined(draft, is_allowed)
+  is_allowed = processing.says(
+    draft.logits, sampling.among(draft.draft_vocab_ids)
+  )
+  return end_before_undefined(draft, is_allowed.T)
 
 
+@runtime_checkable
 class Drafter(Protocol):
-  """Proposes tokens for one sequence. Hashable: it is a static argument.
+  """Proposes tokens for one sequence. Hashable: a static argument of `jit`.
 
-  A class that inherits these methods has no state, and rows that are logits.
+  The default methods are those of a drafter without a state, whose
+  `Draft.logits` are processed like the verifier's.
 
   Attributes:
-    needs_hidden: Whether it looks at the verifier's hidden states.
-    taps: After how many of the verifier's layers, which are then given one
-      after the other; () for its last state, which the logits are made of.
-    independent: Whether its drafts are independent draws, each token from the
-      probabilities of its row. What is not can only be matched.
-    most: Drafts that it can propose at a time; None for any number.
-    slack: Slots that it may write beyond those of its drafts.
-    may_pass: Whether it may have no draft at all: where no row of a batch has
-      one, the verifier reads one token then, and not a whole block.
+    needs_hidden: True if `propose` or `observe` reads the verifier's hidden
+      states.
+    hidden_layers: Verifier layers after which hidden states are read and
+      concatenated, 0 to all of them; () for the final state, of which the
+      logits are made.
+    independent: True if drafts are independent draws, each token from the
+      probabilities of its logits. Other drafts need the verification 'match'.
+    max_drafts: Largest number of drafts per block; None for any number.
+    cache_headroom: Cache slots that it writes past those of its drafts.
+    allows_empty_draft: True if a draft may have no token. If no row of a batch
+      has a draft, the verifier reads one token instead of a block.
   """
 
   needs_hidden: bool = False
-  taps: tuple[int, ...] = ()
+  hidden_layers: tuple[int, ...] = ()
   independent: bool = True
-  most: int | None = None
-  slack: int = 0
-  may_pass: bool = False
+  max_drafts: int | None = None
+  cache_headroom: int = 0
+  allows_empty_draft: bool = False
 
   def init(self, params: PyTree, cache_length: int) -> State:
-    """The state before anything is read, with room for `cache_length`."""
+    """Returns the state of an empty sequence.
+
+    Args:
+      params: The drafter's parameters.
+      cache_length: Tokens that the state must have room for.
+    """
     return ()
 
   def read(
@@ -165,61 +203,65 @@ class Drafter(Protocol):
     tokens: Int[Array, 'L'],
     position: Int[Array, ''],
   ) -> State:
-    """The state after `tokens`, the first of which stands at `position`."""
+    """Returns the state after reading tokens.
+
+    Args:
+      params: The drafter's parameters.
+      state: Has read the tokens before `position`.
+      tokens: The next tokens of the sequence.
+      position: Index in the sequence of the first of `tokens`.
+    """
     return state
 
   def propose(
     self,
     params: PyTree,
     state: State,
-    seen: Seen,
-    key: jax.Array,
-    how: processing.Processing,
+    context: DraftContext,
     *,
     gamma: int,
     drafts: int,
-    beyond: Bool[Array, ''],
   ) -> tuple[Draft, State, PyTree]:
-    """Drafts after the last token seen; also gives the verifier's cache back.
-
-    In that cache, slots from the last token's on may have been written.
+    """Drafts tokens after the last token of a sequence.
 
     Args:
-      params: Its own.
-      state: It has read all that was seen but the last token; where that was
-        not asked for, it may lack the last token of a whole draft too.
-      seen: What it may look at.
-      key: Of this block.
-      how: From logits to probabilities.
-      gamma: Tokens of a draft.
-      drafts: How many drafts.
-      beyond: Whether the row after a whole draft is asked for; if not, it may
-        be any, and where no row of the batch asks, a pass is saved.
-    """
+      params: The drafter's parameters.
+      state: Has read all tokens but the last. After a block without
+        `needs_bonus_probs` of which every draft was accepted, it may lack the
+        token before the last too.
+      context: The sequence, and what is requested.
+      gamma: Tokens per draft.
+      drafts: Number of drafts, K.
 
-  def keep(
+    Returns:
+      The drafts; the new state; and the verifier's cache, whose slots from the
+      last token's on may have been overwritten.
+    """
+    ...
+
+  def rollback(
     self,
     state: State,
     position: Int[Array, ''],
-    path: Int[Array, ''],
+    draft_index: Int[Array, ''],
     length: Int[Array, ''],
     *,
     gamma: int,
     drafts: int,
   ) -> State:
-    """The state as it was when it had read `length` tokens.
+    """Rolls the state back to the first `length` tokens.
 
     Args:
-      state: After `propose`, or after `read`.
-      position: Where the token stands that the last draft began after.
-      path: Which of several drafts the sequence goes on with.
-      length: Tokens that the state is to hold.
-      gamma: Tokens per draft that `propose` was asked for; 0 after `read`.
-      drafts: How many drafts `propose` was asked for; 1 after `read`.
+      state: The state after `propose` or `read`.
+      position: Index in the sequence of the token that the drafts followed.
+      draft_index: The draft that the accepted tokens belong to.
+      length: Tokens that the state must hold.
+      gamma: Tokens per draft of the last `propose`; 0 after `read`.
+      drafts: Number of drafts of the last `propose`; 1 after `read`.
     """
     return state
 
-  def absorb(
+  def observe(
     self,
     params: PyTree,
     state: State,
@@ -228,27 +270,27 @@ class Drafter(Protocol):
     position: Int[Array, ''],
     count: Int[Array, ''],
   ) -> State:
-    """The state that knows of where the verifier said some tokens.
+    """Returns the state after observing the verifier's hidden states.
 
-    It is called after `keep`, when a prompt or a block was read.
+    Called after `rollback`, once per prompt and once per block.
 
     Args:
-      params: The drafter's.
-      state: It has read what was written before `tokens`.
-      tokens: The next of the sequence, all that it has by now.
-      hidden: The verifier's hidden states where it said each of them.
-      position: Where the first of those states stands; the token that was said
-        there stands one further.
-      count: How many there are; what follows is not of the sequence.
+      params: The drafter's parameters.
+      state: Has observed the tokens before `tokens`.
+      tokens: The next tokens of the sequence.
+      hidden: Row i is the verifier's hidden state that predicts `tokens[i]`.
+      position: Index in the sequence of `hidden[0]`; `tokens[0]` has the index
+        position + 1.
+      count: Valid tokens; the rest is padding.
     """
     return state
 
   def resize(self, params: PyTree, state: State, cache_length: int) -> State:
-    """The same state with another room."""
+    """Returns the state with room for `cache_length` tokens."""
     return state
 
   def probabilities(
-    self, logits: Float[Array, 'V'], how: processing.Processing
+    self, logits: Float[Array, 'V'], sampling: processing.Processing
   ) -> Float[Array, 'V']:
-    """What a token was drawn from, of `Draft.row`."""
-    return processing.probabilities(logits, how)
+    """Returns the distribution that `Draft.logits_at` stands for, q."""
+    return processing.probabilities(logits, sampling)

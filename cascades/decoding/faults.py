@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from cascades.decoding.drafter import Draft, ended
+from cascades.decoding.drafter import Draft, end_before_undefined
 from cascades.decoding.state import SamplingState
 from cascades.methods import processing
 
@@ -137,8 +137,8 @@ def truncate(
     # Its tokens were chosen, not drawn.
     return draft, jnp.zeros(size, bool)
   index = jnp.arange(size)[:, None]
-  is_bonus = (index == draft.count) & draft.known
+  is_bonus = (index == draft.lengths) & draft.has_bonus_probs
   is_bad = ~processing.is_distribution(draft.logits)
   # A row that nobody asks for is no fault, but is not read either.
-  bad = is_bad & ((index < draft.count) | (is_bonus & reads_bonus_row))
-  return ended(draft, ~is_bad.T), bad.any(-1)
+  bad = is_bad & ((index < draft.lengths) | (is_bonus & reads_bonus_row))
+  return end_before_undefined(draft, ~is_bad.T), bad.any(-1)

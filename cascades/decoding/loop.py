@@ -59,7 +59,7 @@ def decode(
   def goes_on(carry):
     rows, blocks = carry
     # A finished row is still written to, past its end.
-    fits = rows.length + decoder.slack <= room
+    fits = rows.length + decoder.cache_headroom <= room
     return ((~rows.done).sum() > live) & fits.all() & (blocks < max_blocks)
 
   def body(carry):

@@ -63,7 +63,7 @@ def tree(last: Int[Array, ''], draft: Draft, size: int) -> Tree:
   if paths == 1:
     tokens = jnp.append(last, draft.tokens)
     return Tree(tokens, None, jnp.arange(gamma + 1)[None], draft)
-  there = jnp.arange(gamma) < draft.count[:, None]
+  there = jnp.arange(gamma) < draft.lengths[:, None]
   same = draft.tokens[:, None] == draft.tokens[None]
   alike = jnp.cumprod(same & there[None], -1, dtype=bool)
   # The first of the drafts that begin like this one; its tokens are read.
@@ -86,13 +86,14 @@ def tree(last: Int[Array, ''], draft: Draft, size: int) -> Tree:
   sees = sees.at[
     jnp.where(above, places[:, :, None], size + 1), places[:, None]
   ].set(True, mode='drop')
-  count = there.sum(-1)
+  lengths = there.sum(-1)
   return Tree(
     tokens=empty.at[places].set(said, mode='drop'),
     branches=Branches(empty.at[places].set(every, mode='drop'), sees),
     places=jnp.minimum(places, size),
     draft=draft._replace(
-      count=count, known=draft.known | (count < draft.count)
+      lengths=lengths,
+      has_bonus_probs=draft.has_bonus_probs | (lengths < draft.lengths),
     ),
   )
 
@@ -112,7 +113,7 @@ def read_hidden(
   tokens: Int[Array, 'L'],
   position: Int[Array, ''],
   branches: Branches | None = None,
-  taps: tuple[int, ...] = (),
+  hidden_layers: tuple[int, ...] = (),
 ) -> tuple[Float[Array, 'L V'], Float[Array, 'L D'], PyTree]:
   """A model's logits, hidden states and cache after reading tokens at once.
 
@@ -123,7 +124,7 @@ def read_hidden(
     tokens: A sequence's next, or some of a tree's.
     position: Where the sequence goes on, or the tree begins.
     branches: How the tree's tokens stand.
-    taps: After which layers hidden states are wanted; see
+    hidden_layers: After which layers hidden states are wanted; see
       `language.LanguageModel.with_hidden`.
   """
   slots = jnp.arange(model.cache_length(cache))
@@ -134,7 +135,9 @@ def read_hidden(
     positions = position + branches.levels
     mask = jnp.broadcast_to(slots < position, (*tokens.shape, *slots.shape))
     mask = jax.lax.dynamic_update_slice(mask, branches.sees, (0, position))
-  return model.with_hidden(params, tokens, positions, mask, cache, taps)
+  return model.with_hidden(
+    params, tokens, positions, mask, cache, hidden_layers
+  )
 
 
 def read(

@@ -39,7 +39,7 @@ def _extend(
   block = jnp.concatenate([state.tokens[at][None], prompt])
   _, hidden, cache = reading.read_hidden(
     *(verifier, params.verifier, state.verifier_cache, block, at),
-    taps=drafter.taps,
+    hidden_layers=drafter.hidden_layers,
   )
   drafter_state = state.drafter_state
   # A block that takes all the room there is follows no token either.
@@ -48,11 +48,16 @@ def _extend(
   else:
     drafter_state = _catch_up(state, params, block, drafter)
   length = state.length + prompt_length
-  drafter_state = drafter.keep(
+  drafter_state = drafter.rollback(
     drafter_state, at, jnp.zeros((), jnp.int32), length - 1, gamma=0, drafts=1
   )
-  drafter_state = drafter.absorb(
-    params.drafter, drafter_state, prompt, hidden[:-1], at, prompt_length
+  drafter_state = drafter.observe(
+    params.drafter,
+    drafter_state,
+    tokens=prompt,
+    hidden=hidden[:-1],
+    position=at,
+    count=prompt_length,
   )
   kept_hidden = state.hidden
   if kept_hidden is not None:
@@ -88,7 +93,7 @@ def _catch_up(
   both = jnp.append(state.tokens[first], block)
   # What is read too much of a sequence of one token is written over.
   both = jnp.where(at > 0, both, jnp.append(block, 0))
-  before = drafter.keep(
+  before = drafter.rollback(
     state.drafter_state, first, jnp.zeros_like(at), first, gamma=0, drafts=1
   )
   return drafter.read(params.drafter, before, both, first)
@@ -120,7 +125,9 @@ def _start(
     logits = jnp.zeros((logits_length, models.verifier.vocab_size), jnp.float32)
   if models.drafter.needs_hidden:
     hidden = jnp.zeros(
-      models.verifier.hidden_size(params.verifier, models.drafter.taps),
+      models.verifier.hidden_size(
+        params.verifier, models.drafter.hidden_layers
+      ),
       models.verifier.dtype(params.verifier),
     )
   tokens = jnp.zeros((cache_length,), jnp.int32).at[0].set(prompt[0])
@@ -180,7 +187,7 @@ def prefill(
     models: Who verifies, and who drafts.
     cache_length: Room of a row, at least P. A row stands still once its next
       block would not fit: `resize` it, or make room for its limit and
-      `Decoder.slack`.
+      `Decoder.cache_headroom`.
     logits_length: Room for the verifier's logits of new tokens, which are
       kept in float32: for the most of them + gamma + 1, or 0 to keep none.
 

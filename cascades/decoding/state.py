@@ -53,7 +53,7 @@ class SamplingState:
   tokens[:length - 1]; the drafter's may lack the last of these, with which it
   begins its next block.
 
-  T is the room of the caches; a step writes up to length + slack.
+  T is the room of the caches; a step writes up to length + cache_headroom.
   """
 
   # Evolving.

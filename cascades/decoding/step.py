@@ -12,7 +12,13 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from cascades import methods, schedules, verification
 from cascades.decoding import faults
-from cascades.decoding.drafter import ROWS, Draft, Drafter, Seen, permitted
+from cascades.decoding.drafter import (
+  ROWS,
+  Draft,
+  DraftContext,
+  Drafter,
+  end_before_forbidden,
+)
 from cascades.decoding.journal import Info
 from cascades.decoding.reading import read_hidden, tree
 from cascades.decoding.state import Models, Params, SamplingState, write
@@ -28,9 +34,9 @@ def _check_drafter(drafter: Drafter, scheme: Scheme, drafts: int) -> None:
       and the scheme wants them to be.
   """
   name = type(drafter).__name__
-  if drafter.most is not None and drafts > drafter.most:
+  if drafter.max_drafts is not None and drafts > drafter.max_drafts:
     raise ValueError(
-      f'drafts: {drafts} will not do; {name} has {drafter.most} to offer.'
+      f'drafts: must be at most {drafter.max_drafts} with {name}, got {drafts}.'
     )
   if not drafter.independent and scheme.verification != 'match':
     raise ValueError(
@@ -107,7 +113,7 @@ class Decoder:
     """
     return self.scheme.verification == SEQUENTIAL
 
-  def beyond(self, state: SamplingState) -> Bool[Array, '']:
+  def needs_bonus_probs(self, state: SamplingState) -> Bool[Array, '']:
     """Whether anyone asks what the drafter would say after its last token.
 
     The bonus token is drawn there; not every law of it looks at q, and none
@@ -125,16 +131,16 @@ class Decoder:
     return state.lenience != strict
 
   @property
-  def may_pass(self) -> bool:
+  def allows_empty_draft(self) -> bool:
     """Whether a block may have no draft, and is read as one token then."""
-    passes = self.models.drafter.may_pass and self.drafts == 1
+    passes = self.models.drafter.allows_empty_draft and self.drafts == 1
     blocks = self.gamma > 0 and not self.sequential
     return passes and blocks and not self.whole
 
   @property
-  def slack(self) -> int:
+  def cache_headroom(self) -> int:
     """Slots that a block may write beyond a sequence."""
-    return (self.gamma + 1) * self.drafts + self.models.drafter.slack
+    return (self.gamma + 1) * self.drafts + self.models.drafter.cache_headroom
 
   @property
   def tree_tokens(self) -> int:
@@ -217,30 +223,36 @@ def propose(
 ) -> Proposed:
   """Step 1: drafts, the drafter's state, and the verifier's cache."""
   verifier, drafter = decoder.models
-  seen = Seen(state.tokens, state.length, state.hidden, state.verifier_cache)
-  needs_bonus_probs = decoder.beyond(state) & ~state.done
+  needs_bonus_probs = decoder.needs_bonus_probs(state) & ~state.done
+  context = DraftContext(
+    tokens=state.tokens,
+    length=state.length,
+    hidden=state.hidden,
+    verifier_cache=state.verifier_cache,
+    key=key,
+    sampling=how,
+    needs_bonus_probs=needs_bonus_probs,
+  )
   draft, drafter_state, verifier_cache = drafter.propose(
     params.drafter,
     state.drafter_state,
-    seen,
-    key,
-    how,
+    context,
     gamma=decoder.gamma,
     drafts=decoder.drafts,
-    beyond=needs_bonus_probs,
   )
   count, paths = decoder.gamma, decoder.drafts
   chex.assert_shape(draft.tokens, (paths, count))
   if draft.logits is not None:
-    said = verifier.vocab_size if draft.said is None else len(draft.said)
-    chex.assert_shape(draft.logits, (count + 1, paths, said))
-  chex.assert_shape([draft.count, draft.known], (paths,))
+    ids = draft.draft_vocab_ids
+    size = verifier.vocab_size if ids is None else len(ids)
+    chex.assert_shape(draft.logits, (count + 1, paths, size))
+  chex.assert_shape([draft.lengths, draft.has_bonus_probs], (paths,))
   # A sequential cascade draws by the row at which its drafter stopped.
   draft, drafter_bad = faults.truncate(
     draft, needs_bonus_probs | decoder.sequential
   )
   return Proposed(
-    permitted(draft, how), drafter_state, verifier_cache, drafter_bad
+    end_before_forbidden(draft, how), drafter_state, verifier_cache, drafter_bad
   )
 
 
@@ -270,7 +282,7 @@ def read_block(
     tokens[:1] if passed else tokens,
     at,
     branches,
-    decoder.models.drafter.taps,
+    decoder.models.drafter.hidden_layers,
   )
   # Made once: fused into each of its readers, it would be made for each.
   logits = jax.lax.optimization_barrier(logits)
@@ -313,7 +325,7 @@ def _rows(
 
   def row(i, j):
     of_verifier = block.logits[i if decoder.drafts == 1 else block.places[j, i]]
-    of_drafter = block.draft.row(i, j, of_verifier.shape[-1])
+    of_drafter = block.draft.logits_at(i, j, of_verifier.shape[-1])
     return distributions(of_drafter, of_verifier, how, q, gate)
 
   return row
@@ -390,8 +402,8 @@ def verify_block(
     draft.tokens,
     row,
     decoder.scheme,
-    draft.count,
-    draft.known,
+    draft.lengths,
+    draft.has_bonus_probs,
     passed,
   )
   n, path = verdict.num_accepted, verdict.path
@@ -407,9 +419,9 @@ def verify_block(
   def alone(i):
     # As in verification: the verifier writes beyond the drafts where nothing is
     # known of q, or where it is to.
-    beyond = i == draft.count[path]
+    beyond = i == draft.lengths[path]
     if decoder.scheme.bonus == 'target':
-      beyond &= ~draft.known[path]
+      beyond &= ~draft.has_bonus_probs[path]
     return beyond
 
   def law(i):
@@ -476,7 +488,7 @@ def _read_for(drafted: Int[Array, ''], decoder: Decoder) -> Int[Array, '']:
   all_of_them = jnp.asarray(decoder.tree_tokens + 1)
   if decoder.sequential:
     return jnp.ones((), jnp.int32)
-  if not decoder.may_pass:
+  if not decoder.allows_empty_draft:
     return all_of_them
   return jnp.where(drafted > 0, all_of_them, 1)
 
@@ -527,7 +539,7 @@ def commit(
   if last_hidden is not None:
     last_said = block.hidden[jnp.maximum(emitted - 1, 0)]
     last_hidden = jnp.where(state.done, last_hidden, last_said)
-  drafter_state = drafter.keep(
+  drafter_state = drafter.rollback(
     drafter_state,
     at,
     block.verdict.path,
@@ -535,8 +547,13 @@ def commit(
     gamma=decoder.gamma,
     drafts=decoder.drafts,
   )
-  drafter_state = drafter.absorb(
-    *(params.drafter, drafter_state, block.tokens, block.hidden, at, emitted)
+  drafter_state = drafter.observe(
+    params.drafter,
+    drafter_state,
+    tokens=block.tokens,
+    hidden=block.hidden,
+    position=at,
+    count=emitted,
   )
   return state.replace(
     tokens=write(state.tokens, state.length, block.tokens),
@@ -613,10 +630,12 @@ def step(
 
   # 1. Draft gamma tokens, so many times; and what each was drawn from.
   proposed = propose(state, params, how, draft_key, decoder)
-  drafted = proposed.draft.count.sum()
+  drafted = proposed.draft.lengths.sum()
   if decoder.sequential:
     # Where it stopped but knows what it would say, that is drawn later.
-    drafted = jnp.maximum(drafted, proposed.draft.known[0].astype(jnp.int32))
+    drafted = jnp.maximum(
+      drafted, proposed.draft.has_bonus_probs[0].astype(jnp.int32)
+    )
 
   # 2. Read the last token and all drafts with the verifier, in one call.
   # 3. How many drafts stay, and the token after them.
@@ -627,7 +646,7 @@ def step(
     with_logits=with_logits,
     with_law=with_law,
   )
-  if decoder.may_pass:
+  if decoder.allows_empty_draft:
     # One program for the batch: it reads blocks as long as a row has a draft.
     has_one = ((drafted > 0) & ~state.done).astype(jnp.int32)
     anyone = jax.lax.pmax(has_one, ROWS) > 0

@@ -12,7 +12,7 @@
 A new drafter is a class and a `specs.Kind` in the registry.
 """
 
-from cascades.decoding import BoundDrafter, Draft, Drafter, Seen
+from cascades.decoding import BoundDrafter, Draft, DraftContext, Drafter
 from cascades.drafters.assistant.assistant_drafter import AssistantDrafter
 from cascades.drafters.eagle.eagle_drafter import EagleDrafter
 from cascades.drafters.language_model import (
@@ -27,12 +27,12 @@ __all__ = [
   'AssistantDrafter',
   'BoundDrafter',
   'Draft',
+  'DraftContext',
   'Drafter',
   'EagleDrafter',
   'ModelDrafter',
   'NgramDrafter',
   'NoDrafter',
   'RecurrentDrafter',
-  'Seen',
   'SelfDrafter',
 ]

@@ -5,9 +5,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Float, PyTree
 
-from cascades.decoding.drafter import ROWS, Draft, Drafter, Seen, whole
+from cascades.decoding.drafter import (
+  ROWS,
+  Draft,
+  DraftContext,
+  Drafter,
+  full_length_draft,
+)
 from cascades.decoding.reading import read, side_by_side
 from cascades.methods import processing
 
@@ -36,7 +42,7 @@ class ModelDrafter(Drafter):
   adaptive: bool = False
 
   @property
-  def may_pass(self) -> bool:
+  def allows_empty_draft(self) -> bool:
     """Its first token may be too improbable already."""
     return self.adaptive
 
@@ -52,22 +58,24 @@ class ModelDrafter(Drafter):
     # Nobody looks at the logits, so that none are computed.
     return read(self.model, self._split(params)[0], state, tokens, position)[1]
 
-  def propose(self, params, state, seen, key, how, *, gamma, drafts, beyond):
+  def propose(self, params, state, context, *, gamma, drafts):
     """Drafts level by level, until all have gamma tokens or none goes on."""
     params, threshold = self._split(params)
     draft, state = _draft(
-      *(self.model, params, state, seen, key, how),
+      self.model,
+      params,
+      state,
+      context,
       sizes=(gamma, drafts),
-      beyond=beyond,
-      behind=drafts == 1,
+      reads_last_two=drafts == 1,
       threshold=threshold,
     )
-    return draft, state, seen.cache
+    return draft, state, context.verifier_cache
 
-  def keep(self, state, position, path, length, *, gamma, drafts):
+  def rollback(self, state, position, draft_index, length, *, gamma, drafts):
     """The winner's slots, moved to the front, as far as they are kept."""
     if drafts > 1 and gamma:
-      slots = position + jnp.arange(gamma + 1) * drafts + path
+      slots = position + jnp.arange(gamma + 1) * drafts + draft_index
       state = self.model.move(state, position, slots)
     return self.model.rewind(state, length)
 
@@ -88,29 +96,24 @@ class SelfDrafter(Drafter):
 
   model: Any
 
-  def propose(self, params, state, seen, key, how, *, gamma, drafts, beyond):
+  def propose(self, params, state, context, *, gamma, drafts):
     """As `ModelDrafter`, in the verifier's cache, which misses nothing."""
-    cache = self.model.first_layers_cache(seen.cache)
+    cache = self.model.first_layers_cache(context.verifier_cache)
     draft, cache = _draft(
-      *(self.model, params, cache, seen, key, how),
-      sizes=(gamma, drafts),
-      beyond=beyond,
+      self.model, params, cache, context, sizes=(gamma, drafts)
     )
-    cache = self.model.rewind(cache, seen.length - 1)
-    return draft, state, seen.cache | cache
+    cache = self.model.rewind(cache, context.length - 1)
+    return draft, state, context.verifier_cache | cache
 
 
 def _draft(
   model: Any,
   params: PyTree,
   cache: PyTree,
-  seen: Seen,
-  key: jax.Array,
-  how: processing.Processing,
+  context: DraftContext,
   *,
   sizes: tuple[int, int],
-  beyond: Bool[Array, ''],
-  behind: bool = False,
+  reads_last_two: bool = False,
   threshold: Float[Array, ''] | None = None,
 ) -> tuple[Draft, PyTree]:
   """Level by level; every draft begins with a copy of the last token.
@@ -118,30 +121,29 @@ def _draft(
   Args:
     model: Drafts.
     params: Its parameters.
-    cache: Holds all tokens but the last, or, if `behind`, but the last two.
-    seen: The sequence.
-    key: Random.
-    how: From logits to probabilities.
+    cache: Holds all tokens but the last, or but the last two if
+      `reads_last_two`.
+    context: The sequence and what is requested.
     sizes: Gamma and the number of drafts.
-    beyond: Whether there is a pass after a whole draft.
-    behind: Whether the last two tokens are read first, in one pass; there is
-      one draft then.
+    reads_last_two: True if the last two tokens are read first, in one pass;
+      there is one draft then.
     threshold: A probability below which a draft stops; None for none.
   """
   gamma, drafts = sizes
-  at = seen.length - 1
+  at = context.length - 1
+  beyond = context.needs_bonus_probs
   # One loop for the batch, whose rows may ask for different things.
   levels = gamma + jax.lax.pmax(beyond.astype(jnp.int32), ROWS)
   # Of a small part of the vocabulary, all of this is as small.
   params, said = model.split_vocab_ids(params)
-  how = how.among(said)
+  how = context.sampling.among(said)
   count = model.vocab_size if said is None else len(said)
   size = processing.draw_size(count)
-  uniforms = processing.uniform(key, gamma + 1, drafts, size)
+  uniforms = processing.uniform(context.key, gamma + 1, drafts, size)
   start = dict(
     level=jnp.zeros((), jnp.int32),
     cache=cache,
-    last=jnp.broadcast_to(seen.tokens[at], (drafts,)),
+    last=jnp.broadcast_to(context.tokens[at], (drafts,)),
     tokens=jnp.zeros((gamma + 1, drafts), jnp.int32),
     logits=jnp.zeros(
       (gamma + 1, drafts, count),
@@ -183,10 +185,10 @@ def _draft(
       anyone=anyone,
     )
 
-  if behind:
+  if reads_last_two:
     # Of a sequence of one token, what is read too much is written over.
     first = jnp.maximum(at - 1, 0)
-    two = jax.lax.dynamic_slice(seen.tokens, (first,), (2,))
+    two = jax.lax.dynamic_slice(context.tokens, (first,), (2,))
     logits, cache = read(model, params, model.rewind(cache, first), two, first)
     cache = model.rewind(cache, at + 1)
     start = grown(start, logits[at - first][None], cache)
@@ -196,10 +198,10 @@ def _draft(
   draft = Draft(
     tokens=end['tokens'][:gamma].T,
     logits=end['logits'],
-    count=end['count'],
-    known=jnp.ones((drafts,), bool),
+    lengths=end['count'],
+    has_bonus_probs=jnp.ones((drafts,), bool),
     calls=end['calls'],
-    said=said,
+    draft_vocab_ids=said,
   )
   return draft, end['cache']
 
@@ -208,8 +210,8 @@ def _draft(
 class NoDrafter(Drafter):
   """Drafts nothing: with gamma = 0, plain decoding with the verifier."""
 
-  def propose(self, params, state, seen, key, how, *, gamma, drafts, beyond):
+  def propose(self, params, state, context, *, gamma, drafts):
     """No token, and nothing known of the next: the verifier writes it."""
-    draft = whole(jnp.zeros((drafts, 0), jnp.int32), None, 0)
-    draft = draft._replace(known=jnp.zeros(drafts, bool))
-    return draft, state, seen.cache
+    draft = full_length_draft(jnp.zeros((drafts, 0), jnp.int32), None, 0)
+    draft = draft._replace(has_bonus_probs=jnp.zeros(drafts, bool))
+    return draft, state, context.verifier_cache

@@ -30,26 +30,26 @@ class NgramDrafter(Drafter):
 
   window: int = 12
   agreeing: int = 9
-  most = 1
-  may_pass = True
+  max_drafts = 1
+  allows_empty_draft = True
 
-  def propose(self, params, state, seen, key, how, *, gamma, drafts, beyond):
+  def propose(self, params, state, context, *, gamma, drafts):
     """What followed, at the place that agrees best."""
-    length = seen.length
-    start, found = self._match(seen.tokens, length)
+    length = context.length
+    start, found = self._match(context.tokens, length)
     # What ends too soon is taken to go round: a text that repeats a word, or a
     # line, has its last match just before its end.
     period = jnp.maximum(1, length - start)
-    tokens = seen.tokens[start + jnp.arange(gamma) % period]
+    tokens = context.tokens[start + jnp.arange(gamma) % period]
     count = jnp.where(found, gamma, 0)
     draft = Draft(
       tokens=tokens[None],
       logits=None,
-      count=count[None],
-      known=jnp.zeros((1,), bool),
+      lengths=count[None],
+      has_bonus_probs=jnp.zeros((1,), bool),
       calls=jnp.zeros((), jnp.int32),
     )
-    return draft, state, seen.cache
+    return draft, state, context.verifier_cache
 
   def _match(
     self, tokens: Int[Array, 'T'], length: Int[Array, '']

@@ -237,7 +237,7 @@ class LanguageModel:
     positions: Int[Array, 'L'],
     mask: Bool[Array, 'L S'],
     cache: Cache | None = None,
-    taps: tuple[int, ...] = (),
+    hidden_layers: tuple[int, ...] = (),
   ) -> tuple[Float[Array, 'L V'], Float[Array, 'L D'], Cache | None]:
     """As a call, which takes the same, with hidden states after the logits.
 
@@ -247,15 +247,17 @@ class LanguageModel:
       positions: Of each token.
       mask: What each token may attend to.
       cache: What was read before.
-      taps: After how many layers, 0 to all of them, states are wanted as they
-        go from layer to layer; those of a token are given one after the other.
-        Without any, the normalised states that the logits are made of. Not of
-        a Gemma 3n, whose layers pass on four.
+      hidden_layers: After how many layers, 0 to all of them, states are wanted
+        as they go from layer to layer; those of a token are given one after
+        the other. Without any, the normalised states that the logits are made
+        of. Not of a Gemma 3n, whose layers pass on four.
     """
     _check_params(params)
     # The states after so many layers are what the next one is given.
     layers = self.module.config.num_layers
-    readers = ['final_norm' if i == layers else f'layer_{i}' for i in taps]
+    readers = [
+      'final_norm' if i == layers else f'layer_{i}' for i in hidden_layers
+    ]
     if cache is not None:
       # A layer without one is shown its source's: it only looks at positions.
       cache = {
@@ -335,10 +337,12 @@ class LanguageModel:
     said = embedder.pop(VOCAB_IDS, None)
     return params if said is None else params | {'embedder': embedder}, said
 
-  def hidden_size(self, params: Params, taps: tuple[int, ...] = ()) -> int:
+  def hidden_size(
+    self, params: Params, hidden_layers: tuple[int, ...] = ()
+  ) -> int:
     """Numbers of what `with_hidden` gives as a token's hidden state."""
     del params
-    return self.module.config.embed_dim * max(1, len(taps))
+    return self.module.config.embed_dim * max(1, len(hidden_layers))
 
   def dtype(self, params: Params) -> Any:
     """Of parameters and hidden states."""

@@ -57,7 +57,7 @@ def decode_curve(
     keys,
     lengths + new,
     schedule,
-    cache_length=padded.shape[1] + room + decoder.slack,
+    cache_length=padded.shape[1] + room + decoder.cache_headroom,
     logits_length=room + decoder.gamma + 1 if return_logits else 0,
     models=decoder.models,
   )

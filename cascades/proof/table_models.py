@@ -179,7 +179,7 @@ class TableModel:
     positions: Int[Array, 'L'],
     mask: Bool[Array, 'L S'],
     cache: Cache | None = None,
-    taps: tuple[int, ...] = (),
+    hidden_layers: tuple[int, ...] = (),
   ) -> tuple[Float[Array, 'L V'], Float[Array, 'L D'], Cache]:
     """Logits, hidden states and cache of a call, which takes the same.
 
@@ -189,16 +189,19 @@ class TableModel:
       positions: Of each token.
       mask: What each token sees.
       cache: What was read before.
-      taps: After how many layers states are wanted; without any, the last.
+      hidden_layers: After how many layers states are wanted; without any, the
+        last.
     """
     logits, cache = self(params, tokens, positions, mask, cache)
-    states = [jnp.roll(logits, k, -1) for k in taps or (0,)]
+    states = [jnp.roll(logits, k, -1) for k in hidden_layers or (0,)]
     return logits, jnp.concatenate(states, -1), cache
 
-  def hidden_size(self, params: Logits, taps: tuple[int, ...] = ()) -> int:
+  def hidden_size(
+    self, params: Logits, hidden_layers: tuple[int, ...] = ()
+  ) -> int:
     """Numbers of a hidden state: V for each tap."""
     del params
-    return self.vocab_size * max(1, len(taps))
+    return self.vocab_size * max(1, len(hidden_layers))
 
   def dtype(self, params: Logits) -> Any:
     """Of logits and hidden states."""

@@ -116,7 +116,7 @@ def _say(
     block = decoding.read_block(row, params, proposed, decoder)
     drafted = block.draft.tokens[0]
     of_drafter = jax.vmap(
-      lambda i: block.draft.row(i, 0, block.logits.shape[-1])
+      lambda i: block.draft.logits_at(i, 0, block.logits.shape[-1])
     )(jnp.arange(len(drafted)))
     of_drafter = jax.nn.softmax(of_drafter.astype(jnp.float32))
     of_verifier = jax.nn.softmax(block.logits[:-1].astype(jnp.float32))
@@ -126,7 +126,7 @@ def _say(
       return jnp.take_along_axis(of, tokens[:, None], 1)[:, 0]
 
     # Rows after the draft are padding.
-    there = jnp.arange(len(drafted)) < block.draft.count[0]
+    there = jnp.arange(len(drafted)) < block.draft.lengths[0]
     sound = processing.is_sound(block.logits[:-1], block.hidden[:-1])
     verifier_bad = there & ~sound
     fault = faults.locate(
@@ -135,7 +135,7 @@ def _say(
     )
     both = [asked(of_drafter, x) for x in (drafted, wanted)]
     both += [asked(of_verifier, x) for x in (drafted, wanted)]
-    return drafted, wanted, *both, block.draft.count[0], fault
+    return drafted, wanted, *both, block.draft.lengths[0], fault
 
   return jax.vmap(one, axis_name=decoding.ROWS)(rows)
 
@@ -202,7 +202,7 @@ def _found(
   gamma, size = engine.decoder.gamma, tokenizer.vocab_size
   rows = max(1, min(_ROWS, _LOGITS // (gamma * size)))
   prompts = [np.array(tokenizer.encode(text, add_bos=True)) for text in texts]
-  room = max(map(len, prompts), default=0) + engine.decoder.slack
+  room = max(map(len, prompts), default=0) + engine.decoder.cache_headroom
   for i in range(0, len(texts), rows):
     some = prompts[i : i + rows]
     # As many each time, so that nothing is compiled twice.

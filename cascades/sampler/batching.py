@@ -236,7 +236,7 @@ class Engine:
 
   def room(self, length: int, new: int) -> int:
     """Cache slots for so many tokens and so many new ones."""
-    return bucket(length + new + self.decoder.slack)
+    return bucket(length + new + self.decoder.cache_headroom)
 
   def logits_length(self, asked: Asked) -> int:
     """Room for the logits of an answer; 0 if nobody asks for them."""
@@ -384,7 +384,7 @@ class _Batch:
 
   def widen(self) -> bool:
     """Makes room where a row asks for it; says whether one did."""
-    if self._longest + self._engine.decoder.slack <= self.room:
+    if self._longest + self._engine.decoder.cache_headroom <= self.room:
       return False
     wider = min(2 * self.room, self._most)
     if wider == self.room:

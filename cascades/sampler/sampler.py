@@ -34,7 +34,7 @@ class Sampler:
     verifier: A `Checkpoint` from `load_model`, or a name for it.
     drafter: What drafts: a `Checkpoint` or a name for it, or else a text
       look-up 'ngram', the verifier's first layers 'self:3', a recurrent head
-      'tiny-recurrent', an assistant's folder, or drafters.BoundDrafter. None
+      'tiny-recurrent', an assistant's folder, or a drafters.BoundDrafter. None
       only with gamma = 0, plain decoding with the verifier.
     tokenizer: The tokenizer of both models; None takes the verifier's.
     method: A name in `METHODS`, an alias of the paper's notebook, 'learned:'
@@ -539,7 +539,7 @@ class Sampler:
     return None
 
   def _check_room(self, name: str, length: int, new: int) -> None:
-    if length + new + self._decoder.slack > self.options.cache_length:
+    if length + new + self._decoder.cache_headroom > self.options.cache_length:
       raise ValueError(
         f'{name}: its {length} tokens and {new} new ones do not fit into'
         f' cache_length {self.options.cache_length}; shorten it or raise'
@@ -558,7 +558,7 @@ class Sampler:
       gamma=self._decoder.tree_tokens,
       mesh=(1, 1) if self._mesh is None else self._mesh.devices.shape,
     )
-    tokens = length + new + self._decoder.slack
+    tokens = length + new + self._decoder.cache_headroom
     slots = batching.bucket(tokens)
     # To count it takes longer than to decode a short answer.
     key = slots, *size.values()

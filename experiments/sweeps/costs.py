@@ -232,14 +232,14 @@ def proposing(
   """Proposals at temperature 1."""
   model, drafter = verifier.model, bound_drafter.drafter
   count = max(1, context // (gamma + 1) - 1)
-  room = count * (gamma + 1) + (gamma + 1) * drafts + 1 + drafter.slack
+  room = count * (gamma + 1) + (gamma + 1) * drafts + 1 + drafter.cache_headroom
   sizes = dict(gamma=gamma, drafts=drafts)
 
   def one(params, verifier_params, token):
     hidden = None
     if drafter.needs_hidden:
       hidden = jnp.zeros(
-        model.hidden_size(verifier_params, drafter.taps),
+        model.hidden_size(verifier_params, drafter.hidden_layers),
         model.dtype(verifier_params),
       )
     text = jnp.arange(room) % 97
@@ -247,15 +247,19 @@ def proposing(
     def body(i, carry):
       state, cache, token = carry
       at = i * (gamma + 1)
-      seen = drafters.Seen(text.at[at].set(token), at + 1, hidden, cache)
-      how = processing.Processing(temperature=np.float32(1))
-      key = jax.random.fold_in(jax.random.key(0), i)
-      draft, state, cache = drafter.propose(
-        params, state, seen, key, how, **sizes, beyond=jnp.ones((), bool)
+      context = drafters.DraftContext(
+        tokens=text.at[at].set(token),
+        length=at + 1,
+        hidden=hidden,
+        verifier_cache=cache,
+        key=jax.random.fold_in(jax.random.key(0), i),
+        sampling=processing.Processing(temperature=np.float32(1)),
+        needs_bonus_probs=jnp.ones((), bool),
       )
+      draft, state, cache = drafter.propose(params, state, context, **sizes)
       # As if all had been kept.
-      path, length = jnp.zeros((), jnp.int32), at + gamma + 1
-      state = drafter.keep(state, at, path, length, **sizes)
+      draft_index, length = jnp.zeros((), jnp.int32), at + gamma + 1
+      state = drafter.rollback(state, at, draft_index, length, **sizes)
       # The next token hangs on the drafts, so that none is left out.
       return state, model.rewind(cache, length), draft.tokens.sum() % 97
 

@@ -36,7 +36,7 @@ class ChainDrafter(drafters.Drafter):
   method: methods.Method
   gamma: int
   scheme: verification.Scheme = verification.STANDARD
-  most = 1
+  max_drafts = 1
 
   def __post_init__(self):
     self.scheme.check(self.method)
@@ -56,9 +56,9 @@ class ChainDrafter(drafters.Drafter):
     return decoding.Decoder(models, self.method, self.gamma, self.scheme)
 
   @property
-  def slack(self) -> int:
+  def cache_headroom(self) -> int:
     """Positions that the last inner block may take past the drafts."""
-    return self._inner.slack + 1
+    return self._inner.cache_headroom + 1
 
   def init(self, params, cache_length):
     """Both caches, empty."""
@@ -76,7 +76,7 @@ class ChainDrafter(drafters.Drafter):
       self.drafter.read(small, state[1], tokens, position),
     )
 
-  def propose(self, params, state, seen, key, how, *, gamma, drafts, beyond):
+  def propose(self, params, state, context, *, gamma, drafts):
     """Runs the inner loop until every row has gamma + 1 tokens.
 
     The last of them is not drafted; its law is that of the bonus token.
@@ -85,19 +85,19 @@ class ChainDrafter(drafters.Drafter):
     size = gamma + 1 + self.gamma + 1
     rows = jnp.zeros((size, self.model.vocab_size), jnp.float32)
     inner = decoding.SamplingState(
-      tokens=seen.tokens,
-      length=seen.length,
+      tokens=context.tokens,
+      length=context.length,
       done=jnp.zeros((), bool),
       blocks=jnp.zeros((), jnp.int32),
       verifier_cache=state[0],
       drafter_state=state[1],
       memory=(),
       hidden=None,
-      key=key,
+      key=context.key,
       lenience=lenience,
       schedule=None,
-      prompt_length=seen.length,
-      limit=seen.length + gamma + 1,
+      prompt_length=context.length,
+      limit=context.length + gamma + 1,
     )
     never = jnp.full((1,), -1, jnp.int32)
 
@@ -106,13 +106,13 @@ class ChainDrafter(drafters.Drafter):
       inner, info = decoding.step(
         before,
         decoding.Params(middle, small),
-        how,
+        context.sampling,
         never,
         decoder=self._inner,
         with_law=True,
       )
       # A row that has enough writes past its end, and looks at nothing of it.
-      at = jnp.minimum(before.length - seen.length, gamma + 1)
+      at = jnp.minimum(before.length - context.length, gamma + 1)
       # A fault of either model is one of what they draft together.
       position = before.length + jnp.arange(len(info.law))
       is_bad = info.fault.is_fault & (position >= info.fault.position)
@@ -124,18 +124,24 @@ class ChainDrafter(drafters.Drafter):
     inner, rows, _ = jax.lax.while_loop(
       lambda carry: carry[2], body, (inner, rows, jnp.ones((), bool))
     )
-    drafted = jax.lax.dynamic_slice(inner.tokens, (seen.length,), (gamma,))
+    drafted = jax.lax.dynamic_slice(inner.tokens, (context.length,), (gamma,))
     # Calls are those of the middle model, one a block, which cost the most.
-    draft = decoding.whole(drafted[None], rows[: gamma + 1, None], inner.blocks)
-    return draft, (inner.verifier_cache, inner.drafter_state), seen.cache
+    draft = decoding.full_length_draft(
+      drafted[None], rows[: gamma + 1, None], inner.blocks
+    )
+    return (
+      draft,
+      (inner.verifier_cache, inner.drafter_state),
+      context.verifier_cache,
+    )
 
-  def keep(self, state, position, path, length, *, gamma, drafts):
+  def rollback(self, state, position, draft_index, length, *, gamma, drafts):
     """Both models forget what did not stay."""
     middle, small = state
     return (
       self.model.rewind(middle, length),
-      self.drafter.keep(
-        small, position, path, length, gamma=self.gamma, drafts=1
+      self.drafter.rollback(
+        small, position, draft_index, length, gamma=self.gamma, drafts=1
       ),
     )
 

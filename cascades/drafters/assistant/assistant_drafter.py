@@ -167,8 +167,8 @@ class AssistantDrafter(recurrent_drafter.Unrolled):
     rest = said.min() - 1 if self.others_say else -jnp.inf
     return jnp.full(len(table), rest, said.dtype).at[ids].set(said)
 
-  def start(self, params, state, seen, gamma):
+  def start(self, params, state, context, gamma):
     """All drafts look at what is written, and at themselves."""
-    banks = self.banks(seen.cache, seen.length)
-    step = functools.partial(self.step, params, banks, seen.length - 1)
-    return step, seen.hidden, None
+    banks = self.banks(context.verifier_cache, context.length)
+    step = functools.partial(self.step, params, banks, context.length - 1)
+    return step, context.hidden, None

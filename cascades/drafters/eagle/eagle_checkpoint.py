@@ -238,8 +238,8 @@ def _shapes(
   """
   layer = config['transformer_layer_config']
   width, hidden = layer['hidden_size'], layer['intermediate_size']
-  taps = len(config[_TAPS] or range(3))
-  states = taps * config['target_hidden_size']
+  hidden_layers = len(config[_TAPS] or range(3))
+  states = hidden_layers * config['target_hidden_size']
   some, every = config['draft_vocab_size'], layer['vocab_size']
   queries, keys = (
     layer[f'num_{name}_heads'] * layer['head_dim']
@@ -259,7 +259,9 @@ def _shapes(
   if config['norm_before_fc']:
     shapes['input_norm.weight'] = (states,)
   if config['fc_norm']:
-    shapes |= dict.fromkeys(_norms_of_each(taps), (states // taps,))
+    shapes |= dict.fromkeys(
+      _norms_of_each(hidden_layers), (states // hidden_layers,)
+    )
   if _EMBEDDINGS in there or width != config['target_hidden_size']:
     shapes[_EMBEDDINGS] = every, width
   if _BIAS in there:
@@ -269,9 +271,9 @@ def _shapes(
   return shapes
 
 
-def _norms_of_each(taps: int) -> list[str]:
+def _norms_of_each(hidden_layers: int) -> list[str]:
   """Names of the tensors that norm the states of each tap apart."""
-  return [f'fc_norm.{i}.weight' for i in range(taps)]
+  return [f'fc_norm.{i}.weight' for i in range(hidden_layers)]
 
 
 def _arranged(
@@ -309,9 +311,9 @@ def _arranged(
     if theirs in found:
       params[ours] = found[theirs]
   if config['fc_norm']:
-    taps = len(found['fc.weight'][0]) // config['target_hidden_size']
+    hidden_layers = len(found['fc.weight'][0]) // config['target_hidden_size']
     params['norm_of_each'] = np.stack(
-      [found[name] for name in _norms_of_each(taps)]
+      [found[name] for name in _norms_of_each(hidden_layers)]
     )
   if _OFFSETS in found:
     tokens = np.arange(len(found[_OFFSETS])) + found[_OFFSETS]
@@ -327,7 +329,7 @@ def _arranged(
 
 
 def _check(loaded: Loaded, verifier: checkpoints.Checkpoint) -> tuple[int, ...]:
-  """Refuses a verifier that a head was not made for; gives its taps.
+  """Refuses a verifier that a head was not made for; gives its hidden_layers.
 
   Raises:
     ValueError: It is of another size, or its layers are no such layers.
@@ -352,17 +354,22 @@ def _check(loaded: Loaded, verifier: checkpoints.Checkpoint) -> tuple[int, ...]:
     refuse(f'of {size} tokens, not {model.vocab_size}')
   if int(tokens.max()) >= model.vocab_size:
     refuse(f'with a token {int(tokens.max())}')
-  taps = config[_TAPS]
-  unnamed = taps is None
+  hidden_layers = config[_TAPS]
+  unnamed = hidden_layers is None
   # As `speculators` has it where nothing is said.
-  taps = tuple((2, layers // 2, layers - 3) if unnamed else taps)
-  if max(taps) > layers or min(taps) < 0:
-    refuse(f'of more than {layers} layers, for it looks after {list(taps)}')
+  hidden_layers = tuple(
+    (2, layers // 2, layers - 3) if unnamed else hidden_layers
+  )
+  if max(hidden_layers) > layers or min(hidden_layers) < 0:
+    refuse(
+      f'of more than {layers} layers, for it looks after {list(hidden_layers)}'
+    )
   if unnamed:
+    first, second, third = hidden_layers
     print(
       f'{display.printable(loaded.name)}: config.json has no {_TAPS}; it looks'
-      f' at the states after {taps[0]}, {taps[1]} and {taps[2]} of the'
-      f' {layers} layers, as speculators does by default.',
+      f' at the states after {first}, {second} and {third} of the {layers}'
+      ' layers, as speculators does by default.',
       file=sys.stderr,
     )
-  return taps
+  return hidden_layers

@@ -16,7 +16,7 @@ stored. T says some of the tokens, and the others have -inf.
 What the layer attends to are such pairs of a token and the state where it was
 said: the verifier's of what is written, its own of what it drafts. They are in
 a cache of its own, at the slot and position of the token; the first token has
-none. A key and a value are made of a pair alone, so that `absorb` needs no
+none. A key and a value are made of a pair alone, so that `observe` needs no
 attention, and drafts leave the cache as it is.
 
 A layer with a window attends to the last pairs of the text, as many as the
@@ -66,7 +66,7 @@ class EagleDrafter(recurrent_drafter.Unrolled):
 
   Attributes:
     model: The verifier.
-    taps: After how many of its layers the head looks at its states.
+    hidden_layers: After how many of its layers the head looks at its states.
     theta: Base of the frequencies by which positions are turned.
     epsilon: Of all norms.
     norm_before_residual: Whether r is the norm of g.
@@ -75,7 +75,7 @@ class EagleDrafter(recurrent_drafter.Unrolled):
   """
 
   model: Any
-  taps: tuple[int, ...]
+  hidden_layers: tuple[int, ...]
   theta: float = 10_000.0
   epsilon: float = 1e-6
   norm_before_residual: bool = False
@@ -127,7 +127,7 @@ class EagleDrafter(recurrent_drafter.Unrolled):
     empty = jnp.zeros((cache_length, heads, size), params[0]['key'].dtype)
     return {'k': empty, 'v': empty}
 
-  def absorb(self, params, state, tokens, hidden, position, count):
+  def observe(self, params, state, tokens, hidden, position, count):
     """The cache with keys and values of these tokens.
 
     Those after `count` are written too, and not seen until others lie there.
@@ -206,10 +206,10 @@ class EagleDrafter(recurrent_drafter.Unrolled):
     nothing = jnp.full(size, -jnp.inf, said.dtype)
     return nothing.at[own['tokens']].set(said)
 
-  def start(self, params, state, seen, gamma):
+  def start(self, params, state, context, gamma):
     """All drafts look at what is written, and at themselves."""
-    bank = self.bank(state, seen.length)
+    bank = self.bank(state, context.length)
     empty = jnp.zeros((gamma + 1, *state['k'].shape[1:]), state['k'].dtype)
-    g = self._joined(params[0], seen.hidden)
-    step = functools.partial(self.step, params, bank, seen.length - 1)
+    g = self._joined(params[0], context.hidden)
+    step = functools.partial(self.step, params, bank, context.length - 1)
     return step, (jnp.zeros((), jnp.int32), g, empty, empty), None

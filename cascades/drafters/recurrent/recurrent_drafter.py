@@ -21,7 +21,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from cascades.decoding.drafter import ROWS, Drafter, Seen, whole
+from cascades.decoding.drafter import (
+  ROWS,
+  DraftContext,
+  Drafter,
+  full_length_draft,
+)
 from cascades.methods import processing
 
 Head = dict[str, Array]
@@ -93,14 +98,14 @@ class Unrolled(Drafter):
   needs_hidden = True
 
   def start(
-    self, params: PyTree, state: PyTree, seen: Seen, gamma: int
+    self, params: PyTree, state: PyTree, context: DraftContext, gamma: int
   ) -> tuple[Callable[..., tuple[Any, Array]], PyTree, Int[Array, 'N'] | None]:
     """What reads a token, and its state before it has read the last one.
 
     Args:
       params: As for `propose`.
       state: Likewise.
-      seen: Likewise.
+      context: Likewise.
       gamma: Tokens of a draft.
 
     Returns:
@@ -109,16 +114,17 @@ class Unrolled(Drafter):
     """
     raise NotImplementedError
 
-  def propose(self, params, state, seen, key, how, *, gamma, drafts, beyond):
+  def propose(self, params, state, context, *, gamma, drafts):
     """Drafts that all begin with the verifier's last token."""
-    step, state_before, said = self.start(params, state, seen, gamma)
-    how = how.among(said)
+    step, state_before, said = self.start(params, state, context, gamma)
+    how = context.sampling.among(said)
+    beyond = context.needs_bonus_probs
     count = self.model.vocab_size if said is None else len(said)
     size = processing.draw_size(count)
-    randoms = processing.uniform(key, drafts, gamma + 1, size)
+    randoms = processing.uniform(context.key, drafts, gamma + 1, size)
     # One loop for the batch. Rows of logits that are not made are zeros.
     steps = gamma + jax.lax.pmax(beyond.astype(jnp.int32), ROWS)
-    token = seen.tokens[seen.length - 1]
+    token = context.tokens[context.length - 1]
     row = jax.eval_shape(step, state_before, token)[1]
     start = (
       state_before,
@@ -140,8 +146,8 @@ class Unrolled(Drafter):
       return jax.lax.fori_loop(0, steps, read, start)[1:]
 
     tokens, logits = jax.vmap(one, out_axes=(0, 1))(randoms)
-    draft = whole(tokens[:, 1:], logits, gamma + beyond, said)
-    return draft, state, seen.cache
+    draft = full_length_draft(tokens[:, 1:], logits, gamma + beyond, said)
+    return draft, state, context.verifier_cache
 
 
 def draft_beams(
@@ -214,25 +220,24 @@ class RecurrentDrafter(Unrolled):
     """Beams know of each other."""
     return not self.beam
 
-  def start(self, params, state, seen, gamma):
+  def start(self, params, state, context, gamma):
     """Reads with the verifier's hidden state as its own."""
     head, params = params
     params, said = self.model.split_vocab_ids(params)
-    read_token = functools.partial(step, self.model, params, head, seen.hidden)
-    return read_token, seen.hidden, said
+    read_token = functools.partial(
+      step, self.model, params, head, context.hidden
+    )
+    return read_token, context.hidden, said
 
-  def propose(self, params, state, seen, key, how, *, gamma, drafts, beyond):
+  def propose(self, params, state, context, *, gamma, drafts):
     """Independent draws, or beams."""
     if not self.beam:
-      return super().propose(
-        *(params, state, seen, key, how),
-        **dict(gamma=gamma, drafts=drafts, beyond=beyond),
-      )
+      return super().propose(params, state, context, gamma=gamma, drafts=drafts)
     head, params = params
     params, said = self.model.split_vocab_ids(params)
-    token = seen.tokens[seen.length - 1]
+    token = context.tokens[context.length - 1]
     tokens, logits = draft_beams(
-      *(self.model, params, head, seen.hidden, token, gamma, drafts, said)
+      *(self.model, params, head, context.hidden, token, gamma, drafts, said)
     )
-    draft = whole(tokens[:, 1:], logits, gamma + 1, said)
-    return draft, state, seen.cache
+    draft = full_length_draft(tokens[:, 1:], logits, gamma + 1, said)
+    return draft, state, context.verifier_cache
