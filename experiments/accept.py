@@ -35,7 +35,7 @@ def main() -> None:
     raise ValueError(
       f'accept: there is no {_TESTS}; run it in a checkout of the project.'
     )
-  before = versions.accepted()
+  before = versions.read_accepted()
   version, changelog = before.version, before.changelog
   kept = versions.RESULTS.read_bytes()
   if _CHANGE.value is not None:

@@ -168,7 +168,7 @@ def run(
       measured = _measured(files, team, bar, *measured.times)
     lines = files.records(points)
     every = itertools.chain.from_iterable(lines.values())
-    frame = metrics.summarise(every, measured.costs)
+    frame = metrics.summarize(every, measured.costs)
     records.write_text(workdir / 'summary.csv', frame.to_csv(index=False))
     shown.summarise(frame)
     bar.set_description('looking at what is shown')
@@ -195,13 +195,13 @@ def _tell_code(files, facts, say: Callable[[str], None]) -> None:
   now, before = facts['code'], files.code()
   if not versions.is_version(now):
     say(
-      f'code: {versions.described(now)}; points are named by that source, and'
+      f'code: {versions.describe(now)}; points are named by that source, and'
       ' another edit makes them again.'
     )
   if before not in (None, now):
     say(
-      f'workdir: it was decoded with {versions.described(before)}; what that'
-      f' made is put aside, and made again with {versions.described(now)}.'
+      f'workdir: it was decoded with {versions.describe(before)}; what that'
+      f' made is put aside, and made again with {versions.describe(now)}.'
     )
 
 
@@ -250,7 +250,7 @@ def _measured(files, team, bar: tqdm.tqdm, *before):
   from experiments.records import metrics
 
   bar.set_description('measuring unit costs')
-  measured = metrics.Measured((*before, team.costs()))
+  measured = metrics.CostMeasurements((*before, team.costs()))
   files.keep_costs(measured)
   return measured
 
@@ -262,7 +262,7 @@ def _keep_examples(files, loaded) -> dict[str, dict]:
     files.write(f'examples/{name}.jsonl', found)
     data[name] = told | {
       'examples': len(found),
-      'hash': records.hash_of(found),
+      'hash': records.hash_examples(found),
     }
   return data
 

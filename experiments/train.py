@@ -64,8 +64,8 @@ def _train_model(config, name: str, workdir: pathlib.Path, command) -> None:
     folder, config.eval_tasks, config.eval_examples
   )
   model = checkpoints.load_folder(folder)
-  passes = {'token': costs.reading(model, 1, _CONTEXT)}
-  seconds = costs.take_turns(passes, repeats=15, seconds=4.0)['token']
+  passes = {'token': costs.forward_loop(model, 1, _CONTEXT)}
+  seconds = costs.time_in_turns(passes, repeats=15, seconds=4.0)['token']
   least = statistics.quantiles(seconds, n=10)[0]
   small_models.write_card(
     folder, config, name, command, figures, least, _CONTEXT

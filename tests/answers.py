@@ -76,7 +76,7 @@ def make_trace(sources='drb', **changes) -> records.Trace:
   fields = dict(
     id='0',
     tokens=[*range(n)],
-    pieces=[f' {i}' for i in range(n)],
+    token_strings=[f' {i}' for i in range(n)],
     sources=['pdrb'.index(source) for source in sources],
     deferred=[0] * n,
     logprobs=[0.0] * n,
@@ -91,4 +91,4 @@ def make_failure(record, reason) -> tuple[records.Record, records.Trace]:
     ' id'
   )
   told = {name: getattr(record, name) for name in names.split()}
-  return records.failure(reason, **told)
+  return records.failed_example(reason, **told)

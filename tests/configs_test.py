@@ -471,7 +471,9 @@ def test_a_rehearsal_runs_every_task_from_end_to_end(tmp_path, monkeypatch):
     verifier_token_s=1.0, drafter_token_s=0.1, verify_s={1: 1.2}
   )
   # As if measured at the start and at the end.
-  costs = metrics.Measured((metrics.Spread(costs, costs),) * 2).to_json()
+  costs = metrics.CostMeasurements(
+    (metrics.CostRange(costs, costs),) * 2
+  ).to_json()
   for task in paper.TASKS:
     module, config = _load(f'gemma2_2b_9b,{task}')
     config.update(tiny=True, batch_size=1, lenience=(0.5,))

@@ -8,15 +8,17 @@ from experiments.sweeps import costs
 def measured(monkeypatch, times, blocks, calls, drafter='', **options):
   """Unit costs, where each loop takes a time of its own."""
   monkeypatch.setattr(costs, '_alone', lambda checkpoint, context: checkpoint)
-  monkeypatch.setattr(costs, 'proposing', lambda *of: costs.Loop(None, (), 1))
-  monkeypatch.setattr(costs, 'strict', lambda *of: (None, calls))
+  monkeypatch.setattr(
+    costs, 'proposal_loop', lambda *of: costs.TimedLoop(None, (), 1)
+  )
+  monkeypatch.setattr(costs, 'strict_loop', lambda *of: (None, calls))
   asked = []
 
-  def take_turns(loops, repeats, seconds):
+  def time_in_turns(loops, repeats, seconds):
     asked.extend(loops)
     return {name: [times[name]] * 3 for name in loops}
 
-  monkeypatch.setattr(costs, 'take_turns', take_turns)
+  monkeypatch.setattr(costs, 'time_in_turns', time_in_turns)
   spread = costs.measure(object(), drafter, None, blocks, **options)
   assert spread.low == spread.high
   return spread.low, asked

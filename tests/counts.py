@@ -42,13 +42,13 @@ def check(record: Record, trace: Trace | None = None) -> None:
       r.verifier_tokens == r.verifier_calls
     )
   if trace is not None:
-    parts = trace.tokens, trace.pieces, trace.sources, trace.logprobs
+    parts = trace.tokens, trace.token_strings, trace.sources, trace.logprobs
     rules |= {
       'a trace is of its record': trace.id == r.id,
       'a token has a piece, a source and a log-probability': (
         {len(part) for part in parts} == {emitted}
       ),
-      'the pieces are the text': ''.join(trace.pieces) == r.text,
+      'the pieces are the text': ''.join(trace.token_strings) == r.text,
       'deferrals are told where they are counted': (
         (trace.deferred is None) == (r.deferred is None)
         or r.failure is not None

@@ -299,7 +299,7 @@ def _record(example, tokens, quality):
   return record, dataclasses.replace(
     trace,
     tokens=list(tokens),
-    pieces=[''] * n,
+    token_strings=[''] * n,
     sources=[0] * n,
     logprobs=[0.0] * n,
   )

@@ -95,7 +95,7 @@ def test_a_sequential_cascade_pays_for_what_it_calls():
 
 
 def test_a_clock_that_says_nothing_breaks_nothing():
-  frame = metrics.summarise([make_sequential(), make_record('ddb')], COSTS)
+  frame = metrics.summarize([make_sequential(), make_record('ddb')], COSTS)
   assert list(metrics.variants(frame)) == ['token_v3 sequential', 'token_v3']
   assert math.isnan(frame.wall_s[0])
   assert frame.relative_latency.notna().all()
@@ -123,19 +123,19 @@ def slower(costs, token, block):
 
 
 def test_costs_survive_a_file():
-  spreads = metrics.Spread(COSTS, slower(COSTS, 1.5, 2))
-  twice = metrics.Measured((spreads, metrics.Spread(COSTS, COSTS)))
-  assert metrics.Measured.from_json(twice.to_json()) == twice
+  spreads = metrics.CostRange(COSTS, slower(COSTS, 1.5, 2))
+  twice = metrics.CostMeasurements((spreads, metrics.CostRange(COSTS, COSTS)))
+  assert metrics.CostMeasurements.from_json(twice.to_json()) == twice
   # Workdirs of before have a single one, without a spread.
   flat = json.dumps(dataclasses.asdict(COSTS))
-  (alone,) = metrics.Measured.from_json(flat).times
-  assert alone == metrics.Spread(COSTS, COSTS)
+  (alone,) = metrics.CostMeasurements.from_json(flat).times
+  assert alone == metrics.CostRange(COSTS, COSTS)
 
 
 def measured(start, end):
   """Unit costs that were measured twice, each time without a spread."""
-  return metrics.Measured(
-    (metrics.Spread(start, start), metrics.Spread(end, end))
+  return metrics.CostMeasurements(
+    (metrics.CostRange(start, start), metrics.CostRange(end, end))
   )
 
 
@@ -175,13 +175,13 @@ def test_drift_is_of_what_a_latency_is_made_of():
 )
 def test_damaged_costs_are_refused(text):
   with pytest.raises(ValueError, match=r'^costs: '):
-    metrics.Measured.from_json(text)
+    metrics.CostMeasurements.from_json(text)
 
 
 def test_summary_has_a_row_per_point_in_order_of_appearance():
   nan = make_record('ddb', lenience=math.nan, method='speed')
   records = [nan, *RECORDS, dataclasses.replace(nan, id='1')]
-  frame = metrics.summarise(records, COSTS)
+  frame = metrics.summarize(records, COSTS)
   assert list(frame.columns) == _COLUMNS.split()
   assert list(frame.method) == ['speed', 'token_v3']
   assert list(frame.n) == [2, 2]
@@ -192,11 +192,11 @@ def test_summary_has_a_row_per_point_in_order_of_appearance():
 
 
 def test_columns_are_those_of_the_metrics(monkeypatch):
-  frame = metrics.summarise([], COSTS)
+  frame = metrics.summarize([], COSTS)
   assert frame.empty
-  assert list(frame.columns) == metrics.columns()
+  assert list(frame.columns) == metrics.summary_columns()
   monkeypatch.setitem(metrics.METRICS, 'examples', len)
-  frame = metrics.summarise(RECORDS, COSTS)
+  frame = metrics.summarize(RECORDS, COSTS)
   assert frame.examples[0] == 2
   assert list(frame.columns)[-2:] == ['examples', 'wall_s']
 
@@ -212,13 +212,13 @@ def test_columns_are_those_of_the_metrics(monkeypatch):
     ({'verifier_tokens': 1}, None, 'verifier_tokens >= verifier_calls'),
     ({}, {'sources': [1]}, 'a source and a log-probability'),
     ({}, {'id': '1'}, 'a trace is of its record'),
-    ({}, {'pieces': ['2', '!', '', '', '']}, 'the pieces are the text'),
+    ({}, {'token_strings': ['2', '!', '', '', '']}, 'the pieces are the text'),
     ({}, {'deferred': None}, 'deferrals are told'),
   ],
 )
 def test_counts_and_traces_that_cannot_be_are_refused(changes, of_trace, rule):
   record = make_record('ddbdr')
-  trace = make_trace('ddbdr', pieces=['2', *[''] * 4])
+  trace = make_trace('ddbdr', token_strings=['2', *[''] * 4])
   counts.check(record, trace)
   wrong = dataclasses.replace(record, **changes)
   given = of_trace and dataclasses.replace(trace, **of_trace)
@@ -230,18 +230,18 @@ def test_a_failure_is_counted_and_is_no_answer():
   failed = make_record(
     '', id='2', failure='no', quality=math.nan, scores={}, ended=False
   )
-  with_it = metrics.summarise([*RECORDS, failed], COSTS)
-  without = metrics.summarise(RECORDS, COSTS)
+  with_it = metrics.summarize([*RECORDS, failed], COSTS)
+  without = metrics.summarize(RECORDS, COSTS)
   assert (with_it.n[0], with_it.failed[0]) == (2, 1)
   pd.testing.assert_frame_equal(
     with_it.drop(columns='failed'), without.drop(columns='failed')
   )
   # A quality that nobody knows, as of a task without a metric.
   unknown = make_record(task='spec_bench', quality=math.nan, scores={})
-  frame = metrics.summarise([unknown], COSTS)
+  frame = metrics.summarize([unknown], COSTS)
   assert frame[['quality', 'quality_low', 'quality_high']].isna().all(None)
   # Where every example failed, nothing is known of the point.
-  row = metrics.summarise([failed], COSTS).iloc[0]
+  row = metrics.summarize([failed], COSTS).iloc[0]
   assert (row.n, row.failed) == (0, 1)
   assert math.isnan(row.quality)
   assert math.isnan(row.relative_latency)
@@ -277,7 +277,7 @@ def test_quality_of_translations_is_sacrebleus_corpus_score(numbers):
   want = BLEU().corpus_score(answers, [references])
   lines = _translations(pairs)
   assert metrics.quality(lines) == pytest.approx(want.score)
-  row = metrics.summarise(lines, COSTS).iloc[0]
+  row = metrics.summarize(lines, COSTS).iloc[0]
   assert row.quality == metrics.quality(lines)
   assert row.quality_low <= row.quality <= row.quality_high
   # All of them differ, so that there is an interval; and their mean is another.
@@ -295,7 +295,7 @@ def test_points_of_the_same_examples_have_the_intervals_they_have_alone():
   # One example less: other draws than the rest.
   lines += [dataclasses.replace(r, lenience=0.3) for r in lines[:39]]
   ends = ['quality_low', 'quality_high']
-  together = metrics.summarise(lines, COSTS)[ends].to_numpy()
+  together = metrics.summarize(lines, COSTS)[ends].to_numpy()
   for row, i in zip(together, (0, 40, 80), strict=True):
-    alone = metrics.summarise(lines[i : i + 40], COSTS)[ends].to_numpy()
+    alone = metrics.summarize(lines[i : i + 40], COSTS)[ends].to_numpy()
     assert row == pytest.approx(alone[0])

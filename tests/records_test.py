@@ -16,7 +16,7 @@ RECORD = make_record(
 )
 TRACE = make_trace(
   'db',
-  pieces=[' vier ☃', ''],
+  token_strings=[' vier ☃', ''],
   deferred=[0, 1],
   logprobs=[-0.5, -math.inf],
 )
@@ -47,7 +47,10 @@ def test_a_line_holds_a_record_in_strict_json():
 @pytest.mark.parametrize(
   ('changes', 'said'),
   [
-    ({'pieces': ['a']}, 'pieces must be as many as tokens, got 1 and 3'),
+    (
+      {'token_strings': ['a']},
+      'token_strings must be as many as tokens, got 1 and 3',
+    ),
     ({'sources': [0, 1]}, 'sources must be as many'),
     ({'logprobs': []}, 'logprobs must be as many'),
     ({'deferred': [0]}, 'deferred must be as many'),
@@ -164,8 +167,10 @@ def test_a_record_says_what_options_it_is_of():
   given = dict(verification='k_seq', gate='processed', bonus='verifier')
   given |= dict(method='cascade_opt', lenience=9, gamma=2, temperature=0)
   options = Options(**given, drafts=3)
-  told = records.told(options, task='sums', lenience=math.nan, id='0')
-  record, _ = records.failure('It is too long.', **told)
+  told = records.decoding_fields(
+    options, task='sums', lenience=math.nan, id='0'
+  )
+  record, _ = records.failed_example('It is too long.', **told)
   assert record.variant == 'opt k_seq gate processed bonus verifier 3 drafts'
   assert record.point == ('sums', 'opt', None, 2, *record.options, 0.0)
   assert set(told) < {field.name for field in dataclasses.fields(record)}

@@ -299,7 +299,7 @@ _DECODED = """
   import pytest
   import cascades
   from cascades.sampler import options as options_module
-  from experiments.records import outside
+  from experiments.records import external_code
   from experiments.sweeps import fields, plan
   sys.path[:0] = ['tests']
   import small
@@ -327,13 +327,14 @@ _DECODED = """
   config['lenience'] = [0.1]
   curve = plan.Curve.of(config, 'other_method', (0.1,))
   fields.check(config)
-  found = outside.plugins(curve.options, 'other_drafter')
+  found = external_code.used_plugins(curve.options, 'other_drafter')
   assert found[1:] == [('other-package', '1.0')]
-  assert outside.source(curve.options.method, *found)
+  assert external_code.hash_external(curve.options.method, *found)
   for options in named:
     made = options_module.Options.of(method='opt', **options)
-    assert ('other-package', '1.0') in outside.plugins(made, 'ngram')
-  assert not outside.plugins(options_module.Options(), 'self:2+ngram')
+    assert ('other-package', '1.0') in external_code.used_plugins(made, 'ngram')
+  usual = options_module.Options()
+  assert not external_code.used_plugins(usual, 'self:2+ngram')
   assert dict(curve.options.plugins) == {'other_window': 3}
   for mistake in (
     lambda: fields.check(dict(config, other_window=0)),

@@ -83,7 +83,7 @@ def make_workdir(path, lines=None, config=None, reference=HOSTILE):
   records.write(path / 'records' / 'all.jsonl', lines)
   trace = answers.make_trace(
     tokens=[5, 6, 1],
-    pieces=['<a>\n', ' b', ''],
+    token_strings=['<a>\n', ' b', ''],
     deferred=[0, 1, 0],
     logprobs=[-0.1, -0.2, -0.3],
   )
@@ -97,7 +97,7 @@ def make_workdir(path, lines=None, config=None, reference=HOSTILE):
       for i in sorted({line.id for line in lines})
     ]
     records.write(path / 'examples' / f'{task}.jsonl', asked)
-  frame = metrics.summarise(lines, COSTS)
+  frame = metrics.summarize(lines, COSTS)
   frame.to_csv(path / 'summary.csv', index=False)
   (path / 'costs.json').write_text(json.dumps(dataclasses.asdict(COSTS)))
   if config is not None:
@@ -574,8 +574,8 @@ def test_costs_that_changed_are_spoken_of(tmp_path, block, said):
   later = dataclasses.replace(
     COSTS, verify_s={k: s * block for k, s in COSTS.verify_s.items()}
   )
-  times = tuple(metrics.Spread(c, c) for c in (COSTS, later))
-  (workdir / 'costs.json').write_text(metrics.Measured(times).to_json())
+  times = tuple(metrics.CostRange(c, c) for c in (COSTS, later))
+  (workdir / 'costs.json').write_text(metrics.CostMeasurements(times).to_json())
   assert ('Unit costs changed' in read_page(workdir)) == said
   if said:
     assert '1.50 times as long at the end' in read_page(workdir)
@@ -879,7 +879,7 @@ def test_a_run_in_which_all_failed_makes_a_page(tmp_path):
   failed = [answers.make_failure(r, 'it did not fit') for r in graded_records()]
   records.write(path / 'records/all.jsonl', [r for r, _ in failed])
   records.write(path / 'traces/all.jsonl.gz', [t for _, t in failed])
-  metrics.summarise([r for r, _ in failed], COSTS).to_csv(
+  metrics.summarize([r for r, _ in failed], COSTS).to_csv(
     path / 'summary.csv', index=False
   )
   Page(report_of(path).read_text(encoding='utf-8'))

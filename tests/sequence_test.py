@@ -61,7 +61,10 @@ def test_the_extremes_are_the_two_models(method, logprobs):
   ):
     record, trace = cascade(method, lenience, logprobs)
     assert (record.text, record.quality) == (alone.text, alone.quality)
-    assert (trace.tokens, trace.pieces) == (written.tokens, written.pieces)
+    assert (trace.tokens, trace.token_strings) == (
+      written.tokens,
+      written.pieces,
+    )
     # Both answers are paid for, where there are two.
     assert record.drafter_calls == DRAFTER.drafter_calls == 3
     assert record.verifier_calls == record.verifier_tokens

@@ -51,7 +51,7 @@ def _run(workdir, curves=_CURVES, **fields):
 
 def _costs(workdir):
   text = (workdir / 'costs.json').read_text()
-  return metrics.Measured.from_json(text).costs
+  return metrics.CostMeasurements.from_json(text).costs
 
 
 @pytest.fixture(scope='module')
@@ -63,7 +63,7 @@ def workdir(tmp_path_factory):
 
 def test_a_row_for_every_point(workdir):
   frame = pd.read_csv(workdir / 'summary.csv')
-  assert list(frame.columns) == metrics.columns()
+  assert list(frame.columns) == metrics.summary_columns()
   assert len(frame) == 1 + 1 + 2 + 3 + 1 + 1 + 3 + 3 + 2
   assert (frame.n == 5).all()
   assert (frame.failed == 0).all()
@@ -478,7 +478,7 @@ def test_points_of_other_code_are_put_aside_and_said(
   assert f'workdir: it was decoded with {said}; what' in run()
   # What is there now is of this code, and the page says so.
   page = (measured / 'report/index.html').read_text()
-  assert f'Decoded with {versions.described(versions.code())}.' in page
+  assert f'Decoded with {versions.describe(versions.current_code())}.' in page
   # Of no version.
   monkeypatch.setattr(versions, 'code', lambda: 'source ' + '0' * 64)
   said = run()

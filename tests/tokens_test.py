@@ -143,7 +143,7 @@ def test_of_a_long_answer_the_end_has_no_probabilities():
 
 
 def test_no_text_of_a_model_is_markup():
-  trace = make_trace([_DRAFT], pieces=['<b>"'])
+  trace = make_trace([_DRAFT], token_strings=['<b>"'])
   view = _view(trace, drafter=['<i>\n'], verifier=['">'])
   record = _record(trace)
   text = _answer(record, trace, view, '<u>"')

@@ -44,7 +44,7 @@ class _MadeUp:
     return {'versions': {}, 'device': 'none', 'code': 'results version 1'}
 
   def costs(self):
-    return metrics.Spread(COSTS, COSTS)
+    return metrics.CostRange(COSTS, COSTS)
 
   def decode(self, jobs, on_answer, stopped):
     for i, (point, examples) in enumerate(jobs):

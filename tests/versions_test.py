@@ -18,24 +18,26 @@ import pytest
 from cascades import methods
 from cascades.contrib import capping
 from experiments import accept as accept_command
-from experiments.records import outside as outside_source
-from experiments.records import versions
+from experiments.records import external_code, versions
 from experiments.sweeps import plan
 from experiments.tasks import TASKS
 
 
 def test_the_accepted_source_is_this_one():
   """Where it fails, what decides results has changed since they were tested."""
-  assert versions.source_hash() == versions.accepted().source, (
+  assert versions.source_hash() == versions.read_accepted().source, (
     'run python -m experiments.accept'
   )
-  assert versions.code() == f'results version {versions.accepted().version}'
+  assert (
+    versions.current_code()
+    == f'results version {versions.read_accepted().version}'
+  )
   # Nor have the results themselves.
-  assert versions.results_hash() == versions.accepted().results
+  assert versions.results_hash() == versions.read_accepted().results
 
 
 def test_every_version_has_its_line():
-  found = versions.accepted()
+  found = versions.read_accepted()
   assert [*found.changelog] == [str(i + 1) for i in range(found.version)]
   assert all(found.changelog.values())
 
@@ -43,7 +45,7 @@ def test_every_version_has_its_line():
 @pytest.fixture
 def checkout(tmp_path):
   """A copy of what is hashed."""
-  for name, path in versions.deciding().items():
+  for name, path in versions.deciding_modules().items():
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(path, tmp_path / name)
   assert versions.source_hash(tmp_path) == versions.source_hash()
@@ -51,7 +53,7 @@ def checkout(tmp_path):
 
 
 def test_all_of_the_library_decides_but_what_only_looks():
-  names = {*versions.deciding()}
+  names = {*versions.deciding_modules()}
   for name in (
     *('schedules/naming.py', 'decoding/step.py', 'methods/cascade.py'),
     *('drafters/eagle/eagle_drafter.py', 'scheme.py', 'arguments.py'),
@@ -59,16 +61,16 @@ def test_all_of_the_library_decides_but_what_only_looks():
     assert f'cascades/{name}' in names
   for name in ('sweeps/worker.py', 'tasks/gsm8k.py', 'tasks/task.py'):
     assert f'experiments/{name}' in names
-  assert not [n for n in names if n.startswith(versions.ONLY_LOOKS)]
+  assert not [n for n in names if n.startswith(versions.OBSERVING_MODULES)]
   every = {
     path.relative_to(versions.ROOT).as_posix()
     for path in (versions.ROOT / 'cascades').rglob('*.py')
   }
   looks = every - names
   # Each entry of the list is there, and nothing else is left out.
-  for entry in versions.ONLY_LOOKS:
+  for entry in versions.OBSERVING_MODULES:
     assert [name for name in looks if name.startswith(entry)], entry
-  assert all(name.startswith(versions.ONLY_LOOKS) for name in looks)
+  assert all(name.startswith(versions.OBSERVING_MODULES) for name in looks)
 
 
 def test_any_statement_of_any_module_is_of_the_hash(checkout):
@@ -113,16 +115,16 @@ def test_a_damaged_file_of_the_version_is_named(text, tmp_path, monkeypatch):
   for written in (text, None):
     file.unlink() if written is None else file.write_text(written)
     with pytest.raises(ValueError, match=f'^results_version: {file} cannot'):
-      versions.accepted()
+      versions.read_accepted()
 
 
 def test_code_is_described_in_words():
   old, new = 'a1' * 32, 'source ' + 'b2' * 32
-  assert versions.described('results version 3') == 'results version 3'
-  assert versions.described(new) == (
+  assert versions.describe('results version 3') == 'results version 3'
+  assert versions.describe(new) == (
     'source b2b2b2b2b2b2, which no results version is of'
   )
-  assert versions.described(old) == (
+  assert versions.describe(old) == (
     'source a1a1a1a1a1a1, from before results had a version'
   )
   assert versions.is_version('results version 3')
@@ -175,18 +177,18 @@ def outside(tmp_path, monkeypatch):
 
 def test_methods_and_tasks_of_the_library_add_nothing():
   for method in methods.METHODS.values():
-    assert outside_source.source(method) is None
-  assert outside_source.source(*TASKS.values()) is None
+    assert external_code.hash_external(method) is None
+  assert external_code.hash_external(*TASKS.values()) is None
 
 
 def test_a_method_of_a_file_adds_the_hash_of_its_source(outside):
-  want = outside_source.source(outside())
+  want = external_code.hash_external(outside())
   assert want is not None
-  assert outside_source.source(outside()) == want
-  assert outside_source.source(capping.capped(outside())) is not None
+  assert external_code.hash_external(outside()) == want
+  assert external_code.hash_external(capping.capped(outside())) is not None
   # Its own number, and a function that it takes from beside it.
-  assert outside_source.source(outside(scale=2.0)) != want
-  assert outside_source.source(outside(same='x + 0')) != want
+  assert external_code.hash_external(outside(scale=2.0)) != want
+  assert external_code.hash_external(outside(same='x + 0')) != want
 
 
 def _method(rule):
@@ -230,9 +232,11 @@ class _State:
   ],
 )
 def test_what_a_function_brings_along_is_of_its_hash(make):
-  one, other = (outside_source.source(_method(make(x))) for x in (0.25, 0.5))
+  one, other = (
+    external_code.hash_external(_method(make(x))) for x in (0.25, 0.5)
+  )
   assert one != other
-  assert outside_source.source(_method(make(0.25))) == one
+  assert external_code.hash_external(_method(make(0.25))) == one
 
 
 def test_what_is_from_outside_is_told_apart():
@@ -264,26 +268,28 @@ def test_what_is_from_outside_is_told_apart():
     # Functions without a file.
     [typed['f'], typed['g']],
   ):
-    found = [outside_source.source(value) for value in values]
+    found = [external_code.hash_external(value) for value in values]
     assert len({None, *found}) == len(found) + 1
 
 
 def test_copies_and_longer_answers_add_nothing_and_what_is_shared_ends():
-  assert not outside_source.source(
+  assert not external_code.hash_external(
     dataclasses.replace(methods.METHODS['speed']),
     dataclasses.replace(TASKS['numerals'], max_new_tokens=99),
   )
   value = 0
   for _ in range(60):
     value = [value, value]
-  assert outside_source.source(_method(functools.partial(_share, share=value)))
+  assert external_code.hash_external(
+    _method(functools.partial(_share, share=value))
+  )
 
 
 @pytest.mark.slow
 def test_hashes_are_those_of_another_process():
   code = (
     'import versions_test as t\nfrom experiments.records import outside\n'
-    'print(outside.source(t._method(t._State({1.5, "x"}))))'
+    'print(external_code.hash_external(t._method(t._State({1.5, "x"}))))'
   )
   found = {
     subprocess.run(
@@ -347,7 +353,7 @@ def test_a_source_is_accepted_and_with_other_results_begins_a_version(
 ):
   accept, _, results = accepting
   accept(lambda command: 0)
-  found = versions.accepted()
+  found = versions.read_accepted()
   assert (found.version, results.read_text()) == (1, 'old')
   assert found.source == versions.source_hash()
   assert found.results == versions.results_hash()
@@ -359,7 +365,7 @@ def test_a_source_is_accepted_and_with_other_results_begins_a_version(
 
   accept(run, 'b')
   assert results.read_text() == 'new'
-  found = versions.accepted()
+  found = versions.read_accepted()
   assert (found.version, found.changelog) == (2, {'1': 'a', '2': 'b'})
   assert found.results == versions.results_hash()
 

@@ -60,7 +60,7 @@ class Run:
       missing.
     start: The latest start in the provenance; empty if the file is missing.
     measured: Unit costs, at the start and at the end of the sweep.
-    summary: A row per point, with the columns of `metrics.columns`.
+    summary: A row per point, with the columns of `metrics.summary_columns`.
     records: Records of each file, by the file's name without an ending, in the
       order of the summary.
     race: Records of points that were timed against each other; may be empty.
@@ -69,7 +69,7 @@ class Run:
   path: pathlib.Path
   config: dict[str, Any]
   start: dict[str, Any]
-  measured: metrics.Measured
+  measured: metrics.CostMeasurements
   summary: pd.DataFrame
   records: dict[str, list[records.Record]]
   race: list[records.Record] = dataclasses.field(default_factory=list)
@@ -123,7 +123,7 @@ def read(path: str | pathlib.Path) -> Run:
     path,
     config=_fields(path / 'config.json', _Config),
     start=starts[-1],
-    measured=metrics.Measured.from_json(_text(path / 'costs.json')),
+    measured=metrics.CostMeasurements.from_json(_text(path / 'costs.json')),
     summary=summary,
     records=dict(sorted(by_file.items(), key=lambda item: rank(item[1]))),
     race=records.read_race(path),
@@ -140,7 +140,10 @@ def _text(path: pathlib.Path) -> str:
 def _summary(path: pathlib.Path) -> pd.DataFrame:
   """Reads a summary and checks its columns."""
   text = io.StringIO(_text(path))
-  texts = ['task', *(name for name in metrics.CURVE if name != 'drafts')]
+  texts = [
+    'task',
+    *(name for name in metrics.CURVE_COLUMNS if name != 'drafts'),
+  ]
   try:
     # Only an empty cell is nan, because a task may be called 'None'.
     frame = pd.read_csv(
@@ -151,12 +154,16 @@ def _summary(path: pathlib.Path) -> pd.DataFrame:
     )
   except ValueError as e:
     raise ValueError(f'workdir: {path} is damaged ({e}); {_REMEDY}') from None
-  missing = [c for c in metrics.columns() if c not in frame]
+  missing = [c for c in metrics.summary_columns() if c not in frame]
   if missing or frame.empty:
     problem = f'has no column {missing[0]}' if missing else 'has no rows'
     raise ValueError(f'workdir: {path} {problem}; {_REMEDY}')
   return frame.assign(
-    **{c: _numbers(path, frame[c]) for c in metrics.columns() if c not in texts}
+    **{
+      c: _numbers(path, frame[c])
+      for c in metrics.summary_columns()
+      if c not in texts
+    }
   )
 
 
@@ -219,7 +226,7 @@ def settings(run: Run) -> dict[str, dict[str, Any]]:
   config, task = run.config, run.config.get('task') or {}
   return {
     'prompts': {
-      name: records.hash_of(examples.values())
+      name: records.hash_examples(examples.values())
       for name, examples in records.read_examples(run.path).items()
     },
     'data': {

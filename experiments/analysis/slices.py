@@ -165,7 +165,7 @@ def best_points(summary: pd.DataFrame) -> pd.DataFrame:
   latency.
 
   Args:
-    summary: A row per point of one sweep, from `metrics.summarise`.
+    summary: A row per point of one sweep, from `metrics.summarize`.
 
   Returns:
     Rows of the summary with their `variant`, by task and then in the order of

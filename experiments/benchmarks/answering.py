@@ -138,11 +138,11 @@ def _costs(load: Callable[[], _Models], key: dict[str, Any]) -> Figures:
     drafts, drafter = arm.get('drafts', 1), models.drafters[arm.get('drafter')]
     gamma = 0 if drafter is None else config.gamma
     width = decoding.tree_tokens(gamma, drafts, arm.get('tree_size')) + 1
-    loops = {'reading': costs.reading(verifier, width, config.context)}
+    loops = {'reading': costs.forward_loop(verifier, width, config.context)}
     if gamma:
       options = {x: arm[x] for x in ('stop_below', 'beam') if x in arm}
       bound_drafter = pairing.bind_drafter(verifier, drafter, **options)
-      loops['proposing'] = costs.proposing(
+      loops['proposing'] = costs.proposal_loop(
         verifier, bound_drafter, gamma, drafts, config.context
       )
     for what, loop in loops.items():
@@ -152,7 +152,7 @@ def _costs(load: Callable[[], _Models], key: dict[str, Any]) -> Figures:
   return harness.race(entered, config.repeats, f'{models.dtype}: costs')
 
 
-def _bare(loop: costs.Loop) -> dict[str, float]:
+def _bare(loop: costs.TimedLoop) -> dict[str, float]:
   """Makes bare calls, and gives the seconds of one."""
   seconds, _ = harness.timed(loop.run, *loop.given)
   return {'block_s': seconds / loop.calls}

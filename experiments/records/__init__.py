@@ -1,15 +1,16 @@
-"""What a run keeps, and the numbers made of it; no JAX, no flags.
+"""Records of decoded examples, and metrics computed from them.
 
-In a workdir lie, one JSON object a line,
+The package imports neither JAX nor flags. A workdir holds these files, with one
+JSON object a line:
 
-  examples/TASK.jsonl     what was asked: a `tasks.Example` each
-  records/POINT.jsonl     what came of it: a `Record` each
-  traces/POINT.jsonl.gz   how, token by token: a `Trace` for each record
-  views/TASK.jsonl        what was thought of it: a `View` of a few of them
-  race.jsonl              a few arms on the clock: a `Record` of each prompt
+  examples/TASK.jsonl     prompts and references: a `tasks.Example` each
+  records/POINT.jsonl     scores and counts of each answer: a `Record` each
+  traces/POINT.jsonl.gz   tokens of each answer: a `Trace` for each record
+  views/TASK.jsonl        probabilities of each token of a few answers: `View`s
+  race.jsonl              answers that were timed against each other: `Record`s
 
-`lines` says what they hold, `files` writes and reads them; `metrics` makes the
-numbers of a point of its records, with intervals from `stats`.
+`record_schema` declares the fields, `files` reads and writes the files,
+`metrics` computes the numbers of a point, and `stats` their intervals.
 """
 
 from cascades.plain import digest, plain
@@ -28,33 +29,34 @@ from experiments.records.files import (
   write,
   write_text,
 )
-from experiments.records.lines import (
+from experiments.records.record_schema import (
+  MAX_VIEW_TOKENS,
   OPTIONS,
-  VIEWED,
   Record,
   Trace,
   View,
+  decoding_fields,
   dumps,
-  failure,
-  hash_of,
+  failed_example,
+  hash_examples,
   loads,
-  told,
   variant,
   view_key,
 )
 
 __all__ = [
+  'MAX_VIEW_TOKENS',
   'OPTIONS',
   'SOURCES',
-  'VIEWED',
   'Record',
   'Trace',
   'View',
   'claim',
+  'decoding_fields',
   'digest',
   'dumps',
-  'failure',
-  'hash_of',
+  'failed_example',
+  'hash_examples',
   'loads',
   'plain',
   'read',
@@ -66,7 +68,6 @@ __all__ = [
   'read_starts',
   'read_traces',
   'read_views',
-  'told',
   'variant',
   'view_key',
   'write',

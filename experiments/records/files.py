@@ -13,7 +13,7 @@ from typing import Any
 from cascades.atomic import write_bytes, write_text
 from cascades.untrusted import bounded, schema
 from experiments import tasks
-from experiments.records.lines import (
+from experiments.records.record_schema import (
   Record,
   Trace,
   View,

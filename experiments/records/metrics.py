@@ -6,7 +6,7 @@ the clock. A ratio whose denominator is zero is nan. Examples that failed are
 counted, and are in nothing else: no answer is no wrong answer.
 
 To add a metric, write a function of a list of records and add it to METRICS;
-`summarise` then has a column of that name.
+`summarize` then has a column of that name.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from experiments.tasks import TASKS
 Metric = Callable[[Sequence[Record]], float]
 
 # What tells the curves of a task apart.
-CURVE = [
+CURVE_COLUMNS = [
   'method',
   'verification',
   'gate',
@@ -42,7 +42,14 @@ CURVE = [
   'cap',
 ]
 # What tells points apart, in the order of the summary.
-_POINT = ['task', 'method', 'lenience', 'gamma', *CURVE[1:], 'temperature']
+_POINT = [
+  'task',
+  'method',
+  'lenience',
+  'gamma',
+  *CURVE_COLUMNS[1:],
+  'temperature',
+]
 
 
 def _ratio(numerator: float, denominator: float) -> float:
@@ -180,17 +187,17 @@ class _CostFields(Schema):
   drafts_s: _Table = pydantic.Field(default_factory=dict)
 
 
-class _SpreadFields(Schema):
+class _RangeFields(Schema):
   """What a file says of one measurement."""
 
   low: dict[str, Any]
   high: dict[str, Any]
 
 
-class _MeasuredFields(Schema):
+class _MeasurementFields(Schema):
   """What a costs.json says."""
 
-  times: Annotated[list[_SpreadFields], pydantic.Field(min_length=1)]
+  times: Annotated[list[_RangeFields], pydantic.Field(min_length=1)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -256,7 +263,7 @@ class Costs:
     return seconds
 
   @classmethod
-  def of(cls, fields: Mapping[str, Any]) -> 'Costs':
+  def from_dict(cls, fields: Mapping[str, Any]) -> 'Costs':
     """Unit costs from what a JSON file says of them.
 
     Raises:
@@ -280,7 +287,7 @@ class Costs:
 
 
 @dataclasses.dataclass(frozen=True)
-class Spread:
+class CostRange:
   """How unit costs lay over the turns of one measurement.
 
   Attributes:
@@ -293,14 +300,14 @@ class Spread:
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
+class CostMeasurements:
   """Unit costs as they were measured, some times in the course of a run.
 
   Attributes:
     times: From the first measurement to the last.
   """
 
-  times: tuple[Spread, ...]
+  times: tuple[CostRange, ...]
 
   @property
   def costs(self) -> Costs:
@@ -339,7 +346,7 @@ class Measured:
     return json.dumps(dataclasses.asdict(self), indent=2) + '\n'
 
   @classmethod
-  def from_json(cls, text: str | bytes) -> 'Measured':
+  def from_json(cls, text: str | bytes) -> 'CostMeasurements':
     """Reads the text of a `costs.json`, or of one without a spread.
 
     Raises:
@@ -352,9 +359,10 @@ class Measured:
       raise ValueError(f'costs: {e}; {advice}.') from None
     if isinstance(fields, dict) and 'times' not in fields:
       fields = {'times': [{'low': fields, 'high': fields}]}
-    said = _MeasuredFields.check(fields, 'costs', advice)
+    said = _MeasurementFields.check(fields, 'costs', advice)
     times = tuple(
-      Spread(Costs.of(time.low), Costs.of(time.high)) for time in said.times
+      CostRange(Costs.from_dict(time.low), Costs.from_dict(time.high))
+      for time in said.times
     )
     names = [set(c.units()) for t in times for c in (t.low, t.high)]
     if not names or any(found != names[0] for found in names):
@@ -415,7 +423,7 @@ def _drafted_per_call(r: Record) -> int:
   return r.verifier_tokens // r.verifier_calls - 1
 
 
-def summarise(
+def summarize(
   records: Iterable[Record],
   costs: Costs,
 ) -> pd.DataFrame:
@@ -460,16 +468,18 @@ def summarise(
         'wall_s': _total(group, 'wall_s'),
       }
     )
-  return pd.DataFrame(rows, columns=columns())
+  return pd.DataFrame(rows, columns=summary_columns())
 
 
 def variants(frame: pd.DataFrame) -> pd.Series:
   """`Record.variant` of each row of a summary."""
-  names = [variant(*row) for row in frame[CURVE].itertuples(index=False)]
+  names = [
+    variant(*row) for row in frame[CURVE_COLUMNS].itertuples(index=False)
+  ]
   return pd.Series(names, frame.index, dtype=object)
 
 
-def columns() -> list[str]:
+def summary_columns() -> list[str]:
   """Columns of the summary, in order."""
   names = [*METRICS, 'wall_s']
   after = names.index('quality') + 1

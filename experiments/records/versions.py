@@ -6,7 +6,7 @@ code. So `results_version.json` holds a version, and the hash of the source that
 was last shown to give that version's results: `python -m experiments.accept`
 runs the test of fixed results and writes it. Source of that hash goes by the
 version, any other source by its own hash. What is registered from outside of
-the deciding modules adds a hash of its own source; see `outside`.
+the deciding modules adds a hash of its own source; see `external_code`.
 """
 
 import ast
@@ -24,7 +24,7 @@ FILE = pathlib.Path(__file__).with_name('results_version.json')
 # The results that a version stands for; only a checkout has them.
 RESULTS = ROOT / 'tests/data/fixed_results.json'
 # Of the library, what only looks at models, answers and methods.
-ONLY_LOOKS = (
+OBSERVING_MODULES = (
   'cascades/contrib/engine_audits/',
   'cascades/contrib/lm_eval.py',
   'cascades/contrib/many_methods.py',
@@ -36,7 +36,7 @@ ONLY_LOOKS = (
   'cascades/sampler/scoring.py',
 )
 # Around the library, what makes answers and records.
-AROUND = (
+EXPERIMENT_MODULES = (
   *('experiments/tasks/', 'experiments/sweeps/plan.py'),
   *('experiments/sweeps/sequence.py', 'experiments/sweeps/worker.py'),
 )
@@ -59,7 +59,7 @@ class Accepted:
   results: str
 
 
-def accepted() -> Accepted:
+def read_accepted() -> Accepted:
   """Reads the accepted version.
 
   Raises:
@@ -79,11 +79,11 @@ def accepted() -> Accepted:
   return found
 
 
-def deciding(root: pathlib.Path = ROOT) -> dict[str, pathlib.Path]:
-  """The modules that can change a result, by their paths below `root`.
+def deciding_modules(root: pathlib.Path = ROOT) -> dict[str, pathlib.Path]:
+  """Returns the modules that can change a result, by paths below `root`.
 
-  Everything in the library decides but `ONLY_LOOKS`, and all tasks do, so that
-  a new module is never left out.
+  These are all modules of the library except `OBSERVING_MODULES`, and
+  `EXPERIMENT_MODULES`, so that a new module of the library is included.
   """
   names = [
     path.relative_to(root).as_posix()
@@ -93,16 +93,16 @@ def deciding(root: pathlib.Path = ROOT) -> dict[str, pathlib.Path]:
   return {
     name: root / name
     for name in sorted(names)
-    if name.startswith(AROUND)
-    or (name.startswith('cascades/') and not name.startswith(ONLY_LOOKS))
+    if name.startswith(EXPERIMENT_MODULES)
+    or (name.startswith('cascades/') and not name.startswith(OBSERVING_MODULES))
   }
 
 
 def source_hash(root: pathlib.Path = ROOT) -> str:
   """Hashes the deciding modules, without comments and docstrings."""
   hashed = hashlib.sha256()
-  for name, path in deciding(root).items():
-    hashed.update(f'{name}\n{statements(path.read_bytes())}\n'.encode())
+  for name, path in deciding_modules(root).items():
+    hashed.update(f'{name}\n{hash_syntax(path.read_bytes())}\n'.encode())
   return hashed.hexdigest()
 
 
@@ -112,21 +112,21 @@ def results_hash() -> str:
 
 
 @functools.cache
-def code() -> str:
-  """Names the code of this process: by its version, or by its hash."""
+def current_code() -> str:
+  """Names the code of this process by its results version or its hash."""
   source = source_hash()
-  if source == accepted().source:
-    return f'results version {accepted().version}'
+  if source == read_accepted().source:
+    return f'results version {read_accepted().version}'
   return f'source {source}'
 
 
 def is_version(name: str) -> bool:
-  """Whether a name of `code` is that of a version."""
+  """Returns True if a name of `current_code` is a results version."""
   return name.startswith('results version ')
 
 
-def described(name: str) -> str:
-  """A name of `code` in a few words, also of one that was kept long ago."""
+def describe(name: str) -> str:
+  """Describes a name of `current_code`, also one from an old workdir."""
   if is_version(name):
     return name
   kind, _, source = name.rpartition(' ')
@@ -136,7 +136,7 @@ def described(name: str) -> str:
 
 
 @functools.cache
-def statements(text: bytes) -> str:
+def hash_syntax(text: bytes) -> str:
   """A hash of a module's syntax tree.
 
   Without comments, docstrings and other texts that stand alone. Empty fields,

@@ -21,7 +21,7 @@ from experiments.analysis.example_selection import SelectedAnswer
 from experiments.analysis.runs import Run
 from experiments.analysis.slices import SummarySlice
 from experiments.records.metrics import Costs
-from experiments.records.versions import described
+from experiments.records.versions import describe
 from experiments.reports import (
   drawings,
   examples,
@@ -424,7 +424,7 @@ def _footer(told: Mapping[str, Run], config: AnalysisConfig) -> str:
     costs.append(f'Unit costs{of}: {_costs(run.costs)}.')
     code = run.start.get('code')
     if isinstance(code, str):
-      made.append(f'Decoded{of} with {display.for_html(described(code))}.')
+      made.append(f'Decoded{of} with {display.for_html(describe(code))}.')
     if run.config:
       whose = display.for_html(name) if several else 'the run'
       details.append(

@@ -81,7 +81,7 @@ def _token(record: Record, trace: Trace, view: View | None, index: int) -> str:
     chances = f' data-said="{" ".join(f"{x:.4g}" for x in values)}"'
   # The end of a sequence has no text of its own.
   last = index == len(trace.tokens) - 1
-  text = _visible(trace.pieces[index] or ('[end]' if last else '∅'))
+  text = _visible(trace.token_strings[index] or ('[end]' if last else '∅'))
   title = display.for_html('\n'.join(lines))
   return f'<span class="t {source}" title="{title}"{chances}>{text}</span>'
 

@@ -13,7 +13,7 @@ from cascades.methods import processing
 from cascades.models import checkpoints
 from cascades.sampler import batching
 from cascades.scheme import Scheme
-from experiments.records.metrics import Costs, Spread
+from experiments.records.metrics import CostRange, Costs
 
 # Of the turns that a loop had.
 _LOW, _HIGH = 0.1, 0.9
@@ -22,7 +22,7 @@ _NEVER = np.full(8, -1, np.int32)
 _LIMIT = 2**30
 
 
-class Loop(NamedTuple):
+class TimedLoop(NamedTuple):
   """Something compiled, to be timed.
 
   Attributes:
@@ -45,7 +45,7 @@ def measure(
   repeats: int = 5,
   seconds: float = 4.0,
   tree_size: int | None = None,
-) -> Spread:
+) -> CostRange:
   """Times the decoding loop itself, one sequence, at temperature 1.
 
   A unit is what the loop takes for a call, with drawing, verifying and counting
@@ -76,20 +76,20 @@ def measure(
   blocks = [(gamma, drafts) for gamma, drafts in blocks if gamma]
   longest = max((gamma for gamma, _ in blocks), default=1)
   # By what a unit is of: a model, drafts per block, or a block.
-  loops: dict[Hashable, Loop] = {'verifier': _alone(verifier, context)}
+  loops: dict[Hashable, TimedLoop] = {'verifier': _alone(verifier, context)}
   shares = {drafts for _, drafts in blocks}
   if drafter is not None:
     loops[1] = _alone(drafter, context)
     shares -= {1}
   for drafts in shares:
-    made = proposing(verifier, bound_drafter, longest, drafts, context)
+    made = proposal_loop(verifier, bound_drafter, longest, drafts, context)
     loops[drafts] = made._replace(calls=made.calls * (longest + 1))
   called = {}
   for block in blocks:
-    loops[block], called[block] = strict(
+    loops[block], called[block] = strict_loop(
       verifier, bound_drafter, *block, tree_size, context
     )
-  taken = take_turns(loops, repeats, seconds)
+  taken = time_in_turns(loops, repeats, seconds)
 
   def at(share: float) -> Costs:
     found = {name: float(np.quantile(s, share)) for name, s in taken.items()}
@@ -108,11 +108,11 @@ def measure(
       drafts_s={k: s for k, s in found.items() if k > 1},
     )
 
-  return Spread(at(_LOW), at(_HIGH))
+  return CostRange(at(_LOW), at(_HIGH))
 
 
-def take_turns(
-  loops: Mapping[Hashable, Loop], repeats: int, seconds: float
+def time_in_turns(
+  loops: Mapping[Hashable, TimedLoop], repeats: int, seconds: float
 ) -> dict[Hashable, list[float]]:
   """Seconds per call of some loops that take turns, after one not counted.
 
@@ -134,20 +134,20 @@ def take_turns(
   return taken
 
 
-def _alone(checkpoint: checkpoints.Checkpoint, context: int) -> Loop:
+def _alone(checkpoint: checkpoints.Checkpoint, context: int) -> TimedLoop:
   """A model that decodes alone, a token per call."""
   none = drafters.BoundDrafter(drafters.NoDrafter(), ())
-  return strict(checkpoint, none, 0, 1, None, context)[0]
+  return strict_loop(checkpoint, none, 0, 1, None, context)[0]
 
 
-def strict(
+def strict_loop(
   verifier: checkpoints.Checkpoint,
   bound_drafter: drafters.BoundDrafter,
   gamma: int,
   drafts: int,
   tree_size: int | None,
   context: int,
-) -> tuple[Loop, float]:
+) -> tuple[TimedLoop, float]:
   """Strict blocks; and how many calls of the drafter one of them makes."""
   several = 'multi_round' if bound_drafter.drafter.independent else 'match'
   engine = batching.Engine(
@@ -179,18 +179,18 @@ def strict(
     copy = decoding.take(rows, np.zeros(1, np.int32))
     return engine.decode(copy, max_blocks=count)
 
-  loop = Loop(run, (rows,), count)
+  loop = TimedLoop(run, (rows,), count)
   after, _ = run(rows)
   counts = decoding.count(batching.fetch(after))
   return loop, float(counts.drafter_calls[0]) / count
 
 
-def reading(
+def forward_loop(
   checkpoint: checkpoints.Checkpoint,
   width: int,
   context: int,
   logits: bool = True,
-) -> Loop:
+) -> TimedLoop:
   """Bare forward passes that read `width` tokens each.
 
   Args:
@@ -219,16 +219,16 @@ def reading(
     cache = model.init_cache(params, context)
     return jax.lax.fori_loop(0, calls, body, (cache, tokens))
 
-  return Loop(run, (checkpoint.params,), calls)
+  return TimedLoop(run, (checkpoint.params,), calls)
 
 
-def proposing(
+def proposal_loop(
   verifier: checkpoints.Checkpoint,
   bound_drafter: drafters.BoundDrafter,
   gamma: int,
   drafts: int,
   context: int,
-) -> Loop:
+) -> TimedLoop:
   """Proposals at temperature 1."""
   model, drafter = verifier.model, bound_drafter.drafter
   count = max(1, context // (gamma + 1) - 1)
@@ -272,4 +272,4 @@ def proposing(
 
   over = jax.vmap(one, (None, None, 0), axis_name=decoding.ROWS)
   given = bound_drafter.params, verifier.params, np.array([5])
-  return Loop(jax.jit(over), given, count)
+  return TimedLoop(jax.jit(over), given, count)

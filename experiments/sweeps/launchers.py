@@ -116,7 +116,7 @@ class Ray:
       self._result(self._call('facts'))
     return self._facts
 
-  def costs(self) -> metrics.Spread:
+  def costs(self) -> metrics.CostRange:
     return self._result(self._call('costs'))
 
   def decode(self, jobs, on_answer, stopped):

@@ -470,7 +470,7 @@ def points(
     examples: By task, from `load_examples`.
     facts: What else can change a result: weights, code, versions and device.
   """
-  from experiments.records import outside
+  from experiments.records import external_code
 
   of_run = {
     name: value
@@ -489,12 +489,14 @@ def points(
     if method.identity:
       # The same name may be that of another rule tomorrow.
       hashed['learned'] = method.identity
-    plugins = outside.plugins(curve.options, config.get('drafter', ''))
-    if source := outside.source(method, tasks[task], *plugins):
+    plugins = external_code.used_plugins(
+      curve.options, config.get('drafter', '')
+    )
+    if source := external_code.hash_external(method, tasks[task], *plugins):
       hashed['outside'] = source
     for first in range(0, len(examples[task]), size):
       shard = examples[task][first : first + size]
-      hashed['examples'] = records.hash_of(shard)
+      hashed['examples'] = records.hash_examples(shard)
       identity = records.digest(hashed)
       found.append(Point(task, curve, first, first + len(shard), identity))
   return found

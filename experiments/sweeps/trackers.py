@@ -27,7 +27,10 @@ from experiments.records import metrics
 from experiments.sweeps import plan, workdirs
 
 # What a row of the summary says beside what tells it from the others.
-_NUMBERS = ['lenience', *metrics.columns()[metrics.columns().index('n') :]]
+_NUMBERS = [
+  'lenience',
+  *metrics.summary_columns()[metrics.summary_columns().index('n') :],
+]
 # What is said of the best points.
 _BEST = 'task variant gamma lenience quality relative_latency'.split()
 
@@ -316,7 +319,7 @@ class Trackers:
         continue
       told |= found
       done = [record for point in shards for record in told.get(point, [])]
-      frame = metrics.summarise(done, costs)
+      frame = metrics.summarize(done, costs)
       rows = [
         {name: float(v) for name, v in row.items() if not math.isnan(v)}
         for row in frame[_NUMBERS].to_dict('records')
@@ -331,7 +334,7 @@ class Trackers:
     """Tells of the whole, once all points were told.
 
     Args:
-      summary: A row per point, from `metrics.summarise`.
+      summary: A row per point, from `metrics.summarize`.
     """
     if not self._left:
       return

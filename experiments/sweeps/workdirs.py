@@ -150,7 +150,7 @@ class Workdir:
     text = json.dumps({'starts': starts}, indent=2)
     records.write_text(self.path / 'provenance.json', text + '\n')
 
-  def costs(self, facts: Mapping[str, Any]) -> metrics.Measured | None:
+  def costs(self, facts: Mapping[str, Any]) -> metrics.CostMeasurements | None:
     """Unit costs; None where there are none, or they are of other facts."""
     path, starts = self.path / 'costs.json', records.read_starts(self.path)
     if not path.exists():
@@ -159,9 +159,9 @@ class Workdir:
     if starts and any(starts[-1].get(k) != v for k, v in facts.items()):
       return None
     text = bounded.read_bytes(path, 'costs', 'delete it')
-    return metrics.Measured.from_json(text)
+    return metrics.CostMeasurements.from_json(text)
 
-  def keep_costs(self, measured: metrics.Measured) -> None:
+  def keep_costs(self, measured: metrics.CostMeasurements) -> None:
     """Writes unit costs."""
     records.write_text(self.path / 'costs.json', measured.to_json())
 

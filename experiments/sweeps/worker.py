@@ -148,12 +148,12 @@ class Worker:
   def facts(self) -> dict[str, Any]:
     """What can change a result and is not said by a config."""
     return fingerprints.weights(self._verifier, self._bound_drafter) | {
-      'code': versions.code(),
+      'code': versions.current_code(),
       'device': jax.devices()[0].device_kind,
       'versions': cli.versions(),
     }
 
-  def costs(self) -> metrics.Spread:
+  def costs(self) -> metrics.CostRange:
     """What one call of each model costs here."""
     return costs.measure(
       self._verifier,
@@ -253,11 +253,11 @@ class Worker:
     for lenience, answers in zip(leniences, points, strict=True):
       of = dict(zip([example.id for example in asked], answers, strict=True))
       for example in examples:
-        told = records.told(
+        told = records.decoding_fields(
           decoder.options, task=task.name, lenience=lenience, id=example.id
         )
         if example.id in refused:
-          made.append(records.failure(refused[example.id], **told))
+          made.append(records.failed_example(refused[example.id], **told))
           continue
         answer = of[example.id]
         # Rows are decoded together: each has its share of the batch's blocks.
@@ -335,7 +335,7 @@ class Worker:
         for (curve, lenience, arm, _), answer, took in zip(
           racing, answers, seconds, strict=True
         ):
-          line = records.told(
+          line = records.decoding_fields(
             arm.options, task=name, lenience=lenience, id=example.id
           )
           found.append(_made(task, curve, example, answer, took, line)[0])
@@ -373,7 +373,10 @@ class Worker:
     looks = scoring.look(
       decoder,
       [
-        (decoder.encode(prompt, self._chat), trace.tokens[: records.VIEWED])
+        (
+          decoder.encode(prompt, self._chat),
+          trace.tokens[: records.MAX_VIEW_TOKENS],
+        )
         for _, prompt, trace in answers
       ],
     )
@@ -426,7 +429,7 @@ def _made(task, curve, example, answer, wall_s: float, told) -> Made:
     scores = dict(task.score(answer.text, example.reference))
   except Exception as error:
     reason = f'score: {type(error).__name__}: {error}'
-    return records.failure(reason, **told)
+    return records.failed_example(reason, **told)
   counts = dict(answer.counts)
   if curve.alone == 'drafter':
     counts |= {
@@ -451,7 +454,7 @@ def _made(task, curve, example, answer, wall_s: float, told) -> Made:
   trace = records.Trace(
     id=example.id,
     tokens=answer.tokens,
-    pieces=answer.pieces,
+    token_strings=answer.pieces,
     sources=answer.sources,
     deferred=None if deferred is None else list(map(int, deferred)),
     # As many digits as float32 tells apart.

@@ -24,6 +24,7 @@ from cascades.plain import digest, plain
 from cascades.scheme import CONSTANT, NO_CAP, SOURCES, STANDARD
 from cascades.untrusted import bounded, schema
 from experiments import tasks
+from experiments.records import old_names
 
 # How blocks are verified unless a run says otherwise, under the names that
 # configs and records have for it.
@@ -72,7 +73,7 @@ class Trace:
   Attributes:
     id: The example's.
     tokens: Ids of the emitted tokens, end-of-sequence included.
-    pieces: The text of each of them; a stop token has none.
+    token_strings: The text of each of them; a stop token has none.
     sources: Index into `SOURCES` for each of them.
     deferred: 1 for each of them where the rule defers to the verifier, else 0;
       None where the method has no deferral rule.
@@ -82,7 +83,7 @@ class Trace:
 
   id: str
   tokens: list[int]
-  pieces: list[str]
+  token_strings: list[str]
   sources: list[int]
   deferred: list[int] | None
   logprobs: list[float]
@@ -187,7 +188,7 @@ class Record:
 
 
 # Most tokens of an answer that a view has something to say of.
-VIEWED = 512
+MAX_VIEW_TOKENS = 512
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -199,7 +200,7 @@ class View:
     lenience: At which of the point's leniences; nan where it has none.
     id: The example's.
     q: How likely each token was to the drafter, as it samples; of the first
-      `VIEWED` tokens, and so the rest.
+      `MAX_VIEW_TOKENS` tokens, and so the rest.
     p: How likely it was to the verifier, as it samples.
     pi: How likely it was to be emitted there.
     deferred: 1 for each where the rule defers the token itself, else 0; None
@@ -231,7 +232,7 @@ def view_key(point: str, lenience: float, example: str) -> tuple:
   return point, None if math.isnan(lenience) else lenience, example
 
 
-def told(options: Any, **more: Any) -> dict[str, Any]:
+def decoding_fields(options: Any, **more: Any) -> dict[str, Any]:
   """What a record says of how an example was to be decoded.
 
   Args:
@@ -253,20 +254,20 @@ def told(options: Any, **more: Any) -> dict[str, Any]:
   )
 
 
-def failure(reason: str, **told) -> tuple[Record, Trace]:
+def failed_example(reason: str, **fields) -> tuple[Record, Trace]:
   """What is kept of an example that has no answer.
 
   Args:
     reason: In a sentence.
-    **told: Of the record: its task, lenience and id, and how it was to be
-      decoded; see `told`.
+    **fields: Of the record: its task, lenience and id, and how it was to be
+      decoded; see `decoding_fields`.
   """
   counts = (
     'emitted drafted examined accepted residual bonus verifier_calls'
     ' verifier_tokens drafter_calls'
   )
   record = Record(
-    **told,
+    **fields,
     failure=reason,
     text='',
     quality=math.nan,
@@ -277,12 +278,17 @@ def failure(reason: str, **told) -> tuple[Record, Trace]:
     **dict.fromkeys(counts.split(), 0),
   )
   trace = Trace(
-    id=record.id, tokens=[], pieces=[], sources=[], deferred=None, logprobs=[]
+    id=record.id,
+    tokens=[],
+    token_strings=[],
+    sources=[],
+    deferred=None,
+    logprobs=[],
   )
   return record, trace
 
 
-def hash_of(examples: Iterable[tasks.Example]) -> str:
+def hash_examples(examples: Iterable[tasks.Example]) -> str:
   """Of all that is asked, and should be answered."""
   return digest([[e.id, e.prompt, e.reference] for e in examples])
 
@@ -293,14 +299,15 @@ def dumps(line: Any) -> str:
 
 
 def loads[Line](text: str | bytes, kind: type[Line] = Record) -> Line:
-  """What `dumps` wrote.
+  """Reads a line that `dumps` wrote, of this version or an older one.
 
   Raises:
     ValueError: A field is missing, unknown, of another type or out of range;
       counts of a record do not add up; what a trace or a view says is not of
       each token.
   """
-  fields = dict(_schema(kind).parse(bounded.parse_json(text)))
+  fields = old_names.replace(kind.__name__, bounded.parse_json(text))
+  fields = dict(_schema(kind).parse(fields))
   if kind is tasks.Example and isinstance(fields['reference'], list):
     fields['reference'] = tuple(fields['reference'])
   line = kind(**fields)
@@ -379,7 +386,9 @@ def _check_trace(trace: Trace) -> None:
   Raises:
     ValueError: A list is longer or shorter, or there is no such source.
   """
-  _check_lengths(trace, 'tokens', 'pieces', 'sources', 'deferred', 'logprobs')
+  _check_lengths(
+    trace, 'tokens', 'token_strings', 'sources', 'deferred', 'logprobs'
+  )
   last = len(SOURCES) - 1
   wrong = [x for x in trace.sources if not 0 <= x <= last]
   if wrong:

@@ -1,4 +1,4 @@
-"""Hashes methods and tasks that come from outside of the deciding modules."""
+"""Hashes of methods, tasks and plug-ins that no deciding module defines."""
 
 import ast
 import dataclasses
@@ -31,18 +31,19 @@ from experiments.tasks import BUILTIN as BUILTIN_TASKS
 _STDLIB = pathlib.Path(sysconfig.get_paths()['stdlib']).resolve()
 
 
-def source(*registered: Any) -> str | None:
-  """Hashes methods and tasks that the deciding modules do not define.
+def hash_external(*registered: Any) -> str | None:
+  """Hashes methods and tasks that no deciding module defines.
+
+  The hash of a function covers its code, the source of its module, the source
+  of modules in the same folder that its module imports, and the values it
+  refers to: closures, defaults, arguments of a partial, fields, arrays.
 
   Args:
-    *registered: Methods, tasks and `plugins`. What counts of a function is its
-      code, the source of its module and of modules beside it that this one
-      imports, and all values that it brings along: closures, defaults,
-      arguments of a partial, fields, arrays.
+    *registered: Methods, tasks and `used_plugins`.
 
   Returns:
-    None where all are the library's own. A learned rule is, for a point's name
-    has a hash of its weights.
+    The hash, or None if the library defines all of them. A learned rule counts
+    as the library's: the name of its point holds a hash of its weights.
   """
   parts = []
   for value in registered:
@@ -56,8 +57,8 @@ def source(*registered: Any) -> str | None:
   return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def plugins(options: Options, drafter: str) -> list[Any]:
-  """Lists what another package's plug-ins add to decoding, for `source`.
+def used_plugins(options: Options, drafter: str) -> list[Any]:
+  """Lists what another package's plug-ins add to decoding, for `hash_external`.
 
   Args:
     options: How a curve is decoded.
@@ -88,7 +89,7 @@ def plugins(options: Options, drafter: str) -> list[Any]:
 
 @functools.cache
 def _ours() -> frozenset[pathlib.Path]:
-  return frozenset(versions.deciding().values())
+  return frozenset(versions.deciding_modules().values())
 
 
 def _is_library_task(value: Any) -> bool:
@@ -202,12 +203,12 @@ def _own_source(function: Any, path: pathlib.Path | None) -> Any:
     # Python's own, or compiled: its version tells it from others.
     return path.name
   if {'site-packages', 'dist-packages'} & {*path.parts}:
-    return versions.statements(path.read_bytes())
+    return versions.hash_syntax(path.read_bytes())
   near, waiting = {}, [path]
   while waiting:
     path = waiting.pop()
     if path not in near:
-      near[path] = versions.statements(path.read_bytes())
+      near[path] = versions.hash_syntax(path.read_bytes())
       waiting += _imported_nearby(path)
   return [near[path] for path in sorted(near)]
 

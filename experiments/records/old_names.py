@@ -1,0 +1,33 @@
+"""Names that fields of a workdir's files had in older versions.
+
+The readers of a workdir replace them, so that everything else knows the new
+names alone, and old workdirs still open.
+"""
+
+from typing import Any
+
+# Old name to new name, by what has the fields: a class of `record_schema`.
+OLD_NAMES = {
+  'Trace': {'pieces': 'token_strings'},
+}
+
+
+def replace(kind: str, fields: Any) -> Any:
+  """Replaces old names of fields, in their order.
+
+  Args:
+    kind: Key of `OLD_NAMES`; other kinds have no old names.
+    fields: Fields by name. Anything else is returned as it is, and so is an
+      old name whose new name is a field too, for the reader to refuse.
+
+  Returns:
+    The fields under their new names.
+  """
+  if not isinstance(fields, dict):
+    return fields
+  names = {
+    old: new
+    for old, new in OLD_NAMES.get(kind, {}).items()
+    if new not in fields
+  }
+  return {names.get(name, name): value for name, value in fields.items()}
