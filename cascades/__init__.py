@@ -14,6 +14,7 @@ above it in this list.
   scheme        how blocks are verified, and where tokens come from
   methods       one position: both models' distributions to the one to sample
   schedules     one answer: how lenient a method is along it
+  config        the options of decoding, checked
   verification  one block: which drafts stay, and the token after them
   models        language models for one sequence, and how they come and go
   decoding      one sequence: its state, a block of it, the loop
@@ -32,6 +33,7 @@ import importlib
 __version__ = '0.1.0'
 
 _HOME = {
+  'DecodingConfig': 'config',
   'Sampler': 'sampler.sampler',
   'Answer': 'sampler.sampler',
   'agreement': 'sampler.agreement',
@@ -49,8 +51,8 @@ _HOME = {
 # In the order of the list; `tests/imports_test.py` holds them to it.
 ROOMS = (
   'arguments declarations untrusted extras compilation plain atomic registries'
-  ' scheme methods schedules verification models decoding drafters sampler proof'
-  ' contrib'
+  ' scheme methods schedules config verification models decoding drafters'
+  ' sampler proof contrib'
 ).split()
 
 __all__ = sorted([*_HOME, *ROOMS])

@@ -247,7 +247,7 @@ def needs(config: ml_collections.ConfigDict, curves) -> Needs:
     read = (verifier + drafter) * size.prompt * config.num_examples
     seconds += read / (0.4 * device.compute)
     tokens, weights = per_block, verifier + (config.gamma + 1) * drafter
-    if not curve.options.gamma:
+    if not curve.config.gamma:
       alone = {'verifier_only': verifier, 'drafter_only': drafter}
       tokens, weights = 1.0, alone[curve.method]
     answers = config.num_examples * max(1, len(curve.leniences))

@@ -8,6 +8,7 @@ verifier greedy speculative decoding needs for the answer.
 
 from absl import app, flags
 
+from cascades.config import DecodingConfig
 from cascades.untrusted import display
 from experiments import cli
 
@@ -85,10 +86,12 @@ def main() -> None:
   greedy = sampler.Sampler(
     verifier,
     drafter,
-    method='speed',
-    lenience=0.0,
-    gamma=_GAMMA.value,
-    temperature=0.0,
+    config=DecodingConfig(
+      method='speed',
+      lenience=0.0,
+      gamma=_GAMMA.value,
+      temperature=0.0,
+    ),
   ).sample(_PROMPT.value, max_new_tokens=_MAX_NEW_TOKENS.value)
   print(
     f'Greedy speculative decoding, gamma {_GAMMA.value}:'

@@ -17,6 +17,7 @@ from absl import app, flags, logging
 
 import cascades
 from cascades import compilation
+from cascades.declarations import Declared, options_of
 from cascades.registries import OPTIONS
 from cascades.untrusted import display
 
@@ -56,16 +57,29 @@ def define_dtype() -> None:
   )
 
 
+_DEFINE = {
+  bool: flags.DEFINE_bool,
+  float: flags.DEFINE_float,
+  int: flags.DEFINE_integer,
+  str: flags.DEFINE_string,
+}
+
+
+def define_options(declared: type[Declared]) -> None:
+  """Defines a flag for each option that a class declares."""
+  for name, declaration in options_of(declared).items():
+    if declaration.choices:
+      _define_enum(
+        name, declaration.default, list(declaration.choices), declaration.help
+      )
+    else:
+      _DEFINE[declaration.kind](name, declaration.default, declaration.help)
+
+
 def define_plugin_options() -> list[flags.FlagHolder]:
   """Defines a flag for each option that a plug-in declares."""
-  define = {
-    bool: flags.DEFINE_bool,
-    float: flags.DEFINE_float,
-    int: flags.DEFINE_integer,
-    str: flags.DEFINE_string,
-  }
   return [
-    define[option.kind](name, None, option.help)
+    _DEFINE[option.kind](name, None, option.help)
     for name, option in OPTIONS.available().items()
     # A flag of the library's own is no plug-in's to define.
     if name not in flags.FLAGS

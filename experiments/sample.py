@@ -7,52 +7,16 @@ Shows: the text, its tokens coloured by source, and the counts.
 
 from absl import app, flags
 
+from cascades.config import DecodingConfig
+from cascades.declarations import options_of
 from cascades.untrusted import display
 from experiments import cli
 
 _PROMPT = flags.DEFINE_string('prompt', None, 'The text to go on from.')
-# Options of `Sampler`, by their names.
-_OPTIONS = (
-  flags.DEFINE_string('method', 'token_v3', 'Key of METHODS.'),
-  flags.DEFINE_float('lenience', 0.5, "The method's lenience."),
-  flags.DEFINE_integer(
-    'gamma', None, 'Tokens drafted per block; 4 if not given.'
-  ),
-  flags.DEFINE_float('temperature', 1.0, '0 is greedy.'),
-  flags.DEFINE_integer('top_k', None, 'Keep this many tokens.'),
-  flags.DEFINE_float('top_p', None, 'Keep tokens that hold this mass.'),
-  flags.DEFINE_string(
-    'verification',
-    'token',
-    'Which drafts stay: token, block, look_ahead, sequential; of several:'
-    ' multi_round, k_seq, match, traversal.',
-  ),
-  flags.DEFINE_enum(
-    'gate', 'raw', ['raw', 'processed'], 'What deferral rules see.'
-  ),
-  flags.DEFINE_enum(
-    'bonus',
-    'target',
-    ['target', 'verifier'],
-    'What the token after a whole block is drawn from.',
-  ),
-  flags.DEFINE_integer('drafts', 1, 'Drafts per block, side by side.'),
-  flags.DEFINE_integer(
-    'tree_size', None, 'Most drafted tokens that the verifier reads per block.'
-  ),
+cli.define_options(DecodingConfig)
+_DRAFTER_OPTIONS = (
   flags.DEFINE_float(
     'stop_below', None, 'Drafting stops where its best token is less probable.'
-  ),
-  flags.DEFINE_string(
-    'schedule',
-    'constant',
-    "How the lenience goes along an answer: 'first:16' is strict for 16"
-    ' tokens.',
-  ),
-  flags.DEFINE_string(
-    'cap',
-    'none',
-    "Tokens that may become likelier: 'top:3', 'delta:0.1', or both.",
   ),
   flags.DEFINE_bool(
     'beam',
@@ -126,9 +90,15 @@ def main() -> None:
   from cascades.sampler import sampler
   from experiments import records
 
-  options = {flag.name: flag.value for flag in _OPTIONS}
+  config = DecodingConfig(
+    **{name: flags.FLAGS[name].value for name in options_of(DecodingConfig)}
+  )
   decoder = sampler.Sampler(
-    _VERIFIER.value, _DRAFTER.value, dtype=flags.FLAGS.dtype, **options
+    _VERIFIER.value,
+    _DRAFTER.value,
+    config=config,
+    dtype=flags.FLAGS.dtype,
+    **{flag.name: flag.value for flag in _DRAFTER_OPTIONS},
   )
   answer = decoder.sample(
     _PROMPT.value,
@@ -143,7 +113,7 @@ def main() -> None:
   print(f'\n{legend(colour)}')
   counts = ', '.join(f'{k} {v}' for k, v in answer.counts.items())
   print(f'{counts}.')
-  chosen = decoder.options
+  chosen = decoder.config
   variant = records.variant(
     chosen.method.name, *(getattr(chosen, name) for name in records.OPTIONS)
   )

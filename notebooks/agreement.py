@@ -99,10 +99,23 @@ figure.tight_layout()
 
 # %%
 greedy = cascades.Sampler(
-  verifier, drafter, method='speed', lenience=0.0, gamma=4, temperature=0.0
+  verifier,
+  drafter,
+  config=cascades.DecodingConfig(
+    method='speed',
+    lenience=0.0,
+    gamma=4,
+    temperature=0.0,
+  ),
 )
 answers = greedy.sample(prompts, max_new_tokens=96)
-alone = cascades.Sampler(verifier, gamma=0, temperature=0.0)
+alone = cascades.Sampler(
+  verifier,
+  config=cascades.DecodingConfig(
+    gamma=0,
+    temperature=0.0,
+  ),
+)
 assert [a.tokens for a in answers] == [
   a.tokens for a in alone.sample(prompts, max_new_tokens=96)
 ]
@@ -120,7 +133,13 @@ print(f'{calls} passes of the verifier for {tokens} tokens')
 # %%
 for lenience in (-1.0, 0.5, 0.9):
   sampled = cascades.Sampler(
-    verifier, drafter, method='token_v3', lenience=lenience, gamma=4
+    verifier,
+    drafter,
+    config=cascades.DecodingConfig(
+      method='token_v3',
+      lenience=lenience,
+      gamma=4,
+    ),
   ).sample(prompts, max_new_tokens=96)
   accepted = sum(a.counts['accepted'] for a in sampled)
   examined = sum(a.counts['examined'] for a in sampled)

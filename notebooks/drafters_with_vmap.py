@@ -158,11 +158,13 @@ for drafts, verification in ((1, 'token'), (4, 'multi_round')):
   sampler = cascades.Sampler(
     verifier,
     'tiny-recurrent',
-    method='speed',
-    lenience=0.0,
-    gamma=4,
-    drafts=drafts,
-    verification=verification,
+    config=cascades.DecodingConfig(
+      method='speed',
+      lenience=0.0,
+      gamma=4,
+      drafts=drafts,
+      verification=verification,
+    ),
   )
   answers = sampler.sample([e.prompt for e in examples], max_new_tokens=96)
   calls = sum(a.counts['verifier_calls'] for a in answers)

@@ -91,7 +91,14 @@ acceptance, residual = cascades.get_acceptance_residual_fns(
 
 # %%
 sampler = cascades.Sampler(
-  verifier, drafter, method='token_v3', lenience=0.3, gamma=4, temperature=1.0
+  verifier,
+  drafter,
+  config=cascades.DecodingConfig(
+    method='token_v3',
+    lenience=0.3,
+    gamma=4,
+    temperature=1.0,
+  ),
 )
 answer = sampler.sample(examples[0].prompt, max_new_tokens=128)
 print(answer.text)

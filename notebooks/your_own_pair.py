@@ -125,7 +125,13 @@ how = dict(max_new_tokens=32, stop_strings=('\n',))
 # ## 3. What does the verifier say by itself?
 
 # %%
-alone = cascades.Sampler(verifier, gamma=0, temperature=0.0)
+alone = cascades.Sampler(
+  verifier,
+  config=cascades.DecodingConfig(
+    gamma=0,
+    temperature=0.0,
+  ),
+)
 plain = alone.sample(prompts, **how)
 for (de, _), answer in zip(ASKED[:4], plain, strict=False):
   print(f'{de} ->{answer.text}')
@@ -149,8 +155,10 @@ print(f'They want the same token at {share:.0%} of {len(agree)} places.')
 # the very same text, unless two tokens are as good as equal.
 
 # %%
-pair = dict(gamma=4, temperature=0.0, method='speed', lenience=0.0)
-strict = cascades.Sampler(verifier, drafter, **pair).sample(prompts, **how)
+pair = cascades.DecodingConfig(
+  gamma=4, temperature=0.0, method='speed', lenience=0.0
+)
+strict = cascades.Sampler(verifier, drafter, config=pair).sample(prompts, **how)
 same = sum(a.text == b.text for a, b in zip(plain, strict, strict=True))
 calls = sum(answer.counts['verifier_calls'] for answer in strict)
 tokens = sum(len(answer.logprobs) for answer in strict)
@@ -185,7 +193,13 @@ HTML(
 # %%
 from experiments.sweeps import costs
 
-bound_drafter = cascades.Sampler(verifier, drafter, gamma=4).bound_drafter
+bound_drafter = cascades.Sampler(
+  verifier,
+  drafter,
+  config=cascades.DecodingConfig(
+    gamma=4,
+  ),
+).bound_drafter
 model = models.get('drafter')
 unit = costs.measure(verifier, model, bound_drafter, [(4, 1)], seconds=2.0).low
 block = 5 * unit.drafter_token_s + unit.verify_s[4]
@@ -204,7 +218,13 @@ import sacrebleu
 
 LENIENCES = [-1.0, 0.5, 0.8, 0.95, 1.0]
 sampler = cascades.Sampler(
-  verifier, drafter, method='token_v3', gamma=4, temperature=0.0
+  verifier,
+  drafter,
+  config=cascades.DecodingConfig(
+    method='token_v3',
+    gamma=4,
+    temperature=0.0,
+  ),
 )
 curve = sampler.sample_curve(prompts, LENIENCES, **how)
 

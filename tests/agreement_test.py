@@ -38,7 +38,7 @@ def _of_tables():
 
 
 def _alone(model):
-  alone = sampler.Sampler(model, gamma=0, temperature=0.0)
+  alone = small.sampler(model, gamma=0, temperature=0.0)
   return alone.sample(_prompts(), max_new_tokens=_NEW)
 
 
@@ -108,7 +108,7 @@ def test_whatever_drafts_can_be_looked_at():
 def test_a_drafters_first_block_is_what_strict_decoding_drafts(drafter):
   verifier, _ = _models()
   options = dict(method='speed', lenience=0.0, gamma=4, temperature=0.0)
-  strict = sampler.Sampler(verifier, drafter, **options)
+  strict = small.sampler(verifier, drafter, **options)
   for prompt in _prompts()[-3:]:
     one = agreement.agreement((verifier, drafter), prompt, 4)
     # A block, and no more.
@@ -148,7 +148,7 @@ def test_pairs_that_will_not_do_are_refused():
     ),
     (lambda: agreement.agreement(others, 'a'), foreign),
     (lambda: sampler.Sampler(*others), foreign),
-    (lambda: sampler.Sampler(others[0], gamma=0), foreign),
+    (lambda: small.sampler(others[0], gamma=0), foreign),
     (lambda: sampler.Sampler(*tables, words), foreign),
     (
       lambda: sampler.Sampler(verifier, others[1]),

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import cascades
 from cascades import arguments
-from cascades.sampler import batching, options, scoring
+from cascades.config import DecodingConfig
+from cascades.sampler import batching, scoring
 
 _V, _SIZE = 768, 96
 _pair = small.tables
@@ -22,7 +23,7 @@ _pair = small.tables
 
 @functools.cache
 def _sampler():
-  return cascades.Sampler(
+  return small.sampler(
     *_pair(), method='speed', lenience=0.0, cache_length=_SIZE, batch_size=2
   )
 
@@ -155,8 +156,8 @@ def test_odd_options_of_a_sampler(options):
   given = dict(zip(('verifier', 'drafter'), _pair(), strict=True))
   if options.get('verifier', 0) is None:
     del options['verifier']
-  made = _answer_or_sentence(lambda: cascades.Sampler(**given | options))
-  assert made is None or made.options.gamma >= 0
+  made = _answer_or_sentence(lambda: small.sampler(**given | options))
+  assert made is None or made.config.gamma >= 0
 
 
 @_many(350)
@@ -214,11 +215,14 @@ _OPTIONS_REFUSED = [
     (dict(verification=x), f"verification: '{x}' is not known")
     for x in ('look_ahead:1', 'look_ahead:x', 'ahead', 'a:4')
   ),
-  (dict(gate='cooked'), "gate: 'cooked' is not known"),
-  (dict(bonus='none'), "bonus: 'none' is not known"),
+  (dict(gate='cooked'), "gate: must be 'raw' or 'processed', got 'cooked'"),
+  (dict(bonus='none'), "bonus: must be 'target' or 'verifier', got 'none'"),
   (dict(method='cactus', verification='block'), '.*cactus verifies each'),
   (dict(method='speed', verification='sequential'), '.*speed has none'),
-  (dict(verification='sequential', cap='top:3'), "cap: 'sequential' follows"),
+  (
+    dict(verification='sequential', cap='top:3'),
+    "cap: cannot be combined with verification 'sequential'",
+  ),
   *(
     (dict(cap=x), 'cap: .* is not known; ')
     for x in 'top,top:0,top:x,delta:2,delta:nan,top:3 top:2,k:3,'.split(',')
@@ -232,7 +236,7 @@ _OPTIONS_REFUSED = [
   (dict(schedule='each:0.1,x'), "schedule: .* write it as 'each:0,0.2,0.5'"),
   (dict(schedule='inside:3'), 'schedule: .* two tokens that differ'),
   (dict(schedule='inside:3 ... 3'), 'schedule: .* two tokens that differ'),
-  (dict(schedule=3), 'schedule: 3 is not known'),
+  (dict(schedule=3), 'schedule: must be a text, got 3'),
   (dict(schedule='ramp:3', method='opt'), 'schedule: .* no ramp leads any'),
   (dict(schedule='first:3', method='drafter_only'), 'schedule: .*_only has no'),
 ]
@@ -280,7 +284,7 @@ _BOTH_REFUSED = [
 )
 def test_what_will_not_do_is_named_in_a_sentence(options, asked, said):
   def ask():
-    return cascades.Sampler(*_pair(), **options).sample(
+    return small.sampler(*_pair(), **options).sample(
       **dict(prompts='x') | asked
     )
 
@@ -298,8 +302,8 @@ def test_arrays_and_large_numbers_are_as_good_as_any():
   assert want == run(
     stop_tokens=np.array([5, 6]), forbidden_tokens=np.array([7])
   )
-  large = cascades.Sampler(*_pair(), cache_length=_SIZE, top_k=2**31)
-  every = cascades.Sampler(*_pair(), cache_length=_SIZE, top_k=_V)
+  large = small.sampler(*_pair(), cache_length=_SIZE, top_k=2**31)
+  every = small.sampler(*_pair(), cache_length=_SIZE, top_k=_V)
   assert large.sample('four').tokens == every.sample('four').tokens
   requests = [([3], [4, 5])]
   assert scoring.score(large, requests) == scoring.score(every, requests)
@@ -314,7 +318,7 @@ def test_seeds_are_not_taken_modulo_anything():
 @pytest.mark.parametrize('temperature', [1e-7, 1e-9, 1e-37, 1e-45, 1e-320])
 def test_what_is_next_to_greedy_is_greedy(temperature):
   make = functools.partial(
-    cascades.Sampler, *_pair(), method='speed', lenience=0.0, cache_length=_SIZE
+    small.sampler, *_pair(), method='speed', lenience=0.0, cache_length=_SIZE
   )
   near, greedy = make(temperature=temperature), make(temperature=0)
   assert near.sample('four').tokens == greedy.sample('four').tokens
@@ -325,7 +329,7 @@ def test_what_is_next_to_greedy_is_greedy(temperature):
 def test_prompts_of_one_checksum_do_not_change_each_other():
   # CRC-32 of their ids is the same.
   prompts = ['hpiftsdlqw', 'wkpeserbfj']
-  sampler = cascades.Sampler(
+  sampler = small.sampler(
     *_pair(),
     method='speed',
     lenience=0.0,
@@ -356,7 +360,7 @@ def test_only_numbers_are_numbers_of_any_kind():
 @pytest.mark.parametrize('value', [1e39, -1e39, 10**300], ids=arguments.quote)
 def test_a_number_that_float32_makes_infinite_is_refused(value):
   for run in (
-    lambda: cascades.Sampler(*_pair(), method='opt', lenience=value),
+    lambda: small.sampler(*_pair(), method='opt', lenience=value),
     lambda: _sampler().sample_curve(['four'], [value]),
   ):
     with pytest.raises(ValueError, match=r'^lenience: .* than float32 holds;'):
@@ -368,11 +372,11 @@ def test_a_number_that_float32_makes_infinite_is_refused(value):
 )
 @pytest.mark.parametrize(
   'name',
-  ['method', 'verification', 'gate', 'bonus', 'schedule', 'cap', 'beam'],
+  ['method', 'verification', 'gate', 'bonus', 'schedule', 'cap'],
 )
 def test_an_option_of_another_type_is_named_in_a_few_words(name, value):
   with pytest.raises(ValueError, match=f'^{name}: ') as caught:
-    options.Options(**{name: value})
+    DecodingConfig(**{name: value})
   assert len(str(caught.value)) < 700
 
 
@@ -380,12 +384,12 @@ def test_an_option_of_another_type_is_named_in_a_few_words(name, value):
 @pytest.mark.parametrize('name', ['method', 'lenience', 'gamma'])
 def test_an_option_of_the_inner_two_is_named(name, value):
   with pytest.raises(ValueError, match=f'^inner_{name}: '):
-    options.Options.of(**{f'inner_{name}': value})
+    small.sampler(*_pair()[:1], 'self:1+ngram', **{f'inner_{name}': value})
 
 
 def test_what_is_long_or_odd_is_said_in_a_few_words():
   for name in ('x' * 5000, 'ngram:' + '9' * 5000, 'self:' + '9' * 5000):
-    run = functools.partial(cascades.Sampler, _pair()[0], name)
+    run = functools.partial(small.sampler, _pair()[0], name)
     assert _answer_or_sentence(run) is None
   for value in (_Odd(), 10**5000, 'x' * 10**6, {1: [2] * 1000}, '\n\n'):
     said = arguments.quote(value)

@@ -370,7 +370,7 @@ def test_an_assistant_is_no_model_of_its_own():
   ):
     load_model(name)
   with pytest.raises(ValueError, match='method: drafter_only is the drafter'):
-    cascades.Sampler(verifier('shared'), name, method='drafter_only')
+    small.sampler(verifier('shared'), name, method='drafter_only')
   # As is one that is not there.
   with pytest.raises(ValueError, match='fetch google/gemma-4-E2B-it-assistant'):
     cascades.Sampler(verifier('shared'), 'gemma-4-E2B-it-assistant')
@@ -383,7 +383,7 @@ def test_what_an_assistant_is_not_asked_for_is_refused():
     (dict(others_say='no'), 'others_say: .* give True or False'),
   ):
     with pytest.raises(ValueError, match=said):
-      cascades.Sampler(*pair, **options)
+      small.sampler(*pair, **options)
   with pytest.raises(ValueError, match='others_say: only an assistant'):
     cascades.Sampler('tiny-verifier', 'tiny-drafter', others_say=False)
   # Which is told from what was loaded, and passed on.

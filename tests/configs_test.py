@@ -13,10 +13,9 @@ import pandas as pd
 import pytest
 
 from cascades import methods
-from cascades.drafters.assistant import assistant_checkpoint
+from cascades.config import DecodingConfig
 from cascades.models import checkpoints, gemma_library
 from cascades.sampler import batching
-from cascades.sampler.options import Options
 from configs import common, paper
 from experiments import cli, records, sweep
 from experiments.records import metrics
@@ -96,7 +95,7 @@ def test_a_config_has_the_points_of_its_committed_results(folder):
     ].values
   }
   wanted = {
-    (curve.method, repr(lam), *(getattr(curve.options, x) for x in names))
+    (curve.method, repr(lam), *(getattr(curve.config, x) for x in names))
     for curve in plan.with_models_alone(plan.curves(config, module, {}))
     for lam in map(float, curve.leniences or ('nan',))
   }
@@ -150,7 +149,7 @@ def test_gamma_and_options_given_on_the_command_line_win():
   config = module.get_config()
   config.gamma = 3
   found = _by_name(plan.curves(config, module, {'gamma': 3}))
-  assert {curve.options.gamma for curve in found.values()} == {0, 1, 3}
+  assert {curve.config.gamma for curve in found.values()} == {0, 1, 3}
   # Curves that are equal now are one, with the leniences of all of them.
   config.verification = 'block'
   overrides = {'gamma': 3, 'verification': 'block'}
@@ -158,7 +157,7 @@ def test_gamma_and_options_given_on_the_command_line_win():
   assert 'speed gamma 3' not in found
   given = (0.0, 0.8, 0.9, 0.95)
   assert found['speed block gamma 3'].leniences == given
-  assert found['sequence_mean'].options.verification == 'token'
+  assert found['sequence_mean'].config.verification == 'token'
   plan.check(list(found.values()), config)
 
 
@@ -235,22 +234,22 @@ def test_options_are_made_once_of_what_the_config_says():
   config |= {'stop_below': 0.1, 'beam': False, 'gamma': 2}
   several = dict(verification='match', drafts=3)
   curve = plan.Curve.of(config, 'speed', (0.0,), **several)
-  assert curve.options == Options(
+  assert curve.config == DecodingConfig(
     **several,
     method='speed',
     gamma=2,
     temperature=0.5,
     cache_length=99,
     tree_size=7,
-    stop_below=0.1,
   )
+  assert curve.drafter_options == {'stop_below': 0.1, 'beam': False}
   # A single draft is no tree, and where nothing is drafted nothing stops.
-  assert plan.Curve.of(config, 'speed', (0.0,)).options.tree_size is None
+  assert plan.Curve.of(config, 'speed', (0.0,)).config.tree_size is None
   answers = plan.Curve.of(config, 'sequence_mean', (0.5,), **several)
-  alone = Options(
+  alone = DecodingConfig(
     method='drafter_only', gamma=0, temperature=0.5, cache_length=99
   )
-  assert answers.options == alone
+  assert answers.config == alone
   assert answers.confidence == answers.method == 'sequence_mean'
   verifier, drafter, last = plan.with_models_alone([answers])
   assert verifier == plan.Curve.of(config, 'verifier_only', ())

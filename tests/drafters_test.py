@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import models_test
 import numpy as np
 import pytest
+import small
 import tiers
 
-import cascades
 from cascades import decoding, drafters, methods, verification
 from cascades.contrib import many_methods
 from cascades.contrib.chains import chain_drafter as chain
@@ -154,7 +154,7 @@ def test_a_model_that_drafts_for_itself_is_never_rejected():
   # All blocks are kept whole, so that their last tokens are read a block late;
   # after a prompt of one token, of some, and of more than a window, and after
   # another turn.
-  itself = cascades.Sampler(
+  itself = small.sampler(
     *('tiny-drafter', 'tiny-drafter'), method='speed', lenience=0.0, gamma=3
   )
   prompts = ['', 'The number 31', 'one two three ' * 40]

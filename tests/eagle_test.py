@@ -27,7 +27,6 @@ import small
 import tiers
 from safetensors.numpy import save_file
 
-import cascades
 from cascades import decoding, drafters, load_model, methods, verification
 from cascades.drafters import pairing
 from cascades.drafters.eagle import eagle_checkpoint
@@ -447,7 +446,7 @@ def _verifier(name):
   ],
 )
 def test_greedy_and_strict_is_the_verifier_alone(name, more, tmp_path):
-  alone = cascades.Sampler(_verifier(name), gamma=0, temperature=0.0)
+  alone = small.sampler(_verifier(name), gamma=0, temperature=0.0)
   first = alone.sample(_TEXTS, max_new_tokens=24)
   # It says little but what is said, so that something is kept.
   said = np.unique([x for answer in first for x in answer.tokens])[:5]

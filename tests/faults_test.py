@@ -41,7 +41,7 @@ def _pair(culprit, value):
 
 def _fails(culprit, pair, asked=None, **options):
   """That a sampler's answer ends in an error which names the culprit."""
-  sampler = cascades.Sampler(*pair, **dict(cache_length=256) | options)
+  sampler = small.sampler(*pair, **dict(cache_length=256) | options)
   length = len(sampler.encode(_PROMPT))
   wanted = f'its logits are not finite at position {length}'
   if culprit == 'method':
@@ -80,7 +80,7 @@ def test_what_no_emitted_token_is_drawn_from_is_no_fault(culprit):
   # Strict decoding is the verifier alone, which reads nothing more either.
   options = dict(temperature=0.0, cache_length=256)
   verifier, _ = small.tables()
-  prompt = cascades.Sampler(verifier, gamma=0, **options).encode(_PROMPT)
+  prompt = small.sampler(verifier, gamma=0, **options).encode(_PROMPT)
   context = int(
     verifier.model.context(np.array(prompt), np.arange(len(prompt)))
   )
@@ -94,8 +94,8 @@ def test_what_no_emitted_token_is_drawn_from_is_no_fault(culprit):
 
   pair = table(culprit == 'verifier'), table(culprit == 'drafter')
   for sampler in (
-    cascades.Sampler(*pair, method='speed', lenience=0.0, **options),
-    cascades.Sampler(pair[0], gamma=0, **options),
+    small.sampler(*pair, method='speed', lenience=0.0, **options),
+    small.sampler(pair[0], gamma=0, **options),
   ):
     assert sampler.sample(_PROMPT, max_new_tokens=8).tokens == [1]
 
@@ -108,7 +108,7 @@ def test_a_fault_is_raised_in_another_process_too():
 
 
 def test_a_stream_and_a_curve_end_too():
-  sampler = cascades.Sampler(
+  sampler = small.sampler(
     *_pair('drafter', jnp.nan), lenience=0.3, cache_length=256
   )
   with pytest.raises(ValueError, match=r'^drafter: its logits'):
@@ -120,7 +120,7 @@ def test_a_stream_and_a_curve_end_too():
 @pytest.mark.slow
 def test_the_position_is_that_of_the_first_such_row():
   verifier, _ = small.tables()
-  alone = functools.partial(cascades.Sampler, gamma=0, cache_length=256)
+  alone = functools.partial(small.sampler, gamma=0, cache_length=256)
   sampler = alone(verifier)
   prompt = sampler.encode(_PROMPT)
   answer = sampler.sample(_PROMPT, max_new_tokens=24)
@@ -147,7 +147,7 @@ def test_a_method_without_a_distribution_is_named():
     strict=0.0,
     drafter_only=None,
   )
-  sampler = cascades.Sampler(*small.tables(), method=broken, cache_length=256)
+  sampler = small.sampler(*small.tables(), method=broken, cache_length=256)
   with pytest.raises(ValueError, match=r'^method: what it samples from is no'):
     sampler.sample_curve([_PROMPT], [0.1, 0.9], max_new_tokens=8)
 
@@ -155,7 +155,7 @@ def test_a_method_without_a_distribution_is_named():
 @pytest.mark.parametrize('culprit', ['verifier', 'drafter'])
 def test_what_is_not_finite_neither_scores_nor_agrees(culprit):
   pair = _pair(culprit, jnp.nan)
-  sampler = cascades.Sampler(*pair, lenience=0.3)
+  sampler = small.sampler(*pair, lenience=0.3)
   with pytest.raises(ValueError, match=f'^{culprit}: .* at position 2 of a'):
     scoring.score(sampler, [([2, 7], [8, 9])])
   with pytest.raises(ValueError, match=f'^{culprit}: its logits are not'):
@@ -231,7 +231,7 @@ def _soft_capped(value):
 @pytest.mark.parametrize('value', [jnp.inf, jnp.nan])
 def test_a_soft_cap_hides_no_infinity(value):
   verifier = _soft_capped(value)
-  sampler = cascades.Sampler(verifier, gamma=0, cache_length=256)
+  sampler = small.sampler(verifier, gamma=0, cache_length=256)
   with pytest.raises(ValueError, match=r'^verifier: its logits'):
     sampler.sample(_PROMPT, max_new_tokens=4)
   with pytest.raises(ValueError, match=r'^verifier: its logits'):

@@ -24,6 +24,7 @@ import eagle_test
 import jax
 import jax.numpy as jnp
 import numpy as np
+import small
 
 import cascades
 from cascades import decoding, drafters, methods, schedules, verification
@@ -376,7 +377,7 @@ class SamplerCase:
       checkpoints.Checkpoint(_Model(size, _CONTEXTS), x, tokenizer)
       for x in tables
     )
-    sampler = cascades.Sampler(
+    sampler = small.sampler(
       *pair, method='token_v2', lenience=0.3, gamma=2, top_p=0.9, top_k=40
     )
     prompts = [f'{text} {i}' for i in range(4) for text in _TEXTS]
@@ -422,7 +423,7 @@ def _of_assistant() -> list:
   """What a small random Gemma 4 and its assistant write greedily."""
   names = 'hf_gemma4_dense', 'hf_gemma4_dense_assistant'
   folders = (str(FILE.parents[1] / 'fixtures' / name) for name in names)
-  sampler = cascades.Sampler(
+  sampler = small.sampler(
     *folders, method='speed', lenience=0.0, temperature=0.0
   )
   answers = sampler.sample(_TEXTS, max_new_tokens=8)
@@ -435,7 +436,7 @@ def pair_digests() -> dict[str, str]:
   found = {'assistant': digest(_of_assistant())}
   for name, options in _WITH.items():
     drafter = None if name == 'alone' else name.partition(' ')[0]
-    sampler = cascades.Sampler(verifier, drafter, temperature=0.0, **options)
+    sampler = small.sampler(verifier, drafter, temperature=0.0, **options)
     answers = sampler.sample(_TEXTS, max_new_tokens=24)
     found[f'pair {name}'] = digest(
       [(a.tokens, a.sources, a.counts) for a in answers]

@@ -20,7 +20,6 @@ from absl.testing import flagsaver
 from safetensors.numpy import load_file, save_file
 from small import FIXTURES, dtypes, same
 
-import cascades
 from cascades import load_model
 from cascades.drafters import pairing
 from cascades.drafters.assistant import assistant_checkpoint
@@ -114,7 +113,7 @@ def test_answers_are_those_of_float32(tmp_path):
   large = dict(scale=lambda name: 4096 if 'up_proj' in name else 1)
   prompt, answers = 'The number 4302 in words:', []
   for folder in both(TINY, tmp_path, **large):
-    one = cascades.Sampler(str(folder), None, gamma=0, temperature=0.0)
+    one = small.sampler(str(folder), None, gamma=0, temperature=0.0)
     answers.append(one.sample(prompt, max_new_tokens=8, return_logits=True))
   assert answers[0].text
   assert answers[1].tokens == answers[0].tokens
@@ -181,7 +180,7 @@ def test_float16_that_is_asked_for_is_refused(tmp_path):
   for call in (
     lambda: load_model(TINY, 'float16'),
     lambda: checkpoints.describe(TINY, 'float16'),
-    lambda: cascades.Sampler('tiny-verifier', gamma=0, dtype='float16'),
+    lambda: small.sampler('tiny-verifier', gamma=0, dtype='float16'),
     lambda: recurrent_checkpoint.load(
       recurrent_checkpoint.folder_of('tiny-recurrent'), 'float16'
     ),
@@ -214,7 +213,7 @@ def test_parameters_in_float16_of_your_own_are_refused():
   half = jax.tree.map(lambda x: x.astype(np.float16), one.params)
   mine = one._replace(params=half)
   with pytest.raises(ValueError, match=r'^params: they are float16.*float32'):
-    cascades.Sampler(mine, gamma=0).sample('a', max_new_tokens=2)
+    small.sampler(mine, gamma=0).sample('a', max_new_tokens=2)
   positions = jnp.arange(2)
   with pytest.raises(ValueError, match=r'^params: they are float16'):
     one.model(half, positions, positions, jnp.ones((2, 2), bool))

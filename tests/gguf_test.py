@@ -26,9 +26,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import small
 from small import FIXTURES, dtypes, load, same
 
-import cascades
 from cascades import atomic
 from cascades.models import (
   checkpoints,
@@ -914,7 +914,7 @@ def test_the_drafter_that_was_made_for_it_drafts():
     ' snow.\n\nGerman: Zwei Frauen sitzen auf einer Bank.\nEnglish:'
   )
   how = dict(max_new_tokens=16, stop_strings=('\n',))
-  strict = cascades.Sampler(
+  strict = small.sampler(
     'gemma3-270m',
     name,
     method='speed',

@@ -20,7 +20,7 @@ from cascades.contrib import capping, learned, rule_fitting
 from cascades.drafters import pairing
 from cascades.models import checkpoints
 from cascades.proof import exact, tabulated
-from cascades.sampler import sampler, scoring
+from cascades.sampler import scoring
 from configs import train_rule
 from experiments import records, sweep
 from experiments.reports import styles
@@ -217,10 +217,10 @@ def test_a_head_takes_its_own_pair(pair, own):
     dict(cap='top:3'),
     dict(verification='block', schedule='first:4'),
   ):
-    made = sampler.Sampler(verifier, drafter, method=own, **options)
-    assert made.options.method is methods.get_method(own)
+    made = small.sampler(verifier, drafter, method=own, **options)
+    assert made.config.method is methods.get_method(own)
   # In whatever order the weights lie.
-  sampler.Sampler(verifier.unpack(), drafter, method=own)
+  small.sampler(verifier.unpack(), drafter, method=own)
 
 
 def test_a_head_of_another_pair_is_refused(pair, own):
@@ -237,12 +237,12 @@ def test_a_head_of_another_pair_is_refused(pair, own):
     ((verifier, 'ngram'), own, none),
     (small.tables(), own, none),
   ):
-    make = functools.partial(sampler.Sampler, *given, method=method)
+    make = functools.partial(small.sampler, *given, method=method)
     message = conftest.refused('method', make)
     assert message.startswith(f'method: {method} was trained for the')
     assert said in message
   # Where nothing is drafted there is no rule.
-  sampler.Sampler(drafter, gamma=0, method=own)
+  small.sampler(drafter, gamma=0, method=own)
 
 
 def test_a_sweep_of_another_pair_is_refused_before_it_decodes(tmp_path):
@@ -380,7 +380,7 @@ def test_a_rule_learns_from_training_examples_of_one_pair(tmp_path):
 def test_what_is_read_is_what_models_and_rules_say():
   tables = small.tables()
   options = dict(method='speed', lenience=0.0, gamma=1, temperature=0.7)
-  decoder = sampler.Sampler(*tables, **options)
+  decoder = small.sampler(*tables, **options)
   texts = [
     rule_fitting.Text(('t', 'x'), 'The', (40, 50, 60), 0.25),
     rule_fitting.Text(('t', 'x'), 'The', (70,), 0.75),
@@ -540,8 +540,8 @@ def test_a_rule_is_trained_on_what_a_sweep_wrote(tmp_path):
     (folder / learned.FILE).read_bytes()
   )
   pair |= dict(method=f'learned:{folder}')
-  decoder = sampler.Sampler(**pair, lenience=0.2)
+  decoder = small.sampler(**pair, lenience=0.2)
   answer = decoder.sample('The number 4302 in words:', max_new_tokens=16)
   assert answer.counts['examined'] > 0
   with pytest.raises(ValueError, match=r'for the drafter .*drafter, with'):
-    sampler.Sampler(**pair | dict(drafter=pair['verifier']))
+    small.sampler(**pair | dict(drafter=pair['verifier']))

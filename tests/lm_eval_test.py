@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import small
 
 _REASON = 'lm-evaluation-harness is not installed'
 pytest.importorskip('lm_eval', reason=_REASON)
@@ -16,7 +17,7 @@ from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.api.registry import get_model  # noqa: E402
 
 from cascades.contrib.lm_eval import CascadesLM, Generation  # noqa: E402
-from cascades.sampler import sampler, scoring  # noqa: E402
+from cascades.sampler import scoring  # noqa: E402
 
 pytestmark = pytest.mark.slow
 _ROOT = pathlib.Path(__file__).parent.parent
@@ -68,7 +69,7 @@ def test_greedy_answers_are_the_samplers_up_to_the_stop():
   lm = _lm()
   until = dict(until=[' hundred'], max_gen_toks=12)
   texts = _generate(lm, *[(prompt, until) for prompt in _PROMPTS])
-  alone = sampler.Sampler(
+  alone = small.sampler(
     lm.sampler.verifier, gamma=0, temperature=0, batch_size=4
   )
   answers = alone.sample(_PROMPTS, max_new_tokens=12)
@@ -176,13 +177,13 @@ def test_model_args_are_checked_by_name(options, said):
 
 def test_the_harness_says_how_large_a_batch_may_be():
   assert get_model('cascades') is CascadesLM
-  assert _lm().sampler.options.batch_size == 4
+  assert _lm().sampler.config.batch_size == 4
   auto = _SMALL | dict(batch_size='auto')
-  assert CascadesLM(**auto).sampler.options.batch_size == 64
-  assert CascadesLM(**auto, max_batch_size=9).sampler.options.batch_size == 9
+  assert CascadesLM(**auto).sampler.config.batch_size == 64
+  assert CascadesLM(**auto, max_batch_size=9).sampler.config.batch_size == 9
   # As the command line gives it; its device is none of JAX's.
   lm = CascadesLM(**_SMALL | dict(batch_size='2'), device='cuda:0')
-  assert lm.sampler.options.batch_size == 2
+  assert lm.sampler.config.batch_size == 2
 
 
 def test_what_a_task_may_not_ask_for_is_refused_by_name():

@@ -10,11 +10,11 @@ import tiers
 
 import cascades
 from cascades import methods, verification
+from cascades.config import DecodingConfig
+from cascades.declarations import options_of
 from cascades.methods import inputs
 from cascades.methods.inputs import has_verifier_law
 from cascades.registries import OPTIONS
-from cascades.sampler import options as options_module
-from cascades.sampler.options import Options
 from cascades.scheme import BONUS, DRAFT, RESIDUAL, SEQUENTIAL
 from experiments.sweeps import plan
 
@@ -53,6 +53,7 @@ _VALUES = dict(
   inner_lenience=0.5,
   inner_gamma=3,
 )
+_OF_DRAFTERS = ('stop_below', 'beam', 'others_say')
 # A rule under which an option shows, where the usual one rarely makes it.
 _LENIENT = dict(method='token_v3', lenience=0.9)
 _UNDER = dict(cap=_LENIENT, bonus=_LENIENT, schedule=_LENIENT)
@@ -71,16 +72,17 @@ def _outcome(**options):
   usual = dict(method='chow', lenience=0.5, temperature=0.7, cache_length=256)
   # Truncation that drops nothing: another number compiles nothing.
   usual |= dict(top_k=2**20, top_p=1.0)
-  sampler = cascades.Sampler(*pair, **usual | options)
+  sampler = small.sampler(*pair, **usual | options)
   answers = sampler.sample(_PROMPTS, max_new_tokens=32)
   return [(a.tokens, a.sources, a.counts) for a in answers], sampler.usage.rows
 
 
 def test_every_option_is_tried():
   assert {*_VALUES} == {
-    *Options.__dataclass_fields__,
+    *options_of(DecodingConfig),
     *OPTIONS.names(),
-  } - {'plugins'}
+    *_OF_DRAFTERS,
+  }
 
 
 _PAIRS = [
@@ -111,11 +113,11 @@ def test_an_option_has_an_effect_or_is_refused(kind, name):
   assert name in refusal or name == 'drafts'
 
 
+_IF_DRAFTED = (*('verification', 'gate', 'bonus', 'drafts', 'schedule', 'cap'),)
 _WITHOUT_EFFECT = [
   *(
     (dict(gamma=0, **{name: _VALUES[name]}), name, 'gamma 0')
-    for name in options_module._OF_DRAFTS
-    if name != 'tree_size'
+    for name in (*_IF_DRAFTED, *_OF_DRAFTERS)
   ),
   *(
     (
@@ -193,17 +195,17 @@ def test_what_has_no_effect_or_no_program_holds_is_refused(given, name, reason):
   # A single draft is no tree, and a verification may look at one.
   wanted = f'^{name}: .*{reason}|^verification: '
   with pytest.raises(ValueError, match=wanted) as caught:
-    Options.of(**given)
+    small.sampler(*small.tables(), **given)
   assert len(str(caught.value).splitlines()) == 1
 
 
 def test_gamma_is_four_unless_there_are_no_blocks():
-  assert Options().gamma == 4
-  assert Options(verification=SEQUENTIAL).gamma == 1
-  assert Options(verification=SEQUENTIAL, gamma=1).gamma == 1
-  assert Options(verification='look_ahead:4', gamma=4).gamma == 4
+  assert DecodingConfig().gamma == 4
+  assert DecodingConfig(verification=SEQUENTIAL).gamma == 1
+  assert DecodingConfig(verification=SEQUENTIAL, gamma=1).gamma == 1
+  assert DecodingConfig(verification='look_ahead:4', gamma=4).gamma == 4
   # An infinite lenience is a method's end.
-  Options(method='opt', schedule='each:-inf,inf')
+  DecodingConfig(method='opt', schedule='each:-inf,inf')
 
 
 def test_a_dtype_of_loaded_models_is_refused():
@@ -231,20 +233,25 @@ def test_what_a_method_looks_at_is_found_in_its_functions():
   assert inputs.used(methods.METHODS['opt']) == every - {'p_logits'}
   gated = _custom(target=lambda d, lenience: d.p_gate + 0 * lenience)
   assert inputs.used(gated) == {'q', 'p_gate', 'lenience'}
-  assert Options(method=gated, gate='processed').gate == 'processed'
+  assert DecodingConfig(method=gated, gate='processed').gate == 'processed'
   # What cannot be traced may look at anything.
   broken = _custom(target=lambda d, lenience: d.absent)
   assert inputs.used(broken) == every
-  assert Options(method=broken, gate='processed', lenience=0.1).lenience == 0.1
+  assert (
+    DecodingConfig(method=broken, gate='processed', lenience=0.1).lenience
+    == 0.1
+  )
 
 
 def test_a_rule_a_cap_or_an_end_has_its_option():
   # A cap looks at the gate, whatever its method does.
-  assert Options(method='speed', gate='processed', cap='top:1')
+  assert DecodingConfig(method='speed', gate='processed', cap='top:1')
   for method in methods.METHODS.values():
     for lenience in (method.strict, method.drafter_only):
       if lenience is not None:
-        assert Options(method=method, lenience=lenience).lenience == lenience
+        assert (
+          DecodingConfig(method=method, lenience=lenience).lenience == lenience
+        )
     looks = inputs.used(method) & {'q_gate', 'p_gate'}
     # The rule of `margin` looks at logits.
     looks |= {'p_logits'} & inputs.used(method)
@@ -275,8 +282,10 @@ def test_a_curve_of_a_sweep_takes_what_has_an_effect():
   sequential = plan.Curve.of(
     config, 'chow', (0.3,), gamma=8, verification=SEQUENTIAL
   )
-  assert sequential.options == Options(method='chow', verification=SEQUENTIAL)
-  assert plan.Curve.of(config, 'verifier_only', ()).options == Options(
+  assert sequential.config == DecodingConfig(
+    method='chow', verification=SEQUENTIAL
+  )
+  assert plan.Curve.of(config, 'verifier_only', ()).config == DecodingConfig(
     method='verifier_only', gamma=0
   )
   plan.check([sequential], config)
@@ -324,7 +333,7 @@ def test_all_kinds_of_decoding_share_one_definition_of_each_count(
 ):
   verifier, model = small.tables()
   options = _KINDS[kind] | dict(lenience=0.5, cache_length=256)
-  sampler = cascades.Sampler(
+  sampler = small.sampler(
     verifier, model if drafter == 'model' else drafter, **options
   )
   answers = sampler.sample(_PROMPTS, max_new_tokens=16)

@@ -190,7 +190,7 @@ def test_a_head_may_have_no_layers(tmp_path):
 
 
 def test_a_tree_that_does_not_fit_is_refused():
-  one = sampler.Sampler(
+  one = small.sampler(
     *_models(), drafts=8, verification='match', gamma=8, cache_length=100
   )
   with pytest.raises(ValueError, match='do not fit into cache_length 100'):
@@ -322,4 +322,4 @@ def test_a_name_may_be_of_two_models():
 )
 def test_what_does_not_go_together_is_refused(drafter, options, said):
   with pytest.raises(ValueError, match=said):
-    sampler.Sampler(_models()[0], drafter, **options)
+    small.sampler(_models()[0], drafter, **options)

@@ -8,7 +8,7 @@ import counts
 import pytest
 from answers import make_failure, make_record, make_trace
 
-from cascades.sampler.options import Options
+from cascades.config import DecodingConfig
 from experiments import records, tasks
 
 RECORD = make_record(
@@ -166,7 +166,7 @@ def test_traces_are_packed_into_the_same_bytes(tmp_path):
 def test_a_record_says_what_options_it_is_of():
   given = dict(verification='k_seq', gate='processed', bonus='verifier')
   given |= dict(method='cascade_opt', lenience=9, gamma=2, temperature=0)
-  options = Options(**given, drafts=3)
+  options = DecodingConfig(**given, drafts=3)
   told = records.decoding_fields(
     options, task='sums', lenience=math.nan, id='0'
   )

@@ -166,12 +166,12 @@ _CORE = """
     'verification': scheme.SINGLE + scheme.SEVERAL,
   }
   for name in core['method']:
-    cascades.Sampler(verifier, drafter, method=name, lenience=0)
+    small.sampler(verifier, drafter, method=name, lenience=0)
   for name in core['verification']:
     many = 1 + (name in scheme.SEVERAL)
-    cascades.Sampler(verifier, drafter, verification=name, drafts=many)
+    small.sampler(verifier, drafter, verification=name, drafts=many)
   for made in drafter, 'ngram', 'self:1':
-    decoder = cascades.Sampler(verifier, made, method='speed', lenience=0)
+    decoder = small.sampler(verifier, made, method='speed', lenience=0)
     assert decoder.sample('12', max_new_tokens=3).tokens
   loaded = [m for m in sys.modules if m.startswith('cascades.contrib')]
   assert not loaded, loaded
@@ -185,7 +185,7 @@ _CORE = """
     ('self:1+ngram', dict(inner_gamma=1, inner_method='opt')),
   ):
     usual = dict(method='opt', lenience=0.1, gamma=2)
-    decoder = cascades.Sampler(verifier, made, **usual, **options)
+    decoder = small.sampler(verifier, made, **usual, **options)
     assert decoder.sample('The number 12', max_new_tokens=6).tokens
   assert cascades.METHODS['learned'].load is not None
 """
@@ -298,7 +298,7 @@ _DECODED = """
   import sys
   import pytest
   import cascades
-  from cascades.sampler import options as options_module
+  from cascades.config import DecodingConfig
   from experiments.records import external_code
   from experiments.sweeps import fields, plan
   sys.path[:0] = ['tests']
@@ -308,7 +308,7 @@ _DECODED = """
   usual = dict(method='opt', lenience=0.1, gamma=2)
 
   def decode(drafter=pair[1], **options):
-    sampler = cascades.Sampler(pair[0], drafter, **usual | options)
+    sampler = small.sampler(pair[0], drafter, **usual | options)
     assert sampler.sample('The number 12', max_new_tokens=6).tokens
     return sampler
 
@@ -327,15 +327,15 @@ _DECODED = """
   config['lenience'] = [0.1]
   curve = plan.Curve.of(config, 'other_method', (0.1,))
   fields.check(config)
-  found = external_code.used_plugins(curve.options, 'other_drafter')
+  found = external_code.used_plugins(curve.config, 'other_drafter')
   assert found[1:] == [('other-package', '1.0')]
-  assert external_code.hash_external(curve.options.method, *found)
+  assert external_code.hash_external(curve.config.method, *found)
   for options in named:
-    made = options_module.Options.of(method='opt', **options)
+    made = DecodingConfig(method='opt', **options)
     assert ('other-package', '1.0') in external_code.used_plugins(made, 'ngram')
-  usual = options_module.Options()
+  usual = DecodingConfig()
   assert not external_code.used_plugins(usual, 'self:2+ngram')
-  assert dict(curve.options.plugins) == {'other_window': 3}
+  assert dict(curve.drafter_options) == {'other_window': 3}
   for mistake in (
     lambda: fields.check(dict(config, other_window=0)),
     lambda: decode(other_window=0),

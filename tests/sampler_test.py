@@ -49,7 +49,7 @@ def prompts():
 @pytest.fixture(scope='module')
 def want(pair, prompts):
   """The verifier's own tokens, greedily."""
-  alone = cascades.Sampler(*pair, gamma=0, temperature=0)
+  alone = small.sampler(*pair, gamma=0, temperature=0)
   return [a.tokens for a in alone.sample(prompts, max_new_tokens=96)]
 
 
@@ -71,14 +71,14 @@ def want(pair, prompts):
 def test_greedy_strict_is_the_verifier_alone(pair, prompts, want, options):
   strict = cascades.METHODS[options.get('method', 'token_v3')].strict
   usual = dict(lenience=strict, temperature=0)
-  together = cascades.Sampler(*pair, **usual | options)
+  together = small.sampler(*pair, **usual | options)
   answers = together.sample(prompts, max_new_tokens=96)
   assert [a.tokens for a in answers] == want
   counts = [a.counts for a in answers]
   assert sum(c['residual'] for c in counts) > 0
   if 'sequential' not in options.values():
     assert sum(c['accepted'] for c in counts) > 0
-    read = together.options.gamma + 1
+    read = together.config.gamma + 1
     assert all(
       c['verifier_tokens'] == read * c['verifier_calls'] for c in counts
     )
@@ -91,7 +91,7 @@ def test_greedy_strict_is_the_verifier_alone(pair, prompts, want, options):
 
 
 def test_a_sequential_cascade_counts_what_it_would_call(pair, prompts):
-  sampler = cascades.Sampler(*pair, lenience=0.3, verification='sequential')
+  sampler = small.sampler(*pair, lenience=0.3, verification='sequential')
   answers = sampler.sample(prompts, max_new_tokens=64)
   assert sum(a.counts['residual'] for a in answers) > 0
   for answer in answers:
@@ -102,7 +102,7 @@ def test_a_sequential_cascade_counts_what_it_would_call(pair, prompts):
     # Up to the last take-over, each token was read by the verifier once.
     read = takeovers[-1] + 1 if takeovers else 0
     assert counts['verifier_tokens'] == read
-  alone = cascades.Sampler(*pair, lenience=1, verification='sequential')
+  alone = small.sampler(*pair, lenience=1, verification='sequential')
   for answer in alone.sample(prompts[:2], max_new_tokens=16):
     assert answer.counts['verifier_calls'] == 0
     assert math.isnan(answer.block_efficiency)
@@ -116,8 +116,8 @@ def test_greedy_strict_beyond_the_sliding_window(real):
   prompt = story.prompt.replace('Question:', 'Question: ' + 'Mia has. ' * 40)
   assert len(verifier.tokenizer.encode(prompt)) > 2 * window
   options = dict(temperature=0, lenience=0.0, method='speed')
-  alone = cascades.Sampler(*real, gamma=0, **options)
-  together = cascades.Sampler(*real, gamma=4, **options)
+  alone = small.sampler(*real, gamma=0, **options)
+  together = small.sampler(*real, gamma=4, **options)
   want = alone.sample(prompt, max_new_tokens=64)
   got = together.sample(prompt, max_new_tokens=64)
   assert got.tokens == want.tokens
@@ -125,7 +125,7 @@ def test_greedy_strict_beyond_the_sliding_window(real):
 
 
 def test_the_answer_has_the_shape_of_the_question(pair, prompts):
-  sampler = cascades.Sampler(*pair, temperature=0)
+  sampler = small.sampler(*pair, temperature=0)
   one = sampler.sample(prompts[-1], max_new_tokens=32)
   (several,) = sampler.sample(prompts[-1:], max_new_tokens=32)
   assert dataclasses.asdict(one) == dataclasses.asdict(several)
@@ -141,7 +141,7 @@ def test_the_answer_has_the_shape_of_the_question(pair, prompts):
 
 def test_echo_says_what_was_asked_to_the_letter(pair):
   # SentencePiece keeps a space as U+2581, and cannot tell it from one.
-  sampler = cascades.Sampler(*pair, temperature=0)
+  sampler = small.sampler(*pair, temperature=0)
   prompt = 'a\u2581b \u2581 c'
   echoed = sampler.sample(prompt, max_new_tokens=8, echo=True)
   plain = sampler.sample(prompt, max_new_tokens=8, return_state=True)
@@ -154,7 +154,7 @@ def test_echo_says_what_was_asked_to_the_letter(pair):
 
 
 def test_logits_are_those_of_the_emitted_tokens(pair, prompts):
-  sampler = cascades.Sampler(*pair, lenience=-1, temperature=0)
+  sampler = small.sampler(*pair, lenience=-1, temperature=0)
   answer = sampler.sample(prompts[0], max_new_tokens=40, return_logits=True)
   vocab = pair[0].model.vocab_size
   assert answer.logits.shape == (len(answer.tokens), vocab)
@@ -169,7 +169,7 @@ def test_logits_are_those_of_the_emitted_tokens(pair, prompts):
 
 def test_forbidden_and_stop_tokens(pair, prompts):
   tokenizer = pair[0].tokenizer
-  sampler = cascades.Sampler(*pair, temperature=0)
+  sampler = small.sampler(*pair, temperature=0)
   # An id, and a text that is this one token.
   prompt, free, token = next(
     (prompt, free, token)
@@ -202,7 +202,7 @@ def test_a_token_that_holds_a_text_that_ends_an_answer_ends_its_row(pair):
   # The loop runs until a row ends, or is looked at: no block is for nothing.
   tokenizer = pair[0].tokenizer
   (a,), (stop,) = tokenizer.encode('a'), tokenizer.encode('\n')
-  sampler = cascades.Sampler(_speaks(pair, {a: 0.5, stop: 0.5}), gamma=0)
+  sampler = small.sampler(_speaks(pair, {a: 0.5, stop: 0.5}), gamma=0)
   ended = sampler.sample('x', max_new_tokens=64, seed=3, stop_tokens=['\n'])
   blocks = sampler.usage.rows
   assert ended.ended
@@ -212,7 +212,7 @@ def test_a_token_that_holds_a_text_that_ends_an_answer_ends_its_row(pair):
   assert (cut.tokens, cut.text) == (ended.tokens, ended.text)
   # In the midst of a token: what stands before is of the answer's text.
   (many,) = tokenizer.encode(' many')
-  sampler = cascades.Sampler(_speaks(pair, {a: 0.5, many: 0.5}), gamma=0)
+  sampler = small.sampler(_speaks(pair, {a: 0.5, many: 0.5}), gamma=0)
   free = sampler.sample('x', max_new_tokens=64, seed=3)
   cut = sampler.sample('x', max_new_tokens=64, seed=3, stop_strings=['an'])
   assert cut.text == free.text.partition('an')[0]
@@ -251,7 +251,7 @@ def test_a_text_that_tokens_without_text_interrupt_ends_an_answer(pair, gamma):
   # `a` and `b` stand far apart, with nothing but padding between them.
   (a,), (b,) = map(pair[0].tokenizer.encode, 'ab')
   tables = _speaks(pair, {0: 0.92, a: 0.04, b: 0.04})
-  sampler = cascades.Sampler(tables, tables, gamma=gamma)
+  sampler = small.sampler(tables, tables, gamma=gamma)
   apart = 0
   for seed in range(24):
     free = sampler.sample('x', max_new_tokens=120, seed=seed)
@@ -284,22 +284,22 @@ def test_a_curve_is_its_points(pair, prompts):
   curve = sampler.sample_curve(prompts[:4], leniences, max_new_tokens=32)
   assert len(curve) == 3
   for lenience, answers in zip(leniences, curve, strict=True):
-    options = dataclasses.replace(sampler.options, lenience=lenience)
-    point = cascades.Sampler.of(options, *pair)
-    assert point.options is options
+    config = sampler.config.replace(lenience=lenience)
+    point = cascades.Sampler(*pair, config=config)
+    assert point.config is config
     single = point.sample(prompts[:4], max_new_tokens=32)
     assert [a.tokens for a in single] == [a.tokens for a in answers]
   assert all(a.acceptance_rate == 1 for a in curve[-1])
-  alone = cascades.Sampler(*pair, gamma=0)
+  alone = small.sampler(*pair, gamma=0)
   assert math.isnan(alone.sample('x', max_new_tokens=96).acceptance_rate)
 
 
 def test_nothing_is_traced_again(pair, prompts):
   functions = decoding.prefill, decoding.decode, decoding.place
-  sampler = cascades.Sampler(*pair, lenience=0.1)
+  sampler = small.sampler(*pair, lenience=0.1)
   sampler.sample(prompts[:2], max_new_tokens=30)
   sizes = [fn._cache_size() for fn in functions]
-  other = cascades.Sampler(*pair, lenience=0.9, temperature=0.3)
+  other = small.sampler(*pair, lenience=0.9, temperature=0.3)
   # Other prompts of the same shapes, two of them and more.
   swapped = [prompts[1], prompts[0].replace('How many', 'So many')]
   other.sample(swapped, max_new_tokens=20, seed=9, stop_tokens=['\n', '.'])
@@ -309,7 +309,7 @@ def test_nothing_is_traced_again(pair, prompts):
 
 @pytest.mark.parametrize('gamma', [0, 4])
 def test_a_stream_is_the_whole_answer_in_parts(pair, prompts, gamma):
-  sampler = cascades.Sampler(*pair, gamma=gamma)
+  sampler = small.sampler(*pair, gamma=gamma)
   whole = sampler.sample(prompts[1], max_new_tokens=40, seed=3)
   parts = list(sampler.stream(prompts[1], max_new_tokens=40, seed=3))
   assert ''.join(parts) == whole.text
@@ -325,7 +325,7 @@ def test_a_stream_is_the_whole_answer_in_parts(pair, prompts, gamma):
 @pytest.mark.slow
 @pytest.mark.parametrize('gamma', [0, 4])
 def test_a_conversation_reads_nothing_twice(real, prompts, gamma, monkeypatch):
-  sampler = cascades.Sampler(*real, gamma=gamma, temperature=0)
+  sampler = small.sampler(*real, gamma=gamma, temperature=0)
   first = sampler.sample(prompts[0], max_new_tokens=20, return_state=True)
   assert first.state is not None
   read = []
@@ -364,7 +364,7 @@ def test_where_a_drafter_stops_is_an_option_and_no_model(pair):
 def test_a_state_of_other_models_is_refused(pair, prompts):
   made = cascades.Sampler(*pair)
   state = made.sample(prompts[0], max_new_tokens=5, return_state=True).state
-  others = [cascades.Sampler(*pair, gamma=0)]
+  others = [small.sampler(*pair, gamma=0)]
   # Of the same shapes, and yet others; of the same values, and so the same.
   for which, factor in itertools.product(range(2), (1.001, 1.0)):
     models = list(pair)
@@ -380,13 +380,13 @@ def test_a_state_of_other_models_is_refused(pair, prompts):
   with pytest.raises(ValueError, match='prompts: a conversation'):
     made.sample(['x', 'y'], last_state=state)
   with pytest.raises(ValueError, match='do not fit into cache_length'):
-    cascades.Sampler(*pair, cache_length=100).sample(
+    small.sampler(*pair, cache_length=100).sample(
       'x', last_state=state, max_new_tokens=90
     )
 
 
 def test_usage_is_that_of_the_last_call(pair, prompts):
-  sampler = cascades.Sampler(*pair, batch_size=1)
+  sampler = small.sampler(*pair, batch_size=1)
   sampler.sample(prompts, max_new_tokens=10)
   usage = sampler.usage
   assert 0 < usage.live_rows <= usage.rows
@@ -473,7 +473,7 @@ def test_the_bundled_pair_disagrees_about_words_more_than_about_numbers(real):
   verifier, drafter = real
 
   def ask(method, lenience):
-    answers = cascades.Sampler(
+    answers = small.sampler(
       verifier, drafter, method=method, lenience=lenience, gamma=4
     ).sample([e.prompt for e in examples], max_new_tokens=task.max_new_tokens)
     examined, accepted = (

@@ -6,10 +6,10 @@ import itertools
 import decoding_test
 import numpy as np
 import pytest
+import small
 import tiers
 
 from cascades import (
-  Sampler,
   decoding,
   drafters,
   load_model,
@@ -224,7 +224,7 @@ def test_another_number_compiles_nothing():
 @functools.cache
 def _sampler(**options):
   pair = load_model('tiny-verifier'), load_model('tiny-drafter')
-  return Sampler(*pair, **dict(method='token_v3', lenience=0.6) | options)
+  return small.sampler(*pair, **dict(method='token_v3', lenience=0.6) | options)
 
 
 _ASKED = ['Q: 3 + 4\nA:', 'Tom has 5 apples.', 'Q: 12 - 7\nA:']

@@ -7,6 +7,7 @@ import math
 import jax
 import numpy as np
 import pytest
+import small
 
 from cascades import load_model, methods
 from cascades.contrib import many_methods
@@ -57,7 +58,7 @@ def test_every_text_has_the_probability_that_its_method_declares(gate, names):
   # One compilation for them all.
   method = many_methods.one_of(pairs)
   for i, law in enumerate(declared):
-    decoder = sampler.Sampler(
+    decoder = small.sampler(
       *_pair(),
       method=method,
       lenience=i,
@@ -71,7 +72,7 @@ def test_every_text_has_the_probability_that_its_method_declares(gate, names):
 
 
 def test_the_likeliest_text_of_each_place_is_the_greedy_one():
-  decoder = sampler.Sampler(*_pair(), method='ensemble', lenience=0.5)
+  decoder = small.sampler(*_pair(), method='ensemble', lenience=0.5)
   law = _laws(decoder)
   first = law.sum(1).argmax()
   best = first, law[first].argmax()
@@ -81,24 +82,24 @@ def test_the_likeliest_text_of_each_place_is_the_greedy_one():
 
 def test_at_its_ends_a_method_scores_as_one_model_alone():
   verifier, drafter = _pair()
-  alone = _laws(sampler.Sampler(verifier, gamma=0))
-  assert np.abs(alone - _laws(sampler.Sampler(drafter, gamma=0))).max() > 0.05
+  alone = _laws(small.sampler(verifier, gamma=0))
+  assert np.abs(alone - _laws(small.sampler(drafter, gamma=0))).max() > 0.05
   # By name, and (stricter than strict) by what the law says.
   for lenience in (-1, -2):
-    strict = sampler.Sampler(*_pair(), method='chow', lenience=lenience)
+    strict = small.sampler(*_pair(), method='chow', lenience=lenience)
     np.testing.assert_allclose(_laws(strict), alone, atol=1e-6)
   # Nothing need be known of what drafts where the law does not look at it.
   for method, lenience in (('verifier_only', 0), ('speed', 0), ('min_p', 0)):
-    ngram = sampler.Sampler(verifier, 'ngram', method=method, lenience=lenience)
+    ngram = small.sampler(verifier, 'ngram', method=method, lenience=lenience)
     np.testing.assert_allclose(_laws(ngram), alone, atol=1e-6)
-  drafted = sampler.Sampler(*_pair(), method='drafter_only')
-  want = _laws(sampler.Sampler(drafter, gamma=0))
+  drafted = small.sampler(*_pair(), method='drafter_only')
+  want = _laws(small.sampler(drafter, gamma=0))
   np.testing.assert_allclose(_laws(drafted), want, atol=1e-6)
 
 
 def test_how_blocks_are_verified_changes_no_score():
   options = dict(method='chow', lenience=0.4)
-  want = _laws(sampler.Sampler(*_pair(), **options))
+  want = _laws(small.sampler(*_pair(), **options))
   for changes in (
     dict(gamma=1),
     dict(verification='block'),
@@ -106,7 +107,7 @@ def test_how_blocks_are_verified_changes_no_score():
     dict(verification='k_seq', drafts=3),
     dict(stop_below=0.5),
   ):
-    decoder = sampler.Sampler(*_pair(), **options | changes)
+    decoder = small.sampler(*_pair(), **options | changes)
     np.testing.assert_array_equal(_laws(decoder), want)
 
 
@@ -118,7 +119,7 @@ def test_a_schedule_gives_each_token_the_law_of_its_own_lenience():
   strict, lenient = exact.declared_law(
     exact.Table.of(pair, d), _MODEL, _PROMPT, 2
   )
-  decoder = sampler.Sampler(
+  decoder = small.sampler(
     *_pair(), method='ensemble', lenience=0.6, schedule='first:1'
   )
   first = strict.sum(1, keepdims=True)
@@ -133,7 +134,7 @@ def test_a_schedule_gives_each_token_the_law_of_its_own_lenience():
 
 
 def test_scores_do_not_depend_on_what_is_scored_beside_them():
-  decoder = sampler.Sampler(*_pair(), lenience=0.3, batch_size=4)
+  decoder = small.sampler(*_pair(), lenience=0.3, batch_size=4)
   rng = np.random.default_rng(0)
   requests = [
     (rng.integers(4, size=n).tolist(), rng.integers(4, size=m).tolist())
@@ -152,7 +153,7 @@ def test_lengths_and_leniences_of_one_size_are_compiled_once():
   def run(lengths, lenience):
     # No other test has compiled this method.
     options = dict(method='diff', lenience=lenience, batch_size=2)
-    decoder = sampler.Sampler(*_pair(), **options)
+    decoder = small.sampler(*_pair(), **options)
     scoring.score(decoder, [([1] * n, [2] * (n % 8)) for n in lengths])
 
   run((5, 6, 7), 0.1)
@@ -170,8 +171,8 @@ def test_a_language_model_scores_what_it_wrote_as_when_it_wrote_it():
   first = whole._replace(model=whole.model.first_layers(1))
   # One is longer than the model's window, of 48 tokens.
   prompts = ['The number 4302 in words:', 'It was cold. ' * 7]
-  answers = sampler.Sampler(first, gamma=0).sample(prompts, max_new_tokens=12)
-  decoder = sampler.Sampler(whole, 'self:1', method='drafter_only')
+  answers = small.sampler(first, gamma=0).sample(prompts, max_new_tokens=12)
+  decoder = small.sampler(whole, 'self:1', method='drafter_only')
   ids = [whole.tokenizer.encode(prompt, True) for prompt in prompts]
   assert len(ids[1]) > 48
   written = [answer.tokens for answer in answers]
@@ -198,7 +199,7 @@ def test_a_language_model_scores_what_it_wrote_as_when_it_wrote_it():
 def test_what_has_no_score_is_refused(drafter, options, said):
   verifier, model = _pair()
   drafter = model if drafter == 1 else drafter
-  decoder = sampler.Sampler(verifier, drafter, lenience=0.3, **options)
+  decoder = small.sampler(verifier, drafter, lenience=0.3, **options)
   with pytest.raises(ValueError, match=f'^{said}'):
     _scores(decoder)
   with pytest.raises(ValueError, match='request 1: its context is empty'):
@@ -211,7 +212,7 @@ def test_a_look_is_what_models_rule_and_law_say_of_each_token(gate):
   how = processing.Processing(temperature=0.7)
   table = exact.table_distributions(verifier.params, drafter.params, how, gate)
   method = methods.METHODS['token_v2']
-  decoder = sampler.Sampler(
+  decoder = small.sampler(
     *_pair(), method=method, lenience=0.3, temperature=0.7, gate=gate
   )
   text = (0, 3, 1, 1, 2)
@@ -233,13 +234,13 @@ def test_a_look_needs_no_rule_and_a_drafter_at_any_lenience():
   # Strict, so that a score would not look at what drafts; greedy likewise.
   options = dict(method='speed', lenience=0.0, temperature=0)
   (said,) = scoring.look(
-    sampler.Sampler(*_pair(), **options), [(_PROMPT, (0, 1, 2, 3))]
+    small.sampler(*_pair(), **options), [(_PROMPT, (0, 1, 2, 3))]
   )
   for look, token in zip(said, range(4), strict=True):
     assert not look.deferred
     assert look.q == float(look.drafter == token)
     assert look.pi == look.p == float(look.verifier == token)
-  ngram = sampler.Sampler(_pair()[0], 'ngram', **options)
+  ngram = small.sampler(_pair()[0], 'ngram', **options)
   with pytest.raises(ValueError, match='is no language model'):
     scoring.look(ngram, [(_PROMPT, (0,))])
-  assert scoring.look(sampler.Sampler(*_pair(), **options), []) == []
+  assert scoring.look(small.sampler(*_pair(), **options), []) == []

@@ -18,8 +18,8 @@ import jax
 import models_test
 import numpy as np
 import pytest
+import small
 
-import cascades
 from cascades import decoding, drafters, methods
 from cascades.contrib.lenience_schedules.places import First
 from cascades.methods import processing
@@ -155,7 +155,7 @@ def check_assistant():
   texts = ['the quick brown fox', 'a cascade asks']
 
   def answers(mesh):
-    one = cascades.Sampler(*pair, lenience=0.3, gamma=3, mesh=mesh)
+    one = small.sampler(*pair, lenience=0.3, gamma=3, mesh=mesh)
     found = one.sample(texts, max_new_tokens=24)
     assert sum(answer.counts['accepted'] for answer in found) > 0
     return [answer.tokens for answer in found]

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import small
 
-import cascades
 from cascades.models import checkpoints, shared_table
 from experiments.training import reduced_folders
 
@@ -94,13 +93,13 @@ def test_a_table_that_is_written_anew_is_read_anew(folder, tmp_path):
 @pytest.mark.slow
 def test_it_drafts_and_it_answers_alone(folder):
   prompt = 'The number 4302 in words:'
-  alone = cascades.Sampler(str(folder), gamma=0, temperature=0.0)
+  alone = small.sampler(str(folder), gamma=0, temperature=0.0)
   answer = alone.sample(prompt, max_new_tokens=16)
   assert np.isin(answer.tokens, _SAID).all()
-  strict = cascades.Sampler(
+  strict = small.sampler(
     'tiny-verifier', str(folder), method='speed', gamma=4, temperature=0.0
   )
-  own = cascades.Sampler('tiny-verifier', gamma=0, temperature=0.0)
+  own = small.sampler('tiny-verifier', gamma=0, temperature=0.0)
   found = strict.sample(prompt, max_new_tokens=16)
   assert found.tokens == own.sample(prompt, max_new_tokens=16).tokens
   assert found.counts['accepted']

@@ -17,6 +17,8 @@ from safetensors.numpy import load_file, save_file
 
 import cascades
 from cascades import decoding, drafters, methods
+from cascades.config import DecodingConfig
+from cascades.declarations import options_of
 from cascades.methods import processing
 from cascades.models import checkpoints, huggingface, language, tokenizers
 from cascades.proof import exact
@@ -262,6 +264,22 @@ def check_continued(verifier, bound_drafter, text, greedy, law) -> None:
   assert np.abs(exact.z_scores(tokens, law)).max() < 5
 
 
+def sampler(
+  verifier, drafter=None, tokenizer=None, *, mesh=(1, 1), dtype=None, **options
+) -> cascades.Sampler:
+  """Makes a sampler of options of decoding and of the drafter, by name."""
+  own = {k: options.pop(k) for k in options_of(DecodingConfig) if k in options}
+  return cascades.Sampler(
+    verifier,
+    drafter,
+    tokenizer,
+    config=DecodingConfig(**own),
+    mesh=mesh,
+    dtype=dtype,
+    **options,
+  )
+
+
 def check_alone(
   verifier, drafter, texts, new: int, turns: bool = True, **options
 ) -> list[cascades.Answer]:
@@ -270,8 +288,8 @@ def check_alone(
   The texts have unlike lengths; `new` tokens are written after each, and with
   `turns` a conversation is tried, too.
   """
-  alone = cascades.Sampler(verifier, gamma=0, temperature=0.0)
-  strict = cascades.Sampler(
+  alone = sampler(verifier, gamma=0, temperature=0.0)
+  strict = sampler(
     *(verifier, drafter),
     **dict(method='speed', lenience=0.0, gamma=3, temperature=0.0) | options,
   )
@@ -282,9 +300,9 @@ def check_alone(
   assert (one.tokens, one.counts) == (got[1].tokens, got[1].counts)
   if turns:
     said = []
-    for sampler in alone, strict:
-      begun = sampler.sample(texts[0], max_new_tokens=6, return_state=True)
-      then = sampler.sample(texts[2], max_new_tokens=12, last_state=begun.state)
+    for decoder in alone, strict:
+      begun = decoder.sample(texts[0], max_new_tokens=6, return_state=True)
+      then = decoder.sample(texts[2], max_new_tokens=12, last_state=begun.state)
       said.append((begun.tokens, then.tokens))
     assert said[0] == said[1]
   return got

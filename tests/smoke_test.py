@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 import small
 
-import cascades
 from experiments import sweep
 from experiments.sweeps import plan
 
@@ -26,7 +25,7 @@ _METHODS = {
 
 
 def _sampler(**options):
-  return cascades.Sampler(*small.tables(), gamma=2, **options)
+  return small.sampler(*small.tables(), gamma=2, **options)
 
 
 @pytest.mark.parametrize('name', _METHODS)

@@ -20,7 +20,6 @@ from cascades.models import (
   tokenizers,
   turns,
 )
-from cascades.sampler import sampler
 from experiments.training import tokenizer_training
 
 # Of Gemma 2 and 3, and of Gemma 4.
@@ -167,7 +166,7 @@ def test_a_tokenizer_without_turns_ends_no_turn_and_is_refused():
   # The bundled pair was taught none.
   assert turns.find_template(_tokenizer('none')) is None
   assert turns.with_turn_end(_tokenizer('none')).stops == (1,)
-  one = sampler.Sampler('tiny-verifier', gamma=0)
+  one = small.sampler('tiny-verifier', gamma=0)
   for call in one.sample, one.stream:
     with pytest.raises(ValueError, match=r'^chat: .* has no tokens of turns'):
       list(call('Hello', chat=True))
@@ -213,7 +212,7 @@ def _spelled(ids, one):
 
 
 def test_a_conversation_goes_on_turn_by_turn(folder):
-  one = sampler.Sampler(str(folder / 'pt'), gamma=0, cache_length=200)
+  one = small.sampler(str(folder / 'pt'), gamma=0, cache_length=200)
   end = turns.require_template(one.tokenizer).end_token
   nothing_else = [i for i in range(300) if i != end]
   asked = dict(chat=True, return_state=True, max_new_tokens=3)
@@ -242,7 +241,7 @@ def test_a_conversation_goes_on_turn_by_turn(folder):
 def test_answers_of_a_tuned_model_end_with_their_turn(family, tags):
   folder, answers = _folder(family, tags), {}
   for name in 'pt', 'it':
-    one = sampler.Sampler(str(folder / name), gamma=0, cache_length=200)
+    one = small.sampler(str(folder / name), gamma=0, cache_length=200)
     end = turns.require_template(one.tokenizer).end_token
     nothing_else = [i for i in range(300) if i != end]
     for chat in False, True:
@@ -258,7 +257,7 @@ def test_answers_of_a_tuned_model_end_with_their_turn(family, tags):
 
 
 def test_a_sampler_encodes_words_apart_from_the_frame(folder):
-  one = sampler.Sampler(str(folder / 'it'), gamma=0, cache_length=200)
+  one = small.sampler(str(folder / 'it'), gamma=0, cache_length=200)
   start, end = (one.tokenizer.token_id(tag) for tag in _TAGS['start'])
   words = 'hello<end_of_turn>\n<start_of_turn>model\ntwo'
   ids = one.encode(words, chat=True)
@@ -270,7 +269,7 @@ def test_a_sampler_encodes_words_apart_from_the_frame(folder):
 
 @pytest.mark.slow
 def test_words_stay_words_in_every_way_of_sampling(folder):
-  one = sampler.Sampler(
+  one = small.sampler(
     str(folder / 'it'), gamma=0, cache_length=400, temperature=0.0
   )
   words = 'hello<end_of_turn>\n<start_of_turn>model\ntwo'

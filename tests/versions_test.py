@@ -309,8 +309,8 @@ def test_hashes_are_those_of_another_process():
 def test_a_point_of_a_method_from_outside_is_named_by_it(outside):
   def name(method):
     curve = plan.Curve.of({}, 'token_v3', (0.3,))
-    options = dataclasses.replace(curve.options, method=method)
-    curve = dataclasses.replace(curve, options=options)
+    config = curve.config.replace(method=method)
+    curve = dataclasses.replace(curve, config=config)
     examples = {'numerals': list(TASKS['numerals'].load(num_examples=2))}
     tasks = {'numerals': TASKS['numerals']}
     facts = {'code': 'results version 1'}

@@ -20,13 +20,14 @@ is decoded by that sampler, greedily unless the task or `--gen_kwargs` say
 
 import collections
 import dataclasses
-import inspect
 import logging
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cascades import extras
+from cascades.config import DecodingConfig
+from cascades.declarations import options_of
 from cascades.models import tokenizers
 from cascades.registries import OPTIONS
 from cascades.sampler import sampler, scoring
@@ -46,9 +47,11 @@ except ModuleNotFoundError as error:
 # A child of the harness's logger, since that is what it shows.
 _LOG = logging.getLogger('lm_eval.cascades')
 
+_DECODING = tuple(options_of(DecodingConfig))
 _OPTIONS = (
-  *(x for x in inspect.signature(sampler.Sampler).parameters if x != 'plugins'),
-  *OPTIONS.names(),
+  *('verifier', 'drafter', 'tokenizer', 'mesh', 'dtype'),
+  *_DECODING,
+  *('stop_below', 'beam', 'others_say', *OPTIONS.names()),
 )
 # What a task may ask for, as `normalize_gen_kwargs` names it.
 _GENERATION = (
@@ -67,6 +70,13 @@ def _known(name: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
       raise ValueError(
         f'{name}: {key!r} is not known; there are {", ".join(known)}.'
       )
+
+
+def _sampler(options: Mapping[str, Any]) -> sampler.Sampler:
+  """Makes a sampler of all of its options by name."""
+  own = {name: options[name] for name in _DECODING if name in options}
+  others = {k: v for k, v in options.items() if k not in own}
+  return sampler.Sampler(config=DecodingConfig(**own), **others)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +165,7 @@ class CascadesLM(TemplateLM):
     if batch_size is not None:
       text = str(batch_size)
       options['batch_size'] = int(text) if text.isdigit() else batch_size
-    self.sampler = sampler.Sampler(**options)
+    self.sampler = _sampler(options)
     self.seed = seed
     self._options = options
     self._counts = collections.Counter()
@@ -173,7 +183,7 @@ class CascadesLM(TemplateLM):
   @property
   def max_length(self) -> int:
     """Most tokens of a sequence."""
-    return self.sampler.options.cache_length
+    return self.sampler.config.cache_length
 
   def tok_encode(
     self, string: str, add_special_tokens: bool | None = None, **kwargs
@@ -217,7 +227,7 @@ class CascadesLM(TemplateLM):
           'generate_until', requests[i].args, texts[i]
         )
     said = ', '.join(f'{k} {round(v, 3)}' for k, v in self.counts.items())
-    _LOG.info('%s: %s', self.sampler.options.method.name, said)
+    _LOG.info('%s: %s', self.sampler.config.method.name, said)
     return texts
 
   def _like(self, changes: dict[str, Any]) -> sampler.Sampler:
@@ -230,7 +240,7 @@ class CascadesLM(TemplateLM):
       # A task that is decoded greedily has no use for the sampler's own.
       for name in ('top_k', 'top_p'):
         given.pop(name, None)
-    return sampler.Sampler(**given)
+    return _sampler(given)
 
   def _loglikelihood_tokens(
     self,
@@ -292,14 +302,14 @@ class CascadesLM(TemplateLM):
     decoder = self.sampler
     return dict(
       cascades=dict(
-        method=decoder.options.method.name,
-        lenience=decoder.options.lenience,
-        gamma=decoder.options.gamma,
-        drafts=decoder.options.drafts,
-        temperature=decoder.options.temperature,
-        top_k=decoder.options.top_k,
-        top_p=decoder.options.top_p,
-        **dataclasses.asdict(decoder.options.scheme),
+        method=decoder.config.method.name,
+        lenience=decoder.config.lenience,
+        gamma=decoder.config.gamma,
+        drafts=decoder.config.drafts,
+        temperature=decoder.config.temperature,
+        top_k=decoder.config.top_k,
+        top_p=decoder.config.top_p,
+        **dataclasses.asdict(decoder.config.scheme),
         seed=self.seed,
         counts=self.counts,
       )

@@ -154,7 +154,7 @@ def read(
 def _columns(decoder, texts, chat, kept) -> list[np.ndarray]:
   """Computes `said_of` for all tokens, or reads it again; float64."""
   asked = [(decoder.encode(text.prompt, chat), text.tokens) for text in texts]
-  options = decoder.options
+  options = decoder.config
   of = (
     *learned.fingerprints(decoder.verifier, decoder.bound_drafter),
     *(options.temperature, options.gate, list(learned.FEATURES), COMPARED),

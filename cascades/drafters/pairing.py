@@ -212,7 +212,7 @@ def bind_drafter(
   given = {
     name: value
     for name, value in options.items()
-    if value != _NEEDS.get(name, ('', None))[1]
+    if value is not None and value is not _NEEDS.get(name, ('', None))[1]
   }
   if isinstance(drafter, checkpoints.Checkpoint):
     drafter = ModelSpec(drafter)

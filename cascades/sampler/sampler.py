@@ -14,82 +14,44 @@ from cascades import (
   compilation,
   decoding,
   drafters,
-  methods,
   schedules,
 )
+from cascades.config import DecodingConfig, without_effect
+from cascades.declarations import Option, options_of
 from cascades.drafters import pairing, specs
 from cascades.methods import caps, processing
 from cascades.models import checkpoints, sharding, tokenizers, turns
 from cascades.sampler import batching, endings, keys, memory
 from cascades.sampler.answers import Answer, State
 from cascades.sampler.asking import Asking
-from cascades.sampler.options import Options
-from cascades.scheme import CONSTANT, NO_CAP
 
 
 class Sampler:
   """Decodes prompts with a verifier, a drafter and a method.
 
   Args:
-    verifier: A `Checkpoint` from `load_model`, or a name for it.
-    drafter: What drafts: a `Checkpoint` or a name for it, or else a text
-      look-up 'ngram', the verifier's first layers 'self:3', a recurrent head
-      'tiny-recurrent', an assistant's folder, or a drafters.BoundDrafter. None
-      only with gamma = 0, plain decoding with the verifier.
+    verifier: A `Checkpoint` from `load_model`, or a name that `load_model`
+      takes.
+    drafter: A `Checkpoint`; a name, such as a model's, 'ngram', 'self:3' (the
+      verifier's first 3 layers) or the folder of a head; a drafter's spec (see
+      `drafters`); or a bound drafter. None only with gamma 0.
     tokenizer: The tokenizer of both models; None takes the verifier's.
-    method: A name in `METHODS`, an alias of the paper's notebook, 'learned:'
-      and the folder of a rule that was learnt, or a `Method`.
-    lenience: How readily drafts are kept, from `Method.strict` to
-      `Method.drafter_only`.
-    gamma: Tokens drafted per block; with 0 the verifier decodes alone, whatever
-      the method. None for 4, or for the 1 of 'sequential', which makes no
-      blocks.
-    temperature: At which both models are sampled; 0 is greedy.
-    top_k: Keep the k most probable tokens of both models; None for all.
-    top_p: Keep the most probable tokens that hold this mass, of both models;
-      None for all.
-    cache_length: Most tokens a sequence may have, prompt included. Caches are
-      only as long as the answers need.
-    batch_size: Most rows decoded at a time; a row is a prompt at a lenience.
-      The row of a finished answer takes the next prompt.
-    verification: How blocks are verified: 'token', 'block', 'look_ahead' or
-      'sequential' for one draft per block, 'multi_round', 'k_seq', 'match' or
-      'traversal' for any number (package `verification`).
-    gate: Whether deferral rules see 'raw' or 'processed' probabilities.
-    bonus: Whether the token after a whole block is drawn from the 'target' or
-      from the 'verifier'.
-    drafts: How many are drafted per block, side by side.
-    tree_size: Most drafted tokens that the verifier reads per block, where they
-      are several drafts; None for all. Drafts that begin alike share what they
-      begin with, and end before a level of the tree that might not fit.
-    stop_below: The drafter stops where its most probable token is less
-      probable than this; None: never.
-    schedule: How the lenience goes along an answer, by a name of
-      `schedules.SCHEDULES` such as 'first:16'; 'constant': it stays.
-    cap: Which tokens the method may make likelier than the verifier does:
-      'top:3', the 3 likeliest; 'delta:0.1', those that are less likely than the
-      likeliest by no more than that; 'top:3 delta:0.1', both; 'none': any.
-    beam: Whether several drafts of a recurrent head are those of a beam
-      search; for 'match'.
-    others_say: Whether an assistant gives a little to the tokens of groups that
-      it does not look into, as transformers has it; else nothing.
-    mesh: (data, model): devices to split the rows and the parameters over.
-    dtype: 'float32' or 'bfloat16', what the parameters of models that are given
-      by name are kept in; None for what they are stored in.
-    **plugins: Options that plug-ins declare, such as inner_gamma of a drafter
-      'tiny-drafter+ngram'.
+    config: The options of decoding; None takes every default.
+    mesh: (data, model): numbers of devices to split rows and parameters over.
+    dtype: 'float32' or 'bfloat16', the dtype of the parameters of models given
+      by name; None takes the stored one.
 
   Raises:
     ValueError: A value is out of its range, or the models do not share a
       tokenizer; one sentence says which and what to do.
 
   Attributes:
-    options: How answers are decoded, checked.
-    verifier: The verifier, with its parameters where they are used.
-    drafter: What was given to draft, loaded; None for nothing.
-    bound_drafter: The drafter, bound to this verifier, and its parameters.
-    tokenizer: The one that both models share.
-    usage: What the last call took, a `batching.Usage`.
+    config: The options, with the method bound to the pair if it needs to be.
+    verifier: The verifier, with its parameters on their devices.
+    drafter: The drafter, loaded; None for none.
+    bound_drafter: The drafter bound to the verifier; None for none.
+    tokenizer: The tokenizer of both models.
+    usage: Time and rows of the last call, a `batching.Usage`.
   """
 
   def __init__(
@@ -98,81 +60,30 @@ class Sampler:
     drafter: Any = None,
     tokenizer: tokenizers.Tokenizer | None = None,
     *,
-    method: str | methods.Method = 'token_v3',
-    lenience: float = 0.5,
-    gamma: int | None = None,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    cache_length: int = 4096,
-    batch_size: int = 64,
-    verification: str = 'token',
-    gate: str = 'raw',
-    bonus: str = 'target',
-    drafts: int = 1,
-    tree_size: int | None = None,
-    stop_below: float | None = None,
-    beam: bool = False,
-    schedule: str = CONSTANT,
-    cap: str = NO_CAP,
-    others_say: bool = True,
+    config: DecodingConfig | None = None,
     mesh: tuple[int, int] = (1, 1),
     dtype: str | None = None,
-    **plugins: Any,
+    **drafter_options: Any,
   ):
-    options = Options.of(
-      method=method,
-      lenience=lenience,
-      gamma=gamma,
-      temperature=temperature,
-      top_k=top_k,
-      top_p=top_p,
-      cache_length=cache_length,
-      batch_size=batch_size,
-      verification=verification,
-      gate=gate,
-      bonus=bonus,
-      drafts=drafts,
-      tree_size=tree_size,
-      stop_below=stop_below,
-      beam=beam,
-      schedule=schedule,
-      cap=cap,
-      others_say=others_say,
-      **plugins,
+    _refuse_decoding_options(drafter_options)
+    self._drafter_options = drafter_options
+    self.config = DecodingConfig() if config is None else config
+    arguments.instance(
+      'config', self.config, DecodingConfig, 'a cascades.DecodingConfig'
     )
-    self._load(options, verifier, drafter, tokenizer, mesh, dtype)
-
-  @classmethod
-  def of(
-    cls,
-    options: Options,
-    verifier: checkpoints.Checkpoint | str,
-    drafter: Any = None,
-    tokenizer: tokenizers.Tokenizer | None = None,
-    *,
-    mesh: tuple[int, int] = (1, 1),
-    dtype: str | None = None,
-  ) -> 'Sampler':
-    """A sampler of options that are made already; all else as for the class."""
-    made = cls.__new__(cls)
-    made._load(options, verifier, drafter, tokenizer, mesh, dtype)
-    return made
-
-  def _load(self, options, verifier, drafter, tokenizer, mesh, dtype) -> None:
-    """Loads what is given by name, and puts the models together."""
-    self.options = options
     compilation.enable_cache()
-    known = 'what load_model gives, or a name for it'
+    expected = 'a checkpoint from load_model, or a name that it takes'
     arguments.instance(
-      'verifier', verifier, str | checkpoints.Checkpoint, known
+      'verifier', verifier, str | checkpoints.Checkpoint, expected
     )
-    known = "a cascades.models.tokenizers.Tokenizer, or None for the verifier's"
+    expected = (
+      "a cascades.models.tokenizers.Tokenizer, or None for the verifier's"
+    )
     arguments.instance(
-      'tokenizer', tokenizer, tokenizers.Tokenizer | None, known
+      'tokenizer', tokenizer, tokenizers.Tokenizer | None, expected
     )
     self.usage = batching.Usage()
-    # What batches need of the memory, by their size.
+    # Memory that batches need, by their size.
     self._needs: dict[tuple, memory.Need] = {}
     self._mesh = _mesh(mesh)
     if dtype is not None and not any(
@@ -200,22 +111,18 @@ class Sampler:
     self._bind_drafter()
 
   def _bind_drafter(self) -> None:
-    """Puts together what drafts, and what is compiled."""
-    chosen, verifier = self.options, self.verifier
+    """Binds the drafter and the method to the pair."""
+    chosen, verifier = self.config, self.verifier
     if self.drafter is None and chosen.gamma:
       raise ValueError(
         f'drafter: none is given, but gamma is {chosen.gamma}; give a drafter,'
         ' or gamma 0 to decode with the verifier alone.'
       )
     self.bound_drafter = None
+    self._check_drafter_options()
     if self.drafter is not None:
       self.bound_drafter = pairing.bind_drafter(
-        verifier,
-        self.drafter,
-        stop_below=chosen.stop_below,
-        beam=chosen.beam,
-        others_say=chosen.others_say,
-        **dict(chosen.plugins),
+        verifier, self.drafter, **self._drafter_options
       )
       name = type(self.bound_drafter.drafter).__name__
       looks = self.bound_drafter.drafter.needs_hidden
@@ -227,7 +134,7 @@ class Sampler:
     drafting = self.bound_drafter
     if chosen.method.bind and chosen.gamma:
       method = chosen.method.bind(verifier, self.bound_drafter)
-      self.options = chosen = dataclasses.replace(chosen, method=method)
+      self.config = chosen = chosen.replace(method=method)
     if not chosen.gamma:
       nothing = drafters.NoDrafter()
       drafting = drafters.BoundDrafter(nothing, ())
@@ -240,6 +147,31 @@ class Sampler:
       chosen.drafts,
       chosen.tree_size,
     )
+
+  def _check_drafter_options(self) -> None:
+    """Refuses options of the drafter that have no effect."""
+    usual = {'others_say': True, 'beam': False}
+    for name, value in self._drafter_options.items():
+      if name in usual:
+        arguments.booleans(**{name: value})
+      elif name == 'stop_below' and value is not None:
+        arguments.number(name, value, 0, 1)
+    declared = {
+      name: Option(
+        kind=str,
+        default=None,
+        help='',
+        needs=('drafting', 'blocks')[: 1 + (name in ('stop_below', 'beam'))],
+      )
+      for name, value in self._drafter_options.items()
+      if value is not None and value is not usual.get(name)
+    }
+    options = {k: getattr(self.config, k) for k in options_of(DecodingConfig)}
+    for name, reason in without_effect(declared, **options).items():
+      raise ValueError(
+        f'{name}: {arguments.quote(self._drafter_options[name])} has no effect'
+        f' with {reason}; leave it out.'
+      )
 
   def sample(
     self,
@@ -316,7 +248,7 @@ class Sampler:
       return answer
     single = isinstance(prompts, str)
     (answers,) = self._curve(
-      [prompts] if single else prompts, [self.options.lenience], asking
+      [prompts] if single else prompts, [self.config.lenience], asking
     )
     return answers[0] if single else answers
 
@@ -409,7 +341,7 @@ class Sampler:
       asking.return_logits,
       ending.ends,
     )
-    batch_size = self.options.batch_size
+    batch_size = self.config.batch_size
     for job, row in batching.run(engine, asked, batch_size, self.usage):
       before = None
       if asking.echo:
@@ -452,7 +384,7 @@ class Sampler:
     asked = batching.Asked(
       [np.array(ids, np.int32)],
       keys.of_prompts(asking.seed, [read + ids]),
-      [self.options.lenience],
+      [self.config.lenience],
       asking.max_new_tokens,
       asking.return_logits,
       ending.ends,
@@ -484,7 +416,7 @@ class Sampler:
       stops.append(turns.require_template(self.tokenizer).end_token)
     if asking.stop_tokens is not None:
       stops += self._token_ids('stop_tokens', asking.stop_tokens)
-    fresh = batching.LOOK * (self.options.gamma + 1)
+    fresh = batching.LOOK * (self.config.gamma + 1)
     ending = endings.Ending(self.tokenizer, stops, asking.stop_strings, fresh)
     engine = batching.Engine(
       decoder=self._decoder,
@@ -502,7 +434,7 @@ class Sampler:
     def token(text):
       return self._token_ids('its marker', [text])[0]
 
-    said = self.options.schedule
+    said = self.config.schedule
     schedule = schedules.parse(said, token)
     reason = schedule and schedule.refusal(new, forbidden)
     if reason:
@@ -516,15 +448,15 @@ class Sampler:
     self, forbidden: np.ndarray | None = None
   ) -> processing.Processing:
     """From logits to probabilities; `forbidden` [V] as there."""
-    top_k, top_p = self.options.top_k, self.options.top_p
+    top_k, top_p = self.config.top_k, self.config.top_p
     if top_k is not None:
       top_k = np.int32(min(top_k, self.verifier.model.vocab_size))
     return processing.Processing(
-      temperature=np.float32(self.options.temperature),
+      temperature=np.float32(self.config.temperature),
       top_k=top_k,
       top_p=None if top_p is None else np.float32(top_p),
       forbidden=forbidden,
-      cap=caps.parse(self.options.cap),
+      cap=caps.parse(self.config.cap),
     )
 
   def refusal(
@@ -539,10 +471,10 @@ class Sampler:
     return None
 
   def _check_room(self, name: str, length: int, new: int) -> None:
-    if length + new + self._decoder.cache_headroom > self.options.cache_length:
+    if length + new + self._decoder.slack > self.config.cache_length:
       raise ValueError(
         f'{name}: its {length} tokens and {new} new ones do not fit into'
-        f' cache_length {self.options.cache_length}; shorten it or raise'
+        f' cache_length {self.config.cache_length}; shorten it or raise'
         ' cache_length.'
       )
 
@@ -554,7 +486,7 @@ class Sampler:
       drafter = specs.Drafting(drafting, size), params
     models = self.verifier, drafter
     size = dict(
-      batch_size=batching.width(rows, self.options.batch_size),
+      batch_size=batching.width(rows, self.config.batch_size),
       gamma=self._decoder.tree_tokens,
       mesh=(1, 1) if self._mesh is None else self._mesh.devices.shape,
     )
@@ -630,7 +562,7 @@ class Sampler:
     first = prompt_length if before is None else 0
     tokens = state.tokens[first:length].tolist()
     deferred = None
-    if self.options.method.rule is not None:
+    if self.config.method.rule is not None:
       deferred = state.deferral[new].tolist()
     return Answer(
       text=''.join(pieces),
@@ -646,6 +578,20 @@ class Sampler:
       logits=state.logits,
       counts=decoding.tally(state, self._decoder),
     )
+
+
+def _refuse_decoding_options(options: Collection[str]) -> None:
+  """Refuses options of decoding that are given as keywords.
+
+  Raises:
+    TypeError: There is one; says where it goes.
+  """
+  for name in options_of(DecodingConfig):
+    if name in options:
+      raise TypeError(
+        f'{name}: is an option of DecodingConfig; give'
+        f' config=DecodingConfig({name}=...).'
+      )
 
 
 def _mesh(sizes: tuple[int, int]) -> jax.sharding.Mesh | None:

@@ -87,7 +87,7 @@ def _target(decoder: sampler.Sampler) -> _Target:
   Raises:
     ValueError: It is not the same wherever blocks begin, or is not known.
   """
-  verifier, options = decoder.verifier, decoder.options
+  verifier, options = decoder.verifier, decoder.config
   method, scheme = options.capped, options.scheme
   if options.temperature < processing.GREEDY_BELOW:
     raise ValueError(
@@ -137,7 +137,7 @@ def _of_both(decoder: sampler.Sampler) -> _Target:
     # Where it stops changes how much is drafted, and no law.
     params, _ = params
   models = verifier.model, bound_drafter.drafter.model
-  return _Target(models, (verifier.params, params), decoder.options.capped)
+  return _Target(models, (verifier.params, params), decoder.config.capped)
 
 
 def score(
@@ -219,7 +219,7 @@ def _by_size(
     alike[size].append(i)
   said: list = [None] * len(requests)
   for size, indices in alike.items():
-    for some in itertools.batched(indices, decoder.options.batch_size):
+    for some in itertools.batched(indices, decoder.config.batch_size):
       rows = [requests[i] for i in some]
       found = _read_rows(decoder, target, rows, *size, say)
       for i, of_one in zip(some, found, strict=True):
@@ -275,10 +275,10 @@ def _sizes(decoder, requests) -> list[tuple[int, int]]:
         f'request {i}: its context is empty; give at least one token, such as'
         ' the beginning of a sequence.'
       )
-    if length > decoder.options.cache_length:
+    if length > decoder.config.cache_length:
       raise ValueError(
         f'request {i}: its {length} tokens do not fit into cache_length'
-        f' {decoder.options.cache_length}; shorten it or raise cache_length.'
+        f' {decoder.config.cache_length}; shorten it or raise cache_length.'
       )
     # The last token is asked about, and not read.
     sizes.append(
@@ -307,7 +307,7 @@ def _read_rows(decoder, target, requests, length, asked_length, say):
   Raises:
     FaultError: A distribution is not finite.
   """
-  rows = batching.width(len(requests), decoder.options.batch_size)
+  rows = batching.width(len(requests), decoder.config.batch_size)
   filled = [*requests, *[((0,), ())] * (rows - len(requests))]
   texts = [[*context, *continuation][:-1] for context, continuation in filled]
   tokens, _ = batching.pad(texts, length, length)
@@ -318,12 +318,12 @@ def _read_rows(decoder, target, requests, length, asked_length, say):
     _read(
       target.params,
       (tokens, starts, asked),
-      np.float32(decoder.options.lenience),
+      np.float32(decoder.config.lenience),
       decoder.processing(),
       decoder.schedule(max(len(asked) for _, asked in requests)),
       models=target.models,
       method=target.method,
-      gate=decoder.options.gate,
+      gate=decoder.config.gate,
       say=say,
     )
   )

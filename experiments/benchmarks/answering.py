@@ -21,10 +21,11 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from cascades import decoding, load_model
+from cascades.config import DecodingConfig
+from cascades.declarations import options_of
 from cascades.drafters import pairing
 from cascades.models import checkpoints, language, package_index
 from cascades.sampler import batching, sampler
-from cascades.sampler.options import Options
 from experiments import tasks
 from experiments.benchmarks import entrants, harness, peers
 from experiments.benchmarks.harness import Figures, median, threshold
@@ -52,7 +53,7 @@ def check(config: ConfigDict) -> None:
   for dtype in config.dtypes:
     checkpoints.check_dtype(dtype)
   for arm in (*config.problems, *config.copies):
-    Options(**_options(config, arm), temperature=config.temperature)
+    _split(_options(config, arm) | {'temperature': config.temperature})
   _prompts(config)
 
 
@@ -61,6 +62,18 @@ def _options(config: ConfigDict, arm: ConfigDict) -> dict[str, Any]:
   more = {name: arm[name] for name in arm if name not in ('name', 'drafter')}
   gamma = config.gamma if arm.get('drafter') else 0
   return dict(method='speed', lenience=0.0, gamma=gamma) | more
+
+
+def _split(options: dict[str, Any]) -> tuple[DecodingConfig, dict[str, Any]]:
+  """Splits options into those of decoding and those of the drafter."""
+  own = {
+    name: options[name]
+    for name in options_of(DecodingConfig)
+    if name in options
+  }
+  return DecodingConfig(**own), {
+    k: v for k, v in options.items() if k not in own
+  }
 
 
 def _prompts(config: ConfigDict) -> list[str]:
@@ -234,11 +247,14 @@ def _answers(
   models: _Models, arm: ConfigDict, prompts: Sequence[str], **options: Any
 ) -> harness.Entrant:
   """Makes an entrant of the config, which answers prompts with a sampler."""
+  decoding_config, drafter_options = _split(
+    _options(models.config, arm) | options
+  )
   decoder = sampler.Sampler(
     models.verifier,
     models.drafters[arm.get('drafter')],
-    **_options(models.config, arm),
-    **options,
+    config=decoding_config,
+    **drafter_options,
   )
 
   def run() -> dict[str, Any]:
@@ -250,11 +266,11 @@ def _answers(
     }
     for name in answers[0].counts:
       facts[name] = sum(answer.counts[name] for answer in answers)
-    if not decoder.options.temperature:
+    if not decoder.config.temperature:
       facts['first'] = answers[0].tokens
     return facts
 
-  drafts, gamma = decoder.options.drafts, decoder.options.gamma
+  drafts, gamma = decoder.config.drafts, decoder.config.gamma
   fields = {'arm': arm.name, 'drafts': drafts, 'gamma': gamma}
   return harness.Entrant(fields, run)
 
@@ -266,7 +282,9 @@ def _copies(models: _Models) -> list[str]:
   copied. Worked examples, which the stop text ends, are not repeated.
   """
   stop = models.config.stop
-  alone = sampler.Sampler(models.verifier, gamma=0, temperature=0.0)
+  alone = sampler.Sampler(
+    models.verifier, config=DecodingConfig(gamma=0, temperature=0.0)
+  )
   copies = []
   for prompt, answer in zip(
     models.prompts, models.sample(alone, models.prompts), strict=True

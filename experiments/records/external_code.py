@@ -17,12 +17,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cascades.config import DecodingConfig
 from cascades.drafters.specs import DRAFTERS, parts
 from cascades.methods import Method
 from cascades.methods.caps import CAPS
 from cascades.methods.registry import is_builtin
 from cascades.registries import split
-from cascades.sampler.options import Options
 from cascades.schedules import SCHEDULES
 from cascades.scheme import VERIFICATIONS
 from experiments.records import versions
@@ -57,21 +57,21 @@ def hash_external(*registered: Any) -> str | None:
   return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def used_plugins(options: Options, drafter: str) -> list[Any]:
+def used_plugins(config: DecodingConfig, drafter: str) -> list[Any]:
   """Lists what another package's plug-ins add to decoding, for `hash_external`.
 
   Args:
-    options: How a curve is decoded.
+    config: The options that a curve is decoded with.
     drafter: The drafter's name.
 
   Returns:
     Entries of the registries, with the functions that they name and the name
     and version of their package; nothing for the library's own.
   """
-  cap, *_ = options.cap.split(' ')
+  cap, *_ = config.cap.split(' ')
   used = [
-    (VERIFICATIONS, options.verification),
-    (SCHEDULES, options.schedule),
+    (VERIFICATIONS, config.verification),
+    (SCHEDULES, config.schedule),
     (CAPS, cap),
     *((DRAFTERS, name) for name in parts(drafter) or (drafter,)),
   ]

@@ -232,24 +232,24 @@ def view_key(point: str, lenience: float, example: str) -> tuple:
   return point, None if math.isnan(lenience) else lenience, example
 
 
-def decoding_fields(options: Any, **more: Any) -> dict[str, Any]:
+def decoding_fields(config: Any, **more: Any) -> dict[str, Any]:
   """What a record says of how an example was to be decoded.
 
   Args:
-    options: `sampler.options.Options`; all but their lenience, which a method
-      may not have.
+    config: A `cascades.DecodingConfig`; its lenience is not read, since a
+      method may have none.
     **more: Fields of a record, as they are.
   """
   return dict(
-    method=options.method.name,
-    gamma=options.gamma,
-    verification=options.verification,
-    gate=options.gate,
-    bonus_from=options.bonus,
-    drafts=options.drafts,
-    schedule=options.schedule,
-    cap=options.cap,
-    temperature=options.temperature,
+    method=config.method.name,
+    gamma=config.gamma,
+    verification=config.verification,
+    gate=config.gate,
+    bonus_from=config.bonus,
+    drafts=config.drafts,
+    schedule=config.schedule,
+    cap=config.cap,
+    temperature=config.temperature,
     **more,
   )
 

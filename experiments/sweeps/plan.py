@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 import ml_collections
 
 from cascades.registries import OPTIONS
-from cascades.scheme import NO_CAP, SEQUENTIAL
+from cascades.scheme import SEQUENTIAL
 from experiments import records
 from experiments.sweeps import fields
 
 if TYPE_CHECKING:
   # It brings JAX, which nobody is to wait for who asks for help.
-  from cascades.sampler.options import Options
+  from cascades.config import DecodingConfig
 
 _CONFIGS = pathlib.Path(__file__).resolve().parents[2] / 'configs'
 # The two models alone: no gamma, no options and no lenience.
@@ -61,27 +61,29 @@ class Curve:
   """What is decoded in one go, at several leniences.
 
   Attributes:
-    options: How, but for the lenience and for how many rows at a time. Those of
-      a cascade of whole answers are those of the drafter alone, which it goes
-      by: it decodes nothing itself.
+    config: The options, but for the lenience and the number of rows at a time.
+      A cascade of whole answers decodes nothing itself: its options are those
+      of the drafter alone.
     leniences: Its points; none where the method has no lenience.
-    confidence: Key of `sequence.CONFIDENCES`, of a cascade of whole answers;
-      None of all else.
+    confidence: Key of `sequence.CONFIDENCES` for a cascade of whole answers;
+      else None.
+    drafter_options: Options of the drafter's spec, by name.
 
   Raises:
     ValueError: There is no lenience and the method has one, or one will not do
       or is there twice.
   """
 
-  options: 'Options'
+  config: 'DecodingConfig'
   leniences: tuple[float, ...]
   confidence: str | None = None
+  drafter_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
     if not self.leniences and self.method not in _NO_LENIENCE:
       raise ValueError(f'lenience: {self.method} needs at least one.')
     for lenience in self.leniences:
-      dataclasses.replace(self.options, lenience=lenience)
+      self.config.replace(lenience=lenience)
     if twice := _twice(self.leniences):
       raise ValueError(f'lenience: {self.name} has {twice[0]:g} twice.')
 
@@ -107,8 +109,7 @@ class Curve:
       ValueError: An option is unknown or out of its range, or cannot be
         combined with the method.
     """
-    from cascades import methods
-    from cascades.sampler.options import Options, without_effect
+    from cascades.config import DecodingConfig
 
     odd = sorted(given.keys() - {*_OPTIONS})
     if odd:
@@ -125,28 +126,19 @@ class Curve:
       chosen['gamma'] = 0
       if method not in ALONE:
         method, confidence = 'drafter_only', method
-    chosen |= drafting(config)
-    if chosen.get('drafts', 1) > 1:
-      # A single draft is no tree.
-      chosen['tree_size'] = config.get('tree_size')
-    # A sweep has one config for all curves: each takes of it what has an effect
-    # on it, and records what it took.
-    usual = {'gamma': None, 'verification': 'token', 'temperature': 1.0}
-    usual['cap'] = NO_CAP
-    for name in without_effect(
-      methods.get_method(method),
-      **{name: chosen.get(name, value) for name, value in usual.items()},
-    ):
-      chosen.pop(name, None)
-    options = Options.of(method=method, **chosen)
+    chosen['tree_size'] = config.get('tree_size')
+    # A sweep has one config for all curves: each takes the options that have an
+    # effect on it, and records what it took.
+    decoding = DecodingConfig.applicable(method=method, **chosen)
+    drafter_options = drafting(config) if decoding.gamma else {}
     if not confidence and method in _NO_LENIENCE:
       leniences = ()
-    return cls(options, tuple(leniences), confidence)
+    return cls(decoding, tuple(leniences), confidence, drafter_options)
 
   @property
   def method(self) -> str:
     """Key of `METHODS`, or of `sequence.CONFIDENCES`."""
-    return self.confidence or self.options.method.name
+    return self.confidence or self.config.method.name
 
   @property
   def alone(self) -> str | None:
@@ -156,7 +148,7 @@ class Curve:
   @property
   def own(self) -> dict[str, Any]:
     """Its gamma and options, as configs name them."""
-    return {name: getattr(self.options, name) for name in _OPTIONS}
+    return {name: getattr(self.config, name) for name in _OPTIONS}
 
   @property
   def fields(self) -> dict[str, Any]:
@@ -485,12 +477,12 @@ def points(
       'curve': records.plain(curve.fields),
       'task': [task, tasks[task].max_new_tokens, list(tasks[task].stops)],
     }
-    method = curve.options.method
+    method = curve.config.method
     if method.identity:
       # The same name may be that of another rule tomorrow.
       hashed['learned'] = method.identity
     plugins = external_code.used_plugins(
-      curve.options, config.get('drafter', '')
+      curve.config, config.get('drafter', '')
     )
     if source := external_code.hash_external(method, tasks[task], *plugins):
       hashed['outside'] = source
@@ -504,10 +496,10 @@ def points(
 
 def with_models_alone(chosen: Sequence[Curve]) -> list[Curve]:
   """Curves, and those that cascades of whole answers are made of."""
-  judged = [curve.options for curve in chosen if curve.confidence]
+  judged = [curve.config for curve in chosen if curve.confidence]
   there = {curve.method for curve in chosen}
   missing = [
-    Curve(dataclasses.replace(judged[0], method=name), ())
+    Curve(judged[0].replace(method=name), ())
     for name in ALONE
     if judged and name not in there
   ]

@@ -4,7 +4,6 @@ A sweep in one process has one worker. Of several each has the pair, and a
 launcher gives them points; see `launchers`.
 """
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,11 +12,11 @@ from typing import Any
 import jax
 
 from cascades import decoding
+from cascades.config import DecodingConfig
 from cascades.decoding import faults
 from cascades.drafters import pairing
 from cascades.models import checkpoints, sharding, turns
 from cascades.sampler import batching, memory, sampler, scoring
-from cascades.sampler.options import Options
 from cascades.scheme import SEQUENTIAL
 from experiments import cli, records
 from experiments.records import metrics, versions
@@ -75,11 +74,11 @@ def _blocks(curves: Sequence[plan.Curve]) -> list[tuple[int, int]]:
   A sequential cascade makes no blocks; where nothing else drafts, a usual block
   tells what the verifier takes for each token more.
   """
-  every = [curve.options for curve in curves]
+  every = [curve.config for curve in curves]
   sequential = [o for o in every if o.verification == SEQUENTIAL]
   blocks = {(o.gamma, o.drafts) for o in every if o not in sequential}
   if sequential and not any(gamma for gamma, _ in blocks):
-    blocks.add((Options().gamma, 1))
+    blocks.add((DecodingConfig().gamma, 1))
   return sorted(blocks)
 
 
@@ -141,8 +140,8 @@ class Worker:
       self._verifier, self._drafter, **plan.drafting(config)
     )
     for curve in curves:
-      bind = curve.options.method.bind
-      if bind and curve.options.gamma:
+      bind = curve.config.method.bind
+      if bind and curve.config.gamma:
         bind(self._verifier, self._bound_drafter)
 
   def facts(self) -> dict[str, Any]:
@@ -244,7 +243,7 @@ class Worker:
           raise
         # One that decodes alone does not know which of the pair it is.
         raise faults.FaultError(curve.alone, error.location) from None
-    if curve.options.verification == SEQUENTIAL:
+    if curve.config.verification == SEQUENTIAL:
       # Both models read every token there, which the cascade need not.
       wall = math.nan
     # 0 where a sequential cascade never defers.
@@ -254,7 +253,7 @@ class Worker:
       of = dict(zip([example.id for example in asked], answers, strict=True))
       for example in examples:
         told = records.decoding_fields(
-          decoder.options, task=task.name, lenience=lenience, id=example.id
+          decoder.config, task=task.name, lenience=lenience, id=example.id
         )
         if example.id in refused:
           made.append(records.failed_example(refused[example.id], **told))
@@ -279,9 +278,14 @@ class Worker:
       verifier = {'verifier': verifier, 'drafter': drafter}[curve.alone]
       seed += _DRAFTER_SEED * (curve.alone == 'drafter')
       drafter = None
-    options = dataclasses.replace(curve.options, **changes)
-    mesh = plan.mesh_of(self._config)
-    return sampler.Sampler.of(options, verifier, drafter, mesh=mesh), seed
+    decoder = sampler.Sampler(
+      verifier,
+      drafter,
+      config=curve.config.replace(**changes),
+      mesh=plan.mesh_of(self._config),
+      **curve.drafter_options if drafter is not None else {},
+    )
+    return decoder, seed
 
   def race(
     self,
@@ -336,7 +340,7 @@ class Worker:
           racing, answers, seconds, strict=True
         ):
           line = records.decoding_fields(
-            arm.options, task=name, lenience=lenience, id=example.id
+            arm.config, task=name, lenience=lenience, id=example.id
           )
           found.append(_made(task, curve, example, answer, took, line)[0])
     return found
@@ -365,8 +369,10 @@ class Worker:
     Returns:
       A view of each; none where the drafter says nothing of a given text.
     """
-    options = curve.options
-    if not (options.gamma and scoring.is_language_model(self._bound_drafter)):
+    decoding_config = curve.config
+    if not (
+      decoding_config.gamma and scoring.is_language_model(self._bound_drafter)
+    ):
       return []
     # A row at a time fits wherever a batch did.
     decoder, _ = self._arm(curve, batch_size=1, **_at(lenience))
@@ -381,11 +387,11 @@ class Worker:
       ],
     )
     tokenizer = self._verifier.tokenizer
-    has_rule = options.method.rule is not None
+    has_rule = decoding_config.method.rule is not None
     views = []
     for (point, _, trace), said in zip(answers, looks, strict=True):
       # The bonus need not follow the law.
-      own = options.bonus == 'verifier'
+      own = decoding_config.bonus == 'verifier'
       bonus = [own and s == _BONUS for s in trace.sources[: len(said)]]
       pi = [x.p if b else x.pi for x, b in zip(said, bonus, strict=True)]
       views.append(
@@ -438,7 +444,7 @@ def _made(task, curve, example, answer, wall_s: float, told) -> Made:
       'drafter_calls': counts['verifier_calls'],
     }
   deferred = answer.deferred
-  if curve.options.method.rule is None:
+  if curve.config.method.rule is None:
     counts['deferred'] = deferred = None
   record = records.Record(
     **told,

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from cascades.config import DecodingConfig
 from cascades.models import checkpoints
 from cascades.sampler import sampler
 
@@ -35,11 +36,13 @@ def strict(
   for temperature in (1.0, 0.0):
     decoding = sampler.Sampler(
       *(verifier, drafter),
-      method='speed',
-      lenience=0.0,
-      gamma=gamma,
-      temperature=temperature,
-      batch_size=_ROWS,
+      config=DecodingConfig(
+        method='speed',
+        lenience=0.0,
+        gamma=gamma,
+        temperature=temperature,
+        batch_size=_ROWS,
+      ),
     )
     answers = decoding.sample(prompts, **asked)
     accepted, examined, calls = (

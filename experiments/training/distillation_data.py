@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
 from cascades import atomic
+from cascades.config import DecodingConfig
 from cascades.models import checkpoints, language
 from cascades.sampler import sampler
 from experiments import records
@@ -222,7 +223,13 @@ def taught(
   @functools.cache
   def writes(temperature):
     model = checkpoints.load_model(config.verifier)
-    return sampler.Sampler(model, gamma=0, temperature=temperature)
+    return sampler.Sampler(
+      model,
+      config=DecodingConfig(
+        gamma=0,
+        temperature=temperature,
+      ),
+    )
 
   # Some prompts at each temperature in turn.
   temperatures = tuple(config.temperatures)

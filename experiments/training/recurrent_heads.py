@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
 
+from cascades.config import DecodingConfig
 from cascades.drafters.recurrent import recurrent_checkpoint, recurrent_drafter
 from cascades.models import checkpoints
 from cascades.sampler import sampler
@@ -45,7 +46,13 @@ def write_texts(
   """
   stream = problem_stream(config.mixture, f'{config.seed}/head')
   prompts = [next(stream)[0] for _ in range(config.texts)]
-  answers = sampler.Sampler(verifier, gamma=0, temperature=1.0).sample(
+  answers = sampler.Sampler(
+    verifier,
+    config=DecodingConfig(
+      gamma=0,
+      temperature=1.0,
+    ),
+  ).sample(
     prompts, max_new_tokens=config.answer_length, seed=config.seed, echo=True
   )
   tokens = np.zeros((len(answers), config.row_length), np.int32)

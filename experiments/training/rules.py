@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
+from cascades.config import DecodingConfig
 from cascades.contrib import learned, rule_fitting
 from cascades.sampler import sampler
 from experiments import records
@@ -207,13 +208,15 @@ def train_rule(
   decoder = sampler.Sampler(
     of['verifier'],
     of['drafter'],
-    method='speed',
-    lenience=0.0,
-    gamma=1,
-    temperature=of['temperature'],
-    gate=of['gate'],
+    config=DecodingConfig(
+      method='speed',
+      lenience=0.0,
+      gamma=1,
+      temperature=of['temperature'],
+      gate=of['gate'],
+      batch_size=config.batch_size,
+    ),
     dtype=of['dtype'],
-    batch_size=config.batch_size,
   )
   places = rule_fitting.read(
     decoder, texts, config.held_out, of['chat'], workdir

@@ -11,6 +11,7 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
+from cascades.config import DecodingConfig
 from cascades.models import checkpoints, huggingface, language, tokenizers
 from experiments import records
 from experiments.tasks import GENERATED, TASKS
@@ -229,7 +230,14 @@ def evaluate(
   from cascades.sampler import sampler
 
   model = checkpoints.load_folder(folder)
-  alone = sampler.Sampler(model, gamma=0, temperature=0.0, batch_size=_PROMPTS)
+  alone = sampler.Sampler(
+    model,
+    config=DecodingConfig(
+      gamma=0,
+      temperature=0.0,
+      batch_size=_PROMPTS,
+    ),
+  )
   figures = {}
   for task in (TASKS[name] for name in tasks):
     examples = list(task.load(split='test', num_examples=num_examples))

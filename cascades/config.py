@@ -1,0 +1,308 @@
+"""The options of decoding: one frozen value, declared and checked once.
+
+  DecodingConfig(method='token_v3', lenience=0.3, gamma=8)
+
+Every option of the core is declared here with its type, default, range, help
+and the conditions under which it has an effect. The options of one kind of
+drafter are declared on its spec: see `drafters`. An option that has no effect
+beside the others is refused, never ignored.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Self
+
+from cascades import arguments
+from cascades.declarations import Declared, Option, option, options_of
+from cascades.scheme import (
+  BONUSES,
+  CONSTANT,
+  GATES,
+  NO_CAP,
+  SEQUENTIAL,
+  Scheme,
+)
+
+# Default of gamma, where blocks are drafted.
+_GAMMA = 4
+_DRAFTS = ('drafting',)
+_BLOCKS = ('drafting', 'blocks')
+
+
+def _method(method: Any) -> Any:
+  # Imports JAX, which flags and help do not wait for.
+  from cascades import methods
+
+  return methods.get_method(method)
+
+
+def _cap(spec: Any) -> str:
+  from cascades.methods import caps
+
+  caps.parse(spec)
+  return spec
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecodingConfig(Declared):
+  """The options of decoding, whatever the models.
+
+  Attributes:
+    method: A `Method`, whatever was given: a name in `METHODS`, an alias of
+      the paper's notebook, 'learned:' and the folder of a fitted rule, or a
+      `Method`.
+    gamma: Never None: the default is filled in.
+
+  Raises:
+    ValueError: An option is out of its range, or has no effect beside the
+      others, or two cannot be combined; one sentence says which.
+  """
+
+  method: Any = option(
+    'token_v3',
+    kind=str,
+    check=_method,
+    help='Method: which drafted tokens are accepted; a name in METHODS.',
+  )
+  lenience: float = option(
+    0.5,
+    kind=float,
+    needs=('lenience',),
+    help='Threshold of the method, from strict (lossless) to drafter-only.',
+  )
+  gamma: int | None = option(
+    None,
+    kind=int,
+    low=0,
+    needs=('blocks',),
+    help='Tokens drafted per block; 0 decodes with the verifier alone; None is'
+    ' 4.',
+  )
+  temperature: float = option(
+    1.0,
+    kind=float,
+    low=0,
+    high=1e6,
+    help='Sampling temperature of both models; 0 is greedy.',
+  )
+  top_k: int | None = option(
+    None,
+    kind=int,
+    low=1,
+    # More than there are tokens keeps them all.
+    high=2**64,
+    needs=('sampling',),
+    help='Keeps the k most probable tokens of both models; None keeps all.',
+  )
+  top_p: float | None = option(
+    None,
+    kind=float,
+    low=0,
+    high=1,
+    needs=('sampling',),
+    help='Keeps the most probable tokens that hold this mass; None keeps all.',
+  )
+  cache_length: int = option(
+    4096,
+    kind=int,
+    low=1,
+    help='Most tokens of a sequence, prompt included.',
+  )
+  batch_size: int = option(
+    64,
+    kind=int,
+    low=1,
+    help='Most rows decoded at a time; a row is a prompt at a lenience.',
+  )
+  verification: str = option(
+    'token',
+    kind=str,
+    needs=_DRAFTS,
+    help='Verification of a block: token, block, look_ahead, sequential; of'
+    ' several drafts: multi_round, k_seq, match, traversal.',
+  )
+  gate: str = option(
+    'raw',
+    kind=str,
+    choices=GATES,
+    needs=(*_DRAFTS, 'gate'),
+    help='Probabilities that deferral rules read: at temperature 1 (raw), or'
+    ' after temperature and truncation (processed).',
+  )
+  bonus: str = option(
+    'target',
+    kind=str,
+    choices=BONUSES,
+    needs=(*_BLOCKS, 'deferral'),
+    help='Distribution of the token after a fully accepted block.',
+  )
+  drafts: int = option(
+    1, kind=int, low=1, needs=_BLOCKS, help='Drafts per block, side by side.'
+  )
+  tree_size: int | None = option(
+    None,
+    kind=int,
+    low=1,
+    needs=(*_BLOCKS, 'tree'),
+    applies='several drafts',
+    help='Most drafted tokens that the verifier reads per block; None reads'
+    ' all. Drafts with a common prefix share it.',
+  )
+  schedule: str = option(
+    CONSTANT,
+    kind=str,
+    needs=(*_DRAFTS, 'lenience'),
+    help="Lenience along an answer: 'first:16' is strict for 16 tokens.",
+  )
+  cap: str = option(
+    NO_CAP,
+    kind=str,
+    check=_cap,
+    needs=(*_DRAFTS, 'deferral'),
+    help="Tokens that may become likelier than under the verifier: 'top:3',"
+    " 'delta:0.1', or both.",
+  )
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    self.scheme.check(self.method, self.drafts)
+    if self.gamma is None:
+      gamma = 1 if self.verification == SEQUENTIAL else _GAMMA
+      object.__setattr__(self, 'gamma', gamma)
+    if self.tree_size is not None:
+      arguments.integer('tree_size', self.tree_size, self.drafts)
+    # Imports JAX.
+    from cascades import schedules
+
+    schedules.check(self.schedule, self.method)
+    if self.cap != NO_CAP and self.verification == SEQUENTIAL:
+      raise ValueError(
+        "cap: cannot be combined with verification 'sequential', which follows"
+        " the rule itself; take another verification, or cap 'none'."
+      )
+    check_effects(self, self)
+    refuse = self.scheme.kind.refuse
+    if (
+      self.gamma
+      and refuse
+      and (reason := refuse(self.scheme.argument, self.gamma))
+    ):
+      raise ValueError(f'verification: {self.verification!r} {reason}.')
+
+  @property
+  def capped(self) -> Any:
+    """The method, with its cap if there is one."""
+    from cascades.methods import caps
+
+    return caps.capped(self.method, self.cap)
+
+  @property
+  def scheme(self) -> Scheme:
+    """How blocks are verified."""
+    return Scheme(self.verification, self.gate, self.bonus)
+
+  def to_dict(self) -> dict[str, Any]:
+    """Returns every option by name, with values that JSON can hold."""
+    return super().to_dict() | {'method': self.method.name}
+
+  @classmethod
+  def applicable(cls, **options: Any) -> Self:
+    """Makes a config of those of the options that have an effect.
+
+    A sweep has one set of options for all of its curves, baselines included:
+    each curve takes those that apply to it.
+
+    Raises:
+      ValueError: As for the class.
+    """
+    declared = options_of(cls)
+    usual = {name: each.default for name, each in declared.items()}
+    unused = without_effect(declared, **{**usual, **options})
+    return cls(**{k: v for k, v in options.items() if k not in unused})
+
+
+def _unmet(options: Mapping[str, Any]) -> dict[str, str]:
+  """Says of each condition that does not hold why it does not.
+
+  The conditions are what `Option.needs` names:
+
+    sampling  tokens are drawn, and not taken greedily
+    drafting  gamma is above 0
+    blocks    the verification makes blocks
+    tree      a block has several drafts
+    gate      the rule reads the gates' probabilities
+    lenience  the method has a lenience
+    deferral  the method's law is not the verifier's
+
+  Args:
+    options: By name, those of a `DecodingConfig`.
+  """
+  from cascades import methods
+  from cascades.methods import inputs, processing, registry
+
+  reasons = {}
+  temperature = arguments.number('temperature', options['temperature'], 0, 1e6)
+  if temperature < processing.GREEDY_BELOW:
+    reasons['sampling'] = (
+      f'temperature {temperature:g}, which takes the most probable token'
+    )
+  if options['gamma'] == 0:
+    reasons['drafting'] = 'gamma 0, where the verifier decodes alone'
+    return reasons
+  if options['verification'] == SEQUENTIAL:
+    reasons['blocks'] = "verification 'sequential', which makes no blocks"
+  if options['drafts'] == 1:
+    reasons['tree'] = 'drafts 1, since a single draft is no tree'
+  method = methods.get_method(options['method'])
+  reads = inputs.used(method)
+  if not reads & {'q_gate', 'p_gate'} and options['cap'] == NO_CAP:
+    reasons['gate'] = f'method {method.name}, which does not read it'
+  # Points of a sweep are named by a lenience, those of a user's method without
+  # one included.
+  if 'lenience' not in reads and registry.is_builtin(method):
+    reasons['lenience'] = f'method {method.name}, which has no lenience'
+  if inputs.has_verifier_law(method):
+    reasons['deferral'] = f"method {method.name}, whose law is the verifier's"
+  return reasons
+
+
+def without_effect(
+  declared: Mapping[str, Option], **options: Any
+) -> dict[str, str]:
+  """Names the options that have no effect, and says why.
+
+  Args:
+    declared: Options, of decoding or of a drafter.
+    **options: Those of a `DecodingConfig`, by name.
+  """
+  unmet = _unmet(options)
+  return {
+    name: reason
+    for name, declaration in declared.items()
+    if (reason := next(filter(None, map(unmet.get, declaration.needs)), None))
+  }
+
+
+def check_effects(declared: Declared, config: DecodingConfig) -> None:
+  """Refuses options that are given and have no effect.
+
+  Args:
+    declared: The config itself, or a drafter's spec.
+    config: The config that they are used with.
+
+  Raises:
+    ValueError: There is one; one sentence names it and the reason.
+  """
+  # These values state what holds anyway.
+  neutral = {
+    'gamma': (None, 1),
+    'lenience': (config.method.strict, config.method.drafter_only),
+  }
+  options = {name: getattr(config, name) for name in options_of(config)}
+  unused = without_effect(options_of(declared), **options)
+  for name, value in declared.changed().items():
+    if name in unused and value not in neutral.get(name, ()):
+      raise ValueError(
+        f'{name}: {arguments.quote(value)} has no effect with {unused[name]};'
+        ' leave it out.'
+      )
