@@ -242,7 +242,7 @@ def test_options_are_made_once_of_what_the_config_says():
     cache_length=99,
     tree_size=7,
   )
-  assert curve.drafter_options == {'stop_below': 0.1, 'beam': False}
+  assert dict(curve.drafter_options) == {'stop_below': 0.1, 'beam': False}
   # A single draft is no tree, and where nothing is drafted nothing stops.
   assert plan.Curve.of(config, 'speed', (0.0,)).config.tree_size is None
   answers = plan.Curve.of(config, 'sequence_mean', (0.5,), **several)

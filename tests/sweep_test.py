@@ -643,10 +643,15 @@ def test_another_runs_workdir_is_refused_by_field(workdir, fields, curve, said):
   [
     ('cactus', (0.5,), {'verification': 'block'}, "cactus .* take 'token'"),
     ('chow', (0.5,), {'drafts': 2}, "verification: 'token' looks at one"),
-    ('chow', (0.5,), {'gate': 'cooked'}, "gate: 'cooked'"),
+    (
+      'chow',
+      (0.5,),
+      {'gate': 'cooked'},
+      "gate: must be 'raw' or 'processed', got 'cooked'",
+    ),
     ('chow', (0.5,), {'temperature': 0.0}, 'a curve has no temperature of its'),
-    ('chow', (0.5, math.nan), {}, 'lenience: nan'),
-    ('sequence_mean', (math.nan,), {}, 'lenience: nan'),
+    ('chow', (0.5, math.nan), {}, 'lenience: must be a number .* got nan'),
+    ('sequence_mean', (math.nan,), {}, 'lenience: must be a number .* got nan'),
     ('chow', (0.5, 0.1, 0.5), {}, 'chow gamma 4 has 0.5 twice'),
     ('chow', (), {}, 'chow needs at least one'),
     ('sequence_mean', (), {}, 'sequence_mean needs at least one'),

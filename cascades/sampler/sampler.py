@@ -471,7 +471,7 @@ class Sampler:
     return None
 
   def _check_room(self, name: str, length: int, new: int) -> None:
-    if length + new + self._decoder.slack > self.config.cache_length:
+    if length + new + self._decoder.cache_headroom > self.config.cache_length:
       raise ValueError(
         f'{name}: its {length} tokens and {new} new ones do not fit into'
         f' cache_length {self.config.cache_length}; shorten it or raise'

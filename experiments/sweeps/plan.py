@@ -67,7 +67,7 @@ class Curve:
     leniences: Its points; none where the method has no lenience.
     confidence: Key of `sequence.CONFIDENCES` for a cascade of whole answers;
       else None.
-    drafter_options: Options of the drafter's spec, by name.
+    drafter_options: Names and values of options of the drafter's spec.
 
   Raises:
     ValueError: There is no lenience and the method has one, or one will not do
@@ -77,7 +77,7 @@ class Curve:
   config: 'DecodingConfig'
   leniences: tuple[float, ...]
   confidence: str | None = None
-  drafter_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  drafter_options: tuple[tuple[str, Any], ...] = ()
 
   def __post_init__(self):
     if not self.leniences and self.method not in _NO_LENIENCE:
@@ -130,7 +130,7 @@ class Curve:
     # A sweep has one config for all curves: each takes the options that have an
     # effect on it, and records what it took.
     decoding = DecodingConfig.applicable(method=method, **chosen)
-    drafter_options = drafting(config) if decoding.gamma else {}
+    drafter_options = tuple(drafting(config).items()) if decoding.gamma else ()
     if not confidence and method in _NO_LENIENCE:
       leniences = ()
     return cls(decoding, tuple(leniences), confidence, drafter_options)

@@ -283,7 +283,7 @@ class Worker:
       drafter,
       config=curve.config.replace(**changes),
       mesh=plan.mesh_of(self._config),
-      **curve.drafter_options if drafter is not None else {},
+      **dict(curve.drafter_options if drafter is not None else ()),
     )
     return decoder, seed
 
