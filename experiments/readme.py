@@ -30,6 +30,7 @@ PARTS: dict[str, Callable[[], str]] = {
   'schedules': inventory.schedules,
   'models': inventory.models,
   'configs': inventory.configs,
+  'tasks': inventory.tasks,
   'fields': inventory.fields,
   'rooms_of_experiments': functools.partial(inventory.rooms, 'experiments'),
   'commands': inventory.commands,

@@ -16,7 +16,7 @@ from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.runs import Points
 from experiments.records import stats
 from experiments.reports import first_screen, styles
-from experiments.tasks import translation
+from experiments.tasks import METRICS
 
 CHOICE = AnalysisConfig(resamples=500)
 
@@ -244,14 +244,14 @@ def test_a_corpus_quality_is_made_of_sums_in_every_draw():
   ):
     # The method loses some words, and not the same number everywhere.
     words = asked[: len(asked) - (example % 4 if point else 0)]
-    rows.append(translation.score(' '.join(words), ' '.join(asked)))
+    rows.append(METRICS['bleu'].score(' '.join(words), ' '.join(asked)))
   scores = pd.DataFrame(rows).add_prefix('score:')
   points = Points(points.table, points.answers.join(scores))
   frame = comparisons.compare(points, AnalysisConfig(resamples=60))
   alone, opt = frame.iloc[0], frame.iloc[1]
   assert alone.quality == 100
   sums = pd.DataFrame(rows)[points.answers.point == 1].sum()
-  assert opt.quality == pytest.approx(translation.corpus_bleu(sums))
+  assert opt.quality == pytest.approx(METRICS['bleu'].corpus(sums))
   assert opt.difference == pytest.approx(opt.quality - 100)
   assert opt.difference_low < opt.difference < opt.difference_high < 0
   assert (opt.scale, bool(opt.exact), bool(opt.as_good)) == (100, False, False)

@@ -487,10 +487,10 @@ def test_a_rehearsal_runs_every_task_from_end_to_end(tmp_path, monkeypatch):
     found = records.read_all(workdir)
     assert (row['task'], row['n']) == (task, len(found)), task
     # Where nothing is scored, there is no quality.
-    assert pd.isna(row['quality']) == (TASKS[task].metric is None), task
+    assert pd.isna(row['quality']) == (TASKS[task].quality_score is None), task
     assert len(found) == min(4, len(list(_examples(task, files[task])))), task
     for record in found:
-      assert TASKS[task].metric in (None, *record.scores), task
+      assert TASKS[task].quality_score in (None, *record.scores), task
       assert 0 < record.emitted <= 32, task
     ran = json.loads((workdir / 'config.json').read_text())
     assert (ran['verifier'], ran['drafter']) == (

@@ -10,7 +10,7 @@ import pytest
 from answers import COSTS, make_alone, make_record, make_trace
 
 from experiments.records import metrics
-from experiments.tasks import translation
+from experiments.tasks import METRICS
 
 _COLUMNS = (
   'task method lenience gamma verification gate bonus_from drafts schedule cap'
@@ -261,8 +261,8 @@ def _translations(pairs):
       task='wmt14_en_de',
       id=str(i),
       text=answer,
-      scores=translation.score(answer, reference),
-      quality=translation.score(answer, reference)['sentence_bleu'],
+      scores=METRICS['bleu'].score(answer, reference),
+      quality=METRICS['bleu'].score(answer, reference)['sentence_bleu'],
     )
     for i, (answer, reference) in enumerate(pairs)
   ]

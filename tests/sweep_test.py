@@ -28,7 +28,7 @@ from experiments import cli, records, reports, sweep
 from experiments.analysis import example_selection
 from experiments.records import metrics, versions
 from experiments.sweeps import fingerprints, plan, workdirs, worker
-from experiments.tasks import TASKS
+from experiments.tasks import TASKS, Metric
 
 _CURVES = [
   small.curve('verifier_only', ()),
@@ -569,8 +569,9 @@ def test_examples_that_cannot_be_answered_are_failures(measured, monkeypatch):
       raise ZeroDivisionError('nothing')
     return task.score(answer, reference)
 
-  odd = dataclasses.replace(task, load=load, score=score)
-  monkeypatch.setitem(TASKS, 'numerals', odd)
+  odd_metric = Metric(name='odd', help='', scores=('exact_match',), score=score)
+  odd = dataclasses.replace(task, load=load, metrics=(odd_metric,))
+  monkeypatch.setitem(TASKS._entries, 'numerals', odd)
   config = small.config(cache_length=256, num_examples=3)
   # A sequential cascade that never defers calls no verifier.
   curves = [

@@ -5,12 +5,12 @@ from decimal import Decimal
 import pytest
 
 from experiments.tasks import (
+  METRICS,
   TASKS,
+  final_numbers,
   gsm8k,
   short_answers,
-  summaries,
   task,
-  translation,
 )
 
 
@@ -31,7 +31,7 @@ from experiments.tasks import (
   ],
 )
 def test_numbers_in_a_text(text, numbers):
-  assert gsm8k.numbers(text) == [Decimal(n) for n in numbers.split()]
+  assert final_numbers.numbers(text) == [Decimal(n) for n in numbers.split()]
 
 
 @pytest.mark.parametrize(
@@ -70,15 +70,15 @@ def test_gsm8k_compares_final_numbers(answer, right, marked):
 def test_gsm8ks_worked_examples_are_right():
   assert len(gsm8k.WORKED) == 8
   for _, answer in gsm8k.WORKED:
-    number, marked = gsm8k.final_number(answer)
+    number, marked = final_numbers.final_number(answer)
     assert marked
     steps = [s for s in answer.split('\n')[:-1] if '=' in s]
     for step in steps:
       left, _, right = step.partition(' = ')
       expression = left.rstrip('0123456789+-*/. ')
       value = eval(left[len(expression) :], {})
-      assert gsm8k.numbers(right)[0] == value
-    assert gsm8k.numbers(steps[-1].partition('=')[2])[0] == number
+      assert final_numbers.numbers(right)[0] == value
+    assert final_numbers.numbers(steps[-1].partition('=')[2])[0] == number
 
 
 @pytest.mark.parametrize(
@@ -130,22 +130,23 @@ def test_an_unanswerable_question_wants_that_word(answer, score):
 
 def test_rouge_counts_pairs_and_the_longest_common_sequence():
   # Pairs: (goat, elected) of 3 and of 2; sequence: goat elected mayor.
-  scores = summaries.score('goat was elected mayor', 'A goat elected mayor')
+  score = METRICS['rouge'].score
+  scores = score('goat was elected mayor', 'A goat elected mayor')
   assert scores['rouge2'] == pytest.approx(2 * (1 / 3) * (1 / 3) / (2 / 3))
   assert scores['rougeL'] == pytest.approx(3 / 4)
   # Words are compared by their stems.
-  assert summaries.score('goats elect', 'goat elected')['rouge2'] == 1
-  version, options = summaries.scorer().split('|')
+  assert score('goats elect', 'goat elected')['rouge2'] == 1
+  version, options = METRICS['rouge'].signature().split('|')
   assert version.startswith('rouge-score:')
   assert options == 'stem:yes'
 
 
 def test_an_answer_ends_at_the_first_stop():
-  assert task.cut('a\nb\n\nc', ('\n\n', '\n')) == 'a'
-  assert task.cut('a\nb', ()) == 'a\nb'
-  assert task.cut('\nb', ('\n',)) == ''
+  assert task.truncate('a\nb\n\nc', ('\n\n', '\n')) == 'a'
+  assert task.truncate('a\nb', ()) == 'a\nb'
+  assert task.truncate('\nb', ('\n',)) == ''
 
 
 def test_a_signature_tells_bleu():
-  said = translation.scorer()
+  said = METRICS['bleu'].signature()
   assert said.startswith('BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|')

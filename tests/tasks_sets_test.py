@@ -39,18 +39,18 @@ def load(name, **options):
 @pytest.mark.parametrize('name', _NAMES)
 def test_references_score_full_and_other_answers_do_not(name):
   task = TASKS[name]
-  if task.metric is None:
+  if task.quality_score is None:
     assert task.score('anything', ()) == {}
     return
-  full = 100 if task.metric == 'sentence_bleu' else 1
+  full = 100 if task.corpus else 1
   for example in load(name):
     texts = example.reference
     for text in [texts] if isinstance(texts, str) else texts:
-      said = f' {text}{task.stops[0]} more'
+      said = f' {text}{task.stop_strings[0]} more'
       scores = task.score(said, example.reference)
-      assert scores[task.metric] == pytest.approx(full)
+      assert scores[task.quality_score] == pytest.approx(full)
     for wrong in ('', '\n', 'Something else entirely'):
-      assert task.score(wrong, example.reference)[task.metric] == 0
+      assert task.score(wrong, example.reference)[task.quality_score] == 0
 
 
 @pytest.mark.parametrize('name', _NAMES)
@@ -72,15 +72,17 @@ def test_a_prompt_is_worked_examples_then_the_question(name):
   for worked in head.split('\n\n')[:-1]:
     answer = worked.partition(f'\n{last} ')[2]
     assert answer
-    assert not [stop for stop in task.stops if stop in answer]
+    assert not [stop for stop in task.stop_strings if stop in answer]
 
 
 @pytest.mark.parametrize('name', _NAMES)
 def test_unknown_splits_and_too_many_shots_are_named(name):
-  with pytest.raises(ValueError, match="'dev' is not a split"):
+  with pytest.raises(ValueError, match=r"split: must be one of .* got 'dev'"):
     load(name, split='dev')
   for shots in (-1, 99):
-    with pytest.raises(ValueError, match=f'shots: {shots} will not do for'):
+    with pytest.raises(
+      ValueError, match=f'shots: must be .* for {name}, got {shots}'
+    ):
       load(name, shots=shots)
 
 
@@ -205,7 +207,7 @@ def test_without_a_hub_a_sentence_says_what_to_download(name, monkeypatch):
   source = TASKS[name].source
   why = 'no network' if source.hub else 'it is not on the Hugging Face hub'
   said = (
-    f'cannot be had ({why}); download {source.get} and name it with'
+    f'cannot be had ({why}); download {source.download} and name it with'
     ' --config.task.path='
   )
   with pytest.raises(ValueError, match=re.escape(said)):
@@ -287,7 +289,7 @@ def test_a_damaged_file_is_named(name, text, message, tmp_path):
     load(name, path=str(path))
   assert str(e.value).startswith(f'path: {path}')
   assert str(e.value).count(str(path)) == 1
-  assert str(e.value).endswith(f'; give {TASKS[name].source.get}.')
+  assert str(e.value).endswith(f'; give {TASKS[name].source.download}.')
 
 
 def test_tables_and_pairs_that_are_damaged_are_named(tmp_path):
@@ -324,7 +326,9 @@ def test_a_file_is_known_by_its_hash(name):
 @pytest.mark.parametrize('name', GENERATED)
 def test_made_up_tasks_take_no_file_and_no_shots(name):
   for options in ({'path': 'a.jsonl'}, {'shots': 2}):
-    with pytest.raises(ValueError, match=f'task: {name} makes its problems'):
+    with pytest.raises(
+      ValueError, match=f'task: {name} generates its problems'
+    ):
       next(TASKS[name].load(**options))
   assert next(TASKS[name].load(path=None, shots=0))
 

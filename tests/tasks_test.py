@@ -58,14 +58,18 @@ def test_splits_share_no_problem_whatever_the_seed(task):
 def test_references_score_full_and_others_do_not(task):
   examples = list(task.load(num_examples=30))
   for example, other in itertools.pairwise(examples):
-    assert task.score(example.reference, example.reference)[task.metric] == 1
+    assert (
+      task.score(example.reference, example.reference)[task.quality_score] == 1
+    )
     if other.reference.split()[-1] != example.reference.split()[-1]:
-      assert task.score(other.reference, example.reference)[task.metric] == 0
-    assert task.score('', example.reference)[task.metric] == 0
+      assert (
+        task.score(other.reference, example.reference)[task.quality_score] == 0
+      )
+    assert task.score('', example.reference)[task.quality_score] == 0
 
 
 def test_unknown_split_is_named(task):
-  with pytest.raises(ValueError, match="'dev' is not a split"):
+  with pytest.raises(ValueError, match=r"split: must be one of .* got 'dev'"):
     next(task.load(split='dev'))
 
 

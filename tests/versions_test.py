@@ -20,7 +20,7 @@ from cascades.contrib import capping
 from experiments import accept as accept_command
 from experiments.records import external_code, versions
 from experiments.sweeps import plan
-from experiments.tasks import TASKS
+from experiments.tasks import TASKS, Metric
 
 
 def test_the_accepted_source_is_this_one():
@@ -201,6 +201,10 @@ def _share(d, lenience, share):
   return share * d.p + (1 - share) * d.p
 
 
+def _metric(score):
+  return Metric(name='m', help='', scores=('exact_match',), score=score)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Share:
   share: float
@@ -256,7 +260,7 @@ def test_what_is_from_outside_is_told_apart():
     ],
     # Tasks with a score from outside.
     [
-      dataclasses.replace(TASKS['numerals'], score=score)
+      dataclasses.replace(TASKS['numerals'], metrics=[_metric(score)])
       for score in (_State(0.1), _State(0.2), functools.partial(max, 1))
     ],
     # Changed methods of the library.

@@ -70,6 +70,21 @@ def commands() -> str:
   )
 
 
+def tasks() -> str:
+  """Returns a table of the project's tasks and their metrics."""
+  from experiments.tasks import TASKS
+
+  rows = []
+  for task in (TASKS[name] for name in TASKS if TASKS.is_builtin(name)):
+    metrics = [f'`{metric.name}`: {metric.help}' for metric in task.metrics]
+    rows.append(
+      f'| `{task.name}` | {task.shots} |'
+      f' {" ".join(metrics) or "None: speed only."} |'
+      f' {task.source.download if task.source else "generated"} |'
+    )
+  return _table('| task | worked examples | metrics | file |', *rows)
+
+
 def configs() -> str:
   """A row per config."""
   return _table(

@@ -26,7 +26,7 @@ from cascades.registries import split
 from cascades.schedules import SCHEDULES
 from cascades.scheme import VERIFICATIONS
 from experiments.records import versions
-from experiments.tasks import BUILTIN as BUILTIN_TASKS
+from experiments.tasks import TASKS
 
 _STDLIB = pathlib.Path(sysconfig.get_paths()['stdlib']).resolve()
 
@@ -94,8 +94,11 @@ def _ours() -> frozenset[pathlib.Path]:
 
 def _is_library_task(value: Any) -> bool:
   """Whether a task is the library's, but for the length of its answers."""
-  own = BUILTIN_TASKS.get(getattr(value, 'name', None))
-  if own is None or type(value) is not type(own):
+  name = getattr(value, 'name', None)
+  if name not in TASKS or not TASKS.is_builtin(name):
+    return False
+  own = TASKS[name]
+  if type(value) is not type(own):
     return False
   changes = dict(max_new_tokens=own.max_new_tokens)
   return dataclasses.replace(value, **changes) == own

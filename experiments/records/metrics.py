@@ -100,7 +100,7 @@ def _corpus(
 ) -> Callable[[Sequence[float]], float] | None:
   """Quality from the sums of `_addends`; None where it is a mean."""
   # A task of somebody's own need not be registered.
-  task = TASKS.get(records[0].task) if records else None
+  task = TASKS.get(records[0].task, None) if records else None
   if task is None or task.corpus is None:
     return None
   names = list(records[0].scores)

@@ -231,9 +231,7 @@ def tasks_of(config) -> dict[str, Any]:
     )
   for name in config.tasks:
     if name not in TASKS:
-      raise ValueError(
-        f'tasks: no task {name!r}; there are {", ".join(TASKS)}.'
-      )
+      raise ValueError(TASKS.unknown(name, 'tasks'))
   said = _of_task(config)
   if said.get('path') and len(config.tasks) > 1:
     raise ValueError(
@@ -282,8 +280,8 @@ def load_examples(config, task) -> tuple[list, dict[str, Any]]:
     'shots': task.shots if shots is None else shots,
     **task.source.provenance(path),
   }
-  if task.scorer is not None:
-    data['scorer'] = task.scorer()
+  if signature := task.signature():
+    data['scorer'] = signature
   return examples, data
 
 
@@ -475,7 +473,11 @@ def points(
       'run': of_run,
       'facts': facts,
       'curve': records.plain(curve.fields),
-      'task': [task, tasks[task].max_new_tokens, list(tasks[task].stops)],
+      'task': [
+        task,
+        tasks[task].max_new_tokens,
+        list(tasks[task].stop_strings),
+      ],
     }
     method = curve.config.method
     if method.identity:

@@ -234,7 +234,7 @@ class Worker:
           curve.leniences or (0.0,),
           max_new_tokens=task.max_new_tokens,
           seed=seed,
-          stop_strings=task.stops,
+          stop_strings=task.stop_strings,
           chat=self._chat,
           on_answer=on_answer,
         )
@@ -324,7 +324,9 @@ class Worker:
           arm.refusal(example.prompt, new, self._chat) for *_, arm, _ in racing
         )
       ]
-      told = dict(max_new_tokens=new, stop_strings=task.stops, chat=self._chat)
+      told = dict(
+        max_new_tokens=new, stop_strings=task.stop_strings, chat=self._chat
+      )
       # All prompts once, so that whatever their lengths ask for is compiled.
       for example in fit:
         for *_, arm, seed in racing:
@@ -450,7 +452,7 @@ def _made(task, curve, example, answer, wall_s: float, told) -> Made:
     **told,
     failure=None,
     text=answer.text,
-    quality=scores[task.metric] if task.metric else math.nan,
+    quality=scores[task.quality_score] if task.quality_score else math.nan,
     scores=scores,
     emitted=len(answer.tokens),
     ended=answer.ended,

@@ -1,5 +1,10 @@
-"""Tasks by name: `TASKS['word_problems'].load(split='test', seed=0)`."""
+"""Tasks by name: `TASKS['word_problems'].load(split='test', seed=0)`.
 
+A package adds a task as an entry point of the group `cascades.tasks`, and a
+metric as one of the group `cascades.metrics`.
+"""
+
+from cascades.registries import Registry
 from experiments.tasks import (
   gsm8k,
   mbpp,
@@ -12,27 +17,33 @@ from experiments.tasks import (
   translation,
   word_problems,
 )
+from experiments.tasks.metrics import METRICS, Metric
 from experiments.tasks.task import Example, Reference, Task
 
-TASKS: dict[str, Task] = {
-  task.name: task
-  for task in (
-    word_problems.TASK,
-    numerals.TASK,
-    roman.TASK,
-    gsm8k.TASK,
-    mbpp.TASK,
-    squad.TASK,
-    *open_domain.TASKS,
-    *summaries.TASKS,
-    *translation.TASKS,
-    spec_bench.TASK,
-  )
-}
-# Those whose problems the project makes up; its own models learn from them.
-GENERATED = tuple(name for name, task in TASKS.items() if task.problems)
+_BUILTIN: tuple[Task, ...] = (
+  word_problems.TASK,
+  numerals.TASK,
+  roman.TASK,
+  gsm8k.TASK,
+  mbpp.TASK,
+  squad.TASK,
+  *open_domain.TASKS,
+  *summaries.TASKS,
+  *translation.TASKS,
+  spec_bench.TASK,
+)
+TASKS: Registry[Task] = Registry('task', Task)
+for _task in _BUILTIN:
+  TASKS.register(_task.name, _task, builtin=True)
+# Tasks whose problems are generated; the bundled models are trained on them.
+GENERATED = tuple(task.name for task in _BUILTIN if task.problems)
 
-# What the library registers; others come from outside of it.
-BUILTIN = dict(TASKS)
-
-__all__ = ['BUILTIN', 'GENERATED', 'TASKS', 'Example', 'Reference', 'Task']
+__all__ = [
+  'GENERATED',
+  'METRICS',
+  'TASKS',
+  'Example',
+  'Metric',
+  'Reference',
+  'Task',
+]

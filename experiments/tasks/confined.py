@@ -1,26 +1,25 @@
-"""A process that confines itself, runs a program and its tests, and proves it.
+"""Confines its own process, runs a program and its tests, and proves success.
 
-It is started by `sandbox.run` as a file of its own, so it may import nothing
-but the standard library. It reads one JSON object from its standard input:
+`sandbox.run` starts this file as a script, so the file imports only the
+standard library. It reads one JSON object from its standard input:
 
-  program     Python text that nobody has looked at.
-  tests       Python text that is run after it, in the same module.
+  program     Untrusted Python text.
+  tests       Python text that is run after the program, in its module.
   token       Secret of this run.
   readable    Folders and files that may be read.
   cpu_s, memory_bytes, open_files
               Limits.
 
-and writes to the descriptor that its argument names: `ready` once it is
-confined, or `refused` and the reason; then the token, if every test has passed.
-Both lines before the program runs are its own; what comes later may be the
-program's, which does not know the token.
+and writes to the descriptor in its argument: `ready` once it is confined, or
+`refused` and the reason; then the token, if every test passes. Later lines may
+be written by the program, which does not know the token.
 
-The kernel enforces what is forbidden, not Python, and root is bound too:
+The kernel enforces the limits, not Python, and root is bound too:
 
-- Landlock: no file is read but the standard library and what it needs, so
-  neither /proc nor anything of the user's; none is written, made or removed.
-- seccomp: whatever is not in `_CALLS` fails with EPERM. There is no socket, no
-  new process or thread, no other program, no signal to anybody, and no way
+- Landlock: only the standard library and its dependencies can be read, neither
+  /proc nor files of the user; no file can be written, made or removed.
+- seccomp: calls outside `_CALLS` fail with EPERM. There is no socket, no
+  new process or thread, no other program, no signal, and no way
   around Landlock (`truncate`, `chmod`, io_uring, ...).
 - Limits on processor time, memory and open files.
 
@@ -39,8 +38,8 @@ import termios
 import traceback
 import types
 
-# The module that the program believes to be: not __main__, so that a program's
-# own demonstration does not run.
+# The name of the program's module: not __main__, so that a program's own
+# demonstration does not run.
 _NAME = 'answer'
 
 # Of <linux/prctl.h>.
@@ -52,16 +51,16 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _RULESET_VERSION = 1
 _RULE_PATH_BENEATH = 1
 _READ_FILE, _READ_FOLDER = 1 << 2, 1 << 3
-# How many kinds of access to files each version of Landlock can forbid.
-_KINDS = {1: 13, 2: 14, 3: 15, 4: 15}
-_KINDS_NOW = 16
+# Kinds of access to files that each version of Landlock can forbid.
+_ACCESS_KINDS = {1: 13, 2: 14, 3: 15, 4: 15}
+_LATEST_ACCESS_KINDS = 16
 
 # Of <seccomp.h>.
 _ALLOW = 0x7FFF0000
 _FAIL = 0x00050000
 _EQUAL, _MASKED = 4, 7
 
-# What Python needs to compute, to import and to print.
+# System calls that Python needs to compute, to import and to print.
 _CALLS = """
 access brk clock_getres clock_gettime clock_nanosleep close dup dup2 dup3
 exit exit_group faccessat faccessat2 fstat fstatfs futex get_robust_list getcwd
@@ -74,13 +73,13 @@ write writev
 """.split()
 # Bits of `open` that write, make or shorten a file.
 _WRITES = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC
-# (call, argument, comparison, value or mask, masked value): these are allowed
-# for some arguments alone. By `fcntl` and `ioctl`, a file could be made to send
-# signals to its owner, which may be any process.
+# (call, argument, comparison, value or mask, masked value): calls that are
+# allowed for some arguments only. With `fcntl` and `ioctl`, a file can be made
+# to send signals to its owner, which may be any process.
 _CALLS_IF = [
   ('open', 1, _MASKED, _WRITES, 0),
   ('openat', 2, _MASKED, _WRITES, 0),
-  # Limits may be read, not set: those of other processes neither.
+  # Limits can be read, but not set, not even those of other processes.
   ('prlimit64', 2, _EQUAL, 0, 0),
   *(
     ('fcntl', 1, _EQUAL, command, 0)
@@ -117,14 +116,14 @@ class _PathBeneath(ctypes.Structure):
   _fields_ = [('access', ctypes.c_uint64), ('folder', ctypes.c_int32)]
 
 
-class Refused(Exception):  # noqa: N818 (it is an answer, not an error)
-  """This machine cannot confine the process."""
+class Refused(Exception):  # noqa: N818 (the parent prints it as an answer)
+  """A reason for which this machine cannot confine the process."""
 
 
 def _limit(cpu_s: int, memory_bytes: int, open_files: int) -> None:
-  """What the process may take of the machine."""
+  """Limits processor time, memory and open files of the process."""
   for kind, soft, hard in (
-    # At the first a signal that can be caught, at the second the end.
+    # The soft limit sends a signal that can be caught, the hard one kills.
     (resource.RLIMIT_CPU, cpu_s, cpu_s + 1),
     (resource.RLIMIT_AS, memory_bytes, memory_bytes),
     (resource.RLIMIT_NOFILE, open_files, open_files),
@@ -138,32 +137,33 @@ def _limit(cpu_s: int, memory_bytes: int, open_files: int) -> None:
 
 
 def _forbid_files(libc: ctypes.CDLL, readable: list[str]) -> None:
-  """Leaves nothing of the file system but reading some of it."""
+  """Forbids all access to files but reading some of them."""
   version = libc.syscall(_CREATE_RULESET, None, 0, _RULESET_VERSION)
   if version < 1:
     raise Refused('its kernel has no Landlock')
-  kinds = ctypes.c_uint64((1 << _KINDS.get(version, _KINDS_NOW)) - 1)
-  rules = libc.syscall(_CREATE_RULESET, ctypes.byref(kinds), 8, 0)
+  count = _ACCESS_KINDS.get(version, _LATEST_ACCESS_KINDS)
+  access_mask = ctypes.c_uint64((1 << count) - 1)
+  rules = libc.syscall(_CREATE_RULESET, ctypes.byref(access_mask), 8, 0)
   if rules < 0:
     raise Refused('Landlock takes no rules')
   for path in readable:
     try:
-      place = os.open(path, os.O_PATH)
+      descriptor = os.open(path, os.O_PATH)
     except OSError:
-      # Not every system has every one of them.
+      # Not every system has all of these paths.
       continue
     access = _READ_FILE | (_READ_FOLDER if os.path.isdir(path) else 0)
-    rule = ctypes.byref(_PathBeneath(access, place))
+    rule = ctypes.byref(_PathBeneath(access, descriptor))
     if libc.syscall(_ADD_RULE, rules, _RULE_PATH_BENEATH, rule, 0):
       raise Refused(f'Landlock takes no rule for {path}')
-    os.close(place)
+    os.close(descriptor)
   if libc.syscall(_RESTRICT_SELF, rules, 0):
     raise Refused('Landlock cannot be applied')
   os.close(rules)
 
 
 def _forbid_calls() -> None:
-  """Leaves the system calls of `_CALLS` and `_CALLS_IF`."""
+  """Forbids all system calls but those of `_CALLS` and `_CALLS_IF`."""
   try:
     seccomp = ctypes.CDLL('libseccomp.so.2')
   except OSError:
@@ -186,10 +186,9 @@ def _forbid_calls() -> None:
     # Not every architecture has every call.
     if number < 0:
       return
-    given = (_Comparison * len(comparisons))(*comparisons)
-    if seccomp.seccomp_rule_add_array(
-      rules, _ALLOW, number, len(comparisons), given
-    ):
+    array = (_Comparison * len(comparisons))(*comparisons)
+    size = len(comparisons)
+    if seccomp.seccomp_rule_add_array(rules, _ALLOW, number, size, array):
       raise Refused(f'seccomp takes no rule for {name}')
 
   for name in _CALLS:
@@ -200,8 +199,8 @@ def _forbid_calls() -> None:
     raise Refused('its kernel takes no seccomp filter')
 
 
-def _look(libc: ctypes.CDLL) -> None:
-  """Tries what must fail, for a kernel may promise more than it keeps."""
+def _verify(libc: ctypes.CDLL) -> None:
+  """Tries calls that must fail, for a kernel may report more than it does."""
 
   def fork():
     if not os.fork():
@@ -228,40 +227,40 @@ def _look(libc: ctypes.CDLL) -> None:
 
 
 def confine(limits: dict[str, int], readable: list[str]) -> None:
-  """Takes from this process what a program must not have, for good.
+  """Confines this process irrevocably.
 
   Args:
     limits: `cpu_s`, `memory_bytes` and `open_files`.
     readable: Folders and files that may be read.
 
   Raises:
-    Refused: Something cannot be taken here.
+    Refused: This machine cannot enforce a limit.
   """
   libc = ctypes.CDLL(None)
-  # It must not outlive the one who waits for it.
+  # The process must not outlive its parent.
   libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
   if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
     raise Refused('privileges cannot be given up')
   _limit(**limits)
   _forbid_files(libc, readable)
   _forbid_calls()
-  _look(libc)
+  _verify(libc)
 
 
 def main() -> None:
-  """Confines itself, runs the program, then its tests, then proves it."""
-  # Bound now: the program may put other things in their places.
+  """Confines the process, runs the program and its tests, writes the proof."""
+  # Bound before the program runs, which may replace these names.
   leave, write, run, proof = os._exit, os.write, exec, int(sys.argv[1])
-  given = json.load(sys.stdin)
-  token = given['token'].encode()
+  fields = json.load(sys.stdin)
+  token = fields['token'].encode()
   nothing = os.open(os.devnull, os.O_RDONLY)
   os.dup2(nothing, 0)
   os.close(nothing)
   limits = {
-    name: given[name] for name in ('cpu_s', 'memory_bytes', 'open_files')
+    name: fields[name] for name in ('cpu_s', 'memory_bytes', 'open_files')
   }
   try:
-    confine(limits, given['readable'])
+    confine(limits, fields['readable'])
   except Refused as e:
     write(proof, f'refused {e}\n'.encode())
     leave(1)
@@ -270,16 +269,16 @@ def main() -> None:
   sys.modules[_NAME] = module
   try:
     # Asserts stay, whatever flags Python was started with.
-    tests = compile(given['tests'], '<tests>', 'exec', optimize=0)
-    program = compile(given['program'], '<program>', 'exec', optimize=0)
+    tests = compile(fields['tests'], '<tests>', 'exec', optimize=0)
+    program = compile(fields['program'], '<program>', 'exec', optimize=0)
     run(program, module.__dict__)
     run(tests, module.__dict__)
     write(proof, token)
   except BaseException:
-    # SystemExit too: a program that ends before its tests has not passed them.
+    # Includes SystemExit: a program that exits before its tests fails.
     traceback.print_exc()
     leave(1)
-  # Nothing of the program's runs at exit.
+  # No exit handler of the program runs.
   leave(0)
 
 

@@ -3,73 +3,21 @@
 The file is `test.jsonl` of github.com/openai/grade-school-math, MIT licence: a
 line per problem with `question` and `answer`, whose last line is `#### N`.
 
-An answer is right if its number is: the one after the first `####`, or, where
-no such mark has a number, the last one there is. Which of the two it was is a
-score of its own, `marked`.
+An answer is right if its final number is: the first number after `####`, or
+else the last number of the answer. The score `marked` tells the two apart.
 """
 
-import re
-from decimal import Decimal
-
-from experiments.tasks.sources import DamagedError, Source, take_text
-from experiments.tasks.task import ask, benchmark
-
-MARK = '####'
-# Thousands in threes, decimals, a denominator. A minus after a number or apart
-# from one is no sign; a currency may stand on either side of a sign.
-_NUMBER = re.compile(
-  r'(?P<sign>(?<![\w).])[-+\u2212])?[$€£¥]?'
-  r'(?P<value>(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?'
-  r'|(?<![0-9])\.[0-9]+)'
-  r'(?:/(?P<below>[0-9]+))?'
-)
-
-
-def numbers(text: str) -> list[Decimal]:
-  """The numbers in a text, in order: '-$1,234.50' is -1234.50, '3/4' is 0.75.
-
-  What is divided by zero is none.
-  """
-  found = []
-  for match in _NUMBER.finditer(text):
-    value = Decimal(match['value'].replace(',', ''))
-    if match['below']:
-      below = Decimal(match['below'])
-      if not below:
-        continue
-      value /= below
-    found.append(-value if match['sign'] in ('-', '\u2212') else value)
-  return found
-
-
-def marked_number(text: str) -> Decimal | None:
-  """The number that follows the first `####` on its line, or None."""
-  _, mark, rest = text.partition(MARK)
-  found = numbers(rest.partition('\n')[0])
-  return found[0] if mark and found else None
-
-
-def final_number(text: str) -> tuple[Decimal | None, bool]:
-  """The number that an answer comes to, and whether it was marked as such."""
-  number = marked_number(text)
-  if number is not None:
-    return number, True
-  found = numbers(text)
-  return (found[-1] if found else None), False
-
-
-def score(answer: str, reference: str) -> dict[str, float]:
-  """Exact match of the final number, and whether the answer had marked it."""
-  number, marked = final_number(answer)
-  right = number is not None and number == marked_number(reference)
-  return {'exact_match': float(right), 'marked': float(marked)}
+from experiments.tasks.final_numbers import MARK, marked_number
+from experiments.tasks.sources import DamagedError, Source, get_text
+from experiments.tasks.task import published_task, question_prompt
 
 
 def _problem(row, number):
-  question, answer = take_text(row, 'question'), take_text(row, 'answer')
+  """Returns (key, question, reference) of a row."""
+  question, answer = get_text(row, 'question'), get_text(row, 'answer')
   if marked_number(answer) is None:
     raise DamagedError(f"has an 'answer' without a number after {MARK}")
-  return str(number), ask(question), answer
+  return str(number), question_prompt(question), answer
 
 
 # Written for this project.
@@ -126,19 +74,20 @@ WORKED = (
   ),
 )
 
-TASK = benchmark(
+TASK = published_task(
   'gsm8k',
   Source(
-    get='test.jsonl of github.com/openai/grade-school-math',
+    download='test.jsonl of github.com/openai/grade-school-math',
     hub='openai/gsm8k',
     config='main',
   ),
   _problem,
-  score=score,
-  metric='exact_match',
-  worked=tuple((ask(question), answer) for question, answer in WORKED),
+  metrics=('final_number',),
+  worked_examples=tuple(
+    (question_prompt(question), answer) for question, answer in WORKED
+  ),
   shots=8,
-  # Not a blank line, for some of the set's own answers hold one.
-  stops=('\nQuestion:',),
+  # A blank line does not end an answer: some reference answers contain one.
+  stop_strings=('\nQuestion:',),
   max_new_tokens=400,
 )

@@ -6,71 +6,54 @@ mbpp, CC BY 4.0 (arXiv 2108.07732): a line per task with `task_id`, `text`,
 the split, as published: 11 to 510 are the test split.
 
 An answer passes if the three tests of `test_list`, which the prompt shows, pass
-after it; the challenge tests are left aside, as is usual. It is run, by
-`sandbox`: who loads the task must say that this is wanted.
+after it; the challenge tests are not used, as is usual. `sandbox` runs the
+answer, and loading the task requires permission for that.
 """
 
-from experiments.tasks import sandbox
+from experiments.tasks.metrics import CODE_END
 from experiments.tasks.sources import (
   DamagedError,
   Source,
-  take,
-  take_text,
-  take_texts,
+  get_field,
+  get_text,
+  get_texts,
 )
-from experiments.tasks.task import benchmark
+from experiments.tasks.task import published_task
 
 # First and last id of each split; the first ten tasks are for prompts.
 _IDS = {'train': (601, 974), 'validation': (511, 600), 'test': (11, 510)}
-# Where an answer ends, and, in a reference, where the tests begin.
-_END = '```'
 
 
-def _ask(text: str, tests: tuple[str, ...]) -> str:
-  shown = '\n'.join(tests)
-  return f'Task: {text}\nThese tests must pass:\n{shown}\nAnswer:\n{_END}python'
+def _question(text: str, tests: tuple[str, ...]) -> str:
+  assertions = '\n'.join(tests)
+  return (
+    f'Task: {text}\nThese tests must pass:\n{assertions}\nAnswer:\n'
+    f'{CODE_END}python'
+  )
 
 
 def _answer(code: str) -> str:
-  return f'\n{code}\n{_END}'
+  return f'\n{code}\n{CODE_END}'
 
 
-def _of_split(row, split: str) -> bool:
+def _is_in_split(row, split: str) -> bool:
   first, last = _IDS[split]
-  return first <= take(row, 'task_id', int) <= last
+  return first <= get_field(row, 'task_id', int) <= last
 
 
 def _problem(row, number):
   del number
-  tests = take_texts(row, 'test_list')
+  tests = get_texts(row, 'test_list')
   if not tests:
     raise DamagedError("has an empty 'test_list'")
-  # A few tasks have it: it makes what their tests look at.
-  setup = take(row, 'test_setup_code').strip()
+  # A few tasks have setup code that their tests depend on.
+  setup = get_field(row, 'test_setup_code').strip()
   harness = '\n'.join((setup, *tests)).strip()
   return (
-    str(take(row, 'task_id', int)),
-    _ask(take_text(row, 'text'), tests),
-    f'{_answer(take_text(row, "code"))}\n{harness}',
+    str(get_field(row, 'task_id', int)),
+    _question(get_text(row, 'text'), tests),
+    f'{_answer(get_text(row, "code"))}\n{harness}',
   )
-
-
-def score(answer: str, reference: str) -> dict[str, float]:
-  """Whether a program passes its tests, and whether it had to be stopped.
-
-  Args:
-    answer: Python text.
-    reference: A right program, the mark of its end, and the tests.
-
-  Raises:
-    ValueError: Programs cannot be confined here.
-  """
-  _, _, tests = reference.partition(_END)
-  outcome = sandbox.run(answer, tests)
-  return {
-    'pass@1': float(outcome.passed),
-    'stopped': float(outcome.result in ('timeout', 'output')),
-  }
 
 
 # Written for this project.
@@ -114,24 +97,25 @@ _WORKED = (
   ),
 )
 
-TASK = benchmark(
+TASK = published_task(
   'mbpp',
   Source(
-    get='mbpp.jsonl of github.com/google-research/google-research, folder mbpp',
+    download=(
+      'mbpp.jsonl of github.com/google-research/google-research, folder mbpp'
+    ),
     hub='google-research-datasets/mbpp',
     config='full',
     splits={split: split for split in _IDS},
-    of_split=_of_split,
+    is_in_split=_is_in_split,
   ),
   _problem,
-  score=score,
-  metric='pass@1',
-  worked=tuple(
-    (_ask(text, tests), _answer(code)) for text, tests, code in _WORKED
+  metrics=('pass_at_1',),
+  worked_examples=tuple(
+    (_question(text, tests), _answer(code)) for text, tests, code in _WORKED
   ),
-  joint='',
+  separator='',
   shots=3,
-  stops=(_END,),
+  stop_strings=(CODE_END,),
   max_new_tokens=512,
   runs_code=True,
 )

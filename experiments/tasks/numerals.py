@@ -1,14 +1,14 @@
 """Numbers and dates written out in English, and back: a small translation.
 
-Four kinds: a number below a million to words, words to the number, an ISO date
-to words, words to the ISO date. A value, not a prompt, decides the split, so
-that the way back of a training number is never a held-out problem.
+There are four kinds: a number below a million to words, words to the number, an
+ISO date to words, words to the ISO date. The value decides the split, so that
+both directions of a training number are training problems.
 """
 
 import random
 
 from experiments.tasks.phrasing import Phraser
-from experiments.tasks.task import generated
+from experiments.tasks.task import generated_task
 
 _ONES = (
   'zero one two three four five six seven eight nine ten eleven twelve'
@@ -31,7 +31,7 @@ _ORDINALS = {
 
 
 def number_in_words(n: int) -> str:
-  """English words of 0 <= n < 1,000,000, without 'and'."""
+  """Returns 0 <= n < 1,000,000 in English words, without 'and'."""
   if n < 20:
     return _ONES[n]
   if n < 100:
@@ -43,7 +43,7 @@ def number_in_words(n: int) -> str:
 
 
 def ordinal_in_words(n: int) -> str:
-  """English ordinal of 1 <= n < 100: 'twenty-first'."""
+  """Returns the English ordinal of 1 <= n < 100, such as 'twenty-first'."""
   *head, last = number_in_words(n).split('-')
   if last in _ORDINALS:
     last = _ORDINALS[last]
@@ -53,7 +53,7 @@ def ordinal_in_words(n: int) -> str:
 
 
 def date_in_words(year: int, month: int, day: int) -> str:
-  """'the fourth of July, seventeen seventy-six'; years 1100 to 2099."""
+  """Returns a date of 1100 to 2099: 'the fourth of July, two thousand'."""
   century, rest = divmod(year, 100)
   if century == 20 and rest < 10:
     spoken = number_in_words(year)
@@ -67,7 +67,7 @@ def date_in_words(year: int, month: int, day: int) -> str:
 
 
 def _problem(rng: random.Random, phraser: Phraser) -> tuple[str, str, str]:
-  """(key, prompt, reference): the value in figures is the key."""
+  """Draws (key, prompt, reference); the value in figures is the key."""
   del phraser  # A number has a single spelling.
   if rng.random() < 0.6:
     value = rng.randrange(10 ** rng.randint(2, 6))
@@ -81,21 +81,9 @@ def _problem(rng: random.Random, phraser: Phraser) -> tuple[str, str, str]:
   return figures, f'In figures, the {kind} {words}:', f' {figures}'
 
 
-def score(answer: str, reference: str) -> dict[str, float]:
-  """Exact match, and chrF in 0..100 (Popovic 2015, by sacrebleu)."""
-  from sacrebleu.metrics import CHRF
-
-  answer, reference = answer.strip(), reference.strip()
-  return {
-    'exact_match': float(answer == reference),
-    'chrf': CHRF().sentence_score(answer, [reference]).score,
-  }
-
-
-TASK = generated(
+TASK = generated_task(
   'numerals',
   _problem,
-  score=score,
-  metric='exact_match',
+  metrics=('exact_match', 'chrf_unrounded'),
   max_new_tokens=32,
 )

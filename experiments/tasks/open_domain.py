@@ -11,9 +11,8 @@
   `NormalizedAliases` are accepted beside its `Value`. The answers of the test
   set are secret.
 
-An answer is right if it equals one of those accepted, after SQuAD's
-normalisation. A question for which a set knows no answer cannot be answered
-right, and counts.
+An answer is right if it equals an accepted answer after SQuAD's normalisation.
+Questions without an accepted answer count as answered wrong.
 """
 
 import re
@@ -22,15 +21,15 @@ from experiments.tasks import short_answers
 from experiments.tasks.sources import (
   DamagedError,
   Source,
-  at,
+  error_location,
+  get_field,
+  get_text,
+  get_texts,
   read_json,
   read_list,
   rows_in,
-  take,
-  take_text,
-  take_texts,
 )
-from experiments.tasks.task import Reference, Task, ask, benchmark
+from experiments.tasks.task import Task, published_task, question_prompt
 
 _DESCRIPTION = re.compile(
   r'\(description (?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>[^()"]*))\)'
@@ -38,22 +37,22 @@ _DESCRIPTION = re.compile(
 
 
 def _read_web_questions(path):
-  """Rows as the hub has them, with the answers in a list."""
+  """Yields rows in the hub's shape, with the answers in a list."""
   for place, row in read_list(path):
-    with at(place):
-      target = take_text(row, 'targetValue')
+    with error_location(place):
+      target = get_text(row, 'targetValue')
       if not target.startswith('(list'):
         raise DamagedError("has a 'targetValue' that is not '(list ...)'")
       answers = [
         (match['quoted'] or match['plain'] or '').replace('\\"', '"')
         for match in _DESCRIPTION.finditer(target)
       ]
-      question = take_text(row, 'utterance')
+      question = get_text(row, 'utterance')
     yield place, {'question': question, 'answers': answers}
 
 
 def _read_trivia_qa(path):
-  """Rows as the hub has them: `QuestionId` is `question_id` there."""
+  """Yields rows in the hub's shape: `QuestionId` becomes `question_id`."""
   for place, row in rows_in(str(path), read_json(path), 'Data'):
     yield place, _as_on_hub(row)
 
@@ -67,46 +66,43 @@ def _as_on_hub(value):
   }
 
 
-def _listed(field: str):
-  """Of rows with a question and a list of accepted answers."""
+def _question_with(field: str):
+  """Returns a `Problem` of rows that list accepted answers in a field."""
 
   def problem(row, number):
-    question = ask(take_text(row, 'question'))
-    return str(number), question, take_texts(row, field)
+    question = question_prompt(get_text(row, 'question'))
+    return str(number), question, get_texts(row, field)
 
   return problem
 
 
 def _trivia(row, number):
-  answer = take(row, 'answer', dict)
+  answer = get_field(row, 'answer', dict)
   texts = (
-    take_text(answer, 'value'),
-    *take_texts(answer, 'aliases'),
-    *take_texts(answer, 'normalized_aliases'),
+    get_text(answer, 'value'),
+    *get_texts(answer, 'aliases'),
+    *get_texts(answer, 'normalized_aliases'),
   )
-  # Many differ from the first of their kind in nothing that counts.
+  # Most aliases have the normal form of another answer.
   different: dict[str, str] = {}
   for text in texts:
     different.setdefault(short_answers.normalise(text), text)
-  question = ask(take_text(row, 'question'))
-  return take_text(row, 'question_id'), question, tuple(different.values())
+  question = question_prompt(get_text(row, 'question'))
+  return get_text(row, 'question_id'), question, tuple(different.values())
 
 
-def _score(answer: str, reference: Reference) -> dict[str, float]:
-  return {'exact_match': short_answers.exact_match(answer, reference)}
-
-
-def _task(name: str, source: Source, problem, worked) -> Task:
-  """A task of short questions with short answers."""
-  return benchmark(
+def _task(name: str, source: Source, problem, pairs) -> Task:
+  """Returns a task of short questions with short answers."""
+  return published_task(
     name,
     source,
     problem,
-    score=_score,
-    metric='exact_match',
-    worked=tuple((ask(question), answer) for question, answer in worked),
+    metrics=('short_answer',),
+    worked_examples=tuple(
+      (question_prompt(question), answer) for question, answer in pairs
+    ),
     shots=1,
-    stops=('\n',),
+    stop_strings=('\n',),
     max_new_tokens=32,
   )
 
@@ -116,11 +112,13 @@ TASKS = (
   _task(
     'web_questions',
     Source(
-      get='webquestions.examples.test.json of github.com/percyliang/sempre',
+      download=(
+        'webquestions.examples.test.json of github.com/percyliang/sempre'
+      ),
       read=_read_web_questions,
       hub='Stanford/web_questions',
     ),
-    _listed('answers'),
+    _question_with('answers'),
     (
       ('what river flows through vienna?', 'Danube'),
       ('what language do they speak in brazil?', 'Portuguese'),
@@ -131,14 +129,14 @@ TASKS = (
   _task(
     'natural_questions',
     Source(
-      get=(
+      download=(
         'NQ-open.dev.jsonl of'
         ' github.com/google-research-datasets/natural-questions'
       ),
       hub='google-research-datasets/nq_open',
       splits={'train': 'train', 'test': 'validation'},
     ),
-    _listed('answer'),
+    _question_with('answer'),
     (
       ('what is the smallest planet in the solar system', 'Mercury'),
       ('how many strings does a violin have', 'four'),
@@ -149,7 +147,7 @@ TASKS = (
   _task(
     'trivia_qa',
     Source(
-      get=(
+      download=(
         'unfiltered-web-dev.json of triviaqa-unfiltered.tar.gz from'
         ' nlp.cs.washington.edu/triviaqa'
       ),

@@ -1,14 +1,15 @@
-"""Numbers in Roman numerals, and back: a task the bundled pair never learnt.
+"""Numbers in Roman numerals, and back: a task unknown to the bundled pair.
 
-Two kinds: a number of 1 to 3999 to its Roman numeral, and a numeral to the
-number. The value decides the split, so that the way back of a training number
-is never a held-out problem. Of its 7998 prompts, 506 are test problems.
+There are two kinds: a number of 1 to 3999 to its Roman numeral, and a numeral
+to the number. The value decides the split, so that both directions of a
+training number are training problems. 506 of the 7998 prompts are test
+problems.
 """
 
 import random
 
 from experiments.tasks.phrasing import Phraser
-from experiments.tasks.task import generated
+from experiments.tasks.task import generated_task
 
 _NUMERALS = {
   'M': 1000,
@@ -28,16 +29,16 @@ _NUMERALS = {
 
 
 def roman_numeral(n: int) -> str:
-  """The Roman numeral of 1 <= n < 4000, such as 'MCMXCIV'."""
-  found = ''
+  """Returns the Roman numeral of 1 <= n < 4000, such as 'MCMXCIV'."""
+  numeral = ''
   for letters, value in _NUMERALS.items():
     times, n = divmod(n, value)
-    found += letters * times
-  return found
+    numeral += letters * times
+  return numeral
 
 
 def _problem(rng: random.Random, phraser: Phraser) -> tuple[str, str, str]:
-  """(key, prompt, reference): the value in figures is the key."""
+  """Draws (key, prompt, reference); the value in figures is the key."""
   del phraser  # A number has a single spelling.
   figures = str(value := rng.randint(1, 3999))
   numeral = roman_numeral(value)
@@ -46,15 +47,9 @@ def _problem(rng: random.Random, phraser: Phraser) -> tuple[str, str, str]:
   return figures, f'In figures, the Roman numeral {numeral}:', f' {figures}'
 
 
-def score(answer: str, reference: str) -> dict[str, float]:
-  """Exact match."""
-  return {'exact_match': float(answer.strip() == reference.strip())}
-
-
-TASK = generated(
+TASK = generated_task(
   'roman',
   _problem,
-  score=score,
-  metric='exact_match',
+  metrics=('exact_match',),
   max_new_tokens=24,
 )

@@ -1,21 +1,21 @@
-"""Runs programs that nobody has looked at, each in a process of its own.
+"""Runs untrusted programs, each in a confined process.
 
-`run(program, tests)` says whether a program passes its tests. The process,
-which `confined.py` describes, has an empty folder, no environment, no input, no
-network, no children and no way to write a file, signal a process or read what
-is the user's. It may take so much processor time, time, memory and output, and
-is killed then. Where the kernel cannot enforce that, nothing is run.
+`run(program, tests)` reports if a program passes its tests. The process, which
+`confined.py` describes, has an empty folder, no environment, no input, no
+network and no children, and cannot write a file, signal a process or read files
+of the user. Processor time, time, memory and output are limited. Nothing runs
+on a kernel that cannot enforce all of this.
 
-That a program passed is proved by a secret that its process writes after the
-last test, so leaving early or printing something is a failure. The proof stops
-at what a process can hide from itself: a program that searches its own memory
-for the secret finds it, and one that returns things which equal everything
-passes. Such a program cheats the score, not the machine.
+A passed program is proved by a secret that its process writes after the last
+test, so leaving early or printing something is a failure. The proof ends at
+what a process can hide from itself: a program that searches its own memory for
+the secret finds it, and a program that returns objects which equal everything
+passes. Such programs cheat the score, not the machine.
 
-Only Linux has Landlock and seccomp, which need no privileges; libseccomp, a
-system library that Debian's apt and systemd themselves depend on, writes the
-filter. Packages that do as much ask for newer kernels than clusters have, or
-for root.
+Landlock and seccomp, which need no privileges, exist on Linux only; libseccomp,
+a system library that Debian's apt and systemd depend on, writes the filter.
+Packages with the same guarantees need newer kernels than clusters have, or
+root.
 """
 
 import contextlib
@@ -33,10 +33,10 @@ import tempfile
 import time
 
 _CONFINED = pathlib.Path(__file__).with_name('confined.py')
-# Python has so long to start and to confine itself, on whatever machine.
+# Seconds in which Python must start and confine itself, on any machine.
 _START_S = 60
 _OPEN_FILES = 32
-# The standard library, what its extensions link to, and what finds these.
+# The standard library, the libraries of its extensions, and their cache.
 _READABLE = (
   sysconfig.get_path('stdlib'),
   sysconfig.get_path('platstdlib'),
@@ -54,12 +54,12 @@ _FLAGS = ('-S', '-s', '-P', '-B', '-u', '-X', 'utf8')
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-  """What became of a program.
+  """The result of a program and its tests.
 
   Attributes:
     result: 'passed'; 'failed' for an exception or an early end; 'timeout' or
-      'output' for a program that was stopped for taking too much of it.
-    output: What it printed, errors included, up to the limit.
+      'output' for a program that exceeded that limit.
+    output: Printed text, errors included, up to the limit.
   """
 
   result: str
@@ -67,7 +67,7 @@ class Outcome:
 
   @property
   def passed(self) -> bool:
-    """Whether every test was run and passed."""
+    """True if every test ran and passed."""
     return self.result == 'passed'
 
 
@@ -79,27 +79,27 @@ def run(
   memory_mb: int = 512,
   output_bytes: int = 65_536,
 ) -> Outcome:
-  """Runs a program and its tests, confined.
+  """Runs a program and its tests in a confined process.
 
   Args:
     program: Python text.
     tests: Python text run after it, which raises unless they pass.
-    timeout_s: Seconds, both of the clock and of the processor.
+    timeout_s: Limit in seconds, of the clock and of the processor.
     memory_mb: Address space of the process, 1024 * 1024 bytes each.
-    output_bytes: It may print as much.
+    output_bytes: Limit of the printed bytes.
 
   Returns:
-    The outcome; whatever the program does is one.
+    The outcome.
 
   Raises:
-    ValueError: Programs cannot be confined here; nothing was run.
+    ValueError: Programs cannot be confined on this machine; nothing ran.
   """
   if sys.platform != 'linux':
     raise _refusal(f'it is {sys.platform}, not Linux')
   token = secrets.token_hex()
   with contextlib.ExitStack() as stack:
     folder = stack.enter_context(tempfile.TemporaryDirectory())
-    given = stack.enter_context(tempfile.TemporaryFile('w+'))
+    stdin = stack.enter_context(tempfile.TemporaryFile('w+'))
     fields = {
       'program': program,
       'tests': tests,
@@ -109,48 +109,48 @@ def run(
       'memory_bytes': memory_mb << 20,
       'open_files': _OPEN_FILES,
     }
-    json.dump(fields, given)
-    given.seek(0)
-    proof, told = os.pipe()
+    json.dump(fields, stdin)
+    stdin.seek(0)
+    proof, proof_writer = os.pipe()
     stack.callback(os.close, proof)
     try:
       process = subprocess.Popen(
-        [sys.executable, *_FLAGS, str(_CONFINED), str(told)],
+        [sys.executable, *_FLAGS, str(_CONFINED), str(proof_writer)],
         cwd=folder,
         # The order of a set must not decide whether an answer is right.
         env={'PYTHONHASHSEED': '0'},
-        stdin=given,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        pass_fds=(told,),
+        pass_fds=(proof_writer,),
         start_new_session=True,
       )
     finally:
-      os.close(told)
+      os.close(proof_writer)
     stack.enter_context(process)
     try:
-      output, proved, stopped = _listen(process, proof, timeout_s, output_bytes)
+      output, proved, limit = _listen(process, proof, timeout_s, output_bytes)
     finally:
-      # It has not been waited for, so the group is still its own.
+      # The process is not reaped yet, so the group id is still its own.
       os.killpg(process.pid, signal.SIGKILL)
   status, _, rest = proved.partition(b'\n')
   text = output.decode(errors='replace')
   if status != b'ready':
-    said = status.decode(errors='replace').removeprefix('refused ')
-    raise _refusal(said or text.strip().replace('\n', ' ') or 'no word of it')
+    reason = status.decode(errors='replace').removeprefix('refused ')
+    raise _refusal(reason or text.strip().replace('\n', ' ') or 'no word of it')
   if rest == token.encode():
     return Outcome('passed', text)
-  if not stopped and process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
-    stopped = 'timeout'
-  return Outcome(stopped or 'failed', text)
+  if not limit and process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+    limit = 'timeout'
+  return Outcome(limit or 'failed', text)
 
 
 def _listen(process, proof: int, timeout_s: float, output_bytes: int):
-  """Reads until the process has ended, or has had enough.
+  """Reads until the process ends, or exceeds a limit.
 
   Returns:
-    What it printed, what it wrote as a proof, and why it must be stopped: ''
-    if it need not.
+    The printed bytes, the bytes of the proof, and the exceeded limit, 'output'
+    or 'timeout', or ''.
   """
   printed, proved = bytearray(), bytearray()
   deadline, ready = time.monotonic() + _START_S, False
@@ -158,7 +158,7 @@ def _listen(process, proof: int, timeout_s: float, output_bytes: int):
   with selectors.DefaultSelector() as selector:
     selector.register(process.stdout, selectors.EVENT_READ, printed)
     selector.register(proof, selectors.EVENT_READ, proved)
-    # It may close both and go on.
+    # The process may close both pipes and continue.
     selector.register(ended, selectors.EVENT_READ)
     try:
       while selector.get_map():
@@ -181,6 +181,7 @@ def _listen(process, proof: int, timeout_s: float, output_bytes: int):
 
 
 def _refusal(reason: str) -> ValueError:
+  """Makes the error of a machine that cannot confine programs."""
   return ValueError(
     f'sandbox: this machine cannot confine what programs do ({reason}); use'
     ' Linux 5.13 or newer with Landlock and libseccomp, or leave out the tasks'
@@ -189,9 +190,9 @@ def _refusal(reason: str) -> ValueError:
 
 
 def check() -> None:
-  """Runs a program that does nothing.
+  """Checks that this machine can confine programs.
 
   Raises:
-    ValueError: Programs cannot be confined here.
+    ValueError: Programs cannot be confined on this machine.
   """
   run('', '')

@@ -1,8 +1,8 @@
-"""Where a published set comes from: a file, or the Hugging Face hub.
+"""Sources of published sets: files, or the Hugging Face hub.
 
-A file is what the set's authors give out, and its rows are brought into the
-shape of the hub's, so that a task has one way from a row to a problem. A row
-comes with its place, which is what an error names.
+A file is in the format that the set's authors publish. Its rows are converted
+to the shape of the hub's, so that a task converts a single kind of rows. Each
+row comes with its location, which errors name.
 """
 
 import codecs
@@ -15,68 +15,70 @@ from typing import Any
 
 from cascades.untrusted import bounded
 
-# Where a row lies, in words, and its fields.
+# The location of a row, in words, and its fields.
 Row = tuple[str, Mapping[str, Any]]
 
 
 class DamagedError(ValueError):
-  """What is wrong with a set, in words that follow where it is wrong."""
+  """A fault of a set; the message continues a sentence with its location."""
 
 
 @contextlib.contextmanager
-def at(place: str) -> Iterator[None]:
-  """Puts a place before what is found to be damaged there."""
+def error_location(location: str) -> Iterator[None]:
+  """Prepends a location to the messages of `DamagedError`."""
   try:
     yield
   except DamagedError as e:
-    raise DamagedError(f'{place} {e}') from None
+    raise DamagedError(f'{location} {e}') from None
 
 
 def read_lines(path: pathlib.Path) -> list[str]:
-  """Lines of a text file, without their ends; of one in `.gz` too.
+  """Returns the lines of a text file, packed as `.gz` or not.
 
   Raises:
-    DamagedError: It cannot be read, or is no text.
+    DamagedError: The file cannot be read, or is not UTF-8 text.
   """
 
-  def refuse(number: int, why: str) -> DamagedError:
-    return DamagedError(f'{path}, line {number}: {why}')
+  def refuse(number: int, reason: str) -> DamagedError:
+    return DamagedError(f'{path}, line {number}: {reason}')
 
-  found: list[str] = []
+  text_lines: list[str] = []
   try:
     for line in bounded.read_lines(path, refuse):
-      text = line.removeprefix(codecs.BOM_UTF8) if not found else line
-      # Nothing else ends a line, though Unicode knows more that might.
-      found.append(text.decode().removesuffix('\n').removesuffix('\r'))
+      text = line.removeprefix(codecs.BOM_UTF8) if not text_lines else line
+      # Only these end a line, although Unicode has more line separators.
+      text_lines.append(text.decode().removesuffix('\n').removesuffix('\r'))
   except OSError as e:
     raise DamagedError(f'{path} cannot be read ({e.strerror or e})') from None
   except UnicodeDecodeError:
-    raise refuse(len(found) + 1, 'it is no UTF-8 text') from None
-  return found
+    raise refuse(len(text_lines) + 1, 'it is no UTF-8 text') from None
+  return text_lines
 
 
-def _parse(text: str, place: str, bounds: bounded.Bounds = bounded.LINE) -> Any:
+def _parse(
+  text: str, location: str, bounds: bounded.Bounds = bounded.LINE
+) -> Any:
   try:
     return bounded.parse_json(text, bounds)
   except ValueError as e:
-    raise DamagedError(f'{place} {str(e).removeprefix("it ")}') from None
+    raise DamagedError(f'{location} {str(e).removeprefix("it ")}') from None
 
 
 def read_json(path: pathlib.Path) -> Any:
-  """The value that a JSON file holds.
+  """Returns the value of a JSON file.
 
   Raises:
-    DamagedError: It cannot be read, or is not JSON.
+    DamagedError: The file cannot be read, or is not JSON.
   """
   text = '\n'.join(read_lines(path))
   return _parse(text, str(path), bounded.TABLE)
 
 
 def read_list(path: pathlib.Path) -> Iterator[Row]:
-  """Rows of a JSON file that is a list.
+  """Yields the rows of a JSON file that holds a list.
 
   Raises:
-    DamagedError: It cannot be read, or is no list.
+    DamagedError: The file cannot be read, or is not a list.
   """
   rows = read_json(path)
   if not isinstance(rows, list):
@@ -86,10 +88,10 @@ def read_list(path: pathlib.Path) -> Iterator[Row]:
 
 
 def read_table(path: pathlib.Path) -> Iterator[Row]:
-  """Rows of a table: `.csv`, `.parquet`, or else a JSON object a line.
+  """Yields the rows of a table: `.csv`, `.parquet`, or JSON objects a line.
 
   Raises:
-    DamagedError: It cannot be read; names file and, where it has some, line.
+    DamagedError: The file cannot be read.
   """
   if path.suffix in ('.csv', '.parquet'):
     import pandas as pd
@@ -107,15 +109,15 @@ def read_table(path: pathlib.Path) -> Iterator[Row]:
     return
   for number, line in enumerate(read_lines(path), 1):
     if line.strip():
-      place = f'{path}, line {number},'
-      yield place, _parse(line, place)
+      location = f'{path}, line {number},'
+      yield location, _parse(line, location)
 
 
-def take(row: Any, name: str, kind: type = str) -> Any:
-  """A field of a row.
+def get_field(row: Any, name: str, kind: type = str) -> Any:
+  """Returns a field of a row.
 
   Raises:
-    DamagedError: It is missing, or of another kind.
+    DamagedError: The field is missing, or of another type.
   """
   if not isinstance(row, Mapping):
     raise DamagedError('is not an object with fields')
@@ -123,7 +125,7 @@ def take(row: Any, name: str, kind: type = str) -> Any:
     raise DamagedError(f'has no {name!r}')
   value = row[name]
   if kind is list and hasattr(value, 'tolist'):
-    # Parquet's lists come as arrays.
+    # Lists of a parquet file are arrays.
     value = value.tolist()
   if not isinstance(value, kind):
     words = {
@@ -137,43 +139,45 @@ def take(row: Any, name: str, kind: type = str) -> Any:
   return value
 
 
-def rows_in(place: str, row: Any, name: str) -> Iterator[Row]:
-  """Rows that a field of a row lists.
+def rows_in(location: str, row: Any, name: str) -> Iterator[Row]:
+  """Yields the rows in a list field of a row.
 
   Args:
-    place: Of the row.
-    row: It.
-    name: Of the field.
+    location: Location of the row.
+    row: Fields of the row.
+    name: Name of the field.
 
   Raises:
-    DamagedError: It is missing, or no list.
+    DamagedError: The field is missing, or not a list.
   """
-  with at(place):
-    values = take(row, name, list)
-  start = f'{place[:-1]}.' if place.endswith(',') else f'{place}, '
+  with error_location(location):
+    values = get_field(row, name, list)
+  prefix = f'{location}, '
+  if location.endswith(','):
+    prefix = f'{location[:-1]}.'
   for number, value in enumerate(values):
-    yield f'{start}{name}[{number}],', value
+    yield f'{prefix}{name}[{number}],', value
 
 
-def take_text(row: Any, name: str) -> str:
-  """A field that must say something, without white space around it.
+def get_text(row: Any, name: str) -> str:
+  """Returns a text field without white space around it.
 
   Raises:
-    DamagedError: It is missing, no text, or empty.
+    DamagedError: The field is missing, not text, or empty.
   """
-  value = take(row, name).strip()
+  value = get_field(row, name).strip()
   if not value:
     raise DamagedError(f'has an empty {name!r}')
   return value
 
 
-def take_texts(row: Any, name: str) -> tuple[str, ...]:
-  """A field that lists texts, without the empty ones and repeats.
+def get_texts(row: Any, name: str) -> tuple[str, ...]:
+  """Returns the texts of a list field, without empty ones and repeats.
 
   Raises:
-    DamagedError: It is missing, no list, or holds something else.
+    DamagedError: The field is missing, or not a list of texts.
   """
-  values = take(row, name, list)
+  values = get_field(row, name, list)
   if not all(isinstance(value, str) for value in values):
     raise DamagedError(f'has a {name!r} that is not a list of texts')
   values = [value.strip() for value in values]
@@ -182,47 +186,48 @@ def take_texts(row: Any, name: str) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-  """Where a published set comes from.
+  """The file format and the hub name of a published set.
 
   Attributes:
-    get: What to download, in words: 'test.jsonl of github.com/...'.
-    read: Yields the rows of a file, in the shape of the hub's.
-    hub: Name on the Hugging Face hub; None where it is not there.
-    config: Which of the hub's variants.
-    splits: The hub's split for each of ours. Where the answers of a test split
+    download: The file to download, in words: 'test.jsonl of github.com/...'.
+    read: Yields the rows of a file in the shape of the hub's.
+    hub: Name on the Hugging Face hub; None if the set is not on the hub.
+    config: Name of the hub's configuration of the set.
+    splits: Names of the hub's splits by ours. If the answers of a test split
       are secret, 'test' is the split on which results are published.
-    of_split: `of_split(row, split)` says whether a row is one of the split's,
-      where a file holds several.
-    revision: Which version of the hub's files.
-    files: The files that a path stands for.
+    is_in_split: `is_in_split(row, split)` selects the rows of a split in a file
+      that holds several; None if a file holds one split.
+    revision: Revision of the hub's files.
+    files: Returns the files that a path names.
   """
 
-  get: str
+  download: str
   read: Callable[[pathlib.Path], Iterator[Row]] = read_table
   hub: str | None = None
   config: str | None = None
   splits: Mapping[str, str] = dataclasses.field(
     default_factory=lambda: {'train': 'train', 'test': 'test'}
   )
-  of_split: Callable[[Mapping[str, Any], str], bool] | None = None
+  is_in_split: Callable[[Mapping[str, Any], str], bool] | None = None
   revision: str | None = None
   files: Callable[[pathlib.Path], Sequence[pathlib.Path]] = lambda path: [path]
 
   def rows(self, path: str | None, split: str) -> Iterator[Row]:
-    """The rows of a file, or of a split on the hub.
+    """Yields the rows of a file, or of a split on the hub.
 
     Raises:
-      DamagedError: There is no such file, it is damaged, or nothing is in it.
-      ValueError: There is no hub to be had.
+      DamagedError: The file is absent, damaged or empty.
+      ValueError: The hub cannot be read.
     """
-    empty = True
-    for row in self.read(pathlib.Path(path)) if path else self._of_hub(split):
-      empty = False
+    is_empty = True
+    for row in self.read(pathlib.Path(path)) if path else self._hub_rows(split):
+      is_empty = False
       yield row
-    if empty:
+    if is_empty:
       raise DamagedError(f'{path or self.hub} has no rows')
 
-  def _of_hub(self, split: str) -> Iterator[Row]:
+  def _hub_rows(self, split: str) -> Iterator[Row]:
+    """Yields the rows of a split on the hub."""
     try:
       if not self.hub:
         raise LookupError('it is not on the Hugging Face hub')
@@ -235,17 +240,17 @@ class Source:
         revision=self.revision,
       )
     except Exception as e:
-      # Whatever went wrong on the way there, the way out is the same.
+      # Every failure of the hub has the same remedy.
       reason = ' '.join(str(e).split()).rstrip('.') or type(e).__name__
       raise ValueError(
         f'path: {self.hub or "the set"} cannot be had ({reason}); download'
-        f' {self.get} and name it with --config.task.path=...'
+        f' {self.download} and name it with --config.task.path=...'
       ) from e
     for number, row in enumerate(rows):
       yield f'{self.hub}, {split} row {number},', row
 
   def provenance(self, path: str | None) -> dict[str, Any]:
-    """What says which rows were read: files and their SHA-256, or the hub's.
+    """Returns the files and their SHA-256, or the name on the hub.
 
     Raises:
       ValueError: A file cannot be read.
@@ -253,12 +258,12 @@ class Source:
     if not path:
       names = (self.hub, self.config, self.revision)
       return {'hub': ' '.join(name for name in names if name)}
-    found = {}
+    hashes = {}
     for file in self.files(pathlib.Path(path)):
       try:
-        found[file.name] = hashlib.sha256(file.read_bytes()).hexdigest()
+        hashes[file.name] = hashlib.sha256(file.read_bytes()).hexdigest()
       except OSError as e:
         raise ValueError(
-          f'path: {file} cannot be read ({e.strerror}); give {self.get}.'
+          f'path: {file} cannot be read ({e.strerror}); give {self.download}.'
         ) from None
-    return {'files': found}
+    return {'files': hashes}

@@ -6,43 +6,42 @@ The file is `question.jsonl` of github.com/hemingkx/Spec-Bench
 (`data/spec_bench`), whose repository is Apache-2.0: a line per prompt with
 `question_id`, `category` and `turns`.
 
-Nothing says what a good answer is, so there is no score and quality is nan. Of
-a conversation, only the first turn is taken: what a second one is depends on
-the answer to the first. The category stands in an example's id.
+The set has no reference answers, so there is no score and quality is nan. Only
+the first turn of a conversation is used: a second turn depends on the answer to
+the first. The category is part of an example's id.
 """
 
 from experiments.tasks.sources import (
   DamagedError,
   Source,
-  take,
-  take_text,
-  take_texts,
+  get_field,
+  get_text,
+  get_texts,
 )
-from experiments.tasks.task import ask, benchmark
+from experiments.tasks.task import published_task, question_prompt
 
-# What does not come from MT-bench, which has categories of its own.
+# Categories that are not of MT-bench, which has its own.
 CATEGORIES = ('translation', 'summarization', 'qa', 'math_reasoning', 'rag')
 
 
 def _problem(row, number):
-  category, key = take_text(row, 'category'), take(row, 'question_id', int)
-  turns = take_texts(row, 'turns')
+  category, key = get_text(row, 'category'), get_field(row, 'question_id', int)
+  turns = get_texts(row, 'turns')
   if not turns:
     raise DamagedError("has no text in 'turns'")
   group = category if category in CATEGORIES else 'mt_bench'
-  return f'{group}/{key}', ask(turns[0]), ()
+  return f'{group}/{key}', question_prompt(turns[0]), ()
 
 
-TASK = benchmark(
+TASK = published_task(
   'spec_bench',
   Source(
-    get='question.jsonl of github.com/hemingkx/Spec-Bench',
+    download='question.jsonl of github.com/hemingkx/Spec-Bench',
     splits={'test': 'test'},
   ),
   _problem,
-  score=lambda answer, reference: {},
-  metric=None,
-  stops=('\nQuestion:',),
-  # As its authors have it.
+  metrics=(),
+  stop_strings=('\nQuestion:',),
+  # The limit of the benchmark.
   max_new_tokens=1024,
 )

@@ -4,59 +4,49 @@ Rajpurkar et al. 2018, arXiv 1806.03822; CC BY-SA 4.0. The file is
 `dev-v2.0.json` of rajpurkar.github.io/SQuAD-explorer: the answers of the test
 set are secret, and results are published on the development set.
 
-A question without an answer wants the word `unanswerable`, as the worked
-examples show, and nothing else. (The official script takes an empty answer for
-it, which a language model would give by saying nothing at all.)
+The reference of a question without an answer is the word `unanswerable`, as the
+worked examples show. (The official script expects an empty answer there, which
+a language model cannot tell from having nothing to say.)
 """
 
-from experiments.tasks import short_answers
+from experiments.tasks.metrics import UNANSWERABLE
 from experiments.tasks.sources import (
   DamagedError,
   Source,
-  at,
+  error_location,
+  get_field,
+  get_text,
+  get_texts,
   read_json,
   rows_in,
-  take,
-  take_text,
-  take_texts,
 )
-from experiments.tasks.task import Reference, benchmark
-
-UNANSWERABLE = 'unanswerable'
+from experiments.tasks.task import published_task
 
 
 def _read(path):
-  """Rows as the hub has them, of articles that hold paragraphs."""
-  for article_at, article in rows_in(str(path), read_json(path), 'data'):
-    for place, paragraph in rows_in(article_at, article, 'paragraphs'):
-      with at(place):
-        context = take(paragraph, 'context')
-      for row_at, row in rows_in(place, paragraph, 'qas'):
-        with at(row_at):
-          texts = [take(a, 'text') for a in take(row, 'answers', list)]
-          if take(row, 'is_impossible', bool) == bool(texts):
+  """Yields rows in the hub's shape from articles of paragraphs."""
+  for article_location, article in rows_in(str(path), read_json(path), 'data'):
+    for location, paragraph in rows_in(article_location, article, 'paragraphs'):
+      with error_location(location):
+        context = get_field(paragraph, 'context')
+      for row_location, row in rows_in(location, paragraph, 'qas'):
+        with error_location(row_location):
+          answers = get_field(row, 'answers', list)
+          texts = [get_field(answer, 'text') for answer in answers]
+          if get_field(row, 'is_impossible', bool) == bool(texts):
             raise DamagedError("has 'answers' that contradict 'is_impossible'")
-        yield row_at, {**row, 'context': context, 'answers': {'text': texts}}
+        fields = {**row, 'context': context, 'answers': {'text': texts}}
+        yield row_location, fields
 
 
-def _ask(context: str, question: str) -> str:
+def _question(context: str, question: str) -> str:
   return f'Passage: {context}\nQuestion: {question}\nAnswer:'
 
 
 def _problem(row, number):
-  question = _ask(take_text(row, 'context'), take_text(row, 'question'))
-  answers = take_texts(take(row, 'answers', dict), 'text')
-  return take_text(row, 'id'), question, answers or UNANSWERABLE
-
-
-def score(answer: str, reference: Reference) -> dict[str, float]:
-  """SQuAD's F1 and exact match; half of `unanswerable` is nothing."""
-  exact = short_answers.exact_match(answer, reference)
-  overlap = short_answers.f1(answer, reference)
-  return {
-    'f1': exact if reference == UNANSWERABLE else overlap,
-    'exact_match': exact,
-  }
+  question = _question(get_text(row, 'context'), get_text(row, 'question'))
+  answers = get_texts(get_field(row, 'answers', dict), 'text')
+  return get_text(row, 'id'), question, answers or UNANSWERABLE
 
 
 _LIGHTHOUSE = (
@@ -78,19 +68,21 @@ _WORKED = (
   (_ORCHARD, 'Who invented the wooden racks?', UNANSWERABLE),
 )
 
-TASK = benchmark(
+TASK = published_task(
   'squad_v2',
   Source(
-    get='dev-v2.0.json of rajpurkar.github.io/SQuAD-explorer',
+    download='dev-v2.0.json of rajpurkar.github.io/SQuAD-explorer',
     read=_read,
     hub='rajpurkar/squad_v2',
     splits={'train': 'train', 'test': 'validation'},
   ),
   _problem,
-  score=score,
-  metric='f1',
-  worked=tuple((_ask(*asked), said) for *asked, said in _WORKED),
+  metrics=('squad',),
+  worked_examples=tuple(
+    (_question(passage, question), answer)
+    for passage, question, answer in _WORKED
+  ),
   shots=2,
-  stops=('\n',),
+  stop_strings=('\n',),
   max_new_tokens=48,
 )

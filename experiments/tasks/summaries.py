@@ -6,65 +6,42 @@
 - `xsum` (Narayan et al. 2018, arXiv 1808.08745): one sentence. Its code is MIT,
   the articles belong to the BBC.
 
-Their authors give out a file per article; what is used is the table on the
-hub. So a file is that: `.parquet` as it is there, or the same columns as `.csv`
-or as a JSON object a line (`article`, `highlights` and `id`; `document`,
-`summary` and `id`).
+The authors publish a file per article; the table on the hub is used instead. A
+file is that table: `.parquet` as on the hub, or the same columns as `.csv` or
+as a JSON object a line (`article`, `highlights` and `id`; `document`, `summary`
+and `id`).
 
 Scores are ROUGE F-measures in [0, 1] (Lin 2004) by Google's rouge-score, with
 stemming.
 """
 
-import functools
-import importlib.metadata
-
-from experiments.tasks.sources import Source, take_text
-from experiments.tasks.task import Task, benchmark
+from experiments.tasks.sources import Source, get_text
+from experiments.tasks.task import Task, published_task
 
 
-@functools.cache
-def _rouge():
-  from rouge_score import rouge_scorer
-
-  return rouge_scorer.RougeScorer(['rouge2', 'rougeL'], use_stemmer=True)
-
-
-def score(answer: str, reference: str) -> dict[str, float]:
-  """F-measures of ROUGE-2 and ROUGE-L."""
-  found = _rouge().score(reference, answer)
-  return {name: float(value.fmeasure) for name, value in found.items()}
-
-
-def scorer() -> str:
-  """rouge-score, its version and its options."""
-  return f'rouge-score:{importlib.metadata.version("rouge-score")}|stem:yes'
-
-
-def _ask(article: str) -> str:
+def _question(article: str) -> str:
   return f'Article: {article}\nSummary:'
 
 
-def _task(name, source, article, summary, worked, **fields) -> Task:
-  """A task of articles with a summary, in columns of these names."""
+def _task(name, source, article, summary, pairs, **fields) -> Task:
+  """Returns a task of articles and summaries in the columns given."""
 
   def problem(row, number):
-    question = _ask(take_text(row, article))
-    return take_text(row, 'id'), question, take_text(row, summary)
+    question = _question(get_text(row, article))
+    return get_text(row, 'id'), question, get_text(row, summary)
 
-  return benchmark(
+  return published_task(
     name,
     source,
     problem,
-    score=score,
-    scorer=scorer,
-    metric='rouge2',
-    worked=tuple((_ask(text), said) for text, said in worked),
+    metrics=('rouge',),
+    worked_examples=tuple((_question(text), short) for text, short in pairs),
     shots=1,
     **fields,
   )
 
 
-# Written for this project, and about nothing that happened.
+# Written for this project; the events are fictional.
 _FERRY = (
   'The night ferry between Aldvik and Sorn will sail again from May, its owner'
   ' said on Tuesday, two years after a fire in the engine room put an end to'
@@ -89,7 +66,7 @@ TASKS = (
   _task(
     'cnn_dailymail',
     Source(
-      get=(
+      download=(
         'the test table (3.0.0) of huggingface.co/datasets/abisee/cnn_dailymail'
       ),
       hub='abisee/cnn_dailymail',
@@ -105,13 +82,13 @@ TASKS = (
         ' .\nIslanders had collected 8,000 signatures .',
       ),
     ),
-    stops=('\n\n', '\nArticle:'),
+    stop_strings=('\n\n', '\nArticle:'),
     max_new_tokens=160,
   ),
   _task(
     'xsum',
     Source(
-      get='the test table of huggingface.co/datasets/EdinburghNLP/xsum',
+      download='the test table of huggingface.co/datasets/EdinburghNLP/xsum',
       hub='EdinburghNLP/xsum',
       # Where the hub keeps a table of what a script would have to make.
       revision='refs/convert/parquet',
@@ -125,7 +102,7 @@ TASKS = (
         ' walled in for over a century.',
       ),
     ),
-    stops=('\n',),
+    stop_strings=('\n',),
     max_new_tokens=96,
   ),
 )

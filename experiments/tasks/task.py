@@ -1,10 +1,9 @@
-"""What a task is: examples to load, and a score for an answer.
+"""Tasks: examples to load, and metrics that score the answers.
 
-A task is one module of this package that ends in a `TASK`, or in `TASKS` where
-several share it. It holds no model and no tokenizer: it turns a split and a
-seed into `Example`s, and a pair (answer, reference) into named scores in [0, 1]
-or [0, 100]. Its problems are made up (`generated`), or those of a published
-set (`benchmark`), which is read from where `sources` says.
+A task has no model and no tokenizer: it turns a split and a seed into
+`Example`s, and an answer with its reference into named scores in [0, 1] or
+[0, 100]. Its problems are generated (`generated_task`) or those of a published
+set (`published_task`), which `sources` reads.
 """
 
 import dataclasses
@@ -15,24 +14,24 @@ from typing import Any
 
 from cascades import arguments
 from experiments.tasks import sandbox
+from experiments.tasks.metrics import METRICS, Metric
 from experiments.tasks.phrasing import Phraser
-from experiments.tasks.sources import DamagedError, Source, at
+from experiments.tasks.short_answers import Reference
+from experiments.tasks.sources import DamagedError, Source, error_location
 
 SPLITS = ('train', 'validation', 'test')
 
-# Draws without a new problem of the split after which there is none.
+# Draws without a new problem of the split after which the task is exhausted.
 _REPEATS = 100_000
 
 
-# One accepted answer, or several.
-Reference = str | tuple[str, ...]
 # `problem(row, number)` turns a row of a published set into (key, question,
 # reference); the key is unique in the set. It raises `sources.DamagedError` for
-# a row that is damaged.
+# a damaged row.
 Problem = Callable[[Mapping[str, Any], int], tuple[str, str, Reference]]
-# `worked(path)` gives (question, answer) pairs of a published set, from beside
-# a file of it, or from the hub.
-Worked = Callable[[str | None], Sequence[tuple[str, str]]]
+# `worked_examples(path)` returns (question, answer) pairs of a published set,
+# from beside a file of the set, or from the hub.
+WorkedExamples = Callable[[str | None], Sequence[tuple[str, str]]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,9 +40,9 @@ class Example:
 
   Attributes:
     id: Unique within the task; names split, seed and number.
-    prompt: Text given to the model, exactly as it is.
-    reference: Text a perfect model would answer; several where any of them
-      will do, and none of them where the set knows none.
+    prompt: Text given to the model, unchanged.
+    reference: The ideal answer; a tuple of all accepted answers where there
+      are several, which is empty where the set knows none.
   """
 
   id: str
@@ -53,62 +52,89 @@ class Example:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-  """A set of examples and the scores of an answer.
+  """A set of examples and the metrics of its answers.
 
   Attributes:
     name: Key in `TASKS`.
     load: `load(split='test', seed=0, num_examples=500, path=None, shots=None,
       allow_code_execution=False)` yields `Example`s; the same arguments always
-      yield the same examples, and fewer of them the first of more. `path` is a
-      file of the set as its authors give it out, else it comes from the Hugging
-      Face hub; `shots` is the number of worked examples before the question, by
-      default the task's. The last must be given where the task `runs_code`.
-    score: `score(answer, reference)` maps metric names to floats.
-    metric: The score that `quality` reports; None where there is nothing to
-      score, and only speed counts.
-    max_new_tokens: Where problems are made up, enough for the longest
-      reference, in bundled tokens; else a usual limit, in Gemma's.
+      yield the same examples, and a smaller `num_examples` a prefix. `path` is
+      a file of the set as its authors publish it, else the set comes from the
+      Hugging Face hub; `shots` is the number of worked examples before the
+      question, by default the task's. Tasks with `runs_code` refuse to load
+      unless `allow_code_execution` is True.
+    metrics: Metrics of an answer: keys of `METRICS`, or metrics that are not
+      registered. The quality is the first score of the first metric; tasks
+      without metrics measure only speed.
+    max_new_tokens: Limit of an answer: of generated tasks, enough for the
+      longest reference in bundled tokens; else a usual limit in Gemma's.
     problems: `problems(seed, phrasing_style='plain')`, the endless stream of
       (key, prompt, reference) of all splits that `load` picks from; None unless
-      problems are made up. The style is one of
-      `phrasing.PHRASING_STYLES` and changes only the words of references.
-    source: Where the set comes from; None where problems are made up.
+      problems are generated. The style is one of `phrasing.PHRASING_STYLES` and
+      changes only the words of references.
+    source: Source of a published set; None where problems are generated.
     shots: Worked examples before the question.
-    stops: Texts at which an answer ends, for a model that would go on with the
-      next question. `score` looks at what comes before the first of them.
-    corpus: Quality of all answers together, from the sum of each score over
-      them, where that is not the mean of `metric`.
-    scorer: Tells what computed the scores, with its version.
-    runs_code: Whether `score` runs what models write, in `sandbox`.
+    stop_strings: Texts that end an answer, for models that would go on with the
+      next question; metrics see the answer up to the first of them.
+    runs_code: True if a metric runs programs that models write, in `sandbox`.
+
+  Raises:
+    ValueError: A metric is unknown.
   """
 
   name: str
   load: Callable[..., Iterator[Example]]
-  score: Callable[[str, Reference], Mapping[str, float]]
-  metric: str | None
+  metrics: Sequence[Metric | str]
   max_new_tokens: int
   problems: Callable[..., Iterator[tuple[str, str, str]]] | None = None
   source: Source | None = None
   shots: int = 0
-  stops: tuple[str, ...] = ()
-  corpus: Callable[[Mapping[str, float]], float] | None = None
-  scorer: Callable[[], str] | None = None
+  stop_strings: tuple[str, ...] = ()
   runs_code: bool = False
 
+  def __post_init__(self):
+    entries = tuple(
+      METRICS.get(metric) if isinstance(metric, str) else metric
+      for metric in self.metrics
+    )
+    object.__setattr__(self, 'metrics', entries)
 
-def ask(question: str) -> str:
-  """A prompt of most tasks, which ends where the answer begins."""
+  def score(self, answer: str, reference: Reference) -> dict[str, float]:
+    """Returns the scores of an answer, by name."""
+    answer = truncate(answer, self.stop_strings)
+    scores: dict[str, float] = {}
+    for metric in self.metrics:
+      scores |= metric.score(answer, reference)
+    return scores
+
+  @property
+  def quality_score(self) -> str | None:
+    """Name of the score that is the quality; None without metrics."""
+    return self.metrics[0].scores[0] if self.metrics else None
+
+  @property
+  def corpus(self) -> Callable[[Mapping[str, float]], float] | None:
+    """Quality of several answers from summed scores; None if it is a mean."""
+    return self.metrics[0].corpus if self.metrics else None
+
+  def signature(self) -> str:
+    """Returns the libraries, versions and options behind the scores, or ''."""
+    return ' '.join(m.signature() for m in self.metrics if m.signature)
+
+
+def question_prompt(question: str) -> str:
+  """Returns the prompt of most tasks, which ends where the answer begins."""
   return f'Question: {question}\nAnswer:'
 
 
 def split_of(key: str) -> str:
-  """The split that a problem belongs to, decided by its content alone.
+  """Returns the split of a problem, which its content alone decides.
 
-  A hash of the content, not the random generator, decides: whatever the seed,
-  no training problem can ever be a held-out one.
+  A hash of the content decides, not the random generator: no training problem
+  can be a held-out one under any seed.
 
   Args:
-    key: What makes the problem this problem, whatever its wording.
+    key: Identifies the content of the problem, whatever its phrasing.
 
   Returns:
     'validation' and 'test' for one key in sixteen each, else 'train'.
@@ -117,30 +143,31 @@ def split_of(key: str) -> str:
   return {0: 'test', 1: 'validation'}.get(bucket, 'train')
 
 
-def generated(
+def generated_task(
   name: str,
   problem: Callable[[random.Random, Phraser], tuple[str, str, str]],
   **fields,
 ) -> Task:
-  """A task whose problems are made up, without repeats.
+  """Returns a task whose problems are generated, without repeats.
 
   Args:
     name: Key of the task in `TASKS`.
-    problem: `problem(rng, phraser)` draws one (key, prompt, reference), whose
-      reference the phraser writes.
-    **fields: The task's other fields; `score`, `metric` and `max_new_tokens`
-      must be among them.
+    problem: `problem(rng, phraser)` draws one (key, prompt, reference); the
+      phraser writes the reference.
+    **fields: Further fields of the task; `metrics` and `max_new_tokens` are
+      required.
 
   Returns:
     The task. Its `load` raises ValueError for an unknown split, and ends early
-    where a task has no more problems.
+    when no new problem is found.
   """
 
   def problems(seed, phrasing_style='plain'):
     rng = random.Random(f'{name}/{seed}')
-    writer = Phraser(phrasing_style, random.Random(f'{name}/{seed}/wording'))
+    # The last word is part of the seed: another one gives other references.
+    phraser = Phraser(phrasing_style, random.Random(f'{name}/{seed}/wording'))
     while True:
-      yield problem(rng, writer)
+      yield problem(rng, phraser)
 
   def load(
     split='test',
@@ -150,80 +177,76 @@ def generated(
     shots=None,
     allow_code_execution=False,
   ):
-    del allow_code_execution  # There is no code to run.
+    del allow_code_execution  # Generated tasks run no code.
     _check_split(name, split, SPLITS)
     if path or shots:
       raise ValueError(
-        f'task: {name} makes its problems up, and takes neither a path nor'
-        ' shots; leave them out.'
+        f'task: {name} generates its problems and cannot be combined with a'
+        ' path or shots; leave both out.'
       )
-    seen: set[str] = set()
+    prompts: set[str] = set()
     repeats = 0
     for key, prompt, reference in problems(f'{split}/{seed}'):
-      if len(seen) == num_examples or repeats == _REPEATS:
+      if len(prompts) == num_examples or repeats == _REPEATS:
         return
       repeats += 1
-      if prompt not in seen and split_of(key) == split:
+      if prompt not in prompts and split_of(key) == split:
         yield Example(
-          id=f'{name}/{split}/{seed}/{len(seen)}',
+          id=f'{name}/{split}/{seed}/{len(prompts)}',
           prompt=prompt,
           reference=reference,
         )
-        seen.add(prompt)
+        prompts.add(prompt)
         repeats = 0
 
   return Task(name=name, load=load, problems=problems, **fields)
 
 
-def cut(answer: str, stops: Sequence[str]) -> str:
-  """An answer up to the first of the texts at which it ends.
+def truncate(answer: str, stop_strings: Sequence[str]) -> str:
+  """Returns an answer up to the first stop string.
 
   Args:
-    answer: What a model wrote.
-    stops: Texts at which an answer ends; they are no part of it.
+    answer: Text that a model wrote.
+    stop_strings: Texts that end an answer and are not part of it.
   """
-  for stop in stops:
+  for stop in stop_strings:
     answer = answer.partition(stop)[0]
   return answer
 
 
-def benchmark(
+def published_task(
   name: str,
   source: Source,
   problem: Problem,
   *,
-  score: Callable[[str, Reference], Mapping[str, float]],
-  worked: Sequence[tuple[str, str]] | Worked = (),
-  joint: str = ' ',
-  stops: Sequence[str] = (),
+  worked_examples: Sequence[tuple[str, str]] | WorkedExamples = (),
+  separator: str = ' ',
   **fields,
 ) -> Task:
-  """A task whose problems are those of a published set.
+  """Returns a task whose problems are those of a published set.
 
-  A prompt is some worked examples, then the question, and ends where the
+  A prompt has some worked examples, then the question, and ends where the
   answer begins:
 
     <question> <answer>\\n\\n<question> <answer>\\n\\n<question>
 
   Args:
     name: Key of the task in `TASKS`.
-    source: Where the set comes from.
+    source: Source of the set.
     problem: Turns a row of the set into a problem.
-    score: `score(answer, reference)` maps metric names to floats, for an answer
-      that is cut where it should end.
-    worked: (question, answer) pairs to be shown; written for this project, so
-      that a prompt is the same wherever the set comes from, or what takes them
-      from another of its splits.
-    joint: Stands between question and answer.
-    stops: Texts at which an answer ends.
-    **fields: The task's other fields. `metric` and `max_new_tokens` must be
-      among them; `shots` is how many of `worked` are shown by default.
+    worked_examples: (question, answer) pairs, written for this project so that
+      a prompt does not depend on the source of the set; or a function that
+      takes them from another split of the set.
+    separator: Text between a question and its answer.
+    **fields: Further fields of the task; `metrics` and `max_new_tokens` are
+      required, and `shots` is the default number of worked
+      examples.
 
   Returns:
     The task. Its `load` takes `num_examples` in an order that the seed
     shuffles, for sets are sorted by subject. It raises ValueError for an
-    unknown split, for more shots than there are, for a set that is absent or
-    damaged, and for code that may not, or cannot safely, be run.
+    unknown split, too many shots, an absent or damaged set, and for code that
+    must not, or cannot safely, be run.
   """
 
   def load(
@@ -244,45 +267,40 @@ def benchmark(
       sandbox.check()
     _check_split(name, split, source.splits)
     shots = task.shots if shots is None else shots
-    shown = ()
+    pairs = ()
     if shots:
-      shown = worked(path) if callable(worked) else worked
-      if not 0 < shots <= len(shown):
+      pairs = worked_examples
+      if callable(worked_examples):
+        pairs = worked_examples(path)
+      if not 0 < shots <= len(pairs):
         raise ValueError(
-          f'shots: {shots} will not do for {name}; give 0 to {len(shown)}.'
+          f'shots: must be from 0 to {len(pairs)} for {name}, got {shots}.'
         )
-    head = ''.join(f'{q}{joint}{a}\n\n' for q, a in shown[:shots])
-    found = list(_published(source, problem, path, split))
-    random.Random(f'{name}/{split}/{seed}').shuffle(found)
-    for key, question, reference in found[:num_examples]:
+    head = ''.join(f'{q}{separator}{a}\n\n' for q, a in pairs[:shots])
+    rows = list(_problems_of(source, problem, path, split))
+    random.Random(f'{name}/{split}/{seed}').shuffle(rows)
+    for key, question, reference in rows[:num_examples]:
       yield Example(
         id=f'{name}/{split}/{key}',
         prompt=head + question,
         reference=reference,
       )
 
-  # Nobody calls `load` before there is the task that it looks at.
-  task = Task(
-    name=name,
-    load=load,
-    score=lambda answer, reference: score(cut(answer, stops), reference),
-    source=source,
-    stops=tuple(stops),
-    **fields,
-  )
+  # `load` reads the task that is made here, once it is called.
+  task = Task(name=name, load=load, source=source, **fields)
   return task
 
 
-def _published(
+def _problems_of(
   source: Source, problem: Problem, path: str | None, split: str
 ) -> Iterator[tuple[str, str, Reference]]:
-  """The problems of a split of a published set, in the set's order.
+  """Yields the problems of a split of a published set, in the set's order.
 
   Args:
-    source: Where the set comes from.
+    source: Source of the set.
     problem: Turns a row of the set into a problem.
     path: A file of the set; None for the Hugging Face hub.
-    split: Which part of the set.
+    split: Name of the split.
 
   Yields:
     (key, question, reference).
@@ -292,9 +310,9 @@ def _published(
   """
   keys = set()
   try:
-    for number, (place, row) in enumerate(source.rows(path, split)):
-      with at(place):
-        if source.of_split and not source.of_split(row, split):
+    for number, (location, row) in enumerate(source.rows(path, split)):
+      with error_location(location):
+        if source.is_in_split and not source.is_in_split(row, split):
           continue
         key, question, reference = problem(row, number)
         if key in keys:
@@ -304,13 +322,13 @@ def _published(
     if not keys:
       raise DamagedError(f'{path or source.hub} has no {split} rows')
   except DamagedError as e:
-    raise ValueError(f'path: {e}; give {source.get}.') from None
+    raise ValueError(f'path: {e}; give {source.download}.') from None
 
 
 def _check_split(name: str, split: str, splits: Sequence[str]) -> None:
-  """Refuses, with a ValueError, a split that a task of that name has not."""
+  """Raises ValueError for a split that the task of that name lacks."""
   if split not in splits:
     raise ValueError(
-      f'split: {arguments.quote(split)} is not a split of {name}; choose one'
-      f' of {", ".join(splits)}.'
+      f'split: must be one of {", ".join(splits)} for {name}, got'
+      f' {arguments.quote(split)}.'
     )

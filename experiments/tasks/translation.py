@@ -7,49 +7,48 @@
     sacrebleu -t wmt14/full -l en-de --echo ref > newstest2014.de
 
 - `multi30k_de_en` and `multi30k_en_de`, captions of pictures (Elliott et al.
-  2016, arXiv 1605.00459), task 1; for research. Its authors give out `train`,
+  2016, arXiv 1605.00459), task 1; for research. The authors publish `train`,
   `val` and `test_2016_flickr`; worked examples are the first pairs of `val`,
-  which lies beside the file. An answer has a `chrf` too (Popovic 2015), of
-  which the mean over answers is told.
+  which must lie beside the file. Answers are scored by chrF as well (Popovic
+  2015).
 
 A pair of plain files holds a sentence a line, `NAME.en` and `NAME.de`, or
-packed as `NAME.en.gz`. Any of these paths may be given, or the name without its
-end.
+packed as `NAME.en.gz`. A path is that of either file, or their common prefix.
 
-BLEU belongs to a set of answers and not to one of them (Post 2018, arXiv
-1804.08771). What an answer adds to it (matches, n-grams and lengths) are its
-scores, and their sums make the BLEU of any set of answers. Beside them
-stands `sentence_bleu`, smoothed and of shorter n-grams where an answer
-has no longer ones: to look at a single answer, not to be averaged.
+BLEU is a property of a set of answers (Post 2018, arXiv 1804.08771). The scores
+of an answer are its summands (matches, n-grams and lengths), whose sums give
+the BLEU of any set of answers. The score `sentence_bleu`, smoothed and with
+shorter n-grams for short answers, serves to look at a single answer; its mean
+is not reported.
 """
 
-import functools
 import itertools
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from experiments.tasks.sources import (
   DamagedError,
   Row,
   Source,
-  at,
+  error_location,
+  get_field,
+  get_text,
   read_lines,
-  take,
-  take_text,
 )
-from experiments.tasks.task import Task, benchmark
+from experiments.tasks.task import Task, published_task
 
-_ORDERS = range(1, 5)
 _LANGUAGES = {'en': 'English', 'de': 'German'}
-# More worked examples than anyone shows.
-_MOST = 32
+# Upper limit of worked examples taken from `val`.
+_MAX_WORKED_EXAMPLES = 32
 
 
 def files(path: pathlib.Path) -> list[pathlib.Path]:
-  """The two files, English first; packed ones where there are no others.
+  """Returns the two files of a pair, English first.
+
+  Packed files are used where there are no plain ones.
 
   Args:
-    path: Of either, or what both begin with.
+    path: Path of either file, or their common prefix.
   """
   stem = path.with_suffix('') if path.suffix == '.gz' else path
   if stem.suffix.removeprefix('.') in _LANGUAGES:
@@ -63,10 +62,10 @@ def files(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def read(path: pathlib.Path) -> Iterator[Row]:
-  """Rows of a pair of files, in the shape of the hub's WMT sets.
+  """Yields rows of a pair of files in the shape of the hub's WMT sets.
 
   Raises:
-    DamagedError: A file cannot be read, or they have not as many lines.
+    DamagedError: A file cannot be read, or their line counts differ.
   """
   sides = [read_lines(file) for file in files(path)]
   if len(sides[0]) != len(sides[1]):
@@ -79,117 +78,56 @@ def read(path: pathlib.Path) -> Iterator[Row]:
     yield f'{path}, line {number},', {'translation': row}
 
 
-@functools.cache
-def _bleu(sentence: bool):
-  from sacrebleu.metrics import BLEU
-
-  return BLEU(effective_order=sentence)
-
-
-def score(answer: str, reference: str) -> dict[str, float]:
-  """Sentence BLEU in 0..100, and what the answer adds to a corpus' BLEU."""
-  found = _bleu(True).sentence_score(answer.strip(), [reference])
-  return {
-    'sentence_bleu': _exact(found.score),
-    **{f'matches_{n}': float(found.counts[n - 1]) for n in _ORDERS},
-    **{f'ngrams_{n}': float(found.totals[n - 1]) for n in _ORDERS},
-    'answer_words': float(found.sys_len),
-    'reference_words': float(found.ref_len),
-  }
-
-
-def corpus_bleu(sums: Mapping[str, float]) -> float:
-  """BLEU in 0..100 from the summed scores of some answers."""
-  found = _bleu(False).compute_bleu(
-    correct=[int(sums[f'matches_{n}']) for n in _ORDERS],
-    total=[int(sums[f'ngrams_{n}']) for n in _ORDERS],
-    sys_len=int(sums['answer_words']),
-    ref_len=int(sums['reference_words']),
-    smooth_method='exp',
-  )
-  return _exact(found.score)
-
-
-def _exact(score: float) -> float:
-  # It comes from logarithms: what is all right has 100.00000000000004.
-  return round(float(score), 9)
-
-
-@functools.cache
-def _chrf():
-  from sacrebleu.metrics import CHRF
-
-  return CHRF()
-
-
-def _score_with_chrf(answer: str, reference: str) -> dict[str, float]:
-  """As `score`, and chrF in 0..100."""
-  found = _chrf().sentence_score(answer.strip(), [reference])
-  return score(answer, reference) | {'chrf': _exact(found.score)}
-
-
-def scorer() -> str:
-  """sacrebleu's signature of the corpus' BLEU."""
-  bleu = _bleu(False)
-  # It knows the number of references once it has seen some.
-  bleu.corpus_score(['a'], [['a']])
-  return f'BLEU|{bleu.get_signature()}'
-
-
-def _scorer_with_chrf() -> str:
-  """sacrebleu's signatures."""
-  _chrf().corpus_score(['a'], [['a']])
-  return f'{scorer()} chrF|{_chrf().get_signature()}'
-
-
-def _task(name: str, source: Source, languages, worked, **fields) -> Task:
-  """A task of pairs of sentences, from one of two languages to the other.
+def _task(
+  name: str, source: Source, languages: tuple[str, str], pairs, **fields
+) -> Task:
+  """Returns a task of sentences to translate between two languages.
 
   Args:
-    name: Of the set.
-    source: Of its pairs.
-    languages: From which, and to which.
-    worked: Pairs to be shown; None for the first ones of `val`, which lies
-      beside the file.
-    **fields: The task's other fields.
+    name: Name of the set.
+    source: Source of the sentence pairs.
+    languages: Codes of the source and the target language.
+    pairs: Worked examples, (source, target); None for the first pairs of
+      `val`, which must lie beside the file.
+    **fields: Further fields of the task.
   """
-  asked, answered = languages
+  from_language, to_language = languages
 
   def problem(row, number):
-    # The hub has the languages of Multi30k in the row itself.
-    pair = take(row, 'translation', dict) if 'translation' in row else row
-    names = _LANGUAGES[asked], _LANGUAGES[answered]
-    question = f'{names[0]}: {take_text(pair, asked)}\n{names[1]}:'
-    return str(number), question, take_text(pair, answered)
+    # The hub's rows of Multi30k are the pairs themselves.
+    pair = get_field(row, 'translation', dict) if 'translation' in row else row
+    names = _LANGUAGES[from_language], _LANGUAGES[to_language]
+    question = f'{names[0]}: {get_text(pair, from_language)}\n{names[1]}:'
+    return str(number), question, get_text(pair, to_language)
 
-  def beside(path):
-    place = str(pathlib.Path(path).with_name('val')) if path else None
+  def validation_pairs(path):
+    val = str(pathlib.Path(path).with_name('val')) if path else None
+    rows = itertools.islice(
+      source.rows(val, 'validation'), _MAX_WORKED_EXAMPLES
+    )
+    found_pairs = []
     try:
-      rows = itertools.islice(source.rows(place, 'validation'), _MOST)
-      found = []
-      for number, (place, row) in enumerate(rows):
-        with at(place):
-          found.append(problem(row, number)[1:])
+      for number, (location, row) in enumerate(rows):
+        with error_location(location):
+          found_pairs.append(problem(row, number)[1:])
     except DamagedError as e:
       raise ValueError(
         f'path: {e}; worked examples are taken from there, so put it there, or'
         ' give shots 0.'
       ) from None
-    return found
+    return found_pairs
 
-  return benchmark(
-    f'{name}_{asked}_{answered}',
+  return published_task(
+    f'{name}_{from_language}_{to_language}',
     source,
     problem,
-    corpus=corpus_bleu,
-    metric='sentence_bleu',
-    worked=beside
-    if worked is None
+    worked_examples=validation_pairs
+    if pairs is None
     else [
-      problem(dict(zip(languages, pair, strict=True)), 0)[1:] for pair in worked
+      problem(dict(zip(languages, pair, strict=True)), 0)[1:] for pair in pairs
     ],
     shots=5,
-    stops=('\n',),
+    stop_strings=('\n',),
     **fields,
   )
 
@@ -222,7 +160,7 @@ _WORKED = (
 )
 
 _MULTI30K = Source(
-  get='the raw files of task 1 from github.com/multi30k/dataset',
+  download='the raw files of task 1 from github.com/multi30k/dataset',
   read=read,
   hub='bentrevett/multi30k',
   splits={'train': 'train', 'validation': 'validation', 'test': 'test'},
@@ -233,7 +171,9 @@ TASKS = (
   _task(
     'wmt14',
     Source(
-      get='newstest2014.en and .de, as sacrebleu writes them (-t wmt14/full)',
+      download=(
+        'newstest2014.en and .de, as sacrebleu writes them (-t wmt14/full)'
+      ),
       read=read,
       hub='wmt/wmt14',
       config='de-en',
@@ -241,8 +181,7 @@ TASKS = (
     ),
     ('en', 'de'),
     _WORKED,
-    score=score,
-    scorer=scorer,
+    metrics=('bleu',),
     max_new_tokens=256,
   ),
   *(
@@ -251,8 +190,7 @@ TASKS = (
       _MULTI30K,
       languages,
       None,
-      score=_score_with_chrf,
-      scorer=_scorer_with_chrf,
+      metrics=('bleu', 'chrf'),
       max_new_tokens=64,
     )
     for languages in (('de', 'en'), ('en', 'de'))

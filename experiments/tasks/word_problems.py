@@ -9,12 +9,12 @@ not its equation, and only the number at the end is scored.
 
 import random
 
-from experiments.tasks.gsm8k import MARK, marked_number
+from experiments.tasks.final_numbers import MARK
 from experiments.tasks.numerals import number_in_words
 from experiments.tasks.phrasing import Phraser
-from experiments.tasks.task import ask, generated
+from experiments.tasks.task import generated_task, question_prompt
 
-# Every other one is a she.
+# Every second name takes the pronoun 'she'.
 NAMES = (
   'Ana Ben Cleo Dan Ella Finn Gita Hugo Iris Jon Kira Leo Mia Noah Olga Paul'
 ).split()
@@ -24,8 +24,8 @@ _LARGEST = 999
 # Numbers that a phrasing style may write out, by their words.
 SPOKEN = {number_in_words(n): n for n in range(21)}
 
-# Each step: how the story tells it. {n} acts, {f} is a friend, {k} the number.
-_TOLD = {
+# Sentences of a story by operation: {n} acts, {f} is a friend, {k} a number.
+_STORY = {
   '+': (
     '{n} buys {k} more {i}.',
     '{f} gives {n} {k} {i}.',
@@ -49,8 +49,8 @@ _TOLD = {
     '{n} splits the {i} into {k} equal piles and is left with one pile.',
   ),
 }
-# Worked steps by operation. {n} acts, who is {p}; {k} is the number, {w}
-# the same as `spoken`; {e} is 'a+b=c'.
+# Worked steps by operation: {n} acts, {p} is the pronoun; {k} is the number,
+# {w} the number as `spoken` has it; {e} is 'a+b=c'.
 _STEP = (
   '[Then|Next|Now|Later] [{n}|{p}] %s, [so|thus|hence|and]'
   ' [[{n}|{p}] [has|owns|holds|keeps] {e} [now|then|here|overall]'
@@ -69,22 +69,22 @@ _WORKED = {
 
 
 def spoken(number: int) -> str:
-  """A number as it is said: in words up to twenty, else in figures."""
+  """Returns a number in words up to twenty, else in figures."""
   return number_in_words(number) if number in SPOKEN.values() else str(number)
 
 
 def _operand(rng: random.Random, op: str, value: int) -> int | None:
-  """A second operand that keeps the result within 1..999, or None."""
+  """Draws an operand that keeps the result within 1..999; None if none can."""
   if op == '+':
     room = _LARGEST - value
-    most = min(room, rng.choice((99, 899))) if room > 2 else 0
-    return rng.randint(2, most) if most else None
+    upper = min(room, rng.choice((99, 899))) if room > 2 else 0
+    return rng.randint(2, upper) if upper else None
   if op == '-':
-    most = min(value - 1, rng.choice((99, 899)))
-    return rng.randint(2, most) if most >= 2 else None
+    upper = min(value - 1, rng.choice((99, 899)))
+    return rng.randint(2, upper) if upper >= 2 else None
   if op == '*':
-    most = min(9, _LARGEST // value)
-    return rng.randint(2, most) if most >= 2 else None
+    upper = min(9, _LARGEST // value)
+    return rng.randint(2, upper) if upper >= 2 else None
   divisors = [k for k in range(2, 10) if value % k == 0 and value > k]
   return rng.choice(divisors) if divisors else None
 
@@ -98,32 +98,38 @@ _APPLY = {
 
 
 def _opening(rng: random.Random, words: dict[str, str]):
-  """First sentence, steps that it takes and the quantity they lead to."""
+  """Draws the first sentence of a story.
+
+  Returns:
+    The sentence, its steps (operation, operand, operand), and the quantity.
+  """
   kind = rng.randrange(4)
   if kind < 2:
     value = rng.randint(*rng.choice(((2, 99), (100, 600))))
     return '{n} has {v} {i}.'.format(v=value, **words), [], value
   if kind == 2:
     a, b = rng.randint(2, 9), rng.randint(2, 99)
-    told = '{n} has {a} boxes with {b} {i} in each.'.format(a=a, b=b, **words)
-    return told, [('*', b, a)], a * b
+    sentence = '{n} has {a} boxes with {b} {i} in each.'.format(
+      a=a, b=b, **words
+    )
+    return sentence, [('*', b, a)], a * b
   a = rng.randint(*rng.choice(((2, 99), (100, 400))))
   if rng.random() < 0.5:
     b = rng.randint(2, 99)
-    told = '{f} has {a} {i}. {n} has {b} more {i} than {f}.'
+    sentence = '{f} has {a} {i}. {n} has {b} more {i} than {f}.'
     op = '+'
   else:
     b = rng.randint(2, min(9, _LARGEST // a))
-    told = '{f} has {a} {i}. {n} has {b} times as many {i} as {f}.'
+    sentence = '{f} has {a} {i}. {n} has {b} times as many {i} as {f}.'
     op = '*'
-  told = told.format(a=a, b=b, **words)
-  return told, [(op, a, b)], _APPLY[op](a, b)
+  sentence = sentence.format(a=a, b=b, **words)
+  return sentence, [(op, a, b)], _APPLY[op](a, b)
 
 
 def _work(
   phraser: Phraser, words: dict[str, str], step: tuple[str, int, int]
 ) -> str:
-  """A worked line of a step: an operation and its operands."""
+  """Returns the worked line of a step (operation, operand, operand)."""
   op, _, k = step
   return phraser.write(
     _STEP % _WORKED[op],
@@ -135,14 +141,15 @@ def _work(
 
 
 def _equation(step: tuple[str, int, int]) -> str:
+  """Returns the equation of a step, such as '2+3=5'."""
   op, a, b = step
   return f'{a}{op}{b}={_APPLY[op](a, b)}'
 
 
 def _problem(rng: random.Random, phraser: Phraser) -> tuple[str, str, str]:
-  """(key, prompt, reference): the chain of equations is the key."""
+  """Draws (key, prompt, reference); the chain of equations is the key."""
   name, friend = rng.sample(NAMES, 2)
-  item, other = rng.sample(ITEMS, 2)
+  item, distractor = rng.sample(ITEMS, 2)
   words = {
     'n': name,
     'f': friend,
@@ -157,11 +164,11 @@ def _problem(rng: random.Random, phraser: Phraser) -> tuple[str, str, str]:
     k = _operand(rng, op, value)
     if k is None:
       continue
-    story.append(rng.choice(_TOLD[op]).format(k=k, **words))
+    story.append(rng.choice(_STORY[op]).format(k=k, **words))
     steps.append((op, value, k))
     value = _APPLY[op](value, k)
   if rng.random() < 0.15:
-    aside = f'{friend} also has {rng.randint(2, 99)} {other}.'
+    aside = f'{friend} also has {rng.randint(2, 99)} {distractor}.'
     story.insert(rng.randint(1, len(story)), aside)
   question = rng.choice(
     (
@@ -169,23 +176,15 @@ def _problem(rng: random.Random, phraser: Phraser) -> tuple[str, str, str]:
       f'How many {item} does {name} have in the end?',
     )
   )
-  prompt = ask(f'{" ".join(story)} {question}')
+  prompt = question_prompt(f'{" ".join(story)} {question}')
   worked = [_work(phraser, words, step) for step in steps]
   reference = ' ' + '\n'.join([*worked, f'{MARK} {value}'])
   return ' '.join(map(_equation, steps)), prompt, reference
 
 
-def score(answer: str, reference: str) -> dict[str, float]:
-  """Exact match of the number after `####`, of which there is one."""
-  found = marked_number(answer) if answer.count(MARK) == 1 else None
-  right = found is not None and found == marked_number(reference)
-  return {'exact_match': float(right)}
-
-
-TASK = generated(
+TASK = generated_task(
   'word_problems',
   _problem,
-  score=score,
-  metric='exact_match',
+  metrics=('marked_number',),
   max_new_tokens=128,
 )
