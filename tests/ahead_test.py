@@ -87,11 +87,11 @@ def test_a_window_keeps_more_than_strict_and_less_than_lenient():
 @pytest.mark.parametrize('window', tiers.first([2, 3]))
 def test_the_loop_emits_what_the_enumeration_says(window):
   pair, scheme = (methods.METHODS['token_v3'], 0.8), _ahead(window)
-  how = decoding_test.HOWS['plain']
-  table = exact.Table.of([pair], decoding_test.seen_of_model(scheme, how))
+  sampling = decoding_test.SAMPLING['plain']
+  table = exact.Table.of([pair], decoding_test.seen_of_model(scheme, sampling))
   rows = decoding_test._generate(
     *(pair[0], [pair[1]], 3, 20_000),
-    **dict(how=how, scheme=scheme, return_logits=False),
+    **dict(sampling=sampling, scheme=scheme, return_logits=False),
   )
   z, other = (
     exact.z_scores(

@@ -112,7 +112,7 @@ def test_drafts_are_transformers(kind, length, garbage, window):
   drafter, params = bound_drafter(kind, window=window)
   token = jnp.asarray(tokens[-1])
   banks, step = drafter.banks(cache, jnp.int32(length)), _step(drafter)
-  warm = processing.Processing(temperature=np.float32(0.7))
+  warm = processing.SamplingParams(temperature=np.float32(0.7))
   key = window or length
   want = found[f'logits_{key}'], found[f'states_{key}']
   for said, after in zip(*want, strict=True):
@@ -121,7 +121,7 @@ def test_drafts_are_transformers(kind, length, garbage, window):
     np.testing.assert_allclose(state, after, rtol=0, atol=1e-5)
     drawn_from = np.exp(np.float64(said) / 0.7)
     drawn_from /= drawn_from.sum()
-    got = drafter.probabilities(logits, warm)
+    got = drafter.processed_probs(logits, warm)
     np.testing.assert_allclose(got, drawn_from, rtol=0, atol=2e-6)
     token = jnp.argmax(logits)
 
@@ -171,9 +171,9 @@ def test_greedy_and_strict_is_the_verifier_alone(kind, more):
 _MANY, _BEFORE = 8192, 11
 # Strict, a token's rule, and a position's.
 _RULES = ('speed', 0.0), ('token_v3', 0.5), ('opt', 0.1)
-_PLAIN = processing.Processing(temperature=np.float32(1))
+_PLAIN = processing.SamplingParams(temperature=np.float32(1))
 # Of 64 tokens; the two models drop different ones.
-_TRUNCATED = processing.Processing(
+_TRUNCATED = processing.SamplingParams(
   temperature=np.float32(1.2), top_k=np.int32(50)
 )
 
@@ -193,7 +193,7 @@ def _after(kind):
   return said(prompt), jax.vmap(lambda x: said(jnp.append(prompt, x)))(more)
 
 
-def _of_first(kind, others_say, how):
+def _of_first(kind, others_say, sampling):
   """What both models say of the first token after the prompt."""
   drafter, params = bound_drafter(kind, others_say)
   tokens = expected(kind)['tokens'][:_BEFORE]
@@ -201,26 +201,28 @@ def _of_first(kind, others_say, how):
   banks = drafter.banks(cache, jnp.int32(_BEFORE))
   at, token = jnp.int32(_BEFORE - 1), jnp.asarray(tokens[-1])
   _, logits = drafter.step(params, banks, at, state, token)
-  return decoding.distributions(logits, _after(kind)[0], how)
+  return decoding.distributions(logits, _after(kind)[0], sampling)
 
 
-def _drawn(kind, bound_drafter, rules, how, **scheme):
+def _drawn(kind, bound_drafter, rules, sampling, **scheme):
   """The first two tokens of many rows, by each rule."""
   prompt = expected(kind)['tokens'][:_BEFORE]
   with conftest.optimised():
     return [
       small.continued(
         *(verifier(kind), bound_drafter, prompt, 2, many_methods.one_of(rules)),
-        **dict(gamma=2, rows=_MANY, seed=i, lenience=i, how=how, **scheme),
+        **dict(
+          gamma=2, rows=_MANY, seed=i, lenience=i, sampling=sampling, **scheme
+        ),
       )
       for i in range(len(rules))
     ]
 
 
-def _check_strict(kind, tokens, how):
+def _check_strict(kind, tokens, sampling):
   """That both tokens follow the verifier's law."""
   first, then = (
-    np.asarray(jax.vmap(processing.probabilities, (0, None))(x, how))
+    np.asarray(jax.vmap(processing.processed_probs, (0, None))(x, sampling))
     for x in (_after(kind)[0][None], _after(kind)[1])
   )
   law = first[0][:, None] * then
@@ -229,7 +231,7 @@ def _check_strict(kind, tokens, how):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('kind', 'others_say', 'how', 'scheme'),
+  ('kind', 'others_say', 'sampling', 'scheme'),
   [
     ('shared', False, _PLAIN, {}),
     ('experts', True, _PLAIN, {}),
@@ -238,20 +240,20 @@ def _check_strict(kind, tokens, how):
     ('shared', True, _PLAIN, dict(verification='multi_round', drafts=3)),
   ],
 )
-def test_rules_have_their_law(kind, others_say, how, scheme):
+def test_rules_have_their_law(kind, others_say, sampling, scheme):
   # q hangs on where a block began, so that a cascade's target holds block by
   # block: of a block's first token, and strictly of the next one too.
   rules = [(methods.METHODS[name], at) for name, at in _RULES]
   drafts = drafters.BoundDrafter(*bound_drafter(kind, others_say))
-  drawn = _drawn(kind, drafts, rules, how, **scheme)
-  d = _of_first(kind, others_say, how)
+  drawn = _drawn(kind, drafts, rules, sampling, **scheme)
+  d = _of_first(kind, others_say, sampling)
   assert np.abs(d.q - d.p).max() > 0.005
-  assert how is _PLAIN or ((d.q == 0) != (d.p == 0)).any()
+  assert sampling is _PLAIN or ((d.q == 0) != (d.p == 0)).any()
   for (method, lenience), tokens in zip(rules, drawn, strict=True):
     z = exact.z_scores(tokens[:, :1], np.asarray(method.law(d, lenience)))
     assert np.abs(z).max() < 5, method.name
     if method.name == 'speed':
-      _check_strict(kind, tokens, how)
+      _check_strict(kind, tokens, sampling)
     else:
       # Another law than the verifier's, which many rows tell apart.
       assert np.abs(exact.z_scores(tokens[:, :1], np.asarray(d.p))).max() > 5

@@ -27,7 +27,7 @@ def _engine(gamma=3, stops=_STOPS):
       decoding.Models(_MODEL, drafter), methods.METHODS['token_v1'], gamma
     ),
     decoding.Params(*_PARAMS),
-    how=processing.Processing(temperature=np.float32(1)),
+    sampling=processing.SamplingParams(temperature=np.float32(1)),
     stop_tokens=np.array(stops, np.int32),
   )
 
@@ -55,7 +55,7 @@ def _alone(count, new):
     engine.decoder,
     _PARAMS,
     exact.Asked(prompts, keys, _LENIENCES, new),
-    engine.how,
+    engine.sampling,
     stops=_STOPS,
   )
   return {

@@ -85,12 +85,12 @@ def test_the_loop_follows_a_capped_law():
   capped = capping.capped(method)
 
   def drawn(cap):
-    how = processing.Processing(np.float32(1), cap=capping.parse(cap))
-    d = decoding_test.seen_of_model(verification.STANDARD, how)
+    sampling = processing.SamplingParams(np.float32(1), cap=capping.parse(cap))
+    d = decoding_test.seen_of_model(verification.STANDARD, sampling)
     table = exact.Table.of([(capped, lenience), (method, lenience)], d)
     asked = decoding_test._MODEL, decoding_test._PROMPT, 3
     rows = decoding_test._generate(
-      *(capped, [lenience], 3, 20_000), how=how, return_logits=False
+      *(capped, [lenience], 3, 20_000), sampling=sampling, return_logits=False
     )
     laws = exact.declared_law(table, *asked)
     return [exact.z_scores(rows.tokens[:, 0, 3:6], law) for law in laws]

@@ -143,8 +143,8 @@ def test_a_text_beyond_the_window_equals_that_of_transformers(window):
   np.testing.assert_allclose(found[positions], logits, rtol=0, atol=1e-4)
   last = jnp.asarray(found[len(tokens) - 1 :])
   np.testing.assert_array_equal(last.argmax(-1), greedy)
-  warm = processing.Processing(temperature=np.float32(0.7))
-  probs = jax.vmap(processing.probabilities, (0, None))(last, warm)
+  warm = processing.SamplingParams(temperature=np.float32(0.7))
+  probs = jax.vmap(processing.processed_probs, (0, None))(last, warm)
   np.testing.assert_allclose(probs, drawn_from, rtol=0, atol=2e-5)
 
 

@@ -51,7 +51,7 @@ def _generate(
   drafts=1,
   tree_size=None,
   drafter=None,
-  how=None,
+  sampling=None,
   filled=_ROWS,
   room=_ROOM,
   return_logits=True,
@@ -89,7 +89,7 @@ def _generate(
       np.asarray(leniences)[whole],
       new,
     ),
-    how or processed_by(temperature, **processed),
+    sampling or processed_by(temperature, **processed),
     stops=np.append(stops, [-1] * (2 - len(stops))),
     room=room,
     return_logits=return_logits,
@@ -134,7 +134,7 @@ _NOTHING = np.zeros(_V, bool)
 
 def processed_by(temperature=1.0, top_k=_V, top_p=1.0, forbidden=_NOTHING):
   """With all that a sampler may be asked for, so that it compiles once."""
-  return processing.Processing(
+  return processing.SamplingParams(
     temperature=np.float32(temperature),
     top_k=np.int32(top_k),
     top_p=np.float32(top_p),
@@ -145,7 +145,7 @@ def processed_by(temperature=1.0, top_k=_V, top_p=1.0, forbidden=_NOTHING):
 _ONE = np.arange(_V) == 1
 _TWO = np.isin(np.arange(_V), [0, 3])
 # How logits are processed.
-HOWS = {
+SAMPLING = {
   'plain': processed_by(),
   'truncated': processed_by(temperature=0.8, top_k=3, top_p=0.9),
   'greedy': processed_by(temperature=0.0),
@@ -174,9 +174,9 @@ def pairs_of(scheme, only=()):
   return pairs
 
 
-def seen_of_model(scheme, how):
+def seen_of_model(scheme, sampling):
   """What the loop sees in each context, of two table models."""
-  return exact.table_distributions(_VERIFIER, _DRAFTER, how, scheme.gate)
+  return exact.table_distributions(_VERIFIER, _DRAFTER, sampling, scheme.gate)
 
 
 def _law(table, scheme, gamma):
@@ -201,13 +201,13 @@ def check_laws(
 ):
   """Samples every method through one loop, in one batch.
 
-  `bound_drafter` drafts, or the usual model, and `seen(scheme, how)` is what
-  the loop sees in each context. `pairs` are methods at leniences, or all of
-  them, none at a limit; they share the rows evenly. Of what is not processed,
-  `times` batches are drawn.
+  `bound_drafter` drafts, or the usual model, and `seen(scheme, sampling)` is
+  what the loop sees in each context. `pairs` are methods at leniences, or all
+  of them, none at a limit; they share the rows evenly. Of what is not
+  processed, `times` batches are drawn.
   """
   pairs = pairs_of(scheme) if pairs is None else pairs
-  every = [seen(scheme, HOWS[name]) for name in hows]
+  every = [seen(scheme, SAMPLING[name]) for name in hows]
   tables = [exact.Table.of(pairs, d) for d in every]
   rules = scheme.verification == verification.SEQUENTIAL
   method = many_methods.looked_up(tables, every, with_rules=rules)
@@ -219,22 +219,24 @@ def check_laws(
     )
   each = np.arange(rows) % len(pairs)
   for name, table in zip(hows, tables, strict=True):
-    how = HOWS[name]
+    sampling = SAMPLING[name]
     with conftest.optimised():
       drawn = [
-        _generate(method, each, gamma, rows, how=how, seed=seed, **given)
+        _generate(
+          method, each, gamma, rows, sampling=sampling, seed=seed, **given
+        )
         for seed in range(times if name == 'plain' else 1)
       ]
     laws = _law(table, scheme, gamma)
-    check_samples(drawn, each, pairs, laws, how, name)
+    check_samples(drawn, each, pairs, laws, sampling, name)
 
 
-def check_samples(drawn, each, pairs, laws, how, name):
+def check_samples(drawn, each, pairs, laws, sampling, name):
   """That the rows of each method follow its law, and all of them together."""
   first = len(_PROMPT)
   tokens = np.concatenate([x.tokens[:, first : first + _NEW] for x in drawn])
   each = np.tile(each, len(drawn))
-  assert not np.asarray(how.forbidden)[tokens].any()
+  assert not np.asarray(sampling.forbidden)[tokens].any()
   squares, freedom = 0.0, 0
   for i, (one, _) in enumerate(pairs):
     assert laws[i].sum() == pytest.approx(1, abs=1e-5)
@@ -265,7 +267,7 @@ def _named(x):
 @pytest.mark.parametrize(
   ('scheme', 'hows'),
   [
-    (scheme, HOWS if scheme == verification.STANDARD else FEW)
+    (scheme, SAMPLING if scheme == verification.STANDARD else FEW)
     for scheme in _STANDARD
   ],
   ids=lambda x: _named(x) if isinstance(x, verification.Scheme) else '',
@@ -296,13 +298,14 @@ def test_the_emitted_law_of_functions_that_run_in_the_loop():
   each = np.arange(8192) % len(_REAL)
   pairs = pairs_of(verification.STANDARD, _REAL)
   for name in ('plain', 'forbidden', 'forbidden, truncated'):
-    how = HOWS[name]
-    d = seen_of_model(verification.STANDARD, how)
+    sampling = SAMPLING[name]
+    d = seen_of_model(verification.STANDARD, sampling)
     laws = _law(exact.Table.of(pairs, d), verification.STANDARD, 3)
     drawn = [
-      _many(each + len(_STRICT), rows=8192, how=how, seed=i) for i in range(20)
+      _many(each + len(_STRICT), rows=8192, sampling=sampling, seed=i)
+      for i in range(20)
     ]
-    check_samples(drawn, each, pairs, laws, how, name)
+    check_samples(drawn, each, pairs, laws, sampling, name)
     if name == 'plain':
       # The law of one method does not pass for another's, nor for its own at
       # another lenience.
@@ -320,7 +323,7 @@ def test_the_emitted_law_of_functions_that_run_in_the_loop():
 def test_where_none_is_lenient_a_drafter_makes_a_pass_less():
   speed = methods.METHODS['speed']
   pairs = [(speed, 0.0), (speed, 0.5)]
-  d = seen_of_model(verification.STANDARD, HOWS['plain'])
+  d = seen_of_model(verification.STANDARD, SAMPLING['plain'])
   laws = _law(exact.Table.of(pairs, d), verification.STANDARD, 3)
   # A batch of both kinds, and one that is strict throughout.
   for kinds in (np.arange(8192) % 2, np.zeros(8192, int)):
@@ -331,7 +334,13 @@ def test_where_none_is_lenient_a_drafter_makes_a_pass_less():
       ]
     there = np.unique(kinds)
     check_samples(
-      *(drawn, kinds, [pairs[i] for i in there], laws[there], HOWS['plain']),
+      *(
+        drawn,
+        kinds,
+        [pairs[i] for i in there],
+        laws[there],
+        SAMPLING['plain'],
+      ),
       'plain',
     )
     counts = decoding.count(drawn[0])
@@ -344,7 +353,7 @@ def test_where_none_is_lenient_a_drafter_makes_a_pass_less():
 @pytest.mark.parametrize(
   ('scheme', 'gamma', 'hows'),
   [
-    *((scheme, 3, HOWS) for scheme in _STANDARD[1:]),
+    *((scheme, 3, SAMPLING) for scheme in _STANDARD[1:]),
     *((scheme, 1, FEW) for scheme in _STANDARD[:2]),
     *(
       (scheme, gamma, FEW)
@@ -370,7 +379,7 @@ def test_plain_decoding_is_the_verifier():
   drawn = [_alone((0.9,), rows=4096, seed=seed) for seed in range(5)]
   pairs = [(methods.METHODS['verifier_only'], 0.0)]
   table = exact.Table.of(
-    pairs, seen_of_model(verification.STANDARD, HOWS['plain'])
+    pairs, seen_of_model(verification.STANDARD, SAMPLING['plain'])
   )
   law = _law(table, verification.STANDARD, 0)
   first = len(_PROMPT)

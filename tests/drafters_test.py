@@ -32,17 +32,19 @@ _NEAR = _DRAFTER + 0.7 * _VERIFIER
 class _Few(exact.TableModel):
   """It says three of five tokens: a part of the vocabulary."""
 
-  said = (0, 2, 3)
+  draft_vocab_ids = (0, 2, 3)
 
   def tersely(self, params):
-    said = jnp.array(self.said)
-    return params[:, said], said
+    draft_vocab_ids = jnp.array(self.draft_vocab_ids)
+    return params[:, draft_vocab_ids], draft_vocab_ids
 
   def unembed(self, params, hidden):
-    few = hidden[jnp.array(self.said)]
-    if params.shape[-1] == len(self.said):
+    few = hidden[jnp.array(self.draft_vocab_ids)]
+    if params.shape[-1] == len(self.draft_vocab_ids):
       return few
-    return processing.spread(few, jnp.array(self.said), self.vocab_size)
+    return processing.scatter_to_vocab(
+      few, jnp.array(self.draft_vocab_ids), self.vocab_size
+    )
 
 
 _FEW = _Few.injective(_V, 3)
@@ -84,16 +86,16 @@ def _run(bound_drafter, method='speed', gamma=3, **options):
 
 def _of(table):
   """What the loop sees of a drafter's table and the verifier's."""
-  return lambda scheme, how: exact.table_distributions(
-    _VERIFIER, table, how, scheme.gate
+  return lambda scheme, sampling: exact.table_distributions(
+    _VERIFIER, table, sampling, scheme.gate
   )
 
 
-def _of_chain(scheme, how):
+def _of_chain(scheme, sampling):
   """As the law of the inner pair has it, which is its q."""
-  inner = exact.table_distributions(_NEAR, _SMALL, how)
+  inner = exact.table_distributions(_NEAR, _SMALL, sampling)
   q = exact.Table.of([_INNER], inner).law[0].astype(np.float32)
-  d = exact.table_distributions(_VERIFIER, _NEAR, how, scheme.gate)
+  d = exact.table_distributions(_VERIFIER, _NEAR, sampling, scheme.gate)
   return d._replace(q=q, q_gate=q)
 
 
@@ -114,7 +116,7 @@ _TWO = dict(gamma=2, drafts=2)
     *((_ADAPTIVE, _of(_NEAR), kind, {}) for kind in decoding_test.ONE_DRAFT),
     (
       *(_ADAPTIVE, _of(_NEAR), 'multi_round'),
-      _TWO | dict(hows=decoding_test.HOWS),
+      _TWO | dict(hows=decoding_test.SAMPLING),
     ),
     *((_FEW_SAID, _of(_REDUCED), kind, _TWO) for kind in verification.SEVERAL),
     # Greedy, the middle model has one law and the outer pair another gate.
@@ -216,19 +218,19 @@ def _check_strict(run, lenience):
   """
   strict, prompt = methods.METHODS['speed'], (1, 2, 3, 1, 2)
   for name in decoding_test.FEW:
-    how = decoding_test.HOWS[name]
-    d = exact.table_distributions(_VERIFIER, _DRAFTER, how)
+    sampling = decoding_test.SAMPLING[name]
+    d = exact.table_distributions(_VERIFIER, _DRAFTER, sampling)
     table = exact.Table.of([(strict, 0.0)], d)
     law = exact.declared_law(table, _MODEL, prompt, 3)[0]
     with conftest.optimised():
       state = run(
         leniences=np.full(_MANY, lenience),
         prompts=[prompt] * _MANY,
-        how=how,
+        sampling=sampling,
         filled=_MANY,
       )
     tokens = state.tokens[:, 5:8]
-    assert not how.forbidden[tokens].any()
+    assert not sampling.forbidden[tokens].any()
     assert np.abs(exact.z_scores(tokens, law)).max() < 5, name
     if name == 'plain':
       assert decoding.count(state).accepted.sum() > 0
@@ -248,8 +250,8 @@ def _of_ngrams(kind):
     for lenience in (lenience, -np.inf, np.inf)
   ]
   seen = {}
-  for name, how in decoding_test.HOWS.items():
-    d = exact.table_distributions(_VERIFIER, _VERIFIER, how, scheme.gate)
+  for name, sampling in decoding_test.SAMPLING.items():
+    d = exact.table_distributions(_VERIFIER, _VERIFIER, sampling, scheme.gate)
     said = np.eye(_V, dtype=np.float32).repeat(len(_VERIFIER), 0)
     d = jax.tree.map(lambda x: np.tile(x, (_V, 1)), d)
     seen[name] = d._replace(q=said, q_gate=said)
@@ -279,17 +281,23 @@ def test_the_first_token_of_a_cascade_with_ngrams_follows_its_law(kind):
   at = said * len(_VERIFIER) + context
   each = np.arange(_MANY) % len(pairs)
   for name, table in tables.items():
-    how = decoding_test.HOWS[name]
+    sampling = decoding_test.SAMPLING[name]
     with conftest.optimised():
       drawn = [
-        run(leniences=each, prompts=[prompt] * _MANY, new=1, how=how, seed=seed)
+        run(
+          leniences=each,
+          prompts=[prompt] * _MANY,
+          new=1,
+          sampling=sampling,
+          seed=seed,
+        )
         for seed in range(4)
       ]
     tokens = np.concatenate([state.tokens[:, 5:6] for state in drawn])
-    assert not how.forbidden[tokens].any()
+    assert not sampling.forbidden[tokens].any()
     of = np.tile(each, len(drawn))
     for i in range(len(pairs)):
-      law = table.p[at] if how.forbidden[said] else table.law[i, at]
+      law = table.p[at] if sampling.forbidden[said] else table.law[i, at]
       assert np.abs(exact.z_scores(tokens[of == i], law)).max() < 5
 
 
@@ -583,7 +591,7 @@ def test_own_first_layers_draft_as_a_model_of_their_own(kind, drafts, verified):
       ),
       (params, params),
       asked,
-      processing.Processing(temperature=np.float32(1)),
+      processing.SamplingParams(temperature=np.float32(1)),
     )
     for drafter in (drafters.SelfDrafter(first), drafters.ModelDrafter(first))
   )

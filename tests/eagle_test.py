@@ -199,7 +199,7 @@ def test_drafts_are_those_of_speculators(name, most):
   drafter, own = bound_drafter
   tokens = jnp.asarray(found.pop('tokens')[: most + 4])
   read = _reader(drafter, verifier.model)(verifier.params, own, tokens)
-  warm = processing.Processing(temperature=np.float32(0.7))
+  warm = processing.SamplingParams(temperature=np.float32(0.7))
   said = own[0].get('tokens', jnp.arange(64))
   lengths = [int(key.removeprefix('logits_')) for key in found]
   for length in (n for n in lengths if n <= most):
@@ -208,7 +208,7 @@ def test_drafts_are_those_of_speculators(name, most):
     drafted = tokens[length : length + len(want) - 1]
     got = drafts_of(bound_drafter, read, tokens, length, drafted)
     np.testing.assert_allclose(got[:, said], want, rtol=0, atol=5e-5)
-    drawn = jax.vmap(processing.probabilities, (0, None))(got, warm)
+    drawn = jax.vmap(processing.processed_probs, (0, None))(got, warm)
     scaled = np.exp(np.float64(want) / 0.7)
     scaled /= scaled.sum(-1, keepdims=True)
     np.testing.assert_allclose(drawn[:, said], scaled, rtol=0, atol=2e-5)
@@ -274,7 +274,7 @@ def _blocks(model, params, bound_drafter, drafts=1):
     drafts,
   )
   given = decoding.Params(params, bound_drafter.params)
-  how = processing.Processing(temperature=np.float32(1))
+  sampling = processing.SamplingParams(temperature=np.float32(1))
   prompts, more = (
     [models_test.text(seed + n, n) for n in lengths]
     for seed, lengths in ((20, _LENGTHS), (40, _THEN))
@@ -295,9 +295,9 @@ def _blocks(model, params, bound_drafter, drafts=1):
   def every(rows, params):
     def one(row, params):
       key, _ = stepping.keys_of(row)
-      draft, *_ = stepping.propose(row, params, how, key, decoder)
+      draft, *_ = stepping.propose(row, params, sampling, key, decoder)
       never = jnp.full((1,), -1)
-      after, _ = decoding.step(row, params, how, never, decoder=decoder)
+      after, _ = decoding.step(row, params, sampling, never, decoder=decoder)
       return draft, after
 
     return jax.vmap(one, (0, None), axis_name=decoding.ROWS)(rows, params)

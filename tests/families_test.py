@@ -159,7 +159,7 @@ def test_strict_decoding_says_what_the_verifier_says(kind, gamma, drafts):
     ),
   )
   for temperature in (0.0, 1.0):
-    state = run(processing.Processing(temperature=np.float32(temperature)))
+    state = run(processing.SamplingParams(temperature=np.float32(temperature)))
     accepted, examined = (
       decoding.count(state).accepted.sum(),
       decoding.count(state).examined.sum(),

@@ -117,7 +117,7 @@ class TableCase:
     points: Leniences of the method, each with its name.
     method: Decides what stays.
     drafter: Drafts, with its parameters.
-    how: From logits to probabilities.
+    sampling: Temperature, truncation and forbidden tokens.
     gamma: Tokens per block.
     drafts: Drafts per block.
     scheme: How blocks are verified.
@@ -128,7 +128,7 @@ class TableCase:
   points: tuple[tuple[str, float], ...]
   method: methods.Method
   drafter: drafters.BoundDrafter
-  how: processing.Processing
+  sampling: processing.SamplingParams
   gamma: int = 3
   drafts: int = 1
   scheme: verification.Scheme = verification.STANDARD
@@ -154,7 +154,7 @@ class TableCase:
         [lenience for _, lenience in self.points],
         _NEW,
       ),
-      self.how,
+      self.sampling,
       room=_NEW,
       schedule=self.schedule,
     )
@@ -198,21 +198,21 @@ def _written(rows, decoder, row, point) -> list:
   ]
 
 
-def _how(**changes) -> processing.Processing:
+def _sampling(**changes) -> processing.SamplingParams:
   usual = dict(
     temperature=np.float32(0.8),
     top_k=np.int32(_V),
     top_p=np.float32(1),
     forbidden=np.zeros(_V, bool),
   )
-  return processing.Processing(**usual | changes)
+  return processing.SamplingParams(**usual | changes)
 
 
-_HOWS = {
-  'plain': _how(),
-  'truncated': _how(top_k=np.int32(3), top_p=np.float32(0.9)),
-  'forbidden': _how(forbidden=np.arange(_V) == 2),
-  'greedy': _how(temperature=np.float32(0)),
+_SAMPLING = {
+  'plain': _sampling(),
+  'truncated': _sampling(top_k=np.int32(3), top_p=np.float32(0.9)),
+  'forbidden': _sampling(forbidden=np.arange(_V) == 2),
+  'greedy': _sampling(temperature=np.float32(0)),
 }
 _DRAFTER = drafters.BoundDrafter(
   drafters.ModelDrafter(_MODEL), _table('drafter')
@@ -254,8 +254,10 @@ def _of_one(*leniences: float, method: methods.Method = _TOKEN_V3) -> dict:
 def _method_cases() -> Iterator[TableCase]:
   """All methods, token by token."""
   of_all = _of_methods(_every())
-  for name, how in _HOWS.items():
-    yield TableCase(name=f'methods {name}', **of_all, drafter=_DRAFTER, how=how)
+  for name, sampling in _SAMPLING.items():
+    yield TableCase(
+      name=f'methods {name}', **of_all, drafter=_DRAFTER, sampling=sampling
+    )
 
 
 def _verification_cases() -> Iterator[TableCase]:
@@ -268,7 +270,7 @@ def _verification_cases() -> Iterator[TableCase]:
       name=f'verification {kind}',
       **of_rules if sequential else of_some,
       drafter=_DRAFTER,
-      how=_HOWS['plain'],
+      sampling=_SAMPLING['plain'],
       scheme=verification.Scheme(
         kind, 'processed', 'target' if sequential else 'verifier'
       ),
@@ -289,7 +291,7 @@ def _schedule_cases() -> Iterator[TableCase]:
       name=f'schedule {text}',
       **_of_one(0.3, 0.9),
       drafter=_DRAFTER,
-      how=_HOWS['plain'],
+      sampling=_SAMPLING['plain'],
       schedule=schedules.parse(text, int),
     )
 
@@ -301,7 +303,7 @@ def _cap_cases() -> Iterator[TableCase]:
       name=f'cap {text}',
       **_of_one(0.3, 0.9, method=capping.capped(_TOKEN_V3)),
       drafter=_DRAFTER,
-      how=_how(cap=capping.parse(text)),
+      sampling=_sampling(cap=capping.parse(text)),
     )
 
 
@@ -336,7 +338,7 @@ def _drafter_cases() -> Iterator[TableCase]:
       name=f'drafter {name}',
       **_of_one(-0.1, 0.5),
       drafter=drafters.BoundDrafter(*bound_drafter),
-      how=_HOWS['plain'],
+      sampling=_SAMPLING['plain'],
       drafts=2 if beam else 1,
       scheme=verification.Scheme('match') if beam else verification.STANDARD,
     )

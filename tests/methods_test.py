@@ -126,8 +126,8 @@ def _odd_rows():
     yield exact.table_distributions(
       jnp.asarray(large, jnp.float32),
       jnp.asarray(small, jnp.float32),
-      processing.Processing(**q),
-      of_verifier=processing.Processing(**p),
+      processing.SamplingParams(**q),
+      of_verifier=processing.SamplingParams(**p),
     )
   for kind in exact.KINDS:
     d = exact.rows(kind, 32)

@@ -101,14 +101,14 @@ def test_a_greedy_run_is_what_a_loop_without_caches_writes():
 
 def test_the_gate_is_what_the_scheme_says():
   logits = jax.random.normal(jax.random.key(0), (2, 5))
-  how = decoding_test.processed_by(temperature=0.5, top_k=3)
+  sampling = decoding_test.processed_by(temperature=0.5, top_k=3)
   raw, processed = (
-    decoding.distributions(*logits, how, gate=gate)
+    decoding.distributions(*logits, sampling, gate=gate)
     for gate in ('raw', 'processed')
   )
   for d in raw, processed:
     np.testing.assert_array_equal(
-      [d.q, d.p], [processing.probabilities(z, how) for z in logits]
+      [d.q, d.p], [processing.processed_probs(z, sampling) for z in logits]
     )
   np.testing.assert_array_equal(processed.q_gate, processed.q)
   np.testing.assert_array_equal(processed.p_gate, processed.p)
@@ -147,7 +147,7 @@ def test_the_residual_after_half_a_block_has_its_weight():
 
 def test_a_residual_without_mass_is_the_law():
   p = jnp.array([0.1, 0.2, 0.7])
-  np.testing.assert_array_equal(methods.normalised(0 * p, p), p)
+  np.testing.assert_array_equal(methods.normalize(0 * p, p), p)
   for name in ('speed', 'chow', 'diff', 'opt', 'lossy'):
     one = methods.METHODS[name]
     said = one.residual(methods.Distributions(p, p, p, p), jnp.asarray(0.0))
@@ -200,16 +200,16 @@ _FAULTS = """
 === methods_test:test_law_is_what_acceptance_and_residual_emit
 @@ cascades.methods.method:from_target 'token_v3', True
 residual_is_pi: the residual is pi, not norm(max(0, pi - q))
-  normalised(jnp.maximum(0, pi - d.q), pi) => pi
+  normalize(jnp.maximum(0, pi - d.q), pi) => pi
 @@ cascades.methods.method:mixture 'token_v2', True
 mixture_without_eta: pi = q (1 - r) + r p, which is no distribution
   deferred * p => r * p
-@@ cascades.methods.method:normalised 'diff', True
+@@ cascades.methods.method:normalize 'diff', True
 no_fallback: a residual without mass is 0: sampling takes token 0
   , otherwise) => , 0)
 
 === mutants_test:test_a_residual_without_mass_is_the_law
-@@ cascades.methods.method:normalised
+@@ cascades.methods.method:normalize
 fallback_is_token_0: a residual without mass is one-hot at token 0
   , otherwise) => , jnp.eye(weights.shape[-1])[0])
 
@@ -245,7 +245,7 @@ opt_prices_the_gates: OPT takes TV of what the gate sees, not of what is sampled
   total_variation(d.p, d.q) => total_variation(d.p_gate, d.q_gate)
 @@ cascades.methods.relaxed:bild 'bild'
 bild_favourite: BiLD looks at the verifier's favourite
-  likeliest(d.q_gate => likeliest(d.p_gate
+  argmax_lowest_id(d.q_gate => argmax_lowest_id(d.p_gate
 @@ cascades.methods.relaxed:fuzzy_kl_pq 'fuzzy_kl_pq'
 kl_reversed: KL(q || p) instead of KL(p || q)
   d.p_gate, d.q_gate => d.q_gate, d.p_gate
@@ -277,16 +277,16 @@ cut_goes_to_the_target: what a cap cuts goes to its target, not to the verifier
   jnp.maximum(0, d.p - kept), d.p => kept, d.p
 
 === processing_test:test_sampling_never_draws_a_zero_and_follows_the_rest
-@@ cascades.methods.processing:draw
+@@ cascades.methods.processing:sample_from_uniforms
 zeros_are_drawn: a token of probability 0 is drawn now and then
   jnp.log(runs[run]) => jnp.log(runs[run] + 1e-3)
 
 === processing_test:test_top_k_keeps_k_and_renormalises
 @@ cascades.methods.processing:truncate
 top_k_drops_equals: top-k drops the token at its border
--probs = jnp.where(probs >= least, probs, 0)
+-probs = jnp.where(probs >= threshold, probs, 0)
 -  if top_p
-+probs = jnp.where(probs > least, probs, 0)
++probs = jnp.where(probs > threshold, probs, 0)
 +  if top_p
 
 === verification_test:test_verify_emits_what_the_enumeration_says
@@ -308,7 +308,7 @@ window_too_short: a window that looks ahead is a draft too short
   followed >= window - 1 => followed >= window - 2
 verifier_after_a_window: after a window fails comes a token of p, not of what q
 leaves of it
-  methods.normalised(jnp.maximum(0, d.p - d.q), d.p) => d.p
+  methods.normalize(jnp.maximum(0, d.p - d.q), d.p) => d.p
 
 === mutants_test:test_the_gate_is_what_the_scheme_says
 @@ cascades.decoding.step:distributions
@@ -336,24 +336,28 @@ memory_of_what_was_drafted: a schedule remembers drafts that did not stay
 === decoding_test:test_the_emitted_law_is_the_declared_law
 @@ cascades.verification.single:sequential Scheme('sequential'), ('plain',)
 sequential_residual: a sequential cascade samples the residual, not p
--processing.draw(last, d.p)
-+processing.draw(last, ask.method.residual(d, ask.leniences[0, 0]))
+-processing.sample_from_uniforms(last, d.p)
++processing.sample_from_uniforms(
++  last, ask.method.residual(d, ask.leniences[0, 0])
++)
 @@ cascades.decoding.step:step Scheme('token'), ('forbidden',)
 one_key: drafting and verifying share a key
-  params, how, verify_key) => params, how, draft_key)
+  params, sampling, verify_key) => params, sampling, draft_key)
 @@ cascades.decoding.step:distributions Scheme('token'), ('forbidden',)
 raw_q: q is raw, the draft is not
--drawn_from = q(drafter_logits, how)
-+drawn_from = processing.gate_probabilities(drafter_logits)
+-drawn_from = q(drafter_logits, sampling)
++drawn_from = processing.gate_probs(drafter_logits)
 @@ cascades.drafters.language_model:_draft Scheme('token'), ('forbidden',)
 argmax_draft: the draft is the argmax of a q that is soft
--processing.draw(u, processing.probabilities(z, how))
-+jnp.argmax(z).astype(jnp.int32)
+-      lambda u, z: processing.sample_from_uniforms(
+-        u, processing.processed_probs(z, sampling)
+-      )
++      lambda u, z: jnp.argmax(z).astype(jnp.int32)
 
 === decoding_test:test_the_emitted_law_of_every_other_scheme
 @@ cascades.decoding.step:_rows Scheme('token', 'processed'), 3, FEW
 gate_left_behind: the loop looks through the raw gate, whatever was asked for
-  how, q, gate) => how, q)
+  sampling, q, gate) => sampling, q)
 
 === several_test:test_verify_emits_what_the_enumeration_says
 @@ cascades.verification.several:_rounds 'multi_round', 3
@@ -370,7 +374,7 @@ uncapped_rest: after a candidate, a node is left with what it had
   return rest => return budget
 @@ cascades.verification.traversal:_without 'traversal', 3
 target_with_what_was_tried: after a candidate, a node has the target that it had
-  methods.normalised(left, target) => target
+  methods.normalize(left, target) => target
 @@ cascades.verification.traversal:_turn 'traversal', 2
 tried_again: a token is tried once for each draft that begins with it, and once
 more

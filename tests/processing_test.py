@@ -12,9 +12,9 @@ from cascades.methods import processing
 _LOGITS = jnp.array([2.0, 1.0, 0.5, 0.5, -1.0])
 
 
-def _probs(logits=_LOGITS, **how):
+def _probs(logits=_LOGITS, **sampling):
   return np.asarray(
-    processing.probabilities(logits, processing.Processing(**how))
+    processing.processed_probs(logits, processing.SamplingParams(**sampling))
   )
 
 
@@ -39,7 +39,7 @@ def test_the_likeliest_is_that_of_an_argmax():
   some = np.random.default_rng(0).integers(0, 4, (5, 7, 9))
   values = np.where(some == 3, -np.inf, some).astype(np.float32)
   values[0, 0] = -np.inf
-  found = processing.likeliest(jnp.asarray(values))
+  found = processing.argmax_lowest_id(jnp.asarray(values))
   np.testing.assert_array_equal(found, values.argmax(-1))
   assert found.dtype == jnp.int32
 
@@ -53,10 +53,10 @@ def test_zero_temperature_is_one_hot_at_the_first_largest():
 @pytest.mark.parametrize('size', [1, 30, 1e4])
 def test_small_temperatures_are_greedy_and_never_nan(size):
   logits = size * jax.random.normal(jax.random.key(0), (64, 9))
-  over = jax.vmap(processing.probabilities, (0, None))
-  greedy = over(logits, processing.Processing(temperature=0.0))
+  over = jax.vmap(processing.processed_probs, (0, None))
+  greedy = over(logits, processing.SamplingParams(temperature=0.0))
   for power in range(0, 46):
-    got = over(logits, processing.Processing(temperature=10.0**-power))
+    got = over(logits, processing.SamplingParams(temperature=10.0**-power))
     np.testing.assert_allclose(got.sum(-1), 1, atol=1e-5)
     if 10.0**-power < processing.GREEDY_BELOW:
       np.testing.assert_array_equal(got, greedy)
@@ -74,10 +74,12 @@ def test_what_is_forbidden_leaves_a_distribution():
   # Of a token that was chosen, all but one logit are -inf.
   chosen = jnp.where(jnp.arange(5) == 2, 0.0, -jnp.inf)
   forbidden = jnp.array([True, False, True, False, False])
-  how = processing.Processing(forbidden=forbidden)
-  assert not processing.says(chosen, how)
-  assert processing.says(chosen, processing.Processing())
-  assert processing.says(jnp.stack([_LOGITS, chosen]), how).tolist() == [1, 0]
+  sampling = processing.SamplingParams(forbidden=forbidden)
+  assert not processing.has_allowed_token(chosen, sampling)
+  assert processing.has_allowed_token(chosen, processing.SamplingParams())
+  assert processing.has_allowed_token(
+    jnp.stack([_LOGITS, chosen]), sampling
+  ).tolist() == [1, 0]
   for temperature in (0.0, 1.0):
     got = _probs(chosen, temperature=temperature, forbidden=forbidden)
     assert got.sum() == pytest.approx(1)
@@ -138,9 +140,11 @@ def test_probabilities_are_float32_whatever_they_are_made_of():
 
 def test_sampling_never_draws_a_zero_and_follows_the_rest():
   probs = jnp.array([0.0, 0.2, 0.0, 0.5, 0.3, 0.0])
-  size = processing.draw_size(6)
-  uniforms = processing.uniform(jax.random.key(0), 20_000, size)
-  drawn = np.asarray(jax.vmap(processing.draw, (0, None))(uniforms, probs))
+  size = processing.uniforms_per_token(6)
+  uniforms = processing.draw_uniforms(jax.random.key(0), 20_000, size)
+  drawn = np.asarray(
+    jax.vmap(processing.sample_from_uniforms, (0, None))(uniforms, probs)
+  )
   counts = np.bincount(drawn, minlength=6)
   assert counts[[0, 2, 5]].sum() == 0
   z = (counts - 20_000 * probs) / np.sqrt(20_000 * probs * (1 - probs) + 1e-9)
@@ -151,8 +155,8 @@ def test_borders_do_not_hang_on_rounding():
   # The least of the kept tokens used to be lost where both were set: the sorted
   # and the unsorted probabilities were normalised in different orders.
   logits = 2 * jax.random.normal(jax.random.key(0), (2000, 5))
-  how = processing.Processing(top_k=5, top_p=1.0)
-  probs = jax.vmap(processing.probabilities, (0, None))(logits, how)
+  sampling = processing.SamplingParams(top_k=5, top_p=1.0)
+  probs = jax.vmap(processing.processed_probs, (0, None))(logits, sampling)
   assert (probs > 0).all()
 
 

@@ -25,7 +25,7 @@ _NEW, _PROMPT = 4, decoding_test._PROMPT
 # What is asked for; at it the laws of these models differ most.
 _LENIENT = 0.8
 _DISTRIBUTIONS = decoding_test.seen_of_model(
-  verification.STANDARD, decoding_test.HOWS['plain']
+  verification.STANDARD, decoding_test.SAMPLING['plain']
 )
 _NAMES = (
   'first:2',

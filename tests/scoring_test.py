@@ -25,8 +25,8 @@ _EVERY = list(itertools.product(range(4), repeat=2))
 @functools.cache
 def _pair():
   keys = [jax.random.key(i) for i in range(2)]
-  how = processing.Processing(temperature=1.0)
-  tables, _ = exact.random_models(_MODEL, keys, how, _PROMPT, 3)
+  sampling = processing.SamplingParams(temperature=1.0)
+  tables, _ = exact.random_models(_MODEL, keys, sampling, _PROMPT, 3)
   return tuple(checkpoints.Checkpoint(_MODEL, x, None) for x in tables)
 
 
@@ -51,8 +51,8 @@ def _laws(decoder):
 def test_every_text_has_the_probability_that_its_method_declares(gate, names):
   pairs = [(methods.METHODS[name], 0.3) for name in names]
   verifier, drafter = _pair()
-  how = processing.Processing(temperature=0.7, top_p=0.9)
-  d = exact.table_distributions(verifier.params, drafter.params, how, gate)
+  sampling = processing.SamplingParams(temperature=0.7, top_p=0.9)
+  d = exact.table_distributions(verifier.params, drafter.params, sampling, gate)
   table = exact.Table.of(pairs, d)
   declared = exact.declared_law(table, _MODEL, _PROMPT, 2)
   # One compilation for them all.
@@ -114,8 +114,8 @@ def test_how_blocks_are_verified_changes_no_score():
 def test_a_schedule_gives_each_token_the_law_of_its_own_lenience():
   pair = [(methods.METHODS['ensemble'], x) for x in (0.0, 0.6)]
   verifier, drafter = _pair()
-  how = processing.Processing(temperature=1.0)
-  d = exact.table_distributions(verifier.params, drafter.params, how)
+  sampling = processing.SamplingParams(temperature=1.0)
+  d = exact.table_distributions(verifier.params, drafter.params, sampling)
   strict, lenient = exact.declared_law(
     exact.Table.of(pair, d), _MODEL, _PROMPT, 2
   )
@@ -209,8 +209,10 @@ def test_what_has_no_score_is_refused(drafter, options, said):
 @pytest.mark.parametrize('gate', ['raw', 'processed'])
 def test_a_look_is_what_models_rule_and_law_say_of_each_token(gate):
   verifier, drafter = _pair()
-  how = processing.Processing(temperature=0.7)
-  table = exact.table_distributions(verifier.params, drafter.params, how, gate)
+  sampling = processing.SamplingParams(temperature=0.7)
+  table = exact.table_distributions(
+    verifier.params, drafter.params, sampling, gate
+  )
   method = methods.METHODS['token_v2']
   decoder = small.sampler(
     *_pair(), method=method, lenience=0.3, temperature=0.7, gate=gate

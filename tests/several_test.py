@@ -136,7 +136,7 @@ def test_a_bonus_of_the_verifiers_is_of_its_own_row(kind):
 @pytest.mark.parametrize(
   'options',
   [
-    dict(gamma=2, hows=decoding_test.HOWS),
+    dict(gamma=2, hows=decoding_test.SAMPLING),
     dict(gamma=3, tree_size=4, hows=('plain', 'forbidden, truncated')),
   ],
   ids=['whole', 'cut'],

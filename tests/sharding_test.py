@@ -128,7 +128,7 @@ def decode(pair, params, mesh=None):
       rows, _ = decoding.decode(
         rows,
         params,
-        processing.Processing(temperature=np.float32(temperature)),
+        processing.SamplingParams(temperature=np.float32(temperature)),
         np.array([-1], np.int32),
         np.int32(0),
         np.int32(max_blocks),

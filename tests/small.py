@@ -207,7 +207,7 @@ def continued(
   *,
   gamma: int = 3,
   rows: int = 1,
-  how: processing.Processing | None = None,
+  sampling: processing.SamplingParams | None = None,
   seed: int = 1,
   lenience: float = 0.0,
   drafts: int = 1,
@@ -241,9 +241,9 @@ def continued(
     key=jax.random.split(jax.random.key(seed), rows),
     lenience=jnp.full(rows, lenience, jnp.float32),
   )
-  how = how or processing.Processing(temperature=np.float32(1))
+  sampling = sampling or processing.SamplingParams(temperature=np.float32(1))
   never = np.array([-1], np.int32)
-  row, _ = decoding.decode(row, params, how, never, decoder=decoder)
+  row, _ = decoding.decode(row, params, sampling, never, decoder=decoder)
   return np.asarray(row.tokens[:, len(text) : limit])
 
 
@@ -255,12 +255,12 @@ def check_continued(verifier, bound_drafter, text, greedy, law) -> None:
   """
   asked = verifier, bound_drafter, text
   cold, warm = (
-    processing.Processing(temperature=np.float32(t)) for t in (0, 0.7)
+    processing.SamplingParams(temperature=np.float32(t)) for t in (0, 0.7)
   )
-  (tokens,) = continued(*asked, len(greedy), how=cold)
+  (tokens,) = continued(*asked, len(greedy), sampling=cold)
   np.testing.assert_array_equal(tokens, greedy)
   # Rows of long texts are large: few of them.
-  tokens = continued(*asked, 1, how=warm, rows=1024)
+  tokens = continued(*asked, 1, sampling=warm, rows=1024)
   assert np.abs(exact.z_scores(tokens, law)).max() < 5
 
 

@@ -37,7 +37,7 @@ def _tokens(name, lenience, gamma):
   model = exact.TableModel(4, contexts=1)
   tables = [model.init_params(jax.random.key(i), scale=0.6) for i in (5, 6)]
   method = methods.METHODS[name]
-  d = exact.table_distributions(*tables, processing.Processing())
+  d = exact.table_distributions(*tables, processing.SamplingParams())
   table = exact.Table.of([(method, lenience)], d)
   b = float(np.minimum(table.law[0, 0], table.q[0]).sum())
   found = exact.blocks(table, verification.STANDARD, model, (), gamma)
@@ -87,7 +87,7 @@ def test_the_loop_emits_rejects_and_defers_as_much(gamma):
   # Without a context every draft of a block is like the first.
   model = exact.TableModel(5, contexts=1)
   tables = [model.init_params(jax.random.key(i), scale=0.6) for i in (5, 6)]
-  d = exact.table_distributions(*tables, processing.Processing())
+  d = exact.table_distributions(*tables, processing.SamplingParams())
   table = exact.Table.of(_LOOPED, d)
   decoder = decoding.Decoder(
     decoding.Models(model, drafters.ModelDrafter(model)),
@@ -101,9 +101,9 @@ def test_the_loop_emits_rejects_and_defers_as_much(gamma):
     of = np.arange(rows) % kinds
     asked = exact.Asked(np.zeros((rows, 1), np.int32), keys, of, gamma + 1)
     with conftest.optimised():
-      how = processing.Processing(temperature=np.float32(1))
+      sampling = processing.SamplingParams(temperature=np.float32(1))
       states.append(
-        exact.decode_curve(decoder, tables, asked, how, room=gamma + 1)
+        exact.decode_curve(decoder, tables, asked, sampling, room=gamma + 1)
       )
   for i in range(kinds):
     of_one = [jax.tree.map(lambda x, i=i: x[i::kinds], y) for y in states]

@@ -22,7 +22,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from cascades.methods import Method, caps, from_target, normalised
+from cascades.methods import Method, caps, from_target, normalize
 from cascades.methods.method import Probs
 
 
@@ -94,7 +94,7 @@ def capped(method: Method) -> Method:
     kept = jnp.where(d.cap, pi, jnp.minimum(pi, d.p))
     # Exactly 0 where nothing is cut: the law is pi to the last bit then.
     cut = (pi - kept).sum(-1)
-    return kept + cut * normalised(jnp.maximum(0, d.p - kept), d.p)
+    return kept + cut * normalize(jnp.maximum(0, d.p - kept), d.p)
 
   def rule(d, lenience):
     return method.rule(d, lenience) | ~d.cap

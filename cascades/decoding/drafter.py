@@ -41,7 +41,7 @@ class DraftContext(NamedTuple):
   hidden: Float[Array, 'D'] | None
   verifier_cache: PyTree
   key: jax.Array
-  sampling: processing.Processing
+  sampling: processing.SamplingParams
   needs_bonus_probs: Bool[Array, '']
 
 
@@ -86,7 +86,9 @@ class Draft(NamedTuple):
       logits = self.logits[position, draft]
       if self.draft_vocab_ids is None:
         return logits
-      return processing.spread(logits, self.draft_vocab_ids, vocab_size)
+      return processing.scatter_to_vocab(
+        logits, self.draft_vocab_ids, vocab_size
+      )
     token = jnp.append(self.tokens[draft], 0)[position]
     return jnp.where(jnp.arange(vocab_size) == token, 0.0, -jnp.inf)
 
@@ -137,7 +139,7 @@ def end_before_undefined(
 
 
 def end_before_forbidden(
-  draft: Draft, sampling: processing.Processing
+  draft: Draft, sampling: processing.SamplingParams
 ) -> Draft:
   """Ends drafts before a position where only forbidden tokens have mass.
 
@@ -153,8 +155,8 @@ def end_before_forbidden(
   if draft.logits is None:
     is_allowed = jnp.pad(~sampling.forbidden[draft.tokens], ((0, 0), (0, 1)))
     return end_before_undefined(draft, is_allowed)
-  is_allowed = processing.says(
-    draft.logits, sampling.among(draft.draft_vocab_ids)
+  is_allowed = processing.has_allowed_token(
+    draft.logits, sampling.restrict_vocab(draft.draft_vocab_ids)
   )
   return end_before_undefined(draft, is_allowed.T)
 
@@ -289,8 +291,8 @@ class Drafter(Protocol):
     """Returns the state with room for `cache_length` tokens."""
     return state
 
-  def probabilities(
-    self, logits: Float[Array, 'V'], sampling: processing.Processing
+  def processed_probs(
+    self, logits: Float[Array, 'V'], sampling: processing.SamplingParams
   ) -> Float[Array, 'V']:
     """Returns the distribution that `Draft.logits_at` stands for, q."""
-    return processing.probabilities(logits, sampling)
+    return processing.processed_probs(logits, sampling)

@@ -19,7 +19,7 @@ from cascades.scheme import DRAFT
 def decode(
   rows: Row,
   params: Params,
-  how: processing.Processing,
+  sampling: processing.SamplingParams,
   stop_tokens: Int[Array, 'K'],
   live: Int[Array, ''] | int = 0,
   max_blocks: Int[Array, ''] | int = 2**30,
@@ -35,7 +35,7 @@ def decode(
   Args:
     rows: [B, ...], their memory is taken.
     params: Both models' parameters.
-    how: From logits to probabilities, for both models.
+    sampling: Temperature, truncation and forbidden tokens, for both models.
     stop_tokens: Ids that end a row; they are emitted.
     live: Stop when no more than so many rows go on.
     max_blocks: Stop after so many blocks.
@@ -45,9 +45,9 @@ def decode(
     The rows, and the number of blocks that the loop made.
   """
 
-  def one_block(row, params, how, stop_tokens):
+  def one_block(row, params, sampling, stop_tokens):
     after, info = step(
-      *(row, params, how, stop_tokens),
+      *(row, params, sampling, stop_tokens),
       decoder=decoder,
       with_logits=row.logits is not None,
     )
@@ -64,7 +64,7 @@ def decode(
 
   def body(carry):
     rows, blocks = carry
-    return every(rows, params, how, stop_tokens), blocks + 1
+    return every(rows, params, sampling, stop_tokens), blocks + 1
 
   return jax.lax.while_loop(goes_on, body, (rows, jnp.zeros((), jnp.int32)))
 

@@ -151,8 +151,8 @@ class Decoder:
 def distributions(
   drafter_logits: Float[Array, 'V'],
   verifier_logits: Float[Array, 'V'],
-  how: processing.Processing,
-  q: Callable[..., Float[Array, 'V']] = processing.probabilities,
+  sampling: processing.SamplingParams,
+  q: Callable[..., Float[Array, 'V']] = processing.processed_probs,
   gate: str = 'raw',
 ) -> methods.Distributions:
   """Makes the distributions that methods look at, at one position.
@@ -160,22 +160,22 @@ def distributions(
   Args:
     drafter_logits: What `Draft.row` gives.
     verifier_logits: The verifier's.
-    how: From logits to probabilities.
-    q: What a drafter's token was drawn from: `Drafter.probabilities`.
+    sampling: Temperature, truncation and forbidden tokens.
+    q: What a drafter's token was drawn from: `Drafter.processed_probs`.
     gate: What deferral rules see; see `Scheme.gate`.
   """
-  drawn_from = q(drafter_logits, how)
-  p = processing.probabilities(verifier_logits, how)
+  drawn_from = q(drafter_logits, sampling)
+  p = processing.processed_probs(verifier_logits, sampling)
   gates = drawn_from, p
   if gate == 'raw':
     gates = tuple(
-      processing.gate_probabilities(logits)
+      processing.gate_probs(logits)
       for logits in (drafter_logits, verifier_logits)
     )
   return methods.Distributions(
     *(drawn_from, p, *gates),
     p_logits=verifier_logits.astype(jnp.float32),
-    cap=None if how.cap is None else how.cap.inside(gates[1]),
+    cap=None if sampling.cap is None else sampling.cap.inside(gates[1]),
   )
 
 
@@ -217,7 +217,7 @@ class Block(NamedTuple):
 def propose(
   state: SamplingState,
   params: Params,
-  how: processing.Processing,
+  sampling: processing.SamplingParams,
   key: jax.Array,
   decoder: Decoder,
 ) -> Proposed:
@@ -230,7 +230,7 @@ def propose(
     hidden=state.hidden,
     verifier_cache=state.verifier_cache,
     key=key,
-    sampling=how,
+    sampling=sampling,
     needs_bonus_probs=needs_bonus_probs,
   )
   draft, drafter_state, verifier_cache = drafter.propose(
@@ -252,7 +252,10 @@ def propose(
     draft, needs_bonus_probs | decoder.sequential
   )
   return Proposed(
-    end_before_forbidden(draft, how), drafter_state, verifier_cache, drafter_bad
+    end_before_forbidden(draft, sampling),
+    drafter_state,
+    verifier_cache,
+    drafter_bad,
   )
 
 
@@ -318,15 +321,15 @@ class Verified(NamedTuple):
 
 
 def _rows(
-  block: Block, how: processing.Processing, decoder: Decoder
+  block: Block, sampling: processing.SamplingParams, decoder: Decoder
 ) -> Callable[[Array, Array], methods.Distributions]:
   """Gives the distributions after i tokens of draft j, when asked for."""
-  q, gate = decoder.models.drafter.probabilities, decoder.scheme.gate
+  q, gate = decoder.models.drafter.processed_probs, decoder.scheme.gate
 
   def row(i, j):
     of_verifier = block.logits[i if decoder.drafts == 1 else block.places[j, i]]
     of_drafter = block.draft.logits_at(i, j, of_verifier.shape[-1])
-    return distributions(of_drafter, of_verifier, how, q, gate)
+    return distributions(of_drafter, of_verifier, sampling, q, gate)
 
   return row
 
@@ -366,7 +369,7 @@ def _leniences(
 def verify_block(
   state: SamplingState,
   params: Params,
-  how: processing.Processing,
+  sampling: processing.SamplingParams,
   key: jax.Array,
   proposed: Proposed,
   *,
@@ -380,7 +383,7 @@ def verify_block(
   Args:
     state: Before the block.
     params: Of both models.
-    how: From logits to probabilities.
+    sampling: Temperature, truncation and forbidden tokens.
     key: Of the verification.
     proposed: What was drafted.
     decoder: What is compiled.
@@ -391,7 +394,7 @@ def verify_block(
     with_law: Whether to say what each token follows.
   """
   block = read_block(state, params, proposed, decoder, passed)
-  draft, row = block.draft, _rows(block, how, decoder)
+  draft, row = block.draft, _rows(block, sampling, decoder)
   # Of a block that passed there is one row to be looked at.
   places = 1 if passed else decoder.gamma + 1
   leniences, memory = _leniences(state, draft, row, decoder, places)
@@ -433,7 +436,7 @@ def verify_block(
     rest = [(0, len(index) - len(x))] + [(0, 0)] * (x.ndim - 1)
     return jnp.pad(x, rest)
 
-  logprobs = jax.vmap(processing.log_probability)(logits, tokens[:places])
+  logprobs = jax.vmap(processing.token_logprob)(logits, tokens[:places])
   memory = remembered(
     state.schedule,
     jax.tree.map(lambda x: x[path, n], memory),
@@ -605,7 +608,7 @@ def _one_of(
 def step(
   state: SamplingState,
   params: Params,
-  how: processing.Processing,
+  sampling: processing.SamplingParams,
   stop_tokens: Int[Array, 'K'],
   *,
   decoder: Decoder,
@@ -617,7 +620,7 @@ def step(
   Args:
     state: What the sequence has come to so far.
     params: Both models' parameters.
-    how: From logits to probabilities, for both models.
+    sampling: Temperature, truncation and forbidden tokens, for both models.
     stop_tokens: Ids that end the sequence; they are emitted.
     decoder: What is compiled.
     with_logits: Whether to give what the verifier says.
@@ -629,7 +632,7 @@ def step(
   draft_key, verify_key = keys_of(state)
 
   # 1. Draft gamma tokens, so many times; and what each was drawn from.
-  proposed = propose(state, params, how, draft_key, decoder)
+  proposed = propose(state, params, sampling, draft_key, decoder)
   drafted = proposed.draft.lengths.sum()
   if decoder.sequential:
     # Where it stopped but knows what it would say, that is drawn later.
@@ -641,7 +644,7 @@ def step(
   # 3. How many drafts stay, and the token after them.
   verify = functools.partial(
     verify_block,
-    *(state, params, how, verify_key),
+    *(state, params, sampling, verify_key),
     decoder=decoder,
     with_logits=with_logits,
     with_law=with_law,

@@ -136,10 +136,10 @@ def _draft(
   levels = gamma + jax.lax.pmax(beyond.astype(jnp.int32), ROWS)
   # Of a small part of the vocabulary, all of this is as small.
   params, said = model.split_vocab_ids(params)
-  how = context.sampling.among(said)
+  sampling = context.sampling.restrict_vocab(said)
   count = model.vocab_size if said is None else len(said)
-  size = processing.draw_size(count)
-  uniforms = processing.uniform(context.key, gamma + 1, drafts, size)
+  size = processing.uniforms_per_token(count)
+  uniforms = processing.draw_uniforms(context.key, gamma + 1, drafts, size)
   start = dict(
     level=jnp.zeros((), jnp.int32),
     cache=cache,
@@ -163,13 +163,15 @@ def _draft(
   def grown(c, logits, cache):
     i = c['level']
     last = jax.vmap(
-      lambda u, z: processing.draw(u, processing.probabilities(z, how))
+      lambda u, z: processing.sample_from_uniforms(
+        u, processing.processed_probs(z, sampling)
+      )
     )(uniforms[i], logits)
     last = last if said is None else said[last]
     going, anyone = c['going'], c['anyone']
     calls = c['calls'] + (going.any() & (i < gamma + beyond))
     if threshold is not None:
-      most = jax.vmap(processing.gate_probabilities)(logits).max(-1)
+      most = jax.vmap(processing.gate_probs)(logits).max(-1)
       going = going & (most >= threshold)
       # It ends when the last row does.
       anyone = jax.lax.pmax(going.any(), ROWS)

@@ -13,7 +13,7 @@ from cascades.methods.method import (
   from_target,
   law_of,
   mixture,
-  normalised,
+  normalize,
   ratio,
   total_variation,
 )
@@ -34,7 +34,7 @@ __all__ = [
   'get_method',
   'law_of',
   'mixture',
-  'normalised',
+  'normalize',
   'ratio',
   'register',
   'total_variation',

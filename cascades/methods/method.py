@@ -114,7 +114,7 @@ def total_variation(p: Probs, q: Probs) -> Float[Array, '']:
   return jnp.maximum(0, p - q).sum(-1)
 
 
-def normalised(weights: Probs, otherwise: Probs) -> Probs:
+def normalize(weights: Probs, otherwise: Probs) -> Probs:
   """weights / sum(weights), or `otherwise` where there is no mass (< 1e-30).
 
   Rounding can take a rejection whose probability is 0: there the residual is
@@ -172,7 +172,7 @@ def from_target(
 
   def residual(d, lenience):
     pi = target(d, lenience)
-    return normalised(jnp.maximum(0, pi - d.q), pi)
+    return normalize(jnp.maximum(0, pi - d.q), pi)
 
   return Method(
     name=name,

@@ -19,11 +19,11 @@ from cascades.methods.method import (
   from_rule,
   from_target,
   law_of,
-  normalised,
+  normalize,
   ratio,
   total_variation,
 )
-from cascades.methods.processing import likeliest
+from cascades.methods.processing import argmax_lowest_id
 
 _INF = float('inf')
 
@@ -51,7 +51,7 @@ def speed_acceptance(d: Distributions, lenience: Lenience) -> Probs:
 def speed_residual(d: Distributions, lenience: Lenience) -> Probs:
   """norm(max(0, p - q)), whatever the lenience."""
   del lenience
-  return normalised(jnp.maximum(0, d.p - d.q), d.p)
+  return normalize(jnp.maximum(0, d.p - d.q), d.p)
 
 
 # --- The largest acceptance near p (Tran-Thien 2023).
@@ -128,7 +128,7 @@ def bild(d: Distributions, lenience: Lenience):
   -log p(argmax q) > lam: BiLD*, the fixed-window form of Kim et al. 2023 that
   the cascades paper compares with.
   """
-  favourite = likeliest(d.q_gate)
+  favourite = argmax_lowest_id(d.q_gate)
   return -jnp.log(jnp.take(d.p_gate, favourite, axis=-1)) > lenience
 
 
@@ -194,7 +194,9 @@ def margin(d: Distributions, lenience: Lenience):
     )
   most = z.max(-1)
   # Ties at the border stay together.
-  second = jnp.where(jnp.arange(z.size) == likeliest(z), -jnp.inf, z).max(-1)
+  second = jnp.where(
+    jnp.arange(z.size) == argmax_lowest_id(z), -jnp.inf, z
+  ).max(-1)
   near = (z >= second) & (z >= (1 - lenience) * most)
   return ~(near & (most > 0))
 
@@ -307,7 +309,7 @@ def cactus_residual(d: Distributions, lenience: Lenience) -> Probs:
   sorted_c, *weights = jax.lax.sort((-c, share * c, share), num_keys=1)
   above = jnp.searchsorted(sorted_c, -r)
   sums_c, sums_1 = (x[above] for x in sums(*weights))
-  return normalised(jnp.maximum(p * sums_c - q * sums_1, 0), p)
+  return normalize(jnp.maximum(p * sums_c - q * sums_1, 0), p)
 
 
 _FUZZY = 'Holsman et al. 2025, arXiv 2502.20704'

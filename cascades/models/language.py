@@ -300,7 +300,7 @@ class LanguageModel:
     """
     said = params['embedder'].get(VOCAB_IDS)
     if said is not None:
-      return processing.spread(logits, said, self.vocab_size)
+      return processing.scatter_to_vocab(logits, said, self.vocab_size)
     return logits[..., : self.vocab_size]
 
   def restrict_vocab(

@@ -507,10 +507,10 @@ def _sample(
   model = exact.TableModel.injective(_SIZE, _DRAFTED)
   keys = jax.random.split(jax.random.key(seed), 3)
   inner = _between(method, shown)
-  how = processing.Processing(temperature=np.float32(1), cap=cap)
+  sampling = processing.SamplingParams(temperature=np.float32(1), cap=cap)
   # Flat enough that no fault is hidden where the first tokens are certain.
   tables, d = exact.random_models(
-    model, keys[:2], how, _PROMPT, _DRAFTED, scale=1.0
+    model, keys[:2], sampling, _PROMPT, _DRAFTED, scale=1.0
   )
   table = exact.Table.of([(method, x) for x in inner], d)
   declared = exact.declared_law(table, model, _PROMPT, _NEW)
@@ -529,7 +529,7 @@ def _sample(
       continue
     decoder = decoding.Decoder(models, method, _DRAFTED, scheme, drafts)
     # No row stops, so that all end where the prompt and the new tokens do.
-    rows = exact.decode_curve(decoder, tables, asked, how)
+    rows = exact.decode_curve(decoder, tables, asked, sampling)
     tokens = rows.tokens[:, :, len(_PROMPT) : len(_PROMPT) + _NEW]
     laws = declared
     if not scheme.kind.keeps_law:

@@ -374,7 +374,7 @@ class _Leaves:
       left = np.maximum(budget[:, None] * target - q, 0)
       mass, missing = left.sum(-1), 1 - budget
       budget = mass / np.where(mass > 0, mass + missing, 1)
-      target = weights = normalised(left, target)
+      target = weights = normalize(left, target)
     if not done:
       budget = self.place.certain
     yield from ended(done, chance * budget, weights)
@@ -435,7 +435,7 @@ def _multi_round(
     yes = np.minimum(1, rho[:, x] / q[x])
     accepted[x] = accepted[x] + alive * yes
     alive = alive * (1 - yes)
-    rho = normalised(np.maximum(rho - q, 0), rho)
+    rho = normalize(np.maximum(rho - q, 0), rho)
   return accepted, alive[:, None] * rho
 
 
@@ -461,7 +461,7 @@ def _k_seq(law: np.ndarray, q: np.ndarray, candidates: Sequence[int]) -> _Step:
     alive = alive * (1 - yes)
   share = np.minimum(q, law / c[:, None])
   left = np.maximum(law - share * (a / np.where(b > 0, b, 1))[:, None], 0)
-  return accepted, alive[:, None] * normalised(left, law)
+  return accepted, alive[:, None] * normalize(left, law)
 
 
 def _divisor(
@@ -493,7 +493,7 @@ def _divisor(
   return high, *accepts(high)
 
 
-def normalised(weights: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
+def normalize(weights: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
   """weights / sum(weights), [M, V], or `otherwise` where there is no mass."""
   mass = weights.sum(-1, keepdims=True)
   return np.where(mass > 0, weights / np.where(mass > 0, mass, 1), otherwise)

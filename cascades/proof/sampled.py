@@ -17,7 +17,7 @@ def decode_curve(
   decoder: decoding.Decoder,
   params: Sequence[PyTree],
   asked: batching.Asked,
-  how: processing.Processing,
+  sampling: processing.SamplingParams,
   *,
   stops: Sequence[int] = (-1,),
   room: int | None = None,
@@ -31,7 +31,7 @@ def decode_curve(
     params: The parameters of the verifier, then those of the drafter.
     asked: Prompts, keys and leniences; an array of leniences, [prompts], has
       one for each prompt, which is then decoded at that alone.
-    how: From logits to probabilities.
+    sampling: Temperature, truncation and forbidden tokens.
     stops: Ids that end a row.
     room: For how many new tokens there is room, at least those asked for,
       which it is if None; runs that differ in those alone are then one program.
@@ -67,7 +67,7 @@ def decode_curve(
     leniences = np.tile(leniences, shape[0])
   rows = rows.replace(lenience=leniences)
   rows, _ = decoding.decode(
-    rows, params, how, np.asarray(stops, np.int32), decoder=decoder
+    rows, params, sampling, np.asarray(stops, np.int32), decoder=decoder
   )
   rows = rows.replace(
     verifier_cache=None, drafter_state=None, hidden=None, key=None

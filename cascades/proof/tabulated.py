@@ -83,20 +83,20 @@ def _tabulate(
 def table_distributions(
   verifier_table: Float[Array, 'contexts V'],
   drafter_table: Float[Array, 'contexts V'],
-  how: processing.Processing,
+  sampling: processing.SamplingParams,
   gate: str = 'raw',
-  of_verifier: processing.Processing | None = None,
+  of_verifier: processing.SamplingParams | None = None,
 ) -> methods.Distributions:
   """What the loop sees in each context of two `TableModel`s.
 
   Args:
     verifier_table: The verifier's parameters, its logits in each context.
     drafter_table: The drafter's parameters, its logits in each context.
-    how: From logits to probabilities.
+    sampling: Temperature, truncation and forbidden tokens.
     gate: What rules see: 'raw' probabilities, or the 'processed' ones; see
       `verification.Scheme`.
     of_verifier: From the verifier's logits to its probabilities, where that is
-      not `how`.
+      not `sampling`.
 
   Returns:
     Each field [contexts, V].
@@ -106,8 +106,8 @@ def table_distributions(
     return decoding.distributions(
       of_drafter,
       of_verifier_,
-      of_verifier or how,
-      lambda logits, _: processing.probabilities(logits, how),
+      of_verifier or sampling,
+      lambda logits, _: processing.processed_probs(logits, sampling),
       gate,
     )
 
@@ -117,7 +117,7 @@ def table_distributions(
 def random_models(
   model: TableModel,
   keys: Sequence[jax.Array],
-  how: processing.Processing,
+  sampling: processing.SamplingParams,
   prompt: Sequence[int],
   depth: int,
   scale: float = 2.0,
@@ -127,7 +127,7 @@ def random_models(
   Args:
     model: Of both.
     keys: Random keys of the two tables.
-    how: From logits to probabilities.
+    sampling: Temperature, truncation and forbidden tokens.
     prompt: Token ids before a block.
     depth: Tokens of a draft.
     scale: Standard deviation of the logits.
@@ -139,7 +139,7 @@ def random_models(
     ValueError: Two contexts of a block are too near to be told apart.
   """
   tables = separation.random_tables(model, keys, scale)
-  d = table_distributions(*tables, how)
+  d = table_distributions(*tables, sampling)
   pairs = separation.context_pairs(model, prompt, depth)
   separation.check_distances(np.asarray(d.q), np.asarray(d.p), pairs)
   return tables, d

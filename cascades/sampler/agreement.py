@@ -101,7 +101,7 @@ class Agreement:
 def _say(
   rows: decoding.Row,
   params: decoding.Params,
-  how: processing.Processing,
+  sampling: processing.SamplingParams,
   *,
   decoder: decoding.Decoder,
 ) -> tuple[jax.Array, ...]:
@@ -112,7 +112,7 @@ def _say(
 
   def one(row):
     key = jax.random.key(0)
-    proposed = decoding.propose(row, params, how, key, decoder)
+    proposed = decoding.propose(row, params, sampling, key, decoder)
     block = decoding.read_block(row, params, proposed, decoder)
     drafted = block.draft.tokens[0]
     of_drafter = jax.vmap(
@@ -120,7 +120,7 @@ def _say(
     )(jnp.arange(len(drafted)))
     of_drafter = jax.nn.softmax(of_drafter.astype(jnp.float32))
     of_verifier = jax.nn.softmax(block.logits[:-1].astype(jnp.float32))
-    wanted = processing.likeliest(of_verifier)
+    wanted = processing.argmax_lowest_id(of_verifier)
 
     def asked(of, tokens):
       return jnp.take_along_axis(of, tokens[:, None], 1)[:, 0]
@@ -188,7 +188,7 @@ def agreement(
   engine = batching.Engine(
     decoding.Decoder(models, strict, gamma),
     decoding.Params(verifier.params, bound_drafter.params),
-    processing.Processing(temperature=np.float32(0)),
+    processing.SamplingParams(temperature=np.float32(0)),
     np.zeros(0, np.int32),
   )
   found = list(_found(verifier.tokenizer, engine, texts))
@@ -210,7 +210,7 @@ def _found(
     keys = jax.random.split(jax.random.key(0), rows)
     limits = [batching.bucket(room)] * rows
     read = engine.prefill(some, keys, limits, limits[0])
-    said = _say(read, engine.params, engine.how, decoder=engine.decoder)
+    said = _say(read, engine.params, engine.sampling, decoder=engine.decoder)
     *places, counts, found = jax.device_get(said)
     for j, text in enumerate(texts[i : i + rows]):
       fault = jax.tree.map(lambda x, j=j: x[j], found)

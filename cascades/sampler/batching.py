@@ -143,7 +143,7 @@ class Engine:
   Attributes:
     decoder: Both models and what is compiled of their blocks.
     params: Both models' parameters.
-    how: From logits to probabilities.
+    sampling: Temperature, truncation and forbidden tokens.
     stop_tokens: Ids that end a row.
     mesh: Devices that the rows lie on; None for one. Parameters lie there
       already.
@@ -152,7 +152,7 @@ class Engine:
 
   decoder: decoding.Decoder
   params: decoding.Params
-  how: processing.Processing
+  sampling: processing.SamplingParams
   stop_tokens: Int[Array, 'K']
   mesh: jax.sharding.Mesh | None = None
   schedule: Any = None
@@ -226,7 +226,7 @@ class Engine:
       # Of one layout, so that nothing is compiled for another.
       self.laid(rows),
       self.params,
-      self.how,
+      self.sampling,
       self.stop_tokens,
       # Arrays, so that they are traced as such from the first call on.
       np.int32(live),

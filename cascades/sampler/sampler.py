@@ -421,7 +421,7 @@ class Sampler:
     engine = batching.Engine(
       decoder=self._decoder,
       params=self._params,
-      how=self.processing(forbidden),
+      sampling=self.processing(forbidden),
       stop_tokens=ending.in_loop,
       mesh=self._mesh,
       schedule=self.schedule(asking.max_new_tokens, banned),
@@ -446,12 +446,12 @@ class Sampler:
 
   def processing(
     self, forbidden: np.ndarray | None = None
-  ) -> processing.Processing:
+  ) -> processing.SamplingParams:
     """From logits to probabilities; `forbidden` [V] as there."""
     top_k, top_p = self.config.top_k, self.config.top_p
     if top_k is not None:
       top_k = np.int32(min(top_k, self.verifier.model.vocab_size))
-    return processing.Processing(
+    return processing.SamplingParams(
       temperature=np.float32(self.config.temperature),
       top_k=top_k,
       top_p=None if top_p is None else np.float32(top_p),

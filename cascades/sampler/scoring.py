@@ -354,8 +354,8 @@ def _look(method, d, lenience, token):
     p=d.p[token],
     pi=method.law(d, lenience)[token],
     deferred=of_token(method.rule, d, lenience, token) > 0,
-    drafter=processing.likeliest(d.q),
-    verifier=processing.likeliest(d.p),
+    drafter=processing.argmax_lowest_id(d.q),
+    verifier=processing.argmax_lowest_id(d.p),
   )
 
 
@@ -364,7 +364,7 @@ def _read(
   params: tuple[PyTree, ...],
   rows: tuple[Int[Array, 'B L'], Int[Array, 'B'], Int[Array, 'B N']],
   lenience: Float[Array, ''],
-  how: processing.Processing,
+  sampling: processing.SamplingParams,
   schedule: Any,
   *,
   models: tuple[Any, ...],
@@ -382,7 +382,7 @@ def _read(
       row's first token that is asked about is said; and those tokens, of whose
       padding what is said means nothing.
     lenience: How readily the method keeps drafts.
-    how: From logits to probabilities.
+    sampling: Temperature, truncation and forbidden tokens.
     schedule: How the lenience goes along what is asked about; None: it stays.
     models: The verifier, and the drafter if the law looks at it.
     method: Has the law.
@@ -412,7 +412,7 @@ def _read(
 
     def distributions(logits):
       # A law that does not look at the drafter may be shown anything.
-      return decoding.distributions(logits[-1], logits[0], how, gate=gate)
+      return decoding.distributions(logits[-1], logits[0], sampling, gate=gate)
 
     leniences = jnp.broadcast_to(lenience, asked.shape)
     if schedule is not None:

@@ -65,7 +65,7 @@ def _rounds(d, pi, candidates, there, uniforms) -> Step:
     tried = is_there & ~accepted
     # u q < rho, and no quotient.
     yes = tried & (u * d.q[x] < rho[x])
-    less = methods.normalised(jnp.maximum(0, rho - d.q), rho)
+    less = methods.normalize(jnp.maximum(0, rho - d.q), rho)
     rho = jnp.where(tried & ~yes, less, rho)
     return (accepted | yes, jnp.where(yes, x, token), rho), None
 
@@ -100,13 +100,13 @@ def _divided(d, pi, candidates, there, uniforms) -> Step:
   left = jnp.maximum(0, pi - share * jnp.where(b > 0, a / b, 1))
   yes = there & (uniforms * c * d.q[candidates] < pi[candidates])
   first = jnp.argmax(yes)
-  return Step(yes.any(), candidates[first], methods.normalised(left, pi))
+  return Step(yes.any(), candidates[first], methods.normalize(left, pi))
 
 
 def _drawn(d, pi, candidates, there, uniforms) -> Step:
   """The target's own token, if it is a candidate."""
   del d
-  token = processing.draw(uniforms, pi)
+  token = processing.sample_from_uniforms(uniforms, pi)
   yes = there & (candidates == token)
   alone = jnp.arange(pi.shape[-1]) == token
   return Step(yes.any(), token, alone.astype(pi.dtype))

@@ -107,7 +107,9 @@ def sequential(
   zero = jnp.zeros((), jnp.int32)
   d = ask.row(zero, zero)
   proposed = ask.count[0] > 0
-  x = jnp.where(proposed, ask.tokens[0, 0], processing.draw(chances, d.q))
+  x = jnp.where(
+    proposed, ask.tokens[0, 0], processing.sample_from_uniforms(chances, d.q)
+  )
   there = proposed | ask.known[0]
   rule = of_token(ask.method.rule, d, ask.leniences[0, 0], x)
   stays = there & ~(rule > 0)
@@ -115,7 +117,7 @@ def sequential(
   is_valid = (is_judged | ~there) & (stays | processing.has_mass(d.p))
   return Verdict(
     num_accepted=zero,
-    next_token=jnp.where(stays, x, processing.draw(last, d.p)),
+    next_token=jnp.where(stays, x, processing.sample_from_uniforms(last, d.p)),
     next_source=jnp.where(stays, DRAFT, jnp.where(there, RESIDUAL, BONUS)),
     deferred=jnp.append(there & (rule > 0), False),
     path=zero,
@@ -216,7 +218,7 @@ def block(
   kept = jnp.where(stays, index, 0).max(initial=0).astype(jnp.int32)
   d = ask.row(kept, 0)
   law = method.law(d, ask.leniences[0, kept])
-  instead = methods.normalised(jnp.maximum(0, w[kept] * law - d.q), law)
+  instead = methods.normalize(jnp.maximum(0, w[kept] * law - d.q), law)
   beyond = ask.beyond(d, law, ask.known[0])
   found = verdict(kept, kept < count, instead, beyond, last, deferred)
   return check_law(found, law)
@@ -229,7 +231,7 @@ def verdict(
   weights = jnp.where(rejected, instead, beyond)
   return Verdict(
     num_accepted=kept,
-    next_token=processing.draw(uniforms, weights),
+    next_token=processing.sample_from_uniforms(uniforms, weights),
     next_source=jnp.where(rejected, RESIDUAL, BONUS),
     deferred=jnp.append(deferred > 0, False),
     path=jnp.asarray(path, jnp.int32),

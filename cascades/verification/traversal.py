@@ -97,7 +97,7 @@ def _without(
   # In this order no rounding makes the divisor smaller than the mass.
   whole = mass + jnp.where(budget < 1, 1 - budget, 0)
   rest = jnp.where(mass > 0, mass / jnp.where(mass > 0, whole, 1), 0)
-  return rest, methods.normalised(left, target)
+  return rest, methods.normalize(left, target)
 
 
 def _turn(

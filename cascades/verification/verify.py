@@ -63,10 +63,10 @@ def verify(
     size=size,
     from_target=scheme.bonus == 'target',
   )
-  draw = processing.draw_size(size)
+  draw = processing.uniforms_per_token(size)
   each = draw if scheme.kind.draws_tokens else paths
   # One draw for all of a block's numbers; its last are always in one place.
-  numbers = processing.uniform(key, gamma * each + draw)
+  numbers = processing.draw_uniforms(key, gamma * each + draw)
   chances, last = jnp.split(numbers, [gamma * each])
   if (not gamma or passed) and scheme.verification != SEQUENTIAL:
     return single.passed(ask, last)

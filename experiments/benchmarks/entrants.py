@@ -153,7 +153,7 @@ def ours(
   engine = batching.Engine(
     decoding.Decoder(models, method, gamma),
     decoding.Params(pair.verifier.params, drafter.params),
-    processing.Processing(temperature=np.float32(0)),
+    processing.SamplingParams(temperature=np.float32(0)),
     # No token ends an answer; its length does.
     stop_tokens=np.array([-1], np.int32),
   )

@@ -161,7 +161,7 @@ def strict_loop(
       whole=True,
     ),
     decoding.Params(verifier.params, bound_drafter.params),
-    how=processing.Processing(temperature=np.float32(1)),
+    sampling=processing.SamplingParams(temperature=np.float32(1)),
     stop_tokens=_NEVER,
   )
   count = max(1, context // (gamma + 1))
@@ -213,7 +213,7 @@ def forward_loop(
       )
       # The next tokens depend on what was made, so that no pass is left out.
       last = said if logits else hidden
-      return cache, processing.likeliest(last)
+      return cache, processing.argmax_lowest_id(last)
 
     tokens = jnp.full((width,), 5, jnp.int32)
     cache = model.init_cache(params, context)
@@ -253,7 +253,7 @@ def proposal_loop(
         hidden=hidden,
         verifier_cache=cache,
         key=jax.random.fold_in(jax.random.key(0), i),
-        sampling=processing.Processing(temperature=np.float32(1)),
+        sampling=processing.SamplingParams(temperature=np.float32(1)),
         needs_bonus_probs=jnp.ones((), bool),
       )
       draft, state, cache = drafter.propose(params, state, context, **sizes)

@@ -153,7 +153,7 @@ class ChainDrafter(drafters.Drafter):
       self.drafter.resize(small, state[1], cache_length),
     )
 
-  def probabilities(self, logits, how):
+  def processed_probs(self, logits, sampling):
     """Rows are logarithms of the law, which temperature is already in."""
     return jnp.exp(logits)
 

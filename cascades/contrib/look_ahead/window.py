@@ -72,7 +72,7 @@ def look_ahead(
   _, followed = jax.lax.scan(run, zero, sure, reverse=True)
   kept = single.leading(sure | (likely & (followed >= window - 1)))
   d, lenience = ask.row(kept, 0), ask.leniences[0, kept]
-  instead = methods.normalised(jnp.maximum(0, d.p - d.q), d.p)
+  instead = methods.normalize(jnp.maximum(0, d.p - d.q), d.p)
   beyond = ask.beyond(d, method.law(d, lenience), ask.known[0])
   found = single.verdict(kept, kept < count, instead, beyond, last, deferred)
   return single.check_acceptance(found, acceptance, there)

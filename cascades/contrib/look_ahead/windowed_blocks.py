@@ -38,7 +38,7 @@ def blocks(
         n += 1
       c = rows[n]
       left = np.maximum(table.p[c] - table.q[c], 0)[None]
-      instead = enumeration.normalised(left, table.p[c][None])
+      instead = enumeration.normalize(left, table.p[c][None])
       yield from enumeration.ended(
         draft[:n],
         chance * np.prod(of_these, axis=0),

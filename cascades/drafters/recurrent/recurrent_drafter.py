@@ -117,11 +117,11 @@ class Unrolled(Drafter):
   def propose(self, params, state, context, *, gamma, drafts):
     """Drafts that all begin with the verifier's last token."""
     step, state_before, said = self.start(params, state, context, gamma)
-    how = context.sampling.among(said)
+    sampling = context.sampling.restrict_vocab(said)
     beyond = context.needs_bonus_probs
     count = self.model.vocab_size if said is None else len(said)
-    size = processing.draw_size(count)
-    randoms = processing.uniform(context.key, drafts, gamma + 1, size)
+    size = processing.uniforms_per_token(count)
+    randoms = processing.draw_uniforms(context.key, drafts, gamma + 1, size)
     # One loop for the batch. Rows of logits that are not made are zeros.
     steps = gamma + jax.lax.pmax(beyond.astype(jnp.int32), ROWS)
     token = context.tokens[context.length - 1]
@@ -136,8 +136,8 @@ class Unrolled(Drafter):
       def read(i, carry):
         state, tokens, logits = carry
         state, row = step(state, tokens[i])
-        probs = processing.probabilities(row, how)
-        drawn = processing.draw(numbers[i], probs)
+        probs = processing.processed_probs(row, sampling)
+        drawn = processing.sample_from_uniforms(numbers[i], probs)
         drawn = drawn if said is None else said[drawn]
         # The token after a whole draft is no part of it.
         tokens = tokens.at[i + 1].set(drawn, mode='drop')
