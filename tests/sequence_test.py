@@ -17,7 +17,7 @@ def alone(method, tokens, **fields):
   record = make_alone(method, len(tokens), text=f'{method} says', **fields)
   pieces = [*map(str, tokens)]
   return record, make_trace(
-    'b' * len(tokens), tokens=tokens, pieces=pieces, deferred=None
+    'b' * len(tokens), tokens=tokens, token_strings=pieces, deferred=None
   )
 
 

@@ -93,7 +93,7 @@ def test_a_sweep_makes_a_point_with_a_damaged_record_again(tmp_path, case):
   path.parent.mkdir()
   path.write_text(DAMAGED[case] + '\n')
   trace = records.Trace(
-    id='1', tokens=[], pieces=[], sources=[], deferred=None, logprobs=[]
+    id='1', tokens=[], token_strings=[], sources=[], deferred=None, logprobs=[]
   )
   records.write(tmp_path / 'traces/a.jsonl.gz', [trace])
   point = types.SimpleNamespace(
@@ -173,7 +173,10 @@ DISAGREEING = {
     _damage_traces(lambda f: f | {'sources': [99, 1, 1]}),
     'sources must be',
   ),
-  'few pieces': (_damage_traces(lambda f: f | {'pieces': []}), 'pieces must'),
+  'few pieces': (
+    _damage_traces(lambda f: f | {'token_strings': []}),
+    'token_strings must',
+  ),
   'few sources': (_damage_traces(lambda f: f | {'sources': [1]}), 'sources'),
   'few traces': (_damage_traces(lambda f: f, skip=12), 'has no trace'),
   'no trace': (_damage_traces(lambda f: None), 'has no trace'),
