@@ -72,7 +72,7 @@ _OPTIONAL = dict(
   beam=False,
   # Whether an assistant gives a little to tokens of groups that it does not
   # look into, as transformers has it; else nothing.
-  others_say=True,
+  fill_unselected_logits=True,
   # Prompts of each task at which the models alone, strict decoding and the
   # fastest point are timed against each other, one prompt at a time; 0: none.
   clock=10,

@@ -24,7 +24,7 @@ _DRAFTER_OPTIONS = (
     "Whether a recurrent head's drafts are those of a beam search.",
   ),
   flags.DEFINE_bool(
-    'others_say',
+    'fill_unselected_logits',
     True,
     "Whether an assistant's tokens of other groups have a little.",
   ),

@@ -58,12 +58,12 @@ def verifier(kind, window=None):
 
 
 @functools.cache
-def bound_drafter(kind, others_say=True, window=None):
+def bound_drafter(kind, fill_unselected_logits=True, window=None):
   found = assistant_checkpoint.load(_folders(kind)[1])
   if window is not None:
     text = found.config['text_config'] | {'sliding_window': window}
     found = found._replace(config=found.config | {'text_config': text})
-  return found.bind(verifier(kind, window), others_say)
+  return found.bind(verifier(kind, window), fill_unselected_logits)
 
 
 @functools.cache
@@ -128,7 +128,7 @@ def test_drafts_are_transformers(kind, length, garbage, window):
 
 def test_tokens_of_other_groups_may_have_nothing():
   drafter, params = bound_drafter('shared')
-  silent, _ = bound_drafter('shared', others_say=False)
+  silent, _ = bound_drafter('shared', fill_unselected_logits=False)
   u = jax.random.normal(jax.random.key(0), (16,))
   both = drafter.logits(params[0], u), silent.logits(params[0], u)
   some = np.isfinite(both[1])
@@ -193,9 +193,9 @@ def _after(kind):
   return said(prompt), jax.vmap(lambda x: said(jnp.append(prompt, x)))(more)
 
 
-def _of_first(kind, others_say, sampling):
+def _of_first(kind, fill_unselected_logits, sampling):
   """What both models say of the first token after the prompt."""
-  drafter, params = bound_drafter(kind, others_say)
+  drafter, params = bound_drafter(kind, fill_unselected_logits)
   tokens = expected(kind)['tokens'][:_BEFORE]
   cache, state = _read(kind, tokens)
   banks = drafter.banks(cache, jnp.int32(_BEFORE))
@@ -231,7 +231,7 @@ def _check_strict(kind, tokens, sampling):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('kind', 'others_say', 'sampling', 'scheme'),
+  ('kind', 'fill_unselected_logits', 'sampling', 'scheme'),
   [
     ('shared', False, _PLAIN, {}),
     ('experts', True, _PLAIN, {}),
@@ -240,13 +240,13 @@ def _check_strict(kind, tokens, sampling):
     ('shared', True, _PLAIN, dict(verification='multi_round', drafts=3)),
   ],
 )
-def test_rules_have_their_law(kind, others_say, sampling, scheme):
+def test_rules_have_their_law(kind, fill_unselected_logits, sampling, scheme):
   # q hangs on where a block began, so that a cascade's target holds block by
   # block: of a block's first token, and strictly of the next one too.
   rules = [(methods.METHODS[name], at) for name, at in _RULES]
-  drafts = drafters.BoundDrafter(*bound_drafter(kind, others_say))
+  drafts = drafters.BoundDrafter(*bound_drafter(kind, fill_unselected_logits))
   drawn = _drawn(kind, drafts, rules, sampling, **scheme)
-  d = _of_first(kind, others_say, sampling)
+  d = _of_first(kind, fill_unselected_logits, sampling)
   assert np.abs(d.q - d.p).max() > 0.005
   assert sampling is _PLAIN or ((d.q == 0) != (d.p == 0)).any()
   for (method, lenience), tokens in zip(rules, drawn, strict=True):
@@ -305,7 +305,7 @@ def test_a_verifier_of_another_size_is_refused(tmp_path):
 def test_a_sweep_with_an_assistant_ends_with_a_page(tmp_path, capsys):
   names = dict(zip(('verifier', 'drafter'), _folders('shared'), strict=True))
   fields = dict(names, num_examples=2, batch_size=4, tasks=('numerals',))
-  fields |= dict(others_say=False, clock=0)
+  fields |= dict(fill_unselected_logits=False, clock=0)
   config = common.sweep(**fields)
   curves = [
     plan.Curve.of(config, name, leniences)
@@ -318,7 +318,7 @@ def test_a_sweep_with_an_assistant_ends_with_a_page(tmp_path, capsys):
   said = capsys.readouterr().err
   assert 'cannot answer alone; left out drafter_only' in said
   kept = json.loads((tmp_path / 'config.json').read_text())
-  assert kept['others_say'] is False
+  assert kept['fill_unselected_logits'] is False
   found = records.read_all(tmp_path)
   assert {record.method for record in found} == {
     *('verifier_only', 'speed', 'token_v3')
@@ -382,12 +382,19 @@ def test_what_an_assistant_is_not_asked_for_is_refused():
   pair = verifier('shared'), _folders('shared')[1]
   for options, said in (
     (dict(stop_below=0.5), 'stop_below: only a model that drafts'),
-    (dict(others_say='no'), 'others_say: .* give True or False'),
+    (
+      dict(fill_unselected_logits='no'),
+      'fill_unselected_logits: .* give True or False',
+    ),
   ):
     with pytest.raises(ValueError, match=said):
       small.sampler(*pair, **options)
-  with pytest.raises(ValueError, match='others_say: only an assistant'):
-    cascades.Sampler('tiny-verifier', 'tiny-drafter', others_say=False)
+  with pytest.raises(
+    ValueError, match='fill_unselected_logits: only an assistant'
+  ):
+    cascades.Sampler(
+      'tiny-verifier', 'tiny-drafter', fill_unselected_logits=False
+    )
   # Which is told from what was loaded, and passed on.
-  silent = cascades.Sampler(*pair, others_say=False)
-  assert not silent.bound_drafter.drafter.others_say
+  silent = cascades.Sampler(*pair, fill_unselected_logits=False)
+  assert not silent.bound_drafter.drafter.fill_unselected_logits

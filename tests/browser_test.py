@@ -27,8 +27,8 @@ _VIEW = records.View(
   p=[0.25, 0.5, 1.0],
   pi=[0.5, 0.375, 1.0],
   deferred=[0, 0, 1],
-  drafter=['<a>\n', ' c', '</s>'],
-  verifier=['<b>', ' b', '</s>'],
+  drafter_argmax=['<a>\n', ' c', '</s>'],
+  verifier_argmax=['<b>', ' b', '</s>'],
 )
 
 

@@ -33,7 +33,7 @@ _GOOD = {
   'tree_size': [None, 1],
   'stop_below': [None, 0, 1, 0.5],
   'beam': [True],
-  'others_say': [True],
+  'fill_unselected_logits': [True],
   'inner_lenience': [None, 0, 1, -1, 0.5, math.inf, -math.inf],
   'inner_gamma': [None, 1],
   'clock': [0, 1],

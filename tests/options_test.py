@@ -48,12 +48,12 @@ _VALUES = dict(
   beam=True,
   schedule='first:8',
   cap='top:1',
-  others_say=False,
+  fill_unselected_logits=False,
   inner_method='token_v3',
   inner_lenience=0.5,
   inner_gamma=3,
 )
-_OF_DRAFTERS = ('stop_below', 'beam', 'others_say')
+_OF_DRAFTERS = ('stop_below', 'beam', 'fill_unselected_logits')
 # A rule under which an option shows, where the usual one rarely makes it.
 _LENIENT = dict(method='token_v3', lenience=0.9)
 _UNDER = dict(cap=_LENIENT, bonus=_LENIENT, schedule=_LENIENT)
@@ -277,7 +277,11 @@ def test_a_sweep_drops_what_a_curve_does_not_look_at():
 
 def test_a_curve_of_a_sweep_takes_what_has_an_effect():
   config = dict(
-    gamma=4, bonus='verifier', stop_below=0.5, tree_size=9, others_say=True
+    gamma=4,
+    bonus='verifier',
+    stop_below=0.5,
+    tree_size=9,
+    fill_unselected_logits=True,
   )
   sequential = plan.Curve.of(
     config, 'chow', (0.3,), gamma=8, verification=SEQUENTIAL

@@ -317,7 +317,7 @@ def test_what_is_shown_was_looked_at(workdir, monkeypatch):
   for s in every:
     logprobs = np.log(s.view.p)
     np.testing.assert_allclose(logprobs, s.trace.logprobs, atol=2e-3)
-    assert len(s.view.drafter) == len(s.trace.tokens)
+    assert len(s.view.drafter_argmax) == len(s.trace.tokens)
     if s.record.lenience == 0:
       assert (s.view.deferred, s.view.pi) == (None, s.view.p)
       continue

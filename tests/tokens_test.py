@@ -32,8 +32,8 @@ def _view(trace, **changes):
     p=[0.25] * n,
     pi=[0.75] * n,
     deferred=[1] * n,
-    drafter=['a'] * n,
-    verifier=['a'] * n,
+    drafter_argmax=['a'] * n,
+    verifier_argmax=['a'] * n,
   )
   return records.View(**fields | changes)
 
@@ -119,7 +119,9 @@ def _titles(trace, view, **changes):
 
 def test_titles_say_what_is_known():
   trace = make_trace([_DRAFT, _RESIDUAL], deferred=[0, 1])
-  view = _view(trace, deferred=[0, 0], verifier=['a', 'b'], pi=[0.0, 2e-5])
+  view = _view(
+    trace, deferred=[0, 0], verifier_argmax=['a', 'b'], pi=[0.0, 2e-5]
+  )
   assert _titles(trace, view) == [
     'drafted and kept, token 0\nq 0.500 · p 0.250 · π 0.000\n'
     'the rule keeps this token\nboth models would say “a”',
@@ -144,7 +146,7 @@ def test_of_a_long_answer_the_end_has_no_probabilities():
 
 def test_no_text_of_a_model_is_markup():
   trace = make_trace([_DRAFT], token_strings=['<b>"'])
-  view = _view(trace, drafter=['<i>\n'], verifier=['">'])
+  view = _view(trace, drafter_argmax=['<i>\n'], verifier_argmax=['">'])
   record = _record(trace)
   text = _answer(record, trace, view, '<u>"')
   report_test.Page(text)

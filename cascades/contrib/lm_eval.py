@@ -51,7 +51,7 @@ _DECODING = tuple(options_of(DecodingConfig))
 _OPTIONS = (
   *('verifier', 'drafter', 'tokenizer', 'mesh', 'dtype'),
   *_DECODING,
-  *('stop_below', 'beam', 'others_say', *OPTIONS.names()),
+  *('stop_below', 'beam', 'fill_unselected_logits', *OPTIONS.names()),
 )
 # What a task may ask for, as `normalize_gen_kwargs` names it.
 _GENERATION = (

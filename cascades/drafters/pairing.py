@@ -32,7 +32,7 @@ from cascades.registries import OPTIONS
 _NEEDS = {
   'stop_below': ('a model that drafts can stop early', None),
   'beam': ('a recurrent head has beams', False),
-  'others_say': ('an assistant looks into some groups', True),
+  'fill_unselected_logits': ('an assistant looks into some groups', True),
 }
 
 
@@ -201,8 +201,8 @@ def bind_drafter(
     verifier: The verifier.
     drafter: A checkpoint, a loaded head or assistant, a name for one, 'ngram',
       'self:3', or a drafter that is bound_drafter already.
-    **options: stop_below, beam and others_say, as `Options` has them, and those
-      that plug-ins declare. None, or the default, says nothing.
+    **options: stop_below, beam and fill_unselected_logits, as `Options` has
+      them, and those that plug-ins declare. None, or the default, says nothing.
 
   Raises:
     ValueError: They do not go together, or an option is not this drafter's.

@@ -150,7 +150,7 @@ class Sampler:
 
   def _check_drafter_options(self) -> None:
     """Refuses options of the drafter that have no effect."""
-    usual = {'others_say': True, 'beam': False}
+    usual = {'fill_unselected_logits': True, 'beam': False}
     for name, value in self._drafter_options.items():
       if name in usual:
         arguments.booleans(**{name: value})

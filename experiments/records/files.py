@@ -13,6 +13,7 @@ from typing import Any
 from cascades.atomic import write_bytes, write_text
 from cascades.untrusted import bounded, schema
 from experiments import tasks
+from experiments.records import old_names
 from experiments.records.record_schema import (
   Record,
   Trace,
@@ -38,7 +39,8 @@ def claim(
   """
   text = json.dumps(fields, indent=2) + '\n'
   if bound and path.exists():
-    found, given = read_json(path), json.loads(text)
+    found = old_names.replace('settings', read_json(path))
+    given = json.loads(text)
     names = sorted(
       name
       for name in set(found) | set(given)

@@ -6,9 +6,12 @@ names alone, and old workdirs still open.
 
 from typing import Any
 
-# Old name to new name, by what has the fields: a class of `record_schema`.
+# Old name to new name, by what has the fields: a class of `record_schema`, or
+# the settings that `files.claim` writes.
 OLD_NAMES = {
   'Trace': {'pieces': 'token_strings'},
+  'View': {'drafter': 'drafter_argmax', 'verifier': 'verifier_argmax'},
+  'settings': {'others_say': 'fill_unselected_logits'},
 }
 
 

@@ -206,8 +206,8 @@ class View:
     deferred: 1 for each where the rule defers the token itself, else 0; None
       where the method has no deferral rule. Of a token that was kept it is
       what the trace says; there, that of a rejection is about the draft.
-    drafter: The drafter's likeliest token at each place, as text.
-    verifier: The verifier's.
+    drafter_argmax: The drafter's most likely token at each position, as text.
+    verifier_argmax: The verifier's most likely token at each position.
   """
 
   point: str
@@ -217,8 +217,8 @@ class View:
   p: list[float]
   pi: list[float]
   deferred: list[int] | None
-  drafter: list[str]
-  verifier: list[str]
+  drafter_argmax: list[str]
+  verifier_argmax: list[str]
 
   @property
   def key(self) -> tuple:
@@ -401,7 +401,9 @@ def _check_view(view: View) -> None:
   Raises:
     ValueError: A list is longer or shorter than the first.
   """
-  _check_lengths(view, 'q', 'p', 'pi', 'deferred', 'drafter', 'verifier')
+  _check_lengths(
+    view, 'q', 'p', 'pi', 'deferred', 'drafter_argmax', 'verifier_argmax'
+  )
 
 
 def _check_lengths(line: Trace | View, first: str, *others: str) -> None:

@@ -61,7 +61,7 @@ def _said(trace: Trace, view: View, index: int, source: str) -> list[str]:
   drafter, verifier = (
     # A space has to be seen, and a new line is none here.
     f'“{text.replace(chr(10), "↵")}”'
-    for text in (view.drafter[index], view.verifier[index])
+    for text in (view.drafter_argmax[index], view.verifier_argmax[index])
   )
   if drafter == verifier:
     return [*lines, f'both models would say {drafter}']

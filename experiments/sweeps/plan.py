@@ -53,7 +53,7 @@ _CHANGE_NOTHING = (
   'clock',
 )
 # Options of `Sampler` about what drafts, which a sweep has for all curves.
-_DRAFTING = ('stop_below', 'beam', 'others_say')
+_DRAFTING = ('stop_below', 'beam', 'fill_unselected_logits')
 
 
 @dataclasses.dataclass(frozen=True)

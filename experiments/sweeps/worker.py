@@ -405,8 +405,8 @@ class Worker:
           p=_rounded(x.p for x in said),
           pi=_rounded(pi),
           deferred=[int(x.deferred) for x in said] if has_rule else None,
-          drafter=[_name(tokenizer, x.drafter) for x in said],
-          verifier=[_name(tokenizer, x.verifier) for x in said],
+          drafter_argmax=[_name(tokenizer, x.drafter) for x in said],
+          verifier_argmax=[_name(tokenizer, x.verifier) for x in said],
         )
       )
     return views

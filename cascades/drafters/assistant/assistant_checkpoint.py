@@ -97,16 +97,16 @@ class Loaded(NamedTuple):
   config: dict[str, Any]
   tokenizer: tokenizers.Tokenizer | None
   name: str
-  options = ('others_say',)
+  options = ('fill_unselected_logits',)
 
   def bind(
-    self, verifier: checkpoints.Checkpoint, others_say: bool = True
+    self, verifier: checkpoints.Checkpoint, fill_unselected_logits: bool = True
   ) -> BoundDrafter:
     """Binds it to a verifier.
 
     Args:
       verifier: A Gemma 4 of the size that the assistant was made for.
-      others_say: As `AssistantDrafter` has it.
+      fill_unselected_logits: As `AssistantDrafter` has it.
 
     Raises:
       ValueError: It is another.
@@ -118,7 +118,7 @@ class Loaded(NamedTuple):
       verifier.model,
       tuple(families.KINDS[kind] for kind in text['layer_types']),
       top if self.config['use_ordered_embeddings'] else None,
-      others_say,
+      fill_unselected_logits,
     )
     return BoundDrafter(drafter, (self.params, verifier.params))
 

@@ -93,14 +93,14 @@ class AssistantDrafter(recurrent_drafter.Unrolled):
     model: The verifier, a Gemma 4.
     kinds: Of its layers, gemma's names: 'LOCAL_SLIDING' or 'GLOBAL'.
     top: Groups of tokens that get logits; None for all tokens.
-    others_say: Whether tokens of other groups have a little, as in
-      transformers.
+    fill_unselected_logits: True to give tokens of other groups the least
+      logit minus 1, as transformers does; False to give them -inf.
   """
 
   model: Any
   kinds: tuple[str, ...]
   top: int | None = None
-  others_say: bool = True
+  fill_unselected_logits: bool = True
 
   def banks(self, cache: PyTree, length: Int[Array, '']) -> dict[str, Bank]:
     """What layers of each kind see of a sequence.
@@ -164,7 +164,7 @@ class AssistantDrafter(recurrent_drafter.Unrolled):
     _, groups = jax.lax.top_k(near, self.top)
     ids = own['groups'][groups].ravel()
     said = table[ids] @ u
-    rest = said.min() - 1 if self.others_say else -jnp.inf
+    rest = said.min() - 1 if self.fill_unselected_logits else -jnp.inf
     return jnp.full(len(table), rest, said.dtype).at[ids].set(said)
 
   def start(self, params, state, context, gamma):
