@@ -4,7 +4,7 @@ Command: python -m experiments.sweep --config=configs/specialist.py
 Shows: in a few minutes, points that are far better than either model, for a
 rule can take each one's word where it is surer. The verifier knows nothing of
 Roman numerals, and the drafter, fine-tuned on them, forgot some of the rest.
-The page says by how much: "When is a cascade better than both models".
+The page says by how much: "Gain over both models".
 """
 
 import ml_collections

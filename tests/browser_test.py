@@ -92,9 +92,9 @@ def _tip(page):
 @pytest.mark.parametrize('width', _WIDTHS)
 def test_figures_tables_and_answers_are_there_and_fit(visit, width):
   page = visit(width)
-  figures = page.locator('section:not(.question) figure svg[role=img]')
+  figures = page.locator('section:not(.analysis) figure svg[role=img]')
   assert figures.count() == 4 * 2 + 1
-  rows = page.locator('section:not(.question) table.summary tbody tr')
+  rows = page.locator('section:not(.analysis) table.summary tbody tr')
   assert rows.count() == 5 + 4
   for part in (figures.first, rows.first, _tokens(page).first):
     part.scroll_into_view_if_needed()
@@ -121,7 +121,7 @@ def test_a_token_says_what_was_said_of_it(visit, width):
   assert _tip(page).count() == 0
   draft.hover()
   said = _tip(page).inner_text()
-  assert said.splitlines()[0] == 'drafted and kept, token 5'
+  assert said.splitlines()[0] == 'accepted draft, token 5'
   words = said.split()
   for who, value in (('q', '0.750'), ('p', '0.250'), ('π', '0.500')):
     assert words[words.index(who) + 1] == value
@@ -129,12 +129,12 @@ def test_a_token_says_what_was_said_of_it(visit, width):
   assert 'likeliest: drafter “<a>↵”, verifier “<b>”' in said
   assert '1 of 2 in block 1 of 2' in said
   assert not draft.get_attribute('title')
-  widths = [bar.bounding_box() for bar in _tip(page).locator('.said i').all()]
+  widths = [bar.bounding_box() for bar in _tip(page).locator('.probs i').all()]
   assert len(widths) == 3
   residual.focus()
   said = _tip(page).inner_text()
   assert f'1e{report_test.MINUS}6' in said
-  assert 'the rule deferred the draft turned down here' in said
+  assert 'the rule deferred the draft rejected here' in said
   box = _tip(page).bounding_box()
   assert box['x'] >= 0
   assert box['x'] + box['width'] <= width
@@ -142,7 +142,7 @@ def test_a_token_says_what_was_said_of_it(visit, width):
   assert 'the rule defers this token' in _tip(page).inner_text()
   # Where the pointer has left, the cursor's token is told again.
   page.mouse.move(1, 1)
-  assert "verifier's residual" in _tip(page).inner_text()
+  assert 'residual, token' in _tip(page).inner_text()
   page.keyboard.press('Escape')
   assert not _tip(page).count()
 
@@ -150,8 +150,8 @@ def test_a_token_says_what_was_said_of_it(visit, width):
 def test_what_nobody_looked_at_says_where_it_came_from(visit):
   page = visit()
   _tokens(page, 1).first.hover()
-  assert _tip(page).inner_text().split('\n')[0] == 'drafted and kept, token 5'
-  assert not _tip(page).locator('.said').count()
+  assert _tip(page).inner_text().split('\n')[0] == 'accepted draft, token 5'
+  assert not _tip(page).locator('.probs').count()
   alone = _tokens(page, 1, 1)
   alone.nth(1).hover()
   said = _tip(page).inner_text()
@@ -206,7 +206,7 @@ def _faster(example, steps=6):
   for _ in range(steps):
     speed.press('ArrowRight')
   assert speed.get_attribute('aria-valuetext') != before
-  assert 'modelled a second' in example.locator('output').inner_text()
+  assert 'modelled per second' in example.locator('output').inner_text()
 
 
 def _milliseconds(clock):
@@ -231,7 +231,7 @@ def test_both_clocks_tick_until_the_answers_are_there(visit, width):
     arg=example.element_handle(),
   )
   button.click()
-  assert button.inner_text() == 'Go on'
+  assert button.inner_text() == 'Resume'
   stands = [_milliseconds(clock) for clock in clocks]
   assert 3 < stands[0] < 30
   # A draft stands there before the verifier has read it.
@@ -242,7 +242,7 @@ def test_both_clocks_tick_until_the_answers_are_there(visit, width):
   assert all(head.is_visible() for head in heads)
   _faster(example)
   button.click()
-  example.get_by_text('Ended: ').wait_for(state='attached')
+  example.get_by_text('Finished: ').wait_for(state='attached')
   assert [_milliseconds(clock) for clock in clocks] == whole
   assert example.locator('.later, .proposed').count() == 0
   assert button.inner_text() == 'Play'
@@ -266,7 +266,7 @@ def test_who_wants_no_motion_gets_blocks(visit):
     example.element_handle(),
   )
   example.locator('.play').click()
-  example.get_by_text('Ended: ').wait_for(state='attached')
+  example.get_by_text('Finished: ').wait_for(state='attached')
   # Two blocks of 15 ms each, and the beginning.
   assert sorted(page.evaluate('[...seen]')) == ['0,0 ms', '0,15 ms', '0,30 ms']
   moving = page.evaluate(
@@ -280,7 +280,7 @@ def test_without_a_script_titles_say_it(visit):
   page = visit(java_script_enabled=False)
   title = _tokens(page).first.get_attribute('title')
   assert title.splitlines() == [
-    'drafted and kept, token 5',
+    'accepted draft, token 5',
     'q 0.750 · p 0.250 · π 0.500',
     'the rule keeps this token',
     'likeliest: drafter “<a>↵”, verifier “<b>”',

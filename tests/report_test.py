@@ -31,7 +31,7 @@ from experiments.reports import (
   AnalysisConfig,
   columns,
   drawings,
-  questions,
+  sections,
   styles,
   tables,
   write_report,
@@ -111,9 +111,9 @@ def read_page(workdir, **options):
   return path.read_text(encoding='utf-8')
 
 
-def before_questions(page):
-  """The sections of the tasks."""
-  return page.split('<section class="question"')[0]
+def before_analysis(page):
+  """Returns the page up to the first analysis section."""
+  return page.split('<section class="analysis"')[0]
 
 
 class Page(html.parser.HTMLParser):
@@ -191,12 +191,12 @@ def test_page_needs_nothing_else_and_escapes_texts(page):
 
 def test_page_has_plots_and_a_row_for_each_point_and_says_what_was_run(page):
   assert (
-    'small drafts for large · 8 examples a task · gamma 2 · temperature 1'
+    'small drafts for large · 8 examples per task · gamma 2 · temperature 1'
   ) in page
   assert 'verifier token\n10 ms; drafter token\n1 ms' in page
   assert 'block of 2 drafts 12 ms' in page
   assert 'jax 9.9.9' in page
-  page = before_questions(page)
+  page = before_analysis(page)
   # Four of each task, and the first.
   assert page.count('role="img"') == 4 * 2 + 1
   rows = re.findall(r'<tr><th scope="row" data-key', page)
@@ -211,7 +211,7 @@ def test_page_has_plots_and_a_row_for_each_point_and_says_what_was_run(page):
 
 
 def test_tokens_keep_whitespace_and_source(page):
-  title = 'title="drafted and kept, token 5"'
+  title = 'title="accepted draft, token 5"'
   assert f'<span class="t draft" {title}>&lt;a&gt;↵\n</span>' in page
   assert re.search(r'<span class="t residual" title="[^"]+"> b</span>', page)
   assert re.search(r'<span class="t bonus" title="[^"]+">\[end\]</span>', page)
@@ -319,12 +319,12 @@ def test_several_gammas_are_tuned_first_and_alone_below(two_gammas, page):
   assert '>Gamma</button>' not in parts[own[1]]
   # So has the best point, with how it was chosen.
   best = f'OPT, lenience {MINUS}∞, gamma 4; chosen on these same examples'
-  assert f'{best}, with no margin' in parts[own[0]]
+  assert f'{best}, without a margin' in parts[own[0]]
   assert 'made it fastest on these same\n' not in parts[own[1]]
   assert f'OPT, lenience {MINUS}∞; chosen' in parts[own[2]]
   # Where there is one gamma it is not spoken of.
   assert list(parts_of(page))[:2] == ['sums', 'words']
-  for words in ('each gamma by itself', '>Gamma</button>', ', gamma'):
+  for words in ('each gamma separately', '>Gamma</button>', ', gamma'):
     assert words not in page
 
 
@@ -342,7 +342,7 @@ def test_variants_are_curves_of_their_own(tmp_path):
     *('', ' (block)', ' (bonus verifier)', ' (gate processed)'),
     ' (sequential oracle)',
   ]
-  assert 'where it defers: a bound, not a method that could be run.' in text
+  assert 'where it defers: a bound, not a method that can be run.' in text
   keys = re.findall('<li data-key="(.*?)">', legend)
   assert keys[2:4] == ['token_v3', 'token_v3 block']
   drawn = set(re.findall('data-method="(.*?)"', text))
@@ -379,7 +379,7 @@ def test_a_cut_is_of_one_task_and_gamma_and_before_them_of_the_best(tmp_path):
 
 def test_every_method_has_a_look_of_its_own():
   known = [*methods.METHODS, *sequence.CONFIDENCES]
-  assert not set(known) - set(styles._KNOWN)
+  assert not set(known) - set(styles._BUILT_IN)
   names = [*known, 'mine', 'yours', 'theirs', 'ours']
   table = styles.styles({name: name for name in names})
   assert list(table) == names
@@ -474,10 +474,10 @@ def test_a_task_without_quality_is_shown_by_its_speed(tmp_path):
   text = read_page(workdir)
   # Of several references each has a line.
   assert '&lt;one&gt;\ntwo</dd>' in text
-  assert 'about speed alone' in text
+  assert 'measures speed only' in text
   assert 'right</span>' not in text
-  assert 'Fastest that scored' not in text
-  assert 'class="interval"' not in before_questions(text)
+  assert 'Fastest at the verifier' not in text
+  assert 'class="interval"' not in before_analysis(text)
   assert 'modelled latency per token (verifier alone = 1) against' in text
   assert 'quality against' not in text
 
@@ -508,7 +508,7 @@ def test_the_first_screen_answers_three_questions(tmp_path):
   assert fastest.startswith("At the verifier's quality, ")
   assert ' is fastest: 1.' in fastest
   assert 'differs by 0.000 (0.000 to 0.000)' in fastest
-  assert best.startswith("Within the verifier's time, ")
+  assert best.startswith("Within the verifier's latency, ")
   assert 'quality 0.900' in best
   assert above.startswith('No cascade is better than both models beyond chance')
   # Both models and all curves are in one frame, from 0 on.
@@ -537,7 +537,10 @@ def test_strict_decoding_is_what_the_fastest_is_seen_beside(tmp_path):
   ]
   (fastest, *_), _ = first_of(read_page(make_workdir(tmp_path, lines)))
   assert 'Lenient SD at lenience 0.5 is fastest' in fastest
-  assert 'Strict speculative decoding, which changes no answer, is' in fastest
+  assert (
+    'Strict speculative decoding, which keeps the law of the verifier, is'
+    in fastest
+  )
   one, other = re.findall(r'([0-9.]+) times', fastest)
   assert float(one) > float(other)
 
@@ -545,13 +548,13 @@ def test_strict_decoding_is_what_the_fastest_is_seen_beside(tmp_path):
 def test_the_first_screen_needs_the_models_alone(tmp_path):
   lines = graded_records(('verifier_only', 'opt'))
   (*_, above), _ = first_of(read_page(make_workdir(tmp_path / 'v', lines)))
-  assert above.startswith('The drafter did not answer alone')
+  assert above.startswith('The drafter alone was not run')
   lines = graded_records(('drafter_only', 'opt'))
   text = read_page(make_workdir(tmp_path / 'd', lines))
   assert 'class="first"' not in text
 
 
-def test_long_tables_are_folded_and_the_list_of_questions_leads_to_them(
+def test_long_tables_are_folded_and_the_contents_link_to_all_sections(
   tmp_path,
 ):
   lines = graded_records(
@@ -581,7 +584,7 @@ def test_costs_that_changed_are_spoken_of(tmp_path, block, said):
     assert '1.50 times as long at the end' in read_page(workdir)
 
 
-# --- The questions.
+# --- The analysis sections.
 
 
 def graded(method, lenience, example, **changes):
@@ -626,17 +629,17 @@ def graded_page(tmp_path_factory):
   return report_of(make_workdir(tmp_path_factory.mktemp('g'), graded_records()))
 
 
-def test_every_question_is_on_the_page_and_its_tables_are_files(graded_page):
+def test_every_section_is_on_the_page_and_its_tables_are_files(graded_page):
   path = graded_page
   parts = parts_of(path.read_text(encoding='utf-8'))
   assert list(parts)[1:-1] == [
-    'How fast at the same quality, how good at the same speed',
-    'Do plainer ways reach as far',
-    'Which points no other beats',
-    'When is a cascade better than both models',
-    'How do I choose the lenience',
-    'Can the lenience be chosen beforehand',
-    'Are right answers lost',
+    'Speed at equal quality, quality at equal speed',
+    'Comparison with simpler decoding',
+    'Pareto front',
+    'Gain over both models',
+    'Leniences with a guaranteed loss',
+    'Leniences chosen on half of the examples',
+    'Tests for lost right answers',
   ]
   table = csv(path, 'two_sided_modelled').set_index('variant')
   cells = dict(reversed(cells_of(parts[list(parts)[1]], 'Speed-up')))
@@ -652,7 +655,7 @@ def test_every_question_is_on_the_page_and_its_tables_are_files(graded_page):
 
 
 def test_the_clock_is_compared_where_arms_took_turns(tmp_path, graded_page):
-  assert 'What does the clock say' not in graded_page.read_text()
+  assert 'Speed-ups on the clock' not in graded_page.read_text()
   workdir = make_workdir(tmp_path, graded_records())
   # Twice as fast on the clock as the verifier alone, whatever the model says.
   timed = [
@@ -665,7 +668,7 @@ def test_the_clock_is_compared_where_arms_took_turns(tmp_path, graded_page):
   ]
   records.write(workdir / 'race.jsonl', timed)
   path = report_of(workdir)
-  part = parts_of(path.read_text(encoding='utf-8'))['What does the clock say']
+  part = parts_of(path.read_text(encoding='utf-8'))['Speed-ups on the clock']
   table = csv(path, 'race').set_index('variant')
   assert table.index.tolist() == ['opt']
   row = table.loc['opt']
@@ -673,23 +676,22 @@ def test_the_clock_is_compared_where_arms_took_turns(tmp_path, graded_page):
   assert row.wall_speedup == pytest.approx(2 * emitted)
   assert row.by_model == pytest.approx(row.speedup / row.wall_speedup)
   assert row.n == 10
-  assert (
-    f'{row.wall_speedup:.2f}' in dict(cells_of(part, 'On the clock'))['OPT']
-  )
+  assert f'{row.wall_speedup:.2f}' in dict(cells_of(part, 'Wall clock'))['OPT']
 
 
-def test_a_question_more_is_a_function_on_the_list(tmp_path, monkeypatch):
+def test_a_further_section_is_a_function_on_the_list(tmp_path, monkeypatch):
   def failures(context):
-    head = [*context.head, columns.Column('failed', 'Failed', str, 'of all')]
-    table = tables.Table('failures', 'Failures', context.points.table, head)
-    return questions.Question('How much failed', 'At each point.', [table])
+    shown = [*context.group_columns]
+    shown.append(columns.Column('failed', 'Failed', str, 'of all'))
+    table = tables.Table('failures', 'Failures', context.points.table, shown)
+    return sections.Section('Failed examples', 'At each point.', [table])
 
-  asked = [failures, lambda context: None]
-  monkeypatch.setattr(questions, 'QUESTIONS', asked)
+  builders = [failures, lambda context: None]
+  monkeypatch.setattr(sections, 'SECTIONS', builders)
   path = report_of(make_workdir(tmp_path, graded_records()))
   parts = parts_of(path.read_text(encoding='utf-8'))
-  assert list(parts)[1:-1] == ['How much failed']
-  assert dict(cells_of(parts['How much failed'], 'Failed'))['OPT'] == '0'
+  assert list(parts)[1:-1] == ['Failed examples']
+  assert dict(cells_of(parts['Failed examples'], 'Failed'))['OPT'] == '0'
   assert set(csv(path, 'failures').failed) == {0}
   suffixes = {p.suffix for p in (path.parent / 'tables').iterdir()}
   assert suffixes == {'.csv', '.md', '.tex'}
@@ -757,11 +759,11 @@ def test_workdirs_of_the_same_settings_are_one_page(tmp_path):
   assert path == tmp_path / 'one/report/with-two/index.html'
   text = path.read_text(encoding='utf-8')
   assert next(iter(parts_of(text))) == 'sums'
-  assert 'class="allowed"' not in text
+  assert 'class="notice"' not in text
   table = csv(path, 'two_sided_modelled')
   assert set(table.variant) == {'opt', 'token_v3', 'diff'}
   # The curves of both are drawn together.
-  front = parts_of(text)['Which points no other beats']
+  front = parts_of(text)['Pareto front']
   assert set(table.variant) < set(re.findall('data-method="(.*?)"', front))
 
 
@@ -814,7 +816,7 @@ def test_what_may_differ_stands_on_the_page_and_at_every_table(tmp_path):
   page = path.read_text(encoding='utf-8')
   titles = re.findall('<h3>.*?</h3>\n(.*)', page)
   assert titles
-  assert {f'<p class="allowed">{said}</p>'} == set(titles)
+  assert {f'<p class="notice">{said}</p>'} == set(titles)
   assert page.count(said) == 1 + len(titles)
   for table in (path.parent / 'tables').iterdir():
     note = said.replace('_', r'\_') if table.suffix == '.tex' else said

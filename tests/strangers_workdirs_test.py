@@ -202,7 +202,7 @@ def test_what_disagrees_is_left_out_and_named(workdir, tmp_path, case):
   damage, said = DISAGREEING[case]
   damage(copy)
   page = report(copy).read_text(encoding='utf-8')
-  marked = re.findall('<p class="allowed">(.*?)</p>', page)
+  marked = re.findall('<p class="notice">(.*?)</p>', page)
   assert any(said in html.unescape(line) for line in marked)
   assert all(line.startswith('Left out: ') for line in marked)
   # Views are not needed to show an answer.

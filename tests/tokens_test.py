@@ -123,12 +123,12 @@ def test_titles_say_what_is_known():
     trace, deferred=[0, 0], verifier_argmax=['a', 'b'], pi=[0.0, 2e-5]
   )
   assert _titles(trace, view) == [
-    'drafted and kept, token 0\nq 0.500 · p 0.250 · π 0.000\n'
-    'the rule keeps this token\nboth models would say “a”',
-    "verifier's residual, token 1\n"
+    'accepted draft, token 0\nq 0.500 · p 0.250 · π 0.000\n'
+    'the rule keeps this token\nlikeliest: “a” for both models',
+    'residual, token 1\n'
     f'q 0.500 · p 0.250 · π 2e{report_test.MINUS}5\n'
     'the rule keeps this token\n'
-    'the rule deferred the draft turned down here\n'
+    'the rule deferred the draft rejected here\n'
     'likeliest: drafter “a”, verifier “b”',
   ]
   # Without a rule nothing is deferred, and nothing said of it.

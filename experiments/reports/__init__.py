@@ -1,34 +1,36 @@
-"""The page of a run, or of several: reads workdirs, loads no model.
+"""The page of a run, or of several: reads workdirs and loads no model.
 
-A workdir holds `records`, `traces` and `examples`, `summary.csv`, `costs.json`
-and, for the page's first line, `config.json`; with `views`, the page also says
-how likely tokens were.
-Under `report/` go `index.html`, `tables/` (CSV, Markdown and LaTeX), `figures/`
-(SVG and PNG), all of them of the same frames, and `report.json`, which says how
-intervals were drawn.
+A workdir has `records`, `traces` and `examples`, `summary.csv`, `costs.json`
+and, for the first line of the page, `config.json`. With `views`, the page also
+shows probabilities of tokens.
+The folder `report/` gets `index.html`, `tables/` (CSV, Markdown and LaTeX),
+`figures/` (SVG and PNG), all made of the same frames, and `report.json`, which
+has the bootstrap settings.
 
-Nothing is worked out here: frames and numbers come from `analysis`.
+Frames and numbers come from `analysis`; this package presents them.
 
-  page       The page's parts, and the files of its looks and its script.
-  questions  How to read what answers each question.
-  examples   Answers side by side, and in `tokens` token by token.
-  tables     Tables as HTML, Markdown and LaTeX; `columns` has their columns.
-  figures    Plots; `drawings` puts them on the page and into files.
-  styles     How curves and numbers look.
-  targets    A picture for the audit, not for the page.
+  page             The page, with its style sheets and scripts.
+  run_description  Texts about the runs: setting, unit costs, versions.
+  first_screen     One figure and three headline results.
+  slice_sections   Sections with the points of one task.
+  sections         Analysis sections: a title, a guide, tables and figures.
+  examples         Answers side by side, and in `tokens` token by token.
+  html_parts       Parts of the HTML that sections share.
+  tables           Tables as HTML, Markdown and LaTeX; `columns` has columns.
+  figures          Plots; `drawings` makes SVG elements and files of them.
+  styles           Styles of curves and formats of numbers.
+  targets          A picture for the audit, not for the page.
 
-To ask one question more, write two functions and add a line. The first stands
-in `analysis` and makes a frame of `Points`, or of the frame that
-`comparisons.compare` makes of them: a row for each thing that is said, with
-`variant` for the curve that it is said of. The second stands in `questions`: it
-takes a `Context`, and gives a `Question` with a title, a sentence on how to
-read the frame, and a `Table` of the columns that people see. The line is its
-name in `questions.QUESTIONS`, where it belongs on the page. Section and files
-follow from that.
+A further section takes two functions and a line. The first function is in
+`analysis` and makes a frame of `Points`, or of the frame that
+`comparisons.compare` makes of them, with a column `variant` that names the
+curve of a row. The second function is in a module of `sections`: it takes a
+`SectionContext`, and returns a `Section` with a title, a guide, and a `Table`
+of the columns that are shown. The line is its name in `sections.SECTIONS`, at
+its position on the page. The section and its files follow.
 """
 
 import dataclasses
-import functools
 import json
 import pathlib
 import sys
@@ -50,15 +52,15 @@ from experiments.reports import (
   drawings,
   first_screen,
   page,
-  questions,
+  sections,
   styles,
   tables,
 )
-from experiments.reports.questions import Context, Question
+from experiments.reports.page import PageContent
 
 __all__ = ['AnalysisConfig', 'write_report']
 
-# Writes the file that it is given.
+# Writes a file at a path.
 _Writer = Callable[[pathlib.Path], None]
 
 
@@ -68,170 +70,188 @@ def write_report(
   allow: Sequence[str] = (),
   figures: bool = True,
 ) -> pathlib.Path:
-  """Writes `report/index.html` under a workdir, and what belongs to it.
+  """Writes `report/index.html` under a workdir, with tables and figures.
 
-  The page comes first. What cannot be written beside it is left out, which the
-  page says, and a line on stderr.
+  The page is written first. Files that cannot be written are left out; the page
+  and a line on stderr name them.
 
   Args:
-    workdir: A folder, or several whose points are compared; of several the
-      report goes to `report/with-...` of the first.
-    config: Margins, targets and how intervals are drawn; by default those of
+    workdir: A folder, or several whose points are compared; the report of
+      several is in `report/with-...` of the first.
+    config: Margins, targets and bootstrap settings; None takes the defaults of
       `AnalysisConfig`.
-    allow: Those of `runs.SETTINGS` that may differ between several.
-    figures: Whether to write each figure of the page as files too.
+    allow: Names of `runs.SETTINGS` that may differ between workdirs.
+    figures: True to write each figure of the page as files too.
 
   Returns:
     The path of the page.
 
   Raises:
-    ValueError: A file is missing or damaged, or workdirs cannot be compared;
-      says what to do.
+    ValueError: A file is missing or damaged, or workdirs cannot be compared.
   """
   config = config or AnalysisConfig()
-  many = not isinstance(workdir, str | pathlib.Path)
-  folders = list(map(pathlib.Path, workdir if many else [workdir]))
+  is_comparison = not isinstance(workdir, str | pathlib.Path)
+  folders = list(map(pathlib.Path, workdir if is_comparison else [workdir]))
   paths.check_tree(folders[0], ['trackers/wandb'])
-  read = [runs.read(path) for path in folders]
-  names = runs.names(read)
-  told = dict(zip(names, read, strict=True))
-  differing = runs.check(read, allow)
-  frame, left_out = runs.summary(told), []
-  answers = example_selection.select_answers(
-    folders[0], read[0].records, left_out
+  contents = [runs.read(path) for path in folders]
+  names = runs.names(contents)
+  differing = runs.check(contents, allow)
+  content, left_out = _page_content(
+    dict(zip(names, contents, strict=True)), config, _note(differing)
   )
-  looks = _looks(frame, answers)
-  # Of several runs, nothing is said of one alone.
-  raced = race.timed_points(read[0]) if len(read) == 1 else None
-  context = Context(runs.gather(read), looks, config, raced)
-  asked = questions.answer(context)
-  note = _note(differing)
-  screens = first_screen.first_screens(context.mixed, looks, config)
-  render = functools.partial(
-    page.render, frame, answers, told, screens, asked, looks, config, note
-  )
-  left_out = [f'Left out: {display.sentence(one)}' for one in left_out]
-  text, drawn = render(left_out)
+  text, page_drawings = page.render(content, left_out)
   folder = _folder(folders[0], names)
   path = folder / 'index.html'
   records.write_text(path, text)
-  written = {folder / 'report.json': _about(config, folders, differing)}
-  written |= _tables(folder / 'tables', asked, looks, note)
-  written |= _figures(folder / 'figures', drawn if figures else ())
-  failed = _write(written)
+  writers = {folder / 'report.json': _settings(config, folders, differing)}
+  writers |= _tables(folder / 'tables', content)
+  writers |= _figures(folder / 'figures', page_drawings if figures else ())
+  failed = _write(writers)
   if failed:
     print(*failed, sep='\n', file=sys.stderr)
-    text, _ = render([*left_out, *failed])
+    text, _ = page.render(content, [*left_out, *failed])
     records.write_text(path, text)
   return path
 
 
-def _write(written: Mapping[pathlib.Path, _Writer]) -> list[str]:
-  """Writes what it can.
+def _page_content(
+  runs_by_name: Mapping[str, runs.Run], config: AnalysisConfig, note: str
+) -> tuple[PageContent, list[str]]:
+  """Computes the content of the page.
 
   Args:
-    written: What writes each file.
+    runs_by_name: The runs by name.
+    config: Margins, targets and bootstrap settings.
+    note: Text above every table; may be empty.
 
   Returns:
-    A sentence for each that could not be written.
+    The content, and sentences on what is missing.
+  """
+  contents = list(runs_by_name.values())
+  frame, left_out = runs.summary(runs_by_name), []
+  answers = example_selection.select_answers(
+    contents[0].path, contents[0].records, left_out
+  )
+  curve_styles = _curve_styles(frame, answers)
+  # A comparison of runs has no section of a single run.
+  timed_points = race.timed_points(contents[0]) if len(contents) == 1 else None
+  context = sections.SectionContext(
+    runs.gather(contents), curve_styles, config, timed_points
+  )
+  content = PageContent(
+    frame=frame,
+    answers=answers,
+    runs_by_name=runs_by_name,
+    screens=first_screen.first_screens(context.mixed, curve_styles, config),
+    sections=sections.build_sections(context),
+    curve_styles=curve_styles,
+    config=config,
+    note=note,
+  )
+  missing = [f'Left out: {display.sentence(thing)}' for thing in left_out]
+  return content, missing
+
+
+def _write(writers: Mapping[pathlib.Path, _Writer]) -> list[str]:
+  """Writes all files that can be written.
+
+  Args:
+    writers: Writer of each file.
+
+  Returns:
+    A sentence for each file that could not be written.
   """
   failed = []
-  for path, write in written.items():
+  for path, write in writers.items():
     try:
       path.parent.mkdir(parents=True, exist_ok=True)
       write(path)
-    # One that cannot be drawn takes nothing else with it.
+    # A file that cannot be written does not prevent the rest.
     except Exception as error:
-      why = f'{type(error).__name__}: {error}'
+      cause = f'{type(error).__name__}: {error}'
       failed.append(
-        display.sentence(f'Left out: {path} could not be written ({why}).')
+        display.sentence(f'Left out: {path} could not be written ({cause}).')
       )
   return failed
 
 
 def _folder(first: pathlib.Path, names: Sequence[str]) -> pathlib.Path:
-  """Where a report goes, under the first of the workdirs of these names."""
+  """Returns the folder of a report, under the first workdir."""
   folder = first / 'report'
   if len(names) == 1:
     return folder
   return folder / '-'.join(['with', *names[1:]]).replace('/', '-')
 
 
-def _looks(
+def _curve_styles(
   frame: pd.DataFrame, answers: Sequence[SelectedAnswer]
 ) -> dict[str, styles.Style]:
-  """Styles by variant, of all that is on the page."""
+  """Returns the styles of all curves on the page, by variant."""
   return styles.styles(
-    dict(
-      zip(reference_points.BASELINES, reference_points.BASELINES, strict=True)
-    )
+    {name: name for name in reference_points.BASELINES}
     | dict(zip(frame.variant, frame.method, strict=True))
     | {
-      s.record.variant: s.record.method
-      for s in example_selection.with_counterparts(answers)
+      answer.record.variant: answer.record.method
+      for answer in example_selection.with_counterparts(answers)
     }
   )
 
 
 def _note(differing: Sequence[str]) -> str:
-  """What stands at every table of runs that are not alike."""
+  """Returns the note on settings that differ; empty if none does."""
   if not differing:
     return ''
   return f'These runs differ in {", ".join(differing)}, which was allowed.'
 
 
-def _about(
+def _settings(
   config: AnalysisConfig,
   folders: Sequence[pathlib.Path],
   differing: Sequence[str],
 ) -> _Writer:
-  """What writes how a report was made."""
-  kept = dataclasses.asdict(config) | {
+  """Returns the writer of the settings of a report."""
+  settings = dataclasses.asdict(config) | {
     'workdirs': list(map(str, folders)),
     'allowed': differing,
   }
-  text = json.dumps(kept, indent=2) + '\n'
+  text = json.dumps(settings, indent=2) + '\n'
   return lambda path: records.write_text(path, text)
 
 
 def _figures(
-  folder: pathlib.Path, drawn: Sequence[drawings.Drawing]
+  folder: pathlib.Path, page_drawings: Sequence[drawings.Drawing]
 ) -> dict[pathlib.Path, _Writer]:
-  """What writes drawings as files, by those without their endings."""
+  """Returns the writers of drawings, by their paths without endings."""
   return {
     folder / drawing.name: lambda path, drawing=drawing: drawing.save(
       path.parent
     )
-    for drawing in drawn
+    for drawing in page_drawings
   }
 
 
 def _tables(
-  folder: pathlib.Path,
-  asked: Sequence[Question],
-  looks: Mapping[str, styles.Style],
-  note: str,
+  folder: pathlib.Path, content: PageContent
 ) -> dict[pathlib.Path, _Writer]:
-  """What writes the tables of all questions, by file.
+  """Returns the writers of the tables of all sections, by file.
 
   Args:
-    folder: Where they are to lie.
-    asked: Questions with their answers.
-    looks: Styles by variant.
-    note: What has to be said in each file; may be empty.
+    folder: Folder of the files.
+    content: The content of the page.
   """
-  texts = {
+  curve_styles, note = content.curve_styles, content.note
+  formats = {
     '.csv': lambda table: table.csv(note),
-    '.md': lambda table: tables.markdown(table, looks, note),
-    '.tex': lambda table: tables.latex(table, looks, note),
+    '.md': lambda table: tables.markdown(table, curve_styles, note),
+    '.tex': lambda table: tables.latex(table, curve_styles, note),
   }
 
   def writer(table: tables.Table, suffix: str) -> _Writer:
-    return lambda path: records.write_text(path, texts[suffix](table))
+    return lambda path: records.write_text(path, formats[suffix](table))
 
   return {
     (folder / table.name).with_suffix(suffix): writer(table, suffix)
-    for question in asked
-    for table in question.tables
-    for suffix in texts
+    for section in content.sections
+    for table in section.tables
+    for suffix in formats
   }

@@ -1,4 +1,4 @@
-"""Columns of the page's tables: what they are called, and how values look."""
+"""Columns of the page's tables: headings, tooltips and number formats."""
 
 import dataclasses
 import math
@@ -12,11 +12,11 @@ class Column:
   """A column of a table.
 
   Attributes:
-    field: The frame's column; rows are sorted by it. Where the frame has its
-      ends, as `comparisons.with_ends` names them, the interval is shown too.
-    heading: What people read.
-    show: A value as text.
-    meaning: Shown when the pointer rests on the heading.
+    field: Column of the frame, by which rows are sorted. The interval is shown
+      too if the frame has its ends, as `comparisons.with_ends` names them.
+    heading: Heading of the column.
+    show: Formats a value as text.
+    meaning: Tooltip of the heading.
   """
 
   field: str
@@ -25,102 +25,122 @@ class Column:
   meaning: str
 
 
-# --- How values look.
+# --- Formats of values.
 
 
-def digits(n: int) -> Callable[[float], str]:
-  """For numbers with so many digits after the point."""
-  return lambda value: styles.number(value, n)
+def number_format(decimals: int) -> Callable[[float], str]:
+  """Returns a format with a fixed number of decimals."""
+  return lambda value: styles.number(value, decimals)
 
 
 def count(value: float) -> str:
-  """For whole numbers."""
+  """Formats a whole number."""
   return styles.number(value, 0)
 
 
-def size(value: float) -> str:
-  """For whole numbers of which 0 is none."""
+def count_or_dash(value: float) -> str:
+  """Formats a whole number; 0 and nan as a dash."""
   return styles.DASH if not value or math.isnan(value) else f'{value:g}'
 
 
 def p_value(value: float) -> str:
-  """For p-values, of which small ones have powers of ten."""
+  """Formats a p-value; those below 0.001 with a power of ten."""
   if math.isnan(value) or value >= 0.001:
     return styles.number(value, 3)
   return f'{value:.0e}'.replace('-', styles.MINUS)
 
 
-def texts(value: object) -> str:
-  """For words, of which nan is none."""
+def text_or_dash(value: object) -> str:
+  """Formats a text; None and nan as a dash."""
   return styles.DASH if value is None or value != value else str(value)
 
 
-def yes(value: object) -> str:
-  """For yes and no."""
+def check_mark(value: object) -> str:
+  """Formats a truth value as a check mark or a cross."""
   return '✓' if value else '✗'
 
 
-# --- Which point a row is.
+# --- Columns that identify a point.
 
-TASK = Column('task', 'Task', styles.words, 'what was asked')
+TASK = Column('task', 'Task', styles.words, 'name of the task')
 TEMPERATURE = Column(
   'temperature', 'Temperature', '{:g}'.format, 'of both models'
 )
-RUN = Column('run', 'Run', texts, 'the workdir')
-BATCH = Column('batch_size', 'Batch', size, 'rows decoded at a time')
+RUN = Column('run', 'Run', text_or_dash, 'name of the workdir')
+BATCH = Column('batch_size', 'Batch', count_or_dash, 'rows decoded at a time')
 LENIENCE = Column('lenience', 'Lenience', styles.lenience, 'of the point')
-GAMMA = Column('gamma', 'Gamma', size, 'tokens drafted per block')
+GAMMA = Column('gamma', 'Gamma', count_or_dash, 'tokens drafted per block')
 
-# --- What is said of it.
+# --- Columns of results.
 
 EXAMPLES = Column('n', 'Examples', count, 'answered by both')
-QUALITY = Column('quality', 'Quality', digits(3), "the task's own metric")
+QUALITY = Column('quality', 'Quality', number_format(3), 'metric of the task')
 DIFFERENCE = Column(
   'difference',
   'Quality gained',
-  digits(3),
-  "over the verifier's, on the same examples, with its 95 % interval",
+  number_format(3),
+  'over the verifier, on the same examples, with its 95 % interval',
 )
 SPEEDUP = Column(
   'speedup',
   'Speed-up',
-  digits(2),
-  "per token; the verifier's latency by the method's, with its 95 % interval",
+  number_format(2),
+  "per token: the verifier's latency over the method's, with its 95 % interval",
 )
-BEST_SPEEDUP = Column('best_speedup', 'Speed-up', digits(2), 'per token')
+BEST_SPEEDUP = Column('best_speedup', 'Speed-up', number_format(2), 'per token')
 LATENCY = Column(
-  'latency', 'Latency', digits(2), 'modelled; the verifier alone is 1'
+  'latency', 'Latency', number_format(2), 'modelled; verifier alone = 1'
 )
 
-# Columns of the summary, of which `GAMMA` is shown after the first if need be.
+# Columns of the summary; `GAMMA` is shown after the first if gamma varies.
 SUMMARY = (
-  dataclasses.replace(LENIENCE, meaning='how readily drafts are kept'),
+  dataclasses.replace(
+    LENIENCE, meaning='from strict (lossless) to drafter-only'
+  ),
   QUALITY,
   Column(
     'relative_latency',
     'Latency',
-    digits(2),
-    'modelled, per emitted token; the verifier alone is 1',
+    number_format(2),
+    'modelled, per emitted token; verifier alone = 1',
   ),
-  Column('acceptance_rate', 'Accepted', digits(3), 'of examined drafts'),
-  Column('rejection_rate', 'Rejected', digits(3), 'of examined drafts'),
+  Column(
+    'acceptance_rate',
+    'Accepted',
+    number_format(3),
+    'share of the examined drafts',
+  ),
+  Column(
+    'rejection_rate',
+    'Rejected',
+    number_format(3),
+    'share of the examined drafts',
+  ),
   Column(
     'deferral_rate',
     'Deferred',
-    digits(3),
-    'examined positions where the rule defers to the verifier',
+    number_format(3),
+    'share of the examined positions where the rule defers to the verifier',
   ),
   Column(
     'block_efficiency',
     'Tokens per block',
-    digits(2),
+    number_format(2),
     'block efficiency: emitted tokens per verifier call',
   ),
   Column(
-    'verifier_calls_per_token', 'Verifier calls', digits(2), 'per emitted token'
+    'verifier_calls_per_token',
+    'Verifier calls',
+    number_format(2),
+    'per emitted token',
   ),
   Column(
-    'drafter_calls_per_token', 'Drafter calls', digits(2), 'per emitted token'
+    'drafter_calls_per_token',
+    'Drafter calls',
+    number_format(2),
+    'per emitted token',
   ),
-  Column('mean_output_tokens', 'Output tokens', digits(1), 'per example'),
+  Column(
+    'mean_output_tokens', 'Output tokens', number_format(1), 'per example'
+  ),
 )

@@ -1,8 +1,8 @@
-"""A figure as the page has it, and as files.
+"""Figures as inline SVG for the page, and as files.
 
-On the page it is inline SVG that takes its colours and font from there: it is
-drawn in placeholder colours, which become CSS variables. `new` begins one,
-under `RC`, and `finish` makes a `Drawing` of it.
+On the page a figure is inline SVG with the colours and the font of the page: it
+is drawn in placeholder colours, which become CSS variables. `new` begins a
+figure, under `RC`, and `finish` makes a `Drawing` of it.
 """
 
 import dataclasses
@@ -26,9 +26,9 @@ from matplotlib.transforms import Affine2D
 
 from cascades import atomic
 from cascades.untrusted import display
-from experiments.reports.styles import Style
+from experiments.reports.styles import CurveStyles, Style
 
-# Placeholder colours and the CSS variables they turn into.
+# Placeholder colours and their CSS variables.
 INK, SOFT, FAINT = '#0a0b01', '#0a0b02', '#0a0b03'
 PAGE = '#0a0b04'
 _VARIABLES = {
@@ -37,7 +37,7 @@ _VARIABLES = {
   FAINT: '--faint',
   PAGE: '--card',
 }
-# What they are on paper: what `page.css` has for a light page.
+# Their colours on paper, which are those of a light page in `page.css`.
 _PAPER = {
   INK: '#1d2430',
   SOFT: '#5d6878',
@@ -45,11 +45,11 @@ _PAPER = {
   PAGE: '#ffffff',
 }
 RC = {
-  # A dollar in a method's name is a dollar.
+  # A dollar sign in a method's name is no mathematics.
   'text.parse_math': False,
-  # Text stays text: it can be selected, and scales with the page.
+  # Text can be selected, and scales with the page.
   'svg.fonttype': 'none',
-  # Ids inside the file would differ from run to run otherwise.
+  # Makes the ids inside the file the same in every run.
   'svg.hashsalt': 'cascades',
   'font.size': 11.0,
   'axes.edgecolor': SOFT,
@@ -69,31 +69,30 @@ RC = {
 }
 
 
-# Files of the same figure are the same, whenever they are written.
+# Leaves dates out, so that the files of a figure are reproducible.
 _UNDATED = dict.fromkeys(('Date', 'Creator', 'Format', 'Type'))
 
 
 def new(width: float, height: float) -> Figure:
-  """An empty figure, in inches; the page scales it."""
+  """Returns an empty figure of a size in inches; the page scales it."""
   figure = Figure(figsize=(width, height), layout='constrained')
-  # A canvas of its own: no pyplot, so no global state and no display.
+  # A canvas without pyplot has no global state and needs no display.
   FigureCanvasSVG(figure)
   return figure
 
 
 @dataclasses.dataclass(frozen=True)
 class Drawing:
-  """A figure, as the page has it and as files.
+  """A figure as an SVG element of the page and as the source of files.
 
   Attributes:
-    name: What its files are called, without an ending; no other drawing of
-      the page has it.
-    svg: An element that takes its colours from the page.
-    figure: What it was made of, in placeholder colours.
-    colours: Which colour each placeholder becomes on paper.
-    labels: What people call each curve, by variant.
-    caption: Which of several alike it is; may be empty.
-    wide: Whether it fills a line of the page.
+    name: Name of the files, without an ending; unique on the page.
+    svg: SVG element with the colours of the page.
+    figure: The figure in placeholder colours.
+    colours: Colour of each placeholder on paper.
+    labels: Label of each curve, by variant.
+    caption: Caption on the page; may be empty.
+    wide: True if the figure has the full width of the page.
   """
 
   name: str
@@ -105,19 +104,19 @@ class Drawing:
   wide: bool = True
 
   def save(self, folder: pathlib.Path) -> None:
-    """Writes NAME.svg and NAME.png, in light colours and with a legend."""
+    """Writes NAME.svg and NAME.png in light colours, with a legend."""
     _recolour(self.figure, self.colours)
-    # All has its place since the page was drawn.
+    # The layout is fixed since the page was drawn.
     self.figure.set_layout_engine('none')
-    lines = {
+    artists = {
       line.get_gid().partition(':')[2]: line
       for line in self.figure.findobj(Line2D)
       if (line.get_gid() or '').startswith('method:')
     }
-    named = [variant for variant in self.labels if variant in lines]
+    named = [variant for variant in self.labels if variant in artists]
     with mpl.rc_context(RC):
       self.figure.legend(
-        [lines[variant] for variant in named],
+        [artists[variant] for variant in named],
         [self.labels[variant] for variant in named],
         loc='upper center',
         bbox_to_anchor=(0.5, 0),
@@ -125,75 +124,79 @@ class Drawing:
         frameon=False,
         labelcolor=_PAPER[INK],
       )
-      looks = dict(bbox_inches='tight', facecolor='white')
-      text = _xml(self.figure, **looks)
+      options = dict(bbox_inches='tight', facecolor='white')
+      text = _xml(self.figure, **options)
       atomic.write_text(folder / f'{self.name}.svg', text)
       FigureCanvasAgg(self.figure)
       picture = io.BytesIO()
-      self.figure.savefig(picture, format='png', dpi=120, **looks)
+      self.figure.savefig(picture, format='png', dpi=120, **options)
     atomic.write_bytes(folder / f'{self.name}.png', picture.getvalue())
 
 
-def _xml(figure: Figure, **looks: Any) -> str:
-  """Returns a figure's SVG, whatever its labels hold."""
+def _xml(figure: Figure, **options: Any) -> str:
+  """Returns the SVG of a figure without characters that XML excludes."""
   buffer = io.StringIO()
-  figure.savefig(buffer, format='svg', metadata=_UNDATED, **looks)
+  figure.savefig(buffer, format='svg', metadata=_UNDATED, **options)
   return display.for_xml(buffer.getvalue())
 
 
 def _recolour(figure: Figure, colours: Mapping[str, str]) -> None:
-  """Paints all that has a placeholder colour.
+  """Replaces the placeholder colours of a figure in place.
 
   Args:
-    figure: What is painted, in place.
-    colours: Which colour each placeholder becomes, both as '#rrggbb'.
+    figure: The figure.
+    colours: New colour by placeholder, both as '#rrggbb'.
   """
   exact = {colors.to_rgb(k): colors.to_rgb(v) for k, v in colours.items()}
 
-  def painted(value):
+  def recoloured(value):
     try:
       rgba = colors.to_rgba_array(value)
     except (TypeError, ValueError):
-      # Such as 'auto'.
+      # The value is not a colour, such as 'auto'.
       return None
     new = np.array([(*exact.get(tuple(c[:3]), c[:3]), c[3]) for c in rgba])
     return None if np.array_equal(new, rgba) else new
 
   for artist in figure.findobj():
-    for what in (
+    for attribute in (
       'color',
       'facecolor',
       'edgecolor',
       'markerfacecolor',
       'markeredgecolor',
     ):
-      get = getattr(artist, f'get_{what}', None)
-      if get is None or not hasattr(artist, f'set_{what}'):
+      get = getattr(artist, f'get_{attribute}', None)
+      if get is None or not hasattr(artist, f'set_{attribute}'):
         continue
-      new = painted(get())
+      new = recoloured(get())
       if new is not None and len(new):
-        many = hasattr(artist, 'get_offsets')
-        getattr(artist, f'set_{what}')(new if many else tuple(new[0]))
+        is_collection = hasattr(artist, 'get_offsets')
+        getattr(artist, f'set_{attribute}')(
+          new if is_collection else tuple(new[0])
+        )
 
 
 def finish(
   figure: Figure,
   name: str,
+  *,
   description: str,
-  styles: Mapping[str, Style],
+  styles: CurveStyles,
   titles: Mapping[str, list[str]],
 ) -> Drawing:
-  """What a finished figure becomes.
+  """Makes a drawing of a finished figure.
 
   Args:
-    figure: All of it is drawn.
-    name: What its files are called; no other drawing of the page has it.
-    description: What it shows, for those who cannot see it.
+    figure: The figure in placeholder colours.
+    name: Name of the files, without an ending; unique on the page.
+    description: Description for readers who cannot see the figure.
     styles: Styles by variant.
-    titles: What to show when the pointer rests on each marker, by the id of
-      the artist that has the markers.
+    titles: Tooltips of the markers, by the id of the artist that has them.
   """
-  svg = _svg(figure, name, description, styles, titles)
+  svg = _svg(
+    figure, name, description=description, styles=styles, titles=titles
+  )
   colours = _PAPER | {s.placeholder: s.light for s in styles.values()}
   labels = {variant: style.label for variant, style in styles.items()}
   return Drawing(name, svg, figure, colours, labels)
@@ -202,33 +205,32 @@ def finish(
 def _svg(
   figure: Figure,
   name: str,
+  *,
   description: str,
-  styles: Mapping[str, Style],
+  styles: CurveStyles,
   titles: Mapping[str, list[str]],
 ) -> str:
-  """The figure as an element to be put into a page.
+  """Returns a figure as an SVG element of the page.
 
   Args:
-    figure: All of it is drawn, in placeholder colours.
-    name: What stands before the ids that survive, so that no other drawing of
-      the page has them.
-    description: What it shows, for those who cannot see it.
-    styles: Curves whose placeholders become CSS variables.
-    titles: What to show when the pointer rests on each marker, by the id of
-      the artist that has the markers.
+    figure: The figure in placeholder colours.
+    name: Prefix of the ids that are kept, which makes them unique on the page.
+    description: Description for readers who cannot see the figure.
+    styles: Styles whose placeholders become CSS variables.
+    titles: Tooltips of the markers, by the id of the artist that has them.
   """
   text = _xml(figure, transparent=True)
   for style in styles.values():
     text = text.replace(style.placeholder, f'var({style.variable})')
   for placeholder, variable in _VARIABLES.items():
     text = text.replace(placeholder, f'var({variable})')
-  # The font comes from the page; only its size is the plot's.
+  # The font is that of the page; only the size is that of the plot.
   text = re.sub(r'font: ([\d.]+px) [^;\"]*', r'font-size: \1', text)
-  # Ids are shared by all plots of the page.
+  # Ids must be unique among all plots of the page.
   text = re.sub(r'(?<=\bid=")(?=[mp][0-9a-f]{8,})', f'{name}-', text)
   text = re.sub(r'(?<=#)(?=[mp][0-9a-f]{8,})', f'{name}-', text)
   root = ElementTree.fromstring(text)
-  # Ids are as the text has them.
+  # Ids in the text are escaped for XML.
   titles = {display.for_xml(key): value for key, value in titles.items()}
   used = set(re.findall(r'#([\w-]+)[")]', text))
   parents = {child: parent for parent in root.iter() for child in parent}
@@ -248,7 +250,7 @@ def _svg(
         element.set('data-band', '')
     if identifier and identifier not in used:
       del element.attrib['id']
-    # It would style the whole page.
+    # A style element would apply to the whole page.
     if element.tag == 'style':
       parents[element].remove(element)
   for key in ('width', 'height', 'version'):
@@ -259,16 +261,16 @@ def _svg(
 
 
 def shape(style: Style) -> MarkerStyle:
-  """The marker; Matplotlib makes its own polygons and stars too small."""
+  """Returns the marker of a curve, with polygons and stars enlarged."""
   if isinstance(style.marker, tuple):
     return MarkerStyle(style.marker, transform=Affine2D().scale(1.3))
   return MarkerStyle(style.marker)
 
 
 def marker(style: Style) -> str:
-  """The marker of a curve for legends and tables, as an `<svg>` element."""
-  drawn = shape(style)
-  path = drawn.get_path().transformed(drawn.get_transform())
+  """Returns the marker of a curve as an SVG element for legends and tables."""
+  marker_style = shape(style)
+  path = marker_style.get_path().transformed(marker_style.get_transform())
   letters = {
     Path.MOVETO: 'M',
     Path.LINETO: 'L',
@@ -277,7 +279,7 @@ def marker(style: Style) -> str:
   }
   parts = []
   for points, code in path.iter_segments(simplify=False):
-    # Closing a path repeats a point that SVG does not want.
+    # Matplotlib repeats the first point when it closes a path; SVG does not.
     if code == Path.CLOSEPOLY:
       parts.append('Z')
     else:
@@ -287,7 +289,7 @@ def marker(style: Style) -> str:
   name, box, line = 'marker', '-.6 -.6 1.2 1.2', ''
   fill = f'fill="{colour}"'
   if style.dashes:
-    # Hollow, on a piece of its line.
+    # Hollow, on a piece of the dashed line.
     name, box = 'marker line', '-1.5 -.8 3 1.6'
     dashes = ' '.join(f'{v * 0.15:g}' for v in style.dashes)
     line = (

@@ -1,10 +1,11 @@
-"""Example answers: the same prompt by two methods, token by token.
+"""Example answers: one prompt decoded by two methods, token by token.
 
-Which ones is not decided here: `analysis.shown` says so.
+The module `analysis.example_selection` selects the answers.
 """
 
+import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from cascades.untrusted import display
 from experiments.analysis import blocks
@@ -16,11 +17,26 @@ from experiments.records import metrics
 from experiments.reports import drawings, styles, tokens
 
 
+@dataclasses.dataclass(frozen=True)
+class Presentation:
+  """The styles, labels and unit costs that all examples share.
+
+  Attributes:
+    curve_styles: Styles by variant.
+    show_gamma: True if labels name the gamma of a point.
+    costs: Measured unit costs.
+  """
+
+  curve_styles: styles.CurveStyles
+  show_gamma: bool
+  costs: metrics.Costs
+
+
 def _verdict(quality: float) -> str:
-  """Whether an answer is right, or how good it is; empty if nobody knows."""
+  """Returns the quality of an answer in words; empty if it is unknown."""
   if math.isnan(quality):
     return ''
-  # Tasks score in [0, 1] or in [0, 100].
+  # The best score of a task is 1 or 100.
   if quality in (1, 100):
     return '<span class="right">✓ right</span>'
   if quality == 0:
@@ -29,64 +45,50 @@ def _verdict(quality: float) -> str:
 
 
 def _lane(
-  shown: SelectedAnswer,
-  style: styles.Style,
-  gamma: bool,
-  costs: metrics.Costs,
-  end: float,
+  answer: SelectedAnswer, presentation: Presentation, end: float
 ) -> str:
-  """One of the answers to a prompt.
+  """Returns one of the answers to a prompt as HTML.
 
   Args:
-    shown: The answer.
-    style: How its curve looks.
-    gamma: Whether points differ in gamma, so that it is named.
-    costs: Measured unit costs.
+    answer: The answer.
+    presentation: Styles, labels and unit costs.
     end: Seconds at the right end of the clock.
   """
-  record = shown.record
+  record = answer.record
+  style = presentation.curve_styles[record.variant]
   name = style.label
   if record.gamma:
     per_call = record.emitted / max(1, record.verifier_calls)
-    place = styles.place(record.lenience, record.gamma if gamma else 0)
-    name = f'{name}, {place}'
+    gamma = record.gamma if presentation.show_gamma else 0
+    name = f'{name}, {styles.point_label(record.lenience, gamma)}'
     counts = (
       f'{record.emitted} tokens in {record.verifier_calls} verifier calls'
       f' ({styles.number(per_call, 1)} per call)'
     )
   else:
-    counts = f'{record.emitted} tokens, a verifier call each'
-  time = blocks.timeline(record, shown.trace, costs)
+    counts = f'{record.emitted} tokens, one verifier call per token'
+  timeline = blocks.timeline(record, answer.trace, presentation.costs)
   return f"""<div class="lane">
 <header>{_verdict(record.quality)}
 <span>{drawings.marker(style)} {display.for_html(name)}</span>
 <span>{counts}</span></header>
-{tokens.answer(shown, time, name, end)}
+{tokens.answer(answer, timeline, name, end)}
 </div>"""
 
 
-def _example(
-  shown: SelectedAnswer,
-  table: Mapping[str, styles.Style],
-  gamma: bool,
-  costs: metrics.Costs,
-) -> str:
-  """A prompt with the answers to it; arguments are those of `section`."""
-  record = shown.record
-  # Some tasks name themselves in their ids.
-  own = record.id.startswith(record.task)
-  name = record.id if own else f'{record.task} {record.id}'
-  reference = shown.example.reference
+def _example(answer: SelectedAnswer, presentation: Presentation) -> str:
+  """Returns a prompt with its reference and its answers as HTML."""
+  record = answer.record
+  # The ids of some tasks begin with the name of the task.
+  has_task = record.id.startswith(record.task)
+  name = record.id if has_task else f'{record.task} {record.id}'
+  reference = answer.example.reference
   if not isinstance(reference, str):
     reference = '\n'.join(reference)
-  end = max(
-    blocks.duration(s.record, costs) for s in with_counterparts([shown])
-  )
-  lanes = '\n'.join(
-    _lane(s, table[s.record.variant], gamma, costs, end)
-    for s in with_counterparts([shown])
-  )
-  prompt = display.for_html(shown.example.prompt)
+  answers = with_counterparts([answer])
+  end = max(blocks.duration(a.record, presentation.costs) for a in answers)
+  lanes = '\n'.join(_lane(a, presentation, end) for a in answers)
+  prompt = display.for_html(answer.example.prompt)
   return f"""<article class="example">
 <header><span>{display.for_html(name)}</span></header>
 <dl><dt>Prompt</dt><dd class="text">{prompt}</dd>
@@ -99,32 +101,26 @@ def _example(
 
 
 def section(
-  shown: Sequence[SelectedAnswer],
-  table: Mapping[str, styles.Style],
-  gamma: bool,
-  costs: metrics.Costs,
+  answers: Sequence[SelectedAnswer], presentation: Presentation
 ) -> str:
-  """Examples with their legend; empty if there are none.
+  """Returns the section of example answers as HTML; empty without answers.
 
   Args:
-    shown: Answers, each with what stands beside it, as `find` gives them.
-    table: Styles by variant.
-    gamma: Whether points differ in gamma, so that it is named.
-    costs: Measured unit costs.
+    answers: Answers with their counterparts, as `select_answers` returns them.
+    presentation: Styles, labels and unit costs.
   """
-  if not shown:
+  if not answers:
     return ''
-  alone = any(not s.record.gamma for s in with_counterparts(shown))
-  articles = '\n'.join(_example(s, table, gamma, costs) for s in shown)
+  has_verifier = any(not a.record.gamma for a in with_counterparts(answers))
+  articles = '\n'.join(_example(a, presentation) for a in answers)
   return f"""<section>
-<h2>Who wrote what</h2>
-<p class="guide">Long runs of drafted tokens are where time is saved; each
-residual token is a place where the verifier, or the rule that speaks for it,
-disagreed. These are the first examples of each task, not picked. Rest the
-pointer on a token, or go through an answer with the arrow keys, to see how
-likely it was to drafter (q), verifier (p) and method (π). Both answers of a
-prompt play in modelled time; a draft is outlined until the verifier has read
-it.</p>
-{tokens.legend(alone)}
+<h2>Example answers, token by token</h2>
+<p class="guide">Long runs of accepted drafts save time. At each residual token
+the method rejected a draft. The answers are to the first examples of each task
+and were not picked by their quality. Rest the pointer on a token, or move
+through an answer with the arrow keys, to see its probability under the drafter
+(q), the verifier (p) and the target of the method (π). Both answers to a prompt
+play in modelled time; a draft is outlined until the verifier has read it.</p>
+{tokens.legend(has_verifier)}
 {articles}
 </section>"""

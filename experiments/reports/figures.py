@@ -1,15 +1,14 @@
 """Plots of the page.
 
-Each function takes a frame that is cut to one task, temperature and gamma (or
-to a gamma for each point), and returns a `Drawing`. Beside the columns of the
-summary a frame has `variant`, which curve a row is of, and `place`, what people
-are told of where on it.
+Each function takes the points of one task, temperature and gamma (or of one
+gamma per point), and returns a `Drawing`. A frame has the columns of the
+summary, `variant`, which names the curve of a row, and `point_label`, which
+names the point on its curve.
 """
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -21,11 +20,17 @@ from experiments.analysis import comparisons
 from experiments.analysis.reference_points import BASELINES, DRAFTER, VERIFIER
 from experiments.reports import drawings
 from experiments.reports.drawings import Drawing
-from experiments.reports.styles import Style, lenience, number, words
+from experiments.reports.styles import (
+  CurveStyles,
+  Style,
+  lenience,
+  number,
+  words,
+)
 
-# Of lines that something is to be compared with.
+# Style of reference lines.
 _DASHED = dict(color=drawings.SOFT, linestyle=(0, (4, 3)), linewidth=1.1)
-# What stands along an axis, by the column that is drawn.
+# Axis labels by column.
 LABELS = {
   'quality': 'quality',
   'relative_latency': 'modelled latency per token (verifier alone = 1)',
@@ -35,27 +40,33 @@ LABELS = {
 }
 
 
+class _Columns(NamedTuple):
+  """The columns of the horizontal and of the vertical axis."""
+
+  x: str
+  y: str
+
+
 def _curve(frame: pd.DataFrame, variant: str) -> pd.DataFrame:
-  """Points of one curve along its lenience, or its gamma if it has none."""
+  """Returns the points of one curve by lenience, then by gamma."""
   return frame[frame.variant == variant].sort_values(
     ['lenience', 'gamma'], kind='stable'
   )
 
 
-def _annotate(axes: Axes, curve: pd.DataFrame, x: str, y: str) -> None:
-  """Puts beside the points of a curve which ones they are.
+def _annotate(axes: Axes, curve: pd.DataFrame, columns: _Columns) -> None:
+  """Labels the points of a curve with their leniences.
 
-  Where points lie so close that what is written would overlap, the first and
-  the last along the curve have their label, and others as far as there is room.
+  The first and the last point of the curve are labelled first, and the points
+  between them as far as no labels overlap.
 
   Args:
-    axes: Has its limits and its place on the figure by now.
-    curve: Its points, in their order.
-    x: Column of the horizontal axis.
-    y: Column of the vertical axis.
+    axes: Axes whose limits and position are final.
+    curve: Points in their order.
+    columns: Columns of both axes.
   """
-  rows = curve.to_dict('records')
-  taken: list[Bbox] = []
+  rows, (x, y) = curve.to_dict('records'), columns
+  label_boxes: list[Bbox] = []
   for row in rows[:1] + rows[:0:-1]:
     if not math.isfinite(row[x]) or not math.isfinite(row[y]):
       continue
@@ -72,28 +83,29 @@ def _annotate(axes: Axes, curve: pd.DataFrame, x: str, y: str) -> None:
       color=drawings.SOFT,
     )
     box = label.get_window_extent()
-    if any(box.overlaps(other) for other in taken):
+    if any(box.overlaps(label_box) for label_box in label_boxes):
       label.remove()
     else:
-      taken.append(box)
+      label_boxes.append(box)
 
 
-def _titles(curve: pd.DataFrame, style: Style, x: str, y: str) -> list[str]:
-  """What is shown when the pointer rests on each point that is drawn."""
+def _titles(curve: pd.DataFrame, style: Style, columns: _Columns) -> list[str]:
+  """Returns the tooltip of each point that is drawn."""
+  x, y = columns
   return [
-    f'{style.label}, {row["place"]}\n'
+    f'{style.label}, {row["point_label"]}\n'
     f'{words(y)} {number(row[y], 3)}\n{words(x)} {number(row[x], 3)}'
     for row in curve.to_dict('records')
     if math.isfinite(row[x]) and math.isfinite(row[y])
   ]
 
 
-def _looks(style: Style) -> dict[str, Any]:
-  """How a curve is drawn; on a dashed line its marks are hollow."""
-  looks = dict(color=style.placeholder, marker=drawings.shape(style))
+def _line_options(style: Style) -> dict[str, Any]:
+  """Returns Matplotlib's options of a curve; dashed lines have hollow marks."""
+  options = dict(color=style.placeholder, marker=drawings.shape(style))
   if not style.dashes:
-    return looks | dict(markeredgecolor=drawings.PAGE)
-  return looks | dict(
+    return options | dict(markeredgecolor=drawings.PAGE)
+  return options | dict(
     linestyle=(0, style.dashes),
     markerfacecolor=drawings.PAGE,
     markeredgecolor=style.placeholder,
@@ -102,9 +114,11 @@ def _looks(style: Style) -> dict[str, Any]:
 
 
 def _draw(
-  axes: Axes, curve: pd.DataFrame, variant: str, style: Style, x: str, y: str
+  axes: Axes, curve: pd.DataFrame, style: Style, columns: _Columns
 ) -> None:
-  """A line with its markers, and its interval where there is one."""
+  """Draws a curve with its markers, and its interval if the frame has one."""
+  x, y = columns
+  variant = curve.variant.iloc[0]
   _, low, high = comparisons.with_ends(y)
   if low in curve:
     axes.fill_between(
@@ -116,104 +130,103 @@ def _draw(
       linewidth=0,
       gid=f'band:{variant}',
     )
-  axes.plot(curve[x], curve[y], gid=f'method:{variant}', **_looks(style))
+  axes.plot(curve[x], curve[y], gid=f'method:{variant}', **_line_options(style))
 
 
 def _zoom(axes: Axes, frame: pd.DataFrame, x: str) -> None:
-  """Fits the horizontal axis to the curves, if the two models dwarf them."""
+  """Fits the horizontal axis to the curves if a model alone is far away."""
   low, high = axes.dataLim.intervalx
-  places = [_first(frame, m, x) for m in BASELINES]
+  values = [_baseline_value(frame, m, x) for m in BASELINES]
   span = high - low
-  far = [p for p in places if p < low - 2 * span or p > high + 2 * span]
+  far = [p for p in values if p < low - 2 * span or p > high + 2 * span]
   if far and span > 0:
     axes.set_xlim(low - 0.3 * span, high + 0.4 * span)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Spot:
-  """Where a model alone stands along the horizontal axis.
+class _BaselineMark:
+  """The position and the label of a model alone along the horizontal axis.
 
   Attributes:
-    place: There, or, at an edge, as a share of the axis.
-    edge: Whether it stands at an edge of the plot, or beside it.
-    right: Whether its label stands to the right of it.
-    label: What stands there.
+    x: Value along the axis; at an edge, as a share of the axis.
+    at_edge: True if the mark is at the edge of the plot, instead of its value.
+    label_right: True if the label is to the right of the mark.
+    label: Text of the label.
   """
 
-  place: float
-  edge: bool
-  right: bool
+  x: float
+  at_edge: bool
+  label_right: bool
   label: str
 
 
-def _spot(
-  method: str,
-  label: str,
-  place: float,
-  limits: tuple[float, float],
-  zoomed: bool,
-) -> _Spot:
-  """Where the mark of a model alone stands, and what its label says.
+def _baseline_mark(
+  axes: Axes, method: str, label: str, value: float
+) -> _BaselineMark:
+  """Places the mark of a model alone along the horizontal axis.
 
-  A model alone rejects nothing and keeps nothing: where it has no place on the
-  horizontal axis, its mark stands beside the plot. Where its place is far off,
-  the mark stands at the edge and the label says how far.
+  A model alone has no rejection rate, for example. If it has no value on the
+  axis, the mark is beside the plot. If the axis is fitted to the curves and the
+  value is outside of it, the mark is at the edge, and the label has the value.
 
   Args:
+    axes: Axes whose horizontal limits are final.
     method: One of `BASELINES`.
-    label: What people call it.
-    place: Its value along the axis; nan where it has none.
-    limits: Both ends of the axis.
-    zoomed: Whether the axis is fitted to other points.
+    label: Label of the model.
+    value: Value along the axis; nan if there is none.
   """
-  low, high = limits
-  if math.isnan(place):
-    return _Spot(1.0, True, True, label.replace(' ', '\n'))
-  if zoomed and not low <= place <= high:
-    at = f'at {number(place, 2)}'
-    label = f'{label}\n← {at}' if place < low else f'{label}\n{at} →'
-    edge, across = True, float(place > high)
-    place = across
+  low, high = axes.get_xlim()
+  if math.isnan(value):
+    lines = label.replace(' ', '\n')
+    return _BaselineMark(1.0, at_edge=True, label_right=True, label=lines)
+  is_zoomed = not axes.get_autoscalex_on()
+  if is_zoomed and not low <= value <= high:
+    text = f'at {number(value, 2)}'
+    label = f'{label}\n← {text}' if value < low else f'{label}\n{text} →'
+    at_edge, share = True, float(value > high)
+    value = share
   else:
-    edge, across = False, (place - low) / (high - low)
-  # Away from the nearer side of the plot.
-  right = across < 0.2 or (method == DRAFTER and across < 0.8)
-  return _Spot(place, edge, right, label)
+    at_edge, share = False, (value - low) / (high - low)
+  # The label is on the side with more room.
+  label_right = share < 0.2 or (method == DRAFTER and share < 0.8)
+  return _BaselineMark(value, at_edge, label_right, label)
 
 
 def _baselines(
   axes: Axes,
   frame: pd.DataFrame,
-  styles: Mapping[str, Style],
-  x: str,
-  y: str,
-  titles: dict[str, list[str]],
-) -> None:
-  """Big marks, dashed reference lines and labels for the models alone.
+  styles: CurveStyles,
+  columns: _Columns,
+) -> dict[str, list[str]]:
+  """Draws the models alone as big marks with dashed lines and labels.
 
   Args:
-    axes: What is drawn on, all curves being there.
-    frame: A row per point of one task, the models alone among them.
+    axes: Axes on which all curves are drawn.
+    frame: A row per point of one task, with the models alone.
     styles: Styles by variant.
-    x: Column of the horizontal axis.
-    y: Column of the vertical axis.
-    titles: What is shown at each mark, by the id of its artist; these are
-      added.
+    columns: Columns of both axes.
+
+  Returns:
+    Tooltips of the marks, by the id of the artist.
   """
-  levels = {m: _first(frame, m, y) for m in BASELINES}
+  titles, (x, y) = {}, columns
+  levels = {m: _baseline_value(frame, m, y) for m in BASELINES}
   levels = {m: v for m, v in levels.items() if math.isfinite(v)}
-  limits = axes.get_xlim()
-  zoomed = not axes.get_autoscalex_on()
+  values = {m: _baseline_value(frame, m, x) for m in levels}
+  # All marks are placed first, because drawing them may change the limits.
+  marks = {
+    m: _baseline_mark(axes, m, styles[m].label.lower(), value)
+    for m, value in values.items()
+  }
   for method, level in levels.items():
-    style, place = styles[method], _first(frame, method, x)
-    spot = _spot(method, style.label.lower(), place, limits, zoomed)
+    style, value, mark = styles[method], values[method], marks[method]
     axes.axhline(level, **_DASHED)
-    if not spot.edge:
-      axes.axvline(place, **_DASHED)
+    if not mark.at_edge:
+      axes.axvline(value, **_DASHED)
     axes.plot(
-      [spot.place],
+      [mark.x],
       [level],
-      transform=axes.get_yaxis_transform() if spot.edge else axes.transData,
+      transform=axes.get_yaxis_transform() if mark.at_edge else axes.transData,
       color=style.placeholder,
       marker=style.marker,
       markersize=16 if method == VERIFIER else 12,
@@ -222,41 +235,42 @@ def _baselines(
       zorder=5,
       gid=f'method:{method}',
     )
-    # Away from the other model's label, should the two be close.
+    # Away from the label of the other model.
     upper = level == max(levels.values())
     axes.annotate(
-      spot.label,
-      (spot.place, level),
-      xycoords=('axes fraction' if spot.edge else 'data', 'data'),
-      xytext=(11 if spot.right else -11, 4 if upper else -5),
+      mark.label,
+      (mark.x, level),
+      xycoords=('axes fraction' if mark.at_edge else 'data', 'data'),
+      xytext=(11 if mark.label_right else -11, 4 if upper else -5),
       textcoords='offset points',
-      ha='left' if spot.right else 'right',
+      ha='left' if mark.label_right else 'right',
       va='bottom' if upper else 'top',
       fontsize=10.5,
     )
-    where = '' if math.isnan(place) else f'\n{words(x)} {number(place, 3)}'
+    x_text = '' if math.isnan(value) else f'\n{words(x)} {number(value, 3)}'
     titles[f'method:{method}'] = [
-      f'{style.label}\n{words(y)} {number(level, 3)}{where}'
+      f'{style.label}\n{words(y)} {number(level, 3)}{x_text}'
     ]
+  return titles
 
 
-def _first(frame: pd.DataFrame, method: str, column: str) -> float:
-  """A value of a model alone; nan where it was not run."""
+def _baseline_value(frame: pd.DataFrame, method: str, column: str) -> float:
+  """Returns a value of a model alone; nan if the model alone was not run."""
   rows = frame[frame.variant == method]
   return float(rows.iloc[0][column]) if len(rows) else math.nan
 
 
 def curves(
   frame: pd.DataFrame,
-  styles: Mapping[str, Style],
+  styles: CurveStyles,
   *,
   x: str,
   y: str,
   name: str,
   size: tuple[float, float] = (7.4, 5.2),
-  whole: bool = False,
+  from_zero: bool = False,
 ) -> Drawing:
-  """One line per method, a marker per lenience, and the models alone.
+  """Draws a line per method, a marker per lenience, and the models alone.
 
   Args:
     frame: A row per point of one task.
@@ -264,12 +278,13 @@ def curves(
     x: Column of the horizontal axis.
     y: Column of the vertical axis; where the frame has its ends, as
       `comparisons.with_ends` names them, they are drawn as a band.
-    name: What its files are called; no other drawing of the page has it.
+    name: Name of the files; unique on the page.
     size: Width and height in inches; the page scales it.
-    whole: Whether the models alone are in the frame wherever they stand, and
-      the horizontal axis begins at 0.
+    from_zero: True if the horizontal axis begins at 0 and has all points; if
+      False, it is fitted to the curves.
   """
   titles: dict[str, list[str]] = {}
+  columns = _Columns(x, y)
   with mpl.rc_context(drawings.RC):
     figure = drawings.new(*size)
     axes = figure.subplots()
@@ -277,30 +292,32 @@ def curves(
       curve = _curve(frame, variant)
       if variant in BASELINES or curve.empty:
         continue
-      _draw(axes, curve, variant, style, x, y)
-      titles[f'method:{variant}'] = _titles(curve, style, x, y)
-    # Below, and above, is room for what the models alone are called.
+      _draw(axes, curve, style, columns)
+      titles[f'method:{variant}'] = _titles(curve, style, columns)
+    # Leaves room for the labels of the models alone.
     axes.margins(0.06, 0.13)
-    if whole:
+    if from_zero:
       axes.set_xlim(0, 1.08 * frame[x].max())
     else:
       _zoom(axes, frame, x)
-    _baselines(axes, frame, styles, x, y, titles)
+    titles |= _baselines(axes, frame, styles, columns)
     axes.set_xlabel(LABELS.get(x, x))
     axes.set_ylabel(LABELS.get(y, y))
     description = f'{LABELS.get(y, y)} against {LABELS.get(x, x)}'
-    return drawings.finish(figure, name, description, styles, titles)
+    return drawings.finish(
+      figure, name, description=description, styles=styles, titles=titles
+    )
 
 
 def panels(
   frame: pd.DataFrame,
-  styles: Mapping[str, Style],
+  styles: CurveStyles,
   *,
   x: str,
   y: str,
   name: str,
 ) -> Drawing:
-  """The same curves, a panel for each, the others pale behind it.
+  """Draws each curve in a panel of its own, with all curves in pale grey.
 
   Args:
     frame: A row per point of one task.
@@ -308,104 +325,113 @@ def panels(
     x: Column of the horizontal axis.
     y: Column of the vertical axis; where the frame has its ends, as
       `comparisons.with_ends` names them, they are drawn as a band.
-    name: What its files are called; no other drawing of the page has it.
+    name: Name of the files; unique on the page.
   """
-  curves_of = {
+  columns = _Columns(x, y)
+  curve_by_variant = {
     v: _curve(frame, v)
     for v in styles
     if v not in BASELINES and (frame.variant == v).any()
   }
-  # Never fewer than three, or one panel would fill the page.
-  columns = min(4, max(3, len(curves_of)))
-  rows = math.ceil(len(curves_of) / columns)
+  # With fewer than three columns, a single panel would fill the page.
+  width = min(4, max(3, len(curve_by_variant)))
+  height = math.ceil(len(curve_by_variant) / width)
   titles: dict[str, list[str]] = {}
   with mpl.rc_context(drawings.RC | {'font.size': 10.0}):
-    figure = drawings.new(2.6 * columns, 2.5 * rows + 0.3)
+    figure = drawings.new(2.6 * width, 2.5 * height + 0.3)
     grid = list(
       figure.subplots(
-        rows, columns, sharex=True, sharey=True, squeeze=False
+        height, width, sharex=True, sharey=True, squeeze=False
       ).flat
     )
-    for axes, (variant, curve) in zip(grid, curves_of.items(), strict=False):
+    for axes, (variant, curve) in zip(
+      grid, curve_by_variant.items(), strict=False
+    ):
       style = styles[variant]
-      for other in curves_of.values():
+      for pale in curve_by_variant.values():
         axes.plot(
-          other[x], other[y], color=drawings.SOFT, alpha=0.25, linewidth=1
+          pale[x], pale[y], color=drawings.SOFT, alpha=0.25, linewidth=1
         )
       for baseline in BASELINES:
-        level = _first(frame, baseline, y)
+        level = _baseline_value(frame, baseline, y)
         if math.isfinite(level):
           axes.axhline(level, **_DASHED)
-      _draw(axes, curve, variant, style, x, y)
-      titles[f'method:{variant}'] = _titles(curve, style, x, y)
+      _draw(axes, curve, style, columns)
+      titles[f'method:{variant}'] = _titles(curve, style, columns)
       axes.set_title(style.label, loc='left', color=drawings.INK, fontsize=11)
-    for axes in grid[len(curves_of) :]:
+    for axes in grid[len(curve_by_variant) :]:
       axes.set_visible(False)
     figure.supxlabel(LABELS.get(x, x), fontsize=10)
     figure.supylabel(LABELS.get(y, y), fontsize=10)
-    # Where points are is known once all have been drawn.
+    # Labels need the final positions of the points.
     figure.draw_without_rendering()
-    for axes, curve in zip(grid, curves_of.values(), strict=False):
-      _annotate(axes, curve, x, y)
+    for axes, curve in zip(grid, curve_by_variant.values(), strict=False):
+      _annotate(axes, curve, columns)
     description = f'{LABELS.get(y, y)} of each method in a panel of its own'
-    return drawings.finish(figure, name, description, styles, titles)
+    return drawings.finish(
+      figure, name, description=description, styles=styles, titles=titles
+    )
 
 
 def front(
   frame: pd.DataFrame,
   best: pd.DataFrame,
-  styles: Mapping[str, Style],
+  styles: CurveStyles,
   *,
   name: str,
 ) -> Drawing:
-  """All points of a task, and a line along those that no other beats.
+  """Draws all points of a task, and a line along the Pareto front.
 
   Args:
     frame: A row per point of one task, as `comparisons.compare` makes them.
-    best: Those of its rows that are on the front, fastest first.
+    best: Rows on the front, fastest first.
     styles: Styles by variant.
-    name: What its files are called; no other drawing of the page has it.
+    name: Name of the files; unique on the page.
   """
   with mpl.rc_context(drawings.RC):
     figure = drawings.new(7.4, 5.2)
     axes = figure.subplots()
-    titles = _scatter(axes, frame, styles, 0.35, 'method')
+    titles = _scatter(axes, frame, styles, alpha=0.35, kind='method')
     axes.plot(best.latency, best.quality, color=drawings.SOFT, zorder=1.5)
-    titles |= _scatter(axes, best, styles, 1.0, 'front')
+    titles |= _scatter(axes, best, styles, alpha=1.0, kind='front')
     axes.set_xlabel(LABELS['relative_latency'])
     axes.set_ylabel(LABELS['quality'])
-    description = 'points that no other beats in quality and modelled latency'
-    return drawings.finish(figure, name, description, styles, titles)
+    description = 'Pareto front of quality and modelled latency'
+    return drawings.finish(
+      figure, name, description=description, styles=styles, titles=titles
+    )
 
 
 def _scatter(
   axes: Axes,
   frame: pd.DataFrame,
-  styles: Mapping[str, Style],
+  styles: CurveStyles,
+  *,
   alpha: float,
   kind: str,
 ) -> dict[str, list[str]]:
   """Draws quality against latency, as marks without lines.
 
   Args:
-    axes: What is drawn on.
+    axes: Axes to draw on.
     frame: A row per point of one task.
     styles: Styles by variant.
-    alpha: How far marks hide what is behind them: 0 is not at all, 1 all of it.
-    kind: What the ids of the artists begin with.
+    alpha: Opacity of the marks, from 0 to 1.
+    kind: Prefix of the ids of the artists.
 
   Returns:
-    What to show at each mark, by the id of its artist.
+    Tooltips of the marks, by the id of the artist.
   """
   titles = {}
-  known = frame[np.isfinite(frame.latency) & np.isfinite(frame.quality)]
-  for variant, part in known.groupby('variant', sort=False):
+  finite = frame[np.isfinite(frame.latency) & np.isfinite(frame.quality)]
+  columns = _Columns('latency', 'quality')
+  for variant, part in finite.groupby('variant', sort=False):
     style = styles[variant]
     axes.plot(
       part.latency,
       part.quality,
-      **_looks(style) | dict(linestyle='none', alpha=alpha),
+      **_line_options(style) | dict(linestyle='none', alpha=alpha),
       gid=f'{kind}:{variant}',
     )
-    titles[f'{kind}:{variant}'] = _titles(part, style, 'latency', 'quality')
+    titles[f'{kind}:{variant}'] = _titles(part, style, columns)
   return titles

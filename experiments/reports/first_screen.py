@@ -1,11 +1,11 @@
-"""The first screen: one figure of everything, and what a sweep comes to.
+"""The first screen of a page: one figure and three headline results.
 
-Three sentences answer what somebody wants to know who has never heard of
-cascades: how much faster, how much better, and whether better than both.
+Three sentences tell a reader without prior knowledge of cascades how much
+faster, how much better, and whether better than both models a cascade is.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import pandas as pd
 
@@ -15,17 +15,17 @@ from experiments.analysis.headline import Headline
 from experiments.reports import figures, styles
 from experiments.reports.drawings import Drawing
 
-# What people call a point.
-_Who = Callable[[pd.Series], str]
+# Returns the name of a point: its method and lenience.
+_Namer = Callable[[pd.Series], str]
 
 
 @dataclasses.dataclass(frozen=True)
 class FirstScreen:
-  """What is said first of the points of a run and temperature.
+  """The headline results of one run and temperature.
 
   Attributes:
-    drawing: All curves and both models alone, in one frame.
-    answers: Sentences.
+    drawing: All curves and both models alone, in one figure.
+    answers: The sentences.
   """
 
   drawing: Drawing
@@ -33,130 +33,129 @@ class FirstScreen:
 
 
 def first_screens(
-  frame: pd.DataFrame, looks: Mapping[str, styles.Style], config: AnalysisConfig
+  frame: pd.DataFrame,
+  curve_styles: styles.CurveStyles,
+  config: AnalysisConfig,
 ) -> list[FirstScreen]:
-  """What is said first, of each run and temperature.
+  """Summarizes each run and temperature in a figure and three sentences.
 
   Args:
     frame: Points over all tasks, as `mixture.mix` makes them.
-    looks: Styles by variant.
-    config: Says by how much a quality may be less and still be the verifier's.
+    curve_styles: Styles by variant.
+    config: The margin within which a quality counts as the verifier's.
   """
-  made = []
+  output = []
   groups = list(frame.groupby(['temperature', 'run'], sort=False))
-  gammas = frame.gamma[frame.gamma > 0].nunique() > 1
+  show_gamma = frame.gamma[frame.gamma > 0].nunique() > 1
   for i, ((temperature, run), part) in enumerate(groups):
     part = mixture.at_fastest_gamma(part)
-    told = headline.summarize(part, config)
-    if told is None:
+    results = headline.summarize(part, config)
+    if results is None:
       continue
-    shown = part.gamma if gammas else 0 * part.gamma
-    part = part.assign(place=list(map(styles.place, part.lenience, shown)))
+    part = styles.with_point_labels(part, show_gamma)
     drawing = figures.curves(
       part,
-      looks,
+      curve_styles,
       x='latency',
       y='quality',
       name=f'first-{i}' if len(groups) > 1 else 'first',
       size=(8.4, 5.0),
-      whole=True,
+      from_zero=True,
     )
     caption = [styles.words(part.task.iloc[0])]
     caption += [f'temperature {temperature:g}', run] if len(groups) > 1 else []
-    caption = ', '.join(filter(None, caption))
-    told_by = _answers(told, looks, config, gammas)
-    made.append(
-      FirstScreen(dataclasses.replace(drawing, caption=caption), told_by)
+    drawing = dataclasses.replace(
+      drawing, caption=', '.join(filter(None, caption))
     )
-  return made
+
+    def name(row: pd.Series) -> str:
+      label = styles.point_label(row.lenience, row.gamma * show_gamma)
+      return f'{curve_styles[row.variant].label} at {label}'
+
+    output.append(FirstScreen(drawing, _sentences(results, config, name)))
+  return output
 
 
-def _answers(
-  told: Headline,
-  looks: Mapping[str, styles.Style],
-  config: AnalysisConfig,
-  gammas: bool,
+def _sentences(
+  results: Headline, config: AnalysisConfig, name: _Namer
 ) -> tuple[str, ...]:
-  """The sentences.
+  """Returns the three sentences.
 
   Args:
-    told: The points that they are of.
-    looks: Styles by variant.
-    config: Says by how much a quality may be less and still be the verifier's.
-    gammas: Whether points differ in gamma, so that it is named.
+    results: The points behind the sentences.
+    config: The margin within which a quality counts as the verifier's.
+    name: Returns the name of a point.
   """
-
-  def who(row: pd.Series) -> str:
-    place = styles.place(row.lenience, row.gamma * gammas)
-    return f'{looks[row.variant].label} at {place}'
-
   return (
-    _fastest(told, config, who),
-    _best(told, who),
-    _above(told, who),
+    _fastest(results, config, name),
+    _best(results, name),
+    _above(results, name),
   )
 
 
-def _fastest(told: Headline, config: AnalysisConfig, who: _Who) -> str:
-  row = told.fastest
+def _fastest(results: Headline, config: AnalysisConfig, name: _Namer) -> str:
+  """Names the fastest point at the verifier's quality, and strict decoding."""
+  row = results.fastest
   if row is None:
-    said = (
-      'No point is shown to keep the quality of the verifier within'
+    sentence = (
+      "No point is shown to have the verifier's quality within a margin of"
       f' {config.margin:g}.'
     )
   else:
-    said = (
-      f"At the verifier's quality, {who(row)} is fastest: {_times(row)} as fast"
-      ' as the verifier alone, with a quality that differs by'
+    sentence = (
+      f"At the verifier's quality, {name(row)} is fastest: {_times(row)} as"
+      ' fast as the verifier alone, with a quality that differs by'
       f' {_signed(row, "over_verifier")}.'
     )
-  strict = told.strict
+  strict = results.strict
   if strict is None or (row is not None and strict.equals(row)):
-    return said
+    return sentence
   return (
-    f'{said} Strict speculative decoding, which changes no answer, is'
-    f' {_times(strict)} as fast.'
+    f'{sentence} Strict speculative decoding, which keeps the law of the'
+    f' verifier, is {_times(strict)} as fast.'
   )
 
 
-def _best(told: Headline, who: _Who) -> str:
-  row = told.best
+def _best(results: Headline, name: _Namer) -> str:
+  """Names the point of the highest quality within the verifier's latency."""
+  row = results.best
   if row is None:
-    return 'Nothing takes less time than the verifier alone.'
+    return 'No point is as fast as the verifier alone.'
   return (
-    f"Within the verifier's time, {who(row)} is best: quality"
+    f"Within the verifier's latency, {name(row)} is best: quality"
     f' {styles.number(row.quality, 3)}, {_signed(row, "over_verifier")} against'
     f' the verifier, {_times(row)} as fast.'
   )
 
 
-def _above(told: Headline, who: _Who) -> str:
-  row = told.above
+def _above(results: Headline, name: _Namer) -> str:
+  """Names the point with the largest gain over the better model."""
+  row = results.above
   if row is None or pd.isna(row.over_drafter):
-    return 'The drafter did not answer alone: there are not two models to beat.'
-  nearer = min(('over_verifier', 'over_drafter'), key=lambda name: row[name])
-  by = f'{_signed(row, nearer)} over the better of them'
+    return 'The drafter alone was not run: a gain over both models is unknown.'
+  better = min(('over_verifier', 'over_drafter'), key=lambda field: row[field])
+  gain = f'{_signed(row, better)} over the better model'
   if row.above > 0 and row.above_low > 0:
-    return f'A cascade is better than both models: {who(row)}, {by}.'
+    return f'A cascade is better than both models: {name(row)}, {gain}.'
   return (
-    'No cascade is better than both models beyond chance: the nearest to it is'
-    f' {who(row)}, {by}.'
+    'No cascade is better than both models beyond chance: the closest is'
+    f' {name(row)}, {gain}.'
   )
 
 
 def _times(row: pd.Series) -> str:
-  """How many times as fast as the verifier alone, with its interval."""
+  """Returns the speed-up over the verifier alone, with its interval."""
   ends = sorted(1 / row[name] for name in ('latency_low', 'latency_high'))
   low, high = map(styles.number, ends)
   return f'{styles.number(1 / row.latency)} times ({low} to {high})'
 
 
 def _signed(row: pd.Series, name: str) -> str:
-  """A gain with its sign and interval."""
+  """Returns a gain with its sign and its interval."""
 
-  def one(value: float) -> str:
+  def signed(value: float) -> str:
     text = styles.number(value, 3)
     return f'+{text}' if value > 0 else text
 
-  ends = ' to '.join(one(row[f'{name}{end}']) for end in ('_low', '_high'))
-  return f'{one(row[name])} ({ends})'
+  ends = ' to '.join(signed(row[f'{name}{end}']) for end in ('_low', '_high'))
+  return f'{signed(row[name])} ({ends})'

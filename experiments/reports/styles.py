@@ -1,11 +1,12 @@
-"""How curves and numbers look, the same in every plot and table.
+"""Styles of curves and formats of numbers, shared by all plots and tables.
 
-A curve is a variant of a method: its name, and its options where they are not
+A curve is a variant of a method: its name, and its options if they are not
 standard (`Record.variant`). Variants have the method's colour and shape, but
 are hollow and dashed.
 
 Plots and page share colours by name: an SVG is written with a placeholder
-colour that becomes a CSS variable, so one plot serves light and dark pages.
+colour that becomes a CSS variable, so that one plot serves light and dark
+pages.
 """
 
 import collections
@@ -14,19 +15,22 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import pandas as pd
+
 from experiments.analysis.reference_points import DRAFTER, VERIFIER, is_oracle
 
 MINUS = '\N{MINUS SIGN}'
-# What stands for a value that is not there.
+# The text of a missing value.
 DASH = '\N{EN DASH}'
 
 # The paper's methods have Okabe and Ito's colour-blind-safe palette, darkened
-# where it is too pale for lines on white: whole-distribution rules are cool,
-# token rules warm or green. The others have shades between; there are more of
-# them than colours anyone can tell apart, so that shapes differ too. A shape
-# is Matplotlib's code, or (corners, 0 for a polygon or 1 for a star, degrees).
+# if a colour is too pale for lines on white: rules for whole distributions are
+# cool, token rules warm or green. The remaining methods have shades between;
+# they outnumber the colours that readers can distinguish, so that shapes differ
+# too. A shape is Matplotlib's code, or (corners, 0 for a polygon or 1 for a
+# star, degrees).
 # name: (label, marker, colour on a light page, colour on a dark page)
-_KNOWN = {
+_BUILT_IN = {
   VERIFIER: ('Verifier alone', '*', '#1d2430', '#f3f5f8'),
   DRAFTER: ('Drafter alone', 'h', '#1d2430', '#f3f5f8'),
   'speed': ('Lenient SD', 'D', '#8a7a00', '#e8d944'),
@@ -59,30 +63,30 @@ _KNOWN = {
   'sequence_mean': ('Sequence mean', 'p', '#0a7a5a', '#5fd3ae'),
   'sequence_least': ('Sequence least', 'd', '#33627f', '#93bfd8'),
 }
-# For methods registered elsewhere, in order of appearance.
-_OTHERS = (
+# Looks of plug-in methods, in order of appearance.
+_PLUG_IN = (
   ('<', '#7a2f63', '#d48abf'),
   ('>', '#5c6b00', '#b9cc4a'),
   ('p', '#6a4b2a', '#c79a6b'),
   ('d', '#00727a', '#4cc3cc'),
 )
-# Of lines that have to be told apart: drawn and left out, in line widths.
+# Dash patterns of variants: drawn and blank lengths, in line widths.
 DASHES = ((5, 2), (1.2, 1.6), (7, 2, 1.2, 2), (2.5, 1.5), (9, 3))
 
 
 @dataclasses.dataclass(frozen=True)
 class Style:
-  """The looks of one curve.
+  """The style of one curve.
 
   Attributes:
-    label: What people call the curve.
-    marker: Matplotlib's code of the shape of its points.
-    light: Its colour on a light page, such as '#1d2430'.
-    dark: Its colour on a dark page.
-    variable: Name of the CSS variable that holds one or the other.
-    placeholder: The colour that stands for the variable while plotting.
-    dashes: How its line is drawn and left out in turn, in line widths; empty
-      for a solid one. A dashed curve's markers are hollow.
+    label: Label of the curve in legends and tables.
+    marker: Matplotlib's code of the shape of the points.
+    light: Colour on a light page, such as '#1d2430'.
+    dark: Colour on a dark page.
+    variable: Name of the CSS variable that holds the colour of the page.
+    placeholder: Colour that is replaced by the variable after plotting.
+    dashes: Drawn and blank lengths of the line in turn, in line widths; empty
+      for a solid line. The markers of a dashed curve are hollow.
   """
 
   label: str
@@ -94,12 +98,16 @@ class Style:
   dashes: tuple[float, ...] = ()
 
 
+# Styles by variant.
+CurveStyles = Mapping[str, Style]
+
+
 def styles(methods: Mapping[str, str]) -> dict[str, Style]:
-  """A style for each curve.
+  """Assigns a style to each curve.
 
   Args:
-    methods: The method that each variant is one of, by the variant, in the
-      order of the page.
+    methods: The method of each variant, by the variant, in the order of the
+      page.
 
   Returns:
     Styles by variant, in that order.
@@ -107,20 +115,20 @@ def styles(methods: Mapping[str, str]) -> dict[str, Style]:
   table, looks, hollow = {}, {}, collections.Counter()
   for i, (variant, method) in enumerate(methods.items()):
     if method not in looks:
-      others = sum(m.partition(':')[0] not in _KNOWN for m in looks)
-      looks[method] = (method, *_OTHERS[others % len(_OTHERS)])
-      # Behind a colon stands which of a kind, such as a rule that was learnt.
-      kind, _, which = method.partition(':')
-      if kind in _KNOWN:
-        label, *rest = _KNOWN[kind]
-        looks[method] = (f'{label} {which}'.strip(), *rest)
+      plug_ins = sum(m.partition(':')[0] not in _BUILT_IN for m in looks)
+      looks[method] = (method, *_PLUG_IN[plug_ins % len(_PLUG_IN)])
+      # The part after a colon names one of a kind, such as a learned rule.
+      kind, _, name = method.partition(':')
+      if kind in _BUILT_IN:
+        label, *rest = _BUILT_IN[kind]
+        looks[method] = (f'{label} {name}'.strip(), *rest)
     label, *rest = looks[method]
     options, dashes = variant.removeprefix(method).strip(), ()
     if is_oracle(method, options.partition(' ')[0]):
       options = options.replace('sequential', 'sequential oracle')
     if options:
       label = f'{label} ({options})'
-      # Of a method's variants, in order of appearance.
+      # One pattern per variant of a method, in order of appearance.
       dashes = DASHES[hollow[method] % len(DASHES)]
       hollow[method] += 1
     table[variant] = Style(
@@ -129,33 +137,28 @@ def styles(methods: Mapping[str, str]) -> dict[str, Style]:
   return table
 
 
-def number(value: float, digits: int = 2) -> str:
-  """A number for people: true minus sign, dash for nan.
-
-  Args:
-    value: The number.
-    digits: How many stand behind the point.
-  """
+def number(value: float, decimals: int = 2) -> str:
+  """Formats a number with a true minus sign; nan as a dash."""
   if math.isnan(value):
     return DASH
   if math.isinf(value):
     return '∞' if value > 0 else MINUS + '∞'
-  return f'{value:.{digits}f}'.replace('-', MINUS)
+  return f'{value:.{decimals}f}'.replace('-', MINUS)
 
 
 def lenience(value: float) -> str:
-  """A lenience for people, with no more digits than it was given with."""
+  """Formats a lenience with as few digits as its value has."""
   if not math.isfinite(value):
     return number(value)
   return f'{value:g}'.replace('-', MINUS)
 
 
-def place(value: float, gamma: int = 0) -> str:
-  """Where on its curve a point is, in words.
+def point_label(value: float, gamma: int = 0) -> str:
+  """Returns the label of a point on its curve.
 
   Args:
-    value: Its lenience; nan where the method has none.
-    gamma: Its gamma; 0 where that is not worth a word.
+    value: Lenience of the point; nan if the method has none.
+    gamma: Gamma of the point; 0 if it need not be named.
   """
   parts = [f'lenience {lenience(value)}', f'gamma {gamma:g}']
   if not gamma:
@@ -163,11 +166,23 @@ def place(value: float, gamma: int = 0) -> str:
   return parts[1] if math.isnan(value) else ', '.join(parts)
 
 
+def with_point_labels(frame: pd.DataFrame, show_gamma: bool) -> pd.DataFrame:
+  """Adds a column `point_label` to the rows of a frame.
+
+  Args:
+    frame: A row per point.
+    show_gamma: True if labels name the gamma of a point.
+  """
+  gammas = frame.gamma if show_gamma else 0 * frame.gamma
+  labels = list(map(point_label, frame.lenience, gammas))
+  return frame.assign(point_label=labels)
+
+
 def milliseconds(seconds: float) -> str:
-  """A duration in milliseconds, with three significant digits."""
+  """Formats a duration in milliseconds, with three significant digits."""
   return f'{float(f"{seconds * 1e3:.3g}"):,.10g} ms'
 
 
 def words(name: str) -> str:
-  """A column or task for people."""
+  """Returns the name of a column or task with spaces."""
   return name.replace('_', ' ')

@@ -1,6 +1,6 @@
-"""Tables: for the page, where they can be sorted, and as Markdown and LaTeX.
+"""Tables as sortable HTML for the page, and as CSV, Markdown and LaTeX.
 
-All of them are made of the same frames and columns.
+All forms of a table are made of the same frame and columns.
 """
 
 import dataclasses
@@ -16,11 +16,11 @@ from experiments.reports.columns import Column
 
 
 def _cell(value: float | str, text: str) -> str:
-  """A cell, and what it is sorted by."""
+  """Returns an HTML cell with its sort key."""
   if isinstance(value, str):
     key = display.for_html(value)
   else:
-    # Every browser sorts by this number; nan goes last either way.
+    # A number of JavaScript; nan is sorted last in both directions.
     key = 'nan' if math.isnan(value) else repr(float(value))
     key = key.replace('inf', 'Infinity')
   return f'<td data-key="{key}">{text}</td>'
@@ -28,26 +28,26 @@ def _cell(value: float | str, text: str) -> str:
 
 def summary(
   frame: pd.DataFrame,
-  looks: Mapping[str, styles.Style],
-  gamma: bool = False,
+  curve_styles: styles.CurveStyles,
+  show_gamma: bool = False,
 ) -> str:
-  """The rows of a frame, in its order.
+  """Returns the rows of a summary as a sortable HTML table.
 
   Args:
     frame: Rows of the summary, of one task, with their `variant`.
-    looks: Styles by variant.
-    gamma: Whether rows differ in gamma, so that it needs a column.
+    curve_styles: Styles by variant.
+    show_gamma: True if the table needs a column of gammas.
   """
-  first, *others = columns.SUMMARY
-  told = [columns.GAMMA] if gamma else []
-  return _sortable(frame, [first, *told, *others], looks)
+  first, *rest = columns.SUMMARY
+  gamma = [columns.GAMMA] if show_gamma else []
+  return _sortable(frame, [first, *gamma, *rest], curve_styles)
 
 
 def settings(config: Mapping[str, object]) -> str:
-  """A run's settings, a line each.
+  """Returns the settings of a run as an HTML table, a row per setting.
 
   Args:
-    config: Values that JSON can hold, by their names.
+    config: Values that JSON can hold, by name.
   """
   rows = ''.join(
     f'<tr><th scope="row">{display.for_html(str(key))}</th>'
@@ -57,64 +57,64 @@ def settings(config: Mapping[str, object]) -> str:
   return f'<table class="settings">{rows}</table>'
 
 
-def _setting(value: object, inner: int = 0) -> str:
-  """A value without brackets, unless it lies in several others."""
-  if inner > 3:
+def _setting(value: object, depth: int = 0) -> str:
+  """Returns a value as text, without brackets down to a depth of 3."""
+  if depth > 3:
     return str(value)
   if isinstance(value, list | tuple):
-    return ', '.join(_setting(v, inner + 1) for v in value)
+    return ', '.join(_setting(v, depth + 1) for v in value)
   if isinstance(value, dict):
-    return ', '.join(f'{k}: {_setting(v, inner + 1)}' for k, v in value.items())
+    return ', '.join(f'{k}: {_setting(v, depth + 1)}' for k, v in value.items())
   return str(value)
 
 
-# --- Tables of any frame.
+# --- Tables of a frame and its columns.
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-  """A frame with what is shown of it.
+  """A frame and its columns that are shown.
 
   Attributes:
-    name: What its files are called, without an ending.
-    title: What people read above it.
-    frame: Its rows; `variant` is the curve that a row is of, or what people
-      call the several that it is of.
-    columns: What is shown, after the method's name.
-    whole: What the CSV file holds, where that is more than is shown.
+    name: Name of the files, without an ending.
+    title: Title above the table.
+    frame: Rows of the table; `variant` is the curve of a row, or a label of
+      several curves.
+    columns: Columns that are shown after the name of the method.
+    csv_frame: Rows of the CSV file; None if they are those of `frame`.
   """
 
   name: str
   title: str
   frame: pd.DataFrame
   columns: Sequence[Column]
-  whole: pd.DataFrame | None = None
+  csv_frame: pd.DataFrame | None = None
 
   def csv(self, note: str = '') -> str:
-    """All of its numbers.
+    """Returns all columns of the table as CSV.
 
     Args:
-      note: What has to be said of them, in a column of its own; may be empty.
+      note: Text of a further column; no column if it is empty.
     """
-    whole = self.frame if self.whole is None else self.whole
+    frame = self.frame if self.csv_frame is None else self.csv_frame
     if note:
-      whole = whole.assign(note=note)
-    texts = whole.select_dtypes(['object', 'string'])
-    return whole.assign(**texts.map(display.for_csv)).to_csv(index=False)
+      frame = frame.assign(note=note)
+    texts = frame.select_dtypes(['object', 'string'])
+    return frame.assign(**texts.map(display.for_csv)).to_csv(index=False)
 
 
-def _name(row: Mapping, looks: Mapping[str, styles.Style]) -> str:
-  """Whom a row is of: a curve, or several that it names itself."""
-  style = looks.get(row['variant'])
+def _name(row: Mapping, curve_styles: styles.CurveStyles) -> str:
+  """Returns the label of the curve or the curves of a row."""
+  style = curve_styles.get(row['variant'])
   return style.label if style else row['variant']
 
 
-def _shown(row: Mapping, column: Column) -> tuple[str, str]:
-  """A cell's text, and that of its interval, which may be empty."""
+def _cell_texts(row: Mapping, column: Column) -> tuple[str, str]:
+  """Returns the texts of a cell and of its interval, which may be empty."""
   value = row[column.field]
   text, ends = column.show(value), ''
-  _, *ends_of = comparisons.with_ends(column.field)
-  bounds = [row.get(name, math.nan) for name in ends_of]
+  _, *end_names = comparisons.with_ends(column.field)
+  bounds = [row.get(name, math.nan) for name in end_names]
   if all(map(math.isfinite, bounds)) and math.isfinite(value):
     ends = f'{column.show(bounds[0])} to {column.show(bounds[1])}'
   return text, ends
@@ -123,22 +123,22 @@ def _shown(row: Mapping, column: Column) -> tuple[str, str]:
 def _sortable(
   frame: pd.DataFrame,
   columns: Sequence[Column],
-  looks: Mapping[str, styles.Style],
+  curve_styles: styles.CurveStyles,
 ) -> str:
-  """Rows that sort by the heading that is pressed."""
-  heads = ''.join(
+  """Returns an HTML table that is sorted by a click on a heading."""
+  headings = ''.join(
     f'<th scope="col" title="{display.for_html(c.meaning)}">'
     f'<button type="button">{display.for_html(c.heading)}</button></th>'
     for c in columns
   )
   rows = []
   for row in frame.to_dict('records'):
-    style = looks.get(row['variant'])
-    name = display.for_html(_name(row, looks))
+    style = curve_styles.get(row['variant'])
+    name = display.for_html(_name(row, curve_styles))
     mark = f'{drawings.marker(style)} ' if style else ''
     cells = [f'<th scope="row" data-key="{name}">{mark}{name}</th>']
     for column in columns:
-      text, ends = map(display.for_html, _shown(row, column))
+      text, ends = map(display.for_html, _cell_texts(row, column))
       if ends:
         text += f' <span class="interval">{ends}</span>'
       cells.append(_cell(row[column.field], text))
@@ -146,55 +146,55 @@ def _sortable(
   body = '\n'.join(rows)
   return (
     '<div class="scroll" tabindex="0"><table class="summary"><thead><tr>'
-    f'<th scope="col"><button type="button">Method</button></th>{heads}'
+    f'<th scope="col"><button type="button">Method</button></th>{headings}'
     f'</tr></thead><tbody>\n{body}\n</tbody></table></div>'
   )
 
 
 def interactive(
-  table: Table, looks: Mapping[str, styles.Style], note: str = ''
+  table: Table, curve_styles: styles.CurveStyles, note: str = ''
 ) -> str:
-  """A table as HTML, with its title and what has to be said of it.
+  """Returns a table as HTML with its title.
 
   Args:
-    table: What is shown.
-    looks: Styles by variant.
-    note: What is said above the rows; may be empty.
+    table: The table.
+    curve_styles: Styles by variant.
+    note: Text above the rows; may be empty.
   """
-  note = f'<p class="allowed">{display.for_html(note)}</p>\n' if note else ''
-  rows = _sortable(table.frame, table.columns, looks)
+  note = f'<p class="notice">{display.for_html(note)}</p>\n' if note else ''
+  rows = _sortable(table.frame, table.columns, curve_styles)
   return f'<h3>{display.for_html(table.title)}</h3>\n{note}{rows}'
 
 
-def _lines(
-  table: Table, looks: Mapping[str, styles.Style]
+def _text_rows(
+  table: Table, curve_styles: styles.CurveStyles
 ) -> Iterator[list[str]]:
-  """Headings, then the texts of each row."""
+  """Yields the headings, then the texts of each row."""
   yield ['Method', *(c.heading for c in table.columns)]
   for row in table.frame.to_dict('records'):
-    cells = [_name(row, looks)]
+    cells = [_name(row, curve_styles)]
     for column in table.columns:
-      text, ends = _shown(row, column)
+      text, ends = _cell_texts(row, column)
       cells.append(f'{text} ({ends})' if ends else text)
     yield cells
 
 
 def markdown(
-  table: Table, looks: Mapping[str, styles.Style], note: str = ''
+  table: Table, curve_styles: styles.CurveStyles, note: str = ''
 ) -> str:
-  """A table as Markdown, with its title and what has to be said of it.
+  """Returns a table as Markdown with its title.
 
   Args:
-    table: What is shown.
-    looks: Styles by variant.
-    note: What is said above the rows; may be empty.
+    table: The table.
+    curve_styles: Styles by variant.
+    note: Text above the rows; may be empty.
   """
 
   def line(cells: Sequence[str]) -> str:
     return f'| {" | ".join(map(display.for_markdown, cells))} |'
 
-  head, *rows = _lines(table, looks)
-  # Numbers stand under each other.
+  head, *rows = _text_rows(table, curve_styles)
+  # All columns but the first are right-aligned.
   rule = ['---', *['---:'] * len(table.columns)]
   parts = [
     f'**{table.title}**',
@@ -204,7 +204,7 @@ def markdown(
   return '\n\n'.join(part for part in parts if part) + '\n'
 
 
-# What LaTeX lacks among the characters of a table.
+# LaTeX for characters of tables that LaTeX lacks.
 _SYMBOLS = {
   styles.MINUS: '$-$',
   '∞': r'$\infty$',
@@ -218,22 +218,22 @@ _SYMBOLS = {
 
 
 def _latex(text: str) -> str:
-  """A text as LaTeX has it."""
-  # What is mathematics on both sides is one piece of it.
+  """Escapes a text for LaTeX."""
+  # Joins adjacent pieces of mathematics.
   return display.for_latex(text, _SYMBOLS).replace('$$', '')
 
 
 def latex(
-  table: Table, looks: Mapping[str, styles.Style], note: str = ''
+  table: Table, curve_styles: styles.CurveStyles, note: str = ''
 ) -> str:
-  """A table as LaTeX, which needs booktabs and amssymb.
+  """Returns a table as LaTeX, which needs booktabs and amssymb.
 
   Args:
-    table: What is shown.
-    looks: Styles by variant.
-    note: What is said behind the title; may be empty.
+    table: The table.
+    curve_styles: Styles by variant.
+    note: Text after the title; may be empty.
   """
-  head, *rows = _lines(table, looks)
+  head, *rows = _text_rows(table, curve_styles)
   body = [' & '.join(map(_latex, cells)) + r' \\' for cells in (head, *rows)]
   caption = ' '.join(part for part in (f'{table.title}.', note) if part)
   return '\n'.join(

@@ -1,4 +1,4 @@
-"""A picture of targets: what a method makes of q and p as lenience grows."""
+"""A picture of the targets of a method between q and p, by lenience."""
 
 import pathlib
 from collections.abc import Sequence
@@ -20,23 +20,23 @@ def draw(
   leniences: Sequence[float],
   examples: dict[str, np.ndarray],
 ) -> None:
-  """Writes a PNG: three rows of tokens, pi at each lenience between q and p.
+  """Writes a PNG of q, p and the targets at each lenience, for three examples.
 
   Args:
-    path: The file that is written.
-    name: What the method is called.
-    leniences: L of them, growing.
-    examples: Three rows of V tokens: `q` and `p`, [3, V], the drafter's and
-      the verifier's probabilities, and `targets`, [L, 3, V], the method's.
+    path: The file to write.
+    name: Name of the method.
+    leniences: Leniences in ascending order, [L].
+    examples: Three examples with V tokens: `q` and `p`, [3, V], the drafter's
+      and the verifier's probabilities, and `targets`, [L, 3, V].
   """
   with mpl.rc_context({'font.size': 11, 'text.parse_math': False}):
     figure = Figure(figsize=(13, 4.2), layout='constrained')
     FigureCanvasAgg(figure)
-    panels = figure.subplots(1, 3)
+    all_axes = figure.subplots(1, 3)
     colours = mpl.colormaps['viridis'](np.linspace(0.05, 0.9, len(leniences)))
-    for n, (axes, title) in enumerate(zip(panels, _TITLES, strict=True)):
+    for n, (axes, title) in enumerate(zip(all_axes, _TITLES, strict=True)):
       q, p = examples['q'][n], examples['p'][n]
-      # The verifier's likeliest token first.
+      # By descending probability of the verifier.
       order = np.argsort(-p)
       x = np.arange(len(p))
       axes.bar(x - 0.2, p[order], 0.4, color='#c9d1dc', label='p, verifier')
@@ -49,7 +49,7 @@ def draw(
         hatch='///',
         label='q, drafter',
       )
-      # Side by side inside a token's place, so that equal ones can be told.
+      # Side by side, so that equal probabilities do not hide each other.
       shifts = np.linspace(-0.32, 0.32, len(leniences))
       for value, colour, shift, target in zip(
         leniences, colours, shifts, examples['targets'][:, n], strict=True
@@ -68,8 +68,8 @@ def draw(
       axes.set_xticks(x, [str(i + 1) for i in x])
       axes.set_xlabel("token, by the verifier's rank")
       axes.spines[['top', 'right']].set_visible(False)
-    panels[0].set_ylabel('probability')
-    handles, labels = panels[0].get_legend_handles_labels()
+    all_axes[0].set_ylabel('probability')
+    handles, labels = all_axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc='outside right upper', frameon=False)
     figure.suptitle(f'{name}: the target', x=0.01, ha='left', fontsize=13)
     with atomic.replace_file(path) as part:

@@ -5,27 +5,27 @@ tip.setAttribute('role', 'tooltip');
 tip.hidden = true;
 document.body.append(tip);
 const line = (tag, text) => {
-  const made = document.createElement(tag);
-  made.textContent = text;
-  return made;
+  const element = document.createElement(tag);
+  element.textContent = text;
+  return element;
 };
-function tell(token) {
+function showTip(token) {
   const [head, ...rest] = token.dataset.note.split('\n');
-  const chances = document.createElement('div');
-  if (token.dataset.said) {
-    // The same numbers as bars, with the names of who says them.
-    const texts = rest.shift().split(' · ').map(each => each.split(' '));
-    const who = {q: 'drafter q', p: 'verifier p', π: 'emitted π'};
-    token.dataset.said.split(' ').forEach((value, i) => {
+  const probs = document.createElement('div');
+  if (token.dataset.probs) {
+    // Probabilities as bars, with the names of their distributions.
+    const texts = rest.shift().split(' · ').map(text => text.split(' '));
+    const names = {q: 'drafter q', p: 'verifier p', π: 'target π'};
+    token.dataset.probs.split(' ').forEach((value, i) => {
       const bar = document.createElement('i');
       bar.style.setProperty('--p', 100 * value + '%');
-      chances.append(
-        line('span', who[texts[i][0]]), bar, line('span', texts[i][1]));
+      probs.append(
+        line('span', names[texts[i][0]]), bar, line('span', texts[i][1]));
     });
-    chances.className = 'said';
+    probs.className = 'probs';
   }
-  tip.replaceChildren(line('b', head), chances,
-    ...rest.map(each => line('p', each)), line('small', token.dataset.place));
+  tip.replaceChildren(line('b', head), probs,
+    ...rest.map(text => line('p', text)), line('small', token.dataset.position));
   tip.hidden = false;
   const at = token.getClientRects()[0], size = tip.getBoundingClientRect();
   const room = document.documentElement.clientWidth - size.width - 8;
@@ -35,24 +35,24 @@ function tell(token) {
   tip.style.left = scrollX + Math.max(8, Math.min(at.left, room)) + 'px';
   tip.style.top = scrollY + top + 'px';
 }
-const quiet = () => { tip.hidden = true; };
-document.addEventListener('keydown', e => { if (e.key === 'Escape') quiet(); });
+const hideTip = () => { tip.hidden = true; };
+document.addEventListener('keydown', e => { if (e.key === 'Escape') hideTip(); });
 
-// A cursor goes along an answer: one of its tokens can be reached by tab.
+// A cursor moves along an answer; tab reaches one token of it.
 for (const answer of document.querySelectorAll('.tokens')) {
   const blocks = [...answer.querySelectorAll('.block')];
   const tokens = [...answer.querySelectorAll('.t')];
-  const bare = answer.classList.contains('no-blocks');
+  const alone = answer.classList.contains('no-blocks');
   answer.setAttribute('role', 'listbox');
   answer.setAttribute('aria-orientation', 'horizontal');
   answer.setAttribute('aria-label',
-    `Answer by ${answer.dataset.name}; arrow keys go from token to token`
-    + (bare ? '' : ', up and down from block to block'));
+    `Answer by ${answer.dataset.name}; arrow keys move from token to token`
+    + (alone ? '' : ', up and down from block to block'));
   blocks.forEach((block, b) => {
     block.setAttribute('role', 'group');
     block.setAttribute('aria-label', `Block ${b + 1} of ${blocks.length}`);
     [...block.children].forEach((token, i, all) => {
-      token.dataset.place = bare ? `token ${b + 1} of ${blocks.length}`
+      token.dataset.position = alone ? `token ${b + 1} of ${blocks.length}`
         : `${i + 1} of ${all.length} in block ${b + 1} of ${blocks.length}`;
     });
   });
@@ -70,13 +70,13 @@ for (const answer of document.querySelectorAll('.tokens')) {
       current = token;
       token.tabIndex = 0;
       token.setAttribute('aria-selected', true);
-      tell(token);
+      showTip(token);
     };
-    token.onblur = quiet;
-    token.onmouseenter = () => tell(token);
+    token.onblur = hideTip;
+    token.onmouseenter = () => showTip(token);
     token.onmouseleave = () => {
       const focused = document.activeElement;
-      if (focused.dataset.note) tell(focused); else quiet();
+      if (focused.dataset.note) showTip(focused); else hideTip();
     };
   });
   answer.onkeydown = e => {
@@ -93,8 +93,8 @@ for (const answer of document.querySelectorAll('.tokens')) {
   };
 }
 
-// Both answers of a prompt, in modelled time.
-const calm = matchMedia('(prefers-reduced-motion: reduce)');
+// Playback of both answers to a prompt in modelled time.
+const reducedMotion = matchMedia('(prefers-reduced-motion: reduce)');
 const span = s => `${Number((s * 1e3).toPrecision(3))} ms`;
 for (const example of document.querySelectorAll('.example')) {
   const controls = example.querySelector('.controls');
@@ -112,12 +112,12 @@ for (const example of document.querySelectorAll('.example')) {
       track: lane.querySelector('.track'), name: answer.dataset.name};
   });
   const end = Math.max(...lanes.map(lane => lane.to));
-  const news = document.createElement('p');
-  news.className = 'unseen';
-  news.setAttribute('aria-live', 'polite');
-  controls.append(news);
+  const status = document.createElement('p');
+  status.className = 'unseen';
+  status.setAttribute('aria-live', 'polite');
+  controls.append(status);
   controls.hidden = false;
-  // Seconds of the model; where they stand, and whether they go on.
+  // Modelled seconds, and the time of the last frame.
   let now = end, playing = false, before = null;
   const pace = () => end / 8 * 2 ** speed.value;
   function show() {
@@ -125,8 +125,8 @@ for (const example of document.querySelectorAll('.example')) {
     example.classList.toggle('playing', !over);
     for (const lane of lanes) {
       let t = Math.min(now, lane.to);
-      // Without motion, a block at a time.
-      if (calm.matches)
+      // With reduced motion, a block at a time.
+      if (reducedMotion.matches)
         t = Math.max(0, ...lane.tokens.map(x => x.to).filter(to => to <= t));
       for (const x of lane.tokens) {
         x.token.classList.toggle('later', t < x.at);
@@ -135,16 +135,16 @@ for (const example of document.querySelectorAll('.example')) {
       lane.clock.textContent = span(t);
       lane.track.style.setProperty('--at', 100 * t / end + '%');
     }
-    button.textContent = playing ? 'Pause' : over ? 'Play' : 'Go on';
+    button.textContent = playing ? 'Pause' : over ? 'Play' : 'Resume';
   }
   function frame(time) {
     if (!playing) return;
-    // A page that was away does not jump.
+    // A page in the background does not jump when it returns.
     now += Math.min((time - (before ?? time)) / 1e3, .25) * pace();
     before = time;
     if (now >= end) {
       playing = false;
-      news.textContent = 'Ended: '
+      status.textContent = 'Finished: '
         + lanes.map(lane => `${lane.name} after ${span(lane.to)}`).join(', ');
     }
     show();
@@ -153,7 +153,7 @@ for (const example of document.querySelectorAll('.example')) {
   function play(from) {
     now = from;
     before = null;
-    news.textContent = '';
+    status.textContent = '';
     if (!playing) requestAnimationFrame(frame);
     playing = true;
     show();
@@ -164,7 +164,7 @@ for (const example of document.querySelectorAll('.example')) {
   };
   controls.querySelector('.restart').onclick = () => play(0);
   speed.oninput = () => {
-    const text = `${span(pace())} modelled a second`;
+    const text = `${span(pace())} modelled per second`;
     controls.querySelector('output').textContent = text;
     speed.setAttribute('aria-valuetext', text);
   };

@@ -1,8 +1,8 @@
-"""An answer's tokens: who wrote them, in which block, when, and how likely.
+"""The tokens of an answer with their sources, blocks, times and probabilities.
 
-Without a script a token says what is known of it in its title, and the clock's
-bars are there; `tokens.js` shows the same beside the pointer or the cursor, and
-plays the blocks in modelled time.
+Without JavaScript the details of a token are its tooltip, and the bars of the
+clock are visible. `tokens.js` shows the same details at the pointer or the
+cursor, and plays the blocks in modelled time.
 """
 
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ from experiments.analysis.example_selection import SelectedAnswer
 from experiments.records import Record, Trace, View
 from experiments.reports import styles
 
-# By source: what the legend calls its tokens, and what it means.
+# Label and meaning of the tokens of each source.
 SOURCES = {
-  'draft': ('drafted and kept', 'the drafter wrote it, verification kept it'),
-  'residual': ("verifier's residual", 'sampled after a draft was turned down'),
-  'bonus': ('bonus', 'sampled after a whole block was kept'),
+  'draft': ('accepted draft', 'written by the drafter, accepted by the method'),
+  'residual': ('residual', 'sampled after a draft was rejected'),
+  'bonus': ('bonus', 'sampled after all drafts of a block were accepted'),
 }
-# Without drafts there are no blocks to be a bonus of.
-_ALONE = ('alone', 'verifier alone', 'one call of the verifier for each')
-# What is shown for characters that cannot be seen.
+# CSS class, label and meaning of the tokens of the verifier alone.
+_VERIFIER_ALONE = ('alone', 'verifier alone', 'one verifier call per token')
+# Symbols of invisible characters.
 _VISIBLE = {'\n': '↵\n', '\t': '⇥\t', '\r': '␍'}
-# Widths of a clock's bars add up to this.
+# Width of a clock in units of its SVG.
 _UNITS = 1000
 
 CONTROLS = """<div class="controls" role="group" aria-label="Playback" hidden>
@@ -36,69 +36,69 @@ CONTROLS = """<div class="controls" role="group" aria-label="Playback" hidden>
 
 
 def _visible(text: str) -> str:
-  """A text, escaped, of which nothing is unseen."""
+  """Escapes a text and makes its invisible characters visible."""
   return ''.join(_VISIBLE.get(c) or display.for_html(c) for c in text)
 
 
-def _chance(p: float) -> str:
-  """A probability for people."""
+def _probability(p: float) -> str:
+  """Formats a probability; those below 0.001 with a power of ten."""
   if p >= 0.001 or p == 0:
     return styles.number(p, 3)
   return f'{p:.0e}'.replace('e-0', 'e-').replace('-', styles.MINUS)
 
 
-def _said(trace: Trace, view: View, index: int, source: str) -> list[str]:
-  """What models and rule said of a token, in lines."""
-  of = {'q': view.q, 'p': view.p, 'π': view.pi}
-  chances = [f'{name} {_chance(values[index])}' for name, values in of.items()]
-  lines = [' · '.join(chances)]
+def _view_lines(trace: Trace, view: View, index: int, source: str) -> list[str]:
+  """Returns the details of a token: probabilities, rule, likeliest tokens."""
+  columns = {'q': view.q, 'p': view.p, 'π': view.pi}
+  probs = [f'{name} {_probability(x[index])}' for name, x in columns.items()]
+  details = [' · '.join(probs)]
   if view.deferred is not None:
     verdict = 'defers' if view.deferred[index] else 'keeps'
-    lines.append(f'the rule {verdict} this token')
+    details.append(f'the rule {verdict} this token')
   if source == 'residual' and trace.deferred is not None:
     verdict = 'deferred' if trace.deferred[index] else 'kept'
-    lines.append(f'the rule {verdict} the draft turned down here')
+    details.append(f'the rule {verdict} the draft rejected here')
   drafter, verifier = (
-    # A space has to be seen, and a new line is none here.
+    # Quotation marks show spaces, and a new line would break the tooltip.
     f'“{text.replace(chr(10), "↵")}”'
     for text in (view.drafter_argmax[index], view.verifier_argmax[index])
   )
   if drafter == verifier:
-    return [*lines, f'both models would say {drafter}']
-  return [*lines, f'likeliest: drafter {drafter}, verifier {verifier}']
+    return [*details, f'likeliest: {drafter} for both models']
+  return [*details, f'likeliest: drafter {drafter}, verifier {verifier}']
 
 
 def _token(record: Record, trace: Trace, view: View | None, index: int) -> str:
-  """A token, with what is known of it."""
+  """Returns a token as HTML, with its details in the tooltip."""
   source = records.SOURCES[trace.sources[index]]
   name = SOURCES.get(source, (source, ''))[0]
   if not record.gamma:
-    source, name, _ = _ALONE
-  lines, chances = [f'{name}, token {trace.tokens[index]}'], ''
+    source, name, _ = _VERIFIER_ALONE
+  details, probs = [f'{name}, token {trace.tokens[index]}'], ''
   if view is not None and index < len(view.q):
-    lines += _said(trace, view, index, source)
+    details += _view_lines(trace, view, index, source)
     values = (view.q[index], view.p[index], view.pi[index])
-    chances = f' data-said="{" ".join(f"{x:.4g}" for x in values)}"'
-  # The end of a sequence has no text of its own.
+    probs = f' data-probs="{" ".join(f"{x:.4g}" for x in values)}"'
+  # An end-of-sequence token has no text.
   last = index == len(trace.tokens) - 1
   text = _visible(trace.token_strings[index] or ('[end]' if last else '∅'))
-  title = display.for_html('\n'.join(lines))
-  return f'<span class="t {source}" title="{title}"{chances}>{text}</span>'
+  title = display.for_html('\n'.join(details))
+  return f'<span class="t {source}" title="{title}"{probs}>{text}</span>'
 
 
-def _bars(found: Sequence[blocks.Block], end: float) -> str:
-  """A clock's bars: low where the drafter works, high where the verifier."""
+def _clock_bars(timed_blocks: Sequence[blocks.Block], end: float) -> str:
+  """Returns the bars of a clock: low for the drafter, high for the verifier."""
   low, high = [], []
   scale = _UNITS / end if end else 0.0
-  for block in found:
-    start, split, to = (
+  for block in timed_blocks:
+    start, split, stop = (
       seconds * scale for seconds in (block.start, block.drafts_end, block.end)
     )
-    # A gap is left between blocks, which none is too short for.
-    gap = min(2.0, (to - start) / 4)
+    # A gap after each block, shorter for short blocks.
+    gap = min(2.0, (stop - start) / 4)
     low.append(f'M{start:.1f} 6h{split - start:.1f}v4H{start:.1f}z')
     if block.verifying:
-      width = max(0.0, to - split - gap)
+      width = max(0.0, stop - split - gap)
       high.append(f'M{split:.1f} 0h{width:.1f}v10H{split:.1f}z')
   return (
     '<div class="track" aria-hidden="true">'
@@ -109,56 +109,58 @@ def _bars(found: Sequence[blocks.Block], end: float) -> str:
 
 
 def answer(
-  shown: SelectedAnswer, time: blocks.Timeline, name: str, end: float
+  selected: SelectedAnswer, timeline: blocks.Timeline, name: str, end: float
 ) -> str:
-  """An answer with its clock.
+  """Returns an answer with its clock as HTML.
 
   Args:
-    shown: The answer.
-    time: When its tokens were there.
-    name: What people call the method that wrote it.
+    selected: The answer.
+    timeline: Modelled times of its blocks.
+    name: Label of the point that decoded it.
     end: Seconds at the right end of the clock.
   """
-  record, parts = shown.record, []
-  for block in time.blocks:
+  record, parts = selected.record, []
+  for block in timeline.blocks:
     inner = ''.join(
-      _token(record, shown.trace, shown.view, i) for i in block.tokens
+      _token(record, selected.trace, selected.view, i) for i in block.tokens
     )
     parts.append(
       f'<span class="block" data-from="{block.start:.6g}"'
       f' data-to="{block.end:.6g}">{inner}</span>'
     )
-  alone = '' if record.gamma else ' no-blocks'
-  return f"""{_bars(time.blocks, end)}
-<p class="clock"><b role="timer">{styles.milliseconds(time.end)}</b> modelled,
-{styles.number(time.pace)} times the verifier's per token</p>
-<div class="text tokens{alone}" data-name="{display.for_html(name)}"
-data-step="{time.step:.6g}" data-to="{time.end:.6g}">{''.join(parts)}</div>"""
+  css_class = '' if record.gamma else ' no-blocks'
+  block_html = ''.join(parts)
+  return f"""{_clock_bars(timeline.blocks, end)}
+<p class="clock"><b role="timer">{styles.milliseconds(timeline.end)}</b>
+modelled, per token {styles.number(timeline.pace)} times the verifier alone</p>
+<div class="text tokens{css_class}" data-name="{display.for_html(name)}"
+data-step="{timeline.step:.6g}" data-to="{timeline.end:.6g}"
+>{block_html}</div>"""
 
 
-def legend(alone: bool) -> str:
-  """What colours, lines and bars mean.
+def legend(has_verifier: bool) -> str:
+  """Returns the legend of colours, lines and bars as HTML.
 
   Args:
-    alone: Whether an answer of the verifier alone is shown too.
+    has_verifier: True if an answer of the verifier alone is shown too.
   """
-  known = [(source, *said) for source, said in SOURCES.items()]
-  known += [_ALONE] if alone else []
+  kinds_of_tokens = [(source, *texts) for source, texts in SOURCES.items()]
+  kinds_of_tokens += [_VERIFIER_ALONE] if has_verifier else []
   entries = ''.join(
     f'<span title="{display.for_html(meaning)}">'
     f'<span class="t {source}">{display.for_html(name)}</span></span>'
-    for source, name, meaning in known
+    for source, name, meaning in kinds_of_tokens
   )
-  bars = ''.join(
+  clock_keys = ''.join(
     f'<span><svg class="key" viewBox="0 0 20 10"><path class="{kind}"'
     f' d="M0 {top}h20v{10 - top}H0z"/></svg> {text}</span>'
     for kind, top, text in (
-      ('drafting', 6, 'the drafter at work'),
-      ('verifying', 0, 'the verifier at work'),
+      ('drafting', 6, 'drafter runs'),
+      ('verifying', 0, 'verifier runs'),
     )
   )
   return (
     f'<p class="sources">{entries}'
     '<span><span class="block first"></span><span class="block">'
-    f'a bar begins a block</span></span>{bars}</p>'
+    f'a bar begins a block</span></span>{clock_keys}</p>'
   )

@@ -1,0 +1,136 @@
+"""Sections on the choice of a lenience: guarantees, calibration and tests."""
+
+from experiments.analysis import calibration, risk
+from experiments.reports import styles
+from experiments.reports.columns import (
+  EXAMPLES,
+  LATENCY,
+  Column,
+  check_mark,
+  count,
+  number_format,
+  p_value,
+  text_or_dash,
+)
+from experiments.reports.sections.section import Section, SectionContext
+from experiments.reports.tables import Table
+
+
+def guaranteed(context: SectionContext) -> Section | None:
+  """Builds the section of leniences with a guaranteed loss."""
+  config = context.config
+  table = risk.control(context.points, config)
+  if table.empty:
+    return None
+  table = table.assign(
+    chosen=[
+      f'{styles.lenience(row.lenience)}{" (strict)" if row.strict else ""}'
+      if row.found or row.strict
+      else f'none; strictest {styles.lenience(row.lenience)} has no guarantee'
+      for row in table.itertuples()
+    ],
+    of=[f'{row.found} of {row.tried}' for row in table.itertuples()],
+  )
+  columns = [
+    *context.group_columns,
+    Column('chosen', 'Loosest lenience', text_or_dash, 'with the guarantee'),
+    Column('of', 'Guaranteed', text_or_dash, 'leniences with the guarantee'),
+    Column('lost', 'Quality lost', number_format(3), 'on these examples'),
+    LATENCY,
+    Column('examples', 'Examples', count, 'answered at every lenience'),
+  ]
+  needed = int(table.needed.iloc[0])
+  too_few = (
+    f' The guarantee needs at least {needed} examples, which no task has:'
+    ' strict decoding remains.'
+    if table.examples.max() < needed
+    else f' The guarantee needs at least {needed} examples, if none of them has'
+    ' a loss.'
+  )
+  return Section(
+    'Leniences with a guaranteed loss',
+    f'The loosest lenience that loses at most {config.risk:g} of the quality'
+    f' against the verifier, with probability at least {1 - config.delta:g}'
+    ' for any distribution of the examples. Leniences are tested from strict'
+    ' on, up to the first that fails the test (learn-then-test, arXiv'
+    ' 2110.01052; test by betting, arXiv 2010.09686). The guarantee holds for'
+    ' one curve that is chosen beforehand.' + too_few,
+    [Table('guaranteed', 'Leniences with a guarantee', table, columns)],
+  )
+
+
+def calibrated(context: SectionContext) -> Section:
+  """Builds the section of leniences chosen on half of the examples."""
+  table, config = context.calibrated, context.config
+  targets = {
+    'quality': f'at most {config.loss:g} of quality lost',
+    'latency': f'modelled latency of at most {config.latency:g}',
+  }
+  minimized = {'quality': 'latency', 'latency': 'quality'}
+  columns = [
+    *context.group_columns,
+    Column('lenience', 'Lenience', styles.lenience, 'chosen on one half'),
+    Column('loss', 'Quality lost', number_format(3), 'on the other half'),
+    LATENCY,
+    Column('kept', 'Target met', check_mark, 'on the other half'),
+    Column(
+      'best_lenience',
+      'Best lenience',
+      styles.lenience,
+      'the best choice on the other half',
+    ),
+  ]
+  tables = []
+  for target, words in targets.items():
+    regret = Column(
+      'regret',
+      f'Regret ({minimized[target]})',
+      number_format(3),
+      'given away against the best choice on the other half; below 0 if the'
+      ' target is not met',
+    )
+    tables.append(
+      Table(
+        f'calibration_{target}',
+        f'Target: {words}',
+        table[table.target == target].drop(columns='point'),
+        [*columns, regret],
+      )
+    )
+  return Section(
+    'Leniences chosen on half of the examples',
+    'Each lenience is chosen on one half of the examples and judged on the'
+    f' other half (halves by a hash of the id, seed {config.seed}). All methods'
+    ' have the same gamma.',
+    tables,
+    empty_text='There are too few examples, or no verifier alone, to choose a'
+    ' lenience.',
+  )
+
+
+def significance(context: SectionContext) -> Section:
+  """Builds the section of McNemar's tests against the verifier alone."""
+  table = calibration.significance(
+    context.points, context.calibrated, context.config
+  )
+  columns = [
+    *context.group_columns,
+    *context.point_columns,
+    EXAMPLES,
+    Column('only_verifier', 'Only verifier right', count, 'method wrong'),
+    Column('only_method', 'Only method right', count, 'verifier wrong'),
+    Column('p', 'p', p_value, "McNemar's exact test"),
+    Column(
+      'p_holm', 'p, corrected', p_value, 'Holm, over the methods of a task'
+    ),
+  ]
+  return Section(
+    'Tests for lost right answers',
+    "McNemar's exact test of each method against the verifier alone, at the"
+    ' lenience that was chosen for quality, on the half of the examples on'
+    ' which it was not chosen. P-values are corrected after Holm for the number'
+    ' of methods. A large p-value does not prove that no quality is lost; see'
+    ' the intervals.',
+    [Table('mcnemar', 'Right and wrong answers', table, columns)],
+    empty_text='No task has right or wrong answers on both halves.',
+  )

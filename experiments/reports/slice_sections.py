@@ -1,0 +1,202 @@
+"""Sections of the page with the points of one task: tiles, plots, a table."""
+
+import dataclasses
+
+from cascades.untrusted import display
+from experiments.analysis import reference_points, slices
+from experiments.analysis.slices import SummarySlice
+from experiments.reports import figures, html_parts, styles, tables
+from experiments.reports.drawings import Drawing
+
+# Captions of the plots, by the column of the horizontal axis or the plot.
+_CAPTIONS = {
+  'relative_latency': (
+    'Up and to the left is better. Each line is one method as its lenience'
+    ' grows; a latency below 1 is faster than the verifier alone.'
+  ),
+  'rejection_rate': (
+    'The same points by the share of examined drafts that are rejected. Of two'
+    ' lines, the higher one has more quality at the same rejection rate.'
+  ),
+  'panels': (
+    'Each method in a panel of its own, with all methods in pale grey. Dashed'
+    ' lines are the two models alone; bands are 95 % bootstrap intervals over'
+    ' the examples.'
+  ),
+  'latency_by_rejections': (
+    'Lower is faster; below 1 is faster than the verifier alone. Further to the'
+    ' left, fewer examined drafts are rejected.'
+  ),
+  'relative_length': (
+    'Above 1, answers are longer than those of the verifier alone, which'
+    ' offsets part of the time saved per token.'
+  ),
+}
+# Notes on how to read the section.
+_NOTES = {
+  'no_quality': (
+    'This task measures speed only: its answers have no quality, and only'
+    ' strict decoding is known to keep the law of the verifier.'
+  ),
+  'gamma_tuned': (
+    'Each point is shown at the gamma that made it fastest on these same'
+    ' examples; the emitted tokens have the same law at any gamma, so that'
+    ' quality differs by sampling noise only.'
+  ),
+  'verifier_bonus': (
+    'With bonus tokens from the verifier, gamma changes the law, and each gamma'
+    ' is a point of its own.'
+  ),
+  'variants': (
+    'Hollow marks on dashed lines are a method with non-standard options, which'
+    ' the legend names.'
+  ),
+  'oracle': (
+    'An oracle reads the verifier at every token to decide, and is charged only'
+    ' where it defers: a bound, not a method that can be run.'
+  ),
+}
+
+
+def _tiles(part: SummarySlice, curve_styles: styles.CurveStyles) -> str:
+  """Returns tiles of both models alone and of the fastest point as good."""
+  tiles = []
+  for baseline in reference_points.BASELINES:
+    rows = part.frame[part.frame.method == baseline]
+    if len(rows):
+      row = rows.iloc[0]
+      value, note = styles.number(row.relative_latency), 'latency per token'
+      if part.has_quality:
+        note = f'quality, at latency {value}'
+        value = styles.number(row.quality, 3)
+      tiles.append(html_parts.tile(curve_styles[baseline].label, value, note))
+  fit = slices.no_worse(part)
+  if fit is not None:
+    value, note = 'none', 'every point has a lower quality'
+    if len(fit):
+      best = fit.iloc[0]
+      value = f'{styles.number(1 / best.relative_latency)} times as fast'
+      note = (
+        f'{curve_styles[best.variant].label}, {best.point_label};'
+        ' chosen on these same examples, without a margin for chance'
+      )
+    heading = "Fastest at the verifier's quality or above"
+    tiles.append(html_parts.tile(heading, value, note))
+  return f'<div class="tiles">{"".join(tiles)}</div>'
+
+
+def title_of(part: SummarySlice) -> str:
+  """Returns the title of a slice: its task, and what differs among slices."""
+  parts = [styles.words(part.task)]
+  parts += [part.run] if part.run else []
+  if part.temperature is not None:
+    parts.append(f'temperature {part.temperature:g}')
+  if part.gamma_tuned:
+    parts.append('gamma tuned')
+  elif part.gamma is not None:
+    parts.append(f'gamma {part.gamma}')
+  return ', '.join(parts)
+
+
+def _notes(part: SummarySlice, has_hollow_marks: bool) -> str:
+  """Returns the notes that apply to a slice; empty if none does."""
+  frame = part.frame
+  applies = {
+    'no_quality': not part.has_quality,
+    'gamma_tuned': part.gamma_tuned,
+    'verifier_bonus': part.gamma_tuned
+    and (frame.bonus_from == 'verifier').any(),
+    'variants': has_hollow_marks,
+    'oracle': frame.oracle.any(),
+  }
+  text = ' '.join(_NOTES[name] for name, holds in applies.items() if holds)
+  return f'<p class="guide">{display.for_html(text)}</p>\n' if text else ''
+
+
+def _plots(
+  part: SummarySlice, curve_styles: styles.CurveStyles, name: str
+) -> tuple[str, list[Drawing]]:
+  """Draws a slice: two plots beside each other, and others below them.
+
+  Args:
+    part: Rows with their `point_label`.
+    curve_styles: Styles by variant.
+    name: Prefix of the names of the drawings.
+
+  Returns:
+    The plots as HTML, and their drawings.
+  """
+  frame, drawings = part.frame, []
+
+  def figure(drawing: Drawing, caption: str) -> str:
+    drawings.append(drawing)
+    text = _CAPTIONS[caption]
+    return html_parts.figure(dataclasses.replace(drawing, caption=text))
+
+  def against(x: str, y: str, caption: str, **size) -> str:
+    drawing = figures.curves(
+      frame, curve_styles, x=x, y=y, name=f'{name}-{x}-{y}', **size
+    )
+    return figure(drawing, caption)
+
+  if part.has_quality:
+    pair = against('relative_latency', 'quality', 'relative_latency')
+    pair += against('rejection_rate', 'quality', 'rejection_rate')
+  else:
+    caption = 'latency_by_rejections'
+    pair = against('rejection_rate', 'relative_latency', caption)
+  below = ''
+  if not frame.method.isin(reference_points.BASELINES).all():
+    if part.has_quality:
+      drawing = figures.panels(
+        frame,
+        curve_styles,
+        x='relative_latency',
+        y='quality',
+        name=f'{name}-panels',
+      )
+      below = figure(drawing, 'panels')
+    if frame.relative_length.notna().any():
+      x, y = 'relative_latency', 'relative_length'
+      below += against(x, y, 'relative_length', size=(5.2, 5.3))
+    below = f'<div class="panels">{below}</div>'
+  return f'<div class="pair">{pair}</div>\n{below}', drawings
+
+
+def slice_section(
+  part: SummarySlice, curve_styles: styles.CurveStyles, name: str
+) -> tuple[str, list[Drawing]]:
+  """Returns the section of a slice, with a folded section for each gamma.
+
+  Args:
+    part: Rows that are shown together.
+    curve_styles: Styles by variant.
+    name: Prefix of the names of its drawings; unique on the page.
+
+  Returns:
+    The section as HTML, and its drawings without those of the folded sections.
+  """
+  frame = styles.with_point_labels(part.frame, part.gamma_tuned)
+  part = dataclasses.replace(part, frame=frame)
+  variants = [v for v in curve_styles if (frame.variant == v).any()]
+  notes = _notes(part, any(curve_styles[v].dashes for v in variants))
+  plots, drawings = _plots(part, curve_styles, name)
+  by_gamma = '\n'.join(
+    slice_section(one_gamma, curve_styles, f'{name}-{i}')[0]
+    for i, one_gamma in enumerate(part.by_gamma)
+  )
+  if by_gamma:
+    by_gamma = (
+      f'\n<details><summary>{display.for_html(styles.words(part.task))}'
+      f', each gamma separately</summary>\n{by_gamma}\n</details>'
+    )
+  title = title_of(part)
+  table = tables.summary(frame, curve_styles, part.gamma_tuned)
+  text = f"""<section id="{html_parts.anchor(title)}">
+<h2>{display.for_html(title)}</h2>
+{notes}{_tiles(part, curve_styles)}
+{html_parts.legend(variants, curve_styles)}
+{plots}
+{html_parts.folded(table, 'All points', len(frame))}
+</section>{by_gamma}"""
+  return text, drawings
