@@ -35,7 +35,7 @@ __version__ = '0.1.0'
 _HOME = {
   'DecodingConfig': 'config',
   'Sampler': 'sampler.sampler',
-  'Answer': 'sampler.sampler',
+  'SampleOutput': 'sampler.outputs',
   'agreement': 'sampler.agreement',
   'load_model': 'models.checkpoints',
   'METHODS': 'methods',

@@ -54,7 +54,7 @@ def _alone(count, new):
   states = exact.decode_curve(
     engine.decoder,
     _PARAMS,
-    exact.Asked(prompts, keys, _LENIENCES, new),
+    exact.BatchRequest(prompts, keys, _LENIENCES, new),
     engine.sampling,
     stops=_STOPS,
   )
@@ -67,8 +67,8 @@ def _alone(count, new):
 
 def _run(count, new, batch_size, **options):
   prompts, keys = _prompts(count)
-  usage = batching.Usage()
-  asked = batching.Asked(prompts, keys, _LENIENCES, new, **options)
+  usage = batching.DecodeStats()
+  asked = batching.BatchRequest(prompts, keys, _LENIENCES, new, **options)
   found = batching.run(_engine(), asked, batch_size, usage)
   return dict(found), usage
 
@@ -127,9 +127,9 @@ def test_caches_grow_with_their_rows(first, new):
     prompts, keys = _prompts(3)
     found = batching.run(
       _engine(stops=(-1,)),
-      batching.Asked(prompts, keys, _LENIENCES, new),
+      batching.BatchRequest(prompts, keys, _LENIENCES, new),
       4,
-      batching.Usage(),
+      batching.DecodeStats(),
     )
     rows = dict(found)
     return (
@@ -226,8 +226,12 @@ def _check_logits(row):
 
 
 def _turn(engine, row, prompt, key, new=12, max_blocks=None):
-  asked = batching.Asked([np.array(prompt, np.int32)], key, [0.3], new, True)
-  return list(batching.turn(engine, asked, row, max_blocks, batching.Usage()))
+  asked = batching.BatchRequest(
+    [np.array(prompt, np.int32)], key, [0.3], new, True
+  )
+  return list(
+    batching.turn(engine, asked, row, max_blocks, batching.DecodeStats())
+  )
 
 
 @pytest.mark.parametrize('gamma', tiers.first([3, 0]))
@@ -296,13 +300,13 @@ def test_what_all_prompts_begin_with_is_read_once(begin, monkeypatch):
     monkeypatch.setattr(decoding, name, spy)
 
   def answers(some):
-    asked = batching.Asked(
+    asked = batching.BatchRequest(
       [prompts[i] for i in some],
       jax.numpy.stack([keys[i] for i in some]),
       _LENIENCES,
       300,
     )
-    found = batching.run(engine, asked, 8, batching.Usage())
+    found = batching.run(engine, asked, 8, batching.DecodeStats())
     return {(some[job.prompt], job.lenience): _said(row) for job, row in found}
 
   together = answers(range(len(prompts)))

@@ -83,7 +83,7 @@ def _generate(
       tree_size,
     ),
     (_VERIFIER, drafter_table),
-    exact.Asked(
+    exact.BatchRequest(
       [prompts[i] for i in of_prompt[whole]],
       keys[of_prompt[whole]],
       np.asarray(leniences)[whole],

@@ -420,7 +420,7 @@ def test_a_block_that_passes_emits_what_it_would_emit_if_it_were_read(
     exact.decode_curve(
       dataclasses.replace(decoder, whole=whole),
       (_VERIFIER, bound_drafter.params),
-      exact.Asked(
+      exact.BatchRequest(
         [[3, 1, 2]], jax.random.split(jax.random.key(5), 1), [0.3], 40
       ),
       decoding_test.processed_by(1.0),
@@ -576,7 +576,7 @@ def test_own_first_layers_draft_as_a_model_of_their_own(kind, drafts, verified):
   # In the verifier's cache, and the answers are the same to the last token.
   model, params = models_test.make(kind)
   first = model.first_layers(1)
-  asked = exact.Asked(
+  asked = exact.BatchRequest(
     [(3, 4, 5), (6, 7)],
     jax.random.split(jax.random.key(0), 2),
     [0.5],

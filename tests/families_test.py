@@ -151,7 +151,7 @@ def test_strict_decoding_says_what_the_verifier_says(kind, gamma, drafts):
       drafts,
     ),
     (params, near),
-    exact.Asked(
+    exact.BatchRequest(
       [models_test.text(n, n) for n in (2, 4, 8)],
       jax.random.split(jax.random.key(0), 3),
       [0.0],

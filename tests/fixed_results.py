@@ -148,7 +148,7 @@ class TableCase:
     rows = exact.decode_curve(
       decoder,
       (verifier, drafter),
-      exact.Asked(
+      exact.BatchRequest(
         prompts,
         jax.random.split(jax.random.key(11), _TRIED),
         [lenience for _, lenience in self.points],

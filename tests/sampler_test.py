@@ -20,7 +20,7 @@ from scipy import special
 import cascades
 from cascades import decoding
 from cascades.sampler import batching, memory
-from cascades.sampler.endings import Ending
+from cascades.sampler.stopping import StopCondition
 from experiments.tasks import TASKS
 
 pytestmark = pytest.mark.usefixtures('few_shapes')
@@ -206,7 +206,7 @@ def test_a_token_that_holds_a_text_that_ends_an_answer_ends_its_row(pair):
   ended = sampler.sample('x', max_new_tokens=64, seed=3, stop_tokens=['\n'])
   blocks = sampler.usage.rows
   assert ended.ended
-  assert len(ended.tokens) == blocks != batching.LOOK
+  assert len(ended.tokens) == blocks != batching.POLL_INTERVAL_BLOCKS
   cut = sampler.sample('x', max_new_tokens=64, seed=3, stop_strings=['\n'])
   assert sampler.usage.rows == blocks
   assert (cut.tokens, cut.text) == (ended.tokens, ended.text)
@@ -224,7 +224,7 @@ def test_a_token_that_holds_a_text_that_ends_an_answer_ends_its_row(pair):
 
 
 def test_what_may_end_an_answer_is_not_streamed(pair):
-  ending = Ending(pair[0].tokenizer, [1], ('\n\nQ:', 'end'), 8)
+  ending = StopCondition(pair[0].tokenizer, [1], ('\n\nQ:', 'end'), 8)
   # Neither is half a character.
   for text in ('so', 'so\n', 'so\n\nQ', 'so\ufffd'):
     assert ending.settled(text) == 'so'
@@ -236,7 +236,7 @@ def test_what_is_new_ends_an_answer_wherever_it_begins(pair):
   # Three bytes of a character, of which the first are not looked at any more.
   before = tokenizer.encode('\u20ac' * 40)
   tokens = before + tokenizer.encode(' seven pears')
-  ending = Ending(tokenizer, [1], ('\u20ac seven p',), 4)
+  ending = StopCondition(tokenizer, [1], ('\u20ac seven p',), 4)
   texts = np.cumsum([len(piece) for piece in tokenizer.token_strings(tokens)])
   last = int(np.searchsorted(texts, 40 + len(' seven p'))) + 1
   for length in range(len(before), min(last + 4, len(tokens)) + 1):
@@ -275,7 +275,7 @@ def test_a_text_that_tokens_without_text_interrupt_ends_an_answer(pair, gamma):
     assert cut.logprobs == limited.logprobs
     if ends:
       apart = max(apart, size - 1 - written[written.index(size - 1) - 1])
-  assert apart > batching.LOOK * (gamma + 1) + 2
+  assert apart > batching.POLL_INTERVAL_BLOCKS * (gamma + 1) + 2
 
 
 def test_a_curve_is_its_points(pair, prompts):

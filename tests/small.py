@@ -282,7 +282,7 @@ def sampler(
 
 def check_alone(
   verifier, drafter, texts, new: int, turns: bool = True, **options
-) -> list[cascades.Answer]:
+) -> list[cascades.SampleOutput]:
   """That strict greedy decoding is the verifier alone; gives the answers.
 
   The texts have unlike lengths; `new` tokens are written after each, and with

@@ -99,7 +99,9 @@ def test_the_loop_emits_rejects_and_defers_as_much(gamma):
   for seed in range(3):
     keys = jax.random.split(jax.random.key(seed), rows)
     of = np.arange(rows) % kinds
-    asked = exact.Asked(np.zeros((rows, 1), np.int32), keys, of, gamma + 1)
+    asked = exact.BatchRequest(
+      np.zeros((rows, 1), np.int32), keys, of, gamma + 1
+    )
     with conftest.optimised():
       sampling = processing.SamplingParams(temperature=np.float32(1))
       states.append(

@@ -37,7 +37,7 @@ class _MadeUp:
   limit = math.inf
 
   def __init__(self, config, curves, tasks, say):
-    self.usage = batching.Usage()
+    self.usage = batching.DecodeStats()
     self.close = self.views = lambda *_: []
 
   def facts(self):

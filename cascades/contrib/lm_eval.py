@@ -286,7 +286,7 @@ class CascadesLM(TemplateLM):
 
   @property
   def counts(self) -> dict[str, float]:
-    """Calls and tokens of all answers so far, as `Answer` has them, summed.
+    """Calls and tokens of all answers so far, summed.
 
     With their rates, of which those that are not defined are left out.
     """

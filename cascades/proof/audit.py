@@ -515,7 +515,7 @@ def _sample(
   table = exact.Table.of([(method, x) for x in inner], d)
   declared = exact.declared_law(table, model, _PROMPT, _NEW)
   models = decoding.Models(model, drafters.ModelDrafter(model))
-  asked = exact.Asked(
+  asked = exact.BatchRequest(
     [_PROMPT] * samples, jax.random.split(keys[2], samples), inner, _NEW
   )
   for scheme in schemes:

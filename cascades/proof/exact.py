@@ -20,12 +20,12 @@ from cascades.proof.tabulated import (
   table_distributions,
 )
 from cascades.proof.trial_rows import KINDS, rows
-from cascades.sampler.batching import Asked
+from cascades.sampler.batching import BatchRequest
 
 __all__ = [
   'KINDS',
   'LEAST_DISTANCE',
-  'Asked',
+  'BatchRequest',
   'Table',
   'TableModel',
   'blocks',

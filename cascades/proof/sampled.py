@@ -16,7 +16,7 @@ from cascades.sampler import batching
 def decode_curve(
   decoder: decoding.Decoder,
   params: Sequence[PyTree],
-  asked: batching.Asked,
+  asked: batching.BatchRequest,
   sampling: processing.SamplingParams,
   *,
   stops: Sequence[int] = (-1,),

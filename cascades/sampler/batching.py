@@ -38,7 +38,7 @@ _FIRST = 256
 # Tokens that a row may still write for which narrower loops are compiled.
 _TAIL = 256
 # Blocks from one look at the rows to the next, where their texts may end them.
-LOOK = 8
+POLL_INTERVAL_BLOCKS = 8
 # What the shortest prompts are padded to, less than caches are: to read so many
 # tokens takes as long as the blocks of a short answer.
 _SHORTEST = 32
@@ -49,7 +49,7 @@ _SMALLEST = 256
 # passes over fewer take longer than one over all.
 _SHARED = 64
 # Of a row without caches, as numpy arrays: the length that its text ends it at.
-Ends = Callable[[decoding.Row], int | None]
+FindEnd = Callable[[decoding.Row], int | None]
 
 
 def bucket(n: int, least: int = _SMALLEST) -> int:
@@ -73,7 +73,7 @@ def width(rows: int, batch_size: int) -> int:
 
 
 @dataclasses.dataclass
-class Usage:
+class DecodeStats:
   """What decoding took.
 
   Attributes:
@@ -116,7 +116,7 @@ class Job(NamedTuple):
   lenience: int
 
 
-class Asked(NamedTuple):
+class BatchRequest(NamedTuple):
   """What is to be answered.
 
   Attributes:
@@ -133,7 +133,7 @@ class Asked(NamedTuple):
   leniences: Sequence[float]
   max_new_tokens: int
   return_logits: bool = False
-  ends: Ends | None = None
+  ends: FindEnd | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,7 +238,7 @@ class Engine:
     """Cache slots for so many tokens and so many new ones."""
     return bucket(length + new + self.decoder.cache_headroom)
 
-  def logits_length(self, asked: Asked) -> int:
+  def logits_length(self, asked: BatchRequest) -> int:
     """Room for the logits of an answer; 0 if nobody asks for them."""
     return asked.return_logits * (asked.max_new_tokens + self.decoder.gamma + 1)
 
@@ -264,7 +264,9 @@ def fetch(rows: decoding.Row) -> decoding.Row:
   return sharding.fetch(rows)
 
 
-def _cut(small: decoding.Row, slots: Sequence[int], ends: Ends) -> decoding.Row:
+def _cut(
+  small: decoding.Row, slots: Sequence[int], ends: FindEnd
+) -> decoding.Row:
   """Rows that were fetched, ended where their texts end them."""
   length, done = small.length.copy(), small.done.copy()
   for slot in slots:
@@ -296,7 +298,11 @@ class _Batch:
   """
 
   def __init__(
-    self, engine: Engine, asked: Asked, slots: int, sizes: tuple[int, int]
+    self,
+    engine: Engine,
+    asked: BatchRequest,
+    slots: int,
+    sizes: tuple[int, int],
   ):
     """An empty batch of so many rows, with room for so much, and at most."""
     self._engine, self._asked = engine, asked
@@ -351,7 +357,7 @@ class _Batch:
     """Sends the loop off once, behind whatever is under way."""
     self.rows, self._blocks = self._engine.decode(self.rows, live, max_blocks)
 
-  def look(self, usage: Usage) -> None:
+  def look(self, usage: DecodeStats) -> None:
     """Waits for the loop, and looks at what came of it.
 
     Raises:
@@ -369,7 +375,7 @@ class _Batch:
       if row.fault.position < row.length:
         faults.check(row.fault, f'prompt {self.held[slot].prompt}')
 
-  def finish(self, usage: Usage) -> list[tuple[Job, decoding.Row]]:
+  def finish(self, usage: DecodeStats) -> list[tuple[Job, decoding.Row]]:
     """The answers that are finished; their rows are free from now on."""
     found = []
     for slot in self.going:
@@ -403,7 +409,9 @@ class _Prompts:
     exhausted: Whether all groups were read.
   """
 
-  def __init__(self, engine: Engine, asked: Asked, todo: set[Job], slots: int):
+  def __init__(
+    self, engine: Engine, asked: BatchRequest, todo: set[Job], slots: int
+  ):
     self._engine, self._asked = engine, asked
     self._lengths = np.array([len(prompt) for prompt in asked.prompts])
     # The longest first, so that groups are of one length, and so that caches
@@ -476,7 +484,7 @@ class _Prompts:
 
 
 @contextlib.contextmanager
-def _timed(usage: Usage, field: str) -> Iterator[None]:
+def _timed(usage: DecodeStats, field: str) -> Iterator[None]:
   """Adds the seconds of what is done within."""
   start = time.perf_counter()
   yield
@@ -485,7 +493,7 @@ def _timed(usage: Usage, field: str) -> Iterator[None]:
 
 
 def run(
-  engine: Engine, asked: Asked, batch_size: int, usage: Usage
+  engine: Engine, asked: BatchRequest, batch_size: int, usage: DecodeStats
 ) -> Iterator[tuple[Job, decoding.Row]]:
   """Decodes every prompt at every lenience.
 
@@ -516,7 +524,11 @@ def run(
 
 
 def _run(
-  engine: Engine, asked: Asked, todo: set[Job], slots: int, usage: Usage
+  engine: Engine,
+  asked: BatchRequest,
+  todo: set[Job],
+  slots: int,
+  usage: DecodeStats,
 ) -> Iterator[tuple[Job, decoding.Row]]:
   """As `run`, for some of its jobs, in a batch of so many rows at first."""
   longest = max(map(len, asked.prompts))
@@ -524,7 +536,7 @@ def _run(
   sizes = tuple(engine.room(longest, new) for new in news)
   batch = _Batch(engine, asked, slots, sizes)
   prompts = _Prompts(engine, asked, todo, slots)
-  look = LOOK if asked.ends else 2**30
+  look = POLL_INTERVAL_BLOCKS if asked.ends else 2**30
   while True:
     while batch.free and not prompts.exhausted:
       if not prompts.waiting:
@@ -559,10 +571,10 @@ def _run(
 
 def turn(
   engine: Engine,
-  asked: Asked,
+  asked: BatchRequest,
   row: decoding.Row | None,
   max_blocks: int | None,
-  usage: Usage,
+  usage: DecodeStats,
 ) -> Iterator[tuple[decoding.Row, decoding.Row | None]]:
   """Decodes one answer, which may go on from an earlier one.
 
@@ -606,7 +618,7 @@ def turn(
     )
     jax.block_until_ready(batch.rows)
   batch.held = [Job(0, 0)]
-  look = max_blocks or (LOOK if asked.ends else 2**30)
+  look = max_blocks or (POLL_INTERVAL_BLOCKS if asked.ends else 2**30)
   while True:
     with _timed(usage, 'decode_s'):
       batch.decode(0, look)

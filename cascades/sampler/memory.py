@@ -38,7 +38,7 @@ Described = tuple[Any, PyTree] | tuple[Any, PyTree, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Need:
+class MemoryEstimate:
   """Bytes that a device has to hold.
 
   Attributes:
@@ -159,7 +159,7 @@ def need(
   cache_length: int,
   gamma: int,
   mesh: tuple[int, int] = (1, 1),
-) -> Need:
+) -> MemoryEstimate:
   """What decoding needs at most.
 
   Args:
@@ -200,7 +200,7 @@ def need(
   logits += _ROWS_OF_FLOATS * 4 * verifier[0].vocab_size
   # A token's id, its source and its log-probability.
   tokens = (4 + 1 + 4) * cache_length
-  return Need(
+  return MemoryEstimate(
     params=params,
     caches=caches,
     logits=logits * batch_size,
@@ -305,7 +305,7 @@ def _ways(
       break
 
 
-def _shortage(asked: Need, held: int, limit: int) -> str:
+def _shortage(asked: MemoryEstimate, held: int, limit: int) -> str:
   """What is needed, of what, and what there is, in words.
 
   Args:

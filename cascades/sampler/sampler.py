@@ -21,9 +21,9 @@ from cascades.declarations import Option, options_of
 from cascades.drafters import pairing, specs
 from cascades.methods import caps, processing
 from cascades.models import checkpoints, sharding, tokenizers, turns
-from cascades.sampler import batching, endings, keys, memory
-from cascades.sampler.answers import Answer, State
-from cascades.sampler.asking import Asking
+from cascades.sampler import batching, keys, memory, stopping
+from cascades.sampler.outputs import ConversationState, SampleOutput
+from cascades.sampler.requests import SampleRequest
 
 
 class Sampler:
@@ -51,7 +51,7 @@ class Sampler:
     drafter: The drafter, loaded; None for none.
     bound_drafter: The drafter bound to the verifier; None for none.
     tokenizer: The tokenizer of both models.
-    usage: Time and rows of the last call, a `batching.Usage`.
+    usage: Time and rows of the last call, a `batching.DecodeStats`.
   """
 
   def __init__(
@@ -82,9 +82,9 @@ class Sampler:
     arguments.instance(
       'tokenizer', tokenizer, tokenizers.Tokenizer | None, expected
     )
-    self.usage = batching.Usage()
+    self.usage = batching.DecodeStats()
     # Memory that batches need, by their size.
-    self._needs: dict[tuple, memory.Need] = {}
+    self._needs: dict[tuple, memory.MemoryEstimate] = {}
     self._mesh = _mesh(mesh)
     if dtype is not None and not any(
       isinstance(model, str) and specs.kind_of(model).takes_dtype(model)
@@ -182,12 +182,12 @@ class Sampler:
     echo: bool = False,
     return_logits: bool = False,
     return_state: bool = False,
-    last_state: State | None = None,
+    last_state: ConversationState | None = None,
     forbidden_tokens: Sequence[int | str] | None = None,
     stop_tokens: Sequence[int | str] | None = None,
     stop_strings: Sequence[str] = (),
     chat: bool = False,
-  ) -> Answer | list[Answer]:
+  ) -> SampleOutput | list[SampleOutput]:
     """Answers one prompt or a list of them.
 
     The random key of a row comes from the seed and the prompt, so an answer
@@ -225,7 +225,7 @@ class Sampler:
       ValueError: No prompts, one that does not fit, a bad token, a state of
         other models, or more than the device's memory holds.
     """
-    asking = Asking(
+    asking = SampleRequest(
       max_new_tokens=max_new_tokens,
       seed=seed,
       echo=echo,
@@ -253,7 +253,11 @@ class Sampler:
     return answers[0] if single else answers
 
   def stream(
-    self, prompt: str, *, last_state: State | None = None, **asked: Any
+    self,
+    prompt: str,
+    *,
+    last_state: ConversationState | None = None,
+    **asked: Any,
   ) -> Iterator[str]:
     """Answers a prompt block by block.
 
@@ -274,7 +278,7 @@ class Sampler:
       if name in asked:
         raise TypeError(f'stream() takes no {name}.')
     said = ''
-    for _, text in self._turn(prompt, last_state, 1, Asking(**asked)):
+    for _, text in self._turn(prompt, last_state, 1, SampleRequest(**asked)):
       if len(text) > len(said):
         yield text[len(said) :]
         said = text
@@ -286,7 +290,7 @@ class Sampler:
     *,
     on_answer: Callable[[], None] | None = None,
     **asked: Any,
-  ) -> list[list[Answer]]:
+  ) -> list[list[SampleOutput]]:
     """Answers every prompt at every lenience, in one compiled loop.
 
     Args:
@@ -303,15 +307,15 @@ class Sampler:
     Raises:
       ValueError: A value that `sample` would refuse.
     """
-    return self._curve(prompts, leniences, Asking(**asked), on_answer)
+    return self._curve(prompts, leniences, SampleRequest(**asked), on_answer)
 
   def _curve(
     self,
     prompts: Sequence[str],
     leniences: Sequence[float],
-    asking: Asking,
+    asking: SampleRequest,
     on_answer: Callable[[], None] | None = None,
-  ) -> list[list[Answer]]:
+  ) -> list[list[SampleOutput]]:
     """As `sample_curve`."""
     prompts = arguments.as_list('prompts', prompts, 'texts')
     leniences = arguments.as_list('lenience', leniences, 'numbers')
@@ -331,9 +335,9 @@ class Sampler:
     self._check_memory(
       len(ids) * len(leniences), max(map(len, ids)), asking.max_new_tokens
     )
-    self.usage = batching.Usage()
+    self.usage = batching.DecodeStats()
     answers = [[None] * len(prompts) for _ in leniences]
-    asked = batching.Asked(
+    asked = batching.BatchRequest(
       ids,
       keys.of_prompts(asking.seed, ids),
       np.asarray(leniences, np.float32),
@@ -356,10 +360,10 @@ class Sampler:
   def _turn(
     self,
     prompt: str,
-    last_state: State | None,
+    last_state: ConversationState | None,
     max_blocks: int | None,
-    asking: Asking,
-  ) -> Iterator[tuple[Answer, str]]:
+    asking: SampleRequest,
+  ) -> Iterator[tuple[SampleOutput, str]]:
     """One turn of a conversation, so many blocks at a time.
 
     Yields:
@@ -371,7 +375,10 @@ class Sampler:
     row, read, before = None, [], []
     if last_state is not None:
       arguments.instance(
-        'last_state', last_state, State, "an answer's, of return_state=True"
+        'last_state',
+        last_state,
+        ConversationState,
+        "an answer's, of return_state=True",
       )
       last_state.check(models, params)
       row, before = last_state.row, last_state.pieces
@@ -380,8 +387,8 @@ class Sampler:
     before = before + self.tokenizer.token_strings(ids, text)
     self._check_room('prompt', len(read) + len(ids), asking.max_new_tokens)
     self._check_memory(1, len(read) + len(ids), asking.max_new_tokens)
-    self.usage = batching.Usage()
-    asked = batching.Asked(
+    self.usage = batching.DecodeStats()
+    asked = batching.BatchRequest(
       [np.array(ids, np.int32)],
       keys.of_prompts(asking.seed, [read + ids]),
       [self.config.lenience],
@@ -397,12 +404,14 @@ class Sampler:
         first = int(small.prompt_length)
         written = small.tokens[first : int(small.length)].tolist()
         pieces = before + self.tokenizer.token_strings(written)
-        state = State(later, models, params, pieces)
+        state = ConversationState(later, models, params, pieces)
         answer = dataclasses.replace(answer, state=state)
       text = answer.text
       yield answer, text if small.done else ending.settled(text)
 
-  def _engine(self, asking: Asking) -> tuple[batching.Engine, endings.Ending]:
+  def _engine(
+    self, asking: SampleRequest
+  ) -> tuple[batching.Engine, stopping.StopCondition]:
     """What decodes, and what ends an answer."""
     forbidden, banned = None, []
     if asking.forbidden_tokens is not None:
@@ -416,8 +425,10 @@ class Sampler:
       stops.append(turns.require_template(self.tokenizer).end_token)
     if asking.stop_tokens is not None:
       stops += self._token_ids('stop_tokens', asking.stop_tokens)
-    fresh = batching.LOOK * (self.config.gamma + 1)
-    ending = endings.Ending(self.tokenizer, stops, asking.stop_strings, fresh)
+    fresh = batching.POLL_INTERVAL_BLOCKS * (self.config.gamma + 1)
+    ending = stopping.StopCondition(
+      self.tokenizer, stops, asking.stop_strings, fresh
+    )
     engine = batching.Engine(
       decoder=self._decoder,
       params=self._params,
@@ -552,9 +563,9 @@ class Sampler:
   def _answer(
     self,
     state: decoding.Row,
-    ending: endings.Ending,
+    ending: stopping.StopCondition,
     before: list[str] | None,
-  ) -> Answer:
+  ) -> SampleOutput:
     """What a row says; after the pieces of its prompt, unless they are None."""
     prompt_length, length = int(state.prompt_length), int(state.length)
     new = slice(prompt_length, length)
@@ -564,7 +575,7 @@ class Sampler:
     deferred = None
     if self.config.method.rule is not None:
       deferred = state.deferral[new].tolist()
-    return Answer(
+    return SampleOutput(
       text=''.join(pieces),
       tokens=tokens,
       pieces=pieces,

@@ -25,7 +25,7 @@ from cascades.config import DecodingConfig
 from cascades.declarations import options_of
 from cascades.drafters import pairing
 from cascades.models import checkpoints, language, package_index
-from cascades.sampler import batching, sampler
+from cascades.sampler import batching, outputs, sampler
 from experiments import tasks
 from experiments.benchmarks import entrants, harness, peers
 from experiments.benchmarks.harness import Figures, median, threshold
@@ -106,7 +106,7 @@ class _Models(NamedTuple):
 
   def sample(
     self, decoder: sampler.Sampler, prompts: Sequence[str]
-  ) -> list[sampler.Answer]:
+  ) -> list[outputs.SampleOutput]:
     """Answers prompts, as long as the config allows."""
     stop = [self.config.stop] if self.config.stop else None
     return decoder.sample(

@@ -62,7 +62,7 @@ class Ray:
       import ray
     except ImportError:
       raise ValueError(extras.missing('launcher', 'ray', 'ray')) from None
-    self._ray, self._say, self.usage = ray, say, batching.Usage()
+    self._ray, self._say, self.usage = ray, say, batching.DecodeStats()
     self._own = not ray.is_initialized()
     if self._own:
       _connect(ray, said['address'])
@@ -235,7 +235,7 @@ def _on_worker(key: str, pair, what: str, *args) -> tuple[dict, Any]:
   if what != 'decode':
     return facts, getattr(one, what)(*args)
   said.clear()
-  one.usage = batching.Usage()
+  one.usage = batching.DecodeStats()
   ((_, made),) = one.decode([args])
   return facts, (made, one.usage, list(said))
 

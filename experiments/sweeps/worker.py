@@ -109,7 +109,7 @@ class Worker:
       ValueError: The pair is absent, does not fit or does not go together.
     """
     self.batch_size = config.batch_size
-    self.usage = batching.Usage()
+    self.usage = batching.DecodeStats()
     self._config, self._tasks, self._say = config, tasks, say
     self._clock = CompileClock()
     self._kinds: set[tuple] = set()

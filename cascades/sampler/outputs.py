@@ -13,7 +13,7 @@ from cascades import decoding
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Answer:
+class SampleOutput:
   """What came out for one prompt; tokens after end-of-sequence are nowhere.
 
   Attributes:
@@ -62,7 +62,7 @@ class Answer:
 
 
 @dataclasses.dataclass(frozen=True)
-class State:
+class ConversationState:
   """Where a conversation stands: all that both models have read of it.
 
   Attributes:

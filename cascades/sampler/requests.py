@@ -7,7 +7,7 @@ from cascades import arguments
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Asking:
+class SampleRequest:
   """How prompts are to be answered, whatever they are.
 
   Fields are arguments of `sampler.Sampler.sample`, which has what they mean.

@@ -11,7 +11,7 @@ from cascades.sampler import batching
 
 
 @dataclasses.dataclass(frozen=True)
-class Ending:
+class StopCondition:
   """What ends an answer beside its limit.
 
   Attributes:
@@ -56,7 +56,7 @@ class Ending:
     return np.pad(np.array(ids, np.int32), (0, size - len(ids)), 'edge')
 
   @property
-  def ends(self) -> batching.Ends | None:
+  def ends(self) -> batching.FindEnd | None:
     """Where a row's text ends it; None if no text can."""
     return self._end if self.texts else None
 
