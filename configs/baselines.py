@@ -17,6 +17,7 @@ _GAMMAS = (2, 4, 8)
 
 
 def get_config() -> ml_collections.ConfigDict:
+  """Returns the config of this experiment."""
   return common.sweep(
     *('verification', 'gate', 'bonus', 'drafts', 'mesh'), lenience=(0.9,)
   )

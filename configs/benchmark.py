@@ -16,6 +16,7 @@ def _shape(*sizes) -> ml_collections.ConfigDict:
 
 
 def get_config() -> ml_collections.ConfigDict:
+  """Returns the config of this experiment."""
   return common.decoding(
     pairs=(
       common.pair('tiny-verifier', 'tiny-drafter', 'bundled'),

@@ -18,6 +18,7 @@ _DRAFTER = 'gemma3-270m-multi30k-de-en'
 
 
 def get_config() -> ml_collections.ConfigDict:
+  """Returns the config of this experiment."""
   entrants = (
     common.entrant('alone'),
     common.entrant('strict', _DRAFTER),

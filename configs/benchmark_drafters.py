@@ -15,6 +15,7 @@ _MODEL, _HEAD = 'tiny-drafter', 'tiny-recurrent'
 
 
 def get_config() -> ml_collections.ConfigDict:
+  """Returns the config of this experiment."""
   entrant = common.entrant
   several = dict(verification='multi_round')
   tree = dict(drafts=8, tree_size=12, **several)

@@ -16,6 +16,7 @@ def _shape(family: str, *sizes, **more) -> ml_collections.ConfigDict:
 
 
 def get_config() -> ml_collections.ConfigDict:
+  """Returns the config of this experiment."""
   return common.decoding(
     dtype='bfloat16',
     pairs=(

@@ -14,6 +14,7 @@ from configs import common
 
 
 def get_config() -> ml_collections.ConfigDict:
+  """Returns the config of this experiment."""
   # Problems of their own: no choice was made on these.
   return common.sweep('split', 'clock', num_examples=300, seed=3, clock=0)
 

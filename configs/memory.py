@@ -16,6 +16,7 @@ _GAMMAS = (4, 12)
 
 
 def get_config() -> ml_collections.ConfigDict:
+  """Returns the config of this experiment."""
   # Problems of their own: no choice was made on these.
   return common.sweep(
     *('verification', 'schedule', 'cap', 'split', 'task'),

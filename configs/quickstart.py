@@ -15,6 +15,7 @@ _INF = float('inf')
 
 
 def get_config() -> ml_collections.ConfigDict:
+  """Returns the config of this experiment."""
   return common.sweep(
     # To be set on the command line, as all that configs/common.py has for every
     # sweep: models, gamma, temperature, seed and the like.

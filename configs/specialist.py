@@ -15,6 +15,7 @@ _INF = float('inf')
 
 
 def get_config() -> ml_collections.ConfigDict:
+  """Returns the config of this experiment."""
   return common.sweep(
     *('verification', 'gate', 'bonus', 'mesh', 'split'),
     # configs/train_specialist.py makes it.

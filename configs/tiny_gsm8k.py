@@ -17,6 +17,7 @@ from configs import common
 
 
 def get_config() -> ml_collections.ConfigDict:
+  """Returns the config of this experiment."""
   return common.sweep(
     tasks=('gsm8k',),
     # Models that rarely come to an end are stopped before the task's own 400.

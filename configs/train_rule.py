@@ -14,6 +14,7 @@ import ml_collections
 
 
 def get_config() -> ml_collections.ConfigDict:
+  """Returns the config of this experiment."""
   return ml_collections.ConfigDict(
     dict(
       # Of the rule, and so of its folder.

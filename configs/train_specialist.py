@@ -14,6 +14,7 @@ from configs import common
 
 
 def get_config() -> ml_collections.ConfigDict:
+  """Returns the config of this experiment."""
   return common.training(
     # Shares of training problems, by task.
     mixture=dict(roman=0.9, word_problems=0.065, numerals=0.035),

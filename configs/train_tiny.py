@@ -19,6 +19,7 @@ _STEPS = dict(rows=18, learning_rate=0.02, stored='bfloat16')
 
 
 def get_config() -> ml_collections.ConfigDict:
+  """Returns the config of this experiment."""
   return common.training(
     # Longer than any problem; less is left empty of a long row.
     row_length=256,

@@ -15,6 +15,7 @@ _GAMMAS = (4, 8, 12)
 
 
 def get_config() -> ml_collections.ConfigDict:
+  """Returns the config of this experiment."""
   # Problems of their own: no choice was made on these.
   return common.sweep('split', num_examples=1000, seed=1)
 

@@ -31,6 +31,7 @@ _WRITE = 'import conftest, fixed_results; fixed_results.write()'
 
 
 def main() -> None:
+  """Runs the command."""
   if not _TESTS.is_dir():
     raise ValueError(
       f'accept: there is no {_TESTS}; run it in a checkout of the project.'

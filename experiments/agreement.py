@@ -41,6 +41,7 @@ def _painted(found, colour: bool) -> str:
 
 
 def main() -> None:
+  """Runs the command."""
   if not _PROMPT.value:
     raise app.UsageError("--prompt: give a text, such as --prompt='Hello'.")
   from cascades import load_model

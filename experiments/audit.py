@@ -123,6 +123,7 @@ def _keep(workdir: pathlib.Path, name: str, found) -> None:
 
 
 def main() -> None:
+  """Runs the command."""
   if _METHOD.value is None:
     raise app.UsageError("--method: name a method, or 'all'.")
   leniences = _leniences()

@@ -25,6 +25,7 @@ _WORKDIR = flags.DEFINE_string(
 
 
 def main() -> None:
+  """Runs the command."""
   if _CONFIG.value is None:
     raise app.UsageError(
       '--config: name a config, such as --config=configs/benchmark.py.'

@@ -30,6 +30,7 @@ cli.define_dtype()
 
 
 def main() -> None:
+  """Runs the command."""
   if not (_MODEL.value and _FOLDER.value):
     raise app.UsageError(
       '--model, --folder: give both, such as --model=tiny-verifier'

@@ -61,6 +61,7 @@ def render(text: str) -> str:
 
 
 def main() -> None:
+  """Runs the command."""
   for guide in GUIDES:
     path = ROOT / guide
     text = path.read_text(encoding='utf-8')

@@ -71,6 +71,7 @@ _FIGURES = flags.DEFINE_bool(
 
 
 def main() -> None:
+  """Runs the command."""
   if not _WORKDIR.value:
     raise app.UsageError('--workdir: name the folder of a finished run.')
   # After the flags, so that a mistyped one is reported at once.

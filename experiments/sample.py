@@ -1,6 +1,6 @@
-"""Answers one prompt, and shows where every token came from.
+r"""Answers one prompt, and shows where every token came from.
 
-Command: python -m experiments.sample --method=token_v3 --lenience=0.3 \\
+Command: python -m experiments.sample --method=token_v3 --lenience=0.3 \
   --prompt='The number 4302 in words:'
 Shows: the text, its tokens coloured by source, and the counts.
 """
@@ -85,6 +85,7 @@ def legend(colour: bool) -> str:
 
 
 def main() -> None:
+  """Runs the command."""
   if not _PROMPT.value:
     raise app.UsageError("--prompt: give a text, such as --prompt='Hello'.")
   from cascades.sampler import sampler

@@ -44,6 +44,7 @@ _QUIET = flags.DEFINE_bool(
 
 
 def main() -> None:
+  """Runs the command."""
   if _CONFIG.value is None:
     raise app.UsageError(
       '--config: name a config, such as --config=configs/quickstart.py.'

@@ -28,6 +28,7 @@ _CONTEXT = 128
 
 
 def main() -> None:
+  """Runs the command."""
   if _CONFIG.value is None:
     raise app.UsageError(
       '--config: name a config, such as --config=configs/train_tiny.py.'

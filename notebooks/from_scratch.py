@@ -40,7 +40,7 @@ P = jax.nn.softmax(1.5 * jax.random.normal(keys[1], (V, V)))  # The verifier.
 
 # %%
 def target(q, p, lenience):
-  """pi = q (1 - r) + (sum r q) p, equation (11) of the paper."""
+  """Returns pi = q (1 - r) + (sum r q) p, equation (11) of the paper."""
   r = q.max() < 1 - lenience
   return q * (1 - r) + (r * q).sum() * p
 

@@ -618,7 +618,7 @@ def test_a_damaged_folder_is_refused_in_one_sentence(damage, named, copied):
 
 
 def built(config):
-  """gemma's configuration for a config.json."""
+  """Returns the gemma configuration for a config.json."""
   return language.from_config(config).module.config
 
 
@@ -780,7 +780,7 @@ def own_model(size: str):
 
 
 def _own_config(size):
-  """gemma's configuration of a size, without what only hears."""
+  """Returns the gemma configuration of a size, without audio."""
   config = own_model(size)[0].module.config
   hears = {'audio_encoder'} & {x.name for x in dataclasses.fields(config)}
   return dataclasses.replace(config, **dict.fromkeys(hears))

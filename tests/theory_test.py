@@ -133,7 +133,7 @@ def test_the_loop_emits_rejects_and_defers_as_much(gamma):
 
 
 def _tables(count=400, size=7, seed=0):
-  """q and p of many contexts, float64."""
+  """Returns q and p of many contexts, in float64."""
   rng = np.random.default_rng(seed)
   return rng.dirichlet(np.full(size, 0.6), (2, count))
 

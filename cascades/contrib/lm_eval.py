@@ -1,7 +1,7 @@
-"""The model type `cascades` of lm-evaluation-harness.
+r"""The model type `cascades` of lm-evaluation-harness.
 
-  python -m cascades.contrib.lm_eval --model cascades --tasks gsm8k \\
-    --batch_size 16 --model_args \\
+  python -m cascades.contrib.lm_eval --model cascades --tasks gsm8k \
+    --batch_size 16 --model_args \
     verifier=tiny-verifier,drafter=tiny-drafter,lenience=0.3
 
 is `lm_eval` with one model more. The harness (0.4.13) has no hook for models

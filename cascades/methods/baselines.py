@@ -19,23 +19,23 @@ from cascades.methods.method import (
 
 
 def min_p(d: Distributions, lenience: Lenience) -> Probs:
-  """p on {v: p(v) >= lam * mp}."""
+  """Returns norm(p) on {v: p(v) >= lam * mp}."""
   return processing.truncate(d.p, min_p=jnp.clip(lenience, 0, 1))
 
 
 def top_p(d: Distributions, lenience: Lenience) -> Probs:
-  """p on the fewest tokens that hold the mass 1 - lam."""
+  """Returns norm(p) on the fewest tokens that hold the mass 1 - lam."""
   return processing.truncate(d.p, top_p=jnp.clip(1 - lenience, 0, 1))
 
 
 def top_k(d: Distributions, lenience: Lenience) -> Probs:
-  """p on its lam most probable tokens; equals at the border all stay."""
+  """Returns norm(p) on its lam most probable tokens and their ties."""
   k = jnp.clip(lenience, 1, d.p.shape[-1]).astype(jnp.int32)
   return processing.truncate(d.p, top_k=k)
 
 
 def eta(d: Distributions, lenience: Lenience) -> Probs:
-  """p on {v: p(v) >= min(lam, sqrt(lam) * exp(-H(p)))}."""
+  """Returns norm(p) on {v: p(v) >= min(lam, sqrt(lam) * exp(-H(p)))}."""
   return processing.truncate(d.p, eta=jnp.maximum(lenience, 0))
 
 

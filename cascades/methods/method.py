@@ -115,7 +115,7 @@ def total_variation(p: Probs, q: Probs) -> Float[Array, '']:
 
 
 def normalize(weights: Probs, otherwise: Probs) -> Probs:
-  """weights / sum(weights), or `otherwise` where there is no mass (< 1e-30).
+  """Returns weights / sum(weights), or `otherwise` if the sum is < 1e-30.
 
   Rounding can take a rejection whose probability is 0: there the residual is
   0 / 0, and must be neither nan nor token 0.
@@ -129,7 +129,9 @@ def normalize(weights: Probs, otherwise: Probs) -> Probs:
   return jnp.where(has_mass, weights / jnp.where(has_mass, mass, 1), otherwise)
 
 
-def ratio(target: Probs, q: Probs) -> Probs:
+def ratio(
+  target: Float[Array, '*shape'], q: Float[Array, '*shape']
+) -> Float[Array, '*shape']:
   """min(1, target / q); 0 where the target is 0, or where either is nan."""
   # Comparisons, since XLA's max on a CPU can make a nan a number.
   safe = jnp.where(q > _TINY, q, _TINY)

@@ -230,7 +230,7 @@ def typical_residual(d: Distributions, lenience: Lenience) -> Probs:
 
 
 def ensemble(d: Distributions, lenience: Lenience) -> Probs:
-  """lam * q + (1 - lam) * p."""
+  """Returns lam * q + (1 - lam) * p."""
   share = jnp.clip(lenience, 0, 1)
   return share * d.q + (1 - share) * d.p
 

@@ -275,8 +275,7 @@ def check_dtype(dtype: str | None) -> None:
 def _locate(
   name: str | pathlib.Path,
 ) -> tuple[pathlib.Path | None, str | None]:
-  """A model's folder or file, None if gemma has to fetch it; and what is said
-  of it."""
+  """Returns the path of a model, None if gemma fetches it, and a notice."""
   if name in (*BUNDLED, *REDUCED):
     folder = ASSETS / name
     if not folder.is_dir():
@@ -413,7 +412,7 @@ def _full_name(architecture: str) -> str:
 
 
 def _check_known(name: str) -> dict[str, Any]:
-  """gemma's own checkpoints, which must have this name."""
+  """Returns the checkpoints of gemma, which must include this name."""
   known = gemma_library.gemma_checkpoints()
   if name not in known:
     names = [*BUNDLED, *package_index.MODELS, *REDUCED, *known]

@@ -73,7 +73,7 @@ def import_gemma():
 
 
 def gemma_checkpoints() -> dict[str, Any]:
-  """gemma's own checkpoints by name: 'gemma2-2b-it' to its enum member."""
+  """Returns gemma's checkpoint paths by name, such as 'gemma2-2b-it'."""
   gm = import_gemma()
   return {
     path.name.lower().replace('_', '-'): path
@@ -117,7 +117,7 @@ def apply_rope(
 
 
 def transformer(config: Mapping[str, Any], dtype: Any) -> Any:
-  """gemma's module of a model.
+  """Returns the gemma module of a model.
 
   Args:
     config: As `families.text_config` gives it.

@@ -155,7 +155,6 @@ def shard_rows(rows: PyTree, mesh: Mesh) -> PyTree:
     rows: A batch of `decoding.SamplingState`, or anything of [B, ...] leaves.
     mesh: From `make_mesh`.
   """
-
   return jax.tree.map(_put, rows, rows_layout(rows, mesh))
 
 

@@ -380,7 +380,7 @@ def _off_law(f: _Values, _: str) -> np.ndarray:
 
 
 def _emitted(f: _Values) -> np.ndarray:
-  """q a + (1 - sum q a) residual, [leniences, rows, V]."""
+  """Returns q a + (1 - sum q a) residual, [leniences, rows, V]."""
   kept = f['q'] * f['acceptance']
   return kept + (f['q'] - kept).sum(-1, keepdims=True) * f['residual']
 

@@ -494,7 +494,7 @@ def _divisor(
 
 
 def normalize(weights: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
-  """weights / sum(weights), [M, V], or `otherwise` where there is no mass."""
+  """Returns weights / sum(weights), [M, V], or `otherwise` without mass."""
   mass = weights.sum(-1, keepdims=True)
   return np.where(mass > 0, weights / np.where(mass > 0, mass, 1), otherwise)
 

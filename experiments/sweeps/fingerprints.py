@@ -24,8 +24,10 @@ def fingerprint(params: Any) -> str:
 
 @jax.jit
 def _checksum(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Two sums of an array's bits, weighed by their places; of integers, so that
-  the order in which a device adds does not matter."""
+  """Returns two position-weighted sums of an array's bits.
+
+  Sums of integers do not depend on the order in which a device adds.
+  """
   kind = {1: jnp.uint8, 2: jnp.uint16}.get(x.dtype.itemsize, jnp.uint32)
   bits = jax.lax.bitcast_convert_type(x, kind).astype(jnp.uint32)
   place, stride = jnp.ones((), jnp.uint32), 1

@@ -112,14 +112,17 @@ class Ray:
     return result
 
   def facts(self) -> dict[str, Any]:
+    """Returns the provenance of the workers."""
     if self._facts is None:
       self._result(self._call('facts'))
     return self._facts
 
   def costs(self) -> metrics.CostRange:
+    """Measures unit costs on a worker."""
     return self._result(self._call('costs'))
 
   def decode(self, jobs, on_answer, stopped):
+    """Yields points and their records in the order of completion."""
     waiting, running = list(reversed(jobs)), {}
     while running or (waiting and not stopped()):
       while waiting and len(running) < self._slots and not stopped():
@@ -138,12 +141,15 @@ class Ray:
           self._say(line)
 
   def views(self, *asked):
+    """Computes token probabilities on a worker."""
     return self._result(self._call('views', *asked))
 
   def race(self, *asked):
+    """Times entrants on a worker."""
     return self._result(self._call('race', *asked))
 
   def close(self) -> None:
+    """Stops a cluster that this launcher started."""
     if self._own:
       self._ray.shutdown()
 

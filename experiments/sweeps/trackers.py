@@ -136,6 +136,7 @@ class TensorBoard:
         writer.write(event.SerializeToString())
 
   def rows(self, task, curve, rows, whole):
+    """Writes the rows of a curve."""
     from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 
     steps = [
@@ -145,13 +146,14 @@ class TensorBoard:
     self._write(f'{task}/{curve.replace(" ", "-")}', steps)
 
   def summary(self, summary, best):
+    """Writes the best points."""
     # A table, where the text is an array.
     table = [list(best), *best.round(3).to_numpy().tolist()]
     self._about['best points'] = [[str(cell) for cell in row] for row in table]
     self._tell_about()
 
   def close(self):
-    pass
+    """Does nothing: files are closed after each write."""
 
 
 class WandB:
@@ -201,6 +203,7 @@ class WandB:
       say(f'trackers: {self._run.url}')
 
   def rows(self, task, curve, rows, whole):
+    """Logs the rows of a complete curve."""
     if not whole:
       return
     tag = f'{task}/{curve}'
@@ -210,6 +213,7 @@ class WandB:
       self._run.log({f'{tag}/{name}': value for name, value in row.items()})
 
   def summary(self, summary, best):
+    """Logs the best points and uploads the summary."""
     for row in best.to_dict('records'):
       tag = f'{row.pop("task")}/{row.pop("variant")}'
       self._run.summary.update({f'{tag}/best {k}': v for k, v in row.items()})
@@ -219,6 +223,7 @@ class WandB:
     self._done = True
 
   def close(self):
+    """Ends the run."""
     self._run.finish(exit_code=0 if self._done else 1)
 
 

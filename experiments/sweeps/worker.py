@@ -62,8 +62,10 @@ def make_mesh(config):
 
 
 def host_folder() -> str:
-  """Where in a workdir this process writes: hosts all decode the same, and the
-  first one's results are the results."""
+  """Returns the subfolder of a workdir that this process writes to.
+
+  All hosts decode the same; the results of the first host are kept.
+  """
   index = jax.process_index()
   return f'host-{index}' if index else ''
 

@@ -223,12 +223,12 @@ def published_task(
   separator: str = ' ',
   **fields,
 ) -> Task:
-  """Returns a task whose problems are those of a published set.
+  r"""Returns a task whose problems are those of a published set.
 
   A prompt has some worked examples, then the question, and ends where the
   answer begins:
 
-    <question> <answer>\\n\\n<question> <answer>\\n\\n<question>
+    <question> <answer>\n\n<question> <answer>\n\n<question>
 
   Args:
     name: Key of the task in `TASKS`.
