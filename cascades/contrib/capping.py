@@ -20,10 +20,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool
 
 from cascades.methods import Method, caps, from_target, normalize
 from cascades.methods.method import Probs
+from cascades.methods.processing import IntScalar, RealScalar
 
 
 @struct.dataclass
@@ -36,8 +37,8 @@ class Cap:
     delta: By how much they may be less likely than the likeliest; None for any.
   """
 
-  top: Int[Array, ''] | int | None = None
-  delta: Float[Array, ''] | float | None = None
+  top: IntScalar | None = None
+  delta: RealScalar | None = None
 
   def inside(self, p: Probs) -> Bool[Array, 'V']:
     """Marks the tokens inside of the cap, given what a rule sees of p."""

@@ -14,9 +14,14 @@ from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jax.scipy import special
 from jaxtyping import Array, Bool, Float, Int
+
+# A traced scalar, or one of Python or NumPy.
+RealScalar = Float[Array, ''] | np.floating | float
+IntScalar = Int[Array, ''] | np.integer | int
 
 # A temperature below this is greedy. Logits of about 10 that differ by one
 # float32 step are then a factor e apart; much less, and quotients overflow.
@@ -41,10 +46,10 @@ class SamplingParams:
       changes no probabilities of either model. None disables the cap.
   """
 
-  temperature: Float[Array, ''] | float = 1.0
-  top_k: Int[Array, ''] | int | None = None
-  top_p: Float[Array, ''] | float | None = None
-  min_p: Float[Array, ''] | float | None = None
+  temperature: RealScalar = 1.0
+  top_k: IntScalar | None = None
+  top_p: RealScalar | None = None
+  min_p: RealScalar | None = None
   forbidden: Bool[Array, 'V'] | None = None
   cap: Any = None
 
@@ -71,10 +76,10 @@ def token_logprob(
 def truncate(
   probs: Float[Array, 'V'],
   *,
-  top_k: Int[Array, ''] | int | None = None,
-  top_p: Float[Array, ''] | float | None = None,
-  min_p: Float[Array, ''] | float | None = None,
-  eta: Float[Array, ''] | float | None = None,
+  top_k: IntScalar | None = None,
+  top_p: RealScalar | None = None,
+  min_p: RealScalar | None = None,
+  eta: RealScalar | None = None,
 ) -> Float[Array, 'V']:
   """Sets unlikely tokens to zero and normalizes the distribution.
 

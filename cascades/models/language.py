@@ -17,7 +17,7 @@ be reused across checkpoints of one shape.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -111,7 +111,7 @@ class LanguageModel:
     return getattr(self.module.config, 'transpose_gating_einsum', True)
 
   @property
-  def _sources(self) -> list[int]:
+  def _sources(self) -> Sequence[int]:
     """For each layer, the one whose cache it attends to."""
     layers = list(range(self.module.config.num_layers))
     module = self.module.bind({})
@@ -304,7 +304,7 @@ class LanguageModel:
     return logits[..., : self.vocab_size]
 
   def restrict_vocab(
-    self, params: Params, tokens: Int[Array, 'N'] | np.ndarray
+    self, params: Params, tokens: Int[Array, 'N'] | np.ndarray | Sequence[int]
   ) -> Params:
     """Parameters of the same model that only says some of the tokens.
 

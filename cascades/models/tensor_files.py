@@ -183,7 +183,7 @@ def check_present(
 
 
 def check_layers(
-  what: pathlib.Path, names: Iterable[str], layers: int, prefix: str
+  what: str | pathlib.Path, names: Iterable[str], layers: int, prefix: str
 ) -> None:
   """Refuses tensors of layers that a model does not have.
 

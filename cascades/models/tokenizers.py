@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal, NamedTuple
 
+import numpy as np
 import sentencepiece
 
 from cascades import arguments
@@ -117,13 +118,13 @@ class Tokenizer:
       ids += model.encode(text)
     return ids
 
-  def decode(self, ids: Sequence[int]) -> str:
+  def decode(self, ids: Sequence[int] | np.ndarray) -> str:
     """The text of token ids; special tokens have none."""
     # A leading space belongs to the text: SentencePiece would strip it.
     return ''.join(self.token_strings(ids))
 
   def token_strings(
-    self, ids: Sequence[int], text: str | None = None
+    self, ids: Sequence[int] | np.ndarray, text: str | None = None
   ) -> list[str]:
     """Returns the text of each token; joined, they are the decoded text.
 
@@ -253,13 +254,15 @@ def _tokens_containing(
   return tuple(found)
 
 
-def first_difference(a: Tokenizer, b: Tokenizer) -> int | None:
+def first_difference(a: Tokenizer | None, b: Tokenizer | None) -> int | None:
   """The first id that is not the same piece in both; None if there is none.
 
   What else tokenizers hold decides how a text is cut, not what an id means.
   """
   if a == b:
     return None
+  if a is None or b is None:
+    return 0
   common = min(a.vocab_size, b.vocab_size)
   for i in range(common):
     if a.piece(i) != b.piece(i):

@@ -19,7 +19,7 @@ def decode_curve(
   asked: batching.BatchRequest,
   sampling: processing.SamplingParams,
   *,
-  stops: Sequence[int] = (-1,),
+  stops: Sequence[int] | np.ndarray = (-1,),
   room: int | None = None,
   return_logits: bool = False,
   schedule: Any = None,

@@ -153,7 +153,7 @@ class Engine:
   decoder: decoding.Decoder
   params: decoding.Params
   sampling: processing.SamplingParams
-  stop_tokens: Int[Array, 'K']
+  stop_tokens: Int[Array | np.ndarray, 'K']
   mesh: jax.sharding.Mesh | None = None
   schedule: Any = None
 
@@ -244,7 +244,9 @@ class Engine:
 
 
 def pad(
-  prompts: Sequence[np.ndarray], room: int, least: int = _SHORTEST
+  prompts: Sequence[Sequence[int] | np.ndarray],
+  room: int,
+  least: int = _SHORTEST,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Prompts, padded on the right to a bucket of at most `room`; lengths."""
   lengths = np.array([len(prompt) for prompt in prompts], np.int32)

@@ -1,7 +1,7 @@
 """What a schedule is, and how it goes along a draft."""
 
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ class Spent(NamedTuple):
   mismatch: Bool[Array, '']
 
 
+@runtime_checkable
 class Schedule(Protocol):
   """How lenient a method is, along an answer. A pytree of traced numbers.
 

@@ -9,8 +9,8 @@ not compared (unverified).
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Int
 
+from cascades.methods.processing import IntScalar, RealScalar
 from cascades.schedules import Schedule
 
 
@@ -26,7 +26,7 @@ class Budget(Schedule):
     total: To be spent, in [0, inf).
   """
 
-  total: Float[Array, ''] | float
+  total: RealScalar
   looks = True
 
   def start(self, tokens, length):
@@ -53,7 +53,7 @@ class Mismatches(Schedule):
     most: How many.
   """
 
-  most: Int[Array, ''] | int
+  most: IntScalar
   looks = True
 
   def start(self, tokens, length):

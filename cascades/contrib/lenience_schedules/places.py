@@ -6,9 +6,11 @@ code nothing was looked at (unverified).
 """
 
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
+from cascades.methods.processing import IntScalar
 from cascades.schedules import Schedule
 
 
@@ -20,7 +22,7 @@ class First(Schedule):
     tokens: How many.
   """
 
-  tokens: Int[Array, ''] | int
+  tokens: IntScalar
 
   def start(self, tokens, length):
     """No token is written yet."""
@@ -45,7 +47,7 @@ class Ramp(Schedule):
     tokens: After so many the lenience is what was asked for.
   """
 
-  tokens: Int[Array, ''] | int
+  tokens: IntScalar
 
   def start(self, tokens, length):
     """No token is written yet."""
@@ -71,7 +73,7 @@ class Each(Schedule):
       for whatever is drafted beyond.
   """
 
-  leniences: Float[Array, 'n']
+  leniences: Float[Array | np.ndarray, 'n']
 
   def start(self, tokens, length):
     """No token is written yet."""

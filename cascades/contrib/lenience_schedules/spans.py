@@ -9,8 +9,9 @@ lenience 0.5 with a cap.
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool
 
+from cascades.methods.processing import IntScalar
 from cascades.schedules import Schedule
 
 
@@ -27,8 +28,8 @@ class Span(Schedule):
     inside: Whether to be lenient inside; else outside.
   """
 
-  begins: Int[Array, ''] | int
-  ends: Int[Array, ''] | int
+  begins: IntScalar
+  ends: IntScalar
   inside: Bool[Array, ''] | bool
 
   def start(self, tokens, length):

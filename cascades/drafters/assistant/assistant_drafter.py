@@ -56,7 +56,7 @@ class Bank(NamedTuple):
 
 def norm(
   x: Float[Array, '*B n'],
-  scale: Float[Array, 'n'],
+  scale: Float[Array, '*S n'],
   epsilon: float = _EPSILON,
 ) -> Array:
   """Divided by its root mean square, in float32, and multiplied."""

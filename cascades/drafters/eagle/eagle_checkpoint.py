@@ -8,7 +8,7 @@ drafts badly, and nothing is wrong but the speed.
 
 import pathlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -228,7 +228,7 @@ def _config(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def _shapes(
-  config: Mapping[str, Any], there: Mapping[str, Any]
+  config: Mapping[str, Any], there: Collection[str]
 ) -> dict[str, tuple[int, ...]]:
   """The tensors of a head.
 
