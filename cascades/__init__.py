@@ -3,25 +3,25 @@
 The library has rooms, each with one rule; a room imports only what stands
 above it in this list.
 
-  arguments     checks of argument values
-  declarations  options, each declared once
-  untrusted     files that others made, and text that they hold
-  extras        which command installs an optional dependency
-  compilation   what is compiled is kept for the next process
-  plain         values as JSON can hold them
-  atomic        files that are written whole or not at all
-  registries    what an option can name, plug-ins included
-  scheme        how blocks are verified, and where tokens come from
-  methods       one position: both models' distributions to the one to sample
-  schedules     one answer: how lenient a method is along it
-  config        the options of decoding, checked
-  verification  one block: which drafts stay, and the token after them
-  models        language models for one sequence, and how they come and go
-  decoding      one sequence: its state, a block of it, the loop
-  drafters      all that proposes, and what their names stand for
-  sampler       strings in, strings and counts out
-  proof         whether a method does what it declares
-  contrib       what plugs into the registries, and the core never imports
+  arguments            checks of argument values
+  declarations         options, each declared once
+  untrusted            files that others made, and text that they hold
+  extras               which command installs an optional dependency
+  compilation          what is compiled is kept for the next process
+  plain                values as JSON can hold them
+  atomic               files that are written whole or not at all
+  registries           what an option can name, plug-ins included
+  verification_config  how blocks are verified, and where tokens come from
+  methods              both models' distributions to the one to sample
+  schedules            one answer: how lenient a method is along it
+  config               the options of decoding, checked
+  verification         one block: which drafts stay, and the token after them
+  models               language models for one sequence, and their files
+  decoding             one sequence: its state, a block of it, the loop
+  drafters             all that proposes, and what their names stand for
+  sampler              strings in, strings and counts out
+  proof                whether a method does what it declares
+  contrib              plug-ins of the registries; the core never imports it
 
 The names below are imported when they are first used, so that importing
 `cascades` alone costs no JAX.
@@ -51,8 +51,8 @@ _HOME = {
 # In the order of the list; `tests/imports_test.py` holds them to it.
 ROOMS = (
   'arguments declarations untrusted extras compilation plain atomic registries'
-  ' scheme methods schedules config verification models decoding drafters'
-  ' sampler proof contrib'
+  ' verification_config methods schedules config verification models decoding'
+  ' drafters sampler proof contrib'
 ).split()
 
 __all__ = sorted([*_HOME, *ROOMS])

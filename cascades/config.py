@@ -14,13 +14,13 @@ from typing import Any, Self
 
 from cascades import arguments
 from cascades.declarations import Declared, Option, option, options_of
-from cascades.scheme import (
+from cascades.verification_config import (
   BONUSES,
   CONSTANT,
   GATES,
   NO_CAP,
   SEQUENTIAL,
-  Scheme,
+  VerificationConfig,
 )
 
 # Default of gamma, where blocks are drafted.
@@ -165,7 +165,7 @@ class DecodingConfig(Declared):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    self.scheme.check(self.method, self.drafts)
+    self.verification_config.check(self.method, self.drafts)
     if self.gamma is None:
       gamma = 1 if self.verification == SEQUENTIAL else _GAMMA
       object.__setattr__(self, 'gamma', gamma)
@@ -181,11 +181,11 @@ class DecodingConfig(Declared):
         " the rule itself; take another verification, or cap 'none'."
       )
     check_effects(self, self)
-    refuse = self.scheme.kind.refuse
+    refuse = self.verification_config.kind.refuse
     if (
       self.gamma
       and refuse
-      and (reason := refuse(self.scheme.argument, self.gamma))
+      and (reason := refuse(self.verification_config.argument, self.gamma))
     ):
       raise ValueError(f'verification: {self.verification!r} {reason}.')
 
@@ -197,9 +197,9 @@ class DecodingConfig(Declared):
     return caps.capped(self.method, self.cap)
 
   @property
-  def scheme(self) -> Scheme:
+  def verification_config(self) -> VerificationConfig:
     """How blocks are verified."""
-    return Scheme(self.verification, self.gate, self.bonus)
+    return VerificationConfig(self.verification, self.gate, self.bonus)
 
   def to_dict(self) -> dict[str, Any]:
     """Returns every option by name, with values that JSON can hold."""

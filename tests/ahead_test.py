@@ -21,12 +21,12 @@ _STRICT = [
 
 
 def _ahead(window):
-  return verification.Scheme(f'look_ahead:{window}')
+  return verification.VerificationConfig(f'look_ahead:{window}')
 
 
-def _first(table, scheme, gamma=_GAMMA):
+def _first(table, config, gamma=_GAMMA):
   """The law of a block's first token, [M, V]."""
-  return exact.emitted_law(table, scheme, _MODEL, _PROMPT, 1, gamma)
+  return exact.emitted_law(table, config, _MODEL, _PROMPT, 1, gamma)
 
 
 @pytest.mark.parametrize('window', [2, 3, 4])
@@ -73,11 +73,11 @@ def test_a_window_keeps_more_than_strict_and_less_than_lenient():
   table = verification_test._table(pairs)
   strict = verification_test._table([(m, m.strict) for m, _ in pairs])
 
-  def kept(table, scheme):
-    blocks = exact.blocks(table, scheme, _MODEL, _PROMPT, _GAMMA)
+  def kept(table, config):
+    blocks = exact.blocks(table, config, _MODEL, _PROMPT, _GAMMA)
     return sum((len(block) - 1) * chance for block, chance in blocks)
 
-  token = verification.Scheme('token')
+  token = verification.VerificationConfig('token')
   by = [kept(strict, token), *(kept(table, _ahead(w)) for w in (3, 2))]
   for fewer, more in itertools.pairwise([*by, kept(table, token)]):
     assert (fewer <= more + 1e-12).all()
@@ -86,12 +86,16 @@ def test_a_window_keeps_more_than_strict_and_less_than_lenient():
 
 @pytest.mark.parametrize('window', tiers.first([2, 3]))
 def test_the_loop_emits_what_the_enumeration_says(window):
-  pair, scheme = (methods.METHODS['token_v3'], 0.8), _ahead(window)
+  pair, config = (methods.METHODS['token_v3'], 0.8), _ahead(window)
   sampling = decoding_test.SAMPLING['plain']
-  table = exact.Table.of([pair], decoding_test.seen_of_model(scheme, sampling))
+  table = exact.Table.of([pair], decoding_test.seen_of_model(config, sampling))
   rows = decoding_test._generate(
     *(pair[0], [pair[1]], 3, 20_000),
-    **dict(sampling=sampling, scheme=scheme, return_logits=False),
+    **dict(
+      sampling=sampling,
+      config=config,
+      return_logits=False,
+    ),
   )
   z, other = (
     exact.z_scores(
@@ -100,7 +104,7 @@ def test_the_loop_emits_what_the_enumeration_says(window):
         table, of, decoding_test._MODEL, decoding_test._PROMPT, 3, 3
       )[0],
     )
-    for of in (scheme, verification.STANDARD)
+    for of in (config, verification.STANDARD)
   )
   assert np.abs(z).max() < 5
   assert np.abs(other).max() > 10

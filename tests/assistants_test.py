@@ -204,7 +204,7 @@ def _of_first(kind, fill_unselected_logits, sampling):
   return decoding.distributions(logits, _after(kind)[0], sampling)
 
 
-def _drawn(kind, bound_drafter, rules, sampling, **scheme):
+def _drawn(kind, bound_drafter, rules, sampling, **config):
   """The first two tokens of many rows, by each rule."""
   prompt = expected(kind)['tokens'][:_BEFORE]
   with conftest.optimised():
@@ -212,7 +212,12 @@ def _drawn(kind, bound_drafter, rules, sampling, **scheme):
       small.continued(
         *(verifier(kind), bound_drafter, prompt, 2, many_methods.one_of(rules)),
         **dict(
-          gamma=2, rows=_MANY, seed=i, lenience=i, sampling=sampling, **scheme
+          gamma=2,
+          rows=_MANY,
+          seed=i,
+          lenience=i,
+          sampling=sampling,
+          **config,
         ),
       )
       for i in range(len(rules))
@@ -231,7 +236,7 @@ def _check_strict(kind, tokens, sampling):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('kind', 'fill_unselected_logits', 'sampling', 'scheme'),
+  ('kind', 'fill_unselected_logits', 'sampling', 'config'),
   [
     ('shared', False, _PLAIN, {}),
     ('experts', True, _PLAIN, {}),
@@ -240,12 +245,12 @@ def _check_strict(kind, tokens, sampling):
     ('shared', True, _PLAIN, dict(verification='multi_round', drafts=3)),
   ],
 )
-def test_rules_have_their_law(kind, fill_unselected_logits, sampling, scheme):
+def test_rules_have_their_law(kind, fill_unselected_logits, sampling, config):
   # q hangs on where a block began, so that a cascade's target holds block by
   # block: of a block's first token, and strictly of the next one too.
   rules = [(methods.METHODS[name], at) for name, at in _RULES]
   drafts = drafters.BoundDrafter(*bound_drafter(kind, fill_unselected_logits))
-  drawn = _drawn(kind, drafts, rules, sampling, **scheme)
+  drawn = _drawn(kind, drafts, rules, sampling, **config)
   d = _of_first(kind, fill_unselected_logits, sampling)
   assert np.abs(d.q - d.p).max() > 0.005
   assert sampling is _PLAIN or ((d.q == 0) != (d.p == 0)).any()

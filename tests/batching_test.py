@@ -23,7 +23,7 @@ _COUNTS = ('blocks', 'examined', 'accepted', 'deferred', 'residual', 'bonus')
 def _engine(gamma=3, stops=_STOPS):
   drafter = drafters.ModelDrafter(_MODEL) if gamma else drafters.NoDrafter()
   return batching.Engine(
-    decoding.Decoder(
+    decoding.StepConfig(
       decoding.Models(_MODEL, drafter), methods.METHODS['token_v1'], gamma
     ),
     decoding.Params(*_PARAMS),
@@ -52,7 +52,7 @@ def _alone(count, new):
   prompts, keys = _prompts(count)
   engine = _engine()
   states = exact.decode_curve(
-    engine.decoder,
+    engine.step_config,
     _PARAMS,
     exact.BatchRequest(prompts, keys, _LENIENCES, new),
     engine.sampling,
@@ -106,7 +106,8 @@ def test_answers_that_their_texts_end_are_what_they_are_alone(batch_size):
     # Blocks as in a run whose limit is there.
     assert named['blocks'] <= of_whole[0]
     assert (
-      decoding.count(row).drafted == named['blocks'] * _engine().decoder.gamma
+      decoding.count(row).drafted
+      == named['blocks'] * _engine().step_config.gamma
     )
     ended += end < len(whole)
   assert ended > 10

@@ -15,7 +15,7 @@ from cascades import decoding, drafters, methods, verification
 from cascades.contrib import many_methods
 from cascades.methods import processing
 from cascades.proof import exact
-from cascades.scheme import BONUSES, GATES, SINGLE
+from cascades.verification_config import BONUSES, GATES, SINGLE_DRAFT
 
 _V, _NEW = 5, 3
 _PROMPT = (1, 2, 3)
@@ -46,7 +46,7 @@ def _generate(
   keys=None,
   stops=(-1,),
   seed=0,
-  scheme=verification.STANDARD,
+  config=verification.STANDARD,
   drafter_table=_DRAFTER,
   drafts=1,
   tree_size=None,
@@ -74,11 +74,11 @@ def _generate(
   if drafter is None:
     drafter = drafters.ModelDrafter(_MODEL) if gamma else drafters.NoDrafter()
   states = exact.decode_curve(
-    decoding.Decoder(
+    decoding.StepConfig(
       decoding.Models(_MODEL, drafter),
       methods.get_method(method),
       gamma,
-      scheme,
+      config,
       drafts,
       tree_size,
     ),
@@ -160,34 +160,34 @@ SAMPLING = {
 FEW = 'plain', 'greedy', 'forbidden, truncated'
 
 
-def pairs_of(scheme, only=()):
-  """The methods that a scheme takes."""
+def pairs_of(config, only=()):
+  """The methods that a verification config takes."""
   pairs = []
   for method, lenience in _PAIRS:
     if only and method.name not in only:
       continue
     try:
-      scheme.check(method)
+      config.check(method)
     except ValueError:
       continue
     pairs.append((method, lenience))
   return pairs
 
 
-def seen_of_model(scheme, sampling):
+def seen_of_model(config, sampling):
   """What the loop sees in each context, of two table models."""
-  return exact.table_distributions(_VERIFIER, _DRAFTER, sampling, scheme.gate)
+  return exact.table_distributions(_VERIFIER, _DRAFTER, sampling, config.gate)
 
 
-def _law(table, scheme, gamma):
+def _law(table, config, gamma):
   """What the loop should emit, [pairs] + [V] * _NEW, by enumeration."""
-  if scheme.bonus == 'target':
+  if config.bonus == 'target':
     return exact.declared_law(table, _MODEL, _PROMPT, _NEW)
-  return exact.emitted_law(table, scheme, _MODEL, _PROMPT, _NEW, gamma)
+  return exact.emitted_law(table, config, _MODEL, _PROMPT, _NEW, gamma)
 
 
 def check_laws(
-  scheme,
+  config,
   gamma,
   *,
   drafts=1,
@@ -201,17 +201,17 @@ def check_laws(
 ):
   """Samples every method through one loop, in one batch.
 
-  `bound_drafter` drafts, or the usual model, and `seen(scheme, sampling)` is
+  `bound_drafter` drafts, or the usual model, and `seen(config, sampling)` is
   what the loop sees in each context. `pairs` are methods at leniences, or all
   of them, none at a limit; they share the rows evenly. Of what is not
   processed, `times` batches are drawn.
   """
-  pairs = pairs_of(scheme) if pairs is None else pairs
-  every = [seen(scheme, SAMPLING[name]) for name in hows]
+  pairs = pairs_of(config) if pairs is None else pairs
+  every = [seen(config, SAMPLING[name]) for name in hows]
   tables = [exact.Table.of(pairs, d) for d in every]
-  rules = scheme.verification == verification.SEQUENTIAL
+  rules = config.verification == verification.SEQUENTIAL
   method = many_methods.looked_up(tables, every, with_rules=rules)
-  given = dict(scheme=scheme, drafts=drafts, tree_size=tree_size)
+  given = dict(config=config, drafts=drafts, tree_size=tree_size)
   given |= dict(room=_NEW, return_logits=False)
   if bound_drafter:
     given |= dict(
@@ -227,7 +227,7 @@ def check_laws(
         )
         for seed in range(times if name == 'plain' else 1)
       ]
-    laws = _law(table, scheme, gamma)
+    laws = _law(table, config, gamma)
     check_samples(drawn, each, pairs, laws, sampling, name)
 
 
@@ -247,17 +247,17 @@ def check_samples(drawn, each, pairs, laws, sampling, name):
   assert squares - freedom < 5 * np.sqrt(2 * freedom) + 5, (name, squares)
 
 
-ONE_DRAFT = *SINGLE, verification.SEQUENTIAL
+ONE_DRAFT = *SINGLE_DRAFT, verification.SEQUENTIAL
 
 
 def _schemes():
   for kind, gate, bonus in itertools.product(ONE_DRAFT, GATES, BONUSES):
     # A sequential cascade has no bonus.
     if kind != verification.SEQUENTIAL or bonus == 'target':
-      yield verification.Scheme(kind, gate, bonus)
+      yield verification.VerificationConfig(kind, gate, bonus)
 
 
-_STANDARD = [verification.Scheme(kind) for kind in ONE_DRAFT]
+_STANDARD = [verification.VerificationConfig(kind) for kind in ONE_DRAFT]
 
 
 def _named(x):
@@ -265,15 +265,20 @@ def _named(x):
 
 
 @pytest.mark.parametrize(
-  ('scheme', 'hows'),
+  ('config', 'hows'),
   [
-    (scheme, SAMPLING if scheme == verification.STANDARD else FEW)
-    for scheme in _STANDARD
+    (
+      config,
+      SAMPLING if config == verification.STANDARD else FEW,
+    )
+    for config in _STANDARD
   ],
-  ids=lambda x: _named(x) if isinstance(x, verification.Scheme) else '',
+  ids=lambda x: (
+    _named(x) if isinstance(x, verification.VerificationConfig) else ''
+  ),
 )
-def test_the_emitted_law_is_the_declared_law(scheme, hows):
-  check_laws(scheme, 3, hows=hows)
+def test_the_emitted_law_is_the_declared_law(config, hows):
+  check_laws(config, 3, hows=hows)
 
 
 # Methods' own functions, and not what they said before, in one program: strict,
@@ -351,23 +356,25 @@ def test_where_none_is_lenient_a_drafter_makes_a_pass_less():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('scheme', 'gamma', 'hows'),
+  ('config', 'gamma', 'hows'),
   [
-    *((scheme, 3, SAMPLING) for scheme in _STANDARD[1:]),
-    *((scheme, 1, FEW) for scheme in _STANDARD[:2]),
+    *((config, 3, SAMPLING) for config in _STANDARD[1:]),
+    *((config, 1, FEW) for config in _STANDARD[:2]),
     *(
-      (scheme, gamma, FEW)
-      for scheme in _schemes()
+      (config, gamma, FEW)
+      for config in _schemes()
       for gamma in (1, 3)
       # Without blocks there is one gamma.
-      if scheme not in _STANDARD
-      and (scheme.verification != verification.SEQUENTIAL or gamma == 3)
+      if config not in _STANDARD
+      and (config.verification != verification.SEQUENTIAL or gamma == 3)
     ),
   ],
-  ids=lambda x: _named(x) if isinstance(x, verification.Scheme) else None,
+  ids=lambda x: (
+    _named(x) if isinstance(x, verification.VerificationConfig) else None
+  ),
 )
-def test_the_emitted_law_of_every_other_scheme(scheme, gamma, hows):
-  check_laws(scheme, gamma, hows=hows)
+def test_the_emitted_law_of_every_other_scheme(config, gamma, hows):
+  check_laws(config, gamma, hows=hows)
 
 
 # Of the verifier alone.
@@ -522,7 +529,7 @@ def test_without_drafts_the_verifier_writes_however_blocks_are_verified(kind):
     (-1.0,),
     gamma=0,
     temperature=0.0,
-    scheme=verification.Scheme(kind),
+    config=verification.VerificationConfig(kind),
   )
   said = _emitted(state)
   assert said == greedy(_PROMPT, len(said))

@@ -86,24 +86,24 @@ def _run(bound_drafter, method='speed', gamma=3, **options):
 
 def _of(table):
   """What the loop sees of a drafter's table and the verifier's."""
-  return lambda scheme, sampling: exact.table_distributions(
-    _VERIFIER, table, sampling, scheme.gate
+  return lambda config, sampling: exact.table_distributions(
+    _VERIFIER, table, sampling, config.gate
   )
 
 
-def _of_chain(scheme, sampling):
+def _of_chain(config, sampling):
   """As the law of the inner pair has it, which is its q."""
   inner = exact.table_distributions(_NEAR, _SMALL, sampling)
   q = exact.Table.of([_INNER], inner).law[0].astype(np.float32)
-  d = exact.table_distributions(_VERIFIER, _NEAR, sampling, scheme.gate)
+  d = exact.table_distributions(_VERIFIER, _NEAR, sampling, config.gate)
   return d._replace(q=q, q_gate=q)
 
 
 @pytest.mark.parametrize('kind', tiers.first(decoding_test.ONE_DRAFT))
 def test_a_drafter_of_some_tokens_keeps_the_law(kind):
-  scheme = verification.Scheme(kind)
+  config = verification.VerificationConfig(kind)
   seen = _of(_REDUCED)
-  decoding_test.check_laws(scheme, 3, bound_drafter=_FEW_SAID, seen=seen)
+  decoding_test.check_laws(config, 3, bound_drafter=_FEW_SAID, seen=seen)
 
 
 _TWO = dict(gamma=2, drafts=2)
@@ -118,7 +118,10 @@ _TWO = dict(gamma=2, drafts=2)
       *(_ADAPTIVE, _of(_NEAR), 'multi_round'),
       _TWO | dict(hows=decoding_test.SAMPLING),
     ),
-    *((_FEW_SAID, _of(_REDUCED), kind, _TWO) for kind in verification.SEVERAL),
+    *(
+      (_FEW_SAID, _of(_REDUCED), kind, _TWO)
+      for kind in verification.MULTI_DRAFT
+    ),
     # Greedy, the middle model has one law and the outer pair another gate.
     *((_CHAIN, _of_chain, x, dict(rows=24_000)) for x in ('token', 'block')),
   ],
@@ -127,7 +130,7 @@ def test_drafters_that_stop_or_are_drafted_for_keep_the_law(
   bound_drafter, seen, kind, options
 ):
   decoding_test.check_laws(
-    verification.Scheme(kind),
+    verification.VerificationConfig(kind),
     **dict(gamma=3, bound_drafter=bound_drafter, seen=seen) | options,
   )
 
@@ -203,7 +206,7 @@ def test_strict_is_the_verifier_whatever_is_drafted(
     _run,
     bound_drafter,
     'speed',
-    scheme=verification.Scheme(kind),
+    config=verification.VerificationConfig(kind),
     drafts=drafts,
   )
   _check_strict(run, 0.0)
@@ -242,16 +245,16 @@ def _of_ngrams(kind):
 
   Whatever the n-grams say, each of the tokens or nothing, wherever.
   """
-  scheme = verification.Scheme(kind)
+  config = verification.VerificationConfig(kind)
   # The first is strict; then every method between and at its limits.
   pairs = [(methods.METHODS['speed'], 0.0)] * (kind != 'sequential') + [
     (method, lenience)
-    for method, lenience in decoding_test.pairs_of(scheme)
+    for method, lenience in decoding_test.pairs_of(config)
     for lenience in (lenience, -np.inf, np.inf)
   ]
   seen = {}
   for name, sampling in decoding_test.SAMPLING.items():
-    d = exact.table_distributions(_VERIFIER, _VERIFIER, sampling, scheme.gate)
+    d = exact.table_distributions(_VERIFIER, _VERIFIER, sampling, config.gate)
     said = np.eye(_V, dtype=np.float32).repeat(len(_VERIFIER), 0)
     d = jax.tree.map(lambda x: np.tile(x, (_V, 1)), d)
     seen[name] = d._replace(q=said, q_gate=said)
@@ -259,7 +262,7 @@ def _of_ngrams(kind):
   method = many_methods.looked_up(
     [*tables.values()], [*seen.values()], with_rules=kind == 'sequential'
   )
-  run = functools.partial(_run, _NGRAM, method, scheme=scheme, filled=_MANY)
+  run = functools.partial(_run, _NGRAM, method, config=config, filled=_MANY)
   return pairs, tables, run
 
 
@@ -312,7 +315,7 @@ def check_head(bound_drafter, drafts, kind, q):
     _run,
     bound_drafter,
     many_methods.one_of([(methods.METHODS['speed'], 0.0), (method, lenience)]),
-    scheme=verification.Scheme(kind),
+    config=verification.VerificationConfig(kind),
     drafts=drafts,
     filled=_MANY,
   )
@@ -383,14 +386,16 @@ def test_blocks_without_a_draft_are_read_as_one_token():
   assert (counts.verifier_tokens < 4 * counts.blocks).all()
 
   # The program has both, and chooses for the whole batch.
-  decoder = decoding.Decoder(
+  step_config = decoding.StepConfig(
     decoding.Models(_MODEL, rare), methods.METHODS['speed'], 3
   )
-  whole = dataclasses.replace(decoder, whole=True)
-  assert decoder.allows_empty_draft
+  whole = dataclasses.replace(step_config, whole=True)
+  assert step_config.allows_empty_draft
   assert not whole.allows_empty_draft
   with_drafts = decoding.Models(_MODEL, drafters.ModelDrafter(_MODEL))
-  assert not dataclasses.replace(decoder, models=with_drafts).allows_empty_draft
+  assert not dataclasses.replace(
+    step_config, models=with_drafts
+  ).allows_empty_draft
 
 
 @pytest.mark.slow
@@ -409,16 +414,16 @@ def test_a_block_that_passes_emits_what_it_would_emit_if_it_were_read(
   # Both have blocks with drafts and blocks without.
   often = drafters.BoundDrafter(drafters.NgramDrafter(3, 3), ())
   bound_drafter = often if name == 'ngram' else _ADAPTIVE
-  decoder = decoding.Decoder(
+  step_config = decoding.StepConfig(
     decoding.Models(_MODEL, bound_drafter.drafter),
     methods.METHODS['token_v3'],
     3,
-    verification.Scheme(kind),
+    verification.VerificationConfig(kind),
   )
   # A row by itself, since no block passes while another row has a draft.
   passing, read = (
     exact.decode_curve(
-      dataclasses.replace(decoder, whole=whole),
+      dataclasses.replace(step_config, whole=whole),
       (_VERIFIER, bound_drafter.params),
       exact.BatchRequest(
         [[3, 1, 2]], jax.random.split(jax.random.key(5), 1), [0.3], 40
@@ -429,7 +434,9 @@ def test_a_block_that_passes_emits_what_it_would_emit_if_it_were_read(
     )
     for whole in (False, True)
   )
-  drafted = np.diff(passing.taken[0, 0, 2 : int(passing.length.item()), 1])
+  drafted = np.diff(
+    passing.cumulative_counts[0, 0, 2 : int(passing.length.item()), 1]
+  )
   blocks = int(passing.blocks.item())
   assert 0 < (drafted > 0).sum() < blocks
   assert decoding.count(passing).verifier_tokens < 4 * blocks
@@ -582,12 +589,12 @@ def test_own_first_layers_draft_as_a_model_of_their_own(kind, drafts, verified):
     [0.5],
     models_test.WINDOW + 6,
   )
-  scheme = verification.Scheme(verified)
+  config = verification.VerificationConfig(verified)
   shared, own = (
     exact.decode_curve(
-      decoding.Decoder(
+      decoding.StepConfig(
         *(decoding.Models(model, drafter), methods.METHODS['token_v3']),
-        *(3, scheme, drafts),
+        *(3, config, drafts),
       ),
       (params, params),
       asked,
@@ -619,6 +626,6 @@ def test_what_does_not_go_together_is_refused():
   with pytest.raises(ValueError, match='gamma: 0 will not do'):
     chain.chain(_MODEL, _DRAFTER, _NGRAM, *_INNER, gamma=0)
   # What looks ahead has a law of its own, which no row would tell.
-  ahead = verification.Scheme('look_ahead')
+  ahead = verification.VerificationConfig('look_ahead')
   with pytest.raises(ValueError, match='every token must follow the law'):
     chain.ChainDrafter(_MODEL, _NGRAM.drafter, _INNER[0], 2, ahead)

@@ -266,11 +266,11 @@ def _blocks(model, params, bound_drafter, drafts=1):
   are of another turn.
   """
   kind = 'token' if drafts == 1 else 'multi_round'
-  decoder = decoding.Decoder(
+  step_config = decoding.StepConfig(
     decoding.Models(model, bound_drafter.drafter),
     methods.METHODS['speed'],
     _GAMMA,
-    verification.Scheme(kind),
+    verification.VerificationConfig(kind),
     drafts,
   )
   given = decoding.Params(params, bound_drafter.params)
@@ -287,7 +287,7 @@ def _blocks(model, params, bound_drafter, drafts=1):
     lengths,
     jax.random.split(jax.random.key(1), len(lengths)),
     limits,
-    models=decoder.models,
+    models=step_config.models,
     cache_length=_PADDED + drafts * (_GAMMA + 1),
   )
 
@@ -295,9 +295,11 @@ def _blocks(model, params, bound_drafter, drafts=1):
   def every(rows, params):
     def one(row, params):
       key, _ = stepping.keys_of(row)
-      draft, *_ = stepping.propose(row, params, sampling, key, decoder)
+      draft, *_ = stepping.propose(row, params, sampling, key, step_config)
       never = jnp.full((1,), -1)
-      after, _ = decoding.step(row, params, sampling, never, decoder=decoder)
+      after, _ = decoding.step(
+        row, params, sampling, never, step_config=step_config
+      )
       return draft, after
 
     return jax.vmap(one, (0, None), axis_name=decoding.ROWS)(rows, params)
@@ -307,11 +309,11 @@ def _blocks(model, params, bound_drafter, drafts=1):
     if block == 3:
       # A copy, for it takes the memory of what it is given.
       rows = decoding.extend(
-        decoding.take(rows, np.arange(len(lengths))),
+        decoding.gather_rows(rows, np.arange(len(lengths))),
         given,
         *batching.pad(more, max(_THEN)),
         limits,
-        models=decoder.models,
+        models=step_config.models,
       )
     draft, after = every(rows, given)
     found.append((rows, draft, after))

@@ -143,11 +143,13 @@ def test_strict_decoding_says_what_the_verifier_says(kind, gamma, drafts):
   model, params, near = _pair(kind)
   run = functools.partial(
     exact.decode_curve,
-    decoding.Decoder(
+    decoding.StepConfig(
       decoding.Models(model, drafters.ModelDrafter(model)),
       methods.METHODS['speed'],
       gamma,
-      verification.Scheme('token' if drafts == 1 else 'multi_round'),
+      verification.VerificationConfig(
+        'token' if drafts == 1 else 'multi_round'
+      ),
       drafts,
     ),
     (params, near),

@@ -51,7 +51,7 @@ def _fails(culprit, pair, asked=None, **options):
 
 
 _VERIFIED = [
-  (kind, 1 + (kind in verification.SEVERAL))
+  (kind, 1 + (kind in verification.MULTI_DRAFT))
   for kind in verification.VERIFICATIONS
 ]
 
@@ -283,7 +283,7 @@ def test_a_law_with_a_negative_probability_is_the_methods_fault(kind, kept):
     *(verification.verify, broken, jnp.zeros((1, 2)), jax.random.key(0)),
     tokens=jnp.int32([[1]]),
     row=lambda i, j: d,
-    scheme=verification.Scheme(kind),
+    config=verification.VerificationConfig(kind),
   )
   assert not find().is_valid
   pi = p

@@ -120,7 +120,7 @@ class TableCase:
     sampling: Temperature, truncation and forbidden tokens.
     gamma: Tokens per block.
     drafts: Drafts per block.
-    scheme: How blocks are verified.
+    config: How blocks are verified.
     schedule: How leniences go along; None: they stay.
   """
 
@@ -131,22 +131,22 @@ class TableCase:
   sampling: processing.SamplingParams
   gamma: int = 3
   drafts: int = 1
-  scheme: verification.Scheme = verification.STANDARD
+  config: verification.VerificationConfig = verification.STANDARD
   schedule: Any = None
 
   def decode(self, move: int = 0) -> list[list[list]]:
     """What each row of each point writes, with tables that were moved."""
-    decoder = decoding.Decoder(
+    step_config = decoding.StepConfig(
       decoding.Models(_MODEL, self.drafter.drafter),
       self.method,
       self.gamma,
-      self.scheme,
+      self.config,
       self.drafts,
     )
     prompts = list(itertools.islice(itertools.cycle(_PROMPTS), _TRIED))
     verifier, drafter = _moved((_table('verifier'), self.drafter.params), move)
     rows = exact.decode_curve(
-      decoder,
+      step_config,
       (verifier, drafter),
       exact.BatchRequest(
         prompts,
@@ -159,7 +159,7 @@ class TableCase:
       schedule=self.schedule,
     )
     return [
-      [_written(rows, decoder, row, i) for row in range(_TRIED)]
+      [_written(rows, step_config, row, i) for row in range(_TRIED)]
       for i in range(len(self.points))
     ]
 
@@ -186,7 +186,7 @@ class TableCase:
     }
 
 
-def _written(rows, decoder, row, point) -> list:
+def _written(rows, step_config, row, point) -> list:
   """Tokens, sources and counts of one row that was fetched."""
   one = jax.tree.map(lambda x: x[row, point], rows)
   new = slice(int(one.prompt_length), int(one.length))
@@ -194,7 +194,7 @@ def _written(rows, decoder, row, point) -> list:
     one.tokens[new].tolist(),
     one.source[new].tolist(),
     one.deferral[new].astype(int).tolist(),
-    decoding.tally(one, decoder),
+    decoding.summarize_counts(one, step_config),
   ]
 
 
@@ -271,10 +271,10 @@ def _verification_cases() -> Iterator[TableCase]:
       **of_rules if sequential else of_some,
       drafter=_DRAFTER,
       sampling=_SAMPLING['plain'],
-      scheme=verification.Scheme(
+      config=verification.VerificationConfig(
         kind, 'processed', 'target' if sequential else 'verifier'
       ),
-      drafts=1 + (kind in verification.SEVERAL),
+      drafts=1 + (kind in verification.MULTI_DRAFT),
     )
 
 
@@ -340,7 +340,9 @@ def _drafter_cases() -> Iterator[TableCase]:
       drafter=drafters.BoundDrafter(*bound_drafter),
       sampling=_SAMPLING['plain'],
       drafts=2 if beam else 1,
-      scheme=verification.Scheme('match') if beam else verification.STANDARD,
+      config=verification.VerificationConfig('match')
+      if beam
+      else verification.STANDARD,
     )
 
 

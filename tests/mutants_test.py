@@ -132,7 +132,7 @@ def test_the_residual_after_half_a_block_has_its_weight():
       key,
       jnp.array([[0, 2]]),
       lambda i, j: jax.tree.map(lambda x: x[i], d),
-      verification.Scheme('block'),
+      verification.VerificationConfig('block'),
     )
 
   keys = jax.random.split(jax.random.key(0), n)
@@ -290,17 +290,17 @@ top_k_drops_equals: top-k drops the token at its border
 +  if top_p
 
 === verification_test:test_verify_emits_what_the_enumeration_says
-@@ cascades.verification.single:of_drafts 'token', 'target'
+@@ cascades.verification.single_draft:of_drafts 'token', 'target'
 target_row_late: a draft is judged by the row of the next one
   ask.row(i, 0) => ask.row(i + 1, 0)
-@@ cascades.verification.single:token 'token', 'target'
+@@ cascades.verification.single_draft:token 'token', 'target'
 bonus_row_early: the bonus comes from the last draft's row
   ask.row(kept, 0) => ask.row(jnp.minimum(kept, ask.gamma - 1), 0)
-@@ cascades.verification.single:Question.beyond 'token', 'verifier'
+@@ cascades.verification.single_draft:Question.beyond 'token', 'verifier'
 bonus_option_ignored: the bonus is the target's, whatever was asked for
 -jnp.where(known, law, d.p) if self.from_target else d.p
 +jnp.where(known, law, d.p)
-@@ cascades.verification.single:block 'block', 'target'
+@@ cascades.verification.single_draft:block 'block', 'target'
 block_keeps_by_weight: block verification with h = w at every draft
   jnp.append(h[1:], 0.0)[:gamma] => jnp.append(w[1:-1], 0.0)[:gamma]
 @@ cascades.contrib.look_ahead.window:look_ahead 'look_ahead:2', 'target'
@@ -316,12 +316,12 @@ gate_option_ignored: the gate is raw, whatever was asked for
   gate == 'raw' => True
 
 === mutants_test:test_the_residual_after_half_a_block_has_its_weight
-@@ cascades.verification.single:block
+@@ cascades.verification.single_draft:block
 block_residual_unweighted: the residual of a block is without its weight
   w[kept] * law - d.q => law - d.q
 
 === schedules_test:test_the_loop_follows_a_law_that_bends
-@@ cascades.verification.single:token 'token', 1, 'first:2'
+@@ cascades.verification.single_draft:token 'token', 1, 'first:2'
 lenience_of_the_first_place: a residual is as lenient as the first place of the
 draft
   ask.leniences[0, kept] => ask.leniences[0, 0]
@@ -334,20 +334,20 @@ memory_of_what_was_drafted: a schedule remembers drafts that did not stay
   x[path, n], memory => x[path, -1], memory
 
 === decoding_test:test_the_emitted_law_is_the_declared_law
-@@ cascades.verification.single:sequential Scheme('sequential'), ('plain',)
+@@ cascades.verification.single_draft:sequential config('sequential'), PLAIN
 sequential_residual: a sequential cascade samples the residual, not p
 -processing.sample_from_uniforms(last, d.p)
 +processing.sample_from_uniforms(
 +  last, ask.method.residual(d, ask.leniences[0, 0])
 +)
-@@ cascades.decoding.step:step Scheme('token'), ('forbidden',)
+@@ cascades.decoding.step:step config('token'), ('forbidden',)
 one_key: drafting and verifying share a key
   params, sampling, verify_key) => params, sampling, draft_key)
-@@ cascades.decoding.step:distributions Scheme('token'), ('forbidden',)
+@@ cascades.decoding.step:distributions config('token'), ('forbidden',)
 raw_q: q is raw, the draft is not
 -drawn_from = q(drafter_logits, sampling)
 +drawn_from = processing.gate_probs(drafter_logits)
-@@ cascades.drafters.language_model:_draft Scheme('token'), ('forbidden',)
+@@ cascades.drafters.language_model:_draft config('token'), ('forbidden',)
 argmax_draft: the draft is the argmax of a q that is soft
 -      lambda u, z: processing.sample_from_uniforms(
 -        u, processing.processed_probs(z, sampling)
@@ -355,18 +355,18 @@ argmax_draft: the draft is the argmax of a q that is soft
 +      lambda u, z: jnp.argmax(z).astype(jnp.int32)
 
 === decoding_test:test_the_emitted_law_of_every_other_scheme
-@@ cascades.decoding.step:_rows Scheme('token', 'processed'), 3, FEW
+@@ cascades.decoding.step:_rows config('token', 'processed'), 3, FEW
 gate_left_behind: the loop looks through the raw gate, whatever was asked for
   sampling, q, gate) => sampling, q)
 
 === several_test:test_verify_emits_what_the_enumeration_says
-@@ cascades.verification.several:_rounds 'multi_round', 3
+@@ cascades.verification.multi_draft:_rounds 'multi_round', 3
 one_rejection: a candidate is tried against what the last one was
   jnp.where(tried & ~yes, less, rho) => rho
-@@ cascades.verification.several:_divided 'k_seq', 2
+@@ cascades.verification.multi_draft:_divided 'k_seq', 2
 undivided: k-SEQ accepts against the target as it is
   jnp.where(b >= a, one, c) => one
-@@ cascades.verification.several:_walk 'multi_round', 2
+@@ cascades.verification.multi_draft:_walk 'multi_round', 2
 other_drafts_stay: a draft that began otherwise stays a candidate
   jnp.where(accepted, agree, active) => active
 @@ cascades.verification.traversal:_without 'traversal', 2
@@ -404,12 +404,12 @@ places_for_ids: a drafter of some tokens gives their places among these
 === mutants_test:test_a_greedy_run_is_what_a_loop_without_caches_writes
 @@ cascades.decoding.step:_rows
 verifier_row_early: the verifier reads one token less than it is asked about
-  block.logits[i if => jnp.roll(block.logits, 1, 0)[i if
+  block.logits[index] => jnp.roll(block.logits, 1, 0)[index]
 @@ cascades.decoding.step:commit
 verifier_ahead: a rejected draft stays in the verifier
 -verifier.rewind(block.verifier_cache, length - 1)
-+verifier.rewind(block.verifier_cache, at + decoder.gamma + 1)
-@@ cascades.decoding.journal:count
++verifier.rewind(block.verifier_cache, at + step_config.gamma + 1)
+@@ cascades.decoding.block_stats:count
 deferrals_of_all_drafts: deferrals are counted past the last examined draft
   (index < end) => (index <= end)
 @@ cascades.decoding.step:verify_block
@@ -425,7 +425,7 @@ drafter_behind: after a whole block the drafter lacks the last draft
   jnp.maximum(at - 1, 0) => at
 
 === decoding_test:test_where_none_is_lenient_a_drafter_makes_a_pass_less
-@@ cascades.decoding.step:Decoder.needs_bonus_probs
+@@ cascades.decoding.step:StepConfig.needs_bonus_probs
 nobody_looks_beyond: a lenient bonus looks at what the drafter never said
   state.lenience != strict => jnp.zeros((), bool)
 @@ cascades.drafters.language_model:_draft
@@ -443,15 +443,16 @@ after_the_limit: a block goes on past the limit of its row
   jnp.minimum(emitted, state.limit - state.length) => emitted
 
 === decoding_test:test_counts_add_up
-@@ cascades.decoding.journal:count 1, (-1,)
+@@ cascades.decoding.block_stats:count 1, (-1,)
 bonus_examined: the bonus counts as examined
 -examined=accepted + residual
 +examined=accepted + residual + of(source == BONUS)
 
 === decoding_test:test_rows_do_not_depend_on_their_batch
-@@ cascades.decoding.journal:note
+@@ cascades.decoding.block_stats:record
 finished_rows_count: a finished row goes on counting blocks
-  write(before.taken, at, taken) => write(before.taken, at - 1, taken)
+-write(before.cumulative_counts, at, cumulative_counts)
++write(before.cumulative_counts, at - 1, cumulative_counts)
 @@ cascades.decoding.rows:prefill
 key_of_the_place: the key of a row depends on where in the batch it stands
 -prompts, prompt_lengths, keys, limits
@@ -460,7 +461,7 @@ key_of_the_place: the key of a row depends on where in the batch it stands
 +    limits
 
 === batching_test:test_answers_are_what_they_are_alone
-@@ cascades.decoding.rows:place 16
+@@ cascades.decoding.rows:refill_rows 16
 leniences_mixed_up: a row takes its neighbour's lenience
   leniences[i] => leniences[i - 1]
 prompts_mixed_up: a row takes the prompt that was read before its own
@@ -469,13 +470,13 @@ prompts_mixed_up: a row takes the prompt that was read before its own
 === batching_test:test_caches_grow_with_their_rows
 @@ cascades.decoding.loop:decode 8, 24
 not_wide_enough: a row goes on where its cache has ended
-  rows.length + decoder.cache_headroom <= room => rows.length <= room
+  rows.length + step_config.cache_headroom <= room => rows.length <= room
 
 === batching_test:test_a_batch_is_narrowed_when_few_rows_are_left
 @@ cascades.sampler.batching:_Batch.narrow
 wrong_rows_dropped: a batch that is narrowed keeps its first rows
--decoding.take(self.rows, _padded(going, slots))
-+decoding.take(self.rows, np.arange(slots))
+-decoding.gather_rows(self.rows, _padded(going, slots))
++decoding.gather_rows(self.rows, np.arange(slots))
 
 === batching_test:test_a_turn_goes_on_where_the_last_one_ended
 @@ cascades.decoding.rows:_extend 3
@@ -540,17 +541,17 @@ large_tasks_count_more: a mixture is of examples, not of tasks
 # place than the last, so that `kept + 1` and `ask.gamma` are that row.
 _ROWS = """
 === verification_test:test_verify_emits_what_the_enumeration_says
-@@ cascades.verification.single:of_drafts 'token', 'target'
-@@ cascades.verification.single:of_drafts 'look_ahead:2', 'target'
+@@ cascades.verification.single_draft:of_drafts 'token', 'target'
+@@ cascades.verification.single_draft:of_drafts 'look_ahead:2', 'target'
 draft
   ask.row(i, 0) => ask.row({i:above}, 0)
-@@ cascades.verification.single:token 'token', 'target'
+@@ cascades.verification.single_draft:token 'token', 'target'
 @@ cascades.contrib.look_ahead.window:look_ahead 'look_ahead:2', 'target'
 after
   ask.row(kept, 0) => ask.row({kept:above}, 0)
 bonus
   method.law(d, lenience) => method.law(ask.row({kept:below}, 0), lenience)
-@@ cascades.verification.single:token 'token', 'target'
+@@ cascades.verification.single_draft:token 'token', 'target'
 residual
 -method.residual(d, lenience)
 +method.residual(ask.row({kept:above}, 0), lenience)
@@ -558,7 +559,7 @@ residual
 residual
 -jnp.maximum(0, d.p - d.q)
 +jnp.maximum(0, ask.row({kept:above}, 0).p - ask.row({kept:above}, 0).q)
-@@ cascades.verification.single:block 'block', 'target'
+@@ cascades.verification.single_draft:block 'block', 'target'
 after
   d = ask.row(kept, 0) => d = ask.row({kept:above}, 0)
 draft
@@ -572,12 +573,12 @@ bonus
 +ask.beyond(d, method.law(ask.row({kept:below}, 0), ask.leniences[0, kept])
 
 === verification_test:test_a_block_without_drafts_is_drawn_from_its_first_row
-@@ cascades.verification.single:passed 2
+@@ cascades.verification.single_draft:passed 2
 nothing
   ask.row(nothing, nothing) => ask.row(nothing + 1, nothing)
 
 === mutants_test:test_the_residual_after_half_a_block_has_its_weight
-@@ cascades.verification.single:block
+@@ cascades.verification.single_draft:block
 weight
   w[kept] => w[{kept:below}]
 mass
@@ -585,9 +586,9 @@ mass
   w * pi - d.q => w * method.law(ask.row(i + 1, 0), lenience) - d.q
 
 === several_test:test_verify_emits_what_the_enumeration_says
-@@ cascades.verification.several:_walk 'multi_round', 2
-@@ cascades.verification.several:_walk 'k_seq', 2
-@@ cascades.verification.several:_walk 'match', 2
+@@ cascades.verification.multi_draft:_walk 'multi_round', 2
+@@ cascades.verification.multi_draft:_walk 'k_seq', 2
+@@ cascades.verification.multi_draft:_walk 'match', 2
 step
 -d = ask.row(kept, path)
 -    len
@@ -598,8 +599,8 @@ bonus
 -  law
 +d = ask.row({kept:below}, {path:beside})
 +  law
-@@ cascades.verification.several:_walk 'multi_round', 2
-@@ cascades.verification.several:_walk 'k_seq', 2
+@@ cascades.verification.multi_draft:_walk 'multi_round', 2
+@@ cascades.verification.multi_draft:_walk 'k_seq', 2
 q
   step(d, pi => step(d._replace(q=ask.row({kept:above}, {path:beside}).q), pi
 @@ cascades.verification.traversal:_turn 'traversal', 2
@@ -617,9 +618,9 @@ rule
   ask.row(i, path) => ask.row({i:below}, {path:beside})
 
 === several_test:test_a_bonus_of_the_verifiers_is_of_its_own_row
-@@ cascades.verification.several:_walk 'multi_round'
-@@ cascades.verification.several:_walk 'k_seq'
-@@ cascades.verification.several:_walk 'match'
+@@ cascades.verification.multi_draft:_walk 'multi_round'
+@@ cascades.verification.multi_draft:_walk 'k_seq'
+@@ cascades.verification.multi_draft:_walk 'match'
 p_of_bonus
 -d = ask.row(kept, path)
 -  law
@@ -677,8 +678,9 @@ _OTHERS = {
 # What arguments of tests are made of.
 _MADE = {
   'FEW': decoding_test.FEW,
-  'Scheme': verification.Scheme,
-  'tree': lambda kind: (verification.Scheme(kind), 2, 2, 'random'),
+  'PLAIN': ('plain',),
+  'config': verification.VerificationConfig,
+  'tree': lambda kind: (verification.VerificationConfig(kind), 2, 2, 'random'),
   'answers': comparisons_test.make(comparisons_test.SPECS),
 }
 # Places and their faults; a fault's texts and its hunks; and these.

@@ -15,14 +15,14 @@ from cascades.declarations import options_of
 from cascades.methods import inputs
 from cascades.methods.inputs import has_verifier_law
 from cascades.registries import OPTIONS
-from cascades.scheme import BONUS, DRAFT, RESIDUAL, SEQUENTIAL
+from cascades.verification_config import BONUS, DRAFT, RESIDUAL, SEQUENTIAL
 from experiments.sweeps import plan
 
 _PROMPTS = [f'The number {i} in words:' for i in range(1000, 1016)]
 # What decodes: the verifier alone, and each verification.
 _KINDS = {'alone': dict(gamma=0)} | {
   kind: dict(verification=kind, gamma=2)
-  | (dict(drafts=2) if kind in verification.SEVERAL else {})
+  | (dict(drafts=2) if kind in verification.MULTI_DRAFT else {})
   for kind in verification.VERIFICATIONS
 }
 _KINDS['look_ahead'] = dict(verification='look_ahead:2', gamma=2)

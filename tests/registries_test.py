@@ -155,7 +155,7 @@ def test_every_entry_can_be_imported(made):
 _CORE = """
   import sys
   import cascades
-  from cascades import methods, scheme
+  from cascades import methods, verification_config
   sys.path[:0] = ['tests']
   import small
 
@@ -163,12 +163,15 @@ _CORE = """
   verifier, drafter = small.pair()
   core = {
     'method': [n for n in methods.METHODS if n != 'learned'],
-    'verification': scheme.SINGLE + scheme.SEVERAL,
+    'verification': (
+      *verification_config.SINGLE_DRAFT,
+      *verification_config.MULTI_DRAFT,
+    ),
   }
   for name in core['method']:
     small.sampler(verifier, drafter, method=name, lenience=0)
   for name in core['verification']:
-    many = 1 + (name in scheme.SEVERAL)
+    many = 1 + (name in verification_config.MULTI_DRAFT)
     small.sampler(verifier, drafter, verification=name, drafts=many)
   for made in drafter, 'ngram', 'self:1':
     decoder = small.sampler(verifier, made, method='speed', lenience=0)
@@ -207,7 +210,7 @@ from cascades.contrib import capping
 from cascades.contrib.lenience_schedules import places
 from cascades.drafters import NgramDrafter, specs
 from cascades.decoding import BoundDrafter
-from cascades.scheme import Verification
+from cascades.verification_config import Verification
 
 
 METHOD = dataclasses.replace(
@@ -220,7 +223,7 @@ SCHEDULE = schedules.Kind(
   'strict for two tokens',
   lambda text, token: places.First(jnp.int32(2)),
 )
-VERIFICATION = Verification(decide='cascades.verification.single:token')
+VERIFICATION = Verification(decide='cascades.verification.single_draft:token')
 CAP = capping.TOP._replace(
   patterns=('other_cap:1',),
   parse=lambda text: capping.parse(text.replace('other_cap', 'top')),

@@ -11,7 +11,7 @@ import small
 from absl import flags
 
 from cascades import verification
-from cascades.scheme import BONUSES, GATES
+from cascades.verification_config import BONUSES, GATES
 from experiments import sample
 
 

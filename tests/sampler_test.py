@@ -295,7 +295,7 @@ def test_a_curve_is_its_points(pair, prompts):
 
 
 def test_nothing_is_traced_again(pair, prompts):
-  functions = decoding.prefill, decoding.decode, decoding.place
+  functions = decoding.prefill, decoding.decode, decoding.refill_rows
   sampler = small.sampler(*pair, lenience=0.1)
   sampler.sample(prompts[:2], max_new_tokens=30)
   sizes = [fn._cache_size() for fn in functions]

@@ -18,7 +18,7 @@ from cascades import (
   verification,
 )
 from cascades.proof import exact
-from cascades.scheme import BONUS, DRAFT
+from cascades.verification_config import BONUS, DRAFT
 
 _V, _MODEL = decoding_test._V, decoding_test._MODEL
 _NEW, _PROMPT = 4, decoding_test._PROMPT
@@ -129,13 +129,13 @@ _KINDS = (
 )
 
 
-def _decoded(method, name, scheme, drafts=1, rows=20_000, **more):
+def _decoded(method, name, config, drafts=1, rows=20_000, **more):
   """Rows of the loop, whose leniences go along."""
-  if isinstance(scheme, str):
-    scheme = verification.Scheme(scheme)
+  if isinstance(config, str):
+    config = verification.VerificationConfig(config)
   return decoding_test._generate(
     *(method, np.full(rows, _LENIENT), 3, rows, _NEW),
-    scheme=scheme,
+    config=config,
     drafts=drafts,
     schedule=_made(name),
     **dict(return_logits=False) | more,
@@ -197,8 +197,8 @@ def test_what_no_draft_was_made_for_costs_nothing(kind):
 
 @pytest.mark.slow
 def test_a_bonus_of_the_verifiers_costs_nothing():
-  scheme = verification.Scheme('token', bonus='verifier')
-  rows = _decoded('opt', 'budget:0.4', scheme, rows=256)
+  config = verification.VerificationConfig('token', bonus='verifier')
+  rows = _decoded('opt', 'budget:0.4', config, rows=256)
   seen = 0
   for i, length in enumerate(rows.length):
     sources = rows.source[i, len(_PROMPT) : int(length)]

@@ -18,8 +18,8 @@ _PROMPT = (0, 2)
 # A row for each text of a tree whose drafts have three tokens.
 _MODEL = exact.TableModel.injective(3, 3)
 _every_scheme = pytest.mark.parametrize(
-  'scheme',
-  [*map(verification.Scheme, verification.SEVERAL)],
+  'config',
+  [*map(verification.VerificationConfig, verification.MULTI_DRAFT)],
   ids=lambda x: x.verification,
 )
 
@@ -36,8 +36,16 @@ def _table(kind='random'):
     return exact.Table.of(pairs, rows)
 
 
-def _check_law(scheme, drafts, gamma, length, kind='random', tree_size=None):
-  given = _table(kind), scheme, _MODEL, _PROMPT, length, gamma, drafts
+def _check_law(config, drafts, gamma, length, kind='random', tree_size=None):
+  given = (
+    _table(kind),
+    config,
+    _MODEL,
+    _PROMPT,
+    length,
+    gamma,
+    drafts,
+  )
   emitted = exact.emitted_law(*given, tree_size)
   declared = exact.declared_law(given[0], _MODEL, _PROMPT, length)
   np.testing.assert_allclose(emitted, declared, atol=1e-9)
@@ -55,8 +63,8 @@ def _check_law(scheme, drafts, gamma, length, kind='random', tree_size=None):
   ),
 )
 @_every_scheme
-def test_blocks_follow_the_declared_law(scheme, drafts, gamma, kind):
-  _check_law(scheme, drafts, gamma, gamma + 1, kind)
+def test_blocks_follow_the_declared_law(config, drafts, gamma, kind):
+  _check_law(config, drafts, gamma, gamma + 1, kind)
 
 
 @pytest.mark.parametrize(
@@ -66,19 +74,19 @@ def test_blocks_follow_the_declared_law(scheme, drafts, gamma, kind):
   tiers.first([(2, 2, 3), (2, 3, 3), (3, 2, 4), (3, 2, None)]),
 )
 @_every_scheme
-def test_trees_follow_the_declared_law(scheme, drafts, gamma, tree_size):
+def test_trees_follow_the_declared_law(config, drafts, gamma, tree_size):
   # Their first block and the token after it.
-  _check_law(scheme, drafts, gamma, 2, tree_size=tree_size)
+  _check_law(config, drafts, gamma, 2, tree_size=tree_size)
 
 
 def _kept(kind, gamma, drafts, rows='random'):
   """Drafts of a block that stay, on average, of each method."""
-  scheme = verification.Scheme(kind)
-  blocks = exact.blocks(_table(rows), scheme, _MODEL, _PROMPT, gamma, drafts)
+  config = verification.VerificationConfig(kind)
+  blocks = exact.blocks(_table(rows), config, _MODEL, _PROMPT, gamma, drafts)
   return sum((len(block) - 1) * chance for block, chance in blocks)
 
 
-@pytest.mark.parametrize('kind', verification.SEVERAL)
+@pytest.mark.parametrize('kind', verification.MULTI_DRAFT)
 def test_more_drafts_keep_more(kind):
   one, two, three = (_kept(kind, 1, drafts) for drafts in (1, 2, 3))
   assert (two >= one - 1e-12).all()
@@ -103,8 +111,8 @@ def test_from_the_leaf_of_one_draft_it_is_the_block(rows):
   of_kind = []
   for kind in 'traversal', 'block':
     found = {}
-    scheme = verification.Scheme(kind)
-    given = _table(rows), scheme, _MODEL, _PROMPT, 3
+    config = verification.VerificationConfig(kind)
+    given = _table(rows), config, _MODEL, _PROMPT, 3
     for block, chance in exact.blocks(*given):
       found[block] = found.get(block, 0) + chance
     of_kind.append(found)
@@ -114,22 +122,22 @@ def test_from_the_leaf_of_one_draft_it_is_the_block(rows):
     np.testing.assert_allclose(chance, other[block], atol=1e-12)
 
 
-def _check_verify(scheme, drafts):
+def _check_verify(config, drafts):
   # Drafts of one token, or, of two drafts, of two.
-  given = _MODEL, _PROMPT, 3, scheme, drafts
+  given = _MODEL, _PROMPT, 3, config, drafts
   verification_test.check_verify(*given, 4 - drafts, 3_000, 3)
 
 
 @pytest.mark.parametrize('drafts', [2, 3])
-@pytest.mark.parametrize('kind', verification.SEVERAL)
+@pytest.mark.parametrize('kind', verification.MULTI_DRAFT)
 def test_verify_emits_what_the_enumeration_says(kind, drafts):
-  _check_verify(verification.Scheme(kind), drafts)
+  _check_verify(verification.VerificationConfig(kind), drafts)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('kind', verification.SEVERAL)
+@pytest.mark.parametrize('kind', verification.MULTI_DRAFT)
 def test_a_bonus_of_the_verifiers_is_of_its_own_row(kind):
-  _check_verify(verification.Scheme(kind, bonus='verifier'), 2)
+  _check_verify(verification.VerificationConfig(kind, bonus='verifier'), 2)
 
 
 @pytest.mark.slow
@@ -142,8 +150,8 @@ def test_a_bonus_of_the_verifiers_is_of_its_own_row(kind):
   ids=['whole', 'cut'],
 )
 @_every_scheme
-def test_the_loop_emits_the_declared_law(scheme, options):
-  decoding_test.check_laws(scheme, drafts=3, **options)
+def test_the_loop_emits_the_declared_law(config, options):
+  decoding_test.check_laws(config, drafts=3, **options)
 
 
 def test_drafts_share_what_they_begin_with():
@@ -214,7 +222,7 @@ def test_a_tree_that_is_cut_keeps_more_of_more_drafts():
     rows=2_000,
     new=12,
     drafter_table=3 * (decoding_test._DRAFTER + decoding_test._VERIFIER),
-    scheme=verification.Scheme('multi_round'),
+    config=verification.VerificationConfig('multi_round'),
   )
   kept = [
     int(run(drafts=drafts, tree_size=12).blocks.sum()) for drafts in (4, 8)
@@ -223,7 +231,7 @@ def test_a_tree_that_is_cut_keeps_more_of_more_drafts():
 
 
 _CUT = [('multi_round', 9), ('match', 9), ('k_seq', 9)]
-_WHOLE = [(kind, None) for kind in verification.SEVERAL]
+_WHOLE = [(kind, None) for kind in verification.MULTI_DRAFT]
 
 
 @pytest.mark.parametrize(('kind', 'size'), tiers.first([*_CUT, *_WHOLE]))
@@ -241,8 +249,8 @@ def test_a_tree_of_drafts_is_read_as_each_draft_alone(kind, size):
     temperature=1.0,
     drafter_table=near,
   )
-  scheme = verification.Scheme(kind)
-  state = run(gamma=3, drafts=4, tree_size=size, scheme=scheme)
+  config = verification.VerificationConfig(kind)
+  state = run(gamma=3, drafts=4, tree_size=size, config=config)
   assert decoding.count(state).accepted.sum() > state.blocks.sum()
   for i in range(len(prompts)):
     row = jax.tree.map(lambda x, i=i: x[i, 0], state)

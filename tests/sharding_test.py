@@ -110,7 +110,7 @@ def decode(pair, params, mesh=None):
     ]
     inputs = sharding.shard_rows(inputs, mesh)
   models = decoding.Models(pair[0], drafters.ModelDrafter(pair[1]))
-  decoder = decoding.Decoder(models, methods.METHODS['token_v3'], _GAMMA)
+  step_config = decoding.StepConfig(models, methods.METHODS['token_v3'], _GAMMA)
   params = decoding.Params(*params)
   strict_first = First(np.int32(3))
   for temperature, schedule in (0.0, None), (1.0, strict_first):
@@ -132,7 +132,7 @@ def decode(pair, params, mesh=None):
         np.array([-1], np.int32),
         np.int32(0),
         np.int32(max_blocks),
-        decoder=decoder,
+        step_config=step_config,
       )
     if mesh:
       # The loop leaves caches where they lie, and so does `shard_rows`.

@@ -20,9 +20,9 @@ from cascades import decoding, drafters, methods
 from cascades.config import DecodingConfig
 from cascades.declarations import options_of
 from cascades.methods import processing
-from cascades.models import checkpoints, huggingface, language, tokenizers
+from cascades.models import checkpoints, language, tokenizers
 from cascades.proof import exact
-from cascades.scheme import Scheme
+from cascades.verification_config import VerificationConfig
 from experiments import cli, records
 from experiments.sweeps import plan
 
@@ -85,7 +85,7 @@ def pair() -> tuple[str, str]:
   for i, (name, layers) in enumerate((('verifier', 2), ('drafter', 1))):
     config = config_of(tokenizer.vocab_size, layers)
     params = language.from_config(config).init_params(jax.random.key(i))
-    huggingface.save(root / name, config, params, tokenizer)
+    huggingface_export.save(root / name, config, params, tokenizer)
   return str(root / 'verifier'), str(root / 'drafter')
 
 
@@ -211,18 +211,18 @@ def continued(
   seed: int = 1,
   lenience: float = 0.0,
   drafts: int = 1,
-  **scheme,
+  **verification,
 ) -> np.ndarray:
   """Tokens that are written after a text, [rows, new].
 
   The text is read once; its row is copied.
   """
   models = decoding.Models(verifier.model, bound_drafter.drafter)
-  decoder = decoding.Decoder(
+  step_config = decoding.StepConfig(
     models,
     methods.METHODS[method] if isinstance(method, str) else method,
     gamma,
-    Scheme(**scheme),
+    VerificationConfig(**verification),
     drafts,
   )
   params = decoding.Params(verifier.params, bound_drafter.params)
@@ -234,7 +234,7 @@ def continued(
     jax.random.split(jax.random.key(1), 1),
     np.array([limit]),
     models=models,
-    cache_length=limit + decoder.cache_headroom,
+    cache_length=limit + step_config.cache_headroom,
   )
   row = jax.tree.map(lambda x: jnp.repeat(x, rows, 0), row.replace(key=()))
   row = row.replace(
@@ -243,7 +243,9 @@ def continued(
   )
   sampling = sampling or processing.SamplingParams(temperature=np.float32(1))
   never = np.array([-1], np.int32)
-  row, _ = decoding.decode(row, params, sampling, never, decoder=decoder)
+  row, _ = decoding.decode(
+    row, params, sampling, never, step_config=step_config
+  )
   return np.asarray(row.tokens[:, len(text) : limit])
 
 
@@ -300,9 +302,11 @@ def check_alone(
   assert (one.tokens, one.counts) == (got[1].tokens, got[1].counts)
   if turns:
     said = []
-    for decoder in alone, strict:
-      begun = decoder.sample(texts[0], max_new_tokens=6, return_state=True)
-      then = decoder.sample(texts[2], max_new_tokens=12, last_state=begun.state)
+    for step_config in alone, strict:
+      begun = step_config.sample(texts[0], max_new_tokens=6, return_state=True)
+      then = step_config.sample(
+        texts[2], max_new_tokens=12, last_state=begun.state
+      )
       said.append((begun.tokens, then.tokens))
     assert said[0] == said[1]
   return got

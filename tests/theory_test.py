@@ -19,7 +19,7 @@ from cascades.contrib import many_methods
 from cascades.methods import processing
 from cascades.models import checkpoints
 from cascades.proof import exact
-from cascades.scheme import RESIDUAL
+from cascades.verification_config import RESIDUAL
 from experiments.records import metrics
 
 # --- Tokens per block.
@@ -89,7 +89,7 @@ def test_the_loop_emits_rejects_and_defers_as_much(gamma):
   tables = [model.init_params(jax.random.key(i), scale=0.6) for i in (5, 6)]
   d = exact.table_distributions(*tables, processing.SamplingParams())
   table = exact.Table.of(_LOOPED, d)
-  decoder = decoding.Decoder(
+  step_config = decoding.StepConfig(
     decoding.Models(model, drafters.ModelDrafter(model)),
     many_methods.one_of(_LOOPED, with_rules=True),
     gamma,
@@ -105,7 +105,7 @@ def test_the_loop_emits_rejects_and_defers_as_much(gamma):
     with conftest.optimised():
       sampling = processing.SamplingParams(temperature=np.float32(1))
       states.append(
-        exact.decode_curve(decoder, tables, asked, sampling, room=gamma + 1)
+        exact.decode_curve(step_config, tables, asked, sampling, room=gamma + 1)
       )
   for i in range(kinds):
     of_one = [jax.tree.map(lambda x, i=i: x[i::kinds], y) for y in states]

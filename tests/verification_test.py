@@ -10,7 +10,7 @@ import pytest
 
 from cascades import methods, verification
 from cascades.proof import exact
-from cascades.scheme import BONUSES, SINGLE
+from cascades.verification_config import BONUSES, SINGLE_DRAFT
 
 _PROMPT, _GAMMA = (1, 2), 3
 # Its law is not the verifier's, and it rejects often.
@@ -19,12 +19,12 @@ _RULE = 'typical', 0.3
 _MODEL = exact.TableModel.injective(3, _GAMMA + 1)
 
 
-def _pairs(scheme):
-  """Every method that the scheme takes, at leniences that matter."""
+def _pairs(config):
+  """Every method that a verification takes, at leniences that matter."""
   pairs = []
   for method in methods.METHODS.values():
     try:
-      scheme.check(method)
+      config.check(method)
     except ValueError:
       continue
     ends = [x for x in (method.strict, method.drafter_only) if x is not None]
@@ -47,25 +47,31 @@ def _table(pairs, kind='random'):
 
 @pytest.mark.parametrize('kind', ['random', 'near_equal', 'disjoint'])
 @pytest.mark.parametrize('gamma', range(1, _GAMMA + 1))
-@pytest.mark.parametrize('verification_', [*SINGLE, verification.SEQUENTIAL])
+@pytest.mark.parametrize(
+  'verification_', [*SINGLE_DRAFT, verification.SEQUENTIAL]
+)
 def test_blocks_follow_the_declared_law(verification_, gamma, kind):
   # The law of the first gamma + 1 tokens, whatever blocks they come in.
-  scheme = verification.Scheme(verification_)
-  pairs = _pairs(scheme)
+  config = verification.VerificationConfig(verification_)
+  pairs = _pairs(config)
   table = _table(pairs, kind)
-  emitted = exact.emitted_law(table, scheme, _MODEL, _PROMPT, gamma + 1, gamma)
+  emitted = exact.emitted_law(table, config, _MODEL, _PROMPT, gamma + 1, gamma)
   declared = exact.declared_law(table, _MODEL, _PROMPT, gamma + 1)
   np.testing.assert_allclose(emitted, declared, atol=1e-9)
 
 
 @pytest.mark.parametrize('gamma', [1, 2, 3])
 def test_block_verification_keeps_at_least_as_many(gamma):
-  scheme = verification.Scheme('block')
-  table = _table(_pairs(scheme))
+  config = verification.VerificationConfig('block')
+  table = _table(_pairs(config))
 
   def kept(verification_):
     blocks = exact.blocks(
-      table, verification.Scheme(verification_), _MODEL, _PROMPT, gamma
+      table,
+      verification.VerificationConfig(verification_),
+      _MODEL,
+      _PROMPT,
+      gamma,
     )
     return sum((len(block) - 1) * chance for block, chance in blocks)
 
@@ -76,10 +82,10 @@ def test_block_verification_keeps_at_least_as_many(gamma):
 
 
 def test_the_verifiers_bonus_is_not_the_target():
-  scheme = verification.Scheme(bonus='verifier')
-  pairs = _pairs(scheme)
+  config = verification.VerificationConfig(bonus='verifier')
+  pairs = _pairs(config)
   table = _table(pairs)
-  emitted = exact.emitted_law(table, scheme, _MODEL, _PROMPT, 2, 1)
+  emitted = exact.emitted_law(table, config, _MODEL, _PROMPT, 2, 1)
   declared = exact.declared_law(table, _MODEL, _PROMPT, 2)
   off = np.abs(emitted - declared).max((1, 2))
   for (method, lenience), difference in zip(pairs, off, strict=True):
@@ -90,14 +96,14 @@ def test_the_verifiers_bonus_is_not_the_target():
 
 
 @pytest.mark.parametrize('bonus', BONUSES)
-@pytest.mark.parametrize('verification_', [*SINGLE, 'look_ahead:2'])
+@pytest.mark.parametrize('verification_', [*SINGLE_DRAFT, 'look_ahead:2'])
 def test_verify_emits_what_the_enumeration_says(verification_, bonus):
-  scheme = verification.Scheme(verification_, bonus=bonus)
+  config = verification.VerificationConfig(verification_, bonus=bonus)
   # Five standard deviations of a share of 9 n, at the most.
-  check_verify(_MODEL, _PROMPT, 4, scheme, 1, 2, 20_000, 1.5)
+  check_verify(_MODEL, _PROMPT, 4, config, 1, 2, 20_000, 1.5)
 
 
-def check_verify(model, prompt, length, scheme, drafts, gamma, n, share):
+def check_verify(model, prompt, length, config, drafts, gamma, n, share):
   """The library's own verification, on every tree of drafts, one after another.
 
   The mean over n keys each is compared with the enumerated blocks, to five
@@ -105,7 +111,7 @@ def check_verify(model, prompt, length, scheme, drafts, gamma, n, share):
   """
   d = rows_of(model, prompt, length)
   # The second is looser: there is something to look ahead for.
-  name, lenience = ('ensemble', 0.8) if not scheme.kind.keeps_law else _RULE
+  name, lenience = ('ensemble', 0.8) if not config.kind.keeps_law else _RULE
   method = methods.METHODS[name]
   table = exact.Table.of([(method, lenience)], d)
   d = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), d)
@@ -120,7 +126,7 @@ def check_verify(model, prompt, length, scheme, drafts, gamma, n, share):
     return verification.verify(
       *(method, jnp.asarray(lenience), key, paths),
       lambda i, j: jax.tree.map(lambda x: x[rows[i, j]], d),
-      scheme,
+      config,
     )
 
   got = {}
@@ -147,7 +153,7 @@ def check_verify(model, prompt, length, scheme, drafts, gamma, n, share):
       got[block] = got.get(block, 0) + float(chance) / n
   want = {}
   for block, chance in exact.blocks(
-    table, scheme, model, prompt, gamma, drafts
+    table, config, model, prompt, gamma, drafts
   ):
     want[block] = want.get(block, 0) + float(chance[0])
   assert sum(want.values()) == pytest.approx(1)

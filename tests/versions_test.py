@@ -56,7 +56,11 @@ def test_all_of_the_library_decides_but_what_only_looks():
   names = {*versions.deciding_modules()}
   for name in (
     *('schedules/naming.py', 'decoding/step.py', 'methods/cascade.py'),
-    *('drafters/eagle/eagle_drafter.py', 'scheme.py', 'arguments.py'),
+    *(
+      'drafters/eagle/eagle_drafter.py',
+      'verification_config.py',
+      'arguments.py',
+    ),
   ):
     assert f'cascades/{name}' in names
   for name in ('sweeps/worker.py', 'tasks/gsm8k.py', 'tasks/task.py'):
@@ -76,7 +80,7 @@ def test_all_of_the_library_decides_but_what_only_looks():
 def test_any_statement_of_any_module_is_of_the_hash(checkout):
   want = versions.source_hash(checkout)
   for name in (
-    *('cascades/schedules/naming.py', 'cascades/scheme.py'),
+    *('cascades/schedules/naming.py', 'cascades/verification_config.py'),
     'experiments/tasks/gsm8k.py',
   ):
     file = checkout / name

@@ -309,7 +309,7 @@ class CascadesLM(TemplateLM):
         temperature=decoder.config.temperature,
         top_k=decoder.config.top_k,
         top_p=decoder.config.top_p,
-        **dataclasses.asdict(decoder.config.scheme),
+        **dataclasses.asdict(decoder.config.verification_config),
         seed=self.seed,
         counts=self.counts,
       )

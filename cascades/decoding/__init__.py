@@ -13,6 +13,7 @@ Everything but the loop and `rows` is written for one sequence and `vmap`ped:
 `step` gives (state, info), and only the loop writes the info down.
 """
 
+from cascades.decoding.block_stats import Row, count
 from cascades.decoding.drafter import (
   ROWS,
   BoundDrafter,
@@ -21,13 +22,18 @@ from cascades.decoding.drafter import (
   Drafter,
   full_length_draft,
 )
-from cascades.decoding.journal import Row, count
-from cascades.decoding.loop import decode, tally
+from cascades.decoding.loop import decode, summarize_counts
 from cascades.decoding.reading import read, read_hidden, tree
-from cascades.decoding.rows import extend, place, prefill, resize, take
+from cascades.decoding.rows import (
+  extend,
+  gather_rows,
+  prefill,
+  refill_rows,
+  resize_caches,
+)
 from cascades.decoding.state import Models, Params, SamplingState
 from cascades.decoding.step import (
-  Decoder,
+  StepConfig,
   distributions,
   propose,
   read_block,
@@ -38,7 +44,6 @@ from cascades.decoding.step import (
 __all__ = [
   'ROWS',
   'BoundDrafter',
-  'Decoder',
   'Draft',
   'DraftContext',
   'Drafter',
@@ -46,21 +51,22 @@ __all__ = [
   'Params',
   'Row',
   'SamplingState',
+  'StepConfig',
   'count',
   'decode',
   'distributions',
   'extend',
   'full_length_draft',
-  'place',
+  'gather_rows',
   'prefill',
   'propose',
   'read',
   'read_block',
   'read_hidden',
-  'resize',
+  'refill_rows',
+  'resize_caches',
   'step',
-  'take',
-  'tally',
+  'summarize_counts',
   'tree',
   'tree_tokens',
 ]

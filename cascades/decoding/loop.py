@@ -7,29 +7,31 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from cascades.decoding.block_stats import Row, count, record
 from cascades.decoding.drafter import ROWS
-from cascades.decoding.journal import Row, count, note
 from cascades.decoding.state import Params
-from cascades.decoding.step import Decoder, step
+from cascades.decoding.step import StepConfig, step
 from cascades.methods import processing
-from cascades.scheme import DRAFT
+from cascades.verification_config import DRAFT
 
 
-@functools.partial(jax.jit, static_argnames='decoder', donate_argnames='rows')
+@functools.partial(
+  jax.jit, static_argnames='step_config', donate_argnames='rows'
+)
 def decode(
   rows: Row,
   params: Params,
   sampling: processing.SamplingParams,
   stop_tokens: Int[Array, 'K'],
-  live: Int[Array, ''] | int = 0,
+  active_threshold: Int[Array, ''] | int = 0,
   max_blocks: Int[Array, ''] | int = 2**30,
   *,
-  decoder: Decoder,
+  step_config: StepConfig,
 ) -> tuple[Row, Int[Array, '']]:
   """Decodes rows, each at its lenience, until there is something else to do.
 
   That is when so few rows are left, after so many blocks, or when a row needs
-  more room. Compiled once per shapes and decoder: prompts, keys, leniences,
+  more room. Compiled once per shapes and step_config: prompts, keys, leniences,
   temperature and limits are traced.
 
   Args:
@@ -37,9 +39,9 @@ def decode(
     params: Both models' parameters.
     sampling: Temperature, truncation and forbidden tokens, for both models.
     stop_tokens: Ids that end a row; they are emitted.
-    live: Stop when no more than so many rows go on.
+    active_threshold: Stops when this many rows or fewer are active.
     max_blocks: Stop after so many blocks.
-    decoder: What is compiled.
+    step_config: What is compiled.
 
   Returns:
     The rows, and the number of blocks that the loop made.
@@ -48,10 +50,10 @@ def decode(
   def one_block(row, params, sampling, stop_tokens):
     after, info = step(
       *(row, params, sampling, stop_tokens),
-      decoder=decoder,
+      step_config=step_config,
       with_logits=row.logits is not None,
     )
-    return note(row, after, info)
+    return record(row, after, info)
 
   every = jax.vmap(one_block, (0, None, None, None), axis_name=ROWS)
   room = rows.tokens.shape[-1]
@@ -59,8 +61,12 @@ def decode(
   def goes_on(carry):
     rows, blocks = carry
     # A finished row is still written to, past its end.
-    fits = rows.length + decoder.cache_headroom <= room
-    return ((~rows.done).sum() > live) & fits.all() & (blocks < max_blocks)
+    fits = rows.length + step_config.cache_headroom <= room
+    return (
+      ((~rows.done).sum() > active_threshold)
+      & fits.all()
+      & (blocks < max_blocks)
+    )
 
   def body(carry):
     rows, blocks = carry
@@ -69,12 +75,12 @@ def decode(
   return jax.lax.while_loop(goes_on, body, (rows, jnp.zeros((), jnp.int32)))
 
 
-def tally(row: Row, decoder: Decoder) -> dict[str, int]:
+def summarize_counts(row: Row, step_config: StepConfig) -> dict[str, int]:
   """How an answer came about, in numbers.
 
   Args:
     row: A row that was fetched, [].
-    decoder: What decoded it.
+    step_config: What decoded it.
 
   Returns:
     `Counts` by name; blocks are calls of the verifier here.
@@ -86,7 +92,7 @@ def tally(row: Row, decoder: Decoder) -> dict[str, int]:
   counts |= dict(
     verifier_calls=blocks, verifier_tokens=read, drafter_calls=drafter_calls
   )
-  if decoder.sequential:
+  if step_config.sequential:
     # The verifier is called where the rule defers, and where the drafter has
     # nothing to say. It reads there what was written up to then.
     new = slice(int(row.prompt_length), int(row.length))

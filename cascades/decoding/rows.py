@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from cascades.decoding import reading
+from cascades.decoding.block_stats import Row, per_token
 from cascades.decoding.drafter import Drafter
 from cascades.decoding.faults import no_fault
-from cascades.decoding.journal import Row, per_token
 from cascades.decoding.state import Models, Params, write
 
 
@@ -77,7 +77,7 @@ def _extend(
     verifier_cache=verifier.rewind(cache, length - 1),
     drafter_state=drafter_state,
     hidden=kept_hidden,
-    taken=state.taken.at[length - 1].set(0),
+    cumulative_counts=state.cumulative_counts.at[length - 1].set(0),
   )
 
 
@@ -187,7 +187,7 @@ def prefill(
     models: Who verifies, and who drafts.
     cache_length: Room of a row, at least P. A row stands still once its next
       block would not fit: `resize` it, or make room for its limit and
-      `Decoder.cache_headroom`.
+      `StepConfig.cache_headroom`.
     logits_length: Room for the verifier's logits of new tokens, which are
       kept in float32: for the most of them + gamma + 1, or 0 to keep none.
 
@@ -235,14 +235,14 @@ def extend(
 
 
 @jax.jit
-def take(rows: Row, indices: Int[Array, 'N']) -> Row:
+def gather_rows(rows: Row, indices: Int[Array, 'N']) -> Row:
   """The rows at some indices; one may be taken several times."""
   # In range, which other modes would make sure of, for each leaf anew.
   return jax.tree.map(lambda x: x.at[indices].get(mode='clip'), rows)
 
 
 @functools.partial(jax.jit, donate_argnames='rows')
-def place(
+def refill_rows(
   rows: Row,
   prompts: Row,
   slots: Int[Array, 'B'],
@@ -278,7 +278,7 @@ def place(
 
 
 @functools.partial(jax.jit, static_argnames=('models', 'cache_length'))
-def resize(
+def resize_caches(
   rows: Row,
   params: Params,
   *,

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from cascades import methods, schedules, verification
 from cascades.decoding import faults
+from cascades.decoding.block_stats import BlockStats
 from cascades.decoding.drafter import (
   ROWS,
   Draft,
@@ -19,29 +20,36 @@ from cascades.decoding.drafter import (
   Drafter,
   end_before_forbidden,
 )
-from cascades.decoding.journal import Info
 from cascades.decoding.reading import read_hidden, tree
 from cascades.decoding.state import Models, Params, SamplingState, write
 from cascades.methods import processing
-from cascades.scheme import DRAFT, SEQUENTIAL, SINGLE, STANDARD, Scheme
+from cascades.verification_config import (
+  DRAFT,
+  SEQUENTIAL,
+  SINGLE_DRAFT,
+  STANDARD,
+  VerificationConfig,
+)
 
 
-def _check_drafter(drafter: Drafter, scheme: Scheme, drafts: int) -> None:
+def _check_drafter(
+  drafter: Drafter, verification: VerificationConfig, drafts: int
+) -> None:
   """Refuses what a drafter cannot do.
 
   Raises:
     ValueError: It has not so many drafts, or they are not independent draws
-      and the scheme wants them to be.
+      and the verification wants them to be.
   """
   name = type(drafter).__name__
   if drafter.max_drafts is not None and drafts > drafter.max_drafts:
     raise ValueError(
       f'drafts: must be at most {drafter.max_drafts} with {name}, got {drafts}.'
     )
-  if not drafter.independent and scheme.verification != 'match':
+  if not drafter.independent and verification.verification != 'match':
     raise ValueError(
       f'verification: the drafts of {name} are not independent draws, as'
-      f" {scheme.verification!r} wants them; take 'match'."
+      f" {verification.verification!r} wants them; take 'match'."
     )
 
 
@@ -56,12 +64,15 @@ def tree_tokens(gamma: int, drafts: int, tree_size: int | None = None) -> int:
 
 
 _WITHOUT_DRAFTS = dict(
-  method=methods.get_method('speed'), scheme=STANDARD, drafts=1, tree_size=None
+  method=methods.get_method('speed'),
+  verification=STANDARD,
+  drafts=1,
+  tree_size=None,
 )
 
 
 @dataclasses.dataclass(frozen=True)
-class Decoder:
+class StepConfig:
   """All that is compiled into a block. Hashable: a static argument.
 
   Attributes:
@@ -70,7 +81,7 @@ class Decoder:
     gamma: Tokens drafted per block, >= 0; with 0 the verifier decodes alone,
       whatever the method, and how drafts are verified is left out. A
       sequential cascade has no blocks: there it is 1.
-    scheme: How blocks are verified.
+    verification: How blocks are verified.
     drafts: How many are drafted per block.
     tree_size: Most drafted tokens that the verifier reads in a block, at least
       `drafts`; None for all. Drafts that begin alike share what they begin
@@ -79,22 +90,22 @@ class Decoder:
       timed.
 
   Raises:
-    ValueError: The method cannot be verified by the scheme, or the drafter
-      cannot draft so often.
+    ValueError: The verification does not support the method, or the drafter
+      does not support so many drafts.
   """
 
   models: Models
   method: methods.Method
   gamma: int
-  scheme: Scheme = STANDARD
+  verification: VerificationConfig = STANDARD
   drafts: int = 1
   tree_size: int | None = None
   whole: bool = False
 
   def __post_init__(self):
     if self.gamma:
-      self.scheme.check(self.method, self.drafts)
-      _check_drafter(self.models.drafter, self.scheme, self.drafts)
+      self.verification.check(self.method, self.drafts)
+      _check_drafter(self.models.drafter, self.verification, self.drafts)
     else:
       # Nothing is drafted, and so there is nothing to verify in another way:
       # one loop, whatever was asked for.
@@ -105,13 +116,13 @@ class Decoder:
 
   @property
   def sequential(self) -> bool:
-    """Whether there are no blocks: see `verification.single.sequential`.
+    """Whether there are no blocks: see `verification.single_draft.sequential`.
 
     A step is one token then, and both models read in each, for rows of a batch
     go on side by side; what the cascade would cost that asks its verifier only
     where it has to is counted apart.
     """
-    return self.scheme.verification == SEQUENTIAL
+    return self.verification.verification == SEQUENTIAL
 
   def needs_bonus_probs(self, state: SamplingState) -> Bool[Array, '']:
     """Whether anyone asks what the drafter would say after its last token.
@@ -121,9 +132,9 @@ class Decoder:
     """
     if self.sequential:
       return jnp.zeros((), bool)
-    if self.drafts > 1 or self.scheme.verification not in SINGLE:
+    if self.drafts > 1 or self.verification.verification not in SINGLE_DRAFT:
       return jnp.ones((), bool)
-    if not self.method.law_uses_q or self.scheme.bonus != 'target':
+    if not self.method.law_uses_q or self.verification.bonus != 'target':
       return jnp.zeros((), bool)
     strict = self.method.strict
     if strict is None or state.schedule is not None:
@@ -162,7 +173,7 @@ def distributions(
     verifier_logits: The verifier's.
     sampling: Temperature, truncation and forbidden tokens.
     q: What a drafter's token was drawn from: `Drafter.processed_probs`.
-    gate: What deferral rules see; see `Scheme.gate`.
+    gate: What deferral rules see; see `VerificationConfig.gate`.
   """
   drawn_from = q(drafter_logits, sampling)
   p = processing.processed_probs(verifier_logits, sampling)
@@ -219,11 +230,11 @@ def propose(
   params: Params,
   sampling: processing.SamplingParams,
   key: jax.Array,
-  decoder: Decoder,
+  step_config: StepConfig,
 ) -> Proposed:
   """Step 1: drafts, the drafter's state, and the verifier's cache."""
-  verifier, drafter = decoder.models
-  needs_bonus_probs = decoder.needs_bonus_probs(state) & ~state.done
+  verifier, drafter = step_config.models
+  needs_bonus_probs = step_config.needs_bonus_probs(state) & ~state.done
   context = DraftContext(
     tokens=state.tokens,
     length=state.length,
@@ -237,10 +248,10 @@ def propose(
     params.drafter,
     state.drafter_state,
     context,
-    gamma=decoder.gamma,
-    drafts=decoder.drafts,
+    gamma=step_config.gamma,
+    drafts=step_config.drafts,
   )
-  count, paths = decoder.gamma, decoder.drafts
+  count, paths = step_config.gamma, step_config.drafts
   chex.assert_shape(draft.tokens, (paths, count))
   if draft.logits is not None:
     ids = draft.draft_vocab_ids
@@ -249,7 +260,7 @@ def propose(
   chex.assert_shape([draft.lengths, draft.has_bonus_probs], (paths,))
   # A sequential cascade draws by the row at which its drafter stopped.
   draft, drafter_bad = faults.truncate(
-    draft, needs_bonus_probs | decoder.sequential
+    draft, needs_bonus_probs | step_config.sequential
   )
   return Proposed(
     end_before_forbidden(draft, sampling),
@@ -263,7 +274,7 @@ def read_block(
   state: SamplingState,
   params: Params,
   proposed: Proposed,
-  decoder: Decoder,
+  step_config: StepConfig,
   passed: bool = False,
 ) -> Block:
   """Step 2: the verifier's only call.
@@ -272,20 +283,20 @@ def read_block(
     state: Before the block.
     params: Of both models.
     proposed: What was drafted.
-    decoder: What is compiled.
+    step_config: What is compiled.
     passed: That the last token is read alone.
   """
   draft, cache = proposed.draft, proposed.verifier_cache
   at = state.length - 1
   tokens, branches, places, draft = tree(
-    state.tokens[at], draft, decoder.tree_tokens
+    state.tokens[at], draft, step_config.tree_tokens
   )
   logits, hidden, cache = read_hidden(
-    *(decoder.models.verifier, params.verifier, cache),
+    *(step_config.models.verifier, params.verifier, cache),
     tokens[:1] if passed else tokens,
     at,
     branches,
-    decoder.models.drafter.hidden_layers,
+    step_config.models.drafter.hidden_layers,
   )
   # Made once: fused into each of its readers, it would be made for each.
   logits = jax.lax.optimization_barrier(logits)
@@ -321,13 +332,17 @@ class Verified(NamedTuple):
 
 
 def _rows(
-  block: Block, sampling: processing.SamplingParams, decoder: Decoder
+  block: Block, sampling: processing.SamplingParams, step_config: StepConfig
 ) -> Callable[[Array, Array], methods.Distributions]:
   """Gives the distributions after i tokens of draft j, when asked for."""
-  q, gate = decoder.models.drafter.processed_probs, decoder.scheme.gate
+  q, gate = (
+    step_config.models.drafter.processed_probs,
+    step_config.verification.gate,
+  )
 
   def row(i, j):
-    of_verifier = block.logits[i if decoder.drafts == 1 else block.places[j, i]]
+    index = i if step_config.drafts == 1 else block.places[j, i]
+    of_verifier = block.logits[index]
     of_drafter = block.draft.logits_at(i, j, of_verifier.shape[-1])
     return distributions(of_drafter, of_verifier, sampling, q, gate)
 
@@ -338,7 +353,7 @@ def _leniences(
   state: SamplingState,
   draft: Draft,
   row: Callable[[Array, Array], methods.Distributions],
-  decoder: Decoder,
+  step_config: StepConfig,
   places: int,
 ) -> tuple[Float[Array, 'K gamma_1'], PyTree]:
   """Leniences along each draft; and what the schedule remembers there.
@@ -347,7 +362,7 @@ def _leniences(
     state: Before the block.
     draft: Its drafts.
     row: The distributions after i tokens of draft j.
-    decoder: What is compiled.
+    step_config: What is compiled.
     places: How many of the gamma + 1 are looked at.
   """
   paths, gamma = draft.tokens.shape
@@ -356,7 +371,7 @@ def _leniences(
 
   def one(j, tokens):
     return schedules.along(
-      *(state.schedule, state.memory, state.lenience, decoder.method),
+      *(state.schedule, state.memory, state.lenience, step_config.method),
       tokens[: places - 1],
       lambda i: row(i, j),
     )
@@ -373,7 +388,7 @@ def verify_block(
   key: jax.Array,
   proposed: Proposed,
   *,
-  decoder: Decoder,
+  step_config: StepConfig,
   passed: bool = False,
   with_logits: bool = False,
   with_law: bool = False,
@@ -386,50 +401,50 @@ def verify_block(
     sampling: Temperature, truncation and forbidden tokens.
     key: Of the verification.
     proposed: What was drafted.
-    decoder: What is compiled.
+    step_config: What is compiled.
     passed: That there is no draft, or that none is read. What comes out is the
       same then, and a single row is made of all that has the size of the
       vocabulary.
     with_logits: Whether to give what the verifier says.
     with_law: Whether to say what each token follows.
   """
-  block = read_block(state, params, proposed, decoder, passed)
-  draft, row = block.draft, _rows(block, sampling, decoder)
+  block = read_block(state, params, proposed, step_config, passed)
+  draft, row = block.draft, _rows(block, sampling, step_config)
   # Of a block that passed there is one row to be looked at.
-  places = 1 if passed else decoder.gamma + 1
-  leniences, memory = _leniences(state, draft, row, decoder, places)
+  places = 1 if passed else step_config.gamma + 1
+  leniences, memory = _leniences(state, draft, row, step_config, places)
   verdict = verification.verify(
-    decoder.method,
+    step_config.method,
     leniences,
     key,
     draft.tokens,
     row,
-    decoder.scheme,
+    step_config.verification,
     draft.lengths,
     draft.has_bonus_probs,
     passed,
   )
   n, path = verdict.num_accepted, verdict.path
-  index = jnp.arange(decoder.gamma + 1)
+  index = jnp.arange(step_config.gamma + 1)
   tokens = jnp.append(draft.tokens[path], verdict.next_token)
   tokens = jnp.where(index == n, verdict.next_token, tokens)
   logits, hidden, cache = block.logits, block.hidden, block.verifier_cache
-  if decoder.drafts > 1:
+  if step_config.drafts > 1:
     kept, at = block.places[path], state.length - 1
-    cache = decoder.models.verifier.move(cache, at, at + kept)
+    cache = step_config.models.verifier.move(cache, at, at + kept)
     logits, hidden = logits[kept], hidden[kept]
 
   def alone(i):
     # As in verification: the verifier writes beyond the drafts where nothing is
     # known of q, or where it is to.
     beyond = i == draft.lengths[path]
-    if decoder.scheme.bonus == 'target':
+    if step_config.verification.bonus == 'target':
       beyond &= ~draft.has_bonus_probs[path]
     return beyond
 
   def law(i):
     d = row(i, path)
-    law = decoder.method.law(d, leniences[path, i])
+    law = step_config.method.law(d, leniences[path, i])
     return jnp.where(alone(i), d.p, law)
 
   def padded(x):
@@ -440,7 +455,7 @@ def verify_block(
   memory = remembered(
     state.schedule,
     jax.tree.map(lambda x: x[path, n], memory),
-    *(decoder.method, row(n, path), leniences[path, n], verdict.next_token),
+    *(step_config.method, row(n, path), leniences[path, n], verdict.next_token),
     alone(n),
   )
   return Verified(
@@ -486,12 +501,14 @@ def remembered(
   return schedule.after(memory, token, cost)
 
 
-def _read_for(drafted: Int[Array, ''], decoder: Decoder) -> Int[Array, '']:
+def _read_for(
+  drafted: Int[Array, ''], step_config: StepConfig
+) -> Int[Array, '']:
   """Tokens that the verifier has to read for a sequence, whatever its batch."""
-  all_of_them = jnp.asarray(decoder.tree_tokens + 1)
-  if decoder.sequential:
+  all_of_them = jnp.asarray(step_config.tree_tokens + 1)
+  if step_config.sequential:
     return jnp.ones((), jnp.int32)
-  if not decoder.allows_empty_draft:
+  if not step_config.allows_empty_draft:
     return all_of_them
   return jnp.where(drafted > 0, all_of_them, 1)
 
@@ -523,7 +540,7 @@ def commit(
   block: Verified,
   emitted: Int[Array, ''],
   ended: Bool[Array, ''],
-  decoder: Decoder,
+  step_config: StepConfig,
 ) -> SamplingState:
   """Step 5: writes tokens, and rolls both caches back to the new length - 1.
 
@@ -534,9 +551,9 @@ def commit(
     block: What stays.
     emitted: How many of its tokens are written; 0 of a sequence that is done.
     ended: Whether the sequence ends with them.
-    decoder: What is compiled.
+    step_config: What is compiled.
   """
-  verifier, drafter = decoder.models
+  verifier, drafter = step_config.models
   at, length = state.length - 1, state.length + emitted
   last_hidden = state.hidden
   if last_hidden is not None:
@@ -547,8 +564,8 @@ def commit(
     at,
     block.verdict.path,
     length - 1,
-    gamma=decoder.gamma,
-    drafts=decoder.drafts,
+    gamma=step_config.gamma,
+    drafts=step_config.drafts,
   )
   drafter_state = drafter.observe(
     params.drafter,
@@ -611,10 +628,10 @@ def step(
   sampling: processing.SamplingParams,
   stop_tokens: Int[Array, 'K'],
   *,
-  decoder: Decoder,
+  step_config: StepConfig,
   with_logits: bool = False,
   with_law: bool = False,
-) -> tuple[SamplingState, Info]:
+) -> tuple[SamplingState, BlockStats]:
   """One block of one sequence, in the order of the paper.
 
   Args:
@@ -622,7 +639,7 @@ def step(
     params: Both models' parameters.
     sampling: Temperature, truncation and forbidden tokens, for both models.
     stop_tokens: Ids that end the sequence; they are emitted.
-    decoder: What is compiled.
+    step_config: What is compiled.
     with_logits: Whether to give what the verifier says.
     with_law: Whether to say what each token follows.
 
@@ -632,9 +649,9 @@ def step(
   draft_key, verify_key = keys_of(state)
 
   # 1. Draft gamma tokens, so many times; and what each was drawn from.
-  proposed = propose(state, params, sampling, draft_key, decoder)
+  proposed = propose(state, params, sampling, draft_key, step_config)
   drafted = proposed.draft.lengths.sum()
-  if decoder.sequential:
+  if step_config.sequential:
     # Where it stopped but knows what it would say, that is drawn later.
     drafted = jnp.maximum(
       drafted, proposed.draft.has_bonus_probs[0].astype(jnp.int32)
@@ -645,18 +662,18 @@ def step(
   verify = functools.partial(
     verify_block,
     *(state, params, sampling, verify_key),
-    decoder=decoder,
+    step_config=step_config,
     with_logits=with_logits,
     with_law=with_law,
   )
-  if decoder.allows_empty_draft:
+  if step_config.allows_empty_draft:
     # One program for the batch: it reads blocks as long as a row has a draft.
     has_one = ((drafted > 0) & ~state.done).astype(jnp.int32)
     anyone = jax.lax.pmax(has_one, ROWS) > 0
     alone = functools.partial(verify, passed=True)
     block = _one_of(anyone, verify, alone, proposed)
   else:
-    block = verify(proposed, passed=decoder.sequential)
+    block = verify(proposed, passed=step_config.sequential)
   verdict, tokens = block.verdict, block.tokens
   n = verdict.num_accepted
 
@@ -670,16 +687,16 @@ def step(
 
   # 5. Commit by moving `length`; roll both caches back.
   committed = commit(
-    *(state, params, proposed.drafter_state, block, emitted, ended, decoder)
+    *(state, params, proposed.drafter_state, block, emitted, ended, step_config)
   )
-  return committed, Info(
+  return committed, BlockStats(
     sources=jnp.where(jnp.arange(len(tokens)) < n, DRAFT, verdict.next_source),
     deferred=verdict.deferred,
     logprobs=block.logprobs,
     logits=block.logits,
     drafted=drafted,
     drafter_calls=proposed.draft.calls,
-    read=_read_for(drafted, decoder),
+    read=_read_for(drafted, step_config),
     law=block.law,
     fault=fault,
   )

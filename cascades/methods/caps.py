@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from cascades import arguments
 from cascades.methods.method import Method
 from cascades.registries import Registry
-from cascades.scheme import NO_CAP
+from cascades.verification_config import NO_CAP
 
 
 class Kind(NamedTuple):

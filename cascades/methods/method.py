@@ -42,7 +42,7 @@ class Distributions(NamedTuple):
     p: What the verifier would sample from, the same applied to it.
     q_gate: What the deferral rule sees of the drafter: its raw logits at
       temperature 1, for at temperature 0 q is one-hot and tells a rule
-      nothing; or q itself, if `verification.Scheme.gate` says so.
+      nothing; or q itself, if `verification.VerificationConfig.gate` says so.
     p_gate: What the deferral rule sees of the verifier.
     p_logits: The verifier's raw logits, for rules whose thresholds are of
       logits; None where only probabilities are known.

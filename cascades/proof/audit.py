@@ -26,7 +26,7 @@ from cascades import (
 from cascades.methods import caps, processing
 from cascades.plain import plain
 from cascades.proof import exact
-from cascades.scheme import NO_CAP
+from cascades.verification_config import NO_CAP
 
 _FIELDS = ('acceptance', 'residual', 'law')
 # Largest error that passes in float64 and in float32, and least z-score that
@@ -186,7 +186,7 @@ def audit(
   method, inside = methods.get_method(method), caps.parse(cap)
   if inside is not None:
     method = caps.capped(method, cap)
-  schemes = [verification.Scheme(kind) for kind in verifications]
+  schemes = [verification.VerificationConfig(kind) for kind in verifications]
   shown = tuple(shown_leniences(method) if shown is None else shown)
   if not shown:
     raise ValueError('lenience: the list is empty; give at least one.')
@@ -491,7 +491,7 @@ def _sample(
   shown: Sequence[float],
   samples: int,
   seed: int,
-  schemes: Sequence[verification.Scheme],
+  schemes: Sequence[verification.VerificationConfig],
   cap: Any,
 ) -> Iterator[Check]:
   """Draws a few tokens through the compiled loop, very often.
@@ -518,23 +518,23 @@ def _sample(
   asked = exact.BatchRequest(
     [_PROMPT] * samples, jax.random.split(keys[2], samples), inner, _NEW
   )
-  for scheme in schemes:
-    drafts = 1 + scheme.kind.any_drafts
+  for config in schemes:
+    drafts = 1 + config.kind.any_drafts
     try:
-      scheme.check(method, drafts)
+      config.check(method, drafts)
     except ValueError:
       continue
-    if scheme.verification == verification.SEQUENTIAL and cap is not None:
+    if config.verification == verification.SEQUENTIAL and cap is not None:
       # It follows the rule, and nothing caps that.
       continue
-    decoder = decoding.Decoder(models, method, _DRAFTED, scheme, drafts)
+    step_config = decoding.StepConfig(models, method, _DRAFTED, config, drafts)
     # No row stops, so that all end where the prompt and the new tokens do.
-    rows = exact.decode_curve(decoder, tables, asked, sampling)
+    rows = exact.decode_curve(step_config, tables, asked, sampling)
     tokens = rows.tokens[:, :, len(_PROMPT) : len(_PROMPT) + _NEW]
     laws = declared
-    if not scheme.kind.keeps_law:
+    if not config.kind.keeps_law:
       # What it declares is of a block, and not of a token.
-      laws = exact.emitted_law(table, scheme, model, _PROMPT, _NEW, _DRAFTED)
+      laws = exact.emitted_law(table, config, model, _PROMPT, _NEW, _DRAFTED)
     scores = [
       np.abs(exact.z_scores(tokens[:, i], law)) for i, law in enumerate(laws)
     ]
@@ -544,7 +544,7 @@ def _sample(
     if z >= _FAR:
       detail = _show_samples(inner[worst], tokens[:, worst], laws[worst])
     yield Check(
-      name=f'sampled law, {scheme.verification} verification: largest z',
+      name=f'sampled law, {config.verification} verification: largest z',
       passed=z < _FAR,
       value=z,
       detail=detail,

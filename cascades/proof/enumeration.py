@@ -55,7 +55,7 @@ def declared_law(
 
 def emitted_law(
   table: Table,
-  scheme: verification.Scheme,
+  config: verification.VerificationConfig,
   model: TableModel,
   prompt: Sequence[int],
   length: int,
@@ -67,7 +67,7 @@ def emitted_law(
 
   Args:
     table: What M methods say of every context.
-    scheme: How blocks are verified.
+    config: How blocks are verified.
     model: Tells the context of a sequence of tokens.
     prompt: Token ids before the first block.
     length: Tokens looked at; what a block has beyond them is summed over.
@@ -87,7 +87,13 @@ def emitted_law(
   for prefixes in waiting:
     for done, chance in prefixes.items():
       for block, share in blocks(
-        table, scheme, model, [*prompt, *done], gamma, drafts, tree_size
+        table,
+        config,
+        model,
+        [*prompt, *done],
+        gamma,
+        drafts,
+        tree_size,
       ):
         longer = (*done, *block)[:length]
         if len(longer) == length:
@@ -100,7 +106,7 @@ def emitted_law(
 
 def blocks(
   table: Table,
-  scheme: verification.Scheme,
+  config: verification.VerificationConfig,
   model: TableModel,
   prefix: Sequence[int],
   gamma: int,
@@ -111,25 +117,25 @@ def blocks(
 
   Args:
     table: What M methods say of every context.
-    scheme: How the block is verified.
+    config: How the block is verified.
     model: Tells the context of a sequence of tokens.
     prefix: Token ids before the block.
     gamma: Tokens of a draft.
-    drafts: How many there are; one, unless the scheme looks at several.
+    drafts: How many there are; one, unless the verification looks at several.
     tree_size: Most drafted tokens that the verifier reads; None for all.
 
   Yields:
     Tokens, and the chance [M] of having them so; the chances sum to 1.
   """
-  bonus = table.law if scheme.bonus == 'target' else table.p[None]
+  bonus = table.law if config.bonus == 'target' else table.p[None]
   place = Place(table, bonus, model, tuple(prefix), gamma)
-  if scheme.verification in verification.SEVERAL:
-    yield from _by_tree(place, scheme.verification, drafts, tree_size)
-  elif scheme.verification == 'token':
+  if config.verification in verification.MULTI_DRAFT:
+    yield from _by_tree(place, config.verification, drafts, tree_size)
+  elif config.verification == 'token':
     yield from _by_token(place, (), place.certain)
-  elif scheme.kind.blocks:
-    yield from pkgutil.resolve_name(scheme.kind.blocks)(place, scheme.argument)
-  elif scheme.verification == verification.SEQUENTIAL:
+  elif config.kind.blocks:
+    yield from pkgutil.resolve_name(config.kind.blocks)(place, config.argument)
+  elif config.verification == verification.SEQUENTIAL:
     yield from _by_rule(place)
   else:
     yield from _by_block(place)
@@ -295,7 +301,7 @@ def _by_tree(
 
   Args:
     place: Where the block begins.
-    kind: One of `verification.SEVERAL`.
+    kind: One of `verification.MULTI_DRAFT`.
     drafts: How many there are.
     tree_size: Most drafted tokens that the verifier reads; None for all.
   """

@@ -14,7 +14,7 @@ from cascades.sampler import batching
 
 
 def decode_curve(
-  decoder: decoding.Decoder,
+  step_config: decoding.StepConfig,
   params: Sequence[PyTree],
   asked: batching.BatchRequest,
   sampling: processing.SamplingParams,
@@ -27,7 +27,7 @@ def decode_curve(
   """Every prompt at every lenience through the compiled loop, at once.
 
   Args:
-    decoder: Both models, and how their blocks are verified.
+    step_config: Both models, and how their blocks are verified.
     params: The parameters of the verifier, then those of the drafter.
     asked: Prompts, keys and leniences; an array of leniences, [prompts], has
       one for each prompt, which is then decoded at that alone.
@@ -57,17 +57,17 @@ def decode_curve(
     keys,
     lengths + new,
     schedule,
-    cache_length=padded.shape[1] + room + decoder.cache_headroom,
-    logits_length=room + decoder.gamma + 1 if return_logits else 0,
-    models=decoder.models,
+    cache_length=padded.shape[1] + room + step_config.cache_headroom,
+    logits_length=room + step_config.gamma + 1 if return_logits else 0,
+    models=step_config.models,
   )
   leniences = np.asarray(leniences, np.float32)
   if not paired:
-    rows = decoding.take(rows, np.repeat(np.arange(shape[0]), shape[1]))
+    rows = decoding.gather_rows(rows, np.repeat(np.arange(shape[0]), shape[1]))
     leniences = np.tile(leniences, shape[0])
   rows = rows.replace(lenience=leniences)
   rows, _ = decoding.decode(
-    rows, params, sampling, np.asarray(stops, np.int32), decoder=decoder
+    rows, params, sampling, np.asarray(stops, np.int32), step_config=step_config
   )
   rows = rows.replace(
     verifier_cache=None, drafter_state=None, hidden=None, key=None

@@ -94,7 +94,7 @@ def table_distributions(
     drafter_table: The drafter's parameters, its logits in each context.
     sampling: Temperature, truncation and forbidden tokens.
     gate: What rules see: 'raw' probabilities, or the 'processed' ones; see
-      `verification.Scheme`.
+      `verification.VerificationConfig`.
     of_verifier: From the verifier's logits to its probabilities, where that is
       not `sampling`.
 

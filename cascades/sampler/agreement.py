@@ -97,13 +97,13 @@ class Agreement:
     return float(np.mean([place.agree for place in self.places]))
 
 
-@functools.partial(jax.jit, static_argnames='decoder')
+@functools.partial(jax.jit, static_argnames='step_config')
 def _say(
   rows: decoding.Row,
   params: decoding.Params,
   sampling: processing.SamplingParams,
   *,
-  decoder: decoding.Decoder,
+  step_config: decoding.StepConfig,
 ) -> tuple[jax.Array, ...]:
   """A block of each row: what `Place` has, each [B, gamma], and their count.
 
@@ -112,8 +112,8 @@ def _say(
 
   def one(row):
     key = jax.random.key(0)
-    proposed = decoding.propose(row, params, sampling, key, decoder)
-    block = decoding.read_block(row, params, proposed, decoder)
+    proposed = decoding.propose(row, params, sampling, key, step_config)
+    block = decoding.read_block(row, params, proposed, step_config)
     drafted = block.draft.tokens[0]
     of_drafter = jax.vmap(
       lambda i: block.draft.logits_at(i, 0, block.logits.shape[-1])
@@ -186,7 +186,7 @@ def agreement(
   # Which method would verify is nothing to us.
   strict = methods.get_method('speed')
   engine = batching.Engine(
-    decoding.Decoder(models, strict, gamma),
+    decoding.StepConfig(models, strict, gamma),
     decoding.Params(verifier.params, bound_drafter.params),
     processing.SamplingParams(temperature=np.float32(0)),
     np.zeros(0, np.int32),
@@ -199,10 +199,10 @@ def _found(
   tokenizer: tokenizers.Tokenizer, engine: batching.Engine, texts: Sequence[str]
 ) -> Iterator[Agreement]:
   """Agreements of texts, some of them at a time."""
-  gamma, size = engine.decoder.gamma, tokenizer.vocab_size
+  gamma, size = engine.step_config.gamma, tokenizer.vocab_size
   rows = max(1, min(_ROWS, _LOGITS // (gamma * size)))
   prompts = [np.array(tokenizer.encode(text, add_bos=True)) for text in texts]
-  room = max(map(len, prompts), default=0) + engine.decoder.cache_headroom
+  room = max(map(len, prompts), default=0) + engine.step_config.cache_headroom
   for i in range(0, len(texts), rows):
     some = prompts[i : i + rows]
     # As many each time, so that nothing is compiled twice.
@@ -210,7 +210,9 @@ def _found(
     keys = jax.random.split(jax.random.key(0), rows)
     limits = [batching.bucket(room)] * rows
     read = engine.prefill(some, keys, limits, limits[0])
-    said = _say(read, engine.params, engine.sampling, decoder=engine.decoder)
+    said = _say(
+      read, engine.params, engine.sampling, step_config=engine.step_config
+    )
     *places, counts, found = jax.device_get(said)
     for j, text in enumerate(texts[i : i + rows]):
       fault = jax.tree.map(lambda x, j=j: x[j], found)

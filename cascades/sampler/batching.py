@@ -141,7 +141,7 @@ class Engine:
   """What a batch is decoded with.
 
   Attributes:
-    decoder: Both models and what is compiled of their blocks.
+    step_config: Both models and what is compiled of their blocks.
     params: Both models' parameters.
     sampling: Temperature, truncation and forbidden tokens.
     stop_tokens: Ids that end a row.
@@ -150,7 +150,7 @@ class Engine:
     schedule: A `schedules.Schedule`; None where leniences stay.
   """
 
-  decoder: decoding.Decoder
+  step_config: decoding.StepConfig
   params: decoding.Params
   sampling: processing.SamplingParams
   stop_tokens: Int[Array | np.ndarray, 'K']
@@ -176,7 +176,7 @@ class Engine:
       # Split as well, or every device would read every prompt.
       *self.laid(inputs),
       self.schedule,
-      models=self.decoder.models,
+      models=self.step_config.models,
       cache_length=cache_length,
       logits_length=logits_length,
     )
@@ -202,16 +202,16 @@ class Engine:
       self.laid(rows),
       self.params,
       *self.laid(inputs),
-      models=self.decoder.models,
+      models=self.step_config.models,
     )
     return self.laid(rows)
 
   def resize(self, rows: decoding.Row, cache_length: int) -> decoding.Row:
-    """A copy with more room; see `decoding.resize`."""
-    return decoding.resize(
+    """A copy with more room; see `decoding.resize_caches`."""
+    return decoding.resize_caches(
       rows,
       self.params,
-      models=self.decoder.models,
+      models=self.step_config.models,
       cache_length=cache_length,
     )
 
@@ -231,16 +231,18 @@ class Engine:
       # Arrays, so that they are traced as such from the first call on.
       np.int32(live),
       np.int32(max_blocks),
-      decoder=self.decoder,
+      step_config=self.step_config,
     )
 
   def room(self, length: int, new: int) -> int:
     """Cache slots for so many tokens and so many new ones."""
-    return bucket(length + new + self.decoder.cache_headroom)
+    return bucket(length + new + self.step_config.cache_headroom)
 
   def logits_length(self, asked: BatchRequest) -> int:
     """Room for the logits of an answer; 0 if nobody asks for them."""
-    return asked.return_logits * (asked.max_new_tokens + self.decoder.gamma + 1)
+    return asked.return_logits * (
+      asked.max_new_tokens + self.step_config.gamma + 1
+    )
 
 
 def pad(
@@ -326,7 +328,9 @@ class _Batch:
   def fill(self, read: '_Prompts') -> None:
     """Puts what was read into rows that are free."""
     if self.rows is None:
-      self.rows = decoding.take(read.rows, np.zeros(len(self.held), np.int32))
+      self.rows = decoding.gather_rows(
+        read.rows, np.zeros(len(self.held), np.int32)
+      )
       # Numpy's, for what JAX does outside of compiled code takes longer.
       self.rows = self.rows.replace(done=np.ones(len(self.held), bool))
     slots = self.free
@@ -334,7 +338,7 @@ class _Batch:
     for slot, job in zip(slots, jobs, strict=False):
       self.held[slot] = job
     size, leniences = len(self.held), self._asked.leniences
-    self.rows = decoding.place(
+    self.rows = decoding.refill_rows(
       self.rows,
       read.rows,
       _padded(slots[: len(jobs)], size),
@@ -350,7 +354,7 @@ class _Batch:
     if longest < _TAIL:
       return
     slots = width(len(going), len(self.held))
-    rows = decoding.take(self.rows, _padded(going, slots))
+    rows = decoding.gather_rows(self.rows, _padded(going, slots))
     self.rows = rows.replace(done=rows.done | (np.arange(slots) >= len(going)))
     self.held = [self.held[slot] for slot in going]
     self.held += [None] * (slots - len(self.held))
@@ -392,7 +396,7 @@ class _Batch:
 
   def widen(self) -> bool:
     """Makes room where a row asks for it; says whether one did."""
-    if self._longest + self._engine.decoder.cache_headroom <= self.room:
+    if self._longest + self._engine.step_config.cache_headroom <= self.room:
       return False
     wider = min(2 * self.room, self._most)
     if wider == self.room:
@@ -447,10 +451,10 @@ class _Prompts:
     full = np.array([*chosen, *[chosen[0]] * (self._group - len(chosen))])
     limits = self._lengths[full] + self._asked.max_new_tokens
     # Compiled, as `keys[full]` is not.
-    keys = decoding.take(self._asked.keys, full)
+    keys = decoding.gather_rows(self._asked.keys, full)
     rest = [self._asked.prompts[i][self._shared :] for i in full]
     if self._shared:
-      begun = decoding.take(self._begun(room), np.zeros_like(full))
+      begun = decoding.gather_rows(self._begun(room), np.zeros_like(full))
       self.rows = self._engine.extend(
         begun.replace(key=keys), rest, limits, room - self._shared
       )
@@ -468,7 +472,7 @@ class _Prompts:
     """One row that has read what all prompts begin with, with so much room."""
     if self._first is None:
       prompt = self._asked.prompts[0][: self._shared]
-      key = decoding.take(self._asked.keys, np.zeros(1, int))
+      key = decoding.gather_rows(self._asked.keys, np.zeros(1, int))
       self._first = self._prefill([prompt], key, [len(prompt)], room)
     elif self._first.tokens.shape[-1] < room:
       self._first = self._engine.resize(self._first, room)
@@ -610,7 +614,7 @@ def turn(
       row = engine.extend(row, [prompt], [limit], room - length)
     logits, size = None, engine.logits_length(asked)
     if size:
-      vocab_size = engine.decoder.models.verifier.vocab_size
+      vocab_size = engine.step_config.models.verifier.vocab_size
       logits = jnp.zeros((1, size, vocab_size), jnp.float32)
     batch.rows = row.replace(
       # The loop takes the memory of all that it is given.

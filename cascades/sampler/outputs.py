@@ -22,7 +22,7 @@ class SampleOutput:
     tokens: Ids, the stop token included; with `echo`, the prompt's before.
     pieces: The text of each token.
     sources: For each token, where it came from: an index into
-      `scheme.SOURCES` (prompt, draft, residual, bonus).
+      `verification_config.SOURCES` (prompt, draft, residual, bonus).
     deferred: For each emitted token, whether the method's rule defers to the
       verifier there; None where it has no such rule.
     ended: Whether a stop token, or a text, ended it rather than its limit.

@@ -139,11 +139,11 @@ class Sampler:
       nothing = drafters.NoDrafter()
       drafting = drafters.BoundDrafter(nothing, ())
     self._params = decoding.Params(verifier.params, drafting.params)
-    self._decoder = decoding.Decoder(
+    self._step_config = decoding.StepConfig(
       decoding.Models(verifier.model, drafting.drafter),
       chosen.capped,
       chosen.gamma,
-      chosen.scheme,
+      chosen.verification_config,
       chosen.drafts,
       chosen.tree_size,
     )
@@ -371,7 +371,7 @@ class Sampler:
       state.
     """
     engine, ending = self._engine(asking)
-    models, params = engine.decoder.models, engine.params
+    models, params = engine.step_config.models, engine.params
     row, read, before = None, [], []
     if last_state is not None:
       arguments.instance(
@@ -430,7 +430,7 @@ class Sampler:
       self.tokenizer, stops, asking.stop_strings, fresh
     )
     engine = batching.Engine(
-      decoder=self._decoder,
+      step_config=self._step_config,
       params=self._params,
       sampling=self.processing(forbidden),
       stop_tokens=ending.in_loop,
@@ -482,7 +482,9 @@ class Sampler:
     return None
 
   def _check_room(self, name: str, length: int, new: int) -> None:
-    if length + new + self._decoder.cache_headroom > self.config.cache_length:
+    if (
+      length + new + self._step_config.cache_headroom > self.config.cache_length
+    ):
       raise ValueError(
         f'{name}: its {length} tokens and {new} new ones do not fit into'
         f' cache_length {self.config.cache_length}; shorten it or raise'
@@ -498,10 +500,10 @@ class Sampler:
     models = self.verifier, drafter
     size = dict(
       batch_size=batching.width(rows, self.config.batch_size),
-      gamma=self._decoder.tree_tokens,
+      gamma=self._step_config.tree_tokens,
       mesh=(1, 1) if self._mesh is None else self._mesh.devices.shape,
     )
-    tokens = length + new + self._decoder.cache_headroom
+    tokens = length + new + self._step_config.cache_headroom
     slots = batching.bucket(tokens)
     # To count it takes longer than to decode a short answer.
     key = slots, *size.values()
@@ -587,7 +589,7 @@ class Sampler:
       ),
       logprobs=state.logprob[new].tolist(),
       logits=state.logits,
-      counts=decoding.tally(state, self._decoder),
+      counts=decoding.summarize_counts(state, self._step_config),
     )
 
 

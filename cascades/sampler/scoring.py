@@ -31,7 +31,7 @@ from cascades.decoding import faults
 from cascades.methods import processing
 from cascades.models import sharding
 from cascades.sampler import batching, sampler
-from cascades.verification.single import AT_ONCE, of_token
+from cascades.verification.single_draft import AT_ONCE, of_token
 
 
 class Score(NamedTuple):
@@ -88,7 +88,7 @@ def _target(decoder: sampler.Sampler) -> _Target:
     ValueError: It is not the same wherever blocks begin, or is not known.
   """
   verifier, options = decoder.verifier, decoder.config
-  method, scheme = options.capped, options.scheme
+  method, verification_config = options.capped, options.verification_config
   if options.temperature < processing.GREEDY_BELOW:
     raise ValueError(
       'temperature: at 0 the target is one token and says nothing of the'
@@ -98,15 +98,16 @@ def _target(decoder: sampler.Sampler) -> _Target:
   if options.gamma == 0 or (strict and decoder.schedule() is None):
     # The verifier's law, whatever drafts for it and however it is verified.
     method = methods.METHODS['verifier_only']
-  elif scheme.bonus == 'verifier':
+  elif verification_config.bonus == 'verifier':
     raise ValueError(
       "bonus: 'verifier' gives the token after a whole block another law, so"
       " that a text has no one probability; take 'target'."
     )
-  elif not scheme.kind.keeps_law:
+  elif not verification_config.kind.keeps_law:
     raise ValueError(
-      f'verification: {scheme.verification!r} has another law after other'
-      " blocks, so that a text has no one probability; take 'token' or 'block'."
+      f'verification: {verification_config.verification!r} has another law'
+      ' after other blocks, so that a text has no one probability; take'
+      " 'token' or 'block'."
     )
   if not method.law_uses_q:
     return _Target((verifier.model,), (verifier.params,), method)

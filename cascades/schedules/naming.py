@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from cascades import arguments, methods
 from cascades.registries import Registry
-from cascades.scheme import CONSTANT
+from cascades.verification_config import CONSTANT
 
 # The id of a text that is one token.
 Token = Callable[[str], int]

@@ -24,30 +24,30 @@ Of one draft or several (`several`), each with the same law:
 These are entries of the registry `VERIFICATIONS`; plug-ins add others.
 
 If all drafts stay, one more token, the bonus, is sampled from the method's law,
-or from the verifier if `Scheme.bonus` says so.
+or from the verifier if `VerificationConfig.bonus` says so.
 
 Distributions are made of logits where they are looked at, and only as many at
-a time as fit into `single.AT_ONCE` numbers: at Gemma's vocabulary no array of
-the block's size is made but the two models' logits; `traversal` alone keeps
-the targets along a path.
+a time as fit into `single_draft.AT_ONCE` numbers: at Gemma's vocabulary no
+array of the block's size is made but the two models' logits; `traversal`
+alone keeps the targets along a path.
 """
 
-from cascades.scheme import (
-  SEQUENTIAL,
-  SEVERAL,
-  STANDARD,
-  VERIFICATIONS,
-  Scheme,
-)
 from cascades.verification.verdict import Verdict
 from cascades.verification.verify import verify
+from cascades.verification_config import (
+  MULTI_DRAFT,
+  SEQUENTIAL,
+  STANDARD,
+  VERIFICATIONS,
+  VerificationConfig,
+)
 
 __all__ = [
+  'MULTI_DRAFT',
   'SEQUENTIAL',
-  'SEVERAL',
   'STANDARD',
   'VERIFICATIONS',
-  'Scheme',
   'Verdict',
+  'VerificationConfig',
   'verify',
 ]

@@ -35,7 +35,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from cascades import methods
 from cascades.methods import processing
-from cascades.verification import single
+from cascades.verification import single_draft
 from cascades.verification.verdict import Verdict
 
 
@@ -101,7 +101,7 @@ def _without(
 
 
 def _turn(
-  ask: single.Question, chances: Float[Array, 'n'], walk: _Walk
+  ask: single_draft.Question, chances: Float[Array, 'n'], walk: _Walk
 ) -> _Walk:
   """Down to a candidate; where none is left, the end of the block, or up."""
   depth, path = walk.depth, walk.path
@@ -145,7 +145,9 @@ def _turn(
 
 
 def traversal(
-  ask: single.Question, chances: Float[Array, 'N'], last: Float[Array, 'n']
+  ask: single_draft.Question,
+  chances: Float[Array, 'N'],
+  last: Float[Array, 'n'],
 ) -> Verdict:
   """Down to a leaf, and up again as far as nothing stays; see the module."""
   paths, gamma = ask.tokens.shape
@@ -175,14 +177,14 @@ def traversal(
   known = ask.known[path] | (kept < ask.count[path])
   beyond = ask.beyond(d, end.targets[kept], known)
   deferred = _deferred(ask, kept, path, end.firsts[kept])
-  found = single.verdict(
+  found = single_draft.verdict(
     kept, rejected, end.targets[kept], beyond, last, deferred, path
   )
   return found._replace(is_valid=found.is_valid & end.is_valid)
 
 
 def _deferred(
-  ask: single.Question,
+  ask: single_draft.Question,
   kept: Int[Array, ''],
   path: Int[Array, ''],
   first: Int[Array, ''],
@@ -201,7 +203,7 @@ def _deferred(
     x = ask.tokens[jnp.where(i < kept, path, jnp.maximum(first, 0)), i]
     d = ask.row(i, path)
     lenience = ask.leniences[path, i]
-    said = single.of_token(ask.method.rule, d, lenience, x)
+    said = single_draft.of_token(ask.method.rule, d, lenience, x)
     return there & (said > 0)
 
   return jax.lax.map(one, jnp.arange(ask.gamma))

@@ -8,9 +8,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from cascades import methods
 from cascades.methods import processing
-from cascades.scheme import SEQUENTIAL, STANDARD, Scheme
-from cascades.verification import single
+from cascades.verification import single_draft
 from cascades.verification.verdict import Verdict
+from cascades.verification_config import (
+  SEQUENTIAL,
+  STANDARD,
+  VerificationConfig,
+)
 
 
 def verify(
@@ -19,7 +23,7 @@ def verify(
   key: jax.Array,
   tokens: Int[Array, 'K gamma'],
   row: Callable[[Array, Array], methods.Distributions],
-  scheme: Scheme = STANDARD,
+  config: VerificationConfig = STANDARD,
   count: Int[Array, 'K'] | None = None,
   known: Bool[Array, 'K'] | None = None,
   passed: bool = False,
@@ -34,8 +38,8 @@ def verify(
     tokens: K drafts of gamma >= 0 tokens.
     row: The distributions after i tokens of draft j, 0 <= i <= gamma; their
       `q` is what the next token of the draft was drawn from, and their gates
-      are those of the scheme.
-    scheme: How.
+      are those of its `gate`.
+    config: How.
     count: Tokens of each draft that are there; None for all of them.
     known: Whether the row after the last of them has a `q`. If not, the token
       that follows it is the verifier's. None for yes.
@@ -53,7 +57,7 @@ def verify(
 
   zero = jnp.zeros((), jnp.int32)
   size = jax.eval_shape(row, zero, zero).q.shape[-1]
-  ask = single.Question(
+  ask = single_draft.Question(
     method=method,
     leniences=jnp.broadcast_to(lenience, (paths, gamma + 1)),
     tokens=tokens,
@@ -61,13 +65,13 @@ def verify(
     known=known,
     row=row,
     size=size,
-    from_target=scheme.bonus == 'target',
+    from_target=config.bonus == 'target',
   )
   draw = processing.uniforms_per_token(size)
-  each = draw if scheme.kind.draws_tokens else paths
+  each = draw if config.kind.draws_tokens else paths
   # One draw for all of a block's numbers; its last are always in one place.
   numbers = processing.draw_uniforms(key, gamma * each + draw)
   chances, last = jnp.split(numbers, [gamma * each])
-  if (not gamma or passed) and scheme.verification != SEQUENTIAL:
-    return single.passed(ask, last)
-  return scheme.decide(ask, chances, last)
+  if (not gamma or passed) and config.verification != SEQUENTIAL:
+    return single_draft.passed(ask, last)
+  return config.decide(ask, chances, last)

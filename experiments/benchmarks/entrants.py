@@ -151,7 +151,7 @@ def ours(
     drafter = drafters.BoundDrafter(drafters.ModelDrafter(model), params)
   models = decoding.Models(pair.verifier.model, drafter.drafter)
   engine = batching.Engine(
-    decoding.Decoder(models, method, gamma),
+    decoding.StepConfig(models, method, gamma),
     decoding.Params(pair.verifier.params, drafter.params),
     processing.SamplingParams(temperature=np.float32(0)),
     # No token ends an answer; its length does.

@@ -14,7 +14,7 @@ JSON object a line:
 """
 
 from cascades.plain import digest, plain
-from cascades.scheme import SOURCES
+from cascades.verification_config import SOURCES
 from experiments.records.files import (
   claim,
   read,

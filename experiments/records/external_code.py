@@ -24,7 +24,7 @@ from cascades.methods.caps import CAPS
 from cascades.methods.registry import is_builtin
 from cascades.registries import split
 from cascades.schedules import SCHEDULES
-from cascades.scheme import VERIFICATIONS
+from cascades.verification_config import VERIFICATIONS
 from experiments.records import versions
 from experiments.tasks import TASKS
 

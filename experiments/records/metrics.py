@@ -19,9 +19,9 @@ import numpy as np
 import pandas as pd
 import pydantic
 
-from cascades.scheme import SEQUENTIAL
 from cascades.untrusted import bounded
 from cascades.untrusted.schema import Positive, Schema
+from cascades.verification_config import SEQUENTIAL
 from experiments.records import Record, variant
 from experiments.records.stats import (
   bootstrap_means,

@@ -21,8 +21,8 @@ from typing import Annotated, Any
 import pydantic
 
 from cascades.plain import digest, plain
-from cascades.scheme import CONSTANT, NO_CAP, SOURCES, STANDARD
 from cascades.untrusted import bounded, schema
+from cascades.verification_config import CONSTANT, NO_CAP, SOURCES, STANDARD
 from experiments import tasks
 from experiments.records import old_names
 

@@ -12,7 +12,7 @@ from cascades import decoding, drafters, methods
 from cascades.methods import processing
 from cascades.models import checkpoints
 from cascades.sampler import batching
-from cascades.scheme import Scheme
+from cascades.verification_config import VerificationConfig
 from experiments.records.metrics import CostRange, Costs
 
 # Of the turns that a loop had.
@@ -151,11 +151,11 @@ def strict_loop(
   """Strict blocks; and how many calls of the drafter one of them makes."""
   several = 'multi_round' if bound_drafter.drafter.independent else 'match'
   engine = batching.Engine(
-    decoding.Decoder(
+    decoding.StepConfig(
       decoding.Models(verifier.model, bound_drafter.drafter),
       methods.get_method('speed'),
       gamma,
-      Scheme('token' if drafts == 1 else several),
+      VerificationConfig('token' if drafts == 1 else several),
       drafts,
       tree_size,
       whole=True,
@@ -176,7 +176,7 @@ def strict_loop(
 
   def run(rows):
     # A copy, for the loop takes the memory of what it is given.
-    copy = decoding.take(rows, np.zeros(1, np.int32))
+    copy = decoding.gather_rows(rows, np.zeros(1, np.int32))
     return engine.decode(copy, max_blocks=count)
 
   loop = TimedLoop(run, (rows,), count)

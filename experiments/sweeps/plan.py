@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import ml_collections
 
 from cascades.registries import OPTIONS
-from cascades.scheme import SEQUENTIAL
+from cascades.verification_config import SEQUENTIAL
 from experiments import records
 from experiments.sweeps import fields
 

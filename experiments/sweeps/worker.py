@@ -17,7 +17,7 @@ from cascades.decoding import faults
 from cascades.drafters import pairing
 from cascades.models import checkpoints, sharding, turns
 from cascades.sampler import batching, memory, sampler, scoring
-from cascades.scheme import SEQUENTIAL
+from cascades.verification_config import SEQUENTIAL
 from experiments import cli, records
 from experiments.records import metrics, versions
 from experiments.sweeps import costs, fingerprints, plan, sequence

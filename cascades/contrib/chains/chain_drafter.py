@@ -27,22 +27,25 @@ class ChainDrafter(drafters.Drafter):
     drafter: Drafts for it; any that needs no hidden state.
     method: Decides which drafts the inner pair keeps.
     gamma: Tokens per inner block.
-    scheme: How the inner pair verifies. Every token must follow the law, so
-      the bonus must be the target's.
+    verification_config: How the inner pair verifies. Every token must follow
+      the law, so the bonus must be the target's.
   """
 
   model: Any
   drafter: drafters.Drafter
   method: methods.Method
   gamma: int
-  scheme: verification.Scheme = verification.STANDARD
+  verification_config: verification.VerificationConfig = verification.STANDARD
   max_drafts = 1
 
   def __post_init__(self):
-    self.scheme.check(self.method)
+    self.verification_config.check(self.method)
     if self.gamma < 1:
       raise ValueError(f'gamma: {self.gamma} will not do; give 1 or more.')
-    keeps_law = self.scheme.bonus == 'target' and self.scheme.kind.keeps_law
+    keeps_law = (
+      self.verification_config.bonus == 'target'
+      and self.verification_config.kind.keeps_law
+    )
     if not keeps_law or self.drafter.needs_hidden:
       raise ValueError(
         'drafter: within a chain every token must follow the law, and nothing'
@@ -51,9 +54,11 @@ class ChainDrafter(drafters.Drafter):
       )
 
   @property
-  def _inner(self) -> decoding.Decoder:
+  def _inner(self) -> decoding.StepConfig:
     models = decoding.Models(self.model, self.drafter)
-    return decoding.Decoder(models, self.method, self.gamma, self.scheme)
+    return decoding.StepConfig(
+      models, self.method, self.gamma, self.verification_config
+    )
 
   @property
   def cache_headroom(self) -> int:
@@ -108,7 +113,7 @@ class ChainDrafter(drafters.Drafter):
         decoding.Params(middle, small),
         context.sampling,
         never,
-        decoder=self._inner,
+        step_config=self._inner,
         with_law=True,
       )
       # A row that has enough writes past its end, and looks at nothing of it.

@@ -8,7 +8,7 @@ verified or enumerated.
 """
 
 from cascades import arguments
-from cascades.scheme import Verification
+from cascades.verification_config import Verification
 
 # Drafts of a window, the one that is judged among them.
 _WINDOW = 4

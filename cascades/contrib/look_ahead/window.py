@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from cascades import methods
-from cascades.verification import single
+from cascades.verification import single_draft
 from cascades.verification.verdict import Verdict
 
 
@@ -25,7 +25,7 @@ def _strict(d: methods.Distributions, lenience: Array) -> Array:
 
 
 def look_ahead(
-  ask: single.Question,
+  ask: single_draft.Question,
   chances: Float[Array, 'gamma'],
   last: Float[Array, 'n'],
   argument: int,
@@ -58,7 +58,7 @@ def look_ahead(
   """
   window = argument
   method, count = ask.method, ask.count[0]
-  strict, acceptance, deferred = single.of_drafts(
+  strict, acceptance, deferred = single_draft.of_drafts(
     ask, (_strict, method.acceptance, method.rule), ask.tokens[0]
   )
   there = jnp.arange(ask.gamma) < count
@@ -70,9 +70,11 @@ def look_ahead(
 
   zero = jnp.zeros((), jnp.int32)
   _, followed = jax.lax.scan(run, zero, sure, reverse=True)
-  kept = single.leading(sure | (likely & (followed >= window - 1)))
+  kept = single_draft.leading(sure | (likely & (followed >= window - 1)))
   d, lenience = ask.row(kept, 0), ask.leniences[0, kept]
   instead = methods.normalize(jnp.maximum(0, d.p - d.q), d.p)
   beyond = ask.beyond(d, method.law(d, lenience), ask.known[0])
-  found = single.verdict(kept, kept < count, instead, beyond, last, deferred)
-  return single.check_acceptance(found, acceptance, there)
+  found = single_draft.verdict(
+    kept, kept < count, instead, beyond, last, deferred
+  )
+  return single_draft.check_acceptance(found, acceptance, there)

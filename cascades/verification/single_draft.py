@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from cascades import methods
 from cascades.methods import processing
-from cascades.scheme import BONUS, DRAFT, RESIDUAL
 from cascades.verification.verdict import Verdict
+from cascades.verification_config import BONUS, DRAFT, RESIDUAL
 
 # Probabilities of one sequence that are made at a time, at least one row.
 # Small rows go together, since on a CPU a loop costs more than they do.

@@ -14,8 +14,8 @@ SOURCES = ('prompt', 'draft', 'residual', 'bonus')
 PROMPT, DRAFT, RESIDUAL, BONUS = range(4)
 
 # Of one draft per block; of any number; and a cascade without blocks.
-SINGLE = ('token', 'block')
-SEVERAL = ('multi_round', 'k_seq', 'match', 'traversal')
+SINGLE_DRAFT = ('token', 'block')
+MULTI_DRAFT = ('multi_round', 'k_seq', 'match', 'traversal')
 SEQUENTIAL = 'sequential'
 GATES = ('raw', 'processed')
 BONUSES = ('target', 'verifier')
@@ -35,9 +35,9 @@ class Verification:
   verified, so that names can be checked without JAX.
 
   Attributes:
-    decide: Called as decide(block, accept_uniforms, sample_uniforms) with a
-      `verification.single.Question` and uniform numbers, and `argument` where
-      `parse` is given; returns a `Verdict`.
+    decide: Called as decide(inputs, accept_uniforms, sample_uniforms) with
+      `VerificationInputs` and uniform numbers, and `argument` where `parse` is
+      given; returns a `Verdict`.
     any_drafts: True if a block may have several drafts.
     single_target: True if methods need a single target, the law.
     keeps_law: True if each token follows the method's law, wherever blocks
@@ -70,13 +70,13 @@ class Verification:
 
 VERIFICATIONS: Registry[Verification] = Registry('verification', Verification)
 for _name, _entry in {
-  'token': Verification(decide='cascades.verification.single:token'),
+  'token': Verification(decide='cascades.verification.single_draft:token'),
   'block': Verification(
-    decide='cascades.verification.single:block', single_target=True
+    decide='cascades.verification.single_draft:block', single_target=True
   ),
   # Of a "block" of one draft, which is not read.
   SEQUENTIAL: Verification(
-    decide='cascades.verification.single:sequential', draws_tokens=True
+    decide='cascades.verification.single_draft:sequential', draws_tokens=True
   ),
   **{
     name: Verification(
@@ -86,7 +86,7 @@ for _name, _entry in {
       draws_tokens=name == 'match',
     )
     for name, module in zip(
-      SEVERAL, ('several', 'several', 'several', 'traversal'), strict=True
+      MULTI_DRAFT, (*['multi_draft'] * 3, 'traversal'), strict=True
     )
   },
 }.items():
@@ -94,7 +94,7 @@ for _name, _entry in {
 
 
 @dataclasses.dataclass(frozen=True)
-class Scheme:
+class VerificationConfig:
   """How blocks are verified; recorded with every result.
 
   Attributes:
@@ -171,7 +171,7 @@ class Scheme:
 
     Raises:
       ValueError: It has no single target, or no deferral rule; or there are
-        more drafts than the scheme looks at.
+        more drafts than the verification looks at.
     """
     if self.kind.single_target and not method.single_target:
       raise ValueError(
@@ -186,8 +186,8 @@ class Scheme:
     if drafts > 1 and not self.kind.any_drafts:
       raise ValueError(
         f'verification: {self.verification!r} looks at one draft, and there are'
-        f' {drafts}; take {", ".join(SEVERAL)}, or 1 draft.'
+        f' {drafts}; take {", ".join(MULTI_DRAFT)}, or 1 draft.'
       )
 
 
-STANDARD = Scheme()
+STANDARD = VerificationConfig()

@@ -1,7 +1,7 @@
 """Statistics of a decoded sequence, kept beside its state for people.
 
-`step` says in an `Info` what became of a block; the loop writes it down in the
-`Row`, token by token; `count` counts, outside of compiled code. No step reads
+`step` returns the `BlockStats` of a block; the loop records them in the `Row`,
+token by token; `count` counts, outside of compiled code. No step reads
 any of it.
 """
 
@@ -14,10 +14,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from cascades.decoding.faults import Fault, earlier
 from cascades.decoding.state import SamplingState, write
-from cascades.scheme import BONUS, DRAFT, RESIDUAL
+from cascades.verification_config import BONUS, DRAFT, RESIDUAL
 
 
-class Info(NamedTuple):
+class BlockStats(NamedTuple):
   """Statistics of one block.
 
   Attributes:
@@ -54,7 +54,7 @@ class Row(SamplingState):
   deferral: Bool[Array, 'T']
   # Blocks, drafted tokens, calls of the drafter, and tokens that the verifier
   # read, up to the end of the token's block.
-  taken: Int[Array, 'T 4']
+  cumulative_counts: Int[Array, 'T 4']
   logprob: Float[Array, 'T']
   logits: Float[Array, 'R V'] | None
   # The first distribution that was not finite; what follows means nothing.
@@ -66,12 +66,12 @@ def per_token(room: int) -> dict[str, Array]:
   return dict(
     source=jnp.zeros((room,), jnp.int8),
     deferral=jnp.zeros((room,), bool),
-    taken=jnp.zeros((room, 4), jnp.int32),
+    cumulative_counts=jnp.zeros((room, 4), jnp.int32),
     logprob=jnp.zeros((room,), jnp.float32),
   )
 
 
-def note(before: Row, after: Row, info: Info) -> Row:
+def record(before: Row, after: Row, info: BlockStats) -> Row:
   """A row after a step, with what became of the block.
 
   Args:
@@ -82,8 +82,8 @@ def note(before: Row, after: Row, info: Info) -> Row:
   at = before.length
   one = jnp.stack([1, info.drafted, info.drafter_calls, info.read])
   # A finished row is written to past its end, where nobody looks.
-  taken = jnp.broadcast_to(
-    before.taken[at - 1] + one, (len(info.sources), len(one))
+  cumulative_counts = jnp.broadcast_to(
+    before.cumulative_counts[at - 1] + one, (len(info.sources), len(one))
   )
   logits = before.logits
   if logits is not None:
@@ -94,7 +94,7 @@ def note(before: Row, after: Row, info: Info) -> Row:
     deferral=write(
       before.deferral, at, info.deferred & (info.sources != BONUS)
     ),
-    taken=write(before.taken, at, taken),
+    cumulative_counts=write(before.cumulative_counts, at, cumulative_counts),
     logprob=write(before.logprob, at, info.logprobs),
     logits=logits,
     fault=earlier(before.fault, info.fault),
@@ -143,11 +143,13 @@ def count(row: Row) -> Counts:
     return (new & which).sum(-1)
 
   last = end[..., None] - 1
-  taken = np.take_along_axis(np.asarray(row.taken), last, -2)[..., 0, :]
+  cumulative_counts = np.take_along_axis(
+    np.asarray(row.cumulative_counts), last, -2
+  )[..., 0, :]
   accepted = of(source == DRAFT)
   residual = of(source == RESIDUAL)
   return Counts(
-    *np.moveaxis(taken, -1, 0),
+    *np.moveaxis(cumulative_counts, -1, 0),
     examined=accepted + residual,
     accepted=accepted,
     deferred=of(np.asarray(row.deferral)),

@@ -35,7 +35,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from cascades import methods
 from cascades.methods import processing
-from cascades.verification import single
+from cascades.verification import single_draft
 from cascades.verification.verdict import Verdict
 
 # Halvings of [1, m] in the search of k_seq's number.
@@ -113,7 +113,7 @@ def _drawn(d, pi, candidates, there, uniforms) -> Step:
 
 
 def _walk(
-  ask: single.Question,
+  ask: single_draft.Question,
   chances: Float[Array, 'N'],
   last: Float[Array, 'n'],
   step: Callable[..., Step],
@@ -134,7 +134,7 @@ def _walk(
     agree = there & (ask.tokens[:, i] == found.token)
     # Judged by the token that is kept, or by that of the first candidate.
     shown = jnp.argmax(jnp.where(accepted, agree, there))
-    deferred = single.of_token(
+    deferred = single_draft.of_token(
       ask.method.rule, d, lenience, ask.tokens[shown, i]
     )
     carry = (
@@ -165,26 +165,34 @@ def _walk(
   d = ask.row(kept, path)
   law = ask.method.law(d, ask.leniences[path, kept])
   beyond = ask.beyond(d, law, ask.known[path])
-  found = single.verdict(kept, rejected, instead, beyond, last, deferred, path)
+  found = single_draft.verdict(
+    kept, rejected, instead, beyond, last, deferred, path
+  )
   return found._replace(is_valid=found.is_valid & is_valid)
 
 
 def multi_round(
-  ask: single.Question, chances: Float[Array, 'N'], last: Float[Array, 'n']
+  ask: single_draft.Question,
+  chances: Float[Array, 'N'],
+  last: Float[Array, 'n'],
 ) -> Verdict:
   """One candidate after the other; see the module."""
   return _walk(ask, chances, last, _rounds)
 
 
 def k_seq(
-  ask: single.Question, chances: Float[Array, 'N'], last: Float[Array, 'n']
+  ask: single_draft.Question,
+  chances: Float[Array, 'N'],
+  last: Float[Array, 'n'],
 ) -> Verdict:
   """All candidates against the divided target; see the module."""
   return _walk(ask, chances, last, _divided)
 
 
 def match(
-  ask: single.Question, chances: Float[Array, 'N'], last: Float[Array, 'n']
+  ask: single_draft.Question,
+  chances: Float[Array, 'N'],
+  last: Float[Array, 'n'],
 ) -> Verdict:
   """The target's own tokens along the drafts; see the module."""
   return _walk(ask, chances, last, _drawn)
