@@ -24,10 +24,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 Probs = Float[Array, 'V']
-Lenience = Float[Array, '']
+Lenience = Float[Array, ''] | np.floating | float
 
 # Below this a probability is a zero that can still be divided by.
 _TINY = jnp.finfo(jnp.float32).tiny
@@ -109,7 +110,10 @@ class Method:
   identity: str = ''
 
 
-def total_variation(p: Probs, q: Probs) -> Float[Array, '']:
+def total_variation(
+  p: Float[Array | np.ndarray, '*rows V'],
+  q: Float[Array | np.ndarray, '*rows V'],
+) -> Float[Array, '*rows']:
   """TV(p, q) = sum max(0, p - q)."""
   return jnp.maximum(0, p - q).sum(-1)
 

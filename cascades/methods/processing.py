@@ -50,7 +50,7 @@ class SamplingParams:
   top_k: IntScalar | None = None
   top_p: RealScalar | None = None
   min_p: RealScalar | None = None
-  forbidden: Bool[Array, 'V'] | None = None
+  forbidden: Bool[Array | np.ndarray, 'V'] | None = None
   cap: Any = None
 
   def restrict_vocab(self, token_ids: Int[Array, 'N'] | None) -> Self:

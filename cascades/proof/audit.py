@@ -45,7 +45,7 @@ _MOST_SAMPLES = 10_000_000
 _Values = dict[str, np.ndarray]
 # Where an error is: kind of row, lenience, row, token; the last three as
 # numbers.
-_Where = tuple[str, int, int, int]
+_Where = tuple[str, *tuple[int | np.integer, ...]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

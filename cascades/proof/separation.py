@@ -139,7 +139,7 @@ def separated(
 
 
 def random_tables(
-  model: TableModel, keys: Sequence[jax.Array], scale: float = 2.0
+  model: TableModel, keys: Sequence[jax.Array] | jax.Array, scale: float = 2.0
 ) -> list[Logits]:
   """Draws the tables of a verifier and of a drafter that a proof can tell.
 

@@ -246,7 +246,7 @@ class TableModel:
       name: jnp.pad(cache[name], (0, more)) for name in ('tokens', 'positions')
     }
 
-  def after(self, text: Sequence[int]) -> int:
+  def after(self, text: Sequence[int] | np.ndarray) -> int:
     """The row of the table after a whole text."""
     return int(self.context(np.array(text, int), np.arange(len(text))))
 

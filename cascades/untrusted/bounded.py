@@ -6,12 +6,13 @@ is read as a stream, since little of it may unpack to much.
 """
 
 import gzip
+import io
 import json
 import pathlib
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from cascades.untrusted import display
 
@@ -205,7 +206,7 @@ def read_lines(
       number += 1
 
 
-def _line(file: BinaryIO, most: int) -> bytes | bytearray:
+def _line(file: io.BufferedIOBase, most: int) -> bytes | bytearray:
   """Reads a line, or a little more than so many bytes of a longer one."""
   line = file.readline(_PIECE)
   if len(line) < _PIECE:

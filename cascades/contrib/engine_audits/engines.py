@@ -336,7 +336,7 @@ class _Model:
         total[tokens] += chance * share * self._after(tokens)
     return total
 
-  def _after(self, tokens: tuple[int, ...]) -> np.ndarray:
+  def _after(self, tokens: tuple[int, ...]) -> np.ndarray | np.floating:
     """Returns the declared law of the token after these."""
     mass = self.declared[tokens]
     return mass / mass.sum() if mass.sum() > 0 else mass

@@ -406,7 +406,7 @@ class _Tally:
     )
 
 
-def row(probs: Sequence[float], most: int | None = None) -> Any:
+def row(probs: Sequence[float] | np.ndarray, most: int | None = None) -> Any:
   """Probabilities as a row of a trace; of the likeliest only, if so asked."""
   probs = np.asarray(probs, np.float64)
   if most is None or most >= probs.size:
