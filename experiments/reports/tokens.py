@@ -161,6 +161,6 @@ def legend(has_verifier: bool) -> str:
   )
   return (
     f'<p class="sources">{entries}'
-    '<span><span class="block first"></span><span class="block">'
+    '<span><span class="block"></span><span class="block">'
     f'a bar begins a block</span></span>{clock_keys}</p>'
   )
