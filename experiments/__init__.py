@@ -1,17 +1,17 @@
-"""Around the library: files, and people who start commands.
+"""Commands, tasks, sweeps, records and reports, run from a checkout.
 
-Here, too, a room imports only what stands above it, and of `cascades` whatever
-it likes; a command is one module, `python -m experiments.sweep`.
+A room imports only rooms above it in this list, and any part of `cascades`. A
+command is one module, such as `python -m experiments.sweep`.
 
-  cli         flags, mistakes in a sentence, progress
-  tasks       what is asked, and the score of an answer
-  records     what a run keeps, and the numbers made of it
-  analysis    frames that answer a question about points
-  reports     a page of those frames
-  sweeps      every point of a config, decoded
-  training    models and heads trained here
-  benchmarks  what decoding costs, in ratios of one run
-  guides      what READMEs say of the code
+  cli         flags, error messages in a sentence, progress bars
+  tasks       prompts, references and metrics of answers
+  records     files of a run, and the numbers computed from them
+  analysis    frames that compare the points of sweeps
+  reports     a page with tables and figures of these frames
+  sweeps      decoding of every point of a config
+  training    training of models, heads and rules
+  benchmarks  costs of decoding, as ratios within one run
+  guides      generated tables of the READMEs
 """
 
 import importlib.util
@@ -19,12 +19,12 @@ import sys
 
 from cascades import extras
 
-# In the order of the list; `tests/imports_test.py` holds them to it.
+# In the order of the docstring, which `tests/imports_test.py` checks.
 ROOMS = (
   'cli tasks records analysis reports sweeps training benchmarks guides'
 ).split()
 
-# What the rooms import and the library does not.
+# Packages that the rooms import and the library does not.
 NEEDED = (
   'absl datasets filelock fsspec matplotlib ml_collections optax pandas'
   ' rouge_score sacrebleu statsmodels tqdm'
@@ -32,20 +32,22 @@ NEEDED = (
 
 
 def _check_installed() -> None:
-  """Refuses to start a command without what the rooms import.
+  """Checks that the packages of the extra `experiments` are installed.
+
+  A command exits with a sentence on stderr.
 
   Raises:
-    ModuleNotFoundError: A package is not installed, and no command starts.
+    ModuleNotFoundError: A package is missing, and the caller is no command.
   """
   absent = [x for x in NEEDED if importlib.util.find_spec(x) is None]
   if not absent:
     return
-  said = extras.missing('experiments', absent[0], 'experiments')
+  message = extras.missing('experiments', absent[0], 'experiments')
   # While `python -m experiments.sweep` imports this package, argv[0] is '-m'.
   if sys.argv[:1] == ['-m']:
-    print(f'error: {said}', file=sys.stderr)
+    print(f'error: {message}', file=sys.stderr)
     sys.exit(2)
-  raise ModuleNotFoundError(said)
+  raise ModuleNotFoundError(message)
 
 
 _check_installed()

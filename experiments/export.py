@@ -1,9 +1,9 @@
 """Writes a model as a Hugging Face folder, or as a GGUF file for llama.cpp.
 
 Command: python -m experiments.export --model=tiny-verifier --folder=exported
-Shows: what was written. The model may be whatever `load_model` takes, of Gemma
-2 or Gemma 3: one trained here, or one of gemma's own. With --format=gguf the
-file is called after the model.
+Shows: each file with its size in bytes. The model is anything that `load_model`
+takes, of Gemma 2 or Gemma 3: a model trained here, or one of gemma's own. With
+--format=gguf the file has the name of the model.
 """
 
 import pathlib
@@ -12,19 +12,21 @@ from absl import app, flags
 
 from experiments import cli
 
-_MODEL = flags.DEFINE_string('model', None, 'Name, folder or file.')
-_FOLDER = flags.DEFINE_string('folder', None, 'Where the model goes.')
-_FORMAT = flags.DEFINE_enum(
-  'format', 'huggingface', ['huggingface', 'gguf'], 'How it is written.'
+_MODEL = flags.DEFINE_string(
+  'model', None, 'Name, folder or file of the model.'
 )
-_STORED = flags.DEFINE_enum(
+_FOLDER = flags.DEFINE_string('folder', None, 'Folder to write the model to.')
+_FORMAT = flags.DEFINE_enum(
+  'format', 'huggingface', ['huggingface', 'gguf'], 'Format of the files.'
+)
+_TENSOR_TYPE = flags.DEFINE_enum(
   'stored',
   None,
   ['float32', 'float16', 'bfloat16'],
-  'What tensors are rounded to; by default what they are. float16 is of GGUF.',
+  'Type that tensors are rounded to; default: as loaded. float16: only gguf.',
 )
 _SHARD_GB = flags.DEFINE_float(
-  'shard_gb', 5.0, 'Most of a file of tensors, in 1e9 bytes.'
+  'shard_gb', 5.0, 'Largest size of a file of tensors, in 1e9 bytes.'
 )
 cli.define_dtype()
 
@@ -33,7 +35,7 @@ def main() -> None:
   """Runs the command."""
   if not (_MODEL.value and _FOLDER.value):
     raise app.UsageError(
-      '--model, --folder: give both, such as --model=tiny-verifier'
+      '--model, --folder: must both be given; give --model=tiny-verifier'
       ' --folder=exported.'
     )
   from cascades import atomic
@@ -44,15 +46,15 @@ def main() -> None:
   name = f'{pathlib.Path(_MODEL.value).stem}.gguf' if as_gguf else 'config.json'
   if (folder / name).exists():
     raise ValueError(
-      f'folder: {folder} holds a model already; choose another --folder.'
+      f'folder: {folder} already holds a model; choose another --folder.'
     )
   with atomic.create_folder(folder):
     cli.make_folder(folder)
     model = checkpoints.load_model(_MODEL.value, flags.FLAGS.dtype)
     if as_gguf:
-      checkpoints.save_gguf(folder / name, model, _STORED.value)
+      checkpoints.save_gguf(folder / name, model, _TENSOR_TYPE.value)
     else:
-      checkpoints.save_model(folder, model, _SHARD_GB.value, _STORED.value)
+      checkpoints.save_model(folder, model, _SHARD_GB.value, _TENSOR_TYPE.value)
   files = sorted(file for file in folder.iterdir() if file.is_file())
   for file in files:
     print(f'{file.stat().st_size:>15,}  {file}')

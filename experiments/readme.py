@@ -1,11 +1,10 @@
-"""Writes the generated parts of README.md and of the guides anew.
+"""Regenerates the tables of README.md and of the guides from the code.
 
 Command: python -m experiments.readme
-Shows: nothing; a test fails while a guide is not what this would write.
+Shows: nothing. A test fails while a guide differs from the generated text.
 
-A part stands between `<!-- name -->` and `<!-- /name -->`, in the guide that it
-belongs to: tables of what the code has (rooms, commands, methods, schedules,
-fields, configs, models).
+A generated part is between `<!-- name -->` and `<!-- /name -->`: a table of
+rooms, commands, methods, schedules, fields, configs, models or tasks.
 """
 
 import functools
@@ -37,25 +36,27 @@ PARTS: dict[str, Callable[[], str]] = {
 }
 
 
-def places(text: str) -> list[str]:
-  """The names of the parts that a guide has places for, in their order."""
+def part_names(text: str) -> list[str]:
+  """Returns the names of the generated parts of a guide, in their order."""
   return re.findall(r'^<!-- (\w+) -->$', text, re.M)
 
 
 def render(text: str) -> str:
-  """A guide with each of its generated parts made anew.
+  """Returns a guide with its generated parts regenerated.
 
   Raises:
-    ValueError: A place is for no part, or does not end.
+    ValueError: A part is unknown, or its end is missing.
   """
-  for name in places(text):
+  for name in part_names(text):
     if name not in PARTS:
-      raise ValueError(f'{name}: no such part; there are {", ".join(PARTS)}.')
+      raise ValueError(
+        f'{name}: must be a generated part; the parts are {", ".join(PARTS)}.'
+      )
     start, end = f'<!-- {name} -->', f'<!-- /{name} -->'
     before, _, rest = text.partition(start)
-    _, found, after = rest.partition(end)
-    if not found:
-      raise ValueError(f'{name}: its place does not end; add {end}.')
+    _, closing, after = rest.partition(end)
+    if not closing:
+      raise ValueError(f'{name}: the end of the part is missing; add {end}.')
     text = f'{before}{start}\n\n{PARTS[name]()}\n\n{end}{after}'
   return text
 

@@ -179,7 +179,7 @@ def test_the_launcher_writes_a_model_and_no_other_over_it(tmp_path, capsys):
   for again in said, gguf:
     with (
       flagsaver.flagsaver(**again),
-      pytest.raises(ValueError, match='holds a model already; choose another'),
+      pytest.raises(ValueError, match='already holds a model; choose another'),
     ):
       export.main()
 
@@ -192,4 +192,4 @@ def test_the_launcher_needs_a_model_and_a_folder():
     cwd=_ROOT,
   )
   assert done.returncode == 2
-  assert done.stderr.startswith('error: --model, --folder: give both')
+  assert done.stderr.startswith('error: --model, --folder: must both be given')

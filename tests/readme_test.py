@@ -37,14 +37,20 @@ def test_the_order_of_imports_does_not_change_a_table(monkeypatch):
 
 
 def test_every_part_has_one_place():
-  placed = [name for text in _TEXTS.values() for name in readme.places(text)]
+  placed = [
+    name for text in _TEXTS.values() for name in readme.part_names(text)
+  ]
   assert sorted(placed) == sorted(readme.PARTS)
 
 
 def test_a_place_for_no_part_or_without_an_end_is_named():
-  with pytest.raises(ValueError, match='nothing: no such part; there are'):
+  with pytest.raises(
+    ValueError, match='nothing: must be a generated part; the'
+  ):
     readme.render('<!-- nothing -->\n<!-- /nothing -->\n')
-  with pytest.raises(ValueError, match='methods: its place does not end'):
+  with pytest.raises(
+    ValueError, match='methods: the end of the part is missing'
+  ):
     readme.render('# cascades\n\n<!-- methods -->\n')
 
 

@@ -5,31 +5,61 @@ The module imports neither pandas nor JAX, because flags are made of the class.
 
 import dataclasses
 
+from cascades.declarations import Declared, option
 from experiments.records import stats
 
 
-@dataclasses.dataclass(frozen=True)
-class AnalysisConfig:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AnalysisConfig(Declared):
   """Margins, calibration targets and bootstrap settings of an analysis.
 
   Qualities are shares of the best score of a task.
-
-  Attributes:
-    margin: Largest loss of quality at which a point still counts as good as the
-      verifier alone.
-    resamples: Number of bootstrap resamples of the examples.
-    seed: Seed of the resamples, and of the split of the examples into halves.
-    loss: Calibration target: largest loss of quality.
-    latency: Calibration target: largest modelled latency per token; the
-      verifier alone has 1.
-    risk: Largest loss of quality of a lenience with a guarantee.
-    delta: Probability with which that guarantee may fail.
   """
 
-  margin: float = 0.03
-  resamples: int = stats.RESAMPLES
-  seed: int = 0
-  loss: float = 0.02
-  latency: float = 0.75
-  risk: float = 0.05
-  delta: float = 0.1
+  margin: float = option(
+    0.03,
+    kind=float,
+    low=0,
+    high=1,
+    help="Largest loss of quality that still counts as the verifier's quality.",
+  )
+  resamples: int = option(
+    stats.RESAMPLES,
+    kind=int,
+    low=1,
+    help='Number of bootstrap resamples of the examples.',
+  )
+  seed: int = option(
+    0,
+    kind=int,
+    low=0,
+    help='Seed of the resamples and of the halves of the examples.',
+  )
+  loss: float = option(
+    0.02,
+    kind=float,
+    low=0,
+    high=1,
+    help='Largest loss of quality of a calibrated lenience.',
+  )
+  latency: float = option(
+    0.75,
+    kind=float,
+    low=0,
+    help='Largest modelled latency per token of a calibrated lenience; the'
+    ' verifier alone has 1.',
+  )
+  risk: float = option(
+    0.05,
+    kind=float,
+    low=0.001,
+    high=1,
+    help='Largest loss of quality of a lenience with a guarantee.',
+  )
+  delta: float = option(
+    0.1,
+    kind=float,
+    low=0.0001,
+    high=0.9999,
+    help='Probability with which the guarantee may fail.',
+  )

@@ -350,9 +350,7 @@ def fastest_as_good(
 
 
 def best_as_fast(
-  frame: pd.DataFrame,
-  group: Sequence[str] = CURVE,
-  by: str = 'quality',
+  frame: pd.DataFrame, group: Sequence[str] = CURVE, by: str = 'quality'
 ) -> pd.DataFrame:
   """Selects the best point of each curve within the verifier's latency.
 

@@ -127,11 +127,13 @@ def choose_records(sweep: Sequence[Record], count: int = 5) -> list[Record]:
     if record.variant == variant:
       points = by_task.setdefault(record.task, {})
       points.setdefault(record.point, []).append(record)
-  middle = []
+  middle_records = []
   for points in by_task.values():
     ordered = sorted(points, key=lambda p: -math.inf if p[2] is None else p[2])
-    middle.append(points[ordered[len(ordered) // 2]])
-  in_turn = itertools.chain.from_iterable(itertools.zip_longest(*middle))
+    middle_records.append(points[ordered[len(ordered) // 2]])
+  in_turn = itertools.chain.from_iterable(
+    itertools.zip_longest(*middle_records)
+  )
   return [r for r in in_turn if r is not None][:count]
 
 

@@ -77,13 +77,13 @@ def best_of_kinds(frame: pd.DataFrame) -> pd.DataFrame:
     and difference with its interval. Values are nan if there is no such point.
     The frame is empty if there is only one kind.
   """
-  kinds = [
+  kind_column = [
     classify(*key)
     for key in zip(
       frame.method, frame.verification, frame.lenience, strict=True
     )
   ]
-  frame = frame.assign(kind=kinds)
+  frame = frame.assign(kind=kind_column)
   frame = frame[np.isfinite(frame.speedup) & np.isfinite(frame.difference)]
   tasks = frame.task.unique().tolist()
   frame = frame[frame.kind != '']

@@ -1,6 +1,6 @@
-"""What the guides say of the code, as Markdown.
+"""Generated parts of the guides, as Markdown.
 
-inventory  What the code has: rooms, commands, configs, methods, models.
+inventory  Tables of rooms, commands, configs, methods and models.
 """
 
 import pathlib

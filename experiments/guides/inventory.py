@@ -1,4 +1,4 @@
-"""What the code has: rooms, commands, configs, methods, models."""
+"""Tables of rooms, commands, configs, methods, models and tasks."""
 
 import ast
 import importlib
@@ -10,57 +10,58 @@ from experiments.guides import ROOT
 
 
 def _table(*rows: str) -> str:
-  """A table of rows, the first of them its head; cells stand between bars."""
+  """Returns a table of rows with cells between bars; the first is the head."""
   head, *rest = rows
   columns = head.count('|') - 1
   return '\n'.join([head, f'|{"---|" * columns}', *rest])
 
 
 def rooms(layer: str) -> str:
-  """A row per room of a layer: its line in the docstring of the package."""
+  """Returns a table of rooms, from the docstring of their package."""
   package = importlib.import_module(layer)
-  says = dict(re.findall(r'^  (\w+) +(\S.*)$', package.__doc__, re.M))
+  room_lines = dict(re.findall(r'^  (\w+) +(\S.*)$', package.__doc__, re.M))
   folder = pathlib.Path(package.__file__).parent
   return _table(
     '| room | what it is for |',
     *(
       f'| [`{name}`]({name if (folder / name).is_dir() else f"{name}.py"}) |'
-      f' {says[name]} |'
+      f' {room_lines[name]} |'
       for name in package.ROOMS
     ),
   )
 
 
 def _documented(folder: str) -> Iterator[tuple[str, str, str]]:
-  """Modules of a folder that tell their command.
+  """Yields the modules of a folder that are commands.
 
   Yields:
-    The module's name, the command's without its flags, and the first sentence
-    of its docstring.
+    Name of the module, command without its flags, and first sentence of the
+    docstring.
   """
   for path in sorted((ROOT / folder).glob('*.py')):
-    says = ast.get_docstring(ast.parse(path.read_text(encoding='utf-8'))) or ''
-    command = re.search(r'^Command: python -m ([\w.]+)', says, re.M)
+    text = path.read_text(encoding='utf-8')
+    docstring = ast.get_docstring(ast.parse(text)) or ''
+    command = re.search(r'^Command: python -m ([\w.]+)', docstring, re.M)
     if command:
-      first, _, _ = says.partition('\n\n')
+      first, _, _ = docstring.partition('\n\n')
       yield path.stem, command[1], ' '.join(first.split())
 
 
 def schedules() -> str:
-  """A row per kind of schedule."""
+  """Returns a table of the kinds of schedules."""
   from cascades.schedules import SCHEDULES
 
-  # Plug-ins that were imported already come first among the names.
+  # Sorted, because plug-ins that are already imported come first.
   names = sorted(SCHEDULES, key=lambda name: (name != 'constant', name))
-  kinds = [SCHEDULES[name] for name in names]
+  schedule_kinds = [SCHEDULES[name] for name in names]
   return _table(
     '| `schedule` | what it does |',
-    *(f'| `{kind.pattern}` | {kind.says} |' for kind in kinds),
+    *(f'| `{kind.pattern}` | {kind.says} |' for kind in schedule_kinds),
   )
 
 
 def commands() -> str:
-  """A row per command of the package."""
+  """Returns a table of the commands."""
   return _table(
     '| command | what it does |',
     *(
@@ -86,7 +87,7 @@ def tasks() -> str:
 
 
 def configs() -> str:
-  """A row per config."""
+  """Returns a table of the configs."""
   return _table(
     '| config | what it asks | started by |',
     *(
@@ -97,21 +98,21 @@ def configs() -> str:
 
 
 def _fields(table: str) -> Iterator[tuple[str, str]]:
-  """Fields of a table of configs/common.py, with the comments above them.
+  """Yields the fields of a table of configs/common.py with their comments.
 
   Yields:
-    Fields that share a comment, with their usual values; and the comment.
+    Fields that share a comment, with their default values; and the comment.
   """
   text = (ROOT / 'configs/common.py').read_text(encoding='utf-8')
-  (made,) = (
+  (call,) = (
     node.value
     for node in ast.parse(text).body
     if isinstance(node, ast.Assign) and node.targets[0].id == table
   )
-  lines = [line.strip() for line in text.splitlines()]
-  shared, about, end = [], '', made.lineno
-  for value in made.keywords:
-    above = lines[end : value.lineno - 1]
+  source = [line.strip() for line in text.splitlines()]
+  shared, about, end = [], '', call.lineno
+  for value in call.keywords:
+    above = source[end : value.lineno - 1]
     comment = ' '.join(line.removeprefix('#').strip() for line in above)
     if comment:
       if shared:
@@ -123,7 +124,7 @@ def _fields(table: str) -> Iterator[tuple[str, str]]:
 
 
 def fields() -> str:
-  """A row per field that sweeps share, or for several of one comment."""
+  """Returns a table of the fields that sweeps share, a row per comment."""
   return _table(
     '| field, and its usual value | what it says |',
     *(
@@ -135,7 +136,7 @@ def fields() -> str:
 
 
 def methods_table() -> str:
-  """A row per registered method."""
+  """Returns a table of the registered methods."""
   from cascades import methods
 
   def row(method):
@@ -156,10 +157,10 @@ def methods_table() -> str:
 
 
 def models() -> str:
-  """What the bundled models score, from the cards beside their weights."""
+  """Returns a table of the scores of the bundled models, from their cards."""
   from cascades.models import checkpoints
 
-  found, tasks = {}, {}
+  cards, tasks = {}, {}
   for name in checkpoints.BUNDLED:
     path = checkpoints.ASSETS / name / 'README.md'
     card = path.read_text(encoding='utf-8')
@@ -168,10 +169,10 @@ def models() -> str:
     )
     (config,) = re.findall(r'--config=(\S+?)`', card)
     (parameters,) = re.findall(r'([\d,]+) parameters', card)
-    found[name] = config, parameters, scores
+    cards[name] = config, parameters, scores
     tasks |= scores
   rows = []
-  for name, (config, parameters, scores) in found.items():
+  for name, (config, parameters, scores) in cards.items():
     cells = ' | '.join(scores.get(task, '-') for task in tasks)
     rows.append(f'| `{name}` | `{config}` | {parameters} | {cells} |')
   return _table(f'| | trained by | parameters | {" | ".join(tasks)} |', *rows)

@@ -40,12 +40,7 @@ import pandas as pd
 
 from cascades.untrusted import display, paths
 from experiments import records
-from experiments.analysis import (
-  example_selection,
-  race,
-  reference_points,
-  runs,
-)
+from experiments.analysis import example_selection, race, reference_points, runs
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.example_selection import SelectedAnswer
 from experiments.reports import (
@@ -97,7 +92,9 @@ def write_report(
   names = runs.names(contents)
   differing = runs.check(contents, allow)
   content, left_out = _page_content(
-    dict(zip(names, contents, strict=True)), config, _note(differing)
+    dict(zip(names, contents, strict=True)),
+    config,
+    _differences_notice(differing),
   )
   text, page_drawings = page.render(content, left_out)
   folder = _folder(folders[0], names)
@@ -115,14 +112,14 @@ def write_report(
 
 
 def _page_content(
-  runs_by_name: Mapping[str, runs.Run], config: AnalysisConfig, note: str
+  runs_by_name: Mapping[str, runs.Run], config: AnalysisConfig, notice: str
 ) -> tuple[PageContent, list[str]]:
   """Computes the content of the page.
 
   Args:
     runs_by_name: The runs by name.
     config: Margins, targets and bootstrap settings.
-    note: Text above every table; may be empty.
+    notice: Text above every table; may be empty.
 
   Returns:
     The content, and sentences on what is missing.
@@ -146,7 +143,7 @@ def _page_content(
     sections=sections.build_sections(context),
     curve_styles=curve_styles,
     config=config,
-    note=note,
+    notice=notice,
   )
   missing = [f'Left out: {display.sentence(thing)}' for thing in left_out]
   return content, missing
@@ -197,8 +194,8 @@ def _curve_styles(
   )
 
 
-def _note(differing: Sequence[str]) -> str:
-  """Returns the note on settings that differ; empty if none does."""
+def _differences_notice(differing: Sequence[str]) -> str:
+  """Returns the notice on settings that differ; empty if none does."""
   if not differing:
     return ''
   return f'These runs differ in {", ".join(differing)}, which was allowed.'
@@ -239,11 +236,11 @@ def _tables(
     folder: Folder of the files.
     content: The content of the page.
   """
-  curve_styles, note = content.curve_styles, content.note
+  curve_styles, notice = content.curve_styles, content.notice
   formats = {
-    '.csv': lambda table: table.csv(note),
-    '.md': lambda table: tables.markdown(table, curve_styles, note),
-    '.tex': lambda table: tables.latex(table, curve_styles, note),
+    '.csv': lambda table: table.csv(notice),
+    '.md': lambda table: tables.markdown(table, curve_styles, notice),
+    '.tex': lambda table: tables.latex(table, curve_styles, notice),
   }
 
   def writer(table: tables.Table, suffix: str) -> _Writer:

@@ -33,6 +33,10 @@ def number_format(decimals: int) -> Callable[[float], str]:
   return lambda value: styles.number(value, decimals)
 
 
+# Formats of scores and shares, and of ratios.
+SCORE, RATIO = number_format(3), number_format(2)
+
+
 def count(value: float) -> str:
   """Formats a whole number."""
   return styles.number(value, 0)
@@ -74,23 +78,21 @@ GAMMA = Column('gamma', 'Gamma', count_or_dash, 'tokens drafted per block')
 # --- Columns of results.
 
 EXAMPLES = Column('n', 'Examples', count, 'answered by both')
-QUALITY = Column('quality', 'Quality', number_format(3), 'metric of the task')
+QUALITY = Column('quality', 'Quality', SCORE, 'metric of the task')
 DIFFERENCE = Column(
   'difference',
   'Quality gained',
-  number_format(3),
+  SCORE,
   'over the verifier, on the same examples, with its 95 % interval',
 )
 SPEEDUP = Column(
   'speedup',
   'Speed-up',
-  number_format(2),
+  RATIO,
   "per token: the verifier's latency over the method's, with its 95 % interval",
 )
-BEST_SPEEDUP = Column('best_speedup', 'Speed-up', number_format(2), 'per token')
-LATENCY = Column(
-  'latency', 'Latency', number_format(2), 'modelled; verifier alone = 1'
-)
+BEST_SPEEDUP = Column('best_speedup', 'Speed-up', RATIO, 'per token')
+LATENCY = Column('latency', 'Latency', RATIO, 'modelled; verifier alone = 1')
 
 # Columns of the summary; `GAMMA` is shown after the first if gamma varies.
 SUMMARY = (
@@ -101,44 +103,28 @@ SUMMARY = (
   Column(
     'relative_latency',
     'Latency',
-    number_format(2),
+    RATIO,
     'modelled, per emitted token; verifier alone = 1',
   ),
-  Column(
-    'acceptance_rate',
-    'Accepted',
-    number_format(3),
-    'share of the examined drafts',
-  ),
-  Column(
-    'rejection_rate',
-    'Rejected',
-    number_format(3),
-    'share of the examined drafts',
-  ),
+  Column('acceptance_rate', 'Accepted', SCORE, 'share of the examined drafts'),
+  Column('rejection_rate', 'Rejected', SCORE, 'share of the examined drafts'),
   Column(
     'deferral_rate',
     'Deferred',
-    number_format(3),
+    SCORE,
     'share of the examined positions where the rule defers to the verifier',
   ),
   Column(
     'block_efficiency',
     'Tokens per block',
-    number_format(2),
+    RATIO,
     'block efficiency: emitted tokens per verifier call',
   ),
   Column(
-    'verifier_calls_per_token',
-    'Verifier calls',
-    number_format(2),
-    'per emitted token',
+    'verifier_calls_per_token', 'Verifier calls', RATIO, 'per emitted token'
   ),
   Column(
-    'drafter_calls_per_token',
-    'Drafter calls',
-    number_format(2),
-    'per emitted token',
+    'drafter_calls_per_token', 'Drafter calls', RATIO, 'per emitted token'
   ),
   Column(
     'mean_output_tokens', 'Output tokens', number_format(1), 'per example'

@@ -31,19 +31,9 @@ from experiments.reports.styles import CurveStyles, Style
 # Placeholder colours and their CSS variables.
 INK, SOFT, FAINT = '#0a0b01', '#0a0b02', '#0a0b03'
 PAGE = '#0a0b04'
-_VARIABLES = {
-  INK: '--ink',
-  SOFT: '--soft',
-  FAINT: '--faint',
-  PAGE: '--card',
-}
+_VARIABLES = {INK: '--ink', SOFT: '--soft', FAINT: '--faint', PAGE: '--card'}
 # Their colours on paper, which are those of a light page in `page.css`.
-_PAPER = {
-  INK: '#1d2430',
-  SOFT: '#5d6878',
-  FAINT: '#e3e7ec',
-  PAGE: '#ffffff',
-}
+_PAPER = {INK: '#1d2430', SOFT: '#5d6878', FAINT: '#e3e7ec', PAGE: '#ffffff'}
 RC = {
   # A dollar sign in a method's name is no mathematics.
   'text.parse_math': False,
@@ -199,7 +189,7 @@ def finish(
   )
   colours = _PAPER | {s.placeholder: s.light for s in styles.values()}
   labels = {variant: style.label for variant, style in styles.items()}
-  return Drawing(name, svg, figure, colours, labels)
+  return Drawing(name, svg, figure, colours=colours, labels=labels)
 
 
 def _svg(

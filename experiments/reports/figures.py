@@ -177,8 +177,8 @@ def _baseline_mark(
   """
   low, high = axes.get_xlim()
   if math.isnan(value):
-    lines = label.replace(' ', '\n')
-    return _BaselineMark(1.0, at_edge=True, label_right=True, label=lines)
+    wrapped = label.replace(' ', '\n')
+    return _BaselineMark(1.0, at_edge=True, label_right=True, label=wrapped)
   is_zoomed = not axes.get_autoscalex_on()
   if is_zoomed and not low <= value <= high:
     text = f'at {number(value, 2)}'
@@ -193,10 +193,7 @@ def _baseline_mark(
 
 
 def _baselines(
-  axes: Axes,
-  frame: pd.DataFrame,
-  styles: CurveStyles,
-  columns: _Columns,
+  axes: Axes, frame: pd.DataFrame, styles: CurveStyles, columns: _Columns
 ) -> dict[str, list[str]]:
   """Draws the models alone as big marks with dashed lines and labels.
 
@@ -309,13 +306,8 @@ def curves(
     )
 
 
-def panels(
-  frame: pd.DataFrame,
-  styles: CurveStyles,
-  *,
-  x: str,
-  y: str,
-  name: str,
+def curve_panels(
+  frame: pd.DataFrame, styles: CurveStyles, *, x: str, y: str, name: str
 ) -> Drawing:
   """Draws each curve in a panel of its own, with all curves in pale grey.
 
@@ -374,11 +366,7 @@ def panels(
 
 
 def front(
-  frame: pd.DataFrame,
-  best: pd.DataFrame,
-  styles: CurveStyles,
-  *,
-  name: str,
+  frame: pd.DataFrame, best: pd.DataFrame, styles: CurveStyles, *, name: str
 ) -> Drawing:
   """Draws all points of a task, and a line along the Pareto front.
 

@@ -33,9 +33,7 @@ class FirstScreen:
 
 
 def first_screens(
-  frame: pd.DataFrame,
-  curve_styles: styles.CurveStyles,
-  config: AnalysisConfig,
+  frame: pd.DataFrame, curve_styles: styles.CurveStyles, config: AnalysisConfig
 ) -> list[FirstScreen]:
   """Summarizes each run and temperature in a figure and three sentences.
 
@@ -72,25 +70,13 @@ def first_screens(
       label = styles.point_label(row.lenience, row.gamma * show_gamma)
       return f'{curve_styles[row.variant].label} at {label}'
 
-    output.append(FirstScreen(drawing, _sentences(results, config, name)))
+    sentences = (
+      _fastest(results, config, name),
+      _best(results, name),
+      _above(results, name),
+    )
+    output.append(FirstScreen(drawing, sentences))
   return output
-
-
-def _sentences(
-  results: Headline, config: AnalysisConfig, name: _Namer
-) -> tuple[str, ...]:
-  """Returns the three sentences.
-
-  Args:
-    results: The points behind the sentences.
-    config: The margin within which a quality counts as the verifier's.
-    name: Returns the name of a point.
-  """
-  return (
-    _fastest(results, config, name),
-    _best(results, name),
-    _above(results, name),
-  )
 
 
 def _fastest(results: Headline, config: AnalysisConfig, name: _Namer) -> str:

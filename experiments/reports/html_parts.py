@@ -47,11 +47,11 @@ def contents(titles: Sequence[str]) -> str:
   return f'<nav><ul>{links}</ul></nav>'
 
 
-def tile(heading: str, value: str, note: str) -> str:
-  """Returns a tile: a number in large type with a heading and a note."""
+def tile(heading: str, value: str, detail: str) -> str:
+  """Returns a tile: a number in large type with a heading and a detail."""
   return (
     f'<div class="tile"><span>{display.for_html(heading)}</span>'
-    f'<b>{display.for_html(value)}</b><small>{display.for_html(note)}</small></div>'
+    f'<b>{display.for_html(value)}</b><small>{display.for_html(detail)}</small></div>'
   )
 
 

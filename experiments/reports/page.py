@@ -47,7 +47,7 @@ class PageContent:
     sections: Analysis sections.
     curve_styles: Styles by variant.
     config: Bootstrap settings.
-    note: Text at the top and above every table; may be empty.
+    notice: Text at the top and above every table; may be empty.
   """
 
   frame: pd.DataFrame
@@ -57,7 +57,7 @@ class PageContent:
   sections: Sequence[Section]
   curve_styles: styles.CurveStyles
   config: AnalysisConfig
-  note: str = ''
+  notice: str = ''
 
 
 def _inlined(names: Sequence[str]) -> str:
@@ -99,14 +99,14 @@ def _first_screen(
 
 
 def _analysis_section(
-  section: Section, curve_styles: styles.CurveStyles, note: str
+  section: Section, curve_styles: styles.CurveStyles, notice: str
 ) -> str:
   """Returns an analysis section with its figures and tables.
 
   Args:
     section: The section.
     curve_styles: Styles by variant.
-    note: Text above every table; may be empty.
+    notice: Text above every table; may be empty.
   """
   parts, drawings = [], section.drawings
   if drawings:
@@ -119,7 +119,7 @@ def _analysis_section(
   for table in section.tables:
     rows = len(table.frame)
     if rows:
-      text = tables.interactive(table, curve_styles, note)
+      text = tables.interactive(table, curve_styles, notice)
       parts.append(html_parts.folded(text, table.title, rows))
   if not parts:
     empty_text = display.for_html(section.empty_text)
@@ -134,7 +134,7 @@ def _analysis_section(
 
 def _header(content: PageContent, title: str, left_out: Sequence[str]) -> str:
   """Returns the title, the setting of the runs, and notices."""
-  notices = [content.note] if content.note else []
+  notices = [content.notice] if content.notice else []
   notices += run_description.cost_notices(content.runs_by_name)
   paragraphs = ''.join(
     f'<p class="notice">{display.for_html(notice)}</p>\n'
@@ -182,7 +182,7 @@ def render(
   drawings += [d for section in content.sections for d in section.drawings]
   slice_html = '\n'.join(text for text, _ in rendered)
   analysis_html = '\n'.join(
-    _analysis_section(section, curve_styles, content.note)
+    _analysis_section(section, curve_styles, content.notice)
     for section in content.sections
   )
   titles = [slice_sections.title_of(part) for part in parts]

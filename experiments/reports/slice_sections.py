@@ -65,23 +65,23 @@ def _tiles(part: SummarySlice, curve_styles: styles.CurveStyles) -> str:
     rows = part.frame[part.frame.method == baseline]
     if len(rows):
       row = rows.iloc[0]
-      value, note = styles.number(row.relative_latency), 'latency per token'
+      value, detail = styles.number(row.relative_latency), 'latency per token'
       if part.has_quality:
-        note = f'quality, at latency {value}'
+        detail = f'quality, at latency {value}'
         value = styles.number(row.quality, 3)
-      tiles.append(html_parts.tile(curve_styles[baseline].label, value, note))
+      tiles.append(html_parts.tile(curve_styles[baseline].label, value, detail))
   fit = slices.no_worse(part)
   if fit is not None:
-    value, note = 'none', 'every point has a lower quality'
+    value, detail = 'none', 'every point has a lower quality'
     if len(fit):
       best = fit.iloc[0]
       value = f'{styles.number(1 / best.relative_latency)} times as fast'
-      note = (
+      detail = (
         f'{curve_styles[best.variant].label}, {best.point_label};'
         ' chosen on these same examples, without a margin for chance'
       )
     heading = "Fastest at the verifier's quality or above"
-    tiles.append(html_parts.tile(heading, value, note))
+    tiles.append(html_parts.tile(heading, value, detail))
   return f'<div class="tiles">{"".join(tiles)}</div>'
 
 
@@ -148,7 +148,7 @@ def _plots(
   below = ''
   if not frame.method.isin(reference_points.BASELINES).all():
     if part.has_quality:
-      drawing = figures.panels(
+      drawing = figures.curve_panels(
         frame,
         curve_styles,
         x='relative_latency',

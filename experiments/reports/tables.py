@@ -90,15 +90,15 @@ class Table:
   columns: Sequence[Column]
   csv_frame: pd.DataFrame | None = None
 
-  def csv(self, note: str = '') -> str:
+  def csv(self, notice: str = '') -> str:
     """Returns all columns of the table as CSV.
 
     Args:
-      note: Text of a further column; no column if it is empty.
+      notice: Text of a further column; no column if it is empty.
     """
     frame = self.frame if self.csv_frame is None else self.csv_frame
-    if note:
-      frame = frame.assign(note=note)
+    if notice:
+      frame = frame.assign(note=notice)
     texts = frame.select_dtypes(['object', 'string'])
     return frame.assign(**texts.map(display.for_csv)).to_csv(index=False)
 
@@ -152,18 +152,18 @@ def _sortable(
 
 
 def interactive(
-  table: Table, curve_styles: styles.CurveStyles, note: str = ''
+  table: Table, curve_styles: styles.CurveStyles, notice: str = ''
 ) -> str:
   """Returns a table as HTML with its title.
 
   Args:
     table: The table.
     curve_styles: Styles by variant.
-    note: Text above the rows; may be empty.
+    notice: Text above the rows; may be empty.
   """
-  note = f'<p class="notice">{display.for_html(note)}</p>\n' if note else ''
+  text = f'<p class="notice">{display.for_html(notice)}</p>\n' if notice else ''
   rows = _sortable(table.frame, table.columns, curve_styles)
-  return f'<h3>{display.for_html(table.title)}</h3>\n{note}{rows}'
+  return f'<h3>{display.for_html(table.title)}</h3>\n{text}{rows}'
 
 
 def _text_rows(
@@ -180,14 +180,14 @@ def _text_rows(
 
 
 def markdown(
-  table: Table, curve_styles: styles.CurveStyles, note: str = ''
+  table: Table, curve_styles: styles.CurveStyles, notice: str = ''
 ) -> str:
   """Returns a table as Markdown with its title.
 
   Args:
     table: The table.
     curve_styles: Styles by variant.
-    note: Text above the rows; may be empty.
+    notice: Text above the rows; may be empty.
   """
 
   def line(cells: Sequence[str]) -> str:
@@ -198,7 +198,7 @@ def markdown(
   rule = ['---', *['---:'] * len(table.columns)]
   parts = [
     f'**{table.title}**',
-    note,
+    notice,
     '\n'.join(map(line, [head, rule, *rows])),
   ]
   return '\n\n'.join(part for part in parts if part) + '\n'
@@ -224,18 +224,18 @@ def _latex(text: str) -> str:
 
 
 def latex(
-  table: Table, curve_styles: styles.CurveStyles, note: str = ''
+  table: Table, curve_styles: styles.CurveStyles, notice: str = ''
 ) -> str:
   """Returns a table as LaTeX, which needs booktabs and amssymb.
 
   Args:
     table: The table.
     curve_styles: Styles by variant.
-    note: Text after the title; may be empty.
+    notice: Text after the title; may be empty.
   """
   head, *rows = _text_rows(table, curve_styles)
   body = [' & '.join(map(_latex, cells)) + r' \\' for cells in (head, *rows)]
-  caption = ' '.join(part for part in (f'{table.title}.', note) if part)
+  caption = ' '.join(part for part in (f'{table.title}.', notice) if part)
   return '\n'.join(
     [
       r'\begin{table}',

@@ -47,5 +47,5 @@ def _build(builder: _Builder, context: SectionContext) -> Section | None:
 
 def build_sections(context: SectionContext) -> list[Section]:
   """Builds all sections that the points allow, in the order of the page."""
-  built = [_build(builder, context) for builder in SECTIONS]
-  return [section for section in built if section is not None]
+  output = [_build(builder, context) for builder in SECTIONS]
+  return [section for section in output if section is not None]

@@ -5,10 +5,10 @@ from experiments.reports import styles
 from experiments.reports.columns import (
   EXAMPLES,
   LATENCY,
+  SCORE,
   Column,
   check_mark,
   count,
-  number_format,
   p_value,
   text_or_dash,
 )
@@ -35,7 +35,7 @@ def guaranteed(context: SectionContext) -> Section | None:
     *context.group_columns,
     Column('chosen', 'Loosest lenience', text_or_dash, 'with the guarantee'),
     Column('of', 'Guaranteed', text_or_dash, 'leniences with the guarantee'),
-    Column('lost', 'Quality lost', number_format(3), 'on these examples'),
+    Column('lost', 'Quality lost', SCORE, 'on these examples'),
     LATENCY,
     Column('examples', 'Examples', count, 'answered at every lenience'),
   ]
@@ -70,7 +70,7 @@ def calibrated(context: SectionContext) -> Section:
   columns = [
     *context.group_columns,
     Column('lenience', 'Lenience', styles.lenience, 'chosen on one half'),
-    Column('loss', 'Quality lost', number_format(3), 'on the other half'),
+    Column('loss', 'Quality lost', SCORE, 'on the other half'),
     LATENCY,
     Column('kept', 'Target met', check_mark, 'on the other half'),
     Column(
@@ -85,7 +85,7 @@ def calibrated(context: SectionContext) -> Section:
     regret = Column(
       'regret',
       f'Regret ({minimized[target]})',
-      number_format(3),
+      SCORE,
       'given away against the best choice on the other half; below 0 if the'
       ' target is not met',
     )

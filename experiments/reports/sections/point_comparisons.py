@@ -12,11 +12,12 @@ from experiments.reports.columns import (
   EXAMPLES,
   LATENCY,
   QUALITY,
+  RATIO,
+  SCORE,
   SPEEDUP,
   TASK,
   Column,
   count,
-  number_format,
   text_or_dash,
 )
 from experiments.reports.sections.section import Section, SectionContext
@@ -72,12 +73,12 @@ def wall_clock(context: SectionContext) -> Section | None:
   columns = [
     *(c for c in context.group_columns if c is not TASK),
     *context.point_columns,
-    Column('wall_speedup', 'Wall clock', number_format(2), 'measured speed-up'),
-    Column('speedup', 'Modelled', number_format(2), 'of the same answers'),
+    Column('wall_speedup', 'Wall clock', RATIO, 'measured speed-up'),
+    Column('speedup', 'Modelled', RATIO, 'of the same answers'),
     Column(
       'by_model',
       'Measured / modelled',
-      number_format(2),
+      RATIO,
       'ratio of times; 1 if the model is exact',
     ),
     Column('n', 'Prompts', count, 'decoded one at a time'),
@@ -131,11 +132,11 @@ def simpler_decoding(context: SectionContext) -> Section:
           *context.group_columns,
           *context.point_columns,
           EXAMPLES,
-          Column('gained', 'Quality gained', number_format(3), gained),
+          Column('gained', 'Quality gained', SCORE, gained),
           Column(
             'faster',
             'Relative speed',
-            number_format(2),
+            RATIO,
             'over min-p, with its 95 % interval',
           ),
         ],
@@ -167,7 +168,7 @@ def gain_over_both(context: SectionContext) -> Section:
     drawings.append(dataclasses.replace(drawing, caption=caption))
   gained = 'quality gained, on the same examples, with its 95 % interval'
   gains = [
-    Column(f'over_{model}', f'Over {model} alone', number_format(3), gained)
+    Column(f'over_{model}', f'Over {model} alone', SCORE, gained)
     for model in ('verifier', 'drafter')
   ]
   columns = [
@@ -182,9 +183,9 @@ def gain_over_both(context: SectionContext) -> Section:
     'All tasks together, with equal weight, as a share of the best score of'
     ' each. The table shows the point of each method with the largest gain over'
     ' the better of the two models alone, chosen on these same examples.',
-    [Table('mixture', 'All tasks together', best, columns, frame)],
+    [Table('mixture', 'All tasks together', best, columns, csv_frame=frame)],
     drawings,
-    'The section needs at least two tasks, and both models alone on each.',
+    empty_text='It needs at least two tasks, and both models alone on each.',
   )
 
 
@@ -203,10 +204,7 @@ def pareto_front(context: SectionContext) -> Section:
       file = re.sub('[^A-Za-z0-9_.]+', '-', name)
       part = context.with_point_labels(part)
       drawing = figures.front(
-        part,
-        part.loc[indices],
-        context.curve_styles,
-        name=f'pareto-{file}',
+        part, part.loc[indices], context.curve_styles, name=f'pareto-{file}'
       )
       drawings.append(
         dataclasses.replace(drawing, caption=styles.words(name), wide=False)
@@ -225,5 +223,5 @@ def pareto_front(context: SectionContext) -> Section:
     ' overlapping intervals cannot be told apart.',
     [Table('pareto', 'Points on the front', best, columns)],
     drawings,
-    'No point has a known quality.',
+    empty_text='No point has a known quality.',
   )
