@@ -1,8 +1,8 @@
-"""Trains the models of a config, and judges them on held-out problems.
+"""Trains the models of a config and evaluates them on held-out problems.
 
 Command: python -m experiments.train --config=configs/train_tiny.py
-Shows: progress bars, then each model's figures, and where it lies. Run again
-after a stop, it goes on from the last checkpoint.
+Shows: progress bars, then each model's folder and figures. An interrupted
+training resumes from its last checkpoint when the command is run again.
 """
 
 import json
@@ -16,19 +16,19 @@ from experiments import cli
 from experiments.sweeps import plan
 
 _CONFIG = config_flags.DEFINE_config_file(
-  'config', None, 'What to train, such as configs/train_tiny.py.'
+  'config', None, 'Config of a training, such as configs/train_tiny.py.'
 )
 _WORKDIR = flags.DEFINE_string(
-  'workdir', None, 'Where results go; by default runs/<name of the config>.'
+  'workdir', None, 'Folder of results; by default runs/<name of the config>.'
 )
-_ONLY = flags.DEFINE_string('only', None, 'Train just this model.')
+_ONLY = flags.DEFINE_string('only', None, 'Name of the only model to train.')
 
 # Tokens in the cache when a model's time per token is measured.
 _CONTEXT = 128
 
 
 def main() -> None:
-  """Runs the command."""
+  """Trains the models of the config named by the flags."""
   if _CONFIG.value is None:
     raise app.UsageError(
       '--config: name a config, such as --config=configs/train_tiny.py.'
@@ -37,7 +37,7 @@ def main() -> None:
   names = list(config.models) if 'models' in config else [config.name]
   if _ONLY.value not in (None, *names):
     raise app.UsageError(
-      f'--only: no model {_ONLY.value!r}; there are {", ".join(names)}.'
+      f'--only: must be one of {", ".join(names)}, got {_ONLY.value!r}.'
     )
   path = config_flags.get_config_filename(flags.FLAGS['config'])
   workdir = pathlib.Path(_WORKDIR.value or plan.default_workdir(path))
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _train_model(config, name: str, workdir: pathlib.Path, command) -> None:
-  """A language model, of problems that are made up."""
+  """Trains a language model on generated problems."""
   from cascades.models import checkpoints
   from experiments.sweeps import costs
   from experiments.training import small_models
@@ -67,39 +67,44 @@ def _train_model(config, name: str, workdir: pathlib.Path, command) -> None:
   model = checkpoints.load_folder(folder)
   passes = {'token': costs.forward_loop(model, 1, _CONTEXT)}
   seconds = costs.time_in_turns(passes, repeats=15, seconds=4.0)['token']
-  least = statistics.quantiles(seconds, n=10)[0]
   small_models.write_card(
-    folder, config, name, command, figures, least, _CONTEXT
+    folder,
+    config,
+    name,
+    command=command,
+    figures=figures,
+    token_s=statistics.quantiles(seconds, n=10)[0],
+    context=_CONTEXT,
   )
   print(f'{folder}: {json.dumps(figures)}')
 
 
-def _of_texts(config) -> str:
-  """Flags that name the texts: of a path its end, which others may have."""
+def _text_flags(config) -> str:
+  """Returns the flags that name the texts, with the last parts of the path."""
   tasks = '' if config.tasks else " --config.tasks='()'"
-  end = '/'.join(pathlib.Path(config.text).parts[-2:])
-  return f' --config.text={end}{tasks}'
+  path = '/'.join(pathlib.Path(config.text).parts[-2:])
+  return f' --config.text={path}{tasks}'
 
 
 def _train_head(config, workdir: pathlib.Path, command: str) -> None:
-  """A recurrent head for a verifier that is there already."""
+  """Trains a recurrent head for a verifier."""
   from experiments.training import recurrent_heads
 
   folder, verifier = recurrent_heads.train_head(config, workdir)
   figures = recurrent_heads.evaluate(folder, verifier, config)
   if 'text' in config:
-    command += _of_texts(config)
+    command += _text_flags(config)
   recurrent_heads.write_card(folder, config, figures, command)
   print(f'{folder}: {json.dumps(figures)}')
 
 
 def _train_drafter(config, workdir: pathlib.Path, command: str) -> None:
-  """A drafter for a verifier that has none."""
+  """Trains a drafter of some of a verifier's layers."""
   from experiments.training import layer_drafters
 
-  folder, held = layer_drafters.train_drafter(config, workdir)
-  figures = layer_drafters.evaluate(folder, held, config)
-  command += f' --config.verifier={config.verifier}{_of_texts(config)}'
+  folder, held_out = layer_drafters.train_drafter(config, workdir)
+  figures = layer_drafters.evaluate(folder, held_out, config)
+  command += f' --config.verifier={config.verifier}{_text_flags(config)}'
   if 'init' in config:
     command += f' --config.init={config.init}'
   layer_drafters.write_card(folder, config, figures, command)
@@ -107,12 +112,12 @@ def _train_drafter(config, workdir: pathlib.Path, command: str) -> None:
 
 
 def _train_rule(config, workdir: pathlib.Path, command: str) -> None:
-  """A deferral rule, of what sweeps of a pair wrote."""
+  """Trains a deferral rule on the answers of sweeps."""
   from experiments.training import rules
 
-  folder, figures, of = rules.train_rule(config, workdir)
+  folder, figures, settings = rules.train_rule(config, workdir)
   command += f' --config.workdirs={config.workdirs}'
-  rules.write_card(folder, config, figures, of, command)
+  rules.write_card(folder, config, figures, settings, command=command)
   means = {name: round(x, 5) for name, x in figures['mean'].items()}
   print(f'{folder}: {json.dumps(means)}')
 

@@ -12,6 +12,7 @@ from cascades.drafters import pairing
 from cascades.drafters.recurrent import recurrent_checkpoint, recurrent_drafter
 from configs import train_recurrent
 from experiments.training import recurrent_heads
+from experiments.training.distillation_data import DistillationBatch
 
 
 def test_the_loss_is_of_what_the_head_would_draft():
@@ -32,10 +33,7 @@ def test_the_loss_is_of_what_the_head_would_draft():
     params,
     model,
     said,
-    tokens,
-    places,
-    counts,
-    hidden[places],
+    DistillationBatch(tokens, places, counts, hidden[places]),
     2,
   )
   # By hand: drafts begin at the answer's tokens 303 and 304, and as far as the
@@ -70,8 +68,8 @@ def test_answers_that_go_on_count_as_far_as_they_go():
   def loss(*answers):
     places = jnp.array([[t for answer in answers for t in answer]])
     counts = jnp.ones_like(places, bool)
-    some = said, tokens, places, counts, hidden[places]
-    nats, seen = recurrent_heads.loss_fn(head, params, model, *some, 2)
+    batch = DistillationBatch(tokens, places, counts, hidden[places])
+    nats, seen = recurrent_heads.loss_fn(head, params, model, said, batch, 2)
     return float(nats), seen['kept'].tolist()
 
   # Nothing is drafted from one answer into the next.
@@ -97,9 +95,10 @@ def test_a_head_goes_with_a_verifier_in_bfloat16():
       drafts[-1].append(logits)
     model, params, _ = load_model('tiny-verifier', dtype).unpack()
     said = params['embedder']['input_embedding']
-    some = tokens, places, jnp.ones_like(places, bool), hidden[places]
+    mask = jnp.ones_like(places, bool)
+    batch = DistillationBatch(tokens, places, mask, hidden[places])
     losses.append(
-      recurrent_heads.loss_fn(head, params, model, said, *some, 2)[0]
+      recurrent_heads.loss_fn(head, params, model, said, batch, 2)[0]
     )
   np.testing.assert_allclose(*map(jnp.stack, drafts), atol=0.1)
   np.testing.assert_allclose(*losses, rtol=0.02)
@@ -134,5 +133,5 @@ def test_a_head_of_texts_says_what_is_frequent_in_them(tmp_path):
   assert figures['held_out']['tokens per verifier call, temperature 0'] >= 1
   recurrent_heads.write_card(folder, config, figures, 'a command')
   card = (folder / 'README.md').read_text()
-  assert 'Says 20 tokens' in card
+  assert 'Drafts 20 tokens' in card
   assert '| held_out | acceptance, temperature 1 |' in card

@@ -1,5 +1,6 @@
 """Training a drafter for a verifier that has none."""
 
+import dataclasses
 import itertools
 import json
 import pathlib
@@ -44,9 +45,8 @@ def tokenizer(whole):
 
 def save(folder, start, verifier='tiny-drafter'):
   """Writes a drafter that says sixty tokens."""
-  said = np.arange(60)
   layer_drafters.reduced_folders.save(
-    folder, start.model, start.params, said, verifier
+    folder, start, np.arange(60), verifier=verifier
   )
   return str(folder)
 
@@ -84,17 +84,17 @@ def config(text, **fields):
 
 
 def test_documents_are_prompts_and_what_follows_them(lines, tmp_path):
-  found = texts.documents(config(lines))
+  found = texts.load_documents(config(lines))
   assert len(found) == 200
-  assert found == texts.documents(config(lines))
-  assert found != texts.documents(config(lines, seed=1))
+  assert found == texts.load_documents(config(lines))
+  assert found != texts.load_documents(config(lines, seed=1))
   plain = tmp_path / 'plain.txt'
   plain.write_text('one\n\ntwo\nthree\n' * 20)
-  found = texts.documents(config(plain))
+  found = texts.load_documents(config(plain))
   assert {d.text for d in found} == {'one', 'two', 'three'}
   stem = str(_DATA / 'multi30k_de_en')
   captions = config(stem, tasks=('multi30k_de_en',), held_out=1)
-  assert sorted(d.text for d in texts.documents(captions))[1] == (
+  assert sorted(d.text for d in texts.load_documents(captions))[1] == (
     'German: Ein Mädchen in einem roten Mantel füttert zwei Enten.\nEnglish:'
     ' A girl in a red coat feeds two ducks.'
   )
@@ -106,7 +106,7 @@ def test_documents_are_prompts_and_what_follows_them(lines, tmp_path):
     ({'text': ''}, 'text: give the file to learn from with --config.text='),
     ({'text': 'absent.txt'}, r'text: absent.txt cannot be read \(No such'),
     ({'held_out': 101}, 'has 200 documents; give 202 or more, as 101 are held'),
-    ({'tasks': ('roman',)}, "tasks: 'roman' is no published set; there are"),
+    ({'tasks': ('roman',)}, r"tasks: must be published sets .* got 'roman'"),
     ({'text': None}, 'line 2: prompt is missing'),
   ],
 )
@@ -116,56 +116,56 @@ def test_texts_that_will_not_do_are_named(lines, tmp_path, fields, said):
   fields = {'text': lines} | fields
   fields['text'] = file if fields['text'] is None else fields['text']
   with pytest.raises(ValueError, match=said):
-    texts.documents(config(**fields))
+    texts.load_documents(config(**fields))
 
 
 def test_rows_are_documents_one_after_the_other(lines, tokenizer):
-  found = texts.documents(config(lines))
-  made = texts.rows(config(lines), [found], tokenizer, 3, 'x')
+  found = texts.load_documents(config(lines))
+  made = texts.pack_rows(config(lines), [found], tokenizer, 3, 'x')
   assert made.tokens.shape == (3, 48)
   assert (made.tokens[:, 0] == 2).all()
-  more = texts.rows(config(lines), [found], tokenizer, 5, 'x')
+  more = texts.pack_rows(config(lines), [found], tokenizer, 5, 'x')
   np.testing.assert_array_equal(more.tokens[:3], made.tokens)
   first = tokenizer.decode(made.tokens[0].tolist())
   assert any(first.startswith(d.text[: len(first)]) for d in found)
 
 
 def test_answers_and_what_ends_them_count(lines, tokenizer):
-  found = texts.documents(config(lines))
+  found = texts.load_documents(config(lines))
   answers = {d.answer for d in found}
   for shots in (0, 1):
     c = config(lines, shots=shots, row_length=96)
-    made = texts.rows(c, [found], tokenizer, 4, 'x')
+    made = texts.pack_rows(c, [found], tokenizer, 4, 'x')
     for tokens, places, counts in zip(*made, strict=True):
       asked = places[counts] + 1
       assert (np.diff(asked) > 0).all()
       said = tokenizer.decode(tokens[asked].tolist())
-      *some, cut = said.split(texts.BETWEEN)
+      *some, cut = said.split(texts.SEPARATOR)
       assert set(some) <= answers
       assert len(some) >= 2
       assert any(answer.startswith(cut) for answer in answers)
       before = tokenizer.decode(tokens[: asked[0]].tolist())
-      assert before.count(texts.BETWEEN) == shots
+      assert before.count(texts.SEPARATOR) == shots
 
 
 def test_texts_without_answers_count_as_a_whole(tokenizer):
   found = [texts.Document('one two three', '')]
-  made = texts.rows(config('x', shots=0), [found], tokenizer, 2, 'x')
-  assert made.counts.all()
-  np.testing.assert_array_equal(made.places, [range(47)] * 2)
+  made = texts.pack_rows(config('x', shots=0), [found], tokenizer, 2, 'x')
+  assert made.mask.all()
+  np.testing.assert_array_equal(made.positions, [range(47)] * 2)
 
 
 def test_each_kind_of_document_is_as_frequent(tokenizer):
   many, one = [texts.Document('a' * 9, '')] * 99, [texts.Document('b' * 9, '')]
   c = config('x', row_length=4000)
-  (tokens,) = texts.rows(c, [many, one], tokenizer, 1, 'x').tokens
+  (tokens,) = texts.pack_rows(c, [many, one], tokenizer, 1, 'x').tokens
   text = tokenizer.decode(tokens.tolist())
   assert 0.35 < text.count('a') / (text.count('a') + text.count('b')) < 0.65
 
 
 def test_the_most_frequent_tokens_of_answers_are_said(lines, tokenizer):
-  found = texts.documents(config(lines))
-  said = texts.vocabulary([found], tokenizer, 10, [1, 700])
+  found = texts.load_documents(config(lines))
+  said = texts.frequent_tokens([found], tokenizer, 10, [1, 700])
   assert len(said) == 10
   assert (np.diff(said) > 0).all()
   assert {1, 700} <= set(said.tolist())
@@ -175,24 +175,30 @@ def test_the_most_frequent_tokens_of_answers_are_said(lines, tokenizer):
   assert counts[np.setdiff1d(said, [1, 700])].min() >= left_out
   # A few documents of one kind weigh as much as many of another.
   one = [texts.Document('', ' twelve')]
-  said = texts.vocabulary([found, one], tokenizer, 6, [])
+  said = texts.frequent_tokens([found, one], tokenizer, 6, [])
   assert {*tokenizer.encode(' twelve')} <= set(said.tolist())
-  whole = texts.vocabulary([[texts.Document('abc', '')]], tokenizer, 99, [1])
+  whole = texts.frequent_tokens(
+    [[texts.Document('abc', '')]], tokenizer, 99, [1]
+  )
   assert set(whole.tolist()) == {1, *tokenizer.encode('abc')}
 
 
 def test_what_is_asked_is_not_among_its_examples():
   found = [texts.Document(f'{i}:', f' {i}') for i in range(3)]
   c = config('x', shots=2)
-  for prompt, document in texts.asked(c, found, 40, 'x'):
+  for prompt, document in texts.few_shot_prompts(c, found, 40, 'x'):
     assert document.text not in prompt
     assert prompt.endswith(document.prompt)
   found = [texts.Document(f'{i}:', f' {i}') for i in range(12)]
-  once = [d for _, d in texts.asked(c, found, 10, 'x', again=False)]
+  once = [
+    d for _, d in texts.few_shot_prompts(c, found, 10, 'x', allow_repeats=False)
+  ]
   assert len({*once}) == 10
-  assert len(texts.asked(c, found, 40, 'x', again=False)) == 40
+  assert (
+    len(texts.few_shot_prompts(c, found, 40, 'x', allow_repeats=False)) == 40
+  )
   with pytest.raises(ValueError, match='shots: 2 examples and a prompt cannot'):
-    texts.asked(c, found[:2], 1, 'x')
+    texts.few_shot_prompts(c, found[:2], 1, 'x')
 
 
 def test_answers_are_kept_as_they_come(tmp_path):
@@ -205,13 +211,13 @@ def test_answers_are_kept_as_they_come(tmp_path):
   prompts = [f'p{i}' for i in range(600)]
   file = tmp_path / 'answers.jsonl'
   want = [prompt.upper() for prompt in prompts]
-  assert texts.kept(file, prompts[:300], answer) == want[:300]
+  assert texts.resume_answers(file, prompts[:300], answer) == want[:300]
   # Half a line, of a run that was stopped.
   file.write_text(file.read_text()[:-3])
-  assert texts.kept(file, prompts, answer) == want
+  assert texts.resume_answers(file, prompts, answer) == want
   # A group has a seed, and is written whole.
   assert asked == [(0, 256), (256, 44), (256, 256), (512, 88)]
-  assert texts.kept(file, prompts, None) == want
+  assert texts.resume_answers(file, prompts, None) == want
 
 
 def test_a_folder_is_one_trainings(tmp_path):
@@ -238,11 +244,11 @@ def test_rows_without_an_answer_are_refused(lines, tmp_path):
 def test_layers_that_will_not_do_are_named():
   whole = checkpoints.load_model('tiny-verifier').unpack()
   for layers, said in (
-    ((), 'the verifier has 6, from 0'),
-    ((0, 6), 'the verifier has 6, from 0'),
+    ((), 'layers: must be some of 0 to 5'),
+    ((0, 6), 'layers: must be some of 0 to 5'),
     (
       (0, 2),
-      r'none of \(0, 2\) attends to the whole text; take one of 1, 3, 5',
+      r'must include one with global attention \(1, 3, 5\), got \(0, 2\)',
     ),
   ):
     with pytest.raises(ValueError, match=said):
@@ -264,10 +270,12 @@ def test_a_training_goes_on_from_a_drafter_of_the_same_table(
   both = ConfigDict(config(lines).to_dict() | {'init': 'first'})
   del c.layers
   for wrong in both, c:
-    with pytest.raises(ValueError, match='init: give either that, a drafter'):
+    with pytest.raises(
+      ValueError, match='init: exactly one of init, a drafter'
+    ):
       layer_drafters.begin(wrong, whole)
   c.stored = 'int4'
-  with pytest.raises(ValueError, match="stored: 'int4' will not do; give bfl"):
+  with pytest.raises(ValueError, match=r"stored: must be one of .* got 'int4'"):
     layer_drafters.train_drafter(c, tmp_path)
   c.init = folder
   again = layer_drafters.begin(c, whole)
@@ -277,7 +285,8 @@ def test_a_training_goes_on_from_a_drafter_of_the_same_table(
   with pytest.raises(ValueError, match='init: tiny-verifier does not share'):
     layer_drafters.begin(c, whole)
   assert (
-    layer_drafters._losses(c) == '-log sum min(p, q) at temperatures 1 and 0.3'
+    layer_drafters._describe_losses(c)
+    == '-log sum min(p, q) at temperatures 1 and 0.3'
   )
 
 
@@ -287,26 +296,26 @@ def test_answers_at_several_temperatures_are_kinds_of_their_own(
   asked, kinds = [], []
 
   class Writer:
-    def __init__(self, model, gamma, temperature):
-      self.temperature = temperature
+    def __init__(self, model, config):
+      self.temperature = config.temperature
 
     def sample(self, prompts, **_):
       asked.append((self.temperature, len(prompts)))
       return [types.SimpleNamespace(text=f' {self.temperature}')] * len(prompts)
 
   monkeypatch.setattr(distillation_data.sampler, 'Sampler', Writer)
-  made = texts.rows
+  made = texts.pack_rows
 
-  def held_out_first(config, found, *rest):
-    if rest[-1] == 'held_out':
-      return made(config, found, *rest)
+  def held_out_first(config, found, *, seed, **rest):
+    if seed == 'held_out':
+      return made(config, found, seed=seed, **rest)
     kinds.append([{d.answer for d in kind} for kind in found])
     raise KeyboardInterrupt
 
-  monkeypatch.setattr(texts, 'rows', held_out_first)
+  monkeypatch.setattr(texts, 'pack_rows', held_out_first)
   c = config(lines, answers=600, temperatures=(1.0, 0.0))
   with pytest.raises(KeyboardInterrupt):
-    distillation_data.taught(c, whole, tmp_path)
+    distillation_data.prepare(c, whole, tmp_path)
   assert asked == [(1.0, 256), (0.0, 256), (1.0, 88)]
   assert kinds[0][1:] == [{' 1.0'}, {' 0.0'}]
 
@@ -316,7 +325,9 @@ def test_the_loss_is_what_it_is_called(whole):
   tokens = jnp.asarray(np.arange(24).reshape(2, 12) + 300)
   places = jnp.asarray([[0, 3, 11], [5, 6, 6]])
   counts = jnp.asarray([[True, True, True], [True, True, False]])
-  hidden = distillation_data.forward(whole.model, whole.params, tokens, places)
+  hidden = distillation_data.hidden_at(
+    whole.model, whole.params, tokens, places
+  )
   said = np.arange(0, 768, 3)
   shared = start.params['embedder']
   own = {k: v for k, v in start.params.items() if k != 'embedder'}
@@ -324,17 +335,16 @@ def test_the_loss_is_what_it_is_called(whole):
   head = shared['input_embedding'][said]
 
   def figures(own, by_acceptance, sharpened=(1.0,)):
-    some = tokens, places, counts, hidden
-    return layer_drafters.loss_fn(
-      own, shared, start.model, head, *some, by_acceptance, sharpened
-    )
+    batch = distillation_data.DistillationBatch(tokens, places, counts, hidden)
+    inputs = layer_drafters.LossInputs(shared, head, batch, by_acceptance)
+    return layer_drafters.loss_fn(own, start.model, inputs, sharpened)
 
   # All layers are the verifier itself.
   loss, seen = figures(own, False)
   assert abs(loss) < 1e-5
   assert seen['kept'] == pytest.approx(1, abs=1e-5)
   assert seen['agree'] == 1
-  states = distillation_data.forward(
+  states = distillation_data.hidden_at(
     start.model, other | {'embedder': shared}, tokens, places
   )
   p, q = (
@@ -358,9 +368,10 @@ def test_the_loss_is_what_it_is_called(whole):
 
 
 def test_a_card_says_how_often_each_temperature_was():
-  assert distillation_data.listed((1.0, 0.3)) == '1 and 0.3'
+  assert distillation_data.format_shares((1.0, 0.3)) == '1 and 0.3'
   assert (
-    distillation_data.listed((0.0, 1.0, 0.0)) == '0 (2 of 3) and 1 (1 of 3)'
+    distillation_data.format_shares((0.0, 1.0, 0.0))
+    == '0 (2 of 3) and 1 (1 of 3)'
   )
 
 
@@ -368,9 +379,11 @@ def test_what_acceptance_and_costs_promise():
   unit = metrics.Costs(
     verifier_token_s=1.0, drafter_token_s=0.1, verify_s={4: 1.2}
   )
-  assert layer_drafters.promised(0.0, 4, unit) == pytest.approx(1 / 1.6)
-  assert layer_drafters.promised(1.0, 4, unit) == pytest.approx(5 / 1.6)
-  assert layer_drafters.promised(0.5, 4, unit) == pytest.approx(1.9375 / 1.6)
+  assert layer_drafters.modelled_speedup(0.0, 4, unit) == pytest.approx(1 / 1.6)
+  assert layer_drafters.modelled_speedup(1.0, 4, unit) == pytest.approx(5 / 1.6)
+  assert layer_drafters.modelled_speedup(0.5, 4, unit) == pytest.approx(
+    1.9375 / 1.6
+  )
 
 
 @pytest.mark.slow
@@ -389,8 +402,8 @@ def test_a_training_that_was_stopped_ends_with_the_same_drafter(
 
   original = layer_drafters.training_loop.fit
 
-  def stop(config, name, steps, *args):
-    original(config, name, 4, *args)
+  def stop(run, *args, **options):
+    original(dataclasses.replace(run, steps=4), *args, **options)
     raise KeyboardInterrupt
 
   monkeypatch.setattr(layer_drafters.training_loop, 'fit', stop)
@@ -407,7 +420,7 @@ def test_a_training_that_was_stopped_ends_with_the_same_drafter(
   layer_drafters.write_card(folder, config(lines), figures, 'a command')
   card = (folder / 'README.md').read_text()
   assert 'A drafter for `tiny-drafter`: its layers 1 as they began' in card
-  assert 'It says 60 tokens' in card
+  assert 'It drafts\n60 tokens' in card
   assert 'Terms' not in card
   assert not (folder / 'NOTICE').exists()
 

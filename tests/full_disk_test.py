@@ -69,7 +69,7 @@ def model():
 
 def save_reduced(folder):
   one = model()
-  reduced_folders.save(folder, one.model, one.params, np.arange(4, 40), 'any')
+  reduced_folders.save(folder, one, np.arange(4, 40), verifier='any')
 
 
 def save_head(folder):
@@ -226,8 +226,12 @@ def test_a_checkpoint_of_a_training_that_is_not_whole_is_removed(
     return x.sum(), {}
 
   def run():
-    asked = config, 'one', 2, tmp_path, start
-    return training_loop.fit(*asked, optax.sgd(1.0), loss, lambda step: ())
+    training = training_loop.TrainingRun(
+      config=config, name='one', steps=2, workdir=tmp_path
+    )
+    return training_loop.fit(
+      training, start, optax.sgd(1.0), loss_fn=loss, batch=lambda step: ()
+    )
 
   folder = tmp_path / 'checkpoints/one'
   refuse(run, folder, 100_000)
@@ -241,13 +245,15 @@ def test_what_a_training_keeps_is_named(tmp_path, monkeypatch):
     terms.package_index, 'MODELS', dict(terms.package_index.MODELS)
   )
   (name,) = terms.package_index.MODELS
-  refuse(lambda: terms.put(tmp_path, name), tmp_path / 'NOTICE', 10)
+  refuse(lambda: terms.add_licence(tmp_path, name), tmp_path / 'NOTICE', 10)
   assert not list(tmp_path.iterdir())
   file = tmp_path / 'states.npy'
   refuse(lambda: distillation_data._reserve(file, np.float32, (100, 100)), file)
   assert not file.exists()
   answers = tmp_path / 'answers.jsonl'
   refuse(
-    lambda: texts.kept(answers, ['a'], lambda some, first: ['x' * 9999]),
+    lambda: texts.resume_answers(
+      answers, ['a'], lambda some, first: ['x' * 9999]
+    ),
     answers,
   )

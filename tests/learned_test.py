@@ -332,47 +332,47 @@ def _config(**fields):
 
 def test_texts_weigh_as_they_were_scored(tmp_path, monkeypatch):
   workdir = _workdir(tmp_path)
-  found = rules.gather(_config(), [workdir])
+  found = rules.gather_texts(_config(), [workdir])
   weights = {text.tokens: text.weight for text in found}
   # Two of the first, and an example is as much as another.
   assert weights == {(5, 6): 0.8, (5, 8): 0.2, (9,): 1.0}
   assert {text.prompt for text in found} == {'a?', 'b?'}
   # A second workdir adds to it; a sharper score counts for more.
-  twice = rules.gather(_config(), [workdir, workdir])
+  twice = rules.gather_texts(_config(), [workdir, workdir])
   assert {text.tokens: text.weight for text in twice} == weights
-  sharp = rules.gather(_config(score='half', sharpness=2.0), [workdir])
+  sharp = rules.gather_texts(_config(score='half', sharpness=2.0), [workdir])
   weights = {text.tokens: text.weight for text in sharp}
   assert weights[5, 8] == pytest.approx(1 / 9)
-  assert len(rules.gather(_config(texts=2), [workdir])) == 2
+  assert len(rules.gather_texts(_config(texts=2), [workdir])) == 2
   with pytest.raises(ValueError, match="no score 'bleu'; there are half"):
-    rules.gather(_config(score='bleu'), [workdir])
+    rules.gather_texts(_config(score='bleu'), [workdir])
   # Nothing is learnt from what is wrong.
   monkeypatch.setitem(_TEXTS, 'a', [((5,), 0.0, 1)])
   monkeypatch.setitem(_TEXTS, 'b', [((), 1.0, 1)])
   with pytest.raises(ValueError, match=r'no answer in .* is right'):
-    rules.gather(_config(), [_workdir(tmp_path / 'wrong')])
+    rules.gather_texts(_config(), [_workdir(tmp_path / 'wrong')])
 
 
 def test_a_rule_learns_from_training_examples_of_one_pair(tmp_path):
   # What `experiments.train` tells the trainings apart by.
   assert 'workdirs' in _config()
   train = _workdir(tmp_path / 'train')
-  assert rules.settings([train]) == dict(
+  assert rules.shared_settings([train]) == dict(
     verifier='v', drafter='d', temperature=1.0, gate='raw', dtype=None,
     chat=False,
   )  # fmt: skip
   for i, (fields, said) in enumerate(
     (
-      (dict(split='test'), 'is of test examples, which no rule may'),
-      (dict(temperature=0.5), 'has the temperature 0.5, and those'),
-      (dict(drafter='e'), "has the drafter 'e', and those before it 'd'"),
+      (dict(split='test'), 'has test examples, which no rule may'),
+      (dict(temperature=0.5), 'has the temperature 0.5, and earlier'),
+      (dict(drafter='e'), "has the drafter 'e', and earlier ones have 'd'"),
     )
   ):
     other = _workdir(tmp_path / str(i), **fields)
     with pytest.raises(ValueError, match=said):
-      rules.settings([train, other])
-  with pytest.raises(ValueError, match='is not there, or no config; name'):
-    rules.settings([str(tmp_path / 'nowhere')])
+      rules.shared_settings([train, other])
+  with pytest.raises(ValueError, match='is absent or not a config; name'):
+    rules.shared_settings([str(tmp_path / 'nowhere')])
   with pytest.raises(ValueError, match='workdirs: name a sweep of training'):
     rules.train_rule(_config(workdirs=''), tmp_path)
 
@@ -494,7 +494,7 @@ def test_a_strong_ridge_leaves_opt_and_a_constant_feature_has_no_say():
 def test_rules_are_judged_on_what_is_held_out():
   _, places = _places()
   weights = rule_fitting.fit(places.only(~places.held), _LENIENCES, 0.01, 1e-6)
-  found = rules.judge(places, weights, _LENIENCES)
+  found = rules.compare_rules(places, weights, _LENIENCES)
   assert found['examples'] == 300
   assert found['tokens'] == 3000
   mean = found['mean']

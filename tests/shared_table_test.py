@@ -19,8 +19,10 @@ _SAID = np.union1d(_SAID, [1, 7, 9])
 
 def save(folder, stored='bfloat16'):
   """The bundled drafter, which says some tokens."""
-  model, params, _ = checkpoints.load_model('tiny-drafter').unpack()
-  reduced_folders.save(folder, model, params, _SAID, 'tiny-drafter', stored)
+  drafter = checkpoints.load_model('tiny-drafter').unpack()
+  reduced_folders.save(
+    folder, drafter, _SAID, verifier='tiny-drafter', stored=stored
+  )
   return folder
 
 
@@ -109,11 +111,10 @@ def test_it_goes_with_its_table_in_any_numbers(tmp_path):
   whole = checkpoints.load_model('tiny-drafter', 'float32').unpack()
   # Of more bits than bfloat16 has.
   params = jax.tree.map(lambda x: x * 1.001, whole.params)
-  checkpoints.save_model(tmp_path / 'whole', whole._replace(params=params))
+  scaled = whole._replace(params=params)
+  checkpoints.save_model(tmp_path / 'whole', scaled)
   part = tmp_path / 'part'
-  reduced_folders.save(
-    part, whole.model, params, _SAID, str(tmp_path / 'whole')
-  )
+  reduced_folders.save(part, scaled, _SAID, verifier=str(tmp_path / 'whole'))
   for dtype in ('float32', 'bfloat16'):
     found = checkpoints.load_model(part, dtype)
     assert found.model.dtype(found.params) == dtype
@@ -138,7 +139,7 @@ def test_layers_in_8_bits_are_read_as_numbers_times_scales(tmp_path, folder):
   # Half a scale; beside it what float32 rounds.
   assert (np.abs(linear - whole) <= scales[:, 0] * 0.50001).all()
   # A row of zeros, too, has a scale.
-  numbers, scales = reduced_folders.in_8_bits(
+  numbers, scales = reduced_folders.quantize(
     np.array([[0.0, 0.0], [1.0, -2.0]])
   )
   np.testing.assert_array_equal(numbers, [[0, 0], [64, -127]])

@@ -1,4 +1,4 @@
-"""How much of a drafter's drafts a verifier keeps; and tables of cards."""
+"""Acceptance of drafters, and tables of model cards."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -7,69 +7,71 @@ from cascades.config import DecodingConfig
 from cascades.models import checkpoints
 from cascades.sampler import sampler
 
-# More rows at a time, and on a CPU what is made of a large vocabulary lies in
-# no cache.
-_ROWS = 8
+# With more rows at a time, logits over a large vocabulary exceed a CPU's cache.
+_BATCH_SIZE = 8
 
 
-def strict(
+def measure_acceptance(
   verifier: checkpoints.Checkpoint,
   drafter: Any,
   prompts: Sequence[str],
   gamma: int,
-  **asked: Any,
+  **sample_options: Any,
 ) -> dict[str, dict[str, float]]:
-  """Answers prompts.
+  """Measures acceptance and tokens per call of strict decoding.
 
   Args:
-    verifier: Verifies.
-    drafter: Drafts; whatever `Sampler` takes.
-    prompts: Texts that neither was trained on.
-    gamma: Tokens drafted per block.
-    **asked: As for `Sampler.sample`.
+    verifier: The verifier.
+    drafter: Any drafter that `Sampler` takes.
+    prompts: Texts that no model was trained on.
+    gamma: Drafted tokens per block.
+    **sample_options: Options of `Sampler.sample`.
 
   Returns:
-    At 'temperature 1' and 'temperature 0', of both: 'acceptance', accepted by
-    examined drafts, and 'tokens per verifier call'.
+    For 'temperature 1' and 'temperature 0' each: 'acceptance', the accepted
+    share of examined drafts, and 'tokens per verifier call'.
   """
-  found = {}
+  figures = {}
   for temperature in (1.0, 0.0):
-    decoding = sampler.Sampler(
-      *(verifier, drafter),
+    strict_sampler = sampler.Sampler(
+      verifier,
+      drafter,
       config=DecodingConfig(
         method='speed',
         lenience=0.0,
         gamma=gamma,
         temperature=temperature,
-        batch_size=_ROWS,
+        batch_size=_BATCH_SIZE,
       ),
     )
-    answers = decoding.sample(prompts, **asked)
+    answers = strict_sampler.sample(prompts, **sample_options)
     accepted, examined, calls = (
       sum(answer.counts[name] for answer in answers)
       for name in ('accepted', 'examined', 'verifier_calls')
     )
     emitted = sum(len(answer.logprobs) for answer in answers)
-    found[f'temperature {temperature:g}'] = {
+    figures[f'temperature {temperature:g}'] = {
       'acceptance': accepted / examined,
       'tokens per verifier call': emitted / calls,
     }
-  return found
+  return figures
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-  """A table as a card shows it."""
-  lines = ['| ' + ' | '.join(row) + ' |' for row in (head, *rows)]
-  return '\n'.join([lines[0], '|---' * len(head) + '|', *lines[1:]])
+def format_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+  """Returns a Markdown table."""
+  head_line, *row_lines = (
+    '| ' + ' | '.join(cells) + ' |' for cells in (head, *rows)
+  )
+  return '\n'.join([head_line, '|---' * len(head) + '|', *row_lines])
 
 
-def by_task(figures: dict[str, dict[str, float]]) -> str:
-  """A table of figures of tasks."""
-  return table(
+def format_scores(figures: dict[str, dict[str, float]]) -> str:
+  """Returns a Markdown table of scores by task."""
+  return format_table(
     ('task', 'score', 'value'),
     [
       (task, name, f'{value:.3f}')
-      for task, of_task in figures.items()
-      for name, value in of_task.items()
+      for task, scores in figures.items()
+      for name, value in scores.items()
     ],
   )

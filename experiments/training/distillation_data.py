@@ -1,14 +1,15 @@
-"""What a drafter learns from: texts, and what its verifier says of them.
+"""Distillation data: training rows, and hidden states of the verifier on them.
 
-What the verifier says of a position hangs on its last hidden state, and these
-are made once, and kept in the workdir: they are a thousandth of its logits.
+The last hidden state at a position determines the verifier's distribution, and
+takes a thousandth of the room of its logits. The states are computed once and
+stored in the workdir.
 """
 
 import collections
 import functools
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -25,254 +26,309 @@ from cascades.sampler import sampler
 from experiments import records
 from experiments.training import texts
 
-# Fields of a config that decide what the verifier says, and of what.
-_DECIDING = (
+# Fields of a config that determine the rows and the hidden states.
+_DATA_FIELDS = (
   *('seed', 'verifier', 'shots', 'held_out', 'answers', 'temperatures'),
   *('answer_length', 'texts', 'row_length', 'dtype'),
 )
-# Rows whose hidden states are made at a time, and held-out rows that the log is
-# about.
-_READ, _WATCHED = 4, 8
+# Holds these fields in a workdir, where earlier trainings have it too.
+_DATA_FILE = 'lessons.json'
+# Rows whose hidden states are computed at a time.
+_BATCH_SIZE = 4
+# Held-out rows whose figures are logged.
+_VALIDATION_ROWS = 8
 
 
 class DistillationBatch(NamedTuple):
-  """What a drafter learns from.
+  """Training rows, and the verifier's hidden states at their positions.
 
   Attributes:
-    rows: Texts, and their places that count.
-    hidden: What the verifier makes of these places, [rows, places, width].
+    tokens: Token ids, [B, L].
+    positions: Positions before a token of an answer, [B, N].
+    mask: True for positions that are not padding, [B, N].
+    hidden: Last hidden states of the verifier at the positions, [B, N, D].
   """
 
-  rows: texts.Rows
-  hidden: np.ndarray
+  tokens: Any
+  positions: Any
+  mask: Any
+  hidden: Any
 
-  def of(self, chosen: Any) -> tuple[np.ndarray, ...]:
-    """Tokens, places, which of them count, and states, of some rows."""
-    return *(each[chosen] for each in self.rows), self.hidden[chosen]
+  def select(self, indices: np.ndarray) -> 'DistillationBatch':
+    """Returns the batch of some rows."""
+    return DistillationBatch(*(field[indices] for field in self))
 
-  def some(self, config: ConfigDict, step: int) -> tuple[np.ndarray, ...]:
-    """The same of rows that a config's seed and a step choose."""
+  def sample(self, config: ConfigDict, step: int) -> 'DistillationBatch':
+    """Returns the rows of a training step, drawn by the config's seed."""
     rng = np.random.default_rng((config.seed, step))
-    return self.of(rng.choice(len(self.hidden), config.rows, replace=False))
+    indices = rng.choice(len(self.hidden), config.rows, replace=False)
+    return self.select(indices)
 
 
 class DistillationData(NamedTuple):
-  """All that a training takes of texts.
+  """The data of a training on texts.
 
   Attributes:
-    lesson: What is learnt from.
-    watched: The same of texts that are held out.
-    said: Ids of what is to be said, upwards.
-    held: Documents that are held out.
+    train: Rows to learn from.
+    validation: Rows of held-out documents.
+    draft_vocab_ids: Token ids that the drafter can draft, ascending.
+    held_out: Documents that are not learned from.
   """
 
-  lesson: DistillationBatch
-  watched: DistillationBatch
-  said: np.ndarray
-  held: list[texts.Document]
+  train: DistillationBatch
+  validation: DistillationBatch
+  draft_vocab_ids: np.ndarray
+  held_out: list[texts.Document]
 
 
-def forward(
+def hidden_at(
   model: language.LanguageModel,
   params: Any,
   tokens: Int[Array, 'B L'],
-  places: Int[Array, 'B N'],
+  positions: Int[Array, 'B N'],
 ) -> Float[Array, 'B N D']:
-  """Hidden states of places of rows, without a cache."""
+  """Computes last hidden states at positions of rows, without a cache."""
 
-  def one(tokens, places):
-    positions = jnp.arange(tokens.shape[0])
-    mask = positions[None] <= positions[:, None]
-    return model.with_hidden(params, tokens, positions, mask)[1][places]
+  def hidden_of_row(tokens, row_positions):
+    order = jnp.arange(tokens.shape[0])
+    mask = order[None] <= order[:, None]
+    return model.with_hidden(params, tokens, order, mask)[1][row_positions]
 
-  return jax.vmap(one)(tokens, places)
+  return jax.vmap(hidden_of_row)(tokens, positions)
 
 
 def cast(dtype: Any, tree: Any) -> Any:
-  """Parameters as other numbers."""
+  """Converts all arrays of a tree to a dtype."""
   return jax.tree.map(lambda x: x.astype(dtype), tree)
 
 
-def hidden(
+def load_hidden(
   file: pathlib.Path, verifier: checkpoints.Checkpoint, rows: texts.Rows
 ) -> np.ndarray:
-  """Hidden states of rows, from a file as far as they are there.
+  """Returns hidden states of rows, computing those that a file lacks.
 
   Args:
-    file: Of an earlier start, or to be made.
-    verifier: In gemma's order, and in the type that states are kept in.
-    rows: Texts, and the places of which states are wanted.
+    file: An array [rows, N, D], which is made or completed.
+    verifier: The verifier, in gemma's layout and the dtype of the states.
+    rows: Training rows.
 
   Raises:
     ValueError: The file is of other rows.
   """
   model, params, _ = verifier
-  shape = (*rows.places.shape, model.hidden_size(params))
+  shape = (*rows.positions.shape, model.hidden_size(params))
   progress = file.with_suffix('.done')
   done = int(progress.read_text()) if progress.exists() else 0
   file.parent.mkdir(parents=True, exist_ok=True)
   dtype = model.dtype(params)
-  # As bits, where numpy has no such numbers of its own.
+  # numpy has no bfloat16, whose bits are stored instead.
   bits = np.uint16 if dtype == jnp.bfloat16 else np.float32
   if done:
-    kept = np.lib.format.open_memmap(file, 'r+', None, shape)
+    states = np.lib.format.open_memmap(file, 'r+', None, shape)
   else:
-    kept = _reserve(file, bits, shape)
-  if kept.shape != shape or kept.dtype != bits:
+    states = _reserve(file, bits, shape)
+  if states.shape != shape or states.dtype != bits:
     raise ValueError(f'workdir: {file} is of another training; remove it.')
-  run = jax.jit(functools.partial(forward, model))
+  compute = jax.jit(functools.partial(hidden_at, model))
   count = len(rows.tokens)
   with tqdm.tqdm(total=count, initial=done, desc='reading') as bar:
     while done < count:
-      some = np.arange(done, min(done + _READ, count))
-      # A shape of its own for the last costs more.
-      full = np.resize(some, _READ)
-      found = run(params, rows.tokens[full], rows.places[full])
-      kept[some] = np.asarray(found).view(bits)[: len(some)]
-      done += len(some)
-      bar.update(len(some))
-      if done == count or done % (64 * _READ) == 0:
-        kept.flush()
+      indices = np.arange(done, min(done + _BATCH_SIZE, count))
+      # Repeats rows of the last batch, which would be compiled for its size.
+      batch = np.resize(indices, _BATCH_SIZE)
+      hidden = compute(params, rows.tokens[batch], rows.positions[batch])
+      states[indices] = np.asarray(hidden).view(bits)[: len(indices)]
+      done += len(indices)
+      bar.update(len(indices))
+      if done == count or done % (64 * _BATCH_SIZE) == 0:
+        states.flush()
         atomic.write_text(progress, str(done))
-  return kept.view(dtype)
+  return states.view(dtype)
 
 
 def _reserve(
   file: pathlib.Path, bits: Any, shape: tuple[int, ...]
 ) -> np.memmap:
-  """Makes an array on the disk that is known to have the room.
+  """Creates an array file whose disk space is reserved.
 
-  What is written to an array that turns out to have no room kills the process.
+  Writing to a memory map without disk space kills the process.
 
   Raises:
-    OSError: The disk is full; names the file, of which nothing is left.
+    OSError: The disk is full; names the file, which is removed.
   """
   try:
     with atomic.name_path_in_errors(file):
-      kept = np.lib.format.open_memmap(file, 'w+', bits, shape)
-      # Where the system can reserve room.
+      array = np.lib.format.open_memmap(file, 'w+', bits, shape)
+      # Not every system can reserve space.
       if hasattr(os, 'posix_fallocate'):
         with file.open('r+b') as out:
           os.posix_fallocate(out.fileno(), 0, file.stat().st_size)
   except BaseException:
     file.unlink(missing_ok=True)
     raise
-  return kept
+  return array
 
 
-def logits(
+def draft_logits(
   model: language.LanguageModel,
-  states: Float[Array, '*B D'],
-  rows: Float[Array, 'n D'],
+  hidden: Float[Array, '*B D'],
+  table: Float[Array, 'n D'],
 ) -> Float[Array, '*B n']:
-  """What a model says of states, of some tokens alone.
+  """Computes logits of some tokens from hidden states.
 
   Args:
-    model: Knows whether its logits are capped.
-    states: Normalised, of whatever type.
-    rows: Of its table, in the type that is multiplied.
+    model: The model, whose soft cap of logits is applied.
+    hidden: Normalised hidden states, of any dtype.
+    table: Rows of the embedding table, in the dtype of the product.
 
   Returns:
-    float32.
+    float32 logits.
   """
-  said = jnp.einsum(
+  logits = jnp.einsum(
     '...D,nD->...n',
-    states.astype(rows.dtype),
-    rows,
+    hidden.astype(table.dtype),
+    table,
     preferred_element_type=jnp.float32,
   )
   cap = model.module.config.final_logit_softcap
-  return said if cap is None else jnp.tanh(said / cap) * cap
+  return logits if cap is None else jnp.tanh(logits / cap) * cap
 
 
-def taught(
+def prepare(
   config: ConfigDict, verifier: checkpoints.Checkpoint, workdir: pathlib.Path
 ) -> DistillationData:
-  """Has the verifier answer, and read.
+  """Lets the verifier answer prompts and read rows of documents.
 
   Args:
     config: Fields of a training on texts, such as those of
       configs/train_drafter.py.
-    verifier: In gemma's order.
-    workdir: Holds what it says.
+    verifier: The verifier, in gemma's layout.
+    workdir: Folder of the answers and hidden states.
 
   Raises:
-    ValueError: The texts will not do, or the workdir is another training's.
+    ValueError: The texts are unsuitable, or the workdir is of another training.
   """
-  found = texts.documents(config)
-  deciding = {name: config[name] for name in _DECIDING}
-  deciding['text'] = records.digest(found)
-  held, found = found[: config.held_out], found[config.held_out :]
-  # What stands in the texts twice is not learnt from if it is held out.
-  watched = {*held}
-  found = [document for document in found if document not in watched]
-  tokenizer = verifier.tokenizer
-  # First, for what will not do is found before the verifier has answered.
-  made = {
-    'held_out': texts.rows(config, [held], tokenizer, _WATCHED, 'held_out')
-  }
-  if not made['held_out'].counts.any():
+  documents = texts.load_documents(config)
+  fields = {name: config[name] for name in _DATA_FIELDS}
+  fields['text'] = records.digest(documents)
+  held_out = documents[: config.held_out]
+  excluded = {*held_out}
+  # Copies of held-out documents are not learned from.
+  documents = [
+    document
+    for document in documents[config.held_out :]
+    if document not in excluded
+  ]
+  pack = functools.partial(
+    texts.pack_rows, config, tokenizer=verifier.tokenizer
+  )
+  # Before the verifier answers, so that short rows are refused at once.
+  validation_rows = pack([held_out], count=_VALIDATION_ROWS, seed='held_out')
+  if not validation_rows.mask.any():
     raise ValueError(
       f'row_length: in {config.row_length} tokens no answer begins after an'
       ' example; give more.'
     )
-  asked = texts.asked(config, found, config.answers, 'answers')
-  kept = workdir / 'answers.jsonl'
-  records.claim(workdir / 'lessons.json', deciding, 'training', kept.exists())
-
-  @functools.cache
-  def writes(temperature):
-    model = checkpoints.load_model(config.verifier)
-    return sampler.Sampler(
-      model,
-      config=DecodingConfig(
-        gamma=0,
-        temperature=temperature,
-      ),
+  document_sets = [
+    documents,
+    *_answered_by_verifier(config, documents, workdir, fields),
+  ]
+  train_rows = pack(document_sets, count=config.texts, seed='train')
+  reader = verifier._replace(params=cast(config.dtype, verifier.params))
+  batches = [
+    DistillationBatch(*rows, load_hidden(workdir / name, reader, rows))
+    for name, rows in (
+      ('train.npy', train_rows),
+      ('held_out.npy', validation_rows),
     )
+  ]
+  tokenizer = verifier.tokenizer
+  required = {*tokenizer.stops, *tokenizer.encode(texts.SEPARATOR)}
+  draft_vocab_ids = texts.frequent_tokens(
+    document_sets, tokenizer, config.vocabulary, [*required]
+  )
+  return DistillationData(*batches, draft_vocab_ids, held_out)
 
-  # Some prompts at each temperature in turn.
+
+def _answered_by_verifier(
+  config: ConfigDict,
+  documents: Sequence[texts.Document],
+  workdir: pathlib.Path,
+  fields: dict[str, Any],
+) -> list[list[texts.Document]]:
+  """Returns documents with the verifier's answers, a set per temperature.
+
+  Args:
+    config: Fields of a training on texts.
+    documents: Documents whose prompts are answered.
+    workdir: Folder of the answers.
+    fields: Fields that determine the data, which the folder must agree with.
+
+  Returns:
+    For each temperature with answers, documents with the verifier's answers.
+  """
+  prompts = texts.few_shot_prompts(config, documents, config.answers, 'answers')
+  file = workdir / 'answers.jsonl'
+  records.claim(workdir / _DATA_FILE, fields, 'training', file.exists())
   temperatures = tuple(config.temperatures)
 
-  def turn(number):
-    return number // texts.AT_A_TIME % len(temperatures)
+  def temperature_index(number: int) -> int:
+    # Chunks of prompts take the temperatures in turn.
+    return number // texts.CHUNK_SIZE % len(temperatures)
 
-  def answer(some, first):
-    answers = writes(temperatures[turn(first)]).sample(
-      some,
+  answers = texts.resume_answers(
+    file,
+    [prompt for prompt, _ in prompts],
+    _answerer(config, temperature_index),
+  )
+  answered: list[list[texts.Document]] = [[] for _ in temperatures]
+  for i, (_, document) in enumerate(prompts):
+    # A document with an empty answer means one without an answer.
+    if answers[i] or not document.answer:
+      answered[temperature_index(i)].append(
+        document._replace(answer=answers[i])
+      )
+  return [*filter(None, answered)]
+
+
+def _answerer(
+  config: ConfigDict, temperature_index: Callable[[int], int]
+) -> Callable[[Sequence[str], int], list[str]]:
+  """Returns the function by which the verifier answers chunks of prompts.
+
+  Args:
+    config: Fields of a training on texts.
+    temperature_index: Maps the index of a prompt to that of its temperature.
+  """
+
+  @functools.cache
+  def sampler_at(temperature: float) -> sampler.Sampler:
+    model = checkpoints.load_model(config.verifier)
+    options = DecodingConfig(gamma=0, temperature=temperature)
+    return sampler.Sampler(model, config=options)
+
+  def answer(prompts: Sequence[str], first: int) -> list[str]:
+    temperature = config.temperatures[temperature_index(first)]
+    answers = sampler_at(temperature).sample(
+      prompts,
       max_new_tokens=config.answer_length,
       seed=config.seed + first,
       stop_strings=('\n',),
     )
     return [answer.text for answer in answers]
 
-  prompts = [prompt for prompt, _ in asked]
-  written = texts.kept(kept, prompts, answer)
-  own: list[list[texts.Document]] = [[] for _ in temperatures]
-  for i, (_, document) in enumerate(asked):
-    # An empty one would be taken for a text without an answer.
-    if written[i] or not document.answer:
-      own[turn(i)].append(document._replace(answer=written[i]))
-  # Its own of each temperature as often as the user's, where there are any.
-  kinds = [found, *filter(None, own)]
-  made['train'] = texts.rows(config, kinds, tokenizer, config.texts, 'train')
-  reads = verifier._replace(params=cast(config.dtype, verifier.params))
-  distillation_data = [
-    DistillationBatch(
-      made[name], hidden(workdir / f'{name}.npy', reads, made[name])
-    )
-    for name in ('train', 'held_out')
-  ]
-  special = (*tokenizer.stops, *tokenizer.encode(texts.BETWEEN))
-  said = texts.vocabulary(kinds, tokenizer, config.vocabulary, [*{*special}])
-  return DistillationData(*distillation_data, said, held)
+  return answer
 
 
-def listed(numbers: Sequence[float]) -> str:
-  """Numbers as a sentence has them, and their shares if some stand twice."""
-  times = collections.Counter(numbers)
-  whole = len(numbers)
-  shares = len(times) < whole
+def format_shares(numbers: Sequence[float]) -> str:
+  """Returns numbers as a list in words, with shares if some repeat.
+
+  (1.0, 0.3) gives '1 and 0.3'; (0.0, 1.0, 0.0) '0 (2 of 3) and 1 (1 of 3)'.
+  """
+  counts = collections.Counter(numbers)
+  total = len(numbers)
+  has_repeats = len(counts) < total
   return ' and '.join(
-    f'{x:g} ({n} of {whole})' if shares else f'{x:g}' for x, n in times.items()
+    f'{x:g} ({n} of {total})' if has_repeats else f'{x:g}'
+    for x, n in counts.items()
   )

@@ -1,24 +1,23 @@
-"""Training a drafter for a verifier that has none.
+"""Training of drafters for verifiers that have none.
 
-It begins as some of the verifier's own layers, between the verifier's embedding
-table and its last norm, and says only the tokens that are frequent in answers
-(see `LanguageModel.restrict_vocab`). It learns what the verifier says where an
-answer is being written, be that the user's or one of its own: first by the
-forward KL divergence, sum p log p/q, and then by -log sum min(p, q), which is
-the acceptance itself (LK loss, arXiv 2602.23881). p is the verifier's
-distribution over the tokens that the drafter says.
+A drafter starts as some of the verifier's layers, between the verifier's
+embedding table and final norm, and drafts only tokens that are frequent in
+answers (see `LanguageModel.restrict_vocab`). It is distilled at positions of
+answers, of the user or of the verifier: first by the forward KL divergence
+sum p log p/q, then by -log sum min(p, q), the acceptance itself (LK loss, arXiv
+2602.23881). p is the verifier's distribution over the drafted vocabulary.
 """
 
 import dataclasses
 import json
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
 from cascades.drafters import pairing
@@ -38,59 +37,69 @@ from experiments.training import (
 def begin(
   config: ConfigDict, verifier: checkpoints.Checkpoint
 ) -> checkpoints.Checkpoint:
-  """The drafter before it has learnt anything.
+  """Returns the drafter before its training.
 
   Args:
-    config: Its `layers` are the verifier's that it begins as; or its `init` is
-      the name or the folder of a drafter to go on from.
-    verifier: In gemma's order.
+    config: Fields of a training: `layers`, indices of the verifier's layers to
+      start from; or `init`, the name or folder of a drafter to continue.
+    verifier: The verifier, in gemma's layout.
 
   Raises:
-    ValueError: There are both fields or neither; or no such layers, they are no
-      model of their own, or none of them attends to the whole text; or what is
-      to be gone on from shares no table with the verifier.
+    ValueError: Both fields or none are given; the layers do not exist or none
+      attends globally; or the drafter to continue has another table.
   """
   if ('init' in config) == ('layers' in config):
     raise ValueError(
-      'init: give either that, a drafter to go on from, or layers, those of the'
-      ' verifier that a new one begins as.'
+      'init: exactly one of init, a drafter to continue, and layers, those of'
+      ' the verifier to start from, must be given.'
     )
   if 'init' in config:
-    return _again(config.init, verifier)
+    return _trained_before(config.init, verifier)
   model, params, tokenizer = verifier
   c = model.module.config
   layers = tuple(config.layers)
   if not layers or not set(layers) <= set(range(c.num_layers)):
     raise ValueError(
-      f'layers: {layers} will not do; the verifier has {c.num_layers}, from 0.'
+      f'layers: must be some of 0 to {c.num_layers - 1}, got {layers}.'
     )
-  # What is no model of its own is refused there.
+  # Refuses models whose layers cannot run alone.
   model.first_layers(1)
-  kinds = [c.attention_types[i] for i in layers]
-  if all(kind.name != 'GLOBAL' for kind in kinds):
-    whole = [i for i, k in enumerate(c.attention_types) if k.name == 'GLOBAL']
+  attention_types = [c.attention_types[i] for i in layers]
+  if all(kind.name != 'GLOBAL' for kind in attention_types):
+    is_global = [kind.name == 'GLOBAL' for kind in c.attention_types]
+    indices = ', '.join(str(i) for i, x in enumerate(is_global) if x)
     raise ValueError(
-      f'layers: none of {layers} attends to the whole text; take one of'
-      f' {", ".join(map(str, whole))} too.'
+      f'layers: must include one with global attention ({indices}), got'
+      f' {layers}.'
     )
-  config_ = dataclasses.replace(c, attention_types=tuple(kinds))
-  module = dataclasses.replace(model.module, config=config_)
-  own = {f'layer_{i}': params[f'layer_{j}'] for i, j in enumerate(layers)}
+  module_config = dataclasses.replace(c, attention_types=tuple(attention_types))
+  module = dataclasses.replace(model.module, config=module_config)
+  layer_params = {
+    f'layer_{i}': params[f'layer_{j}'] for i, j in enumerate(layers)
+  }
   shared = {name: params[name] for name in ('embedder', 'final_norm')}
   return checkpoints.Checkpoint(
-    dataclasses.replace(model, module=module), own | shared, tokenizer
+    dataclasses.replace(model, module=module), layer_params | shared, tokenizer
   )
 
 
-def _again(
+def _trained_before(
   name: str, verifier: checkpoints.Checkpoint
 ) -> checkpoints.Checkpoint:
-  """A drafter that was trained before, with all of the verifier's table."""
+  """Returns an earlier drafter, with the whole table of the verifier.
+
+  Raises:
+    ValueError: The drafter does not share the verifier's table.
+  """
   model, params, tokenizer = checkpoints.load_model(name, 'float32').unpack()
   table = params['embedder']['input_embedding']
-  theirs = verifier.params['embedder']['input_embedding']
-  shared = language.VOCAB_IDS in params['embedder']
-  if not shared or table.shape != theirs.shape or (table != theirs).any():
+  verifier_table = verifier.params['embedder']['input_embedding']
+  shares_table = language.VOCAB_IDS in params['embedder']
+  if (
+    not shares_table
+    or table.shape != verifier_table.shape
+    or (table != verifier_table).any()
+  ):
     raise ValueError(
       f'init: {name} does not share the table of the verifier; give a drafter'
       ' that was trained for it.'
@@ -101,91 +110,73 @@ def _again(
   )
 
 
+class LossInputs(NamedTuple):
+  """The inputs of a training step beside the parameters.
+
+  Attributes:
+    embedder: The shared embedder.
+    draft_table: Rows of the embedding table that are drafted, [n, D].
+    batch: Rows, and the verifier's hidden states.
+    by_acceptance: True for the loss -log sum min(p, q), False for KL(p, q).
+  """
+
+  embedder: Any
+  draft_table: Float[Array, 'n D']
+  batch: distillation_data.DistillationBatch
+  by_acceptance: Any
+
+
 def loss_fn(
-  own: Any,
-  shared: Any,
+  params: Any,
   model: language.LanguageModel,
-  head: Float[Array, 'n D'],
-  tokens: Int[Array, 'B L'],
-  places: Int[Array, 'B N'],
-  counts: Bool[Array, 'B N'],
-  hidden: Float[Array, 'B N D'],
-  by_acceptance: Array | bool,
-  sharpened: tuple[float, ...] = (1.0,),
+  inputs: LossInputs,
+  temperatures: tuple[float, ...] = (1.0,),
 ) -> tuple[Float[Array, ''], dict[str, Float[Array, '']]]:
-  """What is to be made less; and the figures that people look at.
+  """Computes the loss and the figures of the log.
 
   Args:
-    own: The drafter's layers and norm; they become what the head is before
-      anything is multiplied.
-    shared: Its embedder.
+    params: The drafter's layers and norm; converted to the dtype of the table.
     model: The drafter.
-    head: Rows of the table of what it says.
-    tokens: Rows.
-    places: Of each row, which the loss is about.
-    counts: Which of them.
-    hidden: The verifier's states of them.
-    by_acceptance: Whether the loss is -log sum min(p, q), else KL(p, q).
-    sharpened: Temperatures of both at which the former is taken; the loss is
-      their mean. The lower, the more it asks for the same likeliest token.
+    inputs: Batch, shared parameters and kind of loss.
+    temperatures: Temperatures of p and q at which the acceptance loss is taken
+      and averaged. Low ones weigh the most likely token.
 
   Returns:
-    Mean over places, in nats; KL, `kept`, the mean of sum min(p, q), both among
-    the tokens that it says, and `agree`, how often both hold the same token
-    likeliest.
+    The mean over positions in nats; and figures over the drafted vocabulary:
+    `kl`, `kept`, the mean of sum min(p, q), and `agree`, the share of positions
+    where the most likely tokens of p and q are the same.
   """
-  params = distillation_data.cast(head.dtype, own) | {'embedder': shared}
-  own_hidden = distillation_data.forward(model, params, tokens, places)
-  said, guess = (
-    distillation_data.logits(model, x, head) for x in (hidden, own_hidden)
+  table, (tokens, positions, mask, hidden) = inputs.draft_table, inputs.batch
+  all_params = distillation_data.cast(table.dtype, params) | {
+    'embedder': inputs.embedder
+  }
+  own_hidden = distillation_data.hidden_at(model, all_params, tokens, positions)
+  p_logits, q_logits = (
+    distillation_data.draft_logits(model, x, table)
+    for x in (hidden, own_hidden)
   )
-  log_p, log_q = jax.nn.log_softmax(said), jax.nn.log_softmax(guess)
+  log_p, log_q = jax.nn.log_softmax(p_logits), jax.nn.log_softmax(q_logits)
   p, q = jnp.exp(log_p), jnp.exp(log_q)
-  kept = jnp.minimum(p, q).sum(-1)
+  acceptance = jnp.minimum(p, q).sum(-1)
 
   def mean(values):
-    return jnp.where(counts, values, 0).sum() / jnp.maximum(1, counts.sum())
+    return jnp.where(mask, values, 0).sum() / jnp.maximum(1, mask.sum())
 
   divergence = mean((p * (log_p - log_q)).sum(-1))
-  agree = mean(said.argmax(-1) == guess.argmax(-1))
+  agree = mean(p_logits.argmax(-1) == q_logits.argmax(-1))
 
-  def rejected(temperature):
-    both = (jax.nn.log_softmax(x / temperature) for x in (said, guess))
+  def acceptance_loss(temperature):
+    both = (jax.nn.log_softmax(x / temperature) for x in (p_logits, q_logits))
     return -jax.nn.logsumexp(jnp.minimum(*both), -1)
 
-  rejection = sum(map(rejected, sharpened)) / len(sharpened)
-  loss = jnp.where(by_acceptance, mean(rejection), divergence)
-  return loss, dict(kl=divergence, kept=mean(kept), agree=agree)
+  rejection = sum(map(acceptance_loss, temperatures)) / len(temperatures)
+  loss = jnp.where(inputs.by_acceptance, mean(rejection), divergence)
+  return loss, dict(kl=divergence, kept=mean(acceptance), agree=agree)
 
 
-def train_drafter(
-  config: ConfigDict, workdir: pathlib.Path
-) -> tuple[pathlib.Path, list[texts.Document]]:
-  """Trains a drafter, from its last checkpoint if there is one.
-
-  Args:
-    config: Fields of a training, such as those of configs/train_drafter.py.
-    workdir: Holds checkpoints, the log, and what the verifier says.
-
-  Returns:
-    The drafter's folder; and documents that were held out.
-
-  Raises:
-    ValueError: The verifier or the texts will not do.
-  """
-  checkpoints.check_dtype(config.dtype)
-  reduced_folders.check_stored(config.stored)
-  # In gemma's order, for long rows.
-  verifier = checkpoints.load_model(config.verifier, 'float32').unpack()
-  start = begin(config, verifier)
-  lesson, watched, tokens, held = distillation_data.taught(
-    config, verifier, workdir
-  )
-  shared = start.params['embedder']
-  multiplied = distillation_data.cast(config.dtype, shared)
-  head = multiplied['input_embedding'][tokens]
-  own = {k: v for k, v in start.params.items() if k != 'embedder'}
-  optimizer = optax.chain(
+def _make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
+  """Makes AdamW with warm-up, cosine decay and clipped gradients."""
+  return optax.chain(
     optax.clip_by_global_norm(1.0),
     optax.adamw(
       optax.warmup_cosine_decay_schedule(
@@ -195,46 +186,99 @@ def train_drafter(
     ),
   )
 
-  def loss(own, shared, *given):
-    sharpened = tuple(config.sharpened)
-    return loss_fn(own, shared, start.model, *given, sharpened)
 
-  @jax.jit
-  def watch(own, shared, *given):
-    return loss_fn(own, shared, start.model, *given, True)[1]
+def train_drafter(
+  config: ConfigDict, workdir: pathlib.Path
+) -> tuple[pathlib.Path, list[texts.Document]]:
+  """Trains a drafter, resuming from its last checkpoint if there is one.
+
+  Args:
+    config: Fields of a training, such as those of configs/train_drafter.py.
+    workdir: Folder of checkpoints, the log, and the distillation data.
+
+  Returns:
+    The drafter's folder; and the held-out documents.
+
+  Raises:
+    ValueError: The verifier, the texts or a field is unsuitable.
+  """
+  checkpoints.check_dtype(config.dtype)
+  reduced_folders.check_stored(config.stored)
+  # In gemma's layout, which is faster for long rows.
+  verifier = checkpoints.load_model(config.verifier, 'float32').unpack()
+  start = begin(config, verifier)
+  data = distillation_data.prepare(config, verifier, workdir)
+  embedder = start.params['embedder']
+  cast_embedder = distillation_data.cast(config.dtype, embedder)
+  draft_table = cast_embedder['input_embedding'][data.draft_vocab_ids]
+  params = {k: v for k, v in start.params.items() if k != 'embedder'}
+
+  def loss(params, *inputs):
+    temperatures = tuple(config.sharpened)
+    return loss_fn(params, start.model, LossInputs(*inputs), temperatures)
 
   def batch(step):
     by_acceptance = np.bool_(step >= config.kl_fraction * config.steps)
-    return multiplied, head, *lesson.some(config, step), by_acceptance
+    rows = data.train.sample(config, step)
+    return LossInputs(cast_embedder, draft_table, rows, by_acceptance)
 
-  def look(own):
-    return watch(own, multiplied, head, *watched.of(...))
+  @jax.jit
+  def validation_figures(params, *inputs):
+    return loss_fn(params, start.model, LossInputs(*inputs, True))[1]
 
-  sizes = config.name, config.steps, workdir
-  own = training_loop.fit(config, *sizes, own, optimizer, loss, batch, look)
-  out = workdir / config.name
-  trained = own | {'embedder': shared}
-  reduced_folders.save(
-    out, start.model, trained, tokens, config.verifier, config.stored
+  def validate(params):
+    return validation_figures(
+      params, cast_embedder, draft_table, data.validation
+    )
+
+  trained = training_loop.fit(
+    training_loop.TrainingRun(
+      config=config, name=config.name, steps=config.steps, workdir=workdir
+    ),
+    params,
+    _make_optimizer(config),
+    loss_fn=loss,
+    batch=batch,
+    validate=validate,
   )
-  return out, held
+  folder = workdir / config.name
+  reduced_folders.save(
+    folder,
+    checkpoints.Checkpoint(
+      start.model, trained | {'embedder': embedder}, start.tokenizer
+    ),
+    data.draft_vocab_ids,
+    verifier=config.verifier,
+    stored=config.stored,
+  )
+  return folder, data.held_out
 
 
 def evaluate(
-  folder: pathlib.Path, held: list[texts.Document], config: ConfigDict
+  folder: pathlib.Path, held_out: list[texts.Document], config: ConfigDict
 ) -> dict[str, Any]:
-  """Whether a drafter pays, on prompts that were held out.
+  """Measures acceptance, costs and speed-up of a drafter.
+
+  Args:
+    folder: The drafter's folder.
+    held_out: Documents whose prompts are answered.
+    config: Fields of its training.
 
   Returns:
-    At temperature 1 and 0 acceptance and tokens per call of the verifier,
-    strictly; what a call costs; and the speed-up that they promise, by gamma.
+    For temperature 1 and 0: acceptance and tokens per verifier call of strict
+    decoding; the cost of a drafter call in verifier calls; and the modelled
+    speed-up by gamma.
   """
   verifier = checkpoints.load_model(config.verifier, 'float32')
   drafter = checkpoints.load_model(folder, 'float32')
-  asked = texts.asked(config, held, config.eval_examples, 'held out', False)
-  prompts = [prompt for prompt, _ in asked]
-  figures: dict[str, Any] = acceptance_eval.strict(
-    *(verifier, drafter, prompts, config.eval_gamma),
+  prompts = texts.few_shot_prompts(
+    config, held_out, config.eval_examples, 'held out', allow_repeats=False
+  )
+  figures: dict[str, Any] = acceptance_eval.measure_acceptance(
+    verifier,
+    drafter,
+    [prompt for prompt, _ in prompts],
+    config.eval_gamma,
     max_new_tokens=config.answer_length,
     stop_strings=('\n',),
   )
@@ -245,22 +289,33 @@ def evaluate(
   ).low
   figures['cost of a call'] = unit.drafter_token_s / unit.verifier_token_s
   figures['speed-up'] = {
-    name: {gamma: promised(of['acceptance'], gamma, unit) for gamma in gammas}
-    for name, of in figures.items()
+    name: {
+      gamma: modelled_speedup(values['acceptance'], gamma, unit)
+      for gamma in gammas
+    }
+    for name, values in figures.items()
     if name.startswith('temperature')
   }
   return figures
 
 
-def promised(kept: float, gamma: int, unit: Any) -> float:
-  """The speed-up of strict decoding that unit costs and acceptance promise.
+def modelled_speedup(acceptance: float, gamma: int, unit: Any) -> float:
+  """Returns the speed-up of strict decoding by acceptance and unit costs.
 
-  A block has (1 - b^(gamma + 1)) / (1 - b) tokens (Leviathan et al. 2023, eq.
-  1), and costs gamma calls of the drafter, and one that reads them all.
+  A block has (1 - b^(gamma + 1)) / (1 - b) tokens at acceptance b (Leviathan et
+  al. 2023, eq. 1), and costs gamma calls of the drafter and a call of the
+  verifier.
+
+  Args:
+    acceptance: The acceptance rate b.
+    gamma: Drafted tokens per block.
+    unit: Costs in seconds, a `metrics.Costs`.
   """
-  tokens = gamma + 1 if kept == 1 else (1 - kept ** (gamma + 1)) / (1 - kept)
-  block = gamma * unit.drafter_token_s + unit.verify_s[gamma]
-  return tokens * unit.verifier_token_s / block
+  tokens = gamma + 1.0
+  if acceptance != 1:
+    tokens = (1 - acceptance ** (gamma + 1)) / (1 - acceptance)
+  block_s = gamma * unit.drafter_token_s + unit.verify_s[gamma]
+  return tokens * unit.verifier_token_s / block_s
 
 
 _CARD = """---
@@ -269,9 +324,10 @@ _CARD = """---
 
 # {folder}
 
-A drafter for `{verifier}`: {begun},
-with its embedding table, which is not in this folder. It says {said:,} tokens,
-those most frequent in the texts below, and reads all.
+A drafter for `{verifier}`: {start},
+with its embedding table, which is not in this folder. It drafts
+{vocabulary_size:,} tokens, the most frequent ones of the texts below, and reads
+all.
 
 - Data: {documents}; {answers:,} answers are the verifier's
   own, at temperature {at}. In {texts:,} rows of {row_length} tokens.
@@ -293,28 +349,29 @@ It is a language model, and answers alone too.
 {terms}"""
 
 
-# As a card says it.
+# Descriptions of `stored` in a card.
 _STORED = {None: 'float32', 'int8': '8 bits, a scale to each row of a matrix'}
 
 
-def _begun(config: ConfigDict) -> str:
-  """What a drafter was before it learnt."""
+def _describe_start(config: ConfigDict) -> str:
+  """Describes the parameters that a training starts from, for a card."""
   if 'init' in config:
     return f'an earlier\n`{pathlib.Path(config.init).name}`, trained on'
   layers = ', '.join(map(str, config.layers))
   return f'its layers {layers} as they began, trained on'
 
 
-def _losses(config: ConfigDict) -> str:
-  """What was made less, in the order in which it was."""
-  said = '-log sum min(p, q)'
+def _describe_losses(config: ConfigDict) -> str:
+  """Describes the losses of a training in their order, for a card."""
+  description = '-log sum min(p, q)'
   if tuple(config.sharpened) != (1.0,):
-    said += f' at temperatures {distillation_data.listed(config.sharpened)}'
+    shares = distillation_data.format_shares(config.sharpened)
+    description += f' at temperatures {shares}'
   if not config.kl_fraction:
-    return said
+    return description
   return (
     'forward KL divergence from the\n'
-    f'  verifier for {config.kl_fraction:.0%} of them, then {said}'
+    f'  verifier for {config.kl_fraction:.0%} of them, then {description}'
   )
 
 
@@ -324,23 +381,34 @@ def write_card(
   figures: dict[str, Any],
   command: str,
 ) -> None:
-  """Writes a card with these figures, and a notice, beside a drafter."""
-  said = checkpoints.load_model(folder).params['embedder'][language.VOCAB_IDS]
-  at = [name for name in figures if name.startswith('temperature')]
+  """Writes the model card and the licence files of a drafter.
 
-  def table(first, figures):
-    rows = [(at_, *(f'{x:.2f}' for x in figures[at_].values())) for at_ in at]
-    return acceptance_eval.table((first, *map(str, figures[at[0]])), rows)
+  Args:
+    folder: The drafter's folder.
+    config: Fields of its training.
+    figures: Result of `evaluate`.
+    command: Command that repeats the training.
+  """
+  embedder = checkpoints.load_model(folder).params['embedder']
+  temperatures = [name for name in figures if name.startswith('temperature')]
+
+  def table(corner, figures):
+    rows = [
+      (name, *(f'{x:.2f}' for x in figures[name].values()))
+      for name in temperatures
+    ]
+    head = corner, *map(str, figures[temperatures[0]])
+    return acceptance_eval.format_table(head, rows)
 
   size = sum(f.stat().st_size for f in folder.glob('*.safetensors'))
   documents = ', '.join(f'`{task}`' for task in config.tasks)
   text = _CARD.format(
     **config,
     folder=folder.name,
-    begun=_begun(config),
-    at=distillation_data.listed(config.temperatures),
-    losses=_losses(config),
-    said=len(said),
+    start=_describe_start(config),
+    at=distillation_data.format_shares(config.temperatures),
+    losses=_describe_losses(config),
+    vocabulary_size=len(embedder[language.VOCAB_IDS]),
     documents=f'training problems of {documents}' if documents else 'own texts',
     command=command,
     numbers=_STORED.get(config.stored, config.stored),
@@ -349,7 +417,7 @@ def write_card(
     cost=figures['cost of a call'],
     device=jax.devices()[0].device_kind,
     promise=table('gamma', figures['speed-up']),
-    **terms.put(folder, config.verifier),
+    **terms.add_licence(folder, config.verifier),
   )
   records.write_text(folder / 'README.md', text)
   text = json.dumps(figures, indent=2) + '\n'

@@ -1,14 +1,13 @@
-"""Training a recurrent head on what its verifier says.
+"""Training of recurrent heads on the distributions of their verifier.
 
-From every position of an answer the head is asked for the verifier's
-distribution of the next few tokens, given the hidden state that it would be
-given there. The loss is the cross entropy of the two, which is least where the
-head says what the verifier says.
+From each position of an answer, the head predicts the verifier's distribution
+of the next few tokens from the hidden state that it has there when it drafts.
+The loss is the cross entropy of both distributions.
 
-Answers are the verifier's own, to training problems; or, where a config has
-texts, as configs/train_recurrent.py:texts does, the users' as well (see
-`distillation_data`), and then the head says only the tokens that are frequent
-in them.
+Answers are the verifier's, to training problems; or, for configs with texts
+such as configs/train_recurrent.py:texts, also the users' (see
+`distillation_data`), and the head then drafts only tokens that are frequent in
+them.
 """
 
 import pathlib
@@ -17,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
 from cascades.config import DecodingConfig
@@ -36,93 +35,86 @@ from experiments.training import (
 from experiments.training.small_models import problem_stream
 
 
-def write_texts(
+def generate_rows(
   config: ConfigDict, verifier: checkpoints.Checkpoint
 ) -> texts.Rows:
-  """What the verifier answers to problems, with the prompts before it.
+  """Returns rows of problems and the verifier's answers.
 
   Returns:
-    An answer a row, padded with 0; those that do not fit are cut.
+    An answer a row, padded with 0; longer rows are cut.
   """
   stream = problem_stream(config.mixture, f'{config.seed}/head')
   prompts = [next(stream)[0] for _ in range(config.texts)]
-  answers = sampler.Sampler(
-    verifier,
-    config=DecodingConfig(
-      gamma=0,
-      temperature=1.0,
-    ),
-  ).sample(
+  options = DecodingConfig(gamma=0, temperature=1.0)
+  answers = sampler.Sampler(verifier, config=options).sample(
     prompts, max_new_tokens=config.answer_length, seed=config.seed, echo=True
   )
   tokens = np.zeros((len(answers), config.row_length), np.int32)
-  places = []
+  positions = []
   for row, answer in zip(tokens, answers, strict=True):
     ids = answer.tokens[: config.row_length]
     row[: len(ids)] = ids
     first = len(answer.tokens) - len(answer.logprobs)
-    places.append(range(first - 1, len(ids) - 1))
-  return texts.Rows(tokens, *texts.padded(places))
+    positions.append(range(first - 1, len(ids) - 1))
+  return texts.Rows(tokens, *texts.pad_positions(positions))
 
 
 def loss_fn(
   head: recurrent_drafter.Head,
   params: Any,
   model: Any,
-  said: Float[Array, 'n D'],
-  tokens: Int[Array, 'B L'],
-  places: Int[Array, 'B N'],
-  counts: Bool[Array, 'B N'],
-  hidden: Float[Array, 'B N D'],
+  table: Float[Array, 'n D'],
+  batch: distillation_data.DistillationBatch,
   depth: int,
 ) -> tuple[Float[Array, ''], dict[str, Float[Array, 'depth']]]:
-  """Mean cross entropy with the verifier; and its expected acceptance.
+  """Computes the mean cross entropy with the verifier.
 
   Args:
-    head: Trained.
-    params: The verifier's.
+    head: The head to train.
+    params: The verifier's parameters.
     model: The verifier.
-    said: Rows of its table, of what the head says.
-    tokens: Rows of texts.
-    places: Of each row, where a token of an answer is next.
-    counts: Which of them.
-    hidden: The verifier's states there.
-    depth: Tokens drafted from each place.
+    table: Rows of the verifier's table of the drafted tokens.
+    batch: Rows, and the verifier's hidden states.
+    depth: Tokens drafted from each position.
 
   Returns:
-    Nats per drafted token, and `kept`, for each step of a draft the mean of
-    sum min(p, q), the chance that its token is kept; among the tokens that it
-    says.
+    Nats per drafted token; and `kept`, the mean of sum min(p, q) over the
+    drafted tokens for each step of a draft, which is its acceptance.
   """
-  p = jax.nn.softmax(distillation_data.logits(model, hidden, said))
-  count, longest = places.shape[1], tokens.shape[1]
+  p = jax.nn.softmax(distillation_data.draft_logits(model, batch.hidden, table))
+  tokens, positions, mask = batch.tokens, batch.positions, batch.mask
+  count, length = positions.shape[1], tokens.shape[1]
 
-  def read(*row):
-    return recurrent_drafter.read(model, params, head, *row)
+  def read(*inputs):
+    return recurrent_drafter.read(model, params, head, *inputs)
 
-  def following(i):
-    at = jnp.minimum(places + 1 + i, longest - 1)
-    return jnp.take_along_axis(tokens, at, axis=1)
+  def tokens_after(i):
+    index = jnp.minimum(positions + 1 + i, length - 1)
+    return jnp.take_along_axis(tokens, index, axis=1)
 
   def step(states, i):
-    # The verifier said the token after a place with the state of the place.
-    states, features = jax.vmap(jax.vmap(read))(hidden, states, following(i))
-    guess = jax.nn.log_softmax(distillation_data.logits(model, features, said))
-    at = jnp.minimum(jnp.arange(count) + 1 + i, count - 1)
-    # As far as the answer goes on.
-    inside = counts & counts[:, at] & (places[:, at] == places + 1 + i)
-    nats = -(p[:, at] * guess).sum(-1)
-    kept = jnp.minimum(p[:, at], jnp.exp(guess)).sum(-1)
-    sums = (jnp.where(inside, x, 0).sum() for x in (nats, kept))
-    return states, (*sums, inside.sum())
+    # The head reads the token after a position with the state at the position.
+    states, features = jax.vmap(jax.vmap(read))(hidden, states, tokens_after(i))
+    log_q = jax.nn.log_softmax(
+      distillation_data.draft_logits(model, features, table)
+    )
+    index = jnp.minimum(jnp.arange(count) + 1 + i, count - 1)
+    # Drafts end with the answer.
+    is_inside = (
+      mask & mask[:, index] & (positions[:, index] == positions + 1 + i)
+    )
+    nats = -(p[:, index] * log_q).sum(-1)
+    acceptance = jnp.minimum(p[:, index], jnp.exp(log_q)).sum(-1)
+    sums = (jnp.where(is_inside, x, 0).sum() for x in (nats, acceptance))
+    return states, (*sums, is_inside.sum())
 
-  hidden = hidden.astype(said.dtype)
-  _, (nats, kept, many) = jax.lax.scan(step, hidden, jnp.arange(depth))
-  kept = kept / jnp.maximum(1, many)
-  return nats.sum() / jnp.maximum(1, many.sum()), {'kept': kept}
+  hidden = batch.hidden.astype(table.dtype)
+  _, (nats, acceptance, counts) = jax.lax.scan(step, hidden, jnp.arange(depth))
+  acceptance = acceptance / jnp.maximum(1, counts)
+  return nats.sum() / jnp.maximum(1, counts.sum()), {'kept': acceptance}
 
 
-# Of the head's matrices; see `training_loop.make_optimizer`.
+# Axes of the head's matrices; see `training_loop.make_optimizer`.
 _AXES = {
   'state': (0, 1),
   'input': (0, 1),
@@ -134,37 +126,38 @@ _AXES = {
 def train_head(
   config: ConfigDict, workdir: pathlib.Path
 ) -> tuple[pathlib.Path, checkpoints.Checkpoint]:
-  """Trains a head for a verifier, from its last checkpoint if there is one.
+  """Trains a head, resuming from its last checkpoint if there is one.
 
   Args:
     config: Fields of a training, such as those of configs/train_recurrent.py.
-    workdir: Holds checkpoints, the log, and what the verifier says; the head is
-      written beside them.
+    workdir: Folder of checkpoints, the log, the data and the trained head.
 
   Returns:
     The head's folder, and the verifier.
 
   Raises:
-    ValueError: The verifier or the texts will not do.
+    ValueError: The verifier or the texts are unsuitable.
   """
   checkpoints.check_dtype(config.dtype)
   verifier = checkpoints.load_model(config.verifier)
-  # In gemma's order, for long rows.
-  model, params, _ = whole = verifier.unpack()
-  says = None
+  # In gemma's layout, which is faster for long rows.
+  unpacked = verifier.unpack()
+  model, params, _ = unpacked
+  draft_vocab_ids = None
   if 'text' in config:
-    lesson, _, says, _ = distillation_data.taught(config, whole, workdir)
+    data = distillation_data.prepare(config, unpacked, workdir)
+    train, draft_vocab_ids = data.train, data.draft_vocab_ids
   else:
-    rows = write_texts(config, verifier)
-    reads = whole._replace(params=distillation_data.cast(config.dtype, params))
-    hidden = distillation_data.hidden(workdir / 'train.npy', reads, rows)
-    lesson = distillation_data.DistillationBatch(rows, hidden)
-  multiplied = distillation_data.cast(config.dtype, params['embedder'])
-  said = multiplied['input_embedding'][: model.vocab_size]
-  said = said if says is None else said[says]
-  optimizer = training_loop.make_optimizer(
-    config.steps, config.learning_rate, _AXES
-  )
+    rows = generate_rows(config, verifier)
+    reader = unpacked._replace(
+      params=distillation_data.cast(config.dtype, params)
+    )
+    hidden = distillation_data.load_hidden(workdir / 'train.npy', reader, rows)
+    train = distillation_data.DistillationBatch(*rows, hidden)
+  embedder = distillation_data.cast(config.dtype, params['embedder'])
+  table = embedder['input_embedding'][: model.vocab_size]
+  if draft_vocab_ids is not None:
+    table = table[draft_vocab_ids]
 
   @jax.jit
   def init():
@@ -173,49 +166,70 @@ def train_head(
       key, model.hidden_size(params), config.layers
     )
 
-  def loss(head, params, *some):
-    return loss_fn(head, params, model, *some, config.depth)
+  def loss(head, params, table, rows):
+    return loss_fn(head, params, model, table, batch=rows, depth=config.depth)
 
   def batch(step):
-    return {'embedder': multiplied}, said, *lesson.some(config, step)
+    return {'embedder': embedder}, table, train.sample(config, step)
 
-  sizes = config.name, config.steps, workdir
-  head = training_loop.fit(config, *sizes, init(), optimizer, loss, batch)
-  out = workdir / config.name
-  recurrent_checkpoint.save(out, head, verifier, says)
-  return out, verifier
+  head = training_loop.fit(
+    training_loop.TrainingRun(
+      config=config, name=config.name, steps=config.steps, workdir=workdir
+    ),
+    init(),
+    training_loop.make_optimizer(config.steps, config.learning_rate, _AXES),
+    loss_fn=loss,
+    batch=batch,
+  )
+  folder = workdir / config.name
+  recurrent_checkpoint.save(folder, head, verifier, draft_vocab_ids)
+  return folder, verifier
 
 
 def evaluate(
   folder: pathlib.Path, verifier: checkpoints.Checkpoint, config: ConfigDict
 ) -> dict[str, dict[str, float]]:
-  """How much of its drafts stays, on held-out problems; strict decoding.
+  """Measures the acceptance of strict decoding on held-out problems.
+
+  Args:
+    folder: The head's folder.
+    verifier: The verifier.
+    config: Fields of its training.
 
   Returns:
     By task: acceptance and tokens per verifier call, at temperature 1 and 0.
   """
-  if 'text' in config:
-    held = texts.documents(config)[: config.held_out]
-    asked = texts.asked(config, held, config.eval_examples, 'held out', False)
-    how = dict(max_new_tokens=config.answer_length, stop_strings=('\n',))
-    groups = {'held_out': ([prompt for prompt, _ in asked], how)}
-  else:
-    groups = {}
-    for task in (TASKS[name] for name in config.mixture):
-      some = task.load(split='test', num_examples=config.eval_examples)
-      how = dict(max_new_tokens=task.max_new_tokens)
-      groups[task.name] = [example.prompt for example in some], how
   head, gamma = recurrent_checkpoint.load(folder), config.eval_gamma
   return {
     name: {
-      f'{what}, {temperature}': value
-      for temperature, found in acceptance_eval.strict(
-        verifier, head, prompts, gamma, **how
+      f'{score}, {temperature}': value
+      for temperature, scores in acceptance_eval.measure_acceptance(
+        verifier, head, prompts, gamma, **sample_options
       ).items()
-      for what, value in found.items()
+      for score, value in scores.items()
     }
-    for name, (prompts, how) in groups.items()
+    for name, prompts, sample_options in _held_out_prompts(config)
   }
+
+
+def _held_out_prompts(
+  config: ConfigDict,
+) -> list[tuple[str, list[str], dict[str, Any]]]:
+  """Returns names of tasks, their held-out prompts, and options to sample."""
+  if 'text' not in config:
+    loaded = []
+    for task in (TASKS[name] for name in config.mixture):
+      examples = task.load(split='test', num_examples=config.eval_examples)
+      prompts = [example.prompt for example in examples]
+      options = dict(max_new_tokens=task.max_new_tokens)
+      loaded.append((task.name, prompts, options))
+    return loaded
+  held_out = texts.load_documents(config)[: config.held_out]
+  pairs = texts.few_shot_prompts(
+    config, held_out, config.eval_examples, 'held out', allow_repeats=False
+  )
+  options = dict(max_new_tokens=config.answer_length, stop_strings=('\n',))
+  return [('held_out', [prompt for prompt, _ in pairs], options)]
 
 
 _CARD = """---
@@ -229,7 +243,7 @@ A recurrent drafter (Cheng, Zhang et al. 2024, arXiv 2403.09919) for
 It drafts for that verifier only, which it knows by a fingerprint.
 
 - Shape: state {size}, {layers} residual layers; {parameters:,} parameters.
-- Says {says} tokens.
+- Drafts {vocabulary_size} tokens.
 - Data: {data}.
 - Training: {steps} steps of {rows} texts, {depth} tokens drafted from every
   position; cross entropy with the verifier's distribution; Muon.
@@ -250,37 +264,37 @@ def write_card(
   figures: dict[str, dict[str, float]],
   command: str,
 ) -> None:
-  """Writes a card with these figures beside a head, and terms if it has any.
+  """Writes the model card of a head, and licence files if it needs any.
 
   Args:
-    folder: The head's.
-    config: Of its training.
-    figures: What `evaluate` found.
-    command: What trains it.
+    folder: The head's folder.
+    config: Fields of its training.
+    figures: Result of `evaluate`.
+    command: Command that repeats the training.
   """
   loaded = recurrent_checkpoint.load(folder)
-  head, says = loaded.head, loaded.says
+  head, ids = loaded.head, loaded.says
   data = (
     f'{config.texts} answers of the verifier itself, at temperature 1, to\n'
     '  training problems of `experiments.tasks`; no held-out problem was seen'
   )
   if 'text' in config:
-    at = distillation_data.listed(config.temperatures)
-    # As `distillation_data.taught` mixes them.
-    kinds = 1 + len(config.temperatures)
+    shares = distillation_data.format_shares(config.temperatures)
+    # `distillation_data.prepare` draws from each set equally often.
+    sets = 1 + len(config.temperatures)
     data = (
-      f"{config.texts} rows of users' texts, one of {kinds}, and of the"
-      f" verifier's own answers,\n  at temperature {at}; no held-out text was"
-      ' seen'
+      f"{config.texts} rows of users' texts, one of {sets}, and of the"
+      f" verifier's own answers,\n  at temperature {shares}; no held-out text"
+      ' was seen'
     )
   text = _CARD.format(
     **config,
     size=head['state'].shape[0],
     parameters=sum(x.size for x in head.values()),
-    says='all' if says is None else f'{len(says):,}',
+    vocabulary_size='all' if ids is None else f'{len(ids):,}',
     data=data,
     command=command,
-    table=acceptance_eval.by_task(figures),
-    **terms.put(folder, config.verifier, of_weights=False),
+    table=acceptance_eval.format_scores(figures),
+    **terms.add_licence(folder, config.verifier, has_weights=False),
   )
   records.write_text(folder / 'README.md', text)

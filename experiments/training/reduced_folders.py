@@ -7,8 +7,8 @@ import numpy as np
 
 from cascades import arguments, atomic
 from cascades.models import (
+  checkpoints,
   huggingface,
-  language,
   param_mapping,
   shared_table,
   tensor_files,
@@ -17,78 +17,77 @@ from cascades.models import (
 STORED = 'bfloat16', 'float32', 'int8'
 
 
-def in_8_bits(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """A matrix as whole numbers from -127 to 127, and a scale for each row.
+def quantize(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Quantizes a matrix to int8 with a scale per row.
 
   Args:
-    matrix: [rows, columns].
+    matrix: Numbers, [rows, columns].
 
   Returns:
-    int8 [rows, columns]; float32 [rows, 1]. Their product is off by half a
-    scale at most, a 254th of the largest of a row.
+    int8 from -127 to 127, [rows, columns], and float32 scales, [rows, 1]. Their
+    product deviates by half a scale at most, a 254th of a row's largest number.
   """
   matrix = np.asarray(matrix, np.float32)
   scales = np.abs(matrix).max(1, keepdims=True) / np.float32(127)
-  # A row of zeros has no scale of its own.
+  # A row of zeros would have the scale 0.
   scales = np.where(scales > 0, scales, np.float32(1))
   return np.rint(matrix / scales).astype(np.int8), scales
 
 
 def check_stored(stored: str | None) -> None:
-  """Refuses what layers cannot be rounded to.
+  """Checks a format of stored layers.
 
   Raises:
-    ValueError: It is neither None nor one of `STORED`.
+    ValueError: The format is neither None nor one of `STORED`.
   """
   if stored not in (None, *STORED):
     raise ValueError(
-      f'stored: {arguments.quote(stored)} will not do; give'
-      f' {", ".join(STORED[:-1])} or'
-      f' {STORED[-1]}, or leave it out to take what they are.'
+      f'stored: must be one of {", ".join(STORED)} or None (unchanged), got'
+      f' {arguments.quote(stored)}.'
     )
 
 
 def save(
   folder: str | pathlib.Path,
-  model: language.LanguageModel,
-  params: language.Params,
-  tokens: np.ndarray,
+  checkpoint: checkpoints.Checkpoint,
+  draft_vocab_ids: np.ndarray,
+  *,
   verifier: str,
   stored: str | None = None,
 ) -> None:
-  """Writes a model without its table.
+  """Writes a model without its embedding table.
 
   Args:
-    folder: Made if it is not there.
-    model: A Gemma 2 or a Gemma 3, not packed.
-    params: Its own, with the whole table, in gemma's order.
-    tokens: Ids of what it says, upwards.
-    verifier: Whose table it is: a name that `load_model` takes.
-    stored: What the layers are rounded to, one of `STORED`; None for what they
-      are. 'int8' is for matrices, and leaves vectors as they are.
+    folder: Folder to write, which is made if absent.
+    checkpoint: A Gemma 2 or Gemma 3 with the whole table, unpacked and in
+      gemma's layout; its tokenizer is not written.
+    draft_vocab_ids: Token ids that the model drafts, ascending.
+    verifier: The owner of the table: a name that `load_model` takes.
+    stored: Format of the layers, one of `STORED`; None keeps their dtype.
+      'int8' quantizes matrices only.
 
   Raises:
-    ValueError: `stored` is none of them.
-    OSError: A file cannot be written; names it, and the folder stays as it was.
+    ValueError: The format is unknown.
+    OSError: A file cannot be written; names it, and the folder is unchanged.
   """
   check_stored(stored)
-
+  model, params, _ = checkpoint
   folder = pathlib.Path(folder)
   config = huggingface.make_config(model, params, (1,))
-  tensors = {shared_table.VOCABULARY: np.asarray(tokens, np.int32)}
+  tensors = {shared_table.VOCABULARY: np.asarray(draft_vocab_ids, np.int32)}
   for tensor in param_mapping.tensors(params, config, model.gate_by_rows):
     if tensor.name == param_mapping.TABLE_TENSOR:
       continue
     name, x = tensor.name, tensor.make()
     if stored == 'int8' and x.ndim == 2:
-      x, tensors[name + shared_table.SCALE] = in_8_bits(x)
+      x, tensors[name + shared_table.SCALE] = quantize(x)
     elif stored and stored != 'int8':
       x = x.astype(jnp.dtype(stored))
     tensors[name] = x
-  said = shared_table.TableOwner(
+  owner = shared_table.TableOwner(
     verifier, shared_table.checksum(model, params)
-  )._asdict()
+  )
   with atomic.replace_files(folder) as part:
     tensor_files.save_tensors(part / 'model.safetensors', tensors)
-    for name, fields in (('config.json', config), (shared_table.FILE, said)):
-      tensor_files.write_json(part / name, fields)
+    tensor_files.write_json(part / 'config.json', config)
+    tensor_files.write_json(part / shared_table.FILE, owner._asdict())

@@ -1,8 +1,8 @@
-"""Training a deferral rule on what sweeps of a pair wrote.
+"""Training of deferral rules on the answers of sweeps.
 
-Nobody has texts of the true distribution, which Lemma 4 asks for (see
-`contrib.rule_fitting`); here they are those of a sweep of the pair, on training
-examples, each weighing as it was scored, and each example as much as another.
+Lemma 4 needs texts of the true distribution (see `contrib.rule_fitting`). They
+are approximated by the answers of a sweep of the pair on training examples,
+weighted by their scores and normalised per example.
 """
 
 import json
@@ -21,9 +21,8 @@ from experiments import records
 from experiments.records import stats
 from experiments.training import acceptance_eval
 
-# Fields of a sweep that say how rows come about, with their usual values: they
-# have to be the same of all workdirs.
-_ALIKE = {
+# Fields of a sweep that must be the same in all workdirs, with their defaults.
+_SHARED_FIELDS = {
   'verifier': None,
   'drafter': None,
   'temperature': 1.0,
@@ -33,89 +32,96 @@ _ALIKE = {
 }
 
 
-def settings(workdirs: Sequence[str]) -> dict[str, Any]:
-  """How sweeps were decoded that a rule is to learn from.
+def shared_settings(workdirs: Sequence[str]) -> dict[str, Any]:
+  """Returns the settings of sweeps to learn from.
 
   Returns:
-    The fields of `_ALIKE`.
+    The fields of `_SHARED_FIELDS`.
 
   Raises:
-    ValueError: There is none, one is of test examples, or they differ.
+    ValueError: A workdir has no config or test examples, or settings differ.
   """
-  found: dict[str, Any] = {}
+  settings: dict[str, Any] = {}
   for workdir in workdirs:
     path = pathlib.Path(workdir) / 'config.json'
     try:
       config = records.read_json(path)
-      said = {name: config.get(name, _ALIKE[name]) for name in _ALIKE}
+      fields = {
+        name: config.get(name, default)
+        for name, default in _SHARED_FIELDS.items()
+      }
     except (OSError, ValueError):
       raise ValueError(
-        f'workdirs: {path} is not there, or no config; name finished sweeps,'
+        f'workdirs: {path} is absent or not a config; name finished sweeps,'
         ' with commas between them.'
       ) from None
     if config.get('split', 'test') == 'test':
       raise ValueError(
-        f'workdirs: {workdir} is of test examples, which no rule may learn'
+        f'workdirs: {workdir} has test examples, which no rule may learn'
         ' from; decode training examples, with --config.split=train.'
       )
-    for name, value in said.items():
-      if found.setdefault(name, value) != value:
+    for name, value in fields.items():
+      if settings.setdefault(name, value) != value:
         raise ValueError(
-          f'workdirs: {workdir} has the {name} {value!r}, and those before it'
-          f' {found[name]!r}; name sweeps that agree in it.'
+          f'workdirs: {workdir} has the {name} {value!r}, and earlier ones have'
+          f' {settings[name]!r}; name sweeps with the same {name}.'
         )
-  return found
+  return settings
 
 
-def gather(
+def gather_texts(
   config: ConfigDict, workdirs: Sequence[str]
 ) -> list[rule_fitting.Text]:
-  """The texts of some sweeps that are worth something.
+  """Returns the answers of sweeps with a positive score, weighted.
 
-  A text that several points wrote is one, and weighs as often.
+  An answer that several points wrote is one text with the sum of the weights.
 
   Args:
-    config: Says which score weighs them, and how many there may be.
-    workdirs: Theirs.
+    config: Fields of a training: `score`, `sharpness` and `texts`.
+    workdirs: Folders of the sweeps.
 
   Raises:
-    ValueError: There are no records, a score is unknown, or none is above 0.
+    ValueError: There are no records, the score is unknown, or none is positive.
   """
-  worth: dict[tuple, float] = {}
+  weights: dict[tuple, float] = {}
   prompts: dict[tuple[str, str], str] = {}
   for workdir in workdirs:
-    asked = records.read_examples(workdir)
-    for point, lines in records.read_points(workdir).items():
+    examples = records.read_examples(workdir)
+    for point, point_records in records.read_points(workdir).items():
       traces = records.read_traces(workdir, point)
-      for record, trace in zip(lines, traces, strict=True):
-        score = _worth(record, config.score)
+      for record, trace in zip(point_records, traces, strict=True):
+        score = _score(record, config.score)
         if not score > 0 or not trace.tokens:
           continue
         example = record.task, record.id
-        prompts[example] = asked[record.task][record.id].prompt
+        prompts[example] = examples[record.task][record.id].prompt
         key = example, tuple(trace.tokens)
-        worth[key] = worth.get(key, 0.0) + score**config.sharpness
-  if not worth:
+        weights[key] = weights.get(key, 0.0) + score**config.sharpness
+  if not weights:
     raise ValueError(
       f'workdirs: no answer in {", ".join(workdirs)} is right; a rule learns'
       ' from those that are.'
     )
-  # Whichever come first by a hash.
-  kept = sorted(worth, key=lambda key: records.digest([*key[0], *key[1]]))
-  kept = kept[: config.texts]
+  # A hash selects the texts, independent of the order of the sweeps.
+  keys = sorted(weights, key=lambda key: records.digest([*key[0], *key[1]]))
+  keys = keys[: config.texts]
   totals: dict[tuple[str, str], float] = {}
-  for key in kept:
-    totals[key[0]] = totals.get(key[0], 0.0) + worth[key]
+  for key in keys:
+    totals[key[0]] = totals.get(key[0], 0.0) + weights[key]
   return [
     rule_fitting.Text(
-      key[0], prompts[key[0]], key[1], worth[key] / totals[key[0]]
+      key[0], prompts[key[0]], key[1], weights[key] / totals[key[0]]
     )
-    for key in kept
+    for key in keys
   ]
 
 
-def _worth(record: records.Record, score: str) -> float:
-  """How right an answer is, at least 0; nan of what failed."""
+def _score(record: records.Record, score: str) -> float:
+  """Returns the score of an answer; nan if it failed.
+
+  Raises:
+    ValueError: The score is unknown.
+  """
   if record.failure is not None:
     return math.nan
   if score and score not in record.scores:
@@ -126,41 +132,46 @@ def _worth(record: records.Record, score: str) -> float:
   return record.scores[score] if score else record.quality
 
 
-def judge(
-  places: rule_fitting.Places,
+def compare_rules(
+  positions: rule_fitting.Places,
   weights: Mapping[str, float],
   leniences: Sequence[float],
 ) -> dict[str, Any]:
-  """(J) of the learned rule and of others, on examples that are held out.
+  """Compares the objective (J) of rules on held-out examples.
 
-  At each price of a rejection every rule has the lenience that is best on the
-  others.
+  Each rule takes, at each cost of a rejection, the lenience that is best on the
+  other examples.
+
+  Args:
+    positions: Positions of all texts.
+    weights: The learned rule's weights, by feature.
+    leniences: Costs of a rejection.
 
   Returns:
-    `leniences`; `objective`, by rule, at each; its mean over them, `mean`; and
-    `gained`, by rule, by how much the learned one's mean is less, with a
+    `leniences`; `objective` at each, by rule; `mean` over them, by rule; and
+    `gained`, by rule: the reduction of the mean by the learned rule, with a
     bootstrap interval over examples.
   """
-  parts = [places.only(~places.held), places.only(places.held)]
-  # All of them at leniences that are as near.
-  own = sorted({*leniences, *np.linspace(-0.2, 1, 25).tolist()})
-  train, test = (rule_fitting.compare(part, weights, own) for part in parts)
+  parts = [positions.only(~positions.held), positions.only(positions.held)]
+  # A grid of the same density for all rules.
+  grid = sorted({*leniences, *np.linspace(-0.2, 1, 25).tolist()})
+  train, test = (rule_fitting.compare(part, weights, grid) for part in parts)
   weight, example = parts[1].weight, parts[1].example
   objective, per_token = {}, {}
   for name in train:
-    chosen = []
-    for price in leniences:
-      best = np.argmin(parts[0].weight @ train[name].at(price))
-      chosen.append(test[name].at(price)[:, best])
-    objective[name] = [float(weight @ x) for x in chosen]
-    per_token[name] = np.mean(chosen, axis=0)
+    losses = []
+    for lenience in leniences:
+      best = np.argmin(parts[0].weight @ train[name].at(lenience))
+      losses.append(test[name].at(lenience)[:, best])
+    objective[name] = [float(weight @ loss) for loss in losses]
+    per_token[name] = np.mean(losses, axis=0)
 
   def gained(name):
     less = per_token[name] - per_token[learned.NAME]
     _, number = np.unique(example, return_inverse=True)
-    rows = [np.bincount(number, each) for each in (weight * less, weight)]
+    sums = [np.bincount(number, values) for values in (weight * less, weight)]
     low, high = stats.bootstrap_sums_interval(
-      np.stack(rows, 1), lambda sums: sums[0] / sums[1]
+      np.stack(sums, 1), lambda sums: sums[0] / sums[1]
     )
     return [float(weight @ less), float(low), float(high)]
 
@@ -174,20 +185,11 @@ def judge(
   }
 
 
-def train_rule(
-  config: ConfigDict, workdir: pathlib.Path
-) -> tuple[pathlib.Path, dict[str, Any], dict[str, Any]]:
-  """Trains a rule on what sweeps wrote, and judges it.
-
-  Args:
-    config: Fields of a training, such as those of configs/train_rule.py.
-    workdir: The rule is written in a folder there.
-
-  Returns:
-    The folder, the figures, and how the sweeps were decoded.
+def _check_fields(config: ConfigDict) -> list[str]:
+  """Checks the fields of a training, and returns its workdirs.
 
   Raises:
-    ValueError: The sweeps, or a field, will not do.
+    ValueError: A field is out of its range.
   """
   workdirs = [name for name in config.workdirs.split(',') if name]
   if not workdirs:
@@ -196,45 +198,68 @@ def train_rule(
     )
   if not 0 < config.held_out < 1:
     raise ValueError(
-      f'held_out: {config.held_out} will not do; give a share above 0 and'
-      ' below 1.'
+      f'held_out: must be a share above 0 and below 1, got {config.held_out}.'
     )
-  if not config.softness > 0 or not config.ridge >= 0:
-    raise ValueError(
-      'softness: give a number above 0, and a ridge of 0 or more.'
-    )
-  of = settings(workdirs)
-  texts = gather(config, workdirs)
-  decoder = sampler.Sampler(
-    of['verifier'],
-    of['drafter'],
+  for name, is_valid in (
+    ('softness', config.softness > 0),
+    ('ridge', config.ridge >= 0),
+  ):
+    if not is_valid:
+      bound = 'above 0' if name == 'softness' else '0 or more'
+      raise ValueError(f'{name}: must be {bound}, got {config[name]}.')
+  return workdirs
+
+
+def train_rule(
+  config: ConfigDict, workdir: pathlib.Path
+) -> tuple[pathlib.Path, dict[str, Any], dict[str, Any]]:
+  """Trains a rule on the answers of sweeps, and compares it with others.
+
+  Args:
+    config: Fields of a training, such as those of configs/train_rule.py.
+    workdir: Folder in which the rule's folder is written.
+
+  Returns:
+    The rule's folder, the figures, and the settings of the sweeps.
+
+  Raises:
+    ValueError: The sweeps, or a field, are unsuitable.
+  """
+  workdirs = _check_fields(config)
+  settings = shared_settings(workdirs)
+  texts = gather_texts(config, workdirs)
+  pair_sampler = sampler.Sampler(
+    settings['verifier'],
+    settings['drafter'],
     config=DecodingConfig(
       method='speed',
       lenience=0.0,
       gamma=1,
-      temperature=of['temperature'],
-      gate=of['gate'],
+      temperature=settings['temperature'],
+      gate=settings['gate'],
       batch_size=config.batch_size,
     ),
-    dtype=of['dtype'],
+    dtype=settings['dtype'],
   )
-  places = rule_fitting.read(
-    decoder, texts, config.held_out, of['chat'], workdir
+  positions = rule_fitting.read(
+    pair_sampler, texts, config.held_out, settings['chat'], workdir
   )
-  if not 0 < places.held.mean() < 1:
+  if not 0 < positions.held.mean() < 1:
     raise ValueError(
       f'held_out: {config.held_out} of the examples leaves nothing to learn'
-      ' from, or nothing to judge by; give another share, or more examples.'
+      ' from, or nothing to compare on; give another share, or more examples.'
     )
   fields = config.leniences, config.softness, config.ridge
-  weights = rule_fitting.fit(places.only(~places.held), *fields)
-  names = of['verifier'], of['drafter']
-  prints = learned.fingerprints(decoder.verifier, decoder.bound_drafter)
+  weights = rule_fitting.fit(positions.only(~positions.held), *fields)
+  names = settings['verifier'], settings['drafter']
+  prints = learned.fingerprints(
+    pair_sampler.verifier, pair_sampler.bound_drafter
+  )
   folder = workdir / config.name
   learned.save(folder, weights, names, prints)
-  figures = judge(places, weights, config.leniences)
-  figures |= {'texts': len(texts), 'all tokens': len(places.weight)}
-  return folder, figures, of
+  figures = compare_rules(positions, weights, config.leniences)
+  figures |= {'texts': len(texts), 'all tokens': len(positions.weight)}
+  return folder, figures, settings
 
 
 _CARD = """---
@@ -276,36 +301,36 @@ def write_card(
   folder: pathlib.Path,
   config: ConfigDict,
   figures: Mapping[str, Any],
-  of: Mapping[str, Any],
+  settings: Mapping[str, Any],
   command: str,
 ) -> None:
-  """Writes a card with these figures beside a rule.
+  """Writes the model card of a rule.
 
   Args:
-    folder: The rule's.
-    config: Of its training.
-    figures: From `train_rule`.
-    of: How the sweeps were decoded.
-    command: What trains it.
+    folder: The rule's folder.
+    config: Fields of its training.
+    figures: Result of `train_rule`.
+    settings: Settings of the sweeps.
+    command: Command that repeats the training.
   """
-  said = json.loads((folder / learned.FILE).read_text(encoding='utf-8'))
-  # A few of the prices will do.
-  shown = sorted({*np.linspace(0, len(config.leniences) - 1, 4).astype(int)})
-  prices = [f'{figures["leniences"][i]:g}' for i in shown]
+  rule = json.loads((folder / learned.FILE).read_text(encoding='utf-8'))
+  # The table has four of the costs.
+  indices = sorted({*np.linspace(0, len(config.leniences) - 1, 4).astype(int)})
+  prices = [f'{figures["leniences"][i]:g}' for i in indices]
   rows = []
   for name, values in figures['objective'].items():
     less = '-'
     if name in figures['gained']:
       less = '{:.4f} ({:.4f} to {:.4f})'.format(*figures['gained'][name])
-    cells = [values[i] for i in shown] + [figures['mean'][name]]
+    cells = [values[i] for i in indices] + [figures['mean'][name]]
     rows.append((f'`{name}`', *(f'{x:.4f}' for x in cells), less))
-  weights = [(f'`{name}`', f'{w:g}') for name, w in said['weights'].items()]
+  weights = [(f'`{name}`', f'{w:g}') for name, w in rule['weights'].items()]
   text = _CARD.format(
     name=folder.name,
-    verifier=of['verifier'],
-    drafter=of['drafter'],
+    verifier=settings['verifier'],
+    drafter=settings['drafter'],
     texts=figures['texts'],
-    temperature=of['temperature'],
+    temperature=settings['temperature'],
     score=f'`{config.score}`' if config.score else 'quality',
     all_tokens=figures['all tokens'],
     held_out=config.held_out,
@@ -316,10 +341,10 @@ def write_card(
     examples=figures['examples'],
     tokens=figures['tokens'],
     prices=', '.join(prices),
-    table=acceptance_eval.table(
+    table=acceptance_eval.format_table(
       ('rule', *prices, 'mean', 'learned, less'), rows
     ),
-    weights=acceptance_eval.table(('feature', 'weight'), weights),
+    weights=acceptance_eval.format_table(('feature', 'weight'), weights),
   )
   records.write_text(folder / 'README.md', text)
   text = json.dumps(figures, indent=2) + '\n'

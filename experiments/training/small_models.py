@@ -1,4 +1,4 @@
-"""Training models on the bundled tasks, from scratch or from another model."""
+"""Training of models on generated tasks, from scratch or from a model."""
 
 import itertools
 import pathlib
@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from cascades.config import DecodingConfig
 from cascades.models import checkpoints, huggingface, language, tokenizers
 from experiments import records
-from experiments.tasks import GENERATED, TASKS
+from experiments.tasks import TASKS
 from experiments.tasks.task import split_of
 from experiments.training import (
   acceptance_eval,
@@ -24,7 +24,7 @@ from experiments.training import (
 
 
 def train_tokenizer(config: ConfigDict) -> tokenizers.Tokenizer:
-  """A tokenizer of each task's first training problems, in every phrasing."""
+  """Trains a tokenizer on problems of each task, in all phrasing styles."""
   texts = []
   for name in sorted(config.mixture):
     stream = problem_stream({name: 1}, str(config.seed), 'any')
@@ -36,21 +36,22 @@ def train_tokenizer(config: ConfigDict) -> tokenizers.Tokenizer:
 def problem_stream(
   mixture: Mapping[str, float], seed: str, phrasing_style: str = 'plain'
 ) -> Iterator[tuple[str, str]]:
-  """Endless training (prompt, reference) pairs, tasks mixed by share.
+  """Yields endless training (prompt, reference) pairs of mixed tasks.
 
   Args:
     mixture: Shares of the problems, by task.
-    seed: Of the problems and of their order.
+    seed: Seed of the problems and of their order.
     phrasing_style: Words of the references; one of `phrasing.PHRASING_STYLES`.
 
   Raises:
-    ValueError: Problems of one of the tasks are not made up.
+    ValueError: A task does not generate its problems.
   """
   for name in mixture:
-    if name not in GENERATED:
+    if name not in TASKS or not TASKS[name].problems:
+      generated = [n for n, task in TASKS.available().items() if task.problems]
       raise ValueError(
-        f'mixture: {name} is no task to train on; there are'
-        f' {", ".join(GENERATED)}.'
+        f'mixture: must be tasks that generate problems'
+        f' ({", ".join(generated)}), got {name!r}.'
       )
   rng = random.Random(seed)
   names, weights = zip(*sorted(mixture.items()), strict=True)
@@ -67,31 +68,32 @@ def make_batch(
   tokenizer: tokenizers.Tokenizer,
   rows: int,
   step: int,
+  *,
   phrasing_style: str = 'plain',
 ) -> dict[str, np.ndarray]:
-  """Rows of packed problems: a function of the seed and the step alone.
+  """Packs problems into rows, as a function of the seed and the step alone.
 
-  Each problem goes to the first row with room for it; the batch is closed by
-  the first one that fits nowhere.
+  Each problem goes to the first row with room for it; the first problem that
+  fits in no row ends the batch.
 
   Args:
     config: Fields of a training, such as those of configs/train_tiny.py.
     tokenizer: The model's.
-    rows: How many rows.
+    rows: Number of rows.
     step: Number of the batch.
     phrasing_style: Words of the references; one of `phrasing.PHRASING_STYLES`.
 
   Returns:
-    Arrays [rows, row_length]: `tokens`; `targets`, the next tokens;
-    `weights`, 1 where the target belongs to an answer; `segments`, the number
-    of the problem in the row (0 is padding); `positions` within it.
+    Arrays [rows, row_length]: `tokens`; `targets`, the next tokens; `weights`,
+    1 for targets of answers; `segments`, the number of the problem in its row,
+    0 for padding; `positions` within the problem.
   """
   length = config.row_length
   batch = {
     name: np.zeros((rows, length), np.int32)
     for name in ('tokens', 'targets', 'weights', 'segments', 'positions')
   }
-  used, count = [0] * rows, [0] * rows
+  lengths, counts = [0] * rows, [0] * rows
   stream = problem_stream(
     config.mixture, f'{config.seed}/{step}', phrasing_style
   )
@@ -100,70 +102,69 @@ def make_batch(
     answer = [*tokenizer.encode(reference), tokenizers.EOS]
     ids = prompt + answer
     n = len(ids) - 1
-    fits = (r for r in range(rows) if used[r] + n <= length)
+    fits = (r for r in range(rows) if lengths[r] + n <= length)
     row = next(fits, None)
     if row is None:
-      if not any(used):
+      if not any(lengths):
         raise ValueError(
           f'row_length: {length} is too short for a problem of {n} tokens.'
         )
       return batch
-    span = np.s_[row, used[row] : used[row] + n]
-    used[row] += n
-    count[row] += 1
+    span = np.s_[row, lengths[row] : lengths[row] + n]
+    lengths[row] += n
+    counts[row] += 1
     batch['tokens'][span] = ids[:-1]
     batch['targets'][span] = ids[1:]
     batch['weights'][span] = np.arange(n) >= len(prompt) - 1
-    batch['segments'][span] = count[row]
+    batch['segments'][span] = counts[row]
     batch['positions'][span] = np.arange(n)
 
 
 def loss_fn(params, model: language.LanguageModel, batch):
-  """Mean cross entropy per answer token, in nats; and token `accuracy`."""
+  """Computes nats per answer token, and the token `accuracy`."""
   segments = batch['segments']
-  same = segments[:, :, None] == segments[:, None, :]
-  causal = jnp.tril(jnp.ones(same.shape[-2:], bool))
+  is_same = segments[:, :, None] == segments[:, None, :]
+  causal = jnp.tril(jnp.ones(is_same.shape[-2:], bool))
 
-  # The module's own batch is right here: without a cache there is no end
-  # index to share.
+  # A native batch is correct here: rows share an end index only in a cache.
   logits = model.module.apply(
     {'params': params},
     batch['tokens'],
     positions=batch['positions'],
-    attention_mask=same & causal,
+    attention_mask=is_same & causal,
   ).logits.astype(jnp.float32)
   weights = batch['weights'] / batch['weights'].sum()
   nats = optax.softmax_cross_entropy_with_integer_labels(
     logits, batch['targets']
   )
-  right = jnp.argmax(logits, -1) == batch['targets']
-  return (nats * weights).sum(), {'accuracy': (right * weights).sum()}
+  is_right = jnp.argmax(logits, -1) == batch['targets']
+  return (nats * weights).sum(), {'accuracy': (is_right * weights).sum()}
 
 
-# Prompts decoded at a time; only a matter of memory.
+# Prompts decoded at a time; affects only memory.
 _PROMPTS = 100
 
 
 def begin(config: ConfigDict, name: str) -> checkpoints.Checkpoint:
-  """What a training begins with.
+  """Returns the model before its training.
 
   Args:
     config: Fields of a training, such as those of configs/train_tiny.py.
-    name: Key of `config.models`. Its `init` is the name or the folder of the
-      model to go on from, whose shape and tokenizer are kept; or its `config`
-      is the shape of one with random parameters and a tokenizer of its own.
+    name: Key of `config.models`. Its `init` is the name or folder of a model to
+      continue, with its shape and tokenizer; or its `config` is the shape of a
+      model with random parameters and a new tokenizer.
 
   Returns:
-    The model, float32, with parameters in gemma's order.
+    The model, in float32 and gemma's layout.
 
   Raises:
-    ValueError: There is no such model, or there are both fields or neither.
+    ValueError: Both fields or none are given.
   """
   spec = config.models[name]
   if ('init' in spec) == ('config' in spec):
     raise ValueError(
-      f'models.{name}: give either init, a model to go on from, or config, the'
-      ' shape of a new one.'
+      f'models.{name}: exactly one of init, a model to continue, and config,'
+      ' the shape of a new model, must be given.'
     )
   if 'init' in spec:
     return checkpoints.load_model(spec.init, 'float32').unpack()
@@ -178,38 +179,46 @@ def train_model(
   start: checkpoints.Checkpoint,
   workdir: pathlib.Path,
 ) -> pathlib.Path:
-  """Trains one model, from its last checkpoint if there is one.
+  """Trains a model, resuming from its last checkpoint if there is one.
 
   Args:
     config: Fields of a training, such as those of configs/train_tiny.py.
     name: Key of `config.models`.
-    start: The model that it begins with, from `begin`.
-    workdir: Holds checkpoints and the log; the model is written beside them.
+    start: The initial model, from `begin`.
+    workdir: Folder of checkpoints, the log and the trained model.
 
   Returns:
     The model's folder, in Hugging Face layout.
 
   Raises:
-    ValueError: That layout has no place for a model of this family.
+    ValueError: The layout does not support models of this family.
   """
   spec = config.models[name]
   phrasing_style = spec.get('phrasing_style', 'plain')
   model, params, tokenizer = start
-  # Before the training, so that it is not in vain.
+  # Refuses unsupported families before the training.
   huggingface.make_config(model, params, tokenizer.stops)
   optimizer = training_loop.make_optimizer(spec.steps, spec.learning_rate)
 
+  def batch(step):
+    rows = make_batch(
+      config, tokenizer, spec.rows, step, phrasing_style=phrasing_style
+    )
+    return [rows]
+
   params = training_loop.fit(
-    *(config, name, spec.steps, workdir, params, optimizer),
-    lambda params, batch: loss_fn(params, model, batch),
-    lambda step: [
-      make_batch(config, tokenizer, spec.rows, step, phrasing_style)
-    ],
+    training_loop.TrainingRun(
+      config=config, name=name, steps=spec.steps, workdir=workdir
+    ),
+    params,
+    optimizer,
+    loss_fn=lambda params, batch: loss_fn(params, model, batch),
+    batch=batch,
   )
-  out = workdir / name.replace('_', '-')
+  folder = workdir / name.replace('_', '-')
   trained = start._replace(params=params)
-  checkpoints.save_model(out, trained, stored=spec.get('stored'))
-  return out
+  checkpoints.save_model(folder, trained, stored=spec.get('stored'))
+  return folder
 
 
 def evaluate(
@@ -217,12 +226,12 @@ def evaluate(
   tasks: Sequence[str],
   num_examples: int,
 ) -> dict[str, dict[str, float]]:
-  """Held-out scores of a model decoding alone, greedily.
+  """Scores greedy answers of a model to held-out problems.
 
   Args:
-    folder: In Hugging Face layout.
-    tasks: Names of them.
-    num_examples: Per task.
+    folder: The model's folder, in Hugging Face layout.
+    tasks: Names of the tasks.
+    num_examples: Number of problems per task.
 
   Returns:
     The mean of every score, by task.
@@ -230,7 +239,7 @@ def evaluate(
   from cascades.sampler import sampler
 
   model = checkpoints.load_folder(folder)
-  alone = sampler.Sampler(
+  greedy_sampler = sampler.Sampler(
     model,
     config=DecodingConfig(
       gamma=0,
@@ -241,7 +250,7 @@ def evaluate(
   figures = {}
   for task in (TASKS[name] for name in tasks):
     examples = list(task.load(split='test', num_examples=num_examples))
-    answers = alone.sample(
+    answers = greedy_sampler.sample(
       [e.prompt for e in examples], max_new_tokens=task.max_new_tokens
     )
     scores = [
@@ -307,23 +316,23 @@ def write_card(
   token_s: float,
   context: int,
 ) -> None:
-  """Writes a model card with these figures beside a model.
+  """Writes the model card of a model.
 
   Args:
-    folder: The model's.
-    config: Fields that it was trained with.
+    folder: The model's folder.
+    config: Fields of its training.
     name: Key of `config.models`.
-    command: What trains it.
-    figures: Held-out scores, by task; see `evaluate`.
-    token_s: Seconds a token takes alone.
-    context: Tokens in the cache while that was measured.
+    command: Command that repeats the training.
+    figures: Held-out scores by task; see `evaluate`.
+    token_s: Seconds per token at batch size 1.
+    context: Tokens in the cache of that measurement.
   """
   spec = config.models[name]
   model, params, tokenizer = checkpoints.load_folder(folder)
   c = huggingface.make_config(model, params, tokenizer.stops)
-  whole = sum(config.mixture.values())
+  total = sum(config.mixture.values())
   shares = [
-    f'`{task}` ({100 * share / whole:g}%)'
+    f'`{task}` ({100 * share / total:g}%)'
     for task, share in config.mixture.items()
     if share
   ]
@@ -341,7 +350,7 @@ def write_card(
     tokens=spec.rows * config.row_length,
     command=command,
     eval_examples=config.eval_examples,
-    table=acceptance_eval.by_task(figures),
+    table=acceptance_eval.format_scores(figures),
     token_ms=1e3 * token_s,
     context=context,
     device=jax.devices()[0].device_kind,

@@ -1,8 +1,8 @@
-"""Terms that go with what is made of a model which has some.
+"""Licences of what is derived from a licensed model.
 
-What begins as a model's layers, or learns from what it says, is a derivative of
-it. Its folder has the terms' words, a notice, and a card that says so; this
-project's own licence does not cover it.
+A model that starts as layers of a licensed model, or learns from its
+distributions, is a derivative. Its folder has the licence's text, a notice, and
+a card that names both; this project's own licence does not cover it.
 """
 
 import pathlib
@@ -10,9 +10,9 @@ import pathlib
 from cascades.models import checkpoints, package_index
 from experiments import records
 
-_OWN = 'apache-2.0'
-_SAID = """
-It {did},
+_PROJECT_LICENCE = 'apache-2.0'
+_TERMS = """
+It {relation},
 and so is a derivative of it:
 {terms}.
 This project's own licence does not cover it; see LICENSE and NOTICE.
@@ -21,34 +21,37 @@ _MODIFIED = """
 This is a modification: parts of it, trained on what it says, without its
 embedding table.
 """
-_LEARNT = """
+_DISTILLED = """
 This is a derivative: none of its weights, trained on what it says.
 """
 
 
-def put(
-  folder: pathlib.Path, verifier: str, of_weights: bool = True
+def add_licence(
+  folder: pathlib.Path, verifier: str, has_weights: bool = True
 ) -> dict[str, str]:
-  """Puts a licence and a notice beside what was made of a model.
+  """Writes the licence and notice of a derivative into its folder.
 
   Args:
-    folder: Of what was made.
-    verifier: What it was made of. Beside what is made of the bundled ones, or
-      of those of which nothing is known, nothing is put.
-    of_weights: Whether it has weights of the verifier, or only learnt from it.
+    folder: Folder of the derivative.
+    verifier: Name of the original. Nothing is written for bundled models and
+      for models with unknown terms.
+    has_weights: True if the derivative has weights of the original, False if
+      it only learned from its distributions.
 
   Returns:
-    What a card says: `licence`, a line of its head or '', and `terms`.
+    Fields of the model card: `licence`, a line of its header or '', and
+    `terms`.
   """
   if verifier not in package_index.MODELS:
-    own = verifier in checkpoints.BUNDLED
-    return {'licence': f'license: {_OWN}\n' if own else '', 'terms': ''}
-  of = package_index.MODELS[verifier]
-  notice = of.notice + (_MODIFIED if of_weights else _LEARNT)
+    is_bundled = verifier in checkpoints.BUNDLED
+    licence = f'license: {_PROJECT_LICENCE}\n' if is_bundled else ''
+    return {'licence': licence, 'terms': ''}
+  original = package_index.MODELS[verifier]
+  notice = original.notice + (_MODIFIED if has_weights else _DISTILLED)
   records.write_text(folder / 'NOTICE', notice)
-  records.write_text(folder / 'LICENSE', of.licence.read_text('utf-8'))
-  did = f'learnt what `{verifier}` says'
-  if of_weights:
-    did = f"is made of `{verifier}`'s weights and learnt what that says"
-  said = _SAID.format(did=did, terms=of.terms)
-  return {'licence': 'license: gemma\n', 'terms': said}
+  records.write_text(folder / 'LICENSE', original.licence.read_text('utf-8'))
+  relation = f'learnt what `{verifier}` says'
+  if has_weights:
+    relation = f"is made of `{verifier}`'s weights and learnt what that says"
+  terms = _TERMS.format(relation=relation, terms=original.terms)
+  return {'licence': 'license: gemma\n', 'terms': terms}

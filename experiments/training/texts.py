@@ -1,8 +1,8 @@
-"""Texts that a drafter learns from: the user's, and its verifier's own answers.
+"""Training texts of drafters: documents of a user, and answers of the verifier.
 
-A document is a prompt and its answer. Rows are documents one after the other,
-as few-shot prompts have them, so that every position of a row is of the kind
-that the drafter will be asked about.
+A document is a prompt and its answer. Training rows are documents joined as in
+few-shot prompts, so that the positions of a row are like those at which the
+drafter is used.
 """
 
 import collections
@@ -20,20 +20,21 @@ from cascades import atomic
 from cascades.models import tokenizers
 from cascades.untrusted import bounded, schema
 from experiments import records
-from experiments.tasks import TASKS
+from experiments.tasks import TASKS, Reference, Task
 
-# Prompts that are answered between two times that the answers are kept.
-AT_A_TIME = 256
-# Stands between documents.
-BETWEEN = '\n\n'
+# Prompts that are answered between two writes of the answers.
+CHUNK_SIZE = 256
+# Text between two documents.
+SEPARATOR = '\n\n'
 
 
 class Document(NamedTuple):
-  """A prompt, and what is to follow it.
+  """A prompt and its answer.
 
   Attributes:
-    prompt: Ends where an answer begins.
-    answer: With what stands before its first word; '' where there is none.
+    prompt: Text that ends where an answer begins.
+    answer: The answer with the space before its first word; '' if there is no
+      answer.
   """
 
   prompt: str
@@ -41,20 +42,20 @@ class Document(NamedTuple):
 
   @property
   def text(self) -> str:
-    """All of it."""
+    """The prompt followed by the answer."""
     return self.prompt + self.answer
 
 
-def documents(config: ConfigDict) -> list[Document]:
-  """What a config names as texts, in an order that its seed shuffles.
+def load_documents(config: ConfigDict) -> list[Document]:
+  """Loads the documents of a config, shuffled by its seed.
 
   Args:
-    config: Its `text` is a file: of a published set, where `tasks` says which;
-      else a text a line, or JSON objects with `prompt` and, if there is one,
-      `answer`.
+    config: Fields of a training. `text` is the path of a file: of a published
+      set if `tasks` names tasks; else a text a line, or JSON objects with
+      `prompt` and, optionally, `answer`.
 
   Raises:
-    ValueError: The file is absent or damaged, or there is none.
+    ValueError: The file is absent, damaged or has too few documents.
   """
   if not config.text:
     raise ValueError(
@@ -63,49 +64,55 @@ def documents(config: ConfigDict) -> list[Document]:
       ' --config.tasks names.'
     )
   if config.tasks:
-    found = [
-      Document(example.prompt, f' {_first(example.reference)}')
+    documents = [
+      Document(example.prompt, f' {_first_answer(example.reference)}')
       for task in config.tasks
-      for example in _task(task).load(
+      for example in _published_task(task).load(
         split='train', path=config.text, shots=0, num_examples=None
       )
     ]
   else:
-    found = list(_lines(pathlib.Path(config.text)))
-  if len(found) < 2 * config.held_out:
+    documents = list(_read_documents(pathlib.Path(config.text)))
+  if len(documents) < 2 * config.held_out:
     raise ValueError(
-      f'text: {config.text} has {len(found)} documents; give'
+      f'text: {config.text} has {len(documents)} documents; give'
       f' {2 * config.held_out} or more, as {config.held_out} are held out.'
     )
-  random.Random(f'{config.seed}/documents').shuffle(found)
-  return found
+  random.Random(f'{config.seed}/documents').shuffle(documents)
+  return documents
 
 
-def _first(reference: str | tuple[str, ...]) -> str:
+def _first_answer(reference: Reference) -> str:
+  """Returns the first accepted answer, or '' if there is none."""
   return reference if isinstance(reference, str) else (*reference, '')[0]
 
 
-def _task(name: str):
+def _published_task(name: str) -> Task:
+  """Returns the task of a published set; raises ValueError for others."""
   if name not in TASKS or not TASKS[name].source:
-    known = [name for name, task in TASKS.items() if task.source]
+    names = [name for name, task in TASKS.available().items() if task.source]
     raise ValueError(
-      f'tasks: {name!r} is no published set; there are {", ".join(known)}.'
+      f'tasks: must be published sets ({", ".join(names)}), got {name!r}.'
     )
   return TASKS[name]
 
 
-class _Row(schema.Schema):
-  """A line of a file of prompts."""
+class _Line(schema.Schema):
+  """A JSON line of a file of documents."""
 
   prompt: str
   answer: str = ''
 
 
-def _lines(path: pathlib.Path) -> Iterator[Document]:
-  """Documents of a file of lines."""
+def _read_documents(path: pathlib.Path) -> Iterator[Document]:
+  """Yields the documents of a file with a document a line.
 
-  def refuse(number: int, why: object) -> ValueError:
-    return ValueError(f'text: {path}, line {number}: {why}.')
+  Raises:
+    ValueError: The file cannot be read, or a line is damaged.
+  """
+
+  def refuse(number: int, reason: object) -> ValueError:
+    return ValueError(f'text: {path}, line {number}: {reason}.')
 
   number = 0
   try:
@@ -114,8 +121,8 @@ def _lines(path: pathlib.Path) -> Iterator[Document]:
       if not line.strip():
         continue
       if path.suffix == '.jsonl':
-        row = _Row.parse(bounded.parse_json(line))
-        yield Document(row.prompt, row.answer)
+        fields = _Line.parse(bounded.parse_json(line))
+        yield Document(fields.prompt, fields.answer)
       else:
         yield Document(line.decode().rstrip('\r\n'), '')
   except OSError as e:
@@ -128,188 +135,200 @@ def _lines(path: pathlib.Path) -> Iterator[Document]:
     raise refuse(number, e) from None
 
 
-def asked(
+def few_shot_prompts(
   config: ConfigDict,
-  found: Sequence[Document],
+  documents: Sequence[Document],
   count: int,
   seed: str,
-  again: bool = True,
+  *,
+  allow_repeats: bool = True,
 ) -> list[tuple[str, Document]]:
-  """Prompts with worked examples before them, for the verifier to answer.
+  """Draws documents and puts worked examples before their prompts.
 
   Args:
-    config: Says how many examples, `shots`.
-    found: To choose from.
-    count: How many prompts.
-    seed: Of the choice.
-    again: Whether a document may be asked twice; if not, only once there is
-      none left that is no example.
+    config: Fields of a training; `shots` is the number of examples.
+    documents: Documents to draw from, of which examples are drawn too.
+    count: Number of prompts.
+    seed: Seed of the draws.
+    allow_repeats: True if a document may be drawn twice; False repeats only
+      when no document is left.
 
   Returns:
-    Each prompt with its examples, and the document that it is of.
+    Each prompt with its examples, and the document of the prompt.
 
   Raises:
-    ValueError: There are not enough to choose from.
+    ValueError: There are too few documents.
   """
-  if len(found) <= config.shots:
+  if len(documents) <= config.shots:
     raise ValueError(
       f'shots: {config.shots} examples and a prompt cannot be chosen from'
-      f' {len(found)} documents; give less, or more of the texts.'
+      f' {len(documents)} documents; give less, or more of the texts.'
     )
   rng = random.Random(f'{config.seed}/{seed}')
-  prompts, numbers, seen = [], range(len(found)), set()
+  prompts, indices = [], range(len(documents))
+  used: set[int] = set()
+  example_indices: list[int] = []
   for i in range(count):
-    if i % AT_A_TIME == 0:
-      # The same for many prompts, so that they are read once for all of them.
-      shown = rng.sample(numbers, config.shots)
-    if len(seen) + config.shots >= len(numbers):
-      seen.clear()
-    # The answer of what is shown would stand in the prompt.
-    while (last := rng.choice(numbers)) in shown or last in seen:
+    if i % CHUNK_SIZE == 0:
+      # Shared by many prompts, so that a cache of the examples is reused.
+      example_indices = rng.sample(indices, config.shots)
+    if len(used) + config.shots >= len(documents):
+      used.clear()
+    # An example as the question would have its answer in the prompt.
+    while (index := rng.choice(indices)) in example_indices or index in used:
       continue
-    if not again:
-      seen.add(last)
-    texts = [found[number].text for number in shown]
-    prompts.append((BETWEEN.join([*texts, found[last].prompt]), found[last]))
+    if not allow_repeats:
+      used.add(index)
+    examples = [documents[number].text for number in example_indices]
+    document = documents[index]
+    prompts.append((SEPARATOR.join([*examples, document.prompt]), document))
   return prompts
 
 
 class Rows(NamedTuple):
-  """Documents one after the other, and the places that a drafter is asked at.
+  """Training rows of joined documents, and the positions to train at.
 
   Attributes:
-    tokens: Ids, [rows, length], each row beginning with that of a text.
-    places: Where a token of an answer is next, [rows, places], upwards; a row
-      that has fewer repeats its last.
-    counts: Whether a place counts, [rows, places].
+    tokens: Token ids, [rows, length]; a row begins with the begin-of-text id.
+    positions: Positions before a token of an answer, [rows, N], ascending;
+      shorter rows repeat their last position.
+    mask: True for positions that are not padding, [rows, N].
   """
 
   tokens: np.ndarray
-  places: np.ndarray
-  counts: np.ndarray
+  positions: np.ndarray
+  mask: np.ndarray
 
 
-def rows(
+def pack_rows(
   config: ConfigDict,
-  kinds: Sequence[Sequence[Document]],
+  document_sets: Sequence[Sequence[Document]],
   tokenizer: tokenizers.Tokenizer,
   count: int,
   seed: str,
 ) -> Rows:
-  """Rows of documents in random order, each cut at its end.
+  """Packs documents in random order into rows, each cut at its end.
 
-  Only answers are ever drafted, so only they count: of a document without one,
-  all of it; of a row's first, which no example stands before, nothing if the
-  prompts are to have examples.
+  Positions are those of answers, which drafters write. All positions of a
+  document without an answer are used; positions of a row's first document,
+  which has no examples before it, are used only without `shots`.
 
   Args:
-    config: Says how long a row is, `row_length`; and `shots`.
-    kinds: Sets to choose from, each as often as the others.
+    config: Fields of a training; uses `row_length` and `shots`.
+    document_sets: Sets of documents, each drawn from equally often.
     tokenizer: The verifier's.
-    count: How many rows.
-    seed: Of the choice; a row hangs on nothing else.
+    count: Number of rows.
+    seed: Seed of the draws; with the config's seed and the row's index, it
+      determines a row.
   """
   tokens = np.zeros((count, config.row_length), np.int32)
-  found = []
+  positions_by_row = []
   for i, row in enumerate(tokens):
     rng = random.Random(f'{config.seed}/{seed}/{i}')
-    ids, places = [tokenizers.BOS], []
+    ids, positions = [tokenizers.BOS], []
     while len(ids) < len(row):
-      document = rng.choice(rng.choice(kinds))
-      new = tokenizer.encode(document.text + BETWEEN)
-      begins = _alike(new, tokenizer.encode(document.prompt))
+      document = rng.choice(rng.choice(document_sets))
+      new = tokenizer.encode(document.text + SEPARATOR)
+      start = _common_prefix_length(new, tokenizer.encode(document.prompt))
       if not document.answer:
-        begins = 0
+        start = 0
       if len(ids) > 1 or not config.shots:
-        # The token that ends the answer is one to be said too.
-        places += range(len(ids) + begins - 1, len(ids) + len(new) - 1)
+        # Includes the token after the answer, which ends it.
+        positions += range(len(ids) + start - 1, len(ids) + len(new) - 1)
       ids += new
     row[:] = ids[: len(row)]
-    found.append([place for place in places if place < len(row) - 1])
-  return Rows(tokens, *padded(found))
+    positions_by_row.append([x for x in positions if x < len(row) - 1])
+  return Rows(tokens, *pad_positions(positions_by_row))
 
 
-def padded(found: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-  """Places of rows, as many for each, and which of them count."""
-  most = max(map(len, found))
-  places = np.zeros((len(found), most), np.int32)
-  for row, some in zip(places, found, strict=True):
-    row[: len(some)] = some
-    row[len(some) :] = some[-1] if some else 0
-  counts = np.arange(most) < np.array([[len(some)] for some in found])
-  return places, counts
+def pad_positions(
+  positions_by_row: Sequence[Sequence[int]],
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns positions padded to one length, and their mask, [rows, N]."""
+  length = max(map(len, positions_by_row))
+  padded = np.zeros((len(positions_by_row), length), np.int32)
+  for row, positions in zip(padded, positions_by_row, strict=True):
+    row[: len(positions)] = positions
+    row[len(positions) :] = positions[-1] if positions else 0
+  counts = np.array([[len(positions)] for positions in positions_by_row])
+  return padded, np.arange(length) < counts
 
 
-def _alike(one: Sequence[int], other: Sequence[int]) -> int:
-  """How many tokens two texts begin with alike."""
-  same = (a == b for a, b in zip(one, other, strict=False))
-  return sum(itertools.takewhile(bool, same))
+def _common_prefix_length(a: Sequence[int], b: Sequence[int]) -> int:
+  """Returns the number of equal tokens that two sequences begin with."""
+  is_same = (x == y for x, y in zip(a, b, strict=False))
+  return sum(itertools.takewhile(bool, is_same))
 
 
-def vocabulary(
-  kinds: Sequence[Sequence[Document]],
+def frequent_tokens(
+  document_sets: Sequence[Sequence[Document]],
   tokenizer: tokenizers.Tokenizer,
-  most: int,
-  always: Sequence[int],
+  count: int,
+  required: Sequence[int],
 ) -> np.ndarray:
-  """The most frequent tokens of answers, upwards.
+  """Returns the most frequent tokens of answers, ascending.
 
   Args:
-    kinds: Sets of documents, each of as much weight as the others; one without
-      an answer counts as a whole.
+    document_sets: Sets of documents of equal weight; the prompt counts for
+      documents without an answer.
     tokenizer: The verifier's.
-    most: How many tokens.
-    always: Ids that are among them in any case.
+    count: Number of tokens.
+    required: Token ids that are always among them.
   """
   shares: dict[int, float] = collections.defaultdict(float)
-  for kind in kinds:
-    said = collections.Counter(
+  for documents in document_sets:
+    token_counts = collections.Counter(
       token
-      for document in kind
+      for document in documents
       for token in tokenizer.encode(document.answer or document.prompt)
     )
-    for token, count in said.items():
-      shares[token] += count / said.total()
-  left = {
-    token: share for token, share in shares.items() if token not in always
+    for token, n in token_counts.items():
+      shares[token] += n / token_counts.total()
+  optional = {
+    token: share for token, share in shares.items() if token not in required
   }
-  # Of two as frequent, the lower id.
-  order = sorted(left, key=lambda token: (-left[token], token))
-  return np.sort(np.array([*always, *order[: most - len(always)]], np.int32))
+  # Of equally frequent tokens, the lower id comes first.
+  order = sorted(optional, key=lambda token: (-optional[token], token))
+  ids = [*required, *order[: count - len(required)]]
+  return np.sort(np.array(ids, np.int32))
 
 
-def kept(file: pathlib.Path, prompts: Sequence[str], answer: Any) -> list[str]:
-  """Answers to prompts, from a file as far as they are there.
+def resume_answers(
+  file: pathlib.Path, prompts: Sequence[str], answer: Any
+) -> list[str]:
+  """Returns answers to prompts, reading those that a file has already.
 
   Args:
-    file: Holds a JSON string a line, in the order of the prompts.
-    prompts: To be answered.
-    answer: From some prompts, and the number of the first, to their answers.
+    file: JSON strings, one a line, in the order of the prompts; missing
+      answers are appended.
+    prompts: Prompts to answer.
+    answer: `answer(prompts, first)` returns answers to some prompts, of which
+      the first has the index `first`; may be None if the file is complete.
   """
-  done: list[str] = []
+  answers: list[str] = []
   if file.exists():
-    # The last may be half a line, of a run that was stopped.
-    for line in bounded.read_lines(file, lambda _, why: ValueError(why)):
+    # The last line may be incomplete after an interruption.
+    for line in bounded.read_lines(file, lambda _, reason: ValueError(reason)):
       try:
         text = bounded.parse_json(line)
       except ValueError:
         break
       if not isinstance(text, str):
         break
-      done.append(text)
-    if len(done) < len(prompts):
-      # Those of a group have a seed together, and are written together.
-      del done[len(done) // AT_A_TIME * AT_A_TIME :]
-    text = ''.join(json.dumps(x) + '\n' for x in done)
+      answers.append(text)
+    if len(answers) < len(prompts):
+      # A chunk has one seed, and is answered and written as a whole.
+      del answers[len(answers) // CHUNK_SIZE * CHUNK_SIZE :]
+    text = ''.join(json.dumps(x) + '\n' for x in answers)
     records.write_text(file, text)
   with (
     atomic.name_path_in_errors(file),
     file.open('a', encoding='utf-8') as out,
   ):
-    while len(done) < len(prompts):
-      some = prompts[len(done) : len(done) + AT_A_TIME]
-      for text in answer(some, len(done)):
-        done.append(text)
+    while len(answers) < len(prompts):
+      chunk = prompts[len(answers) : len(answers) + CHUNK_SIZE]
+      for text in answer(chunk, len(answers)):
+        answers.append(text)
         out.write(json.dumps(text) + '\n')
       out.flush()
-  return done[: len(prompts)]
+  return answers[: len(prompts)]

@@ -1,4 +1,4 @@
-"""Training tokenizers."""
+"""Training of SentencePiece tokenizers."""
 
 import io
 from collections.abc import Iterable, Sequence
@@ -11,15 +11,15 @@ from cascades.models import tokenizers
 def train(
   texts: Iterable[str], vocab_size: int, symbols: Sequence[str] = ()
 ) -> tokenizers.Tokenizer:
-  """A byte-pair tokenizer of these texts, with Gemma's conventions.
+  """Trains a byte-pair tokenizer with Gemma's conventions.
 
   Digits are single tokens, unknown characters fall back to bytes, spaces are
-  kept as they are, and there is no dummy prefix.
+  preserved, and there is no dummy prefix.
 
   Args:
-    texts: What to learn the pieces from.
-    vocab_size: Pieces in all; 256 of them are bytes.
-    symbols: Texts that are to be a token each, such as those of turns.
+    texts: Texts to learn the tokens from.
+    vocab_size: Number of tokens; 256 of them are bytes.
+    symbols: Texts that are a token each, such as those of chat turns.
   """
   out = io.BytesIO()
   sentencepiece.SentencePieceTrainer.train(

@@ -1,10 +1,11 @@
 """The loop of every training: optimizer, checkpoints and a log.
 
-Every batch is a function of (seed, step), so a run that was stopped goes on
-from its last checkpoint as if it had not been, and one seed gives one model.
+Every batch is a function of (seed, step): an interrupted run resumes from its
+last checkpoint with the same result, and one seed gives one model.
 """
 
 import contextlib
+import dataclasses
 import json
 import pathlib
 import shutil
@@ -22,7 +23,7 @@ from ml_collections import ConfigDict
 from cascades import atomic
 from experiments import records
 
-# By name, which axes of Gemma's matrices are summed over, and which come out.
+# Axes of Gemma's matrices by name: those summed over, and the output axes.
 _AXES = {
   'q_einsum': (1, (0, 2)),
   'kv_einsum': (2, (1, 3)),
@@ -36,30 +37,30 @@ _AXES = {
 def make_optimizer(
   steps: int, learning_rate: float, axes: Mapping[str, tuple] = _AXES
 ) -> optax.GradientTransformation:
-  """Muon for matrices, Adam for all that has no axes; linear decay.
+  """Makes an optimizer: Muon for matrices, Adam for the rest, linear decay.
 
   Muon: https://kellerjordan.github.io/posts/muon/, as in optax.
 
   Args:
-    steps: How many steps the training has.
-    learning_rate: Muon's; Adam has a fifth of it.
-    axes: By name, a matrix's axes that are summed over, and those that come
-      out.
+    steps: Number of steps of the training.
+    learning_rate: Muon's peak learning rate; Adam's is a fifth of it.
+    axes: Axes of matrices by name: those summed over, and the output axes.
+      Parameters of other names are trained by Adam.
   """
 
   def axes_of(path, _):
-    found = next((axes[p.key] for p in path if p.key in axes), None)
-    return found and optax.contrib.MuonDimensionNumbers(*found)
+    numbers = next((axes[p.key] for p in path if p.key in axes), None)
+    return numbers and optax.contrib.MuonDimensionNumbers(*numbers)
 
   def schedule(peak):
-    warm = min(100, steps // 10)
+    warmup = min(100, steps // 10)
     return optax.join_schedules(
       [
-        optax.linear_schedule(0.0, peak, warm),
+        optax.linear_schedule(0.0, peak, warmup),
         optax.constant_schedule(peak),
         optax.linear_schedule(peak, 0.0, steps - steps // 3),
       ],
-      [warm, steps // 3],
+      [warmup, steps // 3],
     )
 
   return optax.chain(
@@ -94,29 +95,43 @@ def _deciding(config: ConfigDict, name: str) -> dict[str, Any]:
   return {_NAMES_IN_FILES.get(name, name): x for name, x in fields.items()}
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingRun:
+  """The identity and length of a training.
+
+  Attributes:
+    config: Fields of the training; the loop reads `log_every` and
+      `checkpoint_every`, both in steps.
+    name: Name of the trained model.
+    steps: Number of steps of the whole training.
+    workdir: Folder of checkpoints and the log.
+  """
+
+  config: ConfigDict
+  name: str
+  steps: int
+  workdir: pathlib.Path
+
+
 def fit(
-  config: ConfigDict,
-  name: str,
-  steps: int,
-  workdir: pathlib.Path,
+  run: TrainingRun,
   params: Any,
   optimizer: optax.GradientTransformation,
+  *,
   loss_fn: Callable[..., tuple[jax.Array, dict[str, jax.Array]]],
   batch: Callable[[int], Sequence[Any]],
-  look: Callable[[Any], dict[str, Any]] = lambda params: {},
+  validate: Callable[[Any], dict[str, Any]] = lambda params: {},
 ) -> Any:
-  """Makes a loss less, from the last checkpoint if there is one.
+  """Minimizes a loss, resuming from the last checkpoint if there is one.
 
   Args:
-    config: Says `log_every` and `checkpoint_every`.
-    name: What the trained model is called.
-    steps: How many steps the whole training has.
-    workdir: Holds checkpoints and the log.
-    params: What is trained, as it begins.
-    optimizer: Of `params`.
-    loss_fn: Takes parameters and a batch; gives the loss, and figures.
-    batch: Arrays by a step's number.
-    look: Figures of parameters that the log has instead.
+    run: Name, length and folder of the training.
+    params: Initial parameters.
+    optimizer: Optimizer of the parameters.
+    loss_fn: `loss_fn(params, *batch)` returns the loss and figures to log.
+    batch: `batch(step)` returns the arrays of a step.
+    validate: `validate(params)` returns figures that replace those of the same
+      names in the log.
 
   Returns:
     The parameters after the last step.
@@ -137,6 +152,7 @@ def fit(
     return {'params': params, 'opt_state': opt_state}, {'loss': loss} | figures
 
   state = {'params': params, 'opt_state': jax.jit(optimizer.init)(params)}
+  config, name, workdir = run.config, run.name, run.workdir
   folder = (workdir / 'checkpoints' / name).absolute()
   with _manage_checkpoints(folder) as manager:
     first = manager.latest_step() or 0
@@ -144,39 +160,41 @@ def fit(
     records.claim(workdir / f'{name}.json', fields, 'training', bool(first))
     if first:
       state = manager.restore(first, args=ocp.args.StandardRestore(state))
-    bar = tqdm.trange(first, steps, initial=first, total=steps, desc=name)
+    bar = tqdm.trange(
+      first, run.steps, initial=first, total=run.steps, desc=name
+    )
     with (workdir / f'{name}.jsonl').open('a') as log:
       for step in bar:
         state, figures = update(state, *batch(step))
         done = step + 1
-        if done % config.log_every == 0 or done == steps:
-          figures |= look(state['params'])
+        if done % config.log_every == 0 or done == run.steps:
+          figures |= validate(state['params'])
           figures = {k: np.asarray(v).tolist() for k, v in figures.items()}
           bar.set_postfix(
             {k: f'{np.ravel(v)[0]:.4f}' for k, v in figures.items()}
           )
           line = dict(step=done, time=time.time(), **figures)
           print(json.dumps(line), file=log, flush=True)
-        if done % config.checkpoint_every == 0 or done == steps:
+        if done % config.checkpoint_every == 0 or done == run.steps:
           manager.save(done, args=ocp.args.StandardSave(state))
   return state['params']
 
 
 @contextlib.contextmanager
 def _manage_checkpoints(folder: pathlib.Path) -> Iterator[Any]:
-  """Keeps the last two checkpoints in a folder.
+  """Manages a folder with the last two checkpoints.
 
   Yields:
-    Orbax's manager.
+    Orbax's checkpoint manager.
 
   Raises:
-    OSError: The disk is full; of what is not whole nothing is left.
+    OSError: The disk is full; incomplete checkpoints are removed.
   """
   import orbax.checkpoint as ocp
 
   options = ocp.CheckpointManagerOptions(max_to_keep=2)
   verbosity = logging.get_verbosity()
-  # Its threads log the traceback of what is raised here all the same.
+  # Orbax's threads log tracebacks of errors that are also raised here.
   logging.set_verbosity(logging.FATAL)
   try:
     with (
