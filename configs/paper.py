@@ -221,7 +221,7 @@ def needs(config: ml_collections.ConfigDict, curves) -> Needs:
   pair = checkpoints.describe(verifier), pairing.describe(drafter)
   (task,) = config.tasks
   size = TASKS[task]
-  needed = memory.need(
+  needed = memory.estimate(
     *pair,
     batch_size=config.batch_size,
     cache_length=batching.bucket(size.longest),
@@ -229,7 +229,7 @@ def needs(config: ml_collections.ConfigDict, curves) -> Needs:
   )
   device = next(d for d in _DEVICES if needed.total < 0.9 * d.memory)
   verifier, drafter = (
-    memory.need(model, None, batch_size=1, cache_length=1, gamma=0).params
+    memory.estimate(model, None, batch_size=1, cache_length=1, gamma=0).params
     for model in pair
   )
   per_block = (1 - 0.7 ** (config.gamma + 1)) / (1 - 0.7)

@@ -28,12 +28,12 @@ def _painted(found, colour: bool) -> str:
   """The continuation: what agrees, the first difference, and what is beyond."""
   out = []
   for i, (place, piece) in enumerate(
-    zip(found.places, found.pieces, strict=True)
+    zip(found.tokens, found.token_strings, strict=True)
   ):
     piece = display.printable(piece) or '<end>'
-    if i < found.matched:
+    if i < found.matched_length:
       out.append(f'\x1b[32m{piece}\x1b[0m' if colour else piece)
-    elif place.agree:
+    elif place.is_match:
       out.append(f'\x1b[2m{piece}\x1b[0m' if colour else piece)
     else:
       out.append(f'\x1b[1;31m{piece}\x1b[0m' if colour else f'[{piece}]')
@@ -54,7 +54,7 @@ def main() -> None:
   found = agreement.agreement(
     (verifier, drafter), _PROMPT.value, _MAX_NEW_TOKENS.value
   )
-  if not found.places:
+  if not found.tokens:
     print('The drafter has nothing to say after this text.')
     return
   colour = cli.colours()
@@ -66,22 +66,24 @@ def main() -> None:
     return repr(verifier.tokenizer.token_strings([token])[0])
 
   print(f'{"":>4}  {"drafter":<16}{"q":>6}{"p":>7}   {"verifier":<16}{"p":>6}')
-  for i, place in enumerate(found.places):
+  for i, place in enumerate(found.tokens):
     line = (
-      f'{i:>4}  {text(place.drafted):<16}{place.drafter_of_drafted:>6.3f}'
-      f'{place.verifier_of_drafted:>7.3f}   '
+      f'{i:>4}  {text(place.drafter_token):<16}{place.q_drafter_token:>6.3f}'
+      f'{place.p_drafter_token:>7.3f}   '
     )
-    if not place.agree:
-      line += f'{text(place.wanted):<16}{place.verifier_of_wanted:>6.3f}'
+    if not place.is_match:
+      line += f'{text(place.verifier_token):<16}{place.p_verifier_token:>6.3f}'
     print(line.rstrip())
-  total = len(found.places)
-  said = f"\nThe first {found.matched} of {total} tokens are the verifier's."
-  if found.difference is not None:
-    place = found.difference
+  total = len(found.tokens)
+  said = (
+    f"\nThe first {found.matched_length} of {total} tokens are the verifier's."
+  )
+  if found.first_mismatch is not None:
+    place = found.first_mismatch
     said += (
-      f' Then the drafter wants {text(place.drafted)}'
-      f' ({place.drafter_of_drafted:.3f}), the verifier {text(place.wanted)}'
-      f' ({place.verifier_of_wanted:.3f}).'
+      f' Then the drafter wants {text(place.drafter_token)}'
+      f' ({place.q_drafter_token:.3f}), the verifier'
+      f' {text(place.verifier_token)} ({place.p_verifier_token:.3f}).'
     )
   print(said)
   greedy = sampler.Sampler(

@@ -107,10 +107,10 @@ def main() -> None:
     seed=_SEED.value,
     stop_strings=_STOP_STRING.value,
     echo=True,
-    chat=_CHAT.value,
+    apply_chat_template=_CHAT.value,
   )
   colour = cli.colours()
-  print(paint(answer.pieces, answer.sources, colour))
+  print(paint(answer.token_strings, answer.sources, colour))
   print(f'\n{legend(colour)}')
   counts = ', '.join(f'{k} {v}' for k, v in answer.counts.items())
   print(f'{counts}.')

@@ -473,7 +473,7 @@ def _report(workdir: pathlib.Path, frame, usage) -> None:
     )
   if usage.rows:
     print(
-      f'Rows kept busy: {usage.utilisation:.1%} of {usage.rows}; reading'
+      f'Rows kept busy: {usage.utilization:.1%} of {usage.rows}; reading'
       f' prompts {usage.prefill_s:.0f} s, decoding {usage.decode_s:.0f} s.'
     )
   print(f'All points: {workdir / "summary.csv"}\nReport:     {page}')

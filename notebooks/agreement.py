@@ -55,7 +55,7 @@ examples = list(TASKS['word_problems'].load(split='test', num_examples=40))
 prompts = [example.prompt for example in examples]
 
 found = cascades.agreement((verifier, drafter), prompts, max_new_tokens=96)
-whole = sum(one.whole for one in found)
+whole = sum(one.is_full_match for one in found)
 print(f"{whole} of {len(found)} continuations are the verifier's own.")
 
 # %% [markdown]
@@ -65,17 +65,22 @@ print(f"{whole} of {len(found)} continuations are the verifier's own.")
 # sure each was.
 
 # %%
-one = next(one for one in found if not one.whole)
-print(one.prompt + ''.join(one.pieces[: one.matched]))
-place = one.difference
+one = next(one for one in found if not one.is_full_match)
+print(one.prompt + ''.join(one.token_strings[: one.matched_length]))
+place = one.first_mismatch
 for name, token, q, p in (
   (
     'drafter',
-    place.drafted,
-    place.drafter_of_drafted,
-    place.verifier_of_drafted,
+    place.drafter_token,
+    place.q_drafter_token,
+    place.p_drafter_token,
   ),
-  ('verifier', place.wanted, place.drafter_of_wanted, place.verifier_of_wanted),
+  (
+    'verifier',
+    place.verifier_token,
+    place.q_verifier_token,
+    place.p_verifier_token,
+  ),
 ):
   text = verifier.tokenizer.token_strings([token])[0]
   print(f'the {name} wants {text!r}: q = {q:.3f}, p = {p:.3f}')
@@ -87,7 +92,7 @@ for name, token, q, p in (
 import matplotlib.pyplot as plt
 
 figure, axes = plt.subplots(figsize=(5, 3))
-axes.hist([one.matched for one in found], bins=15)
+axes.hist([one.matched_length for one in found], bins=15)
 axes.set(xlabel='tokens before the first difference', ylabel='continuations')
 figure.tight_layout()
 

@@ -176,7 +176,7 @@ lines = []
 for answer in strict[:6]:
   spans = [
     f'<span style="color:{COLOURS[source]}">{piece}</span>'
-    for piece, source in zip(answer.pieces, answer.sources, strict=True)
+    for piece, source in zip(answer.token_strings, answer.sources, strict=True)
   ]
   lines.append(''.join(spans))
 HTML(

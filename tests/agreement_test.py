@@ -49,22 +49,24 @@ def test_it_is_the_common_beginning_of_two_greedy_answers(pair):
   answers = zip(_alone(verifier), _alone(drafter), strict=True)
   differ = ended = 0
   for one, (wanted, drafted) in zip(found, answers, strict=True):
-    assert [place.drafted for place in one.places] == drafted.tokens
+    assert [place.drafter_token for place in one.tokens] == drafted.tokens
     common = 0
     for a, b in zip(wanted.tokens, drafted.tokens, strict=False):
       if a != b:
         break
       common += 1
-    assert one.matched == common
-    assert one.whole == (drafted.tokens == wanted.tokens[: len(drafted.tokens)])
+    assert one.matched_length == common
+    assert one.is_full_match == (
+      drafted.tokens == wanted.tokens[: len(drafted.tokens)]
+    )
     assert one.ended == (drafted.tokens[-1] == tokenizers.EOS)
     ended += one.ended
-    if one.difference is not None:
+    if one.first_mismatch is not None:
       differ += 1
-      place = one.difference
-      assert place.wanted == wanted.tokens[common]
-      assert place.verifier_of_wanted > place.verifier_of_drafted
-      assert place.drafter_of_drafted > place.drafter_of_wanted
+      place = one.first_mismatch
+      assert place.verifier_token == wanted.tokens[common]
+      assert place.p_verifier_token > place.p_drafter_token
+      assert place.q_drafter_token > place.q_verifier_token
   # Both kinds are among them: some that end early, some that differ.
   assert 3 < differ < len(found)
   assert ended > 3
@@ -74,15 +76,15 @@ def test_it_is_the_common_beginning_of_two_greedy_answers(pair):
 def test_a_model_agrees_with_itself_to_the_end():
   verifier, _ = _models()
   one = agreement.agreement((verifier, verifier), _prompts()[-1], 64)
-  assert one.whole
+  assert one.is_full_match
   assert one.ended
-  assert one.share == 1
-  assert one.difference is None
-  assert ''.join(one.pieces).strip()
+  assert one.match_rate == 1
+  assert one.first_mismatch is None
+  assert ''.join(one.token_strings).strip()
   # Cut before its end, it has none.
   cut = agreement.agreement((verifier, verifier), _prompts()[-1], 2)
   assert not cut.ended
-  assert cut.places == one.places[:2]
+  assert cut.tokens == one.tokens[:2]
 
 
 def test_whatever_drafts_can_be_looked_at():
@@ -94,13 +96,13 @@ def test_whatever_drafts_can_be_looked_at():
     for x in (drafter, bound_drafter)
   )
   for one, other in zip(whole, part, strict=True):
-    count = len(other.places)
-    assert other.places == one.places[:count]
-    sure = [place.drafter_of_drafted >= 0.2 for place in one.places]
+    count = len(other.tokens)
+    assert other.tokens == one.tokens[:count]
+    sure = [place.q_drafter_token >= 0.2 for place in one.tokens]
     assert count == [*sure, False].index(False)
   silent = agreement.agreement((verifier, 'ngram'), 'one two', 8)
-  assert not silent.places
-  assert np.isnan(silent.share)
+  assert not silent.tokens
+  assert np.isnan(silent.match_rate)
 
 
 @pytest.mark.slow
@@ -112,9 +114,9 @@ def test_a_drafters_first_block_is_what_strict_decoding_drafts(drafter):
   for prompt in _prompts()[-3:]:
     one = agreement.agreement((verifier, drafter), prompt, 4)
     # A block, and no more.
-    answer = strict.sample(prompt, max_new_tokens=one.matched + 1)
+    answer = strict.sample(prompt, max_new_tokens=one.matched_length + 1)
     assert answer.counts['verifier_calls'] == 1
-    assert answer.counts['accepted'] == one.matched
+    assert answer.counts['accepted'] == one.matched_length
 
 
 @pytest.mark.slow

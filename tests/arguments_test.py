@@ -112,7 +112,7 @@ _REQUEST = dict(
   forbidden_tokens=_mixed([None, ['\n'], [0, 1, 2]]),
   stop_tokens=_mixed([None, ['.', 5]]),
   stop_strings=_mixed([(), ['a', 'the']]),
-  chat=_mixed([False, True]),
+  apply_chat_template=_mixed([False, True]),
 )
 
 
@@ -166,7 +166,7 @@ def test_odd_requests(prompts, request):
   answers = _answer_or_sentence(lambda: _sampler().sample(prompts, **request))
   for answer in answers if isinstance(answers, list) else [answers]:
     if answer is not None:
-      assert answer.text == ''.join(answer.pieces)
+      assert answer.text == ''.join(answer.token_strings)
       assert np.isfinite(answer.logprobs).all()
 
 
@@ -181,7 +181,7 @@ def test_odd_curves(prompts, leniences):
 @_many(150)
 @hypothesis.given(
   st.lists(st.tuples(_LISTS, _LISTS) | _ANYTHING, max_size=2) | _ANYTHING,
-  st.sampled_from([scoring.score, scoring.look]),
+  st.sampled_from([scoring.score, scoring.inspect_tokens]),
 )
 def test_odd_requests_of_a_score(requests, say):
   said = _answer_or_sentence(lambda: say(_sampler(), requests))
@@ -243,7 +243,7 @@ _OPTIONS_REFUSED = [
 # What is asked of a sampler.
 _ASKED_REFUSED = [
   (dict(prompts=[]), 'prompts: the list is empty'),
-  (dict(prompts=[3]), 'prompts: 3 is not a text'),
+  (dict(prompts=[3]), 'prompts: must be texts, got 3'),
   (dict(prompts='x' * 5000), 'prompt 0: .* do not fit'),
   (dict(prompts='a\ud800b'), r"text: '\\ud800' at 1 is half of a"),
   (dict(max_new_tokens=0), 'max_new_tokens: must be 1 or more'),
@@ -255,7 +255,10 @@ _ASKED_REFUSED = [
   (dict(stop_strings=['']), 'stop_strings: must be a list of texts'),
   (dict(stop_strings=[5]), 'stop_strings: must be a list of texts'),
   (dict(stop_strings=None), 'stop_strings: must be a list of texts, got None'),
-  (dict(stop_strings=['.'], return_state=True), 'stop_strings: .* has no stat'),
+  (
+    dict(stop_strings=['.'], return_state=True),
+    'stop_strings: cannot be combined with return_state',
+  ),
   (dict(forbidden_tokens=[10**6]), 'forbidden_tokens: there is no'),
   (dict(forbidden_tokens=[True]), 'forbidden_tokens: there is no token True'),
   (dict(forbidden_tokens='ab'), 'forbidden_tokens: must be a list of'),

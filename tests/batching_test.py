@@ -10,7 +10,7 @@ import tiers
 from cascades import decoding, drafters, methods
 from cascades.methods import processing
 from cascades.proof import exact
-from cascades.sampler import batching
+from cascades.sampler import batching, continuous_batching
 
 _V = 5
 _MODEL = exact.TableModel(_V)
@@ -69,7 +69,7 @@ def _run(count, new, batch_size, **options):
   prompts, keys = _prompts(count)
   usage = batching.DecodeStats()
   asked = batching.BatchRequest(prompts, keys, _LENIENCES, new, **options)
-  found = batching.run(_engine(), asked, batch_size, usage)
+  found = continuous_batching.run(_engine(), asked, batch_size, usage)
   return dict(found), usage
 
 
@@ -80,10 +80,10 @@ def test_answers_are_what_they_are_alone(batch_size):
   assert {job: _said(row) for job, row in rows.items()} == want
   # Not all of them ran to their limit together.
   assert len({len(tokens) for tokens, _ in want.values()}) > 5
-  assert usage.live_rows == sum(counts[0] for _, counts in want.values())
-  assert usage.live_rows <= usage.rows
+  assert usage.active_rows == sum(counts[0] for _, counts in want.values())
+  assert usage.active_rows <= usage.rows
   # A batch of one is always busy.
-  assert batch_size > 1 or usage.utilisation == 1
+  assert batch_size > 1 or usage.utilization == 1
 
 
 @pytest.mark.parametrize('batch_size', tiers.first([4, 1]))
@@ -93,7 +93,7 @@ def test_answers_that_their_texts_end_are_what_they_are_alone(batch_size):
     new = row.tokens[row.prompt_length : row.length] == 2
     return int(row.prompt_length + new.argmax() + 1) if new.any() else None
 
-  rows, usage = _run(20, 30, batch_size, ends=ends)
+  rows, usage = _run(20, 30, batch_size, find_end=ends)
   free = _alone(20, 30)
   ended = 0
   for job, row in rows.items():
@@ -112,13 +112,13 @@ def test_answers_that_their_texts_end_are_what_they_are_alone(batch_size):
     ended += end < len(whole)
   assert ended > 10
   # What was decoded for nothing is no part of an answer, but of its cost.
-  assert usage.live_rows >= sum(_said(row)[1][0] for row in rows.values())
+  assert usage.active_rows >= sum(_said(row)[1][0] for row in rows.values())
 
 
 def test_rows_are_kept_busy():
   # 60 answers of about 2 blocks each: what is lost is at the end.
   _, usage = _run(20, 30, 4)
-  assert 0.9 < usage.utilisation < 1
+  assert 0.9 < usage.utilization < 1
 
 
 @pytest.mark.slow
@@ -126,7 +126,7 @@ def test_rows_are_kept_busy():
 def test_caches_grow_with_their_rows(first, new):
   def run():
     prompts, keys = _prompts(3)
-    found = batching.run(
+    found = continuous_batching.run(
       _engine(stops=(-1,)),
       batching.BatchRequest(prompts, keys, _LENIENCES, new),
       4,
@@ -231,7 +231,9 @@ def _turn(engine, row, prompt, key, new=12, max_blocks=None):
     [np.array(prompt, np.int32)], key, [0.3], new, True
   )
   return list(
-    batching.turn(engine, asked, row, max_blocks, batching.DecodeStats())
+    continuous_batching.decode_single(
+      engine, asked, row, max_blocks, stats=batching.DecodeStats()
+    )
   )
 
 
@@ -307,12 +309,12 @@ def test_what_all_prompts_begin_with_is_read_once(begin, monkeypatch):
       _LENIENCES,
       300,
     )
-    found = batching.run(engine, asked, 8, batching.DecodeStats())
+    found = continuous_batching.run(engine, asked, 8, batching.DecodeStats())
     return {(some[job.prompt], job.lenience): _said(row) for job, row in found}
 
   together = answers(range(len(prompts)))
   names = [name for name, _ in read]
-  if begin >= batching._SHARED:
+  if begin >= continuous_batching._MIN_SHARED_PREFIX:
     assert read[0] == ('prefill', [begin])
     assert set(names[1:]) == {'extend'}
   else:
@@ -324,8 +326,9 @@ def test_what_all_prompts_begin_with_is_read_once(begin, monkeypatch):
 
 
 def test_a_prompt_that_is_what_all_begin_with_has_a_token_of_its_own():
+  prefix_length = continuous_batching._common_prefix_length
   one = np.arange(100) % 4
-  assert batching._alike([one, np.append(one, 3)]) == 99
-  assert batching._alike([one, one]) == 99
-  assert batching._alike([one, one[:3], one[:1]]) == 0
-  assert batching._alike([one, np.append([3], one)]) == 0
+  assert prefix_length([one, np.append(one, 3)]) == 99
+  assert prefix_length([one, one]) == 99
+  assert prefix_length([one, one[:3], one[:1]]) == 0
+  assert prefix_length([one, np.append([3], one)]) == 0

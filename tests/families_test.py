@@ -74,7 +74,7 @@ def test_a_model_has_the_parameters_that_were_published(name):
   assert count / 1e9 == pytest.approx(billions, rel=0.015)
   everything = jax.tree.leaves(shapes)
   assert all(x.dtype == jnp.bfloat16 for x in everything)
-  need = memory.need(
+  need = memory.estimate(
     (model, shapes), None, batch_size=1, cache_length=8, gamma=0
   )
   assert need.params == 2 * sum(math.prod(x.shape) for x in everything)
@@ -82,7 +82,9 @@ def test_a_model_has_the_parameters_that_were_published(name):
 
 def test_memory_counts_no_cache_of_layers_without_one():
   described = checkpoints.describe('gemma4-e2b-it')
-  need = memory.need(described, None, batch_size=1, cache_length=64, gamma=0)
+  need = memory.estimate(
+    described, None, batch_size=1, cache_length=64, gamma=0
+  )
   # Of 35 layers the first 15, of which every fifth is global; keys and values
   # in bfloat16, positions, and where a cache ends.
   slot = 2 * 2 * (12 * 256 + 3 * 512) + 4 * 15

@@ -388,7 +388,7 @@ def test_what_is_read_is_what_models_and_rules_say():
   ]
   places = rule_fitting.read(decoder, texts, 0.5)
   ids = [decoder.encode(text.prompt) for text in texts]
-  looks = scoring.look(
+  looks = scoring.inspect_tokens(
     decoder, [(a, b.tokens) for a, b in zip(ids, texts, strict=True)]
   )
   looks = [look for found in looks for look in found]

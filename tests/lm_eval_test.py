@@ -128,7 +128,7 @@ def test_likelihoods_are_those_of_the_target():
     requests.append((before, whole[len(before) :]))
   want = scoring.score(lm.sampler, requests)
   for one, score in zip(said, want, strict=True):
-    assert one == (pytest.approx(score.logprob, abs=1e-5), score.greedy)
+    assert one == (pytest.approx(score.logprob, abs=1e-5), score.is_greedy)
   assert said[0][1]
   assert said[0][0] > said[1][0]
   assert not said[1][1]

@@ -67,7 +67,7 @@ def option(message: str, name: str) -> int:
 
 
 def total(pair, **changes) -> int:
-  return memory.need(*pair, **OPTIONS | changes).total
+  return memory.estimate(*pair, **OPTIONS | changes).total
 
 
 # --- The arithmetic ---
@@ -76,7 +76,7 @@ def total(pair, **changes) -> int:
 @pytest.mark.slow
 def test_weights_and_caches_are_what_arrays_take():
   loaded = [checkpoints.load_model(name) for name in PAIR]
-  need = memory.need(*loaded, batch_size=4, cache_length=96, gamma=2)
+  need = memory.estimate(*loaded, batch_size=4, cache_length=96, gamma=2)
   assert need.params == sum(nbytes(c.params) for c in loaded)
   caches = [drafters.ModelDrafter(c.model).init(c.params, 96) for c in loaded]
   # Two prompts wait for the four rows.
@@ -89,13 +89,15 @@ def test_weights_and_caches_are_what_arrays_take():
   assert need.total == sum(parts)
   # Shapes say as much as arrays.
   described = map(checkpoints.describe, PAIR)
-  assert need == memory.need(*described, batch_size=4, cache_length=96, gamma=2)
+  assert need == memory.estimate(
+    *described, batch_size=4, cache_length=96, gamma=2
+  )
 
 
 def test_weights_and_caches_are_divided_among_devices(nine_b, pair):
   def need(models, batch_size, mesh=(1, 1)):
     options = OPTIONS | dict(batch_size=batch_size)
-    return memory.need(*models, **options, mesh=mesh)
+    return memory.estimate(*models, **options, mesh=mesh)
 
   one, model, data = (
     need((nine_b, nine_b), 8, mesh) for mesh in ((1, 1), (1, 4), (4, 1))
@@ -117,7 +119,7 @@ def test_weights_and_caches_are_divided_among_devices(nine_b, pair):
 def test_experts_and_tables_are_divided_too(name):
   described = checkpoints.describe(name)
   one, two = (
-    memory.need(described, None, **OPTIONS | dict(gamma=0), mesh=(1, n))
+    memory.estimate(described, None, **OPTIONS | dict(gamma=0), mesh=(1, n))
     for n in (1, 2)
   )
   assert one.params / 2 < two.params < 1.02 * one.params / 2
@@ -145,14 +147,14 @@ def test_what_just_fits_is_accepted(pair, changes, said):
 
 
 def test_weights_in_memory_are_not_needed_again(pair):
-  need = memory.need(*pair, **OPTIONS)
+  need = memory.estimate(*pair, **OPTIONS)
   check(pair, need.total - need.params, allocated=True)
   message = refusal(pair, need.total - need.params - 1, allocated=True)
   assert 'caches' in message
   assert 'weights' not in message
   # Without drafts a drafter has only weights.
   alone, both = (
-    memory.need(*two, **OPTIONS | dict(gamma=0))
+    memory.estimate(*two, **OPTIONS | dict(gamma=0))
     for two in ((pair[0], None), pair)
   )
   assert both.params > alone.params
@@ -180,7 +182,7 @@ def test_the_most_that_fits_is_proposed(pair, name, asked, fits, too_much):
 def test_bfloat16_where_it_would_do(pair, allocated):
   small = list(map(memory._halved, pair))
   # Weights that are there make room when they are replaced.
-  held = memory.need(*pair, **OPTIONS).params if allocated else 0
+  held = memory.estimate(*pair, **OPTIONS).params if allocated else 0
   limit = total(small)
   assert 'models in bfloat16' in ways(refusal(pair, limit - held, allocated))
   check(small, limit)
@@ -228,7 +230,7 @@ def test_a_pair_of_9b_is_refused_without_being_made(nine_b):
     ' size.'
   )
   # Loaded or not, there is as little room for the caches.
-  params = memory.need(*both, **OPTIONS).params
+  params = memory.estimate(*both, **OPTIONS).params
   assert ways(refusal(both, int(80e9) - params, True, **size)) == ways(message)
 
 

@@ -129,8 +129,8 @@ def test_the_answer_has_the_shape_of_the_question(pair, prompts):
   one = sampler.sample(prompts[-1], max_new_tokens=32)
   (several,) = sampler.sample(prompts[-1:], max_new_tokens=32)
   assert dataclasses.asdict(one) == dataclasses.asdict(several)
-  assert one.text == ''.join(one.pieces)
-  assert len(one.tokens) == len(one.sources) == len(one.pieces)
+  assert one.text == ''.join(one.token_strings)
+  assert len(one.tokens) == len(one.sources) == len(one.token_strings)
   assert type(one.tokens) is list
   assert {*map(type, (*one.tokens, *one.counts.values()))} == {int}
   echoed = sampler.sample(prompts[-1], max_new_tokens=32, echo=True)
@@ -145,8 +145,8 @@ def test_echo_says_what_was_asked_to_the_letter(pair):
   prompt = 'a\u2581b \u2581 c'
   echoed = sampler.sample(prompt, max_new_tokens=8, echo=True)
   plain = sampler.sample(prompt, max_new_tokens=8, return_state=True)
-  assert echoed.text == prompt + plain.text == ''.join(echoed.pieces)
-  assert len(echoed.pieces) == len(echoed.tokens)
+  assert echoed.text == prompt + plain.text == ''.join(echoed.token_strings)
+  assert len(echoed.token_strings) == len(echoed.tokens)
   then = sampler.sample(
     ' d\u2581e', max_new_tokens=8, last_state=plain.state, echo=True
   )
@@ -227,8 +227,8 @@ def test_what_may_end_an_answer_is_not_streamed(pair):
   ending = StopCondition(pair[0].tokenizer, [1], ('\n\nQ:', 'end'), 8)
   # Neither is half a character.
   for text in ('so', 'so\n', 'so\n\nQ', 'so\ufffd'):
-    assert ending.settled(text) == 'so'
-  assert ending.settled('so\n\nThe e') == 'so\n\nThe '
+    assert ending.stable_prefix(text) == 'so'
+  assert ending.stable_prefix('so\n\nThe e') == 'so\n\nThe '
 
 
 def test_what_is_new_ends_an_answer_wherever_it_begins(pair):
@@ -243,7 +243,7 @@ def test_what_is_new_ends_an_answer_wherever_it_begins(pair):
     row = types.SimpleNamespace(
       prompt_length=0, length=length, tokens=np.array(tokens)
     )
-    assert ending.ends(row) == (last if length >= last else None)
+    assert ending.find_end(row) == (last if length >= last else None)
 
 
 @pytest.mark.parametrize('gamma', [0, 4])
@@ -266,9 +266,11 @@ def test_a_text_that_tokens_without_text_interrupt_ends_an_answer(pair, gamma):
     ]
     size = ends[0] if ends else 120
     assert cut.tokens == free.tokens[:size]
-    assert len(cut.logprobs) == len(cut.pieces) == size
+    assert len(cut.logprobs) == len(cut.token_strings) == size
     assert cut.ended == bool(ends)
-    assert cut.text == ''.join(cut.pieces) == free.text.partition('ab')[0]
+    assert (
+      cut.text == ''.join(cut.token_strings) == free.text.partition('ab')[0]
+    )
     # Counts are those of an answer of that many tokens.
     limited = sampler.sample('x', max_new_tokens=size, seed=seed)
     assert cut.counts == limited.counts
@@ -375,7 +377,9 @@ def test_a_state_of_other_models_is_refused(pair, prompts):
     if i in (2, 4):
       sampler.sample('x', last_state=state, max_new_tokens=5)
       continue
-    with pytest.raises(ValueError, match='last_state: other models'):
+    with pytest.raises(
+      ValueError, match='last_state: it was made by other models'
+    ):
       sampler.sample('x', last_state=state)
   with pytest.raises(ValueError, match='prompts: a conversation'):
     made.sample(['x', 'y'], last_state=state)
@@ -389,7 +393,7 @@ def test_usage_is_that_of_the_last_call(pair, prompts):
   sampler = small.sampler(*pair, batch_size=1)
   sampler.sample(prompts, max_new_tokens=10)
   usage = sampler.usage
-  assert 0 < usage.live_rows <= usage.rows
+  assert 0 < usage.active_rows <= usage.rows
   assert usage.prefill_s > 0
   assert usage.decode_s > 0
   sampler.sample(prompts[0], max_new_tokens=10)
@@ -445,10 +449,10 @@ def test_what_was_compiled_is_kept_in_python_too(tmp_path, monkeypatch):
 
 def test_memory_is_counted_once_for_batches_of_a_size(pair, monkeypatch):
   counted = []
-  need = memory.need
+  need = memory.estimate
   monkeypatch.setattr(
     memory,
-    'need',
+    'estimate',
     lambda *args, **size: counted.append(size) or need(*args, **size),
   )
   sampler = cascades.Sampler(*pair)

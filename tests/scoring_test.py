@@ -77,7 +77,7 @@ def test_the_likeliest_text_of_each_place_is_the_greedy_one():
   first = law.sum(1).argmax()
   best = first, law[first].argmax()
   for text, score in zip(_EVERY, _scores(decoder), strict=True):
-    assert score.greedy == (text == best)
+    assert score.is_greedy == (text == best)
 
 
 def test_at_its_ends_a_method_scores_as_one_model_alone():
@@ -128,7 +128,7 @@ def test_a_schedule_gives_each_token_the_law_of_its_own_lenience():
   assert np.abs(want - lenient).max() > 0.01
   # A look has the same laws.
   requests = [(_PROMPT, text) for text in _EVERY]
-  looks = scoring.look(decoder, requests)
+  looks = scoring.inspect_tokens(decoder, requests)
   seen = [math.prod(look.pi for look in said) for said in looks]
   np.testing.assert_allclose(np.reshape(seen, (4, 4)), want, atol=1e-6)
 
@@ -145,7 +145,7 @@ def test_scores_do_not_depend_on_what_is_scored_beside_them():
   for request, one in zip(requests, together, strict=True):
     (single,) = scoring.score(decoder, [request])
     assert one.logprob == pytest.approx(single.logprob, abs=1e-5)
-    assert one.greedy == single.greedy
+    assert one.is_greedy == single.is_greedy
   assert scoring.score(decoder, requests[::-1]) == together[::-1]
 
 
@@ -203,7 +203,7 @@ def test_what_has_no_score_is_refused(drafter, options, said):
   with pytest.raises(ValueError, match=f'^{said}'):
     _scores(decoder)
   with pytest.raises(ValueError, match='request 1: its context is empty'):
-    scoring.look(sampler.Sampler(*_pair()), [([1], [2]), ([], [2])])
+    scoring.inspect_tokens(sampler.Sampler(*_pair()), [([1], [2]), ([], [2])])
 
 
 @pytest.mark.parametrize('gate', ['raw', 'processed'])
@@ -218,7 +218,9 @@ def test_a_look_is_what_models_rule_and_law_say_of_each_token(gate):
     *_pair(), method=method, lenience=0.3, temperature=0.7, gate=gate
   )
   text = (0, 3, 1, 1, 2)
-  shorter, said = scoring.look(decoder, [(_PROMPT, text[:2]), (_PROMPT, text)])
+  shorter, said = scoring.inspect_tokens(
+    decoder, [(_PROMPT, text[:2]), (_PROMPT, text)]
+  )
   assert [look.drafter for look in shorter] == [x.drafter for x in said[:2]]
   for i, (token, look) in enumerate(zip(text, said, strict=True)):
     at = _MODEL.after([*_PROMPT, *text[:i]])
@@ -235,7 +237,7 @@ def test_a_look_is_what_models_rule_and_law_say_of_each_token(gate):
 def test_a_look_needs_no_rule_and_a_drafter_at_any_lenience():
   # Strict, so that a score would not look at what drafts; greedy likewise.
   options = dict(method='speed', lenience=0.0, temperature=0)
-  (said,) = scoring.look(
+  (said,) = scoring.inspect_tokens(
     small.sampler(*_pair(), **options), [(_PROMPT, (0, 1, 2, 3))]
   )
   for look, token in zip(said, range(4), strict=True):
@@ -244,5 +246,5 @@ def test_a_look_needs_no_rule_and_a_drafter_at_any_lenience():
     assert look.pi == look.p == float(look.verifier == token)
   ngram = small.sampler(_pair()[0], 'ngram', **options)
   with pytest.raises(ValueError, match='is no language model'):
-    scoring.look(ngram, [(_PROMPT, (0,))])
-  assert scoring.look(small.sampler(*_pair(), **options), []) == []
+    scoring.inspect_tokens(ngram, [(_PROMPT, (0,))])
+  assert scoring.inspect_tokens(small.sampler(*_pair(), **options), []) == []

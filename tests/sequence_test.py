@@ -63,7 +63,7 @@ def test_the_extremes_are_the_two_models(method, logprobs):
     assert (record.text, record.quality) == (alone.text, alone.quality)
     assert (trace.tokens, trace.token_strings) == (
       written.tokens,
-      written.pieces,
+      written.token_strings,
     )
     # Both answers are paid for, where there are two.
     assert record.drafter_calls == DRAFTER.drafter_calls == 3

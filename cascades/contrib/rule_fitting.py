@@ -94,7 +94,7 @@ class Places:
 
 
 def said_of(method, d, lenience, token):
-  """Computes the terms of (J) at one position, for `scoring.each`."""
+  """Computes the terms of (J) at one position, for `scoring.map_tokens`."""
   del method, lenience
   laws, rejected = [], []
   for name, leniences in COMPARED.items():
@@ -164,7 +164,7 @@ def _columns(decoder, texts, chat, kept) -> list[np.ndarray]:
   if file and file.is_file():
     with np.load(file, allow_pickle=False) as found:
       return [found[name] for name in found.files]
-  said = scoring.each(decoder, asked, said_of)
+  said = scoring.map_tokens(decoder, asked, said_of)
   columns = [
     np.concatenate(column).astype(np.float64)
     for column in zip(*said, strict=True)

@@ -1,13 +1,13 @@
-"""Draft greedily, check in one pass: how far do two models agree?
+"""Measures greedy agreement between a drafter and a verifier.
 
-The drafter goes on from a prompt greedily; the verifier then reads what it
-wrote in a single pass, and says at every place what it would have said. Where
-they first differ is where greedy speculative decoding would have taken over.
-Nothing is sampled, so this is the thing to look at before anything is.
+The drafter continues a prompt greedily; the verifier reads the continuation in
+one pass and gives its own greedy token at every position. At the first mismatch
+greedy speculative decoding would have taken the verifier's token. Nothing is
+sampled, so this is the first thing to measure of a pair.
 
-That is the first half of a block, of as many drafts as are asked for; so
-whatever drafts can be looked at. Of a drafter that looks at the verifier where
-a block begins, the continuation is what it makes of the prompt alone.
+That is the first half of a block of as many drafts as are requested, so any
+drafter can be measured. A drafter that reads the verifier's states where a
+block begins continues from the states of the prompt alone.
 """
 
 import dataclasses
@@ -27,115 +27,118 @@ from cascades.methods import processing
 from cascades.models import checkpoints, tokenizers
 from cascades.sampler import batching
 
-# Most prompts, and most numbers of logits, that are drafted after together.
-_ROWS, _LOGITS = 16, 2**27
+# Most prompts, and most logits, of one batch.
+_MAX_ROWS, _MAX_LOGITS = 16, 2**27
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-  """One token of a greedy continuation.
+class TokenComparison:
+  """The greedy tokens of both models at one position, after the same text.
 
   Attributes:
-    drafted: The drafter's token.
-    wanted: The verifier's, after the same text.
-    drafter_of_drafted: The drafter's probability of its own token.
-    drafter_of_wanted: The drafter's of the verifier's token.
-    verifier_of_drafted: The verifier's of the drafter's token.
-    verifier_of_wanted: The verifier's of its own token.
+    drafter_token: The drafter's token.
+    verifier_token: The verifier's token.
+    q_drafter_token: The drafter's probability of the drafter's token.
+    q_verifier_token: The drafter's probability of the verifier's token.
+    p_drafter_token: The verifier's probability of the drafter's token.
+    p_verifier_token: The verifier's probability of the verifier's token.
   """
 
-  drafted: int
-  wanted: int
-  drafter_of_drafted: float
-  drafter_of_wanted: float
-  verifier_of_drafted: float
-  verifier_of_wanted: float
+  drafter_token: int
+  verifier_token: int
+  q_drafter_token: float
+  q_verifier_token: float
+  p_drafter_token: float
+  p_verifier_token: float
 
   @property
-  def agree(self) -> bool:
-    """Whether both want the same."""
-    return self.drafted == self.wanted
+  def is_match(self) -> bool:
+    """True if both tokens are the same."""
+    return self.drafter_token == self.verifier_token
 
 
 @dataclasses.dataclass(frozen=True)
 class Agreement:
-  """How far a drafter's greedy continuation is the verifier's.
+  """A drafter's greedy continuation beside the verifier's tokens.
 
   Attributes:
     prompt: The text.
-    places: The drafter's tokens, end-of-sequence included if it came before
-      the limit.
-    pieces: Their texts.
-    ended: Whether the last of them is end-of-sequence.
+    tokens: The comparison at each position, up to end-of-sequence or the limit.
+    token_strings: The texts of the drafter's tokens.
+    ended: True if the last token is end-of-sequence.
   """
 
   prompt: str
-  places: tuple[Place, ...]
-  pieces: tuple[str, ...]
+  tokens: tuple[TokenComparison, ...]
+  token_strings: tuple[str, ...]
   ended: bool
 
   @property
-  def matched(self) -> int:
-    """Tokens before the first difference."""
-    return [*(place.agree for place in self.places), False].index(False)
+  def matched_length(self) -> int:
+    """Number of tokens before the first mismatch."""
+    return [*(token.is_match for token in self.tokens), False].index(False)
 
   @property
-  def difference(self) -> Place | None:
-    """Where they first differ; None if nowhere."""
-    return None if self.whole else self.places[self.matched]
+  def first_mismatch(self) -> TokenComparison | None:
+    """The first position at which the tokens differ; None if none does."""
+    return None if self.is_full_match else self.tokens[self.matched_length]
 
   @property
-  def whole(self) -> bool:
-    """Whether all tokens are the verifier's."""
-    return self.matched == len(self.places)
+  def is_full_match(self) -> bool:
+    """True if all tokens are the verifier's."""
+    return self.matched_length == len(self.tokens)
 
   @property
-  def share(self) -> float:
-    """Of places where both want the same; nan if nothing was drafted."""
-    if not self.places:
+  def match_rate(self) -> float:
+    """Share of positions with the same token; nan if nothing was drafted."""
+    if not self.tokens:
       return float('nan')
-    return float(np.mean([place.agree for place in self.places]))
+    return float(np.mean([token.is_match for token in self.tokens]))
 
 
 @functools.partial(jax.jit, static_argnames='step_config')
-def _say(
+def _compare(
   rows: decoding.Row,
   params: decoding.Params,
   sampling: processing.SamplingParams,
   *,
   step_config: decoding.StepConfig,
-) -> tuple[jax.Array, ...]:
-  """A block of each row: what `Place` has, each [B, gamma], and their count.
+) -> tuple[tuple[jax.Array, ...], jax.Array, faults.Fault]:
+  """Drafts a block of each row and compares it with the verifier's tokens.
 
-  Also gives the first fault of each row.
+  Returns:
+    The fields of `TokenComparison`, [B, gamma] each; the drafted tokens of each
+    row, [B]; and the first fault of each row.
   """
 
   def one(row):
     key = jax.random.key(0)
     proposed = decoding.propose(row, params, sampling, key, step_config)
     block = decoding.read_block(row, params, proposed, step_config)
-    drafted = block.draft.tokens[0]
-    of_drafter = jax.vmap(
+    drafted, gamma = block.draft.tokens[0], step_config.gamma
+    logits = jax.vmap(
       lambda i: block.draft.logits_at(i, 0, block.logits.shape[-1])
-    )(jnp.arange(len(drafted)))
-    of_drafter = jax.nn.softmax(of_drafter.astype(jnp.float32))
-    of_verifier = jax.nn.softmax(block.logits[:-1].astype(jnp.float32))
-    wanted = processing.argmax_lowest_id(of_verifier)
-
-    def asked(of, tokens):
-      return jnp.take_along_axis(of, tokens[:, None], 1)[:, 0]
-
-    # Rows after the draft are padding.
-    there = jnp.arange(len(drafted)) < block.draft.lengths[0]
-    sound = processing.is_sound(block.logits[:-1], block.hidden[:-1])
-    verifier_bad = there & ~sound
+    )(jnp.arange(gamma))
+    q = jax.nn.softmax(logits.astype(jnp.float32))
+    p = jax.nn.softmax(block.logits[:-1].astype(jnp.float32))
+    greedy = processing.argmax_lowest_id(p)
+    length = block.draft.lengths[0]
+    # Positions after the draft are padding.
+    is_drafted = jnp.arange(gamma) < length
+    is_sound = processing.is_sound(block.logits[:-1], block.hidden[:-1])
     fault = faults.locate(
-      *(row, verifier_bad, proposed.drafter_bad[:-1], jnp.zeros_like(there)),
-      emitted=jnp.int32(len(drafted)),
+      row,
+      verifier_bad=is_drafted & ~is_sound,
+      drafter_bad=proposed.drafter_bad[:-1],
+      method_bad=jnp.zeros_like(is_drafted),
+      emitted=jnp.int32(gamma),
     )
-    both = [asked(of_drafter, x) for x in (drafted, wanted)]
-    both += [asked(of_verifier, x) for x in (drafted, wanted)]
-    return drafted, wanted, *both, block.draft.lengths[0], fault
+    probs = [
+      jnp.take_along_axis(rows, tokens[:, None], 1)[:, 0]
+      for rows in (q, p)
+      for tokens in (drafted, greedy)
+    ]
+    return (drafted, greedy, *probs), length, fault
 
   return jax.vmap(one, axis_name=decoding.ROWS)(rows)
 
@@ -145,10 +148,10 @@ def agreement(
   prompts: str | Sequence[str],
   max_new_tokens: int = 64,
 ) -> Agreement | list[Agreement]:
-  """Checks the drafter's greedy continuations with the verifier.
+  """Compares the drafter's greedy continuations with the verifier's tokens.
 
   Args:
-    pair: The verifier, a `Checkpoint` or its name; and what drafts, as
+    pair: The verifier, a `Checkpoint` or its name; and the drafter, as
       `Sampler` takes it.
     prompts: One text, or several.
     max_new_tokens: Most tokens of a continuation.
@@ -157,20 +160,22 @@ def agreement(
     An agreement for a single prompt, else a list of them.
 
   Raises:
-    ValueError: The models do not go together, or an argument will not do.
+    ValueError: The models cannot be combined, or an argument is out of its
+      range.
   """
-  given = arguments.as_list('pair', pair, 'a verifier and what drafts for it')
-  known = str | checkpoints.Checkpoint
-  if len(given) != 2 or not isinstance(given[0], known):
+  models = arguments.as_list('pair', pair, 'a verifier and a drafter')
+  if len(models) != 2 or not isinstance(
+    models[0], str | checkpoints.Checkpoint
+  ):
     raise ValueError(
-      'pair: give two models, or their names: the verifier and the drafter.'
+      'pair: must be two models, or their names: the verifier and the drafter.'
     )
-  verifier, drafter = given
+  verifier, drafter = models
   if isinstance(verifier, str):
     verifier = checkpoints.load_model(verifier)
   pairing.check_tokenizer(verifier, verifier.tokenizer)
   bound_drafter = pairing.bind_drafter(verifier, drafter)
-  # They are drafted as one block, whose logits are one array.
+  # One block is drafted, whose logits are one array.
   gamma = arguments.integer(
     'max_new_tokens',
     max_new_tokens,
@@ -182,47 +187,56 @@ def agreement(
     texts = arguments.as_list('prompts', prompts, 'texts')
   for text in texts:
     arguments.instance('prompts', text, str, 'texts')
-  models = decoding.Models(verifier.model, bound_drafter.drafter)
-  # Which method would verify is nothing to us.
-  strict = methods.get_method('speed')
   engine = batching.Engine(
-    decoding.StepConfig(models, strict, gamma),
+    decoding.StepConfig(
+      decoding.Models(verifier.model, bound_drafter.drafter),
+      # Any method will do: nothing is verified.
+      methods.get_method('speed'),
+      gamma,
+    ),
     decoding.Params(verifier.params, bound_drafter.params),
     processing.SamplingParams(temperature=np.float32(0)),
     np.zeros(0, np.int32),
   )
-  found = list(_found(verifier.tokenizer, engine, texts))
-  return found[0] if isinstance(prompts, str) else found
+  agreements = list(_agreements(verifier.tokenizer, engine, texts))
+  return agreements[0] if isinstance(prompts, str) else agreements
 
 
-def _found(
+def _agreements(
   tokenizer: tokenizers.Tokenizer, engine: batching.Engine, texts: Sequence[str]
 ) -> Iterator[Agreement]:
-  """Agreements of texts, some of them at a time."""
+  """Compares texts, a batch at a time."""
   gamma, size = engine.step_config.gamma, tokenizer.vocab_size
-  rows = max(1, min(_ROWS, _LOGITS // (gamma * size)))
+  rows = max(1, min(_MAX_ROWS, _MAX_LOGITS // (gamma * size)))
   prompts = [np.array(tokenizer.encode(text, add_bos=True)) for text in texts]
-  room = max(map(len, prompts), default=0) + engine.step_config.cache_headroom
+  longest = max(map(len, prompts), default=0)
+  limit = batching.bucket(longest + engine.step_config.cache_headroom)
   for i in range(0, len(texts), rows):
-    some = prompts[i : i + rows]
-    # As many each time, so that nothing is compiled twice.
-    some += [some[0]] * (rows - len(some))
+    batch = prompts[i : i + rows]
+    # One size, so that nothing is compiled twice.
+    batch += [batch[0]] * (rows - len(batch))
     keys = jax.random.split(jax.random.key(0), rows)
-    limits = [batching.bucket(room)] * rows
-    read = engine.prefill(some, keys, limits, limits[0])
-    said = _say(
-      read, engine.params, engine.sampling, step_config=engine.step_config
+    read = engine.prefill(batch, keys, [limit] * rows, limit)
+    columns, lengths, row_faults = jax.device_get(
+      _compare(
+        read, engine.params, engine.sampling, step_config=engine.step_config
+      )
     )
-    *places, counts, found = jax.device_get(said)
     for j, text in enumerate(texts[i : i + rows]):
-      fault = jax.tree.map(lambda x, j=j: x[j], found)
+      fault = jax.tree.map(lambda x, j=j: x[j], row_faults)
       faults.check(fault, f'prompt {i + j}')
-      columns = [column[j, : counts[j]].tolist() for column in places]
-      kept = []
-      for place in itertools.starmap(Place, zip(*columns, strict=True)):
-        kept.append(place)
-        if place.drafted in tokenizer.stops:
+      values = [column[j, : lengths[j]].tolist() for column in columns]
+      tokens = []
+      for token in itertools.starmap(
+        TokenComparison, zip(*values, strict=True)
+      ):
+        tokens.append(token)
+        if token.drafter_token in tokenizer.stops:
           break
-      pieces = tokenizer.token_strings([place.drafted for place in kept])
-      ended = bool(kept) and kept[-1].drafted == tokenizers.EOS
-      yield Agreement(text, tuple(kept), tuple(pieces), ended)
+      ids = [token.drafter_token for token in tokens]
+      yield Agreement(
+        prompt=text,
+        tokens=tuple(tokens),
+        token_strings=tuple(tokenizer.token_strings(ids)),
+        ended=bool(ids) and ids[-1] == tokenizers.EOS,
+      )

@@ -2,45 +2,50 @@
 
 import collections
 import zlib
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, UInt32
 
 from cascades.sampler import batching
 
 
-def of_prompts(seed: int, prompts: list[list[int]]) -> jax.Array:
-  """A key per prompt, from the seed, its tokens and how often it came before.
+def of_prompts(seed: int, prompts: Sequence[Sequence[int]]) -> jax.Array:
+  """Makes a key per prompt from the seed, its tokens and its repetition.
 
-  Neither the place in the batch nor the other prompts have a part in it: two
-  prompts of one checksum share a key, and each is answered as it is alone.
+  A key depends neither on the other prompts nor on the position in the batch.
+  Two prompts with one checksum share a key, and each is answered as it would be
+  alone.
 
   Args:
-    seed: From 0 to 2^64 - 1; its upper half is folded in where there is one.
+    seed: From 0 to 2^64 - 1; the upper 32 bits are folded in if they are not 0.
     prompts: Token ids.
+
+  Returns:
+    Keys, [number of prompts].
   """
-  seen = collections.Counter()
-  numbers = []
+  repetitions = collections.Counter()
+  pairs = []
   for prompt in map(tuple, prompts):
     digest = zlib.crc32(np.array(prompt, '<i4').tobytes())
-    numbers.append((digest, seen[prompt]))
-    seen[prompt] += 1
+    pairs.append((digest, repetitions[prompt]))
+    repetitions[prompt] += 1
   halves = np.array([seed % 2**32, seed // 2**32], np.uint32)
-  # Of few shapes, so that prompts of any number compile nothing.
-  padded = np.zeros((batching.bucket(len(numbers), 8), 2), np.uint32)
-  padded[: len(numbers)] = numbers
-  return _fold(halves, padded)[: len(numbers)]
+  # Few shapes, so that any number of prompts compiles nothing.
+  padded = np.zeros((batching.bucket(len(pairs), 8), 2), np.uint32)
+  padded[: len(pairs)] = pairs
+  return _fold(halves, padded)[: len(pairs)]
 
 
 @jax.jit
-def _fold(seed: Int[Array, '2'], numbers: Int[Array, 'N 2']) -> jax.Array:
-  """Keys of a seed's halves and of two numbers each."""
+def _fold(seed: UInt32[Array, '2'], pairs: UInt32[Array, 'N 2']) -> jax.Array:
+  """Folds pairs of numbers into the key of a seed's two halves."""
   root = jax.random.key(seed[0])
   root = jnp.where(seed[1] > 0, jax.random.fold_in(root, seed[1]), root)
 
-  def one(pair):
+  def fold_pair(pair):
     return jax.random.fold_in(jax.random.fold_in(root, pair[0]), pair[1])
 
-  return jax.vmap(one)(numbers)
+  return jax.vmap(fold_pair)(pairs)

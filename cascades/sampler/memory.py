@@ -4,8 +4,7 @@ Only arithmetic: nothing is allocated, so a pair that does not fit is refused
 before it is loaded, with what would fit.
 
 Counted are both models' weights, the caches of a batch and of the prompts that
-wait for its rows (see `batching.run`), and the logits of a block. Not counted
-is what passes through a layer, nor the row of what all prompts begin with, nor
+wait for its rows, and the logits of a block. Not counted is what passes through a layer, nor the row of what all prompts begin with, nor
 the moment in which caches grow and lie in memory twice.
 """
 
@@ -56,10 +55,10 @@ class MemoryEstimate:
   @property
   def total(self) -> int:
     """All of them."""
-    return self.params + self.beside_params
+    return self.params + self.without_params
 
   @property
-  def beside_params(self) -> int:
+  def without_params(self) -> int:
     """What is not there yet where the weights are."""
     return self.caches + self.logits + self.other
 
@@ -151,7 +150,7 @@ def _bytes(tree: PyTree, shardings: PyTree) -> int:
   return sum(jax.tree.leaves(sizes))
 
 
-def need(
+def estimate(
   verifier: Described,
   drafter: Described | None,
   *,
@@ -222,14 +221,14 @@ def check(
   """Refuses what does not fit, and says what would.
 
   Args:
-    verifier: As for `need`.
-    drafter: As for `need`.
-    batch_size: As for `need`.
+    verifier: As for `estimate`.
+    drafter: As for `estimate`.
+    batch_size: As for `estimate`.
     cache_length: Most tokens of a sequence, prompt and answer together; caches
       are padded to the next `batching.bucket`.
-    gamma: As for `need`.
+    gamma: As for `estimate`.
     allocated: Whether the weights are in memory already, and so not needed.
-    mesh: As for `need`.
+    mesh: As for `estimate`.
     limit: Bytes that a device still has; None for those of this one.
 
   Raises:
@@ -247,7 +246,7 @@ def check(
   )
 
   def needed(both=(verifier, drafter), **changes):
-    return need(*both, gamma=gamma, **given | changes)
+    return estimate(*both, gamma=gamma, **given | changes)
 
   asked = needed()
   # Weights that are there already can also be changed for smaller ones.

@@ -1,4 +1,4 @@
-"""What comes out for a prompt, and what a conversation goes on from."""
+"""Outputs of a sampler, and the state that a conversation continues from."""
 
 import dataclasses
 import math
@@ -14,37 +14,40 @@ from cascades import decoding
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SampleOutput:
-  """What came out for one prompt; tokens after end-of-sequence are nowhere.
+  """The answer to one prompt; tokens after end-of-sequence are left out.
 
   Attributes:
-    text: The answer; without stop tokens, and without the prompt unless
-      `echo` was set.
-    tokens: Ids, the stop token included; with `echo`, the prompt's before.
-    pieces: The text of each token.
-    sources: For each token, where it came from: an index into
+    text: The answer, without stop tokens, and without the prompt unless `echo`
+      was set.
+    tokens: Token ids, the stop token included; with `echo`, preceded by those
+      of the prompt.
+    token_strings: The text of each token.
+    sources: The source of each token: an index into
       `verification_config.SOURCES` (prompt, draft, residual, bonus).
-    deferred: For each emitted token, whether the method's rule defers to the
-      verifier there; None where it has no such rule.
-    ended: Whether a stop token, or a text, ended it rather than its limit.
+    deferred: For each emitted token, True if the method's rule defers to the
+      verifier there; None if the method has no rule.
+    ended: True if a stop token or a stop string ended the answer, False if its
+      limit did.
     logprobs: The verifier's log-probability of each emitted token, at
       temperature 1 and before truncation, whatever was sampled from.
-    logits: [emitted tokens, V], the verifier's, float32; None unless asked
-      for.
-    counts: Token and call counts, named as the fields of a record of a sweep.
-    state: What `Sampler.sample` takes as `last_state` to go on from here; None
-      unless asked for.
+    logits: [emitted tokens, V], the verifier's, float32; None unless requested.
+    counts: Tokens and calls, named as the columns of a sweep's records.
+    state: Argument `last_state` of `Sampler.sample` to continue from here; None
+      unless requested.
   """
 
   text: str
   tokens: list[int]
-  pieces: list[str]
+  token_strings: list[str]
   sources: list[int]
   deferred: list[bool] | None
   ended: bool
   logprobs: list[float]
   logits: np.ndarray | None
   counts: dict[str, int]
-  state: 'State | None' = dataclasses.field(default=None, repr=False)
+  state: 'ConversationState | None' = dataclasses.field(
+    default=None, repr=False
+  )
 
   @property
   def acceptance_rate(self) -> float:
@@ -63,42 +66,46 @@ class SampleOutput:
 
 @dataclasses.dataclass(frozen=True)
 class ConversationState:
-  """Where a conversation stands: all that both models have read of it.
+  """A conversation as both models have read it.
 
   Attributes:
-    row: One row, with both caches.
+    row: One row, with the caches of both models.
     models: The verifier and the drafter that read it.
     params: Their parameters.
-    pieces: The text of each token.
+    token_strings: The text of each token.
   """
 
   row: decoding.Row
   models: tuple[Any, Any]
   params: PyTree
-  pieces: list[str]
+  token_strings: list[str]
 
   def check(self, models: tuple[Any, Any], params: PyTree) -> None:
-    """Refuses to go on with other models than those that read it.
+    """Refuses models other than those that read the conversation.
 
-    Parameters are compared by their values where they are not the same arrays.
-    Single numbers among them, as where a drafter stops, are options, and may
-    change from one turn to the next.
+    Parameters are compared by their values if they are not the same arrays.
+    Scalars among them, such as the threshold at which a drafter stops, are
+    options, which may change from one turn to the next.
+
+    Args:
+      models: The verifier and the drafter of a sampler.
+      params: Their parameters.
 
     Raises:
-      ValueError: They are others, or have other parameters.
+      ValueError: The models or their parameters differ.
     """
-    same = self.models == models
-    if same:
-      ours, theirs = (
+    is_same = self.models == models
+    if is_same:
+      own_arrays, arrays = (
         [x for x in jax.tree.leaves(tree) if jnp.ndim(x)]
         for tree in (self.params, params)
       )
-      same = len(ours) == len(theirs) and all(
+      is_same = len(own_arrays) == len(arrays) and all(
         x is y or (x.dtype == y.dtype and jnp.array_equal(x, y))
-        for x, y in zip(ours, theirs, strict=True)
+        for x, y in zip(own_arrays, arrays, strict=True)
       )
-    if not same:
+    if not is_same:
       raise ValueError(
-        'last_state: other models have read it; go on with the sampler that'
-        ' made it.'
+        'last_state: it was made by other models; continue with the sampler'
+        ' that made it.'
       )

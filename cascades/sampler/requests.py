@@ -1,19 +1,49 @@
-"""What may be asked of an answer, made and checked once."""
+"""Requests: how prompts are to be answered, made and checked once."""
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TypedDict
 
 from cascades import arguments
 
 
+class RequestOptions(TypedDict, total=False):
+  """Keyword arguments of `Sampler.sample`; fields of `SampleRequest`."""
+
+  max_new_tokens: int
+  seed: int
+  echo: bool
+  return_logits: bool
+  forbidden_tokens: Sequence[int | str] | None
+  stop_tokens: Sequence[int | str] | None
+  stop_strings: Sequence[str]
+  apply_chat_template: bool
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SampleRequest:
-  """How prompts are to be answered, whatever they are.
+  """How prompts are to be answered, whatever the prompts.
 
-  Fields are arguments of `sampler.Sampler.sample`, which has what they mean.
+  Attributes:
+    max_new_tokens: Most tokens of an answer.
+    seed: Seed of the sampling, from 0 to 2^64 - 1.
+    echo: True if texts and tokens start with the prompt.
+    return_logits: True to return the verifier's logits of the emitted tokens.
+    forbidden_tokens: Ids, or texts of one token, that are never emitted; None
+      forbids nothing.
+    stop_tokens: Ids, or texts of one token, that end an answer in addition to
+      the tokenizer's own: end-of-sequence, and end-of-turn of instruction-tuned
+      models. None adds none.
+    stop_strings: Texts that end an answer. The text stops before them; tokens
+      and counts include the token that completes the first of them. An answer
+      with stop strings has no state to continue from.
+    apply_chat_template: Wraps each prompt in the model's chat template; its
+      end-of-turn token ends the output. Control tokens spelled in the prompt,
+      such as `<end_of_turn>`, stay text; without a template they are control
+      tokens.
 
   Raises:
-    ValueError: One will not do; one sentence says which.
+    ValueError: A value has another type or is out of its range.
   """
 
   max_new_tokens: int = 64
@@ -23,11 +53,13 @@ class SampleRequest:
   forbidden_tokens: Sequence[int | str] | None = None
   stop_tokens: Sequence[int | str] | None = None
   stop_strings: Sequence[str] = ()
-  chat: bool = False
+  apply_chat_template: bool = False
 
   def __post_init__(self):
     arguments.booleans(
-      echo=self.echo, return_logits=self.return_logits, chat=self.chat
+      echo=self.echo,
+      return_logits=self.return_logits,
+      apply_chat_template=self.apply_chat_template,
     )
     checked = dict(
       max_new_tokens=arguments.integer(

@@ -1,29 +1,31 @@
-"""Strings in, strings and counts out; names as in `gm.text.Sampler`."""
+"""Samplers: strings in, strings and counts out, as in `gm.text.Sampler`."""
 
 import dataclasses
 import math
-import numbers
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import numpy as np
 
-from cascades import (
-  arguments,
-  compilation,
-  decoding,
-  drafters,
-  schedules,
-)
+from cascades import arguments, compilation, decoding, drafters, schedules
 from cascades.config import DecodingConfig, without_effect
 from cascades.declarations import Option, options_of
 from cascades.drafters import pairing, specs
 from cascades.methods import caps, processing
 from cascades.models import checkpoints, sharding, tokenizers, turns
-from cascades.sampler import batching, keys, memory, stopping
+from cascades.sampler import (
+  batching,
+  continuous_batching,
+  keys,
+  memory,
+  stopping,
+)
+from cascades.sampler import (
+  prompts as prompt_encoding,
+)
 from cascades.sampler.outputs import ConversationState, SampleOutput
-from cascades.sampler.requests import SampleRequest
+from cascades.sampler.requests import RequestOptions, SampleRequest
 
 
 class Sampler:
@@ -83,8 +85,8 @@ class Sampler:
       'tokenizer', tokenizer, tokenizers.Tokenizer | None, expected
     )
     self.usage = batching.DecodeStats()
-    # Memory that batches need, by their size.
-    self._needs: dict[tuple, memory.MemoryEstimate] = {}
+    # By the sizes of a batch.
+    self._memory_estimates: dict[tuple, memory.MemoryEstimate] = {}
     self._mesh = _mesh(mesh)
     if dtype is not None and not any(
       isinstance(model, str) and specs.kind_of(model).takes_dtype(model)
@@ -177,18 +179,11 @@ class Sampler:
     self,
     prompts: str | Sequence[str],
     *,
-    max_new_tokens: int = 64,
-    seed: int = 0,
-    echo: bool = False,
-    return_logits: bool = False,
     return_state: bool = False,
     last_state: ConversationState | None = None,
-    forbidden_tokens: Sequence[int | str] | None = None,
-    stop_tokens: Sequence[int | str] | None = None,
-    stop_strings: Sequence[str] = (),
-    chat: bool = False,
+    **options: Unpack[RequestOptions],
   ) -> SampleOutput | list[SampleOutput]:
-    """Answers one prompt or a list of them.
+    """Answers one prompt or a list of prompts.
 
     The random key of a row comes from the seed and the prompt, so an answer
     does not depend on the other prompts or on their order. A prompt given
@@ -196,127 +191,108 @@ class Sampler:
 
     Args:
       prompts: One text, or several.
-      max_new_tokens: Most tokens of an answer.
-      seed: Decides what is sampled; from 0 to 2^64 - 1.
-      echo: Whether texts and tokens start with the prompt.
-      return_logits: Whether to return the verifier's logits of the emitted
-        tokens.
-      return_state: Whether the answer to a single prompt holds a state.
-      last_state: The state of an earlier answer: the prompt, a single one, is
-        appended to all that was read and written until then, which is not read
-        again. It stays as it is, and may be gone on from several times.
-      forbidden_tokens: Ids, or texts that are one token, never to be emitted;
-        None for nothing.
-      stop_tokens: Ids, or texts that are one token, that end an answer beside
-        the tokenizer's own: end-of-sequence, and end-of-turn for models that
-        were tuned for instructions.
-      stop_strings: Texts that end an answer. They are no part of its text; its
-        tokens, and all counts, end with the token that completes the first of
-        them. With them, an answer has no state to go on from.
-      chat: Whether the prompts are a user's words, to be put as the models were
-        taught turns (see `turns`); a turn ends the answer. Tags that the words
-        spell, such as `<end_of_turn>`, stay text; without `chat` they are
-        control tokens.
+      return_state: True to return a state with the answer to a single prompt.
+      last_state: The state of an earlier answer. The prompt, a single text, is
+        appended to the conversation, which is not read again. The state stays
+        valid and may be continued several times.
+      **options: max_new_tokens, seed, echo, return_logits, forbidden_tokens,
+        stop_tokens, stop_strings and apply_chat_template: fields of
+        `SampleRequest`.
 
     Returns:
-      An answer for a single prompt, else a list in the prompts' order.
+      An answer for a single prompt, else a list in the order of the prompts.
 
     Raises:
-      ValueError: No prompts, one that does not fit, a bad token, a state of
-        other models, or more than the device's memory holds.
+      ValueError: There are no prompts, one does not fit, a token does not
+        exist, the state was made by other models, or the device's memory does
+        not suffice.
     """
-    asking = SampleRequest(
-      max_new_tokens=max_new_tokens,
-      seed=seed,
-      echo=echo,
-      return_logits=return_logits,
-      forbidden_tokens=forbidden_tokens,
-      stop_tokens=stop_tokens,
-      stop_strings=stop_strings,
-      chat=chat,
-    )
+    request = SampleRequest(**options)
     arguments.booleans(return_state=return_state)
-    if return_state and asking.stop_strings:
+    if return_state and request.stop_strings:
       raise ValueError(
-        'stop_strings: an answer that they may cut has no state; leave'
-        ' return_state out, or take stop_tokens.'
+        'stop_strings: cannot be combined with return_state, since they may cut'
+        ' the answer; leave return_state out, or give stop_tokens.'
       )
     if return_state or last_state is not None:
       if not isinstance(prompts, str):
-        raise ValueError('prompts: a conversation goes on with a single text.')
-      *_, (answer, _) = self._turn(prompts, last_state, None, asking)
+        raise ValueError(
+          'prompts: a conversation is continued by one text; give one.'
+        )
+      *_, (answer, _) = self._continue(prompts, last_state, None, request)
       return answer
-    single = isinstance(prompts, str)
-    (answers,) = self._curve(
-      [prompts] if single else prompts, [self.config.lenience], asking
+    is_single = isinstance(prompts, str)
+    (answers,) = self._sample_curve(
+      [prompts] if is_single else prompts, [self.config.lenience], request
     )
-    return answers[0] if single else answers
+    return answers[0] if is_single else answers
 
   def stream(
     self,
     prompt: str,
     *,
     last_state: ConversationState | None = None,
-    **asked: Any,
+    **options: Unpack[RequestOptions],
   ) -> Iterator[str]:
     """Answers a prompt block by block.
 
     Args:
       prompt: One text.
-      last_state: The state of an earlier answer to go on from; None for none.
-      **asked: max_new_tokens, seed, forbidden_tokens, stop_tokens, stop_strings
-        and chat, each as in `sample`.
+      last_state: The state of an earlier answer to continue; None for none.
+      **options: As in `sample`, without echo and return_logits.
 
     Yields:
-      The text that each block adds, as soon as it is there; together they are
-      the text that `sample` gives.
+      The text that each block adds, as soon as it is decoded; all of them
+      together are the text that `sample` returns.
 
     Raises:
-      ValueError: A value that `sample` would refuse.
+      ValueError: `sample` would refuse a value.
     """
     for name in ('echo', 'return_logits'):
-      if name in asked:
+      if name in options:
         raise TypeError(f'stream() takes no {name}.')
-    said = ''
-    for _, text in self._turn(prompt, last_state, 1, SampleRequest(**asked)):
-      if len(text) > len(said):
-        yield text[len(said) :]
-        said = text
+    length = 0
+    for _, text in self._continue(
+      prompt, last_state, 1, SampleRequest(**options)
+    ):
+      if len(text) > length:
+        yield text[length:]
+        length = len(text)
 
   def sample_curve(
     self,
     prompts: Sequence[str],
     leniences: Sequence[float],
     *,
-    on_answer: Callable[[], None] | None = None,
-    **asked: Any,
+    on_answer: Callable[[], Any] | None = None,
+    **options: Unpack[RequestOptions],
   ) -> list[list[SampleOutput]]:
     """Answers every prompt at every lenience, in one compiled loop.
 
     Args:
       prompts: Texts.
-      leniences: Points of the curve. A row's key does not depend on its
+      leniences: Points of the curve. The key of a row does not depend on its
         lenience, so points are paired.
-      on_answer: Is called as an answer is there.
-      **asked: max_new_tokens, seed, echo, return_logits, forbidden_tokens,
-        stop_tokens, stop_strings and chat, each as in `sample`.
+      on_answer: Called after each answer; None for nothing.
+      **options: As in `sample`.
 
     Returns:
-      For each lenience, an answer for each prompt.
+      For each lenience, an answer to each prompt.
 
     Raises:
-      ValueError: A value that `sample` would refuse.
+      ValueError: `sample` would refuse a value.
     """
-    return self._curve(prompts, leniences, SampleRequest(**asked), on_answer)
+    request = SampleRequest(**options)
+    return self._sample_curve(prompts, leniences, request, on_answer)
 
-  def _curve(
+  def _sample_curve(
     self,
     prompts: Sequence[str],
     leniences: Sequence[float],
-    asking: SampleRequest,
-    on_answer: Callable[[], None] | None = None,
+    request: SampleRequest,
+    on_answer: Callable[[], Any] | None = None,
   ) -> list[list[SampleOutput]]:
-    """As `sample_curve`."""
+    """Answers every prompt at every lenience; see `sample_curve`."""
     prompts = arguments.as_list('prompts', prompts, 'texts')
     leniences = arguments.as_list('lenience', leniences, 'numbers')
     if not prompts:
@@ -327,138 +303,171 @@ class Sampler:
       arguments.number('lenience', value, -math.inf, math.inf)
       for value in leniences
     ]
-    put = [self._put(prompt, asking.chat) for prompt in prompts]
-    texts, ids = [text for text, _ in put], [found for _, found in put]
-    for number, prompt in enumerate(ids):
-      self._check_room(f'prompt {number}', len(prompt), asking.max_new_tokens)
-    engine, ending = self._engine(asking)
+    encoded = [
+      prompt_encoding.encode(
+        self.tokenizer, prompt, request.apply_chat_template
+      )
+      for prompt in prompts
+    ]
+    ids = [tokens for _, tokens in encoded]
+    for i, tokens in enumerate(ids):
+      self._check_length(f'prompt {i}', len(tokens), request.max_new_tokens)
+    engine, stop = self._engine(request)
+    longest = max(map(len, ids))
     self._check_memory(
-      len(ids) * len(leniences), max(map(len, ids)), asking.max_new_tokens
+      len(ids) * len(leniences), longest, request.max_new_tokens
     )
     self.usage = batching.DecodeStats()
-    answers = [[None] * len(prompts) for _ in leniences]
-    asked = batching.BatchRequest(
-      ids,
-      keys.of_prompts(asking.seed, ids),
-      np.asarray(leniences, np.float32),
-      asking.max_new_tokens,
-      asking.return_logits,
-      ending.ends,
+    answers: list[list[Any]] = [[None] * len(ids) for _ in leniences]
+    jobs = batching.BatchRequest(
+      prompts=[np.array(tokens, np.int32) for tokens in ids],
+      keys=keys.of_prompts(request.seed, ids),
+      leniences=np.asarray(leniences, np.float32),
+      max_new_tokens=request.max_new_tokens,
+      return_logits=request.return_logits,
+      find_end=stop.find_end,
     )
-    batch_size = self.config.batch_size
-    for job, row in batching.run(engine, asked, batch_size, self.usage):
-      before = None
-      if asking.echo:
-        before = self.tokenizer.token_strings(
-          ids[job.prompt], texts[job.prompt]
-        )
-      answers[job.lenience][job.prompt] = self._answer(row, ending, before)
+    for job, row in continuous_batching.run(
+      engine, jobs, self.config.batch_size, self.usage
+    ):
+      prefix = None
+      if request.echo:
+        text, tokens = encoded[job.prompt]
+        prefix = self.tokenizer.token_strings(tokens, text)
+      answers[job.lenience][job.prompt] = self._output(row, stop, prefix)
       if on_answer:
         on_answer()
     return answers
 
-  def _turn(
+  def _continue(
     self,
     prompt: str,
     last_state: ConversationState | None,
     max_blocks: int | None,
-    asking: SampleRequest,
+    request: SampleRequest,
   ) -> Iterator[tuple[SampleOutput, str]]:
-    """One turn of a conversation, so many blocks at a time.
+    """Answers one prompt of a conversation, `max_blocks` blocks at a time.
 
     Yields:
-      The answer so far, and what is sure to be of its text. Only the last has a
-      state.
+      The answer so far, and the part of its text that later tokens cannot
+      change. Only the last answer has a state.
     """
-    engine, ending = self._engine(asking)
+    engine, stop = self._engine(request)
     models, params = engine.step_config.models, engine.params
-    row, read, before = None, [], []
+    row, previous, prefix = None, [], []
     if last_state is not None:
       arguments.instance(
         'last_state',
         last_state,
         ConversationState,
-        "an answer's, of return_state=True",
+        'the state of an answer with return_state=True',
       )
       last_state.check(models, params)
-      row, before = last_state.row, last_state.pieces
-      read = row.tokens[0, : int(row.length[0])].tolist()
-    text, ids = self._put(prompt, asking.chat, read)
-    before = before + self.tokenizer.token_strings(ids, text)
-    self._check_room('prompt', len(read) + len(ids), asking.max_new_tokens)
-    self._check_memory(1, len(read) + len(ids), asking.max_new_tokens)
-    self.usage = batching.DecodeStats()
-    asked = batching.BatchRequest(
-      [np.array(ids, np.int32)],
-      keys.of_prompts(asking.seed, [read + ids]),
-      [self.config.lenience],
-      asking.max_new_tokens,
-      asking.return_logits,
-      ending.ends,
+      row, prefix = last_state.row, last_state.token_strings
+      previous = np.asarray(row.tokens[0, : int(row.length[0])]).tolist()
+    text, ids = prompt_encoding.encode(
+      self.tokenizer, prompt, request.apply_chat_template, previous
     )
-    for small, later in batching.turn(
-      engine, asked, row, max_blocks, self.usage
+    prefix = prefix + self.tokenizer.token_strings(ids, text)
+    length = len(previous) + len(ids)
+    self._check_length('prompt', length, request.max_new_tokens)
+    self._check_memory(1, length, request.max_new_tokens)
+    self.usage = batching.DecodeStats()
+    single = batching.BatchRequest(
+      prompts=[np.array(ids, np.int32)],
+      keys=keys.of_prompts(request.seed, [previous + ids]),
+      leniences=[self.config.lenience],
+      max_new_tokens=request.max_new_tokens,
+      return_logits=request.return_logits,
+      find_end=stop.find_end,
+    )
+    for so_far, final in continuous_batching.decode_single(
+      engine, single, row, max_blocks, stats=self.usage
     ):
-      answer = self._answer(small, ending, before if asking.echo else None)
-      if later is not None:
-        first = int(small.prompt_length)
-        written = small.tokens[first : int(small.length)].tolist()
-        pieces = before + self.tokenizer.token_strings(written)
-        state = ConversationState(later, models, params, pieces)
+      answer = self._output(so_far, stop, prefix if request.echo else None)
+      if final is not None:
+        new = slice(int(so_far.prompt_length), int(so_far.length))
+        tokens = so_far.tokens[new].tolist()
+        strings = prefix + self.tokenizer.token_strings(tokens)
+        state = ConversationState(final, models, params, strings)
         answer = dataclasses.replace(answer, state=state)
       text = answer.text
-      yield answer, text if small.done else ending.settled(text)
+      yield answer, text if so_far.done else stop.stable_prefix(text)
 
   def _engine(
-    self, asking: SampleRequest
+    self, request: SampleRequest
   ) -> tuple[batching.Engine, stopping.StopCondition]:
-    """What decodes, and what ends an answer."""
-    forbidden, banned = None, []
-    if asking.forbidden_tokens is not None:
-      banned = self._token_ids('forbidden_tokens', asking.forbidden_tokens)
+    """Makes the engine and the stop condition of a request."""
+    forbidden, forbidden_ids = None, []
+    if request.forbidden_tokens is not None:
+      forbidden_ids = self._token_ids(
+        'forbidden_tokens', request.forbidden_tokens
+      )
       forbidden = np.zeros(self.verifier.model.vocab_size, bool)
-      forbidden[np.array(banned, np.int32)] = True
+      forbidden[np.array(forbidden_ids, np.int32)] = True
       if forbidden.all():
-        raise ValueError('forbidden_tokens: no token is left to emit.')
-    stops = list(self.tokenizer.stops)
-    if asking.chat:
-      stops.append(turns.require_template(self.tokenizer).end_token)
-    if asking.stop_tokens is not None:
-      stops += self._token_ids('stop_tokens', asking.stop_tokens)
-    fresh = batching.POLL_INTERVAL_BLOCKS * (self.config.gamma + 1)
-    ending = stopping.StopCondition(
-      self.tokenizer, stops, asking.stop_strings, fresh
+        raise ValueError(
+          'forbidden_tokens: they are all tokens; leave at least one out.'
+        )
+    stop_ids = list(self.tokenizer.stops)
+    if request.apply_chat_template:
+      stop_ids.append(turns.require_template(self.tokenizer).end_token)
+    if request.stop_tokens is not None:
+      stop_ids += self._token_ids('stop_tokens', request.stop_tokens)
+    block_length = self._step_config.gamma + 1
+    stop = stopping.StopCondition(
+      tokenizer=self.tokenizer,
+      tokens=stop_ids,
+      strings=tuple(request.stop_strings),
+      tail_length=batching.POLL_INTERVAL_BLOCKS * block_length,
     )
     engine = batching.Engine(
       step_config=self._step_config,
       params=self._params,
-      sampling=self.processing(forbidden),
-      stop_tokens=ending.in_loop,
+      sampling=self.sampling_params(forbidden),
+      stop_tokens=stop.loop_tokens,
       mesh=self._mesh,
-      schedule=self.schedule(asking.max_new_tokens, banned),
+      schedule=self.schedule(request.max_new_tokens, forbidden_ids),
     )
-    return engine, ending
+    return engine, stop
 
-  def schedule(self, new: int = 0, forbidden: Collection[int] = ()) -> Any:
-    """How leniences go along answers of so many tokens; None: they stay."""
+  def schedule(
+    self, max_new_tokens: int = 0, forbidden: Collection[int] = ()
+  ) -> Any:
+    """Returns the schedule of leniences along answers.
 
-    def token(text):
+    Args:
+      max_new_tokens: Most tokens of an answer.
+      forbidden: Token ids that are never emitted.
+
+    Returns:
+      A `schedules.Schedule`; None if leniences are constant.
+
+    Raises:
+      ValueError: The schedule does not fit such answers.
+    """
+
+    def marker(text):
       return self._token_ids('its marker', [text])[0]
 
-    said = self.config.schedule
-    schedule = schedules.parse(said, token)
-    reason = schedule and schedule.refusal(new, forbidden)
+    name = self.config.schedule
+    schedule = schedules.parse(name, marker)
+    reason = schedule and schedule.refusal(max_new_tokens, forbidden)
     if reason:
       raise ValueError(
-        f'schedule: {arguments.quote(said)} does not go with what is asked:'
-        f' {reason}.'
+        f'schedule: {arguments.quote(name)} cannot be combined with this'
+        f' request: {reason}.'
       )
     return schedule
 
-  def processing(
+  def sampling_params(
     self, forbidden: np.ndarray | None = None
   ) -> processing.SamplingParams:
-    """From logits to probabilities; `forbidden` [V] as there."""
+    """Returns the sampling parameters of both models.
+
+    Args:
+      forbidden: [V], True for tokens that are never emitted; None forbids none.
+    """
     top_k, top_p = self.config.top_k, self.config.top_p
     if top_k is not None:
       top_k = np.int32(min(top_k, self.verifier.model.vocab_size))
@@ -471,125 +480,93 @@ class Sampler:
     )
 
   def refusal(
-    self, prompt: str, max_new_tokens: int, chat: bool = False
+    self, prompt: str, max_new_tokens: int, apply_chat_template: bool = False
   ) -> str | None:
-    """Why a prompt cannot be answered, in a sentence; None where it can."""
+    """Returns why a prompt cannot be answered, in a sentence, or None."""
     try:
-      length = len(self.encode(prompt, chat))
-      self._check_room('prompt', length, max_new_tokens)
+      length = len(self.encode(prompt, apply_chat_template))
+      self._check_length('prompt', length, max_new_tokens)
     except ValueError as error:
       return str(error)
     return None
 
-  def _check_room(self, name: str, length: int, new: int) -> None:
-    if (
-      length + new + self._step_config.cache_headroom > self.config.cache_length
-    ):
+  def _check_length(self, name: str, length: int, max_new_tokens: int) -> None:
+    headroom = self._step_config.cache_headroom
+    if length + max_new_tokens + headroom > self.config.cache_length:
       raise ValueError(
-        f'{name}: its {length} tokens and {new} new ones do not fit into'
-        f' cache_length {self.config.cache_length}; shorten it or raise'
-        ' cache_length.'
+        f'{name}: its {length} tokens and {max_new_tokens} new tokens do not'
+        f' fit into cache_length {self.config.cache_length}; shorten it or'
+        ' raise cache_length.'
       )
 
-  def _check_memory(self, rows: int, length: int, new: int) -> None:
+  def _check_memory(self, rows: int, length: int, max_new_tokens: int) -> None:
+    """Refuses a batch that the device's memory does not hold."""
     drafter = self.drafter
     if not isinstance(drafter, checkpoints.Checkpoint | None):
       size = self.verifier.model.vocab_size
-      drafting, params = self.bound_drafter
-      drafter = specs.Drafting(drafting, size), params
+      drafter = (
+        specs.Drafting(self.bound_drafter.drafter, size),
+        (self.bound_drafter.params),
+      )
     models = self.verifier, drafter
-    size = dict(
+    sizes = dict(
       batch_size=batching.width(rows, self.config.batch_size),
       gamma=self._step_config.tree_tokens,
       mesh=(1, 1) if self._mesh is None else self._mesh.devices.shape,
     )
-    tokens = length + new + self._step_config.cache_headroom
+    tokens = length + max_new_tokens + self._step_config.cache_headroom
     slots = batching.bucket(tokens)
-    # To count it takes longer than to decode a short answer.
-    key = slots, *size.values()
-    if key not in self._needs:
-      self._needs[key] = memory.need(*models, cache_length=slots, **size)
-    needed = self._needs[key].beside_params
-    free = memory.available(needed)
-    if free is not None and needed > free:
+    # Counting it takes longer than decoding a short answer.
+    key = slots, *sizes.values()
+    if key not in self._memory_estimates:
+      self._memory_estimates[key] = memory.estimate(
+        *models, cache_length=slots, **sizes
+      )
+    required = self._memory_estimates[key].without_params
+    free = memory.available(required)
+    if free is not None and required > free:
       memory.check(
-        *models, cache_length=tokens, allocated=True, limit=free, **size
+        *models, cache_length=tokens, allocated=True, limit=free, **sizes
       )
 
-  def encode(self, prompt: str, chat: bool = False) -> list[int]:
-    """The ids of a prompt, from the beginning of a sequence on."""
-    _, ids = self._put(prompt, chat)
+  def encode(self, prompt: str, apply_chat_template: bool = False) -> list[int]:
+    """Returns the token ids of a prompt that begins a sequence."""
+    _, ids = prompt_encoding.encode(self.tokenizer, prompt, apply_chat_template)
     return ids
-
-  def _put(
-    self, prompt: str, chat: bool, read: Sequence[int] = ()
-  ) -> tuple[str, list[int]]:
-    """A prompt as it is read after what was read before, and its ids."""
-    if not isinstance(prompt, str):
-      raise ValueError(f'prompts: {arguments.quote(prompt)} is not a text.')
-    if not chat:
-      return prompt, self.tokenizer.encode(prompt, add_bos=not read)
-    template = turns.require_template(self.tokenizer)
-    last = read[-1] if read else None
-    return (
-      template.format_turn(prompt, last),
-      template.encode(self.tokenizer, prompt, last),
-    )
 
   def _token_ids(self, name: str, tokens: Sequence[int | str]) -> list[int]:
-    most = self.verifier.model.vocab_size - 1
-    ids = []
-    for token in arguments.as_list(
-      name, tokens, 'ids, or of texts of one token'
-    ):
-      if isinstance(token, str):
-        found = self.tokenizer.encode(token)
-        if len(found) != 1:
-          raise ValueError(
-            f'{name}: {arguments.quote(token)} is {len(found)} tokens; give'
-            ' texts of one token, or ids.'
-          )
-        ids += found
-        continue
-      whole = isinstance(token, numbers.Integral) and not isinstance(
-        token, bool
-      )
-      if not whole or not 0 <= token <= most:
-        raise ValueError(
-          f'{name}: there is no token {arguments.quote(token)}; ids go from 0'
-          f' to {most}.'
-        )
-      ids.append(int(token))
-    return ids
+    vocab_size = self.verifier.model.vocab_size
+    return prompt_encoding.token_ids(name, tokens, self.tokenizer, vocab_size)
 
-  def _answer(
+  def _output(
     self,
-    state: decoding.Row,
-    ending: stopping.StopCondition,
-    before: list[str] | None,
+    row: decoding.Row,
+    stop: stopping.StopCondition,
+    prefix: list[str] | None,
   ) -> SampleOutput:
-    """What a row says; after the pieces of its prompt, unless they are None."""
-    prompt_length, length = int(state.prompt_length), int(state.length)
+    """Makes the output of a fetched row.
+
+    Args:
+      row: The row.
+      stop: Its stop condition.
+      prefix: The texts of its prompt's tokens, to start with; None for none.
+    """
+    prompt_length, length = int(row.prompt_length), int(row.length)
     new = slice(prompt_length, length)
-    pieces = (before or []) + ending.pieces(state.tokens[new].tolist())
-    first = prompt_length if before is None else 0
-    tokens = state.tokens[first:length].tolist()
-    deferred = None
-    if self.config.method.rule is not None:
-      deferred = state.deferral[new].tolist()
+    new_tokens = row.tokens[new].tolist()
+    strings = (prefix or []) + stop.token_strings(new_tokens)
+    first = prompt_length if prefix is None else 0
+    has_rule = self.config.method.rule is not None
     return SampleOutput(
-      text=''.join(pieces),
-      tokens=tokens,
-      pieces=pieces,
-      sources=state.source[first:length].tolist(),
-      deferred=deferred,
-      ended=bool(
-        state.done
-        and (length < state.limit or ending.reached(state.tokens[new].tolist()))
-      ),
-      logprobs=state.logprob[new].tolist(),
-      logits=state.logits,
-      counts=decoding.summarize_counts(state, self._step_config),
+      text=''.join(strings),
+      tokens=row.tokens[first:length].tolist(),
+      token_strings=strings,
+      sources=row.source[first:length].tolist(),
+      deferred=row.deferral[new].tolist() if has_rule else None,
+      ended=bool(row.done and (length < row.limit or stop.is_met(new_tokens))),
+      logprobs=row.logprob[new].tolist(),
+      logits=row.logits,
+      counts=decoding.summarize_counts(row, self._step_config),
     )
 
 
@@ -615,8 +592,8 @@ def _mesh(sizes: tuple[int, int]) -> jax.sharding.Mesh | None:
   """
   if not isinstance(sizes, tuple | list) or len(sizes) != 2:
     raise ValueError(
-      f'mesh: {arguments.quote(sizes)} will not do; give two numbers, such as'
-      ' (4, 2).'
+      'mesh: must be two numbers, such as (4, 2), got'
+      f' {arguments.quote(sizes)}.'
     )
   if tuple(sizes) == (1, 1):
     return None

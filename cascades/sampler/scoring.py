@@ -1,17 +1,18 @@
-"""How likely a sampler's target makes a text that is given.
+"""Scores of given texts under a sampler's target.
 
 Nothing is sampled: both models read context and continuation, in one pass
-each, and a method's law gives the probability of every token after those
+each, and the method's law gives the probability of every token after those
 before it,
 
   log pi(x_1 .. x_n | context) = sum_i log law(q_i, p_i)(x_i).
 
-That is what `Sampler.sample` draws from: a method's law is that of every token,
-whatever block it stands in and however it is verified, unless the drafter or
-the bonus token says otherwise; those are refused.
+`Sampler.sample` draws from the same target: the law holds for every token,
+whatever its block and verification, unless the drafter or the bonus token
+changes it; such options are refused.
 
-The same pass shows what both models and the method say of each token: `look`;
-and what any function says of it: `each`.
+The same pass gives what both models and the method say about each token
+(`inspect_tokens`), and the values of any function of their distributions
+(`map_tokens`).
 """
 
 import collections
@@ -33,47 +34,50 @@ from cascades.models import sharding
 from cascades.sampler import batching, sampler
 from cascades.verification.single_draft import AT_ONCE, of_token
 
+# Called as (method, distributions, lenience, token) for one position.
+TokenFn = Callable[..., tuple[Array, ...]]
+
 
 class Score(NamedTuple):
-  """How likely one continuation is.
+  """The score of one continuation.
 
   Attributes:
-    logprob: Natural logarithm of its probability; -inf where float32 has the
-      target at 0, as it has what top-k or top-p drops.
-    greedy: Whether each of its tokens is as likely as any.
+    logprob: Natural logarithm of its probability; -inf where the target is 0 in
+      float32, as it is for tokens that top-k or top-p drops.
+    is_greedy: True if each of its tokens has the largest probability.
   """
 
   logprob: float
-  greedy: bool
+  is_greedy: bool
 
 
-class Look(NamedTuple):
-  """What is said of one token, after those before it.
+class TokenView(NamedTuple):
+  """One token under both models and the method, after the tokens before it.
 
   Attributes:
-    q: How likely it is to the drafter, as it samples.
-    p: How likely it is to the verifier, as it samples.
-    pi: How likely it is in the method's law.
-    deferred: Whether the rule defers it to the verifier; 0 without a rule.
-    drafter: The drafter's likeliest token.
-    verifier: The verifier's likeliest token.
+    q: Its probability under the drafter, after temperature and truncation.
+    p: Its probability under the verifier, likewise processed.
+    pi: Its probability in the method's law.
+    deferred: True if the rule defers it to the verifier; False without a rule.
+    drafter_token: The drafter's most probable token.
+    verifier_token: The verifier's most probable token.
   """
 
   q: float
   p: float
   pi: float
   deferred: bool
-  drafter: int
-  verifier: int
+  drafter_token: int
+  verifier_token: int
 
 
 class _Target(NamedTuple):
-  """One law for all positions.
+  """The law that scores are of, one for all positions.
 
   Attributes:
-    models: The verifier, and the drafter if the law looks at it.
-    params: Theirs.
-    method: Has the law.
+    models: The verifier, and the drafter if the law depends on q.
+    params: Their parameters.
+    method: The method whose law it is.
   """
 
   models: tuple[Any, ...]
@@ -82,20 +86,20 @@ class _Target(NamedTuple):
 
 
 def _target(decoder: sampler.Sampler) -> _Target:
-  """The law that scores are of.
+  """Returns the law that a sampler's scores are of.
 
   Raises:
-    ValueError: It is not the same wherever blocks begin, or is not known.
+    ValueError: The law depends on where blocks begin, or is not known.
   """
-  verifier, options = decoder.verifier, decoder.config
-  method, verification_config = options.capped, options.verification_config
-  if options.temperature < processing.GREEDY_BELOW:
+  verifier, config = decoder.verifier, decoder.config
+  method, verification_config = config.capped, config.verification_config
+  if config.temperature < processing.GREEDY_BELOW:
     raise ValueError(
       'temperature: at 0 the target is one token and says nothing of the'
       ' others; give a temperature above 0.'
     )
-  strict = options.lenience == method.strict
-  if options.gamma == 0 or (strict and decoder.schedule() is None):
+  strict = config.lenience == method.strict
+  if config.gamma == 0 or (strict and decoder.schedule() is None):
     # The verifier's law, whatever drafts for it and however it is verified.
     method = methods.METHODS['verifier_only']
   elif verification_config.bonus == 'verifier':
@@ -111,17 +115,17 @@ def _target(decoder: sampler.Sampler) -> _Target:
     )
   if not method.law_uses_q:
     return _Target((verifier.model,), (verifier.params,), method)
-  return _of_both(decoder)
+  return _target_of_both(decoder)
 
 
 def is_language_model(bound_drafter: drafters.BoundDrafter) -> bool:
-  """Whether what drafts says of any text how likely each token is."""
+  """True if a drafter gives the probability of each token of any text."""
   kinds = drafters.ModelDrafter, drafters.SelfDrafter
   return isinstance(bound_drafter.drafter, kinds)
 
 
-def _of_both(decoder: sampler.Sampler) -> _Target:
-  """The method's law, of both models whether it needs them or not."""
+def _target_of_both(decoder: sampler.Sampler) -> _Target:
+  """Returns the method's law with both models, whether or not it uses q."""
   verifier, bound_drafter = decoder.verifier, decoder.bound_drafter
   if bound_drafter is None:
     raise ValueError(
@@ -145,7 +149,7 @@ def score(
   decoder: sampler.Sampler,
   requests: Sequence[tuple[Sequence[int], Sequence[int]]],
 ) -> list[Score]:
-  """How likely the sampler's target makes continuations of contexts.
+  """Scores continuations of contexts under the sampler's target.
 
   Compiled once per rows and lengths, both of which come in few sizes: see
   `batching.width` and `batching.bucket`.
@@ -163,8 +167,8 @@ def score(
     FaultError: A distribution is not finite.
   """
   scores = []
-  said = _by_size(decoder, _target(decoder), requests, _log_law)
-  for (context, _), (logprobs, likeliest) in zip(requests, said, strict=True):
+  results = _by_size(decoder, _target(decoder), requests, _log_law)
+  for (context, _), (logprobs, is_mode) in zip(requests, results, strict=True):
     for at in np.flatnonzero(np.isnan(logprobs))[:1]:
       method = faults.CULPRITS.index('method')
       faults.check(
@@ -172,90 +176,95 @@ def score(
         f'a request of {len(context)} and {len(logprobs)} tokens',
       )
     total = math.fsum(logprobs.tolist())
-    scores.append(Score(total, bool(likeliest.all())))
+    scores.append(Score(total, bool(is_mode.all())))
   return scores
 
 
-def each(
+def map_tokens(
   decoder: sampler.Sampler,
   requests: Sequence[tuple[Sequence[int], Sequence[int]]],
-  say: Callable[..., tuple[Array, ...]],
+  token_fn: TokenFn,
 ) -> list[tuple[np.ndarray, ...]]:
-  """What a function of yours says of each token of continuations.
+  """Applies a function to the distributions at each token of continuations.
 
   Args:
-    decoder: Has the models, the method and its lenience; its drafter is looked
-      at whatever the law needs.
+    decoder: Has the models, the method and its lenience; the drafter is read
+      even if the law does not depend on it.
     requests: Token ids of a context, at least one, and of what follows it.
-    say: (method, distributions, lenience, token) -> arrays, of one place. It is
-      compiled: give the same function again.
+    token_fn: Called as token_fn(method, distributions, lenience, token) for one
+      position; returns arrays. It is compiled: pass the same function again.
 
   Returns:
-    For each request the arrays, with an axis of N tokens before their own.
+    For each request the arrays, with a leading axis of its tokens.
 
   Raises:
     ValueError: The drafter is no language model, or a request does not fit.
   """
-  return _by_size(decoder, _of_both(decoder), requests, say)
+  return _by_size(decoder, _target_of_both(decoder), requests, token_fn)
 
 
 def _by_size(
-  decoder, target, requests, say, one_size=False
+  decoder, target, requests, token_fn, *, one_size=False
 ) -> list[tuple[np.ndarray, ...]]:
-  """What is said of requests, in their order, those of one size together.
+  """Applies a function to requests, those of one size together.
 
   Args:
-    decoder: As for `each`.
-    target: What is compiled.
-    requests: As for `each`.
-    say: As for `each`.
-    one_size: Whether all of them are padded to one size.
+    decoder: As for `map_tokens`.
+    target: The law.
+    requests: As for `map_tokens`.
+    token_fn: As for `map_tokens`.
+    one_size: True to pad all requests to one size.
+
+  Returns:
+    Arrays of each request, in the order of the requests.
   """
   requests = arguments.as_list('requests', requests, 'pairs of lists of ids')
   sizes = _sizes(decoder, requests)
   if one_size and sizes:
     sizes = [tuple(map(max, zip(*sizes, strict=True)))] * len(sizes)
-  alike = collections.defaultdict(list)
+  indices_by_size = collections.defaultdict(list)
   for i, size in enumerate(sizes):
-    alike[size].append(i)
-  said: list = [None] * len(requests)
-  for size, indices in alike.items():
-    for some in itertools.batched(indices, decoder.config.batch_size):
-      rows = [requests[i] for i in some]
-      found = _read_rows(decoder, target, rows, *size, say)
-      for i, of_one in zip(some, found, strict=True):
-        said[i] = of_one
-  return said
+    indices_by_size[size].append(i)
+  results: list = [None] * len(requests)
+  for size, indices in indices_by_size.items():
+    for batch in itertools.batched(indices, decoder.config.batch_size):
+      rows = [requests[i] for i in batch]
+      arrays = _read_rows(decoder, target, rows, size=size, token_fn=token_fn)
+      for i, row_arrays in zip(batch, arrays, strict=True):
+        results[i] = row_arrays
+  return results
 
 
-def look(
+def inspect_tokens(
   decoder: sampler.Sampler,
   requests: Sequence[tuple[Sequence[int], Sequence[int]]],
-) -> list[list[Look]]:
-  """What both models and the method say of each token of continuations.
+) -> list[list[TokenView]]:
+  """Returns the view of each token of continuations.
 
-  Made for the few answers that somebody looks at: they are all padded to one
-  size, so that it is compiled once.
+  Meant for the few answers that a person reads: all of them are padded to one
+  size, so that one program is compiled.
 
   Args:
-    decoder: As for `each`.
-    requests: As for `each`.
+    decoder: As for `map_tokens`.
+    requests: As for `map_tokens`.
 
   Returns:
-    For each a `Look` per token.
+    For each request a view per token.
 
   Raises:
     ValueError: The drafter is no language model, or a request does not fit.
   """
-  said = _by_size(decoder, _of_both(decoder), requests, _look, one_size=True)
+  results = _by_size(
+    decoder, _target_of_both(decoder), requests, _token_view, one_size=True
+  )
   return [
-    [Look(*each) for each in zip(*(x.tolist() for x in found), strict=True)]
-    for found in said
+    [TokenView(*row) for row in zip(*(x.tolist() for x in arrays), strict=True)]
+    for arrays in results
   ]
 
 
 def _sizes(decoder, requests) -> list[tuple[int, int]]:
-  """What each request is padded to: read, and asked about.
+  """Returns the padded lengths of each request: tokens read, tokens scored.
 
   Raises:
     ValueError: One does not fit.
@@ -265,9 +274,9 @@ def _sizes(decoder, requests) -> list[tuple[int, int]]:
   for i, request in enumerate(requests):
     if not _is_request(request, vocab_size):
       raise ValueError(
-        f'request {i}: {arguments.quote(request)} will not do; give two lists'
-        f' of token ids, from 0 to {vocab_size - 1}: a context and what follows'
-        ' it.'
+        f'request {i}: must be two lists of token ids from 0 to'
+        f' {vocab_size - 1}, a context and its continuation, got'
+        f' {arguments.quote(request)}.'
       )
     context, continuation = request
     length = len(context) + len(continuation)
@@ -281,7 +290,7 @@ def _sizes(decoder, requests) -> list[tuple[int, int]]:
         f'request {i}: its {length} tokens do not fit into cache_length'
         f' {decoder.config.cache_length}; shorten it or raise cache_length.'
       )
-    # The last token is asked about, and not read.
+    # The last token is scored, and not read.
     sizes.append(
       (batching.bucket(length - 1, 64), batching.bucket(len(continuation), 8))
     )
@@ -289,7 +298,7 @@ def _sizes(decoder, requests) -> list[tuple[int, int]]:
 
 
 def _is_request(request, vocab_size: int) -> bool:
-  """Whether it is a context and a continuation, of ids that there are."""
+  """True if a request is two lists of token ids of the vocabulary."""
   try:
     context, continuation = map(np.asarray, request)
   except (TypeError, ValueError):
@@ -302,30 +311,31 @@ def _is_request(request, vocab_size: int) -> bool:
   )
 
 
-def _read_rows(decoder, target, requests, length, asked_length, say):
-  """What is said of requests of one size, in one pass; see `_read`.
+def _read_rows(decoder, target, requests, *, size, token_fn):
+  """Applies a function to requests of one size, in one pass; see `_read`.
 
   Raises:
     FaultError: A distribution is not finite.
   """
+  length, scored_length = size
   rows = batching.width(len(requests), decoder.config.batch_size)
-  filled = [*requests, *[((0,), ())] * (rows - len(requests))]
-  texts = [[*context, *continuation][:-1] for context, continuation in filled]
+  padded = [*requests, *[((0,), ())] * (rows - len(requests))]
+  texts = [[*context, *continuation][:-1] for context, continuation in padded]
   tokens, _ = batching.pad(texts, length, length)
-  asked, _ = batching.pad([x for _, x in filled], asked_length, asked_length)
-  # What follows a token is said after reading it.
-  starts = np.array([len(context) - 1 for context, _ in filled], np.int32)
-  said, culprits = sharding.fetch(
+  scored, _ = batching.pad([x for _, x in padded], scored_length, scored_length)
+  # A token is predicted at the position before it.
+  starts = np.array([len(context) - 1 for context, _ in padded], np.int32)
+  arrays, culprits = sharding.fetch(
     _read(
       target.params,
-      (tokens, starts, asked),
+      _Rows(tokens, starts, scored),
       np.float32(decoder.config.lenience),
-      decoder.processing(),
-      decoder.schedule(max(len(asked) for _, asked in requests)),
+      decoder.sampling_params(),
+      schedule=decoder.schedule(max(len(x) for _, x in requests)),
       models=target.models,
       method=target.method,
       gate=decoder.config.gate,
-      say=say,
+      token_fn=token_fn,
     )
   )
   for i, (context, continuation) in enumerate(requests):
@@ -337,106 +347,150 @@ def _read_rows(decoder, target, requests, length, asked_length, say):
         f'a request of {len(context)} and {len(continuation)} tokens',
       )
   return [
-    tuple(x[i, : len(continuation)] for x in said)
+    tuple(x[i, : len(continuation)] for x in arrays)
     for i, (_, continuation) in enumerate(requests)
   ]
 
 
 def _log_law(method, d, lenience, token):
-  """For `score`: the logarithm of the law at a token, and whether it peaks."""
+  """Returns the law's logprob of a token, and True if it is the largest."""
   pi = method.law(d, lenience)
   return jnp.log(pi[token]), pi[token] >= pi.max()
 
 
-def _look(method, d, lenience, token):
-  """For `look`: the fields of a `Look`."""
-  return Look(
+def _token_view(method, d, lenience, token):
+  """Returns the view of a token."""
+  return TokenView(
     q=d.q[token],
     p=d.p[token],
     pi=method.law(d, lenience)[token],
     deferred=of_token(method.rule, d, lenience, token) > 0,
-    drafter=processing.argmax_lowest_id(d.q),
-    verifier=processing.argmax_lowest_id(d.p),
+    drafter_token=processing.argmax_lowest_id(d.q),
+    verifier_token=processing.argmax_lowest_id(d.p),
   )
 
 
-@functools.partial(jax.jit, static_argnames=('models', 'method', 'gate', 'say'))
+class _Rows(NamedTuple):
+  """Texts to score, padded on the right.
+
+  Attributes:
+    tokens: All but the last token of each text.
+    starts: The position that predicts the first scored token.
+    scored: The scored tokens; results at their padding mean nothing.
+  """
+
+  tokens: Int[Array, 'B L'] | Int[np.ndarray, 'B L']
+  starts: Int[Array, 'B'] | Int[np.ndarray, 'B']
+  scored: Int[Array, 'B N'] | Int[np.ndarray, 'B N']
+
+
+@functools.partial(
+  jax.jit, static_argnames=('models', 'method', 'gate', 'token_fn')
+)
 def _read(
   params: tuple[PyTree, ...],
-  rows: tuple[Int[Array, 'B L'], Int[Array, 'B'], Int[Array, 'B N']],
+  rows: _Rows,
   lenience: Float[Array, ''],
   sampling: processing.SamplingParams,
-  schedule: Any,
   *,
+  schedule: Any,
   models: tuple[Any, ...],
   method: methods.Method,
   gate: str,
-  say: Callable[..., tuple[Array, ...]],
+  token_fn: TokenFn,
 ) -> tuple[tuple[Array, ...], Int[Array, 'B N']]:
-  """What is said of the tokens that are asked about, each [B, N, ...].
-
-  Also gives whose logits are no distribution there, a `faults.Fault.culprit`.
+  """Applies a function to the distributions at scored tokens.
 
   Args:
-    params: Each model's parameters.
-    rows: All but the last token of each text, padded on the right; where each
-      row's first token that is asked about is said; and those tokens, of whose
-      padding what is said means nothing.
-    lenience: How readily the method keeps drafts.
-    sampling: Temperature, truncation and forbidden tokens.
-    schedule: How the lenience goes along what is asked about; None: it stays.
-    models: The verifier, and the drafter if the law looks at it.
+    params: Parameters of each model.
+    rows: The texts.
+    lenience: Threshold of the method.
+    sampling: Temperature, truncation and cap.
+    schedule: Schedule of leniences along the scored tokens; None keeps the
+      lenience.
+    models: The verifier, and the drafter if the law depends on q.
     method: Has the law.
-    gate: What the rule sees: 'raw' or 'processed' probabilities.
-    say: (method, distributions, lenience, token) -> what is said of the token.
+    gate: Probabilities that rules read: 'raw' or 'processed'.
+    token_fn: See `map_tokens`.
+
+  Returns:
+    The function's arrays, [B, N, ...] each, and the model whose logits are no
+    distribution there, a `faults.Fault.culprit`.
   """
-  zero = jnp.zeros((), jnp.int32)
+  row = functools.partial(
+    _read_row,
+    params=params,
+    lenience=lenience,
+    models=models,
+    schedule=schedule,
+    law=_Law(method, sampling, gate, token_fn),
+  )
+  return jax.vmap(row)(rows)
 
-  def said(model, params, tokens, places):
-    """Hidden states: there is no room for the logits of all places."""
-    cache = model.init_cache(params, tokens.shape[0])
-    _, hidden, _ = decoding.read_hidden(model, params, cache, tokens, zero)
-    return hidden[places]
 
-  def one(tokens, start, asked):
-    places = jnp.minimum(start + jnp.arange(asked.shape[0]), len(tokens) - 1)
-    states = [
-      said(model, of_model, tokens, places)
-      for model, of_model in zip(models, params, strict=True)
-    ]
+class _Law(NamedTuple):
+  """The function of `_read` and what it reads."""
 
-    def unembedded(states):
-      return [
-        model.unembed(of_model, hidden)
-        for model, of_model, hidden in zip(models, params, states, strict=True)
-      ]
+  method: methods.Method
+  sampling: processing.SamplingParams
+  gate: str
+  token_fn: TokenFn
 
-    def distributions(logits):
-      # A law that does not look at the drafter may be shown anything.
-      return decoding.distributions(logits[-1], logits[0], sampling, gate=gate)
-
-    leniences = jnp.broadcast_to(lenience, asked.shape)
-    if schedule is not None:
-      leniences, _ = schedules.along(
-        *(schedule, schedule.start(tokens, start + 1), lenience, method),
-        asked[:-1],
-        lambda i: distributions(unembedded([x[i] for x in states])),
-      )
-
-    def place(args):
-      states, lenience, token = args
-      # Made once, for what is said of a token and for whether it is sound.
-      logits = unembedded(states)
-      bad = ~jnp.stack(list(map(processing.is_sound, logits, states)))
-      culprit = jnp.where(bad.any(), jnp.argmax(bad) + 1, 0)
-      d = distributions(logits)
-      return say(method, d, lenience, token), culprit
-
-    at_once = max(1, AT_ONCE // models[0].vocab_size)
-    return jax.lax.map(
-      place,
-      (states, leniences, asked),
-      batch_size=min(at_once, asked.shape[0]),
+  def distributions(self, logits: Sequence[Array]) -> methods.Distributions:
+    """Makes the distributions of both models' logits, the verifier's first."""
+    # A law that does not depend on q may be given any q.
+    return decoding.distributions(
+      logits[-1], logits[0], self.sampling, gate=self.gate
     )
 
-  return jax.vmap(one)(*rows)
+
+def _read_row(
+  row: _Rows, *, params, lenience, models, schedule, law: _Law
+) -> tuple[tuple[Array, ...], Int[Array, 'N']]:
+  """Reads one row; see `_read`."""
+  zero, scored = jnp.zeros((), jnp.int32), row.scored
+  last = len(row.tokens) - 1
+  positions = jnp.minimum(row.starts + jnp.arange(scored.shape[0]), last)
+  # Hidden states: the logits of all positions do not fit into memory.
+  states = []
+  for model, model_params in zip(models, params, strict=True):
+    cache = model.init_cache(model_params, row.tokens.shape[0])
+    _, hidden, _ = decoding.read_hidden(
+      model, model_params, cache, row.tokens, zero
+    )
+    states.append(hidden[positions])
+
+  def unembed(states):
+    return [
+      model.unembed(model_params, hidden)
+      for model, model_params, hidden in zip(
+        models, params, states, strict=True
+      )
+    ]
+
+  leniences = jnp.broadcast_to(lenience, scored.shape)
+  if schedule is not None:
+    leniences, _ = schedules.along(
+      schedule,
+      schedule.start(row.tokens, row.starts + 1),
+      lenience,
+      law.method,
+      draft=scored[:-1],
+      row=lambda i: law.distributions(unembed([x[i] for x in states])),
+    )
+
+  def position_values(args):
+    states, lenience, token = args
+    # Computed once, for the function and for the check of soundness.
+    logits = unembed(states)
+    bad = ~jnp.stack(list(map(processing.is_sound, logits, states)))
+    culprit = jnp.where(bad.any(), jnp.argmax(bad) + 1, 0)
+    d = law.distributions(logits)
+    return law.token_fn(law.method, d, lenience, token), culprit
+
+  at_once = max(1, AT_ONCE // models[0].vocab_size)
+  return jax.lax.map(
+    position_values,
+    (states, leniences, scored),
+    batch_size=min(at_once, scored.shape[0]),
+  )

@@ -1,4 +1,4 @@
-"""What ends an answer beside its limit: tokens, and texts."""
+"""Stop conditions of an answer beside its limit: tokens, and strings."""
 
 import dataclasses
 import math
@@ -12,95 +12,95 @@ from cascades.sampler import batching
 
 @dataclasses.dataclass(frozen=True)
 class StopCondition:
-  """What ends an answer beside its limit.
+  """Tokens and strings that end an answer.
 
   Attributes:
-    tokenizer: The one that both models share.
-    tokens: Ids that end it.
-    texts: Texts that end it.
-    fresh: Most tokens that are new when a row is looked at once more.
+    tokenizer: The tokenizer of both models.
+    tokens: Token ids that end an answer.
+    strings: Texts that end an answer.
+    tail_length: Most new tokens since a row was last polled.
   """
 
   tokenizer: tokenizers.Tokenizer
   tokens: list[int]
-  texts: tuple[str, ...]
-  fresh: int
+  strings: tuple[str, ...]
+  tail_length: int
 
-  def pieces(self, tokens: list[int]) -> list[str]:
-    """The texts of an answer's tokens, without what ends it."""
-    pieces = self.tokenizer.token_strings(tokens)
+  def token_strings(self, tokens: list[int]) -> list[str]:
+    """Returns the text of each token of an answer, without what ends it."""
+    texts = self.tokenizer.token_strings(tokens)
     if tokens and tokens[-1] in self.tokens:
-      pieces[-1] = ''
-    start, _ = self._first(''.join(pieces))
-    left = math.inf if start is None else start
-    for i, piece in enumerate(pieces):
-      pieces[i] = piece[: min(left, len(piece))]
-      left -= len(pieces[i])
-    return pieces
+      texts[-1] = ''
+    start, _ = self._find_first(''.join(texts))
+    remaining = math.inf if start is None else start
+    for i, text in enumerate(texts):
+      texts[i] = text[: int(min(remaining, len(text)))]
+      remaining -= len(texts[i])
+    return texts
 
-  def reached(self, tokens: list[int]) -> bool:
-    """Whether an answer is at its end, whatever its limit."""
+  def is_met(self, tokens: list[int]) -> bool:
+    """True if an answer is at its end, whatever its limit."""
     text = self.tokenizer.decode(tokens)
-    return tokens[-1] in self.tokens or self._first(text)[0] is not None
+    return tokens[-1] in self.tokens or self._find_first(text)[0] is not None
 
   @property
-  def in_loop(self) -> np.ndarray:
-    """Tokens after which a row has no more to say, whatever stands before.
+  def loop_tokens(self) -> np.ndarray:
+    """Token ids after which a row always ends, int32.
 
-    Those that end an answer, and those that hold a text which does. A text that
-    several tokens make together is found where the row is looked at.
+    Stop tokens, and tokens whose text contains a stop string. A stop string
+    that spans several tokens is found when the row is polled.
     """
-    ids = [*self.tokens, *self.tokenizer.tokens_containing(self.texts)]
-    # A few sizes, so that a stop token more compiles nothing.
+    ids = [*self.tokens, *self.tokenizer.tokens_containing(self.strings)]
+    # A few sizes, so that one more stop token compiles nothing.
     size = max(8, 1 << (len(ids) - 1).bit_length())
     return np.pad(np.array(ids, np.int32), (0, size - len(ids)), 'edge')
 
   @property
-  def ends(self) -> batching.FindEnd | None:
-    """Where a row's text ends it; None if no text can."""
-    return self._end if self.texts else None
+  def find_end(self) -> batching.FindEnd | None:
+    """Finds the length at which a row's text ends it; None without strings."""
+    return self._find_end if self.strings else None
 
-  def _end(self, state: decoding.Row) -> int | None:
+  def _find_end(self, state: decoding.Row) -> int | None:
     length = int(state.length)
-    earliest, new = int(state.prompt_length), length - self.fresh
-    # A text that ends in what is new begins no more than its own length before
-    # it, be that in few tokens or, where they have no text, in many; and a
-    # character that is cut in two may stand in front.
-    longest = max(len(each) for each in self.texts)
+    earliest, tail = int(state.prompt_length), length - self.tail_length
+    # A string that ends in the tail begins at most its own length before it, in
+    # few tokens or, if they have no text, in many; a character that is split
+    # over tokens may precede it.
+    longest = max(len(string) for string in self.strings)
     reach = 4 * longest
     while True:
-      first = max(earliest, new - reach)
-      pieces = self.tokenizer.token_strings(state.tokens[first:length].tolist())
-      seen = sum(map(len, pieces[: max(0, new - first)]))
-      if first == earliest or seen > longest:
+      first = max(earliest, tail - reach)
+      texts = self.tokenizer.token_strings(state.tokens[first:length].tolist())
+      before_tail = sum(map(len, texts[: max(0, tail - first)]))
+      if first == earliest or before_tail > longest:
         break
       reach *= 2
-    start, end = self._first(''.join(pieces))
+    start, end = self._find_first(''.join(texts))
     if start is None:
       return None
-    ends = np.cumsum([len(piece) for piece in pieces])
+    ends = np.cumsum([len(text) for text in texts])
     return first + int(np.searchsorted(ends, end)) + 1
 
-  def _first(self, text: str) -> tuple[int | None, int]:
-    """The first of its texts in another: where it begins, and ends."""
-    found = [
-      (text.index(each) + len(each), -len(each))
-      for each in self.texts
-      if each in text
+  def _find_first(self, text: str) -> tuple[int | None, int]:
+    """Returns start and end of the stop string that ends first in a text."""
+    matches = [
+      (text.index(string) + len(string), -len(string))
+      for string in self.strings
+      if string in text
     ]
-    if not found:
+    if not matches:
       return None, 0
-    end, size = min(found)
-    return end + size, end
+    end, negative_length = min(matches)
+    return end + negative_length, end
 
-  def settled(self, text: str) -> str:
-    """As much of an answer so far as is sure to be of its text."""
-    # What may still be the beginning of a character waits for its end.
+  def stable_prefix(self, text: str) -> str:
+    """Returns the part of a partial answer that later tokens cannot change."""
+    # A character that is not complete is decoded as U+FFFD.
     text = text.rstrip('\ufffd')
-    waiting = (
+    overlaps = (
       n
-      for each in self.texts
-      for n in range(len(each) - 1, 0, -1)
-      if text.endswith(each[:n])
+      for string in self.strings
+      for n in range(len(string) - 1, 0, -1)
+      if text.endswith(string[:n])
     )
-    return text[: len(text) - max(waiting, default=0)]
+    return text[: len(text) - max(overlaps, default=0)]

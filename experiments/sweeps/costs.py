@@ -11,7 +11,7 @@ import numpy as np
 from cascades import decoding, drafters, methods
 from cascades.methods import processing
 from cascades.models import checkpoints
-from cascades.sampler import batching
+from cascades.sampler import batching, continuous_batching
 from cascades.verification_config import VerificationConfig
 from experiments.records.metrics import CostRange, Costs
 
@@ -171,7 +171,7 @@ def strict_loop(
     [np.array([5], np.int32)],
     jax.random.split(jax.random.key(0), 1),
     [_LIMIT],
-    engine.room(1, context),
+    engine.cache_length(1, context),
   )
 
   def run(rows):
@@ -181,7 +181,7 @@ def strict_loop(
 
   loop = TimedLoop(run, (rows,), count)
   after, _ = run(rows)
-  counts = decoding.count(batching.fetch(after))
+  counts = decoding.count(continuous_batching.fetch(after))
   return loop, float(counts.drafter_calls[0]) / count
 
 

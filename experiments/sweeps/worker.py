@@ -237,7 +237,7 @@ class Worker:
           max_new_tokens=task.max_new_tokens,
           seed=seed,
           stop_strings=task.stop_strings,
-          chat=self._chat,
+          apply_chat_template=self._chat,
           on_answer=on_answer,
         )
       except faults.FaultError as error:
@@ -327,7 +327,9 @@ class Worker:
         )
       ]
       told = dict(
-        max_new_tokens=new, stop_strings=task.stop_strings, chat=self._chat
+        max_new_tokens=new,
+        stop_strings=task.stop_strings,
+        apply_chat_template=self._chat,
       )
       # All prompts once, so that whatever their lengths ask for is compiled.
       for example in fit:
@@ -380,7 +382,7 @@ class Worker:
       return []
     # A row at a time fits wherever a batch did.
     decoder, _ = self._arm(curve, batch_size=1, **_at(lenience))
-    looks = scoring.look(
+    looks = scoring.inspect_tokens(
       decoder,
       [
         (
@@ -407,8 +409,8 @@ class Worker:
           p=_rounded(x.p for x in said),
           pi=_rounded(pi),
           deferred=[int(x.deferred) for x in said] if has_rule else None,
-          drafter_argmax=[_name(tokenizer, x.drafter) for x in said],
-          verifier_argmax=[_name(tokenizer, x.verifier) for x in said],
+          drafter_argmax=[_name(tokenizer, x.drafter_token) for x in said],
+          verifier_argmax=[_name(tokenizer, x.verifier_token) for x in said],
         )
       )
     return views
@@ -464,7 +466,7 @@ def _made(task, curve, example, answer, wall_s: float, told) -> Made:
   trace = records.Trace(
     id=example.id,
     tokens=answer.tokens,
-    token_strings=answer.pieces,
+    token_strings=answer.token_strings,
     sources=answer.sources,
     deferred=None if deferred is None else list(map(int, deferred)),
     # As many digits as float32 tells apart.

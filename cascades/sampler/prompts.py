@@ -1,0 +1,82 @@
+"""Prompts and tokens of a request, as token ids."""
+
+import numbers
+from collections.abc import Sequence
+
+from cascades import arguments
+from cascades.models import tokenizers, turns
+
+
+def encode(
+  tokenizer: tokenizers.Tokenizer,
+  prompt: str,
+  apply_chat_template: bool = False,
+  previous: Sequence[int] = (),
+) -> tuple[str, list[int]]:
+  """Encodes a prompt that follows earlier tokens.
+
+  Args:
+    tokenizer: The tokenizer of both models.
+    prompt: A text.
+    apply_chat_template: Wraps the prompt in the model's chat template.
+    previous: Token ids of the conversation so far; a prompt without any begins
+      with beginning-of-sequence.
+
+  Returns:
+    The text with its template, and its token ids.
+
+  Raises:
+    ValueError: The prompt is no text, or the tokenizer has no chat template.
+  """
+  if not isinstance(prompt, str):
+    raise ValueError(f'prompts: must be texts, got {arguments.quote(prompt)}.')
+  if not apply_chat_template:
+    return prompt, tokenizer.encode(prompt, add_bos=not previous)
+  template = turns.require_template(tokenizer)
+  last = previous[-1] if previous else None
+  return (
+    template.format_turn(prompt, last),
+    template.encode(tokenizer, prompt, last),
+  )
+
+
+def token_ids(
+  option: str,
+  tokens: Sequence[int | str],
+  tokenizer: tokenizers.Tokenizer,
+  vocab_size: int,
+) -> list[int]:
+  """Returns the ids of tokens given as ids or as texts of one token.
+
+  Args:
+    option: Name of the argument, for errors.
+    tokens: Ids and texts.
+    tokenizer: The tokenizer of both models.
+    vocab_size: Number of the verifier's logits.
+
+  Raises:
+    ValueError: A token does not exist, or a text is not one token.
+  """
+  ids = []
+  for token in arguments.as_list(
+    option, tokens, 'token ids, or of texts of one token'
+  ):
+    if isinstance(token, str):
+      pieces = tokenizer.encode(token)
+      if len(pieces) != 1:
+        raise ValueError(
+          f'{option}: {arguments.quote(token)} is {len(pieces)} tokens; give'
+          ' texts of one token, or ids.'
+        )
+      ids += pieces
+      continue
+    is_integer = isinstance(token, numbers.Integral) and not isinstance(
+      token, bool
+    )
+    if not is_integer or not 0 <= token < vocab_size:
+      raise ValueError(
+        f'{option}: there is no token {arguments.quote(token)}; ids go from 0'
+        f' to {vocab_size - 1}.'
+      )
+    ids.append(int(token))
+  return ids
