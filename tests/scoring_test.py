@@ -221,7 +221,9 @@ def test_a_look_is_what_models_rule_and_law_say_of_each_token(gate):
   shorter, said = scoring.inspect_tokens(
     decoder, [(_PROMPT, text[:2]), (_PROMPT, text)]
   )
-  assert [look.drafter for look in shorter] == [x.drafter for x in said[:2]]
+  assert [look.drafter_token for look in shorter] == [
+    x.drafter_token for x in said[:2]
+  ]
   for i, (token, look) in enumerate(zip(text, said, strict=True)):
     at = _MODEL.after([*_PROMPT, *text[:i]])
     d = jax.tree.map(lambda x, at=at: x[at], table)
@@ -230,7 +232,10 @@ def test_a_look_is_what_models_rule_and_law_say_of_each_token(gate):
     law = method.law(d, 0.3)
     assert look.pi == pytest.approx(float(law[token]), abs=1e-6)
     assert look.deferred == bool(method.rule(d, 0.3)[token])
-    assert (look.drafter, look.verifier) == (d.q.argmax(), d.p.argmax())
+    assert (look.drafter_token, look.verifier_token) == (
+      d.q.argmax(),
+      d.p.argmax(),
+    )
   assert {look.deferred for look in said} == {True, False}
 
 
@@ -242,8 +247,8 @@ def test_a_look_needs_no_rule_and_a_drafter_at_any_lenience():
   )
   for look, token in zip(said, range(4), strict=True):
     assert not look.deferred
-    assert look.q == float(look.drafter == token)
-    assert look.pi == look.p == float(look.verifier == token)
+    assert look.q == float(look.drafter_token == token)
+    assert look.pi == look.p == float(look.verifier_token == token)
   ngram = small.sampler(_pair()[0], 'ngram', **options)
   with pytest.raises(ValueError, match='is no language model'):
     scoring.inspect_tokens(ngram, [(_PROMPT, (0,))])

@@ -247,7 +247,7 @@ class Engine:
 
 
 def pad(
-  prompts: Sequence[np.ndarray],
+  prompts: Sequence[Sequence[int] | np.ndarray],
   max_length: int,
   smallest: int = _MIN_PROMPT_LENGTH,
 ) -> tuple[np.ndarray, np.ndarray]:

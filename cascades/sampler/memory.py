@@ -1,11 +1,12 @@
-"""What a pair of models needs of a device's memory, and whether that is there.
+"""Estimates the memory that a pair of models needs, and checks for it.
 
-Only arithmetic: nothing is allocated, so a pair that does not fit is refused
-before it is loaded, with what would fit.
+The estimate is arithmetic: nothing is allocated, so a pair that does not fit is
+refused before it is loaded, with the changes that would make it fit.
 
 Counted are both models' weights, the caches of a batch and of the prompts that
-wait for its rows, and the logits of a block. Not counted is what passes through a layer, nor the row of what all prompts begin with, nor
-the moment in which caches grow and lie in memory twice.
+wait for its rows, and the logits of a block. Activations of a layer, the row of
+a shared prefix, and the moment in which caches grow and exist twice are not
+counted.
 """
 
 import dataclasses
