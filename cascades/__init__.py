@@ -46,7 +46,7 @@ _HOME = {
   'from_rule': 'methods',
   'get_acceptance_residual_fns': 'methods',
   'audit': 'proof.audit',
-  'Audit': 'proof.audit',
+  'AuditResult': 'proof.audit',
 }
 # In the order of the list; `tests/imports_test.py` holds them to it.
 ROOMS = (

@@ -32,7 +32,7 @@ def _first(table, config, gamma=_GAMMA):
 @pytest.mark.parametrize('window', [2, 3, 4])
 def test_the_first_token_has_the_law_that_is_declared(window):
   table = verification_test._table(_PAIRS)
-  c = _MODEL.after(_PROMPT)
+  c = _MODEL.context_after(_PROMPT)
   strict = np.minimum(1, table.p / table.q)
 
   def sure(done, drafts):
@@ -41,7 +41,7 @@ def test_the_first_token_has_the_law_that_is_declared(window):
     for further in itertools.product(range(3), repeat=drafts):
       chance = 1.0
       for i, x in enumerate(further):
-        of = _MODEL.after([*_PROMPT, *done, *further[:i]])
+        of = _MODEL.context_after([*_PROMPT, *done, *further[:i]])
         chance *= table.q[of, x] * strict[of, x]
       total += chance
     return total
@@ -88,7 +88,9 @@ def test_a_window_keeps_more_than_strict_and_less_than_lenient():
 def test_the_loop_emits_what_the_enumeration_says(window):
   pair, config = (methods.METHODS['token_v3'], 0.8), _ahead(window)
   sampling = decoding_test.SAMPLING['plain']
-  table = exact.Table.of([pair], decoding_test.seen_of_model(config, sampling))
+  table = exact.Table.from_methods(
+    [pair], decoding_test.seen_of_model(config, sampling)
+  )
   rows = decoding_test._generate(
     *(pair[0], [pair[1]], 3, 20_000),
     **dict(

@@ -1,4 +1,4 @@
-"""The audit: it passes what is right, and shows the row where one is wrong."""
+"""The audit: it passes correct methods, and shows why a wrong one fails."""
 
 import dataclasses
 import json
@@ -52,13 +52,13 @@ _SHAPE, _ANY = 'functions give .V.', (-math.inf, math.inf)
     # What is kept of a negative target is nothing, and no negative number.
     (
       _method(lambda d, lenience: d.p - 0.1 * d.q + 0.1 / 9),
-      *(_LAW, _ANY, r'\w+ row \d+, lenience 0.3, .*\nlaw [^\n]*-'),
+      *(_LAW, _ANY, r'\w+ distributions \d+, lenience 0.3, .*\nlaw [^\n]*-'),
     ),
     (_method(lambda d, lenience: 0.9 * d.p), _RESIDUAL, (0.0999, 0.1001), ''),
     # The product of two distributions has no mass where they are disjoint.
     (
       _method(lambda d, lenience: d.p * d.q / (d.p * d.q).sum(-1)),
-      *('.*', (math.inf, math.inf), 'disjoint row.*nan'),
+      *('.*', (math.inf, math.inf), 'disjoint distributions.*nan'),
     ),
     (
       _method(law=lambda d, lenience: d.p.sum(-1)),
@@ -84,11 +84,13 @@ _SHAPE, _ANY = 'functions give .V.', (-math.inf, math.inf)
     ),
     (
       _method(acceptance=_SPEED.acceptance, residual=_without_fallback),
-      *(_RESIDUAL, _ANY, 'equal row'),
+      *(_RESIDUAL, _ANY, 'equal distributions'),
     ),
   ],
 )
-def test_a_wrong_method_is_shown_with_its_row(method, name, value, detail):
+def test_a_wrong_method_fails_with_a_counterexample(
+  method, name, value, detail
+):
   found = audit.audit(method, [0.3], samples=100)
   assert not found.passed
   assert 'mine: FAILED' in str(found)
@@ -156,7 +158,7 @@ def test_the_launcher_passes_and_draws(tmp_path):
   assert (tmp_path / 'chow.png').stat().st_size > 10_000
 
 
-def test_the_launcher_fails_with_the_row(tmp_path):
+def test_the_launcher_fails_with_a_counterexample(tmp_path):
   rules = tmp_path / 'rules.py'
   rules.write_text(
     'import cascades, jax\n'
@@ -172,7 +174,7 @@ def test_the_launcher_fails_with_the_row(tmp_path):
     f'--workdir={tmp_path}',
   )
   assert done.returncode == 1
-  assert 'row' in done.stdout
+  assert 'distributions' in done.stdout
   assert 'FAILED: half' in done.stderr
   assert 'Traceback' not in done.stderr
   # All methods' programs are more than a process can hold.
@@ -183,8 +185,8 @@ def test_the_launcher_fails_with_the_row(tmp_path):
   ('given', 'said'),
   [
     (dict(method='token_v33'), 'method: .*did you mean'),
-    (dict(shown=[math.nan]), 'lenience: nan is no lenience'),
-    (dict(shown=[]), 'lenience: the list is empty'),
+    (dict(reported=[math.nan]), 'lenience: must be numbers, got nan'),
+    (dict(reported=[]), 'lenience: must not be an empty list'),
     *(
       ({name: value}, f'{name}: ')
       for name in ('samples', 'seed')
@@ -202,10 +204,10 @@ def test_what_no_audit_can_have_is_named(given, said):
 
 def test_leniences_hold_the_limits_and_many_more():
   for method in methods.METHODS.values():
-    found = audit.leniences(method)
+    found = audit.trial_leniences(method)
     assert len(found) >= 50
     assert {method.strict, method.drafter_only} - {None} <= set(found)
-  assert np.isfinite(audit.leniences(methods.METHODS['chow'])).all()
+  assert np.isfinite(audit.trial_leniences(methods.METHODS['chow'])).all()
 
 
 @pytest.mark.slow

@@ -56,7 +56,7 @@ def _alone(count, new):
     _PARAMS,
     exact.BatchRequest(prompts, keys, _LENIENCES, new),
     engine.sampling,
-    stops=_STOPS,
+    stop_tokens=_STOPS,
   )
   return {
     batching.Job(i, j): _said(jax.tree.map(lambda x: x[i, j], states))  # noqa: B023
@@ -222,7 +222,7 @@ def _check_logits(row):
   table, tokens = np.asarray(_PARAMS[0]), row.tokens[: row.length]
   assert len(row.logits) == row.length - row.prompt_length
   for i, logits in enumerate(row.logits):
-    at = _MODEL.after(tokens[: row.prompt_length + i])
+    at = _MODEL.context_after(tokens[: row.prompt_length + i])
     np.testing.assert_array_equal(logits, table[at])
 
 

@@ -145,7 +145,7 @@ def test_a_table_has_what_its_rows_have_and_a_ratio_its_bound():
 
 
 def test_a_forced_method_keeps_as_many_as_it_is_told():
-  d = jax.tree.map(jnp.asarray, exact.rows('random', 8))
+  d = jax.tree.map(jnp.asarray, exact.draw_distributions('random', 8))
   for name in ('speed', 'token_v3'):
     method = entrants.forced(methods.METHODS[name], True)
     kept = jax.vmap(method.acceptance, (0, None))(d, jnp.float32(0.7))

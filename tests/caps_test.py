@@ -45,7 +45,7 @@ def test_a_cap_ends_where_a_model_says_nan():
 @pytest.mark.parametrize('x64', tiers.first([True, False]), ids=['64', '32'])
 def test_a_capped_method_emits_its_law(name, x64):
   method, cap, cut = methods.METHODS[name], capping.Cap(2, 0.5), False
-  leniences = audit.leniences(method, 20)
+  leniences = audit.trial_leniences(method, 20)
   said, free = (
     audit._evaluate(one, leniences, x64, 0, cap)
     for one in (capping.capped(method), method)
@@ -56,7 +56,7 @@ def test_a_capped_method_emits_its_law(name, x64):
   for kind, of_kind in said.items():
     law, p, pi = of_kind['law'], of_kind['p'], free[kind]['law']
     with jax.enable_x64(x64):
-      gates = jnp.asarray(exact.rows(kind).p_gate, p.dtype)
+      gates = jnp.asarray(exact.draw_distributions(kind).p_gate, p.dtype)
       inside = np.asarray(jax.vmap(cap.inside)(gates))
     np.testing.assert_allclose(law.sum(-1), 1, atol=close)
     assert (law >= 0).all()
@@ -87,7 +87,9 @@ def test_the_loop_follows_a_capped_law():
   def drawn(cap):
     sampling = processing.SamplingParams(np.float32(1), cap=capping.parse(cap))
     d = decoding_test.seen_of_model(verification.STANDARD, sampling)
-    table = exact.Table.of([(capped, lenience), (method, lenience)], d)
+    table = exact.Table.from_methods(
+      [(capped, lenience), (method, lenience)], d
+    )
     asked = decoding_test._MODEL, decoding_test._PROMPT, 3
     rows = decoding_test._generate(
       *(capped, [lenience], 3, 20_000), sampling=sampling, return_logits=False
@@ -105,7 +107,7 @@ def test_the_loop_follows_a_capped_law():
 
 
 def test_a_margin_wants_logits():
-  d = exact.rows('random', 1)
+  d = exact.draw_distributions('random', 1)
   d = jax.tree.map(lambda x: jnp.asarray(x[0]), d)._replace(p_logits=None)
   with pytest.raises(ValueError, match='margin: it looks at raw logits'):
     methods.METHODS['margin'].law(d, 0.1)

@@ -90,8 +90,8 @@ def _generate(
       new,
     ),
     sampling or processed_by(temperature, **processed),
-    stops=np.append(stops, [-1] * (2 - len(stops))),
-    room=room,
+    stop_tokens=np.append(stops, [-1] * (2 - len(stops))),
+    capacity=room,
     return_logits=return_logits,
     schedule=schedule,
   )
@@ -208,7 +208,7 @@ def check_laws(
   """
   pairs = pairs_of(config) if pairs is None else pairs
   every = [seen(config, SAMPLING[name]) for name in hows]
-  tables = [exact.Table.of(pairs, d) for d in every]
+  tables = [exact.Table.from_methods(pairs, d) for d in every]
   rules = config.verification == verification.SEQUENTIAL
   method = many_methods.looked_up(tables, every, with_rules=rules)
   given = dict(config=config, drafts=drafts, tree_size=tree_size)
@@ -305,7 +305,7 @@ def test_the_emitted_law_of_functions_that_run_in_the_loop():
   for name in ('plain', 'forbidden', 'forbidden, truncated'):
     sampling = SAMPLING[name]
     d = seen_of_model(verification.STANDARD, sampling)
-    laws = _law(exact.Table.of(pairs, d), verification.STANDARD, 3)
+    laws = _law(exact.Table.from_methods(pairs, d), verification.STANDARD, 3)
     drawn = [
       _many(each + len(_STRICT), rows=8192, sampling=sampling, seed=i)
       for i in range(20)
@@ -319,7 +319,7 @@ def test_the_emitted_law_of_functions_that_run_in_the_loop():
         for x in ('token_v3', 'diff')
       )
       tokens = np.concatenate([x.tokens[each == one] for x in drawn])
-      further = exact.Table.of([(pairs[one][0], 0.8)], d)
+      further = exact.Table.from_methods([(pairs[one][0], 0.8)], d)
       for law in (laws[other], _law(further, verification.STANDARD, 3)[0]):
         z = exact.z_scores(tokens[:, 3 : 3 + _NEW], law)
         assert np.abs(z).max() > 20
@@ -329,7 +329,7 @@ def test_where_none_is_lenient_a_drafter_makes_a_pass_less():
   speed = methods.METHODS['speed']
   pairs = [(speed, 0.0), (speed, 0.5)]
   d = seen_of_model(verification.STANDARD, SAMPLING['plain'])
-  laws = _law(exact.Table.of(pairs, d), verification.STANDARD, 3)
+  laws = _law(exact.Table.from_methods(pairs, d), verification.STANDARD, 3)
   # A batch of both kinds, and one that is strict throughout.
   for kinds in (np.arange(8192) % 2, np.zeros(8192, int)):
     with conftest.optimised():
@@ -385,7 +385,7 @@ def test_plain_decoding_is_the_verifier():
   # Whatever the method and its lenience.
   drawn = [_alone((0.9,), rows=4096, seed=seed) for seed in range(5)]
   pairs = [(methods.METHODS['verifier_only'], 0.0)]
-  table = exact.Table.of(
+  table = exact.Table.from_methods(
     pairs, seen_of_model(verification.STANDARD, SAMPLING['plain'])
   )
   law = _law(table, verification.STANDARD, 0)

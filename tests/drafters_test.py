@@ -94,7 +94,7 @@ def _of(table):
 def _of_chain(config, sampling):
   """As the law of the inner pair has it, which is its q."""
   inner = exact.table_distributions(_NEAR, _SMALL, sampling)
-  q = exact.Table.of([_INNER], inner).law[0].astype(np.float32)
+  q = exact.Table.from_methods([_INNER], inner).law[0].astype(np.float32)
   d = exact.table_distributions(_VERIFIER, _NEAR, sampling, config.gate)
   return d._replace(q=q, q_gate=q)
 
@@ -223,7 +223,7 @@ def _check_strict(run, lenience):
   for name in decoding_test.FEW:
     sampling = decoding_test.SAMPLING[name]
     d = exact.table_distributions(_VERIFIER, _DRAFTER, sampling)
-    table = exact.Table.of([(strict, 0.0)], d)
+    table = exact.Table.from_methods([(strict, 0.0)], d)
     law = exact.declared_law(table, _MODEL, prompt, 3)[0]
     with conftest.optimised():
       state = run(
@@ -258,7 +258,9 @@ def _of_ngrams(kind):
     said = np.eye(_V, dtype=np.float32).repeat(len(_VERIFIER), 0)
     d = jax.tree.map(lambda x: np.tile(x, (_V, 1)), d)
     seen[name] = d._replace(q=said, q_gate=said)
-  tables = {name: exact.Table.of(pairs, d) for name, d in seen.items()}
+  tables = {
+    name: exact.Table.from_methods(pairs, d) for name, d in seen.items()
+  }
   method = many_methods.looked_up(
     [*tables.values()], [*seen.values()], with_rules=kind == 'sequential'
   )
@@ -429,7 +431,7 @@ def test_a_block_that_passes_emits_what_it_would_emit_if_it_were_read(
         [[3, 1, 2]], jax.random.split(jax.random.key(5), 1), [0.3], 40
       ),
       decoding_test.processed_by(1.0),
-      room=64,
+      capacity=64,
       return_logits=True,
     )
     for whole in (False, True)

@@ -155,7 +155,7 @@ class TableCase:
         _NEW,
       ),
       self.sampling,
-      room=_NEW,
+      capacity=_NEW,
       schedule=self.schedule,
     )
     return [

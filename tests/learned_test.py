@@ -56,9 +56,9 @@ def _features(qg, pg):
   )
 
 
-@pytest.mark.parametrize('kind', exact.KINDS)
+@pytest.mark.parametrize('kind', exact.DISTRIBUTION_KINDS)
 def test_features_are_their_formulas(kind):
-  d = exact.rows(kind)
+  d = exact.draw_distributions(kind)
   # What is sampled from is odd where the gates are not: show both as gates.
   for q, p in (d.q_gate, d.p_gate), (d.q, d.p):
     with jax.enable_x64(True):
@@ -80,12 +80,12 @@ def test_a_favourite_of_several_is_the_likeliest_to_the_other():
     assert h == pytest.approx(2 * 0.6)
 
 
-@pytest.mark.parametrize('kind', exact.KINDS)
+@pytest.mark.parametrize('kind', exact.DISTRIBUTION_KINDS)
 def test_the_head_that_is_opt_is_opt(kind):
   ours, opt = learned.of(learned.OPT), methods.METHODS['opt']
   leniences = [*np.linspace(-2, 2, 40), *(0.0, np.inf, -np.inf)]
   with jax.enable_x64(True):
-    d = jax.tree.map(jnp.asarray, exact.rows(kind))
+    d = jax.tree.map(jnp.asarray, exact.draw_distributions(kind))
 
     def said(method):
       over = jax.vmap(jax.vmap(method.rule, (0, None)), (None, 0))
@@ -113,7 +113,9 @@ def test_a_head_is_kept_and_is_one_method(tmp_path):
   _, trained = learned.read(folder / learned.FILE)
   assert trained.names == _NAMES
   assert (trained.verifier, trained.drafter) == _PRINTS
-  d = jax.tree.map(lambda x: jnp.asarray(x[0]), exact.rows('random'))
+  d = jax.tree.map(
+    lambda x: jnp.asarray(x[0]), exact.draw_distributions('random')
+  )
   for lam in (-0.3, 0.0, 0.4):
     h = 0.01 + 1.1 * d.p_gate.max() - 0.9 * d.q_gate.max()
     assert bool(method.rule(d, lam)) == bool(
@@ -147,11 +149,11 @@ def test_the_bundled_head_has_the_plain_name():
 
 def test_the_same_head_compiles_nothing_again(tmp_path):
   folder = _folder(tmp_path, mq=-0.7, mp=1.2)
-  d = exact.rows('random', 4)
+  d = exact.draw_distributions('random', 4)
 
   def run(lenience):
     method = methods.get_method(f'learned:{folder}')
-    exact.Table.of([(method, lenience)], d)
+    exact.Table.from_methods([(method, lenience)], d)
     return tabulated._tabulate._cache_size()
 
   assert run(0.1) == run(0.4)

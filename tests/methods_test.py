@@ -34,7 +34,7 @@ def _evaluate(name: str, x64: bool):
   The last four are [leniences, rows, V].
   """
   method = methods.METHODS[name]
-  leniences = audit.leniences(method)
+  leniences = audit.trial_leniences(method)
 
   @jax.jit
   def run(ds, leniences):
@@ -55,7 +55,9 @@ def _evaluate(name: str, x64: bool):
 
   with jax.enable_x64(x64):
     dtype = jnp.float64 if x64 else jnp.float32
-    ds = {kind: exact.rows(kind) for kind in exact.KINDS}
+    ds = {
+      kind: exact.draw_distributions(kind) for kind in exact.DISTRIBUTION_KINDS
+    }
     ds = jax.tree.map(lambda x: jnp.asarray(x, dtype), ds)
     done = jax.device_get(run(ds, jnp.asarray(leniences, dtype)))
     ds = jax.device_get(ds)
@@ -127,10 +129,10 @@ def _odd_rows():
       jnp.asarray(large, jnp.float32),
       jnp.asarray(small, jnp.float32),
       processing.SamplingParams(**q),
-      of_verifier=processing.SamplingParams(**p),
+      verifier_sampling=processing.SamplingParams(**p),
     )
-  for kind in exact.KINDS:
-    d = exact.rows(kind, 32)
+  for kind in exact.DISTRIBUTION_KINDS:
+    d = exact.draw_distributions(kind, 32)
     yield jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), d)
 
 

@@ -646,27 +646,27 @@ model
 === verification_test:test_blocks_follow_the_declared_law
 @@ cascades.proof.enumeration:_by_token 'token', 2, 'random'
 context
-  place.context(done) => place.context(done[:-1])
-  place.context(done) => place.context(done[1:])
+  start.context(accepted) => start.context(accepted[:-1])
+  start.context(accepted) => start.context(accepted[1:])
 @@ cascades.proof.enumeration:emitted_law 'token', 2, 'random'
 prompt
-  [*prompt, *done] => [*prompt]
-@@ cascades.proof.enumeration:_stays 'block', 2, 'random'
+  [*prompt, *emitted] => [*prompt]
+@@ cascades.proof.enumeration:_block_acceptance 'block', 2, 'random'
 p
-  rows[i], x] => rows[i + 1], x]
-  rows[i], x] => rows[0], x]
+  law[:, c, x] => law[:, next_c, x]
+  law[:, c, x] => law[:, contexts[0], x]
 q
-  table.q[rows[i + 1]] => table.q[rows[i]]
-  table.q[rows[i + 1]] => table.q[rows[0]]
+  table.q[next_c] => table.q[c]
+  table.q[next_c] => table.q[contexts[0]]
 
 === several_test:test_blocks_follow_the_declared_law
-@@ cascades.proof.enumeration:_by_tree *tree('multi_round')
-@@ cascades.proof.enumeration:_by_tree *tree('k_seq')
-@@ cascades.proof.enumeration:_by_tree *tree('match')
-@@ cascades.proof.enumeration:_Leaves.through *tree('traversal')
+@@ cascades.proof.tree_enumeration:_RootFirst.visit *tree('multi_round')
+@@ cascades.proof.tree_enumeration:_RootFirst.visit *tree('k_seq')
+@@ cascades.proof.tree_enumeration:_RootFirst.visit *tree('match')
+@@ cascades.proof.tree_enumeration:_LeavesFirst.visit *tree('traversal')
 tree
-  rows[done] => rows[done[:-1]]
-  rows[done] => rows[done[1:]]
+  contexts[accepted] => contexts[accepted[:-1]]
+  contexts[accepted] => contexts[accepted[1:]]
 """
 # Rows for a row. Of a tree: another level, or another draft.
 _OTHERS = {

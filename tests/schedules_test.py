@@ -84,7 +84,9 @@ def _spec(name, asked, strict):
 @functools.cache
 def _rows(method, lenience):
   """What a method says of every context at a lenience."""
-  return exact.Table.of([(methods.METHODS[method], lenience)], _DISTRIBUTIONS)
+  return exact.Table.from_methods(
+    [(methods.METHODS[method], lenience)], _DISTRIBUTIONS
+  )
 
 
 def _followed(method, name, asked, written, prompt=_PROMPT, alone=()):
@@ -98,7 +100,7 @@ def _followed(method, name, asked, written, prompt=_PROMPT, alone=()):
     leniences.append(lenience(prompt, told))
     if i == len(written):
       return leniences, told
-    context = _MODEL.after([*prompt, *written[:i]])
+    context = _MODEL.context_after([*prompt, *written[:i]])
     said = _rows(method, leniences[-1])
     law, p = said.law[0, context], said.p[context]
     x = written[i]
@@ -113,7 +115,7 @@ def _declared(method, name, asked, new):
   for length in range(new):
     for written in itertools.product(range(_V), repeat=length):
       leniences, _ = _followed(method, name, asked, written)
-      context = _MODEL.after([*_PROMPT, *written])
+      context = _MODEL.context_after([*_PROMPT, *written])
       of_next = _rows(method, leniences[-1]).law[0, context]
       law[written] *= of_next.reshape([_V] + [1] * (new - length - 1))
   return law

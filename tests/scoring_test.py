@@ -53,7 +53,7 @@ def test_every_text_has_the_probability_that_its_method_declares(gate, names):
   verifier, drafter = _pair()
   sampling = processing.SamplingParams(temperature=0.7, top_p=0.9)
   d = exact.table_distributions(verifier.params, drafter.params, sampling, gate)
-  table = exact.Table.of(pairs, d)
+  table = exact.Table.from_methods(pairs, d)
   declared = exact.declared_law(table, _MODEL, _PROMPT, 2)
   # One compilation for them all.
   method = many_methods.one_of(pairs)
@@ -117,7 +117,7 @@ def test_a_schedule_gives_each_token_the_law_of_its_own_lenience():
   sampling = processing.SamplingParams(temperature=1.0)
   d = exact.table_distributions(verifier.params, drafter.params, sampling)
   strict, lenient = exact.declared_law(
-    exact.Table.of(pair, d), _MODEL, _PROMPT, 2
+    exact.Table.from_methods(pair, d), _MODEL, _PROMPT, 2
   )
   decoder = small.sampler(
     *_pair(), method='ensemble', lenience=0.6, schedule='first:1'
@@ -225,7 +225,7 @@ def test_a_look_is_what_models_rule_and_law_say_of_each_token(gate):
     x.drafter_token for x in said[:2]
   ]
   for i, (token, look) in enumerate(zip(text, said, strict=True)):
-    at = _MODEL.after([*_PROMPT, *text[:i]])
+    at = _MODEL.context_after([*_PROMPT, *text[:i]])
     d = jax.tree.map(lambda x, at=at: x[at], table)
     assert look.q == pytest.approx(float(d.q[token]), abs=1e-6)
     assert look.p == pytest.approx(float(d.p[token]), abs=1e-6)

@@ -11,7 +11,7 @@ import pytest
 from cascades import methods
 from cascades.contrib import many_methods
 from cascades.proof import exact, tabulated
-from cascades.proof.separation import separated
+from cascades.proof.separation import separate
 
 
 @pytest.mark.parametrize(
@@ -31,13 +31,13 @@ def test_texts_of_a_block_have_contexts_of_their_own(size, depth):
 
 @pytest.mark.parametrize(('size', 'depth'), [(9, 3), (3, 9), (5, 12)])
 def test_rows_of_a_draft_differ_where_not_all_texts_fit(size, depth):
-  model = exact.TableModel.injective(size, depth, most_contexts=200)
+  model = exact.TableModel.injective(size, depth, max_contexts=200)
   assert model.contexts <= 200
   rng = np.random.default_rng(0)
   for _ in range(50):
     tokens = rng.integers(size, size=rng.integers(4) + depth)
     ends = range(len(tokens) - depth, len(tokens) + 1)
-    assert len({model.after(tokens[:i]) for i in ends}) == depth + 1
+    assert len({model.context_after(tokens[:i]) for i in ends}) == depth + 1
 
 
 @pytest.mark.parametrize(('size', 'contexts'), [(3, 7), (5, 7), (5, 5), (4, 9)])
@@ -59,7 +59,7 @@ def test_a_model_with_a_cache_has_the_same_contexts():
   text, index = np.array([3, 0, 1, 2, 2]), np.arange(5)
   seen = index[:, None] >= index
   logits, _ = jax.jit(model)(jnp.asarray(table), text, index, seen)
-  want = [model.after(text[:i]) for i in range(1, 6)]
+  want = [model.context_after(text[:i]) for i in range(1, 6)]
   np.testing.assert_array_equal(logits[:, 0], want)
 
 
@@ -94,23 +94,23 @@ def test_distributions_that_are_too_near_are_named():
 )
 def test_random_rows_differ(count, size):
   for seed in range(4):
-    d = exact.rows('random', count, size, seed)
+    d = exact.draw_distributions('random', count, size, seed)
     exact.check_distances(d.q, d.p)
     both = np.concatenate([d.q, d.p])
     np.testing.assert_allclose(both.sum(1), 1)
     for one, other in itertools.combinations(both[:9], 2):
       assert np.abs(one - other).sum() / 2 >= exact.LEAST_DISTANCE
   with pytest.raises(ValueError, match='120 distributions of 2 tokens do not'):
-    exact.rows('random', 60, 2)
+    exact.draw_distributions('random', 60, 2)
 
 
 def test_only_what_is_too_near_is_drawn_again():
   rng = np.random.default_rng(0)
   q, p = rng.dirichlet(np.ones(4), (2, 30))
   p[3] = q[7]
-  one, other = separated(q, p, lambda rng, n: rng.dirichlet(np.ones(4), n))
-  np.testing.assert_array_equal(one, q)
-  changed = (other != p).any(1)
+  new_q, new_p = separate(q, p, lambda rng, n: rng.dirichlet(np.ones(4), n))
+  np.testing.assert_array_equal(new_q, q)
+  changed = (new_p != p).any(1)
   assert changed[3]
   assert changed.sum() < 5
 
@@ -132,7 +132,7 @@ def test_a_row_is_found_among_many_that_are_alike():
   q[-40:], p[-40:] = q[:40], p[:40]
   d = methods.Distributions(q, p, q, p)
   pair = methods.METHODS['token_v1'], 0.3
-  table = tabulated.Table.of([pair], d)
+  table = tabulated.Table.from_methods([pair], d)
   method = many_methods.looked_up([table], [d])
   off = jax.tree.map(lambda x: x * np.float32(1 + 2e-7), d)
   found = jax.jit(jax.vmap(method.law, (0, None)))(off, jnp.int32(0))

@@ -33,7 +33,7 @@ def _table(kind='random'):
       pairs += [(method, x) for x in dict.fromkeys([*ends, 0.1, 0.3, 0.8])]
   with jax.enable_x64(True):
     rows = verification_test.rows_of(_MODEL, _PROMPT, 3, kind)
-    return exact.Table.of(pairs, rows)
+    return exact.Table.from_methods(pairs, rows)
 
 
 def _check_law(config, drafts, gamma, length, kind='random', tree_size=None):

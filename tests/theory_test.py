@@ -38,7 +38,7 @@ def _tokens(name, lenience, gamma):
   tables = [model.init_params(jax.random.key(i), scale=0.6) for i in (5, 6)]
   method = methods.METHODS[name]
   d = exact.table_distributions(*tables, processing.SamplingParams())
-  table = exact.Table.of([(method, lenience)], d)
+  table = exact.Table.from_methods([(method, lenience)], d)
   b = float(np.minimum(table.law[0, 0], table.q[0]).sum())
   found = exact.blocks(table, verification.STANDARD, model, (), gamma)
   return sum(len(block) * float(chance[0]) for block, chance in found), b
@@ -88,7 +88,7 @@ def test_the_loop_emits_rejects_and_defers_as_much(gamma):
   model = exact.TableModel(5, contexts=1)
   tables = [model.init_params(jax.random.key(i), scale=0.6) for i in (5, 6)]
   d = exact.table_distributions(*tables, processing.SamplingParams())
-  table = exact.Table.of(_LOOPED, d)
+  table = exact.Table.from_methods(_LOOPED, d)
   step_config = decoding.StepConfig(
     decoding.Models(model, drafters.ModelDrafter(model)),
     many_methods.one_of(_LOOPED, with_rules=True),
@@ -105,7 +105,9 @@ def test_the_loop_emits_rejects_and_defers_as_much(gamma):
     with conftest.optimised():
       sampling = processing.SamplingParams(temperature=np.float32(1))
       states.append(
-        exact.decode_curve(step_config, tables, asked, sampling, room=gamma + 1)
+        exact.decode_curve(
+          step_config, tables, asked, sampling, capacity=gamma + 1
+        )
       )
   for i in range(kinds):
     of_one = [jax.tree.map(lambda x, i=i: x[i::kinds], y) for y in states]
@@ -378,7 +380,7 @@ def test_every_rule_has_its_formula_here():
 @pytest.mark.parametrize('name', [*_FORMULAS, *_OF_LOGITS])
 def test_rules_are_their_formulas(name):
   # The gates are not what is sampled from: which of them is seen shows.
-  d = exact.rows('random', count=200)
+  d = exact.draw_distributions('random', count=200)
   leniences = np.random.default_rng(0).uniform(-0.5, 2, 60)
   rule = methods.METHODS[name].rule
   with jax.enable_x64(True):

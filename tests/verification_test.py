@@ -34,7 +34,7 @@ def _pairs(config):
 
 def rows_of(model, prompt, length, kind='random'):
   """Distributions of every context; the random ones cannot be mixed up."""
-  d = exact.rows(kind, count=model.contexts, size=3, seed=3)
+  d = exact.draw_distributions(kind, count=model.contexts, size=3, seed=3)
   if kind == 'random':
     exact.check_distances(d.q, d.p, exact.context_pairs(model, prompt, length))
   return d
@@ -42,7 +42,9 @@ def rows_of(model, prompt, length, kind='random'):
 
 def _table(pairs, kind='random'):
   with jax.enable_x64(True):
-    return exact.Table.of(pairs, rows_of(_MODEL, _PROMPT, _GAMMA + 1, kind))
+    return exact.Table.from_methods(
+      pairs, rows_of(_MODEL, _PROMPT, _GAMMA + 1, kind)
+    )
 
 
 @pytest.mark.parametrize('kind', ['random', 'near_equal', 'disjoint'])
@@ -113,7 +115,7 @@ def check_verify(model, prompt, length, config, drafts, gamma, n, share):
   # The second is looser: there is something to look ahead for.
   name, lenience = ('ensemble', 0.8) if not config.kind.keeps_law else _RULE
   method = methods.METHODS[name]
-  table = exact.Table.of([(method, lenience)], d)
+  table = exact.Table.from_methods([(method, lenience)], d)
   d = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), d)
 
   def context(done):

@@ -1,13 +1,17 @@
-"""Whether a method does what it declares.
+"""Proofs that a method emits the law that it declares.
 
-  table_models  Small language models whose laws are known.
-  separation    Distributions that no proof can take for each other.
-  trial_rows    Distributions of many kinds to try a method on.
-  tabulated     What methods say of every context, as tables.
-  enumeration   Laws by going through every block that can be emitted.
-  sampled       Laws by drawing from the compiled loop.
-  exact         All of the above under one name, for tests and audits.
-  audit         Of a method somebody wrote: a verdict, and examples.
+  table_models         Small language models whose laws are known.
+  separation           Distributions that no proof can mistake for each other.
+  trial_distributions  Distributions of several kinds to test a method on.
+  tabulated            Methods evaluated in every context, as tables.
+  block_starts         Start of a block, and blocks as enumeration yields them.
+  tree_enumeration     Blocks of several drafts, enumerated.
+  enumeration          Laws by enumeration of every block that can be emitted.
+  sampled              Laws by sampling from the compiled loop.
+  exact                All of the above under one name, for tests and audits.
+  law_checks           Equation (L) on distributions of every kind.
+  sampled_checks       Samples of the loop against the declared law.
+  audit                Audit of any method: a verdict, a curve and examples.
 
 Audits of other engines are in `cascades.contrib.engine_audits`.
 """
@@ -21,10 +25,10 @@ _MOVED = ('branching', 'engines', 'traces')
 def __getattr__(name: str):
   if name not in _MOVED:
     raise AttributeError(f'module {__name__} has no attribute {name!r}')
-  place = f'cascades.contrib.engine_audits.{name}'
+  path = f'cascades.contrib.engine_audits.{name}'
   warnings.warn(
-    f'{__name__}.{name} is {place} now; import it from there.',
+    f'{__name__}.{name} is {path} now; import it from there.',
     DeprecationWarning,
     stacklevel=2,
   )
-  return importlib.import_module(place)
+  return importlib.import_module(path)

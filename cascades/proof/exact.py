@@ -1,8 +1,8 @@
-"""Everything that a proof of a law is made of, under one name.
+"""The tools of a proof of a law, under one name.
 
-Models whose laws are known exactly, rows to try a method on, methods as tables,
-what verification emits by enumeration, and what the loop emits by sampling. The
-package's docstring says which module has what.
+Models whose laws are known exactly, distributions to evaluate a method on,
+methods as tables, the laws that verification emits by enumeration, and those
+that the loop emits by sampling. The docstring of the package lists the modules.
 """
 
 from cascades.proof.enumeration import blocks, declared_law, emitted_law
@@ -19,11 +19,14 @@ from cascades.proof.tabulated import (
   random_models,
   table_distributions,
 )
-from cascades.proof.trial_rows import KINDS, rows
+from cascades.proof.trial_distributions import (
+  DISTRIBUTION_KINDS,
+  draw_distributions,
+)
 from cascades.sampler.batching import BatchRequest
 
 __all__ = [
-  'KINDS',
+  'DISTRIBUTION_KINDS',
   'LEAST_DISTANCE',
   'BatchRequest',
   'Table',
@@ -33,10 +36,10 @@ __all__ = [
   'context_pairs',
   'declared_law',
   'decode_curve',
+  'draw_distributions',
   'emitted_law',
   'random_models',
   'random_tables',
-  'rows',
   'table_distributions',
   'z_scores',
 ]

@@ -1,4 +1,4 @@
-"""Laws as the compiled loop samples them, and how far off samples are."""
+"""Samples of the compiled loop, and their distance from a law."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,49 +16,50 @@ from cascades.sampler import batching
 def decode_curve(
   step_config: decoding.StepConfig,
   params: Sequence[PyTree],
-  asked: batching.BatchRequest,
+  request: batching.BatchRequest,
   sampling: processing.SamplingParams,
   *,
-  stops: Sequence[int] | np.ndarray = (-1,),
-  room: int | None = None,
+  stop_tokens: Sequence[int] | np.ndarray = (-1,),
+  capacity: int | None = None,
   return_logits: bool = False,
   schedule: Any = None,
 ) -> decoding.Row:
-  """Every prompt at every lenience through the compiled loop, at once.
+  """Decodes every prompt at every lenience in one compiled loop.
 
   Args:
-    step_config: Both models, and how their blocks are verified.
-    params: The parameters of the verifier, then those of the drafter.
-    asked: Prompts, keys and leniences; an array of leniences, [prompts], has
-      one for each prompt, which is then decoded at that alone.
+    step_config: Both models, and the verification of their blocks.
+    params: Parameters of the verifier, then of the drafter.
+    request: Prompts, keys and leniences. An array of leniences, [prompts], has
+      one for each prompt, which is then decoded at that lenience only.
     sampling: Temperature, truncation and forbidden tokens.
-    stops: Ids that end a row.
-    room: For how many new tokens there is room, at least those asked for,
-      which it is if None; runs that differ in those alone are then one program.
-    return_logits: Whether the rows hold the verifier's logits.
-    schedule: How leniences go along a row; None: they stay.
+    stop_tokens: Ids that end a row.
+    capacity: New tokens that the state has space for, at least those
+      requested; None for exactly those. Calls that differ only in the number
+      of requested tokens share one program.
+    return_logits: True to keep the verifier's logits in the rows.
+    schedule: Changes the lenience along a row; None keeps it constant.
 
   Returns:
-    Final rows, numpy, [prompts, leniences, ...], or [prompts, ...] of an
+    Final rows, numpy, [prompts, leniences, ...], or [prompts, ...] for an
     array of leniences; without caches and keys.
   """
-  prompts, keys, leniences, new, *_ = asked
-  # Of few lengths, so that prompts of many compile once.
+  prompts, keys, leniences, new, *_ = request
+  # Prompts are padded to few lengths, so that few programs are compiled.
   longest = -(-max(map(len, prompts)) // 8) * 8
   padded, lengths = batching.pad(prompts, longest)
   paired = isinstance(leniences, np.ndarray)
   shape = (len(prompts),) if paired else (len(prompts), len(leniences))
   params = decoding.Params(*params)
-  room = new if room is None else room
+  capacity = new if capacity is None else capacity
   rows = decoding.prefill(
     params,
     padded,
     lengths,
     keys,
-    lengths + new,
-    schedule,
-    cache_length=padded.shape[1] + room + step_config.cache_headroom,
-    logits_length=room + step_config.gamma + 1 if return_logits else 0,
+    limits=lengths + new,
+    schedule=schedule,
+    cache_length=padded.shape[1] + capacity + step_config.cache_headroom,
+    logits_length=capacity + step_config.gamma + 1 if return_logits else 0,
     models=step_config.models,
   )
   leniences = np.asarray(leniences, np.float32)
@@ -67,7 +68,11 @@ def decode_curve(
     leniences = np.tile(leniences, shape[0])
   rows = rows.replace(lenience=leniences)
   rows, _ = decoding.decode(
-    rows, params, sampling, np.asarray(stops, np.int32), step_config=step_config
+    rows,
+    params,
+    sampling,
+    np.asarray(stop_tokens, np.int32),
+    step_config=step_config,
   )
   rows = rows.replace(
     verifier_cache=None, drafter_state=None, hidden=None, key=None
@@ -77,22 +82,23 @@ def decode_curve(
 
 
 def z_scores(tokens: np.ndarray, law: np.ndarray) -> np.ndarray:
-  """How far the counts of outcomes are from a law, in standard deviations.
+  """Computes z-scores of the counts of outcomes under a law.
 
-  A count is binomial, and its z the normal's with the same tail, half of the
-  count's own chance included; for large counts it is (count - N law) / sqrt(N
-  law (1 - law)), which for small ones has far too many large values.
+  A count is binomial. Its z is the normal quantile of its mid-p tail, which
+  includes half of the count's own probability. For large counts it equals
+  (count - N law) / sqrt(N law (1 - law)), which has far too many large values
+  for small counts.
 
-  Outcomes so rare that a count says little (fewer than 10 expected) are taken
-  together; one that cannot be is infinitely far off.
+  Outcomes with fewer than 10 expected counts are merged into one. An outcome of
+  probability 0 that occurs has an infinite z.
 
   Args:
     tokens: [N, n], N independent outcomes of n tokens each.
     law: [V] * n, the probability of each outcome; scaled to sum to 1.
 
   Returns:
-    [outcomes + 1], those that are not rare and the rare ones together; or a
-    single inf.
+    [outcomes + 1], z of each outcome that is not rare, then of the rare ones
+    together; or a single inf.
   """
   n = len(tokens)
   counts = np.zeros(law.shape)
@@ -104,10 +110,10 @@ def z_scores(tokens: np.ndarray, law: np.ndarray) -> np.ndarray:
   rare = n * law < 10
   counts = np.append(counts[~rare], counts[rare].sum())
   law = np.append(law[~rare], law[rare].sum())
-  # The chances of fewer, and of as many or more.
+  # Probabilities of fewer counts, and of as many or more.
   one_less, some = np.maximum(counts - 1, 0), counts > 0
   fewer = np.where(some, special.bdtr(one_less, n, law), 0)
-  from_there = np.where(some, special.bdtrc(one_less, n, law), 1)
+  at_least = np.where(some, special.bdtrc(one_less, n, law), 1)
   lower = (fewer + special.bdtr(counts, n, law)) / 2
-  upper = (from_there + special.bdtrc(counts, n, law)) / 2
+  upper = (at_least + special.bdtrc(counts, n, law)) / 2
   return np.where(lower < upper, special.ndtri(lower), -special.ndtri(upper))

@@ -1,11 +1,11 @@
-"""Distributions that no proof can take for each other.
+"""Distributions that no proof can mistake for each other.
 
-A verification that looks at the wrong row of a block emits the right law
-wherever that row equals the right one. So a proof needs models whose
-distributions differ: those of each two contexts of a block, of the drafter (q)
-and of the verifier (p), and q and p of one context. Each two differ by at least
-`LEAST_DISTANCE` in total variation. What a wrong row changes in a law is a part
-of that distance, and far above rounding.
+A verification that reads the wrong distribution of a block emits the right law
+wherever that distribution equals the right one. So a proof needs models whose
+distributions differ: those of any two contexts of a block, for the drafter (q)
+and for the verifier (p), and q and p of one context. Any two differ by at least
+`LEAST_DISTANCE` in total variation. The error of the law from a wrong
+distribution is a fraction of that distance, far above rounding.
 """
 
 import itertools
@@ -31,18 +31,18 @@ def context_pairs(
   *,
   along_drafts: bool = False,
 ) -> Int[np.ndarray, 'N 2']:
-  """Contexts whose distributions a proof has to tell apart.
+  """Finds the contexts whose distributions a proof must distinguish.
 
   Args:
     model: Gives the context of a text.
     prompt: Token ids before the block.
     depth: Tokens of a draft.
-    along_drafts: True compares a text with the texts that it begins with, which
-      is all that a verification of one draft sees; False compares all texts of
-      at most `depth` tokens, those of a tree of drafts.
+    along_drafts: True compares each text with its prefixes, which suffices for
+      a verification of one draft. False compares all texts of at most `depth`
+      tokens, as in a tree of drafts.
 
   Returns:
-    Pairs of contexts, each context with itself among them.
+    Pairs of contexts, including each context paired with itself.
 
   Raises:
     ValueError: Two such texts have one context; names both texts.
@@ -52,25 +52,26 @@ def context_pairs(
     for length in range(depth + 1)
     for text in itertools.product(range(model.vocab_size), repeat=length)
   ]
-  contexts = {text: model.after([*prompt, *text]) for text in texts}
-  own = sorted(set(contexts.values()))
+  contexts = {text: model.context_after([*prompt, *text]) for text in texts}
+  distinct = sorted(set(contexts.values()))
   if along_drafts:
     pairs = [
       (text[:length], text) for text in texts for length in range(len(text))
     ]
   else:
     pairs = list(itertools.combinations(texts, 2))
-  found = np.array([(contexts[a], contexts[b]) for a, b in pairs])
-  found = found.reshape(-1, 2)
-  equal = np.flatnonzero(found[:, 0] == found[:, 1])
+  compared = np.array([(contexts[a], contexts[b]) for a, b in pairs])
+  compared = compared.reshape(-1, 2)
+  equal = np.flatnonzero(compared[:, 0] == compared[:, 1])
   if len(equal):
-    one, other = (list(text) for text in pairs[equal[0]])
+    text_a, text_b = (list(text) for text in pairs[equal[0]])
     raise ValueError(
-      f'contexts: after {list(prompt)}, the texts {one} and {other} have the'
-      f' same context {found[equal[0], 0]} of {model.contexts}; give the model'
-      ' more contexts.'
+      f'contexts: after {list(prompt)}, the texts {text_a} and {text_b} have'
+      f' the same context {compared[equal[0], 0]} of {model.contexts}; give the'
+      ' model more contexts.'
     )
-  return np.unique(np.concatenate([found, np.stack([own, own], 1)]), axis=0)
+  itself = np.stack([distinct, distinct], 1)
+  return np.unique(np.concatenate([compared, itself]), axis=0)
 
 
 def check_distances(
@@ -78,12 +79,12 @@ def check_distances(
   p: Float[np.ndarray, 'contexts V'],
   pairs: Int[np.ndarray, 'N 2'] | None = None,
 ) -> None:
-  """Refuses distributions that a proof could take for each other.
+  """Refuses distributions that a proof could mistake for each other.
 
   Args:
     q: The drafter's distribution in each context.
-    p: The verifier's.
-    pairs: Contexts that are compared, as of `context_pairs`; None for all.
+    p: The verifier's distribution in each context.
+    pairs: Contexts to compare, from `context_pairs`; None for all.
 
   Raises:
     ValueError: Two distributions are too near; names their contexts.
@@ -93,35 +94,35 @@ def check_distances(
   distances = _distances(probs, pairs)
   worst = int(np.argmin(distances)) if len(pairs) else 0
   if len(pairs) and distances[worst] < LEAST_DISTANCE:
-    one, other = (
+    name_a, name_b = (
       f'{"qp"[i // len(q)]} of context {i % len(q)}' for i in pairs[worst]
     )
     raise ValueError(
-      f'tables: {one} and {other} differ by {distances[worst]:.2g} in total'
+      f'tables: {name_a} and {name_b} differ by {distances[worst]:.2g} in total'
       f' variation; let them differ by {LEAST_DISTANCE} or more.'
     )
 
 
-def separated(
+def separate(
   q: Float[np.ndarray, 'contexts V'],
   p: Float[np.ndarray, 'contexts V'],
   draw: Callable[[np.random.Generator, int], Float[np.ndarray, 'n V']],
   pairs: Int[np.ndarray, 'N 2'] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Draws distributions again that are too near to another.
+  """Draws distributions again until no two are too near.
 
   Args:
     q: The drafter's distribution in each context.
-    p: The verifier's.
-    draw: Draws so many distributions.
-    pairs: As for `check_distances`.
+    p: The verifier's distribution in each context.
+    draw: Called as draw(rng, count); draws `count` distributions, [count, V].
+    pairs: Contexts to compare, from `context_pairs`; None for all.
 
   Returns:
-    q and p, of which `check_distances` refuses nothing. Those that it does not
-    refuse are as they were.
+    q and p that `check_distances` accepts. Distributions that were not too near
+    are unchanged.
 
   Raises:
-    ValueError: There is no room for so many distributions.
+    ValueError: So many distributions of this size cannot all differ.
   """
   probs = np.concatenate([q, p])
   indices = _indices(len(q), pairs)
@@ -130,8 +131,8 @@ def separated(
     near = _distances(probs, indices) < LEAST_DISTANCE
     if not near.any():
       return probs[: len(q)], probs[len(q) :]
-    again = np.unique(indices[near].max(1))
-    probs[again] = draw(rng, len(again))
+    rejected = np.unique(indices[near].max(1))
+    probs[rejected] = draw(rng, len(rejected))
   raise ValueError(
     f'tables: {len(probs)} distributions of {probs.shape[1]} tokens do not all'
     f' differ by {LEAST_DISTANCE}; take fewer contexts or more tokens.'
@@ -141,16 +142,17 @@ def separated(
 def random_tables(
   model: TableModel, keys: Sequence[jax.Array] | jax.Array, scale: float = 2.0
 ) -> list[Logits]:
-  """Draws the tables of a verifier and of a drafter that a proof can tell.
+  """Draws tables of a verifier and a drafter that a proof can distinguish.
 
   Args:
-    model: Of both.
+    model: The model of both.
     keys: Random keys of the two tables, as for `TableModel.init_params`.
     scale: Standard deviation of the logits.
 
   Returns:
-    Two tables whose distributions at temperature 1 all differ, those of one
-    table and of the other; most are as `TableModel.init_params` draws them.
+    Two tables whose distributions at temperature 1 all differ, within and
+    between the tables; most contexts are as `TableModel.init_params` draws
+    them.
   """
 
   def log_probs(logits):
@@ -161,28 +163,30 @@ def random_tables(
     return np.exp(log_probs(scale * rng.standard_normal(shape)))
 
   tables = [model.init_params(key, scale) for key in keys]
-  before = [np.exp(log_probs(table)) for table in tables]
-  after = separated(*before, draw)
+  verifier_probs, drafter_probs = (np.exp(log_probs(x)) for x in tables)
+  separate_probs = separate(verifier_probs, drafter_probs, draw)
   return [
     jnp.where((old == new).all(-1, keepdims=True), table, jnp.log(new))
-    for table, old, new in zip(tables, before, after, strict=True)
+    for table, old, new in zip(
+      tables, (verifier_probs, drafter_probs), separate_probs, strict=True
+    )
   ]
 
 
 def _indices(
   contexts: int, pairs: Int[np.ndarray, 'N 2'] | None
 ) -> Int[np.ndarray, 'M 2']:
-  """Pairs of rows of q and p, q first, that stand for pairs of contexts."""
+  """Turns pairs of contexts into pairs of indices into [q, p]."""
   if pairs is None:
     return np.stack(np.triu_indices(2 * contexts, 1), 1)
-  others = pairs[pairs[:, 0] != pairs[:, 1]]
-  of_both = np.array([0, contexts])
+  distinct = pairs[pairs[:, 0] != pairs[:, 1]]
+  q_to_p = np.array([0, contexts])
   return np.concatenate(
     [
-      others,
-      others + contexts,
-      pairs + of_both,
-      others[:, ::-1] + of_both,
+      distinct,
+      distinct + contexts,
+      pairs + q_to_p,
+      distinct[:, ::-1] + q_to_p,
     ]
   )
 
@@ -190,5 +194,5 @@ def _indices(
 def _distances(
   probs: Float[np.ndarray, 'n V'], pairs: Int[np.ndarray, 'N 2']
 ) -> Float[np.ndarray, 'N']:
-  """Total variation of each pair."""
+  """Computes the total variation of each pair."""
   return np.abs(probs[pairs[:, 0]] - probs[pairs[:, 1]]).sum(-1) / 2

@@ -1,7 +1,7 @@
-"""What methods say of every context, as tables.
+"""Methods evaluated in every context of a small model, as tables.
 
-A context has one row of distributions. `Table` holds what methods say of each
-row.
+Each context has one pair of distributions q and p. `Table` holds the
+acceptance, residual, law and deferrals of several methods in each context.
 """
 
 import dataclasses
@@ -21,13 +21,13 @@ from cascades.proof.table_models import Logits, TableModel
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-  """What methods say of every context, numpy; M methods at a time.
+  """M methods evaluated in every context, as numpy arrays.
 
   Attributes:
-    q: [contexts, V], what the drafter samples from.
-    p: [contexts, V], what the verifier samples from.
-    acceptance: [M, contexts, V], how probably each drafted token is kept.
-    residual: [M, contexts, V], what a rejected draft is replaced from.
+    q: [contexts, V], the distribution that the drafter samples from.
+    p: [contexts, V], the distribution that the verifier samples from.
+    acceptance: [M, contexts, V], probability of keeping each drafted token.
+    residual: [M, contexts, V], distribution of the token after a rejection.
     law: [M, contexts, V], the declared law.
     deferred: [M, contexts, V], 1 where the rule defers to the verifier, else
       0; 0 everywhere for a method without a rule.
@@ -41,16 +41,16 @@ class Table:
   deferred: np.ndarray
 
   @classmethod
-  def of(
+  def from_methods(
     cls,
     pairs: Sequence[tuple[methods.Method, float]],
     d: methods.Distributions,
   ) -> 'Table':
-    """Tabulates methods.
+    """Evaluates methods in every context.
 
     Args:
-      pairs: The M methods, each with the lenience it is asked at.
-      d: What they are asked about, each field [contexts, V].
+      pairs: The M methods, each with its lenience.
+      d: Distributions of each context, each field [contexts, V].
     """
     d = jax.tree.map(jnp.asarray, d)
     columns = [
@@ -65,19 +65,19 @@ class Table:
 def _tabulate(
   d: methods.Distributions, lenience: Array, *, method: methods.Method
 ) -> Float[Array, '4 contexts V']:
-  """Acceptance, residual, law and deferrals, for d [contexts, V]."""
+  """Computes acceptance, residual, law and deferrals, d [contexts, V]."""
   rule = method.rule or (lambda d, lenience: jnp.zeros(()))
 
-  def one(row):
-    said = (
-      method.acceptance(row, lenience),
-      method.residual(row, lenience),
-      method.law(row, lenience),
-      jnp.broadcast_to(rule(row, lenience), row.q.shape),
+  def evaluate(d):
+    columns = (
+      method.acceptance(d, lenience),
+      method.residual(d, lenience),
+      method.law(d, lenience),
+      jnp.broadcast_to(rule(d, lenience), d.q.shape),
     )
-    return jnp.stack([x.astype(row.q.dtype) for x in said])
+    return jnp.stack([x.astype(d.q.dtype) for x in columns])
 
-  return jax.vmap(one, out_axes=1)(d)
+  return jax.vmap(evaluate, out_axes=1)(d)
 
 
 def table_distributions(
@@ -85,33 +85,32 @@ def table_distributions(
   drafter_table: Float[Array, 'contexts V'],
   sampling: processing.SamplingParams,
   gate: str = 'raw',
-  of_verifier: processing.SamplingParams | None = None,
+  verifier_sampling: processing.SamplingParams | None = None,
 ) -> methods.Distributions:
-  """What the loop sees in each context of two `TableModel`s.
+  """Computes the loop's distributions in each context of two models.
 
   Args:
     verifier_table: The verifier's parameters, its logits in each context.
     drafter_table: The drafter's parameters, its logits in each context.
     sampling: Temperature, truncation and forbidden tokens.
-    gate: What rules see: 'raw' probabilities, or the 'processed' ones; see
-      `verification.VerificationConfig`.
-    of_verifier: From the verifier's logits to its probabilities, where that is
-      not `sampling`.
+    gate: Distributions that rules see: 'raw' or 'processed' probabilities; see
+      `verification.VerificationConfig.gate`.
+    verifier_sampling: Sampling parameters of the verifier; None for `sampling`.
 
   Returns:
     Each field [contexts, V].
   """
 
-  def one(of_drafter, of_verifier_):
+  def at_context(drafter_logits, verifier_logits):
     return decoding.distributions(
-      of_drafter,
-      of_verifier_,
-      of_verifier or sampling,
-      lambda logits, _: processing.processed_probs(logits, sampling),
-      gate,
+      drafter_logits,
+      verifier_logits,
+      verifier_sampling or sampling,
+      q=lambda logits, _: processing.processed_probs(logits, sampling),
+      gate=gate,
     )
 
-  return jax.vmap(one)(drafter_table, verifier_table)
+  return jax.vmap(at_context)(drafter_table, verifier_table)
 
 
 def random_models(
@@ -122,24 +121,26 @@ def random_models(
   depth: int,
   scale: float = 2.0,
 ) -> tuple[list[Logits], methods.Distributions]:
-  """Draws a verifier and a drafter of which no two contexts are alike.
+  """Draws a verifier and a drafter whose contexts all differ.
 
   Args:
-    model: Of both.
+    model: The model of both.
     keys: Random keys of the two tables.
     sampling: Temperature, truncation and forbidden tokens.
     prompt: Token ids before a block.
-    depth: Tokens of a draft.
+    depth: Number of tokens of a draft.
     scale: Standard deviation of the logits.
 
   Returns:
-    Their tables, and what methods see of them, each field [contexts, V].
+    Both tables, and the distributions of each context, each field
+    [contexts, V].
 
   Raises:
-    ValueError: Two contexts of a block are too near to be told apart.
+    ValueError: Two contexts of a block are too near to be distinguished.
   """
   tables = separation.random_tables(model, keys, scale)
-  d = table_distributions(*tables, sampling)
+  verifier_table, drafter_table = tables
+  d = table_distributions(verifier_table, drafter_table, sampling)
   pairs = separation.context_pairs(model, prompt, depth)
   separation.check_distances(np.asarray(d.q), np.asarray(d.p), pairs)
   return tables, d

@@ -33,7 +33,12 @@ import numpy as np
 from cascades import arguments, methods
 from cascades.contrib.engine_audits import branching
 from cascades.plain import plain
-from cascades.proof import enumeration, separation, trial_rows
+from cascades.proof import (
+  block_starts,
+  enumeration,
+  separation,
+  trial_distributions,
+)
 from cascades.proof.table_models import TableModel
 from cascades.proof.tabulated import Table
 
@@ -292,7 +297,7 @@ class _Model:
     declared: The law of gamma + 1 tokens, [V] * (gamma + 1).
   """
 
-  place: enumeration.Place
+  place: block_starts.BlockStart
   declared: np.ndarray
 
   @classmethod
@@ -311,14 +316,18 @@ class _Model:
       ValueError: Two rows that a function is given in one call are too near.
     """
     size = model.vocab_size
-    d = trial_rows.rows('random', model.contexts, size, seed, pairs)
+    d = trial_distributions.draw_distributions(
+      'random', model.contexts, size, seed, pairs
+    )
     separation.check_distances(d.q, d.p, pairs)
     # Gates are what is sampled from: an engine has no other.
     d = d._replace(q_gate=d.q, p_gate=d.p)
     with jax.enable_x64(True):
-      table = Table.of([(method, lenience)], d)
+      table = Table.from_methods([(method, lenience)], d)
     law = enumeration.declared_law(table, model, _PROMPT, gamma + 1)[0]
-    return cls(enumeration.Place(table, table.law, model, _PROMPT, gamma), law)
+    return cls(
+      block_starts.BlockStart(table, table.law, model, _PROMPT, gamma), law
+    )
 
   def _asked(
     self, verify: Verify

@@ -5,27 +5,27 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from cascades.proof import enumeration
+from cascades.proof import block_starts
 
 
 def blocks(
-  place: enumeration.Place, window: int
-) -> Iterator[enumeration.Block]:
+  start: block_starts.BlockStart, window: int
+) -> Iterator[block_starts.Block]:
   """Enumerates blocks that `look_ahead` emits, each with its chance.
 
   Each draft is kept strictly, kept only leniently, or kept by neither, with
   min(1, p / q), max(0, a - min(1, p / q)) and what is left.
 
   Args:
-    place: Where the block begins.
+    start: The start of the block.
     window: Drafts that are looked at for one of them, itself too.
   """
-  table, gamma = place.table, place.gamma
-  for draft, chance, rows in place.drafts():
+  table, gamma = start.table, start.gamma
+  for draft, chance, rows in start.drafts():
     ways = []
     for c, x in zip(rows, draft, strict=False):
       q, p = table.q[c, x], table.p[c, x]
-      strict = place.certain * (1.0 if p >= q else p / q)
+      strict = start.certain * (1.0 if p >= q else p / q)
       likely = np.maximum(table.acceptance[:, c, x], strict)
       ways.append({'sure': strict, 'likely': likely - strict, '': 1 - likely})
     for said in itertools.product(('sure', 'likely', ''), repeat=gamma):
@@ -38,9 +38,9 @@ def blocks(
         n += 1
       c = rows[n]
       left = np.maximum(table.p[c] - table.q[c], 0)[None]
-      instead = enumeration.normalize(left, table.p[c][None])
-      yield from enumeration.ended(
+      instead = block_starts.normalize(left, table.p[c][None])
+      yield from block_starts.end_block(
         draft[:n],
         chance * np.prod(of_these, axis=0),
-        place.bonus[:, c] if n == gamma else instead,
+        start.bonus[:, c] if n == gamma else instead,
       )

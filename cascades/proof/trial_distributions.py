@@ -1,0 +1,61 @@
+"""Distributions of several kinds, extreme ones too, to test a method on."""
+
+import numpy as np
+
+from cascades import methods
+from cascades.proof import separation
+
+DISTRIBUTION_KINDS = ('random', 'equal', 'disjoint', 'one_hot', 'near_equal')
+
+
+def draw_distributions(
+  kind: str,
+  count: int = 64,
+  size: int = 9,
+  seed: int = 0,
+  pairs: np.ndarray | None = None,
+) -> methods.Distributions:
+  """Draws distributions to test a method on, in float64, as numpy arrays.
+
+  Args:
+    kind: One of `DISTRIBUTION_KINDS`: 'random'; or p and q 'equal', 'disjoint',
+      both 'one_hot', or 'near_equal', which float32 can hardly distinguish.
+    count: Number of positions.
+    size: V, tokens of the vocabulary.
+    seed: Seed of the random numbers.
+    pairs: Pairs of positions whose p and q must differ, as
+      `separation.separate` takes them; None for all positions.
+
+  Returns:
+    Each field [count, size], without a cap. The gates are independent of p and
+    q, and the logits are those of the verifier's gate. Every two distributions
+    among the q and p of 'random' positions differ by
+    `separation.LEAST_DISTANCE`, and so do the q of 'equal' and 'near_equal'
+    positions.
+
+  Raises:
+    ValueError: So many distributions of this size cannot all differ.
+  """
+
+  def draw(rng, count):
+    return rng.dirichlet(np.full(size, 0.5), count)
+
+  rng = np.random.default_rng(seed)
+  q, p = separation.separate(draw(rng, count), draw(rng, count), draw, pairs)
+  if kind == 'equal':
+    p = q
+  elif kind == 'disjoint':
+    q[:, ::2], p[:, 1::2] = 0, 0
+    q, p = q / q.sum(1, keepdims=True), p / p.sum(1, keepdims=True)
+  elif kind == 'one_hot':
+    q = np.eye(size)[rng.integers(size, size=count)]
+    p = np.eye(size)[rng.integers(size, size=count)]
+  elif kind == 'near_equal':
+    p = q * (1 + 1e-7 * rng.standard_normal(q.shape))
+    p = p / p.sum(1, keepdims=True)
+  gates = rng.dirichlet(np.ones(size), (2, count))
+  # A softmax ignores a constant added to all logits; most are above 0.
+  logits = np.log(gates[1]) + rng.uniform(0, 12, (count, 1))
+  return methods.Distributions(
+    q, p, q_gate=gates[0], p_gate=gates[1], p_logits=logits
+  )
