@@ -77,7 +77,7 @@ def test_the_loop_is_timed_once_and_a_run_continues(tmp_path, no_cache):
   assert all(row['over_copy'] > 0 for row in rows)
   names = [name for name, *_ in loops.thresholds(figures)]
   assert len(set(names)) == len(names) == 3
-  every, held = map(harness.text, loops.tables(figures))
+  every, held = map(harness.format_table, loops.tables(figures))
   assert 'token_v3' in every
   assert 'x floor' in every
   assert 'small, batch 1: loop time by its floor, worst gamma' in held
@@ -114,15 +114,15 @@ def test_a_race_keeps_all_seconds_and_compares_tokens():
 def test_entrants_take_turns_after_one_that_warms_up():
   calls = []
   runs = [lambda name=name: calls.append(name) or len(calls) for name in 'ab']
-  outputs = harness.take_turns(runs, 2, 'turns')
+  outputs = harness.run_in_turns(runs, 2, 'turns')
   assert ''.join(calls) == 'baabba'
   assert outputs == [[3, 6], [4, 5]]
   # The first run is that which compiles.
-  warm, output = harness.warmed(_entrant('x', (9.0, 2.0), blocks=5))
+  warm, output = harness.warm_up(_entrant('x', (9.0, 2.0), blocks=5))
   assert warm.fields == {'arm': 'x', 'compile_s': 7.0}
   assert output == {'decode_s': 2.0, 'blocks': 5}
   wait = functools.partial(time.sleep, 0.02)
-  two = harness.in_two_parts(
+  two = harness.two_part_entrant(
     {'arm': 'x'}, wait, lambda state: 7, lambda state: {'tokens': state}
   )
   output = two.run()
@@ -139,7 +139,7 @@ def test_a_table_has_what_its_rows_have_and_a_ratio_its_bound():
   held = [harness.threshold('x', *bound) for bound in _BOUNDS]
   table, thresholds = harness.tables(columns, rows, held)
   assert table == [['a', 'b'], ['one', '1.24'], ['two', '-']]
-  assert harness.text(table) == 'a    b\none  1.24\ntwo  -'
+  assert harness.format_table(table) == 'a    b\none  1.24\ntwo  -'
   assert thresholds[:2] == [harness.THRESHOLDS, ('x', '<= 1.1', '1.10', 'yes')]
   assert [met for *_, met in held] == ['yes', '**no**', 'yes', '**no**']
 
@@ -147,7 +147,7 @@ def test_a_table_has_what_its_rows_have_and_a_ratio_its_bound():
 def test_a_forced_method_keeps_as_many_as_it_is_told():
   d = jax.tree.map(jnp.asarray, exact.draw_distributions('random', 8))
   for name in ('speed', 'token_v3'):
-    method = entrants.forced(methods.METHODS[name], True)
+    method = entrants.force_acceptance(methods.METHODS[name], True)
     kept = jax.vmap(method.acceptance, (0, None))(d, jnp.float32(0.7))
     np.testing.assert_allclose(kept, 0.7, rtol=1e-6)
 
@@ -177,7 +177,12 @@ def test_the_floor_makes_the_passes_of_a_strict_block(gamma, monkeypatch):
   start = (jnp.int32(90), jnp.int32(90)), jnp.int32(0)
   with jax.disable_jit():
     caches, token = lower_bounds.block(
-      models, gamma, 64, jnp.int32(2), start, ('verifier', 'drafter')
+      models,
+      gamma,
+      cache_length=64,
+      index=jnp.int32(2),
+      state=start,
+      params=('verifier', 'drafter'),
     )
   drafts = [('drafter', 2, 0)] + (gamma - 1) * [('drafter', 1, 0)]
   verifies = [('verifier', gamma + 1, 0)]
@@ -283,7 +288,7 @@ def test_drafters_are_timed(tmp_path, no_cache):
   # What stands in the prompt already is found there.
   assert rows['copies', 'n-gram']['tokens_per_call'] > 1
   assert rows['copies', 'n-gram']['same_tokens']
-  table = harness.text(answering.tables(figures)[0])
+  table = harness.format_table(answering.tables(figures)[0])
   for word in ('model, 2', 'x alone', 'latency'):
     assert word in table
 
@@ -395,7 +400,7 @@ def test_a_pretrained_model_is_timed_by_others(tmp_path, monkeypatch, no_cache):
   assert math.isfinite(rows['problems', 'strict']['latency'])
   names = [name for name, *_ in answering.thresholds(figures)]
   assert 'problems, float32, batch 1: alone by transformers, plain' in names
-  table = harness.text(answering.tables(figures)[0])
+  table = harness.format_table(answering.tables(figures)[0])
   for word in ('n-gram', 'gemma', 'x alone', 'copies', 'transformers, look-up'):
     assert word in table
   # A run that goes on has nothing left to do.
@@ -406,11 +411,11 @@ def test_a_pretrained_model_is_timed_by_others(tmp_path, monkeypatch, no_cache):
 @pytest.mark.parametrize(
   ('name', 'field', 'value', 'said'),
   [
-    ('benchmark', 'repeats', 0, 'repeats: 0'),
-    ('benchmark', 'gammas', (), 'gammas: it is empty'),
+    ('benchmark', 'repeats', 0, 'repeats: must be 1 or more, got 0'),
+    ('benchmark', 'gammas', (), 'gammas: must have at least one value'),
     ('benchmark', 'acceptances', (1.5,), 'acceptances: must be above 0, up to'),
-    ('benchmark', 'suite', 'odd', 'suite: no suite'),
-    ('benchmark_drafters', 'batch_sizes', (1, 0), 'batch_sizes: 0'),
+    ('benchmark', 'suite', 'odd', 'suite: must be one of loops, answering'),
+    ('benchmark_drafters', 'batch_sizes', (1, 0), 'batch_sizes: must be 1'),
     ('benchmark_drafters', 'dtypes', ('float8',), 'dtype'),
     ('benchmark_drafters', 'temperature', -1.0, 'temperature'),
   ],

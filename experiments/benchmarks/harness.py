@@ -1,7 +1,7 @@
-"""Times entrants that take turns, and shows what they took.
+"""Times entrants that take turns, and makes tables of the times.
 
-Entrants take turns in one process, so that a busy moment of the machine falls
-on all of them: ratios of one run hold where seconds of two do not.
+Entrants take turns in one process, so that a busy moment of the machine affects
+all of them: ratios within one run are comparable, seconds of two runs are not.
 """
 
 import time
@@ -16,20 +16,20 @@ from cascades import arguments
 from experiments import cli
 
 Figures = Sequence[dict[str, Any]]
-# Cells of a table: its head, and then its rows.
+# Cells of a table: the head, then the rows.
 Table = Sequence[Sequence[str]]
-# What a figure is held to, what it is, and whether it is within the bound.
+# The head of a table of thresholds; see `threshold`.
 THRESHOLDS = 'target', 'bound', 'found', 'met'
 
 
 class Entrant(NamedTuple):
-  """Something that is timed.
+  """A participant of a benchmark.
 
   Attributes:
-    fields: What its figure says of it: its name `arm`, gamma and so on.
-    run: Runs it once. Returns its seconds, with names that end in `_s`, and
-      other facts; a greedy entrant also gives `first`, the new tokens of the
-      first row, or None where they are not known.
+    fields: Fields of its figure: its name `arm`, gamma and others.
+    run: Runs the entrant once. Returns seconds, with names that end in `_s`,
+      and other facts; a greedy entrant also returns `first`, the new tokens of
+      the first row, or None if they are unknown.
   """
 
   fields: dict[str, Any]
@@ -39,29 +39,29 @@ class Entrant(NamedTuple):
 def timed[Output](
   run: Callable[..., Output], *args: Any
 ) -> tuple[float, Output]:
-  """Calls a function with arguments, and waits for the arrays of its output.
+  """Calls a function and waits for the arrays of its output.
 
   Returns:
-    Seconds until all of the output is there, and the output.
+    Seconds until the output is complete, and the output.
   """
   start = time.perf_counter()
   output = jax.block_until_ready(run(*args))
   return time.perf_counter() - start, output
 
 
-def in_two_parts(
+def two_part_entrant(
   fields: dict[str, Any],
   prefill: Callable[[], Any],
   decode: Callable[[Any], Any],
   facts: Callable[[Any], dict[str, Any]],
 ) -> Entrant:
-  """Makes an entrant that reads prompts, and then writes.
+  """Makes an entrant that reads prompts, then writes.
 
   Args:
-    fields: What its figure says of it.
-    prefill: Reads the prompts, and returns the state to write from.
-    decode: Takes that state, writes all tokens, and returns the last state.
-    facts: Takes the last state, and returns what else the figure says.
+    fields: Fields of its figure.
+    prefill: Reads the prompts and returns the state.
+    decode: Writes all tokens from a state and returns the final state.
+    facts: Returns further fields of the figure from the final state.
   """
 
   def run() -> dict[str, Any]:
@@ -72,12 +72,12 @@ def in_two_parts(
   return Entrant(fields, run)
 
 
-def warmed(entrant: Entrant) -> tuple[Entrant, dict[str, Any]]:
-  """Runs an entrant twice, so that it is compiled.
+def warm_up(entrant: Entrant) -> tuple[Entrant, dict[str, Any]]:
+  """Runs an entrant twice, which compiles it.
 
   Returns:
-    The entrant with a further field, `compile_s`: the first run's seconds
-    beyond the second's. And the output of the second run.
+    The entrant with the field `compile_s`, the difference between the seconds
+    of both runs; and the output of the second run.
   """
   first, second = entrant.run(), entrant.run()
   seconds = sum(first[x] - second[x] for x in second if x.endswith('_s'))
@@ -85,18 +85,18 @@ def warmed(entrant: Entrant) -> tuple[Entrant, dict[str, Any]]:
   return Entrant(fields, entrant.run), second
 
 
-def take_turns[Output](
+def run_in_turns[Output](
   runs: Sequence[Callable[[], Output]], repeats: int, description: str
 ) -> list[list[Output]]:
-  """Calls every function once a turn, after a turn that only warms them up.
+  """Calls every function once a turn, after a warm-up turn.
 
-  Every other turn begins with the last function, so that none always runs
-  after the same one.
+  Every other turn has the reverse order, so that no function always runs after
+  the same one.
 
   Args:
     runs: Functions without arguments.
-    repeats: How many turns count.
-    description: What the progress bar says.
+    repeats: Number of turns that count.
+    description: Text of the progress bar.
 
   Returns:
     For each function, its outputs in the turns that count.
@@ -104,10 +104,10 @@ def take_turns[Output](
   outputs: list[list[Output]] = [[] for _ in runs]
   order = list(range(len(runs)))
   with cli.progress(len(runs) * (repeats + 1), description) as bar:
-    for turn in range(repeats + 1):
-      for i in order if turn % 2 else reversed(order):
+    for repeat in range(repeats + 1):
+      for i in order if repeat % 2 else reversed(order):
         output = runs[i]()
-        if turn:
+        if repeat:
           outputs[i].append(output)
         bar.update()
   return outputs
@@ -119,15 +119,17 @@ def race(
   """Times entrants that take turns.
 
   Args:
-    entrants: The first one's tokens are those that others are compared with.
-    repeats: How many turns count.
-    description: What the progress bar says.
+    entrants: Entrants; tokens are compared with those of the first.
+    repeats: Number of turns that count.
+    description: Text of the progress bar.
 
   Returns:
-    A figure for each entrant: its fields, the seconds of all turns, its facts
-    of the last one; for tokens, whether they are the same.
+    A figure for each entrant: its fields, the seconds of all turns, the facts
+    of the last turn, and `same_tokens`, True if its tokens are the same.
   """
-  turns = take_turns([one.run for one in entrants], repeats, description)
+  turns = run_in_turns(
+    [entrant.run for entrant in entrants], repeats, description
+  )
   reference = turns[0][-1].get('first')
   figures = []
   for entrant, outputs in zip(entrants, turns, strict=True):
@@ -136,7 +138,7 @@ def race(
       if name == 'first':
         figure['same_tokens'] = None
         if value is not None and reference is not None:
-          # As far as the shorter answer goes.
+          # Compares up to the length of the shorter answer.
           n = min(len(value), len(reference))
           figure['same_tokens'] = np.array_equal(value[:n], reference[:n])
       elif name.endswith('_s'):
@@ -148,16 +150,16 @@ def race(
 
 
 def median(values: Sequence[float]) -> float:
-  """The middle of several turns, which a busy moment moves least."""
+  """Returns the median of several turns, which outliers affect little."""
   return float(np.median(values))
 
 
-def check_whole(config: ConfigDict, *names: str) -> None:
-  """Refuses fields that are no whole numbers from 1 on, or tuples of them."""
+def check_counts(config: ConfigDict, *names: str) -> None:
+  """Checks that fields are integers from 1 on, or tuples of such."""
   for name in names:
     values = config[name] if isinstance(config[name], tuple) else [config[name]]
     if not values:
-      raise ValueError(f'{name}: it is empty; give at least one.')
+      raise ValueError(f'{name}: must have at least one value, got none.')
     for value in values:
       arguments.integer(name, value, 1)
 
@@ -168,17 +170,17 @@ def threshold(
   """Compares a ratio with its bound.
 
   Args:
-    name: What is measured.
-    sign: '<=' if the ratio may be no more than the bound, or '>='.
+    name: Name of the ratio.
+    sign: '<=' for an upper bound, '>=' for a lower one.
     bound: The bound.
     value: The ratio.
 
   Returns:
     A row of a table with the head `THRESHOLDS`.
   """
-  met = value <= bound if sign == '<=' else value >= bound
-  found = f'{value:.2f}'
-  return name, f'{sign} {bound:g}', found, 'yes' if met else '**no**'
+  is_met = value <= bound if sign == '<=' else value >= bound
+  verdict = 'yes' if is_met else '**no**'
+  return name, f'{sign} {bound:g}', f'{value:.2f}', verdict
 
 
 def tables(
@@ -189,32 +191,34 @@ def tables(
   """Makes tables of rows and of thresholds.
 
   Args:
-    columns: By its head, the field that a column shows, and how many digits of
-      it after the point, None for a text. A column of which no row has the
-      field is left out.
-    rows: A field that a row lacks is a dash.
-    thresholds: From `threshold`.
+    columns: Field and number of decimals, None for text, of each column by its
+      head. Columns whose field no row has are left out.
+    rows: Figures; a missing field is shown as a dash.
+    thresholds: Results of `threshold`.
   """
-  shown = {
+  visible_columns = {
     head: column
     for head, column in columns.items()
     if any(row.get(column[0]) is not None for row in rows)
   }
 
-  def cell(value: Any, digits: int | None) -> str:
+  def cell(value: Any, decimals: int | None) -> str:
     if value is None:
       return '-'
-    return value if digits is None else f'{value:.{digits}f}'
+    return value if decimals is None else f'{value:.{decimals}f}'
 
   cells = [
-    [cell(row.get(name), digits) for name, digits in shown.values()]
+    [
+      cell(row.get(name), decimals)
+      for name, decimals in visible_columns.values()
+    ]
     for row in rows
   ]
-  return [[list(shown), *cells], [THRESHOLDS, *thresholds]]
+  return [[list(visible_columns), *cells], [THRESHOLDS, *thresholds]]
 
 
-def text(table: Table) -> str:
-  """Writes a table for a terminal."""
+def format_table(table: Table) -> str:
+  """Formats a table for a terminal."""
   widths = [max(map(len, column)) for column in zip(*table, strict=True)]
   return '\n'.join(
     '  '.join(map(str.ljust, row, widths)).rstrip() for row in table

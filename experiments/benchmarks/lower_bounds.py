@@ -1,10 +1,10 @@
 """The lower bound of the loop: its forward passes, without any rule.
 
-What the loop takes beyond them is its own: drawing, verifying, counting.
+The loop adds drawing, verification and counting to them.
 """
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,28 +14,28 @@ from cascades.methods import processing
 from cascades.models import language
 from experiments.benchmarks import entrants, harness
 
-# A row's caches, of the verifier and of the drafter, and its last token, an
-# int32 array without dimensions.
+# The caches of verifier and drafter of a row, and its last token, an int32
+# scalar.
 _State = tuple[tuple[Any, Any], jax.Array]
 
 
-def floor(
+def lower_bound(
   pair: entrants.Pair, batch: int, gamma: int, blocks: int
 ) -> harness.Entrant:
-  """Makes the forward passes of strict decoding, block after block.
+  """Makes an entrant of the forward passes of strict decoding.
 
   Args:
-    pair: Its models are called.
-    batch: How many rows there are.
-    gamma: The drafter's passes of a block; the verifier's pass reads one more.
-    blocks: How many blocks there are.
+    pair: The models.
+    batch: Number of rows.
+    gamma: Drafter passes per block; the verifier pass reads gamma + 1 tokens.
+    blocks: Number of blocks.
   """
   models, length = (pair.verifier.model, pair.drafter.model), pair.cache_length
-  one = functools.partial(block, models, gamma, length)
+  row_block = functools.partial(block, models, gamma, length)
 
   @functools.partial(jax.jit, donate_argnums=0)
   def decode(state, *params):
-    rows = jax.vmap(one, (None, 0, None))
+    rows = jax.vmap(row_block, (None, 0, None))
     return jax.lax.fori_loop(0, blocks, lambda i, s: rows(i, s, params), state)
 
   def prefill():
@@ -46,7 +46,7 @@ def floor(
     repeated = jax.tree.map(lambda x: jnp.stack([x] * batch), caches)
     return tuple(repeated), jnp.full((batch,), 5, jnp.int32)
 
-  return harness.in_two_parts(
+  return harness.two_part_entrant(
     {'arm': 'floor', 'gamma': gamma, 'blocks': blocks},
     prefill,
     lambda state: decode(state, *pair.params),
@@ -58,64 +58,70 @@ def block(
   models: tuple[language.LanguageModel, language.LanguageModel],
   gamma: int,
   cache_length: int,
-  i: jax.Array,
+  index: jax.Array,
   state: _State,
   params: tuple[Any, Any],
 ) -> _State:
-  """Makes the passes of one block of one row.
+  """Runs the forward passes of one block of one row.
 
   Args:
     models: The verifier and the drafter.
-    gamma: How many tokens are drafted.
-    cache_length: Slots of both caches; full ones are written from the front.
-    i: Which block it is.
-    state: The row.
-    params: The weights of both models.
+    gamma: Drafted tokens per block.
+    cache_length: Slots of both caches, which are reused when they are full.
+    index: Index of the block.
+    state: State of the row.
+    params: Parameters of both models.
   """
   (verifier_cache, drafter_cache), token = state
-  at = i % (cache_length // (gamma + 1)) * (gamma + 1)
-  verifier_cache = models[0].rewind(verifier_cache, at)
+  start = index % (cache_length // (gamma + 1)) * (gamma + 1)
+  verifier_cache = models[0].rewind(verifier_cache, start)
   tokens = token[None]
   if gamma:
-    drafter_cache, tokens = _drafted(
-      models[1], params[1], drafter_cache, token, at, gamma
+    drafter_cache, tokens = _draft(
+      _Drafter(models[1], params[1], gamma), drafter_cache, token, start
     )
-  logits, verifier_cache = decoding.read(
-    models[0], params[0], verifier_cache, tokens, at
-  )
-  return (verifier_cache, drafter_cache), _next(logits)
+  reader = functools.partial(decoding.read, models[0], params[0])
+  logits, verifier_cache = reader(verifier_cache, tokens, start)
+  return (verifier_cache, drafter_cache), _next_token(logits)
 
 
-def _next(logits: jax.Array) -> jax.Array:
-  """A token that depends on all logits, so that no pass is left out."""
+def _next_token(logits: jax.Array) -> jax.Array:
+  """Returns a token that depends on all logits, so that no pass is removed."""
   return processing.argmax_lowest_id(logits.sum(0))
 
 
-def _drafted(
-  model: language.LanguageModel,
-  params: Any,
-  cache: Any,
-  token: jax.Array,
-  at: jax.Array,
-  gamma: int,
+class _Drafter(NamedTuple):
+  """A drafter with its parameters, and the tokens that it drafts per block."""
+
+  model: language.LanguageModel
+  params: Any
+  gamma: int
+
+
+def _draft(
+  drafter: _Drafter, cache: Any, token: jax.Array, start: jax.Array
 ) -> tuple[Any, jax.Array]:
-  """Makes the drafter's passes after `token`, which stands at position `at`.
+  """Runs the drafter passes after a token at position `start`.
 
   Returns:
-    Its cache; and `token`, followed by the tokens that were drafted.
+    The drafter's cache; and the token followed by the drafted tokens.
   """
-  # Strict decoding does not read its last draft, and makes up for it here.
-  first = jnp.maximum(at - 1, 0)
-  logits, cache = decoding.read(
-    model, params, model.rewind(cache, first), jnp.stack([token, token]), first
+  model = drafter.model
+  read = functools.partial(decoding.read, model, drafter.params)
+  # Strict decoding does not read its last draft, and catches up here.
+  first = jnp.maximum(start - 1, 0)
+  logits, cache = read(
+    model.rewind(cache, first), jnp.stack([token, token]), first
   )
-  cache, second = model.rewind(cache, at + 1), _next(logits)
+  cache, second = model.rewind(cache, start + 1), _next_token(logits)
 
-  def draft(carry, j):
+  def step(carry, j):
     cache, last = carry
-    logits, cache = decoding.read(model, params, cache, last[None], at + j)
-    last = _next(logits)
+    logits, cache = read(cache, last[None], start + j)
+    last = _next_token(logits)
     return (cache, last), last
 
-  (cache, _), rest = jax.lax.scan(draft, (cache, second), jnp.arange(1, gamma))
+  (cache, _), rest = jax.lax.scan(
+    step, (cache, second), jnp.arange(1, drafter.gamma)
+  )
   return cache, jnp.concatenate([jnp.stack([token, second]), rest])

@@ -1,9 +1,9 @@
-"""Other people's loops, in a process and a Python of their own.
+"""Loops of other libraries, in processes of their own.
 
-transformers and llama.cpp are no part of this project. Where a Python has them,
-`Peer` starts it with this very file, which imports nothing of ours. It answers
-prompts when it is asked to, and says how long that took, so that its entrants
-take turns with those here.
+transformers and llama.cpp are not dependencies of this project. `Peer` starts a
+Python interpreter that has them with this file as a script, which imports
+nothing of the project. The process answers prompts on request and reports the
+times, so that its entrants take turns with those of this process.
 """
 
 import contextlib
@@ -15,27 +15,27 @@ import sys
 import time
 from typing import Any
 
-# What a peer can do, and at how many rows: transformers assists a single one,
-# and llama.cpp answers one prompt at a time.
-KINDS = {
+# Ways of decoding by library, and the largest batch of each: transformers
+# assists a single row, and llama.cpp answers one prompt at a time.
+MODES = {
   'transformers': {'plain': 2**30, 'assisted': 1, 'look-up': 1},
   'llama.cpp': {'plain': 1},
 }
 
 
 class Peer:
-  """A Python that answers prompts; use it as a context.
+  """A process that answers prompts; a context manager.
 
   Args:
     python: The interpreter.
     engine: 'transformers' or 'llama'.
-    spec: What it loads and answers; see `_transformers` and `_llama`.
+    spec: Models and prompts; see `_transformers` and `_llama`.
 
   Raises:
-    ValueError: It does not start, or ends.
+    ValueError: The process does not start, or ends.
 
   Attributes:
-    versions: Of its libraries, by their names.
+    versions: Versions of its libraries, by name.
   """
 
   def __init__(self, python: str, engine: str, spec: dict[str, Any]):
@@ -50,8 +50,8 @@ class Peer:
       raise ValueError(
         f'python: {python} cannot be started ({error.strerror}); name a Python.'
       ) from None
-    # What it says once all is loaded.
-    self.versions = self._hear()
+    # The first line, once all is loaded.
+    self.versions = self._receive()
 
   def __enter__(self) -> 'Peer':
     return self
@@ -61,21 +61,22 @@ class Peer:
       self._process.stdin.close()
     self._process.wait()
 
-  def answer(self, kind: str, batch: int) -> dict[str, Any]:
+  def answer(self, mode: str, batch: int) -> dict[str, Any]:
     """Answers all prompts.
 
     Args:
-      kind: What it does; see `KINDS`.
-      batch: How many prompts at a time.
+      mode: Way of decoding; see `MODES`.
+      batch: Prompts at a time.
 
     Returns:
-      `prefill_s` and `decode_s`, `tokens` that `decode_s` was for, and `first`,
-      the tokens of the first answer; None if they are not known.
+      `prefill_s`; `decode_s`, and `tokens`, which it covers; and `first`, the
+      tokens of the first answer, None if unknown.
     """
-    print(json.dumps([kind, batch]), file=self._process.stdin, flush=True)
-    return self._hear()
+    print(json.dumps([mode, batch]), file=self._process.stdin, flush=True)
+    return self._receive()
 
-  def _hear(self) -> dict[str, Any]:
+  def _receive(self) -> dict[str, Any]:
+    """Reads one JSON line from the process."""
     line = self._process.stdout.readline()
     if not line:
       raise ValueError(
@@ -86,15 +87,15 @@ class Peer:
 
 
 def _transformers(spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-  """transformers, greedy.
+  """Loads models in transformers for greedy decoding.
 
   Args:
-    spec: Folders of the `verifier` and the `drafter`, its `dtype`; `prompts`,
-      token ids; `stop`, the token that ends an answer, and its most tokens,
-      `new_tokens`; drafted tokens per block, `gamma`; `threads`.
+    spec: Folders of the `verifier` and the `drafter`, and `dtype`; `prompts`,
+      token ids; `stop`, the token that ends an answer; `new_tokens`, the limit
+      of an answer; `gamma`, drafted tokens per block; `threads`.
 
   Returns:
-    Versions; and functions of the batch by kind.
+    Versions of the libraries; and functions of the batch size by mode.
   """
   import torch
   import transformers
@@ -112,62 +113,77 @@ def _transformers(spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
   config.num_assistant_tokens_schedule = 'constant'
   config.assistant_confidence_threshold = 0.0
 
-  def generate(prompts, new_tokens, **more):
-    longest = max(map(len, prompts))
-    # Padded on the left, as it asks for.
-    pads = [longest - len(prompt) for prompt in prompts]
-    ids = [[0] * n + p for n, p in zip(pads, prompts, strict=True)]
-    mask = [[0] * n + [1] * (longest - n) for n in pads]
-    start = time.perf_counter()
-    with torch.inference_mode():
-      out = model.generate(
-        torch.tensor(ids),
-        attention_mask=torch.tensor(mask),
-        do_sample=False,
-        max_new_tokens=new_tokens,
-        eos_token_id=spec['stop'],
-        pad_token_id=0,
-        **more,
-      )
-    seconds = time.perf_counter() - start
-    rows, stop = out[:, longest:].tolist(), spec['stop']
-    # With the token that ends it, and nothing after that.
-    return seconds, [x[: (*x, stop).index(stop) + 1] for x in rows]
-
-  def answer(batch, **more):
-    prefill_s = whole_s = 0.0
+  def answer(batch, **options):
+    prefill_s = total_s = 0.0
     answers = []
     for i in range(0, len(spec['prompts']), batch):
-      some = spec['prompts'][i : i + batch]
-      # The first token comes of reading the prompt.
-      prefill_s += generate(some, 1)[0]
-      seconds, new = generate(some, spec['new_tokens'], **more)
-      whole_s += seconds
-      answers += new
+      prompts = spec['prompts'][i : i + batch]
+      # Reading a prompt gives the first token.
+      prefill_s += _generate(model, prompts, spec | {'new_tokens': 1})[0]
+      seconds, tokens = _generate(model, prompts, spec, **options)
+      total_s += seconds
+      answers += tokens
     return dict(
       prefill_s=prefill_s,
-      decode_s=whole_s - prefill_s,
-      tokens=sum(len(one) - 1 for one in answers),
+      decode_s=total_s - prefill_s,
+      tokens=sum(len(tokens) - 1 for tokens in answers),
       first=answers[0],
     )
 
   libraries = {'torch': torch, 'transformers': transformers}
   look_up = dict(prompt_lookup_num_tokens=spec['gamma'])
-  return {name: one.__version__ for name, one in libraries.items()}, {
+  return {name: x.__version__ for name, x in libraries.items()}, {
     'plain': answer,
     'assisted': functools.partial(answer, assistant_model=drafter),
     'look-up': functools.partial(answer, **look_up),
   }
 
 
-def _llama(spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-  """llama.cpp by xllamacpp, greedy, one prompt at a time.
+def _generate(
+  model: Any, prompts: list[list[int]], spec: dict[str, Any], **options: Any
+) -> tuple[float, list[list[int]]]:
+  """Generates with transformers, and times it.
 
   Args:
-    spec: As for `_transformers`; the `verifier` is a GGUF file.
+    model: A model of transformers.
+    prompts: Token ids of one batch.
+    spec: Stop token and limit of the answers; see `_transformers`.
+    **options: Further options of `generate`.
 
   Returns:
-    Versions; and functions of the batch by kind.
+    Seconds; and the new tokens of each row, up to its stop token.
+  """
+  import torch
+
+  longest = max(map(len, prompts))
+  # transformers needs padding on the left.
+  pads = [longest - len(prompt) for prompt in prompts]
+  ids = [[0] * n + p for n, p in zip(pads, prompts, strict=True)]
+  mask = [[0] * n + [1] * (longest - n) for n in pads]
+  start = time.perf_counter()
+  with torch.inference_mode():
+    out = model.generate(
+      torch.tensor(ids),
+      attention_mask=torch.tensor(mask),
+      do_sample=False,
+      max_new_tokens=spec['new_tokens'],
+      eos_token_id=spec['stop'],
+      pad_token_id=0,
+      **options,
+    )
+  seconds = time.perf_counter() - start
+  rows, stop = out[:, longest:].tolist(), spec['stop']
+  return seconds, [row[: (*row, stop).index(stop) + 1] for row in rows]
+
+
+def _llama(spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+  """Loads a model in llama.cpp (xllamacpp) for greedy decoding.
+
+  Args:
+    spec: Fields as in `_transformers`; the `verifier` is a GGUF file.
+
+  Returns:
+    Versions of the libraries; and functions of the batch size by mode.
   """
   import importlib.metadata
 
@@ -196,11 +212,11 @@ def _llama(spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
       for prompt in spec['prompts']
     ]
     return dict(
-      prefill_s=sum(one['prompt_ms'] for one in timings) / 1e3,
-      decode_s=sum(one['predicted_ms'] for one in timings) / 1e3,
-      # The first token comes of reading the prompt.
-      tokens=sum(one['predicted_n'] - 1 for one in timings),
-      # It does not say which tokens they were.
+      prefill_s=sum(timing['prompt_ms'] for timing in timings) / 1e3,
+      decode_s=sum(timing['predicted_ms'] for timing in timings) / 1e3,
+      # Reading the prompt gives the first token.
+      tokens=sum(timing['predicted_n'] - 1 for timing in timings),
+      # The server does not report token ids.
       first=None,
     )
 
@@ -209,17 +225,17 @@ def _llama(spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
 
 
 def _main() -> None:
+  """Answers requests, JSON lines of standard input, until there are no more."""
   engine, spec = sys.argv[1:]
   load = {'transformers': _transformers, 'llama': _llama}[engine]
-  # Whatever libraries print goes elsewhere.
+  # Text that libraries print is discarded.
   with os.fdopen(os.dup(1), 'w') as out:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    versions, kinds = load(json.loads(spec))
+    versions, modes = load(json.loads(spec))
     print(json.dumps(versions), file=out, flush=True)
-    # Kinds and batches, a line each, until there are no more.
     for line in sys.stdin:
-      kind, batch = json.loads(line)
-      print(json.dumps(kinds[kind](batch)), file=out, flush=True)
+      mode, batch = json.loads(line)
+      print(json.dumps(modes[mode](batch)), file=out, flush=True)
 
 
 if __name__ == '__main__':

@@ -17,7 +17,7 @@ from experiments.tasks import (
   translation,
   word_problems,
 )
-from experiments.tasks.metrics import METRICS, Metric
+from experiments.tasks.answer_metrics import METRICS, Metric
 from experiments.tasks.task import Example, Reference, Task
 
 _BUILTIN: tuple[Task, ...] = (

@@ -10,7 +10,7 @@ after it; the challenge tests are not used, as is usual. `sandbox` runs the
 answer, and loading the task requires permission for that.
 """
 
-from experiments.tasks.metrics import CODE_END
+from experiments.tasks.answer_metrics import CODE_END
 from experiments.tasks.sources import (
   DamagedError,
   Source,

@@ -9,7 +9,7 @@ worked examples show. (The official script expects an empty answer there, which
 a language model cannot tell from having nothing to say.)
 """
 
-from experiments.tasks.metrics import UNANSWERABLE
+from experiments.tasks.answer_metrics import UNANSWERABLE
 from experiments.tasks.sources import (
   DamagedError,
   Source,

@@ -14,7 +14,7 @@ from typing import Any
 
 from cascades import arguments
 from experiments.tasks import sandbox
-from experiments.tasks.metrics import METRICS, Metric
+from experiments.tasks.answer_metrics import METRICS, Metric
 from experiments.tasks.phrasing import Phraser
 from experiments.tasks.short_answers import Reference
 from experiments.tasks.sources import DamagedError, Source, error_location

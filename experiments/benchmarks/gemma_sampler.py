@@ -1,4 +1,4 @@
-"""gemma's own sampler in its two parts, for comparisons."""
+"""gemma's sampler in two parts, prefill and decoding, for comparisons."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from jaxtyping import Array, Int
 from cascades.models import gemma_library, language, products
 
 
-def in_two_parts(
+def split_sampler(
   model: language.LanguageModel,
   params: language.Params,
   prompts: Int[Array, 'B P'],
@@ -19,21 +19,22 @@ def in_two_parts(
   new_tokens: int,
   temperature: float = 0.0,
 ) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-  """What reads prompts, and what goes on from there.
+  """Makes the prefill and the decoding of gemma's sampler.
 
-  A mixture's router is mended in it too (see `products`): gemma's modules are
-  compiled once for both.
+  The router of a mixture of experts is patched here too (see `products`), as
+  gemma's modules are compiled once for both samplers.
 
   Args:
-    model: Samples.
-    params: Its parameters, in gemma's order: `unpack`ed.
+    model: The model.
+    params: Its parameters, in gemma's layout (`unpack`ed).
     prompts: Token ids, padded on the right.
-    cache_length: Slots of its cache.
-    new_tokens: So many are written, whatever they are.
-    temperature: At which they are drawn; 0 is greedy.
+    cache_length: Slots of the cache.
+    new_tokens: Tokens to write in each row; no token ends a row.
+    temperature: Sampling temperature; 0 is greedy.
 
   Returns:
-    What reads the prompts and gives gemma's state; and what goes on from it.
+    `prefill()`, which reads the prompts and returns gemma's state; and
+    `decode(state)`, which returns the final state.
   """
   gm = gemma_library.import_gemma()
   from gemma.gm.text import _prefill, _sampler_loop
@@ -46,7 +47,7 @@ def in_two_parts(
   )
   loop = _sampler_loop.SamplerLoop(
     model=model.module,
-    # None, so that every row writes as much.
+    # No token ends a row, so that all rows have one length.
     end_tokens=(),
     forbidden_tokens=None,
     sampling=(
