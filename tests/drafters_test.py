@@ -391,7 +391,7 @@ def test_blocks_without_a_draft_are_read_as_one_token():
   step_config = decoding.StepConfig(
     decoding.Models(_MODEL, rare), methods.METHODS['speed'], 3
   )
-  whole = dataclasses.replace(step_config, whole=True)
+  whole = dataclasses.replace(step_config, always_reads_block=True)
   assert step_config.allows_empty_draft
   assert not whole.allows_empty_draft
   with_drafts = decoding.Models(_MODEL, drafters.ModelDrafter(_MODEL))
@@ -425,7 +425,7 @@ def test_a_block_that_passes_emits_what_it_would_emit_if_it_were_read(
   # A row by itself, since no block passes while another row has a draft.
   passing, read = (
     exact.decode_curve(
-      dataclasses.replace(step_config, whole=whole),
+      dataclasses.replace(step_config, always_reads_block=whole),
       (_VERIFIER, bound_drafter.params),
       exact.BatchRequest(
         [[3, 1, 2]], jax.random.split(jax.random.key(5), 1), [0.3], 40
@@ -552,8 +552,8 @@ def test_a_tree_is_read_as_each_of_its_drafts(kind):
   cache = model.rewind(cache, at)
   logits = jnp.zeros((gamma + 1, paths, 1))
   draft = decoding.full_length_draft(jnp.array(drafts), logits, 0)
-  tree = decoding.tree(jnp.int32(prefix[-1]), draft, paths * gamma)
-  logits, cache = read(model, params, cache, tree.tokens, at, tree.branches)
+  tree = decoding.build_tree(jnp.int32(prefix[-1]), draft, paths * gamma)
+  logits, cache = read(model, params, cache, tree.tokens, at, tree.tree_mask)
 
   def alone(tokens):
     positions = jnp.arange(len(tokens))
@@ -562,9 +562,9 @@ def test_a_tree_is_read_as_each_of_its_drafts(kind):
 
   for j in range(paths):
     want = alone([*prefix, *drafts[j]])[len(prefix) - 1 :]
-    np.testing.assert_allclose(logits[tree.places[j]], want, atol=2e-5)
+    np.testing.assert_allclose(logits[tree.node_indices[j]], want, atol=2e-5)
   # The second draft stays, without its last token; another follows it.
-  kept = model.move(cache, at, at + tree.places[1])
+  kept = model.move(cache, at, at + tree.node_indices[1])
   kept = model.rewind(kept, at + gamma)
   then, _ = read(model, params, kept, jnp.array([5]), at + gamma)
   want = alone([*prefix, *drafts[1, : gamma - 1], 5])[-1]
@@ -621,7 +621,7 @@ def test_what_does_not_go_together_is_refused():
   run = functools.partial(_run, leniences=(0.0,))
   # A single beam is no draw from its rows either.
   for method in ('speed', 'diff'):
-    with pytest.raises(ValueError, match="not independent draws, as 'token'"):
+    with pytest.raises(ValueError, match="'token' needs independent draws"):
       run(_BEAM, method)
   with pytest.raises(ValueError, match='nothing is told of hidden states'):
     chain.chain(_MODEL, _DRAFTER, _RECURRENT, *_INNER, gamma=2)

@@ -35,7 +35,7 @@ from cascades.models import blocked_layout, checkpoints
 from cascades.sampler import batching
 
 FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
-stepping = inspect.getmodule(decoding.step)
+propose = inspect.getmodule(decoding.propose)
 # Of a small head: its layer's width, heads, and the size of each.
 _WIDTH, _HEADS, _KEYS, _SIZE, _HIDDEN = 12, 4, 2, 6, 20
 
@@ -283,10 +283,12 @@ def _blocks(model, params, bound_drafter, drafts=1):
   limits = np.full(len(lengths), _PADDED, np.int32)
   rows = decoding.prefill(
     given,
-    prompts,
-    lengths,
-    jax.random.split(jax.random.key(1), len(lengths)),
-    limits,
+    decoding.Prompts(
+      prompts,
+      lengths,
+      jax.random.split(jax.random.key(1), len(lengths)),
+      limits,
+    ),
     models=step_config.models,
     cache_length=_PADDED + drafts * (_GAMMA + 1),
   )
@@ -294,8 +296,8 @@ def _blocks(model, params, bound_drafter, drafts=1):
   @jax.jit
   def every(rows, params):
     def one(row, params):
-      key, _ = stepping.keys_of(row)
-      draft, *_ = stepping.propose(row, params, sampling, key, step_config)
+      key, _ = propose.block_keys(row)
+      draft, *_ = propose.propose(row, params, sampling, key, step_config)
       never = jnp.full((1,), -1)
       after, _ = decoding.step(
         row, params, sampling, never, step_config=step_config

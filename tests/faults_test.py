@@ -45,7 +45,7 @@ def _fails(culprit, pair, asked=None, **options):
   length = len(sampler.encode(_PROMPT))
   wanted = f'its logits are not finite at position {length}'
   if culprit == 'method':
-    wanted = 'what it samples from is no distribution at position'
+    wanted = 'its target is no distribution at position'
   with pytest.raises(ValueError, match=f'^{culprit}: {wanted} .*of prompt 0;'):
     sampler.sample(_PROMPT, max_new_tokens=8, **asked or {})
 
@@ -148,7 +148,7 @@ def test_a_method_without_a_distribution_is_named():
     drafter_only=None,
   )
   sampler = small.sampler(*small.tables(), method=broken, cache_length=256)
-  with pytest.raises(ValueError, match=r'^method: what it samples from is no'):
+  with pytest.raises(ValueError, match=r'^method: its target is no'):
     sampler.sample_curve([_PROMPT], [0.1, 0.9], max_new_tokens=8)
 
 
@@ -209,7 +209,7 @@ def test_only_rows_that_are_looked_at_count():
       lengths=jnp.array([count]),
       has_bonus_probs=jnp.array([known]),
     )
-    found, bad = faults.truncate(given, jnp.bool_(asked))
+    found, bad = faults.end_at_faults(given, jnp.bool_(asked))
     assert bool(bad.any()) == (left is not None)
     assert int(found.lengths[0]) == (count if left is None else left)
     assert bool(found.has_bonus_probs[0]) == (known and asked and left is None)
@@ -279,15 +279,20 @@ def test_a_law_with_a_negative_probability_is_the_methods_fault(kind, kept):
   )
   q = p = jnp.float32([0.25, 0.5, 0.25])
   d = methods.Distributions(q, p, q, p, jnp.log(p))
-  find = functools.partial(
-    *(verification.verify, broken, jnp.zeros((1, 2)), jax.random.key(0)),
-    tokens=jnp.int32([[1]]),
-    row=lambda i, j: d,
-    config=verification.VerificationConfig(kind),
-  )
-  assert not find().is_valid
+
+  def is_valid():
+    inputs = verification.VerificationInputs.full_length(
+      broken,
+      jnp.zeros(()),
+      jnp.int32([[1]]),
+      lambda i, j: d,
+      verification.VerificationConfig(kind),
+    )
+    return verification.verify(inputs, jax.random.key(0)).is_valid
+
+  assert not is_valid()
   pi = p
-  assert find().is_valid
+  assert is_valid()
 
 
 def test_a_sweep_names_the_drafter_that_decodes_alone():

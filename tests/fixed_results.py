@@ -194,7 +194,7 @@ def _written(rows, step_config, row, point) -> list:
     one.tokens[new].tolist(),
     one.source[new].tolist(),
     one.deferral[new].astype(int).tolist(),
-    decoding.summarize_counts(one, step_config),
+    decoding.summarize_counts(one, sequential=step_config.sequential),
   ]
 
 

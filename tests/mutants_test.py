@@ -126,14 +126,14 @@ def test_the_residual_after_half_a_block_has_its_weight():
   n = 4000
 
   def one(key):
-    return verification.verify(
+    inputs = verification.VerificationInputs.full_length(
       methods.METHODS['speed'],
       jnp.zeros(()),
-      key,
       jnp.array([[0, 2]]),
       lambda i, j: jax.tree.map(lambda x: x[i], d),
       verification.VerificationConfig('block'),
     )
+    return verification.verify(inputs, key)
 
   keys = jax.random.split(jax.random.key(0), n)
   said = jax.device_get(jax.jit(jax.vmap(one))(keys))
@@ -290,63 +290,65 @@ top_k_drops_equals: top-k drops the token at its border
 +  if top_p
 
 === verification_test:test_verify_emits_what_the_enumeration_says
-@@ cascades.verification.single_draft:of_drafts 'token', 'target'
+@@ cascades.verification.single_draft:values_at_draft 'token', 'target'
 target_row_late: a draft is judged by the row of the next one
-  ask.row(i, 0) => ask.row(i + 1, 0)
+  d_at(i, 0) => d_at(i + 1, 0)
 @@ cascades.verification.single_draft:token 'token', 'target'
 bonus_row_early: the bonus comes from the last draft's row
-  ask.row(kept, 0) => ask.row(jnp.minimum(kept, ask.gamma - 1), 0)
-@@ cascades.verification.single_draft:Question.beyond 'token', 'verifier'
+  d_at(n, 0) => d_at(jnp.minimum(n, inputs.gamma - 1), 0)
+@@ cascades.verification:VerificationInputs.bonus_distribution *OF_VERIFIER
 bonus_option_ignored: the bonus is the target's, whatever was asked for
--jnp.where(known, law, d.p) if self.from_target else d.p
-+jnp.where(known, law, d.p)
+-if not self.bonus_from_target:
+-      return d.p
++pass
 @@ cascades.verification.single_draft:block 'block', 'target'
 block_keeps_by_weight: block verification with h = w at every draft
   jnp.append(h[1:], 0.0)[:gamma] => jnp.append(w[1:-1], 0.0)[:gamma]
 @@ cascades.contrib.look_ahead.window:look_ahead 'look_ahead:2', 'target'
 window_too_short: a window that looks ahead is a draft too short
-  followed >= window - 1 => followed >= window - 2
+  run_after >= window - 1 => run_after >= window - 2
 verifier_after_a_window: after a window fails comes a token of p, not of what q
 leaves of it
   methods.normalize(jnp.maximum(0, d.p - d.q), d.p) => d.p
 
 === mutants_test:test_the_gate_is_what_the_scheme_says
-@@ cascades.decoding.step:distributions
+@@ cascades.decoding.verify_block:distributions
 gate_option_ignored: the gate is raw, whatever was asked for
   gate == 'raw' => True
 
 === mutants_test:test_the_residual_after_half_a_block_has_its_weight
 @@ cascades.verification.single_draft:block
 block_residual_unweighted: the residual of a block is without its weight
-  w[kept] * law - d.q => law - d.q
+  w[n] * law - d.q => law - d.q
 
 === schedules_test:test_the_loop_follows_a_law_that_bends
 @@ cascades.verification.single_draft:token 'token', 1, 'first:2'
 lenience_of_the_first_place: a residual is as lenient as the first place of the
 draft
-  ask.leniences[0, kept] => ask.leniences[0, 0]
+  inputs.leniences[0, n] => inputs.leniences[0, 0]
 @@ cascades.schedules.schedule:along 'token', 1, 'first:2'
 lenience_a_token_early: a schedule has counted the token that is judged
 -schedule.lenience(memory, asked
 +schedule.lenience(schedule.after(memory, token, None), asked
-@@ cascades.decoding.step:verify_block 'token', 1, 'first:2'
+@@ cascades.decoding.verify_block:_next_schedule_state 'token', 1, 'first:2'
 memory_of_what_was_drafted: a schedule remembers drafts that did not stay
-  x[path, n], memory => x[path, -1], memory
+  x[draft_index, n], schedule => x[draft_index, -1], schedule
 
 === decoding_test:test_the_emitted_law_is_the_declared_law
 @@ cascades.verification.single_draft:sequential config('sequential'), PLAIN
 sequential_residual: a sequential cascade samples the residual, not p
--processing.sample_from_uniforms(last, d.p)
-+processing.sample_from_uniforms(
-+  last, ask.method.residual(d, ask.leniences[0, 0])
-+)
+-(sample_uniforms, d.p)
++(sample_uniforms, inputs.method.residual(d, inputs.leniences[0, 0]))
 @@ cascades.decoding.step:step config('token'), ('forbidden',)
 one_key: drafting and verifying share a key
-  params, sampling, verify_key) => params, sampling, draft_key)
-@@ cascades.decoding.step:distributions config('token'), ('forbidden',)
+-    verify_key,
+-    step_config
++    draft_key,
++    step_config
+@@ cascades.decoding.verify_block:distributions config('token'), ('forbidden',)
 raw_q: q is raw, the draft is not
--drawn_from = q(drafter_logits, sampling)
-+drawn_from = processing.gate_probs(drafter_logits)
+-q = drafter_probs(drafter_logits, sampling)
++q = processing.gate_probs(drafter_logits)
 @@ cascades.drafters.language_model:_draft config('token'), ('forbidden',)
 argmax_draft: the draft is the argmax of a q that is soft
 -      lambda u, z: processing.sample_from_uniforms(
@@ -355,46 +357,45 @@ argmax_draft: the draft is the argmax of a q that is soft
 +      lambda u, z: jnp.argmax(z).astype(jnp.int32)
 
 === decoding_test:test_the_emitted_law_of_every_other_scheme
-@@ cascades.decoding.step:_rows config('token', 'processed'), 3, FEW
+@@ cascades.decoding.verify_block:_distributions_at PROCESSED, 3, FEW
 gate_left_behind: the loop looks through the raw gate, whatever was asked for
-  sampling, q, gate) => sampling, q)
+  drafter_probs, gate) => drafter_probs)
 
 === several_test:test_verify_emits_what_the_enumeration_says
-@@ cascades.verification.multi_draft:_rounds 'multi_round', 3
+@@ cascades.verification.multi_draft:_step_multi_round 'multi_round', 3
 one_rejection: a candidate is tried against what the last one was
-  jnp.where(tried & ~yes, less, rho) => rho
-@@ cascades.verification.multi_draft:_divided 'k_seq', 2
+  jnp.where(is_examined & ~accepts, less, rho) => rho
+@@ cascades.verification.multi_draft:_step_k_seq 'k_seq', 2
 undivided: k-SEQ accepts against the target as it is
   jnp.where(b >= a, one, c) => one
 @@ cascades.verification.multi_draft:_walk 'multi_round', 2
 other_drafts_stay: a draft that began otherwise stays a candidate
-  jnp.where(accepted, agree, active) => active
-@@ cascades.verification.traversal:_without 'traversal', 2
+  jnp.where(accepted, agrees, walk.is_alive) => walk.is_alive
+@@ cascades.verification.traversal:_without_candidate 'traversal', 2
 uncapped_rest: after a candidate, a node is left with what it had
-  return rest => return budget
-@@ cascades.verification.traversal:_without 'traversal', 3
+  return next_budget => return budget
+@@ cascades.verification.traversal:_without_candidate 'traversal', 3
 target_with_what_was_tried: after a candidate, a node has the target that it had
-  methods.normalize(left, target) => target
-@@ cascades.verification.traversal:_turn 'traversal', 2
+  methods.normalize(rest, target) => target
+@@ cascades.verification.traversal:_advance 'traversal', 2
 tried_again: a token is tried once for each draft that begins with it, and once
 more
--walk.tried[draft, at] | down
-+walk.tried[draft, at] | (down & (walk.tests > 0))
+-walk.is_examined[candidate, at] | down
++walk.is_examined[candidate, at] | (down & (walk.num_tests > 0))
 
 === several_test:test_a_tree_of_drafts_is_read_as_each_draft_alone
 @@ cascades.decoding.reading:read_hidden 'match', 9
 drafts_see_each_other: a draft sees the tokens of those beside it
--mask = jax.lax.dynamic_update_slice(mask, branches.sees, (0, position))
-+mask = slots <= positions[:, None]
-@@ cascades.decoding.step:verify_block 'match', 9
+  mask, tree_mask.ancestors, => mask, tree_mask.ancestors | True,
+@@ cascades.decoding.verify_block:_block_result 'match', 9
 another_draft_kept: the first draft's slots are kept, whichever stays
-  at, at + kept) => at, at + block.places[0])
+  at, at + nodes) => at, at + block.node_indices[0])
 
 === several_test:test_where_drafts_end_hangs_on_what_stands_before_only
-@@ cascades.decoding.reading:tree
+@@ cascades.decoding.reading:build_tree
 a_draft_ends_by_its_next_token: a tree ends where the tokens of the next level
 do not fit
-  before + there.sum(0) <= size => before + own.sum(0) <= size
+  nodes_above + in_draft.sum(0) => nodes_above + is_owner.sum(0)
 
 === drafters_test:test_a_drafter_of_some_tokens_keeps_the_law
 @@ cascades.drafters.language_model:_draft 'token'
@@ -402,20 +403,20 @@ places_for_ids: a drafter of some tokens gives their places among these
   last if said is None else said[last] => last
 
 === mutants_test:test_a_greedy_run_is_what_a_loop_without_caches_writes
-@@ cascades.decoding.step:_rows
+@@ cascades.decoding.verify_block:_distributions_at
 verifier_row_early: the verifier reads one token less than it is asked about
   block.logits[index] => jnp.roll(block.logits, 1, 0)[index]
-@@ cascades.decoding.step:commit
+@@ cascades.decoding.commit:commit
 verifier_ahead: a rejected draft stays in the verifier
--verifier.rewind(block.verifier_cache, length - 1)
-+verifier.rewind(block.verifier_cache, at + step_config.gamma + 1)
+-verifier.rewind(result.verifier_cache, length - 1)
++verifier.rewind(result.verifier_cache, at + step_config.gamma + 1)
 @@ cascades.decoding.block_stats:count
 deferrals_of_all_drafts: deferrals are counted past the last examined draft
   (index < end) => (index <= end)
-@@ cascades.decoding.step:verify_block
+@@ cascades.decoding.verify_block:_block_result
 logprob_of_next_row: logprobs are of the row after the token
-  (logits, tokens[:places]) => (jnp.roll(logits, -1, 0), tokens[:places])
-@@ cascades.decoding.step:emitted_of
+  (logits, tokens[: => (jnp.roll(logits, -1, 0), tokens[:
+@@ cascades.decoding.commit:find_emission
 finished_rows_go_on: a row that has ended emits until the others have
   jnp.where(state.done, 0, emitted) => emitted
 
@@ -425,7 +426,7 @@ drafter_behind: after a whole block the drafter lacks the last draft
   jnp.maximum(at - 1, 0) => at
 
 === decoding_test:test_where_none_is_lenient_a_drafter_makes_a_pass_less
-@@ cascades.decoding.step:StepConfig.needs_bonus_probs
+@@ cascades.decoding.step_config:StepConfig.needs_bonus_probs
 nobody_looks_beyond: a lenient bonus looks at what the drafter never said
   state.lenience != strict => jnp.zeros((), bool)
 @@ cascades.drafters.language_model:_draft
@@ -433,12 +434,12 @@ a_call_for_others: a strict row counts the pass that a lenient one asks for
   going.any() & (i < gamma + beyond) => going.any()
 
 === decoding_test:test_nothing_comes_after_a_stop_token
-@@ cascades.decoding.step:emitted_of 1
+@@ cascades.decoding.commit:find_emission 1
 after_the_stop: what follows a stop token in its block is emitted
-  jnp.where(stopped, jnp.argmax(is_stop), kept) + 1 => kept + 1
+  jnp.where(stopped, jnp.argmax(is_stop), num_accepted) => num_accepted
 
 === decoding_test:test_limits_are_kept_row_by_row
-@@ cascades.decoding.step:emitted_of
+@@ cascades.decoding.commit:find_emission
 after_the_limit: a block goes on past the limit of its row
   jnp.minimum(emitted, state.limit - state.length) => emitted
 
@@ -451,14 +452,13 @@ bonus_examined: the bonus counts as examined
 === decoding_test:test_rows_do_not_depend_on_their_batch
 @@ cascades.decoding.block_stats:record
 finished_rows_count: a finished row goes on counting blocks
--write(before.cumulative_counts, at, cumulative_counts)
-+write(before.cumulative_counts, at - 1, cumulative_counts)
+-write(before.cumulative_counts, at, counts)
++write(before.cumulative_counts, at - 1, counts)
 @@ cascades.decoding.rows:prefill
 key_of_the_place: the key of a row depends on where in the batch it stands
--prompts, prompt_lengths, keys, limits
-+prompts, prompt_lengths,
-+    jax.vmap(jax.random.fold_in)(keys, jnp.arange(len(keys))),
-+    limits
+-(prompts, params
++(prompts._replace(keys=jax.vmap(jax.random.fold_in)(
++    prompts.keys, jnp.arange(len(prompts.keys)))), params
 
 === batching_test:test_answers_are_what_they_are_alone
 @@ cascades.decoding.rows:refill_rows 16
@@ -479,10 +479,12 @@ wrong_rows_dropped: a batch that is narrowed keeps its first rows
 +decoding.gather_rows(self.rows, np.arange(slots))
 
 === batching_test:test_a_turn_goes_on_where_the_last_one_ended
-@@ cascades.decoding.rows:_extend 3
+@@ cascades.decoding.rows:_read_prompt 3
 turn_read_late: another turn is read one place too far
--params.verifier, state.verifier_cache, block, at
-+params.verifier, state.verifier_cache, block, at + 1
+-position=at,
+-    hidden_layers
++position=at + 1,
++    hidden_layers
 
 === stats_test:test_intervals_hold_the_true_mean_as_often_as_they_say
 @@ experiments.records.stats:bootstrap
@@ -541,94 +543,97 @@ large_tasks_count_more: a mixture is of examples, not of tasks
 # place than the last, so that `kept + 1` and `ask.gamma` are that row.
 _ROWS = """
 === verification_test:test_verify_emits_what_the_enumeration_says
-@@ cascades.verification.single_draft:of_drafts 'token', 'target'
-@@ cascades.verification.single_draft:of_drafts 'look_ahead:2', 'target'
+@@ cascades.verification.single_draft:values_at_draft 'token', 'target'
+@@ cascades.verification.single_draft:values_at_draft 'look_ahead:2', 'target'
 draft
-  ask.row(i, 0) => ask.row({i:above}, 0)
+  d_at(i, 0) => d_at({i:above}, 0)
 @@ cascades.verification.single_draft:token 'token', 'target'
 @@ cascades.contrib.look_ahead.window:look_ahead 'look_ahead:2', 'target'
 after
-  ask.row(kept, 0) => ask.row({kept:above}, 0)
+  d_at(n, 0) => d_at({n:above}, 0)
 bonus
-  method.law(d, lenience) => method.law(ask.row({kept:below}, 0), lenience)
+  method.law(d, lenience) => method.law(d_at({n:below}, 0), lenience)
 @@ cascades.verification.single_draft:token 'token', 'target'
 residual
 -method.residual(d, lenience)
-+method.residual(ask.row({kept:above}, 0), lenience)
++method.residual(d_at({n:above}, 0), lenience)
 @@ cascades.contrib.look_ahead.window:look_ahead 'look_ahead:2', 'target'
 residual
 -jnp.maximum(0, d.p - d.q)
-+jnp.maximum(0, ask.row({kept:above}, 0).p - ask.row({kept:above}, 0).q)
++jnp.maximum(0, d_at({n:above}, 0).p - d_at({n:above}, 0).q)
 @@ cascades.verification.single_draft:block 'block', 'target'
 after
-  d = ask.row(kept, 0) => d = ask.row({kept:above}, 0)
+  d = d_at(n, 0) => d = d_at({n:above}, 0)
 draft
-  ask.row(i, 0), ask => ask.row({i:above}, 0), ask
+  d_at(i, 0), inputs => d_at({i:above}, 0), inputs
 residual
-  w[kept] * law - d.q => w[kept] * law - ask.row({kept:above}, 0).q
--w[kept] * law - d.q
-+w[kept] * method.law(ask.row({kept:above}, 0), ask.leniences[0, kept]) - d.q
+  w[n] * law - d.q => w[n] * law - d_at({n:above}, 0).q
+-w[n] * law - d.q
++w[n] * method.law(
++    d_at({n:above}, 0), inputs.leniences[0, n]) - d.q
 bonus
--ask.beyond(d, law
-+ask.beyond(d, method.law(ask.row({kept:below}, 0), ask.leniences[0, kept])
+-inputs.bonus_distribution(d, law
++inputs.bonus_distribution(d, method.law(
++    d_at({n:below}, 0), inputs.leniences[0, n])
 
 === verification_test:test_a_block_without_drafts_is_drawn_from_its_first_row
-@@ cascades.verification.single_draft:passed 2
+@@ cascades.verification.single_draft:bonus_only 2
 nothing
-  ask.row(nothing, nothing) => ask.row(nothing + 1, nothing)
+  d_at(zero, zero) => d_at(zero + 1, zero)
 
 === mutants_test:test_the_residual_after_half_a_block_has_its_weight
 @@ cascades.verification.single_draft:block
 weight
-  w[kept] => w[{kept:below}]
+  w[n] => w[{n:below}]
 mass
-  w * pi - d.q => w * pi - ask.row(i + 1, 0).q
-  w * pi - d.q => w * method.law(ask.row(i + 1, 0), lenience) - d.q
+  w * pi - d.q => w * pi - d_at(i + 1, 0).q
+  w * pi - d.q => w * method.law(d_at(i + 1, 0), lenience) - d.q
 
 === several_test:test_verify_emits_what_the_enumeration_says
 @@ cascades.verification.multi_draft:_walk 'multi_round', 2
 @@ cascades.verification.multi_draft:_walk 'k_seq', 2
 @@ cascades.verification.multi_draft:_walk 'match', 2
 step
--d = ask.row(kept, path)
+-d = d_at(n, draft)
 -    len
-+d = ask.row({kept:above}, {path:beside})
++d = d_at({n:above}, {draft:beside})
 +    len
 bonus
--d = ask.row(kept, path)
+-d = d_at(n, draft)
 -  law
-+d = ask.row({kept:below}, {path:beside})
++d = d_at({n:below}, {draft:beside})
 +  law
 @@ cascades.verification.multi_draft:_walk 'multi_round', 2
 @@ cascades.verification.multi_draft:_walk 'k_seq', 2
 q
-  step(d, pi => step(d._replace(q=ask.row({kept:above}, {path:beside}).q), pi
-@@ cascades.verification.traversal:_turn 'traversal', 2
+-result = step(d, pi
++result = step(d._replace(q=d_at({n:above}, {draft:beside}).q), pi
+@@ cascades.verification.traversal:_advance 'traversal', 2
 depth
-  ask.row(depth, path) => ask.row({depth:around}, {path:beside})
+  d_at(depth, draft) => d_at({depth:around}, {draft:beside})
 above
-  ask.row(above, path) => ask.row({above:around}, {path:beside})
+  d_at(above, draft) => d_at({above:around}, {draft:beside})
 at
-  ask.row(at + 1, draft) => ask.row({at + 1:around}, {draft:beside})
+  d_at(at + 1, candidate) => d_at({at + 1:around}, {candidate:beside})
 @@ cascades.verification.traversal:traversal 'traversal', 2
 root
-  ask.row(zero, zero) => ask.row(zero + 1, zero)
+  d_at(zero, zero) => d_at(zero + 1, zero)
 @@ cascades.verification.traversal:_deferred 'traversal', 2
 rule
-  ask.row(i, path) => ask.row({i:below}, {path:beside})
+  d_at(i, draft) => d_at({i:below}, {draft:beside})
 
 === several_test:test_a_bonus_of_the_verifiers_is_of_its_own_row
 @@ cascades.verification.multi_draft:_walk 'multi_round'
 @@ cascades.verification.multi_draft:_walk 'k_seq'
 @@ cascades.verification.multi_draft:_walk 'match'
 p_of_bonus
--d = ask.row(kept, path)
+-d = d_at(n, draft)
 -  law
-+d = ask.row({kept:below}, {path:beside})
++d = d_at({n:below}, {draft:beside})
 +  law
 @@ cascades.verification.traversal:traversal 'traversal'
 bonus
-  ask.row(kept, path) => ask.row({kept:below}, {path:beside})
+  d_at(n, draft) => d_at({n:below}, {draft:beside})
 
 === scoring_test:test_every_text_has_the_probability_that_its_method_declares
 @@ cascades.sampler.scoring:_read_rows 'raw', ('opt', 'token_v1')
@@ -673,12 +678,14 @@ _OTHERS = {
   'above': ('{0} + 1', 'jnp.maximum({0} - 1, 0)', '0 * {0}'),
   'below': ('jnp.maximum({0} - 1, 0)', '0 * {0}'),
   'around': ('1 + {0}', 'jnp.maximum({0} - 1, 0)'),
-  'beside': ('({0} + 1) % len(ask.tokens)', '0 * {0}'),
+  'beside': ('({0} + 1) % len(inputs.tokens)', '0 * {0}'),
 }
 # What arguments of tests are made of.
 _MADE = {
   'FEW': decoding_test.FEW,
+  'OF_VERIFIER': ('token', 'verifier'),
   'PLAIN': ('plain',),
+  'PROCESSED': verification.VerificationConfig('token', 'processed'),
   'config': verification.VerificationConfig,
   'tree': lambda kind: (verification.VerificationConfig(kind), 2, 2, 'random'),
   'answers': comparisons_test.make(comparisons_test.SPECS),
@@ -691,6 +698,7 @@ _ROW = re.compile(r'\{(.+?):(\w+)\}')
 
 
 def _mutants(text: str) -> Iterator[Mutant]:
+  text = text.replace('d_at(', 'inputs.distributions_at(')
   for section in text.split('\n=== ')[1:]:
     victim, _, rest = section.partition('\n')
     for places, faults in _PLACES.findall(rest):

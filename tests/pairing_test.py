@@ -291,7 +291,7 @@ def test_a_name_may_be_of_two_models():
     (
       'tiny-recurrent',
       dict(drafts=2, verification='k_seq', beam=True),
-      "not independent draws, as 'k_seq'",
+      "'k_seq' needs independent draws",
     ),
     (
       'tiny-drafter',

@@ -184,7 +184,7 @@ def test_what_is_remembered_is_what_was_written(kind, drafts, name):
       'mismatches': sum(mismatch for *_, mismatch in told),
     }.get(name.partition(':')[0])
     if want is not None:
-      np.testing.assert_allclose(rows.memory[i], want, atol=1e-5)
+      np.testing.assert_allclose(rows.schedule_state[i], want, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -194,7 +194,7 @@ def test_what_no_draft_was_made_for_costs_nothing(kind):
   rare = dict(drafter=drafters.NgramDrafter(6, 6), drafter_table=())
   rows = _decoded('opt', 'budget:0.4', kind, rows=64, **rare)
   assert (rows.source != DRAFT).all()
-  np.testing.assert_array_equal(rows.memory, 0)
+  np.testing.assert_array_equal(rows.schedule_state, 0)
 
 
 @pytest.mark.slow
@@ -210,7 +210,9 @@ def test_a_bonus_of_the_verifiers_costs_nothing():
     alone = np.flatnonzero(sources == BONUS)
     _, told = _followed('opt', 'budget:0.4', _LENIENT, written, alone=alone)
     np.testing.assert_allclose(
-      rows.memory[i], sum(divergence for _, divergence, _ in told), atol=1e-5
+      rows.schedule_state[i],
+      sum(divergence for _, divergence, _ in told),
+      atol=1e-5,
     )
     seen += 1
   assert seen > 20

@@ -161,11 +161,11 @@ def test_drafts_share_what_they_begin_with():
   draft = decoding.full_length_draft(tokens, jnp.zeros((4, 4, 7)), 0)._replace(
     lengths=jnp.array([2, 2, 2, 3])
   )
-  found = decoding.tree(jnp.int32(9), draft, 12)
+  found = decoding.build_tree(jnp.int32(9), draft, 12)
   assert found.tokens.tolist()[:7] == [9, a, b, c, d, e, f]
-  assert found.branches.levels.tolist()[:7] == [0, 1, 1, 2, 2, 2, 3]
+  assert found.tree_mask.levels.tolist()[:7] == [0, 1, 1, 2, 2, 2, 3]
   np.testing.assert_array_equal(
-    found.branches.sees[:7, :7],
+    found.tree_mask.ancestors[:7, :7],
     [
       [1, 0, 0, 0, 0, 0, 0],
       [1, 1, 0, 0, 0, 0, 0],
@@ -177,13 +177,13 @@ def test_drafts_share_what_they_begin_with():
     ],
   )
   np.testing.assert_array_equal(
-    found.places[:, :3], [[0, 1, 3], [0, 1, 4], [0, 2, 5], [0, 1, 3]]
+    found.node_indices[:, :3], [[0, 1, 3], [0, 1, 4], [0, 2, 5], [0, 1, 3]]
   )
-  assert found.places[3, 3] == 6
+  assert found.node_indices[3, 3] == 6
   assert found.draft.lengths.tolist() == [2, 2, 2, 3]
   # Level 2 may have 4 tokens beside the 2 above it, level 3 one more.
   for size, count in ((6, [2, 2, 2, 3]), (5, [1, 1, 1, 1])):
-    cut = decoding.tree(jnp.int32(9), draft, size)
+    cut = decoding.build_tree(jnp.int32(9), draft, size)
     assert cut.draft.lengths.tolist() == count
     assert cut.tokens.shape == (size + 1,)
 
@@ -198,7 +198,7 @@ def test_where_drafts_end_hangs_on_what_stands_before_only():
   @jax.vmap
   def counts(tokens):
     draft = decoding.full_length_draft(tokens, logits, 0)
-    return decoding.tree(jnp.int32(0), draft, 4).draft.lengths
+    return decoding.build_tree(jnp.int32(0), draft, 4).draft.lengths
 
   levels = np.asarray(counts(every))
   assert (levels == levels[:, :1]).all()

@@ -116,7 +116,7 @@ def decode(pair, params, mesh=None):
   for temperature, schedule in (0.0, None), (1.0, strict_first):
     rows = decoding.prefill(
       params,
-      *inputs,
+      decoding.Prompts(*inputs),
       schedule,
       cache_length=8 + _NEW + _GAMMA + 1,
       models=models,

@@ -229,10 +229,12 @@ def continued(
   limit = len(text) + new
   row = decoding.prefill(
     params,
-    text[None],
-    np.array([len(text)]),
-    jax.random.split(jax.random.key(1), 1),
-    np.array([limit]),
+    decoding.Prompts(
+      text[None],
+      np.array([len(text)]),
+      jax.random.split(jax.random.key(1), 1),
+      np.array([limit]),
+    ),
     models=models,
     cache_length=limit + step_config.cache_headroom,
   )

@@ -1,5 +1,6 @@
 """Verification by enumeration: every block that it can emit, exactly."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -125,11 +126,14 @@ def check_verify(model, prompt, length, config, drafts, gamma, n, share):
   @jax.jit
   @functools.partial(jax.vmap, in_axes=(0, None, None))
   def verdicts(key, paths, rows):
-    return verification.verify(
-      *(method, jnp.asarray(lenience), key, paths),
+    inputs = verification.VerificationInputs.full_length(
+      method,
+      jnp.asarray(lenience),
+      paths,
       lambda i, j: jax.tree.map(lambda x: x[rows[i, j]], d),
       config,
     )
+    return verification.verify(inputs, key)
 
   got = {}
   every = list(itertools.product(range(3), repeat=gamma))
@@ -146,10 +150,10 @@ def check_verify(model, prompt, length, config, drafts, gamma, n, share):
     # wherever it is, of several along the path that stays.
     deferred = table.deferred[0, rows[:gamma], np.transpose(paths)] > 0
     asked = gamma if drafts == 1 else said.num_accepted[:, None]
-    differs = said.deferred[:, :gamma] != deferred[:, said.path].T
+    differs = said.deferred[:, :gamma] != deferred[:, said.draft_index].T
     assert not (differs & (np.arange(gamma) < asked)).any()
     for path, count, token in zip(
-      said.path, said.num_accepted, said.next_token, strict=True
+      said.draft_index, said.num_accepted, said.next_token, strict=True
     ):
       block = (*paths[path][:count], int(token))
       got[block] = got.get(block, 0) + float(chance) / n
@@ -167,13 +171,14 @@ def check_verify(model, prompt, length, config, drafts, gamma, n, share):
 @pytest.mark.parametrize('gamma', [0, 2])
 def test_a_block_without_drafts_is_drawn_from_its_first_row(gamma):
   rows = jax.tree.map(lambda x: jnp.eye(3), methods.Distributions(*range(4)))
-  said = verification.verify(
+  inputs = verification.VerificationInputs.full_length(
     methods.METHODS['speed'],
     jnp.asarray(0.0),
-    jax.random.key(0),
     jnp.ones((1, gamma), int),
     lambda i, j: jax.tree.map(lambda x: x[i], rows),
-    count=jnp.zeros(1, int),
-    passed=True,
   )
+  inputs = dataclasses.replace(
+    inputs, draft_lengths=jnp.zeros(1, int), empty_draft=True
+  )
+  said = verification.verify(inputs, jax.random.key(0))
   assert (said.num_accepted, said.next_token) == (0, 0)

@@ -1,19 +1,24 @@
-"""One sequence: its state, a block of it, and the loop that makes blocks.
+"""Decodes a sequence block by block, in a compiled loop.
 
-  drafter     What a drafter has to offer.
-  reading     How a model reads the next tokens, or drafts as a tree.
-  state       What is kept of a sequence.
-  step        A block: draft, verify, keep what stays.
-  faults      Distributions that are not finite, which end a call.
-  journal     What became of blocks, for people, and how it is counted.
-  loop        Blocks of all rows, until there is something else to do.
-  rows        What is done to rows between two loops.
+  drafter        The protocol of drafters.
+  reading        Reading tokens with a model, also as a tree of drafts.
+  state          The state of a sequence between two steps.
+  step_config    The static configuration of a step.
+  propose        Step 1: drafts the tokens of a block.
+  verify_block   Steps 2 and 3: reads a block, and verifies it.
+  commit         Steps 4 and 5: ends a sequence, and commits the block.
+  select_branch  The choice between reading a block and reading one token.
+  step           One block, in these steps.
+  faults         Distributions that are not finite, which end a call.
+  block_stats    Statistics of blocks, for people, and their counts.
+  loop           Blocks of all rows, until the caller has work to do.
+  rows           Operations on rows between two runs of the loop.
 
-Everything but the loop and `rows` is written for one sequence and `vmap`ped:
-`step` gives (state, info), and only the loop writes the info down.
+Everything but `loop` and `rows` is written for one sequence and `vmap`ped:
+`step` returns (state, stats), and only the loop records the statistics.
 """
 
-from cascades.decoding.block_stats import Row, count
+from cascades.decoding.block_stats import Row, count, summarize_counts
 from cascades.decoding.drafter import (
   ROWS,
   BoundDrafter,
@@ -22,9 +27,11 @@ from cascades.decoding.drafter import (
   Drafter,
   full_length_draft,
 )
-from cascades.decoding.loop import decode, summarize_counts
-from cascades.decoding.reading import read, read_hidden, tree
+from cascades.decoding.loop import decode
+from cascades.decoding.propose import propose
+from cascades.decoding.reading import build_tree, read, read_hidden
 from cascades.decoding.rows import (
+  Prompts,
   extend,
   gather_rows,
   prefill,
@@ -32,14 +39,9 @@ from cascades.decoding.rows import (
   resize_caches,
 )
 from cascades.decoding.state import Models, Params, SamplingState
-from cascades.decoding.step import (
-  StepConfig,
-  distributions,
-  propose,
-  read_block,
-  step,
-  tree_tokens,
-)
+from cascades.decoding.step import step
+from cascades.decoding.step_config import StepConfig, tree_tokens
+from cascades.decoding.verify_block import distributions, read_block
 
 __all__ = [
   'ROWS',
@@ -49,9 +51,11 @@ __all__ = [
   'Drafter',
   'Models',
   'Params',
+  'Prompts',
   'Row',
   'SamplingState',
   'StepConfig',
+  'build_tree',
   'count',
   'decode',
   'distributions',
@@ -67,6 +71,5 @@ __all__ = [
   'resize_caches',
   'step',
   'summarize_counts',
-  'tree',
   'tree_tokens',
 ]

@@ -1,18 +1,16 @@
-"""Statistics of a decoded sequence, kept beside its state for people.
+"""Statistics of blocks and sequences, kept beside the decoding state.
 
 `step` returns the `BlockStats` of a block; the loop records them in the `Row`,
-token by token; `count` counts, outside of compiled code. No step reads
-any of it.
+token by token; `count` sums them outside of compiled code. No step reads them.
 """
 
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from cascades.decoding.faults import Fault, earlier
+from cascades.decoding.faults import Fault, first_fault
 from cascades.decoding.state import SamplingState, write
 from cascades.verification_config import BONUS, DRAFT, RESIDUAL
 
@@ -21,15 +19,15 @@ class BlockStats(NamedTuple):
   """Statistics of one block.
 
   Attributes:
-    sources: Where each of its tokens came from.
-    deferred: Whether the rule defers the draft that was examined there.
-    logprobs: How likely the verifier at temperature 1 thought each.
-    logits: All that the verifier said; None if not asked for.
-    drafted: How many tokens the drafter proposed.
-    drafter_calls: In how many forward passes.
-    read: How many tokens the verifier had to read.
-    law: What each follows, given those before; None if not asked for.
-    fault: The first distribution that is not finite; the row ends there.
+    sources: Source of each token: DRAFT, RESIDUAL or BONUS.
+    deferred: True where the rule defers the examined draft.
+    logprobs: The verifier's log-probability of each token at temperature 1.
+    logits: The verifier's logits of each token; None if not requested.
+    drafted: Drafted tokens.
+    drafter_calls: Forward passes of the drafter.
+    verifier_tokens: Tokens that the verifier had to read.
+    law: The law of each token given those before; None if not requested.
+    fault: The first distribution that is not finite, which ends the row.
   """
 
   sources: Int[Array, 'gamma_1']
@@ -38,82 +36,88 @@ class BlockStats(NamedTuple):
   logits: Float[Array, 'gamma_1 V'] | None
   drafted: Int[Array, '']
   drafter_calls: Int[Array, '']
-  read: Int[Array, '']
+  verifier_tokens: Int[Array, '']
   law: Float[Array, 'gamma_1 V'] | None
   fault: Fault
 
 
-@struct.dataclass
 class Row(SamplingState):
-  """A sequence of a batch: its state, and of each token what its block said.
+  """A sequence of a batch: its state, and statistics of each token.
 
-  R is the room for logits of new tokens, or there are none.
+  Attributes:
+    source: Source of each token.
+    deferral: True where the rule defers the examined draft.
+    cumulative_counts: Blocks, drafted tokens, calls of the drafter, and tokens
+      that the verifier read, up to the end of the token's block.
+    logprob: The verifier's log-probability of each token at temperature 1.
+    logits: The verifier's logits of R new tokens; None if not requested.
+    fault: The first distribution that was not finite; later tokens are
+      meaningless.
   """
 
   source: Int[Array, 'T']
   deferral: Bool[Array, 'T']
-  # Blocks, drafted tokens, calls of the drafter, and tokens that the verifier
-  # read, up to the end of the token's block.
   cumulative_counts: Int[Array, 'T 4']
   logprob: Float[Array, 'T']
   logits: Float[Array, 'R V'] | None
-  # The first distribution that was not finite; what follows means nothing.
   fault: Fault
 
 
-def per_token(room: int) -> dict[str, Array]:
-  """Makes the statistics that a row keeps of each token, all of them 0."""
+def empty_statistics(length: int) -> dict[str, Array]:
+  """Makes the per-token statistics of a row with room for `length` tokens."""
   return dict(
-    source=jnp.zeros((room,), jnp.int8),
-    deferral=jnp.zeros((room,), bool),
-    cumulative_counts=jnp.zeros((room, 4), jnp.int32),
-    logprob=jnp.zeros((room,), jnp.float32),
+    source=jnp.zeros((length,), jnp.int8),
+    deferral=jnp.zeros((length,), bool),
+    cumulative_counts=jnp.zeros((length, 4), jnp.int32),
+    logprob=jnp.zeros((length,), jnp.float32),
   )
 
 
-def record(before: Row, after: Row, info: BlockStats) -> Row:
-  """A row after a step, with what became of the block.
+def record(before: Row, after: Row, stats: BlockStats) -> Row:
+  """Records the statistics of a block in a row.
 
   Args:
     before: The row before the step.
-    after: The row that the step gave.
-    info: What it said.
+    after: The row after the step.
+    stats: The statistics that the step returned.
   """
   at = before.length
-  one = jnp.stack([1, info.drafted, info.drafter_calls, info.read])
-  # A finished row is written to past its end, where nobody looks.
-  cumulative_counts = jnp.broadcast_to(
-    before.cumulative_counts[at - 1] + one, (len(info.sources), len(one))
+  counts = jnp.stack(
+    [1, stats.drafted, stats.drafter_calls, stats.verifier_tokens]
+  )
+  # A finished row is written to past its end, where nothing is read.
+  counts = jnp.broadcast_to(
+    before.cumulative_counts[at - 1] + counts,
+    (len(stats.sources), len(counts)),
   )
   logits = before.logits
-  if logits is not None:
-    logits = write(logits, at - before.prompt_length, info.logits)
+  if logits is not None and stats.logits is not None:
+    logits = write(logits, at - before.prompt_length, stats.logits)
+  # The bonus token stands where no draft was examined.
+  deferred = stats.deferred & (stats.sources != BONUS)
   return after.replace(
-    source=write(before.source, at, info.sources),
-    # The bonus token stands where no draft was examined.
-    deferral=write(
-      before.deferral, at, info.deferred & (info.sources != BONUS)
-    ),
-    cumulative_counts=write(before.cumulative_counts, at, cumulative_counts),
-    logprob=write(before.logprob, at, info.logprobs),
+    source=write(before.source, at, stats.sources),
+    deferral=write(before.deferral, at, deferred),
+    cumulative_counts=write(before.cumulative_counts, at, counts),
+    logprob=write(before.logprob, at, stats.logprobs),
     logits=logits,
-    fault=earlier(before.fault, info.fault),
+    fault=first_fault(before.fault, stats.fault),
   )
 
 
 class Counts(NamedTuple):
-  """Counts of tokens and calls, of one row or of many.
+  """Counts of tokens and calls, of one row or of a batch.
 
   Attributes:
-    blocks: Blocks since the prompt: calls of the verifier.
-    drafted: Tokens that the drafter proposed.
+    blocks: Blocks since the prompt, each a call of the verifier.
+    drafted: Drafted tokens.
     drafter_calls: Forward passes of the drafter.
     verifier_tokens: Tokens that the verifier read.
-    examined: Drafted tokens that verification reached.
-    accepted: Of these, those that were kept.
+    examined: Drafted tokens that verification examined.
+    accepted: Examined tokens that were accepted.
     deferred: Examined tokens where the rule defers.
     residual: Tokens sampled after a rejection.
-    bonus: Tokens sampled after a block kept whole.
+    bonus: Tokens sampled after a fully accepted draft.
   """
 
   blocks: np.ndarray
@@ -130,29 +134,56 @@ class Counts(NamedTuple):
 def count(row: Row) -> Counts:
   """Counts tokens and calls of a fetched row, or of a batch of them.
 
-  Those of an answer that is cut are those of the same row with another
-  `length`.
+  The counts of a shortened answer are those of the row with another `length`.
   """
   first, end = (
     np.asarray(x)[..., None] for x in (row.prompt_length, row.length)
   )
   source, index = np.asarray(row.source), np.arange(row.source.shape[-1])
-  new = (index >= first) & (index < end)
+  is_new = (index >= first) & (index < end)
 
-  def of(which):
-    return (new & which).sum(-1)
+  def count_new(mask):
+    return (is_new & mask).sum(-1)
 
-  last = end[..., None] - 1
-  cumulative_counts = np.take_along_axis(
-    np.asarray(row.cumulative_counts), last, -2
+  counts = np.take_along_axis(
+    np.asarray(row.cumulative_counts), end[..., None] - 1, -2
   )[..., 0, :]
-  accepted = of(source == DRAFT)
-  residual = of(source == RESIDUAL)
+  accepted = count_new(source == DRAFT)
+  residual = count_new(source == RESIDUAL)
   return Counts(
-    *np.moveaxis(cumulative_counts, -1, 0),
+    *np.moveaxis(counts, -1, 0),
     examined=accepted + residual,
     accepted=accepted,
-    deferred=of(np.asarray(row.deferral)),
+    deferred=count_new(np.asarray(row.deferral)),
     residual=residual,
-    bonus=of(source == BONUS),
+    bonus=count_new(source == BONUS),
+  )
+
+
+def summarize_counts(row: Row, *, sequential: bool) -> dict[str, int]:
+  """Returns the counts of an answer by name.
+
+  Args:
+    row: A fetched row, [].
+    sequential: True for sequential verification: the verifier is called where
+      the rule defers or the drafter has no draft, and reads the tokens up to
+      there. Otherwise it is called once per block.
+
+  Returns:
+    `Counts` by name, with `verifier_calls` instead of `blocks`.
+  """
+  counts = {name: int(n) for name, n in count(row)._asdict().items()}
+  # The order of the names is that of the records.
+  blocks, verifier_tokens, drafter_calls = (
+    counts.pop(name) for name in ('blocks', 'verifier_tokens', 'drafter_calls')
+  )
+  if sequential:
+    new = slice(int(row.prompt_length), int(row.length))
+    (calls,) = np.nonzero(np.asarray(row.source[new]) != DRAFT)
+    blocks = len(calls)
+    verifier_tokens = int(calls[-1]) + 1 if len(calls) else 0
+  return counts | dict(
+    verifier_calls=blocks,
+    verifier_tokens=verifier_tokens,
+    drafter_calls=drafter_calls,
   )

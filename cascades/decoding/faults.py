@@ -1,8 +1,8 @@
 """Finds distributions that are not finite, so that a call can end in an error.
 
-A model whose weights hold a nan, or whose activations overflow, gives logits
-that are no distribution. Nothing that is drawn from them means anything: the
-row stops, and the caller raises an error that names the model and the position.
+A model whose weights hold a nan, or whose activations overflow, returns logits
+that are no distribution. Tokens drawn from them are meaningless: the row stops,
+and the caller raises an error that names the model and the position.
 """
 
 from typing import NamedTuple
@@ -32,8 +32,8 @@ class Fault(NamedTuple):
   position: Int[Array, ''] | int
 
   @property
-  def is_fault(self) -> Bool[Array, '']:
-    """True if there is one."""
+  def is_fault(self) -> Bool[Array, ''] | bool:
+    """True if a distribution is not finite."""
     return self.culprit > 0
 
 
@@ -53,8 +53,8 @@ class FaultError(ValueError):
   def __str__(self) -> str:
     if self.culprit == 'method':
       return (
-        f'method: what it samples from is no distribution {self.location};'
-        ' check it with cascades.audit.'
+        f'method: its target is no distribution {self.location}; check the'
+        ' method with cascades.audit.'
       )
     return (
       f'{self.culprit}: its logits are not finite {self.location}; check its'
@@ -63,14 +63,14 @@ class FaultError(ValueError):
 
 
 def check(fault: Fault, sequence: str) -> None:
-  """Refuses a sequence with a fault.
+  """Raises an error for a sequence with a fault.
 
   Args:
-    fault: Of the sequence, fetched.
-    sequence: Names it in the error, such as 'prompt 3'.
+    fault: The fetched fault of the sequence.
+    sequence: The name of the sequence in the error, such as 'prompt 3'.
 
   Raises:
-    FaultError: There is one.
+    FaultError: A distribution of the sequence is not finite.
   """
   if fault.culprit:
     location = f'at position {int(fault.position)} of {sequence}'
@@ -78,13 +78,13 @@ def check(fault: Fault, sequence: str) -> None:
 
 
 def no_fault() -> Fault:
-  """The value of a sequence whose distributions were all finite."""
+  """Returns the fault of a sequence whose distributions are all finite."""
   zero = jnp.zeros((), jnp.int32)
   return Fault(zero, zero)
 
 
-def earlier(first: Fault, second: Fault) -> Fault:
-  """`first` if it is a fault, else `second`."""
+def first_fault(first: Fault, second: Fault) -> Fault:
+  """Returns `first` if it is a fault, else `second`."""
   return jax.tree.map(
     lambda x, y: jnp.where(first.is_fault, x, y), first, second
   )
@@ -99,15 +99,15 @@ def locate(
 ) -> Fault:
   """Finds the first fault among the tokens that a block emits.
 
-  At one position the verifier is named before the drafter, which may read its
-  states, and the method, which looks at both, last. What lies after a rejection
-  or after the end of the sequence is of no token, and no fault.
+  At one position the verifier is named before the drafter, which may read the
+  verifier's states, and the method, which depends on both, last. Positions
+  after a rejection or after the end of the sequence have no fault.
 
   Args:
-    state: Before the block.
-    verifier_bad: Where the verifier's logits are no distribution.
-    drafter_bad: Where the drafter's are not.
-    method_bad: Where what the method draws from is not.
+    state: The sequence before the block.
+    verifier_bad: True where the verifier's logits are no distribution.
+    drafter_bad: True where the drafter's logits are no distribution.
+    method_bad: True where the method's target is no distribution.
     emitted: Tokens that the block emits; 0 for a finished sequence.
   """
   bad = jnp.stack([verifier_bad, drafter_bad, method_bad])
@@ -117,28 +117,29 @@ def locate(
   return Fault(culprit.astype(jnp.int32), state.length + at)
 
 
-def truncate(
-  draft: Draft, reads_bonus_row: Bool[Array, '']
+def end_at_faults(
+  draft: Draft, reads_bonus_logits: Bool[Array, '']
 ) -> tuple[Draft, Bool[Array, 'gamma_1']]:
   """Ends drafts before the first token whose logits are no distribution.
 
-  The verifier alone decides the token there, so that the law holds whatever the
-  drafter gives.
+  The verifier alone decides the token there, so that the law holds whatever
+  the drafter returns.
 
   Args:
     draft: K drafts.
-    reads_bonus_row: Whether the logits after a draft's last token are read.
+    reads_bonus_logits: True if the logits after a draft's last token are read.
 
   Returns:
-    The drafts, and at which of their positions one was ended.
+    The drafts, and True at the positions where a draft was ended.
   """
   size = draft.tokens.shape[1] + 1
   if draft.logits is None:
-    # Its tokens were chosen, not drawn.
+    # Each q is one-hot.
     return draft, jnp.zeros(size, bool)
   index = jnp.arange(size)[:, None]
   is_bonus = (index == draft.lengths) & draft.has_bonus_probs
   is_bad = ~processing.is_distribution(draft.logits)
-  # A row that nobody asks for is no fault, but is not read either.
-  bad = is_bad & ((index < draft.lengths) | (is_bonus & reads_bonus_row))
-  return end_before_undefined(draft, ~is_bad.T), bad.any(-1)
+  # Unread logits are no fault, but end the draft too.
+  is_read = (index < draft.lengths) | (is_bonus & reads_bonus_logits)
+  ended = is_bad & is_read
+  return end_before_undefined(draft, ~is_bad.T), ended.any(-1)

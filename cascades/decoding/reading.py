@@ -1,16 +1,15 @@
-"""How a model reads a block: a sequence's next tokens, or drafts as a tree.
+"""Reads a block with a model: a sequence's next tokens, or a tree of drafts.
 
-Drafts that begin alike share the tokens that they begin with. The tree lies
-level by level, and each token sees those that it follows (the drafts a c, a d
-and b e):
+Drafts that begin with the same tokens share them. The tree is stored level by
+level, and each token attends to its ancestors (the drafts a c, a d and b e):
 
   slot        at      at+1    at+2    at+3    at+4    at+5
   token       last    a       b       c       d       e
   position    at      at+1    at+1    at+2    at+2    at+2
-  d sees       x       x                       x
+  d attends    x       x                       x
 
-Afterwards the slots of the draft that stays are moved to the front, where a
-sequence without drafts would have them.
+After verification the slots of the accepted draft are moved to the front, where
+a sequence without drafts would have them.
 """
 
 from typing import Any, NamedTuple
@@ -22,75 +21,80 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from cascades.decoding.drafter import Draft
 
 
-class Branches(NamedTuple):
-  """Where tokens that are no plain sequence stand.
+class TreeMask(NamedTuple):
+  """The positions of a tree's tokens, and the tokens that each attends to.
 
   Attributes:
-    levels: Each token's position, less that of the block's first.
-    sees: Which tokens of the block each sees; the first stands where the block
-      begins. All see what was there before.
+    levels: Each token's position, relative to that of the block's first token.
+    ancestors: [i, j] is True if token i attends to token j of the block. All
+      attend to the tokens before the block.
   """
 
   levels: Int[Array, 'L']
-  sees: Bool[Array, 'L M']
+  ancestors: Bool[Array, 'L M']
 
 
 class Tree(NamedTuple):
-  """A sequence's last token, and drafts that begin after it.
+  """A sequence's last token, and drafts that follow it.
 
   Attributes:
-    tokens: The last token, then the drafts', level by level.
-    branches: How they stand; None for a single draft.
-    places: Where in `tokens` the i-th token of each draft is; at 0, the last
-      token of the sequence.
+    tokens: The last token, then the drafted tokens, level by level.
+    tree_mask: How they attend to each other; None for a single draft.
+    node_indices: [j, i] is the index in `tokens` of token i of draft j; the
+      last token of the sequence is token 0 of each draft.
     draft: The drafts, as far as they are in the tree.
   """
 
   tokens: Int[Array, 'L']
-  branches: Branches | None
-  places: Int[Array, 'K gamma_1']
+  tree_mask: TreeMask | None
+  node_indices: Int[Array, 'K gamma_1']
   draft: Draft
 
 
-def tree(last: Int[Array, ''], draft: Draft, size: int) -> Tree:
-  """Drafts as a tree of at most `size` tokens, the last one not counted.
+def build_tree(last: Int[Array, ''], draft: Draft, size: int) -> Tree:
+  """Builds a tree of at most `size` drafted tokens.
 
-  Drafts end before the first level that might not fit. Whether it does hangs on
-  the levels before it only: a draft that ended because of what its next token
-  is would be another draw, and the law another law.
+  Drafts end before the first level that might not fit. That depends on earlier
+  levels only: a draft that ended because of its next token would be another
+  draw, and the law another law.
+
+  Args:
+    last: The last token of the sequence.
+    draft: K drafts.
+    size: Largest number of drafted tokens in the tree.
   """
-  paths, gamma = draft.tokens.shape
-  if paths == 1:
+  num_drafts, gamma = draft.tokens.shape
+  if num_drafts == 1:
     tokens = jnp.append(last, draft.tokens)
     return Tree(tokens, None, jnp.arange(gamma + 1)[None], draft)
-  there = jnp.arange(gamma) < draft.lengths[:, None]
-  same = draft.tokens[:, None] == draft.tokens[None]
-  alike = jnp.cumprod(same & there[None], -1, dtype=bool)
-  # The first of the drafts that begin like this one; its tokens are read.
-  first = jnp.argmax(alike, axis=1)
-  own = there & (first == jnp.arange(paths)[:, None])
-  before = jnp.cumsum(own.sum(0)) - own.sum(0)
-  fits = before + there.sum(0) <= size
-  there &= jnp.cumprod(fits, dtype=bool)
-  own &= there
+  in_draft = jnp.arange(gamma) < draft.lengths[:, None]
+  is_equal = draft.tokens[:, None] == draft.tokens[None]
+  shares_prefix = jnp.cumprod(is_equal & in_draft[None], -1, dtype=bool)
+  # The first draft with the same prefix owns the node.
+  owner = jnp.argmax(shares_prefix, axis=1)
+  is_owner = in_draft & (owner == jnp.arange(num_drafts)[:, None])
+  nodes_above = jnp.cumsum(is_owner.sum(0)) - is_owner.sum(0)
+  fits = nodes_above + in_draft.sum(0) <= size
+  in_draft &= jnp.cumprod(fits, dtype=bool)
+  is_owner &= in_draft
   # Numbered level by level, from 1.
-  number = jnp.cumsum(own.T.ravel()).reshape(gamma, paths).T
-  of_first = jnp.take_along_axis(number, first, axis=0)
-  places = jnp.pad(jnp.where(there, of_first, size + 1), ((0, 0), (1, 0)))
+  number = jnp.cumsum(is_owner.T.ravel()).reshape(gamma, num_drafts).T
+  node = jnp.take_along_axis(number, owner, axis=0)
+  nodes = jnp.pad(jnp.where(in_draft, node, size + 1), ((0, 0), (1, 0)))
   level = jnp.arange(gamma + 1)
-  every = jnp.broadcast_to(level, places.shape)
-  said = jnp.pad(draft.tokens, ((0, 0), (1, 0)), constant_values=last)
+  levels = jnp.broadcast_to(level, nodes.shape)
+  tokens = jnp.pad(draft.tokens, ((0, 0), (1, 0)), constant_values=last)
   empty = jnp.zeros(size + 1, jnp.int32)
-  above = level[:, None] >= level
-  sees = jnp.zeros((size + 1, size + 1), bool)
-  sees = sees.at[
-    jnp.where(above, places[:, :, None], size + 1), places[:, None]
+  is_above = level[:, None] >= level
+  ancestors = jnp.zeros((size + 1, size + 1), bool)
+  ancestors = ancestors.at[
+    jnp.where(is_above, nodes[:, :, None], size + 1), nodes[:, None]
   ].set(True, mode='drop')
-  lengths = there.sum(-1)
+  lengths = in_draft.sum(-1)
   return Tree(
-    tokens=empty.at[places].set(said, mode='drop'),
-    branches=Branches(empty.at[places].set(every, mode='drop'), sees),
-    places=jnp.minimum(places, size),
+    tokens=empty.at[nodes].set(tokens, mode='drop'),
+    tree_mask=TreeMask(empty.at[nodes].set(levels, mode='drop'), ancestors),
+    node_indices=jnp.minimum(nodes, size),
     draft=draft._replace(
       lengths=lengths,
       has_bonus_probs=draft.has_bonus_probs | (lengths < draft.lengths),
@@ -98,12 +102,14 @@ def tree(last: Int[Array, ''], draft: Draft, size: int) -> Tree:
   )
 
 
-def side_by_side(level: Int[Array, ''], paths: int, gamma: int) -> Branches:
-  """The tokens of one level of drafts that share nothing, while drafted."""
-  width = (gamma + 1) * paths
-  of = jnp.arange(width)
-  mine = of % paths == jnp.arange(paths)[:, None]
-  return Branches(jnp.full((paths,), level), mine & (of // paths <= level))
+def parallel_drafts_mask(
+  level: Int[Array, ''], num_drafts: int, gamma: int
+) -> TreeMask:
+  """Masks one level of drafts that share no tokens, while they are drafted."""
+  index = jnp.arange((gamma + 1) * num_drafts)
+  is_same_draft = index % num_drafts == jnp.arange(num_drafts)[:, None]
+  ancestors = is_same_draft & (index // num_drafts <= level)
+  return TreeMask(jnp.full((num_drafts,), level), ancestors)
 
 
 def read_hidden(
@@ -112,37 +118,50 @@ def read_hidden(
   cache: PyTree,
   tokens: Int[Array, 'L'],
   position: Int[Array, ''],
-  branches: Branches | None = None,
+  tree_mask: TreeMask | None = None,
   hidden_layers: tuple[int, ...] = (),
 ) -> tuple[Float[Array, 'L V'], Float[Array, 'L D'], PyTree]:
-  """A model's logits, hidden states and cache after reading tokens at once.
+  """Reads tokens at once; returns logits, hidden states and the cache.
 
   Args:
-    model: Reads.
+    model: The model that reads.
     params: Its parameters.
-    cache: What it has read so far: up to the first of these tokens.
-    tokens: A sequence's next, or some of a tree's.
-    position: Where the sequence goes on, or the tree begins.
-    branches: How the tree's tokens stand.
-    hidden_layers: After which layers hidden states are wanted; see
+    cache: Its cache of the tokens before `position`.
+    tokens: The next tokens of the sequence, or tokens of a tree.
+    position: Index in the sequence of the first of them.
+    tree_mask: How the tokens of a tree attend to each other; None for a plain
+      sequence.
+    hidden_layers: Layers after which hidden states are returned; see
       `language.LanguageModel.with_hidden`.
   """
   slots = jnp.arange(model.cache_length(cache))
-  if branches is None:
+  if tree_mask is None:
     positions = position + jnp.arange(tokens.shape[0])
     mask = slots <= positions[:, None]
   else:
-    positions = position + branches.levels
+    positions = position + tree_mask.levels
     mask = jnp.broadcast_to(slots < position, (*tokens.shape, *slots.shape))
-    mask = jax.lax.dynamic_update_slice(mask, branches.sees, (0, position))
+    mask = jax.lax.dynamic_update_slice(
+      mask, tree_mask.ancestors, (0, position)
+    )
   return model.with_hidden(
-    params, tokens, positions, mask, cache, hidden_layers
+    params, tokens, positions, mask, cache=cache, hidden_layers=hidden_layers
   )
 
 
 def read(
-  model: Any, params: PyTree, cache: PyTree, *args, **kwargs
+  model: Any,
+  params: PyTree,
+  cache: PyTree,
+  tokens: Int[Array, 'L'],
+  position: Int[Array, ''],
+  tree_mask: TreeMask | None = None,
 ) -> tuple[Float[Array, 'L V'], PyTree]:
-  """As `read_hidden`, without the hidden states."""
-  logits, _, cache = read_hidden(model, params, cache, *args, **kwargs)
+  """Reads tokens at once; returns logits and the cache.
+
+  See `read_hidden` for the arguments.
+  """
+  logits, _, cache = read_hidden(
+    model, params, cache, tokens, position=position, tree_mask=tree_mask
+  )
   return logits, cache

@@ -1,25 +1,42 @@
-"""The rows of a batch, between two loops.
+"""Operations on the rows of a batch between two runs of the loop.
 
-`prefill` prompts, `place` them in rows that are free, `extend` a row by another
-turn, `resize` the caches. Each is compiled once per shapes and static
-arguments; those that change rows where they lie take their memory.
+`prefill` reads prompts, `refill_rows` puts them into free rows, `extend` reads
+the next prompt of a conversation, `resize_caches` changes the room of caches.
+Each is compiled once per shapes and static arguments. Operations that change
+rows in place donate their buffers.
 """
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from cascades.decoding import reading
-from cascades.decoding.block_stats import Row, per_token
+from cascades.decoding.block_stats import Row, empty_statistics
 from cascades.decoding.drafter import Drafter
 from cascades.decoding.faults import no_fault
 from cascades.decoding.state import Models, Params, write
 
 
-def _extend(
+class Prompts(NamedTuple):
+  """Prompts of a batch, or one of them under `vmap`.
+
+  Attributes:
+    tokens: Token ids, padded on the right.
+    lengths: Tokens of each prompt, 1 to P.
+    keys: A random key for each prompt.
+    limits: Length, prompt included, at which each row ends.
+  """
+
+  tokens: Int[Array, '*B P']
+  lengths: Int[Array, '*B']
+  keys: jax.Array
+  limits: Int[Array, '*B']
+
+
+def _read_prompt(
   state: Row,
   prompt: Int[Array, 'P'],
   prompt_length: Int[Array, ''],
@@ -27,23 +44,36 @@ def _extend(
   params: Params,
   *,
   models: Models,
-  fresh: bool,
+  is_new: bool,
 ) -> Row:
-  """One sequence and its next prompt, which both models read in one pass.
+  """Reads the next prompt of a sequence with both models, in one pass each.
 
   They read [last, prompt]. Padding on the right is read too; rewinding the
-  caches to the sequence's length hides it. `fresh` is a sequence of one token.
+  caches to the sequence's length hides it.
+
+  Args:
+    state: The sequence.
+    prompt: The prompt, padded on the right.
+    prompt_length: Tokens of the prompt.
+    limit: Length at which the row ends.
+    params: Both models' parameters.
+    models: The verifier and the drafter.
+    is_new: True for a sequence of one token, which no model has read.
   """
   verifier, drafter = models
   at = state.length - 1
   block = jnp.concatenate([state.tokens[at][None], prompt])
   _, hidden, cache = reading.read_hidden(
-    *(verifier, params.verifier, state.verifier_cache, block, at),
+    verifier,
+    params.verifier,
+    state.verifier_cache,
+    block,
+    position=at,
     hidden_layers=drafter.hidden_layers,
   )
   drafter_state = state.drafter_state
-  # A block that takes all the room there is follows no token either.
-  if fresh or len(block) == len(state.tokens):
+  # A block that fills all the room follows no token either.
+  if is_new or len(block) == len(state.tokens):
     drafter_state = drafter.read(params.drafter, drafter_state, block, at)
   else:
     drafter_state = _catch_up(state, params, block, drafter)
@@ -59,11 +89,13 @@ def _extend(
     position=at,
     count=prompt_length,
   )
-  kept_hidden = state.hidden
-  if kept_hidden is not None:
-    # A sequence of one token has no state where that was said: its own.
-    said = hidden[jnp.maximum(prompt_length - 1, 0)]
-    kept_hidden = jnp.where((prompt_length > 0) | (at == 0), said, kept_hidden)
+  last_hidden = state.hidden
+  if last_hidden is not None:
+    # No state predicted the only token of a sequence: its own state is used.
+    new_hidden = hidden[jnp.maximum(prompt_length - 1, 0)]
+    last_hidden = jnp.where(
+      (prompt_length > 0) | (at == 0), new_hidden, last_hidden
+    )
   tokens = write(state.tokens, state.length, prompt)
   return state.replace(
     tokens=tokens,
@@ -73,10 +105,10 @@ def _extend(
     limit=limit,
     done=length >= limit,
     blocks=jnp.zeros((), jnp.int32),
-    memory=_remembered(state.schedule, tokens, length),
+    schedule_state=_start_schedule(state.schedule, tokens, length),
     verifier_cache=verifier.rewind(cache, length - 1),
     drafter_state=drafter_state,
-    hidden=kept_hidden,
+    hidden=last_hidden,
     cumulative_counts=state.cumulative_counts.at[length - 1].set(0),
   )
 
@@ -84,33 +116,31 @@ def _extend(
 def _catch_up(
   state: Row, params: Params, block: Int[Array, 'L'], drafter: Drafter
 ) -> PyTree:
-  """A drafter's state after a block that begins with the last token.
+  """Returns a drafter's state after a block that begins with the last token.
 
-  After a whole draft it may lack the token before that, and reads it too.
+  After a fully accepted draft it may lack the token before the last one, and
+  reads that token too.
   """
   at = state.length - 1
-  first = jnp.maximum(at - 1, 0)
-  both = jnp.append(state.tokens[first], block)
-  # What is read too much of a sequence of one token is written over.
-  both = jnp.where(at > 0, both, jnp.append(block, 0))
-  before = drafter.rollback(
-    state.drafter_state, first, jnp.zeros_like(at), first, gamma=0, drafts=1
+  start = jnp.maximum(at - 1, 0)
+  tokens = jnp.append(state.tokens[start], block)
+  # For a sequence of one token, the additional token is overwritten later.
+  tokens = jnp.where(at > 0, tokens, jnp.append(block, 0))
+  drafter_state = drafter.rollback(
+    state.drafter_state, start, jnp.zeros_like(at), start, gamma=0, drafts=1
   )
-  return drafter.read(params.drafter, before, both, first)
+  return drafter.read(params.drafter, drafter_state, tokens, start)
 
 
-def _remembered(
+def _start_schedule(
   schedule: Any, tokens: Int[Array, 'T'], length: Int[Array, '']
 ) -> PyTree:
-  """Makes a schedule's state after a prompt, where an answer begins."""
+  """Returns a schedule's state after a prompt; () without a schedule."""
   return () if schedule is None else schedule.start(tokens, length)
 
 
 def _start(
-  prompt: Int[Array, 'P'],
-  prompt_length: Int[Array, ''],
-  key: jax.Array,
-  limit: Int[Array, ''],
+  prompt: Prompts,
   params: Params,
   schedule: Any,
   *,
@@ -118,7 +148,7 @@ def _start(
   cache_length: int,
   logits_length: int,
 ) -> Row:
-  """A sequence whose prompt both models have read."""
+  """Returns a sequence whose prompt both models have read."""
   one = jnp.ones((), jnp.int32)
   logits = hidden = None
   if logits_length:
@@ -130,8 +160,8 @@ def _start(
       ),
       models.verifier.dtype(params.verifier),
     )
-  tokens = jnp.zeros((cache_length,), jnp.int32).at[0].set(prompt[0])
-  # Of one token, which no model has read.
+  tokens = jnp.zeros((cache_length,), jnp.int32).at[0].set(prompt.tokens[0])
+  # A sequence of one token, which no model has read.
   state = Row(
     tokens=tokens,
     length=one,
@@ -139,21 +169,25 @@ def _start(
     blocks=jnp.zeros((), jnp.int32),
     verifier_cache=models.verifier.init_cache(params.verifier, cache_length),
     drafter_state=models.drafter.init(params.drafter, cache_length),
-    memory=_remembered(schedule, tokens, one),
+    schedule_state=_start_schedule(schedule, tokens, one),
     hidden=hidden,
-    key=key,
+    key=prompt.keys,
     lenience=jnp.zeros(()),
     schedule=jax.tree.map(jnp.asarray, schedule),
     prompt_length=one,
     limit=one,
     logits=logits,
     fault=no_fault(),
-    **per_token(cache_length),
+    **empty_statistics(cache_length),
   )
-  return _extend(
-    *(state, prompt[1:], prompt_length - 1, limit, params),
+  return _read_prompt(
+    state,
+    prompt.tokens[1:],
+    prompt.lengths - 1,
+    prompt.limits,
+    params=params,
     models=models,
-    fresh=True,
+    is_new=True,
   )
 
 
@@ -163,46 +197,38 @@ def _start(
 )
 def prefill(
   params: Params,
-  prompts: Int[Array, 'B P'],
-  prompt_lengths: Int[Array, 'B'],
-  keys: jax.Array,
-  limits: Int[Array, 'B'],
+  prompts: Prompts,
   schedule: Any = None,
   *,
   models: Models,
   cache_length: int,
   logits_length: int = 0,
 ) -> Row:
-  """Both models read every prompt, once, in one pass each.
+  """Reads prompts with both models, in one pass each.
 
   Compiled once per shapes and static arguments, whatever the method and gamma.
 
   Args:
     params: Both models' parameters.
-    prompts: Token ids, padded on the right.
-    prompt_lengths: In 1..P.
-    keys: One per prompt.
-    limits: Length, prompt included, at which a row ends.
-    schedule: A `schedules.Schedule`, or None.
-    models: Who verifies, and who drafts.
-    cache_length: Room of a row, at least P. A row stands still once its next
-      block would not fit: `resize` it, or make room for its limit and
+    prompts: The prompts, [B, ...].
+    schedule: A `schedules.Schedule`; None for constant leniences.
+    models: The verifier and the drafter.
+    cache_length: Room of a row in tokens, at least P. A row stops when its next
+      block would not fit: call `resize_caches`, or make room for its limit and
       `StepConfig.cache_headroom`.
-    logits_length: Room for the verifier's logits of new tokens, which are
-      kept in float32: for the most of them + gamma + 1, or 0 to keep none.
+    logits_length: Room for the verifier's float32 logits of new tokens: the
+      largest number of new tokens + gamma + 1, or 0 to record no logits.
 
   Returns:
-    The states, [B, ...], ready for `decode` at lenience 0.
+    The rows, [B, ...], ready for `decode` at lenience 0.
   """
-  one = functools.partial(
+  start = functools.partial(
     _start,
     models=models,
     cache_length=cache_length,
     logits_length=logits_length,
   )
-  return jax.vmap(one, (0, 0, 0, 0, None, None))(
-    prompts, prompt_lengths, keys, limits, params, schedule
-  )
+  return jax.vmap(start, (0, None, None))(prompts, params, schedule)
 
 
 @functools.partial(jax.jit, static_argnames='models', donate_argnames='rows')
@@ -215,29 +241,29 @@ def extend(
   *,
   models: Models,
 ) -> Row:
-  """Every row goes on with another prompt; what it has read stays read.
+  """Continues each row with another prompt; its caches are reused.
 
   Args:
-    rows: [B, ...], their memory is taken; with room for P more tokens.
+    rows: [B, ...], with room for P more tokens; their buffers are donated.
     params: Both models' parameters.
     prompts: Token ids, padded on the right.
-    prompt_lengths: In 0..P.
-    limits: Length, all that came before included, at which a row ends.
-    models: Who verifies, and who drafts.
+    prompt_lengths: Tokens of each prompt, 0 to P.
+    limits: Length, all earlier tokens included, at which each row ends.
+    models: The verifier and the drafter.
 
   Returns:
-    The states; nothing is taken yet.
+    The rows, with counts that start at 0.
   """
-  one = functools.partial(_extend, models=models, fresh=False)
-  return jax.vmap(one, (0, 0, 0, 0, None))(
+  read_prompt = functools.partial(_read_prompt, models=models, is_new=False)
+  return jax.vmap(read_prompt, (0, 0, 0, 0, None))(
     rows, prompts, prompt_lengths, limits, params
   )
 
 
 @jax.jit
 def gather_rows(rows: Row, indices: Int[Array, 'N']) -> Row:
-  """The rows at some indices; one may be taken several times."""
-  # In range, which other modes would make sure of, for each leaf anew.
+  """Returns the rows at some indices; an index may occur several times."""
+  # Indices are in range; other modes would check this for each leaf.
   return jax.tree.map(lambda x: x.at[indices].get(mode='clip'), rows)
 
 
@@ -250,31 +276,31 @@ def refill_rows(
   leniences: Float[Array, 'B'],
   count: Int[Array, ''],
 ) -> Row:
-  """Puts prompts that were read into rows that are free.
+  """Puts prompts that were read into free rows.
 
   Args:
-    rows: [B, ...], their memory is taken.
-    prompts: From `prefill`, with the same room.
-    slots: Which rows to fill.
-    sources: Which prompt each takes.
-    leniences: And at which lenience it is decoded.
-    count: How many of the slots there are; the rest are not looked at.
+    rows: [B, ...]; their buffers are donated.
+    prompts: Rows from `prefill`, with the same room.
+    slots: Indices of the rows to fill.
+    sources: Index in `prompts` for each of them.
+    leniences: The lenience of each of them.
+    count: Valid slots; the rest is padding.
   """
 
-  def put(i, rows):
-    # Slices, for a gather and a scatter of each leaf take long to compile.
-    one = jax.tree.map(
+  def refill(i, rows):
+    # Slices, since a gather and a scatter of each leaf compile slowly.
+    row = jax.tree.map(
       lambda x: jax.lax.dynamic_index_in_dim(x, sources[i], keepdims=False),
       prompts,
     )
-    one = one.replace(lenience=leniences[i])
+    row = row.replace(lenience=leniences[i])
     return jax.tree.map(
       lambda x, y: jax.lax.dynamic_update_index_in_dim(x, y, slots[i], 0),
       rows,
-      one,
+      row,
     )
 
-  return jax.lax.fori_loop(0, count, put, rows)
+  return jax.lax.fori_loop(0, count, refill, rows)
 
 
 @functools.partial(jax.jit, static_argnames=('models', 'cache_length'))
@@ -285,14 +311,15 @@ def resize_caches(
   models: Models,
   cache_length: int,
 ) -> Row:
-  """The same rows with more room."""
+  """Returns the rows with room for `cache_length` tokens."""
 
-  def one(state, params):
-    kept = {name: getattr(state, name) for name in ('tokens', *per_token(0))}
+  def resize(state, params):
+    names = 'tokens', *empty_statistics(0)
+    buffers = {name: getattr(state, name) for name in names}
     return state.replace(
       **{
         name: write(jnp.zeros((cache_length, *x.shape[1:]), x.dtype), 0, x)
-        for name, x in kept.items()
+        for name, x in buffers.items()
       },
       verifier_cache=models.verifier.resize(
         params.verifier, state.verifier_cache, cache_length
@@ -302,4 +329,4 @@ def resize_caches(
       ),
     )
 
-  return jax.vmap(one, (0, None))(rows, params)
+  return jax.vmap(resize, (0, None))(rows, params)

@@ -1,6 +1,6 @@
-"""What the loop keeps of a sequence, and what it moves along.
+"""The state of a sequence between two steps, and how it is rolled back.
 
-Rolling a cache back is setting one integer:
+Rolling a cache back sets one integer:
 
   slot          0 ............... length-1 | length ........ length+gamma
   tokens        final ............... last | x_1 ........... next
@@ -8,8 +8,8 @@ Rolling a cache back is setting one integer:
   step writes                       last     x_1 .. x_gamma
   rewound to    |<-- new length - 1 ------------->|
 
-Only integers are selected; buffers and caches never are. What lies past
-`length` is masked until it is overwritten. A finished row advances by 0.
+Only integers are selected; buffers and caches never are. Slots past `length`
+are masked until they are overwritten. A finished row advances by 0.
 """
 
 from typing import Any, NamedTuple
@@ -22,11 +22,11 @@ from cascades.decoding.drafter import Drafter
 
 
 class Models(NamedTuple):
-  """Who verifies, and who drafts. Hashable: a static argument.
+  """The verifier and the drafter. Hashable: a static argument of `jit`.
 
   Attributes:
-    verifier: A `language.LanguageModel`, or anything with its methods.
-    drafter: Proposes; `drafters.NoDrafter` for the verifier alone.
+    verifier: A `language.LanguageModel`, or an object with its methods.
+    drafter: The drafter; `drafters.NoDrafter` for the verifier alone.
   """
 
   verifier: Any
@@ -37,49 +37,59 @@ class Params(NamedTuple):
   """The parameters of `Models`.
 
   Attributes:
-    verifier: The verifier's checkpoint.
-    drafter: Anything the drafter takes.
+    verifier: The verifier's parameters.
+    drafter: The parameters that the drafter's methods take.
   """
 
   verifier: PyTree
   drafter: PyTree
 
 
-@struct.dataclass
-class SamplingState:
-  """One sequence and both models' memories of it; `vmap` for a batch.
+class SamplingState(struct.PyTreeNode):
+  """One sequence and both models' states of it; `vmap` for a batch.
 
   Invariant between steps: tokens[:length] is final, and both caches hold
-  tokens[:length - 1]; the drafter's may lack the last of these, with which it
-  begins its next block.
+  tokens[:length - 1]; the drafter's may lack the last of these, which it then
+  reads at the start of its next block.
 
-  T is the room of the caches; a step writes up to length + cache_headroom.
+  Attributes:
+    tokens: The sequence; T is the room of the caches. A step writes up to
+      length + cache_headroom.
+    length: Tokens of the sequence.
+    done: True for a finished row.
+    blocks: Blocks since the prompt; the key of a block is made of it.
+    verifier_cache: The verifier's cache.
+    drafter_state: The drafter's state.
+    schedule_state: The schedule's state; () without a schedule.
+    hidden: The verifier's hidden state that predicted the last token; None
+      unless the drafter needs it.
+    key: The random key of the row.
+    lenience: The lenience of the row.
+    schedule: How the lenience changes along the sequence; None for constant.
+    prompt_length: Tokens of the prompt.
+    limit: Length, prompt included, at which the row ends.
   """
 
-  # Evolving.
+  # These change from step to step.
   tokens: Int[Array, 'T']
   length: Int[Array, '']
   done: Bool[Array, '']
-  # Since the prompt; random numbers of a block are made of its number.
   blocks: Int[Array, '']
   verifier_cache: PyTree
   drafter_state: PyTree
-  # What a schedule remembers of the sequence; () without one.
-  memory: PyTree
-  # Where the verifier said the last token; only for drafters that look at it.
+  schedule_state: PyTree
   hidden: Float[Array, 'D'] | None
-  # Fixed for a row.
+  # These are fixed for a row.
   key: jax.Array
   lenience: Float[Array, '']
-  # How the lenience goes along the sequence; None: it stays.
   schedule: PyTree
   prompt_length: Int[Array, '']
   limit: Int[Array, '']
 
 
-def write(buffer: Array, at: Int[Array, ''] | int, values: Array) -> Array:
-  """The buffer with `values` from row `at` on; they must fit."""
-  start = (at,) + (0,) * (buffer.ndim - 1)
+def write(buffer: Array, start: Int[Array, ''] | int, values: Array) -> Array:
+  """Writes `values` into a buffer from row `start` on; they must fit."""
+  starts = (start,) + (0,) * (buffer.ndim - 1)
   return jax.lax.dynamic_update_slice(
-    buffer, values.astype(buffer.dtype), start
+    buffer, values.astype(buffer.dtype), starts
   )

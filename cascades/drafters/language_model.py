@@ -14,7 +14,7 @@ from cascades.decoding.drafter import (
   Drafter,
   full_length_draft,
 )
-from cascades.decoding.reading import read, side_by_side
+from cascades.decoding.reading import parallel_drafts_mask, read
 from cascades.methods import processing
 
 
@@ -157,7 +157,9 @@ def _draft(
 
   def body(c):
     i = c['level']
-    place = (at + i,) if drafts == 1 else (at, side_by_side(i, drafts, gamma))
+    place = (at + i,)
+    if drafts > 1:
+      place = at, parallel_drafts_mask(i, drafts, gamma)
     return grown(c, *read(model, params, c['cache'], c['last'], *place))
 
   def grown(c, logits, cache):

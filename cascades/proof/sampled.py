@@ -53,11 +53,8 @@ def decode_curve(
   capacity = new if capacity is None else capacity
   rows = decoding.prefill(
     params,
-    padded,
-    lengths,
-    keys,
-    limits=lengths + new,
-    schedule=schedule,
+    decoding.Prompts(padded, lengths, keys, lengths + new),
+    schedule,
     cache_length=padded.shape[1] + capacity + step_config.cache_headroom,
     logits_length=capacity + step_config.gamma + 1 if return_logits else 0,
     models=step_config.models,

@@ -106,7 +106,9 @@ def table_distributions(
       drafter_logits,
       verifier_logits,
       verifier_sampling or sampling,
-      q=lambda logits, _: processing.processed_probs(logits, sampling),
+      drafter_probs=lambda logits, _: processing.processed_probs(
+        logits, sampling
+      ),
       gate=gate,
     )
 

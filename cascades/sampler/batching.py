@@ -156,20 +156,14 @@ class Engine:
       cache_length: Slots of the caches.
       logits_length: Tokens whose logits a row has room for; 0 keeps none.
     """
-    padded, lengths = pad(prompts, cache_length)
-    # Split as well, or every device would read every prompt.
-    inputs = self.with_sharding(
-      dict(
-        prompts=padded,
-        prompt_lengths=lengths,
-        keys=keys,
-        limits=np.asarray(limits, np.int32),
-      )
+    inputs = decoding.Prompts(
+      *pad(prompts, cache_length), keys, np.asarray(limits, np.int32)
     )
     rows = decoding.prefill(
       self.params,
-      **inputs,
-      schedule=self.schedule,
+      # Split as well, or every device would read every prompt.
+      self.with_sharding(inputs),
+      self.schedule,
       models=self.step_config.models,
       cache_length=cache_length,
       logits_length=logits_length,

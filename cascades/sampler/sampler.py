@@ -566,7 +566,9 @@ class Sampler:
       ended=bool(row.done and (length < row.limit or stop.is_met(new_tokens))),
       logprobs=row.logprob[new].tolist(),
       logits=row.logits,
-      counts=decoding.summarize_counts(row, self._step_config),
+      counts=decoding.summarize_counts(
+        row, sequential=self._step_config.sequential
+      ),
     )
 
 

@@ -32,7 +32,7 @@ from cascades.decoding import faults
 from cascades.methods import processing
 from cascades.models import sharding
 from cascades.sampler import batching, sampler
-from cascades.verification.single_draft import AT_ONCE, of_token
+from cascades.verification.single_draft import MAX_PROBS_AT_ONCE, value_at_token
 
 # Called as (method, distributions, lenience, token) for one position.
 TokenFn = Callable[..., tuple[Array, ...]]
@@ -364,7 +364,7 @@ def _token_view(method, d, lenience, token):
     q=d.q[token],
     p=d.p[token],
     pi=method.law(d, lenience)[token],
-    deferred=of_token(method.rule, d, lenience, token) > 0,
+    deferred=value_at_token(method.rule, d, lenience, token) > 0,
     drafter_token=processing.argmax_lowest_id(d.q),
     verifier_token=processing.argmax_lowest_id(d.p),
   )
@@ -488,7 +488,7 @@ def _read_row(
     d = law.distributions(logits)
     return law.token_fn(law.method, d, lenience, token), culprit
 
-  at_once = max(1, AT_ONCE // models[0].vocab_size)
+  at_once = max(1, MAX_PROBS_AT_ONCE // models[0].vocab_size)
   return jax.lax.map(
     position_values,
     (states, leniences, scored),

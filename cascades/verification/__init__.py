@@ -27,11 +27,12 @@ If all drafts stay, one more token, the bonus, is sampled from the method's law,
 or from the verifier if `VerificationConfig.bonus` says so.
 
 Distributions are made of logits where they are looked at, and only as many at
-a time as fit into `single_draft.AT_ONCE` numbers: at Gemma's vocabulary no
+a time as fit into `MAX_PROBS_AT_ONCE` numbers: at Gemma's vocabulary no
 array of the block's size is made but the two models' logits; `traversal`
 alone keeps the targets along a path.
 """
 
+from cascades.verification.inputs import VerificationInputs
 from cascades.verification.verdict import Verdict
 from cascades.verification.verify import verify
 from cascades.verification_config import (
@@ -49,5 +50,6 @@ __all__ = [
   'VERIFICATIONS',
   'Verdict',
   'VerificationConfig',
+  'VerificationInputs',
   'verify',
 ]

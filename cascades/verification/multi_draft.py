@@ -1,4 +1,4 @@
-"""Several drafts per block, each verification with the same law.
+"""Verifies one or several drafts per block, each with the same law.
 
 The drafts of a block make a tree: drafts that begin with the same tokens share
 a prefix. Verification walks down from its root. At each step the candidates
@@ -22,8 +22,8 @@ law, given its prefix, is the method's, so the block's is:
                Candidates may come from anywhere. At temperature 0 the longest
                accepted draft stays.
 
-Candidates of one step know nothing of each other, and a draft's later tokens
-nothing of a step's outcome, but that its prefix was accepted.
+Candidates of one step are independent of each other, and a draft's later
+tokens of a step's outcome, given that its prefix was accepted.
 """
 
 from collections.abc import Callable
@@ -36,163 +36,198 @@ from jaxtyping import Array, Bool, Float, Int
 from cascades import methods
 from cascades.methods import processing
 from cascades.verification import single_draft
+from cascades.verification.inputs import VerificationInputs
 from cascades.verification.verdict import Verdict
 
-# Halvings of [1, m] in the search of k_seq's number.
+# Bisection steps over [1, m] in k_seq's search for c.
 _HALVINGS = 24
 
 
 class Step(NamedTuple):
-  """What one step down the tree says.
+  """The outcome of one step down the tree.
 
   Attributes:
-    accepted: Whether a candidate is.
-    token: Which; anything if none is.
-    instead: What to draw from if none is.
+    accepted: True if a candidate is accepted.
+    token: The accepted token; arbitrary if no candidate is accepted.
+    residual: Weights to sample the token from if no candidate is accepted.
   """
 
   accepted: Bool[Array, '']
   token: Int[Array, '']
-  instead: Float[Array, 'V']
+  residual: Float[Array, 'V']
 
 
-def _rounds(d, pi, candidates, there, uniforms) -> Step:
-  """One candidate after the other."""
+def _step_multi_round(d, pi, candidates, is_candidate, uniforms) -> Step:
+  """Examines one candidate after the other."""
 
-  def one(carry, inputs):
+  def examine(carry, xs):
     accepted, token, rho = carry
-    x, is_there, u = inputs
-    tried = is_there & ~accepted
+    x, is_valid, u = xs
+    is_examined = is_valid & ~accepted
     # u q < rho, and no quotient.
-    yes = tried & (u * d.q[x] < rho[x])
+    accepts = is_examined & (u * d.q[x] < rho[x])
     less = methods.normalize(jnp.maximum(0, rho - d.q), rho)
-    rho = jnp.where(tried & ~yes, less, rho)
-    return (accepted | yes, jnp.where(yes, x, token), rho), None
+    rho = jnp.where(is_examined & ~accepts, less, rho)
+    return (accepted | accepts, jnp.where(accepts, x, token), rho), None
 
   start = jnp.zeros((), bool), jnp.zeros((), jnp.int32), pi
-  last, _ = jax.lax.scan(one, start, (candidates, there, uniforms))
-  return Step(*last)
+  end, _ = jax.lax.scan(examine, start, (candidates, is_candidate, uniforms))
+  return Step(*end)
 
 
-def _divided(d, pi, candidates, there, uniforms) -> Step:
-  """All candidates against the target divided by one number."""
-  m = there.sum().astype(pi.dtype)
+def _step_k_seq(d, pi, candidates, is_candidate, uniforms) -> Step:
+  """Examines all candidates against the target divided by one number."""
+  m = is_candidate.sum().astype(pi.dtype)
 
-  def accepts(c):
-    """The chance of one candidate, and of any."""
+  def acceptance(c):
+    """Returns the acceptance probability of one candidate, and of any."""
     b = jnp.minimum(d.q, pi / c).sum()
     return b, 1 - (1 - b) ** m
 
   def halve(_, ends):
     low, high = ends
-    middle = (low + high) / 2
-    b, a = accepts(middle)
-    enough = middle * b >= a
-    return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
+    center = (low + high) / 2
+    b, a = acceptance(center)
+    enough = center * b >= a
+    return jnp.where(enough, low, center), jnp.where(enough, center, high)
 
   one = jnp.ones((), pi.dtype)
-  # At c = m it holds: 1 - (1 - b)^m <= m b. Where 1 will do, it is exact.
-  b, a = accepts(one)
+  # At c = m it holds: 1 - (1 - b)^m <= m b. If c = 1 suffices, it is exact.
+  b, a = acceptance(one)
   _, c = jax.lax.fori_loop(0, _HALVINGS, halve, (one, jnp.maximum(m, 1)))
   c = jnp.where(b >= a, one, c)
-  b, a = accepts(c)
+  b, a = acceptance(c)
   share = jnp.minimum(d.q, pi / c)
-  left = jnp.maximum(0, pi - share * jnp.where(b > 0, a / b, 1))
-  yes = there & (uniforms * c * d.q[candidates] < pi[candidates])
-  first = jnp.argmax(yes)
-  return Step(yes.any(), candidates[first], methods.normalize(left, pi))
+  rest = jnp.maximum(0, pi - share * jnp.where(b > 0, a / b, 1))
+  accepts = is_candidate & (uniforms * c * d.q[candidates] < pi[candidates])
+  first = jnp.argmax(accepts)
+  return Step(accepts.any(), candidates[first], methods.normalize(rest, pi))
 
 
-def _drawn(d, pi, candidates, there, uniforms) -> Step:
-  """The target's own token, if it is a candidate."""
+def _step_match(d, pi, candidates, is_candidate, uniforms) -> Step:
+  """Draws a token from the target, and accepts it if it is a candidate."""
   del d
   token = processing.sample_from_uniforms(uniforms, pi)
-  yes = there & (candidates == token)
-  alone = jnp.arange(pi.shape[-1]) == token
-  return Step(yes.any(), token, alone.astype(pi.dtype))
+  accepts = is_candidate & (candidates == token)
+  one_hot = jnp.arange(pi.shape[-1]) == token
+  return Step(accepts.any(), token, one_hot.astype(pi.dtype))
+
+
+class _Walk(NamedTuple):
+  """The state of a walk down the tree of drafts.
+
+  Attributes:
+    is_alive: True for drafts that begin with the accepted tokens.
+    draft: One of these drafts.
+    num_accepted: Tokens accepted so far.
+    residual: Weights of the token after the first rejection.
+    is_active: True until a step accepts no candidate.
+    is_valid: True while the laws of all steps are distributions.
+  """
+
+  is_alive: Bool[Array, 'K']
+  draft: Int[Array, '']
+  num_accepted: Int[Array, '']
+  residual: Float[Array, 'V']
+  is_active: Bool[Array, '']
+  is_valid: Bool[Array, '']
 
 
 def _walk(
-  ask: single_draft.Question,
-  chances: Float[Array, 'N'],
-  last: Float[Array, 'n'],
+  inputs: VerificationInputs,
+  accept_uniforms: Float[Array, 'N'],
+  sample_uniforms: Float[Array, 'n'],
   step: Callable[..., Step],
 ) -> Verdict:
-  """Down the tree, as far as steps accept; each has its part of the numbers."""
-  paths, gamma = ask.tokens.shape
+  """Walks down the tree of drafts as long as steps accept a candidate.
 
-  def down(carry, inputs):
-    active, path, kept, instead, going, is_valid = carry
-    i, numbers = inputs
-    there = active & (i < ask.count)
-    d = ask.row(kept, path)
-    lenience = ask.leniences[path, kept]
-    pi = ask.method.law(d, lenience)
-    found = step(d, pi, ask.tokens[:, i], there, numbers)
-    tried = going & there.any()
-    accepted = tried & found.accepted
-    agree = there & (ask.tokens[:, i] == found.token)
-    # Judged by the token that is kept, or by that of the first candidate.
-    shown = jnp.argmax(jnp.where(accepted, agree, there))
-    deferred = single_draft.of_token(
-      ask.method.rule, d, lenience, ask.tokens[shown, i]
+  Args:
+    inputs: The block.
+    accept_uniforms: Uniform numbers, of which each step takes its part.
+    sample_uniforms: Uniform numbers of the token after the accepted ones.
+    step: Called as step(d, pi, candidates, is_candidate, uniforms).
+  """
+  num_drafts, gamma = inputs.tokens.shape
+
+  def descend(walk, xs):
+    i, uniforms = xs
+    n, draft = walk.num_accepted, walk.draft
+    is_candidate = walk.is_alive & (i < inputs.draft_lengths)
+    d = inputs.distributions_at(n, draft)
+    lenience = inputs.leniences[draft, n]
+    pi = inputs.method.law(d, lenience)
+    result = step(d, pi, inputs.tokens[:, i], is_candidate, uniforms)
+    is_examined = walk.is_active & is_candidate.any()
+    accepted = is_examined & result.accepted
+    agrees = is_candidate & (inputs.tokens[:, i] == result.token)
+    # The rule is evaluated at the accepted token, or at the first candidate.
+    examined = jnp.argmax(jnp.where(accepted, agrees, is_candidate))
+    deferred = single_draft.value_at_token(
+      inputs.method.rule, d, lenience, inputs.tokens[examined, i]
     )
-    carry = (
-      jnp.where(accepted, agree, active),
-      jnp.where(accepted, shown, path).astype(jnp.int32),
-      kept + accepted,
-      jnp.where(tried & ~accepted, found.instead, instead),
-      accepted,
+    walk = _Walk(
+      is_alive=jnp.where(accepted, agrees, walk.is_alive),
+      draft=jnp.where(accepted, examined, draft).astype(jnp.int32),
+      num_accepted=n + accepted,
+      residual=jnp.where(
+        is_examined & ~accepted, result.residual, walk.residual
+      ),
+      is_active=accepted,
       # A match is drawn from the target, whatever the token after it is.
-      is_valid & (processing.has_mass(pi) | ~tried),
+      is_valid=walk.is_valid & (processing.has_mass(pi) | ~is_examined),
     )
-    return carry, (deferred > 0, tried & ~accepted)
+    return walk, (deferred > 0, is_examined & ~accepted)
 
   zero = jnp.zeros((), jnp.int32)
-  dtype = jax.eval_shape(ask.row, zero, zero).q.dtype
-  start = (
-    jnp.ones(paths, bool),
-    zero,
-    zero,
-    jnp.zeros(ask.size, dtype),
-    jnp.ones((), bool),
-    jnp.ones((), bool),
+  start = _Walk(
+    is_alive=jnp.ones(num_drafts, bool),
+    draft=zero,
+    num_accepted=zero,
+    residual=jnp.zeros(inputs.vocab_size, inputs.probs_shape.dtype),
+    is_active=jnp.ones((), bool),
+    is_valid=jnp.ones((), bool),
   )
-  (_, path, kept, instead, _, is_valid), (deferred, rejected) = jax.lax.scan(
-    down, start, (jnp.arange(gamma), chances.reshape(gamma, -1))
+  end, (deferred, rejected) = jax.lax.scan(
+    descend, start, (jnp.arange(gamma), accept_uniforms.reshape(gamma, -1))
   )
-  rejected = rejected.any()
-  d = ask.row(kept, path)
-  law = ask.method.law(d, ask.leniences[path, kept])
-  beyond = ask.beyond(d, law, ask.known[path])
-  found = single_draft.verdict(
-    kept, rejected, instead, beyond, last, deferred, path
+  n, draft = end.num_accepted, end.draft
+  is_rejected = rejected.any()
+  d = inputs.distributions_at(n, draft)
+  law = inputs.method.law(d, inputs.leniences[draft, n])
+  verdict = single_draft.make_verdict(
+    n,
+    is_rejected=is_rejected,
+    residual=end.residual,
+    bonus=inputs.bonus_distribution(d, law, inputs.has_bonus_probs[draft]),
+    sample_uniforms=sample_uniforms,
+    deferred=deferred,
+    draft_index=draft,
   )
-  return found._replace(is_valid=found.is_valid & is_valid)
+  return verdict._replace(is_valid=verdict.is_valid & end.is_valid)
 
 
 def multi_round(
-  ask: single_draft.Question,
-  chances: Float[Array, 'N'],
-  last: Float[Array, 'n'],
+  inputs: VerificationInputs,
+  accept_uniforms: Float[Array, 'N'],
+  sample_uniforms: Float[Array, 'n'],
 ) -> Verdict:
-  """One candidate after the other; see the module."""
-  return _walk(ask, chances, last, _rounds)
+  """Examines one candidate after the other (SpecInfer)."""
+  return _walk(inputs, accept_uniforms, sample_uniforms, _step_multi_round)
 
 
 def k_seq(
-  ask: single_draft.Question,
-  chances: Float[Array, 'N'],
-  last: Float[Array, 'n'],
+  inputs: VerificationInputs,
+  accept_uniforms: Float[Array, 'N'],
+  sample_uniforms: Float[Array, 'n'],
 ) -> Verdict:
-  """All candidates against the divided target; see the module."""
-  return _walk(ask, chances, last, _divided)
+  """Examines all candidates against a divided target (SpecTr)."""
+  return _walk(inputs, accept_uniforms, sample_uniforms, _step_k_seq)
 
 
 def match(
-  ask: single_draft.Question,
-  chances: Float[Array, 'N'],
-  last: Float[Array, 'n'],
+  inputs: VerificationInputs,
+  accept_uniforms: Float[Array, 'N'],
+  sample_uniforms: Float[Array, 'n'],
 ) -> Verdict:
-  """The target's own tokens along the drafts; see the module."""
-  return _walk(ask, chances, last, _drawn)
+  """Draws from the target along the drafts that match its tokens."""
+  return _walk(inputs, accept_uniforms, sample_uniforms, _step_match)

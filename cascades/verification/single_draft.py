@@ -1,11 +1,11 @@
-"""One draft per block: token by token, and as a block.
+"""Verifies one draft per block: token by token, as a block, or sequentially.
 
-Each function takes a `Question` and random numbers, those that decide what
-stays and those that the token after it is drawn by, and gives a `Verdict`.
+Each function takes `VerificationInputs` and two groups of uniform numbers, the
+first for acceptance and the second for the token after the accepted ones, and
+returns a `Verdict`.
 """
 
-import dataclasses
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -13,227 +13,246 @@ from jaxtyping import Array, Bool, Float, Int
 
 from cascades import methods
 from cascades.methods import processing
+from cascades.verification.inputs import VerificationInputs
 from cascades.verification.verdict import Verdict
 from cascades.verification_config import BONUS, DRAFT, RESIDUAL
 
-# Probabilities of one sequence that are made at a time, at least one row.
-# Small rows go together, since on a CPU a loop costs more than they do.
-AT_ONCE = 2**15
+# Probabilities of one sequence that are evaluated together: at least one
+# position. Small vocabularies share a batch, since a loop costs more on a CPU.
+MAX_PROBS_AT_ONCE = 2**15
 
 
-@dataclasses.dataclass(frozen=True)
-class Question:
-  """What is asked about a block; see `verification.verify`.
-
-  Attributes:
-    method: What to keep and what to sample instead.
-    leniences: [K, gamma + 1], how readily the method keeps drafts, after i
-      tokens of draft j.
-    tokens: [K, gamma].
-    count: [K], tokens of each draft that are there.
-    known: [K], whether the row after them has a `q`.
-    row: Distributions after i tokens of draft j.
-    size: V.
-    from_target: Whether the bonus is drawn from the law, else from p.
-  """
-
-  method: methods.Method
-  leniences: Float[Array, 'K gamma_1']
-  tokens: Int[Array, 'K gamma']
-  count: Int[Array, 'K']
-  known: Bool[Array, 'K']
-  row: Callable[..., methods.Distributions]
-  size: int
-  from_target: bool
-
-  @property
-  def gamma(self) -> int:
-    """Tokens of a draft, at the most."""
-    return self.tokens.shape[1]
-
-  def beyond(self, d: methods.Distributions, law: Array, known: Array) -> Array:
-    """What the token after a whole draft is drawn from."""
-    return jnp.where(known, law, d.p) if self.from_target else d.p
-
-
-def of_token(fn, d, lenience, x) -> Array:
-  """What a function says of one token; None says 0 of everything."""
-  if fn is None:
+def value_at_token(
+  function, d: methods.Distributions, lenience, token: Int[Array, '']
+) -> Array:
+  """Evaluates a method's function at one token; 0 if the function is None."""
+  if function is None:
     return jnp.zeros((), d.q.dtype)
-  return jnp.broadcast_to(fn(d, lenience), d.q.shape)[x]
+  return jnp.broadcast_to(function(d, lenience), d.q.shape)[token]
 
 
-def of_drafts(ask: Question, fns, draft) -> list[Array]:
-  """What each function says of the drafted tokens; [len(draft)] each."""
+def values_at_draft(
+  inputs: VerificationInputs, functions: Sequence, draft: Int[Array, 'gamma']
+) -> list[Array]:
+  """Evaluates a method's functions at drafted tokens; returns [gamma] each."""
   length = draft.shape[0]
   if not length:
-    return [jnp.zeros((0,)) for _ in fns]
+    return [jnp.zeros((0,)) for _ in functions]
 
-  def one(i):
-    # Looked up in place: a slice of the rows would be a copy of them.
-    d, x = ask.row(i, 0), draft[i]
-    return [of_token(fn, d, ask.leniences[0, i], x) for fn in fns]
+  def evaluate(i):
+    # Indexed in place: a slice of all positions would be a copy of them.
+    d, x = inputs.distributions_at(i, 0), draft[i]
+    lenience = inputs.leniences[0, i]
+    return [value_at_token(fn, d, lenience, x) for fn in functions]
 
-  at_once = min(length, max(1, AT_ONCE // ask.size))
-  return jax.lax.map(one, jnp.arange(length), batch_size=at_once)
-
-
-def leading(kept: Bool[Array, 'n']) -> Int[Array, '']:
-  """How many are True before the first that is not."""
-  return jnp.cumprod(kept.astype(jnp.int32)).sum().astype(jnp.int32)
+  batch_size = min(length, max(1, MAX_PROBS_AT_ONCE // inputs.vocab_size))
+  return jax.lax.map(evaluate, jnp.arange(length), batch_size=batch_size)
 
 
-def passed(ask: Question, last: Float[Array, 'n']) -> Verdict:
-  """The token after nothing: no draft of the block is there to be looked at."""
-  nothing = jnp.zeros((), jnp.int32)
-  d = ask.row(nothing, nothing)
-  law = ask.method.law(d, ask.leniences[0, 0])
-  beyond = ask.beyond(d, law, ask.known[0])
-  rejected, deferred = jnp.zeros((), bool), jnp.zeros(ask.gamma)
-  return verdict(nothing, rejected, beyond, beyond, last, deferred)
+def count_leading(values: Bool[Array, 'n']) -> Int[Array, '']:
+  """Counts the True values before the first False."""
+  return jnp.cumprod(values.astype(jnp.int32)).sum().astype(jnp.int32)
+
+
+def bonus_only(
+  inputs: VerificationInputs, sample_uniforms: Float[Array, 'n']
+) -> Verdict:
+  """Samples the token after an empty draft."""
+  zero = jnp.zeros((), jnp.int32)
+  d = inputs.distributions_at(zero, zero)
+  law = inputs.method.law(d, inputs.leniences[0, 0])
+  bonus = inputs.bonus_distribution(d, law, inputs.has_bonus_probs[0])
+  return make_verdict(
+    zero,
+    is_rejected=jnp.zeros((), bool),
+    residual=bonus,
+    bonus=bonus,
+    sample_uniforms=sample_uniforms,
+    deferred=jnp.zeros(inputs.gamma),
+  )
 
 
 def sequential(
-  ask: Question, chances: Float[Array, 'n'], last: Float[Array, 'n']
+  inputs: VerificationInputs,
+  accept_uniforms: Float[Array, 'n'],
+  sample_uniforms: Float[Array, 'n'],
 ) -> Verdict:
-  """One token of the cascade that speculative ones are compared with.
+  """Samples one token of a cascade without speculation.
 
     x ~ q;  emit x where r(x) = 0, and otherwise a token drawn from p
 
-  Where the drafter stopped before it proposed x, though it knows what it would
-  say, x is drawn here; where it has nothing to say, the verifier writes. The
-  token comes after no draft, whoever wrote it.
+  If the drafter ended its draft before x but has bonus probabilities, x is
+  drawn here; without them the verifier writes. No token counts as accepted.
   """
   zero = jnp.zeros((), jnp.int32)
-  d = ask.row(zero, zero)
-  proposed = ask.count[0] > 0
+  d = inputs.distributions_at(zero, zero)
+  is_drafted = inputs.draft_lengths[0] > 0
   x = jnp.where(
-    proposed, ask.tokens[0, 0], processing.sample_from_uniforms(chances, d.q)
+    is_drafted,
+    inputs.tokens[0, 0],
+    processing.sample_from_uniforms(accept_uniforms, d.q),
   )
-  there = proposed | ask.known[0]
-  rule = of_token(ask.method.rule, d, ask.leniences[0, 0], x)
-  stays = there & ~(rule > 0)
-  is_judged = jnp.isfinite(rule.astype(jnp.float32)) & processing.has_mass(d.q)
-  is_valid = (is_judged | ~there) & (stays | processing.has_mass(d.p))
+  has_draft = is_drafted | inputs.has_bonus_probs[0]
+  rule = value_at_token(inputs.method.rule, d, inputs.leniences[0, 0], x)
+  accepts = has_draft & ~(rule > 0)
+  has_rule = jnp.isfinite(rule.astype(jnp.float32)) & processing.has_mass(d.q)
+  is_valid = (has_rule | ~has_draft) & (accepts | processing.has_mass(d.p))
+  from_p = processing.sample_from_uniforms(sample_uniforms, d.p)
+  from_verifier = jnp.where(has_draft, RESIDUAL, BONUS)
   return Verdict(
     num_accepted=zero,
-    next_token=jnp.where(stays, x, processing.sample_from_uniforms(last, d.p)),
-    next_source=jnp.where(stays, DRAFT, jnp.where(there, RESIDUAL, BONUS)),
-    deferred=jnp.append(there & (rule > 0), False),
-    path=zero,
+    next_token=jnp.where(accepts, x, from_p),
+    next_source=jnp.where(accepts, DRAFT, from_verifier),
+    deferred=jnp.append(has_draft & (rule > 0), False),
+    draft_index=zero,
     is_valid=is_valid,
   )
 
 
 def token(
-  ask: Question, chances: Float[Array, 'gamma'], last: Float[Array, 'n']
+  inputs: VerificationInputs,
+  accept_uniforms: Float[Array, 'gamma'],
+  sample_uniforms: Float[Array, 'n'],
 ) -> Verdict:
-  """From the left, each draft by itself."""
-  method, count = ask.method, ask.count[0]
-  acceptance, deferred = of_drafts(
-    ask, (method.acceptance, method.rule), ask.tokens[0]
+  """Accepts tokens from the left, each by itself."""
+  method, draft_length = inputs.method, inputs.draft_lengths[0]
+  acceptance, deferred = values_at_draft(
+    inputs, (method.acceptance, method.rule), inputs.tokens[0]
   )
   # u < 1 always: what is accepted with probability 1 never fails.
-  there = jnp.arange(ask.gamma) < count
-  kept = leading((chances < acceptance) & there)
-  # Only the one row that is sampled is made.
-  d, lenience = ask.row(kept, 0), ask.leniences[0, kept]
-  instead = method.residual(d, lenience)
+  in_draft = jnp.arange(inputs.gamma) < draft_length
+  n = count_leading((accept_uniforms < acceptance) & in_draft)
+  # Only the position that is sampled is evaluated.
+  d, lenience = inputs.distributions_at(n, 0), inputs.leniences[0, n]
+  residual = method.residual(d, lenience)
   law = method.law(d, lenience)
-  beyond = ask.beyond(d, law, ask.known[0])
-  found = verdict(kept, kept < count, instead, beyond, last, deferred)
-  return check_acceptance(check_law(found, law), acceptance, there)
+  verdict = make_verdict(
+    n,
+    is_rejected=n < draft_length,
+    residual=residual,
+    bonus=inputs.bonus_distribution(d, law, inputs.has_bonus_probs[0]),
+    sample_uniforms=sample_uniforms,
+    deferred=deferred,
+  )
+  return check_acceptance(check_law(verdict, law), acceptance, in_draft)
 
 
 def check_acceptance(
-  found: Verdict, acceptance: Float[Array, 'gamma'], there: Bool[Array, 'gamma']
+  verdict: Verdict,
+  acceptance: Float[Array, 'gamma'],
+  in_draft: Bool[Array, 'gamma'],
 ) -> Verdict:
-  """Marks a verdict as invalid if a draft was examined by a nan.
+  """Marks a verdict as invalid if an examined draft's acceptance is nan.
 
-  A comparison with nan rejects, which no acceptance asked for.
+  A comparison with nan is False, which looks like a rejection.
 
   Args:
-    found: The verdict.
-    acceptance: Of the drafted tokens.
-    there: Which of them there are.
+    verdict: The verdict.
+    acceptance: Acceptance probabilities of the drafted tokens.
+    in_draft: True at the tokens of the draft, False at padding.
   """
   index = jnp.arange(len(acceptance))
-  examined = there & (index <= found.num_accepted)
+  examined = in_draft & (index <= verdict.num_accepted)
   is_number = (jnp.isfinite(acceptance) | ~examined).all()
-  return found._replace(is_valid=found.is_valid & is_number)
+  return verdict._replace(is_valid=verdict.is_valid & is_number)
 
 
-def check_law(found: Verdict, law: Float[Array, 'V']) -> Verdict:
-  """Marks a verdict as invalid if its residual is of no distribution.
+def check_law(verdict: Verdict, law: Float[Array, 'V']) -> Verdict:
+  """Marks a verdict as invalid if its residual's law is no distribution.
 
-  A residual is made of what is above 0, and hides a law that is below.
+  A residual is clipped at 0, which hides a law with negative values.
 
   Args:
-    found: The verdict.
-    law: Of the token after what was kept.
+    verdict: The verdict.
+    law: The method's law after the accepted tokens.
   """
-  is_residual = found.next_source == RESIDUAL
+  is_residual = verdict.next_source == RESIDUAL
   is_valid = processing.has_mass(law) | ~is_residual
-  return found._replace(is_valid=found.is_valid & is_valid)
+  return verdict._replace(is_valid=verdict.is_valid & is_valid)
 
 
 def block(
-  ask: Question, chances: Float[Array, 'gamma'], last: Float[Array, 'n']
+  inputs: VerificationInputs,
+  accept_uniforms: Float[Array, 'gamma'],
+  sample_uniforms: Float[Array, 'n'],
 ) -> Verdict:
-  """The longest part of the block that stays.
+  """Accepts the longest prefix that block verification allows.
 
-  With w_0 = 1 and pi_i, q_i the rows of draft x_i,
+  With w_0 = 1 and pi_i, q_i the distributions of draft x_i,
 
     w_i = min(1, w_{i-1} pi_i(x_i) / q_i(x_i))
     S_i = sum max(0, w_i pi_{i+1} - q_{i+1})
     h_i = S_i / (S_i + 1 - w_i) for i < gamma,   h_gamma = w_gamma,
 
-  the longest i with u_i < h_i stays, and the residual after it is
-  norm(max(0, w_i pi_{i+1} - q_{i+1})). A draft that was ended early is one of a
-  smaller gamma. Unverified against its authors' code; that it keeps the law is
-  proven by enumeration.
+  the longest prefix i with u_i < h_i is accepted, and the residual after it is
+  norm(max(0, w_i pi_{i+1} - q_{i+1})). A draft that ended early is a draft of a
+  smaller gamma. Enumeration proves that the law is kept; not compared with the
+  authors' code (unverified).
   """
-  gamma, count = ask.gamma, ask.count[0]
-  method = ask.method
+  gamma, draft_length = inputs.gamma, inputs.draft_lengths[0]
+  method = inputs.method
 
   def weigh(w, i):
-    d, x, lenience = ask.row(i, 0), ask.tokens[0, i], ask.leniences[0, i]
+    d, x = inputs.distributions_at(i, 0), inputs.tokens[0, i]
+    lenience = inputs.leniences[0, i]
     pi = method.law(d, lenience)
     mass = jnp.maximum(0, w * pi - d.q).sum()
-    after = methods.ratio(w * pi[x], d.q[x])
-    deferred = of_token(method.rule, d, lenience, x)
-    return after.astype(w.dtype), (w, mass, deferred)
+    next_w = methods.ratio(w * pi[x], d.q[x])
+    deferred = value_at_token(method.rule, d, lenience, x)
+    return next_w.astype(w.dtype), (w, mass, deferred)
 
-  zero = jnp.zeros((), jnp.int32)
-  one = jnp.ones((), jax.eval_shape(ask.row, zero, zero).q.dtype)
-  end, (w, mass, deferred) = jax.lax.scan(weigh, one, jnp.arange(gamma))
+  w_start = jnp.ones((), inputs.probs_shape.dtype)
+  w_gamma, (w, mass, deferred) = jax.lax.scan(weigh, w_start, jnp.arange(gamma))
   # In this order no rounding makes the divisor smaller than the mass. At w = 1
-  # and no mass the next draft is kept for certain: any h will do.
+  # and no mass the next draft is accepted for certain: h is arbitrary.
   h = jnp.where(w < 1, mass / (mass + jnp.where(w < 1, 1 - w, 1)), 1)
-  w = jnp.append(w, end)
-  # Of i = 1..gamma; nothing is asked of i = 0.
+  w = jnp.append(w, w_gamma)
+  # The prefixes are i = 1..gamma; i = 0 needs no test.
   index = jnp.arange(1, gamma + 1)
-  h = jnp.where(index == count, w[1:], jnp.append(h[1:], 0.0)[:gamma])
-  stays = (chances < h) & (index <= count)
-  kept = jnp.where(stays, index, 0).max(initial=0).astype(jnp.int32)
-  d = ask.row(kept, 0)
-  law = method.law(d, ask.leniences[0, kept])
-  instead = methods.normalize(jnp.maximum(0, w[kept] * law - d.q), law)
-  beyond = ask.beyond(d, law, ask.known[0])
-  found = verdict(kept, kept < count, instead, beyond, last, deferred)
-  return check_law(found, law)
+  h = jnp.where(index == draft_length, w[1:], jnp.append(h[1:], 0.0)[:gamma])
+  passes = (accept_uniforms < h) & (index <= draft_length)
+  n = jnp.where(passes, index, 0).max(initial=0).astype(jnp.int32)
+  d = inputs.distributions_at(n, 0)
+  law = method.law(d, inputs.leniences[0, n])
+  verdict = make_verdict(
+    n,
+    is_rejected=n < draft_length,
+    residual=methods.normalize(jnp.maximum(0, w[n] * law - d.q), law),
+    bonus=inputs.bonus_distribution(d, law, inputs.has_bonus_probs[0]),
+    sample_uniforms=sample_uniforms,
+    deferred=deferred,
+  )
+  return check_law(verdict, law)
 
 
-def verdict(
-  kept, rejected, instead, beyond, uniforms, deferred, path=0
+def make_verdict(
+  num_accepted: Int[Array, ''],
+  *,
+  is_rejected: Bool[Array, ''],
+  residual: Float[Array, 'V'],
+  bonus: Float[Array, 'V'],
+  sample_uniforms: Float[Array, 'n'],
+  deferred: Array,
+  draft_index: Int[Array, ''] | int = 0,
 ) -> Verdict:
-  """The token after what was kept: a residual, or the bonus beyond it all."""
-  weights = jnp.where(rejected, instead, beyond)
+  """Samples the token after the accepted ones, and returns the verdict.
+
+  Args:
+    num_accepted: Accepted drafted tokens.
+    is_rejected: True if a draft was rejected: `residual` is sampled, otherwise
+      `bonus`.
+    residual: Weights of the token after a rejection.
+    bonus: Weights of the token after a fully accepted draft.
+    sample_uniforms: Uniform numbers of that token.
+    deferred: [gamma], above 0 where the rule defers the drafted token.
+    draft_index: The draft that begins with the accepted tokens.
+  """
+  weights = jnp.where(is_rejected, residual, bonus)
   return Verdict(
-    num_accepted=kept,
-    next_token=processing.sample_from_uniforms(uniforms, weights),
-    next_source=jnp.where(rejected, RESIDUAL, BONUS),
+    num_accepted=num_accepted,
+    next_token=processing.sample_from_uniforms(sample_uniforms, weights),
+    next_source=jnp.where(is_rejected, RESIDUAL, BONUS),
     deferred=jnp.append(deferred > 0, False),
-    path=jnp.asarray(path, jnp.int32),
+    draft_index=jnp.asarray(draft_index, jnp.int32),
     is_valid=processing.has_mass(weights),
   )

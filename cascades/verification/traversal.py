@@ -1,30 +1,31 @@
-"""A tree of drafts from its leaves: the longest path that may stay does.
+"""Verifies a tree of drafts from its leaves: traversal verification.
 
-Traversal verification, arXiv 2505.12398, whose published rule this is meant to
-be; it was derived here and not compared with its authors' code. With pi the
-method's law, a node of the tree has a budget r, the chance that the block goes
-through it, and a target t, what is to follow it there. At the root r = 1; where
-a node is come to, t = pi. Its candidates x, the next tokens of the drafts that
-begin with it, are tried one after the other:
+Meant to be the published rule of arXiv 2505.12398; derived independently and
+not compared with the authors' code (unverified). With pi the method's law, a
+node of the tree has a budget r, the probability that the block passes through
+it, and a target t, the distribution to follow there. At the root r = 1; when a
+node is entered, t = pi. Its candidates x, the next tokens of the drafts that
+begin with it, are examined one after the other:
 
   r_x = min(1, r t(x) / q(x)) is the budget of the node of x. If the block
   does not end there or further down,
 
     S = sum max(0, r t - q),  t <- max(0, r t - q) / S,  r <- S / (S + 1 - r).
 
-When none is left, the block ends at the node with chance r, and the token after
-it is drawn from t; else it does not go through the node.
+When no candidate is left, the block ends at the node with probability r, and
+the token after it is drawn from t; else it does not pass through the node.
 
-Of candidates that are independent draws from q, x is one and is gone through
-with min(q(x), r t(x)), whose sum is r - S. What is missing of r t is max(0, r t
-- q), and it is asked for where the block did not go through x, with S + 1 - r:
-so budget and target hold again, and at the root the law is pi. Whether a node
-is gone through hangs on its own budget alone, and not on which other drafts
-begin with it; so those are still independent draws when they are tried.
+If candidates are independent draws from q, the block passes through x with
+probability min(q(x), r t(x)), whose sum is r - S. The rest of r t is max(0, r t
+- q), and it is needed where the block did not pass through x, with probability
+S + 1 - r: so budget and target hold again, and at the root the law is pi.
+Whether the block passes through a node depends on the node's budget alone, not
+on which other drafts begin with it; so those are still independent draws when
+they are examined.
 
-With one draft this is block verification. A step of `multi_round` asks each
-candidate whether it may stay as if nothing followed; here a path that is long
-may stay though its beginning would not have.
+With one draft this is block verification. A step of `multi_round` examines each
+candidate as if nothing followed; here a long path may be accepted although its
+beginning alone would not have been.
 """
 
 from typing import NamedTuple
@@ -36,174 +37,193 @@ from jaxtyping import Array, Bool, Float, Int
 from cascades import methods
 from cascades.methods import processing
 from cascades.verification import single_draft
+from cascades.verification.inputs import VerificationInputs
 from cascades.verification.verdict import Verdict
 
 
-def _alike(
-  tokens: Int[Array, 'K gamma'], path: Int[Array, '']
+def _shared_prefix_lengths(
+  tokens: Int[Array, 'K gamma'], draft: Int[Array, '']
 ) -> Int[Array, 'K']:
-  """How many tokens each draft has in common with one of them."""
-  same = jnp.cumprod((tokens == tokens[path]).astype(jnp.int32), 1)
+  """Counts the leading tokens that each draft shares with one of them."""
+  same = jnp.cumprod((tokens == tokens[draft]).astype(jnp.int32), 1)
   return same.sum(1)
 
 
 class _Walk(NamedTuple):
-  """Where the walk is, and what is known of the nodes above it.
+  """The state of a walk over the tree of drafts.
 
   Attributes:
-    depth: Of the node.
-    path: A draft that begins with its tokens.
-    tried: Which tokens of the drafts were.
-    tests: Nodes that were left upwards; each has a random number.
-    done: Whether the block has ended at the node.
-    budgets: r of the nodes along the path.
-    targets: t of them.
-    firsts: The draft whose token was tried first there; -1 for none.
-    is_valid: Whether the laws of all nodes so far are distributions.
+    depth: Depth of the current node.
+    draft: A draft that begins with the tokens of the node.
+    is_examined: True for tokens of drafts that were candidates before.
+    num_tests: Nodes that were left upwards; each used a uniform number.
+    is_done: True if the block has ended at the node.
+    budgets: r of the nodes from the root to the current one.
+    targets: t of these nodes.
+    first_drafts: The draft whose token was the first candidate of each of
+      these nodes; -1 for none.
+    is_valid: True if the laws of all entered nodes are distributions.
   """
 
   depth: Int[Array, '']
-  path: Int[Array, '']
-  tried: Bool[Array, 'K gamma']
-  tests: Int[Array, '']
-  done: Bool[Array, '']
+  draft: Int[Array, '']
+  is_examined: Bool[Array, 'K gamma']
+  num_tests: Int[Array, '']
+  is_done: Bool[Array, '']
   budgets: Float[Array, 'gamma_1']
   targets: Float[Array, 'gamma_1 V']
-  firsts: Int[Array, 'gamma_1']
+  first_drafts: Int[Array, 'gamma_1']
   is_valid: Bool[Array, '']
 
   def at(
     self,
-    level: Int[Array, ''],
+    depth: Int[Array, ''],
     budget: Float[Array, ''],
     target: Float[Array, 'V'],
-    first: Int[Array, ''],
+    first_draft: Int[Array, ''],
   ) -> '_Walk':
-    """The walk at a level, with what is known of the node there."""
+    """Moves the walk to a depth, and sets the values of the node there."""
     return self._replace(
-      depth=level,
-      budgets=self.budgets.at[level].set(budget),
-      targets=self.targets.at[level].set(target),
-      firsts=self.firsts.at[level].set(first),
+      depth=depth,
+      budgets=self.budgets.at[depth].set(budget),
+      targets=self.targets.at[depth].set(target),
+      first_drafts=self.first_drafts.at[depth].set(first_draft),
     )
 
 
-def _without(
+def _without_candidate(
   budget: Float[Array, ''], target: Float[Array, 'V'], q: Float[Array, 'V']
 ) -> tuple[Array, Array]:
-  """A node's budget and target after a candidate that it did not go through."""
-  left = jnp.maximum(0, budget * target - q)
-  mass = left.sum()
+  """Returns a node's budget and target after a candidate that was rejected."""
+  rest = jnp.maximum(0, budget * target - q)
+  mass = rest.sum()
   # In this order no rounding makes the divisor smaller than the mass.
-  whole = mass + jnp.where(budget < 1, 1 - budget, 0)
-  rest = jnp.where(mass > 0, mass / jnp.where(mass > 0, whole, 1), 0)
-  return rest, methods.normalize(left, target)
+  total = mass + jnp.where(budget < 1, 1 - budget, 0)
+  next_budget = jnp.where(mass > 0, mass / jnp.where(mass > 0, total, 1), 0)
+  return next_budget, methods.normalize(rest, target)
 
 
-def _turn(
-  ask: single_draft.Question, chances: Float[Array, 'n'], walk: _Walk
+def _advance(
+  inputs: VerificationInputs, accept_uniforms: Float[Array, 'n'], walk: _Walk
 ) -> _Walk:
-  """Down to a candidate; where none is left, the end of the block, or up."""
-  depth, path = walk.depth, walk.path
-  d, at = ask.row(depth, path), jnp.minimum(depth, ask.gamma - 1)
-  here = _alike(ask.tokens, path) >= depth
-  free = here & ~walk.tried[:, at] & (depth < ask.count)
-  down = ~walk.done & free.any()
-  draft = jnp.argmax(free).astype(jnp.int32)
-  x = ask.tokens[draft, at]
+  """Moves down to a candidate; without one, ends the block or moves up."""
+  depth, draft = walk.depth, walk.draft
+  d = inputs.distributions_at(depth, draft)
+  at = jnp.minimum(depth, inputs.gamma - 1)
+  is_below = _shared_prefix_lengths(inputs.tokens, draft) >= depth
+  in_draft = depth < inputs.draft_lengths
+  is_candidate = is_below & ~walk.is_examined[:, at] & in_draft
+  down = ~walk.is_done & is_candidate.any()
+  candidate = jnp.argmax(is_candidate).astype(jnp.int32)
+  x = inputs.tokens[candidate, at]
   budget, target = walk.budgets[depth], walk.targets[depth]
   # The root's budget is 1, whatever rounding makes of it.
-  ends = (chances[walk.tests] < budget) | (depth == 0)
-  up = ~walk.done & ~down & ~ends
+  ends = (accept_uniforms[walk.num_tests] < budget) | (depth == 0)
+  up = ~walk.is_done & ~down & ~ends
   above = jnp.maximum(depth - 1, 0)
-  q = ask.row(above, path).q
-  rest, left = _without(walk.budgets[above], walk.targets[above], q)
-  further = ask.leniences[draft, at + 1]
-  law = ask.method.law(ask.row(at + 1, draft), further)
-  share = methods.ratio(budget * target[x], d.q[x])
-
-  def chosen(of_down, of_up, of_stay):
-    return jnp.where(down, of_down, jnp.where(up, of_up, of_stay))
-
-  first = walk.firsts.at[depth].set(
-    jnp.where(down & (walk.firsts[depth] < 0), draft, walk.firsts[depth])
+  q = inputs.distributions_at(above, draft).q
+  budget_above, target_above = _without_candidate(
+    walk.budgets[above], walk.targets[above], q
   )
-  level = chosen(depth + 1, above, depth)
-  walk = walk._replace(firsts=first).at(
-    level,
-    chosen(share, rest, budget),
-    chosen(law, left, target),
-    jnp.where(down, -1, first[level]),
+  lenience_below = inputs.leniences[candidate, at + 1]
+  d_below = inputs.distributions_at(at + 1, candidate)
+  law = inputs.method.law(d_below, lenience_below)
+  budget_below = methods.ratio(budget * target[x], d.q[x])
+
+  def select(if_down, if_up, if_stay):
+    return jnp.where(down, if_down, jnp.where(up, if_up, if_stay))
+
+  is_first = down & (walk.first_drafts[depth] < 0)
+  first_drafts = walk.first_drafts.at[depth].set(
+    jnp.where(is_first, candidate, walk.first_drafts[depth])
   )
+  next_depth = select(depth + 1, above, depth)
+  walk = walk._replace(first_drafts=first_drafts).at(
+    next_depth,
+    select(budget_below, budget_above, budget),
+    select(law, target_above, target),
+    jnp.where(down, -1, first_drafts[next_depth]),
+  )
+  is_examined = walk.is_examined[candidate, at] | down
   return walk._replace(
-    path=jnp.where(down, draft, path),
-    tried=walk.tried.at[draft, at].set(walk.tried[draft, at] | down),
-    tests=walk.tests + up,
-    done=walk.done | (~down & ends),
+    draft=jnp.where(down, candidate, draft),
+    is_examined=walk.is_examined.at[candidate, at].set(is_examined),
+    num_tests=walk.num_tests + up,
+    is_done=walk.is_done | (~down & ends),
     is_valid=walk.is_valid & (processing.has_mass(law) | ~down),
   )
 
 
 def traversal(
-  ask: single_draft.Question,
-  chances: Float[Array, 'N'],
-  last: Float[Array, 'n'],
+  inputs: VerificationInputs,
+  accept_uniforms: Float[Array, 'N'],
+  sample_uniforms: Float[Array, 'n'],
 ) -> Verdict:
-  """Down to a leaf, and up again as far as nothing stays; see the module."""
-  paths, gamma = ask.tokens.shape
+  """Accepts the first path, from the leaves upwards, that passes its test."""
+  num_drafts, gamma = inputs.tokens.shape
   zero = jnp.zeros((), jnp.int32)
-  law = ask.method.law(ask.row(zero, zero), ask.leniences[0, 0])
+  d = inputs.distributions_at(zero, zero)
+  law = inputs.method.law(d, inputs.leniences[0, 0])
+  targets = jnp.zeros((gamma + 1, inputs.vocab_size), law.dtype)
   start = _Walk(
     depth=zero,
-    path=zero,
-    tried=jnp.zeros((paths, gamma), bool),
-    tests=zero,
-    done=jnp.zeros((), bool),
+    draft=zero,
+    is_examined=jnp.zeros((num_drafts, gamma), bool),
+    num_tests=zero,
+    is_done=jnp.zeros((), bool),
     budgets=jnp.ones(gamma + 1, law.dtype),
-    targets=jnp.zeros((gamma + 1, ask.size), law.dtype).at[0].set(law),
-    firsts=jnp.full(gamma + 1, -1, jnp.int32),
-    is_valid=processing.has_mass(law) | (ask.count == 0).all(),
+    targets=targets.at[0].set(law),
+    first_drafts=jnp.full(gamma + 1, -1, jnp.int32),
+    is_valid=processing.has_mass(law) | (inputs.draft_lengths == 0).all(),
   )
-  # Each token is gone down to once, and up from once; then the block ends.
+  # Each token is entered once and left upwards once; then the block ends.
   end = jax.lax.fori_loop(
     0,
-    2 * paths * gamma + 1,
-    lambda _, walk: _turn(ask, chances, walk),
+    2 * num_drafts * gamma + 1,
+    lambda _, walk: _advance(inputs, accept_uniforms, walk),
     start,
   )
-  kept, path = end.depth, end.path
-  rejected = end.firsts[kept] >= 0
-  d = ask.row(kept, path)
-  known = ask.known[path] | (kept < ask.count[path])
-  beyond = ask.beyond(d, end.targets[kept], known)
-  deferred = _deferred(ask, kept, path, end.firsts[kept])
-  found = single_draft.verdict(
-    kept, rejected, end.targets[kept], beyond, last, deferred, path
+  n, draft = end.depth, end.draft
+  d = inputs.distributions_at(n, draft)
+  ends_early = n < inputs.draft_lengths[draft]
+  has_bonus_probs = inputs.has_bonus_probs[draft] | ends_early
+  verdict = single_draft.make_verdict(
+    n,
+    is_rejected=end.first_drafts[n] >= 0,
+    residual=end.targets[n],
+    bonus=inputs.bonus_distribution(d, end.targets[n], has_bonus_probs),
+    sample_uniforms=sample_uniforms,
+    deferred=_deferred(inputs, n, draft, end.first_drafts[n]),
+    draft_index=draft,
   )
-  return found._replace(is_valid=found.is_valid & end.is_valid)
+  return verdict._replace(is_valid=verdict.is_valid & end.is_valid)
 
 
 def _deferred(
-  ask: single_draft.Question,
-  kept: Int[Array, ''],
-  path: Int[Array, ''],
-  first: Int[Array, ''],
+  inputs: VerificationInputs,
+  num_accepted: Int[Array, ''],
+  draft: Int[Array, ''],
+  first_draft: Int[Array, ''],
 ) -> Bool[Array, 'gamma']:
-  """Where the rule defers: of tokens that stay, and of the first that did not.
+  """Returns where the rule defers accepted tokens, and the first rejected one.
 
   Args:
-    ask: What was asked.
-    kept: Tokens that stay.
-    path: The draft that they are of.
-    first: The draft whose token was tried first after them; -1 for none.
+    inputs: The block.
+    num_accepted: Accepted tokens.
+    draft: The draft that they belong to.
+    first_draft: The draft whose token was the first candidate after them; -1
+      for none.
   """
 
-  def one(i):
-    there = (i < kept) | ((i == kept) & (first >= 0))
-    x = ask.tokens[jnp.where(i < kept, path, jnp.maximum(first, 0)), i]
-    d = ask.row(i, path)
-    lenience = ask.leniences[path, i]
-    said = single_draft.of_token(ask.method.rule, d, lenience, x)
-    return there & (said > 0)
+  def defers(i):
+    is_first = (i == num_accepted) & (first_draft >= 0)
+    is_examined = (i < num_accepted) | is_first
+    owner = jnp.where(i < num_accepted, draft, jnp.maximum(first_draft, 0))
+    x = inputs.tokens[owner, i]
+    d = inputs.distributions_at(i, draft)
+    rule = single_draft.value_at_token(
+      inputs.method.rule, d, inputs.leniences[draft, i], x
+    )
+    return is_examined & (rule > 0)
 
-  return jax.lax.map(one, jnp.arange(ask.gamma))
+  return jax.lax.map(defers, jnp.arange(inputs.gamma))

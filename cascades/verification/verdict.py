@@ -1,4 +1,4 @@
-"""What verification says of a block."""
+"""The result of verifying a block of drafted tokens."""
 
 from typing import NamedTuple
 
@@ -6,23 +6,23 @@ from jaxtyping import Array, Bool, Int
 
 
 class Verdict(NamedTuple):
-  """What verification says of one block of gamma drafted tokens.
+  """The outcome of verifying one block of up to gamma drafted tokens.
 
   Attributes:
-    num_accepted: How many drafts stay, 0 to gamma.
-    next_token: The token after them.
-    next_source: Where it comes from: RESIDUAL after a rejection, BONUS where
-      nothing more was drafted, DRAFT only without blocks.
-    deferred: [gamma + 1], where the rule defers the drafted token.
-    path: Which draft of several begins with the tokens that stay.
-    is_valid: Whether the token after them was drawn from a distribution, and
-      acceptance of the drafts was a number; not where a model or the method
-      gave nan.
+    num_accepted: Accepted drafted tokens, 0 to gamma.
+    next_token: The token after the accepted tokens.
+    next_source: Source of `next_token`: RESIDUAL after a rejection, BONUS
+      after a fully accepted draft, DRAFT only in sequential verification.
+    deferred: True where the rule defers the drafted token; False at the bonus.
+    draft_index: A draft that begins with the accepted tokens.
+    is_valid: True if `next_token` was drawn from a distribution and each
+      examined draft was accepted with a probability; False if a model or the
+      method gave nan.
   """
 
   num_accepted: Int[Array, '']
   next_token: Int[Array, '']
   next_source: Int[Array, '']
   deferred: Bool[Array, 'gamma_1']
-  path: Int[Array, '']
+  draft_index: Int[Array, '']
   is_valid: Bool[Array, '']

@@ -96,7 +96,7 @@ class ChainDrafter(drafters.Drafter):
       blocks=jnp.zeros((), jnp.int32),
       verifier_cache=state[0],
       drafter_state=state[1],
-      memory=(),
+      schedule_state=(),
       hidden=None,
       key=context.key,
       lenience=lenience,

@@ -1,12 +1,11 @@
-"""One draft per block, each token judged by what is drafted after it too.
+"""Look-ahead verification: judges a draft by the drafts after it too.
 
-A rule that looks at one place cannot tell another way to say the same from a
-mistake. Here a draft that only the lenient method would keep stays if what
-follows it shows that the text goes on as the verifier would have it: the next
-W - 1 drafts would have stayed by strict decoding. That is the deferred window
-of FLy (arXiv 2511.22972), which was not compared with its authors' code
-(unverified); its gate is the method `undecided`, at temperature 0 its strict
-decoding is equality with the verifier's favourite.
+A rule that sees one position cannot tell a paraphrase from a mistake. Here a
+draft that only the lenient method would accept is accepted if the text goes on
+as the verifier would write it: strict decoding would accept the next W - 1
+drafts. That is the deferred window of FLy (arXiv 2511.22972), not compared with
+its authors' code (unverified); its gate is the method `undecided`, and at
+temperature 0 its strict decoding is equality with the verifier's argmax.
 """
 
 import jax
@@ -15,66 +14,75 @@ from jaxtyping import Array, Float
 
 from cascades import methods
 from cascades.verification import single_draft
+from cascades.verification.inputs import VerificationInputs
 from cascades.verification.verdict import Verdict
 
 
-def _strict(d: methods.Distributions, lenience: Array) -> Array:
-  """min(1, p / q), whatever the method."""
+def _strict_acceptance(d: methods.Distributions, lenience: Array) -> Array:
+  """Returns min(1, p / q), whatever the method."""
   del lenience
   return methods.ratio(d.p, d.q)
 
 
 def look_ahead(
-  ask: single_draft.Question,
-  chances: Float[Array, 'gamma'],
-  last: Float[Array, 'n'],
+  inputs: VerificationInputs,
+  accept_uniforms: Float[Array, 'gamma'],
+  sample_uniforms: Float[Array, 'n'],
   argument: int,
 ) -> Verdict:
-  """From the left, each draft by itself or by what follows it.
+  """Accepts tokens from the left, each by itself or by the tokens after it.
 
-  With one number u_i for each draft x_i, drawn once,
+  With one uniform number u_i for each draft x_i,
 
     s_i = u_i < min(1, p_i(x_i) / q_i(x_i))
     l_i = u_i < acceptance_i(x_i)
-    x_i stays if s_i, or if l_i and s_{i+1}, ..., s_{i+W-1},
+    x_i is accepted if s_i, or if l_i and s_{i+1}, ..., s_{i+W-1},
 
-  and all before it stay; where a block has no W - 1 drafts after x_i, only s_i
-  counts. After the first that does not stay comes a token of norm(max(0, p -
-  q)). So a block follows, with A(x) the chance that the W - 1 drafts after x
+  and all before it are accepted; if a block has fewer than W - 1 drafts after
+  x_i, only s_i counts. After a rejection comes a token of norm(max(0, p - q)).
+  So a block follows, with A(x) the probability that the W - 1 drafts after x
   are all s,
 
     kept_i(x) = s_i(x) + max(0, l_i(x) - s_i(x)) A(x)
     law_i(x) = q_i(x) kept_i(x) + (1 - sum q_i kept_i) norm(max(0, p_i - q_i)),
 
-  s_i and l_i as chances; and after a draft that stayed so, the next W - 1 are
-  those that were looked at. At the method's strict lenience it is p. It hangs
-  on where blocks begin: a text has no one probability.
+  s_i and l_i as probabilities; and after a draft that was accepted that way,
+  the next W - 1 tokens are the drafts. At the method's strict lenience the law
+  is p. It depends on where blocks begin: a text has no single probability.
 
   Args:
-    ask: The block.
-    chances: One for each draft.
-    last: What the token after those that stay is drawn by.
+    inputs: The block.
+    accept_uniforms: Uniform numbers, one for each draft.
+    sample_uniforms: Uniform numbers of the token after the accepted ones.
     argument: W, 2 or more.
   """
   window = argument
-  method, count = ask.method, ask.count[0]
-  strict, acceptance, deferred = single_draft.of_drafts(
-    ask, (_strict, method.acceptance, method.rule), ask.tokens[0]
+  method, draft_length = inputs.method, inputs.draft_lengths[0]
+  functions = _strict_acceptance, method.acceptance, method.rule
+  strict, acceptance, deferred = single_draft.values_at_draft(
+    inputs, functions, inputs.tokens[0]
   )
-  there = jnp.arange(ask.gamma) < count
-  sure, likely = ((chances < x) & there for x in (strict, acceptance))
+  in_draft = jnp.arange(inputs.gamma) < draft_length
+  is_strict, is_lenient = (
+    (accept_uniforms < x) & in_draft for x in (strict, acceptance)
+  )
 
-  def run(after, now):
-    # How many in a row are sure from here on.
-    return jnp.where(now, after + 1, 0), after
+  def count_run(run_after, accepts):
+    # Drafts in a row, from this one on, that are accepted strictly.
+    return jnp.where(accepts, run_after + 1, 0), run_after
 
   zero = jnp.zeros((), jnp.int32)
-  _, followed = jax.lax.scan(run, zero, sure, reverse=True)
-  kept = single_draft.leading(sure | (likely & (followed >= window - 1)))
-  d, lenience = ask.row(kept, 0), ask.leniences[0, kept]
-  instead = methods.normalize(jnp.maximum(0, d.p - d.q), d.p)
-  beyond = ask.beyond(d, method.law(d, lenience), ask.known[0])
-  found = single_draft.verdict(
-    kept, kept < count, instead, beyond, last, deferred
+  _, run_after = jax.lax.scan(count_run, zero, is_strict, reverse=True)
+  accepts = is_strict | (is_lenient & (run_after >= window - 1))
+  n = single_draft.count_leading(accepts)
+  d, lenience = inputs.distributions_at(n, 0), inputs.leniences[0, n]
+  law, has_bonus_probs = method.law(d, lenience), inputs.has_bonus_probs[0]
+  verdict = single_draft.make_verdict(
+    n,
+    is_rejected=n < draft_length,
+    residual=methods.normalize(jnp.maximum(0, d.p - d.q), d.p),
+    bonus=inputs.bonus_distribution(d, law, has_bonus_probs),
+    sample_uniforms=sample_uniforms,
+    deferred=deferred,
   )
-  return single_draft.check_acceptance(found, acceptance, there)
+  return single_draft.check_acceptance(verdict, acceptance, in_draft)

@@ -1,0 +1,137 @@
+"""The static configuration of the compiled step."""
+
+import dataclasses
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+
+from cascades import methods
+from cascades.decoding.drafter import Drafter
+from cascades.decoding.state import Models, SamplingState
+from cascades.verification_config import (
+  SEQUENTIAL,
+  SINGLE_DRAFT,
+  STANDARD,
+  VerificationConfig,
+)
+
+# Without drafts there is nothing to verify: one program for all settings.
+_WITHOUT_DRAFTS = dict(
+  method=methods.get_method('speed'),
+  verification=STANDARD,
+  drafts=1,
+  tree_size=None,
+)
+
+
+def tree_tokens(gamma: int, drafts: int, tree_size: int | None = None) -> int:
+  """Returns the number of drafted tokens that the verifier reads per block.
+
+  A single draft shares no tokens, and is read whatever `tree_size` is.
+  """
+  if drafts == 1 or tree_size is None:
+    return gamma * drafts
+  return min(gamma * drafts, tree_size)
+
+
+def _check_drafter(
+  drafter: Drafter, verification: VerificationConfig, drafts: int
+) -> None:
+  """Refuses a drafter that does not support the number or use of its drafts.
+
+  Raises:
+    ValueError: The drafter has fewer drafts; or they are not independent draws
+      and the verification needs independent draws.
+  """
+  name = type(drafter).__name__
+  if drafter.max_drafts is not None and drafts > drafter.max_drafts:
+    raise ValueError(
+      f'drafts: must be at most {drafter.max_drafts} with {name}, got {drafts}.'
+    )
+  if not drafter.independent and verification.verification != 'match':
+    raise ValueError(
+      f'verification: {verification.verification!r} needs independent draws,'
+      f" which the drafts of {name} are not; take 'match'."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class StepConfig:
+  """The settings that are compiled into a step. Hashable: a static argument.
+
+  Attributes:
+    models: The verifier and the drafter.
+    method: Defines acceptance, residual and law.
+    gamma: Tokens drafted per block, 0 or more. With 0 the verifier decodes
+      alone, and the other settings have no effect. Sequential verification
+      sets gamma to 1.
+    verification: The kind of verification.
+    drafts: Drafts per block.
+    tree_size: Largest number of drafted tokens that the verifier reads per
+      block, at least `drafts`; None for all. Drafts share common prefixes, and
+      end before a level of the tree that might not fit.
+    always_reads_block: True if the verifier reads a whole block even if no row
+      has a draft; used to time blocks.
+
+  Raises:
+    ValueError: The verification does not support the method, or the drafter
+      does not support so many drafts.
+  """
+
+  models: Models
+  method: methods.Method
+  gamma: int
+  verification: VerificationConfig = STANDARD
+  drafts: int = 1
+  tree_size: int | None = None
+  always_reads_block: bool = False
+
+  def __post_init__(self):
+    if self.gamma:
+      self.verification.check(self.method, self.drafts)
+      _check_drafter(self.models.drafter, self.verification, self.drafts)
+    else:
+      for name, value in _WITHOUT_DRAFTS.items():
+        object.__setattr__(self, name, value)
+    if self.sequential:
+      object.__setattr__(self, 'gamma', 1)
+
+  @property
+  def sequential(self) -> bool:
+    """True if a step is one token: `verification.single_draft.sequential`.
+
+    Both models read one token in each step, since the rows of a batch advance
+    together. The verifier's calls are counted as a cascade that asks it only
+    where the rule defers.
+    """
+    return self.verification.verification == SEQUENTIAL
+
+  def needs_bonus_probs(self, state: SamplingState) -> Bool[Array, '']:
+    """Returns True if the bonus token's target depends on q there."""
+    if self.sequential:
+      return jnp.zeros((), bool)
+    if self.drafts > 1 or self.verification.verification not in SINGLE_DRAFT:
+      return jnp.ones((), bool)
+    if not self.method.law_uses_q or self.verification.bonus != 'target':
+      return jnp.zeros((), bool)
+    strict = self.method.strict
+    if strict is None or state.schedule is not None:
+      return jnp.ones((), bool)
+    return state.lenience != strict
+
+  @property
+  def allows_empty_draft(self) -> bool:
+    """True if a block without drafts is read as one token."""
+    may_be_empty = self.models.drafter.allows_empty_draft and self.drafts == 1
+    has_blocks = self.gamma > 0 and not self.sequential
+    return may_be_empty and has_blocks and not self.always_reads_block
+
+  @property
+  def cache_headroom(self) -> int:
+    """The number of cache slots that a step may write past a sequence."""
+    return (self.gamma + 1) * self.drafts + self.models.drafter.cache_headroom
+
+  @property
+  def tree_tokens(self) -> int:
+    """The number of drafted tokens that the verifier reads per block."""
+    return tree_tokens(self.gamma, self.drafts, self.tree_size)

@@ -1,0 +1,371 @@
+"""Steps 2 and 3: the verifier reads a block, and verification decides it."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from cascades import methods, schedules, verification
+from cascades.decoding.drafter import Draft
+from cascades.decoding.propose import Proposal
+from cascades.decoding.reading import build_tree, read_hidden
+from cascades.decoding.state import Params, SamplingState
+from cascades.decoding.step_config import StepConfig
+from cascades.methods import processing
+
+# Returns the distributions after `position` tokens of draft `draft`.
+DistributionsAt = Callable[..., methods.Distributions]
+
+
+class ReadBlock(NamedTuple):
+  """A drafted block that the verifier has read.
+
+  Attributes:
+    draft: The drafts, as far as the verifier read them.
+    node_indices: [j, i] is the index, among the L tokens that were read, of
+      token i of draft j; 0 is the last token of the sequence.
+    logits: The verifier's logits after each token that was read.
+    hidden: The hidden states that the logits are made of.
+    verifier_cache: The verifier's cache after reading.
+  """
+
+  draft: Draft
+  node_indices: Int[Array, 'K gamma_1']
+  logits: Float[Array, 'L V']
+  hidden: Float[Array, 'L D']
+  verifier_cache: PyTree
+
+
+class ExtraOutputs(NamedTuple):
+  """Optional outputs of a verified block.
+
+  Attributes:
+    logits: True to return the verifier's logits.
+    law: True to return the law of each token.
+  """
+
+  logits: bool = False
+  law: bool = False
+
+
+NO_EXTRAS = ExtraOutputs()
+
+
+class BlockResult(NamedTuple):
+  """A verified block: gamma + 1 positions along the accepted draft.
+
+  Attributes:
+    verdict: The outcome of verification.
+    tokens: The accepted tokens, the token after them, and padding.
+    logprobs: The verifier's log-probability of each token at temperature 1.
+    schedule_state: The schedule's state after all of them.
+    hidden: The verifier's hidden states that predict each token.
+    verifier_cache: The slots of the accepted draft stand at its front.
+    logits: The verifier's logits of each token; None if not requested.
+    law: The law of each token; None if not requested.
+    verifier_bad: True where the verifier's logits are no distribution.
+    method_bad: True where the method samples from no distribution.
+  """
+
+  verdict: verification.Verdict
+  tokens: Int[Array, 'gamma_1']
+  logprobs: Float[Array, 'gamma_1']
+  schedule_state: PyTree
+  hidden: Float[Array, 'gamma_1 D']
+  verifier_cache: PyTree
+  logits: Float[Array, 'gamma_1 V'] | None
+  law: Float[Array, 'gamma_1 V'] | None
+  verifier_bad: Bool[Array, 'gamma_1']
+  method_bad: Bool[Array, 'gamma_1']
+
+
+def distributions(
+  drafter_logits: Float[Array, 'V'],
+  verifier_logits: Float[Array, 'V'],
+  sampling: processing.SamplingParams,
+  drafter_probs: Callable[..., Float[Array, 'V']] = processing.processed_probs,
+  gate: str = 'raw',
+) -> methods.Distributions:
+  """Computes the distributions that methods see at one position.
+
+  Args:
+    drafter_logits: The drafter's logits, `Draft.logits_at`.
+    verifier_logits: The verifier's logits.
+    sampling: Temperature, truncation and forbidden tokens.
+    drafter_probs: Computes q from logits: `Drafter.processed_probs`.
+    gate: What deferral rules see; see `VerificationConfig.gate`.
+  """
+  q = drafter_probs(drafter_logits, sampling)
+  p = processing.processed_probs(verifier_logits, sampling)
+  gates = q, p
+  if gate == 'raw':
+    gates = tuple(
+      processing.gate_probs(logits)
+      for logits in (drafter_logits, verifier_logits)
+    )
+  return methods.Distributions(
+    q,
+    p,
+    *gates,
+    p_logits=verifier_logits.astype(jnp.float32),
+    cap=None if sampling.cap is None else sampling.cap.inside(gates[1]),
+  )
+
+
+def read_block(
+  state: SamplingState,
+  params: Params,
+  proposal: Proposal,
+  step_config: StepConfig,
+  empty_draft: bool = False,
+) -> ReadBlock:
+  """Reads a block with the verifier, in one call.
+
+  Args:
+    state: The sequence before the block.
+    params: Both models' parameters.
+    proposal: The drafted block.
+    step_config: What is compiled.
+    empty_draft: True to read the last token of the sequence alone.
+  """
+  at = state.length - 1
+  tree = build_tree(state.tokens[at], proposal.draft, step_config.tree_tokens)
+  logits, hidden, cache = read_hidden(
+    step_config.models.verifier,
+    params.verifier,
+    proposal.verifier_cache,
+    tree.tokens[:1] if empty_draft else tree.tokens,
+    position=at,
+    tree_mask=tree.tree_mask,
+    hidden_layers=step_config.models.drafter.hidden_layers,
+  )
+  # Without the barrier XLA computes the logits once for each of their readers.
+  logits = jax.lax.optimization_barrier(logits)
+  return ReadBlock(tree.draft, tree.node_indices, logits, hidden, cache)
+
+
+def _distributions_at(
+  block: ReadBlock,
+  sampling: processing.SamplingParams,
+  step_config: StepConfig,
+) -> DistributionsAt:
+  """Returns a function of position and draft that computes distributions."""
+  drafter_probs = step_config.models.drafter.processed_probs
+  gate = step_config.verification.gate
+
+  def distributions_at(position, draft):
+    index = position
+    if step_config.drafts > 1:
+      index = block.node_indices[draft, position]
+    p_logits = block.logits[index]
+    q_logits = block.draft.logits_at(position, draft, p_logits.shape[-1])
+    return distributions(q_logits, p_logits, sampling, drafter_probs, gate)
+
+  return distributions_at
+
+
+def _leniences(
+  state: SamplingState,
+  draft: Draft,
+  distributions_at: DistributionsAt,
+  *,
+  method: methods.Method,
+  num_positions: int,
+) -> tuple[Float[Array, 'K gamma_1'], PyTree]:
+  """Computes leniences along each draft, and the schedule's states there.
+
+  Args:
+    state: The sequence before the block.
+    draft: The drafts.
+    distributions_at: Computes the distributions at a position of a draft.
+    method: The method whose leniences they are.
+    num_positions: How many of the gamma + 1 positions are verified.
+  """
+  num_drafts, gamma = draft.tokens.shape
+  if state.schedule is None:
+    shape = num_drafts, gamma + 1
+    return jnp.broadcast_to(state.lenience, shape), ()
+
+  def along_draft(j, tokens):
+    return schedules.along(
+      state.schedule,
+      state.schedule_state,
+      state.lenience,
+      method,
+      draft=tokens[: num_positions - 1],
+      row=lambda i: distributions_at(i, j),
+    )
+
+  leniences, schedule_states = jax.vmap(along_draft)(
+    jnp.arange(num_drafts), draft.tokens
+  )
+  padding = (0, 0), (0, gamma + 1 - num_positions)
+  return jnp.pad(leniences, padding, 'edge'), schedule_states
+
+
+def _verification_inputs(
+  state: SamplingState,
+  block: ReadBlock,
+  sampling: processing.SamplingParams,
+  step_config: StepConfig,
+  empty_draft: bool,
+) -> tuple[verification.VerificationInputs, PyTree]:
+  """Makes the inputs of verification, and the schedule's states in them."""
+  draft = block.draft
+  distributions_at = _distributions_at(block, sampling, step_config)
+  leniences, schedule_states = _leniences(
+    state,
+    draft,
+    distributions_at,
+    method=step_config.method,
+    num_positions=1 if empty_draft else step_config.gamma + 1,
+  )
+  inputs = verification.VerificationInputs(
+    method=step_config.method,
+    leniences=leniences,
+    tokens=draft.tokens,
+    draft_lengths=draft.lengths,
+    has_bonus_probs=draft.has_bonus_probs,
+    distributions_at=distributions_at,
+    config=step_config.verification,
+    empty_draft=empty_draft,
+  )
+  return inputs, schedule_states
+
+
+def _is_verifiers(
+  inputs: verification.VerificationInputs,
+  draft_index: Int[Array, ''],
+  position: Int[Array, ''],
+) -> Bool[Array, '']:
+  """Returns True if the verifier alone decides the token at a position.
+
+  As in verification, that is after the drafts, if q is unknown there or the
+  bonus is the verifier's.
+  """
+  is_bonus = position == inputs.draft_lengths[draft_index]
+  if inputs.bonus_from_target:
+    is_bonus &= ~inputs.has_bonus_probs[draft_index]
+  return is_bonus
+
+
+def _next_schedule_state(
+  state: SamplingState,
+  schedule_states: PyTree,
+  inputs: verification.VerificationInputs,
+  verdict: verification.Verdict,
+) -> PyTree:
+  """Returns the schedule's state after a block; () without a schedule.
+
+  Args:
+    state: The sequence before the block.
+    schedule_states: The schedule's states before each token of each draft.
+    inputs: The inputs of verification.
+    verdict: The outcome of verification.
+  """
+  n, draft_index = verdict.num_accepted, verdict.draft_index
+  last = jax.tree.map(lambda x: x[draft_index, n], schedule_states)
+  if state.schedule is None:
+    return ()
+  cost = None
+  if state.schedule.looks:
+    d, lenience = inputs.distributions_at(n, draft_index), inputs.leniences
+    cost = schedules.spent(
+      inputs.method, d, lenience[draft_index, n], verdict.next_token
+    )
+    # A token that the verifier alone decides costs nothing.
+    is_free = _is_verifiers(inputs, draft_index, n)
+    cost = jax.tree.map(
+      lambda x: jnp.where(is_free, jnp.zeros_like(x), x), cost
+    )
+  return state.schedule.after(last, verdict.next_token, cost)
+
+
+def _block_result(
+  state: SamplingState,
+  block: ReadBlock,
+  inputs: verification.VerificationInputs,
+  verdict: verification.Verdict,
+  *,
+  step_config: StepConfig,
+  schedule_states: PyTree,
+  extra: ExtraOutputs,
+) -> BlockResult:
+  """Gathers the accepted draft's tokens, states and cache slots."""
+  n, draft_index = verdict.num_accepted, verdict.draft_index
+  index = jnp.arange(inputs.gamma + 1)
+  num_positions = 1 if inputs.empty_draft else len(index)
+  tokens = jnp.append(inputs.tokens[draft_index], verdict.next_token)
+  tokens = jnp.where(index == n, verdict.next_token, tokens)
+  logits, hidden, cache = block.logits, block.hidden, block.verifier_cache
+  if step_config.drafts > 1:
+    nodes, at = block.node_indices[draft_index], state.length - 1
+    cache = step_config.models.verifier.move(cache, at, at + nodes)
+    logits, hidden = logits[nodes], hidden[nodes]
+
+  def law_at(i):
+    d = inputs.distributions_at(i, draft_index)
+    law = inputs.method.law(d, inputs.leniences[draft_index, i])
+    return jnp.where(_is_verifiers(inputs, draft_index, i), d.p, law)
+
+  def pad(x):
+    padding = [(0, len(index) - len(x))] + [(0, 0)] * (x.ndim - 1)
+    return jnp.pad(x, padding)
+
+  logprobs = jax.vmap(processing.token_logprob)(logits, tokens[:num_positions])
+  return BlockResult(
+    verdict=verdict,
+    tokens=tokens,
+    logprobs=pad(logprobs),
+    schedule_state=_next_schedule_state(
+      state, schedule_states, inputs, verdict
+    ),
+    hidden=pad(hidden),
+    verifier_cache=cache,
+    logits=pad(logits) if extra.logits else None,
+    law=pad(jax.vmap(law_at)(index[:num_positions])) if extra.law else None,
+    verifier_bad=pad(~processing.is_sound(logits, hidden)),
+    method_bad=(index == n) & ~verdict.is_valid,
+  )
+
+
+def verify_block(
+  state: SamplingState,
+  params: Params,
+  sampling: processing.SamplingParams,
+  key: jax.Array,
+  proposal: Proposal,
+  *,
+  step_config: StepConfig,
+  empty_draft: bool = False,
+  extra: ExtraOutputs = NO_EXTRAS,
+) -> BlockResult:
+  """Reads and verifies a block.
+
+  Args:
+    state: The sequence before the block.
+    params: Both models' parameters.
+    sampling: Temperature, truncation and forbidden tokens.
+    key: The random key of the verification.
+    proposal: The drafted block.
+    step_config: What is compiled.
+    empty_draft: True if no draft is verified. The result equals that of drafts
+      of length 0; only one position of vocabulary size is computed.
+    extra: Optional outputs.
+  """
+  block = read_block(state, params, proposal, step_config, empty_draft)
+  inputs, schedule_states = _verification_inputs(
+    state, block, sampling, step_config, empty_draft=empty_draft
+  )
+  verdict = verification.verify(inputs, key)
+  return _block_result(
+    state,
+    block,
+    inputs,
+    verdict,
+    step_config=step_config,
+    schedule_states=schedule_states,
+    extra=extra,
+  )

@@ -1,0 +1,97 @@
+"""The inputs of every kind of verification."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from cascades import methods
+from cascades.verification_config import STANDARD, VerificationConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class VerificationInputs:
+  """A block of K drafts, its distributions, and the method to verify it by.
+
+  Attributes:
+    method: Defines acceptance, residual and law.
+    leniences: [j, i] is the lenience after i tokens of draft j.
+    tokens: The drafted tokens.
+    draft_lengths: Tokens of each draft; later tokens are ignored.
+    has_bonus_probs: True if q is known after a draft's last token. Otherwise
+      the verifier alone decides the token there.
+    distributions_at: Called as distributions_at(position, draft); returns the
+      distributions after `position` tokens, 0 to gamma, of a draft. Its `q` is
+      what the next token of the draft was drawn from.
+    config: The kind of verification, and the source of the bonus token.
+    empty_draft: True if no token was drafted. Skips acceptance and evaluates
+      only the first position; the result equals draft_lengths == 0.
+  """
+
+  method: methods.Method
+  leniences: Float[Array, 'K gamma_1']
+  tokens: Int[Array, 'K gamma']
+  draft_lengths: Int[Array, 'K']
+  has_bonus_probs: Bool[Array, 'K']
+  distributions_at: Callable[..., methods.Distributions]
+  config: VerificationConfig = STANDARD
+  empty_draft: bool = False
+
+  @classmethod
+  def full_length(
+    cls,
+    method: methods.Method,
+    lenience: Float[Array, ''],
+    tokens: Int[Array, 'K gamma'],
+    distributions_at: Callable[..., methods.Distributions],
+    config: VerificationConfig = STANDARD,
+  ) -> 'VerificationInputs':
+    """Makes inputs of drafts of gamma tokens each, at one lenience."""
+    num_drafts, gamma = tokens.shape
+    return cls(
+      method=method,
+      leniences=jnp.broadcast_to(lenience, (num_drafts, gamma + 1)),
+      tokens=tokens,
+      draft_lengths=jnp.full(num_drafts, gamma),
+      has_bonus_probs=jnp.ones(num_drafts, bool),
+      distributions_at=distributions_at,
+      config=config,
+    )
+
+  @property
+  def gamma(self) -> int:
+    """The largest number of tokens of a draft."""
+    return self.tokens.shape[1]
+
+  @functools.cached_property
+  def probs_shape(self) -> jax.ShapeDtypeStruct:
+    """The shape and dtype of a distribution, [V]."""
+    zero = jnp.zeros((), jnp.int32)
+    return jax.eval_shape(self.distributions_at, zero, zero).q
+
+  @property
+  def vocab_size(self) -> int:
+    """The number of tokens of the vocabulary, V."""
+    return self.probs_shape.shape[-1]
+
+  @property
+  def bonus_from_target(self) -> bool:
+    """True if the bonus token is drawn from the law, False if from p."""
+    return self.config.bonus == 'target'
+
+  def bonus_distribution(
+    self, d: methods.Distributions, law: Array, has_bonus_probs: Array
+  ) -> Array:
+    """Returns the distribution of the token after a fully accepted draft.
+
+    Args:
+      d: The distributions there.
+      law: The method's law there, [V].
+      has_bonus_probs: True if q is known there.
+    """
+    if not self.bonus_from_target:
+      return d.p
+    return jnp.where(has_bonus_probs, law, d.p)
