@@ -1,4 +1,4 @@
-"""How fast the loop is on a CPU: by gemma's own sampler, and by its floor.
+"""Speed of the loop on a CPU, by gemma's sampler and by its lower bound.
 
 Command: python -m experiments.benchmark --config=configs/benchmark.py
 Shows: in about an hour on 2 cores, every entrant's compile, prefill and decode

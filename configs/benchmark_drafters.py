@@ -1,9 +1,9 @@
-"""Drafters beyond a second model, and several drafts per block, on a CPU.
+"""Kinds of drafters, and several drafts per block, on a CPU.
 
 Command: python -m experiments.benchmark --config=configs/benchmark_drafters.py
-Shows: in about ten minutes on 2 cores, tokens per call of the verifier and per
-second for every drafter, and the latency that is modelled from bare calls; and
-what drafters gain on prompts that repeat themselves. What it gave once is in
+Shows: in about ten minutes on 2 cores, tokens per verifier call and per second
+for every drafter, the latency modelled from unit costs, and the gain on prompts
+that contain their answers. Committed results are in
 experiments/results/benchmark_drafters.
 """
 
@@ -17,8 +17,8 @@ _MODEL, _HEAD = 'tiny-drafter', 'tiny-recurrent'
 def get_config() -> ml_collections.ConfigDict:
   """Returns the config of this experiment."""
   entrant = common.entrant
-  several = dict(verification='multi_round')
-  tree = dict(drafts=8, tree_size=12, **several)
+  multi_round = dict(verification='multi_round')
+  tree = dict(drafts=8, tree_size=12, **multi_round)
   beams = dict(drafts=4, verification='match', beam=True)
   return common.answering(
     verifier='tiny-verifier',
@@ -26,14 +26,14 @@ def get_config() -> ml_collections.ConfigDict:
     problems=(
       entrant('none'),
       entrant('model', _MODEL),
-      entrant('model, 2', _MODEL, drafts=2, **several),
-      entrant('model, 4', _MODEL, drafts=4, **several),
-      entrant('model, 8', _MODEL, drafts=8, **several),
+      entrant('model, 2', _MODEL, drafts=2, **multi_round),
+      entrant('model, 4', _MODEL, drafts=4, **multi_round),
+      entrant('model, 8', _MODEL, drafts=8, **multi_round),
       entrant('model, 8, tree of 12', _MODEL, **tree),
       entrant('model, 4, k-seq', _MODEL, drafts=4, verification='k_seq'),
       entrant('model, stops', _MODEL, stop_below=0.5),
       entrant('recurrent', _HEAD),
-      entrant('recurrent, 4', _HEAD, drafts=4, **several),
+      entrant('recurrent, 4', _HEAD, drafts=4, **multi_round),
       entrant('own layers', 'self:2'),
     ),
     copies=(

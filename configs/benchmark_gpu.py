@@ -1,4 +1,4 @@
-"""How fast the loop is on a GPU, with the shapes of Gemma 2 and Gemma 3 pairs.
+"""Speed of the loop on a GPU, with the shapes of Gemma 2 and Gemma 3 pairs.
 
 Command: python -m experiments.benchmark --config=configs/benchmark_gpu.py
 Shows: in bfloat16, with random weights that are made on the device and a given

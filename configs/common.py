@@ -230,30 +230,30 @@ def answering(**fields) -> ml_collections.ConfigDict:
 def entrant(
   name: str, drafter: str | None = None, **options
 ) -> ml_collections.ConfigDict:
-  """What a benchmark of samplers times.
+  """Returns the fields of an entrant of a benchmark of samplers.
 
   Args:
-    name: What the tables call it.
-    drafter: The name of what drafts; None for the verifier alone.
+    name: Name in tables.
+    drafter: Name of the drafter; None for the verifier alone.
     **options: Further options of the sampler.
   """
   return ml_collections.ConfigDict(dict(name=name, drafter=drafter) | options)
 
 
 def training(**fields) -> ml_collections.ConfigDict:
-  """The fields of a training of models.
+  """Returns the fields of a training of models.
 
   Args:
-    **fields: Its own, and values other than the usual.
+    **fields: Further fields, and values other than the defaults.
   """
   return ml_collections.ConfigDict(_TRAINING | fields)
 
 
 def small_model(**fields) -> ml_collections.ConfigDict:
-  """Fields of a config.json, of a small model that is trained from scratch.
+  """Returns the config.json of a small model that is trained from scratch.
 
   Args:
-    **fields: Its sizes, and values other than the usual.
+    **fields: Sizes, and values other than the defaults.
   """
   return ml_collections.ConfigDict(_SMALL_MODEL | fields)
 
@@ -263,23 +263,23 @@ def shape(
   width: int,
   hidden: int,
   layers: int,
-  heads: int,
+  num_heads: int,
   kv_heads: int,
   head_dim: int,
   vocab_size: int,
   **more,
 ) -> ml_collections.ConfigDict:
-  """Fields of a config.json, of a model that is timed with random weights.
+  """Returns the config.json of a model that is timed with random weights.
 
   Args:
-    family: Its model type at Hugging Face, such as 'gemma2'.
+    family: Model type at Hugging Face, such as 'gemma2'.
     width: Width of the residual stream.
     hidden: Width of the feed-forward layers.
-    layers: How many.
-    heads: Heads of attention.
-    kv_heads: Heads that have keys and values of their own.
+    layers: Number of layers.
+    num_heads: Number of attention heads.
+    kv_heads: Number of key-value heads.
     head_dim: Width of a head.
-    vocab_size: Tokens.
+    vocab_size: Number of tokens.
     **more: Further fields.
   """
   return ml_collections.ConfigDict(
@@ -289,7 +289,7 @@ def shape(
       hidden_size=width,
       intermediate_size=hidden,
       num_hidden_layers=layers,
-      num_attention_heads=heads,
+      num_attention_heads=num_heads,
       num_key_value_heads=kv_heads,
       head_dim=head_dim,
       query_pre_attn_scalar=head_dim,
@@ -298,15 +298,17 @@ def shape(
   )
 
 
-def pair(verifier, drafter, name: str = '', **own) -> ml_collections.ConfigDict:
-  """Two models that are timed together.
+def pair(
+  verifier, drafter, name: str = '', **fields
+) -> ml_collections.ConfigDict:
+  """Returns the fields of two models that are timed together.
 
   Args:
     verifier: A bundled name, or a `shape`.
     drafter: A bundled name, or a `shape`.
-    name: What the tables call the pair.
-    **own: Fields of the benchmark that differ for this pair.
+    name: Name of the pair in tables.
+    **fields: Fields of the benchmark that differ for this pair.
   """
   return ml_collections.ConfigDict(
-    dict(name=name, verifier=verifier, drafter=drafter, **own)
+    dict(name=name, verifier=verifier, drafter=drafter, **fields)
   )

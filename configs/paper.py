@@ -63,7 +63,7 @@ from configs import common
 
 
 class Task(NamedTuple):
-  """How a task is run, and how large it is, in Gemma's tokens.
+  """Shots, batch size and lengths of a task, in Gemma's tokens.
 
   Attributes:
     shots: Worked examples before a question.
@@ -125,13 +125,15 @@ def get_config(argument: str = '') -> ml_collections.ConfigDict:
   pair, _, task = argument.partition(',')
   if not (pair and task):
     raise ValueError(
-      'name a pair and a task, such as configs/paper.py:gemma2_2b_9b,gsm8k;'
+      'argument: must be a pair and a task, such as gemma2_2b_9b,gsm8k;'
       f' there are the pairs {", ".join(PAIRS)}, and the tasks'
       f' {", ".join(TASKS)}.'
     )
-  for kind, name, known in (('pair', pair, PAIRS), ('task', task, TASKS)):
-    if name not in known:
-      raise ValueError(f'no {kind} {name!r}; there are {", ".join(known)}.')
+  for option, name, names in (('pair', pair, PAIRS), ('task', task, TASKS)):
+    if name not in names:
+      raise ValueError(
+        f'{option}: must be one of {", ".join(names)}, got {name!r}.'
+      )
   verifier, drafter = PAIRS[pair]
   return common.sweep(
     *('mesh', 'tiny'),
@@ -174,7 +176,7 @@ def sweep(add):
 
 
 class Device(NamedTuple):
-  """What its maker says of it: bytes, bytes and operations (bf16) a second."""
+  """Memory in bytes, bandwidth and bf16 operations per second of a device."""
 
   name: str
   memory: float
@@ -183,7 +185,7 @@ class Device(NamedTuple):
 
 
 class Needs(NamedTuple):
-  """What a sweep takes: bytes of weights, bytes in all, a device, hours."""
+  """Bytes of weights, total bytes, device and hours of a sweep."""
 
   weights: int
   total: int
@@ -237,19 +239,19 @@ def needs(config: ml_collections.ConfigDict, curves) -> Needs:
   is_model = pairing.is_model(config.drafter)
   for curve in curves:
     if not is_model and (curve.alone == 'drafter' or curve.confidence):
-      # It cannot answer alone, and the sweep leaves these out.
+      # The sweep skips these curves, for the drafter cannot answer alone.
       continue
     seconds += 60.0
     if curve.confidence:
-      # It takes its answers from the two models alone.
+      # Its answers are those of the two models alone.
       continue
     # In bfloat16 a parameter is two bytes, and a token takes two operations.
     read = (verifier + drafter) * size.prompt * config.num_examples
     seconds += read / (0.4 * device.compute)
     tokens, weights = per_block, verifier + (config.gamma + 1) * drafter
     if not curve.config.gamma:
-      alone = {'verifier_only': verifier, 'drafter_only': drafter}
-      tokens, weights = 1.0, alone[curve.method]
+      single_model = {'verifier_only': verifier, 'drafter_only': drafter}
+      tokens, weights = 1.0, single_model[curve.method]
     answers = config.num_examples * max(1, len(curve.leniences))
     blocks = answers * size.answer / tokens / config.batch_size
     seconds += blocks * (weights + needed.caches) / (0.5 * device.bandwidth)

@@ -1,4 +1,4 @@
-"""How much sooner a cascade is at the verifier's quality, gamma tuned for each.
+"""Latency of cascades at the verifier's quality, with gamma tuned for each.
 
 Command: python -m experiments.sweep --config=configs/tuned_gamma.py
 Shows: in some eight minutes on two CPU cores, strict decoding and the rules

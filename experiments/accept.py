@@ -36,9 +36,9 @@ def main() -> None:
     raise ValueError(
       f'accept: there is no {_TESTS}; run it in a checkout of the project.'
     )
-  before = versions.read_accepted()
-  version, changelog = before.version, before.changelog
-  kept = versions.RESULTS.read_bytes()
+  accepted = versions.read_accepted()
+  version, changelog = accepted.version, accepted.changelog
+  saved_results = versions.RESULTS.read_bytes()
   if _CHANGE.value is not None:
     line = ' '.join(_CHANGE.value.split())
     if not line:
@@ -49,15 +49,14 @@ def main() -> None:
     if _CHANGE.value is not None:
       print('decoding the fixed results for the next version: some minutes')
       _run('-c', _WRITE, cwd=_TESTS)
-    _run(
-      *('-m', 'pytest', str(_TESTS / 'fixed_results_test.py'), '-m', '', '-q'),
-      cwd=versions.ROOT,
-    )
+    test = str(_TESTS / 'fixed_results_test.py')
+    options = ['-m', 'pytest', test, '-m', '', '-q']
+    _run(*options, cwd=versions.ROOT)
     if source != versions.source_hash():
       raise ValueError('accept: the source changed meanwhile; run it again.')
   except BaseException:
-    # Results and version belong together.
-    versions.RESULTS.write_bytes(kept)
+    # Results must be those of the version.
+    versions.RESULTS.write_bytes(saved_results)
     raise
   after = versions.Accepted(version, changelog, source, versions.results_hash())
   text = json.dumps(dataclasses.asdict(after), indent=2, ensure_ascii=False)

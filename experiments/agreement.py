@@ -1,4 +1,4 @@
-"""How far the drafter's greedy continuation is the verifier's, token by token.
+"""Measures greedy agreement between drafter and verifier, per token.
 
 Command: python -m experiments.agreement --prompt='The number 4302 in words:'
 Shows: the continuation with its tokens coloured by whether the verifier wanted
@@ -24,16 +24,16 @@ _MAX_NEW_TOKENS = flags.DEFINE_integer(
 cli.define_colour()
 
 
-def _painted(found, colour: bool) -> str:
-  """The continuation: what agrees, the first difference, and what is beyond."""
+def _paint(result, colour: bool) -> str:
+  """Returns the continuation with agreeing and differing tokens marked."""
   out = []
-  for i, (place, piece) in enumerate(
-    zip(found.tokens, found.token_strings, strict=True)
+  for i, (token, piece) in enumerate(
+    zip(result.tokens, result.token_strings, strict=True)
   ):
     piece = display.printable(piece) or '<end>'
-    if i < found.matched_length:
+    if i < result.matched_length:
       out.append(f'\x1b[32m{piece}\x1b[0m' if colour else piece)
-    elif place.is_match:
+    elif token.is_match:
       out.append(f'\x1b[2m{piece}\x1b[0m' if colour else piece)
     else:
       out.append(f'\x1b[1;31m{piece}\x1b[0m' if colour else f'[{piece}]')
@@ -51,14 +51,14 @@ def main() -> None:
 
   verifier = load_model(_VERIFIER.value)
   drafter = pairing.load_drafter(_DRAFTER.value)
-  found = agreement.agreement(
+  result = agreement.agreement(
     (verifier, drafter), _PROMPT.value, _MAX_NEW_TOKENS.value
   )
-  if not found.tokens:
+  if not result.tokens:
     print('The drafter has nothing to say after this text.')
     return
   colour = cli.colours()
-  print(f'{_PROMPT.value}{_painted(found, colour)}\n')
+  print(f'{_PROMPT.value}{_paint(result, colour)}\n')
 
   def text(token: int) -> str:
     if token == tokenizers.EOS:
@@ -66,26 +66,26 @@ def main() -> None:
     return repr(verifier.tokenizer.token_strings([token])[0])
 
   print(f'{"":>4}  {"drafter":<16}{"q":>6}{"p":>7}   {"verifier":<16}{"p":>6}')
-  for i, place in enumerate(found.tokens):
+  for i, token in enumerate(result.tokens):
     line = (
-      f'{i:>4}  {text(place.drafter_token):<16}{place.q_drafter_token:>6.3f}'
-      f'{place.p_drafter_token:>7.3f}   '
+      f'{i:>4}  {text(token.drafter_token):<16}{token.q_drafter_token:>6.3f}'
+      f'{token.p_drafter_token:>7.3f}   '
     )
-    if not place.is_match:
-      line += f'{text(place.verifier_token):<16}{place.p_verifier_token:>6.3f}'
+    if not token.is_match:
+      line += f'{text(token.verifier_token):<16}{token.p_verifier_token:>6.3f}'
     print(line.rstrip())
-  total = len(found.tokens)
-  said = (
-    f"\nThe first {found.matched_length} of {total} tokens are the verifier's."
+  total = len(result.tokens)
+  summary = (
+    f"\nThe first {result.matched_length} of {total} tokens are the verifier's."
   )
-  if found.first_mismatch is not None:
-    place = found.first_mismatch
-    said += (
-      f' Then the drafter wants {text(place.drafter_token)}'
-      f' ({place.q_drafter_token:.3f}), the verifier'
-      f' {text(place.verifier_token)} ({place.p_verifier_token:.3f}).'
+  if result.first_mismatch is not None:
+    token = result.first_mismatch
+    summary += (
+      f' Then the drafter wants {text(token.drafter_token)}'
+      f' ({token.q_drafter_token:.3f}), the verifier'
+      f' {text(token.verifier_token)} ({token.p_verifier_token:.3f}).'
     )
-  print(said)
+  print(summary)
   greedy = sampler.Sampler(
     verifier,
     drafter,

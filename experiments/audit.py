@@ -1,24 +1,24 @@
 """Proves, or disproves, that a method emits the law it declares.
 
 Command: python -m experiments.audit --method=token_v3
-Shows: every check with its largest error, how many tokens a block gives, and
-a picture of the target; exit code 1 and the row that shows it if one fails.
+Shows: every check with its largest error, tokens per block, and a picture of
+the target; exit code 1 and the failing row if a check fails.
 
-A verification of your own, from whatever engine: put `verify(q_rows, p_rows,
+To audit the verification of another engine, put `verify(q_rows, p_rows,
 drafts, rng) -> tokens` into a file, as
-`cascades.contrib.engine_audits.engines` has it, and give it with
+`cascades.contrib.engine_audits.engines` has it, and give
 --function=my_engine.py:verify. It is compared with the rule --method ('speed'
-at lenience 0 is plain speculative decoding), exactly where what it draws can be
-gone through.
+at lenience 0 is plain speculative decoding), exactly if its draws can be
+enumerated.
 
-What an engine wrote down of its blocks, a line of JSON each as
-`cascades.contrib.engine_audits.traces` has it: --trace=blocks.jsonl.
+To audit recorded blocks of an engine, a JSON line each as in
+`cascades.contrib.engine_audits.traces`, give --trace=blocks.jsonl.
 
-The loop is sampled by token and by block verification; --verification=all takes
-all that the method can be verified by, and --cap=top:3 audits it with a cap.
+The loop is sampled by token and block verification; --verification=all takes
+all verifications of the method, and --cap=top:3 audits it with a cap.
 
-A rule of your own: put `cascades.register(...)` into a file and give it with
---rules=my_rules.py. --method=all goes through every registered method.
+To audit a rule of your own, put `cascades.register(...)` into a file and give
+--rules=my_rules.py. --method=all audits every registered method.
 """
 
 import json
@@ -67,7 +67,7 @@ def _leniences() -> list[float] | None:
 
 
 def _certify(leniences: list[float] | None) -> None:
-  """Compares somebody's verification with a rule."""
+  """Compares a verification of the user with a rule."""
   file, _, name = _FUNCTION.value.rpartition(':')
   if not pathlib.Path(file).is_file():
     raise ValueError(
@@ -78,48 +78,48 @@ def _certify(leniences: list[float] | None) -> None:
     raise ValueError(f'function: {file} has no function {name!r}.')
   from cascades.contrib.engine_audits import engines
 
-  found = [
+  certificates = [
     engines.certify(verify, _METHOD.value, lenience, seed=_SEED.value)
     for lenience in leniences or [None]
   ]
-  _tell(name, found)
+  _report_certificates(name, certificates)
 
 
 def _certify_trace(leniences: list[float] | None) -> None:
-  """Compares what an engine wrote down with a rule."""
+  """Compares the recorded blocks of an engine with a rule."""
   from cascades.contrib.engine_audits import traces
 
-  found = [
+  certificates = [
     traces.certify(_TRACE.value, _METHOD.value, lenience)
     for lenience in leniences or [None]
   ]
-  _tell(pathlib.Path(_TRACE.value).stem, found)
+  _report_certificates(pathlib.Path(_TRACE.value).stem, certificates)
 
 
-def _tell(name: str, found: list) -> None:
-  """Writes certificates and says them; exit code 1 if one fails."""
+def _report_certificates(name: str, certificates: list) -> None:
+  """Writes and prints certificates; exits with code 1 if one fails."""
   from experiments import records
 
   workdir = pathlib.Path(_WORKDIR.value)
   cli.make_folder(workdir)
-  said = [one.to_dict() for one in found]
-  text = json.dumps(said, indent=2, allow_nan=False) + '\n'
+  fields = [certificate.to_dict() for certificate in certificates]
+  text = json.dumps(fields, indent=2, allow_nan=False) + '\n'
   records.write_text(workdir / f'{name}.json', text)
-  print('\n'.join(map(str, found)))
-  if not all(one.passed for one in found):
+  print('\n'.join(map(str, certificates)))
+  if not all(certificate.passed for certificate in certificates):
     sys.exit(1)
 
 
-def _keep(workdir: pathlib.Path, name: str, found) -> None:
-  """Writes an audit, and a picture of its examples if there are any."""
+def _write_audit(workdir: pathlib.Path, name: str, result) -> None:
+  """Writes the result of an audit, and a picture of its examples."""
   from experiments import records
   from experiments.reports import targets
 
-  text = json.dumps(found.to_dict(), indent=2, allow_nan=False) + '\n'
+  text = json.dumps(result.to_dict(), indent=2, allow_nan=False) + '\n'
   records.write_text(workdir / f'{name}.json', text)
-  if found.examples is not None:
+  if result.examples is not None:
     path = workdir / f'{name}.png'
-    targets.draw(path, name, found.leniences, found.examples)
+    targets.draw(path, name, result.leniences, result.examples)
 
 
 def main() -> None:
@@ -143,39 +143,39 @@ def main() -> None:
   if _RULES.value is not None:
     cli.load_config_module(_RULES.value)
   if _METHOD.value == 'all':
-    chosen = list(methods.METHODS.available())
+    names = list(methods.METHODS.available())
   else:
-    chosen = [methods.get_method(_METHOD.value).name]
-  kinds = _VERIFICATION.value
-  if kinds == ['all']:
-    # What fits into the blocks of an audit.
-    kinds = [
+    names = [methods.get_method(_METHOD.value).name]
+  verifications = _VERIFICATION.value
+  if verifications == ['all']:
+    # Arguments that fit into the blocks of an audit.
+    verifications = [
       kind.shortest or name
       for name, kind in verification.VERIFICATIONS.available().items()
     ]
   workdir = pathlib.Path(_WORKDIR.value)
   cli.make_folder(workdir)
-  bar = cli.progress(len(chosen), 'auditing')
+  bar = cli.progress(len(names), 'auditing')
   failed = []
-  for name in chosen:
+  for name in names:
     bar.set_description(name, refresh=False)
-    found = audit.audit(
+    result = audit.audit(
       name,
       leniences,
       samples=_SAMPLES.value,
       seed=_SEED.value,
-      verifications=kinds,
+      verifications=verifications,
       cap=_CAP.value,
     )
-    bar.write(str(found) + '\n')
-    _keep(workdir, name, found)
-    if not found.passed:
+    bar.write(str(result) + '\n')
+    _write_audit(workdir, name, result)
+    if not result.passed:
       failed.append(name)
-    # A process can map only so much memory, and each loop takes a lot of it.
+    # Compiled loops take mapped memory, which is limited per process.
     jax.clear_caches()
     bar.update()
   bar.close()
-  print(f'{len(chosen) - len(failed)} of {len(chosen)} passed; see {workdir}.')
+  print(f'{len(names) - len(failed)} of {len(names)} passed; see {workdir}.')
   if failed:
     print(f'FAILED: {", ".join(failed)}', file=sys.stderr)
     sys.exit(1)

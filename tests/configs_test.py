@@ -308,16 +308,16 @@ def test_a_pair_on_a_task_is_the_papers_setting(name):
   assert config.task.allow_code_execution is False
 
 
-_NAME_BOTH = 'name a pair and a task, such as configs/paper.py:'
+_NAME_BOTH = 'argument: must be a pair and a task, such as '
 _REFUSED = [
   ('paper.py', _NAME_BOTH, paper.PAIRS),
   ('paper.py', _NAME_BOTH, paper.TASKS),
   ('paper.py:', _NAME_BOTH, paper.TASKS),
   ('paper.py:gsm8k', _NAME_BOTH, paper.PAIRS),
   ('paper.py:gemma2_2b_9b,', _NAME_BOTH, paper.TASKS),
-  ('paper.py:gemma2_9b_2b,gsm8k', "no pair 'gemma2_9b_2b'", paper.PAIRS),
-  ('paper.py:gemma2_2b_9b,gsm9k', "no task 'gsm9k'", paper.TASKS),
-  ('paper.py:gemma2_2b_9b,gsm8k,xsum', "no task 'gsm8k,xsum'", paper.TASKS),
+  ('paper.py:gemma2_9b_2b,gsm8k', "got 'gemma2_9b_2b'", paper.PAIRS),
+  ('paper.py:gemma2_2b_9b,gsm9k', "got 'gsm9k'", paper.TASKS),
+  ('paper.py:gemma2_2b_9b,gsm8k,xsum', "got 'gsm8k,xsum'", paper.TASKS),
 ]
 
 
@@ -382,7 +382,7 @@ def test_a_config_is_loaded_from_any_folder(tmp_path):
   command += [f'--config={_CONFIGS["paper"]}:gemma2,gsm8k']
   done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
   assert done.returncode == 2
-  assert "no pair 'gemma2'" in done.stderr
+  assert 'pair: must be one of' in done.stderr
 
 
 def test_what_configs_share_is_a_default():
