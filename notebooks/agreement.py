@@ -54,9 +54,11 @@ drafter = cascades.load_model('tiny-drafter')
 examples = list(TASKS['word_problems'].load(split='test', num_examples=40))
 prompts = [example.prompt for example in examples]
 
-found = cascades.agreement((verifier, drafter), prompts, max_new_tokens=96)
-whole = sum(one.is_full_match for one in found)
-print(f"{whole} of {len(found)} continuations are the verifier's own.")
+agreements = cascades.agreement((verifier, drafter), prompts, max_new_tokens=96)
+full_matches = sum(result.is_full_match for result in agreements)
+print(
+  f"{full_matches} of {len(agreements)} continuations are the verifier's own."
+)
 
 # %% [markdown]
 # ## 2. Where do they part?
@@ -65,9 +67,9 @@ print(f"{whole} of {len(found)} continuations are the verifier's own.")
 # sure each was.
 
 # %%
-one = next(one for one in found if not one.is_full_match)
-print(one.prompt + ''.join(one.token_strings[: one.matched_length]))
-place = one.first_mismatch
+result = next(x for x in agreements if not x.is_full_match)
+print(result.prompt + ''.join(result.token_strings[: result.matched_length]))
+place = result.first_mismatch
 for name, token, q, p in (
   (
     'drafter',
@@ -92,7 +94,7 @@ for name, token, q, p in (
 import matplotlib.pyplot as plt
 
 figure, axes = plt.subplots(figsize=(5, 3))
-axes.hist([one.matched_length for one in found], bins=15)
+axes.hist([result.matched_length for result in agreements], bins=15)
 axes.set(xlabel='tokens before the first difference', ylabel='continuations')
 figure.tight_layout()
 
@@ -114,7 +116,7 @@ greedy = cascades.Sampler(
   ),
 )
 answers = greedy.sample(prompts, max_new_tokens=96)
-alone = cascades.Sampler(
+verifier_sampler = cascades.Sampler(
   verifier,
   config=cascades.DecodingConfig(
     gamma=0,
@@ -122,7 +124,7 @@ alone = cascades.Sampler(
   ),
 )
 assert [a.tokens for a in answers] == [
-  a.tokens for a in alone.sample(prompts, max_new_tokens=96)
+  a.tokens for a in verifier_sampler.sample(prompts, max_new_tokens=96)
 ]
 calls = sum(a.counts['verifier_calls'] for a in answers)
 tokens = sum(len(a.tokens) for a in answers)

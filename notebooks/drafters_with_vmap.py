@@ -107,8 +107,8 @@ print(repr(''.join(verifier.tokenizer.token_strings(draft.tolist()))))
 # The hidden state and the token are shared (`None`), the keys are not (`0`).
 
 # %%
-several = jax.vmap(draft_one, in_axes=(None, None, 0))
-drafts = several(hidden, token, jax.random.split(jax.random.key(0), 3))
+batched = jax.vmap(draft_one, in_axes=(None, None, 0))
+drafts = batched(hidden, token, jax.random.split(jax.random.key(0), 3))
 print('drafts', drafts.shape)
 for draft in drafts:
   print(repr(''.join(verifier.tokenizer.token_strings(draft.tolist()))))
@@ -119,14 +119,14 @@ for draft in drafts:
 # %%
 hiddens, tokens = map(jnp.stack, zip(*map(read, prompts), strict=True))
 keys = jax.random.split(jax.random.key(0), (len(prompts), 3))
-batch = jax.jit(jax.vmap(several))(hiddens, tokens, keys)
+batch = jax.jit(jax.vmap(batched))(hiddens, tokens, keys)
 print('batch', batch.shape, '= [prompts, drafts, length + 1]')
 
 # Nothing changed but the shape: it is the loop over single calls.
 for i in range(len(prompts)):
   for j in range(3):
-    one = draft_one(hiddens[i], tokens[i], keys[i, j])
-    np.testing.assert_array_equal(batch[i, j], one)
+    single = draft_one(hiddens[i], tokens[i], keys[i, j])
+    np.testing.assert_array_equal(batch[i, j], single)
 assert (batch[..., 0] == tokens[:, None]).all()
 
 # %% [markdown]

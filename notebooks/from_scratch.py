@@ -89,11 +89,11 @@ def block(last, key, lenience):
   pis = jax.vmap(target, (0, 0, None))(Q[before], P[before], lenience)
   chance = jax.vmap(acceptance)(pis[:-1], Q[before[:-1]], drafts)
   u = jax.vmap(jax.random.uniform)(keys[GAMMA:-1])
-  kept = jnp.cumprod(u < chance).sum()
-  missing = residual(pis[kept], Q[before[kept]])
-  weights = jnp.where(kept < GAMMA, missing, pis[kept])
+  accepted = jnp.cumprod(u < chance).sum()
+  missing = residual(pis[accepted], Q[before[accepted]])
+  weights = jnp.where(accepted < GAMMA, missing, pis[accepted])
   token = jax.random.categorical(keys[-1], jnp.log(weights))
-  return jnp.append(drafts, 0).at[kept].set(token), kept + 1
+  return jnp.append(drafts, 0).at[accepted].set(token), accepted + 1
 
 
 # %% [markdown]
@@ -111,9 +111,9 @@ def decode(key, lenience):
     tokens, length = carry
     more, count = block(tokens[length - 1], key, lenience)
     done = length > LENGTH
-    written = jax.lax.dynamic_update_slice(tokens, more, (length,))
+    updated = jax.lax.dynamic_update_slice(tokens, more, (length,))
     return (
-      jnp.where(done, tokens, written),
+      jnp.where(done, tokens, updated),
       jnp.where(done, length, length + count),
     ), ~done
 
@@ -142,8 +142,8 @@ def law(lenience):
   return np.asarray(total, np.float64)
 
 
-figure, panels = plt.subplots(1, 3, figsize=(10, 3.2), sharey=True)
-for axes, lenience in zip(panels, (-1.0, 0.4, 1.0), strict=True):
+figure, axes_grid = plt.subplots(1, 3, figsize=(10, 3.2), sharey=True)
+for axes, lenience in zip(axes_grid, (-1.0, 0.4, 1.0), strict=True):
   tokens, blocks = decode(keys[2], lenience)
   counts = np.zeros((V,) * LENGTH)
   np.add.at(counts, tuple(np.asarray(tokens).T), 1)
@@ -160,7 +160,7 @@ for axes, lenience in zip(panels, (-1.0, 0.4, 1.0), strict=True):
     xlabel='expected',
   )
   print(f'lenience {lenience:4}: {LENGTH / blocks.mean():.2f} tokens per block')
-panels[0].set_ylabel('counted')
+axes_grid[0].set_ylabel('counted')
 figure.tight_layout()
 
 # %% [markdown]

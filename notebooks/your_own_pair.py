@@ -119,20 +119,20 @@ ASKED = [
 worked = ''.join(f'German: {de}\nEnglish: {en}\n\n' for de, en in SHOWN)
 prompts = [f'{worked}German: {de}\nEnglish:' for de, _ in ASKED]
 references = [en for _, en in ASKED]
-how = dict(max_new_tokens=32, stop_strings=('\n',))
+sample_options = dict(max_new_tokens=32, stop_strings=('\n',))
 
 # %% [markdown]
 # ## 3. What does the verifier say by itself?
 
 # %%
-alone = cascades.Sampler(
+verifier_sampler = cascades.Sampler(
   verifier,
   config=cascades.DecodingConfig(
     gamma=0,
     temperature=0.0,
   ),
 )
-plain = alone.sample(prompts, **how)
+plain = verifier_sampler.sample(prompts, **sample_options)
 for (de, _), answer in zip(ASKED[:4], plain, strict=False):
   print(f'{de} ->{answer.text}')
 
@@ -143,8 +143,8 @@ for (de, _), answer in zip(ASKED[:4], plain, strict=False):
 # place they want the same or not. Nothing is sampled yet.
 
 # %%
-found = cascades.agreement((verifier, drafter), prompts, max_new_tokens=16)
-agree = [place.agree for one in found for place in one.places]
+agreements = cascades.agreement((verifier, drafter), prompts, max_new_tokens=16)
+agree = [token.is_match for result in agreements for token in result.tokens]
 share = sum(agree) / max(1, len(agree))
 print(f'They want the same token at {share:.0%} of {len(agree)} places.')
 
@@ -158,7 +158,9 @@ print(f'They want the same token at {share:.0%} of {len(agree)} places.')
 pair = cascades.DecodingConfig(
   gamma=4, temperature=0.0, method='speed', lenience=0.0
 )
-strict = cascades.Sampler(verifier, drafter, config=pair).sample(prompts, **how)
+strict = cascades.Sampler(verifier, drafter, config=pair).sample(
+  prompts, **sample_options
+)
 same = sum(a.text == b.text for a, b in zip(plain, strict, strict=True))
 calls = sum(answer.counts['verifier_calls'] for answer in strict)
 tokens = sum(len(answer.logprobs) for answer in strict)
@@ -172,16 +174,16 @@ print(f'with {tokens / calls:.2f} tokens per call of the verifier.')
 from IPython.display import HTML
 
 COLOURS = {1: '#2a7f3f', 2: '#b3261e', 3: '#1f5fb0'}
-lines = []
+html_lines = []
 for answer in strict[:6]:
   spans = [
     f'<span style="color:{COLOURS[source]}">{piece}</span>'
     for piece, source in zip(answer.token_strings, answer.sources, strict=True)
   ]
-  lines.append(''.join(spans))
+  html_lines.append(''.join(spans))
 HTML(
   'Green was drafted and kept, red replaced a draft, blue is what the verifier'
-  ' added to a whole block.<br><br>' + '<br>'.join(lines)
+  ' added to a whole block.<br><br>' + '<br>'.join(html_lines)
 )
 
 # %% [markdown]
@@ -226,16 +228,16 @@ sampler = cascades.Sampler(
     temperature=0.0,
   ),
 )
-curve = sampler.sample_curve(prompts, LENIENCES, **how)
+curve = sampler.sample_curve(prompts, LENIENCES, **sample_options)
 
 
 def look(answers):
   """BLEU, and time per token by that of the verifier alone."""
-  said = [answer.text.strip() for answer in answers]
+  texts = [answer.text.strip() for answer in answers]
   tokens = sum(len(answer.logprobs) for answer in answers)
   calls = sum(answer.counts['verifier_calls'] for answer in answers)
   seconds = calls * block / tokens
-  bleu = sacrebleu.corpus_bleu(said, [references]).score
+  bleu = sacrebleu.corpus_bleu(texts, [references]).score
   return bleu, seconds / unit.verifier_token_s
 
 
