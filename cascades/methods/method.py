@@ -143,7 +143,11 @@ def ratio(
   return jnp.where((q >= 0) & (target >= 0), quotient, 0)
 
 
-def mixture(r: Array, q: Probs, p: Probs) -> Probs:
+def mixture(
+  r: Array | np.floating,
+  q: Float[Array | np.ndarray, 'V'],
+  p: Float[Array | np.ndarray, 'V'],
+) -> Probs:
   """Target of a deferral rule: q * (1 - r) + (sum r * q) * p, eq. (11).
 
   Args:

@@ -117,7 +117,7 @@ def table_distributions(
 
 def random_models(
   model: TableModel,
-  keys: Sequence[jax.Array],
+  keys: Sequence[jax.Array] | jax.Array,
   sampling: processing.SamplingParams,
   prompt: Sequence[int],
   depth: int,

@@ -29,7 +29,7 @@ _MIN_CACHE_LENGTH = 256
 FindEnd = Callable[[decoding.Row], int | None]
 
 
-def bucket(length: int, smallest: int = _MIN_CACHE_LENGTH) -> int:
+def bucket(length: int | np.integer, smallest: int = _MIN_CACHE_LENGTH) -> int:
   """Returns the size that a length is padded to: few sizes, little padding.
 
   256, 384, 512, 768, 1024, ...: every power of two and one between.
@@ -107,7 +107,7 @@ class BatchRequest(NamedTuple):
       and the limit end it.
   """
 
-  prompts: Sequence[np.ndarray]
+  prompts: Sequence[Sequence[int] | np.ndarray]
   keys: jax.Array
   leniences: Sequence[float] | np.ndarray
   max_new_tokens: int
@@ -141,9 +141,9 @@ class Engine:
 
   def prefill(
     self,
-    prompts: Sequence[np.ndarray],
+    prompts: Sequence[Sequence[int] | np.ndarray],
     keys: jax.Array,
-    limits: Sequence[int],
+    limits: Sequence[int] | np.ndarray,
     cache_length: int,
     logits_length: int = 0,
   ) -> decoding.Row:
@@ -173,7 +173,7 @@ class Engine:
   def extend(
     self,
     rows: decoding.Row,
-    prompts: Sequence[np.ndarray],
+    prompts: Sequence[Sequence[int] | np.ndarray],
     limits: Sequence[int] | np.ndarray,
     free_slots: int,
   ) -> decoding.Row:

@@ -479,7 +479,7 @@ def _start_single(
   return batch
 
 
-def _common_prefix_length(prompts: Sequence[np.ndarray]) -> int:
+def _common_prefix_length(prompts: Sequence[Sequence[int] | np.ndarray]) -> int:
   """Counts the tokens that all prompts begin with and continue after."""
   longest = min(map(len, prompts)) - 1
   first = np.asarray(prompts[0][:longest])
