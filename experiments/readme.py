@@ -16,6 +16,8 @@ from experiments.guides import ROOT, inventory
 
 GUIDES = (
   'README.md',
+  'CONTRIBUTING.md',
+  'SECURITY.md',
   'cascades/README.md',
   'configs/README.md',
   'experiments/README.md',
