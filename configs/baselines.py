@@ -15,12 +15,13 @@ from configs import common
 
 _GAMMAS = (2, 4, 8)
 
+# Fields of configs/common.py that not every sweep has.
+_OPTIONAL_FIELDS = ('verification', 'gate', 'bonus', 'drafts', 'mesh')
+
 
 def get_config() -> ml_collections.ConfigDict:
   """Returns the config of this experiment."""
-  return common.sweep(
-    *('verification', 'gate', 'bonus', 'drafts', 'mesh'), lenience=(0.9,)
-  )
+  return common.sweep(*_OPTIONAL_FIELDS, lenience=(0.9,))
 
 
 def sweep(add):

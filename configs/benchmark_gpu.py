@@ -11,8 +11,8 @@ import ml_collections
 from configs import common
 
 
-def _shape(family: str, *sizes, **more) -> ml_collections.ConfigDict:
-  return common.shape(family, *sizes, 256, 262_144, **more)
+def _shape(family: str, **sizes) -> ml_collections.ConfigDict:
+  return common.shape(family, head_dim=256, vocab_size=262_144, **sizes)
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -21,13 +21,38 @@ def get_config() -> ml_collections.ConfigDict:
     dtype='bfloat16',
     pairs=(
       common.pair(
-        _shape('gemma2', 3584, 14336, 42, 16, 8),
-        _shape('gemma2', 2304, 9216, 26, 8, 4),
+        _shape(
+          'gemma2',
+          width=3584,
+          hidden=14336,
+          layers=42,
+          num_heads=16,
+          kv_heads=8,
+        ),
+        _shape(
+          'gemma2', width=2304, hidden=9216, layers=26, num_heads=8, kv_heads=4
+        ),
         'gemma2 2B to 9B',
       ),
       common.pair(
-        _shape('gemma3_text', 2560, 10240, 34, 8, 4, sliding_window=1024),
-        _shape('gemma3_text', 640, 2048, 18, 4, 1, sliding_window=512),
+        _shape(
+          'gemma3_text',
+          width=2560,
+          hidden=10240,
+          layers=34,
+          num_heads=8,
+          kv_heads=4,
+          sliding_window=1024,
+        ),
+        _shape(
+          'gemma3_text',
+          width=640,
+          hidden=2048,
+          layers=18,
+          num_heads=4,
+          kv_heads=1,
+          sliding_window=512,
+        ),
         'gemma3 270M to 4B',
       ),
     ),

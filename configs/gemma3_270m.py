@@ -24,6 +24,17 @@ from configs import common
 # at low temperatures; the captions suffice for an interval within 2 BLEU.
 _VARIANTS = {'': (1.0, 432), 't05': (0.5, 480), 'greedy': (0.0, 500)}
 
+# Fields of configs/common.py that not every sweep has.
+_OPTIONAL_FIELDS = (
+  'verification',
+  'gate',
+  'bonus',
+  'drafts',
+  'mesh',
+  'split',
+  'dtype',
+)
+
 
 def get_config(argument: str = '') -> ml_collections.ConfigDict:
   """The fields of a variant.
@@ -41,7 +52,7 @@ def get_config(argument: str = '') -> ml_collections.ConfigDict:
     )
   temperature, captions = _VARIANTS[argument]
   return common.sweep(
-    *('verification', 'gate', 'bonus', 'drafts', 'mesh', 'split', 'dtype'),
+    *_OPTIONAL_FIELDS,
     verifier='gemma3-270m',
     # configs/train_drafter.py makes it.
     drafter='gemma3-270m-multi30k-de-en',

@@ -14,12 +14,15 @@ from configs import common
 
 _GAMMAS = (4, 12)
 
+# Fields of configs/common.py that not every sweep has.
+_OPTIONAL_FIELDS = ('verification', 'schedule', 'cap', 'split', 'task')
+
 
 def get_config() -> ml_collections.ConfigDict:
   """Returns the config of this experiment."""
   # Problems of their own: no choice was made on these.
   return common.sweep(
-    *('verification', 'schedule', 'cap', 'split', 'task'),
+    *_OPTIONAL_FIELDS,
     num_examples=400,
     seed=2,
   )

@@ -13,14 +13,25 @@ from configs import common
 
 _INF = float('inf')
 
+# Fields of configs/common.py that not every sweep has.
+_OPTIONAL_FIELDS = (
+  'verification',
+  'gate',
+  'bonus',
+  'drafts',
+  'mesh',
+  'shard_size',
+  'split',
+  'clock',
+)
+
 
 def get_config() -> ml_collections.ConfigDict:
   """Returns the config of this experiment."""
   return common.sweep(
     # To be set on the command line, as all that configs/common.py has for every
     # sweep: models, gamma, temperature, seed and the like.
-    *('verification', 'gate', 'bonus', 'drafts', 'mesh', 'shard_size'),
-    *('split', 'clock'),
+    *_OPTIONAL_FIELDS,
     # What the bundled pair was trained on.
     tasks=('word_problems', 'numerals'),
   )

@@ -13,11 +13,14 @@ from configs import common
 
 _INF = float('inf')
 
+# Fields of configs/common.py that not every sweep has.
+_OPTIONAL_FIELDS = ('verification', 'gate', 'bonus', 'mesh', 'split')
+
 
 def get_config() -> ml_collections.ConfigDict:
   """Returns the config of this experiment."""
   return common.sweep(
-    *('verification', 'gate', 'bonus', 'mesh', 'split'),
+    *_OPTIONAL_FIELDS,
     # configs/train_specialist.py makes it.
     drafter='tiny-specialist',
     # The verifier was trained on the first two, the drafter at last mostly on

@@ -125,8 +125,8 @@ print('batch', batch.shape, '= [prompts, drafts, length + 1]')
 # Nothing changed but the shape: it is the loop over single calls.
 for i in range(len(prompts)):
   for j in range(3):
-    single = draft_one(hiddens[i], tokens[i], keys[i, j])
-    np.testing.assert_array_equal(batch[i, j], single)
+    row_draft = draft_one(hiddens[i], tokens[i], keys[i, j])
+    np.testing.assert_array_equal(batch[i, j], row_draft)
 assert (batch[..., 0] == tokens[:, None]).all()
 
 # %% [markdown]

@@ -72,9 +72,9 @@ TASKS = (
       hub='abisee/cnn_dailymail',
       config='3.0.0',
     ),
-    'article',
-    'highlights',
-    (
+    article='article',
+    summary='highlights',
+    pairs=(
       (
         _FERRY,
         'Ferry between Aldvik and Sorn sails again from May after a fire two'
@@ -93,9 +93,9 @@ TASKS = (
       # Where the hub keeps a table of what a script would have to make.
       revision='refs/convert/parquet',
     ),
-    'document',
-    'summary',
-    (
+    article='document',
+    summary='summary',
+    pairs=(
       (
         _LIBRARY,
         'Builders at a library have found more than 200 books that had been'
