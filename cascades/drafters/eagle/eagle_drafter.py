@@ -32,6 +32,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from cascades.decoding.state import write
@@ -85,7 +86,9 @@ class EagleDrafter(recurrent_drafter.Unrolled):
   def _norm(self, x: Array, scale: Array) -> Array:
     return norm(x, scale, self.epsilon)
 
-  def _joined(self, own: PyTree, hidden: Float[Array, 'D']) -> Array:
+  def _joined(
+    self, own: PyTree, hidden: Float[Array | np.ndarray, 'D']
+  ) -> Array:
     """g, of the verifier's states at a position."""
     hidden = hidden.astype(own['join'].dtype)
     if 'taps_norm' in own:
@@ -101,7 +104,7 @@ class EagleDrafter(recurrent_drafter.Unrolled):
     params: tuple[PyTree, PyTree],
     g: Float[Array, 'H'],
     token: Int[Array, ''],
-  ) -> tuple[Float[Array, '2H'], Float[Array, 'H']]:
+  ) -> tuple[Float[Array, 'W'], Float[Array, 'H']]:
     """A token and a state as the layer takes them; and r."""
     own, verifier = params
     if 'embeddings' in own:
@@ -114,7 +117,7 @@ class EagleDrafter(recurrent_drafter.Unrolled):
     return x, normed if self.norm_before_residual else g
 
   def _kept(
-    self, own: PyTree, x: Float[Array, '2H'], position: Int[Array, '']
+    self, own: PyTree, x: Float[Array, 'W'], position: Int[Array, '']
   ) -> tuple[Float[Array, 'K h'], Float[Array, 'K h']]:
     """The key and the value of a pair."""
     key = jnp.einsum('d,dkh->kh', x, own['key'])
@@ -197,7 +200,9 @@ class EagleDrafter(recurrent_drafter.Unrolled):
     g = u if self.norm_output else y
     return (count + 1, g, keys, values), self.logits(own, u)
 
-  def logits(self, own: PyTree, u: Float[Array, 'H']) -> Float[Array, 'V']:
+  def logits(
+    self, own: PyTree, u: Float[Array | np.ndarray, 'H']
+  ) -> Float[Array, 'V']:
     """What the head says of its last state, of all the verifier's tokens."""
     said, size = own['table'] @ u, self.model.vocab_size
     if 'tokens' not in own:
