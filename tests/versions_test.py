@@ -1,4 +1,4 @@
-"""What names the code that results are of."""
+"""Names of the code that gave results."""
 
 import dataclasses
 import functools
