@@ -1,4 +1,4 @@
-"""The blocks of an answer: their tokens, and when each block begins and ends.
+"""The blocks of an answer: their tokens and their modelled times.
 
 Times are modelled: counted calls times measured unit costs.
 """

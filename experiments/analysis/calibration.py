@@ -1,4 +1,4 @@
-"""Lenience chosen on one half of the examples and judged on the other half.
+"""Leniences chosen on half of the examples and judged on the other half.
 
 A user chooses the lenience of a method before the test. Here the lenience is
 chosen on one half of the examples for a target and judged on the other half,
@@ -90,7 +90,7 @@ _COLUMNS = (
 
 
 def calibrate(points: Points, config: AnalysisConfig) -> pd.DataFrame:
-  """Chooses leniences on half of each task and judges them on the other half.
+  """Chooses leniences on half of each task, and judges them on the rest.
 
   Args:
     points: Points and answers.

@@ -1,4 +1,4 @@
-"""Comparisons of points with the verifier alone: quality, speed, fronts, tests.
+"""Comparisons of points with the verifier alone, and selections of them.
 
 Functions take frames and return frames. `compare` returns a row per point, with
 paired bootstrap intervals over the examples that both points answered; the

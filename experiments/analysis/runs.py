@@ -1,4 +1,4 @@
-"""The contents of workdirs as frames; several workdirs make one set of points.
+"""The contents of workdirs, and the points of several as one set.
 
 `Points` has a table with a row per point, and a frame with a row per answer;
 every number of a report is computed from these two. Workdirs are compared only

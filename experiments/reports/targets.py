@@ -20,7 +20,7 @@ def draw(
   leniences: Sequence[float],
   examples: dict[str, np.ndarray],
 ) -> None:
-  """Writes a PNG of q, p and the targets at each lenience, for three examples.
+  """Writes a PNG of q, p and the target at each lenience, of three examples.
 
   Args:
     path: The file to write.

@@ -1,4 +1,4 @@
-"""The tokens of an answer with their sources, blocks, times and probabilities.
+"""The tokens of an answer: their sources, blocks, times and probabilities.
 
 Without JavaScript the details of a token are its tooltip, and the bars of the
 clock are visible. `tokens.js` shows the same details at the pointer or the

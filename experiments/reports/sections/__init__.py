@@ -1,4 +1,4 @@
-"""Analysis sections of the page: a title, a guide, tables and figures each.
+"""Analysis sections of the page, with a guide, tables and figures each.
 
 `experiments.analysis` computes the frames. A section names a frame, tells how
 to read it, and selects the columns and figures that are shown.
