@@ -92,25 +92,27 @@ def row(frame, method, lenience=math.nan, gamma=0):
 
 
 def test_points_are_compared_with_the_verifier(frame):
-  one = row(frame, 'opt', 1.0, 4)
-  assert one.quality == pytest.approx(0.5)
-  assert one.difference == pytest.approx(-0.3)
-  assert one.difference_low < -0.3 < one.difference_high
-  assert one.speedup == pytest.approx(1 / 0.4)
-  assert one.wall_speedup == pytest.approx(10 / 12)
-  alone = row(frame, 'verifier_only')
-  assert alone[['difference_low', 'difference_high']].tolist() == [0, 0]
-  assert alone.speedup == 1
+  point_row = row(frame, 'opt', 1.0, 4)
+  assert point_row.quality == pytest.approx(0.5)
+  assert point_row.difference == pytest.approx(-0.3)
+  assert point_row.difference_low < -0.3 < point_row.difference_high
+  assert point_row.speedup == pytest.approx(1 / 0.4)
+  assert point_row.wall_speedup == pytest.approx(10 / 12)
+  verifier_row = row(frame, 'verifier_only')
+  assert verifier_row[['difference_low', 'difference_high']].tolist() == [0, 0]
+  assert verifier_row.speedup == 1
 
 
 def test_intervals_are_paired(points, frame):
-  one = row(frame, 'opt', 1.0, 4)
+  point_row = row(frame, 'opt', 1.0, 4)
   values = comparisons.matrices(points, points.table.index)['quality']
   low, high = stats.bootstrap_means(
     values[:, [4]] - values[:, [0]], resamples=500
   )
   want = low[0], high[0]
-  assert (one.difference_low, one.difference_high) == pytest.approx(want)
+  assert (point_row.difference_low, point_row.difference_high) == pytest.approx(
+    want
+  )
   # As strangers they would be told apart far worse.
   near = row(frame, 'opt', 0.5, 4)
   assert near.difference_high - near.difference_low < 0.03
@@ -132,6 +134,15 @@ def test_as_good_is_by_the_lower_end_and_the_margin(points):
   assert not row(wide, 'opt', 1.0, 4).as_good
 
 
+@pytest.mark.parametrize(
+  'options', [{'margin': 1.5}, {'risk': 0}, {'resamples': 0}, {'delta': '1'}]
+)
+def test_settings_outside_their_range_are_refused(options):
+  (name,) = options
+  with pytest.raises(ValueError, match=rf'^{name}: must be '):
+    AnalysisConfig(**options)
+
+
 def test_examples_that_one_did_not_answer_are_out_of_the_pair(points):
   point, example = points.answers.point, points.answers.id.astype(int)
   # The method lacks the first ones, the verifier alone the last ones.
@@ -141,9 +152,9 @@ def test_examples_that_one_did_not_answer_are_out_of_the_pair(points):
     Points(points.table, answers.reset_index(drop=True)), CHOICE
   )
   values = comparisons.matrices(points, points.table.index)['quality']
-  one = frame.loc[4]
+  point_row = frame.loc[4]
   # Examples are in the order of their ids.
-  assert one.difference == pytest.approx(
+  assert point_row.difference == pytest.approx(
     (values[40:190, 4] - values[40:190, 0]).mean()
   )
   assert frame.loc[3].difference == pytest.approx(
@@ -222,10 +233,14 @@ def test_what_nobody_knows_is_nan_and_never_as_good(points):
 def test_mcnemar_is_corrected_for_the_methods_of_a_task(points):
   table = comparisons.significance(points, [2, 4, 6]).set_index('variant')
   assert len(table) == 3
-  one = table[table.lenience == 1.0].iloc[0]
-  assert (one.n, one.only_verifier, one.only_method) == (200, 60, 0)
-  assert one.p == pytest.approx(2 * 0.5**60)
-  assert one.p_holm == pytest.approx(3 * one.p)
+  point_row = table[table.lenience == 1.0].iloc[0]
+  assert (point_row.n, point_row.only_verifier, point_row.only_method) == (
+    200,
+    60,
+    0,
+  )
+  assert point_row.p == pytest.approx(2 * 0.5**60)
+  assert point_row.p_holm == pytest.approx(3 * point_row.p)
   assert table.loc['diff'].p_holm == pytest.approx(2 * 2 * 0.5**10)
   # It is for right and wrong alone.
   answers = points.answers.assign(quality=points.answers.quality * 0.3)
@@ -237,19 +252,21 @@ def test_a_corpus_quality_is_made_of_sums_in_every_draw():
     {ALONE: SPECS[ALONE], ('opt', 0.5, 4): SPECS['opt', 0.5, 4]}, 30
   )
   points.table['task'] = 'wmt14_en_de'
-  asked = 'the cat sat on the mat and looked at the dog outside today'.split()
+  reference = (
+    'the cat sat on the mat and looked at the dog outside today'.split()
+  )
   rows = []
   for point, example in zip(
     points.answers.point, points.answers.id.astype(int), strict=True
   ):
     # The method loses some words, and not the same number everywhere.
-    words = asked[: len(asked) - (example % 4 if point else 0)]
-    rows.append(METRICS['bleu'].score(' '.join(words), ' '.join(asked)))
+    words = reference[: len(reference) - (example % 4 if point else 0)]
+    rows.append(METRICS['bleu'].score(' '.join(words), ' '.join(reference)))
   scores = pd.DataFrame(rows).add_prefix('score:')
   points = Points(points.table, points.answers.join(scores))
   frame = comparisons.compare(points, AnalysisConfig(resamples=60))
-  alone, opt = frame.iloc[0], frame.iloc[1]
-  assert alone.quality == 100
+  verifier_row, opt = frame.iloc[0], frame.iloc[1]
+  assert verifier_row.quality == 100
   sums = pd.DataFrame(rows)[points.answers.point == 1].sum()
   assert opt.quality == pytest.approx(METRICS['bleu'].corpus(sums))
   assert opt.difference == pytest.approx(opt.quality - 100)
@@ -274,18 +291,18 @@ def test_a_lenience_is_chosen_and_judged_apart(points):
   # On the half that chooses, lenience 1 loses nothing; on the other, much.
   side = points.answers.id.map(lambda i: calibration.half(i, 0))
   answers = points.answers.copy()
-  alone = answers[answers.point == 0].quality.to_numpy()
+  verifier_row = answers[answers.point == 0].quality.to_numpy()
   lucky = (answers.point == 4) & (side == 0)
-  answers.loc[lucky, 'quality'] = alone[side[:200].to_numpy() == 0]
+  answers.loc[lucky, 'quality'] = verifier_row[side[:200].to_numpy() == 0]
   table = calibration.calibrate(Points(points.table, answers), CHOICE)
-  own = table[table.target == 'quality'].set_index('variant')
-  opt = own.loc['opt']
+  by_quality = table[table.target == 'quality'].set_index('variant')
+  opt = by_quality.loc['opt']
   assert opt.lenience == 1.0
   assert not opt.kept
   assert opt.loss > 0.2
   assert opt.best_lenience == 0.5
   assert opt.regret == pytest.approx(0.4 - 0.6)
-  assert own.loc['diff'].regret == 0
+  assert by_quality.loc['diff'].regret == 0
 
 
 def test_a_target_of_latency_takes_the_best_quality(points):
@@ -299,8 +316,8 @@ def test_a_target_of_latency_takes_the_best_quality(points):
   # Nothing of diff is as fast: the fastest there is, and told so.
   assert not table.set_index('variant').loc['diff'].kept
   # One example cannot be halved.
-  one = make({k: SPECS[k] for k in (ALONE, ('opt', 0.5, 4))}, n=1)
-  assert calibration.calibrate(one, CHOICE).empty
+  point_row = make({k: SPECS[k] for k in (ALONE, ('opt', 0.5, 4))}, n=1)
+  assert calibration.calibrate(point_row, CHOICE).empty
 
 
 # --- Plainer ways.
@@ -337,17 +354,20 @@ def test_a_kind_is_shown_by_its_best_points():
   )
   table = method_kinds.best_of_kinds(comparisons.compare(points, CHOICE))
   assert list(table.kind) == list(method_kinds.KINDS[:4])
-  told = table.set_index('kind')
-  ours = told.loc['speculative cascade']
-  assert (ours.variant, ours.speedup) == ('diff', pytest.approx(1 / 0.7))
-  assert (ours.best_variant, ours.difference) == ('opt', pytest.approx(0.02))
-  plain = told.loc['truncated verifier']
+  by_kind = table.set_index('kind')
+  cascade = by_kind.loc['speculative cascade']
+  assert (cascade.variant, cascade.speedup) == ('diff', pytest.approx(1 / 0.7))
+  assert (cascade.best_variant, cascade.difference) == (
+    'opt',
+    pytest.approx(0.02),
+  )
+  plain = by_kind.loc['truncated verifier']
   assert (plain.best_variant, plain.difference) == (
     'min_p',
     pytest.approx(0.04),
   )
   # Good, but slower than the verifier.
-  slow = told.loc['relaxed decoding']
+  slow = by_kind.loc['relaxed decoding']
   assert slow.variant == 'bild'
   assert slow.speedup < 1
   assert slow[['best_speedup', 'difference']].isna().all()
@@ -365,11 +385,15 @@ def test_what_truncation_alone_is_worth_is_told():
   )
   table = method_kinds.compare_with_truncation(points, CHOICE)
   assert len(table) == 1
-  (one,) = table.to_dict('records')
-  assert (one['lenience'], one['gamma'], one['n']) == (0.9, 4, 200)
-  assert one['gained'] == pytest.approx(-0.08)
-  assert one['gained_low'] < -0.08 < one['gained_high'] < 0
-  assert one['faster'] == pytest.approx(1.5)
+  (point_row,) = table.to_dict('records')
+  assert (point_row['lenience'], point_row['gamma'], point_row['n']) == (
+    0.9,
+    4,
+    200,
+  )
+  assert point_row['gained'] == pytest.approx(-0.08)
+  assert point_row['gained_low'] < -0.08 < point_row['gained_high'] < 0
+  assert point_row['faster'] == pytest.approx(1.5)
   lone = make({ALONE: (0.8, 1.0, 0.01, 10)})
   assert method_kinds.best_of_kinds(comparisons.compare(lone, CHOICE)).empty
   assert method_kinds.compare_with_truncation(lone, CHOICE).empty
@@ -389,7 +413,7 @@ def _two_tasks(cascade):
   return join(
     *(
       make(
-        {key: (of[i], 0.5 + i, 0.01, 10) for key, of in rows},
+        {key: (specs[i], 0.5 + i, 0.01, 10) for key, specs in rows},
         task=task,
         seed=i,
         n=(100, 400)[i],
@@ -417,7 +441,7 @@ def test_tasks_count_equally_in_a_mixture():
 
 
 def test_it_is_said_whether_a_cascade_is_above_both_models():
-  for cascade, above, said in (
+  for cascade, above, start in (
     ((0.9, 0.7), 0.2, 'A cascade is better than both models: Diff'),
     ((0.9, 0.3025), 0.00125, 'No cascade is better than both models beyond'),
     ((0.8, 0.3), -0.05, 'No cascade is better than both models beyond chance'),
@@ -429,7 +453,7 @@ def test_it_is_said_whether_a_cascade_is_above_both_models():
     assert (best.iloc[0].above_low > 0) == (above == 0.2)
     looks = styles.styles(dict(zip(frame.variant, frame.method, strict=True)))
     (screen,) = first_screen.first_screens(frame, looks, CHOICE)
-    assert screen.answers[2].startswith(said)
+    assert screen.answers[2].startswith(start)
     gained = f'{above:+.3f}'.replace('-', styles.MINUS)
     assert f'Diff at lenience 0.2, {gained} (' in screen.answers[2]
 
@@ -441,5 +465,5 @@ def test_one_task_is_no_mixture(points):
   two = _two_tasks((0.9, 0.7))
   drafter = two.table.index[two.table.method == 'drafter_only']
   answers = two.answers[~two.answers.point.isin(drafter)]
-  alone = Points(two.table.drop(drafter), answers)
-  assert mixture.multi_task_points(mixture.mix(alone, CHOICE)).empty
+  verifier_row = Points(two.table.drop(drafter), answers)
+  assert mixture.multi_task_points(mixture.mix(verifier_row, CHOICE)).empty

@@ -15,7 +15,7 @@ RISK, DELTA = 0.05, 0.1
 CHOICE = AnalysisConfig()
 
 
-def drawn(wrong, n, seed=0):
+def sample_losses(wrong, n, seed=0):
   """Losses of generated records, [draws, leniences, n].
 
   A right answer of the verifier's is lost at each lenience with its own
@@ -48,25 +48,27 @@ def expected(wrong):
   ],
 )
 def test_what_is_guaranteed_is_kept(wrong, n):
-  found = risk.loosest(drawn(wrong, n), RISK, DELTA)
+  counts = risk.loosest(sample_losses(wrong, n), RISK, DELTA)
   # What the lenience that was chosen really loses; strict loses nothing.
-  lost = np.concatenate([[0.0], expected(wrong)])[found]
+  lost = np.concatenate([[0.0], expected(wrong)])[counts]
   failed = (lost > RISK).mean()
   # Three standard errors of a share of 2,000 draws.
   assert failed <= DELTA + 3 * math.sqrt(DELTA * (1 - DELTA) / DRAWS)
 
 
-@pytest.mark.parametrize(('n', 'least'), [(100, 0.5), (400, 0.95)])
-def test_more_than_strict_is_found_where_little_is_lost(n, least):
-  losses = drawn([0.01, 0.01, 0.5], n)
-  found = risk.loosest(losses, RISK, DELTA)
-  assert (found >= 1).mean() >= least
-  assert (found == 3).mean() == 0
+@pytest.mark.parametrize(('n', 'share'), [(100, 0.5), (400, 0.95)])
+def test_more_than_strict_is_found_where_little_is_lost(n, share):
+  losses = sample_losses([0.01, 0.01, 0.5], n)
+  counts = risk.loosest(losses, RISK, DELTA)
+  assert (counts >= 1).mean() >= share
+  assert (counts == 3).mean() == 0
 
 
 def test_a_p_value_is_no_less_than_it_should_be():
   for share in (0.01, 0.05, 0.1, 0.3):
-    p = risk.p_value(drawn([(RISK + 0.01) / 0.9], 200, seed=1), RISK, DELTA)
+    p = risk.p_value(
+      sample_losses([(RISK + 0.01) / 0.9], 200, seed=1), RISK, DELTA
+    )
     error = math.sqrt(share * (1 - share) / DRAWS)
     assert (p <= share).mean() <= share + 3 * error
 
@@ -105,8 +107,8 @@ def test_each_curve_has_its_loosest_lenience():
   assert row.p <= 0.1
   assert row.examples == 200
   # A looser choice finds more.
-  for least, count in ((0.005, 0), (0.5, 3)):
-    config = dataclasses.replace(CHOICE, risk=least)
+  for share, count in ((0.005, 0), (0.5, 3)):
+    config = dataclasses.replace(CHOICE, risk=share)
     assert _controlled(200, config).found == count
 
 
@@ -121,8 +123,8 @@ def test_too_few_examples_give_strict_and_say_how_many_it_takes():
 
 
 def test_several_tasks_are_one_more():
-  one, other = make(SPECS, n=50), make(SPECS, n=50, task='words', seed=1)
-  table = risk.control(join(one, other), CHOICE).set_index(['variant', 'task'])
+  sums, words = make(SPECS, n=50), make(SPECS, n=50, task='words', seed=1)
+  table = risk.control(join(sums, words), CHOICE).set_index(['variant', 'task'])
   assert table.loc[('token_v3', 'sums'), 'found'] == 0
   together = table.loc[('token_v3', mixture.ALL)]
   assert together.examples == 100

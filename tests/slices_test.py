@@ -32,8 +32,8 @@ def make_summary(rows, names=POINTS):
   """A summary of few columns; the models alone have no gamma."""
   frame = pd.DataFrame(rows, columns=names.split())
   frame = frame.assign(**{k: v for k, v in USUAL.items() if k not in frame})
-  alone = frame.method.isin(['verifier_only', 'drafter_only'])
-  return frame.assign(gamma=frame.gamma.where(~alone, 0))
+  is_baseline = frame.method.isin(['verifier_only', 'drafter_only'])
+  return frame.assign(gamma=frame.gamma.where(~is_baseline, 0))
 
 
 def make_frame(rows, names=POINTS):
@@ -43,8 +43,8 @@ def make_frame(rows, names=POINTS):
 
 
 def no_worse(rows):
-  (one,) = slices.slice_summary(make_frame(rows))
-  return slices.no_worse(one)
+  (part,) = slices.slice_summary(make_frame(rows))
+  return slices.no_worse(part)
 
 
 VERIFIER = ('verifier_only', NAN, 0.9, 1.0)
@@ -70,10 +70,14 @@ def test_no_worse_is_by_the_verifiers_quality_and_fastest_first():
 
 
 @pytest.mark.parametrize(
-  'alone', [[], [('verifier_only', NAN, NAN, 1.0)]], ids=['absent', 'failed']
+  'verifier_rows',
+  [[], [('verifier_only', NAN, NAN, 1.0)]],
+  ids=['absent', 'failed'],
 )
-def test_where_nobody_knows_the_verifiers_quality_nothing_is_judged(alone):
-  rows = [*alone, ('a', 0.0, 0.9, 0.7), ('a', 1.0, 0.5, 0.3)]
+def test_where_nobody_knows_the_verifiers_quality_nothing_is_judged(
+  verifier_rows,
+):
+  rows = [*verifier_rows, ('a', 0.0, 0.9, 0.7), ('a', 1.0, 0.5, 0.3)]
   assert no_worse(rows) is None
   # Of its best points the fastest.
   assert slices.best_points(make_summary(rows)).lenience.iloc[-1] == 0.0
@@ -98,7 +102,7 @@ def test_best_points_are_fastest_at_the_verifiers_quality_else_the_best():
 
 
 @pytest.mark.parametrize(
-  ('rows', 'kept'),
+  ('rows', 'expected'),
   [
     # Of points that are alike the first.
     ([VERIFIER, *(('a', i / 40, 0.9, 0.5) for i in range(40))], [0, 1]),
@@ -108,8 +112,8 @@ def test_best_points_are_fastest_at_the_verifiers_quality_else_the_best():
     ([VERIFIER, ('a', 0.1, NAN, NAN), ('b', 0.1, 0.9, 0.5)], [0, 1, 2]),
   ],
 )
-def test_best_points_of_odd_curves(rows, kept):
-  assert slices.best_points(make_summary(rows)).index.tolist() == kept
+def test_best_points_of_odd_curves(rows, expected):
+  assert slices.best_points(make_summary(rows)).index.tolist() == expected
 
 
 def test_an_oracle_is_no_best_point():
@@ -185,9 +189,9 @@ def test_tuned_keeps_the_fastest_gamma_of_each_point():
   ]
   names = 'task temperature method verification lenience gamma relative_latency'
   frame = make_frame(rows, names)
-  kept = slices.at_fastest_gamma(frame)
-  assert kept.index.tolist() == [0, 1, 2, 5, 6, 7, 8, 10, 12]
-  assert slices.at_fastest_gamma(kept).equals(kept)
+  fastest = slices.at_fastest_gamma(frame)
+  assert fastest.index.tolist() == [0, 1, 2, 5, 6, 7, 8, 10, 12]
+  assert slices.at_fastest_gamma(fastest).equals(fastest)
   assert slices.at_fastest_gamma(frame.iloc[:0]).empty
 
 

@@ -39,10 +39,10 @@ def _view(trace, **changes):
 
 
 def _answer(record, trace, view=None, name='x', end=1.0):
-  asked = tasks.Example(id='0', prompt='?', reference='!')
+  example = tasks.Example(id='0', prompt='?', reference='!')
   time = blocks.timeline(record, trace, COSTS)
   return tokens.answer(
-    SelectedAnswer(record, trace, asked, 'all', view), time, name, end
+    SelectedAnswer(record, trace, example, 'all', view), time, name, end
   )
 
 
@@ -59,9 +59,11 @@ def _answer(record, trace, view=None, name='x', end=1.0):
 )
 def test_a_block_is_drafts_and_what_ends_them(sources, sizes):
   trace = make_trace(sources)
-  found = blocks.split(_record(trace), trace)
-  assert list(map(len, found)) == sizes
-  assert [i for block in found for i in block] == list(range(len(sources)))
+  answer_blocks = blocks.split(_record(trace), trace)
+  assert list(map(len, answer_blocks)) == sizes
+  assert [i for block in answer_blocks for i in block] == list(
+    range(len(sources))
+  )
 
 
 def test_the_verifier_alone_has_a_block_for_each_token():
@@ -96,16 +98,21 @@ def test_blocks_of_a_sequential_cascade_are_as_long_as_they_have_to_be():
     verifier_tokens=5,
     drafter_calls=6,
   )
-  found = blocks.timeline(record, trace, COSTS).blocks
+  answer_blocks = blocks.timeline(record, trace, COSTS).blocks
   call = COSTS.verifier_s(2, 5, 2) / 2
-  assert [block.drafting for block in found] == pytest.approx(
+  assert [block.drafting for block in answer_blocks] == pytest.approx(
     [4 * 0.001, 0.001, 0.001]
   )
-  assert [block.verifying for block in found] == pytest.approx([call, call, 0])
-  assert [block.start for block in found] == [0, *(b.end for b in found[:-1])]
-  shown = re.findall('data-from=.*? data-to="(.*?)"', _answer(record, trace))
-  assert list(map(float, shown)) == pytest.approx(
-    [block.end for block in found], abs=1e-6
+  assert [block.verifying for block in answer_blocks] == pytest.approx(
+    [call, call, 0]
+  )
+  assert [block.start for block in answer_blocks] == [
+    0,
+    *(b.end for b in answer_blocks[:-1]),
+  ]
+  ends = re.findall('data-from=.*? data-to="(.*?)"', _answer(record, trace))
+  assert list(map(float, ends)) == pytest.approx(
+    [block.end for block in answer_blocks], abs=1e-6
   )
 
 
@@ -133,15 +140,15 @@ def test_titles_say_what_is_known():
   ]
   # Without a rule nothing is deferred, and nothing said of it.
   ruleless = dataclasses.replace(trace, deferred=None)
-  said = _titles(ruleless, dataclasses.replace(view, deferred=None))
-  assert not any('rule' in title for title in said)
+  titles = _titles(ruleless, dataclasses.replace(view, deferred=None))
+  assert not any('rule' in title for title in titles)
 
 
 def test_of_a_long_answer_the_end_has_no_probabilities():
   trace = make_trace([_DRAFT] * 4)
   view = _view(make_trace([_DRAFT] * 3))
-  said = [title.count('\n') for title in _titles(trace, view)]
-  assert said == [3, 3, 3, 0]
+  titles = [title.count('\n') for title in _titles(trace, view)]
+  assert titles == [3, 3, 3, 0]
 
 
 def test_no_text_of_a_model_is_markup():
