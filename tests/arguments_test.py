@@ -17,6 +17,7 @@ from cascades import arguments
 from cascades.config import DecodingConfig
 from cascades.sampler import batching, scoring
 
+pytestmark = pytest.mark.usefixtures('wrong_types')
 _V, _SIZE = 768, 96
 _pair = small.tables
 

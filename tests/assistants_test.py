@@ -383,6 +383,7 @@ def test_an_assistant_is_no_model_of_its_own():
     cascades.Sampler(verifier('shared'), 'gemma-4-E2B-it-assistant')
 
 
+@pytest.mark.usefixtures('wrong_types')
 def test_what_an_assistant_is_not_asked_for_is_refused():
   pair = verifier('shared'), _folders('shared')[1]
   for options, said in (

@@ -181,6 +181,7 @@ def test_the_launcher_fails_with_a_counterexample(tmp_path):
   assert 'forgotten' in done.stdout
 
 
+@pytest.mark.usefixtures('wrong_types')
 @pytest.mark.parametrize(
   ('given', 'said'),
   [

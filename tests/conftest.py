@@ -7,6 +7,13 @@ import os
 import pathlib
 import re
 
+import jaxtyping
+
+# With CASCADES_CHECK_TYPES=1 annotations of the library, shapes included, are
+# checked in every call.
+if os.environ.get('CASCADES_CHECK_TYPES', '0') != '0':
+  jaxtyping.install_import_hook('cascades', 'typechecking.check')
+
 from cascades import compilation
 
 # Processes that tests start import this checkout, whatever their folder: the
@@ -132,9 +139,28 @@ def optimised():
     jax.config.update(option, before)
 
 
+@contextlib.contextmanager
+def unchecked_types():
+  """Lets values of wrong types through to the code that refuses them."""
+  before = jaxtyping.config.jaxtyping_disable
+  jaxtyping.config.update('jaxtyping_disable', True)
+  try:
+    yield
+  finally:
+    jaxtyping.config.update('jaxtyping_disable', before)
+
+
+@pytest.fixture
+def wrong_types():
+  """Lets a test pass values of wrong types."""
+  with unchecked_types():
+    yield
+
+
 def refused(option: str, call, *args) -> str:
-  """What a call says that refuses an option: one sentence, on one line."""
-  with pytest.raises(ValueError, match=f'^{re.escape(option)}: ') as error:
+  """Returns the sentence in which a call refuses an option."""
+  pattern = f'^{re.escape(option)}: '
+  with unchecked_types(), pytest.raises(ValueError, match=pattern) as error:
     call(*args)
   message = str(error.value)
   assert message.endswith('.')

@@ -314,6 +314,7 @@ def test_what_cannot_be_gone_through_is_sampled():
   assert not found.passed
 
 
+@pytest.mark.usefixtures('wrong_types')
 @pytest.mark.parametrize(
   ('verify', 'given', 'message'),
   [

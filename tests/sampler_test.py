@@ -231,6 +231,7 @@ def test_what_may_end_an_answer_is_not_streamed(pair):
   assert ending.stable_prefix('so\n\nThe e') == 'so\n\nThe '
 
 
+@pytest.mark.usefixtures('wrong_types')
 def test_what_is_new_ends_an_answer_wherever_it_begins(pair):
   tokenizer = pair[0].tokenizer
   # Three bytes of a character, of which the first are not looked at any more.
