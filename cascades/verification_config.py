@@ -1,4 +1,4 @@
-"""How blocks are verified, and where their tokens come from; without JAX."""
+"""Kinds of verification and sources of tokens. Does not import JAX."""
 
 import dataclasses
 import functools
@@ -9,11 +9,11 @@ from typing import Any
 from cascades import arguments
 from cascades.registries import Registry, split
 
-# Where a token comes from; each is the index of its name.
+# Sources of tokens; each constant is the index of its name.
 SOURCES = ('prompt', 'draft', 'residual', 'bonus')
 PROMPT, DRAFT, RESIDUAL, BONUS = range(4)
 
-# Of one draft per block; of any number; and a cascade without blocks.
+# Verifications of one draft per block, of any number, and without blocks.
 SINGLE_DRAFT = ('token', 'block')
 MULTI_DRAFT = ('multi_round', 'k_seq', 'match', 'traversal')
 SEQUENTIAL = 'sequential'
@@ -21,15 +21,15 @@ GATES = ('raw', 'processed')
 BONUSES = ('target', 'verifier')
 
 
-# Of leniences: the schedule by which they stay as they are.
+# The schedule of constant leniences.
 CONSTANT = 'constant'
-# Of methods: that they may make any token likelier.
+# The cap of a method that may make any token likelier.
 NO_CAP = 'none'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verification:
-  """A kind of verification: the entry of a name.
+  """A kind of verification: an entry of the registry.
 
   Functions are named as 'module:function' and imported when a block is
   verified, so that names can be checked without JAX.
@@ -41,19 +41,18 @@ class Verification:
     any_drafts: True if a block may have several drafts.
     single_target: True if methods need a single target, the law.
     keeps_law: True if each token follows the method's law, wherever blocks
-      begin. If not, a text has no one probability.
-    draws_tokens: True if tokens are drawn for every draft, which takes numbers
-      for each of them.
-    blocks: Called as blocks(place, argument) by the enumeration of
-      `proof.enumeration`; every block and its chance. None for the core's.
-    pattern: How a name with an argument is written.
+      begin. Otherwise a text has no single probability.
+    draws_tokens: True if a token is drawn at each position, which takes uniform
+      numbers for each of them.
+    blocks: Called by `proof.enumeration` to enumerate all blocks and their
+      probabilities. None for the verifications of the core.
+    pattern: An example of a name with an argument, for error texts.
     shortest: The name with the argument for the shortest blocks, which audits
-      take; empty if the name alone will do.
-    parse: Makes the argument of what stands after the colon, '' if nothing
-      does; raises ValueError if it is written in another way. None: the name
-      takes no argument.
-    refuse: Called as refuse(argument, gamma); says in a few words why blocks
-      of gamma drafts cannot be verified so, or None.
+      use; empty if the name alone suffices.
+    parse: Parses the text after the colon, '' without one, to the argument;
+      raises ValueError for other texts. None if the name takes no argument.
+    refuse: Called as refuse(argument, gamma); returns in a few words why
+      blocks of gamma drafts are not supported, or None.
   """
 
   decide: str
@@ -74,7 +73,7 @@ for _name, _entry in {
   'block': Verification(
     decide='cascades.verification.single_draft:block', single_target=True
   ),
-  # Of a "block" of one draft, which is not read.
+  # A "block" of one draft, which is not read ahead.
   SEQUENTIAL: Verification(
     decide='cascades.verification.single_draft:sequential', draws_tokens=True
   ),
@@ -95,7 +94,7 @@ for _name, _entry in {
 
 @dataclasses.dataclass(frozen=True)
 class VerificationConfig:
-  """How blocks are verified; recorded with every result.
+  """The verification of blocks; recorded with every result.
 
   Attributes:
     verification: One of `VERIFICATIONS`: how the package `verification` looks

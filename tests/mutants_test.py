@@ -341,10 +341,8 @@ sequential_residual: a sequential cascade samples the residual, not p
 +(sample_uniforms, inputs.method.residual(d, inputs.leniences[0, 0]))
 @@ cascades.decoding.step:step config('token'), ('forbidden',)
 one_key: drafting and verifying share a key
--    verify_key,
--    step_config
-+    draft_key,
-+    step_config
+-key=verify_key
++key=draft_key
 @@ cascades.decoding.verify_block:distributions config('token'), ('forbidden',)
 raw_q: q is raw, the draft is not
 -q = drafter_probs(drafter_logits, sampling)
@@ -359,7 +357,7 @@ argmax_draft: the draft is the argmax of a q that is soft
 === decoding_test:test_the_emitted_law_of_every_other_scheme
 @@ cascades.decoding.verify_block:_distributions_at PROCESSED, 3, FEW
 gate_left_behind: the loop looks through the raw gate, whatever was asked for
-  drafter_probs, gate) => drafter_probs)
+  gate=gate => gate='raw'
 
 === several_test:test_verify_emits_what_the_enumeration_says
 @@ cascades.verification.multi_draft:_step_multi_round 'multi_round', 3
@@ -367,7 +365,7 @@ one_rejection: a candidate is tried against what the last one was
   jnp.where(is_examined & ~accepts, less, rho) => rho
 @@ cascades.verification.multi_draft:_step_k_seq 'k_seq', 2
 undivided: k-SEQ accepts against the target as it is
-  jnp.where(b >= a, one, c) => one
+  jnp.where(b >= a, c_min, c) => c_min
 @@ cascades.verification.multi_draft:_walk 'multi_round', 2
 other_drafts_stay: a draft that began otherwise stays a candidate
   jnp.where(accepted, agrees, walk.is_alive) => walk.is_alive
@@ -473,10 +471,10 @@ not_wide_enough: a row goes on where its cache has ended
   rows.length + step_config.cache_headroom <= room => rows.length <= room
 
 === batching_test:test_a_batch_is_narrowed_when_few_rows_are_left
-@@ cascades.sampler.batching:_Batch.narrow
+@@ cascades.sampler.continuous_batching:RowBatch.narrow
 wrong_rows_dropped: a batch that is narrowed keeps its first rows
--decoding.gather_rows(self.rows, _padded(going, slots))
-+decoding.gather_rows(self.rows, np.arange(slots))
+-decoding.gather_rows(self.rows, _padded(slots, size))
++decoding.gather_rows(self.rows, np.arange(size))
 
 === batching_test:test_a_turn_goes_on_where_the_last_one_ended
 @@ cascades.decoding.rows:_read_prompt 3
@@ -640,10 +638,11 @@ bonus
 start
   len(context) - 1 => len(context) - 0
   len(context) - 1 => len(context) - 2
-@@ cascades.sampler.scoring:_read 'raw', ('opt', 'token_v1')
+@@ cascades.sampler.scoring:_read_row 'raw', ('opt', 'token_v1')
 place
-  jnp.arange(asked.shape[0]) => jnp.arange(1, 1 + asked.shape[0])
-  jnp.arange(asked.shape[0]) => 0 * jnp.arange(len(asked))
+  jnp.arange(scored.shape[0]) => jnp.arange(1, 1 + scored.shape[0])
+  jnp.arange(scored.shape[0]) => 0 * jnp.arange(len(scored))
+@@ cascades.sampler.scoring:_Law.distributions 'raw', ('opt', 'token_v1')
 model
   logits[-1], logits[0], => logits[0], logits[-1],
   logits[-1], logits[0], => logits[0], logits[0],

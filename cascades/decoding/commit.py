@@ -13,7 +13,7 @@ from cascades.decoding.verify_block import BlockResult
 
 
 class Emission(NamedTuple):
-  """How far a sequence advances by a block.
+  """The number of tokens by which a sequence advances, and if it ends.
 
   Attributes:
     num_tokens: Tokens of the block that are emitted; 0 for a finished row.

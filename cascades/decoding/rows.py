@@ -41,8 +41,8 @@ def _read_prompt(
   prompt: Int[Array, 'P'],
   prompt_length: Int[Array, ''],
   limit: Int[Array, ''],
-  params: Params,
   *,
+  params: Params,
   models: Models,
   is_new: bool,
 ) -> Row:
@@ -89,13 +89,6 @@ def _read_prompt(
     position=at,
     count=prompt_length,
   )
-  last_hidden = state.hidden
-  if last_hidden is not None:
-    # No state predicted the only token of a sequence: its own state is used.
-    new_hidden = hidden[jnp.maximum(prompt_length - 1, 0)]
-    last_hidden = jnp.where(
-      (prompt_length > 0) | (at == 0), new_hidden, last_hidden
-    )
   tokens = write(state.tokens, state.length, prompt)
   return state.replace(
     tokens=tokens,
@@ -108,9 +101,21 @@ def _read_prompt(
     schedule_state=_start_schedule(state.schedule, tokens, length),
     verifier_cache=verifier.rewind(cache, length - 1),
     drafter_state=drafter_state,
-    hidden=last_hidden,
+    hidden=_last_hidden(state, hidden, prompt_length),
     cumulative_counts=state.cumulative_counts.at[length - 1].set(0),
   )
+
+
+def _last_hidden(
+  state: Row, hidden: Float[Array, 'L D'], prompt_length: Int[Array, '']
+) -> Float[Array, 'D'] | None:
+  """Returns the hidden state that predicted the last token of a prompt."""
+  if state.hidden is None:
+    return None
+  # No state predicted the only token of a sequence: its own state is used.
+  is_new = (prompt_length > 0) | (state.length == 1)
+  new_hidden = hidden[jnp.maximum(prompt_length - 1, 0)]
+  return jnp.where(is_new, new_hidden, state.hidden)
 
 
 def _catch_up(
@@ -149,7 +154,7 @@ def _start(
   logits_length: int,
 ) -> Row:
   """Returns a sequence whose prompt both models have read."""
-  one = jnp.ones((), jnp.int32)
+  length = jnp.ones((), jnp.int32)
   logits = hidden = None
   if logits_length:
     logits = jnp.zeros((logits_length, models.verifier.vocab_size), jnp.float32)
@@ -164,18 +169,18 @@ def _start(
   # A sequence of one token, which no model has read.
   state = Row(
     tokens=tokens,
-    length=one,
+    length=length,
     done=jnp.ones((), bool),
     blocks=jnp.zeros((), jnp.int32),
     verifier_cache=models.verifier.init_cache(params.verifier, cache_length),
     drafter_state=models.drafter.init(params.drafter, cache_length),
-    schedule_state=_start_schedule(schedule, tokens, one),
+    schedule_state=_start_schedule(schedule, tokens, length),
     hidden=hidden,
     key=prompt.keys,
     lenience=jnp.zeros(()),
     schedule=jax.tree.map(jnp.asarray, schedule),
-    prompt_length=one,
-    limit=one,
+    prompt_length=length,
+    limit=length,
     logits=logits,
     fault=no_fault(),
     **empty_statistics(cache_length),
@@ -254,10 +259,10 @@ def extend(
   Returns:
     The rows, with counts that start at 0.
   """
-  read_prompt = functools.partial(_read_prompt, models=models, is_new=False)
-  return jax.vmap(read_prompt, (0, 0, 0, 0, None))(
-    rows, prompts, prompt_lengths, limits, params
+  read_prompt = functools.partial(
+    _read_prompt, params=params, models=models, is_new=False
   )
+  return jax.vmap(read_prompt)(rows, prompts, prompt_lengths, limits)
 
 
 @jax.jit

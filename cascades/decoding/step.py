@@ -1,22 +1,72 @@
 """One step of the loop: drafts, verifies and commits one block."""
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from cascades.decoding import faults
 from cascades.decoding.block_stats import BlockStats
-from cascades.decoding.commit import commit, find_emission
-from cascades.decoding.drafter import ROWS
-from cascades.decoding.propose import block_keys, propose
+from cascades.decoding.commit import Emission, commit, find_emission
+from cascades.decoding.drafter import ROWS, Draft
+from cascades.decoding.propose import Proposal, block_keys, propose
 from cascades.decoding.select_branch import select_branch
 from cascades.decoding.state import Params, SamplingState
 from cascades.decoding.step_config import StepConfig
-from cascades.decoding.verify_block import ExtraOutputs, verify_block
+from cascades.decoding.verify_block import (
+  BlockResult,
+  ExtraOutputs,
+  verify_block,
+)
 from cascades.methods import processing
 from cascades.verification_config import DRAFT
+
+
+def _count_drafted(draft: Draft, step_config: StepConfig) -> Int[Array, '']:
+  """Counts drafted tokens, with those that sequential verification draws."""
+  num_drafted = draft.lengths.sum()
+  if not step_config.sequential:
+    return num_drafted
+  # A draft that ended with known q is drawn by the verification.
+  has_bonus_probs = draft.has_bonus_probs[0].astype(jnp.int32)
+  return jnp.maximum(num_drafted, has_bonus_probs)
+
+
+def _verify_any_draft(
+  verify: Callable[..., BlockResult],
+  proposal: Proposal,
+  has_draft: Bool[Array, ''],
+) -> BlockResult:
+  """Verifies a block if a row of the batch has a draft, else one token."""
+  any_draft = jax.lax.pmax(has_draft.astype(jnp.int32), ROWS) > 0
+  from_empty_draft = functools.partial(verify, empty_draft=True)
+  return select_branch(any_draft, verify, from_empty_draft, proposal)
+
+
+def _end_at_fault(
+  state: SamplingState,
+  proposal: Proposal,
+  result: BlockResult,
+  emission: Emission,
+) -> tuple[Emission, faults.Fault]:
+  """Ends a sequence if a distribution of an emitted token is not finite."""
+  fault = faults.locate(
+    state,
+    verifier_bad=result.verifier_bad,
+    drafter_bad=proposal.drafter_bad,
+    method_bad=result.method_bad,
+    emitted=emission.num_tokens,
+  )
+  ends_sequence = emission.ends_sequence | fault.is_fault
+  return emission._replace(ends_sequence=ends_sequence), fault
+
+
+def _sources(result: BlockResult) -> Int[Array, 'gamma_1']:
+  """Returns the source of each token of a block."""
+  index, verdict = jnp.arange(len(result.tokens)), result.verdict
+  return jnp.where(index < verdict.num_accepted, DRAFT, verdict.next_source)
 
 
 def _verifier_tokens(
@@ -56,14 +106,11 @@ def step[S: SamplingState](
     The state after the block, and statistics of the block.
   """
   draft_key, verify_key = block_keys(state)
-
   # 1. Draft gamma tokens per draft, with the logits they were drawn from.
-  proposal = propose(state, params, sampling, draft_key, step_config)
-  num_drafted = proposal.draft.lengths.sum()
-  if step_config.sequential:
-    # A draft that ended with known q is drawn by the verification.
-    has_bonus_probs = proposal.draft.has_bonus_probs[0].astype(jnp.int32)
-    num_drafted = jnp.maximum(num_drafted, has_bonus_probs)
+  proposal = propose(
+    state, params, sampling, key=draft_key, step_config=step_config
+  )
+  num_drafted = _count_drafted(proposal.draft, step_config)
 
   # 2. Read the last token and all drafts with the verifier, in one call.
   # 3. Accept drafted tokens, and sample the token after them.
@@ -72,32 +119,21 @@ def step[S: SamplingState](
     state,
     params,
     sampling,
-    verify_key,
+    key=verify_key,
     step_config=step_config,
     extra=ExtraOutputs(logits=with_logits, law=with_law),
   )
   if step_config.allows_empty_draft:
-    # One program for the batch: it reads a block if any row has a draft.
-    has_draft = ((num_drafted > 0) & ~state.done).astype(jnp.int32)
-    any_draft = jax.lax.pmax(has_draft, ROWS) > 0
-    from_empty_draft = functools.partial(verify, empty_draft=True)
-    result = select_branch(any_draft, verify, from_empty_draft, proposal)
+    has_draft = (num_drafted > 0) & ~state.done
+    result = _verify_any_draft(verify, proposal, has_draft)
   else:
     result = verify(proposal, empty_draft=step_config.sequential)
-  verdict, tokens = result.verdict, result.tokens
-  n = verdict.num_accepted
 
   # 4. End at the first stop token or at the limit, also inside a block.
-  emission = find_emission(state, tokens, n, stop_tokens)
-  fault = faults.locate(
-    state,
-    verifier_bad=result.verifier_bad,
-    drafter_bad=proposal.drafter_bad,
-    method_bad=result.method_bad,
-    emitted=emission.num_tokens,
+  emission = find_emission(
+    state, result.tokens, result.verdict.num_accepted, stop_tokens
   )
-  ends_sequence = emission.ends_sequence | fault.is_fault
-  emission = emission._replace(ends_sequence=ends_sequence)
+  emission, fault = _end_at_fault(state, proposal, result, emission)
 
   # 5. Commit by moving `length`; roll both caches back.
   committed = commit(
@@ -108,10 +144,9 @@ def step[S: SamplingState](
     emission=emission,
     step_config=step_config,
   )
-  index = jnp.arange(len(tokens))
   return committed, BlockStats(
-    sources=jnp.where(index < n, DRAFT, verdict.next_source),
-    deferred=verdict.deferred,
+    sources=_sources(result),
+    deferred=result.verdict.deferred,
     logprobs=result.logprobs,
     logits=result.logits,
     drafted=num_drafted,

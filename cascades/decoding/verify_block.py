@@ -143,7 +143,13 @@ def read_block(
   )
   # Without the barrier XLA computes the logits once for each of their readers.
   logits = jax.lax.optimization_barrier(logits)
-  return ReadBlock(tree.draft, tree.node_indices, logits, hidden, cache)
+  return ReadBlock(
+    draft=tree.draft,
+    node_indices=tree.node_indices,
+    logits=logits,
+    hidden=hidden,
+    verifier_cache=cache,
+  )
 
 
 def _distributions_at(
@@ -161,7 +167,13 @@ def _distributions_at(
       index = block.node_indices[draft, position]
     p_logits = block.logits[index]
     q_logits = block.draft.logits_at(position, draft, p_logits.shape[-1])
-    return distributions(q_logits, p_logits, sampling, drafter_probs, gate)
+    return distributions(
+      q_logits,
+      p_logits,
+      sampling,
+      drafter_probs=drafter_probs,
+      gate=gate,
+    )
 
   return distributions_at
 
@@ -335,9 +347,9 @@ def verify_block(
   state: SamplingState,
   params: Params,
   sampling: processing.SamplingParams,
-  key: jax.Array,
   proposal: Proposal,
   *,
+  key: jax.Array,
   step_config: StepConfig,
   empty_draft: bool = False,
   extra: ExtraOutputs = NO_EXTRAS,
@@ -348,14 +360,16 @@ def verify_block(
     state: The sequence before the block.
     params: Both models' parameters.
     sampling: Temperature, truncation and forbidden tokens.
-    key: The random key of the verification.
     proposal: The drafted block.
+    key: The random key of the verification.
     step_config: What is compiled.
     empty_draft: True if no draft is verified. The result equals that of drafts
       of length 0; only one position of vocabulary size is computed.
     extra: Optional outputs.
   """
-  block = read_block(state, params, proposal, step_config, empty_draft)
+  block = read_block(
+    state, params, proposal, step_config, empty_draft=empty_draft
+  )
   inputs, schedule_states = _verification_inputs(
     state, block, sampling, step_config, empty_draft=empty_draft
   )

@@ -1,35 +1,35 @@
-"""Which drafted tokens stay, and the token after them.
+"""Verifies a block: accepts drafted tokens, and samples the token after them.
 
-Of one draft per block (`single`):
+One draft per block (`single_draft`):
 
-  token       From the left, keep a draft with the method's acceptance; at the
-              first that is not kept, sample the residual (Leviathan et al.
-              2023, Chen et al. 2023; Narasimhan et al. 2025 for any target).
-  block       Look at the block as a whole: the same law, at least as many
-              drafts kept (Sun et al., ICLR 2025, arXiv 2403.10444).
-  sequential  Nothing is read ahead: a cascade that goes on token by token.
+  token       Accepts drafts from the left by the method's acceptance; at the
+              first rejection, samples the residual (Leviathan et al. 2023, Chen
+              et al. 2023; Narasimhan et al. 2025 for any target).
+  block       Decides the block as a whole: the same law, at least as many
+              accepted drafts (Sun et al., ICLR 2025, arXiv 2403.10444).
+  sequential  Reads nothing ahead: a cascade that decodes token by token.
 
-Of one draft or several (`several`), each with the same law:
+One draft or several (`multi_draft`), each with the same law:
 
-  multi_round One candidate after the other, each against what the last
-              rejection left of the target (SpecInfer, arXiv 2305.09781).
-  k_seq       All candidates against the target divided by one number
+  multi_round Examines one candidate after the other, each against the rest of
+              the target after the last rejection (SpecInfer, arXiv 2305.09781).
+  k_seq       Examines all candidates against the target divided by one number
               (SpecTr, NeurIPS 2023, arXiv 2310.15141).
-  match       Draw from the target, and go on along the drafts that have the
-              token. At temperature 0 the longest accepted draft stays; the
-              drafts may come from anywhere, a beam search included.
-  traversal   From the leaves of the tree, the longest path that may stay; of
-              one draft it is `block` (arXiv 2505.12398). Its module is its own.
+  match       Draws from the target, and follows the drafts that have the token.
+              At temperature 0 the longest accepted draft is kept; drafts may
+              come from anywhere, a beam search included.
+  traversal   Accepts the longest path of the tree from its leaves (`traversal`,
+              arXiv 2505.12398); with one draft it is `block`.
 
 These are entries of the registry `VERIFICATIONS`; plug-ins add others.
 
-If all drafts stay, one more token, the bonus, is sampled from the method's law,
-or from the verifier if `VerificationConfig.bonus` says so.
+After a fully accepted draft one more token, the bonus, is sampled from the
+method's law, or from the verifier with bonus='verifier'.
 
-Distributions are made of logits where they are looked at, and only as many at
-a time as fit into `MAX_PROBS_AT_ONCE` numbers: at Gemma's vocabulary no
-array of the block's size is made but the two models' logits; `traversal`
-alone keeps the targets along a path.
+Distributions are computed from logits when they are needed, and only as many
+at a time as fit into `MAX_PROBS_AT_ONCE` numbers: at Gemma's vocabulary the two
+models' logits are the only arrays of the block's size; `traversal` alone also
+stores the targets along a path.
 """
 
 from cascades.verification.inputs import VerificationInputs

@@ -91,11 +91,11 @@ def _step_k_seq(d, pi, candidates, is_candidate, uniforms) -> Step:
     enough = center * b >= a
     return jnp.where(enough, low, center), jnp.where(enough, center, high)
 
-  one = jnp.ones((), pi.dtype)
+  c_min = jnp.ones((), pi.dtype)
   # At c = m it holds: 1 - (1 - b)^m <= m b. If c = 1 suffices, it is exact.
-  b, a = acceptance(one)
-  _, c = jax.lax.fori_loop(0, _HALVINGS, halve, (one, jnp.maximum(m, 1)))
-  c = jnp.where(b >= a, one, c)
+  b, a = acceptance(c_min)
+  _, c = jax.lax.fori_loop(0, _HALVINGS, halve, (c_min, jnp.maximum(m, 1)))
+  c = jnp.where(b >= a, c_min, c)
   b, a = acceptance(c)
   share = jnp.minimum(d.q, pi / c)
   rest = jnp.maximum(0, pi - share * jnp.where(b > 0, a / b, 1))
@@ -133,6 +133,19 @@ class _Walk(NamedTuple):
   is_valid: Bool[Array, '']
 
 
+def _start(inputs: VerificationInputs) -> _Walk:
+  """Returns the state at the root of the tree."""
+  zero = jnp.zeros((), jnp.int32)
+  return _Walk(
+    is_alive=jnp.ones(len(inputs.tokens), bool),
+    draft=zero,
+    num_accepted=zero,
+    residual=jnp.zeros(inputs.vocab_size, inputs.probs_shape.dtype),
+    is_active=jnp.ones((), bool),
+    is_valid=jnp.ones((), bool),
+  )
+
+
 def _walk(
   inputs: VerificationInputs,
   accept_uniforms: Float[Array, 'N'],
@@ -147,7 +160,7 @@ def _walk(
     sample_uniforms: Uniform numbers of the token after the accepted ones.
     step: Called as step(d, pi, candidates, is_candidate, uniforms).
   """
-  num_drafts, gamma = inputs.tokens.shape
+  gamma = inputs.gamma
 
   def descend(walk, xs):
     i, uniforms = xs
@@ -156,7 +169,7 @@ def _walk(
     d = inputs.distributions_at(n, draft)
     lenience = inputs.leniences[draft, n]
     pi = inputs.method.law(d, lenience)
-    result = step(d, pi, inputs.tokens[:, i], is_candidate, uniforms)
+    result = step(d, pi, inputs.tokens[:, i], is_candidate, uniforms=uniforms)
     is_examined = walk.is_active & is_candidate.any()
     accepted = is_examined & result.accepted
     agrees = is_candidate & (inputs.tokens[:, i] == result.token)
@@ -178,17 +191,10 @@ def _walk(
     )
     return walk, (deferred > 0, is_examined & ~accepted)
 
-  zero = jnp.zeros((), jnp.int32)
-  start = _Walk(
-    is_alive=jnp.ones(num_drafts, bool),
-    draft=zero,
-    num_accepted=zero,
-    residual=jnp.zeros(inputs.vocab_size, inputs.probs_shape.dtype),
-    is_active=jnp.ones((), bool),
-    is_valid=jnp.ones((), bool),
-  )
   end, (deferred, rejected) = jax.lax.scan(
-    descend, start, (jnp.arange(gamma), accept_uniforms.reshape(gamma, -1))
+    descend,
+    _start(inputs),
+    (jnp.arange(gamma), accept_uniforms.reshape(gamma, -1)),
   )
   n, draft = end.num_accepted, end.draft
   is_rejected = rejected.any()

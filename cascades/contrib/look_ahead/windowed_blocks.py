@@ -28,12 +28,12 @@ def blocks(
       strict = start.certain * (1.0 if p >= q else p / q)
       likely = np.maximum(table.acceptance[:, c, x], strict)
       ways.append({'sure': strict, 'likely': likely - strict, '': 1 - likely})
-    for said in itertools.product(('sure', 'likely', ''), repeat=gamma):
-      of_these = [way[word] for way, word in zip(ways, said, strict=True)]
+    for outcomes in itertools.product(('sure', 'likely', ''), repeat=gamma):
+      of_these = [way[word] for way, word in zip(ways, outcomes, strict=True)]
       n = 0
       while n < gamma and (
-        said[n] == 'sure'
-        or said[n : n + window] == ('likely', *['sure'] * (window - 1))
+        outcomes[n] == 'sure'
+        or outcomes[n : n + window] == ('likely', *['sure'] * (window - 1))
       ):
         n += 1
       c = rows[n]
