@@ -10,7 +10,7 @@ import tiers
 from cascades import decoding, methods, verification
 from cascades.contrib import capping
 from cascades.methods import processing
-from cascades.proof import audit, exact
+from cascades.proof import audit, exact, law_checks
 
 _ALL = list(methods.METHODS)
 
@@ -46,15 +46,18 @@ def test_a_cap_ends_where_a_model_says_nan():
 def test_a_capped_method_emits_its_law(name, x64):
   method, cap, cut = methods.METHODS[name], capping.Cap(2, 0.5), False
   leniences = audit.trial_leniences(method, 20)
-  said, free = (
-    audit._evaluate(one, leniences, x64, 0, cap)
-    for one in (capping.capped(method), method)
+  capped, uncapped = (
+    law_checks.evaluate(
+      law_checks.AuditSpec(method=variant, reported=(), cap=cap), leniences, x64
+    )
+    for variant in (capping.capped(method), method)
   )
-  for check in audit._enumerate(said, leniences, 1e-9 if x64 else 3e-6, x64):
+  for check in law_checks.check_law(capped, 1e-9 if x64 else 3e-6):
     assert check.passed, check
   close = 1e-12 if x64 else 3e-6
-  for kind, of_kind in said.items():
-    law, p, pi = of_kind['law'], of_kind['p'], free[kind]['law']
+  for kind, values in capped.values.items():
+    law, p = values['law'], values['p']
+    pi = uncapped.values[kind]['law']
     with jax.enable_x64(x64):
       gates = jnp.asarray(exact.draw_distributions(kind).p_gate, p.dtype)
       inside = np.asarray(jax.vmap(cap.inside)(gates))
@@ -109,7 +112,7 @@ def test_the_loop_follows_a_capped_law():
 def test_a_margin_wants_logits():
   d = exact.draw_distributions('random', 1)
   d = jax.tree.map(lambda x: jnp.asarray(x[0]), d)._replace(p_logits=None)
-  with pytest.raises(ValueError, match='margin: it looks at raw logits'):
+  with pytest.raises(ValueError, match='margin: must have raw logits'):
     methods.METHODS['margin'].law(d, 0.1)
 
 

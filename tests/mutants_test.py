@@ -240,7 +240,7 @@ stricter_than_strict: lenient decoding divides by 1 + lam
 @@ cascades.methods.method:total_variation 'opt'
 both_sides_of_tv: TV is sum |p - q|, without its half
   jnp.maximum(0, p - q) => jnp.abs(p - q)
-@@ cascades.methods.cascade:price 'opt'
+@@ cascades.methods.cascade:deferral_cost 'opt'
 opt_prices_the_gates: OPT takes TV of what the gate sees, not of what is sampled
   total_variation(d.p, d.q) => total_variation(d.p_gate, d.q_gate)
 @@ cascades.methods.relaxed:bild 'bild'
@@ -251,11 +251,11 @@ kl_reversed: KL(q || p) instead of KL(p || q)
   d.p_gate, d.q_gate => d.q_gate, d.p_gate
 @@ cascades.methods.relaxed:fuzzy_js_unbounded 'fuzzy_js_unbounded'
 js_of_the_mean: JS where its authors have the mean of KL(m || p) and KL(m || q)
--kl(middle, d.p_gate) + kl(middle, d.q_gate)
-+kl(d.p_gate, middle) + kl(d.q_gate, middle)
+-kl(m, d.p_gate) + kl(m, d.q_gate)
++kl(d.p_gate, m) + kl(d.q_gate, m)
 @@ cascades.methods.relaxed:margin 'margin'
 margin_is_a_difference: the margin of logits is a difference, not a quotient
-  (1 - lenience) * most => most - lenience
+  (1 - lenience) * largest => largest - lenience
 @@ cascades.methods.relaxed:undecided 'undecided'
 undecided_by_all: undecided by the entropy of three that do not sum to 1
   top / top.sum(-1, keepdims=True) => top
@@ -274,7 +274,7 @@ looked up in q
 cap_inside_out: a cap holds back the likely tokens, not the others
   jnp.where(d.cap, pi, => jnp.where(~d.cap, pi,
 cut_goes_to_the_target: what a cap cuts goes to its target, not to the verifier
-  jnp.maximum(0, d.p - kept), d.p => kept, d.p
+  jnp.maximum(0, d.p - capped_pi), d.p => capped_pi, d.p
 
 === processing_test:test_sampling_never_draws_a_zero_and_follows_the_rest
 @@ cascades.methods.processing:sample_from_uniforms
@@ -326,10 +326,10 @@ block_residual_unweighted: the residual of a block is without its weight
 lenience_of_the_first_place: a residual is as lenient as the first place of the
 draft
   inputs.leniences[0, n] => inputs.leniences[0, 0]
-@@ cascades.schedules.schedule:along 'token', 1, 'first:2'
+@@ cascades.schedules.schedule:leniences_along_draft 'token', 1, 'first:2'
 lenience_a_token_early: a schedule has counted the token that is judged
--schedule.lenience(memory, asked
-+schedule.lenience(schedule.after(memory, token, None), asked
+-schedule.lenience(state, requested
++schedule.lenience(schedule.update(state, token, None), requested
 @@ cascades.decoding.verify_block:_next_schedule_state 'token', 1, 'first:2'
 memory_of_what_was_drafted: a schedule remembers drafts that did not stay
   x[draft_index, n], schedule => x[draft_index, -1], schedule

@@ -207,7 +207,7 @@ import jax.numpy as jnp
 
 from cascades import methods, schedules
 from cascades.contrib import capping
-from cascades.contrib.lenience_schedules import places
+from cascades.contrib.lenience_schedules import positions
 from cascades.drafters import NgramDrafter, specs
 from cascades.decoding import BoundDrafter
 from cascades.verification_config import Verification
@@ -221,7 +221,7 @@ METHOD = dataclasses.replace(
 SCHEDULE = schedules.Kind(
   'other_schedule',
   'strict for two tokens',
-  lambda text, token: places.First(jnp.int32(2)),
+  lambda text, token: positions.First(jnp.int32(2)),
 )
 VERIFICATION = Verification(decide='cascades.verification.single_draft:token')
 CAP = capping.TOP._replace(

@@ -21,7 +21,7 @@ import pytest
 import small
 
 from cascades import decoding, drafters, methods
-from cascades.contrib.lenience_schedules.places import First
+from cascades.contrib.lenience_schedules.positions import First
 from cascades.methods import processing
 from cascades.models import (
   checkpoints,

@@ -1,16 +1,16 @@
-"""Caps: which tokens a method may make likelier than the verifier does.
+"""Caps: tokens that a method may make likelier than the verifier does.
 
-A rule bounds what it gives away at a place by a lenience; a cap says besides
-which tokens it may give it to. With C the tokens inside of the cap and pi the
+A lenience bounds how far a law may be from p at a position; a cap also bounds
+the tokens that may gain probability. With C the tokens in the cap and pi the
 law of any method,
 
   m(v) = pi(v) for v in C, min(pi(v), p(v)) elsewhere
-  law  = m + (1 - sum m) norm(max(0, p - m)),
+  law  = m + (1 - sum m) norm(max(0, p - m)).
 
-so that no token outside is likelier than to the verifier, and where pi asks for
-none the law is pi. TensorRT-LLM's relaxed acceptance has two caps, the
-`relaxed_topk` likeliest tokens and those with p(v) >= max p - `relaxed_delta`
-(unverified: as described elsewhere).
+So no token outside of the cap is likelier than under the verifier, and the law
+is pi if pi respects the cap. TensorRT-LLM's relaxed acceptance has two caps:
+the `relaxed_topk` likeliest tokens, and those with p(v) >= max p -
+`relaxed_delta` (unverified: from a description).
 """
 
 import dataclasses
@@ -29,43 +29,44 @@ from cascades.methods.processing import IntScalar, RealScalar
 
 @struct.dataclass
 class Cap:
-  """Tokens that are likely to the verifier; a pytree of traced numbers.
+  """A cap of the verifier's likely tokens; a pytree of traced numbers.
 
   Attributes:
-    top: How many of the likeliest, with all that are as likely as the last;
-      None for any number.
-    delta: By how much they may be less likely than the likeliest; None for any.
+    top: Number of the likeliest tokens, plus all ties of the last; None
+      disables this limit.
+    delta: Largest difference from the largest probability; None disables this
+      limit.
   """
 
   top: IntScalar | None = None
   delta: RealScalar | None = None
 
   def inside(self, p: Probs) -> Bool[Array, 'V']:
-    """Marks the tokens inside of the cap, given what a rule sees of p."""
-    most = p.max()
+    """Returns True for the tokens in the cap, given the verifier's gate p."""
+    largest = p.max()
     inside = jnp.ones(p.shape, bool)
     if self.delta is not None:
-      inside = p >= most - self.delta
+      inside = p >= largest - self.delta
     if self.top is not None:
       # A few plain reductions: a sort of a large vocabulary costs far more.
-      # The second condition ends it where a broken model says nan.
-      least = jax.lax.while_loop(
-        lambda least: ((p >= least).sum() < self.top) & (least > -jnp.inf),
-        lambda least: jnp.where(p < least, p, -jnp.inf).max(),
-        most,
+      # The second condition ends the loop if a broken model returns nan.
+      threshold = jax.lax.while_loop(
+        lambda x: ((p >= x).sum() < self.top) & (x > -jnp.inf),
+        lambda x: jnp.where(p < x, p, -jnp.inf).max(),
+        largest,
       )
-      inside &= p >= least
+      inside &= p >= threshold
     return inside
 
 
 def parse(spec: str) -> Cap:
-  """Makes a cap of its text.
+  """Parses a cap.
 
   Args:
-    spec: 'top:3', 'delta:0.1' or 'top:3 delta:0.1', with numbers of one's own.
+    spec: 'top:3', 'delta:0.1' or 'top:3 delta:0.1', with other numbers.
 
   Raises:
-    ValueError: It is written in another way, or a number is out of its range.
+    ValueError: The notation is another, or a number is out of range.
   """
   pairs = [part.split(':') for part in spec.split(' ')]
   numbers = dict(pairs)
@@ -82,20 +83,20 @@ def parse(spec: str) -> Cap:
   )
 
 
-# The same object for the same method: it is what programs are compiled for.
+# Cached, because programs are compiled for the method object.
 @functools.cache
 def capped(method: Method) -> Method:
-  """A method whose law makes no token outside of a cap likelier than p does.
+  """Returns the method whose law respects the cap in its distributions.
 
-  The cap is `Distributions.cap`, which has to be there.
+  `Distributions.cap` must not be None.
   """
 
   def law(d, lenience):
     pi = method.law(d, lenience)
-    kept = jnp.where(d.cap, pi, jnp.minimum(pi, d.p))
-    # Exactly 0 where nothing is cut: the law is pi to the last bit then.
-    cut = (pi - kept).sum(-1)
-    return kept + cut * normalize(jnp.maximum(0, d.p - kept), d.p)
+    capped_pi = jnp.where(d.cap, pi, jnp.minimum(pi, d.p))
+    # Exactly 0 if the cap changes nothing: then the law is pi to the last bit.
+    excess = (pi - capped_pi).sum(-1)
+    return capped_pi + excess * normalize(jnp.maximum(0, d.p - capped_pi), d.p)
 
   def rule(d, lenience):
     return method.rule(d, lenience) | ~d.cap
@@ -115,10 +116,10 @@ def capped(method: Method) -> Method:
   )
 
 
-# The two go together: 'top:3 delta:0.1'.
+# Both limits may be given: 'top:3 delta:0.1'.
 TOP = DELTA = caps.Kind(
   patterns=('top:3', 'delta:0.1', 'top:3 delta:0.1'),
-  says='a count of 1 or more, and a delta from 0 to 1',
+  values='a count of 1 or more, and a delta from 0 to 1',
   parse=parse,
   wrap=capped,
 )

@@ -37,7 +37,7 @@ from jaxtyping import Array, Float
 
 from cascades import arguments, atomic, drafters
 from cascades.drafters.recurrent import recurrent_checkpoint
-from cascades.methods.cascade import price
+from cascades.methods.cascade import deferral_cost
 from cascades.methods.method import (
   Distributions,
   Lenience,
@@ -137,7 +137,7 @@ def difference(
 
 def defer(d: Distributions, lenience: Lenience, weights: Mapping[str, float]):
   """Defer where h(q, p) > lam TV(p, q)."""
-  return difference(d, weights) > price(d, lenience)
+  return difference(d, weights) > deferral_cost(d, lenience)
 
 
 class Trained(NamedTuple):

@@ -216,7 +216,7 @@ def prefill(
   Args:
     params: Both models' parameters.
     prompts: The prompts, [B, ...].
-    schedule: A `schedules.Schedule`; None for constant leniences.
+    schedule: A `schedules.ScheduleBase`; None for constant leniences.
     models: The verifier and the drafter.
     cache_length: Room of a row in tokens, at least P. A row stops when its next
       block would not fit: call `resize_caches`, or make room for its limit and

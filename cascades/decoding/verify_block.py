@@ -201,13 +201,13 @@ def _leniences(
     return jnp.broadcast_to(state.lenience, shape), ()
 
   def along_draft(j, tokens):
-    return schedules.along(
+    return schedules.leniences_along_draft(
       state.schedule,
       state.schedule_state,
       state.lenience,
       method,
       draft=tokens[: num_positions - 1],
-      row=lambda i: distributions_at(i, j),
+      distributions_at=lambda i: distributions_at(i, j),
     )
 
   leniences, schedule_states = jax.vmap(along_draft)(
@@ -282,9 +282,9 @@ def _next_schedule_state(
   if state.schedule is None:
     return ()
   cost = None
-  if state.schedule.looks:
+  if state.schedule.needs_costs:
     d, lenience = inputs.distributions_at(n, draft_index), inputs.leniences
-    cost = schedules.spent(
+    cost = schedules.token_cost(
       inputs.method, d, lenience[draft_index, n], verdict.next_token
     )
     # A token that the verifier alone decides costs nothing.
@@ -292,7 +292,7 @@ def _next_schedule_state(
     cost = jax.tree.map(
       lambda x: jnp.where(is_free, jnp.zeros_like(x), x), cost
     )
-  return state.schedule.after(last, verdict.next_token, cost)
+  return state.schedule.update(last, verdict.next_token, cost)
 
 
 def _block_result(

@@ -1,7 +1,7 @@
-"""Every method as a pair: what to keep of a draft, what to sample instead.
+"""Methods: the acceptance of drafts, and the residual of a rejection.
 
-`method.py` says what a method is; `cascade.py` holds the paper's deferral
-rules, `relaxed.py` other relaxations, `baselines.py` what to compare with.
+`method.py` defines a method; `cascade.py` holds the paper's deferral
+rules, `relaxed.py` other relaxations, `baselines.py` the baselines.
 To add a method, write one small function and one entry in the module it
 belongs to, or call `register` from a notebook.
 """

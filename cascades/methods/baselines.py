@@ -1,9 +1,9 @@
-"""What every method is compared with: one model alone, and true truncation.
+"""Baselines: one model alone, and truncation.
 
 A rule that drops the verifier's unlikely tokens resembles truncation, so it
 must beat truncation itself: sampling from a truncated p, decoded losslessly
-(arXiv 2607.26627). Here the lenience is the truncation's own parameter; the
-drafter has no say in what comes out, only in how fast.
+(arXiv 2607.26627). Here the lenience is the parameter of the truncation. The
+drafter affects the speed only, not the law.
 """
 
 import jax.numpy as jnp

@@ -1,7 +1,7 @@
-"""Caps by name: which tokens a method may make likelier than the verifier does.
+"""Caps by name: tokens that a method may make likelier than the verifier does.
 
-The core has none. A plug-in, such as `cascades.contrib.capping`, says which
-tokens are inside of its cap, and what a method's law becomes with it.
+The core has no cap. A plug-in, such as `cascades.contrib.capping`, defines the
+tokens in its cap, and the law of a method with the cap.
 """
 
 from collections.abc import Callable
@@ -14,19 +14,19 @@ from cascades.verification_config import NO_CAP
 
 
 class Kind(NamedTuple):
-  """A kind of cap: the entry of a name.
+  """A kind of cap, the registry's entry of a name.
 
   Attributes:
-    patterns: How it may be written.
-    says: What its numbers must be, in a few words.
-    parse: Makes the cap of its text: a pytree of traced numbers with a function
-      `inside(p)`, [V] -> bool [V]. None: there is no cap. Raises ValueError if
-      the text is written in another way.
-    wrap: The method whose law keeps to `Distributions.cap`.
+    patterns: Examples of its notation.
+    values: Valid values of its numbers, in a few words.
+    parse: Parses the notation; returns a pytree of traced numbers with a method
+      `inside(p)`, [V] -> bool [V], or None for no cap. Raises ValueError for
+      another notation.
+    wrap: Returns the method whose law respects `Distributions.cap`.
   """
 
   patterns: tuple[str, ...]
-  says: str
+  values: str
   parse: Callable[[str], Any]
   wrap: Callable[[Method], Method]
 
@@ -40,18 +40,18 @@ CAPS.register(
 
 
 def parse(spec: str) -> Any:
-  """Makes a cap by name.
+  """Parses a cap.
 
   Args:
-    spec: 'none', or a pattern of a kind with other numbers.
+    spec: 'none', or the notation of a kind with other numbers.
 
   Returns:
-    The cap; None for none.
+    The cap; None for 'none'.
 
   Raises:
-    ValueError: It is not known, or is written in another way.
+    ValueError: The cap is unknown, or has another notation.
   """
-  # Of several that go together, each a word, the first names the kind.
+  # The first word of several names the kind.
   kind, _ = CAPS.find(spec)
   try:
     if kind is CAPS[NO_CAP] and spec != NO_CAP:
@@ -61,10 +61,10 @@ def parse(spec: str) -> Any:
     patterns = ', '.join(map(repr, kind.patterns))
     raise ValueError(
       f'cap: {arguments.quote(spec)} is not known; write {patterns}, with'
-      f' {kind.says}.'
+      f' {kind.values}.'
     ) from None
 
 
 def capped(method: Method, spec: str) -> Method:
-  """Returns the method with a cap, by the cap's name."""
+  """Returns a method with a cap, which is given by name."""
   return CAPS.find(spec)[0].wrap(method)

@@ -1,8 +1,8 @@
 """Speculative cascades: the deferral rules of the paper, in its order.
 
 Narasimhan et al., "Faster Cascades via Speculative Decoding", ICLR 2025, arXiv
-2405.19261. A rule says True where the verifier takes over. Rules look at
-`q_gate` and `p_gate`; `from_rule` makes the target from q and p.
+2405.19261. A rule returns True to defer to the verifier. Rules read `q_gate`
+and `p_gate`; `from_rule` makes the target from q and p.
 """
 
 import jax.numpy as jnp
@@ -16,42 +16,42 @@ from cascades.methods.method import (
 
 
 def chow(d: Distributions, lenience: Lenience):
-  """Defer where the drafter is unsure: mq < 1 - lam, eq. (2)."""
+  """Defers if mq < 1 - lam, eq. (2): the drafter is not confident."""
   return d.q_gate.max(-1) < 1 - lenience
 
 
 def diff(d: Distributions, lenience: Lenience):
-  """Defer where the verifier is surer by more than lam, eq. (5)."""
+  """Defers if mq < mp - lam, eq. (5)."""
   return d.q_gate.max(-1) < d.p_gate.max(-1) - lenience
 
 
-def price(d: Distributions, lenience: Lenience):
-  """What a deferral costs, in loss: lam * TV(p, q), Lemma 4."""
+def deferral_cost(d: Distributions, lenience: Lenience):
+  """Computes the cost of a deferral, lam * TV(p, q), Lemma 4."""
   cost = lenience * total_variation(d.p, d.q)
-  # An infinite lenience decides alone: times no distance it would be nan.
+  # An infinite lenience decides alone; multiplied by 0 it would be nan.
   return jnp.where(jnp.isinf(lenience), lenience, cost)
 
 
 def opt(d: Distributions, lenience: Lenience):
-  """As Diff, lam weighed by what a deferral costs: lam * TV(p, q), eq. (10).
+  """Defers if mq < mp - lam * TV(p, q), eq. (10).
 
-  The more the two disagree, the likelier a rejection: hence the minus sign.
+  The larger TV(p, q), the likelier a rejection: hence the minus sign.
   """
-  return d.q_gate.max(-1) < d.p_gate.max(-1) - price(d, lenience)
+  return d.q_gate.max(-1) < d.p_gate.max(-1) - deferral_cost(d, lenience)
 
 
 def token_v1(d: Distributions, lenience: Lenience):
-  """Defer tokens with q(v) < mp - lam, eq. (13)."""
+  """Defers tokens with q(v) < mp - lam, eq. (13)."""
   return d.q_gate < d.p_gate.max(-1) - lenience
 
 
 def token_v2(d: Distributions, lenience: Lenience):
-  """Defer tokens with p(v) < mp - lam, eq. (14)."""
+  """Defers tokens with p(v) < mp - lam, eq. (14)."""
   return d.p_gate < d.p_gate.max(-1) - lenience
 
 
 def token_v3(d: Distributions, lenience: Lenience):
-  """Defer tokens with p(v) < (1 - lam) * mp, eq. (15)."""
+  """Defers tokens with p(v) < (1 - lam) * mp, eq. (15)."""
   return d.p_gate < (1 - lenience) * d.p_gate.max(-1)
 
 
@@ -69,7 +69,7 @@ METHODS = tuple(
     (diff, 'defer if mq < mp - lam', -1.0, 1.0),
     (opt, 'defer if mq < mp - lam TV(p, q)', -float('inf'), float('inf')),
     (token_v1, 'defer v if q(v) < mp - lam', -1.0, 1.0),
-    # Strict at any negative lenience; at 0 the verifier's favourite is kept.
+    # Strict at any negative lenience; at 0 the verifier's argmax is kept.
     (token_v2, 'defer v if p(v) < mp - lam', -1.0, 1.0),
     (token_v3, 'defer v if p(v) < (1 - lam) mp', -1.0, 1.0),
   )

@@ -1,7 +1,7 @@
-"""What a method is, and how to make one from a target or from a rule.
+"""Methods, and their construction from a target or from a deferral rule.
 
-A method looks at two distributions over the vocabulary, the drafter's q and
-the verifier's p, at one position of one sequence, and declares what comes out:
+A method reads two distributions over the vocabulary, the drafter's q and the
+verifier's p, at one position of one sequence, and declares the emitted law:
 
   law = q * acceptance + (1 - sum(q * acceptance)) * residual.            (L)
 
@@ -35,20 +35,21 @@ _TINY = jnp.finfo(jnp.float32).tiny
 
 
 class Distributions(NamedTuple):
-  """What drafter and verifier say of one position, each [V], float32.
+  """The distributions of drafter and verifier at one position, float32.
 
   Attributes:
-    q: What the drafter would sample from: temperature, top-k, top-p and
-      forbidden tokens applied.
-    p: What the verifier would sample from, the same applied to it.
-    q_gate: What the deferral rule sees of the drafter: its raw logits at
-      temperature 1, for at temperature 0 q is one-hot and tells a rule
-      nothing; or q itself, if `verification.VerificationConfig.gate` says so.
-    p_gate: What the deferral rule sees of the verifier.
-    p_logits: The verifier's raw logits, for rules whose thresholds are of
-      logits; None where only probabilities are known.
-    cap: Which tokens a capped method may make likelier than p; None without a
-      cap. See `contrib.capping`.
+    q: The drafter's distribution, after temperature, truncation and forbidden
+      tokens.
+    p: The verifier's distribution, after the same.
+    q_gate: The drafter's distribution that the deferral rule reads: the softmax
+      of its raw logits at temperature 1, since at temperature 0 q is one-hot
+      and tells a rule nothing; or q itself, if the gate is 'processed' (see
+      `verification.VerificationConfig.gate`).
+    p_gate: The verifier's distribution that the deferral rule reads.
+    p_logits: The verifier's raw logits, for rules with thresholds of
+      logits; None if only probabilities are known.
+    cap: True for the tokens that a capped method may make likelier than p; None
+      disables the cap. See `contrib.capping`.
   """
 
   q: Probs
@@ -65,7 +66,7 @@ Target = Callable[[Distributions, Lenience], Probs]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Method:
-  """One way of combining a drafter and a verifier.
+  """A way of combining a drafter and a verifier.
 
   All functions take (Distributions, lenience) and are written for one
   position; callers `vmap` them.
@@ -73,25 +74,26 @@ class Method:
   Attributes:
     name: Key in `METHODS`.
     equation: Its defining equation, in text.
-    reference: The paper that it comes from; empty where there is none.
+    reference: The paper of the method; empty if there is none.
     acceptance: [V], probability of keeping each possible draft token.
-    residual: [V], what to sample from instead; sums to 1.
-    law: [V], what comes out, equation (L); also what the bonus token, for
-      which there is no draft, is sampled from.
-    strict: A lenience at which the law is exactly p; None: there is none.
-    drafter_only: A lenience at which the law is exactly q; None: there is none.
-    law_uses_q: Whether the law depends on q.
-    rule: Which tokens are deferred to the verifier, bool, [] or [V]; None
-      where the method has no deferral rule.
-    single_target: Whether all tokens are verified against one distribution,
-      the law. If not, only token verification can be asked for.
+    residual: [V], distribution of the token after a rejection; sums to 1.
+    law: [V], distribution of the emitted token, equation (L); also that of the
+      bonus token, for which there is no draft.
+    strict: A lenience at which the law is exactly p; None if there is none.
+    drafter_only: A lenience at which the law is exactly q; None if there is
+      none.
+    law_uses_q: True if the law depends on q.
+    rule: True for the tokens that are deferred to the verifier, bool, [] or
+      [V]; None if the method has no deferral rule.
+    single_target: True if all tokens are verified against one distribution, the
+      law. If False, only token verification is supported.
     bind: Called as bind(verifier, drafter) with a `Checkpoint` and a
       `BoundDrafter`; returns the method to decode with, or raises ValueError
-      where the method does not fit the pair. None: the method fits every pair.
-    load: Makes the method that a name with an argument stands for, such as
-      'learned:FOLDER', of the argument. None: the name takes no argument.
-    identity: A hash of what tells the method from others of the same name, as
-      a folder's content can change; records keep it. Empty if nothing does.
+      if the method does not fit the pair. None fits every pair.
+    load: Called with the argument of a name such as 'learned:FOLDER'; returns
+      its method. None if the name takes no argument.
+    identity: A hash that distinguishes the method from others of the same name,
+      since a folder's content can change; records keep it. Empty by default.
   """
 
   name: str
@@ -114,29 +116,29 @@ def total_variation(
   p: Float[Array | np.ndarray, '*rows V'],
   q: Float[Array | np.ndarray, '*rows V'],
 ) -> Float[Array, '*rows']:
-  """TV(p, q) = sum max(0, p - q)."""
+  """Computes TV(p, q) = sum max(0, p - q)."""
   return jnp.maximum(0, p - q).sum(-1)
 
 
-def normalize(weights: Probs, otherwise: Probs) -> Probs:
-  """Returns weights / sum(weights), or `otherwise` if the sum is < 1e-30.
+def normalize(weights: Probs, fallback: Probs) -> Probs:
+  """Returns weights / sum(weights), or `fallback` if the sum is < 1e-30.
 
   Rounding can take a rejection whose probability is 0: there the residual is
   0 / 0, and must be neither nan nor token 0.
   """
-  # Made once: where they are what rounding left, made again for their sum they
-  # would be others.
+  # Computed once: if the weights are rounding errors, computing them again for
+  # the sum could give others.
   weights = jax.lax.optimization_barrier(weights)
   mass = weights.sum(-1, keepdims=True)
   # Below this the quotient would be of denormal numbers.
   has_mass = mass > 1e-30
-  return jnp.where(has_mass, weights / jnp.where(has_mass, mass, 1), otherwise)
+  return jnp.where(has_mass, weights / jnp.where(has_mass, mass, 1), fallback)
 
 
 def ratio(
   target: Float[Array, '*shape'], q: Float[Array, '*shape']
 ) -> Float[Array, '*shape']:
-  """min(1, target / q); 0 where the target is 0, or where either is nan."""
+  """Computes min(1, target / q); 0 if the target is 0 or either is nan."""
   # Comparisons, since XLA's max on a CPU can make a nan a number.
   safe = jnp.where(q > _TINY, q, _TINY)
   quotient = jnp.where((target >= q) & (target > 0), 1.0, target / safe)
@@ -148,7 +150,7 @@ def mixture(
   q: Float[Array | np.ndarray, 'V'],
   p: Float[Array | np.ndarray, 'V'],
 ) -> Probs:
-  """Target of a deferral rule: q * (1 - r) + (sum r * q) * p, eq. (11).
+  """Computes the target of a rule, q (1 - r) + (sum r q) p, eq. (11).
 
   Args:
     r: 1 where the drafter's token is deferred, 0 where it is kept; [] for
@@ -175,7 +177,7 @@ def from_target(
   law_uses_q: bool = True,
   rule: Rule | None = None,
 ) -> Method:
-  """The method whose law is `target`: exact speculative sampling from it."""
+  """Makes the method whose law is `target`, by speculative sampling."""
 
   def acceptance(d, lenience):
     return ratio(target(d, lenience), d.q)
@@ -207,7 +209,7 @@ def from_rule(
   drafter_only: float | None,
   reference: str = '',
 ) -> Method:
-  """The speculative cascade of a deferral rule: target = mixture(rule)."""
+  """Makes the speculative cascade of a rule, with target mixture(rule)."""
   return from_target(
     lambda d, lenience: mixture(rule(d, lenience).astype(d.q.dtype), d.q, d.p),
     name=name,
@@ -220,11 +222,11 @@ def from_rule(
 
 
 def law_of(acceptance: Target, residual: Target) -> Target:
-  """Equation (L): the law of any acceptance with any residual."""
+  """Returns the law of an acceptance and a residual, equation (L)."""
 
   def law(d, lenience):
-    kept = d.q * acceptance(d, lenience)
-    # sum q - sum kept, not 1 - sum kept: exactly 0 where all is kept.
-    return kept + (d.q - kept).sum(-1) * residual(d, lenience)
+    accepted = d.q * acceptance(d, lenience)
+    # sum q - sum accepted, not 1 - sum accepted: exactly 0 if all is accepted.
+    return accepted + (d.q - accepted).sum(-1) * residual(d, lenience)
 
   return law

@@ -1,4 +1,4 @@
-"""The registry: every method by its name, and the notebook's interface."""
+"""The registry of methods, and the interface of the paper's notebook."""
 
 import copyreg
 
@@ -31,7 +31,7 @@ for _method in (
 
 
 def register(method: Method) -> Method:
-  """Adds a method under its name, so that every tool can be asked for it.
+  """Adds a method under its name, so that every tool can use it.
 
   Raises:
     ValueError: Another method has the name.
@@ -43,50 +43,50 @@ def get_method(method: str | Method, option: str = 'method') -> Method:
   """Returns the method of a name, an alias of it, or the method itself.
 
   Args:
-    method: One of them. A name may have an argument where its method takes
-      one: 'learned:' and a folder names the rule that lies there.
-    option: Names the argument in errors.
+    method: A name, an alias or a method. A name may have an argument if its
+      method takes one: 'learned:FOLDER' is the rule in that folder.
+    option: Name of the argument in errors.
 
   Raises:
-    ValueError: No such method; names the nearest and the list.
+    ValueError: No such method; lists the nearest and all names.
   """
   if isinstance(method, Method):
     return method
-  found, argument = METHODS.find(method, option)
+  entry, argument = METHODS.find(method, option)
   if not argument:
-    return found
-  if found.load is None:
+    return entry
+  if entry.load is None:
     raise ValueError(
-      f'{option}: {found.name!r} takes no argument, and'
+      f'{option}: {entry.name!r} takes no argument, and'
       f' {arguments.quote(argument)} is given; leave out the colon and what'
       ' follows it.'
     )
   try:
-    return found.load(argument)
+    return entry.load(argument)
   except ValueError as error:
     text = str(error).removeprefix('method')
     raise ValueError(f'{option}{text}') from None
 
 
 def is_builtin(method: Method) -> bool:
-  """Whether a method is the library's own, as it was registered."""
+  """Returns True for the library's own methods, as they were registered."""
   name, argument = split(method.name)
   if not METHODS.is_builtin(name):
     return False
-  own = METHODS[name]
-  return own == method or bool(argument and own.load and method.identity)
+  entry = METHODS[name]
+  return entry == method or bool(argument and entry.load and method.identity)
 
 
 def _by_name(method: Method) -> tuple:
-  """How a method goes to another process: if it is registered, as its name.
+  """Pickles a registered method as its name, for another process.
 
-  What stands there under the name is what that process has compiled; made of
-  its functions once more it would be another method each time.
+  The other process then uses its own registered object, for which its programs
+  are compiled; a copy made of the functions would compile them again.
   """
   name, argument = split(method.name)
   if name in METHODS:
-    own = METHODS[name]
-    if own is method or (argument and own.load):
+    entry = METHODS[name]
+    if entry is method or (argument and entry.load):
       return get_method, (method.name,)
   return method.__reduce_ex__(4)
 
@@ -95,10 +95,10 @@ copyreg.pickle(Method, _by_name)
 
 
 def get_acceptance_residual_fns(method: str | Method, lenience: float):
-  """The notebook's interface: acceptance and residual of four batched inputs.
+  """Returns acceptance and residual as the paper's notebook calls them.
 
   Args:
-    method: A name, the notebook's or ours.
+    method: A name, of the notebook or of this library.
     lenience: The notebook's `alpha`.
 
   Returns:
@@ -106,7 +106,7 @@ def get_acceptance_residual_fns(method: str | Method, lenience: float):
     probs_large_unscaled, token_small), shapes [B, 1, V] (four times) and
     [B, 1]. The first gives the probability [B, 1] of keeping `token_small`,
     the second the distribution [B, 1, V] to sample from otherwise. Unlike the
-    notebook's, it is normalised. The notebook also floors q at 1e-10 in its
+    notebook's, it is normalized. The notebook also floors q at 1e-10 in its
     quotient, which accepts rarer tokens too seldom; here nothing is floored.
 
   Raises:
@@ -115,10 +115,11 @@ def get_acceptance_residual_fns(method: str | Method, lenience: float):
   method = get_method(method)
 
   def over_positions(fn):
-    def one(q, p, q_gate, p_gate):
-      return fn(Distributions(q, p, q_gate, p_gate), jnp.asarray(lenience))
+    def at_position(q, p, q_gate, p_gate):
+      d = Distributions(q=q, p=p, q_gate=q_gate, p_gate=p_gate)
+      return fn(d, jnp.asarray(lenience))
 
-    return jax.vmap(jax.vmap(one))
+    return jax.vmap(jax.vmap(at_position))
 
   def acceptance(
     probs_small,
@@ -127,10 +128,10 @@ def get_acceptance_residual_fns(method: str | Method, lenience: float):
     probs_large_unscaled,
     token_small,
   ):
-    kept = over_positions(method.acceptance)(
+    probs = over_positions(method.acceptance)(
       probs_small, probs_large, probs_small_unscaled, probs_large_unscaled
     )
-    return jnp.take_along_axis(kept, token_small[..., None], -1)[..., 0]
+    return jnp.take_along_axis(probs, token_small[..., None], -1)[..., 0]
 
   def residual(
     probs_small,

@@ -1,8 +1,8 @@
 """Other relaxations of speculative decoding, each under its formula.
 
-What a docstring calls unverified was rebuilt from a description and not
-compared with its authors' code. The law that is declared is exact all the
-same: only whether it is the one its authors mean is open.
+A method that a docstring calls unverified was written from a description and
+not compared with its authors' code. Its declared law is exact all the same; it
+may differ from the law that its authors mean.
 """
 
 import jax
@@ -29,12 +29,12 @@ _INF = float('inf')
 
 
 def entropy(p: Probs) -> Float[Array, '']:
-  """H(p) = -sum p log p, in nats."""
+  """Computes H(p) = -sum p log p, in nats."""
   return special.entr(p).sum(-1)
 
 
 def kl(p: Probs, q: Probs) -> Float[Array, '']:
-  """KL(p || q) = sum p log(p / q), in nats; inf where q lacks a token of p."""
+  """Computes KL(p || q) in nats; inf if q lacks a token of p."""
   return special.rel_entr(p, q).sum(-1)
 
 
@@ -42,14 +42,14 @@ def kl(p: Probs, q: Probs) -> Float[Array, '']:
 
 
 def speed_acceptance(d: Distributions, lenience: Lenience) -> Probs:
-  """min(1, p / ((1 - lam) * q)); from lam = 1 on, all that q can draw."""
-  # Infinity times nothing is nothing; a nan stays one.
-  kept = jnp.where(d.q == 0, 0, jnp.maximum(1 - lenience, 0) * d.q)
-  return jnp.where((lenience >= 1) & (d.q > 0), 1.0, ratio(d.p, kept))
+  """Computes min(1, p / ((1 - lam) q)); from lam = 1 on, 1 where q > 0."""
+  # Infinity times 0 must be 0; a nan must stay nan.
+  scaled_q = jnp.where(d.q == 0, 0, jnp.maximum(1 - lenience, 0) * d.q)
+  return jnp.where((lenience >= 1) & (d.q > 0), 1.0, ratio(d.p, scaled_q))
 
 
 def speed_residual(d: Distributions, lenience: Lenience) -> Probs:
-  """norm(max(0, p - q)), whatever the lenience."""
+  """Computes norm(max(0, p - q)) at every lenience."""
   del lenience
   return normalize(jnp.maximum(0, d.p - d.q), d.p)
 
@@ -58,154 +58,154 @@ def speed_residual(d: Distributions, lenience: Lenience) -> Probs:
 
 
 def _clipped(q: Probs, p: Probs, keep: Float[Array, '']) -> Probs:
-  """max(min(q, p / keep), s * p), with the s that makes it sum to 1.
+  """Computes max(min(q, p / keep), s p), with s so that the sum is 1.
 
   s is the root of an increasing, convex, piecewise linear function. Newton's
-  steps from s = 1, where it is at least 1, fall to the root and stop there.
+  steps from s = 1, where the function is at least 1, decrease to the root.
   """
   tiny = jnp.finfo(q.dtype).tiny
-  kept = jnp.where(p >= keep * q, q, p / jnp.maximum(keep, tiny))
+  lower = jnp.where(p >= keep * q, q, p / jnp.maximum(keep, tiny))
 
   def root(s):
-    raised = s * p > kept
+    raised = s * p > lower
     mass = jnp.where(raised, p, 0).sum(-1)
-    rest = q.sum(-1) - jnp.where(raised, 0, kept).sum(-1)
+    rest = q.sum(-1) - jnp.where(raised, 0, lower).sum(-1)
     return jnp.where(mass > 0, rest / jnp.where(mass > 0, mass, 1), s)
 
-  one = jnp.ones((), q.dtype)
+  start = jnp.ones((), q.dtype)
   _, s = jax.lax.while_loop(
     lambda pair: pair[1] < pair[0],
     lambda pair: (pair[1], jnp.minimum(root(pair[1]), pair[1])),
-    (one, jnp.clip(root(one), 0, 1)),
+    (start, jnp.clip(root(start), 0, 1)),
   )
-  pi = jnp.maximum(kept, s * p)
+  pi = jnp.maximum(lower, s * p)
   return pi / pi.sum(-1)
 
 
 def lossy(d: Distributions, lenience: Lenience) -> Probs:
-  """max(min(q, p / (1 - lam)), p / b), b >= 1 - lam making it sum to 1.
+  """Computes max(min(q, p / (1 - lam)), p / b), with sum 1 by b >= 1 - lam.
 
   The two-parameter baseline in the appendix of the cascades paper
   (unverified); b follows from lam.
   """
   pi = _clipped(d.q, d.p, 1 - jnp.clip(lenience, 0, 1))
-  return _between(d, lenience, pi, 1)
+  return _with_limits(d, lenience, pi, 1)
 
 
-def _between(d, lenience, pi, drafter_only) -> Probs:
-  """pi; to the last bit p up to lenience 0, and q from `drafter_only` on."""
+def _with_limits(d, lenience, pi, drafter_only) -> Probs:
+  """Replaces pi by p up to lenience 0, and by q from `drafter_only` on."""
   pi = jnp.where(lenience < drafter_only, pi, d.q)
   return jnp.where(lenience > 0, pi, d.p)
 
 
 def mentored(d: Distributions, lenience: Lenience) -> Probs:
-  """Of all pi with KL(pi || p) <= lam, the one that keeps most of the drafts.
+  """Computes the pi with KL(pi || p) <= lam that accepts the most drafts.
 
-  It has the form of `lossy`; its a is found by bisection, on log(1 - a).
+  It has the form of `lossy`; a is found by bisection of log(1 - a).
   """
   q, p = d.q, d.p
   dtype = q.dtype
 
   def halve(_, ends):
     low, high = ends
-    middle = (low + high) / 2
-    fits = kl(_clipped(q, p, jnp.exp(-middle)), p) <= lenience
-    return jnp.where(fits, middle, low), jnp.where(fits, high, middle)
+    center = (low + high) / 2
+    fits = kl(_clipped(q, p, jnp.exp(-center)), p) <= lenience
+    return jnp.where(fits, center, low), jnp.where(fits, high, center)
 
   # 1 - a from 1 down to exp(-80), nearly the least that float32 can hold.
   ends = jnp.zeros((), dtype), jnp.full((), 80, dtype)
   low, _ = jax.lax.fori_loop(0, 40, halve, ends)
   pi = _clipped(q, p, jnp.exp(-low))
-  return _between(d, lenience, pi, kl(q, p))
+  return _with_limits(d, lenience, pi, kl(q, p))
 
 
 # --- Gates on the two distributions as a whole.
 
 
 def bild(d: Distributions, lenience: Lenience):
-  """Defer where the verifier doubts the drafter's favourite.
+  """Defers if -log p(argmax q) > lam.
 
-  -log p(argmax q) > lam: BiLD*, the fixed-window form of Kim et al. 2023 that
+  This is BiLD*, the fixed-window form of Kim et al. 2023 that
   the cascades paper compares with.
   """
-  favourite = argmax_lowest_id(d.q_gate)
-  return -jnp.log(jnp.take(d.p_gate, favourite, axis=-1)) > lenience
+  token = argmax_lowest_id(d.q_gate)
+  return -jnp.log(jnp.take(d.p_gate, token, axis=-1)) > lenience
 
 
 def fuzzy_tv(d: Distributions, lenience: Lenience):
-  """Defer where TV(p, q) > lam."""
+  """Defers if TV(p, q) > lam."""
   # Rounding could make two disjoint distributions further apart than 1.
   return jnp.minimum(total_variation(d.p_gate, d.q_gate), 1) > lenience
 
 
 def fuzzy_kl_qp(d: Distributions, lenience: Lenience):
-  """Defer where KL(q || p) > lam: its authors' default."""
+  """Defers if KL(q || p) > lam: its authors' default."""
   return kl(d.q_gate, d.p_gate) > lenience
 
 
 def fuzzy_kl_pq(d: Distributions, lenience: Lenience):
-  """Defer where KL(p || q) > lam."""
+  """Defers if KL(p || q) > lam."""
   return kl(d.p_gate, d.q_gate) > lenience
 
 
 def fuzzy_js(d: Distributions, lenience: Lenience):
-  """Defer where JS(p, q) > lam, at most log 2.
+  """Defers if JS(p, q) > lam, at most log 2.
 
   JS is the mean of KL(p || m) and KL(q || m), m = (p + q) / 2.
   """
-  middle = (d.p_gate + d.q_gate) / 2
-  return (kl(d.p_gate, middle) + kl(d.q_gate, middle)) / 2 > lenience
+  m = (d.p_gate + d.q_gate) / 2
+  return (kl(d.p_gate, m) + kl(d.q_gate, m)) / 2 > lenience
 
 
 def fuzzy_js_unbounded(d: Distributions, lenience: Lenience):
-  """Defer where the mean of KL(m || p) and KL(m || q) > lam, m = (p + q) / 2.
+  """Defers if the mean of KL(m || p) and KL(m || q) > lam, m = (p + q) / 2.
 
   Its authors' code calls it JS, and their thresholds are of it. It has no
   bound: it is inf where either lacks a token of the other.
   """
-  middle = (d.p_gate + d.q_gate) / 2
-  return (kl(middle, d.p_gate) + kl(middle, d.q_gate)) / 2 > lenience
+  m = (d.p_gate + d.q_gate) / 2
+  return (kl(m, d.p_gate) + kl(m, d.q_gate)) / 2 > lenience
 
 
 def undecided(d: Distributions, lenience: Lenience):
-  """Defer where the verifier is surer than that: H < (1 - lam) log 3.
+  """Defers if H < (1 - lam) log 3, H the entropy of p's top 3 tokens.
 
-  The entropy is of the three likeliest by themselves, normalised. It is the
-  gate of FLy, which looks ahead besides: `contrib.look_ahead`.
+  The three probabilities are normalized. This is the gate of FLy, which also
+  looks ahead; see `contrib.look_ahead`.
   """
   top, _ = jax.lax.top_k(d.p_gate, min(3, d.p_gate.shape[-1]))
-  spread = entropy(top / top.sum(-1, keepdims=True)) / jnp.log(3.0)
-  return spread < 1 - lenience
+  relative_entropy = entropy(top / top.sum(-1, keepdims=True)) / jnp.log(3.0)
+  return relative_entropy < 1 - lenience
 
 
 # --- The margin of logits (MARS).
 
 
 def margin(d: Distributions, lenience: Lenience):
-  """Defer all but the two likeliest, and v with z(v) < (1 - lam) max z.
+  """Defers all but the top 2 tokens, and v with z(v) < (1 - lam) max z.
 
-  z are the verifier's raw logits, of which the likeliest must be above 0: the
-  quotient hangs on what is added to all of them.
+  z are the verifier's raw logits. If max z <= 0, every token is deferred: the
+  quotient changes with a constant added to all logits.
   """
   z = d.p_logits
   if z is None:
     raise ValueError(
-      'margin: it looks at raw logits, and only probabilities are known here.'
+      'margin: must have raw logits, and only probabilities are known here.'
     )
-  most = z.max(-1)
-  # Ties at the border stay together.
+  largest = z.max(-1)
+  # Equal logits at the border are kept together.
   second = jnp.where(
     jnp.arange(z.size) == argmax_lowest_id(z), -jnp.inf, z
   ).max(-1)
-  near = (z >= second) & (z >= (1 - lenience) * most)
-  return ~(near & (most > 0))
+  near = (z >= second) & (z >= (1 - lenience) * largest)
+  return ~(near & (largest > 0))
 
 
 # --- Typical acceptance (Medusa, Cai et al. 2024).
 
 
 def typical(d: Distributions, lenience: Lenience):
-  """Defer tokens with p(v) <= min(eps, sqrt(eps) * exp(-H(p))), eps = 1 - lam.
+  """Defers tokens with p(v) <= min(eps, sqrt(eps) * exp(-H(p))), eps = 1 - lam.
 
   Medusa's eps of 0.09 is lam = 0.91. The law is that of a token rule; the
   published acceptance is yes or no, which rejects more than it must.
@@ -216,12 +216,12 @@ def typical(d: Distributions, lenience: Lenience):
 
 
 def typical_acceptance(d: Distributions, lenience: Lenience) -> Probs:
-  """1 where `typical` does not defer."""
+  """Returns 1 for the tokens that `typical` does not defer."""
   return (~typical(d, lenience)).astype(d.q.dtype)
 
 
 def typical_residual(d: Distributions, lenience: Lenience) -> Probs:
-  """p, whatever was rejected."""
+  """Returns p."""
   del lenience
   return d.p
 
@@ -240,15 +240,15 @@ _PLAUSIBLE = 0.1
 
 
 def contrastive(d: Distributions, lenience: Lenience) -> Probs:
-  """norm(p ** (1 + lam) / q ** lam) on {v: p(v) >= mp / 10}.
+  """Computes norm(p^(1 + lam) / q^lam) on {v: p(v) >= mp / 10}.
 
   In logits z and at temperature T: softmax(((1 + b) zp - b zq) / T) where zp
   >= max zp + T log a, with b = lam and a = 0.1 (Li et al. 2022, in the form of
-  O'Brien and Lewis 2023). A token that truncation took from q counts as the
-  least likely that is left.
+  O'Brien and Lewis 2023). A token that truncation removed from q has the least
+  of the remaining probabilities.
   """
-  least = jnp.where(d.q > 0, d.q, jnp.inf).min(-1)
-  log_q = jnp.log(jnp.maximum(d.q, least))
+  least_q = jnp.where(d.q > 0, d.q, jnp.inf).min(-1)
+  log_q = jnp.log(jnp.maximum(d.q, least_q))
   plausible = d.p >= _PLAUSIBLE * d.p.max(-1)
   log_p = jnp.log(jnp.where(plausible, d.p, 1))
   # Far beyond any use; keeps infinity from turning into nan.
@@ -261,20 +261,20 @@ def contrastive(d: Distributions, lenience: Lenience) -> Probs:
 
 
 def _raised(d: Distributions, lenience: Lenience) -> Probs:
-  """h(x) = min(1, p(x) + sqrt(2 * lam * p(x) * (1 - p(x))))."""
-  spread = d.p * (1 - d.p)
-  # Infinity times nothing is nothing.
-  step = jnp.where(spread > 0, 2 * jnp.maximum(lenience, 0) * spread, 0)
+  """Computes h(x) = min(1, p(x) + sqrt(2 lam p(x) (1 - p(x))))."""
+  variance = d.p * (1 - d.p)
+  # Infinity times 0 must be 0.
+  step = jnp.where(variance > 0, 2 * jnp.maximum(lenience, 0) * variance, 0)
   return jnp.minimum(1, d.p + jnp.sqrt(step))
 
 
 def cactus_acceptance(d: Distributions, lenience: Lenience) -> Probs:
-  """min(1, h(x) / q(x)): for each x a target of its own, raised at x."""
+  """Computes min(1, h(x) / q(x)), from a target for each x, raised at x."""
   return ratio(_raised(d, lenience), d.q)
 
 
 def cactus_residual(d: Distributions, lenience: Lenience) -> Probs:
-  """The mean, over the rejected x, of norm(max(0, h_x - q)).
+  """Computes the mean, over the rejected x, of norm(max(0, h_x - q)).
 
   h_x(x) = h(x) and h_x(v) = c_x * p(v) elsewhere, c_x = (1 - h(x)) / (1 -
   p(x)). The rejected token is forgotten, so drawing from the mean is
@@ -318,7 +318,7 @@ _FUZZY = 'Holsman et al. 2025, arXiv 2502.20704'
 def _rule(
   rule: Rule, equation: str, reference: str, drafter_only: float | None
 ) -> Method:
-  """The cascade of a rule that is strict at every lenience below 0."""
+  """Makes the cascade of a rule that is strict at every lenience below 0."""
   return from_rule(
     rule,
     name=rule.__name__,
@@ -396,7 +396,7 @@ METHODS = (
     acceptance=typical_acceptance,
     residual=typical_residual,
     law=law_of(typical_acceptance, typical_residual),
-    # exp(-H(p)) can be far below max p, so no finite lenience will do.
+    # exp(-H(p)) can be far below max p, so no finite lenience is strict.
     strict=-_INF,
     drafter_only=2.0,
     rule=typical,

@@ -142,10 +142,18 @@ def evaluate(
   return Evaluation(leniences=leniences, x64=x64, values=values)
 
 
-def check_law(evaluation: Evaluation) -> Iterator[Check]:
-  """Checks that all values are probabilities, and if so, equation (L)."""
+def check_law(
+  evaluation: Evaluation, tolerance: float | None = None
+) -> Iterator[Check]:
+  """Checks that all values are probabilities, and if so, equation (L).
+
+  Args:
+    evaluation: The method's values.
+    tolerance: Largest error that passes; None for that of the precision.
+  """
   bits = 'float64' if evaluation.x64 else 'float32'
-  tolerance = _TOLERANCE_64 if evaluation.x64 else _TOLERANCE_32
+  if tolerance is None:
+    tolerance = _TOLERANCE_64 if evaluation.x64 else _TOLERANCE_32
   # Name, fields of a counterexample, and errors [leniences, positions, V].
   tests = (
     ('acceptance is in [0, 1]', ('acceptance',), _unit_errors),

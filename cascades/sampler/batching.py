@@ -125,7 +125,7 @@ class Engine:
     sampling: Temperature, truncation and forbidden tokens.
     stop_tokens: Ids that end a row.
     mesh: Devices that rows are split over; None for one device.
-    schedule: A `schedules.Schedule`; None keeps leniences constant.
+    schedule: A `schedules.ScheduleBase`; None keeps leniences constant.
   """
 
   step_config: decoding.StepConfig

@@ -441,7 +441,7 @@ class Sampler:
       forbidden: Token ids that are never emitted.
 
     Returns:
-      A `schedules.Schedule`; None if leniences are constant.
+      A `schedules.ScheduleBase`; None if leniences are constant.
 
     Raises:
       ValueError: The schedule does not fit such answers.

@@ -470,13 +470,15 @@ def _read_row(
 
   leniences = jnp.broadcast_to(lenience, scored.shape)
   if schedule is not None:
-    leniences, _ = schedules.along(
+    leniences, _ = schedules.leniences_along_draft(
       schedule,
       schedule.start(row.tokens, row.starts + 1),
       lenience,
       law.method,
       draft=scored[:-1],
-      row=lambda i: law.distributions(unembed([x[i] for x in states])),
+      distributions_at=lambda i: law.distributions(
+        unembed([x[i] for x in states])
+      ),
     )
 
   def position_values(args):

@@ -1,32 +1,43 @@
-"""Lenience that goes along an answer, instead of one number for all of it.
+"""Schedules of leniences along an answer, instead of one lenience.
 
-A schedule says how lenient a method is at the next token, by what was written
-before it: how far the answer is, whether it is inside a span, what was spent so
-far. What it has to remember is a memory that every row carries; within a block
-it goes on from draft to draft, so each place of a draft has the lenience that
-follows the tokens before it. A method's law at a place hangs on those tokens
-only, whatever the verification, and so every verification keeps it:
+A schedule computes the lenience of the next token from the tokens before it:
+from the position in the answer, from being inside or outside of a span, or from
+a budget. Every row carries the schedule's state. Within a block the state
+advances from draft to draft, so that each drafted position has the lenience
+that follows the tokens before it. The law at a position depends on those tokens
+only, so that every verification keeps it:
 
-  lenience_i = schedule(memory of x_1 .. x_{i-1})
+  lenience_i = schedule(state after x_1 .. x_{i-1})
   law(x_1 .. x_n) = prod_i law(x_i | prefix, lenience_i)
 
-A schedule is a pytree of numbers, which are traced: another number compiles
-nothing. The core has the constant one; others are plug-ins, such as those of
-`cascades.contrib.lenience_schedules`. To add one: a class with the functions of
-`Schedule`, and a `Kind` in the registry `SCHEDULES`.
+A schedule is a pytree of traced numbers: another number compiles nothing. The
+core has the constant schedule; others are plug-ins, such as those of
+`cascades.contrib.lenience_schedules`. To add one, write a class with the
+methods of `ScheduleBase`, and a `Kind` in the registry `SCHEDULES`.
 """
 
-from cascades.schedules.naming import SCHEDULES, Kind, Token, check, parse
-from cascades.schedules.schedule import Schedule, Spent, along, spent
+from cascades.schedules.naming import (
+  SCHEDULES,
+  Kind,
+  TokenLookup,
+  check,
+  parse,
+)
+from cascades.schedules.schedule import (
+  ScheduleBase,
+  TokenCost,
+  leniences_along_draft,
+  token_cost,
+)
 
 __all__ = [
   'SCHEDULES',
   'Kind',
-  'Schedule',
-  'Spent',
-  'Token',
-  'along',
+  'ScheduleBase',
+  'TokenCost',
+  'TokenLookup',
   'check',
+  'leniences_along_draft',
   'parse',
-  'spent',
+  'token_cost',
 ]

@@ -7,30 +7,31 @@ from cascades import arguments, methods
 from cascades.registries import Registry
 from cascades.verification_config import CONSTANT
 
-# The id of a text that is one token.
-Token = Callable[[str], int]
+# Maps a text that is one token to its id; raises ValueError for others.
+TokenLookup = Callable[[str], int]
 
 
 class Kind(NamedTuple):
-  """A kind of schedule: the entry of a name.
+  """A kind of schedule, the registry's entry of a name.
 
   Attributes:
-    pattern: How it is written.
-    says: What it does, for people.
-    make: Called as make(argument, token) with what stands after the colon and
-      a `Token` or None; returns a `Schedule`, or None where leniences stay.
-      Raises ValueError if the argument is written in another way.
-    refuse: Called with the method, which has a strict lenience; says why it
-      has no such schedule, in a few words, or None. None refuses no method.
+    pattern: An example of its notation.
+    description: Its effect, in a few words.
+    make: Called as make(argument, token_id) with the text after the colon and a
+      `TokenLookup` or None; returns a `ScheduleBase`, or None for constant
+      leniences. Raises ValueError for another notation.
+    refuse: Called with the method, which has a strict lenience; returns the
+      reason why it does not support the schedule, or None. None refuses no
+      method.
   """
 
   pattern: str
-  says: str
-  make: Callable[[str, Token | None], Any]
+  description: str
+  make: Callable[[str, TokenLookup | None], Any]
   refuse: Callable[[methods.Method], str | None] | None = None
 
 
-def _constant(argument: str, token: Token | None) -> None:
+def _constant(argument: str, token_id: TokenLookup | None) -> None:
   if argument:
     raise ValueError
 
@@ -42,57 +43,63 @@ SCHEDULES.register(
 
 
 class _MarkerError(Exception):
-  """A marker that is not one token, as its message says."""
+  """Raised for a marker that is not one token."""
 
 
-def parse(spec: str, token: Token | None = None) -> Any:
+def parse(spec: str, token_id: TokenLookup | None = None) -> Any:
   """Makes a schedule by name.
 
   Args:
-    spec: The pattern of a kind, with other numbers or tokens.
-    token: The id of a text that is one token; raises ValueError for others. If
-      None, markers are not looked up: the schedule is only good to be checked.
+    spec: The notation of a kind, with numbers or tokens.
+    token_id: Looks up markers; None skips this, and the result serves only to
+      check the notation.
 
   Returns:
-    A `Schedule`; None where leniences stay as they are.
+    A `ScheduleBase`; None for constant leniences.
 
   Raises:
-    ValueError: It is written in another way, a number is below 0, or a marker
-      is not one token.
+    ValueError: The notation is another, a number is below 0, or a marker is
+      not one token.
   """
   kind, argument = SCHEDULES.find(spec)
 
-  def known(text):
-    try:
-      return token(text)
-    except ValueError as error:
-      raise _MarkerError(str(error)) from None
-
   try:
-    return kind.make(argument, known if token else None)
+    return kind.make(argument, token_id and _checked_lookup(token_id))
   except _MarkerError as error:
     raise ValueError(f'schedule: {arguments.quote(spec)}: {error}') from None
   except ValueError:
     raise ValueError(
-      f'schedule: {arguments.quote(spec)} will not do; write it as'
-      f' {kind.pattern!r}, with numbers of 0 or more that 32 bits hold, and two'
-      ' tokens that differ.'
+      f'schedule: must be written as {kind.pattern!r}, with numbers of 0 or'
+      ' more that 32 bits hold and two tokens that differ, got'
+      f' {arguments.quote(spec)}.'
     ) from None
 
 
+def _checked_lookup(token_id: TokenLookup) -> TokenLookup:
+  """Makes a look-up that raises `_MarkerError` instead of ValueError."""
+
+  def look_up(text):
+    try:
+      return token_id(text)
+    except ValueError as error:
+      raise _MarkerError(str(error)) from None
+
+  return look_up
+
+
 def check(spec: str, method: methods.Method) -> None:
-  """Refuses a schedule that is written wrong or that a method cannot have.
+  """Refuses a schedule with a wrong notation or an unsupported method.
 
   Raises:
-    ValueError: It is; says why.
+    ValueError: Names the reason.
   """
   if parse(spec) is None:
     return
   reason = None
   if method.strict is None:
     reason = (
-      f'{method.name} has no lenience at which it is strict; leave the schedule'
-      ' out, or take another method'
+      f'{method.name} has no strict lenience; omit the schedule, or use another'
+      ' method'
     )
   elif refuse := SCHEDULES.find(spec)[0].refuse:
     reason = refuse(method)

@@ -1,4 +1,4 @@
-"""What a schedule is, and how it goes along a draft."""
+"""The interface of schedules, and their leniences along a draft."""
 
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -9,15 +9,17 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from cascades import methods
 
-Memory = PyTree
+# State that a schedule carries from token to token.
+ScheduleState = PyTree
 
 
-class Spent(NamedTuple):
-  """What a token cost that followed a method's law.
+class TokenCost(NamedTuple):
+  """The cost of a token that was drawn from a method's law.
 
   Attributes:
-    divergence: TV(law, p) where it was written, in [0, 1]; whatever it is.
-    mismatch: Whether the law makes it likelier than the verifier does.
+    divergence: TV(law, p) at the token's position, in [0, 1]; independent of
+      the token.
+    mismatch: True if the law makes the token likelier than the verifier does.
   """
 
   divergence: Float[Array, '']
@@ -25,89 +27,104 @@ class Spent(NamedTuple):
 
 
 @runtime_checkable
-class Schedule(Protocol):
-  """How lenient a method is, along an answer. A pytree of traced numbers.
+class ScheduleBase(Protocol):
+  """The lenience of a method along an answer; a pytree of traced numbers.
 
   Attributes:
-    looks: Whether it wants to know what tokens cost; then the law is made of
-      every place of a draft, before any is judged.
+    needs_costs: True if `update` needs the costs of tokens; then the law is
+      computed at every position of a draft, before any draft is verified.
   """
 
-  looks: bool = False
+  needs_costs: bool = False
 
-  def start(self, tokens: Int[Array, 'T'], length: Int[Array, '']) -> Memory:
-    """What is to be remembered of a prompt, its first `length` tokens."""
+  def start(
+    self, tokens: Int[Array, 'T'], length: Int[Array, '']
+  ) -> ScheduleState:
+    """Computes the state after a prompt, the first `length` tokens."""
+    raise NotImplementedError
 
   def lenience(
-    self, memory: Memory, asked: Float[Array, ''], strict: float
+    self, state: ScheduleState, requested: Float[Array, ''], strict: float
   ) -> Float[Array, '']:
-    """The lenience of the next token.
+    """Computes the lenience of the next token.
 
     Args:
-      memory: Of all tokens before it.
-      asked: The lenience that was asked for.
-      strict: The method's, at which its law is exactly p.
+      state: The state after all tokens before it.
+      requested: The lenience that was requested.
+      strict: The method's strict lenience, at which its law is exactly p.
     """
+    raise NotImplementedError
 
-  def after(
-    self, memory: Memory, token: Int[Array, ''], spent: Spent | None
-  ) -> Memory:
-    """The memory after another token; what it cost, if the schedule looks."""
-
-  def refusal(self, new: int, forbidden: Collection[int]) -> str | None:
-    """Why an answer cannot be bent so, in a few words; None if it can.
+  def update(
+    self, state: ScheduleState, token: Int[Array, ''], cost: TokenCost | None
+  ) -> ScheduleState:
+    """Computes the state after another token.
 
     Args:
-      new: Most tokens of the answer.
-      forbidden: Ids that it must not have.
+      state: The state before the token.
+      token: Its id.
+      cost: Its cost; None unless `needs_costs`.
+    """
+    raise NotImplementedError
+
+  def refusal(
+    self, max_new_tokens: int, forbidden_ids: Collection[int]
+  ) -> str | None:
+    """Explains why the schedule does not fit an answer; None if it fits.
+
+    Args:
+      max_new_tokens: Limit of the answer's tokens.
+      forbidden_ids: Ids that the answer must not contain.
     """
     return None
 
 
-def spent(
+def token_cost(
   method: methods.Method,
   d: methods.Distributions,
   lenience: Float[Array, ''],
   token: Int[Array, ''],
-) -> Spent:
-  """What a token costs at a place where a method is so lenient."""
+) -> TokenCost:
+  """Computes the cost of a token at one position and lenience."""
   law = method.law(d, lenience)
-  return Spent(methods.total_variation(law, d.p), law[token] > d.p[token])
+  return TokenCost(methods.total_variation(law, d.p), law[token] > d.p[token])
 
 
-def along(
+def leniences_along_draft(
   schedule: Any,
-  memory: Memory,
-  asked: Float[Array, ''],
+  state: ScheduleState,
+  requested: Float[Array, ''],
   method: methods.Method,
   draft: Int[Array, 'n'],
-  row: Callable[[Array], methods.Distributions],
-) -> tuple[Float[Array, 'n_1'], Memory]:
-  """Leniences along a draft, and the memory before each place of it.
+  distributions_at: Callable[[Array], methods.Distributions],
+) -> tuple[Float[Array, 'n_1'], ScheduleState]:
+  """Computes the lenience and the schedule's state along a draft.
 
   Args:
-    schedule: A `Schedule`.
-    memory: Before the first token.
-    asked: The lenience that was asked for.
-    method: Which is so lenient.
-    draft: Its tokens.
-    row: The distributions after i of them.
+    schedule: A `ScheduleBase`.
+    state: The state before the first token.
+    requested: The lenience that was requested.
+    method: The method that the leniences are of.
+    draft: The drafted tokens.
+    distributions_at: Maps i to the distributions after i drafted tokens.
 
   Returns:
-    [n + 1] leniences, and a memory whose leaves begin with n + 1: of each token
-    and of the one after them.
+    [n + 1] leniences, and a state whose leaves have a leading axis n + 1: for
+    each token and for the one after them.
   """
 
-  def one(memory, inputs):
+  def step(state, inputs):
     i, token = inputs
-    lenience = schedule.lenience(memory, asked, method.strict)
-    cost = spent(method, row(i), lenience, token) if schedule.looks else None
-    return schedule.after(memory, token, cost), (lenience, memory)
+    lenience = schedule.lenience(state, requested, method.strict)
+    cost = None
+    if schedule.needs_costs:
+      cost = token_cost(method, distributions_at(i), lenience, token)
+    return schedule.update(state, token, cost), (lenience, state)
 
-  end, (leniences, before) = jax.lax.scan(
-    one, memory, (jnp.arange(len(draft)), draft)
+  last_state, (leniences, states) = jax.lax.scan(
+    step, state, (jnp.arange(len(draft)), draft)
   )
-  last = schedule.lenience(end, asked, method.strict)
+  last = schedule.lenience(last_state, requested, method.strict)
   return jnp.append(leniences, last), jax.tree.map(
-    lambda x, y: jnp.concatenate([x, y[None]]), before, end
+    lambda x, y: jnp.concatenate([x, y[None]]), states, last_state
   )

@@ -56,7 +56,7 @@ def schedules() -> str:
   schedule_kinds = [SCHEDULES[name] for name in names]
   return _table(
     '| `schedule` | what it does |',
-    *(f'| `{kind.pattern}` | {kind.says} |' for kind in schedule_kinds),
+    *(f'| `{kind.pattern}` | {kind.description} |' for kind in schedule_kinds),
   )
 
 

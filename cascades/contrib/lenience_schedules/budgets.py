@@ -1,69 +1,69 @@
-"""Lenience until so much is spent.
+"""Budgets of an answer's divergence, or of its mismatches.
 
-A rule that looks at one place bounds what it gives away there, and not what an
-answer gives away. With a budget, an answer is lenient as long as it has some
-left and strict from then on; what a token costs is known before the next is
-judged. Adaptive budgets are proposed in arXiv 2608.03447, whose own rule was
-not compared (unverified).
+A rule bounds the divergence from the verifier at one position, and not that of
+an answer. With a budget, an answer is lenient until the budget is used up and
+strict from then on; the cost of a token is known before the next one is
+verified. arXiv 2608.03447 proposes adaptive budgets; its own rule was not
+compared (unverified).
 """
 
 import jax.numpy as jnp
 from flax import struct
 
 from cascades.methods.processing import IntScalar, RealScalar
-from cascades.schedules import Schedule
+from cascades.schedules import ScheduleBase
 
 
 @struct.dataclass
-class Budget(Schedule):
-  """Lenient while the divergences of an answer's places sum to less.
+class Budget(ScheduleBase):
+  """Lenient while the sum of an answer's divergences is less than a total.
 
-  What is spent is sum_i TV(law_i, p_i), over the tokens written; so the law of
-  the whole answer is no further than the budget and one place more from the
-  verifier's, in total variation.
+  The sum is sum_i TV(law_i, p_i) over the emitted tokens. So the total
+  variation between the law of the whole answer and the verifier's is at most
+  the budget plus the divergence of one position.
 
   Attributes:
-    total: To be spent, in [0, inf).
+    total: The budget, in [0, inf).
   """
 
   total: RealScalar
-  looks = True
+  needs_costs = True
 
   def start(self, tokens, length):
-    """Nothing is spent."""
+    """Returns a sum of zero."""
     return jnp.zeros((), jnp.float32)
 
-  def lenience(self, memory, asked, strict):
-    """Lenient while something is left."""
-    return jnp.where(memory < self.total, asked, strict)
+  def lenience(self, state, requested, strict):
+    """Returns the requested lenience until the budget is used up."""
+    return jnp.where(state < self.total, requested, strict)
 
-  def after(self, memory, token, spent):
-    """What the token's place gave away."""
-    return memory + spent.divergence.astype(memory.dtype)
+  def update(self, state, token, cost):
+    """Adds the divergence at the token's position."""
+    return state + cost.divergence.astype(state.dtype)
 
 
 @struct.dataclass
-class Mismatches(Schedule):
-  """Lenient until so many tokens are not what the verifier would write.
+class Mismatches(ScheduleBase):
+  """Lenient until an answer has a number of mismatches.
 
-  A token counts where the law makes it likelier than the verifier does: at
-  temperature 0, each that is not the verifier's favourite.
+  A token is a mismatch if the law makes it likelier than the verifier does: at
+  temperature 0, every token that is not the verifier's argmax.
 
   Attributes:
-    most: How many.
+    limit: Number of mismatches.
   """
 
-  most: IntScalar
-  looks = True
+  limit: IntScalar
+  needs_costs = True
 
   def start(self, tokens, length):
-    """None yet."""
+    """Returns a count of zero."""
     return jnp.zeros((), jnp.int32)
 
-  def lenience(self, memory, asked, strict):
-    """Lenient while some are left."""
-    return jnp.where(memory < self.most, asked, strict)
+  def lenience(self, state, requested, strict):
+    """Returns the requested lenience below the limit."""
+    return jnp.where(state < self.limit, requested, strict)
 
-  def after(self, memory, token, spent):
-    """One more, if it is."""
-    return memory + spent.mismatch
+  def update(self, state, token, cost):
+    """Adds one for a mismatch."""
+    return state + cost.mismatch

@@ -1,4 +1,4 @@
-"""Schedules by name, as options and configs have them: 'first:16'."""
+"""Entries of the registry of schedules, by name: 'first:16'."""
 
 import math
 from collections.abc import Callable
@@ -8,48 +8,52 @@ import numpy as np
 
 from cascades import arguments, methods
 from cascades.contrib.lenience_schedules.budgets import Budget, Mismatches
-from cascades.contrib.lenience_schedules.places import Each, First, Ramp
+from cascades.contrib.lenience_schedules.positions import Each, First, Ramp
 from cascades.contrib.lenience_schedules.spans import Span
-from cascades.schedules import Kind, Token
+from cascades.schedules import Kind, TokenLookup
 
 
-def _whole(argument: str) -> np.int32:
+def _parse_count(argument: str) -> np.int32:
   count = int(argument)
   if not 0 <= count <= arguments.MAX_INT32:
     raise ValueError
   return np.int32(count)
 
 
-def _number(argument: str) -> np.float32:
+def _parse_total(argument: str) -> np.float32:
   total = float(argument)
   if not 0 <= total <= arguments.MAX_FLOAT32:
     raise ValueError
   return np.float32(total)
 
 
-def _each(argument: str, token: Token | None) -> Each:
+def _make_per_token(argument: str, token_id: TokenLookup | None) -> Each:
   leniences = [float(x) for x in argument.split(',')]
-  # Infinity is some methods' strict or drafter-only end, where it is asked for.
+  # Infinity is accepted if written out: some methods are strict at it.
   for x, text in zip(leniences, argument.split(','), strict=True):
     if not (abs(x) <= arguments.MAX_FLOAT32 or 'inf' in text.lower()):
       raise ValueError
   return Each(np.array(leniences, np.float32))
 
 
-def _span(inside: bool) -> Callable[[str, Token | None], Any]:
-  def make(argument, token):
-    begins, ends = argument.split(' ... ')
-    if not begins or not ends or begins == ends:
+def _make_span(inside: bool) -> Callable[[str, TokenLookup | None], Any]:
+  def make(argument, token_id):
+    start, end = argument.split(' ... ')
+    if not start or not end or start == end:
       raise ValueError
-    # Without a tokenizer, only how it is written can be checked.
-    find = token or (lambda text: 0)
-    return Span(*map(np.int32, (find(begins), find(ends))), np.bool_(inside))
+    # Without a tokenizer only the notation can be checked.
+    find = token_id or (lambda text: 0)
+    return Span(
+      start_token=np.int32(find(start)),
+      end_token=np.int32(find(end)),
+      inside=np.bool_(inside),
+    )
 
   return make
 
 
 def _refuse_ramp(method: methods.Method) -> str | None:
-  """Says why a lenience cannot rise from a method's strict one."""
+  """Explains why a lenience cannot rise from an infinite strict one."""
   if not math.isinf(method.strict):
     return None
   return (
@@ -60,35 +64,37 @@ def _refuse_ramp(method: methods.Method) -> str | None:
 
 FIRST = Kind(
   pattern='first:16',
-  says='strict for the first 16 tokens',
-  make=lambda argument, token: First(_whole(argument)),
+  description='strict for the first 16 tokens',
+  make=lambda argument, token_id: First(_parse_count(argument)),
 )
 RAMP = Kind(
   pattern='ramp:16',
-  says='from strict to the lenience within 16 tokens',
-  make=lambda argument, token: Ramp(_whole(argument)),
+  description='from strict to the lenience within 16 tokens',
+  make=lambda argument, token_id: Ramp(_parse_count(argument)),
   refuse=_refuse_ramp,
 )
 EACH = Kind(
-  pattern='each:0,0.2,0.5', says='a lenience for each token', make=_each
+  pattern='each:0,0.2,0.5',
+  description='a lenience for each token',
+  make=_make_per_token,
 )
 INSIDE = Kind(
   pattern='inside:<a> ... <b>',
-  says='lenient inside of a span, strict elsewhere',
-  make=_span(True),
+  description='lenient inside of a span, strict elsewhere',
+  make=_make_span(True),
 )
 OUTSIDE = Kind(
   pattern='outside:<a> ... <b>',
-  says='strict inside of a span, lenient elsewhere',
-  make=_span(False),
+  description='strict inside of a span, lenient elsewhere',
+  make=_make_span(False),
 )
 BUDGET = Kind(
   pattern='budget:2.5',
-  says='lenient until its divergences sum to 2.5',
-  make=lambda argument, token: Budget(_number(argument)),
+  description='lenient until its divergences sum to 2.5',
+  make=lambda argument, token_id: Budget(_parse_total(argument)),
 )
 MISMATCHES = Kind(
   pattern='mismatches:3',
-  says="lenient until 3 tokens are not the verifier's",
-  make=lambda argument, token: Mismatches(_whole(argument)),
+  description="lenient until 3 tokens are not the verifier's",
+  make=lambda argument, token_id: Mismatches(_parse_count(argument)),
 )

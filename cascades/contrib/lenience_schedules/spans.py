@@ -1,7 +1,7 @@
-"""Lenience inside of a span, such as a model's thinking, or outside of it.
+"""Leniences inside and outside of a span, such as a model's thinking.
 
-Serving engines relax verification where a model thinks to itself and stay
-strict where it answers: TensorRT-LLM's relaxed acceptance, and a patch to vLLM
+Serving engines relax verification while a model thinks and stay strict while
+it answers: TensorRT-LLM's relaxed acceptance, and a patch to vLLM
 (pull request 45229, closed) by which a draft x stays inside of a thinking span
 if p(x) >= max p / 2 and x is in the verifier's top 3, which is `token_v3` at
 lenience 0.5 with a cap.
@@ -12,49 +12,51 @@ from flax import struct
 from jaxtyping import Array, Bool
 
 from cascades.methods.processing import IntScalar
-from cascades.schedules import Schedule
+from cascades.schedules import ScheduleBase
 
 
 @struct.dataclass
-class Span(Schedule):
-  """Lenient on one side of two markers, strict on the other.
+class Span(ScheduleBase):
+  """Lenient inside of a span of tokens and strict outside, or the reverse.
 
-  The token after `begins` is inside, and so is `ends` itself. A span may begin
-  in the prompt; one that never ends goes on to the end of the answer.
+  The token after `start_token` is inside, and so is `end_token` itself. A span
+  may begin in the prompt; without an end it lasts to the end of the answer.
 
   Attributes:
-    begins: The token that a span begins with.
-    ends: The token that it ends with.
-    inside: Whether to be lenient inside; else outside.
+    start_token: The token that a span begins with.
+    end_token: The token that it ends with.
+    inside: True to be lenient inside, False to be lenient outside.
   """
 
-  begins: IntScalar
-  ends: IntScalar
+  start_token: IntScalar
+  end_token: IntScalar
   inside: Bool[Array, ''] | bool
 
   def start(self, tokens, length):
-    """Whether the prompt ends inside of a span."""
-    at = jnp.arange(tokens.shape[-1])
-    there = at < length
+    """Returns True if the prompt ends inside of a span."""
+    position = jnp.arange(tokens.shape[-1])
+    in_prompt = position < length
 
     def latest(marker):
-      return jnp.where(there & (tokens == marker), at, -1).max()
+      return jnp.where(in_prompt & (tokens == marker), position, -1).max()
 
-    return latest(self.begins) > latest(self.ends)
+    return latest(self.start_token) > latest(self.end_token)
 
-  def lenience(self, memory, asked, strict):
-    """As it is where the next token stands."""
-    return jnp.where(memory == self.inside, asked, strict)
+  def lenience(self, state, requested, strict):
+    """Returns the lenience of the side that the next token is on."""
+    return jnp.where(state == self.inside, requested, strict)
 
-  def after(self, memory, token, spent):
-    """Inside after the first marker, outside after the second."""
+  def update(self, state, token, cost):
+    """Enters a span at its first marker and leaves it at the second."""
     return jnp.where(
-      token == self.begins, True, jnp.where(token == self.ends, False, memory)
+      token == self.start_token,
+      True,
+      jnp.where(token == self.end_token, False, state),
     )
 
-  def refusal(self, new, forbidden):
-    """Where a span could not end, or not begin."""
-    for marker in self.begins, self.ends:
-      if int(marker) in forbidden:
+  def refusal(self, max_new_tokens, forbidden_ids):
+    """Refuses answers in which a marker is forbidden."""
+    for marker in self.start_token, self.end_token:
+      if int(marker) in forbidden_ids:
         return f'token {int(marker)}, one of its markers, is forbidden'
     return None
