@@ -158,7 +158,7 @@ def strict_loop(
       VerificationConfig('token' if drafts == 1 else several),
       drafts,
       tree_size,
-      whole=True,
+      always_reads_block=True,
     ),
     decoding.Params(verifier.params, bound_drafter.params),
     sampling=processing.SamplingParams(temperature=np.float32(1)),
