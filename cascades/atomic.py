@@ -1,9 +1,8 @@
-"""Files that are written whole or not at all.
+"""Writes files whole or not at all.
 
-What is written goes to a temporary file or folder beside the destination and is
-renamed at the end. If the disk is full, or the process is interrupted, the
-destination stays as it was, and the error names it: the system itself does not
-say what it could not write.
+Data goes to a temporary file or folder beside the destination, which is renamed
+at the end. If the disk is full, or the process is interrupted, the destination
+stays as it was, and the error names it; the system's own error names no file.
 """
 
 import contextlib
@@ -16,7 +15,7 @@ import shutil
 from collections.abc import Iterator
 
 SUFFIX = '.part'
-# How libraries spell the system's errors in errors of their own.
+# The number of a system's error in the message of a library's error.
 _NUMBER = re.compile(r'\(os error (\d+)\)')
 _FULL = {
   os.strerror(code): code for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -24,28 +23,28 @@ _FULL = {
 
 
 def write_text(path: str | pathlib.Path, text: str) -> None:
-  """Writes a text, in UTF-8."""
+  """Writes a text file, in UTF-8."""
   write_bytes(pathlib.Path(path), text.encode())
 
 
 def write_bytes(path: pathlib.Path, content: bytes) -> None:
-  """Writes bytes."""
+  """Writes a binary file."""
   with replace_file(path) as part:
     part.write_bytes(content)
 
 
 @contextlib.contextmanager
 def replace_file(path: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Replaces a file by what is written meanwhile.
+  """Replaces a file by the file that the caller writes.
 
   Args:
-    path: The file; its folder is made if it is not there.
+    path: The file; its folder is created if it does not exist.
 
   Yields:
-    Where to write; nothing is there yet.
+    The path to write to, which does not exist yet.
 
   Raises:
-    OSError: It cannot be written; names the file.
+    OSError: The file cannot be written; the error names it.
   """
   with name_path_in_errors(path), create_folder(path.parent):
     part = path.parent / f'.{secrets.token_hex(8)}{SUFFIX}'
@@ -60,19 +59,19 @@ def replace_file(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def replace_files(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Replaces some files of a folder by what is written meanwhile.
+  """Replaces some files of a folder by the files that the caller writes.
 
   Args:
-    folder: Made if it is not there; its other files stay.
+    folder: Created if it does not exist; its other files stay.
 
   Yields:
-    An empty folder to write into, without folders of its own.
+    An empty folder to write files into, but no folders.
 
   Raises:
-    OSError: A file cannot be written; names it as it would be called.
+    OSError: A file cannot be written; the error has its final path.
   """
   with name_path_in_errors(folder), create_folder(folder):
-    # Within it, for what lies beside it may be another disk.
+    # Inside of the folder, since its parent may be on another disk.
     part = folder / f'.{secrets.token_hex(8)}{SUFFIX}'
     try:
       part.mkdir()
@@ -94,14 +93,14 @@ def replace_files(folder: pathlib.Path) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def name_path_in_errors(path: pathlib.Path) -> Iterator[None]:
-  """Has errors of the system name a path, if they name none.
+  """Adds a path to errors of the system that name none.
 
   Args:
-    path: What is written.
+    path: The file or folder that the caller writes.
 
   Raises:
-    OSError: As it was raised within, or made of a library's own error that says
-      that the disk is full.
+    OSError: The error that was raised within, with a path; or the equivalent of
+      a library's error which says that the disk is full.
   """
   try:
     yield
@@ -111,20 +110,20 @@ def name_path_in_errors(path: pathlib.Path) -> Iterator[None]:
       raise OSError(error.errno, error.strerror, str(path)) from None
     raise
   except Exception as error:
-    code = _code(error)
+    code = _error_number(error)
     if code is None:
       raise
     raise OSError(code, os.strerror(code), str(path)) from error
 
 
-def _code(error: BaseException | None) -> int | None:
-  """The number of the system's error that is behind a library's own."""
+def _error_number(error: BaseException | None) -> int | None:
+  """Returns the number of the full-disk error that caused an error, if any."""
   while error is not None:
     if isinstance(error, OSError) and error.errno in _FULL.values():
       return error.errno
-    found = _NUMBER.search(str(error))
-    if found and int(found[1]) in _FULL.values():
-      return int(found[1])
+    match = _NUMBER.search(str(error))
+    if match and int(match[1]) in _FULL.values():
+      return int(match[1])
     for text, code in _FULL.items():
       if text in str(error):
         return code
@@ -134,26 +133,27 @@ def _code(error: BaseException | None) -> int | None:
 
 @contextlib.contextmanager
 def create_folder(path: pathlib.Path) -> Iterator[None]:
-  """Makes a folder, and removes it if what is done meanwhile fails.
+  """Creates a folder, and removes it if the caller fails.
 
   Args:
-    path: The folder; if it is there already, or holds anything, it stays.
+    path: The folder; an existing folder, or one with content, stays.
   """
-  made = [x for x in (path, *path.parents) if not x.exists()]
+  new_folders = [x for x in (path, *path.parents) if not x.exists()]
   path.mkdir(parents=True, exist_ok=True)
   try:
     yield
   except BaseException:
-    for each in made:
+    for folder in new_folders:
       with contextlib.suppress(OSError):
-        each.rmdir()
+        folder.rmdir()
     raise
 
 
 def _mode(path: pathlib.Path) -> int:
-  """The permissions of a file, or those of a new one if it is not there.
+  """Returns the permissions of a file, or of a new file.
 
-  Some libraries, such as safetensors, write files for their owner alone.
+  Some libraries, such as safetensors, write files that only their owner may
+  read.
   """
   if path.exists():
     return path.stat().st_mode & 0o777
@@ -163,9 +163,10 @@ def _mode(path: pathlib.Path) -> int:
 
 
 def _flush(path: pathlib.Path) -> None:
-  """Waits until a file is on the disk, which may be full only then.
+  """Waits until the data of a file is on the disk.
 
-  Else the name could be there after a power cut, and nothing under it.
+  A full disk may be noticed only then; and without it, a power cut could leave
+  the name without the data.
   """
   with path.open('rb') as file:
     os.fsync(file.fileno())

@@ -1,6 +1,6 @@
-"""Names the command that installs an optional dependency."""
+"""Optional dependencies: the command that installs one."""
 
-# The name on the package index; `cascades` is another project's there.
+# The name on the package index, where `cascades` is another project.
 DISTRIBUTION = 'speculative-cascades'
 
 

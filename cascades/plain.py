@@ -1,4 +1,4 @@
-"""Values as JSON can hold them."""
+"""Values that JSON can hold, and their hashes."""
 
 import hashlib
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-  """A value as JSON can hold it: numbers that are not finite as text."""
+  """Returns a value for JSON, with numbers that are not finite as text."""
   if isinstance(value, Mapping):
     return {name: plain(v) for name, v in value.items()}
   if isinstance(value, (list, tuple)):
@@ -19,6 +19,6 @@ def plain(value: Any) -> Any:
 
 
 def digest(value: Any) -> str:
-  """A hash of what JSON can hold, whatever the order of its fields."""
+  """Returns the SHA-256 of a JSON value; the order of fields is ignored."""
   text = json.dumps(value, sort_keys=True, allow_nan=False)
   return hashlib.sha256(text.encode()).hexdigest()

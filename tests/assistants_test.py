@@ -341,9 +341,9 @@ _ORDER = 'masked_embedding.token_ordering'
 @pytest.mark.parametrize(
   ('fields', 'tensors', 'said'),
   [
-    ({'backbone_hidden_size': 25}, {}, 'asks for (16, 50)'),
+    ({'backbone_hidden_size': 25}, {}, 'implies (16, 50)'),
     ({'backbone_hidden_size': '16'}, {}, 'backbone_hidden_size must'),
-    ({'num_centroids': 15}, {}, 'asks for (15, 16)'),
+    ({'num_centroids': 15}, {}, 'implies (15, 16)'),
     ({'num_centroids': None}, {}, 'num_centroids must'),
     *(
       ({'centroid_intermediate_top_k': k}, {}, 'intermediate_top_k must')
@@ -357,7 +357,7 @@ _ORDER = 'masked_embedding.token_ordering'
     ),
     # An order that leaves tokens out.
     ({}, {_ORDER: np.zeros(64, np.int64)}, 'not each of them once'),
-    ({}, {_ORDER: np.zeros(64)}, 'has the type F64, and ids are whole'),
+    ({}, {_ORDER: np.zeros(64)}, 'has the type F64, and ids must be'),
     ({}, {'model.norm.weight': np.ones(16, np.int64)}, 'is quantised (I64)'),
     ({}, {'model.norm.weight': None}, 'lacks the tensor model.norm.weight'),
   ],

@@ -246,7 +246,7 @@ def states_of(model, params, tokens):
 def _packed(model, params, monkeypatch):
   """The same model, with all of its matrices in panels."""
   monkeypatch.setattr(blocked_layout, '_SMALL', 0)
-  return dataclasses.replace(model, packed=True), model.pack(params)
+  return dataclasses.replace(model, is_packed=True), model.pack(params)
 
 
 # --- Drafts through the loop
@@ -579,8 +579,8 @@ _OF_CONFIG = [
     dict(rope_parameters={'rope_type': 'llama3'}),
     "rope_type must be 'default'",
   ),
-  ({}, dict(intermediate_size=21), 'config.json asks for (21, 12)'),
-  (dict(draft_vocab_size=4), {}, 'config.json asks for (4, 12)'),
+  ({}, dict(intermediate_size=21), 'config.json implies (21, 12)'),
+  (dict(draft_vocab_size=4), {}, 'config.json implies (4, 12)'),
   (dict(norm_before_fc=True), {}, 'lacks the tensor input_norm.weight'),
   (dict(fc_norm=True), {}, 'lacks the tensor fc_norm.'),
   (dict(fc_norm=True, norm_before_fc=True), {}, 'are both true'),
@@ -606,7 +606,7 @@ _OF_TENSORS = [
   ('d2t', np.array([3, 3, 62]), 'd2t points outside the 64 tokens'),
   ('d2t', np.array([-1, 3, 7]), 'd2t points outside the 64 tokens'),
   ('d2t', np.array([3, 2, 7]), 'or twice at one'),
-  ('d2t', np.array([3.0, 3, 7]), 'd2t has the type F64, and ids are whole'),
+  ('d2t', np.array([3.0, 3, 7]), 'd2t has the type F64, and ids must be'),
   ('norm.weight', np.ones(12, np.int32), 'norm.weight is quantised (I32)'),
   ('norm.weight', None, 'lacks the tensor norm.weight'),
   ('embed_tokens.weight', None, 'lacks the tensor embed_tokens.weight'),
@@ -640,7 +640,7 @@ def test_a_folder_of_another_kind_is_refused(
 
 def test_a_head_is_no_model_of_its_own(tmp_path):
   write_head(tmp_path / 'head', 24, 64, [3, 4, 9])
-  with pytest.raises(ValueError, match="'eagle3' is no model that answers"):
+  with pytest.raises(ValueError, match="'eagle3' is no model that decodes"):
     load_model(str(tmp_path / 'head'))
   assert not pairing.is_model(str(tmp_path / 'head'))
   # Its bytes are known before it is read.

@@ -13,7 +13,13 @@ import pytest
 
 from cascades import decoding, drafters, methods, verification
 from cascades.methods import processing
-from cascades.models import checkpoints, families, gemma_library, language
+from cascades.models import (
+  checkpoints,
+  families,
+  family_fields,
+  gemma_library,
+  language,
+)
 from cascades.proof import exact
 from cascades.sampler import memory
 
@@ -215,7 +221,7 @@ _NONE = {
 
 
 def _numbers():
-  for family, schema in families._FAMILIES.items():
+  for family, schema in family_fields.FAMILIES.items():
     for name, field in schema.model_fields.items():
       kind = type(field.default)
       if kind in (int, float) or name in _OFF:
@@ -223,7 +229,7 @@ def _numbers():
 
 
 def _may_be(family, name, value):
-  if value is None and name in families._NULL_IS_ABSENT:
+  if value is None and name in family_fields._NULL_IS_ABSENT:
     return True
   if value is None:
     # Of inputs for each layer a Gemma 4 may have none.
@@ -259,7 +265,7 @@ def test_a_number_of_a_config_is_a_number(family, name):
 )
 def test_a_number_of_rotary_positions_is_a_number(field, kind, value):
   family = 'gemma4_text' if field.startswith('partial') else 'gemma3_text'
-  if value is None and field in families._NULL_IS_ABSENT:
+  if value is None and field in family_fields._NULL_IS_ABSENT:
     return
   layers = {'full_attention': {'rope_type': kind, field: value}}
   layers |= {'sliding_attention': {}}
@@ -357,15 +363,15 @@ def test_what_gemma_cannot_have_is_named(family, fields, named):
 @pytest.mark.parametrize('family', ['gemma2', 'gemma3_text', 'gemma4_text'])
 def test_a_field_of_another_family_is_left_alone(family, value):
   want = families.text_config({'model_type': family})
-  foreign = dict.fromkeys(families._KNOWN - want.keys(), value)
+  foreign = dict.fromkeys(family_fields.KNOWN_FIELDS - want.keys(), value)
   assert foreign
   assert families.text_config({'model_type': family} | foreign) == want
 
 
-@pytest.mark.parametrize('family', [*families._FAMILIES])
+@pytest.mark.parametrize('family', [*family_fields.FAMILIES])
 def test_a_null_is_an_absent_field_where_writers_spell_it_out(family):
   plain = {'model_type': family}
-  nulls = dict.fromkeys(families._NULL_IS_ABSENT)
+  nulls = dict.fromkeys(family_fields._NULL_IS_ABSENT)
   assert families.text_config(plain | nulls) == families.text_config(plain)
   held = {'model_type': 'gemma3', 'text_config': {}}
   tied = held | {'tie_word_embeddings': None}

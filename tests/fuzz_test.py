@@ -36,7 +36,7 @@ from cascades.models import (
   gguf_header,
   huggingface,
   tensor_files,
-  tokenizers,
+  tokenizer_files,
 )
 from experiments import records
 
@@ -170,7 +170,7 @@ def make_gguf(folder: pathlib.Path) -> None:
 
 def make_tokenizer_json(folder: pathlib.Path) -> None:
   folder.mkdir()
-  tokenizer = tokenizers.read(
+  tokenizer = tokenizer_files.read(
     checkpoints.ASSETS / 'tiny-drafter/tokenizer.model'
   )
   fields = gguf_test.as_json(tokenizer)
@@ -268,10 +268,10 @@ FORMATS = {
     load=checkpoints.load_model,
   ),
   'tokenizer.json': Format(
-    make_tokenizer_json, 'tokenizer.json', tokenizers.read
+    make_tokenizer_json, 'tokenizer.json', tokenizer_files.read
   ),
   'tokenizer.model': Format(
-    copied('tiny-drafter'), 'tokenizer.model', tokenizers.read, binary=True
+    copied('tiny-drafter'), 'tokenizer.model', tokenizer_files.read, binary=True
   ),
   'a record': Format(make_run, 'one.jsonl', lambda path: records.read(path)),
   'a block of a trace': Format(make_trace, 'blocks.jsonl', read_trace),

@@ -190,7 +190,7 @@ def gemmas_pass(model, params, tokens, **options):
   """Returns the logits of gemma's module for a text, without a cache.
 
   Of a mixture, its router is given what transformers gives it (see
-  `products.intercepted`); that this is right, checkpoints_test.py shows.
+  `products.intercept_modules`); that this is right, checkpoints_test.py shows.
   """
   unnormed = []
 
@@ -317,7 +317,10 @@ def test_hidden_states_make_the_logits_packed_or_not(
     # However small they are.
     monkeypatch.setattr(blocked_layout, '_SMALL', 0)
   model, params = make(kind)
-  packed, theirs = dataclasses.replace(model, packed=True), model.pack(params)
+  packed, theirs = (
+    dataclasses.replace(model, is_packed=True),
+    model.pack(params),
+  )
   jax.tree.map(np.testing.assert_array_equal, packed.unpack(theirs), params)
   assert model.unpack(params) is params
   more = jax.tree.map(lambda x, y: y.ndim > x.ndim, params, theirs)
@@ -382,7 +385,9 @@ def test_experts_are_read_with_one_set_of_parameters():
   tokens, positions = jnp.ones(2, jnp.int32), jnp.arange(2)
   mask = jnp.ones((2, 2), bool)
   read = jax.vmap(model.__call__, (0, None, None, None))
-  with pytest.raises(ValueError, match='params: a mixture of experts cannot'):
+  with pytest.raises(
+    ValueError, match='params: several sets of parameters are not'
+  ):
     read(several, tokens, positions, mask)
 
 

@@ -106,7 +106,7 @@ def test_a_model_that_is_not_in_the_wheel_is_one_sentence(
   monkeypatch, tmp_path
 ):
   monkeypatch.setattr(checkpoints, 'ASSETS', tmp_path)
-  (name,) = checkpoints.REDUCED
+  (name,) = checkpoints.BUNDLED_WITHOUT_TABLE
   with pytest.raises(ValueError, match=rf'cascades/assets/{name}\.$') as e:
     checkpoints.load_model(name)
   assert '\n' not in str(e.value)

@@ -273,7 +273,7 @@ def test_a_name_may_be_of_two_models():
 @pytest.mark.parametrize(
   ('drafter', 'options', 'said'),
   [
-    ('self:6', {}, 'layers: 6 will not do; the verifier has 6'),
+    ('self:6', {}, 'layers: must be from 1 to .* got 6'),
     ('self:x', {}, "drafter: 'self:x' names no layers; write 'self:3'"),
     ('ngram:0', {}, "drafter: 'ngram:0' names no tokens; write 'ngram:3'"),
     ('ngram', dict(stop_below=0.5), 'stop_below: only a model that drafts'),

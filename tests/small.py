@@ -20,7 +20,12 @@ from cascades import decoding, drafters, methods
 from cascades.config import DecodingConfig
 from cascades.declarations import options_of
 from cascades.methods import processing
-from cascades.models import checkpoints, huggingface, language, tokenizers
+from cascades.models import (
+  checkpoints,
+  huggingface_export,
+  language,
+  tokenizers,
+)
 from cascades.proof import exact
 from cascades.verification_config import VerificationConfig
 from experiments import cli, records
@@ -85,7 +90,7 @@ def pair() -> tuple[str, str]:
   for i, (name, layers) in enumerate((('verifier', 2), ('drafter', 1))):
     config = config_of(tokenizer.vocab_size, layers)
     params = language.from_config(config).init_params(jax.random.key(i))
-    huggingface.save(root / name, config, params, tokenizer)
+    huggingface_export.save(root / name, config, params, tokenizer)
   return str(root / 'verifier'), str(root / 'drafter')
 
 

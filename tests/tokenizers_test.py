@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from cascades.models import tokenizers
+from cascades.models import tokenizer_files, tokenizers
 from experiments.training import tokenizer_training
 
 TEXTS = (
@@ -145,5 +145,5 @@ def test_pieces_of_no_tokenizer_are_refused_with_their_file(
   file = tmp_path / 'tokenizer.json'
   file.write_text(json.dumps(dict(model=model)))
   with pytest.raises(ValueError, match=rf'tokenizer\.json: {said}') as error:
-    tokenizers.from_json(file)
+    tokenizer_files.from_json(file)
   assert str(error.value).startswith(f'tokenizer: {file}: ')

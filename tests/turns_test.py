@@ -14,7 +14,7 @@ import tiers
 from cascades.models import (
   gguf_files,
   gguf_header,
-  huggingface,
+  huggingface_export,
   language,
   package_index,
   tokenizers,
@@ -47,14 +47,16 @@ def test_a_conversation_is_written_as_the_families_were_taught(tags):
     first = f'{start}user\n{words}{end}\n{start}model\n'
     assert template.format_turn(words) == first
     # What the model wrote ends its turn, or was cut off.
-    assert template.format_turn(words, last=template.end_token) == f'\n{first}'
-    assert template.format_turn(words, last=17) == f'{end}\n{first}'
+    assert (
+      template.format_turn(words, last_token=template.end_token) == f'\n{first}'
+    )
+    assert template.format_turn(words, last_token=17) == f'{end}\n{first}'
   assert _tokenizer(tags).encode(first).count(template.end_token) == 1
   # And so gemma's own conversations go.
   kind = dialog.Format.GEMMA3 if tags == 'start' else dialog.Format.GEMMA4
   said, so_far = '', []
   for number, words in enumerate(('What is 2 + 2?', 'And 3 + 3?', '')):
-    said += template.format_turn(words, last=17 if number else None)
+    said += template.format_turn(words, last_token=17 if number else None)
     so_far.append(dialog.User(words))
     assert said == dialog.Conversation(*so_far).as_text(format=kind)
     said += f'It is {number}.'
@@ -168,7 +170,7 @@ def test_a_tokenizer_without_turns_ends_no_turn_and_is_refused():
   assert turns.with_turn_end(_tokenizer('none')).stops == (1,)
   one = small.sampler('tiny-verifier', gamma=0)
   for call in one.sample, one.stream:
-    with pytest.raises(ValueError, match=r'^chat: .* has no tokens of turns'):
+    with pytest.raises(ValueError, match=r'^chat: .* without tokens for turns'):
       list(call('Hello', apply_chat_template=True))
 
 
@@ -196,7 +198,7 @@ def _folder(family, tags):
     ('it', (turns.require_template(tokenizer).end_token,)),
   ):
     written = tokenizer.with_stops(*end)
-    huggingface.save(root / name, config, params, written)
+    huggingface_export.save(root / name, config, params, written)
   return root
 
 

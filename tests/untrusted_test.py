@@ -84,7 +84,7 @@ def test_half_of_a_surrogate_pair_is_no_character(text, value):
 def test_the_first_item_that_is_wrong_is_named_alone():
   class Lists(schema.Schema):
     names: schema.Texts | None = None
-    ids: Annotated[list[schema.Count], schema.Each] | None = None
+    ids: Annotated[list[schema.Count], schema.FailFast] | None = None
 
   for fields, why in (
     ({'names': {'a': 'b', 'c': 3, 'd': 4}}, 'names.c must be a valid string'),
@@ -279,7 +279,7 @@ _OWN = {
   # The source, figures and cards of this checkout.
   *('experiments/accept.py', 'experiments/readme.py'),
   *('experiments/guides/inventory.py', 'experiments/reports/page.py'),
-  *('experiments/records/outside.py', 'experiments/records/versions.py'),
+  *('experiments/records/external_code.py', 'experiments/records/versions.py'),
   'experiments/training/terms.py',
   # What was just made, and pipes between processes of one run.
   *('experiments/records/files.py', 'experiments/benchmarks/__init__.py'),

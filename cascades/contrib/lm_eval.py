@@ -28,7 +28,7 @@ from typing import Any
 from cascades import extras
 from cascades.config import DecodingConfig
 from cascades.declarations import options_of
-from cascades.models import tokenizers
+from cascades.models import tokenizer_files, tokenizers
 from cascades.registries import OPTIONS
 from cascades.sampler import sampler, scoring
 
@@ -159,7 +159,7 @@ class CascadesLM(TemplateLM):
         options[name] = str(options[name])
     if isinstance(options.get('tokenizer'), str):
       path = pathlib.Path(options['tokenizer'])
-      options['tokenizer'] = tokenizers.read(path, 'tokenizer')
+      options['tokenizer'] = tokenizer_files.read(path, 'tokenizer')
     if str(batch_size).startswith('auto'):
       batch_size = max_batch_size
     if batch_size is not None:

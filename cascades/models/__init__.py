@@ -1,20 +1,30 @@
-"""Language models for one sequence, and how they come and go.
+"""Language models for one sequence, and the formats they are stored in.
 
-language       A model's forward pass, and its cache.
-gemma_library  The only module that imports gemma.
-products       How gemma's modules multiply here, and what is mended in them.
-blocked_layout Matrices in the order in which a CPU reads them fastest.
-sharding       Over the devices of a mesh.
-checkpoints    By name or folder, loaded where they belong, and written.
-loading        Parameters as they are stored, and as they are to lie.
-families       What a config.json says of a model, spelled out.
-param_mapping  Gemma's parameters as tensors of Hugging Face's.
-tensor_files   Files of safetensors.
-huggingface    Folders in that layout.
-gguf_files     Files of llama.cpp's format; `gguf_header`, `gguf_export`.
-orbax_files    Checkpoints that gemma's authors wrote, and gemma fetches.
-shared_table   Layers that share the embedding table of another model.
-package_index  Models in Python packages; `terms` has their licences.
-tokenizers     Text to tokens and back.
-turns          Conversations as instruction-tuned models know them.
+Models
+  language        a model's forward pass, and its cache
+  caches          operations on caches
+  initialization  random parameters
+  gemma_library   gemma's modules; alone imports gemma, with `patches`
+  products        matrix products with packed and restricted weights
+  blocked_layout  the order of matrices that a CPU reads fastest
+  sharding        distribution over the devices of a mesh
+  families        fields of config.json, resolved; `family_fields`,
+                  `rope_fields`
+Checkpoints
+  checkpoints         loads, describes and saves a model
+  checkpoint_formats  the registry of formats; `builtin_formats`
+  checkpoint_source   a model that was opened and not read yet
+  param_mapping       gemma's parameters as Hugging Face tensors
+  param_dtypes        dtypes of parameters as they are read
+  tensor_files        safetensors
+  huggingface         folders in that layout; `huggingface_export`
+  gguf_files          files of llama.cpp's format; `gguf_header`, `gguf_export`
+  orbax_files         checkpoints of gemma's authors, and gemma's downloads
+  shared_table        layers that share the embedding table of another model
+  bundled             models of the package; `assets` holds them
+  package_index       models in Python packages; `terms` holds their licences
+Text
+  tokenizers       text to tokens and back
+  tokenizer_files  tokenizer.model and tokenizer.json
+  turns            chat templates
 """

@@ -1,24 +1,24 @@
-"""Matrices as a CPU reads them best: in panels of a few columns.
+"""Blocked layout of matrices, in which a CPU reads them fastest.
 
-To decode is to multiply a few rows with matrices that no cache holds: a single
+Decoding multiplies few rows with matrices that fit no cache: one row for a
 token in plain decoding, a block of drafts in speculative decoding. Such a
-product takes what reading the matrix takes, if the matrix is read once and from
-its first number to its last. Matrix products read it so if the columns that
-they work on at a time lie together:
+product takes the time of reading the matrix, if the matrix is read once and
+sequentially. Matrix products read it so if the columns that their inner loop
+works on are contiguous:
 
   [in, out]                        [out / 64, in, 64]
 
   a a a ..  b b b ..  c c ..       a a a ..     b b b ..     c c ..
   a a a ..  b b b ..  c c ..       a a a ..     b b b ..     c c ..
 
-A panel's numbers are one piece of memory, and all panels are multiplied as a
-batch. Reading five tokens takes no longer than reading one then, where it took
-half as much again in rows of the whole matrix.
+Each block of columns is contiguous, and all blocks are multiplied as a batch.
+Five tokens then take as long as one, and half as much again without blocks.
 
-Weights of more axes are matrices too, once their axes are told apart: those
-that are summed over (`in`), and those that are kept (`out`).
+Weights of more axes are matrices too, once their axes are divided into those
+that are summed over (`in`) and the free ones (`out`).
 """
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable
@@ -31,262 +31,295 @@ from flax import struct
 from flax.core import meta
 from jaxtyping import Array, Float
 
-# Columns of a panel at the most: what the product's inner loop holds.
+# Most columns of a block: those that the product's inner loop holds.
 _WIDTH = 64
-# A matrix of fewer numbers lies in a cache, and in one piece.
+# A matrix of fewer numbers fits a cache, and is not divided.
 _SMALL = 2**15
 # Blocks in one array of a table. Each block multiplies its own copy of the
 # inputs, and many copies would not stay in a cache.
-_PANELS = 128
-# A single row goes another way on CPUs, which reads what lies in no cache more
-# slowly than two rows are read; of bfloat16, ten times as slowly whatever lies
-# where.
+_ARRAY_BLOCKS = 128
+# XLA on a CPU multiplies a single row by another path: it reads a matrix that
+# fits no cache more slowly than for two rows, and in bfloat16 ten times as
+# slowly for any matrix.
 _LARGE = 2**16
-# With more rows, what counts is arithmetic; for that, panels are in the way.
-_MANY = 128
+# More rows than this are bound by arithmetic, which blocks slow down.
+_MANY_ROWS = 128
 
 
 class AxisSplit(NamedTuple):
-  """A weight's axes, told apart.
+  """The axes of a weight, divided for products.
 
   Attributes:
-    kept: Axes of what comes out of a product; the last is cut into panels.
+    free: Axes of a product's result; the last of them is cut into blocks.
     summed: Axes that a product sums over.
   """
 
-  kept: tuple[int, ...]
+  free: tuple[int, ...]
   summed: tuple[int, ...]
 
 
 def pack(
-  x: Any, order: AxisSplit, put: Callable[[Any], Any] = lambda x: x
+  x: Any, axes: AxisSplit, put: Callable[[Any], Any] = lambda x: x
 ) -> Any:
-  """A weight in panels.
+  """Divides a weight into blocks.
 
   Args:
-    x: An array of numpy's or of JAX's; a table may be what gives its rows.
-    order: Of its axes.
-    put: What becomes of each array that is made, before the next one is.
+    x: A NumPy or JAX array; a table may be a `tensor_files.TensorHandle`.
+    axes: The weight's axes.
+    put: Applied to each array before the next one is made.
 
   Returns:
-    [*kept axes but the last, panels, *summed axes, columns]; a tuple of such
-    arrays, one after the other, where a table has many panels, or has columns
-    that fill none: the last array is those. A small weight stays whole:
-    [*summed axes, *kept axes].
+    [*free axes but the last, blocks, *summed axes, columns]. A table with many
+    blocks, or with columns that fill no block, becomes a tuple of such arrays,
+    the last of which has the remaining columns. A small weight is not divided:
+    [*summed axes, *free axes].
   """
   if math.prod(x.shape) < _SMALL:
-    return put(x[:].transpose(*order.summed, *order.kept))
-  *batch, last = order.kept
+    return put(x[:].transpose(*axes.summed, *axes.free))
+  *batch, last = axes.free
   size = x.shape[last]
-  columns = _columns(size)
+  columns = _block_columns(size)
   if batch or last:
-    return put(_pack(x[:], order, columns))
-  # Of a vocabulary that is a prime number, one panel is not full.
+    return put(_pack(x[:], axes, columns))
+  # A vocabulary of a prime number of tokens leaves a block that is not full.
   columns = min(columns, _WIDTH)
   full = size - size % columns
-  cuts = [*range(0, full, _PANELS * columns), full]
+  bounds = [*range(0, full, _ARRAY_BLOCKS * columns), full]
   if full < size:
-    cuts.append(size)
+    bounds.append(size)
   parts = [
-    put(_pack(x[i:j], order, min(columns, j - i)))
-    for i, j in itertools.pairwise(cuts)
+    put(_pack(x[i:j], axes, min(columns, j - i)))
+    for i, j in itertools.pairwise(bounds)
   ]
   return tuple(parts) if len(parts) > 1 else parts[0]
 
 
-def _pack(x: Any, order: AxisSplit, columns: int) -> Any:
-  """A weight in panels of so many columns, in one array."""
-  *batch, last = order.kept
-  at = len(batch)
-  x = x.transpose(*batch, last, *order.summed)
-  x = x.reshape(*x.shape[:at], -1, columns, *x.shape[at + 1 :])
-  return x.transpose(*range(at + 1), *range(at + 2, x.ndim), at + 1)
+def _pack(x: Any, axes: AxisSplit, columns: int) -> Any:
+  """Divides a weight into blocks of some columns, in one array."""
+  *batch, last = axes.free
+  start = len(batch)
+  x = x.transpose(*batch, last, *axes.summed)
+  x = x.reshape(*x.shape[:start], -1, columns, *x.shape[start + 1 :])
+  return x.transpose(*range(start + 1), *range(start + 2, x.ndim), start + 1)
 
 
-def _columns(kept: int) -> int:
-  """Columns of a panel, which divide those that are kept."""
-  fits = (w for w in range(_WIDTH, 0, -16) if kept % w == 0)
-  return next(fits, kept)
+def _block_columns(size: int) -> int:
+  """Returns the columns of a block, a divisor of the size of the axis."""
+  divisors = (w for w in range(_WIDTH, 0, -16) if size % w == 0)
+  return next(divisors, size)
 
 
-def is_whole(parts: Any, order: AxisSplit) -> bool:
-  """Whether a packed weight was too small for panels."""
-  axes = len(order.kept) + len(order.summed)
-  return not isinstance(parts, tuple) and np.ndim(parts) == axes
+def is_undivided(parts: Any, axes: AxisSplit) -> bool:
+  """Returns True if a packed weight was too small for blocks."""
+  ndim = len(axes.free) + len(axes.summed)
+  return not isinstance(parts, tuple) and np.ndim(parts) == ndim
 
 
-def unpack(parts: Any, order: AxisSplit) -> Any:
-  """A weight as it was before it was packed."""
-  if is_whole(parts, order):
-    return parts.transpose(*np.argsort((*order.summed, *order.kept)))
+def unpack(parts: Any, axes: AxisSplit) -> Any:
+  """Returns a weight as it was before `pack`.
+
+  Args:
+    parts: The result of `pack`.
+    axes: The weight's axes.
+  """
+  if is_undivided(parts, axes):
+    return parts.transpose(*np.argsort((*axes.summed, *axes.free)))
   if isinstance(parts, tuple):
-    each = [unpack(part, order) for part in parts]
-    # Arrays stay where they are.
-    join = np if isinstance(each[0], np.ndarray) else jnp
-    return join.concatenate(each, order.kept[-1])
-  at, end = len(order.kept) - 1, parts.ndim - 1
-  x = parts.transpose(*range(at + 1), end, *range(at + 1, end))
-  x = x.reshape(*x.shape[:at], -1, *x.shape[at + 2 :])
-  return x.transpose(*np.argsort((*order.kept, *order.summed)))
+    arrays = [unpack(part, axes) for part in parts]
+    # NumPy arrays stay on the host.
+    library = np if isinstance(arrays[0], np.ndarray) else jnp
+    return library.concatenate(arrays, axes.free[-1])
+  start, end = len(axes.free) - 1, parts.ndim - 1
+  x = parts.transpose(*range(start + 1), end, *range(start + 1, end))
+  x = x.reshape(*x.shape[:start], -1, *x.shape[start + 2 :])
+  return x.transpose(*np.argsort((*axes.free, *axes.summed)))
 
 
 class BlockedParam(struct.PyTreeNode, meta.AxisMetadata[Any]):
-  """A packed weight among a module's parameters; flax takes it for an array.
+  """A packed weight among the parameters of a flax module.
+
+  flax unboxes it where the module reads the parameter.
 
   Attributes:
-    parts: What `pack` gave.
-    order: Of the array's axes.
+    parts: The result of `pack`.
+    axes: The weight's axes.
   """
 
   parts: Any
-  order: AxisSplit = struct.field(pytree_node=False)
+  axes: AxisSplit = struct.field(pytree_node=False)
 
   def unbox(self) -> 'BlockedWeight':
-    """What the module is given."""
-    return BlockedWeight(self.parts, self.order)
+    """Returns the weight that the module reads."""
+    return BlockedWeight(self.parts, self.axes)
 
-  def replace_boxed(self, value: Any) -> 'BlockedParam':
-    """Another weight of the same order."""
-    return self.replace(parts=value)
+  def replace_boxed(self, val: Any) -> 'BlockedParam':
+    """Returns another weight with the same axes."""
+    return dataclasses.replace(self, parts=val)
 
   def add_axis(self, index: int, params: dict[Any, Any]) -> 'BlockedParam':
-    """Nothing is said of axes that flax adds."""
+    """Refuses axes that flax adds, which no module here has."""
     raise NotImplementedError
 
-  remove_axis = add_axis
+  def remove_axis(self, index: int, params: dict[Any, Any]) -> 'BlockedParam':
+    """Refuses axes that flax removes, which no module here has."""
+    raise NotImplementedError
 
 
 class BlockedWeight:
-  """A packed weight in the place of the array that it was.
+  """A packed weight in the place of its array.
 
-  `dot` multiplies with it as it lies. Whatever else is done with it makes the
-  array of it.
+  `dot` multiplies with the blocks. Any other operation unpacks the array.
 
   Attributes:
-    parts: What `pack` gave.
-    order: Of the array's axes.
-    shape: Of the array.
+    parts: The result of `pack`.
+    axes: The weight's axes.
+    shape: Shape of the array.
   """
 
-  def __init__(self, parts: Any, order: AxisSplit):
-    self.parts, self.order = parts, order
-    self.shape = jax.eval_shape(lambda x: unpack(x, order), parts).shape
+  def __init__(self, parts: Any, axes: AxisSplit):
+    self.parts, self.axes = parts, axes
+    self.shape = jax.eval_shape(lambda x: unpack(x, axes), parts).shape
 
   @property
   def ndim(self) -> int:
-    """Axes of the array."""
+    """Number of axes of the array."""
     return len(self.shape)
 
   @property
   def dtype(self) -> Any:
-    """Of the array."""
+    """Dtype of the array."""
     return jax.tree.leaves(self.parts)[0].dtype
 
   def __jax_array__(self) -> jax.Array:
-    return unpack(self.parts, self.order)
+    return unpack(self.parts, self.axes)
 
   def __getitem__(self, index: Any) -> jax.Array:
-    """Rows of a matrix whose columns are summed over: of a table.
+    """Returns rows of a table, a matrix whose columns are summed over.
 
     Args:
-      index: Of rows, or a tuple that holds nothing else.
+      index: Indices of rows, or a tuple of these alone.
     """
     (tokens,) = index if isinstance(index, tuple) else (index,)
     parts = self.parts if isinstance(self.parts, tuple) else (self.parts,)
-    if is_whole(parts[0], self.order):
+    if is_undivided(parts[0], self.axes):
       return jnp.moveaxis(parts[0][:, tokens], 0, -1)
-    # Of every part, but there are few.
-    rows, at = None, 0
+    # Reads a row of every part and selects one: there are few parts.
+    rows, start = None, 0
     for part in parts:
-      columns, here = part.shape[-1], tokens - at
-      found = part[here // columns, :, here % columns]
-      inside = (here >= 0)[..., None]
-      rows = found if rows is None else jnp.where(inside, found, rows)
-      at += _kept(part)
+      columns, local = part.shape[-1], tokens - start
+      part_rows = part[local // columns, :, local % columns]
+      inside = (local >= 0)[..., None]
+      rows = part_rows if rows is None else jnp.where(inside, part_rows, rows)
+      start += _num_columns(part)
+    assert rows is not None
     return rows
 
 
 def dot(
   x: Float[Array, '...'], weight: BlockedWeight, dtype: Any = None
 ) -> Array:
-  """A product with a packed weight, read once for all rows.
+  """Returns a product with a packed weight, which is read once for all rows.
 
-  Under `vmap` the rows of all are multiplied together.
+  Under `vmap`, the rows of all calls are multiplied together.
 
   Args:
-    x: Any number of axes, then those that are summed over.
-    weight: In panels.
-    dtype: What the sums, which are float32, are rounded to; None for what x
-      is. A CPU is slow to round many of them.
+    x: [*rows, *summed]: any axes, then those that are summed over.
+    weight: The packed weight.
+    dtype: Dtype of the result; sums are float32. None for x's dtype. A CPU
+      rounds many numbers slowly.
 
   Returns:
-    [*rows, *kept].
+    [*rows, *free].
   """
-  order, summed = weight.order, len(weight.order.summed)
-  kept = tuple(weight.shape[axis] for axis in order.kept)
+  axes, ndim_summed = weight.axes, len(weight.axes.summed)
+  free = tuple(weight.shape[axis] for axis in axes.free)
 
   def product(x, parts):
-    out = _product(x, parts, order, dtype or x.dtype)
-    return out.reshape(len(x), *kept)
+    out = _product(x, parts, axes, dtype or x.dtype)
+    return out.reshape(len(x), *free)
 
   run = jax.custom_batching.custom_vmap(product)
 
   @run.def_vmap
   def rule(size, batched, x, parts):
-    of_parts = batched[1]
-    if any(jax.tree.leaves(of_parts)):
-      # Several sets of weights: nothing is shared.
-      axes = jax.tree.map(lambda is_batched: 0 if is_batched else None, batched)
-      return jax.vmap(product, tuple(axes))(x, parts), True
+    if any(jax.tree.leaves(batched[1])):
+      # Several weights, of which nothing is shared.
+      in_axes = jax.tree.map(lambda has_axis: 0 if has_axis else None, batched)
+      return jax.vmap(product, tuple(in_axes))(x, parts), True
     out = run(x.reshape(-1, *x.shape[2:]), parts)
-    return out.reshape(size, -1, *kept), True
+    return out.reshape(size, -1, *free), True
 
-  at = x.ndim - summed
-  rows = x.reshape(-1, *x.shape[at:])
-  return run(rows, weight.parts).reshape(*x.shape[:at], *kept)
+  split = x.ndim - ndim_summed
+  rows = x.reshape(-1, *x.shape[split:])
+  return run(rows, weight.parts).reshape(*x.shape[:split], *free)
 
 
 def _product(
-  x: Float[Array, 'm ...'], parts: Any, order: AxisSplit, dtype: Any
+  x: Float[Array, 'm ...'], parts: Any, axes: AxisSplit, dtype: Any
 ) -> Array:
-  """Rows by a packed weight, [m, ...]: its kept axes, flat or not."""
-  m, summed = len(x), len(order.summed)
-  if is_whole(parts, order) or m > _MANY:
-    w = unpack(parts, order)
-    axes = tuple(range(1, x.ndim)), order.summed
-    return jnp.tensordot(x, w, axes, preferred_element_type=dtype)
+  """Multiplies rows with a packed weight.
+
+  Args:
+    x: [m, *summed].
+    parts: The result of `pack`.
+    axes: The weight's axes.
+    dtype: Dtype of the result.
+
+  Returns:
+    [m, *free], or with its free axes flattened.
+  """
+  m, ndim_summed = len(x), len(axes.summed)
+  if is_undivided(parts, axes) or m > _MANY_ROWS:
+    w = unpack(parts, axes)
+    contracted = tuple(range(1, x.ndim)), axes.summed
+    return jnp.tensordot(x, w, contracted, preferred_element_type=dtype)
   size = sum(part.size for part in jax.tree.leaves(parts))
   if m == 1 and (size >= _LARGE or x.dtype == jnp.bfloat16):
-    x = jnp.pad(x, ((0, 1), *[(0, 0)] * summed))
-
-  def one(part, x):
-    batch = range(part.ndim - summed - 1)
-    of_each = jnp.broadcast_to(x, (*part.shape[: len(batch)], *x.shape))
-    inner = tuple(range(len(batch), len(batch) + summed))
-    out = jax.lax.dot_general(
-      of_each,
-      part,
-      ((tuple(i + 1 for i in inner), inner), (tuple(batch), tuple(batch))),
-      preferred_element_type=dtype,
-    )
-    return jnp.moveaxis(out, len(batch), 0)[:m].reshape(m, -1)
-
+    x = jnp.pad(x, ((0, 1), *[(0, 0)] * ndim_summed))
   if not isinstance(parts, tuple):
-    return one(parts, x)
-  # One after the other, each into its place: nothing of all columns lies twice.
-  # Barriers keep XLA from making all parts first, or a copy in the end; and
-  # what stands there before is of no constant, which would be copied too.
+    return _multiply_blocks(x, parts, axes, dtype)[:m].reshape(m, -1)
+  # One part after the other, each written to its columns: no copy of all
+  # columns is made. The barriers keep XLA from computing all parts first, and
+  # from a copy at the end. The initial value is no constant, which XLA would
+  # copy too.
   out = jnp.broadcast_to(
-    x.ravel()[0].astype(dtype), (m, sum(map(_kept, parts)))
+    x.ravel()[0].astype(dtype), (m, sum(map(_num_columns, parts)))
   )
-  at = 0
+  start = 0
   for part in parts:
     x, out = jax.lax.optimization_barrier((x, out))
-    out = jax.lax.dynamic_update_slice(out, one(part, x), (0, at))
-    at += _kept(part)
+    columns = _multiply_blocks(x, part, axes, dtype)[:m].reshape(m, -1)
+    out = jax.lax.dynamic_update_slice(out, columns, (0, start))
+    start += _num_columns(part)
   return jax.lax.optimization_barrier(out)
 
 
-def _kept(part: Array) -> int:
-  """Columns of a part of a table."""
+def _multiply_blocks(
+  x: Array, part: Array, axes: AxisSplit, dtype: Any
+) -> Array:
+  """Multiplies rows with the blocks of one array, as a batch of products.
+
+  Args:
+    x: [m, *summed].
+    part: [*batch, blocks, *summed, columns].
+    axes: The weight's axes.
+    dtype: Dtype of the result.
+
+  Returns:
+    [m, *batch, blocks, columns].
+  """
+  batch = range(part.ndim - len(axes.summed) - 1)
+  copies = jnp.broadcast_to(x, (*part.shape[: len(batch)], *x.shape))
+  summed = tuple(range(len(batch), len(batch) + len(axes.summed)))
+  out = jax.lax.dot_general(
+    copies,
+    part,
+    ((tuple(i + 1 for i in summed), summed), (tuple(batch), tuple(batch))),
+    preferred_element_type=dtype,
+  )
+  return jnp.moveaxis(out, len(batch), 0)
+
+
+def _num_columns(part: Array) -> int:
+  """Returns the number of columns in an array of a table's blocks."""
   return len(part) * part.shape[-1]

@@ -1,79 +1,38 @@
-"""Gemma's own library: the only module that imports it.
+"""gemma's library: this module and its patches alone import it.
 
 Sources: Gemma 2 (arXiv 2408.00118), Gemma 3 (arXiv 2503.19786) and the public
 `gemma` library.
 """
 
-import contextlib
-import importlib
 import os
-import sys
-import types
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 from jaxtyping import Array, Float, Int, PyTree
 
-from cascades.models import families
+from cascades.models import families, rope_fields
+from cascades.models.patches import light_import
 
 
-@contextlib.contextmanager
-def _stand_in(name: str, **attributes: Any) -> Iterator[None]:
-  """A module of a few names, while something is imported that asks for it.
-
-  Whoever has kept it finds everything of the real one in it from then on.
-  """
-  if name in sys.modules:
-    yield
-    return
-  module = types.ModuleType(name)
-  module.__dict__.update(attributes)
-  package, _, last = name.rpartition('.')
-  sys.modules[name] = module
-  if package:
-    setattr(importlib.import_module(package), last, module)
-  try:
-    yield
-  finally:
-    del sys.modules[name]
-    if package:
-      delattr(sys.modules[package], last)
-    for attribute in attributes:
-      delattr(module, attribute)
-    module.__getattr__ = lambda asked: getattr(
-      importlib.import_module(name), asked
-    )
-
-
-def import_gemma():
+def import_gemma() -> Any:
   """Imports and returns `gemma.gm`, without TensorFlow.
 
-  It takes seconds, hence this function, called where gemma is needed, and not
-  an import above. It would take four times as many, and as much more memory,
-  with what gemma imports for annotations alone: TensorFlow's tensors and the
-  training loop of kauldron. Neither has a part in a model. Whoever imports
-  either of them, before or after, gets the real one; only kauldron's own type
-  checks do not know TensorFlow's tensors then.
+  The import takes seconds, so that functions which need gemma call this one.
   """
-  # Where TensorFlow is imported nevertheless, it does not talk on stderr.
+  # Settings of TensorFlow, for programs that import it nevertheless: it logs
+  # errors only.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   os.environ.setdefault('GRPC_VERBOSITY', 'NONE')
-  # Set or not, no computation of ours depends on it; unset, it logs a line.
+  # TensorFlow logs a line if it is unset; no computation depends on it.
   os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
-  if 'gemma.gm.ckpts' not in sys.modules:
-    # A version that asks for more than is there gets all of it below.
-    with contextlib.suppress(ImportError, AttributeError):
-      with _stand_in('tensorflow', Tensor=type('Tensor', (), {})):
-        import kauldron.typing  # noqa: F401
-      with _stand_in('kauldron.train', TrainState=object):
-        import gemma.gm.ckpts  # noqa: F401
+  light_import.import_checkpoints()
   from gemma import gm
 
   return gm
 
 
 def gemma_checkpoints() -> dict[str, Any]:
-  """Returns gemma's checkpoint paths by name, such as 'gemma2-2b-it'."""
+  """Returns gemma's checkpoints by name, such as 'gemma2-2b-it'."""
   gm = import_gemma()
   return {
     path.name.lower().replace('_', '-'): path
@@ -82,13 +41,13 @@ def gemma_checkpoints() -> dict[str, Any]:
 
 
 def orbax_shapes(folder: str | os.PathLike) -> PyTree:
-  """Shapes and dtypes of an Orbax checkpoint of gemma's, text only.
+  """Returns shapes and dtypes of an Orbax checkpoint of gemma's, text only.
 
-  Whatever gemma has released its parameters as (nested, flat, stacked), its own
-  code makes what its modules take of it.
+  gemma's own code converts all of its layouts (nested, flat, stacked) to the
+  tree of its modules.
 
   Args:
-    folder: Where the checkpoint lies.
+    folder: The folder of the checkpoint, here or in a cloud.
   """
   from gemma.gm.ckpts import _checkpoint
   from orbax import checkpoint as ocp
@@ -101,75 +60,86 @@ def orbax_shapes(folder: str | os.PathLike) -> PyTree:
 
 
 def apply_rope(
-  x: Float[Array, 'N h'], position: Int[Array, ''], rope: families.Rope
+  x: Float[Array, 'N h'], position: Int[Array, ''], rope: rope_fields.Rope
 ) -> Float[Array, 'N h']:
-  """Queries of a Gemma 4, turned by where they stand."""
+  """Applies the rotary embedding of a Gemma 4 to queries at one position.
+
+  Args:
+    x: Queries of N heads.
+    position: Index in the sequence.
+    rope: The embedding.
+  """
   from gemma.gm.math import _positional_embeddings
 
-  turned = _positional_embeddings.apply_rope(
+  rotated = _positional_embeddings.apply_rope(
     x[None, None],
     position[None, None],
-    base_frequency=rope.theta,
+    # Annotated as int, and used as a float.
+    base_frequency=cast('int', rope.theta),
     scale_factor=rope.factor,
     rope_proportion=rope.share,
   )
-  return turned[0, 0]
+  return rotated[0, 0]
 
 
 def transformer(config: Mapping[str, Any], dtype: Any) -> Any:
-  """Returns the gemma module of a model.
+  """Returns gemma's flax module of a model.
 
   Args:
-    config: As `families.text_config` gives it.
-    dtype: What the parameters are kept in.
+    config: From `families.text_config`.
+    dtype: Dtype of the parameters.
 
   Raises:
-    ValueError: The model is not one of gemma's.
+    ValueError: gemma cannot represent the model.
   """
   import_gemma()
   family = config['model_type']
   if family == 'gemma3n_text':
     from gemma.gm.nn.gemma3n import _config, _modules, _transformer
 
-    made, own = _transformer.Gemma3nTransformer, _gemma3n
+    make: Any = _transformer.Gemma3nTransformer
+    family_fields = _gemma3n
   elif families.is_gemma4(config):
     from gemma.gm.nn.gemma4 import _config, _modules, _transformer
 
-    made, own = _transformer.Transformer, _gemma4
+    make, family_fields = _transformer.Transformer, _gemma4
   else:
     from gemma.gm.nn import _config, _modules, _transformer
 
-    made, own = _transformer.Transformer, _classic
-  # Each family's own.
-  kinds = {
-    theirs: _modules.AttentionType[gemmas]
-    for theirs, gemmas in families.KINDS.items()
+    make, family_fields = _transformer.Transformer, _classic
+  # Each family has an enumeration of its own.
+  types: dict[str, Any] = {
+    name: _modules.AttentionType[gemma_name]
+    for name, gemma_name in families.ATTENTION_TYPES.items()
   }
   ropes = families.ropes(config)
-  local, whole = ropes[families.SLIDING], ropes[families.FULL]
-  fields = {ours: config[theirs] for ours, theirs in families.SIZES.items()}
+  sliding, full = ropes[families.SLIDING], ropes[families.FULL]
+  fields = {field: config[name] for field, name in families.SIZES.items()}
   fields |= dict(
     use_post_attn_norm=True,
     use_post_ffw_norm=True,
-    attention_types=tuple(kinds[kind] for kind in config['layer_types']),
-    local_base_frequency=local.theta,
-    local_scale_factor=local.factor,
-    global_base_frequency=whole.theta,
-    global_scale_factor=whole.factor,
+    attention_types=tuple(types[x] for x in config['layer_types']),
+    local_base_frequency=sliding.theta,
+    local_scale_factor=sliding.factor,
+    global_base_frequency=full.theta,
+    global_scale_factor=full.factor,
     vision_encoder=None,
   )
-  fields |= own(config, _config)
-  return made(
+  fields |= family_fields(config, _config)
+  return make(
     dtype=dtype, tokens='tokens', config=_config.TransformerConfig(**fields)
   )
 
 
 def _classic(config: Mapping[str, Any], module: Any) -> dict[str, Any]:
-  """A Gemma 2's or 3's own fields.
+  """Returns the fields of gemma's configuration for a Gemma 2 or 3.
 
   Args:
-    config: As `families.text_config` gives it.
-    module: Of gemma, that has the configuration.
+    config: From `families.text_config`.
+    module: gemma's module with the configuration class.
+
+  Raises:
+    ValueError: gemma has no such scale of queries.
   """
   scaling = module.QueryPreAttentionNormalisation
   scalar = config['query_pre_attn_scalar']
@@ -179,20 +149,20 @@ def _classic(config: Mapping[str, Any], module: Any) -> dict[str, Any]:
     norm = scaling.BY_ONE_OVER_SQRT_EMBED_DIM_DIV_NUM_HEADS
   else:
     raise ValueError(
-      f'config.json: query_pre_attn_scalar {scalar} is neither head_dim nor'
-      ' hidden_size / num_attention_heads, which is all that gemma offers.'
+      'config.json: query_pre_attn_scalar must be head_dim, or hidden_size /'
+      f' num_attention_heads, as gemma has no other, got {scalar}.'
     )
   return dict(
     attn_logits_soft_cap=config['attn_logit_softcapping'],
     query_pre_attn_norm=norm,
-    # Hugging Face's own order.
+    # Hugging Face's order of axes.
     transpose_gating_einsum=True,
     use_qk_norm=config['model_type'] == 'gemma3_text',
   )
 
 
 def _gemma3n(config: Mapping[str, Any], module: Any) -> dict[str, Any]:
-  """A Gemma 3n's own fields; arguments as for `_classic`."""
+  """Returns the fields of a Gemma 3n; see `_classic`."""
   return dict(
     query_pre_attn_norm=module.QueryPreAttentionNormalisation.NONE,
     transpose_gating_einsum=True,
@@ -211,12 +181,12 @@ def _gemma3n(config: Mapping[str, Any], module: Any) -> dict[str, Any]:
 
 
 def _gemma4(config: Mapping[str, Any], module: Any) -> dict[str, Any]:
-  """A Gemma 4's own fields; arguments as for `_classic`."""
+  """Returns the fields of a Gemma 4; see `_classic`."""
   ropes = families.ropes(config)
-  usual = config['num_key_value_heads']
-  whole = config['num_global_key_value_heads']
-  own = dict(
-    num_global_kv_heads=None if whole == usual else whole,
+  local_heads = config['num_key_value_heads']
+  global_heads = config['num_global_key_value_heads']
+  fields: dict[str, Any] = dict(
+    num_global_kv_heads=None if global_heads == local_heads else global_heads,
     global_key_size=config['global_head_dim'],
     k_eq_v_global=config['attention_k_eq_v'],
     local_rope_proportion=ropes[families.SLIDING].share,
@@ -226,25 +196,25 @@ def _gemma4(config: Mapping[str, Any], module: Any) -> dict[str, Any]:
     use_bidirectional_attention=config['use_bidirectional_attention'] or None,
   )
   if config['use_double_wide_mlp']:
-    own['override_kv_shared_ffw_hidden'] = 2 * config['intermediate_size']
+    fields['override_kv_shared_ffw_hidden'] = 2 * config['intermediate_size']
   if config['enable_moe_block']:
-    own |= dict(
+    fields |= dict(
       enable_moe=True,
       num_experts=config['num_experts'],
       expert_dim=config['moe_intermediate_size'],
       top_k_experts=config['top_k_experts'],
       moe_dense_hidden_dim=config['intermediate_size'],
     )
-  return own
+  return fields
 
 
 def _sharing(config: Mapping[str, Any], module: Any) -> Any:
-  """Which layers attend to what others have cached, as gemma says it."""
+  """Returns gemma's configuration of layers that read another layer's cache."""
   layers, shared = config['num_hidden_layers'], config['num_kv_shared_layers']
   if not shared:
     return None
-  # It takes a share, and the whole part of what that leaves; some come out as
-  # one less.
+  # gemma takes a share and truncates the number of other layers, which rounding
+  # of the share can make one less.
   share = shared / layers
   if int(layers - share * layers) != layers - shared:
     share = (shared - 0.5) / layers

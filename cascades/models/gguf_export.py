@@ -11,22 +11,22 @@ from cascades.models import (
   families,
   gguf_files,
   gguf_header,
-  huggingface,
+  huggingface_export,
   language,
   param_mapping,
   tokenizers,
 )
 
-# What matrices can be written as, by the names of numpy's types.
+# Types of written matrices, by NumPy's names of dtypes.
 STORED = {'float32': 'F32', 'float16': 'F16', 'bfloat16': 'BF16'}
 _FILE_TYPES = {'F32': 0, 'F16': 1, 'BF16': 32}
 
 
-class _Written(np.ndarray):
-  """An array that says why it could not be written, as NumPy's own does not."""
+class _WritableArray(np.ndarray):
+  """An array whose `tofile` raises the system's error, unlike NumPy's own."""
 
-  def tofile(self, fid, sep='', format='%s'):
-    """Writes its bytes."""
+  def tofile(self, fid: Any, sep: str = '', format: str = '%s') -> None:
+    """Writes the bytes of the array to an open file."""
     del sep, format
     fid.write(self.data)
 
@@ -41,30 +41,30 @@ def save(
 ) -> None:
   """Writes a file that llama.cpp and `load_model` open.
 
-  Matrices are written as they are, in F32, F16 or BF16, and norms in F32, plus
-  1: what that rounds away (at the most 2^-24 of it, and next to never anything
-  of what was bfloat16 once) is lost. So are rows that pad the table.
+  Matrices are written in F32, F16 or BF16, and norms in F32, plus 1, which
+  rounds them by at most 2^-24 and hardly ever changes norms that were bfloat16.
+  Rows that pad the table are left out.
 
   Args:
-    path: Must not be there.
+    path: The file, which must not exist.
     model: A Gemma 2 or a Gemma 3.
-    params: gemma's tree, of arrays of numpy's or JAX's.
-    tokenizer: The model's.
-    stored: What matrices are rounded to; a key of `STORED`, or None for what
-      they are.
+    params: gemma's parameter tree, of NumPy or JAX arrays.
+    tokenizer: The model's tokenizer.
+    stored: Dtype that matrices are rounded to, a key of `STORED`; None keeps
+      theirs.
 
   Raises:
-    ValueError: The format has no word for something of the model.
+    ValueError: GGUF cannot express something of the model.
   """
   gguf = gguf_header.library()
 
-  config = huggingface.make_config(model, params, tokenizer.stops)
-  named = {theirs: ours for ours, theirs in gguf_files.FAMILIES.items()}
-  family = named.get(config['model_type'])
+  config = huggingface_export.make_config(model, params, tokenizer.stops)
+  families_by_type = {x: name for name, x in gguf_files.FAMILIES.items()}
+  family = families_by_type.get(config['model_type'])
   if family is None:
     raise ValueError(
-      f'model: a {config["model_type"]} cannot be written as GGUF here; give a'
-      ' Gemma 2 or a Gemma 3, or write a Hugging Face folder.'
+      f'model: a {config["model_type"]} is not supported by the export to GGUF;'
+      ' give a Gemma 2 or a Gemma 3, or write a Hugging Face folder.'
     )
   kind = gguf.GGMLQuantizationType[STORED[stored or str(model.dtype(params))]]
   writer = gguf.GGUFWriter(path, family)
@@ -73,16 +73,22 @@ def save(
 
   norm = gguf.GGMLQuantizationType.F32
   tensors = [*param_mapping.tensors(params, config, model.gate_by_rows)]
-  # A header stands before what it tells of, and no tensor is held for long.
+  # The header comes first; memory holds one tensor at a time.
   for tensor in tensors:
-    shape = list(tensor.of.shape)
+    shape = list(tensor.struct.shape)
     if tensor.name == param_mapping.TABLE_TENSOR:
       shape[0] = tokenizer.vocab_size
-    of = kind if len(shape) > 1 else norm
-    block, size = gguf.GGML_QUANT_SIZES[of]
+    tensor_kind = kind if len(shape) > 1 else norm
+    block, size = gguf.GGML_QUANT_SIZES[tensor_kind]
     size *= math.prod(shape) // block
     name = gguf_files.gguf_name(tensor.name)
-    writer.add_tensor_info(name, shape, np.dtype('f4'), size, of)
+    writer.add_tensor_info(
+      name,
+      shape,
+      tensor_dtype=np.dtype('f4'),
+      tensor_nbytes=size,
+      raw_dtype=tensor_kind,
+    )
   try:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -92,44 +98,36 @@ def save(
       if tensor.name == param_mapping.TABLE_TENSOR:
         x = x[: tokenizer.vocab_size]
       x = x + np.float32(1) if x.ndim == 1 else gguf.quantize(x, kind)
-      writer.write_tensor_data(x.view(_Written))
+      writer.write_tensor_data(x.view(_WritableArray))
   finally:
     writer.close()
 
 
 def _write_fields(
-  writer: Any, family: str, config: Mapping[str, Any], kind: str
+  writer: Any, family: str, config: Mapping[str, Any], stored_type: str
 ) -> None:
-  """Writes what a model is.
+  """Writes the fields of a model.
 
   Raises:
-    ValueError: The format has no word for it.
+    ValueError: GGUF cannot express a field.
   """
-  layers, heads = config['num_hidden_layers'], config['num_attention_heads']
-  width, dim = config['hidden_size'], config['head_dim']
-  scale = width // heads if (family, layers) in gguf_files.BY_WIDTH else dim
+  layers = config['num_hidden_layers']
+  scale = config['head_dim']
+  if (family, layers) in gguf_files.SCALED_BY_WIDTH:
+    scale = config['hidden_size'] // config['num_attention_heads']
   if config['query_pre_attn_scalar'] != scale:
     raise ValueError(
       'model: its queries are scaled by'
       f' {config["query_pre_attn_scalar"]}, and GGUF has no other than {scale}'
       f' for a {family} of {layers} layers; write a Hugging Face folder.'
     )
-  writer.add_file_type(_FILE_TYPES[kind])
+  writer.add_file_type(_FILE_TYPES[stored_type])
   writer.add_context_length(config['max_position_embeddings'])
-  for ours, theirs in gguf_files.SIZES.items():
-    add = writer.add_float32 if ours == 'rms_norm_eps' else writer.add_uint32
-    add(f'{family}.{theirs}', config[ours])
-  writer.add_value_length(dim)
-  local = [kind == families.SLIDING for kind in config['layer_types']]
-  # A number, which is what llama.cpp asks for. Of two that will do, its own.
-  periods = gguf_files.PERIODS[family], *range(1, layers + 2)
-  fits = (n for n in periods if gguf_files.local_layers(n, layers) == local)
-  period = next(fits, None)
-  if period is None:
-    raise ValueError(
-      'model: its global layers do not come at even distances, and GGUF has no'
-      ' word for others; write a Hugging Face folder.'
-    )
+  for name, gguf_name in gguf_files.SIZES.items():
+    add = writer.add_float32 if name == 'rms_norm_eps' else writer.add_uint32
+    add(f'{family}.{gguf_name}', config[name])
+  writer.add_value_length(config['head_dim'])
+  period = _local_period(family, config['layer_types'])
   writer.add_sliding_window_pattern(period)
   writer.add_rope_freq_base(config['rope_theta'])
   if family == 'gemma2':
@@ -144,21 +142,38 @@ def _write_fields(
     writer.add_rope_scaling_factor(scaling['factor'])
 
 
+def _local_period(family: str, layer_types: list[str]) -> int:
+  """Returns the period of local and global layers, as llama.cpp reads it.
+
+  Raises:
+    ValueError: Global layers are not at equal distances.
+  """
+  layers = len(layer_types)
+  local = [x == families.SLIDING for x in layer_types]
+  for period in (gguf_files.PERIODS[family], *range(1, layers + 2)):
+    if gguf_files.local_layers(period, layers) == local:
+      return period
+  raise ValueError(
+    'model: its global layers are not at equal distances, which GGUF does not'
+    ' support; write a Hugging Face folder.'
+  )
+
+
 def _write_tokenizer(writer: Any, tokenizer: tokenizers.Tokenizer) -> None:
-  """Writes a tokenizer."""
-  pieces = list(tokenizer.vocabulary())
+  """Writes the fields of a tokenizer."""
+  vocabulary = tokenizer.vocabulary()
   writer.add_tokenizer_model('llama')
   writer.add_tokenizer_pre('default')
-  # What a text may contain is looked for before its spaces are replaced.
-  spaced = tokenizers.Kind.USER_DEFINED
+  # llama.cpp matches user-defined tokens before it replaces spaces.
+  user_defined = tokenizers.Kind.USER_DEFINED
   writer.add_token_list(
     [
-      text.replace(tokenizers.SPACE, ' ') if kind == spaced else text
-      for text, _, kind in pieces
+      text.replace(tokenizers.SPACE, ' ') if kind == user_defined else text
+      for text, _, kind in vocabulary
     ]
   )
-  writer.add_token_scores([piece.score for piece in pieces])
-  writer.add_token_types([int(piece.kind) for piece in pieces])
+  writer.add_token_scores([piece.score for piece in vocabulary])
+  writer.add_token_types([int(piece.kind) for piece in vocabulary])
   writer.add_pad_token_id(tokenizers.PAD)
   writer.add_eos_token_id(tokenizers.EOS)
   writer.add_bos_token_id(tokenizers.BOS)

@@ -7,22 +7,22 @@ applies to them. The differences are:
 
 - The weight of every norm is stored plus 1.
 - `ffn_norm` is the norm before the feed-forward layer, not one after attention.
-- Not said are: the base of local positions (10,000), and that the queries of
-  the two 27B models are scaled by their width; in most files also not, which
-  layers are local.
-- A token's type is SentencePiece's, but those of turns, the unused ones and a
-  few more are called control or normal, though a text may contain them; and
-  tokens of several spaces hold spaces, where SentencePiece has what stands for
-  them.
+- Files lack the base of local positions (10,000), and the fact that the two 27B
+  models scale queries by their width; most files lack the layers that are
+  local.
+- The kinds of tokens are SentencePiece's, except that tokens of turns, unused
+  tokens and a few more are called control or normal, though a text may contain
+  them; and tokens of several spaces contain spaces, where SentencePiece has
+  `tokenizers.SPACE`.
 
-A quantised tensor becomes float32 as the public `gguf` library has it.
+The public `gguf` library dequantises tensors to float32.
 
 Source: llama.cpp's convert_hf_to_gguf.py.
 """
 
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import numpy as np
@@ -31,6 +31,7 @@ import pydantic
 from cascades import arguments
 from cascades.models import (
   families,
+  family_fields,
   gguf_header,
   param_mapping,
   tensor_files,
@@ -38,7 +39,7 @@ from cascades.models import (
 )
 from cascades.untrusted.schema import (
   Count,
-  Each,
+  FailFast,
   NotNegative,
   Number,
   Positive,
@@ -48,94 +49,101 @@ from cascades.untrusted.schema import (
 
 SUFFIX = '.gguf'
 FAMILIES = {'gemma2': 'gemma2', 'gemma3': 'gemma3_text'}
-# Queries are scaled by the width: of the models of so many layers.
-BY_WIDTH = {('gemma2', 46), ('gemma3', 62)}
+# Models that scale queries by their width: family and number of layers.
+SCALED_BY_WIDTH = {('gemma2', 46), ('gemma3', 62)}
 
 
-def _named(name: str, usual: Any = ...) -> Any:
-  """A field by its name in a file, with what an absent one is."""
-  return pydantic.Field(usual, alias=name)
+def _gguf_field(name: str, default: Any = ...) -> Any:
+  """Returns a field by its name in a file."""
+  return pydantic.Field(default, alias=name)
 
 
-def _listed(given: Any) -> Any:
-  """A list of what a header has as an array; anything else as it is."""
-  return given.tolist() if isinstance(given, np.ndarray) else given
+def _to_list(field: Any) -> Any:
+  """Converts an array of a header to a list."""
+  return field.tolist() if isinstance(field, np.ndarray) else field
 
 
-def _flags(given: Any) -> Any:
-  """A list of true and false, of numbers that are 1 and 0."""
-  numbers = isinstance(given, np.ndarray) and given.dtype.kind in 'iu'
-  if numbers and ((given == 0) | (given == 1)).all():
-    given = given != 0
-  return _listed(given)
+def _to_booleans(field: Any) -> Any:
+  """Converts an array of 0 and 1 to a list of booleans."""
+  is_integer = isinstance(field, np.ndarray) and field.dtype.kind in 'iu'
+  if is_integer and ((field == 0) | (field == 1)).all():
+    field = field != 0
+  return _to_list(field)
 
 
-def _flag(given: Any) -> Any:
-  """True or false, of a number that is 1 or 0."""
-  return given != 0 if type(given) is int and given in (0, 1) else given
+def _to_boolean(field: Any) -> Any:
+  """Converts 0 and 1 to a boolean."""
+  return field != 0 if type(field) is int and field in (0, 1) else field
 
 
-def _scores(given: Any) -> Any:
-  """A list of scores, of which -inf is the lowest that there is."""
-  if isinstance(given, np.ndarray) and given.dtype.kind == 'f':
-    given = np.where(np.isneginf(given), given.dtype.type(_LOWEST), given)
-  return _listed(given)
+def _to_scores(field: Any) -> Any:
+  """Converts an array of scores to a list, with the lowest score for -inf."""
+  if isinstance(field, np.ndarray) and field.dtype.kind == 'f':
+    lowest = field.dtype.type(_LOWEST_SCORE)
+    field = np.where(np.isneginf(field), lowest, field)
+  return _to_list(field)
 
 
-def _token_or_none(given: Any) -> Any:
-  """The id of a token; None where a file says -1, of 32 bits."""
-  none = type(given) is int and given in (-1, 2**32 - 1)
-  return None if none else given
+def _token_or_none(field: Any) -> Any:
+  """Converts -1, in 32 bits, to None."""
+  is_none = type(field) is int and field in (-1, 2**32 - 1)
+  return None if is_none else field
 
 
-# A score of float32.
-_LOWEST = -(2.0**99)
+# Representable in float32.
+_LOWEST_SCORE = -(2.0**99)
 _Token = Annotated[Count | None, pydantic.BeforeValidator(_token_or_none)]
-_Local = Annotated[Count | list[bool], pydantic.BeforeValidator(_flags)]
+_Local = Annotated[Count | list[bool], pydantic.BeforeValidator(_to_booleans)]
 
 
-class _Whole(Schema):
-  """What is read of a file whatever its architecture."""
+class _SplitFields(Schema):
+  """The field of a file that is one of several."""
 
-  parts: Count = _named('split.count', 1)
+  parts: Count = _gguf_field('split.count', 1)
 
 
 class _Gemma3(Schema):
-  """Fields of a config.json by their names in a file, without its family."""
+  """Fields of config.json, by their names in a file without its family."""
 
-  hidden_size: Size = _named('embedding_length')
-  intermediate_size: Size = _named('feed_forward_length')
-  num_hidden_layers: families.Layers = _named('block_count')
-  num_attention_heads: Size = _named('attention.head_count')
-  num_key_value_heads: Size = _named('attention.head_count_kv')
-  head_dim: Size = _named('attention.key_length')
-  sliding_window: Size = _named('attention.sliding_window')
-  rms_norm_eps: Positive = _named('attention.layer_norm_rms_epsilon')
-  rope_theta: Positive = _named('rope.freq_base', 1_000_000.0)
-  rope_local_base_freq: Positive = _named('rope.freq_base_swa', 10_000.0)
-  # llama.cpp has 0 for none.
-  factor: NotNegative | None = _named('rope.scaling.factor', None)
-  rope_type: str | None = _named('rope.scaling.type', None)
-  # Of so many layers the last is global, where a file does not say which.
-  local: _Local = _named('attention.sliding_window_pattern', 6)
+  hidden_size: Size = _gguf_field('embedding_length')
+  intermediate_size: Size = _gguf_field('feed_forward_length')
+  num_hidden_layers: family_fields.Layers = _gguf_field('block_count')
+  num_attention_heads: Size = _gguf_field('attention.head_count')
+  num_key_value_heads: Size = _gguf_field('attention.head_count_kv')
+  head_dim: Size = _gguf_field('attention.key_length')
+  sliding_window: Size = _gguf_field('attention.sliding_window')
+  rms_norm_eps: Positive = _gguf_field('attention.layer_norm_rms_epsilon')
+  rope_theta: Positive = _gguf_field('rope.freq_base', 1_000_000.0)
+  rope_local_base_freq: Positive = _gguf_field('rope.freq_base_swa', 10_000.0)
+  # llama.cpp writes 0 for no factor.
+  factor: NotNegative | None = _gguf_field('rope.scaling.factor', None)
+  rope_type: str | None = _gguf_field('rope.scaling.type', None)
+  # A period of layers, the last one global; or a boolean for each layer.
+  local: _Local = _gguf_field('attention.sliding_window_pattern', 6)
 
 
 class _Gemma2(_Gemma3):
-  """The same of a Gemma 2, which caps its logits."""
+  """Fields of a Gemma 2, which caps its logits."""
 
-  sliding_window: Size = _named('attention.sliding_window', 4096)
-  attn_logit_softcapping: Positive = _named('attn_logit_softcapping', 50.0)
-  final_logit_softcapping: Positive = _named('final_logit_softcapping', 30.0)
-  rope_theta: Positive = _named('rope.freq_base', 10_000.0)
-  local: _Local = _named('attention.sliding_window_pattern', 2)
+  sliding_window: Size = _gguf_field('attention.sliding_window', 4096)
+  attn_logit_softcapping: Positive = _gguf_field('attn_logit_softcapping', 50.0)
+  final_logit_softcapping: Positive = _gguf_field(
+    'final_logit_softcapping', 30.0
+  )
+  rope_theta: Positive = _gguf_field('rope.freq_base', 10_000.0)
+  local: _Local = _gguf_field('attention.sliding_window_pattern', 2)
 
 
 class _Tokens(Schema):
-  """What a file says of its tokenizer."""
+  """Fields of a tokenizer."""
 
-  tokens: Annotated[list[str], Each]
-  scores: Annotated[list[Number], Each, pydantic.BeforeValidator(_scores)]
-  token_type: Annotated[list[Count], Each, pydantic.BeforeValidator(_listed)]
+  tokens: Annotated[list[str], FailFast]
+  scores: Annotated[
+    list[Number], FailFast, pydantic.BeforeValidator(_to_scores)
+  ]
+  token_type: Annotated[
+    list[Count], FailFast, pydantic.BeforeValidator(_to_list)
+  ]
   padding_token_id: Count = tokenizers.PAD
   eos_token_id: Count = tokenizers.EOS
   bos_token_id: Count = tokenizers.BOS
@@ -143,12 +151,18 @@ class _Tokens(Schema):
   eot_token_id: Annotated[
     Count | None, pydantic.BeforeValidator(_token_or_none)
   ] = None
-  add_space_prefix: Annotated[bool, pydantic.BeforeValidator(_flag)] = False
+  add_space_prefix: Annotated[bool, pydantic.BeforeValidator(_to_boolean)] = (
+    False
+  )
 
 
-_OF = {'gemma2': _Gemma2, 'gemma3': _Gemma3}
-PERIODS = {name: of.model_fields['local'].default for name, of in _OF.items()}
-# Of a config.json, and of a file.
+_SCHEMAS = {'gemma2': _Gemma2, 'gemma3': _Gemma3}
+# Period of local and global layers in files that lack it.
+PERIODS = {
+  name: schema.model_fields['local'].default
+  for name, schema in _SCHEMAS.items()
+}
+# Names in a config.json and in a file.
 SIZES = {
   name: field.alias
   for name, field in _Gemma3.model_fields.items()
@@ -158,7 +172,7 @@ _NAMES = {
   'model.embed_tokens.weight': 'token_embd.weight',
   'model.norm.weight': 'output_norm.weight',
 }
-_IN_LAYER = {
+_LAYER_NAMES = {
   'input_layernorm': 'attn_norm',
   'post_attention_layernorm': 'post_attention_norm',
   'pre_feedforward_layernorm': 'ffn_norm',
@@ -173,44 +187,59 @@ _IN_LAYER = {
   'mlp.up_proj': 'ffn_up',
   'mlp.down_proj': 'ffn_down',
 }
-_TURNS = '<start_of_turn>', '<end_of_turn>'
-# Tokens that a text may contain, whatever a file calls them.
-_IN_TEXTS = re.compile(
-  '|'.join(_TURNS) + r'|<unused\d+>|<mask>|<2mass>|\[@BOS@\]'
+_TURN_TAGS = '<start_of_turn>', '<end_of_turn>'
+# Tokens that a text may contain, whatever kind a file gives them.
+_TEXT_TOKENS = re.compile(
+  '|'.join(_TURN_TAGS) + r'|<unused\d+>|<mask>|<2mass>|\[@BOS@\]'
 )
 # Rows that are dequantised at a time.
-_STEP = 1024
+_CHUNK_ROWS = 1024
 
 
-def find_file(path: str | pathlib.Path) -> pathlib.Path | None:
-  """The file that a path stands for; None if it stands for something else.
+def is_gguf(path: pathlib.Path) -> bool:
+  """Returns True for a GGUF file, or a folder with one and no safetensors.
+
+  A file is recognised by its suffix or by its first bytes.
+  """
+  if path.is_dir():
+    # A config.json may lie beside a GGUF file.
+    has_safetensors = any(path.glob('*.safetensors'))
+    return not has_safetensors and any(path.glob(f'*{SUFFIX}'))
+  return path.suffix == SUFFIX or (
+    path.is_file() and gguf_header.has_magic(path)
+  )
+
+
+def find_file(path: pathlib.Path) -> pathlib.Path:
+  """Returns the GGUF file of a path.
 
   Args:
-    path: A file, or a folder that holds one and no safetensors.
+    path: A file, or a folder that holds one.
 
   Raises:
-    ValueError: The folder holds several.
+    ValueError: The folder holds none, or several.
   """
-  path = pathlib.Path(path)
-  if path.is_file():
+  if not path.is_dir():
     return path
-  # A config.json may lie beside a GGUF file.
-  if not path.is_dir() or any(path.glob('*.safetensors')):
-    return None
   files = sorted(path.glob(f'*{SUFFIX}'))
+  if not files:
+    raise ValueError(f'model: {path} holds no GGUF file; give one.')
   if len(files) > 1:
     names = ', '.join(file.name for file in files)
     raise ValueError(
       f'model: {path} holds several GGUF files ({names}); give one of them.'
     )
-  return files[0] if files else None
+  return files[0]
 
 
 def read_config(file: gguf_header.File) -> dict[str, Any]:
-  """What a config.json would say of the model.
+  """Returns the config.json that describes the model of a file.
+
+  Args:
+    file: The header of the file.
 
   Raises:
-    ValueError: It is of another family, or in several files.
+    ValueError: The model is of another family, or split into several files.
   """
   path, family = file.path, file.family
   if family not in FAMILIES:
@@ -218,173 +247,190 @@ def read_config(file: gguf_header.File) -> dict[str, Any]:
       f'model: {path} is of the architecture {arguments.quote(family)}; give a'
       ' Gemma 2 or a Gemma 3 (gemma2, gemma3).'
     )
-  whole = _Whole.check(file.fields, f'model: {path}')
-  if whole.parts > 1:
+  split = _SplitFields.check(file.fields, f'model: {path}')
+  if split.parts > 1:
     raise ValueError(
       f'model: {path} is one of several files; join them with'
       " llama.cpp's llama-gguf-split --merge first."
     )
-  said = _as_one_number(file.under(f'{family}.'))
-  fields = _OF[family].check(said, f'model: {path}')
   table = file.tensors.get('token_embd.weight')
+  fields = _SCHEMAS[family].check(
+    _as_one_number(file.under(f'{family}.')), f'model: {path}'
+  )
   if table is None:
-    raise ValueError(f'model: {path} does not say its tokens; fetch it again.')
-  layers = fields.num_hidden_layers
-  by_width = (family, layers) in BY_WIDTH
+    raise ValueError(f'model: {path} lacks its tokens; fetch it again.')
+  renamed = {*_SCHEMAS[family].model_fields} - {'factor', 'rope_type', 'local'}
   matrices = {t.kind.name for t in file.tensors.values() if len(t.shape) > 1}
-  own = {'factor', 'rope_type', 'local'}
   config = {
-    **{
-      name: x for name, x in fields if name in {*_OF[family].model_fields} - own
-    },
+    **{name: x for name, x in fields if name in renamed},
     'model_type': FAMILIES[family],
     'vocab_size': table.shape[0],
-    'query_pre_attn_scalar': fields.hidden_size // fields.num_attention_heads
-    if by_width
-    else fields.head_dim,
+    'query_pre_attn_scalar': _query_scale(family, fields),
     'tie_word_embeddings': 'output.weight' not in file.tensors,
-    # Norms are kept in float32 beside matrices of whatever type.
+    # Norms are float32 beside matrices of any type.
     'dtype': 'bfloat16' if matrices == {'BF16'} else 'float32',
+    'layer_types': _layer_types(fields),
   }
-  kind = fields.rope_type or ('none' if fields.factor is None else 'linear')
-  if kind != 'none':
-    config['rope_scaling'] = {'rope_type': kind, 'factor': fields.factor or 1.0}
-  local = fields.local
-  if not isinstance(local, list):
-    local = local_layers(local, layers)
-  kinds = families.FULL, families.SLIDING
-  config['layer_types'] = [kinds[x] for x in local]
+  rope = fields.rope_type or ('none' if fields.factor is None else 'linear')
+  if rope != 'none':
+    config['rope_scaling'] = {'rope_type': rope, 'factor': fields.factor or 1.0}
   return config
 
 
+def _query_scale(family: str, fields: _Gemma3) -> int:
+  """Returns the divisor of the square of queries, `query_pre_attn_scalar`."""
+  if (family, fields.num_hidden_layers) in SCALED_BY_WIDTH:
+    return fields.hidden_size // fields.num_attention_heads
+  return fields.head_dim
+
+
+def _layer_types(fields: _Gemma3) -> list[str]:
+  """Returns the attention type of each layer."""
+  local = fields.local
+  if not isinstance(local, list):
+    local = local_layers(local, fields.num_hidden_layers)
+  return [families.SLIDING if x else families.FULL for x in local]
+
+
 def _as_one_number(fields: dict[str, Any]) -> dict[str, Any]:
-  """Fields, with one number where a file has the same for each layer."""
-  layers, same = fields.get('block_count'), {}
+  """Returns fields with one number in place of equal numbers of all layers."""
+  layers, equal = fields.get('block_count'), {}
   for name in ('feed_forward_length', 'attention.head_count_kv'):
-    each = fields.get(name)
-    if not isinstance(each, np.ndarray) or not isinstance(layers, int):
+    values = fields.get(name)
+    if not isinstance(values, np.ndarray) or not isinstance(layers, int):
       continue
-    if len(each) == layers and len(each) and (each == each[0]).all():
-      same[name] = each[0].item()
-  return fields | same
+    if len(values) == layers and layers and (values == values[0]).all():
+      equal[name] = values[0].item()
+  return fields | equal
 
 
 def local_layers(period: int, layers: int) -> list[bool]:
-  """Which layers are local: all but the last of so many; of 0, all."""
+  """Returns True for each local layer.
+
+  Args:
+    period: Every layer at a multiple of it is global; 0 for no global layer.
+    layers: Number of layers.
+  """
   return [not period or i % period < period - 1 for i in range(layers)]
 
 
 def read_tokenizer(file: gguf_header.File) -> tokenizers.Tokenizer:
-  """The tokenizer that a file holds.
+  """Returns the tokenizer of a file.
+
+  Args:
+    file: The header of the file.
 
   Raises:
-    ValueError: It is none of SentencePiece's, or not one of Gemma's.
+    ValueError: The tokenizer is damaged, is no SentencePiece model, or is not
+      Gemma's.
   """
-  found = file.under('tokenizer.ggml.')
-  if found.get('model') != 'llama':
+  raw = file.under('tokenizer.ggml.')
+  if raw.get('model') != 'llama':
     raise ValueError(
       f'model: {file.path} has the tokenizer'
-      f' {arguments.quote(found.get("model"))}, which is none of'
+      f' {arguments.quote(raw.get("model"))}, which is none of'
       " SentencePiece's; give another conversion of the model."
     )
-  said = _Tokens.check(found, f'model: {file.path}')
-  ids = said.padding_token_id, said.bos_token_id, said.unknown_token_id
+  fields = _Tokens.check(raw, f'model: {file.path}')
+  ids = fields.padding_token_id, fields.bos_token_id, fields.unknown_token_id
   if ids != (tokenizers.PAD, tokenizers.BOS, tokenizers.UNK):
     raise ValueError(
       f'model: {file.path} has a tokenizer whose special tokens are {ids}, not'
       f" Gemma's; give another conversion of the model."
     )
-  # Of a tuned model, what ends an answer may stand for what ends a text.
-  stops = [i for i in (said.eos_token_id, said.eot_token_id) if i is not None]
-  lists = said.tokens, said.scores, said.token_type
+  # The end-of-sequence token of a tuned model may be its end-of-turn token.
+  ends = fields.eos_token_id, fields.eot_token_id
+  stops = [i for i in ends if i is not None]
   try:
-    if max(stops) >= len(said.tokens):
+    if max(stops) >= len(fields.tokens):
       raise IndexError
     tokenizer = tokenizers.from_pieces(
-      tokenizers.strip_non_text(
-        _piece(i, *each) for i, each in enumerate(zip(*lists, strict=True))
-      ),
-      dummy_prefix=said.add_space_prefix,
+      tokenizers.strip_non_text(_vocabulary(fields)),
+      dummy_prefix=fields.add_space_prefix,
     )
-  except (ValueError, IndexError) as e:
+  except (ValueError, IndexError) as error:
     raise ValueError(
       f'model: {file.path} has a damaged tokenizer; fetch it again.'
-    ) from e
+    ) from error
   if 'tokenizer.chat_template' in file.fields:
-    end = tokenizer.token_id(_TURNS[1])
+    end = tokenizer.token_id(_TURN_TAGS[1])
     stops += [] if end is None else [end]
   return tokenizer.with_stops(*stops)
 
 
-def _piece(i: int, name: str, score: float, kind: int) -> tokenizers.Piece:
-  """A token of a file, as SentencePiece has it."""
-  kinds = tokenizers.Kind
-  if i == tokenizers.UNK:
-    kind = kinds.UNKNOWN
-  elif _IN_TEXTS.fullmatch(name):
-    kind = kinds.USER_DEFINED
-  # SentencePiece looks for runs of spaces in a text that has none any more.
-  return tokenizers.Piece(
-    name.replace(' ', tokenizers.SPACE), score, kinds(kind)
-  )
+def _vocabulary(fields: _Tokens) -> Iterator[tokenizers.Piece]:
+  """Yields the tokens of a file as SentencePiece's pieces."""
+  lists = fields.tokens, fields.scores, fields.token_type
+  for i, (text, score, number) in enumerate(zip(*lists, strict=True)):
+    if i == tokenizers.UNK:
+      kind = tokenizers.Kind.UNKNOWN
+    elif _TEXT_TOKENS.fullmatch(text):
+      kind = tokenizers.Kind.USER_DEFINED
+    else:
+      kind = tokenizers.Kind(number)
+    # SentencePiece replaces the spaces of a text before it matches pieces.
+    yield tokenizers.Piece(text.replace(' ', tokenizers.SPACE), score, kind)
 
 
-def _dequantised(
+def _dequantise(
   path: pathlib.Path, tensor: gguf_header.Tensor, first: int, last: int
 ) -> np.ndarray:
-  """Some rows of a tensor, in float32."""
+  """Reads the rows [first, last) of a tensor, in float32."""
   gguf = gguf_header.library()
 
-  rows, row = last - first, tensor.size // tensor.shape[0]
+  rows, row_bytes = last - first, tensor.size // tensor.shape[0]
   with path.open('rb') as file:
-    file.seek(tensor.at + first * row)
-    data = np.fromfile(file, np.uint8, rows * row)
-  found = gguf.dequantize(data.reshape(rows, -1), tensor.kind)
-  return found.reshape(rows, *tensor.shape[1:])
+    file.seek(tensor.at + first * row_bytes)
+    data = np.fromfile(file, np.uint8, rows * row_bytes)
+  numbers = gguf.dequantize(data.reshape(rows, -1), tensor.kind)
+  return numbers.reshape(rows, *tensor.shape[1:])
 
 
-def _rows(
+def _make_handle(
   path: pathlib.Path, tensor: gguf_header.Tensor
 ) -> tensor_files.TensorHandle:
-  """A tensor that is read some rows at a time."""
+  """Returns the handle of a tensor of a file."""
 
   def read(first: int, last: int) -> np.ndarray:
-    found = np.empty((last - first, *tensor.shape[1:]), np.float32)
-    # What dequantising holds beside its result is a multiple of it.
-    for i in range(first, last, _STEP):
-      end = min(i + _STEP, last)
-      found[i - first : end - first] = _dequantised(path, tensor, i, end)
-    # A norm.
-    return found - np.float32(1) if found.ndim == 1 else found
+    rows = np.empty((last - first, *tensor.shape[1:]), np.float32)
+    # Dequantising takes a multiple of its result's memory.
+    for i in range(first, last, _CHUNK_ROWS):
+      end = min(i + _CHUNK_ROWS, last)
+      rows[i - first : end - first] = _dequantise(path, tensor, i, end)
+    # Norms, the only vectors, are stored plus 1.
+    return rows - np.float32(1) if rows.ndim == 1 else rows
 
   return tensor_files.TensorHandle(tensor.shape, 'F32', read)
 
 
 def open_tensors(
   file: gguf_header.File, config: Mapping[str, Any]
-) -> dict[str, Any]:
-  """Where a file has its tensors, as `tensor_files.open_folder` has it.
+) -> dict[str, tensor_files.TensorHandle]:
+  """Opens the tensors of a file.
 
   Args:
-    file: A header.
-    config: What `read_config` gives.
+    file: The header of the file.
+    config: From `read_config`.
+
+  Returns:
+    A handle for each tensor, by its Hugging Face name.
 
   Raises:
-    ValueError: There are tensors of layers that the model does not have.
+    ValueError: The file has tensors of layers that the model does not have.
   """
   layers = config['num_hidden_layers']
   tensor_files.check_layers(file.path, file.tensors, layers, 'blk.')
   return {
-    name: _rows(file.path, file.tensors[stored])
-    for leaf in param_mapping.param_mappings(config)
-    for name in leaf.names
-    if (stored := gguf_name(name)) in file.tensors
+    name: _make_handle(file.path, file.tensors[stored_name])
+    for mapping in param_mapping.param_mappings(config)
+    for name in mapping.names
+    if (stored_name := gguf_name(name)) in file.tensors
   }
 
 
 def gguf_name(name: str) -> str:
-  """llama.cpp's name of a tensor, of Hugging Face's."""
+  """Returns llama.cpp's name of a tensor from Hugging Face's name."""
   if name in _NAMES:
     return _NAMES[name]
   layer, _, rest = name.removeprefix('model.layers.').partition('.')
-  return f'blk.{layer}.{_IN_LAYER[rest.removesuffix(".weight")]}.weight'
+  return f'blk.{layer}.{_LAYER_NAMES[rest.removesuffix(".weight")]}.weight'

@@ -1,7 +1,7 @@
-"""What stands at the beginning of a GGUF file: fields, and where tensors lie.
+"""Reads the header of a GGUF file: its fields, and where its tensors are.
 
-The public `gguf` library's reader takes ten seconds and most of a gigabyte for
-Gemma's 262,144 tokens, so that headers are read here.
+The reader of the public `gguf` library takes ten seconds and most of a gigabyte
+for Gemma's 262,144 tokens.
 
 Source: ggml's docs/gguf.md.
 """
@@ -21,20 +21,23 @@ import numpy as np
 from cascades import extras
 from cascades.untrusted import bounded
 
-# Of the types of values in a header: strings and arrays hold others.
+MAGIC = b'GGUF'
+# Types of values in a header; all others are scalars.
 _STRING, _ARRAY = 8, 9
-_SOME = 2**16
+# Bytes that are read without a check of the size of the file.
+_UNCHECKED = 2**16
+# Letters of scalars in `struct`, by the number of their type.
 _SCALARS = dict(enumerate('BbHhIif?')) | {10: 'Q', 11: 'q', 12: 'd'}
 
 
 class Tensor(NamedTuple):
-  """Where a tensor lies in a file.
+  """The place of a tensor in a file.
 
   Attributes:
-    shape: As numpy has it: rows first.
-    kind: Its type, a `gguf.GGMLQuantizationType`.
-    at: Its first byte.
-    size: Its bytes.
+    shape: Shape in NumPy's order, rows first.
+    kind: Type of its numbers, a `gguf.GGMLQuantizationType`.
+    at: Offset of its first byte in the file.
+    size: Size in bytes.
   """
 
   shape: tuple[int, ...]
@@ -48,8 +51,8 @@ class File(NamedTuple):
 
   Attributes:
     path: The file.
-    fields: What it says of itself, by name; numbers of a list as an array.
-    tensors: By name.
+    fields: Fields by name; lists of numbers are arrays.
+    tensors: Tensors by name.
   """
 
   path: pathlib.Path
@@ -58,11 +61,11 @@ class File(NamedTuple):
 
   @property
   def family(self) -> str:
-    """llama.cpp's name of the architecture."""
+    """The architecture, as llama.cpp names it."""
     return str(self.fields.get('general.architecture'))
 
   def under(self, prefix: str) -> dict[str, Any]:
-    """The fields whose names begin so, by what follows."""
+    """Returns the fields whose names have a prefix, by the rest of the name."""
     return {
       name.removeprefix(prefix): value
       for name, value in self.fields.items()
@@ -71,10 +74,10 @@ class File(NamedTuple):
 
 
 def library() -> types.ModuleType:
-  """Imports the `gguf` library, an optional dependency.
+  """Imports and returns the `gguf` library, an optional dependency.
 
   Raises:
-    ValueError: It is not installed.
+    ValueError: The library is not installed.
   """
   try:
     import gguf
@@ -83,31 +86,36 @@ def library() -> types.ModuleType:
   return gguf
 
 
+def has_magic(path: pathlib.Path) -> bool:
+  """Returns True if a file begins as GGUF files do."""
+  with path.open('rb') as file:
+    return file.read(len(MAGIC)) == MAGIC
+
+
 def read_header(path: pathlib.Path) -> File:
-  """What a file says of itself, and where its tensors lie.
+  """Reads the fields of a file and the places of its tensors.
 
   Raises:
-    ValueError: It is no GGUF file, of a version or a type that is not known, or
-      cut short.
+    ValueError: The file is no GGUF file, has an unknown version or an unknown
+      type, or is cut short.
   """
   bounded.check_regular(path, 'model', 'fetch it again')
   with path.open('rb') as file:
-    magic, version = file.read(4), file.read(4)
-    if magic != b'GGUF':
+    magic, version_bytes = file.read(4), file.read(4)
+    if magic != MAGIC:
       raise ValueError(
         f'model: {path} is no GGUF file; give one, or a folder that holds a'
         ' model.'
       )
-    version = int.from_bytes(version, 'little')
+    version = int.from_bytes(version_bytes, 'little')
     if version not in (2, 3):
       raise ValueError(
-        f'model: {path} is GGUF of version {version}, and 2 and 3 can be read;'
-        ' convert it anew.'
+        f'model: {path} is GGUF of version {version}, and versions 2 and 3 are'
+        ' supported; convert it again.'
       )
     try:
       return _read_rest(path, file)
-    # Whatever a damaged header leads to: lengths that make no sense, texts that
-    # are none, an end before the end.
+    # A damaged header has wrong lengths or texts, or the file ends early.
     except (
       *(EOFError, MemoryError, OverflowError),
       *(struct.error, UnicodeDecodeError),
@@ -118,129 +126,141 @@ def read_header(path: pathlib.Path) -> File:
 
 
 def _read_rest(path: pathlib.Path, file: BinaryIO) -> File:
-  """What comes after the version."""
+  """Reads the part of a header after the version.
+
+  Raises:
+    ValueError: A tensor exists twice, or has an unknown type.
+    EOFError: A length or an offset exceeds the file.
+  """
   end = path.stat().st_size
-  tensors, fields = {}, {}
-  count, of_fields = _scalars(file, 'Q', 2)
-  if max(count, of_fields) > end:
+  fields: dict[str, Any] = {}
+  tensors: dict[str, Tensor] = {}
+  num_tensors, num_fields = _read_scalars(file, 'Q', 2)
+  if max(num_tensors, num_fields) > end:
     raise EOFError
-  for _ in range(of_fields):
-    name = _text(file)
-    fields[name] = _value(file, end)
-  headers = []
-  for _ in range(count):
-    name, (axes,) = _text(file), _scalars(file, 'I')
-    if not 1 <= axes <= 4:
-      raise EOFError
-    shape = _scalars(file, 'Q', axes)[::-1]
-    kind, at = *_scalars(file, 'I'), *_scalars(file, 'Q')
-    headers.append((name, shape, kind, at))
-  step = fields.get('general.alignment', 32)
-  if not isinstance(step, int) or step < 1:
+  for _ in range(num_fields):
+    name = _read_text(file)
+    fields[name] = _read_value(file, end)
+  headers = [_read_tensor_header(file) for _ in range(num_tensors)]
+  alignment = fields.get('general.alignment', 32)
+  if not isinstance(alignment, int) or alignment < 1:
     raise EOFError
-  start = -(-file.tell() // step) * step
-  for name, shape, kind, at in headers:
+  start = -(-file.tell() // alignment) * alignment
+  for name, shape, type_number, offset in headers:
     if name in tensors:
       raise ValueError(
         f'model: {path} has the tensor {name} twice; fetch it again.'
       )
-    kind, size = _size(path, name, shape, kind)
-    tensors[name] = Tensor(shape, kind, start + at, size)
-    if start + at + size > end or at % step:
+    kind, size = _type_and_size(path, name, shape, type_number)
+    tensors[name] = Tensor(shape, kind, start + offset, size)
+    if start + offset + size > end or offset % alignment:
       raise EOFError
-  _check_apart(path, tensors)
+  _check_disjoint(path, tensors)
   return File(path, fields, tensors)
 
 
-def _check_apart(path: pathlib.Path, tensors: Mapping[str, Tensor]) -> None:
-  """Refuses tensors of which one lies in another.
+def _read_tensor_header(
+  file: BinaryIO,
+) -> tuple[str, tuple[int, ...], int, int]:
+  """Reads name, shape, number of the type, and offset of a tensor."""
+  name, (axes,) = _read_text(file), _read_scalars(file, 'I')
+  if not 1 <= axes <= 4:
+    raise EOFError
+  shape = _read_scalars(file, 'Q', axes)[::-1]
+  (type_number,), (offset,) = _read_scalars(file, 'I'), _read_scalars(file, 'Q')
+  return name, shape, type_number, offset
+
+
+def _check_disjoint(path: pathlib.Path, tensors: Mapping[str, Tensor]) -> None:
+  """Refuses tensors that overlap.
 
   Raises:
-    ValueError: Two share bytes.
+    ValueError: Two tensors share bytes.
   """
-  inside = ((name, x) for name, x in tensors.items() if x.size)
-  in_order = sorted(inside, key=lambda item: item[1].at)
-  for (one, first), (other, second) in itertools.pairwise(in_order):
-    if first.at + first.size > second.at:
+  nonempty = ((name, x) for name, x in tensors.items() if x.size)
+  by_offset = sorted(nonempty, key=lambda item: item[1].at)
+  for (name, tensor), (next_name, next_tensor) in itertools.pairwise(by_offset):
+    if tensor.at + tensor.size > next_tensor.at:
       raise ValueError(
-        f'model: {path} has the tensors {one} and {other} in one place; fetch'
-        ' it again.'
+        f'model: {path} has the tensors {name} and {next_name} in one place;'
+        ' fetch it again.'
       )
 
 
-def _bytes(file: BinaryIO, count: int) -> bytes:
-  """The next bytes.
+def _read_bytes(file: BinaryIO, count: int) -> bytes:
+  """Reads bytes.
 
   Raises:
-    EOFError: There are fewer.
+    EOFError: The file has fewer.
   """
-  # What is asked for is laid out before it is read, however much it is.
-  if count > _SOME and count > os.fstat(file.fileno()).st_size:
+  # Python allocates the bytes before it reads them.
+  if count > _UNCHECKED and count > os.fstat(file.fileno()).st_size:
     raise EOFError
-  found = file.read(count)
-  if len(found) < count:
+  data = file.read(count)
+  if len(data) < count:
     raise EOFError
-  return found
+  return data
 
 
-def _scalars(file: BinaryIO, code: str, count: int = 1) -> tuple:
-  """The next numbers, little-endian, by their letter in `struct`."""
+def _read_scalars(file: BinaryIO, code: str, count: int = 1) -> tuple:
+  """Reads little-endian numbers, by their letter in `struct`."""
   layout = f'<{count}{code}'
-  return struct.unpack(layout, _bytes(file, struct.calcsize(layout)))
+  return struct.unpack(layout, _read_bytes(file, struct.calcsize(layout)))
 
 
-def _text(file: BinaryIO) -> str:
-  """The next text."""
-  return _bytes(file, *_scalars(file, 'Q')).decode()
+def _read_text(file: BinaryIO) -> str:
+  """Reads a text, which its length precedes."""
+  (length,) = _read_scalars(file, 'Q')
+  return _read_bytes(file, length).decode()
 
 
-def _value(file: BinaryIO, end: int) -> Any:
-  """The next value, whose type stands before it."""
-  (kind,) = _scalars(file, 'I')
+def _read_value(file: BinaryIO, end: int) -> Any:
+  """Reads a value, which its type precedes."""
+  (kind,) = _read_scalars(file, 'I')
   if kind == _STRING:
-    return _text(file)
+    return _read_text(file)
   if kind != _ARRAY:
-    return _scalars(file, _code(kind))[0]
-  (kind,), (count,) = _scalars(file, 'I'), _scalars(file, 'Q')
+    return _read_scalars(file, _struct_code(kind))[0]
+  (kind,), (count,) = _read_scalars(file, 'I'), _read_scalars(file, 'Q')
   if count > end:
     raise EOFError
   if kind == _STRING:
-    return [_text(file) for _ in range(count)]
-  return _numbers(file, _code(kind), count)
+    return [_read_text(file) for _ in range(count)]
+  return _read_array(file, _struct_code(kind), count)
 
 
-def _numbers(file: BinaryIO, code: str, count: int) -> np.ndarray:
-  """The next numbers, in no more memory than they take in the file."""
-  # Any byte but 0 is true, as `struct` has it.
+def _read_array(file: BinaryIO, code: str, count: int) -> np.ndarray:
+  """Reads numbers into an array of their size in the file."""
+  # Any byte but 0 is true, as in `struct`.
   dtype = np.dtype('u1' if code == '?' else f'<{code}')
-  found = np.frombuffer(_bytes(file, count * dtype.itemsize), dtype)
-  return found != 0 if code == '?' else found
+  array = np.frombuffer(_read_bytes(file, count * dtype.itemsize), dtype)
+  return array != 0 if code == '?' else array
 
 
-def _code(kind: int) -> str:
-  """The letter of a type of numbers."""
+def _struct_code(kind: int) -> str:
+  """Returns the letter of a type of numbers in `struct`."""
   if kind not in _SCALARS:
     raise EOFError
   return _SCALARS[kind]
 
 
-def _size(
-  path: pathlib.Path, name: str, shape: tuple[int, ...], number: int
+def _type_and_size(
+  path: pathlib.Path, name: str, shape: tuple[int, ...], type_number: int
 ) -> tuple[Any, int]:
-  """A tensor's type by its number, and its bytes.
+  """Returns the type of a tensor, and its size in bytes.
 
   Raises:
-    ValueError: There is no such type, or nobody can read it, or its blocks do
-      not fit the tensor's rows.
+    ValueError: The type is not supported, or its blocks do not fit the tensor's
+      rows.
   """
-  found = _blocks(number)
-  if found is None:
+  block_type = _block_type(type_number)
+  if block_type is None:
     raise ValueError(
-      f'model: {path} has the tensor {name} of type {number}, which cannot be'
-      ' read; give a file in F32, F16, BF16, Q8_0, Q4_0, Q5_0, Q4_K, Q5_K or'
-      ' Q6_K.'
+      f'model: {path} has the tensor {name} of type {type_number}, which is not'
+      ' supported; give a file in F32, F16, BF16, Q8_0, Q4_0, Q5_0, Q4_K, Q5_K'
+      ' or Q6_K.'
     )
-  kind, block, size = found
+  kind, block, size = block_type
   if shape[-1] % block:
     raise ValueError(
       f'model: {path} has the tensor {name} with rows of {shape[-1]} numbers,'
@@ -250,16 +270,17 @@ def _size(
 
 
 @functools.cache
-def _blocks(number: int) -> tuple[Any, int, int] | None:
-  """A type by its number, with the numbers and the bytes of a block.
+def _block_type(type_number: int) -> tuple[Any, int, int] | None:
+  """Returns a type with the numbers and the bytes of one of its blocks.
 
-  None if there is no such type, or nobody can read it.
+  Returns:
+    (type, numbers, bytes); None if the `gguf` library cannot read the type.
   """
   gguf = library()
   try:
-    kind = gguf.GGMLQuantizationType(number)
+    kind = gguf.GGMLQuantizationType(type_number)
     block, size = gguf.GGML_QUANT_SIZES[kind]
-    # Of one block, which says whether it can.
+    # Dequantises one block, since the library lists types that it cannot read.
     gguf.dequantize(np.zeros((1, size), np.uint8), kind)
   except (ValueError, KeyError, NotImplementedError):
     return None

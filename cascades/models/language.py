@@ -1,23 +1,23 @@
-"""Language models for one sequence.
+"""Language models as functions of one sequence.
 
 A `LanguageModel` is a Gemma transformer seen as a pure function of one
 sequence: tokens, positions, mask and cache in, logits and cache out. Batches
-come from `jax.vmap`. That is not only simpler: Gemma 2 and 3 write a whole
-batch's cache at the first row's `end_index`, so a native batch whose rows have
-different lengths is silently wrong, while one sequence under `vmap` is exact.
-Gemma 4 writes row by row; its mixture of experts cannot be `vmap`ped, so there
-a `vmap` becomes a native batch (`products.as_one_batch`).
+come from `jax.vmap`, which is exact. Native batches are not: Gemma 2 and 3
+write the cache of a whole batch at the first row's `end_index`, so that rows of
+different lengths are silently wrong. Gemma 4 writes row by row; its mixture of
+experts has no `vmap`, and there a `vmap` becomes a native batch
+(`patches.ragged_dot`).
 
-Layers of Gemma 3n and 4 that attend to what an earlier layer has cached have
-no cache of their own here; gemma's code would fill one for each.
+Layers of Gemma 3n and 4 that read the cache of an earlier layer have no cache
+of their own here; gemma's code would fill one for each.
 
-Parameters are an argument everywhere, never captured, so that jitted code can
-be reused across checkpoints of one shape.
+Parameters are an argument of every function, so that compiled code serves all
+checkpoints of the same shapes.
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -26,10 +26,20 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from cascades.methods import processing
-from cascades.models import blocked_layout, families, gemma_library, products
+from cascades.models import (
+  blocked_layout,
+  caches,
+  families,
+  gemma_library,
+  initialization,
+  param_dtypes,
+  products,
+  rope_fields,
+)
+from cascades.models.caches import Cache
+from cascades.models.patches import ragged_dot
 from cascades.models.products import RESTRICTED_TABLE, VOCAB_IDS
 
-Cache = PyTree
 Params = PyTree
 
 
@@ -37,174 +47,158 @@ Params = PyTree
 class LanguageModel:
   """A Gemma transformer as a function of one sequence.
 
-  Hashable, so that it can be a static argument of `jax.jit`: two models of
-  equal configuration share one compilation.
+  Hashable, so that it can be a static argument of `jax.jit`: models of equal
+  configuration share one compilation.
 
   Attributes:
     module: gemma's flax module.
     vocab_size: Number of logits. The embedding table may have more rows, which
-      pad it and stand for no token.
-    packed: Whether the parameters are those that `pack` gives.
+      pad it and are no tokens.
+    is_packed: True if the parameters are those that `pack` returns.
   """
 
   module: Any
   vocab_size: int
-  packed: bool = False
+  is_packed: bool = False
 
   def pack(
     self, params: Params, put: Callable[[Any], Any] = lambda x: x
   ) -> Params:
-    """Parameters for the same model with `packed` set.
+    """Returns parameters for the same model with `is_packed` set.
 
-    Their matrices lie in memory as a CPU reads them best; see `blocked_layout`.
+    Matrices get the order of `blocked_layout`, which a CPU reads fastest.
 
     Args:
-      params: In gemma's order, or some of them.
-      put: What becomes of each array that is made, before the next one is.
+      params: All or some parameters, in gemma's order.
+      put: Applied to each array before the next one is made.
     """
-    made = functools.partial(blocked_layout.pack, put=put)
-    return self._matrices(params, made, put)
+    pack = functools.partial(blocked_layout.pack, put=put)
+    return self._map_matrices(params, pack, put)
 
   def unpack(self, params: Params) -> Params:
-    """Parameters in gemma's order, of a packed model; the same otherwise."""
-    if not self.packed:
+    """Returns parameters in gemma's order, of a model packed or not."""
+    if not self.is_packed:
       return params
-    return self._matrices(params, blocked_layout.unpack)
+    return self._map_matrices(params, blocked_layout.unpack)
 
-  def order(self, path) -> blocked_layout.AxisSplit | None:
-    """How the axes of a leaf are told apart; None if it is never packed.
+  def axis_split(self, path: Sequence[Any]) -> blocked_layout.AxisSplit | None:
+    """Returns the axes of a matrix; None for leaves that are never packed.
 
     Args:
-      path: To the leaf, as `jax.tree_util` gives it.
+      path: Path of the leaf, as in `jax.tree_util`.
     """
     name = products.matrix_name(path)
+    if name is None:
+      return None
     if name == 'gating_einsum' and self.gate_by_rows:
       return products.GATE_BY_ROWS
-    return products.ORDERS.get(name)
+    return products.AXIS_SPLITS[name]
 
-  def _matrices(
+  def _map_matrices(
     self,
     params: Params,
-    made: Callable[..., Any],
-    others: Callable[[Any], Any] = lambda x: x,
+    matrix_function: Callable[..., Any],
+    leaf_function: Callable[[Any], Any] = lambda x: x,
   ) -> Params:
-    """Parameters with what is made of each matrix that is packed, or to be.
+    """Applies a function to each matrix that can be packed."""
 
-    Args:
-      params: In gemma's order, or as `pack` gives them.
-      made: Takes a leaf and its order.
-      others: Takes a leaf that is no such matrix.
-    """
+    def apply(path, x):
+      axes = self.axis_split(path)
+      return leaf_function(x) if axes is None else matrix_function(x, axes)
 
-    def one(path, x):
-      order = self.order(path)
-      return others(x) if order is None else made(x, order)
-
-    # A large table lies in several parts.
+    # A packed table is a tuple of arrays.
     is_leaf = lambda x: isinstance(x, tuple)  # noqa: E731
-    return jax.tree_util.tree_map_with_path(one, params, is_leaf=is_leaf)
+    return jax.tree_util.tree_map_with_path(apply, params, is_leaf=is_leaf)
 
   @property
   def gate_by_rows(self) -> bool:
-    """Whether `gating_einsum` lies as Hugging Face has it."""
-    # Gemma 4 leaves no choice.
+    """True if `gating_einsum` has Hugging Face's order of axes."""
+    # Gemma 4 has no such field, and this order.
     return getattr(self.module.config, 'transpose_gating_einsum', True)
 
   @property
-  def _sources(self) -> Sequence[int]:
-    """For each layer, the one whose cache it attends to."""
+  def _cache_layers(self) -> Sequence[int]:
+    """For each layer, the index of the layer whose cache it reads."""
     layers = list(range(self.module.config.num_layers))
     module = self.module.bind({})
     return getattr(module, 'kv_cache_sharing_patterns', layers)
 
   @property
   def last_cached_layers(self) -> dict[str, int]:
-    """Of each kind of layer, by gemma's name for it, the last with a cache."""
-    kinds = [kind.name for kind in self.module.config.attention_types]
-    own = [i for i, source in enumerate(self._sources) if i == source]
-    return {kinds[i]: i for i in own}
+    """The last layer with a cache, by gemma's name of its attention type."""
+    types = [x.name for x in self.module.config.attention_types]
+    cached = [i for i, source in enumerate(self._cache_layers) if i == source]
+    return {types[i]: i for i in cached}
 
   @property
-  def ropes(self) -> dict[str, families.Rope]:
-    """How each kind of layer turns positions, by gemma's name for it."""
+  def ropes(self) -> dict[str, rope_fields.Rope]:
+    """Rotary embeddings, by gemma's name of the attention type."""
     c = self.module.config
     return {
-      kind: families.Rope(
+      attention_type: rope_fields.Rope(
         getattr(c, f'{side}_base_frequency'),
         getattr(c, f'{side}_scale_factor'),
         getattr(c, f'{side}_rope_proportion', 1.0),
       )
-      for kind, side in (('LOCAL_SLIDING', 'local'), ('GLOBAL', 'global'))
+      for attention_type, side in (
+        ('LOCAL_SLIDING', 'local'),
+        ('GLOBAL', 'global'),
+      )
     }
 
   def apply_rope(
-    self, x: Float[Array, 'N h'], position: Int[Array, ''], kind: str
+    self, x: Float[Array, 'N h'], position: Int[Array, ''], attention_type: str
   ) -> Float[Array, 'N h']:
-    """Queries of a Gemma 4, turned as a kind of layer turns its keys.
+    """Applies the rotary embedding of a Gemma 4's layers to queries.
 
     Args:
-      x: A query for each head.
-      position: Where they stand.
-      kind: gemma's name of the kind of layer.
+      x: Queries of N heads.
+      position: Index in the sequence.
+      attention_type: gemma's name of the layers' attention type.
     """
-    return gemma_library.apply_rope(x, position, self.ropes[kind])
+    rope = self.ropes[attention_type]
+    return gemma_library.apply_rope(x, position, rope)
 
-  def _own(self, cache: Cache) -> Cache:
-    """A cache of every layer, without those that attend to another's."""
-    sources = enumerate(self._sources)
-    return _layers(cache, [i for i, source in sources if i == source])
+  def _drop_shared_caches(self, cache: Cache) -> Cache:
+    """Returns a cache without layers that read another layer's."""
+    sources = enumerate(self._cache_layers)
+    return caches.select_layers(cache, [i for i, x in sources if i == x])
 
   def init_cache(self, params: Params, cache_length: int) -> Cache:
-    """An empty cache of `cache_length` slots, for one sequence."""
-    _check_params(params)
+    """Returns an empty cache for one sequence.
+
+    Args:
+      params: The parameters, whose dtype the cache has.
+      cache_length: Number of slots.
+    """
+    param_dtypes.check_dtypes(params)
     cache = self.module.config.init_cache(
       batch_size=1,
       dtype=self.dtype(params),
       cache_length=cache_length,
     )
-    return self._own(cache)
+    return self._drop_shared_caches(cache)
 
   def param_shapes(self) -> PyTree:
-    """Shapes and dtypes of the parameters, without making any."""
+    """Returns shapes and dtypes of the parameters without allocating any."""
     init = self.module.init
     tokens = jnp.zeros((1, 1), jnp.int32)
     return jax.eval_shape(lambda: init(jax.random.key(0), tokens)['params'])
 
   def cache_length(self, cache: Cache) -> int:
-    """Slots of a cache."""
+    """Returns the number of slots of a cache."""
     return next(iter(cache.values()))['k'].shape[-3]
 
   def init_params(self, key: jax.Array) -> Params:
-    """Random parameters, scaled for training from scratch.
-
-    Embeddings have variance 1 / width (Gemma multiplies them by its square
-    root), matrices variance 1 / fan-in, norms start as the identity.
-    """
-    # Norms multiply by 1 more than their parameters, but for Gemma 3n and 4.
+    """Returns random parameters for training from scratch."""
+    # Norms multiply by 1 + scale, except in some Gemma 3n and in Gemma 4.
     config = self.module.config
-    more = hasattr(config, 'transpose_gating_einsum') and getattr(
+    scale_plus_one = hasattr(config, 'transpose_gating_einsum') and getattr(
       config, 'scale_plus_one', True
     )
-    scale = jnp.zeros if more else jnp.ones
-    shapes = self.param_shapes()
-    leaves, treedef = jax.tree_util.tree_flatten_with_path(shapes)
-
-    def draw(k, path, leaf):
-      name = jax.tree_util.keystr(path)
-      if leaf.ndim == 1:
-        return scale(leaf.shape, leaf.dtype)
-      fan_in = leaf.shape[-2]
-      if 'embedding' in name:
-        fan_in = leaf.shape[-1]
-      elif 'attn_vec' in name:
-        fan_in = leaf.shape[0] * leaf.shape[1]
-      elif 'gating' in name and self.gate_by_rows:
-        fan_in = leaf.shape[-1]
-      return jax.random.normal(k, leaf.shape, leaf.dtype) * fan_in**-0.5
-
-    keys = jax.random.split(key, len(leaves))
-    drawn = [draw(k, p, x) for k, (p, x) in zip(keys, leaves, strict=True)]
-    return jax.tree.unflatten(treedef, drawn)
+    return initialization.init_params(
+      key, self.param_shapes(), scale_plus_one, self.gate_by_rows
+    )
 
   def __call__(
     self,
@@ -214,20 +208,22 @@ class LanguageModel:
     mask: Bool[Array, 'L S'],
     cache: Cache | None = None,
   ) -> tuple[Float[Array, 'L V'], Cache | None]:
-    """Logits after each token; the cache with these tokens appended.
+    """Computes logits after each token, and appends the tokens to the cache.
 
     Args:
-      params: The checkpoint.
+      params: The parameters.
       tokens: Token ids.
-      positions: Absolute position of each token, from 0.
-      mask: Which of the S cache slots (or of the L tokens, without a cache)
-        each token may attend to. Sliding windows are applied on top of it.
-      cache: From `init_cache` or a previous call; None to do without.
+      positions: Position of each token in the sequence, from 0.
+      mask: True for the cache slots (without a cache: for the tokens) that each
+        token may attend to. Sliding windows are applied on top of it.
+      cache: From `init_cache` or a previous call; None for no cache.
 
     Returns:
       Logits, float32, and the new cache.
     """
-    logits, _, cache = self.with_hidden(params, tokens, positions, mask, cache)
+    logits, _, cache = self.with_hidden(
+      params, tokens, positions, mask, cache=cache
+    )
     return logits, cache
 
   def with_hidden(
@@ -239,162 +235,174 @@ class LanguageModel:
     cache: Cache | None = None,
     hidden_layers: tuple[int, ...] = (),
   ) -> tuple[Float[Array, 'L V'], Float[Array, 'L D'], Cache | None]:
-    """As a call, which takes the same, with hidden states after the logits.
+    """Computes logits after each token, and hidden states.
 
     Args:
-      params: The checkpoint.
+      params: The parameters.
       tokens: Token ids.
-      positions: Of each token.
-      mask: What each token may attend to.
-      cache: What was read before.
-      hidden_layers: After how many layers, 0 to all of them, states are wanted
-        as they go from layer to layer; those of a token are given one after
-        the other. Without any, the normalised states that the logits are made
-        of. Not of a Gemma 3n, whose layers pass on four.
+      positions: Position of each token in the sequence, from 0.
+      mask: True for the cache slots (without a cache: for the tokens) that each
+        token may attend to. Sliding windows are applied on top of it.
+      cache: From `init_cache` or a previous call; None for no cache.
+      hidden_layers: Numbers of layers, from 0 to all, after which hidden states
+        are returned, concatenated; not supported by Gemma 3n, whose layers pass
+        on four states. Empty for the normalized states that logits are made
+        of.
+
+    Returns:
+      Logits, float32; hidden states; and the new cache.
     """
-    _check_params(params)
-    # The states after so many layers are what the next one is given.
+    param_dtypes.check_dtypes(params)
+    # The states after some layers are the input of the next one.
     layers = self.module.config.num_layers
     readers = [
       'final_norm' if i == layers else f'layer_{i}' for i in hidden_layers
     ]
     if cache is not None:
-      # A layer without one is shown its source's: it only looks at positions.
+      # gemma reads the positions of every layer's cache, also of layers that
+      # read another layer's keys.
       cache = {
         f'layer_{i}': cache[f'layer_{source}']
-        for i, source in enumerate(self._sources)
+        for i, source in enumerate(self._cache_layers)
       }
 
-    def batch(params, tokens, positions, mask, cache):
-      if self.packed:
-        params = self._matrices(params, blocked_layout.BlockedParam)
-      with products.intercepted(readers) as tapped:
-        out, given = self.module.apply(
+    def read_batch(params, tokens, positions, mask, cache):
+      if self.is_packed:
+        params = self._map_matrices(params, blocked_layout.BlockedParam)
+      with products.intercept_modules(readers) as collection:
+        out, inputs = self.module.apply(
           {'params': params},
           tokens,
           positions=positions,
           attention_mask=mask,
           cache=cache,
           return_hidden_states=True,
-          mutable=[tapped],
+          mutable=[collection],
         )
-      states = [given[tapped][reader]['states'][0] for reader in readers]
+      states = [inputs[collection][reader]['states'][0] for reader in readers]
       states = jnp.concatenate(states, -1) if states else out.hidden_states
       return out.logits, states, out.cache
 
     if getattr(self.module.config, 'enable_moe', False):
-      batch = products.as_one_batch(batch)
-    logits, hidden, cache = batch(
-      params, tokens[None], positions[None], mask[None], cache
-    )
-    logits = self._spread(params, logits[0])
-    return logits, hidden[0], cache and self._own(cache)
+      read_batch = ragged_dot.vmap_as_batch(read_batch)
+    batched = tokens[None], positions[None], mask[None], cache
+    logits, hidden, cache = read_batch(params, *batched)
+    logits = self._to_vocab(params, logits[0])
+    return logits, hidden[0], cache and self._drop_shared_caches(cache)
 
-  def _spread(
+  def _to_vocab(
     self, params: Params, logits: Float[Array, '*L P']
   ) -> Float[Array, '*L V']:
-    """Logits of all tokens, of those that the products give.
+    """Returns logits of the whole vocabulary.
 
-    Rows that stand for no token are left out; a token that is not spoken has
-    -inf.
+    Args:
+      params: The parameters; may restrict the vocabulary.
+      logits: Products with the table's rows. Rows that pad the table are left
+        out; tokens outside of a restricted vocabulary get -inf.
     """
-    said = params['embedder'].get(VOCAB_IDS)
-    if said is not None:
-      return processing.scatter_to_vocab(logits, said, self.vocab_size)
+    vocab_ids = params['embedder'].get(VOCAB_IDS)
+    if vocab_ids is not None:
+      return processing.scatter_to_vocab(logits, vocab_ids, self.vocab_size)
     return logits[..., : self.vocab_size]
 
   def restrict_vocab(
     self, params: Params, tokens: Int[Array, 'N'] | np.ndarray | Sequence[int]
   ) -> Params:
-    """Parameters of the same model that only says some of the tokens.
+    """Returns parameters with which the model emits only some tokens.
 
-    It reads all of them. What it says then is -inf but for these, and their
-    softmax is what it was, given that one of these comes. Products with the
-    table, which are most of a small model, get cheaper by what is left out; as
+    The model reads all tokens. Logits of other tokens are -inf, so that the
+    softmax is conditioned on the restricted vocabulary. Products with the
+    table, most of a small model's time, get cheaper in proportion, as in
     FR-Spec (Zhao et al. 2025, arXiv 2502.14856), VocabTrim (arXiv 2506.22694)
-    and EAGLE-3's `d2t` (Li et al. 2025, arXiv 2503.01840) have it.
+    and EAGLE-3's `d2t` (Li et al. 2025, arXiv 2503.01840).
 
     Args:
-      params: Of the model, with its whole vocabulary.
-      tokens: Ids, each of them once.
+      params: Parameters with the whole vocabulary.
+      tokens: Distinct token ids.
     """
     tokens = np.sort(np.asarray(tokens, np.int32))
     rows = {RESTRICTED_TABLE: jnp.asarray(self._table(params)[tokens])}
-    rows = self.pack(rows) if self.packed else rows
+    rows = self.pack(rows) if self.is_packed else rows
     extra = rows | {VOCAB_IDS: jnp.asarray(tokens)}
     return params | {'embedder': params['embedder'] | extra}
 
   def split_vocab_ids(
     self, params: Params
   ) -> tuple[Params, Int[Array, 'N'] | None]:
-    """Parameters with which logits are of the tokens alone that are said.
+    """Splits off the ids of a restricted vocabulary.
 
     Returns:
-      Those parameters, and the ids that their logits are of; the same ones and
-      None of a model that says all tokens.
+      Parameters with which logits cover the restricted vocabulary only, and
+      the ids of these logits; the same parameters and None if the vocabulary
+      is not restricted.
     """
     embedder = dict(params['embedder'])
-    said = embedder.pop(VOCAB_IDS, None)
-    return params if said is None else params | {'embedder': embedder}, said
+    vocab_ids = embedder.pop(VOCAB_IDS, None)
+    if vocab_ids is None:
+      return params, None
+    return params | {'embedder': embedder}, vocab_ids
 
   def hidden_size(
     self, params: Params, hidden_layers: tuple[int, ...] = ()
   ) -> int:
-    """Numbers of what `with_hidden` gives as a token's hidden state."""
+    """Returns the size of a hidden state of `with_hidden`.
+
+    Args:
+      params: The parameters.
+      hidden_layers: As for `with_hidden`.
+    """
     del params
     return self.module.config.embed_dim * max(1, len(hidden_layers))
 
   def dtype(self, params: Params) -> Any:
-    """Of parameters and hidden states."""
+    """Returns the dtype of parameters and hidden states."""
     return self._table(params).dtype
 
   def _table(self, params: Params, name: str = 'input_embedding') -> Any:
-    """The embedding table, [tokens, width], or what stands for it."""
+    """Returns the embedding table, [tokens, width], packed or not."""
     table = params['embedder'][name]
-    return (
-      blocked_layout.BlockedWeight(table, products.ORDERS[name])
-      if self.packed
-      else table
-    )
+    if not self.is_packed:
+      return table
+    return blocked_layout.BlockedWeight(table, products.AXIS_SPLITS[name])
 
   def embed(self, params: Params, token: Int[Array, '']) -> Float[Array, 'D']:
-    """A token's row of the embedding table, as it is stored."""
+    """Returns a token's row of the embedding table, as it is stored."""
     return self._table(params)[token]
 
   def unembed(
     self, params: Params, hidden: Float[Array, 'D']
   ) -> Float[Array, 'V']:
-    """Logits of a hidden state, by the same table."""
-    spoken = (
-      RESTRICTED_TABLE
-      if RESTRICTED_TABLE in params['embedder']
-      else 'input_embedding'
-    )
-    logits = products.decode(hidden, self._table(params, spoken))
+    """Returns the logits of a normalized hidden state."""
+    is_restricted = RESTRICTED_TABLE in params['embedder']
+    name = RESTRICTED_TABLE if is_restricted else 'input_embedding'
+    logits = products.decode(hidden, self._table(params, name))
     cap = self.module.config.final_logit_softcap
     logits = logits if cap is None else jnp.tanh(logits / cap) * cap
-    return self._spread(params, logits)
+    return self._to_vocab(params, logits)
 
   def first_layers(self, layers: int) -> 'LanguageModel':
-    """The model of the first layers only; the same parameters will do.
+    """Returns the model of the first layers, with the same parameters.
+
+    Args:
+      layers: Number of layers, less than the model's.
 
     Raises:
-      ValueError: There are no such layers, or they are no model.
+      ValueError: The number is out of range, or the layers depend on others.
     """
     config = self.module.config
-    # A part of the one table with what each layer adds for a token would have
-    # to be copied in every pass.
-    shared = len(set(self._sources)) < config.num_layers
-    if shared or getattr(config, 'per_layer_input_dim', 0):
+    # Per-layer embeddings are one table, a part of which would be copied in
+    # every pass.
+    shares_caches = len(set(self._cache_layers)) < config.num_layers
+    if shares_caches or getattr(config, 'per_layer_input_dim', 0):
       raise ValueError(
         f'layers: the first {layers} of {type(self.module).__name__} are no'
-        ' model of their own, for its layers share caches or embeddings; give'
-        ' another drafter.'
+        ' model, since its layers share caches or embeddings; give another'
+        ' drafter.'
       )
     if not 1 <= layers < config.num_layers:
       raise ValueError(
-        f'layers: {layers} will not do; the verifier has {config.num_layers},'
-        f' give 1 to {config.num_layers - 1}.'
+        f'layers: must be from 1 to {config.num_layers - 1}, as the verifier'
+        f' has {config.num_layers}, got {layers}.'
       )
     config = dataclasses.replace(
       config,
@@ -405,73 +413,50 @@ class LanguageModel:
     )
 
   def first_layers_cache(self, cache: Cache) -> Cache:
-    """What a cache of more layers holds of this model's."""
-    return _layers(cache, range(self.module.config.num_layers))
+    """Returns the part of a larger model's cache that belongs to this model."""
+    return caches.select_layers(cache, range(self.module.config.num_layers))
 
   def rewind(self, cache: Cache, length: Int[Array, '']) -> Cache:
-    """The cache as it was when it held `length` tokens.
+    """Returns the cache as it was with `length` tokens.
 
-    Only integers change: slots past `length` stay as they are and are masked
+    Only integers change: slots past `length` keep their content and are masked
     until they are written again.
     """
-    return {
-      name: layer | {'end_index': jnp.full_like(layer['end_index'], length)}
-      for name, layer in cache.items()
-    }
+    return caches.rewind(cache, length)
 
   def move(
     self, cache: Cache, at: Int[Array, ''], slots: Int[Array, 'N']
   ) -> Cache:
-    """The cache with what some slots hold written to `at` and after it."""
+    """Returns the cache with some slots copied to other slots.
 
-    def moved(path, x):
-      # By name, how many axes stand after that of the slots.
-      after = {'k': 2, 'v': 2, 'positions': 0}.get(products.tree_keys(path)[-1])
-      if after is None:
-        return x
-      axis = x.ndim - 1 - after
-      chosen = jnp.take(x, slots, axis=axis)
-      return jax.lax.dynamic_update_slice_in_dim(x, chosen, at, axis)
-
-    return jax.tree_util.tree_map_with_path(moved, cache)
+    Args:
+      cache: The cache.
+      at: First slot to write.
+      slots: Slots to copy from, in order.
+    """
+    return caches.move(cache, at, slots)
 
   def resize(self, params: Params, cache: Cache, cache_length: int) -> Cache:
-    """The same cache with more slots."""
+    """Returns the cache with more slots.
+
+    Args:
+      params: The parameters.
+      cache: The cache.
+      cache_length: New number of slots.
+    """
     empty = jax.eval_shape(lambda: self.init_cache(params, cache_length))
-    return jax.tree.map(
-      lambda x, y: jnp.pad(
-        x, [(0, n - m) for m, n in zip(x.shape, y.shape, strict=True)]
-      ),
-      cache,
-      empty,
-    )
+    return caches.pad(cache, empty)
 
 
-def _check_params(params: Params) -> None:
-  """Refuses parameters in float16, of which `load_model` makes float32.
-
-  Raises:
-    ValueError: Some are.
-  """
-  if any(x.dtype == jnp.float16 for x in jax.tree.leaves(params)):
-    raise ValueError(
-      "params: they are float16, and Gemma's activations pass the largest"
-      ' number of float16; cast them to float32 or bfloat16.'
-    )
-
-
-def _layers(cache: Cache, layers: Iterable[int]) -> Cache:
-  """Some layers' part of a cache."""
-  return {f'layer_{i}': cache[f'layer_{i}'] for i in layers}
-
-
-def from_config(config: Mapping[str, Any], dtype=jnp.float32) -> LanguageModel:
-  """A model from the fields of a Hugging Face `config.json`.
+def from_config(
+  config: Mapping[str, Any], dtype: Any = jnp.float32
+) -> LanguageModel:
+  """Returns the model that a Hugging Face `config.json` describes.
 
   Args:
-    config: Those fields, of a family that `families` knows; of one that also
-      sees or hears, the text model is taken.
-    dtype: What the parameters are kept in.
+    config: The fields of config.json, of a family in `families`; of a
+      multimodal model, the text model is returned.
+    dtype: Dtype of the parameters.
 
   Raises:
     ValueError: The family, or a value in it, is not supported.
@@ -482,26 +467,26 @@ def from_config(config: Mapping[str, Any], dtype=jnp.float32) -> LanguageModel:
 
 
 def from_gemma(name: str) -> tuple[LanguageModel, str]:
-  """The model of one of gemma's own checkpoints, and where its tokenizer is.
+  """Returns the model of one of gemma's checkpoints, and its tokenizer's path.
 
   Args:
     name: A key of `gemma_library.gemma_checkpoints`.
 
   Raises:
-    ValueError: It is not the name of a text model.
+    ValueError: The checkpoint is no text model.
   """
   gm = gemma_library.import_gemma()
   # GEMMA3N_E2B_IT is a checkpoint of the class Gemma3n_E2B.
   family, *size = name.split('-')[:-1] or [name]
   class_name = '_'.join([family.capitalize(), *map(str.upper, size)])
-  kind = getattr(gm.nn, class_name, None)
-  if kind is None:
+  model_class = getattr(gm.nn, class_name, None)
+  if model_class is None:
     raise ValueError(
       f'model: gemma has no text model for {name!r}; give a Gemma 2, 3, 3n or'
       " 4, such as 'gemma2-2b-it'."
     )
-  fields = {f.name for f in dataclasses.fields(kind)}
-  module = kind(**({'text_only': True} if 'text_only' in fields else {}))
-  tokenizer = gm.text.Tokenizer.from_version(kind.INFO.tokenizer_version)
+  fields = {f.name for f in dataclasses.fields(model_class)}
+  module = model_class(**({'text_only': True} if 'text_only' in fields else {}))
+  tokenizer = gm.text.Tokenizer.from_version(model_class.INFO.tokenizer_version)
   size = module.config.num_embed
   return LanguageModel(module=module, vocab_size=size), str(tokenizer.path)

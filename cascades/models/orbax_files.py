@@ -1,6 +1,7 @@
-"""Orbax checkpoints of gemma's: in folders, and those that gemma fetches."""
+"""Orbax checkpoints of gemma's: in folders, and those that gemma downloads."""
 
 import dataclasses
+import difflib
 import pathlib
 from typing import Any, NamedTuple
 
@@ -9,54 +10,50 @@ import jax.numpy as jnp
 from etils import epath
 from jaxtyping import PyTree
 
+from cascades import arguments
 from cascades.models import (
   gemma_library,
   huggingface,
   language,
-  loading,
+  param_dtypes,
   sharding,
-  tensor_files,
+  tokenizer_files,
   tokenizers,
   turns,
 )
+from cascades.models.checkpoint_source import (
+  Checkpoint,
+  LoadOptions,
+  ModelDescription,
+  match_tokenizer,
+  place_layers,
+)
 
-# One of these is in every folder that Orbax has written.
-_FILES = ('_METADATA', '_CHECKPOINT_METADATA')
+# Orbax writes one of these into every checkpoint.
+_MARKS = ('_METADATA', '_CHECKPOINT_METADATA')
 
 
-def find(folder: pathlib.Path) -> pathlib.Path | None:
-  """Where in a folder Orbax has written; None if it has not.
-
-  Raises:
-    ValueError: It has in several places.
-  """
-  if folder.is_file():
-    return None
-  found = [
-    place
-    for place in (folder, *sorted(folder.iterdir()))
-    if any((place / name).is_file() for name in _FILES)
+def find_checkpoints(folder: pathlib.Path) -> list[pathlib.Path]:
+  """Returns the Orbax checkpoints of a folder: itself, or folders in it."""
+  if not folder.is_dir():
+    return []
+  checkpoints = [
+    path
+    for path in (folder, *sorted(folder.iterdir()))
+    if any((path / name).is_file() for name in _MARKS)
   ]
-  # A checkpoint of Kauldron's holds others, and says itself which.
-  if folder in found:
-    return folder
-  if len(found) > 1:
-    names = ', '.join(place.name for place in found)
-    raise ValueError(
-      f'model: {folder} holds several checkpoints ({names}); give the folder'
-      ' of one.'
-    )
-  return found[0] if found else None
+  # A checkpoint of Kauldron's holds others, and names the one to read.
+  return [folder] if folder in checkpoints else checkpoints
 
 
-class Folder(NamedTuple):
-  """A checkpoint in a folder, before its parameters are read.
+class OrbaxSource(NamedTuple):
+  """An Orbax checkpoint in a folder, before its parameters are read.
 
   Attributes:
-    path: What Orbax has written.
-    model: What it is a checkpoint of.
-    tokenizer: The model's.
-    shapes: Of what is stored.
+    path: The folder that Orbax wrote.
+    model: The model of the checkpoint.
+    tokenizer: The model's tokenizer.
+    shapes: Shapes and dtypes of the stored parameters.
   """
 
   path: pathlib.Path
@@ -64,118 +61,183 @@ class Folder(NamedTuple):
   tokenizer: tokenizers.Tokenizer
   shapes: PyTree
 
-  def describe(self, dtype: str | None) -> loading.Description:
-    """Reads nothing; arguments and result as of `loading.Stored`."""
-    dtype = dtype or tensor_files.choose_dtype(_dtypes(self.shapes))
-    return self.model, self.shapes, dtype
+  def describe(self, dtype: str | None) -> ModelDescription:
+    """Returns the model and the shapes of its parameters.
 
-  def load(
-    self, dtype: str | None, mesh: jax.sharding.Mesh | None, packed: bool
-  ) -> loading.Loaded:
-    """Reads it; arguments and result as of `loading.Stored`."""
+    Args:
+      dtype: The dtype asked for; None as in `LoadOptions`.
+    """
+    dtype = dtype or param_dtypes.choose_dtype(_dtypes(self.shapes))
+    return ModelDescription(self.model, self.shapes, dtype)
+
+  def load(self, options: LoadOptions) -> Checkpoint:
+    """Reads the parameters.
+
+    Args:
+      options: Dtype, devices and order of the parameters.
+
+    Raises:
+      ValueError: The checkpoint is damaged.
+    """
     try:
-      params = _restore(self.path, self.model, self.shapes, dtype, mesh)
-    # Whatever Orbax may raise, the user's way out is the same.
-    except Exception as e:
+      params = _restore(self.path, self.model, self.shapes, options)
+    # Whatever Orbax raises, the user can do one thing.
+    except Exception as error:
       raise ValueError(
-        f'model: {self.path} is damaged ({_said(e)}); fetch it again.'
-      ) from e
-    model = dataclasses.replace(self.model, packed=packed)
-    return model, loading.lay_all(model, params, dtype, mesh), self.tokenizer
+        f'model: {self.path} is damaged ({_first_line(error)}); fetch it again.'
+      ) from error
+    model = dataclasses.replace(self.model, is_packed=options.pack)
+    return Checkpoint(
+      model, place_layers(model, params, options), self.tokenizer
+    )
 
 
-class Fetched(NamedTuple):
-  """One of gemma's own checkpoints, which gemma fetches.
+class GemmaSource(NamedTuple):
+  """One of gemma's own checkpoints, which gemma downloads.
 
   Attributes:
-    name: Its name in gemma.
+    name: A key of `gemma_library.gemma_checkpoints`.
   """
 
   name: str
 
-  def describe(self, dtype: str | None) -> loading.Description:
-    """Fetches nothing; arguments and result as of `loading.Stored`."""
-    model, _ = language.from_gemma(self.name)
-    return model, model.param_shapes(), dtype
+  def describe(self, dtype: str | None) -> ModelDescription:
+    """Returns the model and the shapes of its parameters; downloads nothing.
 
-  def load(
-    self, dtype: str | None, mesh: jax.sharding.Mesh | None, packed: bool
-  ) -> loading.Loaded:
-    """Fetches it; arguments and result as of `loading.Stored`."""
+    Args:
+      dtype: The dtype asked for; None for the stored one.
+    """
+    model, _ = language.from_gemma(self.name)
+    return ModelDescription(model, model.param_shapes(), dtype)
+
+  def load(self, options: LoadOptions) -> Checkpoint:
+    """Downloads the model.
+
+    Args:
+      options: Dtype, devices and order of the parameters.
+
+    Raises:
+      ValueError: The model cannot be downloaded.
+    """
     path = gemma_library.gemma_checkpoints()[self.name].value
     model, file = language.from_gemma(self.name)
     try:
       tokenizer = tokenizers.Tokenizer(epath.Path(file).read_bytes())
       shapes = gemma_library.orbax_shapes(path)
-      params = _restore(path, model, shapes, dtype, mesh)
-    # Whatever a cloud client may raise, the user's way out is the same.
-    except Exception as e:
+      params = _restore(path, model, shapes, options)
+    # Whatever a cloud client raises, the user can do one thing.
+    except Exception as error:
       raise ValueError(
-        f'model: {self.name} could not be fetched from {path} ({_said(e)});'
-        ' check the connection, or give a folder that holds the model.'
-      ) from e
+        f'model: {self.name} could not be fetched from {path}'
+        f' ({_first_line(error)}); check the connection, or give a folder that'
+        ' holds the model.'
+      ) from error
     if self.name.endswith('-it'):
       tokenizer = turns.with_turn_end(tokenizer)
-    model = loading.paired(file, model, tokenizer)
-    model = dataclasses.replace(model, packed=packed)
-    return model, loading.lay_all(model, params, dtype, mesh), tokenizer
+    model = match_tokenizer(file, model, tokenizer)
+    model = dataclasses.replace(model, is_packed=options.pack)
+    return Checkpoint(model, place_layers(model, params, options), tokenizer)
 
 
-def open_folder(
-  folder: pathlib.Path, architecture: str | None, name: str | None
-) -> Folder:
-  """A checkpoint in a folder.
+def open_folder(path: pathlib.Path, architecture: str | None) -> OrbaxSource:
+  """Opens the checkpoint of a folder.
+
+  The architecture is the one that the user names, else the one of a
+  config.json beside the checkpoint, else gemma's with as many layers of the
+  same width.
 
   Args:
-    folder: What Orbax has written.
-    architecture: What the user says that it is, if anything.
-    name: The checkpoint of gemma's that has this architecture; else a
-      config.json beside the folder says it, or its shapes do.
+    path: The folder of a checkpoint, or a folder that holds one.
+    architecture: The architecture that the user names, such as 'gemma2-2b';
+      None for no name.
 
   Raises:
-    ValueError: It is damaged, or none of gemma's.
+    ValueError: The folder is damaged, holds no checkpoint of gemma's or
+      several, or gemma has no such architecture.
   """
+  folder = _only_checkpoint(path)
+  name = _checkpoint_name(architecture) if architecture else None
   try:
     shapes = gemma_library.orbax_shapes(folder)
-  # Whatever Orbax may raise, the user's way out is the same.
-  except Exception as e:
+  # Whatever Orbax raises, the user can do one thing.
+  except Exception as error:
     raise ValueError(
-      f'model: {folder} is no checkpoint that Orbax can read ({_said(e)});'
-      ' fetch it again.'
-    ) from e
-  # Downloads have the tokenizer beside the checkpoint, not in it.
-  places = folder, folder.parent
-  beside = [p for p in places if (p / 'config.json').is_file()]
-  if beside and not name:
-    _, model = huggingface.read_config(beside[0])
+      f'model: {folder} is no checkpoint that Orbax can read'
+      f' ({_first_line(error)}); fetch it again.'
+    ) from error
+  # Downloads have config and tokenizer beside the checkpoint, not in it.
+  parents = folder, folder.parent
+  configs = [x for x in parents if (x / 'config.json').is_file()]
+  tokenizer_path = None
+  if configs and not name:
+    _, model = huggingface.read_config(configs[0])
   else:
     name = name or _name_by_shapes(folder, shapes)
-    model, fetched = language.from_gemma(name)
+    model, tokenizer_path = language.from_gemma(name)
   _check_shapes(folder, shapes, model)
-  beside = [p for p in places if (p / 'tokenizer.model').is_file()]
-  if beside or name is None:
-    tokenizer = tokenizers.read((beside or places)[0] / 'tokenizer.model')
-  else:
-    try:
-      tokenizer = tokenizers.Tokenizer(epath.Path(fetched).read_bytes())
-    except Exception as e:
-      raise ValueError(
-        f'model: {folder} has no tokenizer.model beside it, and {fetched} could'
-        f' not be fetched ({_said(e)}); put one there.'
-      ) from e
+  tokenizer = _read_tokenizer(folder, tokenizer_path)
   names = str(architecture), folder.name, folder.parent.name
   if any(name.endswith('-it') for name in names):
     tokenizer = turns.with_turn_end(tokenizer)
-  model = loading.paired('tokenizer.model', model, tokenizer)
-  return Folder(folder, model, tokenizer, shapes)
+  model = match_tokenizer('tokenizer.model', model, tokenizer)
+  return OrbaxSource(folder, model, tokenizer, shapes)
+
+
+def _only_checkpoint(path: pathlib.Path) -> pathlib.Path:
+  """Returns the only checkpoint of a folder.
+
+  Raises:
+    ValueError: There is none, or there are several.
+  """
+  checkpoints = find_checkpoints(path)
+  if len(checkpoints) == 1:
+    return checkpoints[0]
+  if not checkpoints:
+    raise ValueError(
+      f'model: {path} holds no Orbax checkpoint; give a folder with one.'
+    )
+  names = ', '.join(x.name for x in checkpoints)
+  raise ValueError(
+    f'model: {path} holds several checkpoints ({names}); give the folder of'
+    ' one.'
+  )
+
+
+def _read_tokenizer(
+  folder: pathlib.Path, gemma_path: str | None
+) -> tokenizers.Tokenizer:
+  """Reads the tokenizer beside a checkpoint, else the one that gemma has.
+
+  Args:
+    folder: The folder of the checkpoint.
+    gemma_path: The path, here or in a cloud, of gemma's tokenizer; None if the
+      model is no model of gemma's own.
+
+  Raises:
+    ValueError: There is no tokenizer, or it is damaged.
+  """
+  parents = folder, folder.parent
+  present = [x for x in parents if (x / 'tokenizer.model').is_file()]
+  if present or gemma_path is None:
+    return tokenizer_files.read((present or parents)[0] / 'tokenizer.model')
+  try:
+    return tokenizers.Tokenizer(epath.Path(gemma_path).read_bytes())
+  except Exception as error:
+    raise ValueError(
+      f'model: {folder} has no tokenizer.model beside it, and {gemma_path}'
+      f' could not be fetched ({_first_line(error)}); put one there.'
+    ) from error
 
 
 def find_gemma(layers: int, width: int) -> str | None:
-  """One of gemma's own checkpoints of this architecture; None if none is.
+  """Returns the name of a checkpoint of gemma's with an architecture.
 
   Args:
-    layers: How many there are.
-    width: Numbers in an embedding.
+    layers: Number of layers.
+    width: Size of an embedding.
+
+  Returns:
+    The first name with this architecture; None if there is none.
   """
   for name in gemma_library.gemma_checkpoints():
     config = language.from_gemma(name)[0].module.config
@@ -184,8 +246,34 @@ def find_gemma(layers: int, width: int) -> str | None:
   return None
 
 
+def _checkpoint_name(architecture: str) -> str:
+  """Returns the name of a checkpoint of gemma's that has an architecture.
+
+  Args:
+    architecture: A name of gemma's without its variant, such as 'gemma2-2b',
+      or with it.
+
+  Raises:
+    ValueError: gemma has no such architecture.
+  """
+  names = list(gemma_library.gemma_checkpoints())
+  for name in (architecture, f'{architecture}-it'):
+    if name in names:
+      return name
+  nearest = difflib.get_close_matches(architecture, names, 1, 0.0)
+  guess = f'did you mean {nearest[0]!r}? ' if nearest else ''
+  raise ValueError(
+    f'model: {arguments.quote(architecture)} is no architecture of gemma;'
+    f' {guess}There are {", ".join(names)}.'
+  )
+
+
 def _name_by_shapes(folder: pathlib.Path, shapes: PyTree) -> str:
-  """One of gemma's checkpoints that has parameters of these shapes."""
+  """Returns the name of a checkpoint of gemma's with the same shapes.
+
+  Raises:
+    ValueError: gemma has no such checkpoint.
+  """
   layers = sum(name.startswith('layer_') for name in shapes)
   width = shapes['embedder']['input_embedding'].shape[1]
   name = find_gemma(layers, width)
@@ -200,23 +288,27 @@ def _name_by_shapes(folder: pathlib.Path, shapes: PyTree) -> str:
 def _check_shapes(
   folder: pathlib.Path, shapes: PyTree, model: language.LanguageModel
 ) -> None:
-  """Refuses parameters that are not the model's."""
-  found, wanted = (
+  """Refuses parameters that are not the model's.
+
+  Raises:
+    ValueError: A parameter is missing or has another shape.
+  """
+  stored, expected = (
     {
       jax.tree_util.keystr(path, simple=True, separator='/'): x.shape
       for path, x in jax.tree_util.tree_leaves_with_path(tree)
     }
     for tree in (shapes, model.param_shapes())
   )
-  # What is no layer may also be of images and of sound.
-  names = {name for name in found if name.startswith('layer_')} | wanted.keys()
+  # Parameters outside of layers may also belong to images and sound.
+  names = {x for x in stored if x.startswith('layer_')} | expected.keys()
   for name in sorted(names):
-    if found.get(name) != wanted.get(name):
+    if stored.get(name) != expected.get(name):
       raise ValueError(
         f'model: in {folder} the parameter {name} has the shape'
-        f' {found.get(name)} where its architecture asks for'
-        f' {wanted.get(name)}; give the architecture that it is of in front of'
-        " the folder ('gemma2-2b:/path'), or put its config.json beside it."
+        f' {stored.get(name)} where its architecture implies'
+        f' {expected.get(name)}; give its architecture in front of the folder'
+        " ('gemma2-2b:/path'), or put its config.json beside it."
       )
 
 
@@ -224,41 +316,39 @@ def _restore(
   folder: str | pathlib.Path,
   model: language.LanguageModel,
   shapes: PyTree,
-  dtype: str | None,
-  mesh: jax.sharding.Mesh | None,
+  options: LoadOptions,
 ) -> language.Params:
-  """The parameters of a checkpoint, each where it is to lie as it is read.
+  """Reads the parameters of a checkpoint onto their devices.
 
   Args:
-    folder: What Orbax has written, here or in a cloud.
-    model: Says how they can be divided.
-    shapes: Shapes and dtypes of what is stored.
-    dtype: What they become; None leaves them as they are stored, but for
-      float16 (see `tensor_files.choose_dtype`).
-    mesh: Devices that they are divided among; None for the first device.
+    folder: The folder that Orbax wrote, here or in a cloud.
+    model: The model; says how parameters are divided.
+    shapes: Shapes and dtypes of the stored parameters.
+    options: Dtype and devices. Without a dtype, parameters keep theirs, except
+      float16 (see `param_dtypes.choose_dtype`).
   """
   ckpts = gemma_library.import_gemma().ckpts
-  dtype = dtype or tensor_files.choose_dtype(_dtypes(shapes), folder)
-  if mesh is None:
-    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    layout = jax.tree.map(lambda x: here, shapes)
+  dtype = options.dtype or param_dtypes.choose_dtype(_dtypes(shapes), folder)
+  if options.mesh is None:
+    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    layout = jax.tree.map(lambda x: device, shapes)
   else:
-    layout = sharding.layout(model, shapes, mesh)
-  wanted = jax.tree.map(
-    lambda x, where: jax.ShapeDtypeStruct(
-      x.shape, jnp.dtype(dtype or x.dtype), sharding=where
+    layout = sharding.layout(model, shapes, options.mesh)
+  structs = jax.tree.map(
+    lambda x, placement: jax.ShapeDtypeStruct(
+      x.shape, jnp.dtype(dtype or x.dtype), sharding=placement
     ),
     shapes,
     layout,
   )
-  return ckpts.load_params(folder, params=wanted)
+  return ckpts.load_params(folder, params=structs)
 
 
 def _dtypes(shapes: PyTree) -> list[Any]:
-  """The types of parameters, by their shapes."""
+  """Returns the dtypes of parameters from their shapes."""
   return [x.dtype for x in jax.tree.leaves(shapes)]
 
 
-def _said(error: Exception) -> str:
-  """The first line of what a library said."""
+def _first_line(error: Exception) -> str:
+  """Returns the first line of a library's error message."""
   return (str(error).splitlines() or [type(error).__name__])[0]

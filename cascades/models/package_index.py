@@ -1,8 +1,8 @@
-"""Real models that come as Python packages: the weights in parts.
+"""Models that come as Python packages, with their weights in parts.
 
-Package indices take files of 100 MB at the most. The parts are joined once, in
-the user's cache folder, and what comes of them is known by its checksum. The
-models have terms of their own, which are named as they are joined.
+A package index takes files of at most 100 MB. The parts are joined once, in the
+user's cache folder, and the result is verified by its checksum. The terms of a
+model are printed when its parts are joined.
 """
 
 import functools
@@ -21,13 +21,13 @@ class PackagedModel(NamedTuple):
   """A model in parts.
 
   Attributes:
-    file: What the whole is called.
-    sha256: Its checksum.
-    parts: A package each, and the part's path in it.
-    extra: Of this project, which installs them.
-    terms: What its makers ask of who uses it.
-    notice: What they ask to be put beside whatever is made of it.
-    licence: The same, a file of their terms' words.
+    file: Name of the joined file.
+    sha256: Checksum of the joined file.
+    parts: For each part, the package and the part's path in it.
+    extra: Extra of this distribution that installs the packages.
+    terms: The model's terms of use, in one line.
+    notice: Text that the terms require beside every derived model.
+    licence: File with the terms in full.
   """
 
   file: str
@@ -61,32 +61,32 @@ MODELS = {
 
 
 def fetch(name: str) -> pathlib.Path:
-  """The file of a model, which is joined if it is not there.
+  """Returns the file of a model; joins its parts if it does not exist.
 
   Args:
     name: A key of `MODELS`.
 
   Raises:
-    ValueError: Its packages are not installed, or what they hold, or what the
-      cache holds, is not the model.
+    ValueError: The model's packages are not installed, or the checksum of the
+      packages or of the file in the cache is wrong.
   """
   model = MODELS[name]
   file = compilation.cache_folder().parent / 'models' / model.file
   if file.exists():
-    if _checksum_of(file, file.stat().st_mtime_ns) != model.sha256:
+    if _cached_checksum(file, file.stat().st_mtime_ns) != model.sha256:
       raise ValueError(
         f'model: {file} is not {name}, whose checksum is {model.sha256}; remove'
         ' it.'
       )
     return file
-  parts = [_part(name, model, *part) for part in model.parts]
+  parts = [_find_part(name, model, package) for package in model.parts]
   if _checksum(parts) != model.sha256:
     raise ValueError(
-      f'model: the packages of {name} do not hold it (checksum); install them'
-      ' anew.'
+      f'model: the packages of {name} have another checksum; install them'
+      ' again.'
     )
   try:
-    with atomic.replace_file(file) as whole, whole.open('wb') as out:
+    with atomic.replace_file(file) as part_file, part_file.open('wb') as out:
       for path in parts:
         with path.open('rb') as part:
           shutil.copyfileobj(part, out)
@@ -99,33 +99,34 @@ def fetch(name: str) -> pathlib.Path:
   return file
 
 
-def _part(
-  name: str, model: PackagedModel, package: str, path: str
+def _find_part(
+  name: str, model: PackagedModel, part: tuple[str, str]
 ) -> pathlib.Path:
-  """Where a part lies.
+  """Returns the path of a part.
 
   Raises:
-    ValueError: Its package is not installed.
+    ValueError: The package is not installed.
   """
-  found = importlib.util.find_spec(package)
-  places = found.submodule_search_locations if found else None
-  part = pathlib.Path(places[0]) / path if places else None
-  if part is None or not part.is_file():
+  package, path = part
+  spec = importlib.util.find_spec(package)
+  folders = spec.submodule_search_locations if spec else None
+  file = pathlib.Path(folders[0]) / path if folders else None
+  if file is None or not file.is_file():
     raise ValueError(extras.missing('model', name, model.extra))
-  return part
+  return file
 
 
 @functools.lru_cache(maxsize=8)
-def _checksum_of(file: pathlib.Path, written: int) -> str:
-  """SHA-256 of a file, as it was written last."""
-  del written
+def _cached_checksum(file: pathlib.Path, modified_ns: int) -> str:
+  """Returns the SHA-256 of a file; computed once for each modification."""
+  del modified_ns
   return _checksum([file])
 
 
 def _checksum(files: Sequence[pathlib.Path]) -> str:
-  """SHA-256 of files, one after the other."""
-  found = hashlib.sha256()
+  """Returns the SHA-256 of the concatenation of files."""
+  digest = hashlib.sha256()
   for path in files:
     with path.open('rb') as file:
-      hashlib.file_digest(file, lambda: found)
-  return found.hexdigest()
+      hashlib.file_digest(file, lambda: digest)
+  return digest.hexdigest()

@@ -14,23 +14,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cascades.models import families
+from cascades.models import families, tensor_files
 
-# The leaf with a row for each token: the largest of a small model.
+# Path of the embedding table, the largest leaf of a small model.
 TABLE = 'embedder', 'input_embedding'
 TABLE_TENSOR = 'model.embed_tokens.weight'
-_SAME, _TURNED = '... -> ...', 'o i -> i o'
+_SAME, _TRANSPOSED = '... -> ...', 'o i -> i o'
 
 
 class ParamMapping(NamedTuple):
   """One leaf of gemma's tree and the Hugging Face tensors it comes from.
 
   Attributes:
-    path: Keys into gemma's tree.
+    path: Keys into gemma's parameter tree.
     names: Names of the Hugging Face tensors, in order.
-    pack: From the tensors, in that order, to the leaf; they may come one by
-      one.
-    unpack: From the leaf to the tensors, in that order.
+    pack: Makes the leaf of an iterable of the tensors, in that order.
+    unpack: Makes the tensors of the leaf, in that order.
   """
 
   path: tuple[str, ...]
@@ -40,45 +39,41 @@ class ParamMapping(NamedTuple):
 
 
 class Tensor(NamedTuple):
-  """A tensor of Hugging Face's, before it is made.
+  """A Hugging Face tensor, before its array is made.
 
   Attributes:
     name: Its name in a file.
-    of: Its shape and dtype.
-    make: Gives it, contiguous.
+    struct: Its shape and dtype.
+    make: Returns its contiguous array.
   """
 
   name: str
-  of: jax.ShapeDtypeStruct
+  struct: jax.ShapeDtypeStruct
   make: Callable[[], np.ndarray]
 
 
 def get(tree: Any, path: Iterable[str]) -> Any:
-  """What a tree holds at the end of a path of keys."""
+  """Returns the part of a tree at a path of keys."""
   return functools.reduce(lambda part, key: part[key], path, tree)
 
 
 def _only(parts: Iterable[Any]) -> Any:
-  """The one part that there is."""
+  """Returns the only part."""
   (part,) = parts
   return part
 
 
 def _stack(parts: Iterable[Any], count: int) -> Any:
-  """`np.stack`, with no more than one part held beside the result.
-
-  Args:
-    parts: Arrays of one shape and dtype, or what JAX traces in their place.
-    count: How many they are.
+  """Stacks arrays; holds one part at a time beside the result.
 
   Returns:
     [count, ...].
   """
-  parts, out = iter(parts), None
-  for i, part in enumerate(parts):
-    # Shapes are looked at, and there is nothing to hold.
+  iterator, out = iter(parts), None
+  for i, part in enumerate(iterator):
+    # Tracers have shapes only, and take no memory.
     if isinstance(part, jax.Array):
-      return jnp.stack([part, *parts])
+      return jnp.stack([part, *iterator])
     if out is None:
       out = np.empty((count, *part.shape), part.dtype)
     out[i] = part
@@ -93,37 +88,36 @@ def _leaf(
   layer: int | None = None,
   **sizes: int,
 ) -> ParamMapping:
-  """A leaf that is a tensor, or several of one shape one after the other.
+  """Returns the mapping of a leaf that is a tensor, or a stack of tensors.
 
   Args:
-    path: Keys into gemma's tree, with slashes between them.
-    names: Of the tensors; of several the leaf has an axis more, the first.
-    pattern: From a tensor's axes to those of its part of the leaf.
-    layer: The layer in which path and names are to be found; None for none.
-    **sizes: Of axes that the pattern names.
+    path: Keys into gemma's parameter tree, with slashes between them.
+    names: Names of the tensors; several are stacked along a first axis.
+    pattern: einops pattern from a tensor's axes to those of its part.
+    layer: Layer that path and names belong to; None for no layer.
+    **sizes: Sizes of axes that the pattern names.
   """
   names = [names] if isinstance(names, str) else names
   if layer is not None:
     path = f'layer_{layer}/{path}'
     names = [f'model.layers.{layer}.{name}' for name in names]
-  several = len(names) > 1
+  is_stack = len(names) > 1
   tensor, array = pattern.split(' -> ')
-  back = f'{array} -> {tensor}'
+  inverse = f'{array} -> {tensor}'
 
   def pack(tensors):
     parts = (einops.rearrange(x, pattern, **sizes) for x in tensors)
-    return _stack(parts, len(names)) if several else _only(parts)
+    return _stack(parts, len(names)) if is_stack else _only(parts)
 
   def unpack(x):
-    return [
-      einops.rearrange(part, back, **sizes) for part in (x if several else [x])
-    ]
+    parts = x if is_stack else [x]
+    return [einops.rearrange(part, inverse, **sizes) for part in parts]
 
   return ParamMapping(tuple(path.split('/')), tuple(names), pack, unpack)
 
 
 def _unused(path: str, layer: int, shape: tuple[int, ...]) -> ParamMapping:
-  """A leaf that gemma asks for and never looks at, and no tensor holds."""
+  """Returns the mapping of a leaf that gemma declares but never reads."""
 
   def pack(tensors):
     del tensors
@@ -137,13 +131,12 @@ def _unused(path: str, layer: int, shape: tuple[int, ...]) -> ParamMapping:
 def param_mappings(
   config: Mapping[str, Any], gate_by_rows: bool = True
 ) -> Iterator[ParamMapping]:
-  """Every leaf of the model that `language.from_config(config)` builds.
+  """Yields the mapping of each leaf of `language.from_config(config)`.
 
   Args:
-    config: Fields of config.json, the model's or those that hold the text
-      model's.
-    gate_by_rows: Whether `gating_einsum` lies as Hugging Face has it, as it
-      does in that model; in some of gemma's own, its matrices are transposed.
+    config: Fields of config.json.
+    gate_by_rows: True if `gating_einsum` has Hugging Face's order of axes, as
+      in that model; in some of gemma's own, its matrices are transposed.
   """
   config = families.text_config(config)
   yield _table(config)
@@ -151,11 +144,11 @@ def param_mappings(
   if config.get('hidden_size_per_layer_input'):
     yield from _per_layer_inputs(config)
   if config['model_type'] == 'gemma3n_text':
-    # What its streams are made of, and one of its streams.
+    # Projections from one stream to all, and back to one.
     for name in ('altup_projection', 'altup_unembed_projection'):
       for j in range(config['altup_num_inputs'] - 1):
         path = f'{name}_{j}/{name}_{j}'
-        yield _leaf(path, f'model.{name}s.{j}.weight', _TURNED)
+        yield _leaf(path, f'model.{name}s.{j}.weight', _TRANSPOSED)
   for i in range(config['num_hidden_layers']):
     for norm, name in _norms(config):
       yield _leaf(f'{norm}/scale', f'{name}.weight', layer=i)
@@ -172,50 +165,55 @@ def param_mappings(
 def tensors(
   params: Any, config: Mapping[str, Any], gate_by_rows: bool = True
 ) -> Iterator[Tensor]:
-  """The tensors of a model, in the order of its leaves; none is made.
+  """Yields the tensors of a model, in the order of its leaves.
 
   Args:
-    params: gemma's tree, of JAX's or of numpy's arrays.
-    config: As of `param_mappings`.
-    gate_by_rows: As of `param_mappings`.
+    params: gemma's parameter tree, of JAX or NumPy arrays.
+    config: Fields of config.json.
+    gate_by_rows: As for `param_mappings`.
   """
 
-  def made(leaf, i):
-    whole = np.asarray(get(params, leaf.path))
-    return np.ascontiguousarray(leaf.unpack(whole)[i])
+  def make(mapping, i):
+    leaf = np.asarray(get(params, mapping.path))
+    return np.ascontiguousarray(mapping.unpack(leaf)[i])
 
-  for leaf in param_mappings(config, gate_by_rows):
-    x = get(params, leaf.path)
-    shapes = jax.eval_shape(leaf.unpack, jax.ShapeDtypeStruct(x.shape, x.dtype))
-    for i, (name, of) in enumerate(zip(leaf.names, shapes, strict=True)):
-      yield Tensor(name, of, functools.partial(made, leaf, i))
+  for mapping in param_mappings(config, gate_by_rows):
+    x = get(params, mapping.path)
+    structs = jax.eval_shape(
+      mapping.unpack, jax.ShapeDtypeStruct(x.shape, x.dtype)
+    )
+    for i, (name, struct) in enumerate(
+      zip(mapping.names, structs, strict=True)
+    ):
+      yield Tensor(name, struct, functools.partial(make, mapping, i))
 
 
 def _table(config: Mapping[str, Any]) -> ParamMapping:
-  """The embedding table, of which gemma may have fewer rows."""
+  """Returns the mapping of the embedding table; gemma's may have fewer rows."""
   rows = config['vocab_size']
-  more = config.get('table_size', rows) - rows
+  padding = config.get('table_size', rows) - rows
 
   def pack(tensors):
     table = _only(tensors)
-    if not more:
+    if not padding:
       return table
-    # What reads its rows is asked for fewer, and nothing is read here.
-    return table.first(rows) if hasattr(table, 'first') else table[:rows]
+    if isinstance(table, tensor_files.TensorHandle):
+      return table.first_rows(rows)
+    return table[:rows]
 
   def unpack(x):
-    if not more:
+    if not padding:
       return [x]
-    # What is left out are copies of the row that pads.
+    # Rows that pad the table repeat the row of the padding token.
     library = jnp if isinstance(x, jax.Array) else np
-    copies = library.broadcast_to(x[:1], (more, *x.shape[1:]))
+    copies = library.broadcast_to(x[:1], (padding, *x.shape[1:]))
     return [library.concatenate([x, copies])]
 
   return ParamMapping(TABLE, (TABLE_TENSOR,), pack, unpack)
 
 
 def _norms(config: Mapping[str, Any]) -> list[tuple[str, str]]:
-  """The norms of a layer, gemma's names and Hugging Face's."""
+  """Returns gemma's and Hugging Face's names of the norms of a layer."""
   common = [
     ('pre_attention_norm', 'input_layernorm'),
     ('post_attention_norm', 'post_attention_layernorm'),
@@ -232,57 +230,59 @@ def _norms(config: Mapping[str, Any]) -> list[tuple[str, str]]:
   ]
 
 
-def _attention(config: Mapping[str, Any], i: int) -> Iterator[ParamMapping]:
-  """What a layer attends by.
-
-  Args:
-    config: As `families.text_config` gives it.
-    i: The layer.
-  """
-  four, heads = families.is_gemma4(config), config['num_attention_heads']
-  kv_heads, dim = families.key_value_shape(config, i)
-  own = i < config['num_hidden_layers'] - config.get('num_kv_shared_layers', 0)
+def _attention(config: Mapping[str, Any], layer: int) -> Iterator[ParamMapping]:
+  """Yields the mappings of the attention of a layer."""
+  is_gemma4 = families.is_gemma4(config)
+  query_heads = config['num_attention_heads']
+  key_value_shape, dim = families.key_value_shape(config, layer)
+  first_shared = config['num_hidden_layers'] - config.get(
+    'num_kv_shared_layers', 0
+  )
+  has_cache = layer < first_shared
   q, k, v = (f'self_attn.{x}_proj.weight' for x in 'qkv')
-  by_head = functools.partial(_leaf, pattern='(n h) d -> n d h', layer=i, h=dim)
-  if heads == kv_heads and not four:
-    yield by_head('attn/qkv_einsum/w', (q, k, v), n=heads)
+  by_head = functools.partial(
+    _leaf, pattern='(n h) d -> n d h', layer=layer, h=dim
+  )
+  if query_heads == key_value_shape and not is_gemma4:
+    yield by_head('attn/qkv_einsum/w', (q, k, v), n=query_heads)
   else:
-    yield by_head('attn/q_einsum/w', q, n=heads)
-    whole = config['layer_types'][i] == families.FULL
-    alike = four and whole and config['attention_k_eq_v']
-    path = f'attn/{"k" if alike else "kv"}_einsum/w'
-    if own:
-      yield by_head(path, k if alike else (k, v), n=kv_heads)
-    elif four:
-      shape = kv_heads, config['hidden_size'], dim
-      yield _unused(path, i, shape if alike else (2, *shape))
+    yield by_head('attn/q_einsum/w', q, n=query_heads)
+    is_full = config['layer_types'][layer] == families.FULL
+    shares_values = is_gemma4 and is_full and config['attention_k_eq_v']
+    path = f'attn/{"k" if shares_values else "kv"}_einsum/w'
+    if has_cache:
+      yield by_head(path, k if shares_values else (k, v), n=key_value_shape)
+    elif is_gemma4:
+      shape = key_value_shape, config['hidden_size'], dim
+      yield _unused(path, layer, shape if shares_values else (2, *shape))
   name = 'self_attn.o_proj.weight'
   pattern = 'd (n h) -> n h d'
-  yield _leaf('attn/attn_vec_einsum/w', name, pattern, i, n=heads)
+  yield _leaf('attn/attn_vec_einsum/w', name, pattern, layer, n=query_heads)
   if config['model_type'] == 'gemma2':
     return
-  start = 'attn/_' if config['model_type'] == 'gemma3_text' else 'attn/'
-  yield _leaf(f'{start}query_norm/scale', 'self_attn.q_norm.weight', layer=i)
-  path = f'{start}key_norm/scale'
-  if own:
-    yield _leaf(path, 'self_attn.k_norm.weight', layer=i)
-  elif four:
-    yield _unused(path, i, (dim,))
+  prefix = 'attn/_' if config['model_type'] == 'gemma3_text' else 'attn/'
+  name = 'self_attn.q_norm.weight'
+  yield _leaf(f'{prefix}query_norm/scale', name, layer=layer)
+  path = f'{prefix}key_norm/scale'
+  if has_cache:
+    yield _leaf(path, 'self_attn.k_norm.weight', layer=layer)
+  elif is_gemma4:
+    yield _unused(path, layer, (dim,))
 
 
 def _feed_forward(
   config: Mapping[str, Any], i: int, gate_by_rows: bool
 ) -> Iterator[ParamMapping]:
-  """A dense feed-forward layer; beside it, experts and what chooses them."""
+  """Yields the mappings of a feed-forward layer, of experts and router."""
   experts = config.get('enable_moe_block')
-  ours = 'mlp2' if experts else 'mlp'
+  dense = 'mlp2' if experts else 'mlp'
   gates = 'mlp.gate_proj.weight', 'mlp.up_proj.weight'
-  pattern = _SAME if gate_by_rows else _TURNED
-  yield _leaf(f'{ours}/gating_einsum', gates, pattern, i)
-  yield _leaf(f'{ours}/linear', 'mlp.down_proj.weight', _TURNED, i)
+  pattern = _SAME if gate_by_rows else _TRANSPOSED
+  yield _leaf(f'{dense}/gating_einsum', gates, pattern, i)
+  yield _leaf(f'{dense}/linear', 'mlp.down_proj.weight', _TRANSPOSED, i)
   if not experts:
     return
-  yield _leaf('mlp/router_logits/w', 'router.proj.weight', _TURNED, i)
+  yield _leaf('mlp/router_logits/w', 'router.proj.weight', _TRANSPOSED, i)
   yield _leaf('mlp/router_scale', 'router.scale', layer=i)
   yield _leaf('mlp/per_expert_scale', 'router.per_expert_scale', layer=i)
   name, pattern = 'experts.gate_up_proj', 'e (two f) d -> e two f d'
@@ -291,7 +291,7 @@ def _feed_forward(
 
 
 def _per_layer_inputs(config: Mapping[str, Any]) -> Iterator[ParamMapping]:
-  """What each layer is told of a token, beside its embedding."""
+  """Yields the mappings of the model's per-layer embeddings."""
   layers = config['num_hidden_layers']
   if config['model_type'] == 'gemma3n_text':
     table, projection = (
@@ -311,29 +311,29 @@ def _per_layer_inputs(config: Mapping[str, Any]) -> Iterator[ParamMapping]:
 def _per_layer_input(
   config: Mapping[str, Any], i: int
 ) -> Iterator[ParamMapping]:
-  """How a layer takes what it is told of a token."""
-  three = config['model_type'] == 'gemma3n_text'
-  ours = 'per_layer_mapping/' if three else ''
+  """Yields the mappings of a layer's per-layer embedding."""
+  is_gemma3n = config['model_type'] == 'gemma3n_text'
+  prefix = 'per_layer_mapping/' if is_gemma3n else ''
   for name in ('per_layer_input_gate', 'per_layer_projection'):
-    yield _leaf(f'{ours}{name}/w', f'{name}.weight', _TURNED, i)
+    yield _leaf(f'{prefix}{name}/w', f'{name}.weight', _TRANSPOSED, i)
   name = 'post_per_layer_input_norm'
-  yield _leaf(f'{ours}{name}/scale', f'{name}.weight', layer=i)
+  yield _leaf(f'{prefix}{name}/scale', f'{name}.weight', layer=i)
 
 
 def _streams(config: Mapping[str, Any], i: int) -> Iterator[ParamMapping]:
-  """What a layer of Gemma 3n does with its streams, and beside attention."""
+  """Yields the mappings of AltUp and LAuReL in a layer of a Gemma 3n."""
   name = 'altup/correct_output_scale'
   yield _leaf(name, name.replace('/', '.'), layer=i)
   name = 'altup.correction_coefs.weight'
-  yield _leaf('altup/correction_coefs', name, _TURNED, i)
+  yield _leaf('altup/correction_coefs', name, _TRANSPOSED, i)
   name, pattern = 'altup.prediction_coefs.weight', '(s t) m -> m s t'
   count = config['altup_num_inputs']
   yield _leaf('altup/prediction_coefs', name, pattern, i, s=count)
   for path, name, pattern in (
-    ('altup/modality_router/w', 'altup.modality_router', _TURNED),
+    ('altup/modality_router/w', 'altup.modality_router', _TRANSPOSED),
     ('altup/router_norm_layer/scale', 'altup.router_norm', _SAME),
-    ('laurel/linear_left/w', 'laurel.linear_left', _TURNED),
-    ('laurel/linear_right/w', 'laurel.linear_right', _TURNED),
+    ('laurel/linear_left/w', 'laurel.linear_left', _TRANSPOSED),
+    ('laurel/linear_right/w', 'laurel.linear_right', _TRANSPOSED),
     ('post_laurel_norm/scale', 'laurel.post_laurel_norm', _SAME),
   ):
     yield _leaf(path, f'{name}.weight', pattern, i)

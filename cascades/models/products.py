@@ -1,25 +1,27 @@
-"""How gemma's modules multiply here, and what is mended in them.
+"""Matrix products of gemma's modules, with packed and restricted weights.
 
 Matrices may be packed (see `blocked_layout`), and the embedding table may be
-restricted to some tokens. Interceptors of flax apply both.
+restricted to some tokens. An interceptor of flax replaces the products of
+gemma's modules while they are applied.
 """
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from cascades.models import blocked_layout
+from cascades.models.patches import router_norm
 
-# Beside the embedding table, the rows of the tokens that a model says, where it
-# does not say all of them; and their ids.
+# Beside the embedding table: the rows of the tokens that a model can emit, if
+# its vocabulary is restricted, and the ids of these tokens.
 RESTRICTED_TABLE, VOCAB_IDS = 'restricted_table', 'vocab_ids'
-# Of matrices, by the end of the path to them: which axes come out of a product,
-# and which it sums over. A mixture's experts end in `gating_einsum/w`.
-ORDERS = {
+# Axes of matrices, by the end of their path: those of a product's result, and
+# those that it sums over. The path of a mixture's experts ends in
+# `gating_einsum/w`, which is not here.
+AXIS_SPLITS = {
   'input_embedding': blocked_layout.AxisSplit((0,), (1,)),
   'qkv_einsum/w': blocked_layout.AxisSplit((0, 1, 3), (2,)),
   'q_einsum/w': blocked_layout.AxisSplit((0, 2), (1,)),
@@ -30,14 +32,18 @@ ORDERS = {
   'linear': blocked_layout.AxisSplit((1,), (0,)),
   RESTRICTED_TABLE: blocked_layout.AxisSplit((0,), (1,)),
 }
-# Where its matrices are transposed.
+# Axes of `gating_einsum` in Hugging Face's order.
 GATE_BY_ROWS = blocked_layout.AxisSplit((0, 1), (2,))
 
 
 def decode(x: Float[Array, '*L D'], table: Any) -> Float[Array, '*L P']:
-  """States by a table, packed or not, in float32.
+  """Returns products of states with an embedding table, in float32.
 
-  Rounded to bfloat16, tokens that are nearly as likely would be equally so.
+  In bfloat16, tokens with similar logits would have equal ones.
+
+  Args:
+    x: Hidden states.
+    table: The table, an array of [P, D] or a `blocked_layout.BlockedWeight`.
   """
   if isinstance(table, blocked_layout.BlockedWeight):
     return blocked_layout.dot(x, table, jnp.float32)
@@ -45,118 +51,86 @@ def decode(x: Float[Array, '*L D'], table: Any) -> Float[Array, '*L P']:
 
 
 @contextlib.contextmanager
-def intercepted(readers: Sequence[str] = ()) -> Iterator[str]:
-  """Has gemma's modules multiply with what is packed, or reduced.
+def intercept_modules(readers: Sequence[str] = ()) -> Iterator[str]:
+  """Replaces products of gemma's modules with packed or restricted weights.
 
-  They are compiled once for parameters of one structure and for what they
-  leave behind, so that what is done here hangs on nothing else.
+  Modules are compiled once for each structure of parameters and for each set
+  of readers, and the replacement depends on nothing else.
 
   Args:
-    readers: Names of modules. What each is given is left behind by its name, in
-      a collection that is to be mutable, under `states`.
+    readers: Names of modules whose inputs are stored under their names, as
+      `states` in a mutable collection.
 
   Yields:
-    The name of the collection, another for other readers.
+    The name of the collection, which differs for other readers.
   """
   from flax import linen as nn
 
-  tapped = '/'.join(['given', *readers])
+  collection = '/'.join(['given', *readers])
+  router = router_norm.RouterNorm()
 
-  # What a mixture's router is to be given; see below.
-  unnormed: list[Any] = []
-
-  def instead(call, args, kwargs, context):
-    module, name = context.module, context.method_name
-    if name == '__call__' and module.name in readers:
-      module.sow(tapped, 'states', args[0])
-    if name == '__call__' and module.name == 'pre_ffw_norm':
-      unnormed[:] = args
-    if name == '__call__' and module.name == 'router_norm':
-      # gemma 4.0.1 norms it twice, and so sends tokens to other experts than
-      # the model was trained with; transformers, and gemma since, do not.
-      args = tuple(unnormed)
-    if name == 'decode' and hasattr(module, 'input_embedding_table'):
+  def intercept(
+    call: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    context: nn.module.InterceptorContext,
+  ) -> Any:
+    module, method = context.module, context.method_name
+    if method == 'decode' and hasattr(module, 'input_embedding_table'):
       table = module.get_variable('params', RESTRICTED_TABLE)
       table = module.input_embedding_table if table is None else table
-      table = (
-        table.unbox()
-        if isinstance(table, blocked_layout.BlockedParam)
-        else table
-      )
-      return decode(*args, table)
-    if name == '__call__' and hasattr(module, 'weight_name') and len(args) == 2:
+      if isinstance(table, blocked_layout.BlockedParam):
+        table = table.unbox()
+      (x,) = args
+      return decode(x, table)
+    if method != '__call__':
+      return call(*args, **kwargs)
+    if module.name in readers:
+      module.sow(collection, 'states', args[0])
+    args = router.replace_args(module.name, args)
+    if hasattr(module, 'weight_name') and len(args) == 2:
       weight = module.get_variable('params', module.weight_name)
       if isinstance(weight, blocked_layout.BlockedParam):
-        return _einsum(*args, weight.unbox())
+        equation, x = args
+        return _einsum(equation, x, weight.unbox())
     return call(*args, **kwargs)
 
-  with nn.intercept_methods(instead):
-    yield tapped
+  with nn.intercept_methods(intercept):
+    yield collection
 
 
 def _einsum(
   equation: str, x: Array, weight: blocked_layout.BlockedWeight
 ) -> Array:
-  """As `jnp.einsum` with a weight on the right; x ends in the summed axes."""
-  (rows, letters), out = (
-    side.split(',') if ',' in side else side for side in equation.split('->')
-  )
-  summed, kept = (
+  """Returns `jnp.einsum(equation, x, weight)`."""
+  operands, out = equation.split('->')
+  rows, letters = operands.split(',')
+  summed, free = (
     ''.join(letters[axis] for axis in axes)
-    for axes in (weight.order.summed, weight.order.kept)
+    for axes in (weight.axes.summed, weight.axes.free)
   )
   rows = rows.removesuffix(summed)
-  return jnp.einsum(f'{rows}{kept}->{out}', blocked_layout.dot(x, weight))
+  product = blocked_layout.dot(x, weight)
+  return jnp.einsum(f'{rows}{free}->{out}', product)
 
 
-def tree_keys(path) -> list[str]:
-  """The names on the way to a leaf."""
+def tree_keys(path: Sequence[Any]) -> list[str]:
+  """Returns the keys on the path to a leaf.
+
+  Args:
+    path: A path of `jax.tree_util`.
+  """
   return [
     str(getattr(entry, 'key', getattr(entry, 'name', entry))) for entry in path
   ]
 
 
-def matrix_name(path) -> str | None:
-  """The end of the path to a matrix that products read; None of other leaves.
+def matrix_name(path: Sequence[Any]) -> str | None:
+  """Returns a key of `AXIS_SPLITS`; None for leaves that are never packed.
 
   Args:
-    path: As `jax.tree_util` gives it; of a packed matrix, also to a part of it.
+    path: A path of `jax.tree_util` to a matrix, or to a part of a packed one.
   """
   keys = [key for key in tree_keys(path) if not key.startswith('[')]
-  return next((k for k in (keys[-1], '/'.join(keys[-2:])) if k in ORDERS), None)
-
-
-def as_one_batch(batch: Callable[..., PyTree]) -> Callable[..., PyTree]:
-  """A function of parameters and a batch, under `vmap` one of a larger batch.
-
-  JAX has no `vmap` of `ragged_dot`, by which a mixture of experts sends each
-  token to its own. A token's way does not hang on the others', so that rows
-  may be read together as long as each keeps its own `end_index`.
-
-  Args:
-    batch: Takes parameters, which all rows share, and arrays of [B, ...].
-  """
-
-  @jax.custom_batching.custom_vmap
-  def run(params, *rows):
-    return batch(params, *rows)
-
-  @run.def_vmap
-  def rule(size, batched, params, *rows):
-    of_params, *of_rows = batched
-    if any(jax.tree.leaves(of_params)):
-      raise ValueError(
-        'params: a mixture of experts cannot be read with several sets of'
-        ' parameters at once; give one after the other.'
-      )
-
-    def merge(x, is_batched):
-      if not is_batched:
-        x = jnp.broadcast_to(x, (size, *x.shape))
-      return x.reshape(-1, *x.shape[2:])
-
-    out = run(params, *jax.tree.map(merge, tuple(rows), tuple(of_rows)))
-    out = jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), out)
-    return out, jax.tree.map(lambda x: True, out)
-
-  return run
+  names = keys[-1], '/'.join(keys[-2:])
+  return next((name for name in names if name in AXIS_SPLITS), None)

@@ -1,31 +1,31 @@
-"""Many devices, on one host or several: where parameters and rows lie.
+"""Distribution of parameters and rows over devices, on one or several hosts.
 
-Arrays are given shardings and nothing else changes: the compiled functions of
-`decoding` are the same, and XLA puts in what has to be exchanged. A mesh has
-two axes:
+Arrays get shardings, and nothing else changes: the compiled functions of
+`decoding` are the same, and XLA inserts the communication. A mesh has two axes:
 
-  data   Rows. Each device decodes its own, and none waits for another but to
-         agree on when the loop ends.
+  data   Rows. Each device decodes its own rows, and devices communicate only to
+         agree on the end of the loop.
   model  Heads, hidden units and vocabulary (Megatron, arXiv 1909.08053), for
          parameters that one device cannot hold, or to read them faster.
 
-On several hosts every process runs the same program on the same inputs, and
-gets back, from `fetch`, the same outputs.
+On several hosts, every process runs the same program on the same inputs, and
+`fetch` returns the same outputs to each.
 """
 
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from cascades.models import blocked_layout, products
 
-# By name, which axis of a matrix is split: of those that a product keeps and,
-# after them, those that it sums over. A packed one has them in that order; see
-# `blocked_layout`.
-_MATRICES = {
+# The axis of a matrix that is divided, by the matrix's name: an index into its
+# free axes followed by its summed axes, the order of a packed matrix (see
+# `blocked_layout`).
+_MATRIX_AXES = {
   'input_embedding': 0,
   products.RESTRICTED_TABLE: 0,
   'qkv_einsum/w': 1,
@@ -36,14 +36,14 @@ _MATRICES = {
   'gating_einsum': 1,
   'linear': 1,
 }
-# By name and number of axes, how a leaf that is never packed is split. All
-# that stand in neither table are small, and every device has them whole.
-_PLAIN = {
-  # Of experts, each one's hidden units: whichever a token is sent to, all
-  # devices have the same to do.
+# Mesh axes of leaves that are never packed, by name and number of axes. Leaves
+# in neither table are small, and are copied to every device.
+_LEAF_AXES = {
+  # Hidden units of each expert, so that all devices do equal work for any
+  # expert.
   ('gating_einsum', 4): (None, None, 'model', None),
   ('linear', 3): (None, 'model', None),
-  # One row of a table is read per token, a part of it from each device.
+  # Each device reads a part of a token's row.
   ('per_layer_embeddings', 3): (None, None, 'model'),
   ('per_layer_input_embedding', 3): (None, None, 'model'),
   ('per_layer_model_projection', 3): (None, None, 'model'),
@@ -56,18 +56,18 @@ def initialize(
   num_processes: int | None = None,
   process_id: int | None = None,
 ) -> None:
-  """Joins the processes of several hosts; before anything else of JAX.
+  """Joins the processes of several hosts; must precede other uses of JAX.
 
-  On clusters that JAX knows (Cloud TPU, Slurm, Open MPI, Kubernetes) nothing
-  need be given.
+  On clusters that JAX detects (Cloud TPU, Slurm, Open MPI, Kubernetes), no
+  argument is needed.
 
   Args:
     coordinator: 'host:port' of process 0, which all processes can reach.
-    num_processes: How many there are.
-    process_id: Which this is, from 0.
+    num_processes: Number of processes.
+    process_id: Index of this process, from 0.
 
   Raises:
-    ValueError: JAX cannot join them.
+    ValueError: JAX cannot join the processes.
   """
   try:
     jax.distributed.initialize(coordinator, num_processes, process_id)
@@ -80,148 +80,160 @@ def initialize(
 
 
 def make_mesh(data: int, model: int) -> Mesh:
-  """A mesh of the first `data * model` devices of all hosts.
+  """Returns a mesh of the first `data * model` devices of all hosts.
 
-  Neighbours lie along `model`, which exchanges the most.
+  Neighbouring devices are along `model`, which communicates the most.
 
   Args:
-    data: Parts that the rows are split in.
-    model: Parts that the parameters are split in.
+    data: Number of parts that rows are divided into.
+    model: Number of parts that parameters are divided into.
 
   Raises:
     ValueError: There are too few devices, or a number is less than 1.
   """
   if min(data, model) < 1:
     raise ValueError(
-      f'mesh: {data} x {model} has no devices; give numbers of at least 1.'
+      f'mesh: must be two numbers of at least 1, got {data} x {model}.'
     )
   count, devices = data * model, jax.devices()
   if count > len(devices):
     raise ValueError(
       f'mesh: {data} x {model} needs {count} devices, but there are'
-      f' {len(devices)}; give numbers whose product is at most that.'
+      f' {len(devices)}; give numbers whose product is at most'
+      f' {len(devices)}.'
     )
   grid = np.array(devices[:count]).reshape(data, model)
   return Mesh(grid, ('data', 'model'))
 
 
 def shard_params(model: Any, params: PyTree, mesh: Mesh) -> PyTree:
-  """Parameters, split along the mesh's `model` axis.
+  """Divides parameters along the mesh's `model` axis.
 
-  What cannot be split evenly is copied to every device instead.
+  Arrays that cannot be divided evenly are copied to every device.
 
   Args:
-    model: The `language.LanguageModel` that they are of, packed or not.
+    model: The `language.LanguageModel` of the parameters, packed or not.
       Parameters of any other model are copied.
-    params: The checkpoint, or a part of it.
+    params: All or some parameters.
     mesh: From `make_mesh`.
   """
-  return jax.tree.map(_put, params, layout(model, params, mesh))
+  return jax.tree.map(_with_sharding, params, layout(model, params, mesh))
 
 
 def layout(model: Any, params: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
-  """The shardings of `shard_params`; the shapes of parameters will do."""
-  if not hasattr(model, 'pack'):
-    whole = NamedSharding(mesh, PartitionSpec())
-    return jax.tree.map(lambda x: whole, params)
+  """Returns the shardings of `shard_params`.
 
-  def split(path, x):
-    order = model.order(path)
-    if order is not None:
-      axis = _MATRICES[products.matrix_name(path)]
-      axes = *order.kept, *order.summed
-      if not model.packed:
+  Args:
+    model: As for `shard_params`.
+    params: Parameters, or their shapes.
+    mesh: From `make_mesh`.
+  """
+  if not hasattr(model, 'pack'):
+    replicated = NamedSharding(mesh, PartitionSpec())
+    return jax.tree.map(lambda x: replicated, params)
+
+  def shard(path, x):
+    name = products.matrix_name(path)
+    if name is not None:
+      split, axis = model.axis_split(path), _MATRIX_AXES[name]
+      axes = *split.free, *split.summed
+      if not model.is_packed:
         axis = axes[axis]
-      elif blocked_layout.is_whole(x, order):
-        axis = (*order.summed, *order.kept).index(axes[axis])
-      elif axis == len(order.kept) - 1 and x.shape[axis] % mesh.shape['model']:
-        # Columns of each panel, where panels do not come out even.
+      elif blocked_layout.is_undivided(x, split):
+        axis = (*split.summed, *split.free).index(axes[axis])
+      elif axis == len(split.free) - 1 and x.shape[axis] % mesh.shape['model']:
+        # The blocks cannot be divided evenly: divides the columns of each.
         axis = x.ndim - 1
       return _sharding(x, [None] * axis + ['model'], mesh)
     keys = ((name, np.ndim(x)) for name in products.tree_keys(path))
-    names = next((_PLAIN[key] for key in keys if key in _PLAIN), ())
+    names = next((_LEAF_AXES[key] for key in keys if key in _LEAF_AXES), ())
     return _sharding(x, names, mesh)
 
-  return jax.tree_util.tree_map_with_path(split, params)
+  return jax.tree_util.tree_map_with_path(shard, params)
 
 
 def shard_rows(rows: PyTree, mesh: Mesh) -> PyTree:
-  """Rows, split along the mesh's `data` axis.
+  """Divides rows along the mesh's `data` axis.
 
-  Caches are split along `model` as well, by their heads. What cannot be split
-  evenly is copied to every device instead; what lies there already stays.
+  Caches are divided along `model` too, by their heads. Arrays that cannot be
+  divided evenly are copied to every device.
 
   Args:
-    rows: A batch of `decoding.SamplingState`, or anything of [B, ...] leaves.
+    rows: A batch of `decoding.SamplingState`, or any tree of [B, ...] leaves.
     mesh: From `make_mesh`.
   """
-  return jax.tree.map(_put, rows, rows_layout(rows, mesh))
+  return jax.tree.map(_with_sharding, rows, rows_layout(rows, mesh))
 
 
 def rows_layout(rows: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
-  """The shardings of `shard_rows`; the shapes of rows will do."""
+  """Returns the shardings of `shard_rows`.
 
-  def split(path, x):
+  Args:
+    rows: Rows, or their shapes.
+    mesh: From `make_mesh`.
+  """
+
+  def shard(path, x):
     names = ['data']
-    # [B, 1, T, K, h], as `LanguageModel.init_cache` makes them under `vmap`.
+    # [B, 1, T, K, h]: `LanguageModel.init_cache` under `vmap`.
     if products.tree_keys(path)[-1:] in (['k'], ['v']) and np.ndim(x) == 5:
       names = ['data', None, None, 'model']
     return _sharding(x, names, mesh)
 
-  return jax.tree_util.tree_map_with_path(split, rows)
+  return jax.tree_util.tree_map_with_path(shard, rows)
 
 
 def fetch(tree: PyTree) -> PyTree:
-  """A tree's leaves as numpy arrays, whole, on every host.
+  """Returns a tree with NumPy arrays of all leaves, on every host.
 
-  On several hosts, all of them have to call it, and what other hosts have is
-  to lie on one mesh. Keys cannot be fetched.
+  On several hosts, all of them must call it, and arrays that span hosts must be
+  on one mesh. Random keys cannot be fetched.
   """
   leaves, treedef = jax.tree.flatten(tree)
-  far = [
+  remote = [
     i
     for i, x in enumerate(leaves)
     if not getattr(x, 'is_fully_addressable', True)
   ]
-  if far:
-    whole = NamedSharding(leaves[far[0]].sharding.mesh, PartitionSpec())
-    # All at once: hosts wait for each other once, and not for every leaf.
-    gather = jax.jit(_identity, out_shardings=whole)
-    for i, x in zip(far, gather([leaves[i] for i in far]), strict=True):
+  if remote:
+    replicated = NamedSharding(leaves[remote[0]].sharding.mesh, PartitionSpec())
+    # Gathers all leaves at once, so that hosts wait for each other once.
+    gather = jax.jit(_identity, out_shardings=replicated)
+    for i, x in zip(remote, gather([leaves[i] for i in remote]), strict=True):
       leaves[i] = x
   return jax.device_get(jax.tree.unflatten(treedef, leaves))
 
 
-def _identity(x):
-  # Has a name, so that `jax.jit` knows it again.
+def _identity(x: Any) -> Any:
+  """Returns its argument; one function, so that `jax.jit` caches it."""
   return x
 
 
 def _sharding(x, names, mesh: Mesh | AbstractMesh) -> NamedSharding:
-  """Splits each axis by the mesh axis it names, where that divides it."""
+  """Returns a sharding by the mesh axes that divide an axis evenly."""
   spec = [
     name
     if name and mesh.shape[name] > 1 and size % mesh.shape[name] == 0
     else None
     for name, size in zip(names, np.shape(x), strict=False)
   ]
-  # As JAX itself writes specs, with nothing that says nothing: arrays that a
-  # compiled function gave out are neither moved nor compiled for once more.
+  # JAX's own specs have no trailing None. An equal spec avoids moving outputs
+  # of compiled functions, and compiling again.
   while spec and spec[-1] is None:
     spec.pop()
   return NamedSharding(mesh, PartitionSpec(*spec))
 
 
-def _put(x, sharding: NamedSharding) -> jax.Array:
-  """The array with a sharding; on several hosts, from each one's own copy."""
+def _with_sharding(x: Any, sharding: NamedSharding) -> jax.Array:
+  """Returns an array with a sharding; each host provides its own copy."""
   if sharding.is_fully_addressable or not getattr(
     x, 'is_fully_addressable', True
   ):
     return jax.device_put(x, sharding)
-  # Here `device_put` would compare the copies of all hosts first, which takes
-  # one more copy for each of them; and it takes no array tied to a device.
-  if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
-    data = _put(jax.random.key_data(x), sharding)
+  # `device_put` would compare the copies of all hosts, which takes another copy
+  # of each, and it refuses arrays that are committed to a device.
+  if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+    data = _with_sharding(jax.random.key_data(x), sharding)
     return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
   x = np.asarray(x)
   return jax.make_array_from_callback(x.shape, sharding, lambda at: x[at])

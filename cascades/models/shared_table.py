@@ -1,19 +1,19 @@
-"""Models that share another's embedding table, and speak some of its tokens.
+"""Models that share another model's embedding table and emit some tokens.
 
-A drafter for a verifier that has none: a few layers of their own, and nothing
-else. On disk it is a folder in Hugging Face layout without a table and without
-a tokenizer, which are those of the model that reduced.json names:
+Such a model is a drafter for a verifier that has none: a few layers, and
+nothing else. Its folder has Hugging Face layout, without a table and without a
+tokenizer; both belong to the model that reduced.json names:
 
-  config.json         of the layers, as Hugging Face has it
-  model.safetensors   the layers, and the ids of what it says, `vocabulary`
-  reduced.json        whose table it is, and a checksum of some of it
+  config.json         fields of the layers, as in any Hugging Face folder
+  model.safetensors   the layers, and `vocabulary`, the ids that it can emit
+  reduced.json        the owner of the table, and a checksum of some of its rows
 
-Matrices may be rounded to 8 bits: whole numbers, and beside them under the name
-with `_scale` what each row is multiplied by, as compressed-tensors has it for
+Matrices may be rounded to 8 bits: integers, and beside them, under the name
+with `_scale`, a factor for each row, as compressed-tensors stores
 `int-quantized` weights of strategy `channel`. They are read as the products.
 
-It is a language model like any other: it reads every token, and answers alone.
-Training one writes it; see `experiments.training.reduced_folders`.
+The model is a language model like any other: it reads every token and can
+decode alone. `experiments.training.reduced_folders` writes such folders.
 """
 
 import pathlib
@@ -29,19 +29,19 @@ from cascades.models import language, tensor_files
 from cascades.untrusted.schema import Schema
 
 FILE, VOCABULARY = 'reduced.json', 'vocabulary'
-# What the scales of a matrix in 8 bits are called, after its own name.
+# Suffix of the name of a tensor of scales, after the name of its matrix.
 SCALE = '_scale'
-# Rows of a table that tell it from another.
-_ROWS = 256
+# Rows of a table that its checksum covers.
+_CHECKED_ROWS = 256
 
 
 class TableOwner(NamedTuple):
-  """What reduced.json says.
+  """The fields of reduced.json.
 
   Attributes:
-    verifier: Whose table it is: a name that `load_model` takes, or a folder or
-      file.
-    checksum: Of some rows of that table.
+    verifier: The model that owns the table: a name that `load_model` takes, or
+      a folder or file.
+    checksum: Checksum of some rows of the table.
   """
 
   verifier: str
@@ -53,96 +53,106 @@ class _Fields(Schema):
   checksum: str
 
 
-def read(folder: pathlib.Path) -> TableOwner | None:
-  """What a folder says of its table; None if it has one of its own.
-
-  Raises:
-    ValueError: The file is damaged.
-  """
-  if not folder.is_dir():
-    return None
-  fields = tensor_files.read_json(folder / FILE)
-  if fields is None:
-    return None
-  said = _Fields.check(fields, f'model: {folder / FILE}')
-  return TableOwner(said.verifier, said.checksum)
-
-
-def vocabulary(
-  folder: pathlib.Path,
-  places: Mapping[str, tensor_files.TensorHandle],
-  size: int,
-) -> np.ndarray:
-  """The ids of what a folder's model says.
+def read_owner(folder: pathlib.Path) -> TableOwner:
+  """Returns the owner of the table that a folder shares.
 
   Args:
-    folder: For errors.
-    places: Where its tensors are; see `tensor_files.open_folder`.
-    size: Tokens that there are.
+    folder: A folder with reduced.json.
 
   Raises:
-    ValueError: They are missing, or no ids.
+    ValueError: The file is missing or damaged.
   """
-  found = places.get(VOCABULARY)
-  # Before it is read: of some types NumPy has none.
-  fits = found is not None and found.is_ids and len(found.shape) == 1
-  ids = np.asarray(found if fits else [])
+  file = folder / FILE
+  fields = tensor_files.read_json(file)
+  if fields is None:
+    raise ValueError(f'model: {file} is missing; fetch it again.')
+  checked = _Fields.check(fields, f'model: {file}')
+  return TableOwner(checked.verifier, checked.checksum)
+
+
+def read_vocab_ids(
+  folder: pathlib.Path,
+  tensors: Mapping[str, tensor_files.TensorHandle],
+  vocab_size: int,
+) -> np.ndarray:
+  """Reads the ids of the tokens that a folder's model can emit.
+
+  Args:
+    folder: The folder, for errors.
+    tensors: Handles of its tensors, from `open_folder`.
+    vocab_size: Number of tokens of the owner's tokenizer.
+
+  Returns:
+    Ids in increasing order, [tokens].
+
+  Raises:
+    ValueError: The ids are missing, or are no increasing ids.
+  """
+  tensor = tensors.get(VOCABULARY)
+  # Checked before reading: NumPy lacks some types.
+  is_readable = tensor is not None and tensor.is_ids and len(tensor.shape) == 1
+  ids = np.asarray(tensor if is_readable else [])
   if (
     not len(ids)
     or ids.min() < 0
-    or ids.max() >= size
+    or ids.max() >= vocab_size
     or (np.diff(ids) < 1).any()
   ):
     raise ValueError(
-      f'model: {folder} has no {VOCABULARY} of ids in order, below {size};'
-      ' train it anew.'
+      f'model: {folder} has no {VOCABULARY} of ids in order, below'
+      f' {vocab_size}; train it again.'
     )
   return ids
 
 
-def places(folder: pathlib.Path) -> dict[str, tensor_files.TensorHandle]:
-  """Where a folder has its tensors; as `tensor_files.open_folder` gives it.
+def open_folder(folder: pathlib.Path) -> dict[str, tensor_files.TensorHandle]:
+  """Opens the tensors of a folder, with matrices in 8 bits times their scales.
+
+  Returns:
+    A handle for each tensor but the scales, by name.
 
   Raises:
     ValueError: A file is missing or damaged, or has scales that fit no matrix.
   """
-  where = tensor_files.open_folder(folder)
-  scales = {name for name in where if name.endswith(SCALE)}
+  tensors = tensor_files.open_folder(folder)
+  scales = {name for name in tensors if name.endswith(SCALE)}
   for name in scales:
     matrix = name.removesuffix(SCALE)
-    if matrix not in where:
+    if matrix not in tensors:
       continue
-    where[matrix] = _scaled(where[matrix], where[name])
-    if where[matrix] is None:
+    scaled = _scaled(tensors[matrix], tensors[name])
+    if scaled is None:
       raise ValueError(
         f'model: in {folder} the tensor {name} is no column of scales for'
-        f' {matrix} in 8 bits; train it anew.'
+        f' {matrix} in 8 bits; train it again.'
       )
-  return {name: rows for name, rows in where.items() if name not in scales}
+    tensors[matrix] = scaled
+  return {name: x for name, x in tensors.items() if name not in scales}
 
 
 def _scaled(
-  numbers: tensor_files.TensorHandle, scales: tensor_files.TensorHandle
+  integers: tensor_files.TensorHandle, scales: tensor_files.TensorHandle
 ) -> tensor_files.TensorHandle | None:
-  """A matrix in 8 bits, multiplied; None if there is no scale for each row."""
-  kinds = numbers.kind, scales.kind
-  if kinds != ('I8', 'F32') or len(numbers.shape) != 2:
+  """Returns a matrix in 8 bits times its scales; None if they do not fit."""
+  types = integers.stored_type, scales.stored_type
+  if types != ('I8', 'F32') or len(integers.shape) != 2:
     return None
-  if scales.shape != (numbers.shape[0], 1):
+  if scales.shape != (integers.shape[0], 1):
     return None
 
   def read(first: int, last: int) -> np.ndarray:
-    return numbers[first:last] * scales[first:last]
+    return integers[first:last] * scales[first:last]
 
-  return tensor_files.TensorHandle(numbers.shape, 'F32', read)
+  return tensor_files.TensorHandle(integers.shape, 'F32', read)
 
 
 def checksum(model: language.LanguageModel, params: language.Params) -> str:
-  """Tells a table from others, whatever order and numbers it is kept in.
+  """Returns a checksum of a model's embedding table.
 
-  Rounded as the shortest of these are, so that it is the same of all.
+  Rows are rounded to bfloat16 first, so that the checksum is the same for
+  every order and dtype of the table.
   """
-  tokens = np.arange(min(model.vocab_size, _ROWS))
+  tokens = np.arange(min(model.vocab_size, _CHECKED_ROWS))
   rows = jax.jit(jax.vmap(model.embed, (None, 0)))(params, tokens)
   rounded = rows.astype(jnp.bfloat16).astype(jnp.float32)
   data = np.asarray(rounded).tobytes()

@@ -4,57 +4,51 @@ import codecs
 import enum
 import functools
 import itertools
-import pathlib
 import re
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import sentencepiece
 
-from cascades import arguments
-from cascades.untrusted import bounded
-from cascades.untrusted.schema import Count, Counts, Each, Schema
-
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 IDS = dict(pad_id=PAD, eos_id=EOS, bos_id=BOS, unk_id=UNK)
-# What stands for a space in pieces.
+# The character that replaces a space in pieces.
 SPACE = '\u2581'
-_BYTE = re.compile('<0x[0-9A-F]{2}>')
-# Texts that stand for no words of a text, such as `<end_of_turn>`, `<|turn>`,
-# `<unused0>` or `[multimodal]`; but for HTML, which is text.
+# Pieces that are no words of a text, such as `<end_of_turn>`, `<|turn>`,
+# `<unused0>` or `[multimodal]`. Tags of HTML match too, and are text.
 _CONTROL = re.compile(r'<[^<>\s]+>|\[[^\[\]\s]+\]')
 _HTML = re.compile(
   '</?(a|b|bbox|blockquote|body|br|caption|code|div|em|footer|h[1-6]|head|hr'
   '|html|i|iframe|img|li|ol|p|pre|s|span|strong|sub|sup|table|tbody|td|tfoot'
   '|th|thead|tr|u|ul)>'
 )
-# Of pictures and sounds, and what fills a table.
+# Pieces for pictures and sounds, and pieces that pad a table.
 _NO_TEXT = re.compile(
   r'<\w+_soft_token>|<(start|end)_of_(image|audio|video)>|\[PAD\d+\]'
 )
 
 
 class Kind(enum.IntEnum):
-  """What a piece is, by SentencePiece's numbers, which are llama.cpp's too."""
+  """Kinds of pieces, with the numbers of SentencePiece and llama.cpp."""
 
   NORMAL = 1
   UNKNOWN = 2
-  # Never found in a text, as those that end it.
+  # Never matched in a text, such as end-of-sequence.
   CONTROL = 3
-  # Found in a text whole, before anything else.
+  # Matched in a text as a whole, before any merge.
   USER_DEFINED = 4
   UNUSED = 5
   BYTE = 6
 
 
 class Piece(NamedTuple):
-  """A token.
+  """A token of a vocabulary.
 
   Attributes:
-    text: With `SPACE` for a space.
-    score: Of pieces that are joined, the one of the highest is joined first.
-    kind: What it is.
+    text: The piece, with `SPACE` for a space.
+    score: Merge priority: pieces with the highest score are merged first.
+    kind: The kind of the piece.
   """
 
   text: str
@@ -68,9 +62,9 @@ class Tokenizer:
   Attributes:
     proto: The serialised model, as in `tokenizer.model`.
     vocab_size: Number of pieces.
-    stops: Ids that end an answer of the model it came with: end-of-sequence,
-      and the end of a turn where the model was taught turns. Tokenizers may be
-      equal all the same.
+    stops: Ids that end an answer of the model that it came with:
+      end-of-sequence, and end-of-turn for instruction-tuned models. Tokenizers
+      with different stops can be equal.
   """
 
   def __init__(self, proto: bytes, stops: Iterable[int] = ()):
@@ -80,10 +74,15 @@ class Tokenizer:
     self.stops = tuple(dict.fromkeys((EOS, *stops)))
 
   def encode(self, text: str, add_bos: bool = False) -> list[int]:
-    """Token ids of a text.
+    """Encodes a text as token ids.
+
+    Args:
+      text: The text; control tokens that it spells are encoded as such.
+      add_bos: True to start with beginning-of-sequence.
 
     Raises:
-      ValueError: It holds half of a surrogate pair, which is no character.
+      ValueError: The text holds half of a surrogate pair, which is no
+        character.
     """
     _check_characters(text)
     return self._model.encode(text, add_bos=add_bos)
@@ -91,36 +90,35 @@ class Tokenizer:
   def encode_framed(
     self, parts: Iterable[str | int], add_bos: bool = False
   ) -> list[int]:
-    """Encodes texts between given tokens; no text becomes a control token.
+    """Encodes texts between token ids; no text becomes a control token.
 
     A text that spells a control token (`<end_of_turn>`, `<unused0>`,
-    `<start_of_image>`) is encoded as ordinary pieces. All other ids are those
-    of `encode`: tokens that texts may contain are never merged with what stands
-    beside them.
+    `<start_of_image>`) is encoded as ordinary pieces. All other ids equal those
+    of `encode`, since a user-defined token is never merged with its neighbours.
 
     Args:
       parts: Texts and token ids, in their order.
-      add_bos: Whether the ids start with beginning-of-sequence.
+      add_bos: True to start with beginning-of-sequence.
 
     Raises:
       ValueError: A text holds half of a surrogate pair.
     """
     model, prefix = _words_only(self.proto)
     ids = [BOS] if add_bos else []
-    for is_id, some in itertools.groupby(
+    for is_id, group in itertools.groupby(
       [prefix, *parts], lambda part: isinstance(part, int)
     ):
       if is_id:
-        ids += some
+        ids += map(int, group)
         continue
-      text = ''.join(some)
+      text = ''.join(map(str, group))
       _check_characters(text)
       ids += model.encode(text)
     return ids
 
   def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-    """The text of token ids; special tokens have none."""
-    # A leading space belongs to the text: SentencePiece would strip it.
+    """Returns the text of token ids; special tokens have no text."""
+    # SentencePiece's own decoding would strip a leading space of the text.
     return ''.join(self.token_strings(ids))
 
   def token_strings(
@@ -163,41 +161,41 @@ class Tokenizer:
     return texts
 
   def piece(self, i: int) -> str:
-    """The name of a token, which special ones have too."""
+    """Returns the piece of a token, also of a special token."""
     return self._model.id_to_piece(i)
 
   def vocabulary(self) -> list[Piece]:
-    """All pieces, by their ids."""
-    model = _proto()
+    """Returns all pieces, in the order of their ids."""
+    model = _make_proto()
     model.ParseFromString(self.proto)
     return [Piece(p.piece, p.score, Kind(p.type)) for p in model.pieces]
 
   def tokens_containing(self, texts: Sequence[str]) -> tuple[int, ...]:
-    """Tokens whose own text holds one of these."""
+    """Returns the tokens whose text contains one of some texts."""
     return _tokens_containing(self, tuple(texts)) if texts else ()
 
   def token_id(self, piece: str) -> int | None:
-    """The token of that name; None if there is none."""
-    # Of what it does not know, SentencePiece gives the id of `<unk>`.
+    """Returns the id of a piece; None if it is not in the vocabulary."""
+    # SentencePiece returns the id of `<unk>` for unknown pieces.
     i = self._model.piece_to_id(piece)
     return i if self.piece(i) == piece else None
 
   def with_stops(self, *stops: int) -> 'Tokenizer':
-    """The same tokenizer, of a model whose answers end at these ids too."""
+    """Returns an equal tokenizer with more ids that end an answer."""
     return Tokenizer(self.proto, (*self.stops, *stops))
 
-  def __eq__(self, other) -> bool:
-    return isinstance(other, Tokenizer) and self.proto == other.proto
+  def __eq__(self, value: object) -> bool:
+    return isinstance(value, Tokenizer) and self.proto == value.proto
 
   def __hash__(self) -> int:
     return hash(self.proto)
 
 
 def _check_characters(text: str) -> None:
-  """Refuses half of a surrogate pair, which is no character.
+  """Refuses a text with half of a surrogate pair, which is no character.
 
   Raises:
-    ValueError: The text holds one.
+    ValueError: The text contains one.
   """
   try:
     text.encode()
@@ -209,7 +207,7 @@ def _check_characters(text: str) -> None:
 
 
 def _is_control(text: str) -> bool:
-  """Whether a token of this text is no part of a text's words."""
+  """Returns True if a piece is a control token rather than text."""
   return bool(_CONTROL.fullmatch(text)) and not _HTML.fullmatch(text)
 
 
@@ -217,16 +215,14 @@ def _is_control(text: str) -> bool:
 def _words_only(
   proto: bytes,
 ) -> tuple[sentencepiece.SentencePieceProcessor, str]:
-  """A SentencePiece model that makes no control token of any text.
-
-  Args:
-    proto: The serialised model.
+  """Returns a SentencePiece model that encodes no text as a control token.
 
   Returns:
-    The same model where all control tokens are of the kind that is never found
-    in a text, and where texts get no prefix; and the prefix of a whole text.
+    The model in which all control tokens have the kind that is never matched
+    in a text, and which adds no prefix to texts; and the prefix that the
+    original model adds to a text.
   """
-  model = _proto()
+  model = _make_proto()
   model.ParseFromString(proto)
   for piece in model.pieces:
     if piece.type == Kind.USER_DEFINED and _is_control(piece.piece):
@@ -243,21 +239,21 @@ def _words_only(
 def _tokens_containing(
   tokenizer: Tokenizer, texts: tuple[str, ...]
 ) -> tuple[int, ...]:
-  """Returns `Tokenizer.tokens_containing`; caches it for large vocabularies."""
-  found = []
+  """Returns `Tokenizer.tokens_containing`; cached for large vocabularies."""
+  ids = []
   for i in range(tokenizer.vocab_size):
-    # A space is kept as another character.
-    name = tokenizer.piece(i).replace(SPACE, ' ')
-    # Special tokens have a name and no text.
-    if any(text in name and text in tokenizer.decode([i]) for text in texts):
-      found.append(i)
-  return tuple(found)
+    piece = tokenizer.piece(i).replace(SPACE, ' ')
+    # Special tokens have a piece and no text.
+    if any(text in piece and text in tokenizer.decode([i]) for text in texts):
+      ids.append(i)
+  return tuple(ids)
 
 
 def first_difference(a: Tokenizer | None, b: Tokenizer | None) -> int | None:
-  """The first id that is not the same piece in both; None if there is none.
+  """Returns the first id with different pieces; None if all pieces are equal.
 
-  What else tokenizers hold decides how a text is cut, not what an id means.
+  Everything else in a tokenizer decides how texts are split, and not what an id
+  means. A missing tokenizer differs at the first id.
   """
   if a == b:
     return None
@@ -270,55 +266,56 @@ def first_difference(a: Tokenizer | None, b: Tokenizer | None) -> int | None:
   return None if a.vocab_size == b.vocab_size else common
 
 
-def _proto(**fields):
-  """A SentencePiece model as its file has it."""
+def _make_proto(**fields) -> Any:
+  """Returns a SentencePiece model as a protocol buffer."""
   from sentencepiece import sentencepiece_model_pb2
 
-  return sentencepiece_model_pb2.ModelProto(**fields)
+  # The generated module declares its classes when it is imported.
+  return sentencepiece_model_pb2.ModelProto(**fields)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def strip_non_text(pieces: Iterable[Piece]) -> list[Piece]:
-  """Pieces by their ids, without those at the end that stand for no text.
+  """Returns pieces without those at the end that stand for no text.
 
-  Those are of pictures and sounds, and what fills a table: a file of the same
-  model may have them or not, and a tokenizer.model has none.
+  Pieces for pictures and sounds, and pieces that pad a table, may be in one
+  file of a model and not in another; a tokenizer.model has none of them.
   """
-  found = [*pieces]
-  while found and _NO_TEXT.fullmatch(found[-1].text):
-    found.pop()
-  return found
+  text_pieces = [*pieces]
+  while text_pieces and _NO_TEXT.fullmatch(text_pieces[-1].text):
+    text_pieces.pop()
+  return text_pieces
 
 
 def from_pieces(
   pieces: Sequence[Piece], dummy_prefix: bool = False
 ) -> Tokenizer:
-  """The byte-pair tokenizer of these pieces, with Gemma's conventions.
+  """Makes the byte-pair tokenizer of pieces, with Gemma's conventions.
 
   Args:
-    pieces: By their ids; the first four are those of `PAD` to `UNK`.
-    dummy_prefix: Whether a text is read as if a space stood before it.
+    pieces: In the order of their ids; the first four are `PAD` to `UNK`.
+    dummy_prefix: True to encode texts as if they began with a space.
 
   Raises:
-    ValueError: SentencePiece makes no tokenizer of them.
+    ValueError: SentencePiece cannot make a tokenizer of the pieces.
   """
   if len(pieces) <= UNK:
     raise ValueError(
-      f'tokenizer: it has {len(pieces)} pieces, and the first {UNK + 1} are of'
-      ' its own; fetch it again.'
+      f'tokenizer: it has {len(pieces)} pieces, and the first {UNK + 1} are'
+      ' special tokens; fetch it again.'
     )
   try:
-    return Tokenizer(_written(pieces, dummy_prefix))
-  # A text may hold half of a surrogate pair.
+    return Tokenizer(_serialize(pieces, dummy_prefix))
+  # A piece may hold half of a surrogate pair.
   except (RuntimeError, UnicodeEncodeError) as error:
     raise ValueError(
       f'tokenizer: its pieces make none ({error}); fetch it again.'
     ) from None
 
 
-def _written(pieces: Sequence[Piece], dummy_prefix: bool) -> bytes:
-  """The SentencePiece model of these pieces; see `from_pieces`."""
-  names = [piece.text for piece in pieces]
-  made = _proto(
+def _serialize(pieces: Sequence[Piece], dummy_prefix: bool) -> bytes:
+  """Returns the serialised SentencePiece model of pieces."""
+  texts = [piece.text for piece in pieces]
+  model = _make_proto(
     pieces=[
       dict(piece=piece.text, score=piece.score, type=int(piece.kind))
       for piece in pieces
@@ -329,10 +326,10 @@ def _written(pieces: Sequence[Piece], dummy_prefix: bool) -> bytes:
       vocab_size=len(pieces),
       byte_fallback=any(piece.kind == Kind.BYTE for piece in pieces),
       **IDS,
-      pad_piece=names[PAD],
-      eos_piece=names[EOS],
-      bos_piece=names[BOS],
-      unk_piece=names[UNK],
+      pad_piece=texts[PAD],
+      eos_piece=texts[EOS],
+      bos_piece=texts[BOS],
+      unk_piece=texts[UNK],
     ),
     normalizer_spec=dict(
       name='identity',
@@ -341,116 +338,4 @@ def _written(pieces: Sequence[Piece], dummy_prefix: bool) -> bytes:
       escape_whitespaces=True,
     ),
   )
-  return made.SerializeToString()
-
-
-def find_file(folder: pathlib.Path) -> pathlib.Path:
-  """Where a folder has its tokenizer, or should have it."""
-  files = [folder / 'tokenizer.model', folder / 'tokenizer.json']
-  return next((file for file in files if file.exists()), files[0])
-
-
-def read(file: pathlib.Path, field: str = 'model') -> Tokenizer:
-  """The tokenizer of a tokenizer.model, or of a tokenizer.json.
-
-  Args:
-    file: Either of them.
-    field: What the user gave it for.
-
-  Raises:
-    ValueError: It is missing or damaged.
-  """
-  if file.suffix == '.json':
-    return from_json(file)
-  try:
-    # A model of Gemma's has 4.7 MB, and begins with its first piece.
-    proto = bounded.read_bytes(file, field, 'fetch it again', 2**29, b'\n')
-    tokenizer = Tokenizer(proto)
-  except (OSError, RuntimeError):
-    tokenizer = None
-  # An empty file makes a tokenizer without pieces.
-  if tokenizer is None or not tokenizer.vocab_size:
-    raise ValueError(
-      f'{field}: {file} is missing, damaged or not a SentencePiece model; fetch'
-      ' it again.'
-    )
-  return tokenizer
-
-
-class _Pairs(Schema):
-  """A byte-pair model of a tokenizer.json."""
-
-  type: Literal['BPE']
-  byte_fallback: Literal[True]
-  vocab: Counts
-  merges: Annotated[list[str | list[str]], Each]
-
-
-class _Added(Schema):
-  """A token beside those of the model."""
-
-  id: Count
-  content: str
-
-
-class _Fields(Schema):
-  """A tokenizer.json."""
-
-  model: _Pairs
-  added_tokens: Annotated[list[_Added], Each] | None = None
-
-
-def from_json(file: pathlib.Path) -> Tokenizer:
-  """The tokenizer of a `tokenizer.json`, as Hugging Face's library writes it.
-
-  It lists pairs in the order in which they are joined; SentencePiece joins by
-  scores of what comes out, and so the first pair that makes a piece decides.
-
-  Raises:
-    ValueError: The file is missing or damaged, or holds another kind of
-      tokenizer.
-  """
-  advice = 'give its tokenizer.model'
-  fields = bounded.read_json(file, 'tokenizer', advice, bounded.TABLE)
-  said = _Fields.check(fields, f'tokenizer: {file}', advice)
-  order: dict[str, int] = {}
-  for i, pair in enumerate(said.model.merges):
-    pair = pair.split(' ') if isinstance(pair, str) else pair
-    if len(pair) != 2:
-      raise ValueError(
-        f'tokenizer: {file}: model.merges.{i} must be a pair of pieces, got'
-        f' {arguments.quote(pair)}; {advice}.'
-      )
-    order.setdefault(''.join(pair), i)
-  ids = dict(said.model.vocab)
-  added = {token.content: token.id for token in said.added_tokens or ()}
-  ids |= added
-
-  def kind(text: str, i: int) -> Kind:
-    if i in (PAD, EOS, BOS, UNK):
-      return Kind.UNKNOWN if i == UNK else Kind.CONTROL
-    if _BYTE.fullmatch(text):
-      return Kind.BYTE
-    return Kind.USER_DEFINED if text in added else Kind.NORMAL
-
-  # What no pair makes is never joined, whatever its score.
-  last = len(order)
-  listed = sorted(ids.items(), key=lambda item: item[1])
-  pieces = strip_non_text(
-    Piece(
-      text.replace(' ', SPACE),
-      -float(order.get(text, last + i)),
-      kind(text, i),
-    )
-    for text, i in listed
-  )
-  if [i for _, i in listed[: len(pieces)]] != [*range(len(pieces))]:
-    raise ValueError(
-      f'tokenizer: {file} leaves ids out, or has some of them twice; give its'
-      ' tokenizer.model.'
-    )
-  try:
-    return from_pieces(pieces)
-  except ValueError as error:
-    said = str(error).removeprefix('tokenizer: ')
-    raise ValueError(f'tokenizer: {file}: {said}') from None
+  return model.SerializeToString()

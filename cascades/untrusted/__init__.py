@@ -1,11 +1,11 @@
-"""Files that others made, and text that they hold: one way in and one way out.
+"""Reading untrusted files, and displaying untrusted text.
 
-  bounded   JSON and its lines, within bounds of size, number and depth
-  schema    the fields of such a file: types, ranges, and one form of error
-  paths     names in such a file, which lead to nothing outside of its folder
-  display   their text on a terminal, a page, in a table; URLs without secrets
+  bounded   reads JSON and its lines within bounds of size, number and depth
+  schema    checks the fields of a file: types, ranges, and one form of error
+  paths     resolves names in a file to paths inside of the file's folder
+  display   escapes text for terminals, pages, tables; hides secrets of URLs
 
-A file from a stranger may be damaged, or made to do harm. What is wrong with it
-is a ValueError of one sentence that names the file, before anything is made of
-its size.
+A file of somebody else may be damaged or malicious. Every fault is a ValueError
+of one sentence that names the file, raised before memory of the declared size
+is allocated.
 """

@@ -1,29 +1,28 @@
-"""Reading files of others within bounds: of size, of number, of depth.
+"""Reads untrusted files within bounds of size, number and depth.
 
-A bound is a hundred times what the largest known file of a kind has, or more,
-so that it refuses nothing but what was made to fill the memory. What is packed
-is read as a stream, since little of it may unpack to much.
+A bound is at least a hundred times the size of the largest known file of a
+kind, so that it refuses only files that were made to fill the memory.
+Compressed files are read as a stream, since a small one may unpack to much.
 """
 
 import gzip
-import io
 import json
 import pathlib
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from cascades.untrusted import display
 
 
 class Bounds(NamedTuple):
-  """The most that a file, or a line of one, may hold.
+  """Upper bounds of a file, or of a line of a file.
 
   Attributes:
-    size: In bytes.
-    values: Of JSON, at most: each takes some 64 bytes once it is read.
-    containers: Of these, lists and objects, which take up to 200 bytes each.
+    size: Bytes.
+    values: JSON values; each takes about 64 bytes of memory.
+    containers: JSON lists and objects; each takes up to 200 bytes of memory.
   """
 
   size: int
@@ -33,60 +32,66 @@ class Bounds(NamedTuple):
 
 # A config.json has 15 KB; an index of tensors 110 KB and 1,300 values.
 FIELDS = Bounds(2**24, 2**20, 2**16)
-# A tokenizer.json of Gemma's has 33 MB, and 1.8 million values: 262,144 pieces
-# and their pairs; a set such as SQuAD has 40 MB.
+# A tokenizer.json of Gemma's has 33 MB and 1.8 million values: 262,144 pieces
+# and their pairs. A data set such as SQuAD has 40 MB.
 TABLE = Bounds(2**32, 2**28, 2**26)
-# A block of a trace with whole rows has 700 KB and 35,000 values.
+# A block of a trace with full distributions has 700 KB and 35,000 values.
 LINE = Bounds(2**26, 2**22, 2**16)
-# Halves of a surrogate pair, spelled; with what must not be taken for one.
-_SPELLED = re.compile(
+# Escaped halves of a surrogate pair; the other branches match whole pairs and
+# other escapes, which must stay.
+_ESCAPES = re.compile(
   r'\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}'
   r'|\\(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|\\.'
 )
-# Of a line, read at a time.
-_PIECE = 2**20
-# Of a packed file, unpacked.
-_UNPACKED = 2**34
+# Bytes of a line that are read at a time.
+_CHUNK = 2**20
+# Largest size of a compressed file once it is unpacked.
+_MAX_UNPACKED = 2**34
 
 
 def read_bytes(
   path: pathlib.Path,
   option: str,
   advice: str,
-  most: int = FIELDS.size,
-  start: bytes = b'',
+  max_bytes: int = FIELDS.size,
+  prefix: bytes = b'',
 ) -> bytes:
-  """Reads a file of at most so many bytes.
+  """Reads a file of bounded size.
 
   Args:
     path: The file.
-    option: What the user gave the file or its folder for, for errors.
-    advice: What the user can do about a file that is refused.
-    most: Bytes of the file.
-    start: What it begins with.
+    option: The option that the user gave the file or its folder for.
+    advice: The advice of the error if the file is refused.
+    max_bytes: Largest size of the file, in bytes.
+    prefix: Bytes that the file must begin with.
 
   Raises:
-    FileNotFoundError: There is no such file.
-    ValueError: It is no regular file, larger, or begins otherwise; a pipe would
-      never end.
+    FileNotFoundError: The file does not exist.
+    ValueError: The file is no regular file, such as a pipe, which would never
+      end; it is too large; or it has another prefix.
   """
   check_regular(path, option, advice)
-  if path.stat().st_size > most:
-    raise _refusal(path, f'it has more than {most} bytes', option, advice)
+  if path.stat().st_size > max_bytes:
+    raise _refusal(path, f'it has more than {max_bytes} bytes', option, advice)
   with path.open('rb') as file:
-    if file.read(len(start)) != start:
+    if file.read(len(prefix)) != prefix:
       raise _refusal(path, 'it is of another kind', option, advice)
-    return start + file.read()
+    return prefix + file.read()
 
 
 def check_regular(path: pathlib.Path, option: str, advice: str) -> None:
-  """Refuses a folder, a pipe, a device.
+  """Refuses folders, pipes and devices.
+
+  Args:
+    path: The file.
+    option: The option that the user gave the file or its folder for.
+    advice: The advice of the error.
 
   Raises:
-    FileNotFoundError: There is no such file.
-    ValueError: It is none that can be read to its end.
+    FileNotFoundError: The file does not exist.
+    ValueError: The file is no regular file.
   """
-  # Raises where nothing is; follows links, as the hub's cache has them.
+  # Follows links, which the hub's cache consists of.
   path.stat()
   if not path.is_file():
     raise _refusal(path, 'it is no regular file', option, advice)
@@ -98,17 +103,17 @@ def read_json(
   advice: str = 'fetch it again',
   bounds: Bounds = FIELDS,
 ) -> Any:
-  """Reads a file of JSON.
+  """Reads a JSON file.
 
   Args:
     path: The file.
-    option: What the user gave the file or its folder for, for errors.
-    advice: What the user can do about a file that is refused.
-    bounds: The most that it may hold.
+    option: The option that the user gave the file or its folder for.
+    advice: The advice of the error if the file is refused.
+    bounds: Upper bounds of the file.
 
   Raises:
-    FileNotFoundError: There is no such file.
-    ValueError: It is no JSON, or beyond a bound.
+    FileNotFoundError: The file does not exist.
+    ValueError: The file is no JSON, or exceeds a bound.
   """
   text = read_bytes(path, option, advice, bounds.size)
   try:
@@ -120,42 +125,53 @@ def read_json(
 def read_fields(
   path: pathlib.Path, option: str, advice: str = 'fetch it again'
 ) -> dict[str, Any]:
-  """Reads a file whose JSON is one object; see `read_json`.
+  """Reads a JSON file that holds one object.
+
+  Args:
+    path: The file.
+    option: The option that the user gave the file or its folder for.
+    advice: The advice of the error if the file is refused.
 
   Raises:
-    FileNotFoundError: There is no such file.
-    ValueError: It holds anything else.
+    FileNotFoundError: The file does not exist.
+    ValueError: The file is no JSON object, or exceeds a bound.
   """
-  found = read_json(path, option, advice)
-  if not isinstance(found, dict):
+  content = read_json(path, option, advice)
+  if not isinstance(content, dict):
     raise _refusal(path, 'it is no JSON object', option, advice)
-  return found
+  return content
 
 
 def parse_json(text: bytes | bytearray | str, bounds: Bounds = LINE) -> Any:
-  """Parses JSON of others.
+  """Parses untrusted JSON.
+
+  Args:
+    text: The JSON text; bytes are decoded as UTF-8.
+    bounds: Upper bounds of the text; its size is not checked.
 
   Returns:
-    What it says; U+FFFD stands for half of a surrogate pair.
+    The value, with U+FFFD in place of each half of a surrogate pair.
 
   Raises:
-    ValueError: It is none, holds more values than it may, or is nested as no
-      known file is.
+    ValueError: The text is no JSON, has too many values, or is nested too
+      deeply.
   """
-  signs = '[{,' if isinstance(text, str) else (b'[', b'{', b',')
-  # As many as there are, or more: texts have such signs too.
-  lists, tables, commas = map(text.count, signs)
-  if lists + tables + commas > bounds.values:
+  # Counts are upper bounds, since strings may contain these characters.
+  if isinstance(text, str):
+    lists, objects, commas = map(text.count, '[{,')
+  else:
+    lists, objects, commas = map(text.count, (b'[', b'{', b','))
+  if lists + objects + commas > bounds.values:
     raise ValueError(f'it holds more than {bounds.values} values')
-  if lists + tables > bounds.containers:
+  if lists + objects > bounds.containers:
     raise ValueError(f'it holds more than {bounds.containers} lists')
   try:
     text = text if isinstance(text, str) else text.decode('utf-8-sig')
   except UnicodeDecodeError:
     raise ValueError('it is no text in UTF-8') from None
   if '\\ud' in text or '\\uD' in text:
-    # Half of a pair is no character, and ends whatever writes it.
-    text = _SPELLED.sub(lambda x: '\\ufffd' if x['half'] else x[0], text)
+    # Half of a pair is no character, and writing it raises an error.
+    text = _ESCAPES.sub(lambda x: '\\ufffd' if x['half'] else x[0], text)
   try:
     return json.loads(text)
   except RecursionError:
@@ -169,61 +185,62 @@ def read_lines(
   refuse: Callable[[int, str], ValueError],
   bounds: Bounds = LINE,
 ) -> Iterator[bytes | bytearray]:
-  """Reads a file line by line; unpacks it, where its name ends in '.gz'.
+  """Reads a file line by line; unpacks it if its name ends in '.gz'.
 
   Args:
     path: The file.
-    refuse: Makes the error of a line, of its number and of what is wrong.
-    bounds: The most that a line may hold.
+    refuse: Called as refuse(line_number, reason); returns the error to raise.
+    bounds: Upper bounds of a line.
 
   Yields:
-    Each line with its end, which the last one may lack.
+    Each line with its line break, which the last line may lack.
 
   Raises:
-    FileNotFoundError: There is no such file.
-    ValueError: It is no regular file, cannot be unpacked, or a line is too
-      long.
+    FileNotFoundError: The file does not exist.
+    ValueError: The file is no regular file or cannot be unpacked, or a line is
+      too long.
   """
   path.stat()
   if not path.is_file():
     raise refuse(1, 'it is no regular file')
-  opened = gzip.open if path.suffix == '.gz' else open
-  number, room = 1, _UNPACKED
-  with opened(path, 'rb') as file:
+  number, bytes_left = 1, _MAX_UNPACKED
+  with gzip.open(path) if path.suffix == '.gz' else path.open('rb') as file:
     while True:
       try:
-        line = _line(file, bounds.size)
+        line = _read_line(file, bounds.size)
       except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise refuse(number, str(error)) from None
       if not line:
         return
-      room -= len(line)
+      bytes_left -= len(line)
       if len(line) > bounds.size:
         raise refuse(number, f'it has more than {bounds.size} bytes')
-      if room < 0:
-        raise refuse(number, f'it comes after {_UNPACKED} bytes')
+      if bytes_left < 0:
+        raise refuse(number, f'it comes after {_MAX_UNPACKED} bytes')
       yield line
       number += 1
 
 
-def _line(file: io.BufferedIOBase, most: int) -> bytes | bytearray:
-  """Reads a line, or a little more than so many bytes of a longer one."""
-  line = file.readline(_PIECE)
-  if len(line) < _PIECE:
+def _read_line(
+  file: BinaryIO | gzip.GzipFile, max_bytes: int
+) -> bytes | bytearray:
+  """Reads a line, or more than `max_bytes` of a longer line."""
+  line = file.readline(_CHUNK)
+  if len(line) < _CHUNK:
     return line
-  # What grows in its place takes half of what is joined at the end.
-  whole = bytearray(line)
-  while len(whole) <= most and not whole.endswith(b'\n'):
-    if not (line := file.readline(_PIECE)):
+  # A growing array takes half of the memory of chunks that are joined.
+  long_line = bytearray(line)
+  while len(long_line) <= max_bytes and not long_line.endswith(b'\n'):
+    if not (line := file.readline(_CHUNK)):
       break
-    whole += line
-  return whole
+    long_line += line
+  return long_line
 
 
 def _refusal(
-  what: pathlib.Path | str, why: str, option: str, advice: str
+  path: pathlib.Path, reason: str, option: str, advice: str
 ) -> ValueError:
-  """Makes the error of a file: `<option>: <file>: <why>; <advice>.`."""
+  """Returns the error of a file: `<option>: <file>: <reason>; <advice>.`."""
   return ValueError(
-    f'{option}: {display.printable(f"{what}: {why}")}; {advice}.'
+    f'{option}: {display.printable(f"{path}: {reason}")}; {advice}.'
   )

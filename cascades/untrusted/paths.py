@@ -1,4 +1,4 @@
-"""Names that a file or a bucket gives, resolved within a folder or refused."""
+"""Resolves untrusted names of files to paths inside of a folder."""
 
 import os
 import pathlib
@@ -8,46 +8,46 @@ from cascades import arguments
 
 
 def sibling(folder: pathlib.Path, name: object, where: str) -> pathlib.Path:
-  """Returns the file of that name in a folder.
+  """Returns the path of a file in a folder by its plain name.
 
-  The file itself may be a link, as those of the hub's cache are.
+  The file itself may be a link, as in the hub's cache.
 
   Args:
-    folder: Holds the file that gives the name.
-    name: What it gives.
-    where: Option and file that gives it, for errors.
+    folder: The folder of the file that contains the name.
+    name: The name.
+    where: The option and the file that contains the name, for errors.
 
   Raises:
-    ValueError: It is no plain name: it leads elsewhere, or is none at all.
+    ValueError: The name is no text, or leads to another folder.
   """
-  plain = (
+  is_plain = (
     isinstance(name, str)
     and name not in ('', '.', '..')
     and not {'/', '\\', '\0'} & set(name)
     and len(name.encode(errors='replace')) <= 255
   )
-  if not plain:
+  if not is_plain:
     raise ValueError(
       f'{where} must name a file beside it, got {arguments.quote(name)}; fetch'
       ' it again.'
     )
-  return folder / name
+  return folder / str(name)
 
 
 def descendant(folder: pathlib.Path, name: str, where: str) -> pathlib.Path:
-  """Returns a path below a folder that goes over no link and no '..'.
+  """Returns a path below a folder, without links and '..' on the way.
 
   Args:
-    folder: What is read or written lies below it.
-    name: Relative, as a bucket or a file gives it; with '/' between folders.
+    folder: The folder.
+    name: A relative path from an untrusted source, with '/' between folders.
     where: The option, for errors.
 
   Raises:
-    ValueError: It leads out of the folder, or over a link.
+    ValueError: The name leads out of the folder, or over a link.
   """
   parts = pathlib.PurePosixPath(name).parts
-  odd = {'..', '/', ''} & {*parts} or '\0' in name or '\\' in name
-  if not parts or odd:
+  leads_out = {'..', '/', ''} & {*parts} or '\0' in name or '\\' in name
+  if not parts or leads_out:
     raise ValueError(
       f'{where}: {arguments.quote(name)} leads out of {folder}; delete it'
       ' there, or choose another folder.'
@@ -58,39 +58,39 @@ def descendant(folder: pathlib.Path, name: str, where: str) -> pathlib.Path:
 
 
 def check_tree(
-  folder: pathlib.Path, but: Collection[str] = (), where: str = 'workdir'
+  folder: pathlib.Path, exempt: Collection[str] = (), where: str = 'workdir'
 ) -> None:
-  """Refuses a folder in which a link stands, however deep; see `check_links`.
+  """Refuses a folder that contains a symbolic link at any depth.
 
   Args:
-    folder: May be a link itself, and need not be there.
-    but: Folders in it, relative to it, within which links may stand.
+    folder: The folder; may be a link itself, and need not exist.
+    exempt: Folders, relative to it, that may contain links.
     where: The option, for errors.
 
   Raises:
-    ValueError: There is a link.
+    ValueError: The folder contains a link.
   """
   for parent, folders, files in os.walk(folder):
     for name in (*folders, *files):
       check_links(folder, pathlib.Path(parent, name), where)
-    place = pathlib.Path(parent).relative_to(folder)
-    folders[:] = [x for x in folders if (place / x).as_posix() not in but]
+    relative = pathlib.Path(parent).relative_to(folder)
+    folders[:] = [x for x in folders if (relative / x).as_posix() not in exempt]
 
 
 def check_links(
   folder: pathlib.Path, path: pathlib.Path, where: str = 'workdir'
 ) -> None:
-  """Refuses a path on which a link stands, below a folder.
+  """Refuses a path below a folder that leads over a symbolic link.
 
-  What is written there would be written where the link leads.
+  Data written to such a path would be written to the link's target.
 
   Args:
-    folder: May be a link itself: the user named it.
-    path: Below it.
+    folder: The folder, which the user named; may be a link itself.
+    path: A path below it.
     where: The option, for errors.
 
   Raises:
-    ValueError: A part of the path, or its end, is a link.
+    ValueError: The path, or a folder on the way to it, is a link.
   """
   for part in (path, *path.parents):
     if part == folder:
@@ -98,5 +98,5 @@ def check_links(
     if part.is_symlink():
       raise ValueError(
         f'{where}: {part} is a symbolic link, which is not followed here;'
-        ' replace it by what it leads to.'
+        ' replace it by its target.'
       )

@@ -1,8 +1,8 @@
-"""What the fields of a file of others may be, and one form of error for them.
+"""Checks types and ranges of the fields of untrusted files.
 
-A kind of file is a class with a typed field for each that is read; what else a
-file holds is kept and is not looked at. Numbers are taken as they stand: a text
-is no number, and neither are true, NaN and infinity.
+Each kind of file is a class with a typed field for each field that is read;
+other fields of the file are kept unchecked. Types are strict: texts, true, NaN
+and infinity are no numbers. All errors have one form.
 """
 
 import re
@@ -15,69 +15,75 @@ import pydantic
 from cascades import arguments
 from cascades.untrusted import display
 
-# More than any size of a model, and what fits 32 bits.
-MOST = 2**31 - 1
+# More than any size of a model; fits 32 bits.
+MAX_COUNT = 2**31 - 1
 
-Count = Annotated[int, pydantic.Field(ge=0, le=MOST)]
-Size = Annotated[int, pydantic.Field(ge=1, le=MOST)]
+Count = Annotated[int, pydantic.Field(ge=0, le=MAX_COUNT)]
+Size = Annotated[int, pydantic.Field(ge=1, le=MAX_COUNT)]
 Number = Annotated[float, pydantic.Field(ge=-1e30, le=1e30)]
 NotNegative = Annotated[float, pydantic.Field(ge=0, le=1e30)]
 Positive = Annotated[float, pydantic.Field(gt=0, le=1e30)]
 Share = Annotated[float, pydantic.Field(ge=0, le=1)]
 
 
-def one_of(*known: Any) -> pydantic.PlainValidator:
-  """Checks that a field is one of these values, or a float32 next to it.
+def one_of(*allowed: Any) -> pydantic.PlainValidator:
+  """Returns a validator of a field with a few allowed values.
 
-  For `Annotated[Any, one_of(...)]`; null is as good as false.
+  Used as `Annotated[Any, one_of(...)]`. Floats are compared as float32, and
+  null equals false.
   """
 
-  def check(given: Any) -> Any:
-    value = given
-    if given is None and any(one is False for one in known):
+  def check(field: Any) -> Any:
+    value = field
+    if field is None and any(x is False for x in allowed):
       value = False
-    for one in known:
-      if isinstance(one, float) and isinstance(value, float):
-        # What float32 does not hold is infinite there, and none of them.
+    for x in allowed:
+      if isinstance(x, float) and isinstance(value, float):
+        # A value beyond float32 becomes infinity, which no value equals.
         with np.errstate(over='ignore'):
-          if np.float32(value) == np.float32(one):
-            return given
-      elif type(value) is type(one) and value == one:
-        return given
-    raise ValueError(' or '.join(map(repr, known)))
+          if np.float32(value) == np.float32(x):
+            return field
+      elif type(value) is type(x) and value == x:
+        return field
+    raise ValueError(' or '.join(map(repr, allowed)))
 
   return pydantic.PlainValidator(check)
 
 
-# A list stops at the first item that is wrong: an error takes a kilobyte.
-Each = pydantic.Field(fail_fast=True)
+# Ends the check of a list at its first wrong item: an error takes a kilobyte.
+FailFast = pydantic.Field(fail_fast=True)
 
 
-def each_is(known: Callable[[Any], bool]) -> pydantic.BeforeValidator:
-  """Has a table, too, report the first item alone that is wrong.
+def fail_fast_values(
+  is_valid: Callable[[Any], bool],
+) -> pydantic.BeforeValidator:
+  """Returns a validator that reduces an object to its first wrong value.
 
   Args:
-    known: Says whether a value will do.
+    is_valid: Returns True for a valid value of the object.
   """
 
-  def check(given: Any) -> Any:
-    if isinstance(given, dict):
-      for name, value in given.items():
-        if not known(value):
+  def check(field: Any) -> Any:
+    if isinstance(field, dict):
+      for name, value in field.items():
+        if not is_valid(value):
           return {name: value}
-    return given
+    return field
 
   return pydantic.BeforeValidator(check)
 
 
-Texts = Annotated[dict[str, str], each_is(lambda x: isinstance(x, str))]
+Texts = Annotated[
+  dict[str, str], fail_fast_values(lambda x: isinstance(x, str))
+]
 Counts = Annotated[
-  dict[str, Count], each_is(lambda x: type(x) is int and 0 <= x <= MOST)
+  dict[str, Count],
+  fail_fast_values(lambda x: type(x) is int and 0 <= x <= MAX_COUNT),
 ]
 
 
 class Schema(pydantic.BaseModel):
-  """The fields of a kind of file."""
+  """Base class of the fields of a kind of file."""
 
   model_config = pydantic.ConfigDict(
     strict=True,
@@ -85,7 +91,7 @@ class Schema(pydantic.BaseModel):
     frozen=True,
     allow_inf_nan=False,
     arbitrary_types_allowed=True,
-    # Names such as model_type are theirs.
+    # Files have names such as model_type, which pydantic reserves.
     protected_namespaces=(),
   )
 
@@ -96,13 +102,13 @@ class Schema(pydantic.BaseModel):
     """Returns the fields of a file, each of its type and within its range.
 
     Args:
-      fields: What the file holds.
+      fields: The content of the file.
       where: The option and the file, for errors.
-      advice: What the user can do about a file that is refused.
+      advice: The advice of the error if the file is refused.
 
     Raises:
-      ValueError: One is of another type or out of range: `<where>: <field> must
-        be <what>, got <value>; <advice>.`
+      ValueError: A field has another type or is out of range: `<where>: <field>
+        must be <expected>, got <value>; <advice>.`
     """
     try:
       return cls.parse(fields)
@@ -111,55 +117,61 @@ class Schema(pydantic.BaseModel):
 
   @classmethod
   def parse(cls, fields: Any) -> Self:
-    """As `check`, where the caller says which file it is.
+    """Returns checked fields; errors do not name the file.
+
+    Args:
+      fields: The content of the file.
 
     Raises:
-      ValueError: What is wrong, alone: `<field> must be <what>, got <value>`.
+      ValueError: `<field> must be <expected>, got <value>`.
     """
     if not isinstance(fields, Mapping):
       raise ValueError('it is no table of fields')
     try:
       return cls.model_validate(dict(fields))
     except pydantic.ValidationError as error:
-      raise ValueError(_why(error, fields)) from None
+      raise ValueError(_reason(error, fields)) from None
 
 
-def _why(error: pydantic.ValidationError, fields: Mapping[str, Any]) -> str:
-  """Says what is wrong with the first field that is wrong."""
-  found = [
-    (_place(x['loc'], fields), x)
+def _reason(error: pydantic.ValidationError, fields: Mapping[str, Any]) -> str:
+  """Returns the reason why the first wrong field is refused."""
+  errors = [
+    (_field_name(x['loc'], fields), x)
     for x in error.errors(include_url=False, include_context=False)
   ]
-  # Of a field that may be a list, its item, and not that it is no number.
-  of_field = (x for x in found if x[1]['loc'][:1] == found[0][1]['loc'][:1])
-  place, first = max(of_field, key=lambda x: x[0].count('.'))
+  # A field that may be a list or a number has an error of each type: the one of
+  # the list's item is the most specific.
+  root = errors[0][1]['loc'][:1]
+  of_field = (x for x in errors if x[1]['loc'][:1] == root)
+  name, first = max(of_field, key=lambda x: x[0].count('.'))
   short = {'missing': 'is missing', 'extra_forbidden': 'is no known field'}
   if first['type'] in short:
-    return f'{place} {short[first["type"]]}'
-  # Of a field that may be one of several types, each says what it must be.
-  what = dict.fromkeys(x['msg'] for at, x in found if at == place)
-  start = r'Input should be |Value error, '
-  what = ' or '.join(re.sub(start, '', x, count=1) for x in what)
-  # A class of this library is nothing that a file can hold.
-  what = re.sub(r' or instance of \w+', '', what)
-  return f'{place} must be {what}, got {arguments.quote(first["input"])}'
+    return f'{name} {short[first["type"]]}'
+  # A field of several types has a message of each.
+  messages = dict.fromkeys(x['msg'] for field, x in errors if field == name)
+  prefix = r'Input should be |Value error, '
+  expected = ' or '.join(re.sub(prefix, '', x, count=1) for x in messages)
+  # A file cannot contain an instance of a class of this library.
+  expected = re.sub(r' or instance of \w+', '', expected)
+  return f'{name} must be {expected}, got {arguments.quote(first["input"])}'
 
 
-def _place(parts: tuple[int | str, ...], fields: Mapping[str, Any]) -> str:
-  """Returns the name of a field within others: 'rope_parameters.factor'.
+def _field_name(parts: tuple[int | str, ...], fields: Mapping[str, Any]) -> str:
+  """Returns the full name of a field, such as 'rope_parameters.factor'.
 
   Args:
-    parts: As pydantic has it: names of fields, indices, and names of types that
-      were tried.
-    fields: What the file holds.
+    parts: pydantic's location of an error: names of fields, indices, and names
+      of types that were tried.
+    fields: The content of the file.
   """
-  names, value = [], fields
+  names: list[str] = []
+  value: Any = fields
   for part in parts:
-    missing = isinstance(value, Mapping) and part == parts[-1]
+    is_missing = isinstance(value, Mapping) and part == parts[-1]
     try:
       value = value[part]
     except (KeyError, IndexError, TypeError):
-      if not missing:
+      if not is_missing:
         continue
     names.append(str(part))
   return display.sentence('.'.join(names))

@@ -59,7 +59,7 @@ def split_sampler(
     special_tokens=gm.text.Gemma2Tokenizer.special_tokens,
   )
 
-  @products.intercepted()
+  @products.intercept_modules()
   def prefill():
     return _prefill.prefill(
       model=model.module,
@@ -73,7 +73,7 @@ def split_sampler(
       sharding=None,
     )
 
-  @products.intercepted()
+  @products.intercept_modules()
   def decode(state):
     return loop.sample(
       params=params,

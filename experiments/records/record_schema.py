@@ -358,7 +358,7 @@ def _typed(kind: Any) -> Any:
     return functools.reduce(operator.or_, inner)
   origin = typing.get_origin(kind)
   found = origin[inner]
-  return Annotated[found, schema.Each] if origin is list else found
+  return Annotated[found, schema.FailFast] if origin is list else found
 
 
 def _check_counts(record: Record) -> None:

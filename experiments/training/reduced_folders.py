@@ -8,7 +8,7 @@ import numpy as np
 from cascades import arguments, atomic
 from cascades.models import (
   checkpoints,
-  huggingface,
+  huggingface_export,
   param_mapping,
   shared_table,
   tensor_files,
@@ -73,7 +73,7 @@ def save(
   check_stored(stored)
   model, params, _ = checkpoint
   folder = pathlib.Path(folder)
-  config = huggingface.make_config(model, params, (1,))
+  config = huggingface_export.make_config(model, params, (1,))
   tensors = {shared_table.VOCABULARY: np.asarray(draft_vocab_ids, np.int32)}
   for tensor in param_mapping.tensors(params, config, model.gate_by_rows):
     if tensor.name == param_mapping.TABLE_TENSOR:

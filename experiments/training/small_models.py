@@ -12,7 +12,12 @@ import optax
 from ml_collections import ConfigDict
 
 from cascades.config import DecodingConfig
-from cascades.models import checkpoints, huggingface, language, tokenizers
+from cascades.models import (
+  checkpoints,
+  huggingface_export,
+  language,
+  tokenizers,
+)
 from experiments import records
 from experiments.tasks import TASKS
 from experiments.tasks.task import split_of
@@ -197,7 +202,7 @@ def train_model(
   phrasing_style = spec.get('phrasing_style', 'plain')
   model, params, tokenizer = start
   # Refuses unsupported families before the training.
-  huggingface.make_config(model, params, tokenizer.stops)
+  huggingface_export.make_config(model, params, tokenizer.stops)
   optimizer = training_loop.make_optimizer(spec.steps, spec.learning_rate)
 
   def batch(step):
@@ -329,7 +334,7 @@ def write_card(
   """
   spec = config.models[name]
   model, params, tokenizer = checkpoints.load_folder(folder)
-  c = huggingface.make_config(model, params, tokenizer.stops)
+  c = huggingface_export.make_config(model, params, tokenizer.stops)
   total = sum(config.mixture.values())
   shares = [
     f'`{task}` ({100 * share / total:g}%)'

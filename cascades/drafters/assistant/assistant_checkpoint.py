@@ -15,7 +15,9 @@ from cascades.drafters.language_model import NoDrafter
 from cascades.models import (
   checkpoints,
   families,
+  param_dtypes,
   tensor_files,
+  tokenizer_files,
   tokenizers,
 )
 from cascades.untrusted.schema import Schema, Size, one_of
@@ -116,7 +118,7 @@ class Loaded(NamedTuple):
     top = self.config['centroid_intermediate_top_k']
     drafter = assistant_drafter.AssistantDrafter(
       verifier.model,
-      tuple(families.KINDS[kind] for kind in text['layer_types']),
+      tuple(families.ATTENTION_TYPES[kind] for kind in text['layer_types']),
       top if self.config['use_ordered_embeddings'] else None,
       fill_unselected_logits,
     )
@@ -152,7 +154,7 @@ def describe(
     places = tensor_files.open_folder(folder)
   else:
     config, places = _spelled_out(name, PUBLISHED[name]), {}
-  shapes = tensor_files.drafter_shapes(places, _shapes(config), dtype, _ORDER)
+  shapes = param_dtypes.drafter_shapes(places, _shapes(config), dtype, _ORDER)
   size = config['text_config']['vocab_size']
   return specs.Drafting(NoDrafter(), size), shapes
 
@@ -181,10 +183,12 @@ def load(
   config = _spelled_out(folder, tensor_files.read_config(folder))
   places = tensor_files.open_folder(folder)
   shapes = _shapes(config)
-  found = tensor_files.read_all(folder, places, shapes, 'drafter', _ORDER)
-  file, tokenizer = tokenizers.find_file(folder), None
+  found = tensor_files.read_all(
+    folder, places, shapes, field='drafter', ids=_ORDER
+  )
+  file, tokenizer = tokenizer_files.find_file(folder), None
   if file.exists():
-    tokenizer = tokenizers.read(file)
+    tokenizer = tokenizer_files.read(file)
   params = _arranged(config, found, folder, dtype)
   return Loaded(params, config, tokenizer, folder.name)
 
@@ -312,7 +316,7 @@ def _arranged(
         'scale': found[f'model.layers.{i}.layer_scalar'],
       }
     )
-  return tensor_files.device_put_params(params, dtype, folder)
+  return param_dtypes.device_put_params(params, dtype, folder)
 
 
 def _check(loaded: Loaded, verifier: checkpoints.Checkpoint) -> None:
@@ -343,14 +347,18 @@ def _check(loaded: Loaded, verifier: checkpoints.Checkpoint) -> None:
   cache = jax.eval_shape(lambda: model.init_cache(verifier.params, 8))
   last, ropes = model.last_cached_layers, families.ropes(text)
   for i, kind in enumerate(text['layer_types']):
-    if families.KINDS[kind] not in last:
+    if families.ATTENTION_TYPES[kind] not in last:
       refuse(f'with a layer of {kind}')
     keys, dim = families.key_value_shape(text, i)
-    *_, theirs, size = cache[f'layer_{last[families.KINDS[kind]]}']['k'].shape
+    *_, theirs, size = cache[f'layer_{last[families.ATTENTION_TYPES[kind]]}'][
+      'k'
+    ].shape
     if (theirs, size) != (keys, dim):
       refuse(f'with {keys} heads of {dim} for keys in layers of {kind}')
   turned = model.ropes
-  if any(turned[families.KINDS[x]] != ropes[x] for x in text['layer_types']):
+  if any(
+    turned[families.ATTENTION_TYPES[x]] != ropes[x] for x in text['layer_types']
+  ):
     refuse('that turns positions otherwise')
   if c.sliding_window_size != text['sliding_window']:
     refuse(f'with a window of {text["sliding_window"]}')

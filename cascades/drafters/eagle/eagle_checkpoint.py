@@ -23,6 +23,8 @@ from cascades.drafters.language_model import NoDrafter
 from cascades.models import (
   checkpoints,
   families,
+  param_dtypes,
+  rope_fields,
   tensor_files,
 )
 from cascades.untrusted import display
@@ -61,7 +63,7 @@ class _Layer(Schema):
 class _Rope(Schema):
   """How positions are turned."""
 
-  rope_type: Annotated[Any, one_of('default')] = families.rope_type()
+  rope_type: Annotated[Any, one_of('default')] = rope_fields.rope_type()
   rope_theta: Positive
 
 
@@ -150,7 +152,7 @@ def describe(
   folder = pathlib.Path(name)
   config, places = _config(folder), tensor_files.open_folder(folder)
   wanted = _shapes(config, places)
-  shapes = tensor_files.drafter_shapes(places, wanted, dtype, _OFFSETS)
+  shapes = param_dtypes.drafter_shapes(places, wanted, dtype, _OFFSETS)
   size = config['transformer_layer_config']['vocab_size']
   # A head's cache is a layer's.
   return specs.Drafting(NoDrafter(), size), shapes
@@ -182,11 +184,13 @@ def load(
       f'drafter: {folder} has a tensor {min(unread)}, of which its config.json'
       ' says nothing that can be read; give another head.'
     )
-  found = tensor_files.read_all(folder, places, shapes, 'drafter', _OFFSETS)
+  found = tensor_files.read_all(
+    folder, places, shapes, field='drafter', ids=_OFFSETS
+  )
   params = _arranged(config, found, folder)
   stored = (x.dtype for x in found.values())
-  dtype = dtype or tensor_files.choose_dtype(stored, folder)
-  params = tensor_files.device_put_params(params, dtype or params['join'].dtype)
+  dtype = dtype or param_dtypes.choose_dtype(stored, folder)
+  params = param_dtypes.device_put_params(params, dtype or params['join'].dtype)
   return Loaded(params, config, folder.name)
 
 

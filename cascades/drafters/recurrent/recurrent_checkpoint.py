@@ -16,7 +16,7 @@ import numpy as np
 from cascades import atomic
 from cascades.decoding import BoundDrafter
 from cascades.drafters.recurrent import recurrent_drafter
-from cascades.models import checkpoints, tensor_files
+from cascades.models import checkpoints, param_dtypes, tensor_files
 from cascades.untrusted import bounded
 from cascades.untrusted.schema import Schema
 
@@ -160,7 +160,7 @@ def load(folder: pathlib.Path | str, dtype: str | None = None) -> Loaded:
     raise ValueError(
       f'drafter: {folder} cannot be read as a recurrent head ({e}); {_ADVICE}.'
     ) from e
-  head = tensor_files.device_put_params(head, dtype, what=folder)
+  head = param_dtypes.device_put_params(head, dtype, path=folder)
   return Loaded(head, said.verifier, folder.name, says)
 
 

@@ -1,0 +1,289 @@
+"""The checkpoint formats of the library, registered on import.
+
+bundled       a name of a model in `cascades/assets`
+package       a name of a model that comes as Python packages
+gemma         a name of gemma's own checkpoints, which gemma downloads
+huggingface   a folder in Hugging Face layout
+shared_table  a folder of layers that share another model's embedding table
+gguf          a GGUF file, or a folder that holds one
+orbax         a folder with an Orbax checkpoint of gemma's, such as its Flax
+              downloads; 'gemma2-2b:/folder' names its architecture
+"""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Hashable
+
+from cascades.models import (
+  bundled,
+  checkpoint_source,
+  gemma_library,
+  gguf_files,
+  gguf_header,
+  huggingface,
+  language,
+  orbax_files,
+  package_index,
+  param_mapping,
+  shared_table,
+  tensor_files,
+  tokenizer_files,
+)
+from cascades.models.checkpoint_formats import (
+  CHECKPOINT_FORMATS,
+  CheckpointFormat,
+  NameOrPath,
+  local_path,
+  open_checkpoint,
+)
+from cascades.models.checkpoint_source import TensorSource
+from cascades.registries import split
+
+# --- Names of models that come with Python packages ---
+
+
+def _open_bundled(name: NameOrPath) -> checkpoint_source.CheckpointSource:
+  """Opens a bundled model, whose folder has a format of its own."""
+  return open_checkpoint(bundled.find_folder(str(name)))
+
+
+def _open_package(name: NameOrPath) -> checkpoint_source.CheckpointSource:
+  """Opens a model of the package index, which is a GGUF file."""
+  return _open_gguf(package_index.fetch(str(name)))
+
+
+# --- Folders in Hugging Face layout ---
+
+
+def _is_huggingface(name: NameOrPath) -> bool:
+  """Returns True for a folder with safetensors and a table of its own."""
+  path = local_path(name)
+  return (
+    path is not None
+    and path.is_dir()
+    and any(path.glob('*.safetensors*'))
+    and not (path / shared_table.FILE).exists()
+  )
+
+
+def _open_huggingface(name: NameOrPath) -> TensorSource:
+  """Opens a folder with config.json, safetensors and a tokenizer.
+
+  Raises:
+    ValueError: The folder is damaged, or holds another family.
+  """
+  path = pathlib.Path(name)
+  config, model = huggingface.read_config(path)
+  file = tokenizer_files.find_file(path)
+  tokenizer = tokenizer_files.read(file)
+  model = checkpoint_source.match_tokenizer(str(file), model, tokenizer)
+  stops = huggingface.stop_tokens(path, model.vocab_size)
+  return TensorSource(
+    path=path,
+    config=config,
+    model=model,
+    tokenizer=tokenizer.with_stops(*stops),
+    tensors=tensor_files.open_folder(path),
+  )
+
+
+# --- Layers that share a table ---
+
+
+def _is_shared_table(name: NameOrPath) -> bool:
+  """Returns True for a folder that names the owner of its table."""
+  path = local_path(name)
+  return path is not None and (path / shared_table.FILE).exists()
+
+
+def _open_shared_table(name: NameOrPath) -> TensorSource:
+  """Opens a folder of layers and the checkpoint whose table they share.
+
+  Raises:
+    ValueError: The folder is damaged, or the owner of the table has no tensors
+      that can be read one by one.
+  """
+  path = pathlib.Path(name)
+  config, _ = huggingface.read_config(path)
+  owner_name, checksum = shared_table.read_owner(path)
+  # Checked before the owner is opened: it may be this folder.
+  owner = None if _is_shared_table(owner_name) else open_checkpoint(owner_name)
+  if owner is None or getattr(owner, 'vocab_ids', None) is not None:
+    raise ValueError(
+      f'model: {path} shares the table of {owner_name}, which has none of its'
+      f' own; name a model that has one in {shared_table.FILE}.'
+    )
+  if not isinstance(owner, TensorSource):
+    raise ValueError(
+      f'model: {path} shares the table of {owner_name}, which is no folder in'
+      ' Hugging Face layout and no GGUF file; give the name of one in'
+      f' {shared_table.FILE}.'
+    )
+  vocab_size = owner.model.vocab_size
+  # The converter of llama.cpp leaves out rows that pad a table.
+  config = config | {'vocab_size': owner.config['vocab_size']}
+  tensors = shared_table.open_folder(path)
+  return TensorSource(
+    path=path,
+    config=config,
+    model=dataclasses.replace(
+      language.from_config(config), vocab_size=vocab_size
+    ),
+    tokenizer=owner.tokenizer,
+    tensors={
+      **tensors,
+      param_mapping.TABLE_TENSOR: owner.tensors[param_mapping.TABLE_TENSOR],
+    },
+    vocab_ids=shared_table.read_vocab_ids(path, tensors, vocab_size),
+    table_path=owner.path,
+    table_checksum=checksum,
+  )
+
+
+# --- GGUF files ---
+
+
+def _is_gguf(name: NameOrPath) -> bool:
+  """Returns True for a GGUF file, or a folder with one and no safetensors."""
+  path = local_path(name)
+  return path is not None and gguf_files.is_gguf(path)
+
+
+def _open_gguf(name: NameOrPath) -> TensorSource:
+  """Opens a GGUF file, or the only one of a folder.
+
+  Raises:
+    ValueError: The file is damaged, or the folder has several.
+  """
+  file = gguf_files.find_file(pathlib.Path(name))
+  return _open_gguf_file(file, checkpoint_source.file_versions(file))
+
+
+@functools.lru_cache(maxsize=2)
+def _open_gguf_file(file: pathlib.Path, versions: Hashable) -> TensorSource:
+  """Opens a GGUF file; cached, since Gemma's tokenizer takes seconds.
+
+  Args:
+    file: The file.
+    versions: From `checkpoint_source.file_versions`; a new version of the file
+      is opened again.
+  """
+  del versions
+  header = gguf_header.read_header(file)
+  config = gguf_files.read_config(header)
+  try:
+    model = language.from_config(config)
+  except ValueError as error:
+    reason = str(error).removeprefix('config.json: ')
+    raise ValueError(f'model: {file}: {reason}') from None
+  tokenizer = gguf_files.read_tokenizer(header)
+  return TensorSource(
+    path=file,
+    config=config,
+    model=checkpoint_source.match_tokenizer(str(file), model, tokenizer),
+    tokenizer=tokenizer,
+    tensors=gguf_files.open_tensors(header, config),
+  )
+
+
+# --- Orbax checkpoints ---
+
+
+def _is_orbax(name: NameOrPath) -> bool:
+  """Returns True for a folder with an Orbax checkpoint, or 'ARCH:FOLDER'."""
+  path, _ = _split_architecture(name)
+  return path is not None and bool(orbax_files.find_checkpoints(path))
+
+
+def _split_architecture(
+  name: NameOrPath,
+) -> tuple[pathlib.Path | None, str | None]:
+  """Splits 'gemma2-2b:/folder' into an existing path and an architecture."""
+  path = local_path(name)
+  if path is not None:
+    return path, None
+  architecture, folder = split(str(name))
+  return local_path(folder) if folder else None, architecture
+
+
+def _open_orbax(name: NameOrPath) -> orbax_files.OrbaxSource:
+  """Opens a folder with an Orbax checkpoint of gemma's.
+
+  Raises:
+    ValueError: The folder is damaged, has no such checkpoint, or gemma has no
+      such architecture.
+  """
+  path, architecture = _split_architecture(name)
+  return orbax_files.open_folder(path or pathlib.Path(name), architecture)
+
+
+# --- Checkpoints that gemma downloads ---
+
+
+def _gemma_names() -> list[str]:
+  """Returns the names of gemma's own checkpoints."""
+  return list(gemma_library.gemma_checkpoints())
+
+
+def _is_gemma(name: NameOrPath) -> bool:
+  """Returns True for a name of gemma's own checkpoints.
+
+  A folder of that name takes precedence. gemma is imported, which takes
+  seconds, only for names that can be its own.
+  """
+  return (
+    local_path(name) is None
+    and str(name).startswith('gemma')
+    and str(name) in gemma_library.gemma_checkpoints()
+  )
+
+
+def _open_gemma(name: NameOrPath) -> orbax_files.GemmaSource:
+  """Opens one of gemma's own checkpoints; downloads nothing yet."""
+  return orbax_files.GemmaSource(str(name))
+
+
+_BUNDLED = *bundled.BUNDLED, *bundled.BUNDLED_WITHOUT_TABLE
+_FORMATS: dict[str, CheckpointFormat] = {
+  'bundled': CheckpointFormat(
+    help='the name of a bundled model',
+    matches=lambda name: name in _BUNDLED,
+    make_source=_open_bundled,
+    names=lambda: _BUNDLED,
+  ),
+  'package': CheckpointFormat(
+    help='the name of a model in Python packages',
+    matches=lambda name: name in package_index.MODELS,
+    make_source=_open_package,
+    names=lambda: tuple(package_index.MODELS),
+  ),
+  'gemma': CheckpointFormat(
+    help="the name of one of gemma's checkpoints",
+    matches=_is_gemma,
+    make_source=_open_gemma,
+    names=_gemma_names,
+  ),
+  'huggingface': CheckpointFormat(
+    help='a folder with config.json, *.safetensors and a tokenizer',
+    matches=_is_huggingface,
+    make_source=_open_huggingface,
+  ),
+  'shared_table': CheckpointFormat(
+    help=f'a folder with {shared_table.FILE}',
+    matches=_is_shared_table,
+    make_source=_open_shared_table,
+  ),
+  'gguf': CheckpointFormat(
+    help='a GGUF file, or a folder with one and no safetensors',
+    matches=_is_gguf,
+    make_source=_open_gguf,
+  ),
+  'orbax': CheckpointFormat(
+    help="a folder with an Orbax checkpoint of gemma's",
+    matches=_is_orbax,
+    make_source=_open_orbax,
+  ),
+}
+for _name, _format in _FORMATS.items():
+  CHECKPOINT_FORMATS.register(_name, _format, builtin=True)

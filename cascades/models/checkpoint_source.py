@@ -1,0 +1,349 @@
+"""Checkpoints: models with parameters and tokenizer, and sources of them.
+
+A checkpoint format (see `checkpoint_formats`) opens a name as a
+`CheckpointSource`, which describes the model without reading its parameters,
+and loads them. `TensorSource` is the source of all formats that store named
+tensors which can be read one by one.
+"""
+
+import dataclasses
+import functools
+import pathlib
+import weakref
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from cascades.models import (
+  language,
+  param_dtypes,
+  param_mapping,
+  sharding,
+  shared_table,
+  tensor_files,
+  tokenizers,
+)
+
+
+class Checkpoint(NamedTuple):
+  """A model ready to run: unpacks to (model, params, tokenizer).
+
+  Attributes:
+    model: The model as a function of its parameters.
+    params: gemma's parameter tree, or the tree of `LanguageModel.pack` if the
+      model is packed.
+    tokenizer: Has a piece for each of the model's logits.
+  """
+
+  model: language.LanguageModel
+  params: language.Params
+  tokenizer: tokenizers.Tokenizer
+
+  def pack(self) -> 'Checkpoint':
+    """Returns the checkpoint with matrices in blocks, the order for CPUs."""
+    if self.model.is_packed:
+      return self
+    return self._replace(
+      model=dataclasses.replace(self.model, is_packed=True),
+      params=self.model.pack(self.params),
+    )
+
+  def unpack(self) -> 'Checkpoint':
+    """Returns the checkpoint with parameters in gemma's order."""
+    return self._replace(
+      model=dataclasses.replace(self.model, is_packed=False),
+      params=self.model.unpack(self.params),
+    )
+
+
+class ModelDescription(NamedTuple):
+  """A model whose parameters were not read.
+
+  Attributes:
+    model: The model.
+    shapes: Shapes and dtypes of its parameters as they are stored.
+    dtype: The dtype that loading converts them to; None if they keep theirs.
+  """
+
+  model: language.LanguageModel
+  shapes: PyTree
+  dtype: str | None
+
+
+class LoadOptions(NamedTuple):
+  """Dtype, devices and order of parameters as they are read.
+
+  Attributes:
+    dtype: 'bfloat16' or 'float32'; None for the dtype that the source declares
+      or stores (see `param_dtypes.choose_dtype`).
+    mesh: Devices that the parameters are divided among; None for the first
+      device.
+    pack: True to order matrices as `LanguageModel.pack` does.
+  """
+
+  dtype: str | None = None
+  mesh: jax.sharding.Mesh | None = None
+  pack: bool = False
+
+
+@runtime_checkable
+class CheckpointSource(Protocol):
+  """A stored model that was opened, before its parameters are read."""
+
+  def describe(self, dtype: str | None) -> ModelDescription:
+    """Returns the model and the shapes of its parameters.
+
+    Args:
+      dtype: The dtype asked for; None as in `LoadOptions`.
+    """
+    ...
+
+  def load(self, options: LoadOptions) -> Checkpoint:
+    """Reads the model.
+
+    Args:
+      options: Dtype, devices and order of the parameters.
+
+    Raises:
+      ValueError: The checkpoint is damaged; one sentence names it.
+    """
+    ...
+
+
+def place_params(
+  model: language.LanguageModel,
+  path: tuple[str, ...],
+  part: PyTree,
+  options: LoadOptions,
+) -> PyTree:
+  """Converts a part of the parameters and moves it to its devices.
+
+  Args:
+    model: The model; says if matrices are packed, and how they are divided.
+    path: Keys into gemma's parameter tree that lead to the part.
+    part: An array, or a tree of arrays, as it was read.
+    options: The dtype and the devices.
+  """
+  tree: dict[str, Any] = {}
+  _set_at(tree, path, part)
+
+  def convert(x):
+    if isinstance(x, tensor_files.TensorHandle):
+      x = np.asarray(x)
+    if options.dtype:
+      x = x.astype(jnp.dtype(options.dtype), copy=False)
+    # JAX copies asynchronously and would hold several arrays at a time.
+    return x if options.mesh else jax.block_until_ready(jnp.asarray(x))
+
+  if model.is_packed:
+    tree = model.pack(tree, convert)
+  else:
+    tree = jax.tree.map(convert, tree)
+  if options.mesh:
+    tree = sharding.shard_params(model, tree, options.mesh)
+    tree = jax.block_until_ready(tree)
+  return param_mapping.get(tree, path)
+
+
+def place_layers(
+  model: language.LanguageModel, params: language.Params, options: LoadOptions
+) -> language.Params:
+  """Applies `place_params` layer by layer, so that no model is held twice.
+
+  Args:
+    model: The model that the parameters belong to.
+    params: gemma's parameter tree as it was read; its layers are replaced.
+    options: The dtype and the devices.
+  """
+  for layer in params:
+    params[layer] = place_params(model, (layer,), params[layer], options)
+  return params
+
+
+# Embedding tables in memory, by the file and the options they were read with.
+_tables: dict[Hashable, tuple[weakref.ref, ...]] = {}
+
+
+def file_versions(path: pathlib.Path) -> tuple[tuple[str, int, int], ...]:
+  """Returns name, modification time and size of each file of a model.
+
+  Args:
+    path: A file, or a folder with safetensors; the index of a folder counts
+      too, since it says which file each tensor is read from.
+  """
+  files = [path] if path.is_file() else sorted(path.glob('*.safetensors*'))
+  return tuple((f.name, f.stat().st_mtime_ns, f.stat().st_size) for f in files)
+
+
+def _share_table(key: Hashable, read: Callable[[], PyTree]) -> PyTree:
+  """Returns an embedding table that is in memory, or reads it.
+
+  A drafter may share its verifier's table, most of a small model.
+  """
+  parts = [ref() for ref in _tables.get(key, ())]
+  if parts and all(part is not None for part in parts):
+    return tuple(parts) if len(parts) > 1 else parts[0]
+  table = read()
+  _tables[key] = tuple(weakref.ref(part) for part in jax.tree.leaves(table))
+  return table
+
+
+def _set_at(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+  """Sets the value at a path of keys, and creates the dicts on the way."""
+  for key in path[:-1]:
+    tree = tree.setdefault(key, {})
+  tree[path[-1]] = value
+
+
+def match_tokenizer(
+  tokenizer_file: str,
+  model: language.LanguageModel,
+  tokenizer: tokenizers.Tokenizer,
+) -> language.LanguageModel:
+  """Returns the model with one logit for each piece of its tokenizer.
+
+  Args:
+    tokenizer_file: The tokenizer's file, for errors.
+    model: Has a logit for every row of its embedding table.
+    tokenizer: The model's tokenizer.
+
+  Raises:
+    ValueError: The tokenizer has more pieces than the table has rows.
+  """
+  if tokenizer.vocab_size > model.vocab_size:
+    raise ValueError(
+      f'model: {tokenizer_file} has {tokenizer.vocab_size} pieces, more than'
+      f' the {model.vocab_size} of the model; fetch the tokenizer that belongs'
+      ' to the model.'
+    )
+  return dataclasses.replace(model, vocab_size=tokenizer.vocab_size)
+
+
+class TensorSource(NamedTuple):
+  """A checkpoint of named tensors, each of which can be read alone.
+
+  Attributes:
+    path: The folder or file.
+    config: The fields of its config.json, or the equivalent ones.
+    model: The model that the fields describe.
+    tokenizer: The model's tokenizer.
+    tensors: A handle for each tensor, by its Hugging Face name.
+    vocab_ids: Ids of the tokens that the model can emit; None for all.
+    table_path: The checkpoint whose embedding table this one shares; None if
+      it has its own.
+    table_checksum: Checksum of the shared table (see `shared_table.checksum`).
+  """
+
+  path: pathlib.Path
+  config: dict[str, Any]
+  model: language.LanguageModel
+  tokenizer: tokenizers.Tokenizer
+  tensors: Mapping[str, tensor_files.TensorHandle]
+  vocab_ids: np.ndarray | None = None
+  table_path: pathlib.Path | None = None
+  table_checksum: str | None = None
+
+  def _mapped_tensors(
+    self,
+  ) -> list[tuple[param_mapping.ParamMapping, list[tensor_files.TensorHandle]]]:
+    """Returns each parameter's mapping with the tensors that it is made of.
+
+    Raises:
+      ValueError: A tensor is missing, or belongs to another model.
+    """
+    # Checked before anything of the declared number of layers is built.
+    for mapping in param_mapping.param_mappings(self.config):
+      tensor_files.check_present(self.path, self.tensors, mapping.names)
+    layers = self.model.module.config.num_layers
+    tensor_files.check_layers(self.path, self.tensors, layers, 'model.layers.')
+    shapes, mapped = self.model.param_shapes(), []
+    for mapping in param_mapping.param_mappings(self.config):
+      # Shapes of stored tensors: a transposed one could be packed wrongly.
+      shape = param_mapping.get(shapes, mapping.path)
+      expected = jax.eval_shape(mapping.unpack, shape)
+      tensors = [
+        tensor_files.find(self.path, self.tensors, name, x.shape)
+        for name, x in zip(mapping.names, expected, strict=True)
+      ]
+      mapped.append((mapping, tensors))
+    return mapped
+
+  def _choose_dtype(
+    self,
+    dtype: str | None,
+    mapped: list[tuple[param_mapping.ParamMapping, list]],
+    path: pathlib.Path | None = None,
+  ) -> str | None:
+    """Returns the dtype asked for, else the declared or the stored one."""
+    # transformers reads the same fields; both names are in use.
+    declared = self.config.get('dtype') or self.config.get('torch_dtype')
+    return (
+      dtype
+      or (declared if declared in param_dtypes.DTYPES else None)
+      or param_dtypes.choose_dtype(
+        (x.dtype for _, tensors in mapped for x in tensors), path
+      )
+    )
+
+  def describe(self, dtype: str | None) -> ModelDescription:
+    """Returns the model and the shapes of its parameters; reads no tensor.
+
+    Args:
+      dtype: The dtype asked for; None as in `LoadOptions`.
+    """
+    mapped, shapes = self._mapped_tensors(), {}
+    for mapping, tensors in mapped:
+      structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in tensors]
+      packed = jax.eval_shape(mapping.pack, structs)
+      _set_at(shapes, mapping.path, packed)
+    if self.vocab_ids is not None:
+      restrict = functools.partial(
+        self.model.restrict_vocab, tokens=self.vocab_ids
+      )
+      shapes = jax.eval_shape(restrict, shapes)
+    return ModelDescription(
+      self.model, shapes, self._choose_dtype(dtype, mapped)
+    )
+
+  def load(self, options: LoadOptions) -> Checkpoint:
+    """Reads the tensors into a model's parameters.
+
+    Args:
+      options: Dtype, devices and order of the parameters.
+
+    Raises:
+      ValueError: A tensor is missing or damaged, or the shared table is not
+        the one that the model was trained with.
+    """
+    mapped = self._mapped_tensors()
+    dtype = self._choose_dtype(options.dtype, mapped, self.path)
+    options = options._replace(dtype=dtype)
+    model = dataclasses.replace(self.model, is_packed=options.pack)
+    params: dict[str, Any] = {}
+    table_path = self.table_path or self.path
+    key = table_path, file_versions(table_path), options
+    for mapping, tensors in mapped:
+      is_table = mapping.path == param_mapping.TABLE
+
+      def read(mapping=mapping, tensors=tensors, is_table=is_table):
+        # One tensor at a time: a leaf may be a fifth of the model. Rows of a
+        # table are read as they are placed.
+        parts = (x if is_table else np.asarray(x) for x in tensors)
+        return place_params(model, mapping.path, mapping.pack(parts), options)
+
+      leaf = _share_table(key, read) if is_table else read()
+      _set_at(params, mapping.path, leaf)
+    if self.vocab_ids is not None:
+      checksum = shared_table.checksum(model, params)
+      if checksum != self.table_checksum:
+        raise ValueError(
+          f'model: {self.path} was trained with another embedding table'
+          f' ({self.table_checksum}, and this is {checksum}); give the model'
+          ' that it was trained for, in its place.'
+        )
+      params = model.restrict_vocab(params, self.vocab_ids)
+    return Checkpoint(model, params, self.tokenizer)

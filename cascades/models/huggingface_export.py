@@ -1,0 +1,310 @@
+"""Writes folders in Hugging Face layout of Gemma 2, 3, 3n and 4, without torch.
+
+Beside the parameters, memory holds the tensors of one file at a time.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from cascades import atomic
+from cascades.models import (
+  families,
+  family_fields,
+  language,
+  param_mapping,
+  tensor_files,
+  tokenizers,
+)
+
+
+def make_config(
+  model: language.LanguageModel, params: language.Params, stops: tuple[int, ...]
+) -> dict[str, Any]:
+  """Returns the config.json of a model: the inverse of `language.from_config`.
+
+  No field is left to defaults, and fields that transformers 4 and 5 name
+  differently have both names.
+
+  Args:
+    model: A Gemma 2, 3, 3n or 4, text only.
+    params: The model's parameters, or their shapes.
+    stops: Ids that end an answer.
+
+  Raises:
+    ValueError: The model is of another family.
+  """
+  c = model.module.config
+  make_fields = {
+    type(language.from_config({'model_type': family}).module.config): function
+    for family, function in (
+      ('gemma2', _classic_fields),
+      ('gemma3n_text', _gemma3n_fields),
+      ('gemma4_text', _gemma4_fields),
+    )
+  }
+  if type(c) in make_fields:
+    fields = _common_fields(model, str(model.dtype(params)), stops)
+    fields |= make_fields[type(c)](c, fields['rope_parameters'])
+    inverse = language.from_config(fields).module.config
+    if hasattr(c, 'transpose_gating_einsum'):
+      # The order of axes of a matrix, which config.json has no field for.
+      inverse = dataclasses.replace(
+        inverse, transpose_gating_einsum=c.transpose_gating_einsum
+      )
+    if c == inverse:
+      return fields
+  raise ValueError(
+    f'model: a {type(model.module).__name__} with this configuration is not'
+    ' supported by config.json; give a Gemma 2, 3, 3n or 4, text only.'
+  )
+
+
+def _common_fields(
+  model: language.LanguageModel, dtype: str, stops: tuple[int, ...]
+) -> dict[str, Any]:
+  """Returns the fields that all families have."""
+  c = model.module.config
+  layer_types = {
+    gemma_name: name for name, gemma_name in families.ATTENTION_TYPES.items()
+  }
+  ropes = {}
+  for gemma_name, rope in model.ropes.items():
+    fields = {'rope_type': 'default', 'rope_theta': float(rope.theta)}
+    if rope.factor != 1:
+      fields |= {'rope_type': 'linear', 'factor': float(rope.factor)}
+    ropes[layer_types[gemma_name]] = fields
+  return {
+    **{name: getattr(c, field) for field, name in families.SIZES.items()},
+    'num_hidden_layers': c.num_layers,
+    'layer_types': [layer_types[x.name] for x in c.attention_types],
+    'rope_parameters': ropes,
+    **family_fields.FIXED,
+    'attention_dropout': 0.0,
+    'initializer_range': 0.02,
+    'use_cache': True,
+    'dtype': dtype,
+    'torch_dtype': dtype,
+    **_special_ids(stops),
+  }
+
+
+def _classic_fields(c: Any, ropes: dict[str, Any]) -> dict[str, Any]:
+  """Returns the fields that only Gemma 2 and 3 have.
+
+  Args:
+    c: gemma's configuration of the model.
+    ropes: `rope_parameters` of transformers 5, by attention type.
+  """
+  is_gemma3, full = c.use_qk_norm, ropes[families.FULL]
+  by_width = c.query_pre_attn_norm.name.endswith('EMBED_DIM_DIV_NUM_HEADS')
+  scalar = c.embed_dim // c.num_heads if by_width else c.head_dim
+  if is_gemma3:
+    rope_names = _transformers4_ropes(ropes)
+  else:
+    rope_names = {'rope_parameters': full, 'rope_theta': full['rope_theta']}
+  if 'factor' in full:
+    rope_names['rope_scaling'] = {
+      'rope_type': 'linear',
+      'factor': full['factor'],
+    }
+  return {
+    'model_type': 'gemma3_text' if is_gemma3 else 'gemma2',
+    'architectures': [
+      'Gemma3ForCausalLM' if is_gemma3 else 'Gemma2ForCausalLM'
+    ],
+    'query_pre_attn_scalar': scalar,
+    'attn_logit_softcapping': c.attn_logits_soft_cap,
+    # No property of the parameters: the length that families were trained for.
+    'max_position_embeddings': 131072 if is_gemma3 else 8192,
+    **rope_names,
+  }
+
+
+def _transformers4_ropes(ropes: dict[str, Any]) -> dict[str, Any]:
+  """Returns the rotary embeddings' fields of transformers 4."""
+  return {
+    'rope_theta': ropes[families.FULL]['rope_theta'],
+    'rope_local_base_freq': ropes[families.SLIDING]['rope_theta'],
+  }
+
+
+def _gemma3n_fields(c: Any, ropes: dict[str, Any]) -> dict[str, Any]:
+  """Returns the fields that only Gemma 3n has; see `_classic_fields`."""
+  return {
+    'model_type': 'gemma3n_text',
+    'architectures': ['Gemma3nForCausalLM'],
+    'intermediate_size': [c.hidden_dim] * c.num_layers,
+    'vocab_size_per_layer_input': c.num_embed,
+    'hidden_size_per_layer_input': c.per_layer_input_dim,
+    'num_kv_shared_layers': _shared_layers(c),
+    'activation_sparsity_pattern': list(c.activation_sparsity_pattern),
+    'laurel_rank': c.laurel_rank,
+    'altup_coef_clip': c.altup_coef_clip,
+    'altup_num_inputs': c.num_altup_inputs,
+    'altup_active_idx': 0,
+    'altup_correct_scale': True,
+    'max_position_embeddings': 32768,
+    **_transformers4_ropes(ropes),
+  }
+
+
+def _gemma4_fields(c: Any, ropes: dict[str, Any]) -> dict[str, Any]:
+  """Returns the fields that only Gemma 4 has; see `_classic_fields`."""
+  proportional = {
+    'rope_type': 'proportional',
+    'partial_rotary_factor': c.global_rope_proportion,
+  }
+  return {
+    'model_type': 'gemma4_text',
+    'architectures': ['Gemma4ForCausalLM'],
+    'vocab_size_per_layer_input': c.num_embed,
+    'hidden_size_per_layer_input': c.per_layer_input_dim,
+    'global_head_dim': c.global_key_size,
+    'num_global_key_value_heads': c.num_global_kv_heads,
+    'attention_k_eq_v': c.k_eq_v_global,
+    'num_kv_shared_layers': _shared_layers(c),
+    'use_double_wide_mlp': c.override_kv_shared_ffw_hidden is not None,
+    'use_bidirectional_attention': c.use_bidirectional_attention,
+    'enable_moe_block': c.enable_moe,
+    'num_experts': c.num_experts or None,
+    'top_k_experts': c.top_k_experts if c.enable_moe else None,
+    'moe_intermediate_size': c.expert_dim or None,
+    'max_position_embeddings': 131072,
+    'rope_parameters': ropes
+    | {families.FULL: ropes[families.FULL] | proportional},
+  }
+
+
+def _shared_layers(c: Any) -> int:
+  """Returns the number of layers that read another layer's cache."""
+  sharing = c.kv_cache_sharing_config
+  if sharing is None:
+    return 0
+  return c.num_layers - int(
+    c.num_layers - sharing.frac_shared_layers * c.num_layers
+  )
+
+
+def _special_ids(stops: tuple[int, ...]) -> dict[str, Any]:
+  """Returns the fields of config.json with ids of special tokens."""
+  return {
+    'bos_token_id': tokenizers.BOS,
+    'eos_token_id': stops[0] if len(stops) == 1 else list(stops),
+    'pad_token_id': tokenizers.PAD,
+  }
+
+
+def save(
+  folder: str | pathlib.Path,
+  config: Mapping[str, Any],
+  params: language.Params,
+  tokenizer: tokenizers.Tokenizer,
+  *,
+  shard_gb: float = 5.0,
+  gate_by_rows: bool = True,
+) -> None:
+  """Writes a folder that `load_model` and transformers open.
+
+  Args:
+    folder: Created if it does not exist; tensors of another model in it are
+      removed. It stays as it was if the model cannot be written.
+    config: Fields of config.json, as `language.from_config` reads them.
+    params: gemma's parameter tree, of JAX or NumPy arrays.
+    tokenizer: Written as tokenizer.model.
+    shard_gb: Largest size of a file of tensors, in 1e9 bytes; a larger tensor
+      has a file of its own.
+    gate_by_rows: True if `gating_einsum` has Hugging Face's order of axes in
+      `params`, [2, hidden, width]; else [2, width, hidden].
+
+  Raises:
+    ValueError: `shard_gb` is not positive.
+    OSError: A file cannot be written; the error names it.
+  """
+  if not shard_gb > 0:
+    raise ValueError(f'shard_gb: must be more than 0, got {shard_gb:g}.')
+  folder = pathlib.Path(folder)
+  tensors = param_mapping.tensors(params, config, gate_by_rows)
+  shards = _divide_into_shards(tensors, shard_gb * 1e9)
+  with atomic.replace_files(folder) as part:
+    for file, shard in shards.items():
+      arrays = {tensor.name: tensor.make() for tensor in shard}
+      tensor_files.save_tensors(part / file, arrays)
+    if len(shards) > 1:
+      _write_index(part, shards)
+    tensor_files.write_json(part / 'config.json', config)
+    _write_tokenizer(part, tokenizer)
+    file_names = {file.name for file in part.iterdir()}
+  for file in folder.glob('model*.safetensors*'):
+    if file.name not in file_names:
+      file.unlink()
+
+
+def _num_bytes(tensor: param_mapping.Tensor) -> int:
+  """Returns the size of a tensor in bytes."""
+  return tensor.struct.size * tensor.struct.dtype.itemsize
+
+
+def _divide_into_shards(
+  tensors: Iterable[param_mapping.Tensor], limit: float
+) -> dict[str, list[param_mapping.Tensor]]:
+  """Divides tensors, in their order, among files.
+
+  Args:
+    tensors: The tensors.
+    limit: Largest size of a file with several tensors, in bytes.
+
+  Returns:
+    Tensors by name of file, as transformers names files.
+  """
+  shards: list[list[param_mapping.Tensor]] = [[]]
+  bytes_left = limit
+  for tensor in tensors:
+    if _num_bytes(tensor) > bytes_left and shards[-1]:
+      shards.append([])
+      bytes_left = limit
+    shards[-1].append(tensor)
+    bytes_left -= _num_bytes(tensor)
+  count = len(shards)
+  if count == 1:
+    return {tensor_files.SINGLE: shards[0]}
+  return {
+    f'model-{i:05}-of-{count:05}.safetensors': shard
+    for i, shard in enumerate(shards, 1)
+  }
+
+
+def _write_index(
+  folder: pathlib.Path, shards: Mapping[str, list[param_mapping.Tensor]]
+) -> None:
+  """Writes the index: the file of each tensor, and their size in bytes."""
+  total = sum(_num_bytes(x) for shard in shards.values() for x in shard)
+  weight_map = {x.name: file for file, shard in shards.items() for x in shard}
+  fields = {'metadata': {'total_size': total}, 'weight_map': weight_map}
+  tensor_files.write_json(folder / tensor_files.INDEX, fields)
+
+
+def _write_tokenizer(
+  folder: pathlib.Path, tokenizer: tokenizers.Tokenizer
+) -> None:
+  """Writes the tokenizer, its special tokens, and the ids that end answers."""
+  special = _special_ids(tokenizer.stops)
+  tensor_files.write_json(folder / 'generation_config.json', special)
+  atomic.write_bytes(folder / 'tokenizer.model', tokenizer.proto)
+  names = dict(
+    pad_token=tokenizers.PAD,
+    eos_token=tokenizers.EOS,
+    bos_token=tokenizers.BOS,
+    unk_token=tokenizers.UNK,
+  )
+  tensor_files.write_json(
+    folder / 'tokenizer_config.json',
+    {name: tokenizer.piece(i) for name, i in names.items()}
+    | {
+      'tokenizer_class': 'GemmaTokenizer',
+      'add_bos_token': True,
+      'add_eos_token': False,
+      'clean_up_tokenization_spaces': False,
+    },
+  )
