@@ -18,7 +18,7 @@ from cascades.models import checkpoints, gemma_library
 from cascades.sampler import batching
 from configs import common, paper
 from experiments import cli, records, sweep
-from experiments.records import metrics
+from experiments.records import unit_costs
 from experiments.sweeps import fields, plan
 from experiments.tasks import GENERATED, TASKS
 
@@ -466,12 +466,12 @@ def test_a_rehearsal_runs_every_task_from_end_to_end(tmp_path, monkeypatch):
   )
   files = sorted((pathlib.Path(__file__).parent / 'data/tasks').iterdir())
   files = {path.stem: path for path in files}
-  costs = metrics.Costs(
+  costs = unit_costs.Costs(
     verifier_token_s=1.0, drafter_token_s=0.1, verify_s={1: 1.2}
   )
   # As if measured at the start and at the end.
-  costs = metrics.CostMeasurements(
-    (metrics.CostRange(costs, costs),) * 2
+  costs = unit_costs.CostMeasurements(
+    (unit_costs.CostRange(costs, costs),) * 2
   ).to_json()
   for task in paper.TASKS:
     module, config = _load(f'gemma2_2b_9b,{task}')

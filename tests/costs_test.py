@@ -9,9 +9,9 @@ def measured(monkeypatch, times, blocks, calls, drafter='', **options):
   """Unit costs, where each loop takes a time of its own."""
   monkeypatch.setattr(costs, '_alone', lambda checkpoint, context: checkpoint)
   monkeypatch.setattr(
-    costs, 'proposal_loop', lambda *of: costs.TimedLoop(None, (), 1)
+    costs, 'proposal_loop', lambda *_, **options: costs.TimedLoop(None, 1)
   )
-  monkeypatch.setattr(costs, 'strict_loop', lambda *of: (None, calls))
+  monkeypatch.setattr(costs, 'strict_loop', lambda *_, **options: (None, calls))
   asked = []
 
   def time_in_turns(loops, repeats, seconds):

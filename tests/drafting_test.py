@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from cascades.models import checkpoints, package_index
 from configs import train_drafter
 from experiments import records
-from experiments.records import metrics
+from experiments.records import unit_costs
 from experiments.tasks import TASKS
 from experiments.training import distillation_data, layer_drafters, texts
 
@@ -376,7 +376,7 @@ def test_a_card_says_how_often_each_temperature_was():
 
 
 def test_what_acceptance_and_costs_promise():
-  unit = metrics.Costs(
+  unit = unit_costs.Costs(
     verifier_token_s=1.0, drafter_token_s=0.1, verify_s={4: 1.2}
   )
   assert layer_drafters.modelled_speedup(0.0, 4, unit) == pytest.approx(1 / 1.6)

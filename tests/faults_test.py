@@ -297,9 +297,9 @@ def test_a_law_with_a_negative_probability_is_the_methods_fault(kind, kept):
 
 def test_a_sweep_names_the_drafter_that_decodes_alone():
   ended = mock.Mock()
-  ended._arm.return_value = mock.Mock(), 0
-  ended._arm.return_value[0].refusal.return_value = None
-  ended._timed.side_effect = faults.FaultError(
+  ended._sampler.return_value = mock.Mock(), 0
+  ended._sampler.return_value[0].refusal.return_value = None
+  ended._decode_timed.side_effect = faults.FaultError(
     'verifier', 'at position 9 of prompt 3'
   )
   curve = plan.Curve.of({}, 'drafter_only', ())

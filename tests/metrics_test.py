@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from answers import COSTS, make_alone, make_record, make_trace
 
-from experiments.records import metrics
+from experiments.records import metrics, unit_costs
 from experiments.tasks import METRICS
 
 _COLUMNS = (
@@ -41,11 +41,13 @@ RECORDS = [
   ],
 )
 def test_metrics_are_ratios_of_totals(name, value):
-  assert metrics.METRICS[name](RECORDS) == pytest.approx(value)
+  assert metrics.POINT_METRICS[name].compute(RECORDS) == pytest.approx(value)
 
 
 def test_what_is_not_there_has_no_rate():
-  assert all(math.isnan(metric([])) for metric in metrics.METRICS.values())
+  for metric in metrics.POINT_METRICS.values():
+    assert metric.help
+    assert math.isnan(metric.compute([]))
   # A method without a rule defers nothing.
   assert math.isnan(metrics.deferral_rate([make_record(deferred=None)]))
 
@@ -123,19 +125,21 @@ def slower(costs, token, block):
 
 
 def test_costs_survive_a_file():
-  spreads = metrics.CostRange(COSTS, slower(COSTS, 1.5, 2))
-  twice = metrics.CostMeasurements((spreads, metrics.CostRange(COSTS, COSTS)))
-  assert metrics.CostMeasurements.from_json(twice.to_json()) == twice
+  spreads = unit_costs.CostRange(COSTS, slower(COSTS, 1.5, 2))
+  twice = unit_costs.CostMeasurements(
+    (spreads, unit_costs.CostRange(COSTS, COSTS))
+  )
+  assert unit_costs.CostMeasurements.from_json(twice.to_json()) == twice
   # Workdirs of before have a single one, without a spread.
   flat = json.dumps(dataclasses.asdict(COSTS))
-  (alone,) = metrics.CostMeasurements.from_json(flat).times
-  assert alone == metrics.CostRange(COSTS, COSTS)
+  (alone,) = unit_costs.CostMeasurements.from_json(flat).times
+  assert alone == unit_costs.CostRange(COSTS, COSTS)
 
 
 def measured(start, end):
   """Unit costs that were measured twice, each time without a spread."""
-  return metrics.CostMeasurements(
-    (metrics.CostRange(start, start), metrics.CostRange(end, end))
+  return unit_costs.CostMeasurements(
+    (unit_costs.CostRange(start, start), unit_costs.CostRange(end, end))
   )
 
 
@@ -175,7 +179,7 @@ def test_drift_is_of_what_a_latency_is_made_of():
 )
 def test_damaged_costs_are_refused(text):
   with pytest.raises(ValueError, match=r'^costs: '):
-    metrics.CostMeasurements.from_json(text)
+    unit_costs.CostMeasurements.from_json(text)
 
 
 def test_summary_has_a_row_per_point_in_order_of_appearance():
@@ -195,10 +199,11 @@ def test_columns_are_those_of_the_metrics(monkeypatch):
   frame = metrics.summarize([], COSTS)
   assert frame.empty
   assert list(frame.columns) == metrics.summary_columns()
-  monkeypatch.setitem(metrics.METRICS, 'examples', len)
+  added = metrics.PointMetric(name='examples', help='examples', compute=len)
+  monkeypatch.setitem(metrics.POINT_METRICS._entries, 'examples', added)
   frame = metrics.summarize(RECORDS, COSTS)
   assert frame.examples[0] == 2
-  assert list(frame.columns)[-2:] == ['examples', 'wall_s']
+  assert list(frame.columns) == [*metrics.summary_columns(), 'examples']
 
 
 @pytest.mark.parametrize(

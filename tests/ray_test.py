@@ -12,7 +12,7 @@ import pytest
 import small
 
 from experiments import sweep
-from experiments.sweeps import launchers
+from experiments.sweeps import ray_cluster
 
 ray = pytest.importorskip('ray', reason="pip install -e '.[ray]'")
 
@@ -38,7 +38,7 @@ def cluster():
     num_cpus=2,
     include_dashboard=False,
     log_to_driver=False,
-    runtime_env={'env_vars': launchers._environment()},
+    runtime_env={'env_vars': ray_cluster.worker_environment()},
   )
   yield
   ray.shutdown()
@@ -55,7 +55,7 @@ _LISTENING = """
 import psutil, small
 from experiments.sweeps import launchers
 config = small.config(num_examples=1, ray=dict(cpus=1))
-team = launchers.LAUNCHERS['ray'](config, [], {}, print)
+team = launchers.LAUNCHERS['ray'].launch(config, [], {}, print)
 for child in psutil.Process().children(recursive=True):
   for one in child.net_connections():
     if one.status == 'LISTEN':

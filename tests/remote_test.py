@@ -38,7 +38,7 @@ def _files(system):
 
 def test_what_is_kept_is_copied_and_found_again(there, tmp_path):
   one = _mirror(tmp_path, 'one')
-  with one.held():
+  with one.mirrored():
     _write(one, 'config.json', '{}')
     _write(one, 'records/p.jsonl', 'p\n')
     one.push()
@@ -54,7 +54,7 @@ def test_what_is_kept_is_copied_and_found_again(there, tmp_path):
   assert _files(there) == want
   # Elsewhere one goes on from there.
   two = _mirror(tmp_path, 'two')
-  with two.held():
+  with two.mirrored():
     for name, text in want.items():
       assert (two.folder / name).read_text() == text
     (two.folder / 'records/p.jsonl').unlink()
@@ -70,7 +70,7 @@ def test_records_are_copied_after_their_traces(there, tmp_path, monkeypatch):
     real(self, path, to, **options)
 
   monkeypatch.setattr(type(there), 'put_file', put_file)
-  with mirror.held():
+  with mirror.mirrored():
     _write(mirror, 'records/p.jsonl', 'p')
     _write(mirror, 'traces/p.jsonl.gz', 't')
     mirror.push()
@@ -83,7 +83,7 @@ def test_what_is_there_counts_but_no_point_is_lost(there, tmp_path):
   mirror = _mirror(tmp_path)
   _write(mirror, 'config.json', 'old')
   _write(mirror, 'records/p.jsonl', 'p')
-  with mirror.held():
+  with mirror.mirrored():
     assert not (mirror.folder / 'config.json').exists()
   assert _files(there) == {'records/p.jsonl': 'p'}
 
@@ -91,9 +91,9 @@ def test_what_is_there_counts_but_no_point_is_lost(there, tmp_path):
 def test_two_at_once_are_refused(there, tmp_path):
   mirror = _mirror(tmp_path)
   with (
-    mirror.held(),
+    mirror.mirrored(),
     pytest.raises(ValueError, match=rf'process {os.getpid()} on .*; wait for'),
-    _mirror(tmp_path, 'other').held(),
+    _mirror(tmp_path, 'other').mirrored(),
   ):
     pass
   # One that is gone keeps nobody out, but only here is it known to be gone.
@@ -101,11 +101,11 @@ def test_two_at_once_are_refused(there, tmp_path):
   gone.wait()
   owner = f'{gone.pid} {socket.gethostname()}'.encode()
   there.pipe_file('/runs/a/.owner', owner)
-  with mirror.held():
+  with mirror.mirrored():
     pass
   there.pipe_file('/runs/a/.owner', b'1 elsewhere')
   with pytest.raises(ValueError, match=r'on elsewhere .* delete \.owner'):
-    mirror.held().__enter__()
+    mirror.mirrored().__enter__()
 
 
 @pytest.mark.parametrize('owner', [b'', b'x', b'1', b'-3 vm', b'\xff\x1b[2J'])
@@ -114,7 +114,7 @@ def test_an_owner_that_nobody_wrote_keeps_out(there, tmp_path, owner):
   with pytest.raises(
     ValueError, match=r'at work in .* delete \.owner'
   ) as error:
-    _mirror(tmp_path).held().__enter__()
+    _mirror(tmp_path).mirrored().__enter__()
   assert '\x1b' not in str(error.value)
 
 
@@ -124,7 +124,7 @@ def test_nothing_is_taken_that_leads_out_of_the_folder(there, tmp_path):
   mirror.folder.mkdir(parents=True)
   (mirror.folder / 'records').symlink_to(tmp_path / 'outside')
   there.pipe_file('/runs/a/records/p.jsonl', b'p')
-  with pytest.raises(ValueError, match='is a symbolic link'), mirror.held():
+  with pytest.raises(ValueError, match='is a symbolic link'), mirror.mirrored():
     pass
   assert not [*(tmp_path / 'outside').iterdir()]
 
@@ -133,7 +133,7 @@ def test_a_place_that_cannot_be_written_to_is_refused(tmp_path):
   mirror = remote.Mirror('http://127.0.0.1:9/run', tmp_path / 'here')
   with (
     pytest.raises((ValueError, OSError), match=r'127\.0\.0\.1'),
-    mirror.held(),
+    mirror.mirrored(),
   ):
     pass
 
@@ -157,7 +157,7 @@ def test_errors_of_a_file_system_are_one_sentence(
   monkeypatch.setattr(type(there), call, fails)
   with (
     pytest.raises(ValueError, match=r'^workdir: .*no answer') as error,
-    mirror.held(),
+    mirror.mirrored(),
   ):
     _write(mirror, 'records/p.jsonl', 'p')
   assert 'hunter2' not in str(error.value)
@@ -166,7 +166,7 @@ def test_errors_of_a_file_system_are_one_sentence(
 
 def test_a_crash_leaves_what_was_copied(there, tmp_path):
   mirror = _mirror(tmp_path)
-  with contextlib.suppress(InterruptedError), mirror.held():
+  with contextlib.suppress(InterruptedError), mirror.mirrored():
     _write(mirror, 'records/p.jsonl', 'p')
     mirror.push()
     _write(mirror, 'summary.csv', 'a')

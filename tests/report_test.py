@@ -26,7 +26,7 @@ from experiments.analysis import (
   runs,
   slices,
 )
-from experiments.records import metrics
+from experiments.records import metrics, unit_costs
 from experiments.reports import (
   AnalysisConfig,
   columns,
@@ -577,8 +577,10 @@ def test_costs_that_changed_are_spoken_of(tmp_path, block, said):
   later = dataclasses.replace(
     COSTS, verify_s={k: s * block for k, s in COSTS.verify_s.items()}
   )
-  times = tuple(metrics.CostRange(c, c) for c in (COSTS, later))
-  (workdir / 'costs.json').write_text(metrics.CostMeasurements(times).to_json())
+  times = tuple(unit_costs.CostRange(c, c) for c in (COSTS, later))
+  (workdir / 'costs.json').write_text(
+    unit_costs.CostMeasurements(times).to_json()
+  )
   assert ('Unit costs changed' in read_page(workdir)) == said
   if said:
     assert '1.50 times as long at the end' in read_page(workdir)

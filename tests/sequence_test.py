@@ -38,7 +38,10 @@ def cascade(
 ):
   drafted = dataclasses.replace(DRAFTED, logprobs=logprobs)
   return sequence.cascade(
-    (drafter, drafted), (verifier, VERIFIED), method=method, lenience=lenience
+    records.Outcome(drafter, drafted),
+    records.Outcome(verifier, VERIFIED),
+    method=method,
+    lenience=lenience,
   )
 
 

@@ -99,7 +99,7 @@ def test_a_sweep_makes_a_point_with_a_damaged_record_again(tmp_path, case):
   point = types.SimpleNamespace(
     name='a', first=0, last=1, curve=types.SimpleNamespace(leniences=(1.0,))
   )
-  assert workdirs.Workdir(tmp_path).made(point) is None
+  assert workdirs.Workdir(tmp_path).read_point(point) is None
   assert not path.exists()
   assert stale.exists()
 
@@ -319,7 +319,7 @@ def test_a_sweep_touches_nothing_that_its_folders_point_at(
     (workdir / 'records').mkdir()
     (workdir / 'records' / name).write_text('new')
   with refusing:
-    workdirs.Workdir(workdir).sort_out([])
+    workdirs.Workdir(workdir).set_aside_stale([])
   assert (outside / name).exists()
   assert (outside / name).read_text() == 'precious'
 

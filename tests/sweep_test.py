@@ -26,7 +26,7 @@ from cascades.models import checkpoints, tokenizers
 from cascades.sampler import memory
 from experiments import cli, records, reports, sweep
 from experiments.analysis import example_selection
-from experiments.records import metrics, versions
+from experiments.records import metrics, unit_costs, versions
 from experiments.sweeps import fingerprints, plan, workdirs, worker
 from experiments.tasks import TASKS, Metric
 
@@ -51,7 +51,7 @@ def _run(workdir, curves=_CURVES, **fields):
 
 def _costs(workdir):
   text = (workdir / 'costs.json').read_text()
-  return metrics.CostMeasurements.from_json(text).costs
+  return unit_costs.CostMeasurements.from_json(text).costs
 
 
 @pytest.fixture(scope='module')
@@ -327,7 +327,7 @@ def test_what_is_shown_was_looked_at(workdir, monkeypatch):
       # What was kept is the token itself.
       assert s.view.deferred[i] == s.trace.deferred[i]
   page = (workdir / 'report/index.html').read_text()
-  assert page.count('data-said=') == sum(s.record.emitted for s in every)
+  assert page.count('data-probs=') == sum(s.record.emitted for s in every)
   # Whoever goes on does not look again.
   monkeypatch.setattr(worker.Worker, 'views', None)
   _run(workdir)
@@ -344,31 +344,31 @@ def test_damaged_views_are_made_again_and_no_page_needs_them(measured):
   curves = [first, small.curve('chow', (0.1,), gamma=4)]
   config = small.config(num_examples=1)
   sweep.run(config, curves, measured)
-  assert 'data-said=' in (measured / 'report/index.html').read_text()
+  assert 'data-probs=' in (measured / 'report/index.html').read_text()
   (path,) = (measured / 'views').iterdir()
   whole = path.read_bytes()
   path.write_bytes(whole[:-9])
-  assert 'data-said=' not in reports.write_report(measured).read_text()
+  assert 'data-probs=' not in reports.write_report(measured).read_text()
   assert _count_decoded(config, curves, measured) == []
   assert path.read_bytes() == whole
   path.unlink()
-  assert 'data-said=' not in reports.write_report(measured).read_text()
+  assert 'data-probs=' not in reports.write_report(measured).read_text()
 
 
 def test_what_was_compiled_is_forgotten_once_it_is_a_lot(monkeypatch):
   cleared = []
   monkeypatch.setattr(worker.jax, 'clear_caches', lambda: cleared.append(1))
-  monkeypatch.setattr(worker, '_COMPILED', 2)
+  monkeypatch.setattr(worker, '_MAX_COMPILED', 2)
   one = worker.Worker.__new__(worker.Worker)
-  one._kinds = set()
+  one._compiled = set()
   for kind in ('a', 'b', 'a', 'b'):
-    one._make_room('numerals', kind)
+    one._limit_compiled('numerals', kind)
   assert not cleared
-  one._make_room('numerals', 'c')
-  one._make_room('numerals', 'c')
+  one._limit_compiled('numerals', 'c')
+  one._limit_compiled('numerals', 'c')
   assert len(cleared) == 1
-  one._make_room('words', 'c')
-  one._make_room('words', 'a')
+  one._limit_compiled('words', 'c')
+  one._limit_compiled('words', 'a')
   assert len(cleared) == 2
 
 
@@ -475,12 +475,12 @@ def test_points_of_other_code_are_put_aside_and_said(
   page = reports.write_report(measured).read_text()
   assert f'Decoded with {said}.' in page
   (old,) = _files(measured)
-  assert f'workdir: it was decoded with {said}; what' in run()
+  assert f'workdir: it was decoded with {said}; those' in run()
   # What is there now is of this code, and the page says so.
   page = (measured / 'report/index.html').read_text()
   assert f'Decoded with {versions.describe(versions.current_code())}.' in page
   # Of no version.
-  monkeypatch.setattr(versions, 'code', lambda: 'source ' + '0' * 64)
+  monkeypatch.setattr(versions, 'current_code', lambda: 'source ' + '0' * 64)
   said = run()
   assert 'code: source 000000000000, which no results version is of' in said
   assert '1 points of other weights, data, code or versions lie in' in said
@@ -546,12 +546,12 @@ def test_settings_of_a_model_are_among_its_facts(tmp_path):
 def test_two_runs_at_once_are_refused(tmp_path):
   said = rf'workdir: process {os.getpid()} on .* is at work in .*; wait'
   with (
-    workdirs.Workdir(tmp_path).held(),
+    workdirs.Workdir(tmp_path).lock(),
     pytest.raises(ValueError, match=said),
-    workdirs.Workdir(tmp_path).held(),
+    workdirs.Workdir(tmp_path).lock(),
   ):
     pass
-  with workdirs.Workdir(tmp_path).held():
+  with workdirs.Workdir(tmp_path).lock():
     pass
 
 
@@ -613,12 +613,12 @@ def test_ctrl_c_finishes_a_point_and_says_how_to_go_on(measured, capsys):
     patch.setattr(worker.Worker, 'decode_curve', decode)
     with pytest.raises(cli.StoppedError, match='1 of 2 points are done'):
       sweep.run(
-        config, curves, measured, kept=lambda: kept.append(_files(measured))
+        config, curves, measured, on_point=lambda: kept.append(_files(measured))
       )
   # Whoever copies what is kept is told of each point, once it is there.
   assert [len(files) for files in kept] == [1]
   assert signal.getsignal(signal.SIGINT) is before
-  assert 'once more stops' in capsys.readouterr().err
+  assert 'Ctrl-C again stops' in capsys.readouterr().err
   assert len(_files(measured)) == 1
   assert _count_decoded(config, curves, measured) == ['drafter_only']
 
@@ -680,15 +680,21 @@ _OTHERS = plan.Curve.of({'temperature': 0.5}, 'chow', (0.5,), gamma=4)
 _REFUSED = {
   'sweep: chow gamma 4 was made of a config that says something else': (
     {},
-    dict(chosen=[_OTHERS]),
+    dict(curves=[_OTHERS]),
   ),
   r'task\.path: a\.jsonl cannot': (
     dict(tasks=('gsm8k', 'xsum'), task=_ABSENT),
     {},
   ),
   r'path: a\.jsonl cannot be read': (dict(tasks=('gsm8k',), task=_ABSENT), {}),
-  'shots: 9': (dict(tasks=('gsm8k',), task=_GSM8K), {}),
-  "no launcher 'slurm'; there are local": ({}, dict(launcher='slurm')),
+  'shots: must be from 0 to 8 .* got 9': (
+    dict(tasks=('gsm8k',), task=_GSM8K),
+    {},
+  ),
+  "launcher: 'slurm' is not known; .* There are local": (
+    {},
+    dict(launcher='slurm'),
+  ),
   'mesh: 2 x 64 needs 128 devices': (dict(mesh=(2, 64)), {}),
   r'memory: .* needs .* where 0\.0 GB': ({}, {}),
 }
@@ -699,7 +705,7 @@ def test_what_cannot_be_run_is_refused_before_a_model_is_loaded(
   tmp_path, no_models, monkeypatch, said
 ):
   fields, options = _REFUSED[said]
-  options = {'chosen': _CURVES[:1], 'workdir': tmp_path / 'w'} | options
+  options = {'curves': _CURVES[:1], 'workdir': tmp_path / 'w'} | options
   monkeypatch.setattr(memory, 'available', lambda *_: 10**3)
   with pytest.raises(ValueError, match=said) as caught:
     sweep.run(small.config(**fields), **options)

@@ -20,7 +20,7 @@ from cascades.methods import processing
 from cascades.models import checkpoints
 from cascades.proof import exact
 from cascades.verification_config import RESIDUAL
-from experiments.records import metrics
+from experiments.records import metrics, unit_costs
 
 # --- Tokens per block.
 
@@ -66,7 +66,7 @@ def test_tokens_per_block_and_speed_up(name, lenience, gamma):
     verification='token',
     emitted=tokens,
   )
-  costs = metrics.Costs(
+  costs = unit_costs.Costs(
     verifier_token_s=0.01, drafter_token_s=0.01 * c, verify_s={gamma: 0.01}
   )
   want = _expected(b, gamma) / ((gamma + 1) * c + 1)

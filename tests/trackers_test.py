@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+import types
 
 import pandas as pd
 import pytest
@@ -13,8 +14,8 @@ import sweep_test
 from answers import COSTS, make_trace
 
 from cascades.sampler import batching
-from experiments import reports, sweep
-from experiments.records import metrics
+from experiments import records, reports, sweep
+from experiments.records import unit_costs
 from experiments.sweeps import launchers, trackers
 
 pytest.importorskip('tensorboard', reason="pip install -e '.[track]'")
@@ -27,6 +28,8 @@ _CURVES = [
   small.curve('opt', (-math.inf, 0.0, math.inf), gamma=2),
   small.curve('token_v3', (-1.0, 0.25, 1.0), gamma=2),
 ]
+# Trackers of single tests, which their kinds name.
+_MADE = types.SimpleNamespace()
 _NAMES = ('quality', 'quality_low', 'relative_latency', 'n', 'wall_s')
 
 
@@ -44,9 +47,9 @@ class _MadeUp:
     return {'versions': {}, 'device': 'none', 'code': 'results version 1'}
 
   def costs(self):
-    return metrics.CostRange(COSTS, COSTS)
+    return unit_costs.CostRange(COSTS, COSTS)
 
-  def decode(self, jobs, on_answer, stopped):
+  def decode(self, jobs, on_answer, is_stopping):
     for i, (point, examples) in enumerate(jobs):
       if i == self.limit:
         raise RuntimeError('the machine is gone')
@@ -56,13 +59,41 @@ class _MadeUp:
         for lenience in point.curve.leniences or [math.nan]
         for k, e in enumerate(examples)
       ]
-      yield point, [(r, make_trace('', id=r.id, deferred=None)) for r in made]
+      yield (
+        point,
+        [
+          records.Outcome(r, make_trace('', id=r.id, deferred=None))
+          for r in made
+        ],
+      )
+
+
+def _register(monkeypatch, registry, kind):
+  monkeypatch.setitem(registry._entries, kind.name, kind)
+
+
+def _track(monkeypatch, name, tracker, package='json'):
+  """Registers a tracker of this module."""
+  monkeypatch.setattr(_MADE, name, tracker, raising=False)
+  kind = trackers.TrackerKind(
+    name=name,
+    help='made up',
+    package=package,
+    factory=f'trackers_test:_MADE.{name}',
+  )
+  _register(monkeypatch, trackers.TRACKERS, kind)
 
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch, tmp_path):
   """No models, no page, no network, and no files of W&B's elsewhere."""
-  monkeypatch.setitem(launchers.LAUNCHERS, 'made up', _MadeUp)
+  _register(
+    monkeypatch,
+    launchers.LAUNCHERS,
+    launchers.LauncherKind(
+      name='made_up', help='nowhere', factory='trackers_test:_MadeUp'
+    ),
+  )
   monkeypatch.setattr(reports, 'write_report', lambda workdir: workdir)
   monkeypatch.setenv('WANDB_MODE', 'offline')
   monkeypatch.setenv('WANDB_ERROR_REPORTING', 'false')
@@ -75,7 +106,7 @@ def _alone(monkeypatch, tmp_path):
 
 def _run(workdir, *names, **fields):
   config = small.config(trackers=names, num_examples=4, **fields)
-  sweep.run(config, _CURVES, workdir, launcher='made up', quiet=True)
+  sweep.run(config, _CURVES, workdir, launcher='made_up', quiet=True)
 
 
 def _stop_after(points, workdir, *names, **fields):
@@ -207,7 +238,7 @@ def test_trackers_say_what_the_summary_says(tmp_path, capfd):
 def test_shards_are_told_as_they_come_and_at_the_next_start_again(
   tmp_path, monkeypatch
 ):
-  monkeypatch.setitem(trackers.TRACKERS, 'noted', _Noted)
+  _track(monkeypatch, 'noted', _Noted)
   both = ('tensorboard', 'wandb', 'noted')
   # All of the first two curves, and the first half of the third.
   _stop_after(5, tmp_path, *both, shard_size=2)
@@ -243,16 +274,14 @@ def test_what_is_decoded_can_be_told_later(tmp_path, monkeypatch):
 class _Noted:
   """A tracker that notes what it is told."""
 
-  package = 'json'
-
   def __init__(self, folder, settings, say):
     self.said = []
     _Noted.last = self
 
-  def rows(self, task, curve, rows, whole):
-    self.said.append((curve, len(rows), whole))
+  def log_curve(self, task, curve, rows, is_complete):
+    self.said.append((curve, len(rows), is_complete))
 
-  def summary(self, summary, best):
+  def log_summary(self, summary, best):
     self.said.append('summary')
 
   def close(self):
@@ -265,7 +294,7 @@ def _breaking(name):
   class Breaking(_Noted):
     pass
 
-  def fail(self, *args):
+  def fail(self, *args, **state):
     if name != 'close':
       _Noted.failed = self
     raise OSError(28, 'No space\nleft')
@@ -283,18 +312,20 @@ _ALL = [
 ]
 
 
-@pytest.mark.parametrize('where', ['__init__', 'rows', 'summary', 'close'])
+@pytest.mark.parametrize(
+  'where', ['__init__', 'log_curve', 'log_summary', 'close']
+)
 def test_a_tracker_that_fails_is_said_once_and_left_out(
   tmp_path, monkeypatch, capsys, where
 ):
-  monkeypatch.setitem(trackers.TRACKERS, 'bad', _breaking(where))
-  monkeypatch.setitem(trackers.TRACKERS, 'good', _Noted)
+  _track(monkeypatch, 'bad', _breaking(where))
+  _track(monkeypatch, 'good', _Noted)
   _run(tmp_path, 'bad', 'good')
   said = capsys.readouterr().err
   assert said.count('trackers: bad failed ([Errno 28] No space left)') == 1
   assert said.count('\n') == 1
   assert _Noted.last.said == _ALL
-  if where in ('rows', 'summary'):
+  if where in ('log_curve', 'log_summary'):
     # It was closed all the same, and told nothing more.
     assert _Noted.failed.said[-1] == 'closed'
     assert 'summary' not in _Noted.failed.said
@@ -315,13 +346,29 @@ def test_a_full_disk_is_heard(tmp_path, capsys):
 def test_what_is_not_installed_is_refused_before_a_model_is_loaded(
   tmp_path, monkeypatch, no_models
 ):
-  absent = type('Absent', (_Noted,), {'package': 'no_such_package'})
-  monkeypatch.setitem(trackers.TRACKERS, 'absent', absent)
-  said = 'absent is not installed; run pip install .*\\[track\\]'
+  _track(monkeypatch, 'absent', _Noted, package='no_such_package')
+  said = 'absent needs the package no_such_package; install it'
   config = small.config(trackers=('tensorboard', 'absent'))
   with pytest.raises(ValueError, match=said):
     sweep.run(config, _CURVES, tmp_path / 'w')
   assert not (tmp_path / 'w').exists()
+
+
+@pytest.mark.parametrize('name', trackers.TRACKERS)
+def test_every_tracker_writes_curves_and_a_summary(tmp_path, name):
+  lines = []
+  tracker = trackers.TRACKERS[name].start(
+    tmp_path / 'run/trackers', {'seed': 0}, lines.append
+  )
+  for count in (1, 2):
+    rows = [{'lenience': 0.5, 'n': count, 'quality': 1.0}]
+    tracker.log_curve('sums', 'opt gamma 2', rows, is_complete=count == 2)
+  frame = pd.DataFrame([{'task': 'sums', 'variant': 'opt', 'quality': 1.0}])
+  tracker.log_summary(frame, frame)
+  tracker.close()
+  assert [*(tmp_path / 'run/trackers' / name).rglob('*')]
+  # There is no network, and nothing to tell the user.
+  assert not lines
 
 
 def test_whoever_is_not_logged_in_is_told_so(
@@ -338,9 +385,9 @@ def test_whoever_is_not_logged_in_is_told_so(
 def test_tensorboard_is_written_without_tensorflow(tmp_path):
   code = (
     'import pathlib, sys\n'
-    'from experiments.sweeps import trackers\n'
-    f't = trackers.TensorBoard(pathlib.Path({str(tmp_path)!r}), {{}}, print)\n'
-    't.rows("sums", "speed", [{"quality": 1.0}], True)\n'
+    'from experiments.sweeps import tensorboard_tracker as tracker\n'
+    f't = tracker.TensorBoard(pathlib.Path({str(tmp_path)!r}), {{}}, print)\n'
+    't.log_curve("sums", "speed", [{"quality": 1.0}], True)\n'
     'print("tensorflow" in sys.modules)'
   )
   done = subprocess.run(

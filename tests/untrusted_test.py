@@ -285,7 +285,7 @@ _OWN = {
   *('experiments/records/files.py', 'experiments/benchmarks/__init__.py'),
   *('experiments/benchmarks/peers.py', 'experiments/tasks/confined.py'),
   *(
-    'experiments/sweeps/trackers.py',
+    'experiments/sweeps/wandb_tracker.py',
     'experiments/training/distillation_data.py',
   ),
   'experiments/training/rules.py',

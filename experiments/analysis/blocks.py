@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 
 from experiments.analysis import reference_points
-from experiments.records import SOURCES, Record, Trace, metrics
+from experiments.records import SOURCES, Record, Trace, metrics, unit_costs
 
 # Indices into `SOURCES`.
 DRAFT, RESIDUAL = SOURCES.index('draft'), SOURCES.index('residual')
@@ -60,7 +60,7 @@ class Timeline:
     return self.blocks[-1].end if self.blocks else 0.0
 
 
-def duration(record: Record, costs: metrics.Costs) -> float:
+def duration(record: Record, costs: unit_costs.Costs) -> float:
   """Returns the modelled seconds of an answer."""
   return sum(metrics.modelled_s(record, costs))
 
@@ -79,7 +79,7 @@ def split(record: Record, trace: Trace) -> list[range]:
   return [range(*edge) for edge in itertools.pairwise(edges)]
 
 
-def timeline(record: Record, trace: Trace, costs: metrics.Costs) -> Timeline:
+def timeline(record: Record, trace: Trace, costs: unit_costs.Costs) -> Timeline:
   """Models when each block of an answer begins and ends.
 
   All blocks of an answer cost the same, because each is drafted and verified to

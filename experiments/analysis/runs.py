@@ -21,7 +21,7 @@ import pandas as pd
 from cascades.untrusted import bounded, display, schema
 from experiments import records
 from experiments.analysis import reference_points
-from experiments.records import metrics
+from experiments.records import metrics, unit_costs
 from experiments.tasks import TASKS
 
 _ADVICE = 'run experiments.sweep with this workdir first'
@@ -69,13 +69,13 @@ class Run:
   path: pathlib.Path
   config: dict[str, Any]
   start: dict[str, Any]
-  measured: metrics.CostMeasurements
+  measured: unit_costs.CostMeasurements
   summary: pd.DataFrame
   records: dict[str, list[records.Record]]
   race: list[records.Record] = dataclasses.field(default_factory=list)
 
   @functools.cached_property
-  def costs(self) -> metrics.Costs:
+  def costs(self) -> unit_costs.Costs:
     """Unit costs of modelled latencies, in seconds."""
     return self.measured.costs
 
@@ -123,7 +123,7 @@ def read(path: str | pathlib.Path) -> Run:
     path,
     config=_fields(path / 'config.json', _Config),
     start=starts[-1],
-    measured=metrics.CostMeasurements.from_json(_text(path / 'costs.json')),
+    measured=unit_costs.CostMeasurements.from_json(_text(path / 'costs.json')),
     summary=summary,
     records=dict(sorted(by_file.items(), key=lambda item: rank(item[1]))),
     race=records.read_race(path),

@@ -162,7 +162,11 @@ def _measure_costs(load: Callable[[], _Models], key: dict[str, Any]) -> Figures:
       options = {x: arm[x] for x in ('stop_below', 'beam') if x in arm}
       bound_drafter = pairing.bind_drafter(verifier, drafter, **options)
       loops['proposing'] = costs.proposal_loop(
-        verifier, bound_drafter, gamma, drafts, context=config.context
+        verifier,
+        bound_drafter,
+        gamma=gamma,
+        drafts=drafts,
+        context=config.context,
       )
     for name, loop in loops.items():
       fields = key | {'arm': arm.name, 'what': name}
@@ -173,7 +177,7 @@ def _measure_costs(load: Callable[[], _Models], key: dict[str, Any]) -> Figures:
 
 def _run_loop(loop: costs.TimedLoop) -> dict[str, float]:
   """Runs a timed loop, and returns the seconds of a call."""
-  seconds, _ = harness.timed(loop.run, *loop.given)
+  seconds, _ = harness.timed(loop.run)
   return {'block_s': seconds / loop.calls}
 
 

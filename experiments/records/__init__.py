@@ -32,6 +32,7 @@ from experiments.records.files import (
 from experiments.records.record_schema import (
   MAX_VIEW_TOKENS,
   OPTIONS,
+  Outcome,
   Record,
   Trace,
   View,
@@ -48,6 +49,7 @@ __all__ = [
   'MAX_VIEW_TOKENS',
   'OPTIONS',
   'SOURCES',
+  'Outcome',
   'Record',
   'Trace',
   'View',

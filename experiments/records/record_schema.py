@@ -16,7 +16,7 @@ import operator
 import types
 import typing
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import pydantic
 
@@ -254,13 +254,20 @@ def decoding_fields(config: Any, **more: Any) -> dict[str, Any]:
   )
 
 
-def failed_example(reason: str, **fields) -> tuple[Record, Trace]:
-  """What is kept of an example that has no answer.
+class Outcome(NamedTuple):
+  """The record and the trace of an example at one point."""
+
+  record: Record
+  trace: Trace
+
+
+def failed_example(reason: str, **fields: Any) -> Outcome:
+  """Returns the outcome of an example without an answer.
 
   Args:
-    reason: In a sentence.
-    **fields: Of the record: its task, lenience and id, and how it was to be
-      decoded; see `decoding_fields`.
+    reason: Why there is no answer, in a sentence.
+    **fields: Fields of the record: task, lenience, id, and the options of
+      decoding; see `decoding_fields`.
   """
   counts = (
     'emitted drafted examined accepted residual bonus verifier_calls'
@@ -285,7 +292,7 @@ def failed_example(reason: str, **fields) -> tuple[Record, Trace]:
     deferred=None,
     logprobs=[],
   )
-  return record, trace
+  return Outcome(record, trace)
 
 
 def hash_examples(examples: Iterable[tasks.Example]) -> str:

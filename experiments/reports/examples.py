@@ -13,7 +13,7 @@ from experiments.analysis.example_selection import (
   SelectedAnswer,
   with_counterparts,
 )
-from experiments.records import metrics
+from experiments.records import unit_costs
 from experiments.reports import drawings, styles, tokens
 
 
@@ -29,7 +29,7 @@ class Presentation:
 
   curve_styles: styles.CurveStyles
   show_gamma: bool
-  costs: metrics.Costs
+  costs: unit_costs.Costs
 
 
 def _verdict(quality: float) -> str:

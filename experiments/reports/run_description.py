@@ -9,7 +9,7 @@ import pandas as pd
 from cascades.untrusted import display
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.runs import Run
-from experiments.records.metrics import Costs
+from experiments.records.unit_costs import Costs
 from experiments.records.versions import describe
 from experiments.reports import styles, tables
 

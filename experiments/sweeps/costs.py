@@ -1,8 +1,12 @@
-"""What one call of each model costs: the units of the modelled latency."""
+"""Measured unit costs: seconds of one call of each model.
 
+They are the units of the modelled latency.
+"""
+
+import functools
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,27 +17,32 @@ from cascades.methods import processing
 from cascades.models import checkpoints
 from cascades.sampler import batching, continuous_batching
 from cascades.verification_config import VerificationConfig
-from experiments.records.metrics import CostRange, Costs
+from experiments.records.unit_costs import CostRange, Costs
 
-# Of the turns that a loop had.
+# Quantiles of a loop's turns that bound its range.
 _LOW, _HIGH = 0.1, 0.9
-# No token ends a loop, and no limit; as many stop tokens as a sampler has.
-_NEVER = np.full(8, -1, np.int32)
-_LIMIT = 2**30
+# No token and no limit ends a loop; a sampler has as many stop tokens.
+_NO_STOP = np.full(8, -1, np.int32)
+_NO_LIMIT = 2**30
 
 
 class TimedLoop(NamedTuple):
-  """Something compiled, to be timed.
+  """A compiled loop to time.
 
   Attributes:
-    run: Takes `given`, and gives arrays to wait for.
-    given: Its arguments.
-    calls: How often it does what a unit is of.
+    run: Runs the loop, and returns arrays to wait for.
+    calls: Calls of the model, or blocks, that one run makes.
   """
 
-  run: Callable
-  given: tuple
-  calls: int
+  run: Callable[[], Any]
+  calls: float
+
+
+class _Block(NamedTuple):
+  """The shape of a block: gamma tokens in each of some drafts."""
+
+  gamma: int
+  drafts: int
 
 
 def measure(
@@ -46,98 +55,108 @@ def measure(
   seconds: float = 4.0,
   tree_size: int | None = None,
 ) -> CostRange:
-  """Times the decoding loop itself, one sequence, at temperature 1.
+  """Times the decoding loop itself, for one sequence at temperature 1.
 
-  A unit is what the loop takes for a call, with drawing, verifying and counting
-  as strict decoding does them: beside models this small that is no trifle.
+  The time of a call includes sampling, verification and counting as in strict
+  decoding, which is a large part of the time of small models.
 
-  - A token of the verifier, or of a drafter that is a model: that model alone.
-  - Of another drafter, and of several drafts: a share of a whole proposal.
-  - A block, for the verifier: all of it but its drafter's calls, at the unit of
-    these; no less than a token.
+  - A token of the verifier, or of a drafter that is a model: the model alone.
+  - A token of another drafter, or of several drafts: its share of a proposal.
+  - A block of the verifier: the block, less its drafter's calls at their unit
+    cost, and no less than a token.
 
   Args:
     verifier: Decodes alone, and verifies.
-    drafter: The model that drafts; None where it is no model.
-    bound_drafter: What drafts, put together for this verifier.
-    blocks: (gamma, drafts per block) to time.
-    context: Tokens in the cache at the end of a loop, at the most.
-    repeats: Turns of each loop, at the least.
-    seconds: More of them until so many seconds are gone: a loop of small models
-      takes a few milliseconds, and a machine that others share may be busy for
-      longer than all that `repeats` asks for.
-    tree_size: Most drafted tokens that the verifier reads in a block of
-      several drafts; None for all.
+    drafter: The model that drafts; None for a drafter that is no model.
+    bound_drafter: The drafter, bound to this verifier.
+    blocks: (gamma, drafts per block) of the blocks to time.
+    context: Maximum tokens in the cache at the end of a loop.
+    repeats: Minimum turns of each loop.
+    seconds: Minimum seconds over all loops. A loop of small models takes a few
+      milliseconds, and other processes may disturb more than `repeats` turns.
+    tree_size: Maximum drafted tokens that the verifier reads in a block of
+      several drafts; None for no maximum.
 
   Returns:
-    Seconds per call. What else the machine does only adds to them, and to long
-    arithmetic more than to long reading; so the lowest tenth counts.
+    Seconds per call. Other processes only add to them, and add more to long
+    computation than to long reading; the lowest tenth therefore counts.
   """
-  blocks = [(gamma, drafts) for gamma, drafts in blocks if gamma]
-  longest = max((gamma for gamma, _ in blocks), default=1)
-  # By what a unit is of: a model, drafts per block, or a block.
+  shapes = [_Block(gamma, drafts) for gamma, drafts in blocks if gamma]
+  longest = max((block.gamma for block in shapes), default=1)
+  # Keys: 'verifier', drafts per block (1 is the model alone), or a block.
   loops: dict[Hashable, TimedLoop] = {'verifier': _alone(verifier, context)}
-  shares = {drafts for _, drafts in blocks}
+  proposals = {block.drafts for block in shapes}
   if drafter is not None:
     loops[1] = _alone(drafter, context)
-    shares -= {1}
-  for drafts in shares:
-    made = proposal_loop(verifier, bound_drafter, longest, drafts, context)
-    loops[drafts] = made._replace(calls=made.calls * (longest + 1))
-  called = {}
-  for block in blocks:
-    loops[block], called[block] = strict_loop(
-      verifier, bound_drafter, *block, tree_size, context
+    proposals -= {1}
+  for drafts in proposals:
+    loop = proposal_loop(
+      verifier, bound_drafter, gamma=longest, drafts=drafts, context=context
     )
-  taken = time_in_turns(loops, repeats, seconds)
+    loops[drafts] = loop._replace(calls=loop.calls * (longest + 1))
+  drafter_calls = {}
+  for block in shapes:
+    loops[block], drafter_calls[block] = strict_loop(
+      verifier,
+      bound_drafter,
+      **block._asdict(),
+      tree_size=tree_size,
+      context=context,
+    )
+  times = time_in_turns(loops, repeats, seconds)
 
-  def at(share: float) -> Costs:
-    found = {name: float(np.quantile(s, share)) for name, s in taken.items()}
-    token = found.pop('verifier')
+  def costs_at(quantile: float) -> Costs:
+    unit = {name: float(np.quantile(s, quantile)) for name, s in times.items()}
+    token = unit.pop('verifier')
     verify: dict[int, float] = {}
-    for gamma, drafts in blocks:
-      calls = called[gamma, drafts]
-      rest = found.pop((gamma, drafts)) - calls * found[drafts]
-      size = decoding.tree_tokens(gamma, drafts, tree_size)
-      # Of two kinds of blocks the lower, where they are of one size.
+    for block in shapes:
+      rest = unit.pop(block) - drafter_calls[block] * unit[block.drafts]
+      size = decoding.tree_tokens(block.gamma, block.drafts, tree_size)
+      # The lower cost, if blocks of two shapes have the same size.
       verify[size] = max(token, min(rest, verify.get(size, rest)))
     return Costs(
       verifier_token_s=token,
-      drafter_token_s=found.get(1, token),
+      drafter_token_s=unit.get(1, token),
       verify_s=verify,
-      drafts_s={k: s for k, s in found.items() if k > 1},
+      drafts_s={k: s for k, s in unit.items() if k > 1},
     )
 
-  return CostRange(at(_LOW), at(_HIGH))
+  return CostRange(costs_at(_LOW), costs_at(_HIGH))
 
 
 def time_in_turns(
   loops: Mapping[Hashable, TimedLoop], repeats: int, seconds: float
 ) -> dict[Hashable, list[float]]:
-  """Seconds per call of some loops that take turns, after one not counted.
+  """Times loops that take turns, after one turn that is not timed.
 
   Args:
-    loops: By name.
-    repeats: Turns of each, at the least.
-    seconds: More of them until so many seconds are gone.
+    loops: Loops by name.
+    repeats: Minimum turns of each loop.
+    seconds: Minimum seconds over all loops.
+
+  Returns:
+    Seconds per call in each turn, by name of the loop.
   """
-  for run, given, _ in loops.values():
-    jax.block_until_ready(run(*given))
-  taken: dict[Hashable, list[float]] = {name: [] for name in loops}
-  until = time.perf_counter() + seconds
-  while repeats > 0 or time.perf_counter() < until:
+  for loop in loops.values():
+    jax.block_until_ready(loop.run())
+  times: dict[Hashable, list[float]] = {name: [] for name in loops}
+  end = time.perf_counter() + seconds
+  while repeats > 0 or time.perf_counter() < end:
     repeats -= 1
-    for name, (run, given, calls) in loops.items():
+    for name, loop in loops.items():
       start = time.perf_counter()
-      jax.block_until_ready(run(*given))
-      taken[name].append((time.perf_counter() - start) / calls)
-  return taken
+      jax.block_until_ready(loop.run())
+      times[name].append((time.perf_counter() - start) / loop.calls)
+  return times
 
 
 def _alone(checkpoint: checkpoints.Checkpoint, context: int) -> TimedLoop:
-  """A model that decodes alone, a token per call."""
-  none = drafters.BoundDrafter(drafters.NoDrafter(), ())
-  return strict_loop(checkpoint, none, 0, 1, None, context)[0]
+  """Returns a loop of a model that decodes alone, one token per call."""
+  no_drafter = drafters.BoundDrafter(drafters.NoDrafter(), ())
+  loop, _ = strict_loop(
+    checkpoint, no_drafter, gamma=0, drafts=1, tree_size=None, context=context
+  )
+  return loop
 
 
 def strict_loop(
@@ -148,41 +167,51 @@ def strict_loop(
   tree_size: int | None,
   context: int,
 ) -> tuple[TimedLoop, float]:
-  """Strict blocks; and how many calls of the drafter one of them makes."""
-  several = 'multi_round' if bound_drafter.drafter.independent else 'match'
+  """Returns a loop of strict blocks, and the drafter's calls per block.
+
+  Args:
+    verifier: The verifier.
+    bound_drafter: The drafter, bound to the verifier.
+    gamma: Tokens drafted per block; 0 for decoding without a drafter.
+    drafts: Drafts per block.
+    tree_size: Maximum drafted tokens that the verifier reads in a block of
+      several drafts; None for no maximum.
+    context: Maximum tokens in the cache at the end of the loop.
+  """
+  is_independent = bound_drafter.drafter.independent
+  multi_draft = 'multi_round' if is_independent else 'match'
   engine = batching.Engine(
     decoding.StepConfig(
       decoding.Models(verifier.model, bound_drafter.drafter),
       methods.get_method('speed'),
-      gamma,
-      VerificationConfig('token' if drafts == 1 else several),
-      drafts,
-      tree_size,
+      gamma=gamma,
+      verification=VerificationConfig('token' if drafts == 1 else multi_draft),
+      drafts=drafts,
+      tree_size=tree_size,
       always_reads_block=True,
     ),
     decoding.Params(verifier.params, bound_drafter.params),
     sampling=processing.SamplingParams(temperature=np.float32(1)),
-    stop_tokens=_NEVER,
+    stop_tokens=_NO_STOP,
   )
   count = max(1, context // (gamma + 1))
-  # One token, which both models are to read yet. The shapes are those of short
-  # answers, which may be compiled already, or will be.
+  # One token, which neither model has read. The shapes are those of short
+  # answers, so that their compiled programs are shared.
   rows = engine.prefill(
     [np.array([5], np.int32)],
     jax.random.split(jax.random.key(0), 1),
-    [_LIMIT],
+    [_NO_LIMIT],
     engine.cache_length(1, context),
   )
 
-  def run(rows):
-    # A copy, for the loop takes the memory of what it is given.
+  def run():
+    # A copy, since the loop reuses the memory of its argument.
     copy = decoding.gather_rows(rows, np.zeros(1, np.int32))
     return engine.decode(copy, max_blocks=count)
 
-  loop = TimedLoop(run, (rows,), count)
-  after, _ = run(rows)
-  counts = decoding.count(continuous_batching.fetch(after))
-  return loop, float(counts.drafter_calls[0]) / count
+  decoded_rows, _ = run()
+  counts = decoding.count(continuous_batching.fetch(decoded_rows))
+  return TimedLoop(run, count), float(counts.drafter_calls[0]) / count
 
 
 def forward_loop(
@@ -191,14 +220,14 @@ def forward_loop(
   context: int,
   logits: bool = True,
 ) -> TimedLoop:
-  """Bare forward passes that read `width` tokens each.
+  """Returns a loop of forward passes that read `width` tokens each.
 
   Args:
-    checkpoint: The model. Of one that says a part of the vocabulary alone, the
-      logits are of that part, as they are where it drafts.
-    width: Tokens of a pass.
+    checkpoint: The model. A model with a restricted vocabulary returns logits
+      of that vocabulary, as it does when it drafts.
+    width: Tokens per pass.
     context: Tokens in the cache at the end.
-    logits: Whether they are made; else a pass ends with the states.
+    logits: True to compute logits; False to end each pass with hidden states.
   """
   model, calls = checkpoint.model, context // width
 
@@ -208,18 +237,18 @@ def forward_loop(
 
     def body(i, carry):
       cache, tokens = carry
-      said, hidden, cache = decoding.read_hidden(
-        model, params, cache, tokens, i * width
+      outputs, hidden, cache = decoding.read_hidden(
+        model, params, cache, tokens=tokens, position=i * width
       )
-      # The next tokens depend on what was made, so that no pass is left out.
-      last = said if logits else hidden
+      # The next tokens depend on the outputs, so that XLA keeps every pass.
+      last = outputs if logits else hidden
       return cache, processing.argmax_lowest_id(last)
 
     tokens = jnp.full((width,), 5, jnp.int32)
     cache = model.init_cache(params, context)
     return jax.lax.fori_loop(0, calls, body, (cache, tokens))
 
-  return TimedLoop(run, (checkpoint.params,), calls)
+  return TimedLoop(functools.partial(run, checkpoint.params), calls)
 
 
 def proposal_loop(
@@ -229,13 +258,21 @@ def proposal_loop(
   drafts: int,
   context: int,
 ) -> TimedLoop:
-  """Proposals at temperature 1."""
+  """Returns a loop of proposals at temperature 1.
+
+  Args:
+    verifier: The verifier, whose cache and hidden states a drafter may read.
+    bound_drafter: The drafter, bound to the verifier.
+    gamma: Tokens per draft.
+    drafts: Drafts per proposal.
+    context: Maximum tokens of the sequence at the end.
+  """
   model, drafter = verifier.model, bound_drafter.drafter
   count = max(1, context // (gamma + 1) - 1)
   room = count * (gamma + 1) + (gamma + 1) * drafts + 1 + drafter.cache_headroom
   sizes = dict(gamma=gamma, drafts=drafts)
 
-  def one(params, verifier_params, token):
+  def propose_all(params, verifier_params, token):
     hidden = None
     if drafter.needs_hidden:
       hidden = jnp.zeros(
@@ -246,10 +283,10 @@ def proposal_loop(
 
     def body(i, carry):
       state, cache, token = carry
-      at = i * (gamma + 1)
+      position = i * (gamma + 1)
       context = drafters.DraftContext(
-        tokens=text.at[at].set(token),
-        length=at + 1,
+        tokens=text.at[position].set(token),
+        length=position + 1,
         hidden=hidden,
         verifier_cache=cache,
         key=jax.random.fold_in(jax.random.key(0), i),
@@ -257,10 +294,10 @@ def proposal_loop(
         needs_bonus_probs=jnp.ones((), bool),
       )
       draft, state, cache = drafter.propose(params, state, context, **sizes)
-      # As if all had been kept.
-      draft_index, length = jnp.zeros((), jnp.int32), at + gamma + 1
-      state = drafter.rollback(state, at, draft_index, length, **sizes)
-      # The next token hangs on the drafts, so that none is left out.
+      # As if all drafted tokens were accepted.
+      draft_index, length = jnp.zeros((), jnp.int32), position + gamma + 1
+      state = drafter.rollback(state, position, draft_index, length, **sizes)
+      # The next token depends on the drafts, so that XLA keeps every proposal.
       return state, model.rewind(cache, length), draft.tokens.sum() % 97
 
     start = (
@@ -270,6 +307,10 @@ def proposal_loop(
     )
     return jax.lax.fori_loop(0, count, body, start)[2]
 
-  over = jax.vmap(one, (None, None, 0), axis_name=decoding.ROWS)
-  given = bound_drafter.params, verifier.params, np.array([5])
-  return TimedLoop(jax.jit(over), given, count)
+  batched = jax.jit(
+    jax.vmap(propose_all, (None, None, 0), axis_name=decoding.ROWS)
+  )
+  run = functools.partial(
+    batched, bound_drafter.params, verifier.params, np.array([5])
+  )
+  return TimedLoop(run, count)

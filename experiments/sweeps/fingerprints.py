@@ -1,4 +1,4 @@
-"""Hashes of what a pair computes with, by which its results are known."""
+"""Hashes of the weights, settings and tokenizer of a pair of models."""
 
 import dataclasses
 import hashlib
@@ -7,50 +7,52 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from cascades import methods
+from cascades import drafters, methods
 from cascades.models import checkpoints, sharding
 from experiments import records
 
 
 def fingerprint(params: Any) -> str:
-  """A hash of all weights, made of a checksum of each where it lies."""
+  """Hashes parameters, from a checksum of each array on its own device."""
   leaves, treedef = jax.tree.flatten(params)
-  said = [str(treedef)]
+  lines = [str(treedef)]
   for leaf in leaves:
     first, second = sharding.fetch(_checksum(leaf))
-    said.append(f'{leaf.dtype}{leaf.shape}{first:08x}{second:08x}')
-  return hashlib.sha256('\n'.join(said).encode()).hexdigest()
+    lines.append(f'{leaf.dtype}{leaf.shape}{first:08x}{second:08x}')
+  return hashlib.sha256('\n'.join(lines).encode()).hexdigest()
 
 
 @jax.jit
 def _checksum(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Returns two position-weighted sums of an array's bits.
+  """Returns two sums of an array's bits, weighted by their positions.
 
-  Sums of integers do not depend on the order in which a device adds.
+  The sums are of integers, so that the order of addition does not matter.
   """
   kind = {1: jnp.uint8, 2: jnp.uint16}.get(x.dtype.itemsize, jnp.uint32)
   bits = jax.lax.bitcast_convert_type(x, kind).astype(jnp.uint32)
-  place, stride = jnp.ones((), jnp.uint32), 1
+  position, stride = jnp.ones((), jnp.uint32), 1
   for axis, size in enumerate(bits.shape):
     along = jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
-    place, stride = place + along * jnp.uint32(stride % 2**32), stride * size
-  # Odd, as is every product that is to lose none of the bits.
-  weight = 2 * place * jnp.uint32(2654435761) + 1
+    position += along * jnp.uint32(stride % 2**32)
+    stride *= size
+  # Multiplication by an odd number is invertible modulo 2**32.
+  weight = 2 * position * jnp.uint32(2654435761) + 1
   mixed = bits * weight
   return mixed.sum(), ((mixed ^ (mixed >> 15)) * weight).sum()
 
 
 def weights(
-  verifier: checkpoints.Checkpoint, bound_drafter: Any
+  verifier: checkpoints.Checkpoint, bound_drafter: drafters.BoundDrafter
 ) -> dict[str, str]:
-  """Hashes of what a pair computes with, and of the tokenizer of both.
+  """Hashes a pair of models.
 
   Args:
     verifier: The verifier.
-    bound_drafter: What drafts.
+    bound_drafter: The drafter, bound to the verifier.
 
   Returns:
-    By name, of the parameters, the tokenizer, and all other settings.
+    Hashes by name: 'verifier' and 'drafter' of the parameters, 'tokenizer', and
+    'settings' of all else that the models compute with.
   """
   return {
     'verifier': fingerprint(verifier.params),
@@ -69,10 +71,10 @@ def weights(
 
 
 def _settings(value: Any) -> Any:
-  """What a model computes with beside its parameters, without our names.
+  """Lists the settings of a model, without names that this code chooses.
 
-  Such as the base of its rotations, its windows and its soft caps, as its
-  config.json says them.
+  Settings are the base of the rotary embedding, windows, soft caps and so on,
+  as in the model's config.json.
   """
   config = getattr(getattr(value, 'module', None), 'config', None)
   if config is not None:
@@ -86,5 +88,5 @@ def _settings(value: Any) -> Any:
     ]
   if isinstance(value, tuple | list):
     return [_settings(x) for x in value]
-  plain = value is None or isinstance(value, bool | int | float | str)
-  return value if plain else type(value).__name__
+  is_plain = value is None or isinstance(value, bool | int | float | str)
+  return value if is_plain else type(value).__name__

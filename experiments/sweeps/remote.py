@@ -1,8 +1,8 @@
-"""Workdirs on other file systems: a folder here, and its copy there.
+"""Workdirs on other file systems, mirrored by a folder of this machine.
 
-`--workdir=gs://bucket/run` works in a folder of the user's cache, which begins
-with what lies there already; what is written is copied as it is whole, traces
-before their records. Any file system of fsspec will do.
+`--workdir=gs://bucket/run` works in a folder of the user's cache. The folder
+starts as a copy of the URL, and each complete file is copied back, traces
+before their records. All file systems of fsspec are supported.
 """
 
 import contextlib
@@ -22,23 +22,27 @@ _OWNER = '.owner'
 
 
 def is_url(workdir: str) -> bool:
-  """Whether it is no path of this machine."""
+  """Returns True for a URL, and False for a path of this machine."""
   return '://' in workdir
 
 
 class Mirror:
-  """A folder here and its copy elsewhere.
+  """A local folder and its copy at a URL.
 
   Attributes:
-    folder: The one here.
-    url: Where the copy lies.
+    folder: The local folder.
+    url: The URL of the copy, without secrets.
   """
 
   def __init__(self, url: str, folder: pathlib.Path | None = None):
-    """Finds the file system.
+    """Connects to the file system.
+
+    Args:
+      url: The URL of the copy.
+      folder: The local folder; None for one in the user's cache.
 
     Raises:
-      ValueError: There is none of that name, or it cannot be used.
+      ValueError: The file system is unknown or cannot be used.
     """
     try:
       self._fs, self._root = fsspec.core.url_to_fs(url)
@@ -53,106 +57,114 @@ class Mirror:
     )
     self._copied: dict[pathlib.Path, tuple[int, int]] = {}
 
-  def _there(self, path: pathlib.Path) -> str:
+  def _remote_path(self, path: pathlib.Path) -> str:
+    """Returns the path of a local file's copy."""
     return f'{self._root}/{path.relative_to(self.folder).as_posix()}'
 
-  def _ask(self, call: str, *args: Any, **options: Any) -> Any:
-    """Calls the file system, which may have errors of its own.
+  def _call(self, method: str, *args: Any, **options: Any) -> Any:
+    """Calls a method of the file system.
+
+    Args:
+      method: Name of the method.
+      *args: Arguments of the method.
+      **options: Keyword arguments of the method.
 
     Raises:
-      OSError: Of the file system.
-      ValueError: Any other error became one sentence.
+      OSError: The file system reports an error.
+      ValueError: The file system raises an error of its own.
     """
     try:
-      return getattr(self._fs, call)(*args, **options)
+      return getattr(self._fs, method)(*args, **options)
     except (OSError, ValueError):
       raise
     except Exception as error:
-      why = f'{type(error).__name__}: {error}'
+      reason = f'{type(error).__name__}: {error}'
       raise ValueError(
-        display.sentence(f'workdir: {self.url} failed in {call} ({why}).')
+        display.sentence(f'workdir: {self.url} failed in {method} ({reason}).')
       ) from None
 
   @contextlib.contextmanager
-  def held(self) -> Iterator[None]:
-    """Keeps others out, takes what is there, and leaves a copy of the rest.
+  def mirrored(self) -> Iterator[None]:
+    """Locks the URL, copies its files here, and copies changes back.
 
     Raises:
-      ValueError: Another process is at work there.
+      ValueError: Another process is at work in the URL.
     """
-    owner, here = f'{self._root}/{_OWNER}', socket.gethostname()
-    if self._ask('exists', owner):
-      said = self._ask('cat_file', owner).decode(errors='replace')
-      process, _, host = said.partition(' ')
-      process = arguments.parse_count(process)
-      if process is None or host != here or _lives(process):
-        who = arguments.quote(said)
-        if process is not None:
-          who = f'process {process} on {display.printable(host)}'
+    owner, host = f'{self._root}/{_OWNER}', socket.gethostname()
+    if self._call('exists', owner):
+      text = self._call('cat_file', owner).decode(errors='replace')
+      process_id, _, owner_host = text.partition(' ')
+      process_id = arguments.parse_count(process_id)
+      if process_id is None or owner_host != host or _is_alive(process_id):
+        process = arguments.quote(text)
+        if process_id is not None:
+          process = f'process {process_id} on {display.printable(owner_host)}'
         raise ValueError(
-          f'workdir: {who} is at work in {self.url}; wait for it, or, if it is'
-          f' gone, delete {_OWNER} there.'
+          f'workdir: {process} is at work in {self.url}; wait for it, or, if it'
+          f' is gone, delete {_OWNER} there.'
         )
     try:
-      self._ask('makedirs', self._root, exist_ok=True)
-      self._ask('pipe_file', owner, f'{os.getpid()} {here}'.encode())
+      self._call('makedirs', self._root, exist_ok=True)
+      self._call('pipe_file', owner, f'{os.getpid()} {host}'.encode())
     except (OSError, ValueError) as error:
-      said = f'workdir: nothing can be written to {self.url} ({error}).'
-      raise ValueError(display.sentence(said)) from None
+      message = f'workdir: nothing can be written to {self.url} ({error}).'
+      raise ValueError(display.sentence(message)) from None
     try:
       self._pull()
       yield
       self.push()
     finally:
-      self._ask('rm_file', owner)
+      self._call('rm_file', owner)
 
   def _pull(self) -> None:
-    """What is there, and not yet here; what is not there does not count.
+    """Copies new files here, and deletes local files without a copy.
 
-    But for points, which are named by what they are: one whose copy failed need
-    not be made again.
+    Local points are kept: their names identify them, so that a point whose copy
+    failed is not decoded again.
     """
-    for name, about in self._ask('find', self._root, detail=True).items():
-      name_there = os.path.relpath(name, self._root)
-      path = paths.descendant(self.folder, name_there, 'workdir')
+    for name, details in self._call('find', self._root, detail=True).items():
+      relative = os.path.relpath(name, self._root)
+      path = paths.descendant(self.folder, relative, 'workdir')
       if path.name == _OWNER:
         continue
-      if not path.exists() or path.stat().st_size != about['size']:
+      if not path.exists() or path.stat().st_size != details['size']:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f'.{path.name}.part')
-        self._ask('get_file', name, str(part))
+        self._call('get_file', name, str(part))
         part.replace(path)
       self._copied[path] = _state(path)
     for path in self.folder.rglob('*'):
-      point = path.parent.name in ('records', 'traces')
-      if path.is_file() and path not in self._copied and not point:
+      is_point = path.parent.name in ('records', 'traces')
+      if path.is_file() and path not in self._copied and not is_point:
         path.unlink()
 
   def push(self) -> None:
-    """Copies what is here and has changed; takes away what is here no more."""
-    found = [path for path in self.folder.rglob('*') if path.is_file()]
-    # What says that a point is done comes after what belongs to it.
-    found.sort(key=lambda path: path.parent.name == 'records')
-    found = [path for path in found if not path.name.startswith('.')]
-    for path in found:
+    """Copies changed files to the URL, and deletes copies without a file."""
+    files = [path for path in self.folder.rglob('*') if path.is_file()]
+    # Records come last: their presence means that a point is done.
+    files.sort(key=lambda path: path.parent.name == 'records')
+    files = [path for path in files if not path.name.startswith('.')]
+    for path in files:
       if self._copied.get(path) != _state(path):
-        there = self._there(path)
-        self._ask('makedirs', there.rpartition('/')[0], exist_ok=True)
-        self._ask('put_file', str(path), there)
+        copy = self._remote_path(path)
+        self._call('makedirs', copy.rpartition('/')[0], exist_ok=True)
+        self._call('put_file', str(path), copy)
         self._copied[path] = _state(path)
-    for path in set(self._copied) - set(found):
-      self._ask('rm_file', self._there(path))
+    for path in set(self._copied) - set(files):
+      self._call('rm_file', self._remote_path(path))
       del self._copied[path]
 
 
 def _state(path: pathlib.Path) -> tuple[int, int]:
+  """Returns the time and size of a file, which change when it is written."""
   stat = path.stat()
   return stat.st_mtime_ns, stat.st_size
 
 
-def _lives(process: int) -> bool:
+def _is_alive(process_id: int) -> bool:
+  """Returns True if a process of this machine exists."""
   try:
-    os.kill(process, 0)
+    os.kill(process_id, 0)
   except ProcessLookupError:
     return False
   except PermissionError:

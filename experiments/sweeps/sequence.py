@@ -1,12 +1,12 @@
-"""Sequence-level cascades: the whole answer of one model, or of the other.
+"""Sequence-level cascades: the answer of one model or of the other.
 
 The baseline of Narasimhan et al. 2025, arXiv 2405.19261: the drafter answers
-alone; if it was not confident of its answer, the verifier answers again from
+alone; if its confidence in the answer is low, the verifier answers again from
 scratch. Nothing is speculated, so a deferred example costs both answers.
 
-To add one, write a function of the log-probabilities of an answer's tokens and
-add it to CONFIDENCES; a sweep accepts its name beside those of `METHODS`,
-where it is not, for a method decides about tokens.
+A cascade is added as a function of the log-probabilities of an answer's tokens,
+in CONFIDENCES; a sweep accepts its name as a method. It is not in `METHODS`,
+since a method decides about tokens.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from experiments.records import SOURCES, Record, Trace
+from experiments.records import SOURCES, Outcome
 
 _DRAFT, _RESIDUAL = SOURCES.index('draft'), SOURCES.index('residual')
 
@@ -25,16 +25,16 @@ def _probability(logprob: float) -> float:
 
 
 def sequence_mean(logprobs: Sequence[float]) -> float:
-  """Geometric mean of the tokens' probabilities; 1 without tokens."""
+  """Returns the geometric mean of the tokens' probabilities; 1 for none."""
   return _probability(np.mean(logprobs)) if len(logprobs) else 1.0
 
 
 def sequence_least(logprobs: Sequence[float]) -> float:
-  """Probability of the least probable token; 1 without tokens."""
+  """Returns the probability of the least probable token; 1 for none."""
   return _probability(np.min(logprobs)) if len(logprobs) else 1.0
 
 
-# What the drafter's confidence in its answer is; all in [0, 1].
+# Functions that return the drafter's confidence in its answer, in [0, 1].
 CONFIDENCES: dict[str, Callable[[Sequence[float]], float]] = {
   'sequence_mean': sequence_mean,
   'sequence_least': sequence_least,
@@ -42,55 +42,59 @@ CONFIDENCES: dict[str, Callable[[Sequence[float]], float]] = {
 
 
 def cascade(
-  drafter: tuple[Record, Trace],
-  verifier: tuple[Record, Trace],
+  drafter: Outcome,
+  verifier: Outcome,
   *,
   method: str,
   lenience: float,
-) -> tuple[Record, Trace]:
-  """What the cascade makes of the answers of the two models alone.
+) -> Outcome:
+  """Returns the answer of a cascade, from the answers of the models alone.
 
-  They must be drawn independently, each from random numbers of its own: an
-  answer that is given where the other's draws were unlucky would not follow
-  its model's law.
+  The two answers must be drawn independently, each with random numbers of its
+  own. Otherwise the verifier would answer where its draws are as improbable as
+  the drafter's, and the output would not follow the verifier's law.
 
   Args:
-    drafter: What `drafter_only` made of the example.
-    verifier: What `verifier_only` made of it.
+    drafter: Outcome of `drafter_only` on the example.
+    verifier: Outcome of `verifier_only` on the example.
     method: Key of CONFIDENCES.
-    lenience: How readily the drafter's answer is kept: where its confidence,
-      of log-probabilities at temperature 1, is 1 - lenience or more.
+    lenience: The drafter's answer is kept where its confidence, computed from
+      log-probabilities at temperature 1, is at least 1 - lenience.
 
   Returns:
-    One of the two answers, with what the cascade costs. The drafter's tokens
-    count as drafted and examined, and as accepted or rejected all at once.
-    Where either model failed, so does the cascade.
+    One of the two answers, with the counts of the cascade. The drafter's tokens
+    count as drafted and examined, and as all accepted or all rejected. The
+    cascade fails where either model failed.
+
+  Raises:
+    ValueError: The outcomes are of two examples.
   """
-  (drafts, trace), (checks, _) = drafter, verifier
-  if drafts.id != checks.id:
+  drafted, verified = drafter.record, verifier.record
+  if drafted.id != verified.id:
     raise ValueError(
-      f'sequence: {drafts.id!r} and {checks.id!r} are two examples.'
+      f'sequence: {drafted.id!r} and {verified.id!r} are two examples.'
     )
-  told = dict(method=method, lenience=lenience)
-  for record, of_it in (drafter, verifier):
-    if record.failure is not None:
-      return dataclasses.replace(record, **told), of_it
-  deferred = CONFIDENCES[method](trace.logprobs) < 1 - lenience
-  answer, tokens = verifier if deferred else drafter
-  drafted, emitted = drafts.emitted, answer.emitted
+  fields = dict(method=method, lenience=lenience)
+  for outcome in (drafter, verifier):
+    if outcome.record.failure is not None:
+      failed = dataclasses.replace(outcome.record, **fields)
+      return Outcome(failed, outcome.trace)
+  deferred = CONFIDENCES[method](drafter.trace.logprobs) < 1 - lenience
+  answer = verifier if deferred else drafter
+  emitted = answer.record.emitted
   record = dataclasses.replace(
-    answer,
-    **told,
-    drafted=drafted,
-    examined=drafted,
-    accepted=0 if deferred else drafted,
+    answer.record,
+    **fields,
+    drafted=drafted.emitted,
+    examined=drafted.emitted,
+    accepted=0 if deferred else drafted.emitted,
     deferred=None,
     residual=emitted if deferred else 0,
     bonus=0,
-    verifier_calls=checks.verifier_calls if deferred else 0,
-    verifier_tokens=checks.verifier_tokens if deferred else 0,
-    drafter_calls=drafts.drafter_calls,
-    wall_s=drafts.wall_s + (checks.wall_s if deferred else 0.0),
+    verifier_calls=verified.verifier_calls if deferred else 0,
+    verifier_tokens=verified.verifier_tokens if deferred else 0,
+    drafter_calls=drafted.drafter_calls,
+    wall_s=drafted.wall_s + (verified.wall_s if deferred else 0.0),
   )
   sources = [_RESIDUAL if deferred else _DRAFT] * emitted
-  return record, dataclasses.replace(tokens, sources=sources)
+  return Outcome(record, dataclasses.replace(answer.trace, sources=sources))

@@ -1,18 +1,17 @@
-"""The folder of a sweep: what is in it is whole, and says where it came from.
+"""The workdir of a sweep: its files, their provenance, and its lock.
 
   config.json        the resolved config, and its curves
   provenance.json    for each start: command, commit, versions, device, data
   costs.json         unit costs
-  examples/          see `experiments.records`, and so the next five
-  records/           a file for each point that is done, under the point's name
-  traces/
-  views/
-  race.jsonl
+  examples/, records/, traces/, views/, race.jsonl
+                     see `experiments.records`
   stale/             points of other weights, data, code or versions
-  summary.csv, report/
-  trackers/          what is shown elsewhere, a folder for each tracker
+  summary.csv        a row for each point
+  report/            the page
+  trackers/          files of trackers
 
-Who runs a sweep holds its lock, which ends with the process, however that ends.
+Each file is written as a whole. A point is done when its file in records/
+exists. The process of a sweep holds a lock, which ends with the process.
 """
 
 import contextlib
@@ -30,19 +29,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import filelock
+import pandas as pd
 
 from cascades.untrusted import bounded, display, paths
 from experiments import records
-from experiments.records import metrics
+from experiments.records import unit_costs
 from experiments.sweeps import plan
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def _git(*arguments: str) -> str | None:
-  """What git says of this code; None where it is in no checkout."""
+  """Returns the output of a git command on this code; None if it fails."""
   try:
-    done = subprocess.run(
+    process = subprocess.run(
       ['git', '-C', str(_ROOT), *arguments],
       capture_output=True,
       text=True,
@@ -50,15 +50,21 @@ def _git(*arguments: str) -> str | None:
     )
   except (OSError, subprocess.CalledProcessError):
     return None
-  return done.stdout.strip()
+  return process.stdout.strip()
 
 
 def _now() -> str:
+  """Returns the time in UTC, to the second, as ISO 8601."""
   return datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds')
 
 
 def provenance(facts: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-  """Where results come from: this start of a sweep."""
+  """Returns the provenance of results: one start of a sweep.
+
+  Args:
+    facts: Facts of the workers, from `launchers.Launcher.facts`.
+    **more: Further fields.
+  """
   changes = _git('status', '--porcelain')
   return {
     'started': _now(),
@@ -72,33 +78,38 @@ def provenance(facts: Mapping[str, Any], **more: Any) -> dict[str, Any]:
   }
 
 
+def num_answers(point: plan.Point) -> int:
+  """Returns the number of answers of a point: examples times leniences."""
+  return (point.last - point.first) * max(1, len(point.curve.leniences))
+
+
 class Workdir:
   """The files of a sweep.
 
   Attributes:
-    path: The folder that they lie in.
+    path: The folder of the files.
   """
 
   def __init__(self, path: pathlib.Path):
-    """Looks whether it can be written to.
+    """Checks that the folder holds no links.
 
     Args:
-      path: The folder, which need not be there.
+      path: The folder, which may be missing.
 
     Raises:
-      ValueError: A link stands in it; what is written or deleted there might
-        lie anywhere.
+      ValueError: The folder holds a link, so that files elsewhere could be
+        written or deleted.
     """
-    # Weights and Biases has links among its own files.
+    # Weights & Biases has links among its own files.
     paths.check_tree(path, ['trackers/wandb'])
     self.path = path
 
   @contextlib.contextmanager
-  def held(self) -> Iterator[None]:
-    """Keeps all others out.
+  def lock(self) -> Iterator[None]:
+    """Locks the folder against other processes.
 
     Raises:
-      ValueError: Another process is at work there.
+      ValueError: Another process is at work in the folder.
     """
     owner = self.path / '.owner'
     lock = filelock.FileLock(self.path / '.lock')
@@ -106,12 +117,12 @@ class Workdir:
       lock.acquire(timeout=0)
     except filelock.Timeout:
       try:
-        said = bounded.read_bytes(owner, 'workdir', 'delete it', 2**10)
-        who = display.printable(said.decode(errors='replace'))
+        text = bounded.read_bytes(owner, 'workdir', 'delete it', 2**10)
+        process = display.printable(text.decode(errors='replace'))
       except (OSError, ValueError):
-        who = 'another process'
+        process = 'another process'
       raise ValueError(
-        f'workdir: {who} is at work in {self.path}; wait for it, or choose'
+        f'workdir: {process} is at work in {self.path}; wait for it, or choose'
         ' another --workdir.'
       ) from None
     try:
@@ -124,112 +135,135 @@ class Workdir:
       lock.release()
 
   def claim(self, settings: Mapping[str, Any]) -> None:
-    """Makes the folder this run's, or goes on with one of the same settings.
+    """Writes the settings, or checks that they are those of the folder.
+
+    Args:
+      settings: Fields and curves of the sweep.
 
     Raises:
-      ValueError: It holds another run's results.
+      ValueError: The folder holds results of other settings.
     """
     bound = any(self.path.glob('records/*.jsonl'))
     records.claim(self.path / 'config.json', settings, 'run', bound)
 
-  def code(self) -> str | None:
-    """Names the code of the latest start; None before the first one."""
+  def latest_code(self) -> str | None:
+    """Returns the code of the latest start; None before the first start."""
     starts = records.read_starts(self.path)
     return starts[-1].get('code') if starts else None
 
-  def log(self, start: Mapping[str, Any]) -> None:
+  def log_start(self, start: Mapping[str, Any]) -> None:
     """Adds a start of the sweep to its provenance."""
     self._write_starts([*records.read_starts(self.path), start])
 
   def log_end(self) -> None:
-    """Adds to the latest start when it came to its end."""
-    *others, start = records.read_starts(self.path)
-    self._write_starts([*others, start | {'ended': _now()}])
+    """Adds the time of its end to the latest start."""
+    *earlier, start = records.read_starts(self.path)
+    self._write_starts([*earlier, start | {'ended': _now()}])
 
   def _write_starts(self, starts: Sequence[Mapping[str, Any]]) -> None:
+    """Writes the provenance."""
     text = json.dumps({'starts': starts}, indent=2)
     records.write_text(self.path / 'provenance.json', text + '\n')
 
-  def costs(self, facts: Mapping[str, Any]) -> metrics.CostMeasurements | None:
-    """Unit costs; None where there are none, or they are of other facts."""
+  def read_costs(
+    self, facts: Mapping[str, Any]
+  ) -> unit_costs.CostMeasurements | None:
+    """Reads unit costs; returns None if there are none of the same facts."""
     path, starts = self.path / 'costs.json', records.read_starts(self.path)
     if not path.exists():
       return None
-    # What was measured before is as good as what would be now.
     if starts and any(starts[-1].get(k) != v for k, v in facts.items()):
       return None
     text = bounded.read_bytes(path, 'costs', 'delete it')
-    return metrics.CostMeasurements.from_json(text)
+    return unit_costs.CostMeasurements.from_json(text)
 
-  def keep_costs(self, measured: metrics.CostMeasurements) -> None:
+  def write_costs(self, costs: unit_costs.CostMeasurements) -> None:
     """Writes unit costs."""
-    records.write_text(self.path / 'costs.json', measured.to_json())
+    records.write_text(self.path / 'costs.json', costs.to_json())
+
+  def write_summary(self, summary: pd.DataFrame) -> None:
+    """Writes the summary, a row for each point."""
+    text = summary.to_csv(index=False)
+    records.write_text(self.path / 'summary.csv', text)
 
   def write(self, name: str, values: Sequence) -> None:
-    """Writes a file of lines: examples, views, or what arms took on the clock.
+    """Writes a file of lines: examples, views, or the records of a race.
 
     Args:
-      name: Its path in the folder.
-      values: Of one kind.
+      name: Path of the file in the folder.
+      values: Lines of one type.
     """
     records.write(self.path / name, values)
 
   def _paths(self, point: plan.Point) -> tuple[pathlib.Path, pathlib.Path]:
+    """Returns the paths of a point's records and traces."""
     return (
       self.path / f'records/{point.name}.jsonl',
       self.path / f'traces/{point.name}.jsonl.gz',
     )
 
-  def keep(self, point: plan.Point, made: Sequence) -> None:
-    """Writes what came of a point; once its records are there, it is done."""
+  def write_point(
+    self, point: plan.Point, outcomes: Sequence[records.Outcome]
+  ) -> None:
+    """Writes the outcomes of a point, its records last."""
     path, traces = self._paths(point)
-    records.write(traces, [trace for _, trace in made])
-    records.write(path, [record for record, _ in made])
+    records.write(traces, [outcome.trace for outcome in outcomes])
+    records.write(path, [outcome.record for outcome in outcomes])
 
-  def records(
+  def read_records(
     self, points: Sequence[plan.Point]
   ) -> dict[str, list[records.Record]]:
-    """The records of points that are done, by name, in their order."""
+    """Reads the records of points that are done, by name of the point."""
     return {point.name: records.read(self._paths(point)[0]) for point in points}
 
-  def made(self, point: plan.Point) -> list | None:
-    """What came of a point; None if it is not there, or no longer whole."""
+  def read_point(self, point: plan.Point) -> list[records.Outcome] | None:
+    """Reads the outcomes of a point; returns None if it has to be decoded.
+
+    Damaged and incomplete files are set aside.
+    """
     path, traces = self._paths(point)
     try:
-      found = records.read(path), records.read(traces, records.Trace)
+      columns = records.read(path), records.read(traces, records.Trace)
     except FileNotFoundError:
       return None
     except ValueError as error:
-      said = display.sentence(f'{error}: it is made again.')
-      print(said, file=sys.stderr)
+      message = display.sentence(f'{error}: it is made again.')
+      print(message, file=sys.stderr)
       self._set_aside(path)
       return None
-    wanted = (point.last - point.first) * max(1, len(point.curve.leniences))
-    if {len(lines) for lines in found} != {wanted}:
+    if {len(lines) for lines in columns} != {num_answers(point)}:
       print(f'{path}: lines are missing: it is made again.', file=sys.stderr)
       self._set_aside(path)
       return None
-    return list(zip(*found, strict=True))
+    return list(map(records.Outcome, *columns))
 
-  def sort_out(self, points: Sequence[plan.Point]) -> int:
-    """Puts aside what is no point of these; how many files that were."""
-    wanted = {path for point in points for path in self._paths(point)}
+  def set_aside_stale(self, points: Sequence[plan.Point]) -> int:
+    """Moves other points into stale/; deletes files that were cut off.
+
+    Args:
+      points: All points of the sweep.
+
+    Returns:
+      The number of points that were moved.
+    """
+    expected = {path for point in points for path in self._paths(point)}
     stale = [
       path
       for path in (
         *self.path.glob('records/*.jsonl'),
         *self.path.glob('traces/*.jsonl.gz'),
       )
-      if path not in wanted
+      if path not in expected
     ]
     for path in stale:
       self._set_aside(path)
-    for left in (*self.path.glob('*/.*.part'), *self.path.glob('.*.part')):
-      # A process that was killed was writing it.
-      left.unlink()
+    for part in (*self.path.glob('*/.*.part'), *self.path.glob('.*.part')):
+      # A process was killed while it wrote the file.
+      part.unlink()
     return sum(path.suffix == '.jsonl' for path in stale)
 
   def _set_aside(self, path: pathlib.Path) -> None:
+    """Moves a file into stale/."""
     folder = self.path / 'stale' / path.parent.name
     folder.mkdir(parents=True, exist_ok=True)
     shutil.move(path, folder / path.name)

@@ -1,13 +1,13 @@
-"""What decodes points: a pair of models, loaded once.
+"""Workers: a pair of models, loaded once, that decodes points.
 
-A sweep in one process has one worker. Of several each has the pair, and a
-launcher gives them points; see `launchers`.
+A sweep in one process has one worker, which is its launcher. Other launchers
+hand points to several workers, each with the pair; see `launchers`.
 """
 
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -15,86 +15,85 @@ from cascades import decoding
 from cascades.config import DecodingConfig
 from cascades.decoding import faults
 from cascades.drafters import pairing
-from cascades.models import checkpoints, sharding, turns
+from cascades.models import checkpoints, sharding, tokenizers, turns
 from cascades.sampler import batching, memory, sampler, scoring
+from cascades.sampler.outputs import SampleOutput
 from cascades.verification_config import SEQUENTIAL
 from experiments import cli, records
-from experiments.records import metrics, versions
-from experiments.sweeps import costs, fingerprints, plan, sequence
+from experiments.records import unit_costs, versions
+from experiments.sweeps import costs, fingerprints, launchers, plan, sequence
+from experiments.tasks import Example, Task
 
 # Added to the seed of the drafter alone. A sequence-level cascade takes either
 # model's own answer: were they drawn with the same random numbers, the
 # verifier would answer just where its draws are as unlucky as the drafter's.
 _DRAFTER_SEED = 1_000_000
 
-# Curves of a task whose programs are kept. Each takes some 600 memory maps on a
-# CPU, and a process may have 65,530.
-_COMPILED = 60
+# Number of tasks' curves whose compiled programs are kept. Each takes some 600
+# memory maps on a CPU, and a process may have 65,530.
+_MAX_COMPILED = 60
 
 _BONUS = records.SOURCES.index('bonus')
 
-# What comes of an example.
-Made = tuple[records.Record, records.Trace]
-# A point, and the examples that it is of.
-Job = tuple[plan.Point, Sequence]
-# An answer that is to be viewed: its point's name, what was asked, its tokens.
-Viewed = tuple[str, str, records.Trace]
-
 
 class CompileClock:
-  """Seconds that JAX has spent compiling since it was made."""
+  """Measures the seconds that JAX spends compiling.
+
+  Attributes:
+    seconds: Seconds since the clock was created.
+  """
 
   def __init__(self):
     self.seconds = 0.0
 
-    def count(event: str, duration: float, **_):
+    def add(event: str, duration: float, **_):
       if event.startswith('/jax/core/compile/'):
         self.seconds += duration
 
-    jax.monitoring.register_event_duration_secs_listener(count)
+    jax.monitoring.register_event_duration_secs_listener(add)
 
 
-def make_mesh(config):
-  """The devices that a config asks for; None for one."""
+def make_mesh(config: Any) -> jax.sharding.Mesh | None:
+  """Returns the mesh of a config's devices; None for a single device."""
   if math.prod(plan.mesh_of(config)) == 1:
     return None
   return sharding.make_mesh(*plan.mesh_of(config))
 
 
 def host_folder() -> str:
-  """Returns the subfolder of a workdir that this process writes to.
+  """Returns the folder of this host below the workdir; '' for the first host.
 
-  All hosts decode the same; the results of the first host are kept.
+  All hosts decode the same points; the results of the first host count.
   """
   index = jax.process_index()
   return f'host-{index}' if index else ''
 
 
 def _blocks(curves: Sequence[plan.Curve]) -> list[tuple[int, int]]:
-  """Gammas and numbers of drafts whose costs are measured.
+  """Returns the (gamma, drafts per block) pairs to measure the costs of.
 
-  A sequential cascade makes no blocks; where nothing else drafts, a usual block
-  tells what the verifier takes for each token more.
+  A sequential cascade has no blocks. If no other curve drafts, a block of the
+  default gamma measures the verifier's cost of each further token.
   """
-  every = [curve.config for curve in curves]
-  sequential = [o for o in every if o.verification == SEQUENTIAL]
-  blocks = {(o.gamma, o.drafts) for o in every if o not in sequential}
+  configs = [curve.config for curve in curves]
+  sequential = [x for x in configs if x.verification == SEQUENTIAL]
+  blocks = {(x.gamma, x.drafts) for x in configs if x not in sequential}
   if sequential and not any(gamma for gamma, _ in blocks):
     blocks.add((DecodingConfig().gamma, 1))
   return sorted(blocks)
 
 
 class Worker:
-  """Decodes points of a sweep.
+  """Decodes points of a sweep with a pair of models.
 
   Attributes:
-    batch_size: Most rows at a time.
-    usage: What its points took together.
+    batch_size: Maximum number of rows at a time.
+    usage: Time and rows of all points so far.
   """
 
   def __init__(
     self,
-    config,
+    config: Any,
     curves: Sequence[plan.Curve],
     tasks: Mapping[str, Any],
     say: Callable[[str], None] = lambda text: None,
@@ -102,29 +101,30 @@ class Worker:
     """Loads the pair.
 
     Args:
-      config: Of the sweep.
-      curves: Of the sweep.
-      tasks: Of the sweep, by name.
-      say: Shows the user a line.
+      config: Fields of the sweep.
+      curves: Curves of the sweep.
+      tasks: Tasks of the sweep by name.
+      say: Prints a line for the user.
 
     Raises:
-      ValueError: The pair is absent, does not fit or does not go together.
+      ValueError: A model is missing, does not fit into memory, or cannot be
+        combined with the other.
     """
     self.batch_size = config.batch_size
     self.usage = batching.DecodeStats()
     self._config, self._tasks, self._say = config, tasks, say
     self._clock = CompileClock()
-    self._kinds: set[tuple] = set()
+    self._compiled: set[tuple] = set()
     self._blocks = _blocks(curves)
     self._is_model = pairing.is_model(config.drafter)
-    # A config may be silent about these.
+    # A config may lack these fields.
     dtype, self._tree_size = config.get('dtype'), config.get('tree_size')
     mesh = make_mesh(config)
     memory.check(
       checkpoints.describe(config.verifier, dtype),
       pairing.describe(config.drafter, dtype),
       batch_size=config.batch_size,
-      # Prompts are not known yet; what they take is looked at once more.
+      # Prompts are not known yet; the sampler checks them later.
       cache_length=max(task.max_new_tokens for task in tasks.values()),
       gamma=max(
         decoding.tree_tokens(*block, self._tree_size) for block in self._blocks
@@ -134,7 +134,7 @@ class Worker:
     )
     self._verifier = checkpoints.load_model(config.verifier, dtype, mesh)
     self._drafter = pairing.load_drafter(config.drafter, dtype, mesh)
-    # Whatever does not go together is refused here.
+    # Raises if the pair cannot be combined.
     self._chat = config.get('chat', False)
     if self._chat:
       turns.require_template(self._verifier.tokenizer)
@@ -147,15 +147,15 @@ class Worker:
         bind(self._verifier, self._bound_drafter)
 
   def facts(self) -> dict[str, Any]:
-    """What can change a result and is not said by a config."""
+    """Returns the hashes of the weights, the code, versions and device."""
     return fingerprints.weights(self._verifier, self._bound_drafter) | {
       'code': versions.current_code(),
       'device': jax.devices()[0].device_kind,
       'versions': cli.versions(),
     }
 
-  def costs(self) -> metrics.CostRange:
-    """What one call of each model costs here."""
+  def costs(self) -> unit_costs.CostRange:
+    """Measures the seconds of one call of each model."""
     return costs.measure(
       self._verifier,
       self._drafter if self._is_model else None,
@@ -164,118 +164,129 @@ class Worker:
       tree_size=self._tree_size,
     )
 
-  def _make_room(self, *kind) -> None:
-    """Forgets what was compiled, once it is a lot."""
-    if kind not in self._kinds and len(self._kinds) >= _COMPILED:
+  def _limit_compiled(self, task: str, curve: plan.Curve) -> None:
+    """Clears the compiled programs once there are `_MAX_COMPILED` curves."""
+    key = task, curve
+    if key not in self._compiled and len(self._compiled) >= _MAX_COMPILED:
       jax.clear_caches()
-      self._kinds.clear()
-    self._kinds.add(kind)
+      self._compiled.clear()
+    self._compiled.add(key)
 
   def decode(
     self,
-    jobs: Sequence[Job],
+    jobs: Sequence[launchers.Job],
     on_answer: Callable[[], None] | None = None,
-    stopped: Callable[[], bool] = lambda: False,
-  ) -> Iterator[tuple[plan.Point, list[Made]]]:
-    """Decodes points, and gives each as it is done with what came of it.
+    is_stopping: Callable[[], bool] = lambda: False,
+  ) -> Iterator[tuple[plan.Point, list[records.Outcome]]]:
+    """Decodes points in order; yields each with its outcomes.
 
     Args:
-      jobs: Points that need no other's results, each with its examples.
-      on_answer: Is called for each answer, as soon as it is known.
-      stopped: Says whether to begin no further point.
+      jobs: Points of any curves but cascades of whole answers.
+      on_answer: Called once for each answer, when it is complete.
+      is_stopping: Returns True if no further point may begin.
     """
     for point, examples in jobs:
-      if stopped():
+      if is_stopping():
         return
-      before, task = self.batch_size, self._tasks[point.task]
+      rows, task = self.batch_size, self._tasks[point.task]
       yield point, self.decode_curve(task, point.curve, examples, on_answer)
-      if self.batch_size < before:
+      if self.batch_size < rows:
         self._say(
-          f'memory: {before} rows at a time were too many for'
+          f'memory: {rows} rows at a time were too many for'
           f' {point.curve.name}; going on with {self.batch_size}.'
         )
 
   def decode_curve(
     self,
-    task,
+    task: Task,
     curve: plan.Curve,
     examples: Sequence,
     on_answer: Callable[[], None] | None = None,
-  ) -> list[Made]:
-    """What a curve makes of some examples.
+  ) -> list[records.Outcome]:
+    """Decodes and scores examples at all leniences of a curve.
 
     Args:
-      task: Says how long an answer may be, what ends it, and its score.
-      curve: Any but those of whole answers.
-      examples: Of the task.
-      on_answer: Is called as an answer is there.
+      task: The task of the examples.
+      curve: Any but a cascade of whole answers.
+      examples: Examples of the task.
+      on_answer: Called once for each answer, when it is complete.
 
     Returns:
-      The answers at the first lenience in the order of the examples, then
-      those at the next.
+      The outcomes at the first lenience in the order of the examples, then
+      those at the next, and so on.
     """
-    self._make_room(task.name, curve)
-    decoder, seed = self._arm(curve, batch_size=self.batch_size)
-    refused = {
-      example.id: reason
-      for example in examples
-      if (
-        reason := decoder.refusal(
-          example.prompt, task.max_new_tokens, self._chat
-        )
+    self._limit_compiled(task.name, curve)
+    decoder, seed = self._sampler(curve, batch_size=self.batch_size)
+    refusals = {
+      example.id: decoder.refusal(
+        example.prompt, task.max_new_tokens, self._chat
       )
+      for example in examples
     }
-    asked = [example for example in examples if example.id not in refused]
+    accepted = [example for example in examples if not refusals[example.id]]
     leniences = curve.leniences or (math.nan,)
-    points, wall = [[] for _ in leniences], math.nan
-    if asked:
+    points, wall_s = [[] for _ in leniences], math.nan
+    if accepted:
+      request = dict(
+        max_new_tokens=task.max_new_tokens,
+        seed=seed,
+        stop_strings=task.stop_strings,
+        apply_chat_template=self._chat,
+        on_answer=on_answer,
+      )
+      prompts = [example.prompt for example in accepted]
       try:
-        points, wall = self._timed(
-          decoder,
-          [example.prompt for example in asked],
-          curve.leniences or (0.0,),
-          max_new_tokens=task.max_new_tokens,
-          seed=seed,
-          stop_strings=task.stop_strings,
-          apply_chat_template=self._chat,
-          on_answer=on_answer,
+        points, wall_s = self._decode_timed(
+          decoder, prompts, curve.leniences or (0.0,), **request
         )
       except faults.FaultError as error:
         if not curve.alone:
           raise
-        # One that decodes alone does not know which of the pair it is.
+        # A model that decodes alone does not know its role in the pair.
         raise faults.FaultError(curve.alone, error.location) from None
     if curve.config.verification == SEQUENTIAL:
-      # Both models read every token there, which the cascade need not.
-      wall = math.nan
-    # 0 where a sequential cascade never defers.
-    blocks = sum(a.counts['verifier_calls'] for row in points for a in row)
-    made = []
+      # Both models read every token there, which the cascade need not do.
+      wall_s = math.nan
+    # 0 if a sequential cascade never defers.
+    calls = sum(a.counts['verifier_calls'] for row in points for a in row)
+    outcomes = []
     for lenience, answers in zip(leniences, points, strict=True):
-      of = dict(zip([example.id for example in asked], answers, strict=True))
+      ids = [example.id for example in accepted]
+      answers_by_id = dict(zip(ids, answers, strict=True))
       for example in examples:
-        told = records.decoding_fields(
+        fields = records.decoding_fields(
           decoder.config, task=task.name, lenience=lenience, id=example.id
         )
-        if example.id in refused:
-          made.append(records.failed_example(refused[example.id], **told))
+        if refusal := refusals[example.id]:
+          outcomes.append(records.failed_example(refusal, **fields))
           continue
-        answer = of[example.id]
-        # Rows are decoded together: each has its share of the batch's blocks.
-        share = wall * answer.counts['verifier_calls'] / max(blocks, 1)
-        made.append(_made(task, curve, example, answer, share, told))
-    return made
+        answer = answers_by_id[example.id]
+        # Rows decoded together share the time by their blocks.
+        share_s = wall_s * answer.counts['verifier_calls'] / max(calls, 1)
+        outcomes.append(
+          _outcome(
+            example,
+            answer,
+            task=task,
+            curve=curve,
+            fields=fields,
+            wall_s=share_s,
+          )
+        )
+    return outcomes
 
-  def _arm(self, curve: plan.Curve, **changes) -> tuple[sampler.Sampler, int]:
-    """What decodes a curve, on the devices of the sweep, and its seed.
+  def _sampler(
+    self, curve: plan.Curve, **changes: Any
+  ) -> tuple[sampler.Sampler, int]:
+    """Returns the sampler of a curve, and its seed.
 
     Args:
-      curve: Any but those of whole answers.
-      **changes: Of its options.
+      curve: Any but a cascade of whole answers.
+      **changes: Options that replace those of the curve.
     """
     verifier, drafter = self._verifier, self._drafter
     seed = self._config.seed
-    # The two baselines are what they are measured against: plain decoding.
+    # The models alone decode plainly.
     if curve.alone:
       verifier = {'verifier': verifier, 'drafter': drafter}[curve.alone]
       seed += _DRAFTER_SEED * (curve.alone == 'drafter')
@@ -291,157 +302,220 @@ class Worker:
 
   def race(
     self,
-    arms: Sequence[tuple[plan.Curve, float]],
-    asked: Mapping[str, Sequence],
+    entrants: Sequence[launchers.Entrant],
+    examples: Mapping[str, Sequence],
     turns: int = 3,
   ) -> list[records.Record]:
-    """Arms against each other on the clock, one prompt at a time.
+    """Times entrants against each other, one prompt at a time.
 
-    All answer the same prompts, and take turns at each of them, after a turn
-    that is not counted, in which what is missing is compiled.
+    All entrants answer the same prompts. They take turns at each prompt, after
+    a turn over all prompts that compiles what is missing and is not timed.
 
     Args:
-      arms: Curves, each with one of its leniences; any but those of whole
-        answers.
-      asked: Examples, by task.
-      turns: How often a prompt is answered.
+      entrants: Curves with a lenience; no cascades of whole answers.
+      examples: Examples by task.
+      turns: Times that each prompt is answered.
 
     Returns:
-      A record of each arm and example that all arms can answer. Its seconds are
-      those of decoding, without reading the prompt: the fewest of all turns,
-      for what else the machine does only adds to them.
+      A record for each entrant and each example that all entrants can answer.
+      Its `wall_s` is the time of decoding, without reading the prompt: the
+      shortest of all turns, since other processes only add to it.
     """
-    racing = [
-      (curve, lenience, *self._arm(curve, batch_size=1, **_at(lenience)))
-      for curve, lenience in arms
+    lanes = [
+      _Lane(
+        entrant,
+        *self._sampler(
+          entrant.curve, batch_size=1, **_lenience_option(entrant.lenience)
+        ),
+      )
+      for entrant in entrants
     ]
-    found = []
-    for name, examples in asked.items():
+    lines = []
+    for name, task_examples in examples.items():
       task = self._tasks[name]
-      new = task.max_new_tokens
-      fit = [
+      accepted = [
         example
-        for example in examples
+        for example in task_examples
         if not any(
-          arm.refusal(example.prompt, new, self._chat) for *_, arm, _ in racing
+          lane.decoder.refusal(example.prompt, task.max_new_tokens, self._chat)
+          for lane in lanes
         )
       ]
-      told = dict(
-        max_new_tokens=new,
-        stop_strings=task.stop_strings,
-        apply_chat_template=self._chat,
-      )
-      # All prompts once, so that whatever their lengths ask for is compiled.
-      for example in fit:
-        for *_, arm, seed in racing:
-          arm.sample(example.prompt, seed=seed, **told)
-      for example in fit:
-        seconds = [math.inf] * len(racing)
-        answers = [None] * len(racing)
-        for _ in range(turns):
-          for i, (*_, arm, seed) in enumerate(racing):
-            answers[i] = arm.sample(example.prompt, seed=seed, **told)
-            seconds[i] = min(seconds[i], arm.usage.decode_s)
-        for (curve, lenience, arm, _), answer, took in zip(
-          racing, answers, seconds, strict=True
-        ):
-          line = records.decoding_fields(
-            arm.config, task=name, lenience=lenience, id=example.id
-          )
-          found.append(_made(task, curve, example, answer, took, line)[0])
-    return found
+      # All prompts once, so that programs for all lengths are compiled.
+      for example in accepted:
+        for lane in lanes:
+          self._answer(lane, task, example)
+      for example in accepted:
+        lines += self._race_example(lanes, task, example, turns)
+    return lines
 
-  def _timed(self, decoder, prompts, leniences, **asked):
-    """Answers, and the seconds that they took without compiling."""
+  def _answer(
+    self, lane: '_Lane', task: Task, example: Example
+  ) -> SampleOutput:
+    """Decodes one example."""
+    return lane.decoder.sample(
+      example.prompt,
+      seed=lane.seed,
+      max_new_tokens=task.max_new_tokens,
+      stop_strings=task.stop_strings,
+      apply_chat_template=self._chat,
+    )
+
+  def _race_example(
+    self, lanes: Sequence['_Lane'], task: Task, example: Example, turns: int
+  ) -> list[records.Record]:
+    """Times all entrants on one example; returns a record for each."""
+    seconds = [math.inf] * len(lanes)
+    outputs: list[Any] = [None] * len(lanes)
+    for _ in range(turns):
+      for i, lane in enumerate(lanes):
+        outputs[i] = self._answer(lane, task, example)
+        seconds[i] = min(seconds[i], lane.decoder.usage.decode_s)
+    lines = []
+    for lane, output, wall_s in zip(lanes, outputs, seconds, strict=True):
+      fields = records.decoding_fields(
+        lane.decoder.config,
+        task=task.name,
+        lenience=lane.entrant.lenience,
+        id=example.id,
+      )
+      outcome = _outcome(
+        example,
+        output,
+        task=task,
+        curve=lane.entrant.curve,
+        fields=fields,
+        wall_s=wall_s,
+      )
+      lines.append(outcome.record)
+    return lines
+
+  def _decode_timed(
+    self,
+    decoder: sampler.Sampler,
+    prompts: Sequence[str],
+    leniences: Sequence[float],
+    **request: Any,
+  ) -> tuple[list[list[Any]], float]:
+    """Decodes prompts; returns answers and seconds without compilation."""
     start, compiled = time.perf_counter(), self._clock.seconds
-    points = decoder.sample_curve(prompts, leniences, **asked)
-    wall = time.perf_counter() - start
-    wall -= self._clock.seconds - compiled
+    points = decoder.sample_curve(prompts, leniences, **request)
+    wall_s = time.perf_counter() - start
+    wall_s -= self._clock.seconds - compiled
     self.usage.add(decoder.usage)
-    # What did not fit once will not fit again.
+    # A batch that did not fit once will not fit again.
     self.batch_size = self.usage.batch_size or self.batch_size
-    return points, wall
+    return points, wall_s
 
   def views(
-    self, curve: plan.Curve, lenience: float, answers: Sequence[Viewed]
+    self,
+    curve: plan.Curve,
+    lenience: float,
+    requests: Sequence[launchers.ViewRequest],
   ) -> list[records.View]:
-    """What is said of each token of a few answers of a curve.
+    """Evaluates each token of a few answers of a curve.
 
     Args:
-      curve: Decoded them, with gamma > 0.
-      lenience: At which of its leniences.
-      answers: Of any tasks.
+      curve: The curve of the answers, with gamma > 0.
+      lenience: The lenience of the answers.
+      requests: Answers of any tasks.
 
     Returns:
-      A view of each; none where the drafter says nothing of a given text.
+      A view of each answer; none if the drafter cannot score a given text.
     """
-    decoding_config = curve.config
-    if not (
-      decoding_config.gamma and scoring.is_language_model(self._bound_drafter)
-    ):
+    config = curve.config
+    if not (config.gamma and scoring.is_language_model(self._bound_drafter)):
       return []
-    # A row at a time fits wherever a batch did.
-    decoder, _ = self._arm(curve, batch_size=1, **_at(lenience))
-    looks = scoring.inspect_tokens(
-      decoder,
-      [
-        (
-          decoder.encode(prompt, self._chat),
-          trace.tokens[: records.MAX_VIEW_TOKENS],
-        )
-        for _, prompt, trace in answers
-      ],
+    # One row at a time fits wherever a batch did.
+    decoder, _ = self._sampler(
+      curve, batch_size=1, **_lenience_option(lenience)
     )
+    texts = [
+      (
+        decoder.encode(request.prompt, self._chat),
+        request.trace.tokens[: records.MAX_VIEW_TOKENS],
+      )
+      for request in requests
+    ]
     tokenizer = self._verifier.tokenizer
-    has_rule = decoding_config.method.rule is not None
+    has_rule = config.method.rule is not None
     views = []
-    for (point, _, trace), said in zip(answers, looks, strict=True):
-      # The bonus need not follow the law.
-      own = decoding_config.bonus == 'verifier'
-      bonus = [own and s == _BONUS for s in trace.sources[: len(said)]]
-      pi = [x.p if b else x.pi for x, b in zip(said, bonus, strict=True)]
+    for request, scores in zip(
+      requests, scoring.inspect_tokens(decoder, texts), strict=True
+    ):
+      sources = request.trace.sources[: len(scores)]
+      # With bonus='verifier' the bonus token is drawn from p, not from pi.
+      pi = [
+        score.p if config.bonus == 'verifier' and source == _BONUS else score.pi
+        for score, source in zip(scores, sources, strict=True)
+      ]
       views.append(
         records.View(
-          point=point,
+          point=request.point,
           lenience=lenience,
-          id=trace.id,
-          q=_rounded(x.q for x in said),
-          p=_rounded(x.p for x in said),
+          id=request.trace.id,
+          q=_rounded(x.q for x in scores),
+          p=_rounded(x.p for x in scores),
           pi=_rounded(pi),
-          deferred=[int(x.deferred) for x in said] if has_rule else None,
-          drafter_argmax=[_name(tokenizer, x.drafter_token) for x in said],
-          verifier_argmax=[_name(tokenizer, x.verifier_token) for x in said],
+          deferred=[int(x.deferred) for x in scores] if has_rule else None,
+          drafter_argmax=[_text(tokenizer, x.drafter_token) for x in scores],
+          verifier_argmax=[_text(tokenizer, x.verifier_token) for x in scores],
         )
       )
     return views
 
   def close(self) -> None:
-    """Gives nothing back: the process ends."""
+    """Does nothing: the memory is freed when the process ends."""
 
 
-def _at(lenience: float) -> dict[str, float]:
-  """The option of a lenience, where a curve has any."""
+class _Lane(NamedTuple):
+  """An entrant of a race with its sampler and seed."""
+
+  entrant: launchers.Entrant
+  decoder: sampler.Sampler
+  seed: int
+
+
+def _lenience_option(lenience: float) -> dict[str, float]:
+  """Returns the lenience as an option; none for a method without lenience."""
   return {} if math.isnan(lenience) else {'lenience': lenience}
 
 
 def _rounded(probabilities: Iterable[float]) -> list[float]:
-  """As many digits as people look at."""
+  """Rounds probabilities to 4 significant digits."""
   return [float(f'{x:.4g}') for x in probabilities]
 
 
-def _name(tokenizer, token: int) -> str:
-  """A token's text; the name of one that has none of its own."""
+def _text(tokenizer: tokenizers.Tokenizer, token: int) -> str:
+  """Returns a token's text, or its name if it has no text of its own."""
   (text,) = tokenizer.token_strings([token])
   return tokenizer.piece(token) if text in ('', '\ufffd') else text
 
 
-def _made(task, curve, example, answer, wall_s: float, told) -> Made:
-  """An answer as it is recorded."""
+def _outcome(
+  example: Example,
+  answer: SampleOutput,
+  *,
+  task: Task,
+  curve: plan.Curve,
+  fields: Mapping[str, Any],
+  wall_s: float,
+) -> records.Outcome:
+  """Scores an answer, and returns its record and trace.
+
+  Args:
+    example: The example.
+    answer: The answer to the example.
+    task: The task of the example.
+    curve: The curve of the answer.
+    fields: Fields of the record, from `records.decoding_fields`.
+    wall_s: Seconds that the answer took.
+  """
   try:
     scores = dict(task.score(answer.text, example.reference))
   except Exception as error:
     reason = f'score: {type(error).__name__}: {error}'
-    return records.failed_example(reason, **told)
+    return records.failed_example(reason, **fields)
   counts = dict(answer.counts)
   if curve.alone == 'drafter':
     counts |= {
@@ -453,7 +527,7 @@ def _made(task, curve, example, answer, wall_s: float, told) -> Made:
   if curve.config.method.rule is None:
     counts['deferred'] = deferred = None
   record = records.Record(
-    **told,
+    **fields,
     failure=None,
     text=answer.text,
     quality=scores[task.quality_score] if task.quality_score else math.nan,
@@ -469,16 +543,28 @@ def _made(task, curve, example, answer, wall_s: float, told) -> Made:
     token_strings=answer.token_strings,
     sources=answer.sources,
     deferred=None if deferred is None else list(map(int, deferred)),
-    # As many digits as float32 tells apart.
+    # float32 has about 6 significant digits.
     logprobs=[float(f'{x:.6g}') for x in answer.logprobs],
   )
-  return record, trace
+  return records.Outcome(record, trace)
 
 
 def combine(
-  curve: plan.Curve, drafter: Iterable[Made], verifier: Iterable[Made]
-) -> list[Made]:
-  """What a curve of whole answers makes of those of the models alone."""
+  curve: plan.Curve,
+  drafter: Iterable[records.Outcome],
+  verifier: Iterable[records.Outcome],
+) -> list[records.Outcome]:
+  """Decodes a cascade of whole answers from those of the models alone.
+
+  Args:
+    curve: The cascade.
+    drafter: Outcomes of the drafter alone, by example.
+    verifier: Outcomes of the verifier alone, by example.
+
+  Returns:
+    The outcomes at the first lenience in the order of the examples, then those
+    at the next, and so on.
+  """
   pairs = list(zip(drafter, verifier, strict=True))
   return [
     sequence.cascade(*pair, method=curve.confidence, lenience=lenience)

@@ -309,7 +309,7 @@ def modelled_speedup(acceptance: float, gamma: int, unit: Any) -> float:
   Args:
     acceptance: The acceptance rate b.
     gamma: Drafted tokens per block.
-    unit: Costs in seconds, a `metrics.Costs`.
+    unit: Costs in seconds, a `unit_costs.Costs`.
   """
   tokens = gamma + 1.0
   if acceptance != 1:

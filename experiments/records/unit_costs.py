@@ -1,0 +1,230 @@
+"""Unit costs: measured seconds of one call of each model.
+
+They are the units of the modelled latency. A workdir keeps its measurements in
+`costs.json`.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import pydantic
+
+from cascades.untrusted import bounded
+from cascades.untrusted.schema import Positive, Schema
+
+# JSON has only strings for keys.
+_Table = dict[Annotated[str, pydantic.Field(pattern='^[0-9]{1,6}$')], Positive]
+
+
+class _CostFields(Schema):
+  """The fields of unit costs in a file."""
+
+  model_config = pydantic.ConfigDict(extra='forbid')
+  verifier_token_s: Positive
+  drafter_token_s: Positive
+  verify_s: _Table
+  drafts_s: _Table = pydantic.Field(default_factory=dict)
+
+
+class _RangeFields(Schema):
+  """The fields of one measurement in a file."""
+
+  low: dict[str, Any]
+  high: dict[str, Any]
+
+
+class _MeasurementFields(Schema):
+  """The fields of a costs.json."""
+
+  times: Annotated[list[_RangeFields], pydantic.Field(min_length=1)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Costs:
+  """Measured unit costs of the decoding loop, in seconds for one sequence.
+
+  Attributes:
+    verifier_token_s: Time of a token that the verifier decodes alone.
+    drafter_token_s: Time of a token that the drafter decodes alone; for a
+      drafter that is no model, its share of a proposal.
+    verify_s: Time of a strict block without its drafter's calls, by the number
+      of drafted tokens: gamma, or the tokens of all drafts.
+    drafts_s: Time of a token of each of several drafts, by drafts per block.
+  """
+
+  verifier_token_s: float
+  drafter_token_s: float
+  verify_s: dict[int, float]
+  drafts_s: dict[int, float] = dataclasses.field(default_factory=dict)
+
+  def drafter(self, drafts: int) -> float:
+    """Returns the seconds of a drafter call that reads a token of each draft.
+
+    Args:
+      drafts: Drafts per block.
+
+    Raises:
+      ValueError: That number of drafts was not measured.
+    """
+    if drafts == 1:
+      return self.drafter_token_s
+    if drafts not in self.drafts_s:
+      raise ValueError(f'costs: no drafts_s for {drafts} drafts; measure it.')
+    return self.drafts_s[drafts]
+
+  def verify(self, gamma: int) -> float:
+    """Returns the seconds of a verifier call on gamma drafted tokens.
+
+    Args:
+      gamma: Drafted tokens of the block; 0 for decoding without a drafter.
+
+    Raises:
+      ValueError: That gamma was not measured.
+    """
+    if gamma == 0:
+      return self.verifier_token_s
+    if gamma not in self.verify_s:
+      raise ValueError(f'costs: no verify_s for gamma {gamma}; measure it.')
+    return self.verify_s[gamma]
+
+  def verifier_s(self, calls: int, tokens: int, gamma: int) -> float:
+    """Returns the seconds of some verifier calls.
+
+      calls * verifier_token_s
+        + (tokens - calls) * (verify(gamma) - verifier_token_s) / gamma
+
+    A call costs the time of one token. Each further token costs its share of
+    the additional time of a block. The sum is calls * verify(gamma) if each
+    call reads gamma + 1 tokens, as in speculative decoding.
+
+    Args:
+      calls: Number of calls.
+      tokens: Tokens that all calls read together.
+      gamma: Drafted tokens per block; at 0 each call reads one token.
+
+    Raises:
+      ValueError: That gamma was not measured.
+    """
+    seconds = calls * self.verifier_token_s
+    if gamma:
+      more = self.verify(gamma) - self.verifier_token_s
+      seconds += (tokens - calls) * more / gamma
+    return seconds
+
+  @classmethod
+  def from_dict(cls, fields: Mapping[str, Any]) -> 'Costs':
+    """Reads unit costs from the fields of a file.
+
+    Args:
+      fields: Fields by name.
+
+    Raises:
+      ValueError: A field is missing, unknown or not a positive number.
+    """
+    values = dict(_CostFields.check(fields, 'costs', 'measure them again'))
+    tables = {
+      name: {int(k): s for k, s in values[name].items()}
+      for name in ('verify_s', 'drafts_s')
+    }
+    return cls(**values | tables)
+
+  def units(self) -> dict[str, float]:
+    """Returns every cost in seconds, by its name in words."""
+    return {
+      "the verifier's token": self.verifier_token_s,
+      "the drafter's token": self.drafter_token_s,
+      **{f'a block of {k} drafts': s for k, s in self.verify_s.items()},
+      **{f'a token of {k} drafts': s for k, s in self.drafts_s.items()},
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class CostRange:
+  """The range of unit costs over the turns of one measurement.
+
+  Attributes:
+    low: The 0.1 quantile, close to the time of a call when nothing else runs.
+    high: The 0.9 quantile.
+  """
+
+  low: Costs
+  high: Costs
+
+
+@dataclasses.dataclass(frozen=True)
+class CostMeasurements:
+  """All measurements of unit costs in the course of a sweep.
+
+  Attributes:
+    times: The measurements, from first to last.
+  """
+
+  times: tuple[CostRange, ...]
+
+  @property
+  def costs(self) -> Costs:
+    """The lowest of each cost over all measurements."""
+    lows = [measured.low for measured in self.times]
+
+    def minima(table: str) -> dict[int, float]:
+      tables = [getattr(low, table) for low in lows]
+      return {key: min(t[key] for t in tables) for key in tables[0]}
+
+    return Costs(
+      verifier_token_s=min(low.verifier_token_s for low in lows),
+      drafter_token_s=min(low.drafter_token_s for low in lows),
+      verify_s=minima('verify_s'),
+      drafts_s=minima('drafts_s'),
+    )
+
+  def drift(self) -> tuple[str, float]:
+    """Returns the largest change between the first and last measurement.
+
+    Costs are divided by the verifier's cost of a token, as in the modelled
+    latency, so that a machine that is slower overall has not changed.
+
+    Returns:
+      The name of a unit cost, and its last value over its first.
+    """
+    first, last = (
+      {name: s / c.verifier_token_s for name, s in c.units().items()}
+      for c in (self.times[0].low, self.times[-1].low)
+    )
+    ratios = {name: last[name] / first[name] for name in first}
+    return max(ratios.items(), key=lambda item: abs(math.log(item[1])))
+
+  def to_json(self) -> str:
+    """Returns the text of a `costs.json`."""
+    return json.dumps(dataclasses.asdict(self), indent=2) + '\n'
+
+  @classmethod
+  def from_json(cls, text: str | bytes) -> 'CostMeasurements':
+    """Reads the text of a `costs.json`.
+
+    Args:
+      text: JSON with measurements, or, in older files, with one value per cost.
+
+    Raises:
+      ValueError: A field is missing, unknown or not a positive number.
+    """
+    advice = 'measure them again'
+    try:
+      fields = bounded.parse_json(text)
+    except ValueError as e:
+      raise ValueError(f'costs: {e}; {advice}.') from None
+    if isinstance(fields, dict) and 'times' not in fields:
+      fields = {'times': [{'low': fields, 'high': fields}]}
+    measurements = _MeasurementFields.check(fields, 'costs', advice)
+    times = tuple(
+      CostRange(Costs.from_dict(time.low), Costs.from_dict(time.high))
+      for time in measurements.times
+    )
+    names = [set(c.units()) for t in times for c in (t.low, t.high)]
+    if not names or any(units != names[0] for units in names[1:]):
+      raise ValueError(
+        'costs: measurements must have the same units; measure them again.'
+      )
+    return cls(times)

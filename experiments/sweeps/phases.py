@@ -1,0 +1,488 @@
+"""The phases of a sweep: plan, load, decode, collect, report.
+
+Points that are done stay in the workdir. The same command therefore resumes a
+sweep that was stopped in any way, and ends with the same records.
+"""
+
+import contextlib
+import itertools
+import pathlib
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import pandas as pd
+
+from cascades.drafters import pairing
+from experiments import cli, records, reports
+from experiments.analysis import example_selection, headline, runs, slices
+from experiments.records import metrics, unit_costs, versions
+from experiments.sweeps import (
+  fields,
+  launchers,
+  plan,
+  tracker_set,
+  trackers,
+  workdirs,
+  worker,
+)
+from experiments.sweeps.plan import Curve, Point
+
+
+class Sweep:
+  """A sweep of one config; `run` calls its phases from top to bottom.
+
+  Attributes:
+    config: Fields of the config; `plan` replaces them by those of a rehearsal
+      if the config says `tiny`.
+    curves: The curves to decode.
+    workdir: The folder of the results.
+  """
+
+  def __init__(
+    self,
+    config: Any,
+    curves: Sequence[Curve],
+    workdir: pathlib.Path,
+    launcher: str = 'local',
+    quiet: bool = False,
+  ):
+    """Keeps the arguments; nothing is checked or loaded yet.
+
+    Args:
+      config: Fields of the sweep; see `configs`.
+      curves: From `plan.curves`.
+      workdir: The folder of the results, created if it is missing.
+      launcher: Name of `launchers.LAUNCHERS`.
+      quiet: True to show no progress.
+    """
+    self.config, self.curves, self.workdir = config, curves, workdir
+    self._launcher_name, self._quiet = launcher, quiet
+
+  def run(self, on_point: Callable[[], None] = lambda: None) -> None:
+    """Decodes the points that are missing in the workdir, and reports all.
+
+    Args:
+      on_point: Called after each point that is decoded.
+
+    Raises:
+      ValueError: The config, the models or the workdir cannot be used.
+      cli.StoppedError: Ctrl-C stopped the sweep.
+    """
+    self.plan()
+    with contextlib.ExitStack() as stack:
+      self.load(stack)
+      self.decode(on_point)
+      self.collect()
+    self.report()
+
+  def plan(self) -> None:
+    """Checks all that the user chose, and reads the examples.
+
+    Raises:
+      ValueError: A field, curve, task, launcher or tracker cannot be used.
+    """
+    fields.check(self.config, complete=True)
+    self._launcher_kind = launchers.LAUNCHERS.get(self._launcher_name)
+    self._tracker_names = tuple(self.config.get('trackers', ()))
+    trackers.require_installed(self._tracker_names)
+    self.config = plan.shrunk(self.config)
+    self._tasks = plan.tasks_of(self.config)
+    plan.check(self.curves, self.config)
+    self._examples, self._data = {}, {}
+    for name, task in self._tasks.items():
+      examples, data = plan.load_examples(self.config, task)
+      self._examples[name], self._data[name] = examples, data
+    if not pairing.is_model(self.config.drafter):
+      self.curves = _without_drafter_alone(self.curves, self.config.drafter)
+    self.curves = plan.with_models_alone(self.curves)
+
+  def load(self, stack: contextlib.ExitStack) -> None:
+    """Opens the workdir and the trackers, and loads the models.
+
+    Args:
+      stack: Closes what this phase opens.
+
+    Raises:
+      ValueError: The workdir is in use, of another sweep or not writable, or
+        the models cannot be loaded.
+    """
+    self._place()
+    self._bar = cli.progress(0, 'loading the models', quiet=self._quiet)
+    stack.callback(self._bar.close)
+    self._files = workdirs.Workdir(self.workdir)
+    stack.enter_context(self._files.lock())
+    settings = self._settings()
+    self._files.claim(settings)
+    self._trackers = tracker_set.TrackerSet(
+      self._tracker_names, self._files, settings, self._say
+    )
+    stack.callback(self._trackers.close)
+    self._launcher = self._launcher_kind.launch(
+      self.config, self.curves, self._tasks, self._say
+    )
+    stack.callback(self._launcher.close)
+    facts = self._launcher.facts()
+    self._points = plan.points(
+      self.config.to_dict(), self.curves, self._tasks, self._examples, facts
+    )
+    self._set_aside(facts['code'])
+    self._measured = self._files.read_costs(facts)
+    if self._measured is None:
+      self._measure_costs()
+    data = self._write_examples()
+    self._files.log_start(
+      workdirs.provenance(facts, seed=self.config.seed, data=data)
+    )
+
+  def decode(self, on_point: Callable[[], None] = lambda: None) -> None:
+    """Decodes the points that are missing.
+
+    Args:
+      on_point: Called after each point.
+
+    Raises:
+      cli.StoppedError: Ctrl-C stopped the sweep before all points were done.
+    """
+    self._trackers.update(self._points, self._measured.costs)
+    done = {p for p in self._points if self._files.read_point(p) is not None}
+    missing = [point for point in self._points if point not in done]
+    self._bar.reset(total=sum(workdirs.num_answers(point) for point in missing))
+    self._bar.unit = ' answers'
+
+    def keep(point: Point, outcomes: Sequence[records.Outcome]) -> None:
+      self._files.write_point(point, outcomes)
+      self._trackers.update(self._points, self._measured.costs)
+      on_point()
+      done.add(point)
+      self._show_points(len(done))
+
+    self._show_points(len(done))
+    with _stop_on_ctrl_c(self._say) as is_stopping:
+      jobs = [
+        launchers.Job(point, self._shard(point))
+        for point in missing
+        if not point.curve.confidence
+      ]
+      for point, outcomes in self._launcher.decode(
+        jobs, self._bar.update, is_stopping
+      ):
+        keep(point, outcomes)
+      # Cascades of whole answers are made of the answers of the models alone.
+      for point in missing:
+        if point.curve.confidence and not is_stopping():
+          keep(point, self._combine(point))
+          self._bar.update(workdirs.num_answers(point))
+    if len(done) < len(self._points):
+      raise cli.StoppedError(
+        f'stopped: {len(done)} of {len(self._points)} points are done; the same'
+        ' command goes on from there.'
+      )
+
+  def collect(self) -> None:
+    """Computes the summary, and adds views and timings to the workdir."""
+    if len(self._measured.times) == 1:
+      # A busy neighbour slows blocks more than single tokens.
+      self._measure_costs()
+    self._records = self._files.read_records(self._points)
+    self._summary = metrics.summarize(
+      itertools.chain.from_iterable(self._records.values()),
+      self._measured.costs,
+    )
+    self._files.write_summary(self._summary)
+    self._trackers.log_summary(self._summary)
+    self._add_views()
+    self._add_race()
+    self._files.log_end()
+
+  def report(self) -> None:
+    """Writes the page, and prints the best points.
+
+    Raises:
+      ValueError: The page could not be written; all points are kept.
+    """
+    try:
+      page = reports.write_report(self.workdir)
+    except Exception as error:
+      raise ValueError(
+        f'report: all points are kept in {self.workdir}, but the page could not'
+        f' be written ({type(error).__name__}: {error}); make it again with'
+        f' python -m experiments.report --workdir={self.workdir}.'
+      ) from error
+    _print_best(self._summary)
+    usage = self._launcher.usage
+    if usage.rows:
+      print(
+        f'Rows kept busy: {usage.utilization:.1%} of {usage.rows}; reading'
+        f' prompts {usage.prefill_s:.0f} s, decoding {usage.decode_s:.0f} s.'
+      )
+    print(f'All points: {self.workdir / "summary.csv"}\nReport:     {page}')
+
+  def _say(self, text: str) -> None:
+    """Prints a line for the user above the progress bar."""
+    self._bar.write(text, file=sys.stderr)
+
+  def _show_points(self, count: int) -> None:
+    """Shows the number of points that are done in the progress bar."""
+    self._bar.set_description(f'{count} of {len(self._points)} points')
+
+  def _place(self) -> None:
+    """Creates the folder of this process, and leaves trackers to one host."""
+    if self._launcher_kind.is_local:
+      # Devices are checked before models are loaded.
+      worker.make_mesh(self.config)
+      if folder := worker.host_folder():
+        self.workdir, self._tracker_names = self.workdir / folder, ()
+    cli.make_folder(self.workdir)
+
+  def _settings(self) -> dict[str, Any]:
+    """Returns the settings that all results of the workdir share."""
+    settings = {
+      name: value
+      for name, value in self.config.to_dict().items()
+      # Trackers and timings may be added to a finished sweep.
+      if name not in (*plan.OF_CURVES, 'trackers', 'clock')
+    }
+    # The name and the seed determine the examples of a bundled task.
+    data = {name: data for name, data in self._data.items() if data}
+    settings |= {'data': data} if data else {}
+    # The curves replace the fields that they are made of.
+    settings['curves'] = [curve.fields for curve in self.curves]
+    if pairing.kind_of(self.config.drafter).looks_at_block:
+      # For readers of the results who lack the plug-in of the drafter.
+      settings['block_by_block'] = True
+    return records.plain(settings)
+
+  def _set_aside(self, code: str) -> None:
+    """Moves points of other code, weights or data, and says so.
+
+    Args:
+      code: The code of the workers, from `versions.current_code`.
+    """
+    previous = self._files.latest_code()
+    if not versions.is_version(code):
+      self._say(
+        f'code: {versions.describe(code)}; points are named by that source, and'
+        ' another edit makes them again.'
+      )
+    if previous not in (None, code):
+      self._say(
+        f'workdir: it was decoded with {versions.describe(previous)}; those'
+        ' points are put aside, and decoded again with'
+        f' {versions.describe(code)}.'
+      )
+    if count := self._files.set_aside_stale(self._points):
+      self._files.write('race.jsonl', [])
+      self._say(
+        f'workdir: {count} points of other weights, data, code or versions lie'
+        f' in {self._files.path}/stale now.'
+      )
+
+  def _measure_costs(self) -> None:
+    """Measures unit costs, and adds them to earlier measurements."""
+    self._bar.set_description('measuring unit costs')
+    times = self._measured.times if self._measured else ()
+    costs = unit_costs.CostMeasurements((*times, self._launcher.costs()))
+    self._files.write_costs(costs)
+    self._measured = costs
+
+  def _write_examples(self) -> dict[str, dict[str, Any]]:
+    """Writes the examples; returns the provenance of each task's."""
+    for name, examples in self._examples.items():
+      self._files.write(f'examples/{name}.jsonl', examples)
+    return {
+      name: self._data[name]
+      | {'examples': len(examples), 'hash': records.hash_examples(examples)}
+      for name, examples in self._examples.items()
+    }
+
+  def _shard(self, point: Point) -> Sequence:
+    """Returns the examples of a point."""
+    return self._examples[point.task][point.first : point.last]
+
+  def _combine(self, point: Point) -> list[records.Outcome]:
+    """Decodes a cascade of whole answers from those of the models alone."""
+    outcomes = {
+      source.curve.alone: self._files.read_point(source)
+      for source in self._points
+      if source.curve.alone
+      and (source.task, source.first) == (point.task, point.first)
+    }
+    return worker.combine(
+      point.curve, outcomes['drafter'], outcomes['verifier']
+    )
+
+  def _add_views(self) -> None:
+    """Evaluates the answers that the page shows, if they lack views."""
+    self._bar.set_description('evaluating the answers of the page')
+    curves = {point.name: point.curve for point in self._points}
+    selected = example_selection.with_counterparts(
+      example_selection.select_answers(self._files.path, self._records)
+    )
+    missing: dict[tuple, list[example_selection.SelectedAnswer]] = {}
+    for answer in selected:
+      if answer.record.gamma and answer.view is None:
+        key = curves[answer.point], answer.record.point[1:]
+        missing.setdefault(key, []).append(answer)
+    views: dict[tuple, records.View] = {}
+    for (curve, _), answers in missing.items():
+      requests = [
+        launchers.ViewRequest(x.point, x.example.prompt, x.trace)
+        for x in answers
+      ]
+      lenience = answers[0].record.lenience
+      try:
+        found = self._launcher.views(curve, lenience, requests)
+      except jax.errors.JaxRuntimeError as error:
+        if 'RESOURCE_EXHAUSTED' not in str(error):
+          raise
+        self._say('memory: too little for the probabilities of shown tokens.')
+        continue
+      views |= {view.key: view for view in found}
+    for task in {x.record.task for x in selected} if views else ():
+      lines = [
+        x.view or views.get(x.key) for x in selected if x.record.task == task
+      ]
+      self._files.write(f'views/{task}.jsonl', [x for x in lines if x])
+
+  def _add_race(self) -> None:
+    """Times the models alone, strict decoding and the fastest point in turns.
+
+    Nothing is timed again whose entrants and examples are those in the workdir.
+    """
+    if not self.config.get('clock', 0):
+      return
+    examples = {
+      name: examples[: self.config.clock]
+      for name, examples in self._examples.items()
+    }
+    entrants = self._entrants()
+    ids = sorted(x.id for task in examples.values() for x in task)
+    timed: dict[tuple, list[str]] = {}
+    for record in records.read_race(self._files.path):
+      timed.setdefault(_entrant_key(record), []).append(record.id)
+    expected = {_entrant_key(row): ids for row, _ in entrants}
+    if {key: sorted(found) for key, found in timed.items()} != expected:
+      self._bar.set_description('timing points against each other')
+      lines = self._launcher.race([x for _, x in entrants], examples)
+      self._files.write('race.jsonl', lines)
+
+  def _entrants(self) -> list[tuple[Any, launchers.Entrant]]:
+    """Returns the rows of the summary to time, each with its curve."""
+    # A cascade of whole answers decodes nothing itself.
+    curves = {
+      (record.variant, record.gamma): point.curve
+      for point in self._points
+      if not point.curve.confidence
+      for record in self._records[point.name][:1]
+    }
+    rows = headline.entrants(runs.gather([runs.read(self._files.path)]))
+    return [
+      (
+        row,
+        launchers.Entrant(curves[row.variant, row.gamma], float(row.lenience)),
+      )
+      for row in rows
+      if (row.variant, row.gamma) in curves
+    ]
+
+
+def _entrant_key(row: Any) -> tuple[str, int, str]:
+  """Returns the key of a timed point, with nan as text."""
+  # nan differs from itself.
+  return row.variant, row.gamma, repr(float(row.lenience))
+
+
+def _without_drafter_alone(
+  curves: Sequence[Curve], drafter: str
+) -> list[Curve]:
+  """Leaves out the curves in which the drafter answers alone.
+
+  Args:
+    curves: Curves of the sweep.
+    drafter: Name of a drafter that cannot answer alone.
+
+  Raises:
+    ValueError: No curve is left.
+  """
+
+  def needs_drafter_alone(curve: Curve) -> bool:
+    return curve.alone == 'drafter' or curve.confidence is not None
+
+  dropped = [curve.name for curve in curves if needs_drafter_alone(curve)]
+  kept = [curve for curve in curves if not needs_drafter_alone(curve)]
+  if dropped:
+    print(
+      f'drafter: {drafter} cannot answer alone; left out {", ".join(dropped)}.',
+      file=sys.stderr,
+    )
+  if not kept:
+    raise ValueError(
+      f'drafter: {drafter} cannot answer alone, and no other curve is left; add'
+      ' a curve that it drafts for.'
+    )
+  return kept
+
+
+@contextlib.contextmanager
+def _stop_on_ctrl_c(
+  say: Callable[[str], None],
+) -> Iterator[Callable[[], bool]]:
+  """Handles Ctrl-C: the first stops after the current points, the second now.
+
+  Args:
+    say: Prints a line for the user.
+
+  Yields:
+    A function that returns True after Ctrl-C.
+  """
+  signals: list[int] = []
+
+  def handle(number: int, frame: Any) -> None:
+    del frame
+    if signals:
+      raise KeyboardInterrupt
+    signals.append(number)
+    say(
+      'stopping: points that are being decoded are finished and kept; Ctrl-C'
+      ' again stops at once.'
+    )
+
+  try:
+    previous = signal.signal(signal.SIGINT, handle)
+  except ValueError:
+    # Only the main thread receives signals.
+    previous = None
+  try:
+    yield lambda: bool(signals)
+  finally:
+    if previous is not None:
+      signal.signal(signal.SIGINT, previous)
+
+
+def _print_best(summary: pd.DataFrame) -> None:
+  """Prints the best point of each method, and the number of failures."""
+  best = slices.best_points(summary)[
+    'task variant gamma lenience quality rejection_rate block_efficiency'
+    ' relative_latency'.split()
+  ]
+  # A sweep of oracles alone has no best points.
+  if len(best):
+    print(
+      "\nEach method's fastest point at the verifier's quality, else its best:"
+    )
+    print(
+      best.to_string(
+        index=False,
+        na_rep='-',
+        float_format='{:.3f}'.format,
+        formatters={'lenience': '{:g}'.format},
+      )
+    )
+  if summary.failed.any():
+    print(
+      f'Examples that failed: {summary.failed.sum()}, in'
+      f' {(summary.failed > 0).sum()} points; their records say why.'
+    )

@@ -1,0 +1,267 @@
+"""The Ray launcher: workers on a cluster, each of which loads the pair."""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import ml_collections
+
+from cascades import extras
+from cascades.sampler import batching
+from experiments import records
+from experiments.records import unit_costs
+from experiments.sweeps import launchers, plan, worker
+
+
+class RayCluster:
+  """A Ray cluster whose workers each load the pair.
+
+  The field `ray` of a config holds the address of the cluster (`address`: empty
+  for one on this machine, `auto`, or `ray://HOST:PORT`), the resources of a
+  point (`cpus`, `gpus`) and the number of times that a point whose worker is
+  lost is tried again (`retries`).
+
+  Attributes:
+    usage: Time and rows that decoding took so far, over all workers.
+  """
+
+  def __init__(
+    self,
+    config: Any,
+    curves: Sequence[plan.Curve],
+    tasks: Mapping[str, Any],
+    say: Callable[[str], None],
+  ):
+    """Connects to the cluster, or starts one, and sends it the config.
+
+    Args:
+      config: Fields of the sweep.
+      curves: Curves of the sweep.
+      tasks: Tasks of the sweep by name; workers make them of the config again.
+      say: Prints a line for the user.
+
+    Raises:
+      ValueError: Ray is not installed, there is no such cluster, or the cluster
+        is too small for a point.
+    """
+    del tasks
+    os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')
+    # The config may lack the field.
+    options = _DEFAULTS | dict(config.get('ray') or {})
+    if not options['address']:
+      # Ray then listens to this machine alone, as on the system of a laptop.
+      os.environ.setdefault('RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER', '0')
+      os.environ.setdefault('RAY_AUTH_MODE', 'token')
+    try:
+      import ray
+    except ImportError:
+      raise ValueError(extras.missing('launcher', 'ray', 'ray')) from None
+    self._ray, self._say, self.usage = ray, say, batching.DecodeStats()
+    self._is_owner = not ray.is_initialized()
+    if self._is_owner:
+      _connect(ray, options['address'])
+    try:
+      self._slots = _count_slots(
+        ray.cluster_resources(), options['cpus'], options['gpus']
+      )
+    except ValueError:
+      self.close()
+      raise
+    self._remote = ray.remote(_on_worker).options(
+      num_cpus=options['cpus'],
+      num_gpus=options['gpus'],
+      max_retries=options['retries'],
+      # An error of the point's own code would be raised again.
+      retry_exceptions=False,
+    )
+    # Sent once for all points.
+    self._pair = ray.put((config.to_dict(), tuple(curves)))
+    self._key = records.digest([time.time_ns(), os.getpid()])
+    self._facts: dict[str, Any] | None = None
+
+  def _call(self, method: str, *arguments: Any) -> Any:
+    """Calls `_on_worker` on the cluster; returns Ray's reference."""
+    return self._remote.remote(self._key, self._pair, method, *arguments)
+
+  def _result(self, ref: Any) -> Any:
+    """Waits for the result of a call.
+
+    Raises:
+      ValueError: The call failed, its worker was lost too often, or workers
+        differ.
+    """
+    errors = self._ray.exceptions
+    try:
+      facts, result = self._ray.get(ref)
+    except errors.RayTaskError as error:
+      raise error.cause from None
+    except (errors.WorkerCrashedError, errors.NodeDiedError) as error:
+      raise ValueError(
+        'ray: a worker was lost more often than ray.retries; the workdir keeps'
+        ' the points that are done, and the same command resumes'
+        f' ({type(error).__name__}).'
+      ) from None
+    self._facts = self._facts or facts
+    if facts != self._facts:
+      odd = sorted(k for k in facts if facts[k] != self._facts[k])
+      raise ValueError(
+        f'ray: workers differ in {", ".join(odd)}; give all workers the same.'
+      )
+    return result
+
+  def facts(self) -> dict[str, Any]:
+    """Returns the facts that all workers share; see `launchers.Launcher`."""
+    if self._facts is None:
+      self._result(self._call('facts'))
+    return self._facts
+
+  def costs(self) -> unit_costs.CostRange:
+    """Measures unit costs on a worker; see `launchers.Launcher`."""
+    return self._result(self._call('costs'))
+
+  def decode(
+    self,
+    jobs: Sequence[launchers.Job],
+    on_answer: Callable[[], None],
+    is_stopping: Callable[[], bool],
+  ) -> Iterator[tuple[plan.Point, list[records.Outcome]]]:
+    """Decodes points side by side; see `launchers.Launcher`."""
+    waiting, running = list(reversed(jobs)), {}
+    while running or (waiting and not is_stopping()):
+      while waiting and len(running) < self._slots and not is_stopping():
+        point, examples = waiting.pop()
+        job = launchers.Job(point, tuple(examples))
+        running[self._call('decode', job)] = point
+      # A timeout, so that Ctrl-C is noticed between two calls.
+      done, _ = self._ray.wait(list(running), timeout=1.0)
+      for ref in done:
+        point = running.pop(ref)
+        outcomes, usage, messages = self._result(ref)
+        self.usage.add(usage)
+        for _ in outcomes:
+          on_answer()
+        yield point, outcomes
+        for message in messages:
+          self._say(message)
+
+  def views(
+    self,
+    curve: plan.Curve,
+    lenience: float,
+    requests: Sequence[launchers.ViewRequest],
+  ) -> list[records.View]:
+    """Evaluates answers token by token; see `launchers.Launcher`."""
+    return self._result(self._call('views', curve, lenience, requests))
+
+  def race(
+    self,
+    entrants: Sequence[launchers.Entrant],
+    examples: Mapping[str, Sequence],
+  ) -> list[records.Record]:
+    """Times entrants on one worker; see `launchers.Launcher`."""
+    return self._result(self._call('race', entrants, examples))
+
+  def close(self) -> None:
+    """Shuts down a cluster that this process started or connected to."""
+    if self._is_owner:
+      self._ray.shutdown()
+
+
+_DEFAULTS = {'address': '', 'cpus': 1, 'gpus': 0, 'retries': 3}
+# In a worker process, by the key of the run: the worker, its facts, and lines
+# for the user.
+_loaded: dict[str, tuple[worker.Worker, dict[str, Any], list[str]]] = {}
+
+
+def _connect(ray: ModuleType, address: str) -> None:
+  """Connects to a cluster, or starts one if the address is empty.
+
+  Raises:
+    ValueError: There is no such cluster.
+  """
+  try:
+    ray.init(
+      address=address or 'local',
+      include_dashboard=None if address else False,
+      log_to_driver=False,
+      logging_level=logging.ERROR,
+      runtime_env={'env_vars': worker_environment()},
+    )
+  except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+    raise ValueError(
+      f'ray: no cluster at {address or "this machine"}'
+      f' ({" ".join(str(error).split())}); start one, or give another'
+      ' --config.ray.address.'
+    ) from None
+
+
+def _count_slots(
+  resources: Mapping[str, float], cpus: float, gpus: float
+) -> int:
+  """Returns the number of points that a cluster can decode at a time.
+
+  Args:
+    resources: Resources of the cluster, by Ray's names.
+    cpus: CPUs of a point; 0 to count none.
+    gpus: GPUs of a point; 0 to count none.
+
+  Raises:
+    ValueError: The cluster is too small for a point.
+  """
+  slots = [
+    resources.get(name, 0) // needed
+    for name, needed in (('CPU', cpus), ('GPU', gpus))
+    if needed
+  ]
+  count = int(min(slots, default=1))
+  if count < 1:
+    raise ValueError(
+      f'ray: a point takes {cpus:g} CPUs and {gpus:g} GPUs,'
+      f' and the cluster has {resources.get("CPU", 0):g} and'
+      f' {resources.get("GPU", 0):g}; give a smaller ray.cpus or ray.gpus.'
+    )
+  return count
+
+
+def worker_environment() -> dict[str, str]:
+  """Returns the environment variables that workers on other machines need."""
+  names = ('JAX_COMPILATION_CACHE_DIR', 'JAX_PLATFORMS', 'XLA_FLAGS')
+  return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def _on_worker(
+  key: str, pair: tuple, method: str, *arguments: Any
+) -> tuple[dict[str, Any], Any]:
+  """Calls a method of the worker in a process of the cluster.
+
+  Args:
+    key: Names the run; the pair is loaded once for each.
+    pair: The fields of the sweep's config, and its curves.
+    method: 'facts', or a method of `worker.Worker`.
+    *arguments: Arguments of the method; for 'decode', one job.
+
+  Returns:
+    The worker's facts, and the result: None for 'facts'; for 'decode', the
+    outcomes of the job, the usage, and lines for the user.
+  """
+  fields, curves = pair
+  if key not in _loaded:
+    config = ml_collections.ConfigDict(fields)
+    # Memory holds one pair.
+    _loaded.clear()
+    messages: list[str] = []
+    tasks = plan.tasks_of(config)
+    loaded = worker.Worker(config, curves, tasks, messages.append)
+    _loaded[key] = loaded, loaded.facts(), messages
+  loaded, facts, messages = _loaded[key]
+  if method == 'facts':
+    return facts, None
+  if method != 'decode':
+    return facts, getattr(loaded, method)(*arguments)
+  messages.clear()
+  loaded.usage = batching.DecodeStats()
+  ((_, outcomes),) = loaded.decode(arguments)
+  return facts, (outcomes, loaded.usage, list(messages))
