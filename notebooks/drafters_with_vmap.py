@@ -137,7 +137,7 @@ assert (batch[..., 0] == tokens[:, None]).all()
 
 # %%
 beams, logits = recurrent_drafter.draft_beams(
-  verifier.model, verifier.params, head, hidden, token, 4, 3
+  verifier.model, verifier.params, head, hidden, token=token, gamma=4, beams=3
 )
 print('beams', beams.shape, 'logits', logits.shape)
 for draft in beams:

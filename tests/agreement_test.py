@@ -11,7 +11,7 @@ import tiers
 
 import cascades
 from cascades import load_model
-from cascades.drafters import pairing
+from cascades.drafters import binding
 from cascades.models import tokenizers
 from cascades.sampler import agreement, sampler
 from experiments import tasks
@@ -90,7 +90,7 @@ def test_a_model_agrees_with_itself_to_the_end():
 def test_whatever_drafts_can_be_looked_at():
   # Some models that agree, and the text itself, which has nothing to say here.
   verifier, drafter = _of_tables()
-  bound_drafter = pairing.bind_drafter(verifier, drafter, stop_below=0.2)
+  bound_drafter = binding.bind_drafter(verifier, drafter, stop_below=0.2)
   whole, part = (
     agreement.agreement((verifier, x), _prompts()[:3], 8)
     for x in (drafter, bound_drafter)

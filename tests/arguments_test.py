@@ -38,7 +38,7 @@ def one_width():
 
 
 class _Odd:
-  """A value that no argument expects."""
+  """Of no kind that anything expects."""
 
   def __repr__(self):
     raise RuntimeError('nobody is to say what this is')
@@ -126,7 +126,7 @@ def _some(options):
 
 
 def _answer_or_sentence(run):
-  """Returns a call's result, or None if it refuses in one good sentence."""
+  """What it gives; None where it refuses, in one sentence that names what."""
   try:
     made = run()
   except ValueError as error:

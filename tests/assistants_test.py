@@ -24,8 +24,9 @@ import tiers
 import cascades
 from cascades import decoding, drafters, load_model, methods
 from cascades.contrib import many_methods
-from cascades.drafters import pairing
+from cascades.drafters import binding
 from cascades.drafters.assistant import assistant_checkpoint
+from cascades.drafters.assistant.assistant_spec import AssistantSpec
 from cascades.methods import processing
 from cascades.models import checkpoints, language
 from cascades.proof import exact
@@ -63,7 +64,10 @@ def bound_drafter(kind, fill_unselected_logits=True, window=None):
   if window is not None:
     text = found.config['text_config'] | {'sliding_window': window}
     found = found._replace(config=found.config | {'text_config': text})
-  return found.bind(verifier(kind, window), fill_unselected_logits)
+  spec = AssistantSpec(
+    checkpoint=found, fill_unselected_logits=fill_unselected_logits
+  )
+  return spec.bind(verifier(kind, window))
 
 
 @functools.cache
@@ -111,12 +115,12 @@ def test_drafts_are_transformers(kind, length, garbage, window):
   cache, state = _read(kind, tokens, garbage, window)
   drafter, params = bound_drafter(kind, window=window)
   token = jnp.asarray(tokens[-1])
-  banks, step = drafter.banks(cache, jnp.int32(length)), _step(drafter)
+  views, step = drafter.views(cache, jnp.int32(length)), _step(drafter)
   warm = processing.SamplingParams(temperature=np.float32(0.7))
   key = window or length
   want = found[f'logits_{key}'], found[f'states_{key}']
   for said, after in zip(*want, strict=True):
-    state, logits = step(params, banks, jnp.int32(length - 1), state, token)
+    state, logits = step(params, views, jnp.int32(length - 1), state, token)
     np.testing.assert_allclose(logits, said, rtol=0, atol=1e-5)
     np.testing.assert_allclose(state, after, rtol=0, atol=1e-5)
     drawn_from = np.exp(np.float64(said) / 0.7)
@@ -142,10 +146,10 @@ def test_a_text_of_one_token_has_nothing_to_look_at():
   drafter, params = bound_drafter('dense')
   model, theirs, _ = verifier('dense')
   cache = model.init_cache(theirs, 8)
-  banks = drafter.banks(cache, jnp.int32(1))
-  assert not any(bank.seen.any() for bank in banks.values())
+  views = drafter.views(cache, jnp.int32(1))
+  assert not any(view.is_visible.any() for view in views.values())
   state, logits = drafter.step(
-    params, banks, jnp.int32(0), jnp.ones(24), jnp.int32(2)
+    params, views, jnp.int32(0), jnp.ones(24), jnp.int32(2)
   )
   assert np.isfinite(state).all()
   assert np.isfinite(logits).all()
@@ -194,13 +198,13 @@ def _after(kind):
 
 
 def _of_first(kind, fill_unselected_logits, sampling):
-  """Returns both models' logits of the first token after the prompt."""
+  """What both models say of the first token after the prompt."""
   drafter, params = bound_drafter(kind, fill_unselected_logits)
   tokens = expected(kind)['tokens'][:_BEFORE]
   cache, state = _read(kind, tokens)
-  banks = drafter.banks(cache, jnp.int32(_BEFORE))
+  views = drafter.views(cache, jnp.int32(_BEFORE))
   at, token = jnp.int32(_BEFORE - 1), jnp.asarray(tokens[-1])
-  _, logits = drafter.step(params, banks, at, state, token)
+  _, logits = drafter.step(params, views, at, state, token)
   return decoding.distributions(logits, _after(kind)[0], sampling)
 
 
@@ -266,7 +270,7 @@ def test_rules_have_their_law(kind, fill_unselected_logits, sampling, config):
 
 @pytest.mark.slow
 def test_own_layers_keep_the_truncated_law():
-  own = pairing.bind_drafter(verifier('dense'), 'self:1')
+  own = binding.bind_drafter(verifier('dense'), 'self:1')
   (tokens,) = _drawn('dense', own, [(methods.METHODS['speed'], 0)], _TRUNCATED)
   _check_strict('dense', tokens, _TRUNCATED)
 
@@ -289,7 +293,7 @@ def test_strict_beyond_the_window_is_what_transformers_generates(kind, window):
 
 def _refused(verifier, folder):
   return conftest.refused(
-    'drafter', pairing.bind_drafter, verifier, str(folder)
+    'drafter', binding.bind_drafter, verifier, str(folder)
   )
 
 
@@ -356,7 +360,7 @@ _ORDER = 'masked_embedding.token_ordering'
       'num_hidden_layers must',
     ),
     # An order that leaves tokens out.
-    ({}, {_ORDER: np.zeros(64, np.int64)}, 'not each of them once'),
+    ({}, {_ORDER: np.zeros(64, np.int64)}, 'must order each of its'),
     ({}, {_ORDER: np.zeros(64)}, 'has the type F64, and ids must be'),
     ({}, {'model.norm.weight': np.ones(16, np.int64)}, 'is quantised (I64)'),
     ({}, {'model.norm.weight': None}, 'lacks the tensor model.norm.weight'),
@@ -371,7 +375,7 @@ def test_a_folder_that_is_not_whole_is_refused(tmp_path, fields, tensors, said):
 
 def test_an_assistant_is_no_model_of_its_own():
   name = _folders('shared')[1]
-  assert not pairing.is_model(name)
+  assert not drafters.kind_of(name).is_language_model
   with pytest.raises(
     ValueError, match=r'gemma4_assistant.* no model by itself'
   ):
@@ -387,16 +391,16 @@ def test_an_assistant_is_no_model_of_its_own():
 def test_what_an_assistant_is_not_asked_for_is_refused():
   pair = verifier('shared'), _folders('shared')[1]
   for options, said in (
-    (dict(stop_below=0.5), 'stop_below: only a model that drafts'),
+    (dict(stop_below=0.5), 'stop_below: .* applies to language models'),
     (
       dict(fill_unselected_logits='no'),
-      'fill_unselected_logits: .* give True or False',
+      'fill_unselected_logits: ',
     ),
   ):
     with pytest.raises(ValueError, match=said):
       small.sampler(*pair, **options)
   with pytest.raises(
-    ValueError, match='fill_unselected_logits: only an assistant'
+    ValueError, match=r'fill_unselected_logits: .* to assistants'
   ):
     cascades.Sampler(
       'tiny-verifier', 'tiny-drafter', fill_unselected_logits=False

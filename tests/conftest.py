@@ -1,4 +1,4 @@
-"""Set-up and helpers that all test files share."""
+"""What every test file needs."""
 
 import collections
 import contextlib

@@ -1,4 +1,4 @@
-"""Identities between the counts of a record, for all methods."""
+"""What must hold between the counts of a record, whatever the method."""
 
 from experiments.records import Record, Trace
 

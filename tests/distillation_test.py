@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from cascades import load_model
-from cascades.drafters import pairing
 from cascades.drafters.recurrent import recurrent_checkpoint, recurrent_drafter
+from cascades.drafters.recurrent.recurrent_spec import RecurrentSpec
 from configs import train_recurrent
 from experiments.training import recurrent_heads
 from experiments.training.distillation_data import DistillationBatch
@@ -121,14 +121,15 @@ def test_a_head_of_texts_says_what_is_frequent_in_them(tmp_path):
   (line,) = (tmp_path / 'head.jsonl').read_text().splitlines()[1:]
   assert np.isfinite(json.loads(line)['loss'])
   loaded = recurrent_checkpoint.load(folder)
-  assert loaded.says.shape == (20,)
-  bound_drafter = pairing.bind_drafter(verifier, loaded)
+  assert loaded.draft_vocab_ids.shape == (20,)
+  bound_drafter = RecurrentSpec(checkpoint=loaded).bind(verifier)
   state = jnp.ones(320)
   _, logits = recurrent_drafter.step(
     *(bound_drafter.drafter.model, bound_drafter.params[1], loaded.head),
     *(state, state, jnp.int32(5)),
   )
-  assert np.flatnonzero(np.isfinite(logits)).tolist() == loaded.says.tolist()
+  drafted = np.flatnonzero(np.isfinite(logits))
+  assert drafted.tolist() == loaded.draft_vocab_ids.tolist()
   figures = recurrent_heads.evaluate(folder, verifier, config)
   assert figures['held_out']['tokens per verifier call, temperature 0'] >= 1
   recurrent_heads.write_card(folder, config, figures, 'a command')

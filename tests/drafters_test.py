@@ -50,7 +50,7 @@ class _Few(exact.TableModel):
 _FEW = _Few.injective(_V, 3)
 _REDUCED = _NEAR.at[:, jnp.array([1, 4])].set(-jnp.inf)
 _HEAD = recurrent_drafter.init_head(jax.random.key(4), _V)
-_INNER = methods.METHODS['token_v3'], 0.4
+_INNER = dict(method=methods.METHODS['token_v3'], lenience=0.4)
 
 _ADAPTIVE = drafters.BoundDrafter(
   drafters.ModelDrafter(_MODEL, adaptive=True), (_NEAR, jnp.float32(0.55))
@@ -69,7 +69,7 @@ _CHAIN = chain.chain(
   _MODEL,
   _NEAR,
   drafters.BoundDrafter(drafters.ModelDrafter(_MODEL), _SMALL),
-  *_INNER,
+  **_INNER,
   gamma=2,
 )
 
@@ -85,16 +85,20 @@ def _run(bound_drafter, method='speed', gamma=3, **options):
 
 
 def _of(table):
-  """Returns the distributions of a drafter's and the verifier's table."""
+  """What the loop sees of a drafter's table and the verifier's."""
   return lambda config, sampling: exact.table_distributions(
     _VERIFIER, table, sampling, config.gate
   )
 
 
 def _of_chain(config, sampling):
-  """Returns the law of the inner pair, which is the chain's q."""
+  """As the law of the inner pair has it, which is its q."""
   inner = exact.table_distributions(_NEAR, _SMALL, sampling)
-  q = exact.Table.from_methods([_INNER], inner).law[0].astype(np.float32)
+  q = (
+    exact.Table.from_methods([(*_INNER.values(),)], inner)
+    .law[0]
+    .astype(np.float32)
+  )
   d = exact.table_distributions(_VERIFIER, _NEAR, sampling, config.gate)
   return d._replace(q=q, q_gate=q)
 
@@ -179,7 +183,7 @@ def test_a_model_that_drafts_for_itself_is_never_rejected():
 
 
 # Where its n-grams have nothing to say, the middle model writes.
-_CHAIN_OF_NGRAMS = chain.chain(_MODEL, _NEAR, _NGRAM, *_INNER, gamma=2)
+_CHAIN_OF_NGRAMS = chain.chain(_MODEL, _NEAR, _NGRAM, **_INNER, gamma=2)
 
 
 # Rows of the programs that sample below.
@@ -500,7 +504,8 @@ def test_the_beams_are_the_likeliest_drafts():
   length, beams = 3, _V**2
   hidden, token = jax.random.normal(jax.random.key(5), (_V,)), jnp.int32(2)
   tokens, logits = recurrent_drafter.draft_beams(
-    _MODEL, _VERIFIER, _HEAD, hidden, token, length, beams
+    *(_MODEL, _VERIFIER, _HEAD, hidden),
+    **dict(token=token, gamma=length, beams=beams),
   )
   assert tokens.shape == (beams, length + 1)
   scores = {}
@@ -623,11 +628,11 @@ def test_what_does_not_go_together_is_refused():
   for method in ('speed', 'diff'):
     with pytest.raises(ValueError, match="'token' needs independent draws"):
       run(_BEAM, method)
-  with pytest.raises(ValueError, match='nothing is told of hidden states'):
-    chain.chain(_MODEL, _DRAFTER, _RECURRENT, *_INNER, gamma=2)
-  with pytest.raises(ValueError, match='gamma: 0 will not do'):
-    chain.chain(_MODEL, _DRAFTER, _NGRAM, *_INNER, gamma=0)
+  with pytest.raises(ValueError, match='hidden states are not supported'):
+    chain.chain(_MODEL, _DRAFTER, _RECURRENT, **_INNER, gamma=2)
+  with pytest.raises(ValueError, match='gamma: must be 1 or more, got 0'):
+    chain.chain(_MODEL, _DRAFTER, _NGRAM, **_INNER, gamma=0)
   # What looks ahead has a law of its own, which no row would tell.
   ahead = verification.VerificationConfig('look_ahead')
-  with pytest.raises(ValueError, match='every token must follow the law'):
-    chain.ChainDrafter(_MODEL, _NGRAM.drafter, _INNER[0], 2, ahead)
+  with pytest.raises(ValueError, match='must follow the law'):
+    chain.ChainDrafter(_MODEL, _NGRAM.drafter, _INNER['method'], 2, ahead)

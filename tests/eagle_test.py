@@ -28,8 +28,9 @@ import tiers
 from safetensors.numpy import save_file
 
 from cascades import decoding, drafters, load_model, methods, verification
-from cascades.drafters import pairing
+from cascades.drafters import binding
 from cascades.drafters.eagle import eagle_checkpoint
+from cascades.drafters.eagle.eagle_spec import EagleSpec
 from cascades.methods import processing
 from cascades.models import blocked_layout, checkpoints
 from cascades.sampler import batching
@@ -96,7 +97,9 @@ def write_head(
   folder.mkdir(exist_ok=True)
   (folder / 'config.json').write_text(json.dumps(fields))
   there = ['embed_tokens.weight'] * embeddings + ['fc.bias'] * bias
-  shapes = eagle_checkpoint._shapes(eagle_checkpoint._config(folder), there)
+  shapes = eagle_checkpoint._shapes(
+    eagle_checkpoint._read_config(folder), there
+  )
   rng = np.random.default_rng(seed)
   tensors = {
     name: rng.normal(size=shape) / shape[1] ** 0.5
@@ -173,13 +176,13 @@ def drafts_of(bound_drafter, read, tokens, length, drafted):
   looked at.
   """
   (drafter, own), (hidden, state) = bound_drafter, read
-  bank, at = drafter.bank(state, jnp.int32(length)), jnp.int32(length - 1)
+  view, at = drafter.view(state, jnp.int32(length)), jnp.int32(length - 1)
   empty = jnp.zeros((len(drafted) + 1, *state['k'].shape[1:]))
   # A text of one token was said by nobody; it is read with its own state.
-  g = drafter._joined(own[0], hidden[max(length - 2, 0)])
+  g = drafter._join_states(own[0], hidden[max(length - 2, 0)])
   carry, rows = (jnp.int32(0), g, empty, empty), []
   for token in (tokens[length - 1], *drafted):
-    carry, row = _step(drafter)(own, bank, at, carry, jnp.int32(token))
+    carry, row = _step(drafter)(own, view, at, carry, jnp.int32(token))
     rows.append(row)
   return np.array(rows)
 
@@ -195,7 +198,7 @@ def test_drafts_are_those_of_speculators(name, most):
   with np.load(folder / 'expected.npz') as file:
     found = dict(file)
   verifier = load_model(FIXTURES / 'hf_gemma3').unpack()
-  bound_drafter = pairing.bind_drafter(verifier, str(folder))
+  bound_drafter = binding.bind_drafter(verifier, str(folder))
   drafter, own = bound_drafter
   tokens = jnp.asarray(found.pop('tokens')[: most + 4])
   read = _reader(drafter, verifier.model)(verifier.params, own, tokens)
@@ -342,7 +345,7 @@ def test_the_loop_drafts_what_a_head_says_of_the_text_at_once(
   model, params = models_test.make(kind)
   write_head(tmp_path / 'head', 24, models_test.VOCAB, _SAID, **options)
   own = _packed(model, params, monkeypatch) if packed else (model, params)
-  bound_drafter = pairing.bind_drafter(
+  bound_drafter = binding.bind_drafter(
     checkpoints.Checkpoint(*own, None), str(tmp_path / 'head')
   )
   drafter = bound_drafter.drafter
@@ -379,8 +382,8 @@ def test_a_bias_is_added_and_a_verifiers_table_is_taken_as_it_is(tmp_path):
   head = tmp_path / 'head'
   write_head(head, 24, 64, None, width=24, embeddings=False, bias=True)
   verifier = _verifier('hf_gemma4_dense')
-  drafter, (own, params) = pairing.bind_drafter(verifier, str(head))
-  g = drafter._joined(own, np.arange(72.0, dtype=np.float32))
+  drafter, (own, params) = binding.bind_drafter(verifier, str(head))
+  g = drafter._join_states(own, np.arange(72.0, dtype=np.float32))
   want = np.arange(72) @ own['join'] + own['join_bias']
   np.testing.assert_allclose(g, want, rtol=1e-5)
   table = verifier.unpack().params['embedder']['input_embedding']
@@ -409,7 +412,7 @@ def of_table(tmp_path_factory):
 
 
 def _of_head(bound_drafter, text):
-  """Returns the distribution of a table's head after a text."""
+  """What the head of a table draws from after a text."""
   padded = np.zeros(8, np.int32)
   padded[: len(text)] = text
   read = _reader(bound_drafter.drafter, _MODEL)(
@@ -464,10 +467,11 @@ def test_greedy_and_strict_is_the_verifier_alone(name, more, tmp_path):
 
 def test_what_is_read_is_what_is_stored(tmp_path):
   tensors, _ = write_head(tmp_path / 'head', 24, 64, None, bias=True)
-  loaded = pairing.load_drafter(str(tmp_path / 'head'), 'bfloat16')
+  loaded = eagle_checkpoint.load(tmp_path / 'head', 'bfloat16')
   assert all(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(loaded.params))
   loaded = eagle_checkpoint.load(tmp_path / 'head')
-  bound_drafter = loaded.bind(_verifier('hf_gemma4_dense'))
+  spec = EagleSpec(checkpoint=loaded)
+  bound_drafter = spec.bind(_verifier('hf_gemma4_dense'))
   assert bound_drafter.drafter.hidden_layers == (0, 1, 2)
   np.testing.assert_array_equal(
     loaded.params['table'], tensors['lm_head.weight']
@@ -486,7 +490,7 @@ def test_what_is_read_is_what_is_stored(tmp_path):
 
 def _refused(verifier, folder):
   return conftest.refused(
-    'drafter', pairing.bind_drafter, verifier, str(folder)
+    'drafter', binding.bind_drafter, verifier, str(folder)
   )
 
 
@@ -497,7 +501,7 @@ def _refused(verifier, folder):
     (dict(vocab=65), 'another verifier (of 65 tokens, not 64)'),
     (
       dict(hidden_layers=(1, 2, 5)),
-      'of more than 4 layers, for it looks after [1, 2',
+      'of more than 4 layers; it reads [1, 2',
     ),
     (dict(target=16, hidden_layers=None), 'another verifier (of width 16'),
     ({}, 'not the four of a Gemma 3n'),
@@ -521,7 +525,7 @@ def test_layers_that_nobody_names_are_told(tmp_path, capsys, named):
   write_head(folder, 24, 64, [3, 4, 9], hidden_layers=None)
   small.rewrite(folder, {_TAPS: named})
   capsys.readouterr()
-  drafter = pairing.bind_drafter(
+  drafter = binding.bind_drafter(
     _verifier('hf_gemma4_dense'), str(folder)
   ).drafter
   # Of four layers.
@@ -530,11 +534,11 @@ def test_layers_that_nobody_names_are_told(tmp_path, capsys, named):
   assert said == (
     ''
     if isinstance(named, list)
-    else f'head: config.json has no {_TAPS}; it looks at the states after 2, 2'
-    ' and 1 of the 4 layers, as speculators does by default.\n'
+    else f'head: config.json has no {_TAPS}; the head reads the states after 2,'
+    ' 2 and 1 of the 4 layers, by default of speculators.\n'
   )
   # Of six.
-  six = eagle_checkpoint.load(folder).bind(_verifier('hf_gemma4_shared'))
+  six = EagleSpec(path=str(folder)).bind(_verifier('hf_gemma4_shared'))
   assert six.drafter.hidden_layers == (
     tuple(named) if said == '' else (2, 3, 3)
   )
@@ -603,9 +607,9 @@ _OF_CONFIG = [
 ]
 _OF_TENSORS = [
   ('d2t', None, 'lacks the tensor d2t'),
-  ('d2t', np.array([3, 3, 62]), 'd2t points outside the 64 tokens'),
-  ('d2t', np.array([-1, 3, 7]), 'd2t points outside the 64 tokens'),
-  ('d2t', np.array([3, 2, 7]), 'or twice at one'),
+  ('d2t', np.array([3, 3, 62]), 'd2t must point at different tokens of the 64'),
+  ('d2t', np.array([-1, 3, 7]), 'd2t must point at different tokens of the 64'),
+  ('d2t', np.array([3, 2, 7]), 'd2t must point at different tokens'),
   ('d2t', np.array([3.0, 3, 7]), 'd2t has the type F64, and ids must be'),
   ('norm.weight', np.ones(12, np.int32), 'norm.weight is quantised (I32)'),
   ('norm.weight', None, 'lacks the tensor norm.weight'),
@@ -613,7 +617,7 @@ _OF_TENSORS = [
   ('norm.weight', np.ones(5), 'the tensor norm.weight has the shape (5,)'),
   ('norm.weight', np.ones(12, np.int8), 'norm.weight is quantised (I8)'),
   *(
-    (name, np.ones(6), f'has a tensor {name}, of which its config.json says')
+    (name, np.ones(6), f'has a tensor {name} that no supported field of its')
     for name in ('layers.0.self_attn.q_norm.weight', 'fc_norm.0.weight')
   ),
 ]
@@ -642,9 +646,10 @@ def test_a_head_is_no_model_of_its_own(tmp_path):
   write_head(tmp_path / 'head', 24, 64, [3, 4, 9])
   with pytest.raises(ValueError, match="'eagle3' is no model that decodes"):
     load_model(str(tmp_path / 'head'))
-  assert not pairing.is_model(str(tmp_path / 'head'))
+  head = str(tmp_path / 'head')
+  assert not drafters.kind_of(head).is_language_model
   # Its bytes are known before it is read.
-  drafting, shapes = pairing.describe(str(tmp_path / 'head'))
+  drafting, shapes = drafters.parse_spec(head).describe()
   assert drafting.vocab_size == 64
   read = jax.tree.leaves(eagle_checkpoint.load(tmp_path / 'head').params)
   assert sum(x.size for x in read) == sum(

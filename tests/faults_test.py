@@ -173,9 +173,9 @@ def test_a_chain_is_named_as_the_drafter_that_it_is(broken):
     middle.model,
     middle.params,
     drafters.BoundDrafter(drafters.ModelDrafter(last.model), last.params),
-    methods.get_method('speed'),
-    0.0,
-    2,
+    method=methods.get_method('speed'),
+    lenience=0.0,
+    gamma=2,
   )
   _fails('drafter', (verifier, chained))
 

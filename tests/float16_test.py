@@ -20,11 +20,11 @@ from absl.testing import flagsaver
 from safetensors.numpy import load_file, save_file
 from small import FIXTURES, dtypes, same
 
-from cascades import load_model
+from cascades import drafters, load_model
 from cascades.drafters import pairing
 from cascades.drafters.assistant import assistant_checkpoint
 from cascades.drafters.eagle import eagle_checkpoint
-from cascades.drafters.recurrent import recurrent_checkpoint
+from cascades.drafters.recurrent import recurrent_checkpoint, recurrent_spec
 from cascades.models import (
   checkpoints,
   gemma_library,
@@ -151,7 +151,7 @@ _ASSISTANT = FIXTURES / 'hf_gemma4_shared_assistant'
   ('make', 'module', 'part'),
   [
     (
-      lambda _: recurrent_checkpoint.folder_of('tiny-recurrent'),
+      lambda _: recurrent_spec.find_folder('tiny-recurrent'),
       recurrent_checkpoint,
       'head',
     ),
@@ -182,7 +182,7 @@ def test_float16_that_is_asked_for_is_refused(tmp_path):
     lambda: checkpoints.describe(TINY, 'float16'),
     lambda: small.sampler('tiny-verifier', gamma=0, dtype='float16'),
     lambda: recurrent_checkpoint.load(
-      recurrent_checkpoint.folder_of('tiny-recurrent'), 'float16'
+      recurrent_spec.find_folder('tiny-recurrent'), 'float16'
     ),
     *(
       lambda call=call, name=name: call(name, 'float16')
@@ -193,9 +193,9 @@ def test_float16_that_is_asked_for_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"^dtype: must be .*'float16'"):
       call()
   for name in ('bfloat16', 'float32'):
-    head = pairing.load_drafter('tiny-recurrent', name).head
+    head = drafters.parse_spec('tiny-recurrent').load(name).checkpoint.head
     assert dtypes(head) == {name}
-  assert pairing.kind_of('tiny-recurrent').takes_dtype('tiny-recurrent')
+  assert drafters.parse_spec('tiny-recurrent').takes_dtype
 
 
 def test_no_launcher_takes_float16():

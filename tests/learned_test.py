@@ -17,7 +17,7 @@ from answers import make_failure, make_record
 import cascades
 from cascades import methods
 from cascades.contrib import capping, learned, rule_fitting
-from cascades.drafters import pairing
+from cascades.drafters import binding
 from cascades.models import checkpoints
 from cascades.proof import exact, tabulated
 from cascades.sampler import scoring
@@ -36,7 +36,7 @@ _NAMES, _PRINTS = ('large', 'small'), ('one', 'other')
 
 
 def _features(qg, pg):
-  """Computes features in numpy, [rows, F]; ties may go either way."""
+  """As numpy has them, [rows, F]; of several favourites any will do."""
   plogp = [x * np.log(np.where(x > 0, x, 1)) for x in (qg, pg)]
   of_q, of_p = (x == x.max(-1, keepdims=True) for x in (qg, pg))
   q_at, p_at = ((x * of).max(-1) for x, of in ((qg, of_p), (pg, of_q)))
@@ -140,7 +140,7 @@ def test_the_bundled_head_has_the_plain_name():
   assert trained.names == ('tiny-verifier', 'tiny-drafter')
   assert bundled.identity == trained.identity
   verifier, drafter = map(cascades.load_model, trained.names)
-  bound_drafter = pairing.bind_drafter(verifier, drafter)
+  bound_drafter = binding.bind_drafter(verifier, drafter)
   assert learned.fingerprints(verifier, bound_drafter) == (
     trained.verifier,
     trained.drafter,
@@ -204,7 +204,7 @@ def pair():
 def own(pair, tmp_path_factory):
   """The name of a rule for that pair."""
   verifier, drafter = pair
-  bound_drafter = pairing.bind_drafter(verifier, drafter)
+  bound_drafter = binding.bind_drafter(verifier, drafter)
   folder = tmp_path_factory.mktemp('own') / 'rule'
   prints = learned.fingerprints(verifier, bound_drafter)
   learned.save(folder, {'mp': 1.0, 'mq': -1.0, 'one': 0.1}, _NAMES, prints)

@@ -347,10 +347,10 @@ one_key: drafting and verifying share a key
 raw_q: q is raw, the draft is not
 -q = drafter_probs(drafter_logits, sampling)
 +q = processing.gate_probs(drafter_logits)
-@@ cascades.drafters.language_model:_draft config('token'), ('forbidden',)
+@@ cascades.drafters.token_drafting:_Loop.extend config('token'), ('forbidden',)
 argmax_draft: the draft is the argmax of a q that is soft
 -      lambda u, z: processing.sample_from_uniforms(
--        u, processing.processed_probs(z, sampling)
+-        u, processing.processed_probs(z, self.sampling)
 -      )
 +      lambda u, z: jnp.argmax(z).astype(jnp.int32)
 
@@ -396,9 +396,9 @@ do not fit
   nodes_above + in_draft.sum(0) => nodes_above + is_owner.sum(0)
 
 === drafters_test:test_a_drafter_of_some_tokens_keeps_the_law
-@@ cascades.drafters.language_model:_draft 'token'
+@@ cascades.drafters.token_drafting:_Loop.extend 'token'
 places_for_ids: a drafter of some tokens gives their places among these
-  last if said is None else said[last] => last
+  self.draft_vocab_ids[last_tokens] => last_tokens
 
 === mutants_test:test_a_greedy_run_is_what_a_loop_without_caches_writes
 @@ cascades.decoding.verify_block:_distributions_at
@@ -419,17 +419,17 @@ finished_rows_go_on: a row that has ended emits until the others have
   jnp.where(state.done, 0, emitted) => emitted
 
 === drafters_test:test_a_model_that_drafts_for_itself_is_never_rejected
-@@ cascades.drafters.language_model:_draft
+@@ cascades.drafters.token_drafting:_Loop.read_last_two
 drafter_behind: after a whole block the drafter lacks the last draft
-  jnp.maximum(at - 1, 0) => at
+  jnp.maximum(self.position - 1, 0) => self.position
 
 === decoding_test:test_where_none_is_lenient_a_drafter_makes_a_pass_less
 @@ cascades.decoding.step_config:StepConfig.needs_bonus_probs
 nobody_looks_beyond: a lenient bonus looks at what the drafter never said
   state.lenience != strict => jnp.zeros((), bool)
-@@ cascades.drafters.language_model:_draft
+@@ cascades.drafters.token_drafting:_Loop.extend
 a_call_for_others: a strict row counts the pass that a lenient one asks for
-  going.any() & (i < gamma + beyond) => going.any()
+  is_drafting.any() & (level < levels) => is_drafting.any()
 
 === decoding_test:test_nothing_comes_after_a_stop_token
 @@ cascades.decoding.commit:find_emission 1
@@ -716,7 +716,7 @@ def _mutants(text: str) -> Iterator[Mutant]:
 
 
 def _change(hunk: str) -> list[str]:
-  """Returns the removed and the added text of a hunk."""
+  """What a hunk takes out, and what it puts in."""
   if hunk[0] == ' ':
     return hunk.strip().split(' => ')
   removed = re.sub(r'^-|^\+.*\n', '', hunk, flags=re.M)

@@ -64,7 +64,7 @@ _MEANINGLESS = {('alone', 'method'), ('alone', 'lenience')}
 
 @functools.cache
 def _outcome(**options):
-  """Returns tokens and counts of decoding with some options."""
+  """What is decoded with some options, and all that is counted of it."""
   # So near that whole drafts are kept now and then.
   pair = small.tables(0.2)
   if not options.get('gamma', 1):

@@ -1,4 +1,4 @@
-"""Drafters by name, through the sampler, and refusals."""
+"""What drafts for a verifier: by name, through the sampler, and refusals."""
 
 import dataclasses
 import functools
@@ -13,8 +13,9 @@ import pytest
 import small
 
 from cascades import drafters, load_model
-from cascades.drafters import pairing
+from cascades.drafters import binding, token_checks
 from cascades.drafters.recurrent import recurrent_checkpoint, recurrent_drafter
+from cascades.drafters.recurrent.recurrent_spec import RecurrentSpec
 from cascades.models import tokenizers
 from cascades.sampler import sampler
 from experiments import tasks
@@ -95,8 +96,7 @@ def test_a_drafter_with_fewer_positions_than_the_text_changes_nothing(drafter):
       file[name] for name in ('tokens', 'greedy_6', 'drawn_from_6')
     )
   verifier = load_model(FIXTURES / 'hf_gemma3')
-  drafts = pairing.load_drafter(str(FIXTURES / drafter))
-  bound_drafter = pairing.bind_drafter(verifier, drafts)
+  bound_drafter = binding.bind_drafter(verifier, str(FIXTURES / drafter))
   small.check_continued(verifier, bound_drafter, text, greedy, law[0])
 
 
@@ -107,17 +107,18 @@ def test_a_head_is_kept_and_knows_its_verifier(tmp_path):
   folder = tmp_path / 'head'
   recurrent_checkpoint.save(folder, head, verifier)
   loaded = recurrent_checkpoint.load(folder)
+  spec = RecurrentSpec(checkpoint=loaded)
   for name, x in head.items():
     np.testing.assert_array_equal(loaded.head[name], x)
   assert (folder / 'head.safetensors').stat().st_mode & 0o444 == 0o444
-  loaded.bind(verifier)
+  spec.bind(verifier)
   # In whatever order its weights lie.
   assert (
     recurrent_checkpoint.fingerprint(verifier.unpack()) == loaded.fingerprint
   )
   # Or as what they are loaded.
   half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), verifier.params)
-  loaded.bind(verifier._replace(params=half))
+  spec.bind(verifier._replace(params=half))
   with pytest.raises(ValueError, match='head was trained for a verifier with'):
     sampler.Sampler(drafter, str(folder))
   # A broken one is refused.
@@ -155,7 +156,7 @@ def test_a_head_is_kept_and_knows_its_verifier(tmp_path):
 )
 def test_a_head_of_other_tensors_is_refused(tmp_path, name, kind, shape):
   _save_small_head(tmp_path, [3, 5])
-  assert recurrent_checkpoint.load(tmp_path).says.tolist() == [3, 5]
+  assert recurrent_checkpoint.load(tmp_path).draft_vocab_ids.tolist() == [3, 5]
   small.as_type(tmp_path / 'head.safetensors', name, kind, shape)
   with pytest.raises(ValueError, match='cannot be read as a recurrent head'):
     recurrent_checkpoint.load(tmp_path)
@@ -177,10 +178,10 @@ def _save_small_head(folder, says):
 def test_a_head_says_tokens_of_its_verifier(tmp_path):
   verifier, _ = _models()
   _save_small_head(tmp_path, [3, verifier.model.vocab_size - 1])
-  recurrent_checkpoint.load(tmp_path).bind(verifier)
+  RecurrentSpec(path=str(tmp_path)).bind(verifier)
   _save_small_head(tmp_path, [3, verifier.model.vocab_size])
-  with pytest.raises(ValueError, match='says a token 768, and its verifier'):
-    recurrent_checkpoint.load(tmp_path).bind(verifier)
+  with pytest.raises(ValueError, match='768, got token 768; save'):
+    RecurrentSpec(path=str(tmp_path)).bind(verifier)
 
 
 def test_a_head_may_have_no_layers(tmp_path):
@@ -201,10 +202,10 @@ def test_another_vocabulary_is_refused():
   verifier, drafter = _models()
   model = dataclasses.replace(drafter.model, vocab_size=9)
   other = drafters.BoundDrafter(drafters.ModelDrafter(model), ())
-  with pytest.raises(ValueError, match='its vocabulary has 9 tokens'):
-    pairing.bind_drafter(verifier, other)
-  with pytest.raises(ValueError, match='gives 9 logits and the verifier 768'):
-    pairing.check_pair(verifier, drafter._replace(model=model))
+  with pytest.raises(ValueError, match='768 tokens of the verifier, got 9'):
+    binding.bind_drafter(verifier, other)
+  with pytest.raises(ValueError, match='got 9 and 768'):
+    token_checks.check_pair(verifier, drafter._replace(model=model))
 
 
 # --- Tokenizers ---
@@ -223,16 +224,18 @@ def test_models_of_two_families_are_refused():
   for other, said in (
     (
       _tokenizer(290, ('<start_of_turn>',)),
-      "(290 pieces) is not the verifier's (290 pieces), as token 5 is"
-      " '<start_of_turn>' in the one and '<0x00>' in the other",
+      "(290 pieces) must be the verifier's (290 pieces), but token 5 is"
+      " '<start_of_turn>' for the drafter and '<0x00>' for the verifier",
     ),
     (
       _tokenizer(295),
-      "(295 pieces) is not the verifier's (290 pieces), as token",
+      "(295 pieces) must be the verifier's (290 pieces), but token",
     ),
   ):
     drafter = verifier._replace(tokenizer=other)
-    message = conftest.refused('drafter', pairing.check_pair, verifier, drafter)
+    message = conftest.refused(
+      'drafter', token_checks.check_pair, verifier, drafter
+    )
     assert said in message
     assert message.endswith('take two models of one family.')
     conftest.refused('drafter', sampler.Sampler, _models()[0], drafter)
@@ -245,12 +248,12 @@ def test_tokenizers_that_only_cut_otherwise_go_together():
   other = tokenizers.Tokenizer(proto.replace(b'identity', b'nfkc____'))
   assert other != verifier.tokenizer
   assert tokenizers.first_difference(other, verifier.tokenizer) is None
-  pairing.check_pair(verifier, verifier._replace(tokenizer=other))
+  token_checks.check_pair(verifier, verifier._replace(tokenizer=other))
 
 
 def test_a_name_may_be_of_two_models():
   verifier, _ = _models()
-  bound_drafter = pairing.bind_drafter(
+  bound_drafter = binding.bind_drafter(
     verifier,
     'tiny-drafter+ngram:2',
     inner_method='fuzzy_kl_qp',
@@ -261,27 +264,36 @@ def test_a_name_may_be_of_two_models():
   assert float(bound_drafter.params[2]) == 0.5
   assert isinstance(drafter.drafter, drafters.NgramDrafter)
   # Strict, unless it is said otherwise.
-  first = pairing.bind_drafter(verifier, 'self:2+tiny-drafter')
+  first = binding.bind_drafter(verifier, 'self:2+tiny-drafter')
   assert float(first.params[2]) == first.drafter.method.strict == 0
   assert first.params[0] is verifier.params
   for name in 'tiny-drafter+ngram', 'self:2+ngram':
-    assert not pairing.is_model(name)
-    # How the two come to a token may hang on where their blocks begin.
-    assert pairing.kind_of(name).looks_at_block
+    kind = drafters.kind_of(name)
+    assert not kind.is_language_model
+    # The law of the two may depend on where their blocks begin.
+    assert kind.depends_on_block
 
 
 @pytest.mark.parametrize(
   ('drafter', 'options', 'said'),
   [
     ('self:6', {}, 'layers: must be from 1 to .* got 6'),
-    ('self:x', {}, "drafter: 'self:x' names no layers; write 'self:3'"),
-    ('ngram:0', {}, "drafter: 'ngram:0' names no tokens; write 'ngram:3'"),
-    ('ngram', dict(stop_below=0.5), 'stop_below: only a model that drafts'),
+    ('self:x', {}, "'self:x' must end with a number of layers; write"),
+    (
+      'ngram:0',
+      {},
+      "'ngram:0' must end with a number of tokens; write",
+    ),
+    (
+      'ngram',
+      dict(stop_below=0.5),
+      'stop_below: .* applies to language model',
+    ),
     (
       *('ngram', dict(drafts=2, verification='match')),
       'drafts: must be at most 1 with NgramDrafter',
     ),
-    ('tiny-drafter', dict(beam=True), 'beam: only a recurrent head'),
+    ('tiny-drafter', dict(beam=True), 'beam: .* applies to recurrent heads'),
     ('tiny-drafter', dict(drafts=0), 'drafts: must be 1 or more, got 0'),
     (
       'tiny-drafter',
@@ -298,10 +310,14 @@ def test_a_name_may_be_of_two_models():
       dict(drafts=2, verification='k_seq', method='cactus'),
       "'k_seq' needs a single one",
     ),
-    ('ngram+tiny-drafter', {}, "before '\\+' is no language model"),
+    ('ngram+tiny-drafter', {}, "language model must stand before '\\+'"),
     ('tiny-drafter+tiny-recurrent', {}, 'was trained for a verifier'),
     ('tiny-drafter+nowhere', {}, 'nowhere'),
-    ('tiny-drafter', dict(inner_gamma=2), 'inner_gamma: only a model that is'),
+    (
+      'tiny-drafter',
+      dict(inner_gamma=3),
+      'inner_gamma: .* applies to chained',
+    ),
     (
       'tiny-drafter+ngram',
       dict(inner_gamma=0),
@@ -316,7 +332,7 @@ def test_a_name_may_be_of_two_models():
     (
       'tiny-drafter+ngram',
       dict(inner_method='contrastive'),
-      'inner_lenience: contrastive is nowhere strict',
+      'inner_lenience: must be given for contrastive',
     ),
   ],
 )

@@ -10,7 +10,7 @@ import textwrap
 import pytest
 
 from cascades import methods, schedules, verification
-from cascades.drafters import specs
+from cascades.drafters import DRAFTERS
 from cascades.methods import caps
 from cascades.registries import OPTIONS, Option, Registry, split
 
@@ -18,7 +18,7 @@ _REGISTRIES = (
   methods.METHODS,
   schedules.SCHEDULES,
   verification.VERIFICATIONS,
-  specs.DRAFTERS,
+  DRAFTERS,
   caps.CAPS,
   OPTIONS,
 )
@@ -208,8 +208,9 @@ import jax.numpy as jnp
 from cascades import methods, schedules
 from cascades.contrib import capping
 from cascades.contrib.lenience_schedules import positions
-from cascades.drafters import NgramDrafter, specs
+from cascades.declarations import option
 from cascades.decoding import BoundDrafter
+from cascades.drafters import DrafterKind, NgramDrafter, Spec
 from cascades.verification_config import Verification
 
 
@@ -230,18 +231,19 @@ CAP = capping.TOP._replace(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Spec:
-  options = ('other_window',)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OtherSpec(Spec):
+  other_window: int = option(
+    1, kind=int, low=1, help='Tokens compared.', applies='other drafters'
+  )
 
-  def bind(self, verifier, other_window=1):
-    return BoundDrafter(NgramDrafter(other_window, other_window), ())
+  def bind(self, verifier):
+    drafter = NgramDrafter(self.other_window, self.other_window)
+    return BoundDrafter(drafter, ())
 
 
-DRAFTER = specs.Kind(
-  pattern='other_drafter',
-  says='a text look-up',
-  load=lambda name, dtype, mesh: Spec(),
+DRAFTER = DrafterKind(
+  spec=OtherSpec, syntax='other_drafter', help='another prompt look-up'
 )
 """
 _OTHER_OPTION = """

@@ -37,7 +37,7 @@ def make_summary(rows, names=POINTS):
 
 
 def make_frame(rows, names=POINTS):
-  """Returns the summary of a frame of records."""
+  """What `runs.summary` makes of it."""
   summary = make_summary(rows, names)
   return summary.assign(run='', variant=metrics.variants(summary))
 

@@ -1,4 +1,4 @@
-"""Cases and a workdir that tests of untrusted files share."""
+"""What the tests of strangers' files share: cases and a workdir."""
 
 import pathlib
 from collections.abc import Iterable, Mapping

@@ -21,7 +21,7 @@ import tiers
 from ml_collections import ConfigDict
 
 from cascades import decoding
-from cascades.drafters import pairing
+from cascades.drafters import binding, pairing
 from cascades.models import checkpoints, tokenizers
 from cascades.sampler import memory
 from experiments import cli, records, reports, sweep
@@ -537,7 +537,7 @@ def test_settings_of_a_model_are_among_its_facts(tmp_path):
   for window in (512, 256):
     file.write_text(json.dumps(config | {'sliding_window': window}))
     verifier = checkpoints.load_model(str(folder))
-    bound_drafter = pairing.bind_drafter(verifier, verifier)
+    bound_drafter = binding.bind_drafter(verifier, verifier)
     found.append(fingerprints.weights(verifier, bound_drafter))
   assert found[0]['verifier'] == found[1]['verifier']
   assert found[0]['settings'] != found[1]['settings']

@@ -1,4 +1,4 @@
-"""Names of the code that gave results."""
+"""What names the code that results are of."""
 
 import dataclasses
 import functools

@@ -266,7 +266,7 @@ def extend(
 
 
 @jax.jit
-def gather_rows(rows: PyTree, indices: Int[Array, 'N']) -> PyTree:
+def gather_rows(rows: Row, indices: Int[Array, 'N']) -> Row:
   """Returns the rows at some indices; an index may occur several times."""
   # Indices are in range; other modes would check this for each leaf.
   return jax.tree.map(lambda x: x.at[indices].get(mode='clip'), rows)

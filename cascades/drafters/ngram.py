@@ -1,7 +1,8 @@
-"""Prompt look-up: the drafter is the text itself.
+"""Prompt look-up: drafts that repeat continuations of the text.
 
-Where the last few tokens stood before, what followed them is drafted again
-(Saxena 2023; Yang et al. 2023, arXiv 2304.04487). No model, and no time.
+If the last tokens occurred earlier in the text, the tokens that followed them
+are drafted again (Saxena 2023; Yang et al. 2023, arXiv 2304.04487). There is no
+model, and drafting takes no time.
 """
 
 import dataclasses
@@ -14,56 +15,57 @@ from cascades.decoding.drafter import Draft, Drafter
 
 @dataclasses.dataclass(frozen=True)
 class NgramDrafter(Drafter):
-  """Drafts what followed the last tokens when they stood there before.
+  """Drafts the tokens that followed an earlier occurrence of the last ones.
 
-  Its tokens are chosen, not drawn: their q is one-hot. Where too little stands
-  there before it has nothing to say, and the verifier writes. To draft in vain
-  costs what the verifier takes for a block beside a token, of all rows of a
-  batch; so the default wants a text that goes along with an earlier one for a
-  while, and takes it that a token of that was another. Of several places the
-  one that most tokens agree with counts, and of equals the latest.
+  The q of each drafted token is one-hot. Without an occurrence the draft is
+  empty and the verifier decodes alone. A rejected draft costs every row of the
+  batch the difference between reading a block and reading a token, so the
+  default asks for a long match, in which single tokens may differ. The
+  occurrence with the most equal tokens is used; the latest one breaks ties.
 
   Attributes:
-    window: Last tokens that are looked for.
-    agreeing: How many of them must stand there, the last one among them.
+    window: Last tokens that are compared.
+    min_match: Tokens of the window that must be equal; the last token must
+      always be.
   """
 
   window: int = 12
-  agreeing: int = 9
+  min_match: int = 9
   max_drafts = 1
   allows_empty_draft = True
 
   def propose(self, params, state, context, *, gamma, drafts):
-    """What followed, at the place that agrees best."""
+    """Drafts the continuation of the best match."""
     length = context.length
-    start, found = self._match(context.tokens, length)
-    # What ends too soon is taken to go round: a text that repeats a word, or a
-    # line, has its last match just before its end.
+    start, is_match = self._best_match(context.tokens, length)
+    # A continuation that reaches the end of the text is repeated: the last
+    # match of a repeated word or line lies just before the end.
     period = jnp.maximum(1, length - start)
     tokens = context.tokens[start + jnp.arange(gamma) % period]
-    count = jnp.where(found, gamma, 0)
+    lengths = jnp.where(is_match, gamma, 0)
     draft = Draft(
       tokens=tokens[None],
       logits=None,
-      lengths=count[None],
+      lengths=lengths[None],
       has_bonus_probs=jnp.zeros((1,), bool),
       calls=jnp.zeros((), jnp.int32),
     )
     return draft, state, context.verifier_cache
 
-  def _match(
+  def _best_match(
     self, tokens: Int[Array, 'T'], length: Int[Array, '']
   ) -> tuple[Int[Array, ''], Bool[Array, '']]:
-    """Where the continuation begins, and whether there is one."""
-    at = jnp.arange(tokens.shape[0])
+    """Returns the index of the continuation, and True if there is one."""
+    index = jnp.arange(tokens.shape[0])
 
-    def same(back):
-      """Whether one of the last tokens stands as far before each place."""
-      last = tokens[jnp.maximum(length - back, 0)]
-      there = (at >= back) & (at < length) & (back < length)
-      return there & (jnp.roll(tokens, back) == last)
+    def is_equal(distance):
+      """Compares the token at a distance before the end and each index."""
+      token = tokens[jnp.maximum(length - distance, 0)]
+      in_text = (index >= distance) & (index < length) & (distance < length)
+      return in_text & (jnp.roll(tokens, distance) == token)
 
-    agree = sum(same(back) for back in range(1, self.window + 1)) * same(1)
-    most = agree.max()
-    latest = jnp.where(agree == most, at, 0).max()
-    return latest, most >= self.agreeing
+    num_equal = sum(is_equal(x) for x in range(1, self.window + 1))
+    num_equal = num_equal * is_equal(1)
+    best = num_equal.max()
+    latest = jnp.where(num_equal == best, index, 0).max()
+    return latest, best >= self.min_match

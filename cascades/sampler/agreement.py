@@ -22,7 +22,7 @@ import numpy as np
 
 from cascades import arguments, decoding, methods
 from cascades.decoding import faults
-from cascades.drafters import pairing
+from cascades.drafters import binding, token_checks
 from cascades.methods import processing
 from cascades.models import checkpoints, tokenizers
 from cascades.sampler import batching
@@ -173,8 +173,8 @@ def agreement(
   verifier, drafter = models
   if isinstance(verifier, str):
     verifier = checkpoints.load_model(verifier)
-  pairing.check_tokenizer(verifier, verifier.tokenizer)
-  bound_drafter = pairing.bind_drafter(verifier, drafter)
+  token_checks.check_tokenizer(verifier, verifier.tokenizer)
+  bound_drafter = binding.bind_drafter(verifier, drafter)
   # One block is drafted, whose logits are one array.
   gamma = arguments.integer(
     'max_new_tokens',

@@ -11,7 +11,7 @@ import numpy as np
 from cascades import arguments, compilation, decoding, drafters, schedules
 from cascades.config import DecodingConfig, without_effect
 from cascades.declarations import Option, options_of
-from cascades.drafters import pairing, specs
+from cascades.drafters import pairing, token_checks
 from cascades.methods import caps, processing
 from cascades.models import checkpoints, sharding, tokenizers, turns
 from cascades.sampler import (
@@ -89,7 +89,7 @@ class Sampler:
     self._memory_estimates: dict[tuple, memory.MemoryEstimate] = {}
     self._mesh = _mesh(mesh)
     if dtype is not None and not any(
-      isinstance(model, str) and specs.kind_of(model).takes_dtype(model)
+      isinstance(model, str) and drafters.parse_spec(model).takes_dtype
       for model in (verifier, drafter)
     ):
       raise ValueError(
@@ -109,7 +109,7 @@ class Sampler:
       for given in (verifier, drafter)
     )
     self.tokenizer = tokenizer or verifier.tokenizer
-    pairing.check_tokenizer(verifier, self.tokenizer)
+    token_checks.check_tokenizer(verifier, self.tokenizer)
     self._bind_drafter()
 
   def _bind_drafter(self) -> None:
@@ -123,7 +123,7 @@ class Sampler:
     self.bound_drafter = None
     self._check_drafter_options()
     if self.drafter is not None:
-      self.bound_drafter = pairing.bind_drafter(
+      self.bound_drafter = drafters.bind_drafter(
         verifier, self.drafter, **self._drafter_options
       )
       name = type(self.bound_drafter.drafter).__name__
@@ -505,7 +505,7 @@ class Sampler:
     if not isinstance(drafter, checkpoints.Checkpoint | None):
       size = self.verifier.model.vocab_size
       drafter = (
-        specs.Drafting(self.bound_drafter.drafter, size),
+        drafters.DrafterFootprint(self.bound_drafter.drafter, size),
         (self.bound_drafter.params),
       )
     models = self.verifier, drafter

@@ -23,7 +23,7 @@ from ml_collections import ConfigDict
 from cascades import decoding, load_model
 from cascades.config import DecodingConfig
 from cascades.declarations import options_of
-from cascades.drafters import pairing
+from cascades.drafters import binding, pairing
 from cascades.models import checkpoints, language, package_index
 from cascades.sampler import batching, outputs, sampler
 from experiments import tasks
@@ -160,7 +160,7 @@ def _measure_costs(load: Callable[[], _Models], key: dict[str, Any]) -> Figures:
     loops = {'reading': costs.forward_loop(verifier, width, config.context)}
     if gamma:
       options = {x: arm[x] for x in ('stop_below', 'beam') if x in arm}
-      bound_drafter = pairing.bind_drafter(verifier, drafter, **options)
+      bound_drafter = binding.bind_drafter(verifier, drafter, **options)
       loops['proposing'] = costs.proposal_loop(
         verifier,
         bound_drafter,

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cascades.config import DecodingConfig
-from cascades.drafters.specs import DRAFTERS, parts
+from cascades.drafters.drafter_kinds import DRAFTERS, split_chain
 from cascades.methods import Method
 from cascades.methods.caps import CAPS
 from cascades.methods.registry import is_builtin
@@ -73,7 +73,7 @@ def used_plugins(config: DecodingConfig, drafter: str) -> list[Any]:
     (VERIFICATIONS, config.verification),
     (SCHEDULES, config.schedule),
     (CAPS, cap),
-    *((DRAFTERS, name) for name in parts(drafter) or (drafter,)),
+    *((DRAFTERS, name) for name in split_chain(drafter) or (drafter,)),
   ]
   found = []
   for registry, spec in used:

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import pandas as pd
 
-from cascades.drafters import pairing
+from cascades.drafters import kind_of
 from experiments import cli, records, reports
 from experiments.analysis import example_selection, headline, runs, slices
 from experiments.records import metrics, unit_costs, versions
@@ -95,7 +95,7 @@ class Sweep:
     for name, task in self._tasks.items():
       examples, data = plan.load_examples(self.config, task)
       self._examples[name], self._data[name] = examples, data
-    if not pairing.is_model(self.config.drafter):
+    if not kind_of(self.config.drafter).is_language_model:
       self.curves = _without_drafter_alone(self.curves, self.config.drafter)
     self.curves = plan.with_models_alone(self.curves)
 
@@ -250,7 +250,7 @@ class Sweep:
     settings |= {'data': data} if data else {}
     # The curves replace the fields that they are made of.
     settings['curves'] = [curve.fields for curve in self.curves]
-    if pairing.kind_of(self.config.drafter).looks_at_block:
+    if kind_of(self.config.drafter).depends_on_block:
       # For readers of the results who lack the plug-in of the drafter.
       settings['block_by_block'] = True
     return records.plain(settings)

@@ -14,7 +14,7 @@ import jax
 from cascades import decoding
 from cascades.config import DecodingConfig
 from cascades.decoding import faults
-from cascades.drafters import pairing
+from cascades.drafters import binding, pairing
 from cascades.models import checkpoints, sharding, tokenizers, turns
 from cascades.sampler import batching, memory, sampler, scoring
 from cascades.sampler.outputs import SampleOutput
@@ -138,7 +138,7 @@ class Worker:
     self._chat = config.get('chat', False)
     if self._chat:
       turns.require_template(self._verifier.tokenizer)
-    self._bound_drafter = pairing.bind_drafter(
+    self._bound_drafter = binding.bind_drafter(
       self._verifier, self._drafter, **plan.drafting(config)
     )
     for curve in curves:

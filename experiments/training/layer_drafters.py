@@ -20,7 +20,7 @@ import optax
 from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
-from cascades.drafters import pairing
+from cascades.drafters import binding
 from cascades.models import checkpoints, language
 from experiments import records
 from experiments.sweeps import costs
@@ -283,7 +283,7 @@ def evaluate(
     stop_strings=('\n',),
   )
   gammas = sorted({1, 2, 3, 4, 6, 8, config.eval_gamma})
-  bound_drafter = pairing.bind_drafter(verifier, drafter)
+  bound_drafter = binding.bind_drafter(verifier, drafter)
   unit = costs.measure(
     verifier, drafter, bound_drafter, [(gamma, 1) for gamma in gammas]
   ).low

@@ -21,6 +21,7 @@ from ml_collections import ConfigDict
 
 from cascades.config import DecodingConfig
 from cascades.drafters.recurrent import recurrent_checkpoint, recurrent_drafter
+from cascades.drafters.recurrent.recurrent_spec import RecurrentSpec
 from cascades.models import checkpoints
 from cascades.sampler import sampler
 from experiments import records
@@ -199,7 +200,7 @@ def evaluate(
   Returns:
     By task: acceptance and tokens per verifier call, at temperature 1 and 0.
   """
-  head, gamma = recurrent_checkpoint.load(folder), config.eval_gamma
+  head, gamma = RecurrentSpec(path=str(folder)).load(), config.eval_gamma
   return {
     name: {
       f'{score}, {temperature}': value
@@ -273,7 +274,7 @@ def write_card(
     command: Command that repeats the training.
   """
   loaded = recurrent_checkpoint.load(folder)
-  head, ids = loaded.head, loaded.says
+  head, ids = loaded.head, loaded.draft_vocab_ids
   data = (
     f'{config.texts} answers of the verifier itself, at temperature 1, to\n'
     '  training problems of `experiments.tasks`; no held-out problem was seen'

@@ -1,9 +1,9 @@
-"""A drafter that is drafted for: cascades of three models and more.
+"""A drafter that has a drafter: cascades of three models and more.
 
-The middle model and a smaller drafter decode as they would alone, by a method
-of their own (CS-Drafting's vertical cascade, Chen et al. 2023, arXiv
-2312.11462). What they emit follows a declared law, given what was written; so
-that law is the q of the outer verification, and the outer law is kept.
+The outer model and an inner drafter decode together by a method of their own
+(CS-Drafting's vertical cascade, Chen et al. 2023, arXiv 2312.11462). The tokens
+that they emit follow a declared law, given the text before. That law is the q
+of the verification by the verifier, whose law therefore holds too.
 """
 
 import dataclasses
@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from cascades import decoding, drafters, methods, verification
 from cascades.decoding.drafter import State
@@ -18,17 +19,17 @@ from cascades.decoding.drafter import State
 
 @dataclasses.dataclass(frozen=True)
 class ChainDrafter(drafters.Drafter):
-  """A model drafts, and a drafter drafts for it.
+  """An outer model that drafts, with an inner drafter.
 
-  Its parameters are (middle model's, drafter's, lenience).
+  The parameters are (the outer model's, the inner drafter's, lenience).
 
   Attributes:
-    model: The middle model, which verifies here.
-    drafter: Drafts for it; any that needs no hidden state.
-    method: Decides which drafts the inner pair keeps.
+    model: The outer model, the verifier of the inner pair.
+    drafter: The inner drafter; must not need hidden states.
+    method: Method that decides which inner drafts are accepted.
     gamma: Tokens per inner block.
-    verification_config: How the inner pair verifies. Every token must follow
-      the law, so the bonus must be the target's.
+    verification_config: Verification of the inner pair. Every token must follow
+      the law of the method, so the bonus token must be drawn from the target.
   """
 
   model: Any
@@ -39,22 +40,21 @@ class ChainDrafter(drafters.Drafter):
   max_drafts = 1
 
   def __post_init__(self):
-    self.verification_config.check(self.method)
+    verification_config = self.verification_config
+    verification_config.check(self.method)
     if self.gamma < 1:
-      raise ValueError(f'gamma: {self.gamma} will not do; give 1 or more.')
-    keeps_law = (
-      self.verification_config.bonus == 'target'
-      and self.verification_config.kind.keeps_law
-    )
+      raise ValueError(f'gamma: must be 1 or more, got {self.gamma}.')
+    keeps_law = verification_config.kind.keeps_law
+    keeps_law &= verification_config.bonus == 'target'
     if not keeps_law or self.drafter.needs_hidden:
       raise ValueError(
-        'drafter: within a chain every token must follow the law, and nothing'
-        " is told of hidden states; take bonus='target', verification 'token'"
-        " or 'block', and another drafter."
+        'drafter: every token of a chained drafter must follow the law, and'
+        " hidden states are not supported by it; take bonus='target',"
+        " verification 'token' or 'block', and another inner drafter."
       )
 
   @property
-  def _inner(self) -> decoding.StepConfig:
+  def _step_config(self) -> decoding.StepConfig:
     models = decoding.Models(self.model, self.drafter)
     return decoding.StepConfig(
       models, self.method, self.gamma, self.verification_config
@@ -62,34 +62,36 @@ class ChainDrafter(drafters.Drafter):
 
   @property
   def cache_headroom(self) -> int:
-    """Positions that the last inner block may take past the drafts."""
-    return self._inner.cache_headroom + 1
+    """Slots that the last inner block may take past the drafts."""
+    return self._step_config.cache_headroom + 1
 
   def init(self, params, cache_length):
-    """Both caches, empty."""
-    middle, small, _ = params
+    """Returns the empty caches of both."""
+    outer, inner, _ = params
     return (
-      self.model.init_cache(middle, cache_length),
-      self.drafter.init(small, cache_length),
+      self.model.init_cache(outer, cache_length),
+      self.drafter.init(inner, cache_length),
     )
 
   def read(self, params, state, tokens, position):
-    """Both models read."""
-    middle, small, _ = params
-    return (
-      decoding.read(self.model, middle, state[0], tokens, position)[1],
-      self.drafter.read(small, state[1], tokens, position),
+    """Reads tokens into both caches."""
+    outer, inner, _ = params
+    outer_cache, inner_state = state
+    _, outer_cache = decoding.read(
+      self.model, outer, outer_cache, tokens, position=position
     )
+    return outer_cache, self.drafter.read(inner, inner_state, tokens, position)
 
   def propose(self, params, state, context, *, gamma, drafts):
-    """Runs the inner loop until every row has gamma + 1 tokens.
+    """Runs the inner loop until every row of the batch has gamma + 1 tokens.
 
-    The last of them is not drafted; its law is that of the bonus token.
+    The last of these tokens is not drafted; its law is q of the bonus token.
     """
-    middle, small, lenience = params
-    size = gamma + 1 + self.gamma + 1
-    rows = jnp.zeros((size, self.model.vocab_size), jnp.float32)
-    inner = decoding.SamplingState(
+    outer, inner, lenience = params
+    logprobs = jnp.zeros(
+      (gamma + 1 + self.gamma + 1, self.model.vocab_size), jnp.float32
+    )
+    start = decoding.SamplingState(
       tokens=context.tokens,
       length=context.length,
       done=jnp.zeros((), bool),
@@ -104,82 +106,82 @@ class ChainDrafter(drafters.Drafter):
       prompt_length=context.length,
       limit=context.length + gamma + 1,
     )
-    never = jnp.full((1,), -1, jnp.int32)
+    no_stop_token = jnp.full((1,), -1, jnp.int32)
 
-    def body(carry):
-      before, rows, _ = carry
-      inner, info = decoding.step(
-        before,
-        decoding.Params(middle, small),
+    def decode_block(carry):
+      state, logprobs, _ = carry
+      next_state, info = decoding.step(
+        state,
+        decoding.Params(outer, inner),
         context.sampling,
-        never,
-        step_config=self._inner,
+        no_stop_token,
+        step_config=self._step_config,
         with_law=True,
       )
-      # A row that has enough writes past its end, and looks at nothing of it.
-      at = jnp.minimum(before.length - context.length, gamma + 1)
-      # A fault of either model is one of what they draft together.
-      position = before.length + jnp.arange(len(info.law))
+      assert info.law is not None
+      # A finished row writes past its end, where nothing is read.
+      offset = jnp.minimum(state.length - context.length, gamma + 1)
+      # A fault of either model is a fault of the chained drafter.
+      position = state.length + jnp.arange(len(info.law))
       is_bad = info.fault.is_fault & (position >= info.fault.position)
       law = jnp.where(is_bad[:, None], jnp.nan, jnp.log(info.law))
-      rows = jax.lax.dynamic_update_slice(rows, law, (at, 0))
-      anyone = jax.lax.pmax(~inner.done, decoding.ROWS)
-      return inner, rows, anyone
+      logprobs = jax.lax.dynamic_update_slice(logprobs, law, (offset, 0))
+      any_active = jax.lax.pmax(~next_state.done, decoding.ROWS)
+      return next_state, logprobs, any_active
 
-    inner, rows, _ = jax.lax.while_loop(
-      lambda carry: carry[2], body, (inner, rows, jnp.ones((), bool))
+    carry = start, logprobs, jnp.ones((), bool)
+    end, logprobs, _ = jax.lax.while_loop(
+      lambda carry: carry[2], decode_block, carry
     )
-    drafted = jax.lax.dynamic_slice(inner.tokens, (context.length,), (gamma,))
-    # Calls are those of the middle model, one a block, which cost the most.
+    tokens = jax.lax.dynamic_slice(end.tokens, (context.length,), (gamma,))
+    # Calls are those of the outer model, one per block, which cost the most.
     draft = decoding.full_length_draft(
-      drafted[None], rows[: gamma + 1, None], inner.blocks
+      tokens[None], logprobs[: gamma + 1, None], end.blocks
     )
-    return (
-      draft,
-      (inner.verifier_cache, inner.drafter_state),
-      context.verifier_cache,
-    )
+    state = end.verifier_cache, end.drafter_state
+    return draft, state, context.verifier_cache
 
   def rollback(self, state, position, draft_index, length, *, gamma, drafts):
-    """Both models forget what did not stay."""
-    middle, small = state
+    """Rolls both caches back."""
+    outer_cache, inner_state = state
     return (
-      self.model.rewind(middle, length),
+      self.model.rewind(outer_cache, length),
       self.drafter.rollback(
-        small, position, draft_index, length, gamma=self.gamma, drafts=1
+        inner_state, position, draft_index, length, gamma=self.gamma, drafts=1
       ),
     )
 
   def resize(self, params, state: State, cache_length):
-    """Both caches with another room."""
-    middle, small, _ = params
+    """Returns both caches with room for `cache_length` tokens."""
+    outer, inner, _ = params
     return (
-      self.model.resize(middle, state[0], cache_length),
-      self.drafter.resize(small, state[1], cache_length),
+      self.model.resize(outer, state[0], cache_length),
+      self.drafter.resize(inner, state[1], cache_length),
     )
 
   def processed_probs(self, logits, sampling):
-    """Rows are logarithms of the law, which temperature is already in."""
+    """Returns q, of which `logits` are logarithms after temperature."""
     return jnp.exp(logits)
 
 
 def chain(
   model: Any,
-  params: Any,
+  params: PyTree,
   inner: drafters.BoundDrafter,
+  *,
   method: methods.Method,
   lenience: float,
   gamma: int,
 ) -> drafters.BoundDrafter:
-  """A model and what drafts for it, as a drafter of a larger one.
+  """Makes a drafter of a model and the model's own drafter.
 
   Args:
-    model: The middle model.
-    params: Its parameters.
-    inner: Drafts for it.
-    method: Decides what `model` keeps of what `inner` drafted.
-    lenience: How readily it keeps that.
-    gamma: Tokens per block of the two.
+    model: The outer model.
+    params: Parameters of the outer model.
+    inner: The inner drafter, bound to the model.
+    method: Method that decides which inner drafts the model accepts.
+    lenience: Lenience of the method.
+    gamma: Tokens per inner block.
   """
   drafter = ChainDrafter(model, inner.drafter, method, gamma)
   return drafters.BoundDrafter(

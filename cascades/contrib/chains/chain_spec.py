@@ -1,124 +1,166 @@
-"""Three models by name: a middle one that drafts, and what drafts for it.
+"""The spec of a chained drafter: a model, and what drafts for the model.
 
-'MIDDLE+SMALL' is a model and a drafter of its own, each as `pairing` knows it:
-'tiny-drafter+ngram', 'self:6+tiny-drafter'. The two decode by a method of their
-own; see `chain_drafter`. With a fuzzy gate for both methods that is PyramidSD
-(arXiv 2510.12966), which was not compared with its authors' code (unverified).
+'MODEL+DRAFTER' names two drafters, such as 'tiny-drafter+ngram' or
+'self:6+tiny-drafter'. The two decode by a method of their own; see
+`chain_drafter`. With a fuzzy gate for both methods that is PyramidSD (arXiv
+2510.12966), which was not compared with its authors' code (unverified).
 """
 
 import dataclasses
-from typing import Any
+import math
+from typing import TYPE_CHECKING, Any
 
-from cascades import arguments, drafters, methods
-from cascades.contrib.chains.chain_drafter import chain
-from cascades.drafters import pairing, specs
-from cascades.models import checkpoints
+from cascades import arguments
+from cascades.declarations import option
+from cascades.drafters import drafter_kinds, drafter_spec
+from cascades.drafters.language_model_spec import LanguageModelSpec
+from cascades.drafters.self_speculative_spec import SelfSpeculativeSpec
+
+if TYPE_CHECKING:
+  import jax
+  from jaxtyping import PyTree
+
+  from cascades.decoding import BoundDrafter
+  from cascades.models.checkpoints import Checkpoint
+
+_APPLIES = "chained drafters, such as 'self:6+ngram'"
+
+
+def _check_method(value: Any) -> Any:
+  # Importing methods imports JAX, which flags and help do without.
+  from cascades import methods
+
+  methods.get_method(value, 'inner_method')
+  return value
+
+
+def _check_lenience(value: Any) -> float:
+  return arguments.number('inner_lenience', value, -math.inf, math.inf)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Inner:
-  """Options of the inner pair: the middle model and its own drafter.
+class ChainSpec(drafter_spec.Spec):
+  """A model that drafts for the verifier, and a drafter of that model.
 
   Attributes:
-    method: Decides which drafts the middle model keeps.
-    lenience: The method's lenience; None for its strict one.
-    gamma: Tokens per block of the two.
-
-  Raises:
-    ValueError: A value is out of its range; names the option.
+    outer: The model that drafts: a language model or the verifier's own first
+      layers.
+    inner: The drafter of that model.
+    inner_method: Method that decides which inner drafts the model accepts.
+    inner_lenience: Lenience of the inner method; None for its strict lenience.
+    inner_gamma: Tokens per inner block.
   """
 
-  method: str | methods.Method = 'speed'
-  lenience: float | None = None
-  gamma: int = 2
+  outer: drafter_spec.Spec
+  inner: drafter_spec.Spec
+  inner_method: Any = option(
+    None,
+    kind=str,
+    help='Method of the model and its drafter; None for speed.',
+    applies=_APPLIES,
+    needs=('drafting',),
+    check=_check_method,
+  )
+  inner_lenience: float | None = option(
+    None,
+    kind=float,
+    help='Lenience of the inner method; None for its strict lenience.',
+    applies=_APPLIES,
+    needs=('drafting',),
+    check=_check_lenience,
+  )
+  inner_gamma: int = option(
+    2,
+    kind=int,
+    low=1,
+    help='Tokens per block of the model and its drafter.',
+    applies=_APPLIES,
+    needs=('drafting',),
+  )
 
-  def __post_init__(self):
-    method = methods.get_method(self.method, 'inner_method')
-    lenience = self.lenience
+  @classmethod
+  def claims(cls, name: str) -> bool:
+    """Returns True for names such as 'tiny-drafter+ngram'."""
+    return drafter_kinds.split_chain(name) is not None
+
+  @classmethod
+  def parse(cls, name: str) -> 'ChainSpec':
+    """Returns the spec of a name such as 'tiny-drafter+ngram'."""
+    names = drafter_kinds.split_chain(name) or (name, '')
+    outer, inner = map(drafter_kinds.parse_spec, names)
+    return cls(outer=outer, inner=inner)
+
+  @property
+  def takes_dtype(self) -> bool:
+    """True if the model or its drafter takes a dtype."""
+    return self.outer.takes_dtype or self.inner.takes_dtype
+
+  def describe(self, dtype: str | None = None) -> tuple[Any, 'PyTree'] | None:
+    """Describes the outer model, which is by far the larger one."""
+    return self.outer.describe(dtype)
+
+  def load(
+    self, dtype: str | None = None, mesh: 'jax.sharding.Mesh | None' = None
+  ) -> 'ChainSpec':
+    """Returns a spec with the parameters of both."""
+    return dataclasses.replace(
+      self,
+      outer=self.outer.load(dtype, mesh),
+      inner=self.inner.load(dtype, mesh),
+    )
+
+  def bind(self, verifier: 'Checkpoint') -> 'BoundDrafter':
+    """Binds the drafter to the model, and the two to a verifier.
+
+    Raises:
+      ValueError: The outer drafter is no language model, the models do not
+        share a tokenizer, or the inner method is never strict and no lenience
+        is given.
+    """
+    from cascades import methods
+    from cascades.contrib.chains.chain_drafter import chain
+    from cascades.drafters import token_checks
+
+    method = methods.get_method(self.inner_method or 'speed', 'inner_method')
+    lenience = self.inner_lenience
     if lenience is None:
       lenience = method.strict
     if lenience is None:
       raise ValueError(
-        f'inner_lenience: {method.name} is nowhere strict; give one.'
+        f'inner_lenience: must be given for {method.name}, which is never'
+        ' strict; give one.'
       )
-    checked = dict(
+    checkpoint = self._outer_model(verifier)
+    token_checks.check_pair(verifier, checkpoint)
+    return chain(
+      checkpoint.model,
+      checkpoint.params,
+      self.inner.bind(checkpoint),
       method=method,
-      lenience=arguments.number(
-        'inner_lenience', lenience, -float('inf'), float('inf')
-      ),
-      gamma=arguments.integer('inner_gamma', self.gamma, 1),
+      lenience=lenience,
+      gamma=self.inner_gamma,
     )
-    for name, value in checked.items():
-      # Frozen for everyone else.
-      object.__setattr__(self, name, value)
 
-
-@dataclasses.dataclass(frozen=True)
-class ChainSpec:
-  """A model that drafts, and what drafts for it.
-
-  Attributes:
-    middle: The model: a `Checkpoint`, or the verifier's first layers.
-    small: Drafts for it, as `specs.Kind.load` gives it.
-  """
-
-  middle: Any
-  small: Any
-  options = ('inner_method', 'inner_lenience', 'inner_gamma')
-
-  def bind(
-    self, verifier: checkpoints.Checkpoint, **options: Any
-  ) -> drafters.BoundDrafter:
-    """Binds the two to a verifier.
-
-    Args:
-      verifier: The verifier.
-      **options: Fields of `Inner`, behind 'inner_'.
+  def _outer_model(self, verifier: 'Checkpoint') -> 'Checkpoint':
+    """Returns the outer model as a checkpoint.
 
     Raises:
-      ValueError: The first is no language model, the models do not share a
-        tokenizer, or an option is out of its range.
+      ValueError: The outer drafter is no language model.
     """
-    inner = Inner(**{k.removeprefix('inner_'): v for k, v in options.items()})
-    middle = self.middle
-    if isinstance(middle, specs.SelfSpec):
-      first = middle.bind(verifier)
-      middle = verifier._replace(model=first.drafter.model)
-    if not isinstance(middle, checkpoints.Checkpoint):
-      raise ValueError(
-        "drafter: what stands before '+' is no language model, which could be"
-        ' drafted for; take a model, or its first layers by self:N.'
-      )
-    pairing.check_pair(verifier, middle)
-    small = pairing.bind_drafter(middle, self.small)
-    return chain(
-      middle.model,
-      middle.params,
-      small,
-      inner.method,
-      inner.lenience,
-      inner.gamma,
+    if isinstance(self.outer, LanguageModelSpec):
+      return self.outer.loaded_checkpoint()
+    if isinstance(self.outer, SelfSpeculativeSpec):
+      model = verifier.model.first_layers(self.outer.layers)
+      return verifier._replace(model=model)
+    raise ValueError(
+      "drafter: a language model must stand before '+', as only a model can be"
+      " drafted for; give a model, or the verifier's first layers by self:N."
     )
 
 
-def _load(name: str, dtype: str | None, mesh) -> ChainSpec:
-  return ChainSpec(
-    *(pairing.load_drafter(part, dtype, mesh) for part in specs.parts(name))
-  )
-
-
-def _describe(name: str, dtype: str | None):
-  # The middle model is by far the larger.
-  return pairing.describe(specs.parts(name)[0], dtype)
-
-
-KIND = specs.Kind(
-  pattern='tiny-drafter+ngram',
-  says='a model, and what drafts for it',
-  has_prefix=False,
-  load=_load,
-  describe=_describe,
-  takes_dtype=lambda name: any(
-    specs.kind_of(part).takes_dtype(part) for part in specs.parts(name)
-  ),
+KIND = drafter_kinds.DrafterKind(
+  spec=ChainSpec,
+  syntax='tiny-drafter+ngram',
+  help='a model, and what drafts for the model',
+  claims=ChainSpec.claims,
 )

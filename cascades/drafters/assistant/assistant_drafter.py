@@ -1,174 +1,142 @@
-"""Gemma 4's own drafters: a few layers that look into the verifier's caches.
+"""Gemma 4's own drafters: layers that attend to the verifier's caches.
 
-Google ships one for each size (`gemma-4-E2B-it-assistant` and so on). Its
-layers have no keys and values: each attends to what the verifier's last layer
-of its kind, with a window or without, has cached. With E the verifier's table
-of width D, x the last token, and s the verifier's last hidden state where it
-said x,
+Google ships an assistant for each size (`gemma-4-E2B-it-assistant` and so on).
+Its layers have no keys and values: each attends to those that the verifier's
+last layer of its kind, with a window or without, has cached. With E the
+verifier's table of width D, x the last token, and s the verifier's last hidden
+state, which predicted x,
 
   y = P [sqrt(D) E_x; s],   y <- layers(y),   u = norm(y)
   logits = (the assistant's own table) u,   s' = Q u
 
-and so on with the token that is drafted and s'. Queries stand at the last
-token's place for a whole block, of which nothing is cached: what a later step
-knows of an earlier one is in s' alone. So its q hangs on where a block began.
+The next step takes the drafted token and s'. Queries have the position of the
+last token for the whole block, and nothing of the block is cached: a later step
+knows of an earlier one through s' alone. So q depends on where a block began.
 
-With `top`, only the tokens of so many groups get logits: those whose centroids
-have the largest products with u. Others have -inf; or, as in transformers, one
-less than the least of the logits, which gives each of them a little. The text
-follows its law either way.
+With `top`, only the tokens of that many groups get logits: the groups whose
+centroids have the largest products with u. Other tokens get -inf or, as in
+transformers, the smallest of the logits minus 1. The law holds either way.
 
-Known from transformers' modeling_gemma4_assistant, of which nothing is copied:
-its loop leaves rejected drafts in sight, shows layers with a window two keys
-more than the verifier's own layers see, and takes the likeliest token for one
-that was drawn.
+The design follows transformers' modeling_gemma4_assistant, without its code.
+The loop of transformers leaves rejected drafts visible, shows layers with a
+window two keys more than the verifier's own layers see, and takes the most
+probable token instead of a sample.
 """
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
-from cascades.drafters.recurrent import recurrent_drafter
-
-# Of what is not to be seen; finite, since nothing may be seen at all.
-_HIDDEN = -2.3819763e38
-_EPSILON = 1e-6
-
-
-class Bank(NamedTuple):
-  """What a kind of layer attends to.
-
-  Attributes:
-    keys: Turned and normed.
-    values: Normed.
-    seen: Which slots.
-  """
-
-  keys: Float[Array, 'S K h']
-  values: Float[Array, 'S K h']
-  seen: Bool[Array, 'S']
-
-
-def norm(
-  x: Float[Array, '*B n'],
-  scale: Float[Array, '*S n'],
-  epsilon: float = _EPSILON,
-) -> Array:
-  """Divided by its root mean square, in float32, and multiplied."""
-  y = x.astype(jnp.float32)
-  y = y * jax.lax.rsqrt((y * y).mean(-1, keepdims=True) + epsilon)
-  return (y * scale.astype(jnp.float32)).astype(x.dtype)
-
-
-def attend(queries: Float[Array, 'N h'], *banks: Bank) -> Float[Array, 'N h']:
-  """What each query finds in all of them; a few share a key's head."""
-  heads, size = queries.shape
-  grouped = queries.reshape(banks[0].keys.shape[1], -1, size)
-
-  def found(bank):
-    products = jnp.einsum('kgh,skh->kgs', grouped, bank.keys)
-    return jnp.where(bank.seen, products.astype(jnp.float32), _HIDDEN)
-
-  weights = jnp.concatenate([found(bank) for bank in banks], -1)
-  weights = jax.nn.softmax(weights).astype(queries.dtype)
-  ends = np.cumsum([len(bank.keys) for bank in banks])
-  parts = jnp.split(weights, ends[:-1], -1)
-  # Weighed apart: to join them would copy the longest for every token.
-  return sum(
-    jnp.einsum('kgs,skh->kgh', part, bank.values)
-    for part, bank in zip(parts, banks, strict=True)
-  ).reshape(heads, size)
+from cascades.drafters.cached_attention import KeyValueView, attend, rms_norm
+from cascades.drafters.stepwise import Recurrence, StepwiseDrafter
 
 
 @dataclasses.dataclass(frozen=True)
-class AssistantDrafter(recurrent_drafter.Unrolled):
+class AssistantDrafter(StepwiseDrafter):
   """Drafts with an assistant; parameters are (its own, the verifier's).
 
   Attributes:
     model: The verifier, a Gemma 4.
-    kinds: Of its layers, gemma's names: 'LOCAL_SLIDING' or 'GLOBAL'.
+    layer_types: Gemma's name for the attention of each layer, 'LOCAL_SLIDING'
+      or 'GLOBAL'.
     top: Groups of tokens that get logits; None for all tokens.
-    fill_unselected_logits: True to give tokens of other groups the least
-      logit minus 1, as transformers does; False to give them -inf.
+    fill_unselected_logits: True if tokens of other groups get the smallest
+      logit minus 1, as in transformers; False gives them -inf.
   """
 
   model: Any
-  kinds: tuple[str, ...]
+  layer_types: tuple[str, ...]
   top: int | None = None
   fill_unselected_logits: bool = True
 
-  def banks(self, cache: PyTree, length: Int[Array, '']) -> dict[str, Bank]:
-    """What layers of each kind see of a sequence.
+  def views(
+    self, cache: PyTree, length: Int[Array, '']
+  ) -> dict[str, KeyValueView]:
+    """Returns the keys and values that layers of each type attend to.
 
     Args:
-      cache: The verifier's.
-      length: Of the sequence; the last token is not in the cache.
+      cache: The verifier's cache; lacks the last token.
+      length: Tokens of the sequence.
     """
-    found, at = {}, length - 1
-    for kind, i in self.model.last_cached_layers.items():
+    views, position = {}, length - 1
+    for layer_type, i in self.model.last_cached_layers.items():
       layer = cache[f'layer_{i}']
       slots = jnp.arange(layer['k'].shape[1])
-      # Beyond are rejected drafts.
-      seen = slots < at
-      if kind == 'LOCAL_SLIDING':
-        seen &= slots > at - self.model.module.config.sliding_window_size
-      found[kind] = Bank(layer['k'][0], layer['v'][0], seen)
-    return found
+      # Later slots hold rejected drafts.
+      is_visible = slots < position
+      if layer_type == 'LOCAL_SLIDING':
+        window = self.model.module.config.sliding_window_size
+        is_visible &= slots > position - window
+      views[layer_type] = KeyValueView(layer['k'][0], layer['v'][0], is_visible)
+    return views
 
   def step(
     self,
     params: tuple[PyTree, PyTree],
-    banks: dict[str, Bank],
-    at: Int[Array, ''],
+    views: dict[str, KeyValueView],
+    position: Int[Array, ''],
     state: Float[Array, 'D'],
     token: Int[Array, ''],
   ) -> tuple[Float[Array, 'D'], Float[Array, 'V']]:
-    """One token read: the next state, and the logits of the token after it.
+    """Reads one token.
 
     Args:
-      params: The assistant's, and the verifier's.
-      banks: What its layers see.
-      at: Where queries stand.
-      state: The verifier's or its own.
-      token: The last one.
+      params: Parameters of the assistant and of the verifier.
+      views: The keys and values of each type of layer.
+      position: Position of the queries.
+      state: The verifier's last hidden state, or the state of the last step.
+      token: The token.
+
+    Returns:
+      The next state, and the logits of the next token.
     """
-    own, verifier = params
+    assistant, verifier = params
     embedded = self.model.embed(verifier, token)
     scale = jnp.sqrt(embedded.shape[-1]).astype(embedded.dtype)
-    y = jnp.concatenate([embedded * scale, state]) @ own['before']
-    for kind, layer in zip(self.kinds, own['layers'], strict=True):
-      x = norm(y, layer['pre_attention'])
+    y = jnp.concatenate([embedded * scale, state]) @ assistant['before']
+    layers = zip(self.layer_types, assistant['layers'], strict=True)
+    for layer_type, layer in layers:
+      x = rms_norm(y, layer['pre_attention'])
       queries = jnp.einsum('d,dnh->nh', x, layer['query'])
-      queries = norm(queries, layer['query_norm'])
-      queries = self.model.apply_rope(queries, at, kind)
-      x = jnp.einsum('nh,nhd->d', attend(queries, banks[kind]), layer['out'])
-      y = y + norm(x, layer['post_attention'])
-      x = norm(y, layer['pre_feed_forward'])
+      queries = rms_norm(queries, layer['query_norm'])
+      queries = self.model.apply_rope(queries, position, layer_type)
+      attended = attend(queries, views[layer_type])
+      x = jnp.einsum('nh,nhd->d', attended, layer['out'])
+      y = y + rms_norm(x, layer['post_attention'])
+      x = rms_norm(y, layer['pre_feed_forward'])
       x = jax.nn.gelu(x @ layer['gate'], approximate=True) * (x @ layer['up'])
-      y = y + norm(x @ layer['down'], layer['post_feed_forward'])
+      y = y + rms_norm(x @ layer['down'], layer['post_feed_forward'])
       y = y * layer['scale']
-    u = norm(y, own['norm'])
-    return u @ own['after'], self.logits(own, u)
+    u = rms_norm(y, assistant['norm'])
+    return u @ assistant['after'], self.logits(assistant, u)
 
-  def logits(self, own: PyTree, u: Float[Array, 'd']) -> Float[Array, 'V']:
-    """What the assistant says of its last state."""
-    table = own['table']
+  def logits(
+    self, assistant: PyTree, u: Float[Array, 'd']
+  ) -> Float[Array, 'V']:
+    """Returns the logits of all tokens.
+
+    Args:
+      assistant: Parameters of the assistant.
+      u: The normed output of the last layer.
+    """
+    table = assistant['table']
     if self.top is None:
       return table @ u
-    near = jnp.dot(own['centroids'], u, preferred_element_type=jnp.float32)
-    _, groups = jax.lax.top_k(near, self.top)
-    ids = own['groups'][groups].ravel()
-    said = table[ids] @ u
-    rest = said.min() - 1 if self.fill_unselected_logits else -jnp.inf
-    return jnp.full(len(table), rest, said.dtype).at[ids].set(said)
+    scores = jnp.dot(
+      assistant['centroids'], u, preferred_element_type=jnp.float32
+    )
+    _, groups = jax.lax.top_k(scores, self.top)
+    ids = assistant['groups'][groups].ravel()
+    selected = table[ids] @ u
+    fill = selected.min() - 1 if self.fill_unselected_logits else -jnp.inf
+    return jnp.full(len(table), fill, selected.dtype).at[ids].set(selected)
 
   def start(self, params, state, context, gamma):
-    """All drafts look at what is written, and at themselves."""
-    banks = self.banks(context.verifier_cache, context.length)
-    step = functools.partial(self.step, params, banks, context.length - 1)
-    return step, context.hidden, None
+    """Returns the recurrence of the assistant over the verifier's caches."""
+    views = self.views(context.verifier_cache, context.length)
+    step = functools.partial(self.step, params, views, context.length - 1)
+    return Recurrence(step, context.hidden)

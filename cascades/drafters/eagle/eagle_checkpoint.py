@@ -1,9 +1,9 @@
 """EAGLE-3 heads on disk: folders as the `speculators` library writes them.
 
-config.json says `speculators_model_type: eagle3`; other algorithms of that
-library are refused, and so are layers that are not Llama's. Which verifier a
-head was trained for is told by sizes alone: for another of the same size it
-drafts badly, and nothing is wrong but the speed.
+Their config.json has `speculators_model_type: eagle3`; other algorithms of the
+library are refused, and so are layers that are not Llama's. A head does not
+record its verifier, so only sizes are checked. With another verifier of the
+same size its drafts are useless: texts stay right, but slow.
 """
 
 import pathlib
@@ -16,10 +16,9 @@ import numpy as np
 import pydantic
 from jaxtyping import PyTree
 
-from cascades.decoding import BoundDrafter
-from cascades.drafters import specs
+from cascades.drafters.drafter_spec import DrafterFootprint
 from cascades.drafters.eagle import eagle_drafter
-from cascades.drafters.language_model import NoDrafter
+from cascades.drafters.no_drafter import NoDrafter
 from cascades.models import (
   checkpoints,
   families,
@@ -31,14 +30,14 @@ from cascades.untrusted import display
 from cascades.untrusted.schema import Count, Positive, Schema, Size, one_of
 
 _KIND = 'speculators_model_type'
-_TAPS = 'eagle_aux_hidden_state_layer_ids'
+_LAYER_IDS = 'eagle_aux_hidden_state_layer_ids'
 
 
 _Kinds = Annotated[Any, one_of(None, [families.FULL], [families.SLIDING])]
 
 
 class _Layer(Schema):
-  """Fields of a layer of Llama's; what is absent is as transformers has it."""
+  """The fields of a Llama layer, with the defaults of transformers."""
 
   model_type: Annotated[Any, one_of('llama')] = 'llama'
   num_hidden_layers: Annotated[Any, one_of(1)]
@@ -61,14 +60,14 @@ class _Layer(Schema):
 
 
 class _Rope(Schema):
-  """How positions are turned."""
+  """The fields of rotary embeddings."""
 
   rope_type: Annotated[Any, one_of('default')] = rope_fields.rope_type()
   rope_theta: Positive
 
 
 class _Head(Schema):
-  """Fields of a head."""
+  """The fields of a head."""
 
   speculators_model_type: Annotated[Any, one_of('eagle3')]
   transformer_layer_config: _Layer
@@ -89,162 +88,166 @@ _NORMS = {
   'mlp_norm': 'layers.0.post_attention_layernorm.weight',
   'norm': 'norm.weight',
 }
-# How the names begin of tensors all of which have a part in what it drafts.
-_READ = 'layers.', 'input_norm.', 'fc_norm.'
+# Prefixes of the tensors that decide the drafts.
+_DECISIVE = 'layers.', 'input_norm.', 'fc_norm.'
 _EMBEDDINGS, _BIAS, _OFFSETS = 'embed_tokens.weight', 'fc.bias', 'd2t'
 
 
-class Loaded(NamedTuple):
-  """A head, and what a verifier must have for it.
+class EagleCheckpoint(NamedTuple):
+  """A head, and what its verifier must have.
 
   Attributes:
-    params: Its own.
-    config: Its fields; those of its layer under `transformer_layer_config`.
-    name: Where it came from.
+    params: Parameters of the head.
+    config: Fields of the head; those of its layer under
+      `transformer_layer_config`.
+    name: Name of the folder.
   """
 
   params: PyTree
   config: dict[str, Any]
   name: str
-  options = ()
-
-  def bind(self, verifier: checkpoints.Checkpoint) -> BoundDrafter:
-    """Binds it to a verifier.
-
-    Args:
-      verifier: Of the size that the head was trained for.
-
-    Raises:
-      ValueError: It is of another.
-    """
-    layer = self.config['transformer_layer_config']
-    drafter = eagle_drafter.EagleDrafter(
-      verifier.model,
-      _check(self, verifier),
-      layer['rope_theta'],
-      layer['rms_norm_eps'],
-      self.config['norm_before_residual'],
-      self.config['norm_output'],
-      layer['sliding_window'],
-    )
-    return BoundDrafter(drafter, (self.params, verifier.params))
 
 
-def known(name: str) -> bool:
-  """Whether `speculators` made what lies in a folder."""
+def make_drafter(
+  checkpoint: EagleCheckpoint, verifier: checkpoints.Checkpoint
+) -> eagle_drafter.EagleDrafter:
+  """Makes the drafter of a head for a verifier.
+
+  Args:
+    checkpoint: The head.
+    verifier: A verifier of the size that the head was trained for.
+
+  Raises:
+    ValueError: The verifier has another size or other layers.
+  """
+  config = checkpoint.config
+  layer = config['transformer_layer_config']
+  return eagle_drafter.EagleDrafter(
+    verifier.model,
+    _check_verifier(checkpoint, verifier),
+    theta=layer['rope_theta'],
+    epsilon=layer['rms_norm_eps'],
+    norm_before_residual=config['norm_before_residual'],
+    norm_output=config['norm_output'],
+    window=layer['sliding_window'],
+  )
+
+
+def is_speculator(name: str | pathlib.Path) -> bool:
+  """Returns True for a folder that the `speculators` library wrote."""
   return _KIND in tensor_files.read_config(name)
 
 
 def describe(
   name: str, dtype: str | None = None
-) -> tuple[specs.Drafting, dict[str, jax.ShapeDtypeStruct]]:
-  """What counts as a head's model, and its tensors.
+) -> tuple[DrafterFootprint, dict[str, jax.ShapeDtypeStruct]]:
+  """Returns the footprint of a head and the shapes of its parameters.
 
   Args:
-    name: Its folder.
-    dtype: What its parameters would become; None for bfloat16, which is what
-      is published, or float32 for what is stored in float16.
+    name: Folder of the head.
+    dtype: Type of the parameters after loading; None for bfloat16, the type of
+      published heads, or float32 if anything is stored in float16.
 
   Raises:
-    ValueError: It is of another kind than is read here.
+    ValueError: The folder holds another kind of head.
   """
   checkpoints.check_dtype(dtype)
   folder = pathlib.Path(name)
-  config, places = _config(folder), tensor_files.open_folder(folder)
-  wanted = _shapes(config, places)
-  shapes = param_dtypes.drafter_shapes(places, wanted, dtype, _OFFSETS)
+  config, tensors = _read_config(folder), tensor_files.open_folder(folder)
+  shapes = param_dtypes.drafter_shapes(
+    tensors, _shapes(config, tensors), dtype, _OFFSETS
+  )
+  # The cache of a head is that of one layer, and is not counted.
   size = config['transformer_layer_config']['vocab_size']
-  # A head's cache is a layer's.
-  return specs.Drafting(NoDrafter(), size), shapes
+  return DrafterFootprint(NoDrafter(), size), shapes
 
 
 def load(
-  folder: str | pathlib.Path, dtype: str | None = None, mesh: Any = None
-) -> Loaded:
+  folder: str | pathlib.Path, dtype: str | None = None
+) -> EagleCheckpoint:
   """Reads a head.
 
   Args:
-    folder: As `speculators` writes it: config.json and safetensors.
-    dtype: What its parameters become; None for what `fc.weight` is stored in,
-      or float32 where anything is stored in float16.
-    mesh: Ignored, for a head is small.
+    folder: A folder of the `speculators` library: config.json and safetensors.
+    dtype: Type of the parameters after loading; None for the stored type of
+      `fc.weight`, or float32 if anything is stored in float16.
 
   Raises:
-    ValueError: It is not whole, or of another kind.
+    ValueError: The folder is incomplete, or holds another kind of head.
   """
   checkpoints.check_dtype(dtype)
   folder = pathlib.Path(folder)
-  config = _config(folder)
-  places = tensor_files.open_folder(folder)
-  shapes = _shapes(config, places)
-  # What the layer is given may be changed by more than is read here.
-  unread = [x for x in places if x.startswith(_READ) and x not in shapes]
+  config = _read_config(folder)
+  tensors = tensor_files.open_folder(folder)
+  shapes = _shapes(config, tensors)
+  # A tensor that is not read here may change the drafts.
+  unread = [x for x in tensors if x.startswith(_DECISIVE) and x not in shapes]
   if unread:
     raise ValueError(
-      f'drafter: {folder} has a tensor {min(unread)}, of which its config.json'
-      ' says nothing that can be read; give another head.'
+      f'drafter: {folder} has a tensor {min(unread)} that no supported field of'
+      ' its config.json explains; give another head.'
     )
-  found = tensor_files.read_all(
-    folder, places, shapes, field='drafter', ids=_OFFSETS
+  arrays = tensor_files.read_all(
+    folder, tensors, shapes, field='drafter', ids=_OFFSETS
   )
-  params = _arranged(config, found, folder)
-  stored = (x.dtype for x in found.values())
+  params = _arrange(config, arrays, folder)
+  stored = (x.dtype for x in arrays.values())
   dtype = dtype or param_dtypes.choose_dtype(stored, folder)
   params = param_dtypes.device_put_params(params, dtype or params['join'].dtype)
-  return Loaded(params, config, folder.name)
+  return EagleCheckpoint(params, config, folder.name)
 
 
-def _config(folder: pathlib.Path) -> dict[str, Any]:
-  """The fields of a folder's config.json, spelled out.
+def _read_config(folder: pathlib.Path) -> dict[str, Any]:
+  """Returns the fields of a config.json, with all defaults filled in.
 
   Raises:
-    ValueError: They are of another kind than is read here.
+    ValueError: A field has a value that is not supported.
   """
-  where = f'drafter: {folder}/config.json'
-  said = _Head.check(tensor_files.read_config(folder), where)
-  layer = said.transformer_layer_config
+  label = f'drafter: {folder}/config.json'
+  head = _Head.check(tensor_files.read_config(folder), label)
+  layer = head.transformer_layer_config
   rope = layer.rope_parameters or layer.rope_scaling or {}
-  rope = _Rope.check({'rope_theta': layer.rope_theta} | rope, where)
-  heads = layer.num_attention_heads
-  keys = layer.num_key_value_heads or heads
-  if heads % keys:
+  rope = _Rope.check({'rope_theta': layer.rope_theta} | rope, label)
+  num_heads = layer.num_attention_heads
+  num_kv_heads = layer.num_key_value_heads or num_heads
+  if num_heads % num_kv_heads:
     raise ValueError(
-      f'{where}: num_key_value_heads must divide the {heads} of'
-      f' num_attention_heads, got {keys}; fetch it again.'
+      f'{label}: num_key_value_heads must divide the {num_heads} of'
+      f' num_attention_heads, got {num_kv_heads}; fetch it again.'
     )
-  if said.norm_before_fc and said.fc_norm:
+  if head.norm_before_fc and head.fc_norm:
     raise ValueError(
-      f'{where}: norm_before_fc and fc_norm are both true, and a head has one'
+      f'{label}: norm_before_fc and fc_norm are both true, and a head has one'
       ' of them at most; fetch it again.'
     )
-  # A layer has a window only where its kind says so, whatever else is given.
-  windowed = layer.layer_types == [families.SLIDING]
+  # `sliding_window` counts only in a layer of that kind.
+  has_window = layer.layer_types == [families.SLIDING]
   layer = dict(layer) | dict(
-    sliding_window=layer.sliding_window if windowed else None,
+    sliding_window=layer.sliding_window if has_window else None,
     rope_theta=rope.rope_theta,
-    num_key_value_heads=keys,
-    head_dim=layer.head_dim or layer.hidden_size // heads,
+    num_key_value_heads=num_kv_heads,
+    head_dim=layer.head_dim or layer.hidden_size // num_heads,
   )
-  return dict(said) | dict(
+  return dict(head) | dict(
     transformer_layer_config=layer,
-    target_hidden_size=said.target_hidden_size or layer['hidden_size'],
+    target_hidden_size=head.target_hidden_size or layer['hidden_size'],
   )
 
 
 def _shapes(
-  config: Mapping[str, Any], there: Collection[str]
+  config: Mapping[str, Any], tensors: Collection[str]
 ) -> dict[str, tuple[int, ...]]:
-  """The tensors of a head.
+  """Returns the shapes of the tensors that a head must have, by name.
 
   Args:
-    config: As `_config` gives it.
-    there: By name, the tensors of its folder, not all of which it must have.
+    config: Fields of the head, as `_read_config` returns them.
+    tensors: Tensors of the folder by name; decides which optional ones count.
   """
   layer = config['transformer_layer_config']
   width, hidden = layer['hidden_size'], layer['intermediate_size']
-  hidden_layers = len(config[_TAPS] or range(3))
-  states = hidden_layers * config['target_hidden_size']
-  some, every = config['draft_vocab_size'], layer['vocab_size']
+  num_states = len(config[_LAYER_IDS] or range(3))
+  states = num_states * config['target_hidden_size']
+  draft_vocab_size, vocab_size = config['draft_vocab_size'], layer['vocab_size']
   queries, keys = (
     layer[f'num_{name}_heads'] * layer['head_dim']
     for name in ('attention', 'key_value')
@@ -258,122 +261,126 @@ def _shapes(
     'layers.0.mlp.gate_proj.weight': (hidden, width),
     'layers.0.mlp.up_proj.weight': (hidden, width),
     'layers.0.mlp.down_proj.weight': (width, hidden),
-    'lm_head.weight': (some, width),
+    'lm_head.weight': (draft_vocab_size, width),
   } | dict.fromkeys(_NORMS.values(), (width,))
   if config['norm_before_fc']:
     shapes['input_norm.weight'] = (states,)
   if config['fc_norm']:
-    shapes |= dict.fromkeys(
-      _norms_of_each(hidden_layers), (states // hidden_layers,)
-    )
-  if _EMBEDDINGS in there or width != config['target_hidden_size']:
-    shapes[_EMBEDDINGS] = every, width
-  if _BIAS in there:
+    names = _fc_norm_names(num_states)
+    shapes |= dict.fromkeys(names, (states // num_states,))
+  if _EMBEDDINGS in tensors or width != config['target_hidden_size']:
+    shapes[_EMBEDDINGS] = vocab_size, width
+  if _BIAS in tensors:
     shapes[_BIAS] = (width,)
-  if _OFFSETS in there or some != every:
-    shapes[_OFFSETS] = (some,)
+  if _OFFSETS in tensors or draft_vocab_size != vocab_size:
+    shapes[_OFFSETS] = (draft_vocab_size,)
   return shapes
 
 
-def _norms_of_each(hidden_layers: int) -> list[str]:
-  """Names of the tensors that norm the states of each tap apart."""
-  return [f'fc_norm.{i}.weight' for i in range(hidden_layers)]
+def _fc_norm_names(num_states: int) -> list[str]:
+  """Returns the names of the norms of the verifier's states, one each."""
+  return [f'fc_norm.{i}.weight' for i in range(num_states)]
 
 
-def _arranged(
-  config: Mapping[str, Any], found: Mapping[str, np.ndarray], folder: Any
+def _arrange(
+  config: Mapping[str, Any], arrays: Mapping[str, np.ndarray], folder: Any
 ) -> PyTree:
-  """Tensors as `EagleDrafter` takes them.
+  """Returns the parameters of an `EagleDrafter`.
+
+  Args:
+    config: Fields of the head.
+    arrays: Tensors of the folder by name.
+    folder: The folder, for errors.
 
   Raises:
-    ValueError: What the head says are no tokens.
+    ValueError: The draft vocabulary has ids that are no tokens.
   """
   layer = config['transformer_layer_config']
   size = layer['head_dim']
 
-  def heads(name):
-    matrix = found[f'layers.0.self_attn.{name}_proj.weight'].T
+  def split_heads(name):
+    matrix = arrays[f'layers.0.self_attn.{name}_proj.weight'].T
     return matrix.reshape(len(matrix), -1, size)
 
-  out = found['layers.0.self_attn.o_proj.weight'].T
+  out = arrays['layers.0.self_attn.o_proj.weight'].T
   params = {
-    'join': found['fc.weight'].T,
-    'query': heads('q'),
-    'key': heads('k'),
-    'value': heads('v'),
+    'join': arrays['fc.weight'].T,
+    'query': split_heads('q'),
+    'key': split_heads('k'),
+    'value': split_heads('v'),
     'out': out.reshape(-1, size, out.shape[-1]),
-    'table': found['lm_head.weight'],
+    'table': arrays['lm_head.weight'],
   }
-  params |= {ours: found[theirs] for ours, theirs in _NORMS.items()}
+  params |= {name: arrays[tensor] for name, tensor in _NORMS.items()}
   for name in ('gate', 'up', 'down'):
-    params[name] = found[f'layers.0.mlp.{name}_proj.weight'].T
-  for ours, theirs in (
-    ('taps_norm', 'input_norm.weight'),
+    params[name] = arrays[f'layers.0.mlp.{name}_proj.weight'].T
+  for name, tensor in (
+    ('input_norm', 'input_norm.weight'),
     ('embeddings', _EMBEDDINGS),
     ('join_bias', _BIAS),
   ):
-    if theirs in found:
-      params[ours] = found[theirs]
+    if tensor in arrays:
+      params[name] = arrays[tensor]
   if config['fc_norm']:
-    hidden_layers = len(found['fc.weight'][0]) // config['target_hidden_size']
-    params['norm_of_each'] = np.stack(
-      [found[name] for name in _norms_of_each(hidden_layers)]
+    num_states = len(arrays['fc.weight'][0]) // config['target_hidden_size']
+    params['fc_norms'] = np.stack(
+      [arrays[name] for name in _fc_norm_names(num_states)]
     )
-  if _OFFSETS in found:
-    tokens = np.arange(len(found[_OFFSETS])) + found[_OFFSETS]
-    inside = (tokens >= 0) & (tokens < layer['vocab_size'])
-    if not inside.all() or len(np.unique(tokens)) < len(tokens):
+  if _OFFSETS in arrays:
+    tokens = np.arange(len(arrays[_OFFSETS])) + arrays[_OFFSETS]
+    in_range = (tokens >= 0) & (tokens < layer['vocab_size'])
+    if not in_range.all() or len(np.unique(tokens)) < len(tokens):
       raise ValueError(
-        f'drafter: in {folder} the tensor {_OFFSETS} points outside the'
-        f' {layer["vocab_size"]} tokens of vocab_size, or twice at one; fetch'
-        ' it again.'
+        f'drafter: in {folder} the tensor {_OFFSETS} must point at different'
+        f' tokens of the {layer["vocab_size"]} of vocab_size; fetch it again.'
       )
     params['tokens'] = tokens.astype(np.int32)
   return params
 
 
-def _check(loaded: Loaded, verifier: checkpoints.Checkpoint) -> tuple[int, ...]:
-  """Refuses a verifier that a head was not made for; gives its hidden_layers.
+def _check_verifier(
+  checkpoint: EagleCheckpoint, verifier: checkpoints.Checkpoint
+) -> tuple[int, ...]:
+  """Returns the layers that a head reads, if the verifier fits the head.
 
   Raises:
-    ValueError: It is of another size, or its layers are no such layers.
+    ValueError: The verifier has another size, or layers that do not fit.
   """
-  model, config = verifier.model, loaded.config
-  c, layers = model.module.config, model.module.config.num_layers
+  model, config = verifier.model, checkpoint.config
+  verifier_config = model.module.config
+  num_layers = verifier_config.num_layers
 
-  def refuse(what: str):
+  def refuse(reason: str):
     raise ValueError(
-      f'drafter: {loaded.name} was made for another verifier ({what}); give the'
-      ' model that it was trained for.'
+      f'drafter: {checkpoint.name} was made for another verifier ({reason});'
+      ' give the model that it was trained for.'
     )
 
-  if getattr(c, 'use_altup', False):
+  if getattr(verifier_config, 'use_altup', False):
     refuse('whose layers pass on one state, not the four of a Gemma 3n')
-  if c.embed_dim != config['target_hidden_size']:
-    refuse(f'of width {config["target_hidden_size"]}, not {c.embed_dim}')
-  # What pads the verifier's table may be counted as tokens.
+  width = verifier_config.embed_dim
+  if width != config['target_hidden_size']:
+    refuse(f'of width {config["target_hidden_size"]}, not {width}')
+  # A head may count the padding of the verifier's table as tokens.
   size = config['transformer_layer_config']['vocab_size']
-  tokens = loaded.params.get('tokens', np.zeros(1, np.int32))
-  if size not in (model.vocab_size, c.num_embed):
+  tokens = checkpoint.params.get('tokens', np.zeros(1, np.int32))
+  if size not in (model.vocab_size, verifier_config.num_embed):
     refuse(f'of {size} tokens, not {model.vocab_size}')
   if int(tokens.max()) >= model.vocab_size:
     refuse(f'with a token {int(tokens.max())}')
-  hidden_layers = config[_TAPS]
-  unnamed = hidden_layers is None
-  # As `speculators` has it where nothing is said.
-  hidden_layers = tuple(
-    (2, layers // 2, layers - 3) if unnamed else hidden_layers
-  )
-  if max(hidden_layers) > layers or min(hidden_layers) < 0:
-    refuse(
-      f'of more than {layers} layers, for it looks after {list(hidden_layers)}'
-    )
-  if unnamed:
-    first, second, third = hidden_layers
+  layer_ids = config[_LAYER_IDS]
+  is_default = layer_ids is None
+  # The default of `speculators`.
+  if is_default:
+    layer_ids = 2, num_layers // 2, num_layers - 3
+  layer_ids = tuple(layer_ids)
+  if max(layer_ids) > num_layers or min(layer_ids) < 0:
+    refuse(f'of more than {num_layers} layers; it reads {list(layer_ids)}')
+  if is_default:
     print(
-      f'{display.printable(loaded.name)}: config.json has no {_TAPS}; it looks'
-      f' at the states after {first}, {second} and {third} of the {layers}'
-      ' layers, as speculators does by default.',
+      f'{display.printable(checkpoint.name)}: config.json has no {_LAYER_IDS};'
+      f' the head reads the states after {layer_ids[0]}, {layer_ids[1]} and'
+      f' {layer_ids[2]} of the {num_layers} layers, by default of speculators.',
       file=sys.stderr,
     )
-  return hidden_layers
+  return layer_ids

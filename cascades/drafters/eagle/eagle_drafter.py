@@ -1,34 +1,34 @@
-"""EAGLE-3: a layer that looks between the verifier's layers (Li et al. 2025).
+"""EAGLE-3: a layer that reads hidden states of several verifier layers.
 
-arXiv 2503.01840, with the tensors that the `speculators` library gives it. The
-verifier's states after three of its layers, a_p, b_p and c_p at position p,
-become g_p = F [a_p; b_p; c_p]. Where the verifier said the token x, after the
-one at p,
+Li et al. 2025, arXiv 2503.01840, with the tensors of the `speculators` library.
+The verifier's states after three of its layers at position p, a_p, b_p and c_p,
+become g_p = F [a_p; b_p; c_p]. With x the token that the verifier predicted at
+position p,
 
   y = r + attention([norm(E_x); norm(g_p)]),   y <- y + mlp(norm(y))
   logits = T norm(y),
 
-with r = g_p or its norm; and so on with the token that is drafted and y, or
-norm(y), in the place of g. The states may be normed before F, all three
-together or each apart. E is the head's own table or the verifier's, as it is
-stored. T says some of the tokens, and the others have -inf.
+where r is g_p or its norm. The next step takes the drafted token, and y or
+norm(y) in the place of g. The states may be normed before F, all three together
+or each by itself. E is the head's own table, if it has one, or the verifier's.
+T has rows for some of the tokens; the others have the logit -inf.
 
-What the layer attends to are such pairs of a token and the state where it was
-said: the verifier's of what is written, its own of what it drafts. They are in
-a cache of its own, at the slot and position of the token; the first token has
-none. A key and a value are made of a pair alone, so that `observe` needs no
-attention, and drafts leave the cache as it is.
+The layer attends to such pairs of a token and the state that predicted it: the
+verifier's states in the text, and the head's own in the draft. The pairs of the
+text are in a cache, at the slot and position of their token; the first token
+has none. A key and a value depend on their pair alone, so `observe` needs no
+attention, and drafting leaves the cache as it is.
 
 A layer with a window attends to the last pairs of the text, as many as the
-window has, and to all that is drafted; so it was trained.
+window has, and to all drafted pairs, as in training.
 
-It was compared with `speculators` itself, on random heads, and with a pass in
-NumPy, written for the tests from the same description; not with vLLM.
+Logits were compared with those of `speculators` on random heads, and with an
+implementation in NumPy in the tests; not with vLLM.
 """
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,42 +36,55 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from cascades.decoding.state import write
-from cascades.drafters.assistant.assistant_drafter import Bank, attend, norm
-from cascades.drafters.recurrent import recurrent_drafter
-
-# How many tokens were drafted before; the last state; keys and values of these.
-_Carry = tuple[Array, Array, Array, Array]
+from cascades.drafters.cached_attention import KeyValueView, attend, rms_norm
+from cascades.drafters.stepwise import Recurrence, StepwiseDrafter
 
 
-def turn(
+class _Carry(NamedTuple):
+  """The state of a draft.
+
+  Attributes:
+    count: Tokens that are read, without those of the text.
+    g: The state that predicted the next token to read.
+    keys: Keys of the tokens that are read.
+    values: Values of the tokens that are read.
+  """
+
+  count: Int[Array, '']
+  g: Float[Array, 'H']
+  keys: Float[Array, 'gamma_1 K h']
+  values: Float[Array, 'gamma_1 K h']
+
+
+def apply_rope(
   x: Float[Array, 'N h'], position: Int[Array, ''], theta: float
 ) -> Float[Array, 'N h']:
-  """Vectors turned by their position, as Llama's are.
+  """Applies Llama's rotary position embedding.
 
   Args:
-    x: One for each head. Number i makes a pair with number i + h / 2.
-    position: Where they stand.
+    x: N heads. Dimension i is rotated together with dimension i + h / 2.
+    position: Index in the sequence.
     theta: Base of the frequencies.
   """
   half = x.shape[-1] // 2
   angles = position * theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
   cos, sin = jnp.cos(angles), jnp.sin(angles)
-  one, other = jnp.split(x.astype(jnp.float32), 2, -1)
-  turned = [one * cos - other * sin, other * cos + one * sin]
-  return jnp.concatenate(turned, -1).astype(x.dtype)
+  low, high = jnp.split(x.astype(jnp.float32), 2, -1)
+  rotated = [low * cos - high * sin, high * cos + low * sin]
+  return jnp.concatenate(rotated, -1).astype(x.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
-class EagleDrafter(recurrent_drafter.Unrolled):
-  """Drafts with an EAGLE-3 head; parameters are (its own, the verifier's).
+class EagleDrafter(StepwiseDrafter):
+  """Drafts with an EAGLE-3 head; parameters are (the head's, the verifier's).
 
   Attributes:
     model: The verifier.
-    hidden_layers: After how many of its layers the head looks at its states.
-    theta: Base of the frequencies by which positions are turned.
-    epsilon: Of all norms.
-    norm_before_residual: Whether r is the norm of g.
-    norm_output: Whether the norm of y takes the place of g, and not y.
+    hidden_layers: Verifier layers after which the head reads hidden states.
+    theta: Base of the frequencies of the rotary embedding.
+    epsilon: Added to the mean square in all norms.
+    norm_before_residual: True if r is the norm of g.
+    norm_output: True if the norm of y takes the place of g, instead of y.
     window: Pairs of the text that the layer attends to; None for all.
   """
 
@@ -84,20 +97,20 @@ class EagleDrafter(recurrent_drafter.Unrolled):
   window: int | None = None
 
   def _norm(self, x: Array, scale: Array) -> Array:
-    return norm(x, scale, self.epsilon)
+    return rms_norm(x, scale, self.epsilon)
 
-  def _joined(
-    self, own: PyTree, hidden: Float[Array | np.ndarray, 'D']
+  def _join_states(
+    self, head: PyTree, hidden: Float[Array | np.ndarray, 'D']
   ) -> Array:
-    """g, of the verifier's states at a position."""
-    hidden = hidden.astype(own['join'].dtype)
-    if 'taps_norm' in own:
-      hidden = self._norm(hidden, own['taps_norm'])
-    if 'norm_of_each' in own:
-      each = hidden.reshape(own['norm_of_each'].shape)
-      hidden = self._norm(each, own['norm_of_each']).ravel()
-    g = hidden @ own['join']
-    return g + own['join_bias'] if 'join_bias' in own else g
+    """Returns g of the verifier's states at a position."""
+    hidden = jnp.asarray(hidden, head['join'].dtype)
+    if 'input_norm' in head:
+      hidden = self._norm(hidden, head['input_norm'])
+    if 'fc_norms' in head:
+      states = hidden.reshape(head['fc_norms'].shape)
+      hidden = self._norm(states, head['fc_norms']).ravel()
+    g = hidden @ head['join']
+    return g + head['join_bias'] if 'join_bias' in head else g
 
   def _pair(
     self,
@@ -105,116 +118,130 @@ class EagleDrafter(recurrent_drafter.Unrolled):
     g: Float[Array, 'H'],
     token: Int[Array, ''],
   ) -> tuple[Float[Array, 'W'], Float[Array, 'H']]:
-    """A token and a state as the layer takes them; and r."""
-    own, verifier = params
-    if 'embeddings' in own:
-      embedded = own['embeddings'][token]
+    """Returns the layer's input for a token and a state, and r."""
+    head, verifier = params
+    if 'embeddings' in head:
+      embedded = head['embeddings'][token]
     else:
       embedded = self.model.embed(verifier, token).astype(g.dtype)
-    embedded = self._norm(embedded, own['token_norm'])
-    normed = self._norm(g, own['state_norm'])
+    embedded = self._norm(embedded, head['token_norm'])
+    normed = self._norm(g, head['state_norm'])
     x = jnp.concatenate([embedded, normed])
     return x, normed if self.norm_before_residual else g
 
-  def _kept(
-    self, own: PyTree, x: Float[Array, 'W'], position: Int[Array, '']
+  def _key_value(
+    self, head: PyTree, x: Float[Array, 'W'], position: Int[Array, '']
   ) -> tuple[Float[Array, 'K h'], Float[Array, 'K h']]:
-    """The key and the value of a pair."""
-    key = jnp.einsum('d,dkh->kh', x, own['key'])
-    value = jnp.einsum('d,dkh->kh', x, own['value'])
-    return turn(key, position, self.theta), value
+    """Returns the key and the value of a pair."""
+    key = jnp.einsum('d,dkh->kh', x, head['key'])
+    value = jnp.einsum('d,dkh->kh', x, head['value'])
+    return apply_rope(key, position, self.theta), value
 
   def init(self, params, cache_length):
-    """An empty cache."""
-    _, heads, size = params[0]['key'].shape
-    empty = jnp.zeros((cache_length, heads, size), params[0]['key'].dtype)
+    """Returns an empty cache."""
+    head, _ = params
+    _, num_heads, size = head['key'].shape
+    empty = jnp.zeros((cache_length, num_heads, size), head['key'].dtype)
     return {'k': empty, 'v': empty}
 
   def observe(self, params, state, tokens, hidden, position, count):
-    """The cache with keys and values of these tokens.
+    """Writes the keys and values of tokens to the cache.
 
-    Those after `count` are written too, and not seen until others lie there.
+    Slots after `count` tokens are written too, and are hidden until they are
+    overwritten.
     """
+    head, _ = params
 
-    def one(token, hidden, at):
-      x, _ = self._pair(params, self._joined(params[0], hidden), token)
-      return self._kept(params[0], x, at)
+    def key_value(token, hidden, position):
+      x, _ = self._pair(params, self._join_states(head, hidden), token)
+      return self._key_value(head, x, position)
 
-    places = position + 1 + jnp.arange(len(tokens))
-    keys, values = jax.vmap(one)(tokens, hidden, places)
+    positions = position + 1 + jnp.arange(len(tokens))
+    keys, values = jax.vmap(key_value)(tokens, hidden, positions)
     return {
       'k': write(state['k'], position + 1, keys),
       'v': write(state['v'], position + 1, values),
     }
 
   def resize(self, params, state, cache_length):
-    """The same cache with another room."""
+    """Returns the cache with room for `cache_length` tokens."""
     return {
       name: jnp.pad(x, [(0, cache_length - len(x)), (0, 0), (0, 0)])
       for name, x in state.items()
     }
 
-  def bank(self, state: PyTree, length: Int[Array, '']) -> Bank:
-    """The pairs of a text that a block attends to.
+  def view(self, state: PyTree, length: Int[Array, '']) -> KeyValueView:
+    """Returns the pairs of a text that a block attends to.
 
     Args:
       state: The cache.
       length: Tokens of the text.
     """
-    slots, at = jnp.arange(len(state['k'])), length - 1
-    # The last token's pair is read once more, by the first step.
-    seen = (slots > 0) & (slots < at)
+    slots, position = jnp.arange(len(state['k'])), length - 1
+    # The first step reads the pair of the last token, so it is hidden here.
+    is_visible = (slots > 0) & (slots < position)
     if self.window is not None:
-      seen &= slots > at - self.window
-    return Bank(state['k'], state['v'], seen)
+      is_visible &= slots > position - self.window
+    return KeyValueView(state['k'], state['v'], is_visible)
 
   def step(
     self,
     params: tuple[PyTree, PyTree],
-    bank: Bank,
-    at: Int[Array, ''],
+    view: KeyValueView,
+    position: Int[Array, ''],
     carry: _Carry,
     token: Int[Array, ''],
   ) -> tuple[_Carry, Float[Array, 'V']]:
-    """One token read: what is carried on, and the logits of the token after it.
+    """Reads one token.
 
     Args:
-      params: The head's, and the verifier's.
-      bank: What it sees of the text, up to the last token.
-      at: Where that stands.
-      carry: From the step before.
-      token: The last one.
+      params: Parameters of the head and of the verifier.
+      view: The pairs of the text before the last token.
+      position: Index of the last token of the text.
+      carry: State of the draft.
+      token: The token.
+
+    Returns:
+      The next state of the draft, and the logits of the next token.
     """
-    own, (count, g, keys, values) = params[0], carry
+    head, (count, g, keys, values) = params[0], carry
     x, y = self._pair(params, g, token)
-    key, value = self._kept(own, x, at + count)
+    key, value = self._key_value(head, x, position + count)
     keys, values = keys.at[count].set(key), values.at[count].set(value)
-    queries = jnp.einsum('d,dnh->nh', x, own['query'])
-    queries = turn(queries, at + count, self.theta) * queries.shape[-1] ** -0.5
-    drafted = Bank(keys, values, jnp.arange(len(keys)) <= count)
-    found = attend(queries, bank, drafted)
-    y = y + jnp.einsum('nh,nhd->d', found, own['out'])
-    x = self._norm(y, own['mlp_norm'])
-    y = y + (jax.nn.silu(x @ own['gate']) * (x @ own['up'])) @ own['down']
-    u = self._norm(y, own['norm'])
+    queries = jnp.einsum('d,dnh->nh', x, head['query'])
+    queries = apply_rope(queries, position + count, self.theta)
+    queries = queries * queries.shape[-1] ** -0.5
+    drafted = KeyValueView(keys, values, jnp.arange(len(keys)) <= count)
+    attended = attend(queries, view, drafted)
+    y = y + jnp.einsum('nh,nhd->d', attended, head['out'])
+    x = self._norm(y, head['mlp_norm'])
+    hidden = jax.nn.silu(x @ head['gate']) * (x @ head['up'])
+    y = y + hidden @ head['down']
+    u = self._norm(y, head['norm'])
     g = u if self.norm_output else y
-    return (count + 1, g, keys, values), self.logits(own, u)
+    return _Carry(count + 1, g, keys, values), self.logits(head, u)
 
   def logits(
-    self, own: PyTree, u: Float[Array | np.ndarray, 'H']
+    self, head: PyTree, u: Float[Array | np.ndarray, 'H']
   ) -> Float[Array, 'V']:
-    """What the head says of its last state, of all the verifier's tokens."""
-    said, size = own['table'] @ u, self.model.vocab_size
-    if 'tokens' not in own:
-      # Rows after those pad the verifier's table.
-      return said[:size]
-    nothing = jnp.full(size, -jnp.inf, said.dtype)
-    return nothing.at[own['tokens']].set(said)
+    """Returns the logits of all the verifier's tokens.
+
+    Args:
+      head: Parameters of the head.
+      u: The normed state, norm(y).
+    """
+    logits, size = head['table'] @ u, self.model.vocab_size
+    if 'tokens' not in head:
+      # Further rows are the padding of the verifier's table.
+      return logits[:size]
+    return jnp.full(size, -jnp.inf, logits.dtype).at[head['tokens']].set(logits)
 
   def start(self, params, state, context, gamma):
-    """All drafts look at what is written, and at themselves."""
-    bank = self.bank(state, context.length)
+    """Returns the recurrence of the head over the text's pairs."""
+    view = self.view(state, context.length)
     empty = jnp.zeros((gamma + 1, *state['k'].shape[1:]), state['k'].dtype)
-    g = self._joined(params[0], context.hidden)
-    step = functools.partial(self.step, params, bank, context.length - 1)
-    return step, (jnp.zeros((), jnp.int32), g, empty, empty), None
+    # Given because of `needs_hidden`.
+    assert context.hidden is not None
+    g = self._join_states(params[0], context.hidden)
+    step = functools.partial(self.step, params, view, context.length - 1)
+    return Recurrence(step, _Carry(jnp.zeros((), jnp.int32), g, empty, empty))

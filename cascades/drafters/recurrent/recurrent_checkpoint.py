@@ -1,7 +1,7 @@
 """Recurrent heads on disk: head.json and head.safetensors in a folder.
 
-A head knows the verifier it was trained for by a fingerprint of its weights;
-with another it would draft nonsense, and nothing would be wrong but the speed.
+A head records a fingerprint of the verifier that it was trained for. With
+another verifier its drafts are useless: texts stay right, but slow.
 """
 
 import json
@@ -12,32 +12,32 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from cascades import atomic
-from cascades.decoding import BoundDrafter
 from cascades.drafters.recurrent import recurrent_drafter
+from cascades.drafters.recurrent.recurrent_spec import HEAD_FILE
 from cascades.models import checkpoints, param_dtypes, tensor_files
 from cascades.untrusted import bounded
 from cascades.untrusted.schema import Schema
 
-BUNDLED = ('tiny-recurrent',)
-_FILE, _SAYS = 'head.json', 'vocabulary'
+_VOCAB_IDS = 'vocabulary'
 _ADVICE = (
   'save one with recurrent_checkpoint.save, or train one with'
   ' configs/train_recurrent.py'
 )
-# Embeddings that tell a verifier: it is looked at for every curve of a sweep.
-_ROWS = 1024
+# Embeddings of a fingerprint, which every curve of a sweep computes.
+_NUM_ROWS = 1024
 
 
 def fingerprint(verifier: checkpoints.Checkpoint) -> str:
-  """Of some of a verifier's embeddings, which its head shares, and last norm.
+  """Returns a hash of a verifier's first embeddings and of its last norm.
 
-  The same whatever order the weights lie in, and whether they are float32 or
-  the bfloat16 that those round to.
+  The hash does not depend on the layout of the weights, nor on whether they are
+  float32 or the bfloat16 that these round to.
   """
   model, params, _ = verifier
-  tokens = np.arange(min(model.vocab_size, _ROWS))
+  tokens = np.arange(min(model.vocab_size, _NUM_ROWS))
   rows = jax.jit(jax.vmap(model.embed, (None, 0)))(params, tokens)
   parts = [
     zlib.crc32(np.asarray(jnp.asarray(x, jnp.bfloat16)).tobytes())
@@ -47,152 +47,152 @@ def fingerprint(verifier: checkpoints.Checkpoint) -> str:
   return f'{size}-{parts[0]:08x}{parts[1]:08x}'
 
 
-class Loaded(NamedTuple):
+class RecurrentCheckpoint(NamedTuple):
   """A head, and the verifier that it was trained for.
 
   Attributes:
-    head: Its parameters, a tree as `recurrent_drafter.init_head` makes it.
-    fingerprint: A hash of its verifier's weights.
-    name: Where it came from.
-    says: Ids of the tokens that it says, upwards; None for all.
+    head: Parameters, a tree as `recurrent_drafter.init_head` returns it.
+    fingerprint: Fingerprint of the verifier, see `fingerprint`.
+    name: Name of the folder.
+    draft_vocab_ids: Increasing ids of the tokens that the head drafts; None for
+      all tokens.
   """
 
   head: recurrent_drafter.Head
   fingerprint: str
   name: str
-  says: np.ndarray | None = None
-  options = ('beam',)
-
-  def bind(
-    self, verifier: checkpoints.Checkpoint, beam: bool = False
-  ) -> BoundDrafter:
-    """Binds the head to its verifier.
-
-    Args:
-      verifier: The one that it was trained for.
-      beam: Whether its drafts are those of a beam search.
-
-    Raises:
-      ValueError: It is another, or lacks a token that the head says.
-    """
-    found = fingerprint(verifier)
-    if found != self.fingerprint:
-      raise ValueError(
-        f'drafter: {self.name} was trained for a verifier with the fingerprint'
-        f' {self.fingerprint}, and this one has {found}; train a head for it'
-        ' with configs/train_recurrent.py.'
-      )
-    params, size = verifier.params, verifier.model.vocab_size
-    if self.says is not None and self.says[-1] >= size:
-      raise ValueError(
-        f'drafter: {self.name} says a token {self.says[-1]}, and its verifier'
-        f' has {size} tokens; {_ADVICE}.'
-      )
-    if self.says is not None:
-      params = verifier.model.restrict_vocab(params, self.says)
-    drafter = recurrent_drafter.RecurrentDrafter(verifier.model, beam=beam)
-    return BoundDrafter(drafter, (self.head, params))
+  draft_vocab_ids: np.ndarray | None = None
 
 
-def folder_of(name: str) -> pathlib.Path | None:
-  """Where the head of that name is; None if it is no head."""
-  if name in BUNDLED:
-    return checkpoints.ASSETS / name
-  folder = pathlib.Path(name)
-  return folder if (folder / _FILE).is_file() else None
+def verifier_params(
+  checkpoint: RecurrentCheckpoint, verifier: checkpoints.Checkpoint
+) -> PyTree:
+  """Returns the verifier's parameters as a head uses them.
+
+  Args:
+    checkpoint: The head.
+    verifier: The verifier that the head was trained for.
+
+  Raises:
+    ValueError: The verifier is another one, or lacks a token of the head.
+  """
+  actual = fingerprint(verifier)
+  if actual != checkpoint.fingerprint:
+    raise ValueError(
+      f'drafter: {checkpoint.name} was trained for a verifier with the'
+      f' fingerprint {checkpoint.fingerprint}, but this verifier has {actual};'
+      ' train a head for it with configs/train_recurrent.py.'
+    )
+  ids = checkpoint.draft_vocab_ids
+  if ids is None:
+    return verifier.params
+  if ids[-1] >= verifier.model.vocab_size:
+    raise ValueError(
+      f'drafter: {checkpoint.name} must draft tokens of its verifier, which has'
+      f' {verifier.model.vocab_size}, got token {ids[-1]}; {_ADVICE}.'
+    )
+  return verifier.model.restrict_vocab(verifier.params, ids)
 
 
 def save(
   folder: pathlib.Path | str,
   head: recurrent_drafter.Head,
   verifier: checkpoints.Checkpoint,
-  says: np.ndarray | None = None,
+  draft_vocab_ids: np.ndarray | None = None,
 ) -> None:
-  """Writes a head trained for a verifier.
+  """Writes a head that was trained for a verifier.
 
   Args:
-    folder: Made if it is not there.
-    head: Its parameters.
-    verifier: Whose states it was trained on.
-    says: Ids of the tokens that it is to say, upwards; None for all.
+    folder: Created if it does not exist.
+    head: Parameters of the head.
+    verifier: The verifier that the head was trained for.
+    draft_vocab_ids: Increasing ids of the tokens that the head drafts; None for
+      all tokens.
 
   Raises:
-    OSError: A file cannot be written; names it, and the folder stays as it was.
+    OSError: A file cannot be written. The message names it, and the folder
+      stays as it was.
   """
   tensors = {name: np.asarray(x) for name, x in head.items()}
-  if says is not None:
-    tensors[_SAYS] = np.asarray(says, np.int32)
-  said = {'kind': 'recurrent', 'verifier': fingerprint(verifier)}
+  if draft_vocab_ids is not None:
+    tensors[_VOCAB_IDS] = np.asarray(draft_vocab_ids, np.int32)
+  fields = {'kind': 'recurrent', 'verifier': fingerprint(verifier)}
   with atomic.replace_files(pathlib.Path(folder)) as part:
     tensor_files.save_tensors(part / 'head.safetensors', tensors)
-    atomic.write_text(part / _FILE, json.dumps(said, indent=2) + '\n')
+    atomic.write_text(part / HEAD_FILE, json.dumps(fields, indent=2) + '\n')
 
 
 class _Fields(Schema):
-  """What a folder says of its head."""
+  """The fields of a head.json."""
 
   kind: Literal['recurrent']
   verifier: str
 
 
-def load(folder: pathlib.Path | str, dtype: str | None = None) -> Loaded:
+def load(
+  folder: pathlib.Path | str, dtype: str | None = None
+) -> RecurrentCheckpoint:
   """Reads a head.
 
   Args:
-    folder: As `save` writes it.
-    dtype: What its parameters become; None for what they are stored in, or
-      float32 where that is float16.
+    folder: A folder as `save` writes it.
+    dtype: Type of the parameters after loading; None keeps the stored type, but
+      for float16, which becomes float32.
 
   Raises:
-    ValueError: It is not whole.
+    ValueError: The folder is incomplete or damaged.
   """
   checkpoints.check_dtype(dtype)
   folder = pathlib.Path(folder)
-  file = folder / _FILE
+  file = folder / HEAD_FILE
   try:
-    fields = bounded.read_fields(file, 'drafter', _ADVICE)
-    said = _Fields.check(fields, f'drafter: {file}', _ADVICE)
+    content = bounded.read_fields(file, 'drafter', _ADVICE)
+    fields = _Fields.check(content, f'drafter: {file}', _ADVICE)
   except FileNotFoundError:
     raise ValueError(f'drafter: there is no {file}; {_ADVICE}.') from None
   try:
-    head, says = _tensors(folder / 'head.safetensors')
+    head, draft_vocab_ids = _read_tensors(folder / 'head.safetensors')
   except (OSError, ValueError) as e:
     raise ValueError(
       f'drafter: {folder} cannot be read as a recurrent head ({e}); {_ADVICE}.'
     ) from e
   head = param_dtypes.device_put_params(head, dtype, path=folder)
-  return Loaded(head, said.verifier, folder.name, says)
+  return RecurrentCheckpoint(
+    head, fields.verifier, folder.name, draft_vocab_ids
+  )
 
 
-def _tensors(
+def _read_tensors(
   file: pathlib.Path,
 ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
-  """The parameters of a head, and the ids of what it says, if it says some.
+  """Reads the parameters of a head, and the ids of the tokens it drafts.
 
   Raises:
-    ValueError: They are not those of a head.
+    ValueError: The tensors are not those of a head.
   """
-  there = tensor_files.open_file(file)
-  says = there.pop(_SAYS, None)
-  # Before anything is read: of some types NumPy has none.
-  if not all(x.is_weights for x in there.values()):
+  tensors = tensor_files.open_file(file)
+  stored_ids = tensors.pop(_VOCAB_IDS, None)
+  # Checked before anything is read, as NumPy lacks some types.
+  if not all(x.is_weights for x in tensors.values()):
     raise ValueError('its tensors are no weights')
-  if not {'state', 'mix'} <= there.keys():
+  if not {'state', 'mix'} <= tensors.keys():
     raise ValueError('it has no tensors of a recurrent head')
-  size, layers = (there[name].shape[:1] for name in ('state', 'mix'))
-  # Of empty tensors a file may say any shape.
-  if not size or not layers or not all(there['state'].shape):
+  size, layers = (tensors[name].shape[:1] for name in ('state', 'mix'))
+  # The shape of an empty tensor may hold any number.
+  if not size or not layers or not all(tensors['state'].shape):
     raise ValueError('it is no recurrent head')
-  want = jax.eval_shape(
+  expected = jax.eval_shape(
     lambda: recurrent_drafter.init_head(jax.random.key(0), *size, *layers)
   )
-  shapes = ({k: x.shape for k, x in of.items()} for of in (want, there))
-  if next(shapes) != next(shapes):
+  expected_shapes, shapes = (
+    {name: x.shape for name, x in tree.items()} for tree in (expected, tensors)
+  )
+  if expected_shapes != shapes:
     raise ValueError('it is no recurrent head')
   ids = None
-  if says is not None:
-    fits = says.is_ids and len(says.shape) == 1
-    ids = np.asarray(says if fits else [])
+  if stored_ids is not None:
+    fits = stored_ids.is_ids and len(stored_ids.shape) == 1
+    ids = np.asarray(stored_ids if fits else [])
     if not len(ids) or ids[0] < 0 or (ids[1:] <= ids[:-1]).any():
-      raise ValueError(f'{_SAYS} are no ids in order')
-  return {name: np.asarray(x) for name, x in there.items()}, ids
+      raise ValueError(f'{_VOCAB_IDS} are no ids in order')
+  return {name: np.asarray(x) for name, x in tensors.items()}, ids

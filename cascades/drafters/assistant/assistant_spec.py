@@ -1,0 +1,77 @@
+"""The spec of an assistant of Gemma 4: a Hugging Face folder."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from cascades.declarations import option
+from cascades.drafters import drafter_spec
+
+if TYPE_CHECKING:
+  import jax
+  from jaxtyping import PyTree
+
+  from cascades.decoding import BoundDrafter
+  from cascades.drafters.assistant.assistant_checkpoint import (
+    AssistantCheckpoint,
+  )
+  from cascades.models.checkpoints import Checkpoint
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AssistantSpec(drafter_spec.CheckpointSpec['AssistantCheckpoint']):
+  """An assistant of Gemma 4, made for a verifier of one size.
+
+  Attributes:
+    path: A folder, or the published name of an assistant, which can be
+      described but not loaded; None with a checkpoint.
+    checkpoint: The loaded assistant; None before `load`.
+    fill_unselected_logits: True if tokens outside of the selected groups get
+      the smallest logit minus 1, as in transformers; False gives them none.
+  """
+
+  fill_unselected_logits: bool = option(
+    True,
+    kind=bool,
+    help='Tokens outside of the selected groups get the smallest logit minus 1,'
+    ' as in transformers; false gives them probability 0.',
+    applies='assistants of Gemma 4',
+    needs=('drafting',),
+  )
+
+  @classmethod
+  def claims(cls, name: str) -> bool:
+    """Returns True for the folder or the published name of an assistant."""
+    from cascades.drafters.assistant import assistant_checkpoint
+
+    return assistant_checkpoint.is_assistant(name)
+
+  def describe(self, dtype: str | None = None) -> tuple[Any, 'PyTree']:
+    """Returns the footprint of the assistant and its parameters' shapes."""
+    from cascades.drafters.assistant import assistant_checkpoint
+
+    return assistant_checkpoint.describe(self.require_path(), dtype)
+
+  def read_checkpoint(
+    self, dtype: str | None, mesh: 'jax.sharding.Mesh | None'
+  ) -> 'AssistantCheckpoint':
+    """Reads the assistant; it is small, so the mesh is ignored."""
+    from cascades.drafters.assistant import assistant_checkpoint
+
+    return assistant_checkpoint.load(self.require_path(), dtype)
+
+  def bind(self, verifier: 'Checkpoint') -> 'BoundDrafter':
+    """Binds the assistant to a Gemma 4 of the size that it was made for.
+
+    Raises:
+      ValueError: The verifier is no Gemma 4, or has another size or tokenizer.
+    """
+    from cascades.decoding import BoundDrafter
+    from cascades.drafters.assistant import assistant_checkpoint
+
+    checkpoint = self.loaded_checkpoint()
+    drafter = assistant_checkpoint.make_drafter(
+      checkpoint,
+      verifier,
+      fill_unselected_logits=self.fill_unselected_logits,
+    )
+    return BoundDrafter(drafter, (checkpoint.params, verifier.params))

@@ -1,0 +1,68 @@
+"""Binds a drafter, in whatever form it is given, to a verifier."""
+
+from typing import Any
+
+from cascades import arguments
+from cascades.decoding import BoundDrafter
+from cascades.drafters import drafter_kinds
+from cascades.drafters.drafter_spec import Spec
+from cascades.drafters.language_model_spec import LanguageModelSpec
+from cascades.models import checkpoints
+
+
+def bind_drafter(
+  verifier: checkpoints.Checkpoint,
+  drafter: str | checkpoints.Checkpoint | Spec | BoundDrafter,
+  **options: Any,
+) -> BoundDrafter:
+  """Binds a drafter to a verifier.
+
+  Args:
+    verifier: The verifier.
+    drafter: A name such as 'ngram' or 'self:3' or a folder, a loaded language
+      model, a spec, or a drafter that is bound already.
+    **options: Options of the drafter by name; see
+      `drafter_kinds.declared_options`.
+
+  Raises:
+    ValueError: The drafter does not fit the verifier, or an option is not
+      supported by the drafter or is out of its range.
+  """
+  label = getattr(drafter, 'path', None) or type(drafter).__name__
+  label = drafter if isinstance(drafter, str) else label
+  if isinstance(drafter, BoundDrafter):
+    for name, value in options.items():
+      drafter_kinds.check_unsupported(name, value, label)
+    return _check_vocab(verifier, drafter)
+  if isinstance(drafter, str):
+    drafter = drafter_kinds.parse_spec(drafter)
+  elif isinstance(drafter, checkpoints.Checkpoint):
+    drafter = LanguageModelSpec(checkpoint=drafter)
+  arguments.instance(
+    'drafter',
+    drafter,
+    Spec,
+    "a name such as 'ngram' or 'self:3', what load_model returns, a spec, or a"
+    ' drafter with its parameters',
+  )
+  return drafter_kinds.with_options(drafter, label, **options).bind(verifier)
+
+
+def _check_vocab(
+  verifier: checkpoints.Checkpoint, bound_drafter: BoundDrafter
+) -> BoundDrafter:
+  """Returns a bound drafter whose vocabulary is that of the verifier.
+
+  Raises:
+    ValueError: The vocabularies have different sizes.
+  """
+  drafter = bound_drafter.drafter
+  # The vocabulary is that of the drafter's model, if it has one.
+  owner = getattr(drafter, 'model', drafter)
+  size = getattr(owner, 'vocab_size', None)
+  if size not in (None, verifier.model.vocab_size):
+    raise ValueError(
+      f'drafter: must have the {verifier.model.vocab_size} tokens of the'
+      f' verifier, got {size}; take two models of one family.'
+    )
+  return bound_drafter

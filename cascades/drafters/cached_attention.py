@@ -1,0 +1,62 @@
+"""Attention of drafters to keys and values that are cached already."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+# Score of a hidden slot. Finite, since all slots may be hidden.
+_HIDDEN = -2.3819763e38
+
+
+class KeyValueView(NamedTuple):
+  """Cached keys and values, and the slots that a query attends to.
+
+  Attributes:
+    keys: With positions applied; normed if the model norms its keys.
+    values: Normed if the model norms its values.
+    is_visible: True for slots that a query attends to.
+  """
+
+  keys: Float[Array, 'S K h']
+  values: Float[Array, 'S K h']
+  is_visible: Bool[Array, 'S']
+
+
+def rms_norm(
+  x: Float[Array, '*B n'], scale: Float[Array, '*S n'], epsilon: float = 1e-6
+) -> Array:
+  """Divides by the root mean square, in float32, and multiplies by a scale."""
+  y = x.astype(jnp.float32)
+  y = y * jax.lax.rsqrt((y * y).mean(-1, keepdims=True) + epsilon)
+  return (y * scale.astype(jnp.float32)).astype(x.dtype)
+
+
+def attend(
+  queries: Float[Array, 'N h'], *views: KeyValueView
+) -> Float[Array, 'N h']:
+  """Returns the attention of each query over the slots of all views.
+
+  Args:
+    queries: N query heads; N / K of them share a key and value head.
+    *views: Keys and values of K heads each.
+  """
+  num_queries, size = queries.shape
+  grouped = queries.reshape(views[0].keys.shape[1], -1, size)
+
+  def scores(view):
+    products = jnp.einsum('kgh,skh->kgs', grouped, view.keys)
+    return jnp.where(view.is_visible, products.astype(jnp.float32), _HIDDEN)
+
+  weights = jnp.concatenate([scores(view) for view in views], -1)
+  weights = jax.nn.softmax(weights).astype(queries.dtype)
+  ends = np.cumsum([len(view.keys) for view in views])
+  # Views are summed one by one: to concatenate them copies the longest for
+  # every token.
+  first, *rest = (
+    jnp.einsum('kgs,skh->kgh', x, view.values)
+    for x, view in zip(jnp.split(weights, ends[:-1], -1), views, strict=True)
+  )
+  return sum(rest, start=first).reshape(num_queries, size)

@@ -1,0 +1,236 @@
+"""The registry of kinds of drafters, and strings that name a drafter.
+
+  kind_of('self:3')                   the `DrafterKind` of a name or a folder
+  parse_spec('self:3')                its spec, see `drafter_spec`
+  declared_options()                  the options of all kinds, by name
+
+A package adds a kind by an entry point of the group `cascades.drafters` with a
+`DrafterKind`, whose spec declares the options of the kind. This module imports
+no JAX.
+"""
+
+import dataclasses
+import difflib
+import pathlib
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from cascades import arguments
+from cascades.declarations import Option, options_of
+from cascades.drafters.assistant.assistant_spec import AssistantSpec
+from cascades.drafters.drafter_spec import Spec
+from cascades.drafters.eagle.eagle_spec import EagleSpec
+from cascades.drafters.language_model_spec import LanguageModelSpec
+from cascades.drafters.ngram_spec import NgramSpec
+from cascades.drafters.recurrent.recurrent_spec import RecurrentSpec
+from cascades.drafters.self_speculative_spec import SelfSpeculativeSpec
+from cascades.registries import Registry, split
+
+# Joins the names of a model and of its drafter, as in 'tiny-drafter+ngram'.
+_PLUS = '+'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DrafterKind:
+  """A kind of drafter: the entry of a registry.
+
+  Attributes:
+    spec: Class of the specs of the kind, which declares its options.
+    syntax: Form of the names of the kind, for help and errors.
+    help: Noun phrase for the drafter, for help and errors.
+    claims: Called with a name; returns True if it names a drafter of the kind.
+      None: the names are that of the entry, alone or before a colon and an
+      argument.
+    is_language_model: True if the drafter can decode alone.
+    depends_on_block: True if q depends on where a block began, and not on the
+      text alone. The target of a cascade then holds block by block.
+  """
+
+  spec: type[Spec]
+  syntax: str
+  help: str
+  claims: Callable[[str], bool] | None = None
+  is_language_model: bool = False
+  depends_on_block: bool = True
+
+
+DRAFTERS: Registry[DrafterKind] = Registry('drafter', DrafterKind)
+for _name, _kind in {
+  'ngram': DrafterKind(
+    spec=NgramSpec,
+    syntax='ngram:3',
+    help='prompt look-up, which repeats continuations of the text',
+  ),
+  'self': DrafterKind(
+    spec=SelfSpeculativeSpec,
+    syntax='self:3',
+    help="the verifier's own first layers",
+    depends_on_block=False,
+  ),
+  'recurrent': DrafterKind(
+    spec=RecurrentSpec,
+    syntax='tiny-recurrent, or a folder',
+    help='a recurrent head that was trained for the verifier',
+    claims=RecurrentSpec.claims,
+  ),
+  'assistant': DrafterKind(
+    spec=AssistantSpec,
+    syntax='a folder',
+    help='an assistant of Gemma 4',
+    claims=AssistantSpec.claims,
+  ),
+  'eagle': DrafterKind(
+    spec=EagleSpec,
+    syntax='a folder',
+    help='an EAGLE-3 head',
+    claims=EagleSpec.claims,
+  ),
+  'language_model': DrafterKind(
+    spec=LanguageModelSpec,
+    syntax='a name, a file or a folder',
+    help='a language model of the same family',
+    claims=LanguageModelSpec.claims,
+    is_language_model=True,
+    depends_on_block=False,
+  ),
+}.items():
+  DRAFTERS.register(_name, _kind, builtin=True)
+
+
+def split_chain(name: str) -> tuple[str, str] | None:
+  """Splits 'MODEL+DRAFTER'; returns None for another name or for a file."""
+  model, plus, drafter = name.partition(_PLUS)
+  if not plus or not model or not drafter or pathlib.Path(name).exists():
+    return None
+  return model, drafter
+
+
+def kind_of(name: str) -> DrafterKind:
+  """Returns the kind of drafter that a name or a folder stands for.
+
+  Language models come last: the folder of any drafter may look like one.
+
+  Raises:
+    ValueError: No kind claims the name, or several kinds do.
+  """
+  prefix, _ = split(name)
+  if _PLUS not in name and prefix in DRAFTERS:
+    kind = DRAFTERS.get(prefix)
+    if kind.claims is None:
+      return kind
+  arguments.file_name('drafter', name)
+  kinds = DRAFTERS.available()
+  claiming = [x for x in kinds if (kinds[x].claims or _no_name)(name)]
+  claiming = [x for x in claiming if not kinds[x].is_language_model] or claiming
+  if not claiming:
+    _refuse_unknown(name)
+  if len(claiming) > 1:
+    raise ValueError(
+      f'drafter: {arguments.quote(name)} must be of one kind, but'
+      f' {" and ".join(claiming)} can read it; remove the files of the others.'
+    )
+  return kinds[claiming[0]]
+
+
+def _no_name(name: str) -> bool:
+  return False
+
+
+def _refuse_unknown(name: str) -> NoReturn:
+  """Refuses a name that no kind of drafter claims.
+
+  Raises:
+    ValueError: Always; it says which drafters there are.
+  """
+  kinds = DRAFTERS.available().values()
+  forms = '; '.join(f'{kind.syntax} ({kind.help})' for kind in kinds)
+  known = [x for kind in kinds for x in kind.spec.known_names()]
+  if pathlib.Path(name).exists():
+    raise ValueError(
+      f'drafter: {arguments.quote(name)} holds no drafter of a known kind; give'
+      f' one of {forms}.'
+    )
+  near = difflib.get_close_matches(name[:99], [*DRAFTERS, *known], 1, 0.0)
+  raise ValueError(
+    f'drafter: {arguments.quote(name)} is no folder and no known name; did you'
+    f' mean {near[0]!r}? There are {", ".join(known)}; and {forms}.'
+  )
+
+
+def parse_spec(name: str, **options: Any) -> Spec:
+  """Returns the spec of a drafter; reads no parameters.
+
+  Args:
+    name: Such as 'tiny-drafter', 'ngram', 'self:3', or a folder.
+    **options: Options of the kind of drafter; see `declared_options`. None, and
+      the default of an option, are accepted for every kind.
+
+  Raises:
+    ValueError: No kind claims the name, or an option is not supported by the
+      kind or is out of its range.
+  """
+  return with_options(kind_of(name).spec.parse(name), name, **options)
+
+
+def with_options(spec: Spec, label: str, **options: Any) -> Spec:
+  """Returns a spec with other options.
+
+  Args:
+    spec: The spec.
+    label: Name of the drafter in errors.
+    **options: Options by name; None leaves an option as it is.
+
+  Raises:
+    ValueError: An option is not supported by the spec, or is out of its range.
+  """
+  supported = options_of(spec)
+  changes = {}
+  for name, value in options.items():
+    if name not in supported:
+      check_unsupported(name, value, label)
+    elif value is not None:
+      changes[name] = value
+  return spec.replace(**changes) if changes else spec
+
+
+def check_unsupported(name: str, value: Any, label: str) -> None:
+  """Refuses an option that a drafter does not have, unless it says nothing.
+
+  Args:
+    name: The option.
+    value: Its value.
+    label: Name of the drafter in errors.
+
+  Raises:
+    ValueError: The value is not the default, or no kind has the option.
+  """
+  declared = declared_options()
+  if name not in declared:
+    near = difflib.get_close_matches(name, declared, 1, 0.0)
+    raise ValueError(
+      f'{name}: must be an option of a drafter; did you mean {near[0]!r}? There'
+      f' are {", ".join(declared)}.'
+    )
+  if value is not None and value != declared[name].default:
+    raise ValueError(
+      f'{name}: is not supported by the drafter {arguments.quote(label)}; it'
+      f' applies to {declared[name].applies}.'
+    )
+
+
+def declared_options() -> dict[str, Option]:
+  """Returns the options of all kinds of drafters, plug-ins included, by name.
+
+  Raises:
+    ValueError: Two kinds declare an option of one name in different ways.
+  """
+  declared: dict[str, Option] = {}
+  for kind in DRAFTERS.available().values():
+    for name, option in options_of(kind.spec).items():
+      if name in declared and declared[name] != option:
+        raise ValueError(
+          f'{name}: must be declared in one way, but {kind.help} declares it'
+          ' again; give one of the two options another name.'
+        )
+      declared[name] = option
+  return declared

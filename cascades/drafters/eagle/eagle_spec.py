@@ -1,0 +1,58 @@
+"""The spec of an EAGLE-3 head: a folder of the `speculators` library."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from cascades.drafters import drafter_spec
+
+if TYPE_CHECKING:
+  import jax
+  from jaxtyping import PyTree
+
+  from cascades.decoding import BoundDrafter
+  from cascades.drafters.eagle.eagle_checkpoint import EagleCheckpoint
+  from cascades.models.checkpoints import Checkpoint
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EagleSpec(drafter_spec.CheckpointSpec['EagleCheckpoint']):
+  """An EAGLE-3 head, which was trained for one verifier.
+
+  Attributes:
+    path: A folder as `speculators` writes it; None with a checkpoint.
+    checkpoint: The loaded head; None before `load`.
+  """
+
+  @classmethod
+  def claims(cls, name: str) -> bool:
+    """Returns True for a folder that `speculators` wrote."""
+    from cascades.drafters.eagle import eagle_checkpoint
+
+    return eagle_checkpoint.is_speculator(name)
+
+  def describe(self, dtype: str | None = None) -> tuple[Any, 'PyTree']:
+    """Returns the footprint of the head and the shapes of its parameters."""
+    from cascades.drafters.eagle import eagle_checkpoint
+
+    return eagle_checkpoint.describe(self.require_path(), dtype)
+
+  def read_checkpoint(
+    self, dtype: str | None, mesh: 'jax.sharding.Mesh | None'
+  ) -> 'EagleCheckpoint':
+    """Reads the head; it is small, so the mesh is ignored."""
+    from cascades.drafters.eagle import eagle_checkpoint
+
+    return eagle_checkpoint.load(self.require_path(), dtype)
+
+  def bind(self, verifier: 'Checkpoint') -> 'BoundDrafter':
+    """Binds the head to a verifier of the size that it was trained for.
+
+    Raises:
+      ValueError: The verifier has another size or other layers.
+    """
+    from cascades.decoding import BoundDrafter
+    from cascades.drafters.eagle import eagle_checkpoint
+
+    checkpoint = self.loaded_checkpoint()
+    drafter = eagle_checkpoint.make_drafter(checkpoint, verifier)
+    return BoundDrafter(drafter, (checkpoint.params, verifier.params))

@@ -1,0 +1,108 @@
+"""The spec of a language model as a drafter, by name, folder or checkpoint."""
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING, Any
+
+from cascades.declarations import option
+from cascades.drafters import drafter_spec
+from cascades.registries import split
+
+if TYPE_CHECKING:
+  import jax
+  from jaxtyping import PyTree
+
+  from cascades.decoding import BoundDrafter
+  from cascades.models.checkpoints import Checkpoint
+
+# Names of the checkpoints of the gemma library, such as 'gemma2-2b-it'.
+_GEMMA_NAME = re.compile(r'gemma\d\w*-[\w-]+')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LanguageModelSpec(drafter_spec.CheckpointSpec['Checkpoint']):
+  """A language model that drafts token by token.
+
+  Attributes:
+    path: Name, file or folder, as `load_model` takes it; None with a
+      checkpoint.
+    checkpoint: The loaded model; None before `load`.
+    stop_below: Probability of the most probable token below which drafting
+      stops.
+  """
+
+  stop_below: float | None = option(
+    None,
+    kind=float,
+    low=0,
+    high=1,
+    help='Probability of the most probable token below which drafting stops;'
+    ' None never stops.',
+    applies='language models',
+    needs=('drafting', 'blocks'),
+  )
+
+  @classmethod
+  def claims(cls, name: str) -> bool:
+    """Returns True for a name or path that a checkpoint format matches.
+
+    Any name of the form of gemma's own is claimed, since the list of these
+    names takes seconds to import.
+    """
+    from cascades.models import checkpoints
+    from cascades.models.checkpoint_formats import CHECKPOINT_FORMATS
+
+    del checkpoints  # Registers the formats of the library.
+    if _GEMMA_NAME.fullmatch(name):
+      return True
+    prefix, rest = split(name)
+    if rest and prefix in CHECKPOINT_FORMATS:
+      return True
+    return any(x.matches(name) for x in CHECKPOINT_FORMATS.available().values())
+
+  @classmethod
+  def known_names(cls) -> tuple[str, ...]:
+    """Returns the names of bundled models and those of the package index."""
+    from cascades.models import bundled, package_index
+
+    return (
+      *bundled.BUNDLED,
+      *package_index.MODELS,
+      *bundled.BUNDLED_WITHOUT_TABLE,
+    )
+
+  def describe(self, dtype: str | None = None) -> tuple[Any, 'PyTree']:
+    """Returns the model and the shapes of its parameters."""
+    from cascades.models import checkpoints
+
+    if self.checkpoint is not None:
+      return self.checkpoint.model, self.checkpoint.params
+    return checkpoints.describe(self.require_path(), dtype)
+
+  def read_checkpoint(
+    self, dtype: str | None, mesh: 'jax.sharding.Mesh | None'
+  ) -> 'Checkpoint':
+    """Loads the model, as `load_model` does."""
+    from cascades.models import checkpoints
+
+    return checkpoints.load_model(self.require_path(), dtype, mesh)
+
+  def bind(self, verifier: 'Checkpoint') -> 'BoundDrafter':
+    """Binds the model to a verifier with the same tokenizer.
+
+    Raises:
+      ValueError: Tokenizers or numbers of logits differ.
+    """
+    import jax.numpy as jnp
+
+    from cascades.decoding import BoundDrafter
+    from cascades.drafters import token_checks
+    from cascades.drafters.language_model import ModelDrafter
+
+    checkpoint = self.loaded_checkpoint()
+    model, params, _ = checkpoint
+    token_checks.check_pair(verifier, checkpoint)
+    if self.stop_below is None:
+      return BoundDrafter(ModelDrafter(model), params)
+    threshold = jnp.float32(self.stop_below)
+    return BoundDrafter(ModelDrafter(model, adaptive=True), (params, threshold))
