@@ -1,4 +1,7 @@
-"""What every launcher shares: one sentence for a mistake, and exit code 2."""
+"""Shared code of the commands: flags, error messages and exit codes.
+
+A mistake of the user ends a command with one sentence and exit code 2.
+"""
 
 import errno
 import importlib.metadata
@@ -40,14 +43,17 @@ _DISTRIBUTED = flags.DEFINE_string(
 
 
 def define_colour() -> None:
-  """Defines the flag of launchers that print in colours."""
+  """Defines the flag of commands that print in colours."""
   _define_enum(
-    'colour', 'auto', ['auto', 'always', 'never'], 'Whether to use colours.'
+    'colour',
+    'auto',
+    ['auto', 'always', 'never'],
+    'When to print in colours; auto is on a terminal.',
   )
 
 
 def define_dtype() -> None:
-  """Defines the flag of launchers that load models by name."""
+  """Defines the flag of commands that load models by name."""
   _define_enum(
     'dtype',
     None,
@@ -86,74 +92,75 @@ def define_plugin_options() -> list[flags.FlagHolder]:
   ]
 
 
-def _define_enum(name: str, *about) -> None:
-  # A process may import several launchers.
+def _define_enum(
+  name: str, default: str | None, values: list[str], help_text: str
+) -> None:
+  """Defines a flag, unless another command of the process has defined it."""
   if name not in flags.FLAGS:
-    flags.DEFINE_enum(name, *about)
+    flags.DEFINE_enum(name, default, values, help_text)
 
 
 def colours() -> bool:
-  """Whether to use them: as the flag says, else on a terminal."""
-  wanted = flags.FLAGS.colour
-  terminal = sys.stdout.isatty() and 'NO_COLOR' not in os.environ
-  return wanted == 'always' or (wanted == 'auto' and terminal)
+  """Returns True to print in colours, by the flag or for a terminal."""
+  mode = flags.FLAGS.colour
+  is_terminal = sys.stdout.isatty() and 'NO_COLOR' not in os.environ
+  return mode == 'always' or (mode == 'auto' and is_terminal)
 
 
-# The errors whose message is written for the user. Anything else is a bug
-# and keeps its traceback.
+# Errors whose message is written for the user. Other errors are bugs, and keep
+# their traceback.
 _MISTAKES = (ValueError, OSError, flags.Error, app.UsageError)
-# ml_collections answers a field that a config does not have with these.
+# ml_collections raises further errors for a field that a config lacks.
 _FLAG_MISTAKES = (*_MISTAKES, AttributeError, KeyError, TypeError)
 
 
 class StoppedError(Exception):
-  """The user ended it; the message says how to go on."""
+  """The user stopped the command; the message says how to resume."""
 
 
 def one_line(error: Exception) -> str:
-  """The message of an error on one line; its kind, if there is none."""
+  """Returns the message of an error on one line, or its type if it is empty."""
   return ' '.join(str(error).split()) or type(error).__name__
 
 
-# What config_flags puts before the traceback of an error of a config.
+# config_flags puts this text before the traceback of an error of a config.
 _PARSING = ': Error whilst parsing config file:'
 
 
-def _of_config(error: Exception) -> str | None:
-  """What is said of an error of a config's own code; None of any other.
+def _config_message(error: Exception) -> str | None:
+  """Returns the message for an error of a config's code, else None.
 
-  config_flags makes an error of it with the traceback in its message, and absl
-  another of that; the one that the config made is still behind them.
+  config_flags raises an error with the traceback in its message, and absl
+  raises another for that error. The error of the config is in their context.
   """
   flag, parsing, _ = str(error).partition(_PARSING)
-  own = error.__context__ and error.__context__.__context__
-  if not parsing or own is None:
+  cause = error.__context__ and error.__context__.__context__
+  if not parsing or cause is None:
     return None
-  _, *frames = traceback.extract_tb(own.__traceback__)
+  _, *frames = traceback.extract_tb(cause.__traceback__)
   if not frames:
-    # The call of `get_config` did not get as far as its code.
+    # The call of `get_config` failed before its code ran.
     advice = (
       'takes no argument; leave out the colon and what follows it.'
       if ':' in flag
       else 'needs an argument; give it after a colon, as in path.py:argument.'
     )
     return f'{flag}: this config {advice}'
-  said = f'{flag}: {one_line(own)}'
-  if isinstance(own, TypeError):
-    # Nobody wrote that for the user.
+  message = f'{flag}: {one_line(cause)}'
+  if isinstance(cause, TypeError):
+    # The message was not written for the user.
     file, line = frames[-1].filename, frames[-1].lineno
-    said += f' ({file}, line {line}); mend the config.'
-  return said
+    message += f' ({file}, line {line}); mend the config.'
+  return message
 
 
 def _sentence(error: Exception) -> str:
-  """What is said of a mistake."""
-  of_config = _of_config(error)
-  if of_config:
-    return of_config
+  """Returns the sentence for a mistake of the user."""
+  if message := _config_message(error):
+    return message
   if isinstance(error, OSError) and error.filename and error.strerror:
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    advice = ' Make room, then run it again.' if full else ''
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    advice = ' Make room, then run it again.' if is_full else ''
     return f'{error.filename}: {error.strerror}.{advice}'
   if isinstance(error, AttributeError):
     return 'config: no field ' + ' '.join(
@@ -167,7 +174,7 @@ def _quietly(
   argv: list[str],
   mistakes: tuple[type[Exception], ...] = _MISTAKES,
 ) -> Any:
-  # absl would show the information logs of every library.
+  # By default absl shows the information logs of every library.
   logging.set_verbosity(logging.ERROR)
   try:
     return fn(argv)
@@ -190,7 +197,7 @@ def _quietly(
 
 
 def _bug(error: Exception) -> str:
-  """Writes the traceback of a mistake of ours, and says where it lies."""
+  """Writes the traceback of a bug to a file; returns the message for it."""
   text = display.without_secrets(''.join(traceback.format_exception(error)))
   with tempfile.NamedTemporaryFile(
     'w', prefix='cascades-', suffix='.txt', delete=False, encoding='utf-8'
@@ -202,19 +209,26 @@ def _bug(error: Exception) -> str:
   )
 
 
-def _join_hosts(said: str) -> None:
-  """Joins the processes of all hosts, as the flag says."""
+def _join_hosts(flag: str) -> None:
+  """Joins the processes of all hosts.
+
+  Args:
+    flag: Value of `--distributed`.
+
+  Raises:
+    ValueError: The value has another form.
+  """
   from cascades.models import sharding
 
-  if said == 'auto':
+  if flag == 'auto':
     sharding.initialize()
     return
   try:
-    coordinator, hosts, index = said.split(',')
+    coordinator, hosts, index = flag.split(',')
     hosts, index = int(hosts), int(index)
   except ValueError:
     raise ValueError(
-      f'distributed: {said!r} will not do; give auto, or HOST:PORT,HOSTS,INDEX.'
+      f'distributed: must be auto or HOST:PORT,HOSTS,INDEX, got {flag!r}.'
     ) from None
   sharding.initialize(coordinator, hosts, index)
 
@@ -223,11 +237,11 @@ def run(
   main: Callable[[], Any],
   flags_parser: Callable[[list[str]], list[str]] | None = None,
 ) -> None:
-  """Runs `main()` under absl and exits; there are no arguments but flags.
+  """Runs `main()` under absl and exits; arguments other than flags fail.
 
   Args:
-    main: A ValueError or OSError it raises is a user mistake.
-    flags_parser: Like absl's; FLAGS itself by default.
+    main: The command; a ValueError or OSError is a mistake of the user.
+    flags_parser: Parses the arguments; by default absl's FLAGS.
   """
   parse = flags_parser or flags.FLAGS
 
@@ -249,7 +263,7 @@ def run(
 
 
 def load_config_module(path: str | pathlib.Path) -> types.ModuleType:
-  """The module of a config file, for its `sweep(add)`."""
+  """Imports a config file, for its `sweep(add)`."""
   spec = importlib.util.spec_from_file_location('_config', path)
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
@@ -257,10 +271,10 @@ def load_config_module(path: str | pathlib.Path) -> types.ModuleType:
 
 
 def make_folder(workdir: pathlib.Path) -> None:
-  """Makes a folder that can be written.
+  """Creates a folder, and checks that it can be written.
 
   Raises:
-    ValueError: It cannot.
+    ValueError: The folder cannot be created or written.
   """
   try:
     workdir.mkdir(parents=True, exist_ok=True)
@@ -274,19 +288,19 @@ def make_folder(workdir: pathlib.Path) -> None:
 
 
 def progress(total: int, description: str, quiet: bool = False) -> tqdm.tqdm:
-  """A progress bar on stderr; a few plain lines where that is no terminal.
+  """Returns a progress bar on stderr, of few plain lines without a terminal.
 
   Args:
-    total: Steps.
-    description: What is being done, in a few words.
-    quiet: Whether to show nothing.
+    total: Number of steps.
+    description: The current step, in a few words.
+    quiet: True to show nothing.
   """
   sparse = {} if sys.stderr.isatty() else {'mininterval': 20, 'ncols': 78}
   return tqdm.tqdm(total=total, desc=description, disable=quiet, **sparse)
 
 
 def versions() -> dict[str, str]:
-  """Versions of what a result depends on."""
+  """Returns the versions of packages that a result depends on."""
   names = ('gemma', 'jax', 'jaxlib', 'flax', 'numpy')
-  found = {name: importlib.metadata.version(name) for name in names}
-  return {'cascades': cascades.__version__} | found
+  versions = {name: importlib.metadata.version(name) for name in names}
+  return {'cascades': cascades.__version__} | versions

@@ -38,7 +38,10 @@ _MISTAKES = {
       'lenience: must be a number from -inf to inf',
     ),
     (['--prompt=x', '--gamma=two'], 'gamma'),
-    (['--prompt=x', '--distributed=here'], "distributed: 'here' will not do"),
+    (
+      ['--prompt=x', '--distributed=here'],
+      "distributed: must be auto or HOST:PORT,HOSTS,INDEX, got 'here'",
+    ),
   ],
   'sweep': [
     (['--config.gama=3'], 'gamma'),

@@ -7,7 +7,9 @@ from experiments.sweeps import costs
 
 def measured(monkeypatch, times, blocks, calls, drafter='', **options):
   """Unit costs, where each loop takes a time of its own."""
-  monkeypatch.setattr(costs, '_alone', lambda checkpoint, context: checkpoint)
+  monkeypatch.setattr(
+    costs, '_model_loop', lambda checkpoint, context: checkpoint
+  )
   monkeypatch.setattr(
     costs, 'proposal_loop', lambda *_, **options: costs.TimedLoop(None, 1)
   )

@@ -49,9 +49,9 @@ def hash_external(*registered: Any) -> str | None:
   for value in registered:
     if isinstance(value, Method):
       if not is_builtin(value):
-        parts.append(_described(value, set()))
+        parts.append(_describe(value, set()))
     elif not _is_library_task(value):
-      parts.append(_described(value, set()))
+      parts.append(_describe(value, set()))
   if not parts:
     return None
   return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -75,33 +75,34 @@ def used_plugins(config: DecodingConfig, drafter: str) -> list[Any]:
     (CAPS, cap),
     *((DRAFTERS, name) for name in split_chain(drafter) or (drafter,)),
   ]
-  found = []
+  plugins = []
   for registry, spec in used:
     name, _ = split(spec)
     if name not in registry or registry.is_builtin(name):
       continue
     entry = registry.get(name)
-    found += [entry, registry.origin(name)]
+    plugins += [entry, registry.origin(name)]
     if registry is VERIFICATIONS and entry.decide:
-      found.append(pkgutil.resolve_name(entry.decide))
-  return found
+      plugins.append(pkgutil.resolve_name(entry.decide))
+  return plugins
 
 
 @functools.cache
-def _ours() -> frozenset[pathlib.Path]:
+def _deciding_paths() -> frozenset[pathlib.Path]:
+  """Returns the files of the modules that can change a result."""
   return frozenset(versions.deciding_modules().values())
 
 
 def _is_library_task(value: Any) -> bool:
-  """Whether a task is the library's, but for the length of its answers."""
+  """Returns True for a library task, whatever the length of its answers."""
   name = getattr(value, 'name', None)
   if name not in TASKS or not TASKS.is_builtin(name):
     return False
-  own = TASKS[name]
-  if type(value) is not type(own):
+  builtin = TASKS[name]
+  if type(value) is not type(builtin):
     return False
-  changes = dict(max_new_tokens=own.max_new_tokens)
-  return dataclasses.replace(value, **changes) == own
+  changes = dict(max_new_tokens=builtin.max_new_tokens)
+  return dataclasses.replace(value, **changes) == builtin
 
 
 def _parts_of(value: Any) -> list:
@@ -127,16 +128,16 @@ def _parts_of(value: Any) -> list:
     return [value.__wrapped__]
   if hasattr(value, '__dict__'):
     return [value.__dict__]
-  shown = repr(value)
-  return [] if '0x' in shown else [shown]
+  text = repr(value)
+  return [] if '0x' in text else [text]
 
 
-def _described(value: Any, seen: set[int]) -> Any:
+def _describe(value: Any, visited: set[int]) -> Any:
   """Describes a value as JSON can hold it, the same in every process.
 
   Args:
     value: Anything.
-    seen: Identities of values that were described before; it grows.
+    visited: Identities of values that were described before; it grows.
   """
   if value is None or isinstance(value, bool | int | float | str | bytes):
     return repr(value)
@@ -146,21 +147,21 @@ def _described(value: Any, seen: set[int]) -> Any:
     array = np.asarray(value)
     bits = hashlib.sha256(array.tobytes()).hexdigest()
     return [str(array.dtype), list(array.shape), bits]
-  if id(value) in seen:
+  if id(value) in visited:
     # Shared, or part of itself: it was described where it came first.
     return 'above'
-  seen.add(id(value))
-  found = [type(value).__qualname__]
+  visited.add(id(value))
+  parts = [type(value).__qualname__]
   kind = value if isinstance(value, type | types.FunctionType) else type(value)
   if isinstance(value, type | types.ModuleType | types.FunctionType):
-    found.append(getattr(value, '__qualname__', value.__name__))
+    parts.append(getattr(value, '__qualname__', value.__name__))
   path = _path(kind)
   # Of what is built in there is no source, and no need of one.
-  if path not in _ours() and kind.__module__ != 'builtins':
+  if path not in _deciding_paths() and kind.__module__ != 'builtins':
     # Two functions of one module may have one name.
-    found.append(_compiled(getattr(kind, '__code__', None)))
-    found.append(_own_source(kind, path))
-  return [*found, *(_described(part, seen) for part in _parts_of(value))]
+    parts.append(_compiled(getattr(kind, '__code__', None)))
+    parts.append(_module_source(kind, path))
+  return [*parts, *(_describe(part, visited) for part in _parts_of(value))]
 
 
 def _captured(function: types.FunctionType) -> list:
@@ -171,12 +172,13 @@ def _captured(function: types.FunctionType) -> list:
   captured += (function.__kwdefaults__ or {}).values()
   if _path(function) is None:
     names = function.__code__.co_names
-    found = [function.__globals__.get(name) for name in names]
-    captured += [x for x in found if not isinstance(x, types.ModuleType)]
+    values = [function.__globals__.get(name) for name in names]
+    captured += [x for x in values if not isinstance(x, types.ModuleType)]
   return captured
 
 
 def _is_filled(cell: types.CellType) -> bool:
+  """Returns True if a cell of a closure has a value."""
   try:
     _ = cell.cell_contents
   except ValueError:
@@ -185,7 +187,7 @@ def _is_filled(cell: types.CellType) -> bool:
 
 
 def _path(function: Any) -> pathlib.Path | None:
-  """The file of the module that something is defined in."""
+  """Returns the file of the module that defines something, if any."""
   module = sys.modules.get(getattr(function, '__module__', None) or '')
   file = getattr(module, '__file__', None)
   if file is None and isinstance(function, types.FunctionType):
@@ -194,8 +196,8 @@ def _path(function: Any) -> pathlib.Path | None:
   return path if path is not None and path.is_file() else None
 
 
-def _own_source(function: Any, path: pathlib.Path | None) -> Any:
-  """The source of a function's module and of the modules beside it."""
+def _module_source(function: Any, path: pathlib.Path | None) -> Any:
+  """Hashes the source of a function's module and of its neighbours."""
   if path is None:
     # Typed into a shell or a notebook.
     try:
@@ -207,13 +209,13 @@ def _own_source(function: Any, path: pathlib.Path | None) -> Any:
     return path.name
   if {'site-packages', 'dist-packages'} & {*path.parts}:
     return versions.hash_syntax(path.read_bytes())
-  near, waiting = {}, [path]
+  hashes, waiting = {}, [path]
   while waiting:
     path = waiting.pop()
-    if path not in near:
-      near[path] = versions.hash_syntax(path.read_bytes())
+    if path not in hashes:
+      hashes[path] = versions.hash_syntax(path.read_bytes())
       waiting += _imported_nearby(path)
-  return [near[path] for path in sorted(near)]
+  return [hashes[path] for path in sorted(hashes)]
 
 
 def _compiled(code: Any) -> Any:
@@ -228,7 +230,7 @@ def _compiled(code: Any) -> Any:
 
 
 def _imported_nearby(path: pathlib.Path) -> list[pathlib.Path]:
-  """Files beside a module that it imports, by the names in its source."""
+  """Returns the files of a module's folder that its source imports."""
   names = []
   for node in ast.walk(ast.parse(path.read_bytes())):
     if isinstance(node, ast.Import):
@@ -236,4 +238,6 @@ def _imported_nearby(path: pathlib.Path) -> list[pathlib.Path]:
     elif isinstance(node, ast.ImportFrom):
       names += [node.module or '', *(alias.name for alias in node.names)]
   files = [path.with_name(f'{name.rpartition(".")[2]}.py') for name in names]
-  return [file for file in files if file.is_file() and file not in _ours()]
+  return [
+    file for file in files if file.is_file() and file not in _deciding_paths()
+  ]

@@ -1,7 +1,7 @@
-"""Files that are whole or not there; a line of JSON each.
+"""Reads and writes the files of a workdir, with one JSON object a line.
 
-A file is written under another name and renamed when it is whole, so what is
-there can be trusted; traces before their records.
+A file is written under another name and renamed when it is complete, so that
+no file is partial. Traces are written before their records.
 """
 
 import gzip
@@ -24,59 +24,60 @@ from experiments.records.record_schema import (
 
 
 def claim(
-  path: pathlib.Path, fields: Mapping[str, Any], what: str, bound: bool = True
+  path: pathlib.Path, fields: Mapping[str, Any], kind: str, bound: bool = True
 ) -> None:
-  """Says what a workdir's files were made with, or goes on with the same.
+  """Writes the settings of a workdir, or checks that they have not changed.
 
   Args:
-    path: Where that is said, in the workdir.
-    fields: What JSON can hold, by name; tuples are lists to it.
-    what: Made the files, in a word.
-    bound: Whether there are such files; else what is said there is forgotten.
+    path: The file of the settings, in the workdir.
+    fields: Settings by name, which JSON can hold; tuples become lists.
+    kind: The kind of process that writes to the workdir, in a word.
+    bound: True if the workdir has results of its settings; False to replace the
+      settings.
 
   Raises:
-    ValueError: There are, and they were made with something else.
+    ValueError: The workdir has results of other settings.
   """
   text = json.dumps(fields, indent=2) + '\n'
   if bound and path.exists():
-    found = old_names.replace('settings', read_json(path))
-    given = json.loads(text)
+    previous = old_names.replace('settings', read_json(path))
+    current = json.loads(text)
     names = sorted(
       name
-      for name in set(found) | set(given)
-      if found.get(name) != given.get(name)
+      for name in set(previous) | set(current)
+      if previous.get(name) != current.get(name)
     )
     if names:
       raise ValueError(
-        f'workdir: {path.parent} holds a {what} with another'
+        f'workdir: {path.parent} holds a {kind} with another'
         f' {", ".join(names)}; choose another --workdir, or delete it.'
       )
   write_text(path, text)
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-  """Fields of a file of a workdir.
+  """Reads a JSON object from a file of a workdir.
 
   Raises:
-    ValueError: It is damaged, or no JSON object.
+    ValueError: The file is damaged, or holds no JSON object.
   """
   return bounded.read_fields(path, 'workdir', 'delete it')
 
 
 class _Start(schema.Schema):
-  """What is read of a start of a sweep."""
+  """The fields of a start of a sweep that are read."""
 
   code: str | None = None
 
 
 class _Provenance(schema.Schema):
-  """What is read of a provenance.json."""
+  """The fields of a provenance.json that are read."""
 
   starts: list[_Start]
 
 
 def read_starts(workdir: pathlib.Path) -> list[dict[str, Any]]:
-  """Reads the starts of a sweep in its provenance; none if it was not kept.
+  """Reads the starts of a sweep; returns none if the file is missing.
 
   Raises:
     ValueError: The file is damaged.
@@ -90,11 +91,16 @@ def read_starts(workdir: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def write(path: str | pathlib.Path, lines: Iterable[Any]) -> None:
-  """Writes lines whole or not at all; packed, where the name ends in `.gz`."""
+  """Writes lines as a whole; compresses them if the name ends in `.gz`.
+
+  Args:
+    path: Path of the file.
+    lines: Dataclasses of `record_schema`, or examples.
+  """
   path = pathlib.Path(path)
   content = ''.join(dumps(line) + '\n' for line in lines).encode()
   if path.suffix == '.gz':
-    # The same lines are the same bytes, whenever they are written.
+    # Without a time, so that equal lines are equal bytes.
     content = gzip.compress(content, compresslevel=6, mtime=0)
   write_bytes(path, content)
 
@@ -103,58 +109,58 @@ def read(path: str | pathlib.Path, kind: type = Record) -> list:
   """Reads a file that `write` wrote.
 
   Args:
-    path: Where the file lies.
-    kind: What its lines are.
+    path: Path of the file.
+    kind: Type of its lines.
 
   Raises:
-    ValueError: It is damaged; names file and line.
+    ValueError: The file is damaged; names the file and the line.
   """
   path = pathlib.Path(path)
 
-  def refuse(number: int, why: object) -> ValueError:
-    return ValueError(f'{path}:{number}: damaged record ({why})')
+  def refuse(number: int, reason: object) -> ValueError:
+    return ValueError(f'{path}:{number}: damaged record ({reason})')
 
-  found = []
+  values = []
   for number, line in enumerate(bounded.read_lines(path, refuse), 1):
-    # A line that was cut off might still be read.
+    # A line that was cut off may be valid JSON.
     if not line.endswith(b'\n'):
       raise refuse(number, 'it has no end')
     try:
-      found.append(loads(line, kind))
+      values.append(loads(line, kind))
     except ValueError as e:
       raise refuse(number, e) from None
-  return found
+  return values
 
 
 def read_all(workdir: str | pathlib.Path) -> list[Record]:
-  """All records of a workdir, files in name order.
+  """Reads all records of a workdir, in the order of the names of files.
 
   Raises:
-    ValueError: There are none, or one is damaged.
+    ValueError: There are no records, or a file is damaged.
   """
-  return [r for lines in read_points(workdir).values() for r in lines]
+  return [r for point in read_points(workdir).values() for r in point]
 
 
 def read_points(workdir: str | pathlib.Path) -> dict[str, list[Record]]:
-  """The records of each point of a workdir, by its name, in that order.
+  """Reads the records of each point of a workdir, sorted by its name.
 
   Raises:
-    ValueError: There are none, or one is damaged.
+    ValueError: There are no records, or a file is damaged.
   """
   paths = sorted(pathlib.Path(workdir).glob('records/*.jsonl'))
-  found = {path.stem: read(path) for path in paths}
-  if not any(found.values()):
+  points = {path.stem: read(path) for path in paths}
+  if not any(points.values()):
     raise ValueError(
       f'workdir: no records in {workdir}/records; run experiments.sweep first.'
     )
-  return found
+  return points
 
 
 def read_traces(workdir: str | pathlib.Path, point: str) -> list[Trace]:
-  """A point's traces, in the order of its records.
+  """Reads the traces of a point, in the order of its records.
 
   Raises:
-    ValueError: They are damaged, or not there.
+    ValueError: The file is damaged or missing.
   """
   path = pathlib.Path(workdir) / 'traces' / f'{point}.jsonl.gz'
   if not path.is_file():
@@ -165,7 +171,7 @@ def read_traces(workdir: str | pathlib.Path, point: str) -> list[Trace]:
 def read_examples(
   workdir: str | pathlib.Path,
 ) -> dict[str, dict[str, tasks.Example]]:
-  """What was asked, by task and id."""
+  """Reads the examples of a workdir, by task and id."""
   paths = sorted(pathlib.Path(workdir).glob('examples/*.jsonl'))
   return {
     path.stem: {example.id: example for example in read(path, tasks.Example)}
@@ -174,7 +180,7 @@ def read_examples(
 
 
 def read_race(workdir: str | pathlib.Path) -> list[Record]:
-  """Arms on the clock, a record of each prompt; none if none were timed."""
+  """Reads the records of a race; returns none if there was no race."""
   path = pathlib.Path(workdir) / 'race.jsonl'
   return read(path) if path.is_file() else []
 
@@ -182,17 +188,17 @@ def read_race(workdir: str | pathlib.Path) -> list[Record]:
 def read_views(
   workdir: str | pathlib.Path, damaged: list[str] | None = None
 ) -> dict[tuple, View]:
-  """What is there of views, by their key; a damaged file is as good as none.
+  """Reads the views of a workdir, by their key; skips damaged files.
 
   Args:
-    workdir: Where they lie.
-    damaged: Gets a sentence for each file that is damaged.
+    workdir: Path of the workdir.
+    damaged: Receives a sentence for each damaged file.
   """
-  found = {}
+  views: dict[tuple, View] = {}
   for path in sorted(pathlib.Path(workdir).glob('views/*.jsonl')):
     try:
-      found |= {view.key: view for view in read(path, View)}
+      views |= {view.key: view for view in read(path, View)}
     except ValueError as error:
       if damaged is not None:
         damaged.append(f'{error}.')
-  return found
+  return views

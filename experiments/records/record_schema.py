@@ -1,11 +1,10 @@
-"""The lines of a workdir's files: what one example came to at one point.
+"""The lines of a workdir's files: records, traces and views.
 
 A record is one example decoded at one point (task, method, lenience, gamma,
-options, temperature). Numbers that JSON cannot hold (an infinite lenience) are
-written as strings and read back by `float`.
+options, temperature). Numbers that JSON cannot hold, such as an infinite
+lenience, are strings that `float` reads.
 
-Counts follow one rule: tokens after an end-of-sequence token, and the prompt,
-are counted nowhere.
+No count includes the prompt or tokens after an end-of-sequence token.
 """
 
 import dataclasses
@@ -26,8 +25,7 @@ from cascades.verification_config import CONSTANT, NO_CAP, SOURCES, STANDARD
 from experiments import tasks
 from experiments.records import old_names
 
-# How blocks are verified unless a run says otherwise, under the names that
-# configs and records have for it.
+# Options of verification and their standard values, by the names of configs.
 OPTIONS = {
   **dataclasses.asdict(STANDARD),
   'drafts': 1,
@@ -45,10 +43,11 @@ def variant(
   schedule: str = CONSTANT,
   cap: str = NO_CAP,
 ) -> str:
-  """A method's name, and its options where they are not the standard ones.
+  """Returns the name of a method and of its options that are not standard.
 
-  'token_v3', 'token_v3 block', 'diff gate processed', 'speed bonus verifier',
-  'opt k_seq 4 drafts', 'token_v3 first:16', 'token_v2 cap top:3'.
+  For example 'token_v3', 'token_v3 block', 'diff gate processed',
+  'speed bonus verifier', 'opt k_seq 4 drafts', 'token_v3 first:16',
+  'token_v2 cap top:3'.
   """
   words = [method]
   if verification != OPTIONS['verification']:
@@ -71,14 +70,14 @@ class Trace:
   """An answer, token by token.
 
   Attributes:
-    id: The example's.
+    id: Id of the example.
     tokens: Ids of the emitted tokens, end-of-sequence included.
-    token_strings: The text of each of them; a stop token has none.
-    sources: Index into `SOURCES` for each of them.
-    deferred: 1 for each of them where the rule defers to the verifier, else 0;
-      None where the method has no deferral rule.
-    logprobs: The verifier's log-probability of each of them, at temperature 1;
-      of the drafter alone, the drafter's.
+    token_strings: The text of each token; '' for a stop token.
+    sources: Index into `SOURCES` for each token.
+    deferred: 1 for each token where the rule defers to the verifier, else 0;
+      None for a method without a deferral rule.
+    logprobs: The verifier's log-probability of each token at temperature 1; for
+      the drafter alone, the drafter's.
   """
 
   id: str
@@ -96,38 +95,38 @@ class Record:
   Attributes:
     task: Key of `TASKS`.
     method: Key of `METHODS`, or of `sequence.CONFIDENCES`.
-    lenience: As given; nan where the method has none.
-    gamma: Tokens drafted per block; 0 is plain decoding. 1 for a sequential
-      cascade, which makes no blocks; records from before there were results
-      versions have another number there, which changes nothing.
-    verification: How blocks were verified; see `verification.VERIFICATIONS`.
-    gate: What the deferral rule saw: 'raw' or 'processed'.
-    bonus_from: What bonus tokens were drawn from: 'target' or 'verifier'.
+    lenience: Lenience of the method; nan for a method without lenience.
+    gamma: Tokens drafted per block; 0 for plain decoding. 1 for a sequential
+      cascade, which has no blocks; records without a results version have
+      another number there, which has no meaning.
+    verification: Verification of blocks; a name of `VERIFICATIONS`.
+    gate: Distributions that the deferral rule reads: 'raw' or 'processed'.
+    bonus_from: Distribution of bonus tokens: 'target' or 'verifier'.
     drafts: Drafts per block.
-    schedule: How the lenience went along an answer.
-    cap: Which tokens the method could make likelier than the verifier does.
-    temperature: Of both models.
-    id: The example's.
-    failure: Why there is no answer, in a sentence; None where there is one.
-      A failure has no score and counts of zero.
-    text: Text it answered.
-    quality: The task's own metric; nan where it has none.
-    scores: All of its metrics, by name.
+    schedule: Schedule of the lenience along an answer.
+    cap: Cap on tokens that the method makes likelier than the verifier.
+    temperature: Temperature of both models.
+    id: Id of the example.
+    failure: Why there is no answer, in a sentence; None for an answer. A
+      failure has no score and counts of zero.
+    text: Text of the answer.
+    quality: The task's quality score; nan for a task without one.
+    scores: All scores of the task, by name.
     emitted: Tokens of the answer, end-of-sequence included.
-    ended: Whether it ended by itself, and not by the limit of its length.
+    ended: True if a stop token or text ended the answer, not the length limit.
     drafted: Tokens that the drafter proposed.
-    examined: Of these, those that verification reached.
-    accepted: Of these, those that were kept.
-    deferred: Of the examined, those where the rule defers to the verifier;
-      None where the method has no deferral rule.
+    examined: Drafted tokens that verification reached.
+    accepted: Examined tokens that were accepted.
+    deferred: Examined tokens where the rule defers to the verifier; None for a
+      method without a deferral rule.
     residual: Emitted tokens sampled after a rejection.
-    bonus: Emitted tokens sampled after a block kept whole.
+    bonus: Emitted tokens sampled after a block of accepted drafts.
     verifier_calls: Forward passes of the verifier, prefill excluded.
-    verifier_tokens: Tokens that it read in them.
+    verifier_tokens: Tokens that the verifier read in these passes.
     drafter_calls: Forward passes of the drafter, prefill excluded.
-    wall_s: Seconds of the call that decoded it, shared equally by the rows of
-      that call; prefill included, compilation excluded. nan for a sequential
-      cascade: both models read every token of it, which it need not do.
+    wall_s: Seconds of decoding, prefill included and compilation excluded, as
+      this row's share of its batch. nan for a sequential cascade, where both
+      models read every token although the method does not need that.
   """
 
   task: str
@@ -161,12 +160,13 @@ class Record:
 
   @property
   def variant(self) -> str:
-    """The method's name, with its options where they are not standard."""
-    return variant(self.method, *self.options)
+    """The name of the method and of its options that are not standard."""
+    options = dict(zip(OPTIONS, self.options, strict=True))
+    return variant(method=self.method, **options)
 
   @property
   def point(self) -> tuple:
-    """What records of one row of the summary share."""
+    """The values that all records of a row of the summary share."""
     # nan is not equal to itself; None is.
     lenience = None if math.isnan(self.lenience) else self.lenience
     return (
@@ -180,32 +180,33 @@ class Record:
 
   @property
   def options(self) -> tuple[str, str, str, int, str, str]:
-    """How its blocks were verified, in the order of `OPTIONS`."""
+    """The options of verification, in the order of `OPTIONS`."""
     return (
       *(self.verification, self.gate, self.bonus_from, self.drafts),
       *(self.schedule, self.cap),
     )
 
 
-# Most tokens of an answer that a view has something to say of.
+# Maximum tokens of an answer that a view covers.
 MAX_VIEW_TOKENS = 512
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class View:
-  """What models and method say of each token of an answer, for people.
+  """Probabilities of each token of an answer, for the page.
+
+  Lists cover the first `MAX_VIEW_TOKENS` tokens.
 
   Attributes:
-    point: Name of the point that the answer is of: of its file.
-    lenience: At which of the point's leniences; nan where it has none.
-    id: The example's.
-    q: How likely each token was to the drafter, as it samples; of the first
-      `MAX_VIEW_TOKENS` tokens, and so the rest.
-    p: How likely it was to the verifier, as it samples.
-    pi: How likely it was to be emitted there.
-    deferred: 1 for each where the rule defers the token itself, else 0; None
-      where the method has no deferral rule. Of a token that was kept it is
-      what the trace says; there, that of a rejection is about the draft.
+    point: Name of the point of the answer, which is the name of its file.
+    lenience: Lenience of the answer; nan for a method without lenience.
+    id: Id of the example.
+    q: Probability of each token under the drafter, as it samples.
+    p: Probability of each token under the verifier, as it samples.
+    pi: Probability of each token under the method's target.
+    deferred: 1 for each token that the rule defers, else 0; None for a method
+      without a deferral rule. For an accepted token it equals the trace's
+      value; after a rejection the trace's value is that of the draft.
     drafter_argmax: The drafter's most likely token at each position, as text.
     verifier_argmax: The verifier's most likely token at each position.
   """
@@ -222,23 +223,29 @@ class View:
 
   @property
   def key(self) -> tuple:
-    """Which answer it is of."""
+    """The key of the answer, from `view_key`."""
     return view_key(self.point, self.lenience, self.id)
 
 
 def view_key(point: str, lenience: float, example: str) -> tuple:
-  """Which answer a view is of; see `View`."""
+  """Returns the key of an answer: its point, lenience and example.
+
+  Args:
+    point: Name of the point.
+    lenience: Lenience of the answer; nan for a method without lenience.
+    example: Id of the example.
+  """
   # nan is not equal to itself; None is.
   return point, None if math.isnan(lenience) else lenience, example
 
 
 def decoding_fields(config: Any, **more: Any) -> dict[str, Any]:
-  """What a record says of how an example was to be decoded.
+  """Returns the fields of a record that hold the options of decoding.
 
   Args:
     config: A `cascades.DecodingConfig`; its lenience is not read, since a
       method may have none.
-    **more: Fields of a record, as they are.
+    **more: Further fields of the record, returned unchanged.
   """
   return dict(
     method=config.method.name,
@@ -296,22 +303,26 @@ def failed_example(reason: str, **fields: Any) -> Outcome:
 
 
 def hash_examples(examples: Iterable[tasks.Example]) -> str:
-  """Of all that is asked, and should be answered."""
+  """Hashes the ids, prompts and references of examples."""
   return digest([[e.id, e.prompt, e.reference] for e in examples])
 
 
 def dumps(line: Any) -> str:
-  """A dataclass of this module, or an example, as one line of JSON."""
+  """Returns a dataclass of this module, or an example, as a line of JSON."""
   return json.dumps(plain(dataclasses.asdict(line)), allow_nan=False)
 
 
 def loads[Line](text: str | bytes, kind: type[Line] = Record) -> Line:
   """Reads a line that `dumps` wrote, of this version or an older one.
 
+  Args:
+    text: The line.
+    kind: Type of the line.
+
   Raises:
     ValueError: A field is missing, unknown, of another type or out of range;
-      counts of a record do not add up; what a trace or a view says is not of
-      each token.
+      the counts of a record do not add up; the lists of a trace or a view have
+      different lengths.
   """
   fields = old_names.replace(kind.__name__, bounded.parse_json(text))
   fields = dict(_schema(kind).parse(fields))
@@ -326,7 +337,7 @@ def loads[Line](text: str | bytes, kind: type[Line] = Record) -> Line:
 
 @functools.cache
 def _schema(kind: type) -> type[schema.Schema]:
-  """What the fields of a line may be."""
+  """Returns the schema of a type of lines."""
   fields = {
     field.name: (
       _typed(field.type),
@@ -338,12 +349,12 @@ def _schema(kind: type) -> type[schema.Schema]:
 
 
 class _Line(schema.Schema):
-  """A line; it has no fields but its own."""
+  """A line, which has no unknown fields."""
 
   model_config = pydantic.ConfigDict(extra='forbid')
 
 
-# Numbers that JSON cannot hold are texts; see `plain`.
+# Numbers that JSON cannot hold are strings; see `plain`.
 _Float = Annotated[
   float,
   pydantic.Field(allow_inf_nan=True),
@@ -354,25 +365,25 @@ _Float = Annotated[
 
 
 def _typed(kind: Any) -> Any:
-  """The type of a field as JSON has it."""
-  known = {float: _Float, int: schema.Count, tuple[str, ...]: list[str]}
-  if kind in known:
-    return known[kind]
+  """Returns the type of a field in JSON."""
+  scalars = {float: _Float, int: schema.Count, tuple[str, ...]: list[str]}
+  if kind in scalars:
+    return scalars[kind]
   inner = tuple(map(_typed, typing.get_args(kind)))
   if not inner:
     return kind
   if isinstance(kind, types.UnionType):
     return functools.reduce(operator.or_, inner)
   origin = typing.get_origin(kind)
-  found = origin[inner]
-  return Annotated[found, schema.FailFast] if origin is list else found
+  typed = origin[inner]
+  return Annotated[typed, schema.FailFast] if origin is list else typed
 
 
 def _check_counts(record: Record) -> None:
-  """Refuses counts that no decoding gives.
+  """Checks that the counts of a record add up.
 
   Raises:
-    ValueError: They do not add up.
+    ValueError: The counts do not add up.
   """
   r = record
   if r.emitted != r.accepted + r.residual + r.bonus:
@@ -388,10 +399,10 @@ def _check_counts(record: Record) -> None:
 
 
 def _check_trace(trace: Trace) -> None:
-  """Refuses a trace that does not say the same of each of its tokens.
+  """Checks that the lists of a trace have a value for each token.
 
   Raises:
-    ValueError: A list is longer or shorter, or there is no such source.
+    ValueError: A list has another length, or a source is unknown.
   """
   _check_lengths(
     trace, 'tokens', 'token_strings', 'sources', 'deferred', 'logprobs'
@@ -403,32 +414,41 @@ def _check_trace(trace: Trace) -> None:
 
 
 def _check_view(view: View) -> None:
-  """Refuses a view that does not say the same of each of its tokens.
+  """Checks that the lists of a view have a value for each token.
 
   Raises:
-    ValueError: A list is longer or shorter than the first.
+    ValueError: A list has another length than the first.
   """
   _check_lengths(
     view, 'q', 'p', 'pi', 'deferred', 'drafter_argmax', 'verifier_argmax'
   )
 
 
-def _check_lengths(line: Trace | View, first: str, *others: str) -> None:
-  """Refuses lists of other lengths, and deferrals other than 0 and 1."""
-  wanted = len(getattr(line, first))
-  for name in others:
+def _check_lengths(line: Trace | View, first: str, *names: str) -> None:
+  """Checks that lists have the length of the first, and deferrals are 0 or 1.
+
+  Args:
+    line: The line.
+    first: Name of the first list.
+    *names: Names of the lists to check.
+
+  Raises:
+    ValueError: A list has another length, or a deferral another value.
+  """
+  length = len(getattr(line, first))
+  for name in names:
     values = getattr(line, name)
-    # Where there is no deferral rule, nothing is deferred.
+    # A method without a deferral rule has no deferrals.
     if values is None:
       continue
-    if len(values) != wanted:
+    if len(values) != length:
       raise ValueError(
-        f'{name} must be as many as {first}, got {len(values)} and {wanted}'
+        f'{name} must be as many as {first}, got {len(values)} and {length}'
       )
   wrong = [x for x in line.deferred or () if x not in (0, 1)]
   if wrong:
     raise ValueError(f'deferred must be 0 or 1, got {wrong[0]}')
 
 
-# What is looked at beside the types of fields, by the kind of a line.
+# Checks beyond the types of fields, by the type of the line.
 _CHECKS = {Record: _check_counts, Trace: _check_trace, View: _check_view}

@@ -1,9 +1,9 @@
-"""What can be said of scores over examples, and how far it can be trusted.
+"""Confidence intervals and tests of scores over examples.
 
-Every interval comes from one bootstrap (Efron 1979): examples are drawn anew,
-with replacement, and all that is asked is worked out from the sums over each
-draw. Points that answered the same examples share the draws, so that a
-difference of two is a paired one. Examples, not tokens, are the unit: tokens of
+Every interval comes from one bootstrap (Efron 1979): examples are resampled
+with replacement, and scores are computed from the sums over each resample.
+Points that answered the same examples share the resamples, so that a difference
+of two points is a paired one. Examples, not tokens, are the unit: tokens of
 one answer are not independent.
 """
 
@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-# How often examples are drawn anew, unless it is said.
+# Default number of resamples.
 RESAMPLES = 10_000
-# Values held at once; keeps memory flat for large test sets.
+# Values in memory at once, which bounds the memory for large test sets.
 _BATCH_VALUES = 2**22
 
 Score = Callable[[np.ndarray], np.ndarray]
@@ -30,25 +30,25 @@ def bootstrap(
   seed: int = 0,
   strata: Sequence[int] = (),
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Percentile bootstrap intervals of scores that are made of sums.
+  """Computes percentile bootstrap intervals of functions of sums.
 
-  A mean, a ratio of totals, a difference of two of them: whatever is a function
-  of sums over examples. A draw is how often it has each example, so that the
-  sums of all draws are one matrix product.
+  A mean, a ratio of totals, and a difference of the two are functions of sums
+  over examples. A resample is the count of each example, so that the sums of
+  all resamples are one matrix product.
 
   Args:
-    rows: What each example adds to the sums, [n, sums].
-    score: [..., sums] to [..., scores]: of the sums over some examples.
+    rows: Values of each example that are summed, [n, sums].
+    score: Maps sums over examples, [..., sums], to scores, [..., scores].
     level: Share of the resampled scores inside the interval, in (0, 1).
     resamples: Number of resampled scores.
-    seed: Equal seeds give equal draws of equally many examples.
-    strata: How many rows, from the first on, are of each group within which
-      they are drawn anew; by default all rows are one group.
+    seed: Equal seeds give equal resamples of equally many examples.
+    strata: Number of consecutive rows of each group; rows are resampled within
+      their group. By default all rows are one group.
 
   Returns:
-    (low, high), [scores] each. Rows that are all equal (one row included) give
-    the score twice. A score that is nan for some draw has no interval, that is
-    nan twice; so have all where there are no rows.
+    (low, high), [scores] each. If all rows are equal, or there is one row, both
+    are the score. Both are nan for a score that is nan for some resample, and
+    if there are no rows.
 
   Raises:
     ValueError: `level` is outside (0, 1), or `resamples` is below 1.
@@ -64,28 +64,30 @@ def bootstrap(
     return nothing, nothing
   # Summing equal values can round; and SciPy refuses a single one.
   if np.array_equal(rows, np.broadcast_to(rows[0], rows.shape), equal_nan=True):
-    whole = np.asarray(score(rows.sum(0)), dtype=np.float64)
-    return whole, whole
+    value = np.asarray(score(rows.sum(0)), dtype=np.float64)
+    return value, value
   # Slow to import, and much that imports this module draws no intervals.
   import scipy.stats
 
-  def often(chosen: np.ndarray) -> np.ndarray:
-    """How often each draw has each row of a group, [draws, rows]."""
-    draws, size = np.atleast_2d(chosen).shape
-    places = chosen + size * np.arange(draws)[:, None]
-    counts = np.bincount(places.ravel(), minlength=size * draws)
+  def count_rows(indices: np.ndarray) -> np.ndarray:
+    """Counts each row of a group in each resample, [draws, rows]."""
+    draws, size = np.atleast_2d(indices).shape
+    cells = indices + size * np.arange(draws)[:, None]
+    counts = np.bincount(cells.ravel(), minlength=size * draws)
     return counts.reshape(draws, size)
 
-  def resampled(*chosen: np.ndarray, axis: int) -> np.ndarray:
-    counts = np.concatenate(list(map(often, chosen)), 1)
+  def resampled_scores(*indices: np.ndarray, axis: int) -> np.ndarray:
+    """Computes the scores of resamples of each group, [scores, draws]."""
+    del axis
+    counts = np.concatenate(list(map(count_rows, indices)), 1)
     return np.asarray(score(counts @ rows)).T
 
-  # What has no denominator in some draw is nan, and needs no warning.
+  # A score without a denominator in some resample is nan; no warning needed.
   with np.errstate(all='ignore'), warnings.catch_warnings():
     warnings.simplefilter('ignore', scipy.stats.DegenerateDataWarning)
     interval = scipy.stats.bootstrap(
       tuple(map(np.arange, strata or (n,))),
-      resampled,
+      resampled_scores,
       n_resamples=resamples,
       batch=max(1, _BATCH_VALUES // max(rows.shape)),
       vectorized=True,
@@ -97,42 +99,42 @@ def bootstrap(
 
 
 def bootstrap_means(
-  values: np.ndarray, **drawn: Any
+  values: np.ndarray, **options: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Intervals of the means of many points, which share their draws.
+  """Computes intervals of the means of points, with shared resamples.
 
   Args:
     values: One number per example and point, [n, points].
-    **drawn: `level`, `resamples` and `seed` of `bootstrap`.
+    **options: `level`, `resamples` and `seed` of `bootstrap`.
 
   Returns:
-    (low, high), [points] each, in the unit of `values`. Values that are all
-    equal (one value included) give that value twice; no values, or one that is
-    nan, give nan twice.
+    (low, high), [points] each, in the unit of `values`. If all values of a
+    point are equal, both are that value; both are nan if there are no values,
+    or a value is nan.
   """
   n = max(1, len(values))
   # The mean of equal values is that value, to the last bit.
   equal = len(values) > 0 and (values == values[:1]).all(0)
   offset = np.where(equal, values[0], 0.0) if len(values) else 0.0
-  low, high = bootstrap(values - offset, lambda sums: sums / n, **drawn)
+  low, high = bootstrap(values - offset, lambda sums: sums / n, **options)
   return low + offset, high + offset
 
 
 def bootstrap_sums_interval(
   rows: Sequence[Sequence[float]],
   score: Callable[[np.ndarray], float],
-  **drawn: Any,
+  **options: Any,
 ) -> tuple[float, float]:
-  """Interval of one score that knows a single list of sums.
+  """Computes the interval of a score that takes a single list of sums.
 
   Args:
-    rows: What each example adds to the sums, [n, sums].
-    score: [sums] to a number: the score, of the sums over some examples.
-    **drawn: `level`, `resamples` and `seed` of `bootstrap`.
+    rows: Values of each example that are summed, [n, sums].
+    score: Maps sums over examples, [sums], to a number.
+    **options: `level`, `resamples` and `seed` of `bootstrap`.
 
   Returns:
-    (low, high), in the unit of `score`. Rows that are all equal (one row
-    included) give the score twice; no rows give (nan, nan).
+    (low, high), in the unit of `score`. If all rows are equal, both are the
+    score; both are nan if there are no rows.
   """
   rows = np.asarray(rows, dtype=np.float64)
   if not len(rows):
@@ -141,32 +143,32 @@ def bootstrap_sums_interval(
   def scores(sums):
     return np.apply_along_axis(score, -1, sums)[..., None]
 
-  low, high = bootstrap(rows, scores, **drawn)
+  low, high = bootstrap(rows, scores, **options)
   return float(low[0]), float(high[0])
 
 
 def not_inferior(low: float | np.ndarray, margin: float) -> bool | np.ndarray:
-  """Whether a quality is no worse than another, but for a margin.
+  """Returns True if a quality is not inferior to another by a margin.
 
   Args:
     low: Lower end of the interval of the (paired) difference.
-    margin: By how much it may be worse, in the unit of the quality.
+    margin: Largest acceptable loss, in the unit of the quality.
 
   Returns:
-    Whether all of the interval is above -margin; not so where it is nan.
+    True where the whole interval is above -margin; False where it is nan.
   """
   return np.asarray(low) > -margin
 
 
 def mcnemar(first: Sequence[float], second: Sequence[float]) -> float:
-  """The exact test of McNemar (1947) on answers that are right or wrong.
+  """Returns the p-value of McNemar's exact test (1947) on paired answers.
 
   Args:
-    first: 1 for each example that was answered rightly, else 0, [n].
-    second: 1 or 0 for each of the same examples, of another's answers, [n].
+    first: 1 for each correct answer of one point, else 0, [n].
+    second: 1 or 0 for the answers of another point to the same examples, [n].
 
   Returns:
-    How likely differences at least as uneven are, were both as good.
+    The probability of differences at least as uneven if both were equally good.
   """
   from statsmodels.stats import contingency_tables
 
@@ -179,11 +181,14 @@ def mcnemar(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def holm(p_values: Sequence[float]) -> np.ndarray:
-  """P-values for as many tests as these, by Holm (1979); nan stays nan."""
+  """Adjusts p-values for multiple tests by Holm (1979); nan stays nan."""
   from statsmodels.stats import multitest
 
   adjusted = np.array(p_values, dtype=np.float64)
-  known = ~np.isnan(adjusted)
-  if known.any():
-    adjusted[known] = multitest.multipletests(adjusted[known], method='holm')[1]
+  is_valid = ~np.isnan(adjusted)
+  if is_valid.any():
+    _, corrected, *_ = multitest.multipletests(
+      adjusted[is_valid], method='holm'
+    )
+    adjusted[is_valid] = corrected
   return adjusted

@@ -1,12 +1,13 @@
-"""Names the code that results are of: a version, or a hash of its source.
+"""Results versions: names of the code that results were decoded with.
 
-What is kept of a sweep is named after everything that can change it, the code
-among them. A hash of the source alone would make a renamed variable another
-code. So `results_version.json` holds a version, and the hash of the source that
-was last shown to give that version's results: `python -m experiments.accept`
-runs the test of fixed results and writes it. Source of that hash goes by the
-version, any other source by its own hash. What is registered from outside of
-the deciding modules adds a hash of its own source; see `external_code`.
+The name of a point depends on everything that can change its results, including
+the code. A hash of the source alone would change with the name of a variable.
+`results_version.json` therefore holds a version, and the hash of the source
+that was last shown to give that version's results: `python -m
+experiments.accept` runs the test of fixed results and writes the hash. Source
+with that hash is named by the version, and any other source by its own hash.
+Code that no deciding module defines adds a hash of its own; see
+`external_code`.
 """
 
 import ast
@@ -21,9 +22,9 @@ from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FILE = pathlib.Path(__file__).with_name('results_version.json')
-# The results that a version stands for; only a checkout has them.
+# The fixed results of the version; only a checkout has them.
 RESULTS = ROOT / 'tests/data/fixed_results.json'
-# Of the library, what only looks at models, answers and methods.
+# Modules of the library that only observe models, answers and methods.
 OBSERVING_MODULES = (
   'cascades/contrib/engine_audits/',
   'cascades/contrib/lm_eval.py',
@@ -35,7 +36,7 @@ OBSERVING_MODULES = (
   'cascades/sampler/memory.py',
   'cascades/sampler/scoring.py',
 )
-# Around the library, what makes answers and records.
+# Modules outside the library that produce answers and records.
 EXPERIMENT_MODULES = (
   *('experiments/tasks/', 'experiments/sweeps/plan.py'),
   *('experiments/sweeps/sequence.py', 'experiments/sweeps/worker.py'),
@@ -44,11 +45,11 @@ EXPERIMENT_MODULES = (
 
 @dataclasses.dataclass(frozen=True)
 class Accepted:
-  """What `results_version.json` holds.
+  """The contents of `results_version.json`.
 
   Attributes:
-    version: RESULTS_VERSION; results of another version are other results.
-    changelog: What changed with each version, a line for each.
+    version: The results version.
+    changelog: A line on the changes of each version.
     source: Hash of the source that last passed the test of fixed results.
     results: Hash of the file of those results.
   """
@@ -66,17 +67,17 @@ def read_accepted() -> Accepted:
     ValueError: The file is missing or damaged.
   """
   try:
-    found = Accepted(**json.loads(FILE.read_text(encoding='utf-8')))
+    accepted = Accepted(**json.loads(FILE.read_text(encoding='utf-8')))
     for field in dataclasses.fields(Accepted):
       kind = typing.get_origin(field.type) or field.type
-      if type(getattr(found, field.name)) is not kind:
+      if type(getattr(accepted, field.name)) is not kind:
         raise TypeError(f'{field.name} is no {kind.__name__}')
   except (OSError, TypeError, ValueError) as error:
     raise ValueError(
       f'results_version: {FILE} cannot be read ({error}); take it from git'
       ' again.'
     ) from None
-  return found
+  return accepted
 
 
 def deciding_modules(root: pathlib.Path = ROOT) -> dict[str, pathlib.Path]:
@@ -137,11 +138,11 @@ def describe(name: str) -> str:
 
 @functools.cache
 def hash_syntax(text: bytes) -> str:
-  """A hash of a module's syntax tree.
+  """Hashes the syntax tree of a module.
 
-  Without comments, docstrings and other texts that stand alone. Empty fields,
-  of which newer versions of Python have more, are left out, so that versions
-  agree (compared: 3.12 and 3.13).
+  Comments, docstrings and other constant expressions are excluded. Empty fields
+  are excluded too: newer versions of Python have more of them, and the hashes
+  of Python 3.12 and 3.13 agree.
   """
   tree = ast.parse(text)
   for node in ast.walk(tree):
@@ -156,7 +157,7 @@ def hash_syntax(text: bytes) -> str:
 
 
 def _parts(node: Any) -> Iterator[str]:
-  """A syntax tree as text, part by part."""
+  """Yields the parts of a syntax tree as text."""
   if isinstance(node, ast.AST):
     yield f'{type(node).__name__}('
     for name in node._fields:

@@ -1,12 +1,14 @@
-"""Every point of a config, decoded, whatever happens meanwhile.
+"""Sweeps: every point of a config, decoded, kept and resumed.
 
-fields        Which fields a config can have, and of what type.
-plan          What the points are.
-launchers     Who decodes them: this process, others, a cluster.
-worker        How.
-fingerprints  Of what weights.
-sequence      Cascades of whole answers.
-costs         What a call of each model costs here.
-workdirs      Where it is kept; `remote` where that is a URL.
-trackers      Where it is shown beside.
+fields         Fields of a config, with their types.
+plan           Curves and points of a config.
+phases         The phases of a sweep: plan, load, decode, collect, report.
+launchers      Registry of the processes that decode; `ray_cluster` is one.
+worker         A pair of models that decodes points.
+fingerprints   Hashes of the weights of a pair.
+sequence       Cascades of whole answers.
+costs          Measured seconds of a call of each model.
+workdirs       Files of a sweep; `remote` mirrors them to a URL.
+trackers       Registry of services that show a sweep; `tensorboard_tracker` and
+               `wandb_tracker` are two, and `tracker_set` calls them.
 """

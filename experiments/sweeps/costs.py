@@ -84,10 +84,12 @@ def measure(
   shapes = [_Block(gamma, drafts) for gamma, drafts in blocks if gamma]
   longest = max((block.gamma for block in shapes), default=1)
   # Keys: 'verifier', drafts per block (1 is the model alone), or a block.
-  loops: dict[Hashable, TimedLoop] = {'verifier': _alone(verifier, context)}
+  loops: dict[Hashable, TimedLoop] = {
+    'verifier': _model_loop(verifier, context)
+  }
   proposals = {block.drafts for block in shapes}
   if drafter is not None:
-    loops[1] = _alone(drafter, context)
+    loops[1] = _model_loop(drafter, context)
     proposals -= {1}
   for drafts in proposals:
     loop = proposal_loop(
@@ -150,7 +152,7 @@ def time_in_turns(
   return times
 
 
-def _alone(checkpoint: checkpoints.Checkpoint, context: int) -> TimedLoop:
+def _model_loop(checkpoint: checkpoints.Checkpoint, context: int) -> TimedLoop:
   """Returns a loop of a model that decodes alone, one token per call."""
   no_drafter = drafters.BoundDrafter(drafters.NoDrafter(), ())
   loop, _ = strict_loop(

@@ -15,11 +15,11 @@ from experiments import records
 def fingerprint(params: Any) -> str:
   """Hashes parameters, from a checksum of each array on its own device."""
   leaves, treedef = jax.tree.flatten(params)
-  lines = [str(treedef)]
+  checksums = [str(treedef)]
   for leaf in leaves:
     first, second = sharding.fetch(_checksum(leaf))
-    lines.append(f'{leaf.dtype}{leaf.shape}{first:08x}{second:08x}')
-  return hashlib.sha256('\n'.join(lines).encode()).hexdigest()
+    checksums.append(f'{leaf.dtype}{leaf.shape}{first:08x}{second:08x}')
+  return hashlib.sha256('\n'.join(checksums).encode()).hexdigest()
 
 
 @jax.jit

@@ -334,13 +334,13 @@ class Sweep:
       ]
       lenience = answers[0].record.lenience
       try:
-        found = self._launcher.views(curve, lenience, requests)
+        new_views = self._launcher.views(curve, lenience, requests)
       except jax.errors.JaxRuntimeError as error:
         if 'RESOURCE_EXHAUSTED' not in str(error):
           raise
         self._say('memory: too little for the probabilities of shown tokens.')
         continue
-      views |= {view.key: view for view in found}
+      views |= {view.key: view for view in new_views}
     for task in {x.record.task for x in selected} if views else ():
       lines = [
         x.view or views.get(x.key) for x in selected if x.record.task == task
