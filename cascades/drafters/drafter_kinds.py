@@ -119,9 +119,11 @@ def kind_of(name: str) -> DrafterKind:
     if kind.claims is None:
       return kind
   arguments.file_name('drafter', name)
-  kinds = DRAFTERS.available()
-  claiming = [x for x in kinds if (kinds[x].claims or _no_name)(name)]
-  claiming = [x for x in claiming if not kinds[x].is_language_model] or claiming
+  registered = DRAFTERS.available()
+  claiming = [x for x, kind in registered.items() if (kind.claims or _no)(name)]
+  claiming = [
+    x for x in claiming if not registered[x].is_language_model
+  ] or claiming
   if not claiming:
     _refuse_unknown(name)
   if len(claiming) > 1:
@@ -129,10 +131,10 @@ def kind_of(name: str) -> DrafterKind:
       f'drafter: {arguments.quote(name)} must be of one kind, but'
       f' {" and ".join(claiming)} can read it; remove the files of the others.'
     )
-  return kinds[claiming[0]]
+  return registered[claiming[0]]
 
 
-def _no_name(name: str) -> bool:
+def _no(name: str) -> bool:
   return False
 
 
@@ -142,18 +144,18 @@ def _refuse_unknown(name: str) -> NoReturn:
   Raises:
     ValueError: Always; it says which drafters there are.
   """
-  kinds = DRAFTERS.available().values()
-  forms = '; '.join(f'{kind.syntax} ({kind.help})' for kind in kinds)
-  known = [x for kind in kinds for x in kind.spec.known_names()]
+  registered = DRAFTERS.available().values()
+  forms = '; '.join(f'{kind.syntax} ({kind.help})' for kind in registered)
+  names = [x for kind in registered for x in kind.spec.known_names()]
   if pathlib.Path(name).exists():
     raise ValueError(
       f'drafter: {arguments.quote(name)} holds no drafter of a known kind; give'
       f' one of {forms}.'
     )
-  near = difflib.get_close_matches(name[:99], [*DRAFTERS, *known], 1, 0.0)
+  near = difflib.get_close_matches(name[:99], [*DRAFTERS, *names], 1, 0.0)
   raise ValueError(
     f'drafter: {arguments.quote(name)} is no folder and no known name; did you'
-    f' mean {near[0]!r}? There are {", ".join(known)}; and {forms}.'
+    f' mean {near[0]!r}? There are {", ".join(names)}; and {forms}.'
   )
 
 

@@ -45,7 +45,7 @@ class _Drafting(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Loop:
-  """What stays the same while a block is drafted.
+  """The values that stay constant while a block is drafted.
 
   Attributes:
     model: The language model that drafts.
