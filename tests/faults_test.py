@@ -299,6 +299,7 @@ def test_a_sweep_names_the_drafter_that_decodes_alone():
   ended = mock.Mock()
   ended._sampler.return_value = mock.Mock(), 0
   ended._sampler.return_value[0].refusal.return_value = None
+  ended._request.return_value = {}
   ended._decode_timed.side_effect = faults.FaultError(
     'verifier', 'at position 9 of prompt 3'
   )

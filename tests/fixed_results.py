@@ -35,7 +35,7 @@ from cascades.methods import processing
 from cascades.models import checkpoints, turns
 from cascades.proof import exact
 from configs import common
-from experiments.sweeps import plan, worker
+from experiments.sweeps import outcomes, plan, worker
 from experiments.tasks import TASKS
 from experiments.training import tokenizer_training
 
@@ -465,7 +465,7 @@ def sweep_digests() -> dict[str, str]:
   examples = list(task.load(num_examples=6))
   made = [one.decode_curve(task, curve, examples) for curve in curves]
   cascade = plan.Curve.of(config, 'sequence_mean', (0.5,))
-  made.append(worker.combine(cascade, made[1], made[0]))
+  made.append(outcomes.combine(cascade, made[1], made[0]))
   named = [*curves, cascade]
   found = {
     f'sweep {curve.name}': digest(

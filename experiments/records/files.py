@@ -90,15 +90,15 @@ def read_starts(workdir: pathlib.Path) -> list[dict[str, Any]]:
   return fields['starts']
 
 
-def write(path: str | pathlib.Path, lines: Iterable[Any]) -> None:
+def write(path: str | pathlib.Path, values: Iterable[Any]) -> None:
   """Writes lines as a whole; compresses them if the name ends in `.gz`.
 
   Args:
     path: Path of the file.
-    lines: Dataclasses of `record_schema`, or examples.
+    values: Dataclasses of `record_schema`, or examples, one a line.
   """
   path = pathlib.Path(path)
-  content = ''.join(dumps(line) + '\n' for line in lines).encode()
+  content = ''.join(dumps(line) + '\n' for line in values).encode()
   if path.suffix == '.gz':
     # Without a time, so that equal lines are equal bytes.
     content = gzip.compress(content, compresslevel=6, mtime=0)

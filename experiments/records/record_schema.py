@@ -405,7 +405,7 @@ def _check_trace(trace: Trace) -> None:
     ValueError: A list has another length, or a source is unknown.
   """
   _check_lengths(
-    trace, 'tokens', 'token_strings', 'sources', 'deferred', 'logprobs'
+    trace, ('tokens', 'token_strings', 'sources', 'deferred', 'logprobs')
   )
   last = len(SOURCES) - 1
   wrong = [x for x in trace.sources if not 0 <= x <= last]
@@ -420,21 +420,21 @@ def _check_view(view: View) -> None:
     ValueError: A list has another length than the first.
   """
   _check_lengths(
-    view, 'q', 'p', 'pi', 'deferred', 'drafter_argmax', 'verifier_argmax'
+    view, ('q', 'p', 'pi', 'deferred', 'drafter_argmax', 'verifier_argmax')
   )
 
 
-def _check_lengths(line: Trace | View, first: str, *names: str) -> None:
+def _check_lengths(line: Trace | View, names: tuple[str, ...]) -> None:
   """Checks that lists have the length of the first, and deferrals are 0 or 1.
 
   Args:
     line: The line.
-    first: Name of the first list.
-    *names: Names of the lists to check.
+    names: Names of the lists; all must be as long as the first.
 
   Raises:
     ValueError: A list has another length, or a deferral another value.
   """
+  first, *_ = names
   length = len(getattr(line, first))
   for name in names:
     values = getattr(line, name)

@@ -40,6 +40,7 @@ OBSERVING_MODULES = (
 EXPERIMENT_MODULES = (
   *('experiments/tasks/', 'experiments/sweeps/plan.py'),
   *('experiments/sweeps/sequence.py', 'experiments/sweeps/worker.py'),
+  'experiments/sweeps/outcomes.py',
 )
 
 

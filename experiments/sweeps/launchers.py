@@ -162,6 +162,6 @@ for _kind in (
 
 def flag_help() -> str:
   """Returns the help of `--launcher`, with a few words on each launcher."""
-  kinds = LAUNCHERS.available().values()
-  texts = '; '.join(f'{kind.name}, {kind.help}' for kind in kinds)
+  available = LAUNCHERS.available().values()
+  texts = '; '.join(f'{kind.name}, {kind.help}' for kind in available)
   return f'Where points are decoded: {texts}.'

@@ -126,7 +126,11 @@ class Sweep:
     stack.callback(self._launcher.close)
     facts = self._launcher.facts()
     self._points = plan.points(
-      self.config.to_dict(), self.curves, self._tasks, self._examples, facts
+      self.config.to_dict(),
+      self.curves,
+      tasks=self._tasks,
+      examples=self._examples,
+      facts=facts,
     )
     self._set_aside(facts['code'])
     self._measured = self._files.read_costs(facts)
@@ -310,7 +314,7 @@ class Sweep:
       if source.curve.alone
       and (source.task, source.first) == (point.task, point.first)
     }
-    return worker.combine(
+    return outcomes.combine(
       point.curve, outcomes['drafter'], outcomes['verifier']
     )
 
@@ -342,10 +346,10 @@ class Sweep:
         continue
       views |= {view.key: view for view in new_views}
     for task in {x.record.task for x in selected} if views else ():
-      lines = [
+      task_views = [
         x.view or views.get(x.key) for x in selected if x.record.task == task
       ]
-      self._files.write(f'views/{task}.jsonl', [x for x in lines if x])
+      self._files.write(f'views/{task}.jsonl', [x for x in task_views if x])
 
   def _add_race(self) -> None:
     """Times the models alone, strict decoding and the fastest point in turns.
@@ -364,10 +368,10 @@ class Sweep:
     for record in records.read_race(self._files.path):
       timed.setdefault(_entrant_key(record), []).append(record.id)
     expected = {_entrant_key(row): ids for row, _ in entrants}
-    if {key: sorted(found) for key, found in timed.items()} != expected:
+    if {key: sorted(names) for key, names in timed.items()} != expected:
       self._bar.set_description('timing points against each other')
-      lines = self._launcher.race([x for _, x in entrants], examples)
-      self._files.write('race.jsonl', lines)
+      race = self._launcher.race([x for _, x in entrants], examples)
+      self._files.write('race.jsonl', race)
 
   def _entrants(self) -> list[tuple[Any, launchers.Entrant]]:
     """Returns the rows of the summary to time, each with its curve."""
@@ -412,18 +416,18 @@ def _without_drafter_alone(
     return curve.alone == 'drafter' or curve.confidence is not None
 
   dropped = [curve.name for curve in curves if needs_drafter_alone(curve)]
-  kept = [curve for curve in curves if not needs_drafter_alone(curve)]
+  remaining = [curve for curve in curves if not needs_drafter_alone(curve)]
   if dropped:
     print(
       f'drafter: {drafter} cannot answer alone; left out {", ".join(dropped)}.',
       file=sys.stderr,
     )
-  if not kept:
+  if not remaining:
     raise ValueError(
       f'drafter: {drafter} cannot answer alone, and no other curve is left; add'
       ' a curve that it drafts for.'
     )
-  return kept
+  return remaining
 
 
 @contextlib.contextmanager

@@ -231,7 +231,7 @@ class Workdir:
       print(message, file=sys.stderr)
       self._set_aside(path)
       return None
-    if {len(lines) for lines in columns} != {num_answers(point)}:
+    if {len(column) for column in columns} != {num_answers(point)}:
       print(f'{path}: lines are missing: it is made again.', file=sys.stderr)
       self._set_aside(path)
       return None

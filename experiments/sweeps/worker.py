@@ -21,7 +21,7 @@ from cascades.sampler.outputs import SampleOutput
 from cascades.verification_config import SEQUENTIAL
 from experiments import cli, records
 from experiments.records import unit_costs, versions
-from experiments.sweeps import costs, fingerprints, launchers, plan, sequence
+from experiments.sweeps import costs, fingerprints, launchers, outcomes, plan
 from experiments.tasks import Example, Task
 
 # Added to the seed of the drafter alone. A sequence-level cascade takes either
@@ -227,13 +227,7 @@ class Worker:
     leniences = curve.leniences or (math.nan,)
     points, wall_s = [[] for _ in leniences], math.nan
     if accepted:
-      request = dict(
-        max_new_tokens=task.max_new_tokens,
-        seed=seed,
-        stop_strings=task.stop_strings,
-        apply_chat_template=self._chat,
-        on_answer=on_answer,
-      )
+      request = self._request(task) | dict(seed=seed, on_answer=on_answer)
       prompts = [example.prompt for example in accepted]
       try:
         points, wall_s = self._decode_timed(
@@ -249,22 +243,22 @@ class Worker:
       wall_s = math.nan
     # 0 if a sequential cascade never defers.
     calls = sum(a.counts['verifier_calls'] for row in points for a in row)
-    outcomes = []
+    decoded = []
     for lenience, answers in zip(leniences, points, strict=True):
-      ids = [example.id for example in accepted]
+      ids = (example.id for example in accepted)
       answers_by_id = dict(zip(ids, answers, strict=True))
       for example in examples:
         fields = records.decoding_fields(
           decoder.config, task=task.name, lenience=lenience, id=example.id
         )
         if refusal := refusals[example.id]:
-          outcomes.append(records.failed_example(refusal, **fields))
+          decoded.append(records.failed_example(refusal, **fields))
           continue
         answer = answers_by_id[example.id]
         # Rows decoded together share the time by their blocks.
         share_s = wall_s * answer.counts['verifier_calls'] / max(calls, 1)
-        outcomes.append(
-          _outcome(
+        decoded.append(
+          outcomes.score(
             example,
             answer,
             task=task,
@@ -273,7 +267,15 @@ class Worker:
             wall_s=share_s,
           )
         )
-    return outcomes
+    return decoded
+
+  def _request(self, task: Task) -> dict[str, Any]:
+    """Returns the options of a request that depend on the task."""
+    return dict(
+      max_new_tokens=task.max_new_tokens,
+      stop_strings=task.stop_strings,
+      apply_chat_template=self._chat,
+    )
 
   def _sampler(
     self, curve: plan.Curve, **changes: Any
@@ -330,7 +332,7 @@ class Worker:
       )
       for entrant in entrants
     ]
-    lines = []
+    race = []
     for name, task_examples in examples.items():
       task = self._tasks[name]
       accepted = [
@@ -346,19 +348,15 @@ class Worker:
         for lane in lanes:
           self._answer(lane, task, example)
       for example in accepted:
-        lines += self._race_example(lanes, task, example, turns)
-    return lines
+        race += self._race_example(lanes, task, example, turns)
+    return race
 
   def _answer(
     self, lane: '_Lane', task: Task, example: Example
   ) -> SampleOutput:
     """Decodes one example."""
     return lane.decoder.sample(
-      example.prompt,
-      seed=lane.seed,
-      max_new_tokens=task.max_new_tokens,
-      stop_strings=task.stop_strings,
-      apply_chat_template=self._chat,
+      example.prompt, seed=lane.seed, **self._request(task)
     )
 
   def _race_example(
@@ -371,7 +369,7 @@ class Worker:
       for i, lane in enumerate(lanes):
         outputs[i] = self._answer(lane, task, example)
         seconds[i] = min(seconds[i], lane.decoder.usage.decode_s)
-    lines = []
+    timed = []
     for lane, output, wall_s in zip(lanes, outputs, seconds, strict=True):
       fields = records.decoding_fields(
         lane.decoder.config,
@@ -379,7 +377,7 @@ class Worker:
         lenience=lane.entrant.lenience,
         id=example.id,
       )
-      outcome = _outcome(
+      outcome = outcomes.score(
         example,
         output,
         task=task,
@@ -387,8 +385,8 @@ class Worker:
         fields=fields,
         wall_s=wall_s,
       )
-      lines.append(outcome.record)
-    return lines
+      timed.append(outcome.record)
+    return timed
 
   def _decode_timed(
     self,
@@ -490,84 +488,3 @@ def _text(tokenizer: tokenizers.Tokenizer, token: int) -> str:
   """Returns a token's text, or its name if it has no text of its own."""
   (text,) = tokenizer.token_strings([token])
   return tokenizer.piece(token) if text in ('', '\ufffd') else text
-
-
-def _outcome(
-  example: Example,
-  answer: SampleOutput,
-  *,
-  task: Task,
-  curve: plan.Curve,
-  fields: Mapping[str, Any],
-  wall_s: float,
-) -> records.Outcome:
-  """Scores an answer, and returns its record and trace.
-
-  Args:
-    example: The example.
-    answer: The answer to the example.
-    task: The task of the example.
-    curve: The curve of the answer.
-    fields: Fields of the record, from `records.decoding_fields`.
-    wall_s: Seconds that the answer took.
-  """
-  try:
-    scores = dict(task.score(answer.text, example.reference))
-  except Exception as error:
-    reason = f'score: {type(error).__name__}: {error}'
-    return records.failed_example(reason, **fields)
-  counts = dict(answer.counts)
-  if curve.alone == 'drafter':
-    counts |= {
-      'verifier_calls': 0,
-      'verifier_tokens': 0,
-      'drafter_calls': counts['verifier_calls'],
-    }
-  deferred = answer.deferred
-  if curve.config.method.rule is None:
-    counts['deferred'] = deferred = None
-  record = records.Record(
-    **fields,
-    failure=None,
-    text=answer.text,
-    quality=scores[task.quality_score] if task.quality_score else math.nan,
-    scores=scores,
-    emitted=len(answer.tokens),
-    ended=answer.ended,
-    wall_s=wall_s,
-    **counts,
-  )
-  trace = records.Trace(
-    id=example.id,
-    tokens=answer.tokens,
-    token_strings=answer.token_strings,
-    sources=answer.sources,
-    deferred=None if deferred is None else list(map(int, deferred)),
-    # float32 has about 6 significant digits.
-    logprobs=[float(f'{x:.6g}') for x in answer.logprobs],
-  )
-  return records.Outcome(record, trace)
-
-
-def combine(
-  curve: plan.Curve,
-  drafter: Iterable[records.Outcome],
-  verifier: Iterable[records.Outcome],
-) -> list[records.Outcome]:
-  """Decodes a cascade of whole answers from those of the models alone.
-
-  Args:
-    curve: The cascade.
-    drafter: Outcomes of the drafter alone, by example.
-    verifier: Outcomes of the verifier alone, by example.
-
-  Returns:
-    The outcomes at the first lenience in the order of the examples, then those
-    at the next, and so on.
-  """
-  pairs = list(zip(drafter, verifier, strict=True))
-  return [
-    sequence.cascade(*pair, method=curve.confidence, lenience=lenience)
-    for lenience in curve.leniences
-    for pair in pairs
-  ]

@@ -1,0 +1,91 @@
+"""Outcomes: the record and trace of each answer, with its scores."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from cascades.sampler.outputs import SampleOutput
+from experiments import records
+from experiments.sweeps import plan, sequence
+from experiments.tasks import Example, Task
+
+
+def score(
+  example: Example,
+  answer: SampleOutput,
+  *,
+  task: Task,
+  curve: plan.Curve,
+  fields: Mapping[str, Any],
+  wall_s: float,
+) -> records.Outcome:
+  """Scores an answer, and returns its record and trace.
+
+  Args:
+    example: The example.
+    answer: The answer to the example.
+    task: The task of the example.
+    curve: The curve of the answer.
+    fields: Fields of the record, from `records.decoding_fields`.
+    wall_s: Seconds that the answer took.
+  """
+  try:
+    scores = dict(task.score(answer.text, example.reference))
+  except Exception as error:
+    reason = f'score: {type(error).__name__}: {error}'
+    return records.failed_example(reason, **fields)
+  counts = dict(answer.counts)
+  if curve.alone == 'drafter':
+    counts |= {
+      'verifier_calls': 0,
+      'verifier_tokens': 0,
+      'drafter_calls': counts['verifier_calls'],
+    }
+  deferred = answer.deferred
+  if curve.config.method.rule is None:
+    counts['deferred'] = deferred = None
+  record = records.Record(
+    **fields,
+    failure=None,
+    text=answer.text,
+    quality=scores[task.quality_score] if task.quality_score else math.nan,
+    scores=scores,
+    emitted=len(answer.tokens),
+    ended=answer.ended,
+    wall_s=wall_s,
+    **counts,
+  )
+  trace = records.Trace(
+    id=example.id,
+    tokens=answer.tokens,
+    token_strings=answer.token_strings,
+    sources=answer.sources,
+    deferred=None if deferred is None else list(map(int, deferred)),
+    # float32 has about 6 significant digits.
+    logprobs=[float(f'{x:.6g}') for x in answer.logprobs],
+  )
+  return records.Outcome(record, trace)
+
+
+def combine(
+  curve: plan.Curve,
+  drafter: Iterable[records.Outcome],
+  verifier: Iterable[records.Outcome],
+) -> list[records.Outcome]:
+  """Decodes a cascade of whole answers from those of the models alone.
+
+  Args:
+    curve: The cascade.
+    drafter: Outcomes of the drafter alone, by example.
+    verifier: Outcomes of the verifier alone, by example.
+
+  Returns:
+    The outcomes at the first lenience in the order of the examples, then those
+    at the next, and so on.
+  """
+  pairs = list(zip(drafter, verifier, strict=True))
+  return [
+    sequence.cascade(*pair, method=curve.confidence, lenience=lenience)
+    for lenience in curve.leniences
+    for pair in pairs
+  ]
