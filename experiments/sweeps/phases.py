@@ -308,14 +308,14 @@ class Sweep:
 
   def _combine(self, point: Point) -> list[records.Outcome]:
     """Decodes a cascade of whole answers from those of the models alone."""
-    outcomes = {
+    sources = {
       source.curve.alone: self._files.read_point(source)
       for source in self._points
       if source.curve.alone
       and (source.task, source.first) == (point.task, point.first)
     }
     return outcomes.combine(
-      point.curve, outcomes['drafter'], outcomes['verifier']
+      point.curve, sources['drafter'], sources['verifier']
     )
 
   def _add_views(self) -> None:
