@@ -14,50 +14,54 @@ def measured(monkeypatch, times, blocks, calls, drafter='', **options):
     costs, 'proposal_loop', lambda *_, **options: costs.TimedLoop(None, 1)
   )
   monkeypatch.setattr(costs, 'strict_loop', lambda *_, **options: (None, calls))
-  asked = []
+  timed_names = []
 
   def time_in_turns(loops, repeats, seconds):
-    asked.extend(loops)
+    timed_names.extend(loops)
     return {name: [times[name]] * 3 for name in loops}
 
   monkeypatch.setattr(costs, 'time_in_turns', time_in_turns)
   spread = costs.measure(object(), drafter, None, blocks, **options)
   assert spread.low == spread.high
-  return spread.low, asked
+  return spread.low, timed_names
 
 
 def test_a_block_is_the_verifiers_but_for_the_drafters_calls(monkeypatch):
   times = {'verifier': 1.0, 1: 0.1, (4, 1): 2.0, (2, 1): 1.5}
-  found, asked = measured(monkeypatch, times, [(4, 1), (2, 1), (0, 1)], calls=3)
-  assert found.verifier_token_s == 1.0
-  assert found.drafter_token_s == 0.1
-  assert found.verify_s == pytest.approx({4: 1.7, 2: 1.2})
-  assert not found.drafts_s
+  unit_costs, timed_names = measured(
+    monkeypatch, times, [(4, 1), (2, 1), (0, 1)], calls=3
+  )
+  assert unit_costs.verifier_token_s == 1.0
+  assert unit_costs.drafter_token_s == 0.1
+  assert unit_costs.verify_s == pytest.approx({4: 1.7, 2: 1.2})
+  assert not unit_costs.drafts_s
   # Nothing is timed for a gamma of 0 but the verifier.
-  assert set(asked) == set(times)
+  assert set(timed_names) == set(times)
 
 
 def test_a_block_takes_no_less_than_a_token(monkeypatch):
   times = {'verifier': 1.0, 1: 0.5, (4, 1): 2.0}
-  found, _ = measured(monkeypatch, times, [(4, 1)], calls=5)
-  assert found.verify_s == {4: 1.0}
+  unit_costs, _ = measured(monkeypatch, times, [(4, 1)], calls=5)
+  assert unit_costs.verify_s == {4: 1.0}
 
 
 def test_several_drafts_have_a_unit_of_their_own(monkeypatch):
   times = {'verifier': 1.0, 1: 0.1, 4: 0.2, (2, 4): 3.0, (8, 1): 4.0}
   blocks = [(2, 4), (8, 1)]
-  found, _ = measured(monkeypatch, times, blocks, calls=2)
+  unit_costs, _ = measured(monkeypatch, times, blocks, calls=2)
   # Both kinds of blocks have eight drafted tokens: the lower counts.
-  assert found.verify_s == pytest.approx({8: 2.6})
-  assert found.drafts_s == {4: 0.2}
-  found, _ = measured(monkeypatch, times, blocks, calls=2, tree_size=5)
-  assert found.verify_s == pytest.approx({5: 2.6, 8: 3.8})
+  assert unit_costs.verify_s == pytest.approx({8: 2.6})
+  assert unit_costs.drafts_s == {4: 0.2}
+  unit_costs, _ = measured(monkeypatch, times, blocks, calls=2, tree_size=5)
+  assert unit_costs.verify_s == pytest.approx({5: 2.6, 8: 3.8})
 
 
 def test_a_drafter_that_is_no_model_is_timed_by_its_proposals(monkeypatch):
   times = {'verifier': 1.0, 1: 0.01, (4, 1): 1.5}
-  found, asked = measured(monkeypatch, times, [(4, 1)], calls=0, drafter=None)
-  assert found.drafter_token_s == 0.01
+  unit_costs, timed_names = measured(
+    monkeypatch, times, [(4, 1)], calls=0, drafter=None
+  )
+  assert unit_costs.drafter_token_s == 0.01
   # It makes no calls: a block has all of its time.
-  assert found.verify_s == {4: 1.5}
-  assert set(asked) == set(times)
+  assert unit_costs.verify_s == {4: 1.5}
+  assert set(timed_names) == set(times)

@@ -33,8 +33,8 @@ def _start(workdir: pathlib.Path) -> subprocess.Popen:
 
 def _finish(workdir: pathlib.Path) -> None:
   process = _start(workdir)
-  _, said = process.communicate()
-  assert process.returncode == 0, said
+  _, message = process.communicate()
+  assert process.returncode == 0, message
 
 
 def _files(workdir: pathlib.Path) -> dict[str, bytes]:

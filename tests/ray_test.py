@@ -90,34 +90,34 @@ def _busy() -> list[int]:
   return found
 
 
-def _check_same(there, local, points):
+def _check_same(workdir, local, points):
   """Looks whether a run has points and answers that a local one has."""
-  names = {path.name for path in (there / 'records').iterdir()}
+  names = {path.name for path in (workdir / 'records').iterdir()}
   # A name is of all that matters.
   assert names <= {path.name for path in (local / 'records').iterdir()}
   assert len(names) == points
-  assert small.answers(there).items() <= small.answers(local).items()
+  assert small.answers(workdir).items() <= small.answers(local).items()
 
 
 def test_a_lost_worker_changes_nothing(cluster, local, tmp_path):
-  there, killed = tmp_path / 'ray', []
+  workdir, killed = tmp_path / 'ray', []
 
   def kill():
     # Once something is done, something else is being done.
     while not killed:
-      if any(there.glob('records/*.jsonl')) and (busy := _busy()):
+      if any(workdir.glob('records/*.jsonl')) and (busy := _busy()):
         os.kill(busy[0], signal.SIGKILL)
         killed.append(busy[0])
       time.sleep(0.01)
 
   killer = threading.Thread(target=kill, daemon=True)
   killer.start()
-  sweep.run(_config(), _CURVES, there, launcher='ray')
+  sweep.run(_config(), _CURVES, workdir, launcher='ray')
   killer.join(timeout=1)
   assert killed
   # Two shards of four curves.
-  _check_same(there, local, 8)
-  assert (there / 'report/index.html').exists()
+  _check_same(workdir, local, 8)
+  assert (workdir / 'report/index.html').exists()
 
 
 _ONE_CORE = """
@@ -139,10 +139,10 @@ run(config, curves, pathlib.Path(workdir), launcher='ray', quiet=True)
 )
 def test_a_cluster_of_one_core_changes_nothing(local, tmp_path):
   """Models compute with one thread there, and with two here."""
-  config, there = _config(), tmp_path / 'ray'
+  config, workdir = _config(), tmp_path / 'ray'
   done = subprocess.run(
     [
-      *(sys.executable, '-c', _ONE_CORE, str(there)),
+      *(sys.executable, '-c', _ONE_CORE, str(workdir)),
       *(config.verifier, config.drafter),
     ],
     cwd=pathlib.Path(__file__).parent,
@@ -150,7 +150,7 @@ def test_a_cluster_of_one_core_changes_nothing(local, tmp_path):
     text=True,
   )
   assert done.returncode == 0, done.stderr[-2000:]
-  _check_same(there, local, 4)
+  _check_same(workdir, local, 4)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_a_line_holds_a_record_in_strict_json():
 
 
 @pytest.mark.parametrize(
-  ('changes', 'said'),
+  ('changes', 'message'),
   [
     (
       {'token_strings': ['a']},
@@ -61,11 +61,11 @@ def test_a_line_holds_a_record_in_strict_json():
     ({'sources': [99, 1, 1]}, 'sources must be 0 to 3, got 99'),
   ],
 )
-def test_a_trace_says_the_same_of_each_token(changes, said):
+def test_a_trace_says_the_same_of_each_token(changes, message):
   trace = make_trace('drb')
   assert records.loads(records.dumps(trace), records.Trace) == trace
   line = records.dumps(dataclasses.replace(trace, **changes))
-  with pytest.raises(ValueError, match=said):
+  with pytest.raises(ValueError, match=message):
     records.loads(line, records.Trace)
 
 

@@ -97,9 +97,9 @@ def test_two_at_once_are_refused(there, tmp_path):
   ):
     pass
   # One that is gone keeps nobody out, but only here is it known to be gone.
-  gone = subprocess.Popen([sys.executable, '-c', ''])
-  gone.wait()
-  owner = f'{gone.pid} {socket.gethostname()}'.encode()
+  missing_process = subprocess.Popen([sys.executable, '-c', ''])
+  missing_process.wait()
+  owner = f'{missing_process.pid} {socket.gethostname()}'.encode()
   there.pipe_file('/runs/a/.owner', owner)
   with mirror.mirrored():
     pass

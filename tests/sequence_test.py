@@ -12,7 +12,7 @@ from experiments.records import metrics
 from experiments.sweeps import sequence
 
 
-def alone(method, tokens, **fields):
+def baseline(method, tokens, **fields):
   """A model's own answer of some tokens."""
   record = make_alone(method, len(tokens), text=f'{method} says', **fields)
   pieces = [*map(str, tokens)]
@@ -21,8 +21,8 @@ def alone(method, tokens, **fields):
   )
 
 
-DRAFTER, DRAFTED = alone('drafter_only', [5, 6, 1], quality=0.0, wall_s=0.1)
-VERIFIER, VERIFIED = alone(
+DRAFTER, DRAFTED = baseline('drafter_only', [5, 6, 1], quality=0.0, wall_s=0.1)
+VERIFIER, VERIFIED = baseline(
   'verifier_only', [7, 8, 9, 9, 1], quality=1.0, wall_s=1.0
 )
 # Probabilities 0.9, 0.4 and 0.6: geometric mean 0.6, least 0.4.
@@ -58,20 +58,20 @@ def test_confidences_are_means_and_minima_between_0_and_1():
 @pytest.mark.parametrize('method', sequence.CONFIDENCES)
 @pytest.mark.parametrize('logprobs', [[0.0], [1e-6], [-math.inf], LOGPROBS])
 def test_the_extremes_are_the_two_models(method, logprobs):
-  for lenience, alone, written, wall_s in (
+  for lenience, baseline, trace_of_model, wall_s in (
     (-1.0, VERIFIER, VERIFIED, 1.1),
     (1.0, DRAFTER, DRAFTED, 0.1),
   ):
     record, trace = cascade(method, lenience, logprobs)
-    assert (record.text, record.quality) == (alone.text, alone.quality)
+    assert (record.text, record.quality) == (baseline.text, baseline.quality)
     assert (trace.tokens, trace.token_strings) == (
-      written.tokens,
-      written.token_strings,
+      trace_of_model.tokens,
+      trace_of_model.token_strings,
     )
     # Both answers are paid for, where there are two.
     assert record.drafter_calls == DRAFTER.drafter_calls == 3
     assert record.verifier_calls == record.verifier_tokens
-    assert record.verifier_calls == alone.verifier_calls
+    assert record.verifier_calls == baseline.verifier_calls
     assert record.wall_s == pytest.approx(wall_s)
     seconds = 3 * 0.001 + record.verifier_calls * 0.010
     assert metrics.relative_latency([record], COSTS) == pytest.approx(

@@ -68,12 +68,12 @@ def test_an_impossible_record_is_refused_by_its_line(
 ):
   copy = shutil.copytree(workdir, tmp_path / 'run')
   path = copy / 'records/all.jsonl'
-  *others, last = path.read_text().splitlines()
+  *other_lines, last = path.read_text().splitlines()
   changed = json.dumps(json.loads(last) | {field: value})
-  path.write_text('\n'.join((*others, changed)) + '\n')
+  path.write_text('\n'.join((*other_lines, changed)) + '\n')
   with pytest.raises(ValueError, match='damaged record') as error:
     report(copy)
-  assert f'{path}:{len(others) + 1}: ' in str(error.value)
+  assert f'{path}:{len(other_lines) + 1}: ' in str(error.value)
 
 
 FIELDS = json.loads(
@@ -126,14 +126,14 @@ def test_a_page_spells_what_would_act_or_cannot_be_seen(
   page = report(workdir).read_text(encoding='utf-8')
   (odd,) = filter(display.is_invisible, method + prompt)
   # Half of a pair of surrogates is none of a file's characters.
-  spelled = '\ufffd' if odd == '\ud800' else display.escape(odd)
+  spelling = '\ufffd' if odd == '\ud800' else display.escape(odd)
   assert not any(map(display.is_invisible, page))
   if odd in method:
     # Curves are found by the same name in figures and legends.
-    assert f'data-key="{method.replace(odd, spelled)}"' in page
-    assert f'data-method="{method.replace(odd, spelled)}"' in page
+    assert f'data-key="{method.replace(odd, spelling)}"' in page
+    assert f'data-method="{method.replace(odd, spelling)}"' in page
   else:
-    assert prompt.replace(odd, spelled) in page
+    assert prompt.replace(odd, spelling) in page
 
 
 # --- Files that disagree ---
@@ -199,11 +199,11 @@ DISAGREEING = {
 @pytest.mark.parametrize('case', DISAGREEING)
 def test_what_disagrees_is_left_out_and_named(workdir, tmp_path, case):
   copy = shutil.copytree(workdir, tmp_path / 'run')
-  damage, said = DISAGREEING[case]
+  damage, message = DISAGREEING[case]
   damage(copy)
   page = report(copy).read_text(encoding='utf-8')
   marked = re.findall('<p class="notice">(.*?)</p>', page)
-  assert any(said in html.unescape(line) for line in marked)
+  assert any(message in html.unescape(line) for line in marked)
   assert all(line.startswith('Left out: ') for line in marked)
   # Views are not needed to show an answer.
   assert ('<article' in page) == ('views' in ''.join(marked))
@@ -233,8 +233,8 @@ def test_a_cell_of_a_summary_is_refused_by_column_and_row(
 ):
   copy = shutil.copytree(workdir, tmp_path / 'run')
   path = _change_summary(copy, name, value)
-  said = rf'^workdir: {re.escape(str(path))}: {name} of row 3 must be '
-  with pytest.raises(ValueError, match=said):
+  message = rf'^workdir: {re.escape(str(path))}: {name} of row 3 must be '
+  with pytest.raises(ValueError, match=message):
     report(copy)
 
 
@@ -266,10 +266,10 @@ def test_a_table_or_figure_that_fails_leaves_the_page(
   monkeypatch.setattr(drawings.Drawing, 'save', fails)
   monkeypatch.setattr(tables, 'latex', latex)
   page = report(copy, figures=True).read_text(encoding='utf-8')
-  said = capsys.readouterr().err
-  for why in ('OverflowError: too large', 'RecursionError: too deep'):
-    assert why in page
-    assert why in said
+  message = capsys.readouterr().err
+  for reason in ('OverflowError: too large', 'RecursionError: too deep'):
+    assert reason in page
+    assert reason in message
   folder = copy / 'report'
   assert len(failing) > 1
   assert not (folder / 'figures' / f'{failing[0]}.svg').exists()
@@ -359,9 +359,9 @@ def the_last_line(patch, capsys) -> str:
 def test_no_password_of_a_url_is_shown(tmp_path, monkeypatch, capsys, of):
   # The copy of the workdir on this machine.
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
-  shown = of(monkeypatch, capsys)
-  assert PASSWORD not in shown
-  assert '://user:***@127.0.0.1' in shown
+  output = of(monkeypatch, capsys)
+  assert PASSWORD not in output
+  assert '://user:***@127.0.0.1' in output
 
 
 # By file, fields that no sweep writes there.

@@ -94,23 +94,30 @@ def test_a_row_for_every_point(workdir):
 
 
 def test_cascades_of_answers_take_the_two_models_own(workdir):
-  said = {
+  answers_by_key = {
     (record.method, repr(record.lenience), record.id): (
       record.text,
       trace.tokens,
     )
     for record, trace in small.made(workdir)
   }
-  ids = [example for method, _, example in said if method == 'verifier_only']
+  ids = [
+    example
+    for method, _, example in answers_by_key
+    if method == 'verifier_only'
+  ]
   assert len(ids) == 5
   for example in ids:
-    drafter = said['drafter_only', 'nan', example]
-    verifier = said['verifier_only', 'nan', example]
+    drafter = answers_by_key['drafter_only', 'nan', example]
+    verifier = answers_by_key['verifier_only', 'nan', example]
     for method in ('sequence_mean', 'sequence_least'):
-      assert said[method, '-1.0', example] == verifier
-      assert said[method, '1.0', example] == drafter
+      assert answers_by_key[method, '-1.0', example] == verifier
+      assert answers_by_key[method, '1.0', example] == drafter
     # Between the ends it is one or the other.
-    assert said['sequence_mean', '0.05', example] in (drafter, verifier)
+    assert answers_by_key['sequence_mean', '0.05', example] in (
+      drafter,
+      verifier,
+    )
 
 
 @pytest.fixture
@@ -155,22 +162,25 @@ def _files(workdir, pattern='*'):
 @pytest.mark.slow
 @pytest.mark.parametrize('order', tiers.first(['last', 'first', 'never']))
 def test_nothing_is_decoded_twice(measured, order):
-  alone = [small.curve('verifier_only', ()), small.curve('drafter_only', ())]
+  baselines = [
+    small.curve('verifier_only', ()),
+    small.curve('drafter_only', ()),
+  ]
   curves = [
     small.curve('sequence_mean', (-1.0, 1.0)),
     small.curve('sequence_least', (0.5,)),
   ]
   if order != 'never':
-    curves = alone + curves if order == 'first' else curves + alone
+    curves = baselines + curves if order == 'first' else curves + baselines
   config = small.config(num_examples=3)
   decoded = _count_decoded(config, curves, measured)
   assert sorted(decoded) == ['drafter_only', 'verifier_only']
   # Going on, what was decoded is all that is needed.
   (made,) = _files(measured, 'numerals-sequence_least-*')
-  whole = made.read_bytes()
+  content = made.read_bytes()
   made.unlink()
   assert _count_decoded(config, curves, measured) == []
-  assert made.read_bytes() == whole
+  assert made.read_bytes() == content
 
 
 @pytest.mark.slow
@@ -201,8 +211,10 @@ def test_records_are_whole_and_their_counts_add_up(workdir):
   assert not rule['speed']
   assert not rule['sequence_mean']
   names = {p.name for p in (workdir / 'records').iterdir()}
-  told = [re.fullmatch(r'(.*)-0-[0-9a-f]{16}\.jsonl', name) for name in names]
-  assert {match[1] for match in told} == {
+  matches = [
+    re.fullmatch(r'(.*)-0-[0-9a-f]{16}\.jsonl', name) for name in names
+  ]
+  assert {match[1] for match in matches} == {
     'numerals-verifier_only',
     'numerals-drafter_only',
     'numerals-speed-gamma-4',
@@ -223,17 +235,17 @@ def test_records_are_whole_and_their_counts_add_up(workdir):
 @pytest.mark.slow
 def test_any_drafter_can_be_swept(tmp_path, capsys):
   config = small.config(drafter='self:1', num_examples=3, tree_size=4)
-  several = dict(gamma=2, verification='match', drafts=3)
+  several_drafts = dict(gamma=2, verification='match', drafts=3)
   curves = [
     small.curve('verifier_only', ()),
     small.curve('drafter_only', ()),
     small.curve('sequence_mean', (0.5,)),
     small.curve('speed', (0.0,), gamma=5),
-    plan.Curve.of(config, 'speed', (0.0,), **several),
+    plan.Curve.of(config, 'speed', (0.0,), **several_drafts),
   ]
   sweep.run(config, curves, tmp_path / 'own')
-  said = capsys.readouterr().err
-  assert 'self:1 cannot answer alone; left out drafter_only, sequ' in said
+  message = capsys.readouterr().err
+  assert 'self:1 cannot answer alone; left out drafter_only, sequ' in message
   frame = pd.read_csv(tmp_path / 'own/summary.csv')
   assert frame.drafts.tolist() == [1, 1, 3]
   assert (frame.relative_latency > 0).all()
@@ -267,14 +279,16 @@ def test_arms_are_timed_against_each_other_once(tmp_path, monkeypatch):
   sweep.run(config, curves, tmp_path / 'w')
   found = records.read_race(tmp_path / 'w')
   ids = [f'numerals/test/0/{i}' for i in range(2)]
-  arms = {}
+  ids_by_entrant = {}
   for r in found:
     counts.check(r)
     assert 0 < r.wall_s < 60
-    arms.setdefault((r.method, repr(r.lenience)), []).append(r.id)
-  assert {method for method, _ in arms} == {curve.method for curve in curves}
-  assert ('speed', '0.0') in arms
-  assert all(asked == ids for asked in arms.values())
+    ids_by_entrant.setdefault((r.method, repr(r.lenience)), []).append(r.id)
+  assert {method for method, _ in ids_by_entrant} == {
+    curve.method for curve in curves
+  }
+  assert ('speed', '0.0') in ids_by_entrant
+  assert all(requested == ids for requested in ids_by_entrant.values())
   # The same answers as in a batch.
   of_sweep = {(r.point, r.id): r.text for r in records.read_all(tmp_path / 'w')}
   assert all(of_sweep[r.point, r.id] == r.text for r in found)
@@ -331,10 +345,10 @@ def test_what_is_shown_was_looked_at(workdir, monkeypatch):
   # Whoever goes on does not look again.
   monkeypatch.setattr(worker.Worker, 'views', None)
   _run(workdir)
-  again = example_selection.select_answers(
+  second_run = example_selection.select_answers(
     workdir, records.read_points(workdir)
   )
-  assert again == shown
+  assert second_run == shown
 
 
 @pytest.mark.slow
@@ -346,11 +360,11 @@ def test_damaged_views_are_made_again_and_no_page_needs_them(measured):
   sweep.run(config, curves, measured)
   assert 'data-probs=' in (measured / 'report/index.html').read_text()
   (path,) = (measured / 'views').iterdir()
-  whole = path.read_bytes()
-  path.write_bytes(whole[:-9])
+  content = path.read_bytes()
+  path.write_bytes(content[:-9])
   assert 'data-probs=' not in reports.write_report(measured).read_text()
   assert _count_decoded(config, curves, measured) == []
-  assert path.read_bytes() == whole
+  assert path.read_bytes() == content
   path.unlink()
   assert 'data-probs=' not in reports.write_report(measured).read_text()
 
@@ -429,8 +443,8 @@ def test_a_point_that_is_not_whole_is_made_again(measured, capsys, damage):
   assert _count_decoded(config, curves, measured) == []
   assert small.answers(measured) == want
   # What is not there is nothing to tell of.
-  told = 'it is made again.' in capsys.readouterr().err
-  assert told == (damage != 'traces')
+  is_announced = 'it is made again.' in capsys.readouterr().err
+  assert is_announced == (damage != 'traces')
 
 
 @pytest.mark.slow
@@ -446,10 +460,10 @@ def test_points_are_shards_and_more_examples_leave_the_first_alone(
   assert before.items() <= _files(measured).items()
   names = [path.name.rsplit('-', 2)[1] for path in _files(measured, '*v3*')]
   assert names == ['0', '2', '4']
-  whole, parts = small.answers(workdir), small.answers(measured)
+  batched, parts = small.answers(workdir), small.answers(measured)
   assert len(parts) == 5 * 4
   for key, (record, trace) in parts.items():
-    record_, trace_ = whole[key]
+    record_, trace_ = batched[key]
     assert record == record_
     # In a batch of another size sums may be rounded in another order.
     assert trace.logprobs == pytest.approx(trace_.logprobs, abs=2e-5)
@@ -471,19 +485,19 @@ def test_points_of_other_code_are_put_aside_and_said(
   kept = json.loads(path.read_text())
   kept['starts'][-1]['code'] = 'ab' * 32
   path.write_text(json.dumps(kept))
-  said = 'source abababababab, from before results had a version'
+  message = 'source abababababab, from before results had a version'
   page = reports.write_report(measured).read_text()
-  assert f'Decoded with {said}.' in page
+  assert f'Decoded with {message}.' in page
   (old,) = _files(measured)
-  assert f'workdir: it was decoded with {said}; those' in run()
+  assert f'workdir: it was decoded with {message}; those' in run()
   # What is there now is of this code, and the page says so.
   page = (measured / 'report/index.html').read_text()
   assert f'Decoded with {versions.describe(versions.current_code())}.' in page
   # Of no version.
   monkeypatch.setattr(versions, 'current_code', lambda: 'source ' + '0' * 64)
-  said = run()
-  assert 'code: source 000000000000, which no results version is of' in said
-  assert '1 points of other weights, data, code or versions lie in' in said
+  message = run()
+  assert 'code: source 000000000000, which no results version is of' in message
+  assert '1 points of other weights, data, code or versions lie in' in message
   (new,) = _files(measured)
   assert new.name != old.name
   assert (measured / 'stale/records' / old.name).exists()
@@ -544,10 +558,10 @@ def test_settings_of_a_model_are_among_its_facts(tmp_path):
 
 
 def test_two_runs_at_once_are_refused(tmp_path):
-  said = rf'workdir: process {os.getpid()} on .* is at work in .*; wait'
+  message = rf'workdir: process {os.getpid()} on .* is at work in .*; wait'
   with (
     workdirs.Workdir(tmp_path).lock(),
-    pytest.raises(ValueError, match=said),
+    pytest.raises(ValueError, match=message),
     workdirs.Workdir(tmp_path).lock(),
   ):
     pass
@@ -624,7 +638,7 @@ def test_ctrl_c_finishes_a_point_and_says_how_to_go_on(measured, capsys):
 
 
 @pytest.mark.parametrize(
-  ('fields', 'curve', 'said'),
+  ('fields', 'curve', 'message'),
   [
     (dict(seed=1, batch_size=2), _CURVES[2], 'another batch_size, seed;'),
     ({}, small.curve('speed', (0.0, 1.0), gamma=2), 'another curves;'),
@@ -632,15 +646,17 @@ def test_ctrl_c_finishes_a_point_and_says_how_to_go_on(measured, capsys):
     ({}, small.curve('speed', (0.0, 0.9)), 'another curves;'),
   ],
 )
-def test_another_runs_workdir_is_refused_by_field(workdir, fields, curve, said):
+def test_another_runs_workdir_is_refused_by_field(
+  workdir, fields, curve, message
+):
   curves = [*_CURVES]
   curves[2] = curve
-  with pytest.raises(ValueError, match=said):
+  with pytest.raises(ValueError, match=message):
     _run(workdir, curves, **fields)
 
 
 @pytest.mark.parametrize(
-  ('method', 'leniences', 'own', 'said'),
+  ('method', 'leniences', 'own', 'message'),
   [
     ('cactus', (0.5,), {'verification': 'block'}, "cactus .* take 'token'"),
     ('chow', (0.5,), {'drafts': 2}, "verification: 'token' looks at one"),
@@ -659,14 +675,14 @@ def test_another_runs_workdir_is_refused_by_field(workdir, fields, curve, said):
   ],
 )
 def test_what_a_curve_cannot_be_is_said_as_it_is_made(
-  method, leniences, own, said
+  method, leniences, own, message
 ):
   def added(add):
     add('token_v3', (0.5,))
     add(method, leniences, **own)
 
   module = types.SimpleNamespace(sweep=added)
-  with pytest.raises(ValueError, match=said) as caught:
+  with pytest.raises(ValueError, match=message) as caught:
     plan.curves(small.config(), module, {})
   assert str(caught.value).endswith('.')
 
@@ -700,18 +716,18 @@ _REFUSED = {
 }
 
 
-@pytest.mark.parametrize('said', _REFUSED)
+@pytest.mark.parametrize('message', _REFUSED)
 def test_what_cannot_be_run_is_refused_before_a_model_is_loaded(
-  tmp_path, no_models, monkeypatch, said
+  tmp_path, no_models, monkeypatch, message
 ):
-  fields, options = _REFUSED[said]
+  fields, options = _REFUSED[message]
   options = {'curves': _CURVES[:1], 'workdir': tmp_path / 'w'} | options
   monkeypatch.setattr(memory, 'available', lambda *_: 10**3)
-  with pytest.raises(ValueError, match=said) as caught:
+  with pytest.raises(ValueError, match=message) as caught:
     sweep.run(small.config(**fields), **options)
   assert str(caught.value).endswith('.')
   # Of memory one is told once the workdir is this run's.
-  assert 'memory' in said or not (tmp_path / 'w').exists()
+  assert 'memory' in message or not (tmp_path / 'w').exists()
 
 
 def test_a_tokenizer_without_turns_cannot_chat(tmp_path):
@@ -753,18 +769,18 @@ def test_a_batch_that_does_not_fit_is_said(tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(decoding, 'decode', scarce)
   frame = _run(tmp_path / 'w', _CURVES[:1], batch_size=4)
   assert (frame.n == 5).all()
-  said = capsys.readouterr()
-  assert 'memory: 4 rows at a time were too many for' in said.err
-  assert 'going on with 2.' in said.err
-  assert re.search(r'Rows kept busy: \d', said.out)
+  output = capsys.readouterr()
+  assert 'memory: 4 rows at a time were too many for' in output.err
+  assert 'going on with 2.' in output.err
+  assert re.search(r'Rows kept busy: \d', output.out)
 
 
 def test_a_config_may_say_a_dtype(tmp_path, monkeypatch):
-  pair, asked = small.pair(), []
+  pair, requested = small.pair(), []
 
   def note(name, dtype=None, *_):
-    asked.append((name, dtype))
-    if len(asked) == 4:
+    requested.append((name, dtype))
+    if len(requested) == 4:
       raise InterruptedError
 
   # It reaches what is counted, and what is loaded.
@@ -777,7 +793,7 @@ def test_a_config_may_say_a_dtype(tmp_path, monkeypatch):
     monkeypatch.setattr(module, name, note)
   monkeypatch.setattr(memory, 'check', lambda *_, **options: None)
   for fields, dtype in ((dict(dtype='bfloat16'), 'bfloat16'), ({}, None)):
-    asked.clear()
+    requested.clear()
     with pytest.raises(InterruptedError):
       _run(tmp_path / 'w', _CURVES[:1], **fields)
-    assert asked == [(name, dtype) for name in pair] * 2
+    assert requested == [(name, dtype) for name in pair] * 2

@@ -54,7 +54,7 @@ class _MadeUp:
       if i == self.limit:
         raise RuntimeError('the machine is gone')
       named = point.task, point.curve.method
-      made = [
+      decoded = [
         report_test.make_record(*named, lenience, point.first + k, id=e.id)
         for lenience in point.curve.leniences or [math.nan]
         for k, e in enumerate(examples)
@@ -63,7 +63,7 @@ class _MadeUp:
         point,
         [
           records.Outcome(r, make_trace('', id=r.id, deferred=None))
-          for r in made
+          for r in decoded
         ],
       )
 
@@ -133,15 +133,15 @@ def _charts(workdir):
   from tensorboard.backend.event_processing import plugin_event_multiplexer
   from tensorboard.util import tensor_util
 
-  shown = plugin_event_multiplexer.EventMultiplexer()
-  shown.AddRunsFromDirectory(str(workdir / 'trackers/tensorboard'))
-  shown.Reload()
+  multiplexer = plugin_event_multiplexer.EventMultiplexer()
+  multiplexer.AddRunsFromDirectory(str(workdir / 'trackers/tensorboard'))
+  multiplexer.Reload()
   return {
     (run, tag): [
       (event.step, tensor_util.make_ndarray(event.tensor_proto).tolist())
-      for event in shown.Tensors(run, tag)
+      for event in multiplexer.Tensors(run, tag)
     ]
-    for run, about in shown.Runs().items()
+    for run, about in multiplexer.Runs().items()
     for tag in about['tensors']
   }
 
@@ -223,10 +223,10 @@ def test_trackers_say_what_the_summary_says(tmp_path, capfd):
   # Charts are over the lenience, where there is one.
   axes = {m['metric']['step_metric'] for m in lines if 'metric' in m}
   assert axes == {f'numerals/{c.name}/lenience' for c in _CURVES[1:]}
-  told = {}
+  summary_values = {}
   for line in lines:
-    told |= line.get('summary', {}).get('update', {})
-  assert told['numerals/token_v3/best gamma'] == 2
+    summary_values |= line.get('summary', {}).get('update', {})
+  assert summary_values['numerals/token_v3/best gamma'] == 2
   assert lines[-1]['exit'].get('exit_code', 0) == 0
   summary = (tmp_path / 'summary.csv').read_text()
   assert (folder / 'files/summary.csv').read_text() == summary
@@ -250,8 +250,8 @@ def test_shards_are_told_as_they_come_and_at_the_next_start_again(
   assert sum('history' in line for line in lines) == 1 + 3
   assert lines[-1]['exit']['exit_code'] == 1
   # Trackers are closed whatever happens.
-  assert _Noted.last.said[-1] == 'closed'
-  assert 'summary' not in _Noted.last.said
+  assert _Noted.last.calls[-1] == 'closed'
+  assert 'summary' not in _Noted.last.calls
   _run(tmp_path, *both, shard_size=2)
   _check_charts(tmp_path)
   lines, second = _lines(tmp_path, 2)
@@ -275,17 +275,17 @@ class _Noted:
   """A tracker that notes what it is told."""
 
   def __init__(self, folder, settings, say):
-    self.said = []
+    self.calls = []
     _Noted.last = self
 
   def log_curve(self, task, curve, rows, is_complete):
-    self.said.append((curve, len(rows), is_complete))
+    self.calls.append((curve, len(rows), is_complete))
 
   def log_summary(self, summary, best):
-    self.said.append('summary')
+    self.calls.append('summary')
 
   def close(self):
-    self.said.append('closed')
+    self.calls.append('closed')
 
 
 def _breaking(name):
@@ -321,14 +321,14 @@ def test_a_tracker_that_fails_is_said_once_and_left_out(
   _track(monkeypatch, 'bad', _breaking(where))
   _track(monkeypatch, 'good', _Noted)
   _run(tmp_path, 'bad', 'good')
-  said = capsys.readouterr().err
-  assert said.count('trackers: bad failed ([Errno 28] No space left)') == 1
-  assert said.count('\n') == 1
-  assert _Noted.last.said == _ALL
+  message = capsys.readouterr().err
+  assert message.count('trackers: bad failed ([Errno 28] No space left)') == 1
+  assert message.count('\n') == 1
+  assert _Noted.last.calls == _ALL
   if where in ('log_curve', 'log_summary'):
     # It was closed all the same, and told nothing more.
-    assert _Noted.failed.said[-1] == 'closed'
-    assert 'summary' not in _Noted.failed.said
+    assert _Noted.failed.calls[-1] == 'closed'
+    assert 'summary' not in _Noted.failed.calls
   assert (tmp_path / 'summary.csv').exists()
 
 
@@ -337,9 +337,9 @@ def test_a_full_disk_is_heard(tmp_path, capsys):
   (tmp_path / 'trackers/tensorboard').mkdir(parents=True)
   (tmp_path / 'trackers/tensorboard/numerals').write_text('')
   _run(tmp_path, 'tensorboard')
-  said = capsys.readouterr().err
-  assert said.startswith('trackers: tensorboard failed (')
-  assert said.count('\n') == 1
+  message = capsys.readouterr().err
+  assert message.startswith('trackers: tensorboard failed (')
+  assert message.count('\n') == 1
   assert (tmp_path / 'summary.csv').exists()
 
 
@@ -347,9 +347,9 @@ def test_what_is_not_installed_is_refused_before_a_model_is_loaded(
   tmp_path, monkeypatch, no_models
 ):
   _track(monkeypatch, 'absent', _Noted, package='no_such_package')
-  said = 'absent needs the package no_such_package; install it'
+  message = 'absent needs the package no_such_package; install it'
   config = small.config(trackers=('tensorboard', 'absent'))
-  with pytest.raises(ValueError, match=said):
+  with pytest.raises(ValueError, match=message):
     sweep.run(config, _CURVES, tmp_path / 'w')
   assert not (tmp_path / 'w').exists()
 

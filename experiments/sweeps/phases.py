@@ -22,6 +22,7 @@ from experiments.records import metrics, unit_costs, versions
 from experiments.sweeps import (
   fields,
   launchers,
+  outcomes,
   plan,
   tracker_set,
   trackers,
@@ -156,8 +157,8 @@ class Sweep:
     self._bar.reset(total=sum(workdirs.num_answers(point) for point in missing))
     self._bar.unit = ' answers'
 
-    def keep(point: Point, outcomes: Sequence[records.Outcome]) -> None:
-      self._files.write_point(point, outcomes)
+    def keep(point: Point, decoded: Sequence[records.Outcome]) -> None:
+      self._files.write_point(point, decoded)
       self._trackers.update(self._points, self._measured.costs)
       on_point()
       done.add(point)
@@ -170,10 +171,10 @@ class Sweep:
         for point in missing
         if not point.curve.confidence
       ]
-      for point, outcomes in self._launcher.decode(
+      for point, decoded in self._launcher.decode(
         jobs, self._bar.update, is_stopping
       ):
-        keep(point, outcomes)
+        keep(point, decoded)
       # Cascades of whole answers are made of the answers of the models alone.
       for point in missing:
         if point.curve.confidence and not is_stopping():
