@@ -211,7 +211,7 @@ def needs(config: ml_collections.ConfigDict, curves) -> Needs:
 
   Args:
     config: Fields of a sweep, from `get_config`.
-    curves: What `experiments.sweeps.plan.curves` makes of it.
+    curves: What `experiments.sweeps.curve_plan.plan_curves` makes of it.
 
   Returns:
     The smallest device that has a tenth of its memory left, and hours there.
@@ -239,7 +239,7 @@ def needs(config: ml_collections.ConfigDict, curves) -> Needs:
   seconds = 0.0
   is_model = pairing.is_model(config.drafter)
   for curve in curves:
-    if not is_model and (curve.alone == 'drafter' or curve.confidence):
+    if not is_model and (curve.baseline_model == 'drafter' or curve.confidence):
       # The sweep skips these curves, for the drafter cannot answer alone.
       continue
     seconds += 60.0

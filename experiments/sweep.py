@@ -18,7 +18,7 @@ from ml_collections import config_flags
 
 from cascades.untrusted import display
 from experiments import cli
-from experiments.sweeps import launchers, plan, remote
+from experiments.sweeps import curve_plan, launchers, plan, remote
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'The config to run, such as configs/quickstart.py.'
@@ -52,7 +52,7 @@ def main() -> None:
   name = config_flags.get_config_filename(flag)
   module = cli.load_config_module(name.partition(':')[0])
   overrides = config_flags.get_override_values(flag)
-  curves = plan.curves(config, module, overrides)
+  curves = curve_plan.plan_curves(config, module, overrides)
   options = dict(launcher=_LAUNCHER.value, quiet=_QUIET.value)
   if _WORKDIR.value and remote.is_url(_WORKDIR.value):
     mirror = remote.Mirror(_WORKDIR.value)
@@ -68,7 +68,7 @@ def main() -> None:
 
 def run(
   config: Any,
-  curves: Sequence[plan.Curve],
+  curves: Sequence[curve_plan.Curve],
   workdir: pathlib.Path,
   launcher: str = 'local',
   quiet: bool = False,
@@ -78,7 +78,7 @@ def run(
 
   Args:
     config: Fields; see `configs`.
-    curves: From `plan.curves`.
+    curves: From `curve_plan.plan_curves`.
     workdir: The folder of the results, created if it is missing.
     launcher: Name of `launchers.LAUNCHERS`.
     quiet: True to show no progress.

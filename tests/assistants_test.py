@@ -32,7 +32,7 @@ from cascades.models import checkpoints, language
 from cascades.proof import exact
 from configs import common
 from experiments import records, sweep
-from experiments.sweeps import plan
+from experiments.sweeps import curve_plan
 
 FIXTURES = pathlib.Path(__file__).parent / 'fixtures'
 KINDS = ('shared', 'dense', 'experts')
@@ -317,7 +317,7 @@ def test_a_sweep_with_an_assistant_ends_with_a_page(tmp_path, capsys):
   fields |= dict(fill_unselected_logits=False, clock=0)
   config = common.sweep(**fields)
   curves = [
-    plan.Curve.of(config, name, leniences)
+    curve_plan.Curve.from_config(config, name, leniences)
     for name, leniences in (
       *(('verifier_only', ()), ('drafter_only', ())),
       *(('speed', (0.0, 0.5)), ('token_v3', (0.3,))),

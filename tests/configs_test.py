@@ -19,7 +19,7 @@ from cascades.sampler import batching
 from configs import common, paper
 from experiments import cli, records, sweep
 from experiments.records import unit_costs
-from experiments.sweeps import fields, plan
+from experiments.sweeps import curve_plan, fields, plan
 from experiments.tasks import GENERATED, TASKS
 
 _ROOT = pathlib.Path(__file__).parent.parent / 'configs'
@@ -36,7 +36,7 @@ _VARIANTS = (
   *('train_drafter:greedy', 'train_recurrent:texts'),
 )
 # Of a config that is silent, so that the options are the usual ones.
-_curve = functools.partial(plan.Curve.of, {})
+_curve = functools.partial(curve_plan.Curve.from_config, {})
 # Arguments of configs/paper.py.
 _OF_PAIRS = [f'{pair},{task}' for pair in paper.PAIRS for task in paper.TASKS]
 
@@ -96,7 +96,9 @@ def test_a_config_has_the_points_of_its_committed_results(folder):
   }
   wanted = {
     (curve.method, repr(lam), *(getattr(curve.config, x) for x in names))
-    for curve in plan.with_models_alone(plan.curves(config, module, {}))
+    for curve in curve_plan.add_model_baselines(
+      curve_plan.plan_curves(config, module, {})
+    )
     for lam in map(float, curve.leniences or ('nan',))
   }
   assert points == wanted
@@ -120,9 +122,9 @@ def _by_name(curves):
 def test_a_sweep_asks_for_what_can_be_run(name):
   module, config = _load(name)
   fields.check(config, complete=True)
-  chosen = plan.curves(config, module, {})
-  plan.check(chosen, config)
-  assert list(plan.tasks_of(config)) == list(config.tasks)
+  chosen = curve_plan.plan_curves(config, module, {})
+  curve_plan.check_curves(chosen, config)
+  assert list(plan.configured_tasks(config)) == list(config.tasks)
   for curve in chosen:
     assert list(curve.leniences) == sorted(curve.leniences)
     rule = getattr(methods.METHODS.get(curve.method, None), 'rule', None)
@@ -137,9 +139,11 @@ def test_fields_given_on_the_command_line_win():
   module = _module('quickstart')
   config = module.get_config()
   config.method, config.lenience = 'cascade_chow', (0.25,)
-  chosen = plan.curves(config, module, {'method': 'chow', 'lenience': ()})
+  chosen = curve_plan.plan_curves(
+    config, module, {'method': 'chow', 'lenience': ()}
+  )
   assert chosen == [_curve('chow', (0.25,), gamma=4)]
-  found = _by_name(plan.curves(config, module, {'lenience': ()}))
+  found = _by_name(curve_plan.plan_curves(config, module, {'lenience': ()}))
   assert found['token_v3 gamma 4'].leniences == (0.25,)
   assert found['verifier_only'].leniences == ()
 
@@ -148,17 +152,17 @@ def test_gamma_and_options_given_on_the_command_line_win():
   module = _module('baselines')
   config = module.get_config()
   config.gamma = 3
-  found = _by_name(plan.curves(config, module, {'gamma': 3}))
+  found = _by_name(curve_plan.plan_curves(config, module, {'gamma': 3}))
   assert {curve.config.gamma for curve in found.values()} == {0, 1, 3}
   # Curves that are equal now are one, with the leniences of all of them.
   config.verification = 'block'
   overrides = {'gamma': 3, 'verification': 'block'}
-  found = _by_name(plan.curves(config, module, overrides))
+  found = _by_name(curve_plan.plan_curves(config, module, overrides))
   assert 'speed gamma 3' not in found
   given = (0.0, 0.8, 0.9, 0.95)
   assert found['speed block gamma 3'].leniences == given
   assert found['sequence_mean'].config.verification == 'token'
-  plan.check(list(found.values()), config)
+  curve_plan.check_curves(list(found.values()), config)
 
 
 def test_a_method_that_the_sweep_has_not_takes_the_configs_fields():
@@ -166,15 +170,17 @@ def test_a_method_that_the_sweep_has_not_takes_the_configs_fields():
   config = module.get_config()
   config.method, config.verification, config.gate = 'bild', 'block', 'processed'
   given = dict.fromkeys(('method', 'verification', 'gate'))
-  assert plan.curves(config, module, given) == [
+  assert curve_plan.plan_curves(config, module, given) == [
     _curve('bild', (0.3,), gamma=4, verification='block', gate='processed')
   ]
   config.method = 'sequence_least'
-  assert plan.curves(config, module, given) == [
+  assert curve_plan.plan_curves(config, module, given) == [
     _curve('sequence_least', (0.3,))
   ]
   config.method = 'verifier_only'
-  assert plan.curves(config, None, {}) == [_curve('verifier_only', ())]
+  assert curve_plan.plan_curves(config, None, {}) == [
+    _curve('verifier_only', ())
+  ]
 
 
 class _Module:
@@ -197,7 +203,7 @@ def test_curves_take_what_they_are_not_given_from_the_config():
     {'method': 'drafter_only', 'lenience': [], 'gamma': 3, 'gate': 'processed'},
     {'method': 'always_accept', 'lenience': [0.5], 'bonus': 'verifier'},
   )
-  assert plan.curves(config, module, {}) == [
+  assert curve_plan.plan_curves(config, module, {}) == [
     _curve('token_v3', (0.5,), gamma=2),
     _curve('token_v3', (0.5,), gamma=8),
     _curve('diff', (0.5,), gamma=4, gate='processed'),
@@ -210,7 +216,7 @@ def test_curves_take_what_they_are_not_given_from_the_config():
     {'method': 'diff', 'lenience': [0.5], 'verification': 'sequential'}
   )
   # A sequential cascade makes no blocks, and so has no gamma and no bonus.
-  assert plan.curves(config, module, {}) == [
+  assert curve_plan.plan_curves(config, module, {}) == [
     _curve('diff', (0.5,), gamma=1, verification='sequential')
   ]
 
@@ -222,10 +228,10 @@ def test_a_curve_that_is_not_asked_for_may_be_one_that_cannot_be():
     {'method': 'speed', 'lenience': [0.5]}, {'method': 'chow', 'lenience': [1]}
   )
   with pytest.raises(ValueError, match='speed has none'):
-    plan.curves(config, module, {'verification': 'sequential'})
+    curve_plan.plan_curves(config, module, {'verification': 'sequential'})
   given = {'method': 'chow', 'verification': 'sequential'}
-  assert plan.curves(config, module, given) == [
-    plan.Curve.of(config, 'chow', (1,))
+  assert curve_plan.plan_curves(config, module, given) == [
+    curve_plan.Curve.from_config(config, 'chow', (1,))
   ]
 
 
@@ -233,7 +239,7 @@ def test_options_are_made_once_of_what_the_config_says():
   config = {'temperature': 0.5, 'cache_length': 99, 'tree_size': 7}
   config |= {'stop_below': 0.1, 'beam': False, 'gamma': 2}
   several = dict(verification='match', drafts=3)
-  curve = plan.Curve.of(config, 'speed', (0.0,), **several)
+  curve = curve_plan.Curve.from_config(config, 'speed', (0.0,), **several)
   assert curve.config == DecodingConfig(
     **several,
     method='speed',
@@ -244,16 +250,21 @@ def test_options_are_made_once_of_what_the_config_says():
   )
   assert dict(curve.drafter_options) == {'stop_below': 0.1, 'beam': False}
   # A single draft is no tree, and where nothing is drafted nothing stops.
-  assert plan.Curve.of(config, 'speed', (0.0,)).config.tree_size is None
-  answers = plan.Curve.of(config, 'sequence_mean', (0.5,), **several)
+  assert (
+    curve_plan.Curve.from_config(config, 'speed', (0.0,)).config.tree_size
+    is None
+  )
+  answers = curve_plan.Curve.from_config(
+    config, 'sequence_mean', (0.5,), **several
+  )
   alone = DecodingConfig(
     method='drafter_only', gamma=0, temperature=0.5, cache_length=99
   )
   assert answers.config == alone
   assert answers.confidence == answers.method == 'sequence_mean'
-  verifier, drafter, last = plan.with_models_alone([answers])
-  assert verifier == plan.Curve.of(config, 'verifier_only', ())
-  assert drafter == plan.Curve(alone, ())
+  verifier, drafter, last = curve_plan.add_model_baselines([answers])
+  assert verifier == curve_plan.Curve.from_config(config, 'verifier_only', ())
+  assert drafter == curve_plan.Curve(alone, ())
   assert last is answers
 
 
@@ -263,13 +274,13 @@ def test_curves_that_are_there_twice_or_not_at_all_are_refused():
     {'method': 'diff', 'lenience': [0.1]},
     {'method': 'cascade_diff', 'lenience': [0.5]},
   )
-  chosen = plan.curves(config, module, {'seed': 1})
+  chosen = curve_plan.plan_curves(config, module, {'seed': 1})
   with pytest.raises(ValueError, match='diff gamma 4 is added twice'):
-    plan.check(chosen, config)
-  chosen = plan.curves(config, module, {'gamma': 4})
+    curve_plan.check_curves(chosen, config)
+  chosen = curve_plan.plan_curves(config, module, {'gamma': 4})
   assert chosen == [_curve('diff', (0.1, 0.5), gamma=4)]
   with pytest.raises(ValueError, match=r'^sweep: it has no curves; give it'):
-    plan.check([], {})
+    curve_plan.check_curves([], {})
 
 
 def test_the_paper_has_every_published_set_and_says_which_runs_code():
@@ -420,7 +431,7 @@ def test_the_paper_says_what_a_sweep_needs(monkeypatch):
     assert config.verifier in known
     is_model = config.drafter in known
     assert is_model or config.drafter in assistant_checkpoint.PUBLISHED
-    chosen = plan.curves(config, module, {})
+    chosen = curve_plan.plan_curves(config, module, {})
     needed = module.needs(config, chosen)
     pair, task = name.split(',')
     weights[pair] = f'{needed.weights / 1e9:.0f} GB'
@@ -431,7 +442,7 @@ def test_the_paper_says_what_a_sweep_needs(monkeypatch):
     counted = [
       max(1, len(curve.leniences))
       for curve in chosen
-      if is_model or not (curve.alone == 'drafter' or curve.confidence)
+      if is_model or not (curve.baseline_model == 'drafter' or curve.confidence)
     ]
     points.setdefault(is_model, set()).add(sum(counted))
   header, *tables = paper.__doc__.partition('Needs: ')[2].split('\n\n')
@@ -480,8 +491,10 @@ def test_a_rehearsal_runs_every_task_from_end_to_end(tmp_path, monkeypatch):
     workdir = tmp_path / task
     records.write_text(workdir / 'costs.json', costs)
     given = dict.fromkeys(('method', 'lenience'))
-    chosen = plan.curves(config, module, given)
-    assert chosen == [plan.Curve.of(config, 'token_v3', (0.5,), gamma=1)]
+    chosen = curve_plan.plan_curves(config, module, given)
+    assert chosen == [
+      curve_plan.Curve.from_config(config, 'token_v3', (0.5,), gamma=1)
+    ]
     sweep.run(config, chosen, workdir)
     (row,) = pd.read_csv(workdir / 'summary.csv').to_dict('records')
     found = records.read_all(workdir)
@@ -510,7 +523,9 @@ def test_code_is_not_run_unless_the_config_says_so(tmp_path):
   module, config = _load('gemma2_2b_9b,mbpp')
   config.tiny = True
   with pytest.raises(ValueError, match='allow_code_execution=True'):
-    sweep.run(config, plan.curves(config, module, {}), tmp_path / 'w')
+    sweep.run(
+      config, curve_plan.plan_curves(config, module, {}), tmp_path / 'w'
+    )
   assert not (tmp_path / 'w').exists()
 
 

@@ -17,7 +17,7 @@ from cascades.contrib.chains import chain_drafter as chain
 from cascades.decoding import faults
 from cascades.methods import processing
 from cascades.sampler import agreement, scoring
-from experiments.sweeps import plan, worker
+from experiments.sweeps import curve_plan, worker
 
 pytestmark = pytest.mark.usefixtures('few_shapes')
 
@@ -303,6 +303,6 @@ def test_a_sweep_names_the_drafter_that_decodes_alone():
   ended._decode_timed.side_effect = faults.FaultError(
     'verifier', 'at position 9 of prompt 3'
   )
-  curve = plan.Curve.of({}, 'drafter_only', ())
+  curve = curve_plan.Curve.from_config({}, 'drafter_only', ())
   with pytest.raises(ValueError, match=r'^drafter: its logits .* of prompt 3;'):
     worker.Worker.decode_curve(ended, mock.Mock(), curve, [mock.Mock()])

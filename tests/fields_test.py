@@ -7,7 +7,7 @@ import pytest
 
 from configs import common
 from experiments import sweep
-from experiments.sweeps import fields, plan
+from experiments.sweeps import curve_plan, fields
 
 _NUMBERS = (0, 1, -1, 0.5, math.nan, math.inf, -math.inf, 10**400, 10**5000)
 _ODD = (
@@ -91,7 +91,7 @@ def test_a_field_of_another_type_is_named(name, tmp_path):
       continue
     given = _given(name, value)
     _refused(lambda given=given: fields.check(given), name)
-    _refused(lambda given=given: plan.curves(given, None, {}), name)
+    _refused(lambda given=given: curve_plan.plan_curves(given, None, {}), name)
     _refused(lambda given=given: sweep.run(given, [], tmp_path / 'run'), name)
     given = _given(name, value, ml_collections.ConfigDict)
     _refused(lambda given=given: fields.check(given), name)

@@ -35,7 +35,7 @@ from cascades.methods import processing
 from cascades.models import checkpoints, turns
 from cascades.proof import exact
 from configs import common
-from experiments.sweeps import outcomes, plan, worker
+from experiments.sweeps import curve_plan, outcomes, plan, worker
 from experiments.tasks import TASKS
 from experiments.training import tokenizer_training
 
@@ -454,17 +454,19 @@ def sweep_digests() -> dict[str, str]:
   """Records that a sweep makes of the bundled pair greedily, and its seeds."""
   config = common.sweep(tasks=('numerals',), temperature=0.0, clock=0)
   curves = [
-    plan.Curve.of(config, 'verifier_only', ()),
-    plan.Curve.of(config, 'drafter_only', ()),
-    plan.Curve.of(config, 'token_v2', (0.1, 0.6), gamma=3),
-    plan.Curve.of(config, 'chow', (0.3,), verification='sequential'),
+    curve_plan.Curve.from_config(config, 'verifier_only', ()),
+    curve_plan.Curve.from_config(config, 'drafter_only', ()),
+    curve_plan.Curve.from_config(config, 'token_v2', (0.1, 0.6), gamma=3),
+    curve_plan.Curve.from_config(
+      config, 'chow', (0.3,), verification='sequential'
+    ),
   ]
-  tasks = plan.tasks_of(config)
+  tasks = plan.configured_tasks(config)
   one = worker.Worker(config, curves, tasks)
   task = tasks['numerals']
   examples = list(task.load(num_examples=6))
   made = [one.decode_curve(task, curve, examples) for curve in curves]
-  cascade = plan.Curve.of(config, 'sequence_mean', (0.5,))
+  cascade = curve_plan.Curve.from_config(config, 'sequence_mean', (0.5,))
   made.append(outcomes.combine(cascade, made[1], made[0]))
   named = [*curves, cascade]
   found = {

@@ -24,7 +24,7 @@ from cascades.sampler import scoring
 from configs import train_rule
 from experiments import records, sweep
 from experiments.reports import styles
-from experiments.sweeps import plan
+from experiments.sweeps import curve_plan, plan
 from experiments.tasks import Example
 from experiments.training import rules
 
@@ -248,7 +248,7 @@ def test_a_head_of_another_pair_is_refused(pair, own):
 
 
 def test_a_sweep_of_another_pair_is_refused_before_it_decodes(tmp_path):
-  curves = [plan.Curve.of({}, 'learned', (0.3,))]
+  curves = [curve_plan.Curve.from_config({}, 'learned', (0.3,))]
   with pytest.raises(ValueError, match='learned was trained for the verifier'):
     sweep.run(small.config(), curves, tmp_path / 'w')
   assert not list((tmp_path / 'w').glob('records/*'))
@@ -259,11 +259,11 @@ def test_points_are_named_after_the_head_and_not_only_its_name(tmp_path):
 
   def point():
     config = small.config(tasks=('word_problems',))
-    curve = plan.Curve.of({}, f'learned:{folder}', (0.3,))
-    plan.check([curve], {})
-    tasks = plan.tasks_of(config)
+    curve = curve_plan.Curve.from_config({}, f'learned:{folder}', (0.3,))
+    curve_plan.check_curves([curve], {})
+    tasks = plan.configured_tasks(config)
     examples = {'word_problems': [Example(id='0', prompt='p', reference='r')]}
-    (found,) = plan.points(config.to_dict(), [curve], tasks, examples, {})
+    (found,) = plan.plan_points(config.to_dict(), [curve], tasks, examples, {})
     return found
 
   first = point()
@@ -520,8 +520,8 @@ def test_a_rule_is_trained_on_what_a_sweep_wrote(tmp_path):
   pair = dict(zip(('verifier', 'drafter'), small.pair(), strict=True))
   config = small.config(split='train', num_examples=24)
   curves = [
-    plan.Curve.of(config.to_dict(), 'verifier_only', ()),
-    plan.Curve.of(config.to_dict(), 'opt', (0.1, 0.5)),
+    curve_plan.Curve.from_config(config.to_dict(), 'verifier_only', ()),
+    curve_plan.Curve.from_config(config.to_dict(), 'opt', (0.1, 0.5)),
   ]
   sweep.run(config, curves, tmp_path / 'w', quiet=True)
   # No answer of theirs is right, but some have a letter in common with it.

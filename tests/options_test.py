@@ -16,7 +16,7 @@ from cascades.methods import inputs
 from cascades.methods.inputs import has_verifier_law
 from cascades.registries import OPTIONS
 from cascades.verification_config import BONUS, DRAFT, RESIDUAL, SEQUENTIAL
-from experiments.sweeps import plan
+from experiments.sweeps import curve_plan
 
 _PROMPTS = [f'The number {i} in words:' for i in range(1000, 1016)]
 # What decodes: the verifier alone, and each verification.
@@ -266,13 +266,16 @@ def test_a_rule_a_cap_or_an_end_has_its_option():
 def test_a_sweep_drops_what_a_curve_does_not_look_at():
   config = dict(gate='processed', bonus='verifier', temperature=0.0)
   for method in ('speed', 'min_p', 'always_accept'):
-    curve = plan.Curve.of(config, method, (0.0,), gamma=4)
-    assert (curve.own['gate'], curve.own['bonus']) == ('raw', 'verifier')
-    plan.check([curve], config)
-  (lenient,) = plan.curves(
+    curve = curve_plan.Curve.from_config(config, method, (0.0,), gamma=4)
+    assert (curve.options['gate'], curve.options['bonus']) == (
+      'raw',
+      'verifier',
+    )
+    curve_plan.check_curves([curve], config)
+  (lenient,) = curve_plan.plan_curves(
     config | dict(method='opt', lenience=(0.1,), gamma=4), None, {}
   )
-  assert lenient.own['gate'] == 'processed'
+  assert lenient.options['gate'] == 'processed'
 
 
 def test_a_curve_of_a_sweep_takes_what_has_an_effect():
@@ -283,16 +286,16 @@ def test_a_curve_of_a_sweep_takes_what_has_an_effect():
     tree_size=9,
     fill_unselected_logits=True,
   )
-  sequential = plan.Curve.of(
+  sequential = curve_plan.Curve.from_config(
     config, 'chow', (0.3,), gamma=8, verification=SEQUENTIAL
   )
   assert sequential.config == DecodingConfig(
     method='chow', verification=SEQUENTIAL
   )
-  assert plan.Curve.of(config, 'verifier_only', ()).config == DecodingConfig(
-    method='verifier_only', gamma=0
-  )
-  plan.check([sequential], config)
+  assert curve_plan.Curve.from_config(
+    config, 'verifier_only', ()
+  ).config == DecodingConfig(method='verifier_only', gamma=0)
+  curve_plan.check_curves([sequential], config)
 
 
 # --- What is counted ---

@@ -305,7 +305,7 @@ _DECODED = """
   import cascades
   from cascades.config import DecodingConfig
   from experiments.records import external_code
-  from experiments.sweeps import fields, plan
+  from experiments.sweeps import curve_plan, fields, plan
   sys.path[:0] = ['tests']
   import small
 
@@ -330,7 +330,7 @@ _DECODED = """
   assert sampler.bound_drafter.drafter.window == 2
   config = dict(usual, drafter='other_drafter', other_window=3)
   config['lenience'] = [0.1]
-  curve = plan.Curve.of(config, 'other_method', (0.1,))
+  curve = curve_plan.Curve.from_config(config, 'other_method', (0.1,))
   fields.check(config)
   found = external_code.used_plugins(curve.config, 'other_drafter')
   assert found[1:] == [('other-package', '1.0')]

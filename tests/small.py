@@ -29,12 +29,12 @@ from cascades.models import (
 from cascades.proof import exact
 from cascades.verification_config import VerificationConfig
 from experiments import cli, records
-from experiments.sweeps import plan
+from experiments.sweeps import curve_plan
 
 ROOT = pathlib.Path(__file__).parents[1]
 FIXTURES = ROOT / 'tests/fixtures'
 # Of a config that is silent, so that the options are the usual ones.
-curve = functools.partial(plan.Curve.of, {})
+curve = functools.partial(curve_plan.Curve.from_config, {})
 
 
 @functools.cache

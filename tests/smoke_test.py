@@ -11,7 +11,7 @@ import pytest
 import small
 
 from experiments import sweep
-from experiments.sweeps import plan
+from experiments.sweeps import curve_plan
 
 pytestmark = pytest.mark.smoke
 _PROMPTS = ['The number 12 in words:', 'The number 4302 in words:']
@@ -43,8 +43,8 @@ def test_a_method_of_each_kind_decodes(name):
 def test_a_sweep_of_two_points_ends_with_a_summary(tmp_path):
   config = small.config(num_examples=2, batch_size=2, gamma=2)
   curves = [
-    plan.Curve.of(config, 'verifier_only', ()),
-    plan.Curve.of(config, 'token_v3', (0.3,)),
+    curve_plan.Curve.from_config(config, 'verifier_only', ()),
+    curve_plan.Curve.from_config(config, 'token_v3', (0.3,)),
   ]
   sweep.run(config, curves, tmp_path / 'run', quiet=True)
   frame = pd.read_csv(tmp_path / 'run' / 'summary.csv')

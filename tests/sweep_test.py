@@ -27,7 +27,7 @@ from cascades.sampler import memory
 from experiments import cli, records, reports, sweep
 from experiments.analysis import example_selection
 from experiments.records import metrics, unit_costs, versions
-from experiments.sweeps import fingerprints, plan, workdirs, worker
+from experiments.sweeps import curve_plan, fingerprints, plan, workdirs, worker
 from experiments.tasks import TASKS, Metric
 
 _CURVES = [
@@ -190,7 +190,7 @@ def test_the_two_models_alone_draw_independently(measured):
   model = small.pair()[1]
   config = small.config(verifier=model, drafter=model, temperature=2.0)
   names = 'verifier_only', 'drafter_only'
-  curves = [plan.Curve.of(config, name, ()) for name in names]
+  curves = [curve_plan.Curve.from_config(config, name, ()) for name in names]
   sweep.run(config, curves, measured)
   verifier, drafter = (
     [r.text for r in records.read_all(measured) if r.method == name]
@@ -241,7 +241,7 @@ def test_any_drafter_can_be_swept(tmp_path, capsys):
     small.curve('drafter_only', ()),
     small.curve('sequence_mean', (0.5,)),
     small.curve('speed', (0.0,), gamma=5),
-    plan.Curve.of(config, 'speed', (0.0,), **several_drafts),
+    curve_plan.Curve.from_config(config, 'speed', (0.0,), **several_drafts),
   ]
   sweep.run(config, curves, tmp_path / 'own')
   message = capsys.readouterr().err
@@ -510,7 +510,7 @@ def test_whatever_can_change_a_result_names_another_point():
 
   def name(facts=facts, curve=_CURVES[3], **fields):
     given = small.config().to_dict() | fields
-    (point,) = plan.points(given, [curve], tasks, examples, facts)
+    (point,) = plan.plan_points(given, [curve], tasks, examples, facts)
     return point.name
 
   before = name()
@@ -589,10 +589,12 @@ def test_examples_that_cannot_be_answered_are_failures(measured, monkeypatch):
   config = small.config(cache_length=256, num_examples=3)
   # A sequential cascade that never defers calls no verifier.
   curves = [
-    plan.Curve.of(config, 'verifier_only', ()),
-    plan.Curve.of(config, 'drafter_only', ()),
-    plan.Curve.of(config, 'sequence_mean', (-1.0, 0.05, 1.0)),
-    plan.Curve.of(config, 'chow', (1.0,), verification='sequential'),
+    curve_plan.Curve.from_config(config, 'verifier_only', ()),
+    curve_plan.Curve.from_config(config, 'drafter_only', ()),
+    curve_plan.Curve.from_config(config, 'sequence_mean', (-1.0, 0.05, 1.0)),
+    curve_plan.Curve.from_config(
+      config, 'chow', (1.0,), verification='sequential'
+    ),
   ]
   sweep.run(config, curves, measured)
   frame = pd.read_csv(measured / 'summary.csv')
@@ -683,14 +685,16 @@ def test_what_a_curve_cannot_be_is_said_as_it_is_made(
 
   module = types.SimpleNamespace(sweep=added)
   with pytest.raises(ValueError, match=message) as caught:
-    plan.curves(small.config(), module, {})
+    curve_plan.plan_curves(small.config(), module, {})
   assert str(caught.value).endswith('.')
 
 
 _SETS = pathlib.Path(__file__).parent / 'data/tasks'
 _GSM8K = {'path': str(_SETS / 'gsm8k.jsonl'), 'shots': 9}
 _ABSENT = {'path': 'a.jsonl'}
-_OTHERS = plan.Curve.of({'temperature': 0.5}, 'chow', (0.5,), gamma=4)
+_OTHERS = curve_plan.Curve.from_config(
+  {'temperature': 0.5}, 'chow', (0.5,), gamma=4
+)
 # Fields of a config, and options of a sweep, by what is said of them; more of
 # one field are in fields_test, of curves together in configs_test.
 _REFUSED = {
@@ -742,7 +746,7 @@ def test_a_config_says_which_examples_of_a_set():
     num_examples=1,
     task=dict(path=path, shots=0, max_new_tokens=7),
   )
-  (task,) = plan.tasks_of(config).values()
+  (task,) = plan.configured_tasks(config).values()
   assert task.max_new_tokens == 7
   examples, data = plan.load_examples(config, task)
   assert examples == list(task.load(num_examples=1, path=path, shots=0))
@@ -751,7 +755,7 @@ def test_a_config_says_which_examples_of_a_set():
   assert data['scorer'].startswith('rouge-score:')
   # A config may be silent.
   config.task = ConfigDict(dict(path=path))
-  (task,) = plan.tasks_of(config).values()
+  (task,) = plan.configured_tasks(config).values()
   assert task.max_new_tokens == TASKS['cnn_dailymail'].max_new_tokens
   assert plan.load_examples(config, task)[1]['shots'] == 1
   assert plan.load_examples(small.config(), TASKS['numerals'])[1] == {}

@@ -90,12 +90,12 @@ def letters_package(tmp_path, monkeypatch):
 def test_a_package_adds_a_task_and_a_metric():
   assert TASKS.origin('letters') == ('letters-package', '1.0')
   assert not METRICS.is_builtin('length')
-  (task,) = plan.tasks_of(ConfigDict({'tasks': ('letters',)})).values()
+  (task,) = plan.configured_tasks(ConfigDict({'tasks': ('letters',)})).values()
   (example,) = task.load(split='train', num_examples=1)
   assert example.reference == example.prompt
   assert task.score('ab', 'ab') == {'characters': 2.0, 'exact_match': 1.0}
   assert METRICS.get('length') is task.metrics[0]
   with pytest.raises(ValueError, match=r"'leters'.*did you mean 'letters'"):
-    plan.tasks_of(ConfigDict({'tasks': ('leters',)}))
+    plan.configured_tasks(ConfigDict({'tasks': ('leters',)}))
   # The library's guide does not list what is installed beside it.
   assert 'letters' not in inventory.tasks()

@@ -19,7 +19,7 @@ from cascades import methods
 from cascades.contrib import capping
 from experiments import accept as accept_command
 from experiments.records import external_code, versions
-from experiments.sweeps import plan
+from experiments.sweeps import curve_plan, plan
 from experiments.tasks import TASKS, Metric
 
 
@@ -316,13 +316,13 @@ def test_hashes_are_those_of_another_process():
 
 def test_a_point_of_a_method_from_outside_is_named_by_it(outside):
   def name(method):
-    curve = plan.Curve.of({}, 'token_v3', (0.3,))
+    curve = curve_plan.Curve.from_config({}, 'token_v3', (0.3,))
     config = curve.config.replace(method=method)
     curve = dataclasses.replace(curve, config=config)
     examples = {'numerals': list(TASKS['numerals'].load(num_examples=2))}
     tasks = {'numerals': TASKS['numerals']}
     facts = {'code': 'results version 1'}
-    (point,) = plan.points({}, [curve], tasks, examples, facts)
+    (point,) = plan.plan_points({}, [curve], tasks, examples, facts)
     return point.name
 
   assert name(outside()) == name(outside()) != name(outside(scale=3.0))

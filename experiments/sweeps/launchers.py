@@ -17,7 +17,7 @@ if TYPE_CHECKING:
   # These import JAX or pandas, and --help needs neither.
   from cascades.sampler import batching
   from experiments.records import unit_costs
-  from experiments.sweeps import plan
+  from experiments.sweeps import curve_plan, plan
 
 
 class Job(NamedTuple):
@@ -30,7 +30,7 @@ class Job(NamedTuple):
 class Entrant(NamedTuple):
   """A curve at one of its leniences; nan for a method without lenience."""
 
-  curve: 'plan.Curve'
+  curve: 'curve_plan.Curve'
   lenience: float
 
 
@@ -86,7 +86,7 @@ class Launcher(Protocol):
 
   def views(
     self,
-    curve: 'plan.Curve',
+    curve: 'curve_plan.Curve',
     lenience: float,
     requests: Sequence[ViewRequest],
   ) -> list[records.View]:
@@ -125,7 +125,7 @@ class LauncherKind:
   def launch(
     self,
     config: Any,
-    curves: Sequence['plan.Curve'],
+    curves: Sequence['curve_plan.Curve'],
     tasks: Mapping[str, Any],
     say: Callable[[str], None],
   ) -> Launcher:

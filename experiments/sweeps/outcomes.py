@@ -6,7 +6,7 @@ from typing import Any
 
 from cascades.sampler.outputs import SampleOutput
 from experiments import records
-from experiments.sweeps import plan, sequence
+from experiments.sweeps import curve_plan, plan, sequence
 from experiments.tasks import Example, Task
 
 
@@ -15,7 +15,7 @@ def score(
   answer: SampleOutput,
   *,
   task: Task,
-  curve: plan.Curve,
+  curve: curve_plan.Curve,
   fields: Mapping[str, Any],
   wall_s: float,
 ) -> records.Outcome:
@@ -35,7 +35,7 @@ def score(
     reason = f'score: {type(error).__name__}: {error}'
     return records.failed_example(reason, **fields)
   counts = dict(answer.counts)
-  if curve.alone == 'drafter':
+  if curve.baseline_model == 'drafter':
     counts |= {
       'verifier_calls': 0,
       'verifier_tokens': 0,
@@ -68,7 +68,7 @@ def score(
 
 
 def combine(
-  curve: plan.Curve,
+  curve: curve_plan.Curve,
   drafter: Iterable[records.Outcome],
   verifier: Iterable[records.Outcome],
 ) -> list[records.Outcome]:

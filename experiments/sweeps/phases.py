@@ -20,6 +20,7 @@ from experiments import cli, records, reports
 from experiments.analysis import example_selection, headline, runs, slices
 from experiments.records import metrics, unit_costs, versions
 from experiments.sweeps import (
+  curve_plan,
   fields,
   launchers,
   outcomes,
@@ -54,7 +55,7 @@ class Sweep:
 
     Args:
       config: Fields of the sweep; see `configs`.
-      curves: From `plan.curves`.
+      curves: From `curve_plan.plan_curves`.
       workdir: The folder of the results, created if it is missing.
       launcher: Name of `launchers.LAUNCHERS`.
       quiet: True to show no progress.
@@ -89,16 +90,16 @@ class Sweep:
     self._launcher_kind = launchers.LAUNCHERS.get(self._launcher_name)
     self._tracker_names = tuple(self.config.get('trackers', ()))
     trackers.require_installed(self._tracker_names)
-    self.config = plan.shrunk(self.config)
-    self._tasks = plan.tasks_of(self.config)
-    plan.check(self.curves, self.config)
+    self.config = plan.apply_tiny(self.config)
+    self._tasks = plan.configured_tasks(self.config)
+    curve_plan.check_curves(self.curves, self.config)
     self._examples, self._data = {}, {}
     for name, task in self._tasks.items():
       examples, data = plan.load_examples(self.config, task)
       self._examples[name], self._data[name] = examples, data
     if not kind_of(self.config.drafter).is_language_model:
       self.curves = _without_drafter_alone(self.curves, self.config.drafter)
-    self.curves = plan.with_models_alone(self.curves)
+    self.curves = curve_plan.add_model_baselines(self.curves)
 
   def load(self, stack: contextlib.ExitStack) -> None:
     """Opens the workdir and the trackers, and loads the models.
@@ -126,7 +127,7 @@ class Sweep:
     )
     stack.callback(self._launcher.close)
     facts = self._launcher.facts()
-    self._points = plan.points(
+    self._points = plan.plan_points(
       self.config.to_dict(),
       self.curves,
       tasks=self._tasks,
@@ -248,7 +249,7 @@ class Sweep:
       name: value
       for name, value in self.config.to_dict().items()
       # Trackers and timings may be added to a finished sweep.
-      if name not in (*plan.OF_CURVES, 'trackers', 'clock')
+      if name not in (*curve_plan.CURVE_FIELDS, 'trackers', 'clock')
     }
     # The name and the seed determine the examples of a bundled task.
     data = {name: data for name, data in self._data.items() if data}
@@ -310,9 +311,9 @@ class Sweep:
   def _combine(self, point: Point) -> list[records.Outcome]:
     """Decodes a cascade of whole answers from those of the models alone."""
     sources = {
-      source.curve.alone: self._files.read_point(source)
+      source.curve.baseline_model: self._files.read_point(source)
       for source in self._points
-      if source.curve.alone
+      if source.curve.baseline_model
       and (source.task, source.first) == (point.task, point.first)
     }
     return outcomes.combine(
@@ -414,7 +415,7 @@ def _without_drafter_alone(
   """
 
   def needs_drafter_alone(curve: Curve) -> bool:
-    return curve.alone == 'drafter' or curve.confidence is not None
+    return curve.baseline_model == 'drafter' or curve.confidence is not None
 
   dropped = [curve.name for curve in curves if needs_drafter_alone(curve)]
   remaining = [curve for curve in curves if not needs_drafter_alone(curve)]

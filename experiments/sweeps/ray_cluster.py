@@ -13,7 +13,7 @@ from cascades import extras
 from cascades.sampler import batching
 from experiments import records
 from experiments.records import unit_costs
-from experiments.sweeps import launchers, plan, worker
+from experiments.sweeps import curve_plan, launchers, plan, worker
 
 
 class RayCluster:
@@ -31,7 +31,7 @@ class RayCluster:
   def __init__(
     self,
     config: Any,
-    curves: Sequence[plan.Curve],
+    curves: Sequence[curve_plan.Curve],
     tasks: Mapping[str, Any],
     say: Callable[[str], None],
   ):
@@ -149,7 +149,7 @@ class RayCluster:
 
   def views(
     self,
-    curve: plan.Curve,
+    curve: curve_plan.Curve,
     lenience: float,
     requests: Sequence[launchers.ViewRequest],
   ) -> list[records.View]:
@@ -253,7 +253,7 @@ def _on_worker(
     # Memory holds one pair.
     _loaded.clear()
     messages: list[str] = []
-    tasks = plan.tasks_of(config)
+    tasks = plan.configured_tasks(config)
     loaded = worker.Worker(config, curves, tasks, messages.append)
     _loaded[key] = loaded, loaded.facts(), messages
   loaded, facts, messages = _loaded[key]

@@ -21,7 +21,7 @@ from cascades.sampler.outputs import SampleOutput
 from cascades.verification_config import SEQUENTIAL
 from experiments import cli, records
 from experiments.records import unit_costs, versions
-from experiments.sweeps import costs, fingerprints, launchers, outcomes, plan
+from experiments.sweeps import curve_plan, costs, fingerprints, launchers, outcomes, plan
 from experiments.tasks import Example, Task
 
 # Added to the seed of the drafter alone. A sequence-level cascade takes either
@@ -55,9 +55,9 @@ class CompileClock:
 
 def make_mesh(config: Any) -> jax.sharding.Mesh | None:
   """Returns the mesh of a config's devices; None for a single device."""
-  if math.prod(plan.mesh_of(config)) == 1:
+  if math.prod(plan.mesh_shape(config)) == 1:
     return None
-  return sharding.make_mesh(*plan.mesh_of(config))
+  return sharding.make_mesh(*plan.mesh_shape(config))
 
 
 def host_folder() -> str:
@@ -69,7 +69,7 @@ def host_folder() -> str:
   return f'host-{index}' if index else ''
 
 
-def _blocks(curves: Sequence[plan.Curve]) -> list[tuple[int, int]]:
+def _blocks(curves: Sequence[curve_plan.Curve]) -> list[tuple[int, int]]:
   """Returns the (gamma, drafts per block) pairs to measure the costs of.
 
   A sequential cascade has no blocks. If no other curve drafts, a block of the
@@ -94,7 +94,7 @@ class Worker:
   def __init__(
     self,
     config: Any,
-    curves: Sequence[plan.Curve],
+    curves: Sequence[curve_plan.Curve],
     tasks: Mapping[str, Any],
     say: Callable[[str], None] = lambda text: None,
   ):
@@ -130,7 +130,7 @@ class Worker:
         decoding.tree_tokens(*block, self._tree_size) for block in self._blocks
       ),
       allocated=False,
-      mesh=plan.mesh_of(config),
+      mesh=plan.mesh_shape(config),
     )
     self._verifier = checkpoints.load_model(config.verifier, dtype, mesh)
     self._drafter = pairing.load_drafter(config.drafter, dtype, mesh)
@@ -139,7 +139,7 @@ class Worker:
     if self._chat:
       turns.require_template(self._verifier.tokenizer)
     self._bound_drafter = binding.bind_drafter(
-      self._verifier, self._drafter, **plan.drafting(config)
+      self._verifier, self._drafter, **curve_plan.drafter_options(config)
     )
     for curve in curves:
       bind = curve.config.method.bind
@@ -164,7 +164,7 @@ class Worker:
       tree_size=self._tree_size,
     )
 
-  def _limit_compiled(self, task: str, curve: plan.Curve) -> None:
+  def _limit_compiled(self, task: str, curve: curve_plan.Curve) -> None:
     """Clears the compiled programs once there are `_MAX_COMPILED` curves."""
     key = task, curve
     if key not in self._compiled and len(self._compiled) >= _MAX_COMPILED:
@@ -199,7 +199,7 @@ class Worker:
   def decode_curve(
     self,
     task: Task,
-    curve: plan.Curve,
+    curve: curve_plan.Curve,
     examples: Sequence,
     on_answer: Callable[[], None] | None = None,
   ) -> list[records.Outcome]:
@@ -234,10 +234,10 @@ class Worker:
           decoder, prompts, curve.leniences or (0.0,), **request
         )
       except faults.FaultError as error:
-        if not curve.alone:
+        if not curve.baseline_model:
           raise
         # A model that decodes alone does not know its role in the pair.
-        raise faults.FaultError(curve.alone, error.location) from None
+        raise faults.FaultError(curve.baseline_model, error.location) from None
     if curve.config.verification == SEQUENTIAL:
       # Both models read every token there, which the cascade need not do.
       wall_s = math.nan
@@ -278,7 +278,7 @@ class Worker:
     )
 
   def _sampler(
-    self, curve: plan.Curve, **changes: Any
+    self, curve: curve_plan.Curve, **changes: Any
   ) -> tuple[sampler.Sampler, int]:
     """Returns the sampler of a curve, and its seed.
 
@@ -289,15 +289,15 @@ class Worker:
     verifier, drafter = self._verifier, self._drafter
     seed = self._config.seed
     # The models alone decode plainly.
-    if curve.alone:
-      verifier = {'verifier': verifier, 'drafter': drafter}[curve.alone]
-      seed += _DRAFTER_SEED * (curve.alone == 'drafter')
+    if curve.baseline_model:
+      verifier = {'verifier': verifier, 'drafter': drafter}[curve.baseline_model]
+      seed += _DRAFTER_SEED * (curve.baseline_model == 'drafter')
       drafter = None
     decoder = sampler.Sampler(
       verifier,
       drafter,
       config=curve.config.replace(**changes),
-      mesh=plan.mesh_of(self._config),
+      mesh=plan.mesh_shape(self._config),
       **dict(curve.drafter_options if drafter is not None else ()),
     )
     return decoder, seed
@@ -407,7 +407,7 @@ class Worker:
 
   def views(
     self,
-    curve: plan.Curve,
+    curve: curve_plan.Curve,
     lenience: float,
     requests: Sequence[launchers.ViewRequest],
   ) -> list[records.View]:

@@ -1,0 +1,309 @@
+"""Curves of a sweep: a method with a gamma and options, at several leniences.
+
+The leniences of a curve are decoded together, in one compiled loop. A config
+names one curve, or its `sweep` function adds many.
+"""
+
+import dataclasses
+import inspect
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cascades import drafters
+from cascades.verification_config import SEQUENTIAL
+from experiments import records
+from experiments.sweeps import fields
+
+if TYPE_CHECKING:
+  # It imports JAX, which a user who asks for help does not wait for.
+  from cascades.config import DecodingConfig
+
+# Methods of one model alone, which have no gamma, options or lenience.
+MODEL_BASELINES = {'verifier_only': 'verifier', 'drafter_only': 'drafter'}
+# Methods without a lenience, which are a single point.
+_NO_LENIENCE = (*MODEL_BASELINES, 'always_accept')
+# Options in which the curves of a sweep may differ, beside method and lenience.
+_OPTIONS = ('gamma', *records.OPTIONS)
+# Options that all curves of a sweep share.
+_SHARED_OPTIONS = ('temperature', 'cache_length')
+# Fields of a config that become curves.
+CURVE_FIELDS = ('method', 'lenience', *_OPTIONS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+  """A method with its options, decoded at several leniences.
+
+  Attributes:
+    config: The options, but for the lenience and the number of rows at a time.
+      A cascade of whole answers decodes nothing itself: its options are those
+      of the drafter alone.
+    leniences: Its points; empty if the method has no lenience.
+    confidence: Key of `sequence.CONFIDENCES` for a cascade of whole answers;
+      None for all other curves.
+    drafter_options: Names and values of options of the drafter's spec.
+
+  Raises:
+    ValueError: A lenience is out of its range or given twice, or the method has
+      a lenience and none is given.
+  """
+
+  config: 'DecodingConfig'
+  leniences: tuple[float, ...]
+  confidence: str | None = None
+  drafter_options: tuple[tuple[str, Any], ...] = ()
+
+  def __post_init__(self):
+    if not self.leniences and self.method not in _NO_LENIENCE:
+      raise ValueError(f'lenience: {self.method} needs at least one.')
+    for lenience in self.leniences:
+      self.config.replace(lenience=lenience)
+    if repeated := _repeated(self.leniences):
+      raise ValueError(f'lenience: {self.name} has {repeated[0]:g} twice.')
+
+  @classmethod
+  def from_config(
+    cls,
+    config: Mapping[str, Any],
+    method: str,
+    leniences: Iterable[float],
+    **options: Any,
+  ) -> 'Curve':
+    """Makes a curve of a sweep's config.
+
+    A sweep has one config for all curves: each curve takes those options of it
+    that have an effect on it (`DecodingConfig.applicable`).
+
+    Args:
+      config: Fields; options that it lacks have their defaults.
+      method: A name in `METHODS`, an alias of it, or one of
+        `sequence.CONFIDENCES`.
+      leniences: Ignored if the method has no lenience.
+      **options: Its own gamma, verification, gate, bonus, drafts, schedule and
+        cap. The models alone and cascades of whole answers have none.
+
+    Raises:
+      ValueError: An option is unknown, out of its range or cannot be combined
+        with the method.
+    """
+    from cascades.config import DecodingConfig
+
+    unknown = sorted(options.keys() - {*_OPTIONS})
+    if unknown:
+      raise ValueError(
+        f'sweep: a curve has no {unknown[0]} of its own; give one of'
+        f' {", ".join(_OPTIONS)}.'
+      )
+    method, confidence = _canonical_name(method), None
+    values = {name: config[name] for name in _SHARED_OPTIONS if name in config}
+    if _makes_drafts(method):
+      values |= {name: config[name] for name in _OPTIONS if name in config}
+      values |= options
+    else:
+      values['gamma'] = 0
+      if method not in MODEL_BASELINES:
+        method, confidence = 'drafter_only', method
+    values['tree_size'] = config.get('tree_size')
+    decoding = DecodingConfig.applicable(method=method, **values)
+    used = drafter_options(config) if decoding.gamma else {}
+    if not confidence and method in _NO_LENIENCE:
+      leniences = ()
+    return cls(decoding, tuple(leniences), confidence, tuple(used.items()))
+
+  @property
+  def method(self) -> str:
+    """Key of `METHODS`, or of `sequence.CONFIDENCES`."""
+    return self.confidence or self.config.method.name
+
+  @property
+  def baseline_model(self) -> str | None:
+    """The model that decodes alone: 'verifier' or 'drafter'; or None."""
+    return MODEL_BASELINES.get(self.method)
+
+  @property
+  def options(self) -> dict[str, Any]:
+    """Its gamma and options, by the names of config fields."""
+    return {name: getattr(self.config, name) for name in _OPTIONS}
+
+  @property
+  def fields(self) -> dict[str, Any]:
+    """The fields that identify it; saved, and hashed for points."""
+    return dict(method=self.method, leniences=self.leniences, **self.options)
+
+  @property
+  def name(self) -> str:
+    """A name that no other curve of the sweep has."""
+    options = self.options
+    gamma = options.pop('gamma')
+    name = records.variant(self.method, **options)
+    return f'{name} gamma {gamma}' if gamma else name
+
+
+def drafter_options(config: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the options of the drafter that a config has, by name."""
+  values = {name: config.get(name) for name in drafters.declared_options()}
+  return {name: value for name, value in values.items() if value is not None}
+
+
+def _canonical_name(method: str) -> str:
+  """Returns the registered name of a method.
+
+  Raises:
+    ValueError: Sweeps have no such method.
+  """
+  from cascades import methods
+  from experiments.sweeps import sequence
+
+  if method in sequence.CONFIDENCES:
+    return method
+  try:
+    return methods.get_method(method).name
+  except ValueError as e:
+    names = ' and '.join(sequence.CONFIDENCES)
+    raise ValueError(f'{str(e)[:-1]}; a sweep also takes {names}.') from None
+
+
+def _makes_drafts(method: str) -> bool:
+  """True unless a method is one model alone or a cascade of whole answers."""
+  from experiments.sweeps import sequence
+
+  return method not in MODEL_BASELINES and method not in sequence.CONFIDENCES
+
+
+def plan_curves(
+  config: Mapping[str, Any],
+  module: types.ModuleType | None,
+  overrides: Mapping[str, Any],
+) -> list[Curve]:
+  """Returns the curves of a sweep.
+
+  Args:
+    config: Fields; options may be missing. They are the only curve if the
+      module has no `sweep` function.
+    module: The config's module, whose `sweep(add)` adds curves by `add(method,
+      lenience, gamma, **options)`; options that are not given are the config's.
+      Several gammas make a curve each. `sweep(add, config)` also receives the
+      fields.
+    overrides: Fields set on the command line. A method among them is the only
+      one; leniences, gamma and options among them are those of every curve.
+      Curves that become equal are merged.
+
+  Raises:
+    ValueError: A curve has a value that `Curve.from_config` refuses.
+  """
+  fields.check(config)
+  adder = _CurveAdder(config, {*CURVE_FIELDS} & {*overrides})
+  if hasattr(module, 'sweep'):
+    takes_config = len(inspect.signature(module.sweep).parameters) > 1
+    module.sweep(*((adder.add, config) if takes_config else (adder.add,)))
+  else:
+    adder.add(config['method'], config['lenience'])
+  if adder.only_method and not adder.curves:
+    adder.add(adder.only_method, config['lenience'])
+  return adder.curves if not adder.overridden else _merged(adder.curves)
+
+
+class _CurveAdder:
+  """Adds curves as a config's `sweep` function names them.
+
+  Attributes:
+    overridden: Fields that the command line sets for every curve.
+    only_method: The one method of the command line; None if it sets none.
+    curves: The curves so far.
+  """
+
+  def __init__(self, config: Mapping[str, Any], overridden: set[str]):
+    self._config = config
+    self.overridden = overridden
+    self.only_method = None
+    if 'method' in overridden:
+      self.only_method = _canonical_name(config['method'])
+    self.curves: list[Curve] = []
+
+  def add(self, method, lenience, gamma=None, **options) -> None:
+    """Adds a curve for each gamma."""
+    config, overridden = self._config, self.overridden
+    method, leniences = _canonical_name(method), tuple(lenience)
+    if self.only_method not in (None, method):
+      return
+    if 'lenience' in overridden and leniences:
+      leniences = tuple(config['lenience'])
+    if overridden:
+      leniences = tuple(dict.fromkeys(leniences))
+    options = {
+      name: value
+      for name, value in options.items()
+      if value is not None and name not in overridden
+    }
+    if gamma is None or 'gamma' in overridden:
+      gamma = config['gamma']
+    gammas = gamma if _makes_drafts(method) else 0
+    verification = options.get('verification', config.get('verification'))
+    if gammas and verification == SEQUENTIAL:
+      # It makes no blocks, so it is one curve for all gammas.
+      gammas = 1
+    for value in gammas if isinstance(gammas, (tuple, list)) else (gammas,):
+      self.curves.append(
+        Curve.from_config(config, method, leniences, **options, gamma=value)
+      )
+
+
+def _merged(curves: Sequence[Curve]) -> list[Curve]:
+  """Merges curves of one name into one with all their leniences."""
+  merged: dict[str, Curve] = {}
+  for curve in curves:
+    first = merged.setdefault(curve.name, curve)
+    union = dict.fromkeys((*first.leniences, *curve.leniences))
+    merged[curve.name] = dataclasses.replace(first, leniences=tuple(union))
+  return list(merged.values())
+
+
+def check_curves(curves: Sequence[Curve], config: Mapping[str, Any]) -> None:
+  """Checks the curves of a sweep together, before anything is loaded.
+
+  Args:
+    curves: All curves of the sweep.
+    config: Its fields.
+
+  Raises:
+    ValueError: There is no curve, one is there twice, or one was made of
+      another config, so that its files would have the wrong name.
+  """
+  if not curves:
+    raise ValueError(
+      'sweep: it has no curves; give it a method, and a gamma if the method'
+      ' drafts.'
+    )
+  for curve in curves:
+    expected = Curve.from_config(
+      config, curve.method, curve.leniences, **curve.options
+    )
+    if expected != curve:
+      raise ValueError(
+        f'sweep: {curve.name} was made of a config with other options of'
+        ' decoding; make it of the config that is run.'
+      )
+  repeated = _repeated(curve.name for curve in curves)
+  if repeated:
+    raise ValueError(
+      f'sweep: {repeated[0]} is added twice; give all its leniences at once.'
+    )
+
+
+def _repeated(values: Iterable) -> list:
+  """Returns values that occur before in the same list."""
+  values = list(values)
+  return [v for i, v in enumerate(values) if v in values[:i]]
+
+
+def add_model_baselines(curves: Sequence[Curve]) -> list[Curve]:
+  """Returns curves after the models alone that whole-answer cascades need."""
+  configs = [curve.config for curve in curves if curve.confidence]
+  names = {curve.method for curve in curves}
+  missing = [
+    Curve(configs[0].replace(method=name), ())
+    for name in MODEL_BASELINES
+    if configs and name not in names
+  ]
+  return [*missing, *curves]
