@@ -4,7 +4,6 @@ import decimal
 import math
 import numbers
 import reprlib
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -119,9 +118,14 @@ def as_list(name: str, values: Any, kind: str) -> list:
   Raises:
     ValueError: The value is a text or cannot be iterated.
   """
-  if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-    raise ValueError(f'{name}: must be a list of {kind}, got {quote(values)}.')
-  return list(values)
+  try:
+    if isinstance(values, str | bytes):
+      raise TypeError
+    return list(values)
+  except TypeError:
+    raise ValueError(
+      f'{name}: must be a list of {kind}, got {quote(values)}.'
+    ) from None
 
 
 def text_tuple(name: str, values: Any) -> tuple[str, ...]:

@@ -217,7 +217,7 @@ class DecodingConfig(Declared):
     """
     declared = options_of(cls)
     usual = {name: each.default for name, each in declared.items()}
-    unused = without_effect(declared, **{**usual, **options})
+    unused = without_effect(declared, {**usual, **options})
     return cls(**{k: v for k, v in options.items() if k not in unused})
 
 
@@ -267,15 +267,17 @@ def _unmet(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def without_effect(
-  declared: Mapping[str, Option], **options: Any
+  declared: Mapping[str, Option], config: DecodingConfig | Mapping[str, Any]
 ) -> dict[str, str]:
   """Names the options that have no effect, and says why.
 
   Args:
     declared: Options, of decoding or of a drafter.
-    **options: Those of a `DecodingConfig`, by name.
+    config: Options of decoding, or their values by name.
   """
-  unmet = _unmet(options)
+  if isinstance(config, DecodingConfig):
+    config = {name: getattr(config, name) for name in options_of(config)}
+  unmet = _unmet(config)
   return {
     name: reason
     for name, declaration in declared.items()
@@ -298,8 +300,7 @@ def check_effects(declared: Declared, config: DecodingConfig) -> None:
     'gamma': (None, 1),
     'lenience': (config.method.strict, config.method.drafter_only),
   }
-  options = {name: getattr(config, name) for name in options_of(config)}
-  unused = without_effect(options_of(declared), **options)
+  unused = without_effect(options_of(declared), config)
   for name, value in declared.changed().items():
     if name in unused and value not in neutral.get(name, ()):
       raise ValueError(

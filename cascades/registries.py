@@ -1,4 +1,4 @@
-"""Registries: what an option can name, with room for plug-ins.
+"""Registries: named entries that an option can choose, plug-ins included.
 
 A registry holds entries of one kind by name. The core registers its own as it
 is imported. A plug-in declares its entries as entry points of the registry's
@@ -12,13 +12,12 @@ no plug-in. `cascades.contrib` is declared in the same way as a package of
 somebody else.
 """
 
-import dataclasses
 import difflib
 import functools
 import importlib.metadata
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cascades import arguments, extras
@@ -85,13 +84,13 @@ class Registry[Entry](Mapping[str, Entry]):
     """
     arguments.instance('name', name, str, 'a text')
     self._check(name, entry)
-    taken = name in self.aliases or (
+    is_taken = name in self.aliases or (
       self._entries[name] is not entry
       if name in self._entries
       # The core is registered before anybody asks what plug-ins declare.
       else not builtin and name in self._declared
     )
-    if taken:
+    if is_taken:
       raise ValueError(
         f'{self.option}: the name {name!r} is taken; choose another.'
       )
@@ -114,11 +113,11 @@ class Registry[Entry](Mapping[str, Entry]):
     Raises:
       ValueError: There is no such entry; the message has the nearest names.
     """
-    own = self.aliases.get(name, name) if isinstance(name, str) else None
-    if own in self._entries:
-      return self._entries[own]
-    if own in self._declared:
-      return self._load(own)
+    canonical = self.aliases.get(name, name) if isinstance(name, str) else None
+    if canonical in self._entries:
+      return self._entries[canonical]
+    if canonical in self._declared:
+      return self._load(canonical)
     if default is not _REFUSE:
       return default
     raise ValueError(self.unknown(name))
@@ -145,10 +144,10 @@ class Registry[Entry](Mapping[str, Entry]):
     return self.get(name), argument
 
   def unknown(self, name: Any, option: str = '') -> str:
-    """Says that a name is not known, which is nearest, and which there are."""
-    every = [*self.names(), *self.aliases]
+    """Returns the error for an unknown name, with the nearest and all names."""
+    known_names = [*self.names(), *self.aliases]
     text, _ = split(name[:99]) if isinstance(name, str) else ('', '')
-    near = difflib.get_close_matches(text, every, 1, 0.0)
+    near = difflib.get_close_matches(text, known_names, 1, 0.0)
     guess = f' did you mean {near[0]!r}?' if near else ''
     return (
       f'{option or self.option}: {arguments.quote(name)} is not known;{guess}'
@@ -156,37 +155,37 @@ class Registry[Entry](Mapping[str, Entry]):
     )
 
   def names(self) -> tuple[str, ...]:
-    """Names of all entries, also of plug-ins that were not imported yet."""
-    # In one order, whatever was imported before.
+    """Returns all names, those of plug-ins that are not imported included."""
+    # The order does not depend on what was imported before.
     return tuple(self._builtin | self._declared | self._entries)
 
   def loaded(self) -> tuple[Entry, ...]:
-    """Entries that are registered, or were imported since."""
+    """Returns the entries that are registered or imported so far."""
     return tuple(self._entries.values())
 
   def available(self) -> dict[str, Entry]:
-    """All entries by name; warns of plug-ins that cannot be imported.
+    """Returns all entries by name; warns of plug-ins that cannot be imported.
 
-    For whatever goes through all of them: only who asks for the name of a
-    broken plug-in is refused.
+    Meant for code that iterates over all entries: a broken plug-in is an error
+    only for a user who names it.
     """
-    found = {}
+    entries = {}
     for name in self.names():
       try:
-        found[name] = self.get(name)
+        entries[name] = self.get(name)
       except ValueError as error:
         warnings.warn(str(error), stacklevel=2)
-    return found
+    return entries
 
   def is_builtin(self, name: str) -> bool:
-    """Whether the library itself has an entry, and it was not replaced."""
+    """True if an entry is the library's own and was not replaced."""
     if name in self._builtin:
       return self._entries[name] is self._builtin[name]
     point = self._declared.get(name)
     return point is not None and _is_ours(point)
 
   def origin(self, name: str) -> tuple[str, str] | None:
-    """Name and version of the package that declares a plug-in; None if none."""
+    """Returns name and version of the package of a plug-in; None for others."""
     point = self._declared.get(name)
     dist = point and point.dist
     return (dist.name, dist.version) if dist else None
@@ -195,17 +194,17 @@ class Registry[Entry](Mapping[str, Entry]):
   def _points(self) -> dict[str, list[importlib.metadata.EntryPoint]]:
     """Entry points of plug-ins by name, the library's own first.
 
-    A package that is installed twice is one; of others with one name there are
-    several.
+    A package that is installed twice counts once; several packages that declare
+    one name are all listed.
     """
     points: dict[str, list] = {}
-    every = importlib.metadata.entry_points(group=self.group)
-    for point in sorted(every, key=lambda x: (not _is_ours(x), x.value)):
-      others = points.setdefault(point.name, [])
-      if not others or (
-        point.value != others[-1].value and not _is_ours(others[0])
+    found_points = importlib.metadata.entry_points(group=self.group)
+    for point in sorted(found_points, key=lambda x: (not _is_ours(x), x.value)):
+      same_name = points.setdefault(point.name, [])
+      if not same_name or (
+        point.value != same_name[-1].value and not _is_ours(same_name[0])
       ):
-        others.append(point)
+        same_name.append(point)
     return points
 
   @property
@@ -224,9 +223,9 @@ class Registry[Entry](Mapping[str, Entry]):
       ValueError: Several packages declare the name, or its package cannot be
         imported or has no such entry.
     """
-    point, *others = self._points[name]
-    if others:
-      packages = ' and '.join(map(_package, (point, *others)))
+    point, *conflicts = self._points[name]
+    if conflicts:
+      packages = ' and '.join(map(_package, (point, *conflicts)))
       raise ValueError(
         f'{self.option}: {name!r} is declared by {packages}; uninstall one of'
         ' them.'
@@ -245,32 +244,32 @@ class Registry[Entry](Mapping[str, Entry]):
     self._entries[name] = entry
     return entry
 
-  def _check(self, name: str, entry: Any, who: str = '') -> None:
-    """Refuses a name that no option can have, and what is no entry.
+  def _check(self, name: str, entry: Any, declared_by: str = '') -> None:
+    """Refuses an invalid name, and an entry of another type.
 
     Args:
       name: The entry's name.
-      entry: What it stands for.
-      who: Who declares it, in words.
+      entry: The entry.
+      declared_by: Relative clause that names its package, for errors.
 
     Raises:
       ValueError: It is of another type, or has another name of its own.
     """
     if not _NAME.fullmatch(name):
       raise ValueError(
-        f'{self.option}: {arguments.quote(name)}{who} cannot be a name; take'
-        ' letters, digits, dots, hyphens and underscores.'
+        f'{self.option}: {arguments.quote(name)}{declared_by} cannot be a name;'
+        ' take letters, digits, dots, hyphens and underscores.'
       )
     if not isinstance(entry, self.kind):
       raise ValueError(
-        f'{self.option}: {name!r}{who} is a {type(entry).__name__}; give a'
-        f' {self.kind.__name__}.'
+        f'{self.option}: {name!r}{declared_by} is a {type(entry).__name__}; give'
+        f' a {self.kind.__name__}.'
       )
-    own = getattr(entry, 'name', name)
-    if own != name:
+    entry_name = getattr(entry, 'name', name)
+    if entry_name != name:
       raise ValueError(
-        f'{self.option}: {name!r}{who} calls itself {arguments.quote(own)};'
-        ' give both one name.'
+        f'{self.option}: {name!r}{declared_by} calls itself'
+        f' {arguments.quote(entry_name)}; give both one name.'
       )
 
   def __getitem__(self, name: str) -> Entry:
@@ -291,39 +290,13 @@ class Registry[Entry](Mapping[str, Entry]):
 
 
 def _is_ours(point: importlib.metadata.EntryPoint) -> bool:
-  """Whether an entry point is one of this library's own plug-ins."""
-  ours = point.value.startswith('cascades.contrib')
-  return ours and (point.dist is None or point.dist.name == extras.DISTRIBUTION)
+  """True for an entry point of one of the library's own plug-ins."""
+  is_contrib = point.value.startswith('cascades.contrib')
+  return is_contrib and (
+    point.dist is None or point.dist.name == extras.DISTRIBUTION
+  )
 
 
 def _package(point: importlib.metadata.EntryPoint) -> str:
-  """The name of the package that declares an entry point."""
+  """Returns the name of the package that declares an entry point."""
   return f'the package {point.dist.name}' if point.dist else point.value
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Option:
-  """An option that only a plug-in has.
-
-  It is declared as an entry point of the group `cascades.options`, in a module
-  that imports little: flags and help read it. `Sampler` takes it as a keyword
-  argument.
-
-  Attributes:
-    name: Of the keyword argument, the flag and the config field.
-    kind: Type of its value: str, int, float or bool.
-    help: One line that says what it does.
-    applies: What it has an effect on, in a few words.
-    check: Returns a value as it is used; raises ValueError if it is out of its
-      range.
-  """
-
-  name: str
-  kind: type
-  help: str
-  applies: str
-  check: Callable[[Any], Any]
-
-
-# By name; the default of each is None, which leaves the choice to the plug-in.
-OPTIONS: Registry[Option] = Registry('option', Option)

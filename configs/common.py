@@ -13,7 +13,9 @@ sweep that does not decide it is decoded anew.
 
 import ml_collections
 
-from cascades.registries import OPTIONS
+from cascades import drafters
+from cascades.config import DecodingConfig
+from cascades.declarations import options_of
 
 # Of every sweep.
 _SWEEP = dict(
@@ -48,31 +50,6 @@ _SWEEP = dict(
 # Of sweeps that ask for them. A field can be set on the command line where a
 # config has it; a config has none unasked, for points are named after it.
 _OPTIONAL = dict(
-  # Which drafts stay; one of verification.VERIFICATIONS.
-  verification='token',
-  # What deferral rules see: 'raw' probabilities, or 'processed' ones, that is
-  # with the temperature applied.
-  gate='raw',
-  # What the token after a whole block is drawn from: 'target' or 'verifier'.
-  bonus='target',
-  # How the lenience goes along an answer: 'first:16' is strict for 16 tokens;
-  # see schedules.SCHEDULES.
-  schedule='constant',
-  # Which tokens a method may make likelier than the verifier does: 'top:3',
-  # 'delta:0.1', or both; 'none': any.
-  cap='none',
-  # Drafts per block; several want verification 'multi_round', 'k_seq',
-  # 'traversal' or 'match'.
-  drafts=1,
-  # Most of their tokens that the verifier reads per block; None for all.
-  tree_size=None,
-  # The drafter stops where its likeliest token is below this; None: never.
-  stop_below=None,
-  # Whether several drafts of a recurrent head are those of a beam search.
-  beam=False,
-  # Whether an assistant gives a little to tokens of groups that it does not
-  # look into, as transformers has it; else nothing.
-  fill_unselected_logits=True,
   # Prompts of each task at which the models alone, strict decoding and the
   # fastest point are timed against each other, one prompt at a time; 0: none.
   clock=10,
@@ -87,8 +64,6 @@ _OPTIONAL = dict(
   # Of the models: 'bfloat16' or 'float32'; None: as config.json
   # names it, else as stored.
   dtype=None,
-  # Most tokens of a prompt and its answer.
-  cache_length=4096,
   # Devices that split the rows, and that split the parameters.
   mesh=(1, 1),
   # Examples of a point, which is what a killed run loses at most.
@@ -97,8 +72,14 @@ _OPTIONAL = dict(
   # rehearsal that runs anywhere.
   tiny=False,
 )
-# Options that plug-ins declare; None leaves the choice to the plug-in.
-_OPTIONAL |= {name: None for name in OPTIONS if name not in _OPTIONAL}
+# Options of decoding and of drafters, each declared once, beside the code.
+_OPTIONAL |= {
+  name: option.default
+  for name, option in (
+    options_of(DecodingConfig) | drafters.declared_options()
+  ).items()
+  if name not in _SWEEP
+}
 # Of every benchmark.
 _BENCHMARK = dict(
   # Turns of each entrant, after one that is not counted.

@@ -216,12 +216,12 @@ def needs(config: ml_collections.ConfigDict, curves) -> Needs:
   Returns:
     The smallest device that has a tenth of its memory left, and hours there.
   """
-  from cascades.drafters import pairing
+  from cascades import drafters
   from cascades.models import checkpoints
   from cascades.sampler import batching, memory
 
   verifier, drafter = config.verifier, config.drafter
-  pair = checkpoints.describe(verifier), pairing.describe(drafter)
+  pair = checkpoints.describe(verifier), drafters.parse_spec(drafter).describe()
   (task,) = config.tasks
   size = TASKS[task]
   needed = memory.estimate(
@@ -237,7 +237,7 @@ def needs(config: ml_collections.ConfigDict, curves) -> Needs:
   )
   per_block = (1 - 0.7 ** (config.gamma + 1)) / (1 - 0.7)
   seconds = 0.0
-  is_model = pairing.is_model(config.drafter)
+  is_model = drafters.kind_of(config.drafter).is_language_model
   for curve in curves:
     if not is_model and (curve.baseline_model == 'drafter' or curve.confidence):
       # The sweep skips these curves, for the drafter cannot answer alone.

@@ -44,13 +44,12 @@ def main() -> None:
   """Runs the command."""
   if not _PROMPT.value:
     raise app.UsageError("--prompt: give a text, such as --prompt='Hello'.")
-  from cascades import load_model
-  from cascades.drafters import pairing
+  from cascades import drafters, load_model
   from cascades.models import tokenizers
   from cascades.sampler import agreement, sampler
 
   verifier = load_model(_VERIFIER.value)
-  drafter = pairing.load_drafter(_DRAFTER.value)
+  drafter = drafters.parse_spec(_DRAFTER.value).load()
   result = agreement.agreement(
     (verifier, drafter), _PROMPT.value, _MAX_NEW_TOKENS.value
   )

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tqdm
@@ -20,8 +20,7 @@ from absl import app, flags, logging
 
 import cascades
 from cascades import compilation
-from cascades.declarations import Declared, options_of
-from cascades.registries import OPTIONS
+from cascades.declarations import Declared, Option, options_of
 from cascades.untrusted import display
 
 _DEBUG = flags.DEFINE_bool(
@@ -71,25 +70,15 @@ _DEFINE = {
 }
 
 
-def define_options(declared: type[Declared]) -> None:
-  """Defines a flag for each option that a class declares."""
-  for name, declaration in options_of(declared).items():
-    if declaration.choices:
-      _define_enum(
-        name, declaration.default, list(declaration.choices), declaration.help
-      )
-    else:
-      _DEFINE[declaration.kind](name, declaration.default, declaration.help)
-
-
-def define_plugin_options() -> list[flags.FlagHolder]:
-  """Defines a flag for each option that a plug-in declares."""
-  return [
-    _DEFINE[option.kind](name, None, option.help)
-    for name, option in OPTIONS.available().items()
-    # A flag of the library's own is no plug-in's to define.
-    if name not in flags.FLAGS
-  ]
+def define_options(declared: type[Declared] | Mapping[str, Option]) -> None:
+  """Defines a flag for each option of a class, or of a mapping by name."""
+  if isinstance(declared, type):
+    declared = options_of(declared)
+  for name, option in declared.items():
+    if option.choices:
+      _define_enum(name, option.default, list(option.choices), option.help)
+    elif name not in flags.FLAGS:
+      _DEFINE[option.kind](name, option.default, option.help)
 
 
 def _define_enum(

@@ -7,6 +7,7 @@ Shows: the text, its tokens coloured by source, and the counts.
 
 from absl import app, flags
 
+from cascades import drafters
 from cascades.config import DecodingConfig
 from cascades.declarations import options_of
 from cascades.untrusted import display
@@ -14,22 +15,7 @@ from experiments import cli
 
 _PROMPT = flags.DEFINE_string('prompt', None, 'The text to go on from.')
 cli.define_options(DecodingConfig)
-_DRAFTER_OPTIONS = (
-  flags.DEFINE_float(
-    'stop_below', None, 'Drafting stops where its best token is less probable.'
-  ),
-  flags.DEFINE_bool(
-    'beam',
-    False,
-    "Whether a recurrent head's drafts are those of a beam search.",
-  ),
-  flags.DEFINE_bool(
-    'fill_unselected_logits',
-    True,
-    "Whether an assistant's tokens of other groups have a little.",
-  ),
-  *cli.define_plugin_options(),
-)
+cli.define_options(drafters.declared_options())
 _DRAFTER = flags.DEFINE_string(
   'drafter',
   'tiny-drafter',
@@ -94,12 +80,12 @@ def main() -> None:
   config = DecodingConfig(
     **{name: flags.FLAGS[name].value for name in options_of(DecodingConfig)}
   )
-  decoder = sampler.Sampler(
-    _VERIFIER.value,
+  drafter = drafters.parse_spec(
     _DRAFTER.value,
-    config=config,
-    dtype=flags.FLAGS.dtype,
-    **{flag.name: flag.value for flag in _DRAFTER_OPTIONS},
+    **{name: flags.FLAGS[name].value for name in drafters.declared_options()},
+  )
+  decoder = sampler.Sampler(
+    _VERIFIER.value, drafter, config=config, dtype=flags.FLAGS.dtype
   )
   answer = decoder.sample(
     _PROMPT.value,

@@ -59,15 +59,14 @@ WORKDIR = 'runs/lenience_sweep'  # @param {type: 'string'}
 if not (pathlib.Path(WORKDIR) / 'summary.csv').exists():
   from configs import quickstart
   from experiments import sweep
-  from experiments.sweeps import curve_plan, plan
 
   config = quickstart.get_config()
   config.tasks, config.num_examples = ('word_problems',), 100
   curves = [
-    curve_plan.Curve.from_config(config, 'verifier_only', ()),
-    curve_plan.Curve.from_config(config, 'drafter_only', ()),
-    curve_plan.Curve.from_config(config, 'chow', (-1.0, 0.1, 0.4, 1.0), gamma=4),
-    curve_plan.Curve.from_config(config, 'token_v3', (-1.0, 0.5, 0.8, 1.0), gamma=4),
+    Curve.from_config(config, 'verifier_only', ()),
+    Curve.from_config(config, 'drafter_only', ()),
+    Curve.from_config(config, 'chow', (-1.0, 0.1, 0.4, 1.0), gamma=4),
+    Curve.from_config(config, 'token_v3', (-1.0, 0.5, 0.8, 1.0), gamma=4),
   ]
   sweep.run(config, curves, pathlib.Path(WORKDIR), quiet=True)
 

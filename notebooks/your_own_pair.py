@@ -53,16 +53,16 @@ sys.path.insert(0, str(checkout.resolve()))
 
 # %%
 import cascades
-from cascades.drafters import pairing
+from cascades import drafters
 
 VERIFIER = 'gemma3-270m'  # @param {type: 'string'}
 DRAFTER = 'gemma3-270m-multi30k-de-en'  # @param {type: 'string'}
 
 verifier = cascades.load_model(VERIFIER)
-drafter = pairing.load_drafter(DRAFTER)
+drafter = drafters.parse_spec(DRAFTER).load()
 models = {'verifier': verifier}
-if pairing.is_model(DRAFTER):
-  models['drafter'] = drafter
+if drafters.kind_of(DRAFTER).is_language_model:
+  models['drafter'] = drafter.loaded_checkpoint()
 for name, model in models.items():
   config = model.model.module.config
   print(f'{name}: {config.num_layers} layers of {config.embed_dim}')

@@ -21,7 +21,6 @@ from safetensors.numpy import load_file, save_file
 from small import FIXTURES, dtypes, same
 
 from cascades import drafters, load_model
-from cascades.drafters import pairing
 from cascades.drafters.assistant import assistant_checkpoint
 from cascades.drafters.eagle import eagle_checkpoint
 from cascades.drafters.recurrent import recurrent_checkpoint, recurrent_spec
@@ -185,8 +184,10 @@ def test_float16_that_is_asked_for_is_refused(tmp_path):
       recurrent_spec.find_folder('tiny-recurrent'), 'float16'
     ),
     *(
-      lambda call=call, name=name: call(name, 'float16')
-      for call in (pairing.load_drafter, pairing.describe)
+      lambda call=call, name=name: getattr(drafters.parse_spec(name), call)(
+        'float16'
+      )
+      for call in ('load', 'describe')
       for name in (str(TINY), assistant, head, f'{TINY}+ngram')
     ),
   ):

@@ -25,9 +25,8 @@ import pytest
 import strangers
 from hypothesis import strategies as st
 
-from cascades import methods
+from cascades import drafters, methods
 from cascades.contrib.engine_audits import traces
-from cascades.drafters import pairing
 from cascades.drafters.recurrent import recurrent_checkpoint
 from cascades.models import (
   checkpoints,
@@ -224,14 +223,14 @@ FORMATS = {
   "an assistant's config.json": Format(
     copied('hf_gemma4_dense_assistant'),
     'config.json',
-    lambda path: pairing.describe(str(path.parent)),
-    load=lambda path: pairing.load_drafter(str(path.parent)),
+    lambda path: drafters.parse_spec(str(path.parent)).describe(),
+    load=lambda path: drafters.parse_spec(str(path.parent)).load(),
   ),
   "an EAGLE-3 head's config.json": Format(
     copied('eagle3_apart'),
     'config.json',
-    lambda path: pairing.describe(str(path.parent)),
-    load=lambda path: pairing.load_drafter(str(path.parent)),
+    lambda path: drafters.parse_spec(str(path.parent)).describe(),
+    load=lambda path: drafters.parse_spec(str(path.parent)).load(),
   ),
   "a recurrent head's head.json": Format(
     copied('tiny-recurrent'),

@@ -9,12 +9,11 @@ import small
 import tiers
 
 import cascades
-from cascades import methods, verification
+from cascades import drafters, methods, verification
 from cascades.config import DecodingConfig
 from cascades.declarations import options_of
 from cascades.methods import inputs
 from cascades.methods.inputs import has_verifier_law
-from cascades.registries import OPTIONS
 from cascades.verification_config import BONUS, DRAFT, RESIDUAL, SEQUENTIAL
 from experiments.sweeps import curve_plan
 
@@ -53,7 +52,6 @@ _VALUES = dict(
   inner_lenience=0.5,
   inner_gamma=3,
 )
-_OF_DRAFTERS = ('stop_below', 'beam', 'fill_unselected_logits')
 # A rule under which an option shows, where the usual one rarely makes it.
 _LENIENT = dict(method='token_v3', lenience=0.9)
 _UNDER = dict(cap=_LENIENT, bonus=_LENIENT, schedule=_LENIENT)
@@ -80,8 +78,7 @@ def _outcome(**options):
 def test_every_option_is_tried():
   assert {*_VALUES} == {
     *options_of(DecodingConfig),
-    *OPTIONS.names(),
-    *_OF_DRAFTERS,
+    *drafters.declared_options(),
   }
 
 
@@ -117,7 +114,7 @@ _IF_DRAFTED = (*('verification', 'gate', 'bonus', 'drafts', 'schedule', 'cap'),)
 _WITHOUT_EFFECT = [
   *(
     (dict(gamma=0, **{name: _VALUES[name]}), name, 'gamma 0')
-    for name in (*_IF_DRAFTED, *_OF_DRAFTERS)
+    for name in (*_IF_DRAFTED, 'stop_below')
   ),
   *(
     (
@@ -125,7 +122,7 @@ _WITHOUT_EFFECT = [
       name,
       'has no effect with verification .sequential., which makes no blocks',
     )
-    for name in ('gamma', 'bonus', 'stop_below', 'beam')
+    for name in ('gamma', 'bonus', 'stop_below')
   ),
   *(
     (dict(method=method, gate='processed'), 'gate', f'method {method}, which')

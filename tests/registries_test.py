@@ -12,7 +12,7 @@ import pytest
 from cascades import methods, schedules, verification
 from cascades.drafters import DRAFTERS
 from cascades.methods import caps
-from cascades.registries import OPTIONS, Option, Registry, split
+from cascades.registries import Registry, split
 
 _REGISTRIES = (
   methods.METHODS,
@@ -20,7 +20,6 @@ _REGISTRIES = (
   verification.VERIFICATIONS,
   DRAFTERS,
   caps.CAPS,
-  OPTIONS,
 )
 
 
@@ -148,8 +147,6 @@ def test_every_entry_can_be_imported(made):
   for name in made.names():
     assert made.is_builtin(name)
     assert made.get(name) is not None
-  if made is OPTIONS:
-    assert all(isinstance(x, Option) for x in made.values())
 
 
 _CORE = """
@@ -246,18 +243,6 @@ DRAFTER = DrafterKind(
   spec=OtherSpec, syntax='other_drafter', help='another prompt look-up'
 )
 """
-_OTHER_OPTION = """
-from cascades import arguments
-from cascades.registries import Option
-
-WINDOW = Option(
-  name='other_window',
-  kind=int,
-  help='Last tokens that another look-up compares.',
-  applies='the other drafter has a window',
-  check=lambda value: arguments.integer('other_window', value, 1),
-)
-"""
 _OTHER_ENTRIES = """
 [cascades.methods]
 other_method = other_package:METHOD
@@ -269,8 +254,6 @@ other_verification = other_package:VERIFICATION
 other_cap = other_package:CAP
 [cascades.drafters]
 other_drafter = other_package:DRAFTER
-[cascades.options]
-other_window = other_option:WINDOW
 """
 
 
@@ -279,7 +262,6 @@ def other_package(tmp_path_factory):
   """A folder with somebody else's package, installed there with metadata."""
   folder = tmp_path_factory.mktemp('other')
   (folder / 'other_package.py').write_text(_OTHER)
-  (folder / 'other_option.py').write_text(_OTHER_OPTION)
   info = folder / 'other_package-1.0.dist-info'
   info.mkdir()
   (info / 'METADATA').write_text('Name: other-package\nVersion: 1.0\n')

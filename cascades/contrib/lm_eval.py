@@ -25,11 +25,10 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cascades import extras
+from cascades import drafters, extras
 from cascades.config import DecodingConfig
 from cascades.declarations import options_of
 from cascades.models import tokenizer_files, tokenizers
-from cascades.registries import OPTIONS
 from cascades.sampler import sampler, scoring
 
 try:
@@ -48,11 +47,7 @@ except ModuleNotFoundError as error:
 _LOG = logging.getLogger('lm_eval.cascades')
 
 _DECODING = tuple(options_of(DecodingConfig))
-_OPTIONS = (
-  *('verifier', 'drafter', 'tokenizer', 'mesh', 'dtype'),
-  *_DECODING,
-  *('stop_below', 'beam', 'fill_unselected_logits', *OPTIONS.names()),
-)
+_MODELS = ('verifier', 'drafter', 'tokenizer', 'mesh', 'dtype')
 # What a task may ask for, as `normalize_gen_kwargs` names it.
 _GENERATION = (
   'until',
@@ -64,19 +59,26 @@ _GENERATION = (
 )
 
 
-def _known(name: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
-  for key in given:
-    if key not in known:
+def _check_names(
+  option: str, values: Mapping[str, Any], names: Sequence[str]
+) -> None:
+  for key in values:
+    if key not in names:
       raise ValueError(
-        f'{name}: {key!r} is not known; there are {", ".join(known)}.'
+        f'{option}: {key!r} is not known; there are {", ".join(names)}.'
       )
 
 
 def _sampler(options: Mapping[str, Any]) -> sampler.Sampler:
-  """Makes a sampler of all of its options by name."""
-  own = {name: options[name] for name in _DECODING if name in options}
-  others = {k: v for k, v in options.items() if k not in own}
-  return sampler.Sampler(config=DecodingConfig(**own), **others)
+  """Makes a sampler of all options by name, those of the drafter included."""
+  models = {k: v for k, v in options.items() if k in _MODELS}
+  decoding = {k: v for k, v in options.items() if k in _DECODING}
+  drafter_options = options.keys() - models.keys() - decoding.keys()
+  if isinstance(models.get('drafter'), str):
+    models['drafter'] = drafters.parse_spec(
+      models['drafter'], **{name: options[name] for name in drafter_options}
+    )
+  return sampler.Sampler(config=DecodingConfig(**decoding), **models)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +104,7 @@ class Generation:
       ValueError: One of them is not known.
     """
     asked = normalize_gen_kwargs(dict(asked))
-    _known('generation_kwargs', asked, _GENERATION)
+    _check_names('generation_kwargs', asked, _GENERATION)
     names = ('temperature', 'top_k', 'top_p')
     processing = {name: asked[name] for name in names if name in asked}
     if not asked['do_sample']:
@@ -148,7 +150,8 @@ class CascadesLM(TemplateLM):
   ):
     super().__init__()
     del device
-    _known('model_args', options, (*_OPTIONS, 'seed'))
+    names = (*_MODELS, *_DECODING, *drafters.declared_options(), 'seed')
+    _check_names('model_args', options, names)
     if options.get('verifier') is None:
       raise ValueError(
         'verifier: none is given; add verifier=... to model_args.'
@@ -167,7 +170,7 @@ class CascadesLM(TemplateLM):
       options['batch_size'] = int(text) if text.isdigit() else batch_size
     self.sampler = _sampler(options)
     self.seed = seed
-    self._options = options
+    self._mesh = options.get('mesh', (1, 1))
     self._counts = collections.Counter()
 
   @property
@@ -232,15 +235,17 @@ class CascadesLM(TemplateLM):
 
   def _like(self, changes: dict[str, Any]) -> sampler.Sampler:
     """The same sampler with other options."""
-    loaded = dict(verifier=self.sampler.verifier, drafter=self.sampler.drafter)
-    given = self._options | loaded | changes
-    # The models have theirs.
-    given.pop('dtype', None)
-    if not given.get('temperature', 1):
+    decoder = self.sampler
+    if not changes.get('temperature', 1):
       # A task that is decoded greedily has no use for the sampler's own.
-      for name in ('top_k', 'top_p'):
-        given.pop(name, None)
-    return _sampler(given)
+      changes = dict(top_k=None, top_p=None) | changes
+    return sampler.Sampler(
+      decoder.verifier,
+      decoder.drafter,
+      decoder.tokenizer,
+      config=decoder.config.replace(**changes),
+      mesh=self._mesh,
+    )
 
   def _loglikelihood_tokens(
     self,

@@ -33,7 +33,7 @@ _ROWS_OF_FLOATS = 4
 _MOST_DEVICES = 64
 
 # A model and its parameters, or their shapes; a `Checkpoint` will do, what
-# `Spec.describe` returns.
+# `drafters.Spec.describe` returns.
 Described = tuple[Any, PyTree] | tuple[Any, PyTree, Any]
 
 

@@ -5,21 +5,28 @@ import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Unpack
 
-import jax
 import numpy as np
 
-from cascades import arguments, compilation, decoding, drafters, schedules
-from cascades.config import DecodingConfig, without_effect
-from cascades.declarations import Option, options_of
-from cascades.drafters import pairing, token_checks
+from cascades import (
+  arguments,
+  compilation,
+  decoding,
+  drafters,
+  migration,
+  schedules,
+)
+from cascades.config import DecodingConfig
 from cascades.methods import caps, processing
-from cascades.models import checkpoints, sharding, tokenizers, turns
+from cascades.models import checkpoints, tokenizers, turns
 from cascades.sampler import (
   batching,
   continuous_batching,
   keys,
   memory,
   stopping,
+)
+from cascades.sampler import (
+  pair as pairs,
 )
 from cascades.sampler import (
   prompts as prompt_encoding,
@@ -49,10 +56,6 @@ class Sampler:
 
   Attributes:
     config: The options, with the method bound to the pair if it needs to be.
-    verifier: The verifier, with its parameters on their devices.
-    drafter: The drafter, loaded; None for none.
-    bound_drafter: The drafter bound to the verifier; None for none.
-    tokenizer: The tokenizer of both models.
     usage: Time and rows of the last call, a `batching.DecodeStats`.
   """
 
@@ -65,115 +68,56 @@ class Sampler:
     config: DecodingConfig | None = None,
     mesh: tuple[int, int] = (1, 1),
     dtype: str | None = None,
-    **drafter_options: Any,
+    **removed: Any,
   ):
-    _refuse_decoding_options(drafter_options)
-    self._drafter_options = drafter_options
-    self.config = DecodingConfig() if config is None else config
+    migration.refuse_sampler_options(removed)
+    config = DecodingConfig() if config is None else config
     arguments.instance(
-      'config', self.config, DecodingConfig, 'a cascades.DecodingConfig'
+      'config', config, DecodingConfig, 'a cascades.DecodingConfig'
     )
     compilation.enable_cache()
-    expected = 'a checkpoint from load_model, or a name that it takes'
-    arguments.instance(
-      'verifier', verifier, str | checkpoints.Checkpoint, expected
-    )
-    expected = (
-      "a cascades.models.tokenizers.Tokenizer, or None for the verifier's"
-    )
-    arguments.instance(
-      'tokenizer', tokenizer, tokenizers.Tokenizer | None, expected
+    self._pair = pair = pairs.load_pair(
+      verifier, drafter, tokenizer, config, mesh_shape=mesh, dtype=dtype
     )
     self.usage = batching.DecodeStats()
     # By the sizes of a batch.
     self._memory_estimates: dict[tuple, memory.MemoryEstimate] = {}
-    self._mesh = _mesh(mesh)
-    if dtype is not None and not any(
-      isinstance(model, str) and drafters.parse_spec(model).takes_dtype
-      for model in (verifier, drafter)
-    ):
-      raise ValueError(
-        f'dtype: {arguments.quote(dtype)} has no effect on models that are'
-        ' loaded already; give it to load_model, or give the models by name.'
-      )
-    if isinstance(verifier, str):
-      verifier = checkpoints.load_model(verifier, dtype, self._mesh)
-    if isinstance(drafter, str):
-      drafter = pairing.load_drafter(drafter, dtype, self._mesh)
-    self.verifier, self.drafter = (
-      given._replace(
-        params=sharding.shard_params(given.model, given.params, self._mesh)
-      )
-      if self._mesh is not None and isinstance(given, checkpoints.Checkpoint)
-      else given
-      for given in (verifier, drafter)
-    )
-    self.tokenizer = tokenizer or verifier.tokenizer
-    token_checks.check_tokenizer(verifier, self.tokenizer)
-    self._bind_drafter()
-
-  def _bind_drafter(self) -> None:
-    """Binds the drafter and the method to the pair."""
-    chosen, verifier = self.config, self.verifier
-    if self.drafter is None and chosen.gamma:
-      raise ValueError(
-        f'drafter: none is given, but gamma is {chosen.gamma}; give a drafter,'
-        ' or gamma 0 to decode with the verifier alone.'
-      )
-    self.bound_drafter = None
-    self._check_drafter_options()
-    if self.drafter is not None:
-      self.bound_drafter = drafters.bind_drafter(
-        verifier, self.drafter, **self._drafter_options
-      )
-      name = type(self.bound_drafter.drafter).__name__
-      looks = self.bound_drafter.drafter.needs_hidden
-      if chosen.method.name == 'drafter_only' and looks:
-        raise ValueError(
-          f'method: drafter_only is the drafter alone, and {name} drafts from'
-          ' what the verifier has read; give another method.'
-        )
-    drafting = self.bound_drafter
-    if chosen.method.bind and chosen.gamma:
-      method = chosen.method.bind(verifier, self.bound_drafter)
-      self.config = chosen = chosen.replace(method=method)
-    if not chosen.gamma:
-      nothing = drafters.NoDrafter()
-      drafting = drafters.BoundDrafter(nothing, ())
-    self._params = decoding.Params(verifier.params, drafting.params)
+    if config.method.bind and config.gamma:
+      method = config.method.bind(pair.verifier, pair.bound_drafter)
+      config = config.replace(method=method)
+    self.config = config
+    bound = pair.bound_drafter
+    if not config.gamma or bound is None:
+      bound = drafters.BoundDrafter(drafters.NoDrafter(), ())
+    self._params = decoding.Params(pair.verifier.params, bound.params)
     self._step_config = decoding.StepConfig(
-      decoding.Models(verifier.model, drafting.drafter),
-      chosen.capped,
-      chosen.gamma,
-      chosen.verification_config,
-      chosen.drafts,
-      chosen.tree_size,
+      models=decoding.Models(pair.verifier.model, bound.drafter),
+      method=config.capped,
+      gamma=config.gamma,
+      verification=config.verification_config,
+      drafts=config.drafts,
+      tree_size=config.tree_size,
     )
 
-  def _check_drafter_options(self) -> None:
-    """Refuses options of the drafter that have no effect."""
-    usual = {'fill_unselected_logits': True, 'beam': False}
-    for name, value in self._drafter_options.items():
-      if name in usual:
-        arguments.booleans(**{name: value})
-      elif name == 'stop_below' and value is not None:
-        arguments.number(name, value, 0, 1)
-    declared = {
-      name: Option(
-        kind=str,
-        default=None,
-        help='',
-        needs=('drafting', 'blocks')[: 1 + (name in ('stop_below', 'beam'))],
-      )
-      for name, value in self._drafter_options.items()
-      if value is not None and value is not usual.get(name)
-    }
-    options = {k: getattr(self.config, k) for k in options_of(DecodingConfig)}
-    for name, reason in without_effect(declared, **options).items():
-      raise ValueError(
-        f'{name}: {arguments.quote(self._drafter_options[name])} has no effect'
-        f' with {reason}; leave it out.'
-      )
+  @property
+  def verifier(self) -> checkpoints.Checkpoint:
+    """The verifier, with its parameters on their devices."""
+    return self._pair.verifier
+
+  @property
+  def drafter(self) -> Any:
+    """The drafter's spec, loaded, or the given bound drafter; None for none."""
+    return self._pair.drafter
+
+  @property
+  def bound_drafter(self) -> drafters.BoundDrafter | None:
+    """The drafter bound to the verifier; None for none."""
+    return self._pair.bound_drafter
+
+  @property
+  def tokenizer(self) -> tokenizers.Tokenizer:
+    """The tokenizer of both models."""
+    return self._pair.tokenizer
 
   def sample(
     self,
@@ -207,7 +151,7 @@ class Sampler:
         exist, the state was made by other models, or the device's memory does
         not suffice.
     """
-    request = SampleRequest(**options)
+    request = _request(options)
     arguments.booleans(return_state=return_state)
     if return_state and request.stop_strings:
       raise ValueError(
@@ -252,9 +196,7 @@ class Sampler:
       if name in options:
         raise TypeError(f'stream() takes no {name}.')
     length = 0
-    for _, text in self._continue(
-      prompt, last_state, 1, SampleRequest(**options)
-    ):
+    for _, text in self._continue(prompt, last_state, 1, _request(options)):
       if len(text) > length:
         yield text[length:]
         length = len(text)
@@ -282,7 +224,7 @@ class Sampler:
     Raises:
       ValueError: `sample` would refuse a value.
     """
-    request = SampleRequest(**options)
+    request = _request(options)
     return self._sample_curve(prompts, leniences, request, on_answer)
 
   def _sample_curve(
@@ -426,7 +368,7 @@ class Sampler:
       params=self._params,
       sampling=self.sampling_params(forbidden),
       stop_tokens=stop.loop_tokens,
-      mesh=self._mesh,
+      mesh=self._pair.mesh,
       schedule=self.schedule(request.max_new_tokens, forbidden_ids),
     )
     return engine, stop
@@ -501,18 +443,11 @@ class Sampler:
 
   def _check_memory(self, rows: int, length: int, max_new_tokens: int) -> None:
     """Refuses a batch that the device's memory does not hold."""
-    drafter = self.drafter
-    if not isinstance(drafter, checkpoints.Checkpoint | None):
-      size = self.verifier.model.vocab_size
-      drafter = (
-        drafters.DrafterFootprint(self.bound_drafter.drafter, size),
-        (self.bound_drafter.params),
-      )
-    models = self.verifier, drafter
+    models, mesh = self._pair.memory_models(), self._pair.mesh
     sizes = dict(
       batch_size=batching.width(rows, self.config.batch_size),
       gamma=self._step_config.tree_tokens,
-      mesh=(1, 1) if self._mesh is None else self._mesh.devices.shape,
+      mesh=(1, 1) if mesh is None else mesh.devices.shape,
     )
     tokens = length + max_new_tokens + self._step_config.cache_headroom
     slots = batching.bucket(tokens)
@@ -572,31 +507,7 @@ class Sampler:
     )
 
 
-def _refuse_decoding_options(options: Collection[str]) -> None:
-  """Refuses options of decoding that are given as keywords.
-
-  Raises:
-    TypeError: There is one; says where it goes.
-  """
-  for name in options_of(DecodingConfig):
-    if name in options:
-      raise TypeError(
-        f'{name}: is an option of DecodingConfig; give'
-        f' config=DecodingConfig({name}=...).'
-      )
-
-
-def _mesh(sizes: tuple[int, int]) -> jax.sharding.Mesh | None:
-  """The devices of (data, model); None for a single one.
-
-  Raises:
-    ValueError: They are not two whole numbers, or more than there are.
-  """
-  if not isinstance(sizes, tuple | list) or len(sizes) != 2:
-    raise ValueError(
-      'mesh: must be two numbers, such as (4, 2), got'
-      f' {arguments.quote(sizes)}.'
-    )
-  if tuple(sizes) == (1, 1):
-    return None
-  return sharding.make_mesh(*(arguments.integer('mesh', n, 1) for n in sizes))
+def _request(options: RequestOptions) -> SampleRequest:
+  """Makes a request of keyword arguments."""
+  migration.refuse_request_options(options)
+  return SampleRequest(**options)

@@ -20,10 +20,9 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from cascades import decoding, load_model
+from cascades import decoding, drafters, load_model
 from cascades.config import DecodingConfig
 from cascades.declarations import options_of
-from cascades.drafters import binding, pairing
 from cascades.models import checkpoints, language, package_index
 from cascades.sampler import batching, outputs, sampler
 from experiments import tasks
@@ -122,13 +121,13 @@ class _Models(NamedTuple):
 def _load(config: ConfigDict, dtype: str) -> _Models:
   """Loads all models in a dtype."""
   names = {arm.get('drafter') for arm in (*config.problems, *config.copies)}
-  drafters = {x: x and pairing.load_drafter(x, dtype) for x in names}
+  specs = {x: x and drafters.parse_spec(x).load(dtype) for x in names}
   verifier = load_model(config.verifier, dtype)
   return _Models(
     config=config,
     dtype=dtype,
     verifier=verifier,
-    drafters=drafters,
+    drafters=specs,
     prompts=_prompts(config),
   )
 
@@ -160,7 +159,9 @@ def _measure_costs(load: Callable[[], _Models], key: dict[str, Any]) -> Figures:
     loops = {'reading': costs.forward_loop(verifier, width, config.context)}
     if gamma:
       options = {x: arm[x] for x in ('stop_below', 'beam') if x in arm}
-      bound_drafter = binding.bind_drafter(verifier, drafter, **options)
+      bound_drafter = drafters.bind_drafter(
+        verifier, drafter.replace(**options)
+      )
       loops['proposing'] = costs.proposal_loop(
         verifier,
         bound_drafter,
@@ -262,12 +263,10 @@ def _entrant(
   decoding_config, drafter_options = _split(
     _options(models.config, arm) | options
   )
-  decoder = sampler.Sampler(
-    models.verifier,
-    models.drafters[arm.get('drafter')],
-    config=decoding_config,
-    **drafter_options,
-  )
+  drafter = models.drafters[arm.get('drafter')]
+  if drafter is not None:
+    drafter = drafter.replace(**drafter_options)
+  decoder = sampler.Sampler(models.verifier, drafter, config=decoding_config)
 
   def run() -> dict[str, Any]:
     answers = models.sample(decoder, prompts)

@@ -124,14 +124,21 @@ def _fields(table: str) -> Iterator[tuple[str, str]]:
 
 
 def fields() -> str:
-  """Returns a table of the fields that sweeps share, a row per comment."""
+  """Returns a table of the fields of sweeps, a row per comment or option."""
+  from cascades import config, declarations, drafters
+  from configs import common
+
+  declared = declarations.options_of(config.DecodingConfig)
+  declared |= drafters.declared_options()
   return _table(
-    '| field, and its usual value | what it says |',
+    '| field and default | description |',
+    *(f'| {names} | {about} |' for names, about in _fields('_SWEEP')),
     *(
-      f'| {names} | {about} |'
-      for table in ('_SWEEP', '_OPTIONAL')
-      for names, about in _fields(table)
+      f'| `{name}={option.default!r}` | {option.help} |'
+      for name, option in declared.items()
+      if name not in common.sweep()
     ),
+    *(f'| {names} | {about} |' for names, about in _fields('_OPTIONAL')),
   )
 
 

@@ -87,7 +87,7 @@ class Curve:
       ValueError: An option is unknown, out of its range or cannot be combined
         with the method.
     """
-    from cascades.config import DecodingConfig
+    from cascades.config import DecodingConfig, without_effect
 
     unknown = sorted(options.keys() - {*_OPTIONS})
     if unknown:
@@ -106,10 +106,11 @@ class Curve:
         method, confidence = 'drafter_only', method
     values['tree_size'] = config.get('tree_size')
     decoding = DecodingConfig.applicable(method=method, **values)
-    used = drafter_options(config) if decoding.gamma else {}
+    unused = without_effect(drafters.declared_options(), decoding)
+    used = [x for x in drafter_options(config).items() if x[0] not in unused]
     if not confidence and method in _NO_LENIENCE:
       leniences = ()
-    return cls(decoding, tuple(leniences), confidence, tuple(used.items()))
+    return cls(decoding, tuple(leniences), confidence, tuple(used))
 
   @property
   def method(self) -> str:

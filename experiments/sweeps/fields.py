@@ -12,8 +12,9 @@ from typing import Any
 
 import ml_collections
 
-from cascades import arguments
-from cascades.registries import OPTIONS
+from cascades import arguments, drafters, migration
+from cascades.config import DecodingConfig
+from cascades.declarations import options_of
 
 # Takes the name of a field and its value; raises a ValueError of one sentence.
 Check = Callable[[str, Any], object]
@@ -129,26 +130,15 @@ FIELDS: dict[str, Check] = dict(
   drafter=name_of_file,
   tasks=several('names', text),
   num_examples=whole(1),
+  # Options of decoding of which a sweep has several values.
   method=name_of_file,
   lenience=several('numbers', number(-math.inf)),
   gamma=one_or_several('whole numbers', whole(0)),
-  temperature=number(0, 1e6),
-  batch_size=whole(1),
   ray=table(
     address=or_empty(text), cpus=number(0), gpus=number(0), retries=whole(0)
   ),
   trackers=several('names', text),
   seed=whole(0, _LARGEST_SEED),
-  verification=text,
-  gate=text,
-  bonus=text,
-  schedule=text,
-  cap=text,
-  drafts=whole(1),
-  tree_size=or_none(whole(1)),
-  stop_below=or_none(number(0, 1)),
-  beam=flag,
-  fill_unselected_logits=flag,
   clock=whole(0),
   split=text,
   task=table(
@@ -159,22 +149,25 @@ FIELDS: dict[str, Check] = dict(
   ),
   chat=flag,
   dtype=or_none(choice('bfloat16', 'float32')),
-  cache_length=whole(1),
   mesh=several('whole numbers', whole(1), 2),
   shard_size=whole(0),
   tiny=flag,
 )
 
 
-def known() -> dict[str, Check]:
-  """Every field: those of the table, and options that plug-ins declare."""
-  declared = {
-    # What a text names is looked up where it is used.
-    name: text if option.kind is str else lambda _, x, o=option: o.check(x)
-    for name, option in OPTIONS.available().items()
+def known_fields() -> dict[str, Check]:
+  """Returns the check of every field: declared options and those above."""
+  declared = options_of(DecodingConfig) | drafters.declared_options()
+  # A text that names a registered entry is looked up when it is used.
+  checks = {
+    name: text if option.kind is str else lambda _, x, o=option: o.validate(x)
+    for name, option in declared.items()
   }
-  # What the library has itself is no plug-in's to check.
-  return {name: or_none(check) for name, check in declared.items()} | FIELDS
+  optional = {
+    name: or_none(check) if declared[name].default is None else check
+    for name, check in checks.items()
+  }
+  return optional | FIELDS
 
 
 def check(config: Mapping[str, Any], complete: bool = False) -> None:
@@ -188,7 +181,7 @@ def check(config: Mapping[str, Any], complete: bool = False) -> None:
     ValueError: There is one; names it.
   """
   given = dict(config.items())
-  _check(given, known())
+  _check(given, known_fields())
   for name in REQUIRED if complete else ():
     if name not in given:
       raise ValueError(
@@ -201,6 +194,8 @@ def _check(
 ) -> None:
   """Checks fields by their names, with what stands before those in errors."""
   for name, value in given.items():
+    if sentence := migration.replacement(f'{name}'):
+      raise ValueError(sentence)
     if name not in checks:
       near = difflib.get_close_matches(str(name), checks, 1, 0.0)
       raise ValueError(

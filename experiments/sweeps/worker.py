@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import jax
 
-from cascades import decoding
+from cascades import decoding, drafters
 from cascades.config import DecodingConfig
+from cascades.declarations import options_of
 from cascades.decoding import faults
-from cascades.drafters import binding, pairing
 from cascades.models import checkpoints, sharding, tokenizers, turns
 from cascades.sampler import batching, memory, sampler, scoring
 from cascades.sampler.outputs import SampleOutput
@@ -116,13 +116,16 @@ class Worker:
     self._clock = CompileClock()
     self._compiled: set[tuple] = set()
     self._blocks = _blocks(curves)
-    self._is_model = pairing.is_model(config.drafter)
+    spec = drafters.parse_spec(
+      config.drafter, **curve_plan.drafter_options(config)
+    )
+    self._is_model = drafters.kind_of(config.drafter).is_language_model
     # A config may lack these fields.
     dtype, self._tree_size = config.get('dtype'), config.get('tree_size')
     mesh = make_mesh(config)
     memory.check(
       checkpoints.describe(config.verifier, dtype),
-      pairing.describe(config.drafter, dtype),
+      spec.describe(dtype),
       batch_size=config.batch_size,
       # Prompts are not known yet; the sampler checks them later.
       cache_length=max(task.max_new_tokens for task in tasks.values()),
@@ -133,14 +136,12 @@ class Worker:
       mesh=plan.mesh_shape(config),
     )
     self._verifier = checkpoints.load_model(config.verifier, dtype, mesh)
-    self._drafter = pairing.load_drafter(config.drafter, dtype, mesh)
+    self._drafter = spec.load(dtype, mesh)
     # Raises if the pair cannot be combined.
     self._chat = config.get('chat', False)
     if self._chat:
       turns.require_template(self._verifier.tokenizer)
-    self._bound_drafter = binding.bind_drafter(
-      self._verifier, self._drafter, **curve_plan.drafter_options(config)
-    )
+    self._bound_drafter = drafters.bind_drafter(self._verifier, self._drafter)
     for curve in curves:
       bind = curve.config.method.bind
       if bind and curve.config.gamma:
@@ -158,7 +159,7 @@ class Worker:
     """Measures the seconds of one call of each model."""
     return costs.measure(
       self._verifier,
-      self._drafter if self._is_model else None,
+      self._drafter.loaded_checkpoint() if self._is_model else None,
       self._bound_drafter,
       self._blocks,
       tree_size=self._tree_size,
@@ -288,17 +289,18 @@ class Worker:
     """
     verifier, drafter = self._verifier, self._drafter
     seed = self._config.seed
-    # The models alone decode plainly.
-    if curve.baseline_model:
-      verifier = {'verifier': verifier, 'drafter': drafter}[curve.baseline_model]
-      seed += _DRAFTER_SEED * (curve.baseline_model == 'drafter')
-      drafter = None
+    # Quality and time are measured against the models alone: plain decoding.
+    if curve.baseline_model == 'drafter':
+      verifier, seed = drafter.loaded_checkpoint(), seed + _DRAFTER_SEED
+    config = curve.config.replace(**changes)
+    # Options that the curve does not use are set back to their defaults.
+    defaults = {name: x.default for name, x in options_of(drafter).items()}
+    drafter = drafter.replace(**defaults | dict(curve.drafter_options))
     decoder = sampler.Sampler(
       verifier,
-      drafter,
-      config=curve.config.replace(**changes),
+      None if curve.baseline_model else drafter,
+      config=config,
       mesh=plan.mesh_shape(self._config),
-      **dict(curve.drafter_options if drafter is not None else ()),
     )
     return decoder, seed
 

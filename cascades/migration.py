@@ -1,0 +1,61 @@
+"""Removed names, and the names that replace them.
+
+A removed name is refused with a sentence that says what to write instead.
+docs/migrating.md lists the names of modules and functions too.
+"""
+
+from collections.abc import Collection
+
+from cascades.config import DecodingConfig
+from cascades.declarations import options_of
+
+# Attributes of the package.
+RENAMED_ATTRIBUTES = {'Answer': 'SampleOutput', 'Audit': 'AuditResult'}
+# Options, flags, config fields and keyword arguments.
+RENAMED_OPTIONS = {
+  'others_say': 'fill_unselected_logits',
+  'bootstrap_seed': 'seed',
+}
+# Keyword arguments of `Sampler.sample`; the flag and config field stay `chat`.
+_RENAMED_REQUESTS = {'chat': 'apply_chat_template'}
+
+
+def replacement(name: str) -> str | None:
+  """Returns a sentence for a renamed option; None for every other name."""
+  if name not in RENAMED_OPTIONS:
+    return None
+  return f'{name}: was renamed; write {RENAMED_OPTIONS[name]}.'
+
+
+def refuse_sampler_options(names: Collection[str]) -> None:
+  """Refuses keyword arguments that `Sampler` no longer takes.
+
+  Raises:
+    TypeError: There is one; says where it is given now.
+  """
+  from cascades import drafters
+
+  for name in names:
+    new = RENAMED_OPTIONS.get(name, name)
+    if new in options_of(DecodingConfig):
+      raise TypeError(
+        f'{name}: is an option of DecodingConfig; write'
+        f' config=DecodingConfig({new}=...).'
+      )
+    if new in drafters.declared_options():
+      raise TypeError(
+        f'{name}: is an option of the drafter; write'
+        f' drafter=drafters.parse_spec(NAME, {new}=...).'
+      )
+    raise TypeError(f'{name}: is no argument of Sampler.')
+
+
+def refuse_request_options(names: Collection[str]) -> None:
+  """Refuses keyword arguments that `Sampler.sample` no longer takes.
+
+  Raises:
+    TypeError: There is one; says its new name.
+  """
+  for name, new in _RENAMED_REQUESTS.items():
+    if name in names:
+      raise TypeError(f'{name}: was renamed; write {new}.')

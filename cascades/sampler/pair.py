@@ -1,0 +1,150 @@
+"""A pair of models: loaded, placed on its devices and bound together."""
+
+import dataclasses
+from typing import Any
+
+import jax
+
+from cascades import arguments, drafters
+from cascades.config import DecodingConfig, check_effects
+from cascades.drafters import token_checks
+from cascades.drafters.language_model_spec import LanguageModelSpec
+from cascades.models import checkpoints, sharding, tokenizers
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+  """A verifier and a drafter that is bound to it.
+
+  Attributes:
+    verifier: The verifier, with its parameters on their devices.
+    drafter: The drafter's spec, loaded, or a drafter that was bound before;
+      None for none.
+    bound_drafter: The drafter bound to the verifier; None for none.
+    tokenizer: The tokenizer of both models.
+    mesh: The devices; None for one device.
+  """
+
+  verifier: checkpoints.Checkpoint
+  drafter: drafters.Spec | drafters.BoundDrafter | None
+  bound_drafter: drafters.BoundDrafter | None
+  tokenizer: tokenizers.Tokenizer
+  mesh: jax.sharding.Mesh | None
+
+  def memory_models(self) -> tuple[Any, Any]:
+    """Returns both models and their parameters, for memory estimates."""
+    drafter, bound = self.drafter, self.bound_drafter
+    if bound is None:
+      return self.verifier, None
+    if isinstance(drafter, LanguageModelSpec):
+      return self.verifier, drafter.describe()
+    size = self.verifier.model.vocab_size
+    footprint = drafters.DrafterFootprint(bound.drafter, size)
+    return self.verifier, (footprint, bound.params)
+
+
+def load_pair(
+  verifier: checkpoints.Checkpoint | str,
+  drafter: Any,
+  tokenizer: tokenizers.Tokenizer | None,
+  config: DecodingConfig,
+  *,
+  mesh_shape: tuple[int, int],
+  dtype: str | None,
+) -> Pair:
+  """Loads the models that are given by name, and binds the drafter.
+
+  Args:
+    verifier: As for `Sampler`.
+    drafter: As for `Sampler`.
+    tokenizer: As for `Sampler`.
+    config: The options that the pair is used with.
+    mesh_shape: (data, model): numbers of devices for rows and for parameters.
+    dtype: Dtype of models given by name; None takes the stored one.
+
+  Raises:
+    ValueError: A model is absent or does not fit the other, or an option of the
+      drafter has no effect.
+  """
+  expected = 'a checkpoint from load_model, or a name that it takes'
+  arguments.instance(
+    'verifier', verifier, str | checkpoints.Checkpoint, expected
+  )
+  expected = (
+    "a cascades.models.tokenizers.Tokenizer, or None for the verifier's"
+  )
+  arguments.instance(
+    'tokenizer', tokenizer, tokenizers.Tokenizer | None, expected
+  )
+  drafter = _as_spec(drafter)
+  has_dtype = isinstance(verifier, str) or (
+    isinstance(drafter, drafters.Spec) and drafter.takes_dtype
+  )
+  if dtype is not None and not has_dtype:
+    raise ValueError(
+      f'dtype: {arguments.quote(dtype)} has no effect on models that are loaded'
+      ' already; give it to load_model, or give the models by name.'
+    )
+  mesh = _make_mesh(mesh_shape)
+  if isinstance(verifier, str):
+    verifier = checkpoints.load_model(verifier, dtype, mesh)
+  verifier = _placed(verifier, mesh)
+  if isinstance(drafter, drafters.Spec):
+    check_effects(drafter, config)
+    drafter = drafter.load(dtype, mesh)
+  if isinstance(drafter, LanguageModelSpec):
+    checkpoint = _placed(drafter.loaded_checkpoint(), mesh)
+    drafter = dataclasses.replace(drafter, checkpoint=checkpoint)
+  tokenizer = tokenizer or verifier.tokenizer
+  token_checks.check_tokenizer(verifier, tokenizer)
+  if drafter is None and config.gamma:
+    raise ValueError(
+      f'drafter: none is given, but gamma is {config.gamma}; give a drafter, or'
+      ' gamma 0 to decode with the verifier alone.'
+    )
+  bound = None
+  if drafter is not None:
+    bound = drafters.bind_drafter(verifier, drafter)
+    if config.method.name == 'drafter_only' and bound.drafter.needs_hidden:
+      name = type(bound.drafter).__name__
+      raise ValueError(
+        'method: drafter_only decodes with the drafter alone, but'
+        f" {name} reads the verifier's states; give another method."
+      )
+  return Pair(verifier, drafter, bound, tokenizer, mesh)
+
+
+def _as_spec(drafter: Any) -> Any:
+  """Returns the spec of a name or of a loaded model; others as they are."""
+  if isinstance(drafter, str):
+    return drafters.parse_spec(drafter)
+  if isinstance(drafter, checkpoints.Checkpoint):
+    return LanguageModelSpec(checkpoint=drafter)
+  return drafter
+
+
+def _placed(
+  checkpoint: checkpoints.Checkpoint, mesh: jax.sharding.Mesh | None
+) -> checkpoints.Checkpoint:
+  """Returns a checkpoint whose parameters are split over the mesh."""
+  if mesh is None:
+    return checkpoint
+  params = sharding.shard_params(checkpoint.model, checkpoint.params, mesh)
+  return checkpoint._replace(params=params)
+
+
+def _make_mesh(shape: tuple[int, int]) -> jax.sharding.Mesh | None:
+  """Returns the mesh of (data, model); None for a single device.
+
+  Raises:
+    ValueError: The shape is not two whole numbers, or there are fewer devices.
+  """
+  if not isinstance(shape, tuple | list) or len(shape) != 2:
+    raise ValueError(
+      'mesh: must be two numbers, such as (4, 2), got'
+      f' {arguments.quote(shape)}.'
+    )
+  if tuple(shape) == (1, 1):
+    return None
+  data, model = (arguments.integer('mesh', n, 1) for n in shape)
+  return sharding.make_mesh(data, model)
