@@ -76,14 +76,15 @@ def integer(name: str, value: Any, low: int, high: float = MAX_INT32) -> int:
     ValueError: The value is not such a number.
   """
   is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+  real: Any = value if is_real else math.nan
   # nan and infinity modulo 1 are nan, which is not 0.
-  if not is_real or value % 1 != 0:
+  if real % 1 != 0:
     raise ValueError(f'{name}: must be a whole number, got {quote(value)}.')
-  if value < low:
+  if real < low:
     raise ValueError(f'{name}: must be {low} or more, got {quote(value)}.')
-  if value > high:
+  if real > high:
     raise ValueError(f'{name}: must be {high} or less, got {quote(value)}.')
-  return int(value)
+  return int(real)
 
 
 def parse_count(text: str) -> int | None:

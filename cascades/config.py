@@ -70,7 +70,7 @@ class DecodingConfig(Declared):
     needs=('lenience',),
     help='Threshold of the method, from strict (lossless) to drafter-only.',
   )
-  gamma: int | None = option(
+  gamma: int = option(
     None,
     kind=int,
     low=0,

@@ -97,21 +97,21 @@ class Generation:
   processing: tuple[tuple[str, Any], ...]
 
   @classmethod
-  def of(cls, asked: Mapping[str, Any]) -> 'Generation':
+  def from_task(cls, asked: Mapping[str, Any]) -> 'Generation':
     """Reads a task's `generation_kwargs`.
 
     Raises:
       ValueError: One of them is not known.
     """
-    asked = normalize_gen_kwargs(dict(asked))
-    _check_names('generation_kwargs', asked, _GENERATION)
+    options: dict[str, Any] = {**normalize_gen_kwargs(dict(asked))}
+    _check_names('generation_kwargs', options, _GENERATION)
     names = ('temperature', 'top_k', 'top_p')
-    processing = {name: asked[name] for name in names if name in asked}
-    if not asked['do_sample']:
+    processing = {name: options[name] for name in names if name in options}
+    if not options['do_sample']:
       processing['temperature'] = 0
     return cls(
-      max_new_tokens=asked['max_gen_toks'],
-      until=tuple(text for text in asked['until'] if text),
+      max_new_tokens=options['max_gen_toks'],
+      until=tuple(text for text in options['until'] if text),
       processing=tuple(processing.items()),
     )
 
@@ -212,13 +212,14 @@ class CascadesLM(TemplateLM):
       ValueError: A task asks for what there is not, or a prompt does not fit.
     """
     alike = collections.defaultdict(list)
-    for i, request in enumerate(requests):
-      alike[Generation.of(request.args[1])].append(i)
+    arguments: list[Any] = [request.args for request in requests]
+    for i, request_args in enumerate(arguments):
+      alike[Generation.from_task(request_args[1])].append(i)
     texts = [''] * len(requests)
     for how, indices in alike.items():
       decoder = self._like(dict(how.processing))
       answers = decoder.sample(
-        [requests[i].args[0] for i in indices],
+        [arguments[i][0] for i in indices],
         max_new_tokens=how.max_new_tokens,
         seed=self.seed,
         stop_strings=how.until,
@@ -258,10 +259,12 @@ class CascadesLM(TemplateLM):
       requests: The texts of a context and a continuation, and their token ids.
       disable_tqdm: Not looked at.
     """
-    scores = scoring.score(self.sampler, [ids for _, *ids in requests])
+    scores = scoring.score(
+      self.sampler, [(context, target) for _, context, target in requests]
+    )
     for (texts, *_), score in zip(requests, scores, strict=True):
       self.cache_hook.add_partial('loglikelihood', texts, tuple(score))
-    return [tuple(score) for score in scores]
+    return [(score.logprob, score.is_greedy) for score in scores]
 
   def loglikelihood_rolling(
     self, requests: list[Instance], disable_tqdm: bool = False
@@ -295,7 +298,7 @@ class CascadesLM(TemplateLM):
 
     With their rates, of which those that are not defined are left out.
     """
-    counts = dict(self._counts)
+    counts: dict[str, float] = {**self._counts}
     if counts.get('examined'):
       counts['acceptance_rate'] = counts['accepted'] / counts['examined']
     if counts.get('verifier_calls'):
@@ -340,7 +343,8 @@ class CascadesLM(TemplateLM):
     Raises:
       ValueError: Always.
     """
-    return self.chat_template(True)
+    self.chat_template(True)
+    return ''
 
 
 if __name__ == '__main__':

@@ -182,7 +182,7 @@ def agreement(
     1,
     arguments.MAX_INT32 // verifier.model.vocab_size,
   )
-  texts = [prompts]
+  texts: list[Any] = [prompts]
   if not isinstance(prompts, str):
     texts = arguments.as_list('prompts', prompts, 'texts')
   for text in texts:

@@ -20,6 +20,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -90,7 +91,7 @@ class RowBatch:
   """Rows that are decoded together.
 
   Attributes:
-    rows: On the device; None before the first fill.
+    rows: On the device.
     jobs: The answer that each row decodes; None for a free row.
     fetched: Small fields of the rows at the last poll.
     cache_length: Slots of the caches.
@@ -113,9 +114,10 @@ class RowBatch:
     """
     self._engine, self._request = engine, request
     self.cache_length, self._max_cache_length = cache_lengths
-    self.rows: decoding.Row | None = None
+    # None before the first fill.
+    self.rows: Any = None
     self.jobs: list[Job | None] = [None] * num_rows
-    self.fetched: decoding.Row | None = None
+    self.fetched: Any = None
 
   @property
   def free(self) -> list[int]:
@@ -249,8 +251,9 @@ class PromptQueue:
     self._prefix_length = _common_prefix_length(request.prompts)
     if self._prefix_length < _MIN_SHARED_PREFIX or len(order) == 1:
       self._prefix_length = 0
-    self._prefix: decoding.Row | None = None
-    self.rows: decoding.Row | None = None
+    self._prefix: Any = None
+    # None before the first group.
+    self.rows: Any = None
     self.indices: dict[int, int] = {}
     self.waiting: list[Job] = []
     self.exhausted = False

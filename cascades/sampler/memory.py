@@ -39,37 +39,37 @@ Described = tuple[Any, PyTree] | tuple[Any, PyTree, Any]
 
 @dataclasses.dataclass(frozen=True)
 class MemoryEstimate:
-  """Bytes that a device has to hold.
+  """Bytes of memory that a device has to hold.
 
   Attributes:
     params: Both models' weights.
     caches: Both models' caches, of all rows.
     logits: The logits of a block of every row, and what is made of them.
-    other: What else the rows hold for every token.
+    per_token: Token ids, sources and log-probabilities of all rows.
   """
 
   params: int
   caches: int
   logits: int
-  other: int
+  per_token: int
 
   @property
   def total(self) -> int:
-    """All of them."""
+    """Sum of all parts."""
     return self.params + self.without_params
 
   @property
   def without_params(self) -> int:
-    """What is not there yet where the weights are."""
-    return self.caches + self.logits + self.other
+    """Sum of all parts but the weights."""
+    return self.caches + self.logits + self.per_token
 
 
 def available(enough: float = math.inf) -> int | None:
-  """Bytes of the default device that are still to be had; None if unknown.
+  """Returns the free bytes of the default device; None if unknown.
 
   Args:
-    enough: How many bytes will do. Where there are so many without what the
-      system would give back if it had to, that is not counted: it takes a
+    enough: Bytes that suffice. File caches that the system could give back
+      are counted only if fewer bytes are free, since reading them takes a
       while.
   """
   device = jax.local_devices()[0]
@@ -79,15 +79,15 @@ def available(enough: float = math.inf) -> int | None:
   if device.platform != 'cpu':
     return None
   free = _field(_PROC / 'meminfo', 'MemAvailable:')
-  left = list(_left_of_cgroups(enough))
+  free_bytes = list(_free_in_cgroups(enough))
   if free is not None:
     # It is given in kB.
-    left.append(1024 * free)
-  return max(0, min(left)) if left else None
+    free_bytes.append(1024 * free)
+  return max(0, min(free_bytes)) if free_bytes else None
 
 
 def _field(file: pathlib.Path, name: str) -> int | None:
-  """The number after a name, in a file of names and numbers."""
+  """Returns the number after a name in a file of names and numbers."""
   try:
     lines = file.read_text().splitlines()
   except OSError:
@@ -98,12 +98,11 @@ def _field(file: pathlib.Path, name: str) -> int | None:
   return None
 
 
-def _left_of_cgroups(enough: float) -> Iterator[int]:
-  """Bytes that each control group of this process has left, if limited.
+def _free_in_cgroups(enough: float) -> Iterator[int]:
+  """Yields the free bytes of each limited control group of this process.
 
   Args:
-    enough: How many bytes will do; where a group has so many, what the system
-      could take back from it is not counted.
+    enough: As for `available`.
   """
   try:
     lines = (_PROC / 'self/cgroup').read_text().splitlines()
@@ -137,11 +136,11 @@ def _left_of_cgroups(enough: float) -> Iterator[int]:
 
 
 def _bytes(tree: PyTree, shardings: PyTree) -> int:
-  """Bytes that one device has of a tree.
+  """Returns the bytes that one device holds of a tree.
 
   Args:
     tree: Arrays, or their shapes.
-    shardings: For each of them, how it is divided among devices.
+    shardings: The division of each array among devices.
   """
   sizes = jax.tree.map(
     lambda x, s: math.prod(s.shard_shape(x.shape)) * x.dtype.itemsize,
@@ -160,7 +159,7 @@ def estimate(
   gamma: int,
   mesh: tuple[int, int] = (1, 1),
 ) -> MemoryEstimate:
-  """What decoding needs at most.
+  """Estimates the memory that decoding needs at most.
 
   Args:
     verifier: The verifier's model, and its parameters or their shapes.
@@ -170,15 +169,15 @@ def estimate(
     cache_length: Slots of a cache.
     gamma: Drafted tokens that the verifier reads per block; 0 for none.
     mesh: Number of devices along each axis of `sharding.make_mesh`, (data,
-      model). What they cannot divide evenly each of them has whole.
+      model). An axis that they cannot divide evenly is replicated.
 
   Returns:
     Bytes on each device.
   """
-  mesh = AbstractMesh(mesh, ('data', 'model'))
+  abstract_mesh = AbstractMesh(mesh, ('data', 'model'))
   both = [verifier] if drafter is None else [verifier, drafter]
   params = sum(
-    _bytes(weights, sharding.layout(model, weights, mesh))
+    _bytes(weights, sharding.layout(model, weights, abstract_mesh))
     for model, weights, *_ in both
   )
   # Without drafts, the drafter has its weights and no part in the loop.
@@ -194,7 +193,7 @@ def estimate(
       rows = jax.tree.map(
         lambda x, n=n: jax.ShapeDtypeStruct((n, *x.shape), x.dtype), one
       )
-      caches += _bytes(rows, sharding.rows_layout(rows, mesh))
+      caches += _bytes(rows, sharding.rows_layout(rows, abstract_mesh))
     # Logits are float32.
     logits += (gamma + 1) * model.vocab_size * 4
   logits += _ROWS_OF_FLOATS * 4 * verifier[0].vocab_size
@@ -204,7 +203,7 @@ def estimate(
     params=params,
     caches=caches,
     logits=logits * batch_size,
-    other=tokens * sum(batches),
+    per_token=tokens * sum(batches),
   )
 
 
@@ -219,7 +218,7 @@ def check(
   mesh: tuple[int, int] = (1, 1),
   limit: int | None = None,
 ) -> None:
-  """Refuses what does not fit, and says what would.
+  """Refuses a pair that does not fit, and says which changes would.
 
   Args:
     verifier: As for `estimate`.
@@ -228,9 +227,9 @@ def check(
     cache_length: Most tokens of a sequence, prompt and answer together; caches
       are padded to the next `batching.bucket`.
     gamma: As for `estimate`.
-    allocated: Whether the weights are in memory already, and so not needed.
+    allocated: True if the weights are in memory already.
     mesh: As for `estimate`.
-    limit: Bytes that a device still has; None for those of this one.
+    limit: Free bytes of a device; None takes those of the default device.
 
   Raises:
     ValueError: It does not fit; one sentence names the need, what there is,
@@ -240,30 +239,37 @@ def check(
     limit = available()
   if limit is None:
     return
-  given = dict(
-    batch_size=batch_size,
-    cache_length=batching.bucket(cache_length),
-    mesh=mesh,
-  )
+  pair, slots = (verifier, drafter), batching.bucket(cache_length)
 
-  def needed(both=(verifier, drafter), **changes):
-    return estimate(*both, gamma=gamma, **given | changes)
+  def required(
+    both=pair, batch_size=batch_size, cache_length=slots, mesh=mesh
+  ) -> MemoryEstimate:
+    return estimate(
+      *both,
+      batch_size=batch_size,
+      cache_length=cache_length,
+      gamma=gamma,
+      mesh=mesh,
+    )
 
-  asked = needed()
-  # Weights that are there already can also be changed for smaller ones.
-  held = asked.params if allocated else 0
-  if asked.total <= limit + held:
+  total = required()
+  # Loaded weights can also be replaced by smaller ones.
+  loaded = total.params if allocated else 0
+  if total.total <= limit + loaded:
     return
 
-  def fits(*args, **changes):
-    return needed(*args, **changes).total <= limit + held
+  def fits(*args, **changes) -> bool:
+    return required(*args, **changes).total <= limit + loaded
 
-  advice = 'no other option alone would do, so give smaller models'
-  if ways := list(_ways(fits, (verifier, drafter), **given)):
+  advice = 'no other option alone would fit, so give smaller models'
+  ways = list(
+    _ways(fits, pair, batch_size=batch_size, cache_length=slots, mesh=mesh)
+  )
+  if ways:
     advice = f'give {" or ".join(ways)}'
   raise ValueError(
     f'memory: batch_size {batch_size} with cache_length {cache_length} needs'
-    f' {_shortage(asked, held, limit)}; {advice}.'
+    f' {_shortage(total, loaded, limit)}; {advice}.'
   )
 
 
@@ -274,7 +280,7 @@ def _ways(
   cache_length: int,
   mesh: tuple[int, int],
 ) -> Iterator[str]:
-  """Changes that alone would do, in words; of each kind the smallest change.
+  """Yields changes that alone would fit, the smallest of each kind.
 
   Args:
     fits: `fits(both, **changes)` says whether it fits with other models, or
@@ -305,28 +311,28 @@ def _ways(
       break
 
 
-def _shortage(asked: MemoryEstimate, held: int, limit: int) -> str:
-  """What is needed, of what, and what there is, in words.
+def _shortage(estimated: MemoryEstimate, loaded: int, limit: int) -> str:
+  """Describes the required and the free memory in words.
 
   Args:
-    asked: What a device has to hold.
-    held: Bytes of it that are there already.
+    estimated: Memory that a device has to hold.
+    loaded: Bytes of it that are loaded already.
     limit: Bytes that the device still has.
   """
   parts = {
-    'weights': asked.params - held,
-    'caches': asked.caches + asked.other,
-    'logits': asked.logits,
+    'weights': estimated.params - loaded,
+    'caches': estimated.caches + estimated.per_token,
+    'logits': estimated.logits,
   }
   split = ', '.join(f'{k} {v / 1e9:.1f}' for k, v in parts.items() if v)
   # Rounded apart, so that what is short does not read as enough.
-  total = math.ceil((asked.total - held) / 1e8) / 10
-  there = math.floor(limit / 1e8) / 10
-  return f'{total:.1f} GB ({split}) where {there:.1f} GB are free'
+  total = math.ceil((estimated.total - loaded) / 1e8) / 10
+  free = math.floor(limit / 1e8) / 10
+  return f'{total:.1f} GB ({split}) where {free:.1f} GB are free'
 
 
 def _halved(described: Described | None) -> Described | None:
-  """The same model, with bfloat16 in float32's place."""
+  """Returns the model with bfloat16 in place of float32."""
   if described is None:
     return None
   model, params, *_ = described

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -43,7 +44,7 @@ class SampleOutput:
   deferred: list[bool] | None
   ended: bool
   logprobs: list[float]
-  logits: np.ndarray | None
+  logits: np.ndarray | jax.Array | None
   counts: dict[str, int]
   state: 'ConversationState | None' = dataclasses.field(
     default=None, repr=False
@@ -109,3 +110,41 @@ class ConversationState:
         'last_state: it was made by other models; continue with the sampler'
         ' that made it.'
       )
+
+
+def from_row(
+  row: decoding.Row,
+  token_strings: Callable[[list[int]], list[str]],
+  is_stopped: Callable[[list[int]], bool],
+  *,
+  prefix: list[str] | None,
+  has_rule: bool,
+  counts: dict[str, int],
+) -> SampleOutput:
+  """Makes the output of a fetched row.
+
+  Args:
+    row: The row, without caches.
+    token_strings: Returns the text of each token of an answer.
+    is_stopped: Returns True if tokens end with a stop condition.
+    prefix: The texts of the prompt's tokens, to start with; None leaves the
+      prompt out.
+    has_rule: True if the method has a deferral rule.
+    counts: Tokens and calls of the row.
+  """
+  prompt_length, length = int(row.prompt_length), int(row.length)
+  new = slice(prompt_length, length)
+  new_tokens = row.tokens[new].tolist()
+  strings = (prefix or []) + token_strings(new_tokens)
+  first = prompt_length if prefix is None else 0
+  return SampleOutput(
+    text=''.join(strings),
+    tokens=row.tokens[first:length].tolist(),
+    token_strings=strings,
+    sources=row.source[first:length].tolist(),
+    deferred=row.deferral[new].tolist() if has_rule else None,
+    ended=bool(row.done and (length < row.limit or is_stopped(new_tokens))),
+    logprobs=row.logprob[new].tolist(),
+    logits=row.logits,
+    counts=counts,
+  )

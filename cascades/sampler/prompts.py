@@ -70,10 +70,12 @@ def token_ids(
         )
       ids += pieces
       continue
-    is_integer = isinstance(token, numbers.Integral) and not isinstance(
-      token, bool
-    )
-    if not is_integer or not 0 <= token < vocab_size:
+    is_integer = isinstance(token, numbers.Integral)
+    if (
+      not is_integer
+      or isinstance(token, bool)
+      or not 0 <= int(token) < vocab_size
+    ):
       raise ValueError(
         f'{option}: there is no token {arguments.quote(token)}; ids go from 0'
         f' to {vocab_size - 1}.'

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Unpack
+from typing import Any, Unpack, overload
 
 import numpy as np
 
@@ -33,6 +33,11 @@ from cascades.sampler import (
 )
 from cascades.sampler.outputs import ConversationState, SampleOutput
 from cascades.sampler.requests import RequestOptions, SampleRequest
+
+
+class _SampleOptions(RequestOptions, total=False):
+  return_state: bool
+  last_state: ConversationState | None
 
 
 class Sampler:
@@ -118,6 +123,16 @@ class Sampler:
   def tokenizer(self) -> tokenizers.Tokenizer:
     """The tokenizer of both models."""
     return self._pair.tokenizer
+
+  @overload
+  def sample(
+    self, prompts: str, **options: Unpack[_SampleOptions]
+  ) -> SampleOutput: ...
+
+  @overload
+  def sample(
+    self, prompts: Sequence[str], **options: Unpack[_SampleOptions]
+  ) -> list[SampleOutput]: ...
 
   def sample(
     self,
@@ -444,24 +459,32 @@ class Sampler:
   def _check_memory(self, rows: int, length: int, max_new_tokens: int) -> None:
     """Refuses a batch that the device's memory does not hold."""
     models, mesh = self._pair.memory_models(), self._pair.mesh
-    sizes = dict(
-      batch_size=batching.width(rows, self.config.batch_size),
-      gamma=self._step_config.tree_tokens,
-      mesh=(1, 1) if mesh is None else mesh.devices.shape,
-    )
+    mesh_shape = (1, 1) if mesh is None else tuple(mesh.devices.shape)
+    width = batching.width(rows, self.config.batch_size)
     tokens = length + max_new_tokens + self._step_config.cache_headroom
     slots = batching.bucket(tokens)
+    gamma = self._step_config.tree_tokens
     # Counting it takes longer than decoding a short answer.
-    key = slots, *sizes.values()
+    key = slots, width, gamma
     if key not in self._memory_estimates:
       self._memory_estimates[key] = memory.estimate(
-        *models, cache_length=slots, **sizes
+        *models,
+        batch_size=width,
+        cache_length=slots,
+        gamma=gamma,
+        mesh=mesh_shape,
       )
     required = self._memory_estimates[key].without_params
     free = memory.available(required)
     if free is not None and required > free:
       memory.check(
-        *models, cache_length=tokens, allocated=True, limit=free, **sizes
+        *models,
+        batch_size=width,
+        cache_length=tokens,
+        gamma=gamma,
+        allocated=True,
+        mesh=mesh_shape,
+        limit=free,
       )
 
   def encode(self, prompt: str, apply_chat_template: bool = False) -> list[int]:
@@ -479,28 +502,12 @@ class Sampler:
     stop: stopping.StopCondition,
     prefix: list[str] | None,
   ) -> SampleOutput:
-    """Makes the output of a fetched row.
-
-    Args:
-      row: The row.
-      stop: Its stop condition.
-      prefix: The texts of its prompt's tokens, to start with; None for none.
-    """
-    prompt_length, length = int(row.prompt_length), int(row.length)
-    new = slice(prompt_length, length)
-    new_tokens = row.tokens[new].tolist()
-    strings = (prefix or []) + stop.token_strings(new_tokens)
-    first = prompt_length if prefix is None else 0
-    has_rule = self.config.method.rule is not None
-    return SampleOutput(
-      text=''.join(strings),
-      tokens=row.tokens[first:length].tolist(),
-      token_strings=strings,
-      sources=row.source[first:length].tolist(),
-      deferred=row.deferral[new].tolist() if has_rule else None,
-      ended=bool(row.done and (length < row.limit or stop.is_met(new_tokens))),
-      logprobs=row.logprob[new].tolist(),
-      logits=row.logits,
+    return outputs.from_row(
+      row,
+      stop.token_strings,
+      stop.is_met,
+      prefix=prefix,
+      has_rule=self.config.method.rule is not None,
       counts=decoding.summarize_counts(
         row, sequential=self._step_config.sequential
       ),

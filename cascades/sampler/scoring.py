@@ -137,11 +137,12 @@ def _target_of_both(decoder: sampler.Sampler) -> _Target:
       ' so that the target of a given text is not known; take a model, or the'
       " method's strict lenience."
     )
-  params = bound_drafter.params
-  if getattr(bound_drafter.drafter, 'adaptive', False):
+  params: PyTree = bound_drafter.params
+  drafter: Any = bound_drafter.drafter
+  if getattr(drafter, 'adaptive', False):
     # Where it stops changes how much is drafted, and no law.
     params, _ = params
-  models = verifier.model, bound_drafter.drafter.model
+  models = verifier.model, drafter.model
   return _Target(models, (verifier.params, params), decoder.config.capped)
 
 
@@ -325,10 +326,12 @@ def _read_rows(decoder, target, requests, *, size, token_fn):
   scored, _ = batching.pad([x for _, x in padded], scored_length, scored_length)
   # A token is predicted at the position before it.
   starts = np.array([len(context) - 1 for context, _ in padded], np.int32)
-  arrays, culprits = sharding.fetch(
+  # JAX takes NumPy arrays too.
+  arrays: Any = tokens, starts, scored
+  results, culprits = sharding.fetch(
     _read(
       target.params,
-      _Rows(tokens, starts, scored),
+      _Rows(*arrays),
       np.float32(decoder.config.lenience),
       decoder.sampling_params(),
       schedule=decoder.schedule(max(len(x) for _, x in requests)),
@@ -347,7 +350,7 @@ def _read_rows(decoder, target, requests, *, size, token_fn):
         f'a request of {len(context)} and {len(continuation)} tokens',
       )
   return [
-    tuple(x[i, : len(continuation)] for x in arrays)
+    tuple(x[i, : len(continuation)] for x in results)
     for i, (_, continuation) in enumerate(requests)
   ]
 
@@ -359,14 +362,14 @@ def _log_law(method, d, lenience, token):
 
 
 def _token_view(method, d, lenience, token):
-  """Returns the view of a token."""
-  return TokenView(
-    q=d.q[token],
-    p=d.p[token],
-    pi=method.law(d, lenience)[token],
-    deferred=value_at_token(method.rule, d, lenience, token) > 0,
-    drafter_token=processing.argmax_lowest_id(d.q),
-    verifier_token=processing.argmax_lowest_id(d.p),
+  """Returns the fields of a `TokenView`, in order."""
+  return (
+    d.q[token],
+    d.p[token],
+    method.law(d, lenience)[token],
+    value_at_token(method.rule, d, lenience, token) > 0,
+    processing.argmax_lowest_id(d.q),
+    processing.argmax_lowest_id(d.p),
   )
 
 
@@ -379,9 +382,9 @@ class _Rows(NamedTuple):
     scored: The scored tokens; results at their padding mean nothing.
   """
 
-  tokens: Int[Array, 'B L'] | Int[np.ndarray, 'B L']
-  starts: Int[Array, 'B'] | Int[np.ndarray, 'B']
-  scored: Int[Array, 'B N'] | Int[np.ndarray, 'B N']
+  tokens: Int[Array, 'B L']
+  starts: Int[Array, 'B']
+  scored: Int[Array, 'B N']
 
 
 @functools.partial(
