@@ -4,7 +4,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TypedDict
 
-from cascades import arguments
+from cascades import arguments, migration
+from cascades.sampler.outputs import ConversationState
 
 
 class RequestOptions(TypedDict, total=False):
@@ -18,6 +19,13 @@ class RequestOptions(TypedDict, total=False):
   stop_tokens: Sequence[int | str] | None
   stop_strings: Sequence[str]
   apply_chat_template: bool
+
+
+class SampleOptions(RequestOptions, total=False):
+  """All keyword arguments of `Sampler.sample`."""
+
+  return_state: bool
+  last_state: ConversationState | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,3 +79,14 @@ class SampleRequest:
     for name, value in checked.items():
       # Frozen for everyone else.
       object.__setattr__(self, name, value)
+
+
+def make_request(options: RequestOptions) -> SampleRequest:
+  """Makes a request of keyword arguments.
+
+  Raises:
+    TypeError: An argument was renamed; says its new name.
+    ValueError: A value has another type or is out of its range.
+  """
+  migration.refuse_request_options(options)
+  return SampleRequest(**options)

@@ -23,6 +23,7 @@ from cascades.sampler import (
   continuous_batching,
   keys,
   memory,
+  outputs,
   stopping,
 )
 from cascades.sampler import (
@@ -32,12 +33,12 @@ from cascades.sampler import (
   prompts as prompt_encoding,
 )
 from cascades.sampler.outputs import ConversationState, SampleOutput
-from cascades.sampler.requests import RequestOptions, SampleRequest
-
-
-class _SampleOptions(RequestOptions, total=False):
-  return_state: bool
-  last_state: ConversationState | None
+from cascades.sampler.requests import (
+  RequestOptions,
+  SampleOptions,
+  SampleRequest,
+  make_request,
+)
 
 
 class Sampler:
@@ -126,12 +127,12 @@ class Sampler:
 
   @overload
   def sample(
-    self, prompts: str, **options: Unpack[_SampleOptions]
+    self, prompts: str, **options: Unpack[SampleOptions]
   ) -> SampleOutput: ...
 
   @overload
   def sample(
-    self, prompts: Sequence[str], **options: Unpack[_SampleOptions]
+    self, prompts: Sequence[str], **options: Unpack[SampleOptions]
   ) -> list[SampleOutput]: ...
 
   def sample(
@@ -166,7 +167,7 @@ class Sampler:
         exist, the state was made by other models, or the device's memory does
         not suffice.
     """
-    request = _request(options)
+    request = make_request(options)
     arguments.booleans(return_state=return_state)
     if return_state and request.stop_strings:
       raise ValueError(
@@ -211,7 +212,7 @@ class Sampler:
       if name in options:
         raise TypeError(f'stream() takes no {name}.')
     length = 0
-    for _, text in self._continue(prompt, last_state, 1, _request(options)):
+    for _, text in self._continue(prompt, last_state, 1, make_request(options)):
       if len(text) > length:
         yield text[length:]
         length = len(text)
@@ -239,7 +240,7 @@ class Sampler:
     Raises:
       ValueError: `sample` would refuse a value.
     """
-    request = _request(options)
+    request = make_request(options)
     return self._sample_curve(prompts, leniences, request, on_answer)
 
   def _sample_curve(
@@ -512,9 +513,3 @@ class Sampler:
         row, sequential=self._step_config.sequential
       ),
     )
-
-
-def _request(options: RequestOptions) -> SampleRequest:
-  """Makes a request of keyword arguments."""
-  migration.refuse_request_options(options)
-  return SampleRequest(**options)
