@@ -262,8 +262,8 @@ class Registry[Entry](Mapping[str, Entry]):
       )
     if not isinstance(entry, self.kind):
       raise ValueError(
-        f'{self.option}: {name!r}{declared_by} is a {type(entry).__name__}; give'
-        f' a {self.kind.__name__}.'
+        f'{self.option}: {name!r}{declared_by} is a {type(entry).__name__};'
+        f' give a {self.kind.__name__}.'
       )
     entry_name = getattr(entry, 'name', name)
     if entry_name != name:

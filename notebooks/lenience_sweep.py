@@ -59,6 +59,7 @@ WORKDIR = 'runs/lenience_sweep'  # @param {type: 'string'}
 if not (pathlib.Path(WORKDIR) / 'summary.csv').exists():
   from configs import quickstart
   from experiments import sweep
+  from experiments.sweeps.curve_plan import Curve
 
   config = quickstart.get_config()
   config.tasks, config.num_examples = ('word_problems',), 100

@@ -14,6 +14,7 @@ import pytest
 
 from cascades import methods
 from cascades.config import DecodingConfig
+from cascades.drafters.assistant import assistant_checkpoint
 from cascades.models import checkpoints, gemma_library
 from cascades.sampler import batching
 from configs import common, paper

@@ -21,7 +21,7 @@ import tiers
 from ml_collections import ConfigDict
 
 from cascades import decoding
-from cascades.drafters import binding, pairing
+from cascades.drafters import binding
 from cascades.models import checkpoints, tokenizers
 from cascades.sampler import memory
 from experiments import cli, records, reports, sweep
@@ -790,9 +790,7 @@ def test_a_config_may_say_a_dtype(tmp_path, monkeypatch):
   # It reaches what is counted, and what is loaded.
   for module, name in (
     (checkpoints, 'describe'),
-    (pairing, 'describe'),
     (checkpoints, 'load_model'),
-    (pairing, 'load_drafter'),
   ):
     monkeypatch.setattr(module, name, note)
   monkeypatch.setattr(memory, 'check', lambda *_, **options: None)
