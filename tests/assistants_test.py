@@ -380,7 +380,9 @@ def test_an_assistant_is_no_model_of_its_own():
     ValueError, match=r'gemma4_assistant.* no model by itself'
   ):
     load_model(name)
-  with pytest.raises(ValueError, match='method: drafter_only is the drafter'):
+  with pytest.raises(
+    ValueError, match='method: drafter_only decodes with the drafter'
+  ):
     small.sampler(verifier('shared'), name, method='drafter_only')
   # As is one that is not there.
   with pytest.raises(ValueError, match='fetch google/gemma-4-E2B-it-assistant'):

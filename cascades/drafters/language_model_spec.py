@@ -1,12 +1,10 @@
 """The spec of a language model as a drafter, by name, folder or checkpoint."""
 
 import dataclasses
-import re
 from typing import TYPE_CHECKING, Any
 
 from cascades.declarations import option
 from cascades.drafters import drafter_spec
-from cascades.registries import split
 
 if TYPE_CHECKING:
   import jax
@@ -14,9 +12,6 @@ if TYPE_CHECKING:
 
   from cascades.decoding import BoundDrafter
   from cascades.models.checkpoints import Checkpoint
-
-# Names of the checkpoints of the gemma library, such as 'gemma2-2b-it'.
-_GEMMA_NAME = re.compile(r'gemma\d\w*-[\w-]+')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,16 +44,17 @@ class LanguageModelSpec(drafter_spec.CheckpointSpec['Checkpoint']):
     Any name of the form of gemma's own is claimed, since the list of these
     names takes seconds to import.
     """
-    from cascades.models import checkpoints
-    from cascades.models.checkpoint_formats import CHECKPOINT_FORMATS
-
-    del checkpoints  # Registers the formats of the library.
     if _GEMMA_NAME.fullmatch(name):
       return True
-    prefix, rest = split(name)
-    if rest and prefix in CHECKPOINT_FORMATS:
-      return True
-    return any(x.matches(name) for x in CHECKPOINT_FORMATS.available().values())
+    # Registers the formats of the library.
+    from cascades.models import checkpoints, families, tensor_files
+
+    formats = checkpoints.matching_formats(name)
+    if formats == ['huggingface']:
+      # Folders of this format may hold a drafter of another kind.
+      model_type = tensor_files.read_config(name).get('model_type')
+      return model_type in families.MODEL_TYPES
+    return bool(formats)
 
   @classmethod
   def known_names(cls) -> tuple[str, ...]:

@@ -73,10 +73,10 @@ def open_checkpoint(name: NameOrPath) -> CheckpointSource:
       damaged.
   """
   arguments.file_name('model', str(name))
-  selected, rest = split(str(name))
-  if rest and selected in CHECKPOINT_FORMATS and local_path(name) is None:
+  selected, rest = split_format(name)
+  if selected:
     return CHECKPOINT_FORMATS[selected].make_source(rest)
-  matching = _find_matching(name)
+  matching = matching_formats(name)
   if not matching:
     raise _unknown(name)
   if len(matching) > 1:
@@ -87,9 +87,19 @@ def open_checkpoint(name: NameOrPath) -> CheckpointSource:
   return CHECKPOINT_FORMATS[matching[0]].make_source(name)
 
 
-def _find_matching(name: NameOrPath) -> list[str]:
+def split_format(name: NameOrPath) -> tuple[str, str]:
+  """Splits 'FORMAT:NAME'; the format is empty if the name has none."""
+  selected, rest = split(str(name))
+  if rest and selected in CHECKPOINT_FORMATS and local_path(name) is None:
+    return selected, rest
+  return '', str(name)
+
+
+def matching_formats(name: NameOrPath) -> list[str]:
   """Returns names of formats that match, of plug-ins if no built-in does."""
   formats = CHECKPOINT_FORMATS
+  if selected := split_format(name)[0]:
+    return [selected]
   builtin = [x for x in formats if formats.is_builtin(x)]
   matching = [x for x in builtin if formats[x].matches(name)]
   return matching or [
@@ -109,7 +119,7 @@ def _unknown(name: NameOrPath) -> ValueError:
       f' {listing}.'
     )
   prefix, rest = split(str(name))
-  if local_path(rest) and _find_matching(rest):
+  if local_path(rest) and matching_formats(rest):
     return ValueError(
       f'model: {rest} declares its own architecture; give it without'
       f" '{prefix}:'."

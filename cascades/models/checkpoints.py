@@ -25,6 +25,7 @@ from cascades.models import (
   param_dtypes,
 )
 from cascades.models.bundled import ASSETS, BUNDLED, BUNDLED_WITHOUT_TABLE
+from cascades.models.checkpoint_formats import matching_formats
 from cascades.models.checkpoint_source import Checkpoint, LoadOptions
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
   'describe',
   'load_folder',
   'load_model',
+  'matching_formats',
   'save_gguf',
   'save_model',
 ]

@@ -46,6 +46,8 @@ _MULTIMODAL = {
   'gemma4': 'gemma4_text',
   'gemma4_unified': 'gemma4_unified_text',
 }
+# Values of `model_type` that `text_config` reads.
+MODEL_TYPES = (*FAMILIES, *_MULTIMODAL)
 
 
 class _Multimodal(Schema):

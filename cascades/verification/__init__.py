@@ -32,8 +32,8 @@ models' logits are the only arrays of the block's size; `traversal` alone also
 stores the targets along a path.
 """
 
-from cascades.verification.inputs import VerificationInputs
 from cascades.verification.verdict import Verdict
+from cascades.verification.verification_inputs import VerificationInputs
 from cascades.verification.verify import verify
 from cascades.verification_config import (
   MULTI_DRAFT,

@@ -36,8 +36,8 @@ from jaxtyping import Array, Bool, Float, Int
 from cascades import methods
 from cascades.methods import processing
 from cascades.verification import single_draft
-from cascades.verification.inputs import VerificationInputs
 from cascades.verification.verdict import Verdict
+from cascades.verification.verification_inputs import VerificationInputs
 
 # Bisection steps over [1, m] in k_seq's search for c.
 _HALVINGS = 24

@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from cascades import methods
 from cascades.methods import processing
-from cascades.verification.inputs import VerificationInputs
 from cascades.verification.verdict import Verdict
+from cascades.verification.verification_inputs import VerificationInputs
 from cascades.verification_config import BONUS, DRAFT, RESIDUAL
 
 # Probabilities of one sequence that are evaluated together: at least one

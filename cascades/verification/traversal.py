@@ -37,8 +37,8 @@ from jaxtyping import Array, Bool, Float, Int
 from cascades import methods
 from cascades.methods import processing
 from cascades.verification import single_draft
-from cascades.verification.inputs import VerificationInputs
 from cascades.verification.verdict import Verdict
+from cascades.verification.verification_inputs import VerificationInputs
 
 
 def _shared_prefix_lengths(

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 
 from cascades.methods import processing
 from cascades.verification import single_draft
-from cascades.verification.inputs import VerificationInputs
 from cascades.verification.verdict import Verdict
+from cascades.verification.verification_inputs import VerificationInputs
 from cascades.verification_config import SEQUENTIAL
 
 

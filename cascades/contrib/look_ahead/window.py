@@ -14,8 +14,8 @@ from jaxtyping import Array, Float
 
 from cascades import methods
 from cascades.verification import single_draft
-from cascades.verification.inputs import VerificationInputs
 from cascades.verification.verdict import Verdict
+from cascades.verification.verification_inputs import VerificationInputs
 
 
 def _strict_acceptance(d: methods.Distributions, lenience: Array) -> Array:
