@@ -13,6 +13,9 @@ if TYPE_CHECKING:
   from cascades.decoding import BoundDrafter
   from cascades.models.checkpoints import Checkpoint
 
+# Names of the checkpoints of the gemma library, such as 'gemma2-2b-it'.
+_GEMMA_NAME = re.compile(r'gemma\d\w*-[\w-]+')
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LanguageModelSpec(drafter_spec.CheckpointSpec['Checkpoint']):
