@@ -1,6 +1,7 @@
 """The spec of a language model as a drafter, by name, folder or checkpoint."""
 
 import dataclasses
+import re
 from typing import TYPE_CHECKING, Any
 
 from cascades.declarations import option
