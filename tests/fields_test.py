@@ -35,7 +35,9 @@ _GOOD = {
   'beam': [True],
   'fill_unselected_logits': [True],
   'inner_lenience': [None, 0, 1, -1, 0.5, math.inf, -math.inf],
-  'inner_gamma': [None, 1],
+  'inner_gamma': [1],
+  'top_k': [None, 1],
+  'top_p': [None, 0, 1, 0.5],
   'clock': [0, 1],
   'task': [None, {}],
   'chat': [True],
@@ -146,7 +148,7 @@ def test_a_field_that_every_sweep_has_is_asked_for(name, tmp_path):
 
 
 def test_the_table_has_every_field_that_configs_share():
-  assert fields.known().keys() == _USUAL.keys()
+  assert fields.known_fields().keys() == _USUAL.keys()
   assert {name.partition('.')[0] for name in _GOOD} == _USUAL.keys()
   fields.check(_USUAL, complete=True)
   fields.check(common.sweep(*common._OPTIONAL), complete=True)

@@ -14,7 +14,7 @@ import ml_collections
 
 from cascades import arguments, drafters, migration
 from cascades.config import DecodingConfig
-from cascades.declarations import options_of
+from cascades.declarations import Option, options_of
 
 # Takes the name of a field and its value; raises a ValueError of one sentence.
 Check = Callable[[str, Any], object]
@@ -158,16 +158,17 @@ FIELDS: dict[str, Check] = dict(
 def known_fields() -> dict[str, Check]:
   """Returns the check of every field: declared options and those above."""
   declared = options_of(DecodingConfig) | drafters.declared_options()
-  # A text that names a registered entry is looked up when it is used.
-  checks = {
-    name: text if option.kind is str else lambda _, x, o=option: o.validate(x)
-    for name, option in declared.items()
-  }
-  optional = {
-    name: or_none(check) if declared[name].default is None else check
-    for name, check in checks.items()
-  }
-  return optional | FIELDS
+  checks: dict[str, Check] = {}
+  for name, option in declared.items():
+    # A text that names a registered entry is looked up when it is used.
+    check = text if option.kind is str else _validate(option)
+    checks[name] = or_none(check) if option.default is None else check
+  return checks | FIELDS
+
+
+def _validate(option: Option) -> Check:
+  """Returns the check of a declared option."""
+  return lambda name, value: option.validate(value)
 
 
 def check(config: Mapping[str, Any], complete: bool = False) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from cascades.sampler.outputs import SampleOutput
 from experiments import records
-from experiments.sweeps import curve_plan, plan, sequence
+from experiments.sweeps import curve_plan, sequence
 from experiments.tasks import Example, Task
 
 

@@ -21,7 +21,14 @@ from cascades.sampler.outputs import SampleOutput
 from cascades.verification_config import SEQUENTIAL
 from experiments import cli, records
 from experiments.records import unit_costs, versions
-from experiments.sweeps import curve_plan, costs, fingerprints, launchers, outcomes, plan
+from experiments.sweeps import (
+  costs,
+  curve_plan,
+  fingerprints,
+  launchers,
+  outcomes,
+  plan,
+)
 from experiments.tasks import Example, Task
 
 # Added to the seed of the drafter alone. A sequence-level cascade takes either
