@@ -137,7 +137,7 @@ def test_pairs_that_will_not_do_are_refused():
   verifier, drafter = tables = _of_tables()
   others = [model._replace(tokenizer=words) for model in tables]
   fewer = dataclasses.replace(drafter.model, vocab_size=100)
-  foreign = r'tokenizer: it has 280 pieces and the verifier gives 768 logits; '
+  foreign = r'tokenizer: must have a piece for each of the 768 logits .* 280'
   for run, said in (
     # More tokens than one block can have.
     (
@@ -154,7 +154,7 @@ def test_pairs_that_will_not_do_are_refused():
     (lambda: sampler.Sampler(*tables, words), foreign),
     (
       lambda: sampler.Sampler(verifier, others[1]),
-      r'drafter: its tokenizer \(280 pieces\) is not the verifier',
+      r'drafter: its tokenizer \(280 pieces\) must be the verifier',
     ),
     (
       lambda: sampler.Sampler(verifier, drafter._replace(model=fewer)),

@@ -404,9 +404,7 @@ def test_what_an_assistant_is_not_asked_for_is_refused():
   with pytest.raises(
     ValueError, match=r'fill_unselected_logits: .* to assistants'
   ):
-    cascades.Sampler(
-      'tiny-verifier', 'tiny-drafter', fill_unselected_logits=False
-    )
+    small.sampler('tiny-verifier', 'tiny-drafter', fill_unselected_logits=False)
   # Which is told from what was loaded, and passed on.
-  silent = cascades.Sampler(*pair, fill_unselected_logits=False)
+  silent = small.sampler(*pair, fill_unselected_logits=False)
   assert not silent.bound_drafter.drafter.fill_unselected_logits

@@ -25,7 +25,7 @@ _MISTAKES = {
     (['--workdir={}'], 'no records in'),
     (['--workdir={}/none'], 'there is no folder'),
     (['--wrkdir={}'], "Unknown command line flag 'wrkdir'"),
-    (['--nodebug'], '--workdir: name the folder'),
+    (['--nodebug'], '--workdir: must name the folder'),
     (['--workdir={0},{0}'], 'no records in'),
     (['workdir'], "'workdir' is not a flag"),
   ],

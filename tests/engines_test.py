@@ -325,8 +325,8 @@ def test_what_cannot_be_gone_through_is_sampled():
     (lambda q, p, d, rng: None, {}, 'verify: .*None; let it return a list'),
     (_token, dict(rule='cactus'), 'rule: cactus has no single target'),
     (_token, dict(rule='contrastive'), 'lenience: contrastive is nowhere str'),
-    (_token, dict(gamma=0), 'gamma: 0'),
-    (_token, dict(size=1), 'size: 1'),
+    (_token, dict(gamma=0), 'gamma: must be 1 or more'),
+    (_token, dict(size=1), 'size: must be 2 or more'),
   ],
 )
 def test_what_is_no_block_or_no_rule_is_refused(verify, given, message):

@@ -206,12 +206,12 @@ mixture_without_eta: pi = q (1 - r) + r p, which is no distribution
   deferred * p => r * p
 @@ cascades.methods.method:normalize 'diff', True
 no_fallback: a residual without mass is 0: sampling takes token 0
-  , otherwise) => , 0)
+  , fallback) => , 0)
 
 === mutants_test:test_a_residual_without_mass_is_the_law
 @@ cascades.methods.method:normalize
 fallback_is_token_0: a residual without mass is one-hot at token 0
-  , otherwise) => , jnp.eye(weights.shape[-1])[0])
+  , fallback) => , jnp.eye(weights.shape[-1])[0])
 
 === methods_test:test_limits_are_exactly_the_verifier_and_the_drafter
 @@ cascades.methods.cascade:chow 'chow', True
@@ -219,7 +219,7 @@ gate_sign: Chow defers where the drafter is sure
   max(-1) < 1 => max(-1) > 1
 @@ cascades.methods.cascade:opt 'opt', True
 opt_plus: OPT makes a deferral cheaper where p and q differ
-  - price => + price
+  - deferral_cost => + deferral_cost
 @@ cascades.methods.cascade 'diff', True
 strict_sign: the strict lenience of Diff is 1, not -1
   'defer if mq < mp - lam', -1.0 => 'defer if mq < mp - lam', 1.0
@@ -229,7 +229,7 @@ zero_is_strict: TokenV3 calls lenience 0 strict
 @@ cascades.contrib.learned:defer 'learned', True
 learned_keeps_what_it_defers: the learned rule defers where the drafter is said
 to lose less
-  > price => < price
+  > deferral_cost => < deferral_cost
 
 === theory_test:test_lenient_decoding_has_a_target
 @@ cascades.methods.relaxed:speed_acceptance 0.5
@@ -507,7 +507,7 @@ worse_is_fine: to be no worse is to be better by the margin
 === comparisons_test:test_mcnemar_is_corrected_for_the_methods_of_a_task
 @@ experiments.records.stats:holm answers
 uncorrected: p-values are not corrected for the number of methods
-  method='holm')[1] => method='holm')[1] / known.sum()
+  = corrected => = corrected / is_valid.sum()
 
 === comparisons_test:test_examples_that_one_did_not_answer_are_out_of_the_pair
 @@ experiments.analysis.comparisons:_sums answers

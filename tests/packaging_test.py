@@ -12,7 +12,7 @@ from imports_test import imported
 import cascades
 import experiments
 from cascades import extras
-from cascades.models import checkpoints, gguf_export
+from cascades.models import bundled, checkpoints, gguf_export
 
 _ROOT = pathlib.Path(__file__).parent.parent
 _PROJECT = tomllib.loads((_ROOT / 'pyproject.toml').read_text())['project']
@@ -105,7 +105,7 @@ def test_a_gguf_file_without_its_library_is_one_sentence(monkeypatch, tmp_path):
 def test_a_model_that_is_not_in_the_wheel_is_one_sentence(
   monkeypatch, tmp_path
 ):
-  monkeypatch.setattr(checkpoints, 'ASSETS', tmp_path)
+  monkeypatch.setattr(bundled, 'ASSETS', tmp_path)
   (name,) = checkpoints.BUNDLED_WITHOUT_TABLE
   with pytest.raises(ValueError, match=rf'cascades/assets/{name}\.$') as e:
     checkpoints.load_model(name)

@@ -286,7 +286,9 @@ def sampler(
     drafter = LanguageModelSpec(checkpoint=drafter)
   if isinstance(drafter, drafters.Spec):
     drafter = drafter_kinds.with_options(drafter, 'drafter', **options)
-    options = {}
+  else:
+    for name, value in options.items():
+      drafter_kinds.check_unsupported(name, value, 'drafter')
   return cascades.Sampler(
     verifier,
     drafter,
@@ -294,7 +296,6 @@ def sampler(
     config=DecodingConfig(**own),
     mesh=mesh,
     dtype=dtype,
-    **options,
   )
 
 

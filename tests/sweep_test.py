@@ -698,7 +698,7 @@ _OTHERS = curve_plan.Curve.from_config(
 # Fields of a config, and options of a sweep, by what is said of them; more of
 # one field are in fields_test, of curves together in configs_test.
 _REFUSED = {
-  'sweep: chow gamma 4 was made of a config that says something else': (
+  'sweep: chow gamma 4 was made of a config with other options': (
     {},
     dict(curves=[_OTHERS]),
   ),

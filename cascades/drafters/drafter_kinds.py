@@ -213,7 +213,10 @@ def check_unsupported(name: str, value: Any, label: str) -> None:
       f'{name}: must be an option of a drafter; did you mean {near[0]!r}? There'
       f' are {", ".join(declared)}.'
     )
-  if value is not None and value != declared[name].default:
+  default = declared[name].default
+  # Arrays have no truth value.
+  is_default = isinstance(value, type(default)) and value == default
+  if value is not None and not is_default:
     raise ValueError(
       f'{name}: is not supported by the drafter {arguments.quote(label)}; it'
       f' applies to {declared[name].applies}.'

@@ -254,7 +254,7 @@ _FORMATS: dict[str, CheckpointFormat] = {
   ),
   'package': CheckpointFormat(
     help='the name of a model in Python packages',
-    matches=lambda name: name in package_index.MODELS,
+    matches=lambda name: name in package_index.MODELS and name not in _BUNDLED,
     make_source=_open_package,
     names=lambda: tuple(package_index.MODELS),
   ),

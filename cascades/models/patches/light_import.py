@@ -27,7 +27,7 @@ def import_checkpoints() -> None:
     return
   with contextlib.suppress(ImportError, AttributeError):
     with _placeholder('tensorflow', Tensor=type('Tensor', (), {})):
-      importlib.import_module('kauldron.typing')
+      import kauldron.typing  # noqa: F401
     with _placeholder('kauldron.train', TrainState=object):
       importlib.import_module('gemma.gm.ckpts')
 
