@@ -158,7 +158,7 @@ def test_pairs_that_will_not_do_are_refused():
     ),
     (
       lambda: sampler.Sampler(verifier, drafter._replace(model=fewer)),
-      'drafter: it gives 100 logits and the verifier 768',
+      'drafter: must have as many logits as the verifier, got 100 and 768',
     ),
     (lambda: sampler.Sampler(verifier), 'drafter: none is given'),
   ):

@@ -34,7 +34,7 @@ class _Few(exact.TableModel):
 
   draft_vocab_ids = (0, 2, 3)
 
-  def tersely(self, params):
+  def split_vocab_ids(self, params):
     draft_vocab_ids = jnp.array(self.draft_vocab_ids)
     return params[:, draft_vocab_ids], draft_vocab_ids
 

@@ -73,7 +73,7 @@ class _Few(_Model):
 
   said = (0, 2, 3)
 
-  def tersely(self, params):
+  def split_vocab_ids(self, params):
     said = jnp.array(self.said)
     return params[:, said], said
 
@@ -483,7 +483,7 @@ def sweep_digests() -> dict[str, str]:
     )
     for curve, of_curve in zip(named, made, strict=True)
   }
-  seeds = [one._arm(curve)[1] for curve in curves]
+  seeds = [one._sampler(curve)[1] for curve in curves]
   return found | {'sweep seeds': digest(seeds)}
 
 
@@ -513,7 +513,7 @@ def tokenizer_digests() -> dict[str, str]:
     tokenizer = tokenizer_training.train(texts, 330, tags)
     frame = turns.require_template(tokenizer)
     # A first turn, one after a finished answer, and one after a cut one.
-    lasts = None, frame.end, 300
+    lasts = None, frame.end_token, 300
     found[f'chat {tags[0]}'] = digest(
       [[frame.encode(tokenizer, x, last) for last in lasts] for x in _WORDS]
     )

@@ -129,5 +129,6 @@ def _unknown(name: NameOrPath) -> ValueError:
   guess = f'did you mean {nearest[0]!r}? ' if nearest else ''
   return ValueError(
     f'model: {arguments.quote(str(name))} is no folder and no known name;'
-    f' {guess}There are {", ".join(names)}; and the formats {listing}.'
+    f' {guess}There are {", ".join(names)}; and files and folders of the'
+    f' formats {", ".join(formats)}.'
   )
