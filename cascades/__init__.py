@@ -67,6 +67,10 @@ def __getattr__(name: str):
   # What moved away says where to: see `tasks.py`.
   if name in ROOMS or name == 'tasks':
     return importlib.import_module(f'cascades.{name}')
+  from cascades import migration
+
+  if new := migration.RENAMED_ATTRIBUTES.get(name):
+    raise AttributeError(f'cascades.{name} was renamed; write cascades.{new}.')
   raise AttributeError(f'module cascades has no attribute {name!r}')
 
 

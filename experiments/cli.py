@@ -8,6 +8,7 @@ import importlib.metadata
 import importlib.util
 import os
 import pathlib
+import re
 import sys
 import tempfile
 import traceback
@@ -19,7 +20,7 @@ import tqdm
 from absl import app, flags, logging
 
 import cascades
-from cascades import compilation
+from cascades import compilation, migration
 from cascades.declarations import Declared, Option, options_of
 from cascades.untrusted import display
 
@@ -145,6 +146,11 @@ def _config_message(error: Exception) -> str | None:
 
 def _sentence(error: Exception) -> str:
   """Returns the sentence for a mistake of the user."""
+  if isinstance(error, flags.Error | AttributeError):
+    # A flag, or a field of a config, that was renamed.
+    for name in migration.RENAMED_OPTIONS:
+      if re.search(rf'\b{name}\b', str(error)):
+        return f'{migration.replacement(name)}'
   if message := _config_message(error):
     return message
   if isinstance(error, OSError) and error.filename and error.strerror:

@@ -109,7 +109,7 @@ def test_errors_name_the_formats(toy_folder, registered):
   for name in ('toy-modle', toy_folder / 'nowhere', toy_folder.parent):
     message = conftest.refused('model', checkpoints.load_model, name)
     for known, entry in _FORMATS.items():
-      # What is there may be of any of them; a wrong name is a long list already.
+      # A wrong name is followed by a long list already.
       is_there = name == toy_folder.parent
       assert known + f' ({entry.help})' * is_there in message
   message = conftest.refused('model', checkpoints.describe, 'toy-modle')

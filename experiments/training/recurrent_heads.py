@@ -255,7 +255,7 @@ Held out, strict, gamma {eval_gamma}, {eval_examples} problems a task:
 {table}
 
 Use: `cascades.Sampler('{verifier}', '{name}')`; several drafts with
-`drafts=4, verification='multi_round'`.
+`DecodingConfig(drafts=4, verification='multi_round')`.
 {terms}"""
 
 

@@ -291,9 +291,8 @@ The weights:
 
 {weights}
 
-Use: `cascades.Sampler('{verifier}', '{drafter}',
-method='learned:{name}')`, with this folder for the name where it is not
-bundled.
+Use: `DecodingConfig(method='learned:{name}')`, with this folder for the name
+where it is not bundled.
 """
 
 

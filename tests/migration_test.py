@@ -1,0 +1,53 @@
+"""Removed names are refused with the names that replace them."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import small
+
+import cascades
+from cascades import migration
+from experiments.sweeps import fields
+
+
+@pytest.mark.parametrize('name', migration.RENAMED_ATTRIBUTES)
+def test_a_renamed_attribute_of_the_package_is_named(name):
+  new = migration.RENAMED_ATTRIBUTES[name]
+  with pytest.raises(AttributeError, match=f'write cascades.{new}'):
+    getattr(cascades, name)
+  assert getattr(cascades, new)
+
+
+@pytest.mark.parametrize(
+  ('options', 'sentence'),
+  [
+    (dict(gamma=2), r'config=DecodingConfig\(gamma=...\)'),
+    (dict(stop_below=0.5), r'parse_spec\(NAME, stop_below=...\)'),
+    (dict(others_say=True), r'parse_spec\(NAME, fill_unselected_logits=...\)'),
+    (dict(gama=2), 'gama: is no argument of Sampler'),
+  ],
+  ids=str,
+)
+def test_an_option_as_an_argument_of_a_sampler_is_refused(options, sentence):
+  with pytest.raises(TypeError, match=sentence):
+    cascades.Sampler(*small.tables(), **options)
+
+
+def test_a_renamed_argument_of_a_request_is_refused():
+  with pytest.raises(TypeError, match='write apply_chat_template'):
+    cascades.Sampler(*small.tables()).sample('x', chat=True)
+
+
+def test_a_renamed_field_and_flag_are_refused():
+  with pytest.raises(ValueError, match=r'write fill_unselected_logits\.$'):
+    fields.check(dict(others_say=True))
+  done = subprocess.run(
+    [sys.executable, '-m', 'experiments.sample', '--others_say', '--prompt=x'],
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode == 2
+  assert re.search(r'write fill_unselected_logits\.\n$', done.stderr)
