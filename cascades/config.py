@@ -198,7 +198,7 @@ class DecodingConfig(Declared):
 
   @property
   def verification_config(self) -> VerificationConfig:
-    """How blocks are verified."""
+    """The kind of verification, its gate and its bonus."""
     return VerificationConfig(self.verification, self.gate, self.bonus)
 
   def to_dict(self) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def paint(pieces: list[str], sources: list[int], colour: bool) -> str:
 
 
 def legend(colour: bool) -> str:
-  """What the colours, or marks, mean."""
+  """Returns the legend of the colours, or of the marks."""
   names = [name for name, _, _ in _STYLES]
   return '  '.join(
     paint([name], [source], colour) for source, name in enumerate(names)

@@ -642,7 +642,7 @@ start
 place
   jnp.arange(scored.shape[0]) => jnp.arange(1, 1 + scored.shape[0])
   jnp.arange(scored.shape[0]) => 0 * jnp.arange(len(scored))
-@@ cascades.sampler.scoring:_Law.distributions 'raw', ('opt', 'token_v1')
+@@ cascades.sampler.scoring:_read_row 'raw', ('opt', 'token_v1')
 model
   logits[-1], logits[0], => logits[0], logits[-1],
   logits[-1], logits[0], => logits[0], logits[0],

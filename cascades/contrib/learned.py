@@ -61,7 +61,7 @@ Feature = Callable[[Distributions], Float[Array, '']]
 
 
 def _at_favourite(probs, of) -> Float[Array, '']:
-  """How likely a token is that is likeliest in `of`; of several, the most."""
+  """Returns the largest probability among the tokens that maximise `of`."""
   # By plain reductions: an argmax is far slower on a CPU.
   return jnp.where(of >= of.max(-1, keepdims=True), probs, 0).max(-1)
 
@@ -182,7 +182,7 @@ class Trained(NamedTuple):
 def fingerprints(
   verifier: checkpoints.Checkpoint, bound_drafter: drafters.BoundDrafter
 ) -> tuple[str | None, str | None]:
-  """What tells two language models from others; None of what is none.
+  """Returns fingerprints of two language models; None of what is none.
 
   Args:
     verifier: The verifier.
@@ -295,7 +295,7 @@ class _Model(Schema):
 
 
 class _Fields(Schema):
-  """What rule.json says."""
+  """The fields of rule.json."""
 
   verifier: _Model
   drafter: _Model
@@ -333,7 +333,7 @@ def load(named: str) -> Method:
 
 
 def _load(named: str, name: str) -> Method:
-  """As `load`, by the name that the method is to have."""
+  """Loads a rule like `load`, under the given name of the method."""
   arguments.file_name('method', named)
   bundled = _ASSETS / named
   folder = bundled if (bundled / FILE).is_file() else pathlib.Path(named)

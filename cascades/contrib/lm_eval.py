@@ -83,7 +83,7 @@ def _sampler(options: Mapping[str, Any]) -> sampler.Sampler:
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-  """What a task asks for; requests that ask for the same are decoded together.
+  """Generation options of a task; equal requests are decoded together.
 
   Attributes:
     max_new_tokens: Most tokens of an answer.
@@ -180,7 +180,7 @@ class CascadesLM(TemplateLM):
 
   @property
   def prefix_token_id(self) -> int:
-    """What a text without a context begins with."""
+    """The token that begins a text without a context."""
     return tokenizers.BOS
 
   @property
@@ -253,7 +253,7 @@ class CascadesLM(TemplateLM):
     requests: list[tuple[tuple[str, str], list[int], list[int]]],
     disable_tqdm: bool = False,
   ) -> list[tuple[float, bool]]:
-    """How likely continuations are, and whether they are the likeliest.
+    """Scores continuations, and tells whether they are greedy.
 
     Args:
       requests: The texts of a context and a continuation, and their token ids.
@@ -269,7 +269,7 @@ class CascadesLM(TemplateLM):
   def loglikelihood_rolling(
     self, requests: list[Instance], disable_tqdm: bool = False
   ) -> list[float]:
-    """How likely whole texts are, in windows of `max_length` where need be.
+    """Scores whole texts, in windows of `max_length` if they are longer.
 
     Args:
       requests: Their `args` are a text.
@@ -306,7 +306,7 @@ class CascadesLM(TemplateLM):
     return counts
 
   def get_model_info(self) -> dict[str, Any]:
-    """What the harness writes into the `config` of its results."""
+    """Returns the entry in the `config` of the harness's results."""
     decoder = self.sampler
     return dict(
       cascades=dict(

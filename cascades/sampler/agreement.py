@@ -113,7 +113,9 @@ def _compare(
 
   def one(row):
     key = jax.random.key(0)
-    proposed = decoding.propose(row, params, sampling, key, step_config)
+    proposed = decoding.propose(
+      row, params, sampling, key, step_config=step_config
+    )
     block = decoding.read_block(row, params, proposed, step_config)
     drafted, gamma = block.draft.tokens[0], step_config.gamma
     logits = jax.vmap(

@@ -273,6 +273,53 @@ def check(
   )
 
 
+class MemoryGuard:
+  """Refuses batches of loaded models that the free memory does not hold.
+
+  Args:
+    verifier: As for `estimate`.
+    drafter: As for `estimate`.
+    gamma: As for `estimate`.
+    mesh: As for `estimate`.
+  """
+
+  def __init__(
+    self,
+    verifier: Described,
+    drafter: Described | None,
+    gamma: int,
+    mesh: tuple[int, int],
+  ):
+    self._models = verifier, drafter
+    self._gamma, self._mesh = gamma, mesh
+    # Counting takes longer than decoding a short answer.
+    self._estimates: dict[tuple[int, int], MemoryEstimate] = {}
+
+  def check(self, batch_size: int, tokens: int) -> None:
+    """Refuses a batch that does not fit.
+
+    Args:
+      batch_size: Rows of the batch.
+      tokens: Most tokens of a sequence, headroom included.
+
+    Raises:
+      ValueError: It does not fit; says which changes would.
+    """
+    slots = batching.bucket(tokens)
+    sizes: Any = dict(batch_size=batch_size, gamma=self._gamma, mesh=self._mesh)
+    key = slots, batch_size
+    if key not in self._estimates:
+      self._estimates[key] = estimate(
+        *self._models, cache_length=slots, **sizes
+      )
+    required = self._estimates[key].without_params
+    free = available(required)
+    if free is not None and required > free:
+      check(
+        *self._models, cache_length=tokens, allocated=True, limit=free, **sizes
+      )
+
+
 def _ways(
   fits: Callable[..., bool],
   both: tuple[Described, Described | None],

@@ -111,7 +111,13 @@ def load_pair(
         'method: drafter_only decodes with the drafter alone, but'
         f" {name} reads the verifier's states; give another method."
       )
-  return Pair(verifier, drafter, bound, tokenizer, mesh)
+  return Pair(
+    verifier=verifier,
+    drafter=drafter,
+    bound_drafter=bound,
+    tokenizer=tokenizer,
+    mesh=mesh,
+  )
 
 
 def _as_spec(drafter: Any) -> Any:

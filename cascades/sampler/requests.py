@@ -30,7 +30,7 @@ class SampleOptions(RequestOptions, total=False):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SampleRequest:
-  """How prompts are to be answered, whatever the prompts.
+  """Options of an answer, whatever the prompt.
 
   Attributes:
     max_new_tokens: Most tokens of an answer.

@@ -86,8 +86,6 @@ class Sampler:
       verifier, drafter, tokenizer, config, mesh_shape=mesh, dtype=dtype
     )
     self.usage = batching.DecodeStats()
-    # By the sizes of a batch.
-    self._memory_estimates: dict[tuple, memory.MemoryEstimate] = {}
     if config.method.bind and config.gamma:
       method = config.method.bind(pair.verifier, pair.bound_drafter)
       config = config.replace(method=method)
@@ -103,6 +101,10 @@ class Sampler:
       verification=config.verification_config,
       drafts=config.drafts,
       tree_size=config.tree_size,
+    )
+    mesh_shape = (1, 1) if pair.mesh is None else tuple(pair.mesh.devices.shape)
+    self._memory_guard = memory.MemoryGuard(
+      *pair.memory_models(), self._step_config.tree_tokens, mesh_shape
     )
 
   @property
@@ -459,34 +461,10 @@ class Sampler:
 
   def _check_memory(self, rows: int, length: int, max_new_tokens: int) -> None:
     """Refuses a batch that the device's memory does not hold."""
-    models, mesh = self._pair.memory_models(), self._pair.mesh
-    mesh_shape = (1, 1) if mesh is None else tuple(mesh.devices.shape)
-    width = batching.width(rows, self.config.batch_size)
-    tokens = length + max_new_tokens + self._step_config.cache_headroom
-    slots = batching.bucket(tokens)
-    gamma = self._step_config.tree_tokens
-    # Counting it takes longer than decoding a short answer.
-    key = slots, width, gamma
-    if key not in self._memory_estimates:
-      self._memory_estimates[key] = memory.estimate(
-        *models,
-        batch_size=width,
-        cache_length=slots,
-        gamma=gamma,
-        mesh=mesh_shape,
-      )
-    required = self._memory_estimates[key].without_params
-    free = memory.available(required)
-    if free is not None and required > free:
-      memory.check(
-        *models,
-        batch_size=width,
-        cache_length=tokens,
-        gamma=gamma,
-        allocated=True,
-        mesh=mesh_shape,
-        limit=free,
-      )
+    self._memory_guard.check(
+      batch_size=batching.width(rows, self.config.batch_size),
+      tokens=length + max_new_tokens + self._step_config.cache_headroom,
+    )
 
   def encode(self, prompt: str, apply_chat_template: bool = False) -> list[int]:
     """Returns the token ids of a prompt that begins a sequence."""

@@ -336,9 +336,7 @@ def _read_rows(decoder, target, requests, *, size, token_fn):
       decoder.sampling_params(),
       schedule=decoder.schedule(max(len(x) for _, x in requests)),
       models=target.models,
-      method=target.method,
-      gate=decoder.config.gate,
-      token_fn=token_fn,
+      evaluation=_Evaluation(target.method, decoder.config.gate, token_fn),
     )
   )
   for i, (context, continuation) in enumerate(requests):
@@ -387,9 +385,21 @@ class _Rows(NamedTuple):
   scored: Int[Array, 'B N']
 
 
-@functools.partial(
-  jax.jit, static_argnames=('models', 'method', 'gate', 'token_fn')
-)
+class _Evaluation(NamedTuple):
+  """A function of the distributions at a token; a static argument.
+
+  Attributes:
+    method: Has the law.
+    gate: Probabilities that rules read: 'raw' or 'processed'.
+    token_fn: See `map_tokens`.
+  """
+
+  method: methods.Method
+  gate: str
+  token_fn: TokenFn
+
+
+@functools.partial(jax.jit, static_argnames=('models', 'evaluation'))
 def _read(
   params: tuple[PyTree, ...],
   rows: _Rows,
@@ -398,9 +408,7 @@ def _read(
   *,
   schedule: Any,
   models: tuple[Any, ...],
-  method: methods.Method,
-  gate: str,
-  token_fn: TokenFn,
+  evaluation: _Evaluation,
 ) -> tuple[tuple[Array, ...], Int[Array, 'B N']]:
   """Applies a function to the distributions at scored tokens.
 
@@ -412,9 +420,7 @@ def _read(
     schedule: Schedule of leniences along the scored tokens; None keeps the
       lenience.
     models: The verifier, and the drafter if the law depends on q.
-    method: Has the law.
-    gate: Probabilities that rules read: 'raw' or 'processed'.
-    token_fn: See `map_tokens`.
+    evaluation: The law and the function.
 
   Returns:
     The function's arrays, [B, N, ...] each, and the model whose logits are no
@@ -426,29 +432,14 @@ def _read(
     lenience=lenience,
     models=models,
     schedule=schedule,
-    law=_Law(method, sampling, gate, token_fn),
+    sampling=sampling,
+    evaluation=evaluation,
   )
   return jax.vmap(row)(rows)
 
 
-class _Law(NamedTuple):
-  """The function of `_read` and what it reads."""
-
-  method: methods.Method
-  sampling: processing.SamplingParams
-  gate: str
-  token_fn: TokenFn
-
-  def distributions(self, logits: Sequence[Array]) -> methods.Distributions:
-    """Makes the distributions of both models' logits, the verifier's first."""
-    # A law that does not depend on q may be given any q.
-    return decoding.distributions(
-      logits[-1], logits[0], self.sampling, gate=self.gate
-    )
-
-
 def _read_row(
-  row: _Rows, *, params, lenience, models, schedule, law: _Law
+  row: _Rows, *, params, lenience, models, schedule, sampling, evaluation
 ) -> tuple[tuple[Array, ...], Int[Array, 'N']]:
   """Reads one row; see `_read`."""
   zero, scored = jnp.zeros((), jnp.int32), row.scored
@@ -459,7 +450,7 @@ def _read_row(
   for model, model_params in zip(models, params, strict=True):
     cache = model.init_cache(model_params, row.tokens.shape[0])
     _, hidden, _ = decoding.read_hidden(
-      model, model_params, cache, row.tokens, zero
+      model, model_params, cache, row.tokens, position=zero
     )
     states.append(hidden[positions])
 
@@ -471,17 +462,22 @@ def _read_row(
       )
     ]
 
+  def distributions(logits):
+    # A law that does not depend on q may be given any q.
+    return decoding.distributions(
+      logits[-1], logits[0], sampling, gate=evaluation.gate
+    )
+
+  method = evaluation.method
   leniences = jnp.broadcast_to(lenience, scored.shape)
   if schedule is not None:
     leniences, _ = schedules.leniences_along_draft(
       schedule,
       schedule.start(row.tokens, row.starts + 1),
       lenience,
-      law.method,
+      method,
       draft=scored[:-1],
-      distributions_at=lambda i: law.distributions(
-        unembed([x[i] for x in states])
-      ),
+      distributions_at=lambda i: distributions(unembed([x[i] for x in states])),
     )
 
   def position_values(args):
@@ -490,8 +486,8 @@ def _read_row(
     logits = unembed(states)
     bad = ~jnp.stack(list(map(processing.is_sound, logits, states)))
     culprit = jnp.where(bad.any(), jnp.argmax(bad) + 1, 0)
-    d = law.distributions(logits)
-    return law.token_fn(law.method, d, lenience, token), culprit
+    d = distributions(logits)
+    return evaluation.token_fn(method, d, lenience, token), culprit
 
   at_once = max(1, MAX_PROBS_AT_ONCE // models[0].vocab_size)
   return jax.lax.map(

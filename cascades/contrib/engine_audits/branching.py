@@ -100,13 +100,13 @@ class _Script:
 
 
 class _Interval:
-  """Where a uniform number is, as far as it was asked."""
+  """An interval that a uniform number is in, as far as it was compared."""
 
   def __init__(self, script: _Script):
     self.low, self.high, self._script = 0.0, 1.0, script
 
   def below(self, threshold: float) -> bool:
-    """Whether it is less than that."""
+    """Decides whether the number is smaller."""
     threshold = min(self.high, max(self.low, threshold))
     width = self.high - self.low
     # Each by a difference of its own: 1 - share would lose what is small.
@@ -204,14 +204,14 @@ class Uniform:
 
 
 def _close(p: Any) -> float:
-  """How far probabilities may sum from 1: as much as NumPy allows."""
+  """Returns the deviation from 1 that NumPy allows a sum of probabilities."""
   of_array = isinstance(p, np.ndarray) and np.issubdtype(p.dtype, np.floating)
   dtypes = [np.float64, p.dtype] if of_array else [np.float64]
   return max(float(np.sqrt(np.finfo(dtype).eps)) for dtype in dtypes)
 
 
 class Generator:
-  """What of `numpy.random.Generator` can be gone through."""
+  """The functions of `numpy.random.Generator` that can be enumerated."""
 
   def __init__(self, script: _Script):
     self._script = script
@@ -265,7 +265,7 @@ class Generator:
     return found if size is None else found.astype(things.dtype)
 
   def multinomial(self, n: int, pvals: Any) -> np.ndarray:
-    """How often each of some things comes, of one draw."""
+    """Draws counts of one multinomial trial."""
     if n != 1:
       raise NotEnumerableError('several are drawn at once')
     return np.eye(len(pvals), dtype=int)[self.choice(len(pvals), p=pvals)]
@@ -297,7 +297,7 @@ def outcomes[Found: Hashable](
 def _calls(
   run: Callable[[Generator], Any], script: _Script, most: int
 ) -> Iterator[tuple[Any, float]]:
-  """What each call returns, and the chance of its answers."""
+  """Yields the result of each call and the probability of its draws."""
   for _ in range(most):
     said = run(Generator(script))
     yield said, script.chance

@@ -140,11 +140,11 @@ class Certificate:
 
   @property
   def passed(self) -> bool:
-    """Whether nothing tells it from the rule."""
+    """True if no test tells the engine from the rule."""
     return self.low == 0
 
   def to_dict(self) -> dict[str, Any]:
-    """As JSON can hold it."""
+    """Returns the result as JSON can hold it."""
     return {'passed': self.passed, 'low': self.low} | plain(
       dataclasses.asdict(self)
     )
@@ -344,7 +344,7 @@ def _unlikely(pi: _Row, q: _Row | None) -> np.ndarray:
 
 
 def _favoured(pi: _Row, q: _Row | None) -> np.ndarray | None:
-  """What the drafter likes more than the law does."""
+  """Returns tokens that are more probable for the drafter than in the law."""
   if q is None:
     return None
   of_q = np.array([q.of(token) or 0.0 for token in pi.tokens.tolist()])
@@ -387,7 +387,7 @@ class _Tally:
       self._more[int(x)] = self._more.get(int(x), 0.0) - prob
 
   def drift(self, wrong: float) -> Drift:
-    """What it came to, with so small a chance to be wrong."""
+    """Returns the verdict at a level of significance."""
     n = self.count
     off = self.hits - self.declared
     worst = None
