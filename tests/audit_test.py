@@ -16,7 +16,7 @@ from cascades import methods, verification
 from cascades.contrib import capping
 from cascades.contrib.engine_audits import engines
 from cascades.methods import caps
-from cascades.proof import audit
+from cascades.proof import audit, law_checks
 
 
 def _method(target=None, **fields):
@@ -132,7 +132,7 @@ def test_a_rule_of_ones_own_is_proven_like_any_other():
 @pytest.mark.slow
 def test_a_law_that_only_sampling_disproves_is_shown(monkeypatch):
   # With the enumeration switched off, the loop tells on the same fault.
-  monkeypatch.setattr(audit, '_enumerate', lambda *_: iter(()))
+  monkeypatch.setattr(law_checks, 'check_law', lambda *_: [])
   # By enumeration, the tables of this seed show it with a z of 41.
   found = audit.audit(_method(residual=_SPEED.residual), [0.3], seed=1)
   failed = [check for check in found.checks if not check.passed]

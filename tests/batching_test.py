@@ -139,7 +139,7 @@ def test_caches_grow_with_their_rows(first, new):
     )
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(batching, '_FIRST', first)
+    patch.setattr(continuous_batching, '_FIRST_NEW_TOKENS', first)
     patch.setattr(batching, 'bucket', lambda n, least=0: n)
     grown, _ = run()
   whole, rooms = run()
@@ -150,7 +150,7 @@ def test_caches_grow_with_their_rows(first, new):
 @pytest.mark.slow
 def test_a_batch_is_narrowed_when_few_rows_are_left():
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(batching, '_TAIL', 1)
+    patch.setattr(continuous_batching, '_NARROW_MIN_TOKENS', 1)
     rows, usage = _run(20, 30, 64)
   assert {job: _said(row) for job, row in rows.items()} == _alone(20, 30)
   assert usage.rows < _run(20, 30, 64)[1].rows
@@ -258,7 +258,7 @@ def test_a_turn_goes_on_where_the_last_one_ended(gamma):
 
 @pytest.mark.slow
 def test_a_turn_may_need_more_room_than_the_last_one_had(monkeypatch):
-  monkeypatch.setattr(batching, '_FIRST', 8)
+  monkeypatch.setattr(continuous_batching, '_FIRST_NEW_TOKENS', 8)
   engine = _engine(stops=(-1,))
   key = jax.random.split(jax.random.key(8), 1)
   ((first, state),) = _turn(engine, None, [1, 2], key, new=60)

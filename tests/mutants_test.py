@@ -445,7 +445,7 @@ after_the_limit: a block goes on past the limit of its row
 @@ cascades.decoding.block_stats:count 1, (-1,)
 bonus_examined: the bonus counts as examined
 -examined=accepted + residual
-+examined=accepted + residual + of(source == BONUS)
++examined=accepted + residual + count_new(source == BONUS)
 
 === decoding_test:test_rows_do_not_depend_on_their_batch
 @@ cascades.decoding.block_stats:record

@@ -15,6 +15,7 @@ the `relaxed_topk` likeliest tokens, and those with p(v) >= max p -
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -47,11 +48,12 @@ class Cap:
     inside = jnp.ones(p.shape, bool)
     if self.delta is not None:
       inside = p >= largest - self.delta
-    if self.top is not None:
+    top = self.top
+    if top is not None:
       # A few plain reductions: a sort of a large vocabulary costs far more.
       # The second condition ends the loop if a broken model returns nan.
       threshold = jax.lax.while_loop(
-        lambda x: ((p >= x).sum() < self.top) & (x > -jnp.inf),
+        lambda x: ((p >= x).sum() < top) & (x > -jnp.inf),
         lambda x: jnp.where(p < x, p, -jnp.inf).max(),
         largest,
       )
@@ -98,8 +100,10 @@ def capped(method: Method) -> Method:
     excess = (pi - capped_pi).sum(-1)
     return capped_pi + excess * normalize(jnp.maximum(0, d.p - capped_pi), d.p)
 
+  deferral_rule: Any = method.rule
+
   def rule(d, lenience):
-    return method.rule(d, lenience) | ~d.cap
+    return deferral_rule(d, lenience) | ~d.cap
 
   return dataclasses.replace(
     from_target(

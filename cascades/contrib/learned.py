@@ -314,7 +314,7 @@ def read(file: pathlib.Path) -> tuple[dict[str, float], Trained]:
   models = said.verifier, said.drafter
   trained = Trained(
     *(model.fingerprint for model in models),
-    names=tuple(model.name for model in models),
+    names=(said.verifier.name, said.drafter.name),
     identity=digest(fields),
   )
   return said.weights, trained

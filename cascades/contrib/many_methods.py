@@ -8,6 +8,7 @@ what proofs of the loop are made with, as loops take long to compile.
 """
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,13 @@ from cascades.proof.tabulated import Table
 
 # Of a `Method`, what is always there.
 _FIELDS = ('acceptance', 'residual', 'law')
+
+
+def _by_field(pick: Callable[[str], Any]) -> dict[str, Any]:
+  """Returns the functions that every method has, by name."""
+  return {name: pick(name) for name in _FIELDS}
+
+
 # Rows whose numbers are nearer than that may be taken for each other, which
 # does no harm where what is said of them differs by less than this.
 _NEAR = 1e-4
@@ -78,7 +86,7 @@ def looked_up(
     # Whether they are to be verified so is for who asks to see.
     single_target=True,
     rule=pick('deferred') if with_rules else None,
-    **{name: pick(name) for name in _FIELDS},
+    **_by_field(pick),
   )
 
 
@@ -207,5 +215,5 @@ def one_of(
     drafter_only=None,
     single_target=all(m.single_target for m, _ in pairs),
     rule=pick('rule') if with_rules else None,
-    **{name: pick(name) for name in _FIELDS},
+    **_by_field(pick),
   )

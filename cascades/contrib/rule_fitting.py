@@ -15,7 +15,7 @@ is a sigmoid, and J its mean over some leniences.
 import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -89,7 +89,7 @@ class Places:
       return value[which]
 
     fields = (field.name for field in dataclasses.fields(self))
-    some = {name: of(getattr(self, name)) for name in fields}
+    some: dict[str, Any] = {name: of(getattr(self, name)) for name in fields}
     return Places(**some | {'weight': some['weight'] / some['weight'].sum()})
 
 

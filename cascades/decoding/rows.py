@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from cascades.decoding import reading
@@ -30,17 +31,17 @@ class Prompts(NamedTuple):
     limits: Length, prompt included, at which each row ends.
   """
 
-  tokens: Int[Array, '*B P']
-  lengths: Int[Array, '*B']
+  tokens: Int[Array | np.ndarray, '*B P']
+  lengths: Int[Array | np.ndarray, '*B']
   keys: jax.Array
-  limits: Int[Array, '*B']
+  limits: Int[Array | np.ndarray, '*B']
 
 
 def _read_prompt(
   state: Row,
-  prompt: Int[Array, 'P'],
-  prompt_length: Int[Array, ''],
-  limit: Int[Array, ''],
+  prompt: Int[Array | np.ndarray, 'P'],
+  prompt_length: Int[Array | np.ndarray, ''],
+  limit: Int[Array | np.ndarray, ''],
   *,
   params: Params,
   models: Models,

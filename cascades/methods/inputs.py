@@ -1,6 +1,7 @@
 """Inputs that a method reads, to refuse options without effect on it."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +39,7 @@ def has_verifier_law(method: Method) -> bool:
 
 def _traced(fn) -> tuple[set[str], tuple[str | None, ...]]:
   """Names the inputs that a function reads, and those that it returns."""
-  row = jax.ShapeDtypeStruct((_SIZE,), jnp.float32)
+  row: Any = jax.ShapeDtypeStruct((_SIZE,), jnp.float32)
   lenience = jax.ShapeDtypeStruct((), jnp.float32)
   try:
     jaxpr = jax.make_jaxpr(fn)(Distributions(*[row] * 5), lenience).jaxpr

@@ -77,7 +77,7 @@ def is_builtin(method: Method) -> bool:
   return entry == method or bool(argument and entry.load and method.identity)
 
 
-def _by_name(method: Method) -> tuple:
+def _by_name(method: Method) -> str | tuple:
   """Pickles a registered method as its name, for another process.
 
   The other process then uses its own registered object, for which its programs

@@ -143,7 +143,7 @@ class Tokenizer:
     ends = itertools.accumulate(map(len, strings), initial=0)
     return [text[a:b] for a, b in itertools.pairwise(ends)]
 
-  def _decode_each(self, ids: Sequence[int]) -> list[str]:
+  def _decode_each(self, ids: Sequence[int] | np.ndarray) -> list[str]:
     """Returns the text that each token adds."""
     texts = []
     decoder = codecs.getincrementaldecoder('utf-8')('replace')

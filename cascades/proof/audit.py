@@ -234,7 +234,8 @@ def _examples(spec: AuditSpec) -> dict[str, np.ndarray]:
   d = exact.draw_distributions('random', seed=spec.seed)
   order = np.argsort(methods.total_variation(d.p, d.q))
   positions = order[[len(order) // 8, len(order) // 2, -len(order) // 8]]
-  q, p = d.q[positions], d.p[positions]
+  q: Any = d.q[positions]
+  p: Any = d.p[positions]
   # Logits of p, most of them above 0.
   d = methods.Distributions(
     q=q, p=p, q_gate=q, p_gate=p, p_logits=np.log(p) + 9

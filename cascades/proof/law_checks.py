@@ -90,7 +90,7 @@ class Evaluation:
 def check_shapes(spec: AuditSpec) -> Check:
   """Checks that each function returns [V], and a rule [] or [V]."""
   name = 'functions give [V]'
-  probs = jax.ShapeDtypeStruct((9,), jnp.float32)
+  probs: Any = jax.ShapeDtypeStruct((9,), jnp.float32)
   d = methods.Distributions(
     q=probs, p=probs, q_gate=probs, p_gate=probs, p_logits=probs
   )

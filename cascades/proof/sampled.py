@@ -48,7 +48,9 @@ def decode_curve(
   longest = -(-max(map(len, prompts)) // 8) * 8
   padded, lengths = batching.pad(prompts, longest)
   paired = isinstance(leniences, np.ndarray)
-  shape = (len(prompts),) if paired else (len(prompts), len(leniences))
+  shape: tuple[int, ...] = (len(prompts),)
+  if not paired:
+    shape = len(prompts), len(leniences)
   params = decoding.Params(*params)
   capacity = new if capacity is None else capacity
   rows = decoding.prefill(
@@ -61,7 +63,8 @@ def decode_curve(
   )
   leniences = np.asarray(leniences, np.float32)
   if not paired:
-    rows = decoding.gather_rows(rows, np.repeat(np.arange(shape[0]), shape[1]))
+    repeated = np.repeat(np.arange(len(prompts)), shape[-1])
+    rows = decoding.gather_rows(rows, repeated)
     leniences = np.tile(leniences, shape[0])
   rows = rows.replace(lenience=leniences)
   rows, _ = decoding.decode(

@@ -83,7 +83,7 @@ def _is_supported(
 def _compare(
   verified: str,
   leniences: Sequence[float],
-  tokens: np.ndarray,
+  tokens: np.ndarray | jax.Array,
   laws: np.ndarray,
 ) -> Check:
   """Compares samples with their laws, by the largest z-score.

@@ -1,5 +1,7 @@
 """Distributions of several kinds, extreme ones too, to test a method on."""
 
+from typing import Any
+
 import numpy as np
 
 from cascades import methods
@@ -56,6 +58,8 @@ def draw_distributions(
   gates = rng.dirichlet(np.ones(size), (2, count))
   # A softmax ignores a constant added to all logits; most are above 0.
   logits = np.log(gates[1]) + rng.uniform(0, 12, (count, 1))
-  return methods.Distributions(
-    q, p, q_gate=gates[0], p_gate=gates[1], p_logits=logits
+  # NumPy arrays, which methods take as well.
+  arrays: Any = dict(
+    q=q, p=p, q_gate=gates[0], p_gate=gates[1], p_logits=logits
   )
+  return methods.Distributions(**arrays)

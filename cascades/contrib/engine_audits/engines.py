@@ -319,7 +319,7 @@ class _Model:
     d = trial_distributions.draw_distributions(
       'random', model.contexts, size, seed, pairs
     )
-    separation.check_distances(d.q, d.p, pairs)
+    separation.check_distances(np.asarray(d.q), np.asarray(d.p), pairs)
     # Gates are what is sampled from: an engine has no other.
     d = d._replace(q_gate=d.q, p_gate=d.p)
     with jax.enable_x64(True):

@@ -191,7 +191,7 @@ def read(path: str | pathlib.Path) -> Iterator[_Block]:
         raise refuse(number, e) from None
 
 
-def _block(number: int, line: bytes) -> _Block:
+def _block(number: int, line: bytes | bytearray) -> _Block:
   said = bounded.parse_json(line)
   needed = {'q', 'p', 'drafts', 'tokens'}
   if not isinstance(said, dict) or not needed <= said.keys():

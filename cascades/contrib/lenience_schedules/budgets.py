@@ -39,6 +39,7 @@ class Budget(ScheduleBase):
 
   def update(self, state, token, cost):
     """Adds the divergence at the token's position."""
+    assert cost is not None
     return state + cost.divergence.astype(state.dtype)
 
 
@@ -66,4 +67,5 @@ class Mismatches(ScheduleBase):
 
   def update(self, state, token, cost):
     """Adds one for a mismatch."""
+    assert cost is not None
     return state + cost.mismatch

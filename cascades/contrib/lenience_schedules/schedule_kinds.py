@@ -54,7 +54,7 @@ def _make_span(inside: bool) -> Callable[[str, TokenLookup | None], Any]:
 
 def _refuse_ramp(method: methods.Method) -> str | None:
   """Explains why a lenience cannot rise from an infinite strict one."""
-  if not math.isinf(method.strict):
+  if method.strict is None or not math.isinf(method.strict):
     return None
   return (
     f'{method.name} is strict at {method.strict}, from where no ramp leads'

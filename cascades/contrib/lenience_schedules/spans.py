@@ -8,6 +8,7 @@ lenience 0.5 with a cap.
 """
 
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool
 
@@ -30,7 +31,7 @@ class Span(ScheduleBase):
 
   start_token: IntScalar
   end_token: IntScalar
-  inside: Bool[Array, ''] | bool
+  inside: Bool[Array, ''] | bool | np.bool_
 
   def start(self, tokens, length):
     """Returns True if the prompt ends inside of a span."""
