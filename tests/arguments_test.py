@@ -39,7 +39,7 @@ def one_width():
 
 
 class _Odd:
-  """Of no kind that anything expects."""
+  """A value that no argument expects."""
 
   def __repr__(self):
     raise RuntimeError('nobody is to say what this is')
@@ -127,7 +127,7 @@ def _some(options):
 
 
 def _answer_or_sentence(run):
-  """What it gives; None where it refuses, in one sentence that names what."""
+  """Returns a call's result, or None if it refuses in one good sentence."""
   try:
     made = run()
   except ValueError as error:

@@ -198,7 +198,7 @@ def _after(kind):
 
 
 def _of_first(kind, fill_unselected_logits, sampling):
-  """What both models say of the first token after the prompt."""
+  """Returns both models' logits of the first token after the prompt."""
   drafter, params = bound_drafter(kind, fill_unselected_logits)
   tokens = expected(kind)['tokens'][:_BEFORE]
   cache, state = _read(kind, tokens)

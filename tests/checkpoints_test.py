@@ -85,7 +85,7 @@ def check_logits(checkpoint: checkpoints.Checkpoint, folder: str) -> None:
 
 
 def like(tree):
-  """What parameters are made of, without their numbers."""
+  """Returns the structure, shapes and dtypes of parameters."""
   return jax.tree.map(lambda x: (x.shape, jnp.dtype(x.dtype)), tree)
 
 
@@ -373,7 +373,7 @@ def test_an_orbax_checkpoint_is_the_model_that_was_saved(
 
 @pytest.fixture
 def catalogue(monkeypatch):
-  """What gemma knows: two models, of which the second is the downloads'."""
+  """Replaces gemma's checkpoints by two, the second in the downloads."""
   found = {
     f'{name}-it': language.from_config(read_config(folder))
     for name, folder in zip(
@@ -646,7 +646,7 @@ def test_a_multimodal_config_may_say_little_of_its_text_part(text):
 
 
 def frequencies(family='gemma3_text', **fields):
-  """Of local and global layers: what positions are turned and divided by."""
+  """Returns rope bases and scales of local and global layers."""
   config = built({'model_type': family, **fields})
   return (
     config.local_base_frequency,

@@ -1,4 +1,4 @@
-"""What every test file needs."""
+"""Set-up and helpers that all test files share."""
 
 import collections
 import contextlib

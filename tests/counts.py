@@ -1,4 +1,4 @@
-"""What must hold between the counts of a record, whatever the method."""
+"""Identities between the counts of a record, for all methods."""
 
 from experiments.records import Record, Trace
 

@@ -99,7 +99,7 @@ def _generate(
 
 
 def greedy(prompt, new, table=_VERIFIER):
-  """What a table's favourites are, one after the other, without the loop."""
+  """Returns the greedy tokens of a table model, without the loop."""
   table, tokens = np.asarray(table), list(prompt)
   for _ in range(new):
     context = _MODEL.context(np.array(tokens), np.arange(len(tokens)))
@@ -108,7 +108,7 @@ def greedy(prompt, new, table=_VERIFIER):
 
 
 def _row(state, row):
-  """What was emitted in one of [rows]."""
+  """Returns the tokens that one of [rows] emitted."""
   row = jax.tree.map(lambda x: x[row], state)
   return row.tokens[row.prompt_length : row.length].tolist()
 
@@ -175,12 +175,12 @@ def pairs_of(config, only=()):
 
 
 def seen_of_model(config, sampling):
-  """What the loop sees in each context, of two table models."""
+  """Returns the distributions of two table models in each context."""
   return exact.table_distributions(_VERIFIER, _DRAFTER, sampling, config.gate)
 
 
 def _law(table, config, gamma):
-  """What the loop should emit, [pairs] + [V] * _NEW, by enumeration."""
+  """Enumerates the law of the loop, [pairs] + [V] * _NEW."""
   if config.bonus == 'target':
     return exact.declared_law(table, _MODEL, _PROMPT, _NEW)
   return exact.emitted_law(table, config, _MODEL, _PROMPT, _NEW, gamma)

@@ -85,14 +85,14 @@ def _run(bound_drafter, method='speed', gamma=3, **options):
 
 
 def _of(table):
-  """What the loop sees of a drafter's table and the verifier's."""
+  """Returns the distributions that the loop sees of two tables."""
   return lambda config, sampling: exact.table_distributions(
     _VERIFIER, table, sampling, config.gate
   )
 
 
 def _of_chain(config, sampling):
-  """As the law of the inner pair has it, which is its q."""
+  """Returns the law of the inner pair, which is the chain's q."""
   inner = exact.table_distributions(_NEAR, _SMALL, sampling)
   q = (
     exact.Table.from_methods([(*_INNER.values(),)], inner)

@@ -412,7 +412,7 @@ def of_table(tmp_path_factory):
 
 
 def _of_head(bound_drafter, text):
-  """What the head of a table draws from after a text."""
+  """Returns the distribution of a table's head after a text."""
   padded = np.zeros(8, np.int32)
   padded[: len(text)] = text
   read = _reader(bound_drafter.drafter, _MODEL)(

@@ -49,7 +49,7 @@ def _token(q, p, drafts, rng, change=None, draw=_chosen):
 
 
 def _block(q, p, drafts, rng, change=None, capped=True, fresh=True):
-  """As a block; its last weight is that of the whole draft where uncapped."""
+  """Verifies a block; without a cap the last weight is the draft's."""
   read, weights, ratios, kept = _reader(q, p, change), [1.0], [], 0
   for i, x in enumerate(drafts):
     of_q, of_p = read('accept', i)

@@ -110,7 +110,7 @@ def _moved(params: Any, number: int) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableCase:
-  """What is decoded of tables, in one compiled loop.
+  """Decodes table models in one compiled loop.
 
   Attributes:
     name: Of the case.
@@ -135,7 +135,7 @@ class TableCase:
   schedule: Any = None
 
   def decode(self, move: int = 0) -> list[list[list]]:
-    """What each row of each point writes, with tables that were moved."""
+    """Returns the tokens of each row of each point, with perturbed tables."""
     step_config = decoding.StepConfig(
       decoding.Models(_MODEL, self.drafter.drafter),
       self.method,
@@ -164,7 +164,7 @@ class TableCase:
     ]
 
   def stable(self) -> list[list[int]]:
-    """Of each point, the rows that stay the same when tables are moved."""
+    """Returns the rows of each point that perturbed tables do not change."""
     want = self.decode()
     same = np.ones((len(self.points), _TRIED), bool)
     for move in range(1, _MOVES + 1):
@@ -362,7 +362,7 @@ def table_cases() -> list['TableCase | SamplerCase']:
 
 @dataclasses.dataclass(frozen=True)
 class SamplerCase:
-  """What a sampler draws: seeds, texts that end answers, forbidden tokens.
+  """Samples with seeds, stop strings and forbidden tokens.
 
   Attributes:
     name: Of the case.
@@ -373,7 +373,7 @@ class SamplerCase:
   points: tuple[tuple[str, int], ...] = (('0', 0), ('large', 2**40 + 3))
 
   def decode(self, move: int = 0) -> list[list[list]]:
-    """What each prompt is answered at each seed, with moved tables."""
+    """Returns samples by prompt and seed, with perturbed tables."""
     tokenizer = cascades.load_model('tiny-drafter').tokenizer
     size = tokenizer.vocab_size
     tables = _moved(
@@ -426,7 +426,7 @@ _WITH = {
 
 
 def _of_assistant() -> list:
-  """What a small random Gemma 4 and its assistant write greedily."""
+  """Decodes a small random Gemma 4 with its assistant, greedily."""
   names = 'hf_gemma4_dense', 'hf_gemma4_dense_assistant'
   folders = (str(FILE.parents[1] / 'fixtures' / name) for name in names)
   sampler = small.sampler(
@@ -437,7 +437,7 @@ def _of_assistant() -> list:
 
 
 def pair_digests() -> dict[str, str]:
-  """What the bundled pair, and its drafters, write greedily."""
+  """Decodes the bundled pair and its drafters, greedily."""
   verifier = cascades.load_model('tiny-verifier')
   found = {'assistant': digest(_of_assistant())}
   for name, options in _WITH.items():
@@ -593,5 +593,5 @@ def write() -> None:
 
 
 def read() -> dict[str, dict]:
-  """What the file holds: `rows` by case, and `digests` by name."""
+  """Returns the content of the file: `rows` by case, `digests` by name."""
   return json.loads(FILE.read_text(encoding='utf-8'))

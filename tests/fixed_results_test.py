@@ -45,7 +45,7 @@ def test_the_rest_is_as_before(part):
 
 
 def test_kept_rows_are_far_from_every_boundary():
-  """Of one case here; of all of them where the file is written."""
+  """Compares one case; the file itself holds all cases."""
   (case,) = (
     case
     for case in fixed_results.table_cases()

@@ -140,7 +140,7 @@ class Format(NamedTuple):
 
 
 def copied(name: str) -> Callable[[pathlib.Path], Any]:
-  """What copies a folder of the fixtures, or a bundled model's."""
+  """Returns a function that copies a fixture's or a bundled folder."""
   source = FIXTURES / name
   source = source if source.exists() else checkpoints.ASSETS / name
   return lambda folder: shutil.copytree(source, folder)

@@ -215,7 +215,7 @@ _PATTERN = 'attention.sliding_window_pattern'
 
 
 def config(said, family='gemma3', layers=6):
-  """What a config.json would say of a file that says this of itself."""
+  """Returns the config.json fields that match a file's metadata."""
   said = _SAID | {'block_count': layers} | said
   fields = {
     name if name.startswith('split.') else f'{family}.{name}': value
@@ -525,7 +525,7 @@ def test_a_tokenizer_json_will_do(tmp_path):
 
 
 def _with_length(length):
-  """Of the first name, which says how long it is."""
+  """Returns the offset of the length of the first name."""
 
   def change(data):
     at = data.index(b'general.architecture') - 8

@@ -37,7 +37,7 @@ def _server() -> subprocess.Popen:
 
 
 def run(module: str, *arguments: str) -> subprocess.CompletedProcess:
-  """What `python -m module arguments` does, in the root of the project."""
+  """Runs `python -m module arguments` in the root of the project."""
   server = _server()
   with tempfile.TemporaryDirectory() as folder:
     out, err = (pathlib.Path(folder) / name for name in ('out', 'err'))

@@ -36,7 +36,7 @@ _NAMES, _PRINTS = ('large', 'small'), ('one', 'other')
 
 
 def _features(qg, pg):
-  """As numpy has them, [rows, F]; of several favourites any will do."""
+  """Computes features in numpy, [rows, F]; ties may go either way."""
   plogp = [x * np.log(np.where(x > 0, x, 1)) for x in (qg, pg)]
   of_q, of_p = (x == x.max(-1, keepdims=True) for x in (qg, pg))
   q_at, p_at = ((x * of).max(-1) for x, of in ((qg, of_p), (pg, of_q)))

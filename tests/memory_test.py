@@ -61,7 +61,7 @@ def ways(message: str) -> list[str]:
 
 
 def option(message: str, name: str) -> int:
-  """What a refusal proposes for an option."""
+  """Returns the value that an error proposes for an option."""
   (way,) = [way for way in ways(message) if way.startswith(name)]
   return int(way.split()[1])
 

@@ -103,7 +103,7 @@ def test_limits_are_exactly_the_verifier_and_the_drafter(name, x64):
 
 
 def _odd_rows():
-  """What the loop may show a method: processed alike, apart, or one-hot."""
+  """Yields distributions of the loop: processed alike, apart, one-hot."""
   logits = 3 * np.random.default_rng(0).standard_normal((2, 32, 9))
   chosen = np.arange(9) == logits[0].argmax(-1)[:, None]
   chosen = np.where(chosen, 0, -np.inf)

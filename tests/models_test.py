@@ -187,7 +187,7 @@ def text(seed: int, length: int) -> np.ndarray:
 
 
 def gemmas_pass(model, params, tokens, **options):
-  """What gemma's module gives of a text, without a cache.
+  """Returns the logits of gemma's module for a text, without a cache.
 
   Of a mixture, its router is given what transformers gives it (see
   `products.intercept_modules`); that this is right, checkpoints_test.py shows.
@@ -288,7 +288,7 @@ def test_rows_of_different_lengths_equal_single_ones(kind):
     single.append(feed(model, params, cache, n, block, 3))
 
   def stack(rows):
-    """As rows of rows, for `vmap` in `vmap`."""
+    """Reshapes rows for nested `vmap`."""
     return jax.tree.map(
       lambda *xs: jnp.stack(xs).reshape(2, 2, *np.shape(xs[0])), *rows
     )
@@ -439,7 +439,7 @@ def test_models_of_equal_configuration_are_one_static_argument():
 
 
 def _run(code: str) -> subprocess.CompletedProcess:
-  """What a process of its own says."""
+  """Returns the output of a separate process."""
   quiet = ('TF_', 'GRPC_', 'ABSL_', 'GLOG_')
   env = {k: v for k, v in os.environ.items() if not k.startswith(quiet)}
   return subprocess.run(

@@ -716,7 +716,7 @@ def _mutants(text: str) -> Iterator[Mutant]:
 
 
 def _change(hunk: str) -> list[str]:
-  """What a hunk takes out, and what it puts in."""
+  """Returns the removed and the added text of a hunk."""
   if hunk[0] == ' ':
     return hunk.strip().split(' => ')
   removed = re.sub(r'^-|^\+.*\n', '', hunk, flags=re.M)

@@ -38,17 +38,17 @@ _WORDS = {*_PARTICIPLES, *_PARTICLES, *_PRIVATE}
 # Names of the list that stay, by file, scope and name, with the reason; while
 # the table is empty, the count alone is capped.
 _ALLOWED: dict[tuple[str, str, str], str] = {}
-_MOST_NAMES = 1175
+_MOST_NAMES = 161
 _MOST_ALLOWED = 150
 
 _OPENERS = 'What How Whether Of As Where Or Who'.split()
 # Offenders that are left, by rule.
-_MOST_OPENERS = {'cascades': 215, 'experiments': 80, 'tests': 60}
+_MOST_OPENERS = {'cascades': 0, 'experiments': 0, 'tests': 0}
 _MOST_LINES_OF_FUNCTION = 60
 _MOST_PARAMETERS = 8
 _MOST_LINES_OF_MODULE = 500
 _MOST_POSITIONAL = 4
-_MOST_SHAPES = 150
+_MOST_SHAPES = 9
 
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -62,7 +62,7 @@ _MEANINGLESS = {('alone', 'method'), ('alone', 'lenience')}
 
 @functools.cache
 def _outcome(**options):
-  """What is decoded with some options, and all that is counted of it."""
+  """Returns tokens and counts of decoding with some options."""
   # So near that whole drafts are kept now and then.
   pair = small.tables(0.2)
   if not options.get('gamma', 1):

@@ -1,4 +1,4 @@
-"""What drafts for a verifier: by name, through the sampler, and refusals."""
+"""Drafters by name, through the sampler, and refusals."""
 
 import dataclasses
 import functools

@@ -91,7 +91,7 @@ def _prose(text: str) -> str:
 
 
 def _anchors(text: str) -> set[str]:
-  """What its headings are called in links."""
+  """Returns the anchors of a page's headings."""
   headings = re.findall(r'^#+ (.*)$', _prose(text), re.M)
   return {
     re.sub(r'[^\w\- ]', '', heading.lower()).replace(' ', '-')
@@ -217,7 +217,7 @@ def _entrants(folder: str) -> list[dict[str, str]]:
 
 
 def _same(shown: str, value: str) -> bool:
-  """Whether a cell shows a value, rounded to the digits that it has."""
+  """Returns True if a cell shows a value, rounded to its digits."""
   if shown == (value or '-'):
     return True
   try:
@@ -228,7 +228,7 @@ def _same(shown: str, value: str) -> bool:
 
 
 def _point(head: list[str], row: list[str], point: dict[str, str]) -> bool:
-  """Whether a row of a table shows a point of summary.csv."""
+  """Returns True if a row of a table shows a point of summary.csv."""
   shown = dict(zip(head, row, strict=True))
   options = {name: point.get(name) or usual for name, usual in _OPTIONS.items()}
   own = [x for name, x in options.items() if x != _OPTIONS[name]]

@@ -94,7 +94,7 @@ SPECS = {
 
 
 def _controlled(n, config=CHOICE, specs=SPECS):
-  """What is found for TokenV3's curve on some examples."""
+  """Returns the result for the curve of TokenV3 on some examples."""
   table = risk.control(make(specs, n=n), config)
   return table.set_index('variant').loc['token_v3']
 

@@ -243,7 +243,7 @@ def test_nobody_is_left_behind(monkeypatch):
 def test_where_something_cannot_be_forbidden_nothing_is_run(
   monkeypatch, tmp_path, old, new, reason
 ):
-  """What a machine would lack is taken out of the process that confines."""
+  """Removes a kernel feature from the process that confines."""
   text = pathlib.Path(confined.__file__).read_text()
   assert old in text
   (tmp_path / 'confined.py').write_text(text.replace(old, new))

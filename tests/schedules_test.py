@@ -44,7 +44,7 @@ def _made(name):
 
 
 def _spec(name, asked, strict):
-  """What a schedule is to do, in plain Python.
+  """A schedule in plain Python.
 
   Gives the lenience after a prompt and what was written, whose tokens are
   (token, divergence, mismatch), as a function.
@@ -83,7 +83,7 @@ def _spec(name, asked, strict):
 
 @functools.cache
 def _rows(method, lenience):
-  """What a method says of every context at a lenience."""
+  """Returns a method's law in every context at a lenience."""
   return exact.Table.from_methods(
     [(methods.METHODS[method], lenience)], _DISTRIBUTIONS
   )

@@ -35,7 +35,7 @@ def _scores(decoder, texts=_EVERY):
 
 
 def _laws(decoder):
-  """Of every two tokens, [4, 4]."""
+  """Returns the probability of each pair of tokens, [4, 4]."""
   logprobs = [score.logprob for score in _scores(decoder)]
   return np.exp(logprobs).reshape(4, 4)
 

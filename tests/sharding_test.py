@@ -316,7 +316,7 @@ def check_loading():
 
 
 def check_parameters_on_hosts():
-  """What is split among hosts is put together again."""
+  """Gathers arrays that are split among hosts."""
   model = gemma()
   random = np.random.default_rng(0)
   params = jax.tree.map(

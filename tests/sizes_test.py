@@ -1,4 +1,4 @@
-"""How large each part of the project may be, in lines of tracked files."""
+"""Limits on the size of each part, in lines of tracked files."""
 
 import pathlib
 import subprocess

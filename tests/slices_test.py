@@ -37,7 +37,7 @@ def make_summary(rows, names=POINTS):
 
 
 def make_frame(rows, names=POINTS):
-  """What `runs.summary` makes of it."""
+  """Returns the summary of a frame of records."""
   summary = make_summary(rows, names)
   return summary.assign(run='', variant=metrics.variants(summary))
 

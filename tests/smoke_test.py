@@ -1,4 +1,4 @@
-"""What a minute shows: each kind of method, a sweep; elsewhere imports, errors.
+"""The smoke tier: a method of each kind, and a sweep of two points.
 
 Every claim here is proven at length elsewhere; this is what to run after each
 edit: `python -m pytest -m smoke`.

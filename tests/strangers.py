@@ -1,4 +1,4 @@
-"""What the tests of strangers' files share: cases and a workdir."""
+"""Cases and a workdir that tests of untrusted files share."""
 
 import pathlib
 from collections.abc import Iterable, Mapping

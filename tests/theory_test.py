@@ -1,4 +1,4 @@
-"""What the papers prove, measured; formulas as they print them, in numpy.
+"""Theorems of the papers, measured; their formulas in numpy.
 
 Leviathan et al. 2023 (arXiv 2211.17192) for the tokens of a block and the
 speed-up; Narasimhan et al. 2025 (arXiv 2405.19261) for the rest.
@@ -173,7 +173,7 @@ def _points(r, loss_q, loss_p, q, p):
 
 
 def _registered(name, leniences, q, p):
-  """Where a rule of the registry defers, [leniences, contexts]."""
+  """Returns where a rule of the registry defers, [leniences, contexts]."""
   rule = methods.METHODS[name].rule
   with jax.enable_x64(True):
     d = methods.Distributions(*(jnp.asarray(x) for x in (q, p, q, p)))

@@ -23,7 +23,7 @@ _TABLES = np.random.default_rng(7).dirichlet(np.full(_V, 0.6), (2, _CONTEXTS))
 
 
 def _context(text):
-  """Of a text: by its last three tokens."""
+  """Returns the context of a text: its last three tokens."""
   at = 0
   for x in text[-3:]:
     at = (at * 11 + x + 1) % _CONTEXTS
@@ -53,7 +53,7 @@ def _written(path, verify, blocks=6000, more=False, most=None, seed=0):
 
 
 def _greedy_on_q(q, p, drafts, rng):
-  """As relaxed acceptance has it: what q likes stays."""
+  """Verifies with relaxed acceptance, which keeps tokens likely under q."""
   for i, x in enumerate(drafts):
     if p[i, x] < 0.3 * p[i].max():
       return [*drafts[:i], rng.choice(_V, p=engines_test._left(q[i], p[i]))]

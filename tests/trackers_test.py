@@ -127,7 +127,7 @@ def _rows(workdir):
 
 
 def _charts(workdir):
-  """What TensorBoard shows: by run and tag, values by step, text or numbers."""
+  """Returns TensorBoard's values by run, tag and step."""
   # TensorBoard looks for this, and does then without TensorFlow.
   sys.modules.setdefault('tensorboard.compat.notf', sys)
   from tensorboard.backend.event_processing import plugin_event_multiplexer

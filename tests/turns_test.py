@@ -178,7 +178,7 @@ def test_a_tokenizer_without_turns_ends_no_turn_and_is_refused():
 
 
 def _config(family, vocab_size):
-  """Of a small model of a family, of so many tokens."""
+  """Returns a small model of a family with so many tokens."""
   if family == 'gemma2':
     return small.config_of(vocab_size, width=8)
   config = small.read_json(small.FIXTURES / f'hf_{family}/config.json')

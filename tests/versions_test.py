@@ -1,4 +1,4 @@
-"""What names the code that results are of."""
+"""Names of the code that gave results."""
 
 import dataclasses
 import functools
@@ -24,7 +24,7 @@ from experiments.tasks import TASKS, Metric
 
 
 def test_the_accepted_source_is_this_one():
-  """Where it fails, what decides results has changed since they were tested."""
+  """Fails if code that decides results changed since they were tested."""
   assert versions.source_hash() == versions.read_accepted().source, (
     'run python -m experiments.accept'
   )

@@ -251,7 +251,7 @@ class TableModel:
     return int(self.context(np.array(text, int), np.arange(len(text))))
 
   def logits(
-    self, params: Logits, tokens: Sequence[int] | Int[Array, 'n']
+    self, params: Logits, tokens: Sequence[int] | Int[Array | np.ndarray, 'n']
   ) -> Float[Array, 'V']:
     """Computes the logits after a whole sequence, without a cache."""
     tokens = jnp.asarray(tokens)

@@ -66,16 +66,7 @@ def load_pair(
     ValueError: A model is absent or does not fit the other, or an option of the
       drafter has no effect.
   """
-  expected = 'a checkpoint from load_model, or a name that it takes'
-  arguments.instance(
-    'verifier', verifier, str | checkpoints.Checkpoint, expected
-  )
-  expected = (
-    "a cascades.models.tokenizers.Tokenizer, or None for the verifier's"
-  )
-  arguments.instance(
-    'tokenizer', tokenizer, tokenizers.Tokenizer | None, expected
-  )
+  _check_types(verifier, tokenizer)
   drafter = _as_spec(drafter)
   has_dtype = isinstance(verifier, str) or (
     isinstance(drafter, drafters.Spec) and drafter.takes_dtype
@@ -117,6 +108,20 @@ def load_pair(
     bound_drafter=bound,
     tokenizer=tokenizer,
     mesh=mesh,
+  )
+
+
+def _check_types(verifier: Any, tokenizer: Any) -> None:
+  """Refuses a verifier or a tokenizer of another type."""
+  expected = 'a checkpoint from load_model, or a name that it takes'
+  arguments.instance(
+    'verifier', verifier, str | checkpoints.Checkpoint, expected
+  )
+  expected = (
+    "a cascades.models.tokenizers.Tokenizer, or None for the verifier's"
+  )
+  arguments.instance(
+    'tokenizer', tokenizer, tokenizers.Tokenizer | None, expected
   )
 
 
