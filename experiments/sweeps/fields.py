@@ -21,18 +21,18 @@ Check = Callable[[str, Any], object]
 _LARGEST_SEED = 2**64 - 1
 
 
-def whole(low: int, high: int = arguments.MAX_INT32) -> Check:
-  """A whole number from low to high."""
+def integer(low: int, high: int = arguments.MAX_INT32) -> Check:
+  """Checks for a whole number from low to high."""
   return lambda name, value: arguments.integer(name, value, low, high)
 
 
 def number(low: float, high: float = math.inf) -> Check:
-  """A number from low to high."""
+  """Checks for a number from low to high."""
   return lambda name, value: arguments.number(name, value, low, high)
 
 
 def text(name: str, value: Any) -> None:
-  """A text that is not empty."""
+  """Refuses all but texts that are not empty."""
   if not isinstance(value, str) or not value:
     raise ValueError(
       f'{name}: {arguments.quote(value)} will not do; give a text.'
@@ -40,23 +40,23 @@ def text(name: str, value: Any) -> None:
 
 
 def name_of_file(name: str, value: Any) -> None:
-  """A text that could be the name of a file."""
+  """Refuses all but texts that could be the name of a file."""
   text(name, value)
   arguments.file_name(name, value)
 
 
 def or_empty(check: Check) -> Check:
-  """The same, or an empty text, which says nothing."""
+  """Also allows an empty text, which leaves the field unset."""
   return lambda name, value: None if value == '' else check(name, value)
 
 
 def flag(name: str, value: Any) -> None:
-  """True or False."""
+  """Refuses all but True and False."""
   arguments.booleans(**{name: value})
 
 
 def choice(*values: str) -> Check:
-  """One of a few texts."""
+  """Checks for one of a few texts."""
 
   def check(name, value):
     if not isinstance(value, str) or value not in values:
@@ -69,12 +69,12 @@ def choice(*values: str) -> Check:
 
 
 def or_none(check: Check) -> Check:
-  """The same, or None."""
+  """Also allows None."""
   return lambda name, value: None if value is None else check(name, value)
 
 
-def several(kind: str, check: Check, count: int | None = None) -> Check:
-  """A list or tuple, of so many values or of any number.
+def list_of(kind: str, check: Check, count: int | None = None) -> Check:
+  """Checks for a list or tuple.
 
   Args:
     kind: What the values are, in words.
@@ -84,9 +84,9 @@ def several(kind: str, check: Check, count: int | None = None) -> Check:
 
   def check_all(name, values):
     if not isinstance(values, list | tuple) or count not in (None, len(values)):
-      wanted = f'a list of {"" if count is None else f"{count} "}{kind}'
+      expected = f'a list of {"" if count is None else f"{count} "}{kind}'
       raise ValueError(
-        f'{name}: {arguments.quote(values)} will not do; give {wanted}.'
+        f'{name}: {arguments.quote(values)} will not do; give {expected}.'
       )
     for value in values:
       check(name, value)
@@ -94,9 +94,9 @@ def several(kind: str, check: Check, count: int | None = None) -> Check:
   return check_all
 
 
-def one_or_several(kind: str, check: Check) -> Check:
-  """A value, or a list of one or more."""
-  each = several(kind, check)
+def one_or_list_of(kind: str, check: Check) -> Check:
+  """Checks for a value, or for a list of one or more."""
+  check_all = list_of(kind, check)
 
   def check_any(name, values):
     if not isinstance(values, list | tuple):
@@ -104,13 +104,13 @@ def one_or_several(kind: str, check: Check) -> Check:
       return
     if not values:
       raise ValueError(f'{name}: the list is empty; give at least one.')
-    each(name, values)
+    check_all(name, values)
 
   return check_any
 
 
 def table(**checks: Check) -> Check:
-  """Fields by name, any of which may be absent; None for none of them."""
+  """Checks fields by name, each optional; None for none of them."""
 
   def check_table(name, value):
     if value is not None:
@@ -128,29 +128,29 @@ REQUIRED = (
 FIELDS: dict[str, Check] = dict(
   verifier=name_of_file,
   drafter=name_of_file,
-  tasks=several('names', text),
-  num_examples=whole(1),
+  tasks=list_of('names', text),
+  num_examples=integer(1),
   # Options of decoding of which a sweep has several values.
   method=name_of_file,
-  lenience=several('numbers', number(-math.inf)),
-  gamma=one_or_several('whole numbers', whole(0)),
+  lenience=list_of('numbers', number(-math.inf)),
+  gamma=one_or_list_of('whole numbers', integer(0)),
   ray=table(
-    address=or_empty(text), cpus=number(0), gpus=number(0), retries=whole(0)
+    address=or_empty(text), cpus=number(0), gpus=number(0), retries=integer(0)
   ),
-  trackers=several('names', text),
-  seed=whole(0, _LARGEST_SEED),
-  clock=whole(0),
+  trackers=list_of('names', text),
+  seed=integer(0, _LARGEST_SEED),
+  clock=integer(0),
   split=text,
   task=table(
     path=or_none(or_empty(name_of_file)),
-    shots=or_none(whole(0)),
-    max_new_tokens=or_none(whole(0)),
+    shots=or_none(integer(0)),
+    max_new_tokens=or_none(integer(0)),
     allow_code_execution=or_none(flag),
   ),
   chat=flag,
   dtype=or_none(choice('bfloat16', 'float32')),
-  mesh=several('whole numbers', whole(1), 2),
-  shard_size=whole(0),
+  mesh=list_of('whole numbers', integer(1), 2),
+  shard_size=integer(0),
   tiny=flag,
 )
 
@@ -181,20 +181,20 @@ def check(config: Mapping[str, Any], complete: bool = False) -> None:
   Raises:
     ValueError: There is one; names it.
   """
-  given = dict(config.items())
-  _check(given, known_fields())
+  values = dict(config.items())
+  _check(values, known_fields())
   for name in REQUIRED if complete else ():
-    if name not in given:
+    if name not in values:
       raise ValueError(
         f'{name}: the config has no such field; begin it with common.sweep().'
       )
 
 
 def _check(
-  given: Mapping[str, Any], checks: Mapping[str, Check], prefix: str = ''
+  values: Mapping[str, Any], checks: Mapping[str, Check], prefix: str = ''
 ) -> None:
   """Checks fields by their names, with what stands before those in errors."""
-  for name, value in given.items():
+  for name, value in values.items():
     if sentence := migration.replacement(f'{name}'):
       raise ValueError(sentence)
     if name not in checks:
