@@ -615,7 +615,9 @@ def test_own_first_layers_draft_as_a_model_of_their_own(kind, drafts, verified):
       shared.tokens[i, 0, :length], own.tokens[i, 0, :length]
     )
   assert decoding.count(own).accepted.sum() > 0
-  with pytest.raises(ValueError, match='layers: 2 will not do; the verifier'):
+  with pytest.raises(
+    ValueError, match='layers: must be from 1 to 1, as the verifier has 2'
+  ):
     model.first_layers(2)
 
 

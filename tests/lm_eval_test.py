@@ -164,7 +164,7 @@ def test_rolling_likelihoods_go_on_window_by_window():
     (dict(verifeir='x'), "model_args: 'verifeir' is not known; there are veri"),
     (dict(pretrained='x'), "model_args: 'pretrained' is not known"),
     (dict(verifier=7), "'7'"),
-    (dict(mesh=2), 'mesh: 2 will not do; give two numbers'),
+    (dict(mesh=2), 'mesh: must be two numbers'),
     (dict(batch_size='many'), "batch_size: must be a whole number, got 'many'"),
     (dict(method='tokenv3'), 'did you mean'),
     (dict(tokenizer='nowhere'), 'tokenizer: nowhere is missing'),
