@@ -84,8 +84,8 @@ def test_weights_and_caches_are_what_arrays_take():
   vocab = loaded[0].model.vocab_size
   block = [jnp.zeros((4, 3, vocab)) for _ in loaded]
   assert need.logits == nbytes(block) + 4 * nbytes(jnp.zeros((4, vocab)))
-  assert need.other == 6 * 96 * 9
-  parts = need.params, need.caches, need.logits, need.other
+  assert need.per_token == 6 * 96 * 9
+  parts = need.params, need.caches, need.logits, need.per_token
   assert need.total == sum(parts)
   # Shapes say as much as arrays.
   described = map(checkpoints.describe, PAIR)

@@ -359,7 +359,7 @@ def test_a_conversation_reads_nothing_twice(real, prompts, gamma, monkeypatch):
 
 @pytest.mark.slow
 def test_where_a_drafter_stops_is_an_option_and_no_model(pair):
-  stopping = [cascades.Sampler(*pair, stop_below=x) for x in (0.2, 0.6)]
+  stopping = [small.sampler(*pair, stop_below=x) for x in (0.2, 0.6)]
   state_of_one = stopping[0].sample('x', max_new_tokens=5, return_state=True)
   stopping[1].sample('y', last_state=state_of_one.state, max_new_tokens=5)
 
