@@ -202,7 +202,7 @@ def _start(load: Callable[[], _Models], stack: contextlib.ExitStack) -> _Peers:
   )
   if config.transformers:
     folder = stack.enter_context(tempfile.TemporaryDirectory())
-    drafter = models.drafters[config.assistant]
+    drafter = models.drafters[config.assistant].loaded_checkpoint()
     for name, model in (('verifier', verifier), ('drafter', drafter)):
       spec[name] = f'{folder}/{name}'
       checkpoints.save_model(spec[name], _with_table(model, verifier))
