@@ -25,6 +25,16 @@ from cascades.verification_config import (
 
 # Default of gamma, where blocks are drafted.
 _GAMMA = 4
+# The conditions of `Option.needs`: an option has an effect if they hold.
+CONDITIONS = {
+  'sampling': 'tokens are drawn, not taken greedily',
+  'drafting': 'gamma is above 0',
+  'blocks': 'the verification makes blocks',
+  'tree': 'a block has several drafts',
+  'gate': "the method reads the gates' probabilities",
+  'lenience': 'the method has a lenience',
+  'deferral': "the method's law is not the verifier's",
+}
 _DRAFTS = ('drafting',)
 _BLOCKS = ('drafting', 'blocks')
 
@@ -216,26 +226,16 @@ class DecodingConfig(Declared):
       ValueError: As for the class.
     """
     declared = options_of(cls)
-    usual = {name: each.default for name, each in declared.items()}
-    unused = without_effect(declared, {**usual, **options})
+    defaults = {name: x.default for name, x in declared.items()}
+    unused = without_effect(declared, {**defaults, **options})
     return cls(**{k: v for k, v in options.items() if k not in unused})
 
 
 def _unmet(options: Mapping[str, Any]) -> dict[str, str]:
-  """Says of each condition that does not hold why it does not.
-
-  The conditions are what `Option.needs` names:
-
-    sampling  tokens are drawn, and not taken greedily
-    drafting  gamma is above 0
-    blocks    the verification makes blocks
-    tree      a block has several drafts
-    gate      the rule reads the gates' probabilities
-    lenience  the method has a lenience
-    deferral  the method's law is not the verifier's
+  """Returns a reason for each of `CONDITIONS` that does not hold.
 
   Args:
-    options: By name, those of a `DecodingConfig`.
+    options: Options of a `DecodingConfig` by name.
   """
   from cascades import methods
   from cascades.methods import inputs, processing, registry
@@ -269,7 +269,7 @@ def _unmet(options: Mapping[str, Any]) -> dict[str, str]:
 def without_effect(
   declared: Mapping[str, Option], config: DecodingConfig | Mapping[str, Any]
 ) -> dict[str, str]:
-  """Names the options that have no effect, and says why.
+  """Returns the options that have no effect, each with the reason.
 
   Args:
     declared: Options, of decoding or of a drafter.

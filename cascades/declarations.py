@@ -82,20 +82,6 @@ class Option:
       )
     return value
 
-  @property
-  def values(self) -> str:
-    """Allowed values in words, for help and tables."""
-    if self.choices:
-      return ' or '.join(self.choices)
-    if self.kind not in (int, float) or (self.low, self.high) == (
-      -math.inf,
-      math.inf,
-    ):
-      return {bool: 'true or false', str: 'text'}.get(self.kind, 'number')
-    if self.high == math.inf:
-      return f'{self.low:g} or more'
-    return f'{self.low:g} to {self.high:g}'
-
 
 def option(default: Any, *, kind: type, help: str, **declaration: Any) -> Any:
   """Returns the dataclass field of an option.

@@ -336,7 +336,8 @@ def test_a_sweep_with_an_assistant_ends_with_a_page(tmp_path, capsys):
     counts.check(record)
   assert sum(record.accepted for record in found) > 0
   page = (tmp_path / 'report/index.html').read_text()
-  assert 'a target holds block by block, and there is no drafter alone' in page
+  sentence = 'the target holds for each block, and there is no drafter alone'
+  assert sentence in page
 
 
 _ORDER = 'masked_embedding.token_ordering'

@@ -56,13 +56,15 @@ def _generate(lm, *arguments):
   ],
 )
 def test_a_task_is_decoded_greedily_unless_it_says_otherwise(asked, processing):
-  how = Generation.of(asked)
+  how = Generation.from_task(asked)
   assert dict(how.processing) == processing
   assert (how.max_new_tokens, how.until) == (256, ())
-  how = Generation.of(asked | dict(until=['\n\n', 'Q:', ''], max_gen_toks=7))
+  how = Generation.from_task(
+    asked | dict(until=['\n\n', 'Q:', ''], max_gen_toks=7)
+  )
   # An empty one would end every answer at once.
   assert (how.max_new_tokens, how.until) == (7, ('\n\n', 'Q:'))
-  assert Generation.of(asked | dict(until='.')).until == ('.',)
+  assert Generation.from_task(asked | dict(until='.')).until == ('.',)
 
 
 def test_greedy_answers_are_the_samplers_up_to_the_stop():

@@ -4,7 +4,7 @@
   capping             which tokens a method may make likelier
   look_ahead          verification that judges a draft by the drafts after it
   learned             a deferral rule that was trained
-  rule_fitting        fits one to the texts of a pair
+  rule_fitting        fits such a rule to texts of a pair
   chains              drafters that have a drafter of their own
   many_methods        methods that stand for many, for proofs
   engine_audits       audits of other engines, by their functions or traces

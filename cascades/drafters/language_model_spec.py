@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from cascades.declarations import option
 from cascades.drafters import drafter_spec
@@ -78,6 +78,14 @@ class LanguageModelSpec(drafter_spec.CheckpointSpec['Checkpoint']):
     if self.checkpoint is not None:
       return self.checkpoint.model, self.checkpoint.params
     return checkpoints.describe(self.require_path(), dtype)
+
+  def load(
+    self, dtype: str | None = None, mesh: 'jax.sharding.Mesh | None' = None
+  ) -> Self:
+    """Returns a spec with the model, divided over the mesh."""
+    spec = super().load(dtype, mesh)
+    checkpoint = spec.loaded_checkpoint().shard(mesh)
+    return dataclasses.replace(spec, checkpoint=checkpoint)
 
   def read_checkpoint(
     self, dtype: str | None, mesh: 'jax.sharding.Mesh | None'

@@ -43,6 +43,14 @@ class Checkpoint(NamedTuple):
   params: language.Params
   tokenizer: tokenizers.Tokenizer
 
+  def shard(self, mesh: jax.sharding.Mesh | None) -> 'Checkpoint':
+    """Returns the checkpoint divided over a mesh; None leaves it as it is."""
+    if mesh is None:
+      return self
+    return self._replace(
+      params=sharding.shard_params(self.model, self.params, mesh)
+    )
+
   def pack(self) -> 'Checkpoint':
     """Returns the checkpoint with matrices in blocks, the order for CPUs."""
     if self.model.is_packed:

@@ -92,7 +92,6 @@ def _token_or_none(field: Any) -> Any:
 
 # Representable in float32.
 _LOWEST_SCORE = -(2.0**99)
-_Token = Annotated[Count | None, pydantic.BeforeValidator(_token_or_none)]
 _Local = Annotated[Count | list[bool], pydantic.BeforeValidator(_to_booleans)]
 
 

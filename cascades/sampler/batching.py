@@ -21,7 +21,7 @@ from cascades.models import sharding
 POLL_INTERVAL_BLOCKS = 8
 # Length that the shortest prompts are padded to, less than caches are: reading
 # so many tokens takes as long as the blocks of a short answer.
-_MIN_PROMPT_LENGTH = 32
+MIN_PROMPT_LENGTH = 32
 # Slots of the smallest cache. Attending to a few more empty slots costs next to
 # nothing; compiling another loop takes longer than many short answers.
 _MIN_CACHE_LENGTH = 256
@@ -243,7 +243,7 @@ class Engine:
 def pad(
   prompts: Sequence[Sequence[int] | np.ndarray],
   max_length: int,
-  smallest: int = _MIN_PROMPT_LENGTH,
+  smallest: int = MIN_PROMPT_LENGTH,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Pads prompts on the right to one size.
 

@@ -30,6 +30,7 @@ from cascades import decoding
 from cascades.decoding import faults
 from cascades.models import sharding
 from cascades.sampler.batching import (
+  MIN_PROMPT_LENGTH,
   POLL_INTERVAL_BLOCKS,
   BatchRequest,
   DecodeStats,
@@ -44,8 +45,6 @@ from cascades.sampler.batching import (
 _FIRST_NEW_TOKENS = 256
 # Tokens that a row may still write for narrower loops to be compiled.
 _NARROW_MIN_TOKENS = 256
-# Padded length of the shortest continuation of a conversation.
-_MIN_PROMPT_LENGTH = 32
 # Tokens that all prompts must begin with to be read once: two passes over fewer
 # tokens take longer than one pass over all.
 _MIN_SHARED_PREFIX = 64
@@ -453,7 +452,7 @@ def _start_single(
   (prompt,), new = request.prompts, request.max_new_tokens
   length = 0 if row is None else int(row.length[0])
   # Padding is read too.
-  read_length = length + bucket(len(prompt), _MIN_PROMPT_LENGTH)
+  read_length = length + bucket(len(prompt), MIN_PROMPT_LENGTH)
   first = engine.cache_length(read_length, min(new, _FIRST_NEW_TOKENS))
   if row is not None:
     first = max(first, row.tokens.shape[-1])

@@ -79,13 +79,10 @@ def load_pair(
   mesh = _make_mesh(mesh_shape)
   if isinstance(verifier, str):
     verifier = checkpoints.load_model(verifier, dtype, mesh)
-  verifier = _placed(verifier, mesh)
+  verifier = verifier.shard(mesh)
   if isinstance(drafter, drafters.Spec):
     check_effects(drafter, config)
     drafter = drafter.load(dtype, mesh)
-  if isinstance(drafter, LanguageModelSpec):
-    checkpoint = _placed(drafter.loaded_checkpoint(), mesh)
-    drafter = dataclasses.replace(drafter, checkpoint=checkpoint)
   tokenizer = tokenizer or verifier.tokenizer
   token_checks.check_tokenizer(verifier, tokenizer)
   if drafter is None and config.gamma:
@@ -132,16 +129,6 @@ def _as_spec(drafter: Any) -> Any:
   if isinstance(drafter, checkpoints.Checkpoint):
     return LanguageModelSpec(checkpoint=drafter)
   return drafter
-
-
-def _placed(
-  checkpoint: checkpoints.Checkpoint, mesh: jax.sharding.Mesh | None
-) -> checkpoints.Checkpoint:
-  """Returns a checkpoint whose parameters are split over the mesh."""
-  if mesh is None:
-    return checkpoint
-  params = sharding.shard_params(checkpoint.model, checkpoint.params, mesh)
-  return checkpoint._replace(params=params)
 
 
 def _make_mesh(shape: tuple[int, int]) -> jax.sharding.Mesh | None:

@@ -19,50 +19,46 @@ from typing import Annotated, Any, NamedTuple
 
 import pydantic
 
+from cascades.config import DecodingConfig
+from cascades.declarations import options_of
 from cascades.plain import digest, plain
 from cascades.untrusted import bounded, schema
-from cascades.verification_config import CONSTANT, NO_CAP, SOURCES, STANDARD
+from cascades.verification_config import CONSTANT, NO_CAP, SOURCES
 from experiments import tasks
 from experiments.records import old_names
 
-# Options of verification and their standard values, by the names of configs.
+# How the name of a curve shows each option that is not at its default.
+_VARIANT_WORDS = {
+  'verification': '{}',
+  'gate': 'gate {}',
+  'bonus': 'bonus {}',
+  'drafts': '{} drafts',
+  'schedule': '{}',
+  'cap': 'cap {}',
+}
+# These options and their defaults, by the names of configs.
 OPTIONS = {
-  **dataclasses.asdict(STANDARD),
-  'drafts': 1,
-  'schedule': CONSTANT,
-  'cap': NO_CAP,
+  name: options_of(DecodingConfig)[name].default for name in _VARIANT_WORDS
 }
 
 
-def variant(
-  method: str,
-  verification: str,
-  gate: str,
-  bonus: str,
-  drafts: int = 1,
-  schedule: str = CONSTANT,
-  cap: str = NO_CAP,
-) -> str:
+def variant(method: str, **options: Any) -> str:
   """Returns the name of a method and of its options that are not standard.
 
   For example 'token_v3', 'token_v3 block', 'diff gate processed',
   'speed bonus verifier', 'opt k_seq 4 drafts', 'token_v3 first:16',
   'token_v2 cap top:3'.
+
+  Args:
+    method: Name of the method.
+    **options: Values of `OPTIONS` by name.
   """
-  words = [method]
-  if verification != OPTIONS['verification']:
-    words.append(verification)
-  if gate != OPTIONS['gate']:
-    words += ['gate', gate]
-  if bonus != OPTIONS['bonus']:
-    words += ['bonus', bonus]
-  if drafts != OPTIONS['drafts']:
-    words.append(f'{drafts} drafts')
-  if schedule != OPTIONS['schedule']:
-    words.append(schedule)
-  if cap != OPTIONS['cap']:
-    words += ['cap', cap]
-  return ' '.join(words)
+  words = [
+    words.format(options[name])
+    for name, words in _VARIANT_WORDS.items()
+    if options.get(name, OPTIONS[name]) != OPTIONS[name]
+  ]
+  return ' '.join([method, *words])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

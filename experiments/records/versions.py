@@ -38,9 +38,12 @@ OBSERVING_MODULES = (
 )
 # Modules outside the library that produce answers and records.
 EXPERIMENT_MODULES = (
-  *('experiments/tasks/', 'experiments/sweeps/plan.py'),
-  *('experiments/sweeps/sequence.py', 'experiments/sweeps/worker.py'),
+  'experiments/tasks/',
+  'experiments/sweeps/curve_plan.py',
   'experiments/sweeps/outcomes.py',
+  'experiments/sweeps/plan.py',
+  'experiments/sweeps/sequence.py',
+  'experiments/sweeps/worker.py',
 )
 
 

@@ -34,9 +34,7 @@ def number(low: float, high: float = math.inf) -> Check:
 def text(name: str, value: Any) -> None:
   """Refuses all but texts that are not empty."""
   if not isinstance(value, str) or not value:
-    raise ValueError(
-      f'{name}: {arguments.quote(value)} will not do; give a text.'
-    )
+    raise ValueError(f'{name}: must be a text, got {arguments.quote(value)}.')
 
 
 def name_of_file(name: str, value: Any) -> None:
@@ -61,8 +59,7 @@ def choice(*values: str) -> Check:
   def check(name, value):
     if not isinstance(value, str) or value not in values:
       raise ValueError(
-        f'{name}: {arguments.quote(value)} will not do; give'
-        f' {" or ".join(values)}.'
+        f'{name}: must be {" or ".join(values)}, got {arguments.quote(value)}.'
       )
 
   return check
@@ -86,7 +83,7 @@ def list_of(kind: str, check: Check, count: int | None = None) -> Check:
     if not isinstance(values, list | tuple) or count not in (None, len(values)):
       expected = f'a list of {"" if count is None else f"{count} "}{kind}'
       raise ValueError(
-        f'{name}: {arguments.quote(values)} will not do; give {expected}.'
+        f'{name}: must be {expected}, got {arguments.quote(values)}.'
       )
     for value in values:
       check(name, value)

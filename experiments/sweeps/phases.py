@@ -30,7 +30,8 @@ from experiments.sweeps import (
   workdirs,
   worker,
 )
-from experiments.sweeps.plan import Curve, Point
+from experiments.sweeps.curve_plan import Curve
+from experiments.sweeps.plan import Point
 
 
 class Sweep:

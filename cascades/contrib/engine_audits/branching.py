@@ -37,7 +37,7 @@ class NotEnumerableError(Exception):
 
 
 class _Script:
-  """Which answers are given in a call, and which are left for later calls.
+  """The answers given in one call, and the branches left for later calls.
 
   Attributes:
     chance: Of all answers so far.

@@ -184,7 +184,7 @@ def certify(
     seed: Of their rows, and of samples.
 
   Raises:
-    ValueError: An argument will not do, or the function returns what no
+    ValueError: An argument is out of its range, or the function returns what no
       verification can.
   """
   method, lenience = declared(rule, lenience)

@@ -266,7 +266,7 @@ def certify(
     lenience: Of the rule; None for the one at which it is strict.
 
   Raises:
-    ValueError: An argument will not do, or the file; says which line.
+    ValueError: An argument is out of its range, or a line is damaged.
   """
   method, lenience = engines.declared(rule, lenience)
   law = _laws(method, lenience)

@@ -1,0 +1,52 @@
+"""Options are declared once, and what is made of the declarations."""
+
+import dataclasses
+import json
+
+import pytest
+
+from cascades import drafters
+from cascades.config import CONDITIONS, DecodingConfig
+from cascades.declarations import Declared, option, options_of
+
+
+def test_every_condition_of_an_option_is_known():
+  declared = options_of(DecodingConfig) | drafters.declared_options()
+  assert {x for o in declared.values() for x in o.needs} == {*CONDITIONS}
+
+
+@pytest.mark.parametrize(
+  'options',
+  [
+    {},
+    dict(method='opt', lenience=0.1, gamma=8, cap='top:3'),
+    dict(verification='k_seq', drafts=3, tree_size=6, top_k=5, top_p=0.5),
+    dict(method='chow', verification='sequential'),
+  ],
+  ids=str,
+)
+def test_a_config_is_that_of_its_dictionary(options):
+  config = DecodingConfig(**options)
+  text = json.dumps(config.to_dict())
+  assert DecodingConfig.from_dict(json.loads(text)) == config
+
+
+def test_a_dictionary_with_another_option_is_refused():
+  with pytest.raises(ValueError, match=r'^gama: DecodingConfig has no such'):
+    DecodingConfig.from_dict(dict(gama=2))
+
+
+def test_a_value_is_checked_as_it_is_declared():
+  @dataclasses.dataclass(frozen=True, kw_only=True)
+  class Spec(Declared):
+    window: int = option(3, kind=int, low=1, high=9, help='Tokens compared.')
+    order: str = option('up', kind=str, choices=('up', 'down'), help='Order.')
+
+  assert Spec().replace(window=4).changed() == {'window': 4}
+  for values, sentence in (
+    (dict(window=0), 'window: must be 1 or more, got 0.'),
+    (dict(window=10), 'window: must be 9 or less, got 10.'),
+    (dict(order='no'), "order: must be 'up' or 'down', got 'no'."),
+  ):
+    with pytest.raises(ValueError, match='^' + sentence):
+      Spec(**values)
