@@ -163,6 +163,10 @@ class Registry[Entry](Mapping[str, Entry]):
     """Returns the entries that are registered or imported so far."""
     return tuple(self._entries.values())
 
+  def core(self) -> dict[str, Entry]:
+    """Returns the entries that the core registers, without any plug-in."""
+    return {name: self._entries[name] for name in self._builtin}
+
   def available(self) -> dict[str, Entry]:
     """Returns all entries by name; warns of plug-ins that cannot be imported.
 

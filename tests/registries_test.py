@@ -231,7 +231,11 @@ CAP = capping.TOP._replace(
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OtherSpec(Spec):
   other_window: int = option(
-    1, kind=int, low=1, help='Tokens compared.', applies='other drafters'
+    5,
+    kind=int,
+    low=1,
+    help='Last tokens that another look-up compares.',
+    applies='other drafters',
   )
 
   def bind(self, verifier):
@@ -320,8 +324,8 @@ _DECODED = """
   for options in named:
     made = DecodingConfig(method='opt', **options)
     assert ('other-package', '1.0') in external_code.used_plugins(made, 'ngram')
-  usual = DecodingConfig()
-  assert not external_code.used_plugins(usual, 'self:2+ngram')
+  standard = DecodingConfig()
+  assert not external_code.used_plugins(standard, 'self:2+ngram')
   assert dict(curve.drafter_options) == {'other_window': 3}
   for mistake in (
     lambda: fields.check(dict(config, other_window=0)),

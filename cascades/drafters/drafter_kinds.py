@@ -12,7 +12,7 @@ no JAX.
 import dataclasses
 import difflib
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from cascades import arguments
@@ -108,7 +108,9 @@ def split_chain(name: str) -> tuple[str, str] | None:
 def kind_of(name: str) -> DrafterKind:
   """Returns the kind of drafter that a name or a folder stands for.
 
-  Language models come last: the folder of any drafter may look like one.
+  Kinds of the core are asked first, so that a plug-in is only imported for a
+  name that none of them claims. Language models come last among them: the
+  folder of any drafter may look like one.
 
   Raises:
     ValueError: No kind claims the name, or several kinds do.
@@ -119,11 +121,9 @@ def kind_of(name: str) -> DrafterKind:
     if kind.claims is None:
       return kind
   arguments.file_name('drafter', name)
-  registered = DRAFTERS.available()
-  claiming = [x for x, kind in registered.items() if (kind.claims or _no)(name)]
-  claiming = [
-    x for x in claiming if not registered[x].is_language_model
-  ] or claiming
+  claiming = _claiming(name, DRAFTERS.core()) or _claiming(
+    name, DRAFTERS.available()
+  )
   if not claiming:
     _refuse_unknown(name)
   if len(claiming) > 1:
@@ -131,11 +131,16 @@ def kind_of(name: str) -> DrafterKind:
       f'drafter: {arguments.quote(name)} must be of one kind, but'
       f' {" and ".join(claiming)} can read it; remove the files of the others.'
     )
-  return registered[claiming[0]]
+  return DRAFTERS[claiming[0]]
 
 
-def _no(name: str) -> bool:
-  return False
+def _claiming(name: str, kinds: Mapping[str, DrafterKind]) -> list[str]:
+  """Returns the kinds that claim a name; language models only if alone."""
+  claiming = [
+    x for x, kind in kinds.items() if kind.claims and kind.claims(name)
+  ]
+  special = [x for x in claiming if not kinds[x].is_language_model]
+  return special or claiming
 
 
 def _refuse_unknown(name: str) -> NoReturn:

@@ -100,12 +100,12 @@ def matching_formats(name: NameOrPath) -> list[str]:
   formats = CHECKPOINT_FORMATS
   if selected := split_format(name)[0]:
     return [selected]
-  builtin = [x for x in formats if formats.is_builtin(x)]
-  matching = [x for x in builtin if formats[x].matches(name)]
+  core = formats.core()
+  matching = [x for x, entry in core.items() if entry.matches(name)]
   return matching or [
     x
     for x, entry in formats.available().items()
-    if x not in builtin and entry.matches(name)
+    if x not in core and entry.matches(name)
   ]
 
 
