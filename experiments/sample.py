@@ -102,7 +102,8 @@ def main() -> None:
   print(f'{counts}.')
   chosen = decoder.config
   variant = records.variant(
-    chosen.method.name, *(getattr(chosen, name) for name in records.OPTIONS)
+    chosen.method.name,
+    **{name: getattr(chosen, name) for name in records.OPTIONS},
   )
   print(
     f'{variant}, lenience {chosen.lenience:g}, gamma'

@@ -296,7 +296,7 @@ def test_copies_and_longer_answers_add_nothing_and_what_is_shared_ends():
 @pytest.mark.slow
 def test_hashes_are_those_of_another_process():
   code = (
-    'import versions_test as t\nfrom experiments.records import outside\n'
+    'import versions_test as t\nfrom experiments.records import external_code\n'
     'print(external_code.hash_external(t._method(t._State({1.5, "x"}))))'
   )
   found = {
