@@ -97,13 +97,13 @@ class Generation:
   processing: tuple[tuple[str, Any], ...]
 
   @classmethod
-  def from_task(cls, asked: Mapping[str, Any]) -> 'Generation':
+  def from_task(cls, task_kwargs: Mapping[str, Any]) -> 'Generation':
     """Reads a task's `generation_kwargs`.
 
     Raises:
       ValueError: One of them is not known.
     """
-    options: dict[str, Any] = {**normalize_gen_kwargs(dict(asked))}
+    options: dict[str, Any] = {**normalize_gen_kwargs(dict(task_kwargs))}
     _check_names('generation_kwargs', options, _GENERATION)
     names = ('temperature', 'top_k', 'top_p')
     processing = {name: options[name] for name in names if name in options}
@@ -216,13 +216,13 @@ class CascadesLM(TemplateLM):
     for i, request_args in enumerate(arguments):
       alike[Generation.from_task(request_args[1])].append(i)
     texts = [''] * len(requests)
-    for how, indices in alike.items():
-      decoder = self._like(dict(how.processing))
+    for generation, indices in alike.items():
+      decoder = self._like(dict(generation.processing))
       answers = decoder.sample(
         [arguments[i][0] for i in indices],
-        max_new_tokens=how.max_new_tokens,
+        max_new_tokens=generation.max_new_tokens,
         seed=self.seed,
-        stop_strings=how.until,
+        stop_strings=generation.until,
       )
       for i, answer in zip(indices, answers, strict=True):
         texts[i] = answer.text
@@ -230,8 +230,8 @@ class CascadesLM(TemplateLM):
         self.cache_hook.add_partial(
           'generate_until', requests[i].args, texts[i]
         )
-    said = ', '.join(f'{k} {round(v, 3)}' for k, v in self.counts.items())
-    _LOG.info('%s: %s', self.sampler.config.method.name, said)
+    summary = ', '.join(f'{k} {round(v, 3)}' for k, v in self.counts.items())
+    _LOG.info('%s: %s', self.sampler.config.method.name, summary)
     return texts
 
   def _like(self, changes: dict[str, Any]) -> sampler.Sampler:
