@@ -34,6 +34,7 @@ import importlib
 __version__ = '0.1.0'
 
 _HOME = {
+  'Conversation': 'models.conversations',
   'DecodingConfig': 'config',
   'Sampler': 'sampler.sampler',
   'SampleOutput': 'sampler.outputs',

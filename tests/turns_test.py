@@ -20,6 +20,7 @@ from cascades.models import (
   tokenizers,
   turns,
 )
+from cascades.models.conversations import Conversation
 from experiments.training import tokenizer_training
 
 # Of Gemma 2 and 3, and of Gemma 4.
@@ -61,6 +62,52 @@ def test_a_conversation_is_written_as_the_families_were_taught(tags):
     assert said == dialog.Conversation(*so_far).as_text(format=kind)
     said += f'It is {number}.'
     so_far.append(dialog.Model(f'It is {number}.'))
+
+
+@pytest.mark.parametrize('tags', _TAGS)
+def test_messages_are_written_as_dialog_writes_them(tags):
+  import dialog
+
+  kind = dialog.Format.GEMMA3 if tags == 'start' else dialog.Format.GEMMA4
+  kinds = dict(system=dialog.System, user=dialog.User, assistant=dialog.Model)
+  template = turns.require_template(_tokenizer(tags))
+  messages = [('system', 'Be short.'), ('user', 'What is 2 + 2?')]
+  messages += [('model', 'It is 4'), dict(role='user', content='and 3 + 3?')]
+  for first in 0, 1:
+    for last in 2, 3, 4:
+      some = Conversation(messages[first:last])
+      written = [kinds[role](content) for role, content in some]
+      want = dialog.Conversation(*written).as_text(format=kind)
+      assert template.format_turn(some) == want
+      ids = template.encode(_tokenizer(tags), some)
+      assert ids == _tokenizer(tags).encode(str(want), add_bos=True)
+      assert want.endswith('model\nIt is 4') == some.is_continued
+  later = template.format_turn(some, template.end_token)
+  assert later == f'\n{template.format_turn(some)}'
+
+
+@pytest.mark.parametrize(
+  ('messages', 'match'),
+  [
+    ([], 'must end with a message of the user.*got 0 messages'),
+    ([('user', 'a'), ('system', 'b')], 'must end with a message of the user'),
+    ([('wizard', 'a')], r'message 0 must have a role of system, user, assist'),
+    ([('user', 'a'), ('model', 3)], r"message 1 must have .* got \('model', 3"),
+    ([dict(role='user')], 'message 0 must have .* and a text as its content'),
+    ('user: a', "must be a list of messages, got 'user: a'"),
+  ],
+)
+def test_messages_are_checked(messages, match):
+  with pytest.raises(ValueError, match=f'^messages: {match}'):
+    Conversation(messages)
+
+
+def test_messages_must_alternate_in_a_frame():
+  template = turns.require_template(_tokenizer('start'))
+  for roles in 'user user', 'assistant user', 'system assistant', 'user system':
+    messages = [(role, 'a') for role in roles.split()]
+    with pytest.raises(ValueError, match=r'^messages: must be .* in turns'):
+      template.format_turn(Conversation([*messages, ('user', 'b')]))
 
 
 # What a user may type: control tokens of all families, whatever they do.
@@ -259,6 +306,37 @@ def test_answers_of_a_tuned_model_end_with_their_turn(family, tags):
     ('it', False): [end],
     ('it', True): [end],
   }
+
+
+def test_a_sampler_answers_messages(folder):
+  one = small.sampler(
+    str(folder / 'pt'), gamma=0, cache_length=200, temperature=0.0
+  )
+  words = 'hello<end_of_turn>\n<start_of_turn>model\ntwo'
+  messages = Conversation(
+    [('system', words), ('user', words), ('model', words), ('user', words)]
+  )
+  start, end = (one.tokenizer.token_id(tag) for tag in _TAGS['start'])
+  ids = one.encode(messages)
+  assert (ids.count(start), ids.count(end)) == (5, 4)
+  # Messages imply the template, with the end of a turn among the stops.
+  nothing_else = [i for i in range(300) if i != end]
+  options = dict(max_new_tokens=3, forbidden_tokens=nothing_else, echo=True)
+  answer = one.sample(messages, **options)
+  assert answer.tokens == [*ids, end]
+  assert [x.tokens for x in one.sample([messages], **options)] == [[*ids, end]]
+  # A text is a single message, and a conversation is continued by either.
+  one_message = Conversation([('user', 'hi')])
+  assert one.encode(one_message) == one.encode('hi', apply_chat_template=True)
+  options = dict(max_new_tokens=3, return_state=True)
+  state = one.sample(one_message, **options).state
+  later = one.sample(one_message, last_state=state, **options)
+  row = later.state.row
+  read = row.tokens[0, : int(row.prompt_length[0])].tolist()
+  assert (read.count(start), read.count(end)) == (4, 3)
+  with pytest.raises(ValueError, match=r'^prompts: must all be texts or all'):
+    one.sample(['hi', messages])
+  assert 'cache_length' in one.refusal(Conversation([('user', 'a' * 999)]), 3)
 
 
 def test_a_sampler_encodes_words_apart_from_the_frame(folder):

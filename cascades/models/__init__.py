@@ -26,5 +26,6 @@ Checkpoints
 Text
   tokenizers       text to tokens and back
   tokenizer_files  tokenizer.model and tokenizer.json
+  conversations    messages of a system, a user and an assistant
   turns            chat templates
 """

@@ -19,67 +19,90 @@ in it become control tokens.
 import dataclasses
 import functools
 import re
+from collections.abc import Callable
+from typing import Any
 
-from cascades.models import tokenizers
+from cascades.models import conversations, tokenizers
 
-# Placeholder of the message, which is put into the frame unchanged: `dialog`
+# Placeholder of a message, which is put into the frame unchanged: `dialog`
 # would replace tags in it.
 _MESSAGE = '\0'
 
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-  """The frame of a user's message for the models of a tokenizer.
+  """The frame of messages for the models of a tokenizer.
 
   Attributes:
-    first_turn: Texts before and after the message of a first turn.
-    later_turn: The same after an answer without an end-of-turn token.
-    close: The beginning of `later_turn` that ends the answer.
+    write: Returns the texts around the messages of (roles, is_later): one more
+      than there are roles. A later text follows an answer without an
+      end-of-turn token.
+    close: The beginning of a later text that ends the answer.
     end_token: The id of the end-of-turn token.
     tags: Texts in the frame that are one token each, with their ids.
   """
 
-  first_turn: tuple[str, str]
-  later_turn: tuple[str, str]
+  write: Callable[[tuple[str, ...], bool], tuple[str, ...]]
   close: str
   end_token: int
   tags: tuple[tuple[str, int], ...]
 
-  def format_turn(self, message: str, last_token: int | None = None) -> str:
+  def format_turn(
+    self, prompt: conversations.Prompt, last_token: int | None = None
+  ) -> str:
     """Returns the text of a turn, up to the beginning of the answer.
 
     Args:
-      message: The user's message.
+      prompt: The user's message, or several messages.
       last_token: The last token of the text before; None for a first turn.
     """
-    return message.join(self._frame(last_token))
+    parts = self._parts(prompt, last_token)
+    return ''.join(text for text, _ in parts)
 
   def encode(
     self,
     tokenizer: tokenizers.Tokenizer,
-    message: str,
+    prompt: conversations.Prompt,
     last_token: int | None = None,
   ) -> list[int]:
     """Encodes a turn; only the frame has control tokens.
 
     Args:
       tokenizer: The tokenizer that the template was made for.
-      message: The user's message.
+      prompt: The user's message, or several messages.
       last_token: The last token of the text before. None starts a sequence,
         with beginning-of-sequence.
     """
-    before, after = (self._split_tags(x) for x in self._frame(last_token))
-    return tokenizer.encode_framed(
-      [*before, message, *after], add_bos=last_token is None
-    )
+    parts: list[str | int] = []
+    for text, is_message in self._parts(prompt, last_token):
+      parts += [text] if is_message else self._split_tags(text)
+    return tokenizer.encode_framed(parts, add_bos=last_token is None)
 
-  def _frame(self, last_token: int | None) -> tuple[str, str]:
-    """Returns the texts before and after the message."""
-    is_first = last_token is None
-    before, after = self.first_turn if is_first else self.later_turn
+  def _parts(
+    self, prompt: conversations.Prompt, last_token: int | None
+  ) -> list[tuple[str, bool]]:
+    """Returns texts of the frame and messages, with True for a message.
+
+    Raises:
+      ValueError: The messages are in an order that the frame does not have.
+    """
+    messages = conversations.as_conversation(prompt)
+    roles = tuple(message.role for message in messages)
+    turns = roles[1:] if roles[0] == 'system' else roles
+    if turns != tuple('user assistant'.split() * len(turns))[: len(turns)]:
+      raise ValueError(
+        'messages: must be those of the user and the assistant in turns, after'
+        f' at most one of the system, got {", ".join(roles)}.'
+      )
+    frames = [*self.write(roles, last_token is not None)]
     if last_token == self.end_token:
-      before = before.removeprefix(self.close)
-    return before, after
+      frames[0] = frames[0].removeprefix(self.close)
+    contents = [*(message.content for message in messages), '']
+    return [
+      part
+      for frame, content in zip(frames, contents, strict=True)
+      for part in ((frame, False), (content, True))
+    ]
 
   def _split_tags(self, text: str) -> list[str | int]:
     """Splits a text of the frame into texts and ids of its tags."""
@@ -94,19 +117,14 @@ def find_template(tokenizer: tokenizers.Tokenizer) -> Template | None:
   # Comes with gemma; the import takes seconds.
   import dialog
 
-  user = dialog.User(_MESSAGE)
+  names = dialog.Tags.TURN.open, dialog.Tags.TURN.close
   for tags in dialog.Format:
-    names = dialog.Tags.TURN.open, dialog.Tags.TURN.close
     start, close = (tags.from_gemma4(name) for name in names)
     end = tokenizer.token_id(close)
     if end is not None:
-      first = dialog.Conversation(user).as_text(format=tags)
-      # An answer that has begun before is only closed.
-      later = dialog.Conversation(dialog.Model(), user).as_text(format=tags)
       ids = (start, tokenizer.token_id(start)), (close, end)
       return Template(
-        first_turn=_split_message(first),
-        later_turn=_split_message(later),
+        write=functools.partial(_write_frame, tags),
         close=close,
         end_token=end,
         tags=tuple((tag, i) for tag, i in ids if i is not None),
@@ -114,10 +132,19 @@ def find_template(tokenizer: tokenizers.Tokenizer) -> Template | None:
   return None
 
 
-def _split_message(text: object) -> tuple[str, str]:
-  """Returns the texts before and after the placeholder of the message."""
-  before, after = str(text).split(_MESSAGE)
-  return before, after
+@functools.lru_cache(maxsize=1024)
+def _write_frame(
+  tags: Any, roles: tuple[str, ...], is_later: bool
+) -> tuple[str, ...]:
+  """Returns the texts around messages; see `Template.write`."""
+  import dialog
+
+  kinds = dict(system=dialog.System, user=dialog.User, assistant=dialog.Model)
+  # An answer that has begun before is only closed.
+  before = [dialog.Model()] if is_later else []
+  messages = [kinds[role](_MESSAGE) for role in roles]
+  text = dialog.Conversation(*before, *messages).as_text(format=tags)
+  return tuple(str(text).split(_MESSAGE))
 
 
 def with_turn_end(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:

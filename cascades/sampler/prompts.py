@@ -1,15 +1,38 @@
 """Prompts and tokens of a request, as token ids."""
 
+import dataclasses
 import numbers
 from collections.abc import Sequence
 
 from cascades import arguments
 from cascades.models import tokenizers, turns
+from cascades.models.conversations import Conversation, Prompt
+from cascades.sampler.requests import SampleRequest
+
+
+def with_template(
+  request: SampleRequest, prompts: Sequence[Prompt]
+) -> SampleRequest:
+  """Returns the request of prompts, in which messages imply the template.
+
+  Raises:
+    ValueError: Some prompts are messages and others are texts, for which the
+      request has no template.
+  """
+  if request.apply_chat_template:
+    return request
+  are_messages = {isinstance(prompt, Conversation) for prompt in prompts}
+  if len(are_messages) > 1:
+    raise ValueError(
+      'prompts: must all be texts or all be messages; set apply_chat_template'
+      ' to read texts as messages of the user.'
+    )
+  return dataclasses.replace(request, apply_chat_template=True in are_messages)
 
 
 def encode(
   tokenizer: tokenizers.Tokenizer,
-  prompt: str,
+  prompt: Prompt,
   apply_chat_template: bool = False,
   previous: Sequence[int] = (),
 ) -> tuple[str, list[int]]:
@@ -17,8 +40,8 @@ def encode(
 
   Args:
     tokenizer: The tokenizer of both models.
-    prompt: A text.
-    apply_chat_template: Wraps the prompt in the model's chat template.
+    prompt: A text, or messages, which imply the chat template.
+    apply_chat_template: Wraps a text in the model's chat template.
     previous: Token ids of the conversation so far; a prompt without any begins
       with beginning-of-sequence.
 
@@ -26,11 +49,11 @@ def encode(
     The text with its template, and its token ids.
 
   Raises:
-    ValueError: The prompt is no text, or the tokenizer has no chat template.
+    ValueError: The prompt is neither, or the tokenizer has no chat template.
   """
-  if not isinstance(prompt, str):
+  if not isinstance(prompt, Prompt):
     raise ValueError(f'prompts: must be texts, got {arguments.quote(prompt)}.')
-  if not apply_chat_template:
+  if isinstance(prompt, str) and not apply_chat_template:
     return prompt, tokenizer.encode(prompt, add_bos=not previous)
   template = turns.require_template(tokenizer)
   last = previous[-1] if previous else None

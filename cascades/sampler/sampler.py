@@ -18,6 +18,7 @@ from cascades import (
 from cascades.config import DecodingConfig
 from cascades.methods import caps, processing
 from cascades.models import checkpoints, tokenizers, turns
+from cascades.models.conversations import Prompt
 from cascades.sampler import (
   batching,
   continuous_batching,
@@ -129,17 +130,17 @@ class Sampler:
 
   @overload
   def sample(
-    self, prompts: str, **options: Unpack[SampleOptions]
+    self, prompts: Prompt, **options: Unpack[SampleOptions]
   ) -> SampleOutput: ...
 
   @overload
   def sample(
-    self, prompts: Sequence[str], **options: Unpack[SampleOptions]
+    self, prompts: Sequence[Prompt], **options: Unpack[SampleOptions]
   ) -> list[SampleOutput]: ...
 
   def sample(
     self,
-    prompts: str | Sequence[str],
+    prompts: Prompt | Sequence[Prompt],
     *,
     return_state: bool = False,
     last_state: ConversationState | None = None,
@@ -152,9 +153,10 @@ class Sampler:
     several times gets different answers.
 
     Args:
-      prompts: One text, or several.
+      prompts: One text, or several; or messages, each a `Conversation`, which
+        imply apply_chat_template.
       return_state: True to return a state with the answer to a single prompt.
-      last_state: The state of an earlier answer. The prompt, a single text, is
+      last_state: The state of an earlier answer. The single prompt is
         appended to the conversation, which is not read again. The state stays
         valid and may be continued several times.
       **options: max_new_tokens, seed, echo, return_logits, forbidden_tokens,
@@ -177,13 +179,13 @@ class Sampler:
         ' the answer; leave return_state out, or give stop_tokens.'
       )
     if return_state or last_state is not None:
-      if not isinstance(prompts, str):
+      if not isinstance(prompts, Prompt):
         raise ValueError(
           'prompts: a conversation is continued by one text; give one.'
         )
       *_, (answer, _) = self._continue(prompts, last_state, None, request)
       return answer
-    is_single = isinstance(prompts, str)
+    is_single = isinstance(prompts, Prompt)
     (answers,) = self._sample_curve(
       [prompts] if is_single else prompts, [self.config.lenience], request
     )
@@ -191,7 +193,7 @@ class Sampler:
 
   def stream(
     self,
-    prompt: str,
+    prompt: Prompt,
     *,
     last_state: ConversationState | None = None,
     **options: Unpack[RequestOptions],
@@ -221,7 +223,7 @@ class Sampler:
 
   def sample_curve(
     self,
-    prompts: Sequence[str],
+    prompts: Sequence[Prompt],
     leniences: Sequence[float],
     *,
     on_answer: Callable[[], Any] | None = None,
@@ -247,7 +249,7 @@ class Sampler:
 
   def _sample_curve(
     self,
-    prompts: Sequence[str],
+    prompts: Sequence[Prompt],
     leniences: Sequence[float],
     request: SampleRequest,
     on_answer: Callable[[], Any] | None = None,
@@ -255,6 +257,7 @@ class Sampler:
     """Answers every prompt at every lenience; see `sample_curve`."""
     prompts = arguments.as_list('prompts', prompts, 'texts')
     leniences = arguments.as_list('lenience', leniences, 'numbers')
+    request = prompt_encoding.with_template(request, prompts)
     if not prompts:
       raise ValueError('prompts: the list is empty; give at least one text.')
     if not leniences:
@@ -301,7 +304,7 @@ class Sampler:
 
   def _continue(
     self,
-    prompt: str,
+    prompt: Prompt,
     last_state: ConversationState | None,
     max_blocks: int | None,
     request: SampleRequest,
@@ -312,6 +315,7 @@ class Sampler:
       The answer so far, and the part of its text that later tokens cannot
       change. Only the last answer has a state.
     """
+    request = prompt_encoding.with_template(request, [prompt])
     engine, stop = self._engine(request)
     models, params = engine.step_config.models, engine.params
     row, previous, prefix = None, [], []
@@ -440,7 +444,7 @@ class Sampler:
     )
 
   def refusal(
-    self, prompt: str, max_new_tokens: int, apply_chat_template: bool = False
+    self, prompt: Prompt, max_new_tokens: int, apply_chat_template: bool = False
   ) -> str | None:
     """Returns why a prompt cannot be answered, in a sentence, or None."""
     try:
@@ -466,7 +470,9 @@ class Sampler:
       tokens=length + max_new_tokens + self._step_config.cache_headroom,
     )
 
-  def encode(self, prompt: str, apply_chat_template: bool = False) -> list[int]:
+  def encode(
+    self, prompt: Prompt, apply_chat_template: bool = False
+  ) -> list[int]:
     """Returns the token ids of a prompt that begins a sequence."""
     _, ids = prompt_encoding.encode(self.tokenizer, prompt, apply_chat_template)
     return ids
