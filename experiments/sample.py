@@ -48,16 +48,16 @@ _STYLES = (
 )
 
 
-def paint(pieces: list[str], sources: list[int], colour: bool) -> str:
-  """The text with its tokens coloured, or marked, by source."""
+def paint(token_strings: list[str], sources: list[int], colour: bool) -> str:
+  """Returns the text with its tokens coloured, or marked, by source."""
   out = []
-  for piece, source in zip(pieces, sources, strict=True):
+  for text, source in zip(token_strings, sources, strict=True):
     _, code, (left, right) = _STYLES[source]
-    if not piece:
+    if not text:
       continue
-    piece = display.printable(piece)
+    text = display.printable(text)
     out.append(
-      f'\x1b[{code}m{piece}\x1b[0m' if colour else f'{left}{piece}{right}'
+      f'\x1b[{code}m{text}\x1b[0m' if colour else f'{left}{text}{right}'
     )
   return ''.join(out)
 
@@ -100,14 +100,14 @@ def main() -> None:
   print(f'\n{legend(colour)}')
   counts = ', '.join(f'{k} {v}' for k, v in answer.counts.items())
   print(f'{counts}.')
-  chosen = decoder.config
+  config = decoder.config
   variant = records.variant(
-    chosen.method.name,
-    **{name: getattr(chosen, name) for name in records.OPTIONS},
+    config.method.name,
+    **{name: getattr(config, name) for name in records.OPTIONS},
   )
   print(
-    f'{variant}, lenience {chosen.lenience:g}, gamma'
-    f' {chosen.gamma}, temperature {chosen.temperature:g}: acceptance rate'
+    f'{variant}, lenience {config.lenience:g}, gamma'
+    f' {config.gamma}, temperature {config.temperature:g}: acceptance rate'
     f' {answer.acceptance_rate:.3f}, {answer.block_efficiency:.2f} tokens per'
     ' verifier call.'
   )

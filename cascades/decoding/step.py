@@ -63,7 +63,7 @@ def _end_at_fault(
   return emission._replace(ends_sequence=ends_sequence), fault
 
 
-def _sources(result: BlockResult) -> Int[Array, 'gamma_1']:
+def _token_sources(result: BlockResult) -> Int[Array, 'gamma_1']:
   """Returns the source of each token of a block."""
   index, verdict = jnp.arange(len(result.tokens)), result.verdict
   return jnp.where(index < verdict.num_accepted, DRAFT, verdict.next_source)
@@ -145,7 +145,7 @@ def step[S: SamplingState](
     step_config=step_config,
   )
   return committed, BlockStats(
-    sources=_sources(result),
+    sources=_token_sources(result),
     deferred=result.verdict.deferred,
     logprobs=result.logprobs,
     logits=result.logits,

@@ -134,12 +134,12 @@ def kind_of(name: str) -> DrafterKind:
   return DRAFTERS[claiming[0]]
 
 
-def _claiming(name: str, kinds: Mapping[str, DrafterKind]) -> list[str]:
+def _claiming(name: str, kinds_by_name: Mapping[str, DrafterKind]) -> list[str]:
   """Returns the kinds that claim a name; language models only if alone."""
   claiming = [
-    x for x, kind in kinds.items() if kind.claims and kind.claims(name)
+    x for x, kind in kinds_by_name.items() if kind.claims and kind.claims(name)
   ]
-  special = [x for x in claiming if not kinds[x].is_language_model]
+  special = [x for x in claiming if not kinds_by_name[x].is_language_model]
   return special or claiming
 
 

@@ -59,14 +59,14 @@ class AxisSplit(NamedTuple):
 
 
 def pack(
-  x: Any, axes: AxisSplit, put: Callable[[Any], Any] = lambda x: x
+  x: Any, axes: AxisSplit, place: Callable[[Any], Any] = lambda x: x
 ) -> Any:
   """Divides a weight into blocks.
 
   Args:
     x: A NumPy or JAX array; a table may be a `tensor_files.TensorHandle`.
     axes: The weight's axes.
-    put: Applied to each array before the next one is made.
+    place: Applied to each array before the next one is made.
 
   Returns:
     [*free axes but the last, blocks, *summed axes, columns]. A table with many
@@ -75,12 +75,12 @@ def pack(
     [*summed axes, *free axes].
   """
   if math.prod(x.shape) < _SMALL:
-    return put(x[:].transpose(*axes.summed, *axes.free))
+    return place(x[:].transpose(*axes.summed, *axes.free))
   *batch, last = axes.free
   size = x.shape[last]
   columns = _block_columns(size)
   if batch or last:
-    return put(_pack(x[:], axes, columns))
+    return place(_pack(x[:], axes, columns))
   # A vocabulary of a prime number of tokens leaves a block that is not full.
   columns = min(columns, _WIDTH)
   full = size - size % columns
@@ -88,7 +88,7 @@ def pack(
   if full < size:
     bounds.append(size)
   parts = [
-    put(_pack(x[i:j], axes, min(columns, j - i)))
+    place(_pack(x[i:j], axes, min(columns, j - i)))
     for i, j in itertools.pairwise(bounds)
   ]
   return tuple(parts) if len(parts) > 1 else parts[0]

@@ -62,7 +62,7 @@ class LanguageModel:
   is_packed: bool = False
 
   def pack(
-    self, params: Params, put: Callable[[Any], Any] = lambda x: x
+    self, params: Params, place: Callable[[Any], Any] = lambda x: x
   ) -> Params:
     """Returns parameters for the same model with `is_packed` set.
 
@@ -70,10 +70,10 @@ class LanguageModel:
 
     Args:
       params: All or some parameters, in gemma's order.
-      put: Applied to each array before the next one is made.
+      place: Applied to each array before the next one is made.
     """
-    pack = functools.partial(blocked_layout.pack, put=put)
-    return self._map_matrices(params, pack, put)
+    pack = functools.partial(blocked_layout.pack, place=place)
+    return self._map_matrices(params, pack, place)
 
   def unpack(self, params: Params) -> Params:
     """Returns parameters in gemma's order, of a model packed or not."""

@@ -94,8 +94,8 @@ def device_put_params(
     (x.dtype for x in jax.tree.leaves(params)), path
   )
 
-  def put(x):
+  def place(x):
     keeps_dtype = dtype is None or np.issubdtype(x.dtype, np.integer)
     return jnp.asarray(x, x.dtype if keeps_dtype else dtype)
 
-  return jax.tree.map(put, params)
+  return jax.tree.map(place, params)

@@ -354,10 +354,10 @@ def _read_weight_map(folder: pathlib.Path) -> dict[str, str] | None:
   fields = read_json(folder / INDEX)
   if fields is None:
     return None
-  where = f'model: {folder / INDEX}'
-  files = _Index.check(fields, where).weight_map
+  location = f'model: {folder / INDEX}'
+  files = _Index.check(fields, location).weight_map
   for name, file in files.items():
-    paths.sibling(folder, file, f'{where}: {arguments.quote(name)}')
+    paths.sibling(folder, file, f'{location}: {arguments.quote(name)}')
   return files
 
 

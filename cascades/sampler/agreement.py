@@ -111,7 +111,7 @@ def _compare(
     row, [B]; and the first fault of each row.
   """
 
-  def one(row):
+  def compare_row(row):
     key = jax.random.key(0)
     proposed = decoding.propose(
       row, params, sampling, key, step_config=step_config
@@ -142,7 +142,7 @@ def _compare(
     ]
     return (drafted, greedy, *probs), length, fault
 
-  return jax.vmap(one, axis_name=decoding.ROWS)(rows)
+  return jax.vmap(compare_row, axis_name=decoding.ROWS)(rows)
 
 
 def agreement(

@@ -89,10 +89,10 @@ def available(enough: float = math.inf) -> int | None:
 def _field(file: pathlib.Path, name: str) -> int | None:
   """Returns the number after a name in a file of names and numbers."""
   try:
-    lines = file.read_text().splitlines()
+    text_lines = file.read_text().splitlines()
   except OSError:
     return None
-  for line in lines:
+  for line in text_lines:
     if line.split()[:1] == [name]:
       return int(line.split()[1])
   return None
@@ -105,10 +105,10 @@ def _free_in_cgroups(enough: float) -> Iterator[int]:
     enough: As for `available`.
   """
   try:
-    lines = (_PROC / 'self/cgroup').read_text().splitlines()
+    text_lines = (_PROC / 'self/cgroup').read_text().splitlines()
   except OSError:
     return
-  for line in lines:
+  for line in text_lines:
     _, controllers, path = line.split(':', 2)
     # What was read of files counts as used, but is given back when needed.
     if not controllers:
@@ -186,12 +186,12 @@ def estimate(
   batches = batch_size, max(1, batch_size // 2)
   caches = logits = 0
   for model, weights, *_ in both:
-    one = jax.eval_shape(
+    row_cache = jax.eval_shape(
       functools.partial(model.init_cache, weights, cache_length)
     )
     for n in batches:
       rows = jax.tree.map(
-        lambda x, n=n: jax.ShapeDtypeStruct((n, *x.shape), x.dtype), one
+        lambda x, n=n: jax.ShapeDtypeStruct((n, *x.shape), x.dtype), row_cache
       )
       caches += _bytes(rows, sharding.rows_layout(rows, abstract_mesh))
     # Logits are float32.

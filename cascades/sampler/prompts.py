@@ -85,13 +85,13 @@ def token_ids(
     option, tokens, 'token ids, or of texts of one token'
   ):
     if isinstance(token, str):
-      pieces = tokenizer.encode(token)
-      if len(pieces) != 1:
+      encoded = tokenizer.encode(token)
+      if len(encoded) != 1:
         raise ValueError(
-          f'{option}: {arguments.quote(token)} is {len(pieces)} tokens; give'
+          f'{option}: {arguments.quote(token)} is {len(encoded)} tokens; give'
           ' texts of one token, or ids.'
         )
-      ids += pieces
+      ids += encoded
       continue
     is_integer = isinstance(token, numbers.Integral)
     if (

@@ -337,7 +337,7 @@ class Sampler:
     self._check_length('prompt', length, request.max_new_tokens)
     self._check_memory(1, length, request.max_new_tokens)
     self.usage = batching.DecodeStats()
-    single = batching.BatchRequest(
+    batch_request = batching.BatchRequest(
       prompts=[np.array(ids, np.int32)],
       keys=keys.of_prompts(request.seed, [previous + ids]),
       leniences=[self.config.lenience],
@@ -346,7 +346,7 @@ class Sampler:
       find_end=stop.find_end,
     )
     for so_far, final in continuous_batching.decode_single(
-      engine, single, row, max_blocks, stats=self.usage
+      engine, batch_request, row, max_blocks, stats=self.usage
     ):
       answer = self._output(so_far, stop, prefix if request.echo else None)
       if final is not None:

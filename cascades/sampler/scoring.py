@@ -120,8 +120,8 @@ def _target(decoder: sampler.Sampler) -> _Target:
 
 def is_language_model(bound_drafter: drafters.BoundDrafter) -> bool:
   """True if a drafter gives the probability of each token of any text."""
-  kinds = drafters.ModelDrafter, drafters.SelfDrafter
-  return isinstance(bound_drafter.drafter, kinds)
+  model_drafters = drafters.ModelDrafter, drafters.SelfDrafter
+  return isinstance(bound_drafter.drafter, model_drafters)
 
 
 def _target_of_both(decoder: sampler.Sampler) -> _Target:

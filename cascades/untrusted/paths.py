@@ -7,7 +7,7 @@ from collections.abc import Collection
 from cascades import arguments
 
 
-def sibling(folder: pathlib.Path, name: object, where: str) -> pathlib.Path:
+def sibling(folder: pathlib.Path, name: object, location: str) -> pathlib.Path:
   """Returns the path of a file in a folder by its plain name.
 
   The file itself may be a link, as in the hub's cache.
@@ -15,7 +15,7 @@ def sibling(folder: pathlib.Path, name: object, where: str) -> pathlib.Path:
   Args:
     folder: The folder of the file that contains the name.
     name: The name.
-    where: The option and the file that contains the name, for errors.
+    location: The option and the file that contains the name, for errors.
 
   Raises:
     ValueError: The name is no text, or leads to another folder.
@@ -28,19 +28,19 @@ def sibling(folder: pathlib.Path, name: object, where: str) -> pathlib.Path:
   )
   if not is_plain:
     raise ValueError(
-      f'{where} must name a file beside it, got {arguments.quote(name)}; fetch'
-      ' it again.'
+      f'{location} must name a file beside it, got {arguments.quote(name)};'
+      ' fetch it again.'
     )
   return folder / str(name)
 
 
-def descendant(folder: pathlib.Path, name: str, where: str) -> pathlib.Path:
+def descendant(folder: pathlib.Path, name: str, location: str) -> pathlib.Path:
   """Returns a path below a folder, without links and '..' on the way.
 
   Args:
     folder: The folder.
     name: A relative path from an untrusted source, with '/' between folders.
-    where: The option, for errors.
+    location: The option, for errors.
 
   Raises:
     ValueError: The name leads out of the folder, or over a link.
@@ -49,36 +49,36 @@ def descendant(folder: pathlib.Path, name: str, where: str) -> pathlib.Path:
   leads_out = {'..', '/', ''} & {*parts} or '\0' in name or '\\' in name
   if not parts or leads_out:
     raise ValueError(
-      f'{where}: {arguments.quote(name)} leads out of {folder}; delete it'
+      f'{location}: {arguments.quote(name)} leads out of {folder}; delete it'
       ' there, or choose another folder.'
     )
   path = folder.joinpath(*parts)
-  check_links(folder, path, where)
+  check_links(folder, path, location)
   return path
 
 
 def check_tree(
-  folder: pathlib.Path, exempt: Collection[str] = (), where: str = 'workdir'
+  folder: pathlib.Path, exempt: Collection[str] = (), location: str = 'workdir'
 ) -> None:
   """Refuses a folder that contains a symbolic link at any depth.
 
   Args:
     folder: The folder; may be a link itself, and need not exist.
     exempt: Folders, relative to it, that may contain links.
-    where: The option, for errors.
+    location: The option, for errors.
 
   Raises:
     ValueError: The folder contains a link.
   """
   for parent, folders, files in os.walk(folder):
     for name in (*folders, *files):
-      check_links(folder, pathlib.Path(parent, name), where)
+      check_links(folder, pathlib.Path(parent, name), location)
     relative = pathlib.Path(parent).relative_to(folder)
     folders[:] = [x for x in folders if (relative / x).as_posix() not in exempt]
 
 
 def check_links(
-  folder: pathlib.Path, path: pathlib.Path, where: str = 'workdir'
+  folder: pathlib.Path, path: pathlib.Path, location: str = 'workdir'
 ) -> None:
   """Refuses a path below a folder that leads over a symbolic link.
 
@@ -87,7 +87,7 @@ def check_links(
   Args:
     folder: The folder, which the user named; may be a link itself.
     path: A path below it.
-    where: The option, for errors.
+    location: The option, for errors.
 
   Raises:
     ValueError: The path, or a folder on the way to it, is a link.
@@ -97,6 +97,6 @@ def check_links(
       return
     if part.is_symlink():
       raise ValueError(
-        f'{where}: {part} is a symbolic link, which is not followed here;'
+        f'{location}: {part} is a symbolic link, which is not followed here;'
         ' replace it by its target.'
       )

@@ -97,23 +97,23 @@ class Schema(pydantic.BaseModel):
 
   @classmethod
   def check(
-    cls, fields: Any, where: str, advice: str = 'fetch it again'
+    cls, fields: Any, location: str, advice: str = 'fetch it again'
   ) -> Self:
     """Returns the fields of a file, each of its type and within its range.
 
     Args:
       fields: The content of the file.
-      where: The option and the file, for errors.
+      location: The option and the file, for errors.
       advice: The advice of the error if the file is refused.
 
     Raises:
-      ValueError: A field has another type or is out of range: `<where>: <field>
-        must be <expected>, got <value>; <advice>.`
+      ValueError: A field has another type or is out of range: `<location>:
+        <field> must be <expected>, got <value>; <advice>.`
     """
     try:
       return cls.parse(fields)
     except ValueError as error:
-      raise ValueError(f'{where}: {error}; {advice}.') from None
+      raise ValueError(f'{location}: {error}; {advice}.') from None
 
   @classmethod
   def parse(cls, fields: Any) -> Self:

@@ -45,8 +45,8 @@ def _shared_prefix_lengths(
   tokens: Int[Array, 'K gamma'], draft: Int[Array, '']
 ) -> Int[Array, 'K']:
   """Counts the leading tokens that each draft shares with one of them."""
-  same = jnp.cumprod((tokens == tokens[draft]).astype(jnp.int32), 1)
-  return same.sum(1)
+  is_shared = jnp.cumprod((tokens == tokens[draft]).astype(jnp.int32), 1)
+  return is_shared.sum(1)
 
 
 class _Walk(NamedTuple):

@@ -418,11 +418,12 @@ def _without_drafter_alone(
   def needs_drafter_alone(curve: Curve) -> bool:
     return curve.baseline_model == 'drafter' or curve.confidence is not None
 
-  dropped = [curve.name for curve in curves if needs_drafter_alone(curve)]
+  left_out = [curve.name for curve in curves if needs_drafter_alone(curve)]
   remaining = [curve for curve in curves if not needs_drafter_alone(curve)]
-  if dropped:
+  if left_out:
     print(
-      f'drafter: {drafter} cannot answer alone; left out {", ".join(dropped)}.',
+      f'drafter: {drafter} cannot answer alone; left out'
+      f' {", ".join(left_out)}.',
       file=sys.stderr,
     )
   if not remaining:
