@@ -39,9 +39,9 @@ class Prompts(NamedTuple):
 
 def _read_prompt(
   state: Row,
-  prompt: Int[Array | np.ndarray, 'P'],
-  prompt_length: Int[Array | np.ndarray, ''],
-  limit: Int[Array | np.ndarray, ''],
+  prompt: Int[Array, 'P'],
+  prompt_length: Int[Array, ''],
+  limit: Int[Array, ''],
   *,
   params: Params,
   models: Models,
@@ -188,9 +188,9 @@ def _start(
   )
   return _read_prompt(
     state,
-    prompt.tokens[1:],
-    prompt.lengths - 1,
-    prompt.limits,
+    jnp.asarray(prompt.tokens[1:]),
+    jnp.asarray(prompt.lengths - 1),
+    jnp.asarray(prompt.limits),
     params=params,
     models=models,
     is_new=True,

@@ -145,11 +145,9 @@ def ratio(
   return jnp.where((q >= 0) & (target >= 0), quotient, 0)
 
 
-def mixture(
-  r: Array | np.floating,
-  q: Float[Array | np.ndarray, 'V'],
-  p: Float[Array | np.ndarray, 'V'],
-) -> Probs:
+def mixture[ArrayT: (Array, np.ndarray)](
+  r: ArrayT | np.floating, q: ArrayT, p: ArrayT
+) -> ArrayT:
   """Computes the target of a rule, q (1 - r) + (sum r q) p, eq. (11).
 
   Args:

@@ -94,6 +94,7 @@ def _compare(
     tokens: [samples, leniences, n], the sampled tokens.
     laws: [leniences] + [V] * n.
   """
+  tokens = np.asarray(tokens)
   scores = [
     np.abs(exact.z_scores(tokens[:, i], law)) for i, law in enumerate(laws)
   ]
