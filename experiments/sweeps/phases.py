@@ -1,4 +1,4 @@
-"""The phases of a sweep: plan, load, decode, collect, report.
+"""The phases of a sweep: plan, open, load, decode, collect, report.
 
 Points that are done stay in the workdir. The same command therefore resumes a
 sweep that was stopped in any way, and ends with the same records.
@@ -76,6 +76,7 @@ class Sweep:
     """
     self.plan()
     with contextlib.ExitStack() as stack:
+      self.open(stack)
       self.load(stack)
       self.decode(on_point)
       self.collect()
@@ -102,15 +103,14 @@ class Sweep:
       self.curves = _without_drafter_alone(self.curves, self.config.drafter)
     self.curves = curve_plan.add_model_baselines(self.curves)
 
-  def load(self, stack: contextlib.ExitStack) -> None:
-    """Opens the workdir and the trackers, and loads the models.
+  def open(self, stack: contextlib.ExitStack) -> None:
+    """Opens the workdir and the trackers.
 
     Args:
       stack: Closes what this phase opens.
 
     Raises:
-      ValueError: The workdir is in use, of another sweep or not writable, or
-        the models cannot be loaded.
+      ValueError: The workdir is in use, of another sweep or not writable.
     """
     self._place()
     self._bar = cli.progress(0, 'loading the models', quiet=self._quiet)
@@ -123,6 +123,16 @@ class Sweep:
       self._tracker_names, self._files, settings, self._say
     )
     stack.callback(self._trackers.close)
+
+  def load(self, stack: contextlib.ExitStack) -> None:
+    """Loads the models, and sets the points and the unit costs.
+
+    Args:
+      stack: Closes what this phase opens.
+
+    Raises:
+      ValueError: The models cannot be loaded.
+    """
     self._launcher = self._launcher_kind.launch(
       self.config, self.curves, self._tasks, self._say
     )
