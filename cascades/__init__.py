@@ -31,7 +31,7 @@ The names below are imported when they are first used, so that importing
 import importlib
 
 # The only source of the package's version; pyproject.toml reads it here.
-__version__ = '0.1.0'
+__version__ = '0.2.0'
 
 _HOME = {
   'Conversation': 'models.conversations',
