@@ -4,7 +4,7 @@ Command: python -m experiments.audit --method=token_v3
 Shows: every check with its largest error, tokens per block, and a picture of
 the target; exit code 1 and the failing row if a check fails.
 
-To audit the verification of another engine, put `verify(q_rows, p_rows,
+To audit the verification of another engine, put `verify(q_probs, p_probs,
 drafts, rng) -> tokens` into a file, as
 `cascades.contrib.engine_audits.engines` has it, and give
 --function=my_engine.py:verify. It is compared with the rule --method ('speed'

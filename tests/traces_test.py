@@ -45,7 +45,7 @@ def _written(path, verify, blocks=6000, more=False, most=None, seed=0):
       tokens = [int(x) for x in said]
       text += tokens
       rows = {
-        name: [traces.row(row, most) for row in of]
+        name: [traces.to_json(row, most) for row in of]
         for name, of in (('q', q if more else q[:_GAMMA]), ('p', p))
       }
       file.write(json.dumps(rows | {'drafts': drafts, 'tokens': tokens}) + '\n')
@@ -117,7 +117,7 @@ def test_a_rule_is_told_from_another(tmp_path):
   assert traces.certify(path, 'chow', 0.5).passed
   assert not traces.certify(path).passed
   _written(path, lenient, blocks=3, most=3)
-  with pytest.raises(ValueError, match='line 1: the law of chow wants rows'):
+  with pytest.raises(ValueError, match='line 1: the law of chow needs the'):
     traces.certify(path, 'chow', 0.5)
 
 
@@ -130,7 +130,7 @@ def test_what_has_no_chance_is_found_once(tmp_path):
   assert not found.passed
   assert found.impossible == ((41, 2),)
   assert found.low == pytest.approx(1 / 41)
-  assert 'line 41 emits token 2, which has no chance' in str(found)
+  assert 'line 41 emits token 2, of probability 0' in str(found)
 
 
 _GOOD = dict(q=[[0.5, 0.5]], p=[[1, 0], [0.2, 0.8]], drafts=[0], tokens=[0, 1])
@@ -139,29 +139,29 @@ _GOOD = dict(q=[[0.5, 0.5]], p=[[1, 0], [0.2, 0.8]], drafts=[0], tokens=[0, 1])
 @pytest.mark.parametrize(
   ('change', 'said'),
   [
-    ('[1, 2]', 'has to be an object with q, p, drafts and tokens'),
+    ('[1, 2]', 'must be an object with q, p, drafts and tokens'),
     ('{"q": 1', 'it is damaged'),
-    (dict(p=[[1, 0]]), 'there are 1 and 1'),
-    (dict(q=1), 'q has to be a list of rows'),
+    (dict(p=[[1, 0]]), 'got 1 and 1'),
+    (dict(q=1), 'q must be a list of dist'),
     (
       dict(q=[{'tokens': [2**70], 'probs': [1], 'rest': 0}]),
-      'a row of q is neither',
+      'of q must be a list of prob',
     ),
-    (dict(q=[[0.5, 0.4]]), 'a row of q sums to 0.9000, not to 1'),
-    (dict(q=[[0.0, 1.0]]), 'draft 0, token 0, has no chance in its q'),
-    (dict(q=[[1.5, -0.5]]), 'a row of q sums to'),
-    (dict(q=[['a', 0.5]]), 'a row of q is neither'),
-    (dict(q=[{'tokens': [0], 'probs': [1]}]), 'a row of q is neither'),
+    (dict(q=[[0.5, 0.4]]), 'of q must have .* got the sum 0.9000'),
+    (dict(q=[[0.0, 1.0]]), 'draft 0, token 0, has probability 0 in q'),
+    (dict(q=[[1.5, -0.5]]), 'of q must have no neg'),
+    (dict(q=[['a', 0.5]]), 'of q must be a list of prob'),
+    (dict(q=[{'tokens': [0], 'probs': [1]}]), 'of q must be a list of prob'),
     (
       dict(q=[{'tokens': [0, 0], 'probs': [0.5, 0.5], 'rest': 0}]),
-      'a row of q has a token twice',
+      'of q lists a token twice',
     ),
-    (dict(tokens=[]), r'\[\] are no drafts of \[0\]'),
-    (dict(tokens=[1, 1]), 'are no drafts of'),
-    (dict(tokens=[1] * 10**5), r'\[(1, ){6}\.\.\.\] are no drafts of'),
-    (dict(tokens=[0, 1, 1]), 'are no drafts of'),
-    (dict(drafts=[-1]), 'drafts has to be a list of token ids'),
-    (dict(drafts=[True]), 'drafts has to be a list of token ids'),
+    (dict(tokens=[]), r'got \[\] for the drafts \[0\]'),
+    (dict(tokens=[1, 1]), 'must be the first drafts'),
+    (dict(tokens=[1] * 10**5), r'got \[(1, ){6}\.\.\.\] for'),
+    (dict(tokens=[0, 1, 1]), 'must be the first drafts'),
+    (dict(drafts=[-1]), 'drafts must be a list of token ids'),
+    (dict(drafts=[True]), 'drafts must be a list of token ids'),
   ],
 )
 def test_a_line_that_is_no_block_is_named(tmp_path, change, said):
@@ -235,7 +235,7 @@ def test_gemmas_own_sampler_keeps_the_law(tmp_path, wrong):
   with path.open('w') as file:
     for of_text, tokens in zip(p, written, strict=True):
       for probs, token in zip(of_text, tokens, strict=True):
-        line = dict(q=[], p=[traces.row(probs, 16)], drafts=[])
+        line = dict(q=[], p=[traces.to_json(probs, 16)], drafts=[])
         file.write(json.dumps(line | {'tokens': [int(token)]}) + '\n')
   found = traces.certify(path)
   assert found.blocks == rows * new

@@ -1,8 +1,8 @@
-"""Audits of other engines: whether somebody's verification keeps a law.
+"""Audits of other engines: tests that a verification emits a declared law.
 
-  engines    of a function that verifies blocks
-  traces     of what an engine wrote down of its blocks
-  branching  every way that a function's random numbers can fall
+  engines    audits a function that verifies blocks
+  traces     audits recorded blocks of an engine
+  branching  enumerates all random draws of a function
 
 The command is `python -m experiments.audit`, with --function or --trace.
 """

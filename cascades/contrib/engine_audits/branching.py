@@ -1,21 +1,21 @@
-"""A random generator that goes through everything it could say.
+"""Exact output distributions of functions that draw random numbers.
 
-A function that draws random numbers and looks at them is called over and over:
-where it asks whether a uniform number is less than a threshold, both answers
-come in turn, each with its chance, and the number is in a smaller interval from
-then on. So the law of what the function returns is known, and not estimated;
-a number that is looked at twice is the same number.
+`outcomes` calls a function repeatedly with a `Generator` that enumerates its
+draws. Each comparison of a uniform number with a threshold has two outcomes;
+separate calls follow each of them, with its probability, and restrict the
+number to the part of [0, 1] on that side of the threshold. A later comparison
+of the same number is conditional on that part. The sum over all calls is the
+exact law of the function's return value.
 
-What can be asked is what verification is made of: `random`, `uniform`,
-`choice` of numbers and `multinomial` of one; of a uniform number, sums and
-products with numbers, and comparisons with them. Whoever asks for more gets
-`NotEnumerableError`.
+Supported are the draws of speculative verification: `random`, `uniform`,
+`choice`, and `multinomial` with n = 1; and, on a uniform number, sums and
+products with constants and comparisons with constants. Every other operation
+raises `NotEnumerableError`.
 
-A branch whose probability is rounding is no branch: the float64 cumulative sum
-of a row ends near 1 and not at 1, and no generator draws the number between.
-Branches of at most `ROUNDING` are dropped, until together they have the
-probability `MOST_DROPPED`; what is dropped is missing in the law. So no branch
-is hidden that could change a law by more than that.
+Rounding creates outcomes that no generator draws: a float64 cumulative sum of
+probabilities ends near 1, not at 1. Outcomes with a probability of at most
+`ROUNDING` are therefore dropped, up to a total probability of `MAX_DROPPED`.
+An error of a law is underestimated by at most that much.
 """
 
 import math
@@ -24,94 +24,96 @@ from typing import Any
 
 import numpy as np
 
-# Largest probability of a branch that float64 rounding can make. Sums of
-# thousands of probabilities are exact to 1e-13; float32 is not meant, for its
-# sums are off by 1e-7, and a generator does draw numbers there.
+# Largest probability of an outcome that float64 rounding can create. A float64
+# sum of thousands of probabilities is exact to 1e-13. float32 sums are exact
+# only to 1e-7, and generators do draw numbers in that gap.
 ROUNDING = 1e-12
-# Largest total probability of the branches that are dropped.
-MOST_DROPPED = 1e-10
+# Largest total probability of dropped outcomes.
+MAX_DROPPED = 1e-10
 
 
 class NotEnumerableError(Exception):
-  """Something was asked that has too many answers to go through."""
+  """A draw or an operation has outcomes that cannot be enumerated."""
 
 
-class _Script:
-  """The answers given in one call, and the branches left for later calls.
+class _OutcomeTree:
+  """A depth-first walk through the outcomes of a function's draws.
 
   Attributes:
-    chance: Of all answers so far.
-    dropped: Total probability of the branches that were dropped as rounding.
+    prob: Probability of the outcomes of the current call so far.
+    dropped_prob: Total probability of the outcomes dropped as rounding.
   """
 
   def __init__(self):
-    self._answers: list[int] = []
+    # Of each draw: the current outcome, its probability, and the outcomes that
+    # later calls follow.
+    self._outcomes: list[int] = []
+    self._probs: list[float] = []
     self._open: list[list[tuple[int, float]]] = []
-    self._chances: list[float] = []
-    self._next = 0
-    self.chance = 1.0
-    self.dropped = 0.0
+    self._depth = 0
+    self.prob = 1.0
+    self.dropped_prob = 0.0
 
-  def ask(self, chances: list[float], scale: float = 1.0) -> int:
-    """An answer's number; those without a chance are never given.
+  def draw(self, probs: list[float], width: float = 1.0) -> int:
+    """Returns the outcome that the current call follows at its next draw.
 
     Args:
-      chances: Of each answer, given all answers before.
-      scale: Probability of what the answers divide: a `Uniform` that was
-        compared before is in an interval of this width. Rounding is absolute,
-        so that it is the width of an answer that is compared with `ROUNDING`.
+      probs: Probability of each outcome given all earlier draws; outcomes of
+        probability 0 never occur.
+      width: Width of the interval that the outcomes divide. Rounding errors are
+        absolute, so `ROUNDING` bounds probability times width.
     """
-    if self._next == len(self._answers):
-      first, *others = self._kept(chances, scale)
-      self._answers.append(first[0])
-      self._chances.append(first[1])
-      self._open.append(others)
-    at = self._next
-    self._next += 1
-    self.chance *= self._chances[at]
-    return self._answers[at]
+    if self._depth == len(self._outcomes):
+      (outcome, prob), *later = self._significant(probs, width)
+      self._outcomes.append(outcome)
+      self._probs.append(prob)
+      self._open.append(later)
+    depth = self._depth
+    self._depth += 1
+    self.prob *= self._probs[depth]
+    return self._outcomes[depth]
 
-  def _kept(
-    self, chances: list[float], scale: float
+  def _significant(
+    self, probs: list[float], width: float
   ) -> list[tuple[int, float]]:
-    """Answers that are gone through, and their chances; at least one."""
-    possible = [(i, c) for i, c in enumerate(chances) if c > 0]
-    likeliest = max(c for _, c in possible)
-    kept = []
-    for i, c in possible:
-      lost = self.chance * c
-      is_rounding = c * scale <= ROUNDING and c < likeliest
-      if is_rounding and self.dropped + lost <= MOST_DROPPED:
-        self.dropped += lost
+    """Returns outcomes and probabilities, without rounding; at least one."""
+    possible = [(i, prob) for i, prob in enumerate(probs) if prob > 0]
+    max_prob = max(prob for _, prob in possible)
+    significant = []
+    for i, prob in possible:
+      joint_prob = self.prob * prob
+      is_rounding = prob * width <= ROUNDING and prob < max_prob
+      if is_rounding and self.dropped_prob + joint_prob <= MAX_DROPPED:
+        self.dropped_prob += joint_prob
       else:
-        kept.append((i, c))
-    return kept
+        significant.append((i, prob))
+    return significant
 
-  def rewind(self) -> bool:
-    """Makes the next call another one; whether there is any."""
+  def next_call(self) -> bool:
+    """Moves to the next unexplored outcome; False if none is left."""
     while self._open and not self._open[-1]:
-      for kept in (self._open, self._answers, self._chances):
-        kept.pop()
+      for stack in (self._open, self._outcomes, self._probs):
+        stack.pop()
     if not self._open:
       return False
-    self._answers[-1], self._chances[-1] = self._open[-1].pop(0)
-    self._next, self.chance = 0, 1.0
+    self._outcomes[-1], self._probs[-1] = self._open[-1].pop(0)
+    self._depth, self.prob = 0, 1.0
     return True
 
 
 class _Interval:
-  """An interval that a uniform number is in, as far as it was compared."""
+  """The interval of a uniform number, given the comparisons so far."""
 
-  def __init__(self, script: _Script):
-    self.low, self.high, self._script = 0.0, 1.0, script
+  def __init__(self, tree: _OutcomeTree):
+    self.low, self.high, self._tree = 0.0, 1.0, tree
 
   def below(self, threshold: float) -> bool:
-    """Decides whether the number is smaller."""
+    """Returns True on the outcome that the number is below the threshold."""
     threshold = min(self.high, max(self.low, threshold))
     width = self.high - self.low
-    # Each by a difference of its own: 1 - share would lose what is small.
-    chances = [(self.high - threshold) / width, (threshold - self.low) / width]
-    is_below = self._script.ask(chances, width) == 1
+    # Two differences: 1 - share would lose the precision of a small one.
+    probs = [(self.high - threshold) / width, (threshold - self.low) / width]
+    is_below = self._tree.draw(probs, width) == 1
     if is_below:
       self.high = threshold
     else:
@@ -120,44 +122,47 @@ class _Interval:
 
 
 class Uniform:
-  """A uniform number times a factor, plus something.
+  """An affine function `factor * u + offset` of a uniform number u.
 
-  Equality has no chance, so that `<` and `<=` are the same.
+  Equality has probability 0, so `<` and `<=` are the same comparison.
   """
 
-  # So that arrays and NumPy's numbers ask this class, and not the reverse.
+  # NumPy then calls the reflected operators of this class.
   __array_ufunc__ = None
 
-  def __init__(self, of: _Interval, factor: float = 1.0, plus: float = 0.0):
-    self._of, self._factor, self._plus = of, factor, plus
+  def __init__(
+    self, interval: _Interval, factor: float = 1.0, offset: float = 0.0
+  ):
+    self._interval, self._factor, self._offset = interval, factor, offset
 
-  def _map(self, other: Any, one: Callable[[float], Any]) -> Any:
-    """Something with a number, or with each of an array."""
+  def _map(self, other: Any, apply: Callable[[float], Any]) -> Any:
+    """Applies an operation to a number, or to each element of an array."""
     if isinstance(other, Uniform):
-      raise NotEnumerableError('two random numbers are compared or joined')
+      raise NotEnumerableError('two random numbers are compared or combined')
     if np.ndim(other):
-      flat = [one(float(x)) for x in np.ravel(other)]
-      made = np.empty(len(flat), object)
-      made[:] = flat
-      if flat and isinstance(flat[0], bool):
-        made = made.astype(bool)
-      return made.reshape(np.shape(other))
-    return one(float(other))
+      values = [apply(float(x)) for x in np.ravel(other)]
+      array = np.empty(len(values), object)
+      array[:] = values
+      if values and isinstance(values[0], bool):
+        array = array.astype(bool)
+      return array.reshape(np.shape(other))
+    return apply(float(other))
 
   def _less(self, number: float) -> bool:
     if not self._factor:
-      return self._plus < number
-    threshold = (number - self._plus) / self._factor
+      return self._offset < number
+    threshold = (number - self._offset) / self._factor
     if math.isnan(threshold):
       return False
-    is_below = self._of.below(threshold)
+    is_below = self._interval.below(threshold)
     return is_below if self._factor > 0 else not is_below
 
   def __lt__(self, other: Any) -> Any:
-    if isinstance(other, Uniform) and other._of is self._of:
-      # As NumPy does where it looks for a place in a sorted array.
-      factor, plus = self._factor - other._factor, self._plus - other._plus
-      return Uniform(self._of, factor, plus)._less(0.0)
+    if isinstance(other, Uniform) and other._interval is self._interval:
+      # np.searchsorted compares the number with itself.
+      factor = self._factor - other._factor
+      offset = self._offset - other._offset
+      return Uniform(self._interval, factor, offset)._less(0.0)
     return self._map(other, self._less)
 
   __le__ = __lt__
@@ -171,19 +176,21 @@ class Uniform:
 
   def __mul__(self, other: Any) -> Any:
     return self._map(
-      other, lambda x: Uniform(self._of, self._factor * x, self._plus * x)
+      other,
+      lambda x: Uniform(self._interval, self._factor * x, self._offset * x),
     )
 
   __rmul__ = __mul__
 
   def __truediv__(self, other: Any) -> Any:
     return self._map(
-      other, lambda x: Uniform(self._of, self._factor / x, self._plus / x)
+      other,
+      lambda x: Uniform(self._interval, self._factor / x, self._offset / x),
     )
 
   def __add__(self, other: Any) -> Any:
     return self._map(
-      other, lambda x: Uniform(self._of, self._factor, self._plus + x)
+      other, lambda x: Uniform(self._interval, self._factor, self._offset + x)
     )
 
   __radd__ = __add__
@@ -198,12 +205,12 @@ class Uniform:
     return (-self) + other
 
   def __float__(self) -> float:
-    raise NotEnumerableError('the digits of a random number are looked at')
+    raise NotEnumerableError('the value of a random number is read')
 
   __int__ = __index__ = __bool__ = __float__
 
 
-def _close(p: Any) -> float:
+def _sum_tolerance(p: Any) -> float:
   """Returns the deviation from 1 that NumPy allows a sum of probabilities."""
   of_array = isinstance(p, np.ndarray) and np.issubdtype(p.dtype, np.floating)
   dtypes = [np.float64, p.dtype] if of_array else [np.float64]
@@ -213,33 +220,34 @@ def _close(p: Any) -> float:
 class Generator:
   """The functions of `numpy.random.Generator` that can be enumerated."""
 
-  def __init__(self, script: _Script):
-    self._script = script
+  def __init__(self, tree: _OutcomeTree):
+    self._tree = tree
 
   @property
-  def chance(self) -> float:
-    """The probability of all that was drawn so far in this call."""
-    return self._script.chance
+  def prob(self) -> float:
+    """Probability of all outcomes drawn so far in this call."""
+    return self._tree.prob
 
-  def _each(self, size: Any, one: Callable[[], Any]) -> Any:
-    """One of them, or an array of so many."""
+  def _draws(self, size: Any, draw: Callable[[], Any]) -> Any:
+    """Returns one draw if `size` is None, else an array of draws."""
     if size is None:
-      return one()
-    made = np.empty(size, object)
-    for i in np.ndindex(made.shape):
-      made[i] = one()
-    return made
+      return draw()
+    draws = np.empty(size, object)
+    for i in np.ndindex(draws.shape):
+      draws[i] = draw()
+    return draws
 
   def random(self, size: Any = None) -> Any:
-    """Uniform from 0 to 1."""
-    return self._each(size, lambda: Uniform(_Interval(self._script)))
+    """Draws uniform numbers from 0 to 1."""
+    return self._draws(size, lambda: Uniform(_Interval(self._tree)))
 
   def uniform(
     self, low: float = 0.0, high: float = 1.0, size: Any = None
   ) -> Any:
-    """Uniform from `low` to `high`."""
-    made = lambda: Uniform(_Interval(self._script), high - low, low)  # noqa: E731
-    return self._each(size, made)
+    """Draws uniform numbers from `low` to `high`."""
+    return self._draws(
+      size, lambda: Uniform(_Interval(self._tree), high - low, low)
+    )
 
   def choice(
     self,
@@ -250,57 +258,57 @@ class Generator:
     axis: int = 0,
     shuffle: bool = True,
   ) -> Any:
-    """One of some things, or several that may be the same."""
+    """Draws elements of `a`, or of `range(a)`, with replacement."""
     if size is not None and not replace:
       raise NotEnumerableError('several are drawn without replacement')
     del axis, shuffle
-    things = np.arange(a) if np.ndim(a) == 0 else np.asarray(a)
-    chances = np.full(len(things), 1 / len(things)) if p is None else p
-    close = _close(chances)
-    chances = np.asarray(chances, np.float64)
-    if (chances < 0).any() or not abs(chances.sum() - 1) <= close:
+    elements = np.arange(a) if np.ndim(a) == 0 else np.asarray(a)
+    probs = np.full(len(elements), 1 / len(elements)) if p is None else p
+    tolerance = _sum_tolerance(probs)
+    probs = np.asarray(probs, np.float64)
+    if (probs < 0).any() or not abs(probs.sum() - 1) <= tolerance:
       raise ValueError('probabilities do not sum to 1')
-    weights = (chances / chances.sum()).tolist()
-    found = self._each(size, lambda: things[self._script.ask(weights)])
-    return found if size is None else found.astype(things.dtype)
+    normalized = (probs / probs.sum()).tolist()
+    draws = self._draws(size, lambda: elements[self._tree.draw(normalized)])
+    return draws if size is None else draws.astype(elements.dtype)
 
   def multinomial(self, n: int, pvals: Any) -> np.ndarray:
-    """Draws counts of one multinomial trial."""
+    """Draws the counts of one multinomial trial; `n` must be 1."""
     if n != 1:
-      raise NotEnumerableError('several are drawn at once')
+      raise NotEnumerableError('several multinomial trials are drawn at once')
     return np.eye(len(pvals), dtype=int)[self.choice(len(pvals), p=pvals)]
 
   def __getattr__(self, name: str) -> Any:
     raise NotEnumerableError(f'random numbers of {name} are drawn')
 
 
-def outcomes[Found: Hashable](
-  run: Callable[[Generator], Found], most: int = 100_000
-) -> dict[Found, float]:
-  """All that a function can return, and the chance of each.
+def outcomes[T: Hashable](
+  run: Callable[[Generator], T], max_calls: int = 100_000
+) -> dict[T, float]:
+  """Returns all possible values of a function and their probabilities.
 
   Args:
-    run: Takes a generator; what it returns hangs on nothing else.
-    most: Calls of it.
+    run: Function of a generator; its value must depend on nothing else.
+    max_calls: Maximum number of calls of `run`.
 
   Raises:
-    NotEnumerableError: It asks for what cannot be gone through, or for more
-      than so many calls go through.
+    NotEnumerableError: `run` draws something that cannot be enumerated, or
+      needs more calls.
   """
-  found: dict[Found, float] = {}
-  script = _Script()
-  for said, chance in _calls(run, script, most):
-    found[said] = found.get(said, 0.0) + chance
-  return found
+  probs: dict[T, float] = {}
+  for value, prob in _calls(run, max_calls):
+    probs[value] = probs.get(value, 0.0) + prob
+  return probs
 
 
 def _calls(
-  run: Callable[[Generator], Any], script: _Script, most: int
+  run: Callable[[Generator], Any], max_calls: int
 ) -> Iterator[tuple[Any, float]]:
   """Yields the result of each call and the probability of its draws."""
-  for _ in range(most):
-    said = run(Generator(script))
-    yield said, script.chance
-    if not script.rewind():
+  tree = _OutcomeTree()
+  for _ in range(max_calls):
+    value = run(Generator(tree))
+    yield value, tree.prob
+    if not tree.next_call():
       return
-  raise NotEnumerableError(f'more than {most} calls are needed')
+  raise NotEnumerableError(f'more than {max_calls} calls are needed')

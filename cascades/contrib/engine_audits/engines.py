@@ -1,24 +1,27 @@
-"""Certifies that a verification function emits the law of a rule.
+"""Certifies that a verification function emits the law that a rule declares.
 
-It is a function of NumPy arrays, from whatever engine:
+The function may belong to any engine. It takes and returns NumPy arrays:
 
-  verify(q_rows, p_rows, drafts, rng) -> tokens
+  verify(q_probs, p_probs, drafts, rng) -> tokens
 
-  q_rows  [gamma, V], what each draft was drawn from.
-  p_rows  [gamma + 1, V], what the verifier would draw from there, and after
-          the last draft.
-  drafts  [gamma], token ids.
-  rng     As `numpy.random.default_rng()` gives it; nothing else is random.
-  tokens  Those that are emitted: drafts that stay, and one token more.
+  q_probs  [gamma, V], the distribution that each draft was sampled from.
+  p_probs  [gamma + 1, V], the verifier's distribution before each draft and
+           after the last.
+  drafts   [gamma], ids of the drafted tokens.
+  rng      A generator with the interface of `numpy.random.default_rng()`, the
+           only source of randomness.
+  tokens   The emitted block: the accepted drafts and one more token.
 
-Rows are those of a small language model in which each context has its own, so
-that drafts, blocks and their continuations are known. All rows of a call, those
-of q and those of p, differ by `separation.LEAST_DISTANCE` in total variation: a
-function that takes one for another emits another law. The law of the next
-gamma + 1 tokens, of a block and what the declared law has after it, is compared
-with the declared one, prefix by prefix. Where the function asks for random
-numbers as verification does, everything that it could do is gone through
-(`branching`), and the distance is exact; else it is sampled.
+The distributions come from small random language models, tables with one row
+per context. The law of the next gamma + 1 tokens, a block and its continuation
+by the declared law, is therefore computable, and is compared with the declared
+law prefix by prefix. All distributions of one call, those of q and those of p,
+differ pairwise by at least `separation.LEAST_DISTANCE` in total variation, so a
+function that confuses two of them emits a different law.
+
+If all random draws of the function are enumerable (see `branching`), the
+distance is exact. Otherwise it is estimated from samples, with a confidence
+bound.
 """
 
 import dataclasses
@@ -43,25 +46,25 @@ from cascades.proof.table_models import TableModel
 from cascades.proof.tabulated import Table
 
 Verify = Callable[[np.ndarray, np.ndarray, np.ndarray, Any], Sequence[int]]
-# Total variation that float64 may come to. float32 comes to more: what it
-# computes is off by some 1e-8, and is told so, but is not the law.
+# Largest total variation of an exact law in float64, and in float32. A function
+# that computes in float32 fails, with a hint that names the rounding.
 _EXACT, _SINGLE = 1e-9, 1e-6
 _PROMPT = (0, 1)
-# Blocks that are sampled of each model, and how sure its bounds are.
+# Sampled blocks of each model, and the confidence of the resulting bounds.
 _SAMPLES, _CONFIDENCE = 20_000, 0.999
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Worst:
-  """The prefix after which the emitted law is furthest from the declared one.
+  """The prefix with the largest difference between emitted and declared law.
 
   Attributes:
-    prefix: Tokens after the prompt.
-    token: The one whose chances differ most.
-    declared: Its chance there.
-    emitted: What it is.
-    q: The drafter's row there, [V].
-    p: The verifier's, [V].
+    prefix: Token ids after the prompt.
+    token: Token id whose probability after the prefix differs most.
+    declared: Declared probability of the token after the prefix.
+    emitted: Emitted probability of the token after the prefix.
+    q: The drafter's distribution after the prefix, [V].
+    p: The verifier's distribution after the prefix, [V].
   """
 
   prefix: tuple[int, ...]
@@ -72,33 +75,34 @@ class Worst:
   p: tuple[float, ...]
 
   def __str__(self) -> str:
-    def row(values):
-      return ', '.join(f'{x:.4f}' for x in values)
-
+    q, p = (', '.join(f'{x:.4f}' for x in probs) for probs in (self.q, self.p))
     return (
-      f'after {list(self.prefix)}, token {self.token} has {self.emitted:.4f}'
-      f' where {self.declared:.4f} is declared; q is {row(self.q)}, p'
-      f' {row(self.p)}'
+      f'after {list(self.prefix)}, token {self.token} has probability'
+      f' {self.emitted:.4f} instead of the declared {self.declared:.4f}; q is'
+      f' {q}; p is {p}'
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Certificate:
-  """Bounds on how far a verification function is from a rule.
+  """Bounds on the distance between a verification function and a rule.
+
+  The distance is the total variation between the emitted and the declared law
+  of gamma + 1 tokens, averaged over the models.
 
   Attributes:
-    rule: A method's name.
-    lenience: What it was asked at.
-    gamma: Drafts of a block.
-    size: V.
-    models: Small models that were looked at.
-    exact: Whether everything was gone through; else blocks were sampled.
-    reason: Why not, if not.
-    low: Total variation of the next gamma + 1 tokens, of the mean model: no
-      less than this.
-    high: And no more.
-    confidence: How sure both are; 1 where it is exact.
-    worst: Where it is furthest; None where nothing is.
+    rule: Name of the method.
+    lenience: Lenience of the rule.
+    gamma: Drafted tokens of a block.
+    size: Size V of the vocabulary.
+    models: Number of small random models.
+    exact: True if all random draws were enumerated; False if blocks were
+      sampled.
+    reason: Why the draws could not be enumerated; empty if `exact`.
+    low: Lower bound of the distance.
+    high: Upper bound of the distance.
+    confidence: Probability that both bounds hold; 1 if `exact`.
+    worst: The prefix and token that differ most; None if the laws are equal.
   """
 
   rule: str
@@ -115,50 +119,60 @@ class Certificate:
 
   @property
   def passed(self) -> bool:
-    """Says whether no difference from the rule was found."""
+    """True if the lower bound is 0, up to the rounding of float64."""
     return self.low <= _EXACT
 
   def to_dict(self) -> dict[str, Any]:
-    """Returns the certificate as JSON can hold it."""
+    """Returns the certificate with values that JSON supports."""
     return {'passed': self.passed} | plain(dataclasses.asdict(self))
 
   def __str__(self) -> str:
-    said = (
+    text = (
       f'{self.rule} at lenience {self.lenience:g}, gamma {self.gamma},'
       f' {self.size} tokens, {self.models} models:'
       f' {"passed" if self.passed else "FAILED"}\n'
     )
     if self.exact:
-      said += f'  total variation {self.low:.2g}, everything gone through'
+      text += f'  total variation {self.low:.2g}, exact: all draws enumerated'
       if _EXACT < self.low <= _SINGLE:
-        said += (
-          '\n  float32 rounds by as much: compute probabilities and their sums'
-          ' in float64'
+        text += (
+          '\n  an error of this size is float32 rounding: compute probabilities'
+          ' and their sums in float64'
         )
     else:
-      said += (
+      text += (
         f'  total variation from {self.low:.4f} to {self.high:.4f} with'
-        f' confidence {self.confidence:g}, by samples ({self.reason})'
+        f' confidence {self.confidence:g}, from samples ({self.reason})'
       )
     if self.worst is not None and not self.passed:
-      said += f'\n  {self.worst}'
-    return said
+      text += f'\n  {self.worst}'
+    return text
 
 
 def declared(
   rule: str | methods.Method, lenience: float | None
 ) -> tuple[methods.Method, float]:
-  """A rule that declares a law, and its lenience; strict where none is given.
+  """Returns the method of a rule, and the lenience of the declared law.
+
+  Args:
+    rule: A method with a single target, or its name.
+    lenience: Lenience of the rule; None selects `method.strict`.
 
   Raises:
-    ValueError: It has not one target, or it is nowhere strict.
+    ValueError: The method has several targets, or `lenience` is None and the
+      method is lossy at every lenience.
   """
   method = methods.get_method(rule)
   if not method.single_target:
-    raise ValueError(f'rule: {method.name} has no single target to declare.')
+    raise ValueError(
+      f'rule: {method.name} has no single target, so it declares no law; choose'
+      ' a method with one.'
+    )
   lenience = method.strict if lenience is None else lenience
   if lenience is None:
-    raise ValueError(f'lenience: {method.name} is nowhere strict; give one.')
+    raise ValueError(
+      f'lenience: {method.name} is lossless at no lenience; give one.'
+    )
   return method, float(lenience)
 
 
@@ -172,20 +186,21 @@ def certify(
   models: int = 8,
   seed: int = 0,
 ) -> Certificate:
-  """Compares a function with a rule.
+  """Compares the law that a function emits with the law of a rule.
 
   Args:
-    verify: See the module. It is called some thousand times.
-    rule: The declared one: a method that has one target, or its name.
-    lenience: Of the rule; None for the one at which it is strict.
-    gamma: Drafts of a block.
-    size: V.
-    models: Small models whose rows it is given.
-    seed: Of their rows, and of samples.
+    verify: Verification function with the signature in the module's docstring;
+      called some thousand times.
+    rule: The declared rule: a method with a single target, or its name.
+    lenience: Lenience of the rule; None selects `method.strict`.
+    gamma: Drafted tokens of a block.
+    size: Size V of the vocabulary.
+    models: Number of small random models.
+    seed: Seed of the models and of the samples.
 
   Raises:
-    ValueError: An argument is out of its range, or the function returns what no
-      verification can.
+    ValueError: An argument is out of range, or the function returns tokens that
+      no verification emits.
   """
   method, lenience = declared(rule, lenience)
   gamma = arguments.integer('gamma', gamma, 1)
@@ -194,25 +209,32 @@ def certify(
   seed = arguments.integer('seed', seed, 0, arguments.MAX_SEED)
   model = TableModel.injective(size, gamma)
   pairs = separation.context_pairs(model, _PROMPT, gamma, along_drafts=True)
-  ones = [
-    _Model.of(method, lenience, gamma, model, pairs, seed + number)
+  cases = [
+    _Case.random(
+      method=method,
+      lenience=lenience,
+      gamma=gamma,
+      model=model,
+      pairs=pairs,
+      seed=seed + number,
+    )
     for number in range(models)
   ]
   reason = ''
   try:
-    laws = [one.emitted(verify) for one in ones]
+    laws = [case.exact_law(verify) for case in cases]
   except (branching.NotEnumerableError, TypeError) as e:
-    # What no number of ours can do is a TypeError; a fault of the function's
-    # own comes again.
+    # An operation that `branching.Uniform` lacks is a TypeError. If the fault
+    # is the function's own, sampling raises it again.
     reason, rng = str(e), np.random.default_rng(seed)
-    laws = [one.sampled(verify, rng) for one in ones]
-  apart = [
-    np.abs(law - one.declared).sum() / 2
-    for one, law in zip(ones, laws, strict=True)
+    laws = [case.sampled_law(verify, rng) for case in cases]
+  distances = [
+    np.abs(law - case.declared).sum() / 2
+    for case, law in zip(cases, laws, strict=True)
   ]
-  spread = _spread(size ** (gamma + 1), models) if reason else 0.0
-  mean = float(np.mean(apart))
-  at = int(np.argmax(apart))
+  error = _sampling_error(size ** (gamma + 1), models) if reason else 0.0
+  mean = float(np.mean(distances))
+  i = int(np.argmax(distances))
   return Certificate(
     rule=method.name,
     lenience=float(lenience),
@@ -221,175 +243,212 @@ def certify(
     models=models,
     exact=not reason,
     reason=reason,
-    low=max(0.0, mean - spread),
-    high=min(1.0, mean + spread),
+    low=max(0.0, mean - error),
+    high=min(1.0, mean + error),
     confidence=_CONFIDENCE if reason else 1.0,
-    worst=_worst(ones[at], laws[at]) if apart[at] > 0 else None,
+    worst=_find_worst(cases[i], laws[i]) if distances[i] > 0 else None,
   )
 
 
-def _spread(cells: int, models: int) -> float:
-  """Bounds how far a sampled distance is from the true one.
+def _sampling_error(cells: int, models: int) -> float:
+  """Bounds the total variation between sampled frequencies and their law.
 
-  Of n samples the frequencies of so many cells are within e of the law in
-  total variation but for a chance of (2^cells - 2) exp(-2 n e^2) (Weissman et
-  al. 2003), for each of the models.
+  With n samples of a law with `cells` outcomes, the total variation exceeds e
+  with a probability of at most (2^cells - 2) exp(-2 n e^2) (Weissman et al.
+  2003). The bound holds for all models together.
   """
-  wrong = (1 - _CONFIDENCE) / models
-  bits = cells * math.log(2) - math.log(wrong)
-  return math.sqrt(bits / (2 * _SAMPLES))
+  failure_prob = (1 - _CONFIDENCE) / models
+  nats = cells * math.log(2) - math.log(failure_prob)
+  return math.sqrt(nats / (2 * _SAMPLES))
 
 
-def _asked(
+def _checked_verify(
   verify: Verify, q: np.ndarray, p: np.ndarray, drafts: np.ndarray
 ) -> Callable[[Any], tuple[int, ...]]:
-  """A call for a generator, which gives checked tokens."""
+  """Returns a function from a generator to the checked tokens of a block."""
 
   def run(rng):
-    # Copies, for whoever works in place.
-    said = verify(q.copy(), p.copy(), drafts.copy(), rng)
+    # Copies, since `verify` may work in place.
+    output = verify(q.copy(), p.copy(), drafts.copy(), rng)
     try:
-      return _checked(said, drafts, p.shape[-1])
+      return _check_tokens(output, drafts, p.shape[-1])
     except ValueError as e:
-      chance = getattr(rng, 'chance', 1.0)
-      if chance > _SINGLE:
+      prob = getattr(rng, 'prob', 1.0)
+      if prob > _SINGLE:
         raise
       raise ValueError(
-        f'{e} It did so with a probability of only {chance:.1g}, as where the'
-        ' cumulative sum of float32 probabilities ends below 1: compute it in'
-        ' float64, or limit the token to the last one.'
+        f'{e} These tokens have a probability of only {prob:.1g}: the'
+        ' cumulative sum of float32 probabilities may end below 1; compute the'
+        ' sum in float64, or clip the sampled id to the last token.'
       ) from None
 
   return run
 
 
-def _checked(said: Any, drafts: np.ndarray, size: int) -> tuple[int, ...]:
-  """Tokens of a block.
+def _check_tokens(
+  output: Any, drafts: np.ndarray, size: int
+) -> tuple[int, ...]:
+  """Returns the tokens of a block as integers.
+
+  Args:
+    output: Return value of a verification function.
+    drafts: Ids of the drafted tokens, [gamma].
+    size: Size V of the vocabulary.
 
   Raises:
-    ValueError: They are no drafts that stay and one token more.
+    ValueError: The output is not a prefix of the drafts and one more token.
   """
   try:
-    tokens = tuple(int(x) for x in said)
+    tokens = tuple(int(x) for x in output)
   except (TypeError, ValueError):
     raise ValueError(
-      f'verify: it returned {arguments.quote(said)}; let it return a list of'
-      ' token ids.'
+      f'verify: must return a list of token ids, got {arguments.quote(output)}.'
     ) from None
   count = len(tokens) - 1
-  stay = tokens[:count] == tuple(drafts[:count].tolist())
-  inside = all(0 <= x < size for x in tokens)
-  if not (0 <= count <= len(drafts) and stay and inside):
+  starts_with_drafts = tokens[:count] == tuple(drafts[:count].tolist())
+  in_vocab = all(0 <= x < size for x in tokens)
+  if not (0 <= count <= len(drafts) and starts_with_drafts and in_vocab):
     raise ValueError(
-      f'verify: of the drafts {drafts.tolist()} it made {list(tokens)}; let it'
-      ' return drafts from the first one on, and one token more, each from 0 to'
-      f' {size - 1}.'
+      'verify: must return the accepted drafts, from the first, and one more'
+      f' token, each from 0 to {size - 1}; got {list(tokens)} for the drafts'
+      f' {drafts.tolist()}.'
     )
   return tokens
 
 
 @dataclasses.dataclass(frozen=True)
-class _Model:
-  """A small model, and what is declared of it.
+class _Case:
+  """A small random model and the declared law of its first tokens.
 
   Attributes:
-    place: Where its blocks begin, and what the rule says of what follows.
-    declared: The law of gamma + 1 tokens, [V] * (gamma + 1).
+    start: Start of a block, with the model and the rule in every context.
+    declared: Declared law of gamma + 1 tokens, [V] * (gamma + 1).
   """
 
-  place: block_starts.BlockStart
+  start: block_starts.BlockStart
   declared: np.ndarray
 
   @classmethod
-  def of(
+  def random(
     cls,
+    *,
     method: methods.Method,
     lenience: float,
     gamma: int,
     model: TableModel,
     pairs: np.ndarray,
     seed: int,
-  ) -> '_Model':
-    """One with rows that a seed draws.
+  ) -> '_Case':
+    """Draws the distributions of a model.
+
+    Args:
+      method: The declared rule.
+      lenience: Lenience of the rule.
+      gamma: Drafted tokens of a block.
+      model: Maps a sequence of tokens to its context.
+      pairs: Contexts that one call of a verification can see together; see
+        `separation.context_pairs`.
+      seed: Seed of the distributions.
 
     Raises:
-      ValueError: Two rows that a function is given in one call are too near.
+      ValueError: Two distributions of one call are too close.
     """
     size = model.vocab_size
     d = trial_distributions.draw_distributions(
-      'random', model.contexts, size, seed, pairs
+      'random', count=model.contexts, size=size, seed=seed, pairs=pairs
     )
     separation.check_distances(np.asarray(d.q), np.asarray(d.p), pairs)
-    # Gates are what is sampled from: an engine has no other.
+    # The interface of `verify` has no gate distributions: rules see q and p.
     d = d._replace(q_gate=d.q, p_gate=d.p)
     with jax.enable_x64(True):
       table = Table.from_methods([(method, lenience)], d)
     law = enumeration.declared_law(table, model, _PROMPT, gamma + 1)[0]
-    return cls(
-      block_starts.BlockStart(table, table.law, model, _PROMPT, gamma), law
+    start = block_starts.BlockStart(
+      table=table, bonus=table.law, model=model, prefix=_PROMPT, gamma=gamma
     )
+    return cls(start, law)
 
-  def _asked(
+  def _runs(
     self, verify: Verify
   ) -> Iterator[tuple[Callable[[Any], tuple[int, ...]], float]]:
-    """For every draft a call for a generator, and the draft's chance."""
-    q, p = self.place.table.q, self.place.table.p
-    for draft, chance, rows in self.place.drafts():
-      yield _asked(verify, q[rows[:-1]], p[rows], np.array(draft)), chance
+    """Yields, for every draft, a call of `verify` and the draft's probability.
 
-  def emitted(self, verify: Verify) -> np.ndarray:
-    """The law of a function, all of whose outcomes are gone through."""
-    total = np.zeros_like(self.declared)
-    for run, chance in self._asked(verify):
-      for tokens, share in branching.outcomes(run).items():
-        total[tokens] += chance * share * self._after(tokens)
-    return total
+    A call is a function from a generator to the tokens of a block.
+    """
+    q, p = self.start.table.q, self.start.table.p
+    for draft, prob, contexts in self.start.drafts():
+      drafts = np.array(draft)
+      yield _checked_verify(verify, q[contexts[:-1]], p[contexts], drafts), prob
 
-  def _after(self, tokens: tuple[int, ...]) -> np.ndarray | np.floating:
-    """Returns the declared law of the token after these."""
+  def exact_law(self, verify: Verify) -> np.ndarray:
+    """Computes the emitted law of gamma + 1 tokens, [V] * (gamma + 1)."""
+    law = np.zeros_like(self.declared)
+    for run, draft_prob in self._runs(verify):
+      for tokens, prob in branching.outcomes(run).items():
+        law[tokens] += draft_prob * prob * self._continuation(tokens)
+    return law
+
+  def _continuation(self, tokens: tuple[int, ...]) -> np.ndarray | np.floating:
+    """Returns the declared law of the remaining tokens, given the first."""
     mass = self.declared[tokens]
     return mass / mass.sum() if mass.sum() > 0 else mass
 
-  def sampled(self, verify: Verify, rng: np.random.Generator) -> np.ndarray:
-    """Frequencies of gamma + 1 tokens."""
-    total = np.zeros_like(self.declared)
-    runs, chances = zip(*self._asked(verify), strict=True)
-    counts = rng.multinomial(_SAMPLES, np.array(chances) / sum(chances))
+  def sampled_law(self, verify: Verify, rng: np.random.Generator) -> np.ndarray:
+    """Samples frequencies of gamma + 1 tokens, [V] * (gamma + 1)."""
+    frequencies = np.zeros_like(self.declared)
+    runs, draft_probs = zip(*self._runs(verify), strict=True)
+    counts = rng.multinomial(_SAMPLES, np.array(draft_probs) / sum(draft_probs))
     for run, count in zip(runs, counts, strict=True):
       for _ in range(count):
         tokens = run(rng)
-        rest = self._after(tokens)
-        # Drawn as well, so that the frequencies are of so many samples.
-        at = rng.choice(rest.size, p=rest.ravel()) if rest.size > 1 else 0
-        where = np.unravel_index(at, rest.shape) if rest.size > 1 else ()
-        total[(*tokens, *where)] += 1 / _SAMPLES
-    return total
+        rest = self._continuation(tokens)
+        # The continuation is sampled too, as the bound assumes `_SAMPLES`
+        # independent sequences.
+        index = ()
+        if rest.size > 1:
+          flat_index = rng.choice(rest.size, p=rest.ravel())
+          index = np.unravel_index(flat_index, rest.shape)
+        frequencies[(*tokens, *index)] += 1 / _SAMPLES
+    return frequencies
 
 
-def _worst(one: _Model, emitted: np.ndarray) -> Worst:
-  """Finds the next token whose chance, times its prefix's, differs most."""
-  best, found = -1.0, None
-  gamma, table = one.place.gamma, one.place.table
+def _find_worst(case: _Case, emitted: np.ndarray) -> Worst | None:
+  """Finds the token with the largest error times its prefix's probability.
+
+  Args:
+    case: The model and its declared law.
+    emitted: Emitted law of gamma + 1 tokens, [V] * (gamma + 1).
+
+  Returns:
+    The prefix and token; None if no prefix has positive probability in both
+    laws.
+  """
+  max_error, worst = -1.0, None
+  gamma, table = case.start.gamma, case.start.table
   for length in range(gamma + 1):
     axes = tuple(range(length + 1, gamma + 1))
-    ours, theirs = emitted.sum(axes), one.declared.sum(axes)
+    emitted_joint, declared_joint = emitted.sum(axes), case.declared.sum(axes)
     for prefix in itertools.product(range(emitted.shape[0]), repeat=length):
-      mine, declared = ours[prefix], theirs[prefix]
-      if not mine.sum() or not declared.sum():
+      emitted_mass, declared_mass = (
+        emitted_joint[prefix],
+        declared_joint[prefix],
+      )
+      if not emitted_mass.sum() or not declared_mass.sum():
         continue
-      mine, weight = mine / mine.sum(), declared.sum()
-      declared = declared / declared.sum()
-      token = int(np.argmax(np.abs(mine - declared)))
-      off = weight * abs(mine[token] - declared[token])
-      if off > best:
-        c = one.place.context(prefix)
-        best = off
-        found = Worst(
+      emitted_probs = emitted_mass / emitted_mass.sum()
+      declared_probs = declared_mass / declared_mass.sum()
+      errors = np.abs(emitted_probs - declared_probs)
+      token = int(np.argmax(errors))
+      error = declared_mass.sum() * errors[token]
+      if error > max_error:
+        context = case.start.context(prefix)
+        max_error = error
+        worst = Worst(
           prefix=prefix,
           token=token,
-          declared=float(declared[token]),
-          emitted=float(mine[token]),
-          q=tuple(table.q[c].tolist()),
-          p=tuple(table.p[c].tolist()),
+          declared=float(declared_probs[token]),
+          emitted=float(emitted_probs[token]),
+          q=tuple(table.q[context].tolist()),
+          p=tuple(table.p[context].tolist()),
         )
-  return found
+  return worst
