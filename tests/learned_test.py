@@ -82,7 +82,7 @@ def test_a_favourite_of_several_is_the_likeliest_to_the_other():
 
 @pytest.mark.parametrize('kind', exact.DISTRIBUTION_KINDS)
 def test_the_head_that_is_opt_is_opt(kind):
-  ours, opt = learned.of(learned.OPT), methods.METHODS['opt']
+  ours, opt = learned.from_weights(learned.OPT), methods.METHODS['opt']
   leniences = [*np.linspace(-2, 2, 40), *(0.0, np.inf, -np.inf)]
   with jax.enable_x64(True):
     d = jax.tree.map(jnp.asarray, exact.draw_distributions(kind))
@@ -186,8 +186,10 @@ def test_a_damaged_head_is_refused_in_a_sentence(tmp_path, change, said):
   assert said in message
   assert str(file) in message
   assert message.endswith('train one with configs/train_rule.py.')
-  message = conftest.refused('weights', learned.of, {'mq': float('nan')})
-  assert message.endswith('mq is nan; give a finite number.')
+  message = conftest.refused(
+    'weights', learned.from_weights, {'mq': float('nan')}
+  )
+  assert message.endswith('mq must be a finite number, got nan.')
   message = conftest.refused('method', methods.get_method, 'learned:nowhere')
   assert 'there is no nowhere/rule.json; train' in message
 
@@ -229,7 +231,7 @@ def test_a_head_of_another_pair_is_refused(pair, own):
   verifier, drafter = pair
   other, none = (
     'for the {} {}, with the fingerprint',
-    'has none, for it is no',
+    'has none, as it is no',
   )
   for given, method, said in (
     (pair, 'learned', other.format('verifier', 'tiny-verifier')),
@@ -388,7 +390,7 @@ def test_what_is_read_is_what_models_and_rules_say():
     rule_fitting.Text(('t', 'x'), 'The', (70,), 0.75),
     rule_fitting.Text(('t', 'y'), 'And so', (80, 90), 1.0),
   ]
-  places = rule_fitting.read(decoder, texts, 0.5)
+  positions = rule_fitting.read(decoder, texts, 0.5)
   ids = [decoder.encode(text.prompt) for text in texts]
   looks = scoring.inspect_tokens(
     decoder, [(a, b.tokens) for a, b in zip(ids, texts, strict=True)]
@@ -396,22 +398,22 @@ def test_what_is_read_is_what_models_and_rules_say():
   looks = [look for found in looks for look in found]
   for name in 'q', 'p':
     want = [getattr(look, name) for look in looks]
-    np.testing.assert_allclose(getattr(places, name), want, rtol=1e-5)
+    np.testing.assert_allclose(getattr(positions, name), want, rtol=1e-5)
   # 1/8 of all for each token that weighs a quarter.
   want = np.array([0.25, 0.25, 0.25, 0.75, 1.0, 1.0]) / 3.5
-  np.testing.assert_allclose(places.weight, want)
-  assert places.example.tolist() == [0, 0, 0, 0, 1, 1]
-  assert places.features.shape == (6, len(learned.FEATURES))
+  np.testing.assert_allclose(positions.weight, want)
+  assert positions.example.tolist() == [0, 0, 0, 0, 1, 1]
+  assert positions.features.shape == (6, len(learned.FEATURES))
   # At their strict ends all rules are the verifier's law.
   at = rule_fitting.COMPARED['diff'].index(-0.5)
-  strict = places.rejected['diff'][:, at] > 0
+  strict = positions.rejected['diff'][:, at] > 0
   np.testing.assert_allclose(
-    places.laws['diff'][strict, at], places.p[strict], rtol=1e-5
+    positions.laws['diff'][strict, at], positions.p[strict], rtol=1e-5
   )
   np.testing.assert_allclose(
-    places.rejected['diff'][strict, at], places.price[strict], atol=1e-5
+    positions.rejected['diff'][strict, at], positions.tv[strict], atol=1e-5
   )
-  every = places.only(np.array([1, 0, 0, 1, 1, 1], bool))
+  every = positions.select(np.array([1, 0, 0, 1, 1, 1], bool))
   assert every.weight.sum() == pytest.approx(1)
   assert len(every.laws['opt']) == 4
 
@@ -421,7 +423,7 @@ def test_what_is_read_is_what_models_and_rules_say():
 _LENIENCES = (0.0, 0.3, 0.6)
 
 
-def _places(count=6000, seed=0, truth=None):
+def _positions(count=6000, seed=0, truth=None):
   """Tokens of which the best head is known: that is what (J) is made of."""
   rng = np.random.default_rng(seed)
   features = rng.uniform(0, 1, (count, len(learned.FEATURES)))
@@ -437,29 +439,32 @@ def _places(count=6000, seed=0, truth=None):
   }
   # What was drawn is only the mean of it.
   noise = rng.normal(0, 0.03, count)
-  return h, rule_fitting.Places(
+  return h, rule_fitting.Positions(
     features=features,
     q=q,
     p=q + h + noise,
-    price=price,
+    tv=price,
     laws=empty,
     rejected=empty,
     weight=np.full(count, 1 / count),
     example=np.arange(count) // 10,
-    held=np.arange(count) // 10 % 2 > 0,
+    held_out=np.arange(count) // 10 % 2 > 0,
   )
 
 
 def test_the_best_head_is_found():
-  h, places = _places()
-  train, test = places.only(~places.held), places.only(places.held)
+  h, positions = _positions()
+  train, test = (
+    positions.select(~positions.held_out),
+    positions.select(positions.held_out),
+  )
   weights = rule_fitting.fit(train, _LENIENCES, 0.01, 1e-6)
   assert list(weights) == list(learned.FEATURES)
   row = np.array(list(weights.values()))
   for lam in _LENIENCES:
-    best = h > lam * places.price
+    best = h > lam * positions.tv
     assert 0.1 < best.mean() < 0.9
-    ours = places.features @ row > lam * places.price
+    ours = positions.features @ row > lam * positions.tv
     assert (ours == best).mean() > 0.98
 
   def objective(weights):
@@ -472,8 +477,8 @@ def test_the_best_head_is_found():
     )  # fmt: skip
 
   best = np.where(
-    h[places.held, None] > np.array(_LENIENCES) * test.price[:, None],
-    np.array(_LENIENCES) * test.price[:, None] - (test.p - test.q)[:, None],
+    h[positions.held_out, None] > np.array(_LENIENCES) * test.tv[:, None],
+    np.array(_LENIENCES) * test.tv[:, None] - (test.p - test.q)[:, None],
     0,
   )
   least = np.mean(1 - test.q) + best.mean()
@@ -483,28 +488,30 @@ def test_the_best_head_is_found():
 
 
 def test_a_strong_ridge_leaves_opt_and_a_constant_feature_has_no_say():
-  _, places = _places()
-  weights = rule_fitting.fit(places, _LENIENCES, 0.05, 1e6)
+  _, positions = _positions()
+  weights = rule_fitting.fit(positions, _LENIENCES, 0.05, 1e6)
   for name, weight in weights.items():
     assert weight == pytest.approx(learned.OPT.get(name, 0.0), abs=1e-3)
-  features = places.features.copy()
+  features = positions.features.copy()
   features[:, list(learned.FEATURES).index('agree')] = 1
-  changed = dataclasses.replace(places, features=features)
+  changed = dataclasses.replace(positions, features=features)
   assert rule_fitting.fit(changed, _LENIENCES, 0.05, 1e-4)['agree'] == 0
 
 
 def test_rules_are_judged_on_what_is_held_out():
-  _, places = _places()
-  weights = rule_fitting.fit(places.only(~places.held), _LENIENCES, 0.01, 1e-6)
-  found = rules.compare_rules(places, weights, _LENIENCES)
+  _, positions = _positions()
+  weights = rule_fitting.fit(
+    positions.select(~positions.held_out), _LENIENCES, 0.01, 1e-6
+  )
+  found = rules.compare_rules(positions, weights, _LENIENCES)
   assert found['examples'] == 300
   assert found['tokens'] == 3000
   mean = found['mean']
   assert mean['learned'] < min(mean['never defer'], mean['always defer'])
-  test = places.only(places.held)
+  test = positions.select(positions.held_out)
   never = test.weight @ (1 - test.q)
   np.testing.assert_allclose(found['objective']['never defer'], never)
-  price = test.weight @ test.price
+  price = test.weight @ test.tv
   always = [test.weight @ (1 - test.p) + lam * price for lam in _LENIENCES]
   np.testing.assert_allclose(found['objective']['always defer'], always)
   less, low, high = found['gained']['never defer']

@@ -264,10 +264,10 @@ typical_entropy_sign: typical acceptance with exp(H)
   jnp.exp(-entropy => jnp.exp(entropy
 
 === learned_test:test_features_are_their_formulas
-@@ cascades.contrib.learned:_at_favourite 'random'
+@@ cascades.contrib.learned:_prob_at_argmax 'random'
 learned_adds_the_other_model: how likely p holds the drafter's favourite is
 looked up in q
-  of >= of.max => probs >= probs.max
+  scores >= scores.max => probs >= probs.max
 
 === caps_test:test_a_capped_method_emits_its_law
 @@ cascades.contrib.capping:capped 'ensemble', False

@@ -1,26 +1,27 @@
-"""A deferral rule that was learnt: Lemma 4 with a linear head in it.
+"""A learned deferral rule: Lemma 4 with a linear estimate of the loss gap.
 
-Of all rules that reject as much, the best defers where
+Among all rules with the same rejection rate, the best one defers where
 
   E_P[loss(q)] > E_P[loss(p)] + lam TV(p, q)        Lemma 4, arXiv 2405.19261
 
-with P the distribution that the true next token has. Nobody knows it, and OPT
-puts mp - mq in the place of the difference. Here a linear head stands there,
+with P the true distribution of the next token, which is unknown. OPT estimates
+the loss gap E_P[loss(q)] - E_P[loss(p)] by max p - max q. A learned rule uses a
+linear head instead,
 
   defer if h(q, p) > lam TV(p, q),   h = sum_i w_i f_i,
 
-of a few numbers f_i of both distributions, as the gate sees them; OPT has w = 1
-for mp, -1 for mq, and else 0. So one head is a rule at every lenience. It is
-trained by configs/train_rule.py, and belongs to the pair that it was trained
-for, which it knows by fingerprints.
+on a few features f_i of both gate distributions. OPT is the head with weight 1
+for max p, -1 for max q, and 0 otherwise. One head gives a rule at every
+lenience lam. configs/train_rule.py trains a head for one pair of models. The
+fingerprints of the pair are stored with the head, and other pairs are refused.
 
 DIVERSED (arXiv 2604.07622, unverified: known by its description alone) learns
-as well, but something else: the weight of an ensemble, pi = w p + (1 - w) q,
-from a head on both models' hidden states. Here a rule is learnt, which says yes
-or no, of probabilities alone, to another objective.
+the weight w of an ensemble pi = w p + (1 - w) q from the hidden states of both
+models. The head here gives a binary decision, sees probabilities alone, and is
+trained for another objective.
 
-On disk a head is a folder with a rule.json: the weights by the features' names,
-the names of its models, and their fingerprints.
+On disk, a head is a folder with a rule.json: the weights by feature, and the
+names and fingerprints of both models.
 """
 
 import dataclasses
@@ -50,8 +51,8 @@ from cascades.plain import digest
 from cascades.untrusted import bounded
 from cascades.untrusted.schema import Number, Schema
 
-# The head of the bundled pair, which has the plain name; others have a name, or
-# a folder, behind the colon.
+# 'learned' selects the head of the bundled pair; 'learned:tiny-rule' and
+# 'learned:FOLDER' select a bundled head by name, and a head on disk.
 NAME, BUNDLED = 'learned', 'tiny-rule'
 FILE = 'rule.json'
 _ASSETS = pathlib.Path(__file__).parents[1] / 'assets'
@@ -60,20 +61,28 @@ _TRAIN = 'train one with configs/train_rule.py'
 Feature = Callable[[Distributions], Float[Array, '']]
 
 
-def _at_favourite(probs, of) -> Float[Array, '']:
-  """Returns the largest probability among the tokens that maximise `of`."""
-  # By plain reductions: an argmax is far slower on a CPU.
-  return jnp.where(of >= of.max(-1, keepdims=True), probs, 0).max(-1)
+def _prob_at_argmax(probs, scores) -> Float[Array, '']:
+  """Returns the largest probability among the tokens that maximise `scores`.
+
+  Args:
+    probs: Probabilities, [..., V].
+    scores: Values whose maximum selects tokens; ties select several, [..., V].
+  """
+  # Plain reductions: an argmax is far slower on a CPU.
+  is_max = scores >= scores.max(-1, keepdims=True)
+  return jnp.where(is_max, probs, 0).max(-1)
 
 
 def _agree(d: Distributions) -> Float[Array, '']:
-  at = _at_favourite(d.p_gate, d.q_gate)
-  return (at >= d.p_gate.max(-1)).astype(d.q_gate.dtype)
+  """Returns 1 if q and p have a most probable token in common, else 0."""
+  p_at_mq = _prob_at_argmax(d.p_gate, d.q_gate)
+  return (p_at_mq >= d.p_gate.max(-1)).astype(d.q_gate.dtype)
 
 
-# What a head looks at, all of it defined where a probability is 0. Would the
-# true token be one of p's, it were p(x) of the time sum p^2 likely to p and
-# sum p q to q; the sums are what a head needs to know of that.
+# Features of a head, by the names in rule.json: mq and mp are max q and max p,
+# q_at_mp is q at the most probable token of p. All are finite where a
+# probability is 0. The sums are expectations: if the true token were sampled
+# from p, its mean probability would be sum p^2 under p and sum p q under q.
 FEATURES: dict[str, Feature] = {
   'one': lambda d: jnp.ones(d.q_gate.shape[:-1], d.q_gate.dtype),
   'mq': lambda d: d.q_gate.max(-1),
@@ -84,70 +93,74 @@ FEATURES: dict[str, Feature] = {
   'sum_qq': lambda d: (d.q_gate * d.q_gate).sum(-1),
   'sum_pp': lambda d: (d.p_gate * d.p_gate).sum(-1),
   'sum_pq': lambda d: (d.p_gate * d.q_gate).sum(-1),
-  'q_at_mp': lambda d: _at_favourite(d.q_gate, d.p_gate),
-  'p_at_mq': lambda d: _at_favourite(d.p_gate, d.q_gate),
+  'q_at_mp': lambda d: _prob_at_argmax(d.q_gate, d.p_gate),
+  'p_at_mq': lambda d: _prob_at_argmax(d.p_gate, d.q_gate),
   'agree': _agree,
 }
-# Logarithms of what may be 0, and products: h is to be compared with a multiple
-# of TV, and is none of these numbers alone.
-_LEAST = 1e-4
+# Added before a logarithm, since the features may be 0.
+_LOG_OFFSET = 1e-4
 
 
 def _log(feature: Feature) -> Feature:
-  return lambda d: jnp.log(feature(d) + _LEAST)
+  """Returns the logarithm of a feature."""
+  return lambda d: jnp.log(feature(d) + _LOG_OFFSET)
 
 
-def _times(one: Feature, other: Feature) -> Feature:
-  return lambda d: one(d) * other(d)
+def _product(left: Feature, right: Feature) -> Feature:
+  """Returns the product of two features."""
+  return lambda d: left(d) * right(d)
 
 
+# Logarithms and products: h is compared with a multiple of TV, and need not be
+# linear in the features above.
 FEATURES |= {
   f'log {name}': _log(FEATURES[name])
   for name in ('mq', 'mp', 'q_at_mp', 'p_at_mq')
 } | {
-  f'{one} {other}': _times(FEATURES[one], FEATURES[other])
-  for one, others in {
+  f'{left} {right}': _product(FEATURES[left], FEATURES[right])
+  for left, rights in {
     'tv': ('tv', 'mq', 'mp', 'sum_pq', 'q_at_mp', 'p_at_mq'),
     'agree': ('mq', 'mp'),
     'mq': ('mp',),
   }.items()
-  for other in others
+  for right in rights
 }
-# The head that is OPT.
+# The weights of OPT.
 OPT = {'mp': 1.0, 'mq': -1.0}
 
 
 def features(d: Distributions) -> Float[Array, 'F']:
-  """All that a head looks at, in the order of `FEATURES`."""
+  """Computes all features, in the order of `FEATURES`."""
   return jnp.stack([feature(d) for feature in FEATURES.values()], -1)
 
 
 def difference(
   d: Distributions, weights: Mapping[str, float]
 ) -> Float[Array, '']:
-  """h(q, p): by how much the drafter's loss is expected to be the larger.
+  """Computes h(q, p), the estimated loss of q minus that of p.
 
   Args:
-    d: Of one position.
-    weights: By name of feature; what is absent, or 0, is not computed.
+    d: Distributions of one position, each field [V].
+    weights: Weights by feature; features that are absent or have weight 0 are
+      not computed.
   """
   terms = (w * FEATURES[name](d) for name, w in weights.items() if w)
   return sum(terms, jnp.zeros(d.q_gate.shape[:-1], d.q_gate.dtype))
 
 
 def defer(d: Distributions, lenience: Lenience, weights: Mapping[str, float]):
-  """Defer where h(q, p) > lam TV(p, q)."""
+  """Returns True where h(q, p) > lam TV(p, q)."""
   return difference(d, weights) > deferral_cost(d, lenience)
 
 
-class Trained(NamedTuple):
+class TrainedPair(NamedTuple):
   """The pair of models that a rule was trained for.
 
   Attributes:
     verifier: Fingerprint of the verifier; see `fingerprints`.
     drafter: Fingerprint of the drafter.
-    names: Of both, for people.
-    identity: A hash of the rule.
+    names: Names of the verifier and the drafter, used only in messages.
+    identity: Hash of the rule.
   """
 
   verifier: str
@@ -156,49 +169,52 @@ class Trained(NamedTuple):
   identity: str
 
   def check(self, name: str, verifier, drafter) -> None:
-    """Refuses another pair.
+    """Refuses any other pair of models.
 
     Args:
-      name: Of the method.
-      verifier: A `Checkpoint`.
-      drafter: A `BoundDrafter`.
+      name: Name of the method.
+      verifier: The verifier, a `Checkpoint`.
+      drafter: The drafter, a `BoundDrafter`.
 
     Raises:
-      ValueError: One of the models is another; names it.
+      ValueError: A fingerprint differs; names the model.
     """
     prints = fingerprints(verifier, drafter)
-    for role, expected, found, model in zip(
+    for role, expected, actual, model in zip(
       ('verifier', 'drafter'), self, prints, self.names, strict=False
     ):
-      if found != expected:
+      if actual != expected:
         raise ValueError(
           f'method: {name} was trained for the {role} {model}, with the'
-          f' fingerprint {expected}, and this one has'
-          f' {found or "none, for it is no language model"}; train a rule for'
-          ' these two with configs/train_rule.py.'
+          f' fingerprint {expected}, and the {role} given has'
+          f' {actual or "none, as it is no language model"}; train a rule for'
+          ' this pair with configs/train_rule.py.'
         )
 
 
 def fingerprints(
   verifier: checkpoints.Checkpoint, bound_drafter: drafters.BoundDrafter
 ) -> tuple[str | None, str | None]:
-  """Returns fingerprints of two language models; None of what is none.
+  """Returns the fingerprints of a verifier and its drafter.
 
-  Args:
-    verifier: The verifier.
-    bound_drafter: What drafts.
+  Returns:
+    Two hashes of weights; None for a model that is not a language model, such
+    as an n-gram drafter.
   """
   drafter, params = bound_drafter
   if getattr(drafter, 'adaptive', False):
     params, _ = params
-  own = None
+  checkpoint = None
   if isinstance(drafter, drafters.ModelDrafter | drafters.SelfDrafter):
-    own = verifier._replace(model=drafter.model, params=params)
-  return _fingerprint(verifier), own and _fingerprint(own)
+    checkpoint = verifier._replace(model=drafter.model, params=params)
+  return _fingerprint(verifier), checkpoint and _fingerprint(checkpoint)
 
 
 def _fingerprint(checkpoint: checkpoints.Checkpoint) -> str | None:
-  """Also of how many layers it has, for the first of them are another model."""
+  """Returns a hash of the weights, prefixed with the number of layers.
+
+  The first layers of a model share its weights but are a different model.
+  """
   model = checkpoint.model
   if not isinstance(model, language.LanguageModel):
     return None
@@ -206,20 +222,20 @@ def _fingerprint(checkpoint: checkpoints.Checkpoint) -> str | None:
   return f'{layers}x{recurrent_checkpoint.fingerprint(checkpoint)}'
 
 
-def of(
+def from_weights(
   weights: Mapping[str, float],
   name: str = NAME,
-  trained: Trained | None = None,
+  trained: TrainedPair | None = None,
 ) -> Method:
-  """The method of a head; the same object for the same arguments.
+  """Returns the method of a head; equal arguments return the same object.
 
   Args:
-    weights: By name of feature; what is absent is 0.
-    name: Of the method.
-    trained: For which models; None: for any.
+    weights: Weights by feature; absent ones are 0.
+    name: Name of the method.
+    trained: The pair of models that the method accepts; None accepts any.
 
   Raises:
-    ValueError: There is no such feature, or a weight is no finite number.
+    ValueError: A feature is unknown, or a weight is not a finite number.
   """
   for feature, weight in weights.items():
     if feature not in FEATURES:
@@ -230,15 +246,16 @@ def of(
     number = isinstance(weight, int | float) and not isinstance(weight, bool)
     if not number or not math.isfinite(weight):
       raise ValueError(
-        f'weights: {feature} is {weight!r}; give a finite number.'
+        f'weights: {feature} must be a finite number, got {weight!r}.'
       )
   pairs = ((name, float(weight)) for name, weight in weights.items())
-  return _made(name, tuple(sorted(pairs)), trained)
+  return _cached_method(name, tuple(sorted(pairs)), trained)
 
 
-# Programs are compiled for the method itself.
+# The method is a static argument of compiled programs, so equal methods must be
+# the same object.
 @functools.cache
-def _made(name, weights, trained) -> Method:
+def _cached_method(name, weights, trained) -> Method:
   weights = dict(weights)
   method = from_rule(
     lambda d, lenience: defer(d, lenience, weights),
@@ -274,21 +291,22 @@ def save(
   """Writes a head.
 
   Args:
-    folder: Made if it is not there.
-    weights: By name of feature.
-    names: Of the verifier and the drafter, for people.
-    fingerprints: Of both, as the function of that name has them.
+    folder: Folder of the head; created if absent.
+    weights: Weights by feature.
+    names: Names of the verifier and the drafter, used only in messages.
+    fingerprints: Fingerprints of both, from the function `fingerprints`.
   """
   models = zip(('verifier', 'drafter'), names, fingerprints, strict=True)
-  said: dict[str, Any] = {
-    of: {'name': name, 'fingerprint': found} for of, name, found in models
+  fields: dict[str, Any] = {
+    role: {'name': name, 'fingerprint': fingerprint}
+    for role, name, fingerprint in models
   }
-  said['weights'] = dict(weights)
-  atomic.write_text(folder / FILE, json.dumps(said, indent=2) + '\n')
+  fields['weights'] = dict(weights)
+  atomic.write_text(folder / FILE, json.dumps(fields, indent=2) + '\n')
 
 
 class _Model(Schema):
-  """A model that a head was trained for."""
+  """One model of the pair that a head was trained for."""
 
   name: str
   fingerprint: str
@@ -302,45 +320,51 @@ class _Fields(Schema):
   weights: dict[str, Number]
 
 
-def read(file: pathlib.Path) -> tuple[dict[str, float], Trained]:
-  """Reads a head's weights by feature, and the pair that it was trained for.
+def read(file: pathlib.Path) -> tuple[dict[str, float], TrainedPair]:
+  """Reads the weights of a head, and the pair that it was trained for.
+
+  Args:
+    file: The rule.json of the head.
+
+  Returns:
+    Weights by feature, and the pair.
 
   Raises:
-    FileNotFoundError: There is no such file.
-    ValueError: It is damaged.
+    FileNotFoundError: The file is absent.
+    ValueError: The file is damaged.
   """
   fields = bounded.read_fields(file, 'method', _TRAIN)
-  said = _Fields.check(fields, f'method: {file}', _TRAIN)
-  models = said.verifier, said.drafter
-  trained = Trained(
+  rule = _Fields.check(fields, f'method: {file}', _TRAIN)
+  models = rule.verifier, rule.drafter
+  trained = TrainedPair(
     *(model.fingerprint for model in models),
-    names=(said.verifier.name, said.drafter.name),
+    names=(rule.verifier.name, rule.drafter.name),
     identity=digest(fields),
   )
-  return said.weights, trained
+  return rule.weights, trained
 
 
 def load(named: str) -> Method:
   """Loads the method of a head on disk.
 
   Args:
-    named: A bundled head's name, or the folder of one.
+    named: Name of a bundled head, or path of a head's folder.
 
   Raises:
-    ValueError: There is none, or it is damaged.
+    ValueError: The head is absent or damaged.
   """
   return METHOD if named == BUNDLED else _load(named, f'{NAME}:{named}')
 
 
 def _load(named: str, name: str) -> Method:
-  """Loads a rule like `load`, under the given name of the method."""
+  """Loads a head like `load`, and names its method."""
   arguments.file_name('method', named)
   bundled = _ASSETS / named
   folder = bundled if (bundled / FILE).is_file() else pathlib.Path(named)
   file = folder / FILE
   try:
     weights, trained = read(file)
-    return of(weights, name, trained)
+    return from_weights(weights, name, trained)
   except FileNotFoundError:
     raise ValueError(f'method: there is no {file}; {_TRAIN}.') from None
   except (OSError, ValueError) as e:
@@ -352,5 +376,5 @@ def _load(named: str, name: str) -> Method:
     ) from None
 
 
-# What the plain name stands for.
+# The method 'learned'.
 METHOD = _load(BUNDLED, NAME)

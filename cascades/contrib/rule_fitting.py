@@ -1,15 +1,16 @@
-"""Fitting a deferral rule to the objective of Lemma 4.
+"""Fits a deferral rule to the objective of Lemma 4.
 
-At a token y of a text that is right, which stands for one drawn from the true
-distribution, the drafter loses 1 - q(y) and the verifier 1 - p(y). A rule that
-defers with r loses (1 - r) (1 - q(y)) + r (1 - p(y)), and pays r TV(p, q) in
-rejections (Lemma 3), so that at lenience lam it is to make
+A correct text approximates a sample of the true distribution. At its token y,
+the drafter has the loss 1 - q(y) and the verifier 1 - p(y). A rule that defers
+with probability r has the expected loss (1 - r) (1 - q(y)) + r (1 - p(y)), and
+the rejection probability r TV(p, q) (Lemma 3). The objective at lenience lam,
+to be minimised over rules, is
 
   mean of (1 - r) (1 - q(y)) + r (1 - p(y) + lam TV(p, q))             (J)
 
-small (Lemma 4 of Narasimhan et al. 2025, arXiv 2405.19261). Both models read
-the texts once. Then the head of `learned` is fitted, from OPT's weights on: r
-is a sigmoid, and J its mean over some leniences.
+(Lemma 4 of Narasimhan et al. 2025, arXiv 2405.19261). Both models read the
+texts once. The head of `learned` is then fitted, starting at OPT's weights: r
+is a sigmoid, and J is averaged over several leniences.
 """
 
 import dataclasses
@@ -28,7 +29,7 @@ from cascades.contrib import learned
 from cascades.plain import digest, plain
 from cascades.sampler import sampler, scoring
 
-# What a rule is compared with, at leniences of which the best is taken.
+# Methods that a rule is compared with, each at the best of its leniences.
 COMPARED = {
   'chow': tuple(np.linspace(0, 1, 11).tolist()),
   'diff': tuple(np.linspace(-0.5, 0.5, 11).tolist()),
@@ -39,13 +40,13 @@ COMPARED = {
 
 
 class Text(NamedTuple):
-  """An answer that a sweep wrote.
+  """An answer of a sweep, to learn from.
 
   Attributes:
-    example: Of which task, and its id.
-    prompt: Text that it answers.
-    tokens: Ids of the answer.
-    weight: Its share of its example's weight, which sums to 1.
+    example: Name of the task, and id of the example.
+    prompt: Text of the prompt.
+    tokens: Token ids of the answer.
+    weight: Weight of the answer; the weights of an example sum to 1.
   """
 
   example: tuple[str, str]
@@ -55,55 +56,61 @@ class Text(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Places:
-  """All tokens of some texts, and what is said of them.
+class Positions:
+  """All N positions of some texts, with the terms of (J) at each.
+
+  A position is that of one token y of a text, after the tokens before.
 
   Attributes:
-    features: In the order of `learned.FEATURES`, [N, F].
-    q: How likely the token is to the drafter, as it samples, [N].
-    p: The same of the verifier.
-    price: TV(p, q) of what is sampled from, [N].
-    laws: How likely it is in the law of each of `COMPARED`, by name, [N, K].
-    rejected: How likely a draft there is to be rejected, by name, [N, K].
-    weight: How much each token counts, [N]; they sum to 1.
-    example: Number of its example, [N].
-    held: Whether that is held out, [N].
+    features: Features in the order of `learned.FEATURES`, [N, F].
+    q: q(y), probability of the token under the drafter, [N].
+    p: p(y), probability of the token under the verifier, [N].
+    tv: TV(p, q), [N].
+    laws: Probability of the token in the law of a method at each of its K
+      leniences, by name of `COMPARED`, [N, K].
+    rejected: Probability that a draft is rejected, by name, [N, K].
+    weight: Weight of each position, [N]; sums to 1.
+    example: Number of the example, [N].
+    held_out: True for positions of held-out examples, [N].
   """
 
   features: Float[np.ndarray, 'N F']
   q: Float[np.ndarray, 'N']
   p: Float[np.ndarray, 'N']
-  price: Float[np.ndarray, 'N']
+  tv: Float[np.ndarray, 'N']
   laws: Mapping[str, Float[np.ndarray, 'N K']]
   rejected: Mapping[str, Float[np.ndarray, 'N K']]
   weight: Float[np.ndarray, 'N']
   example: Int[np.ndarray, 'N']
-  held: Bool[np.ndarray, 'N']
+  held_out: Bool[np.ndarray, 'N']
 
-  def only(self, which: Bool[np.ndarray, 'N']) -> 'Places':
-    """Some of the tokens, whose weights sum to 1 again."""
+  def select(self, mask: Bool[np.ndarray, 'N']) -> 'Positions':
+    """Returns the positions of a mask, with weights that sum to 1."""
 
-    def of(value):
+    def masked(value):
       if isinstance(value, Mapping):
-        return {name: x[which] for name, x in value.items()}
-      return value[which]
+        return {name: x[mask] for name, x in value.items()}
+      return value[mask]
 
-    fields = (field.name for field in dataclasses.fields(self))
-    some: dict[str, Any] = {name: of(getattr(self, name)) for name in fields}
-    return Places(**some | {'weight': some['weight'] / some['weight'].sum()})
+    names = (field.name for field in dataclasses.fields(self))
+    fields: dict[str, Any] = {
+      name: masked(getattr(self, name)) for name in names
+    }
+    fields['weight'] /= fields['weight'].sum()
+    return Positions(**fields)
 
 
-def said_of(method, d, lenience, token):
+def objective_terms(method, d, lenience, token):
   """Computes the terms of (J) at one position, for `scoring.map_tokens`."""
   del method, lenience
   laws, rejected = [], []
   for name, leniences in COMPARED.items():
-    other = methods.METHODS[name]
-    at = jnp.asarray(leniences, d.q.dtype)
-    laws.append(jax.vmap(other.law, (None, 0))(d, at)[:, token])
-    kept = jax.vmap(other.acceptance, (None, 0))(d, at)
-    # sum q - sum q a: exactly 0 where all is kept.
-    rejected.append((d.q - d.q * kept).sum(-1))
+    compared = methods.METHODS[name]
+    lams = jnp.asarray(leniences, d.q.dtype)
+    laws.append(jax.vmap(compared.law, (None, 0))(d, lams)[:, token])
+    acceptance = jax.vmap(compared.acceptance, (None, 0))(d, lams)
+    # sum (q - q a), not 1 - sum q a: exactly 0 if all drafts are accepted.
+    rejected.append((d.q - d.q * acceptance).sum(-1))
   return (
     learned.features(d),
     d.q[token],
@@ -118,56 +125,61 @@ def read(
   decoder: sampler.Sampler,
   texts: Sequence[Text],
   held_out: float,
+  *,
   chat: bool = False,
-  kept: pathlib.Path | None = None,
-) -> Places:
-  """Has both models read texts.
+  cache_folder: pathlib.Path | None = None,
+) -> Positions:
+  """Scores texts with both models.
 
   Args:
-    decoder: Has the models, and how they are sampled.
-    texts: Answers that count as right.
-    held_out: Share of the examples that is held out, which a hash chooses.
-    chat: Whether prompts are turns of a chat.
-    kept: Where what was read is kept, so that it is not read again; None:
-      nowhere.
+    decoder: The pair of models, with its temperature and gate.
+    texts: Correct answers.
+    held_out: Fraction of the examples to hold out, selected by a hash.
+    chat: True if the prompts are turns of a chat.
+    cache_folder: Folder that caches the scores of the texts; None disables the
+      cache.
   """
-  features, q, p, price, *others = _columns(decoder, texts, chat, kept)
-  laws, rejected = others[: len(COMPARED)], others[len(COMPARED) :]
+  features, q, p, tv, *columns = _columns(decoder, texts, chat, cache_folder)
+  laws, rejected = columns[: len(COMPARED)], columns[len(COMPARED) :]
   lengths = [len(text.tokens) for text in texts]
   numbers: dict[tuple[str, str], int] = {}
   example = [numbers.setdefault(text.example, len(numbers)) for text in texts]
-  held = [_hash(text.example) < held_out for text in texts]
+  is_held_out = [_hash(text.example) < held_out for text in texts]
   weight = np.repeat([text.weight for text in texts], lengths)
-  return Places(
+  return Positions(
     features=features,
     q=q,
     p=p,
-    price=price,
+    tv=tv,
     laws=dict(zip(COMPARED, laws, strict=True)),
     rejected=dict(zip(COMPARED, rejected, strict=True)),
     weight=weight / weight.sum(),
     example=np.repeat(example, lengths),
-    held=np.repeat(held, lengths),
+    held_out=np.repeat(is_held_out, lengths),
   )
 
 
-def _columns(decoder, texts, chat, kept) -> list[np.ndarray]:
-  """Computes `said_of` for all tokens, or reads it again; float64."""
-  asked = [(decoder.encode(text.prompt, chat), text.tokens) for text in texts]
+def _columns(decoder, texts, chat, cache_folder) -> list[np.ndarray]:
+  """Computes `objective_terms` at all positions, or reads the cache; float64.
+
+  Returns:
+    Arrays [N, ...] in the order of `objective_terms`.
+  """
+  requests = [(decoder.encode(x.prompt, chat), x.tokens) for x in texts]
   options = decoder.config
-  of = (
+  settings = (
     *learned.fingerprints(decoder.verifier, decoder.bound_drafter),
     *(options.temperature, options.gate, list(learned.FEATURES), COMPARED),
   )
-  identity = digest([plain(of), asked])
-  file = kept and kept / f'places-{identity[:16]}.npz'
+  identity = digest([plain(settings), requests])
+  file = cache_folder and cache_folder / f'places-{identity[:16]}.npz'
   if file and file.is_file():
-    with np.load(file, allow_pickle=False) as found:
-      return [found[name] for name in found.files]
-  said = scoring.map_tokens(decoder, asked, said_of)
+    with np.load(file, allow_pickle=False) as arrays:
+      return [arrays[name] for name in arrays.files]
+  terms = scoring.map_tokens(decoder, requests, objective_terms)
   columns = [
     np.concatenate(column).astype(np.float64)
-    for column in zip(*said, strict=True)
+    for column in zip(*terms, strict=True)
   ]
   if file:
     with atomic.replace_file(file) as part, part.open('wb') as out:
@@ -176,108 +188,113 @@ def _columns(decoder, texts, chat, kept) -> list[np.ndarray]:
 
 
 def _hash(example: tuple[str, str]) -> float:
-  """From 0 to 1, whatever else there is."""
+  """Maps an example to a number from 0 to 1, independent of the others."""
   return int(digest([*example])[:8], 16) / 16**8
 
 
 def fit(
-  places: Places,
+  positions: Positions,
   leniences: Sequence[float],
   softness: float,
   ridge: float,
 ) -> dict[str, float]:
-  """The head for which (J) is least, the mean over leniences.
+  """Finds the head that minimises (J), averaged over leniences.
 
   Args:
-    places: What it learns from.
-    leniences: Prices of a rejection.
-    softness: It defers by sigmoid((h - lam TV) / softness). The more, the
-      smoother, and the more h is overstated: what is far from the border is
-      worth more then.
-    ridge: Of the squared distance from OPT's weights, of features of variance
-      1.
+    positions: Positions to learn from.
+    leniences: Values of lam, the cost of a rejection.
+    softness: Width of the sigmoid: r = sigmoid((h - lam TV) / softness). A
+      larger value smooths the objective, and biases h away from the threshold.
+    ridge: Weight of the squared distance from OPT's weights, for features that
+      are scaled to variance 1.
 
   Returns:
-    Weights by the names of `learned.FEATURES`, to six digits.
+    Weights by the names of `learned.FEATURES`, rounded to six digits.
   """
-  x, names = places.features, list(learned.FEATURES)
-  mean = places.weight @ x
-  scale = np.sqrt(places.weight @ (x - mean) ** 2)
+  x, names = positions.features, list(learned.FEATURES)
+  mean = positions.weight @ x
+  scale = np.sqrt(positions.weight @ (x - mean) ** 2)
   varies = scale > 1e-9
   scale = np.where(varies, scale, 1)
-  # What is constant has no say, but for the one that is to be.
+  # Constant features get weight 0, except 'one', the intercept.
   x = np.where(varies, (x - mean) / scale, 0)
-  one = names.index('one')
-  x[:, one] = 1
+  intercept = names.index('one')
+  x[:, intercept] = 1
   opt = np.array([learned.OPT.get(name, 0.0) for name in names])
   start = opt * scale
-  start[one] = opt @ mean
-  gain = places.p - places.q
+  start[intercept] = opt @ mean
+  gain = positions.p - positions.q
 
   def objective(w):
     h, value, slope = x @ w, 0.0, np.zeros(len(x))
     for lam in leniences:
-      cost = lam * places.price
+      cost = lam * positions.tv
       r = special.expit((h - cost) / softness)
-      value += (places.weight * r * (cost - gain)).sum()
-      slope += places.weight * r * (1 - r) * (cost - gain) / softness
+      value += (positions.weight * r * (cost - gain)).sum()
+      slope += positions.weight * r * (1 - r) * (cost - gain) / softness
     value, slope = value / len(leniences), slope / len(leniences)
     away = w - start
     return value + ridge * away @ away, slope @ x + 2 * ridge * away
 
-  found = optimize.minimize(
+  solution = optimize.minimize(
     objective,
     start,
     jac=True,
     method='L-BFGS-B',
-    # Most tokens are the same to both models: what there is to gain is little.
+    # Small tolerances: (J) varies little, as q and p are nearly equal at most
+    # positions.
     options={'maxiter': 300, 'maxcor': 20, 'ftol': 1e-12, 'gtol': 1e-9},
   ).x
-  # Back to the features as they are.
-  weights = found / scale
-  weights[one] = 0
-  weights[one] = found[one] - weights @ mean
+  # Weights of the unscaled features.
+  weights = solution / scale
+  weights[intercept] = 0
+  weights[intercept] = solution[intercept] - weights @ mean
   return {
     name: float(f'{w:.6g}') for name, w in zip(names, weights, strict=True)
   }
 
 
 class Losses(NamedTuple):
-  """Loss and rejection cost of a rule at each of K leniences.
+  """Expected loss and rejection probability of a rule at K leniences.
 
   Attributes:
-    loss: Of what it lets through, [N, K].
-    cost: In rejections, [N, K].
+    loss: Expected loss at each position, [N, K].
+    rejected: Probability that a draft is rejected, [N, K].
   """
 
   loss: Float[np.ndarray, 'N K']
-  cost: Float[np.ndarray, 'N K']
+  rejected: Float[np.ndarray, 'N K']
 
-  def at(self, price: float) -> Float[np.ndarray, 'N K']:
-    """(J) of each token, where a rejection costs so much."""
-    return self.loss + price * self.cost
+  def at(self, lam: float) -> Float[np.ndarray, 'N K']:
+    """Computes (J) at each position, for the cost lam of a rejection."""
+    return self.loss + lam * self.rejected
 
 
 def compare(
-  places: Places, weights: Mapping[str, float], leniences: Sequence[float]
+  positions: Positions, weights: Mapping[str, float], leniences: Sequence[float]
 ) -> dict[str, Losses]:
-  """Computes losses of the learned rule and of those it is compared with.
+  """Computes the losses of a learned rule and of the methods in `COMPARED`.
 
   Args:
-    places: Tokens.
-    weights: Of the learned rule, by feature.
-    leniences: Of the learned rule.
+    positions: Positions to evaluate on.
+    weights: Weights of the learned rule, by feature.
+    leniences: Leniences of the learned rule.
+
+  Returns:
+    Losses by name of the method, and of 'never defer' and 'always defer', which
+    have one lenience.
   """
-  row = np.array([weights.get(name, 0.0) for name in learned.FEATURES])
-  h, price = places.features @ row, places.price[:, None]
-  r = (h[:, None] > np.asarray(leniences) * price).astype(float)
-  q, p = places.q[:, None], places.p[:, None]
-  found = {learned.NAME: Losses(1 - q + r * (q - p), r * price)}
-  found |= {
-    name: Losses(1 - places.laws[name], places.rejected[name])
+  w = np.array([weights.get(name, 0.0) for name in learned.FEATURES])
+  h, tv = positions.features @ w, positions.tv[:, None]
+  r = (h[:, None] > np.asarray(leniences) * tv).astype(float)
+  q, p = positions.q[:, None], positions.p[:, None]
+  losses = {
+    name: Losses(1 - positions.laws[name], positions.rejected[name])
     for name in COMPARED
   }
-  return found | {
-    'never defer': Losses(1 - q, 0 * price),
-    'always defer': Losses(1 - p, price),
+  return {
+    learned.NAME: Losses(1 - q + r * (q - p), r * tv),
+    **losses,
+    'never defer': Losses(1 - q, 0 * tv),
+    'always defer': Losses(1 - p, tv),
   }

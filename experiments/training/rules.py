@@ -133,7 +133,7 @@ def _score(record: records.Record, score: str) -> float:
 
 
 def compare_rules(
-  positions: rule_fitting.Places,
+  positions: rule_fitting.Positions,
   weights: Mapping[str, float],
   leniences: Sequence[float],
 ) -> dict[str, Any]:
@@ -152,7 +152,10 @@ def compare_rules(
     `gained`, by rule: the reduction of the mean by the learned rule, with a
     bootstrap interval over examples.
   """
-  parts = [positions.only(~positions.held), positions.only(positions.held)]
+  parts = [
+    positions.select(~positions.held_out),
+    positions.select(positions.held_out),
+  ]
   # A grid of the same density for all rules.
   grid = sorted({*leniences, *np.linspace(-0.2, 1, 25).tolist()})
   train, test = (rule_fitting.compare(part, weights, grid) for part in parts)
@@ -242,15 +245,19 @@ def train_rule(
     dtype=settings['dtype'],
   )
   positions = rule_fitting.read(
-    pair_sampler, texts, config.held_out, settings['chat'], workdir
+    pair_sampler,
+    texts,
+    config.held_out,
+    chat=settings['chat'],
+    cache_folder=workdir,
   )
-  if not 0 < positions.held.mean() < 1:
+  if not 0 < positions.held_out.mean() < 1:
     raise ValueError(
       f'held_out: {config.held_out} of the examples leaves nothing to learn'
       ' from, or nothing to compare on; give another share, or more examples.'
     )
   fields = config.leniences, config.softness, config.ridge
-  weights = rule_fitting.fit(positions.only(~positions.held), *fields)
+  weights = rule_fitting.fit(positions.select(~positions.held_out), *fields)
   names = settings['verifier'], settings['drafter']
   prints = learned.fingerprints(
     pair_sampler.verifier, pair_sampler.bound_drafter
