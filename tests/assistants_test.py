@@ -16,6 +16,7 @@ import conftest
 import counts
 import jax
 import jax.numpy as jnp
+import many_methods
 import numpy as np
 import pytest
 import small
@@ -23,7 +24,6 @@ import tiers
 
 import cascades
 from cascades import decoding, drafters, load_model, methods
-from cascades.contrib import many_methods
 from cascades.drafters import binding
 from cascades.drafters.assistant import assistant_checkpoint
 from cascades.drafters.assistant.assistant_spec import AssistantSpec
@@ -214,7 +214,13 @@ def _drawn(kind, bound_drafter, rules, sampling, **config):
   with conftest.optimised():
     return [
       small.continued(
-        *(verifier(kind), bound_drafter, prompt, 2, many_methods.one_of(rules)),
+        *(
+          verifier(kind),
+          bound_drafter,
+          prompt,
+          2,
+          many_methods.from_functions(rules),
+        ),
         **dict(
           gamma=2,
           rows=_MANY,

@@ -7,12 +7,12 @@ import itertools
 import conftest
 import jax
 import jax.numpy as jnp
+import many_methods
 import numpy as np
 import pytest
 import tiers
 
 from cascades import decoding, drafters, methods, verification
-from cascades.contrib import many_methods
 from cascades.methods import processing
 from cascades.proof import exact
 from cascades.verification_config import BONUSES, GATES, SINGLE_DRAFT
@@ -210,7 +210,7 @@ def check_laws(
   every = [seen(config, SAMPLING[name]) for name in hows]
   tables = [exact.Table.from_methods(pairs, d) for d in every]
   rules = config.verification == verification.SEQUENTIAL
-  method = many_methods.looked_up(tables, every, with_rules=rules)
+  method = many_methods.from_tables(tables, every, with_rules=rules)
   given = dict(config=config, drafts=drafts, tree_size=tree_size)
   given |= dict(room=_NEW, return_logits=False)
   if bound_drafter:
@@ -290,7 +290,7 @@ _OWN = (
   *pairs_of(verification.STANDARD, _REAL),
   _ALWAYS,
 )
-_MIXED = many_methods.one_of(_OWN)
+_MIXED = many_methods.from_functions(_OWN)
 
 
 def _many(*args, **options):

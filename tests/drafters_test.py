@@ -8,6 +8,7 @@ import conftest
 import decoding_test
 import jax
 import jax.numpy as jnp
+import many_methods
 import models_test
 import numpy as np
 import pytest
@@ -15,7 +16,6 @@ import small
 import tiers
 
 from cascades import decoding, drafters, methods, verification
-from cascades.contrib import many_methods
 from cascades.contrib.chains import chain_drafter as chain
 from cascades.drafters.recurrent import recurrent_drafter
 from cascades.methods import processing
@@ -265,7 +265,7 @@ def _of_ngrams(kind):
   tables = {
     name: exact.Table.from_methods(pairs, d) for name, d in seen.items()
   }
-  method = many_methods.looked_up(
+  method = many_methods.from_tables(
     [*tables.values()], [*seen.values()], with_rules=kind == 'sequential'
   )
   run = functools.partial(_run, _NGRAM, method, config=config, filled=_MANY)
@@ -320,7 +320,9 @@ def check_head(bound_drafter, drafts, kind, q):
   run = functools.partial(
     _run,
     bound_drafter,
-    many_methods.one_of([(methods.METHODS['speed'], 0.0), (method, lenience)]),
+    many_methods.from_functions(
+      [(methods.METHODS['speed'], 0.0), (method, lenience)]
+    ),
     config=verification.VerificationConfig(kind),
     drafts=drafts,
     filled=_MANY,

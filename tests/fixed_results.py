@@ -23,12 +23,13 @@ from typing import Any
 import eagle_test
 import jax
 import jax.numpy as jnp
+import many_methods
 import numpy as np
 import small
 
 import cascades
 from cascades import decoding, drafters, methods, schedules, verification
-from cascades.contrib import capping, many_methods
+from cascades.contrib import capping
 from cascades.contrib.chains import chain_drafter as chain
 from cascades.drafters.recurrent import recurrent_drafter
 from cascades.methods import processing
@@ -241,7 +242,7 @@ def _every(names: Sequence[str] | None = None) -> tuple:
 def _of_methods(pairs, with_rules=False) -> dict:
   """The fields of a case in which many methods are decoded side by side."""
   return dict(
-    method=many_methods.one_of(pairs, with_rules=with_rules),
+    method=many_methods.from_functions(pairs, with_rules=with_rules),
     points=tuple((f'{m.name} {x:g}', i) for i, (m, x) in enumerate(pairs)),
   )
 

@@ -5,12 +5,12 @@ import itertools
 import math
 
 import jax
+import many_methods
 import numpy as np
 import pytest
 import small
 
 from cascades import load_model, methods
-from cascades.contrib import many_methods
 from cascades.methods import processing
 from cascades.models import checkpoints
 from cascades.proof import exact
@@ -56,7 +56,7 @@ def test_every_text_has_the_probability_that_its_method_declares(gate, names):
   table = exact.Table.from_methods(pairs, d)
   declared = exact.declared_law(table, _MODEL, _PROMPT, 2)
   # One compilation for them all.
-  method = many_methods.one_of(pairs)
+  method = many_methods.from_functions(pairs)
   for i, law in enumerate(declared):
     decoder = small.sampler(
       *_pair(),

@@ -5,11 +5,11 @@ import itertools
 
 import jax
 import jax.numpy as jnp
+import many_methods
 import numpy as np
 import pytest
 
 from cascades import methods
-from cascades.contrib import many_methods
 from cascades.proof import exact, tabulated
 from cascades.proof.separation import separate
 
@@ -133,11 +133,11 @@ def test_a_row_is_found_among_many_that_are_alike():
   d = methods.Distributions(q, p, q, p)
   pair = methods.METHODS['token_v1'], 0.3
   table = tabulated.Table.from_methods([pair], d)
-  method = many_methods.looked_up([table], [d])
+  method = many_methods.from_tables([table], [d])
   off = jax.tree.map(lambda x: x * np.float32(1 + 2e-7), d)
   found = jax.jit(jax.vmap(method.law, (0, None)))(off, jnp.int32(0))
   np.testing.assert_allclose(found, table.law[0], atol=1e-6)
   # Two that are alike, and of which it would say different things.
   other = dataclasses.replace(table, law=table.law[:, ::-1])
-  with pytest.raises(ValueError, match='cannot be told apart'):
-    many_methods.looked_up([table, other], [d, d])
+  with pytest.raises(ValueError, match='are too similar'):
+    many_methods.from_tables([table, other], [d, d])

@@ -10,12 +10,12 @@ import types
 import conftest
 import jax
 import jax.numpy as jnp
+import many_methods
 import numpy as np
 import pytest
 from scipy import stats
 
 from cascades import decoding, drafters, methods, verification
-from cascades.contrib import many_methods
 from cascades.methods import processing
 from cascades.models import checkpoints
 from cascades.proof import exact
@@ -91,7 +91,7 @@ def test_the_loop_emits_rejects_and_defers_as_much(gamma):
   table = exact.Table.from_methods(_LOOPED, d)
   step_config = decoding.StepConfig(
     decoding.Models(model, drafters.ModelDrafter(model)),
-    many_methods.one_of(_LOOPED, with_rules=True),
+    many_methods.from_functions(_LOOPED, with_rules=True),
     gamma,
   )
   rows, kinds = 100_000, len(_LOOPED)

@@ -6,7 +6,6 @@
   learned             a deferral rule that was trained
   rule_fitting        fits such a rule to texts of a pair
   chains              drafters that have a drafter of their own
-  many_methods        methods that stand for many, for proofs
   engine_audits       audits of other engines, by their functions or traces
   lm_eval             the adapter for that harness
 

@@ -1,0 +1,217 @@
+"""Methods that combine M methods; the lenience i selects the i-th of them.
+
+A compiled decoding loop then runs many methods in one batch, which saves
+compile time in proofs of the loop.
+
+  from_tables     the methods' values for known distributions, as tables
+  from_functions  the methods' own functions
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from cascades import methods
+from cascades.proof.tabulated import Table
+
+# The functions that every `Method` has.
+_FIELDS = ('acceptance', 'residual', 'law')
+# Rows (contexts) with keys closer than this may be confused, which is harmless
+# if the methods' values of both differ by less than this.
+_NEAR = 1e-4
+# Size of a row's key. Among hundreds of rows, single numbers are often closer
+# than `_NEAR`, and pairs of numbers rarely.
+_KEY_SIZE = 2
+# Rows compared on either side of the sorted position of a key.
+_WINDOW = 8
+
+
+def _by_field(make: Callable[[str], Any]) -> dict[str, Any]:
+  """Returns a function for each of `_FIELDS`, by name."""
+  return {name: make(name) for name in _FIELDS}
+
+
+def _combined(name: str, **fields: Any) -> methods.Method:
+  """Makes a method whose lenience is the index of another method."""
+  return methods.Method(
+    name=name,
+    equation='by lenience',
+    reference='tests',
+    strict=None,
+    drafter_only=None,
+    **fields,
+  )
+
+
+def from_tables(
+  tables: Sequence[Table],
+  distributions: Sequence[methods.Distributions],
+  with_rules: bool = False,
+) -> methods.Method:
+  """Combines M methods by a table lookup.
+
+  The combined method finds the context of the given distributions, and looks up
+  acceptance, residual, law and rule. One small program therefore verifies all
+  methods in one batch. Tests of each method on the same distributions show that
+  the tables are correct.
+
+  Args:
+    tables: Values of the same M methods in all contexts of each model.
+    distributions: The distributions of each table, each field [contexts, V].
+    with_rules: True includes the deferral rules; each method must have one.
+
+  Raises:
+    ValueError: The lookup may confuse two contexts in which the methods differ.
+  """
+  d = jax.tree.map(lambda *x: np.concatenate(x), *distributions)
+  values = {
+    name: np.concatenate([getattr(t, name) for t in tables], 1).astype(
+      np.float32
+    )
+    for name in (*_FIELDS, 'deferred')
+  }
+  rejected = (d.q - d.q * values['acceptance']).sum(-1, keepdims=True)
+  # A residual matters only as far as drafts are rejected.
+  compared = values | dict(residual=rejected * values['residual'])
+  find = _context_finder(d, [*compared.values()])
+
+  def look_up(name):
+    table = values[name]
+    return lambda d, i: jnp.asarray(table)[i.astype(jnp.int32), find(d)]
+
+  return _combined(
+    'from_tables',
+    # The caller decides whether the methods have a single target.
+    single_target=True,
+    rule=look_up('deferred') if with_rules else None,
+    **_by_field(look_up),
+  )
+
+
+def _context_finder(
+  d: methods.Distributions, values: Collection[np.ndarray]
+) -> Callable[[methods.Distributions], Array]:
+  """Returns a function that finds the context of given distributions.
+
+  Contexts are sorted by the first number of their keys. The function compares
+  the contexts around the sorted position of the given key.
+
+  Args:
+    d: Distributions of all contexts, each field [contexts, V].
+    values: The methods' values in all contexts, arrays [M, contexts, V].
+
+  Returns:
+    A function from distributions [V] to the index of a context.
+
+  Raises:
+    ValueError: Contexts may be confused.
+  """
+  make_key = _key_function(d.q.shape[-1])
+  keys = np.asarray(make_key(d))
+  _check_separation(keys, values)
+  # Equal contexts are interchangeable.
+  keys, order = np.unique(keys, axis=1, return_index=True)
+  first = keys[0]
+  bounds = np.searchsorted(first, [first - _NEAR, first + _NEAR])
+  if np.diff(bounds, axis=0).max() > _WINDOW:
+    raise ValueError('from_tables: too many contexts have similar keys.')
+
+  def find(d):
+    key = make_key(d)
+    indices = jnp.searchsorted(first, key[0]) + jnp.arange(-_WINDOW, _WINDOW)
+    indices = jnp.clip(indices, 0, len(first) - 1)
+    distances = jnp.abs(jnp.asarray(keys)[:, indices] - key[:, None]).sum(0)
+    return jnp.asarray(order)[indices[jnp.argmin(distances)]]
+
+  return find
+
+
+def _key_function(size: int) -> Callable[[methods.Distributions], Array]:
+  """Returns a function from distributions to a key, a random projection.
+
+  Args:
+    size: Size V of the vocabulary.
+
+  Returns:
+    A function from distributions [..., V] to a key [_KEY_SIZE, ...].
+  """
+  rng = np.random.default_rng(0)
+  weights = rng.uniform(-1, 1, (_KEY_SIZE, 5, size)).astype(np.float32)
+
+  def make_key(d):
+    fields = [d.q, d.p, d.q_gate, d.p_gate]
+    if d.p_logits is not None:
+      # Contexts may differ in the logits alone, which some methods read.
+      fields.append(jax.nn.softmax(d.p_logits))
+    return jnp.stack(
+      [
+        sum((x * w).sum(-1) for x, w in zip(fields, projection, strict=False))
+        for projection in weights
+      ]
+    )
+
+  return make_key
+
+
+def _check_separation(keys: np.ndarray, values: Collection[np.ndarray]) -> None:
+  """Refuses contexts with similar keys and different values.
+
+  Args:
+    keys: Key of each context, [_KEY_SIZE, contexts].
+    values: The methods' values in all contexts, arrays [M, contexts, V].
+
+  Raises:
+    ValueError: There are two such contexts.
+  """
+  distances = np.abs(keys[:, :, None] - keys[:, None]).sum(0)
+  for i, j in np.argwhere(np.triu(distances < _NEAR, 1)):
+    if any(np.abs(x[:, i] - x[:, j]).max() > _NEAR for x in values):
+      raise ValueError(f'from_tables: contexts {i} and {j} are too similar.')
+
+
+def from_functions(
+  pairs: Sequence[tuple[methods.Method, float]], with_rules: bool = False
+) -> methods.Method:
+  """Combines M methods by a switch between their functions.
+
+  Args:
+    pairs: The M methods, each with its lenience.
+    with_rules: True includes the deferral rules; a method without one defers
+      nowhere.
+  """
+  # A method with several leniences is compiled once.
+  unique = {method.name: method for method, _ in pairs}
+  names = list(unique)
+  branch_indices = np.array([names.index(method.name) for method, _ in pairs])
+  leniences = np.array([lenience for _, lenience in pairs])
+
+  def switch(field):
+    def branch(method):
+      function = getattr(method, field) or (lambda d, lenience: jnp.zeros(()))
+
+      def run(d, lenience):
+        values = function(d, lenience)
+        return jnp.broadcast_to(values, d.q.shape).astype(d.q.dtype)
+
+      return run
+
+    branches = [branch(method) for method in unique.values()]
+
+    def run(d, i):
+      i = i.astype(jnp.int32)
+      lenience = jnp.asarray(leniences, d.q.dtype)[i]
+      index = jnp.asarray(branch_indices)[i]
+      return jax.lax.switch(index, branches, d, lenience)
+
+    return run
+
+  return _combined(
+    'from_functions',
+    single_target=all(method.single_target for method, _ in pairs),
+    rule=switch('rule') if with_rules else None,
+    **_by_field(switch),
+  )
