@@ -42,8 +42,8 @@ class Conversation(tuple[Message, ...]):
 
   def __new__(cls, messages: Iterable[Any]) -> 'Conversation':
     """Checks the messages."""
-    listed = arguments.as_list('messages', messages, 'messages')
-    checked = [_as_message(i, message) for i, message in enumerate(listed)]
+    items = arguments.as_list('messages', messages, 'messages')
+    checked = [_as_message(i, message) for i, message in enumerate(items)]
     if not checked or checked[-1].role == 'system':
       raise ValueError(
         'messages: must end with a message of the user, or with the beginning'

@@ -139,10 +139,12 @@ def _write_frame(
   """Returns the texts around messages; see `Template.write`."""
   import dialog
 
-  kinds = dict(system=dialog.System, user=dialog.User, assistant=dialog.Model)
+  message_types = dict(
+    system=dialog.System, user=dialog.User, assistant=dialog.Model
+  )
   # An answer that has begun before is only closed.
   before = [dialog.Model()] if is_later else []
-  messages = [kinds[role](_MESSAGE) for role in roles]
+  messages = [message_types[role](_MESSAGE) for role in roles]
   text = dialog.Conversation(*before, *messages).as_text(format=tags)
   return tuple(str(text).split(_MESSAGE))
 

@@ -136,6 +136,28 @@ def _limit(cpu_s: int, memory_bytes: int, open_files: int) -> None:
       raise Refused(f'limits cannot be set: {e}') from None
 
 
+def _set_process_option(libc: ctypes.CDLL, option: int, value: int) -> int:
+  """Calls prctl(2), with 0 for the unused arguments; 0 means success."""
+  unused = (0, 0, 0)
+  return libc.prctl(option, value, *unused)
+
+
+def _add_readable(
+  libc: ctypes.CDLL, *, ruleset: int, access: int, descriptor: int
+) -> int:
+  """Calls landlock_add_rule(2) for an opened path; 0 means success.
+
+  Args:
+    libc: The C library.
+    ruleset: Descriptor of the Landlock ruleset.
+    access: Bits of the kinds of access to allow.
+    descriptor: Descriptor of the folder or file.
+  """
+  rule = ctypes.byref(_PathBeneath(access, descriptor))
+  arguments = (ruleset, _RULE_PATH_BENEATH, rule, 0)
+  return libc.syscall(_ADD_RULE, *arguments)
+
+
 def _forbid_files(libc: ctypes.CDLL, readable: list[str]) -> None:
   """Forbids all access to files but reading some of them."""
   version = libc.syscall(_CREATE_RULESET, None, 0, _RULESET_VERSION)
@@ -153,8 +175,7 @@ def _forbid_files(libc: ctypes.CDLL, readable: list[str]) -> None:
       # Not every system has all of these paths.
       continue
     access = _READ_FILE | (_READ_FOLDER if os.path.isdir(path) else 0)
-    rule = ctypes.byref(_PathBeneath(access, descriptor))
-    if libc.syscall(_ADD_RULE, rules, _RULE_PATH_BENEATH, rule, 0):
+    if _add_readable(libc, ruleset=rules, access=access, descriptor=descriptor):
       raise Refused(f'Landlock takes no rule for {path}')
     os.close(descriptor)
   if libc.syscall(_RESTRICT_SELF, rules, 0):
@@ -186,9 +207,10 @@ def _forbid_calls() -> None:
     # Not every architecture has every call.
     if number < 0:
       return
-    array = (_Comparison * len(comparisons))(*comparisons)
-    size = len(comparisons)
-    if seccomp.seccomp_rule_add_array(rules, _ALLOW, number, size, array):
+    count = len(comparisons)
+    array = (_Comparison * count)(*comparisons)
+    arguments = (rules, _ALLOW, number, count, array)
+    if seccomp.seccomp_rule_add_array(*arguments):
       raise Refused(f'seccomp takes no rule for {name}')
 
   for name in _CALLS:
@@ -238,8 +260,8 @@ def confine(limits: dict[str, int], readable: list[str]) -> None:
   """
   libc = ctypes.CDLL(None)
   # The process must not outlive its parent.
-  libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-  if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+  _set_process_option(libc, _PR_SET_PDEATHSIG, signal.SIGKILL)
+  if _set_process_option(libc, _PR_SET_NO_NEW_PRIVS, 1):
     raise Refused('privileges cannot be given up')
   _limit(**limits)
   _forbid_files(libc, readable)

@@ -135,18 +135,18 @@ class Uniform:
   ):
     self._interval, self._factor, self._offset = interval, factor, offset
 
-  def _map(self, other: Any, apply: Callable[[float], Any]) -> Any:
+  def _map(self, operand: Any, apply: Callable[[float], Any]) -> Any:
     """Applies an operation to a number, or to each element of an array."""
-    if isinstance(other, Uniform):
+    if isinstance(operand, Uniform):
       raise NotEnumerableError('two random numbers are compared or combined')
-    if np.ndim(other):
-      values = [apply(float(x)) for x in np.ravel(other)]
+    if np.ndim(operand):
+      values = [apply(float(x)) for x in np.ravel(operand)]
       array = np.empty(len(values), object)
       array[:] = values
       if values and isinstance(values[0], bool):
         array = array.astype(bool)
-      return array.reshape(np.shape(other))
-    return apply(float(other))
+      return array.reshape(np.shape(operand))
+    return apply(float(operand))
 
   def _less(self, number: float) -> bool:
     if not self._factor:
