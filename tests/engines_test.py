@@ -398,7 +398,7 @@ def test_the_command_says_it_with_its_exit_code(tmp_path):
   )
   run = launching.run(*command)
   assert run.returncode == 0
-  assert 'everything gone through' in run.stdout
+  assert 'exact: all draws enumerated' in run.stdout
   (kept,) = json.loads((tmp_path / 'verify.json').read_text())
   assert kept['passed']
   run = launching.run(*command, '--lenience=0.5')

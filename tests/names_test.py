@@ -1,7 +1,6 @@
 """Names, docstrings and shapes of the code, counted by `ast`."""
 
 import ast
-import collections
 import functools
 import pathlib
 
@@ -35,10 +34,37 @@ _PRIVATE = """
   Usage viewed wording
 """.split()
 _WORDS = {*_PARTICIPLES, *_PARTICLES, *_PRIVATE}
-# Names of the list that stay, by file, scope and name, with the reason; while
-# the table is empty, the count alone is capped.
-_ALLOWED: dict[tuple[str, str, str], str] = {}
-_MOST_NAMES = 161
+# Names of the list that stay, by file, scope and name, with the reason.
+_OPERAND = "Python's own convention for the second operand"
+_VERDICT = 'a verdict, and a field of saved results'
+_PIECES = "SentencePiece's word for the entries of a vocabulary"
+_AUDITS = 'cascades/contrib/engine_audits'
+_ALLOWED: dict[tuple[str, str, str], str] = {
+  **{
+    (f'{_AUDITS}/branching.py', f'Uniform.__{name}__', 'other'): _OPERAND
+    for name in 'add gt lt mul rsub sub truediv'.split()
+  },
+  (f'{_AUDITS}/engines.py', 'Certificate', 'passed'): _VERDICT,
+  (f'{_AUDITS}/traces.py', 'Certificate', 'passed'): _VERDICT,
+  (f'{_AUDITS}/traces.py', 'Drift', 'spread'): 'a field of saved certificates',
+  ('cascades/models/tokenizer_files.py', 'from_json', 'pieces'): _PIECES,
+  ('cascades/models/tokenizers.py', '_serialize', 'pieces'): _PIECES,
+  ('cascades/models/tokenizers.py', 'from_pieces', 'pieces'): _PIECES,
+  ('cascades/models/tokenizers.py', 'strip_non_text', 'pieces'): _PIECES,
+  ('cascades/models/turns.py', 'Template._parts', 'roles'): (
+    'the roles of the messages of a chat'
+  ),
+  ('cascades/models/turns.py', '_write_frame', 'roles'): (
+    'the roles of the messages of a chat'
+  ),
+  ('cascades/proof/audit.py', 'AuditResult', 'passed'): _VERDICT,
+  ('cascades/proof/law_checks.py', 'Check', 'passed'): _VERDICT,
+  ('cascades/proof/law_checks.py', '_check_errors', 'passed'): _VERDICT,
+  ('cascades/untrusted/schema.py', '', 'one_of'): (
+    'a validator: the field must be one of the values'
+  ),
+  ('experiments/tasks/sandbox.py', 'Outcome', 'passed'): _VERDICT,
+}
 _MOST_ALLOWED = 150
 
 _OPENERS = 'What How Whether Of As Where Or Who'.split()
@@ -48,7 +74,7 @@ _MOST_LINES_OF_FUNCTION = 60
 _MOST_PARAMETERS = 8
 _MOST_LINES_OF_MODULE = 500
 _MOST_POSITIONAL = 4
-_MOST_SHAPES = 9
+_MOST_SHAPES = 1
 
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -140,10 +166,6 @@ def openers(path: str, tree: ast.Module) -> list[str]:
 def test_names_are_of_the_field():
   modules = _modules('cascades', 'experiments').items()
   names = set().union(*(banned_names(path, tree) for path, tree in modules))
-  if not _ALLOWED:
-    words = collections.Counter(name for *_, name in names)
-    assert len(names) <= _MOST_NAMES, words.most_common(40)
-    return
   assert not sorted(names - {*_ALLOWED}), 'rename these, or say why they stay'
   assert not sorted({*_ALLOWED} - names), 'these are gone; drop their reasons'
 
