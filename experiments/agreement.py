@@ -16,7 +16,9 @@ _PROMPT = flags.DEFINE_string('prompt', None, 'The text to go on from.')
 _DRAFTER = flags.DEFINE_string(
   'drafter', 'tiny-drafter', 'Whatever experiments.sample takes as one.'
 )
-_VERIFIER = flags.DEFINE_string('verifier', 'tiny-verifier', 'Name or folder.')
+_VERIFIER = flags.DEFINE_string(
+  'verifier', 'tiny-verifier', 'Whatever experiments.sample takes as one.'
+)
 _GAMMA = flags.DEFINE_integer('gamma', 4, 'Tokens drafted per block.')
 _MAX_NEW_TOKENS = flags.DEFINE_integer(
   'max_new_tokens', 64, 'Most tokens of the continuation.'

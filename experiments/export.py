@@ -13,7 +13,7 @@ from absl import app, flags
 from experiments import cli
 
 _MODEL = flags.DEFINE_string(
-  'model', None, 'Name, folder or file of the model.'
+  'model', None, "Name, folder, file, or 'OWNER/NAME' on the hub, of the model."
 )
 _FOLDER = flags.DEFINE_string('folder', None, 'Folder to write the model to.')
 _FORMAT = flags.DEFINE_enum(

@@ -19,7 +19,8 @@ cli.define_options(drafters.declared_options())
 _DRAFTER = flags.DEFINE_string(
   'drafter',
   'tiny-drafter',
-  "Name or folder; 'ngram'; 'self:3', the verifier's first 3 layers; 'A+B'.",
+  "As for the verifier; 'ngram'; 'self:3', the verifier's first 3 layers;"
+  " 'A+B'.",
 )
 _CHAT = flags.DEFINE_bool(
   'chat',
@@ -27,7 +28,13 @@ _CHAT = flags.DEFINE_bool(
   "Whether the prompt is a user's turn, in which tags of turns stay text; for"
   ' instruction-tuned models.',
 )
-_VERIFIER = flags.DEFINE_string('verifier', 'tiny-verifier', 'Name or folder.')
+_VERIFIER = flags.DEFINE_string(
+  'verifier',
+  'tiny-verifier',
+  'Name, file or folder; or a repository of the Hugging Face hub, such as'
+  " 'google/gemma-3-1b-it' or 'google/gemma-3-1b-it@REVISION', with a token in"
+  ' HF_TOKEN where a licence must be accepted.',
+)
 _SEED = flags.DEFINE_integer('seed', 0, 'Of the sampling.')
 _MAX_NEW_TOKENS = flags.DEFINE_integer(
   'max_new_tokens', 128, 'Most tokens of the answer.'

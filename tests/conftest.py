@@ -25,6 +25,9 @@ os.environ['PYTHONPATH'] = os.pathsep.join(
   ]
 )
 
+# No test asks the network for a name that is not there.
+os.environ.setdefault('HF_HUB_OFFLINE', '1')
+
 # One folder for all processes of a run, those that they start, and the next
 # run: what one has compiled, the other loads. The oldest goes when it is full.
 if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:

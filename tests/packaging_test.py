@@ -20,12 +20,13 @@ _EXTRAS = _PROJECT['optional-dependencies']
 # Distributions that are not named after what they install.
 _DISTRIBUTIONS = {
   'absl': 'absl-py',
+  'huggingface_hub': 'huggingface-hub',
   'lm_eval': 'lm-eval',
   'orbax': 'orbax-checkpoint',
   'rouge_score': 'rouge-score',
 }
 # Optional dependencies of the library, by their extras.
-_OPTIONAL = {'eval': 'lm-eval', 'gguf': 'gguf'}
+_OPTIONAL = {'eval': 'lm-eval', 'gguf': 'gguf', 'hub': 'huggingface-hub'}
 _OWN = {'cascades', 'configs', 'experiments'}
 
 
@@ -75,7 +76,9 @@ def test_the_version_has_one_source():
   assert re.fullmatch(r'\d+\.\d+\.\d+', cascades.__version__)
 
 
-@pytest.mark.parametrize('extra', ['eval', 'gemma', 'gguf', 'ray', 'track'])
+@pytest.mark.parametrize(
+  'extra', ['eval', 'gemma', 'gguf', 'hub', 'ray', 'track']
+)
 def test_a_message_names_the_extra_that_installs_a_dependency(extra):
   assert extra in _EXTRAS
   assert extras.missing('model', 'it', extra) == (

@@ -12,6 +12,7 @@ no JAX.
 import dataclasses
 import difflib
 import pathlib
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
@@ -26,6 +27,8 @@ from cascades.drafters.recurrent.recurrent_spec import RecurrentSpec
 from cascades.drafters.self_speculative_spec import SelfSpeculativeSpec
 from cascades.registries import Registry, split
 
+# Names of Google's language models on the hub.
+_GOOGLE = re.compile(r'(hub:)?google/gemma-(?!.*assistant)')
 # Joins the names of a model and of its drafter, as in 'tiny-drafter+ngram'.
 _PLUS = '+'
 
@@ -87,7 +90,7 @@ for _name, _kind in {
   ),
   'language_model': DrafterKind(
     spec=LanguageModelSpec,
-    syntax='a name, a file or a folder',
+    syntax="a name, also 'OWNER/NAME' of the hub, a file or a folder",
     help='a language model of the same family',
     claims=LanguageModelSpec.claims,
     is_language_model=True,
@@ -135,12 +138,28 @@ def kind_of(name: str) -> DrafterKind:
 
 
 def _claiming(name: str, kinds_by_name: Mapping[str, DrafterKind]) -> list[str]:
-  """Returns the kinds that claim a name; language models only if alone."""
-  claiming = [
-    x for x, kind in kinds_by_name.items() if kind.claims and kind.claims(name)
-  ]
-  special = [x for x in claiming if not kinds_by_name[x].is_language_model]
-  return special or claiming
+  """Returns the kinds that claim a name; language models only if alone.
+
+  The config.json of a repository of the hub says what it holds, but for
+  Google's, whose names do.
+  """
+
+  def claiming(text: str) -> list[str]:
+    kinds = kinds_by_name.items()
+    return [x for x, kind in kinds if kind.claims and kind.claims(text)]
+
+  def special(names: list[str]) -> list[str]:
+    return [x for x in names if not kinds_by_name[x].is_language_model]
+
+  by_name = claiming(name)
+  if special(by_name) or '/' not in name or _GOOGLE.match(name):
+    return special(by_name) or by_name
+  from cascades.models import hub
+
+  if not hub.is_name(name):
+    return by_name
+  folder = hub.fetch(name, weights=False)
+  return special(claiming(str(folder))) or by_name
 
 
 def _refuse_unknown(name: str) -> NoReturn:

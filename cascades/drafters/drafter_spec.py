@@ -120,7 +120,8 @@ class CheckpointSpec[C](Spec):
   """A drafter whose parameters are read from files.
 
   Attributes:
-    path: Name, file or folder of the drafter; None with a checkpoint.
+    path: Name, file or folder of the drafter, or a name on the hub; None with a
+      checkpoint.
     checkpoint: The parameters and whatever else the files hold; None before
       `load`.
   """
@@ -177,6 +178,16 @@ class CheckpointSpec[C](Spec):
         ' a folder.'
       )
     return self.path
+
+  def require_folder(self) -> str:
+    """Returns the path; the folder of the download for a name on the hub.
+
+    Raises:
+      ValueError: The spec has no path, or the repository cannot be read.
+    """
+    from cascades.models import hub
+
+    return hub.local_folder(self.require_path())
 
 
 def parse_argument(name: str, content: str) -> int:

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
   from cascades.decoding import BoundDrafter
   from cascades.models.checkpoints import Checkpoint
 
-# Names of the checkpoints of the gemma library, such as 'gemma2-2b-it'.
-_GEMMA_NAME = re.compile(r'gemma\d\w*-[\w-]+')
+# Names of the checkpoints of the gemma library, such as 'gemma2-2b-it', and of
+# their repositories on the hub, such as 'google/gemma-2-2b-it@main'.
+_GEMMA_NAME = re.compile(r'gemma\d\w*-[\w-]+|google/gemma-\d[\w.-]*(@\S+)?')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,12 +52,14 @@ class LanguageModelSpec(drafter_spec.CheckpointSpec['Checkpoint']):
     if _GEMMA_NAME.fullmatch(name):
       return True
     # Registers the formats of the library.
-    from cascades.models import checkpoints, families, tensor_files
+    from cascades.models import checkpoints, families, hub, tensor_files
 
     formats = checkpoints.matching_formats(name)
-    if formats == ['huggingface']:
+    if formats in (['huggingface'], ['hub']):
       # Folders of this format may hold a drafter of another kind.
-      model_type = tensor_files.read_config(name).get('model_type')
+      is_name = formats == ['hub']
+      folder = hub.fetch(name, weights=False) if is_name else name
+      model_type = tensor_files.read_config(folder).get('model_type')
       return model_type in families.MODEL_TYPES
     return bool(formats)
 

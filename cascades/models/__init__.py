@@ -17,6 +17,7 @@ Checkpoints
   param_mapping       gemma's parameters as Hugging Face tensors
   param_dtypes        dtypes of parameters as they are read
   tensor_files        safetensors
+  hub                 repositories of the Hugging Face hub
   huggingface         folders in that layout; `huggingface_export`
   gguf_files          files of llama.cpp's format; `gguf_header`, `gguf_export`
   orbax_files         checkpoints of gemma's authors, and gemma's downloads

@@ -3,6 +3,7 @@
 bundled       a name of a model in `cascades/assets`
 package       a name of a model that comes as Python packages
 gemma         a name of gemma's own checkpoints, which gemma downloads
+hub           the name of a repository on the Hugging Face hub
 huggingface   a folder in Hugging Face layout
 shared_table  a folder of layers that share another model's embedding table
 gguf          a GGUF file, or a folder that holds one
@@ -14,6 +15,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Hashable
+from typing import NamedTuple
 
 from cascades.models import (
   bundled,
@@ -21,6 +23,7 @@ from cascades.models import (
   gemma_library,
   gguf_files,
   gguf_header,
+  hub,
   huggingface,
   language,
   orbax_files,
@@ -74,6 +77,12 @@ def _open_huggingface(name: NameOrPath) -> TensorSource:
     ValueError: The folder is damaged, or holds another family.
   """
   path = pathlib.Path(name)
+  source = _open_without_tensors(path)
+  return source._replace(tensors=tensor_files.open_folder(path))
+
+
+def _open_without_tensors(path: pathlib.Path) -> TensorSource:
+  """Opens the JSON files and the tokenizer of a folder."""
   config, model = huggingface.read_config(path)
   file = tokenizer_files.find_file(path)
   tokenizer = tokenizer_files.read(file)
@@ -84,8 +93,56 @@ def _open_huggingface(name: NameOrPath) -> TensorSource:
     config=config,
     model=model,
     tokenizer=tokenizer.with_stops(*stops),
-    tensors=tensor_files.open_folder(path),
+    tensors={},
   )
+
+
+# --- Repositories of the hub ---
+
+
+class _HubSource(NamedTuple):
+  """A repository of the hub, of which nothing is downloaded yet.
+
+  Attributes:
+    name: A name that `hub.is_name` accepts.
+  """
+
+  name: str
+
+  def describe(self, dtype: str | None) -> checkpoint_source.ModelDescription:
+    """Returns the model and the shapes of its parameters.
+
+    JSON files and the tokenizer are downloaded; the shapes are those that
+    config.json implies, in the dtype that it names, float32 if it names none.
+
+    Args:
+      dtype: The dtype asked for; None for the one that config.json names.
+    """
+    folder = hub.fetch(self.name, weights=False)
+    if _is_shared_table(folder):
+      return open_checkpoint(hub.fetch(self.name)).describe(dtype)
+    source = _open_without_tensors(folder)
+    return checkpoint_source.ModelDescription(
+      source.model, source.model.param_shapes(), source.choose_dtype(dtype, [])
+    )
+
+  def load(
+    self, options: checkpoint_source.LoadOptions
+  ) -> checkpoint_source.Checkpoint:
+    """Downloads and reads the model.
+
+    Args:
+      options: Dtype, devices and order of the parameters.
+
+    Raises:
+      ValueError: The repository cannot be read, or is damaged.
+    """
+    return open_checkpoint(hub.fetch(self.name)).load(options)
+
+
+def _open_hub(name: NameOrPath) -> _HubSource:
+  """Opens a repository of the hub; downloads nothing yet."""
+  return _HubSource(str(name))
 
 
 # --- Layers that share a table ---
@@ -263,6 +320,11 @@ _FORMATS: dict[str, CheckpointFormat] = {
     matches=_is_gemma,
     make_source=_open_gemma,
     names=_gemma_names,
+  ),
+  'hub': CheckpointFormat(
+    help="'OWNER/NAME' or 'OWNER/NAME@REVISION' of the Hugging Face hub",
+    matches=hub.is_name,
+    make_source=_open_hub,
   ),
   'huggingface': CheckpointFormat(
     help='a folder with config.json, *.safetensors and a tokenizer',

@@ -280,7 +280,7 @@ class TensorSource(NamedTuple):
       mapped.append((mapping, tensors))
     return mapped
 
-  def _choose_dtype(
+  def choose_dtype(
     self,
     dtype: str | None,
     mapped: list[tuple[param_mapping.ParamMapping, list]],
@@ -314,7 +314,7 @@ class TensorSource(NamedTuple):
       )
       shapes = jax.eval_shape(restrict, shapes)
     return ModelDescription(
-      self.model, shapes, self._choose_dtype(dtype, mapped)
+      self.model, shapes, self.choose_dtype(dtype, mapped)
     )
 
   def load(self, options: LoadOptions) -> Checkpoint:
@@ -328,7 +328,7 @@ class TensorSource(NamedTuple):
         the one that the model was trained with.
     """
     mapped = self._mapped_tensors()
-    dtype = self._choose_dtype(options.dtype, mapped, self.path)
+    dtype = self.choose_dtype(options.dtype, mapped, self.path)
     options = options._replace(dtype=dtype)
     model = dataclasses.replace(self.model, is_packed=options.pack)
     params: dict[str, Any] = {}

@@ -20,6 +20,7 @@ from cascades import arguments, atomic, compilation
 from cascades.models import (
   builtin_formats,
   gguf_export,
+  hub,
   huggingface_export,
   language,
   param_dtypes,
@@ -47,20 +48,26 @@ def load_model(
   name: str | pathlib.Path,
   dtype: str | None = None,
   mesh: jax.sharding.Mesh | None = None,
+  *,
+  revision: str | None = None,
 ) -> Checkpoint:
   """Loads a model with its parameters and tokenizer.
 
   Args:
     name: A name or path of any checkpoint format: a name of `BUNDLED` or
       `package_index.MODELS`, a GGUF file, a folder in Hugging Face layout or
-      of Orbax's, or one of gemma's own checkpoints, such as `gemma2-2b-it`.
-      'FORMAT:NAME' selects one of `checkpoint_formats.CHECKPOINT_FORMATS`.
+      of Orbax's, one of gemma's own checkpoints, such as `gemma2-2b-it`, or a
+      repository of the Hugging Face hub, such as `google/gemma-3-1b-it` or
+      `google/gemma-3-1b-it@REVISION` (see `hub`). 'FORMAT:NAME' selects one
+      of `checkpoint_formats.CHECKPOINT_FORMATS`.
     dtype: Dtype that parameters are converted to as they are read, 'bfloat16'
       or 'float32'. None takes the dtype that a folder's config.json names
       (`torch_dtype`), else the stored one. Stored float16 becomes float32,
       also if config.json names float16.
     mesh: Devices that the parameters are divided among as they are read, from
       `sharding.make_mesh`; None for the first device.
+    revision: Branch, tag or commit of a repository of the hub; None for its
+      default branch.
 
   Returns:
     (model, params, tokenizer). On a CPU the parameters are packed;
@@ -73,6 +80,7 @@ def load_model(
   compilation.enable_cache()
   check_dtype(dtype)
   pack = jax.default_backend() == 'cpu'
+  name = hub.at_revision(name, revision)
   source = builtin_formats.open_checkpoint(name)
   return source.load(LoadOptions(dtype, mesh, pack))
 
@@ -95,8 +103,9 @@ def describe(
 ) -> tuple[language.LanguageModel, PyTree]:
   """Returns the model that `load_model` gives, and its parameters' shapes.
 
-  Everything but the parameters is read. Of gemma's own checkpoints nothing is
-  downloaded, so the model has a logit for each row of its table.
+  Everything but the parameters is read, and downloaded. Of gemma's own
+  checkpoints nothing is downloaded, so the model has a logit for each row of
+  its table.
 
   Args:
     name: A name or path, as for `load_model`.

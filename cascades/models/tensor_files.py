@@ -345,6 +345,15 @@ def _open_safetensors(file: pathlib.Path) -> Any:
     raise ValueError(f'model: {file} is damaged; fetch it again.') from None
 
 
+def weight_files(folder: pathlib.Path) -> set[str]:
+  """Returns the names of the files that the index lists; none without one.
+
+  Raises:
+    ValueError: The index is damaged, or names a file outside of the folder.
+  """
+  return {*(_read_weight_map(folder) or {}).values()}
+
+
 def _read_weight_map(folder: pathlib.Path) -> dict[str, str] | None:
   """Returns the file of each tensor from the index; None without an index.
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from cascades import drafters, methods
-from cascades.models import checkpoints, sharding
+from cascades.models import checkpoints, hub, sharding
 from experiments import records
 
 
@@ -68,6 +68,12 @@ def weights(
       )
     ),
   }
+
+
+def commits(config: Any) -> dict[str, dict[str, str]]:
+  """Returns `commits`, by name on the hub; {} if no model is from the hub."""
+  names = hub.commits([config.verifier, *config.drafter.split('+')])
+  return {'commits': names} if names else {}
 
 
 def _settings(value: Any) -> Any:

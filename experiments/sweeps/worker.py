@@ -160,6 +160,7 @@ class Worker:
       'code': versions.current_code(),
       'device': jax.devices()[0].device_kind,
       'versions': cli.versions(),
+      **fingerprints.commits(self._config),
     }
 
   def costs(self) -> unit_costs.CostRange:

@@ -18,6 +18,7 @@ from cascades.drafters.no_drafter import NoDrafter
 from cascades.models import (
   checkpoints,
   families,
+  hub,
   param_dtypes,
   tensor_files,
   tokenizer_files,
@@ -137,7 +138,8 @@ def make_drafter(
 
 def is_assistant(name: str | pathlib.Path) -> bool:
   """Returns True for an assistant's folder, or for its published name."""
-  return str(name) in PUBLISHED or _is_folder(name)
+  published_name = str(name).removeprefix(hub.PREFIX).removeprefix('google/')
+  return published_name.partition('@')[0] in PUBLISHED or _is_folder(name)
 
 
 def _is_folder(name: str | pathlib.Path) -> bool:
@@ -175,7 +177,8 @@ def load(
   """Reads an assistant.
 
   Args:
-    folder: A Hugging Face folder.
+    folder: A Hugging Face folder, or a key of `PUBLISHED`, which is downloaded
+      from the hub.
     dtype: Type of the parameters after loading; None keeps the stored type, but
       for float16, which becomes float32.
 
@@ -184,10 +187,7 @@ def load(
   """
   checkpoints.check_dtype(dtype)
   if str(folder) in PUBLISHED and not _is_folder(folder):
-    raise ValueError(
-      f'drafter: there is no folder {folder}; fetch google/{folder} from the'
-      ' hub and give its folder.'
-    )
+    folder = hub.local_folder(f'google/{folder}')
   folder = pathlib.Path(folder)
   config = _full_config(folder, tensor_files.read_config(folder))
   tensors = tensor_files.open_folder(folder)
@@ -198,7 +198,7 @@ def load(
   if file.exists():
     tokenizer = tokenizer_files.read(file)
   params = _arrange(config, arrays, folder, dtype)
-  return AssistantCheckpoint(params, config, tokenizer, folder.name)
+  return AssistantCheckpoint(params, config, tokenizer, hub.label(folder))
 
 
 def _full_config(

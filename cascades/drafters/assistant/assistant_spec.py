@@ -22,8 +22,8 @@ class AssistantSpec(drafter_spec.CheckpointSpec['AssistantCheckpoint']):
   """An assistant of Gemma 4, made for a verifier of one size.
 
   Attributes:
-    path: A folder, or the published name of an assistant, which can be
-      described but not loaded; None with a checkpoint.
+    path: A folder, or the published name of an assistant, which is loaded from
+      the hub; None with a checkpoint.
     checkpoint: The loaded assistant; None before `load`.
     fill_unselected_logits: True if tokens outside of the selected groups get
       the smallest logit minus 1, as in transformers; False gives them none.
@@ -49,7 +49,7 @@ class AssistantSpec(drafter_spec.CheckpointSpec['AssistantCheckpoint']):
     """Returns the footprint of the assistant and its parameters' shapes."""
     from cascades.drafters.assistant import assistant_checkpoint
 
-    return assistant_checkpoint.describe(self.require_path(), dtype)
+    return assistant_checkpoint.describe(self.require_folder(), dtype)
 
   def read_checkpoint(
     self, dtype: str | None, mesh: 'jax.sharding.Mesh | None'
@@ -57,7 +57,7 @@ class AssistantSpec(drafter_spec.CheckpointSpec['AssistantCheckpoint']):
     """Reads the assistant; it is small, so the mesh is ignored."""
     from cascades.drafters.assistant import assistant_checkpoint
 
-    return assistant_checkpoint.load(self.require_path(), dtype)
+    return assistant_checkpoint.load(self.require_folder(), dtype)
 
   def bind(self, verifier: 'Checkpoint') -> 'BoundDrafter':
     """Binds the assistant to a Gemma 4 of the size that it was made for.

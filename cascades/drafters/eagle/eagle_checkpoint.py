@@ -22,6 +22,7 @@ from cascades.drafters.no_drafter import NoDrafter
 from cascades.models import (
   checkpoints,
   families,
+  hub,
   param_dtypes,
   rope_fields,
   tensor_files,
@@ -194,7 +195,7 @@ def load(
   stored = (x.dtype for x in arrays.values())
   dtype = dtype or param_dtypes.choose_dtype(stored, folder)
   params = param_dtypes.device_put_params(params, dtype or params['join'].dtype)
-  return EagleCheckpoint(params, config, folder.name)
+  return EagleCheckpoint(params, config, hub.label(folder))
 
 
 def _read_config(folder: pathlib.Path) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class EagleSpec(drafter_spec.CheckpointSpec['EagleCheckpoint']):
     """Returns the footprint of the head and the shapes of its parameters."""
     from cascades.drafters.eagle import eagle_checkpoint
 
-    return eagle_checkpoint.describe(self.require_path(), dtype)
+    return eagle_checkpoint.describe(self.require_folder(), dtype)
 
   def read_checkpoint(
     self, dtype: str | None, mesh: 'jax.sharding.Mesh | None'
@@ -42,7 +42,7 @@ class EagleSpec(drafter_spec.CheckpointSpec['EagleCheckpoint']):
     """Reads the head; it is small, so the mesh is ignored."""
     from cascades.drafters.eagle import eagle_checkpoint
 
-    return eagle_checkpoint.load(self.require_path(), dtype)
+    return eagle_checkpoint.load(self.require_folder(), dtype)
 
   def bind(self, verifier: 'Checkpoint') -> 'BoundDrafter':
     """Binds the head to a verifier of the size that it was trained for.

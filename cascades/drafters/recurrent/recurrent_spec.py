@@ -63,7 +63,7 @@ class RecurrentSpec(drafter_spec.CheckpointSpec['RecurrentCheckpoint']):
     """Reads the head; it is small, so the mesh is ignored."""
     from cascades.drafters.recurrent import recurrent_checkpoint
 
-    path = self.require_path()
+    path = self.require_folder()
     return recurrent_checkpoint.load(find_folder(path) or path, dtype)
 
   def bind(self, verifier: 'Checkpoint') -> 'BoundDrafter':

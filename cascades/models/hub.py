@@ -1,0 +1,204 @@
+"""Models of the Hugging Face hub: 'OWNER/NAME', or 'OWNER/NAME@REVISION'.
+
+A download has the JSON files and the safetensors of a repository's top folder
+and no others, so nothing of it is unpickled or executed; `tokenizer.model` is
+added if the repository has no `tokenizer.json`. Files stay in the cache of
+`huggingface_hub`, whose variables apply: HF_TOKEN, HF_HOME, HF_HUB_OFFLINE,
+HF_ENDPOINT. A repository in the cache is also found without a network.
+
+A name is resolved to a commit once per process, so that the files of a model
+belong together. An existing file or folder of the same name takes precedence;
+'hub:OWNER/NAME' selects the hub.
+"""
+
+import contextlib
+import pathlib
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from cascades import extras
+from cascades.models import tensor_files
+from cascades.untrusted import display
+
+PREFIX = 'hub:'
+_NAME = re.compile(
+  r'(?P<repo>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>\w[\w./-]*))?', re.ASCII
+)
+# Files of the top folder only: a pattern's `*` also matches a slash.
+_SUBFOLDERS = '*/*'
+# Commits of the names that this process has opened.
+_commits: dict[str, str] = {}
+
+
+def is_name(name: str | pathlib.Path) -> bool:
+  """Returns True for the name of a repository that is no path here."""
+  if not isinstance(name, str):
+    return False
+  if name.startswith(PREFIX):
+    return bool(_NAME.fullmatch(name.removeprefix(PREFIX)))
+  return bool(_NAME.fullmatch(name)) and not pathlib.Path(name).exists()
+
+
+def at_revision(name: str | pathlib.Path, revision: str | None) -> Any:
+  """Returns the name of a repository at a revision.
+
+  Args:
+    name: A name without a revision; any name or path if `revision` is None.
+    revision: A branch, a tag or a commit; None for the default branch.
+
+  Raises:
+    ValueError: The name has no revisions, or has one already.
+  """
+  if revision is None:
+    return name
+  full_name = f'{name}@{revision}'
+  if not is_name(name) or not is_name(full_name) or '@' in str(name):
+    raise ValueError(
+      f'revision: {display.printable(str(revision))} cannot be combined with'
+      f' the model {display.printable(str(name))}; give a branch, a tag or a'
+      " commit, and a name on the hub such as 'google/gemma-3-1b-it', which an"
+      " existing folder hides unless it begins with 'hub:'."
+    )
+  return full_name
+
+
+def commits(names: Iterable[str]) -> dict[str, str]:
+  """Returns the commits of the names on the hub that were opened."""
+  return {name: _commits[name] for name in names if name in _commits}
+
+
+def local_folder(name: str) -> str:
+  """Returns the folder of a download; any other name or path as it is."""
+  return str(fetch(name)) if is_name(name) else name
+
+
+def label(folder: pathlib.Path) -> str:
+  """Returns a folder's name; that of the repository for a download."""
+  snapshots, repo = folder.parent, folder.parents[1].name.split('--')
+  is_download = snapshots.name == 'snapshots' and repo[0] == 'models'
+  return '/'.join(repo[1:]) if is_download else folder.name
+
+
+def fetch(name: str, weights: bool = True) -> pathlib.Path:
+  """Returns the folder of a repository's files; downloads what is missing.
+
+  Args:
+    name: A name that `is_name` accepts.
+    weights: False leaves out the safetensors.
+
+  Raises:
+    ValueError: The repository cannot be read, or holds no safetensors; one
+      sentence says what to do.
+  """
+  plain = name.removeprefix(PREFIX)
+  match = _NAME.fullmatch(plain)
+  if match is None:
+    raise ValueError(
+      f'model: {display.printable(plain)} is no name on the hub; write'
+      ' OWNER/NAME or OWNER/NAME@REVISION.'
+    )
+  repo, revision = match['repo'], match['revision']
+  with _one_sentence(repo, revision):
+    commit = _commits.get(name, revision)
+    folder = _download(repo, commit, '*.json')
+    _commits[name] = commit = folder.name
+    if not (folder / 'tokenizer.json').exists():
+      _download(repo, commit, 'tokenizer.model')
+    if not weights:
+      return folder
+    # A name in the index could be a pattern of other files.
+    listed = [
+      file
+      for file in sorted(tensor_files.weight_files(folder))
+      if file.endswith('.safetensors')
+    ]
+    expected = listed or [tensor_files.SINGLE]
+    if not all((folder / file).exists() for file in expected):
+      _download(repo, commit, *(listed or ['*.safetensors']), quiet=False)
+  if not any(folder.glob('*.safetensors')):
+    raise ValueError(
+      f'model: {plain} has no *.safetensors file, and files of other formats'
+      ' are not downloaded, since a pickle runs code; give a repository with'
+      ' safetensors.'
+    )
+  return folder
+
+
+def _download(
+  repo: str, revision: str | None, *patterns: str, quiet: bool = True
+) -> pathlib.Path:
+  """Downloads files of a repository's top folder; returns their folder.
+
+  Args:
+    repo: Owner and name.
+    revision: A branch, a tag or a commit; None for the default branch.
+    *patterns: Names of the files.
+    quiet: True to print no progress bar.
+  """
+  import huggingface_hub
+  from huggingface_hub.utils import tqdm
+
+  class Silent(tqdm):
+    """A progress bar that prints nothing."""
+
+    def __init__(self, *args, **kwargs):
+      super().__init__(*args, **kwargs | {'disable': True})
+
+  folder = huggingface_hub.snapshot_download(
+    repo,
+    revision=revision,
+    allow_patterns=list(patterns),
+    ignore_patterns=_SUBFOLDERS,
+    tqdm_class=Silent if quiet else None,
+  )
+  return pathlib.Path(folder)
+
+
+@contextlib.contextmanager
+def _one_sentence(repo: str, revision: str | None) -> Iterator[None]:
+  """Turns errors of `huggingface_hub` into ValueErrors of one sentence."""
+  try:
+    from huggingface_hub import errors
+  except ImportError:
+    reason = extras.missing('model', 'huggingface_hub', 'hub')
+    raise ValueError(reason) from None
+  page = f'https://huggingface.co/{repo}'
+  try:
+    yield
+  except errors.GatedRepoError as error:
+    raise ValueError(
+      f'model: {repo} is gated by a licence; accept it on {page} and give a'
+      ' token of that account in HF_TOKEN.'
+    ) from error
+  except errors.RevisionNotFoundError as error:
+    raise ValueError(
+      f'revision: {repo} has no {revision}; give one of the branches, tags and'
+      f' commits of {page}/commits.'
+    ) from error
+  except errors.RepositoryNotFoundError as error:
+    raise ValueError(
+      f'model: {repo} is no folder here and no repository that this token may'
+      ' read on the hub; correct the name, or give the token of a private'
+      ' repository in HF_TOKEN.'
+    ) from error
+  except errors.HFValidationError as error:
+    raise ValueError(
+      f'model: {repo} is no folder here and no name on the hub; correct it.'
+    ) from error
+  except errors.LocalEntryNotFoundError as error:
+    at = f' at {revision}' if revision else ''
+    raise ValueError(
+      f'model: {repo}{at} is no folder here, the cache of the hub lacks it in'
+      ' part or in whole, and the hub is not reached; connect to the network'
+      ' (and unset HF_HUB_OFFLINE), or give a local folder.'
+    ) from error
+  except ValueError:
+    raise
+  # A client of the network raises many kinds of errors, and the user can do
+  # the same thing about all of them.
+  except Exception as error:
+    raise ValueError(
+      f'model: the download of {repo} stopped ({display.sentence(str(error))});'
+      ' run the command again, which continues with the files that are missing.'
+    ) from error

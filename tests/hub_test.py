@@ -1,0 +1,417 @@
+"""Models of the Hugging Face hub, from a server that speaks its protocol."""
+
+import functools
+import hashlib
+import http.server
+import json
+import pathlib
+import re
+import shutil
+import sys
+import threading
+import time
+
+import conftest
+import launching
+import pytest
+import small
+from huggingface_hub import constants
+
+import cascades
+from cascades import drafters
+from cascades.config import DecodingConfig
+from cascades.drafters.assistant.assistant_spec import AssistantSpec
+from cascades.drafters.language_model_spec import LanguageModelSpec
+from cascades.models import checkpoint_formats, checkpoints, hub
+from experiments.sweeps import curve_plan, plan, worker
+
+_GATED = 'GatedRepo'
+
+
+class Hub:
+  """A server with repositories, and what was asked of it.
+
+  Attributes:
+    repos: Folder of each revision, by repository.
+    gated: Status by repository whose files are refused.
+    cut: File names whose next answers end early, with the number of answers.
+    asked: Method, path and headers of each request.
+  """
+
+  def __init__(self):
+    self.repos, self.gated, self.cut, self.asked = {}, {}, {}, []
+    handler = type('Handler', (_Handler,), {'hub': self})
+    self.server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), handler)
+    self.server.daemon_threads = True
+    serve = functools.partial(self.server.serve_forever, poll_interval=0.02)
+    threading.Thread(target=serve, daemon=True).start()
+
+  @property
+  def url(self) -> str:
+    return f'http://127.0.0.1:{self.server.server_port}'
+
+  def stop(self):
+    self.server.shutdown()
+    self.server.server_close()
+
+  def commits(self, repo) -> dict:
+    """Commits by revision: a hash of the folder's path."""
+    return {
+      revision: hashlib.sha1(str(folder).encode()).hexdigest()
+      for revision, folder in self.repos[repo].items()
+    }
+
+  def fetched(self) -> set[str]:
+    """Names of the files that were downloaded."""
+    paths = [p for method, p, _ in self.asked if method == 'GET']
+    return {
+      p.split('/resolve/')[1].split('/', 1)[1] for p in paths if 'res' in p
+    }
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+  protocol_version = 'HTTP/1.1'
+
+  def log_message(self, *_):
+    pass
+
+  def _reply(self, status, body=b'', **headers):
+    self.send_response(status)
+    for name, value in headers.items():
+      self.send_header(name.replace('_', '-'), str(value))
+    self.send_header('Content-Length', str(len(body)))
+    # A connection that is kept would outlive the server.
+    self.send_header('Connection', 'close')
+    self.end_headers()
+    if self.command == 'GET':
+      self.wfile.write(body)
+
+  def do_GET(self):
+    headers = {name.lower(): x for name, x in self.headers.items()}
+    self.hub.asked.append((self.command, self.path, headers))
+    path = self.path.partition('?')[0]
+    found = re.fullmatch(
+      r'/api/models/(.+)/(revision|tree)/([^/]+)', path
+    ) or re.fullmatch(r'/(.+)/(resolve)/([^/]+)/(.+)', path)
+    repo, kind, revision, *file = found.groups() if found else [None] * 3
+    if repo not in self.hub.repos:
+      self._reply(404, X_Error_Code='RepoNotFound')
+      return
+    commits = self.hub.commits(repo)
+    folders = self.hub.repos[repo] | {
+      commit: self.hub.repos[repo][name] for name, commit in commits.items()
+    }
+    if revision not in folders:
+      self._reply(404, X_Error_Code='RevisionNotFound')
+      return
+    folder = folders[revision]
+    if kind == 'revision':
+      fields = {'id': repo, 'sha': commits.get(revision, revision)}
+      self._reply(200, json.dumps(fields | {'siblings': []}).encode())
+    elif kind == 'tree':
+      files = [x for x in sorted(folder.rglob('*')) if x.is_file()]
+      listed = [
+        {
+          'type': 'file',
+          'path': x.relative_to(folder).as_posix(),
+          'size': x.stat().st_size,
+          'oid': hashlib.sha1(x.read_bytes()).hexdigest(),
+        }
+        for x in files
+      ]
+      self._reply(200, json.dumps(listed).encode())
+    elif repo in self.hub.gated:
+      self._reply(self.hub.gated[repo], X_Error_Code=_GATED)
+    else:
+      self._file(folder / file[0], commits.get(revision, revision))
+
+  do_HEAD = do_GET  # noqa: N815
+
+  def _file(self, path, commit):
+    body = path.read_bytes()
+    headers = dict(
+      ETag=f'"{hashlib.sha1(body).hexdigest()}"',
+      X_Repo_Commit=commit,
+      X_Linked_Size=len(body),
+    )
+    start = re.fullmatch(r'bytes=(\d+)-', self.headers.get('Range', ''))
+    if self.command == 'GET' and self.hub.cut.get(path.name):
+      self.hub.cut[path.name] -= 1
+      self.send_response(206 if start else 200)
+      self.send_header('Content-Length', str(len(body)))
+      self.end_headers()
+      self.wfile.write(b'' if start else body[: len(body) // 2])
+      self.wfile.flush()
+      self.close_connection = True
+      self.connection.close()
+    elif start:
+      first = int(start[1])
+      headers['Content_Range'] = f'bytes {first}-{len(body) - 1}/{len(body)}'
+      self._reply(206, body[first:], **headers)
+    else:
+      self._reply(200, body, **headers)
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+  """A hub with the small pair, each beside files that nobody should want."""
+  served = Hub()
+  for name, source in zip(('verifier', 'drafter'), small.pair(), strict=True):
+    folder = shutil.copytree(source, tmp_path / f'served/{name}')
+    (folder / 'pytorch_model.bin').write_bytes(b'\x80pickle')
+    (folder / 'modeling_gemma.py').write_text('raise SystemExit\n')
+    (folder / 'original').mkdir()
+    (folder / 'original/config.json').write_text('{}')
+    served.repos[f'acme/{name}'] = {'main': folder}
+  monkeypatch.setattr(constants, 'ENDPOINT', served.url)
+  template = served.url + '/{repo_id}/resolve/{revision}/{filename}'
+  monkeypatch.setattr(constants, 'HUGGINGFACE_CO_URL_TEMPLATE', template)
+  monkeypatch.setattr(constants, 'HF_HUB_CACHE', str(tmp_path / 'cache'))
+  monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', False)
+  monkeypatch.setenv('NO_PROXY', '127.0.0.1')
+  monkeypatch.delenv('HF_TOKEN', raising=False)
+  monkeypatch.setattr(hub, '_commits', {})
+  monkeypatch.setattr(time, 'sleep', lambda s: None)
+  yield served
+  served.stop()
+
+
+def _refused(name, option='model', **options):
+  return conftest.refused(
+    option, lambda x: cascades.load_model(x, **options), name
+  )
+
+
+def test_a_pair_of_the_hub_decodes_as_the_folders_do(server):
+  config = DecodingConfig(method='speed', lenience=0.0, gamma=3)
+  ours, theirs = (
+    cascades.Sampler(*pair, config=config)
+    for pair in (small.pair(), ('acme/verifier', 'acme/drafter'))
+  )
+  want, got = (
+    s.sample('The number 4', max_new_tokens=12) for s in (ours, theirs)
+  )
+  assert (got.tokens, got.counts) == (want.tokens, want.counts)
+  fetched = server.fetched()
+  assert {'config.json', 'model.safetensors', 'tokenizer.model'} <= fetched
+  suffixes = {pathlib.PurePath(name).suffix for name in fetched}
+  assert suffixes == {'.json', '.safetensors', '.model'}
+  assert not any('/' in name for name in fetched)
+
+
+def test_a_model_is_described_before_its_tensors_are_downloaded(server):
+  for dtype in (None, 'bfloat16'):
+    got = checkpoints.describe('acme/verifier', dtype)
+    assert got == checkpoints.describe(small.pair()[0], dtype)
+  assert 'config.json' in server.fetched()
+  assert not any('safetensors' in name for name in server.fetched())
+
+
+def test_a_tokenizer_is_taken_as_json_if_there_is_one(server):
+  folder = server.repos['acme/verifier']['main']
+  (folder / 'tokenizer.json').write_text('{}')
+  assert 'tokenizer.json' in _refused('acme/verifier', 'tokenizer')
+  assert 'tokenizer.model' not in server.fetched()
+
+
+def test_files_that_an_index_names_are_the_only_tensors(server):
+  folder = server.repos['acme/verifier']['main']
+  (folder / 'model.safetensors').rename(folder / 'part-1.safetensors')
+  names = dict.fromkeys(small.stored(folder), 'part-1.safetensors')
+  shutil.copy(folder / 'part-1.safetensors', folder / 'copy.safetensors')
+  index = folder / 'model.safetensors.index.json'
+  index.write_text(json.dumps({'weight_map': names}))
+  got = cascades.load_model('acme/verifier')
+  small.same(got.params, cascades.load_model(small.pair()[0]).params)
+  assert 'copy.safetensors' not in server.fetched()
+
+
+def test_an_index_cannot_ask_for_pickles(server):
+  folder = server.repos['acme/verifier']['main']
+  names = dict.fromkeys(small.stored(folder), '*.bin')
+  (folder / 'model.safetensors.index.json').write_text(
+    json.dumps({'weight_map': names})
+  )
+  assert '*.bin is missing' in _refused('acme/verifier')
+  assert 'pytorch_model.bin' not in server.fetched()
+
+
+def test_a_revision_is_a_branch_or_a_commit(server, tmp_path):
+  other = shutil.copytree(small.pair()[1], tmp_path / 'v1')
+  server.repos['acme/verifier']['v1'] = other
+  commit = server.commits('acme/verifier')['v1']
+  want = cascades.load_model(small.pair()[1]).params
+  for name, revision in (
+    ('acme/verifier@v1', None),
+    (f'acme/verifier@{commit}', None),
+    ('acme/verifier', 'v1'),
+    ('hub:acme/verifier', commit),
+  ):
+    small.same(cascades.load_model(name, revision=revision).params, want)
+  named = hub.commits(['acme/verifier@v1', 'tiny-verifier'])
+  assert named == {'acme/verifier@v1': commit}
+
+
+def test_only_names_of_the_hub_have_revisions(server, tmp_path, monkeypatch):
+  for name in ('tiny-verifier', small.pair()[0], 'acme/verifier@main'):
+    said = _refused(name, 'revision', revision='v1')
+    assert 'cannot be combined' in said
+  monkeypatch.chdir(server.repos['acme/verifier']['main'].parents[1])
+  shutil.copytree('served', 'acme')
+  assert 'hub:' in _refused('acme/verifier', 'revision', revision='main')
+  # A folder of that name is what is meant, unless one says otherwise.
+  assert checkpoint_formats.matching_formats('acme/verifier') == ['huggingface']
+  assert checkpoint_formats.matching_formats('hub:acme/verifier') == ['hub']
+  cascades.load_model('acme/verifier')
+  assert not server.asked
+  cascades.load_model('hub:acme/verifier')
+  assert server.asked
+
+
+@pytest.mark.parametrize('status', [401, 403])
+def test_a_gated_repository_names_the_page_of_its_licence(server, status):
+  server.gated['acme/verifier'] = status
+  said = _refused('acme/verifier')
+  assert 'https://huggingface.co/acme/verifier and give a token' in said
+
+
+def test_the_token_of_the_environment_is_sent(server, monkeypatch):
+  monkeypatch.setenv('HF_TOKEN', 'hf_secret')
+  cascades.load_model('acme/verifier')
+  sent = {headers.get('authorization') for _, _, headers in server.asked}
+  assert sent == {'Bearer hf_secret'}
+  server.gated['acme/drafter'] = 403
+  assert 'hf_secret' not in _refused('acme/drafter')
+
+
+@pytest.mark.parametrize(
+  ('name', 'option', 'said'),
+  [
+    ('acme/nothing', 'model', 'no folder here and no repository'),
+    ('acme/verifier@v9', 'revision', 'acme/verifier has no v9; give one of'),
+    ('acme/a--b', 'model', 'no name on the hub'),
+    ('hub:nothing', 'model', 'write OWNER/NAME'),
+  ],
+)
+def test_what_the_hub_has_not_is_one_sentence(server, name, option, said):
+  assert said in _refused(name, option)
+
+
+def test_a_repository_of_pickles_is_refused(server):
+  folder = server.repos['acme/verifier']['main']
+  (folder / 'model.safetensors').unlink()
+  assert 'has no *.safetensors file' in _refused('acme/verifier')
+  assert 'pytorch_model.bin' not in server.fetched()
+
+
+def test_a_download_that_was_cut_is_resumed(server, monkeypatch):
+  monkeypatch.setattr(constants, 'DOWNLOAD_CHUNK_SIZE', 1024)
+  # The library tries again where the first answer ended.
+  server.cut['model.safetensors'] = 1
+  got = cascades.load_model('acme/verifier')
+  small.same(got.params, cascades.load_model(small.pair()[0]).params)
+  (start,) = [x['range'] for _, _, x in server.asked if 'range' in x]
+  assert int(start[len('bytes=') : -1]) > 0
+  # After several times it gives up; files that are whole are kept.
+  server.cut['model.safetensors'] = 9
+  assert 'run the command again' in _refused('acme/drafter')
+  server.cut.clear()
+  server.asked.clear()
+  got = cascades.load_model('acme/drafter')
+  small.same(got.params, cascades.load_model(small.pair()[1]).params)
+  assert server.fetched() == {'model.safetensors'}
+
+
+def test_the_cache_serves_without_a_network(server, monkeypatch):
+  want = cascades.load_model('acme/verifier').params
+  checkpoints.describe('acme/drafter')
+  for change in (
+    lambda: monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True),
+    lambda: (
+      monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', False) or server.stop()
+    ),
+  ):
+    change()
+    hub._commits.clear()
+    asked = len(server.asked)
+    small.same(cascades.load_model('acme/verifier').params, want)
+    assert len(server.asked) == asked
+    # In part, or not at all.
+    for name in ('acme/drafter', 'acme/other', 'acme/verifier@v1'):
+      said = _refused(name)
+      assert 'the hub is not reached; connect' in said
+
+
+def test_a_drafter_is_of_the_kind_that_its_config_says(server):
+  folder = small.FIXTURES / 'hf_gemma4_shared_assistant'
+  server.repos['acme/head'] = {'main': folder}
+  spec = drafters.parse_spec('acme/head')
+  assert isinstance(spec, AssistantSpec)
+  got, want = (
+    s.load().checkpoint for s in (spec, AssistantSpec(path=str(folder)))
+  )
+  small.same(got.params, want.params)
+  assert got.name == 'acme/head'
+  assert spec.describe() == AssistantSpec(path=str(folder)).describe()
+  asked = len(server.asked)
+  assert isinstance(drafters.parse_spec('acme/drafter'), LanguageModelSpec)
+  assert len(server.asked) > asked
+  small.rewrite(server.repos['acme/drafter']['main'], {'model_type': 'llama'})
+  hub._commits.clear()
+  shutil.rmtree(constants.HF_HUB_CACHE)
+  conftest.refused('drafter', drafters.parse_spec, 'acme/drafter')
+  # Google's names say it, so that a plan needs no network.
+  server.stop()
+  for name, kind in (
+    ('google/gemma-3-270m-it', LanguageModelSpec),
+    ('google/gemma-4-E2B-it-assistant@main', AssistantSpec),
+  ):
+    assert isinstance(drafters.parse_spec(name), kind)
+
+
+def test_a_sweep_records_the_commits(server):
+  config = small.config(verifier='acme/verifier', drafter='hub:acme/drafter')
+  facts = worker.Worker(
+    config,
+    [curve_plan.Curve.from_config(config, 'token_v3', (0.5,))],
+    plan.configured_tasks(config),
+  ).facts()
+  assert facts['commits'] == {
+    'acme/verifier': server.commits('acme/verifier')['main'],
+    'hub:acme/drafter': server.commits('acme/drafter')['main'],
+  }
+
+
+def test_without_the_library_an_extra_is_named(server, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'huggingface_hub', None)
+  assert "pip install 'speculative-cascades[hub]'" in _refused('acme/verifier')
+
+
+@pytest.mark.slow
+def test_the_command_takes_names_of_the_hub(server, tmp_path, monkeypatch):
+  monkeypatch.setenv('HF_ENDPOINT', server.url)
+  monkeypatch.setenv('HF_HUB_OFFLINE', '0')
+  monkeypatch.setenv('HF_HOME', str(tmp_path / 'home'))
+  arguments = ('--drafter=acme/drafter', '--prompt=The number', '--seed=1')
+  arguments += ('--max_new_tokens=8', '--gamma=2', '--method=token_v3')
+  done = launching.run(
+    'experiments.sample', '--verifier=acme/verifier', *arguments
+  )
+  assert (done.returncode, done.stderr.count('rror')) == (0, 0)
+  same = launching.run(
+    'experiments.sample',
+    f'--verifier={small.pair()[0]}',
+    f'--drafter={small.pair()[1]}',
+    *arguments[1:],
+  )
+  assert done.stdout == same.stdout
+  server.gated['acme/gated'] = 401
+  server.repos['acme/gated'] = server.repos['acme/verifier']
+  done = launching.run(
+    'experiments.sample', '--verifier=acme/gated', *arguments
+  )
+  assert done.returncode == 2
+  assert done.stderr.startswith('error: model: acme/gated is gated')
+  assert done.stderr.count('\n') == 1
+  shown = launching.run('experiments.sample', '--help').stdout
+  assert 'google/gemma-3-1b-it@REVISION' in shown
