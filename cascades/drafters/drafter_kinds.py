@@ -145,8 +145,8 @@ def _claiming(name: str, kinds_by_name: Mapping[str, DrafterKind]) -> list[str]:
   """
 
   def claiming(text: str) -> list[str]:
-    kinds = kinds_by_name.items()
-    return [x for x, kind in kinds if kind.claims and kind.claims(text)]
+    entries = kinds_by_name.items()
+    return [x for x, kind in entries if kind.claims and kind.claims(text)]
 
   def special(names: list[str]) -> list[str]:
     return [x for x in names if not kinds_by_name[x].is_language_model]

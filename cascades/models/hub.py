@@ -108,14 +108,16 @@ def fetch(name: str, weights: bool = True) -> pathlib.Path:
     if not weights:
       return folder
     # A name in the index could be a pattern of other files.
-    listed = [
+    indexed_files = [
       file
       for file in sorted(tensor_files.weight_files(folder))
       if file.endswith('.safetensors')
     ]
-    expected = listed or [tensor_files.SINGLE]
+    expected = indexed_files or [tensor_files.SINGLE]
     if not all((folder / file).exists() for file in expected):
-      _download(repo, commit, *(listed or ['*.safetensors']), quiet=False)
+      _download(
+        repo, commit, *(indexed_files or ['*.safetensors']), quiet=False
+      )
   if not any(folder.glob('*.safetensors')):
     raise ValueError(
       f'model: {plain} has no *.safetensors file, and files of other formats'
