@@ -20,14 +20,14 @@ import small
 import tiers
 from ml_collections import ConfigDict
 
-from cascades import decoding
+from cascades import decoding, fingerprints
 from cascades.drafters import binding
 from cascades.models import checkpoints, tokenizers
 from cascades.sampler import memory
 from experiments import cli, records, reports, sweep
 from experiments.analysis import example_selection
 from experiments.records import metrics, unit_costs, versions
-from experiments.sweeps import curve_plan, fingerprints, plan, workdirs, worker
+from experiments.sweeps import curve_plan, plan, workdirs, worker
 from experiments.tasks import TASKS, Metric
 
 _CURVES = [

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from cascades import decoding
+from cascades import arguments, decoding
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,35 +81,45 @@ class ConversationState:
   params: PyTree
   token_strings: list[str]
 
-  def check(self, models: tuple[Any, Any], params: PyTree) -> None:
-    """Refuses models other than those that read the conversation.
 
-    Parameters are compared by their values if they are not the same arrays.
-    Scalars among them, such as the threshold at which a drafter stops, are
-    options, which may change from one turn to the next.
+def check_state(
+  state: ConversationState, models: tuple[Any, Any], params: PyTree
+) -> None:
+  """Refuses models other than those that read the conversation.
 
-    Args:
-      models: The verifier and the drafter of a sampler.
-      params: Their parameters.
+  Parameters are compared by their values if they are not the same arrays.
+  Scalars among them, such as the threshold at which a drafter stops, are
+  options, which may change from one turn to the next.
 
-    Raises:
-      ValueError: The models or their parameters differ.
-    """
-    is_same = self.models == models
-    if is_same:
-      own_arrays, arrays = (
-        [x for x in jax.tree.leaves(tree) if jnp.ndim(x)]
-        for tree in (self.params, params)
-      )
-      is_same = len(own_arrays) == len(arrays) and all(
-        x is y or (x.dtype == y.dtype and jnp.array_equal(x, y))
-        for x, y in zip(own_arrays, arrays, strict=True)
-      )
-    if not is_same:
-      raise ValueError(
-        'last_state: it was made by other models; continue with the sampler'
-        ' that made it.'
-      )
+  Args:
+    state: The state to continue from.
+    models: The verifier and the drafter of a sampler.
+    params: Their parameters.
+
+  Raises:
+    ValueError: It is no state, or the models or their parameters differ.
+  """
+  arguments.instance(
+    'last_state',
+    state,
+    ConversationState,
+    'the state of an answer with return_state=True',
+  )
+  is_same = state.models == models
+  if is_same:
+    own_arrays, arrays = (
+      [x for x in jax.tree.leaves(tree) if jnp.ndim(x)]
+      for tree in (state.params, params)
+    )
+    is_same = len(own_arrays) == len(arrays) and all(
+      x is y or (x.dtype == y.dtype and jnp.array_equal(x, y))
+      for x, y in zip(own_arrays, arrays, strict=True)
+    )
+  if not is_same:
+    raise ValueError(
+      'last_state: it was made by other models; continue with the sampler'
+      ' that made it.'
+    )
 
 
 def from_row(

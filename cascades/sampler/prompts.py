@@ -4,6 +4,8 @@ import dataclasses
 import numbers
 from collections.abc import Sequence
 
+import numpy as np
+
 from cascades import arguments
 from cascades.models import tokenizers, turns
 from cascades.models.conversations import Conversation, Prompt
@@ -105,3 +107,18 @@ def token_ids(
       )
     ids.append(int(token))
   return ids
+
+
+def forbidden_mask(ids: Sequence[int], vocab_size: int) -> np.ndarray:
+  """Returns [V], True for tokens that are never emitted.
+
+  Raises:
+    ValueError: They are all tokens.
+  """
+  forbidden = np.zeros(vocab_size, bool)
+  forbidden[np.array(ids, np.int32)] = True
+  if forbidden.all():
+    raise ValueError(
+      'forbidden_tokens: they are all tokens; leave at least one out.'
+    )
+  return forbidden

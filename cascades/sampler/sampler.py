@@ -2,14 +2,16 @@
 
 import dataclasses
 import math
+import pathlib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Unpack, overload
+from typing import Any, Self, Unpack, overload
 
 import numpy as np
 
 from cascades import (
   arguments,
   compilation,
+  decisions,
   decoding,
   drafters,
   migration,
@@ -108,6 +110,29 @@ class Sampler:
       *pair.memory_models(), self._step_config.tree_tokens, mesh_shape
     )
 
+  @classmethod
+  def from_decision(
+    cls,
+    path: str | pathlib.Path,
+    verifier: checkpoints.Checkpoint | str | None = None,
+    drafter: Any = None,
+    mesh: tuple[int, int] = (1, 1),
+  ) -> Self:
+    """Makes the sampler of a decision that a sweep wrote.
+
+    Args:
+      path: A decision.json, or the workdir that holds it.
+      verifier: As for the class; None loads the decision's.
+      drafter: As for the class; None loads the decision's.
+      mesh: As for the class.
+
+    Raises:
+      ValueError: The file is damaged, or the models are not the decision's.
+    """
+    decision = decisions.Decision.load(path)
+    models = decision.load_models(verifier, drafter)
+    return cls(*models, config=decision.config, mesh=mesh)
+
   @property
   def verifier(self) -> checkpoints.Checkpoint:
     """The verifier, with its parameters on their devices."""
@@ -186,8 +211,8 @@ class Sampler:
       *_, (answer, _) = self._continue(prompts, last_state, None, request)
       return answer
     is_single = isinstance(prompts, Prompt)
-    (answers,) = self._sample_curve(
-      [prompts] if is_single else prompts, [self.config.lenience], request
+    (answers,) = self.sample_curve(
+      [prompts] if is_single else prompts, [self.config.lenience], **options
     )
     return answers[0] if is_single else answers
 
@@ -245,16 +270,6 @@ class Sampler:
       ValueError: `sample` would refuse a value.
     """
     request = make_request(options)
-    return self._sample_curve(prompts, leniences, request, on_answer)
-
-  def _sample_curve(
-    self,
-    prompts: Sequence[Prompt],
-    leniences: Sequence[float],
-    request: SampleRequest,
-    on_answer: Callable[[], Any] | None = None,
-  ) -> list[list[SampleOutput]]:
-    """Answers every prompt at every lenience; see `sample_curve`."""
     prompts = arguments.as_list('prompts', prompts, 'texts')
     leniences = arguments.as_list('lenience', leniences, 'numbers')
     request = prompt_encoding.with_template(request, prompts)
@@ -320,13 +335,7 @@ class Sampler:
     models, params = engine.step_config.models, engine.params
     row, previous, prefix = None, [], []
     if last_state is not None:
-      arguments.instance(
-        'last_state',
-        last_state,
-        ConversationState,
-        'the state of an answer with return_state=True',
-      )
-      last_state.check(models, params)
+      outputs.check_state(last_state, models, params)
       row, prefix = last_state.row, last_state.token_strings
       previous = np.asarray(row.tokens[0, : int(row.length[0])]).tolist()
     text, ids = prompt_encoding.encode(
@@ -367,12 +376,9 @@ class Sampler:
       forbidden_ids = self._token_ids(
         'forbidden_tokens', request.forbidden_tokens
       )
-      forbidden = np.zeros(self.verifier.model.vocab_size, bool)
-      forbidden[np.array(forbidden_ids, np.int32)] = True
-      if forbidden.all():
-        raise ValueError(
-          'forbidden_tokens: they are all tokens; leave at least one out.'
-        )
+      forbidden = prompt_encoding.forbidden_mask(
+        forbidden_ids, self.verifier.model.vocab_size
+      )
     stop_ids = list(self.tokenizer.stops)
     if request.apply_chat_template:
       stop_ids.append(turns.require_template(self.tokenizer).end_token)
@@ -410,19 +416,12 @@ class Sampler:
     Raises:
       ValueError: The schedule does not fit such answers.
     """
-
-    def marker(text):
-      return self._token_ids('its marker', [text])[0]
-
-    name = self.config.schedule
-    schedule = schedules.parse(name, marker)
-    reason = schedule and schedule.refusal(max_new_tokens, forbidden)
-    if reason:
-      raise ValueError(
-        f'schedule: {arguments.quote(name)} cannot be combined with this'
-        f' request: {reason}.'
-      )
-    return schedule
+    return schedules.for_answers(
+      self.config.schedule,
+      lambda text: self._token_ids('its marker', [text])[0],
+      max_new_tokens,
+      forbidden,
+    )
 
   def sampling_params(
     self, forbidden: np.ndarray | None = None

@@ -21,6 +21,7 @@ from cascades.schedules.naming import (
   Kind,
   TokenLookup,
   check,
+  for_answers,
   parse,
 )
 from cascades.schedules.schedule import (
@@ -37,6 +38,7 @@ __all__ = [
   'TokenCost',
   'TokenLookup',
   'check',
+  'for_answers',
   'leniences_along_draft',
   'parse',
   'token_cost',

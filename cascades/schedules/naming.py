@@ -1,6 +1,6 @@
 """Schedules by name, as options and configs have them: 'first:16'."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from cascades import arguments, methods
@@ -73,6 +73,32 @@ def parse(spec: str, token_id: TokenLookup | None = None) -> Any:
       ' more that 32 bits hold and two tokens that differ, got'
       f' {arguments.quote(spec)}.'
     ) from None
+
+
+def for_answers(
+  spec: str,
+  token_id: TokenLookup,
+  max_new_tokens: int,
+  forbidden: Collection[int],
+) -> Any:
+  """Makes the schedule of answers that are decoded.
+
+  Args:
+    spec: As for `parse`.
+    token_id: As for `parse`.
+    max_new_tokens: Most tokens of an answer.
+    forbidden: Token ids that are never emitted.
+
+  Raises:
+    ValueError: As for `parse`, or the schedule does not fit such answers.
+  """
+  schedule = parse(spec, token_id)
+  if reason := schedule and schedule.refusal(max_new_tokens, forbidden):
+    raise ValueError(
+      f'schedule: {arguments.quote(spec)} cannot be combined with this'
+      f' request: {reason}.'
+    )
+  return schedule
 
 
 def _checked_lookup(token_id: TokenLookup) -> TokenLookup:

@@ -5,7 +5,6 @@ plan           Curves and points of a config.
 phases         The phases of a sweep: plan, load, decode, collect, report.
 launchers      Registry of the processes that decode; `ray_cluster` is one.
 worker         A pair of models that decodes points.
-fingerprints   Hashes of the weights of a pair.
 sequence       Cascades of whole answers.
 costs          Measured seconds of a call of each model.
 workdirs       Files of a sweep; `remote` mirrors them to a URL.

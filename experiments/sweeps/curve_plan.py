@@ -6,6 +6,7 @@ names one curve, or its `sweep` function adds many.
 
 import dataclasses
 import inspect
+import sys
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -308,3 +309,33 @@ def add_model_baselines(curves: Sequence[Curve]) -> list[Curve]:
     if configs and name not in names
   ]
   return [*missing, *curves]
+
+
+def without_drafter_alone(curves: Sequence[Curve], drafter: str) -> list[Curve]:
+  """Leaves out the curves in which the drafter answers alone.
+
+  Args:
+    curves: Curves of the sweep.
+    drafter: Name of a drafter that cannot answer alone.
+
+  Raises:
+    ValueError: No curve is left.
+  """
+
+  def needs_drafter_alone(curve: Curve) -> bool:
+    return curve.baseline_model == 'drafter' or curve.confidence is not None
+
+  left_out = [curve.name for curve in curves if needs_drafter_alone(curve)]
+  remaining = [curve for curve in curves if not needs_drafter_alone(curve)]
+  if left_out:
+    print(
+      f'drafter: {drafter} cannot answer alone; left out'
+      f' {", ".join(left_out)}.',
+      file=sys.stderr,
+    )
+  if not remaining:
+    raise ValueError(
+      f'drafter: {drafter} cannot answer alone, and no other curve is left; add'
+      ' a curve that it drafts for.'
+    )
+  return remaining

@@ -100,7 +100,9 @@ class Sweep:
       examples, data = plan.load_examples(self.config, task)
       self._examples[name], self._data[name] = examples, data
     if not kind_of(self.config.drafter).is_language_model:
-      self.curves = _without_drafter_alone(self.curves, self.config.drafter)
+      self.curves = curve_plan.without_drafter_alone(
+        self.curves, self.config.drafter
+      )
     self.curves = curve_plan.add_model_baselines(self.curves)
 
   def open(self, stack: contextlib.ExitStack) -> None:
@@ -410,38 +412,6 @@ def _entrant_key(row: Any) -> tuple[str, int, str]:
   """Returns the key of a timed point, with nan as text."""
   # nan differs from itself.
   return row.variant, row.gamma, repr(float(row.lenience))
-
-
-def _without_drafter_alone(
-  curves: Sequence[Curve], drafter: str
-) -> list[Curve]:
-  """Leaves out the curves in which the drafter answers alone.
-
-  Args:
-    curves: Curves of the sweep.
-    drafter: Name of a drafter that cannot answer alone.
-
-  Raises:
-    ValueError: No curve is left.
-  """
-
-  def needs_drafter_alone(curve: Curve) -> bool:
-    return curve.baseline_model == 'drafter' or curve.confidence is not None
-
-  left_out = [curve.name for curve in curves if needs_drafter_alone(curve)]
-  remaining = [curve for curve in curves if not needs_drafter_alone(curve)]
-  if left_out:
-    print(
-      f'drafter: {drafter} cannot answer alone; left out'
-      f' {", ".join(left_out)}.',
-      file=sys.stderr,
-    )
-  if not remaining:
-    raise ValueError(
-      f'drafter: {drafter} cannot answer alone, and no other curve is left; add'
-      ' a curve that it drafts for.'
-    )
-  return remaining
 
 
 @contextlib.contextmanager

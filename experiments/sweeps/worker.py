@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from cascades import decoding, drafters
+from cascades import decoding, drafters, fingerprints
 from cascades.config import DecodingConfig
 from cascades.declarations import options_of
 from cascades.decoding import faults
@@ -24,7 +24,6 @@ from experiments.records import unit_costs, versions
 from experiments.sweeps import (
   costs,
   curve_plan,
-  fingerprints,
   launchers,
   outcomes,
   plan,

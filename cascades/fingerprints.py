@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from cascades import drafters, methods
 from cascades.models import checkpoints, hub, sharding
-from experiments import records
+from cascades.plain import digest, plain
 
 
 def fingerprint(params: Any) -> str:
@@ -42,24 +42,29 @@ def _checksum(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def weights(
-  verifier: checkpoints.Checkpoint, bound_drafter: drafters.BoundDrafter
+  verifier: checkpoints.Checkpoint, bound_drafter: drafters.BoundDrafter | None
 ) -> dict[str, str]:
   """Hashes a pair of models.
 
   Args:
     verifier: The verifier.
-    bound_drafter: The drafter, bound to the verifier.
+    bound_drafter: The drafter, bound to the verifier; None leaves out what
+      depends on a drafter.
 
   Returns:
     Hashes by name: 'verifier' and 'drafter' of the parameters, 'tokenizer', and
     'settings' of all else that the models compute with.
   """
-  return {
+  of_verifier = {
     'verifier': fingerprint(verifier.params),
-    'drafter': fingerprint(bound_drafter.params),
     'tokenizer': hashlib.sha256(verifier.tokenizer.proto).hexdigest(),
-    'settings': records.digest(
-      records.plain(
+  }
+  if bound_drafter is None:
+    return of_verifier
+  return of_verifier | {
+    'drafter': fingerprint(bound_drafter.params),
+    'settings': digest(
+      plain(
         [
           _settings(verifier.model),
           _settings(bound_drafter.drafter),
