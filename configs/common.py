@@ -24,7 +24,7 @@ _SWEEP = dict(
   # head or an assistant of Gemma 4.
   verifier='tiny-verifier',
   drafter='tiny-drafter',
-  # What to decode: keys of experiments.tasks.TASKS.
+  # What to decode: keys of experiments.tasks.TASKS, or 'lm_eval:NAME'.
   tasks=('word_problems',),
   # Held-out examples per task.
   num_examples=100,

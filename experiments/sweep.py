@@ -29,6 +29,12 @@ _WORKDIR = flags.DEFINE_string(
   'The folder or URL for results, such as gs://bucket/run; by default'
   ' runs/<name of the config>.',
 )
+_TASK = flags.DEFINE_multi_string(
+  'task',
+  None,
+  "A task instead of the config's, also several times: a name, or lm_eval:NAME"
+  ' or lm_eval:FOLDER for tasks of lm-evaluation-harness.',
+)
 _LAUNCHER = flags.DEFINE_string('launcher', 'local', launchers.flag_help())
 _QUIET = flags.DEFINE_bool(
   'quiet', False, 'For logs: no progress, and only the last lines.'
@@ -48,6 +54,8 @@ def main() -> None:
       '--config: name a config, such as --config=configs/quickstart.py.'
     )
   config, flag = _CONFIG.value, flags.FLAGS['config']
+  if _TASK.value:
+    config.tasks = tuple(_TASK.value)
   # A path, maybe followed by a colon and the argument of `get_config`.
   name = config_flags.get_config_filename(flag)
   module = cli.load_config_module(name.partition(':')[0])

@@ -56,7 +56,9 @@ def test_the_experiments_depend_on_what_they_import():
   assert (_imported('configs') | {'absl-py'}) <= given
   # What other engines are timed with has an environment of its own.
   elsewhere = {'torch', 'transformers', 'xllamacpp'}
-  optional = _required(_EXTRAS['ray'] + _EXTRAS['track'])
+  optional = _required(_EXTRAS['ray'] + _EXTRAS['track'] + _EXTRAS['eval'])
+  # What the harness reads tasks and renders prompts with.
+  optional |= {'jinja2', 'yaml'}
   assert _imported('experiments') - elsewhere - optional <= given
   needed = {_DISTRIBUTIONS.get(name, name) for name in experiments.NEEDED}
   assert needed == _required(_EXTRAS['experiments'])

@@ -26,7 +26,7 @@ from cascades.registries import split
 from cascades.schedules import SCHEDULES
 from cascades.verification_config import VERIFICATIONS
 from experiments.records import versions
-from experiments.tasks import TASKS
+from experiments.tasks import TASKS, harness_tasks
 
 _STDLIB = pathlib.Path(sysconfig.get_paths()['stdlib']).resolve()
 
@@ -50,6 +50,8 @@ def hash_external(*registered: Any) -> str | None:
     if isinstance(value, Method):
       if not is_builtin(value):
         parts.append(_describe(value, set()))
+    elif isinstance(value, harness_tasks.HarnessTask):
+      parts.append(value.identity)
     elif not _is_library_task(value):
       parts.append(_describe(value, set()))
   if not parts:

@@ -30,7 +30,7 @@ def score(
     wall_s: Seconds that the answer took.
   """
   try:
-    scores = dict(task.score(answer.text, example.reference))
+    scores = dict(task.score_example(answer.text, example))
   except Exception as error:
     reason = f'score: {type(error).__name__}: {error}'
     return records.failed_example(reason, **fields)

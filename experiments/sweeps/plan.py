@@ -94,17 +94,23 @@ def configured_tasks(config) -> dict[str, Any]:
   Raises:
     ValueError: There is no such task, or a file is given for several.
   """
-  from experiments.tasks import TASKS
+  from experiments.tasks import TASKS, harness_tasks
 
   if not config.tasks:
     raise ValueError(
       'tasks: none is named; name one or more with --config.tasks, such as'
       f' {next(iter(TASKS))}.'
     )
-  for name in config.tasks:
-    if name not in TASKS:
-      raise ValueError(TASKS.unknown(name, 'tasks'))
   task_fields = _task_fields(config)
+  tasks = {}
+  for name in config.tasks:
+    if harness_tasks.is_harness_task(name):
+      allow = bool(task_fields.get('allow_code_execution'))
+      tasks |= harness_tasks.load_tasks(name, allow)
+    elif name in TASKS:
+      tasks[name] = TASKS[name]
+    else:
+      raise ValueError(TASKS.unknown(name, 'tasks'))
   if task_fields.get('path') and len(config.tasks) > 1:
     raise ValueError(
       f'task.path: {task_fields["path"]} cannot hold {len(config.tasks)} tasks;'
@@ -113,7 +119,7 @@ def configured_tasks(config) -> dict[str, Any]:
   tokens = task_fields.get('max_new_tokens')
   changes = {'max_new_tokens': tokens} if tokens else {}
   return {
-    name: dataclasses.replace(TASKS[name], **changes) for name in config.tasks
+    name: dataclasses.replace(task, **changes) for name, task in tasks.items()
   }
 
 
@@ -146,15 +152,7 @@ def load_examples(config, task) -> tuple[list, dict[str, Any]]:
       allow_code_execution=bool(task_fields.get('allow_code_execution')),
     )
   )
-  if task.source is None:
-    return examples, {}
-  data = {
-    'shots': task.shots if shots is None else shots,
-    **task.source.provenance(path),
-  }
-  if signature := task.signature():
-    data['scorer'] = signature
-  return examples, data
+  return examples, task.provenance(path, shots)
 
 
 @dataclasses.dataclass(frozen=True)

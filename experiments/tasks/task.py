@@ -107,6 +107,10 @@ class Task:
       scores |= metric.score(answer, reference)
     return scores
 
+  def score_example(self, answer: str, example: Example) -> dict[str, float]:
+    """Returns the scores of an answer to an example, by name."""
+    return self.score(answer, example.reference)
+
   @property
   def quality_score(self) -> str | None:
     """Name of the score that is the quality; None without metrics."""
@@ -120,6 +124,27 @@ class Task:
   def signature(self) -> str:
     """Returns the libraries, versions and options behind the scores, or ''."""
     return ' '.join(m.signature() for m in self.metrics if m.signature)
+
+  def provenance(self, path: str | None, shots: int | None) -> dict[str, Any]:
+    """Returns the provenance of the data of a published set.
+
+    Args:
+      path: The file of the set; None for the Hugging Face hub.
+      shots: Worked examples before a question; None for the task's own.
+
+    Returns:
+      The number of worked examples, the hashes of the files and the scorer;
+      nothing where problems are generated.
+    """
+    if self.source is None:
+      return {}
+    data = {
+      'shots': self.shots if shots is None else shots,
+      **self.source.provenance(path),
+    }
+    if signature := self.signature():
+      data['scorer'] = signature
+    return data
 
 
 def question_prompt(question: str) -> str:
@@ -178,7 +203,7 @@ def generated_task(
     allow_code_execution=False,
   ):
     del allow_code_execution  # Generated tasks run no code.
-    _check_split(name, split, SPLITS)
+    check_split(name, split, SPLITS)
     if path or shots:
       raise ValueError(
         f'task: {name} generates its problems and cannot be combined with a'
@@ -265,7 +290,7 @@ def published_task(
           ' --config.task.allow_code_execution=True.'
         )
       sandbox.check()
-    _check_split(name, split, source.splits)
+    check_split(name, split, source.splits)
     shots = task.shots if shots is None else shots
     pairs = ()
     if shots:
@@ -325,7 +350,7 @@ def _problems_of(
     raise ValueError(f'path: {e}; give {source.download}.') from None
 
 
-def _check_split(name: str, split: str, splits: Sequence[str]) -> None:
+def check_split(name: str, split: str, splits: Sequence[str]) -> None:
   """Raises ValueError for a split that the task of that name lacks."""
   if split not in splits:
     raise ValueError(

@@ -1,0 +1,294 @@
+"""Documents of a task of lm-evaluation-harness, with prompts and scores.
+
+The harness makes the prompts, filters the answers and computes the metrics. Of
+a metric that it computes of all answers together, a single answer has the value
+of its own: sentence BLEU for BLEU.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import hashlib
+import importlib.metadata
+import inspect
+import io
+import json
+import math
+import numbers
+import pathlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import sacrebleu
+from lm_eval.api import instance, metrics, registry
+
+from cascades import arguments
+from experiments.tasks import harness_files
+
+# The harness's own seed of worked examples.
+_FEWSHOT_SEED = 1234
+# Metrics in 0..100, by the harness's names of their aggregations.
+_PERCENT = ('bleu', 'chrf', 'chrf++', 'ter')
+# Fields of a task that do not decide a score: ids hold hashes of documents.
+_WITHOUT_EFFECT = (
+  *('dataset_path', 'dataset_name', 'dataset_kwargs', 'metadata'),
+  *('tag', 'task_alias'),
+)
+# A perfect BLEU is 100.00000000000004.
+_TOLERANCE = 1e-6
+
+
+class Documents:
+  """The documents of a task of the harness, with prompts and scores.
+
+  Attributes:
+    task: The harness's task.
+    name: Name of the task in the sweep.
+    generation_kwargs: The options of generation that the task asks for.
+    filter_name: The filter of answers.
+    metric: The metric that is the quality.
+    scale: The best value of the metric, 1 or 100.
+  """
+
+  def __init__(self, task: Any, name: str, filter_name: str):
+    """Chooses filter and metric, and scores the reference of a document.
+
+    Args:
+      task: The harness's task.
+      name: Name of the task in the sweep.
+      filter_name: Name of a filter; '' for the first.
+
+    Raises:
+      ValueError: The task does not generate one text per document, has no such
+        filter, or no metric of a single answer.
+    """
+    self.task, self.name = task, name
+    self._docs = task.eval_docs
+    self._filters = {ensemble.name: ensemble for ensemble in task._filters}
+    if filter_name and filter_name not in self._filters:
+      raise ValueError(
+        f'tasks: {name} has no filter {arguments.quote(filter_name)}; choose'
+        f' one of {", ".join(self._filters)}.'
+      )
+    self.filter_name = filter_name or next(iter(self._filters))
+    self.generation_kwargs = self._check_kind()
+    self.metric, self.scale = self._choose_metric()
+
+  def requests(self, limit: int | None, shots: int | None) -> list[Any]:
+    """Returns the requests of the first documents, as the harness makes them.
+
+    Args:
+      limit: Number of documents; None for all.
+      shots: Worked examples before each; None for none.
+
+    Raises:
+      ValueError: The harness cannot make them.
+    """
+    self.task.set_config('num_fewshot', shots or 0)
+    self.task.set_fewshot_seed(_FEWSHOT_SEED)
+    # The harness shows a progress bar of its own.
+    with (
+      one_sentence(f'the prompts of {self.name} cannot be made'),
+      contextlib.redirect_stderr(io.StringIO()),
+    ):
+      self.task.build_all_requests(limit=limit)
+    return self.task.instances
+
+  def scores(self, index: int, text: str) -> dict[str, float]:
+    """Returns the quality and the metrics of one answer.
+
+    Args:
+      index: Index of the document.
+      text: The answer, up to its stop text.
+
+    Raises:
+      ValueError: The quality is not in [0, 1].
+    """
+    values = self._numbers(index, text)
+    share = values.get(self.metric, math.nan) / self.scale
+    if not self._is_higher_better(self.metric):
+      # Errors of a translation can be more than its words.
+      share = 1 - (min(share, 1) if self.scale > 1 else share)
+    if not -_TOLERANCE <= share <= 1 + _TOLERANCE:
+      raise ValueError(
+        f'{self.metric} of {self.name} is {values.get(self.metric)}, which is'
+        f' not from 0 to {self.scale}'
+      )
+    return {'quality': min(max(share, 0.0), 1.0), **values}
+
+  def aggregate(self, answers: Mapping[int, str]) -> dict[str, float]:
+    """Returns the harness's numbers of many answers, by metric.
+
+    Args:
+      answers: Texts by the index of their document.
+    """
+    values: dict[str, list[Any]] = collections.defaultdict(list)
+    for index, text in sorted(answers.items()):
+      for metric, value in self._results(index, text).items():
+        values[metric].append(value)
+    return {
+      metric: float(self._aggregation(metric)(x))
+      for metric, x in values.items()
+    }
+
+  def target(self, doc: Any) -> str:
+    """Returns the reference of a document as a text; of several, the first."""
+    target = self.task.doc_to_target(doc)
+    if isinstance(target, int) and self.task.config.doc_to_choice is not None:
+      target = self.task.doc_to_choice(doc)[target]
+    if isinstance(target, list | tuple):
+      target = target[0] if target else ''
+    return str(target)
+
+  def identity(self) -> str:
+    """Hashes what decides a score: the task's fields, its code, the harness."""
+    fields = {
+      name: value
+      for name, value in dataclasses.asdict(self.task.config).items()
+      if name not in _WITHOUT_EFFECT
+    }
+    hashed = [self.signature(), fields, type(self.task)]
+    text = json.dumps(hashed, default=_describe, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+  def signature(self) -> str:
+    """Returns the harness's version, the filter and the metric in words."""
+    is_mean = self._aggregation(self.metric) in (metrics.mean, metrics.nanmean)
+    parts = (
+      f'lm-eval:{importlib.metadata.version("lm-eval")}',
+      f'filter:{self.filter_name}',
+      f'metric:{self.metric}',
+      'mean' if is_mean else 'mean of the metric of each answer alone',
+      *([] if self._is_higher_better(self.metric) else ['1 minus it']),
+      *([f'1/{self.scale} of it'] if self.scale > 1 else []),
+    )
+    return '|'.join(parts)
+
+  def _check_kind(self) -> dict[str, Any]:
+    """Refuses tasks whose answers are not one generated text each.
+
+    Returns:
+      The options of generation that the task asks for.
+    """
+    if self.task.config.repeats > 1:
+      raise ValueError(
+        f'tasks: {self.name} takes {self.task.config.repeats} answers to each'
+        ' prompt, and a sweep takes one; set repeats: 1 in YAML of your own.'
+      )
+    requests = self.requests(1, self.task.config.num_fewshot)
+    types = sorted({request.request_type for request in requests})
+    if len(requests) != 1 or types != [harness_files.GENERATION]:
+      raise ValueError(
+        harness_files.without_generation(
+          self.task.task_name, ' and '.join(types)
+        )
+      )
+    if len(requests[0].args) != 2 or not isinstance(requests[0].args[0], str):
+      raise ValueError(
+        f'tasks: {self.name} has prompts that are not text alone; choose a task'
+        ' without images and sounds.'
+      )
+    return requests[0].args[1]
+
+  def _choose_metric(self) -> tuple[str, int]:
+    """Returns the metric that is the quality, and its best value, 1 or 100."""
+    with one_sentence(f'the first document of {self.name} has no score'):
+      values = self._numbers(0, self.target(self._docs[0]))
+    if not values:
+      raise ValueError(
+        f'tasks: {self.name} has no metric of a single answer; add one to the'
+        ' metric_list of its YAML, such as exact_match.'
+      )
+    # The first one, in the order of its author.
+    metric, value = next(iter(values.items()))
+    if not -_TOLERANCE <= value <= 100 + _TOLERANCE:
+      raise ValueError(
+        f'tasks: {metric} of {self.name} is {value:g} for a reference, and a'
+        ' quality is from 0 to 1 or to 100; begin metric_list with another'
+        ' metric.'
+      )
+    percents = [registry.get_aggregation(name) for name in _PERCENT]
+    is_percent = value > 1 or self._aggregation(metric) in percents
+    return metric, 100 if is_percent else 1
+
+  def _results(self, index: int, text: str) -> dict[str, Any]:
+    """Returns the values of the task's metrics for an answer."""
+    doc = self._docs[index]
+    request = instance.Instance(
+      request_type=harness_files.GENERATION,
+      doc=doc,
+      arguments=('', {}),
+      idx=0,
+      resps=[text],
+    )
+    self._filters[self.filter_name].apply([request])
+    answer = request.filtered_resps[self.filter_name]
+    return self.task.process_results(doc, [answer])
+
+  def _numbers(self, index: int, text: str) -> dict[str, float]:
+    """Returns the metrics that are a finite number for one answer."""
+    values = {
+      metric: self._number(metric, value)
+      for metric, value in self._results(index, text).items()
+    }
+    return {
+      metric: value
+      for metric, value in values.items()
+      if value is not None and math.isfinite(value)
+    }
+
+  def _number(self, metric: str, value: Any) -> float | None:
+    """Returns a metric of one answer as a number; None if it has none."""
+    if value is None:
+      return None
+    if isinstance(value, numbers.Real | np.bool_):
+      return float(value)
+    if self._aggregation(metric) is metrics.bleu:
+      # BLEU of all answers is 0 for one that has less than four words.
+      references, answer = value
+      references = [references] if isinstance(references, str) else references
+      return float(sacrebleu.sentence_bleu(answer, list(references)).score)
+    try:
+      return float(self._aggregation(metric)([value]))
+    # A function of the user's may need more than one answer.
+    except Exception:
+      return None
+
+  def _aggregation(self, metric: str) -> Callable[[list[Any]], Any]:
+    """Returns the harness's function of the values of all answers."""
+    return self.task.aggregation().get(metric, metrics.mean)
+
+  def _is_higher_better(self, metric: str) -> bool:
+    """Returns True unless the task says that lower values are better."""
+    return self.task.higher_is_better().get(metric) is not False
+
+
+def _describe(value: Any) -> Any:
+  """Describes a value that JSON does not hold: code by its module's source."""
+  file = inspect.getsourcefile(value) if callable(value) else None
+  if file is None:
+    return re.sub(r' at 0x\w+', '', repr(value))
+  source = pathlib.Path(file).read_bytes()
+  return [value.__qualname__, hashlib.sha256(source).hexdigest()]
+
+
+@contextlib.contextmanager
+def one_sentence(problem: str) -> Iterator[None]:
+  """Makes a sentence of every error of the harness, the hub or a task's code.
+
+  Args:
+    problem: The problem, in words.
+
+  Raises:
+    ValueError: There was an error.
+  """
+  try:
+    yield
+  # What others wrote can fail in any way.
+  except Exception as error:
+    reason = ' '.join(f'{type(error).__name__}: {error}'.split())[:400]
+    raise ValueError(
+      f'tasks: {problem} ({reason.rstrip(".")}); mend the YAML or get its data.'
+    ) from error

@@ -1,0 +1,364 @@
+"""Tasks of lm-evaluation-harness in sweeps, against the harness itself."""
+
+import json
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+import small
+
+pytest.importorskip('lm_eval', reason='lm-evaluation-harness is not installed')
+
+import lm_eval
+from lm_eval.api.model import TemplateLM
+from lm_eval.tasks import TaskManager
+
+from experiments import records, sweep
+from experiments.sweeps import curve_plan, plan
+from experiments.tasks import harness_tasks
+
+_WORDS = {
+  '4302': 'four thousand three hundred two',
+  '77': 'seventy-seven',
+  '918': 'nine hundred eighteen',
+  '60': 'sixty',
+  '365': 'three hundred sixty-five',
+  '12': 'twelve',
+}
+# What every task here begins with; no task of its own, nor called as YAML is.
+_COMMON = """
+dataset_path: json
+dataset_kwargs:
+  cache_dir: {root}/cache
+  data_files: {{test: {root}/test.jsonl, train: {root}/train.jsonl}}
+test_split: test
+doc_to_text: "The number {{{{number}}}} in words:"
+doc_to_target: "{{{{words}}}}"
+"""
+_TASKS = {
+  # Worked examples, a description, two stop texts and two filters.
+  'filtered': r"""
+include: common
+task: words_filtered
+tag: words_tag
+training_split: train
+num_fewshot: 2
+description: "Numbers in words.\n\n"
+generation_kwargs: {until: ["\n", " hundred"], max_gen_toks: 24}
+filter_list:
+  - name: first-word
+    filter: [{function: regex, regex_pattern: "(\\w+)"}, {function: take_first}]
+  - name: all-words
+    filter: [{function: remove_whitespace}, {function: take_first}]
+metric_list: [{metric: exact_match, ignore_case: true}]
+""",
+  # Metrics of all answers together; the first is the quality.
+  'bleu': r"""
+include: common
+task: words_bleu
+generation_kwargs: {until: ["\n"], max_gen_toks: 24}
+metric_list: [{metric: bleu}, {metric: chrf}, {metric: ter}]
+""",
+  'group': """
+group: words_group
+task: [words_bleu, words_filtered]
+""",
+}
+# A metric of the user's, in Python.
+_OVERLAP = """
+include: common
+task: words_overlap
+generation_kwargs: {until: ["."], max_gen_toks: 24}
+process_results: !function overlap.score
+metric_list:
+  - {metric: missed, aggregation: mean, higher_is_better: false}
+"""
+_SCORE = """
+import pathlib
+
+pathlib.Path(__file__).with_name('was_run').touch()
+
+
+def score(doc, results):
+  words = doc['words'].split()
+  return {'missed': sum(w not in results[0] for w in words) / len(words)}
+"""
+
+
+def _write(root, tasks):
+  rows = [dict(number=n, words=w) for n, w in _WORDS.items()]
+  shots = [dict(number=str(i), words=f'word {i}') for i in range(20)]
+  for name, lines in (('test', rows), ('train', shots)):
+    text = '\n'.join(map(json.dumps, lines))
+    (root / f'{name}.jsonl').write_text(text)
+  (root / 'common').write_text(_COMMON.format(root=root))
+  for name, text in tasks.items():
+    (root / f'{name}.yaml').write_text(text)
+  return root
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  return _write(tmp_path_factory.mktemp('tasks'), _TASKS)
+
+
+@pytest.fixture
+def overlap(tmp_path):
+  (tmp_path / 'overlap.py').write_text(_SCORE)
+  return _write(tmp_path, {'overlap': _OVERLAP})
+
+
+class _Canned(TemplateLM):
+  """A model whose answers are the same for the same prompt.
+
+  Attributes:
+    requests: All prompts with the task's options, in order.
+  """
+
+  eot_token_id = 0
+
+  def __init__(self):
+    super().__init__()
+    self.requests = []
+
+  def tok_encode(self, string, **kwargs):
+    raise NotImplementedError
+
+  def _loglikelihood_tokens(self, requests, **kwargs):
+    raise NotImplementedError
+
+  def loglikelihood_rolling(self, requests, **kwargs):
+    raise NotImplementedError
+
+  def generate_until(self, requests, disable_tqdm=False):
+    self.requests += [request.args for request in requests]
+    return [_answer(request.args[0]) for request in requests]
+
+
+def _answer(prompt):
+  """Returns the right words, except that long ones lack their end."""
+  number = prompt.rpartition('The number ')[2].partition(' ')[0]
+  return f' {_WORDS[number]}'[:20]
+
+
+def _evaluate(model, folder, names, **options):
+  manager = TaskManager(include_path=folder, include_defaults=False)
+  return lm_eval.simple_evaluate(
+    model, tasks=names, task_manager=manager, bootstrap_iters=0, **options
+  )
+
+
+def _check_equal(task, filter_name, model, results):
+  """Checks prompts and scores of a sweep's task against the harness's."""
+  examples = list(task.load(num_examples=5))
+  name = task.documents.task.task_name
+  assert [(x.prompt, task.stop_strings) for x in examples] == [
+    (prompt, tuple(options['until']))
+    for prompt, options in model.requests[: len(examples)]
+  ]
+  answers = [_answer(x.prompt) for x in examples]
+  expected = {
+    metric.partition(',')[0]: value
+    for metric, value in results['results'][name].items()
+    if metric.endswith(f',{filter_name}') and '_stderr' not in metric
+  }
+  assert task.aggregate(examples, answers) == expected
+  return [
+    task.score_example(text, example)
+    for text, example in zip(answers, examples, strict=True)
+  ]
+
+
+@pytest.mark.parametrize('filter_name', ['first-word', 'all-words'])
+def test_prompts_filters_and_scores_are_the_harness_s(folder, filter_name):
+  spec = f'lm_eval:{folder}/filtered.yaml'
+  is_first = filter_name == 'first-word'
+  ((name, task),) = harness_tasks.load_tasks(
+    spec if is_first else f'{spec}@{filter_name}'
+  ).items()
+  # The first filter has no need of a name.
+  assert name == 'lm_eval:words_filtered' + ('' if is_first else '@all-words')
+  assert (task.stop_strings, task.max_new_tokens) == (('\n', ' hundred'), 24)
+  model = _Canned()
+  results = _evaluate(model, folder, ['words_filtered'], limit=5)
+  scores = _check_equal(task, filter_name, model, results)
+  logged = [
+    row['exact_match']
+    for row in results['samples']['words_filtered']
+    if row['filter'] == filter_name
+  ]
+  assert [x['quality'] for x in scores] == logged
+  assert '|metric:exact_match|mean' in task.signature()
+  # Worked examples, and none of them if the sweep says so.
+  prompt = next(task.load()).prompt
+  assert prompt.startswith('Numbers in words.\n\nThe number 14 in words: word ')
+  assert prompt.count('The number') == 3
+  bare = next(task.load(shots=0)).prompt
+  assert bare == 'Numbers in words.\n\nThe number 4302 in words:'
+  assert next(task.load()).prompt == prompt
+
+
+def test_corpus_metrics_are_scored_answer_by_answer(folder):
+  (task,) = harness_tasks.load_tasks(f'lm_eval:{folder}/bleu.yaml').values()
+  model = _Canned()
+  results = _evaluate(model, folder, ['words_bleu'], limit=5)
+  scores = _check_equal(task, 'none', model, results)
+  assert [x['quality'] for x in scores] == [
+    pytest.approx(x['bleu'] / 100, abs=1e-9) for x in scores
+  ]
+  # One word that is right has a BLEU.
+  assert scores[3]['quality'] == 1
+  assert 0 < scores[0]['quality'] < 1
+  assert scores[0]['ter'] > 0
+  assert 'mean of the metric of each answer alone|1/100' in task.signature()
+  assert task.quality_score == 'quality'
+
+
+def test_groups_and_folders_are_their_tasks(folder):
+  both = ['lm_eval:words_bleu', 'lm_eval:words_filtered']
+  for path in (folder, folder / 'group.yaml'):
+    assert sorted(harness_tasks.load_tasks(f'lm_eval:{path}')) == both
+
+
+def test_python_of_a_user_is_run_only_if_allowed(overlap):
+  spec = f'lm_eval:{overlap}'
+  with pytest.raises(ValueError, match=r"^tasks: .*'!function'.* line 5"):
+    harness_tasks.load_tasks(spec)
+  assert not (overlap / 'was_run').exists()
+  ((name, task),) = harness_tasks.load_tasks(spec, True).items()
+  model = _Canned()
+  results = _evaluate(model, overlap, ['words_overlap'], limit=5)
+  scores = _check_equal(task, 'none', model, results)
+  # Lower is better.
+  assert scores[0] == {'quality': 0.6, 'missed': 0.4}
+  assert '|1 minus it' in task.signature()
+  # The code is part of what names the points.
+  (overlap / 'overlap.py').write_text(_SCORE + '\n# Another.\n')
+  (changed,) = harness_tasks.load_tasks(spec, True).values()
+  assert changed.identity != task.identity
+  assert name == 'lm_eval:words_overlap'
+
+
+@pytest.mark.parametrize(
+  ('text', 'message'),
+  [
+    ('doc_to_text: !<!functio%6E> a.b', 'runs Python of its own'),
+    ('metric_list: [{metric: ./evil}]', 'has a metric that is not of the'),
+    ('metric_list: [{metric: acc, hf_evaluate: true}]', 'has a metric that'),
+    ('include: [common, evil.inc]', r'evil.inc runs Python of its own'),
+    ('doc_to_text: [', 'is damaged'),
+    ('include: nowhere', 'nowhere is missing'),
+    ('output_type: multiple_choice', 'is of the output type multiple_choice'),
+    ('unsafe_code: true', 'runs programs that models write'),
+    ('repeats: 8', 'takes 8 answers to each prompt'),
+    ('doc_to_text: "{{nothing}}"', "cannot be loaded .*'nothing' is undefined"),
+    (
+      """doc_to_text: "{{ ''.__class__.__mro__ }}" """,
+      'cannot be loaded .*unsafe',
+    ),
+    ('filter_list: [{name: a, filter: [{function: b}]}]', 'cannot be loaded'),
+    ('metric_list: [{metric: bypass}]', 'has no metric of a single answer'),
+    ('generation_kwargs: {num_beams: 4}', "generation_kwargs: 'num_beams'"),
+  ],
+)
+def test_unusable_yaml_is_one_sentence(tmp_path, text, message):
+  _write(tmp_path, {'own': f'include: common\ntask: own\n{text}\n'})
+  (tmp_path / 'evil.inc').write_text('process_docs: !function evil.run')
+  with pytest.raises(ValueError, match=f'^(tasks: .*)?{message}') as e:
+    harness_tasks.load_tasks(f'lm_eval:{tmp_path}/own.yaml')
+  assert '\n' not in str(e.value)
+
+
+@pytest.mark.parametrize(
+  ('spec', 'message'),
+  [
+    ('lm_eval:{0}/filtered.yaml@x', r"no filter 'x'; choose one of first-word"),
+    ('lm_eval:{0}/nowhere', 'has no YAML of a task'),
+    ('lm_eval:{0}/nowhere.yaml', 'nowhere.yaml is missing'),
+  ],
+)
+def test_what_is_not_there_is_one_sentence(folder, spec, message):
+  with pytest.raises(ValueError, match=f'^tasks: .*{message}'):
+    harness_tasks.load_tasks(spec.format(folder))
+
+
+def test_options_that_a_task_of_the_harness_has_not(folder):
+  (task,) = harness_tasks.load_tasks(f'lm_eval:{folder}/bleu.yaml').values()
+  with pytest.raises(ValueError, match=r'^task\.path: cannot be combined with'):
+    next(task.load(path='x'))
+  with pytest.raises(ValueError, match=r'^split: must be one of test for lm'):
+    next(task.load(split='train'))
+
+
+def test_without_the_harness_a_sentence_names_the_extra(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'lm_eval', None)
+  message = r"^tasks: lm-evaluation-harness is not .*\[eval\]'\.$"
+  with pytest.raises(ValueError, match=message):
+    plan.configured_tasks(small.config(tasks=('lm_eval:gsm8k',)))
+
+
+@pytest.mark.slow
+def test_a_sweep_scores_as_the_harness_with_the_adapter(folder, tmp_path):
+  from cascades.contrib.lm_eval import CascadesLM
+
+  names = 'words_bleu', 'words_filtered'
+  fields = dict(
+    verifier='tiny-verifier',
+    drafter='tiny-drafter',
+    method='token_v3',
+    gamma=4,
+    temperature=0.0,
+  )
+  specs = tuple(f'lm_eval:{folder}/{x}.yaml' for x in ('bleu', 'filtered'))
+  config = small.config(tasks=specs, num_examples=6, **fields)
+  config.lenience = (0.3,)
+  curves = curve_plan.plan_curves(config, None, {})
+  sweep.run(config, curves, tmp_path)
+  model = CascadesLM(**fields | dict(lenience=0.3, batch_size=3))
+  results = _evaluate(model, folder, list(names))
+  tasks = plan.configured_tasks(config)
+  examples = records.read_examples(tmp_path)
+  swept = [
+    record
+    for lines in records.read_points(tmp_path).values()
+    for record in lines
+    if record.lenience == 0.3
+  ]
+  for name in names:
+    rows = [x for x in results['samples'][name] if x['filter'] != 'all-words']
+    found = [x for x in swept if x.task == f'lm_eval:{name}']
+    assert len(found) == len(rows) == 6
+    # The same tokens make the same texts.
+    assert [x.text for x in found] == [x['resps'][0][0] for x in rows]
+    own = [examples[f'lm_eval:{name}'][x.id] for x in found]
+    assert [x.prompt for x in own] == [x['arguments'][0][0] for x in rows]
+    totals = tasks[f'lm_eval:{name}'].aggregate(own, [x.text for x in found])
+    for metric, value in totals.items():
+      keys = (f'{metric},none', f'{metric},first-word')
+      reported = results['results'][name]
+      assert value in [reported[key] for key in keys if key in reported]
+  summary = pd.read_csv(tmp_path / 'summary.csv')
+  assert set(summary.task) == {f'lm_eval:{name}' for name in names}
+  mean = sum(x['exact_match'] for x in rows) / 6
+  (row,) = summary[
+    (summary.task == 'lm_eval:words_filtered') & (summary.lenience == 0.3)
+  ].itertuples()
+  assert row.quality == pytest.approx(mean)
+  assert (tmp_path / 'report/index.html').exists()
+
+
+@pytest.mark.slow
+def test_the_command_takes_a_task(overlap):
+  done = subprocess.run(
+    [
+      *(sys.executable, '-m', 'experiments.sweep'),
+      *('--config=configs/quickstart.py', f'--task=lm_eval:{overlap}'),
+    ],
+    capture_output=True,
+    text=True,
+    cwd=small.ROOT,
+  )
+  assert done.returncode == 2
+  assert done.stderr.startswith(f'error: tasks: {overlap}/overlap.yaml runs Py')
+  assert done.stderr.count('\n') == 1
