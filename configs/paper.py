@@ -12,18 +12,24 @@ runs/gemma2_2b_9b/gsm8k. --config.tiny=True rehearses it with the bundled pair
 on four examples. mbpp runs what models write, and only where one says
 --config.task.allow_code_execution=True.
 
+gemma2_2b_9b and gemma3_270m_1b_it are repositories of the Hugging Face hub:
+their licences are accepted there once, and HF_TOKEN has a token. Other copies
+of a model are given by name, as in --config.verifier=gemma2-9b-pt (gemma's own
+download) or --config.verifier=/my/folder.
+
 Setting: that of Narasimhan et al. 2025 (arXiv 2405.19261) for Gemma: gamma 1,
 temperature 1, few worked examples, every rule of theirs from strict to
 drafter-only, and their baselines. It departs from it where theirs is not known
 to us: the worked examples are this project's own; their number is the paper's
 where TASKS says so; examples, 500 of each test set, are drawn by a seed;
 leniences are a plain grid; checkpoints are the pretrained ones (the instructed
-ones end in -it instead of -pt).
+ones end in -it instead of -pt). gemma3_270m_1b_it is instructed: its prompts
+are turns of a chat, and its gamma is 5.
 
 Needs: memory, and hours by estimate, for 86 points; for 78 with an assistant,
 which cannot answer alone. From 72 GB on it takes one H200 (141 GB), below that
-one H100 (80 GB). Assistants are folders of the hub, whose sizes are taken from
-ports of them.
+one H100 (80 GB). Assistants are repositories of the hub, whose sizes are taken
+from ports of them.
 
                          gemma2      gemma2      gemma3      gemma3      gemma4
                           2b_9b      2b_27b     270m_4b      1b_12b     e2b_31b
@@ -52,6 +58,32 @@ ports of them.
   cnn_dailymail          10 GB 1 h      18 GB 1 h      62 GB 3 h     107 GB 4 h
   xsum                   10 GB 1 h      18 GB 1 h      62 GB 2 h     107 GB 2 h
   spec_bench             10 GB 3 h      17 GB 4 h     60 GB 12 h     96 GB 13 h
+
+                            gemma3
+                        270m_1b_it
+  weights                     3 GB
+  gsm8k                   4 GB 1 h
+  web_questions           5 GB 1 h
+  natural_questions       5 GB 1 h
+  wmt14_en_de             5 GB 1 h
+  mbpp                    4 GB 1 h
+  squad_v2                4 GB 1 h
+  trivia_qa               5 GB 1 h
+  cnn_dailymail           5 GB 1 h
+  xsum                    5 GB 1 h
+  spec_bench              4 GB 1 h
+
+Expect: of a pair whose drafter is large, a small gain. A block reads the
+verifier once and the drafter gamma + 1 times, at half of the bandwidth as
+above, and must pay for that in tokens: 1 + a + ... + a^gamma of them on average
+where a is the acceptance rate. With gemma2_2b_9b a block of gamma 1 reads 28.9
+GB, in 17.3 ms on an H100 (3.35 TB/s) and 70.7 ms on a TPU v5e (0.82 TB/s, which
+has to be several), 1.57 times a token of the verifier alone: the break-even is
+a = 0.57, and no rule is faster than 1.28 times the verifier. With
+gemma3_270m_1b_it a block of gamma 5 reads 5.2 GB, in 3.1 ms and 12.7 ms, 2.61
+times a token: the break-even is a = 0.64, 0.8 gives 1.41 times, and no rule is
+faster than 2.30 times. A lenient rule moves from strict decoding towards these
+bounds and from the verifier's quality towards the drafter's.
 """
 
 import math
@@ -60,6 +92,22 @@ from typing import NamedTuple
 import ml_collections
 
 from configs import common
+
+
+class Pair(NamedTuple):
+  """Two models, and the setting that they are made for.
+
+  Attributes:
+    verifier: Name of the verifier.
+    drafter: Name of the drafter.
+    gamma: Tokens drafted per block; the paper's is 1.
+    chat: True for instructed models, whose prompts are turns of a chat.
+  """
+
+  verifier: str
+  drafter: str
+  gamma: int = 1
+  chat: bool = False
 
 
 class Task(NamedTuple):
@@ -81,20 +129,25 @@ class Task(NamedTuple):
   longest: int
 
 
-# Verifier and drafter.
 PAIRS = {
   # The paper's.
-  'gemma2_2b_9b': ('gemma2-9b-pt', 'gemma2-2b-pt'),
-  'gemma2_2b_27b': ('gemma2-27b-pt', 'gemma2-2b-pt'),
+  'gemma2_2b_9b': Pair('google/gemma-2-9b', 'google/gemma-2-2b'),
+  'gemma2_2b_27b': Pair('gemma2-27b-pt', 'gemma2-2b-pt'),
   # Newer than the paper.
-  'gemma3_270m_4b': ('gemma3-4b-pt', 'gemma3-270m-pt'),
-  'gemma3_1b_12b': ('gemma3-12b-pt', 'gemma3-1b-pt'),
-  'gemma4_e2b_31b': ('gemma4-31b-pt', 'gemma4-e2b-pt'),
-  # With Google's own drafters, folders of the hub, made for instructed ones.
-  'gemma4_assistant_e2b': ('gemma4-e2b-it', 'gemma-4-E2B-it-assistant'),
-  'gemma4_assistant_e4b': ('gemma4-e4b-it', 'gemma-4-E4B-it-assistant'),
-  'gemma4_assistant_26b': ('gemma4-26b-a4b-it', 'gemma-4-26B-A4B-it-assistant'),
-  'gemma4_assistant_31b': ('gemma4-31b-it', 'gemma-4-31B-it-assistant'),
+  'gemma3_270m_4b': Pair('gemma3-4b-pt', 'gemma3-270m-pt'),
+  'gemma3_1b_12b': Pair('gemma3-12b-pt', 'gemma3-1b-pt'),
+  'gemma4_e2b_31b': Pair('gemma4-31b-pt', 'gemma4-e2b-pt'),
+  # With Google's own drafters, of the hub, made for instructed ones.
+  'gemma4_assistant_e2b': Pair('gemma4-e2b-it', 'gemma-4-E2B-it-assistant'),
+  'gemma4_assistant_e4b': Pair('gemma4-e4b-it', 'gemma-4-E4B-it-assistant'),
+  'gemma4_assistant_26b': Pair(
+    'gemma4-26b-a4b-it', 'gemma-4-26B-A4B-it-assistant'
+  ),
+  'gemma4_assistant_31b': Pair('gemma4-31b-it', 'gemma-4-31B-it-assistant'),
+  # Small enough for any accelerator.
+  'gemma3_270m_1b_it': Pair(
+    'google/gemma-3-1b-it', 'google/gemma-3-270m-it', gamma=5, chat=True
+  ),
 }
 # The longer sequences are, the fewer rows: their caches are what grows.
 TASKS = {
@@ -134,7 +187,7 @@ def get_config(argument: str = '') -> ml_collections.ConfigDict:
       raise ValueError(
         f'{option}: must be one of {", ".join(names)}, got {name!r}.'
       )
-  verifier, drafter = PAIRS[pair]
+  verifier, drafter, gamma, chat = PAIRS[pair]
   return common.sweep(
     'mesh',
     'tiny',
@@ -144,8 +197,8 @@ def get_config(argument: str = '') -> ml_collections.ConfigDict:
     task=dict(shots=TASKS[task].shots),
     # Spec-Bench has no more.
     num_examples=480 if task == 'spec_bench' else 500,
-    # The paper's.
-    gamma=1,
+    gamma=gamma,
+    **(dict(chat=True) if chat else {}),
     batch_size=TASKS[task].batch_size,
     # Well above the longest prompt and answer of any task.
     cache_length=8192,

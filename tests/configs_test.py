@@ -16,7 +16,7 @@ from cascades import methods
 from cascades.config import DecodingConfig
 from cascades.drafters.assistant import assistant_checkpoint
 from cascades.models import checkpoints, gemma_library
-from cascades.sampler import batching
+from cascades.sampler import batching, memory
 from configs import common, paper
 from experiments import cli, records, sweep
 from experiments.records import unit_costs
@@ -296,6 +296,13 @@ def test_the_paper_has_every_published_set_and_says_which_runs_code():
   assert f'{task} runs what models write' in said
 
 
+def _local(name):
+  """The name that gemma has for a model of the hub; other names as they are."""
+  name, is_on_hub = name.removeprefix('google/'), name.startswith('google/')
+  tuned = '' if name.endswith('-it') or not is_on_hub else '-pt'
+  return name.replace('gemma-', 'gemma') + tuned if is_on_hub else name
+
+
 @pytest.mark.parametrize('name', _OF_PAIRS)
 def test_a_pair_on_a_task_is_the_papers_setting(name):
   _, config = _load(name)
@@ -312,10 +319,13 @@ def test_a_pair_on_a_task_is_the_papers_setting(name):
     assert config.verifier.startswith(f'{family}-{sizes[1]}')
     assert config.verifier.endswith('-it')
   else:
-    assert [config.drafter, config.verifier] == [
-      f'{family}-{size}-pt' for size in sizes
+    ending = '-it' if sizes[-1] == 'it' else '-pt'
+    assert [_local(config.drafter), _local(config.verifier)] == [
+      f'{family}-{size}{ending}' for size in sizes[:2]
     ]
-  assert (config.gamma, config.temperature) == (1, 1.0)
+  instructed = pair == 'gemma3_270m_1b_it'
+  assert config.get('chat', False) == instructed
+  assert (config.gamma, config.temperature) == (5 if instructed else 1, 1.0)
   # Nothing runs what models write unless its user says so.
   assert config.task.allow_code_execution is False
 
@@ -423,14 +433,16 @@ def test_what_configs_share_is_a_default():
 
 @pytest.mark.slow
 def test_the_paper_says_what_a_sweep_needs(monkeypatch):
-  describe = functools.cache(checkpoints.describe)
-  monkeypatch.setattr(checkpoints, 'describe', describe)
+  described = functools.cache(checkpoints.describe)
+  monkeypatch.setattr(
+    checkpoints, 'describe', lambda name, *args: described(_local(name), *args)
+  )
   known = gemma_library.gemma_checkpoints()
   weights, cells, points = {}, {}, {}
   for name in _OF_PAIRS:
     module, config = _load(name)
-    assert config.verifier in known
-    is_model = config.drafter in known
+    assert _local(config.verifier) in known
+    is_model = _local(config.drafter) in known
     assert is_model or config.drafter in assistant_checkpoint.PUBLISHED
     chosen = curve_plan.plan_curves(config, module, {})
     needed = module.needs(config, chosen)
@@ -446,7 +458,8 @@ def test_the_paper_says_what_a_sweep_needs(monkeypatch):
       if is_model or not (curve.baseline_model == 'drafter' or curve.confidence)
     ]
     points.setdefault(is_model, set()).add(sum(counted))
-  header, *tables = paper.__doc__.partition('Needs: ')[2].split('\n\n')
+  needs = paper.__doc__.partition('Needs: ')[2].partition('\n\nExpect: ')[0]
+  header, *tables = needs.split('\n\n')
   header = ' '.join(header.split())
   (each,), (with_assistants,) = points[True], points[False]
   assert f'for {each} points; for {with_assistants} with an assistant' in header
@@ -465,6 +478,34 @@ def test_the_paper_says_what_a_sweep_needs(monkeypatch):
 
 
 @pytest.mark.slow
+def test_the_paper_says_what_a_block_takes():
+  expect = ' '.join(paper.__doc__.partition('Expect: ')[2].split())
+  for name in ('gemma2_2b_9b', 'gemma3_270m_1b_it'):
+    pair, said = paper.PAIRS[name], expect.partition(f'With {name}')[2]
+    said = said or expect.partition(f'with {name}')[2]
+    verifier, drafter = (
+      memory.estimate(
+        checkpoints.describe(_local(model)),
+        None,
+        batch_size=1,
+        cache_length=1,
+        gamma=0,
+      ).params
+      for model in pair[:2]
+    )
+    read = verifier + (pair.gamma + 1) * drafter
+    ratio = read / verifier
+    assert f'gamma {pair.gamma} reads {read / 1e9:.1f} GB' in said
+    assert f'{2 * read / 3.35e12 * 1e3:.1f} ms' in said
+    assert f'{2 * read / 819e9 * 1e3:.1f} ms' in said
+    assert f'{ratio:.2f} times a token' in said
+    assert f'{(pair.gamma + 1) / ratio:.2f} times' in said
+    (at,) = re.findall(r'^.*?break-even is a = (0\.\d\d)', said)
+    tokens = sum(float(at) ** i for i in range(pair.gamma + 1))
+    assert abs(tokens - ratio) < 0.03
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(
   sys.platform != 'linux', reason='mbpp runs code: its sandbox needs Linux'
 )
@@ -479,22 +520,27 @@ def test_a_rehearsal_runs_every_task_from_end_to_end(tmp_path, monkeypatch):
   files = sorted((pathlib.Path(__file__).parent / 'data/tasks').iterdir())
   files = {path.stem: path for path in files}
   costs = unit_costs.Costs(
-    verifier_token_s=1.0, drafter_token_s=0.1, verify_s={1: 1.2}
+    verifier_token_s=1.0, drafter_token_s=0.1, verify_s={1: 1.2, 5: 1.6}
   )
   # As if measured at the start and at the end.
   costs = unit_costs.CostMeasurements(
     (unit_costs.CostRange(costs, costs),) * 2
   ).to_json()
-  for task in paper.TASKS:
-    module, config = _load(f'gemma2_2b_9b,{task}')
+  for name in [f'gemma2_2b_9b,{x}' for x in paper.TASKS] + [
+    'gemma3_270m_1b_it,gsm8k'
+  ]:
+    task = name.partition(',')[2]
+    module, config = _load(name)
     config.update(tiny=True, batch_size=1, lenience=(0.5,))
     config.task.update(path=str(files[task]), allow_code_execution=True)
-    workdir = tmp_path / task
+    workdir = tmp_path / name
     records.write_text(workdir / 'costs.json', costs)
     given = dict.fromkeys(('method', 'lenience'))
     chosen = curve_plan.plan_curves(config, module, given)
     assert chosen == [
-      curve_plan.Curve.from_config(config, 'token_v3', (0.5,), gamma=1)
+      curve_plan.Curve.from_config(
+        config, 'token_v3', (0.5,), gamma=config.gamma
+      )
     ]
     sweep.run(config, chosen, workdir)
     (row,) = pd.read_csv(workdir / 'summary.csv').to_dict('records')

@@ -53,6 +53,9 @@ def apply_tiny(config):
   config.update(_TINY)
   if 'task' in config:
     config.task.update(_TINY_TASK)
+  if 'chat' in config:
+    # The bundled models have no chat template.
+    config.chat = False
   return config
 
 
