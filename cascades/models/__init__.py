@@ -28,5 +28,6 @@ Text
   tokenizers       text to tokens and back
   tokenizer_files  tokenizer.model and tokenizer.json
   conversations    messages of a system, a user and an assistant
-  turns            chat templates
+  chat_templates   chat templates that come with models
+  turns            chat templates of Gemma's families
 """

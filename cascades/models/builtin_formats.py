@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from cascades.models import (
   bundled,
+  chat_templates,
   checkpoint_source,
   gemma_library,
   gguf_files,
@@ -92,7 +93,9 @@ def _open_without_tensors(path: pathlib.Path) -> TensorSource:
     path=path,
     config=config,
     model=model,
-    tokenizer=tokenizer.with_stops(*stops),
+    tokenizer=tokenizer.with_stops(*stops).with_chat_template(
+      chat_templates.read(path)
+    ),
     tensors={},
   )
 

@@ -351,10 +351,14 @@ def read_tokenizer(file: gguf_header.File) -> tokenizers.Tokenizer:
     raise ValueError(
       f'model: {file.path} has a damaged tokenizer; fetch it again.'
     ) from error
-  if 'tokenizer.chat_template' in file.fields:
+  template = file.fields.get('tokenizer.chat_template')
+  if template is not None:
     end = tokenizer.token_id(_TURN_TAGS[1])
     stops += [] if end is None else [end]
-  return tokenizer.with_stops(*stops)
+    arguments.instance(
+      f'model: {file.path}: tokenizer.chat_template', template, str, 'a text'
+    )
+  return tokenizer.with_stops(*stops).with_chat_template(template)
 
 
 def _vocabulary(fields: _Tokens) -> Iterator[tokenizers.Piece]:

@@ -1,10 +1,11 @@
 """Models of the Hugging Face hub: 'OWNER/NAME', or 'OWNER/NAME@REVISION'.
 
-A download has the JSON files and the safetensors of a repository's top folder
-and no others, so nothing of it is unpickled or executed; `tokenizer.model` is
-added if the repository has no `tokenizer.json`. Files stay in the cache of
-`huggingface_hub`, whose variables apply: HF_TOKEN, HF_HOME, HF_HUB_OFFLINE,
-HF_ENDPOINT. A repository in the cache is also found without a network.
+A download has the JSON files, the chat template and the safetensors of a
+repository's top folder and no others, so nothing of it is unpickled or
+executed; `tokenizer.model` is added if the repository has no `tokenizer.json`.
+Files stay in the cache of `huggingface_hub`, whose variables apply: HF_TOKEN,
+HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT. A repository in the cache is also found
+without a network.
 
 A name is resolved to a commit once per process, so that the files of a model
 belong together. An existing file or folder of the same name takes precedence;
@@ -18,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from cascades import extras
-from cascades.models import tensor_files
+from cascades.models import chat_templates, tensor_files
 from cascades.untrusted import display
 
 PREFIX = 'hub:'
@@ -101,7 +102,7 @@ def fetch(name: str, weights: bool = True) -> pathlib.Path:
   repo, revision = match['repo'], match['revision']
   with _one_sentence(repo, revision):
     commit = _commits.get(name, revision)
-    folder = _download(repo, commit, '*.json')
+    folder = _download(repo, commit, '*.json', chat_templates.FILE)
     _commits[name] = commit = folder.name
     if not (folder / 'tokenizer.json').exists():
       _download(repo, commit, 'tokenizer.model')

@@ -10,6 +10,7 @@ from typing import Any
 
 from cascades import atomic
 from cascades.models import (
+  chat_templates,
   families,
   family_fields,
   language,
@@ -292,6 +293,8 @@ def _write_tokenizer(
   special = _special_ids(tokenizer.stops)
   tensor_files.write_json(folder / 'generation_config.json', special)
   atomic.write_bytes(folder / 'tokenizer.model', tokenizer.proto)
+  if tokenizer.chat_template is not None:
+    atomic.write_text(folder / chat_templates.FILE, tokenizer.chat_template)
   names = dict(
     pad_token=tokenizers.PAD,
     eos_token=tokenizers.EOS,

@@ -65,10 +65,18 @@ class Tokenizer:
     stops: Ids that end an answer of the model that it came with:
       end-of-sequence, and end-of-turn for instruction-tuned models. Tokenizers
       with different stops can be equal.
+    chat_template: The Jinja template of that model's chats; None if it came
+      with none. Tokenizers with different templates can be equal.
   """
 
-  def __init__(self, proto: bytes, stops: Iterable[int] = ()):
+  def __init__(
+    self,
+    proto: bytes,
+    stops: Iterable[int] = (),
+    chat_template: str | None = None,
+  ):
     self.proto = proto
+    self.chat_template = chat_template
     self._model = sentencepiece.SentencePieceProcessor(model_proto=proto)
     self.vocab_size = self._model.vocab_size()
     self.stops = tuple(dict.fromkeys((EOS, *stops)))
@@ -182,7 +190,26 @@ class Tokenizer:
 
   def with_stops(self, *stops: int) -> 'Tokenizer':
     """Returns an equal tokenizer with more ids that end an answer."""
-    return Tokenizer(self.proto, (*self.stops, *stops))
+    return Tokenizer(self.proto, (*self.stops, *stops), self.chat_template)
+
+  def with_chat_template(self, template: str | None) -> 'Tokenizer':
+    """Returns an equal tokenizer with another template of chats."""
+    return Tokenizer(self.proto, self.stops, template)
+
+  def split_control_tokens(self, text: str) -> list[str | int]:
+    """Splits a text into texts and the ids of control tokens in it."""
+    pattern, ids = _control_pattern(self)
+    parts: list[str] = pattern.split(text)
+    return [ids.get(part, part) for part in parts if part]
+
+  def control_tokens(self) -> dict[str, int]:
+    """Returns the ids of the tokens that no message may become, by text."""
+    return {
+      piece.text: i
+      for i, piece in enumerate(self.vocabulary())
+      if piece.kind == Kind.CONTROL
+      or (piece.kind == Kind.USER_DEFINED and _is_control(piece.text))
+    }
 
   def __eq__(self, value: object) -> bool:
     return isinstance(value, Tokenizer) and self.proto == value.proto
@@ -209,6 +236,17 @@ def _check_characters(text: str) -> None:
 def _is_control(text: str) -> bool:
   """Returns True if a piece is a control token rather than text."""
   return bool(_CONTROL.fullmatch(text)) and not _HTML.fullmatch(text)
+
+
+@functools.lru_cache(maxsize=8)
+def _control_pattern(
+  tokenizer: Tokenizer,
+) -> tuple[re.Pattern, dict[str, int]]:
+  """Returns a pattern that splits a text at control tokens, and their ids."""
+  ids = tokenizer.control_tokens()
+  # The longest of several tokens that begin alike.
+  longest_first = sorted(ids, key=len, reverse=True)
+  return re.compile(f'({"|".join(map(re.escape, longest_first))})'), ids
 
 
 @functools.lru_cache(maxsize=8)

@@ -9,9 +9,10 @@ Gemma 2 and 3 frame a user's message as
 and Gemma 4 with tokens of its own. A model's frame is the one whose tokens its
 tokenizer has. Frames and tokens are those of `dialog`, which gemma's own chat
 sampler uses; the frame of a later turn also closes an answer that was cut off.
+A template that comes with the model (`chat_templates`) takes precedence.
 
-A message stays text: `Template.encode` encodes it apart from the tokens of the
-frame, and a tag in the message, such as `<end_of_turn>`, becomes ordinary
+A message stays text: `ChatTemplate.encode` encodes it apart from the tokens of
+the frame, and a tag in the message, such as `<end_of_turn>`, becomes ordinary
 pieces. A prompt without a frame (`chat=False`) is encoded as it is, and tags
 in it become control tokens.
 """
@@ -22,7 +23,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from cascades.models import conversations, tokenizers
+from cascades.models import chat_templates, conversations, tokenizers
 
 # Placeholder of a message, which is put into the frame unchanged: `dialog`
 # would replace tags in it.
@@ -30,8 +31,8 @@ _MESSAGE = '\0'
 
 
 @dataclasses.dataclass(frozen=True)
-class Template:
-  """The frame of messages for the models of a tokenizer.
+class Template(chat_templates.ChatTemplate):
+  """The frame that gemma's own chats have.
 
   Attributes:
     write: Returns the texts around the messages of (roles, is_later): one more
@@ -39,7 +40,7 @@ class Template:
       end-of-turn token.
     close: The beginning of a later text that ends the answer.
     end_token: The id of the end-of-turn token.
-    tags: Texts in the frame that are one token each, with their ids.
+    tags: See `ChatTemplate`.
   """
 
   write: Callable[[tuple[str, ...], bool], tuple[str, ...]]
@@ -47,36 +48,14 @@ class Template:
   end_token: int
   tags: tuple[tuple[str, int], ...]
 
-  def format_turn(
+  def split(
     self, prompt: conversations.Prompt, last_token: int | None = None
-  ) -> str:
-    """Returns the text of a turn, up to the beginning of the answer.
-
-    Args:
-      prompt: The user's message, or several messages.
-      last_token: The last token of the text before; None for a first turn.
-    """
-    parts = self._parts(prompt, last_token)
-    return ''.join(text for text, _ in parts)
-
-  def encode(
-    self,
-    tokenizer: tokenizers.Tokenizer,
-    prompt: conversations.Prompt,
-    last_token: int | None = None,
-  ) -> list[int]:
-    """Encodes a turn; only the frame has control tokens.
-
-    Args:
-      tokenizer: The tokenizer that the template was made for.
-      prompt: The user's message, or several messages.
-      last_token: The last token of the text before. None starts a sequence,
-        with beginning-of-sequence.
-    """
-    parts: list[str | int] = []
+  ) -> list[str | int]:
+    """Returns a turn as texts and ids; see `ChatTemplate.split`."""
+    parts: list[str | int] = [] if last_token is not None else [tokenizers.BOS]
     for text, is_message in self._parts(prompt, last_token):
       parts += [text] if is_message else self._split_tags(text)
-    return tokenizer.encode_framed(parts, add_bos=last_token is None)
+    return parts
 
   def _parts(
     self, prompt: conversations.Prompt, last_token: int | None
@@ -111,9 +90,37 @@ class Template:
     return [ids.get(part, part) for part in re.split(f'({pattern})', text)]
 
 
+def find_template(
+  tokenizer: tokenizers.Tokenizer,
+) -> chat_templates.ChatTemplate | None:
+  """Returns the template that came with a model, else the built-in frame.
+
+  Args:
+    tokenizer: The model's tokenizer.
+
+  Returns:
+    The template; None if none came with the model and the tokenizer has no
+    tokens for turns.
+
+  Raises:
+    ValueError: The template that came with the model is damaged.
+  """
+  if tokenizer.chat_template is None:
+    return _builtin_template(tokenizer)
+  return _folder_template(tokenizer, tokenizer.chat_template)
+
+
+@functools.lru_cache(maxsize=8)
+def _folder_template(
+  tokenizer: tokenizers.Tokenizer, source: str
+) -> chat_templates.FolderTemplate:
+  """Returns a template; equal tokenizers may have several."""
+  return chat_templates.FolderTemplate(tokenizer, source)
+
+
 @functools.cache
-def find_template(tokenizer: tokenizers.Tokenizer) -> Template | None:
-  """Returns a tokenizer's template; None if it has no tokens for turns."""
+def _builtin_template(tokenizer: tokenizers.Tokenizer) -> Template | None:
+  """Returns the frame whose tokens a tokenizer has."""
   # Comes with gemma; the import takes seconds.
   import dialog
 
@@ -151,15 +158,18 @@ def _write_frame(
 
 def with_turn_end(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
   """Returns the tokenizer with answers that end at its end-of-turn token."""
-  template = find_template(tokenizer)
+  template = _builtin_template(tokenizer)
   return tokenizer.with_stops(template.end_token) if template else tokenizer
 
 
-def require_template(tokenizer: tokenizers.Tokenizer) -> Template:
+def require_template(
+  tokenizer: tokenizers.Tokenizer,
+) -> chat_templates.ChatTemplate:
   """Returns a tokenizer's template.
 
   Raises:
-    ValueError: The tokenizer has no tokens for turns.
+    ValueError: The tokenizer has no tokens for turns, or the template that came
+      with the model is damaged.
   """
   template = find_template(tokenizer)
   if template is None:

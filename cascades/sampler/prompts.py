@@ -37,6 +37,7 @@ def encode(
   prompt: Prompt,
   apply_chat_template: bool = False,
   previous: Sequence[int] = (),
+  allow_control_tokens: bool = False,
 ) -> tuple[str, list[int]]:
   """Encodes a prompt that follows earlier tokens.
 
@@ -46,6 +47,7 @@ def encode(
     apply_chat_template: Wraps a text in the model's chat template.
     previous: Token ids of the conversation so far; a prompt without any begins
       with beginning-of-sequence.
+    allow_control_tokens: True if messages may spell control tokens.
 
   Returns:
     The text with its template, and its token ids.
@@ -61,7 +63,23 @@ def encode(
   last = previous[-1] if previous else None
   return (
     template.format_turn(prompt, last),
-    template.encode(tokenizer, prompt, last),
+    template.encode(tokenizer, prompt, last, allow_control_tokens),
+  )
+
+
+def encode_request(
+  tokenizer: tokenizers.Tokenizer,
+  prompt: Prompt,
+  request: SampleRequest,
+  previous: Sequence[int] = (),
+) -> tuple[str, list[int]]:
+  """Encodes a prompt as its request has it; see `encode`."""
+  return encode(
+    tokenizer,
+    prompt,
+    request.apply_chat_template,
+    previous,
+    allow_control_tokens=request.allow_control_tokens,
   )
 
 

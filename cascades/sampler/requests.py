@@ -19,6 +19,7 @@ class RequestOptions(TypedDict, total=False):
   stop_tokens: Sequence[int | str] | None
   stop_strings: Sequence[str]
   apply_chat_template: bool
+  allow_control_tokens: bool
 
 
 class SampleOptions(RequestOptions, total=False):
@@ -49,6 +50,8 @@ class SampleRequest:
       end-of-turn token ends the output. Control tokens spelled in the prompt,
       such as `<end_of_turn>`, stay text; without a template they are control
       tokens.
+    allow_control_tokens: Reads control tokens spelled in messages as such, with
+      a template too; for messages that nobody else wrote.
 
   Raises:
     ValueError: A value has another type or is out of its range.
@@ -62,12 +65,14 @@ class SampleRequest:
   stop_tokens: Sequence[int | str] | None = None
   stop_strings: Sequence[str] = ()
   apply_chat_template: bool = False
+  allow_control_tokens: bool = False
 
   def __post_init__(self):
     arguments.booleans(
       echo=self.echo,
       return_logits=self.return_logits,
       apply_chat_template=self.apply_chat_template,
+      allow_control_tokens=self.allow_control_tokens,
     )
     checked = dict(
       max_new_tokens=arguments.integer(

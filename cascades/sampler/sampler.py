@@ -185,8 +185,8 @@ class Sampler:
         appended to the conversation, which is not read again. The state stays
         valid and may be continued several times.
       **options: max_new_tokens, seed, echo, return_logits, forbidden_tokens,
-        stop_tokens, stop_strings and apply_chat_template: fields of
-        `SampleRequest`.
+        stop_tokens, stop_strings, apply_chat_template and
+        allow_control_tokens: fields of `SampleRequest`.
 
     Returns:
       An answer for a single prompt, else a list in the order of the prompts.
@@ -282,9 +282,7 @@ class Sampler:
       for value in leniences
     ]
     encoded = [
-      prompt_encoding.encode(
-        self.tokenizer, prompt, request.apply_chat_template
-      )
+      prompt_encoding.encode_request(self.tokenizer, prompt, request)
       for prompt in prompts
     ]
     ids = [tokens for _, tokens in encoded]
@@ -338,8 +336,8 @@ class Sampler:
       outputs.check_state(last_state, models, params)
       row, prefix = last_state.row, last_state.token_strings
       previous = np.asarray(row.tokens[0, : int(row.length[0])]).tolist()
-    text, ids = prompt_encoding.encode(
-      self.tokenizer, prompt, request.apply_chat_template, previous
+    text, ids = prompt_encoding.encode_request(
+      self.tokenizer, prompt, request, previous
     )
     prefix = prefix + self.tokenizer.token_strings(ids, text)
     length = len(previous) + len(ids)
@@ -381,7 +379,8 @@ class Sampler:
       )
     stop_ids = list(self.tokenizer.stops)
     if request.apply_chat_template:
-      stop_ids.append(turns.require_template(self.tokenizer).end_token)
+      end_token = turns.require_template(self.tokenizer).end_token
+      stop_ids += [] if end_token is None else [end_token]
     if request.stop_tokens is not None:
       stop_ids += self._token_ids('stop_tokens', request.stop_tokens)
     block_length = self._step_config.gamma + 1

@@ -1,0 +1,355 @@
+"""Chat templates: what they do, and those that come with models, in Jinja.
+
+A model's template is rendered in the sandbox of `untrusted.templates`, as
+transformers renders it. It may trim, split and compare messages, so that a
+message cannot be put into its place afterwards. Instead, every character of a
+message of which control tokens are made is replaced, before the template is
+rendered, by a character that occurs nowhere. What spells a control token in the
+result is the frame's, and the characters are put back in the texts between.
+"""
+
+import abc
+import itertools
+import pathlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from cascades import arguments
+from cascades.models import tokenizers
+from cascades.models.conversations import Message, Prompt, as_conversation
+from cascades.untrusted import bounded, templates
+from cascades.untrusted.schema import Schema
+
+OPTION = 'chat_template'
+# transformers looks for them in this order.
+FILE, _FILES = (
+  'chat_template.jinja',
+  ('tokenizer_config.json', 'chat_template.json'),
+)
+# Private characters, which no control token contains.
+_FREE = range(0xF0000, 0x10FFFE)
+# Steps of the sandbox, see `templates`: for a rendering, for each message, and
+# for each character.
+_STEPS = 2**22, 2**16, 64
+
+
+class _Named(Schema):
+  """A template of several."""
+
+  name: str
+  template: str
+
+
+class _Fields(Schema):
+  """The field of a JSON file with chat templates."""
+
+  chat_template: str | list[_Named] | None = None
+
+
+def read(folder: pathlib.Path) -> str | None:
+  """Returns the chat template of a folder; None if it has none.
+
+  Of several templates with names, the one of the name 'default' is taken.
+
+  Raises:
+    ValueError: A file is damaged, or none of several templates is the default.
+  """
+  advice = 'fetch it again'
+  try:
+    text = bounded.read_bytes(folder / FILE, OPTION, advice)
+    return text.decode()
+  except FileNotFoundError:
+    pass
+  except UnicodeDecodeError:
+    raise ValueError(
+      f'{OPTION}: {folder / FILE} is no text in UTF-8; {advice}.'
+    ) from None
+  for name in _FILES:
+    try:
+      content = bounded.read_fields(folder / name, OPTION, advice)
+    except FileNotFoundError:
+      continue
+    location = f'{OPTION}: {folder / name}'
+    template = _Fields.check(content, location, advice).chat_template
+    if isinstance(template, list):
+      named = {entry.name: entry.template for entry in template}
+      if 'default' not in named:
+        raise ValueError(
+          f'{location} has the templates {arguments.quote([*named])} and none'
+          f' of the name default; put the one to use into {FILE}.'
+        )
+      template = named['default']
+    if template is not None:
+      return template
+  return None
+
+
+class ChatTemplate(abc.ABC):
+  """Frames messages for the models of a tokenizer.
+
+  Attributes:
+    end_token: The id of the end-of-turn token; None if there is none.
+    tags: Texts in the frame that are one token each, with their ids.
+  """
+
+  end_token: int | None
+  tags: tuple[tuple[str, int], ...]
+
+  @abc.abstractmethod
+  def split(
+    self, prompt: Prompt, last_token: int | None = None
+  ) -> list[str | int]:
+    """Returns a turn as texts, and as ids of the control tokens of its frame.
+
+    Args:
+      prompt: The user's message, or several messages.
+      last_token: The last token of the text before; None for a first turn.
+
+    Raises:
+      ValueError: The template does not have such messages.
+    """
+
+  def format_turn(self, prompt: Prompt, last_token: int | None = None) -> str:
+    """Returns the text of a turn, up to the beginning of the answer.
+
+    Args:
+      prompt: The user's message, or several messages.
+      last_token: The last token of the text before; None for a first turn.
+    """
+    texts = {i: tag for tag, i in self.tags}
+    return ''.join(
+      part if isinstance(part, str) else texts.get(part, '')
+      for part in self.split(prompt, last_token)
+    )
+
+  def encode(
+    self,
+    tokenizer: tokenizers.Tokenizer,
+    prompt: Prompt,
+    last_token: int | None = None,
+    allow_control_tokens: bool = False,
+  ) -> list[int]:
+    """Encodes a turn.
+
+    Args:
+      tokenizer: The tokenizer that the template was made for.
+      prompt: The user's message, or several messages.
+      last_token: The last token of the text before. None starts a sequence.
+      allow_control_tokens: True if a control token that a message spells is
+        encoded as such; else only the frame has control tokens.
+    """
+    parts = self.split(prompt, last_token)
+    if allow_control_tokens:
+      parts = [
+        piece
+        for part in parts
+        for piece in (
+          tokenizer.split_control_tokens(part)
+          if isinstance(part, str)
+          else [part]
+        )
+      ]
+    add_bos = parts[:1] == [tokenizers.BOS]
+    return tokenizer.encode_framed(parts[add_bos:], add_bos=add_bos)
+
+
+class FolderTemplate(ChatTemplate):
+  """The template that came with a model.
+
+  Args:
+    tokenizer: The tokenizer of the model.
+    source: The template, in Jinja.
+
+  Raises:
+    ValueError: The source is no template.
+  """
+
+  def __init__(self, tokenizer: tokenizers.Tokenizer, source: str):
+    self._tokenizer, self._source = tokenizer, source
+    self._template = templates.Template(source, OPTION)
+    names = dict(
+      bos_token=tokenizers.BOS,
+      eos_token=tokenizers.EOS,
+      pad_token=tokenizers.PAD,
+      unk_token=tokenizers.UNK,
+    )
+    self._variables = {name: tokenizer.piece(i) for name, i in names.items()}
+    controls = tokenizer.control_tokens()
+    # Control tokens proper, such as end-of-sequence, are decoded to no text.
+    self.tags = tuple(
+      (tag, i) for tag, i in controls.items() if tokenizer.decode([i])
+    )
+    characters = set(''.join(controls))
+    self._alphabet = sorted(x for x in characters if not x.isspace())
+    self.end_token = self._find_end()
+
+  def split(
+    self, prompt: Prompt, last_token: int | None = None
+  ) -> list[str | int]:
+    """Returns a turn as texts and ids; see `ChatTemplate.split`."""
+    messages, is_later = as_conversation(prompt), last_token is not None
+    mask = self._make_mask(messages)
+    history = [*messages]
+    if is_later:
+      history[:0] = Message('user', 'a'), Message('assistant', mask.mark)
+    if messages.is_continued:
+      role, content = history.pop()
+      # The space shows whether the template keeps the end of a message.
+      history.append(Message(role, f'{content}{mask.mark} '))
+    text = self._render(history, mask, not messages.is_continued)
+    if text.count(mask.mark) != is_later + messages.is_continued:
+      raise ValueError(
+        f'{OPTION}: it leaves answers out, or repeats them, so that no answer'
+        ' can be continued; leave it out of the folder.'
+      )
+    if is_later:
+      text = text.partition(mask.mark)[2]
+    if messages.is_continued:
+      text, _, rest = text.partition(mask.mark)
+      text = text if rest.startswith(' ') else text.rstrip()
+    parts = self._split_masked(text, mask)
+    if last_token == self.end_token and last_token in parts:
+      parts = parts[parts.index(last_token) + 1 :]
+    return parts
+
+  def _make_mask(self, messages: Iterable[Message]) -> '_Mask':
+    """Returns the mask of messages."""
+    contents = (message.content for message in messages)
+    return _Mask(self._alphabet, [self._source, *contents])
+
+  def _render(
+    self, messages: list[Message], mask: '_Mask', add_generation_prompt: bool
+  ) -> str:
+    """Renders messages whose contents are masked.
+
+    Raises:
+      ValueError: The template refuses the messages, or has a fault.
+    """
+    size = sum(len(message.content) for message in messages)
+    variables = self._variables | dict(
+      messages=[
+        dict(role=role, content=_Content.make(content, mask))
+        for role, content in messages
+      ],
+      add_generation_prompt=add_generation_prompt,
+      tools=None,
+      documents=None,
+    )
+    steps = zip(_STEPS, (1, len(messages), size), strict=True)
+    budget = sum(cost * number for cost, number in steps)
+    try:
+      return self._template.render(variables, budget)
+    except templates.RefusedError as error:
+      raise ValueError(
+        f"messages: the model's chat template refuses them ({error}); change"
+        ' them.'
+      ) from None
+
+  def _split_masked(self, text: str, mask: '_Mask') -> list[str | int]:
+    """Splits a text by the control tokens of its frame, and unmasks it."""
+    parts = self._tokenizer.split_control_tokens(text)
+    return [mask.unmask(x) if isinstance(x, str) else x for x in parts]
+
+  def _find_end(self) -> int | None:
+    """Returns the token that the template writes behind an answer, if any."""
+    mask = self._make_mask([])
+    messages = [Message('user', 'a'), Message('assistant', mask.mark)]
+    try:
+      text = self._render(messages, mask, False)
+    except ValueError:
+      # What is wrong is said to whoever renders messages of their own.
+      return None
+    parts = self._split_masked(text.partition(mask.mark)[2].lstrip(), mask)
+    first = next(iter(parts), None)
+    return first if isinstance(first, int) else None
+
+
+class _Mask:
+  """Replaces characters of texts by characters that occur nowhere.
+
+  Args:
+    alphabet: The characters to replace.
+    texts: All texts of a rendering.
+
+  Raises:
+    ValueError: The texts contain all characters that could replace others.
+
+  Attributes:
+    mark: Another character that occurs nowhere.
+  """
+
+  def __init__(self, alphabet: Iterable[str], texts: Iterable[str]):
+    used = set[str]().union(*texts)
+    characters = [*alphabet]
+    free = (x for x in map(chr, _FREE) if x not in used)
+    unused = [*itertools.islice(free, len(characters) + 1)]
+    if len(unused) <= len(characters):
+      raise ValueError(
+        'messages: they contain all private characters of Unicode; leave some'
+        ' out.'
+      )
+    self.mark = unused.pop()
+    pairs = [*zip(characters, unused, strict=True)]
+    self._forward = str.maketrans(dict(pairs))
+    self._back = str.maketrans({masked: x for x, masked in pairs})
+
+  def mask(self, text: str) -> str:
+    """Returns a text with its characters replaced."""
+    return text.translate(self._forward)
+
+  def unmask(self, text: str) -> str:
+    """Returns a text with its own characters."""
+    return text.translate(self._back)
+
+
+class _Content(str):
+  """The content of a message in a template: masked, but with its methods.
+
+  A method answers as the content's own would, and its result is masked again.
+  Joined to a text of the template, the characters stay masked.
+  """
+
+  __slots__ = ('mask',)
+  mask: _Mask
+
+  @classmethod
+  def make(cls, text: str, mask: _Mask) -> '_Content':
+    """Returns a text, masked."""
+    content = cls(mask.mask(text))
+    content.mask = mask
+    return content
+
+  def __iter__(self):
+    text = self.mask.unmask(str(self))
+    return iter([_Content.make(x, self.mask) for x in text])
+
+
+def _delegate(name: str) -> Callable[..., Any]:
+  """Returns a method of `str` for `_Content`."""
+  method = getattr(str, name)
+
+  def delegated(self: _Content, *args: Any) -> Any:
+    def unmasked(value):
+      if isinstance(value, tuple):
+        return tuple(map(unmasked, value))
+      return self.mask.unmask(str(value)) if isinstance(value, str) else value
+
+    def masked(value):
+      if isinstance(value, list | tuple):
+        return type(value)(map(masked, value))
+      return _Content.make(value, self.mask) if type(value) is str else value
+
+    return masked(method(*map(unmasked, (self, *args))))
+
+  delegated.__name__ = name
+  return delegated
+
+
+for _name in (
+  '__contains__ __eq__ __ge__ __getitem__ __gt__ __hash__ __le__ __lt__ __ne__'
+  ' capitalize count endswith find index isalnum isalpha isdigit islower'
+  ' isnumeric isspace isupper lower lstrip partition removeprefix removesuffix'
+  ' replace rfind rindex rpartition rsplit rstrip split splitlines startswith'
+  ' strip title upper'
+).split():
+  setattr(_Content, _name, _delegate(_name))

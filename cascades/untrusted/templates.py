@@ -1,0 +1,342 @@
+"""Renders Jinja templates that others wrote, such as a model's chat template.
+
+Jinja's immutable sandbox refuses private attributes and changes of arguments.
+The bounds here are on the work of a template and on its texts: every iteration,
+call and character that it makes is charged to a budget, and only methods and
+filters are allowed whose results are bounded by their arguments.
+"""
+
+import datetime
+import functools
+import json
+import re
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jinja2
+import jinja2.exceptions
+import jinja2.ext
+import jinja2.filters
+import jinja2.nodes
+import jinja2.sandbox
+import jinja2.visitor
+
+from cascades.untrusted import display
+
+# Characters; Gemma 4's chat template has 12,000.
+MAX_TEMPLATE = 2**20
+# Characters of a reason that an error shows.
+_MAX_REASON = 300
+# Bits of a whole number.
+_MAX_BITS = 4096
+_METHODS: tuple[tuple[Any, frozenset[str]], ...] = (
+  (
+    str,
+    frozenset(
+      'capitalize count endswith find index isalnum isalpha isdigit islower'
+      ' isnumeric isspace isupper join lower lstrip partition removeprefix'
+      ' removesuffix replace rfind rindex rpartition rsplit rstrip split'
+      ' splitlines startswith strip title upper'.split()
+    ),
+  ),
+  (dict, frozenset('get items keys values'.split())),
+  (list | tuple, frozenset('count index'.split())),
+  (int | float | complex | bytes, frozenset()),
+)
+_FILTERS = (
+  'abs capitalize count d default dictsort first float int items last length'
+  ' list lower map max min reject rejectattr reverse round select selectattr'
+  ' sort title trim unique upper'
+).split()
+# Widths and precisions, with which a short format makes a long text.
+_WIDTH = re.compile(r'%[^a-zA-Z%]*[\d*]')
+
+
+class RefusedError(Exception):
+  """The reason that a template gives for refusing its variables."""
+
+
+class Template:
+  """A compiled template.
+
+  Args:
+    source: The text of the template.
+    option: The option or field that an error names.
+
+  Raises:
+    ValueError: The source is too long, or no template.
+  """
+
+  def __init__(self, source: str, option: str):
+    self._option = option
+    self._lock = threading.Lock()
+    if len(source) > MAX_TEMPLATE:
+      raise self._error(f'has more than {MAX_TEMPLATE} characters')
+    self._environment = _Environment()
+    try:
+      self._template = self._environment.from_string(source)
+    except Exception as error:
+      raise self._error(f'is no template ({_reason(error)})') from None
+
+  def render(self, variables: Mapping[str, Any], budget: int) -> str:
+    """Returns the text that the template makes of variables.
+
+    Args:
+      variables: Values by name.
+      budget: Most iterations, calls and characters.
+
+    Raises:
+      RefusedError: The template calls `raise_exception`.
+      ValueError: The template does what the sandbox forbids, has another fault,
+        or exceeds the budget.
+    """
+    with self._lock:
+      self._environment.budget = budget
+      try:
+        return self._template.render(variables)
+      except RefusedError:
+        raise
+      # Whatever a stranger's template raises is a fault of the template.
+      except Exception as error:
+        raise self._error(f'cannot be rendered ({_reason(error)})') from None
+
+  def _error(self, reason: str) -> ValueError:
+    return ValueError(f'{self._option}: {reason}; give another template.')
+
+
+def _reason(error: Exception) -> str:
+  """Returns the reason of an error, in one line."""
+  text = display.printable(str(error).strip().rstrip('.'))[:_MAX_REASON]
+  return text.replace('\n', ' ') or type(error).__name__
+
+
+def _raise_exception(message: object = '') -> None:
+  """Refuses the variables; templates call it."""
+  raise RefusedError(_reason(Exception(str(message)[: 2 * _MAX_REASON])))
+
+
+def _strftime_now(form: str) -> str:
+  """Returns the present time in a format; templates call it."""
+  if len(form) > _MAX_REASON or _WIDTH.search(form):
+    raise jinja2.exceptions.SecurityError('the format of a time is too long')
+  return datetime.datetime.now().strftime(form)
+
+
+class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
+  """A sandbox in which all work is charged to a budget."""
+
+  intercepted_binops = frozenset(['+', '*', '**', '%'])
+
+  def __init__(self):
+    super().__init__(
+      trim_blocks=True,
+      lstrip_blocks=True,
+      # Constants would be computed before there is a budget.
+      optimized=False,
+      finalize=self._measure,
+      extensions=[jinja2.ext.loopcontrols, _Generation],
+    )
+    self.budget = 0
+    names = 'range', 'dict', 'namespace'
+    self.globals = {name: self.globals[name] for name in names} | {
+      'raise_exception': _raise_exception,
+      'strftime_now': _strftime_now,
+    }
+    self.filters = {
+      name: self._charged(jinja2.filters.FILTERS[name]) for name in _FILTERS
+    } | dict(
+      join=self.join,
+      replace=self._replace,
+      safe=lambda value: value,
+      string=lambda value: (
+        value if isinstance(value, str) else self.join(value)
+      ),
+      tojson=self._to_json,
+    )
+
+  def _generate(self, source: jinja2.nodes.Template, *args, **kwargs) -> str:
+    """Compiles a template, with charges in its loops and macros."""
+    return super()._generate(_Charges().visit(source), *args, **kwargs)
+
+  def charge(self, amount: int) -> bool:
+    """Takes an amount from the budget; True, so that conditions can call it."""
+    self.budget -= amount
+    if self.budget < 0:
+      raise jinja2.exceptions.SecurityError(
+        'it takes more steps, or makes a longer text, than the sandbox allows'
+      )
+    return True
+
+  def _charge_size(self, *values: Any) -> None:
+    """Charges the sizes of texts and lists."""
+    for value in values:
+      if isinstance(value, str | list | tuple | dict | range):
+        self.charge(len(value))
+
+  def _measure(self, value: Any) -> Any:
+    """Charges a value with all that it holds; returns it."""
+    stack = [value]
+    while stack:
+      item = stack.pop()
+      self.charge(1)
+      self._charge_size(item)
+      if isinstance(item, dict):
+        stack += [*item.keys(), *item.values()]
+      elif isinstance(item, list | tuple):
+        stack += item
+    return value
+
+  def _charged(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a filter that charges its arguments and its result."""
+
+    @functools.wraps(function)
+    def charged(*args, **kwargs):
+      self._charge_size(*args, *kwargs.values())
+      result = function(*args, **kwargs)
+      self._charge_size(result)
+      return result
+
+    return charged
+
+  def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+    """Returns True for attributes that a template may read."""
+    for kind, names in _METHODS:
+      if isinstance(obj, kind):
+        return attr in names
+    return super().is_safe_attribute(obj, attr, value)
+
+  def unsafe_undefined(self, obj: Any, attribute: str) -> Any:
+    """Refuses an attribute, also where it is only printed.
+
+    Raises:
+      SecurityError: Always.
+    """
+    del self
+    raise jinja2.exceptions.SecurityError(
+      f'access to {attribute!r} of a {type(obj).__name__} is unsafe'
+    )
+
+  def wrap_str_format(self, value: Any) -> None:
+    """Leaves `str.format`, whose widths have no bound, to the allowed names."""
+
+  def call(self, context: Any, obj: Any, /, *args, **kwargs) -> Any:
+    """Calls a function of a template, and charges its result."""
+    self.charge(1)
+    text = getattr(obj, '__self__', None)
+    if isinstance(text, str) and not kwargs:
+      if obj.__name__ == 'join':
+        return self.join(args[0], text)
+      if obj.__name__ == 'replace':
+        return self._replace(text, *args)
+    # Jinja mangles the names of these arguments.
+    call: Any = super().call
+    result = call(context, obj, *args, **kwargs)
+    self._charge_size(result)
+    return result
+
+  def call_binop(
+    self, context: Any, operator: str, left: Any, right: Any
+  ) -> Any:
+    """Computes an operator whose result may be larger than its arguments."""
+    numbers = [x for x in (left, right) if isinstance(x, int)]
+    bits = sum(x.bit_length() for x in numbers)
+    if operator == '**' and len(numbers) == 2:
+      bits = left.bit_length() * abs(right)
+    if bits > _MAX_BITS:
+      raise jinja2.exceptions.SecurityError('a number is too large')
+    if operator == '*' and numbers:
+      for x in (left, right):
+        if isinstance(x, str | list | tuple):
+          self.charge(len(x) * max(0, numbers[0]))
+    if operator == '%' and isinstance(left, str):
+      if _WIDTH.search(left):
+        raise jinja2.exceptions.SecurityError('a width in a format is unsafe')
+      self._measure(right)
+    result = super().call_binop(context, operator, left, right)
+    self._charge_size(result)
+    return result
+
+  def join(self, value: Any, d: str = '', attribute: Any = None) -> str:
+    """Joins texts; also the operator `~` and `str.join`."""
+    items = [*value]
+    if attribute is not None:
+      items = [self.getitem(item, attribute) for item in items]
+    self._measure(items)
+    self.charge(len(str(d)) * len(items))
+    return str(d).join(map(str, items))
+
+  def _replace(self, text: Any, old: str, new: str, count: int = -1) -> str:
+    """Replaces a text in another."""
+    text = text if isinstance(text, str) else self.join([text])
+    self.charge((text.count(old) + 1) * len(new) + len(text))
+    return text.replace(old, new, -1 if count is None else count)
+
+  def _to_json(
+    self,
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    **options: Any,
+  ) -> str:
+    """Returns a value as JSON, as transformers has it."""
+    self._measure(value)
+    if indent is not None and not 0 <= int(indent) <= 16:
+      raise jinja2.exceptions.SecurityError('an indent is too wide')
+    text = json.dumps(
+      value, ensure_ascii=ensure_ascii, indent=indent, **options
+    )
+    self._charge_size(text)
+    return text
+
+
+class _Charges(jinja2.visitor.NodeTransformer):
+  """Adds a charge to each iteration and macro, for its constant texts too."""
+
+  def _with_charge(self, node: Any) -> Any:
+    """Charges whatever runs a body."""
+    texts = node.find_all(jinja2.nodes.TemplateData)
+    size = 1 + sum(len(text.data) for text in texts)
+    charge = jinja2.nodes.ExprStmt(
+      _call('charge', size, node), lineno=node.lineno
+    )
+    node.body.insert(0, charge)
+    return self.generic_visit(node)
+
+  visit_Macro = visit_CallBlock = _with_charge  # noqa: N815
+
+  def visit_For(self, node: jinja2.nodes.For) -> Any:  # noqa: N802
+    """Charges an iteration, and an item that a condition leaves out."""
+    if node.test is not None:
+      charge = _call('charge', 1, node)
+      node.test = jinja2.nodes.And(charge, node.test, lineno=node.lineno)
+    return self._with_charge(node)
+
+  def visit_Concat(self, node: jinja2.nodes.Concat) -> Any:  # noqa: N802
+    """Replaces `~` by a call whose result is charged."""
+    self.generic_visit(node)
+    texts = jinja2.nodes.List(node.nodes, lineno=node.lineno)
+    return _call('join', texts, node)
+
+
+def _call(name: str, argument: Any, node: Any) -> Any:
+  """Returns the node of a call of a method of the environment."""
+  line = node.lineno
+  if isinstance(argument, int):
+    argument = jinja2.nodes.Const(argument, lineno=line)
+  call = jinja2.nodes.Call(lineno=line)
+  call.node = jinja2.nodes.EnvironmentAttribute(name, lineno=line)
+  call.args, call.kwargs = [argument], []
+  call.dyn_args = call.dyn_kwargs = None
+  return call
+
+
+class _Generation(jinja2.ext.Extension):
+  """The tag `generation` around answers, which transformers knows."""
+
+  tags = {'generation'}  # noqa: RUF012
+
+  def parse(self, parser: Any) -> Any:
+    """Returns the statements inside of the tag."""
+    next(parser.stream)
+    return parser.parse_statements(('name:endgeneration',), drop_needle=True)

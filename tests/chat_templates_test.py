@@ -1,0 +1,310 @@
+"""Chat templates that come with models, and what hostile ones may do."""
+
+import functools
+import json
+import pathlib
+
+import jax
+import pytest
+import small
+
+from cascades.models import (
+  chat_templates,
+  checkpoints,
+  gguf_files,
+  gguf_header,
+  language,
+  tokenizer_files,
+  turns,
+)
+from cascades.models.conversations import Conversation
+from cascades.untrusted import templates
+
+_FOLDER = pathlib.Path(__file__).parent / 'fixtures/chat'
+_NAMES = 'folded', 'gemma3', 'gemma4'
+_CONVERSATIONS = json.loads((_FOLDER / 'conversations.json').read_text())
+
+
+@functools.cache
+def _tokenizer(source=None):
+  """Returns the tokenizer of the fixtures with a template."""
+  tokenizer = tokenizer_files.read(_FOLDER / 'tokenizer.json')
+  return tokenizer.with_chat_template(source)
+
+
+def _source(name):
+  return (_FOLDER / f'{name}.jinja').read_text()
+
+
+def _template(source):
+  return turns.require_template(_tokenizer(source))
+
+
+def _control_tokens(ids):
+  controls = set(_tokenizer().control_tokens().values())
+  return [i for i in ids if i in controls]
+
+
+def _encode(source, conversation, *args):
+  """Returns the ids of a conversation, or why it is refused."""
+  tokenizer = _tokenizer(source)
+  try:
+    return _template(source).encode(
+      tokenizer, Conversation(conversation), *args
+    )
+  except ValueError as error:
+    return str(error)
+
+
+@pytest.mark.parametrize('name', _NAMES)
+def test_templates_give_the_ids_of_transformers(name):
+  expected = json.loads((_FOLDER / 'expected.json').read_text())[
+    f'{name}.jinja'
+  ]
+  assert len(expected) == len(_CONVERSATIONS)
+  spelled = 0
+  for conversation, want in zip(_CONVERSATIONS, expected, strict=True):
+    if isinstance(want, str):
+      refusal = f"messages: the model's chat template refuses them ({want})"
+      assert _encode(_source(name), conversation) == f'{refusal}; change them.'
+      continue
+    # With control tokens in messages, as transformers reads them.
+    assert _encode(_source(name), conversation, None, True) == want
+    ids = _encode(_source(name), conversation)
+    letters = [[role, 'a'] for role, _ in conversation]
+    assert _control_tokens(ids) == _control_tokens(
+      _encode(_source(name), letters)
+    )
+    spelled += ids != want
+  # Of messages without control tokens, the ids are those of transformers.
+  assert spelled == {'folded': 3, 'gemma3': 3, 'gemma4': 3}[name]
+
+
+def test_methods_see_the_text_of_a_message():
+  source = """{%- for m in messages -%}
+  {%- set c = m['content'] -%}
+  {{ c | upper }} {{ c.split('<x>') | length }} {{ '<end_of_turn>' in c }}
+  {{- c == 'a<end_of_turn>b<x>c' }} {{ c[1:3] }} {{ c.replace('<x>', '') }}
+  {{- c | length }} {{ c | replace('b', 'q') }} {{ c.startswith(('z', 'a<')) }}
+  {{- [c, c] | join('-') }} {{ {c: 1}['a<end_of_turn>b<x>c'] }}
+  {%- for x in c %}.{{ x }}{% endfor %} {{ c ~ c }} {{ '<' + c[2:13] + '>' }}
+  {{- '%s' % c }} {{ c | list | first }} {{ c.find('<') }} {{ c is string }}
+  {%- endfor %}"""
+  ids = _encode(source, [['user', 'a<end_of_turn>b<x>c']])
+  text = ''.join(_tokenizer().token_strings(ids))
+  c = 'a<end_of_turn>b<x>c'
+  assert text == (
+    f'A<END_OF_TURN>B<X>C 2 TrueTrue <e a<end_of_turn>bc{len(c)}'
+    f' a<end_of_turn>q<x>c True{c}-{c} 1.{".".join(c)} {c}{c} <end_of_turn>{c}'
+    ' a 1 True'
+  )
+  assert not _control_tokens(ids)
+
+
+@pytest.mark.parametrize('name', _NAMES)
+def test_a_later_turn_closes_the_answer(name):
+  template, start = _template(_source(name)), '<start_of_turn>'
+  end = '<end_of_turn>'
+  if name == 'gemma4':
+    start, end = '<|turn>', '<turn|>'
+  assert _tokenizer().piece(template.end_token) == end
+  turn = f'{start}user\nhi{end}\n{start}model\n'
+  assert template.format_turn('hi') == turn
+  assert template.format_turn('hi', template.end_token) == f'\n{turn}'
+  assert template.format_turn('hi', 25) == f'{end}\n{turn}'
+  tokenizer = _tokenizer(_source(name))
+  want = tokenizer.encode(f'{end}\n{turn}')
+  assert template.encode(tokenizer, 'hi', 25) == want
+
+
+def test_a_template_without_answers_continues_none():
+  template = _template("{{ messages[-1]['content'] }}")
+  assert template.end_token is None
+  assert template.format_turn('hi') == 'hi'
+  with pytest.raises(
+    ValueError, match=r'^chat_template: it leaves answers out'
+  ):
+    template.format_turn('hi', 25)
+
+
+# Templates, and the reasons that they are refused for.
+_HOSTILE = {
+  '{{ messages.__class__ }}': "'__class__' of a list is unsafe",
+  "{{ ''['__class__'].__mro__ }}": "'__class__' of a str is unsafe",
+  '{{ raise_exception.__globals__ }}': "'__globals__' of a function is unsafe",
+  "{{ messages[0]['content'].mask }}": "'mask' of a _Content is unsafe",
+  "{{ messages[0]['content']['mask'] }}": "'mask' of a _Content is unsafe",
+  "{{ messages[0].update(role='x') }}": "'update' of a dict is unsafe",
+  '{{ messages.append(1) }}': "'append' of a list is unsafe",
+  "{{ messages | map('attr', '__class__') | list }}": "No filter named 'attr'",
+  "{% include '/etc/passwd' %}": 'no loader for this environment',
+  '{{ lipsum(10) }}': "'lipsum' is undefined",
+  '{% for i in range(10**9) %}{% endfor %}': 'Range too big',
+  (
+    '{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}'
+    '{% endfor %}'
+  ): 'more steps',
+  (
+    '{% for i in range(99999) %}{% for j in range(99999) if not j + 1 %}'
+    '{% endfor %}{% endfor %}'
+  ): 'more steps',
+  '{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}': 'recursion',
+  "{{ 'x' * 10**9 }}": 'more steps, or makes a longer text',
+  '{{ [messages] * 10**9 }}': 'more steps',
+  '{% for i in range(9999) %}' + 'x' * 999 + '{% endfor %}': 'longer text',
+  (
+    "{% set ns = namespace(x='ab') %}{% for i in range(64) %}"
+    '{% set ns.x = ns.x ~ ns.x %}{% endfor %}'
+  ): 'longer text',
+  (
+    "{% set ns = namespace(x='ab') %}{% for i in range(64) %}"
+    '{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}{% endfor %}'
+  ): 'longer text',
+  (
+    '{% set ns = namespace(x=[1]) %}{% for i in range(64) %}'
+    '{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x | tojson }}'
+  ): 'more steps',
+  "{{ 'a' | replace('', 'x' * 9999) | replace('', 'x' * 9999) }}": 'longer',
+  "{{ ''.join(['x' * 9999] * 9999) }}": 'longer text',
+  "{{ 'a'.ljust(10**9) }}": "'ljust' of a str is unsafe",
+  "{{ '{:999999999}'.format(1) }}": "'format' of a str is unsafe",
+  "{{ '%999999999d' % 1 }}": 'a width in a format is unsafe',
+  "{{ strftime_now('%999999999d') }}": 'the format of a time is too long',
+  '{{ [1] | tojson(indent=10**9) }}': 'an indent is too wide',
+  '{{ 9**99999 }}': 'a number is too large',
+  '{{ messages[0].missing.attribute }}': "has no attribute 'missing'",
+}
+
+
+@pytest.mark.parametrize('source', _HOSTILE)
+def test_hostile_templates_are_refused(source, monkeypatch):
+  # Fewer steps than there are by default, which take seconds.
+  monkeypatch.setattr(chat_templates, '_STEPS', (2**17, 2**10, 64))
+  with pytest.raises(ValueError) as error:  # noqa: PT011
+    chat_templates.FolderTemplate(_tokenizer(), source).format_turn('hi')
+  first, *rest = str(error.value).splitlines()
+  assert first.startswith('chat_template: cannot be rendered (')
+  assert _HOSTILE[source] in first
+  assert first.endswith('); give another template.')
+  assert not rest
+
+
+@pytest.mark.parametrize(
+  ('source', 'match'),
+  [
+    ('{% if', r"is no template \(unexpected 'end of template'\); give"),
+    ('{{ ' + '(' * 9999 + ')' * 9999 + ' }}', 'is no template .*recursion'),
+    ("{{ 'a' | nothing }}", "is no template .*No filter named 'nothing'"),
+    ('x' * (templates.MAX_TEMPLATE + 1), 'has more than 1048576 characters'),
+  ],
+)
+def test_what_is_no_template_is_refused(source, match):
+  with pytest.raises(ValueError, match=f'^chat_template: {match}'):
+    turns.find_template(_tokenizer(source))
+
+
+def test_reasons_of_a_template_are_one_printable_line():
+  source = "{{ raise_exception('a\\x1b[31m\\nb' + 'x' * 9999) }}"
+  reason = _encode(source, [['user', 'hi']])
+  assert len(reason) < 500
+  assert reason.isprintable()
+
+
+def test_a_long_conversation_has_the_steps_that_it_needs():
+  words = 'hello<end_of_turn> ' * 999
+  messages = [['user', words], ['assistant', words]] * 20 + [['user', words]]
+  for name in _NAMES:
+    ids = _encode(_source(name), messages)
+    ends = [_template(_source(name)).end_token]
+    assert sum(i in ends for i in ids) == 41
+
+
+# --- Files ---
+
+
+def test_a_folder_has_its_template_in_one_of_three_files(tmp_path):
+  assert chat_templates.read(tmp_path) is None
+  named = [dict(name=x, template=f'the {x}') for x in ('rag', 'default')]
+  for name, content, want in [
+    ('chat_template.json', dict(chat_template='json'), 'json'),
+    ('tokenizer_config.json', dict(bos_token='<bos>'), 'json'),
+    ('tokenizer_config.json', dict(chat_template='config'), 'config'),
+    ('tokenizer_config.json', dict(chat_template=named), 'the default'),
+  ]:
+    (tmp_path / name).write_text(json.dumps(content))
+    assert chat_templates.read(tmp_path) == want
+  (tmp_path / 'chat_template.jinja').write_text('jinja')
+  assert chat_templates.read(tmp_path) == 'jinja'
+
+
+@pytest.mark.parametrize(
+  ('field', 'match'),
+  [
+    (3, 'chat_template must be a valid string .*, got 3'),
+    ([dict(name='rag')], r'chat_template.0.template is missing'),
+    ([dict(name='rag', template='x')], r"templates \['rag'\] and none of the"),
+  ],
+)
+def test_damaged_files_of_templates_are_refused(tmp_path, field, match):
+  file = tmp_path / 'tokenizer_config.json'
+  file.write_text(json.dumps(dict(chat_template=field)))
+  with pytest.raises(
+    ValueError, match=rf'^chat_template: .*_config.json.*{match}'
+  ):
+    chat_templates.read(tmp_path)
+
+
+def test_a_template_that_is_no_text_is_refused(tmp_path):
+  (tmp_path / 'chat_template.jinja').write_bytes(b'\xff')
+  with pytest.raises(ValueError, match=r'^chat_template: .* no text in UTF-8'):
+    chat_templates.read(tmp_path)
+
+
+@functools.cache
+def _checkpoint():
+  """Returns a small model with a template, and with nothing to say."""
+  tokenizer = _tokenizer(_source('folded'))
+  model = language.from_config(small.config_of(tokenizer.vocab_size, width=8))
+  params = model.init_params(jax.random.key(0))
+  return checkpoints.Checkpoint(model, params, tokenizer)
+
+
+@pytest.mark.parametrize('kind', ['folder', 'gguf'])
+def test_a_model_is_asked_by_its_own_template(tmp_path, kind):
+  path = tmp_path / ('model.gguf' if kind == 'gguf' else 'model')
+  save = checkpoints.save_gguf if kind == 'gguf' else checkpoints.save_model
+  save(path, _checkpoint())
+  one = small.sampler(str(path), gamma=0, cache_length=200)
+  assert one.tokenizer.chat_template == _source('folded')
+  messages = Conversation([('system', ' Be short. '), ('user', ' hi<eos>')])
+  end = one.tokenizer.token_id('<end_of_turn>')
+  others = [i for i in range(one.tokenizer.vocab_size) if i != end]
+  options = dict(max_new_tokens=3, forbidden_tokens=others, echo=True)
+  answer = one.sample(messages, **options)
+  # Trimmed, and without a turn of the system.
+  turn = 'user\nBe short.\n\nhi<eos><end_of_turn>\n<start_of_turn>model\n'
+  assert answer.text == f'<start_of_turn>{turn}'
+  assert answer.tokens == [*one.encode(messages), end]
+  assert one.tokenizer.token_id('<eos>') not in answer.tokens
+  raw = one.sample(messages, allow_control_tokens=True, **options)
+  assert raw.tokens.count(one.tokenizer.token_id('<eos>')) == 1
+  assert len(raw.tokens) < len(answer.tokens)
+  # A later turn of a conversation; the answer has ended its turn.
+  options = dict(max_new_tokens=3, forbidden_tokens=others, return_state=True)
+  state = one.sample('a', apply_chat_template=True, **options).state
+  options |= dict(last_state=state, apply_chat_template=True)
+  row = one.sample('b', **options).state.row
+  read = row.tokens[0, : int(row.prompt_length[0])].tolist()
+  ends = [('user', 'a'), ('assistant', ''), ('user', 'b')]
+  ends = one.encode(Conversation(ends))
+  assert read.count(end) == ends.count(end) == 3
+
+
+def test_a_template_of_a_gguf_that_is_no_text_is_refused(tmp_path, monkeypatch):
+  monkeypatch.setattr(_checkpoint().tokenizer, 'chat_template', 'x')
+  file = tmp_path / 'model.gguf'
+  checkpoints.save_gguf(file, _checkpoint())
+  header = gguf_header.read_header(file)
+  header.fields['tokenizer.chat_template'] = 3
+  with pytest.raises(ValueError, match=r'chat_template: must be a text, got 3'):
+    gguf_files.read_tokenizer(header)
