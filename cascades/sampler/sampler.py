@@ -289,10 +289,8 @@ class Sampler:
     for i, tokens in enumerate(ids):
       self._check_length(f'prompt {i}', len(tokens), request.max_new_tokens)
     engine, stop = self._engine(request)
-    longest = max(map(len, ids))
-    self._check_memory(
-      len(ids) * len(leniences), longest, request.max_new_tokens
-    )
+    longest, rows = max(map(len, ids)), len(ids) * len(leniences)
+    self._check_memory(rows, longest, request.max_new_tokens)
     self.usage = batching.DecodeStats()
     answers: list[list[Any]] = [[None] * len(ids) for _ in leniences]
     jobs = batching.BatchRequest(
@@ -452,9 +450,12 @@ class Sampler:
       return str(error)
     return None
 
+  def max_prompt_tokens(self, tokens: int) -> int:
+    """Returns the most tokens of a prompt whose answer has so many tokens."""
+    return self.config.cache_length - tokens - self._step_config.cache_headroom
+
   def _check_length(self, name: str, length: int, max_new_tokens: int) -> None:
-    headroom = self._step_config.cache_headroom
-    if length + max_new_tokens + headroom > self.config.cache_length:
+    if length > self.max_prompt_tokens(max_new_tokens):
       raise ValueError(
         f'{name}: its {length} tokens and {max_new_tokens} new tokens do not'
         f' fit into cache_length {self.config.cache_length}; shorten it or'
@@ -485,13 +486,12 @@ class Sampler:
     stop: stopping.StopCondition,
     prefix: list[str] | None,
   ) -> SampleOutput:
+    sequential = self._step_config.sequential
     return outputs.from_row(
       row,
       stop.token_strings,
       stop.is_met,
       prefix=prefix,
       has_rule=self.config.method.rule is not None,
-      counts=decoding.summarize_counts(
-        row, sequential=self._step_config.sequential
-      ),
+      counts=decoding.summarize_counts(row, sequential=sequential),
     )

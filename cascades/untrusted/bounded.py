@@ -203,11 +203,35 @@ def read_lines(
   path.stat()
   if not path.is_file():
     raise refuse(1, 'it is no regular file')
+  with path.open('rb') as file:
+    yield from split_lines(file, refuse, bounds, path.suffix == '.gz')
+
+
+def split_lines(
+  file: BinaryIO,
+  refuse: Callable[[int, str], ValueError],
+  bounds: Bounds = LINE,
+  is_compressed: bool = False,
+) -> Iterator[bytes | bytearray]:
+  """Reads an open file line by line; see `read_lines`.
+
+  Args:
+    file: The file, opened for reading bytes.
+    refuse: Called as refuse(line_number, reason); returns the error to raise.
+    bounds: Upper bounds of a line.
+    is_compressed: True to unpack the file, which gzip packed.
+
+  Yields:
+    Each line with its line break, which the last line may lack.
+
+  Raises:
+    ValueError: The file cannot be unpacked, or a line is too long.
+  """
   number, bytes_left = 1, _MAX_UNPACKED
-  with gzip.open(path) if path.suffix == '.gz' else path.open('rb') as file:
+  with gzip.open(file) if is_compressed else file as unpacked:
     while True:
       try:
-        line = _read_line(file, bounds.size)
+        line = _read_line(unpacked, bounds.size)
       except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise refuse(number, str(error)) from None
       if not line:
