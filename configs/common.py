@@ -53,12 +53,30 @@ _OPTIONAL = dict(
   # Prompts of each task at which the models alone, strict decoding and the
   # fastest point are timed against each other, one prompt at a time; 0: none.
   clock=10,
-  # Which examples: leniences are chosen on 'train', and reported on 'test'.
+  # Which examples: leniences are chosen on 'train', and reported on 'test'; ''
+  # is the task's own.
   split='test',
   # Of published sets. Where it lies (from the hub if empty), how many worked
   # examples stand before a question, most tokens of an answer (0: the task's
   # own), and whether generated code may be run.
   task=dict(path='', shots=0, max_new_tokens=0, allow_code_execution=False),
+  # Of the task `file`. `prompt`, `reference` and `id` name fields of its rows,
+  # or are templates such as 'Question: {question}'; ids are a hash of the row
+  # where there are none. `examples` is a file of worked examples, `shots` rows
+  # of it (0: all). `metric` '' measures speed only. Prompts that are `too_long`
+  # for the cache are refused, dropped, or lose their beginning (truncate).
+  file=dict(
+    path='',
+    prompt='prompt',
+    reference='reference',
+    id='id',
+    examples='',
+    shots=0,
+    separator=' ',
+    metric='',
+    stop_strings=(),
+    too_long='refuse',
+  ),
   # Whether prompts are turns of a chat, for instructed models.
   chat=False,
   # Of the models: 'bfloat16' or 'float32'; None: as config.json

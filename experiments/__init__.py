@@ -27,7 +27,7 @@ ROOMS = (
 # Packages that the rooms import and the library does not.
 NEEDED = (
   'absl datasets filelock fsspec matplotlib ml_collections optax pandas'
-  ' rouge_score sacrebleu statsmodels tqdm'
+  ' pyarrow regex rouge_score sacrebleu statsmodels tqdm'
 ).split()
 
 

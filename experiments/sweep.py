@@ -39,6 +39,47 @@ _LAUNCHER = flags.DEFINE_string('launcher', 'local', launchers.flag_help())
 _QUIET = flags.DEFINE_bool(
   'quiet', False, 'For logs: no progress, and only the last lines.'
 )
+# Flags for fields of the config, with the fields and help.
+_SHORT = {
+  'verifier': ('verifier', 'The verifier: a name or a folder.'),
+  'drafter': ('drafter', 'The drafter: a name, a folder, ngram or self:3.'),
+  'data': (
+    'file.path',
+    'A .jsonl, .csv or .parquet file, or its URL.',
+  ),
+  'metric': (
+    'file.metric',
+    'The metric of a file: rouge2, short_answer, regex:PATTERN,'
+    ' module:function and others of the guide; none for speed only.',
+  ),
+}
+
+
+def define_short_flags() -> None:
+  """Defines the short flags, which other commands have for themselves."""
+  for name, (field, text) in _SHORT.items():
+    flags.DEFINE_string(name, None, f'{text} Short for --config.{field}.')
+
+
+def _apply_short_flags(config: Any) -> None:
+  """Sets the fields of the short flags that were given.
+
+  Raises:
+    ValueError: The config lacks the field of a flag.
+  """
+  for name, (field, _) in _SHORT.items():
+    value = flags.FLAGS[name].value if name in flags.FLAGS else None
+    if value is None:
+      continue
+    table, _, key = field.rpartition('.')
+    owner = config.get(table) if table else config
+    if owner is None or key not in owner:
+      raise ValueError(
+        f'{name}: this config has no field {field}; run'
+        ' --config=configs/your_data.py, or begin the config with'
+        f" common.sweep('{table or field}')."
+      )
+    owner[key] = value
 
 
 def main() -> None:
@@ -56,6 +97,7 @@ def main() -> None:
   config, flag = _CONFIG.value, flags.FLAGS['config']
   if _TASK.value:
     config.tasks = tuple(_TASK.value)
+  _apply_short_flags(config)
   # A path, maybe followed by a colon and the argument of `get_config`.
   name = config_flags.get_config_filename(flag)
   module = cli.load_config_module(name.partition(':')[0])
@@ -69,7 +111,7 @@ def main() -> None:
     print(f'Copied to:  {display.printable(mirror.url)}')
     return
   workdir = _WORKDIR.value or plan.default_workdir(
-    name, bool(config.get('tiny'))
+    name, bool(config.get('tiny')), (config.get('file') or {}).get('path', '')
   )
   run(config, curves, pathlib.Path(workdir), **options)
 
@@ -104,4 +146,5 @@ def run(
 
 
 if __name__ == '__main__':
+  define_short_flags()
   cli.run(main)

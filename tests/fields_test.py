@@ -40,6 +40,7 @@ _GOOD = {
   'top_p': [None, 0, 1, 0.5],
   'clock': [0, 1],
   'task': [None, {}],
+  'file': [None, {}],
   'chat': [True],
   'dtype': [None],
   'cache_length': [1],
@@ -53,11 +54,23 @@ _GOOD |= {
   name: ['x', 'x' * 5000, 'x\0']
   for name in ('verification', 'gate', 'bonus', 'schedule', 'cap', 'split')
 }
+_GOOD['split'] = ['', *_GOOD['split']]
 _GOOD |= {
   'ray.address': ['', 'x', 'x' * 5000, 'x\0'],
   'ray.cpus': [0, 1, 0.5, math.inf],
   'ray.gpus': [0, 1, 0.5, math.inf],
   'ray.retries': [0, 1],
+  'file.shots': [0, 1],
+  **{
+    f'file.{name}': ['x', 'x' * 5000, 'x\0']
+    for name in ('prompt', 'reference', 'id')
+  },
+  **{
+    f'file.{name}': ['', 'x', 'x' * 5000, 'x\0']
+    for name in ('path', 'examples', 'separator', 'metric')
+  },
+  'file.stop_strings': [(), ('x',)],
+  'file.too_long': [],
   'task.path': [None, '', 'x'],
   'task.shots': [None, 0, 1],
   'task.max_new_tokens': [None, 0, 1],

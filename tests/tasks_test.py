@@ -195,7 +195,7 @@ def _examples(task, split):
       yield [e.id, e.prompt, e.reference]
 
 
-@pytest.mark.parametrize('name', TASKS)
+@pytest.mark.parametrize('name', _EXAMPLES)
 def test_examples_stay_the_same_to_the_bit(name):
   task, want = TASKS[name], dict(_EXAMPLES[name])
   if task.problems:
@@ -206,7 +206,7 @@ def test_examples_stay_the_same_to_the_bit(name):
 
 
 def test_every_task_has_hashes_of_its_examples():
-  assert {*_EXAMPLES} == {*TASKS}
+  assert {*_EXAMPLES} == {n for n, t in TASKS.items() if not t.configure}
   for name in GENERATED:
     assert {'train', 'validation', 'test'} < {*_EXAMPLES[name]}
 

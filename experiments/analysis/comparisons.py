@@ -18,7 +18,7 @@ from experiments.analysis import reference_points
 from experiments.analysis.analysis_config import AnalysisConfig
 from experiments.analysis.runs import CURVE, GROUP, Points, is_corpus
 from experiments.records import stats
-from experiments.tasks import TASKS
+from experiments.tasks import quality_metric
 
 # Speed-ups: modelled, and on the clock.
 _SPEEDUPS = 'speedup', 'wall_speedup'
@@ -197,8 +197,10 @@ def _corpus(task: str, part: dict[str, np.ndarray], suffix: str) -> np.ndarray:
   stacked = np.stack([part[f'{name}{suffix}'] for name in names], -1)
   titles = [name.removeprefix('score:') for name in names]
 
+  corpus = quality_metric(task).corpus
+
   def metric(sums: np.ndarray) -> float:
-    return TASKS[task].corpus(dict(zip(titles, sums, strict=True)))
+    return corpus(dict(zip(titles, sums, strict=True)))
 
   # Most often all points are compared with the same verifier.
   if stacked.ndim > 2 and (stacked == stacked[..., :1, :]).all():

@@ -22,7 +22,7 @@ from cascades.untrusted import bounded, display, schema
 from experiments import records
 from experiments.analysis import reference_points
 from experiments.records import metrics, unit_costs
-from experiments.tasks import TASKS
+from experiments.tasks import quality_metric
 
 _ADVICE = 'run experiments.sweep with this workdir first'
 _REMEDY = f'{_ADVICE}.'
@@ -379,8 +379,8 @@ def gather(runs: Sequence[Run], clock: bool = False) -> Points:
 
 def is_corpus(task: str) -> bool:
   """Tells if a task has a corpus metric: one quality for all answers."""
-  # The task of a plug-in need not be registered when a report is made.
-  return task in TASKS and TASKS[task].corpus is not None
+  metric = quality_metric(task)
+  return metric is not None and metric.corpus is not None
 
 
 def _row(r: records.Record) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import importlib
 import pathlib
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from experiments.guides import ROOT
 
@@ -77,6 +78,9 @@ def tasks() -> str:
 
   rows = []
   for task in (TASKS[name] for name in TASKS if TASKS.is_builtin(name)):
+    if task.configure:
+      rows.append(_configured(task))
+      continue
     metrics = [f'`{metric.name}`: {metric.help}' for metric in task.metrics]
     rows.append(
       f'| `{task.name}` | {task.shots} |'
@@ -84,6 +88,17 @@ def tasks() -> str:
       f' {task.source.download if task.source else "generated"} |'
     )
   return _table('| task | worked examples | metrics | file |', *rows)
+
+
+def _configured(task: Any) -> str:
+  """Returns the row of a task whose metric a config names."""
+  from experiments.tasks import METRICS
+
+  names = [f'`{name}`' for name in METRICS if METRICS.is_builtin(name)]
+  return (
+    f'| `{task.name}` | yours | `--metric`: {", ".join(names)},'
+    ' `regex:PATTERN`, `module:function`; none: speed only. | yours |'
+  )
 
 
 def configs() -> str:

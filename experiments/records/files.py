@@ -7,7 +7,7 @@ no file is partial. Traces are written before their records.
 import gzip
 import json
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cascades.atomic import write_bytes, write_text
@@ -24,7 +24,11 @@ from experiments.records.record_schema import (
 
 
 def claim(
-  path: pathlib.Path, fields: Mapping[str, Any], kind: str, bound: bool = True
+  path: pathlib.Path,
+  fields: Mapping[str, Any],
+  kind: str,
+  bound: bool = True,
+  replaceable: Sequence[str] = (),
 ) -> None:
   """Writes the settings of a workdir, or checks that they have not changed.
 
@@ -34,6 +38,7 @@ def claim(
     kind: The kind of process that writes to the workdir, in a word.
     bound: True if the workdir has results of its settings; False to replace the
       settings.
+    replaceable: Names of settings that may differ.
 
   Raises:
     ValueError: The workdir has results of other settings.
@@ -44,7 +49,7 @@ def claim(
     current = json.loads(text)
     names = sorted(
       name
-      for name in set(previous) | set(current)
+      for name in (set(previous) | set(current)) - {*replaceable}
       if previous.get(name) != current.get(name)
     )
     if names:

@@ -24,7 +24,7 @@ from experiments.records.stats import (
   bootstrap_sums_interval,
 )
 from experiments.records.unit_costs import Costs
-from experiments.tasks import TASKS
+from experiments.tasks import quality_metric
 
 # Columns that distinguish the curves of a task.
 CURVE_COLUMNS = [
@@ -103,12 +103,12 @@ def _corpus(
   Returns:
     A function of the sums of `_scores`; None if the quality is a mean.
   """
-  # The task of a plug-in may not be installed.
-  task = TASKS.get(records[0].task, None) if records else None
-  if task is None or task.corpus is None:
+  metric = quality_metric(records[0].task) if records else None
+  corpus = metric and metric.corpus
+  if corpus is None:
     return None
   names = list(records[0].scores)
-  return lambda sums: task.corpus(dict(zip(names, sums, strict=True)))
+  return lambda sums: corpus(dict(zip(names, sums, strict=True)))
 
 
 def _scores(records: Sequence[Record]) -> np.ndarray:

@@ -19,6 +19,7 @@ from typing import Annotated, Any, NamedTuple
 
 import pydantic
 
+from cascades import Conversation
 from cascades.config import DecodingConfig
 from cascades.declarations import options_of
 from cascades.plain import digest, plain
@@ -322,8 +323,11 @@ def loads[Line](text: str | bytes, kind: type[Line] = Record) -> Line:
   """
   fields = old_names.replace(kind.__name__, bounded.parse_json(text))
   fields = dict(_schema(kind).parse(fields))
-  if kind is tasks.Example and isinstance(fields['reference'], list):
-    fields['reference'] = tuple(fields['reference'])
+  if kind is tasks.Example:
+    if isinstance(fields['reference'], list):
+      fields['reference'] = tuple(fields['reference'])
+    if isinstance(fields['prompt'], list):
+      fields['prompt'] = Conversation(fields['prompt'])
   line = kind(**fields)
   check = _CHECKS.get(kind)
   if check is not None:
@@ -363,6 +367,7 @@ _Float = Annotated[
 def _typed(kind: Any) -> Any:
   """Returns the type of a field in JSON."""
   scalars = {float: _Float, int: schema.Count, tuple[str, ...]: list[str]}
+  scalars |= {Conversation: list[list[str]]}
   if kind in scalars:
     return scalars[kind]
   inner = tuple(map(_typed, typing.get_args(kind)))

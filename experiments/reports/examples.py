@@ -88,7 +88,7 @@ def _example(answer: SelectedAnswer, presentation: Presentation) -> str:
   answers = with_counterparts([answer])
   end = max(blocks.duration(a.record, presentation.costs) for a in answers)
   lanes = '\n'.join(_lane(a, presentation, end) for a in answers)
-  prompt = display.for_html(answer.example.prompt)
+  prompt = display.for_html(str(answer.example.prompt))
   return f"""<article class="example">
 <header><span>{display.for_html(name)}</span></header>
 <dl><dt>Prompt</dt><dd class="text">{prompt}</dd>

@@ -45,6 +45,23 @@ class _Block(NamedTuple):
   drafts: int
 
 
+class CompileClock:
+  """Measures the seconds that JAX spends compiling.
+
+  Attributes:
+    seconds: Seconds since the clock was created.
+  """
+
+  def __init__(self):
+    self.seconds = 0.0
+
+    def add(event: str, duration: float, **_):
+      if event.startswith('/jax/core/compile/'):
+        self.seconds += duration
+
+    jax.monitoring.register_event_duration_secs_listener(add)
+
+
 def measure(
   verifier: checkpoints.Checkpoint,
   drafter: checkpoints.Checkpoint | None,

@@ -15,9 +15,10 @@ from experiments import records
 
 if TYPE_CHECKING:
   # These import JAX or pandas, and --help needs neither.
+  from cascades.models.conversations import Prompt
   from cascades.sampler import batching
   from experiments.records import unit_costs
-  from experiments.sweeps import curve_plan, plan
+  from experiments.sweeps import curve_plan, plan, prompt_lengths
 
 
 class Job(NamedTuple):
@@ -44,7 +45,7 @@ class ViewRequest(NamedTuple):
   """
 
   point: str
-  prompt: str
+  prompt: 'Prompt'
   trace: records.Trace
 
 
@@ -67,6 +68,20 @@ class Launcher(Protocol):
 
   def costs(self) -> 'unit_costs.CostRange':
     """Measures the seconds of one call of each model."""
+    ...
+
+  def fit_prompts(
+    self, examples: Mapping[str, Sequence], too_long: str
+  ) -> 'prompt_lengths.Fitted':
+    """Drops or truncates examples that the cache cannot hold.
+
+    Args:
+      examples: Examples by task.
+      too_long: 'refuse', 'drop' or 'truncate'.
+
+    Raises:
+      ValueError: A prompt is too long, and `too_long` is 'refuse'.
+    """
     ...
 
   def decode(

@@ -25,6 +25,7 @@ from experiments.sweeps import (
   launchers,
   outcomes,
   plan,
+  prompt_lengths,
   tracker_set,
   trackers,
   workdirs,
@@ -120,7 +121,8 @@ class Sweep:
     self._files = workdirs.Workdir(self.workdir)
     stack.enter_context(self._files.lock())
     settings = self._settings()
-    self._files.claim(settings)
+    # A file may change: its points are named by their examples.
+    self._files.claim(settings, ('data',) if 'file' in self.config else ())
     self._trackers = tracker_set.TrackerSet(
       self._tracker_names, self._files, settings, self._say
     )
@@ -140,6 +142,10 @@ class Sweep:
     )
     stack.callback(self._launcher.close)
     facts = self._launcher.facts()
+    if 'file' in self.config:
+      self._examples = prompt_lengths.fit_with(
+        self._launcher, self._examples, self.config.file.too_long, self._say
+      )
     self._points = plan.plan_points(
       self.config.to_dict(),
       self.curves,
@@ -258,12 +264,7 @@ class Sweep:
 
   def _settings(self) -> dict[str, Any]:
     """Returns the settings that all results of the workdir share."""
-    settings = {
-      name: value
-      for name, value in self.config.to_dict().items()
-      # Trackers and timings may be added to a finished sweep.
-      if name not in (*curve_plan.CURVE_FIELDS, 'trackers', 'clock')
-    }
+    settings = plan.shared_settings(self.config)
     # The name and the seed determine the examples of a bundled task.
     data = {name: data for name, data in self._data.items() if data}
     settings |= {'data': data} if data else {}

@@ -26,6 +26,7 @@ _SHARD_SIZE = 256
 _WITHOUT_EFFECT = (
   'tasks',
   'task',
+  'file',
   'num_examples',
   'shard_size',
   'tiny',
@@ -33,8 +34,9 @@ _WITHOUT_EFFECT = (
   'trackers',
   'clock',
 )
-
-
+# Fields of `file` that name files: they may move and may hold secrets, and the
+# hashes of the files are kept.
+_PATHS = ('path', 'examples')
 # Fields of a rehearsal, and fields of its task.
 _TINY = {
   'verifier': 'tiny-verifier',
@@ -60,7 +62,7 @@ def apply_tiny(config):
 
 
 def default_workdir(
-  config: str | pathlib.Path, tiny: bool = False
+  config: str | pathlib.Path, tiny: bool = False, data: str = ''
 ) -> pathlib.Path:
   """Returns the folder for the results of a config.
 
@@ -73,6 +75,7 @@ def default_workdir(
     config: The value of `--config`: a path, optionally with a colon and an
       argument.
     tiny: True for a rehearsal.
+    data: The file of the task `file`, whose name is the last folder.
   """
   path, _, argument = str(config).partition(':')
   name = pathlib.Path(path).with_suffix('').resolve()
@@ -82,8 +85,22 @@ def default_workdir(
     parts = ()
   # Neither '/data' nor '..' leads out of the folder.
   words = argument.replace('/', ',').split(',')
+  words += re.split(r'[^\w-]', data.partition('?')[0].rpartition('/')[2])[:1]
   words = [word for word in words if word.strip('.')]
   return pathlib.Path('runs', *(['tiny'] if tiny else []), *parts, *words)
+
+
+def shared_settings(config: Any) -> dict[str, Any]:
+  """Returns the fields that all results of a workdir share."""
+  settings = {
+    name: value
+    for name, value in config.to_dict().items()
+    # Trackers and timings may be added to a finished sweep.
+    if name not in (*CURVE_FIELDS, 'trackers', 'clock')
+  }
+  for name in _PATHS if 'file' in settings else ():
+    settings['file'].pop(name, None)
+  return settings
 
 
 def mesh_shape(config) -> tuple[int, int]:
@@ -111,7 +128,9 @@ def configured_tasks(config) -> dict[str, Any]:
       allow = bool(task_fields.get('allow_code_execution'))
       tasks |= harness_tasks.load_tasks(name, allow)
     elif name in TASKS:
-      tasks[name] = TASKS[name]
+      task = TASKS[name]
+      task = task.configure(config) if task.configure else task
+      tasks[task.name] = task
     else:
       raise ValueError(TASKS.unknown(name, 'tasks'))
   if task_fields.get('path') and len(config.tasks) > 1:
@@ -145,9 +164,10 @@ def load_examples(config, task) -> tuple[list, dict[str, Any]]:
   """
   task_fields = _task_fields(config)
   shots, path = task_fields.get('shots'), task_fields.get('path') or None
+  split = {'split': config.get('split')} if config.get('split') else {}
   examples = list(
     task.load(
-      split=config.get('split', 'test'),
+      **split,
       seed=config.seed,
       num_examples=config.num_examples,
       path=path,
@@ -227,7 +247,8 @@ def plan_points(
     plugins = external_code.used_plugins(
       curve.config, config.get('drafter', '')
     )
-    if source := external_code.hash_external(method, tasks[task], *plugins):
+    scored = tasks[task].external_parts()
+    if source := external_code.hash_external(method, *scored, *plugins):
       hashed['outside'] = source
     for first in range(0, len(examples[task]), size):
       shard = examples[task][first : first + size]

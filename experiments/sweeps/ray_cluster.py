@@ -13,7 +13,13 @@ from cascades import extras
 from cascades.sampler import batching
 from experiments import records
 from experiments.records import unit_costs
-from experiments.sweeps import curve_plan, launchers, plan, worker
+from experiments.sweeps import (
+  curve_plan,
+  launchers,
+  plan,
+  prompt_lengths,
+  worker,
+)
 
 
 class RayCluster:
@@ -121,6 +127,12 @@ class RayCluster:
   def costs(self) -> unit_costs.CostRange:
     """Measures unit costs on a worker; see `launchers.Launcher`."""
     return self._result(self._call('costs'))
+
+  def fit_prompts(
+    self, examples: Mapping[str, Sequence], too_long: str
+  ) -> prompt_lengths.Fitted:
+    """Fits examples into the cache on a worker; see `launchers.Launcher`."""
+    return self._result(self._call('fit_prompts', examples, too_long))
 
   def decode(
     self,

@@ -134,17 +134,21 @@ class Workdir:
       owner.unlink(missing_ok=True)
       lock.release()
 
-  def claim(self, settings: Mapping[str, Any]) -> None:
+  def claim(
+    self, settings: Mapping[str, Any], replaceable: Sequence[str] = ()
+  ) -> None:
     """Writes the settings, or checks that they are those of the folder.
 
     Args:
       settings: Fields and curves of the sweep.
+      replaceable: Names of settings that may differ.
 
     Raises:
       ValueError: The folder holds results of other settings.
     """
     bound = any(self.path.glob('records/*.jsonl'))
-    records.claim(self.path / 'config.json', settings, 'run', bound)
+    path = self.path / 'config.json'
+    records.claim(path, settings, 'run', bound, replaceable=replaceable)
 
   def latest_code(self) -> str | None:
     """Returns the code of the latest start; None before the first start."""

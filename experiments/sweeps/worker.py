@@ -27,6 +27,7 @@ from experiments.sweeps import (
   launchers,
   outcomes,
   plan,
+  prompt_lengths,
 )
 from experiments.tasks import Example, Task
 
@@ -40,23 +41,6 @@ _DRAFTER_SEED = 1_000_000
 _MAX_COMPILED = 60
 
 _BONUS = records.SOURCES.index('bonus')
-
-
-class CompileClock:
-  """Measures the seconds that JAX spends compiling.
-
-  Attributes:
-    seconds: Seconds since the clock was created.
-  """
-
-  def __init__(self):
-    self.seconds = 0.0
-
-    def add(event: str, duration: float, **_):
-      if event.startswith('/jax/core/compile/'):
-        self.seconds += duration
-
-    jax.monitoring.register_event_duration_secs_listener(add)
 
 
 def make_mesh(config: Any) -> jax.sharding.Mesh | None:
@@ -119,7 +103,8 @@ class Worker:
     self.batch_size = config.batch_size
     self.usage = batching.DecodeStats()
     self._config, self._tasks, self._say = config, tasks, say
-    self._clock = CompileClock()
+    self._curves = curves
+    self._clock = costs.CompileClock()
     self._compiled: set[tuple] = set()
     self._blocks = _blocks(curves)
     spec = drafters.parse_spec(
@@ -170,6 +155,21 @@ class Worker:
       self._bound_drafter,
       self._blocks,
       tree_size=self._tree_size,
+    )
+
+  def fit_prompts(
+    self, examples: Mapping[str, Sequence], too_long: str
+  ) -> prompt_lengths.Fitted:
+    """Fits examples into the cache; see `launchers.Launcher`."""
+    samplers = [self._sampler(x)[0] for x in self._curves if not x.confidence]
+    return prompt_lengths.fit(
+      examples,
+      limits={
+        name: min(x.max_prompt_tokens(task.max_new_tokens) for x in samplers)
+        for name, task in self._tasks.items()
+      },
+      encode=lambda prompt: samplers[0].encode(prompt, self._chat),
+      too_long=too_long,
     )
 
   def _limit_compiled(self, task: str, curve: curve_plan.Curve) -> None:

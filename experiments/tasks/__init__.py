@@ -6,8 +6,10 @@ metric as one of the group `cascades.metrics`.
 
 from cascades.registries import Registry
 from experiments.tasks import (
+  file_task,
   gsm8k,
   mbpp,
+  metric_specs,
   numerals,
   open_domain,
   roman,
@@ -31,12 +33,31 @@ _BUILTIN: tuple[Task, ...] = (
   *summaries.TASKS,
   *translation.TASKS,
   spec_bench.TASK,
+  file_task.TASK,
 )
 TASKS: Registry[Task] = Registry('task', Task)
 for _task in _BUILTIN:
   TASKS.register(_task.name, _task, builtin=True)
 # Tasks whose problems are generated; the bundled models are trained on them.
 GENERATED = tuple(task.name for task in _BUILTIN if task.problems)
+
+
+def quality_metric(task: str) -> Metric | None:
+  """Returns the metric of a record's quality.
+
+  Args:
+    task: The task of a record: a name in `TASKS`, or 'file:METRIC'.
+
+  Returns:
+    The metric; None if there is none, if the package of the task is not
+    installed, and for patterns and functions of users, which have one score in
+    [0, 1].
+  """
+  entry = TASKS.get(task, None)
+  if entry is None:
+    return metric_specs.of_task(task)
+  return entry.metrics[0] if entry.metrics else None
+
 
 __all__ = [
   'GENERATED',
@@ -46,4 +67,5 @@ __all__ = [
   'Metric',
   'Reference',
   'Task',
+  'quality_metric',
 ]

@@ -8,13 +8,15 @@ to `_BUILTIN`, or declare a `Metric` as an entry point of the group
 import dataclasses
 import functools
 import importlib.metadata
+import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from cascades.registries import Registry
 from experiments.tasks import sandbox, short_answers
 from experiments.tasks.final_numbers import MARK, final_number, marked_number
-from experiments.tasks.short_answers import Reference
+from experiments.tasks.short_answers import Reference, accepted_answers
 
 # The longest n-grams of BLEU have four words.
 _ORDERS = range(1, 5)
@@ -39,6 +41,10 @@ class Metric:
       quality is the mean of a score.
     signature: Returns the library, version and options behind the scores; None
       for metrics of this module alone.
+    scale: The first score of a perfect answer, 1 or 100.
+    needs_reference: False if an answer is scored without a reference.
+    accepts: Returns True for a text that can be a reference; None if all can.
+    runs_code: True if the metric runs programs that models write, in `sandbox`.
   """
 
   name: str
@@ -47,33 +53,99 @@ class Metric:
   score: Callable[[str, Reference], Mapping[str, float]]
   corpus: Callable[[Mapping[str, float]], float] | None = None
   signature: Callable[[], str] | None = None
+  scale: float = 1.0
+  needs_reference: bool = True
+  accepts: Callable[[str], bool] | None = None
+  runs_code: bool = False
+
+  def row_quality(self, scores: Mapping[str, float]) -> float:
+    """Returns the quality of one answer in [0, 1] from its scores.
+
+    It is the first score over its scale; of BLEU and chrF, sentence by
+    sentence.
+    """
+    return min(1.0, scores[self.scores[0]] / self.scale)
 
 
-METRICS: Registry[Metric] = Registry('metric', Metric)
+METRICS: Registry[Metric] = Registry(
+  'metric',
+  Metric,
+  aliases={
+    'exact': 'exact_match',
+    'normalised_exact': 'short_answer',
+    'pass@1': 'pass_at_1',
+  },
+)
 
 
-def _exact_match(answer: str, reference: str) -> dict[str, float]:
+def _exact_match(answer: str, reference: Reference) -> dict[str, float]:
   """Compares texts without white space around them."""
-  return {'exact_match': float(answer.strip() == reference.strip())}
+  references = (text.strip() for text in accepted_answers(reference))
+  return {'exact_match': float(answer.strip() in references)}
 
 
-def _final_number(answer: str, reference: str) -> dict[str, float]:
+def _final_number(answer: str, reference: Reference) -> dict[str, float]:
   """Compares final numbers; `marked` is 1 if the answer marks its number."""
   number, is_marked = final_number(answer)
-  is_right = number is not None and number == marked_number(reference)
+  references = (final_number(text)[0] for text in accepted_answers(reference))
+  is_right = number is not None and number in references
   return {'exact_match': float(is_right), 'marked': float(is_marked)}
 
 
-def _marked_number(answer: str, reference: str) -> dict[str, float]:
+def _marked_number(answer: str, reference: Reference) -> dict[str, float]:
   """Compares the numbers after `####`; several marks are wrong."""
   number = marked_number(answer) if answer.count(MARK) == 1 else None
-  is_right = number is not None and number == marked_number(reference)
+  references = map(marked_number, accepted_answers(reference))
+  is_right = number is not None and number in references
   return {'exact_match': float(is_right)}
 
 
 def _short_answer(answer: str, reference: Reference) -> dict[str, float]:
   """Compares with all accepted answers, after SQuAD's normalisation."""
   return {'exact_match': short_answers.exact_match(answer, reference)}
+
+
+def _token_f1(answer: str, reference: Reference) -> dict[str, float]:
+  """Returns F1 of words with the best reference, as SQuAD compares them."""
+  return {'f1': short_answers.f1(answer, reference)}
+
+
+def _multiple_choice(answer: str, reference: Reference) -> dict[str, float]:
+  """Compares the letters of the answer and the references."""
+  letter = choice_letter(answer)
+  references = map(choice_letter, accepted_answers(reference))
+  return {'exact_match': float(letter is not None and letter in references)}
+
+
+# In the order of preference: after 'answer', at the beginning, in brackets.
+_LETTERS = (
+  re.compile(r'(?i:answer)(?: is)?:? *[(*]*(?P<letter>[A-Z])\b(?!\')'),
+  re.compile(r'\A[\s(*]*(?P<letter>[A-Za-z])(?=[).:,*]|\s*\Z|\s*\n)'),
+  re.compile(r'\((?P<letter>[A-Za-z])\)'),
+)
+
+
+def choice_letter(text: str) -> str | None:
+  """Returns the letter that an answer chooses, as a capital, or None.
+
+  It is the last one after the word 'answer', else one that begins the text and
+  stands apart, else the last one in brackets.
+  """
+  for pattern in _LETTERS:
+    if letters := [match['letter'] for match in pattern.finditer(text)]:
+      return letters[-1].upper()
+  return None
+
+
+def _json(answer: str, reference: Reference) -> dict[str, float]:
+  """Parses the answer as one JSON value; the reference is not used."""
+  del reference
+  try:
+    # NaN and Infinity are of Python's JSON alone; `int` refuses them.
+    json.loads(answer, parse_constant=int)
+  except (ValueError, RecursionError):
+    return {'valid': 0.0}
+  return {'valid': 1.0}
 
 
 def _squad(answer: str, reference: Reference) -> dict[str, float]:
@@ -87,16 +159,23 @@ def _squad(answer: str, reference: Reference) -> dict[str, float]:
 
 
 @functools.cache
-def _rouge_scorer() -> Any:
+def _rouge_scorer(names: tuple[str, ...]) -> Any:
   from rouge_score import rouge_scorer
 
-  return rouge_scorer.RougeScorer(['rouge2', 'rougeL'], use_stemmer=True)
+  return rouge_scorer.RougeScorer(list(names), use_stemmer=True)
 
 
-def _rouge(answer: str, reference: str) -> dict[str, float]:
-  """Returns the F-measures of ROUGE-2 and ROUGE-L."""
-  scores = _rouge_scorer().score(reference, answer)
+def _rouge(
+  names: tuple[str, ...], answer: str, reference: Reference
+) -> dict[str, float]:
+  """Returns F-measures of ROUGE with the best reference of each."""
+  scores = _rouge_scorer(names).score_multi(accepted_answers(reference), answer)
   return {name: float(value.fmeasure) for name, value in scores.items()}
+
+
+def _has_rouge_words(reference: str) -> bool:
+  """Returns True if a text has words for ROUGE, which only reads ASCII."""
+  return re.search('[a-zA-Z0-9]', reference) is not None
 
 
 def _rouge_signature() -> str:
@@ -111,9 +190,11 @@ def _bleu_scorer(effective_order: bool) -> Any:
   return BLEU(effective_order=effective_order)
 
 
-def _bleu(answer: str, reference: str) -> dict[str, float]:
+def _bleu(answer: str, reference: Reference) -> dict[str, float]:
   """Returns sentence BLEU, and the counts that corpus BLEU is made of."""
-  bleu = _bleu_scorer(True).sentence_score(answer.strip(), [reference])
+  bleu = _bleu_scorer(True).sentence_score(
+    answer.strip(), list(accepted_answers(reference))
+  )
   return {
     'sentence_bleu': _rounded(bleu.score),
     **{f'matches_{n}': float(bleu.counts[n - 1]) for n in _ORDERS},
@@ -155,15 +236,17 @@ def _chrf_scorer() -> Any:
   return CHRF()
 
 
-def _chrf(answer: str, reference: str) -> dict[str, float]:
+def _chrf(answer: str, reference: Reference) -> dict[str, float]:
   """Returns chrF in 0..100, rounded to nine digits."""
-  score = _chrf_scorer().sentence_score(answer.strip(), [reference]).score
+  references = list(accepted_answers(reference))
+  score = _chrf_scorer().sentence_score(answer.strip(), references).score
   return {'chrf': _rounded(score)}
 
 
-def _chrf_unrounded(answer: str, reference: str) -> dict[str, float]:
+def _chrf_unrounded(answer: str, reference: Reference) -> dict[str, float]:
   """Returns chrF in 0..100 of texts without white space around them."""
-  texts = answer.strip(), [reference.strip()]
+  references = [text.strip() for text in accepted_answers(reference)]
+  texts = answer.strip(), references
   return {'chrf': _chrf_scorer().sentence_score(*texts).score}
 
 
@@ -173,17 +256,20 @@ def _chrf_signature() -> str:
   return f'chrF|{_chrf_scorer().get_signature()}'
 
 
-def _pass_at_1(answer: str, reference: str) -> dict[str, float]:
+def _pass_at_1(answer: str, reference: Reference) -> dict[str, float]:
   """Runs a program and its tests; `stopped` is 1 if a limit ended it.
 
   Args:
     answer: Python text.
-    reference: A right program, `CODE_END` and the tests.
+    reference: The tests, or a right program, `CODE_END` and the tests; of
+      several all have to pass.
 
   Raises:
     ValueError: Programs cannot be confined on this machine.
   """
-  _, _, tests = reference.partition(CODE_END)
+  tests = '\n'.join(
+    text.partition(CODE_END)[2] or text for text in accepted_answers(reference)
+  )
   outcome = sandbox.run(answer, tests)
   return {
     'pass@1': float(outcome.passed),
@@ -203,18 +289,40 @@ _BUILTIN = (
     help='The final number, marked by #### or the last one, is right.',
     scores=('exact_match', 'marked'),
     score=_final_number,
+    accepts=lambda text: final_number(text)[0] is not None,
   ),
   Metric(
     name='marked_number',
     help='The number after the only #### of the answer is right.',
     scores=('exact_match',),
     score=_marked_number,
+    accepts=lambda text: marked_number(text) is not None,
   ),
   Metric(
     name='short_answer',
     help="The answer is an accepted one, after SQuAD's normalisation.",
     scores=('exact_match',),
     score=_short_answer,
+  ),
+  Metric(
+    name='token_f1',
+    help='F1 of words with the best reference, normalised as in SQuAD.',
+    scores=('f1',),
+    score=_token_f1,
+  ),
+  Metric(
+    name='multiple_choice',
+    help='The letter that the answer chooses is right.',
+    scores=('exact_match',),
+    score=_multiple_choice,
+    accepts=lambda text: choice_letter(text) is not None,
+  ),
+  Metric(
+    name='json',
+    help='The answer is one JSON value, whatever the reference.',
+    scores=('valid',),
+    score=_json,
+    needs_reference=False,
   ),
   Metric(
     name='squad',
@@ -226,8 +334,24 @@ _BUILTIN = (
     name='rouge',
     help='ROUGE-2 and ROUGE-L F-measures with stemming (Lin 2004).',
     scores=('rouge2', 'rougeL'),
-    score=_rouge,
+    score=functools.partial(_rouge, ('rouge2', 'rougeL')),
     signature=_rouge_signature,
+    accepts=_has_rouge_words,
+  ),
+  *(
+    Metric(
+      name=name,
+      help=f'F-measure of {title} with stemming (Lin 2004), in English.',
+      scores=(name,),
+      score=functools.partial(_rouge, (name,)),
+      signature=_rouge_signature,
+      accepts=_has_rouge_words,
+    )
+    for name, title in (
+      ('rouge1', 'ROUGE-1'),
+      ('rouge2', 'ROUGE-2'),
+      ('rougeL', 'ROUGE-L'),
+    )
   ),
   Metric(
     name='bleu',
@@ -239,6 +363,7 @@ _BUILTIN = (
       *('answer_words', 'reference_words'),
     ),
     score=_bleu,
+    scale=100.0,
     corpus=_corpus_bleu,
     signature=_bleu_signature,
   ),
@@ -247,6 +372,7 @@ _BUILTIN = (
     help='chrF (Popovic 2015), by sacrebleu, rounded to nine digits.',
     scores=('chrf',),
     score=_chrf,
+    scale=100.0,
     signature=_chrf_signature,
   ),
   # The numerals of earlier records have these digits.
@@ -255,6 +381,7 @@ _BUILTIN = (
     help='chrF (Popovic 2015), by sacrebleu, with all digits.',
     scores=('chrf',),
     score=_chrf_unrounded,
+    scale=100.0,
     signature=_chrf_signature,
   ),
   Metric(
@@ -262,6 +389,7 @@ _BUILTIN = (
     help='The program passes its tests, which are run confined.',
     scores=('pass@1', 'stopped'),
     score=_pass_at_1,
+    runs_code=True,
   ),
 )
 for _metric in _BUILTIN:

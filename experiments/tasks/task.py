@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from cascades import arguments
+from cascades import Conversation, arguments
 from experiments.tasks import sandbox
 from experiments.tasks.answer_metrics import METRICS, Metric
 from experiments.tasks.phrasing import Phraser
@@ -40,13 +40,13 @@ class Example:
 
   Attributes:
     id: Unique within the task; names split, seed and number.
-    prompt: Text given to the model, unchanged.
+    prompt: Text given to the model, unchanged; or messages.
     reference: The ideal answer; a tuple of all accepted answers where there
       are several, which is empty where the set knows none.
   """
 
   id: str
-  prompt: str
+  prompt: str | Conversation
   reference: Reference
 
 
@@ -77,6 +77,8 @@ class Task:
     stop_strings: Texts that end an answer, for models that would go on with the
       next question; metrics see the answer up to the first of them.
     runs_code: True if a metric runs programs that models write, in `sandbox`.
+    configure: Returns the task of a config's fields; None for a task that needs
+      none of them.
 
   Raises:
     ValueError: A metric is unknown.
@@ -91,6 +93,7 @@ class Task:
   shots: int = 0
   stop_strings: tuple[str, ...] = ()
   runs_code: bool = False
+  configure: Callable[[Mapping[str, Any]], 'Task'] | None = None
 
   def __post_init__(self):
     entries = tuple(
@@ -120,6 +123,10 @@ class Task:
   def corpus(self) -> Callable[[Mapping[str, float]], float] | None:
     """Quality of several answers from summed scores; None if it is a mean."""
     return self.metrics[0].corpus if self.metrics else None
+
+  def external_parts(self) -> list[Any]:
+    """Lists what may be of another package, for `hash_external`."""
+    return [self]
 
   def signature(self) -> str:
     """Returns the libraries, versions and options behind the scores, or ''."""
@@ -283,13 +290,7 @@ def published_task(
     allow_code_execution=False,
   ):
     if task.runs_code:
-      if not allow_code_execution:
-        raise ValueError(
-          f'task: {name} runs the programs that models write, confined as'
-          ' experiments/tasks/sandbox.py says; allow it with'
-          ' --config.task.allow_code_execution=True.'
-        )
-      sandbox.check()
+      check_code(name, allow_code_execution)
     check_split(name, split, source.splits)
     shots = task.shots if shots is None else shots
     pairs = ()
@@ -348,6 +349,21 @@ def _problems_of(
       raise DamagedError(f'{path or source.hub} has no {split} rows')
   except DamagedError as e:
     raise ValueError(f'path: {e}; give {source.download}.') from None
+
+
+def check_code(name: str, is_allowed: bool) -> None:
+  """Checks that the programs that a task runs may and can be run.
+
+  Raises:
+    ValueError: They may not be run, or this machine cannot confine them.
+  """
+  if not is_allowed:
+    raise ValueError(
+      f'task: {name} runs the programs that models write, confined as'
+      ' experiments/tasks/sandbox.py says; allow it with'
+      ' --config.task.allow_code_execution=True.'
+    )
+  sandbox.check()
 
 
 def check_split(name: str, split: str, splits: Sequence[str]) -> None:

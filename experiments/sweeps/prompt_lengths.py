@@ -1,0 +1,122 @@
+"""Prompts of a user's file that are too long for the cache."""
+
+import bisect
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from cascades.models.conversations import Prompt
+from experiments.tasks import Example
+
+if TYPE_CHECKING:
+  from experiments.sweeps import launchers
+
+
+class Fitted(NamedTuple):
+  """Examples that the cache holds.
+
+  Attributes:
+    examples: Examples by task.
+    messages: Sentences for the user on examples that were changed.
+  """
+
+  examples: dict[str, list[Example]]
+  messages: list[str]
+
+
+def fit(
+  examples: Mapping[str, Sequence[Example]],
+  limits: Mapping[str, int],
+  encode: Callable[[Prompt], list[int]],
+  too_long: str,
+) -> Fitted:
+  """Drops or truncates examples that the cache cannot hold.
+
+  Args:
+    examples: Examples by task.
+    limits: Tokens of the longest prompt by task.
+    encode: Returns the token ids of a prompt.
+    too_long: 'refuse'; 'drop' to leave these examples out; 'truncate' to leave
+      out the beginning of their prompts.
+
+  Raises:
+    ValueError: A prompt is too long and `too_long` is 'refuse', no example is
+      left, or messages would be truncated.
+  """
+  fitted, messages = {}, []
+  for name, rows in examples.items():
+    limit = limits[name]
+    lengths = {row.id: len(encode(row.prompt)) for row in rows}
+    longer = [row for row in rows if lengths[row.id] > limit]
+    fitted[name] = list(rows)
+    if not longer:
+      continue
+    longest = max(lengths.values())
+    fault = (
+      f'{len(longer)} of {len(rows)} prompts have more than the {limit} tokens'
+      f' that cache_length leaves (the longest has {longest})'
+    )
+    if too_long == 'refuse':
+      raise ValueError(
+        f'file.too_long: {fault}, such as {longer[0].id!r}; drop or truncate'
+        ' them with --config.file.too_long, or raise --config.cache_length.'
+      )
+    if too_long == 'drop':
+      fitted[name] = [row for row in rows if lengths[row.id] <= limit]
+      if not fitted[name]:
+        raise ValueError(
+          f'file.too_long: {fault}, and none is left; raise'
+          ' --config.cache_length.'
+        )
+      messages.append(f'data: {fault}; they are left out.')
+      continue
+    cut = {row.id: _truncate(row, limit, encode) for row in longer}
+    fitted[name] = [cut.get(row.id, row) for row in rows]
+    messages.append(f'data: {fault}; their beginnings are left out.')
+  return Fitted(fitted, messages)
+
+
+def fit_with(
+  launcher: 'launchers.Launcher',
+  examples: Mapping[str, Sequence[Example]],
+  too_long: str,
+  say: Callable[[str], None],
+) -> dict[str, list[Example]]:
+  """Fits examples with the models of a launcher; see `fit`.
+
+  Args:
+    launcher: The launcher, with its models.
+    examples: Examples by task.
+    too_long: As for `fit`.
+    say: Prints a line for the user.
+  """
+  fitted = launcher.fit_prompts(examples, too_long)
+  for message in fitted.messages:
+    say(message)
+  return fitted.examples
+
+
+def _truncate(
+  example: Example, limit: int, encode: Callable[[Prompt], list[int]]
+) -> Example:
+  """Returns an example with the end of its prompt that fits.
+
+  Raises:
+    ValueError: The prompt is messages, or nothing of it fits.
+  """
+  prompt = example.prompt
+  if not isinstance(prompt, str):
+    raise ValueError(
+      'file.too_long: truncate is not supported for messages, such as those of'
+      f' {example.id!r}; give drop, or raise --config.cache_length.'
+    )
+  # A shorter end has hardly ever more tokens; the result was tried in any case.
+  start = bisect.bisect_left(
+    range(len(prompt)), True, key=lambda i: len(encode(prompt[i:])) <= limit
+  )
+  if start == len(prompt):
+    raise ValueError(
+      f'file.too_long: {limit} tokens hold no prompt; raise'
+      ' --config.cache_length.'
+    )
+  return dataclasses.replace(example, prompt=prompt[start:])

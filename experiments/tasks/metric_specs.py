@@ -1,0 +1,171 @@
+"""Metrics as users name them: `rouge2`, `regex:PATTERN`, `module:function`.
+
+A name of `METRICS` stands for its entry. `regex:` is followed by a pattern of
+the `regex` package, whose group 'answer', or first group, is compared with the
+reference; a pattern without groups has to match. Everything else with a colon
+is a function of the user's, `function(answer, reference) -> float` in [0, 1].
+"""
+
+import functools
+import math
+import pkgutil
+from collections.abc import Callable
+from typing import Any
+
+import regex
+
+from cascades import arguments
+from experiments.tasks.answer_metrics import METRICS, Metric
+from experiments.tasks.short_answers import Reference, accepted_answers
+
+_REGEX = 'regex'
+# A pattern may take exponential time on an answer.
+_TIMEOUT_S = 2.0
+
+
+def find(spec: str, option: str = 'metric') -> Metric:
+  """Returns the metric of a specification.
+
+  Args:
+    spec: A name of `METRICS`, 'regex:PATTERN' or 'module:function'.
+    option: Names the option in errors.
+
+  Raises:
+    ValueError: There is no such metric, pattern or function.
+  """
+  name, colon, argument = spec.partition(':')
+  if name == _REGEX:
+    return _regex_metric(argument, option)
+  if colon and name not in METRICS and name not in METRICS.aliases:
+    return _function_metric(spec, option)
+  if colon or (name not in METRICS and name not in METRICS.aliases):
+    raise ValueError(
+      f'{METRICS.unknown(spec, option)[:-1]}, {_REGEX}:PATTERN and'
+      ' module:function.'
+    )
+  return METRICS.get(name)
+
+
+def of_task(task: str) -> Metric | None:
+  """Returns the metric that the name of a task of a file holds.
+
+  Names no module to import, so that records of others can be read.
+
+  Args:
+    task: The task of a record, such as 'file:rouge2'.
+
+  Returns:
+    The metric; None for other tasks, patterns and functions, which have one
+    score in [0, 1].
+  """
+  kind, _, name = task.partition(':')
+  return METRICS.get(name, None) if kind == 'file' else None
+
+
+def check_first(metric: Metric | None, reference: Reference) -> None:
+  """Tries a function of the user's before anything is decoded.
+
+  Args:
+    metric: The metric; others than functions are not tried.
+    reference: The reference of the first example.
+
+  Raises:
+    ValueError: The function fails, or returns no number in [0, 1].
+  """
+  if metric is None or ':' not in metric.name:
+    return
+  for answer in ('', *accepted_answers(reference)[:1]):
+    metric.score(answer, reference)
+
+
+def _regex_metric(pattern: str, option: str) -> Metric:
+  """Returns the metric of a pattern."""
+  if not pattern:
+    raise ValueError(
+      f"{option}: regex needs a pattern; give --metric='regex:PATTERN'."
+    )
+  try:
+    compiled = regex.compile(pattern)
+  except (regex.error, RecursionError, OverflowError) as error:
+    raise ValueError(
+      f'{option}: {arguments.quote(pattern)} is no pattern ({error}); mend it.'
+    ) from None
+  group = (
+    'answer' if 'answer' in compiled.groupindex else min(compiled.groups, 1)
+  )
+  return Metric(
+    name=_REGEX,
+    help='The group of a pattern is the reference, or a pattern matches.',
+    scores=('exact_match',),
+    score=functools.partial(_score_pattern, compiled, group),
+    needs_reference=compiled.groups > 0,
+    signature=lambda: f'regex|{pattern}',
+  )
+
+
+def _score_pattern(
+  pattern: Any, group: int | str, answer: str, reference: Reference
+) -> dict[str, float]:
+  """Searches an answer, and compares the group with the references."""
+  try:
+    match = pattern.search(answer, timeout=_TIMEOUT_S)
+  except TimeoutError:
+    raise ValueError(
+      f'metric: {arguments.quote(pattern.pattern)} took more than'
+      f' {_TIMEOUT_S:g} s on an answer; give a pattern without nested repeats.'
+    ) from None
+  if match is None or not group:
+    return {'exact_match': float(match is not None)}
+  text = (match[group] or '').strip()
+  references = (x.strip() for x in accepted_answers(reference))
+  return {'exact_match': float(text in references)}
+
+
+def _function_metric(spec: str, option: str) -> Metric:
+  """Returns the metric of a function of the user's."""
+  try:
+    function = pkgutil.resolve_name(spec)
+  # The user's module can fail in any way as it is imported.
+  except Exception as error:
+    reason = ' '.join(f'{type(error).__name__}: {error}'.split()).rstrip('.')
+    raise ValueError(
+      f'{option}: {arguments.quote(spec)} cannot be imported ({reason}); give a'
+      ' name of a metric, or module:function of a module that Python finds'
+      ' here.'
+    ) from None
+  if not callable(function):
+    raise ValueError(
+      f'{option}: {arguments.quote(spec)} is a {type(function).__name__};'
+      ' give a function(answer, reference).'
+    )
+  return Metric(
+    name=spec,
+    help='A function of the user.',
+    scores=('score',),
+    score=functools.partial(_score_function, spec, function),
+    needs_reference=False,
+  )
+
+
+def _score_function(
+  spec: str,
+  function: Callable[[str, Reference], Any],
+  answer: str,
+  reference: Reference,
+) -> dict[str, float]:
+  """Calls a function of the user's, and checks what it returns."""
+  call = f'metric: {spec} with the answer {arguments.quote(answer)}'
+  try:
+    value = function(answer, reference)
+  except Exception as error:
+    reason = ' '.join(f'{type(error).__name__}: {error}'.split()).rstrip('.')
+    raise ValueError(f'{call} failed ({reason}); mend the function.') from error
+  try:
+    score = math.nan if isinstance(value, str) else float(value)
+  except (TypeError, ValueError, OverflowError):
+    score = math.nan
+  if not 0 <= score <= 1:
+    raise ValueError(
+      f'{call} returned {arguments.quote(value)}; return a number from 0 to 1.'
+    )
+  return {'score': score}

@@ -1,0 +1,355 @@
+"""The task of a user's file: formats, fields, halves, damage and memory."""
+
+import gzip
+import json
+import pathlib
+import subprocess
+import sys
+
+import fsspec
+import pandas as pd
+import pytest
+
+from cascades import Conversation
+from configs import common
+from experiments import records
+from experiments.sweeps import plan
+from experiments.tasks import METRICS, TASKS, Example, metric_specs
+from experiments.tasks.halves import half_of
+
+_ROWS = [
+  {'prompt': f'Prompt {i}:', 'reference': f'answer {i}', 'n': i}
+  for i in range(20)
+]
+
+
+def _config(path, num_examples=1000, **fields):
+  config = common.sweep(
+    *('file', 'task', 'chat'), tasks=('file',), num_examples=num_examples
+  )
+  task_fields = ('chat', 'split')
+  with config.ignore_type(), config.unlocked():
+    config.update({k: fields.pop(k) for k in task_fields if k in fields})
+    config.file.update({'path': str(path)} | fields)
+  return config
+
+
+def _load(path, num_examples=1000, **fields):
+  """The examples of a file, their provenance, and the task."""
+  config = _config(path, num_examples, **fields)
+  (task,) = plan.configured_tasks(config).values()
+  return *plan.load_examples(config, task), task
+
+
+def _write(path, rows=_ROWS) -> pathlib.Path:
+  """Writes rows in the format of the name."""
+  suffix = path.name.removesuffix('.gz').rpartition('.')[2]
+  if suffix == 'parquet':
+    pd.DataFrame(rows).to_parquet(path)
+    return path
+  text = ''.join(f'{json.dumps(row)}\n' for row in rows)
+  if suffix == 'csv':
+    text = pd.DataFrame(rows).to_csv(index=False)
+  content = text.encode()
+  path.write_bytes(gzip.compress(content) if path.suffix == '.gz' else content)
+  return path
+
+
+_FORMATS = ('a.jsonl', 'a.jsonl.gz', 'a.csv', 'a.csv.gz', 'a.parquet')
+
+
+@pytest.mark.parametrize('name', _FORMATS)
+def test_all_formats_hold_the_same_examples(name, tmp_path):
+  examples, data, task = _load(_write(tmp_path / name), metric='rouge2')
+  assert [(x.prompt, x.reference) for x in examples] == [
+    (row['prompt'], row['reference']) for row in _ROWS
+  ]
+  assert [x.id for x in examples] == [
+    x.id for x in _load(_write(tmp_path / 'b.jsonl'))[0]
+  ]
+  assert task.name == 'file:rouge2'
+  assert list(data) == ['shots', 'files', 'scorer']
+  assert len(data['files'][name]) == 64
+  # A smaller number is a prefix, in the order of the file.
+  assert _load(tmp_path / name, 7)[0] == examples[:7]
+
+
+def test_a_url_is_read_and_a_changed_file_has_another_hash():
+  lines = [json.dumps(row) for row in _ROWS]
+  hashes = []
+  for text in ('\n'.join(lines), '\n'.join(reversed(lines))):
+    fsspec.filesystem('memory').pipe_file('/data/a.jsonl', text.encode())
+    examples, data, _ = _load('memory://data/a.jsonl')
+    assert {x.prompt for x in examples} == {row['prompt'] for row in _ROWS}
+    hashes.append(data['files']['a.jsonl'])
+  assert hashes[0] != hashes[1]
+
+
+def test_fields_are_mapped_and_numbers_are_texts(tmp_path):
+  rows = [{'q': 'Six?', 'a': 6, 'k': 7}, {'q': 'Pi?', 'a': 3.5, 'k': 'x'}]
+  path = _write(tmp_path / 'a.jsonl', rows)
+  shots = _write(tmp_path / 'shots.jsonl', [{'q': 'Two?', 'a': '2'}] * 3)
+  fields = dict(prompt='Question: {q}\nAnswer:', reference='#### {a}', id='k')
+  examples, data, task = _load(
+    path,
+    metric='final_number',
+    examples=str(shots),
+    shots=2,
+    stop_strings=('\n',),
+    **fields,
+  )
+  head = 'Question: Two?\nAnswer: #### 2\n\n' * 2
+  assert examples == [
+    Example(
+      id='7', prompt=f'{head}Question: Six?\nAnswer:', reference='#### 6'
+    ),
+    Example(
+      id='x', prompt=f'{head}Question: Pi?\nAnswer:', reference='#### 3.5'
+    ),
+  ]
+  assert data['shots'] == 2
+  assert [*data['files']] == ['examples shots.jsonl', 'a.jsonl']
+  assert task.score(' it is 6\nmore 5', '#### 6')['exact_match'] == 1
+
+
+@pytest.mark.parametrize('name', ['a.jsonl', 'a.parquet'])
+def test_several_references_or_none(name, tmp_path):
+  rows = [{'prompt': 'a', 'reference': ['x', 'y', 'x', '']}]
+  examples, _, task = _load(_write(tmp_path / name, rows), metric='exact')
+  assert examples[0].reference == ('x', 'y')
+  assert task.score('y', examples[0].reference) == {'exact_match': 1.0}
+  rows = [{'prompt': 'a', 'other': 1}]
+  examples, data, task = _load(_write(tmp_path / name, rows))
+  assert examples[0].reference == ()
+  assert task.name == 'file'
+  assert task.quality_score is None
+  assert 'scorer' not in data
+
+
+def test_the_halves_are_splits_by_id(tmp_path):
+  path = _write(tmp_path / 'a.jsonl')
+  parts = {split: _load(path, split=split)[0] for split in ('choose', 'report')}
+  assert all(half_of(x.id) == half for half in parts for x in parts[half])
+  assert sum(map(len, parts.values())) == 20
+  with pytest.raises(ValueError, match=r'^split: must be one of all, ch'):
+    _load(path, split='test')
+
+
+def test_chats_are_conversations_with_the_last_answer_as_reference(tmp_path):
+  turns = [('system', 'Be brief.'), ('user', 'Hi'), ('assistant', 'Hello')]
+  messages = [{'role': role, 'content': text} for role, text in turns]
+  path = _write(tmp_path / 'a.jsonl', [{'messages': messages}])
+  (example,), *_ = _load(path, chat=True, metric='exact')
+  assert example.prompt == Conversation(turns[:2])
+  assert example.reference == 'Hello'
+  assert records.loads(records.dumps(example), Example) == example
+  with pytest.raises(ValueError, match=r'^data: .*set --config.chat=True'):
+    _load(path)
+
+
+def _jsonl(*rows):
+  return '\n'.join(
+    row if isinstance(row, str) else json.dumps(row) for row in rows
+  )
+
+
+_ROW = {'prompt': 'p', 'reference': 'r'}
+_DAMAGED = {
+  'cut off': (
+    _jsonl(_ROW, '{"prompt": "a'),
+    'line 2, is damaged (Unterminated string starting at: line 1 column 12'
+    ' (char 11)); mend the row or remove it.',
+  ),
+  'list': (
+    _jsonl(_ROW, '', '[1]'),
+    'line 3, is not a JSON object; mend the row or remove it.',
+  ),
+  'bytes': (
+    b'{"prompt": "\xff", "reference": "r"}',
+    'line 1, is no text in UTF-8; mend the row or remove it.',
+  ),
+  'missing field': (
+    _jsonl({'question': 'p', 'reference': 'r'}),
+    "line 1, has no 'prompt', only 'question', 'reference'; name the field of"
+    ' the rows with --config.file.prompt.',
+  ),
+  'no reference': (
+    _jsonl(_ROW, {'prompt': 'q', 'reference': None}),
+    "line 2, has no 'reference'; name the field of the rows with"
+    ' --config.file.reference.',
+  ),
+  'empty prompt': (
+    _jsonl(_ROW, {'prompt': ' \n', 'reference': 'r'}),
+    "line 2, has an empty 'prompt'; mend the row or remove it.",
+  ),
+  'no text': (
+    _jsonl({'prompt': {'text': 'p'}, 'reference': 'r'}),
+    "line 1, has a 'prompt' that is not text; mend the row or remove it.",
+  ),
+  'same id': (
+    _jsonl(_ROW | {'id': 7}, {'prompt': 'q', 'reference': 'r', 'id': '7'}),
+    "line 2, has the id '7' of line 1; remove it, or give each row an id of its"
+    ' own (--config.file.id).',
+  ),
+  'same row': (
+    _jsonl(_ROW, '', _ROW),
+    'line 3, has the prompt and the reference of line 1; remove it, or give'
+    ' each row an id of its own (--config.file.id).',
+  ),
+  'long id': (
+    _jsonl(_ROW | {'id': 'x' * 201}),
+    "line 1, has an 'id' that is not a text of 1 to 200 characters; mend the"
+    ' row or remove it.',
+  ),
+  'odd list': (
+    _jsonl({'prompt': 'p', 'reference': ['r', {}]}),
+    "line 1, has a 'reference' that is not a list of texts; mend the row or"
+    ' remove it.',
+  ),
+  'deep': (
+    _jsonl('[' * 9000 + ']' * 9000),
+    'line 1, is nested too deeply; mend the row or remove it.',
+  ),
+  'empty': ('\n\n', 'has no rows of all; give another file.'),
+  'short row.csv': (
+    'prompt,reference\n"p\nq",r\nx\n',
+    'line 4, has 1 cells and the header has 2; mend the row or remove it.',
+  ),
+  'open quote.csv': (
+    'prompt,reference\np,r\n"q,r\n',
+    'line 3, is damaged (unexpected end of data); mend the row or remove it.',
+  ),
+  'same column.csv': (
+    'prompt,prompt\np,r\n',
+    'line 1, names a column twice; mend the row or remove it.',
+  ),
+  'cut off.jsonl.gz': (
+    gzip.compress(_jsonl(*_ROWS).encode())[:-12],
+    'line 20, cannot be read (Compressed file ended before the end-of-stream'
+    ' marker was reached); fetch the file again.',
+  ),
+  'a text.parquet': (
+    'prompt,reference\n',
+    'cannot be read (Parquet magic bytes not found in footer. Either the file'
+    ' is corrupted or this is not a parquet file); give another file.',
+  ),
+  'a list.txt': (
+    'p',
+    'must end in .jsonl, .csv, .jsonl.gz, .csv.gz or .parquet; rename it if it'
+    ' has one of these formats.',
+  ),
+}
+
+
+@pytest.mark.parametrize('name', _DAMAGED)
+def test_a_damaged_file_is_one_sentence(name, tmp_path):
+  content, sentence = _DAMAGED[name]
+  path = tmp_path / (name if '.' in name else 'a.jsonl')
+  path.write_bytes(content if isinstance(content, bytes) else content.encode())
+  with pytest.raises(ValueError, match=r'^data: ') as error:
+    _load(path, metric='exact')
+  separator = ', ' if sentence.startswith('line') else ' '
+  assert str(error.value) == f'data: {path.name}{separator}{sentence}'
+
+
+@pytest.mark.parametrize('path', ['', 'gone.jsonl', 'nofs://a/b.jsonl?key=s3'])
+def test_a_file_that_is_not_there_is_one_sentence(path, tmp_path):
+  path = str(tmp_path / path) if path.startswith('gone') else path
+  with pytest.raises(ValueError, match=r'^data: ') as error:
+    _load(path)
+  assert 's3' not in str(error.value)
+
+
+@pytest.mark.parametrize(
+  ('fields', 'sentence'),
+  [
+    ({'prompt': '{row.__class__}'}, 'a field of .* must be a name alone'),
+    ({'prompt': '{a[0]}'}, 'a field of .* must be a name alone'),
+    ({'prompt': '{a!r}'}, 'a field of .* must be a name alone'),
+    ({'prompt': '{a:>99999999}'}, 'a field of .* must be a name alone'),
+    ({'prompt': '{}'}, 'a field of .* must be a name alone'),
+    ({'prompt': '{a'}, 'is no template'),
+    ({'prompt': 'x {{}}'}, 'names no field'),
+  ],
+)
+def test_a_template_has_names_alone(fields, sentence, tmp_path):
+  path = _write(tmp_path / 'a.jsonl')
+  with pytest.raises(ValueError, match=rf'^file.prompt: .*{sentence}'):
+    _load(path, **fields)
+
+
+@pytest.mark.parametrize('name', ['a.jsonl', 'a.csv', 'a.parquet'])
+def test_no_more_is_read_than_is_needed(name, tmp_path):
+  path = _write(tmp_path / name, _ROWS * 2)
+  # The later rows repeat earlier ones, which nobody sees.
+  assert len(_load(path, 20)[0]) == 20
+  with pytest.raises(ValueError, match='has the prompt and the reference'):
+    _load(path, 21)
+  if name.endswith('parquet'):
+    return
+  with path.open('ab') as file:
+    file.write(b'\xff{"\n' + b' ' * 10_000_000)
+  assert len(_load(path, 20)[0]) == 20
+
+
+_MEASURE = """
+import json, resource, sys
+import pyarrow.parquet
+from configs import common
+from experiments.sweeps import plan
+
+def peak():
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+config = common.sweep('file', tasks=('file',), num_examples=int(sys.argv[2]))
+config.file.path, config.file.metric = sys.argv[1], 'exact'
+(task,) = plan.configured_tasks(config).values()
+before = peak()
+examples, _ = plan.load_examples(config, task)
+print(json.dumps([len(examples), before, peak() - before]))
+"""
+
+
+def _peak(path, count=1_000_000):
+  """Number of examples, and the megabytes that reading them added."""
+  done = subprocess.run(
+    [sys.executable, '-c', _MEASURE, str(path), str(count)],
+    cwd=pathlib.Path(__file__).parents[1],
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  number, _, added = json.loads(done.stdout)
+  return number, added
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', _FORMATS)
+def test_rows_are_read_as_a_stream(name, tmp_path):
+  rows = [
+    {'prompt': f'{i} {"word " * 60}', 'reference': f'{i}', 'x': 'y' * 700}
+    for i in range(100_000)
+  ]
+  path = _write(tmp_path / name, rows)
+  number, added = _peak(path)
+  assert number == 100_000
+  assert added < 200
+  assert _peak(path, 50)[1] < 20
+
+
+def test_every_metric_of_the_library_scores_rows_between_0_and_1():
+  assert TASKS['file'].metrics == ()
+  for name, metric in METRICS.items():
+    if name != 'pass_at_1':
+      reference = '#### 12 or (B)' if metric.needs_reference else '[12]'
+      for answer, quality in ((reference, 1), ('', 0)):
+        scores = metric.score(answer, (reference, reference))
+        assert metric.row_quality(scores) == pytest.approx(quality), name
+      several = metric.score(reference, ('other 5 (A)', reference))
+      assert metric.row_quality(several) == pytest.approx(1), name
+
+
+def test_metrics_of_names_of_tasks():
+  assert metric_specs.of_task('file:bleu').scale == 100
+  assert metric_specs.of_task('file:os:system') is None
+  assert metric_specs.of_task('file') is None

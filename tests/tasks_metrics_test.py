@@ -1,0 +1,123 @@
+"""Metrics that users name: choices, JSON, patterns, functions, programs."""
+
+import types
+
+import pytest
+
+from experiments.tasks import METRICS, metric_specs, sandbox
+from experiments.tasks.answer_metrics import choice_letter
+
+
+def _score(spec, answer, reference=''):
+  metric = metric_specs.find(spec)
+  return metric.row_quality(metric.score(answer, reference))
+
+
+@pytest.mark.parametrize(
+  ('text', 'letter'),
+  [
+    ('B', 'B'),
+    (' (c) because', 'C'),
+    ('b) the second', 'B'),
+    ('B. It is.', 'B'),
+    ('The answer is D', 'D'),
+    ('Answer: (A)\nQuestion', 'A'),
+    ('First the answer is A. No, the answer is **C**.', 'C'),
+    ('Either (A) or (B), so (B)', 'B'),
+    ('The answer is: Because', None),
+    ('A dog runs', None),
+    ("I'm sure", None),
+    ('', None),
+  ],
+)
+def test_the_letter_that_an_answer_chooses(text, letter):
+  assert choice_letter(text) == letter
+
+
+@pytest.mark.parametrize(
+  ('answer', 'valid'),
+  [
+    (' {"a": [1, null]}\n', 1),
+    ('3', 1),
+    ('{"a": 1} and more', 0),
+    ('NaN', 0),
+    ('-Infinity', 0),
+    ("{'a': 1}", 0),
+    ('[' * 99_999, 0),
+    ('', 0),
+  ],
+)
+def test_an_answer_is_one_value_of_json(answer, valid):
+  assert _score('json', answer) == valid
+
+
+def test_names_and_aliases():
+  assert metric_specs.find('exact') is METRICS['exact_match']
+  assert metric_specs.find('normalised_exact') is METRICS['short_answer']
+  assert _score('token_f1', 'the cat sat', ('a cat', 'dogs')) == pytest.approx(
+    2 / 3
+  )
+  for spec in ('rogue2', 'rouge2:x', '', ':'):
+    with pytest.raises(ValueError, match=r'^metric: .*module:function\.$|impo'):
+      metric_specs.find(spec)
+
+
+def test_a_pattern_matches_or_its_group_is_the_reference():
+  assert _score('regex:^yes', 'yes, it is') == 1
+  assert _score('regex:^yes', 'no') == 0
+  assert _score(r'regex:is (\w+)', 'it is Mercury.', ('Venus', 'Mercury')) == 1
+  assert _score(r'regex:(is|was) (?<answer>\w+)', 'it was b', 'b') == 1
+  assert _score(r'regex:is(?: (\w+))?', 'it is', 'b') == 0
+  assert metric_specs.find(r'regex:a(b)').needs_reference
+  assert not metric_specs.find('regex:a').needs_reference
+  for pattern in ('', '(', 'a{2,1}', '(?P<x'):
+    with pytest.raises(ValueError, match=r'^metric: '):
+      metric_specs.find(f'regex:{pattern}')
+
+
+def test_a_pattern_of_exponential_time_is_stopped(monkeypatch):
+  monkeypatch.setattr(metric_specs, '_TIMEOUT_S', 0.05)
+  with pytest.raises(ValueError, match=r'^metric: .* took more than 0.05 s'):
+    _score(r'regex:^(a|aa)+$', 'a' * 60 + 'b')
+
+
+_RETURNED = {
+  'good': lambda answer, reference: 0.25,
+  'true': lambda answer, reference: answer == reference,
+  'large': lambda answer, reference: 1.5,
+  'nan': lambda answer, reference: float('nan'),
+  'text': lambda answer, reference: '1',
+  'nothing': lambda answer, reference: None,
+  'broken': lambda answer, reference: 1 / 0,
+  'short': lambda answer: 1,
+}
+
+
+def test_a_function_returns_a_number_from_0_to_1(monkeypatch):
+  module = types.ModuleType('metrics_of_mine')
+  vars(module).update(_RETURNED, number=3)
+  monkeypatch.setitem(__import__('sys').modules, 'metrics_of_mine', module)
+  assert _score('metrics_of_mine:good', 'a', 'b') == 0.25
+  assert _score('metrics_of_mine:true', 'a', 'a') == 1
+  for name in ('large', 'nan', 'text', 'nothing', 'broken', 'short'):
+    metric = metric_specs.find(f'metrics_of_mine:{name}')
+    with pytest.raises(
+      ValueError, match=rf'^metric: metrics_of_mine:{name} wi'
+    ):
+      metric_specs.check_first(metric, 'reference')
+  for spec in ('number', 'gone'):
+    with pytest.raises(
+      ValueError, match=r'^metric: .* (is a int|cannot be imp)'
+    ):
+      metric_specs.find(f'metrics_of_mine:{spec}')
+
+
+def test_tests_of_a_program_are_the_reference():
+  try:
+    sandbox.check()
+  except ValueError:
+    pytest.skip('this machine cannot confine programs')
+  program, tests = 'def f(x):\n  return x + 1', ('assert f(1) == 2', 'f(2)')
+  assert _score('pass@1', program, tests) == 1
+  assert _score('pass@1', program, (*tests, 'assert f(3) == 3')) == 0
+  assert _score('pass@1', program, f'a program\n```\n{tests[0]}') == 1
