@@ -26,6 +26,7 @@ _WORDS = {
   '365': 'three hundred sixty-five',
   '12': 'twelve',
 }
+_SHOTS = 'zero one two three four five six seven eight nine ten eleven twelve'
 # What every task here begins with; no task of its own, nor called as YAML is.
 _COMMON = """
 dataset_path: json
@@ -65,6 +66,16 @@ group: words_group
 task: [words_bleu, words_filtered]
 """,
 }
+# What the bundled pair answers: no worked examples.
+_PLAIN = r"""
+include: common
+task: words_plain
+generation_kwargs: {until: ["\n", " hundred"], max_gen_toks: 24}
+filter_list:
+  - name: first-word
+    filter: [{function: regex, regex_pattern: "(\\w+)"}, {function: take_first}]
+metric_list: [{metric: exact_match}]
+"""
 # A metric of the user's, in Python.
 _OVERLAP = """
 include: common
@@ -87,8 +98,10 @@ def score(doc, results):
 
 
 def _write(root, tasks):
-  rows = [dict(number=n, words=w) for n, w in _WORDS.items()]
-  shots = [dict(number=str(i), words=f'word {i}') for i in range(20)]
+  # One reference is not what any model here answers.
+  words = _WORDS | {'918': 'nine hundred and eighteen'}
+  rows = [dict(number=n, words=w) for n, w in words.items()]
+  shots = [dict(number=str(i), words=w) for i, w in enumerate(_SHOTS.split())]
   for name, lines in (('test', rows), ('train', shots)):
     text = '\n'.join(map(json.dumps, lines))
     (root / f'{name}.jsonl').write_text(text)
@@ -192,11 +205,14 @@ def test_prompts_filters_and_scores_are_the_harness_s(folder, filter_name):
   assert '|metric:exact_match|mean' in task.signature()
   # Worked examples, and none of them if the sweep says so.
   prompt = next(task.load()).prompt
-  assert prompt.startswith('Numbers in words.\n\nThe number 14 in words: word ')
+  assert prompt.startswith('Numbers in words.\n\nThe number ')
   assert prompt.count('The number') == 3
   bare = next(task.load(shots=0)).prompt
   assert bare == 'Numbers in words.\n\nThe number 4302 in words:'
+  (note,) = task.notes()
+  assert 'have 0 worked examples, and the task declares 2; None' in note
   assert next(task.load()).prompt == prompt
+  assert not task.notes()
 
 
 def test_corpus_metrics_are_scored_answer_by_answer(folder):
@@ -213,6 +229,8 @@ def test_corpus_metrics_are_scored_answer_by_answer(folder):
   assert scores[0]['ter'] > 0
   assert 'mean of the metric of each answer alone|1/100' in task.signature()
   assert task.quality_score == 'quality'
+  (note,) = task.notes()
+  assert 'the mean of bleu of each answer alone' in note
 
 
 def test_groups_and_folders_are_their_tasks(folder):
@@ -274,13 +292,22 @@ def test_unusable_yaml_is_one_sentence(tmp_path, text, message):
   ('spec', 'message'),
   [
     ('lm_eval:{0}/filtered.yaml@x', r"no filter 'x'; choose one of first-word"),
-    ('lm_eval:{0}/nowhere', 'has no YAML of a task'),
+    ('lm_eval:{0}/nowhere', 'is no .yaml file, and no folder'),
     ('lm_eval:{0}/nowhere.yaml', 'nowhere.yaml is missing'),
   ],
 )
 def test_what_is_not_there_is_one_sentence(folder, spec, message):
   with pytest.raises(ValueError, match=f'^tasks: .*{message}'):
     harness_tasks.load_tasks(spec.format(folder))
+
+
+def test_a_damaged_row_is_named(tmp_path):
+  _write(tmp_path, {'own': 'include: common\ntask: own\n'})
+  with (tmp_path / 'test.jsonl').open('a') as file:
+    file.write('\n{"number": ')
+  message = r'^tasks: .* cannot be loaded .*(JSON|json|row|char)'
+  with pytest.raises(ValueError, match=message):
+    harness_tasks.load_tasks(f'lm_eval:{tmp_path}')
 
 
 def test_options_that_a_task_of_the_harness_has_not(folder):
@@ -299,10 +326,13 @@ def test_without_the_harness_a_sentence_names_the_extra(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_sweep_scores_as_the_harness_with_the_adapter(folder, tmp_path):
+def test_a_sweep_scores_as_the_harness_with_the_adapter(tmp_path):
   from cascades.contrib.lm_eval import CascadesLM
 
-  names = 'words_bleu', 'words_filtered'
+  folder = tmp_path / 'tasks'
+  folder.mkdir()
+  _write(folder, _TASKS | {'plain': _PLAIN})
+  names = 'words_bleu', 'words_filtered', 'words_plain'
   fields = dict(
     verifier='tiny-verifier',
     drafter='tiny-drafter',
@@ -310,18 +340,20 @@ def test_a_sweep_scores_as_the_harness_with_the_adapter(folder, tmp_path):
     gamma=4,
     temperature=0.0,
   )
-  specs = tuple(f'lm_eval:{folder}/{x}.yaml' for x in ('bleu', 'filtered'))
+  specs = tuple(
+    f'lm_eval:{folder}/{x}.yaml' for x in ('bleu', 'filtered', 'plain')
+  )
   config = small.config(tasks=specs, num_examples=6, **fields)
   config.lenience = (0.3,)
   curves = curve_plan.plan_curves(config, None, {})
-  sweep.run(config, curves, tmp_path)
+  sweep.run(config, curves, tmp_path / 'run')
   model = CascadesLM(**fields | dict(lenience=0.3, batch_size=3))
   results = _evaluate(model, folder, list(names))
   tasks = plan.configured_tasks(config)
-  examples = records.read_examples(tmp_path)
+  examples = records.read_examples(tmp_path / 'run')
   swept = [
     record
-    for lines in records.read_points(tmp_path).values()
+    for lines in records.read_points(tmp_path / 'run').values()
     for record in lines
     if record.lenience == 0.3
   ]
@@ -338,14 +370,16 @@ def test_a_sweep_scores_as_the_harness_with_the_adapter(folder, tmp_path):
       keys = (f'{metric},none', f'{metric},first-word')
       reported = results['results'][name]
       assert value in [reported[key] for key in keys if key in reported]
-  summary = pd.read_csv(tmp_path / 'summary.csv')
+    if name != 'words_filtered':
+      assert 0 < totals[next(iter(totals))] < (100 if 'bleu' in totals else 1)
+  summary = pd.read_csv(tmp_path / 'run/summary.csv')
   assert set(summary.task) == {f'lm_eval:{name}' for name in names}
   mean = sum(x['exact_match'] for x in rows) / 6
   (row,) = summary[
-    (summary.task == 'lm_eval:words_filtered') & (summary.lenience == 0.3)
+    (summary.task == 'lm_eval:words_plain') & (summary.lenience == 0.3)
   ].itertuples()
   assert row.quality == pytest.approx(mean)
-  assert (tmp_path / 'report/index.html').exists()
+  assert (tmp_path / 'run/report/index.html').exists()
 
 
 @pytest.mark.slow

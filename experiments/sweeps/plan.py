@@ -9,6 +9,7 @@ import dataclasses
 import itertools
 import pathlib
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -175,6 +176,8 @@ def load_examples(config, task) -> tuple[list, dict[str, Any]]:
       allow_code_execution=bool(task_fields.get('allow_code_execution')),
     )
   )
+  for line in task.notes():
+    print(line, file=sys.stderr)
   return examples, task.provenance(path, shots)
 
 

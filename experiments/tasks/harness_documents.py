@@ -155,16 +155,39 @@ class Documents:
 
   def signature(self) -> str:
     """Returns the harness's version, the filter and the metric in words."""
-    is_mean = self._aggregation(self.metric) in (metrics.mean, metrics.nanmean)
     parts = (
       f'lm-eval:{importlib.metadata.version("lm-eval")}',
       f'filter:{self.filter_name}',
       f'metric:{self.metric}',
-      'mean' if is_mean else 'mean of the metric of each answer alone',
+      'mean' if self._is_mean() else 'mean of the metric of each answer alone',
       *([] if self._is_higher_better(self.metric) else ['1 minus it']),
       *([f'1/{self.scale} of it'] if self.scale > 1 else []),
     )
     return '|'.join(parts)
+
+  def notes(self, declared_shots: int) -> tuple[str, ...]:
+    """Returns lines on what differs from the harness's own numbers.
+
+    Args:
+      declared_shots: Worked examples that the task declares.
+    """
+    shots, lines = self.task.config.num_fewshot, []
+    if shots != declared_shots:
+      lines.append(
+        f'task.shots: prompts of {self.name} have {shots} worked examples, and'
+        f' the task declares {declared_shots}; None leaves it to the task.'
+      )
+    if not self._is_mean():
+      lines.append(
+        f'tasks: the quality of {self.name} is the mean of {self.metric} of'
+        ' each answer alone; the harness computes it of all answers together.'
+      )
+    return tuple(lines)
+
+  def _is_mean(self) -> bool:
+    """Returns True if the harness takes the mean of the quality's metric."""
+    means = metrics.mean, metrics.nanmean
+    return self._aggregation(self.metric) in means
 
   def _check_kind(self) -> dict[str, Any]:
     """Refuses tasks whose answers are not one generated text each.
@@ -202,7 +225,8 @@ class Documents:
         ' metric_list of its YAML, such as exact_match.'
       )
     # The first one, in the order of its author.
-    metric, value = next(iter(values.items()))
+    metric = next(x for x in (*self.task.aggregation(), *values) if x in values)
+    value = values[metric]
     if not -_TOLERANCE <= value <= 100 + _TOLERANCE:
       raise ValueError(
         f'tasks: {metric} of {self.name} is {value:g} for a reference, and a'
@@ -288,7 +312,11 @@ def one_sentence(problem: str) -> Iterator[None]:
     yield
   # What others wrote can fail in any way.
   except Exception as error:
-    reason = ' '.join(f'{type(error).__name__}: {error}'.split())[:400]
+    cause = error
+    while cause.__cause__:
+      # The data's library hides the damaged row behind an error of its own.
+      cause = cause.__cause__
+    reason = ' '.join(f'{type(cause).__name__}: {cause}'.split())[:400]
     raise ValueError(
       f'tasks: {problem} ({reason.rstrip(".")}); mend the YAML or get its data.'
     ) from error

@@ -123,12 +123,12 @@ def open_catalog(target: str, allow_code_execution: bool) -> Catalog:
   """
   _seal_templates()
   path = pathlib.Path(target)
-  is_file = path.suffix in ('.yaml', '.yml')
+  is_file = path.suffix == '.yaml'
   if not is_file and not (path.is_dir() and any(path.glob('**/*.yaml'))):
-    if '/' in target or path.is_dir():
+    if '/' in target or path.exists():
       raise ValueError(
-        f'tasks: {arguments.quote(target)} has no YAML of a task; give a folder'
-        ' or a file that has.'
+        f'tasks: {arguments.quote(target)} is no .yaml file, and no folder that'
+        ' has one; give either.'
       )
     manager = TaskManager()
     if target not in manager.task_index:
@@ -203,8 +203,10 @@ def _check_file(
       f'tasks: {path} is missing; give a file of YAML.'
     ) from None
   except (yaml.YAMLError, RecursionError, UnicodeError) as error:
-    reason = ' '.join(str(error).split())[:300].rstrip('.')
-    raise ValueError(f'tasks: {path} is damaged ({reason}); {_MEND}.') from None
+    reason = ' '.join(str(error).replace('"<byte string>", ', '').split())
+    raise ValueError(
+      f'tasks: {path} is damaged ({reason[:300]}); {_MEND}.'
+    ) from None
   if not allows_code:
     _refuse_code(path, list(_nodes(root)))
   for key, value in _pairs(_nodes(root)):

@@ -64,6 +64,10 @@ class HarnessTask(Task):
       'task': self.identity,
     }
 
+  def notes(self) -> tuple[str, ...]:
+    """Returns lines on what differs from the harness's own numbers."""
+    return self.documents.notes(self.shots)
+
   def aggregate(
     self, examples: Iterable[Example], answers: Iterable[str]
   ) -> dict[str, float]:

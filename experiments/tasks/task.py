@@ -132,6 +132,10 @@ class Task:
     """Returns the libraries, versions and options behind the scores, or ''."""
     return ' '.join(m.signature() for m in self.metrics if m.signature)
 
+  def notes(self) -> tuple[str, ...]:
+    """Returns lines that a user of the loaded examples must know."""
+    return ()
+
   def provenance(self, path: str | None, shots: int | None) -> dict[str, Any]:
     """Returns the provenance of the data of a published set.
 
