@@ -171,18 +171,18 @@ class Documents:
     Args:
       declared_shots: Worked examples that the task declares.
     """
-    shots, lines = self.task.config.num_fewshot, []
+    shots, sentences = self.task.config.num_fewshot, []
     if shots != declared_shots:
-      lines.append(
+      sentences.append(
         f'task.shots: prompts of {self.name} have {shots} worked examples, and'
         f' the task declares {declared_shots}; None leaves it to the task.'
       )
     if not self._is_mean():
-      lines.append(
+      sentences.append(
         f'tasks: the quality of {self.name} is the mean of {self.metric} of'
         ' each answer alone; the harness computes it of all answers together.'
       )
-    return tuple(lines)
+    return tuple(sentences)
 
   def _is_mean(self) -> bool:
     """Returns True if the harness takes the mean of the quality's metric."""
