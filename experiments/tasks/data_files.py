@@ -8,6 +8,7 @@ not seen.
 
 import csv
 import hashlib
+import io
 import json
 import pathlib
 import urllib.parse
@@ -120,7 +121,8 @@ class DataFile:
         return path.open('rb')
       import fsspec
 
-      return fsspec.open(self._path, 'rb').open()
+      # Files of fsspec read lines without a limit.
+      return io.BufferedReader(fsspec.open(self._path, 'rb').open())
     except ValueError as error:
       if not self._is_url:
         raise
@@ -214,11 +216,16 @@ class DataFile:
     from pyarrow import parquet
 
     try:
-      table = parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES)
+      # Without a buffer of whole row groups, pages are read as they are used.
+      table = parquet.ParquetFile(
+        file, buffer_size=_BUFFER_BYTES, pre_buffer=False
+      )
       names = {*table.schema_arrow.names}
       # A missing column is an error that lists all columns.
       used = names & (required | optional) if required <= names else names
-      batches = table.iter_batches(_BATCH_ROWS, columns=sorted(used))
+      batches = table.iter_batches(
+        _BATCH_ROWS, columns=sorted(used), use_threads=False
+      )
       number = 0
       for batch in batches:
         for row in batch.to_pylist():
