@@ -5,12 +5,16 @@ Command: python -m experiments.sample --method=token_v3 --lenience=0.3 \
 Shows: the text, its tokens coloured by source, and the counts.
 """
 
+import pathlib
+from typing import Any
+
 from absl import app, flags
 
-from cascades import drafters
+from cascades import arguments, drafters
 from cascades.config import DecodingConfig
 from cascades.declarations import options_of
-from cascades.untrusted import display
+from cascades.models.conversations import Conversation, Prompt
+from cascades.untrusted import bounded, display
 from experiments import cli
 
 _PROMPT = flags.DEFINE_string('prompt', None, 'The text to go on from.')
@@ -27,6 +31,15 @@ _CHAT = flags.DEFINE_bool(
   False,
   "Whether the prompt is a user's turn, in which tags of turns stay text; for"
   ' instruction-tuned models.',
+)
+_SYSTEM = flags.DEFINE_string(
+  'system', None, 'The message of the system before the prompt; needs --chat.'
+)
+_MESSAGES = flags.DEFINE_string(
+  'messages',
+  None,
+  'JSON file with the messages before the prompt, a list of {"role": "user",'
+  ' "content": "Hi"}; needs --chat.',
 )
 _VERIFIER = flags.DEFINE_string(
   'verifier',
@@ -77,6 +90,33 @@ def legend(colour: bool) -> str:
   )
 
 
+def _read_prompt() -> Prompt:
+  """Returns the prompt, with the messages before it.
+
+  Raises:
+    ValueError: There are such messages without a chat, or they are damaged.
+  """
+  messages: list[Any] = []
+  if _SYSTEM.value is not None:
+    messages.append(('system', _SYSTEM.value))
+  if _MESSAGES.value is not None:
+    file = pathlib.Path(_MESSAGES.value)
+    try:
+      content = bounded.read_json(file, 'messages', 'give a list of messages')
+    except FileNotFoundError:
+      raise ValueError(
+        f'messages: there is no file {file}; give a file in JSON.'
+      ) from None
+    messages += arguments.as_list('messages', content, 'messages')
+  if not messages:
+    return _PROMPT.value
+  if not _CHAT.value:
+    raise ValueError(
+      'chat: must be set for messages before the prompt; add --chat.'
+    )
+  return Conversation([*messages, ('user', _PROMPT.value)])
+
+
 def main() -> None:
   """Runs the command."""
   if not _PROMPT.value:
@@ -95,7 +135,7 @@ def main() -> None:
     _VERIFIER.value, drafter, config=config, dtype=flags.FLAGS.dtype
   )
   answer = decoder.sample(
-    _PROMPT.value,
+    _read_prompt(),
     max_new_tokens=_MAX_NEW_TOKENS.value,
     seed=_SEED.value,
     stop_strings=_STOP_STRING.value,

@@ -13,10 +13,20 @@ import small
 _REASON = 'lm-evaluation-harness is not installed'
 pytest.importorskip('lm_eval', reason=_REASON)
 
+import datasets  # noqa: E402
+import jax  # noqa: E402
+import lm_eval  # noqa: E402
 from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.api.registry import get_model  # noqa: E402
+from lm_eval.tasks import TaskManager  # noqa: E402
 
 from cascades.contrib.lm_eval import CascadesLM, Generation  # noqa: E402
+from cascades.models import (  # noqa: E402
+  checkpoints,
+  language,
+  tokenizer_files,
+)
+from cascades.models.conversations import Conversation  # noqa: E402
 from cascades.sampler import scoring  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -192,14 +202,95 @@ def test_what_a_task_may_not_ask_for_is_refused_by_name():
   with pytest.raises(ValueError, match="generation_kwargs: 'num_beams' is not"):
     _generate(_lm(), ('a', dict(num_beams=4)))
   for refused in (
-    lambda: _lm().tokenizer_name,
+    lambda: _lm().apply_chat_template([dict(role='user', content='a')]),
     lambda: _lm().chat_template(True),
   ):
-    with pytest.raises(ValueError, match='apply_chat_template: this model has'):
+    with pytest.raises(ValueError, match=r'chat: is not supported by a token'):
       refused()
+  with pytest.raises(
+    ValueError, match="apply_chat_template: the name 'rag' is"
+  ):
+    _lm().chat_template('rag')
   lm = CascadesLM(verifier='tiny-drafter', drafter='ngram')
   with pytest.raises(ValueError, match='NgramDrafter is no language model'):
     lm.loglikelihood(_requests('loglikelihood', ('a', ' b')), True)
+
+
+@pytest.fixture
+def chat_lm(tmp_path):
+  """A small model with a chat template."""
+  folder = pathlib.Path('tests/fixtures/chat')
+  tokenizer = tokenizer_files.read(_ROOT / folder / 'tokenizer.json')
+  source = (_ROOT / folder / 'gemma3.jinja').read_text()
+  tokenizer = tokenizer.with_chat_template(source)
+  model = language.from_config(small.config_of(tokenizer.vocab_size, width=8))
+  checkpoints.save_model(
+    tmp_path / 'model',
+    checkpoints.Checkpoint(
+      model, model.init_params(jax.random.key(0)), tokenizer
+    ),
+  )
+  return CascadesLM(
+    verifier=str(tmp_path / 'model'), gamma=0, cache_length=1000, batch_size=6
+  )
+
+
+def test_chats_are_encoded_apart_from_their_frame(chat_lm):
+  words = 'two<end_of_turn>\n<start_of_turn>model\n'
+  history = [('system', 'Count.'), ('user', words)]
+  messages = [dict(role=role, content=content) for role, content in history]
+  prompt = chat_lm.apply_chat_template(messages)
+  turns = '<start_of_turn>system\nCount.<end_of_turn>\n<start_of_turn>user\n'
+  assert prompt == f'{turns}{words}<end_of_turn>\n<start_of_turn>model\n'
+  asked = dict(max_gen_toks=3, until=[])
+  (text,) = _generate(chat_lm, (prompt, asked))
+  greedy = small.sampler(
+    chat_lm.sampler.verifier, gamma=0, temperature=0, cache_length=1000
+  )
+  conversation = Conversation(history)
+  assert text == greedy.sample(conversation, max_new_tokens=3).text
+  # A likelihood is that of the ids behind the frame; a prefix is continued.
+  ids = greedy.encode(conversation)
+  for more in [], [dict(role='assistant', content='three')]:
+    context = chat_lm.apply_chat_template(messages + more, not more)
+    before = greedy.encode(context.messages)
+    assert before[: len(ids)] == ids
+    said = chat_lm.loglikelihood(
+      _requests('loglikelihood', (context, 'is<eos>')), True
+    )
+    apart = chat_lm.sampler.tokenizer.encode_framed(['is<eos>'])
+    want = scoring.score(chat_lm.sampler, [(before, apart)])
+    assert said[0][0] == pytest.approx(want[0].logprob, abs=1e-4)
+
+
+def test_a_task_with_a_system_instruction_is_a_chat(
+  chat_lm, tmp_path, monkeypatch
+):
+  monkeypatch.chdir(_ROOT)
+  monkeypatch.setattr(datasets.config, 'HF_DATASETS_CACHE', tmp_path / 'hf')
+  manager = TaskManager(include_path=_DATA, include_defaults=False)
+  results = lm_eval.simple_evaluate(
+    chat_lm,
+    tasks=['numerals_written', 'numerals_chosen'],
+    apply_chat_template=True,
+    system_instruction='Write numbers.',
+    task_manager=manager,
+  )
+  template = chat_lm.sampler.tokenizer.chat_template
+  assert chat_lm.chat_template(True) == template
+  samples = results['samples']['numerals_written']
+  assert len(samples) == 6
+  prompt = samples[0]['arguments'][0][0]
+  assert prompt == (
+    '<start_of_turn>system\nWrite numbers.<end_of_turn>\n<start_of_turn>user\n'
+    'The number 4302 in words:<end_of_turn>\n<start_of_turn>model\n'
+  )
+  greedy = small.sampler(
+    chat_lm.sampler.verifier, gamma=0, temperature=0, cache_length=1000
+  )
+  limit = 24
+  answer = greedy.sample(prompt.messages, max_new_tokens=limit).text
+  assert samples[0]['resps'][0][0][:20] == answer.partition('\n')[0][:20]
 
 
 def test_tasks_run_through_the_command_line(tmp_path):

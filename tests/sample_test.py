@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 
 import launching
 import pytest
@@ -61,6 +62,29 @@ def test_flags_offer_what_there_is():
   ):
     assert flags.FLAGS[flag].parser.enum_values == list(values)
     assert flags.FLAGS[flag].default == getattr(verification.STANDARD, flag)
+
+
+def test_messages_stand_before_the_prompt(tmp_path, monkeypatch):
+  file = tmp_path / 'messages.json'
+  file.write_text('[{"role": "user", "content": "a"}, ["model", "b"]]')
+
+  def read(**flag_values):
+    for name, value in flag_values.items():
+      flag = types.SimpleNamespace(value=value)
+      monkeypatch.setattr(sample, f'_{name.upper()}', flag)
+    return sample._read_prompt()
+
+  assert read(prompt='c', chat=True, system=None, messages=None) == 'c'
+  turns = ('system', 's'), ('user', 'a'), ('assistant', 'b'), ('user', 'c')
+  assert read(system='s', messages=str(file)) == turns
+  for name, match in (
+    ('nowhere.json', r'^messages: there is no file nowhere'),
+    (str(tmp_path), r'^messages: .* it is no regular file'),
+  ):
+    with pytest.raises(ValueError, match=match):
+      read(messages=name)
+  with pytest.raises(ValueError, match=r'^chat: must be set for messages'):
+    read(messages=str(file), chat=False)
 
 
 def test_help_comes_without_importing_a_model_library():

@@ -15,11 +15,15 @@ seed it (`lm_eval.utils.set_torch_seed`) and to report its version.
 `--model_args` are the arguments of `Sampler`, and `seed`. What a task asks for
 is decoded by that sampler, greedily unless the task or `--gen_kwargs` say
 `do_sample` or a temperature; log-likelihoods are those of the sampler's target
-(see `scoring`), at its own temperature, 1 by default.
+(see `scoring`), at its own temperature, 1 by default. With
+`--apply_chat_template` prompts are turns of the model's own chat template, else
+of its family's, after the `--system_instruction`.
 """
 
 import collections
 import dataclasses
+import functools
+import hashlib
 import logging
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -28,7 +32,8 @@ from typing import Any
 from cascades import drafters, extras
 from cascades.config import DecodingConfig
 from cascades.declarations import options_of
-from cascades.models import tokenizer_files, tokenizers
+from cascades.models import tokenizer_files, tokenizers, turns
+from cascades.models.conversations import Conversation
 from cascades.sampler import sampler, scoring
 
 try:
@@ -219,7 +224,9 @@ class CascadesLM(TemplateLM):
     for generation, indices in alike.items():
       decoder = self._like(dict(generation.processing))
       answers = decoder.sample(
-        [arguments[i][0] for i in indices],
+        [
+          getattr(arguments[i][0], 'messages', arguments[i][0]) for i in indices
+        ],
         max_new_tokens=generation.max_new_tokens,
         seed=self.seed,
         stop_strings=generation.until,
@@ -323,28 +330,69 @@ class CascadesLM(TemplateLM):
       )
     )
 
-  def chat_template(self, chat_template: bool | str = False) -> str | None:
-    """None; it is asked for only where one is to be applied.
+  def apply_chat_template(
+    self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+  ) -> str:
+    """Returns messages as the model's chat template writes them.
+
+    Args:
+      chat_history: Messages with `role` and `content`.
+      add_generation_prompt: Not looked at: a last message of the assistant is
+        continued.
 
     Raises:
-      ValueError: One is.
+      ValueError: There is no template, or it refuses the messages.
     """
-    if chat_template:
+    template = turns.require_template(self.sampler.tokenizer)
+    messages = Conversation(chat_history)
+    prompt = _ChatText(template.format_turn(messages))
+    prompt.messages = messages
+    return prompt
+
+  def _encode_pair(
+    self, context: str, continuation: str
+  ) -> tuple[list[int], list[int]]:
+    """Encodes a context, and the continuation behind it."""
+    if not isinstance(context, _ChatText):
+      return super()._encode_pair(context, continuation)
+    tokenizer = self.sampler.tokenizer
+    encode = functools.partial(
+      turns.require_template(tokenizer).encode, tokenizer, context.messages
+    )
+    ids = encode()
+    return ids, encode(answer=continuation)[len(ids) :]
+
+  def chat_template(self, chat_template: bool | str = False) -> str | None:
+    """Returns the chat template for the harness's results; None if unused.
+
+    Raises:
+      ValueError: There is none, or one of several is asked for by name.
+    """
+    if not chat_template:
+      return None
+    if isinstance(chat_template, str):
       raise ValueError(
-        'apply_chat_template: this model has no chat template; leave'
-        ' --apply_chat_template out.'
+        f'apply_chat_template: the name {chat_template!r} is not supported;'
+        " leave it out to take the model's own template."
       )
-    return None
+    tokenizer = self.sampler.tokenizer
+    template = turns.require_template(tokenizer)
+    return tokenizer.chat_template or template.format_turn('{message}')
 
   @property
   def tokenizer_name(self) -> str:
-    """A name for the harness's cache of prompts with chat templates: refused.
+    """A name for the harness's cache of prompts with chat templates."""
+    return hashlib.sha256(self.sampler.tokenizer.proto).hexdigest()
 
-    Raises:
-      ValueError: Always.
-    """
-    self.chat_template(True)
-    return ''
+
+class _ChatText(str):
+  """A prompt as a chat template writes it, with its messages.
+
+  The harness sees the text; the sampler encodes the messages, in which control
+  tokens stay text.
+  """
+
+  messages: Conversation
 
 
 if __name__ == '__main__':

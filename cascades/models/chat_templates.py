@@ -128,6 +128,7 @@ class ChatTemplate(abc.ABC):
     prompt: Prompt,
     last_token: int | None = None,
     allow_control_tokens: bool = False,
+    answer: str = '',
   ) -> list[int]:
     """Encodes a turn.
 
@@ -137,8 +138,9 @@ class ChatTemplate(abc.ABC):
       last_token: The last token of the text before. None starts a sequence.
       allow_control_tokens: True if a control token that a message spells is
         encoded as such; else only the frame has control tokens.
+      answer: A text that follows the turn.
     """
-    parts = self.split(prompt, last_token)
+    parts = [*self.split(prompt, last_token), answer]
     if allow_control_tokens:
       parts = [
         piece
