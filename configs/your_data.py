@@ -2,6 +2,7 @@ r"""A pair of models on your own prompts, from a file.
 
 Command: python -m experiments.sweep --config=configs/your_data.py
   --verifier=V --drafter=D --data=mine.jsonl --metric=rouge2
+or, for a task of lm-evaluation-harness, --task=lm_eval:gsm8k
 Shows: quality against latency on the rows of a JSONL, CSV or Parquet file, a
 path or a URL, in the order of the file. A row has the fields `prompt` and
 `reference`, a text or a list, and may have an `id`; other names and templates
@@ -25,6 +26,8 @@ def get_config() -> ml_collections.ConfigDict:
     *('file', 'task', 'chat', 'dtype', 'cache_length', 'clock', 'mesh', 'tiny'),
     *('top_k', 'top_p', 'verification', 'drafts', 'shard_size'),
     tasks=('file',),
+    # Worked examples of other tasks: as many as they declare.
+    task=dict(shots=None),
     # The task's own, which is all of a file; else `choose` or `report`, the
     # halves to choose a setting on and to report it on.
     split='',

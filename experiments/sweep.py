@@ -110,8 +110,12 @@ def main() -> None:
       run(config, curves, mirror.folder, on_point=mirror.push, **options)
     print(f'Copied to:  {display.printable(mirror.url)}')
     return
+  # The data is a file, or the task that --task names.
+  data = (config.get('file') or {}).get('path', '')
+  if _TASK.value:
+    data = _TASK.value[0].rpartition(':')[2]
   workdir = _WORKDIR.value or plan.default_workdir(
-    name, bool(config.get('tiny')), (config.get('file') or {}).get('path', '')
+    name, bool(config.get('tiny')), data
   )
   run(config, curves, pathlib.Path(workdir), **options)
 

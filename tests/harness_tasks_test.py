@@ -233,6 +233,20 @@ def test_corpus_metrics_are_scored_answer_by_answer(folder):
   assert 'the mean of bleu of each answer alone' in note
 
 
+def test_halves_share_no_document_and_keep_their_prompts(folder):
+  spec = f'lm_eval:{folder}/filtered.yaml'
+  (task,) = harness_tasks.load_tasks(spec).values()
+  whole = list(task.load())
+  parts = [list(task.load(split=half)) for half in ('choose', 'report')]
+  assert len(whole) == 6
+  assert sorted(x.id for part in parts for x in part) == sorted(
+    x.id for x in whole
+  )
+  # Worked examples are drawn for one document after another.
+  assert all(x in whole for part in parts for x in part)
+  assert list(task.load(split='report', num_examples=1)) == parts[1][:1]
+
+
 def test_groups_and_folders_are_their_tasks(folder):
   both = ['lm_eval:words_bleu', 'lm_eval:words_filtered']
   for path in (folder, folder / 'group.yaml'):
@@ -314,7 +328,7 @@ def test_options_that_a_task_of_the_harness_has_not(folder):
   (task,) = harness_tasks.load_tasks(f'lm_eval:{folder}/bleu.yaml').values()
   with pytest.raises(ValueError, match=r'^task\.path: cannot be combined with'):
     next(task.load(path='x'))
-  with pytest.raises(ValueError, match=r'^split: must be one of test for lm'):
+  with pytest.raises(ValueError, match=r'^split: must be one of test, choose,'):
     next(task.load(split='train'))
 
 

@@ -76,7 +76,7 @@ def default_workdir(
     config: The value of `--config`: a path, optionally with a colon and an
       argument.
     tiny: True for a rehearsal.
-    data: The file of the task `file`, whose name is the last folder.
+    data: A file of data or a task, whose name is the last folder.
   """
   path, _, argument = str(config).partition(':')
   name = pathlib.Path(path).with_suffix('').resolve()

@@ -15,17 +15,21 @@ point is the mean; `HarnessTask.aggregate` returns the harness's own numbers.
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import pathlib
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_args
 
 from cascades import extras
+from experiments.tasks import halves
 from experiments.tasks.task import Example, Task, check_split
 
 # What the names of these tasks begin with.
 PREFIX = 'lm_eval:'
+# All documents that the harness evaluates, or half of them.
+_SPLITS = ('test', *get_args(halves.Half))
 # Between a task and one of its filters.
 _AT = '@'
 
@@ -143,7 +147,7 @@ def _sweep_task(task: Any, name: str, filter_name: str) -> HarnessTask:
     allow_code_execution=False,
   ):
     del seed, allow_code_execution  # The order is the harness's.
-    check_split(name, split, ('test',))
+    check_split(name, split, _SPLITS)
     if path:
       raise ValueError(
         f'task.path: cannot be combined with {name}; name files of data in YAML'
@@ -151,14 +155,12 @@ def _sweep_task(task: Any, name: str, filter_name: str) -> HarnessTask:
       )
     # As with --num_fewshot, a task that declares none keeps to it.
     count = own_shots if shots is None or own_shots == 0 else shots
-    for request in documents.requests(num_examples, shots=count):
-      text = json.dumps(request.doc, default=str, sort_keys=True)
-      digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-      yield Example(
-        id=f'{name}/{split}/{request.doc_id}-{digest}',
-        prompt=request.args[0],
-        reference=documents.target(request.doc),
-      )
+    is_half = split != _SPLITS[0]
+    requests = documents.requests(None if is_half else num_examples, count)
+    examples = (_example(name, documents, request) for request in requests)
+    if is_half:
+      examples = (x for x in examples if halves.half_of(x.id) == split)
+    yield from itertools.islice(examples, num_examples)
 
   return HarnessTask(
     name=name,
@@ -169,6 +171,17 @@ def _sweep_task(task: Any, name: str, filter_name: str) -> HarnessTask:
     stop_strings=generation.until,
     documents=documents,
     identity=documents.identity(),
+  )
+
+
+def _example(name: str, documents: Any, request: Any) -> Example:
+  """Returns the example of a request of the harness."""
+  text = json.dumps(request.doc, default=str, sort_keys=True)
+  digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+  return Example(
+    id=f'{name}/test/{request.doc_id}-{digest}',
+    prompt=request.args[0],
+    reference=documents.target(request.doc),
   )
 
 
