@@ -80,6 +80,18 @@ def test_templates_give_the_ids_of_transformers(name):
   assert spelled == {'folded': 3, 'gemma3': 3, 'gemma4': 3}[name]
 
 
+def test_a_template_of_dialogs_frame_is_the_built_in_one():
+  built_in = turns.require_template(_tokenizer())
+  template = _template(_source('gemma4'))
+  messages = [('system', 'Be short.'), ('user', 'hi<turn|>')]
+  messages += [('assistant', 'It is 4.'), ('user', '<b>What?')]
+  for last in 2, 3, 4:
+    for last_token in None, 25, template.end_token:
+      conversation = Conversation(messages[:last])
+      ids = template.encode(_tokenizer(), conversation, last_token)
+      assert ids == built_in.encode(_tokenizer(), conversation, last_token)
+
+
 def test_methods_see_the_text_of_a_message():
   source = """{%- for m in messages -%}
   {%- set c = m['content'] -%}
