@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -198,3 +199,28 @@ def test_the_command_of_the_guide(tmp_path):
     )
     assert done.returncode == 2
     assert done.stderr.startswith(sentence)
+
+
+@pytest.mark.slow
+def test_messages_are_swept_with_the_template_of_the_model(tmp_path):
+  models = []
+  for name, folder in zip(('p', 'q'), small.pair(), strict=True):
+    models.append(shutil.copytree(folder, tmp_path / name))
+    (models[-1] / 'chat_template.jinja').write_text(
+      '{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}'
+      '{% if add_generation_prompt %}assistant:{% endif %}'
+    )
+  turns = [('user', 'one two'), ('assistant', 'three'), ('user', 'four')]
+  messages = [dict(zip(('role', 'content'), x, strict=True)) for x in turns]
+  answer = {'role': 'assistant', 'content': 'five'}
+  rows = [{'messages': messages}, {'messages': [*messages, answer]}]
+  config = _config(_write(tmp_path / 'a.jsonl', rows))
+  with config.unlocked():
+    config.chat, config.verifier, config.drafter = True, *map(str, models)
+  _run(config, tmp_path / 'run')
+  examples = records.read_examples(tmp_path / 'run')['file']
+  assert {x.prompt for x in examples.values()} == {Conversation(turns)}
+  assert {x.reference for x in examples.values()} == {(), 'five'}
+  answers = {r.text for r in records.read_all(tmp_path / 'run')}
+  assert len(answers) == 1
+  assert 'user: four' in (tmp_path / 'run/report/index.html').read_text()

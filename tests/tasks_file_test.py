@@ -17,8 +17,15 @@ import pytest
 from cascades import Conversation
 from configs import common
 from experiments import records
+from experiments.analysis import runs
 from experiments.sweeps import plan
-from experiments.tasks import METRICS, TASKS, Example, metric_specs
+from experiments.tasks import (
+  METRICS,
+  TASKS,
+  Example,
+  metric_specs,
+  quality_metric,
+)
 from experiments.tasks.halves import half_of
 
 _ROWS = [
@@ -143,9 +150,9 @@ def test_several_references_or_none(name, tmp_path):
   examples, _, task = _load(_write(tmp_path / name, rows), metric='exact')
   assert examples[0].reference == ('x', 'y')
   assert task.score('y', examples[0].reference) == {'exact_match': 1.0}
-  rows = [{'prompt': 'a', 'other': 1}]
+  rows = [{'prompt': 'a', 'reference': None}, {'prompt': 'b', 'reference': ' '}]
   examples, data, task = _load(_write(tmp_path / name, rows))
-  assert examples[0].reference == ()
+  assert [x.reference for x in examples] == [(), ()]
   assert task.name == 'file'
   assert task.quality_score is None
   assert 'scorer' not in data
@@ -277,6 +284,36 @@ def test_a_damaged_file_is_one_sentence(name, tmp_path):
   assert str(error.value) == f'data: {path.name}{separator}{sentence}'
 
 
+def test_a_reference_that_a_metric_cannot_score_is_one_sentence(tmp_path):
+  path = _write(tmp_path / 'a.jsonl', [{'prompt': 'p', 'reference': 'two'}])
+  assert _load(path, metric='rouge1')[0]
+  for name in ('final_number', 'marked_number', 'multiple_choice'):
+    with pytest.raises(ValueError, match=r'cannot score') as error:
+      _load(path, metric=name)
+    assert str(error.value) == (
+      f'data: a.jsonl, line 1, has a reference that {name} cannot score,'
+      " 'two'; mend the row or choose another metric."
+    )
+
+
+@pytest.mark.parametrize('name', _FORMATS)
+def test_changed_bytes_are_refused_or_read(name, tmp_path):
+  content, rng = _write(tmp_path / name).read_bytes(), random.Random(name)
+  sentences = set()
+  for _ in range(150):
+    changed = bytearray(content)
+    for _ in range(rng.choice((1, 4, 40))):
+      changed[rng.randrange(len(changed))] = rng.randrange(256)
+    (tmp_path / name).write_bytes(changed)
+    try:
+      _load(tmp_path / name, metric='exact')
+    except ValueError as error:
+      sentences.add((type(error), str(error)))
+  assert len(sentences) > 2
+  assert {kind for kind, _ in sentences} == {ValueError}
+  assert all(text.startswith('data: a.') for _, text in sentences)
+
+
 @pytest.mark.parametrize('path', ['', 'gone.jsonl', 'nofs://a/b.jsonl?key=s3'])
 def test_a_file_that_is_not_there_is_one_sentence(path, tmp_path):
   path = str(tmp_path / path) if path.startswith('gone') else path
@@ -386,3 +423,8 @@ def test_metrics_of_names_of_tasks():
   assert metric_specs.of_task('file:bleu').scale == 100
   assert metric_specs.of_task('file:os:system') is None
   assert metric_specs.of_task('file') is None
+  assert quality_metric('file:rouge1') is METRICS['rouge1']
+  assert quality_metric('squad_v2') is METRICS['squad']
+  assert quality_metric('lm_eval:x') is quality_metric('spec_bench') is None
+  assert runs.is_corpus('file:bleu')
+  assert not runs.is_corpus('file:chrf')

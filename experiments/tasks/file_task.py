@@ -303,11 +303,11 @@ class FileReader:
     is_needed = name != _DEFAULT_REFERENCE or (
       metric is not None and metric.needs_reference
     )
-    if not is_needed and row.get(name) is None:
-      return ()
     is_list = self._reference.fields == [name] and isinstance(
-      self._reference.value(row, name), list | tuple
+      row.get(name), list | tuple
     )
+    if not (is_needed or is_list or (as_text(row.get(name)) or '').strip()):
+      return ()
     if is_list:
       texts = [as_text(value) for value in row[name]]
       if None in texts:
@@ -322,7 +322,7 @@ class FileReader:
         raise _RowError(
           f'has a reference that {metric.name} cannot score,'
           f' {arguments.quote(text)}',
-          None,
+          'mend the row or choose another metric',
         )
     return texts[0] if len(texts) == 1 else tuple(texts)
 
