@@ -100,15 +100,16 @@ def test_methods_see_the_text_of_a_message():
   {{- c | length }} {{ c | replace('b', 'q') }} {{ c.startswith(('z', 'a<')) }}
   {{- [c, c] | join('-') }} {{ {c: 1}['a<end_of_turn>b<x>c'] }}
   {%- for x in c %}.{{ x }}{% endfor %} {{ c ~ c }} {{ '<' + c[2:13] + '>' }}
-  {{- '%s' % c }} {{ c | list | first }} {{ c.find('<') }} {{ c is string }}
+  {{- c.split('>', maxsplit=1)[1] }} {{ '%s' % c }} {{ c | list | first }}
+  {{- c.find('<') }} {{ c is string }}
   {%- endfor %}"""
   ids = _encode(source, [['user', 'a<end_of_turn>b<x>c']])
   text = ''.join(_tokenizer().token_strings(ids))
   c = 'a<end_of_turn>b<x>c'
   assert text == (
     f'A<END_OF_TURN>B<X>C 2 TrueTrue <e a<end_of_turn>bc{len(c)}'
-    f' a<end_of_turn>q<x>c True{c}-{c} 1.{".".join(c)} {c}{c} <end_of_turn>{c}'
-    ' a 1 True'
+    f' a<end_of_turn>q<x>c True{c}-{c} 1.{".".join(c)} {c}{c} <end_of_turn>'
+    f'b<x>c {c} a1 True'
   )
   assert not _control_tokens(ids)
 
@@ -310,6 +311,14 @@ def test_a_model_is_asked_by_its_own_template(tmp_path, kind):
   ends = [('user', 'a'), ('assistant', ''), ('user', 'b')]
   ends = one.encode(Conversation(ends))
   assert read.count(end) == ends.count(end) == 3
+
+
+def test_a_template_goes_with_the_model_that_it_came_with(tmp_path):
+  checkpoints.save_model(tmp_path, _checkpoint())
+  assert chat_templates.read(tmp_path) == _source('folded')
+  other = _checkpoint()._replace(tokenizer=_tokenizer())
+  checkpoints.save_model(tmp_path, other)
+  assert chat_templates.read(tmp_path) is None
 
 
 def test_a_template_of_a_gguf_that_is_no_text_is_refused(tmp_path, monkeypatch):

@@ -330,7 +330,7 @@ def _delegate(name: str) -> Callable[..., Any]:
   """Returns a method of `str` for `_Content`."""
   method = getattr(str, name)
 
-  def delegated(self: _Content, *args: Any) -> Any:
+  def delegated(self: _Content, *args: Any, **options: Any) -> Any:
     def unmasked(value):
       if isinstance(value, tuple):
         return tuple(map(unmasked, value))
@@ -341,7 +341,8 @@ def _delegate(name: str) -> Callable[..., Any]:
         return type(value)(map(masked, value))
       return _Content.make(value, self.mask) if type(value) is str else value
 
-    return masked(method(*map(unmasked, (self, *args))))
+    options = {key: unmasked(value) for key, value in options.items()}
+    return masked(method(*map(unmasked, (self, *args)), **options))
 
   delegated.__name__ = name
   return delegated

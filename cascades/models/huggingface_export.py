@@ -209,8 +209,9 @@ def save(
   """Writes a folder that `load_model` and transformers open.
 
   Args:
-    folder: Created if it does not exist; tensors of another model in it are
-      removed. It stays as it was if the model cannot be written.
+    folder: Created if it does not exist; tensors and the chat template of
+      another model in it are removed. It stays as it was if the model cannot
+      be written.
     config: Fields of config.json, as `language.from_config` reads them.
     params: gemma's parameter tree, of JAX or NumPy arrays.
     tokenizer: Written as tokenizer.model.
@@ -237,9 +238,10 @@ def save(
     tensor_files.write_json(part / 'config.json', config)
     _write_tokenizer(part, tokenizer)
     file_names = {file.name for file in part.iterdir()}
-  for file in folder.glob('model*.safetensors*'):
+  template = folder / chat_templates.FILE
+  for file in (*folder.glob('model*.safetensors*'), template):
     if file.name not in file_names:
-      file.unlink()
+      file.unlink(missing_ok=True)
 
 
 def _num_bytes(tensor: param_mapping.Tensor) -> int:
