@@ -125,6 +125,16 @@ def _lengths(too_long, prompts):
   )
 
 
+def test_settings_have_no_paths_of_files():
+  config = _config('https://user:secret@host/a.jsonl?token=secret')
+  config.file.examples = '/home/user/b.jsonl'
+  settings = plan.shared_settings(config)
+  assert 'secret' not in str(settings)
+  assert '/home' not in str(settings)
+  assert settings['file']['prompt'] == 'prompt'
+  assert config.file.examples == '/home/user/b.jsonl'
+
+
 def test_prompts_that_the_cache_cannot_hold():
   prompts = ['12345', '1234567', 'abcdef']
   with pytest.raises(

@@ -131,12 +131,13 @@ class DataFile:
     except Exception as error:
       raise self._unreadable(error) from None
 
-  def _unreadable(self, error: Exception) -> ValueError:
+  def _unreadable(self, error: Exception, place: str = '') -> ValueError:
     """Returns the error of a file that cannot be read."""
     reason = getattr(error, 'strerror', None) or f'{error}'
     reason = ' '.join(display.without_secrets(reason).split()).rstrip('.')
     reason = reason or type(error).__name__
-    return self.refusal('', f'cannot be read ({reason})', 'give another file')
+    fault = f'cannot be read ({reason})'
+    return self.refusal(place, fault, 'give another file')
 
   def _read_lines(self, file: BinaryIO) -> Iterator[bytes | bytearray]:
     """Yields the lines of a file, and hashes them."""
@@ -215,6 +216,7 @@ class DataFile:
     import pyarrow
     from pyarrow import parquet
 
+    number = 0
     try:
       # Without a buffer of whole row groups, pages are read as they are used.
       table = parquet.ParquetFile(
@@ -226,7 +228,6 @@ class DataFile:
       batches = table.iter_batches(
         _BATCH_ROWS, columns=sorted(used), use_threads=False
       )
-      number = 0
       for batch in batches:
         for row in batch.to_pylist():
           number += 1
@@ -234,4 +235,5 @@ class DataFile:
           self._hash.update(f'{text}\n'.encode())
           yield f'row {number}', row
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
-      raise self._unreadable(error) from None
+      place = f'after row {number}' if number else ''
+      raise self._unreadable(error, place) from None

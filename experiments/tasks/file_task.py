@@ -37,7 +37,25 @@ _Fields = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FileSettings:
-  """The fields `file` of a config; see configs/common.py."""
+  """The fields `file` of a config, whose defaults are in configs/common.py.
+
+  A template is the name of a field of the rows, or a text with names in braces,
+  such as 'Question: {question}'. Numbers are read as texts.
+
+  Attributes:
+    path: The file, or its URL.
+    prompt: Template of the prompt. Rows without its fields may have `messages`,
+      a chat whose last message is the reference if the assistant says it.
+    reference: Template of the answer, or the name of a list of accepted ones.
+      Rows may lack 'reference' if the metric needs none.
+    id: Name of the field with ids; rows may lack 'id'.
+    examples: A file of worked examples with the same fields; '' for none.
+    shots: Number of worked examples; 0 takes all.
+    separator: Text between the prompt of a worked example and its answer.
+    metric: A metric as `metric_specs.find` takes it; '' measures speed only.
+    stop_strings: Texts that end an answer.
+    too_long: See `prompt_lengths.fit`.
+  """
 
   path: str
   prompt: str
