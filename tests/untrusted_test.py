@@ -62,7 +62,7 @@ class Model(schema.Schema):
   ],
 )
 def test_a_field_is_of_its_type_and_within_its_range(fields, why):
-  why = why or 'it is no table of fields'
+  why = why or 'it is no JSON object'
   with pytest.raises(ValueError, match=r'^model: a/config\.json: ') as error:
     Model.check(fields, 'model: a/config.json')
   assert str(error.value) == f'model: a/config.json: {why}; {ADVICE}.'

@@ -357,7 +357,7 @@ def load(named: str) -> Method:
 
 
 def _load(named: str, name: str) -> Method:
-  """Loads a head like `load`, and names its method."""
+  """Loads a head as `load` does, as a method of the given name."""
   arguments.file_name('method', named)
   bundled = _ASSETS / named
   folder = bundled if (bundled / FILE).is_file() else pathlib.Path(named)

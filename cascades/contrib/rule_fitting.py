@@ -40,7 +40,7 @@ COMPARED = {
 
 
 class Text(NamedTuple):
-  """An answer of a sweep, to learn from.
+  """A correct answer of a sweep, to learn from.
 
   Attributes:
     example: Name of the task, and id of the example.
@@ -70,7 +70,7 @@ class Positions:
       leniences, by name of `COMPARED`, [N, K].
     rejected: Probability that a draft is rejected, by name, [N, K].
     weight: Weight of each position, [N]; sums to 1.
-    example: Number of the example, [N].
+    example: Index of the example, [N].
     held_out: True for positions of held-out examples, [N].
   """
 

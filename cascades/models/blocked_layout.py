@@ -12,7 +12,7 @@ works on are contiguous:
   a a a ..  b b b ..  c c ..       a a a ..     b b b ..     c c ..
 
 Each block of columns is contiguous, and all blocks are multiplied as a batch.
-Five tokens then take as long as one, and half as much again without blocks.
+Five tokens then take as long as one; without blocks, 1.5 times as long.
 
 Weights of more axes are matrices too, once their axes are divided into those
 that are summed over (`in`) and the free ones (`out`).
@@ -95,7 +95,7 @@ def pack(
 
 
 def _pack(x: Any, axes: AxisSplit, columns: int) -> Any:
-  """Divides a weight into blocks of some columns, in one array."""
+  """Divides a weight into blocks of `columns` columns, in one array."""
   *batch, last = axes.free
   start = len(batch)
   x = x.transpose(*batch, last, *axes.summed)
@@ -243,7 +243,7 @@ def dot(
   @run.def_vmap
   def rule(size, batched, x, parts):
     if any(jax.tree.leaves(batched[1])):
-      # Several weights, of which nothing is shared.
+      # Each call has a weight of its own, so calls share no reading.
       in_axes = jax.tree.map(lambda has_axis: 0 if has_axis else None, batched)
       return jax.vmap(product, tuple(in_axes))(x, parts), True
     out = run(x.reshape(-1, *x.shape[2:]), parts)

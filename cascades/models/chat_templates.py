@@ -1,11 +1,11 @@
-"""Chat templates: what they do, and those that come with models, in Jinja.
+"""Chat templates: their interface, and Jinja templates that models bring.
 
 A model's template is rendered in the sandbox of `untrusted.templates`, as
 transformers renders it. It may trim, split and compare messages, so that a
 message cannot be put into its place afterwards. Instead, every character of a
 message of which control tokens are made is replaced, before the template is
-rendered, by a character that occurs nowhere. What spells a control token in the
-result is the frame's, and the characters are put back in the texts between.
+rendered, by a character that occurs nowhere. A control token in the result then
+belongs to the template's own text, and the characters are put back afterwards.
 """
 
 import abc
@@ -21,27 +21,27 @@ from cascades.untrusted import bounded, templates
 from cascades.untrusted.schema import Schema
 
 OPTION = 'chat_template'
-# transformers looks for them in this order.
+# Files of a template, in the order in which transformers looks for them.
 FILE, _FILES = (
   'chat_template.jinja',
   ('tokenizer_config.json', 'chat_template.json'),
 )
 # Private characters, which no control token contains.
 _FREE = range(0xF0000, 0x10FFFE)
-# Steps of the sandbox, see `templates`: for a rendering, for each message, and
-# for each character.
+# Budget of `templates.Template.render`, in steps: for a rendering, for each
+# message, and for each character.
 _STEPS = 2**22, 2**16, 64
 
 
 class _Named(Schema):
-  """A template of several."""
+  """One of several named templates in a file."""
 
   name: str
   template: str
 
 
 class _Fields(Schema):
-  """The field of a JSON file with chat templates."""
+  """The only field that is read from a JSON file with chat templates."""
 
   chat_template: str | list[_Named] | None = None
 
@@ -253,13 +253,13 @@ class FolderTemplate(ChatTemplate):
     return [mask.unmask(x) if isinstance(x, str) else x for x in parts]
 
   def _find_end(self) -> int | None:
-    """Returns the token that the template writes behind an answer, if any."""
+    """Returns the token that the template writes after an answer, if any."""
     mask = self._make_mask([])
     messages = [Message('user', 'a'), Message('assistant', mask.mark)]
     try:
       text = self._render(messages, mask, False)
     except ValueError:
-      # What is wrong is said to whoever renders messages of their own.
+      # `split` raises the error as soon as a message is rendered.
       return None
     parts = self._split_masked(text.partition(mask.mark)[2].lstrip(), mask)
     first = next(iter(parts), None)

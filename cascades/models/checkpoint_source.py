@@ -131,7 +131,7 @@ def place_params(
   """Converts a part of the parameters and moves it to its devices.
 
   Args:
-    model: The model; says if matrices are packed, and how they are divided.
+    model: The model, which determines packing and division of matrices.
     path: Keys into gemma's parameter tree that lead to the part.
     part: An array, or a tree of arrays, as it was read.
     options: The dtype and the devices.

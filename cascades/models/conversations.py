@@ -61,7 +61,7 @@ class Conversation(tuple[Message, ...]):
     return '\n\n'.join(f'{role}: {content}' for role, content in self)
 
 
-# What a sampler answers: a text, or messages.
+# A text or messages that a sampler answers.
 Prompt = str | Conversation
 
 

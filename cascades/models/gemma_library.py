@@ -47,7 +47,7 @@ def orbax_shapes(folder: str | os.PathLike) -> PyTree:
   tree of its modules.
 
   Args:
-    folder: The folder of the checkpoint, here or in a cloud.
+    folder: The folder of the checkpoint, local or in a cloud.
   """
   from gemma.gm.ckpts import _checkpoint
   from orbax import checkpoint as ocp

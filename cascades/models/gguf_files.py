@@ -1,6 +1,6 @@
 """GGUF files of Gemma 2 and Gemma 3, as llama.cpp's converter writes them.
 
-One file holds everything: what the model is, its tokenizer, and its tensors,
+One file holds the fields of the model, its tokenizer and its tensors,
 most of them quantised in blocks of 32 or 256 numbers. The tensors are those of
 a Hugging Face folder under other names, so that `param_mapping.param_mappings`
 applies to them. The differences are:
@@ -90,13 +90,13 @@ def _token_or_none(field: Any) -> Any:
   return None if is_none else field
 
 
-# Representable in float32.
+# Lower than any score, and representable in float32.
 _LOWEST_SCORE = -(2.0**99)
 _Local = Annotated[Count | list[bool], pydantic.BeforeValidator(_to_booleans)]
 
 
 class _SplitFields(Schema):
-  """The field of a file that is one of several."""
+  """The field that tells if a model is split into several files."""
 
   parts: Count = _gguf_field('split.count', 1)
 
@@ -161,7 +161,7 @@ PERIODS = {
   name: schema.model_fields['local'].default
   for name, schema in _SCHEMAS.items()
 }
-# Names in a config.json and in a file.
+# Names of required fields: in a config.json, and in a GGUF file.
 SIZES = {
   name: field.alias
   for name, field in _Gemma3.model_fields.items()

@@ -1,4 +1,4 @@
-"""Reads the header of a GGUF file: its fields, and where its tensors are.
+"""Reads the header of a GGUF file: its fields and the offsets of its tensors.
 
 The reader of the public `gguf` library takes ten seconds and most of a gigabyte
 for Gemma's 262,144 tokens.

@@ -125,7 +125,7 @@ class GemmaSource(NamedTuple):
       tokenizer = tokenizers.Tokenizer(epath.Path(file).read_bytes())
       shapes = gemma_library.orbax_shapes(path)
       params = _restore(path, model, shapes, options)
-    # Whatever a cloud client raises, the user can do one thing.
+    # The remedy is the same for every error that a cloud client raises.
     except Exception as error:
       raise ValueError(
         f'model: {self.name} could not be fetched from {path}'
@@ -210,7 +210,7 @@ def _read_tokenizer(
 
   Args:
     folder: The folder of the checkpoint.
-    gemma_path: The path, here or in a cloud, of gemma's tokenizer; None if the
+    gemma_path: The path, local or in a cloud, of gemma's tokenizer; None if the
       model is no model of gemma's own.
 
   Raises:
@@ -321,8 +321,8 @@ def _restore(
   """Reads the parameters of a checkpoint onto their devices.
 
   Args:
-    folder: The folder that Orbax wrote, here or in a cloud.
-    model: The model; says how parameters are divided.
+    folder: The folder that Orbax wrote, local or in a cloud.
+    model: The model, which determines how parameters are divided.
     shapes: Shapes and dtypes of the stored parameters.
     options: Dtype and devices. Without a dtype, parameters keep theirs, except
       float16 (see `param_dtypes.choose_dtype`).

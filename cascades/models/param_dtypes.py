@@ -68,8 +68,8 @@ def drafter_shapes(
   Args:
     tensors: Handles by name; empty if no file exists yet.
     shapes: Expected shapes by name, from config.json.
-    dtype: The dtype asked for. None for what `choose_dtype` says, and bfloat16
-      if it says nothing, since such drafters are published in bfloat16.
+    dtype: The dtype asked for. None for the result of `choose_dtype`, or
+      bfloat16 if that is None, since such drafters are published in bfloat16.
     ids: The name of the tensor that holds ids.
   """
   stored = (tensors[name].dtype for name in shapes if name in tensors)
@@ -87,7 +87,7 @@ def device_put_params(
 
   Args:
     params: A tree of NumPy arrays.
-    dtype: Dtype of all but integers; None for what `choose_dtype` says.
+    dtype: Dtype of all but integers; None for the result of `choose_dtype`.
     path: As in `choose_dtype`.
   """
   dtype = dtype or choose_dtype(

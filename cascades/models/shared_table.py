@@ -10,7 +10,7 @@ tokenizer; both belong to the model that reduced.json names:
 
 Matrices may be rounded to 8 bits: integers, and beside them, under the name
 with `_scale`, a factor for each row, as compressed-tensors stores
-`int-quantized` weights of strategy `channel`. They are read as the products.
+`int-quantized` weights of strategy `channel`. Products are read.
 
 The model is a language model like any other: it reads every token and can
 decode alone. `experiments.training.reduced_folders` writes such folders.

@@ -313,7 +313,7 @@ def _make_proto(**fields) -> Any:
 
 
 def strip_non_text(pieces: Iterable[Piece]) -> list[Piece]:
-  """Returns pieces without those at the end that stand for no text.
+  """Returns pieces without those at the end that encode no text.
 
   Pieces for pictures and sounds, and pieces that pad a table, may be in one
   file of a model and not in another; a tokenizer.model has none of them.

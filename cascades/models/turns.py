@@ -32,13 +32,13 @@ _MESSAGE = '\0'
 
 @dataclasses.dataclass(frozen=True)
 class Template(chat_templates.ChatTemplate):
-  """The frame that gemma's own chats have.
+  """The built-in frame of a Gemma family, as in gemma's own chats.
 
   Attributes:
-    write: Returns the texts around the messages of (roles, is_later): one more
-      than there are roles. A later text follows an answer without an
-      end-of-turn token.
-    close: The beginning of a later text that ends the answer.
+    write: Called as write(roles, is_later); returns the texts before, between
+      and after the messages of these roles. With `is_later`, the first text
+      also ends an answer that has no end-of-turn token.
+    close: The part of that first text that ends the answer.
     end_token: The id of the end-of-turn token.
     tags: See `ChatTemplate`.
   """

@@ -1,4 +1,4 @@
-"""AuditResult of a method: checks that it emits the law that it declares.
+"""Audits of methods: checks that a method emits the law that it declares.
 
 There are three kinds of evidence. In float64, on distributions of every kind,
 equation (L) of `methods` is checked for every draft token, without sampling. In
@@ -22,7 +22,7 @@ from cascades.proof import exact, law_checks, sampled_checks
 from cascades.proof.law_checks import AuditSpec, Check
 from cascades.verification_config import NO_CAP
 
-# Drafts of a block in `AuditResult.tokens_per_block`.
+# gamma of `AuditResult.tokens_per_block`.
 _GAMMA = 4
 # All samples are in memory at once.
 _MAX_SAMPLES = 10_000_000
@@ -92,7 +92,7 @@ def trial_leniences(
   """Returns the method's limits, 0, and random leniences of every size.
 
   Args:
-    method: The method, which declares the leniences of p and of q.
+    method: The method, whose `strict` and `drafter_only` are the limits.
     count: Number of random leniences: half of them in (-0.5, 1.5), the others
       of either sign and with a size from 0.001 to 1000.
     seed: Seed of the random leniences.
@@ -132,7 +132,7 @@ def audit(
       than 20,000 can miss a random key that is used twice.
     seed: Seed of the random distributions, leniences and samples.
     verifications: Verifications to sample the loop with; those that the method
-      cannot be verified by are skipped. Those of several drafts have two.
+      does not support are skipped. Multi-draft ones have two drafts a block.
     cap: Tokens that the method may make likelier than the verifier does, as for
       `Sampler`; the capped method is then audited.
 
@@ -166,7 +166,7 @@ def _run_checks(
   samples: int,
   configs: Sequence[verification.VerificationConfig],
 ) -> AuditResult:
-  """Runs the checks up to a stage that fails."""
+  """Runs the checks in order, and stops after a stage with a failure."""
   checks = [law_checks.check_shapes(spec)]
   curves: dict[str, Any] = {}
 
@@ -219,7 +219,7 @@ def _trend(acceptance: np.ndarray, leniences: Sequence[float]) -> str:
   drop = float((np.maximum.accumulate(acceptance) - acceptance).max())
   climb = float((acceptance - np.minimum.accumulate(acceptance)).max())
   if min(drop, climb) > 1e-12:
-    return f'rises, but in some row falls by up to {drop:.2g},'
+    return f'rises, but at some position falls by up to {drop:.2g},'
   return 'rises' if climb > 1e-12 else 'falls' if drop > 1e-12 else 'stays'
 
 

@@ -25,7 +25,7 @@ class BlockStart:
   Attributes:
     table: M methods evaluated in every context.
     bonus: [M, contexts, V] or [1, contexts, V], distribution of the token after
-      a draft that is kept whole.
+      a fully accepted draft.
     model: Maps a sequence of tokens to its context.
     prefix: Token ids before the block.
     gamma: Number of tokens of a draft.

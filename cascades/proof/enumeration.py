@@ -113,7 +113,7 @@ def blocks(
     model: Maps a sequence of tokens to its context.
     prefix: Token ids before the block.
     gamma: Number of tokens of a draft.
-    drafts: Number of drafts; 1 unless several are verified.
+    drafts: Number of drafts; 1 for a single-draft verification.
     tree_size: Drafted tokens that the verifier reads, at most; None for all.
 
   Yields:
@@ -145,8 +145,8 @@ def _by_token(
 ) -> Iterator[Block]:
   """Enumerates blocks of token verification after some accepted drafts.
 
-  A draft is x and is kept with probability q(x) a(x). With the remaining
-  probability a token of the residual ends the block.
+  A drafted token is x and is accepted with probability q(x) a(x). With the
+  remaining probability a token of the residual ends the block.
 
   Args:
     start: The start of the block.
@@ -167,8 +167,8 @@ def _by_token(
 def _by_rule(start: BlockStart) -> Iterator[Block]:
   """Enumerates the next token of a sequential cascade.
 
-  A draft is x and is kept with probability q(x) (1 - r(x)). Where the rule r
-  defers, the token is drawn from p.
+  A drafted token is x and emitted with probability q(x) (1 - r(x)). Where the
+  rule r defers, the token is drawn from p.
   """
   table, c = start.table, start.context(())
   acceptance = table.q[c] * (1 - table.deferred[:, c])
@@ -179,8 +179,8 @@ def _by_rule(start: BlockStart) -> Iterator[Block]:
 def _by_block(start: BlockStart) -> Iterator[Block]:
   """Enumerates blocks of block verification.
 
-  The prefix x_1 .. x_n is kept for the largest n whose own coin, of probability
-  h_n, says so. `_block_acceptance` computes h and the residuals.
+  Each prefix x_1 .. x_n passes an independent test of probability h_n, and the
+  longest that passes is kept. `_block_acceptance` computes h and the residuals.
   """
   for draft, draft_prob, contexts in start.drafts():
     keep, residuals = _block_acceptance(start.table, draft, contexts)

@@ -1,8 +1,8 @@
 """The tools of a proof of a law, under one name.
 
-Models whose laws are known exactly, distributions to evaluate a method on,
-methods as tables, the laws that verification emits by enumeration, and those
-that the loop emits by sampling. The docstring of the package lists the modules.
+The names are models whose laws are known exactly, distributions to evaluate a
+method on, methods as tables, emitted laws by enumeration, and emitted laws by
+sampling. The docstring of the package lists their modules.
 """
 
 from cascades.proof.enumeration import blocks, declared_law, emitted_law

@@ -60,7 +60,7 @@ class AuditSpec:
   cap: Any = None
 
   def with_cap(self, d: methods.Distributions) -> methods.Distributions:
-    """Returns distributions [positions, V] with the tokens in the cap."""
+    """Returns distributions [positions, V] with the mask of capped tokens."""
     if self.cap is None:
       return d
     return d._replace(cap=jax.vmap(self.cap.inside)(jnp.asarray(d.p_gate)))
@@ -237,7 +237,7 @@ def _unit_errors(values: _Values, field: str) -> np.ndarray:
 
 
 def _simplex_errors(values: _Values, field: str) -> np.ndarray:
-  """Computes the negative part of each entry, or its row's error of the sum."""
+  """Computes the negative part of an entry, or the error of the sum over V."""
   x = values[field]
   sum_error = np.abs(x.sum(-1, keepdims=True) - 1)
   error = np.maximum(np.maximum(0, -x), sum_error)

@@ -10,10 +10,10 @@ from cascades.methods import processing
 from cascades.proof import exact
 from cascades.proof.law_checks import AuditSpec, Check
 
-# Least z-score that fails.
+# Smallest z-score that fails.
 _MAX_Z = 5.0
-# Sampled sequences: tokens after the prompt, the prompt, size of the
-# vocabulary, and drafts of a block.
+# Sampled sequences: number of tokens after the prompt, the prompt, size of the
+# vocabulary, and gamma.
 _NEW, _PROMPT, _SIZE, _GAMMA = 3, (1, 2, 3), 5, 3
 
 
@@ -114,7 +114,7 @@ def _compare(
 def _sampled_leniences(spec: AuditSpec) -> list[float]:
   """Selects up to two leniences from the middle of the reported ones.
 
-  A method's limits prove least: they are taken only if nothing else is there.
+  A method's limits prove least: they are selected only if all are limits.
   """
   ends = (spec.method.strict, spec.method.drafter_only)
   inner = [x for x in spec.reported if x not in ends] or list(spec.reported)

@@ -1,7 +1,7 @@
 """Blocks of several drafts that verification emits, by enumeration.
 
 Written without the library's own verification, to be compared with it; the
-equations are those of `verification.several` and `verification.traversal`.
+equations are those of `verification.multi_draft` and `verification.traversal`.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from cascades.proof.block_starts import (
   normalize,
 )
 
-# Bisections of [1, m] in the search of k_seq's number.
+# Bisections of [1, m] in the search for the divisor c of k_seq.
 _HALVINGS = 60
 
 
@@ -56,8 +56,8 @@ def tree_blocks(
       )
 
 
-# The probabilities [M] that one step down a tree accepts each candidate, and
-# those of each token that it emits instead, [M, V].
+# One step down a tree: the probability that it accepts each candidate, [M], and
+# that it emits each token instead, [M, V].
 _Step = tuple[dict[int, np.ndarray], np.ndarray]
 
 

@@ -1,6 +1,6 @@
 """Reads untrusted files within bounds of size, number and depth.
 
-A bound is at least a hundred times the size of the largest known file of a
+A bound is at least a hundred times the size of the largest known file of its
 kind, so that it refuses only files that were made to fill the memory.
 Compressed files are read as a stream, since a small one may unpack to much.
 """
@@ -45,7 +45,7 @@ _ESCAPES = re.compile(
 )
 # Bytes of a line that are read at a time.
 _CHUNK = 2**20
-# Largest size of a compressed file once it is unpacked.
+# Largest sum of all lines; bounds a compressed file that is unpacked.
 _MAX_UNPACKED = 2**34
 
 
@@ -75,7 +75,7 @@ def read_bytes(
     raise _refusal(path, f'it has more than {max_bytes} bytes', option, advice)
   with path.open('rb') as file:
     if file.read(len(prefix)) != prefix:
-      raise _refusal(path, 'it is of another kind', option, advice)
+      raise _refusal(path, 'its first bytes are wrong', option, advice)
     return prefix + file.read()
 
 
@@ -240,7 +240,7 @@ def split_lines(
       if len(line) > bounds.size:
         raise refuse(number, f'it has more than {bounds.size} bytes')
       if bytes_left < 0:
-        raise refuse(number, f'it comes after {_MAX_UNPACKED} bytes')
+        raise refuse(number, f'it exceeds {_MAX_UNPACKED} bytes of text in all')
       yield line
       number += 1
 

@@ -30,7 +30,7 @@ def one_of(*allowed: Any) -> pydantic.PlainValidator:
   """Returns a validator of a field with a few allowed values.
 
   Used as `Annotated[Any, one_of(...)]`. Floats are compared as float32, and
-  null equals false.
+  null equals False.
   """
 
   def check(field: Any) -> Any:
@@ -126,7 +126,7 @@ class Schema(pydantic.BaseModel):
       ValueError: `<field> must be <expected>, got <value>`.
     """
     if not isinstance(fields, Mapping):
-      raise ValueError('it is no table of fields')
+      raise ValueError('it is no JSON object')
     try:
       return cls.model_validate(dict(fields))
     except pydantic.ValidationError as error:
@@ -147,7 +147,7 @@ def _reason(error: pydantic.ValidationError, fields: Mapping[str, Any]) -> str:
   short = {'missing': 'is missing', 'extra_forbidden': 'is no known field'}
   if first['type'] in short:
     return f'{name} {short[first["type"]]}'
-  # A field of several types has a message of each.
+  # A field that may have several types has a message for each type.
   messages = dict.fromkeys(x['msg'] for field, x in errors if field == name)
   prefix = r'Input should be |Value error, '
   expected = ' or '.join(re.sub(prefix, '', x, count=1) for x in messages)

@@ -84,7 +84,7 @@ class Template:
 
     Args:
       variables: Values by name.
-      budget: Most iterations, calls and characters.
+      budget: Largest sum of iterations, calls and characters.
 
     Raises:
       RefusedError: The template calls `raise_exception`.
@@ -97,7 +97,7 @@ class Template:
         return self._template.render(variables)
       except RefusedError:
         raise
-      # Whatever a stranger's template raises is a fault of the template.
+      # Every error of an untrusted template is reported as its fault.
       except Exception as error:
         raise self._error(f'cannot be rendered ({_reason(error)})') from None
 
@@ -279,7 +279,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     indent: int | None = None,
     **options: Any,
   ) -> str:
-    """Returns a value as JSON, as transformers has it."""
+    """Returns a value as JSON, in the form of transformers' `tojson`."""
     self._measure(value)
     if indent is not None and not 0 <= int(indent) <= 16:
       raise jinja2.exceptions.SecurityError('an indent is too wide')
@@ -291,10 +291,10 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
 
 class _Charges(jinja2.visitor.NodeTransformer):
-  """Adds a charge to each iteration and macro, for its constant texts too."""
+  """Adds a charge to each iteration and macro call, constant texts included."""
 
   def _with_charge(self, node: Any) -> Any:
-    """Charges whatever runs a body."""
+    """Adds a charge to a node with a body, for each execution."""
     texts = node.find_all(jinja2.nodes.TemplateData)
     size = 1 + sum(len(text.data) for text in texts)
     charge = jinja2.nodes.ExprStmt(
@@ -332,7 +332,7 @@ def _call(name: str, argument: Any, node: Any) -> Any:
 
 
 class _Generation(jinja2.ext.Extension):
-  """The tag `generation` around answers, which transformers knows."""
+  """The tag `generation` around answers, an extension of transformers."""
 
   tags = {'generation'}  # noqa: RUF012
 

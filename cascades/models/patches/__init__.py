@@ -4,5 +4,5 @@ The docstring of each file names the upstream version that makes it unnecessary.
 
 light_import   imports gemma without TensorFlow
 router_norm    normalizes the input of a mixture's router once
-ragged_dot     batches a function of which JAX has no `vmap`
+ragged_dot     gives mixtures of experts a `vmap`, which JAX lacks
 """
