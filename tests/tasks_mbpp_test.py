@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from experiments.tasks import TASKS, mbpp, sandbox
+from experiments.tasks import TASKS, sandbox
+from experiments.tasks.task import read_worked_examples
 
 _PATH = pathlib.Path(__file__).parent / 'data/tasks/mbpp.jsonl'
 _TASK = TASKS['mbpp']
@@ -27,9 +28,13 @@ def examples():
 
 
 def test_answers_that_are_shown_pass_their_tests():
-  for text, tests, code in mbpp._WORKED:
-    outcome = sandbox.run(code, '\n'.join(tests))
-    assert outcome.passed, (text, outcome.output)
+  pairs = read_worked_examples('mbpp')
+  assert len(pairs) == 3
+  for question, answer in pairs:
+    _, _, text = question.partition('must pass:\n')
+    tests, _, _ = text.partition('\nAnswer:')
+    outcome = sandbox.run(answer.removesuffix('```'), tests)
+    assert outcome.passed, (question, outcome.output)
 
 
 def test_references_pass_and_those_of_others_do_not(examples):

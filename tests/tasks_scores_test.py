@@ -8,10 +8,10 @@ from experiments.tasks import (
   METRICS,
   TASKS,
   final_numbers,
-  gsm8k,
   short_answers,
   task,
 )
+from experiments.tasks.task import read_worked_examples
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_gsm8k_compares_final_numbers(answer, right, marked):
 
 
 def test_gsm8ks_worked_examples_are_right():
-  assert len(gsm8k.WORKED) == 8
-  for _, answer in gsm8k.WORKED:
+  assert len(read_worked_examples('gsm8k')) == 8
+  for _, answer in read_worked_examples('gsm8k'):
     number, marked = final_numbers.final_number(answer)
     assert marked
     steps = [s for s in answer.split('\n')[:-1] if '=' in s]

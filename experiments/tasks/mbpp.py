@@ -56,47 +56,6 @@ def _problem(row, number):
   )
 
 
-# Written for this project.
-_WORKED = (
-  (
-    'Write a function to count the words of a sentence that are longer than n'
-    ' letters.',
-    (
-      'assert count_long_words("the owl sleeps in the barn", 3) == 2',
-      'assert count_long_words("one two six", 3) == 0',
-      'assert count_long_words("", 1) == 0',
-    ),
-    'def count_long_words(sentence, n):\n'
-    '  return sum(len(word) > n for word in sentence.split())',
-  ),
-  (
-    'Write a python function to find the second smallest of the different'
-    ' numbers in a list, or None if there is no such number.',
-    (
-      'assert second_smallest([4, 1, 9, 1]) == 4',
-      'assert second_smallest([7, 7]) == None',
-      'assert second_smallest([-2, 5, 0]) == 0',
-    ),
-    'def second_smallest(numbers):\n'
-    '  different = sorted(set(numbers))\n'
-    '  if len(different) < 2:\n'
-    '    return None\n'
-    '  return different[1]',
-  ),
-  (
-    'Write a function to turn a time of day, given as "hours:minutes", into'
-    ' minutes since midnight.',
-    (
-      'assert minutes_since_midnight("00:00") == 0',
-      'assert minutes_since_midnight("07:45") == 465',
-      'assert minutes_since_midnight("23:59") == 1439',
-    ),
-    'def minutes_since_midnight(time):\n'
-    '  hours, minutes = time.split(":")\n'
-    '  return 60 * int(hours) + int(minutes)',
-  ),
-)
-
 TASK = published_task(
   'mbpp',
   Source(
@@ -110,9 +69,6 @@ TASK = published_task(
   ),
   _problem,
   metrics=('pass_at_1',),
-  worked_examples=tuple(
-    (_question(text, tests), _answer(code)) for text, tests, code in _WORKED
-  ),
   separator='',
   shots=3,
   stop_strings=(CODE_END,),

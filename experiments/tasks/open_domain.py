@@ -91,23 +91,19 @@ def _trivia(row, number):
   return get_text(row, 'question_id'), question, tuple(different.values())
 
 
-def _task(name: str, source: Source, problem, pairs) -> Task:
+def _task(name: str, source: Source, problem) -> Task:
   """Returns a task of short questions with short answers."""
   return published_task(
     name,
     source,
     problem,
     metrics=('short_answer',),
-    worked_examples=tuple(
-      (question_prompt(question), answer) for question, answer in pairs
-    ),
     shots=1,
     stop_strings=('\n',),
     max_new_tokens=32,
   )
 
 
-# The worked examples are written for this project, each in its set's style.
 TASKS = (
   _task(
     'web_questions',
@@ -119,12 +115,6 @@ TASKS = (
       hub='Stanford/web_questions',
     ),
     _question_with('answers'),
-    (
-      ('what river flows through vienna?', 'Danube'),
-      ('what language do they speak in brazil?', 'Portuguese'),
-      ('what instrument did pablo casals play?', 'Cello'),
-      ('where did roald amundsen come from?', 'Norway'),
-    ),
   ),
   _task(
     'natural_questions',
@@ -137,12 +127,6 @@ TASKS = (
       splits={'train': 'train', 'test': 'validation'},
     ),
     _question_with('answer'),
-    (
-      ('what is the smallest planet in the solar system', 'Mercury'),
-      ('how many strings does a violin have', 'four'),
-      ('who wrote the novel frankenstein', 'Mary Shelley'),
-      ('in which year did the berlin wall fall', '1989'),
-    ),
   ),
   _task(
     'trivia_qa',
@@ -157,11 +141,5 @@ TASKS = (
       splits={'train': 'train', 'test': 'validation'},
     ),
     _trivia,
-    (
-      ('Which metal is liquid at room temperature?', 'Mercury'),
-      ('Of which country is Reykjavik the capital?', 'Iceland'),
-      ('How many squares does a chess board have?', '64'),
-      ('Which painter cut off a part of his ear?', 'Vincent van Gogh'),
-    ),
   ),
 )

@@ -49,25 +49,6 @@ def _problem(row, number):
   return get_text(row, 'id'), question, answers or UNANSWERABLE
 
 
-_LIGHTHOUSE = (
-  'The lighthouse on Gull Rock was built between 1871 and 1874 from granite'
-  ' that had been shipped from the mainland. Its first keeper, Agnes Moreau,'
-  ' lived there with two goats for nineteen years. A storm put out the lamp in'
-  ' 1902, and since 1958 it has been lit by electricity.'
-)
-_ORCHARD = (
-  'Orchards in the valley grow mostly pears. They are picked in September, and'
-  ' most of them are dried on wooden racks, which takes about eight days. The'
-  ' dried fruit is sold in paper bags at the market in Lindau.'
-)
-# Written for this project.
-_WORKED = (
-  (_LIGHTHOUSE, "Who was the lighthouse's first keeper?", 'Agnes Moreau'),
-  (_LIGHTHOUSE, 'How many ships were lost in the storm?', UNANSWERABLE),
-  (_ORCHARD, 'How long does it take to dry pears?', 'about eight days'),
-  (_ORCHARD, 'Who invented the wooden racks?', UNANSWERABLE),
-)
-
 TASK = published_task(
   'squad_v2',
   Source(
@@ -78,10 +59,6 @@ TASK = published_task(
   ),
   _problem,
   metrics=('squad',),
-  worked_examples=tuple(
-    (_question(passage, question), answer)
-    for passage, question, answer in _WORKED
-  ),
   shots=2,
   stop_strings=('\n',),
   max_new_tokens=48,

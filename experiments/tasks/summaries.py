@@ -23,7 +23,7 @@ def _question(article: str) -> str:
   return f'Article: {article}\nSummary:'
 
 
-def _task(name, source, article, summary, pairs, **fields) -> Task:
+def _task(name, source, article, summary, **fields) -> Task:
   """Returns a task of articles and summaries in the columns given."""
 
   def problem(row, number):
@@ -35,32 +35,10 @@ def _task(name, source, article, summary, pairs, **fields) -> Task:
     source,
     problem,
     metrics=('rouge',),
-    worked_examples=tuple((_question(text), short) for text, short in pairs),
     shots=1,
     **fields,
   )
 
-
-# Written for this project; the events are fictional.
-_FERRY = (
-  'The night ferry between Aldvik and Sorn will sail again from May, its owner'
-  ' said on Tuesday, two years after a fire in the engine room put an end to'
-  ' it. The ship has been given electric engines and will take forty minutes'
-  ' longer than before. "We lose a little time and all of the noise," captain'
-  ' Ingrid Hauge told reporters on board. A ticket will cost 35 crowns, five'
-  ' more than it used to. People on Sorn had collected 8,000 signatures for the'
-  ' ferry, which is the only way to reach the island in winter, when its'
-  ' airfield is closed.'
-)
-_LIBRARY = (
-  'For three weeks, a wall between the reading room and the cellar kept the'
-  ' builders of Harlow Bridge guessing: it was four feet thicker on the plans'
-  ' than it had any reason to be. On Friday they opened it.\nBehind the bricks'
-  ' stood a shelf with 212 books, the youngest of them printed in 1911.'
-  ' Librarian Tom Achebe believes that they were walled in to save them from a'
-  ' flood, and were then forgotten. None has been damaged. The library means to'
-  ' show them from next month on.'
-)
 
 TASKS = (
   _task(
@@ -74,14 +52,6 @@ TASKS = (
     ),
     article='article',
     summary='highlights',
-    pairs=(
-      (
-        _FERRY,
-        'Ferry between Aldvik and Sorn sails again from May after a fire two'
-        ' years ago .\nIt now has electric engines and takes 40 minutes longer'
-        ' .\nIslanders had collected 8,000 signatures .',
-      ),
-    ),
     stop_strings=('\n\n', '\nArticle:'),
     max_new_tokens=160,
   ),
@@ -95,13 +65,6 @@ TASKS = (
     ),
     article='document',
     summary='summary',
-    pairs=(
-      (
-        _LIBRARY,
-        'Builders at a library have found more than 200 books that had been'
-        ' walled in for over a century.',
-      ),
-    ),
     stop_strings=('\n',),
     max_new_tokens=96,
   ),

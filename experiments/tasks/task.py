@@ -8,6 +8,7 @@ set (`published_task`), which `sources` reads.
 
 import dataclasses
 import hashlib
+import pathlib
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,10 +18,18 @@ from experiments.tasks import sandbox
 from experiments.tasks.answer_metrics import METRICS, Metric
 from experiments.tasks.phrasing import Phraser
 from experiments.tasks.short_answers import Reference
-from experiments.tasks.sources import DamagedError, Source, error_location
+from experiments.tasks.sources import (
+  DamagedError,
+  Source,
+  error_location,
+  read_table,
+)
 
 SPLITS = ('train', 'validation', 'test')
 
+# Worked examples of published sets, which were written for this project: the
+# prompt of a set does not depend on its source.
+_WORKED = pathlib.Path(__file__).with_name('worked')
 # Draws without a new problem of the split after which the task is exhausted.
 _REPEATS = 100_000
 
@@ -255,7 +264,7 @@ def published_task(
   source: Source,
   problem: Problem,
   *,
-  worked_examples: Sequence[tuple[str, str]] | WorkedExamples = (),
+  worked_examples: WorkedExamples | None = None,
   separator: str = ' ',
   **fields,
 ) -> Task:
@@ -270,9 +279,8 @@ def published_task(
     name: Key of the task in `TASKS`.
     source: Source of the set.
     problem: Turns a row of the set into a problem.
-    worked_examples: (question, answer) pairs, written for this project so that
-      a prompt does not depend on the source of the set; or a function that
-      takes them from another split of the set.
+    worked_examples: Takes worked examples from another split of the set; None
+      for those of the file `worked/NAME.jsonl`.
     separator: Text between a question and its answer.
     **fields: Further fields of the task; `metrics` and `max_new_tokens` are
       required, and `shots` is the default number of worked
@@ -299,9 +307,9 @@ def published_task(
     shots = task.shots if shots is None else shots
     pairs = ()
     if shots:
-      pairs = worked_examples
-      if callable(worked_examples):
-        pairs = worked_examples(path)
+      pairs = (
+        worked_examples(path) if worked_examples else read_worked_examples(name)
+      )
       if not 0 < shots <= len(pairs):
         raise ValueError(
           f'shots: must be from 0 to {len(pairs)} for {name}, got {shots}.'
@@ -319,6 +327,19 @@ def published_task(
   # `load` reads the task that is made here, once it is called.
   task = Task(name=name, load=load, source=source, **fields)
   return task
+
+
+def read_worked_examples(name: str) -> list[tuple[str, str]]:
+  """Returns the worked examples of a set, (question, answer) pairs.
+
+  They are files of the form that a user's worked examples have.
+
+  Args:
+    name: Key of the task in `TASKS`.
+  """
+  path = _WORKED / f'{name}.jsonl'
+  rows = read_table(path) if path.exists() else ()
+  return [(row['prompt'], row['reference']) for _, row in rows]
 
 
 def _problems_of(

@@ -79,7 +79,7 @@ def read(path: pathlib.Path) -> Iterator[Row]:
 
 
 def _task(
-  name: str, source: Source, languages: tuple[str, str], pairs, **fields
+  name: str, source: Source, languages: tuple[str, str], is_beside, **fields
 ) -> Task:
   """Returns a task of sentences to translate between two languages.
 
@@ -87,8 +87,8 @@ def _task(
     name: Name of the set.
     source: Source of the sentence pairs.
     languages: Codes of the source and the target language.
-    pairs: Worked examples, (source, target); None for the first pairs of
-      `val`, which must lie beside the file.
+    is_beside: True if worked examples are the first pairs of `val`, which must
+      lie beside the file.
     **fields: Further fields of the task.
   """
   from_language, to_language = languages
@@ -121,43 +121,12 @@ def _task(
     f'{name}_{from_language}_{to_language}',
     source,
     problem,
-    worked_examples=validation_pairs
-    if pairs is None
-    else [
-      problem(dict(zip(languages, pair, strict=True)), 0)[1:] for pair in pairs
-    ],
+    worked_examples=validation_pairs if is_beside else None,
     shots=5,
     stop_strings=('\n',),
     **fields,
   )
 
-
-# Written for this project.
-_WORKED = (
-  (
-    'The bridge will be closed to traffic until Friday morning.',
-    'Die Brücke bleibt bis Freitagmorgen für den Verkehr gesperrt.',
-  ),
-  (
-    '"We had not expected so many visitors," said the director of the museum.',
-    '„Mit so vielen Besuchern hatten wir nicht gerechnet“, sagte die Leiterin'
-    ' des Museums.',
-  ),
-  (
-    'Last year the company sold 1.2 million bicycles, 8 % more than the year'
-    ' before.',
-    'Im vergangenen Jahr verkaufte das Unternehmen 1,2 Millionen Fahrräder, 8 %'
-    ' mehr als im Jahr zuvor.',
-  ),
-  (
-    'It is open whether the law will be passed before the summer.',
-    'Ob das Gesetz noch vor dem Sommer verabschiedet wird, ist offen.',
-  ),
-  (
-    'Two of the hikers had lost their way in the fog.',
-    'Zwei der Wanderer hatten sich im Nebel verlaufen.',
-  ),
-)
 
 _MULTI30K = Source(
   download='the raw files of task 1 from github.com/multi30k/dataset',
@@ -180,7 +149,7 @@ TASKS = (
       files=files,
     ),
     ('en', 'de'),
-    _WORKED,
+    is_beside=False,
     metrics=('bleu',),
     max_new_tokens=256,
   ),
@@ -189,7 +158,7 @@ TASKS = (
       'multi30k',
       _MULTI30K,
       languages,
-      None,
+      is_beside=True,
       metrics=('bleu', 'chrf'),
       max_new_tokens=64,
     )
