@@ -19,6 +19,8 @@ above it in this list.
   models               language models for one sequence, and their files
   decoding             one sequence: its state, a block of it, the loop
   drafters             all that proposes, and what their names stand for
+  fingerprints         hashes of models
+  decisions            settings that were chosen, with their evidence
   migration            removed names, and the names that replace them
   sampler              strings in, strings and counts out
   proof                whether a method does what it declares
@@ -54,7 +56,7 @@ _HOME = {
 ROOMS = (
   'arguments declarations untrusted extras compilation plain atomic registries'
   ' verification_config methods schedules config verification models decoding'
-  ' drafters migration sampler proof contrib'
+  ' drafters fingerprints decisions migration sampler proof contrib'
 ).split()
 
 __all__ = sorted([*_HOME, *ROOMS])

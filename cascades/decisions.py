@@ -88,6 +88,11 @@ class Decision:
     path = pathlib.Path(path)
     if path.is_dir():
       path = path / 'decision.json'
+    if not path.exists():
+      raise ValueError(
+        f'decision: there is no {path}; name the decision.json of a sweep whose'
+        ' config has a decision.'
+      )
     content = bounded.read_json(path, 'decision', _ADVICE)
     fields: dict[str, Any] = dict(
       _Fields.check(content, f'decision: {path}', _ADVICE)

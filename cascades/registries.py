@@ -103,11 +103,11 @@ class Registry[Entry](Mapping[str, Entry]):
     """Removes an entry that `register` added."""
     del self._entries[name]
 
-  def get(self, name: str, default: Any = _REFUSE) -> Entry:
+  def get(self, name: Any, default: Any = _REFUSE) -> Entry:
     """Returns the entry of a name or an alias; imports a plug-in if need be.
 
     Args:
-      name: The name.
+      name: The name; there is no entry of what is no text.
       default: Returned where there is no such entry, instead of an error.
 
     Raises:

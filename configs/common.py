@@ -77,6 +77,9 @@ _OPTIONAL = dict(
     stop_strings=(),
     too_long='refuse',
   ),
+  # Of the decision at the end: the largest loss of quality, as a share, and the
+  # probability with which that guarantee may fail.
+  decision=dict(risk=0.05, delta=0.1),
   # Whether prompts are turns of a chat, for instructed models.
   chat=False,
   # Of the models: 'bfloat16' or 'float32'; None: as config.json

@@ -23,8 +23,9 @@ from configs import common
 def get_config() -> ml_collections.ConfigDict:
   """Returns the config of this experiment."""
   return common.sweep(
-    *('file', 'task', 'chat', 'dtype', 'cache_length', 'clock', 'mesh', 'tiny'),
-    *('top_k', 'top_p', 'verification', 'drafts', 'shard_size'),
+    *('file', 'task', 'chat', 'decision', 'dtype', 'cache_length', 'clock'),
+    *('mesh', 'tiny', 'top_k', 'top_p', 'verification', 'drafts'),
+    'shard_size',
     tasks=('file',),
     # Worked examples of other tasks: as many as they declare.
     task=dict(shots=None),

@@ -41,6 +41,11 @@ _MESSAGES = flags.DEFINE_string(
   'JSON file with the messages before the prompt, a list of {"role": "user",'
   ' "content": "Hi"}; needs --chat.',
 )
+_DECISION = flags.DEFINE_string(
+  'decision',
+  None,
+  'A decision.json of a sweep, or its workdir: the models and options to use.',
+)
 _VERIFIER = flags.DEFINE_string(
   'verifier',
   'tiny-verifier',
@@ -117,13 +122,8 @@ def _read_prompt() -> Prompt:
   return Conversation([*messages, ('user', _PROMPT.value)])
 
 
-def main() -> None:
-  """Runs the command."""
-  if not _PROMPT.value:
-    raise app.UsageError("--prompt: give a text, such as --prompt='Hello'.")
-  from cascades.sampler import sampler
-  from experiments import records
-
+def _configured(sampler: Any) -> Any:
+  """Makes the sampler of the flags."""
   config = DecodingConfig(
     **{name: flags.FLAGS[name].value for name in options_of(DecodingConfig)}
   )
@@ -131,9 +131,41 @@ def main() -> None:
     _DRAFTER.value,
     **{name: flags.FLAGS[name].value for name in drafters.declared_options()},
   )
-  decoder = sampler.Sampler(
+  return sampler(
     _VERIFIER.value, drafter, config=config, dtype=flags.FLAGS.dtype
   )
+
+
+def _decided(sampler: Any) -> Any:
+  """Makes the sampler of --decision.
+
+  Raises:
+    ValueError: A flag says again what the decision holds.
+  """
+  for name in (
+    *options_of(DecodingConfig),
+    *drafters.declared_options(),
+    'dtype',
+  ):
+    if flags.FLAGS[name].present:
+      raise ValueError(
+        f'{name}: is part of the decision {_DECISION.value}; leave --{name} or'
+        ' --decision out.'
+      )
+  return sampler.from_decision(
+    _DECISION.value,
+    *(flag.value if flag.present else None for flag in (_VERIFIER, _DRAFTER)),
+  )
+
+
+def main() -> None:
+  """Runs the command."""
+  if not _PROMPT.value:
+    raise app.UsageError("--prompt: give a text, such as --prompt='Hello'.")
+  from cascades.sampler import sampler
+  from experiments import records
+
+  decoder = (_decided if _DECISION.value else _configured)(sampler.Sampler)
   answer = decoder.sample(
     _read_prompt(),
     max_new_tokens=_MAX_NEW_TOKENS.value,

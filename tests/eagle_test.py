@@ -29,7 +29,7 @@ from safetensors.numpy import save_file
 
 from cascades import decoding, drafters, load_model, methods, verification
 from cascades.drafters import binding
-from cascades.drafters.eagle import eagle_checkpoint
+from cascades.drafters.eagle import eagle_checkpoint, eagle_drafter
 from cascades.drafters.eagle.eagle_spec import EagleSpec
 from cascades.methods import processing
 from cascades.models import blocked_layout, checkpoints
@@ -180,7 +180,8 @@ def drafts_of(bound_drafter, read, tokens, length, drafted):
   empty = jnp.zeros((len(drafted) + 1, *state['k'].shape[1:]))
   # A text of one token was said by nobody; it is read with its own state.
   g = drafter._join_states(own[0], hidden[max(length - 2, 0)])
-  carry, rows = (jnp.int32(0), g, empty, empty), []
+  carry = eagle_drafter._Carry(jnp.int32(0), g, empty, empty)
+  rows = []
   for token in (tokens[length - 1], *drafted):
     carry, row = _step(drafter)(own, view, at, carry, jnp.int32(token))
     rows.append(row)

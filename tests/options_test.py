@@ -352,3 +352,30 @@ def test_all_kinds_of_decoding_share_one_definition_of_each_count(
       assert answer.counts['drafter_calls'] > 0
     else:
       assert answer.counts['drafter_calls'] == 0
+
+
+def test_a_sweep_ignores_no_option_of_its_config():
+  values = {
+    'gamma': 3,
+    'temperature': 0.7,
+    'top_k': 5,
+    'top_p': 0.9,
+    'cache_length': 99,
+    'verification': 'multi_round',
+    'gate': 'processed',
+    'bonus': 'verifier',
+    'drafts': 2,
+    'tree_size': 4,
+    'schedule': 'first:3',
+    'cap': 'top:3',
+  }
+  # Those are the curve's own, or are set for each batch.
+  own = {'method', 'lenience', 'batch_size'}
+  assert values.keys() | own == options_of(DecodingConfig).keys()
+  for name, value in values.items():
+    needs = {'tree_size': {'drafts': 2, 'verification': 'multi_round'}}
+    needs['drafts'] = {'verification': 'multi_round'}
+    needs['verification'] = {'drafts': 2}
+    config = {name: value, **needs.get(name, {})}
+    curve = curve_plan.Curve.from_config(config, 'token_v3', (0.5,))
+    assert getattr(curve.config, name) == value

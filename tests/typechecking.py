@@ -2,16 +2,16 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import beartype
 
 # Python's type checkers accept an int for a float. Self cannot be checked in a
-# function alone.
+# function alone, nor a protocol of files on packed ones.
 _check = beartype.beartype(
   conf=beartype.BeartypeConf(
     is_pep484_tower=True,
-    hint_overrides=beartype.BeartypeHintOverrides({Self: Any}),
+    hint_overrides=beartype.BeartypeHintOverrides({Self: Any, BinaryIO: Any}),
   )
 )
 
@@ -28,7 +28,7 @@ def check(function: Callable[..., Any]) -> Callable[..., Any]:
 
   @functools.wraps(function)
   def init(self, *args, **kwargs):
-    is_pytree = hasattr(self, '_flax_dataclass')
+    is_pytree = hasattr(type(self), '_flax_dataclass')
     return (function if is_pytree else checked)(self, *args, **kwargs)
 
   return init

@@ -267,8 +267,13 @@ def extend(
 
 
 @jax.jit
-def gather_rows(rows: Row, indices: Int[Array, 'N']) -> Row:
-  """Returns the rows at some indices; an index may occur several times."""
+def gather_rows[RowsT](rows: RowsT, indices: Int[Array, 'N']) -> RowsT:
+  """Returns the rows at some indices, of any pytree of rows.
+
+  Args:
+    rows: Arrays, [B, ...] each.
+    indices: An index may occur several times.
+  """
   # Indices are in range; other modes would check this for each leaf.
   return jax.tree.map(lambda x: x.at[indices].get(mode='clip'), rows)
 

@@ -21,14 +21,15 @@ class Pair:
     drafter: The drafter's spec, loaded, or a drafter that was bound before;
       None for none.
     bound_drafter: The drafter bound to the verifier; None for none.
-    tokenizer: The tokenizer of both models.
+    tokenizer: The tokenizer of both models, a `Tokenizer`; None for models of
+      token ids alone.
     mesh: The devices; None for one device.
   """
 
   verifier: checkpoints.Checkpoint
   drafter: drafters.Spec | drafters.BoundDrafter | None
   bound_drafter: drafters.BoundDrafter | None
-  tokenizer: tokenizers.Tokenizer
+  tokenizer: Any
   mesh: jax.sharding.Mesh | None
 
   def memory_models(self) -> tuple[Any, Any]:

@@ -6,6 +6,7 @@ comparisons        Quality against cost, with intervals.
 method_kinds       Kinds of decoding, each by its best point.
 calibration        Leniences chosen on one half of the examples.
 risk               Leniences that lose little, with a guarantee.
+certification      The fastest setting whose quality is certified.
 race               Points timed against each other on the clock.
 headline           Summary of a sweep in three headline results.
 mixture            Scores over all tasks together.

@@ -131,9 +131,14 @@ def _page_content(
   )
   curve_styles = _curve_styles(frame, answers)
   # A comparison of runs has no section of a single run.
+  decision = contents[0].path / 'decision.json'
   timed_points = race.timed_points(contents[0]) if len(contents) == 1 else None
   context = sections.SectionContext(
-    runs.gather(contents), curve_styles, config, timed_points
+    points=runs.gather(contents),
+    curve_styles=curve_styles,
+    config=config,
+    timed_points=timed_points,
+    decision=decision if len(contents) == 1 and decision.is_file() else None,
   )
   content = PageContent(
     frame=frame,

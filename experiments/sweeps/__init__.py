@@ -2,7 +2,8 @@
 
 fields         Fields of a config, with their types.
 plan           Curves and points of a config.
-phases         The phases of a sweep: plan, load, decode, collect, report.
+phases         The phases of a sweep: plan, open, load, decode, collect, report.
+deciding       The decision of a sweep; `terminal` prints its last lines.
 launchers      Registry of the processes that decode; `ray_cluster` is one.
 worker         A pair of models that decodes points.
 sequence       Cascades of whole answers.

@@ -27,7 +27,7 @@ _NO_LENIENCE = (*MODEL_BASELINES, 'always_accept')
 # Options in which the curves of a sweep may differ, beside method and lenience.
 _OPTIONS = ('gamma', *records.OPTIONS)
 # Options that all curves of a sweep share.
-_SHARED_OPTIONS = ('temperature', 'cache_length')
+_SHARED_OPTIONS = ('temperature', 'top_k', 'top_p', 'cache_length')
 # Fields of a config that become curves.
 CURVE_FIELDS = ('method', 'lenience', *_OPTIONS)
 

@@ -13,19 +13,20 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import pandas as pd
 
 from cascades.drafters import kind_of
 from experiments import cli, records, reports
-from experiments.analysis import example_selection, headline, runs, slices
+from experiments.analysis import example_selection, headline, runs
 from experiments.records import metrics, unit_costs, versions
 from experiments.sweeps import (
   curve_plan,
+  deciding,
   fields,
   launchers,
   outcomes,
   plan,
   prompt_lengths,
+  terminal,
   tracker_set,
   trackers,
   workdirs,
@@ -141,7 +142,7 @@ class Sweep:
       self.config, self.curves, self._tasks, self._say
     )
     stack.callback(self._launcher.close)
-    facts = self._launcher.facts()
+    self._facts = facts = self._launcher.facts()
     if 'file' in self.config:
       self._examples = prompt_lengths.fit_with(
         self._launcher, self._examples, self.config.file.too_long, self._say
@@ -157,10 +158,11 @@ class Sweep:
     self._measured = self._files.read_costs(facts)
     if self._measured is None:
       self._measure_costs()
-    data = self._write_examples()
-    self._files.log_start(
-      workdirs.provenance(facts, seed=self.config.seed, data=data)
+    self._provenance = self._write_examples()
+    start = workdirs.provenance(
+      facts, seed=self.config.seed, data=self._provenance
     )
+    self._files.log_start(start)
 
   def decode(self, on_point: Callable[[], None] = lambda: None) -> None:
     """Decodes the points that are missing.
@@ -220,6 +222,7 @@ class Sweep:
     self._trackers.log_summary(self._summary)
     self._add_views()
     self._add_race()
+    self._decide()
     self._files.log_end()
 
   def report(self) -> None:
@@ -236,14 +239,12 @@ class Sweep:
         f' be written ({type(error).__name__}: {error}); make it again with'
         f' python -m experiments.report --workdir={self.workdir}.'
       ) from error
-    _print_best(self._summary)
-    usage = self._launcher.usage
-    if usage.rows:
-      print(
-        f'Rows kept busy: {usage.utilization:.1%} of {usage.rows}; reading'
-        f' prompts {usage.prefill_s:.0f} s, decoding {usage.decode_s:.0f} s.'
-      )
+    terminal.print_best(self._summary)
+    terminal.print_usage(self._launcher.usage)
     print(f'All points: {self.workdir / "summary.csv"}\nReport:     {page}')
+    if self._decision:
+      path = self.workdir / 'decision.json'
+      print(f'Decision:   {path}\n\n{self._decision.sentence}')
 
   def _say(self, text: str) -> None:
     """Prints a line for the user above the progress bar."""
@@ -389,6 +390,24 @@ class Sweep:
       race = self._launcher.race([x for _, x in entrants], examples)
       self._files.write('race.jsonl', race)
 
+  def _decide(self) -> None:
+    """Chooses a setting, and writes it, if the config asks for a decision."""
+    self._decision = None
+    if not self.config.get('decision'):
+      return
+    self._decision = deciding.decide(
+      deciding.Sweep(
+        config=self.config,
+        points=self._points,
+        records=self._records,
+        tasks=self._tasks,
+        costs=self._measured.costs,
+        facts=self._facts,
+        data=self._provenance,
+      )
+    )
+    self._decision.save(self.workdir / 'decision.json')
+
   def _entrants(self) -> list[tuple[Any, launchers.Entrant]]:
     """Returns the rows of the summary to time, each with its curve."""
     # A cascade of whole answers decodes nothing itself.
@@ -449,29 +468,3 @@ def _stop_on_ctrl_c(
   finally:
     if previous is not None:
       signal.signal(signal.SIGINT, previous)
-
-
-def _print_best(summary: pd.DataFrame) -> None:
-  """Prints the best point of each method, and the number of failures."""
-  best = slices.best_points(summary)[
-    'task variant gamma lenience quality rejection_rate block_efficiency'
-    ' relative_latency'.split()
-  ]
-  # A sweep of oracles alone has no best points.
-  if len(best):
-    print(
-      "\nEach method's fastest point at the verifier's quality, else its best:"
-    )
-    print(
-      best.to_string(
-        index=False,
-        na_rep='-',
-        float_format='{:.3f}'.format,
-        formatters={'lenience': '{:g}'.format},
-      )
-    )
-  if summary.failed.any():
-    print(
-      f'Examples that failed: {summary.failed.sum()}, in'
-      f' {(summary.failed > 0).sum()} points; their records say why.'
-    )

@@ -34,6 +34,7 @@ _WITHOUT_EFFECT = (
   'ray',
   'trackers',
   'clock',
+  'decision',
 )
 # Fields of `file` that name files: they may move and may hold secrets, and the
 # hashes of the files are kept.
@@ -96,8 +97,8 @@ def shared_settings(config: Any) -> dict[str, Any]:
   settings = {
     name: value
     for name, value in config.to_dict().items()
-    # Trackers and timings may be added to a finished sweep.
-    if name not in (*CURVE_FIELDS, 'trackers', 'clock')
+    # Trackers, timings and a decision may be added to a finished sweep.
+    if name not in (*CURVE_FIELDS, 'trackers', 'clock', 'decision')
   }
   for name in _PATHS if 'file' in settings else ():
     settings['file'].pop(name, None)

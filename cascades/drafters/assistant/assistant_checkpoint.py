@@ -147,7 +147,7 @@ def _is_folder(name: str | pathlib.Path) -> bool:
 
 
 def describe(
-  name: str, dtype: str | None = None
+  name: str | pathlib.Path, dtype: str | None = None
 ) -> tuple[DrafterFootprint, dict[str, jax.ShapeDtypeStruct]]:
   """Returns the footprint of an assistant and the shapes of its parameters.
 
@@ -165,7 +165,7 @@ def describe(
     config = _full_config(folder, tensor_files.read_config(folder))
     tensors = tensor_files.open_folder(folder)
   else:
-    config, tensors = _full_config(name, PUBLISHED[name]), {}
+    config, tensors = _full_config(str(name), PUBLISHED[str(name)]), {}
   shapes = param_dtypes.drafter_shapes(tensors, _shapes(config), dtype, _ORDER)
   size = config['text_config']['vocab_size']
   return DrafterFootprint(NoDrafter(), size), shapes

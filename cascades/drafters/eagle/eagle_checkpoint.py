@@ -140,7 +140,7 @@ def is_speculator(name: str | pathlib.Path) -> bool:
 
 
 def describe(
-  name: str, dtype: str | None = None
+  name: str | pathlib.Path, dtype: str | None = None
 ) -> tuple[DrafterFootprint, dict[str, jax.ShapeDtypeStruct]]:
   """Returns the footprint of a head and the shapes of its parameters.
 

@@ -19,6 +19,7 @@ _Builder = Callable[[SectionContext], Section | None]
 
 # In the order of the page. A builder returns None to leave its section out.
 SECTIONS: tuple[_Builder, ...] = (
+  lenience_choices.decision,
   point_comparisons.two_sided,
   point_comparisons.wall_clock,
   point_comparisons.simpler_decoding,

@@ -1,10 +1,15 @@
 """Sections on the choice of a lenience: guarantees, calibration and tests."""
 
+import pandas as pd
+
 from experiments.analysis import calibration, risk
 from experiments.reports import styles
 from experiments.reports.columns import (
   EXAMPLES,
+  GAMMA,
   LATENCY,
+  LENIENCE,
+  RATIO,
   SCORE,
   Column,
   check_mark,
@@ -14,6 +19,36 @@ from experiments.reports.columns import (
 )
 from experiments.reports.sections.section import Section, SectionContext
 from experiments.reports.tables import Table
+
+
+def decision(context: SectionContext) -> Section | None:
+  """Builds the section of the decision, if the run ended with one."""
+  if context.decision is None:
+    return None
+  # Imports JAX, which other pages do without.
+  from cascades.decisions import Decision
+
+  decided = Decision.load(context.decision)
+  evidence = decided.evidence
+  table = pd.DataFrame(evidence['trials'])
+  table['lenience'] = table.lenience.astype(float)
+  columns = [
+    GAMMA,
+    LENIENCE,
+    Column('speedup', 'Speed-up', RATIO, 'modelled, over the verifier alone'),
+    Column('loss', 'Quality lost', SCORE, 'mean loss above the verifier'),
+    Column('p', 'p', p_value, 'that more than the risk is lost'),
+    Column('is_certified', 'Certified', check_mark, 'may be chosen'),
+  ]
+  return Section(
+    'Decision',
+    f'{decided.sentence} The numbers of the table are those of the'
+    f' {evidence["choosing_examples"]} examples that the setting was chosen on.'
+    ' Lossless settings need no test; the other'
+    ' leniences of a curve are tested from strict on, up to the first that'
+    f' fails, at level {evidence["delta_per_curve"]:.3g} for each curve.',
+    [Table('decision', 'Settings that were tried', table, columns)],
+  )
 
 
 def guaranteed(context: SectionContext) -> Section | None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import pathlib
 from collections.abc import Sequence
 
 import pandas as pd
@@ -56,12 +57,14 @@ class SectionContext:
     curve_styles: Styles by variant.
     config: Margins, targets and bootstrap settings.
     timed_points: Points that were timed against each other; None if none were.
+    decision: The decision.json of the run; None if there is none.
   """
 
   points: Points
   curve_styles: styles.CurveStyles
   config: AnalysisConfig
   timed_points: Points | None = None
+  decision: pathlib.Path | None = None
 
   @functools.cached_property
   def frame(self) -> pd.DataFrame:

@@ -1,0 +1,419 @@
+"""The setting to use: the fastest one whose quality is certified.
+
+The examples are split by a hash of their ids (`tasks.halves`). On one half a
+setting is chosen, on the other it is reported, so that the reported numbers are
+not those that it was chosen for.
+
+The loss of an example is 1 less its quality, in [0, 1], a sentence's score for
+BLEU and chrF. A setting is certified if its mean loss is above the verifier's
+by at most `risk`, with probability at least 1 - `delta` for all certified
+settings together. Each curve (a method with its options and a gamma) has an
+equal share of delta (Bonferroni), and tests its leniences as a fixed sequence
+from the strictest to the loosest; see `risk`. Strict settings emit the
+verifier's law and need no test. The speed-up has an interval and no guarantee.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cascades import methods
+from experiments import records
+from experiments.analysis import reference_points, risk
+from experiments.analysis.analysis_config import AnalysisConfig
+from experiments.records import metrics, stats, unit_costs
+from experiments.tasks import Task, halves
+
+# Most examples of an estimate of how many would be needed.
+_MOST_NEEDED = 100_000
+
+
+class Setting(NamedTuple):
+  """A curve at one of its leniences.
+
+  Attributes:
+    method: Name of the method.
+    variant: Name of the method with its options.
+    gamma: Tokens drafted per block; 0 for the verifier alone.
+    lenience: Lenience; nan for a method without one.
+    is_strict: True if it emits what the verifier would.
+  """
+
+  method: str
+  variant: str
+  gamma: int
+  lenience: float
+  is_strict: bool
+
+  @property
+  def curve(self) -> tuple[str, int]:
+    """The curve of the setting."""
+    return self.variant, self.gamma
+
+  def __str__(self) -> str:
+    if self.method == reference_points.VERIFIER:
+      return 'the verifier alone'
+    lenience = '' if math.isnan(self.lenience) else f' {self.lenience:g}'
+    return f'{self.variant}{lenience} with gamma {self.gamma}'
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Answers:
+  """Answers of all settings to the examples that the verifier answered.
+
+  Attributes:
+    settings: The settings; the verifier alone is the first.
+    ids: (task, id) of each example.
+    quality: [settings, examples], in [0, 1]; nan without a metric. A setting
+      that has no answer has quality 0 there.
+    emitted: [settings, examples], tokens of the answers.
+    latency: [settings, examples], modelled time, in verifier tokens.
+  """
+
+  settings: tuple[Setting, ...]
+  ids: tuple[tuple[str, str], ...]
+  quality: np.ndarray
+  emitted: np.ndarray
+  latency: np.ndarray
+
+  def select(self, is_selected: np.ndarray) -> 'Answers':
+    """Returns the answers to some examples, [examples] of bool."""
+    return Answers(
+      self.settings,
+      ids=tuple(itertools.compress(self.ids, is_selected)),
+      quality=self.quality[:, is_selected],
+      emitted=self.emitted[:, is_selected],
+      latency=self.latency[:, is_selected],
+    )
+
+  @property
+  def has_quality(self) -> bool:
+    """True if every answer has a quality."""
+    return bool(np.isfinite(self.quality).all())
+
+  def losses(self) -> np.ndarray:
+    """Returns the loss above the verifier's, [settings, examples]."""
+    return self.quality[0] - self.quality
+
+  def seconds_per_token(self) -> np.ndarray:
+    """Returns the modelled time per token, in the verifier's, [settings]."""
+    with np.errstate(divide='ignore', invalid='ignore'):
+      return self.latency.sum(1) / self.emitted.sum(1)
+
+
+def collect(
+  decoded: Iterable[records.Record],
+  tasks: Mapping[str, Task],
+  costs: unit_costs.Costs,
+) -> Answers:
+  """Collects the answers of the settings that a sampler can decode with.
+
+  Cascades of whole answers, oracles and the drafter alone are left out.
+
+  Args:
+    decoded: Records of a sweep.
+    tasks: Its tasks by name.
+    costs: Unit costs of the modelled time.
+
+  Raises:
+    ValueError: The verifier alone was not run.
+  """
+  rows: dict[Setting, dict[tuple[str, str], records.Record]] = {}
+  for record in decoded:
+    is_known = methods.METHODS.get(record.method.partition(':')[0], None)
+    if (
+      is_known is None
+      or record.method == reference_points.DRAFTER
+      or reference_points.is_oracle(record.method, record.verification)
+    ):
+      continue
+    rows.setdefault(setting_of(record), {})[record.task, record.id] = record
+  verifiers = [x for x in rows if x.method == reference_points.VERIFIER]
+  if not verifiers:
+    raise ValueError(
+      'decision: the verifier alone was not run; add verifier_only to the'
+      ' sweep.'
+    )
+  settings = (verifiers[0], *(x for x in rows if x != verifiers[0]))
+  ids = tuple(key for key, x in rows[verifiers[0]].items() if x.failure is None)
+  quality, emitted, latency = np.zeros((3, len(settings), len(ids)))
+  for i, setting in enumerate(settings):
+    for j, key in enumerate(ids):
+      record = rows[setting].get(key)
+      if record is None or record.failure is not None:
+        continue
+      metric, *_ = (*tasks[record.task].metrics, None)
+      quality[i, j] = metric.row_quality(record.scores) if metric else math.nan
+      emitted[i, j] = record.emitted
+      latency[i, j] = metrics.latency(record, costs)
+  return Answers(
+    settings, ids, quality=quality, emitted=emitted, latency=latency
+  )
+
+
+def setting_of(record: records.Record) -> Setting:
+  """Returns the setting of a record."""
+  is_baseline = record.method == reference_points.VERIFIER
+  strict = reference_points.strict_lenience(record.method)
+  # nan differs from itself and cannot be a key.
+  lenience = math.nan if math.isnan(record.lenience) else record.lenience
+  return Setting(
+    method=record.method,
+    variant=record.variant,
+    gamma=0 if is_baseline else record.gamma,
+    lenience=lenience,
+    is_strict=is_baseline or record.lenience == strict,
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trial:
+  """A setting that was tried on the choosing half.
+
+  Attributes:
+    setting: The setting.
+    speedup: Modelled speed over the verifier alone.
+    loss: Mean loss above the verifier's; nan without a metric.
+    p: p-value that more than the risk is lost, with the power of its share of
+      delta; 0 for a strict setting.
+    is_certified: True if the setting is certified.
+  """
+
+  setting: Setting
+  speedup: float
+  loss: float
+  p: float
+  is_certified: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Verdict:
+  """The setting to use, and what is known of it.
+
+  Attributes:
+    setting: The setting.
+    trials: All settings that were tried, in the order of the sweep.
+    share: The share of delta of each curve.
+    choosing: Number of examples of the choosing half.
+    reporting: Number of examples of the reporting half.
+    lost: Loss above the verifier's on the reporting half with its interval:
+      (mean, low, high).
+    speedup: Modelled speed over the verifier alone there, likewise.
+    speedup_over_strict: The same over the fastest strict setting; None if there
+      is none, or the setting is it.
+    strict: The fastest strict setting that drafts; None if there is none.
+    least_risk: The least risk that so many examples could certify.
+    needed: Fewest examples of the choosing half that could certify the risk.
+    estimate: Examples of the choosing half that would certify the fastest
+      setting whose loss there is below the risk; None if it is certified, if
+      there is none, or if more than 100,000 would be needed.
+  """
+
+  setting: Setting
+  trials: tuple[Trial, ...]
+  share: float
+  choosing: int
+  reporting: int
+  lost: tuple[float, float, float]
+  speedup: tuple[float, float, float]
+  speedup_over_strict: tuple[float, float, float] | None
+  strict: Setting | None
+  least_risk: float
+  needed: int
+  estimate: tuple[Setting, int] | None
+
+  @property
+  def has_certified_loss(self) -> bool:
+    """True if a setting that may lose quality is certified."""
+    return any(x.is_certified and not x.setting.is_strict for x in self.trials)
+
+
+def decide(answers: Answers, config: AnalysisConfig) -> Verdict:
+  """Chooses the fastest certified setting, and reports it.
+
+  Args:
+    answers: Answers of all settings.
+    config: Risk, delta and bootstrap settings.
+
+  Raises:
+    ValueError: A half of the examples is empty.
+  """
+  is_choosing = np.array(
+    [halves.half_of(name) == 'choose' for _, name in answers.ids], bool
+  )
+  if is_choosing.all() or not is_choosing.any():
+    raise ValueError(
+      f'decision: {len(answers.ids)} examples leave a half empty; give more'
+      ' examples.'
+    )
+  chosen_on, reported_on = (
+    answers.select(is_choosing),
+    answers.select(~is_choosing),
+  )
+  share = config.delta / max(1, len(_curves(answers.settings)))
+  trials = _try_all(chosen_on, config, share)
+  index = _fastest(trials, lambda x: x.is_certified)
+  strict = _fastest(
+    trials, lambda x: x.setting.is_strict and x.setting.gamma > 0
+  )
+  n = int(is_choosing.sum())
+  return Verdict(
+    setting=answers.settings[index],
+    trials=tuple(trials),
+    share=share,
+    choosing=n,
+    reporting=len(answers.ids) - n,
+    lost=_interval(reported_on, config, index, loss=True),
+    speedup=_interval(reported_on, config, index),
+    speedup_over_strict=(
+      None
+      if strict in (None, index)
+      else _interval(reported_on, config, index, over=strict)
+    ),
+    strict=None if strict is None else answers.settings[strict],
+    least_risk=least_risk(n, share),
+    needed=risk.needed(config.risk, share),
+    estimate=_estimate(chosen_on, trials, config, share),
+  )
+
+
+def least_risk(n: int, delta: float) -> float:
+  """Returns the least risk that n examples without a loss certify.
+
+  Args:
+    n: Number of examples.
+    delta: Probability with which the guarantee may fail.
+
+  Returns:
+    A risk, to three digits upwards; 1 if nothing can be certified.
+  """
+  for thousandths in range(1, 1000):
+    if risk.p_value(np.zeros(n), thousandths / 1000, delta) <= delta:
+      return thousandths / 1000
+  return 1.0
+
+
+def _curves(
+  settings: Sequence[Setting],
+) -> dict[tuple[str, int], list[int]]:
+  """Returns the settings to test of each curve, from the strictest on."""
+  curves: dict[tuple[str, int], list[int]] = {}
+  for i, setting in enumerate(settings):
+    if not setting.is_strict:
+      curves.setdefault(setting.curve, []).append(i)
+  for indices in curves.values():
+    strict = reference_points.strict_lenience(settings[indices[0]].method)
+    leniences = [settings[i].lenience for i in indices]
+    # For some methods the largest lenience is strict.
+    is_descending = strict > min(leniences)
+    indices.sort(key=lambda i: settings[i].lenience, reverse=is_descending)
+  return curves
+
+
+def _try_all(
+  answers: Answers, config: AnalysisConfig, share: float
+) -> list[Trial]:
+  """Tests all settings on the choosing half.
+
+  Args:
+    answers: Answers to the choosing half.
+    config: The risk.
+    share: The share of delta of each curve.
+  """
+  p = np.array([0.0 if x.is_strict else 1.0 for x in answers.settings])
+  is_certified = p == 0
+  losses = answers.losses()
+  if answers.has_quality:
+    for indices in _curves(answers.settings).values():
+      p[indices] = risk.p_value(losses[indices], config.risk, share)
+      count = int(risk.loosest(losses[indices], config.risk, share))
+      is_certified[indices[:count]] = True
+  time = answers.seconds_per_token()
+  return [
+    Trial(
+      setting=setting,
+      speedup=float(time[0] / time[i]),
+      loss=float(losses[i].mean()),
+      p=float(p[i]),
+      is_certified=bool(is_certified[i]),
+    )
+    for i, setting in enumerate(answers.settings)
+  ]
+
+
+def _fastest(trials: Sequence[Trial], is_candidate: Any) -> int | None:
+  """Returns the index of the fastest candidate; None if there is none."""
+  candidates = [
+    (trial.speedup, -i)
+    for i, trial in enumerate(trials)
+    # A setting without answers has no speed.
+    if is_candidate(trial) and math.isfinite(trial.speedup)
+  ]
+  return -max(candidates)[1] if candidates else None
+
+
+def _interval(
+  answers: Answers,
+  config: AnalysisConfig,
+  index: int,
+  over: int = 0,
+  loss: bool = False,
+) -> tuple[float, float, float]:
+  """Returns a number of a setting with its 95 % interval over examples.
+
+  Args:
+    answers: Answers to the reporting half.
+    config: Bootstrap settings.
+    index: The setting.
+    over: The setting that its speed is divided by; 0 is the verifier alone.
+    loss: True for the loss above the verifier's instead of the speed-up.
+  """
+  if loss:
+    columns = [answers.losses()[index], np.ones(len(answers.ids))]
+  else:
+    pair = [over, index]
+    columns = [*answers.latency[pair], *answers.emitted[pair]]
+  rows = np.stack(columns, 1)
+
+  def score(sums: np.ndarray) -> np.ndarray:
+    first, *rest = np.moveaxis(sums, -1, 0)
+    if loss:
+      return (first / rest[0])[..., None]
+    latency, emitted_over, emitted = rest
+    return (first / emitted_over / (latency / emitted))[..., None]
+
+  low, high = stats.bootstrap(
+    rows, score, resamples=config.resamples, seed=config.seed
+  )
+  return float(score(rows.sum(0))[0]), float(low[0]), float(high[0])
+
+
+def _estimate(
+  answers: Answers,
+  trials: Sequence[Trial],
+  config: AnalysisConfig,
+  share: float,
+) -> tuple[Setting, int] | None:
+  """Estimates the examples that would certify the fastest likely setting.
+
+  The losses of the choosing half are repeated until the test rejects.
+  """
+  if not answers.has_quality:
+    return None
+  index = _fastest(
+    trials, lambda x: x.setting.is_strict or x.loss < config.risk
+  )
+  if index is None or trials[index].is_certified:
+    return None
+  losses, n = answers.losses()[index], len(answers.ids)
+  for count in 2 ** np.arange(1, 20):
+    if n * count > _MOST_NEEDED:
+      return None
+    p = risk.p_value(np.tile(losses, count), config.risk, share)
+    if p <= share:
+      return trials[index].setting, int(n * count)
+  return None

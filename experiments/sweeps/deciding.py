@@ -1,0 +1,221 @@
+"""The decision of a sweep: a setting with its evidence, and one sentence."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from cascades.decisions import Decision
+from experiments import records
+from experiments.analysis import certification
+from experiments.analysis.analysis_config import AnalysisConfig
+from experiments.analysis.certification import Verdict
+from experiments.records import unit_costs
+from experiments.sweeps.plan import Point
+from experiments.tasks import Task
+
+# Hashes among the facts of a launcher.
+_WEIGHTS = ('verifier', 'drafter', 'tokenizer', 'settings')
+
+
+class Sweep(NamedTuple):
+  """A sweep that is done, from which a decision is made.
+
+  Attributes:
+    config: Fields of the sweep.
+    points: Its points.
+    records: Records of each point by its name.
+    tasks: Its tasks by name.
+    costs: Unit costs.
+    facts: Facts of the launcher: hashes of the models, code and device.
+    data: Provenance of the examples by task.
+  """
+
+  config: Any
+  points: Sequence[Point]
+  records: Mapping[str, Sequence[records.Record]]
+  tasks: Mapping[str, Task]
+  costs: unit_costs.Costs
+  facts: Mapping[str, Any]
+  data: Mapping[str, Any]
+
+
+def decide(sweep: Sweep) -> Decision:
+  """Chooses the setting of a sweep.
+
+  Raises:
+    ValueError: The verifier alone was not run, or there are too few examples.
+  """
+  config = AnalysisConfig(**sweep.config.decision.to_dict())
+  decoded = [x for point in sweep.points for x in sweep.records[point.name]]
+  answers = certification.collect(decoded, sweep.tasks, sweep.costs)
+  verdict = certification.decide(answers, config)
+  curve = next(
+    point.curve
+    for point in sweep.points
+    if not point.curve.confidence
+    for record in sweep.records[point.name][:1]
+    if certification.setting_of(record).curve == verdict.setting.curve
+  )
+  lenience, changes = verdict.setting.lenience, {}
+  if not math.isnan(lenience):
+    changes['lenience'] = lenience
+  uses_drafter = verdict.setting.gamma > 0
+  return Decision(
+    sentence=sentence(verdict, config, _quality_name(sweep.tasks)),
+    verifier=sweep.config.verifier,
+    drafter=sweep.config.drafter if uses_drafter else None,
+    drafter_options=dict(curve.drafter_options) if uses_drafter else {},
+    dtype=_dtype(sweep.config),
+    chat=bool(sweep.config.get('chat', False)),
+    config=curve.config.replace(batch_size=sweep.config.batch_size, **changes),
+    weights={name: sweep.facts[name] for name in _WEIGHTS},
+    evidence=_evidence(sweep, verdict, config),
+  )
+
+
+def _dtype(config: Any) -> str | None:
+  """Returns the dtype of the parameters; None for the stored one."""
+  dtype = config.get('dtype')
+  return None if dtype is None else jnp.dtype(dtype).name
+
+
+def _quality_name(tasks: Mapping[str, Task]) -> str:
+  """Returns the name of the quality; '' for tasks without one."""
+  names = {
+    ('sentence-level ' if task.corpus else '') + (task.quality_score or '')
+    for task in tasks.values()
+  }
+  return names.pop() if len(names) == 1 else 'quality'
+
+
+def _evidence(
+  sweep: Sweep, verdict: Verdict, config: AnalysisConfig
+) -> dict[str, Any]:
+  """Returns the facts behind a verdict."""
+  return {
+    'data': dict(sweep.data),
+    'tasks': {
+      name: {
+        'metric': _quality_name({name: task}),
+        'max_new_tokens': task.max_new_tokens,
+        'stop_strings': list(task.stop_strings),
+      }
+      for name, task in sweep.tasks.items()
+    },
+    'seed': sweep.config.seed,
+    'code': sweep.facts['code'],
+    'device': sweep.facts['device'],
+    'risk': config.risk,
+    'delta': config.delta,
+    'delta_per_curve': verdict.share,
+    'choosing_examples': verdict.choosing,
+    'reporting_examples': verdict.reporting,
+    'loss': list(verdict.lost),
+    'speedup': list(verdict.speedup),
+    'speedup_over_strict': (
+      None
+      if verdict.speedup_over_strict is None
+      else list(verdict.speedup_over_strict)
+    ),
+    'strict_setting': verdict.strict and str(verdict.strict),
+    'least_risk': verdict.least_risk,
+    'needed_examples': verdict.needed,
+    'trials': [
+      {
+        'variant': trial.setting.variant,
+        'gamma': trial.setting.gamma,
+        'lenience': trial.setting.lenience,
+        'speedup': trial.speedup,
+        'loss': trial.loss,
+        'p': None if trial.setting.is_strict else trial.p,
+        'is_certified': trial.is_certified,
+      }
+      for trial in verdict.trials
+    ],
+  }
+
+
+def sentence(
+  verdict: Verdict, config: AnalysisConfig, quality_name: str
+) -> str:
+  """Returns a verdict in words.
+
+  Args:
+    verdict: The verdict.
+    config: Risk and delta.
+    quality_name: Name of the quality; '' without one.
+  """
+  setting = verdict.setting
+  if not setting.gamma:
+    return f'{_drafter_does_not_pay(verdict)} {_uncertified(verdict, config)}'
+  text = (
+    f'Use {setting}: {_with_ends(verdict.speedup)} times as fast as the'
+    ' verifier alone'
+  )
+  if verdict.speedup_over_strict:
+    text += (
+      f' and {_with_ends(verdict.speedup_over_strict)} times as fast as'
+      f' {verdict.strict} (modelled)'
+    )
+  else:
+    text += ' (modelled)'
+  if setting.is_strict:
+    return (
+      f"{text}; its answers have the verifier's law, so no quality is lost."
+      f' {_uncertified(verdict, config)}'
+    )
+  loss, low, high = (100 * x for x in verdict.lost)
+  return (
+    f'{text}; it loses {loss:.1f} of 100 points of {quality_name} [{low:.1f},'
+    f' {high:.1f}] on {verdict.reporting} examples that had no part in the'
+    f' choice. With probability {1 - config.delta:.0%} it loses at most'
+    f' {100 * config.risk:g} points in the mean over such examples (chosen'
+    f' among {len(verdict.trials)} settings on {verdict.choosing} examples);'
+    ' the speed has an interval and no guarantee.'
+  )
+
+
+def _with_ends(numbers: Sequence[float]) -> str:
+  """Returns a number with its interval as text."""
+  value, low, high = numbers
+  return f'{value:.2f} [{low:.2f}, {high:.2f}]'
+
+
+def _drafter_does_not_pay(verdict: Verdict) -> str:
+  """Returns why the verifier should decode alone."""
+  for trial in verdict.trials:
+    if trial.setting == verdict.strict:
+      return (
+        'Decode with the verifier alone, the drafter does not pay here: the'
+        f' fastest lossless setting, {trial.setting}, reaches'
+        f' {trial.speedup:.2f} times its speed (modelled).'
+      )
+  return (
+    'Decode with the verifier alone: no lossless setting with a drafter was'
+    ' decoded.'
+  )
+
+
+def _uncertified(verdict: Verdict, config: AnalysisConfig) -> str:
+  """Returns why no setting that may lose quality was chosen."""
+  if not any(not x.setting.is_strict for x in verdict.trials):
+    return 'No setting that may lose quality was tried.'
+  if any(math.isnan(x.loss) for x in verdict.trials):
+    return (
+      'Without a metric no other setting can be certified: give --metric and'
+      ' references.'
+    )
+  if verdict.has_certified_loss:
+    return 'No certified setting that may lose quality is faster.'
+  text = (
+    f'No setting that may lose quality could be certified at'
+    f' {100 * config.risk:g} points: {verdict.choosing} examples for choosing'
+    f' can certify a loss of {100 * verdict.least_risk:.1f} points at best,'
+    f' and {verdict.needed} would be needed if no answer lost or gained'
+  )
+  if verdict.estimate:
+    setting, count = verdict.estimate
+    text += f'; about {count} for {setting}, with losses as they were here'
+  return f'{text}. (Half of the examples are for choosing.)'

@@ -1,0 +1,41 @@
+"""Lines that a sweep prints when it ends."""
+
+import pandas as pd
+
+from cascades.sampler import batching
+from experiments.analysis import slices
+
+
+def print_best(summary: pd.DataFrame) -> None:
+  """Prints the best point of each method, and the number of failures."""
+  best = slices.best_points(summary)[
+    'task variant gamma lenience quality rejection_rate block_efficiency'
+    ' relative_latency'.split()
+  ]
+  # A sweep of oracles alone has no best points.
+  if len(best):
+    print(
+      "\nEach method's fastest point at the verifier's quality, else its best:"
+    )
+    print(
+      best.to_string(
+        index=False,
+        na_rep='-',
+        float_format='{:.3f}'.format,
+        formatters={'lenience': '{:g}'.format},
+      )
+    )
+  if summary.failed.any():
+    print(
+      f'Examples that failed: {summary.failed.sum()}, in'
+      f' {(summary.failed > 0).sum()} points; their records say why.'
+    )
+
+
+def print_usage(usage: batching.DecodeStats) -> None:
+  """Prints the time of both phases, and the share of rows that were busy."""
+  if usage.rows:
+    print(
+      f'Rows kept busy: {usage.utilization:.1%} of {usage.rows}; reading'
+      f' prompts {usage.prefill_s:.0f} s, decoding {usage.decode_s:.0f} s.'
+    )

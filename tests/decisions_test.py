@@ -1,0 +1,250 @@
+"""Decisions: what is certified, what is chosen, and how it is kept."""
+
+import dataclasses
+import functools
+import html
+import json
+import math
+
+import numpy as np
+import pytest
+import small
+
+from cascades.decisions import Decision
+from cascades.sampler import sampler
+from experiments import records, sweep
+from experiments.analysis import certification, risk
+from experiments.analysis.analysis_config import AnalysisConfig
+from experiments.analysis.certification import Answers, Setting
+from experiments.sweeps import curve_plan, deciding
+from experiments.tasks import halves
+
+_CONFIG = AnalysisConfig(risk=0.1, delta=0.1, resamples=200)
+_VERIFIER = Setting('verifier_only', 'verifier_only', 0, math.nan, True)
+
+
+def _setting(lenience, gamma=4, method='token_v3'):
+  is_strict = lenience == -1
+  return Setting(method, method, gamma, lenience, is_strict)
+
+
+def _answers(losses, speeds, settings=None, n=400):
+  """Answers with constant times, and losses of each setting, [n] or a number.
+
+  Every setting's answers to the verifier's 1.0; tokens are one each.
+  """
+  if settings is None:
+    settings = [_setting(x) for x in (-1.0, 0.2, 0.5, 0.9)[: len(losses)]]
+  losses = np.stack([np.broadcast_to(x, n) for x in (0.0, *losses)])
+  times = 1 / np.array([1.0, *speeds])
+  return Answers(
+    (_VERIFIER, *settings),
+    ids=tuple(('t', f't/{i}') for i in range(n)),
+    quality=1.0 - losses,
+    emitted=np.ones(losses.shape),
+    latency=np.broadcast_to(times[:, None], losses.shape),
+  )
+
+
+def test_the_fastest_certified_setting_is_chosen():
+  verdict = certification.decide(
+    _answers([0, 0.0, 0.01, 0.5], [1.5, 2, 3, 9]), _CONFIG
+  )
+  assert verdict.setting == _setting(0.5)
+  assert [x.is_certified for x in verdict.trials] == [True] * 4 + [False]
+  assert verdict.lost == pytest.approx((0.01, 0.01, 0.01))
+  assert verdict.speedup[0] == pytest.approx(3)
+  assert verdict.speedup_over_strict[0] == pytest.approx(2)
+  assert verdict.strict == _setting(-1.0)
+  text = deciding.sentence(verdict, _CONFIG, 'rouge2')
+  assert text.startswith('Use token_v3 0.5 with gamma 4: 3.00 [3.00, 3.00]')
+  assert 'at most 10 points' in text
+  assert 'no guarantee' in text
+
+
+def test_a_sequence_stops_at_the_first_setting_that_is_not_certified():
+  verdict = certification.decide(
+    _answers([0, 0.5, 0.0, 0.0], [1, 2, 3, 9]), _CONFIG
+  )
+  assert verdict.setting in (_VERIFIER, _setting(-1.0))
+  assert not verdict.has_certified_loss
+
+
+def test_leniences_are_tested_from_strict_on_in_either_direction():
+  # Of top_k the strict lenience is infinite.
+  settings = [_setting(x, method='top_k') for x in (1.0, 50.0, 5.0)]
+  verdict = certification.decide(
+    _answers([0.5, 0.0, 0.01], [9, 2, 3], settings), _CONFIG
+  )
+  assert verdict.setting.lenience == 5.0
+
+
+@pytest.mark.parametrize(
+  ('losses', 'speeds', 'setting', 'words'),
+  [
+    ([0, 0.5], [1.5, 9], -1.0, 'No setting that may lose quality could be'),
+    ([0, 0.0], [2.5, 2], -1.0, 'No certified setting that may lose'),
+    ([0, 0.5], [0.9, 9], None, 'the drafter does not pay here'),
+    ([0, math.nan], [1.5, 9], -1.0, 'Without a metric'),
+    ([0], [1.5], -1.0, 'No setting that may lose quality was tried'),
+  ],
+)
+def test_what_is_chosen_where_no_cascade_is(losses, speeds, setting, words):
+  verdict = certification.decide(_answers(losses, speeds), _CONFIG)
+  expected = _VERIFIER if setting is None else _setting(setting)
+  assert verdict.setting == expected
+  assert words in deciding.sentence(verdict, _CONFIG, 'rouge2')
+
+
+def test_the_reporting_half_has_no_part_in_the_choice():
+  answers = _answers([0, 0.0, 0.02], [1.5, 2, 3])
+  is_reporting = np.array(
+    [halves.half_of(name) == 'report' for _, name in answers.ids]
+  )
+  assert 0.3 < is_reporting.mean() < 0.7
+  worse = answers.quality - is_reporting * np.array([[0], [0], [0.9], [0.9]])
+  before = certification.decide(answers, _CONFIG)
+  changed = dataclasses.replace(answers, quality=worse)
+  after = certification.decide(changed, _CONFIG)
+  assert (after.setting, after.trials) == (before.setting, before.trials)
+  assert after.lost[0] == pytest.approx(before.lost[0] + 0.9)
+
+
+def test_a_guarantee_fails_at_most_as_often_as_delta():
+  rng = np.random.default_rng(0)
+  # Twelve curves of three leniences, each of which loses just the risk.
+  settings = [
+    _setting(lenience, gamma)
+    for gamma in range(1, 13)
+    for lenience in (0.2, 0.5, 0.9)
+  ]
+  failures = 0
+  for _ in range(200):
+    losses = rng.binomial(1, _CONFIG.risk, (len(settings), 300)).astype(float)
+    answers = _answers(losses, [2.0] * len(settings), settings, n=300)
+    share = _CONFIG.delta / 12
+    trials = certification._try_all(answers, _CONFIG, share)
+    failures += any(x.is_certified and not x.setting.is_strict for x in trials)
+  assert failures / 200 <= _CONFIG.delta
+
+
+def test_more_curves_need_more_examples():
+  one = certification.decide(_answers([0, 0.0], [1, 2], n=100), _CONFIG)
+  settings = [_setting(0.2, gamma) for gamma in range(1, 41)]
+  many = certification.decide(
+    _answers([0.0] * 40, [2.0] * 40, settings, n=100), _CONFIG
+  )
+  assert many.share == _CONFIG.delta / 40
+  assert many.needed > one.needed
+  assert many.least_risk > one.least_risk
+
+
+@pytest.mark.parametrize('n', [20, 60, 200])
+def test_the_least_risk_is_the_one_that_so_many_examples_certify(n):
+  least = certification.least_risk(n, 0.01)
+  assert risk.needed(least, 0.01) <= n
+  assert risk.needed(least - 0.001, 0.01) > n
+
+
+def test_the_estimate_certifies():
+  losses = np.resize([0.0] * 19 + [1.0], 40)
+  verdict = certification.decide(_answers([0, losses], [1, 2], n=40), _CONFIG)
+  setting, count = verdict.estimate
+  assert setting == _setting(0.2)
+  assert verdict.choosing < count <= 100_000
+  assert f'about {count} for token_v3 0.2' in deciding.sentence(
+    verdict, _CONFIG, 'rouge2'
+  )
+
+
+def test_a_half_without_examples_is_refused():
+  with pytest.raises(ValueError, match='leave a half empty'):
+    certification.decide(_answers([0, 0.0], [1, 2], n=1), _CONFIG)
+
+
+@pytest.fixture(scope='module')
+def decided(tmp_path_factory):
+  """A sweep that ended with a decision, as (config, workdir)."""
+  config = small.config(num_examples=24, temperature=0.0)
+  with config.unlocked():
+    config.decision = dict(risk=0.9, delta=0.5)
+  workdir = tmp_path_factory.mktemp('decided') / 'run'
+  make = functools.partial(curve_plan.Curve.from_config, config)
+  curves = [
+    make('verifier_only', ()),
+    make('speed', (0.0,), gamma=3),
+    make('token_v3', (0.5, 0.9), gamma=3),
+  ]
+  sweep.run(config, curves, workdir, quiet=True)
+  return config, workdir
+
+
+def test_a_sampler_of_a_decision_gives_the_tokens_of_the_evidence(decided):
+  _, workdir = decided
+  decision = Decision.load(workdir)
+  decoder = sampler.Sampler.from_decision(workdir / 'decision.json')
+  config = decoder.config
+  assert config.to_dict() == decision.config.to_dict()
+  examples = records.read_examples(workdir)['numerals']
+  has_lenience = config.method.name != 'verifier_only'
+  tokens = {
+    record.id: trace.tokens
+    for record, trace in small.made(workdir)
+    if record.method == config.method.name
+    and (record.lenience == config.lenience or not has_lenience)
+  }
+  assert len(tokens) >= 20
+  request = decision.evidence['tasks']['numerals']
+  answers = decoder.sample(
+    [example.prompt for example in examples.values()],
+    max_new_tokens=request['max_new_tokens'],
+    stop_strings=request['stop_strings'],
+    seed=decision.evidence['seed'],
+  )
+  for name, answer in zip(examples, answers, strict=True):
+    assert answer.tokens == tokens[name]
+
+
+def test_a_decision_has_its_evidence(decided):
+  _, workdir = decided
+  fields = json.loads((workdir / 'decision.json').read_text())
+  evidence = fields['evidence']
+  assert evidence['choosing_examples'] + evidence['reporting_examples'] == 24
+  assert len(evidence['trials']) == 4
+  assert evidence['data']['numerals']['hash']
+  names = {'verifier', 'drafter', 'tokenizer', 'settings'}
+  assert fields['weights'].keys() == names
+  page = (workdir / 'report' / 'index.html').read_text()
+  assert '<h2>Decision</h2>' in page
+  assert html.escape(fields['sentence'][:60]) in page
+
+
+def test_other_models_than_the_decisions_are_refused(decided):
+  config, workdir = decided
+  with pytest.raises(ValueError, match='decision: the verifier of these'):
+    sampler.Sampler.from_decision(workdir, verifier=config.drafter)
+
+
+@pytest.mark.parametrize(
+  ('change', 'words'),
+  [
+    ({'format': 2}, 'format'),
+    ({'weights': {'verifier': 'x'}}, 'weights'),
+    ({'config': {'gamma': -1}}, 'gamma'),
+    ({'config': {'magic': 1}}, 'magic'),
+    ({'more': 1}, 'more'),
+  ],
+)
+def test_a_damaged_decision_is_refused(decided, tmp_path, change, words):
+  _, workdir = decided
+  fields = json.loads((workdir / 'decision.json').read_text())
+  path = tmp_path / 'decision.json'
+  path.write_text(json.dumps(fields | change))
+  with pytest.raises(ValueError, match=r'^decision: .*decision.json') as caught:
+    Decision.load(path)
+  assert words in str(caught.value)
+
+
+def test_an_absent_decision_is_refused(tmp_path):
+  with pytest.raises(ValueError, match='decision: there is no'):
+    Decision.load(tmp_path)
