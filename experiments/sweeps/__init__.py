@@ -2,6 +2,7 @@
 
 fields         Fields of a config, with their types.
 plan           Curves and points of a config.
+prompt_lengths Prompts of a user's file that are too long for the cache.
 phases         The phases of a sweep: plan, open, load, decode, collect, report.
 deciding       The decision of a sweep; `terminal` prints its last lines.
 launchers      Registry of the processes that decode; `ray_cluster` is one.
