@@ -16,6 +16,9 @@
 
 Everything but `loop` and `rows` is written for one sequence and `vmap`ped:
 `step` returns (state, stats), and only the loop records the statistics.
+
+Sizes in shapes: B rows, T slots of a cache, K drafts of gamma tokens, gamma_1 =
+gamma + 1, V tokens of the vocabulary, D the width of hidden states.
 """
 
 from cascades.decoding.block_stats import Row, count, summarize_counts

@@ -25,7 +25,7 @@ class BlockStats(NamedTuple):
     logits: The verifier's logits of each token; None if not requested.
     drafted: Drafted tokens.
     drafter_calls: Forward passes of the drafter.
-    verifier_tokens: Tokens that the verifier had to read.
+    verifier_tokens: Tokens that the verifier reads.
     law: The law of each token given those before; None if not requested.
     fault: The first distribution that is not finite, which ends the row.
   """
@@ -45,12 +45,12 @@ class Row(SamplingState):
   """A sequence of a batch: its state, and statistics of each token.
 
   Attributes:
-    source: Source of each token.
+    source: Source of each token, an index into `SOURCES`.
     deferral: True where the rule defers the examined draft.
     cumulative_counts: Blocks, drafted tokens, calls of the drafter, and tokens
       that the verifier read, up to the end of the token's block.
     logprob: The verifier's log-probability of each token at temperature 1.
-    logits: The verifier's logits of R new tokens; None if not requested.
+    logits: The verifier's logits; room for R new tokens. None if not requested.
     fault: The first distribution that was not finite; later tokens are
       meaningless.
   """
@@ -93,7 +93,7 @@ def record(before: Row, after: Row, stats: BlockStats) -> Row:
   logits = before.logits
   if logits is not None and stats.logits is not None:
     logits = write(logits, at - before.prompt_length, stats.logits)
-  # The bonus token stands where no draft was examined.
+  # At the bonus token no draft was examined.
   deferred = stats.deferred & (stats.sources != BONUS)
   return after.replace(
     source=write(before.source, at, stats.sources),
@@ -106,7 +106,7 @@ def record(before: Row, after: Row, stats: BlockStats) -> Row:
 
 
 class Counts(NamedTuple):
-  """Counts of tokens and calls, of one row or of a batch.
+  """Counts of tokens and calls, [] for one row or [B] for a batch.
 
   Attributes:
     blocks: Blocks since the prompt, each a call of the verifier.
@@ -173,7 +173,7 @@ def summarize_counts(row: Row, *, sequential: bool) -> dict[str, int]:
     `Counts` by name, with `verifier_calls` instead of `blocks`.
   """
   counts = {name: int(n) for name, n in count(row)._asdict().items()}
-  # The order of the names is that of the records.
+  # Names in the order of the columns of records.
   blocks, verifier_tokens, drafter_calls = (
     counts.pop(name) for name in ('blocks', 'verifier_tokens', 'drafter_calls')
   )

@@ -37,7 +37,7 @@ def find_emission(
   Args:
     state: The sequence before the block.
     tokens: The accepted tokens, and the token after them.
-    num_accepted: How many tokens are accepted.
+    num_accepted: Number of accepted tokens.
     stop_tokens: Token ids that end a sequence; they are emitted.
   """
   index = jnp.arange(len(tokens))
@@ -66,8 +66,8 @@ def commit[S: SamplingState](
     params: Both models' parameters.
     drafter_state: The drafter's state after it proposed.
     result: The verified block.
-    emission: How many of its tokens are emitted.
-    step_config: What is compiled.
+    emission: The number of emitted tokens, and if the sequence ends.
+    step_config: The static configuration of the step.
   """
   verifier, drafter = step_config.models
   emitted = emission.num_tokens

@@ -28,7 +28,7 @@ class DraftContext(NamedTuple):
     length: Tokens of the sequence. No model has read the last token.
     hidden: The verifier's hidden state that predicted the last token; None
       unless `Drafter.needs_hidden`.
-    verifier_cache: Holds all tokens but the last.
+    verifier_cache: The verifier's cache of all tokens but the last.
     key: Random key of the block.
     sampling: Sampling parameters of the request.
     needs_bonus_probs: True if the bonus token's target depends on q after the
@@ -56,8 +56,8 @@ class Draft(NamedTuple):
     has_bonus_probs: True if the logits after the last token of a draft are the
       drafter's; False if q is undefined there.
     calls: Forward passes of the drafter.
-    draft_vocab_ids: Increasing token ids of the last axis of `logits`; None if
-      it spans the whole vocabulary.
+    draft_vocab_ids: Increasing ids of the N tokens that have `logits`; None if
+      N is V.
   """
 
   tokens: Int[Array, 'K gamma']
@@ -94,7 +94,7 @@ class Draft(NamedTuple):
 
 
 class BoundDrafter(NamedTuple):
-  """A drafter and the parameters that it drafts with."""
+  """A drafter and the parameters that its methods take."""
 
   drafter: 'Drafter'
   params: PyTree
@@ -106,7 +106,7 @@ def full_length_draft(
   calls: Int[Array, ''] | int,
   draft_vocab_ids: Int[Array, 'N'] | None = None,
 ) -> Draft:
-  """Returns drafts of gamma tokens each, with logits after the last."""
+  """Makes a `Draft` whose drafts have gamma tokens and bonus logits each."""
   num_drafts, gamma = tokens.shape
   return Draft(
     tokens=tokens,
@@ -143,12 +143,12 @@ def end_before_forbidden(
 ) -> Draft:
   """Ends drafts before a position where only forbidden tokens have mass.
 
-  The verifier alone decides the token there. With a one-hot q that is each
-  forbidden token; with sampled tokens it seldom occurs.
+  The verifier alone decides the token there. A one-hot q ends at each forbidden
+  token; other drafts seldom end.
 
   Args:
     draft: K drafts.
-    sampling: Names the forbidden tokens.
+    sampling: Sampling parameters, of which only `forbidden` is read.
   """
   if sampling.forbidden is None:
     return draft
@@ -171,13 +171,13 @@ class Drafter(Protocol):
   Attributes:
     needs_hidden: True if `propose` or `observe` reads the verifier's hidden
       states.
-    hidden_layers: Verifier layers after which hidden states are read and
-      concatenated, 0 to all of them; () for the final state, of which the
-      logits are made.
+    hidden_layers: Numbers of verifier layers, 0 (the embeddings) to all, after
+      which hidden states are read and concatenated; () reads the final state,
+      from which logits are computed.
     independent: True if drafts are independent draws, each token from the
       probabilities of its logits. Other drafts need the verification 'match'.
     max_drafts: Largest number of drafts per block; None for any number.
-    cache_headroom: Cache slots that it writes past those of its drafts.
+    cache_headroom: Cache slots that the drafter writes past its drafts' slots.
     allows_empty_draft: True if a draft may have no token. If no row of a batch
       has a draft, the verifier reads one token instead of a block.
   """
@@ -194,7 +194,7 @@ class Drafter(Protocol):
 
     Args:
       params: The drafter's parameters.
-      cache_length: Tokens that the state must have room for.
+      cache_length: Number of tokens that the state has room for.
     """
     return ()
 
@@ -209,7 +209,7 @@ class Drafter(Protocol):
 
     Args:
       params: The drafter's parameters.
-      state: Has read the tokens before `position`.
+      state: The state after reading the tokens before `position`.
       tokens: The next tokens of the sequence.
       position: Index in the sequence of the first of `tokens`.
     """
@@ -228,9 +228,9 @@ class Drafter(Protocol):
 
     Args:
       params: The drafter's parameters.
-      state: Has read all tokens but the last. After a block without
-        `needs_bonus_probs` of which every draft was accepted, it may lack the
-        token before the last too.
+      state: The state after reading all tokens but the last. After a fully
+        accepted block without `needs_bonus_probs`, it may also lack the token
+        before the last.
       context: The sequence, and what is requested.
       gamma: Tokens per draft.
       drafts: Number of drafts, K.
@@ -278,9 +278,9 @@ class Drafter(Protocol):
 
     Args:
       params: The drafter's parameters.
-      state: Has observed the tokens before `tokens`.
+      state: The state after observing the tokens before `tokens`.
       tokens: The next tokens of the sequence.
-      hidden: Row i is the verifier's hidden state that predicts `tokens[i]`.
+      hidden: [i] is the verifier's hidden state that predicts `tokens[i]`.
       position: Index in the sequence of `hidden[0]`; `tokens[0]` has the index
         position + 1.
       count: Valid tokens; the rest is padding.
@@ -294,5 +294,5 @@ class Drafter(Protocol):
   def processed_probs(
     self, logits: Float[Array, 'V'], sampling: processing.SamplingParams
   ) -> Float[Array, 'V']:
-    """Returns the distribution that `Draft.logits_at` stands for, q."""
+    """Computes the drafter's distribution q from `Draft.logits_at`."""
     return processing.processed_probs(logits, sampling)

@@ -1,8 +1,8 @@
-"""Finds distributions that are not finite, so that a call can end in an error.
+"""Finds logits and targets that are no distribution, to end a call in an error.
 
-A model whose weights hold a nan, or whose activations overflow, returns logits
-that are no distribution. Tokens drawn from them are meaningless: the row stops,
-and the caller raises an error that names the model and the position.
+A model with a nan among its weights, or with overflowing activations, returns
+logits that are no distribution. Tokens drawn from them are meaningless: the row
+stops, and the caller raises an error that names the model and the position.
 """
 
 from typing import NamedTuple
@@ -99,9 +99,9 @@ def locate(
 ) -> Fault:
   """Finds the first fault among the tokens that a block emits.
 
-  At one position the verifier is named before the drafter, which may read the
-  verifier's states, and the method, which depends on both, last. Positions
-  after a rejection or after the end of the sequence have no fault.
+  At one position the verifier is blamed first, then the drafter, which may read
+  the verifier's states, then the method, which depends on both. Positions after
+  a rejection or after the end of the sequence have no fault.
 
   Args:
     state: The sequence before the block.

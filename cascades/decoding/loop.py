@@ -30,7 +30,7 @@ def decode(
   """Decodes rows, each at its lenience, until the caller has work to do.
 
   Stops when few rows are active, after a number of blocks, or when a row needs
-  more room. Compiled once per shapes and step_config: prompts, keys,
+  longer caches. Compiled once per shapes and step_config: prompts, keys,
   leniences, temperature and limits are traced.
 
   Args:
@@ -40,7 +40,7 @@ def decode(
     stop_tokens: Token ids that end a row; they are emitted.
     active_threshold: Stops when this many rows or fewer are active.
     max_blocks: Stops after this many blocks.
-    step_config: What is compiled.
+    step_config: The static configuration of the step.
 
   Returns:
     The rows, and the number of blocks that the loop decoded.

@@ -59,7 +59,7 @@ def propose(
     params: Both models' parameters.
     sampling: Temperature, truncation and forbidden tokens.
     key: The random key of the drafts.
-    step_config: What is compiled.
+    step_config: The static configuration of the step.
   """
   verifier, drafter = step_config.models
   needs_bonus_probs = step_config.needs_bonus_probs(state) & ~state.done
@@ -80,7 +80,7 @@ def propose(
     drafts=step_config.drafts,
   )
   _check_shapes(draft, verifier.vocab_size, step_config)
-  # Sequential verification samples from the logits at which a draft ended.
+  # Sequential verification draws a token from the logits where a draft ended.
   draft, drafter_bad = faults.end_at_faults(
     draft, needs_bonus_probs | step_config.sequential
   )

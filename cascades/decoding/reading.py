@@ -25,9 +25,9 @@ class TreeMask(NamedTuple):
   """The positions of a tree's tokens, and the tokens that each attends to.
 
   Attributes:
-    levels: Each token's position, relative to that of the block's first token.
-    ancestors: [i, j] is True if token i attends to token j of the block. All
-      attend to the tokens before the block.
+    levels: The position of each of L tokens, relative to the block's first.
+    ancestors: [i, j] is True if token i attends to token j of the block's M
+      tokens. All attend to the tokens before the block.
   """
 
   levels: Int[Array, 'L']
@@ -39,10 +39,10 @@ class Tree(NamedTuple):
 
   Attributes:
     tokens: The last token, then the drafted tokens, level by level.
-    tree_mask: How they attend to each other; None for a single draft.
+    tree_mask: Their attention to each other; None for a single draft.
     node_indices: [j, i] is the index in `tokens` of token i of draft j; the
       last token of the sequence is token 0 of each draft.
-    draft: The drafts, as far as they are in the tree.
+    draft: The drafts, ended where the tree ends.
   """
 
   tokens: Int[Array, 'L']
@@ -54,9 +54,9 @@ class Tree(NamedTuple):
 def build_tree(last: Int[Array, ''], draft: Draft, size: int) -> Tree:
   """Builds a tree of at most `size` drafted tokens.
 
-  Drafts end before the first level that might not fit. That depends on earlier
-  levels only: a draft that ended because of its next token would be another
-  draw, and the law another law.
+  Drafts end before the first level that might not fit. Whether a level fits
+  depends on earlier levels only: a draft that ended because of its own next
+  token would be no draw from q, which would change the law.
 
   Args:
     last: The last token of the sequence.
@@ -128,8 +128,8 @@ def read_hidden(
     params: Its parameters.
     cache: Its cache of the tokens before `position`.
     tokens: The next tokens of the sequence, or tokens of a tree.
-    position: Index in the sequence of the first of them.
-    tree_mask: How the tokens of a tree attend to each other; None for a plain
+    position: Index in the sequence of the first of `tokens`.
+    tree_mask: Attention of a tree's tokens to each other; None for a plain
       sequence.
     hidden_layers: Layers after which hidden states are returned; see
       `language.LanguageModel.with_hidden`.

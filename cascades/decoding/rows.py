@@ -49,8 +49,8 @@ def _read_prompt(
 ) -> Row:
   """Reads the next prompt of a sequence with both models, in one pass each.
 
-  They read [last, prompt]. Padding on the right is read too; rewinding the
-  caches to the sequence's length hides it.
+  The models read [last, prompt] and the padding on its right, which is hidden
+  by rewinding the caches to the sequence's length.
 
   Args:
     state: The sequence.
@@ -73,7 +73,7 @@ def _read_prompt(
     hidden_layers=drafter.hidden_layers,
   )
   drafter_state = state.drafter_state
-  # A block that fills all the room follows no token either.
+  # A block as long as the buffer begins a sequence too: no token precedes it.
   if is_new or len(block) == len(state.tokens):
     drafter_state = drafter.read(params.drafter, drafter_state, block, at)
   else:
@@ -124,8 +124,8 @@ def _catch_up(
 ) -> PyTree:
   """Returns a drafter's state after a block that begins with the last token.
 
-  After a fully accepted draft it may lack the token before the last one, and
-  reads that token too.
+  After a fully accepted draft the state may lack the token before the last one,
+  which is read again.
   """
   at = state.length - 1
   start = jnp.maximum(at - 1, 0)
@@ -219,10 +219,10 @@ def prefill(
     prompts: The prompts, [B, ...].
     schedule: A `schedules.ScheduleBase`; None for constant leniences.
     models: The verifier and the drafter.
-    cache_length: Room of a row in tokens, at least P. A row stops when its next
-      block would not fit: call `resize_caches`, or make room for its limit and
+    cache_length: Slots of a row's caches, at least P. A row stops when its next
+      block would not fit: call `resize_caches`, or give slots for its limit and
       `StepConfig.cache_headroom`.
-    logits_length: Room for the verifier's float32 logits of new tokens: the
+    logits_length: New tokens whose float32 logits are recorded: at least the
       largest number of new tokens + gamma + 1, or 0 to record no logits.
 
   Returns:

@@ -18,8 +18,8 @@ def select_branch(
 ) -> BlockResult:
   """Returns if_true(proposal) or if_false(proposal).
 
-  XLA gives the result of a `cond` another buffer than its operand, and a copy
-  of all caches takes a good part of the time of a token. The carry of a loop
+  XLA gives the result of a `cond` another buffer than its operand, and copying
+  all caches takes a large part of the time of a token. The carry of a loop
   keeps its buffer, so each branch is a loop of one iteration or none.
   """
 

@@ -8,7 +8,7 @@ Rolling a cache back sets one integer:
   step writes                       last     x_1 .. x_gamma
   rewound to    |<-- new length - 1 ------------->|
 
-Only integers are selected; buffers and caches never are. Slots past `length`
+Only integers pass through `where`, never buffers or caches. Slots past `length`
 are masked until they are overwritten. A finished row advances by 0.
 """
 
@@ -53,11 +53,11 @@ class SamplingState(struct.PyTreeNode):
   reads at the start of its next block.
 
   Attributes:
-    tokens: The sequence; T is the room of the caches. A step writes up to
+    tokens: The sequence; caches have T slots too. A step writes up to index
       length + cache_headroom.
     length: Tokens of the sequence.
     done: True for a finished row.
-    blocks: Blocks since the prompt; the key of a block is made of it.
+    blocks: Blocks since the prompt; the key of a block is folded from it.
     verifier_cache: The verifier's cache.
     drafter_state: The drafter's state.
     schedule_state: The schedule's state; () without a schedule.
@@ -65,7 +65,7 @@ class SamplingState(struct.PyTreeNode):
       unless the drafter needs it.
     key: The random key of the row.
     lenience: The lenience of the row.
-    schedule: How the lenience changes along the sequence; None for constant.
+    schedule: A `schedules.ScheduleBase`; None keeps the lenience constant.
     prompt_length: Tokens of the prompt.
     limit: Length, prompt included, at which the row ends.
   """
@@ -88,7 +88,7 @@ class SamplingState(struct.PyTreeNode):
 
 
 def write(buffer: Array, start: Int[Array, ''] | int, values: Array) -> Array:
-  """Writes `values` into a buffer from row `start` on; they must fit."""
+  """Writes `values` from index `start` of the first axis on; they must fit."""
   starts = (start,) + (0,) * (buffer.ndim - 1)
   return jax.lax.dynamic_update_slice(
     buffer, values.astype(buffer.dtype), starts

@@ -25,11 +25,11 @@ from cascades.verification_config import DRAFT
 
 
 def _count_drafted(draft: Draft, step_config: StepConfig) -> Int[Array, '']:
-  """Counts drafted tokens, with those that sequential verification draws."""
+  """Counts drafted tokens, including those that sequential decoding draws."""
   num_drafted = draft.lengths.sum()
   if not step_config.sequential:
     return num_drafted
-  # A draft that ended with known q is drawn by the verification.
+  # If the draft ended where q is known, verification draws the token.
   has_bonus_probs = draft.has_bonus_probs[0].astype(jnp.int32)
   return jnp.maximum(num_drafted, has_bonus_probs)
 
@@ -72,7 +72,7 @@ def _token_sources(result: BlockResult) -> Int[Array, 'gamma_1']:
 def _verifier_tokens(
   num_drafted: Int[Array, ''], step_config: StepConfig
 ) -> Int[Array, '']:
-  """Counts the tokens that the verifier reads for a sequence alone."""
+  """Counts the tokens that the verifier would read in a batch of this row."""
   block = jnp.asarray(step_config.tree_tokens + 1)
   if step_config.sequential:
     return jnp.ones((), jnp.int32)
@@ -91,14 +91,14 @@ def step[S: SamplingState](
   with_logits: bool = False,
   with_law: bool = False,
 ) -> tuple[S, BlockStats]:
-  """Decodes one block of one sequence, in the order of the paper.
+  """Drafts, verifies and commits one block of one sequence.
 
   Args:
     state: The sequence before the block.
     params: Both models' parameters.
     sampling: Temperature, truncation and forbidden tokens, for both models.
     stop_tokens: Token ids that end the sequence; they are emitted.
-    step_config: What is compiled.
+    step_config: The static configuration of the step.
     with_logits: True to return the verifier's logits.
     with_law: True to return the law of each token.
 

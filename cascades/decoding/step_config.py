@@ -101,13 +101,13 @@ class StepConfig:
     """True if a step is one token: `verification.single_draft.sequential`.
 
     Both models read one token in each step, since the rows of a batch advance
-    together. The verifier's calls are counted as a cascade that asks it only
-    where the rule defers.
+    together. The verifier's calls are counted as for a cascade that calls the
+    verifier only where the rule defers.
     """
     return self.verification.verification == SEQUENTIAL
 
   def needs_bonus_probs(self, state: SamplingState) -> Bool[Array, '']:
-    """Returns True if the bonus token's target depends on q there."""
+    """Returns True if the target of the bonus token depends on q."""
     if self.sequential:
       return jnp.zeros((), bool)
     if self.drafts > 1 or self.verification.verification not in SINGLE_DRAFT:

@@ -15,7 +15,7 @@ from cascades.decoding.state import Params, SamplingState
 from cascades.decoding.step_config import StepConfig
 from cascades.methods import processing
 
-# Returns the distributions after `position` tokens of draft `draft`.
+# f(position, draft): the distributions after `position` tokens of a draft.
 DistributionsAt = Callable[..., methods.Distributions]
 
 
@@ -23,11 +23,11 @@ class ReadBlock(NamedTuple):
   """A drafted block that the verifier has read.
 
   Attributes:
-    draft: The drafts, as far as the verifier read them.
+    draft: The drafts, ended where the verifier stopped reading.
     node_indices: [j, i] is the index, among the L tokens that were read, of
       token i of draft j; 0 is the last token of the sequence.
     logits: The verifier's logits after each token that was read.
-    hidden: The hidden states that the logits are made of.
+    hidden: The hidden states from which the logits are computed.
     verifier_cache: The verifier's cache after reading.
   """
 
@@ -60,13 +60,13 @@ class BlockResult(NamedTuple):
     verdict: The outcome of verification.
     tokens: The accepted tokens, the token after them, and padding.
     logprobs: The verifier's log-probability of each token at temperature 1.
-    schedule_state: The schedule's state after all of them.
+    schedule_state: The schedule's state after the last valid token.
     hidden: The verifier's hidden states that predict each token.
-    verifier_cache: The slots of the accepted draft stand at its front.
+    verifier_cache: The cache; the accepted draft's slots follow the sequence's.
     logits: The verifier's logits of each token; None if not requested.
     law: The law of each token; None if not requested.
     verifier_bad: True where the verifier's logits are no distribution.
-    method_bad: True where the method samples from no distribution.
+    method_bad: True where the method's target is no distribution.
   """
 
   verdict: verification.Verdict
@@ -88,14 +88,14 @@ def distributions(
   drafter_probs: Callable[..., Float[Array, 'V']] = processing.processed_probs,
   gate: str = 'raw',
 ) -> methods.Distributions:
-  """Computes the distributions that methods see at one position.
+  """Computes the distributions that methods read at one position.
 
   Args:
     drafter_logits: The drafter's logits, `Draft.logits_at`.
     verifier_logits: The verifier's logits.
     sampling: Temperature, truncation and forbidden tokens.
     drafter_probs: Computes q from logits: `Drafter.processed_probs`.
-    gate: What deferral rules see; see `VerificationConfig.gate`.
+    gate: 'raw' or 'processed'; see `VerificationConfig.gate`.
   """
   q = drafter_probs(drafter_logits, sampling)
   p = processing.processed_probs(verifier_logits, sampling)
@@ -127,7 +127,7 @@ def read_block(
     state: The sequence before the block.
     params: Both models' parameters.
     proposal: The drafted block.
-    step_config: What is compiled.
+    step_config: The static configuration of the step.
     empty_draft: True to read the last token of the sequence alone.
   """
   at = state.length - 1
@@ -141,7 +141,7 @@ def read_block(
     tree_mask=tree.tree_mask,
     hidden_layers=step_config.models.drafter.hidden_layers,
   )
-  # Without the barrier XLA computes the logits once for each of their readers.
+  # Without the barrier XLA computes the logits again for each of their uses.
   logits = jax.lax.optimization_barrier(logits)
   return ReadBlock(
     draft=tree.draft,
@@ -192,8 +192,8 @@ def _leniences(
     state: The sequence before the block.
     draft: The drafts.
     distributions_at: Computes the distributions at a position of a draft.
-    method: The method whose leniences they are.
-    num_positions: How many of the gamma + 1 positions are verified.
+    method: The method of the leniences.
+    num_positions: Number of verified positions, 1 to gamma + 1.
   """
   num_drafts, gamma = draft.tokens.shape
   if state.schedule is None:
@@ -254,8 +254,8 @@ def _is_verifiers(
 ) -> Bool[Array, '']:
   """Returns True if the verifier alone decides the token at a position.
 
-  As in verification, that is after the drafts, if q is unknown there or the
-  bonus is the verifier's.
+  That is so after a draft's last token, if q is unknown there or `bonus` is
+  'verifier'; see `VerificationInputs.bonus_distribution`.
   """
   is_bonus = position == inputs.draft_lengths[draft_index]
   if inputs.bonus_from_target:
@@ -362,7 +362,7 @@ def verify_block(
     sampling: Temperature, truncation and forbidden tokens.
     proposal: The drafted block.
     key: The random key of the verification.
-    step_config: What is compiled.
+    step_config: The static configuration of the step.
     empty_draft: True if no draft is verified. The result equals that of drafts
       of length 0; only one position of vocabulary size is computed.
     extra: Optional outputs.
