@@ -7,17 +7,17 @@ One draft per block (`single_draft`):
               et al. 2023; Narasimhan et al. 2025 for any target).
   block       Decides the block as a whole: the same law, at least as many
               accepted drafts (Sun et al., ICLR 2025, arXiv 2403.10444).
-  sequential  Reads nothing ahead: a cascade that decodes token by token.
+  sequential  Drafts and decides one token at a time: a plain cascade.
 
 One draft or several (`multi_draft`), each with the same law:
 
-  multi_round Examines one candidate after the other, each against the rest of
-              the target after the last rejection (SpecInfer, arXiv 2305.09781).
+  multi_round Examines one candidate after the other, each against the residual
+              of the last rejection (SpecInfer, arXiv 2305.09781).
   k_seq       Examines all candidates against the target divided by one number
               (SpecTr, NeurIPS 2023, arXiv 2310.15141).
   match       Draws from the target, and follows the drafts that have the token.
-              At temperature 0 the longest accepted draft is kept; drafts may
-              come from anywhere, a beam search included.
+              At temperature 0 the longest accepted draft is kept; drafts need
+              not be draws from q, and may come from a beam search.
   traversal   Accepts the longest path of the tree from its leaves (`traversal`,
               arXiv 2505.12398); with one draft it is `block`.
 
@@ -29,7 +29,8 @@ method's law, or from the verifier with bonus='verifier'.
 Distributions are computed from logits when they are needed, and only as many
 at a time as fit into `MAX_PROBS_AT_ONCE` numbers: at Gemma's vocabulary the two
 models' logits are the only arrays of the block's size; `traversal` alone also
-stores the targets along a path.
+stores the targets along a path. Sizes in shapes: K drafts of gamma tokens,
+gamma_1 = gamma + 1, n uniform numbers that sample one token.
 """
 
 from cascades.verification.verdict import Verdict

@@ -19,11 +19,11 @@ law, given its prefix, is the method's, so the block's is:
                c b >= a; c is the least such. Candidates as above.
                Sun et al., SpecTr, NeurIPS 2023, arXiv 2310.15141.
   match        Draw from pi; if a candidate is that token, it is accepted.
-               Candidates may come from anywhere. At temperature 0 the longest
-               accepted draft stays.
+               Candidates need not be draws from q. At temperature 0 the longest
+               accepted draft is kept.
 
-Candidates of one step are independent of each other, and a draft's later
-tokens of a step's outcome, given that its prefix was accepted.
+Candidates of one step are independent of each other. Given that the prefix of a
+draft was accepted, its later tokens are independent of the steps' outcomes.
 """
 
 from collections.abc import Callable
@@ -156,7 +156,7 @@ def _walk(
 
   Args:
     inputs: The block.
-    accept_uniforms: Uniform numbers, of which each step takes its part.
+    accept_uniforms: Uniform numbers, divided evenly among the gamma steps.
     sample_uniforms: Uniform numbers of the token after the accepted ones.
     step: Called as step(d, pi, candidates, is_candidate, uniforms).
   """
@@ -186,7 +186,7 @@ def _walk(
         is_examined & ~accepted, result.residual, walk.residual
       ),
       is_active=accepted,
-      # A match is drawn from the target, whatever the token after it is.
+      # `match` draws an accepted token from the target, too.
       is_valid=walk.is_valid & (processing.has_mass(pi) | ~is_examined),
     )
     return walk, (deferred > 0, is_examined & ~accepted)

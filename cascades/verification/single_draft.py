@@ -1,8 +1,7 @@
 """Verifies one draft per block: token by token, as a block, or sequentially.
 
-Each function takes `VerificationInputs` and two groups of uniform numbers, the
-first for acceptance and the second for the token after the accepted ones, and
-returns a `Verdict`.
+`token`, `block` and `sequential` take `VerificationInputs`, uniform numbers for
+acceptance, and uniform numbers for the token after the accepted ones.
 """
 
 from collections.abc import Sequence
@@ -17,8 +16,8 @@ from cascades.verification.verdict import Verdict
 from cascades.verification.verification_inputs import VerificationInputs
 from cascades.verification_config import BONUS, DRAFT, RESIDUAL
 
-# Probabilities of one sequence that are evaluated together: at least one
-# position. Small vocabularies share a batch, since a loop costs more on a CPU.
+# Probabilities of one sequence that are evaluated at a time; at least those of
+# one position. Small vocabularies share a batch: a loop is slower on a CPU.
 MAX_PROBS_AT_ONCE = 2**15
 
 
@@ -81,8 +80,8 @@ def sequential(
 
     x ~ q;  emit x where r(x) = 0, and otherwise a token drawn from p
 
-  If the drafter ended its draft before x but has bonus probabilities, x is
-  drawn here; without them the verifier writes. No token counts as accepted.
+  If the draft is empty but q is known, x is drawn here; if q is unknown, the
+  token is drawn from p. No token counts as accepted.
   """
   zero = jnp.zeros((), jnp.int32)
   d = inputs.distributions_at(zero, zero)
@@ -114,12 +113,12 @@ def token(
   accept_uniforms: Float[Array, 'gamma'],
   sample_uniforms: Float[Array, 'n'],
 ) -> Verdict:
-  """Accepts tokens from the left, each by itself."""
+  """Accepts tokens from the left, each with its own acceptance probability."""
   method, draft_length = inputs.method, inputs.draft_lengths[0]
   acceptance, deferred = values_at_draft(
     inputs, (method.acceptance, method.rule), inputs.tokens[0]
   )
-  # u < 1 always: what is accepted with probability 1 never fails.
+  # u < 1 always: a draft with acceptance 1 is never rejected.
   in_draft = jnp.arange(inputs.gamma) < draft_length
   n = count_leading((accept_uniforms < acceptance) & in_draft)
   # Only the position that is sampled is evaluated.

@@ -44,7 +44,7 @@ from cascades.verification.verification_inputs import VerificationInputs
 def _shared_prefix_lengths(
   tokens: Int[Array, 'K gamma'], draft: Int[Array, '']
 ) -> Int[Array, 'K']:
-  """Counts the leading tokens that each draft shares with one of them."""
+  """Counts the leading tokens that each draft shares with draft `draft`."""
   is_shared = jnp.cumprod((tokens == tokens[draft]).astype(jnp.int32), 1)
   return is_shared.sum(1)
 
@@ -55,8 +55,8 @@ class _Walk(NamedTuple):
   Attributes:
     depth: Depth of the current node.
     draft: A draft that begins with the tokens of the node.
-    is_examined: True for tokens of drafts that were candidates before.
-    num_tests: Nodes that were left upwards; each used a uniform number.
+    is_examined: True for drafted tokens that were candidates before.
+    num_tests: Nodes that were left upwards; each used up a uniform number.
     is_done: True if the block has ended at the node.
     budgets: r of the nodes from the root to the current one.
     targets: t of these nodes.
@@ -117,7 +117,7 @@ def _advance(
   candidate = jnp.argmax(is_candidate).astype(jnp.int32)
   x = inputs.tokens[candidate, at]
   budget, target = walk.budgets[depth], walk.targets[depth]
-  # The root's budget is 1, whatever rounding makes of it.
+  # The root's budget is exactly 1, despite rounding.
   ends = (accept_uniforms[walk.num_tests] < budget) | (depth == 0)
   up = ~walk.is_done & ~down & ~ends
   above = jnp.maximum(depth - 1, 0)
@@ -210,7 +210,7 @@ def _deferred(
   Args:
     inputs: The block.
     num_accepted: Accepted tokens.
-    draft: The draft that they belong to.
+    draft: The draft that the accepted tokens belong to.
     first_draft: The draft whose token was the first candidate after them; -1
       for none.
   """

@@ -24,8 +24,8 @@ class VerificationInputs:
     has_bonus_probs: True if q is known after a draft's last token. Otherwise
       the verifier alone decides the token there.
     distributions_at: Called as distributions_at(position, draft); returns the
-      distributions after `position` tokens, 0 to gamma, of a draft. Its `q` is
-      what the next token of the draft was drawn from.
+      distributions after `position` tokens, 0 to gamma, of a draft. The next
+      token of the draft was drawn from their `q`.
     config: The kind of verification, and the source of the bonus token.
     empty_draft: True if no token was drafted. Skips acceptance and evaluates
       only the first position; the result equals draft_lengths == 0.
@@ -88,9 +88,9 @@ class VerificationInputs:
     """Returns the distribution of the token after a fully accepted draft.
 
     Args:
-      d: The distributions there.
-      law: The method's law there, [V].
-      has_bonus_probs: True if q is known there.
+      d: The distributions after the draft.
+      law: The method's law after the draft, [V].
+      has_bonus_probs: True if q is known after the draft.
     """
     if not self.bonus_from_target:
       return d.p

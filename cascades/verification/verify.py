@@ -23,7 +23,7 @@ def verify(inputs: VerificationInputs, key: jax.Array) -> Verdict:
   config, (num_drafts, gamma) = inputs.config, inputs.tokens.shape
   size = processing.uniforms_per_token(inputs.vocab_size)
   per_position = size if config.kind.draws_tokens else num_drafts
-  # One draw for all numbers of a block; the last of them have a fixed place.
+  # One draw for all numbers of a block: those of the last token come last.
   uniforms = processing.draw_uniforms(key, gamma * per_position + size)
   accept_uniforms, sample_uniforms = jnp.split(uniforms, [gamma * per_position])
   is_empty = not gamma or inputs.empty_draft
