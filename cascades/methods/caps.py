@@ -51,7 +51,7 @@ def parse(spec: str) -> Any:
   Raises:
     ValueError: The cap is unknown, or has another notation.
   """
-  # The first word of several names the kind.
+  # Of several parts, as in 'top:3 delta:0.1', the first names the kind.
   kind, _ = CAPS.find(spec)
   try:
     if kind is CAPS[NO_CAP] and spec != NO_CAP:
@@ -66,5 +66,5 @@ def parse(spec: str) -> Any:
 
 
 def capped(method: Method, spec: str) -> Method:
-  """Returns a method with a cap, which is given by name."""
+  """Returns a method with a cap, given as for `parse`."""
   return CAPS.find(spec)[0].wrap(method)

@@ -1,4 +1,4 @@
-"""Inputs that a method reads, to refuse options without effect on it."""
+"""Finds the inputs that a method reads, to refuse options without effect."""
 
 import functools
 from typing import Any

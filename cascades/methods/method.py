@@ -30,7 +30,7 @@ from jaxtyping import Array, Bool, Float
 Probs = Float[Array, 'V']
 Lenience = Float[Array, ''] | np.floating | float
 
-# Below this a probability is a zero that can still be divided by.
+# Divisors of probabilities are at least this.
 _TINY = jnp.finfo(jnp.float32).tiny
 
 
@@ -43,8 +43,7 @@ class Distributions(NamedTuple):
     p: The verifier's distribution, after the same.
     q_gate: The drafter's distribution that the deferral rule reads: the softmax
       of its raw logits at temperature 1, since at temperature 0 q is one-hot
-      and tells a rule nothing; or q itself, if the gate is 'processed' (see
-      `verification.VerificationConfig.gate`).
+      and tells a rule nothing; or q itself, with the option gate='processed'.
     p_gate: The verifier's distribution that the deferral rule reads.
     p_logits: The verifier's raw logits, for rules with thresholds of
       logits; None if only probabilities are known.
@@ -123,14 +122,14 @@ def total_variation(
 def normalize(weights: Probs, fallback: Probs) -> Probs:
   """Returns weights / sum(weights), or `fallback` if the sum is < 1e-30.
 
-  Rounding can take a rejection whose probability is 0: there the residual is
-  0 / 0, and must be neither nan nor token 0.
+  Rounding can cause a rejection of probability 0, whose residual is 0 / 0; the
+  fallback keeps the result a distribution.
   """
   # Computed once: if the weights are rounding errors, computing them again for
   # the sum could give others.
   weights = jax.lax.optimization_barrier(weights)
   mass = weights.sum(-1, keepdims=True)
-  # Below this the quotient would be of denormal numbers.
+  # A smaller sum would be a quotient of denormal numbers.
   has_mass = mass > 1e-30
   return jnp.where(has_mass, weights / jnp.where(has_mass, mass, 1), fallback)
 
@@ -175,7 +174,10 @@ def from_target(
   law_uses_q: bool = True,
   rule: Rule | None = None,
 ) -> Method:
-  """Makes the method whose law is `target`, by speculative sampling."""
+  """Makes the method whose law is `target`, by speculative sampling.
+
+  The other arguments are attributes of `Method`.
+  """
 
   def acceptance(d, lenience):
     return ratio(target(d, lenience), d.q)
@@ -207,7 +209,10 @@ def from_rule(
   drafter_only: float | None,
   reference: str = '',
 ) -> Method:
-  """Makes the speculative cascade of a rule, with target mixture(rule)."""
+  """Makes the speculative cascade of a rule, with target mixture(rule).
+
+  The other arguments are attributes of `Method`.
+  """
   return from_target(
     lambda d, lenience: mixture(rule(d, lenience).astype(d.q.dtype), d.q, d.p),
     name=name,

@@ -23,8 +23,8 @@ from jaxtyping import Array, Bool, Float, Int
 RealScalar = Float[Array, ''] | np.floating | float
 IntScalar = Int[Array, ''] | np.integer | int
 
-# A temperature below this is greedy. Logits of about 10 that differ by one
-# float32 step are then a factor e apart; much less, and quotients overflow.
+# Lower temperatures are greedy. At 1e-6, logits near 10 that differ by one
+# float32 step have probabilities a factor e apart; far lower, quotients overflow.
 GREEDY_BELOW = 1e-6
 
 
@@ -54,7 +54,7 @@ class SamplingParams:
   cap: Any = None
 
   def restrict_vocab(self, token_ids: Int[Array, 'N'] | None) -> Self:
-    """Returns the parameters for logits of these tokens only; None: of all."""
+    """Returns the parameters for logits of these N tokens; None means all V."""
     if token_ids is None or self.forbidden is None:
       return self
     return dataclasses.replace(self, forbidden=self.forbidden[token_ids])
@@ -150,7 +150,7 @@ def _truncation_threshold(
     return jnp.where(keep, low, center + 1), jnp.where(keep, center, high)
 
   highest = jax.lax.bitcast_convert_type(probs.max(-1), jnp.dtype(f'int{bits}'))
-  # The sign is no bit of the search.
+  # The search leaves out the sign bit.
   ends = jax.lax.fori_loop(
     0, bits - 1, halve, (jnp.zeros_like(highest), highest)
   )
@@ -197,9 +197,9 @@ def is_sound(
 ) -> Bool[Array, '*N']:
   """Returns True if logits define a distribution and states are finite.
 
-  A soft cap makes an infinite logit finite, so that the hidden states from
-  which the logits are computed are checked too. The hidden states of a
-  `TableModel` are its logits, which may be -inf.
+  A soft cap makes an infinite logit finite, so the hidden states from which the
+  logits are computed are checked too. They may be -inf: the hidden states of
+  the tests' `TableModel` are its logits.
   """
   return is_distribution(logits) & (hidden < jnp.inf).all(-1)
 
@@ -207,9 +207,8 @@ def is_sound(
 def has_mass(weights: Float[Array, '*N V']) -> Bool[Array, '*N']:
   """Returns True if a token can be drawn with probability by weight.
 
-  Each weight must be 0 or more, and the sum positive and finite. A negative
-  weight has no logarithm: `sample_from_uniforms` would return its token
-  whenever it compares it.
+  Each weight must be 0 or more, and the sum positive and finite. The logarithm
+  of a negative weight is nan, for which `sample_from_uniforms` would decide.
   """
   total = weights.sum(-1)
   return (weights >= 0).all(-1) & (total > 0) & (total < jnp.inf)
@@ -220,8 +219,7 @@ def has_allowed_token(
 ) -> Bool[Array, '*N']:
   """Returns True if a token that is not forbidden has a finite logit.
 
-  The logits of a token that was looked up, not drawn, are -inf at all other
-  tokens.
+  A one-hot q, such as that of n-grams, has -inf at all other tokens.
   """
   if sampling.forbidden is None:
     return jnp.ones(logits.shape[:-1], bool)
@@ -286,10 +284,10 @@ def uniforms_per_token(vocab_size: int) -> int:
 
 
 def draw_uniforms(key: jax.Array, *shape: int) -> Float[Array, '...']:
-  """Draws random numbers above 0 and below 1.
+  """Draws random numbers above 0 and below 1, of a shape.
 
-  One call for all numbers of a block costs a small model on a CPU far less than
-  a call for each token.
+  With a small model on a CPU, one call for all numbers of a block is far faster
+  than a call for each token.
   """
   tiny = jnp.finfo(jnp.float32).tiny
   return jax.random.uniform(key, shape, jnp.float32, minval=tiny)

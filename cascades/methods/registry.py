@@ -40,7 +40,7 @@ def register(method: Method) -> Method:
 
 
 def get_method(method: str | Method, option: str = 'method') -> Method:
-  """Returns the method of a name, an alias of it, or the method itself.
+  """Returns the method of a name or an alias; a `Method` as it is.
 
   Args:
     method: A name, an alias or a method. A name may have an argument if its
@@ -98,16 +98,16 @@ def get_acceptance_residual_fns(method: str | Method, lenience: float):
   """Returns acceptance and residual as the paper's notebook calls them.
 
   Args:
-    method: A name, of the notebook or of this library.
+    method: A `Method`, or a name of the notebook or of this library.
     lenience: The notebook's `alpha`.
 
   Returns:
     Two functions of (probs_small, probs_large, probs_small_unscaled,
     probs_large_unscaled, token_small), shapes [B, 1, V] (four times) and
     [B, 1]. The first gives the probability [B, 1] of keeping `token_small`,
-    the second the distribution [B, 1, V] to sample from otherwise. Unlike the
-    notebook's, it is normalized. The notebook also floors q at 1e-10 in its
-    quotient, which accepts rarer tokens too seldom; here nothing is floored.
+    the second the distribution [B, 1, V] to sample from otherwise, normalized
+    unlike the notebook's. The notebook also divides by max(q, 1e-10), which
+    accepts rarer tokens too seldom; here the divisor is q.
 
   Raises:
     ValueError: No such method.

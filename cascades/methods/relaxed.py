@@ -1,4 +1,4 @@
-"""Other relaxations of speculative decoding, each under its formula.
+"""Relaxations of speculative decoding besides the rules of `cascade.py`.
 
 A method that a docstring calls unverified was written from a description and
 not compared with its authors' code. Its declared law is exact all the same; it
@@ -83,10 +83,10 @@ def _clipped(q: Probs, p: Probs, keep: Float[Array, '']) -> Probs:
 
 
 def lossy(d: Distributions, lenience: Lenience) -> Probs:
-  """Computes max(min(q, p / (1 - lam)), p / b), with sum 1 by b >= 1 - lam.
+  """Computes max(min(q, p / (1 - lam)), p / b), b such that the sum is 1.
 
   The two-parameter baseline in the appendix of the cascades paper
-  (unverified); b follows from lam.
+  (unverified); b >= 1 - lam follows from lam.
   """
   pi = _clipped(d.q, d.p, 1 - jnp.clip(lenience, 0, 1))
   return _with_limits(d, lenience, pi, 1)
@@ -101,7 +101,8 @@ def _with_limits(d, lenience, pi, drafter_only) -> Probs:
 def mentored(d: Distributions, lenience: Lenience) -> Probs:
   """Computes the pi with KL(pi || p) <= lam that accepts the most drafts.
 
-  It has the form of `lossy`; a is found by bisection of log(1 - a).
+  pi has the form of `lossy` with a in place of its lam; the largest a is found
+  by bisection of log(1 - a).
   """
   q, p = d.q, d.p
   dtype = q.dtype
@@ -134,12 +135,12 @@ def bild(d: Distributions, lenience: Lenience):
 
 def fuzzy_tv(d: Distributions, lenience: Lenience):
   """Defers if TV(p, q) > lam."""
-  # Rounding could make two disjoint distributions further apart than 1.
+  # Rounding could make TV of two disjoint distributions more than 1.
   return jnp.minimum(total_variation(d.p_gate, d.q_gate), 1) > lenience
 
 
 def fuzzy_kl_qp(d: Distributions, lenience: Lenience):
-  """Defers if KL(q || p) > lam: its authors' default."""
+  """Defers if KL(q || p) > lam, the default of Holsman et al. 2025."""
   return kl(d.q_gate, d.p_gate) > lenience
 
 
@@ -160,8 +161,8 @@ def fuzzy_js(d: Distributions, lenience: Lenience):
 def fuzzy_js_unbounded(d: Distributions, lenience: Lenience):
   """Defers if the mean of KL(m || p) and KL(m || q) > lam, m = (p + q) / 2.
 
-  Its authors' code calls it JS, and their thresholds are of it. It has no
-  bound: it is inf where either lacks a token of the other.
+  The code of Holsman et al. 2025 calls this mean JS, and their thresholds refer
+  to it. It has no bound: it is inf if p or q lacks a token of the other.
   """
   m = (d.p_gate + d.q_gate) / 2
   return (kl(m, d.p_gate) + kl(m, d.q_gate)) / 2 > lenience
@@ -184,8 +185,8 @@ def undecided(d: Distributions, lenience: Lenience):
 def margin(d: Distributions, lenience: Lenience):
   """Defers all but the top 2 tokens, and v with z(v) < (1 - lam) max z.
 
-  z are the verifier's raw logits. If max z <= 0, every token is deferred: the
-  quotient changes with a constant added to all logits.
+  z are the verifier's raw logits. If max z <= 0, every token is deferred, since
+  z(v) / max z then says nothing of the margin.
   """
   z = d.p_logits
   if z is None:
@@ -207,8 +208,8 @@ def margin(d: Distributions, lenience: Lenience):
 def typical(d: Distributions, lenience: Lenience):
   """Defers tokens with p(v) <= min(eps, sqrt(eps) * exp(-H(p))), eps = 1 - lam.
 
-  Medusa's eps of 0.09 is lam = 0.91. The law is that of a token rule; the
-  published acceptance is yes or no, which rejects more than it must.
+  Medusa's eps of 0.09 is lam = 0.91. The law is eq. (11) with this rule; the
+  published acceptance, 0 or 1, rejects more drafts than that law requires.
   """
   eps = 1 - lenience
   scale = jnp.sqrt(jnp.maximum(eps, 0)) * jnp.exp(-entropy(d.p_gate))
@@ -269,7 +270,7 @@ def _raised(d: Distributions, lenience: Lenience) -> Probs:
 
 
 def cactus_acceptance(d: Distributions, lenience: Lenience) -> Probs:
-  """Computes min(1, h(x) / q(x)), from a target for each x, raised at x."""
+  """Computes min(1, h(x) / q(x)); the target for x is p raised to h(x) at x."""
   return ratio(_raised(d, lenience), d.q)
 
 
@@ -351,7 +352,7 @@ METHODS = (
   from_target(
     mentored,
     name='mentored',
-    equation='as lossy, with the largest a for which KL(pi || p) <= lam',
+    equation='lossy at the largest lenience for which KL(pi || p) <= lam',
     reference='Tran-Thien 2023, mentored decoding',
     strict=0.0,
     drafter_only=_INF,
