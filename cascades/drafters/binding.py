@@ -1,4 +1,4 @@
-"""Binds a drafter, in whatever form it is given, to a verifier."""
+"""Binds a drafter, given as a name, a model or a spec, to a verifier."""
 
 from typing import Any
 

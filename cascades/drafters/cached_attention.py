@@ -1,4 +1,4 @@
-"""Attention of drafters to keys and values that are cached already."""
+"""Attention of drafters to cached keys and values."""
 
 from typing import NamedTuple
 
@@ -12,11 +12,11 @@ _HIDDEN = -2.3819763e38
 
 
 class KeyValueView(NamedTuple):
-  """Cached keys and values, and the slots that a query attends to.
+  """Cached keys and values: S slots of K heads of size h.
 
   Attributes:
-    keys: With positions applied; normed if the model norms its keys.
-    values: Normed if the model norms its values.
+    keys: Keys after rotary embedding, and after the model's norm if it has one.
+    values: Values, after the model's norm if it has one.
     is_visible: True for slots that a query attends to.
   """
 
@@ -40,7 +40,7 @@ def attend(
   """Returns the attention of each query over the slots of all views.
 
   Args:
-    queries: N query heads; N / K of them share a key and value head.
+    queries: N query heads of size h; N / K of them share a key and value head.
     *views: Keys and values of K heads each.
   """
   num_queries, size = queries.shape
@@ -53,7 +53,7 @@ def attend(
   weights = jnp.concatenate([scores(view) for view in views], -1)
   weights = jax.nn.softmax(weights).astype(queries.dtype)
   ends = np.cumsum([len(view.keys) for view in views])
-  # Views are summed one by one: to concatenate them copies the longest for
+  # Views are summed one by one: concatenation would copy the longest view for
   # every token.
   first, *rest = (
     jnp.einsum('kgs,skh->kgh', x, view.values)

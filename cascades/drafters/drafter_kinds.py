@@ -39,11 +39,10 @@ class DrafterKind:
 
   Attributes:
     spec: Class of the specs of the kind, which declares its options.
-    syntax: Form of the names of the kind, for help and errors.
+    syntax: Example or form of the names of the kind, for help and errors.
     help: Noun phrase for the drafter, for help and errors.
     claims: Called with a name; returns True if it names a drafter of the kind.
-      None: the names are that of the entry, alone or before a colon and an
-      argument.
+      None: the registered name, alone or before ':ARGUMENT', does.
     is_language_model: True if the drafter can decode alone.
     depends_on_block: True if q depends on where a block began, and not on the
       text alone. The target of a cascade then holds block by block.
@@ -138,10 +137,10 @@ def kind_of(name: str) -> DrafterKind:
 
 
 def _claiming(name: str, kinds_by_name: Mapping[str, DrafterKind]) -> list[str]:
-  """Returns the kinds that claim a name; language models only if alone.
+  """Returns the kinds that claim a name; other kinds before language models.
 
-  The config.json of a repository of the hub says what it holds, but for
-  Google's, whose names do.
+  The kind of a repository of the hub is read from its config.json, that of
+  Google's models from their names.
   """
 
   def claiming(text: str) -> list[str]:
@@ -166,7 +165,7 @@ def _refuse_unknown(name: str) -> NoReturn:
   """Refuses a name that no kind of drafter claims.
 
   Raises:
-    ValueError: Always; it says which drafters there are.
+    ValueError: Always; the sentence lists the drafters.
   """
   registered = DRAFTERS.available().values()
   forms = '; '.join(f'{kind.syntax} ({kind.help})' for kind in registered)
@@ -220,7 +219,7 @@ def with_options(spec: Spec, label: str, **options: Any) -> Spec:
 
 
 def check_unsupported(name: str, value: Any, label: str) -> None:
-  """Refuses an option that a drafter does not have, unless it says nothing.
+  """Refuses an option that a drafter does not have, unless it has its default.
 
   Args:
     name: The option.

@@ -31,7 +31,7 @@ class DrafterFootprint(NamedTuple):
 
   Attributes:
     drafter: The drafter; the state that it keeps of a row counts as its cache.
-    vocab_size: Logits of a drafted token.
+    vocab_size: Number of logits of a drafted token.
   """
 
   drafter: 'Drafter'
@@ -56,7 +56,7 @@ class Spec(Declared):
     """Returns the spec of a name, with every option at its default.
 
     Raises:
-      ValueError: The argument after the colon of the name is wrong.
+      ValueError: The name has an argument after a colon.
     """
     if split(name)[1]:
       raise ValueError(
@@ -67,7 +67,7 @@ class Spec(Declared):
 
   @classmethod
   def known_names(cls) -> tuple[str, ...]:
-    """Returns the names of drafters that are at hand without a folder."""
+    """Returns the names that need no folder, as of bundled models."""
     return ()
 
   @property

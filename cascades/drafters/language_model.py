@@ -15,10 +15,10 @@ from cascades.drafters.token_drafting import draft_tokens
 class ModelDrafter(Drafter):
   """A language model that drafts token by token.
 
-  The last token of a full-length draft is read only if the bonus token's target
-  depends on q. A single draft therefore begins by reading the last two tokens
-  of the sequence, of which the first is new to the cache only if the block
-  before was accepted as a whole. Several drafts are read in gamma + 1 passes.
+  The last token of a draft is read only if the bonus token's target depends on
+  q. So the cache may lack the token before the last after a fully accepted
+  block, and a single draft begins by reading the last two tokens in one pass.
+  Several drafts take gamma + 1 passes.
 
   Attributes:
     model: The language model.

@@ -20,13 +20,12 @@ class NgramDrafter(Drafter):
   The q of each drafted token is one-hot. Without an occurrence the draft is
   empty and the verifier decodes alone. A rejected draft costs every row of the
   batch the difference between reading a block and reading a token, so the
-  default asks for a long match, in which single tokens may differ. The
-  occurrence with the most equal tokens is used; the latest one breaks ties.
+  default requires a long match, in which some tokens may differ. The occurrence
+  with the most equal tokens is used; the latest one breaks ties.
 
   Attributes:
-    window: Last tokens that are compared.
-    min_match: Tokens of the window that must be equal; the last token must
-      always be.
+    window: Number of last tokens that are compared.
+    min_match: Tokens of the window that must be equal, the last one among them.
   """
 
   window: int = 12

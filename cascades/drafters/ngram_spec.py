@@ -10,7 +10,7 @@ if TYPE_CHECKING:
   from cascades.decoding import BoundDrafter
   from cascades.models.checkpoints import Checkpoint
 
-# Each compared token is compiled by itself.
+# Each compared token adds code to compile.
 MAX_WINDOW = 256
 
 
@@ -19,8 +19,8 @@ class NgramSpec(drafter_spec.Spec):
   """Prompt look-up, the drafter that repeats continuations of the text.
 
   Attributes:
-    window: Last tokens that must all occur earlier in the text, 1 to 256. None
-      takes the window and the partial match that `NgramDrafter` has by default.
+    window: Number of last tokens, 1 to 256, that must occur earlier in the text
+      in the same order. None requires 9 equal tokens of the last 12.
   """
 
   window: int | None = None

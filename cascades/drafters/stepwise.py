@@ -1,4 +1,4 @@
-"""Drafters that read one drafted token after another from the same start."""
+"""Drafters that are a recurrence over the drafted tokens of a block."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ class Recurrence(NamedTuple):
   Attributes:
     step: Called as step(state, token); returns the next state and the logits of
       the next token.
-    state: State that has read all tokens but the last of the sequence.
+    state: State after all tokens of the sequence but the last.
     draft_vocab_ids: Token ids of the logits; None for the whole vocabulary.
   """
 
@@ -51,7 +51,7 @@ class StepwiseDrafter(Drafter):
 
     Args:
       params: The drafter's parameters.
-      state: The drafter's state; has read all tokens but the last.
+      state: The drafter's state after all tokens but the last.
       context: The sequence, and what is requested.
       gamma: Tokens per draft.
     """

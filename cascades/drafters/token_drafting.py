@@ -21,11 +21,11 @@ class _Drafting(NamedTuple):
   """The state of the loop over levels.
 
   Attributes:
-    level: Levels that are drafted.
+    level: Number of levels drafted so far.
     cache: Cache of the model.
     last_tokens: Last token of each draft.
-    tokens: Row i holds token i of each draft.
-    logits: Row i holds the logits that token i was drawn from.
+    tokens: [i, j] is token i of draft j.
+    logits: [i, j] are the logits that token i of draft j was drawn from.
     is_drafting: True for drafts that have not stopped.
     lengths: Tokens of each draft, at most gamma.
     calls: Forward passes for this row of the batch.
@@ -57,7 +57,7 @@ class _Loop:
       stops; None never stops.
     draft_vocab_ids: Token ids of the logits; None for the whole vocabulary.
     sampling: Sampling parameters, restricted to `draft_vocab_ids`.
-    uniforms: Random numbers, a row for each level.
+    uniforms: Uniform numbers, [gamma + 1, K, n].
   """
 
   model: Any

@@ -27,7 +27,7 @@ from cascades.models import (
 from cascades.untrusted.schema import Schema, Size, one_of
 
 _TYPES = 'gemma4_assistant', 'gemma4_unified_assistant'
-# The ids of the tokens, ordered by centroids.
+# Name of the tensor of token ids in the order of their centroids.
 _ORDER = 'masked_embedding.token_ordering'
 
 
@@ -224,8 +224,8 @@ def _full_config(
   text_fields = config.text_config or {}
   _Text.check(text_fields, f'{label}: text_config')
   try:
-    # All layers of an assistant share keys with the verifier, which
-    # `text_config` refuses in a model of its own.
+    # All layers of an assistant share the verifier's keys, which `text_config`
+    # refuses in a whole model.
     text = families.text_config(
       text_fields
       | {

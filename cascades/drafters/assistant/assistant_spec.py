@@ -26,7 +26,7 @@ class AssistantSpec(drafter_spec.CheckpointSpec['AssistantCheckpoint']):
       the hub; None with a checkpoint.
     checkpoint: The loaded assistant; None before `load`.
     fill_unselected_logits: True if tokens outside of the selected groups get
-      the smallest logit minus 1, as in transformers; False gives them none.
+      the smallest logit minus 1, as in transformers; False gives them -inf.
   """
 
   fill_unselected_logits: bool = option(

@@ -3,7 +3,7 @@
 Their config.json has `speculators_model_type: eagle3`; other algorithms of the
 library are refused, and so are layers that are not Llama's. A head does not
 record its verifier, so only sizes are checked. With another verifier of the
-same size its drafts are useless: texts stay right, but slow.
+same size most drafts are rejected: texts stay correct, but decoding is slow.
 """
 
 import pathlib

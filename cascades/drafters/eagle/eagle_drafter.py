@@ -21,9 +21,6 @@ attention, and drafting leaves the cache as it is.
 
 A layer with a window attends to the last pairs of the text, as many as the
 window has, and to all drafted pairs, as in training.
-
-Logits were compared with those of `speculators` on random heads, and with an
-implementation in NumPy in the tests; not with vLLM.
 """
 
 import dataclasses
@@ -41,13 +38,13 @@ from cascades.drafters.stepwise import Recurrence, StepwiseDrafter
 
 
 class _Carry(NamedTuple):
-  """The state of a draft.
+  """The state of a draft; its first token is the last token of the text.
 
   Attributes:
-    count: Tokens that are read, without those of the text.
-    g: The state that predicted the next token to read.
-    keys: Keys of the tokens that are read.
-    values: Values of the tokens that are read.
+    count: Tokens read so far in this block.
+    g: The state that predicted the next token to read; H is its width.
+    keys: Keys of these tokens, K heads of size h.
+    values: Values of these tokens.
   """
 
   count: Int[Array, '']
@@ -118,7 +115,7 @@ class EagleDrafter(StepwiseDrafter):
     g: Float[Array, 'H'],
     token: Int[Array, ''],
   ) -> tuple[Float[Array, 'W'], Float[Array, 'H']]:
-    """Returns the layer's input for a token and a state, and r."""
+    """Returns the layer's input for a token and a state, W = 2 H, and r."""
     head, verifier = params
     if 'embeddings' in head:
       embedded = head['embeddings'][token]

@@ -1,7 +1,7 @@
 """Recurrent heads on disk: head.json and head.safetensors in a folder.
 
-A head records a fingerprint of the verifier that it was trained for. With
-another verifier its drafts are useless: texts stay right, but slow.
+A head records a fingerprint of the verifier that it was trained for, and is
+refused with another verifier, which would reject most of its drafts.
 """
 
 import json
@@ -26,7 +26,7 @@ _ADVICE = (
   'save one with recurrent_checkpoint.save, or train one with'
   ' configs/train_recurrent.py'
 )
-# Embeddings of a fingerprint, which every curve of a sweep computes.
+# Embeddings of a fingerprint; few, since each curve of a sweep computes one.
 _NUM_ROWS = 1024
 
 

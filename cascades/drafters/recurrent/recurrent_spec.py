@@ -17,12 +17,12 @@ if TYPE_CHECKING:
   from cascades.models.checkpoints import Checkpoint
 
 BUNDLED = ('tiny-recurrent',)
-# The file that makes a folder one of a recurrent head.
+# A folder with this file holds a recurrent head.
 HEAD_FILE = 'head.json'
 
 
 def find_folder(name: str) -> pathlib.Path | None:
-  """Returns the folder of a recurrent head; None if the name is of another."""
+  """Returns the folder of a recurrent head; None for any other name."""
   if name in BUNDLED:
     return pathlib.Path(__file__).parents[2] / 'assets' / name
   folder = pathlib.Path(name)
@@ -36,7 +36,7 @@ class RecurrentSpec(drafter_spec.CheckpointSpec['RecurrentCheckpoint']):
   Attributes:
     path: 'tiny-recurrent' or a folder; None with a checkpoint.
     checkpoint: The loaded head; None before `load`.
-    beam: True if several drafts are the result of a beam search.
+    beam: True if drafts are the best of a beam search instead of draws.
   """
 
   beam: bool = option(
