@@ -1,9 +1,9 @@
 """A drafter that has a drafter: cascades of three models and more.
 
-The outer model and an inner drafter decode together by a method of their own
+An outer model verifies the drafts of an inner drafter by a method of their own
 (CS-Drafting's vertical cascade, Chen et al. 2023, arXiv 2312.11462). The tokens
-that they emit follow a declared law, given the text before. That law is the q
-of the verification by the verifier, whose law therefore holds too.
+that the two emit follow that method's law, given the text before. That law is q
+when the verifier verifies these tokens, so the verifier's method keeps its law.
 """
 
 import dataclasses
@@ -62,11 +62,11 @@ class ChainDrafter(drafters.Drafter):
 
   @property
   def cache_headroom(self) -> int:
-    """Slots that the last inner block may take past the drafts."""
+    """Cache slots that the last inner block may write past the drafts."""
     return self._step_config.cache_headroom + 1
 
   def init(self, params, cache_length):
-    """Returns the empty caches of both."""
+    """Returns the empty states of the outer model and the inner drafter."""
     outer, inner, _ = params
     return (
       self.model.init_cache(outer, cache_length),
@@ -160,7 +160,7 @@ class ChainDrafter(drafters.Drafter):
     )
 
   def processed_probs(self, logits, sampling):
-    """Returns q, of which `logits` are logarithms after temperature."""
+    """Returns q = exp(logits): the logits are the law's log-probabilities."""
     return jnp.exp(logits)
 
 

@@ -102,7 +102,7 @@ class ChainSpec(drafter_spec.Spec):
   def load(
     self, dtype: str | None = None, mesh: 'jax.sharding.Mesh | None' = None
   ) -> 'ChainSpec':
-    """Returns a spec with the parameters of both."""
+    """Returns a spec with the parameters of the model and of its drafter."""
     return dataclasses.replace(
       self,
       outer=self.outer.load(dtype, mesh),

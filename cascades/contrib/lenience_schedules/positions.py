@@ -1,8 +1,8 @@
 """Leniences by the position in the answer.
 
-The first tokens decide the most, and they are where answers are steered. Being
-strict there and lenient later is the idea of SecureSD and of others, whose code
-was not inspected (unverified).
+The first tokens of an answer decide most of it. Strict decoding there and
+lenience later is the idea of SecureSD and of others, whose code was not
+inspected (unverified).
 """
 
 import jax.numpy as jnp
@@ -73,7 +73,7 @@ class Each(ScheduleBase):
   """A lenience of its own for each token; ignores the requested one.
 
   Attributes:
-    leniences: eta(t), one for each token of the longest answer; the last one
+    leniences: The lenience of each token of the longest answer; the last one
       also holds for later drafts.
   """
 

@@ -57,8 +57,8 @@ def _refuse_ramp(method: methods.Method) -> str | None:
   if method.strict is None or not math.isinf(method.strict):
     return None
   return (
-    f'{method.name} is strict at {method.strict}, from where no ramp leads'
-    " anywhere; take 'first' or 'each'"
+    f'{method.name} is strict at {method.strict}, from which no ramp can rise;'
+    " take 'first' or 'each'"
   )
 
 
@@ -69,7 +69,7 @@ FIRST = Kind(
 )
 RAMP = Kind(
   pattern='ramp:16',
-  description='from strict to the lenience within 16 tokens',
+  description='rises from strict to the lenience within 16 tokens',
   make=lambda argument, token_id: Ramp(_parse_count(argument)),
   refuse=_refuse_ramp,
 )
@@ -90,11 +90,11 @@ OUTSIDE = Kind(
 )
 BUDGET = Kind(
   pattern='budget:2.5',
-  description='lenient until its divergences sum to 2.5',
+  description='lenient until the sum of TV(law, p) over the answer is 2.5',
   make=lambda argument, token_id: Budget(_parse_total(argument)),
 )
 MISMATCHES = Kind(
   pattern='mismatches:3',
-  description="lenient until 3 tokens are not the verifier's",
+  description='lenient until the law raised 3 emitted tokens above p',
   make=lambda argument, token_id: Mismatches(_parse_count(argument)),
 )

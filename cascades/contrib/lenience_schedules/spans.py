@@ -2,9 +2,9 @@
 
 Serving engines relax verification while a model thinks and stay strict while
 it answers: TensorRT-LLM's relaxed acceptance, and a patch to vLLM
-(pull request 45229, closed) by which a draft x stays inside of a thinking span
-if p(x) >= max p / 2 and x is in the verifier's top 3, which is `token_v3` at
-lenience 0.5 with a cap.
+(pull request 45229, closed) that accepts a draft x inside of a thinking span if
+p(x) >= max p / 2 and x is in the verifier's top 3: `token_v3` at lenience 0.5
+with the cap 'top:3'.
 """
 
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ class Span(ScheduleBase):
 
   Attributes:
     start_token: The token that a span begins with.
-    end_token: The token that it ends with.
+    end_token: The token that a span ends with.
     inside: True to be lenient inside, False to be lenient outside.
   """
 

@@ -3,14 +3,14 @@
   window           the verification
   windowed_blocks  its enumeration, for proofs
 
-The entry of the registry stands here; the modules are imported as a block is
+This module has the entry of the registry; it imports the others when a block is
 verified or enumerated.
 """
 
 from cascades import arguments
 from cascades.verification_config import Verification
 
-# Drafts of a window, the one that is judged among them.
+# W by default: the judged draft and the drafts after it.
 _WINDOW = 4
 
 

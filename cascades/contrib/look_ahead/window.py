@@ -38,17 +38,17 @@ def look_ahead(
     l_i = u_i < acceptance_i(x_i)
     x_i is accepted if s_i, or if l_i and s_{i+1}, ..., s_{i+W-1},
 
-  and all before it are accepted; if a block has fewer than W - 1 drafts after
-  x_i, only s_i counts. After a rejection comes a token of norm(max(0, p - q)).
-  So a block follows, with A(x) the probability that the W - 1 drafts after x
-  are all s,
+  and all drafts before it are accepted; if a block has fewer than W - 1 drafts
+  after x_i, only s_i counts. After a rejection a token is drawn from
+  norm(max(0, p - q)). With s_i(x) and l_i(x) the two acceptance probabilities,
+  and A(x) the probability that s holds for the W - 1 drafts after x,
 
     kept_i(x) = s_i(x) + max(0, l_i(x) - s_i(x)) A(x)
-    law_i(x) = q_i(x) kept_i(x) + (1 - sum q_i kept_i) norm(max(0, p_i - q_i)),
+    law_i(x) = q_i(x) kept_i(x) + (1 - sum q_i kept_i) norm(max(0, p_i - q_i));
 
-  s_i and l_i as probabilities; and after a draft that was accepted that way,
-  the next W - 1 tokens are the drafts. At the method's strict lenience the law
-  is p. It depends on where blocks begin: a text has no single probability.
+  after a draft that only l accepted, the next W - 1 tokens are the drafts. At
+  the method's strict lenience the law is p. Otherwise the law depends on where
+  blocks begin: a text has no single probability.
 
   Args:
     inputs: The block.

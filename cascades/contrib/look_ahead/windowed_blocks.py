@@ -11,14 +11,14 @@ from cascades.proof import block_starts
 def blocks(
   start: block_starts.BlockStart, window: int
 ) -> Iterator[block_starts.Block]:
-  """Enumerates blocks that `look_ahead` emits, each with its chance.
+  """Enumerates blocks that `look_ahead` emits, each with its probability.
 
-  Each draft is kept strictly, kept only leniently, or kept by neither, with
-  min(1, p / q), max(0, a - min(1, p / q)) and what is left.
+  A draft would be accepted by strict decoding, by the lenient method only, or
+  by neither, with min(1, p / q), max(0, a - min(1, p / q)) and the rest.
 
   Args:
     start: The start of the block.
-    window: Drafts that are looked at for one of them, itself too.
+    window: W: the judged draft and the W - 1 drafts after it.
   """
   table, gamma = start.table, start.gamma
   for draft, chance, rows in start.drafts():
