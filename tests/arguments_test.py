@@ -206,7 +206,7 @@ _OPTIONS_REFUSED = [
   (dict(temperature=-0.1), 'temperature: '),
   (dict(top_k=0), 'top_k: must be 1 or more'),
   (dict(top_p=1.1), 'top_p: '),
-  (dict(drafts=2), "verification: 'token' looks at one draft, and there are 2"),
+  (dict(drafts=2), "verification: 'token' verifies one draft per block, got"),
   (
     dict(drafts=4, tree_size=3, verification='match'),
     'tree_size: must be 4 or more',
@@ -236,10 +236,10 @@ _OPTIONS_REFUSED = [
   (dict(schedule='budget:-0.5'), "schedule: must be written as 'budget:2.5'"),
   (dict(schedule='budget:inf'), "schedule: must be written as 'budget:2.5'"),
   (dict(schedule='each:0.1,x'), "schedule: must be written as 'each:0,0.2,"),
-  (dict(schedule='inside:3'), 'schedule: .* two tokens that differ'),
-  (dict(schedule='inside:3 ... 3'), 'schedule: .* two tokens that differ'),
+  (dict(schedule='inside:3'), 'schedule: .* two different tokens'),
+  (dict(schedule='inside:3 ... 3'), 'schedule: .* two different tokens'),
   (dict(schedule=3), 'schedule: must be a text, got 3'),
-  (dict(schedule='ramp:3', method='opt'), 'schedule: .* no ramp leads any'),
+  (dict(schedule='ramp:3', method='opt'), 'schedule: .* no ramp can rise'),
   (dict(schedule='first:3', method='drafter_only'), 'schedule: .*_only has no'),
 ]
 # What is asked of a sampler.

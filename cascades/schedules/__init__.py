@@ -3,9 +3,9 @@
 A schedule computes the lenience of the next token from the tokens before it:
 from the position in the answer, from being inside or outside of a span, or from
 a budget. Every row carries the schedule's state. Within a block the state
-advances from draft to draft, so that each drafted position has the lenience
-that follows the tokens before it. The law at a position depends on those tokens
-only, so that every verification keeps it:
+advances from token to token, so that the lenience of each drafted position
+follows from the tokens before it. The law at a position depends on those tokens
+only, so every verification with `keeps_law` keeps it:
 
   lenience_i = schedule(state after x_1 .. x_{i-1})
   law(x_1 .. x_n) = prod_i law(x_i | prefix, lenience_i)

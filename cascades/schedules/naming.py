@@ -1,4 +1,4 @@
-"""Schedules by name, as options and configs have them: 'first:16'."""
+"""Schedules by name, as in the option schedule='first:16'."""
 
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ from cascades import arguments, methods
 from cascades.registries import Registry
 from cascades.verification_config import CONSTANT
 
-# Maps a text that is one token to its id; raises ValueError for others.
+# Returns the id of a text that is one token; raises ValueError for other texts.
 TokenLookup = Callable[[str], int]
 
 
@@ -18,8 +18,9 @@ class Kind(NamedTuple):
     pattern: An example of its notation.
     description: Its effect, in a few words.
     make: Called as make(argument, token_id) with the text after the colon and a
-      `TokenLookup` or None; returns a `ScheduleBase`, or None for constant
-      leniences. Raises ValueError for another notation.
+      `TokenLookup`, or None if only the notation is checked; returns a
+      `ScheduleBase`, or None for constant leniences. Raises ValueError for
+      another notation.
     refuse: Called with the method, which has a strict lenience; returns the
       reason why it does not support the schedule, or None. None refuses no
       method.
@@ -38,7 +39,7 @@ def _constant(argument: str, token_id: TokenLookup | None) -> None:
 
 SCHEDULES: Registry[Kind] = Registry('schedule', Kind)
 SCHEDULES.register(
-  CONSTANT, Kind(CONSTANT, 'lenient everywhere alike', _constant), builtin=True
+  CONSTANT, Kind(CONSTANT, 'the same for all tokens', _constant), builtin=True
 )
 
 
@@ -62,7 +63,6 @@ def parse(spec: str, token_id: TokenLookup | None = None) -> Any:
       not one token.
   """
   kind, argument = SCHEDULES.find(spec)
-
   try:
     return kind.make(argument, token_id and _checked_lookup(token_id))
   except _MarkerError as error:
@@ -70,7 +70,7 @@ def parse(spec: str, token_id: TokenLookup | None = None) -> Any:
   except ValueError:
     raise ValueError(
       f'schedule: must be written as {kind.pattern!r}, with numbers of 0 or'
-      ' more that 32 bits hold and two tokens that differ, got'
+      ' more that fit into 32 bits and two different tokens, got'
       f' {arguments.quote(spec)}.'
     ) from None
 
@@ -81,7 +81,7 @@ def for_answers(
   max_new_tokens: int,
   forbidden: Collection[int],
 ) -> Any:
-  """Makes the schedule of answers that are decoded.
+  """Makes the schedule of the answers to a request.
 
   Args:
     spec: As for `parse`.
@@ -117,7 +117,7 @@ def check(spec: str, method: methods.Method) -> None:
   """Refuses a schedule with a wrong notation or an unsupported method.
 
   Raises:
-    ValueError: Names the reason.
+    ValueError: The schedule is refused; the sentence has the reason.
   """
   if parse(spec) is None:
     return

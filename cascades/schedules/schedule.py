@@ -50,7 +50,7 @@ class ScheduleBase(Protocol):
 
     Args:
       state: The state after all tokens before it.
-      requested: The lenience that was requested.
+      requested: The lenience of the row.
       strict: The method's strict lenience, at which its law is exactly p.
     """
     raise NotImplementedError
@@ -62,8 +62,8 @@ class ScheduleBase(Protocol):
 
     Args:
       state: The state before the token.
-      token: Its id.
-      cost: Its cost; None unless `needs_costs`.
+      token: Id of the token.
+      cost: Cost of the token; None unless `needs_costs`.
     """
     raise NotImplementedError
 
@@ -103,14 +103,14 @@ def leniences_along_draft(
   Args:
     schedule: A `ScheduleBase`.
     state: The state before the first token.
-    requested: The lenience that was requested.
-    method: The method that the leniences are of.
+    requested: The lenience of the row.
+    method: The method of the leniences.
     draft: The drafted tokens.
     distributions_at: Maps i to the distributions after i drafted tokens.
 
   Returns:
-    [n + 1] leniences, and a state whose leaves have a leading axis n + 1: for
-    each token and for the one after them.
+    Leniences, and states with a leading axis n + 1: those of each drafted token
+    and of the token after them.
   """
 
   def step(state, inputs):
