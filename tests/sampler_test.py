@@ -382,7 +382,7 @@ def test_a_state_of_other_models_is_refused(pair, prompts):
       ValueError, match='last_state: it was made by other models'
     ):
       sampler.sample('x', last_state=state)
-  with pytest.raises(ValueError, match='prompts: a conversation'):
+  with pytest.raises(ValueError, match='prompts: must be one prompt'):
     made.sample(['x', 'y'], last_state=state)
   with pytest.raises(ValueError, match='do not fit into cache_length'):
     small.sampler(*pair, cache_length=100).sample(

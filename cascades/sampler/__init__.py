@@ -1,13 +1,13 @@
 """Strings in, strings and counts out.
 
-options    What may be chosen about decoding.
-asking     What may be asked of an answer.
-answers    What comes out, and what a conversation goes on from.
-sampler    `Sampler`: a verifier, what drafts for it, and options.
-batching   Rows of many prompts, kept busy.
-endings    What ends an answer beside its limit.
-keys       Random keys of answers.
-memory     What fits, before it is tried.
-scoring    How likely given texts are.
-agreement  Where two greedy answers part.
+sampler              `Sampler`: a pair of models, and the options of decoding
+pair                 loads the models and binds the drafter
+requests, prompts    options of an answer; prompts as token ids
+outputs              answers, and states that conversations continue from
+batching             shapes of batches, and the engine that decodes rows
+continuous_batching  the row of a finished answer takes the next prompt
+stopping, keys       stop conditions, and random keys, of answers
+memory               estimates memory, and refuses a batch that does not fit
+scoring              log-probabilities of given texts under the target
+agreement            greedy agreement between a drafter and a verifier
 """

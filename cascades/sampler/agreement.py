@@ -5,9 +5,9 @@ one pass and gives its own greedy token at every position. At the first mismatch
 greedy speculative decoding would have taken the verifier's token. Nothing is
 sampled, so this is the first thing to measure of a pair.
 
-That is the first half of a block of as many drafts as are requested, so any
+The continuation is one drafted block of gamma = max_new_tokens, so any kind of
 drafter can be measured. A drafter that reads the verifier's states where a
-block begins continues from the states of the prompt alone.
+block begins reads those at the end of the prompt only.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from cascades.methods import processing
 from cascades.models import checkpoints, tokenizers
 from cascades.sampler import batching
 
-# Most prompts, and most logits, of one batch.
+# Largest numbers of prompts, and of logits, in one batch.
 _MAX_ROWS, _MAX_LOGITS = 16, 2**27
 
 
@@ -62,7 +62,7 @@ class Agreement:
   """A drafter's greedy continuation beside the verifier's tokens.
 
   Attributes:
-    prompt: The text.
+    prompt: The prompt.
     tokens: The comparison at each position, up to end-of-sequence or the limit.
     token_strings: The texts of the drafter's tokens.
     ended: True if the last token is end-of-sequence.
@@ -192,7 +192,7 @@ def agreement(
   engine = batching.Engine(
     decoding.StepConfig(
       decoding.Models(verifier.model, bound_drafter.drafter),
-      # Any method will do: nothing is verified.
+      # Not applied: nothing is verified.
       methods.get_method('speed'),
       gamma,
     ),

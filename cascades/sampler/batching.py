@@ -19,20 +19,20 @@ from cascades.models import sharding
 
 # Blocks between two polls of the rows, where a stop string may end them.
 POLL_INTERVAL_BLOCKS = 8
-# Length that the shortest prompts are padded to, less than caches are: reading
-# so many tokens takes as long as the blocks of a short answer.
+# Prompts are padded to at least this. Padding them to the slots of the smallest
+# cache would take as long as decoding a short answer.
 MIN_PROMPT_LENGTH = 32
-# Slots of the smallest cache. Attending to a few more empty slots costs next to
-# nothing; compiling another loop takes longer than many short answers.
+# Slots of the smallest cache. Attending to a few more empty slots costs little;
+# compiling another loop takes longer than decoding many short answers.
 _MIN_CACHE_LENGTH = 256
-# Returns the length at which its text ends a fetched row, or None.
+# Returns the length at which a fetched row ends by its text, or None.
 FindEnd = Callable[[decoding.Row], int | None]
 
 
 def bucket(length: int | np.integer, smallest: int = _MIN_CACHE_LENGTH) -> int:
   """Returns the size that a length is padded to: few sizes, little padding.
 
-  256, 384, 512, 768, 1024, ...: every power of two and one between.
+  256, 384, 512, 768, 1024, ...: powers of two, and one size between each two.
   """
   size = smallest
   while size < length:
@@ -43,8 +43,8 @@ def bucket(length: int | np.integer, smallest: int = _MIN_CACHE_LENGTH) -> int:
 def width(rows: int, batch_size: int) -> int:
   """Returns the number of rows that a batch is compiled for.
 
-  1, 2, 4, 8, and from there on every power of two and one between: sizes that a
-  few devices can divide, with at most a third of the rows empty.
+  1, 2, 4, 8, 12, 16, 24, 32, ..., at most `batch_size`: sizes that a few
+  devices can divide, with at most a third of the rows empty.
   """
   return min(batch_size, bucket(rows, 1 << min(3, (rows - 1).bit_length())))
 
@@ -57,9 +57,9 @@ class DecodeStats:
     prefill_s: Seconds of reading prompts and of filling rows, compilation
       included.
     decode_s: Seconds of everything else.
-    active_rows: Blocks of unfinished rows.
-    rows: Blocks of all rows, finished ones included.
-    batch_size: Rows at a time, after memory did not suffice for the requested
+    active_rows: Blocks decoded for unfinished rows, summed over rows.
+    rows: Blocks decoded for all rows, finished ones included.
+    batch_size: Rows at a time, if memory did not suffice for the requested
       number; None if it did.
   """
 
@@ -71,7 +71,7 @@ class DecodeStats:
 
   @property
   def utilization(self) -> float:
-    """Active rows per row; nan before anything was decoded."""
+    """Share of decoded blocks of unfinished rows; nan before decoding."""
     return self.active_rows / self.rows if self.rows else float('nan')
 
   def add(self, stats: 'DecodeStats') -> None:

@@ -9,7 +9,7 @@ order, and yields answers as they finish:
            prompts share, such as worked examples, is read once.
   decode   The compiled loop runs until enough rows are free to be filled.
   narrow   When no prompts are left, free rows are dropped, if the remaining
-           rows may run long enough to pay for a compilation.
+           rows may decode for longer than a compilation takes.
   widen    Caches start at the length that short answers need, and double when
            a row needs more.
   halve    If the device's memory does not suffice, unfinished answers are
@@ -41,12 +41,12 @@ from cascades.sampler.batching import (
   width,
 )
 
-# New tokens that a cache has slots for at first; more take a compilation.
+# New tokens that the first caches have slots for; longer ones are compiled.
 _FIRST_NEW_TOKENS = 256
-# Tokens that a row may still write for narrower loops to be compiled.
+# Free rows are dropped only if a row may still write so many tokens.
 _NARROW_MIN_TOKENS = 256
-# Tokens that all prompts must begin with to be read once: two passes over fewer
-# tokens take longer than one pass over all.
+# Fewest first tokens, shared by all prompts, that are read once for all: with
+# fewer, one pass over whole prompts is faster than two passes.
 _MIN_SHARED_PREFIX = 64
 
 
@@ -134,7 +134,7 @@ class RowBatch:
       rows = decoding.gather_rows(
         queue.rows, np.zeros(len(self.jobs), np.int32)
       )
-      # NumPy's: a JAX call outside of compiled code takes longer.
+      # A NumPy array: a JAX call outside of compiled code takes longer.
       self.rows = rows.replace(done=np.ones(len(self.jobs), bool))
     slots = self.free
     jobs = queue.take(len(slots))
@@ -311,7 +311,7 @@ class PromptQueue:
 
 @contextlib.contextmanager
 def _timed(stats: DecodeStats, field: str) -> Iterator[None]:
-  """Adds the seconds of its body to a field."""
+  """Adds the seconds of the body of the `with` to a field."""
   start = time.perf_counter()
   yield
   seconds = time.perf_counter() - start
@@ -428,8 +428,8 @@ def decode_single(
     with _timed(stats, 'decode_s'):
       batch.decode(0, poll_blocks)
       batch.poll(stats)
-      # A row that is handed out may be continued, so it has no logits; one that
-      # a text may have cut cannot be continued.
+      # A returned row may be continued, and keeps no logits; a row that a stop
+      # string may have cut cannot be continued.
       is_final = bool(batch.rows.done[0]) and not request.find_end
       final = batch.rows.replace(logits=None) if is_final else None
       so_far = _with_logits(batch.fetched, batch.rows, 0)
@@ -463,7 +463,7 @@ def _start_single(
     if row is None:
       row = engine.prefill([prompt], request.keys, [limit], first)
     else:
-      # A copy: whoever holds the row may continue it again.
+      # A copy: the caller may continue the row again.
       row = engine.resize(row, first)
       row = engine.extend(row, [prompt], [limit], first - length)
     logits, size = None, engine.logits_length(request)
@@ -471,7 +471,7 @@ def _start_single(
       vocab_size = engine.step_config.models.verifier.vocab_size
       logits = jnp.zeros((1, size, vocab_size), jnp.float32)
     batch.rows = row.replace(
-      # The loop takes the memory of its arguments.
+      # The loop donates its arguments.
       key=jax.random.clone(request.keys),
       lenience=np.asarray(request.leniences, np.float32),
       logits=logits,

@@ -16,8 +16,7 @@ def of_prompts(seed: int, prompts: Sequence[Sequence[int]]) -> jax.Array:
   """Makes a key per prompt from the seed, its tokens and its repetition.
 
   A key depends neither on the other prompts nor on the position in the batch.
-  Two prompts with one checksum share a key, and each is answered as it would be
-  alone.
+  Prompts with the same checksum share a key.
 
   Args:
     seed: From 0 to 2^64 - 1; the upper 32 bits are folded in if they are not 0.

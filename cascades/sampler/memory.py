@@ -26,14 +26,14 @@ from cascades.sampler import batching
 
 _PROC = pathlib.Path('/proc')
 _CGROUP = pathlib.Path('/sys/fs/cgroup')
-# Rows of float32 over the vocabulary that are made of a row of logits: the
-# probabilities of both models, what is drawn from, and its random numbers.
+# Float32 arrays [V] that exist at a time for a sequence: q, p, the sampled
+# distribution, and its random numbers.
 _ROWS_OF_FLOATS = 4
 # More devices than this are not worth proposing.
 _MOST_DEVICES = 64
 
-# A model and its parameters, or their shapes; a `Checkpoint` will do, what
-# `drafters.Spec.describe` returns.
+# A model, and its parameters or their shapes, as a `Checkpoint` has them or
+# `drafters.Spec.describe` returns them.
 Described = tuple[Any, PyTree] | tuple[Any, PyTree, Any]
 
 
@@ -44,7 +44,7 @@ class MemoryEstimate:
   Attributes:
     params: Both models' weights.
     caches: Both models' caches, of all rows.
-    logits: The logits of a block of every row, and what is made of them.
+    logits: The logits of a block of every row, and arrays computed from them.
     per_token: Token ids, sources and log-probabilities of all rows.
   """
 
@@ -110,7 +110,7 @@ def _free_in_cgroups(enough: float) -> Iterator[int]:
     return
   for line in text_lines:
     _, controllers, path = line.split(':', 2)
-    # What was read of files counts as used, but is given back when needed.
+    # Cached files count as used memory, but the system frees them if needed.
     if not controllers:
       root = _CGROUP
       limit, used, cached = 'memory.max', 'memory.current', 'inactive_file'
@@ -169,7 +169,7 @@ def estimate(
     cache_length: Slots of a cache.
     gamma: Drafted tokens that the verifier reads per block; 0 for none.
     mesh: Number of devices along each axis of `sharding.make_mesh`, (data,
-      model). An axis that they cannot divide evenly is replicated.
+      model). An axis of an array that they do not divide is replicated.
 
   Returns:
     Bytes on each device.
@@ -180,7 +180,7 @@ def estimate(
     _bytes(weights, sharding.layout(model, weights, abstract_mesh))
     for model, weights, *_ in both
   )
-  # Without drafts, the drafter has its weights and no part in the loop.
+  # Without drafts, the drafter's weights are loaded, but it has no cache.
   both = both if gamma else both[:1]
   # Prompts that were read wait for rows, half as many at most.
   batches = batch_size, max(1, batch_size // 2)
@@ -232,8 +232,8 @@ def check(
     limit: Free bytes of a device; None takes those of the default device.
 
   Raises:
-    ValueError: It does not fit; one sentence names the need, what there is,
-      and every change that alone would do.
+    ValueError: It does not fit; the sentence has the required and the free
+      memory, and each change that alone would make it fit.
   """
   if limit is None:
     limit = available()
@@ -276,11 +276,7 @@ def check(
 class MemoryGuard:
   """Refuses batches of loaded models that the free memory does not hold.
 
-  Args:
-    verifier: As for `estimate`.
-    drafter: As for `estimate`.
-    gamma: As for `estimate`.
-    mesh: As for `estimate`.
+  The arguments are those of `estimate`.
   """
 
   def __init__(
@@ -303,7 +299,7 @@ class MemoryGuard:
       tokens: Most tokens of a sequence, headroom included.
 
     Raises:
-      ValueError: It does not fit; says which changes would.
+      ValueError: It does not fit; the sentence has the changes that would.
     """
     slots = batching.bucket(tokens)
     sizes: Any = dict(batch_size=batch_size, gamma=self._gamma, mesh=self._mesh)
@@ -330,12 +326,12 @@ def _ways(
   """Yields changes that alone would fit, the smallest of each kind.
 
   Args:
-    fits: `fits(both, **changes)` says whether it fits with other models, or
-      with another batch_size, cache_length or mesh.
+    fits: Called as fits(both, **changes) with other models, or with another
+      batch_size, cache_length or mesh; returns True if these fit.
     both: Verifier and drafter, as `check` takes them.
-    batch_size: Most rows decoded at a time, which are too many.
-    cache_length: Slots of a cache, which are too many.
-    mesh: Number of devices along each axis, (data, model), which are too few.
+    batch_size: Rows decoded at a time, too many.
+    cache_length: Slots of a cache, too many.
+    mesh: Number of devices along each axis, (data, model), too few.
   """
   for rows in reversed(range((batch_size - 1).bit_length())):
     if fits(batch_size=2**rows):

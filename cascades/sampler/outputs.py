@@ -32,9 +32,9 @@ class SampleOutput:
     logprobs: The verifier's log-probability of each emitted token, at
       temperature 1 and before truncation, whatever was sampled from.
     logits: [emitted tokens, V], the verifier's, float32; None unless requested.
-    counts: Tokens and calls, named as the columns of a sweep's records.
-    state: Argument `last_state` of `Sampler.sample` to continue from here; None
-      unless requested.
+    counts: Counts of tokens and calls by name; see `decoding.summarize_counts`.
+    state: The `last_state` with which `Sampler.sample` continues this answer;
+      None unless requested.
   """
 
   text: str
@@ -97,7 +97,7 @@ def check_state(
     params: Their parameters.
 
   Raises:
-    ValueError: It is no state, or the models or their parameters differ.
+    ValueError: The state is none, or its models or parameters differ.
   """
   arguments.instance(
     'last_state',

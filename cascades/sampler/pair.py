@@ -64,7 +64,7 @@ def load_pair(
     dtype: Dtype of models given by name; None takes the stored one.
 
   Raises:
-    ValueError: A model is absent or does not fit the other, or an option of the
+    ValueError: A model is missing, the two do not fit, or an option of the
       drafter has no effect.
   """
   _check_types(verifier, tokenizer)

@@ -15,7 +15,7 @@ from cascades.sampler.requests import SampleRequest
 def with_template(
   request: SampleRequest, prompts: Sequence[Prompt]
 ) -> SampleRequest:
-  """Returns the request of prompts, in which messages imply the template.
+  """Returns the request, with the chat template if prompts are messages.
 
   Raises:
     ValueError: Some prompts are messages and others are texts, for which the
@@ -53,7 +53,8 @@ def encode(
     The text with its template, and its token ids.
 
   Raises:
-    ValueError: The prompt is neither, or the tokenizer has no chat template.
+    ValueError: The prompt is no text and no messages, or the tokenizer has no
+      chat template.
   """
   if not isinstance(prompt, Prompt):
     raise ValueError(f'prompts: must be texts, got {arguments.quote(prompt)}.')
@@ -131,7 +132,7 @@ def forbidden_mask(ids: Sequence[int], vocab_size: int) -> np.ndarray:
   """Returns [V], True for tokens that are never emitted.
 
   Raises:
-    ValueError: They are all tokens.
+    ValueError: All tokens are forbidden.
   """
   forbidden = np.zeros(vocab_size, bool)
   forbidden[np.array(ids, np.int32)] = True

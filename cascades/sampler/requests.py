@@ -1,4 +1,4 @@
-"""Requests: how prompts are to be answered, made and checked once."""
+"""Requests: the options of an answer, checked once."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -50,8 +50,8 @@ class SampleRequest:
       end-of-turn token ends the output. Control tokens spelled in the prompt,
       such as `<end_of_turn>`, stay text; without a template they are control
       tokens.
-    allow_control_tokens: Reads control tokens spelled in messages as such, with
-      a template too; for messages that nobody else wrote.
+    allow_control_tokens: With a template, encodes control tokens spelled in
+      messages as control tokens; only for messages from a trusted author.
 
   Raises:
     ValueError: A value has another type or is out of its range.
@@ -82,7 +82,7 @@ class SampleRequest:
       stop_strings=arguments.text_tuple('stop_strings', self.stop_strings),
     )
     for name, value in checked.items():
-      # Frozen for everyone else.
+      # The class is frozen: nothing else assigns its fields.
       object.__setattr__(self, name, value)
 
 
@@ -90,7 +90,7 @@ def make_request(options: RequestOptions) -> SampleRequest:
   """Makes a request of keyword arguments.
 
   Raises:
-    TypeError: An argument was renamed; says its new name.
+    TypeError: An argument was renamed; the sentence has its new name.
     ValueError: A value has another type or is out of its range.
   """
   migration.refuse_request_options(options)

@@ -1,4 +1,4 @@
-"""Samplers: strings in, strings and counts out, as in `gm.text.Sampler`."""
+"""The sampler: strings in, strings and counts out."""
 
 import dataclasses
 import math
@@ -64,7 +64,7 @@ class Sampler:
       tokenizer; one sentence says which and what to do.
 
   Attributes:
-    config: The options, with the method bound to the pair if it needs to be.
+    config: The options; a method that has `bind` is bound to the pair.
     usage: Time and rows of the last call, a `batching.DecodeStats`.
   """
 
@@ -206,7 +206,7 @@ class Sampler:
     if return_state or last_state is not None:
       if not isinstance(prompts, Prompt):
         raise ValueError(
-          'prompts: a conversation is continued by one text; give one.'
+          'prompts: must be one prompt if a conversation is kept; give one.'
         )
       *_, (answer, _) = self._continue(prompts, last_state, None, request)
       return answer
@@ -451,7 +451,7 @@ class Sampler:
     return None
 
   def max_prompt_tokens(self, tokens: int) -> int:
-    """Returns the most tokens of a prompt whose answer has so many tokens."""
+    """Returns the most tokens of a prompt if its answer has `tokens` tokens."""
     return self.config.cache_length - tokens - self._step_config.cache_headroom
 
   def _check_length(self, name: str, length: int, max_new_tokens: int) -> None:

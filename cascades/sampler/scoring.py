@@ -44,7 +44,7 @@ class Score(NamedTuple):
   Attributes:
     logprob: Natural logarithm of its probability; -inf where the target is 0 in
       float32, as it is for tokens that top-k or top-p drops.
-    is_greedy: True if each of its tokens has the largest probability.
+    is_greedy: True if each of its tokens is a most probable one.
   """
 
   logprob: float
@@ -56,7 +56,7 @@ class TokenView(NamedTuple):
 
   Attributes:
     q: Its probability under the drafter, after temperature and truncation.
-    p: Its probability under the verifier, likewise processed.
+    p: Its probability under the verifier, after the same.
     pi: Its probability in the method's law.
     deferred: True if the rule defers it to the verifier; False without a rule.
     drafter_token: The drafter's most probable token.
@@ -72,12 +72,12 @@ class TokenView(NamedTuple):
 
 
 class _Target(NamedTuple):
-  """The law that scores are of, one for all positions.
+  """The target that texts are scored under.
 
   Attributes:
     models: The verifier, and the drafter if the law depends on q.
     params: Their parameters.
-    method: The method whose law it is.
+    method: The method whose law is the target.
   """
 
   models: tuple[Any, ...]
@@ -86,7 +86,7 @@ class _Target(NamedTuple):
 
 
 def _target(decoder: sampler.Sampler) -> _Target:
-  """Returns the law that a sampler's scores are of.
+  """Returns the target that a sampler's texts are scored under.
 
   Raises:
     ValueError: The law depends on where blocks begin, or is not known.
@@ -100,17 +100,17 @@ def _target(decoder: sampler.Sampler) -> _Target:
     )
   strict = config.lenience == method.strict
   if config.gamma == 0 or (strict and decoder.schedule() is None):
-    # The verifier's law, whatever drafts for it and however it is verified.
+    # The law is the verifier's, with any drafter and verification.
     method = methods.METHODS['verifier_only']
   elif verification_config.bonus == 'verifier':
     raise ValueError(
-      "bonus: 'verifier' gives the token after a whole block another law, so"
-      " that a text has no one probability; take 'target'."
+      "bonus: 'verifier' gives the token after a full block another law, so"
+      " that a text has no single probability; take 'target'."
     )
   elif not verification_config.kind.keeps_law:
     raise ValueError(
       f'verification: {verification_config.verification!r} has another law'
-      ' after other blocks, so that a text has no one probability; take'
+      ' after other blocks, so that a text has no single probability; take'
       " 'token' or 'block'."
     )
   if not method.law_uses_q:
@@ -129,7 +129,7 @@ def _target_of_both(decoder: sampler.Sampler) -> _Target:
   verifier, bound_drafter = decoder.verifier, decoder.bound_drafter
   if bound_drafter is None:
     raise ValueError(
-      'drafter: none is given, and the target looks at one; give a model.'
+      'drafter: must be given, since the target depends on q; give a model.'
     )
   if not is_language_model(bound_drafter):
     raise ValueError(
@@ -140,7 +140,7 @@ def _target_of_both(decoder: sampler.Sampler) -> _Target:
   params: PyTree = bound_drafter.params
   drafter: Any = bound_drafter.drafter
   if getattr(drafter, 'adaptive', False):
-    # Where it stops changes how much is drafted, and no law.
+    # The threshold changes the lengths of drafts, not the law.
     params, _ = params
   models = verifier.model, drafter.model
   return _Target(models, (verifier.params, params), decoder.config.capped)
@@ -156,15 +156,15 @@ def score(
   `batching.width` and `batching.bucket`.
 
   Args:
-    decoder: Has the models, the method and its lenience, temperature, top-k,
-      top-p and gate, and the most rows that are read at a time.
-    requests: Token ids of a context, at least one, and of what follows it.
+    decoder: The sampler; its models and options define the target, and
+      `batch_size` the most rows that are read at a time.
+    requests: Token ids of a context, at least one, and of its continuation.
 
   Returns:
-    A score for each, in their order.
+    A score for each request, in their order.
 
   Raises:
-    ValueError: There is no one law, or a request does not fit.
+    ValueError: The target is not a single law, or a request does not fit.
     FaultError: A distribution is not finite.
   """
   scores = []
@@ -189,14 +189,14 @@ def map_tokens(
   """Applies a function to the distributions at each token of continuations.
 
   Args:
-    decoder: Has the models, the method and its lenience; the drafter is read
-      even if the law does not depend on it.
-    requests: Token ids of a context, at least one, and of what follows it.
+    decoder: The sampler; its drafter is read even if the law does not depend on
+      q.
+    requests: Token ids of a context, at least one, and of its continuation.
     token_fn: Called as token_fn(method, distributions, lenience, token) for one
       position; returns arrays. It is compiled: pass the same function again.
 
   Returns:
-    For each request the arrays, with a leading axis of its tokens.
+    For each request the arrays, whose first axis is the continuation's tokens.
 
   Raises:
     ValueError: The drafter is no language model, or a request does not fit.
@@ -242,8 +242,8 @@ def inspect_tokens(
 ) -> list[list[TokenView]]:
   """Returns the view of each token of continuations.
 
-  Meant for the few answers that a person reads: all of them are padded to one
-  size, so that one program is compiled.
+  Meant for a few answers that a person reads: all are padded to one size, so
+  that one program is compiled.
 
   Args:
     decoder: As for `map_tokens`.
@@ -389,7 +389,7 @@ class _Evaluation(NamedTuple):
   """A function of the distributions at a token; a static argument.
 
   Attributes:
-    method: Has the law.
+    method: The method of the law.
     gate: Probabilities that rules read: 'raw' or 'processed'.
     token_fn: See `map_tokens`.
   """
